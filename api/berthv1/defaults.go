@@ -1,0 +1,106 @@
+package berthv1
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Defaults of SchedulerConfigurationSpec.
+const (
+	DefaultPodInitialBackoffSeconds = 1
+	DefaultPodMaxBackoffSeconds     = 10
+	DefaultNominationSlackSeconds   = 10
+	DefaultNodeGraceSeconds         = 40
+	DefaultEventLimit               = 20000
+	DefaultSystemClassesGroup       = "system:masters"
+)
+
+// maxSeconds bounds every duration: a day. Longer ones are mistakes of unit.
+const maxSeconds = 24 * 60 * 60
+
+// maxEventLimit bounds what events may cost in memory (about 1 KB each).
+const maxEventLimit = 1_000_000
+
+// Default returns the configuration of a cluster in which nobody set anything.
+func Default() *SchedulerConfiguration {
+	c := &SchedulerConfiguration{
+		TypeMeta:   metav1.TypeMeta{APIVersion: GroupVersion.String(), Kind: "SchedulerConfiguration"},
+		ObjectMeta: metav1.ObjectMeta{Name: SchedulerConfigurationName},
+	}
+	c.SetDefaults()
+	return c
+}
+
+// SetDefaults fills in every absent field; afterwards no pointer of the spec is
+// nil.
+func (c *SchedulerConfiguration) SetDefaults() {
+	s := &c.Spec
+	setDefault(&s.Preemption.Enabled, true)
+	if s.Queue == "" {
+		s.Queue = QueueByPriority
+	}
+	setDefault(&s.PodInitialBackoffSeconds, DefaultPodInitialBackoffSeconds)
+	setDefault(&s.PodMaxBackoffSeconds, DefaultPodMaxBackoffSeconds)
+	setDefault(&s.NominationSlackSeconds, DefaultNominationSlackSeconds)
+	setDefault(&s.SystemClasses, SystemClasses{Groups: []string{DefaultSystemClassesGroup}})
+	setDefault(&s.NodeGraceSeconds, DefaultNodeGraceSeconds)
+	setDefault(&s.EventLimit, DefaultEventLimit)
+}
+
+func setDefault[T any](p **T, v T) {
+	if *p == nil {
+		*p = &v
+	}
+}
+
+// Validate checks a configuration after SetDefaults.
+func (c *SchedulerConfiguration) Validate() field.ErrorList {
+	var errs field.ErrorList
+	if c.Name != SchedulerConfigurationName {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), c.Name,
+			fmt.Sprintf("the only scheduler configuration is named %q", SchedulerConfigurationName)))
+	}
+	spec := field.NewPath("spec")
+	switch c.Spec.Queue {
+	case "", QueueByPriority, QueueFIFO:
+	default:
+		errs = append(errs, field.NotSupported(spec.Child("queue"), c.Spec.Queue, []QueueOrder{QueueFIFO, QueueByPriority}))
+	}
+	inRange := func(name string, v *int32, least, most int32) {
+		if v != nil && (*v < least || *v > most) {
+			errs = append(errs, field.Invalid(spec.Child(name), *v, fmt.Sprintf("must be between %d and %d", least, most)))
+		}
+	}
+	inRange("podInitialBackoffSeconds", c.Spec.PodInitialBackoffSeconds, 1, maxSeconds)
+	inRange("podMaxBackoffSeconds", c.Spec.PodMaxBackoffSeconds, 0, maxSeconds)
+	inRange("nominationSlackSeconds", c.Spec.NominationSlackSeconds, 1, maxSeconds)
+	inRange("nodeGraceSeconds", c.Spec.NodeGraceSeconds, 1, maxSeconds)
+	inRange("eventLimit", c.Spec.EventLimit, 0, maxEventLimit)
+	// QU5: a maximum of 0 switches the wait off; any other maximum below the
+	// first wait could never be reached.
+	if first, most := c.Spec.PodInitialBackoffSeconds, c.Spec.PodMaxBackoffSeconds; first != nil && most != nil && *most != 0 && *most < *first {
+		errs = append(errs, field.Invalid(spec.Child("podMaxBackoffSeconds"), *most, "must be 0 or not less than podInitialBackoffSeconds"))
+	}
+	if sc := c.Spec.SystemClasses; sc != nil {
+		errs = append(errs, validateNames(spec.Child("systemClasses", "users"), sc.Users)...)
+		errs = append(errs, validateNames(spec.Child("systemClasses", "groups"), sc.Groups)...)
+	}
+	return errs
+}
+
+func validateNames(path *field.Path, names []string) field.ErrorList {
+	var errs field.ErrorList
+	seen := map[string]bool{}
+	for i, n := range names {
+		switch {
+		case n == "":
+			errs = append(errs, field.Required(path.Index(i), "a name may not be empty"))
+		case seen[n]:
+			errs = append(errs, field.Duplicate(path.Index(i), n))
+		}
+		seen[n] = true
+	}
+	return errs
+}

@@ -1,0 +1,108 @@
+package berthv1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// QueueState says why a pod in the scheduling queue is not being tried just now.
+type QueueState string
+
+const (
+	// QueueActive: the pod is tried as soon as those before it were.
+	QueueActive QueueState = "Active"
+	// QueueBackoff: the pod is tried again after BackoffUntil (QU5).
+	QueueBackoff QueueState = "Backoff"
+	// QueueUnschedulable: the pod is tried again when something changes that
+	// could help it (QU8).
+	QueueUnschedulable QueueState = "Unschedulable"
+	// QueueGated: the pod has scheduling gates and is not tried at all (QU4).
+	QueueGated QueueState = "Gated"
+)
+
+// QueueEntry shows one pod of the scheduling queue. It is part of the replicated
+// state, so every server shows the same, and so does the next leader.
+// Its name and namespace are the pod's.
+//
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+type QueueEntry struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Status QueueEntryStatus `json:"status,omitempty"`
+}
+
+// QueueEntryStatus is what the state machine knows of a waiting pod.
+type QueueEntryStatus struct {
+	// PodUID tells this pod from an earlier one of the same name.
+	PodUID types.UID `json:"podUID"`
+	// Priority orders the queue, highest first (QU2).
+	Priority int32 `json:"priority"`
+	// State is Active, Backoff, Unschedulable or Gated.
+	State QueueState `json:"state"`
+	// Position is the pod's place among the active pods, counted from 1 and
+	// computed when the entry is read. It is absent for a pod that is not active.
+	// +optional
+	Position int32 `json:"position,omitempty"`
+	// Attempts counts the scheduling attempts that found no place.
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+	// Errors counts the consecutive attempts that ended in an error.
+	// +optional
+	Errors int32 `json:"errors,omitempty"`
+	// FirstEnqueuedRevision breaks ties between equal priorities: the pod that
+	// came first stays first, whatever happens to it in between.
+	// +optional
+	FirstEnqueuedRevision int64 `json:"firstEnqueuedRevision,omitempty"`
+	// LastAttemptRevision is the revision at which the last attempt was recorded.
+	// +optional
+	LastAttemptRevision int64 `json:"lastAttemptRevision,omitempty"`
+	// BackoffUntil is when a pod in state Backoff is tried again.
+	// +optional
+	BackoffUntil *metav1.MicroTime `json:"backoffUntil,omitempty"`
+	// BlockedSince is when the pod was first found unschedulable, with no
+	// success since.
+	// +optional
+	BlockedSince *metav1.MicroTime `json:"blockedSince,omitempty"`
+	// Reasons counts the nodes that refused the pod, by reason. A node that
+	// refuses for several reasons counts under each.
+	// +optional
+	// +listType=atomic
+	Reasons []ReasonCount `json:"reasons,omitempty"`
+	// Message says the same in Kubernetes' words, as in the pod's PodScheduled
+	// condition.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// NominatedNode is the node that is being cleared for this pod.
+	// +optional
+	NominatedNode string `json:"nominatedNode,omitempty"`
+}
+
+// ReasonCount says how many nodes refused a pod for one reason.
+type ReasonCount struct {
+	// Reason is kube-scheduler's text, for example "Insufficient cpu".
+	Reason string `json:"reason"`
+	// Nodes is how many nodes gave it.
+	Nodes int32 `json:"nodes"`
+	// Detail says more where there is more to say, for example "short 500m".
+	// +optional
+	Detail string `json:"detail,omitempty"`
+	// NodeNames names the nodes, where the answer is made for one reader and not
+	// stored.
+	// +optional
+	// +listType=atomic
+	NodeNames []string `json:"nodeNames,omitempty"`
+}
+
+// QueueEntryList is a list of queue entries.
+//
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+type QueueEntryList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []QueueEntry `json:"items"`
+}

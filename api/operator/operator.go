@@ -1,0 +1,126 @@
+// Package operator holds the JSON messages of the operator endpoints: the HTTP
+// paths under /berth/v1/ that are about the servers themselves and not about
+// objects. Server and command line share it. An answer with an HTTP status of
+// 400 or more has a metav1.Status as its body, as the Kubernetes API has.
+//
+// It must never hold behaviour, and must never import anything of Berth.
+package operator
+
+// The paths. A server ID is appended to PathRaftServers with a slash.
+const (
+	PathMembers           = "/berth/v1/members"
+	PathStatus            = "/berth/v1/status"
+	PathRaftConfiguration = "/berth/v1/raft/configuration"
+	PathRaftServers       = "/berth/v1/raft/servers"
+	PathTransferLeader    = "/berth/v1/raft/transfer-leader"
+	PathSnapshot          = "/berth/v1/snapshot"
+	PathVerify            = "/berth/v1/verify"
+)
+
+// SnapshotContentType is the type of a snapshot stream in both directions.
+const SnapshotContentType = "application/vnd.berth.snapshot"
+
+// Member is one entry of the gossip pool. It is a hint: a member that is shown
+// alive may have just died.
+type Member struct {
+	Name string `json:"name"`
+	// Role is "server" or "worker".
+	Role string `json:"role"`
+	// Status is "alive", "suspect", "failed" or "left".
+	Status string `json:"status"`
+	// GossipAddress, RPCAddress and HTTPAddress are host:port; a worker has no
+	// HTTP address.
+	GossipAddress string `json:"gossipAddress"`
+	RPCAddress    string `json:"rpcAddress,omitempty"`
+	HTTPAddress   string `json:"httpAddress,omitempty"`
+	Version       string `json:"version,omitempty"`
+	Leader        bool   `json:"leader,omitempty"`
+}
+
+// MemberList answers GET PathMembers.
+type MemberList struct {
+	// Server is the name of the server that answers.
+	Server  string   `json:"server"`
+	Members []Member `json:"members"`
+}
+
+// Status answers GET PathStatus: what one server knows of itself.
+type Status struct {
+	Name      string `json:"name"`
+	ID        string `json:"id"`
+	ClusterID string `json:"clusterID,omitempty"`
+	Version   string `json:"version"`
+	// State is "leader", "follower", "candidate" or "learner".
+	State string `json:"state"`
+	// Leader is the name of the leader; empty if none is known.
+	Leader       string `json:"leader,omitempty"`
+	Term         uint64 `json:"term"`
+	CommitIndex  uint64 `json:"commitIndex"`
+	AppliedIndex uint64 `json:"appliedIndex"`
+	Revision     int64  `json:"revision"`
+	// Healthy is false while the server cannot keep what it is given (a full or
+	// failing disk); Message says why.
+	Healthy bool   `json:"healthy"`
+	Message string `json:"message,omitempty"`
+}
+
+// RaftServer is one server of the consensus group.
+type RaftServer struct {
+	ID      string `json:"id"`
+	Name    string `json:"name,omitempty"`
+	Address string `json:"address"`
+	// Suffrage is "voter" or "nonvoter".
+	Suffrage string `json:"suffrage"`
+	Leader   bool   `json:"leader,omitempty"`
+	// LastIndex is the last log index that the leader knows the server to have;
+	// zero if the answering server does not know.
+	LastIndex uint64 `json:"lastIndex,omitempty"`
+	// Healthy is the leader's opinion; absent if the answering server has none.
+	Healthy *bool `json:"healthy,omitempty"`
+}
+
+// RaftConfiguration answers GET PathRaftConfiguration.
+type RaftConfiguration struct {
+	// Index is the log index of the configuration.
+	Index   uint64       `json:"index"`
+	Term    uint64       `json:"term"`
+	Servers []RaftServer `json:"servers"`
+}
+
+// TransferLeaderRequest is the body of POST PathTransferLeader.
+type TransferLeaderRequest struct {
+	// ID of the server that is to lead; empty: the one that is furthest.
+	ID string `json:"id,omitempty"`
+}
+
+// TransferLeaderResult answers POST PathTransferLeader.
+type TransferLeaderResult struct {
+	From string `json:"from"`
+	To   string `json:"to,omitempty"`
+}
+
+// RestoreResult answers PUT PathSnapshot.
+type RestoreResult struct {
+	// Index is the log index that the restored state stands at.
+	Index uint64 `json:"index"`
+	// Revision is the restored state's revision.
+	Revision int64 `json:"revision"`
+}
+
+// VerifyServer is one server's digest.
+type VerifyServer struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest,omitempty"`
+	// Error says why there is no digest.
+	Error string `json:"error,omitempty"`
+}
+
+// VerifyResult answers POST PathVerify: the digests of all servers' states at
+// one and the same log index.
+type VerifyResult struct {
+	Revision int64          `json:"revision"`
+	Index    uint64         `json:"index"`
+	Servers  []VerifyServer `json:"servers"`
+	// Equal is true if every server answered and all digests are the same.
+	Equal bool `json:"equal"`
+}
