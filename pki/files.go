@@ -1,0 +1,125 @@
+package pki
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// The CA's files in its directory.
+const (
+	CAFile    = "ca.pem"
+	CAKeyFile = "ca-key.pem"
+)
+
+// ErrExists is wrapped by the error that refuses to overwrite a key.
+var ErrExists = errors.New("a key is already there")
+
+// Files names the PEM files of one member.
+type Files struct {
+	CA   string
+	Cert string
+	Key  string
+}
+
+// CreateCA makes a CA and writes it into dir, which is made with mode 0700.
+// It refuses with ErrExists if dir has a CA's key, unless force is set: every
+// certificate of an overwritten CA becomes worthless.
+func CreateCA(dir string, validity time.Duration, force bool) (*CA, error) {
+	ca, err := NewCA(time.Now(), validity)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the CA's directory: %w", err)
+	}
+	err = writePair(filepath.Join(dir, CAFile), filepath.Join(dir, CAKeyFile), ca.pair, force)
+	if err != nil {
+		return nil, fmt.Errorf("writing the CA: %w", err)
+	}
+	return ca, nil
+}
+
+// LoadCA reads the CA that CreateCA has written into dir.
+func LoadCA(dir string) (*CA, error) {
+	cert, err := os.ReadFile(filepath.Join(dir, CAFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no CA in %s (make one with `berth tls ca`): %w", dir, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the CA: %w", err)
+	}
+	key, err := os.ReadFile(filepath.Join(dir, CAKeyFile))
+	if err != nil {
+		return nil, fmt.Errorf("reading the CA's key: %w", err)
+	}
+	ca, err := ParseCA(Pair{CertPEM: cert, KeyPEM: key})
+	if err != nil {
+		return nil, fmt.Errorf("CA in %s: %w", dir, err)
+	}
+	return ca, nil
+}
+
+// Issue signs a certificate with the CA in dir and writes it beside it, as
+// KIND-NAME.pem and KIND-NAME-key.pem. It refuses with ErrExists if that key is
+// there, unless force is set.
+func Issue(dir string, r Request, force bool) (Files, error) {
+	ca, err := LoadCA(dir)
+	if err != nil {
+		return Files{}, err
+	}
+	pair, err := ca.Issue(time.Now(), r)
+	if err != nil {
+		return Files{}, err
+	}
+	// A user's name may hold what a file's name may not.
+	base := filepath.Join(dir, string(r.Kind)+"-"+url.PathEscape(r.Name))
+	files := Files{CA: filepath.Join(dir, CAFile), Cert: base + ".pem", Key: base + "-key.pem"}
+	if err := writePair(files.Cert, files.Key, pair, force); err != nil {
+		return Files{}, fmt.Errorf("writing the certificate of %s %s: %w", r.Kind, r.Name, err)
+	}
+	return files, nil
+}
+
+// writePair writes the key first: a certificate without its key would be
+// overwritten next time, a key without its certificate is refused.
+func writePair(certFile, keyFile string, p Pair, force bool) error {
+	if !force {
+		// O_EXCL decides, not a look beforehand: two commands may run at once.
+		f, err := os.OpenFile(keyFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("%w: %s", ErrExists, keyFile)
+		}
+		if err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	if err := replaceFile(keyFile, p.KeyPEM, 0o600); err != nil {
+		return err
+	}
+	return replaceFile(certFile, p.CertPEM, 0o644)
+}
+
+// replaceFile lets a reader see the old content or the new, and never a part.
+func replaceFile(path string, data []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

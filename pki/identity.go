@@ -1,0 +1,86 @@
+package pki
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Kind is what a certificate's holder is to the cluster.
+type Kind string
+
+// The kinds of certificate.
+const (
+	Server Kind = "server"
+	Worker Kind = "worker"
+	Client Kind = "client"
+)
+
+const (
+	// ServerDNSName is a subject alternative name of every server
+	// certificate and of no other.
+	ServerDNSName = "server.berth.internal"
+
+	// ServersGroup and WorkersGroup are the O of the two kinds of node.
+	ServersGroup = "berth:servers"
+	WorkersGroup = "berth:workers"
+
+	reservedPrefix = "berth:"
+	serverCN       = "berth:server:"
+	workerCN       = "berth:worker:"
+)
+
+// Identity is who a verified certificate speaks for.
+type Identity struct {
+	Kind Kind
+	// Name is the node's name, or the user's for a client.
+	Name string
+	// User is the certificate's CN: what the API knows the holder as.
+	User   string
+	Groups []string
+}
+
+// ErrIdentity is wrapped by every error of IdentityOf.
+var ErrIdentity = errors.New("certificate names nobody")
+
+// IdentityOf reads a certificate's subject. It does not verify the
+// certificate: the caller passes one that the TLS handshake has verified.
+func IdentityOf(cert *x509.Certificate) (Identity, error) {
+	id := Identity{User: cert.Subject.CommonName, Groups: cert.Subject.Organization}
+	if id.User == "" {
+		return Identity{}, fmt.Errorf("%w: its subject %q has no CN", ErrIdentity, cert.Subject)
+	}
+	if name, ok := strings.CutPrefix(id.User, serverCN); ok {
+		id.Kind, id.Name = Server, name
+		return id, requireGroup(id, ServersGroup)
+	}
+	if name, ok := strings.CutPrefix(id.User, workerCN); ok {
+		id.Kind, id.Name = Worker, name
+		return id, requireGroup(id, WorkersGroup)
+	}
+	for _, s := range append([]string{id.User}, id.Groups...) {
+		if strings.HasPrefix(s, reservedPrefix) {
+			return Identity{}, fmt.Errorf("%w: %q is reserved for servers and workers", ErrIdentity, s)
+		}
+	}
+	id.Kind, id.Name = Client, id.User
+	return id, nil
+}
+
+// requireGroup demands that a node's CN and O agree: one alone is not enough.
+func requireGroup(id Identity, want string) error {
+	if id.Name == "" || len(id.Groups) != 1 || id.Groups[0] != want {
+		return fmt.Errorf("%w: CN %q needs a name and O %q, and has O %q", ErrIdentity, id.User, want, id.Groups)
+	}
+	return nil
+}
+
+// PeerIdentity is IdentityOf for the peer of a TLS connection whose
+// certificate chain has been verified.
+func PeerIdentity(chains [][]*x509.Certificate) (Identity, error) {
+	if len(chains) == 0 || len(chains[0]) == 0 {
+		return Identity{}, fmt.Errorf("%w: the peer has sent no certificate that was verified", ErrIdentity)
+	}
+	return IdentityOf(chains[0][0])
+}
