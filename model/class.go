@@ -1,0 +1,230 @@
+package model
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// Class is what a pod asks of the scheduler, with its selectors compiled. All pods that ask for the same thing share one
+// Class; it is immutable.
+type Class struct {
+	// Signature is equal for two pods exactly when nothing that can change a placement or a preemption differs.
+	Signature string
+	// Shape is Signature without namespace and labels: what a node alone can see of the pod. Pods that differ only in
+	// their labels (those of a StatefulSet, say) have one Shape.
+	Shape string
+
+	Namespace     string
+	Labels        map[string]string
+	SchedulerName string
+	Priority      int32
+	NeverPreempts bool
+	Gated         bool
+
+	Request  Resources
+	NonZero  Resources
+	Ports    []HostPort
+	NodeName string // a node demanded by name; see WithNodeName
+
+	Tolerations []corev1.Toleration
+	Affinity    *corev1.Affinity
+	Spread      []corev1.TopologySpreadConstraint
+
+	required  nodeaffinity.RequiredNodeAffinity
+	selects   bool // required demands something
+	preferred *nodeaffinity.PreferredSchedulingTerms
+}
+
+// ClassOf compiles the pod's class. Callers that meet many pods use Classes, which compiles each class once.
+func ClassOf(pod *corev1.Pod) *Class {
+	var sig signer
+	return compileClass(pod, sig.sign(pod))
+}
+
+// Classes hands out one shared Class for all pods of one signature. The zero value is ready. It is not safe for
+// concurrent use; classes themselves are.
+type Classes struct {
+	bySignature map[string]*Class
+	sig         signer
+}
+
+// Of returns the pod's class.
+func (cs *Classes) Of(pod *corev1.Pod) *Class {
+	s := cs.sig.sign(pod)
+	if c, ok := cs.bySignature[string(s.full[:])]; ok {
+		return c
+	}
+	if cs.bySignature == nil {
+		cs.bySignature = map[string]*Class{}
+	}
+	c := compileClass(pod, s)
+	cs.bySignature[c.Signature] = c
+	return c
+}
+
+// Len returns the number of classes handed out so far.
+func (cs *Classes) Len() int { return len(cs.bySignature) }
+
+// Forget drops a class that no pod has any more.
+func (cs *Classes) Forget(c *Class) { delete(cs.bySignature, c.Signature) }
+
+func compileClass(pod *corev1.Pod, s signatures) *Class {
+	c := &Class{
+		Signature:     string(s.full[:]),
+		Shape:         string(s.shape[:]),
+		Namespace:     pod.Namespace,
+		Labels:        pod.Labels,
+		SchedulerName: pod.Spec.SchedulerName,
+		Priority:      Priority(pod),
+		NeverPreempts: NeverPreempts(pod),
+		Gated:         Gated(pod),
+		Request:       s.request,
+		NonZero:       s.nonZero,
+		Ports:         HostPorts(pod),
+		Tolerations:   pod.Spec.Tolerations,
+		Affinity:      pod.Spec.Affinity,
+		Spread:        pod.Spec.TopologySpreadConstraints,
+		required:      nodeaffinity.GetRequiredNodeAffinity(pod),
+	}
+	c.selects = len(pod.Spec.NodeSelector) > 0
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		c.selects = c.selects || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
+		if terms := a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution; len(terms) > 0 {
+			// Terms that do not parse cannot pass the API's validation; they would score nothing.
+			c.preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(terms)
+		}
+	}
+	return c
+}
+
+// WithNodeName returns the class that in addition demands one node by name. The class of a pod never has such a demand by
+// itself: spec.nodeName of a stored pod is where it was bound, and a bound pod and its waiting twin are of one class.
+func (c *Class) WithNodeName(name string) *Class {
+	if name == c.NodeName {
+		return c
+	}
+	d := *c
+	d.NodeName = name
+	rehash := func(of string) string {
+		sum := sha256.Sum256([]byte(of + name))
+		return string(sum[:16])
+	}
+	d.Signature, d.Shape = rehash(c.Signature), rehash(c.Shape)
+	return &d
+}
+
+type signatures struct {
+	full, shape      [16]byte
+	request, nonZero Resources
+}
+
+// signer writes what matters of a pod into one reused buffer in an unambiguous form (every string with its length) and
+// hashes it.
+type signer struct{ buf []byte }
+
+func (w *signer) sign(pod *corev1.Pod) signatures {
+	var s signatures
+	spec := &pod.Spec
+	s.request, s.nonZero = PodRequest(pod), PodNonZeroRequest(pod)
+	w.buf = w.buf[:0]
+	w.str(spec.SchedulerName)
+	w.num(int64(Priority(pod)))
+	w.flag(NeverPreempts(pod))
+	w.flag(Gated(pod))
+	w.resources(s.request)
+	w.num(s.nonZero.MilliCPU)
+	w.num(s.nonZero.MemoryBytes)
+	w.pairs(spec.NodeSelector)
+	w.tolerations(spec.Tolerations)
+	ports := HostPorts(pod)
+	w.num(int64(len(ports)))
+	for _, p := range ports {
+		w.str(p.IP)
+		w.str(p.Protocol)
+		w.num(int64(p.Port))
+	}
+	if spec.Affinity != nil {
+		w.message(spec.Affinity)
+	}
+	w.num(int64(len(spec.TopologySpreadConstraints)))
+	for i := range spec.TopologySpreadConstraints {
+		w.message(&spec.TopologySpreadConstraints[i])
+	}
+	sum := sha256.Sum256(w.buf)
+	copy(s.shape[:], sum[:])
+
+	w.buf = append(w.buf[:0], s.shape[:]...)
+	w.str(pod.Namespace)
+	w.pairs(pod.Labels)
+	sum = sha256.Sum256(w.buf)
+	copy(s.full[:], sum[:])
+	return s
+}
+
+func (w *signer) str(s string) {
+	w.buf = binary.AppendUvarint(w.buf, uint64(len(s)))
+	w.buf = append(w.buf, s...)
+}
+
+func (w *signer) num(n int64) { w.buf = binary.AppendVarint(w.buf, n) }
+
+func (w *signer) flag(b bool) {
+	if b {
+		w.buf = append(w.buf, 1)
+		return
+	}
+	w.buf = append(w.buf, 0)
+}
+
+func (w *signer) resources(r Resources) {
+	w.num(r.MilliCPU)
+	w.num(r.MemoryBytes)
+	w.num(r.EphemeralStorageBytes)
+	w.num(int64(len(r.Scalars)))
+	for _, s := range r.Scalars {
+		w.str(s.Name)
+		w.num(s.Value)
+	}
+}
+
+func (w *signer) pairs(m map[string]string) {
+	w.num(int64(len(m)))
+	if len(m) == 1 {
+		for k, v := range m {
+			w.str(k)
+			w.str(v)
+		}
+		return
+	}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		w.str(k)
+		w.str(m[k])
+	}
+}
+
+func (w *signer) tolerations(ts []corev1.Toleration) {
+	w.num(int64(len(ts)))
+	for i := range ts {
+		// tolerationSeconds says how long a pod stays, not whether it may come.
+		w.str(ts[i].Key)
+		w.str(string(ts[i].Operator))
+		w.str(ts[i].Value)
+		w.str(string(ts[i].Effect))
+	}
+}
+
+// message writes an API object in its protobuf form, which Kubernetes' marshallers write with sorted map keys.
+func (w *signer) message(m interface{ Marshal() ([]byte, error) }) {
+	b, err := m.Marshal()
+	if err != nil {
+		// These marshallers fail only on a size that they computed themselves.
+		panic("model: marshalling an affinity or a spread constraint: " + err.Error())
+	}
+	w.num(int64(len(b)))
+	w.buf = append(w.buf, b...)
+}

@@ -1,0 +1,54 @@
+package model
+
+import (
+	"math"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Terminal says whether the pod has ended for good. A terminal pod holds no resources.
+func Terminal(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// Terminating says whether the pod's deletion has begun.
+func Terminating(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil }
+
+// PreemptionVictim says whether the pod is on its way out because the scheduler preempted it (T5).
+func PreemptionVictim(pod *corev1.Pod) bool {
+	if !Terminating(pod) {
+		return false
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.DisruptionTarget {
+			return c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonPreemptionByScheduler
+		}
+	}
+	return false
+}
+
+// Gated says whether scheduling gates keep the pod out of the queue's active part (QU4).
+func Gated(pod *corev1.Pod) bool { return len(pod.Spec.SchedulingGates) > 0 }
+
+// NeverStarted is the start time of a pod that has not started: later than any other, so that such a pod is the least
+// important of its priority (PR7).
+const NeverStarted int64 = math.MaxInt64
+
+// StartUnixNano returns the pod's start time, or NeverStarted.
+func StartUnixNano(pod *corev1.Pod) int64 {
+	if t := pod.Status.StartTime; t != nil {
+		return t.UnixNano()
+	}
+	return NeverStarted
+}
+
+// MoreImportant orders pods for preemption (PR7): higher priority first, then the earlier start, then the smaller UID.
+func MoreImportant(a, b *corev1.Pod) bool {
+	if pa, pb := Priority(a), Priority(b); pa != pb {
+		return pa > pb
+	}
+	if sa, sb := StartUnixNano(a), StartUnixNano(b); sa != sb {
+		return sa < sb
+	}
+	return a.UID < b.UID
+}

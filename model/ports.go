@@ -1,0 +1,100 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// AnyHostIP is the address that stands for all of a host's addresses.
+const AnyHostIP = "0.0.0.0"
+
+// HostPort is a port of the host that a pod occupies. IP and Protocol are never empty (0.0.0.0 and TCP by default).
+type HostPort struct {
+	IP       string
+	Protocol string
+	Port     int32
+}
+
+func (p HostPort) String() string { return fmt.Sprintf("%s:%d/%s", p.IP, p.Port, p.Protocol) }
+
+func compareHostPorts(a, b HostPort) int {
+	if a.Port != b.Port {
+		return int(a.Port) - int(b.Port)
+	}
+	if c := strings.Compare(a.Protocol, b.Protocol); c != 0 {
+		return c
+	}
+	return strings.Compare(a.IP, b.IP)
+}
+
+// Conflicts says whether two pods cannot have a and b on one host: same protocol and port, and the same address or one
+// of the two on all addresses.
+func (p HostPort) Conflicts(b HostPort) bool {
+	return p.Port == b.Port && p.Protocol == b.Protocol && (p.IP == b.IP || p.IP == AnyHostIP || b.IP == AnyHostIP)
+}
+
+// HostPorts returns the host ports of the pod's containers and sidecars, sorted; nil when there are none. Ordinary init
+// containers are gone before the containers start and do not count.
+func HostPorts(pod *corev1.Pod) []HostPort {
+	var out []HostPort
+	add := func(c *corev1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort <= 0 {
+				continue
+			}
+			hp := HostPort{IP: p.HostIP, Protocol: string(p.Protocol), Port: p.HostPort}
+			if hp.IP == "" {
+				hp.IP = AnyHostIP
+			}
+			if hp.Protocol == "" {
+				hp.Protocol = string(corev1.ProtocolTCP)
+			}
+			out = append(out, hp)
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			add(c)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i])
+	}
+	slices.SortFunc(out, compareHostPorts)
+	return out
+}
+
+// addPorts returns used and more as one sorted list with repetitions kept, so that removing one of two equal ports
+// leaves the other.
+func addPorts(used, more []HostPort) []HostPort {
+	if len(more) == 0 {
+		return used
+	}
+	out := make([]HostPort, 0, len(used)+len(more))
+	out = append(append(out, used...), more...)
+	slices.SortFunc(out, compareHostPorts)
+	return out
+}
+
+// removePorts returns used without one occurrence of each of gone.
+func removePorts(used, gone []HostPort) []HostPort {
+	if len(gone) == 0 {
+		return used
+	}
+	var out []HostPort
+	j := 0
+	for _, p := range used {
+		for j < len(gone) && compareHostPorts(gone[j], p) < 0 {
+			j++
+		}
+		if j < len(gone) && gone[j] == p {
+			j++
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}

@@ -1,0 +1,159 @@
+package model
+
+import "fmt"
+
+// ReasonKind says which rule kept a pod off a node: one kind for each filter, two where preemption must tell apart what
+// removing pods can mend and what it cannot. The numbers are stored and must not change.
+type ReasonKind uint8
+
+const (
+	ReasonNone ReasonKind = iota
+	// NodeUnschedulable: spec.unschedulable, and no toleration for it.
+	NodeUnschedulable
+	// NodeName: the pod demands another node by name.
+	NodeName
+	// Taint: a NoSchedule or NoExecute taint that the pod does not tolerate.
+	Taint
+	// NodeAffinity: nodeSelector or required node affinity does not match.
+	NodeAffinity
+	// Ports: a host port is taken.
+	Ports
+	// InsufficientResource: the resource is used up; it would fit on the empty node.
+	InsufficientResource
+	// ExceedsCapacity: the pod asks for more than the node could give when empty.
+	ExceedsCapacity
+	// The kinds from here on come from filters that judge a node by the pods of others.
+	TopologySpread
+	TopologyMissing
+	PodAffinity
+	PodAntiAffinity
+	ExistingAntiAffinity
+)
+
+// Helps is a set of kinds of change that can make a filter pass that failed before.
+type Helps uint16
+
+const (
+	// HelpNodeAdded: a node appeared.
+	HelpNodeAdded Helps = 1 << iota
+	// HelpNodeCapacity: status.allocatable of a node grew.
+	HelpNodeCapacity
+	// HelpNodeLabels: labels of a node changed.
+	HelpNodeLabels
+	// HelpNodeTaints: taints or spec.unschedulable of a node changed.
+	HelpNodeTaints
+	// HelpPodGone: a pod on a node ended, was removed, or lost its nomination.
+	HelpPodGone
+	// HelpPodBound: a pod came onto a node.
+	HelpPodBound
+	// HelpPodLabels: labels of another pod changed.
+	HelpPodLabels
+)
+
+// Resolvable says whether removing pods from the node can make this filter pass (PR4).
+func (k ReasonKind) Resolvable() bool {
+	switch k {
+	case Ports, InsufficientResource, TopologySpread, PodAntiAffinity, ExistingAntiAffinity:
+		return true
+	}
+	return false
+}
+
+// HelpedBy returns the kinds of change that can help a pod that this filter kept off every node (QU8). A change of the
+// pod itself always does and is not listed.
+func (k ReasonKind) HelpedBy() Helps {
+	switch k {
+	case NodeUnschedulable, Taint:
+		return HelpNodeAdded | HelpNodeTaints
+	case NodeName:
+		return HelpNodeAdded
+	case NodeAffinity, TopologyMissing:
+		return HelpNodeAdded | HelpNodeLabels
+	case Ports:
+		return HelpNodeAdded | HelpPodGone
+	case InsufficientResource:
+		return HelpNodeAdded | HelpNodeCapacity | HelpPodGone
+	case ExceedsCapacity:
+		return HelpNodeAdded | HelpNodeCapacity
+	case TopologySpread, PodAffinity, PodAntiAffinity, ExistingAntiAffinity:
+		return HelpNodeAdded | HelpNodeLabels | HelpPodGone | HelpPodBound | HelpPodLabels
+	}
+	return 0
+}
+
+// String returns the name of the kube-scheduler plugin whose verdict the kind is.
+func (k ReasonKind) String() string {
+	switch k {
+	case NodeUnschedulable:
+		return "NodeUnschedulable"
+	case NodeName:
+		return "NodeName"
+	case Taint:
+		return "TaintToleration"
+	case NodeAffinity:
+		return "NodeAffinity"
+	case Ports:
+		return "NodePorts"
+	case InsufficientResource, ExceedsCapacity:
+		return "NodeResourcesFit"
+	case TopologySpread, TopologyMissing:
+		return "PodTopologySpread"
+	case PodAffinity, PodAntiAffinity, ExistingAntiAffinity:
+		return "InterPodAffinity"
+	}
+	return "None"
+}
+
+// Reason is one failed filter of one node.
+type Reason struct {
+	Kind ReasonKind
+	// Resource names what is short, for InsufficientResource and ExceedsCapacity.
+	Resource string
+	// ShortBy is how much of Resource is missing, cpu in thousandths.
+	ShortBy int64
+	// Detail tells a reader more than the wording that Kubernetes counts nodes by: the taints, the ports in the way.
+	Detail string
+}
+
+// Text returns kube-scheduler's wording, by which nodes are counted in the PodScheduled condition.
+func (r Reason) Text() string {
+	switch r.Kind {
+	case NodeUnschedulable:
+		return "node(s) were unschedulable"
+	case NodeName:
+		return "node(s) didn't match the requested node name"
+	case Taint:
+		return "node(s) had untolerated taint(s)"
+	case NodeAffinity:
+		return "node(s) didn't match Pod's node affinity/selector"
+	case Ports:
+		return "node(s) didn't have free ports for the requested pod ports"
+	case InsufficientResource, ExceedsCapacity:
+		if r.Resource == "pods" {
+			return "Too many pods"
+		}
+		return "Insufficient " + r.Resource
+	case TopologySpread:
+		return "node(s) didn't match pod topology spread constraints"
+	case TopologyMissing:
+		return "node(s) didn't match pod topology spread constraints (missing required label)"
+	case PodAffinity:
+		return "node(s) didn't match pod affinity rules"
+	case PodAntiAffinity:
+		return "node(s) didn't match pod anti-affinity rules"
+	case ExistingAntiAffinity:
+		return "node(s) didn't satisfy existing pods anti-affinity rules"
+	}
+	return "node(s) are available"
+}
+
+// Explain returns Text with what Detail and ShortBy add to it.
+func (r Reason) Explain() string {
+	switch {
+	case r.Detail != "":
+		return r.Text() + ": " + r.Detail
+	case r.ShortBy > 0:
+		return fmt.Sprintf("%s (short %s)", r.Text(), FormatAmount(r.Resource, r.ShortBy))
+	}
+	return r.Text()
+}
