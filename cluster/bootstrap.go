@@ -1,0 +1,177 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Peer is a server of the founding set.
+type Peer struct {
+	Name     string
+	RaftID   string
+	RaftAddr string
+}
+
+// BootstrapStep is what a server does next on the way to a founded cluster.
+type BootstrapStep int
+
+// The steps.
+const (
+	// BootstrapWait: too few servers are seen, or some have not promised yet.
+	BootstrapWait BootstrapStep = iota
+	// BootstrapPromise: advertise Decision.Set as Meta.BootstrapSet.
+	BootstrapPromise
+	// BootstrapFound: give Decision.Peers to Raft as its first configuration.
+	BootstrapFound
+	// BootstrapJoin: a cluster exists; wait to be added by its leader.
+	BootstrapJoin
+)
+
+// Decision is the outcome of DecideBootstrap.
+type Decision struct {
+	Step  BootstrapStep
+	Set   string // identifies Peers
+	Peers []Peer // sorted by name
+}
+
+// ErrBootstrap is wrapped by refusals that waiting alone does not cure.
+var ErrBootstrap = errors.New("cannot bootstrap")
+
+// DecideBootstrap decides from the members seen what the server called self
+// does next. Two servers that come to BootstrapFound have the same peers, even
+// if each sees other members: a server first promises itself to one set,
+// for as long as it runs, and founds only once every server of the set has
+// promised itself to the same one. Two sets that share a server thus cannot
+// both be founded.
+func DecideBootstrap(self string, members []Member) (Decision, error) {
+	var me *Member
+	var founders []Member
+	for _, m := range members {
+		if m.Role != RoleServer || m.Status != StatusAlive || m.Leaving {
+			continue
+		}
+		if m.Bootstrapped {
+			return Decision{Step: BootstrapJoin}, nil
+		}
+		if m.Name == self {
+			me = &m
+		}
+		if m.BootstrapExpect > 0 && !m.NonVoter {
+			founders = append(founders, m)
+		}
+	}
+	if me == nil {
+		return Decision{}, fmt.Errorf("%w: server %q is not among the members seen", ErrBootstrap, self)
+	}
+	if me.BootstrapExpect == 0 || me.NonVoter {
+		return Decision{Step: BootstrapJoin}, nil
+	}
+	sortMembers(founders)
+	for _, m := range founders {
+		if m.BootstrapExpect != me.BootstrapExpect {
+			return Decision{}, fmt.Errorf("%w: server %s has bootstrap_expect = %d and server %s has %d; give all the same",
+				ErrBootstrap, m.Name, m.BootstrapExpect, me.Name, me.BootstrapExpect)
+		}
+	}
+	// A set once promised stays the set, whoever comes later.
+	if me.BootstrapSet == "" && len(founders) > me.BootstrapExpect {
+		return Decision{}, fmt.Errorf("%w: %d servers are here and bootstrap_expect = %d (%s); set it to %d, or to 0 on those that come later",
+			ErrBootstrap, len(founders), me.BootstrapExpect, names(founders), len(founders))
+	}
+	if len(founders) < me.BootstrapExpect {
+		return Decision{Step: BootstrapWait}, nil
+	}
+	return agree(me, founders)
+}
+
+// agree looks for the set that me has promised, or makes it.
+func agree(me *Member, founders []Member) (Decision, error) {
+	if me.BootstrapSet == "" {
+		for _, m := range founders {
+			if m.RaftAddr == "" {
+				return Decision{}, fmt.Errorf("%w: server %s advertises no Raft address", ErrBootstrap, m.Name)
+			}
+		}
+		peers, set := makeSet(founders)
+		return Decision{Step: BootstrapPromise, Set: set, Peers: peers}, nil
+	}
+	var same []Member
+	for _, m := range founders {
+		if m.BootstrapSet == me.BootstrapSet {
+			same = append(same, m)
+		}
+	}
+	if len(same) < me.BootstrapExpect {
+		for _, m := range founders {
+			if m.BootstrapSet != "" && m.BootstrapSet != me.BootstrapSet {
+				return Decision{}, fmt.Errorf("%w: servers %s and %s saw different sets of servers (among %s) when they started; restart them with all %d running",
+					ErrBootstrap, me.Name, m.Name, names(founders), me.BootstrapExpect)
+			}
+		}
+		return Decision{Step: BootstrapWait}, nil
+	}
+	peers, set := makeSet(same)
+	if set != me.BootstrapSet {
+		return Decision{}, fmt.Errorf("%w: a server among %s has changed its Raft address since it was promised; restart them", ErrBootstrap, names(same))
+	}
+	return Decision{Step: BootstrapFound, Set: set, Peers: peers}, nil
+}
+
+// makeSet expects its members sorted.
+func makeSet(ms []Member) ([]Peer, string) {
+	h := sha256.New()
+	peers := make([]Peer, 0, len(ms))
+	for _, m := range ms {
+		p := Peer{Name: m.Name, RaftID: m.RaftID, RaftAddr: m.RaftAddr}
+		if p.RaftID == "" {
+			p.RaftID = m.Name
+		}
+		peers = append(peers, p)
+		fmt.Fprintf(h, "%q %q %q\n", p.Name, p.RaftID, p.RaftAddr)
+	}
+	return peers, hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+func names(ms []Member) string {
+	out := make([]string, 0, len(ms))
+	for _, m := range ms {
+		out = append(out, m.Name)
+	}
+	return strings.Join(out, ", ")
+}
+
+// Bootstrap follows the pool until this server knows the founding set, and
+// returns it; or until a cluster exists that it shall be added to, and returns
+// none. A refusal of DecideBootstrap is logged and waited out: the missing or
+// surplus server may yet come or go.
+func (p *Pool) Bootstrap(ctx context.Context) ([]Peer, error) {
+	members, sub := p.Subscribe()
+	defer sub.Close()
+	var said string
+	for {
+		d, err := DecideBootstrap(p.name, members)
+		switch {
+		case err != nil:
+			if err.Error() != said {
+				said = err.Error()
+				p.log.Error("waiting to bootstrap", "error", err)
+			}
+		case d.Step == BootstrapPromise:
+			if err := p.Advertise(ctx, func(m *Meta) { m.BootstrapSet = d.Set }); err != nil {
+				return nil, fmt.Errorf("promising a founding set: %w", err)
+			}
+		case d.Step == BootstrapFound:
+			return d.Peers, nil
+		case d.Step == BootstrapJoin:
+			return nil, nil
+		}
+		if _, err := sub.Next(ctx); err != nil {
+			return nil, fmt.Errorf("waiting for bootstrap_expect servers: %w", err)
+		}
+		members = p.Members()
+	}
+}

@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// transport is memberlist's own, and remembers for the Join under way whether
+// an address could be dialled: memberlist's errors carry no type, and "nobody is
+// there" needs another remedy than "they do not understand us".
+type transport struct {
+	*memberlist.NetTransport
+
+	mu   sync.Mutex
+	dial *dialWatch
+}
+
+// dialWatch is one Join's interest in one address.
+type dialWatch struct {
+	ctx     context.Context
+	addr    string
+	reached bool
+	err     error
+}
+
+var _ memberlist.NodeAwareTransport = (*transport)(nil)
+
+func listen(addr string, port int, logger *log.Logger) (*transport, error) {
+	// With port 0 the kernel picks the TCP port, and the UDP port of that
+	// number may be in use.
+	tries := 1
+	if port == 0 {
+		tries = 10
+	}
+	var err error
+	for range tries {
+		var nt *memberlist.NetTransport
+		nt, err = memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{addr}, BindPort: port, Logger: logger})
+		if err == nil {
+			return &transport{NetTransport: nt}, nil
+		}
+	}
+	return nil, fmt.Errorf("opening the gossip port: %w", err)
+}
+
+// watch makes dials of addr obey ctx until done is called, which says how they
+// went.
+func (t *transport) watch(ctx context.Context, addr string) (done func() (reached bool, err error)) {
+	w := &dialWatch{ctx: ctx, addr: addr}
+	t.mu.Lock()
+	t.dial = w
+	t.mu.Unlock()
+	return func() (bool, error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.dial = nil
+		return w.reached, w.err
+	}
+}
+
+func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
+}
+
+func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	t.mu.Lock()
+	w := t.dial
+	t.mu.Unlock()
+	if w == nil || w.addr != a.Addr {
+		return t.NetTransport.DialAddressTimeout(a, timeout)
+	}
+	d := net.Dialer{Timeout: timeout}
+	conn, err := d.DialContext(w.ctx, "tcp", a.Addr)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		w.err = err
+		return nil, err
+	}
+	w.reached = true
+	stop := context.AfterFunc(w.ctx, func() { _ = conn.Close() })
+	return &watchedConn{Conn: conn, stop: stop}, nil
+}
+
+// watchedConn lets go of its context when it is closed.
+type watchedConn struct {
+	net.Conn
+	stop func() bool
+}
+
+func (c *watchedConn) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}
