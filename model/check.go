@@ -9,108 +9,93 @@ import (
 
 // Check returns every filter that keeps a pod of class c off the node, in kube-scheduler's order, all reasons and not
 // only the first; nil means that the pod fits. alloc is Allocatable(n), u what occupies the node already. It is the one
-// function that decides whether a pod fits a node.
+// function that decides whether a pod fits a node; its two halves and Fits give its verdict in cheaper forms.
 func Check(c *Class, n *corev1.Node, alloc Resources, u *Usage) []Reason {
 	return append(CheckNode(c, n), CheckUsage(c, alloc, u)...)
 }
 
 // Fits says whether Check would return no reason, without building any.
 func Fits(c *Class, n *corev1.Node, alloc *Resources, u *Usage) bool {
-	return FitsNode(c, n) && FitsUsage(c, alloc, u)
+	return NodeFailures(c, n) == 0 && UsageFailures(c, alloc, u) == 0
 }
 
 // CheckNode is the part of Check that depends on the node object alone and not on what runs there.
 func CheckNode(c *Class, n *corev1.Node) []Reason {
-	var out []Reason
-	if !cordonTolerated(c, n) {
-		out = append(out, Reason{Kind: NodeUnschedulable})
-	}
-	if c.NodeName != "" && c.NodeName != n.Name {
-		out = append(out, Reason{Kind: NodeName, Detail: "wants " + c.NodeName})
-	}
-	if bad := untolerated(c, n); len(bad) > 0 {
-		out = append(out, Reason{Kind: Taint, Detail: strings.Join(bad, ", ")})
-	}
-	if !matchesAffinity(c, n) {
-		out = append(out, Reason{Kind: NodeAffinity})
+	out := NodeFailures(c, n).Reasons(c)
+	for i := range out {
+		switch out[i].Kind {
+		case NodeName:
+			out[i].Detail = "wants " + c.NodeName
+		case Taint:
+			out[i].Detail = strings.Join(untolerated(c, n), ", ")
+		}
 	}
 	return out
 }
 
-// FitsNode says whether CheckNode would return no reason.
-func FitsNode(c *Class, n *corev1.Node) bool {
-	if !cordonTolerated(c, n) || c.NodeName != "" && c.NodeName != n.Name {
-		return false
+// NodeFailures is CheckNode in its cheapest form.
+func NodeFailures(c *Class, n *corev1.Node) Failures {
+	var f Failures
+	if n.Spec.Unschedulable && !tolerates(c.Tolerations, &unschedulableTaint) {
+		f |= failUnschedulable
+	}
+	if c.NodeName != "" && c.NodeName != n.Name {
+		f |= failNodeName
 	}
 	for i := range n.Spec.Taints {
 		if t := &n.Spec.Taints[i]; keepsOut(t) && !tolerates(c.Tolerations, t) {
-			return false
+			f |= failTaint
+			break
 		}
 	}
-	return matchesAffinity(c, n)
+	if !matchesAffinity(c, n) {
+		f |= failAffinity
+	}
+	return f
 }
 
 // CheckUsage is the part of Check that depends on what runs on the node: host ports and resources.
 func CheckUsage(c *Class, alloc Resources, u *Usage) []Reason {
-	var out []Reason
-	if taken := takenPorts(c.Ports, u.Ports); len(taken) > 0 {
-		out = append(out, Reason{Kind: Ports, Detail: strings.Join(taken, ", ")})
-	}
-	short := func(name string, want, capacity, used int64) {
-		if want <= capacity-used {
-			return
-		}
-		kind := InsufficientResource
-		if want > capacity {
-			kind = ExceedsCapacity
-		}
-		out = append(out, Reason{Kind: kind, Resource: name, ShortBy: want - (capacity - used)})
-	}
-	short("pods", c.Request.Pods, alloc.Pods, u.Requested.Pods)
-	// A resource that the pod does not ask for cannot keep it off, even where the node is overcommitted.
-	if c.Request.MilliCPU > 0 {
-		short("cpu", c.Request.MilliCPU, alloc.MilliCPU, u.Requested.MilliCPU)
-	}
-	if c.Request.MemoryBytes > 0 {
-		short("memory", c.Request.MemoryBytes, alloc.MemoryBytes, u.Requested.MemoryBytes)
-	}
-	if c.Request.EphemeralStorageBytes > 0 {
-		short("ephemeral-storage", c.Request.EphemeralStorageBytes, alloc.EphemeralStorageBytes, u.Requested.EphemeralStorageBytes)
-	}
-	for _, s := range c.Request.Scalars {
-		if s.Value > 0 {
-			short(s.Name, s.Value, alloc.Get(s.Name), u.Requested.Get(s.Name))
+	out := UsageFailures(c, &alloc, u).Reasons(c)
+	for i := range out {
+		if r := &out[i]; r.Kind == Ports {
+			r.Detail = strings.Join(takenPorts(c.Ports, u.Ports), ", ")
+		} else {
+			r.ShortBy = c.Request.Get(r.Resource) - (alloc.Get(r.Resource) - u.Requested.Get(r.Resource))
 		}
 	}
 	return out
 }
 
-// FitsUsage says whether CheckUsage would return no reason.
-func FitsUsage(c *Class, alloc *Resources, u *Usage) bool {
-	r, used := &c.Request, &u.Requested
-	if r.Pods > alloc.Pods-used.Pods ||
-		r.MilliCPU > 0 && r.MilliCPU > alloc.MilliCPU-used.MilliCPU ||
-		r.MemoryBytes > 0 && r.MemoryBytes > alloc.MemoryBytes-used.MemoryBytes ||
-		r.EphemeralStorageBytes > 0 && r.EphemeralStorageBytes > alloc.EphemeralStorageBytes-used.EphemeralStorageBytes {
-		return false
+// UsageFailures is CheckUsage in its cheapest form.
+func UsageFailures(c *Class, alloc *Resources, u *Usage) Failures {
+	var f Failures
+	if len(c.Ports) > 0 && len(u.Ports) > 0 && len(takenPorts(c.Ports, u.Ports)) > 0 {
+		f |= failPorts
 	}
-	for _, s := range r.Scalars {
-		if s.Value > 0 && s.Value > alloc.Get(s.Name)-used.Get(s.Name) {
-			return false
+	want, used := &c.Request, &u.Requested
+	if want.Pods > alloc.Pods-used.Pods {
+		f |= short(resourcePods, want.Pods > alloc.Pods)
+	}
+	// A resource that the pod does not ask for cannot keep it off, even where the node is overcommitted.
+	if want.MilliCPU > 0 && want.MilliCPU > alloc.MilliCPU-used.MilliCPU {
+		f |= short(resourceCPU, want.MilliCPU > alloc.MilliCPU)
+	}
+	if want.MemoryBytes > 0 && want.MemoryBytes > alloc.MemoryBytes-used.MemoryBytes {
+		f |= short(resourceMemory, want.MemoryBytes > alloc.MemoryBytes)
+	}
+	if want.EphemeralStorageBytes > 0 && want.EphemeralStorageBytes > alloc.EphemeralStorageBytes-used.EphemeralStorageBytes {
+		f |= short(resourceStorage, want.EphemeralStorageBytes > alloc.EphemeralStorageBytes)
+	}
+	for i, s := range want.Scalars {
+		if s.Value <= 0 {
+			continue
+		}
+		if offered := alloc.Get(s.Name); s.Value > offered-used.Get(s.Name) {
+			f |= short(resourceScalars+i, s.Value > offered)
 		}
 	}
-	for i := range c.Ports {
-		for j := range u.Ports {
-			if c.Ports[i].Conflicts(u.Ports[j]) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func cordonTolerated(c *Class, n *corev1.Node) bool {
-	return !n.Spec.Unschedulable || tolerates(c.Tolerations, &unschedulableTaint)
+	return f
 }
 
 func untolerated(c *Class, n *corev1.Node) []string {

@@ -75,8 +75,8 @@ func TestCheckNode(t *testing.T) {
 			if got := explain(CheckNode(c, tt.node)); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
-			if FitsNode(c, tt.node) != (tt.want == "") {
-				t.Error("FitsNode and CheckNode differ")
+			if (NodeFailures(c, tt.node) == 0) != (tt.want == "") {
+				t.Error("NodeFailures and CheckNode differ")
 			}
 		})
 	}
@@ -85,7 +85,7 @@ func TestCheckNode(t *testing.T) {
 		if got := explain(CheckNode(c, plain)); got != "node(s) didn't match the requested node name: wants n2" {
 			t.Errorf("got %q", got)
 		}
-		if !FitsNode(c.WithNodeName("n1"), plain) {
+		if NodeFailures(c.WithNodeName("n1"), plain) != 0 {
 			t.Error("its own node does not fit")
 		}
 	})
@@ -133,8 +133,8 @@ func TestCheckUsage(t *testing.T) {
 			if got := explain(reasons); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
-			if FitsUsage(tt.class, &alloc, &tt.used) != (tt.want == "") {
-				t.Error("FitsUsage and CheckUsage differ")
+			if (UsageFailures(tt.class, &alloc, &tt.used) == 0) != (tt.want == "") {
+				t.Error("UsageFailures and CheckUsage differ")
 			}
 			for _, r := range reasons {
 				if strings.HasPrefix(tt.name, "PR4") == r.Kind.Resolvable() {
@@ -195,4 +195,24 @@ func TestClassSignature(t *testing.T) {
 	try(same, true, true)
 	try(differs, false, false)
 	try(relabelled, false, true)
+}
+
+// TestFailuresBits: the bits of all resources are apart from each other and from those of the other filters.
+func TestFailuresBits(t *testing.T) {
+	seen := unresolvableNode | failPorts
+	for i := range maxResources {
+		for _, exceeds := range []bool{false, true} {
+			b := short(i, exceeds)
+			if seen&b != 0 || b == 0 {
+				t.Fatalf("resource %d: bit %b is taken", i, b)
+			}
+			if b.Resolvable() == exceeds {
+				t.Errorf("resource %d: PR4: resolvable %v", i, b.Resolvable())
+			}
+			seen |= b
+		}
+	}
+	if short(maxResources+3, true) != short(maxResources-1, true) {
+		t.Error("what has no bit of its own must share the last one")
+	}
 }

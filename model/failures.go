@@ -1,0 +1,84 @@
+package model
+
+// Failures is the set of filters that one node failed, as bits. It means something only together with the class that
+// was checked.
+type Failures uint64
+
+const (
+	failUnschedulable Failures = 1 << iota
+	failNodeName
+	failTaint
+	failAffinity
+	failPorts
+	firstResourceBit = 5
+)
+
+// Resources by their bit, two bits each: short now, and more than the node could ever give.
+const (
+	resourcePods = iota
+	resourceCPU
+	resourceMemory
+	resourceStorage
+	resourceScalars // the first of Request.Scalars
+	maxResources    = (64 - firstResourceBit) / 2
+)
+
+func short(resource int, exceeds bool) Failures {
+	// A pod with more than 25 extended resources gets the rest of them named after the 25th.
+	bit := firstResourceBit + 2*min(resource, maxResources-1)
+	if exceeds {
+		bit++
+	}
+	return 1 << bit
+}
+
+const (
+	unresolvableNode Failures = failUnschedulable | failNodeName | failTaint | failAffinity
+	// Every second bit, from the first resource's on.
+	exceedsCapacity Failures = 0x5555555555555555 &^ (1<<(firstResourceBit+1) - 1)
+)
+
+// Resolvable says whether removing pods from the node could help (PR4): no failure is one that preemption leaves as it
+// is.
+func (f Failures) Resolvable() bool { return f&(unresolvableNode|exceedsCapacity) == 0 }
+
+// Reasons names the failures, in kube-scheduler's order, without details.
+func (f Failures) Reasons(c *Class) []Reason {
+	if f == 0 {
+		return nil
+	}
+	var out []Reason
+	add := func(bit Failures, kind ReasonKind) {
+		if f&bit != 0 {
+			out = append(out, Reason{Kind: kind})
+		}
+	}
+	add(failUnschedulable, NodeUnschedulable)
+	add(failNodeName, NodeName)
+	add(failTaint, Taint)
+	add(failAffinity, NodeAffinity)
+	add(failPorts, Ports)
+	for i := range min(resourceScalars+len(c.Request.Scalars), maxResources) {
+		switch {
+		case f&short(i, true) != 0:
+			out = append(out, Reason{Kind: ExceedsCapacity, Resource: resourceName(c, i)})
+		case f&short(i, false) != 0:
+			out = append(out, Reason{Kind: InsufficientResource, Resource: resourceName(c, i)})
+		}
+	}
+	return out
+}
+
+func resourceName(c *Class, i int) string {
+	switch i {
+	case resourcePods:
+		return "pods"
+	case resourceCPU:
+		return "cpu"
+	case resourceMemory:
+		return "memory"
+	case resourceStorage:
+		return "ephemeral-storage"
+	}
+	return c.Request.Scalars[i-resourceScalars].Name
+}
