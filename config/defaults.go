@@ -1,0 +1,68 @@
+package config
+
+import "os"
+
+// The default ports.
+const (
+	DefaultHTTPPort   = 7640
+	DefaultRPCPort    = 7641
+	DefaultRaftPort   = 7642
+	DefaultGossipPort = 7643
+)
+
+// Default returns what an empty file means. The agent's name defaults to the
+// host's, which Load looks up.
+func Default() *Config {
+	return &Config{
+		BindAddr: "127.0.0.1",
+		LogLevel: "info",
+		Ports:    &Ports{HTTP: DefaultHTTPPort, RPC: DefaultRPCPort, Raft: DefaultRaftPort, Gossip: DefaultGossipPort},
+		Gossip:   &Gossip{},
+		TLS:      &TLS{},
+		Auth:     &Auth{},
+		Server: &Server{
+			BootstrapExpect: 1,
+			Raft: &Raft{
+				HeartbeatTimeout:   "1s",
+				ElectionTimeout:    "1s",
+				LeaderLeaseTimeout: "500ms",
+				SnapshotThreshold:  8192,
+				SnapshotInterval:   "2m",
+				TrailingLogs:       10240,
+			},
+			Autopilot: &Autopilot{
+				CleanupDeadServers:      true,
+				LastContactThreshold:    "200ms",
+				MaxTrailingLogs:         250,
+				MinQuorum:               3,
+				ServerStabilizationTime: "10s",
+			},
+			Scheduler: &Scheduler{
+				Preemption:        &Preemption{Enabled: true},
+				Queue:             "priority",
+				PodInitialBackoff: "1s",
+				PodMaxBackoff:     "10s",
+				NominationSlack:   "10s",
+				NodeGrace:         "40s",
+				EventLimit:        20000,
+				SystemClassGroups: []string{"system:masters"},
+			},
+		},
+		Worker: &Worker{
+			Runtime:  "process",
+			MaxPods:  110,
+			Capacity: &Capacity{},
+			Reserved: &Reserved{},
+			Logs:     &WorkerLogs{MaxSize: "10Mi", MaxFiles: 5},
+		},
+		Telemetry: &Telemetry{Prometheus: true},
+	}
+}
+
+// fillIn sets what depends on the machine or on other options.
+func (c *Config) fillIn() {
+	if c.Name == "" {
+		// Without a host name the validation asks for a name.
+		c.Name, _ = os.Hostname()
+	}
+}

@@ -1,0 +1,149 @@
+package config
+
+// The tags are the file format. A field without an hcl tag is not an option.
+// docs/configuration.md documents every option with its type and default, and a
+// test compares it with these structs.
+//
+// Blocks are pointers that Default fills in, so that decoding a file lays it
+// over the defaults and no code has to ask whether a block was written.
+
+// Config is the configuration of one agent.
+type Config struct {
+	Name          string   `hcl:"name,optional"`
+	DataDir       Path     `hcl:"data_dir,optional"`
+	BindAddr      string   `hcl:"bind_addr,optional"`
+	AdvertiseAddr string   `hcl:"advertise_addr,optional"`
+	Join          []string `hcl:"join,optional"`
+	LogLevel      string   `hcl:"log_level,optional"`
+	LogJSON       bool     `hcl:"log_json,optional"`
+	Insecure      bool     `hcl:"insecure,optional"`
+
+	Ports     *Ports     `hcl:"ports,block"`
+	Gossip    *Gossip    `hcl:"gossip,block"`
+	TLS       *TLS       `hcl:"tls,block"`
+	Auth      *Auth      `hcl:"auth,block"`
+	Server    *Server    `hcl:"server,block"`
+	Worker    *Worker    `hcl:"worker,block"`
+	Telemetry *Telemetry `hcl:"telemetry,block"`
+
+	src *sources
+}
+
+// Ports are the ports an agent listens on; 0 takes any free one.
+type Ports struct {
+	HTTP   int `hcl:"http,optional"`
+	RPC    int `hcl:"rpc,optional"`
+	Raft   int `hcl:"raft,optional"`
+	Gossip int `hcl:"gossip,optional"`
+}
+
+// Gossip configures the membership protocol.
+type Gossip struct {
+	// EncryptionKey is base64 of 16, 24 or 32 bytes, the same on all members.
+	EncryptionKey string `hcl:"encryption_key,optional"`
+}
+
+// TLS names the agent's certificate and the CA that every peer's must be from.
+type TLS struct {
+	CAFile   Path `hcl:"ca_file,optional"`
+	CertFile Path `hcl:"cert_file,optional"`
+	KeyFile  Path `hcl:"key_file,optional"`
+}
+
+// Enabled tells whether the agent has a certificate.
+func (t *TLS) Enabled() bool { return t.CertFile != "" }
+
+// Auth names what the API accepts besides client certificates.
+type Auth struct {
+	// TokenFile is CSV as for kube-apiserver: token,user,uid,"group1,group2".
+	TokenFile Path `hcl:"token_file,optional"`
+}
+
+// Server configures the agent's part in the control plane.
+type Server struct {
+	Enabled         bool `hcl:"enabled,optional"`
+	BootstrapExpect int  `hcl:"bootstrap_expect,optional"`
+	NonVoter        bool `hcl:"non_voter,optional"`
+
+	Raft      *Raft      `hcl:"raft,block"`
+	Autopilot *Autopilot `hcl:"autopilot,block"`
+	Scheduler *Scheduler `hcl:"scheduler,block"`
+}
+
+// Raft tunes the log.
+type Raft struct {
+	HeartbeatTimeout   Duration `hcl:"heartbeat_timeout,optional"`
+	ElectionTimeout    Duration `hcl:"election_timeout,optional"`
+	LeaderLeaseTimeout Duration `hcl:"leader_lease_timeout,optional"`
+	SnapshotThreshold  int      `hcl:"snapshot_threshold,optional"`
+	SnapshotInterval   Duration `hcl:"snapshot_interval,optional"`
+	TrailingLogs       int      `hcl:"trailing_logs,optional"`
+}
+
+// Autopilot says when the leader removes dead servers and promotes new ones.
+type Autopilot struct {
+	CleanupDeadServers      bool     `hcl:"cleanup_dead_servers,optional"`
+	LastContactThreshold    Duration `hcl:"last_contact_threshold,optional"`
+	MaxTrailingLogs         int      `hcl:"max_trailing_logs,optional"`
+	MinQuorum               int      `hcl:"min_quorum,optional"`
+	ServerStabilizationTime Duration `hcl:"server_stabilization_time,optional"`
+}
+
+// Scheduler is the SchedulerConfiguration that a new cluster starts with. Once
+// the cluster exists, its replicated configuration counts and this is ignored.
+type Scheduler struct {
+	Queue             string   `hcl:"queue,optional"`
+	PodInitialBackoff Duration `hcl:"pod_initial_backoff,optional"`
+	PodMaxBackoff     Duration `hcl:"pod_max_backoff,optional"`
+	NominationSlack   Duration `hcl:"nomination_slack,optional"`
+	NodeGrace         Duration `hcl:"node_grace,optional"`
+	EventLimit        int      `hcl:"event_limit,optional"`
+	SystemClassUsers  []string `hcl:"system_class_users,optional"`
+	SystemClassGroups []string `hcl:"system_class_groups,optional"`
+
+	Preemption *Preemption `hcl:"preemption,block"`
+}
+
+// Preemption switches preemption.
+type Preemption struct {
+	Enabled bool `hcl:"enabled,optional"`
+}
+
+// Worker configures the agent as a node that runs pods.
+type Worker struct {
+	Enabled bool              `hcl:"enabled,optional"`
+	Runtime string            `hcl:"runtime,optional"`
+	Labels  map[string]string `hcl:"labels,optional"`
+	Taints  []string          `hcl:"taints,optional"`
+	MaxPods int               `hcl:"max_pods,optional"`
+
+	Capacity *Capacity   `hcl:"capacity,block"`
+	Reserved *Reserved   `hcl:"reserved,block"`
+	Logs     *WorkerLogs `hcl:"logs,block"`
+}
+
+// Capacity replaces what the machine is found to have; empty: as found.
+type Capacity struct {
+	CPU              Quantity            `hcl:"cpu,optional"`
+	Memory           Quantity            `hcl:"memory,optional"`
+	EphemeralStorage Quantity            `hcl:"ephemeral_storage,optional"`
+	Extended         map[string]Quantity `hcl:"extended,optional"`
+}
+
+// Reserved is kept from pods: allocatable = capacity - reserved.
+type Reserved struct {
+	CPU              Quantity `hcl:"cpu,optional"`
+	Memory           Quantity `hcl:"memory,optional"`
+	EphemeralStorage Quantity `hcl:"ephemeral_storage,optional"`
+}
+
+// WorkerLogs bounds what a container's output may take on disk.
+type WorkerLogs struct {
+	MaxSize  Quantity `hcl:"max_size,optional"`
+	MaxFiles int      `hcl:"max_files,optional"`
+}
+
+// Telemetry switches what the agent tells about itself.
+type Telemetry struct {
+	Prometheus bool `hcl:"prometheus,optional"`
+}

@@ -1,0 +1,193 @@
+package config
+
+import (
+	"encoding/base64"
+	"net"
+	"os"
+	"reflect"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// checker reports mistakes at the place where an option was written.
+type checker struct {
+	ps  *problems
+	src *sources
+}
+
+func (k checker) fail(option, format string, args ...any) {
+	r := k.src.ranges[option] // without a file if the option was not written
+	k.ps.at(r, option+": "+format, args...)
+}
+
+func (c *Config) validate(ps *problems) {
+	k := checker{ps: ps, src: c.src}
+	k.values(reflect.ValueOf(c).Elem(), "")
+	c.validateAgent(k)
+	c.validateSecurity(k)
+	if c.Server.Enabled {
+		c.validateServer(k)
+	}
+	if c.Worker.Enabled {
+		c.validateWorker(k)
+	}
+	if !c.Server.Enabled && !c.Worker.Enabled {
+		k.ps.add("", 0, "the agent would do nothing; set enabled = true in a server or a worker block")
+	}
+}
+
+// values checks every duration and amount, wherever it stands.
+func (k checker) values(v reflect.Value, prefix string) {
+	type checked interface{ check() error }
+	for _, o := range optionsOf(v.Type()) {
+		f, path := v.Field(o.index), prefix+o.name
+		if o.kind == "block" {
+			for _, b := range blocks(f) {
+				k.values(b, path+".")
+			}
+			continue
+		}
+		if c, ok := f.Interface().(checked); ok {
+			if err := c.check(); err != nil {
+				k.fail(path, "%v", err)
+			}
+		}
+		if m, ok := f.Interface().(map[string]Quantity); ok {
+			for _, name := range sortedKeys(m) {
+				if err := m[name].check(); err != nil {
+					k.fail(path, "%s: %v", name, err)
+				}
+			}
+		}
+	}
+}
+
+func (c *Config) validateAgent(k checker) {
+	if c.Name == "" {
+		k.fail("name", "this machine has no host name; give the agent a name")
+	} else if problems := validation.IsDNS1123Subdomain(c.Name); len(problems) > 0 {
+		k.fail("name", "%q cannot name a node: %s", c.Name, problems[0])
+	}
+	if c.DataDir == "" {
+		k.fail("data_dir", `it has no default; write, for example, data_dir = "/var/lib/berth"`)
+	}
+	if net.ParseIP(c.BindAddr) == nil {
+		k.fail("bind_addr", `%q is not an IP address; "0.0.0.0" is every address of this machine`, c.BindAddr)
+	}
+	if c.AdvertiseAddr != "" {
+		if ip := net.ParseIP(c.AdvertiseAddr); ip == nil {
+			k.fail("advertise_addr", "%q is not an IP address", c.AdvertiseAddr)
+		} else if ip.IsUnspecified() {
+			k.fail("advertise_addr", "others cannot reach %q; write the address of this machine that they can", c.AdvertiseAddr)
+		}
+	}
+	for _, addr := range c.Join {
+		if err := checkJoin(addr); err != "" {
+			k.fail("join", "%s", err)
+		}
+	}
+	if problem, ok := oneOf(c.LogLevel, "trace", "debug", "info", "warn", "error"); !ok {
+		k.fail("log_level", "%s", problem)
+	}
+	c.validatePorts(k)
+}
+
+func checkJoin(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		host, port = addr, ""
+	}
+	if host == "" {
+		return strconv.Quote(addr) + ` has no host; write "host" or "host:port"`
+	}
+	if net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(host)) > 0 {
+		return strconv.Quote(addr) + ` is neither an address nor a host name; write "host" or "host:port"`
+	}
+	if port != "" {
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return strconv.Quote(addr) + " has a bad port"
+		}
+	}
+	return ""
+}
+
+func (c *Config) validatePorts(k checker) {
+	taken := map[int]string{}
+	v := reflect.ValueOf(c.Ports).Elem()
+	for _, o := range optionsOf(v.Type()) {
+		port, path := int(v.Field(o.index).Int()), "ports."+o.name
+		switch other, twice := taken[port]; {
+		case port < 0 || port > 65535:
+			k.fail(path, "%d is not a port; it can be 0 (any free one) to 65535", port)
+		case port != 0 && twice:
+			k.fail(path, "%d is the port of %s already", port, other)
+		default:
+			taken[port] = path
+		}
+	}
+}
+
+func (c *Config) validateSecurity(k checker) {
+	if key := c.Gossip.EncryptionKey; key != "" {
+		raw, err := base64.StdEncoding.DecodeString(key)
+		if err != nil || (len(raw) != 16 && len(raw) != 24 && len(raw) != 32) {
+			k.fail("gossip.encryption_key", "it is not base64 of 16, 24 or 32 bytes; make one with `berth operator gossip-key`")
+		}
+	}
+	files := []struct {
+		option string
+		path   Path
+	}{{"tls.ca_file", c.TLS.CAFile}, {"tls.cert_file", c.TLS.CertFile}, {"tls.key_file", c.TLS.KeyFile}, {"auth.token_file", c.Auth.TokenFile}}
+	given := 0
+	for _, f := range files {
+		if f.path == "" {
+			continue
+		}
+		if f.option != "auth.token_file" {
+			given++
+		}
+		if err := readable(string(f.path)); err != nil {
+			k.fail(f.option, "%v", err)
+		}
+	}
+	if given != 0 && given != 3 {
+		for _, f := range files[:3] {
+			if f.path == "" {
+				k.fail("tls", "%s is missing; TLS needs ca_file, cert_file and key_file together", f.option)
+			}
+		}
+	}
+	c.validateReach(k)
+}
+
+// validateReach holds the rule that what others can reach is protected, or that
+// somebody has said in writing that it need not be.
+func (c *Config) validateReach(k checker) {
+	if c.Insecure {
+		return
+	}
+	option, addr := "bind_addr", c.BindAddr
+	if ip := net.ParseIP(addr); ip == nil || ip.IsLoopback() {
+		return
+	}
+	switch noTLS, noKey := !c.TLS.Enabled(), c.Gossip.EncryptionKey == ""; {
+	case noTLS && noKey:
+		k.fail(option, "other machines can reach %s, and neither TLS nor gossip encryption is configured; "+
+			"set the tls block (`berth tls ca`, `berth tls server`) and gossip.encryption_key (`berth operator gossip-key`), or insecure = true", addr)
+	case noTLS:
+		k.fail(option, "other machines can reach %s, and TLS is not configured; "+
+			"set the tls block (`berth tls ca`, `berth tls server`), or insecure = true", addr)
+	case noKey:
+		k.fail(option, "other machines can reach %s, and gossip is not encrypted; "+
+			"set gossip.encryption_key (`berth operator gossip-key`), or insecure = true", addr)
+	}
+}
+
+func readable(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}

@@ -1,0 +1,145 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+func (k checker) atLeast(option string, v, least int) {
+	if v < least {
+		k.fail(option, "%d is too small; it must be at least %d", v, least)
+	}
+}
+
+func (k checker) atLeastDuration(option string, d Duration, least time.Duration) {
+	if d.check() == nil && d.Value() < least {
+		k.fail(option, "%q is too short; it must be at least %q", string(d), least.String())
+	}
+}
+
+func (c *Config) validateServer(k checker) {
+	s := c.Server
+	k.atLeast("server.bootstrap_expect", s.BootstrapExpect, 0)
+	if s.BootstrapExpect == 0 && len(c.Join) == 0 {
+		k.fail("server.bootstrap_expect", "with 0 the server founds no cluster, and it knows none to join; set join")
+	}
+	if s.NonVoter && len(c.Join) == 0 {
+		k.fail("server.non_voter", "a server without a vote founds no cluster, and it knows none to join; set join")
+	}
+	c.validateRaft(k)
+
+	a := s.Autopilot
+	k.atLeast("server.autopilot.max_trailing_logs", a.MaxTrailingLogs, 1)
+	k.atLeast("server.autopilot.min_quorum", a.MinQuorum, 0)
+	k.atLeastDuration("server.autopilot.last_contact_threshold", a.LastContactThreshold, 10*time.Millisecond)
+
+	sc := s.Scheduler
+	if problem, ok := oneOf(sc.Queue, "priority", "fifo"); !ok {
+		k.fail("server.scheduler.queue", "%s", problem)
+	}
+	k.wholeSeconds("server.scheduler.pod_initial_backoff", sc.PodInitialBackoff, 1)
+	k.wholeSeconds("server.scheduler.pod_max_backoff", sc.PodMaxBackoff, 0)
+	k.wholeSeconds("server.scheduler.nomination_slack", sc.NominationSlack, 1)
+	k.wholeSeconds("server.scheduler.node_grace", sc.NodeGrace, 1)
+	if most := sc.PodMaxBackoff.Value(); most != 0 && most < sc.PodInitialBackoff.Value() {
+		k.fail("server.scheduler.pod_max_backoff", "%q is shorter than pod_initial_backoff, %q", string(sc.PodMaxBackoff), string(sc.PodInitialBackoff))
+	}
+	k.atLeast("server.scheduler.event_limit", sc.EventLimit, 0)
+	if sc.EventLimit > 1_000_000 {
+		k.fail("server.scheduler.event_limit", "%d is too large; it may be at most 1000000", sc.EventLimit)
+	}
+}
+
+// wholeSeconds: the replicated configuration counts in seconds, and a day is the
+// most that it takes.
+func (k checker) wholeSeconds(option string, d Duration, least int) {
+	if d.check() != nil {
+		return
+	}
+	v := d.Value()
+	switch {
+	case v%time.Second != 0:
+		k.fail(option, "%q is not a whole number of seconds", string(d))
+	case v < time.Duration(least)*time.Second:
+		k.fail(option, "%q is too short; it must be at least \"%ds\"", string(d), least)
+	case v > 24*time.Hour:
+		k.fail(option, "%q is too long; it may be at most \"24h\"", string(d))
+	}
+}
+
+// validateRaft keeps the library's own conditions, so that the mistake is found
+// here with its line and not at the start of the log.
+func (c *Config) validateRaft(k checker) {
+	r := c.Server.Raft
+	const least = 5 * time.Millisecond
+	k.atLeastDuration("server.raft.heartbeat_timeout", r.HeartbeatTimeout, least)
+	k.atLeastDuration("server.raft.election_timeout", r.ElectionTimeout, least)
+	k.atLeastDuration("server.raft.leader_lease_timeout", r.LeaderLeaseTimeout, least)
+	k.atLeastDuration("server.raft.snapshot_interval", r.SnapshotInterval, least)
+	k.atLeast("server.raft.snapshot_threshold", r.SnapshotThreshold, 1)
+	k.atLeast("server.raft.trailing_logs", r.TrailingLogs, 1)
+	if r.ElectionTimeout.Value() < r.HeartbeatTimeout.Value() {
+		k.fail("server.raft.election_timeout", "%q is shorter than heartbeat_timeout, %q", string(r.ElectionTimeout), string(r.HeartbeatTimeout))
+	}
+	if r.LeaderLeaseTimeout.Value() > r.HeartbeatTimeout.Value() {
+		k.fail("server.raft.leader_lease_timeout", "%q is longer than heartbeat_timeout, %q", string(r.LeaderLeaseTimeout), string(r.HeartbeatTimeout))
+	}
+}
+
+func (c *Config) validateWorker(k checker) {
+	w := c.Worker
+	if problem, ok := oneOf(w.Runtime, "process", "fake"); !ok {
+		k.fail("worker.runtime", "%s", problem)
+	}
+	if !c.Server.Enabled && len(c.Join) == 0 {
+		k.fail("worker.enabled", "the worker knows no member of a cluster; set join")
+	}
+	for _, key := range sortedKeys(w.Labels) {
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			k.fail("worker.labels", "%q is not a label: %s", key, problems[0])
+		}
+		if problems := validation.IsValidLabelValue(w.Labels[key]); len(problems) > 0 {
+			k.fail("worker.labels", "%q cannot be the value of a label: %s", w.Labels[key], problems[0])
+		}
+	}
+	for _, t := range w.Taints {
+		if _, err := ParseTaint(t); err != nil {
+			k.fail("worker.taints", "%v", err)
+		}
+	}
+	k.atLeast("worker.max_pods", w.MaxPods, 1)
+	k.atLeast("worker.logs.max_files", w.Logs.MaxFiles, 1)
+	if size := w.Logs.MaxSize.Value(); w.Logs.MaxSize.check() == nil && size.Value() < 4096 {
+		k.fail("worker.logs.max_size", "%q is too small; it must be at least \"4Ki\"", string(w.Logs.MaxSize))
+	}
+	for _, name := range sortedKeys(w.Capacity.Extended) {
+		if problems := validation.IsQualifiedName(name); len(problems) > 0 {
+			k.fail("worker.capacity.extended", "%q is not a resource: %s", name, problems[0])
+		}
+		if v := w.Capacity.Extended[name].Value(); v.MilliValue()%1000 != 0 {
+			k.fail("worker.capacity.extended", "%s: %q is not a whole number", name, string(w.Capacity.Extended[name]))
+		}
+	}
+	c.validateReserved(k)
+}
+
+func (c *Config) validateReserved(k checker) {
+	capacity, reserved := c.Worker.Capacity, c.Worker.Reserved
+	for _, r := range []struct {
+		name          string
+		has, reserved Quantity
+	}{
+		{"cpu", capacity.CPU, reserved.CPU},
+		{"memory", capacity.Memory, reserved.Memory},
+		{"ephemeral_storage", capacity.EphemeralStorage, reserved.EphemeralStorage},
+	} {
+		if has, kept := r.has.Value(), r.reserved.Value(); r.has != "" && has.Cmp(kept) < 0 {
+			k.fail("worker.reserved."+r.name, "%q is more than the capacity, %q", string(r.reserved), string(r.has))
+		}
+	}
+}
