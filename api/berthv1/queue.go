@@ -16,6 +16,9 @@ const (
 	// QueueUnschedulable: the pod is tried again when something changes that
 	// could help it (QU8).
 	QueueUnschedulable QueueState = "Unschedulable"
+	// QueueNominated: the pod waits for its victims to end on the node that it is
+	// nominated to (NM1).
+	QueueNominated QueueState = "Nominated"
 	// QueueGated: the pod has scheduling gates and is not tried at all (QU4).
 	QueueGated QueueState = "Gated"
 )
@@ -40,7 +43,7 @@ type QueueEntryStatus struct {
 	PodUID types.UID `json:"podUID"`
 	// Priority orders the queue, highest first (QU2).
 	Priority int32 `json:"priority"`
-	// State is Active, Backoff, Unschedulable or Gated.
+	// State is Active, Backoff, Unschedulable, Nominated or Gated.
 	State QueueState `json:"state"`
 	// Position is the pod's place among the active pods, counted from 1 and
 	// computed when the entry is read. It is absent for a pod that is not active.

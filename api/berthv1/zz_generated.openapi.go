@@ -652,7 +652,7 @@ func schema_berth_dev_berth_api_berthv1_QueueEntryStatus(ref common.ReferenceCal
 					},
 					"state": {
 						SchemaProps: spec.SchemaProps{
-							Description: "State is Active, Backoff, Unschedulable or Gated.",
+							Description: "State is Active, Backoff, Unschedulable, Nominated or Gated.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
