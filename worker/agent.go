@@ -1,0 +1,393 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+const (
+	// CallsInline makes the agent's own goroutine do the calls to the runtime: for one that never blocks.
+	CallsInline = -1
+
+	defaultCalls   = 8
+	reportsAtOnce  = 200
+	probeInterval  = 10 * time.Second
+	retryFirst     = 200 * time.Millisecond
+	retryLast      = 10 * time.Second
+	nodeReportIdle = 5 * time.Minute // the node's status is reported this often although nothing changed
+)
+
+// Options are what an Agent is made of.
+type Options struct {
+	// Node registers the node (see NewNode).
+	Node *corev1.Node
+	// Uplink and Runtime are required; the agent does not close them.
+	Uplink  Uplink
+	Runtime runtime.Runtime
+	// Volumes is nil for runtimes that run nothing; pods get no volumes then.
+	Volumes *Volumes
+	// Getter reads config maps and secrets; without it, containers that refer to some cannot start.
+	Getter Getter
+	// Recorder takes events; may be nil.
+	Recorder Recorder
+	// Pressure is asked every ten seconds for the node's conditions; nil: the conditions never change.
+	Pressure func() (Pressure, error)
+	// PodIP gives pods their addresses; nil: that of the host.
+	PodIP func(*corev1.Pod) string
+	// CallsAtOnce bounds the calls to the runtime under way; 0: 8; CallsInline: none beside the agent's goroutine.
+	CallsAtOnce int
+	// Clock defaults to the real one, Logger to none.
+	Clock  clock.Clock
+	Logger hclog.Logger
+}
+
+// Agent runs one node. It has one goroutine, and some more while calls and reports are under way.
+type Agent struct {
+	clock   clock.Clock
+	log     hclog.Logger
+	uplink  Uplink
+	runtime runtime.Runtime
+	caller  *caller
+	opts    Options
+
+	mu   sync.Mutex // guards core
+	core *Core
+
+	inputs mailbox
+	calls  sync.WaitGroup
+
+	// What follows belongs to the goroutine of Run.
+	node        *corev1.Node
+	queue       []Action
+	underWay    int
+	reporting   retry
+	registering retry
+	probing     bool
+	probeAt     time.Time
+	reportedAt  time.Time // the node's status
+}
+
+// New makes an agent; Run starts it.
+func New(o Options) (*Agent, error) {
+	if o.Node == nil || o.Uplink == nil || o.Runtime == nil {
+		return nil, errors.New("a node agent needs a node, an uplink and a runtime")
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	if o.CallsAtOnce == 0 {
+		o.CallsAtOnce = defaultCalls
+	}
+	var ips []string
+	for _, a := range o.Node.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			ips = append(ips, a.Address)
+		}
+	}
+	a := &Agent{clock: o.Clock, log: o.Logger, uplink: o.Uplink, runtime: o.Runtime, opts: o, node: o.Node.DeepCopy()}
+	a.inputs.wake = make(chan struct{}, 1)
+	co := CoreOptions{Node: o.Node, RuntimeName: o.Runtime.Name(), HostIPs: ips, PodIP: o.PodIP}
+	if o.Recorder != nil {
+		co.Event = o.Recorder.Event
+	}
+	a.core = NewCore(co)
+	a.caller = &caller{runtime: o.Runtime, volumes: o.Volumes, getter: o.Getter, alloc: o.Node.Status.Allocatable,
+		hostIPs: ips, podIP: a.core.env.podIP}
+	return a, nil
+}
+
+// mailbox takes inputs for the agent's goroutine from anywhere, without blocking.
+type mailbox struct {
+	mu    sync.Mutex
+	items []func(now time.Time)
+	wake  chan struct{}
+}
+
+func (m *mailbox) put(f func(now time.Time)) {
+	m.mu.Lock()
+	m.items = append(m.items, f)
+	m.mu.Unlock()
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (m *mailbox) take() []func(now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := m.items
+	m.items = nil
+	return out
+}
+
+// retry spaces out attempts at something that talks to the servers.
+type retry struct {
+	wanted   bool
+	underWay bool
+	at       time.Time // not before
+	delay    time.Duration
+}
+
+func (r *retry) due(now time.Time) bool { return r.wanted && !r.underWay && !now.Before(r.at) }
+
+func (r *retry) settle(err error, now time.Time) {
+	if err == nil {
+		r.delay, r.at = 0, time.Time{}
+		return
+	}
+	r.delay = min(max(2*r.delay, retryFirst), retryLast)
+	r.at = now.Add(r.delay)
+}
+
+// Run is the agent's life: it takes over what the runtime kept, then runs until ctx is cancelled. Pods go on running
+// after it; the next agent over the same runtime finds them. The error is nil unless the runtime could not be opened.
+func (a *Agent) Run(ctx context.Context) error {
+	pods, err := a.runtime.Open(func(ev runtime.Event) {
+		a.inputs.put(func(now time.Time) { a.core.Observe(ev, now) })
+	})
+	if err != nil {
+		return fmt.Errorf("opening the %s runtime: %w", a.runtime.Name(), err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer a.calls.Wait()
+	defer cancel()
+	now := a.clock.Now()
+	if len(pods) > 0 {
+		a.log.Info("took over pods from before", "pods", len(pods))
+	}
+	a.locked(func() { a.core.Adopt(pods, now) })
+	a.registering.wanted = true
+	first := true
+	for {
+		a.act(ctx, a.clock.Now())
+		timer := a.timer()
+		var fired <-chan time.Time
+		if timer != nil {
+			fired = timer.C()
+		}
+		select {
+		case <-ctx.Done():
+			stopTimer(timer)
+			return nil
+		case as := <-a.uplink.Assignments():
+			if as.Full && !first {
+				a.registering.wanted = true // a new connection, perhaps to servers that forgot the node
+			}
+			first = false
+			a.locked(func() { a.core.Assign(as, a.clock.Now()) })
+		case <-a.inputs.wake:
+		case <-fired:
+		}
+		stopTimer(timer)
+		now := a.clock.Now()
+		a.locked(func() {
+			for _, f := range a.inputs.take() {
+				f(now)
+			}
+			a.core.Tick(now)
+		})
+	}
+}
+
+func stopTimer(t clock.Timer) {
+	if t != nil {
+		t.Stop()
+	}
+}
+
+func (a *Agent) locked(f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f()
+}
+
+// timer fires when the next thing is due by time; nil: nothing is.
+func (a *Agent) timer() clock.Timer {
+	var next time.Time
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	a.locked(func() {
+		if t, ok := a.core.Next(); ok {
+			earlier(t)
+		}
+		if len(a.core.reports) > 0 && !a.reporting.underWay {
+			earlier(a.reporting.at)
+		}
+	})
+	if a.registering.wanted && !a.registering.underWay {
+		earlier(a.registering.at)
+	}
+	if a.opts.Pressure != nil && !a.probing {
+		earlier(a.probeAt)
+	}
+	if next.IsZero() {
+		return nil
+	}
+	return a.clock.NewTimer(max(next.Sub(a.clock.Now()), 0))
+}
+
+// act starts everything that is to be done now.
+func (a *Agent) act(ctx context.Context, now time.Time) {
+	a.locked(func() { a.queue = append(a.queue, a.core.TakeActions()...) })
+	for len(a.queue) > 0 {
+		next := a.queue[0]
+		hook := next.Kind == ActionPreStop || next.Kind == ActionPostStart
+		if a.opts.CallsAtOnce == CallsInline && !hook {
+			a.queue = a.queue[1:]
+			o := a.caller.do(ctx, next)
+			a.locked(func() {
+				a.core.Done(o, now)
+				a.queue = append(a.queue, a.core.TakeActions()...)
+			})
+			continue
+		}
+		// Hooks may take as long as a pod's grace and do not count.
+		if !hook && a.underWay >= a.opts.CallsAtOnce {
+			break
+		}
+		a.queue = a.queue[1:]
+		if !hook {
+			a.underWay++
+		}
+		a.call(ctx, next, hook)
+	}
+	a.report(ctx, now)
+	a.register(ctx, now)
+	a.probe(ctx, now)
+}
+
+func (a *Agent) call(ctx context.Context, action Action, hook bool) {
+	a.spawn(func() {
+		o := a.caller.do(ctx, action)
+		if o.Err != nil {
+			a.log.Warn("runtime call failed", "call", action.Kind.String(), "pod", action.Pod.Namespace+"/"+action.Pod.Name,
+				"container", action.ID.Container, "error", o.Err)
+		}
+		a.inputs.put(func(now time.Time) {
+			if !hook {
+				a.underWay--
+			}
+			a.core.Done(o, now)
+		})
+	})
+}
+
+func (a *Agent) spawn(f func()) {
+	a.calls.Add(1)
+	go func() {
+		defer a.calls.Done()
+		f()
+	}()
+}
+
+// report sends what has changed, one batch at a time: while one is under way the next one fills.
+func (a *Agent) report(ctx context.Context, now time.Time) {
+	a.reporting.wanted = true
+	if !a.reporting.due(now) {
+		return
+	}
+	var batch []PodReport
+	a.locked(func() { batch = a.core.TakeReports(reportsAtOnce, now) })
+	if len(batch) == 0 {
+		return
+	}
+	a.reporting.underWay = true
+	a.spawn(func() {
+		err := a.uplink.Report(ctx, batch)
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("statuses could not be reported; they are kept", "pods", len(batch), "error", err)
+		}
+		a.inputs.put(func(now time.Time) {
+			a.reporting.underWay = false
+			a.core.Reported(err == nil)
+			a.reporting.settle(err, now)
+		})
+	})
+}
+
+func (a *Agent) register(ctx context.Context, now time.Time) {
+	if !a.registering.due(now) {
+		return
+	}
+	a.registering.wanted, a.registering.underWay = false, true
+	node := a.node.DeepCopy()
+	a.spawn(func() {
+		err := a.uplink.Register(ctx, node)
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("node could not be registered", "node", node.Name, "error", err)
+		}
+		a.inputs.put(func(now time.Time) {
+			a.registering.underWay = false
+			a.registering.wanted = a.registering.wanted || err != nil
+			a.registering.settle(err, now)
+		})
+	})
+}
+
+// probe measures the machine and reports the node's status when a condition changed.
+func (a *Agent) probe(ctx context.Context, now time.Time) {
+	if a.opts.Pressure == nil || a.probing || now.Before(a.probeAt) {
+		return
+	}
+	if a.probeAt.IsZero() {
+		a.probeAt, a.reportedAt = now.Add(probeInterval), now // Register has just told it all
+		return
+	}
+	a.probing = true
+	status := a.node.Status.DeepCopy()
+	idle := now.Sub(a.reportedAt) >= nodeReportIdle
+	a.spawn(func() {
+		p, err := a.opts.Pressure()
+		var told bool
+		if err != nil {
+			a.log.Warn("the machine's state could not be measured", "error", err)
+		} else {
+			before := status.Conditions
+			status.Conditions = NodeConditions(p, before, now)
+			if idle || !sameConditions(before, status.Conditions) {
+				if err := a.uplink.ReportNode(ctx, status); err == nil {
+					told = true
+				} else if ctx.Err() == nil {
+					a.log.Warn("the node's status could not be reported", "error", err)
+				}
+			}
+		}
+		a.inputs.put(func(now time.Time) {
+			a.probing = false
+			a.probeAt = now.Add(probeInterval)
+			if told {
+				a.node.Status.Conditions = status.Conditions
+				a.reportedAt = now
+			}
+		})
+	})
+}
+
+func sameConditions(a, b []corev1.NodeCondition) bool {
+	strip := func(in []corev1.NodeCondition) []corev1.NodeCondition {
+		out := append([]corev1.NodeCondition(nil), in...)
+		for i := range out {
+			out[i].LastHeartbeatTime.Reset()
+			out[i].LastTransitionTime.Reset()
+		}
+		return out
+	}
+	return apiequality.Semantic.DeepEqual(strip(a), strip(b))
+}

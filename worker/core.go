@@ -1,0 +1,347 @@
+package worker
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+// CoreOptions are what a Core needs to know of its surroundings.
+type CoreOptions struct {
+	// Node is the node as it registers itself.
+	Node *corev1.Node
+	// RuntimeName is the scheme of container ids.
+	RuntimeName string
+	// HostIPs are the node's addresses, the first one first.
+	HostIPs []string
+	// PodIP gives a pod's address; nil: that of the host, as for pods in the host's network.
+	PodIP func(*corev1.Pod) string
+	// Event takes events; nil: none are made. It must not block.
+	Event func(pod *corev1.Pod, eventType, reason, message string)
+}
+
+// Core is the life of all pods of one node: inputs and the time in, actions and reports out. It is not safe for
+// concurrent use. After every input, TakeActions, TakeReports and Next tell what is to be done.
+type Core struct {
+	env     podEnv
+	node    *corev1.Node
+	alloc   model.Resources
+	classes model.Classes
+	usage   model.Usage
+
+	pods     map[types.UID]*podState
+	timers   podHeap
+	held     []*podState // wait for others to be gone before they are admitted
+	reports  []*podState // have news, oldest first
+	inReport []*podState
+	actions  []Action
+	synced   bool
+	revision int64
+}
+
+// NewCore returns a Core without pods.
+func NewCore(o CoreOptions) *Core {
+	c := &Core{pods: map[types.UID]*podState{}}
+	c.env = podEnv{runtimeName: o.RuntimeName, hostIPs: o.HostIPs, podIP: o.PodIP, event: o.Event}
+	if c.env.podIP == nil {
+		c.env.podIP = func(*corev1.Pod) string {
+			if len(o.HostIPs) == 0 {
+				return ""
+			}
+			return o.HostIPs[0]
+		}
+	}
+	c.setNode(o.Node)
+	return c
+}
+
+func (c *Core) setNode(n *corev1.Node) {
+	c.node = n
+	c.alloc = model.Allocatable(n)
+}
+
+// Adopt takes over the pods that the runtime kept from before. It must come before any other input.
+func (c *Core) Adopt(pods []runtime.Pod, now time.Time) {
+	pods = slices.Clone(pods)
+	slices.SortFunc(pods, func(a, b runtime.Pod) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
+	for i := range pods {
+		p := newPodState(pods[i].Pod, c.classes.Of(pods[i].Pod), &c.env, now)
+		p.adopt(pods[i].Containers)
+		c.pods[p.pod.UID] = p
+		c.count(p)
+		c.step(p, now)
+	}
+}
+
+// Assign takes what the node is to run.
+func (c *Core) Assign(a Assignment, now time.Time) {
+	if a.Node != nil {
+		// What the machine offers is for this node to say; labels are the servers'.
+		n := a.Node.DeepCopy()
+		n.Status.Allocatable = c.node.Status.Allocatable
+		c.setNode(n)
+	}
+	first := !c.synced
+	c.synced = true
+	c.revision = max(c.revision, a.Revision)
+	gone := a.Gone
+	if a.Full {
+		keep := make(map[types.UID]bool, len(a.Pods))
+		for _, p := range a.Pods {
+			keep[p.UID] = true
+		}
+		gone = nil
+		for uid := range c.pods {
+			if !keep[uid] {
+				gone = append(gone, uid)
+			}
+		}
+		slices.Sort(gone)
+	}
+	for _, uid := range gone {
+		if p := c.pods[uid]; p != nil {
+			p.gone = true
+			c.step(p, now)
+		}
+	}
+	pods := slices.Clone(a.Pods)
+	slices.SortStableFunc(pods, func(x, y *corev1.Pod) int {
+		return x.CreationTimestamp.Time.Compare(y.CreationTimestamp.Time)
+	})
+	for _, pod := range pods {
+		c.assign(pod, now)
+	}
+	if first {
+		for _, uid := range c.uids() {
+			c.note(c.pods[uid], now)
+		}
+	}
+}
+
+func (c *Core) uids() []types.UID {
+	out := make([]types.UID, 0, len(c.pods))
+	for uid := range c.pods {
+		out = append(out, uid)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (c *Core) assign(pod *corev1.Pod, now time.Time) {
+	p := c.pods[pod.UID]
+	if p == nil {
+		p = newPodState(pod, c.classes.Of(pod), &c.env, now)
+		p.recall()
+		p.sum = digest(ownStatus(&pod.Status), false)
+		c.pods[pod.UID] = p
+		if p.admission == admitted {
+			c.count(p)
+		} else if pod.DeletionTimestamp == nil && !model.Terminal(pod) {
+			c.admit(p)
+		}
+	} else {
+		p.gone = false
+		p.assign(pod, now)
+	}
+	c.step(p, now)
+}
+
+// ownStatus reduces a status to what a report says, so that a restarted agent reports only what differs.
+func ownStatus(s *corev1.PodStatus) *corev1.PodStatus {
+	own := *s
+	own.Conditions = nil
+	for _, t := range ownedConditions {
+		for i := range s.Conditions {
+			if s.Conditions[i].Type == t {
+				own.Conditions = append(own.Conditions, s.Conditions[i])
+			}
+		}
+	}
+	return &own
+}
+
+// Observe takes an event of the runtime.
+func (c *Core) Observe(ev runtime.Event, now time.Time) {
+	if p := c.pods[ev.Pod]; p != nil {
+		p.observe(ev, now)
+		c.step(p, now)
+	}
+}
+
+// Done takes the outcome of an action.
+func (c *Core) Done(o Outcome, now time.Time) {
+	if p := c.pods[o.ID.Pod]; p != nil {
+		p.done(o, now)
+		c.step(p, now)
+	}
+}
+
+// Tick moves on every pod whose time has come.
+func (c *Core) Tick(now time.Time) {
+	for len(c.timers) > 0 && !c.timers[0].wake.After(now) {
+		c.step(c.timers[0], now)
+	}
+}
+
+// Next returns when Tick has something to do; false when nothing waits for time to pass.
+func (c *Core) Next() (time.Time, bool) {
+	if len(c.timers) == 0 {
+		return time.Time{}, false
+	}
+	return c.timers[0].wake, true
+}
+
+// TakeActions returns the calls that are to be made, in order.
+func (c *Core) TakeActions() []Action {
+	out := c.actions
+	c.actions = nil
+	return out
+}
+
+// step moves one pod on and takes note of what that brought.
+func (c *Core) step(p *podState, now time.Time) {
+	p.step(now)
+	c.actions = append(c.actions, p.out...)
+	p.out = nil
+	c.setTimer(p, now)
+	c.note(p, now)
+	if p.counted && (p.removal == removalDone || !p.alive() && !p.stopAt.IsZero()) {
+		c.usage = c.usage.Without(p.class)
+		p.counted = false
+		c.retryHeld(now)
+	}
+	// A pod whose object is no more has nobody to report to.
+	if p.gone && p.removal == removalDone {
+		c.forget(p)
+	}
+}
+
+func (c *Core) setTimer(p *podState, now time.Time) {
+	if !p.wake.IsZero() && !p.wake.After(now) {
+		p.wake = now.Add(time.Millisecond) // a timer that is due already would spin
+	}
+	switch {
+	case p.wake.IsZero() && p.heapIndex >= 0:
+		heap.Remove(&c.timers, p.heapIndex)
+	case p.wake.IsZero():
+	case p.heapIndex >= 0:
+		heap.Fix(&c.timers, p.heapIndex)
+	default:
+		heap.Push(&c.timers, p)
+	}
+}
+
+func (c *Core) forget(p *podState) {
+	if p.heapIndex >= 0 {
+		heap.Remove(&c.timers, p.heapIndex)
+	}
+	delete(c.pods, p.pod.UID)
+	if p.queued {
+		c.reports = slices.DeleteFunc(c.reports, func(q *podState) bool { return q == p })
+		p.queued = false
+	}
+}
+
+// note queues a report when the pod's status is not what was noted last. Before the first assignment nothing is
+// reported: what an earlier agent knew may be old.
+func (c *Core) note(p *podState, now time.Time) {
+	if !c.synced || p.gone {
+		return
+	}
+	s := p.status(now)
+	sum := digest(&s, p.removal == removalDone)
+	if sum == p.sum {
+		return
+	}
+	p.sum = sum
+	if !p.queued {
+		p.queued = true
+		c.reports = append(c.reports, p)
+	}
+}
+
+// TakeReports returns up to limit reports, the longest waiting first. They stay the Core's until Reported; until then
+// it returns nothing more.
+func (c *Core) TakeReports(limit int, now time.Time) []PodReport {
+	if len(c.inReport) > 0 || len(c.reports) == 0 {
+		return nil
+	}
+	n := min(limit, len(c.reports))
+	out := make([]PodReport, n)
+	for i, p := range c.reports[:n] {
+		p.queued, p.inReport = false, true
+		out[i] = PodReport{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID,
+			Status: p.status(now), Removed: p.removal == removalDone}
+	}
+	c.inReport = append(c.inReport, c.reports[:n]...)
+	c.reports = append([]*podState(nil), c.reports[n:]...)
+	return out
+}
+
+// Reported tells whether the last reports have arrived. What has not is queued again, before all else.
+func (c *Core) Reported(ok bool) {
+	batch := c.inReport
+	c.inReport = nil
+	var again []*podState
+	for _, p := range batch {
+		p.inReport = false
+		if c.pods[p.pod.UID] != p || p.gone {
+			continue
+		}
+		switch {
+		case !ok && !p.queued:
+			p.queued = true
+			again = append(again, p)
+		case ok && p.removal == removalDone && !p.queued:
+			c.forget(p) // TM4: the object may go now
+		}
+	}
+	c.reports = append(again, c.reports...)
+}
+
+// Pod returns the object and status of a pod of this node.
+func (c *Core) Pod(uid types.UID, now time.Time) (*corev1.Pod, corev1.PodStatus, bool) {
+	p := c.pods[uid]
+	if p == nil {
+		return nil, corev1.PodStatus{}, false
+	}
+	return p.pod, p.status(now), true
+}
+
+// Len returns how many pods the node has.
+func (c *Core) Len() int { return len(c.pods) }
+
+// podHeap orders pods by the time of their next step.
+type podHeap []*podState
+
+func (h podHeap) Len() int { return len(h) }
+func (h podHeap) Less(i, j int) bool {
+	if !h[i].wake.Equal(h[j].wake) {
+		return h[i].wake.Before(h[j].wake)
+	}
+	return h[i].pod.UID < h[j].pod.UID
+}
+func (h podHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heapIndex, h[j].heapIndex = i, j
+}
+func (h *podHeap) Push(x any) {
+	p := x.(*podState)
+	p.heapIndex = len(*h)
+	*h = append(*h, p)
+}
+func (h *podHeap) Pop() any {
+	old := *h
+	p := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	p.heapIndex = -1
+	return p
+}

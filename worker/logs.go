@@ -1,0 +1,100 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+// LogOptions selects what of a container's output is returned, as `kubectl logs` does.
+type LogOptions struct {
+	Follow       bool
+	Previous     bool
+	TailLines    *int64
+	SinceSeconds *int64
+	SinceTime    *time.Time
+	Timestamps   bool
+	LimitBytes   *int64
+	Stream       string // "", "All", "Stdout" or "Stderr"
+}
+
+var (
+	// ErrUnknownPod says that the node does not have the pod.
+	ErrUnknownPod = errors.New("pod is not on this node")
+	// ErrNoLogs says that there is nothing to read from the container; the text around it says why.
+	ErrNoLogs = errors.New("no logs")
+)
+
+// Logs returns what a container of the pod wrote. The caller closes it.
+func (a *Agent) Logs(ctx context.Context, pod types.UID, container string, o LogOptions) (io.ReadCloser, error) {
+	now := a.clock.Now()
+	a.mu.Lock()
+	_, status, ok := a.core.Pod(pod, now)
+	a.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("%w: uid %s", ErrUnknownPod, pod)
+	}
+	id, err := logSource(&status, container, o.Previous)
+	if err != nil {
+		return nil, err
+	}
+	ro := runtime.LogOptions{Follow: o.Follow, TailLines: o.TailLines, Timestamps: o.Timestamps, LimitBytes: o.LimitBytes, Stream: o.Stream}
+	switch {
+	case o.SinceTime != nil:
+		ro.Since = *o.SinceTime
+	case o.SinceSeconds != nil:
+		ro.Since = now.Add(-time.Duration(*o.SinceSeconds) * time.Second)
+	}
+	rc, err := a.runtime.Logs(ctx, id, ro)
+	if err != nil {
+		return nil, fmt.Errorf("logs of container %s: %w", container, err)
+	}
+	return rc, nil
+}
+
+// logSource finds the run of the container whose output is meant.
+func logSource(s *corev1.PodStatus, name string, previous bool) (runtime.ID, error) {
+	var cs *corev1.ContainerStatus
+	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				cs = &list[i]
+			}
+		}
+	}
+	if cs == nil {
+		return runtime.ID{}, fmt.Errorf("%w: container %q is not available", ErrNoLogs, name)
+	}
+	last := cs.LastTerminationState.Terminated
+	id := ""
+	switch {
+	case previous:
+		if last == nil || last.ContainerID == "" {
+			return runtime.ID{}, fmt.Errorf("%w: previous terminated container %q not found", ErrNoLogs, name)
+		}
+		id = last.ContainerID
+	case cs.State.Running != nil:
+		id = cs.ContainerID
+	case cs.State.Terminated != nil && cs.State.Terminated.ContainerID != "":
+		id = cs.State.Terminated.ContainerID
+	case last != nil && last.ContainerID != "":
+		id = last.ContainerID
+	case cs.State.Waiting != nil:
+		return runtime.ID{}, fmt.Errorf("%w: container %q is waiting to start: %s", ErrNoLogs, name, cs.State.Waiting.Reason)
+	default:
+		return runtime.ID{}, fmt.Errorf("%w: container %q is terminated", ErrNoLogs, name)
+	}
+	_, ref, ok := strings.Cut(id, "://")
+	if !ok {
+		return runtime.ID{}, fmt.Errorf("%w: container id %q is of no runtime", ErrNoLogs, id)
+	}
+	return runtime.ParseID(ref)
+}

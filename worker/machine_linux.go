@@ -1,0 +1,124 @@
+package worker
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	goruntime "runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Below these the node says that it is under pressure; Kubernetes' defaults.
+const (
+	minMemoryAvailableBytes = 100 << 20
+	minDiskAvailablePercent = 10
+	minPIDAvailablePercent  = 10
+)
+
+// ReadMachine reads what the machine has: cpus that this process may use, memory, and the size of the disk that holds
+// dataDir.
+func ReadMachine(dataDir string) (Machine, error) {
+	mem, err := meminfo()
+	if err != nil {
+		return Machine{}, err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dataDir, &fs); err != nil {
+		return Machine{}, fmt.Errorf("reading the size of the disk of %s: %w", dataDir, err)
+	}
+	m := Machine{Capacity: corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(goruntime.NumCPU()), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(mem["MemTotal"], resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(int64(fs.Blocks)*fs.Bsize, resource.BinarySI),
+	}}
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return Machine{}, fmt.Errorf("reading the kernel's version: %w", err)
+	}
+	m.Info = corev1.NodeSystemInfo{
+		MachineID:       firstLine("/etc/machine-id"),
+		SystemUUID:      firstLine("/sys/class/dmi/id/product_uuid"),
+		BootID:          firstLine("/proc/sys/kernel/random/boot_id"),
+		KernelVersion:   unix.ByteSliceToString(uts.Release[:]),
+		OSImage:         osImage(),
+		OperatingSystem: goruntime.GOOS,
+		Architecture:    goruntime.GOARCH,
+	}
+	return m, nil
+}
+
+// ReadPressure measures what the machine is short of.
+func ReadPressure(dataDir string) (Pressure, error) {
+	var p Pressure
+	mem, err := meminfo()
+	if err != nil {
+		return p, err
+	}
+	p.Memory = mem["MemAvailable"] < minMemoryAvailableBytes
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dataDir, &fs); err != nil {
+		return p, fmt.Errorf("reading the free space of the disk of %s: %w", dataDir, err)
+	}
+	p.Disk = fs.Bavail*100 < fs.Blocks*minDiskAvailablePercent
+	limit, err := strconv.ParseInt(firstLine("/proc/sys/kernel/pid_max"), 10, 64)
+	if err == nil {
+		// The second number of the fourth field of loadavg is how many tasks there are.
+		if f := strings.Fields(firstLine("/proc/loadavg")); len(f) > 3 {
+			if _, tasks, ok := strings.Cut(f[3], "/"); ok {
+				n, _ := strconv.ParseInt(tasks, 10, 64)
+				p.PID = (limit-n)*100 < limit*minPIDAvailablePercent
+			}
+		}
+	}
+	return p, nil
+}
+
+// meminfo returns /proc/meminfo in bytes.
+func meminfo() (map[string]int64, error) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return nil, fmt.Errorf("reading the machine's memory: %w", err)
+	}
+	defer f.Close()
+	out := map[string]int64{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		fields := strings.Fields(s.Text())
+		if len(fields) < 2 {
+			continue
+		}
+		if n, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
+			out[strings.TrimSuffix(fields[0], ":")] = n << 10
+		}
+	}
+	if out["MemTotal"] == 0 {
+		return nil, fmt.Errorf("reading the machine's memory: /proc/meminfo has no MemTotal")
+	}
+	return out, nil
+}
+
+func firstLine(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	return strings.TrimSpace(line)
+}
+
+func osImage() string {
+	b, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return goruntime.GOOS
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
+			return strings.Trim(v, `"`)
+		}
+	}
+	return goruntime.GOOS
+}

@@ -1,0 +1,403 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+// podState is the state machine of one pod. Inputs: assign, observe, done; step moves it on as far as the time allows and
+// leaves actions in out and in wake the time at which it must be stepped again.
+type podState struct {
+	pod   *corev1.Pod
+	class *model.Class
+	env   *podEnv
+
+	admission admission
+	counted   bool // its request is part of the node's usage
+	gone      bool // its object is no more (TM6)
+	// verdict fails the whole pod whatever its containers did: refused by the node, deadline exceeded.
+	verdict *verdict
+
+	ctrs  []ctr // init containers, then containers, in spec order
+	inits int
+
+	startTime time.Time
+	stopAt    time.Time // when the pod was first told to end; zero while it may run
+	grace     time.Duration
+
+	removal       removal
+	removeRetryAt time.Time
+
+	conditions [4]conditionMemory
+
+	out  []Action
+	wake time.Time
+
+	// Bookkeeping of Core.
+	heapIndex int
+	sum       uint64 // of the newest status and removal
+	queued    bool   // waits in Core's report queue
+	inReport  bool   // part of the report under way
+	held      bool
+}
+
+// podEnv is what all pods of a node share.
+type podEnv struct {
+	runtimeName string
+	hostIPs     []string
+	podIP       func(*corev1.Pod) string
+	event       func(pod *corev1.Pod, eventType, reason, message string)
+}
+
+type admission uint8
+
+const (
+	admissionOpen admission = iota // not decided yet, or held until others are gone
+	admitted
+	rejected
+)
+
+type removal uint8
+
+const (
+	removalNone removal = iota
+	removalUnderWay
+	removalDone
+)
+
+type verdict struct{ reason, message string }
+
+type role uint8
+
+const (
+	roleInit role = iota
+	roleSidecar
+	roleApp
+)
+
+type ctrState uint8
+
+const (
+	ctrIdle     ctrState = iota // never ran
+	ctrStarting                 // attempt+1 is being started
+	ctrHooking                  // runs; its postStart hook does too
+	ctrRunning
+	ctrEnded
+)
+
+type stopStage uint8
+
+const (
+	stopNone stopStage = iota
+	stopHook           // preStop runs
+	stopTerm           // TERM is sent
+	stopKill           // KILL is sent
+)
+
+// ctr is one container of a pod through all its attempts.
+type ctr struct {
+	spec    *corev1.Container
+	role    role
+	state   ctrState
+	attempt int32 // the newest that ran; -1: none
+
+	startedAt time.Time
+	exit      *runtime.Exit // of attempt, when it has ended
+	last      *runtime.Exit // of the attempt before it
+
+	wait, waitMessage string    // why it does not run, as the API shows it
+	retryAt           time.Time // a failed start is not tried again before
+	backoff           backoff
+	backedOff         bool // backoff counts the restart that is being made
+
+	stop       stopStage
+	hookUntil  time.Time
+	termAt     time.Time
+	killAt     time.Time
+	missing    int // times that the runtime did not know it when it was to be killed
+	condemned  time.Time
+	replacedBy bool // its spec changed: it starts again whatever its restart policy says
+}
+
+func newPodState(pod *corev1.Pod, class *model.Class, env *podEnv, now time.Time) *podState {
+	p := &podState{pod: pod, class: class, env: env, heapIndex: -1, inits: len(pod.Spec.InitContainers)}
+	p.ctrs = make([]ctr, 0, p.inits+len(pod.Spec.Containers))
+	for i := range pod.Spec.InitContainers {
+		c := ctr{spec: &pod.Spec.InitContainers[i], attempt: -1}
+		if always(c.spec.RestartPolicy) {
+			c.role = roleSidecar
+		}
+		p.ctrs = append(p.ctrs, c)
+	}
+	for i := range pod.Spec.Containers {
+		p.ctrs = append(p.ctrs, ctr{spec: &pod.Spec.Containers[i], role: roleApp, attempt: -1})
+	}
+	p.startTime = now
+	if t := pod.Status.StartTime; t != nil {
+		p.startTime = t.Time
+	}
+	p.rememberConditions(pod.Status.Conditions)
+	return p
+}
+
+func always(p *corev1.ContainerRestartPolicy) bool {
+	return p != nil && *p == corev1.ContainerRestartPolicyAlways
+}
+
+// adopt takes over what a runtime kept of the pod from before (a restarted agent).
+func (p *podState) adopt(containers []runtime.Container) {
+	for i := range containers {
+		rc := &containers[i]
+		c := p.find(rc.Container)
+		if c == nil {
+			continue
+		}
+		switch {
+		case rc.Attempt > c.attempt:
+			if rc.Attempt == c.attempt+1 {
+				c.last = c.exit
+			} else {
+				c.last = nil
+			}
+			c.attempt, c.startedAt, c.exit = rc.Attempt, rc.StartedAt, rc.Exit
+		case rc.Attempt == c.attempt-1:
+			c.last = rc.Exit
+		default:
+			continue
+		}
+		c.state = ctrRunning
+		if c.exit != nil {
+			c.state = ctrEnded
+		}
+		if rc.StartedAt.Before(p.startTime) && !rc.StartedAt.IsZero() && p.pod.Status.StartTime == nil {
+			p.startTime = rc.StartedAt
+		}
+	}
+	p.admission = admitted
+}
+
+// recall fills in, from the status that the servers keep, containers that the runtime knows nothing of: what had ended
+// is not run again (T7), what ran when it was lost counts as ended for an unknown reason.
+func (p *podState) recall() {
+	recall := func(statuses []corev1.ContainerStatus) {
+		for i := range statuses {
+			s := &statuses[i]
+			c := p.find(s.Name)
+			if c == nil || c.attempt >= 0 || c.state != ctrIdle {
+				continue
+			}
+			last := exitOf(s.LastTerminationState.Terminated)
+			switch {
+			case s.State.Terminated != nil:
+				c.exit, c.last = exitOf(s.State.Terminated), last
+			case s.State.Running != nil:
+				c.exit, c.last = lostExit(s.State.Running.StartedAt.Time, s.State.Running.StartedAt.Time), last
+			case last != nil:
+				c.exit = last
+			default:
+				continue
+			}
+			c.attempt, c.state = s.RestartCount, ctrEnded
+			p.admission = admitted
+		}
+	}
+	recall(p.pod.Status.InitContainerStatuses)
+	recall(p.pod.Status.ContainerStatuses)
+}
+
+func exitOf(t *corev1.ContainerStateTerminated) *runtime.Exit {
+	if t == nil {
+		return nil
+	}
+	return &runtime.Exit{Code: t.ExitCode, Signal: t.Signal, Reason: t.Reason, Message: t.Message,
+		StartedAt: t.StartedAt.Time, FinishedAt: t.FinishedAt.Time}
+}
+
+func lostExit(started, finished time.Time) *runtime.Exit {
+	return &runtime.Exit{Code: 137, Reason: runtime.ReasonStatusUnknown, StartedAt: started, FinishedAt: finished,
+		Message: "The container could not be located when its state was read"}
+}
+
+// assign takes a newer object of the pod.
+func (p *podState) assign(pod *corev1.Pod, now time.Time) {
+	p.pod = pod
+	for i := range p.ctrs {
+		c := &p.ctrs[i]
+		spec := containerByName(pod, c.spec.Name)
+		if spec == nil {
+			continue
+		}
+		// PO5: a new image replaces a running container; T7: but never re-runs an init container.
+		if spec.Image != c.spec.Image && c.role != roleInit && (c.state == ctrRunning || c.state == ctrHooking) {
+			c.replacedBy = true
+			c.condemned = now
+			p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s definition changed, will be restarted", c.spec.Name))
+		}
+		c.spec = spec
+	}
+}
+
+func containerByName(pod *corev1.Pod, name string) *corev1.Container {
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.Name == name {
+			return c
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+func (p *podState) find(name string) *ctr {
+	for i := range p.ctrs {
+		if p.ctrs[i].spec.Name == name {
+			return &p.ctrs[i]
+		}
+	}
+	return nil
+}
+
+// observe takes what the runtime reports of a container.
+func (p *podState) observe(ev runtime.Event, now time.Time) {
+	c := p.find(ev.Container)
+	if c == nil {
+		return
+	}
+	if c.state == ctrStarting && ev.Attempt == c.attempt+1 {
+		c.began(ev.StartedAt)
+		p.emit(corev1.EventTypeNormal, "Started", "Started container "+c.spec.Name)
+		if ev.Exit == nil {
+			p.postStart(c, now)
+		}
+	}
+	if ev.Exit != nil && ev.Attempt == c.attempt && (c.state == ctrRunning || c.state == ctrHooking) {
+		c.ended(ev.Exit)
+	}
+}
+
+func (c *ctr) began(at time.Time) {
+	c.attempt++
+	c.last, c.exit = c.exit, nil
+	c.startedAt = at
+	c.state = ctrRunning
+	c.wait, c.waitMessage = "", ""
+	c.backedOff, c.replacedBy = false, false
+	c.stop, c.missing, c.condemned = stopNone, 0, time.Time{}
+}
+
+func (c *ctr) ended(exit *runtime.Exit) {
+	c.exit = exit
+	c.state = ctrEnded
+	c.condemned = time.Time{}
+}
+
+// alive says whether a process of the container may be there.
+func (c *ctr) alive() bool { return c.state != ctrIdle && c.state != ctrEnded }
+
+func (p *podState) alive() bool {
+	for i := range p.ctrs {
+		if p.ctrs[i].alive() {
+			return true
+		}
+	}
+	return false
+}
+
+// done takes the outcome of an action.
+func (p *podState) done(o Outcome, now time.Time) {
+	if o.Kind == ActionRemove {
+		p.removal = removalDone
+		if o.Err != nil {
+			p.removal, p.removeRetryAt = removalNone, now.Add(retryInterval)
+		}
+		return
+	}
+	c := p.find(o.ID.Container)
+	if c == nil {
+		return
+	}
+	switch o.Kind {
+	case ActionStart:
+		if o.Err != nil && c.state == ctrStarting && o.ID.Attempt == c.attempt+1 {
+			p.startFailed(c, o.Err, now)
+		}
+	case ActionSignal:
+		if o.Err != nil && o.Signal == runtime.Kill && o.ID.Attempt == c.attempt && c.alive() {
+			// The end of a container that is not there any more is usually on its way as an event.
+			if errors.Is(o.Err, runtime.ErrNotFound) {
+				if c.missing++; c.missing > 1 {
+					c.ended(lostExit(c.startedAt, now))
+				}
+			}
+		}
+	case ActionPostStart:
+		if c.state == ctrHooking && o.ID.Attempt == c.attempt {
+			c.state = ctrRunning
+			if o.Err != nil {
+				p.emit(corev1.EventTypeWarning, "FailedPostStartHook", fmt.Sprintf("PostStartHook of container %s failed: %v", c.spec.Name, o.Err))
+				c.condemned = now
+			}
+		}
+	case ActionPreStop:
+		if c.stop == stopHook && o.ID.Attempt == c.attempt {
+			if o.Err != nil {
+				p.emit(corev1.EventTypeWarning, "FailedPreStopHook", fmt.Sprintf("PreStopHook of container %s failed: %v", c.spec.Name, o.Err))
+			}
+			c.hookUntil = now
+		}
+	}
+}
+
+func (p *podState) startFailed(c *ctr, err error, now time.Time) {
+	var se *runtime.StartError
+	if errors.As(err, &se) {
+		c.began(now)
+		c.ended(&runtime.Exit{Code: 128, Reason: runtime.ReasonStartError, Message: err.Error(), StartedAt: now, FinishedAt: now})
+		p.emit(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
+		return
+	}
+	c.state = ctrIdle
+	if c.exit != nil {
+		c.state = ctrEnded
+	}
+	c.wait, c.waitMessage = "CreateContainerError", err.Error()
+	reason := "Failed"
+	var pe *prepareError
+	if errors.As(err, &pe) {
+		c.wait, reason = pe.wait, pe.event
+	}
+	c.retryAt = now.Add(retryInterval)
+	p.emit(corev1.EventTypeWarning, reason, "Error: "+err.Error())
+}
+
+// prepareError is a failure before the runtime is asked: something that the container refers to is not there.
+type prepareError struct {
+	wait  string // reason of the waiting state
+	event string
+	err   error
+}
+
+func (e *prepareError) Error() string { return e.err.Error() }
+func (e *prepareError) Unwrap() error { return e.err }
+
+func (p *podState) emit(eventType, reason, message string) {
+	if p.env.event != nil {
+		p.env.event(p.pod, eventType, reason, message)
+	}
+}
+
+// wakeAt asks for a step at t.
+func (p *podState) wakeAt(t time.Time) {
+	if p.wake.IsZero() || t.Before(p.wake) {
+		p.wake = t
+	}
+}

@@ -1,0 +1,246 @@
+package worker
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+// step moves the pod on as far as now allows.
+func (p *podState) step(now time.Time) {
+	p.wake = time.Time{}
+	if p.removal == removalDone {
+		return
+	}
+	p.judge(now)
+	if p.stopAt.IsZero() && p.admission == admitted {
+		p.stepHooks(now)
+		p.stepRun(now)
+		if p.complete() {
+			p.beginStop(now, p.specGrace())
+		}
+	}
+	if !p.stopAt.IsZero() {
+		p.stepStop(now)
+	}
+}
+
+// judge decides whether the pod has to end.
+func (p *podState) judge(now time.Time) {
+	switch {
+	case p.gone:
+		// TM6: the object is no more and its name may be in use again; a short grace is all that is left.
+		p.beginStop(now, min(p.specGrace(), minimumGrace))
+	case p.pod.DeletionTimestamp != nil:
+		g := p.specGrace()
+		if s := p.pod.DeletionGracePeriodSeconds; s != nil {
+			g = time.Duration(*s) * time.Second
+		}
+		p.beginStop(now, g)
+	case p.verdict != nil, model.Terminal(p.pod):
+		p.beginStop(now, p.specGrace())
+	}
+	if s := p.pod.Spec.ActiveDeadlineSeconds; s != nil && p.verdict == nil && p.stopAt.IsZero() && p.admission == admitted {
+		// PO7: counted from the pod's start, init containers included.
+		end := p.startTime.Add(time.Duration(*s) * time.Second)
+		if now.Before(end) {
+			p.wakeAt(end)
+			return
+		}
+		p.verdict = &verdict{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}
+		p.emit(corev1.EventTypeNormal, p.verdict.reason, p.verdict.message)
+		p.beginStop(now, p.specGrace())
+	}
+}
+
+func (p *podState) specGrace() time.Duration {
+	if s := p.pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		return time.Duration(*s) * time.Second
+	}
+	return 30 * time.Second // AD8
+}
+
+// stepRun starts what is to run: init containers one after the other (IN1), then all others.
+func (p *podState) stepRun(now time.Time) {
+	if !p.initialize(now) {
+		return
+	}
+	for i := p.inits; i < len(p.ctrs); i++ {
+		p.ensure(&p.ctrs[i], now)
+	}
+}
+
+// initialize says whether the containers may start.
+func (p *podState) initialize(now time.Time) bool {
+	// T7: init containers are not run again once a container has been.
+	begun := p.anyAppBegan()
+	for i := 0; i < p.inits; i++ {
+		c := &p.ctrs[i]
+		switch {
+		case c.role == roleSidecar:
+			if c.state == ctrRunning && c.condemned.IsZero() {
+				continue
+			}
+			p.ensure(c, now)
+			if !begun {
+				return false
+			}
+		case begun, c.state == ctrEnded && c.exit.Code == 0:
+		default:
+			p.ensure(c, now)
+			return false
+		}
+	}
+	return true
+}
+
+func (p *podState) anyAppBegan() bool {
+	for i := p.inits; i < len(p.ctrs); i++ {
+		if p.ctrs[i].attempt >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// ensure starts the container when it does not run, should run, and may.
+func (p *podState) ensure(c *ctr, now time.Time) {
+	if c.alive() {
+		if !c.condemned.IsZero() {
+			p.stopContainer(c, now, c.condemned.Add(p.specGrace()))
+		}
+		return
+	}
+	if c.state == ctrEnded {
+		if !p.restarts(c) {
+			return
+		}
+		if until := c.backoff.until(c.exit.FinishedAt); !c.backedOff && !c.replacedBy && now.Before(until) {
+			p.backOff(c)
+			p.wakeAt(until)
+			return
+		}
+	}
+	if now.Before(c.retryAt) {
+		p.wakeAt(c.retryAt)
+		return
+	}
+	if c.state == ctrEnded && !c.backedOff && !c.replacedBy {
+		c.backoff.next(c.exit.FinishedAt, now)
+		c.backedOff = true
+	}
+	c.state = ctrStarting
+	p.out = append(p.out, Action{Kind: ActionStart, Pod: p.pod, Container: c.spec,
+		ID: runtime.ID{Pod: p.pod.UID, Container: c.spec.Name, Attempt: c.attempt + 1}})
+}
+
+func (p *podState) backOff(c *ctr) {
+	const reason = "CrashLoopBackOff"
+	name := fmt.Sprintf("%s_%s(%s)", p.pod.Name, p.pod.Namespace, p.pod.UID)
+	if c.wait != reason {
+		p.emit(corev1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.spec.Name, name))
+	}
+	c.wait = reason
+	c.waitMessage = fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", c.backoff.delay, c.spec.Name, name)
+}
+
+// restarts says whether an ended container is to run again (RB1, IN2).
+func (p *podState) restarts(c *ctr) bool {
+	return c.replacedBy || c.role == roleSidecar || restartsAfter(c, p.pod.Spec.RestartPolicy, c.exit.Code)
+}
+
+func restartsAfter(c *ctr, podPolicy corev1.RestartPolicy, code int32) bool {
+	if own := c.spec.RestartPolicy; own != nil {
+		for i := range c.spec.RestartPolicyRules {
+			if r := &c.spec.RestartPolicyRules[i]; ruleMatches(r, code) {
+				return true
+			}
+		}
+		switch *own {
+		case corev1.ContainerRestartPolicyNever:
+			return false
+		case corev1.ContainerRestartPolicyOnFailure:
+			return code != 0
+		}
+		return true
+	}
+	switch podPolicy {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return code != 0
+	}
+	return c.role != roleInit || code != 0
+}
+
+func ruleMatches(r *corev1.ContainerRestartRule, code int32) bool {
+	if r.ExitCodes == nil {
+		return false
+	}
+	in := slices.Contains(r.ExitCodes.Values, code)
+	switch r.ExitCodes.Operator {
+	case corev1.ContainerRestartRuleOnExitCodesOpIn:
+		return in
+	case corev1.ContainerRestartRuleOnExitCodesOpNotIn:
+		return !in
+	}
+	return false
+}
+
+// complete says whether nothing of the pod will run again of itself: all containers have ended for good, or an init
+// container has failed for good.
+func (p *podState) complete() bool {
+	if !p.anyAppBegan() {
+		for i := 0; i < p.inits; i++ {
+			c := &p.ctrs[i]
+			if c.role == roleInit && c.state == ctrEnded && c.exit.Code != 0 && !p.restarts(c) {
+				return true
+			}
+		}
+	}
+	for i := p.inits; i < len(p.ctrs); i++ {
+		if c := &p.ctrs[i]; c.state != ctrEnded || p.restarts(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// postStart runs the hook that must be over before a container counts as running (LC5).
+func (p *podState) postStart(c *ctr, now time.Time) {
+	l := c.spec.Lifecycle
+	if l == nil || l.PostStart == nil {
+		return
+	}
+	c.state = ctrHooking
+	c.hookUntil = time.Time{}
+	if s := l.PostStart.Sleep; s != nil {
+		c.hookUntil = now.Add(time.Duration(s.Seconds) * time.Second)
+		return
+	}
+	p.out = append(p.out, Action{Kind: ActionPostStart, Pod: p.pod, Container: c.spec, Hook: l.PostStart, ID: p.id(c)})
+}
+
+// stepHooks ends postStart hooks that only sleep.
+func (p *podState) stepHooks(now time.Time) {
+	for i := range p.ctrs {
+		c := &p.ctrs[i]
+		if c.state != ctrHooking || c.hookUntil.IsZero() {
+			continue
+		}
+		if now.Before(c.hookUntil) {
+			p.wakeAt(c.hookUntil)
+			continue
+		}
+		c.state = ctrRunning
+	}
+}
+
+func (p *podState) id(c *ctr) runtime.ID {
+	return runtime.ID{Pod: p.pod.UID, Container: c.spec.Name, Attempt: c.attempt}
+}

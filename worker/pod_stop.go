@@ -1,0 +1,129 @@
+package worker
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+const (
+	// minimumGrace lies between TERM and KILL at least, whatever preStop has used up of the grace (TM2, TM6).
+	minimumGrace = 2 * time.Second
+	// killInterval is how often KILL is repeated while the end of a container is not reported.
+	killInterval = 5 * time.Second
+)
+
+// beginStop ends the pod within grace. Called again, it can only shorten the grace (TM1).
+func (p *podState) beginStop(now time.Time, grace time.Duration) {
+	// At the node a grace is never nothing.
+	grace = max(grace, time.Second)
+	if p.stopAt.IsZero() {
+		// TM5: a restarted agent comes here again and grants the full grace again.
+		p.stopAt, p.grace = now, grace
+		return
+	}
+	if deadline := now.Add(grace); deadline.Before(p.stopAt.Add(p.grace)) {
+		p.grace = deadline.Sub(p.stopAt)
+	}
+}
+
+// stepStop ends the containers and, when the pod's object is to go, removes what is left.
+func (p *podState) stepStop(now time.Time) {
+	deadline := p.stopAt.Add(p.grace)
+	before := false // something that must end before the sidecars is still there
+	for i := range p.ctrs {
+		if c := &p.ctrs[i]; c.role != roleSidecar && c.alive() {
+			before = true
+			p.stopContainer(c, now, deadline)
+		}
+	}
+	// TM2: sidecars end after all others, in reverse order; at the deadline they all do.
+	for i := p.inits - 1; i >= 0; i-- {
+		c := &p.ctrs[i]
+		if c.role != roleSidecar || !c.alive() {
+			continue
+		}
+		if before && now.Before(deadline) {
+			p.wakeAt(deadline)
+			break
+		}
+		before = true
+		p.stopContainer(c, now, deadline)
+	}
+	if p.alive() || p.removal != removalNone || !p.gone && p.pod.DeletionTimestamp == nil {
+		return
+	}
+	if now.Before(p.removeRetryAt) {
+		p.wakeAt(p.removeRetryAt)
+		return
+	}
+	p.removal = removalUnderWay
+	p.out = append(p.out, Action{Kind: ActionRemove, Pod: p.pod, ID: runtime.ID{Pod: p.pod.UID}})
+}
+
+// stopContainer takes one container through preStop, TERM and KILL (TM2).
+func (p *podState) stopContainer(c *ctr, now, deadline time.Time) {
+	if c.state == ctrStarting {
+		return // its start is under way; it is stopped when the runtime says that it runs
+	}
+	if c.stop == stopNone {
+		p.emit(corev1.EventTypeNormal, "Killing", "Stopping container "+c.spec.Name)
+		if p.preStop(c, now, deadline) {
+			c.stop = stopHook
+		} else {
+			p.terminate(c, now)
+		}
+	}
+	if c.stop == stopHook {
+		until := c.hookUntil
+		if deadline.Before(until) {
+			until = deadline
+		}
+		if now.Before(until) {
+			p.wakeAt(until)
+			return
+		}
+		p.terminate(c, now)
+	}
+	if c.stop == stopTerm {
+		c.killAt = c.termAt.Add(minimumGrace)
+		if c.killAt.Before(deadline) {
+			c.killAt = deadline
+		}
+	}
+	if now.Before(c.killAt) {
+		p.wakeAt(c.killAt)
+		return
+	}
+	c.stop = stopKill
+	c.killAt = now.Add(killInterval)
+	p.wakeAt(c.killAt)
+	p.signal(c, runtime.Kill)
+}
+
+// preStop begins the hook that runs before TERM, within the grace; false when there is none or no time.
+func (p *podState) preStop(c *ctr, now, deadline time.Time) bool {
+	l := c.spec.Lifecycle
+	if l == nil || l.PreStop == nil || !now.Before(deadline) {
+		return false
+	}
+	if s := l.PreStop.Sleep; s != nil {
+		c.hookUntil = now.Add(time.Duration(s.Seconds) * time.Second)
+		return true
+	}
+	c.hookUntil = deadline
+	p.out = append(p.out, Action{Kind: ActionPreStop, Pod: p.pod, Container: c.spec, Hook: l.PreStop,
+		Timeout: deadline.Sub(now), ID: p.id(c)})
+	return true
+}
+
+func (p *podState) terminate(c *ctr, now time.Time) {
+	c.stop, c.termAt = stopTerm, now
+	p.signal(c, runtime.Terminate)
+}
+
+func (p *podState) signal(c *ctr, s runtime.Signal) {
+	p.out = append(p.out, Action{Kind: ActionSignal, Pod: p.pod, Container: c.spec, Signal: s, ID: p.id(c)})
+}

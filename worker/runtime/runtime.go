@@ -1,0 +1,178 @@
+// Package runtime is the small interface between the node agent and whatever runs containers. The agent decides when a
+// container starts, is signalled and is removed; a runtime does exactly that and reports what happened. A runtime must
+// never decide on its own to restart, stop or forget a container.
+//
+// Implementations live below this package: process (host processes), fake (in memory, for tests and scale). What only
+// some runtimes can do (an interactive exec, attach, port forwarding) belongs into further interfaces that the agent
+// asks for with a type assertion, so that this one stays small.
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Runtime runs containers. All methods may be called concurrently, but the agent never has two calls under way for one
+// container except Signal and Logs.
+type Runtime interface {
+	// Name is the scheme of container ids in the API ("process://…").
+	Name() string
+	// Open is called once, before anything else. It returns every pod that an earlier instance left behind, running or
+	// not, and from then on reports what happens to containers through notify: one Event when a container runs, one
+	// when it has ended. Containers that Open returns as ended get no further event. notify must not block.
+	Open(notify func(Event)) ([]Pod, error)
+	// Start creates a container and runs it. Nil means that the runtime has taken it on and events follow; an error
+	// means that nothing runs and none follow. A *StartError says that the command itself cannot be run and the
+	// attempt counts; any other error may go away and the same attempt is made again.
+	Start(ctx context.Context, spec Spec) error
+	// Signal asks a container to end (Terminate) or ends it with everything that it started (Kill). It does not wait.
+	// ErrNotFound means that no such container runs.
+	Signal(ctx context.Context, id ID, signal Signal) error
+	// Exec runs a command inside a running container and waits for its end. Cancelling ctx kills the command.
+	Exec(ctx context.Context, id ID, command []string) (ExecResult, error)
+	// Remove forgets the pod: its ended containers, their logs and records. It fails when one still runs.
+	Remove(ctx context.Context, pod types.UID) error
+	// Logs reads what a container wrote. With Follow it ends when the container has ended and all is read, or when ctx
+	// is cancelled. ErrNotFound means that nothing is known of the container.
+	Logs(ctx context.Context, id ID, opts LogOptions) (io.ReadCloser, error)
+}
+
+// ErrNotFound says that the runtime does not know the container or that it does not run.
+var ErrNotFound = errors.New("no such container")
+
+// StartError says that a container's command could not be run: not there, not executable, none given.
+type StartError struct{ Err error }
+
+func (e *StartError) Error() string { return e.Err.Error() }
+func (e *StartError) Unwrap() error { return e.Err }
+
+// ID names one run of one container. Attempt counts from 0; a restarted container is a new attempt.
+type ID struct {
+	Pod       types.UID
+	Container string
+	Attempt   int32
+}
+
+// String is unique, and part of the container id in the API.
+func (id ID) String() string {
+	return string(id.Pod) + "_" + id.Container + "_" + strconv.Itoa(int(id.Attempt))
+}
+
+// ParseID reads what ID.String wrote.
+func ParseID(s string) (ID, error) {
+	head, attempt, ok := cutLast(s)
+	pod, container, ok2 := cutLast(head)
+	n, err := strconv.ParseInt(attempt, 10, 32)
+	if !ok || !ok2 || err != nil || n < 0 {
+		return ID{}, fmt.Errorf("container id %q is not of the form POD-UID_CONTAINER_ATTEMPT", s)
+	}
+	return ID{Pod: types.UID(pod), Container: container, Attempt: int32(n)}, nil
+}
+
+func cutLast(s string) (before, after string, ok bool) {
+	i := strings.LastIndexByte(s, '_')
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+// Spec is everything that a container's start needs, with nothing left to resolve.
+type Spec struct {
+	ID
+	// Pod is kept with the container and returned by Open. It is shared and immutable.
+	Pod *corev1.Pod
+	// Container is the container's part of Pod.
+	Container *corev1.Container
+	// Command is command and args with variables expanded. It may be empty: the image decides then, where there is one.
+	Command []string
+	// Env is KEY=VALUE in order of declaration; a later entry wins.
+	Env []string
+	// Mounts are the volumes of the container as directories or files of the host.
+	Mounts []Mount
+}
+
+// Mount is a volume of a container.
+type Mount struct {
+	Volume   string // name of the volume in the pod
+	Source   string // file or directory of the host
+	Target   string // where the container expects it
+	ReadOnly bool
+}
+
+// Signal is what the agent may ask of a running container.
+type Signal int
+
+const (
+	// Terminate sends the container's main process TERM, or the stop signal of its spec.
+	Terminate Signal = iota
+	// Kill ends every process of the container at once.
+	Kill
+)
+
+func (s Signal) String() string {
+	if s == Kill {
+		return "KILL"
+	}
+	return "TERM"
+}
+
+// Reasons of an Exit, as the API shows them.
+const (
+	ReasonCompleted     = "Completed"
+	ReasonError         = "Error"
+	ReasonOOMKilled     = "OOMKilled"
+	ReasonStartError    = "StartError"
+	ReasonStatusUnknown = "ContainerStatusUnknown"
+)
+
+// Exit says how a container ended.
+type Exit struct {
+	Code       int32 // 128 + signal when a signal ended it
+	Signal     int32
+	Reason     string
+	Message    string // the termination message, at most 4096 bytes
+	StartedAt  time.Time
+	FinishedAt time.Time
+}
+
+// Container is one run of one container. Exit is nil while it runs.
+type Container struct {
+	ID
+	StartedAt time.Time
+	Exit      *Exit
+}
+
+// Event tells that a container runs (Exit nil) or has ended.
+type Event = Container
+
+// Pod is what a runtime kept of a pod from before.
+type Pod struct {
+	Pod        *corev1.Pod
+	Containers []Container
+}
+
+// ExecResult is the outcome of a command that ran inside a container. Output is its beginning, at most a few KiB.
+type ExecResult struct {
+	Code   int
+	Output []byte
+}
+
+// LogOptions selects what Logs returns.
+type LogOptions struct {
+	Follow     bool
+	TailLines  *int64
+	Since      time.Time // zero: from the beginning
+	Timestamps bool
+	LimitBytes *int64
+	// Stream is Stdout, Stderr or All (also when empty).
+	Stream string
+}

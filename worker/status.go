@@ -1,0 +1,218 @@
+package worker
+
+import (
+	"hash/fnv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+// status builds the pod's status as the servers are to store it. It is made anew each time: a node with a hundred idle
+// pods keeps none.
+func (p *podState) status(now time.Time) corev1.PodStatus {
+	s := corev1.PodStatus{
+		ObservedGeneration: p.pod.Generation,
+		QOSClass:           model.QOS(p.pod),
+		StartTime:          metaTime(p.startTime),
+	}
+	s.Phase, s.Reason, s.Message = p.phase()
+	for _, ip := range p.env.hostIPs {
+		s.HostIPs = append(s.HostIPs, corev1.HostIP{IP: ip})
+	}
+	if len(p.env.hostIPs) > 0 {
+		s.HostIP = p.env.hostIPs[0]
+	}
+	if p.admission != rejected {
+		p.containerStatuses(&s)
+	}
+	if p.admission == admitted {
+		if ip := p.env.podIP(p.pod); ip != "" {
+			s.PodIP = ip
+			s.PodIPs = []corev1.PodIP{{IP: ip}}
+		}
+	}
+	p.setConditions(&s, now)
+	return s
+}
+
+func metaTime(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	m := metav1.NewTime(t.Truncate(time.Second)) // the API knows whole seconds
+	return &m
+}
+
+func plainTime(t time.Time) metav1.Time {
+	if m := metaTime(t); m != nil {
+		return *m
+	}
+	return metav1.Time{}
+}
+
+func (p *podState) containerStatuses(s *corev1.PodStatus) {
+	final := p.final() && p.initialized()
+	for i := range p.ctrs {
+		cs := p.containerStatus(&p.ctrs[i])
+		if i < p.inits {
+			s.InitContainerStatuses = append(s.InitContainerStatuses, cs)
+			continue
+		}
+		if final && cs.State.Terminated == nil {
+			// What was never started, or waited, when the pod was ended counts as failed.
+			cs.State = corev1.ContainerState{Terminated: terminated(&runtime.Exit{Code: 137, Reason: runtime.ReasonStatusUnknown,
+				Message: "The container could not be located when the pod was terminated"}, "")}
+		}
+		s.ContainerStatuses = append(s.ContainerStatuses, cs)
+	}
+}
+
+// final says whether the pod was asked to go and nothing of it runs any more.
+func (p *podState) final() bool {
+	return !p.stopAt.IsZero() && (p.gone || p.pod.DeletionTimestamp != nil) && !p.alive()
+}
+
+func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
+	running := c.state == ctrRunning
+	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image, RestartCount: max(c.attempt, 0), Started: &running}
+	switch c.role {
+	case roleInit:
+		s.Ready = c.state == ctrEnded && c.exit.Code == 0
+	default:
+		// LC6: without a readiness probe, what runs is ready; LC8: never in a pod that is being deleted.
+		s.Ready = running && p.pod.DeletionTimestamp == nil && !p.gone
+	}
+	id := ""
+	if c.attempt >= 0 {
+		id = p.containerID(c.spec.Name, c.attempt)
+		s.ContainerID = id
+	}
+	last, lastAttempt := c.last, c.attempt-1
+	switch {
+	case running:
+		s.State.Running = &corev1.ContainerStateRunning{StartedAt: plainTime(c.startedAt)}
+	case c.exit != nil && (c.wait == "" || !p.stopAt.IsZero()):
+		s.State.Terminated = terminated(c.exit, id)
+	default:
+		s.State.Waiting = p.waiting(c)
+		if c.exit != nil {
+			last, lastAttempt = c.exit, c.attempt
+		}
+	}
+	if last != nil {
+		s.LastTerminationState.Terminated = terminated(last, p.containerID(c.spec.Name, lastAttempt))
+	}
+	return s
+}
+
+func (p *podState) containerID(name string, attempt int32) string {
+	return p.env.runtimeName + "://" + runtime.ID{Pod: p.pod.UID, Container: name, Attempt: attempt}.String()
+}
+
+func (p *podState) waiting(c *ctr) *corev1.ContainerStateWaiting {
+	switch {
+	case c.wait != "":
+		return &corev1.ContainerStateWaiting{Reason: c.wait, Message: c.waitMessage}
+	case p.inits > 0:
+		return &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
+	}
+	return &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+}
+
+func terminated(e *runtime.Exit, id string) *corev1.ContainerStateTerminated {
+	return &corev1.ContainerStateTerminated{ExitCode: e.Code, Signal: e.Signal, Reason: e.Reason, Message: e.Message,
+		StartedAt: plainTime(e.StartedAt), FinishedAt: plainTime(e.FinishedAt), ContainerID: id}
+}
+
+// phase is LC1–LC3, with what overrules them.
+func (p *podState) phase() (phase corev1.PodPhase, reason, message string) {
+	if model.Terminal(p.pod) {
+		return p.pod.Status.Phase, p.pod.Status.Reason, p.pod.Status.Message // a terminal phase is for good
+	}
+	alive := p.alive()
+	if p.verdict != nil && !alive {
+		return corev1.PodFailed, p.verdict.reason, p.verdict.message
+	}
+	phase = p.phaseOfContainers()
+	terminal := phase == corev1.PodSucceeded || phase == corev1.PodFailed
+	switch {
+	case terminal && alive:
+		// Nothing of a pod that has ended runs: until then it is what it was.
+		phase = corev1.PodPending
+		if p.anyAppBegan() {
+			phase = corev1.PodRunning
+		}
+	case !terminal && p.final():
+		phase = corev1.PodFailed
+	}
+	return phase, "", ""
+}
+
+// phaseOfContainers derives the phase as Kubernetes' node agent does.
+func (p *podState) phaseOfContainers() corev1.PodPhase {
+	begun := p.anyAppBegan()
+	pending := false
+	running, waiting, stopped, restarting, succeeded := 0, 0, 0, 0, 0
+	for i := range p.ctrs {
+		c := &p.ctrs[i]
+		ended := c.exit != nil // stopped, or waiting after a stop
+		switch c.role {
+		case roleInit:
+			if begun {
+				continue // T7
+			}
+			if c.state == ctrEnded && c.exit.Code != 0 && !p.restarts(c) {
+				return corev1.PodFailed
+			}
+			pending = pending || !ended
+		case roleSidecar:
+			if c.state == ctrRunning {
+				running++
+			} else if !ended && !begun {
+				pending = true
+			}
+		case roleApp:
+			switch {
+			case c.state == ctrRunning, c.state == ctrHooking && c.attempt > 0:
+				running++ // LC2: a restart does not bring the pod back to Pending
+			case ended:
+				stopped++
+				if c.exit.Code == 0 {
+					succeeded++
+				}
+				if p.restarts(c) && p.stopAt.IsZero() {
+					restarting++
+				}
+			default:
+				waiting++
+			}
+		}
+	}
+	switch {
+	case pending || waiting > 0:
+		return corev1.PodPending
+	case running > 0 || restarting > 0:
+		return corev1.PodRunning
+	case stopped == 0:
+		return corev1.PodPending
+	case stopped == succeeded:
+		return corev1.PodSucceeded
+	}
+	return corev1.PodFailed
+}
+
+// digest is of everything that a report says; equal digests need no new report.
+func digest(s *corev1.PodStatus, removed bool) uint64 {
+	h := fnv.New64a()
+	if b, err := s.Marshal(); err == nil {
+		h.Write(b)
+	}
+	if removed {
+		h.Write([]byte{1})
+	}
+	return h.Sum64()
+}

@@ -1,0 +1,67 @@
+package worker
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Uplink is how the agent talks to the control plane. Its implementation owns the connection: it reconnects by itself,
+// and after every reconnect the next Assignment is Full.
+type Uplink interface {
+	// Register creates the node or, where it is there already, brings its labels and status up to date. The agent calls
+	// it at its start and again after every Full assignment but the first.
+	Register(ctx context.Context, node *corev1.Node) error
+	// Assignments delivers what this node is to run. The channel is never closed while the agent runs.
+	Assignments() <-chan Assignment
+	// Report hands over the newest state of some pods. An error means that nothing can be assumed: all of it is sent
+	// again, newer where it became newer.
+	Report(ctx context.Context, reports []PodReport) error
+	// ReportNode hands over the node's newest status when something in it changed.
+	ReportNode(ctx context.Context, status *corev1.NodeStatus) error
+}
+
+// Assignment says which pods the node is to run. Objects are shared and immutable.
+type Assignment struct {
+	// Full: Pods is all there is; every other pod is gone.
+	Full bool
+	// Revision is the state's revision that the assignment was cut at. The agent only remembers the newest.
+	Revision int64
+	// Pods are new or changed.
+	Pods []*corev1.Pod
+	// Gone are pods whose objects are no more (TM6): they end with the least grace.
+	Gone []types.UID
+	// Node, when not nil, is the node's object as the servers have it now; labels decide on admission.
+	Node *corev1.Node
+}
+
+// PodReport is the state of one pod as this node sees it.
+type PodReport struct {
+	Namespace string
+	Name      string
+	UID       types.UID
+	// Status is what this node knows. Status.Conditions has only the types that a node agent owns (OwnedConditions);
+	// whoever stores it keeps the conditions of other types.
+	Status corev1.PodStatus
+	// Removed: the pod was asked to go, nothing of it runs any more and its volumes are gone: the object may go (TM4).
+	Removed bool
+}
+
+// OwnedConditions are the pod conditions that the node agent alone sets.
+func OwnedConditions() []corev1.PodConditionType {
+	return []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady,
+		corev1.ContainersReady}
+}
+
+// Recorder takes events about pods for `kubectl get events`. It must not block.
+type Recorder interface {
+	Event(pod *corev1.Pod, eventType, reason, message string)
+}
+
+// Getter reads the objects that containers refer to. Errors that satisfy apierrors.IsNotFound are told apart, because
+// references may be optional.
+type Getter interface {
+	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+}
