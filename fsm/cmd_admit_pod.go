@@ -1,0 +1,33 @@
+package fsm
+
+// AdmitPod stores a new pod, finished but for its priority, which is resolved
+// here from its class (AD1), and puts it into the queue; a pod that names its
+// node comes bound.
+//
+// Refuses: 404 or 403 for a namespace that is missing or on its way out; 409
+// if the name is taken; 403 for an unknown class (AD2), a priority or policy
+// of its own (AD3), a system class without permission (AD5), or any class when
+// priority is switched off (PC11).
+type AdmitPod struct {
+	Pod PodWire `msgpack:"pod"`
+}
+
+// Apply implements Command.
+func (c *AdmitPod) Apply(tx *Tx) Result {
+	pod := c.Pod.Object
+	if pod == nil {
+		return refuseBadRequest("AdmitPod without a pod")
+	}
+	if r, ok := tx.view.checkNamespace(pod.Namespace, podResource, pod.Name); !ok {
+		return r
+	}
+	key := PodKey(pod.Namespace, pod.Name)
+	if _, taken := tx.view.Pods.Get(key); taken {
+		return refuseExists(podResource.groupResource(), pod.Name)
+	}
+	if r, ok := tx.resolvePriority(pod); !ok {
+		return r
+	}
+	tx.storeNewPod(key, pod)
+	return Result{Table: tx.view.Pods.Name(), Object: pod}
+}

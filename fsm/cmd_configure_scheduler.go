@@ -1,0 +1,65 @@
+package fsm
+
+import (
+	"encoding/json"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/berth-dev/berth/api/berthv1"
+)
+
+// ConfigureScheduler stores the one scheduler configuration, as JSON in the
+// form of the API. What it leaves out gets its default.
+//
+// Refuses: 400 for unreadable JSON; 422 for an invalid configuration; 409 for
+// a stale revision.
+type ConfigureScheduler struct {
+	JSON     []byte `msgpack:"json"`
+	Revision int64  `msgpack:"revision,omitempty"`
+	// OnlyIfAbsent leaves a configuration that is there as it is: the first
+	// leader of a cluster proposes the one of its configuration file.
+	OnlyIfAbsent bool `msgpack:"only_if_absent,omitempty"`
+}
+
+// Apply implements Command.
+func (c *ConfigureScheduler) Apply(tx *Tx) Result {
+	config := new(berthv1.SchedulerConfiguration)
+	if err := json.Unmarshal(c.JSON, config); err != nil {
+		return refuseBadRequest("ConfigureScheduler: " + err.Error())
+	}
+	if errs := config.Validate(); len(errs) > 0 {
+		return refusal(apierrors.NewInvalid(configResource.groupKind(), config.Name, errs))
+	}
+	config.SetDefaults()
+	v := tx.view
+	old, known := v.Config.Get(config.Name)
+	switch {
+	case known && c.OnlyIfAbsent:
+		return Result{Table: v.Config.Name(), Object: old}
+	case known:
+		if r, ok := (Precondition{UID: string(config.UID), Revision: c.Revision}).check(old, configResource); !ok {
+			return r
+		}
+		config.UID, config.CreationTimestamp = old.UID, old.CreationTimestamp
+	default:
+		config.UID, config.CreationTimestamp = tx.newUID(), tx.now()
+	}
+	put(tx, v.Config, config.Name, config)
+	tx.trimEvents(int(*config.Spec.EventLimit))
+	if !known || *old.Spec.Preemption.Enabled != *config.Spec.Preemption.Enabled {
+		tx.wakeAll()
+	}
+	return Result{Table: v.Config.Name(), Object: config}
+}
+
+// wakeAll lets every waiting pod try again: the rules themselves have changed.
+func (tx *Tx) wakeAll() {
+	var entries []*QueueEntry
+	tx.view.waiting.Scan(func(_ string, e *QueueEntry) bool {
+		entries = append(entries, e)
+		return true
+	})
+	for _, e := range entries {
+		tx.wake(e)
+	}
+}

@@ -1,0 +1,77 @@
+package fsm
+
+import corev1 "k8s.io/api/core/v1"
+
+// DeleteNamespace ends a namespace. While there is something in it, it is
+// marked as terminating and takes nothing new in; once it is empty it goes.
+// Whoever proposed the first one proposes it again when the content is gone.
+//
+// Refuses: 404 if there is none; 409 if a precondition fails; 403 for the
+// namespaces that every cluster has.
+type DeleteNamespace struct {
+	Name         string       `msgpack:"name"`
+	Precondition Precondition `msgpack:"precondition"`
+}
+
+// SystemNamespaces exist in every cluster; the first of them is where objects
+// go that name none.
+func SystemNamespaces() []string {
+	return []string{corev1.NamespaceDefault, "kube-system", "kube-public", corev1.NamespaceNodeLease}
+}
+
+// Apply implements Command.
+func (c *DeleteNamespace) Apply(tx *Tx) Result {
+	v := tx.view
+	old, ok := v.Namespaces.Get(c.Name)
+	if !ok {
+		return refuseNotFound(namespaceResource.groupResource(), c.Name)
+	}
+	if r, ok := c.Precondition.check(old, namespaceResource); !ok {
+		return r
+	}
+	for _, name := range SystemNamespaces()[:3] {
+		if name == c.Name {
+			return refuseForbidden(namespaceResource.groupResource(), c.Name, "this namespace may not be deleted")
+		}
+	}
+	if v.namespaceEmpty(c.Name) && len(old.Finalizers) == 0 {
+		remove(tx, v.Namespaces, c.Name)
+		return Result{Table: v.Namespaces.Name(), Object: old, Deleted: true}
+	}
+	if old.DeletionTimestamp != nil {
+		return Result{Table: v.Namespaces.Name(), Object: old}
+	}
+	next := old.DeepCopy()
+	now := tx.now()
+	next.DeletionTimestamp = &now
+	next.Status.Phase = corev1.NamespaceTerminating
+	put(tx, v.Namespaces, c.Name, next)
+	return Result{Table: v.Namespaces.Name(), Object: next}
+}
+
+func (v *View) namespaceEmpty(namespace string) bool {
+	empty := true
+	v.Pods.Scan(namespace+"/", func(string, *corev1.Pod) bool {
+		empty = false
+		return false
+	})
+	v.NamespaceObjects(namespace, func(*Object) bool {
+		empty = false
+		return false
+	})
+	return empty
+}
+
+// NamespaceObjects calls f for the plain objects in a namespace.
+func (v *View) NamespaceObjects(namespace string, f func(o *Object) bool) {
+	goOn := true
+	for _, kind := range ObjectKinds() {
+		v.Objects.Scan(ObjectKey(kind.Resource, namespace, ""), func(_ string, o *Object) bool {
+			goOn = f(o)
+			return goOn
+		})
+		if !goOn {
+			return
+		}
+	}
+}

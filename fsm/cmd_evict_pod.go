@@ -1,0 +1,31 @@
+package fsm
+
+import "github.com/berth-dev/berth/model"
+
+// EvictPod is the eviction API's way to end a pod (PD6, PD7): it marks the pod
+// as disrupted and deletes it with grace. A pod that waits, has ended or is
+// ending already is deleted without further ado (PD8).
+//
+// Refuses: 404 if there is none; 409 if a precondition fails.
+type EvictPod struct {
+	Key          string       `msgpack:"key"`
+	Precondition Precondition `msgpack:"precondition"`
+	GraceSeconds *int64       `msgpack:"grace_seconds"`
+}
+
+// Apply implements Command.
+func (c *EvictPod) Apply(tx *Tx) Result {
+	old, ok := tx.view.Pods.Get(c.Key)
+	if !ok {
+		return refuseNotFound(podResource.groupResource(), nameOfKey(c.Key))
+	}
+	if r, ok := c.Precondition.check(old, podResource); !ok {
+		return r
+	}
+	condition := disruption(tx, "EvictionByEvictionAPI", "Eviction API: evicting")
+	if old.Spec.NodeName == "" || model.Terminal(old) || model.Terminating(old) {
+		condition = nil
+	}
+	pod, gone := tx.deletePod(c.Key, old, c.GraceSeconds, condition)
+	return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}
+}

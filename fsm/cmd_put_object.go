@@ -1,0 +1,73 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// PutObject creates (Create) or replaces an object of a kind without meaning
+// for scheduling.
+//
+// Refuses: 400 for an unknown kind or unreadable bytes; 404 or 403 for a
+// namespace that is missing or on its way out; 409 if an object to be created
+// exists, or for a stale revision; 404 if one to be replaced does not.
+type PutObject struct {
+	Resource string `msgpack:"resource"`
+	// Raw is the object's protobuf encoding.
+	Raw      []byte `msgpack:"raw"`
+	Create   bool   `msgpack:"create,omitempty"`
+	Revision int64  `msgpack:"revision,omitempty"`
+}
+
+// Apply implements Command.
+func (c *PutObject) Apply(tx *Tx) Result {
+	kind, ok := objectKinds[c.Resource]
+	if !ok {
+		return refuseBadRequest(fmt.Sprintf("PutObject does not know the resource %q", c.Resource))
+	}
+	value := kind.New()
+	if err := value.Unmarshal(c.Raw); err != nil {
+		return refuseBadRequest(fmt.Sprintf("PutObject: %s: %v", c.Resource, err))
+	}
+	v := tx.view
+	res := resource{kind.Group, kind.Resource, kind.Kind}
+	key := ObjectKey(c.Resource, value.GetNamespace(), value.GetName())
+	old, known := v.Objects.Get(key)
+	if c.Create {
+		if r, ok := v.checkNamespace(value.GetNamespace(), res, value.GetName()); !ok {
+			return r
+		}
+		if known {
+			return refuseExists(res.groupResource(), value.GetName())
+		}
+		return tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
+	}
+	if !known {
+		return refuseNotFound(res.groupResource(), value.GetName())
+	}
+	if r, ok := (Precondition{UID: string(value.GetUID()), Revision: c.Revision}).check(old.Value, res); !ok {
+		return r
+	}
+	value.SetResourceVersion(old.Value.GetResourceVersion())
+	if same(value, old.Value) {
+		return Result{Table: v.Objects.Name(), Object: old}
+	}
+	if value.GetDeletionTimestamp() != nil && len(value.GetFinalizers()) == 0 {
+		r := tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
+		remove(tx, v.Objects, key)
+		r.Deleted = true
+		return r
+	}
+	return tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
+}
+
+func (tx *Tx) storeObject(key string, o *Object) Result {
+	put(tx, tx.view.Objects, key, o)
+	return Result{Table: tx.view.Objects.Name(), Object: o}
+}
+
+func same(a, b ProtoObject) bool {
+	x, errX := a.Marshal()
+	y, errY := b.Marshal()
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}

@@ -1,0 +1,149 @@
+package fsm
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+)
+
+// RegisterNode is what a worker says of its machine when it joins, and from
+// time to time: a new node is stored as it is; of a known one the labels that
+// the worker sets, its amounts, addresses, conditions and system information
+// are brought up to date, and what users have set is left alone: taints,
+// cordon, other labels, and extended resources that the worker knows nothing
+// of.
+//
+// Refuses: 409 if another machine is alive under this name.
+type RegisterNode struct {
+	Node NodeWire `msgpack:"node"`
+}
+
+// Apply implements Command.
+func (c *RegisterNode) Apply(tx *Tx) Result {
+	node := c.Node.Object
+	if node == nil || node.Name == "" {
+		return refuseBadRequest("RegisterNode without a node")
+	}
+	v := tx.view
+	old, known := v.Nodes.Get(node.Name)
+	if !known {
+		node.CreationTimestamp = tx.now()
+		node.UID = tx.newUID()
+		tx.setNodeReady(node, corev1.ConditionTrue, "WorkerReady", "the worker is connected")
+		put(tx, v.Nodes, node.Name, node)
+		tx.nodeEvent(node, corev1.EventTypeNormal, "RegisteredNode", fmt.Sprintf("Node %s registered", node.Name))
+		tx.nodeChanged(node)
+		return Result{Table: v.Nodes.Name(), Object: node}
+	}
+	if before, now := old.Status.NodeInfo.SystemUUID, node.Status.NodeInfo.SystemUUID; before != "" && before != now && nodeReady(old) {
+		return refuseConflict(nodeResource.groupResource(), node.Name, fmt.Sprintf(
+			"another machine is connected under the name %s; give this worker a name of its own, or stop the other one", node.Name))
+	}
+	next := mergeNode(old, node)
+	tx.setNodeReady(next, corev1.ConditionTrue, "WorkerReady", "the worker is connected")
+	if equality.Semantic.DeepEqual(next, old) {
+		return Result{Table: v.Nodes.Name(), Object: old}
+	}
+	tx.putNode(next, old)
+	return Result{Table: v.Nodes.Name(), Object: next}
+}
+
+// putNode stores a changed node and wakes those whom it could help now.
+func (tx *Tx) putNode(next, old *corev1.Node) {
+	put(tx, tx.view.Nodes, next.Name, next)
+	if placementDiffers(old, next) {
+		tx.nodeChanged(next)
+	}
+}
+
+// placementDiffers: the change can alter where a pod may go.
+func placementDiffers(a, b *corev1.Node) bool {
+	return !maps.Equal(a.Labels, b.Labels) || a.Spec.Unschedulable != b.Spec.Unschedulable ||
+		!equality.Semantic.DeepEqual(a.Spec.Taints, b.Spec.Taints) ||
+		!equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable)
+}
+
+func mergeNode(old, said *corev1.Node) *corev1.Node {
+	next := old.DeepCopy()
+	if next.Labels == nil {
+		next.Labels = map[string]string{}
+	}
+	maps.Copy(next.Labels, said.Labels)
+	if next.Annotations == nil && len(said.Annotations) > 0 {
+		next.Annotations = map[string]string{}
+	}
+	maps.Copy(next.Annotations, said.Annotations)
+	next.Status.Capacity = mergeAmounts(old.Status.Capacity, said.Status.Capacity)
+	next.Status.Allocatable = mergeAmounts(old.Status.Allocatable, said.Status.Allocatable)
+	next.Status.NodeInfo = said.Status.NodeInfo
+	next.Status.Addresses = said.Status.Addresses
+	next.Status.DaemonEndpoints = said.Status.DaemonEndpoints
+	next.Status.Images = said.Status.Images
+	for _, c := range said.Status.Conditions {
+		setNodeCondition(next, c)
+	}
+	return next
+}
+
+func mergeAmounts(old, said corev1.ResourceList) corev1.ResourceList {
+	next := corev1.ResourceList{}
+	maps.Copy(next, old)
+	maps.Copy(next, said)
+	return next
+}
+
+func nodeReady(n *corev1.Node) bool {
+	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	return i >= 0 && n.Status.Conditions[i].Status == corev1.ConditionTrue
+}
+
+// setNodeCondition changes a node that is not stored yet.
+func setNodeCondition(n *corev1.Node, c corev1.NodeCondition) {
+	i := slices.IndexFunc(n.Status.Conditions, func(o corev1.NodeCondition) bool { return o.Type == c.Type })
+	if i < 0 {
+		n.Status.Conditions = append(n.Status.Conditions, c)
+		return
+	}
+	if n.Status.Conditions[i].Status == c.Status {
+		c.LastTransitionTime = n.Status.Conditions[i].LastTransitionTime
+		c.LastHeartbeatTime = n.Status.Conditions[i].LastHeartbeatTime // heartbeats are not replicated
+	}
+	n.Status.Conditions[i] = c
+}
+
+// setNodeReady sets the Ready condition and the taints that go with it (PD12).
+func (tx *Tx) setNodeReady(n *corev1.Node, status corev1.ConditionStatus, reason, message string) {
+	setNodeCondition(n, corev1.NodeCondition{
+		Type: corev1.NodeReady, Status: status, Reason: reason, Message: message,
+		LastTransitionTime: tx.now(), LastHeartbeatTime: tx.now(),
+	})
+	wanted := ""
+	switch status {
+	case corev1.ConditionUnknown:
+		wanted = corev1.TaintNodeUnreachable
+	case corev1.ConditionFalse:
+		wanted = corev1.TaintNodeNotReady
+	}
+	taints := slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool {
+		return t.Key != wanted && (t.Key == corev1.TaintNodeUnreachable || t.Key == corev1.TaintNodeNotReady)
+	})
+	for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+		has := slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == wanted && t.Effect == effect })
+		if wanted == "" || has {
+			continue
+		}
+		taint := corev1.Taint{Key: wanted, Effect: effect}
+		if effect == corev1.TaintEffectNoExecute {
+			now := tx.now()
+			taint.TimeAdded = &now
+		}
+		taints = append(taints, taint)
+	}
+	n.Spec.Taints = taints
+	if len(taints) == 0 {
+		n.Spec.Taints = nil
+	}
+}

@@ -1,0 +1,92 @@
+package fsm
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// ReportPods is a batch of what a worker says of its pods: their status, and
+// that an ending pod has left the node for good (TM4). What is said of a pod
+// that is no longer the node's is passed over.
+//
+// Refuses nothing.
+type ReportPods struct {
+	Node    string      `msgpack:"node"`
+	Reports []PodReport `msgpack:"reports"`
+}
+
+// PodReport is the state of one pod on its node.
+type PodReport struct {
+	Key    string        `msgpack:"key"`
+	UID    string        `msgpack:"uid"`
+	Status PodStatusWire `msgpack:"status"`
+	// Removed: all the pod's containers are gone from the node.
+	Removed bool `msgpack:"removed,omitempty"`
+}
+
+// Apply implements Command.
+func (c *ReportPods) Apply(tx *Tx) Result {
+	for i := range c.Reports {
+		tx.reportPod(c.Node, &c.Reports[i])
+	}
+	return Result{}
+}
+
+func (tx *Tx) reportPod(node string, r *PodReport) {
+	pod, ok := tx.findPod(PodRef{r.Key, r.UID})
+	if !ok || pod.Spec.NodeName != node {
+		return
+	}
+	ending := r.Removed && model.Terminating(pod)
+	if ending && len(pod.Finalizers) == 0 {
+		tx.removePod(r.Key, pod)
+		return
+	}
+	if r.Status.Object != nil {
+		next := mergeStatus(pod, r.Status.Object)
+		if model.Terminal(pod) && !model.Terminal(&corev1.Pod{Status: next}) {
+			return // a pod that has ended never starts again
+		}
+		if !equality.Semantic.DeepEqual(next, pod.Status) {
+			before := pod
+			pod = tx.modifyPod(r.Key, pod, func(pod *corev1.Pod) { pod.Status = next })
+			if model.Terminal(pod) && !model.Terminal(before) {
+				tx.podEnded(pod)
+			}
+		}
+	}
+	if ending && *pod.DeletionGracePeriodSeconds != 0 { // a finalizer holds the object, but nothing runs any more
+		zero := int64(0)
+		tx.modifyPod(r.Key, pod, func(pod *corev1.Pod) { pod.DeletionGracePeriodSeconds = &zero })
+	}
+}
+
+// workerConditions are the conditions that are the worker's to say.
+var workerConditions = []corev1.PodConditionType{
+	corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers,
+}
+
+// mergeStatus takes over what the worker says, and keeps what is not the
+// worker's: the nomination, and the conditions of the scheduler and of others.
+func mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.PodStatus {
+	next := *reported
+	next.NominatedNodeName = pod.Status.NominatedNodeName
+	next.QOSClass = pod.Status.QOSClass
+	next.Conditions = nil
+	for _, c := range pod.Status.Conditions {
+		if !slices.Contains(workerConditions, c.Type) {
+			next.Conditions = append(next.Conditions, c)
+		}
+	}
+	for _, c := range reported.Conditions {
+		i := slices.IndexFunc(next.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
+		if i < 0 {
+			next.Conditions = append(next.Conditions, c)
+		}
+	}
+	return next
+}

@@ -1,0 +1,66 @@
+package fsm
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// SetNodeHealth records changes of nodes' health, which is all that the log
+// ever hears of heartbeats: the Ready condition, and the taints that keep pods
+// away and let those go that do not tolerate them (PD12). A lost node's
+// nominations end (NM7) and its pods are no longer ready.
+//
+// Refuses nothing; nodes that are gone are passed over.
+type SetNodeHealth struct {
+	Nodes []NodeHealth `msgpack:"nodes"`
+}
+
+// NodeHealth is one node's new health.
+type NodeHealth struct {
+	Name string `msgpack:"name"`
+	// Ready is True, False or Unknown.
+	Ready   string `msgpack:"ready"`
+	Reason  string `msgpack:"reason,omitempty"`
+	Message string `msgpack:"message,omitempty"`
+}
+
+// Apply implements Command.
+func (c *SetNodeHealth) Apply(tx *Tx) Result {
+	for _, h := range c.Nodes {
+		old, ok := tx.view.Nodes.Get(h.Name)
+		if !ok {
+			continue
+		}
+		status := corev1.ConditionStatus(h.Ready)
+		next := old.DeepCopy()
+		tx.setNodeReady(next, status, h.Reason, h.Message)
+		tx.putNode(next, old)
+		if status == corev1.ConditionTrue {
+			tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", h.Message)
+			continue
+		}
+		tx.nodeEvent(next, corev1.EventTypeWarning, "NodeNotReady", h.Message)
+		tx.releaseNominationsOn(h.Name, anyPriority, "", "node "+h.Name+" is not ready")
+		tx.unreadyPods(h.Name)
+	}
+	return Result{}
+}
+
+func (tx *Tx) unreadyPods(node string) {
+	var pods []*corev1.Pod
+	tx.view.PodsOnNode(node, func(pod *corev1.Pod) bool {
+		if c := findCondition(&pod.Status, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue && !model.Terminal(pod) {
+			pods = append(pods, pod)
+		}
+		return true
+	})
+	for _, pod := range pods {
+		tx.modifyPod(PodKey(pod.Namespace, pod.Name), pod, func(pod *corev1.Pod) {
+			setCondition(&pod.Status, corev1.PodCondition{
+				Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "NodeNotReady",
+				Message: "Node is not ready", LastTransitionTime: tx.now(),
+			})
+		})
+	}
+}

@@ -1,0 +1,105 @@
+package fsm
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
+)
+
+// UpdatePod replaces a pod by a changed one that the API has validated: spec,
+// metadata or status. The queue follows what the change means for it. The
+// node and the nomination are not the API's to change here: they stay as they
+// are.
+//
+// Refuses: 404 if there is none; 409 for a stale revision or another UID.
+type UpdatePod struct {
+	Pod      PodWire `msgpack:"pod"`
+	Revision int64   `msgpack:"revision,omitempty"`
+}
+
+// Apply implements Command.
+func (c *UpdatePod) Apply(tx *Tx) Result {
+	pod := c.Pod.Object
+	if pod == nil {
+		return refuseBadRequest("UpdatePod without a pod")
+	}
+	key := PodKey(pod.Namespace, pod.Name)
+	old, ok := tx.view.Pods.Get(key)
+	if !ok {
+		return refuseNotFound(podResource.groupResource(), pod.Name)
+	}
+	if r, ok := (Precondition{UID: string(pod.UID), Revision: c.Revision}).check(old, podResource); !ok {
+		return r
+	}
+	pod.Spec.NodeName = old.Spec.NodeName
+	pod.Status.NominatedNodeName = old.Status.NominatedNodeName
+	pod.ResourceVersion = old.ResourceVersion
+	if equality.Semantic.DeepEqual(pod, old) {
+		return Result{Table: tx.view.Pods.Name(), Object: old}
+	}
+	shareSpec(pod, old)
+	put(tx, tx.view.Pods, key, pod)
+	tx.followPod(key, old, pod)
+	return Result{Table: tx.view.Pods.Name(), Object: pod}
+}
+
+// shareSpec lets a pod whose spec did not change go on sharing it.
+func shareSpec(pod, old *corev1.Pod) {
+	if equality.Semantic.DeepEqual(pod.Spec, old.Spec) {
+		pod.Spec = old.Spec
+	}
+}
+
+// followPod does to queue and nominations what a change of the pod means.
+func (tx *Tx) followPod(key string, old, pod *corev1.Pod) {
+	switch {
+	case pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && graceOver(pod):
+		tx.removePod(key, pod)
+		return
+	case pod.DeletionTimestamp != nil || model.Terminal(pod):
+		tx.stopScheduling(key, pod)
+	default:
+		tx.requeue(key, old, pod)
+	}
+	if model.Terminal(pod) && !model.Terminal(old) {
+		tx.podEnded(pod)
+	}
+}
+
+// graceOver: nobody runs the pod, so nobody will confirm its end.
+func graceOver(pod *corev1.Pod) bool {
+	return pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 ||
+		pod.Spec.NodeName == ""
+}
+
+// requeue follows a change of what a waiting pod asks for: it is tried at once.
+func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
+	e, ok := tx.view.Queue.Get(key)
+	if !ok {
+		return
+	}
+	class := tx.view.cache.class(pod)
+	if class.Signature == e.class.Signature {
+		return
+	}
+	next := *e
+	next.class = class
+	next.Priority = model.Priority(pod)
+	switch {
+	case model.Gated(pod):
+		next.State = berthv1.QueueGated
+	case model.Gated(old): // its turn counts from here (QU4)
+		next.State = berthv1.QueueActive
+		next.EnqueuedRevision, next.EnqueuedUnixNano = tx.view.revision+1, tx.view.timeUnixNano
+	case e.State == berthv1.QueueUnschedulable:
+		next.State, next.BackoffUntilUnixNano = berthv1.QueueActive, 0
+	}
+	put(tx, tx.view.Queue, key, &next)
+	if n, ok := tx.view.Nominations.Get(key); ok {
+		held := *n
+		held.class = class
+		put(tx, tx.view.Nominations, key, &held)
+	}
+}

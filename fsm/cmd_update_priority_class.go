@@ -1,0 +1,41 @@
+package fsm
+
+import (
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// UpdatePriorityClass replaces a class. Existing pods keep their priority
+// (PC6).
+//
+// Refuses: 404 if there is none; 409 for a stale revision; 422 if value or
+// preemptionPolicy differ (PC8); 403 for a second global default (PC4).
+type UpdatePriorityClass struct {
+	Class    PriorityClassWire `msgpack:"class"`
+	Revision int64             `msgpack:"revision,omitempty"`
+}
+
+// Apply implements Command.
+func (c *UpdatePriorityClass) Apply(tx *Tx) Result {
+	class := c.Class.Object
+	if class == nil {
+		return refuseBadRequest("UpdatePriorityClass without a class")
+	}
+	old, ok := tx.view.PriorityClasses.Get(class.Name)
+	if !ok {
+		return refuseNotFound(classResource.groupResource(), class.Name)
+	}
+	if r, ok := (Precondition{Revision: c.Revision}).check(old, classResource); !ok {
+		return r
+	}
+	errs := append(model.ValidateClassUpdate(class, old), model.ValidateUserClass(class)...)
+	if len(errs) > 0 {
+		return refusal(apierrors.NewInvalid(classResource.groupKind(), class.Name, errs))
+	}
+	if r, ok := tx.checkDefault(class); !ok {
+		return r
+	}
+	put(tx, tx.view.PriorityClasses, class.Name, class)
+	return Result{Table: tx.view.PriorityClasses.Name(), Object: class}
+}

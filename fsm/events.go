@@ -1,0 +1,97 @@
+package fsm
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Events are derived here from what was done; they cost no entry of their own.
+
+const eventSource = "berth"
+
+// podEvent records that something happened to a pod.
+func (tx *Tx) podEvent(pod *corev1.Pod, eventType, reason, message string) {
+	tx.event(pod.Namespace, fmt.Sprintf("%s.%016x", pod.Name, tx.view.revision+1), podInvolved(pod), eventType, reason, message)
+}
+
+func podInvolved(pod *corev1.Pod) corev1.ObjectReference {
+	return corev1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+	}
+}
+
+// repeatedPodEvent is podEvent for what happens again and again: one event
+// counts the repetitions.
+func (tx *Tx) repeatedPodEvent(pod *corev1.Pod, eventType, reason, message string) {
+	sum := sha256.Sum256([]byte(string(pod.UID) + "/" + reason))
+	name := fmt.Sprintf("%s.%016x", pod.Name, binary.BigEndian.Uint64(sum[:]))
+	key := pod.Namespace + "/" + name
+	old, ok := tx.view.Events.Get(key)
+	if !ok {
+		tx.event(pod.Namespace, name, podInvolved(pod), eventType, reason, message)
+		return
+	}
+	e := *old
+	e.Count++
+	e.Message = message
+	e.LastTimestamp = tx.now()
+	put(tx, tx.view.Events, key, &e)
+}
+
+func (tx *Tx) nodeEvent(node *corev1.Node, eventType, reason, message string) {
+	tx.event(metav1.NamespaceDefault, fmt.Sprintf("%s.%016x", node.Name, tx.view.revision+1), corev1.ObjectReference{
+		Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID,
+	}, eventType, reason, message)
+}
+
+func (tx *Tx) event(namespace, name string, about corev1.ObjectReference, eventType, reason, message string) {
+	limit := int(*tx.view.SchedulerConfig().Spec.EventLimit)
+	if limit == 0 {
+		return
+	}
+	now := tx.now()
+	put(tx, tx.view.Events, namespace+"/"+name, &corev1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: name, UID: tx.newUID(), CreationTimestamp: now},
+		InvolvedObject:      about,
+		Type:                eventType,
+		Reason:              reason,
+		Message:             message,
+		Source:              corev1.EventSource{Component: eventSource},
+		ReportingController: eventSource,
+		FirstTimestamp:      now,
+		LastTimestamp:       now,
+		Count:               1,
+	})
+	tx.trimEvents(limit)
+}
+
+func (tx *Tx) trimEvents(limit int) {
+	for tx.view.Events.Len() > limit {
+		_, oldest, _ := tx.view.eventOrder.Min()
+		remove(tx, tx.view.Events, oldest)
+	}
+}
+
+// newUID makes the UID of an object that Apply itself creates: from the entry's
+// time and the revision, so that every server makes the same one.
+func (tx *Tx) newUID() types.UID {
+	var b [24]byte
+	binary.BigEndian.PutUint64(b[:], uint64(tx.view.timeUnixNano))
+	binary.BigEndian.PutUint64(b[8:], uint64(tx.view.revision+1))
+	binary.BigEndian.PutUint64(b[16:], tx.view.index)
+	sum := sha256.Sum256(b[:])
+	var id uuid.UUID
+	copy(id[:], sum[:])
+	id[6] = id[6]&0x0f | 0x80 // version 8: made by a rule of our own
+	id[8] = id[8]&0x3f | 0x80
+	return types.UID(id.String())
+}
+
+func secondsDuration(s int64) time.Duration { return time.Duration(s) * time.Second }

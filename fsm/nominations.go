@@ -1,0 +1,128 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/api/berthv1"
+)
+
+// victimGone strikes a pod that has left its node from the nominations that
+// wait for it. A pod all of whose victims are gone is tried at once.
+func (tx *Tx) victimGone(victim *corev1.Pod) {
+	v := tx.view
+	var waiting []*Nomination
+	scanFrom(v.nominationsByVictim, string(victim.UID)+"/", string(victim.UID)+"/", func(_ string, n *Nomination) bool {
+		waiting = append(waiting, n)
+		return true
+	})
+	for _, n := range waiting {
+		left := *n
+		left.Victims = slices.DeleteFunc(slices.Clone(n.Victims), func(r VictimRef) bool { return r.UID == victim.UID })
+		put(tx, v.Nominations, n.Key(), &left)
+		tx.recordGone(n.Preemption, victim)
+		if len(left.Victims) > 0 {
+			continue
+		}
+		if e, ok := v.Queue.Get(n.Key()); ok {
+			ready := *e
+			ready.State, ready.BackoffUntilUnixNano = berthv1.QueueActive, 0
+			put(tx, v.Queue, n.Key(), &ready)
+		}
+	}
+}
+
+func (tx *Tx) recordGone(preemption string, victim *corev1.Pod) {
+	old, ok := tx.view.Preemptions.Get(preemption)
+	if !ok {
+		return
+	}
+	p := *old
+	p.Status.Victims = slices.Clone(old.Status.Victims)
+	for i := range p.Status.Victims {
+		if p.Status.Victims[i].UID == victim.UID && p.Status.Victims[i].GoneAt == nil {
+			p.Status.Victims[i].GoneAt = micro(tx.view.timeUnixNano)
+		}
+	}
+	put(tx, tx.view.Preemptions, preemption, &p)
+}
+
+// endNomination takes a nomination away, writes down how it ended, and lets
+// others have the room, unless the pod itself took it.
+func (tx *Tx) endNomination(n *Nomination, state berthv1.PreemptionState, reason string) {
+	v := tx.view
+	remove(tx, v.Nominations, n.Key())
+	if old, ok := v.Preemptions.Get(n.Preemption); ok {
+		p := *old
+		p.Status.State, p.Status.ReleasedReason = state, reason
+		put(tx, v.Preemptions, n.Preemption, &p)
+	}
+	if state != berthv1.PreemptionBound {
+		tx.freed(n.Node)
+	}
+}
+
+// releaseNomination ends the nomination of a pod that goes on waiting: the pod
+// is tried again after its backoff (NM3, NM7).
+func (tx *Tx) releaseNomination(n *Nomination, reason string) {
+	v := tx.view
+	tx.endNomination(n, berthv1.PreemptionReleased, reason)
+	if pod, ok := v.Pods.Get(n.Key()); ok && pod.Status.NominatedNodeName != "" {
+		tx.modifyPod(n.Key(), pod, func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "" })
+	}
+	if e, ok := v.Queue.Get(n.Key()); ok && e.State == berthv1.QueueNominated {
+		tx.wake(e)
+	}
+}
+
+// releaseNominationsOn ends the nominations to a node whose priority is below
+// a limit.
+func (tx *Tx) releaseNominationsOn(node string, below int64, except, reason string) {
+	var out []*Nomination
+	tx.view.NominationsOnNode(node, func(n *Nomination) bool {
+		if int64(n.Priority) < below && n.Key() != except {
+			out = append(out, n)
+		}
+		return true
+	})
+	for _, n := range out {
+		tx.releaseNomination(n, reason)
+	}
+}
+
+// nominate records a decided preemption: the nomination, and the record of it.
+func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, waiting []VictimRef, victims []berthv1.Victim, longestGraceSeconds int64) {
+	v := tx.view
+	key := PodKey(pod.Namespace, pod.Name)
+	deadline := v.timeUnixNano + int64(secondsDuration(longestGraceSeconds+int64(*v.SchedulerConfig().Spec.NominationSlackSeconds)))
+	record := &berthv1.Preemption{
+		Status: berthv1.PreemptionStatus{
+			Preemptor: podRefOf(pod), Node: d.Node, Victims: victims,
+			Revision: v.revision + 1, RaftIndex: int64(v.index), DecidedAtRevision: decidedAt,
+			Time: tx.nowMicro(), State: berthv1.PreemptionTerminating, Deadline: micro(deadline),
+			Alternatives: d.Alternatives,
+		},
+	}
+	record.Namespace = pod.Namespace
+	record.Name = fmt.Sprintf("%s.%x", pod.Name, v.revision+1)
+	record.UID = tx.newUID()
+	record.CreationTimestamp = tx.now()
+	recordKey := PodKey(record.Namespace, record.Name)
+	put(tx, v.Preemptions, recordKey, record)
+	for v.Preemptions.Len() > maxPreemptions {
+		_, oldest, _ := v.preemptionOrder.Min()
+		remove(tx, v.Preemptions, oldest)
+	}
+	put(tx, v.Nominations, key, &Nomination{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		Node: d.Node, Priority: *pod.Spec.Priority, Victims: waiting,
+		DeadlineUnixNano: deadline, Preemption: recordKey,
+		class: v.cache.class(pod),
+	})
+	if pod.Status.NominatedNodeName != d.Node {
+		current, _ := v.Pods.Get(key)
+		tx.modifyPod(key, current, func(pod *corev1.Pod) { pod.Status.NominatedNodeName = d.Node })
+	}
+}

@@ -1,0 +1,256 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
+)
+
+// What several commands do to pods.
+
+// findPod returns the pod under a key if it is still the one that is meant.
+func (tx *Tx) findPod(ref PodRef) (*corev1.Pod, bool) {
+	pod, ok := tx.view.Pods.Get(ref.Key)
+	return pod, ok && (ref.UID == "" || string(pod.UID) == ref.UID)
+}
+
+// resolvePriority gives a new pod the priority of its class (AD1–AD5).
+func (tx *Tx) resolvePriority(pod *corev1.Pod) (Result, bool) {
+	refuse := func(why string) (Result, bool) {
+		return refuseForbidden(podResource.groupResource(), pod.Name, why), false
+	}
+	config := tx.view.SchedulerConfig()
+	if !*config.Spec.Preemption.Enabled { // PC11
+		if pod.Spec.PriorityClassName != "" {
+			return refuse(fmt.Sprintf("priority is switched off in this cluster, so a pod may not name a PriorityClass (%s)", pod.Spec.PriorityClassName))
+		}
+		return tx.setPriority(pod, model.DefaultPriority, corev1.PreemptLowerPriority)
+	}
+	name := pod.Spec.PriorityClassName
+	if name == "" {
+		class, ok := tx.view.DefaultPriorityClass()
+		if !ok { // PC5
+			return tx.setPriority(pod, model.DefaultPriority, corev1.PreemptLowerPriority)
+		}
+		name = class.Name
+		pod.Spec.PriorityClassName = name
+	}
+	class, ok := tx.view.PriorityClasses.Get(name)
+	if !ok { // AD2
+		return refuse(fmt.Sprintf("no PriorityClass with name %s was found", name))
+	}
+	if model.IsSystemClass(name) && !tx.maySystemClass() { // AD5
+		return refuse(fmt.Sprintf("pods with the PriorityClass %s may be created only by the users and groups named in the scheduler configuration (spec.systemClasses), and %q is not one of them", name, tx.User))
+	}
+	policy := corev1.PreemptLowerPriority
+	if class.PreemptionPolicy != nil {
+		policy = *class.PreemptionPolicy
+	}
+	return tx.setPriority(pod, class.Value, policy)
+}
+
+// setPriority: a pod may not bring another priority or policy than its class's
+// (AD3).
+func (tx *Tx) setPriority(pod *corev1.Pod, priority int32, policy corev1.PreemptionPolicy) (Result, bool) {
+	if p := pod.Spec.Priority; p != nil && *p != priority {
+		return refuseForbidden(podResource.groupResource(), pod.Name, fmt.Sprintf(
+			"the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *p, priority)), false
+	}
+	if p := pod.Spec.PreemptionPolicy; p != nil && *p != policy {
+		return refuseForbidden(podResource.groupResource(), pod.Name, fmt.Sprintf(
+			"the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *p, policy)), false
+	}
+	pod.Spec.Priority, pod.Spec.PreemptionPolicy = &priority, &policy
+	return Result{}, true
+}
+
+func (tx *Tx) maySystemClass() bool {
+	allowed := tx.view.SchedulerConfig().Spec.SystemClasses
+	if slices.Contains(allowed.Users, tx.User) {
+		return true
+	}
+	return slices.ContainsFunc(tx.Groups, func(g string) bool { return slices.Contains(allowed.Groups, g) })
+}
+
+// storeNewPod stores an admitted pod and puts it into the queue, unless it
+// comes bound.
+func (tx *Tx) storeNewPod(key string, pod *corev1.Pod) {
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.QOSClass = model.QOS(pod)
+	put(tx, tx.view.Pods, key, pod)
+	if pod.Spec.NodeName == "" {
+		tx.enqueue(key, pod)
+	}
+}
+
+// enqueue puts an unbound pod into the queue (QU4).
+func (tx *Tx) enqueue(key string, pod *corev1.Pod) {
+	e := &QueueEntry{
+		Namespace:        pod.Namespace,
+		Name:             pod.Name,
+		UID:              pod.UID,
+		State:            berthv1.QueueActive,
+		Priority:         model.Priority(pod),
+		EnqueuedRevision: tx.view.revision + 1,
+		EnqueuedUnixNano: tx.view.timeUnixNano,
+		class:            tx.view.cache.class(pod),
+	}
+	if model.Gated(pod) {
+		e.State = berthv1.QueueGated
+	}
+	put(tx, tx.view.Queue, key, e)
+}
+
+// dequeue takes a pod out of the queue and gives its class-mates their turn.
+func (tx *Tx) dequeue(key string) {
+	e, ok := tx.view.Queue.Get(key)
+	if !ok {
+		return
+	}
+	remove(tx, tx.view.Queue, key)
+	tx.leftQueue(e.class)
+}
+
+// modifyPod stores a changed shallow copy of a pod. change may replace fields,
+// and must copy what it changes inside of slices and maps.
+func (tx *Tx) modifyPod(key string, old *corev1.Pod, change func(pod *corev1.Pod)) *corev1.Pod {
+	pod := *old
+	change(&pod)
+	put(tx, tx.view.Pods, key, &pod)
+	return &pod
+}
+
+// bind gives the pod its node. The caller has checked that it may.
+func (tx *Tx) bind(key string, old *corev1.Pod, node string) *corev1.Pod {
+	if n, ok := tx.view.Nominations.Get(key); ok {
+		state, reason := berthv1.PreemptionBound, ""
+		if n.Node != node {
+			state, reason = berthv1.PreemptionReleased, "bound to "+node+" instead"
+		}
+		tx.endNomination(n, state, reason)
+	}
+	pod := tx.modifyPod(key, old, func(pod *corev1.Pod) {
+		pod.Spec.NodeName = node
+		pod.Status.NominatedNodeName = ""
+		setCondition(&pod.Status, corev1.PodCondition{
+			Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: tx.now(),
+			ObservedGeneration: pod.Generation,
+		})
+	})
+	tx.dequeue(key)
+	tx.podEvent(pod, corev1.EventTypeNormal, "Scheduled", fmt.Sprintf("Successfully assigned %s to %s", key, node))
+	return pod
+}
+
+// deletePod carries out a deletion with a grace period: a pod that nobody runs
+// goes at once (TM1), another is marked and goes when its worker confirms.
+// graceSeconds nil means the pod's own. It returns the pod as it is then, and
+// whether it is gone.
+func (tx *Tx) deletePod(key string, old *corev1.Pod, graceSeconds *int64, condition *corev1.PodCondition) (*corev1.Pod, bool) {
+	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if old.Spec.TerminationGracePeriodSeconds != nil {
+		grace = *old.Spec.TerminationGracePeriodSeconds
+	}
+	if graceSeconds != nil {
+		grace = *graceSeconds
+	}
+	if old.Spec.NodeName == "" || model.Terminal(old) {
+		grace = 0
+	}
+	if grace < 0 {
+		grace = 1
+	}
+	if grace == 0 && len(old.Finalizers) == 0 {
+		tx.removePod(key, old)
+		return old, true
+	}
+	pod := old
+	shrinks := old.DeletionGracePeriodSeconds == nil || grace < *old.DeletionGracePeriodSeconds
+	if shrinks || condition != nil {
+		pod = tx.modifyPod(key, old, func(pod *corev1.Pod) {
+			if condition != nil {
+				setCondition(&pod.Status, *condition)
+			}
+			if shrinks { // a grace period only ever shrinks (TM1)
+				at := metav1.NewTime(tx.now().Add(secondsDuration(grace)))
+				if pod.DeletionTimestamp == nil {
+					pod.Generation++
+				}
+				pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &at, &grace
+			}
+		})
+	}
+	tx.stopScheduling(key, pod)
+	return pod, false
+}
+
+// stopScheduling takes a pod that is going away out of the queue and releases
+// its nomination.
+func (tx *Tx) stopScheduling(key string, pod *corev1.Pod) {
+	if n, ok := tx.view.Nominations.Get(key); ok && n.UID == pod.UID {
+		tx.endNomination(n, berthv1.PreemptionReleased, "the pod was deleted")
+	}
+	tx.dequeue(key)
+}
+
+// removePod takes a pod out of the state and tells those who waited for it.
+func (tx *Tx) removePod(key string, pod *corev1.Pod) {
+	tx.stopScheduling(key, pod)
+	remove(tx, tx.view.Pods, key)
+	if pod.Spec.NodeName != "" {
+		tx.victimGone(pod)
+		tx.freed(pod.Spec.NodeName)
+	}
+}
+
+// podEnded follows a pod's change to a terminal phase: it uses its node no
+// more.
+func (tx *Tx) podEnded(pod *corev1.Pod) {
+	tx.victimGone(pod)
+	if pod.Spec.NodeName != "" {
+		tx.freed(pod.Spec.NodeName)
+	}
+}
+
+// setCondition replaces or adds a condition in a copy of the list; the
+// transition time stays if the status does.
+func setCondition(status *corev1.PodStatus, c corev1.PodCondition) {
+	conditions := make([]corev1.PodCondition, 0, len(status.Conditions)+1)
+	conditions = append(conditions, status.Conditions...)
+	i := slices.IndexFunc(conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
+	if i < 0 {
+		status.Conditions = append(conditions, c)
+		return
+	}
+	if conditions[i].Status == c.Status {
+		c.LastTransitionTime = conditions[i].LastTransitionTime
+	}
+	conditions[i] = c
+	status.Conditions = conditions
+}
+
+func findCondition(status *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
+	for i := range status.Conditions {
+		if status.Conditions[i].Type == t {
+			return &status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func disruption(tx *Tx, reason, message string) *corev1.PodCondition {
+	return &corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: reason, Message: message, LastTransitionTime: tx.now(),
+	}
+}
+
+func podRefOf(pod *corev1.Pod) berthv1.PodReference {
+	return berthv1.PodReference{Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID), Priority: model.Priority(pod)}
+}

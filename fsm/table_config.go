@@ -1,0 +1,45 @@
+package fsm
+
+import (
+	"encoding/json"
+
+	"github.com/berth-dev/berth/api/berthv1"
+)
+
+var configTable = &tableDef[*berthv1.SchedulerConfiguration]{
+	name:    "schedulerconfigurations",
+	marshal: func(c *berthv1.SchedulerConfiguration) ([]byte, error) { return json.Marshal(c) },
+	unmarshal: func(b []byte) (*berthv1.SchedulerConfiguration, error) {
+		c := new(berthv1.SchedulerConfiguration)
+		return c, json.Unmarshal(b, c)
+	},
+	revise: reviseObject[*berthv1.SchedulerConfiguration],
+	index:  indexConfig,
+}
+
+// indexConfig orders the queue anew when its order changes (QU1, QU2).
+func indexConfig(v *View, _ string, old, new *berthv1.SchedulerConfiguration, hadOld, hasNew bool) {
+	before, after := defaultConfig, defaultConfig
+	if hadOld {
+		before = old
+	}
+	if hasNew {
+		after = new
+	}
+	if fifo(before) == fifo(after) {
+		return
+	}
+	v.order.Clear()
+	v.backoffs.Clear()
+	v.waiting.Clear()
+	v.Queue.Scan("", func(_ string, e *QueueEntry) bool {
+		v.indexOrder(e)
+		return true
+	})
+}
+
+// fifo: the queue ignores priorities, because it is told to (QU1) or because
+// priority as a whole is switched off (PC11).
+func fifo(c *berthv1.SchedulerConfiguration) bool {
+	return c.Spec.Queue == berthv1.QueueFIFO || !*c.Spec.Preemption.Enabled
+}

@@ -1,0 +1,37 @@
+package fsm
+
+import (
+	"encoding/binary"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+var nodeTable = protoTable[corev1.Node]("nodes", nil)
+
+// nodeMark remembers the last revision at which something happened on a node
+// that could help a waiting pod: a decision "no node fits" made on an older
+// state is not believed for this node (QU8: events in flight).
+type nodeMark struct {
+	Revision int64 `msgpack:"revision"`
+}
+
+var markTable = &tableDef[*nodeMark]{
+	name:    "nodemarks",
+	marshal: func(m *nodeMark) ([]byte, error) { return marshal(m) },
+	unmarshal: func(b []byte) (*nodeMark, error) {
+		m := new(nodeMark)
+		return m, unmarshal(b, m)
+	},
+	index: func(v *View, node string, old, new *nodeMark, hadOld, hasNew bool) {
+		if hadOld {
+			v.marksByRevision.Delete(markKey(old.Revision, node))
+		}
+		if hasNew {
+			v.marksByRevision.Set(markKey(new.Revision, node), node)
+		}
+	},
+}
+
+func markKey(revision int64, node string) string {
+	return string(binary.BigEndian.AppendUint64(nil, uint64(revision))) + node
+}

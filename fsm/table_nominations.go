@@ -1,0 +1,69 @@
+package fsm
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// Nomination holds a node's room for a pod whose victims are ending there
+// (NM1, NM2). It is a lease: it ends when the pod is bound or deleted, when
+// its deadline passes, when the node is lost, or when a pod of higher priority
+// takes the node (NM7).
+type Nomination struct {
+	Namespace string    `msgpack:"namespace"`
+	Name      string    `msgpack:"name"`
+	UID       types.UID `msgpack:"uid"`
+	Revision  int64     `msgpack:"revision"`
+
+	Node     string `msgpack:"node"`
+	Priority int32  `msgpack:"priority"`
+	// Victims are those that have not gone yet.
+	Victims []VictimRef `msgpack:"victims,omitempty"`
+	// DeadlineUnixNano is when the lease ends if the victims are still there.
+	DeadlineUnixNano int64 `msgpack:"deadline_unix_nano"`
+	// Preemption is the key of the record in Preemptions.
+	Preemption string `msgpack:"preemption"`
+
+	class *model.Class
+}
+
+// VictimRef names a pod that was evicted for another.
+type VictimRef struct {
+	Key string    `msgpack:"key"`
+	UID types.UID `msgpack:"uid"`
+}
+
+// Key is the nominated pod's key.
+func (n *Nomination) Key() string { return PodKey(n.Namespace, n.Name) }
+
+// Class is what the nominated pod asks for.
+func (n *Nomination) Class() *model.Class { return n.class }
+
+var nominationTable = &tableDef[*Nomination]{
+	name:    "nominations",
+	marshal: func(n *Nomination) ([]byte, error) { return marshal(n) },
+	unmarshal: func(b []byte) (*Nomination, error) {
+		n := new(Nomination)
+		return n, unmarshal(b, n)
+	},
+	revise: func(n *Nomination, revision int64) { n.Revision = revision },
+	index: func(v *View, key string, old, new *Nomination, hadOld, hasNew bool) {
+		if hadOld {
+			v.nominationsByNode.Delete(old.Node + "/" + key)
+			for _, vic := range old.Victims {
+				v.nominationsByVictim.Delete(string(vic.UID) + "/" + key)
+			}
+		}
+		if hasNew {
+			if new.class == nil { // restored: the pods' table came before
+				pod, _ := v.Pods.Get(key)
+				new.class = v.cache.class(pod)
+			}
+			v.nominationsByNode.Set(new.Node+"/"+key, new)
+			for _, vic := range new.Victims {
+				v.nominationsByVictim.Set(string(vic.UID)+"/"+key, new)
+			}
+		}
+	},
+}

@@ -1,0 +1,69 @@
+package fsm
+
+import (
+	"fmt"
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Object is a stored object of a kind that has no meaning for scheduling.
+type Object struct {
+	// Resource is the kind's plural name, as in URLs.
+	Resource string
+	// Value is the Kubernetes object: *corev1.ConfigMap, …
+	Value ProtoObject
+}
+
+// ObjectKind is a kind that the table of plain objects can hold. All of them
+// are namespaced.
+type ObjectKind struct {
+	Group, Resource, Kind string
+	New                   func() ProtoObject
+}
+
+// ObjectKinds are the kinds that the table of plain objects can hold.
+func ObjectKinds() []ObjectKind {
+	return []ObjectKind{
+		{"", "configmaps", "ConfigMap", func() ProtoObject { return new(corev1.ConfigMap) }},
+		{"", "secrets", "Secret", func() ProtoObject { return new(corev1.Secret) }},
+		{"", "serviceaccounts", "ServiceAccount", func() ProtoObject { return new(corev1.ServiceAccount) }},
+		{"", "services", "Service", func() ProtoObject { return new(corev1.Service) }},
+		{"coordination.k8s.io", "leases", "Lease", func() ProtoObject { return new(coordinationv1.Lease) }},
+	}
+}
+
+var objectKinds = func() map[string]ObjectKind {
+	m := map[string]ObjectKind{}
+	for _, k := range ObjectKinds() {
+		m[k.Resource] = k
+	}
+	return m
+}()
+
+// ObjectKey is the key of an object in the table of plain objects.
+func ObjectKey(resource, namespace, name string) string {
+	return resource + "/" + namespace + "/" + name
+}
+
+var objectTable = &tableDef[*Object]{
+	name: "objects",
+	marshal: func(o *Object) ([]byte, error) {
+		b, err := o.Value.Marshal()
+		if err != nil {
+			return nil, err
+		}
+		return append(append([]byte(o.Resource), 0), b...), nil
+	},
+	unmarshal: func(b []byte) (*Object, error) {
+		resource, rest, ok := strings.Cut(string(b), "\x00")
+		kind, known := objectKinds[resource]
+		if !ok || !known {
+			return nil, fmt.Errorf("an object of unknown kind %.40q", resource)
+		}
+		o := &Object{Resource: resource, Value: kind.New()}
+		return o, o.Value.Unmarshal([]byte(rest))
+	},
+	revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
+}

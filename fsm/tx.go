@@ -1,0 +1,31 @@
+package fsm
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Tx is what a command may use while it is applied: the state, the entry's
+// time and who proposed it.
+type Tx struct {
+	User   string
+	Groups []string
+
+	view       *View
+	changes    []Change
+	checkpoint bool
+}
+
+// now is the state's time. Objects carry whole seconds, as in Kubernetes.
+func (tx *Tx) now() metav1.Time {
+	return metav1.Time{Time: time.Unix(0, tx.view.timeUnixNano).UTC().Truncate(time.Second)}
+}
+
+func (tx *Tx) nowMicro() metav1.MicroTime {
+	return metav1.MicroTime{Time: time.Unix(0, tx.view.timeUnixNano).UTC().Truncate(time.Microsecond)}
+}
+
+func micro(unixNano int64) *metav1.MicroTime {
+	return &metav1.MicroTime{Time: time.Unix(0, unixNano).UTC().Truncate(time.Microsecond)}
+}

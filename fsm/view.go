@@ -1,0 +1,184 @@
+package fsm
+
+import (
+	"sync"
+
+	"github.com/tidwall/btree"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
+)
+
+// View is the state at one log index. A published view never changes: it can
+// be read by any number of goroutines without a lock, for as long as they
+// like.
+type View struct {
+	position
+
+	PriorityClasses Table[*schedulingv1.PriorityClass]
+	Namespaces      Table[*corev1.Namespace]
+	Nodes           Table[*corev1.Node]
+	Pods            Table[*corev1.Pod]
+	Events          Table[*corev1.Event]
+	// Objects holds the kinds that have no meaning for scheduling, under
+	// "resource/namespace/name" (see ObjectKey).
+	Objects     Table[*Object]
+	Queue       Table[*QueueEntry]
+	Nominations Table[*Nomination]
+	Preemptions Table[*berthv1.Preemption]
+	Config      Table[*berthv1.SchedulerConfiguration]
+	marks       Table[*nodeMark]
+
+	indexes
+
+	forkMu *sync.Mutex
+	cache  *cache // of the live view and of forks; published views have none
+}
+
+// position says which state a view is.
+type position struct {
+	index        uint64
+	term         uint64
+	revision     int64
+	timeUnixNano int64
+}
+
+// Index is the log index of the last entry applied.
+func (p *position) Index() uint64 { return p.index }
+
+// Term is the Raft term of that entry.
+func (p *position) Term() uint64 { return p.term }
+
+// Revision is the number of object changes so far: the API's resourceVersion.
+func (p *position) Revision() int64 { return p.revision }
+
+// TimeUnixNano is the state's time: the leader's clock at the last entry, never
+// going back.
+func (p *position) TimeUnixNano() int64 { return p.timeUnixNano }
+
+// indexes are derived from the tables, kept in step by the tables' index
+// functions, and therefore in no snapshot.
+type indexes struct {
+	podsByNode          *btree.Map[string, *corev1.Pod]  // node/namespace/name
+	usage               *btree.Map[string, *model.Usage] // node
+	nominationsByNode   *btree.Map[string, *Nomination]  // node/namespace/name
+	nominationsByVictim *btree.Map[string, *Nomination]  // victim UID/namespace/name
+	order               *btree.Map[string, *QueueEntry]  // orderKey: active
+	backoffs            *btree.Map[string, *QueueEntry]  // end of backoff and orderKey
+	waiting             *btree.Map[string, *QueueEntry]  // class + orderKey: those that wait for a change
+	wakeups             *btree.Map[string, wakeup]       // wakeKey: which change could help which class
+	marksByRevision     *btree.Map[string, string]       // markKey -> node
+	eventOrder          *btree.Map[int64, string]        // -> key of Events
+	preemptionOrder     *btree.Map[int64, string]        // -> key of Preemptions
+	defaultClasses      *btree.Map[string, string]       // value and name -> name (PC4)
+}
+
+func newView() *View {
+	return &View{
+		PriorityClasses: newTable(priorityClassTable),
+		Namespaces:      newTable(namespaceTable),
+		Nodes:           newTable(nodeTable),
+		Pods:            newTable(podTable),
+		Events:          newTable(eventTable),
+		Objects:         newTable(objectTable),
+		Queue:           newTable(queueTable),
+		Nominations:     newTable(nominationTable),
+		Preemptions:     newTable(preemptionTable),
+		Config:          newTable(configTable),
+		marks:           newTable(markTable),
+		indexes: indexes{
+			podsByNode:          btree.NewMap[string, *corev1.Pod](degree),
+			usage:               btree.NewMap[string, *model.Usage](degree),
+			nominationsByNode:   btree.NewMap[string, *Nomination](degree),
+			nominationsByVictim: btree.NewMap[string, *Nomination](degree),
+			order:               btree.NewMap[string, *QueueEntry](degree),
+			backoffs:            btree.NewMap[string, *QueueEntry](degree),
+			waiting:             btree.NewMap[string, *QueueEntry](degree),
+			wakeups:             btree.NewMap[string, wakeup](degree),
+			marksByRevision:     btree.NewMap[string, string](degree),
+			eventOrder:          btree.NewMap[int64, string](degree),
+			preemptionOrder:     btree.NewMap[int64, string](degree),
+			defaultClasses:      btree.NewMap[string, string](degree),
+		},
+		forkMu: new(sync.Mutex),
+	}
+}
+
+// tables lists every table, in the order in which snapshot, restore and digest
+// walk them. A table whose index functions read another comes after it.
+func (v *View) tables() []anyTable {
+	return []anyTable{
+		v.Config, v.PriorityClasses, v.Namespaces, v.Objects, v.Nodes, v.Pods,
+		v.Nominations, v.Queue, v.Preemptions, v.Events, v.marks,
+	}
+}
+
+// fork returns a copy that shares every row; it costs the same whatever the
+// size of the state.
+func (v *View) fork() *View {
+	v.forkMu.Lock()
+	defer v.forkMu.Unlock()
+	return &View{
+		position:        v.position,
+		PriorityClasses: v.PriorityClasses.fork(),
+		Namespaces:      v.Namespaces.fork(),
+		Nodes:           v.Nodes.fork(),
+		Pods:            v.Pods.fork(),
+		Events:          v.Events.fork(),
+		Objects:         v.Objects.fork(),
+		Queue:           v.Queue.fork(),
+		Nominations:     v.Nominations.fork(),
+		Preemptions:     v.Preemptions.fork(),
+		Config:          v.Config.fork(),
+		marks:           v.marks.fork(),
+		indexes: indexes{
+			podsByNode:          v.podsByNode.Copy(),
+			usage:               v.usage.Copy(),
+			nominationsByNode:   v.nominationsByNode.Copy(),
+			nominationsByVictim: v.nominationsByVictim.Copy(),
+			order:               v.order.Copy(),
+			backoffs:            v.backoffs.Copy(),
+			waiting:             v.waiting.Copy(),
+			wakeups:             v.wakeups.Copy(),
+			marksByRevision:     v.marksByRevision.Copy(),
+			eventOrder:          v.eventOrder.Copy(),
+			preemptionOrder:     v.preemptionOrder.Copy(),
+			defaultClasses:      v.defaultClasses.Copy(),
+		},
+		forkMu: new(sync.Mutex),
+	}
+}
+
+// PodsOnNode calls f for every pod bound to a node, in key order.
+func (v *View) PodsOnNode(node string, f func(pod *corev1.Pod) bool) {
+	scanFrom(v.podsByNode, node+"/", node+"/", func(_ string, pod *corev1.Pod) bool { return f(pod) })
+}
+
+// Usage is what the running pods of a node have requested. It must not be
+// changed.
+func (v *View) Usage(node string) *model.Usage {
+	if u, ok := v.usage.Get(node); ok {
+		return u
+	}
+	return emptyUsage
+}
+
+var emptyUsage = &model.Usage{}
+
+// NominationsOnNode calls f for every nomination to a node, in key order.
+func (v *View) NominationsOnNode(node string, f func(n *Nomination) bool) {
+	scanFrom(v.nominationsByNode, node+"/", node+"/", func(_ string, n *Nomination) bool { return f(n) })
+}
+
+// SchedulerConfig is the replicated scheduler configuration with every default
+// filled in. It must not be changed.
+func (v *View) SchedulerConfig() *berthv1.SchedulerConfiguration {
+	if c, ok := v.Config.Get(berthv1.SchedulerConfigurationName); ok {
+		return c
+	}
+	return defaultConfig
+}
+
+var defaultConfig = berthv1.Default()

@@ -1,0 +1,120 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/vmihailenco/msgpack/v5"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ProtoObject is a Kubernetes object that encodes itself as protobuf.
+type ProtoObject interface {
+	metav1.Object
+	Marshal() ([]byte, error)
+	Unmarshal([]byte) error
+}
+
+type protoPtr[T any] interface {
+	*T
+	Marshal() ([]byte, error)
+	Unmarshal([]byte) error
+}
+
+// Wire carries a Kubernetes object inside a command as its own protobuf bytes.
+// A nil object is allowed.
+type Wire[T any, P protoPtr[T]] struct{ Object P }
+
+// The objects that commands carry.
+type (
+	PodWire           = Wire[corev1.Pod, *corev1.Pod]
+	PodStatusWire     = Wire[corev1.PodStatus, *corev1.PodStatus]
+	NodeWire          = Wire[corev1.Node, *corev1.Node]
+	NamespaceWire     = Wire[corev1.Namespace, *corev1.Namespace]
+	EventWire         = Wire[corev1.Event, *corev1.Event]
+	PriorityClassWire = Wire[schedulingv1.PriorityClass, *schedulingv1.PriorityClass]
+)
+
+// EncodeMsgpack implements msgpack.CustomEncoder.
+func (w Wire[T, P]) EncodeMsgpack(e *msgpack.Encoder) error {
+	if w.Object == nil {
+		return e.EncodeNil()
+	}
+	b, err := w.Object.Marshal()
+	if err != nil {
+		return err
+	}
+	return e.EncodeBytes(b)
+}
+
+// DecodeMsgpack implements msgpack.CustomDecoder.
+func (w *Wire[T, P]) DecodeMsgpack(d *msgpack.Decoder) error {
+	b, err := d.DecodeBytes()
+	if err != nil || b == nil {
+		return err
+	}
+	w.Object = new(T)
+	return w.Object.Unmarshal(b)
+}
+
+// protoTable defines a table whose rows are Kubernetes objects.
+func protoTable[T any, P interface {
+	protoPtr[T]
+	metav1.Object
+}](name string, index func(v *View, key string, old, new P, hadOld, hasNew bool)) *tableDef[P] {
+	return &tableDef[P]{
+		name:    name,
+		marshal: func(o P) ([]byte, error) { return o.Marshal() },
+		unmarshal: func(b []byte) (P, error) {
+			o := P(new(T))
+			return o, o.Unmarshal(b)
+		},
+		revise: reviseObject[P],
+		index:  index,
+	}
+}
+
+func reviseObject[P metav1.Object](o P, revision int64) {
+	o.SetResourceVersion(formatRevision(revision))
+}
+
+// rowCodec encodes rows without knowing their type: results travel so.
+type rowCodec interface {
+	encodeAny(row any) ([]byte, error)
+	decodeAny(b []byte) (any, error)
+}
+
+func (t Table[T]) encodeAny(row any) ([]byte, error) {
+	r, ok := row.(T)
+	if !ok {
+		return nil, fmt.Errorf("a row of table %s can not be a %T", t.def.name, row)
+	}
+	return t.def.marshal(r)
+}
+
+func (t Table[T]) decodeAny(b []byte) (any, error) { return t.def.unmarshal(b) }
+
+var rowCodecs = func() map[string]rowCodec {
+	m := map[string]rowCodec{}
+	for _, t := range newView().tables() {
+		m[t.Name()] = t.(rowCodec)
+	}
+	return m
+}()
+
+func encodeRow(table string, row any) ([]byte, error) {
+	c, ok := rowCodecs[table]
+	if !ok {
+		return nil, fmt.Errorf("there is no table %q", table)
+	}
+	return c.encodeAny(row)
+}
+
+func decodeRow(table string, b []byte) (any, error) {
+	c, ok := rowCodecs[table]
+	if !ok {
+		return nil, fmt.Errorf("there is no table %q", table)
+	}
+	return c.decodeAny(b)
+}
