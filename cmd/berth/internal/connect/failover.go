@@ -1,0 +1,170 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"sync"
+	"sync/atomic"
+)
+
+// failover sends each request to the first server that can be reached, beginning
+// with the one that answered last.
+type failover struct {
+	next    http.RoundTripper
+	targets []*url.URL
+	trust   trust
+
+	current atomic.Int64
+	// lost is the reason why the last request reached no server; nil if it did.
+	lost *atomic.Pointer[NoServerError]
+}
+
+func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
+	body := newReplayBody(req)
+	first := int(f.current.Load())
+	var attempts []Attempt
+	for i := range f.targets {
+		n := (first + i) % len(f.targets)
+		target := f.targets[n]
+		resp, sent, err := f.try(req, body, target)
+		if err == nil {
+			body.settle()
+			f.current.Store(int64(n))
+			f.lost.Store(nil)
+			return resp, nil
+		}
+		if req.Context().Err() != nil {
+			body.settle()
+			return nil, err
+		}
+		if sent && !onlyReads(req) {
+			body.settle()
+			if isConnectionError(err) {
+				return nil, &UnknownOutcomeError{Server: target.String(), Err: err}
+			}
+			return nil, err
+		}
+		if !isConnectionError(err) && !isTLSError(err) {
+			body.settle()
+			return nil, err
+		}
+		attempts = append(attempts, Attempt{Server: target.String(), Err: err})
+		if !body.rewind() {
+			break
+		}
+	}
+	body.settle()
+	lost := &NoServerError{Attempts: attempts, trust: f.trust}
+	f.lost.Store(lost)
+	return nil, lost
+}
+
+// WrappedRoundTripper lets client-go find the transport below.
+func (f *failover) WrappedRoundTripper() http.RoundTripper { return f.next }
+
+// try sends the request to one server; sent tells whether the server may have
+// got it.
+func (f *failover) try(req *http.Request, body *replayBody, target *url.URL) (resp *http.Response, sent bool, err error) {
+	var asked, connected atomic.Bool
+	trace := &httptrace.ClientTrace{
+		GetConn: func(string) { asked.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	}
+	out := req.Clone(httptrace.WithClientTrace(req.Context(), trace))
+	out.URL.Scheme, out.URL.Host, out.Host = target.Scheme, target.Host, ""
+	body.attach(out)
+	resp, err = f.next.RoundTrip(out)
+	// A transport that does not report its connections (an upgrade to a stream)
+	// has sent nothing only if the error is one of dialling.
+	sent = connected.Load() || (!asked.Load() && !isDialError(err))
+	return resp, sent, err
+}
+
+func onlyReads(req *http.Request) bool {
+	return req.Method == http.MethodGet || req.Method == http.MethodHead || req.Method == http.MethodOptions
+}
+
+func isDialError(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// isConnectionError: the network failed, not what was said over it.
+func isConnectionError(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// replayBody keeps a request's body usable until it is certain that the request
+// is not sent a second time. A transport closes the body even when it could not
+// connect.
+type replayBody struct {
+	req *http.Request
+
+	mu      sync.Mutex
+	read    bool
+	closed  bool
+	settled bool
+}
+
+func newReplayBody(req *http.Request) *replayBody { return &replayBody{req: req} }
+
+func (b *replayBody) stream() bool {
+	return b.req.Body != nil && b.req.Body != http.NoBody && b.req.GetBody == nil
+}
+
+// attach gives out a body for one attempt.
+func (b *replayBody) attach(out *http.Request) {
+	switch {
+	case b.req.Body == nil || b.req.Body == http.NoBody:
+	case b.req.GetBody != nil:
+		if again, err := b.req.GetBody(); err == nil {
+			out.Body = again
+		}
+	default:
+		out.Body = b
+	}
+}
+
+// rewind tells whether another attempt can have the whole body.
+func (b *replayBody) rewind() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = false
+	return !b.stream() || !b.read
+}
+
+// settle ends the possibility of another attempt: closing is passed on from now.
+func (b *replayBody) settle() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.settled = true
+	if b.req.Body != nil && (b.closed || b.req.GetBody != nil) {
+		_ = b.req.Body.Close() // the transport that read it has its error
+	}
+}
+
+// Read implements io.Reader for a body that can be read only once.
+func (b *replayBody) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	b.read = true
+	b.mu.Unlock()
+	return b.req.Body.Read(p)
+}
+
+// Close implements io.Closer.
+func (b *replayBody) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	if b.settled {
+		return b.req.Body.Close()
+	}
+	return nil
+}
