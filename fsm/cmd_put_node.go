@@ -28,6 +28,7 @@ func (c *PutNode) Apply(tx *Tx) Result {
 	case c.Create && known:
 		return refuseExists(nodeResource.groupResource(), node.Name)
 	case c.Create:
+		tx.stampTaints(node)
 		put(tx, v.Nodes, node.Name, node)
 		tx.nodeChanged(node)
 		return Result{Table: v.Nodes.Name(), Object: node}

@@ -32,7 +32,8 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 	if !known {
 		node.CreationTimestamp = tx.now()
 		node.UID = tx.newUID()
-		tx.setNodeReady(node, corev1.ConditionTrue, "WorkerReady", "the worker is connected")
+		tx.setNodeReady(node, corev1.ConditionTrue, "WorkerReady", "the worker is connected", false)
+		tx.stampTaints(node)
 		put(tx, v.Nodes, node.Name, node)
 		tx.nodeEvent(node, corev1.EventTypeNormal, "RegisteredNode", fmt.Sprintf("Node %s registered", node.Name))
 		tx.nodeChanged(node)
@@ -43,7 +44,7 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 			"another machine is connected under the name %s; give this worker a name of its own, or stop the other one", node.Name))
 	}
 	next := mergeNode(old, node)
-	tx.setNodeReady(next, corev1.ConditionTrue, "WorkerReady", "the worker is connected")
+	tx.setNodeReady(next, corev1.ConditionTrue, "WorkerReady", "the worker is connected", false)
 	if equality.Semantic.DeepEqual(next, old) {
 		return Result{Table: v.Nodes.Name(), Object: old}
 	}
@@ -53,6 +54,7 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 
 // putNode stores a changed node and wakes those whom it could help now.
 func (tx *Tx) putNode(next, old *corev1.Node) {
+	tx.stampTaints(next)
 	put(tx, tx.view.Nodes, next.Name, next)
 	if placementDiffers(old, next) {
 		tx.nodeChanged(next)
@@ -95,9 +97,14 @@ func mergeAmounts(old, said corev1.ResourceList) corev1.ResourceList {
 	return next
 }
 
-func nodeReady(n *corev1.Node) bool {
+func nodeReady(n *corev1.Node) bool { return nodeReadyStatus(n) == corev1.ConditionTrue }
+
+func nodeReadyStatus(n *corev1.Node) corev1.ConditionStatus {
 	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
-	return i >= 0 && n.Status.Conditions[i].Status == corev1.ConditionTrue
+	if i < 0 {
+		return corev1.ConditionUnknown
+	}
+	return n.Status.Conditions[i].Status
 }
 
 // setNodeCondition changes a node that is not stored yet.
@@ -114,8 +121,9 @@ func setNodeCondition(n *corev1.Node, c corev1.NodeCondition) {
 	n.Status.Conditions[i] = c
 }
 
-// setNodeReady sets the Ready condition and the taints that go with it (PD12).
-func (tx *Tx) setNodeReady(n *corev1.Node, status corev1.ConditionStatus, reason, message string) {
+// setNodeReady sets the Ready condition and the taints that go with it (PD12):
+// NoSchedule at once, NoExecute when the pods there are to be let go.
+func (tx *Tx) setNodeReady(n *corev1.Node, status corev1.ConditionStatus, reason, message string, letGo bool) {
 	setNodeCondition(n, corev1.NodeCondition{
 		Type: corev1.NodeReady, Status: status, Reason: reason, Message: message,
 		LastTransitionTime: tx.now(), LastHeartbeatTime: tx.now(),
@@ -130,20 +138,30 @@ func (tx *Tx) setNodeReady(n *corev1.Node, status corev1.ConditionStatus, reason
 	taints := slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool {
 		return t.Key != wanted && (t.Key == corev1.TaintNodeUnreachable || t.Key == corev1.TaintNodeNotReady)
 	})
-	for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
-		has := slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == wanted && t.Effect == effect })
-		if wanted == "" || has {
-			continue
+	add := func(effect corev1.TaintEffect) {
+		if !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == wanted && t.Effect == effect }) {
+			taints = append(taints, corev1.Taint{Key: wanted, Effect: effect})
 		}
-		taint := corev1.Taint{Key: wanted, Effect: effect}
-		if effect == corev1.TaintEffectNoExecute {
-			now := tx.now()
-			taint.TimeAdded = &now
+	}
+	if wanted != "" {
+		add(corev1.TaintEffectNoSchedule)
+		if letGo {
+			add(corev1.TaintEffectNoExecute)
 		}
-		taints = append(taints, taint)
 	}
 	n.Spec.Taints = taints
 	if len(taints) == 0 {
 		n.Spec.Taints = nil
+	}
+}
+
+// stampTaints writes on NoExecute taints when they were added: from then on
+// the pods' toleration seconds count.
+func (tx *Tx) stampTaints(n *corev1.Node) {
+	for i := range n.Spec.Taints {
+		if t := &n.Spec.Taints[i]; t.Effect == corev1.TaintEffectNoExecute && t.TimeAdded == nil {
+			now := tx.now()
+			t.TimeAdded = &now
+		}
 	}
 }

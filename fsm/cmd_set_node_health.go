@@ -2,6 +2,7 @@ package fsm
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/berth-dev/berth/model"
 )
@@ -23,6 +24,9 @@ type NodeHealth struct {
 	Ready   string `msgpack:"ready"`
 	Reason  string `msgpack:"reason,omitempty"`
 	Message string `msgpack:"message,omitempty"`
+	// LetGo adds the NoExecute taint, which ends the pods that do not
+	// tolerate it (for longer).
+	LetGo bool `msgpack:"let_go,omitempty"`
 }
 
 // Apply implements Command.
@@ -34,8 +38,15 @@ func (c *SetNodeHealth) Apply(tx *Tx) Result {
 		}
 		status := corev1.ConditionStatus(h.Ready)
 		next := old.DeepCopy()
-		tx.setNodeReady(next, status, h.Reason, h.Message)
+		tx.setNodeReady(next, status, h.Reason, h.Message, h.LetGo)
+		if equality.Semantic.DeepEqual(next, old) {
+			continue
+		}
+		was := nodeReadyStatus(old)
 		tx.putNode(next, old)
+		if was == status {
+			continue
+		}
 		if status == corev1.ConditionTrue {
 			tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", h.Message)
 			continue
