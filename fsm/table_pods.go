@@ -25,6 +25,12 @@ func indexPod(v *View, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 			v.usage.Set(to, &u)
 		}
 	}
+	if hadOld && model.Terminal(old) && !hasNew {
+		v.ended.Delete(key)
+	}
+	if hasNew && model.Terminal(new) {
+		v.ended.Set(key, new)
+	}
 	if hadOld && old.Spec.NodeName != "" && (!hasNew || new.Spec.NodeName != old.Spec.NodeName) {
 		v.podsByNode.Delete(old.Spec.NodeName + "/" + key)
 	}

@@ -61,6 +61,7 @@ func (p *position) TimeUnixNano() int64 { return p.timeUnixNano }
 // indexes are derived from the tables, kept in step by the tables' index
 // functions, and therefore in no snapshot.
 type indexes struct {
+	ended               *btree.Map[string, *corev1.Pod]  // key of Pods: those in a terminal phase
 	podsByNode          *btree.Map[string, *corev1.Pod]  // node/namespace/name
 	usage               *btree.Map[string, *model.Usage] // node
 	nominationsByNode   *btree.Map[string, *Nomination]  // node/namespace/name
@@ -90,6 +91,7 @@ func newView() *View {
 		marks:           newTable(markTable),
 		indexes: indexes{
 			podsByNode:          btree.NewMap[string, *corev1.Pod](degree),
+			ended:               btree.NewMap[string, *corev1.Pod](degree),
 			usage:               btree.NewMap[string, *model.Usage](degree),
 			nominationsByNode:   btree.NewMap[string, *Nomination](degree),
 			nominationsByVictim: btree.NewMap[string, *Nomination](degree),
@@ -135,6 +137,7 @@ func (v *View) fork() *View {
 		marks:           v.marks.fork(),
 		indexes: indexes{
 			podsByNode:          v.podsByNode.Copy(),
+			ended:               v.ended.Copy(),
 			usage:               v.usage.Copy(),
 			nominationsByNode:   v.nominationsByNode.Copy(),
 			nominationsByVictim: v.nominationsByVictim.Copy(),
@@ -154,6 +157,38 @@ func (v *View) fork() *View {
 // PodsOnNode calls f for every pod bound to a node, in key order.
 func (v *View) PodsOnNode(node string, f func(pod *corev1.Pod) bool) {
 	scanFrom(v.podsByNode, node+"/", node+"/", func(_ string, pod *corev1.Pod) bool { return f(pod) })
+}
+
+// NodesWithPods calls f for the name of every node that a pod is bound to,
+// whether the node is there or not.
+func (v *View) NodesWithPods(f func(node string) bool) {
+	from := ""
+	for {
+		key, pod, ok := first(v.podsByNode, from)
+		if !ok || !f(pod.Spec.NodeName) {
+			return
+		}
+		from = afterPrefix(key[:len(pod.Spec.NodeName)+1])
+	}
+}
+
+// EndedPods is the number of pods in a terminal phase.
+func (v *View) EndedPods() int { return v.ended.Len() }
+
+// ScanEndedPods calls f for every pod in a terminal phase, in key order.
+func (v *View) ScanEndedPods(f func(pod *corev1.Pod) bool) {
+	v.ended.Scan(func(_ string, pod *corev1.Pod) bool { return f(pod) })
+}
+
+// OldestEventUnixNano is when the least recently changed event was last seen,
+// and whether there is one.
+func (v *View) OldestEventUnixNano() (int64, bool) {
+	_, key, ok := v.eventOrder.Min()
+	if !ok {
+		return 0, false
+	}
+	e, _ := v.Events.Get(key)
+	return lastSeenUnixNano(e), true
 }
 
 // Usage is what the running pods of a node have requested. It must not be
