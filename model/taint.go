@@ -5,11 +5,16 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// tolerates says whether any of the tolerations tolerates the taint. The numeric operators Lt and Gt are alpha in
-// Kubernetes and tolerate nothing here; the logger that upstream's method wants speaks only for those.
+// Tolerates says whether the toleration tolerates the taint. The numeric operators Lt and Gt are alpha in Kubernetes and
+// tolerate nothing here; the logger that upstream's method wants speaks only for those.
+func Tolerates(toleration *corev1.Toleration, taint *corev1.Taint) bool {
+	return toleration.ToleratesTaint(klog.Logger{}, taint, false)
+}
+
+// tolerates says whether any of the tolerations tolerates the taint.
 func tolerates(tolerations []corev1.Toleration, taint *corev1.Taint) bool {
 	for i := range tolerations {
-		if tolerations[i].ToleratesTaint(klog.Logger{}, taint, false) {
+		if Tolerates(&tolerations[i], taint) {
 			return true
 		}
 	}
