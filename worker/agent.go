@@ -193,14 +193,19 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-fired:
 		}
 		stopTimer(timer)
-		now := a.clock.Now()
-		a.locked(func() {
-			for _, f := range a.inputs.take() {
-				f(now)
-			}
-			a.core.Tick(now)
-		})
+		a.locked(func() { a.core.Tick(a.clock.Now()) })
 	}
+}
+
+// drain gives the core what has come in, and says whether anything had.
+func (a *Agent) drain(now time.Time) bool {
+	items := a.inputs.take()
+	a.locked(func() {
+		for _, f := range items {
+			f(now)
+		}
+	})
+	return len(items) > 0
 }
 
 func stopTimer(t clock.Timer) {
@@ -243,8 +248,22 @@ func (a *Agent) timer() clock.Timer {
 	return a.clock.NewTimer(max(next.Sub(a.clock.Now()), 0))
 }
 
-// act starts everything that is to be done now.
+// act starts everything that is to be done now. Reports come last, so that they tell what came of it where that is known
+// at once.
 func (a *Agent) act(ctx context.Context, now time.Time) {
+	for {
+		came := a.drain(now)
+		a.makeCalls(ctx, now)
+		if !came {
+			break
+		}
+	}
+	a.report(ctx, now)
+	a.register(ctx, now)
+	a.probe(ctx, now)
+}
+
+func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 	a.locked(func() { a.queue = append(a.queue, a.core.TakeActions()...) })
 	for len(a.queue) > 0 {
 		next := a.queue[0]
@@ -268,9 +287,6 @@ func (a *Agent) act(ctx context.Context, now time.Time) {
 		}
 		a.call(ctx, next, hook)
 	}
-	a.report(ctx, now)
-	a.register(ctx, now)
-	a.probe(ctx, now)
 }
 
 func (a *Agent) call(ctx context.Context, action Action, hook bool) {

@@ -13,6 +13,9 @@ import (
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
+// quietStart is how long a pod may take to start before it is reported as being about to.
+const quietStart = 500 * time.Millisecond
+
 // CoreOptions are what a Core needs to know of its surroundings.
 type CoreOptions struct {
 	// Node is the node as it registers itself.
@@ -67,16 +70,17 @@ func (c *Core) setNode(n *corev1.Node) {
 	c.alloc = model.Allocatable(n)
 }
 
-// Adopt takes over the pods that the runtime kept from before. It must come before any other input.
+// Adopt takes over the pods that the runtime kept from before. It must come before any other input. Nothing is done about
+// them until the first assignment tells what became of them meanwhile.
 func (c *Core) Adopt(pods []runtime.Pod, now time.Time) {
 	pods = slices.Clone(pods)
 	slices.SortFunc(pods, func(a, b runtime.Pod) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
 	for i := range pods {
 		p := newPodState(pods[i].Pod, c.classes.Of(pods[i].Pod), &c.env, now)
 		p.adopt(pods[i].Containers)
+		p.adopted = true
 		c.pods[p.pod.UID] = p
 		c.count(p)
-		c.step(p, now)
 	}
 }
 
@@ -120,7 +124,9 @@ func (c *Core) Assign(a Assignment, now time.Time) {
 	}
 	if first {
 		for _, uid := range c.uids() {
-			c.note(c.pods[uid], now)
+			if p := c.pods[uid]; p != nil {
+				c.step(p, now)
+			}
 		}
 	}
 }
@@ -138,9 +144,9 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 	p := c.pods[pod.UID]
 	if p == nil {
 		p = newPodState(pod, c.classes.Of(pod), &c.env, now)
+		c.pods[pod.UID] = p
 		p.recall()
 		p.sum = digest(ownStatus(&pod.Status), false)
-		c.pods[pod.UID] = p
 		if p.admission == admitted {
 			c.count(p)
 		} else if pod.DeletionTimestamp == nil && !model.Terminal(pod) {
@@ -149,6 +155,11 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 	} else {
 		p.gone = false
 		p.assign(pod, now)
+		if p.adopted {
+			p.adopted = false
+			p.recall()
+			p.sum = digest(ownStatus(&pod.Status), false)
+		}
 	}
 	c.step(p, now)
 }
@@ -207,11 +218,14 @@ func (c *Core) TakeActions() []Action {
 
 // step moves one pod on and takes note of what that brought.
 func (c *Core) step(p *podState, now time.Time) {
+	if !c.synced {
+		return
+	}
 	p.step(now)
 	c.actions = append(c.actions, p.out...)
 	p.out = nil
-	c.setTimer(p, now)
 	c.note(p, now)
+	c.setTimer(p, now)
 	if p.counted && (p.removal == removalDone || !p.alive() && !p.stopAt.IsZero()) {
 		c.usage = c.usage.Without(p.class)
 		p.counted = false
@@ -255,7 +269,20 @@ func (c *Core) note(p *podState, now time.Time) {
 	if !c.synced || p.gone {
 		return
 	}
+	if p.removal == removalUnderWay && p.removeRetryAt.IsZero() {
+		return // its end and its removal are one report
+	}
 	s := p.status(now)
+	if s.Phase == corev1.PodPending && p.starting() {
+		// A quick start is one report and not two.
+		if p.quietUntil.IsZero() {
+			p.quietUntil = now.Add(quietStart)
+		}
+		if now.Before(p.quietUntil) {
+			p.wakeAt(p.quietUntil)
+			return
+		}
+	}
 	sum := digest(&s, p.removal == removalDone)
 	if sum == p.sum {
 		return

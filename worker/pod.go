@@ -45,6 +45,9 @@ type podState struct {
 	queued    bool   // waits in Core's report queue
 	inReport  bool   // part of the report under way
 	held      bool
+	adopted   bool // found in the runtime, not assigned yet
+
+	quietUntil time.Time // its first start is not reported before
 }
 
 // podEnv is what all pods of a node share.
@@ -139,10 +142,6 @@ func newPodState(pod *corev1.Pod, class *model.Class, env *podEnv, now time.Time
 		p.ctrs = append(p.ctrs, ctr{spec: &pod.Spec.Containers[i], role: roleApp, attempt: -1})
 	}
 	p.startTime = now
-	if t := pod.Status.StartTime; t != nil {
-		p.startTime = t.Time
-	}
-	p.rememberConditions(pod.Status.Conditions)
 	return p
 }
 
@@ -175,16 +174,21 @@ func (p *podState) adopt(containers []runtime.Container) {
 		if c.exit != nil {
 			c.state = ctrEnded
 		}
-		if rc.StartedAt.Before(p.startTime) && !rc.StartedAt.IsZero() && p.pod.Status.StartTime == nil {
+		if rc.StartedAt.Before(p.startTime) && !rc.StartedAt.IsZero() {
 			p.startTime = rc.StartedAt
 		}
 	}
 	p.admission = admitted
 }
 
-// recall fills in, from the status that the servers keep, containers that the runtime knows nothing of: what had ended
-// is not run again (T7), what ran when it was lost counts as ended for an unknown reason.
+// recall takes from the status that the servers keep what the agent cannot know otherwise: when the pod started, since
+// when conditions hold, and containers that the runtime knows nothing of: what had ended is not run again (T7), what ran
+// when it was lost counts as ended for an unknown reason.
 func (p *podState) recall() {
+	if t := p.pod.Status.StartTime; t != nil {
+		p.startTime = t.Time
+	}
+	p.rememberConditions(p.pod.Status.Conditions)
 	recall := func(statuses []corev1.ContainerStatus) {
 		for i := range statuses {
 			s := &statuses[i]
@@ -302,6 +306,16 @@ func (c *ctr) ended(exit *runtime.Exit) {
 
 // alive says whether a process of the container may be there.
 func (c *ctr) alive() bool { return c.state != ctrIdle && c.state != ctrEnded }
+
+// starting says whether the start of some container is under way.
+func (p *podState) starting() bool {
+	for i := range p.ctrs {
+		if p.ctrs[i].state == ctrStarting {
+			return true
+		}
+	}
+	return false
+}
 
 func (p *podState) alive() bool {
 	for i := range p.ctrs {

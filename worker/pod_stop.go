@@ -69,7 +69,9 @@ func (p *podState) stopContainer(c *ctr, now, deadline time.Time) {
 		return // its start is under way; it is stopped when the runtime says that it runs
 	}
 	if c.stop == stopNone {
-		p.emit(corev1.EventTypeNormal, "Killing", "Stopping container "+c.spec.Name)
+		if !c.replacedBy { // told already
+			p.emit(corev1.EventTypeNormal, "Killing", "Stopping container "+c.spec.Name)
+		}
 		if p.preStop(c, now, deadline) {
 			c.stop = stopHook
 		} else {

@@ -1,0 +1,337 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/fake"
+)
+
+// TestTranscripts replays testdata/*.txt: a node's Core over the fake runtime, with time moved by hand. The verbs are
+// the methods of bench below.
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		b := &bench{t: t}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			b.t, b.out = t, strings.Builder{}
+			b.run(d)
+			if b.out.Len() == 0 {
+				return "ok\n"
+			}
+			return b.out.String()
+		})
+	})
+}
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+type bench struct {
+	t        *testing.T
+	out      strings.Builder
+	clock    *clocktesting.FakeClock
+	timeline *fake.Timeline
+	runtime  *fake.Runtime
+	node     *corev1.Node
+	core     *Core
+	caller   caller
+	events   []runtime.Event
+	pods     map[string]*corev1.Pod
+	deaf     bool // the servers do not answer
+	quiet    bool
+}
+
+func (b *bench) run(d *datadriven.TestData) {
+	switch d.Cmd {
+	case "node":
+		b.newNode(d)
+	case "pod":
+		b.assign(d)
+	case "delete":
+		pod := b.change(d)
+		var grace int64
+		d.ScanArgs(b.t, "grace", &grace)
+		now := metav1.NewTime(b.clock.Now())
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, &grace
+		b.assignPods(pod)
+	case "gone":
+		delete(b.pods, d.CmdArgs[0].Key)
+		b.core.Assign(Assignment{Gone: []types.UID{types.UID(d.CmdArgs[0].Key)}}, b.clock.Now())
+	case "full":
+		var pods []*corev1.Pod
+		for _, a := range d.CmdArgs {
+			pods = append(pods, b.pods[a.Key])
+		}
+		b.core.Assign(Assignment{Full: true, Pods: pods}, b.clock.Now())
+	case "condition":
+		pod := b.change(d)
+		var kind, status string
+		d.ScanArgs(b.t, "type", &kind)
+		d.ScanArgs(b.t, "status", &status)
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+			Type: corev1.PodConditionType(kind), Status: corev1.ConditionStatus(status)})
+		b.assignPods(pod)
+	case "image":
+		pod := b.change(d)
+		d.ScanArgs(b.t, "image", &containerByName(pod, d.CmdArgs[1].Key).Image)
+		b.assignPods(pod)
+	case "deadline":
+		pod := b.change(d)
+		var s int64
+		d.ScanArgs(b.t, "seconds", &s)
+		pod.Spec.ActiveDeadlineSeconds = &s
+		b.assignPods(pod)
+	case "crash":
+		var attempt, code int
+		d.ScanArgs(b.t, "attempt", &attempt)
+		d.ScanArgs(b.t, "code", &code)
+		id := runtime.ID{Pod: types.UID(d.CmdArgs[0].Key), Container: d.CmdArgs[1].Key, Attempt: int32(attempt)}
+		if err := b.runtime.Crash(id, int32(code)); err != nil {
+			fmt.Fprintln(&b.out, err)
+		}
+	case "servers":
+		b.deaf = d.CmdArgs[0].Key == "down"
+		if !b.deaf {
+			b.core.Reported(false)
+		}
+	case "restart":
+		b.restart(d.HasArg("lost"))
+	case "advance":
+		by, err := time.ParseDuration(d.CmdArgs[0].Key)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		b.advance(by)
+		return
+	case "status":
+		b.status(d.CmdArgs[0].Key)
+		return
+	case "timers":
+		next, ok := b.core.Next()
+		fmt.Fprintln(&b.out, next.Sub(epoch), ok)
+		return
+	default:
+		b.t.Fatalf("unknown command %s", d.Cmd)
+	}
+	b.settle()
+}
+
+func (b *bench) newNode(d *datadriven.TestData) {
+	b.clock = clocktesting.NewFakeClock(epoch)
+	b.timeline = fake.NewTimeline(b.clock)
+	b.pods = map[string]*corev1.Pod{}
+	b.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}}
+	list := corev1.ResourceList{"pods": resource.MustParse("10")}
+	for _, a := range d.CmdArgs {
+		list[corev1.ResourceName(a.Key)] = resource.MustParse(a.Vals[0])
+	}
+	b.node.Status.Allocatable = list
+	b.runtime = fake.New(b.timeline)
+	b.restart(false)
+}
+
+// restart is a new agent over the same runtime, or over an empty one.
+func (b *bench) restart(lost bool) {
+	if lost {
+		b.runtime = fake.New(b.timeline)
+	}
+	b.core = NewCore(CoreOptions{Node: b.node, RuntimeName: "fake", HostIPs: []string{"10.0.0.1"},
+		Event: func(pod *corev1.Pod, _, reason, message string) { b.trace("event %s %s: %s", pod.Name, reason, message) }})
+	b.caller = caller{runtime: b.runtime, hostIPs: []string{"10.0.0.1"}, podIP: b.core.env.podIP}
+	b.events = nil
+	pods, err := b.runtime.Open(func(ev runtime.Event) { b.events = append(b.events, ev) })
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.core.Adopt(pods, b.clock.Now())
+}
+
+func (b *bench) assign(d *datadriven.TestData) {
+	var pods []*corev1.Pod
+	for _, doc := range strings.Split(d.Input, "---\n") {
+		pod := &corev1.Pod{}
+		if err := yaml.UnmarshalStrict([]byte(doc), pod); err != nil {
+			b.t.Fatal(err)
+		}
+		pod.Namespace, pod.UID = "default", types.UID(pod.Name)
+		if pod.Spec.NodeName == "" {
+			pod.Spec.NodeName = "n1"
+		}
+		if pod.Status.Phase == "" {
+			pod.Status.Phase = corev1.PodPending
+		}
+		pods = append(pods, pod)
+	}
+	b.assignPods(pods...)
+}
+
+func (b *bench) change(d *datadriven.TestData) *corev1.Pod {
+	pod := b.pods[d.CmdArgs[0].Key]
+	if pod == nil {
+		b.t.Fatalf("no pod %s", d.CmdArgs[0].Key)
+	}
+	return pod.DeepCopy()
+}
+
+func (b *bench) assignPods(pods ...*corev1.Pod) {
+	for _, p := range pods {
+		b.pods[p.Name] = p
+	}
+	b.core.Assign(Assignment{Pods: pods}, b.clock.Now())
+}
+
+// settle lets everything happen that happens at this moment.
+func (b *bench) settle() {
+	for {
+		now := b.clock.Now()
+		b.core.Tick(now)
+		actions := b.core.TakeActions()
+		events := b.events
+		b.events = nil
+		for _, ev := range events {
+			b.core.Observe(ev, now)
+		}
+		for _, a := range actions {
+			b.traceAction(a)
+			b.core.Done(b.caller.do(context.Background(), a), now)
+		}
+		if len(actions) == 0 && len(events) == 0 {
+			b.report()
+			return
+		}
+	}
+}
+
+func (b *bench) advance(by time.Duration) {
+	end := b.clock.Now().Add(by)
+	for {
+		next := end
+		if t, ok := b.core.Next(); ok && t.Before(next) {
+			next = t
+		}
+		if t, ok := b.timeline.Next(); ok && t.Before(next) {
+			next = t
+		}
+		if next.After(b.clock.Now()) {
+			b.clock.SetTime(next)
+		}
+		b.timeline.Advance(b.clock.Now())
+		b.settle()
+		if !next.Before(end) {
+			return
+		}
+	}
+}
+
+func (b *bench) trace(format string, args ...any) {
+	fmt.Fprintf(&b.out, "%s "+format+"\n", append([]any{b.clock.Now().Sub(epoch)}, args...)...)
+}
+
+func (b *bench) traceAction(a Action) {
+	name := a.Pod.Name + "/" + a.ID.Container
+	switch a.Kind {
+	case ActionSignal:
+		b.trace("%s %s#%d", a.Signal, name, a.ID.Attempt)
+	case ActionRemove:
+		b.trace("remove %s", a.Pod.Name)
+	case ActionPreStop:
+		b.trace("preStop %s#%d within %s", name, a.ID.Attempt, a.Timeout)
+	default:
+		b.trace("%s %s#%d", a.Kind, name, a.ID.Attempt)
+	}
+}
+
+// report plays the servers: it stores what is reported, and drops what was removed.
+func (b *bench) report() {
+	for _, r := range b.core.TakeReports(100, b.clock.Now()) {
+		if b.deaf {
+			continue
+		}
+		b.trace("report %s", summary(r.Name, &r.Status, r.Removed))
+		pod := b.pods[r.Name].DeepCopy()
+		foreign := pod.Status.Conditions
+		pod.Status = r.Status
+		for _, c := range foreign {
+			if !owned(c.Type) {
+				pod.Status.Conditions = append(pod.Status.Conditions, c)
+			}
+		}
+		b.pods[r.Name] = pod
+		if r.Removed {
+			delete(b.pods, r.Name)
+		}
+	}
+	if !b.deaf {
+		b.core.Reported(true)
+	}
+}
+
+func owned(t corev1.PodConditionType) bool {
+	for _, o := range OwnedConditions() {
+		if o == t {
+			return true
+		}
+	}
+	return false
+}
+
+func summary(name string, s *corev1.PodStatus, removed bool) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", name, s.Phase)
+	if s.Reason != "" {
+		fmt.Fprintf(&b, "(%s)", s.Reason)
+	}
+	for _, c := range s.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			b.WriteString(" ready")
+		}
+	}
+	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
+		for i := range list {
+			fmt.Fprintf(&b, " %s=%s", list[i].Name, stateText(list[i].State))
+			if list[i].RestartCount > 0 {
+				fmt.Fprintf(&b, "#%d", list[i].RestartCount)
+			}
+		}
+	}
+	if removed {
+		b.WriteString(" REMOVED")
+	}
+	return b.String()
+}
+
+func stateText(s corev1.ContainerState) string {
+	switch {
+	case s.Running != nil:
+		return "running"
+	case s.Terminated != nil:
+		return fmt.Sprintf("%s(%d)", s.Terminated.Reason, s.Terminated.ExitCode)
+	case s.Waiting != nil:
+		return s.Waiting.Reason
+	}
+	return "-"
+}
+
+func (b *bench) status(name string) {
+	_, s, ok := b.core.Pod(types.UID(name), b.clock.Now())
+	if !ok {
+		fmt.Fprintln(&b.out, "not here")
+		return
+	}
+	text, err := yaml.Marshal(s)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.out.Write(text)
+}
