@@ -33,6 +33,8 @@ func (c *Client) API() (*API, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A person may look at the traffic with --v=8.
+	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	httpClient, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the connection: %w", err)

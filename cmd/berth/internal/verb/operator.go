@@ -1,0 +1,195 @@
+package verb
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-dev/berth/api/operator"
+)
+
+func (e *Env) operator() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "operator",
+		Short: "Look after the servers: their log, snapshots, digests and leader",
+		Args:  cobra.NoArgs,
+		RunE:  needsSubcommand,
+	}
+	raft := &cobra.Command{Use: "raft", Short: "See and change which servers keep the log", Args: cobra.NoArgs, RunE: needsSubcommand}
+	raft.AddCommand(e.listPeers(), e.removePeer())
+	cmd.AddCommand(raft, e.snapshot(), e.status(), e.transferLeader(), e.verify(), e.gossipKey())
+	return cmd
+}
+
+func (e *Env) status() *cobra.Command {
+	return e.outputFlag(&cobra.Command{
+		Use:   "status",
+		Short: "Show what the server that answers knows of itself",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := e.Client.API()
+			if err != nil {
+				return err
+			}
+			var s operator.Status
+			if err := api.Operator(cmd.Context(), http.MethodGet, operator.PathStatus, nil, &s); err != nil {
+				return fmt.Errorf("reading the status: %w", err)
+			}
+			return e.print(&s, func(w io.Writer) {
+				row(w, "Name:", s.Name)
+				row(w, "ID:", s.ID)
+				row(w, "Version:", s.Version)
+				row(w, "State:", s.State)
+				row(w, "Leader:", orDash(s.Leader))
+				row(w, "Term:", s.Term)
+				row(w, "Committed:", fmt.Sprintf("index %d", s.CommitIndex))
+				row(w, "Applied:", fmt.Sprintf("index %d, revision %d", s.AppliedIndex, s.Revision))
+				health := "yes"
+				if !s.Healthy {
+					health = "no: " + s.Message
+				}
+				row(w, "Healthy:", health)
+			})
+		},
+	})
+}
+
+func (e *Env) listPeers() *cobra.Command {
+	return e.outputFlag(&cobra.Command{
+		Use:   "list-peers",
+		Short: "List the servers that keep the log",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := e.Client.API()
+			if err != nil {
+				return err
+			}
+			var c operator.RaftConfiguration
+			if err := api.Operator(cmd.Context(), http.MethodGet, operator.PathRaftConfiguration, nil, &c); err != nil {
+				return fmt.Errorf("reading the servers: %w", err)
+			}
+			return e.print(&c, func(w io.Writer) {
+				row(w, "ID", "NAME", "ADDRESS", "SUFFRAGE", "LEADER", "LAST INDEX", "HEALTHY")
+				for _, s := range c.Servers {
+					health, last := "-", "-"
+					if s.Healthy != nil {
+						health = map[bool]string{true: "yes", false: "no"}[*s.Healthy]
+					}
+					if s.LastIndex > 0 {
+						last = fmt.Sprint(s.LastIndex)
+					}
+					row(w, s.ID, orDash(s.Name), s.Address, s.Suffrage, yes(s.Leader), last, health)
+				}
+			})
+		},
+	})
+}
+
+func (e *Env) removePeer() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove-peer ID",
+		Short: "Take a server out of those that keep the log",
+		Long:  "Take a server that will not come back out of those that keep the log, so that it no longer counts for a majority.",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := e.Client.API()
+			if err != nil {
+				return err
+			}
+			path := operator.PathRaftServers + "/" + url.PathEscape(args[0])
+			if err := api.Operator(cmd.Context(), http.MethodDelete, path, nil, nil); err != nil {
+				return err
+			}
+			fmt.Fprintf(e.Out, "server %s removed\n", args[0])
+			return nil
+		},
+	}
+}
+
+func (e *Env) transferLeader() *cobra.Command {
+	return e.outputFlag(&cobra.Command{
+		Use:   "transfer-leader [ID]",
+		Short: "Hand leadership to another server, or to the one named",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := e.Client.API()
+			if err != nil {
+				return err
+			}
+			var req operator.TransferLeaderRequest
+			if len(args) == 1 {
+				req.ID = args[0]
+			}
+			var res operator.TransferLeaderResult
+			if err := api.Operator(cmd.Context(), http.MethodPost, operator.PathTransferLeader, req, &res); err != nil {
+				return err
+			}
+			return e.print(&res, func(w io.Writer) {
+				if res.To == "" {
+					fmt.Fprintf(w, "%s gave up leadership; the others are electing a leader\n", res.From)
+					return
+				}
+				fmt.Fprintf(w, "leadership went from %s to %s\n", res.From, res.To)
+			})
+		},
+	})
+}
+
+func (e *Env) verify() *cobra.Command {
+	return e.outputFlag(&cobra.Command{
+		Use:   "verify",
+		Short: "Compare the servers' states at one log index",
+		Long:  "Ask every server for a digest of its whole state at one log index and compare them. The exit status is 0 only if all answered and all are equal.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := e.Client.API()
+			if err != nil {
+				return err
+			}
+			var v operator.VerifyResult
+			if err := api.Operator(cmd.Context(), http.MethodPost, operator.PathVerify, nil, &v); err != nil {
+				return err
+			}
+			err = e.print(&v, func(w io.Writer) {
+				row(w, "SERVER", "DIGEST")
+				for _, s := range v.Servers {
+					digest := s.Digest
+					if s.Error != "" {
+						digest = "error: " + s.Error
+					}
+					row(w, s.Name, digest)
+				}
+				verdict := "the states are equal"
+				if !v.Equal {
+					verdict = "THE STATES ARE NOT ALL EQUAL"
+				}
+				fmt.Fprintf(w, "\n%s at index %d, revision %d\n", verdict, v.Index, v.Revision)
+			})
+			if err == nil && !v.Equal {
+				return ErrFailed
+			}
+			return err
+		},
+	})
+}
+
+func (e *Env) gossipKey() *cobra.Command {
+	return &cobra.Command{
+		Use:   "gossip-key",
+		Short: "Make a key for gossip.encryption_key",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			key := make([]byte, 32)
+			if _, err := io.ReadFull(rand.Reader, key); err != nil {
+				return fmt.Errorf("making a key: %w", err)
+			}
+			_, err := fmt.Fprintln(e.Out, base64.StdEncoding.EncodeToString(key))
+			return err
+		},
+	}
+}
