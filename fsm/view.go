@@ -217,3 +217,14 @@ func (v *View) SchedulerConfig() *berthv1.SchedulerConfiguration {
 }
 
 var defaultConfig = berthv1.Default()
+
+// QueueLengths are how many pods wait, by state; those that wait for their
+// victims count as waiting.
+type QueueLengths struct{ Active, Backoff, Waiting, Gated int }
+
+// QueueLengths counts the queue without walking it.
+func (v *View) QueueLengths() QueueLengths {
+	q := QueueLengths{Active: v.order.Len(), Backoff: v.backoffs.Len(), Waiting: v.waiting.Len()}
+	q.Gated = v.Queue.Len() - q.Active - q.Backoff - q.Waiting
+	return q
+}
