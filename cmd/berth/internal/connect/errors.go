@@ -27,6 +27,7 @@ type trust struct {
 type NoServerError struct {
 	Attempts []Attempt
 	trust    trust
+	at       time.Time
 }
 
 func (e *NoServerError) Error() string {

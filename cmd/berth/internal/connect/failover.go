@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // failover sends each request to the first server that can be reached, beginning
@@ -24,7 +25,17 @@ type failover struct {
 	lost *atomic.Pointer[NoServerError]
 }
 
+// retryAfter is how long the answer "no server" stands. Discovery asks again and
+// again, and would wait for every address each time.
+const retryAfter = 2 * time.Second
+
 func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
+	if lost := f.lost.Load(); lost != nil && time.Since(lost.at) < retryAfter {
+		if req.Body != nil {
+			_ = req.Body.Close() // nothing was read of it
+		}
+		return nil, lost
+	}
 	body := newReplayBody(req)
 	first := int(f.current.Load())
 	var attempts []Attempt
@@ -59,7 +70,7 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	body.settle()
-	lost := &NoServerError{Attempts: attempts, trust: f.trust}
+	lost := &NoServerError{Attempts: attempts, trust: f.trust, at: time.Now()}
 	f.lost.Store(lost)
 	return nil, lost
 }

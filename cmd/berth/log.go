@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/go-logr/logr"
+	"github.com/hashicorp/go-hclog"
+	"k8s.io/klog/v2"
+)
+
+// logLibraries sends what the Kubernetes libraries log to the agent's log.
+func logLibraries(log hclog.Logger) {
+	klog.SetLogger(logr.New(&sink{log: log.Named("kubernetes")}))
+}
+
+// sink writes logr's messages to hclog. What the libraries call information is
+// detail here.
+type sink struct{ log hclog.Logger }
+
+func (s *sink) Init(logr.RuntimeInfo) {}
+
+func (s *sink) level(level int) hclog.Level {
+	if level == 0 {
+		return hclog.Debug
+	}
+	return hclog.Trace
+}
+
+func (s *sink) Enabled(level int) bool { return s.level(level) >= s.log.GetLevel() }
+
+func (s *sink) Info(level int, msg string, kv ...any) { s.log.Log(s.level(level), msg, kv...) }
+
+func (s *sink) Error(err error, msg string, kv ...any) {
+	s.log.Error(msg, append([]any{"error", err}, kv...)...)
+}
+
+func (s *sink) WithValues(kv ...any) logr.LogSink { return &sink{log: s.log.With(kv...)} }
+
+func (s *sink) WithName(name string) logr.LogSink { return &sink{log: s.log.Named(name)} }

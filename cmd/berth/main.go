@@ -1,0 +1,17 @@
+// Command berth is everything in one binary: the agent that servers and workers
+// run, and the command line that talks to them.
+//
+// This package only joins: flags and files become plain values for the packages
+// that do the work, and what they return becomes text and an exit status. The
+// exit status is 0 if it was done, 1 if it was refused or failed, 2 if the
+// command was called wrongly.
+package main
+
+import (
+	"os"
+)
+
+func main() {
+	a := &app{in: os.Stdin, out: os.Stdout, errOut: os.Stderr, getenv: os.Getenv, exit: os.Exit}
+	os.Exit(a.run(os.Args[1:]))
+}
