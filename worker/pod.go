@@ -193,7 +193,7 @@ func (p *podState) recall() {
 		for i := range statuses {
 			s := &statuses[i]
 			c := p.find(s.Name)
-			if c == nil || c.attempt >= 0 || c.state != ctrIdle {
+			if c == nil || c.alive() || c.attempt >= 0 && c.attempt >= s.RestartCount {
 				continue
 			}
 			last := exitOf(s.LastTerminationState.Terminated)

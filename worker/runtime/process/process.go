@@ -1,0 +1,249 @@
+// Package process is the container runtime that needs no images: a container's command is a process of the host, in a
+// cgroup and a session of its own, watched over by a shim (package shim) that outlives the agent.
+//
+// What a container gets of its surroundings: the host's file system and network, its volumes as directories (see
+// Options.Mounts), an environment that is not the agent's, a scratch directory to work in, and its output in log files.
+// Images are ignored, and the first container of a pod that names one is told so through Options.Event. It must never
+// touch a process that is not a container's, which is why shims and not process numbers are signalled.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/process/shim"
+)
+
+// IsShim says whether the process's arguments are those of a shim; the program must then exit with ShimMain.
+func IsShim(args []string) bool { return shim.Is(args) }
+
+// ShimMain is a shim's life; it returns the exit status.
+func ShimMain(args []string) int { return shim.Main(args) }
+
+// MountMode says how a container finds its volumes.
+type MountMode string
+
+const (
+	// MountAuto: MountBind where the host lets this process have mount namespaces, else MountEnv.
+	MountAuto MountMode = ""
+	// MountBind gives each container a mount namespace and mounts its volumes where it expects them. Mount points that
+	// the host does not have are made there, as empty directories or files.
+	MountBind MountMode = "bind"
+	// MountEnv leaves the host's file system as it is: volumes are directories whose paths are in the environment.
+	MountEnv MountMode = "env"
+)
+
+// VolumeEnv is the environment variable that holds the path of a volume, in every mode: BERTH_VOLUME_ and the volume's
+// name in upper case with _ for -.
+const VolumeEnv = "BERTH_VOLUME_"
+
+// TerminationEnv is the environment variable that holds the path of the termination message.
+const TerminationEnv = "BERTH_TERMINATION_LOG"
+
+// Options configure a Runtime. The zero value of a field means its default.
+type Options struct {
+	// Root keeps one directory a pod, named by its UID. It must outlive the agent.
+	Root string
+	// Mounts says how containers find their volumes.
+	Mounts MountMode
+	// CgroupParent is the cgroup below which containers get theirs; default "/berth". "none": no cgroups.
+	CgroupParent string
+	// PIDs bounds the processes of one container; 0: not.
+	PIDs int64
+	// LogBytes and LogFiles bound a container's log: size of a file (10 MiB), number of files (5).
+	LogBytes int64
+	LogFiles int
+	// Shim is the command that becomes a shim when given shim's arguments; default: this binary.
+	Shim string
+	// Event takes warnings about a pod; may be nil.
+	Event func(pod *corev1.Pod, eventType, reason, message string)
+	// Logger defaults to none.
+	Logger hclog.Logger
+}
+
+// Runtime runs containers as processes of the host.
+type Runtime struct {
+	opts    Options
+	log     hclog.Logger
+	cgroups *cgroupTree
+	bind    bool
+	notify  func(runtime.Event)
+
+	mu      sync.Mutex
+	running map[runtime.ID]*watched
+	closed  bool
+	watch   sync.WaitGroup
+}
+
+var _ runtime.Runtime = (*Runtime)(nil)
+
+// New returns a runtime over the directory opts.Root, which it makes.
+func New(opts Options) (*Runtime, error) {
+	if opts.LogBytes == 0 {
+		opts.LogBytes = 10 << 20
+	}
+	if opts.LogFiles == 0 {
+		opts.LogFiles = 5
+	}
+	if opts.CgroupParent == "" {
+		opts.CgroupParent = "/berth"
+	}
+	if opts.Shim == "" {
+		opts.Shim = "/proc/self/exe" // this very binary, even when its file has been replaced
+	}
+	if opts.Logger == nil {
+		opts.Logger = hclog.NewNullLogger()
+	}
+	root, err := filepath.Abs(opts.Root)
+	if err != nil {
+		return nil, fmt.Errorf("data directory of the process runtime: %w", err)
+	}
+	opts.Root = root
+	// Containers that run as other users must get through to their volumes, but see nothing on the way.
+	if err := os.MkdirAll(root, 0o711); err != nil {
+		return nil, fmt.Errorf("data directory of the process runtime: %w", err)
+	}
+	r := &Runtime{opts: opts, log: opts.Logger, running: map[runtime.ID]*watched{}}
+	if opts.CgroupParent != "none" {
+		if r.cgroups, err = openCgroups(opts.CgroupParent, opts.PIDs); err != nil {
+			r.log.Warn("containers run without cgroups: no limits are enforced", "reason", err)
+			r.cgroups = nil
+		}
+	}
+	if opts.Mounts != MountEnv {
+		err := mayUnshare()
+		r.bind = err == nil
+		if err != nil && opts.Mounts == MountBind {
+			return nil, fmt.Errorf("mount namespaces for containers: %w", err)
+		}
+		if err != nil {
+			r.log.Warn("volumes are not mounted at their paths: containers find them by "+VolumeEnv+"<NAME>", "reason", err)
+		}
+	}
+	return r, nil
+}
+
+// mayUnshare tries to get a mount namespace, on a thread that ends with it.
+func mayUnshare() error {
+	done := make(chan error)
+	go func() {
+		goruntime.LockOSThread() // and never unlocked: the thread is not used again
+		done <- unix.Unshare(unix.CLONE_NEWNS)
+	}()
+	return <-done
+}
+
+// Name implements runtime.Runtime.
+func (r *Runtime) Name() string { return "process" }
+
+// Close stops watching. Containers go on running.
+func (r *Runtime) Close() {
+	r.mu.Lock()
+	r.closed = true
+	for _, w := range r.running {
+		w.conn.Close()
+	}
+	r.mu.Unlock()
+	r.watch.Wait()
+}
+
+// Directories: Root/<pod uid>/pod.pb, and containers/<name>/<attempt>/ with what package shim keeps there.
+
+func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }
+
+func (r *Runtime) dir(id runtime.ID) string {
+	return filepath.Join(r.podDir(id.Pod), "containers", id.Container, strconv.Itoa(int(id.Attempt)))
+}
+
+func (r *Runtime) find(id runtime.ID) (*watched, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w := r.running[id]; w != nil {
+		return w, nil
+	}
+	return nil, fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
+}
+
+// Signal implements runtime.Runtime.
+func (r *Runtime) Signal(ctx context.Context, id runtime.ID, signal runtime.Signal) error {
+	w, err := r.find(id)
+	if err != nil {
+		return err
+	}
+	op := shim.OpStop
+	if signal == runtime.Kill {
+		op = shim.OpKill
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	ans, err := ask(ctx, r.dir(id), shim.Request{Op: op})
+	if err == nil && ans.Error != "" {
+		err = errors.New(ans.Error)
+		if ans.NotFound {
+			return fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
+		}
+	}
+	if err != nil && signal == runtime.Kill {
+		// The shim does not answer. With it goes the command (Pdeathsig), and what is left is found by its cgroup.
+		r.log.Warn("a container's shim does not answer; killing both", "container", id.String(), "error", err)
+		return w.destroy(r, id)
+	}
+	if err != nil {
+		return fmt.Errorf("sending %s to container %s: %w", signal, id, err)
+	}
+	return nil
+}
+
+// Exec implements runtime.Runtime.
+func (r *Runtime) Exec(ctx context.Context, id runtime.ID, command []string) (runtime.ExecResult, error) {
+	if _, err := r.find(id); err != nil {
+		return runtime.ExecResult{}, err
+	}
+	ans, err := ask(ctx, r.dir(id), shim.Request{Op: shim.OpExec, Command: command})
+	switch {
+	case err != nil:
+		return runtime.ExecResult{}, fmt.Errorf("running a command in container %s: %w", id, err)
+	case ans.NotFound:
+		return runtime.ExecResult{}, fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
+	case ans.Error != "":
+		return runtime.ExecResult{}, errors.New(ans.Error)
+	}
+	return runtime.ExecResult{Code: ans.Code, Output: ans.Output}, nil
+}
+
+// Remove implements runtime.Runtime.
+func (r *Runtime) Remove(_ context.Context, pod types.UID) error {
+	r.mu.Lock()
+	for id := range r.running {
+		if id.Pod == pod {
+			r.mu.Unlock()
+			return fmt.Errorf("removing pod %s: container %s still runs", pod, id.Container)
+		}
+	}
+	r.mu.Unlock()
+	for _, id := range r.attempts(pod) {
+		if err := r.cgroups.removeContainer(id); err != nil {
+			r.log.Warn("a container's cgroup could not be removed", "container", id.String(), "error", err)
+		}
+	}
+	dir := r.podDir(pod)
+	err := errors.Join(os.RemoveAll(filepath.Join(dir, "containers")), os.RemoveAll(filepath.Join(dir, podFile)))
+	if err != nil {
+		return fmt.Errorf("removing pod %s: %w", pod, err)
+	}
+	_ = os.Remove(dir) // volumes may still be there
+	return nil
+}

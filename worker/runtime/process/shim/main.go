@@ -1,0 +1,337 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	goruntime "runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// shim is one running shim.
+type shim struct {
+	config Config
+	dir    *os.Root
+	log    *logFile
+	pumps  sync.WaitGroup
+
+	// mu is held while a process is started and taken note of, so that its end cannot come first.
+	mu      sync.Mutex
+	main    int
+	ended   bool
+	waiting map[int]chan<- syscall.WaitStatus // execs
+}
+
+// Main is the shim's whole life; it returns the exit status of its process.
+func Main(args []string) int {
+	unix.CloseOnExec(readyFD)
+	unix.CloseOnExec(lockFD)
+	ready := os.NewFile(readyFD, "ready")
+	// The agent's end is not the container's. Caught and not ignored, since the command would inherit the ignoring.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE)
+	s, state, err := start(args[2])
+	msg := Ready{State: state}
+	if err != nil {
+		msg.Error = err.Error()
+		var ce *commandError
+		msg.Command = errors.As(err, &ce)
+	}
+	// Nobody may be listening any more: the agent was killed meanwhile. The container runs all the same.
+	_ = json.NewEncoder(ready).Encode(msg)
+	ready.Close()
+	if err != nil {
+		return 1
+	}
+	exit := s.reap()
+	exit.StartedAt = state.StartedAt
+	s.finish(exit)
+	return 0
+}
+
+// commandError is the fault of the container's command.
+type commandError struct{ err error }
+
+func (e *commandError) Error() string { return e.err.Error() }
+func (e *commandError) Unwrap() error { return e.err }
+
+func start(dir string) (*shim, State, error) {
+	s := &shim{waiting: map[int]chan<- syscall.WaitStatus{}}
+	b, err := os.ReadFile(filepath.Join(dir, ConfigFile))
+	if err != nil {
+		return nil, State{}, err
+	}
+	if err := json.Unmarshal(b, &s.config); err != nil {
+		return nil, State{}, fmt.Errorf("reading %s: %w", ConfigFile, err)
+	}
+	// What the command leaves behind must come to the shim, or it could not be ended with it.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, State{}, fmt.Errorf("becoming a subreaper: %w", err)
+	}
+	// The directory stays open, as mounts may hide it.
+	if s.dir, err = os.OpenRoot(dir); err != nil {
+		return nil, State{}, err
+	}
+	listener, err := listen(dir)
+	if err != nil {
+		return nil, State{}, err
+	}
+	if s.log, err = openLog(s.dir, s.config.LogBytes, s.config.LogFiles); err != nil {
+		return nil, State{}, err
+	}
+	if err := mountAll(s.config.Mounts); err != nil {
+		return nil, State{}, err
+	}
+	state, err := s.startMain()
+	if err != nil {
+		return nil, State{}, err
+	}
+	if err := writeJSON(s.dir, StateFile, state); err != nil {
+		_ = syscall.Kill(state.PID, syscall.SIGKILL)
+		return nil, State{}, err
+	}
+	go s.serve(listener)
+	return s, state, nil
+}
+
+// listen makes the control socket. Its path goes through /proc, since the length of a socket's path is limited.
+func listen(dir string) (net.Listener, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	path := SocketPath(d)
+	_ = os.Remove(path)
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("making the control socket: %w", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	return l, nil
+}
+
+// SocketPath is a short path of the control socket in the open directory.
+func SocketPath(dir *os.File) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), SocketFile)
+}
+
+func (s *shim) startMain() (State, error) {
+	c := &s.config
+	path, err := lookPath(c.Command[0], c.Env, c.WorkDir)
+	if err != nil {
+		return State{}, &commandError{err}
+	}
+	stdout, err := s.pump("stdout")
+	if err != nil {
+		return State{}, err
+	}
+	defer stdout.Close()
+	stderr, err := s.pump("stderr")
+	if err != nil {
+		return State{}, err
+	}
+	defer stderr.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	startedAt := time.Now()
+	var pid int
+	// Pdeathsig goes by thread: the one that starts the command must live as long as the shim.
+	onThread(true, func() { pid, err = s.spawn(path, c.Command, stdout, stderr, true) })
+	if err != nil {
+		return State{}, &commandError{fmt.Errorf("exec: %q: %w", c.Command[0], err)}
+	}
+	s.main = pid
+	started, _ := PIDStart(pid)
+	return State{ShimPID: os.Getpid(), PID: pid, PIDStart: started, StartedAt: startedAt}, nil
+}
+
+// spawn starts a process in the container's cgroup, session of its own. The caller is locked to its thread.
+func (s *shim) spawn(path string, argv []string, stdout, stderr *os.File, mortal bool) (int, error) {
+	c := &s.config
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, err
+	}
+	defer null.Close()
+	attr := &syscall.ProcAttr{Dir: c.WorkDir, Env: c.Env, Files: []uintptr{null.Fd(), stdout.Fd(), stderr.Fd()},
+		Sys: &syscall.SysProcAttr{Setsid: true}}
+	if mortal {
+		attr.Sys.Pdeathsig = syscall.SIGKILL
+	}
+	if c.UID != nil || c.GID != nil || len(c.Groups) > 0 {
+		cred := &syscall.Credential{Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}
+		if c.UID != nil {
+			cred.Uid = uint32(*c.UID)
+		}
+		if c.GID != nil {
+			cred.Gid = uint32(*c.GID)
+		}
+		for _, g := range c.Groups {
+			cred.Groups = append(cred.Groups, uint32(g))
+		}
+		attr.Sys.Credential = cred
+	}
+	if c.CgroupV2 != "" {
+		d, err := os.Open(c.CgroupV2)
+		if err != nil {
+			return 0, err
+		}
+		defer d.Close()
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(d.Fd())
+	}
+	if len(c.TasksV1) > 0 {
+		// cgroup v1 has no way to start a process in a group. But there a thread can be in one, and what it starts is
+		// in it from its first instruction.
+		if err := enter(c.TasksV1); err != nil {
+			return 0, err
+		}
+		defer enter(c.HomeV1)
+	}
+	return syscall.ForkExec(path, argv, attr)
+}
+
+// onThread runs f on a thread of its own that is not the process's first: to the memory controller of cgroup v1, the
+// first thread is the process. With stay, the thread lives as long as the process.
+func onThread(stay bool, f func()) {
+	done := make(chan struct{})
+	var run func(stay bool)
+	run = func(stay bool) {
+		goruntime.LockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			go run(stay) // while this thread is taken
+			<-done
+			goruntime.UnlockOSThread()
+			return
+		}
+		f()
+		close(done)
+		if stay {
+			select {}
+		}
+		goruntime.UnlockOSThread()
+	}
+	go run(stay)
+	<-done
+}
+
+func enter(tasks []string) error {
+	tid := []byte(fmt.Sprint(unix.Gettid()))
+	for _, f := range tasks {
+		if err := os.WriteFile(f, tid, 0); err != nil {
+			return fmt.Errorf("entering a cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// lookPath finds the command as execvp would, by the container's own PATH and in its working directory.
+func lookPath(name string, env []string, dir string) (string, error) {
+	list := ""
+	for _, e := range env {
+		if len(e) > 5 && e[:5] == "PATH=" {
+			list = e[5:]
+		}
+	}
+	at := func(p string) string {
+		if !filepath.IsAbs(p) {
+			return filepath.Join(dir, p)
+		}
+		return p
+	}
+	if filepath.Base(name) != name {
+		return at(name), nil // what is wrong with it, the kernel says
+	}
+	for _, d := range filepath.SplitList(list) {
+		p := filepath.Join(at(d), name)
+		if fi, err := os.Stat(p); err == nil && !fi.IsDir() && unix.Access(p, unix.X_OK) == nil {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("exec: %q: %w", name, exec.ErrNotFound)
+}
+
+// reap waits for the command's end, then ends everything else that it started, as the end of a container would.
+func (s *shim) reap() Exit {
+	var exit Exit
+	for {
+		// First wait, then take the number out of use with the lock held: signals go to nobody else.
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return exit // nothing is left
+		}
+		s.mu.Lock()
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil)
+		if err != nil || pid <= 0 {
+			s.mu.Unlock()
+			continue
+		}
+		if pid == s.main {
+			exit = exitOf(ws)
+			exit.FinishedAt = time.Now()
+			s.ended = true
+		} else if ch, ok := s.waiting[pid]; ok {
+			delete(s.waiting, pid)
+			ch <- ws
+		}
+		ended := s.ended
+		s.mu.Unlock()
+		if ended {
+			killChildren()
+		}
+	}
+}
+
+func exitOf(ws syscall.WaitStatus) Exit {
+	if ws.Signaled() {
+		return Exit{Code: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
+	}
+	return Exit{Code: ws.ExitStatus()}
+}
+
+// finish writes down how it ended. The lock and the sockets go with the process.
+func (s *shim) finish(exit Exit) {
+	drained := make(chan struct{})
+	go func() {
+		s.pumps.Wait()
+		close(drained)
+	}()
+	select {
+	case <-drained:
+	case <-time.After(time.Second): // somebody outside the container holds the other end
+	}
+	s.log.close()
+	_ = s.dir.Remove(SocketFile)
+	if err := writeJSON(s.dir, ExitFile, exit); err != nil {
+		fmt.Fprintln(os.Stderr, "writing down the exit code:", err)
+	}
+}
+
+func writeJSON(dir *os.Root, name string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	f, err := dir.Create(name + ".tmp")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	return dir.Rename(name+".tmp", name)
+}

@@ -1,0 +1,58 @@
+package shim
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// killChildren kills every child of this process. What they leave behind becomes children in turn, since the shim is a
+// subreaper, so repeating it after each end reaches everything.
+func killChildren() {
+	self := os.Getpid()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		f, err := statFields(pid)
+		if err != nil || len(f) < 2 {
+			continue
+		}
+		// A child that is not waited for yet keeps its number, so this cannot hit another.
+		if ppid, _ := strconv.Atoi(string(f[1])); ppid == self && string(f[0]) != "Z" {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// PIDStart is when a process was started, in the kernel's ticks since boot.
+func PIDStart(pid int) (uint64, error) {
+	f, err := statFields(pid)
+	if err != nil {
+		return 0, err
+	}
+	if len(f) < 20 {
+		return 0, fmt.Errorf("/proc/%d/stat is too short", pid)
+	}
+	return strconv.ParseUint(string(f[19]), 10, 64)
+}
+
+// statFields are the fields of /proc/PID/stat after the name, which may hold anything.
+func statFields(pid int) ([][]byte, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return nil, fmt.Errorf("/proc/%d/stat cannot be read", pid)
+	}
+	return bytes.Fields(b[i+1:]), nil
+}

@@ -1,0 +1,105 @@
+// Package shim is the process that stands between the node agent and one container: it starts the container's command,
+// writes its output to log files, learns its exit code, ends everything that it started, and keeps all that on disk. It
+// lives on when the agent does not, so a restarted agent finds containers running and learns how those ended that are
+// gone.
+//
+// A shim is a re-execution of the binary that it is part of (Is, Main). It must stay small in imports and memory, since
+// there is one for every container, and must never decide anything: it does what the agent told it at its start and
+// what comes over its socket. Its files and messages may be read by a newer or an older agent: fields are only added.
+package shim
+
+import "time"
+
+// Arg is the hidden argument that makes the binary a shim: argv[1]; argv[2] is the container's directory.
+const Arg = "berth-container-shim"
+
+// Is says whether the arguments of the process are those of a shim. The program must then call Main and exit with what
+// it returns, before anything else.
+func Is(args []string) bool { return len(args) == 3 && args[1] == Arg }
+
+// Files in a container's directory.
+const (
+	ConfigFile      = "config.json" // Config, by the agent, before the shim starts
+	StateFile       = "state.json"  // State, by the shim, when the command runs
+	ExitFile        = "exit.json"   // Exit, by the shim, when all has ended
+	LogFile         = "log"         // the newest output; older: log.1, log.2 …
+	TerminationFile = "termination" // what the container leaves as its last message
+	SocketFile      = "control"
+	LockFile        = "lock" // held for as long as the shim lives
+)
+
+// File descriptors that the agent hands to the shim.
+const (
+	readyFD = 3 // the shim writes a Ready here
+	lockFD  = 4
+)
+
+// Config is everything that a shim is told.
+type Config struct {
+	Command    []string
+	Env        []string
+	WorkDir    string
+	Mounts     []Mount  `json:",omitempty"` // only with a mount namespace of its own
+	UID        *int64   `json:",omitempty"`
+	GID        *int64   `json:",omitempty"`
+	Groups     []int64  `json:",omitempty"`
+	TasksV1    []string `json:",omitempty"` // cgroup v1: tasks files to be in while starting
+	HomeV1     []string `json:",omitempty"` // and those to go back to
+	CgroupV2   string   `json:",omitempty"` // directory of the cgroup
+	StopSignal int
+	LogBytes   int64 // size at which the log file is rotated
+	LogFiles   int   // how many are kept, the newest included
+}
+
+// Mount is a bind mount.
+type Mount struct {
+	Source, Target string
+	ReadOnly       bool `json:",omitempty"`
+}
+
+// Ready is the shim's first and only message to the agent that started it. With an Error nothing runs.
+type Ready struct {
+	State
+	Error string `json:",omitempty"`
+	// Command: the error is the command's: it cannot be run.
+	Command bool `json:",omitempty"`
+}
+
+// State says what runs.
+type State struct {
+	ShimPID   int
+	PID       int
+	PIDStart  uint64 // start time in /proc/PID/stat: a number that is used again has another one
+	StartedAt time.Time
+}
+
+// Exit says how the command ended.
+type Exit struct {
+	Code       int
+	Signal     int
+	StartedAt  time.Time
+	FinishedAt time.Time
+}
+
+// Request is one message on the control socket; one answer comes back. Op is one of the constants below.
+type Request struct {
+	Op      string
+	Command []string `json:",omitempty"`
+}
+
+const (
+	OpWatch  = "watch"  // no answer; the connection ends when the shim does, after Exit is written
+	OpStop   = "stop"   // the stop signal to the command
+	OpKill   = "kill"   // KILL to everything
+	OpExec   = "exec"   // run Command beside the container's; ends with the connection
+	maxExecB = 4 << 10  // of an exec's output
+	maxLineB = 16 << 10 // of a log line; longer ones are split
+)
+
+// Answer to a Request.
+type Answer struct {
+	Error    string `json:",omitempty"`
+	NotFound bool   `json:",omitempty"` // it has ended
+	Code     int    `json:",omitempty"`
+	Output   []byte `json:",omitempty"`
+}

@@ -1,0 +1,131 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+func (s *shim) serve(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+				time.Sleep(100 * time.Millisecond)
+				continue
+			}
+			return
+		}
+		go s.talk(conn)
+	}
+}
+
+func (s *shim) talk(conn net.Conn) {
+	defer conn.Close()
+	var req Request
+	if err := json.NewDecoder(conn).Decode(&req); err != nil {
+		return
+	}
+	var ans Answer
+	switch req.Op {
+	case OpWatch:
+		_, _ = io.Copy(io.Discard, conn) // until either side is gone
+		return
+	case OpStop:
+		ans = s.signal(syscall.Signal(s.config.StopSignal), false)
+	case OpKill:
+		ans = s.signal(syscall.SIGKILL, true)
+	case OpExec:
+		ans = s.exec(conn, req.Command)
+	default:
+		ans.Error = fmt.Sprintf("unknown request %q", req.Op)
+	}
+	_ = json.NewEncoder(conn).Encode(ans)
+}
+
+// signal reaches the command itself and nobody else: it is a child that is not waited for yet, so its number is its own.
+func (s *shim) signal(sig syscall.Signal, all bool) Answer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return Answer{Error: "the container has ended", NotFound: true}
+	}
+	if err := syscall.Kill(s.main, sig); err != nil {
+		return Answer{Error: err.Error(), NotFound: err == syscall.ESRCH}
+	}
+	if all {
+		killChildren()
+	}
+	return Answer{}
+}
+
+// exec runs a command beside the container's. When the one who asked goes away, so does the command.
+func (s *shim) exec(conn net.Conn, command []string) Answer {
+	if len(command) == 0 {
+		return Answer{Error: "no command"}
+	}
+	path, err := lookPath(command[0], s.config.Env, s.config.WorkDir)
+	if err != nil {
+		return Answer{Error: err.Error()}
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return Answer{Error: err.Error()}
+	}
+	defer r.Close()
+	done := make(chan syscall.WaitStatus, 1)
+	pid, ans := s.startExec(path, command, w, done)
+	w.Close()
+	if pid == 0 {
+		return ans
+	}
+	asked := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, conn)
+		close(asked)
+	}()
+	output := make(chan []byte, 1)
+	go func() {
+		b, _ := io.ReadAll(io.LimitReader(r, maxExecB))
+		output <- b
+		_, _ = io.Copy(io.Discard, r)
+	}()
+	var ws syscall.WaitStatus
+	select {
+	case ws = <-done:
+	case <-asked:
+		s.mu.Lock()
+		if _, ok := s.waiting[pid]; ok {
+			_ = syscall.Kill(-pid, syscall.SIGKILL)
+		}
+		s.mu.Unlock()
+		ws = <-done
+	}
+	ans.Code = exitOf(ws).Code
+	select {
+	case ans.Output = <-output:
+	case <-time.After(100 * time.Millisecond): // it left something running that holds the pipe
+	}
+	return ans
+}
+
+func (s *shim) startExec(path string, command []string, w *os.File, done chan<- syscall.WaitStatus) (int, Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return 0, Answer{Error: "the container has ended", NotFound: true}
+	}
+	var pid int
+	var err error
+	onThread(false, func() { pid, err = s.spawn(path, command, w, w, false) })
+	if err != nil {
+		return 0, Answer{Error: fmt.Sprintf("exec: %q: %v", command[0], err)}
+	}
+	s.waiting[pid] = done
+	return pid, Answer{}
+}

@@ -1,0 +1,293 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/process/shim"
+)
+
+const (
+	podFile = "pod.pb"
+	// defaultPath is a container's PATH where its spec has none.
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// startTimeout bounds the time from a shim's start to its answer.
+	startTimeout = 30 * time.Second
+)
+
+// Start implements runtime.Runtime.
+func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
+	if len(spec.Command) == 0 {
+		return &runtime.StartError{Err: errors.New("the container has no command; images are ignored, so it must have one of its own")}
+	}
+	config, err := r.configure(&spec)
+	if err != nil {
+		return err
+	}
+	dir := r.dir(spec.ID)
+	if err := r.prepare(&spec, dir); err != nil {
+		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
+	}
+	if config.WorkDir == "" {
+		config.WorkDir = filepath.Join(dir, "work")
+	}
+	if err := r.cgroups.forContainer(&spec, config); err != nil {
+		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
+	}
+	w, started, err := r.launch(ctx, dir, config)
+	if err != nil {
+		_ = r.cgroups.removeContainer(spec.ID)
+		var se *runtime.StartError
+		if errors.As(err, &se) {
+			return err
+		}
+		_ = os.RemoveAll(dir)
+		return fmt.Errorf("starting container %s: %w", spec.ID, err)
+	}
+	if spec.Attempt == 0 && spec.Container.Image != "" && r.opts.Event != nil {
+		r.opts.Event(spec.Pod, corev1.EventTypeWarning, "ImageIgnored", fmt.Sprintf(
+			"Container %s runs as a process of the node: its image %q is not used", spec.Container.Name, spec.Container.Image))
+	}
+	r.begin(spec.ID, w, started)
+	return nil
+}
+
+// prepare makes the container's directory and the pod's record.
+func (r *Runtime) prepare(spec *runtime.Spec, dir string) error {
+	if err := os.RemoveAll(dir); err != nil { // of an attempt that did not come to run
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "work"), 0o711); err != nil {
+		return err
+	}
+	if err := os.Chmod(filepath.Join(dir, "work"), 0o777); err != nil {
+		return err
+	}
+	termination := filepath.Join(dir, shim.TerminationFile)
+	if err := os.WriteFile(termination, nil, 0o666); err != nil {
+		return err
+	}
+	if err := os.Chmod(termination, 0o666); err != nil {
+		return err
+	}
+	pod := filepath.Join(r.podDir(spec.ID.Pod), podFile)
+	if _, err := os.Stat(pod); os.IsNotExist(err) {
+		b, err := spec.Pod.Marshal()
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(pod+".tmp", b, 0o600); err != nil {
+			return err
+		}
+		if err := os.Rename(pod+".tmp", pod); err != nil {
+			return err
+		}
+	}
+	// The attempt before this one is kept for its logs and its exit code; older ones are not.
+	for _, old := range r.attempts(spec.ID.Pod) {
+		if old.Container == spec.ID.Container && old.Attempt < spec.Attempt {
+			_ = r.cgroups.removeContainer(old)
+			if old.Attempt < spec.Attempt-1 {
+				if err := os.RemoveAll(r.dir(old)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// configure says what the shim is to do.
+func (r *Runtime) configure(spec *runtime.Spec) (*shim.Config, error) {
+	dir := r.dir(spec.ID)
+	c := &shim.Config{Command: spec.Command, WorkDir: spec.Container.WorkingDir, StopSignal: int(stopSignal(spec.Container)),
+		LogBytes: r.opts.LogBytes, LogFiles: r.opts.LogFiles}
+	hostname := spec.Pod.Spec.Hostname
+	if hostname == "" {
+		hostname = spec.Pod.Name
+	}
+	termination := filepath.Join(dir, shim.TerminationFile)
+	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname, TerminationEnv + "=" + termination}
+	for _, m := range spec.Mounts {
+		name := strings.ToUpper(strings.ReplaceAll(m.Volume, "-", "_"))
+		env = append(env, VolumeEnv+name+"="+m.Source)
+		if r.bind {
+			c.Mounts = append(c.Mounts, shim.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+		}
+	}
+	if p := spec.Container.TerminationMessagePath; p != "" && r.bind {
+		c.Mounts = append(c.Mounts, shim.Mount{Source: termination, Target: p})
+	}
+	c.Env = unique(append(env, spec.Env...))
+	return c, r.identity(spec, c)
+}
+
+// unique keeps the last value of each variable, at the place of the first.
+func unique(env []string) []string {
+	at := map[string]int{}
+	out := env[:0:0]
+	for _, e := range env {
+		name, _, _ := strings.Cut(e, "=")
+		if i, ok := at[name]; ok {
+			out[i] = e
+			continue
+		}
+		at[name] = len(out)
+		out = append(out, e)
+	}
+	return out
+}
+
+// identity is whom the container runs as: its own security context before the pod's.
+func (r *Runtime) identity(spec *runtime.Spec, c *shim.Config) error {
+	var nonRoot *bool
+	if p := spec.Pod.Spec.SecurityContext; p != nil {
+		c.UID, c.GID, nonRoot = p.RunAsUser, p.RunAsGroup, p.RunAsNonRoot
+		c.Groups = append(c.Groups, p.SupplementalGroups...)
+		if p.FSGroup != nil {
+			c.Groups = append(c.Groups, *p.FSGroup)
+		}
+	}
+	if s := spec.Container.SecurityContext; s != nil {
+		if s.RunAsUser != nil {
+			c.UID = s.RunAsUser
+		}
+		if s.RunAsGroup != nil {
+			c.GID = s.RunAsGroup
+		}
+		if s.RunAsNonRoot != nil {
+			nonRoot = s.RunAsNonRoot
+		}
+	}
+	root := c.UID == nil && os.Geteuid() == 0 || c.UID != nil && *c.UID == 0
+	if nonRoot != nil && *nonRoot && root {
+		return fmt.Errorf("container %s has runAsNonRoot and would run as root", spec.Container.Name)
+	}
+	return nil
+}
+
+func stopSignal(c *corev1.Container) syscall.Signal {
+	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
+		if s := unix.SignalNum(string(*c.Lifecycle.StopSignal)); s != 0 {
+			return s
+		}
+	}
+	return syscall.SIGTERM
+}
+
+// launch starts the shim and waits until the command runs.
+func (r *Runtime) launch(ctx context.Context, dir string, config *shim.Config) (*watched, shim.State, error) {
+	var none shim.State
+	b, err := json.Marshal(config)
+	if err != nil {
+		return nil, none, err
+	}
+	// The environment may hold secrets.
+	if err := os.WriteFile(filepath.Join(dir, shim.ConfigFile), b, 0o600); err != nil {
+		return nil, none, err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, shim.LockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, none, err
+	}
+	defer lock.Close() // the shim has it too, and the lock with it
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, none, fmt.Errorf("locking the container's directory: %w", err)
+	}
+	stderr, err := os.OpenFile(filepath.Join(dir, "shim.err"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, none, err
+	}
+	defer stderr.Close()
+	pr, pw, err := os.Pipe()
+	if err != nil {
+		return nil, none, err
+	}
+	defer pr.Close()
+	cmd := exec.Command(r.opts.Shim)
+	cmd.Args = []string{"berth-shim", shim.Arg, dir}
+	cmd.Env = []string{"GOMAXPROCS=2", "GOGC=50"} // one for every container: small before fast
+	cmd.Dir = "/"
+	cmd.Stderr = stderr
+	cmd.ExtraFiles = []*os.File{pw, lock}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if len(config.Mounts) > 0 {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+	}
+	err = cmd.Start()
+	pw.Close()
+	if err != nil {
+		return nil, none, fmt.Errorf("starting the shim %s: %w", r.opts.Shim, err)
+	}
+	ready, err := awaitReady(ctx, pr)
+	if err == nil && ready.Error != "" {
+		err = errors.New(ready.Error)
+		if ready.Command {
+			err = &runtime.StartError{Err: err}
+		}
+	}
+	var w *watched
+	if err == nil {
+		w, err = connect(dir, ready.State)
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return nil, none, err
+	}
+	w.shim = cmd
+	return w, ready.State, nil
+}
+
+func awaitReady(ctx context.Context, pr *os.File) (shim.Ready, error) {
+	deadline := time.Now().Add(startTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	stop := context.AfterFunc(ctx, func() { _ = pr.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := pr.SetReadDeadline(deadline); err != nil {
+		return shim.Ready{}, err
+	}
+	var ready shim.Ready
+	if err := json.NewDecoder(pr).Decode(&ready); err != nil {
+		return ready, fmt.Errorf("the shim did not say that the command runs: %w", err)
+	}
+	return ready, nil
+}
+
+// attempts lists the containers that the pod has directories for.
+func (r *Runtime) attempts(pod types.UID) []runtime.ID {
+	var out []runtime.ID
+	base := filepath.Join(r.podDir(pod), "containers")
+	names, err := os.ReadDir(base)
+	if err != nil {
+		return nil
+	}
+	for _, n := range names {
+		numbers, err := os.ReadDir(filepath.Join(base, n.Name()))
+		if err != nil {
+			continue
+		}
+		for _, a := range numbers {
+			if i, err := strconv.ParseInt(a.Name(), 10, 32); err == nil {
+				out = append(out, runtime.ID{Pod: pod, Container: n.Name(), Attempt: int32(i)})
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,301 @@
+package process
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/process/shim"
+)
+
+// watched is a running container. The connection to its shim ends when the shim does.
+type watched struct {
+	conn  net.Conn
+	state shim.State
+	shim  *exec.Cmd // nil when an earlier agent started it: it is not this process's child
+}
+
+// connect opens the connection by which the shim's end is noticed.
+func connect(dir string, state shim.State) (*watched, error) {
+	conn, err := dial(context.Background(), dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.NewEncoder(conn).Encode(shim.Request{Op: shim.OpWatch}); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("talking to the shim: %w", err)
+	}
+	return &watched{conn: conn, state: state}, nil
+}
+
+func dial(ctx context.Context, dir string) (net.Conn, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", shim.SocketPath(d))
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the shim: %w", err)
+	}
+	return conn, nil
+}
+
+// ask makes one request to the shim in dir.
+func ask(ctx context.Context, dir string, req shim.Request) (shim.Answer, error) {
+	var ans shim.Answer
+	conn, err := dial(ctx, dir)
+	if err != nil {
+		return ans, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	if err := json.NewEncoder(conn).Encode(req); err != nil {
+		return ans, err
+	}
+	if err := json.NewDecoder(conn).Decode(&ans); err != nil {
+		if ctx.Err() != nil {
+			return ans, ctx.Err()
+		}
+		if errors.Is(err, io.EOF) {
+			return shim.Answer{Error: "the container has ended", NotFound: true}, nil
+		}
+		return ans, err
+	}
+	return ans, nil
+}
+
+// begin takes note of a container that runs and watches it.
+func (r *Runtime) begin(id runtime.ID, w *watched, state shim.State) {
+	r.mu.Lock()
+	closed := r.closed
+	if !closed {
+		r.running[id] = w
+		r.watch.Add(1)
+	}
+	r.mu.Unlock()
+	if closed {
+		w.conn.Close()
+		return
+	}
+	started := runtime.Container{ID: id, StartedAt: state.StartedAt}
+	r.notify(started)
+	go func() {
+		defer r.watch.Done()
+		r.follow(started, w)
+	}()
+}
+
+// follow waits for the shim's end and reports the container's.
+func (r *Runtime) follow(c runtime.Container, w *watched) {
+	_, _ = io.Copy(io.Discard, w.conn)
+	w.conn.Close()
+	r.mu.Lock()
+	closed := r.closed
+	r.mu.Unlock()
+	if closed {
+		return // the agent ends, not the container
+	}
+	if w.shim != nil {
+		_ = w.shim.Wait()
+	}
+	c.Exit = r.exit(c.ID, w.state)
+	r.mu.Lock()
+	delete(r.running, c.ID)
+	r.mu.Unlock()
+	r.notify(c)
+}
+
+// exit reads how the container of a shim that is gone ended.
+func (r *Runtime) exit(id runtime.ID, state shim.State) *runtime.Exit {
+	dir := r.dir(id)
+	var e shim.Exit
+	if err := readJSON(filepath.Join(dir, shim.ExitFile), &e); err != nil {
+		// The shim was killed, or the machine went down: nobody knows how the command ended.
+		r.sweep(id, state)
+		return &runtime.Exit{Code: 137, Reason: runtime.ReasonStatusUnknown, StartedAt: state.StartedAt, FinishedAt: time.Now(),
+			Message: "The container ended while nobody watched it"}
+	}
+	x := &runtime.Exit{Code: int32(e.Code), Signal: int32(e.Signal), Reason: runtime.ReasonCompleted,
+		StartedAt: e.StartedAt, FinishedAt: e.FinishedAt}
+	if e.Code != 0 {
+		x.Reason = runtime.ReasonError
+		if r.cgroups.outOfMemory(id) {
+			x.Reason = runtime.ReasonOOMKilled
+		}
+	}
+	x.Message = r.terminationMessage(id, e.Code != 0)
+	return x
+}
+
+// sweep ends what a killed shim left behind.
+func (r *Runtime) sweep(id runtime.ID, state shim.State) {
+	for _, pid := range r.cgroups.processes(id) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if state.PID <= 1 {
+		return
+	}
+	// The command leads a process group. Unless its number is somebody else's by now, the group is the container's.
+	if start, err := shim.PIDStart(state.PID); err != nil || start == state.PIDStart {
+		_ = syscall.Kill(-state.PID, syscall.SIGKILL)
+	}
+}
+
+// destroy kills a shim that does not answer. The end of its connection brings about the rest.
+func (w *watched) destroy(r *Runtime, id runtime.ID) error {
+	if w.shim != nil {
+		if err := w.shim.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return fmt.Errorf("killing the shim of container %s: %w", id, err)
+		}
+		return nil
+	}
+	// Only while the lock is held is the number the shim's.
+	if alive, err := locked(r.dir(id)); err != nil || !alive {
+		return err
+	}
+	if err := syscall.Kill(w.state.ShimPID, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+		return fmt.Errorf("killing the shim of container %s: %w", id, err)
+	}
+	return nil
+}
+
+// locked says whether a shim lives in the directory.
+func locked(dir string) (bool, error) {
+	f, err := os.Open(filepath.Join(dir, shim.LockFile))
+	if os.IsNotExist(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if err == unix.EWOULDBLOCK {
+		return true, nil
+	}
+	return false, err
+}
+
+func readJSON(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, v)
+}
+
+// Open implements runtime.Runtime.
+func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
+	r.notify = notify
+	entries, err := os.ReadDir(r.opts.Root)
+	if err != nil {
+		return nil, fmt.Errorf("looking for containers from before: %w", err)
+	}
+	var out []runtime.Pod
+	var adopted []func()
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(r.opts.Root, e.Name(), podFile))
+		if err != nil {
+			continue // not a pod's, or one whose first container did not come to start
+		}
+		pod := &corev1.Pod{}
+		if err := pod.Unmarshal(b); err != nil {
+			r.log.Error("a pod's record cannot be read; its containers are left alone", "pod", e.Name(), "error", err)
+			continue
+		}
+		rp := runtime.Pod{Pod: pod}
+		ids := r.attempts(types.UID(e.Name()))
+		slices.SortFunc(ids, func(a, b runtime.ID) int {
+			return cmp.Or(cmp.Compare(a.Container, b.Container), cmp.Compare(a.Attempt, b.Attempt))
+		})
+		for _, id := range ids {
+			c, watch, ok := r.adopt(id)
+			if !ok {
+				continue
+			}
+			rp.Containers = append(rp.Containers, c)
+			if watch != nil {
+				adopted = append(adopted, watch)
+			}
+		}
+		out = append(out, rp)
+	}
+	for _, watch := range adopted {
+		watch()
+	}
+	return out, nil
+}
+
+// adopt finds out what became of a container that an earlier agent started. watch is what to do to go on with it.
+func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bool) {
+	dir := r.dir(id)
+	c = runtime.Container{ID: id}
+	alive, err := locked(dir)
+	if err != nil {
+		r.log.Error("a container from before cannot be looked at", "container", id.String(), "error", err)
+		return c, nil, false
+	}
+	var state shim.State
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		err = readJSON(filepath.Join(dir, shim.StateFile), &state)
+		if err == nil || !alive || time.Now().After(deadline) {
+			break
+		}
+		// The agent was killed while the shim was starting: it will say in a moment what runs.
+		time.Sleep(10 * time.Millisecond)
+		if alive, err = locked(dir); err != nil {
+			return c, nil, false
+		}
+	}
+	c.StartedAt = state.StartedAt
+	if alive {
+		w, cerr := connect(dir, state)
+		if cerr == nil {
+			r.mu.Lock()
+			r.running[id] = w
+			r.watch.Add(1)
+			r.mu.Unlock()
+			return c, func() {
+				go func() {
+					defer r.watch.Done()
+					r.follow(c, w)
+				}()
+			}, true
+		}
+		// It is just ending, the lock goes last; or it is in no state to be talked to.
+		w = &watched{state: state}
+		for deadline := time.Now().Add(5 * time.Second); alive; alive, _ = locked(dir) {
+			if time.Now().After(deadline) {
+				r.log.Error("a container's shim does not answer; killing both", "container", id.String(), "error", cerr)
+				if err := w.destroy(r, id); err != nil {
+					r.log.Error("a container from before cannot be taken over", "container", id.String(), "error", err)
+					return c, nil, false
+				}
+				deadline = deadline.Add(time.Minute)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	if state.PID == 0 {
+		return c, nil, false // it never came to run
+	}
+	c.Exit = r.exit(id, state)
+	return c, nil, true
+}
