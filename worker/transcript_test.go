@@ -147,7 +147,9 @@ func (b *bench) restart(lost bool) {
 		b.runtime = fake.New(b.timeline)
 	}
 	b.core = NewCore(CoreOptions{Node: b.node, RuntimeName: "fake", HostIPs: []string{"10.0.0.1"},
-		Event: func(pod *corev1.Pod, _, reason, message string) { b.trace("event %s %s: %s", pod.Name, reason, message) }})
+		Event: func(pod *corev1.Pod, _, reason, message string) {
+			b.trace("event %s %s: %s", pod.Name, reason, message)
+		}})
 	b.caller = caller{runtime: b.runtime, hostIPs: []string{"10.0.0.1"}, podIP: b.core.env.podIP}
 	b.events = nil
 	pods, err := b.runtime.Open(func(ev runtime.Event) { b.events = append(b.events, ev) })

@@ -1,0 +1,305 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/fake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// servers is an uplink that keeps what it is told.
+type servers struct {
+	assignments chan Assignment
+
+	mu         sync.Mutex
+	down       bool
+	registered []*corev1.Node
+	nodes      []*corev1.NodeStatus
+	pods       map[types.UID]PodReport
+	calls      int
+}
+
+func newServers() *servers {
+	return &servers{assignments: make(chan Assignment, 10), pods: map[types.UID]PodReport{}}
+}
+
+var errDown = errors.New("no server can be reached")
+
+func (s *servers) Register(_ context.Context, n *corev1.Node) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	if s.down {
+		return errDown
+	}
+	s.registered = append(s.registered, n)
+	return nil
+}
+
+func (s *servers) Assignments() <-chan Assignment { return s.assignments }
+
+func (s *servers) Report(_ context.Context, reports []PodReport) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	if s.down {
+		return errDown
+	}
+	for _, r := range reports {
+		s.pods[r.UID] = r
+	}
+	return nil
+}
+
+func (s *servers) ReportNode(_ context.Context, n *corev1.NodeStatus) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		return errDown
+	}
+	s.nodes = append(s.nodes, n)
+	return nil
+}
+
+func (s *servers) setDown(down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = down
+}
+
+// await waits until what the servers know satisfies ok.
+func (s *servers) await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		s.mu.Lock()
+		done := ok()
+		s.mu.Unlock()
+		if done {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not come to be: %s", what)
+		}
+		tick := time.NewTimer(2 * time.Millisecond)
+		<-tick.C
+	}
+}
+
+func testNode(t *testing.T) *corev1.Node {
+	t.Helper()
+	n, err := NewNode(NodeConfig{Name: "n1", Addresses: []string{"10.1.2.3"}, Capacity: corev1.ResourceList{
+		"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi")}}, Machine{}, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func testPod(name string, annotations ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name), Annotations: map[string]string{}},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "main"}}}}
+	for i := 0; i < len(annotations); i += 2 {
+		p.Annotations[fake.Prefix+annotations[i]] = annotations[i+1]
+	}
+	return p
+}
+
+func deleted(p *corev1.Pod, graceSeconds int64) *corev1.Pod {
+	p = p.DeepCopy()
+	now := metav1.Now()
+	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &graceSeconds
+	return p
+}
+
+// run runs an agent until the returned function is called.
+func run(t *testing.T, o Options) (*Agent, func()) {
+	t.Helper()
+	a, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- a.Run(ctx) }()
+	var once sync.Once
+	stop := func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return a, stop
+}
+
+func runTimeline(t *testing.T) *fake.Timeline {
+	t.Helper()
+	tl := fake.NewTimeline(nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { tl.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return tl
+}
+
+func TestAgentLife(t *testing.T) {
+	for _, calls := range []int{CallsInline, 2} {
+		t.Run(fmt.Sprint("calls ", calls), func(t *testing.T) {
+			s := newServers()
+			tl := runTimeline(t)
+			rt := fake.New(tl)
+			o := Options{Node: testNode(t), Uplink: s, Runtime: rt, CallsAtOnce: calls}
+			a, stop := run(t, o)
+			s.await(t, "the node is registered", func() bool { return len(s.registered) == 1 })
+			web, job := testPod("web", "log", "hello"), testPod("job", "run-seconds", "0.01")
+			job.Spec.RestartPolicy = corev1.RestartPolicyNever
+			s.assignments <- Assignment{Full: true, Revision: 1, Pods: []*corev1.Pod{web, job}}
+			s.await(t, "both are reported", func() bool {
+				return s.pods["web"].Status.Phase == corev1.PodRunning && s.pods["job"].Status.Phase == corev1.PodSucceeded
+			})
+			rc, err := a.Logs(context.Background(), "web", "main", LogOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, _ := io.ReadAll(rc); string(b) != "hello\n" {
+				t.Errorf("log is %q", b)
+			}
+			if _, err := a.Logs(context.Background(), "nobody", "main", LogOptions{}); !errors.Is(err, ErrUnknownPod) {
+				t.Errorf("logs of an unknown pod: %v", err)
+			}
+			if _, err := a.Logs(context.Background(), "web", "main", LogOptions{Previous: true}); !errors.Is(err, ErrNoLogs) {
+				t.Errorf("previous logs: %v", err)
+			}
+
+			// The servers go away, a container ends, the agent is restarted, the servers come back: nothing is lost.
+			s.setDown(true)
+			if err := rt.Crash(runtime.ID{Pod: "web", Container: "main"}, 3); err != nil {
+				t.Fatal(err)
+			}
+			s.await(t, "a report has failed", func() bool { return s.calls > 0 })
+			stop()
+			web.Status, job.Status = s.pods["web"].Status, s.pods["job"].Status
+			_, _ = run(t, o)
+			s.assignments <- Assignment{Full: true, Revision: 2, Pods: []*corev1.Pod{web, job}}
+			s.setDown(false)
+			s.await(t, "the restart is reported and the node registered", func() bool {
+				cs := s.pods["web"].Status.ContainerStatuses[0]
+				return cs.RestartCount == 1 && cs.LastTerminationState.Terminated.ExitCode == 3 && len(s.registered) == 2
+			})
+
+			// A new connection registers the node again; a deletion ends with the confirmation.
+			s.assignments <- Assignment{Full: true, Revision: 3, Pods: []*corev1.Pod{deleted(web, 30), job}}
+			s.await(t, "the end is confirmed", func() bool { return s.pods["web"].Removed && len(s.registered) == 3 })
+		})
+	}
+}
+
+func TestAgentReportsPressure(t *testing.T) {
+	s := newServers()
+	var pressure Pressure
+	var mu sync.Mutex
+	clk := newStepClock()
+	o := Options{Node: testNode(t), Uplink: s, Runtime: fake.New(fake.NewTimeline(clk)), Clock: clk,
+		Pressure: func() (Pressure, error) { mu.Lock(); defer mu.Unlock(); return pressure, nil }}
+	_, _ = run(t, o)
+	s.await(t, "the node is registered", func() bool { return len(s.registered) == 1 })
+	mu.Lock()
+	pressure.Memory = true
+	mu.Unlock()
+	s.await(t, "the pressure is reported", func() bool { clk.Step(time.Second); return len(s.nodes) > 0 })
+	for _, c := range s.nodes[0].Conditions {
+		if c.Type == corev1.NodeMemoryPressure && c.Status != corev1.ConditionTrue {
+			t.Errorf("condition is %+v", c)
+		}
+	}
+}
+
+// A thousand agents with ten pods each have one goroutine each while nothing happens.
+func TestManyAgents(t *testing.T) {
+	const agents, pods = 1000, 10
+	tl := runTimeline(t)
+	all := make([]*servers, agents)
+	for i := range all {
+		s := newServers()
+		all[i] = s
+		_, _ = run(t, Options{Node: testNode(t), Uplink: s, Runtime: fake.New(tl), CallsAtOnce: CallsInline})
+		as := Assignment{Full: true}
+		for j := range pods {
+			as.Pods = append(as.Pods, testPod(fmt.Sprintf("p-%d-%d", i, j)))
+		}
+		s.assignments <- as
+	}
+	for _, s := range all {
+		s.await(t, "all run", func() bool {
+			for _, p := range s.pods {
+				if p.Status.Phase != corev1.PodRunning {
+					return false
+				}
+			}
+			return len(s.pods) == pods
+		})
+	}
+}
+
+func TestNodeObject(t *testing.T) {
+	m, err := ReadMachine(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := NodeConfig{Name: "n1", Addresses: []string{"10.0.0.1", "fd00::1"}, Labels: map[string]string{"zone": "a"},
+		Taints:   []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}},
+		Capacity: corev1.ResourceList{"example.com/gpu": resource.MustParse("2"), "cpu": resource.MustParse("8")},
+		Reserved: corev1.ResourceList{"cpu": resource.MustParse("500m")}, Version: "v1.2.3", Runtime: "process://1"}
+	n, err := NewNode(cfg, m, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := n.Status.Allocatable.Cpu().String(); got != "7500m" {
+		t.Errorf("allocatable cpu is %s", got)
+	}
+	for _, name := range []corev1.ResourceName{"memory", "ephemeral-storage", "pods", "example.com/gpu"} {
+		if q := n.Status.Allocatable[name]; q.IsZero() {
+			t.Errorf("no %s", name)
+		}
+	}
+	for _, label := range []string{"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "zone"} {
+		if n.Labels[label] == "" {
+			t.Errorf("no label %s", label)
+		}
+	}
+	if len(n.Status.Conditions) != 4 || len(n.Status.Addresses) != 3 || n.Status.NodeInfo.KernelVersion == "" {
+		t.Errorf("status is %+v", n.Status)
+	}
+	cfg.Reserved["memory"] = resource.MustParse("1Pi")
+	if _, err := NewNode(cfg, m, epoch); err == nil || !strings.Contains(err.Error(), "reserved") {
+		t.Errorf("more reserved than there is: %v", err)
+	}
+	if _, err := ReadPressure(t.TempDir()); err != nil {
+		t.Error(err)
+	}
+	before := NodeConditions(Pressure{}, nil, epoch)
+	after := NodeConditions(Pressure{Disk: true}, before, epoch.Add(time.Hour))
+	for i, c := range after {
+		changed := !c.LastTransitionTime.Equal(&before[i].LastTransitionTime)
+		if changed != (c.Type == corev1.NodeDiskPressure) {
+			t.Errorf("%s: transition %v", c.Type, c.LastTransitionTime)
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package worker
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/yaml"
+)
+
+func newStepClock() *clocktesting.FakeClock { return clocktesting.NewFakeClock(epoch) }
+
+func TestExpand(t *testing.T) {
+	vars := map[string]string{"A": "1", "B": "$(A)"}
+	lookup := func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
+	for in, want := range map[string]string{
+		"":            "",
+		"plain":       "plain",
+		"$(A)":        "1",
+		"x$(A)y$(A)":  "x1y1",
+		"$(NO)":       "$(NO)",
+		"$$(A)":       "$(A)",
+		"$$$(A)":      "$1",
+		"$A":          "$A",
+		"$(A":         "$(A",
+		"end$":        "end$",
+		"$(B)":        "$(A)",
+		"$()":         "$()",
+		"a$$b$$$$c":   "a$b$$c",
+		"$(A)$(A":     "1$(A",
+		"日本$(A)$日本":   "日本1$日本",
+		"$(A)) $((A)": "1) $((A)",
+	} {
+		if got := expand(in, lookup); got != want {
+			t.Errorf("expand(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// objects is a Getter over a few objects.
+type objects struct {
+	configMaps map[string]map[string]string
+	secrets    map[string]map[string][]byte
+}
+
+func (o objects) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap, error) {
+	if data, ok := o.configMaps[name]; ok {
+		return &corev1.ConfigMap{Data: data}, nil
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, name)
+}
+
+func (o objects) Secret(_ context.Context, _, name string) (*corev1.Secret, error) {
+	if data, ok := o.secrets[name]; ok {
+		return &corev1.Secret{Data: data}, nil
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name)
+}
+
+func testResolver(t *testing.T, spec string) *resolver {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "prod", UID: "u1",
+		Labels: map[string]string{"app": "web", "tier": "a"}, Annotations: map[string]string{"x/y": "note"}}}
+	if err := yaml.UnmarshalStrict([]byte(spec), &pod.Spec); err != nil {
+		t.Fatal(err)
+	}
+	pod.Spec.NodeName = "n1"
+	return &resolver{pod: pod, podIP: "10.0.0.9", hostIPs: []string{"10.0.0.1", "fd00::1"},
+		alloc: corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi")},
+		getter: objects{configMaps: map[string]map[string]string{"cm": {"k": "v", "other": "w"}},
+			secrets: map[string]map[string][]byte{"s": {"pass": []byte("word")}}}}
+}
+
+func TestEnvironment(t *testing.T) {
+	r := testResolver(t, `
+containers:
+- name: main
+  resources: {limits: {memory: 100Mi}, requests: {cpu: 250m}}
+  envFrom: [{prefix: C_, configMapRef: {name: cm}}, {secretRef: {name: s}}, {configMapRef: {name: none, optional: true}}]
+  env:
+  - {name: A, value: "1"}
+  - {name: B, value: "$(A)-$(pass)-$(LATER)-$$(A)"}
+  - {name: LATER, value: x}
+  - {name: A, value: "2"}
+  - {name: C_k, value: over}
+  - {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  - {name: NS, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+  - {name: UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+  - {name: LABEL, valueFrom: {fieldRef: {fieldPath: "metadata.labels['app']"}}}
+  - {name: NOTE, valueFrom: {fieldRef: {fieldPath: "metadata.annotations['x/y']"}}}
+  - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+  - {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+  - {name: HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+  - {name: KEY, valueFrom: {configMapKeyRef: {name: cm, key: k}}}
+  - {name: PASS, valueFrom: {secretKeyRef: {name: s, key: pass}}}
+  - {name: GONE, valueFrom: {secretKeyRef: {name: s, key: none, optional: true}}}
+  - {name: MEM, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Mi}}}
+  - {name: CPU, valueFrom: {resourceFieldRef: {resource: requests.cpu, divisor: 1m}}}
+  - {name: CPUS, valueFrom: {resourceFieldRef: {resource: requests.cpu}}}
+  - {name: ALL, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+`)
+	env, _, err := r.environment(context.Background(), &r.pod.Spec.Containers[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Split("C_k=over C_other=w pass=word A=2 B=1-word-$(LATER)-$(A) LATER=x NAME=web NS=prod UID=u1 LABEL=web NOTE=note "+
+		"NODE=n1 IP=10.0.0.9 HOST=10.0.0.1 KEY=v PASS=word MEM=100 CPU=250 CPUS=1 ALL=4", " ")
+	if !slices.Equal(env, want) {
+		t.Errorf("environment is\n%q, want\n%q", env, want)
+	}
+	for _, bad := range []string{
+		"{name: X, valueFrom: {configMapKeyRef: {name: none, key: k}}}",
+		"{name: X, valueFrom: {configMapKeyRef: {name: cm, key: none}}}",
+		"{name: X, valueFrom: {fieldRef: {fieldPath: spec.secret}}}",
+	} {
+		r := testResolver(t, "containers: [{name: main, env: ["+bad+"]}]")
+		if _, _, err := r.environment(context.Background(), &r.pod.Spec.Containers[0]); err == nil {
+			t.Errorf("%s: no error", bad)
+		}
+	}
+}
+
+func TestVolumes(t *testing.T) {
+	host := t.TempDir()
+	r := testResolver(t, `
+volumes:
+- {name: empty, emptyDir: {}}
+- {name: host, hostPath: {path: `+host+`/made, type: DirectoryOrCreate}}
+- {name: cm, configMap: {name: cm, items: [{key: k, path: sub/k.txt, mode: 256}]}}
+- {name: secret, secret: {secretName: s}}
+- {name: down, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}
+- {name: all, projected: {sources: [{configMap: {name: cm}}, {secret: {name: s}}]}}
+containers:
+- name: main
+  env: [{name: POD, value: web}]
+  volumeMounts:
+  - {name: empty, mountPath: /data, subPathExpr: "of/$(POD)"}
+  - {name: host, mountPath: /host, readOnly: true}
+  - {name: cm, mountPath: /cm}
+  - {name: secret, mountPath: /secret}
+  - {name: down, mountPath: /down}
+  - {name: all, mountPath: /all}
+`)
+	v := &Volumes{Root: t.TempDir()}
+	mounts, err := v.mounts(context.Background(), r, &r.pod.Spec.Containers[0], map[string]string{"POD": "web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]string{}
+	for _, m := range mounts {
+		at[m.Target] = m.Source
+		if m.ReadOnly != (m.Target == "/host") {
+			t.Errorf("%s: read-only %v", m.Target, m.ReadOnly)
+		}
+	}
+	if want := filepath.Join(v.Root, "u1", "volumes", "empty", "of", "web"); at["/data"] != want {
+		t.Errorf("sub path is %s, want %s", at["/data"], want)
+	}
+	for file, want := range map[string]string{"/cm/sub/k.txt": "v", "/secret/pass": "word", "/down/labels": "app=\"web\"\ntier=\"a\"",
+		"/all/k": "v", "/all/pass": "word"} {
+		dir, rest, _ := strings.Cut(file[1:], "/")
+		if b, err := os.ReadFile(filepath.Join(at["/"+dir], rest)); err != nil || string(b) != want {
+			t.Errorf("%s is %q, %v", file, b, err)
+		}
+	}
+	if fi, err := os.Stat(filepath.Join(at["/cm"], "sub/k.txt")); err != nil || fi.Mode().Perm() != 0o400 {
+		t.Errorf("mode of a file: %v, %v", fi.Mode(), err)
+	}
+	if err := os.WriteFile(filepath.Join(host, "made", "kept"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.remove("u1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(v.Root, "u1")); !os.IsNotExist(err) {
+		t.Errorf("the pod's directory is left: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(host, "made", "kept")); err != nil {
+		t.Errorf("the host's directory was emptied: %v", err)
+	}
+}
+
+func TestVolumesRefuse(t *testing.T) {
+	dir := t.TempDir()
+	outside := t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for name, spec := range map[string]string{
+		"escape":  "volumes: [{name: v, hostPath: {path: " + dir + "}}]\ncontainers: [{name: a, volumeMounts: [{name: v, mountPath: /v, subPath: link/x}]}]",
+		"dots":    "volumes: [{name: v, hostPath: {path: " + dir + "}}]\ncontainers: [{name: a, volumeMounts: [{name: v, mountPath: /v, subPath: ../x}]}]",
+		"missing": "volumes: [{name: v, hostPath: {path: " + dir + "/no, type: Directory}}]\ncontainers: [{name: a, volumeMounts: [{name: v, mountPath: /v}]}]",
+		"kind":    "volumes: [{name: v, hostPath: {path: " + dir + ", type: File}}]\ncontainers: [{name: a, volumeMounts: [{name: v, mountPath: /v}]}]",
+		"claim":   "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]\ncontainers: [{name: a, volumeMounts: [{name: v, mountPath: /v}]}]",
+		"unknown": "containers: [{name: a, volumeMounts: [{name: v, mountPath: /v}]}]",
+		"object":  "volumes: [{name: v, configMap: {name: none}}]\ncontainers: [{name: a, volumeMounts: [{name: v, mountPath: /v}]}]",
+	} {
+		r := testResolver(t, spec)
+		v := &Volumes{Root: t.TempDir()}
+		if m, err := v.mounts(context.Background(), r, &r.pod.Spec.Containers[0], nil); err == nil {
+			t.Errorf("%s: %+v", name, m)
+		}
+	}
+	if entries, _ := os.ReadDir(outside); len(entries) > 0 {
+		t.Errorf("a sub path led outside: %v", entries)
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	var b backoff
+	now := epoch
+	var delays []time.Duration
+	for range 8 {
+		b.next(now, now)
+		until := b.until(now)
+		delays = append(delays, until.Sub(now))
+		now = until
+	}
+	want := []time.Duration{10, 20, 40, 80, 160, 300, 300, 300}
+	for i := range want {
+		if delays[i] != want[i]*time.Second {
+			t.Errorf("delay %d is %s", i, delays[i])
+		}
+	}
+	if until := b.until(now.Add(backoffReset + time.Second)); !until.IsZero() {
+		t.Errorf("after a long run it waits until %s", until)
+	}
+}
