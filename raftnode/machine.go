@@ -1,0 +1,224 @@
+package raftnode
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// machine is the adapter between Raft and the state: it hands over entries in
+// order and tells who waits for one.
+type machine struct {
+	state   *fsm.State
+	fail    func(error) // must not block
+	logger  hclog.Logger
+	metrics *metrics
+	// empty is an entry without commands. It is applied in the place of a
+	// configuration entry, so that the state's index is always that of the
+	// last entry seen here, and with it a snapshot's is Raft's.
+	empty      []byte
+	onSnapshot func()
+
+	mu      sync.Mutex
+	broken  error  // why nothing is applied any more
+	applied uint64 // index of the last entry applied or restored
+	waiters waiterHeap
+}
+
+// applied is the outcome of an entry, as Raft's future carries it.
+type applied struct {
+	results []fsm.Result
+	term    uint64
+}
+
+func newMachine(state *fsm.State, fail func(error), logger hclog.Logger, m *metrics) (*machine, error) {
+	empty, err := fsm.JoinEntry(fsm.Header{}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}}, nil
+}
+
+// Apply implements raft.FSM. Raft calls it only to recover a cluster.
+func (m *machine) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
+
+// ApplyBatch implements raft.BatchingFSM.
+func (m *machine) ApplyBatch(logs []*raft.Log) []any {
+	out := make([]any, len(logs))
+	for i, l := range logs {
+		out[i] = m.applyOne(l)
+	}
+	return out
+}
+
+func (m *machine) applyOne(l *raft.Log) any {
+	if err := m.err(); err != nil {
+		return err
+	}
+	data := m.empty
+	if l.Type == raft.LogCommand {
+		data = l.Data
+	}
+	start := time.Now()
+	defer func() {
+		if r := recover(); r != nil {
+			// A bug: say where, then let it be seen.
+			m.logger.Error("the state machine panicked", "index", l.Index, "term", l.Term, "panic", r)
+			panic(r)
+		}
+	}()
+	results, err := m.state.Apply(l.Index, l.Term, data)
+	if err != nil {
+		err = fmt.Errorf("this server can not go on at log entry %d: %w", l.Index, err)
+		m.breakDown(err)
+		return err
+	}
+	m.metrics.applied(len(results), time.Since(start))
+	m.advance(l.Index)
+	return applied{results: results, term: l.Term}
+}
+
+func (m *machine) err() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.broken
+}
+
+func (m *machine) breakDown(err error) {
+	m.mu.Lock()
+	m.broken = err
+	m.mu.Unlock()
+	m.fail(err)
+}
+
+// Snapshot implements raft.FSM. It costs the same whatever the size of the
+// state.
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	if err := m.err(); err != nil {
+		// The state stands before the index that Raft believes it to be at.
+		return nil, err
+	}
+	m.onSnapshot()
+	return &snapshot{view: m.state.View(), metrics: m.metrics}, nil
+}
+
+// Restore implements raft.FSM.
+func (m *machine) Restore(r io.ReadCloser) error {
+	if err := m.err(); err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := m.state.Restore(r); err != nil {
+		return fmt.Errorf("restore the state: %w", err)
+	}
+	m.metrics.restored(time.Since(start))
+	m.advance(m.state.View().Index())
+	return nil
+}
+
+type snapshot struct {
+	view    *fsm.View
+	metrics *metrics
+}
+
+func (s *snapshot) Persist(sink raft.SnapshotSink) error {
+	start := time.Now()
+	if err := s.view.Write(sink); err != nil {
+		_ = sink.Cancel() // the write's error says more
+		s.metrics.snapshotFailed()
+		return fmt.Errorf("persist snapshot %s: %w", sink.ID(), err)
+	}
+	if err := sink.Close(); err != nil {
+		s.metrics.snapshotFailed()
+		return fmt.Errorf("persist snapshot %s: %w", sink.ID(), err)
+	}
+	s.metrics.snapshotted(time.Since(start))
+	return nil
+}
+
+func (s *snapshot) Release() {}
+
+type waiter struct {
+	index uint64
+	at    int // place in the heap; -1 when it has left
+	done  chan struct{}
+}
+
+// waiterHeap has the waiter for the lowest index first.
+type waiterHeap []*waiter
+
+func (h waiterHeap) Len() int           { return len(h) }
+func (h waiterHeap) Less(i, j int) bool { return h[i].index < h[j].index }
+func (h waiterHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+func (h *waiterHeap) Push(x any) {
+	w := x.(*waiter)
+	w.at = len(*h)
+	*h = append(*h, w)
+}
+func (h *waiterHeap) Pop() any {
+	old := *h
+	w := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	w.at = -1
+	return w
+}
+
+// advance wakes everybody who waits for an index up to this one.
+func (m *machine) advance(index uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.applied = max(m.applied, index)
+	for len(m.waiters) > 0 && m.waiters[0].index <= m.applied {
+		close(heap.Pop(&m.waiters).(*waiter).done)
+	}
+}
+
+func (m *machine) appliedIndex() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.applied
+}
+
+// wait returns once the entry at index has been applied here.
+func (m *machine) wait(ctx context.Context, index uint64, dead <-chan struct{}) error {
+	m.mu.Lock()
+	if m.applied >= index {
+		m.mu.Unlock()
+		return nil
+	}
+	w := &waiter{index: index, done: make(chan struct{})}
+	heap.Push(&m.waiters, w)
+	m.mu.Unlock()
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+		m.forget(w)
+		return fmt.Errorf("wait for log entry %d: %w", index, ctx.Err())
+	case <-dead:
+		m.forget(w)
+		return ErrShutdown
+	}
+}
+
+// forget takes a waiter out that gave up: whoever waits for an entry that
+// never comes must not stay here for ever.
+func (m *machine) forget(w *waiter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w.at >= 0 {
+		heap.Remove(&m.waiters, w.at)
+	}
+}

@@ -1,0 +1,243 @@
+package raftnode
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Server is a member of the consensus.
+type Server struct {
+	ID, Address string
+	// NonVoter receives the log and has no vote.
+	NonVoter bool
+	// Leader is filled in by Configuration.
+	Leader bool
+}
+
+func (s Server) raft() raft.Server {
+	out := raft.Server{ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.Address), Suffrage: raft.Voter}
+	if s.NonVoter {
+		out.Suffrage = raft.Nonvoter
+	}
+	return out
+}
+
+func compareIDs(a, b string) int { return cmp.Compare(a, b) }
+
+// Configuration is the servers of the cluster, by ID, as this one knows them.
+func (n *Node) Configuration() []Server {
+	_, leader := n.raft.LeaderWithID()
+	var out []Server
+	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
+		out = append(out, Server{
+			ID: string(s.ID), Address: string(s.Address), NonVoter: s.Suffrage != raft.Voter, Leader: s.ID == leader,
+		})
+	}
+	slices.SortFunc(out, func(a, b Server) int { return compareIDs(a.ID, b.ID) })
+	return out
+}
+
+func (n *Node) server(id string) (Server, bool) {
+	for _, s := range n.Configuration() {
+		if s.ID == id {
+			return s, true
+		}
+	}
+	return Server{}, false
+}
+
+// serverAt is the server that the configuration has at an address.
+func (n *Node) serverAt(addr string) string {
+	if !n.started.Load() {
+		return ""
+	}
+	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
+		if string(s.Address) == addr {
+			return string(s.ID)
+		}
+	}
+	return ""
+}
+
+// AddVoter makes a server a voter, or changes its address. It must have no
+// cluster or this one (see ClusterID).
+func (n *Node) AddVoter(ctx context.Context, id, addr string) error {
+	return n.change(ctx, "add voter "+id, func(timeout time.Duration) raft.Future {
+		return n.raft.AddVoter(raft.ServerID(id), raft.ServerAddress(addr), 0, timeout)
+	})
+}
+
+// AddNonvoter adds a server that receives the log and has no vote, or changes
+// its address.
+func (n *Node) AddNonvoter(ctx context.Context, id, addr string) error {
+	return n.change(ctx, "add non-voter "+id, func(timeout time.Duration) raft.Future {
+		return n.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(addr), 0, timeout)
+	})
+}
+
+// DemoteVoter takes a server's vote.
+func (n *Node) DemoteVoter(ctx context.Context, id string) error {
+	if err := n.checkRemoval(id); err != nil {
+		return err
+	}
+	return n.change(ctx, "demote "+id, func(timeout time.Duration) raft.Future {
+		return n.raft.DemoteVoter(raft.ServerID(id), 0, timeout)
+	})
+}
+
+// RemoveServer removes a server from the cluster. A leader that is told to
+// remove itself hands over first and answers with the new leader
+// (*NotLeaderError): ask that one.
+func (n *Node) RemoveServer(ctx context.Context, id string) error {
+	if err := n.checkRemoval(id); err != nil {
+		return err
+	}
+	if id == n.c.ID {
+		if err := n.TransferLeadership(ctx, ""); err != nil {
+			return fmt.Errorf("remove %s: %w", id, err)
+		}
+		return notLeader(n.raft)
+	}
+	return n.change(ctx, "remove "+id, func(timeout time.Duration) raft.Future {
+		return n.raft.RemoveServer(raft.ServerID(id), 0, timeout)
+	})
+}
+
+// checkRemoval refuses what would leave nobody to vote.
+func (n *Node) checkRemoval(id string) error {
+	s, ok := n.server(id)
+	if !ok {
+		return fmt.Errorf("remove %s: %w", id, ErrUnknownServer)
+	}
+	if s.NonVoter {
+		return nil
+	}
+	for _, other := range n.Configuration() {
+		if other.ID != id && !other.NonVoter {
+			return nil
+		}
+	}
+	return fmt.Errorf("remove %s: %w", id, ErrLastVoter)
+}
+
+// changeTimeout bounds how long a change waits for the one before it.
+const changeTimeout = 10 * time.Second
+
+func (n *Node) change(ctx context.Context, what string, f func(timeout time.Duration) raft.Future) error {
+	if !n.IsLeader() {
+		return notLeader(n.raft)
+	}
+	timeout := changeTimeout
+	if d, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, max(time.Until(d), time.Millisecond))
+	}
+	err := n.await(ctx, f(timeout).Error)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, raft.ErrNotLeader):
+		return notLeader(n.raft)
+	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return fmt.Errorf("%s: %w", what, unknown(err))
+	case errors.Is(err, raft.ErrEnqueueTimeout):
+		return fmt.Errorf("%s: another change is under way: %w", what, ErrBusy)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// await waits for one of Raft's futures, which know no context.
+func (n *Node) await(ctx context.Context, wait func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- wait() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.dead:
+		return raft.ErrLeadershipLost
+	}
+}
+
+// TransferLeadership makes another server leader: the one given, or with "" the
+// one whose log is longest. It returns once this server leads no more.
+func (n *Node) TransferLeadership(ctx context.Context, id string) error {
+	if !n.IsLeader() {
+		return notLeader(n.raft)
+	}
+	f := func() raft.Future { return n.raft.LeadershipTransfer() }
+	if id != "" {
+		s, ok := n.server(id)
+		switch {
+		case !ok:
+			return fmt.Errorf("transfer leadership to %s: %w", id, ErrUnknownServer)
+		case s.NonVoter:
+			return fmt.Errorf("transfer leadership to %s: it has no vote", id)
+		case id == n.c.ID:
+			return nil
+		}
+		f = func() raft.Future {
+			return n.raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(s.Address))
+		}
+	}
+	if err := n.await(ctx, f().Error); err != nil {
+		return fmt.Errorf("transfer leadership: %w", err)
+	}
+	return nil
+}
+
+// handOver makes another server start an election now, when this one can not
+// go on: the cluster need not wait until it misses this server. Whoever lacks an
+// entry that was acknowledged can not win, whom ever this picks.
+func (n *Node) handOver() {
+	self := n.transport.EncodePeer(raft.ServerID(n.c.ID), n.transport.LocalAddr())
+	req := &raft.TimeoutNowRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(n.c.ID), Addr: self},
+	}
+	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
+		if s.Suffrage != raft.Voter || string(s.ID) == n.c.ID {
+			continue
+		}
+		if err := n.transport.TimeoutNow(s.ID, s.Address, req, &raft.TimeoutNowResponse{}); err == nil {
+			n.logger.Info("handed the leadership over", "to", s.ID)
+			return
+		}
+	}
+}
+
+// Stats are Raft's own figures, for people.
+func (n *Node) Stats() map[string]string {
+	s := n.raft.Stats()
+	s["cluster"] = n.id.cluster()
+	return s
+}
+
+// ServerStats is what an autopilot asks of every server (see Autopilot).
+type ServerStats struct {
+	// LastContact is how long ago the server heard from the leader: 0 on the
+	// leader, negative if never.
+	LastContact         time.Duration
+	LastTerm, LastIndex uint64 // of the log
+}
+
+// ServerStats are this server's.
+func (n *Node) ServerStats() ServerStats {
+	stats := n.raft.Stats()
+	term, _ := strconv.ParseUint(stats["last_log_term"], 10, 64)   // Raft formats it
+	index, _ := strconv.ParseUint(stats["last_log_index"], 10, 64) // as a number
+	contact := time.Duration(0)
+	if last := n.raft.LastContact(); !n.IsLeader() {
+		contact = time.Since(last)
+		if last.IsZero() {
+			contact = -1
+		}
+	}
+	return ServerStats{LastContact: contact, LastTerm: term, LastIndex: index}
+}

@@ -1,0 +1,408 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// Node is one server's part in the consensus.
+type Node struct {
+	c       Config
+	logger  hclog.Logger
+	state   *fsm.State
+	id      *identity
+	metrics *metrics
+
+	raft      *raft.Raft
+	transport raft.Transport
+	guard     *guard
+	machine   *machine
+	proposer  *proposer
+	office    *office
+	confirmer *confirmer
+
+	fatal    chan error
+	started  atomic.Bool
+	failOnce sync.Once
+	// dead is closed once no outcome will come any more.
+	dead     chan struct{}
+	stopOnce sync.Once
+	stopErr  error
+	tasks    sync.WaitGroup
+	closing  chan struct{} // closed when the node begins to stop
+	// restoring excludes proposals while the state is replaced by an
+	// operator's snapshot.
+	restoring sync.RWMutex
+	// logBytes are those written since the last snapshot.
+	logBytes     atomic.Int64
+	snapshotting atomic.Bool
+}
+
+// Open starts a server's part in the consensus over a state, which must be
+// empty and is from now on changed by the node alone.
+//
+// A *ForeignDataError says that the data directory is another server's.
+func Open(c Config, state *fsm.State) (*Node, error) {
+	c = c.withDefaults()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	n := &Node{
+		c: c, logger: c.Logger.Named("raft"), state: state,
+		fatal: make(chan error, 1), dead: make(chan struct{}), closing: make(chan struct{}),
+	}
+	var err error
+	if n.id, err = openIdentity(c.DataDir, c.ID); err != nil {
+		return nil, err
+	}
+	if n.metrics, err = newMetrics(c.Registerer); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	store, snaps, err := openStorage(c, n.logger)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.start(store, snaps); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return n, nil
+}
+
+// start brings up Raft over an open log. On an error the caller closes it.
+func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
+	if n.c.wrapLog != nil {
+		store = n.c.wrapLog(store)
+	}
+	if n.guard, err = newGuard(store, n.fail, n.metrics); err != nil {
+		return err
+	}
+	if n.machine, err = newMachine(n.state, n.fail, n.logger, n.metrics); err != nil {
+		return err
+	}
+	n.machine.onSnapshot = func() { n.logBytes.Store(0) }
+	if err := n.openTransport(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeTransport(n.transport))
+		}
+	}()
+	if err := n.recoverQuorum(snaps); err != nil {
+		return err
+	}
+	n.office = newOffice(n)
+	if n.raft, err = n.newRaft(snaps); err != nil {
+		return err
+	}
+	n.guard.live.Store(true)
+	n.proposer = newProposer(n.c, n.raft, n.state, n.metrics)
+	n.confirmer = newConfirmer(n)
+	n.guard.setStored(n.wrote)
+	n.tasks.Go(n.office.run)
+	n.started.Store(true)
+	if err := errors.Join(n.guard.err(), n.machine.err()); err != nil {
+		n.fail(err) // it happened while nobody could be told
+	}
+	if n.c.DataDir != "" {
+		n.logger.Info("consensus is up", "server", n.c.ID, "cluster", n.id.cluster(), "applied", n.machine.appliedIndex(), "address", n.Addr())
+	}
+	return nil
+}
+
+// newRaft starts Raft. It panics where it can not read its log; here that is
+// an error like any other.
+func (n *Node) newRaft(snaps raft.SnapshotStore) (r *raft.Raft, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the log in %s can not be read: %v", n.id.where(), p)
+		}
+	}()
+	if err := n.checkNoGap(snaps); err != nil {
+		return nil, err
+	}
+	return raft.NewRaft(n.c.raft(n.logger, n.office.notify), n.machine, n.guard, n.guard, snaps, n.transport)
+}
+
+// checkNoGap makes sure that the log goes on where the newest snapshot ends.
+func (n *Node) checkNoGap(snaps raft.SnapshotStore) error {
+	list, err := snaps.List()
+	if err != nil {
+		return fmt.Errorf("list the snapshots: %w", err)
+	}
+	first, err := n.guard.FirstIndex()
+	if err != nil {
+		return fmt.Errorf("read the log: %w", err)
+	}
+	covered := uint64(0)
+	if len(list) > 0 {
+		covered = list[0].Index
+	}
+	if first > covered+1 {
+		return fmt.Errorf("data directory %s is damaged: the log starts at entry %d, and no snapshot reaches beyond entry %d", n.id.where(), first, covered)
+	}
+	return nil
+}
+
+func (n *Node) openTransport() error {
+	if n.c.Transport != nil {
+		n.transport = n.c.Transport
+		return nil
+	}
+	l, addr, err := openListener(n.c)
+	if err != nil {
+		return err
+	}
+	n.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: newStream(l, addr, n),
+		Logger: n.logger.Named("transport"),
+		// One connection each for heartbeats, replication, votes and the
+		// confirmation of reads.
+		MaxPool:                 4,
+		Timeout:                 10 * time.Second,
+		MsgpackUseNewTimeFormat: true,
+	})
+	return nil
+}
+
+func closeTransport(t raft.Transport) error {
+	if c, ok := t.(raft.WithClose); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+// wrote is told of every write of entries.
+func (n *Node) wrote(logs []*raft.Log) {
+	n.proposer.wrote(logs)
+	if n.logBytes.Add(sizeOf(logs)) < n.c.SnapshotLogBytes || !n.snapshotting.CompareAndSwap(false, true) {
+		return
+	}
+	n.tasks.Go(func() {
+		defer n.snapshotting.Store(false)
+		if err := n.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrRaftShutdown) {
+			n.logger.Warn("could not take a snapshot", "error", err)
+		}
+	})
+}
+
+// ID is the server's name.
+func (n *Node) ID() string { return n.c.ID }
+
+// Addr is where the other servers reach this one.
+func (n *Node) Addr() string { return string(n.transport.LocalAddr()) }
+
+// ClusterID is the cluster that this server belongs to, "" as long as it is
+// none. A server that is to be added must have none or the same.
+func (n *Node) ClusterID() string { return n.id.cluster() }
+
+// HasExistingState reports whether this server has been part of a cluster.
+func (n *Node) HasExistingState() bool {
+	cluster, founder := n.id.membership()
+	return n.raft.LastIndex() > 0 || n.raft.CurrentTerm() > 0 || cluster != "" && !founder
+}
+
+// Bootstrap makes a new cluster of the servers given, one of which must be
+// this one. It is called on every one of them with the same list; the one
+// whose ID sorts first begins the log and names the cluster, on the others
+// nothing happens until it finds them. Where there is a log already it
+// returns ErrAlreadyBootstrapped.
+func (n *Node) Bootstrap(servers []Server) error {
+	if n.HasExistingState() {
+		return ErrAlreadyBootstrapped
+	}
+	servers = slices.Clone(servers)
+	slices.SortFunc(servers, func(a, b Server) int { return compareIDs(a.ID, b.ID) })
+	if !slices.ContainsFunc(servers, func(s Server) bool { return s.ID == n.c.ID }) {
+		return fmt.Errorf("bootstrap: this server, %q, is not among the servers given", n.c.ID)
+	}
+	if servers[0].ID != n.c.ID {
+		return nil
+	}
+	if err := n.id.found(uuid.NewString()); err != nil {
+		return fmt.Errorf("bootstrap: %w", err)
+	}
+	var conf raft.Configuration
+	for _, s := range servers {
+		conf.Servers = append(conf.Servers, s.raft())
+	}
+	// Raft's own goroutine writes now, and must be able to say that it failed.
+	n.guard.live.Store(false)
+	err := n.raft.BootstrapCluster(conf).Error()
+	n.guard.live.Store(true)
+	if errors.Is(err, raft.ErrCantBootstrap) {
+		return ErrAlreadyBootstrapped
+	}
+	if err != nil {
+		return fmt.Errorf("bootstrap: %w", err)
+	}
+	n.logger.Info("began a new cluster", "cluster", n.id.cluster(), "servers", len(servers))
+	return nil
+}
+
+// Propose puts commands into the log, those of one call in one entry where
+// they fit, and returns their results in the same order once this server has
+// applied them, with the index of the (last) entry. The leader alone can do it:
+// on another server it is a *NotLeaderError.
+//
+// Only ErrUnknownOutcome leaves open whether the commands were or will be
+// applied. After every other error they were not and will not be.
+func (n *Node) Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result, uint64, error) {
+	f, err := n.ProposeAsync(ps...)
+	if err != nil {
+		return nil, 0, err
+	}
+	return f.Wait(ctx)
+}
+
+// ProposeAsync is Propose that does not wait. Proposals of one caller are
+// applied in the order of its calls.
+func (n *Node) ProposeAsync(ps ...fsm.Proposal) (*Future, error) {
+	if len(ps) == 0 {
+		return nil, errors.New("propose: no commands")
+	}
+	if !n.IsLeader() {
+		return nil, notLeader(n.raft)
+	}
+	if !n.restoring.TryRLock() {
+		return nil, fmt.Errorf("a snapshot is being restored: %w", ErrBusy)
+	}
+	defer n.restoring.RUnlock()
+	return n.proposer.submit(ps)
+}
+
+// Barrier returns once everything that was proposed before it has been applied
+// on this server, which must be the leader.
+func (n *Node) Barrier(ctx context.Context) error {
+	_, err := n.barrier(ctx)
+	return err
+}
+
+// barrier commits an entry and returns its term.
+func (n *Node) barrier(ctx context.Context) (*Future, error) {
+	f := &Future{p: n.proposer, done: make(chan struct{})}
+	if err := n.proposer.enqueue(f); err != nil {
+		return nil, err
+	}
+	_, _, err := f.Wait(ctx)
+	return f, err
+}
+
+// WaitApplied returns once this server has applied the entry at index.
+func (n *Node) WaitApplied(ctx context.Context, index uint64) error {
+	return n.machine.wait(ctx, index, n.dead)
+}
+
+// AppliedIndex is the last entry that this server has applied.
+func (n *Node) AppliedIndex() uint64 { return n.machine.appliedIndex() }
+
+// Fatal tells why the node had to stop by itself: the disk failed, or the log
+// holds what this version can not apply. The process should say so and exit.
+func (n *Node) Fatal() <-chan error { return n.fatal }
+
+// fail stops the node. It is called by Raft's goroutines and does not block.
+// Before the node is open, Open finds the failure and returns it.
+func (n *Node) fail(err error) {
+	if !n.started.Load() {
+		return
+	}
+	n.failOnce.Do(func() {
+		n.logger.Error("this server stops", "error", err)
+		n.fatal <- err
+		// Asked now: Raft steps down as soon as this returns.
+		go n.stop(true, n.IsLeader())
+	})
+}
+
+// Shutdown stops the node. What it has accepted is finished first, if the
+// cluster lets it.
+func (n *Node) Shutdown() error {
+	n.stop(false, false)
+	return n.stopErr
+}
+
+func (n *Node) stop(failed, leading bool) {
+	n.stopOnce.Do(func() {
+		close(n.closing)
+		n.confirmer.close()
+		switch {
+		case failed && leading:
+			n.handOver()
+		case !failed:
+			// Raft panics when it is stopped while it restores.
+			n.restoring.Lock()
+			defer n.restoring.Unlock()
+		}
+		n.proposer.close()
+		n.finishOutcomes()
+		n.stopErr = n.raft.Shutdown().Error()
+		n.finishOutcomes()
+		close(n.dead)
+		close(n.proposer.dead)
+		n.tasks.Wait()
+		n.stopErr = errors.Join(n.stopErr, n.guard.durable.Close())
+	})
+}
+
+// finishOutcomes waits until every proposal that was given to Raft has its
+// outcome. While Raft runs, that takes no longer than a leader needs to notice
+// that it has lost its quorum.
+func (n *Node) finishOutcomes() {
+	finished := make(chan struct{})
+	go func() {
+		n.proposer.done.Wait()
+		close(finished)
+	}()
+	select {
+	case <-finished:
+	case <-time.After(2*n.c.LeaderLeaseTimeout + time.Second):
+	}
+}
+
+// peersFile is read at the start to recover from a lost quorum.
+func (n *Node) peersFile() string { return filepath.Join(n.c.DataDir, raftDir, "peers.json") }
+
+// recoverQuorum gives the cluster the servers that an operator has written
+// into peers.json, because most of the old ones are lost for good.
+func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
+	if n.c.DataDir == "" {
+		return nil
+	}
+	path := n.peersFile()
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	conf, err := raft.ReadConfigJSON(path)
+	if err != nil {
+		return fmt.Errorf("recover from %s: %w", path, err)
+	}
+	if !slices.ContainsFunc(conf.Servers, func(s raft.Server) bool { return string(s.ID) == n.c.ID }) {
+		return fmt.Errorf("recover from %s: it does not name this server, %q", path, n.c.ID)
+	}
+	scratch, err := newMachine(fsm.NewState(), func(error) {}, n.logger, n.metrics)
+	if err != nil {
+		return err
+	}
+	err = raft.RecoverCluster(n.c.raft(n.logger, nil), scratch, n.guard, n.guard, snaps, n.transport, conf)
+	if err != nil {
+		return fmt.Errorf("recover from %s: %w", path, err)
+	}
+	if err := os.Rename(path, path+".done"); err != nil {
+		return fmt.Errorf("recover from %s: %w", path, err)
+	}
+	n.logger.Warn("the cluster's servers were set from peers.json; entries that were not committed may have become so", "servers", len(conf.Servers))
+	return nil
+}

@@ -1,0 +1,301 @@
+package raftnode
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/berth-dev/berth/pki"
+)
+
+// Listener is where connections between servers come from and go to: TCP, a
+// port shared with other protocols, or pipes in a test.
+type Listener interface {
+	net.Listener
+	Dial(addr string, timeout time.Duration) (net.Conn, error)
+}
+
+type tcpListener struct{ net.Listener }
+
+func (tcpListener) Dial(addr string, timeout time.Duration) (net.Conn, error) {
+	return net.DialTimeout("tcp", addr, timeout)
+}
+
+// advertised is an address as others know it: a host may be a name.
+type advertised string
+
+func (advertised) Network() string  { return "tcp" }
+func (a advertised) String() string { return string(a) }
+
+func openListener(c Config) (Listener, net.Addr, error) {
+	l := c.Listener
+	if l == nil {
+		tcp, err := net.Listen("tcp", c.BindAddr)
+		if err != nil {
+			return nil, nil, fmt.Errorf("listen for servers: %w", err)
+		}
+		l = tcpListener{tcp}
+	}
+	if c.AdvertiseAddr != "" {
+		return l, advertised(c.AdvertiseAddr), nil
+	}
+	if tcp, ok := l.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return nil, nil, errors.Join(fmt.Errorf("listening on %s, the other servers can not know this one's address: set the address to advertise", tcp), l.Close())
+	}
+	return l, l.Addr(), nil
+}
+
+// stream is the raft.StreamLayer: it encrypts connections where it is told to,
+// and greets the other side before Raft says anything (see identity).
+type stream struct {
+	listener Listener
+	addr     net.Addr
+	tls      *pki.Source
+	id       *identity
+	self     string
+	// nameOf is the server that the configuration has at an address, if any.
+	nameOf func(addr string) string
+	logger hclog.Logger
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]struct{}
+}
+
+var _ raft.StreamLayer = (*stream)(nil)
+
+func newStream(l Listener, addr net.Addr, n *Node) *stream {
+	return &stream{
+		listener: l, addr: addr, tls: n.c.TLS, id: n.id, self: n.c.ID,
+		nameOf: n.serverAt, logger: n.logger, conns: map[net.Conn]struct{}{},
+	}
+}
+
+const greetingTimeout = 10 * time.Second
+
+// Addr implements net.Listener.
+func (s *stream) Addr() net.Addr { return s.addr }
+
+// Close implements net.Listener. Connections end with it: a handler that waits
+// for the next request would otherwise stay.
+func (s *stream) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.conns {
+		_ = c.Close() // nothing is lost that Raft relies on
+	}
+	s.mu.Unlock()
+	return s.listener.Close()
+}
+
+// tracked is a connection that Close ends.
+type tracked struct {
+	net.Conn
+	s *stream
+}
+
+func (t *tracked) Close() error {
+	t.s.mu.Lock()
+	delete(t.s.conns, t.Conn)
+	t.s.mu.Unlock()
+	return t.Conn.Close()
+}
+
+func (s *stream) track(c net.Conn) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errors.Join(net.ErrClosed, c.Close())
+	}
+	s.conns[c] = struct{}{}
+	return &tracked{Conn: c, s: s}, nil
+}
+
+// Dial implements raft.StreamLayer.
+func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	raw, err := s.listener.Dial(string(address), timeout)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := s.track(raw)
+	if err != nil {
+		return nil, err
+	}
+	if s.tls != nil {
+		conn = tls.Client(conn, s.tls.ClientConfig(pki.ServerDNSName))
+	}
+	_ = conn.SetDeadline(time.Now().Add(min(timeout, greetingTimeout)))
+	if err := s.greet(conn, string(address)); err != nil {
+		return nil, errors.Join(fmt.Errorf("server at %s: %w", address, err), conn.Close())
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return conn, nil
+}
+
+// Accept implements net.Listener. The greeting is answered on the first read,
+// so that a silent peer holds up nobody else.
+func (s *stream) Accept() (net.Conn, error) {
+	raw, err := s.listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := s.track(raw)
+	if err != nil {
+		return nil, err
+	}
+	if s.tls != nil {
+		cfg, err := s.tls.ServerConfig(tls.RequireAndVerifyClientCert)
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		conn = tls.Server(conn, cfg)
+	}
+	return &greetedConn{Conn: conn, s: s}, nil
+}
+
+type greetedConn struct {
+	net.Conn
+	s    *stream
+	once sync.Once
+	err  error
+}
+
+func (g *greetedConn) Read(b []byte) (int, error) {
+	g.once.Do(func() {
+		_ = g.SetDeadline(time.Now().Add(greetingTimeout))
+		if g.err = g.s.answer(g.Conn); g.err != nil {
+			g.s.logger.Warn("refused a connection for consensus", "from", g.RemoteAddr(), "error", g.err)
+			return
+		}
+		_ = g.SetDeadline(time.Time{})
+	})
+	if g.err != nil {
+		return 0, io.EOF
+	}
+	return g.Conn.Read(b)
+}
+
+// hello is the first message of each side.
+type hello struct {
+	Cluster string `json:"cluster"`
+	Server  string `json:"server"`
+	// To is whom the dialler believes to reach, if it knows.
+	To      string `json:"to,omitempty"`
+	Refusal string `json:"refusal,omitempty"`
+}
+
+const (
+	helloMagic    = "BERTH-RAFT/1\n"
+	maxHelloBytes = 4096
+)
+
+var errGreeting = errors.New("it does not speak as a server of Berth")
+
+func writeHello(w io.Writer, h hello) error {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	msg := binary.BigEndian.AppendUint16([]byte(helloMagic), uint16(len(b)))
+	_, err = w.Write(append(msg, b...))
+	return err
+}
+
+func readHello(r io.Reader) (hello, error) {
+	var h hello
+	head := make([]byte, len(helloMagic)+2)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return h, fmt.Errorf("%w: %w", errGreeting, err)
+	}
+	n := int(binary.BigEndian.Uint16(head[len(helloMagic):]))
+	if string(head[:len(helloMagic)]) != helloMagic || n > maxHelloBytes {
+		return h, errGreeting
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return h, fmt.Errorf("%w: %w", errGreeting, err)
+	}
+	if err := json.Unmarshal(body, &h); err != nil {
+		return h, fmt.Errorf("%w: %w", errGreeting, err)
+	}
+	return h, nil
+}
+
+func (s *stream) greet(conn net.Conn, addr string) error {
+	mine := hello{Cluster: s.id.cluster(), Server: s.self, To: s.nameOf(addr)}
+	if err := writeHello(conn, mine); err != nil {
+		return err
+	}
+	theirs, err := readHello(conn)
+	switch {
+	case err != nil:
+		return err
+	case theirs.Refusal != "":
+		return errors.New(theirs.Refusal)
+	case theirs.Cluster != mine.Cluster:
+		return fmt.Errorf("it belongs to cluster %q, this server to %q", theirs.Cluster, mine.Cluster)
+	}
+	return checkCertificate(conn, theirs.Server)
+}
+
+func (s *stream) answer(conn net.Conn) error {
+	theirs, err := readHello(conn)
+	if err != nil {
+		return err
+	}
+	if err := checkCertificate(conn, theirs.Server); err != nil {
+		return err // whoever has no server's certificate is told nothing
+	}
+	mine := hello{Server: s.self}
+	refusal := s.judge(theirs)
+	if refusal != nil {
+		mine.Refusal = refusal.Error()
+	}
+	mine.Cluster = s.id.cluster()
+	return errors.Join(refusal, writeHello(conn, mine))
+}
+
+func (s *stream) judge(theirs hello) error {
+	switch {
+	case theirs.To != "" && theirs.To != s.self:
+		return fmt.Errorf("this is server %q, and %q was asked for", s.self, theirs.To)
+	case theirs.Server == s.self:
+		return fmt.Errorf("this server has the name %q too: two servers must not have one name", s.self)
+	case theirs.Cluster == "":
+		return fmt.Errorf("server %q belongs to no cluster yet", theirs.Server)
+	}
+	var foreign *ForeignDataError
+	if err := s.id.adopt(theirs.Cluster); errors.As(err, &foreign) {
+		return fmt.Errorf("server %q belongs to cluster %q, and server %q to cluster %q: one of the two has the data directory of another cluster", s.self, foreign.Has, theirs.Server, theirs.Cluster)
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// checkCertificate makes sure that the peer of a TLS connection is the server
+// that it says it is: a worker's or client's certificate is signed by the same
+// authority and must not vote.
+func checkCertificate(conn net.Conn, name string) error {
+	c, ok := conn.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	id, err := pki.PeerIdentity(c.ConnectionState().VerifiedChains)
+	if err != nil {
+		return err
+	}
+	if id.Kind != pki.Server || id.Name != name {
+		return fmt.Errorf("its certificate is that of %s %q, and it calls itself server %q", id.Kind, id.Name, name)
+	}
+	return nil
+}
