@@ -1,7 +1,9 @@
 // Package operator holds the JSON messages of the operator endpoints: the HTTP
 // paths under /berth/v1/ that are about the servers themselves and not about
 // objects. Server and command line share it. An answer with an HTTP status of
-// 400 or more has a metav1.Status as its body, as the Kubernetes API has.
+// 400 or more has a metav1.Status as its body, as the Kubernetes API has. A server
+// answers 503 if it cannot do it (because it does not lead, or nobody does) and
+// has done nothing; the caller may then ask the leader.
 //
 // It must never hold behaviour, and must never import anything of Berth.
 package operator

@@ -3,10 +3,14 @@ package connect
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
+	"sync/atomic"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -16,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/api/operator"
 )
 
 // API is the typed access that Berth's own verbs need.
@@ -23,8 +28,9 @@ type API struct {
 	Core       corev1client.CoreV1Interface
 	Scheduling schedulingv1client.SchedulingV1Interface
 
+	client *Client
+	scheme *runtime.Scheme
 	berth  rest.Interface
-	params runtime.ParameterCodec
 }
 
 // API connects. It sends nothing yet.
@@ -35,15 +41,11 @@ func (c *Client) API() (*API, error) {
 	}
 	// A person may look at the traffic with --v=8.
 	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	httpClient, err := rest.HTTPClientFor(cfg)
+	core, err := corev1client.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the connection: %w", err)
 	}
-	core, err := corev1client.NewForConfigAndClient(cfg, httpClient)
-	if err != nil {
-		return nil, fmt.Errorf("preparing the connection: %w", err)
-	}
-	scheduling, err := schedulingv1client.NewForConfigAndClient(cfg, httpClient)
+	scheduling, err := schedulingv1client.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the connection: %w", err)
 	}
@@ -53,14 +55,20 @@ func (c *Client) API() (*API, error) {
 	}
 	// So that an answer of kind Status is read as the error it is.
 	metav1.AddToGroupVersion(scheme, metav1.Unversioned)
+	a := &API{Core: core, Scheduling: scheduling, client: c, scheme: scheme}
+	a.berth, err = a.restClient(cfg)
+	return a, err
+}
+
+func (a *API) restClient(cfg *rest.Config) (rest.Interface, error) {
 	gv := berthv1.GroupVersion
 	cfg.APIPath, cfg.GroupVersion = "/apis", &gv
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	berth, err := rest.RESTClientForConfigAndClient(cfg, httpClient)
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(a.scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the connection: %w", err)
 	}
-	return &API{Core: core, Scheduling: scheduling, berth: berth, params: runtime.NewParameterCodec(scheme)}, nil
+	return client, nil
 }
 
 // Get reads one object of group berth.dev; namespace "" is for those without.
@@ -77,7 +85,7 @@ func (a *API) List(ctx context.Context, resource, namespace string, into runtime
 func (a *API) Watch(ctx context.Context, resource, namespace, revision string) (watch.Interface, error) {
 	opts := metav1.ListOptions{Watch: true, ResourceVersion: revision}
 	return a.berth.Get().Resource(resource).NamespaceIfScoped(namespace, namespace != "").
-		VersionedParams(&opts, a.params).Watch(ctx)
+		VersionedParams(&opts, runtime.NewParameterCodec(a.scheme)).Watch(ctx)
 }
 
 // Plan asks the cluster where pods would go.
@@ -99,39 +107,89 @@ func (a *API) ServerVersion(ctx context.Context) (string, error) {
 // Operator calls one of the operator endpoints with JSON in and out; either may
 // be nil.
 func (a *API) Operator(ctx context.Context, method, path string, in, out any) error {
-	req := a.berth.Verb(method).AbsPath(path)
+	var body []byte
 	if in != nil {
-		body, err := json.Marshal(in)
-		if err != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
 			return fmt.Errorf("writing the request: %w", err)
 		}
-		req = req.SetHeader("Content-Type", "application/json").Body(body)
 	}
-	data, err := raw(req.Do(ctx))
+	return a.operate(ctx, out, func(c rest.Interface) (*rest.Request, error) {
+		req := c.Verb(method).AbsPath(path)
+		if body != nil {
+			req = req.SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body)
+		}
+		return req, nil
+	})
+}
+
+// Upload sends a file to an operator endpoint and reads its answer.
+func (a *API) Upload(ctx context.Context, path, contentType string, file io.ReadSeeker, out any) error {
+	return a.operate(ctx, out, func(c rest.Interface) (*rest.Request, error) {
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			return nil, fmt.Errorf("reading the file again: %w", err)
+		}
+		return c.Put().AbsPath(path).SetHeader("Content-Type", contentType).Body(io.NopCloser(file)), nil
+	})
+}
+
+// operate sends a request and reads its answer. A server that cannot do it and
+// says so with 503 has done nothing; what only the leader can do is then asked of
+// the leader.
+func (a *API) operate(ctx context.Context, out any, request func(rest.Interface) (*rest.Request, error)) error {
+	send := func(to rest.Interface) ([]byte, error) {
+		req, err := request(to)
+		if err != nil {
+			return nil, err
+		}
+		return raw(req.Do(ctx))
+	}
+	data, err := send(a.berth)
+	if apierrors.IsServiceUnavailable(err) {
+		leader, leaderErr := a.leader(ctx)
+		if leaderErr != nil {
+			return err // of the two, what the server said of the request
+		}
+		data, err = send(leader)
+	}
 	if err != nil || out == nil {
 		return err
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return fmt.Errorf("reading the server's answer to %s %s: %w", method, path, err)
+		return fmt.Errorf("reading the server's answer: %w", err)
 	}
 	return nil
+}
+
+// leader connects to the server that leads.
+func (a *API) leader(ctx context.Context) (rest.Interface, error) {
+	var list operator.MemberList
+	data, err := raw(a.berth.Get().AbsPath(operator.PathMembers).Do(ctx))
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(data, &list); err != nil {
+		return nil, fmt.Errorf("reading the members: %w", err)
+	}
+	for _, m := range list.Members {
+		if !m.Leader || m.HTTPAddress == "" || m.Name == list.Server {
+			continue
+		}
+		// A member's address has no scheme: they all have the same.
+		scheme, _, _ := strings.Cut(a.client.rest.Host, "://")
+		t := trust{caFile: a.client.conn.CAFile, certFile: a.client.conn.CertFile, serverName: a.client.rest.ServerName}
+		cfg, err := a.client.configFor(t, []string{scheme + "://" + m.HTTPAddress}, new(atomic.Pointer[NoServerError]))
+		if err != nil {
+			return nil, err
+		}
+		return a.restClient(cfg)
+	}
+	return nil, errors.New("no other server leads")
 }
 
 // Download opens a stream from an operator endpoint.
 func (a *API) Download(ctx context.Context, path string) (io.ReadCloser, error) {
 	return a.berth.Get().AbsPath(path).Stream(ctx)
-}
-
-// Upload sends a stream to an operator endpoint and reads its answer.
-func (a *API) Upload(ctx context.Context, path, contentType string, body io.Reader, out any) error {
-	data, err := raw(a.berth.Put().AbsPath(path).SetHeader("Content-Type", contentType).Body(body).Do(ctx))
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(data, out); err != nil {
-		return fmt.Errorf("reading the server's answer to PUT %s: %w", path, err)
-	}
-	return nil
 }
 
 // raw prefers the message in an answer's body to one made of its status code.

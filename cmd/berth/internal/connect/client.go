@@ -94,8 +94,15 @@ func (c *Client) restConfig() (*rest.Config, error) {
 	if err := checkCA(conn.CAFile); err != nil {
 		return nil, err
 	}
-	targets := make([]*url.URL, len(conn.Servers))
-	for i, s := range conn.Servers {
+	t := trust{caFile: conn.CAFile, certFile: conn.CertFile, serverName: name}
+	return c.configFor(t, conn.Servers, &c.lost)
+}
+
+// configFor is the configuration that goes to the given servers; lost is where it
+// is kept that none of them answers.
+func (c *Client) configFor(t trust, servers []string, lost *atomic.Pointer[NoServerError]) (*rest.Config, error) {
+	targets := make([]*url.URL, len(servers))
+	for i, s := range servers {
 		u, err := url.Parse(s)
 		if err != nil {
 			return nil, fmt.Errorf("reading the address of a server: %w", err)
@@ -103,17 +110,16 @@ func (c *Client) restConfig() (*rest.Config, error) {
 		targets[i] = u
 	}
 	cfg := &rest.Config{
-		Host:        conn.Servers[0],
-		BearerToken: conn.Token,
+		Host:        servers[0],
+		BearerToken: c.conn.Token,
 		TLSClientConfig: rest.TLSClientConfig{
-			CAFile: conn.CAFile, CertFile: conn.CertFile, KeyFile: conn.KeyFile, ServerName: name,
+			CAFile: t.caFile, CertFile: t.certFile, KeyFile: c.conn.KeyFile, ServerName: t.serverName,
 		},
 		Dial: (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
 		QPS:  -1, // the server's flow control is what counts
 	}
-	t := trust{caFile: conn.CAFile, certFile: conn.CertFile, serverName: name}
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-		return &failover{next: rt, targets: targets, trust: t, lost: &c.lost}
+		return &failover{next: rt, targets: targets, trust: t, lost: lost}
 	})
 	return cfg, nil
 }

@@ -175,7 +175,7 @@ func TestAStreamGoesWholeToTheNextServer(t *testing.T) {
 	}
 	defer f.Close()
 	var got operator.RestoreResult
-	if err := a.Upload(ctx(t), operator.PathSnapshot, operator.SnapshotContentType, io.NopCloser(f), &got); err != nil {
+	if err := a.Upload(ctx(t), operator.PathSnapshot, operator.SnapshotContentType, f, &got); err != nil {
 		t.Fatal(err)
 	}
 	if got.Index != 7 {
@@ -219,6 +219,36 @@ func TestRefusalsAreNotTriedElsewhere(t *testing.T) {
 	err := a.Operator(ctx(t), http.MethodDelete, operator.PathRaftServers+"/s9", nil, nil)
 	if err == nil || err.Error() != "server s9 is not a member" || hits.Load() != 0 {
 		t.Errorf("want the first server's refusal, got %v and %d requests at the second", err, hits.Load())
+	}
+}
+
+func TestTheLeaderIsAskedWhenAFollowerCannot(t *testing.T) {
+	ca := newAuthority(t)
+	var hits atomic.Int32
+	leader := ca.server(t, counting(&hits))
+	follower := ca.server(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body) // nolint: what was sent does not matter
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == operator.PathMembers {
+			io.WriteString(w, `{"server":"s2","members":[{"name":"s2","role":"server"},{"name":"s1","role":"server","leader":true,"httpAddress":"`+strings.TrimPrefix(leader.URL, "https://")+`"}]}`)
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		io.WriteString(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"s2 does not lead","reason":"ServiceUnavailable","code":503}`)
+	}))
+	a := api(t, client(t, config.Flags{Addresses: []string{follower.URL}, CAFile: ca.caFile()}))
+	var res operator.RestoreResult
+	if err := a.Upload(ctx(t), operator.PathSnapshot, operator.SnapshotContentType, strings.NewReader(`{"index":7}`), &res); err != nil || res.Index != 7 {
+		t.Errorf("a file for the leader: %+v, %v", res, err)
+	}
+	if err := a.Operator(ctx(t), http.MethodPost, operator.PathTransferLeader, nil, nil); err != nil || hits.Load() != 2 {
+		t.Errorf("a request for the leader: %v, %d requests", err, hits.Load())
+	}
+	leader.Close()
+	err := a.Operator(ctx(t), http.MethodPost, operator.PathTransferLeader, nil, nil)
+	var lost *NoServerError
+	if !errors.As(err, &lost) {
+		t.Errorf("want a leader that does not answer, got %v", err)
 	}
 }
 
