@@ -1,0 +1,214 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berth-dev/berth/cluster"
+	"github.com/berth-dev/berth/server"
+	"github.com/berth-dev/berth/worker"
+)
+
+// Agent is a running process: a server, a worker, or both.
+type Agent struct {
+	config Config
+	server *server.Server
+	worker *Worker
+	pool   *cluster.Pool // of a process without a server
+	cancel context.CancelFunc
+	loops  sync.WaitGroup
+}
+
+// Start starts what the configuration says. On an error nothing is left
+// running.
+func Start(ctx context.Context, c Config) (*Agent, error) {
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Server == nil && c.Worker == nil {
+		return nil, errors.New("this agent is neither a server nor a worker")
+	}
+	if c.AdvertiseAddr == "" {
+		c.AdvertiseAddr = c.BindAddr
+	}
+	run, cancel := context.WithCancel(context.Background())
+	a := &Agent{config: c, cancel: cancel}
+	err := a.start(ctx, run)
+	if err != nil {
+		return nil, errors.Join(err, a.Stop(ctx))
+	}
+	return a, nil
+}
+
+func (a *Agent) start(ctx, run context.Context) error {
+	if a.config.Server != nil {
+		if err := a.startServer(ctx); err != nil {
+			return err
+		}
+	}
+	if a.config.Worker != nil {
+		return a.startWorker(run)
+	}
+	return nil
+}
+
+func (a *Agent) startServer(ctx context.Context) error {
+	c, p := &a.config, a.config.Server
+	sc := server.Config{
+		Name: c.Name, Version: c.Version, DataDir: filepath.Join(c.DataDir, "server"),
+		Gossip: a.gossip(), TLS: c.TLS, APITLS: c.TLS, APICA: c.CA, TokenFile: p.TokenFile,
+		BootstrapExpect: p.BootstrapExpect, NonVoter: p.NonVoter,
+		Consensus: p.Consensus, Autopilot: p.Autopilot, Scheduler: p.Scheduler, Logger: c.Logger,
+	}
+	var err error
+	for _, l := range []struct {
+		what     string
+		port     int
+		listener *net.Listener
+		addr     *string
+	}{
+		{"the API", c.Ports.HTTP, &sc.HTTP, &sc.HTTPAddr},
+		{"RPC", c.Ports.RPC, &sc.RPC, &sc.RPCAddr},
+		{"consensus", c.Ports.Raft, &sc.Raft, &sc.RaftAddr},
+	} {
+		if *l.listener, *l.addr, err = a.listen(l.what, l.port); err != nil {
+			for _, open := range []net.Listener{sc.HTTP, sc.RPC, sc.Raft} {
+				if open != nil {
+					_ = open.Close() // nothing was served on it
+				}
+			}
+			return err
+		}
+	}
+	a.server, err = server.Start(ctx, sc)
+	return err
+}
+
+func (a *Agent) gossip() server.Gossip {
+	c := &a.config
+	return server.Gossip{
+		BindAddr: c.BindAddr, BindPort: c.Ports.Gossip, AdvertiseAddr: c.AdvertiseAddr,
+		EncryptionKey: c.EncryptionKey, Join: c.Join, RetryInterval: c.RetryInterval,
+	}
+}
+
+// listen opens a port and tells how others dial it.
+func (a *Agent) listen(what string, port int) (net.Listener, string, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(a.config.BindAddr, strconv.Itoa(port)))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, "", fmt.Errorf("port %d for %s is in use on %s by another process: stop it, or choose another port", port, what, a.config.BindAddr)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("listen for %s: %w", what, err)
+	}
+	_, actual, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		return nil, "", errors.Join(err, l.Close())
+	}
+	return l, net.JoinHostPort(a.config.AdvertiseAddr, actual), nil
+}
+
+// startWorker starts the worker. One that shares its process with a server
+// knows the servers by that one's gossip; another joins the gossip itself.
+func (a *Agent) startWorker(run context.Context) error {
+	c, p := &a.config, a.config.Worker
+	servers := func() []string { return a.server.Servers() }
+	if a.server == nil {
+		if err := a.joinGossip(run); err != nil {
+			return err
+		}
+		servers = a.serversInGossip
+	}
+	var err error
+	a.worker, err = StartWorker(WorkerConfig{
+		Node: worker.NodeConfig{
+			Name: c.Name, Addresses: []string{addressOf(c.AdvertiseAddr)}, Labels: p.Labels, Taints: p.Taints,
+			Capacity: p.Capacity, Reserved: p.Reserved, Version: c.Version,
+		},
+		DataDir: filepath.Join(c.DataDir, "worker"), Runtime: p.Runtime, Servers: servers, TLS: c.TLS,
+		LogBytes: p.LogBytes, LogFiles: p.LogFiles, Logger: c.Logger,
+	})
+	return err
+}
+
+// addressOf is the IP address of a host, or the host itself.
+func addressOf(host string) string {
+	if ips, err := net.LookupIP(host); err == nil && len(ips) > 0 {
+		return ips[0].String()
+	}
+	return host
+}
+
+func (a *Agent) joinGossip(run context.Context) error {
+	c := &a.config
+	pool, err := cluster.New(cluster.Config{
+		Name: c.Name, BindAddr: c.BindAddr, BindPort: c.Ports.Gossip, AdvertiseAddr: c.AdvertiseAddr,
+		Meta:          cluster.Meta{Role: cluster.RoleWorker, Version: c.Version},
+		EncryptionKey: c.EncryptionKey, Join: c.Join, RetryInterval: c.RetryInterval,
+		Loopback: isLoopback(c.BindAddr), Logger: c.Logger.Named("gossip"),
+	})
+	if err != nil {
+		return err
+	}
+	a.pool = pool
+	a.loops.Go(func() { pool.Run(run) })
+	return nil
+}
+
+func isLoopback(addr string) bool {
+	ip := net.ParseIP(addr)
+	return ip != nil && ip.IsLoopback()
+}
+
+func (a *Agent) serversInGossip() []string {
+	var out []string
+	for _, m := range a.pool.Servers() {
+		out = append(out, m.RPCAddr)
+	}
+	return out
+}
+
+// Server is the process's server, nil if it has none.
+func (a *Agent) Server() *server.Server { return a.server }
+
+// GossipAddr is where other members reach this one.
+func (a *Agent) GossipAddr() string {
+	if a.server != nil {
+		return a.server.GossipAddr()
+	}
+	return a.pool.Addr()
+}
+
+// Fatal tells why the agent can not go on; it is nil for a worker, which always
+// can.
+func (a *Agent) Fatal() <-chan error {
+	if a.server == nil {
+		return nil
+	}
+	return a.server.Fatal()
+}
+
+// Stop stops the process's parts. Pods go on running.
+func (a *Agent) Stop(ctx context.Context) error {
+	var errs []error
+	if a.worker != nil {
+		a.worker.Stop()
+	}
+	a.cancel()
+	a.loops.Wait()
+	if a.pool != nil {
+		errs = append(errs, a.pool.Shutdown())
+	}
+	if a.server != nil {
+		errs = append(errs, a.server.Stop(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/server"
+)
+
+// Config says what one process runs.
+type Config struct {
+	// Name is the member's, unique in the cluster. A process that is both
+	// server and worker has one name for both.
+	Name    string
+	Version string
+	DataDir string
+
+	// BindAddr is where everything listens; AdvertiseAddr the host or IP that
+	// others dial, BindAddr if empty.
+	BindAddr, AdvertiseAddr string
+	Ports                   Ports
+
+	// Join are gossip addresses of other members.
+	Join          []string
+	EncryptionKey string
+	// RetryInterval is how often Join is tried again; 0 means the default.
+	RetryInterval time.Duration
+
+	// TLS secures everything; nil leaves the connections between agents plain
+	// and lets the API sign a certificate itself.
+	TLS *pki.Source
+	// CA is the PEM of the authority that TLS is from.
+	CA []byte
+
+	Server *ServerPart // nil: no server
+	Worker *WorkerPart // nil: no worker
+
+	Logger hclog.Logger
+}
+
+// Ports are those listened on; 0 takes any free one.
+type Ports struct{ HTTP, RPC, Raft, Gossip int }
+
+// ServerPart configures the server of a process.
+type ServerPart struct {
+	BootstrapExpect int
+	NonVoter        bool
+	TokenFile       string
+	Consensus       server.Consensus
+	Autopilot       server.Autopilot
+	Scheduler       *berthv1.SchedulerConfiguration
+}
+
+// WorkerPart configures the worker of a process.
+type WorkerPart struct {
+	Runtime            string
+	Labels             map[string]string
+	Taints             []corev1.Taint
+	Capacity, Reserved corev1.ResourceList
+	LogBytes           int64
+	LogFiles           int
+}

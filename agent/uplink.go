@@ -1,0 +1,208 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/worker"
+)
+
+// uplink joins the node agent to the stream to the servers: it is the worker's
+// Uplink on one side and the stream's WorkerAgent on the other.
+type uplink struct {
+	log         hclog.Logger
+	client      *rpc.WorkerClient
+	agent       *worker.Agent
+	assignments chan worker.Assignment
+
+	mu        sync.Mutex
+	node      []byte // corev1.Node, protobuf
+	revision  int64
+	connected chan struct{} // closed once the first stream was welcomed
+	server    string
+}
+
+func newUplink(log hclog.Logger) *uplink {
+	return &uplink{log: log, assignments: make(chan worker.Assignment), connected: make(chan struct{})}
+}
+
+// Register implements worker.Uplink: every stream begins with the node's
+// newest form, so it is enough to keep it, and to wait for the first stream.
+func (u *uplink) Register(ctx context.Context, node *corev1.Node) error {
+	raw, err := node.Marshal()
+	if err != nil {
+		return fmt.Errorf("encode node %s: %w", node.Name, err)
+	}
+	u.mu.Lock()
+	u.node = raw
+	connected := u.connected
+	u.mu.Unlock()
+	select {
+	case <-connected:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Assignments implements worker.Uplink.
+func (u *uplink) Assignments() <-chan worker.Assignment { return u.assignments }
+
+// Report implements worker.Uplink. The client keeps the newest status of every
+// pod until a server has committed it, so nothing is lost from here on.
+func (u *uplink) Report(_ context.Context, reports []worker.PodReport) error {
+	for _, r := range reports {
+		raw, err := r.Status.Marshal()
+		if err != nil {
+			return fmt.Errorf("encode the status of pod %s/%s: %w", r.Namespace, r.Name, err)
+		}
+		u.client.Report(rpc.PodReport{Namespace: r.Namespace, Name: r.Name, UID: string(r.UID), Status: raw, Removed: r.Removed})
+	}
+	return nil
+}
+
+// ReportNode implements worker.Uplink.
+func (u *uplink) ReportNode(_ context.Context, status *corev1.NodeStatus) error {
+	raw, err := status.Marshal()
+	if err != nil {
+		return fmt.Errorf("encode the node's status: %w", err)
+	}
+	u.client.ReportNode(raw)
+	return nil
+}
+
+// Event implements worker.Recorder.
+func (u *uplink) Event(pod *corev1.Pod, eventType, reason, message string) {
+	e := newEvent(pod, eventType, reason, message, time.Now())
+	raw, err := e.Marshal()
+	if err != nil {
+		u.log.Warn("an event can not be encoded", "pod", pod.Name, "reason", reason, "error", err)
+		return
+	}
+	u.client.ReportEvent(raw)
+}
+
+// Hello implements rpc.WorkerAgent.
+func (u *uplink) Hello() rpc.Hello {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return rpc.Hello{Node: u.node, ResumeRevision: u.revision}
+}
+
+// Assign implements rpc.WorkerAgent.
+func (u *uplink) Assign(ctx context.Context, a *rpc.Assignments) error {
+	next := worker.Assignment{Full: a.Full, Revision: a.Revision}
+	for _, raw := range a.Pods {
+		pod := new(corev1.Pod)
+		if err := pod.Unmarshal(raw); err != nil {
+			return fmt.Errorf("decode an assigned pod: %w", err)
+		}
+		next.Pods = append(next.Pods, pod)
+	}
+	for _, uid := range a.Gone {
+		next.Gone = append(next.Gone, types.UID(uid))
+	}
+	select {
+	case u.assignments <- next:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	u.mu.Lock()
+	u.revision = a.Revision
+	u.mu.Unlock()
+	return nil
+}
+
+// Connected implements rpc.WorkerAgent.
+func (u *uplink) Connected(server string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.server = server
+	select {
+	case <-u.connected:
+	default:
+		close(u.connected)
+	}
+	u.log.Info("connected", "server", server)
+}
+
+// Disconnected implements rpc.WorkerAgent. Pods keep running.
+func (u *uplink) Disconnected(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.server = ""
+	u.log.Info("disconnected; pods keep running", "reason", err)
+}
+
+// Tunnel implements rpc.WorkerAgent.
+func (u *uplink) Tunnel(ctx context.Context, kind string, body []byte, conn net.Conn) error {
+	if kind != rpc.KindLogs {
+		return &rpc.TunnelError{Code: http.StatusNotImplemented, Message: fmt.Sprintf("this worker does not know tunnels of kind %q", kind)}
+	}
+	r, err := rpc.DecodeLogsRequest(body)
+	if err != nil {
+		return &rpc.TunnelError{Code: http.StatusBadRequest, Message: err.Error()}
+	}
+	o := worker.LogOptions{
+		Follow: r.Follow, Previous: r.Previous, Timestamps: r.Timestamps,
+		TailLines: r.TailLines, SinceSeconds: r.SinceSeconds, LimitBytes: r.LimitBytes,
+	}
+	if r.SinceTimeUnixNano != nil {
+		at := time.Unix(0, *r.SinceTimeUnixNano)
+		o.SinceTime = &at
+	}
+	from, err := u.agent.Logs(ctx, types.UID(r.PodUID), r.Container, o)
+	if err != nil {
+		return logsError(err)
+	}
+	defer func() { _ = from.Close() }() // it was only read
+	stop := context.AfterFunc(ctx, func() { _ = from.Close() })
+	defer stop()
+	_, err = io.Copy(conn, from)
+	return err
+}
+
+func logsError(err error) error {
+	code := http.StatusInternalServerError
+	switch {
+	case errors.Is(err, worker.ErrUnknownPod):
+		code = http.StatusNotFound
+	case errors.Is(err, worker.ErrNoLogs):
+		code = http.StatusBadRequest
+	}
+	return &rpc.TunnelError{Code: code, Message: err.Error()}
+}
+
+// ConfigMap implements worker.Getter.
+func (u *uplink) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	o := new(corev1.ConfigMap)
+	return o, u.fetch(ctx, "configmaps", namespace, name, o)
+}
+
+// Secret implements worker.Getter.
+func (u *uplink) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	o := new(corev1.Secret)
+	return o, u.fetch(ctx, "secrets", namespace, name, o)
+}
+
+func (u *uplink) fetch(ctx context.Context, resource, namespace, name string, into interface{ Unmarshal([]byte) error }) error {
+	raw, err := u.client.Fetch(ctx, resource, namespace, name)
+	if err != nil {
+		return fetchError(err, resource, name)
+	}
+	if err := into.Unmarshal(raw); err != nil {
+		return fmt.Errorf("decode %s %s/%s: %w", resource, namespace, name, err)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/worker"
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/fake"
+	"github.com/berth-dev/berth/worker/runtime/process"
+)
+
+// WorkerConfig says what a node is made of.
+type WorkerConfig struct {
+	// Node is how the node presents itself; Name must be set.
+	Node worker.NodeConfig
+	// DataDir holds the worker's identity, the pods' volumes and logs. Empty
+	// is allowed for the fake runtime only, whose worker is another one after
+	// every start.
+	DataDir string
+	// Runtime is "process" or "fake".
+	Runtime string
+	// Timeline drives fake containers, and may be shared by many workers; nil
+	// makes one of its own.
+	Timeline *fake.Timeline
+	// Servers are the servers' RPC addresses known now.
+	Servers func() []string
+	TLS     *pki.Source
+	// LogBytes and LogFiles bound a container's log; 0 means the defaults.
+	LogBytes int64
+	LogFiles int
+	Logger   hclog.Logger
+}
+
+// Worker is a running node.
+type Worker struct {
+	name   string
+	cancel context.CancelFunc
+	loops  sync.WaitGroup
+	close  func()
+}
+
+// StartWorker starts a node. It returns at once; the node registers as soon as
+// a server is found.
+func StartWorker(c WorkerConfig) (*Worker, error) {
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	c.Logger = c.Logger.Named("worker").With("node", c.Node.Name)
+	link := newUplink(c.Logger)
+	rt, closeRuntime, err := openRuntime(&c, link)
+	if err != nil {
+		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
+	}
+	node, err := newNode(&c, rt)
+	if err == nil {
+		link.agent, err = worker.New(workerOptions(&c, node, link, rt))
+	}
+	if err == nil {
+		link.client, err = rpc.NewWorkerClient(rpc.WorkerConfig{
+			Node: c.Node.Name, Agent: link, Servers: c.Servers, TLS: c.TLS, Logger: c.Logger,
+		})
+	}
+	if err != nil {
+		closeRuntime()
+		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &Worker{name: c.Node.Name, cancel: cancel, close: closeRuntime}
+	raw, err := node.Marshal()
+	if err != nil {
+		cancel()
+		closeRuntime()
+		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
+	}
+	link.node = raw
+	w.loops.Go(func() { link.client.Run(ctx) })
+	w.loops.Go(func() {
+		if err := link.agent.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			c.Logger.Error("the node agent stopped", "error", err)
+		}
+	})
+	return w, nil
+}
+
+// Stop ends the worker's process-side work. Its pods go on running: a worker
+// that is started again finds them.
+func (w *Worker) Stop() {
+	w.cancel()
+	w.loops.Wait()
+	w.close()
+}
+
+func openRuntime(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error) {
+	switch c.Runtime {
+	case "fake":
+		if c.Timeline != nil {
+			return fake.New(c.Timeline), func() {}, nil
+		}
+		timeline := fake.NewTimeline(nil)
+		ctx, cancel := context.WithCancel(context.Background())
+		var loop sync.WaitGroup
+		loop.Go(func() { timeline.Run(ctx) })
+		return fake.New(timeline), func() { cancel(); loop.Wait() }, nil
+	case "process":
+		if c.DataDir == "" {
+			return nil, nil, errors.New("the process runtime needs a data directory")
+		}
+		rt, err := process.New(process.Options{
+			Root: filepath.Join(c.DataDir, "containers"), LogBytes: c.LogBytes, LogFiles: c.LogFiles,
+			Event: link.Event, Logger: c.Logger,
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		return rt, rt.Close, nil
+	}
+	return nil, nil, fmt.Errorf("there is no runtime %q: it is process or fake", c.Runtime)
+}
+
+func newNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
+	machine, err := readMachine(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	// Two workers of one machine are two nodes: what tells a worker from
+	// another of its name is the identity in its data directory.
+	if machine.Info.SystemUUID, err = workerID(c.DataDir); err != nil {
+		return nil, err
+	}
+	cfg := c.Node
+	cfg.Runtime = rt.Name() + "://" + cfg.Version
+	return worker.NewNode(cfg, machine, time.Now())
+}
+
+func readMachine(dataDir string) (worker.Machine, error) {
+	if dataDir == "" {
+		dataDir = os.TempDir()
+	}
+	return worker.ReadMachine(dataDir)
+}
+
+func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.Runtime) worker.Options {
+	o := worker.Options{Node: node, Uplink: link, Runtime: rt, Getter: link, Recorder: link, Logger: c.Logger}
+	if c.Runtime == "fake" {
+		o.CallsAtOnce = worker.CallsInline
+		o.Getter = nil
+		return o
+	}
+	o.Volumes = &worker.Volumes{Root: filepath.Join(c.DataDir, "pods")}
+	dir := c.DataDir
+	o.Pressure = func() (worker.Pressure, error) { return worker.ReadPressure(dir) }
+	return o
+}
+
+// workerID reads the identity of a worker from its data directory, or makes
+// one.
+func workerID(dataDir string) (string, error) {
+	if dataDir == "" {
+		return uuid.NewString(), nil
+	}
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return "", fmt.Errorf("data directory: %w", err)
+	}
+	path := filepath.Join(dataDir, "worker-id")
+	b, err := os.ReadFile(path)
+	switch {
+	case err == nil:
+		return strings.TrimSpace(string(b)), nil
+	case !errors.Is(err, os.ErrNotExist):
+		return "", fmt.Errorf("the worker's identity: %w", err)
+	}
+	id := uuid.NewString()
+	if err := os.WriteFile(path, []byte(id+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("keep the worker's identity: %w", err)
+	}
+	return id, nil
+}

@@ -1,0 +1,33 @@
+package server
+
+import (
+	"crypto/tls"
+	"net/http"
+
+	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/apiserver"
+)
+
+// operatorPrefix is what the paths of package operator begin with.
+const operatorPrefix = "/berth/v1/"
+
+func (s *Server) openAPI() error {
+	c := &s.config
+	var serving *tls.Config
+	if c.APITLS != nil {
+		var err error
+		if serving, err = c.APITLS.ServerConfig(tls.VerifyClientCertIfGiven); err != nil {
+			return err
+		}
+	}
+	operators := s.operatorHandler()
+	api, err := apiserver.New(apiserver.Config{
+		Backend: s, Logs: logs{s}, Planner: planner{},
+		Listener: c.HTTP, TLS: serving, TokenFile: c.TokenFile, RootCA: s.rootCA,
+		Handlers:    map[string]http.Handler{operatorPrefix: operators, "/metrics": operators},
+		LongRunning: []string{operator.PathSnapshot},
+		Logger:      c.Logger.Named("api"),
+	})
+	s.api = api
+	return err
+}

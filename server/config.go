@@ -1,0 +1,84 @@
+package server
+
+import (
+	"net"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/pki"
+)
+
+// Config says what a server is made of. The listeners are open already, so that
+// a port in use is found before anything else is touched; the server closes
+// them.
+type Config struct {
+	// Name is the server's, unique in the cluster and never changed.
+	Name    string
+	Version string
+	DataDir string
+
+	// HTTP, RPC and Raft are where the server listens. The addresses are what
+	// others dial, host:port.
+	HTTP, RPC, Raft             net.Listener
+	HTTPAddr, RPCAddr, RaftAddr string
+
+	Gossip Gossip
+
+	// TLS secures servers' and workers' connections; nil leaves them plain.
+	TLS *pki.Source
+	// APICA is the PEM of the authority that the API's certificate is from:
+	// what clients trust. It is written into every namespace.
+	APICA []byte
+	// APITLS serves the API; nil makes the server sign a certificate itself.
+	APITLS *pki.Source
+	// TokenFile lists bearer tokens, empty for none.
+	TokenFile string
+
+	// BootstrapExpect is the number of servers that found the cluster; 0 waits
+	// to be added to one.
+	BootstrapExpect int
+	NonVoter        bool
+	Consensus       Consensus
+	Autopilot       Autopilot
+
+	// Scheduler is the configuration that the first leader stores.
+	Scheduler *berthv1.SchedulerConfiguration
+
+	Logger hclog.Logger
+	// Metrics collects what is shown at /metrics; nil makes a registry.
+	Metrics *prometheus.Registry
+}
+
+// Gossip says how the server takes part in the pool of members.
+type Gossip struct {
+	BindAddr      string
+	BindPort      int
+	AdvertiseAddr string
+	EncryptionKey string
+	Join          []string
+	RetryInterval time.Duration
+}
+
+// Consensus are the settings of Raft; zero values mean its defaults.
+type Consensus struct {
+	HeartbeatTimeout, ElectionTimeout, LeaderLeaseTimeout time.Duration
+	SnapshotInterval                                      time.Duration
+	SnapshotThreshold, TrailingLogs                       uint64
+	// NoFsync gives up durability; for tests and throw-away clusters only.
+	NoFsync bool
+}
+
+// Autopilot says how the leader cares for the set of servers.
+type Autopilot struct {
+	// CleanupDeadServers removes servers that failed, while enough others
+	// are there.
+	CleanupDeadServers bool
+	// LastContactThreshold and ServerStabilizationTime: see raft-autopilot.
+	LastContactThreshold, ServerStabilizationTime time.Duration
+	MaxTrailingLogs                               uint64
+	// MinQuorum is the least number of voters that a removal may leave.
+	MinQuorum int
+}

@@ -1,0 +1,130 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// systemUser is who proposes what nobody asked for.
+const systemUser = "system:berth"
+
+// controlInterval is how often the controllers look at the state.
+const controlInterval = time.Second
+
+// lead runs the leader's loops until ctx ends with its leadership.
+func (s *Server) lead(ctx context.Context) {
+	since := time.Now()
+	if err := s.furnish(ctx); err != nil {
+		if ctx.Err() == nil {
+			s.log.Error("the cluster's own objects could not be made", "error", err)
+		}
+		return
+	}
+	s.log.Info("leading", "index", s.state.View().Index(), "revision", s.state.View().Revision(), "after", time.Since(since))
+	var loops sync.WaitGroup
+	loops.Go(func() { s.scheduleLoop(ctx) })
+	loops.Go(func() { s.controlLoop(ctx, since) })
+	loops.Go(func() { s.membershipLoop(ctx) })
+	loops.Wait()
+}
+
+// furnish makes what every cluster has: the system classes (PC3), the system
+// namespaces and the scheduler configuration.
+func (s *Server) furnish(ctx context.Context) error {
+	v := s.state.View()
+	var ps []fsm.Proposal
+	add := func(c fsm.Command) {
+		ps = append(ps, fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c})
+	}
+	if _, ok := v.Config.Get(s.config.Scheduler.Name); !ok {
+		raw, err := json.Marshal(s.config.Scheduler)
+		if err != nil {
+			return err
+		}
+		add(&fsm.ConfigureScheduler{JSON: raw, OnlyIfAbsent: true})
+	}
+	now := metav1.NewTime(time.Now())
+	meta := func(o *metav1.ObjectMeta) {
+		o.UID, o.CreationTimestamp = types.UID(uuid.NewUUID()), now
+	}
+	for _, class := range model.SystemClasses() {
+		if _, ok := v.PriorityClasses.Get(class.Name); !ok {
+			meta(&class.ObjectMeta)
+			add(&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: class}})
+		}
+	}
+	for _, name := range fsm.SystemNamespaces() {
+		if _, ok := v.Namespaces.Get(name); !ok {
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}}
+			meta(&ns.ObjectMeta)
+			add(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: ns}, Create: true, RootCA: s.rootCA})
+		}
+	}
+	if len(ps) == 0 {
+		return nil
+	}
+	// A refusal means that an earlier leader has made the object meanwhile.
+	_, err := s.Propose(ctx, ps...)
+	return err
+}
+
+// controlLoop runs the controllers and proposes what they want.
+func (s *Server) controlLoop(ctx context.Context, since time.Time) {
+	lifecycle := &controller.NodeLifecycle{}
+	gc := &controller.PodGC{Threshold: controller.TerminatedPodThreshold}
+	ticker := time.NewTicker(controlInterval)
+	defer ticker.Stop()
+	for {
+		v, now := s.state.View(), time.Now().UnixNano()
+		var commands []fsm.Command
+		commands = append(commands, controller.Nominations(v, now)...)
+		commands = append(commands, lifecycle.Reconcile(v, &s.beats, since.UnixNano(), now)...)
+		commands = append(commands, controller.TaintEviction(v, now)...)
+		commands = append(commands, controller.Namespaces(v)...)
+		commands = append(commands, gc.Reconcile(v, now)...)
+		commands = append(commands, controller.Events(v, now)...)
+		s.beats.forget(func(node string) bool { _, ok := v.Nodes.Get(node); return ok })
+		s.proposeAll(ctx, commands)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// proposeAll proposes what controllers want; a refusal means that the state has
+// moved on, and the next round looks again.
+func (s *Server) proposeAll(ctx context.Context, commands []fsm.Command) {
+	if len(commands) == 0 {
+		return
+	}
+	ps := make([]fsm.Proposal, len(commands))
+	for i, c := range commands {
+		ps[i] = fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
+	}
+	rs, _, err := s.node.Propose(ctx, ps...)
+	if err != nil {
+		if ctx.Err() == nil && !errors.Is(err, context.Canceled) {
+			s.log.Warn("what the controllers want could not be proposed", "commands", len(commands), "error", err)
+		}
+		return
+	}
+	for i, r := range rs {
+		if r.Refused() {
+			s.log.Debug("a controller's command was refused", "command", commands[i], "reason", r.Message)
+		}
+	}
+}

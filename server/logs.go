@@ -1,0 +1,82 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/rpc"
+)
+
+// logs opens containers' logs through the worker's own connection, whichever
+// server holds it (apiserver.Logs).
+type logs struct{ *Server }
+
+// Open implements apiserver.Logs.
+func (l logs) Open(ctx context.Context, pod *corev1.Pod, container string, o *corev1.PodLogOptions) (io.ReadCloser, error) {
+	if pod.Spec.NodeName == "" {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", pod.Name))
+	}
+	r := &rpc.LogsRequest{
+		Namespace: pod.Namespace, Pod: pod.Name, PodUID: string(pod.UID), Container: container,
+		Follow: o.Follow, Previous: o.Previous, Timestamps: o.Timestamps,
+		TailLines: o.TailLines, SinceSeconds: o.SinceSeconds, LimitBytes: o.LimitBytes,
+	}
+	if o.SinceTime != nil {
+		at := o.SinceTime.UnixNano()
+		r.SinceTimeUnixNano = &at
+	}
+	body, err := r.Encode()
+	if err != nil {
+		return nil, err
+	}
+	tunnel, err := l.tunneler.Open(ctx, pod.Spec.NodeName, rpc.KindLogs, body)
+	if err != nil {
+		return nil, logError(pod, err)
+	}
+	return logReader{tunnel, pod}, nil
+}
+
+// logReader gives the worker's refusals the form of the API's.
+type logReader struct {
+	*rpc.Tunnel
+	pod *corev1.Pod
+}
+
+func (r logReader) Read(b []byte) (int, error) {
+	n, err := r.Tunnel.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = logError(r.pod, err)
+	}
+	return n, err
+}
+
+func logError(pod *corev1.Pod, err error) error {
+	var refused *rpc.TunnelError
+	switch {
+	case errors.As(err, &refused):
+		return &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: int32(refused.Code), Message: refused.Message,
+			Reason: reasonOf(refused.Code),
+		}}
+	case errors.Is(err, rpc.ErrNotHeld):
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("the worker of node %s is not connected to any server", pod.Spec.NodeName))
+	}
+	return err
+}
+
+func reasonOf(code int) metav1.StatusReason {
+	switch code {
+	case http.StatusBadRequest:
+		return metav1.StatusReasonBadRequest
+	case http.StatusNotFound:
+		return metav1.StatusReasonNotFound
+	}
+	return metav1.StatusReasonInternalError
+}

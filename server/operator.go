@@ -1,0 +1,251 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/cluster"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/raftnode"
+)
+
+// operatorTimeout bounds what an operator's request may take, but for
+// snapshots.
+const operatorTimeout = 30 * time.Second
+
+// operatorHandler serves the paths of package operator, behind the API's
+// authentication.
+func (s *Server) operatorHandler() http.Handler {
+	mux := http.NewServeMux()
+	handle := func(pattern string, f func(r *http.Request) (any, error)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), operatorTimeout)
+			defer cancel()
+			answer, err := f(r.WithContext(ctx))
+			s.reply(w, answer, err)
+		})
+	}
+	handle("GET "+operator.PathMembers, func(*http.Request) (any, error) { return s.memberList(), nil })
+	handle("GET "+operator.PathStatus, func(*http.Request) (any, error) { return s.Status(), nil })
+	handle("GET "+operator.PathRaftConfiguration, func(*http.Request) (any, error) { return s.raftConfiguration(), nil })
+	handle("DELETE "+operator.PathRaftServers+"/{id}", s.removeServer)
+	handle("POST "+operator.PathTransferLeader, s.transferLeader)
+	handle("POST "+operator.PathVerify, func(r *http.Request) (any, error) { return s.Verify(r.Context()) })
+	mux.HandleFunc("GET "+operator.PathSnapshot, s.saveSnapshot)
+	mux.HandleFunc("PUT "+operator.PathSnapshot, s.restoreSnapshot)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.config.Metrics, promhttp.HandlerOpts{}))
+	return mux
+}
+
+func (s *Server) reply(w http.ResponseWriter, answer any, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		w.WriteHeader(operatorCode(err))
+		answer = map[string]string{"error": err.Error()}
+	}
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
+		s.log.Debug("an answer could not be written", "error", err)
+	}
+}
+
+func operatorCode(err error) int {
+	var elsewhere *raftnode.NotLeaderError
+	switch {
+	case errors.Is(err, raftnode.ErrUnknownServer):
+		return http.StatusNotFound
+	case errors.Is(err, raftnode.ErrLastVoter), errors.Is(err, fsm.ErrSnapshot):
+		return http.StatusBadRequest
+	case errors.As(err, &elsewhere), errors.Is(err, raftnode.ErrNoLeader), errors.Is(err, raftnode.ErrShutdown):
+		return http.StatusServiceUnavailable
+	case errors.Is(err, raftnode.ErrUnknownOutcome), errors.Is(err, context.DeadlineExceeded):
+		return http.StatusGatewayTimeout
+	}
+	return http.StatusInternalServerError
+}
+
+func (s *Server) memberList() *operator.MemberList {
+	leader, _ := s.node.Leader()
+	out := &operator.MemberList{Server: s.config.Name}
+	for _, m := range s.pool.Members() {
+		out.Members = append(out.Members, operator.Member{
+			Name: m.Name, Role: string(m.Role), Status: string(m.Status), GossipAddress: m.Addr,
+			RPCAddress: m.RPCAddr, HTTPAddress: m.HTTPAddr, Version: m.Version,
+			Leader: m.Role == cluster.RoleServer && m.Name == leader,
+		})
+	}
+	return out
+}
+
+// Status describes this server.
+func (s *Server) Status() *operator.Status {
+	view := s.state.View()
+	leader, _ := s.node.Leader()
+	out := &operator.Status{
+		Name: s.config.Name, ID: s.node.ID(), ClusterID: s.node.ClusterID(), Version: s.config.Version,
+		State: s.role(), Leader: leader, Term: s.node.Term(), CommitIndex: s.commitIndex(),
+		AppliedIndex: view.Index(), Revision: view.Revision(), Healthy: true,
+	}
+	if err := s.failure(); err != nil {
+		out.Healthy, out.Message = false, err.Error()
+	}
+	return out
+}
+
+func (s *Server) raftConfiguration() *operator.RaftConfiguration {
+	out := &operator.RaftConfiguration{Index: s.configurationIndex(), Term: s.node.Term()}
+	for _, m := range s.node.Configuration() {
+		suffrage := "voter"
+		if m.NonVoter {
+			suffrage = "nonvoter"
+		}
+		one := operator.RaftServer{ID: m.ID, Name: m.ID, Address: m.Address, Suffrage: suffrage, Leader: m.Leader}
+		if member, ok := s.pool.Get(m.ID); ok {
+			healthy := member.Status == cluster.StatusAlive
+			one.Healthy = &healthy
+		}
+		out.Servers = append(out.Servers, one)
+	}
+	return out
+}
+
+// role is what this server is in the consensus.
+func (s *Server) role() string {
+	role := strings.ToLower(s.node.Stats()["state"])
+	for _, m := range s.node.Configuration() {
+		if m.ID == s.config.Name && m.NonVoter {
+			return "learner"
+		}
+	}
+	return role
+}
+
+func (s *Server) commitIndex() uint64        { return s.statIndex("commit_index") }
+func (s *Server) configurationIndex() uint64 { return s.statIndex("latest_configuration_index") }
+
+// statIndex reads one of Raft's own figures; 0 if it has none.
+func (s *Server) statIndex(name string) uint64 {
+	n, _ := strconv.ParseUint(s.node.Stats()[name], 10, 64)
+	return n
+}
+
+func (s *Server) removeServer(r *http.Request) (any, error) {
+	id := r.PathValue("id")
+	if err := s.node.RemoveServer(r.Context(), id); err != nil {
+		return nil, s.leaderHint(err)
+	}
+	s.log.Info("server removed by an operator", "server", id)
+	return s.raftConfiguration(), nil
+}
+
+func (s *Server) transferLeader(r *http.Request) (any, error) {
+	var req operator.TransferLeaderRequest
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read the request: %w", err)
+	}
+	from, _ := s.node.Leader()
+	if err := s.node.TransferLeadership(r.Context(), req.ID); err != nil {
+		return nil, s.leaderHint(err)
+	}
+	to := from
+	for to == from || to == "" {
+		select {
+		case <-r.Context().Done():
+			return &operator.TransferLeaderResult{From: from}, nil
+		case <-time.After(leaderPoll):
+			to, _ = s.node.Leader()
+		}
+	}
+	return &operator.TransferLeaderResult{From: from, To: to}, nil
+}
+
+// leaderHint says to whom an operator's request has to go instead.
+func (s *Server) leaderHint(err error) error {
+	var elsewhere *raftnode.NotLeaderError
+	if !errors.As(err, &elsewhere) || elsewhere.LeaderID == "" {
+		return err
+	}
+	if m, ok := s.pool.Get(elsewhere.LeaderID); ok {
+		return fmt.Errorf("%w (its API is at https://%s)", err, m.HTTPAddr)
+	}
+	return err
+}
+
+// Verify lets every server keep its state at one index, and compares the
+// digests.
+func (s *Server) Verify(ctx context.Context) (*operator.VerifyResult, error) {
+	rs, index, err := s.checkpoint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &operator.VerifyResult{Index: index, Revision: rs.Revision, Equal: true}
+	servers := s.node.Configuration()
+	out.Servers = make([]operator.VerifyServer, len(servers))
+	var asking sync.WaitGroup
+	for i, m := range servers {
+		asking.Go(func() { out.Servers[i] = s.digestOf(ctx, m.ID, index) })
+	}
+	asking.Wait()
+	slices.SortFunc(out.Servers, func(a, b operator.VerifyServer) int { return strings.Compare(a.Name, b.Name) })
+	for _, v := range out.Servers {
+		out.Equal = out.Equal && v.Error == "" && v.Digest == out.Servers[0].Digest
+	}
+	return out, nil
+}
+
+func (s *Server) digestOf(ctx context.Context, name string, index uint64) operator.VerifyServer {
+	out := operator.VerifyServer{Name: name}
+	if name == s.config.Name {
+		if view, ok := s.state.Checkpoint(index); ok {
+			out.Digest = view.Digest()
+		} else {
+			out.Error = "the checkpoint is no longer kept"
+		}
+		return out
+	}
+	addr, ok := s.serverAddr(name)
+	if !ok {
+		out.Error = "the server's address is not known"
+		return out
+	}
+	d, err := s.peers.Digest(ctx, addr, index)
+	if err != nil {
+		out.Error = err.Error()
+		return out
+	}
+	out.Digest = d.Digest
+	return out
+}
+
+func (s *Server) saveSnapshot(w http.ResponseWriter, r *http.Request) {
+	if err := s.ReadIndex(r.Context()); err != nil {
+		s.reply(w, nil, err)
+		return
+	}
+	w.Header().Set("Content-Type", operator.SnapshotContentType)
+	if err := s.state.View().Write(w); err != nil {
+		s.log.Warn("a snapshot was not sent whole; its checksum will say so", "error", err)
+	}
+}
+
+func (s *Server) restoreSnapshot(w http.ResponseWriter, r *http.Request) {
+	err := s.node.RestoreSnapshot(r.Context(), r.Body)
+	if err != nil {
+		s.reply(w, nil, s.leaderHint(err))
+		return
+	}
+	view := s.state.View()
+	s.log.Info("state restored from an operator's snapshot", "index", view.Index(), "revision", view.Revision())
+	s.reply(w, &operator.RestoreResult{Index: view.Index(), Revision: view.Revision()}, nil)
+}

@@ -1,0 +1,164 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/raftnode"
+	"github.com/berth-dev/berth/rpc"
+)
+
+const (
+	// leaderWait is how long a request waits for a leader to be found before
+	// it is told that there is none: an election takes about a second.
+	leaderWait = 5 * time.Second
+	// leaderPoll is how often a waiting request looks again.
+	leaderPoll = 20 * time.Millisecond
+)
+
+// Propose carries commands out through the log, by way of the leader, and
+// returns once this server's own state has applied them. Its errors wrap those
+// of apiserver: ErrNoLeader and ErrBusy mean that nothing was done,
+// ErrUnknownOutcome that it may have been.
+func (s *Server) Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result, error) {
+	give := time.Now().Add(leaderWait)
+	var encoded []byte
+	for {
+		results, err := s.proposeOnce(ctx, ps, &encoded)
+		if err == nil || !errors.Is(err, apiserver.ErrNoLeader) {
+			return results, err
+		}
+		if time.Now().After(give) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-s.stopped:
+			return nil, err
+		case <-time.After(leaderPoll):
+		}
+	}
+}
+
+// proposeOnce tries the leader as it is known now.
+func (s *Server) proposeOnce(ctx context.Context, ps []fsm.Proposal, encoded *[]byte) ([]fsm.Result, error) {
+	results, _, err := s.node.Propose(ctx, ps...)
+	var elsewhere *raftnode.NotLeaderError
+	if !errors.As(err, &elsewhere) {
+		return results, backendError(err)
+	}
+	addr, ok := s.serverAddr(elsewhere.LeaderID)
+	if !ok {
+		return nil, fmt.Errorf("%w", apiserver.ErrNoLeader)
+	}
+	if *encoded == nil {
+		if *encoded, err = fsm.EncodeProposals(ps); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := s.peers.Forward(ctx, addr, *encoded)
+	if err != nil {
+		return nil, backendError(err)
+	}
+	if results, err = fsm.DecodeResults(answer.Results); err != nil {
+		return nil, fmt.Errorf("%w: %w", apiserver.ErrUnknownOutcome, err)
+	}
+	// Whoever wrote through this server must find it here.
+	if err := s.node.WaitApplied(ctx, answer.Index); err != nil {
+		return nil, fmt.Errorf("%w: %w", apiserver.ErrUnknownOutcome, err)
+	}
+	return results, nil
+}
+
+// serverAddr is the RPC address of another server, as gossip knows it.
+func (s *Server) serverAddr(name string) (string, bool) {
+	if name == "" || name == s.config.Name {
+		return "", false
+	}
+	m, ok := s.pool.Get(name)
+	return m.RPCAddr, ok && m.RPCAddr != ""
+}
+
+// backendError gives an error of consensus or of a peer the meaning that the
+// API knows.
+func backendError(err error) error {
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case err == nil:
+		return nil
+	case is(raftnode.ErrUnknownOutcome, rpc.ErrUnknownOutcome):
+		return fmt.Errorf("%w: %w", apiserver.ErrUnknownOutcome, err)
+	case is(raftnode.ErrBusy, rpc.ErrBusy):
+		return fmt.Errorf("%w: %w", apiserver.ErrBusy, err)
+	case is(raftnode.ErrNoLeader, raftnode.ErrShutdown, rpc.ErrNoLeader, rpc.ErrNotLeader, rpc.ErrNotSent, rpc.ErrStopping):
+		return fmt.Errorf("%w: %w", apiserver.ErrNoLeader, err)
+	}
+	var elsewhere *raftnode.NotLeaderError
+	if errors.As(err, &elsewhere) {
+		return fmt.Errorf("%w: %w", apiserver.ErrNoLeader, err)
+	}
+	return err
+}
+
+// ReadIndex returns when this server's state is at least as new as every write
+// that was acknowledged anywhere before the call.
+func (s *Server) ReadIndex(ctx context.Context) error {
+	return s.reads.do(ctx, func(ctx context.Context) error {
+		give := time.Now().Add(leaderWait)
+		for {
+			err := s.readOnce(ctx)
+			if err == nil || !errors.Is(err, apiserver.ErrNoLeader) || time.Now().After(give) {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return err
+			case <-time.After(leaderPoll):
+			}
+		}
+	})
+}
+
+func (s *Server) readOnce(ctx context.Context) error {
+	index, err := s.node.ReadIndex(ctx)
+	var elsewhere *raftnode.NotLeaderError
+	if errors.As(err, &elsewhere) {
+		addr, ok := s.serverAddr(elsewhere.LeaderID)
+		if !ok {
+			return fmt.Errorf("%w", apiserver.ErrNoLeader)
+		}
+		index, err = s.peers.ReadIndex(ctx, addr)
+	}
+	if err != nil {
+		return backendError(err)
+	}
+	return s.node.WaitApplied(ctx, index)
+}
+
+// View is this server's latest state.
+func (s *Server) View() *fsm.View { return s.state.View() }
+
+// Feed is this server's change feed.
+func (s *Server) Feed() *fsm.Feed { return s.state.Feed() }
+
+// checkpoint lets every server keep its state at one index, and returns that
+// index.
+func (s *Server) checkpoint(ctx context.Context) (fsm.Result, uint64, error) {
+	rs, err := s.Propose(ctx, fsm.Proposal{User: systemUser, Groups: systemGroups, Command: &fsm.Checkpoint{}})
+	if err != nil {
+		return fsm.Result{}, 0, err
+	}
+	return rs[0], rs[0].Index, nil
+}

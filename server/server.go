@@ -1,0 +1,320 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/cluster"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/raftnode"
+	"github.com/berth-dev/berth/rpc"
+)
+
+// Server is a running server.
+type Server struct {
+	config  Config
+	log     hclog.Logger
+	state   *fsm.State
+	metrics *metrics
+	rootCA  string
+
+	node     *raftnode.Node
+	pool     *cluster.Pool
+	rpc      *rpc.Server
+	peers    *rpc.Pool
+	tunneler *rpc.Tunneler
+	api      *apiserver.Server
+
+	reads  shared
+	beats  heartbeats
+	pushed atomic.Int64 // revision up to which workers were pushed to
+
+	cancel  context.CancelFunc
+	loops   sync.WaitGroup
+	stopped chan struct{}
+	once    sync.Once
+
+	mu     sync.Mutex
+	failed error
+	fatal  chan error // capacity 1
+}
+
+// dialer is a listener that also dials, as consensus wants it.
+type dialer struct{ net.Listener }
+
+// Dial implements raftnode.Listener.
+func (dialer) Dial(addr string, timeout time.Duration) (net.Conn, error) {
+	return net.DialTimeout("tcp", addr, timeout)
+}
+
+// Start starts a server. It returns once the server listens everywhere; it
+// serves as soon as there is a leader. On an error everything is closed again.
+func Start(ctx context.Context, c Config) (*Server, error) {
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Metrics == nil {
+		c.Metrics = prometheus.NewRegistry()
+	}
+	if c.Scheduler == nil {
+		c.Scheduler = berthv1.Default()
+	}
+	c.Logger = c.Logger.With("server", c.Name)
+	s := &Server{
+		config: c, log: c.Logger.Named("server"), state: fsm.NewState(), rootCA: string(c.APICA),
+		stopped: make(chan struct{}), fatal: make(chan error, 1),
+	}
+	s.metrics = newMetrics(c.Metrics, s.state)
+	if err := s.open(); err != nil {
+		_ = s.closeAll(ctx) // the first error is the one that matters
+		return nil, fmt.Errorf("start server %s: %w", c.Name, err)
+	}
+	return s, nil
+}
+
+// open brings the parts up, each on top of those before it.
+func (s *Server) open() error {
+	if err := s.openConsensus(); err != nil {
+		return err
+	}
+	if err := s.openRPC(); err != nil {
+		return err
+	}
+	if err := s.openGossip(); err != nil {
+		return err
+	}
+	if err := s.openAPI(); err != nil {
+		return err
+	}
+	run, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.loops.Go(func() {
+		if err := s.rpc.Serve(s.config.RPC); err != nil {
+			s.fail(err)
+		}
+	})
+	s.loops.Go(func() {
+		if err := s.api.Run(run); err != nil {
+			s.fail(err)
+		}
+	})
+	s.loops.Go(func() { s.pool.Run(run) })
+	s.loops.Go(func() { s.pushLoop(run) })
+	s.loops.Go(func() { s.reportLoop(run) })
+	s.loops.Go(func() { s.found(run) })
+	s.loops.Go(func() { s.leadershipLoop(run) })
+	s.loops.Go(func() { s.watchConsensus(run) })
+	s.startAutopilot(run)
+	return nil
+}
+
+func (s *Server) openConsensus() error {
+	c := &s.config
+	node, err := raftnode.Open(raftnode.Config{
+		ID: c.Name, DataDir: c.DataDir, Listener: dialer{c.Raft}, AdvertiseAddr: c.RaftAddr, TLS: c.TLS,
+		HeartbeatTimeout: c.Consensus.HeartbeatTimeout, ElectionTimeout: c.Consensus.ElectionTimeout,
+		LeaderLeaseTimeout: c.Consensus.LeaderLeaseTimeout,
+		SnapshotInterval:   c.Consensus.SnapshotInterval, SnapshotThreshold: c.Consensus.SnapshotThreshold,
+		TrailingLogs: c.Consensus.TrailingLogs, NoFsync: c.Consensus.NoFsync,
+		MinServerVersion: s.minServerVersion,
+		Logger:           c.Logger, Registerer: c.Metrics,
+	}, s.state)
+	s.node = node
+	return err
+}
+
+// minServerVersion is the oldest vocabulary among the servers that gossip
+// knows: a leader proposes nothing that one of them would have to stop at.
+func (s *Server) minServerVersion() int {
+	if s.pool == nil {
+		return fsm.LogVersion
+	}
+	v, ok := s.pool.MinCommandVersion()
+	if !ok {
+		return fsm.LogVersion
+	}
+	return int(v)
+}
+
+func (s *Server) openRPC() error {
+	var err error
+	s.rpc, err = rpc.NewServer(rpc.ServerConfig{
+		Name: s.config.Name, Servers: handler{s}, Workers: s, TLS: s.config.TLS, Logger: s.config.Logger.Named("rpc"),
+	})
+	if err != nil {
+		return err
+	}
+	if s.peers, err = rpc.NewPool(s.config.Name, s.config.TLS); err != nil {
+		return err
+	}
+	s.tunneler = &rpc.Tunneler{Hub: s.rpc.Hub, Pool: s.peers, Peers: s.otherServers}
+	return nil
+}
+
+// otherServers are the RPC addresses of the other live servers.
+func (s *Server) otherServers() []string {
+	var out []string
+	for _, m := range s.pool.Servers() {
+		if m.Name != s.config.Name {
+			out = append(out, m.RPCAddr)
+		}
+	}
+	return out
+}
+
+func (s *Server) openGossip() error {
+	c := &s.config
+	pool, err := cluster.New(cluster.Config{
+		Name: c.Name, BindAddr: c.Gossip.BindAddr, BindPort: c.Gossip.BindPort, AdvertiseAddr: c.Gossip.AdvertiseAddr,
+		Meta: cluster.Meta{
+			Role: cluster.RoleServer, ClusterID: s.node.ClusterID(),
+			RPCAddr: c.RPCAddr, HTTPAddr: c.HTTPAddr, RaftAddr: c.RaftAddr, RaftID: c.Name,
+			Version: c.Version, CommandVersion: fsm.LogVersion, NonVoter: c.NonVoter,
+			BootstrapExpect: c.BootstrapExpect, Bootstrapped: s.node.HasExistingState(),
+		},
+		EncryptionKey: c.Gossip.EncryptionKey, Join: c.Gossip.Join, RetryInterval: c.Gossip.RetryInterval,
+		Loopback: isLoopback(c.Gossip.BindAddr), Logger: c.Logger.Named("gossip"),
+	})
+	s.pool = pool
+	return err
+}
+
+func isLoopback(addr string) bool {
+	ip := net.ParseIP(addr)
+	return ip != nil && ip.IsLoopback()
+}
+
+// watchConsensus ends the server when consensus had to stop by itself: it can
+// keep nothing any more, and must not pretend to.
+func (s *Server) watchConsensus(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case err := <-s.node.Fatal():
+		s.fail(err)
+	}
+}
+
+// fail records why the server can not go on; the process should stop it.
+func (s *Server) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil {
+		return
+	}
+	s.failed = err
+	s.fatal <- err
+}
+
+func (s *Server) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
+// Fatal tells why the server had to give up.
+func (s *Server) Fatal() <-chan error { return s.fatal }
+
+// leadershipLoop leads while this server is the leader.
+func (s *Server) leadershipLoop(ctx context.Context) {
+	watch := s.node.WatchLeadership(ctx)
+	var term sync.WaitGroup
+	resign := func() {}
+	defer func() { resign(); term.Wait() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case l := <-watch:
+			resign()
+			term.Wait()
+			resign = func() {}
+			if !l.Leader {
+				continue
+			}
+			leading, cancel := context.WithCancel(ctx)
+			resign = cancel
+			term.Go(func() { s.lead(leading) })
+		}
+	}
+}
+
+// Stop ends the server: workers are asked to go elsewhere, leadership is handed
+// over, what was accepted is finished, until ctx ends. The server stays a member
+// of its cluster and is missed like one that failed, for most that stop start
+// again.
+func (s *Server) Stop(ctx context.Context) error {
+	err := errors.New("the server was stopped already")
+	s.once.Do(func() {
+		close(s.stopped)
+		err = s.closeAll(ctx)
+	})
+	return err
+}
+
+func (s *Server) closeAll(ctx context.Context) error {
+	var errs []error
+	if s.rpc != nil {
+		s.rpc.Hub.Drain("the server is shutting down")
+	}
+	if s.node != nil && s.node.IsLeader() && len(s.node.Configuration()) > 1 {
+		handover, cancel := context.WithTimeout(ctx, leaderWait)
+		if err := s.node.TransferLeadership(handover, ""); err != nil {
+			s.log.Debug("leadership was not handed over", "error", err)
+		}
+		cancel()
+	}
+	if s.cancel != nil {
+		s.cancel()
+	}
+	if s.rpc != nil {
+		s.rpc.Stop(ctx)
+	}
+	s.loops.Wait()
+	if s.pool != nil {
+		errs = append(errs, s.pool.Shutdown())
+	}
+	if s.peers != nil {
+		s.peers.Close()
+	}
+	if s.node != nil {
+		errs = append(errs, s.node.Shutdown())
+	}
+	for _, l := range []net.Listener{s.config.HTTP, s.config.RPC, s.config.Raft} {
+		if l != nil {
+			_ = l.Close() // most are closed by who served on them
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Name is the server's.
+func (s *Server) Name() string { return s.config.Name }
+
+// HTTPAddr is where the API is reached, host:port.
+func (s *Server) HTTPAddr() string { return s.config.HTTPAddr }
+
+// RPCAddr is where workers and other servers connect, host:port.
+func (s *Server) RPCAddr() string { return s.config.RPCAddr }
+
+// IsLeader reports whether this server leads and is ready to.
+func (s *Server) IsLeader() bool { return s.node.Leadership().Leader }
+
+// ClusterID is the cluster that this server belongs to, "" as long as it is
+// none.
+func (s *Server) ClusterID() string { return s.node.ClusterID() }
+
+// Servers are the RPC addresses of the live servers, this one among them.
+func (s *Server) Servers() []string { return append(s.otherServers(), s.config.RPCAddr) }
+
+// GossipAddr is where other members reach this one, host:port.
+func (s *Server) GossipAddr() string { return s.pool.Addr() }

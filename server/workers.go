@@ -1,0 +1,231 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/rpc"
+)
+
+// maxReportBytes bounds one ReportPods command.
+const maxReportBytes = 256 << 10
+
+// WorkerHello implements rpc.WorkerHandler: the worker's node is registered,
+// or brought up to date.
+func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
+	node := new(corev1.Node)
+	if err := node.Unmarshal(h.Node); err != nil {
+		return fmt.Errorf("%w: the node of worker %s: %w", rpc.ErrInvalid, h.Name, err)
+	}
+	if node.Name != h.Name {
+		return fmt.Errorf("%w: worker %s registers node %q", rpc.ErrInvalid, h.Name, node.Name)
+	}
+	return s.registerNode(ctx, node)
+}
+
+func (s *Server) registerNode(ctx context.Context, node *corev1.Node) error {
+	r, err := s.proposeOne(ctx, workerUser(node.Name), &fsm.RegisterNode{Node: fsm.NodeWire{Object: node}})
+	switch {
+	case err != nil:
+		return err
+	case r.Code == http.StatusConflict:
+		return fmt.Errorf("%w: %s", rpc.ErrNodeTaken, r.Message)
+	case r.Refused():
+		return fmt.Errorf("%w: %s", rpc.ErrInvalid, r.Message)
+	}
+	return nil
+}
+
+func workerUser(node string) string { return "system:node:" + node }
+
+// proposeOne proposes one command in the name of a part of the system.
+func (s *Server) proposeOne(ctx context.Context, user string, c fsm.Command) (fsm.Result, error) {
+	rs, err := s.Propose(ctx, fsm.Proposal{User: user, Groups: systemGroups, Command: c})
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	return rs[0], nil
+}
+
+// systemGroups are those of Berth's own proposals.
+var systemGroups = []string{"system:masters"}
+
+// WorkerStatus implements rpc.WorkerHandler: what a worker reports goes into
+// the log.
+func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBatch) error {
+	var ps []fsm.Proposal
+	add := func(c fsm.Command) {
+		ps = append(ps, fsm.Proposal{User: workerUser(node), Groups: systemGroups, Command: c})
+	}
+	reports, size := &fsm.ReportPods{Node: node}, 0
+	for _, r := range b.Pods {
+		report := fsm.PodReport{Key: fsm.PodKey(r.Namespace, r.Name), UID: r.UID, Removed: r.Removed}
+		if len(r.Status) > 0 {
+			report.Status.Object = new(corev1.PodStatus)
+			if err := report.Status.Object.Unmarshal(r.Status); err != nil {
+				return fmt.Errorf("%w: the status of pod %s: %w", rpc.ErrInvalid, report.Key, err)
+			}
+		}
+		if size > 0 && size+len(r.Status) > maxReportBytes {
+			add(reports)
+			reports, size = &fsm.ReportPods{Node: node}, 0
+		}
+		reports.Reports = append(reports.Reports, report)
+		size += len(r.Status)
+	}
+	if len(reports.Reports) > 0 {
+		add(reports)
+	}
+	if len(b.NodeStatus) > 0 {
+		n := new(corev1.Node)
+		n.Name = node
+		if err := n.Status.Unmarshal(b.NodeStatus); err != nil {
+			return fmt.Errorf("%w: the status of node %s: %w", rpc.ErrInvalid, node, err)
+		}
+		add(&fsm.RegisterNode{Node: fsm.NodeWire{Object: n}})
+	}
+	must := len(ps)
+	ps = append(ps, s.reportedEvents(node, b.Events)...)
+	if len(ps) == 0 {
+		return nil
+	}
+	rs, err := s.Propose(ctx, ps...)
+	if err != nil {
+		return err
+	}
+	for _, r := range rs[:must] { // an event that is refused is lost
+		if err := r.Err(); err != nil {
+			return fmt.Errorf("%w: %w", rpc.ErrInvalid, err)
+		}
+	}
+	return nil
+}
+
+// reportedEvents turns a worker's events into proposals. One that has happened
+// before counts up.
+func (s *Server) reportedEvents(node string, raw [][]byte) []fsm.Proposal {
+	var ps []fsm.Proposal
+	for _, b := range raw {
+		e := new(corev1.Event)
+		if err := e.Unmarshal(b); err != nil {
+			s.log.Warn("a worker's event can not be read", "node", node, "error", err)
+			continue
+		}
+		old, again := s.state.View().Events.Get(e.Namespace + "/" + e.Name)
+		if again {
+			e.UID, e.CreationTimestamp = old.UID, old.CreationTimestamp
+			e.FirstTimestamp, e.Count = old.FirstTimestamp, old.Count+1
+		} else {
+			e.UID, e.CreationTimestamp = uuid.NewUUID(), e.LastTimestamp
+		}
+		ps = append(ps, fsm.Proposal{
+			User: workerUser(node), Groups: systemGroups,
+			Command: &fsm.PutEvent{Event: fsm.EventWire{Object: e}, Create: !again},
+		})
+	}
+	return ps
+}
+
+// WorkerAssignments implements rpc.WorkerHandler: all the pods of a node. A
+// worker may come from a server that is ahead of this one, so the state has to
+// catch up first.
+func (s *Server) WorkerAssignments(ctx context.Context, node string, since int64) (*rpc.Assignments, error) {
+	for {
+		view := s.state.View()
+		if view.Revision() >= max(since, s.pushed.Load()) {
+			return assignmentsOf(view, node)
+		}
+		if err := s.state.Feed().Wait(ctx, view.Revision()); err != nil {
+			return nil, fmt.Errorf("waiting for revision %d: %w", since, err)
+		}
+	}
+}
+
+func assignmentsOf(view *fsm.View, node string) (*rpc.Assignments, error) {
+	a := &rpc.Assignments{Full: true, Revision: view.Revision()}
+	var err error
+	view.PodsOnNode(node, func(pod *corev1.Pod) bool {
+		var raw []byte
+		if raw, err = pod.Marshal(); err == nil {
+			a.Pods = append(a.Pods, raw)
+		}
+		return err == nil
+	})
+	return a, err
+}
+
+// WorkerGone implements rpc.WorkerHandler. Nothing is concluded from a stream
+// that broke: the worker may be on its way to another server. Silence is what
+// counts.
+func (s *Server) WorkerGone(node string, reason error) {
+	s.log.Debug("a worker's stream ended", "node", node, "reason", reason)
+}
+
+// pushLoop hands every change of a bound pod to the worker that runs it, if its
+// stream ends here. One goroutine serves all streams.
+func (s *Server) pushLoop(ctx context.Context) {
+	feed := s.state.Feed()
+	at := feed.Last()
+	for {
+		if err := feed.Wait(ctx, at); err != nil {
+			return
+		}
+		changes, err := feed.After(at, pushBatch)
+		if errors.Is(err, fsm.ErrCompacted) {
+			// This server was replaced by a snapshot, or fell far behind:
+			// the workers read everything anew.
+			at = feed.Last()
+			s.pushed.Store(at)
+			s.rpc.Hub.Resync(at)
+			continue
+		}
+		for i := range changes {
+			s.push(&changes[i])
+		}
+		if n := len(changes); n > 0 {
+			at = changes[n-1].Revision
+		}
+		s.pushed.Store(at)
+		s.rpc.Hub.Advance(at)
+	}
+}
+
+const pushBatch = 4096
+
+func (s *Server) push(c *fsm.Change) {
+	old, _ := c.Old.(*corev1.Pod)
+	pod, _ := c.New.(*corev1.Pod)
+	switch {
+	case pod != nil && pod.Spec.NodeName != "":
+		if !s.rpc.Hub.Holds(pod.Spec.NodeName) || old != nil && !concernsWorker(old, pod) {
+			return
+		}
+		raw, err := pod.Marshal()
+		if err != nil {
+			s.log.Error("a pod can not be sent to its worker", "pod", c.Key, "error", err)
+			return
+		}
+		s.rpc.Hub.Push(pod.Spec.NodeName, rpc.Update{UID: string(pod.UID), Revision: c.Revision, Pod: raw})
+	case pod == nil && old != nil && old.Spec.NodeName != "":
+		s.rpc.Hub.Push(old.Spec.NodeName, rpc.Update{UID: string(old.UID), Revision: c.Revision})
+	}
+}
+
+// concernsWorker: the change is more than the status that the worker itself
+// reports. Conditions that others set matter for readiness gates (LC7).
+func concernsWorker(old, pod *corev1.Pod) bool {
+	if old.Spec.NodeName != pod.Spec.NodeName || old.Generation != pod.Generation ||
+		old.DeletionTimestamp != pod.DeletionTimestamp || old.DeletionGracePeriodSeconds != pod.DeletionGracePeriodSeconds ||
+		len(pod.Spec.ReadinessGates) > 0 {
+		return true
+	}
+	return !equality.Semantic.DeepEqual(old.Labels, pod.Labels) || !equality.Semantic.DeepEqual(old.Annotations, pod.Annotations) ||
+		!equality.Semantic.DeepEqual(old.Spec.EphemeralContainers, pod.Spec.EphemeralContainers)
+}
