@@ -28,11 +28,6 @@ func (d delegate) NodeMeta(int) []byte {
 	return d.p.rawMeta
 }
 
-func (d delegate) NotifyMsg([]byte)                {}
-func (d delegate) GetBroadcasts(int, int) [][]byte { return nil }
-func (d delegate) LocalState(bool) []byte          { return nil }
-func (d delegate) MergeRemoteState([]byte, bool)   {}
-
 func (d delegate) NotifyJoin(n *memberlist.Node)   { d.p.seen(n, EventJoin) }
 func (d delegate) NotifyUpdate(n *memberlist.Node) { d.p.seen(n, EventUpdate) }
 
@@ -134,6 +129,7 @@ func (p *Pool) seen(n *memberlist.Node, kind EventKind) {
 	m := Member{Name: n.Name, Addr: nodeAddr(n), Status: StatusAlive, Since: now, Meta: meta}
 	if old, ok := p.members[n.Name]; ok && old.Status == StatusAlive {
 		m.Since = old.Since
+		m.Leaving = old.Leaving && old.Instance == m.Instance
 	}
 	p.members[n.Name] = m
 	p.emit(Event{Kind: kind, Member: m})

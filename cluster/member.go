@@ -59,8 +59,8 @@ type Meta struct {
 	// Bootstrapped says that this server has a Raft configuration.
 	Bootstrapped bool `msgpack:"b,omitempty"`
 
-	// Leaving tells others that silence from now on is a departure.
-	Leaving bool `msgpack:"l,omitempty"`
+	// Instance is another for each process. The pool makes it.
+	Instance string `msgpack:"o,omitempty"`
 }
 
 // Member is one entry of the pool: a copy, owned by whoever got it.
@@ -71,6 +71,8 @@ type Member struct {
 	Status Status
 	// Since is when this member learned the status, by its own clock.
 	Since time.Time
+	// Leaving: it has said goodbye, and silence from now on is a departure.
+	Leaving bool
 	Meta
 }
 

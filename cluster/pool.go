@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -59,6 +60,7 @@ type Pool struct {
 	log       hclog.Logger
 	ml        *memberlist.Memberlist
 	transport *transport
+	queue     *memberlist.TransmitLimitedQueue // never called with mu held
 	pinger    func(name string, addr net.Addr) (time.Duration, error)
 
 	joinMu      sync.Mutex // one Join at a time
@@ -86,6 +88,7 @@ func New(c Config) (*Pool, error) {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
+	c.Meta.Instance = strconv.FormatUint(rand.Uint64(), 36)
 	raw, err := encodeMeta(c.Meta)
 	if err == nil {
 		_, err = decodeMeta(raw)
@@ -111,6 +114,7 @@ func New(c Config) (*Pool, error) {
 		return nil, fmt.Errorf("starting gossip: %w", err)
 	}
 	p.encrypted = mc.SecretKey != nil
+	p.queue = &memberlist.TransmitLimitedQueue{RetransmitMult: 2 * mc.RetransmitMult, NumNodes: p.count}
 	if p.ml, err = memberlist.Create(mc); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting gossip on %s: %w", net.JoinHostPort(c.BindAddr, strconv.Itoa(c.BindPort)), err), p.transport.Shutdown())
 	}
@@ -265,6 +269,13 @@ func (p *Pool) MinCommandVersion() (version uint32, ok bool) {
 	return version, ok
 }
 
+// count is how many members are known, at least 1.
+func (p *Pool) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(len(p.members), 1)
+}
+
 // list wants p.mu held.
 func (p *Pool) list(keep func(Member) bool) []Member {
 	out := make([]Member, 0, len(p.members))
@@ -298,7 +309,9 @@ func (p *Pool) Advertise(ctx context.Context, change func(*Meta)) error {
 	p.mu.Lock()
 	meta := p.meta
 	p.mu.Unlock()
+	instance := meta.Instance
 	change(&meta)
+	meta.Instance = instance
 	raw, err := encodeMeta(meta)
 	if err == nil {
 		_, err = decodeMeta(raw)
@@ -324,23 +337,6 @@ func waitOf(ctx context.Context) time.Duration {
 		return max(time.Until(d), time.Millisecond)
 	}
 	return defaultWait
-}
-
-// Leave says goodbye, so that others take the silence for a departure. The pool
-// goes on gossiping until Shutdown.
-func (p *Pool) Leave(ctx context.Context) error {
-	p.endMu.Lock()
-	defer p.endMu.Unlock()
-	if p.ended {
-		return nil
-	}
-	// Others can tell a departure from a failure only by this mark, so it goes
-	// first; memberlist's own message would replace it in the queue.
-	err := p.Advertise(ctx, func(m *Meta) { m.Leaving = true })
-	if lerr := p.ml.Leave(waitOf(ctx)); lerr != nil {
-		err = errors.Join(err, fmt.Errorf("leaving the gossip pool: %w", lerr))
-	}
-	return err
 }
 
 // Shutdown stops gossip at once and closes the subscriptions. Without Leave

@@ -275,8 +275,9 @@ func TestOtherCluster(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	join(t, start(t, config("c", RoleWorker)), a) // belongs nowhere yet
-	if alive(a) != 2 || alive(b) != 1 {
-		t.Errorf("a sees %d, b sees %d", alive(a), alive(b))
+	eventually(t, "a sees c", func() bool { return alive(a) == 2 })
+	if alive(b) != 1 {
+		t.Errorf("b sees %d", alive(b))
 	}
 }
 
@@ -361,6 +362,58 @@ func TestShutdownEndsReaders(t *testing.T) {
 	if _, err := late.Next(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("late reader: %v", err)
 	}
+}
+
+// TestGoodbyeInAnyOrder: memberlist's message may be faster than the goodbye.
+func TestGoodbyeInAnyOrder(t *testing.T) {
+	p := &Pool{members: map[string]Member{}, subs: map[*Subscription]struct{}{}}
+	p.members["m"] = Member{Name: "m", Status: StatusAlive, Meta: Meta{Instance: "1"}}
+	node := &memberlist.Node{Name: "m"}
+	delegate{p}.NotifyLeave(node)
+	if m, _ := p.Get("m"); m.Status != StatusFailed {
+		t.Fatalf("silent member is %s", m.Status)
+	}
+	if p.leaving(intent{"m", "0"}) || !p.leaving(intent{"m", "1"}) || p.leaving(intent{"m", "1"}) {
+		t.Error("a goodbye counts once, and only that of the same process")
+	}
+	if m, _ := p.Get("m"); m.Status != StatusLeft {
+		t.Errorf("member is %s after its goodbye", m.Status)
+	}
+}
+
+// TestGoodbyeByExchange: gossip may miss a member that a full exchange reaches.
+func TestGoodbyeByExchange(t *testing.T) {
+	mk := func(leaving bool) delegate {
+		p := &Pool{members: map[string]Member{}, subs: map[*Subscription]struct{}{}}
+		p.members["m"] = Member{Name: "m", Status: StatusFailed, Leaving: leaving, Meta: Meta{Instance: "1"}}
+		return delegate{p}
+	}
+	from, to := mk(true), mk(false)
+	to.MergeRemoteState(from.LocalState(false), false)
+	if m, _ := to.p.Get("m"); m.Status != StatusLeft {
+		t.Errorf("member is %s", m.Status)
+	}
+	if to = mk(false); to.LocalState(false) != nil {
+		t.Error("a goodbye that nobody said")
+	}
+}
+
+func FuzzDecodeIntents(f *testing.F) {
+	f.Add([]byte("\x91\x82\xa1n\xa1a\xa1i\xa1b"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if known, err := decodeIntents(raw); err == nil && len(known) > len(raw) {
+			t.Errorf("%d goodbyes out of %d bytes", len(known), len(raw))
+		}
+	})
+}
+
+func FuzzDecodeIntent(f *testing.F) {
+	f.Add([]byte("\x82\xa1n\xa1a\xa1i\xa1b"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if in, err := decodeIntent(raw); err == nil && (in.Name == "" || in.Instance == "") {
+			t.Errorf("accepted %+v", in)
+		}
+	})
 }
 
 func TestSlowReaderIsResynced(t *testing.T) {

@@ -1,0 +1,136 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/berth-dev/berth/pki"
+)
+
+type identityKey struct{}
+
+// identify finds who calls; nil without TLS, where everybody may everything.
+func identify(ctx context.Context) (*pki.Identity, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, fmt.Errorf("%w: the caller is unknown", ErrForbidden)
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok {
+		return nil, fmt.Errorf("%w: the caller has shown no certificate", ErrForbidden)
+	}
+	id, err := pki.PeerIdentity(info.State.VerifiedChains)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrForbidden, err)
+	}
+	return &id, nil
+}
+
+// authorize lets servers call both services and workers only theirs.
+func (s *Server) authorize(ctx context.Context, method string) (context.Context, error) {
+	if s.config.TLS == nil {
+		return ctx, nil
+	}
+	id, err := identify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	allowed := id.Kind == pki.Server || id.Kind == pki.Worker && strings.HasPrefix(method, "/"+workerService+"/")
+	if !allowed {
+		return nil, fmt.Errorf("%w: %s may not call %s", ErrForbidden, id.User, method)
+	}
+	return context.WithValue(ctx, identityKey{}, id), nil
+}
+
+// mayBeNode demands that a worker speaks for the node of its certificate. A
+// server may run a worker of its own name.
+func mayBeNode(ctx context.Context, node string) error {
+	id, ok := ctx.Value(identityKey{}).(*pki.Identity)
+	if ok && id.Name != node {
+		return fmt.Errorf("%w: %s may not speak for node %s", ErrForbidden, id.User, node)
+	}
+	return nil
+}
+
+func (s *Server) unaryInterceptor(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+	ctx, err := s.authorize(ctx, info.FullMethod)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	resp, err := h(ctx, req)
+	return resp, toStatus(err)
+}
+
+func (s *Server) streamInterceptor(srv any, st grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+	ctx, err := s.authorize(st.Context(), info.FullMethod)
+	if err != nil {
+		return toStatus(err)
+	}
+	return toStatus(h(srv, &streamWithContext{st, ctx}))
+}
+
+type streamWithContext struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *streamWithContext) Context() context.Context { return s.ctx }
+
+// serverCredentials demands a certificate of the cluster's CA from every peer.
+func serverCredentials(src *pki.Source) (credentials.TransportCredentials, error) {
+	if err := src.Verify(x509.ExtKeyUsageServerAuth); err != nil {
+		return nil, err
+	}
+	cfg, err := src.ServerConfig(tls.RequireAndVerifyClientCert)
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(cfg), nil
+}
+
+// clientCreds makes each handshake with the certificates of that moment, and
+// says clearly when it fails because the other side's has expired.
+type clientCreds struct {
+	credentials.TransportCredentials
+	src *pki.Source
+}
+
+func clientCredentials(src *pki.Source) (credentials.TransportCredentials, error) {
+	if err := src.Verify(x509.ExtKeyUsageClientAuth); err != nil {
+		return nil, err
+	}
+	return &clientCreds{credentials.NewTLS(src.ClientConfig(pki.ServerDNSName)), src}, nil
+}
+
+func (c *clientCreds) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	fresh := credentials.NewTLS(c.src.ClientConfig(pki.ServerDNSName))
+	conn, info, err := fresh.ClientHandshake(ctx, authority, raw)
+	if err == nil {
+		return conn, info, nil
+	}
+	if own := c.src.Err(); own != nil {
+		return nil, nil, fmt.Errorf("%w (the handshake failed: %w)", own, err)
+	}
+	var invalid x509.CertificateInvalidError
+	if errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().After(invalid.Cert.NotAfter) {
+		err = &pki.DateError{
+			What: "the certificate of the server at " + raw.RemoteAddr().String(), Subject: invalid.Cert.Subject.CommonName,
+			NotBefore: invalid.Cert.NotBefore, NotAfter: invalid.Cert.NotAfter, Expired: true,
+		}
+	}
+	return nil, nil, err
+}
+
+func (c *clientCreds) Clone() credentials.TransportCredentials {
+	return &clientCreds{c.TransportCredentials.Clone(), c.src}
+}

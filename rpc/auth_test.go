@@ -1,0 +1,130 @@
+package rpc
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-dev/berth/pki"
+)
+
+func TestWhoMay(t *testing.T) {
+	ca := newCerts(t)
+	s := startServer(t, newCluster(), "s1", ca.source(pki.Server, "s1"))
+	for name, tc := range map[string]struct {
+		src  *pki.Source
+		want error // nil: allowed
+	}{
+		"a server":               {ca.source(pki.Server, "s2"), nil},
+		"a worker":               {ca.source(pki.Worker, "w1"), ErrForbidden},
+		"a client":               {ca.source(pki.Client, "ann"), ErrForbidden},
+		"another CA":             {newCerts(t).source(pki.Server, "s2"), ErrNotSent},
+		"no TLS":                 {nil, ErrNotSent},
+		"a worker named like s1": {ca.source(pki.Worker, "s1"), ErrForbidden},
+	} {
+		p := startPool(t, tc.src)
+		_, err := p.Forward(t.Context(), s.addr, []byte("x"))
+		if !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := p.Tunnel(t.Context(), s.addr, "w1", "x", nil); tc.want != nil && err == nil {
+			t.Errorf("%s opens a tunnel", name)
+		}
+	}
+}
+
+func TestWorkerSpeaksForItself(t *testing.T) {
+	ca := newCerts(t)
+	s := startServer(t, newCluster(), "s1", ca.source(pki.Server, "s1"))
+	for name, tc := range map[string]struct {
+		kind pki.Kind
+		cert string
+		want error
+	}{
+		"its own node":    {pki.Worker, "n1", nil},
+		"another node":    {pki.Worker, "n2", ErrForbidden},
+		"a server's own":  {pki.Server, "n1", nil},
+		"another server":  {pki.Server, "s2", ErrForbidden},
+		"a client's name": {pki.Client, "n1", ErrForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &agent{pods: map[string]string{}}
+			if tc.want == nil {
+				startWorker(t, "n1", ca.source(tc.kind, tc.cert), a, s)
+				eventually(t, "it is connected", func() bool { return a.on() == "s1" })
+				conn, err := s.Hub.OpenTunnel(t.Context(), "n1", "echo", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := conn.Close(); err != nil {
+					t.Error(err)
+				}
+				<-conn.Done()
+				return
+			}
+			c, err := NewWorkerClient(WorkerConfig{Node: "n1", Agent: a, TLS: ca.source(tc.kind, tc.cert)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.stream(t.Context(), s.addr); !errors.Is(err, tc.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+		eventually(t, "the stream has ended", func() bool { return s.Hub.Count() == 0 })
+	}
+}
+
+func TestBadOwnCertificates(t *testing.T) {
+	ca, other := newCerts(t), newCerts(t)
+	pair, err := other.ca.Issue(time.Now(), pki.Request{Kind: pki.Server, Name: "s1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := pki.FromPEM(ca.ca.CertPEM(), pair)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &handler{cluster: newCluster()}
+	for name, src := range map[string]*pki.Source{"foreign": foreign, "a worker's": ca.source(pki.Worker, "w")} {
+		if _, err := NewServer(ServerConfig{Name: "s1", Servers: h, Workers: h, TLS: src}); err == nil {
+			t.Errorf("%s certificate serves", name)
+		}
+	}
+	if _, err := NewPool("s1", foreign); err == nil {
+		t.Error("a foreign certificate calls")
+	}
+}
+
+// TestExpiredServer: the caller learns which certificate expired, and when.
+func TestExpiredServer(t *testing.T) {
+	then := time.Now().Add(-48 * time.Hour)
+	ca, err := pki.NewCA(then, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(at time.Time, name string, validity time.Duration) *pki.Source {
+		pair, err := ca.Issue(at, pki.Request{Kind: pki.Server, Name: name, Validity: validity})
+		if err != nil {
+			t.Fatal(err)
+		}
+		src, err := pki.FromPEM(ca.CertPEM(), pair)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return src
+	}
+	// It expires between the start of the server and the call.
+	short := time.Now().Add(3 * time.Second)
+	s := startServer(t, newCluster(), "s1", issue(then, "s1", short.Sub(then)))
+	p := startPool(t, issue(time.Now(), "s2", 0))
+	var last error
+	eventually(t, "the certificate has expired", func() bool {
+		p.Retain(nil) // each call shakes hands anew
+		_, last = p.ReadIndex(t.Context(), s.addr)
+		return last != nil
+	})
+	if !errors.Is(last, ErrNotSent) || !strings.Contains(last.Error(), "(berth:server:s1) expired on ") {
+		t.Errorf("got %v", last)
+	}
+}

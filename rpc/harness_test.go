@@ -1,0 +1,364 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/berth-dev/berth/pki"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// eventually waits for a condition that other goroutines bring about.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(60 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("gave up waiting until %s", what)
+		}
+	}
+}
+
+// cluster is the state that fake servers share: a log of pod changes.
+type cluster struct {
+	mu      sync.Mutex
+	pods    map[string]Update // by node/uid
+	rev     int64
+	status  map[string][]string // by UID, every status that was committed
+	refuse  error               // of WorkerStatus
+	hellos  []Hello
+	gone    []string
+	reports map[string][]string
+	deltas  int // resyncs that were answered with a delta
+}
+
+func newCluster() *cluster {
+	return &cluster{pods: map[string]Update{}, status: map[string][]string{}, reports: map[string][]string{}}
+}
+
+// set changes a pod in the state and pushes the change through the servers.
+func (c *cluster) set(node, uid string, pod []byte, servers ...*testServer) int64 {
+	c.mu.Lock()
+	c.rev++
+	u := Update{UID: uid, Revision: c.rev, Pod: pod}
+	c.pods[node+"/"+uid] = u
+	rev := c.rev
+	c.mu.Unlock()
+	for _, s := range servers {
+		s.Hub.Push(node, u)
+		s.Hub.Advance(rev)
+	}
+	return rev
+}
+
+func (c *cluster) committed(uid string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.status[uid])
+}
+
+// handler is one fake server of a cluster.
+type handler struct {
+	*cluster
+	onForward func(ctx context.Context, r *ForwardRequest) (*ForwardResponse, error)
+}
+
+func (h *handler) setForward(f func(ctx context.Context, r *ForwardRequest) (*ForwardResponse, error)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.onForward = f
+}
+
+var (
+	_ ServerHandler = (*handler)(nil)
+	_ WorkerHandler = (*handler)(nil)
+)
+
+func (h *handler) Forward(ctx context.Context, r *ForwardRequest) (*ForwardResponse, error) {
+	h.mu.Lock()
+	f := h.onForward
+	h.mu.Unlock()
+	if f != nil {
+		return f(ctx, r)
+	}
+	return &ForwardResponse{Results: append([]byte("did "), r.Entries...), Index: 7}, nil
+}
+
+func (h *handler) ReadIndex(context.Context, *ReadIndexRequest) (*ReadIndexResponse, error) {
+	return &ReadIndexResponse{Index: 42}, nil
+}
+
+func (h *handler) ReportStreams(_ context.Context, r *StreamReport) (*StreamReportResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reports[r.Server] = r.Nodes
+	return &StreamReportResponse{}, nil
+}
+
+func (h *handler) Digest(_ context.Context, r *DigestRequest) (*DigestResponse, error) {
+	return &DigestResponse{Index: r.Index, Digest: "d" + strconv.FormatUint(r.Index, 10)}, nil
+}
+
+func (h *handler) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
+	return &StatusResponse{Version: "v1", Raft: map[string]string{"state": "Leader"}}, nil
+}
+
+func (h *handler) WorkerHello(_ context.Context, hello *Hello) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hellos = append(h.hellos, *hello)
+	return nil
+}
+
+func (h *handler) WorkerStatus(_ context.Context, _ string, b *StatusBatch) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refuse != nil {
+		return h.refuse
+	}
+	for _, p := range b.Pods {
+		h.status[p.UID] = append(h.status[p.UID], string(p.Status))
+	}
+	if len(b.NodeStatus) > 0 {
+		h.status["node"] = append(h.status["node"], string(b.NodeStatus))
+	}
+	return nil
+}
+
+func (h *handler) WorkerAssignments(_ context.Context, node string, since int64) (*Assignments, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := &Assignments{Full: since == 0, Revision: h.rev}
+	if !a.Full {
+		h.deltas++
+	}
+	for key, u := range h.pods {
+		n, uid, _ := strings.Cut(key, "/")
+		switch {
+		case n != node || u.Revision <= since:
+		case u.Pod != nil:
+			a.Pods = append(a.Pods, u.Pod)
+		case !a.Full:
+			a.Gone = append(a.Gone, uid)
+		}
+	}
+	return a, nil
+}
+
+func (h *handler) WorkerFetch(_ context.Context, r *FetchRequest) (*FetchResponse, error) {
+	if r.Name == "missing" {
+		return nil, ErrNotFound
+	}
+	return &FetchResponse{Object: []byte(r.Resource + "/" + r.Namespace + "/" + r.Name)}, nil
+}
+
+func (h *handler) WorkerGone(node string, _ error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gone = append(h.gone, node)
+}
+
+type testServer struct {
+	*Server
+	*handler
+	addr string
+	stop func()
+}
+
+func startServer(t *testing.T, c *cluster, name string, tls *pki.Source) *testServer {
+	t.Helper()
+	h := &handler{cluster: c}
+	s, err := NewServer(ServerConfig{Name: name, Servers: h, Workers: h, TLS: tls, Heartbeat: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(lis) }()
+	stop := sync.OnceFunc(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		s.Stop(ctx)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return &testServer{s, h, lis.Addr().String(), stop}
+}
+
+func startPool(t *testing.T, tls *pki.Source) *Pool {
+	t.Helper()
+	p, err := NewPool("caller", tls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// agent is a worker whose pods are "uid=state" and that keeps what it was told.
+type agent struct {
+	mu      sync.Mutex
+	resume  int64
+	pods    map[string]string
+	fulls   int
+	server  string
+	ended   []error
+	block   chan struct{} // Assign waits for it, if it is set
+	onTunel func(ctx context.Context, kind string, body []byte, conn net.Conn) error
+}
+
+func (a *agent) Hello() Hello {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return Hello{Node: []byte("node"), ResumeRevision: a.resume, Version: "v1"}
+}
+
+func (a *agent) Assign(ctx context.Context, as *Assignments) error {
+	if a.block != nil {
+		select {
+		case <-a.block:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if as.More {
+		return errors.New("a part was handed out")
+	}
+	if as.Revision < a.resume {
+		return fmt.Errorf("went back from %d to %d", a.resume, as.Revision)
+	}
+	if as.Full {
+		a.fulls++
+		clear(a.pods)
+	}
+	for _, p := range as.Pods {
+		uid, state, _ := strings.Cut(string(p), "=")
+		a.pods[uid] = state
+	}
+	for _, uid := range as.Gone {
+		delete(a.pods, uid)
+	}
+	a.resume = as.Revision
+	return nil
+}
+
+func (a *agent) Tunnel(ctx context.Context, kind string, body []byte, conn net.Conn) error {
+	if a.onTunel != nil {
+		return a.onTunel(ctx, kind, body, conn)
+	}
+	_, err := io.Copy(conn, conn)
+	return err
+}
+
+func (a *agent) Connected(server string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.server = server
+}
+
+func (a *agent) Disconnected(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.server = ""
+	a.ended = append(a.ended, err)
+}
+
+func (a *agent) on() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.server
+}
+
+func (a *agent) has() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []string
+	for uid, state := range a.pods {
+		out = append(out, uid+"="+state)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func (a *agent) at() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.resume
+}
+
+func startWorker(t *testing.T, node string, tls *pki.Source, a *agent, servers ...*testServer) *WorkerClient {
+	t.Helper()
+	if a.pods == nil {
+		a.pods = map[string]string{}
+	}
+	var addrs []string
+	for _, s := range servers {
+		addrs = append(addrs, s.addr)
+	}
+	c, err := NewWorkerClient(WorkerConfig{Node: node, Agent: a, TLS: tls, Servers: func() []string { return addrs }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return c
+}
+
+// certs makes sources of one CA.
+type certs struct {
+	t  *testing.T
+	ca *pki.CA
+}
+
+func newCerts(t *testing.T) certs {
+	t.Helper()
+	ca, err := pki.NewCA(time.Now(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certs{t, ca}
+}
+
+func (c certs) source(kind pki.Kind, name string) *pki.Source {
+	c.t.Helper()
+	pair, err := c.ca.Issue(time.Now(), pki.Request{Kind: kind, Name: name})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	src, err := pki.FromPEM(c.ca.CertPEM(), pair)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return src
+}

@@ -1,0 +1,231 @@
+package rpc
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// tunnelOpenTimeout is how long a worker may take to open a tunnel.
+const tunnelOpenTimeout = 10 * time.Second
+
+// Hub knows the workers whose streams end at this server. Its methods take time
+// that does not grow with the number of workers, except Held and Drain, and
+// never wait for a worker.
+type Hub struct {
+	log       hclog.Logger
+	heartbeat time.Duration
+	revision  atomic.Int64 // see Advance
+
+	mu       sync.RWMutex
+	sessions map[string]*session // by node
+	drain    *Drain
+	tunnels  map[string]*pendingTunnel // by ID
+}
+
+// session is one worker's stream.
+type session struct {
+	node     string
+	instance string
+	box      *outbox
+	cancel   context.CancelCauseFunc
+	heard    *atomic.Int64 // when it was last heard, Unix nanoseconds
+	gone     chan struct{} // closed at the end
+}
+
+// pendingTunnel waits for the worker to open it.
+type pendingTunnel struct {
+	node  string
+	ready chan *workerTunnel // capacity 1
+}
+
+// workerTunnel is a worker's Tunnel stream. Whoever gets it calls release.
+type workerTunnel struct {
+	frames
+	release func()
+}
+
+func newHub(log hclog.Logger, heartbeat time.Duration) *Hub {
+	return &Hub{log: log, heartbeat: heartbeat, sessions: map[string]*session{}, tunnels: map[string]*pendingTunnel{}}
+}
+
+// Push hands a pod's newest state to the worker of node, if its stream ends
+// here; it never waits. One goroutine pushes everything, in the order of the
+// revisions.
+func (h *Hub) Push(node string, u Update) {
+	h.mu.RLock()
+	s := h.sessions[node]
+	h.mu.RUnlock()
+	if s != nil {
+		s.box.put(u)
+	}
+}
+
+// Advance tells that everything up to revision was pushed, for all nodes.
+// Workers learn it with the answer to their next heartbeat, and so resume from
+// there even if nothing concerned them.
+func (h *Hub) Advance(revision int64) { h.revision.Store(revision) }
+
+// Resync makes every worker read its assignments anew, at least as of
+// revision: what happened meanwhile was not pushed.
+func (h *Hub) Resync(revision int64) {
+	h.revision.Store(revision)
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	for _, s := range h.sessions {
+		s.box.forceResync(revision)
+	}
+}
+
+// Holds says whether node's stream ends here.
+func (h *Hub) Holds(node string) bool {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.sessions[node] != nil
+}
+
+// Count is how many workers' streams end here.
+func (h *Hub) Count() int {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return len(h.sessions)
+}
+
+// Held lists the nodes whose streams end here and that were heard within
+// maxSilence, sorted: what a StreamReport says.
+func (h *Hub) Held(maxSilence time.Duration) []string {
+	oldest := time.Now().Add(-maxSilence).UnixNano()
+	h.mu.RLock()
+	out := make([]string, 0, len(h.sessions))
+	for node, s := range h.sessions {
+		if s.heard.Load() >= oldest {
+			out = append(out, node)
+		}
+	}
+	h.mu.RUnlock()
+	slices.Sort(out)
+	return out
+}
+
+// Drain asks every worker to go to another server, and refuses new ones.
+func (h *Hub) Drain(reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.drain = &Drain{Reason: reason}
+	for _, s := range h.sessions {
+		s.box.setDrain(*h.drain)
+	}
+}
+
+// add takes a worker's new stream in. An older one of the same process ends;
+// one of another process that still lives keeps the name.
+func (h *Hub) add(hello *Hello, heard *atomic.Int64, cancel context.CancelCauseFunc) (*session, error) {
+	s := &session{
+		node: hello.Name, instance: hello.Instance, box: newOutbox(hello.ResumeRevision),
+		cancel: cancel, heard: heard, gone: make(chan struct{}),
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.drain != nil {
+		return nil, ErrStopping
+	}
+	if old := h.sessions[s.node]; old != nil {
+		silent := time.Since(time.Unix(0, old.heard.Load()))
+		if old.instance != s.instance && silent < 2*h.heartbeat {
+			return nil, fmt.Errorf("node %s: %w", s.node, ErrNodeTaken)
+		}
+		old.cancel(ErrReplaced)
+	}
+	h.sessions[s.node] = s
+	return s, nil
+}
+
+// remove says whether s was still the node's stream.
+func (h *Hub) remove(s *session) bool {
+	close(s.gone)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sessions[s.node] != s {
+		return false
+	}
+	delete(h.sessions, s.node)
+	return true
+}
+
+// OpenTunnel asks the worker of node for a tunnel, and waits until it is open.
+// The tunnel ends with ctx. If the node's stream does not end here, it returns
+// ErrNotHeld.
+func (h *Hub) OpenTunnel(ctx context.Context, node, kind string, body []byte) (*Tunnel, error) {
+	wt, err := h.openStream(ctx, node, kind, body)
+	if err != nil {
+		return nil, err
+	}
+	return newTunnel(ctx, wt.frames, "worker/"+node, func() {}, wt.release), nil
+}
+
+func (h *Hub) openStream(ctx context.Context, node, kind string, body []byte) (*workerTunnel, error) {
+	ctx, cancel := context.WithTimeout(ctx, tunnelOpenTimeout)
+	defer cancel()
+	id := rand.Text()
+	p := &pendingTunnel{node: node, ready: make(chan *workerTunnel, 1)}
+	h.mu.Lock()
+	s := h.sessions[node]
+	if s != nil {
+		h.tunnels[id] = p
+	}
+	h.mu.Unlock()
+	if s == nil {
+		return nil, fmt.Errorf("opening a tunnel to %s: %w", node, ErrNotHeld)
+	}
+	err := s.box.openTunnel(TunnelOpen{ID: id, Kind: kind, Body: body})
+	if err == nil {
+		select {
+		case wt := <-p.ready:
+			return wt, nil
+		case <-s.gone:
+			err = ErrNotHeld
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	h.mu.Lock()
+	delete(h.tunnels, id)
+	h.mu.Unlock()
+	select {
+	case wt := <-p.ready: // it came in that moment
+		wt.release()
+	default:
+	}
+	return nil, fmt.Errorf("opening a tunnel to %s: %w", node, err)
+}
+
+// acceptTunnel gives a worker's Tunnel stream to whoever waits for it, and holds
+// it until that one is done.
+func (h *Hub) acceptTunnel(ctx context.Context, a *TunnelAccept, fs frames) error {
+	released := make(chan struct{})
+	h.mu.Lock()
+	p := h.tunnels[a.ID]
+	ok := p != nil && p.node == a.Node
+	if ok {
+		// Under the lock: once the waiter has taken its entry away, it finds
+		// either nothing or this, and never misses it.
+		delete(h.tunnels, a.ID)
+		p.ready <- &workerTunnel{frames: fs, release: sync.OnceFunc(func() { close(released) })}
+	}
+	h.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("%w: nobody waits for this tunnel", ErrInvalid)
+	}
+	select {
+	case <-released:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

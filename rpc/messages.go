@@ -1,0 +1,240 @@
+package rpc
+
+// Messages are msgpack maps: fields can be added, and a reader skips what it
+// does not know. Integers have their unit in the name. Kubernetes objects travel
+// as their own protobuf bytes, into which this package never looks.
+
+// ForwardRequest carries encoded proposals to the leader.
+type ForwardRequest struct {
+	// Hops is how many servers have sent the request on; it must be 1.
+	Hops    int    `msgpack:"hops"`
+	Entries []byte `msgpack:"entries"`
+	// Server is the name of the one that forwards.
+	Server string `msgpack:"server,omitempty"`
+}
+
+// ForwardResponse carries the encoded results, one for each proposal, and the
+// index of the entry that holds them: the caller waits until it has applied it.
+type ForwardResponse struct {
+	Results []byte `msgpack:"results"`
+	Index   uint64 `msgpack:"index"`
+}
+
+// ReadIndexRequest asks the leader for an index that is committed now.
+type ReadIndexRequest struct{}
+
+// ReadIndexResponse answers it.
+type ReadIndexResponse struct {
+	Index uint64 `msgpack:"index"`
+}
+
+// StreamReport tells the leader which workers' streams a server holds and has
+// lately heard from.
+type StreamReport struct {
+	Server string   `msgpack:"server"`
+	Nodes  []string `msgpack:"nodes"`
+}
+
+// StreamReportResponse answers it.
+type StreamReportResponse struct{}
+
+// DigestRequest asks for the digest of the state at an index; 0 asks for that
+// of now.
+type DigestRequest struct {
+	Index uint64 `msgpack:"index"`
+}
+
+// DigestResponse answers it.
+type DigestResponse struct {
+	Index    uint64 `msgpack:"index"`
+	Revision int64  `msgpack:"revision"`
+	Digest   string `msgpack:"digest"`
+}
+
+// StatusRequest asks a server how it is.
+type StatusRequest struct{}
+
+// StatusResponse answers it.
+type StatusResponse struct {
+	Server         string            `msgpack:"server"`
+	Version        string            `msgpack:"version"`
+	CommandVersion uint32            `msgpack:"command_version"`
+	Leader         string            `msgpack:"leader,omitempty"`
+	Index          uint64            `msgpack:"index"`
+	Revision       int64             `msgpack:"revision"`
+	Workers        int               `msgpack:"workers"`
+	Raft           map[string]string `msgpack:"raft,omitempty"`
+}
+
+// HoldsRequest asks whether a worker's stream ends at the server.
+type HoldsRequest struct {
+	Node string `msgpack:"node"`
+}
+
+// HoldsResponse answers it.
+type HoldsResponse struct {
+	Holds bool `msgpack:"holds"`
+}
+
+// WorkerMessage is what a worker sends on its stream; one field is set. The
+// first one is Hello.
+type WorkerMessage struct {
+	Hello     *Hello       `msgpack:"hello,omitempty"`
+	Status    *StatusBatch `msgpack:"status,omitempty"`
+	Heartbeat bool         `msgpack:"heartbeat,omitempty"`
+}
+
+// Hello opens a worker's stream.
+type Hello struct {
+	// Name is the node's name. With TLS it must be that of the certificate.
+	Name string `msgpack:"name"`
+	// Instance is another for each process, so that a worker that comes back
+	// is told from another one of its name.
+	Instance string `msgpack:"instance"`
+	// Node is a corev1.Node, protobuf: what the worker registers.
+	Node []byte `msgpack:"node"`
+	// ResumeRevision is up to where the worker has all that concerns it.
+	ResumeRevision int64  `msgpack:"resume_revision"`
+	Version        string `msgpack:"version,omitempty"`
+}
+
+// StatusBatch reports statuses. A worker has one batch unacknowledged at most.
+type StatusBatch struct {
+	ID   uint64      `msgpack:"id"`
+	Pods []PodReport `msgpack:"pods,omitempty"`
+	// NodeStatus is a corev1.NodeStatus, protobuf; empty if it is unchanged.
+	NodeStatus []byte `msgpack:"node_status,omitempty"`
+	// Events are corev1.Event objects, protobuf.
+	Events [][]byte `msgpack:"events,omitempty"`
+}
+
+// PodReport is the newest status of one pod.
+type PodReport struct {
+	Namespace string `msgpack:"namespace"`
+	Name      string `msgpack:"name"`
+	UID       string `msgpack:"uid"`
+	// Status is a corev1.PodStatus, protobuf.
+	Status []byte `msgpack:"status,omitempty"`
+	// Removed confirms that nothing of the pod is left on the node (TM4).
+	Removed bool `msgpack:"removed,omitempty"`
+}
+
+func (r *PodReport) size() int {
+	return len(r.Namespace) + len(r.Name) + len(r.UID) + len(r.Status) + 64
+}
+
+// ServerMessage is what a server sends on a worker's stream. The first one is
+// Welcome.
+type ServerMessage struct {
+	Welcome     *Welcome     `msgpack:"welcome,omitempty"`
+	Assignments *Assignments `msgpack:"assignments,omitempty"`
+	Acks        []Ack        `msgpack:"acks,omitempty"`
+	Tunnels     []TunnelOpen `msgpack:"tunnels,omitempty"`
+	Drain       *Drain       `msgpack:"drain,omitempty"`
+}
+
+// Welcome accepts a worker.
+type Welcome struct {
+	Server          string `msgpack:"server"`
+	HeartbeatMillis int64  `msgpack:"heartbeat_millis"`
+}
+
+// Assignments says what shall run on the node.
+type Assignments struct {
+	// Full: Pods are all that shall run; everything else shall not.
+	// Otherwise Pods are those that changed, and Gone those that shall not run
+	// any more.
+	Full bool `msgpack:"full,omitempty"`
+	// More: the next message goes on with this one. A WorkerAgent never
+	// sees it.
+	More bool `msgpack:"more,omitempty"`
+	// Revision is up to where the worker has all that concerns it.
+	Revision int64 `msgpack:"revision"`
+	// Pods are corev1.Pod objects, protobuf.
+	Pods [][]byte `msgpack:"pods,omitempty"`
+	// Gone are UIDs.
+	Gone []string `msgpack:"gone,omitempty"`
+}
+
+// Ack says what became of a batch. If Error is set, the worker sends the newest
+// statuses again.
+type Ack struct {
+	BatchID uint64 `msgpack:"batch_id"`
+	Error   string `msgpack:"error,omitempty"`
+}
+
+// Drain asks the worker to go to another server.
+type Drain struct {
+	Reason string `msgpack:"reason,omitempty"`
+}
+
+// TunnelOpen asks the worker to open a tunnel.
+type TunnelOpen struct {
+	ID   string `msgpack:"id"`
+	Kind string `msgpack:"kind"`
+	Body []byte `msgpack:"body,omitempty"`
+}
+
+// TunnelRequest asks another server for a tunnel to a worker that it holds.
+type TunnelRequest struct {
+	Node string `msgpack:"node"`
+	Kind string `msgpack:"kind"`
+	Body []byte `msgpack:"body,omitempty"`
+}
+
+// TunnelAccept is a worker's answer to a TunnelOpen.
+type TunnelAccept struct {
+	Node string `msgpack:"node"`
+	ID   string `msgpack:"id"`
+}
+
+// Frame is a piece of a tunnel. The first one carries Request or Accept and, in
+// answer to Request, Accepted. Close ends the tunnel in both directions.
+type Frame struct {
+	Request  *TunnelRequest `msgpack:"request,omitempty"`
+	Accept   *TunnelAccept  `msgpack:"accept,omitempty"`
+	Accepted bool           `msgpack:"accepted,omitempty"`
+	Data     []byte         `msgpack:"data,omitempty"`
+	Close    bool           `msgpack:"close,omitempty"`
+	Error    *TunnelError   `msgpack:"error,omitempty"`
+}
+
+// TunnelError is why the other end has closed a tunnel.
+type TunnelError struct {
+	// Code is an HTTP status, 500 for an error without one.
+	Code    int    `msgpack:"code"`
+	Message string `msgpack:"message"`
+}
+
+func (e *TunnelError) Error() string { return e.Message }
+
+// KindLogs is the kind of a tunnel whose body is a LogsRequest and through which
+// the worker sends a container's log.
+const KindLogs = "logs"
+
+// LogsRequest asks for the log of one container.
+type LogsRequest struct {
+	Namespace         string `msgpack:"namespace"`
+	Pod               string `msgpack:"pod"`
+	PodUID            string `msgpack:"pod_uid"`
+	Container         string `msgpack:"container"`
+	Follow            bool   `msgpack:"follow,omitempty"`
+	Previous          bool   `msgpack:"previous,omitempty"`
+	Timestamps        bool   `msgpack:"timestamps,omitempty"`
+	TailLines         *int64 `msgpack:"tail_lines,omitempty"`
+	SinceSeconds      *int64 `msgpack:"since_seconds,omitempty"`
+	SinceTimeUnixNano *int64 `msgpack:"since_time_unix_nano,omitempty"`
+	LimitBytes        *int64 `msgpack:"limit_bytes,omitempty"`
+}
+
+// Encode gives the body of a KindLogs tunnel.
+func (r *LogsRequest) Encode() ([]byte, error) { return encode(r) }
+
+// DecodeLogsRequest is the inverse of Encode.
+func DecodeLogsRequest(body []byte) (*LogsRequest, error) {
+	r := new(LogsRequest)
+	if err := decode(body, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}

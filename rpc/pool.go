@@ -1,0 +1,265 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/stats"
+
+	"github.com/berth-dev/berth/pki"
+)
+
+// Pool calls other servers: one connection an address, kept while it is of use.
+type Pool struct {
+	name  string
+	creds credentials.TransportCredentials
+
+	mu     sync.Mutex
+	conns  map[string]*grpc.ClientConn
+	closed bool
+}
+
+// NewPool makes the calling side of the server called name. tls is nil for plain
+// connections.
+func NewPool(name string, tls *pki.Source) (*Pool, error) {
+	creds, err := dialCredentials(tls)
+	if err != nil {
+		return nil, err
+	}
+	return &Pool{name: name, creds: creds, conns: map[string]*grpc.ClientConn{}}, nil
+}
+
+func dialCredentials(tls *pki.Source) (credentials.TransportCredentials, error) {
+	if tls == nil {
+		return insecure.NewCredentials(), nil
+	}
+	creds, err := clientCredentials(tls)
+	if err != nil {
+		return nil, fmt.Errorf("rpc with TLS: %w", err)
+	}
+	return creds, nil
+}
+
+// dial connects when the first call is made.
+func dial(addr string, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
+	// passthrough: addresses come from gossip and configuration; no resolver
+	// and no proxy shall come between.
+	return grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithAuthority(pki.ServerDNSName),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", addr)
+		}),
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(codec{}),
+			grpc.MaxCallRecvMsgSize(MaxMessageBytes),
+			grpc.MaxCallSendMsgSize(MaxMessageBytes),
+		),
+		grpc.WithStatsHandler(sentWatch{}),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
+		// A server that is back after a restart is tried again soon.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			MinConnectTimeout: 3 * time.Second,
+		}),
+	)
+}
+
+func (p *Pool) conn(addr string) (*grpc.ClientConn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errors.New("the pool of connections is closed")
+	}
+	if addr == "" {
+		return nil, errors.New("the server's address is not known")
+	}
+	if cc := p.conns[addr]; cc != nil {
+		return cc, nil
+	}
+	cc, err := dial(addr, p.creds)
+	if err != nil {
+		return nil, err
+	}
+	p.conns[addr] = cc
+	return cc, nil
+}
+
+// Retain closes the connections to all other addresses: servers that are gone.
+// Calls under way on them fail.
+func (p *Pool) Retain(addrs []string) {
+	keep := make(map[string]bool, len(addrs))
+	for _, a := range addrs {
+		keep[a] = true
+	}
+	p.drop(func(addr string) bool { return !keep[addr] })
+}
+
+// Close closes every connection; later calls return ErrNotSent.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.drop(func(string) bool { return true })
+}
+
+func (p *Pool) drop(which func(addr string) bool) {
+	p.mu.Lock()
+	var gone []*grpc.ClientConn
+	for addr, cc := range p.conns {
+		if which(addr) {
+			gone = append(gone, cc)
+			delete(p.conns, addr)
+		}
+	}
+	p.mu.Unlock()
+	for _, cc := range gone {
+		_ = cc.Close() // it fails only if it is closed already
+	}
+}
+
+// sentWatch notes whether a call's request was handed to the connection.
+type sentWatch struct{}
+
+type sentKey struct{}
+
+func (sentWatch) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (sentWatch) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (sentWatch) HandleConn(context.Context, stats.ConnStats)                       {}
+
+func (sentWatch) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	sent, ok := ctx.Value(sentKey{}).(*atomic.Bool)
+	if !ok {
+		return
+	}
+	switch s.(type) {
+	case *stats.Begin:
+		// gRPC tries again by itself only what the other side cannot have
+		// seen: then nothing has been sent so far.
+		sent.Store(false)
+	case *stats.OutPayload:
+		sent.Store(true)
+	}
+}
+
+// call makes one call. known says that the other side has answered, with a
+// response or with one of this package's errors; if not, the error is
+// ErrNotSent, or says what happened after the request was sent.
+func (p *Pool) call(ctx context.Context, addr, method string, req, resp any) (known bool, err error) {
+	cc, err := p.conn(addr)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	var sent atomic.Bool
+	err = cc.Invoke(context.WithValue(ctx, sentKey{}, &sent), method, req, resp)
+	if err == nil {
+		return true, nil
+	}
+	err, known = fromStatus(err)
+	if !known && !sent.Load() {
+		err = fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	return known, fmt.Errorf("calling the server at %s: %w", addr, err)
+}
+
+// Forward asks the leader at addr to propose entries. Its error is
+// ErrUnknownOutcome unless the leader has said otherwise, or nothing was sent
+// (ErrNotSent).
+func (p *Pool) Forward(ctx context.Context, addr string, entries []byte) (*ForwardResponse, error) {
+	resp := new(ForwardResponse)
+	known, err := p.call(ctx, addr, methodForward, &ForwardRequest{Hops: 1, Entries: entries, Server: p.name}, resp)
+	if err == nil {
+		return resp, nil
+	}
+	if !known && !errors.Is(err, ErrNotSent) {
+		return nil, fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	}
+	return nil, err
+}
+
+// ReadIndex asks the leader at addr for an index that is committed now.
+func (p *Pool) ReadIndex(ctx context.Context, addr string) (uint64, error) {
+	resp := new(ReadIndexResponse)
+	if _, err := p.call(ctx, addr, methodReadIndex, &ReadIndexRequest{}, resp); err != nil {
+		return 0, err
+	}
+	return resp.Index, nil
+}
+
+// ReportStreams tells the leader at addr which workers this server holds.
+func (p *Pool) ReportStreams(ctx context.Context, addr string, nodes []string) error {
+	_, err := p.call(ctx, addr, methodReportStreams, &StreamReport{Server: p.name, Nodes: nodes}, new(StreamReportResponse))
+	return err
+}
+
+// Digest asks the server at addr for its state's digest at an index.
+func (p *Pool) Digest(ctx context.Context, addr string, index uint64) (*DigestResponse, error) {
+	resp := new(DigestResponse)
+	if _, err := p.call(ctx, addr, methodDigest, &DigestRequest{Index: index}, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// Status asks the server at addr how it is.
+func (p *Pool) Status(ctx context.Context, addr string) (*StatusResponse, error) {
+	resp := new(StatusResponse)
+	if _, err := p.call(ctx, addr, methodStatus, &StatusRequest{}, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// Holds asks the server at addr whether node's stream ends there.
+func (p *Pool) Holds(ctx context.Context, addr, node string) (bool, error) {
+	resp := new(HoldsResponse)
+	if _, err := p.call(ctx, addr, methodHolds, &HoldsRequest{Node: node}, resp); err != nil {
+		return false, err
+	}
+	return resp.Holds, nil
+}
+
+// Tunnel opens a tunnel to a worker through the server at addr, which must hold
+// its stream (ErrNotHeld if not). The tunnel ends with ctx.
+func (p *Pool) Tunnel(ctx context.Context, addr, node, kind string, body []byte) (*Tunnel, error) {
+	cc, err := p.conn(addr)
+	if err != nil {
+		return nil, fmt.Errorf("opening a tunnel to %s: %w", node, err)
+	}
+	return openTunnel(ctx, cc, methodServerTunnel, "worker/"+node,
+		&Frame{Request: &TunnelRequest{Node: node, Kind: kind, Body: body}}, true)
+}
+
+// openTunnel opens the calling end of a tunnel.
+func openTunnel(ctx context.Context, cc *grpc.ClientConn, method, peer string, first *Frame, answered bool) (*Tunnel, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	desc := bothWays("Tunnel", nil)
+	st, err := cc.NewStream(ctx, &desc, method)
+	if err == nil {
+		err = st.SendMsg(first)
+	}
+	if err == nil && answered {
+		var f Frame
+		if err = st.RecvMsg(&f); err == nil && !f.Accepted {
+			err = fmt.Errorf("%w: the tunnel was not accepted", ErrInvalid)
+		}
+	}
+	if err != nil {
+		cancel()
+		err, _ = fromStatus(err)
+		return nil, fmt.Errorf("opening a tunnel to %s: %w", peer, err)
+	}
+	return newTunnel(ctx, st, peer, func() { _ = st.CloseSend() }, cancel), nil
+}

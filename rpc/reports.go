@@ -1,0 +1,157 @@
+package rpc
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// batchBytes is about how much one StatusBatch carries: that much goes
+	// into one entry of the log.
+	batchBytes = 256 << 10
+	// retryAfter is how long a refused batch waits.
+	retryAfter = 250 * time.Millisecond
+)
+
+// reports holds the newest statuses that no server has acknowledged. It is
+// bounded by the node's pods.
+type reports struct {
+	wake chan struct{} // capacity 1
+
+	mu      sync.Mutex
+	pods    map[string]pendingReport // by UID
+	order   []string                 // UIDs, longest waiting first
+	events  [][]byte
+	node    []byte
+	nodeSeq uint64 // 0: no node status waits
+	seq     uint64
+	flight  *flight
+	hold    time.Time
+}
+
+type pendingReport struct {
+	report PodReport
+	seq    uint64
+}
+
+// flight is the batch that is sent and not acknowledged.
+type flight struct {
+	id      uint64
+	seqs    map[string]uint64
+	nodeSeq uint64
+}
+
+func newReports() *reports {
+	return &reports{wake: make(chan struct{}, 1), pods: map[string]pendingReport{}}
+}
+
+func (r *reports) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *reports) put(p PodReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seq++
+	if _, ok := r.pods[p.UID]; !ok {
+		r.order = append(r.order, p.UID)
+	}
+	r.pods[p.UID] = pendingReport{p, r.seq}
+	r.signal()
+}
+
+func (r *reports) putNode(status []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seq++
+	r.node, r.nodeSeq = status, r.seq
+	r.signal()
+}
+
+// reset forgets the batch in flight: the stream that carried it is gone, so its
+// content is sent again.
+func (r *reports) reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.flight, r.hold = nil, time.Time{}
+	r.signal()
+}
+
+// next is the next batch, or how long to wait before asking again (0: until
+// wake).
+func (r *reports) next(now time.Time) (*StatusBatch, time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.flight != nil || len(r.order) == 0 && r.nodeSeq == 0 && len(r.events) == 0 {
+		return nil, 0
+	}
+	if wait := r.hold.Sub(now); wait > 0 {
+		return nil, wait
+	}
+	r.seq++
+	b := &StatusBatch{ID: r.seq}
+	f := &flight{id: r.seq, seqs: map[string]uint64{}, nodeSeq: r.nodeSeq}
+	if r.nodeSeq != 0 {
+		b.NodeStatus = r.node
+	}
+	size := len(b.NodeStatus)
+	for _, uid := range r.order {
+		p := r.pods[uid]
+		if size > 0 && size+p.report.size() > batchBytes {
+			break
+		}
+		size += p.report.size()
+		b.Pods = append(b.Pods, p.report)
+		f.seqs[uid] = p.seq
+	}
+	r.takeEvents(b, size)
+	r.flight = f
+	return b, 0
+}
+
+// ack ends the flight. What has a newer status meanwhile stays.
+func (r *reports) ack(a Ack, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.flight
+	if f == nil || f.id != a.BatchID {
+		return
+	}
+	r.flight = nil
+	defer r.signal()
+	if a.Error != "" {
+		r.hold = now.Add(retryAfter)
+		return
+	}
+	if r.nodeSeq == f.nodeSeq {
+		r.node, r.nodeSeq = nil, 0
+	}
+	// Those that stay but were sent go to the end, behind who waits longer.
+	var first, last []string
+	for _, uid := range r.order {
+		seq, sent := f.seqs[uid]
+		switch {
+		case !sent:
+			first = append(first, uid)
+		case r.pods[uid].seq != seq:
+			last = append(last, uid)
+		default:
+			delete(r.pods, uid)
+		}
+	}
+	r.order = append(first, last...)
+}
+
+// waiting is how many statuses are not acknowledged.
+func (r *reports) waiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.pods)
+	if r.nodeSeq != 0 {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,111 @@
+package rpc
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestReportsReachTheServer drives reports with random statuses, lost streams
+// and refusals: what the server committed last is in the end what was reported
+// last, and no status follows a newer one of its pod.
+func TestReportsReachTheServer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newReports()
+		now := time.Unix(0, 0)
+		last, committed := map[string]int{}, map[string]int{}
+		var flying *StatusBatch
+		n := 0
+		commit := func(b *StatusBatch) {
+			for _, p := range b.Pods {
+				var v int
+				if _, err := fmt.Sscan(string(p.Status), &v); err != nil {
+					t.Fatal(err)
+				}
+				if v < committed[p.UID] {
+					t.Fatalf("%s went back from %d to %d", p.UID, committed[p.UID], v)
+				}
+				committed[p.UID] = v
+			}
+		}
+		next := func() {
+			if b, _ := r.next(now); b != nil {
+				if flying != nil {
+					t.Fatal("two batches are in flight")
+				}
+				flying = b
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"report": func(t *rapid.T) {
+				n++
+				uid := fmt.Sprint("u", rapid.IntRange(0, 4).Draw(t, "uid"))
+				pad := rapid.SampledFrom([]int{0, batchBytes / 2, batchBytes * 2}).Draw(t, "size")
+				last[uid] = n
+				r.put(PodReport{UID: uid, Status: fmt.Appendf(nil, "%d %*s", n, pad, "")})
+			},
+			"send": func(*rapid.T) { next() },
+			"answer": func(t *rapid.T) {
+				if flying == nil {
+					return
+				}
+				a := Ack{BatchID: flying.ID}
+				if rapid.Bool().Draw(t, "refused") {
+					a.Error = "no"
+				} else {
+					commit(flying)
+				}
+				flying = nil
+				r.ack(a, now)
+			},
+			"lose the stream": func(t *rapid.T) {
+				if flying != nil && rapid.Bool().Draw(t, "but committed") {
+					commit(flying)
+				}
+				flying = nil
+				r.reset()
+			},
+			"time": func(*rapid.T) { now = now.Add(retryAfter / 2) },
+		})
+		for i := 0; r.waiting() > 0 || flying != nil; i++ {
+			if i > 100 {
+				t.Fatalf("%d statuses are stuck", r.waiting())
+			}
+			now = now.Add(retryAfter)
+			next()
+			if flying != nil {
+				commit(flying)
+				r.ack(Ack{BatchID: flying.ID}, now)
+				flying = nil
+			}
+		}
+		for uid, want := range last {
+			if committed[uid] != want {
+				t.Fatalf("%s: committed %d, reported %d", uid, committed[uid], want)
+			}
+		}
+	})
+}
+
+func TestNodeStatusIsKeptUntilCommitted(t *testing.T) {
+	r := newReports()
+	now := time.Unix(0, 0)
+	r.putNode([]byte("a"))
+	b, _ := r.next(now)
+	r.putNode([]byte("b")) // while a is in flight
+	r.ack(Ack{BatchID: b.ID}, now)
+	if b, _ = r.next(now); b == nil || string(b.NodeStatus) != "b" {
+		t.Fatalf("got %+v", b)
+	}
+	r.ack(Ack{BatchID: b.ID, Error: "no"}, now)
+	if again, wait := r.next(now); again != nil || wait != retryAfter {
+		t.Errorf("a refused batch is sent again after %v", wait)
+	}
+	b, _ = r.next(now.Add(retryAfter))
+	r.ack(Ack{BatchID: b.ID}, now)
+	if b, _ = r.next(now.Add(retryAfter)); b != nil || r.waiting() != 0 {
+		t.Errorf("got %+v", b)
+	}
+}

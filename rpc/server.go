@@ -1,0 +1,229 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/berth-dev/berth/pki"
+)
+
+// DefaultHeartbeat is how often a worker is heard of if nothing else is said.
+const DefaultHeartbeat = 5 * time.Second
+
+// ServerConfig says what a Server needs.
+type ServerConfig struct {
+	// Name is this server's.
+	Name    string
+	Servers ServerHandler
+	Workers WorkerHandler
+	// TLS is nil for plain connections, where every caller may everything.
+	TLS *pki.Source
+	// Heartbeat is asked of the workers; 0 means DefaultHeartbeat. A stream
+	// that is silent for four of them ends.
+	Heartbeat time.Duration
+	Logger    hclog.Logger
+}
+
+// Server answers servers and workers on one listener.
+type Server struct {
+	// Hub knows the workers connected here.
+	Hub *Hub
+
+	config ServerConfig
+	log    hclog.Logger
+	grpc   *grpc.Server
+}
+
+// NewServer checks the certificates; it opens nothing.
+func NewServer(c ServerConfig) (*Server, error) {
+	if c.Heartbeat <= 0 {
+		c.Heartbeat = DefaultHeartbeat
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	s := &Server{Hub: newHub(c.Logger, c.Heartbeat), config: c, log: c.Logger}
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(codec{}),
+		grpc.MaxRecvMsgSize(MaxMessageBytes),
+		grpc.MaxSendMsgSize(MaxMessageBytes),
+		grpc.UnaryInterceptor(s.unaryInterceptor),
+		grpc.StreamInterceptor(s.streamInterceptor),
+		// 10,000 workers have 10,000 connections: idle ones keep no big buffers.
+		grpc.ReadBufferSize(8 << 10),
+		grpc.SharedWriteBuffer(true),
+		grpc.MaxConcurrentStreams(4096),
+		grpc.WaitForHandlers(true),
+		grpc.ConnectionTimeout(10 * time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+	if c.TLS != nil {
+		creds, err := serverCredentials(c.TLS)
+		if err != nil {
+			return nil, fmt.Errorf("rpc with TLS: %w", err)
+		}
+		opts = append(opts, grpc.Creds(creds))
+	}
+	s.grpc = grpc.NewServer(opts...)
+	s.grpc.RegisterService(s.serverDesc(), s)
+	s.grpc.RegisterService(s.workerDesc(), s)
+	return s, nil
+}
+
+// Serve answers on lis until Stop, and closes it.
+func (s *Server) Serve(lis net.Listener) error {
+	if err := s.grpc.Serve(lis); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serving rpc on %s: %w", lis.Addr(), err)
+	}
+	return nil
+}
+
+// Stop asks the workers to go elsewhere, lets the calls under way end until ctx
+// does, and closes every connection.
+func (s *Server) Stop(ctx context.Context) {
+	s.Hub.Drain("the server is shutting down")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-done
+	}
+}
+
+func (s *Server) forward(ctx context.Context, r *ForwardRequest) (*ForwardResponse, error) {
+	if r.Hops != 1 {
+		return nil, ErrForwarded
+	}
+	return s.config.Servers.Forward(ctx, r)
+}
+
+func (s *Server) holds(_ context.Context, r *HoldsRequest) (*HoldsResponse, error) {
+	return &HoldsResponse{Holds: s.Hub.Holds(r.Node)}, nil
+}
+
+// serverTunnel joins another server's stream with that of a worker held here.
+func (s *Server) serverTunnel(st grpc.ServerStream) error {
+	var first Frame
+	if err := st.RecvMsg(&first); err != nil {
+		return err
+	}
+	r := first.Request
+	if r == nil {
+		return fmt.Errorf("%w: a tunnel begins with a request", ErrInvalid)
+	}
+	wt, err := s.Hub.openStream(st.Context(), r.Node, r.Kind, r.Body)
+	if err != nil {
+		return err
+	}
+	defer wt.release()
+	if err := st.SendMsg(&Frame{Accepted: true}); err != nil {
+		return err
+	}
+	return proxyFrames(st, wt.frames)
+}
+
+// workerTunnel is opened by a worker that was asked for it.
+func (s *Server) workerTunnel(st grpc.ServerStream) error {
+	var first Frame
+	if err := st.RecvMsg(&first); err != nil {
+		return err
+	}
+	a := first.Accept
+	if a == nil {
+		return fmt.Errorf("%w: a worker's tunnel begins with its ID", ErrInvalid)
+	}
+	if err := mayBeNode(st.Context(), a.Node); err != nil {
+		return err
+	}
+	return s.Hub.acceptTunnel(st.Context(), a, st)
+}
+
+// connect serves one worker's stream until it ends.
+func (s *Server) connect(st grpc.ServerStream) error {
+	ctx, cancel := context.WithCancelCause(st.Context())
+	defer cancel(nil)
+	heard := new(atomic.Int64)
+	in := receiveWorker(ctx, cancel, st, heard)
+	hello, err := s.awaitHello(ctx, in)
+	if err != nil {
+		return err
+	}
+	if err := s.config.Workers.WorkerHello(ctx, hello); err != nil {
+		return fmt.Errorf("registering node %s: %w", hello.Name, err)
+	}
+	ses, err := s.Hub.add(hello, heard, cancel)
+	if err != nil {
+		return err
+	}
+	err = st.SendMsg(&ServerMessage{Welcome: &Welcome{Server: s.config.Name, HeartbeatMillis: s.config.Heartbeat.Milliseconds()}})
+	if err == nil {
+		w := &workerStream{server: s, session: ses, st: st, in: in, silence: s.silence(), acked: make(chan Ack, 1)}
+		err = w.run(ctx)
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if s.Hub.remove(ses) {
+		s.config.Workers.WorkerGone(ses.node, err)
+	}
+	return err
+}
+
+func (s *Server) silence() time.Duration { return 4 * s.config.Heartbeat }
+
+// receiveWorker reads until the stream ends, which the return of its handler
+// brings about. The channel's room lets heartbeats be heard while a slow worker
+// holds up a send.
+func receiveWorker(ctx context.Context, cancel context.CancelCauseFunc, st grpc.ServerStream, heard *atomic.Int64) <-chan *WorkerMessage {
+	in := make(chan *WorkerMessage, 16)
+	go func() {
+		for {
+			m := new(WorkerMessage)
+			if err := st.RecvMsg(m); err != nil {
+				if !errors.Is(err, io.EOF) {
+					err, _ = fromStatus(err)
+				}
+				cancel(err)
+				return
+			}
+			heard.Store(time.Now().UnixNano())
+			select {
+			case in <- m:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return in
+}
+
+func (s *Server) awaitHello(ctx context.Context, in <-chan *WorkerMessage) (*Hello, error) {
+	timer := time.NewTimer(s.silence())
+	defer timer.Stop()
+	select {
+	case m := <-in:
+		if m.Hello == nil || m.Hello.Name == "" {
+			return nil, fmt.Errorf("%w: a worker's stream begins with its name", ErrInvalid)
+		}
+		return m.Hello, mayBeNode(ctx, m.Hello.Name)
+	case <-timer.C:
+		return nil, fmt.Errorf("%w: the worker says nothing", ErrInvalid)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}

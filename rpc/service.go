@@ -1,0 +1,118 @@
+package rpc
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+)
+
+// ServerHandler carries out what other servers ask. Every error may be one of
+// this package's: the caller gets the same.
+type ServerHandler interface {
+	// Forward proposes to the log. A server that does not lead returns
+	// *NotLeaderError; it never forwards.
+	Forward(ctx context.Context, r *ForwardRequest) (*ForwardResponse, error)
+	// ReadIndex returns an index that was committed during the call.
+	ReadIndex(ctx context.Context, r *ReadIndexRequest) (*ReadIndexResponse, error)
+	// ReportStreams takes note of which workers another server holds.
+	ReportStreams(ctx context.Context, r *StreamReport) (*StreamReportResponse, error)
+	// Digest returns the digest of this server's state at an index.
+	Digest(ctx context.Context, r *DigestRequest) (*DigestResponse, error)
+	// Status describes this server.
+	Status(ctx context.Context, r *StatusRequest) (*StatusResponse, error)
+}
+
+// WorkerHandler serves the workers whose streams end at this server.
+type WorkerHandler interface {
+	// WorkerHello registers the node; an error refuses the stream.
+	WorkerHello(ctx context.Context, h *Hello) error
+	// WorkerStatus commits a batch; what it returns is the worker's Ack.
+	WorkerStatus(ctx context.Context, node string, b *StatusBatch) error
+	// WorkerAssignments reads this server's state: everything that concerns
+	// node since the revision since, as a delta or in full. It must not
+	// return a state older than since, but wait for it (a worker may come from
+	// a server that is ahead), nor one older than what was pushed.
+	WorkerAssignments(ctx context.Context, node string, since int64) (*Assignments, error)
+	// WorkerFetch reads an object that a pod of the node refers to
+	// (ErrNotFound, ErrForbidden).
+	WorkerFetch(ctx context.Context, r *FetchRequest) (*FetchResponse, error)
+	// WorkerGone tells that node's stream has ended and no other has taken
+	// its place here.
+	WorkerGone(node string, reason error)
+}
+
+const (
+	serverService = "berth.rpc.Server"
+	workerService = "berth.rpc.Worker"
+
+	methodForward       = "/" + serverService + "/Forward"
+	methodReadIndex     = "/" + serverService + "/ReadIndex"
+	methodReportStreams = "/" + serverService + "/ReportStreams"
+	methodDigest        = "/" + serverService + "/Digest"
+	methodStatus        = "/" + serverService + "/Status"
+	methodHolds         = "/" + serverService + "/Holds"
+	methodServerTunnel  = "/" + serverService + "/Tunnel"
+	methodConnect       = "/" + workerService + "/Connect"
+	methodFetch         = "/" + workerService + "/Fetch"
+	methodWorkerTunnel  = "/" + workerService + "/Tunnel"
+)
+
+func bothWays(name string, h grpc.StreamHandler) grpc.StreamDesc {
+	return grpc.StreamDesc{StreamName: name, Handler: h, ServerStreams: true, ClientStreams: true}
+}
+
+// serverDesc is what protoc would make of the service.
+func (s *Server) serverDesc() *grpc.ServiceDesc {
+	h := s.config.Servers
+	return &grpc.ServiceDesc{
+		ServiceName: serverService,
+		HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{
+			unary(serverService, "Forward", s.forward),
+			unary(serverService, "ReadIndex", h.ReadIndex),
+			unary(serverService, "ReportStreams", h.ReportStreams),
+			unary(serverService, "Digest", h.Digest),
+			unary(serverService, "Status", h.Status),
+			unary(serverService, "Holds", s.holds),
+		},
+		Streams: []grpc.StreamDesc{
+			bothWays("Tunnel", func(_ any, st grpc.ServerStream) error { return s.serverTunnel(st) }),
+		},
+	}
+}
+
+func (s *Server) workerDesc() *grpc.ServiceDesc {
+	return &grpc.ServiceDesc{
+		ServiceName: workerService,
+		HandlerType: (*any)(nil),
+		Methods:     []grpc.MethodDesc{unary(workerService, "Fetch", s.fetch)},
+		Streams: []grpc.StreamDesc{
+			bothWays("Connect", func(_ any, st grpc.ServerStream) error { return s.connect(st) }),
+			bothWays("Tunnel", func(_ any, st grpc.ServerStream) error { return s.workerTunnel(st) }),
+		},
+	}
+}
+
+// unary adapts a typed handler.
+func unary[Req, Resp any](service, name string, h func(context.Context, *Req) (*Resp, error)) grpc.MethodDesc {
+	return grpc.MethodDesc{
+		MethodName: name,
+		Handler: func(srv any, ctx context.Context, dec func(any) error, icept grpc.UnaryServerInterceptor) (any, error) {
+			req := new(Req)
+			if err := dec(req); err != nil {
+				return nil, err
+			}
+			call := func(ctx context.Context, req any) (any, error) {
+				resp, err := h(ctx, req.(*Req))
+				if err != nil {
+					return nil, err
+				}
+				return resp, nil
+			}
+			if icept == nil {
+				return call(ctx, req)
+			}
+			return icept(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: "/" + service + "/" + name}, call)
+		},
+	}
+}

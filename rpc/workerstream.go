@@ -1,0 +1,140 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// workerStream is one worker's stream at the server, after its Hello.
+type workerStream struct {
+	server  *Server
+	session *session
+	st      grpc.ServerStream
+	in      <-chan *WorkerMessage
+	silence time.Duration
+	acked   chan Ack // capacity 1: one batch is in flight
+	busy    bool     // a batch is being committed
+}
+
+// run serves the stream until it ends. A worker that reads slowly holds up only
+// this goroutine.
+func (w *workerStream) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	timer := time.NewTimer(w.silence)
+	defer func() {
+		cancel()
+		timer.Stop()
+		if w.busy {
+			<-w.acked // the handler must not outlive its stream
+		}
+	}()
+	w.session.box.signal() // the first resync is due
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+			// A send that was held up has kept us from listening, perhaps.
+			rest := w.silence - time.Since(time.Unix(0, w.session.heard.Load()))
+			if rest <= 0 {
+				return fmt.Errorf("nothing was heard of worker %s for %s", w.session.node, w.silence)
+			}
+			timer.Reset(rest)
+		case m := <-w.in:
+			if err := w.receive(ctx, m); err != nil {
+				return err
+			}
+		case a := <-w.acked:
+			w.busy = false
+			w.session.box.ack(a)
+		case <-w.session.box.wake:
+			if err := w.send(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (w *workerStream) receive(ctx context.Context, m *WorkerMessage) error {
+	switch {
+	case m.Heartbeat:
+		w.session.box.advance(w.server.Hub.revision.Load())
+	case m.Status != nil:
+		if w.busy {
+			return fmt.Errorf("%w: worker %s sends a batch before the last one is acknowledged", ErrInvalid, w.session.node)
+		}
+		w.busy = true
+		// Heartbeats must be heard while the commit takes its time.
+		go func() {
+			a := Ack{BatchID: m.Status.ID}
+			if err := w.server.config.Workers.WorkerStatus(ctx, w.session.node, m.Status); err != nil {
+				a.Error = err.Error()
+			}
+			w.acked <- a
+		}()
+	default:
+		return fmt.Errorf("%w: worker %s sends an unknown message", ErrInvalid, w.session.node)
+	}
+	return nil
+}
+
+// send empties the outbox.
+func (w *workerStream) send(ctx context.Context) error {
+	box := w.session.box
+	for {
+		if since, due := box.beginResync(); due {
+			if err := w.resync(ctx, since); err != nil {
+				return err
+			}
+		}
+		m := box.next()
+		if m == nil {
+			return nil
+		}
+		if err := w.st.SendMsg(m); err != nil {
+			return err
+		}
+	}
+}
+
+// resync sends what the state says.
+func (w *workerStream) resync(ctx context.Context, since int64) error {
+	a, err := w.server.config.Workers.WorkerAssignments(ctx, w.session.node, since)
+	if err != nil {
+		return fmt.Errorf("reading the assignments of %s: %w", w.session.node, err)
+	}
+	if a.Revision < since {
+		// A worker must never go back in time: it would stop pods that
+		// this server has not heard of yet.
+		return fmt.Errorf("this server is at revision %d, behind worker %s at %d", a.Revision, w.session.node, since)
+	}
+	for _, part := range split(a, since, w.session.box.limits.chunk) {
+		if err := w.st.SendMsg(&ServerMessage{Assignments: part}); err != nil {
+			return err
+		}
+	}
+	w.session.box.endResync(a.Revision)
+	return nil
+}
+
+// split cuts assignments into messages. Only the last one carries the revision.
+func split(a *Assignments, since int64, chunk int) []*Assignments {
+	var out []*Assignments
+	pods := a.Pods
+	for {
+		n, size := 0, 0
+		for n < len(pods) && (n == 0 || size+len(pods[n]) <= chunk) {
+			size += len(pods[n])
+			n++
+		}
+		part := &Assignments{Full: a.Full, Pods: pods[:n], More: n < len(pods), Revision: since}
+		out = append(out, part)
+		if pods = pods[n:]; len(pods) == 0 {
+			part.Gone, part.Revision = a.Gone, a.Revision
+			return out
+		}
+	}
+}
