@@ -154,7 +154,7 @@ func (r *Runtime) Close() {
 	r.mu.Lock()
 	r.closed = true
 	for _, w := range r.running {
-		w.conn.Close()
+		w.end.Close()
 	}
 	r.mu.Unlock()
 	r.watch.Wait()

@@ -217,7 +217,6 @@ func (r *Runtime) launch(ctx context.Context, dir string, config *shim.Config) (
 	if err != nil {
 		return nil, none, err
 	}
-	defer pr.Close()
 	cmd := exec.Command(r.opts.Shim)
 	cmd.Args = []string{"berth-shim", shim.Arg, dir}
 	cmd.Env = []string{"GOMAXPROCS=2", "GOGC=50"} // one for every container: small before fast
@@ -231,6 +230,7 @@ func (r *Runtime) launch(ctx context.Context, dir string, config *shim.Config) (
 	err = cmd.Start()
 	pw.Close()
 	if err != nil {
+		pr.Close()
 		return nil, none, fmt.Errorf("starting the shim %s: %w", r.opts.Shim, err)
 	}
 	ready, err := awaitReady(ctx, pr)
@@ -240,17 +240,13 @@ func (r *Runtime) launch(ctx context.Context, dir string, config *shim.Config) (
 			err = &runtime.StartError{Err: err}
 		}
 	}
-	var w *watched
-	if err == nil {
-		w, err = connect(dir, ready.State)
-	}
 	if err != nil {
+		pr.Close()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		return nil, none, err
 	}
-	w.shim = cmd
-	return w, ready.State, nil
+	return &watched{end: pr, state: ready.State, shim: cmd}, ready.State, nil
 }
 
 func awaitReady(ctx context.Context, pr *os.File) (shim.Ready, error) {
@@ -267,7 +263,7 @@ func awaitReady(ctx context.Context, pr *os.File) (shim.Ready, error) {
 	if err := json.NewDecoder(pr).Decode(&ready); err != nil {
 		return ready, fmt.Errorf("the shim did not say that the command runs: %w", err)
 	}
-	return ready, nil
+	return ready, pr.SetReadDeadline(time.Time{})
 }
 
 // attempts lists the containers that the pod has directories for.

@@ -23,9 +23,9 @@ import (
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
 )
 
-// watched is a running container. The connection to its shim ends when the shim does.
+// watched is a running container.
 type watched struct {
-	conn  net.Conn
+	end   io.ReadCloser // comes to its end when the shim does: a pipe to an own one, else a connection
 	state shim.State
 	shim  *exec.Cmd // nil when an earlier agent started it: it is not this process's child
 }
@@ -40,7 +40,7 @@ func connect(dir string, state shim.State) (*watched, error) {
 		conn.Close()
 		return nil, fmt.Errorf("talking to the shim: %w", err)
 	}
-	return &watched{conn: conn, state: state}, nil
+	return &watched{end: conn, state: state}, nil
 }
 
 func dial(ctx context.Context, dir string) (net.Conn, error) {
@@ -61,6 +61,9 @@ func ask(ctx context.Context, dir string, req shim.Request) (shim.Answer, error)
 	var ans shim.Answer
 	conn, err := dial(ctx, dir)
 	if err != nil {
+		if alive, lerr := locked(dir); !alive && lerr == nil {
+			return shim.Answer{Error: "the container has ended", NotFound: true}, nil
+		}
 		return ans, err
 	}
 	defer conn.Close()
@@ -91,7 +94,7 @@ func (r *Runtime) begin(id runtime.ID, w *watched, state shim.State) {
 	}
 	r.mu.Unlock()
 	if closed {
-		w.conn.Close()
+		w.end.Close()
 		return
 	}
 	started := runtime.Container{ID: id, StartedAt: state.StartedAt}
@@ -104,8 +107,8 @@ func (r *Runtime) begin(id runtime.ID, w *watched, state shim.State) {
 
 // follow waits for the shim's end and reports the container's.
 func (r *Runtime) follow(c runtime.Container, w *watched) {
-	_, _ = io.Copy(io.Discard, w.conn)
-	w.conn.Close()
+	_, _ = io.Copy(io.Discard, w.end)
+	w.end.Close()
 	r.mu.Lock()
 	closed := r.closed
 	r.mu.Unlock()

@@ -45,9 +45,10 @@ func Main(args []string) int {
 		var ce *commandError
 		msg.Command = errors.As(err, &ce)
 	}
-	// Nobody may be listening any more: the agent was killed meanwhile. The container runs all the same.
+	// Nobody may be listening any more: the agent was killed meanwhile. The container runs all the same. The pipe stays
+	// open: its end is how the agent learns of the shim's.
 	_ = json.NewEncoder(ready).Encode(msg)
-	ready.Close()
+	defer ready.Close()
 	if err != nil {
 		return 1
 	}

@@ -30,7 +30,7 @@ const (
 
 // File descriptors that the agent hands to the shim.
 const (
-	readyFD = 3 // the shim writes a Ready here
+	readyFD = 3 // the shim writes a Ready here and keeps it open until it ends
 	lockFD  = 4
 )
 
