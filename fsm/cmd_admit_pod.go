@@ -28,6 +28,7 @@ func (c *AdmitPod) Apply(tx *Tx) Result {
 	if r, ok := tx.resolvePriority(pod); !ok {
 		return r
 	}
+	tx.finishNewPod(pod)
 	tx.storeNewPod(key, pod)
 	return Result{Table: tx.view.Pods.Name(), Object: pod}
 }

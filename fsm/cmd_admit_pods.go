@@ -2,7 +2,7 @@ package fsm
 
 import (
 	"fmt"
-	"math/big"
+	"strconv"
 	"strings"
 )
 
@@ -36,6 +36,7 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 		return r
 	}
 	template.CreationTimestamp = tx.now()
+	tx.finishNewPod(template)
 	for range c.Count {
 		pod := *template
 		pod.UID = tx.newUID()
@@ -45,12 +46,17 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 	return Result{}
 }
 
+// maxGeneratedName keeps generated names usable as host names, as Kubernetes
+// does.
+const maxGeneratedName = 63
+
 // generateName makes a name that no pod has: names made at different revisions
 // differ, and one that somebody chose by hand is stepped over.
 func (tx *Tx) generateName(namespace, prefix string) string {
 	for n := tx.view.revision + 1; ; n++ {
-		suffix := big.NewInt(n).Text(36)
-		name := prefix + strings.Repeat("0", max(0, 5-len(suffix))) + suffix
+		suffix := strconv.FormatInt(n, 36)
+		suffix = strings.Repeat("0", max(0, 5-len(suffix))) + suffix
+		name := prefix[:min(len(prefix), maxGeneratedName-len(suffix))] + suffix
 		if _, taken := tx.view.Pods.Get(PodKey(namespace, name)); !taken {
 			return name
 		}

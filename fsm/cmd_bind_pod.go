@@ -28,15 +28,17 @@ func (c *BindPod) Apply(tx *Tx) Result {
 	if !ok {
 		return refuseNotFound(podResource.groupResource(), name)
 	}
-	conflict := func(why string) Result { return refuseConflict(podResource.groupResource(), name, why) }
+	conflict := func(why string) Result { return refuseConflict(bindingResource.groupResource(), name, why) }
 	if r, ok := (Precondition{UID: c.UID}).check(pod, podResource); !ok {
 		return r
 	}
 	switch {
-	case pod.Spec.NodeName != "":
-		return conflict(fmt.Sprintf("pod %s is already assigned to node %q", name, pod.Spec.NodeName))
 	case model.Terminating(pod):
 		return conflict(fmt.Sprintf("pod %s is being deleted, cannot be assigned to a host", name))
+	case model.Terminal(pod):
+		return conflict(fmt.Sprintf("pod %s has ended, cannot be assigned to a host", name))
+	case pod.Spec.NodeName != "":
+		return conflict(fmt.Sprintf("pod %s is already assigned to node %q", name, pod.Spec.NodeName))
 	case model.Gated(pod):
 		return conflict(fmt.Sprintf("pod %s has non-empty .spec.schedulingGates", name))
 	}
@@ -56,7 +58,7 @@ func (c *BindPod) Apply(tx *Tx) Result {
 func (v *View) noRoom(key string, pod *corev1.Pod, node *corev1.Node) string {
 	c := v.cache.class(pod)
 	u := v.withNominations(*v.Usage(node.Name), node.Name, c.Priority, key)
-	return explain(node.Name, model.CheckUsage(c, model.Allocatable(node), &u))
+	return explain(node.Name, model.CheckUsage(c, *v.offer(node.Name), &u))
 }
 
 func explain(node string, reasons []model.Reason) string {

@@ -23,8 +23,8 @@ func (c *EvictPod) Apply(tx *Tx) Result {
 		return r
 	}
 	condition := disruption(tx, "EvictionByEvictionAPI", "Eviction API: evicting")
-	if old.Spec.NodeName == "" || model.Terminal(old) || model.Terminating(old) {
-		condition = nil
+	if model.Terminating(old) {
+		condition = nil // why it ends is known already
 	}
 	pod, gone := tx.deletePod(c.Key, old, c.GraceSeconds, condition)
 	return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}

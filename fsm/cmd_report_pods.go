@@ -47,22 +47,28 @@ func (tx *Tx) reportPod(node string, r *PodReport) {
 		return
 	}
 	if r.Status.Object != nil {
-		next := mergeStatus(pod, r.Status.Object)
-		if model.Terminal(pod) && !model.Terminal(&corev1.Pod{Status: next}) {
-			return // a pod that has ended never starts again
-		}
-		if !equality.Semantic.DeepEqual(next, pod.Status) {
-			before := pod
-			pod = tx.modifyPod(r.Key, pod, func(pod *corev1.Pod) { pod.Status = next })
-			if model.Terminal(pod) && !model.Terminal(before) {
-				tx.podEnded(pod)
-			}
-		}
+		pod = tx.takeStatus(r.Key, pod, r.Status.Object)
 	}
-	if ending && *pod.DeletionGracePeriodSeconds != 0 { // a finalizer holds the object, but nothing runs any more
+	if ending && (pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds != 0) {
+		// A finalizer holds the object, but nothing runs any more.
 		zero := int64(0)
 		tx.modifyPod(r.Key, pod, func(pod *corev1.Pod) { pod.DeletionGracePeriodSeconds = &zero })
 	}
+}
+
+// takeStatus stores what the worker says of a pod. One that has ended never
+// starts again.
+func (tx *Tx) takeStatus(key string, old *corev1.Pod, reported *corev1.PodStatus) *corev1.Pod {
+	next := mergeStatus(old, reported)
+	ended := model.Terminal(&corev1.Pod{Status: next})
+	if model.Terminal(old) && !ended || equality.Semantic.DeepEqual(next, old.Status) {
+		return old
+	}
+	pod := tx.modifyPod(key, old, func(pod *corev1.Pod) { pod.Status = next })
+	if ended && !model.Terminal(old) {
+		tx.leftNode(pod)
+	}
+	return pod
 }
 
 // workerConditions are the conditions that are the worker's to say.
@@ -76,6 +82,12 @@ func mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.PodStatus {
 	next := *reported
 	next.NominatedNodeName = pod.Status.NominatedNodeName
 	next.QOSClass = pod.Status.QOSClass
+	if next.Phase == "" {
+		next.Phase = pod.Status.Phase
+	}
+	if pod.Status.StartTime != nil {
+		next.StartTime = pod.Status.StartTime // seniority is never lost (PR7)
+	}
 	next.Conditions = nil
 	for _, c := range pod.Status.Conditions {
 		if !slices.Contains(workerConditions, c.Type) {

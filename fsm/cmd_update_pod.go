@@ -33,44 +33,61 @@ func (c *UpdatePod) Apply(tx *Tx) Result {
 	if r, ok := (Precondition{UID: string(pod.UID), Revision: c.Revision}).check(old, podResource); !ok {
 		return r
 	}
-	pod.Spec.NodeName = old.Spec.NodeName
-	pod.Status.NominatedNodeName = old.Status.NominatedNodeName
-	pod.ResourceVersion = old.ResourceVersion
+	keepDecided(pod, old)
 	if equality.Semantic.DeepEqual(pod, old) {
 		return Result{Table: tx.view.Pods.Name(), Object: old}
 	}
-	shareSpec(pod, old)
-	put(tx, tx.view.Pods, key, pod)
-	tx.followPod(key, old, pod)
-	return Result{Table: tx.view.Pods.Name(), Object: pod}
-}
-
-// shareSpec lets a pod whose spec did not change go on sharing it.
-func shareSpec(pod, old *corev1.Pod) {
 	if equality.Semantic.DeepEqual(pod.Spec, old.Spec) {
-		pod.Spec = old.Spec
+		pod.Spec = old.Spec // a pod whose spec did not change goes on sharing it
+	} else {
+		tx.view.cache.intern(pod)
 	}
+	put(tx, tx.view.Pods, key, pod)
+	gone := tx.followPod(key, old, pod)
+	return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}
 }
 
-// followPod does to queue and nominations what a change of the pod means.
-func (tx *Tx) followPod(key string, old, pod *corev1.Pod) {
+// keepDecided undoes what no update may change: the node, the nomination, the
+// priority that was resolved at admission (AD4), an end that has begun, and an
+// end that has come.
+func keepDecided(pod, old *corev1.Pod) {
+	pod.Spec.NodeName = old.Spec.NodeName
+	pod.Status.NominatedNodeName = old.Status.NominatedNodeName
+	pod.Spec.Priority, pod.Spec.PreemptionPolicy = old.Spec.Priority, old.Spec.PreemptionPolicy
+	pod.Status.QOSClass = old.Status.QOSClass
+	if old.DeletionTimestamp != nil && pod.DeletionTimestamp == nil {
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = old.DeletionTimestamp, old.DeletionGracePeriodSeconds
+	}
+	if model.Terminal(old) && !model.Terminal(pod) {
+		pod.Status.Phase = old.Status.Phase
+	}
+	pod.ResourceVersion = old.ResourceVersion
+}
+
+// followPod does to queue and nominations what a change of the pod means, and
+// says whether it is the pod's end.
+func (tx *Tx) followPod(key string, old, pod *corev1.Pod) bool {
+	switch {
+	case model.Terminal(pod) && !model.Terminal(old):
+		tx.leftNode(pod)
+	case usedNode(pod) != "" && !asksTheSame(old, pod):
+		tx.freed(pod.Spec.NodeName) // it may ask for less now
+	}
 	switch {
 	case pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && graceOver(pod):
 		tx.removePod(key, pod)
-		return
+		return true
 	case pod.DeletionTimestamp != nil || model.Terminal(pod):
 		tx.stopScheduling(key, pod)
 	default:
 		tx.requeue(key, old, pod)
 	}
-	if model.Terminal(pod) && !model.Terminal(old) {
-		tx.podEnded(pod)
-	}
+	return false
 }
 
 // graceOver: nobody runs the pod, so nobody will confirm its end.
 func graceOver(pod *corev1.Pod) bool {
-	return pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 ||
+	return pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds == 0 ||
 		pod.Spec.NodeName == ""
 }
 
@@ -97,6 +114,9 @@ func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 		next.State, next.BackoffUntilUnixNano = berthv1.QueueActive, 0
 	}
 	put(tx, tx.view.Queue, key, &next)
+	if groupOf(e.class) != groupOf(class) {
+		tx.leftQueue(e)
+	}
 	if n, ok := tx.view.Nominations.Get(key); ok {
 		held := *n
 		held.class = class

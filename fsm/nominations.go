@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
 )
 
 // victimGone strikes a pod that has left its node from the nominations that
@@ -117,12 +118,8 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 	}
 	put(tx, v.Nominations, key, &Nomination{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-		Node: d.Node, Priority: *pod.Spec.Priority, Victims: waiting,
+		Node: d.Node, Priority: model.Priority(pod), Victims: waiting,
 		DeadlineUnixNano: deadline, Preemption: recordKey,
 		class: v.cache.class(pod),
 	})
-	if pod.Status.NominatedNodeName != d.Node {
-		current, _ := v.Pods.Get(key)
-		tx.modifyPod(key, current, func(pod *corev1.Pod) { pod.Status.NominatedNodeName = d.Node })
-	}
 }

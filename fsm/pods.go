@@ -17,7 +17,7 @@ import (
 // findPod returns the pod under a key if it is still the one that is meant.
 func (tx *Tx) findPod(ref PodRef) (*corev1.Pod, bool) {
 	pod, ok := tx.view.Pods.Get(ref.Key)
-	return pod, ok && (ref.UID == "" || string(pod.UID) == ref.UID)
+	return pod, ok && string(pod.UID) == ref.UID
 }
 
 // resolvePriority gives a new pod the priority of its class (AD1–AD5).
@@ -78,11 +78,22 @@ func (tx *Tx) maySystemClass() bool {
 	return slices.ContainsFunc(tx.Groups, func(g string) bool { return slices.Contains(allowed.Groups, g) })
 }
 
-// storeNewPod stores an admitted pod and puts it into the queue, unless it
+// finishNewPod gives a pod that is to be stored the status that every new pod
+// has, and lets it share its spec with its equals.
+func (tx *Tx) finishNewPod(pod *corev1.Pod) {
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: model.QOS(pod)}
+	if model.Gated(pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
+			Message: "Scheduling is blocked due to non-empty scheduling gates",
+		}}
+	}
+	tx.view.cache.intern(pod)
+}
+
+// storeNewPod stores a finished pod and puts it into the queue, unless it
 // comes bound.
 func (tx *Tx) storeNewPod(key string, pod *corev1.Pod) {
-	pod.Status.Phase = corev1.PodPending
-	pod.Status.QOSClass = model.QOS(pod)
 	put(tx, tx.view.Pods, key, pod)
 	if pod.Spec.NodeName == "" {
 		tx.enqueue(key, pod)
@@ -107,14 +118,12 @@ func (tx *Tx) enqueue(key string, pod *corev1.Pod) {
 	put(tx, tx.view.Queue, key, e)
 }
 
-// dequeue takes a pod out of the queue and gives its class-mates their turn.
+// dequeue takes a pod out of the queue and passes its turn on.
 func (tx *Tx) dequeue(key string) {
-	e, ok := tx.view.Queue.Get(key)
-	if !ok {
-		return
+	if e, ok := tx.view.Queue.Get(key); ok {
+		remove(tx, tx.view.Queue, key)
+		tx.leftQueue(e)
 	}
-	remove(tx, tx.view.Queue, key)
-	tx.leftQueue(e.class)
 }
 
 // modifyPod stores a changed shallow copy of a pod. change may replace fields,
@@ -153,41 +162,69 @@ func (tx *Tx) bind(key string, old *corev1.Pod, node string) *corev1.Pod {
 // graceSeconds nil means the pod's own. It returns the pod as it is then, and
 // whether it is gone.
 func (tx *Tx) deletePod(key string, old *corev1.Pod, graceSeconds *int64, condition *corev1.PodCondition) (*corev1.Pod, bool) {
-	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if old.Spec.TerminationGracePeriodSeconds != nil {
-		grace = *old.Spec.TerminationGracePeriodSeconds
-	}
-	if graceSeconds != nil {
-		grace = *graceSeconds
-	}
-	if old.Spec.NodeName == "" || model.Terminal(old) {
-		grace = 0
-	}
-	if grace < 0 {
-		grace = 1
-	}
+	at, grace := tx.endOf(old, graceSeconds)
 	if grace == 0 && len(old.Finalizers) == 0 {
 		tx.removePod(key, old)
 		return old, true
 	}
 	pod := old
-	shrinks := old.DeletionGracePeriodSeconds == nil || grace < *old.DeletionGracePeriodSeconds
-	if shrinks || condition != nil {
+	begins := old.DeletionTimestamp == nil
+	if begins || condition != nil || old.DeletionGracePeriodSeconds == nil || grace != *old.DeletionGracePeriodSeconds {
 		pod = tx.modifyPod(key, old, func(pod *corev1.Pod) {
 			if condition != nil {
+				condition.ObservedGeneration = pod.Generation
 				setCondition(&pod.Status, *condition)
 			}
-			if shrinks { // a grace period only ever shrinks (TM1)
-				at := metav1.NewTime(tx.now().Add(secondsDuration(grace)))
-				if pod.DeletionTimestamp == nil {
-					pod.Generation++
-				}
-				pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &at, &grace
+			if begins && pod.Generation > 0 {
+				pod.Generation++
 			}
+			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &at, &grace
 		})
 	}
 	tx.stopScheduling(key, pod)
 	return pod, false
+}
+
+// endOf is when a pod that is deleted has to have ended, and the grace that it
+// has until then. A grace period under way only ever shrinks, and counts from
+// when it began (TM1).
+func (tx *Tx) endOf(pod *corev1.Pod, graceSeconds *int64) (metav1.Time, int64) {
+	if pod.DeletionTimestamp == nil {
+		grace := gracePeriod(pod, graceSeconds)
+		if pod.Spec.NodeName == "" || model.Terminal(pod) {
+			grace = 0
+		}
+		return metav1.NewTime(tx.now().Add(secondsDuration(grace))), grace
+	}
+	before := int64(0)
+	if pod.DeletionGracePeriodSeconds != nil {
+		before = *pod.DeletionGracePeriodSeconds
+	}
+	if graceSeconds == nil || gracePeriod(pod, graceSeconds) >= before {
+		return *pod.DeletionTimestamp, before
+	}
+	grace := gracePeriod(pod, graceSeconds)
+	at := metav1.NewTime(pod.DeletionTimestamp.Add(secondsDuration(grace - before)))
+	if now := tx.now(); at.Before(&now) {
+		at, grace = now, min(grace, 1) // all of it is over; a worker still has to confirm
+	}
+	return at, grace
+}
+
+// gracePeriod is the grace that a deletion gives a running pod: what is asked
+// for, or else the pod's own.
+func gracePeriod(pod *corev1.Pod, graceSeconds *int64) int64 {
+	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if pod.Spec.TerminationGracePeriodSeconds != nil {
+		grace = *pod.Spec.TerminationGracePeriodSeconds
+	}
+	if graceSeconds != nil {
+		grace = *graceSeconds
+	}
+	if grace < 0 {
+		return 1
+	}
+	return grace
 }
 
 // stopScheduling takes a pod that is going away out of the queue and releases
@@ -203,17 +240,16 @@ func (tx *Tx) stopScheduling(key string, pod *corev1.Pod) {
 func (tx *Tx) removePod(key string, pod *corev1.Pod) {
 	tx.stopScheduling(key, pod)
 	remove(tx, tx.view.Pods, key)
-	if pod.Spec.NodeName != "" {
-		tx.victimGone(pod)
-		tx.freed(pod.Spec.NodeName)
+	if !model.Terminal(pod) {
+		tx.leftNode(pod)
 	}
 }
 
-// podEnded follows a pod's change to a terminal phase: it uses its node no
-// more.
-func (tx *Tx) podEnded(pod *corev1.Pod) {
-	tx.victimGone(pod)
+// leftNode follows a pod's removal, or its change to a terminal phase: it uses
+// its node no more.
+func (tx *Tx) leftNode(pod *corev1.Pod) {
 	if pod.Spec.NodeName != "" {
+		tx.victimGone(pod)
 		tx.freed(pod.Spec.NodeName)
 	}
 }

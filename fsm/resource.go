@@ -16,6 +16,7 @@ type resource struct{ Group, Name, Kind string }
 
 var (
 	podResource       = resource{"", "pods", "Pod"}
+	bindingResource   = resource{"", "pods/binding", "Pod"}
 	nodeResource      = resource{"", "nodes", "Node"}
 	namespaceResource = resource{"", "namespaces", "Namespace"}
 	eventResource     = resource{"", "events", "Event"}

@@ -20,8 +20,10 @@ type Result struct {
 	Message string                `msgpack:"message,omitempty"`
 	Details *metav1.StatusDetails `msgpack:"details,omitempty"`
 
-	// Revision is the state's revision after the command.
-	Revision int64 `msgpack:"revision"`
+	// Revision is the state's revision after the command, Index the log index
+	// of its entry.
+	Revision int64  `msgpack:"revision"`
+	Index    uint64 `msgpack:"index"`
 	// Object is the stored row after the command (the last one before a
 	// deletion), where the command is about one object. It must not be
 	// changed. It travels between servers as Table and its bytes.

@@ -4,9 +4,27 @@ import (
 	"encoding/binary"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/model"
 )
 
-var nodeTable = protoTable[corev1.Node]("nodes", nil)
+var nodeTable = protoTable("nodes", indexNode)
+
+// indexNode keeps what the nodes offer in the form that decisions need.
+func indexNode(v *View, name string, _, new *corev1.Node, _, hasNew bool) {
+	if !hasNew {
+		v.offers.Delete(name)
+		return
+	}
+	offer := model.Allocatable(new)
+	v.offers.Set(name, &offer)
+}
+
+// offer is what a node that is there has for pods.
+func (v *View) offer(node string) *model.Resources {
+	o, _ := v.offers.Get(node)
+	return o
+}
 
 // nodeMark remembers the last revision at which something happened on a node
 // that could help a waiting pod: a decision "no node fits" made on an older

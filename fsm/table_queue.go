@@ -96,7 +96,7 @@ func indexQueue(v *View, key string, old, new *QueueEntry, hadOld, hasNew bool) 
 		case berthv1.QueueBackoff:
 			v.backoffs.Delete(backoffKey(old, k))
 		case berthv1.QueueUnschedulable, berthv1.QueueNominated:
-			v.waiting.Delete(old.class.Signature + k)
+			v.waiting.Delete(waitKey(old, k))
 			v.unwatch(old)
 		}
 	}
@@ -121,7 +121,7 @@ func (v *View) indexOrder(e *QueueEntry) {
 	case berthv1.QueueBackoff:
 		v.backoffs.Set(backoffKey(e, k), e)
 	case berthv1.QueueUnschedulable, berthv1.QueueNominated:
-		v.waiting.Set(e.class.Signature+k, e)
+		v.waiting.Set(waitKey(e, k), e)
 	}
 }
 

@@ -61,19 +61,20 @@ func (p *position) TimeUnixNano() int64 { return p.timeUnixNano }
 // indexes are derived from the tables, kept in step by the tables' index
 // functions, and therefore in no snapshot.
 type indexes struct {
-	ended               *btree.Map[string, *corev1.Pod]  // key of Pods: those in a terminal phase
-	podsByNode          *btree.Map[string, *corev1.Pod]  // node/namespace/name
-	usage               *btree.Map[string, *model.Usage] // node
-	nominationsByNode   *btree.Map[string, *Nomination]  // node/namespace/name
-	nominationsByVictim *btree.Map[string, *Nomination]  // victim UID/namespace/name
-	order               *btree.Map[string, *QueueEntry]  // orderKey: active
-	backoffs            *btree.Map[string, *QueueEntry]  // end of backoff and orderKey
-	waiting             *btree.Map[string, *QueueEntry]  // class + orderKey: those that wait for a change
-	wakeups             *btree.Map[string, wakeup]       // wakeKey: which change could help which class
-	marksByRevision     *btree.Map[string, string]       // markKey -> node
-	eventOrder          *btree.Map[int64, string]        // -> key of Events
-	preemptionOrder     *btree.Map[int64, string]        // -> key of Preemptions
-	defaultClasses      *btree.Map[string, string]       // value and name -> name (PC4)
+	ended               *btree.Map[string, *corev1.Pod]      // key of Pods: those in a terminal phase
+	podsByNode          *btree.Map[string, placed]           // node/namespace/name
+	usage               *btree.Map[string, *nodeUse]         // node
+	offers              *btree.Map[string, *model.Resources] // node: what it has for pods
+	nominationsByNode   *btree.Map[string, *Nomination]      // node/namespace/name
+	nominationsByVictim *btree.Map[string, *Nomination]      // victim UID/namespace/name
+	order               *btree.Map[string, *QueueEntry]      // orderKey: active
+	backoffs            *btree.Map[string, *QueueEntry]      // end of backoff and orderKey
+	waiting             *btree.Map[string, *QueueEntry]      // waitKey: those that wait for a change
+	wakeups             *btree.Map[string, wakeup]           // wakeKey: which change could help which class
+	marksByRevision     *btree.Map[string, string]           // markKey -> node
+	eventOrder          *btree.Map[int64, string]            // -> key of Events
+	preemptionOrder     *btree.Map[int64, string]            // -> key of Preemptions
+	defaultClasses      *btree.Map[string, string]           // value and name -> name (PC4)
 }
 
 func newView() *View {
@@ -90,9 +91,10 @@ func newView() *View {
 		Config:          newTable(configTable),
 		marks:           newTable(markTable),
 		indexes: indexes{
-			podsByNode:          btree.NewMap[string, *corev1.Pod](degree),
+			podsByNode:          btree.NewMap[string, placed](degree),
 			ended:               btree.NewMap[string, *corev1.Pod](degree),
-			usage:               btree.NewMap[string, *model.Usage](degree),
+			usage:               btree.NewMap[string, *nodeUse](degree),
+			offers:              btree.NewMap[string, *model.Resources](degree),
 			nominationsByNode:   btree.NewMap[string, *Nomination](degree),
 			nominationsByVictim: btree.NewMap[string, *Nomination](degree),
 			order:               btree.NewMap[string, *QueueEntry](degree),
@@ -139,6 +141,7 @@ func (v *View) fork() *View {
 			podsByNode:          v.podsByNode.Copy(),
 			ended:               v.ended.Copy(),
 			usage:               v.usage.Copy(),
+			offers:              v.offers.Copy(),
 			nominationsByNode:   v.nominationsByNode.Copy(),
 			nominationsByVictim: v.nominationsByVictim.Copy(),
 			order:               v.order.Copy(),
@@ -156,7 +159,7 @@ func (v *View) fork() *View {
 
 // PodsOnNode calls f for every pod bound to a node, in key order.
 func (v *View) PodsOnNode(node string, f func(pod *corev1.Pod) bool) {
-	scanFrom(v.podsByNode, node+"/", node+"/", func(_ string, pod *corev1.Pod) bool { return f(pod) })
+	scanFrom(v.podsByNode, node+"/", node+"/", func(_ string, p placed) bool { return f(p.pod) })
 }
 
 // NodesWithPods calls f for the name of every node that a pod is bound to,
@@ -164,11 +167,11 @@ func (v *View) PodsOnNode(node string, f func(pod *corev1.Pod) bool) {
 func (v *View) NodesWithPods(f func(node string) bool) {
 	from := ""
 	for {
-		key, pod, ok := first(v.podsByNode, from)
-		if !ok || !f(pod.Spec.NodeName) {
+		key, p, ok := first(v.podsByNode, from)
+		if !ok || !f(p.pod.Spec.NodeName) {
 			return
 		}
-		from = afterPrefix(key[:len(pod.Spec.NodeName)+1])
+		from = afterPrefix(key[:len(p.pod.Spec.NodeName)+1])
 	}
 }
 
@@ -190,17 +193,6 @@ func (v *View) OldestEventUnixNano() (int64, bool) {
 	e, _ := v.Events.Get(key)
 	return lastSeenUnixNano(e), true
 }
-
-// Usage is what the running pods of a node have requested. It must not be
-// changed.
-func (v *View) Usage(node string) *model.Usage {
-	if u, ok := v.usage.Get(node); ok {
-		return u
-	}
-	return emptyUsage
-}
-
-var emptyUsage = &model.Usage{}
 
 // NominationsOnNode calls f for every nomination to a node, in key order.
 func (v *View) NominationsOnNode(node string, f func(n *Nomination) bool) {

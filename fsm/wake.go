@@ -14,32 +14,45 @@ import (
 
 // What wakes a waiting pod (QU8, ours) is decided here, by an index from the
 // reason that blocks it to the pods that it blocks. A change on a node looks
-// up the classes whose reasons it can touch, checks each against that one
-// node, and wakes as many pods of a class as could find room there, first
-// ones first. Whenever a pod of a class leaves the queue, the next of its
-// class is woken; so a class goes on for as long as its pods find places, and
-// nothing relies on a periodic flush (QU6).
+// up the groups of equal pods whose reasons it can touch, checks each against
+// that one node, and wakes as many pods of a group as could find room there,
+// first ones first. Whenever a pod that was to be tried finds a place or goes
+// away, the next of its group is woken; so a group goes on for as long as its
+// pods find places, and nothing relies on a periodic flush (QU6).
 
-// wakeup is a class under one of the reasons that block its pods.
+// groupOf is what pods that wait together have in common: whatever helps one
+// of a group helps each. A node sees no more of a pod than its shape.
+func groupOf(c *model.Class) string { return c.Shape }
+
+// waitKey sorts the waiting pods by group, in each those that wait for a
+// change before those that wait for their victims, and then in queue order.
+func waitKey(e *QueueEntry, orderKey string) string {
+	return waitPrefix(e.class, e.State) + orderKey
+}
+
+func waitPrefix(c *model.Class, state berthv1.QueueState) string {
+	if state == berthv1.QueueNominated {
+		return groupOf(c) + "n"
+	}
+	return groupOf(c) + "a"
+}
+
+// wakeup is a group under one of the reasons that block its pods.
 type wakeup struct {
-	class *model.Class
-	pods  int // waiting pods of the class that this reason blocks
+	class *model.Class // any class of the group
+	pods  int          // waiting pods of the group that this reason blocks
 }
 
 // wakeKey sorts by reason, then priority, then requested amount, so that a
 // node with so much of a resource to give finds just those who ask for no more.
 func wakeKey(kind model.ReasonKind, resource string, c *model.Class) string {
-	b := wakePrefix(kind, resource)
-	b = appendPriorityDescending(b, c.Priority)
-	b = binary.BigEndian.AppendUint64(b, uint64(c.Request.Get(resource)))
-	return string(append(b, c.Signature...))
-}
-
-func wakePrefix(kind model.ReasonKind, resource string) []byte {
 	b := make([]byte, 0, 64)
 	b = append(b, byte(kind))
 	b = append(b, resource...)
-	return append(b, 0)
+	b = append(b, 0)
+	b = appendPriorityDescending(b, c.Priority)
+	b = binary.BigEndian.AppendUint64(b, uint64(c.Request.Get(resource)))
+	return string(append(b, groupOf(c)...))
 }
 
 func (v *View) watch(e *QueueEntry) {
@@ -68,43 +81,57 @@ func wakeKeys(e *QueueEntry) []string {
 		return nil
 	}
 	keys := make([]string, 0, len(e.Diagnosis.Reasons))
-next:
-	for i, r := range e.Diagnosis.Reasons {
-		for _, earlier := range e.Diagnosis.Reasons[:i] {
-			if earlier.Kind == r.Kind && earlier.Resource == r.Resource {
-				continue next // the same filter with another wording
-			}
+	for i := range e.Diagnosis.Reasons {
+		if r := &e.Diagnosis.Reasons[i]; !e.Diagnosis.names(r.Kind, r.Resource, i) { // else the same filter with another wording
+			keys = append(keys, wakeKey(r.Kind, r.Resource, e.class))
 		}
-		keys = append(keys, wakeKey(r.Kind, r.Resource, e.class))
 	}
 	return keys
+}
+
+// names says whether one of the first n reasons is of this kind.
+func (d *Diagnosis) names(kind model.ReasonKind, resource string, n int) bool {
+	for i := range d.Reasons[:n] {
+		if d.Reasons[i].Kind == kind && d.Reasons[i].Resource == resource {
+			return true
+		}
+	}
+	return false
 }
 
 // freed wakes those whom the room that a pod or a nomination left on a node
 // could help.
 func (tx *Tx) freed(node string) {
-	tx.mark(node)
-	if tx.view.wakeups.Len() == 0 {
-		return
-	}
 	n, ok := tx.view.Nodes.Get(node)
 	if !ok {
 		return
 	}
-	h := newHelp(tx, n)
-	h.wakeBlocked(model.HelpPodGone)
+	tx.mark(node)
+	if tx.view.wakeups.Len() > 0 {
+		newHelp(tx.view, n).wakeBlocked(tx, model.HelpPodGone)
+	}
 }
 
 // nodeChanged wakes those whom a new or changed node could help.
 func (tx *Tx) nodeChanged(n *corev1.Node) {
 	tx.mark(n.Name)
-	h := newHelp(tx, n)
-	for _, c := range tx.view.waitingClasses() {
-		h.wake(c)
+	h := newHelp(tx.view, n)
+	for _, c := range tx.view.waitingGroups() {
+		if !h.wake(tx, c) && h.blocksAnew(c, tx.view.watched) {
+			tx.wakeNext(c)
+		}
 	}
 }
 
-func (v *View) waitingClasses() []*model.Class {
+// watched says whether a waiting pod of the class's group is known to be
+// blocked for a reason.
+func (v *View) watched(kind model.ReasonKind, resource string, c *model.Class) bool {
+	_, ok := v.wakeups.Get(wakeKey(kind, resource, c))
+	return ok
+}
+
+// waitingGroups gives a class for each group of waiting pods.
+func (v *View) waitingGroups() []*model.Class {
 	var classes []*model.Class
 	from := ""
 	for {
@@ -113,7 +140,7 @@ func (v *View) waitingClasses() []*model.Class {
 			return classes
 		}
 		classes = append(classes, e.class)
-		from = afterPrefix(e.class.Signature)
+		from = afterPrefix(groupOf(e.class))
 	}
 }
 
@@ -147,28 +174,47 @@ func (tx *Tx) mark(node string) {
 }
 
 // missed reports whether something happened after a revision that could help a
-// pod for which no place was found at that revision.
-func (tx *Tx) missed(revision int64, c *model.Class) bool {
+// pod for which no place was found at that revision, for the reasons that the
+// diagnosis names.
+func (v *View) missed(revision int64, c *model.Class, d *Diagnosis) bool {
 	helped := false
-	tx.view.marksByRevision.Ascend(markKey(revision+1, ""), func(_ string, node string) bool {
-		if n, ok := tx.view.Nodes.Get(node); ok {
-			helped = newHelp(tx, n).room(c, true) > 0
+	known := func(kind model.ReasonKind, resource string, _ *model.Class) bool {
+		return d.names(kind, resource, len(d.Reasons))
+	}
+	v.marksByRevision.Ascend(markKey(revision+1, ""), func(_ string, node string) bool {
+		if n, ok := v.Nodes.Get(node); ok {
+			h := newHelp(v, n)
+			helped = h.room(c, true) > 0 || h.blocksAnew(c, known)
 		}
 		return !helped
 	})
 	return helped
 }
 
-// leftQueue wakes the next pod of a class after one of them was bound or went
-// away.
-func (tx *Tx) leftQueue(c *model.Class) {
-	scanFrom(tx.view.waiting, c.Signature, c.Signature, func(_ string, e *QueueEntry) bool {
-		if e.State != berthv1.QueueUnschedulable {
-			return true
+// leftQueue passes on the turn of a pod that is no longer waiting: one that was
+// to be tried had perhaps been woken for room that others can use now; one that
+// was not may have been the only one that stood in the wake index for its
+// group.
+func (tx *Tx) leftQueue(e *QueueEntry) {
+	switch e.State {
+	case berthv1.QueueActive, berthv1.QueueBackoff:
+		tx.wakeNext(e.class)
+	case berthv1.QueueUnschedulable, berthv1.QueueNominated:
+		for _, k := range wakeKeys(e) {
+			if _, ok := tx.view.wakeups.Get(k); !ok {
+				tx.wakeNext(e.class)
+				return
+			}
 		}
+	}
+}
+
+// wakeNext wakes the first waiting pod of a class's group.
+func (tx *Tx) wakeNext(c *model.Class) {
+	prefix := waitPrefix(c, berthv1.QueueUnschedulable)
+	if k, e, ok := first(tx.view.waiting, prefix); ok && strings.HasPrefix(k, prefix) {
 		tx.wake(e)
-		return false
-	})
+	}
 }
 
 // wake makes a waiting pod ready, or lets it finish its backoff first.
@@ -181,25 +227,11 @@ func (tx *Tx) wake(e *QueueEntry) {
 	put(tx, tx.view.Queue, e.Key(), &woken)
 }
 
-// help answers for one node whom it has room for.
-type help struct {
-	tx    *Tx
-	node  *corev1.Node
-	alloc model.Resources
-	// usage of the pods and nominations of at least this priority
-	above map[int32]model.Usage
-	woken map[string]bool // classes done, by signature
-}
-
-func newHelp(tx *Tx, n *corev1.Node) *help {
-	return &help{tx: tx, node: n, alloc: model.Allocatable(n), above: map[int32]model.Usage{}, woken: map[string]bool{}}
-}
-
-// wakeBlocked wakes those of the classes blocked for a reason that such a
-// change helps, whom the node has room for. It looks at no class that asks for
+// wakeBlocked wakes those of the groups blocked for a reason that such a
+// change helps, whom the node has room for. It looks at no group that asks for
 // more of the blocking resource than the node can have for its priority.
-func (h *help) wakeBlocked(change model.Helps) {
-	v := h.tx.view
+func (h *help) wakeBlocked(tx *Tx, change model.Helps) {
+	v := h.view
 	var classes []*model.Class
 	from := ""
 	for {
@@ -215,7 +247,7 @@ func (h *help) wakeBlocked(change model.Helps) {
 		resource, group := key[1:end], key[:end+1+4]
 		available := int64(math.MaxInt64)
 		if resource != "" {
-			available = h.alloc.Get(resource) - h.usageFrom(w.class.Priority).Requested.Get(resource)
+			available = h.offer.Get(resource) - h.usageFrom(w.class.Priority).Requested.Get(resource)
 		}
 		scanFrom(v.wakeups, group, group, func(_ string, w wakeup) bool {
 			if resource != "" && w.class.Request.Get(resource) > available {
@@ -227,90 +259,39 @@ func (h *help) wakeBlocked(change model.Helps) {
 		from = afterPrefix(group)
 	}
 	for _, c := range classes {
-		h.wake(c)
+		h.wake(tx, c)
 	}
 }
 
-// wake wakes as many waiting pods of the class as the node has room for, first
-// ones first.
-func (h *help) wake(c *model.Class) {
-	if h.woken[c.Signature] {
-		return
+// wake wakes as many waiting pods of the class's group as the node has room
+// for, first ones first, and says whether it has any.
+func (h *help) wake(tx *Tx, c *model.Class) bool {
+	if h.woken[groupOf(c)] {
+		return true
 	}
-	h.woken[c.Signature] = true
+	h.woken[groupOf(c)] = true
 	room := h.room(c, true)
 	if room == 0 {
-		return
+		return false
 	}
-	free := h.room(c, false)
 	var entries []*QueueEntry
-	scanFrom(h.tx.view.waiting, c.Signature, c.Signature, func(_ string, e *QueueEntry) bool {
-		// A pod that waits for its victims takes another node only if nobody
-		// has to go for it there (NM6).
-		if e.State == berthv1.QueueUnschedulable || free > 0 {
-			entries = append(entries, e)
-		}
-		return len(entries) < room
-	})
+	take := func(state berthv1.QueueState) {
+		prefix := waitPrefix(c, state)
+		scanFrom(h.view.waiting, prefix, prefix, func(_ string, e *QueueEntry) bool {
+			if len(entries) < room {
+				entries = append(entries, e)
+			}
+			return len(entries) < room
+		})
+	}
+	take(berthv1.QueueUnschedulable)
+	// A pod that waits for its victims takes another node only if nobody has
+	// to go for it there (NM6).
+	if len(entries) < room && h.room(c, false) > 0 {
+		take(berthv1.QueueNominated)
+	}
 	for _, e := range entries {
-		h.tx.wake(e)
+		tx.wake(e)
 	}
-}
-
-// room is how many pods of the class the node could take, with or without
-// evicting pods of lower priority.
-func (h *help) room(c *model.Class, evicting bool) int {
-	u := h.usage(c, evicting)
-	if len(model.Check(c, h.node, h.alloc, &u)) > 0 {
-		return 0
-	}
-	n := h.alloc.Pods - u.Requested.Pods
-	fits := func(asked, has int64) {
-		if asked > 0 {
-			n = min(n, has/asked)
-		}
-	}
-	fits(c.Request.MilliCPU, h.alloc.MilliCPU-u.Requested.MilliCPU)
-	fits(c.Request.MemoryBytes, h.alloc.MemoryBytes-u.Requested.MemoryBytes)
-	return int(max(n, 1))
-}
-
-// usage is what a pod of the class must leave alone on the node: everything
-// there, or, if it may evict, what has at least its priority.
-func (h *help) usage(c *model.Class, evicting bool) model.Usage {
-	v := h.tx.view
-	if evicting && !c.NeverPreempts && *v.SchedulerConfig().Spec.Preemption.Enabled {
-		return h.usageFrom(c.Priority)
-	}
-	return v.withNominations(*v.Usage(h.node.Name), h.node.Name, c.Priority, "")
-}
-
-// usageFrom is what the pods and nominations of at least this priority use.
-func (h *help) usageFrom(priority int32) model.Usage {
-	if u, ok := h.above[priority]; ok {
-		return u
-	}
-	v := h.tx.view
-	var u model.Usage
-	v.PodsOnNode(h.node.Name, func(pod *corev1.Pod) bool {
-		if usedNode(pod) != "" && model.Priority(pod) >= priority {
-			u = u.With(v.cache.class(pod))
-		}
-		return true
-	})
-	u = v.withNominations(u, h.node.Name, priority, "")
-	h.above[priority] = u
-	return u
-}
-
-// withNominations adds what the nominations to the node of at least a priority
-// will use (NM4), but for the pod's own.
-func (v *View) withNominations(u model.Usage, node string, priority int32, self string) model.Usage {
-	v.NominationsOnNode(node, func(n *Nomination) bool {
-		if n.Priority >= priority && n.Key() != self {
-			u = u.With(n.class)
-		}
-		return true
-	})
-	return u
+	return true
 }

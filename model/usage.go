@@ -25,3 +25,12 @@ func (u Usage) Without(c *Class) Usage {
 		Ports:     removePorts(u.Ports, c.Ports),
 	}
 }
+
+// Plus returns the usage of both sets of pods together.
+func (u Usage) Plus(b Usage) Usage {
+	return Usage{
+		Requested: u.Requested.Add(b.Requested),
+		NonZero:   u.NonZero.Add(b.NonZero),
+		Ports:     addPorts(u.Ports, b.Ports),
+	}
+}

@@ -1,0 +1,21 @@
+package fsm
+
+import (
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
+)
+
+// API is the diagnosis's reasons as the API shows them; nil has none.
+func (d *Diagnosis) API() []berthv1.ReasonCount {
+	if d == nil {
+		return nil
+	}
+	out := make([]berthv1.ReasonCount, len(d.Reasons))
+	for i, r := range d.Reasons {
+		out[i] = berthv1.ReasonCount{Reason: r.Text, Nodes: r.Nodes, Detail: r.Detail}
+		if r.ShortBy > 0 && r.Detail == "" {
+			out[i].Detail = "short " + model.FormatAmount(r.Resource, r.ShortBy)
+		}
+	}
+	return out
+}

@@ -1,0 +1,92 @@
+package fsm
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// help answers for one node, as it is now, whom it has room for.
+type help struct {
+	view  *View
+	node  *corev1.Node
+	offer *model.Resources
+	// above is what the pods and nominations of at least a priority use.
+	above map[int32]*model.Usage
+	woken map[string]bool // groups done
+}
+
+func newHelp(v *View, n *corev1.Node) *help {
+	return &help{view: v, node: n, offer: v.offer(n.Name), above: map[int32]*model.Usage{}, woken: map[string]bool{}}
+}
+
+// room is how many pods of the class the node could take, with or without
+// evicting pods of lower priority.
+func (h *help) room(c *model.Class, evicting bool) int {
+	u := h.usage(c, evicting)
+	if !model.Fits(c, h.node, h.offer, u) {
+		return 0
+	}
+	n := h.offer.Pods - u.Requested.Pods
+	fits := func(asked, has int64) {
+		if asked > 0 {
+			n = min(n, has/asked)
+		}
+	}
+	fits(c.Request.MilliCPU, h.offer.MilliCPU-u.Requested.MilliCPU)
+	fits(c.Request.MemoryBytes, h.offer.MemoryBytes-u.Requested.MemoryBytes)
+	return int(max(n, 1))
+}
+
+// blocksAnew says whether what keeps the class off the node could be ended by
+// pods that leave it, and yet none of the reasons is a known one: so nobody
+// would be woken when they do. It happens when a node fills up behind a taint,
+// say, and then loses the taint.
+func (h *help) blocksAnew(c *model.Class, known func(model.ReasonKind, string, *model.Class) bool) bool {
+	if model.NodeFailures(c, h.node) != 0 {
+		return false // first the node itself has to change, and will be looked at then
+	}
+	f := model.UsageFailures(c, h.offer, h.usage(c, false))
+	if !f.Resolvable() {
+		return false
+	}
+	reasons := f.Reasons(c)
+	for _, r := range reasons {
+		if known(r.Kind, r.Resource, c) {
+			return false
+		}
+	}
+	return len(reasons) > 0
+}
+
+// usage is what a pod of the class must leave alone on the node: everything
+// there, or, if it may evict, what has at least its priority.
+func (h *help) usage(c *model.Class, evicting bool) *model.Usage {
+	if evicting && !c.NeverPreempts && *h.view.SchedulerConfig().Spec.Preemption.Enabled {
+		return h.usageFrom(c.Priority)
+	}
+	u := h.view.withNominations(*h.view.Usage(h.node.Name), h.node.Name, c.Priority, "")
+	return &u
+}
+
+// usageFrom is what the pods and nominations of at least this priority use.
+func (h *help) usageFrom(priority int32) *model.Usage {
+	if u, ok := h.above[priority]; ok {
+		return u
+	}
+	u := h.view.withNominations(h.view.use(h.node.Name).from(priority), h.node.Name, priority, "")
+	h.above[priority] = &u
+	return &u
+}
+
+// withNominations adds what the nominations to the node of at least a priority
+// will use (NM4), but for the pod's own.
+func (v *View) withNominations(u model.Usage, node string, priority int32, self string) model.Usage {
+	v.NominationsOnNode(node, func(n *Nomination) bool {
+		if n.Priority >= priority && n.Key() != self {
+			u = u.With(n.class)
+		}
+		return true
+	})
+	return u
+}

@@ -1,0 +1,134 @@
+package fsm
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
+)
+
+// failureJudge records one FailDecision, pod by pod. What happened since the
+// decision is looked up once for each class and state of the nodes.
+type failureJudge struct {
+	d         *FailDecision
+	decidedAt int64
+
+	lastMark string          // the newest mark when helped was filled
+	helped   map[string]bool // group -> something happened that could help
+}
+
+func (j *failureJudge) apply(tx *Tx, ref PodRef) string {
+	d := j.d
+	pod, e, why := tx.schedulable(ref)
+	switch {
+	case why != "":
+		return why
+	case d.Diagnosis == nil:
+		return "the decision has no diagnosis"
+	case e.Revision > j.decidedAt || parseRevision(tx.view.SchedulerConfig().ResourceVersion) > j.decidedAt:
+		// QU8: it was woken, asks for something else, or the rules are others.
+		return "the decision is older than what it is about"
+	}
+	n, nominated := tx.view.Nominations.Get(ref.Key)
+	if nominated && d.ClearNomination { // PR11
+		tx.releaseNomination(n, "not even preemption would help")
+		nominated = false
+		pod, _ = tx.view.Pods.Get(ref.Key)
+		e, _ = tx.view.Queue.Get(ref.Key)
+	}
+	state := berthv1.QueueUnschedulable
+	switch {
+	case d.Error:
+		state = berthv1.QueueBackoff
+	case nominated && len(n.Victims) > 0:
+		state = berthv1.QueueNominated
+	case j.missed(tx, e.class): // QU8: an event in flight
+		state = berthv1.QueueBackoff
+	}
+	tx.recordAttempt(e, d.Diagnosis, d.Error, state)
+	reason := corev1.PodReasonUnschedulable
+	if d.Error {
+		reason = corev1.PodReasonSchedulerError
+	}
+	tx.announce(ref.Key, pod, reason, d.Diagnosis, "")
+	return ""
+}
+
+func (j *failureJudge) missed(tx *Tx, c *model.Class) bool {
+	newest, _, _ := tx.view.marksByRevision.Max()
+	if j.helped == nil || newest != j.lastMark {
+		j.helped, j.lastMark = map[string]bool{}, newest
+	}
+	h, known := j.helped[groupOf(c)]
+	if !known {
+		h = tx.view.missed(j.decidedAt, c, j.d.Diagnosis)
+		j.helped[groupOf(c)] = h
+	}
+	return h
+}
+
+// recordAttempt stores the outcome of an attempt in the queue (QU5).
+func (tx *Tx) recordAttempt(e *QueueEntry, diagnosis *Diagnosis, failed bool, state berthv1.QueueState) {
+	next := *e
+	if failed {
+		next.Errors++
+	} else {
+		next.Errors = 0
+		next.Attempts++
+		next.Diagnosis = diagnosis
+	}
+	next.LastAttemptRevision = tx.view.revision + 1
+	next.BackoffUntilUnixNano = tx.view.timeUnixNano + tx.backoff(&next, failed)
+	if next.BlockedSinceUnixNano == 0 {
+		next.BlockedSinceUnixNano = tx.view.timeUnixNano
+	}
+	next.State = state
+	if state == berthv1.QueueBackoff && next.BackoffUntilUnixNano <= tx.view.timeUnixNano {
+		next.State = berthv1.QueueActive
+	}
+	put(tx, tx.view.Queue, e.Key(), &next)
+}
+
+// backoff is min(initial<<(n-1), max) in nanoseconds, n being the number of
+// consecutive errors or of fruitless attempts; a maximum of 0 switches it off
+// (QU5).
+func (tx *Tx) backoff(e *QueueEntry, failed bool) int64 {
+	spec := &tx.view.SchedulerConfig().Spec
+	n := e.Attempts
+	if failed {
+		n = e.Errors
+	}
+	seconds := int64(*spec.PodInitialBackoffSeconds)
+	most := int64(*spec.PodMaxBackoffSeconds)
+	for ; n > 1 && seconds < most; n-- {
+		seconds *= 2
+	}
+	return int64(secondsDuration(min(seconds, most)))
+}
+
+// announce tells the pod's owner why it waits (QU10), and to which node it was
+// nominated, if it was.
+func (tx *Tx) announce(key string, old *corev1.Pod, reason string, d *Diagnosis, nominated string) {
+	pod := old
+	change := *old
+	if nominated != "" {
+		change.Status.NominatedNodeName = nominated
+	}
+	if d != nil {
+		c := findCondition(&old.Status, corev1.PodScheduled)
+		if c == nil || c.Status != corev1.ConditionFalse || c.Reason != reason || c.Message != d.Message {
+			setCondition(&change.Status, corev1.PodCondition{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: d.Message,
+				LastTransitionTime: tx.now(), ObservedGeneration: old.Generation,
+			})
+			pod = &change
+		}
+	}
+	if pod == &change || change.Status.NominatedNodeName != old.Status.NominatedNodeName {
+		pod = &change
+		put(tx, tx.view.Pods, key, pod)
+	}
+	if d != nil {
+		tx.repeatedPodEvent(pod, corev1.EventTypeWarning, "FailedScheduling", d.Message)
+	}
+}

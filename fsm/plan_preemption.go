@@ -1,0 +1,151 @@
+package fsm
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
+)
+
+// applyPreemption nominates a pod and evicts its victims, or says why not.
+func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
+	pod, e, why := tx.schedulable(PodRef{d.Key, d.UID})
+	switch {
+	case why != "":
+		return why
+	case e.class.NeverPreempts: // PC12
+		return "the pod's class never preempts"
+	case !*tx.view.SchedulerConfig().Spec.Preemption.Enabled: // PC11
+		return "preemption is switched off"
+	}
+	node, ok := tx.view.Nodes.Get(d.Node)
+	if !ok {
+		return "node " + d.Node + " is gone"
+	}
+	victims, why := tx.checkVictims(d, e)
+	if why != "" {
+		return why
+	}
+	if why := tx.checkRoom(victims, d, e, node); why != "" {
+		return why
+	}
+	tx.carryOutPreemption(pod, e, d, decidedAt, victims)
+	return ""
+}
+
+// checkVictims returns the victims that are still there. They must be bound to
+// the node and of lower priority than the preemptor (PR6). Those on their way
+// out already only have to be waited for.
+func (tx *Tx) checkVictims(d *PreemptDecision, e *QueueEntry) ([]*corev1.Pod, string) {
+	victims := make([]*corev1.Pod, 0, len(d.Victims))
+	named := make(map[string]bool, len(d.Victims))
+	for _, planned := range d.Victims {
+		if named[planned.Key] {
+			return nil, fmt.Sprintf("victim %s is named twice", planned.Key)
+		}
+		named[planned.Key] = true
+		victim, ok := tx.findPod(PodRef{planned.Key, planned.UID})
+		switch {
+		case !ok || model.Terminal(victim):
+			continue // gone on its own
+		case victim.Spec.NodeName != d.Node:
+			return nil, fmt.Sprintf("victim %s is not on node %s", planned.Key, d.Node)
+		case model.Priority(victim) >= e.Priority:
+			return nil, fmt.Sprintf("victim %s has priority %d, which is not below %d", planned.Key, model.Priority(victim), e.Priority)
+		}
+		victims = append(victims, victim)
+	}
+	if len(victims) == 0 {
+		return nil, "every victim is gone already"
+	}
+	return victims, ""
+}
+
+// checkRoom says why the eviction would be in vain (PR13, PR17): the preemptor
+// would not fit even without its victims, or fits beside them; "" if it is
+// needed and helps.
+func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, e *QueueEntry, node *corev1.Node) string {
+	offer := tx.view.offer(d.Node)
+	u := tx.view.withNominations(*tx.view.Usage(d.Node), d.Node, e.Priority, d.Key)
+	if model.Fits(e.class, node, offer, &u) {
+		return "node " + d.Node + " takes the pod without an eviction"
+	}
+	for _, victim := range victims {
+		u = u.Without(tx.view.classOn(victim))
+	}
+	if !model.Fits(e.class, node, offer, &u) {
+		return explain(d.Node, model.Check(e.class, node, *offer, &u))
+	}
+	return ""
+}
+
+// carryOutPreemption nominates and evicts, all at once (NM1, PR12).
+func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecision, decidedAt int64, victims []*corev1.Pod) {
+	v := tx.view
+	if n, ok := v.Nominations.Get(d.Key); ok {
+		tx.endNomination(n, berthv1.PreemptionReleased, "replaced by a later decision")
+	}
+	tx.releaseNominationsOn(d.Node, int64(e.Priority), d.Key, fmt.Sprintf("node %s was taken by pod %s of higher priority", d.Node, pod.UID)) // NM3
+	violating := map[types.UID]bool{}
+	for _, planned := range d.Victims {
+		violating[types.UID(planned.UID)] = planned.ViolatesBudget
+	}
+	waiting := make([]VictimRef, len(victims))
+	records := make([]berthv1.Victim, len(victims))
+	longestSeconds := int64(0)
+	for i, victim := range victims {
+		waiting[i] = VictimRef{Key: PodKey(victim.Namespace, victim.Name), UID: victim.UID}
+		records[i] = berthv1.Victim{
+			Namespace: victim.Namespace, Name: victim.Name, UID: victim.UID, Priority: model.Priority(victim),
+			Node: victim.Spec.NodeName, ViolatesBudget: violating[victim.UID], EvictedAt: micro(tx.toldToEnd(victim)),
+		}
+		longestSeconds = max(longestSeconds, graceOf(victim))
+	}
+	tx.nominate(pod, d, decidedAt, waiting, records, longestSeconds)
+	diagnosis := d.Diagnosis
+	if diagnosis == nil {
+		diagnosis = e.Diagnosis
+	}
+	tx.recordAttempt(e, diagnosis, false, berthv1.QueueNominated)
+	tx.announce(d.Key, pod, corev1.PodReasonUnschedulable, d.Diagnosis, d.Node)
+	for _, victim := range victims {
+		tx.evictVictim(victim, pod, d.Node)
+	}
+	tx.wakeNext(e.class) // a class goes on for as long as its pods find places
+}
+
+// evictVictim begins a victim's end, unless it is on its way out already:
+// nobody is evicted twice.
+func (tx *Tx) evictVictim(victim, preemptor *corev1.Pod, node string) {
+	if model.Terminating(victim) {
+		return
+	}
+	by := fmt.Sprintf("pod %s", preemptor.UID)
+	if preemptor.Namespace == victim.Namespace { // PR20: a name is not shown across namespaces
+		by = fmt.Sprintf("%s/%s", preemptor.Namespace, preemptor.Name)
+	}
+	tx.podEvent(victim, corev1.EventTypeNormal, "Preempted", fmt.Sprintf("Preempted by %s on node %s", by, node))
+	condition := disruption(tx, corev1.PodReasonPreemptionByScheduler,
+		fmt.Sprintf("%s: preempting to accommodate a higher priority pod", preemptor.Spec.SchedulerName))
+	tx.deletePod(PodKey(victim.Namespace, victim.Name), victim, nil, condition)
+}
+
+// graceOf is how long a pod has for ending, in seconds.
+func graceOf(pod *corev1.Pod) int64 {
+	if pod.DeletionGracePeriodSeconds != nil {
+		return *pod.DeletionGracePeriodSeconds
+	}
+	return gracePeriod(pod, nil)
+}
+
+// toldToEnd is when a victim was told to end: now, or when its deletion began.
+func (tx *Tx) toldToEnd(pod *corev1.Pod) int64 {
+	if !model.Terminating(pod) {
+		return tx.view.timeUnixNano
+	}
+	return pod.DeletionTimestamp.Add(-time.Duration(graceOf(pod)) * time.Second).UnixNano()
+}
