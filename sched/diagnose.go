@@ -1,0 +1,155 @@
+package sched
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// What a failed attempt says about preemption: each has its own diagnosis of a class.
+type attempt uint8
+
+const (
+	attemptNoPreemption attempt = iota // preemption is switched off (PC11)
+	attemptNever                       // PC12
+	attemptWaiting                     // T5: its victims are still ending
+	attemptHelpless                    // PR13: preemption helps nowhere
+	attemptPreempted                   // a node was found by preempting
+	numDiagnoses
+)
+
+type cachedDiagnosis struct {
+	of       *fsm.Diagnosis
+	board    uint64 // board.changes when it was made
+	position uint64 // of the log; matters only where amounts are told
+}
+
+// diagnose tells why no node has room for the class. Failures of the same class share one diagnosis for as long as
+// nothing changed.
+func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
+	kept := &b.diagnoses[how]
+	// The amounts that are short are told only where the pod stays without a place.
+	exact := how != attemptPreempted
+	if kept.of != nil && kept.board == b.changes && (!exact || kept.position == s.view.log.head()) {
+		return kept.of
+	}
+	d := &fsm.Diagnosis{Reasons: b.reasons()}
+	for _, n := range b.hist {
+		d.Nodes += n
+	}
+	if exact {
+		b.fillShort(s.view, d.Reasons)
+	}
+	d.Message = unavailable(d.Nodes, countByText(d.Reasons))
+	if d.Nodes == 0 {
+		how = attemptNoPreemption // there is nowhere to preempt
+	}
+	switch how {
+	case attemptNever:
+		d.Preemption = "not eligible due to preemptionPolicy=Never."
+	case attemptWaiting:
+		d.Preemption = "not eligible due to a terminating pod on the nominated node."
+	case attemptHelpless:
+		d.Preemption = unavailable(d.Nodes, s.costs[b.class.Shape].counts(s.view))
+	}
+	if d.Preemption != "" {
+		d.Message += " preemption: " + d.Preemption
+	}
+	*kept = cachedDiagnosis{of: d, board: b.changes, position: s.view.log.head()}
+	return d
+}
+
+// reasons counts the nodes by reason, every reason of a node and not only the first.
+func (b *board) reasons() []fsm.ReasonCount {
+	var out []fsm.ReasonCount
+	for fails, nodes := range b.hist {
+		for _, r := range fails.Reasons(b.class) {
+			i := slices.IndexFunc(out, func(c fsm.ReasonCount) bool { return c.Kind == r.Kind && c.Resource == r.Resource })
+			if i < 0 {
+				i = len(out)
+				out = append(out, fsm.ReasonCount{Kind: r.Kind, Resource: r.Resource, Text: r.Text()})
+			}
+			out[i].Nodes += nodes
+		}
+	}
+	slices.SortFunc(out, func(a, b fsm.ReasonCount) int {
+		if c := cmp.Compare(a.Kind, b.Kind); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.Resource, b.Resource)
+	})
+	return out
+}
+
+// fillShort adds the least that is missing on any node, for each resource that is short.
+func (b *board) fillShort(v *View, counts []fsm.ReasonCount) {
+	var scratch model.Usage
+	for slot := range b.cells {
+		c, n := &b.cells[slot], &v.nodes[slot]
+		if c.fails == 0 || !c.known {
+			continue
+		}
+		u := n.usageFor(b.class.Priority, &scratch)
+		for i := range counts {
+			r := &counts[i]
+			if r.Kind != model.InsufficientResource && r.Kind != model.ExceedsCapacity {
+				continue
+			}
+			want, capacity := b.class.Request.Get(r.Resource), n.alloc.Get(r.Resource)
+			short := want - (capacity - u.Requested.Get(r.Resource))
+			if want == 0 || short <= 0 || (want > capacity) != (r.Kind == model.ExceedsCapacity) {
+				continue
+			}
+			if r.ShortBy == 0 || short < r.ShortBy {
+				r.ShortBy = short
+			}
+		}
+	}
+}
+
+func countByText(counts []fsm.ReasonCount) map[string]int32 {
+	byText := map[string]int32{}
+	for _, r := range counts {
+		byText[r.Text] += r.Nodes
+	}
+	return byText
+}
+
+// counts says of every node why preempting there does not help, in kube-scheduler's words.
+func (e *evictions) counts(v *View) map[string]int32 {
+	byText := map[string]int32{}
+	for slot := range e.entries {
+		if v.nodes[slot].obj == nil {
+			continue
+		}
+		at := &e.entries[slot]
+		switch at.verdict {
+		case verdictUnresolvable:
+			byText["Preemption is not helpful for scheduling"]++
+		case verdictNoVictims:
+			byText["No preemption victims found for incoming pod"]++
+		case verdictStillFails:
+			for _, r := range at.fails.Reasons(e.class) {
+				byText[r.Text()]++
+			}
+		}
+	}
+	return byText
+}
+
+// unavailable is kube-scheduler's sentence for "no node" (QU10).
+func unavailable(nodes int32, byText map[string]int32) string {
+	if nodes == 0 {
+		return "no nodes available to schedule pods"
+	}
+	parts := make([]string, 0, len(byText))
+	for text, n := range byText {
+		parts = append(parts, fmt.Sprintf("%d %s", n, text))
+	}
+	slices.Sort(parts)
+	return fmt.Sprintf("0/%d nodes are available: %s.", nodes, strings.Join(parts, ", "))
+}

@@ -1,0 +1,149 @@
+package sched
+
+import (
+	"math/bits"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// evictions is what preempting for one class would cost on every node: a tournament tree over the ranks, so that the
+// cheapest node is found without looking at the others and only changed nodes are computed again. Equal costs are won by
+// the lower rank; from a given rank on, the first node of the lowest cost is found by descending once.
+type evictions struct {
+	class *model.Class
+	seen  uint64
+	epoch uint64
+
+	entries []entry // by slot
+	size    int32   // leaves of the tree: a power of two, at least the number of ranks
+	winner  []int32 // slot of the cheapest below each tree node, -1 for none; leaves from size on, by rank
+
+	candidates int32
+	scratch    victimSet
+}
+
+type entry struct {
+	cost    cost
+	fails   model.Failures
+	verdict verdict
+}
+
+// sync brings the tree up to date; the board of the same class must be so already. It returns how many nodes it looked
+// at.
+func (e *evictions) sync(v *View, b *board, budgets Budgets) int {
+	if e.epoch != v.ring.epoch {
+		e.replant(v)
+	}
+	looked := 0
+	v.since(e.seen, func(slot int32) {
+		looked++
+		e.look(v, b, slot, budgets)
+		e.play(v.nodes[slot].rank)
+	})
+	e.seen = v.log.head()
+	return looked
+}
+
+// replant builds the tree anew after the ring gave the nodes new ranks.
+func (e *evictions) replant(v *View) {
+	e.epoch = v.ring.epoch
+	for len(e.entries) < len(v.nodes) {
+		e.entries = append(e.entries, entry{cost: impossible, verdict: verdictUnresolvable})
+	}
+	e.size = 1 << bits.Len32(uint32(max(len(v.nodes)-1, 0)))
+	e.winner = make([]int32, 2*e.size)
+	for i := range e.winner {
+		e.winner[i] = -1
+	}
+	for rank, slot := range v.ring.slots {
+		e.winner[e.size+int32(rank)] = slot
+	}
+	for i := e.size - 1; i > 0; i-- {
+		e.winner[i] = e.cheaper(e.winner[2*i], e.winner[2*i+1])
+	}
+}
+
+func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
+	n, at := &v.nodes[slot], &e.entries[slot]
+	if at.cost.possible() {
+		e.candidates--
+	}
+	*at = entry{cost: impossible, verdict: verdictUnresolvable}
+	if n.obj == nil || b.cells[slot].fails == 0 || !b.cells[slot].fails.Resolvable() {
+		return
+	}
+	chooseVictims(n, e.class, budgets, &e.scratch)
+	*at = entry{cost: e.scratch.cost, fails: e.scratch.fails, verdict: e.scratch.verdict}
+	if at.cost.possible() {
+		e.candidates++
+	}
+}
+
+// cheaper returns the slot of the lower cost, the left one of equals, or -1 if neither is possible.
+func (e *evictions) cheaper(left, right int32) int32 {
+	if left < 0 || !e.entries[left].cost.possible() {
+		if right >= 0 && e.entries[right].cost.possible() {
+			return right
+		}
+		return -1
+	}
+	if right >= 0 && e.entries[right].cost.less(&e.entries[left].cost) {
+		return right
+	}
+	return left
+}
+
+// play decides again the matches on the way from a leaf to the root.
+func (e *evictions) play(rank int32) {
+	if e.size == 1 {
+		return
+	}
+	for i := (e.size + rank) / 2; i > 0; i /= 2 {
+		e.winner[i] = e.cheaper(e.winner[2*i], e.winner[2*i+1])
+	}
+}
+
+// best returns the slot of the cheapest node, ties broken on the ring from start on; false when preemption helps
+// nowhere.
+func (e *evictions) best(start int32) (int32, bool) {
+	if len(e.winner) == 0 {
+		return 0, false // no node was ever seen
+	}
+	root := e.winner[1]
+	if root < 0 || !e.entries[root].cost.possible() {
+		return 0, false
+	}
+	if slot := e.first(1, 0, e.size, start, &e.entries[root].cost); slot >= 0 {
+		return slot, true
+	}
+	return root, true // the leftmost of the equals: the ring goes round
+}
+
+// first returns the slot of the first leaf at or after rank start whose cost is not above c, or -1. Tree node i covers
+// the ranks [low, low+width).
+func (e *evictions) first(i, low, width, start int32, c *cost) int32 {
+	w := e.winner[i]
+	if low+width <= start || w < 0 || c.less(&e.entries[w].cost) {
+		return -1
+	}
+	if width == 1 {
+		return w
+	}
+	half := width / 2
+	if slot := e.first(2*i, low, half, start, c); slot >= 0 {
+		return slot
+	}
+	return e.first(2*i+1, low+half, half, start, c)
+}
+
+// runnerUp returns the node that would be taken if the chosen one were not there.
+func (e *evictions) runnerUp(v *View, chosen, start int32) (int32, bool) {
+	at := &e.entries[chosen]
+	kept := at.cost
+	at.cost = impossible
+	e.play(v.nodes[chosen].rank)
+	slot, ok := e.best(start)
+	at.cost = kept
+	e.play(v.nodes[chosen].rank)
+	return slot, ok
+}

@@ -1,0 +1,93 @@
+package sched
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// NodeVerdict is what one node says to a pod.
+type NodeVerdict struct {
+	Node string
+	// Reasons are all that keep the pod off; none means that it fits.
+	Reasons []model.Reason
+	// Preemption says what evicting pods of lower priority would do; "" where the pod fits or may not preempt.
+	Preemption string
+	// Victims are those who would have to leave, by key, most important first.
+	Victims []string
+}
+
+// Explain asks every node of a state about a pod, bound or not, in the order of the nodes' names. A bound pod is asked
+// about as if it were not yet there.
+func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
+	c := model.ClassOf(pod)
+	var classes model.Classes
+	mayPreempt := *state.SchedulerConfig().Spec.Preemption.Enabled && !c.NeverPreempts
+	var out []NodeVerdict
+	state.Nodes.Scan("", func(_ string, obj *corev1.Node) bool {
+		n := nodeWithout(state, obj, pod, c)
+		var scratch model.Usage
+		verdict := NodeVerdict{Node: obj.Name}
+		verdict.Reasons = model.Check(c, obj, n.alloc, n.usageFor(c.Priority, &scratch))
+		if len(verdict.Reasons) > 0 && mayPreempt {
+			addPods(state, n, pod, &classes)
+			explainPreemption(n, c, &verdict)
+		}
+		out = append(out, verdict)
+		return true
+	})
+	return out
+}
+
+// nodeWithout is the node as a state shows it, without the pod and its nomination, and with its other pods counted but
+// not listed.
+func nodeWithout(state *fsm.View, obj *corev1.Node, pod *corev1.Pod, c *model.Class) *node {
+	n := &node{name: obj.Name, obj: obj, alloc: model.Allocatable(obj), usage: *state.Usage(obj.Name)}
+	if stored, ok := state.Pods.Get(fsm.PodKey(pod.Namespace, pod.Name)); ok && stored.UID == pod.UID &&
+		stored.Spec.NodeName == obj.Name && !model.Terminal(stored) {
+		n.usage = n.usage.Without(c)
+	}
+	state.NominationsOnNode(obj.Name, func(nom *fsm.Nomination) bool {
+		if nom.UID != pod.UID { // NM4: its own nomination is not in its way
+			n.noms = append(n.noms, &nomination{uid: nom.UID, node: nom.Node, class: nom.Class(), priority: nom.Priority})
+		}
+		return true
+	})
+	return n
+}
+
+// addPods lists the node's pods but for one.
+func addPods(state *fsm.View, n *node, except *corev1.Pod, classes *model.Classes) {
+	state.PodsOnNode(n.name, func(obj *corev1.Pod) bool {
+		if obj.UID != except.UID && !model.Terminal(obj) {
+			n.pods = append(n.pods, newPod(obj, classes.Of(obj)))
+		}
+		return true
+	})
+	slices.SortFunc(n.pods, moreImportant)
+}
+
+func explainPreemption(n *node, c *model.Class, verdict *NodeVerdict) {
+	for _, r := range verdict.Reasons {
+		if !r.Kind.Resolvable() {
+			verdict.Preemption = "Preemption is not helpful for scheduling"
+			return
+		}
+	}
+	var set victimSet
+	chooseVictims(n, c, NoBudgets{}, &set)
+	switch set.verdict {
+	case verdictNoVictims:
+		verdict.Preemption = "No preemption victims found for incoming pod"
+	case verdictStillFails:
+		verdict.Preemption = "would not fit even without all pods of lower priority"
+	case verdictCandidate:
+		verdict.Preemption = "would fit after evicting"
+		for _, p := range append(set.victims, set.waits...) {
+			verdict.Victims = append(verdict.Victims, p.key)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package sched
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// A flight is one decision between being made and being settled. While it lasts the view shows the cluster as if the
+// decision held, and the pod is not decided again. Nothing in the view is overwritten: a flight adds its layer when it
+// is laid and takes it away when it is lifted, whatever the state has shown in between.
+type flight struct {
+	uid      types.UID
+	key      string
+	class    *model.Class
+	priority int32
+
+	kind flightKind
+	node string
+
+	pod        *pod        // of a binding, until the state shows the pod on the node
+	victims    []types.UID // of a preemption
+	nomination *nomination // of a preemption
+	ends       []types.UID // nominations that the decision ends (NM3, NM7)
+	anchored   bool        // counted in its node's unsettled
+}
+
+type flightKind uint8
+
+const (
+	flightBind flightKind = iota
+	flightPreempt
+	flightFail
+)
+
+// lay puts the decision's layer over the view.
+func (s *Scheduler) lay(f *flight) {
+	v := s.view
+	s.flights[f.uid] = f
+	for _, uid := range f.ends {
+		h := v.holdOf(uid)
+		h.hidden++
+		v.settleHold(uid, h)
+	}
+	switch f.kind {
+	case flightBind:
+		if _, there := v.pods[f.uid]; there {
+			return // the state shows it already
+		}
+		f.pod = &pod{uid: f.uid, key: f.key, class: f.class, priority: f.priority, start: model.NeverStarted, slot: v.slot(f.node)}
+		v.addPod(f.pod)
+		s.anchor(f.node, 1)
+	case flightPreempt:
+		f.nomination = &nomination{uid: f.uid, node: f.node, class: f.class, priority: f.priority}
+		h := v.holdOf(f.uid)
+		h.assumed = f.nomination
+		v.settleHold(f.uid, h)
+		for _, uid := range f.victims {
+			s.setEvicting(uid, 1)
+		}
+		s.anchor(f.node, 1)
+		f.anchored = true
+	}
+}
+
+// lift takes the decision's layer off the view: what the state shows now is what became of it.
+func (s *Scheduler) lift(f *flight) {
+	v := s.view
+	delete(s.flights, f.uid)
+	if f.pod != nil {
+		v.removePod(f.pod)
+		f.pod = nil
+		s.anchor(f.node, -1)
+	}
+	if f.nomination != nil {
+		if h := v.holdOf(f.uid); h.assumed == f.nomination {
+			h.assumed = nil
+			v.settleHold(f.uid, h)
+		}
+		for _, uid := range f.victims {
+			s.setEvicting(uid, -1)
+		}
+	}
+	for _, uid := range f.ends {
+		h := v.holdOf(uid)
+		h.hidden--
+		v.settleHold(uid, h)
+	}
+	if f.anchored {
+		s.anchor(f.node, -1)
+	}
+}
+
+// setEvicting counts the unsettled preemptions that evict a pod.
+func (s *Scheduler) setEvicting(uid types.UID, by int32) {
+	if s.evicting[uid] += by; s.evicting[uid] == 0 {
+		delete(s.evicting, uid)
+	}
+	if p, ok := s.view.pods[uid]; ok {
+		p.evicting = s.evicting[uid]
+		s.view.touch(p.slot)
+	}
+}
+
+// anchor counts the unsettled decisions that lie over a node.
+func (s *Scheduler) anchor(name string, by int32) {
+	slot := s.view.slot(name)
+	n := &s.view.nodes[slot]
+	n.unsettled += by
+	switch n.unsettled {
+	case 0:
+		delete(s.anchors, slot)
+	case by:
+		s.anchors[slot] = struct{}{}
+	}
+}

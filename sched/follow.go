@@ -1,0 +1,195 @@
+package sched
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// maxChanges is how many changes are taken from the feed at once.
+const maxChanges = 1 << 12
+
+// follow brings the view up to the newest published state and returns that state. When the feed no longer reaches back
+// far enough, or the view carries too many slots of nodes long gone, it is built anew.
+func (s *Scheduler) follow() *fsm.View {
+	state := s.state.View()
+	if s.view == nil || s.view.gone > len(s.view.nodes)/2+64 {
+		s.load(state)
+		return state
+	}
+	for s.revision < state.Revision() {
+		changes, err := s.state.Feed().After(s.revision, maxChanges)
+		if err != nil {
+			s.load(state)
+			return state
+		}
+		if len(changes) == 0 {
+			// The state is published a moment before its changes are in the feed; they are seen next time.
+			break
+		}
+		for i := range changes {
+			if changes[i].Revision > state.Revision() {
+				return state
+			}
+			s.take(&changes[i])
+			s.revision = changes[i].Revision
+		}
+	}
+	return state
+}
+
+// load builds the view from a state and lays the unsettled decisions over it again.
+func (s *Scheduler) load(state *fsm.View) {
+	v := newView()
+	if s.view != nil {
+		// Ranks and log positions of the old view mean nothing in the new one.
+		v.ring.epoch = s.view.ring.epoch + 1
+		v.log.first = s.view.log.head()
+	}
+	s.view, s.revision = v, state.Revision()
+	clear(s.boards)
+	clear(s.costs)
+	clear(s.anchors)
+	clear(s.evicting)
+	for _, p := range s.plans {
+		for _, f := range p.flights {
+			f.pod, f.nomination, f.anchored = nil, nil, false
+		}
+	}
+	state.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
+		v.putNode(n.Name, n)
+		return true
+	})
+	state.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		s.putPod(p)
+		return true
+	})
+	state.Nominations.Scan("", func(_ string, n *fsm.Nomination) bool {
+		s.putNomination(n)
+		return true
+	})
+	for _, p := range s.plans {
+		for _, f := range p.flights {
+			s.lay(f)
+		}
+	}
+}
+
+// take applies one change of the state to the view.
+func (s *Scheduler) take(c *fsm.Change) {
+	switch row := c.New.(type) {
+	case *corev1.Pod:
+		if old, ok := c.Old.(*corev1.Pod); ok && old.UID != row.UID {
+			s.dropPod(old)
+		}
+		s.putPod(row)
+		return
+	case *corev1.Node:
+		s.view.putNode(row.Name, row)
+		return
+	case *fsm.Nomination:
+		if old, ok := c.Old.(*fsm.Nomination); ok && old.UID != row.UID {
+			s.dropNomination(old)
+		}
+		s.putNomination(row)
+		return
+	}
+	if c.New != nil {
+		return
+	}
+	switch row := c.Old.(type) {
+	case *corev1.Pod:
+		s.dropPod(row)
+	case *corev1.Node:
+		s.view.putNode(row.Name, nil)
+	case *fsm.Nomination:
+		s.dropNomination(row)
+	}
+}
+
+// putPod takes in a pod as the state shows it.
+func (s *Scheduler) putPod(obj *corev1.Pod) {
+	if obj.Spec.NodeName == "" {
+		return
+	}
+	if model.Terminal(obj) {
+		s.dropPod(obj)
+		return
+	}
+	v := s.view
+	slot := v.slot(obj.Spec.NodeName)
+	p, known := v.pods[obj.UID]
+	if !known {
+		p = s.landed(obj, slot)
+	}
+	p.obj = obj
+	if !maps.Equal(p.class.Labels, obj.Labels) {
+		p.class = s.classOf(obj) // what it asks for cannot have changed
+		v.touch(p.slot)
+	}
+	if start := model.StartUnixNano(obj); start != p.start {
+		v.setStart(p, start)
+	}
+	if leaving := model.Terminating(obj); leaving != p.leaving {
+		p.leaving = leaving
+		v.touch(p.slot)
+	}
+}
+
+// landed records a pod that the state shows on a node for the first time. Where a binding of ours said so already, the
+// pod only changes from assumed to real.
+func (s *Scheduler) landed(obj *corev1.Pod, slot int32) *pod {
+	v := s.view
+	if f, ok := s.flights[obj.UID]; ok && f.pod != nil {
+		p := f.pod
+		f.pod = nil
+		if p.slot == slot {
+			v.pods[obj.UID] = p
+			s.anchor(f.node, -1)
+			return p
+		}
+		v.removePod(p)
+		s.anchor(f.node, -1)
+	}
+	p := newPod(obj, s.classOf(obj))
+	p.slot, p.evicting = slot, s.evicting[obj.UID]
+	v.pods[obj.UID] = p
+	v.addPod(p)
+	return p
+}
+
+// maxClasses bounds the classes kept for bound pods; classes in use stay alive through their pods.
+const maxClasses = 1 << 16
+
+func (s *Scheduler) classOf(obj *corev1.Pod) *model.Class {
+	if s.view.classes.Len() > maxClasses {
+		s.view.classes = model.Classes{}
+	}
+	return s.view.classes.Of(obj)
+}
+
+// dropPod takes a pod off its node that ended or was removed.
+func (s *Scheduler) dropPod(obj *corev1.Pod) {
+	if p, ok := s.view.pods[obj.UID]; ok {
+		s.view.removePod(p)
+		delete(s.view.pods, obj.UID)
+	}
+}
+
+func (s *Scheduler) putNomination(n *fsm.Nomination) {
+	h := s.view.holdOf(n.UID)
+	if h.base == nil || h.base.node != n.Node {
+		h.base = &nomination{uid: n.UID, node: n.Node, class: n.Class(), priority: n.Priority}
+	}
+	s.view.settleHold(n.UID, h)
+}
+
+func (s *Scheduler) dropNomination(n *fsm.Nomination) {
+	if h, ok := s.view.noms[n.UID]; ok {
+		h.base = nil
+		s.view.settleHold(n.UID, h)
+	}
+}

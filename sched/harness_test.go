@@ -1,0 +1,298 @@
+package sched
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
+)
+
+// harness runs a scheduler on a real state machine, with no log and no server: commands are applied at once, plans when
+// the test says so.
+type harness struct {
+	state *fsm.State
+	sched *Scheduler
+	now   int64 // unix nanoseconds
+	pods  int   // created so far
+}
+
+const second = int64(1_000_000_000)
+
+func newHarness() *harness {
+	h := &harness{state: fsm.NewState(), now: 1000 * second}
+	h.sched = New(h.state)
+	h.must(&fsm.PutNamespace{Create: true, Namespace: fsm.NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "ns"}}}})
+	return h
+}
+
+func (h *harness) apply(c fsm.Command) fsm.Result {
+	return h.state.Try(h.now, fsm.Proposal{User: "test", Groups: []string{"system:masters"}, Command: c})[0]
+}
+
+func (h *harness) must(c fsm.Command) fsm.Result {
+	r := h.apply(c)
+	if r.Refused() {
+		panic(fmt.Sprintf("%T: %s", c, r.Message))
+	}
+	return r
+}
+
+// node stores a node, or changes one that is there.
+func (h *harness) node(n *corev1.Node) {
+	n = n.DeepCopy()
+	old, known := h.state.View().Nodes.Get(n.Name)
+	if known {
+		n.UID, n.ResourceVersion, n.CreationTimestamp = old.UID, old.ResourceVersion, old.CreationTimestamp
+	} else {
+		n.UID = types.UID("node-" + n.Name)
+	}
+	h.must(&fsm.PutNode{Create: !known, Node: fsm.NodeWire{Object: n}})
+}
+
+// pod admits a pod; its priority gets a class of its own.
+func (h *harness) pod(p *corev1.Pod) {
+	p = p.DeepCopy()
+	h.pods++
+	if p.Namespace == "" {
+		p.Namespace = "default"
+	}
+	if p.UID == "" {
+		p.UID = types.UID("uid-" + p.Name)
+	}
+	if p.Spec.Priority != nil {
+		p.Spec.PriorityClassName = h.class(*p.Spec.Priority, p.Spec.PreemptionPolicy)
+	}
+	p.CreationTimestamp = metav1.Unix(h.now/second, 0)
+	start := p.Status.StartTime
+	h.must(&fsm.AdmitPod{Pod: fsm.PodWire{Object: p}})
+	if start != nil {
+		status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: start}
+		h.must(&fsm.ReportPods{Node: p.Spec.NodeName, Reports: []fsm.PodReport{
+			{Key: fsm.PodKey(p.Namespace, p.Name), UID: string(p.UID), Status: fsm.PodStatusWire{Object: &status}}}})
+	}
+}
+
+func (h *harness) class(priority int32, policy *corev1.PreemptionPolicy) string {
+	name := "p" + strings.ReplaceAll(strconv.Itoa(int(priority)), "-", "minus")
+	if policy != nil && *policy == corev1.PreemptNever {
+		name += "-never"
+	}
+	if _, ok := h.state.View().PriorityClasses.Get(name); !ok {
+		h.must(&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: &schedulingv1.PriorityClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Value: priority, PreemptionPolicy: policy}}})
+	}
+	return name
+}
+
+// remove takes a pod off its node at once, as a worker's confirmation does.
+func (h *harness) remove(key string) {
+	zero := int64(0)
+	h.must(&fsm.DeletePod{Key: key, GraceSeconds: &zero})
+}
+
+// confirm removes every pod that is ending.
+func (h *harness) confirm() {
+	var ending []string
+	h.state.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
+		if p.DeletionTimestamp != nil {
+			ending = append(ending, key)
+		}
+		return true
+	})
+	for _, key := range ending {
+		h.remove(key)
+	}
+}
+
+func (h *harness) configure(change func(*berthv1.SchedulerConfigurationSpec)) {
+	c := h.state.View().SchedulerConfig().DeepCopy()
+	change(&c.Spec)
+	c.ResourceVersion = ""
+	b, err := json.Marshal(c)
+	if err != nil {
+		panic(err)
+	}
+	h.must(&fsm.ConfigureScheduler{JSON: b})
+}
+
+// run steps until nothing is left to decide, applying every plan, and returns the refusals.
+func (h *harness) run() []fsm.PlanRefusal {
+	var refused []fsm.PlanRefusal
+	for {
+		p := h.sched.Step(h.now, 1024)
+		if p == nil {
+			return refused
+		}
+		refused = append(refused, h.commit(p)...)
+	}
+}
+
+// commit applies a plan and settles it.
+func (h *harness) commit(p *Plan) []fsm.PlanRefusal {
+	r := h.must(p.Command)
+	h.sched.Settle(p)
+	return r.Plan.Refused
+}
+
+// Builders in the words of the transcripts.
+
+func buildNode(words []string) (*corev1.Node, error) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: words[0], Labels: map[string]string{}}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+		corev1.ResourcePods: resource.MustParse("110")}}}
+	for _, w := range words[1:] {
+		key, value, _ := strings.Cut(w, "=")
+		switch key {
+		case "cordoned":
+			n.Spec.Unschedulable = true
+		case "label":
+			k, v, _ := strings.Cut(value, "=")
+			n.Labels[k] = v
+		case "taint":
+			kv, effect, _ := strings.Cut(value, ":")
+			k, v, _ := strings.Cut(kv, "=")
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: k, Value: v, Effect: corev1.TaintEffect(effect)})
+		default:
+			q, err := resource.ParseQuantity(value)
+			if err != nil {
+				return nil, fmt.Errorf("node %s: %s: %w", n.Name, w, err)
+			}
+			n.Status.Allocatable[resourceOf(key)] = q
+		}
+	}
+	return n, nil
+}
+
+func resourceOf(word string) corev1.ResourceName {
+	switch word {
+	case "mem":
+		return corev1.ResourceMemory
+	case "disk":
+		return corev1.ResourceEphemeralStorage
+	}
+	return corev1.ResourceName(word)
+}
+
+func buildPod(words []string) (*corev1.Pod, error) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: words[0]}, Spec: corev1.PodSpec{
+		SchedulerName: "default-scheduler",
+		Containers:    []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{}}}}}}
+	c := &p.Spec.Containers[0]
+	for _, w := range words[1:] {
+		key, value, _ := strings.Cut(w, "=")
+		switch key {
+		case "priority":
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				return nil, fmt.Errorf("pod %s: %s: %w", p.Name, w, err)
+			}
+			priority := int32(n)
+			p.Spec.Priority = &priority
+		case "never":
+			never := corev1.PreemptNever
+			p.Spec.PreemptionPolicy = &never
+		case "node":
+			p.Spec.NodeName = value
+		case "start":
+			n, _ := strconv.Atoi(value)
+			start := metav1.Unix(int64(n), 0)
+			p.Status.StartTime = &start
+		case "grace":
+			n, _ := strconv.ParseInt(value, 10, 64)
+			p.Spec.TerminationGracePeriodSeconds = &n
+		case "port":
+			ip, port, found := strings.Cut(value, ":")
+			if !found {
+				ip, port = "", value
+			}
+			n, _ := strconv.Atoi(port)
+			c.Ports = append(c.Ports, corev1.ContainerPort{HostPort: int32(n), ContainerPort: int32(n), HostIP: ip})
+		case "select":
+			k, v, _ := strings.Cut(value, "=")
+			if p.Spec.NodeSelector == nil {
+				p.Spec.NodeSelector = map[string]string{}
+			}
+			p.Spec.NodeSelector[k] = v
+		case "prefer": // prefer=weight:key=value
+			weight, kv, _ := strings.Cut(value, ":")
+			k, v, _ := strings.Cut(kv, "=")
+			n, _ := strconv.Atoi(weight)
+			if p.Spec.Affinity == nil {
+				p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
+			}
+			terms := &p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+			*terms = append(*terms, corev1.PreferredSchedulingTerm{Weight: int32(n), Preference: corev1.NodeSelectorTerm{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{v}}}}})
+		case "tolerate":
+			k, effect, _ := strings.Cut(value, ":")
+			p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: k, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffect(effect)})
+		case "label":
+			k, v, _ := strings.Cut(value, "=")
+			if p.Labels == nil {
+				p.Labels = map[string]string{}
+			}
+			p.Labels[k] = v
+		case "gate":
+			p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: value})
+		default:
+			q, err := resource.ParseQuantity(value)
+			if err != nil {
+				return nil, fmt.Errorf("pod %s: %s: %w", p.Name, w, err)
+			}
+			c.Resources.Requests[resourceOf(key)] = q
+		}
+	}
+	return p, nil
+}
+
+func mkNode(spec string) *corev1.Node {
+	n, err := buildNode(strings.Fields(spec))
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func mkPod(spec string) *corev1.Pod {
+	p, err := buildPod(strings.Fields(spec))
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// describe writes a plan in the order of its decisions' kinds.
+func describe(c *fsm.ApplyPlan) string {
+	var b strings.Builder
+	for _, d := range c.Bindings {
+		fmt.Fprintf(&b, "bind %s -> %s\n", d.Key, d.Node)
+	}
+	for _, d := range c.Preemptions {
+		var victims []string
+		for _, v := range d.Victims {
+			name := v.Key
+			if v.ViolatesBudget {
+				name += " (violates a budget)"
+			}
+			victims = append(victims, name)
+		}
+		fmt.Fprintf(&b, "preempt for %s on %s: %s\n", d.Key, d.Node, strings.Join(victims, ", "))
+		if a := d.Alternatives; a != nil && a.RunnerUp != "" {
+			fmt.Fprintf(&b, "  %d candidates of %d nodes; before %s by %s\n", a.Candidates, a.NodesConsidered, a.RunnerUp, a.DecidedBy)
+		}
+	}
+	for _, d := range c.Failures {
+		for _, ref := range d.Pods {
+			fmt.Fprintf(&b, "unschedulable %s: %s\n", ref.Key, d.Diagnosis.Message)
+		}
+	}
+	return b.String()
+}

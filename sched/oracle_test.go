@@ -1,0 +1,390 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// oracle is the scheduler as one would write it on a blackboard: every decision looks at every node and every pod again,
+// with no cache, no index and no increment. It follows kube-scheduler's text: filter, score, normalise, and for
+// preemption remove, reprieve and choose.
+type oracle struct {
+	nodes   []*corev1.Node
+	pods    []*plainPod
+	noms    []plainNom
+	budgets Budgets
+	preempt bool
+}
+
+type plainPod struct {
+	obj     *corev1.Pod
+	node    string
+	leaving bool
+	victim  bool // leaving because it was preempted
+}
+
+type plainNom struct {
+	pod  *corev1.Pod
+	node string
+}
+
+type decision struct {
+	kind    flightKind
+	node    string
+	victims []types.UID
+	reasons map[string]int // of a failure, by text
+}
+
+func newOracle(v *fsm.View, budgets Budgets) *oracle {
+	o := &oracle{budgets: budgets, preempt: *v.SchedulerConfig().Spec.Preemption.Enabled}
+	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
+		o.nodes = append(o.nodes, n)
+		return true
+	})
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		if p.Spec.NodeName != "" && !model.Terminal(p) {
+			o.pods = append(o.pods, &plainPod{obj: p, node: p.Spec.NodeName, leaving: p.DeletionTimestamp != nil, victim: model.PreemptionVictim(p)})
+		}
+		return true
+	})
+	v.Nominations.Scan("", func(key string, n *fsm.Nomination) bool {
+		p, _ := v.Pods.Get(key)
+		o.noms = append(o.noms, plainNom{p, n.Node})
+		return true
+	})
+	return o
+}
+
+// usage sums up who is on the node: the pods that stay and, for NM4, the nominated pods of at least the pod's priority.
+func (o *oracle) usage(n *corev1.Node, pod *corev1.Pod, nominated bool, without ...*plainPod) model.Usage {
+	var u model.Usage
+	for _, p := range o.pods {
+		if p.node == n.Name && !slices.Contains(without, p) {
+			u = u.With(model.ClassOf(p.obj))
+		}
+	}
+	for _, nom := range o.noms {
+		if nominated && nom.node == n.Name && nom.pod.UID != pod.UID && model.Priority(nom.pod) >= model.Priority(pod) {
+			u = u.With(model.ClassOf(nom.pod))
+		}
+	}
+	return u
+}
+
+// check runs the filters with the nominated pods and without them; both must pass (NM4).
+func (o *oracle) check(n *corev1.Node, pod *corev1.Pod, without ...*plainPod) []model.Reason {
+	for _, nominated := range []bool{true, false} {
+		u := o.usage(n, pod, nominated, without...)
+		if reasons := model.Check(model.ClassOf(pod), n, model.Allocatable(n), &u); len(reasons) > 0 {
+			return reasons
+		}
+	}
+	return nil
+}
+
+func (o *oracle) decide(pod *corev1.Pod) decision {
+	var own string
+	for _, nom := range o.noms {
+		if nom.pod.UID == pod.UID {
+			own = nom.node
+		}
+	}
+	var feasible []*corev1.Node
+	reasons := map[string]int{}
+	failures := map[string][]model.Reason{}
+	for _, n := range o.nodes {
+		why := o.check(n, pod)
+		if len(why) == 0 {
+			if n.Name == own {
+				return decision{kind: flightBind, node: own} // NM5
+			}
+			feasible = append(feasible, n)
+		}
+		for _, r := range why {
+			reasons[r.Text()]++
+		}
+		failures[n.Name] = why
+	}
+	if len(feasible) > 0 {
+		return decision{kind: flightBind, node: o.highest(feasible, pod)}
+	}
+	fail := decision{kind: flightFail, reasons: reasons}
+	if !o.preempt || model.NeverPreempts(pod) {
+		return fail
+	}
+	if why, ok := failures[own]; ok && resolvable(why) { // PR3, T5
+		for _, p := range o.pods {
+			if p.node == own && p.victim && model.Priority(p.obj) < model.Priority(pod) {
+				return fail
+			}
+		}
+	}
+	if node, victims, ok := o.preemption(pod, failures); ok {
+		return decision{kind: flightPreempt, node: node, victims: victims}
+	}
+	return fail
+}
+
+func resolvable(reasons []model.Reason) bool {
+	return !slices.ContainsFunc(reasons, func(r model.Reason) bool { return !r.Kind.Resolvable() })
+}
+
+// highest scores the nodes as kube-scheduler's default plugins do and takes the best; ties by the ring.
+func (o *oracle) highest(nodes []*corev1.Node, pod *corev1.Pod) string {
+	c := model.ClassOf(pod)
+	total := map[string]int64{}
+	affinity, taints := map[string]int64{}, map[string]int64{}
+	var maxAffinity, maxTaints int64
+	for _, n := range nodes {
+		u := o.usage(n, pod, false)
+		total[n.Name] = plainLeast(c, n, u) + plainBalanced(c, n, u)
+		affinity[n.Name], taints[n.Name] = c.PreferredAffinity(n), c.PreferNoScheduleCount(n)
+		maxAffinity, maxTaints = max(maxAffinity, affinity[n.Name]), max(maxTaints, taints[n.Name])
+	}
+	best := int64(math.MinInt64)
+	var tied []string
+	for _, n := range nodes {
+		s := total[n.Name]
+		if maxAffinity > 0 {
+			s += 2 * (100 * affinity[n.Name] / maxAffinity)
+		}
+		t := int64(100)
+		if maxTaints > 0 {
+			t = 100 - 100*taints[n.Name]/maxTaints
+		}
+		s += 3 * t
+		if s > best {
+			best, tied = s, nil
+		}
+		if s == best {
+			tied = append(tied, n.Name)
+		}
+	}
+	return onRing(tied, pod)
+}
+
+func plainLeast(c *model.Class, n *corev1.Node, u model.Usage) int64 {
+	alloc := model.Allocatable(n)
+	var sum, weight int64
+	for _, name := range []string{"cpu", "memory"} {
+		capacity, requested := alloc.Get(name), u.NonZero.Get(name)+c.NonZero.Get(name)
+		if capacity == 0 {
+			continue
+		}
+		weight++
+		if requested <= capacity {
+			sum += (capacity - requested) * 100 / capacity
+		}
+	}
+	if weight == 0 {
+		return 0
+	}
+	return sum / weight
+}
+
+func plainBalanced(c *model.Class, n *corev1.Node, u model.Usage) int64 {
+	if c.Request.MilliCPU == 0 && c.Request.MemoryBytes == 0 {
+		return 0
+	}
+	alloc := model.Allocatable(n)
+	score := func(r model.Resources) int64 {
+		var fractions []float64
+		for _, name := range []string{"cpu", "memory"} {
+			if alloc.Get(name) > 0 {
+				fractions = append(fractions, math.Min(1, float64(r.Get(name))/float64(alloc.Get(name))))
+			}
+		}
+		deviation := 0.0
+		if len(fractions) == 2 {
+			deviation = math.Abs((fractions[0] - fractions[1]) / 2)
+		}
+		return int64((1 - deviation) * 100)
+	}
+	return 50 + (50+score(u.Requested.Add(c.Request))-score(u.Requested))/2
+}
+
+// onRing takes the first of the nodes at or after the pod.
+func onRing(nodes []string, pod *corev1.Pod) string {
+	slices.SortFunc(nodes, func(a, b string) int {
+		return cmp.Or(cmp.Compare(hash64(a), hash64(b)), cmp.Compare(a, b))
+	})
+	at := hash64(string(pod.UID))
+	for _, n := range nodes {
+		if hash64(n) >= at {
+			return n
+		}
+	}
+	return nodes[0]
+}
+
+type plainVictims struct {
+	node       string
+	pods       []*plainPod
+	waits      []*plainPod
+	violations int
+}
+
+func (o *oracle) preemption(pod *corev1.Pod, failures map[string][]model.Reason) (string, []types.UID, bool) {
+	var candidates []plainVictims
+	for _, n := range o.nodes {
+		if !resolvable(failures[n.Name]) { // PR4
+			continue
+		}
+		if c, ok := o.victimsOn(n, pod); ok {
+			candidates = append(candidates, c)
+		}
+	}
+	if len(candidates) == 0 {
+		return "", nil, false
+	}
+	chosen := chooseNode(candidates, pod)
+	var uids []types.UID
+	for _, p := range append(chosen.pods, chosen.waits...) {
+		uids = append(uids, p.obj.UID)
+	}
+	return chosen.node, uids, true
+}
+
+func (o *oracle) victimsOn(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool) {
+	out := plainVictims{node: n.Name}
+	var gone []*plainPod
+	for _, p := range o.pods {
+		if p.node == n.Name && model.Priority(p.obj) < model.Priority(pod) {
+			gone = append(gone, p)
+		}
+	}
+	if len(gone) == 0 || len(o.check(n, pod, gone...)) > 0 { // PR6
+		return out, false
+	}
+	slices.SortFunc(gone, func(a, b *plainPod) int { // PR7
+		if model.MoreImportant(a.obj, b.obj) {
+			return -1
+		}
+		return 1
+	})
+	spent := map[*Budget]int32{}
+	var violating, rest, leaving []*plainPod
+	for _, p := range gone { // PR8
+		if p.leaving {
+			leaving = append(leaving, p)
+			continue
+		}
+		bad := false
+		for _, b := range o.budgets.Of(p.obj.Namespace, p.obj.Labels) {
+			if b.Disrupted != nil && b.Disrupted(p.obj.Name) {
+				continue
+			}
+			spent[b]++
+			bad = bad || spent[b] > b.Allowed
+		}
+		if bad {
+			violating = append(violating, p)
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	reprieve := func(p *plainPod) bool { // PR9
+		without := slices.DeleteFunc(slices.Clone(gone), func(q *plainPod) bool { return q == p })
+		if len(o.check(n, pod, without...)) > 0 {
+			return false
+		}
+		gone = without
+		return true
+	}
+	for _, p := range violating {
+		if !reprieve(p) {
+			out.pods = append(out.pods, p)
+			out.violations++
+		}
+	}
+	for _, p := range rest {
+		if !reprieve(p) {
+			out.pods = append(out.pods, p)
+		}
+	}
+	for _, p := range leaving {
+		if !reprieve(p) {
+			out.waits = append(out.waits, p)
+		}
+	}
+	slices.SortFunc(out.pods, func(a, b *plainPod) int {
+		if model.MoreImportant(a.obj, b.obj) {
+			return -1
+		}
+		return 1
+	})
+	return out, true
+}
+
+// chooseNode narrows the candidates down criterion by criterion (PR10, T3).
+func chooseNode(all []plainVictims, pod *corev1.Pod) plainVictims {
+	criteria := []func(c plainVictims) int64{
+		func(c plainVictims) int64 { return int64(c.violations) },
+		func(c plainVictims) int64 {
+			if len(c.pods) == 0 {
+				return math.MinInt64
+			}
+			return int64(model.Priority(c.pods[0].obj))
+		},
+		func(c plainVictims) int64 {
+			var sum int64
+			for _, p := range c.pods {
+				sum += int64(model.Priority(p.obj)) + math.MaxInt32 + 1
+			}
+			return sum
+		},
+		func(c plainVictims) int64 { return int64(len(c.pods)) },
+		func(c plainVictims) int64 {
+			earliest := model.NeverStarted
+			for _, p := range c.pods {
+				if model.Priority(p.obj) == model.Priority(c.pods[0].obj) {
+					earliest = min(earliest, model.StartUnixNano(p.obj))
+				}
+			}
+			return -earliest
+		},
+	}
+	for _, criterion := range criteria {
+		least := int64(math.MaxInt64)
+		for _, c := range all {
+			least = min(least, criterion(c))
+		}
+		all = slices.DeleteFunc(slices.Clone(all), func(c plainVictims) bool { return criterion(c) != least })
+	}
+	var names []string
+	for _, c := range all {
+		names = append(names, c.node)
+	}
+	name := onRing(names, pod)
+	return all[slices.IndexFunc(all, func(c plainVictims) bool { return c.node == name })]
+}
+
+// assume lays a decision over the oracle's cluster.
+func (o *oracle) assume(pod *corev1.Pod, d decision) {
+	drop := func(uid types.UID) {
+		o.noms = slices.DeleteFunc(o.noms, func(n plainNom) bool { return n.pod.UID == uid })
+	}
+	switch d.kind {
+	case flightBind:
+		drop(pod.UID)
+		o.pods = append(o.pods, &plainPod{obj: pod, node: d.node})
+	case flightPreempt:
+		drop(pod.UID)
+		o.noms = slices.DeleteFunc(o.noms, func(n plainNom) bool { // NM3
+			return n.node == d.node && model.Priority(n.pod) < model.Priority(pod)
+		})
+		o.noms = append(o.noms, plainNom{pod, d.node})
+		for _, p := range o.pods {
+			if slices.Contains(d.victims, p.obj.UID) {
+				p.leaving, p.victim = true, true
+			}
+		}
+	}
+}

@@ -1,0 +1,334 @@
+package sched
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
+)
+
+// world draws random clusters and what happens to them. Amounts are few and small, so that ties, full nodes and
+// conflicts are common.
+type world struct {
+	*harness
+	t *rapid.T
+}
+
+func (w *world) pick(label string, of ...string) string {
+	return rapid.SampledFrom(of).Draw(w.t, label)
+}
+
+func (w *world) putNode(i int) {
+	spec := fmt.Sprintf("n%d cpu=%s mem=%s pods=%s", i, w.pick("cpu", "2", "3", "4", "0"), w.pick("mem", "4Gi", "8Gi", "6Gi"), w.pick("pods", "3", "5", "110"))
+	for _, extra := range []string{
+		w.pick("zone", "", " label=zone=a", " label=zone=b"), w.pick("disk", "", " label=disk=ssd"),
+		w.pick("taint", "", "", "", " taint=team=x:NoSchedule", " taint=old=y:PreferNoSchedule", " taint=old=y:PreferNoSchedule taint=slow=:PreferNoSchedule"),
+		w.pick("gpu", "", " a.io/gpu=2"), w.pick("cordon", "", "", "", "", " cordoned"),
+	} {
+		spec += extra
+	}
+	w.node(mkNode(spec))
+}
+
+func (w *world) randomPod(bound bool) *corev1.Pod {
+	spec := fmt.Sprintf("p%d priority=%s", w.pods, w.pick("priority", "0", "0", "1", "2", "5", "-3"))
+	for _, extra := range []string{
+		w.pick("cpu", "", " cpu=1", " cpu=1", " cpu=500m", " cpu=2"), w.pick("mem", "", " mem=1Gi", " mem=2Gi"),
+		w.pick("select", "", "", "", " select=zone=a", " select=disk=ssd"), w.pick("tolerate", "", "", " tolerate=team", " tolerate=old", " tolerate="),
+		w.pick("prefer", "", "", " prefer=3:zone=a", " prefer=3:zone=a prefer=7:disk=ssd"),
+		w.pick("port", "", "", "", " port=80", " port=10.0.0.1:80"), w.pick("gpu", "", "", "", " a.io/gpu=1"),
+		w.pick("never", "", "", "", "", " never"), w.pick("app", "", " label=app=web", " label=app=db"),
+	} {
+		spec += extra
+	}
+	if bound {
+		spec += " node=" + w.someNode() + w.pick("start", "", " start=10", " start=20", " start=30")
+	}
+	return mkPod(spec)
+}
+
+func (w *world) someNode() string {
+	var names []string
+	w.state.View().Nodes.Scan("", func(name string, _ *corev1.Node) bool {
+		names = append(names, name)
+		return true
+	})
+	return w.pick("node", names...)
+}
+
+func (w *world) somePod() (string, bool) {
+	var keys []string
+	w.state.View().Pods.Scan("", func(key string, _ *corev1.Pod) bool {
+		keys = append(keys, key)
+		return true
+	})
+	if len(keys) == 0 {
+		return "", false
+	}
+	return w.pick("pod", keys...), true
+}
+
+// happen lets one thing happen to the cluster.
+func (w *world) happen(nodes int) {
+	switch rapid.IntRange(0, 9).Draw(w.t, "event") {
+	case 0, 1, 2:
+		for range rapid.IntRange(1, 4).Draw(w.t, "pods") {
+			w.pod(w.randomPod(false))
+		}
+	case 3:
+		w.pod(w.randomPod(true))
+	case 4, 5:
+		w.confirm()
+	case 6:
+		if key, ok := w.somePod(); ok {
+			w.must(&fsm.DeletePod{Key: key})
+		}
+	case 7:
+		w.putNode(rapid.IntRange(0, nodes).Draw(w.t, "which"))
+	case 8:
+		if name := w.someNode(); w.state.View().Nodes.Len() > 1 {
+			w.must(&fsm.DeleteNode{Name: name})
+		}
+	case 9:
+		if key, ok := w.somePod(); ok {
+			w.end(key)
+		}
+	}
+	w.now += 20 * second
+}
+
+// end lets a running pod finish on its own.
+func (w *world) end(key string) {
+	p, _ := w.state.View().Pods.Get(key)
+	if p.Spec.NodeName == "" {
+		return
+	}
+	status := corev1.PodStatus{Phase: corev1.PodSucceeded}
+	w.must(&fsm.ReportPods{Node: p.Spec.NodeName, Reports: []fsm.PodReport{{Key: key, UID: string(p.UID), Status: fsm.PodStatusWire{Object: &status}}}})
+}
+
+func newWorld(t *rapid.T, nodes int) *world {
+	w := &world{harness: newHarness(), t: t}
+	for i := range nodes {
+		w.putNode(i)
+	}
+	for range rapid.IntRange(0, 3*nodes).Draw(t, "bound") {
+		w.pod(w.randomPod(true))
+	}
+	if rapid.IntRange(0, 4).Draw(t, "fifo") == 0 {
+		w.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Queue = berthv1.QueueFIFO })
+	}
+	return w
+}
+
+// TestOracle: on random clusters, whatever happened to them, every decision is the oracle's: same node, same victims,
+// same count of every reason. And no plan is refused when nothing came between.
+func TestOracle(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := rapid.IntRange(1, 6).Draw(t, "nodes")
+		w := newWorld(t, nodes)
+		budgets := randomBudgets(t)
+		w.sched.budgets = budgets
+		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
+			w.happen(nodes)
+			for {
+				ready := w.ready()
+				o := newOracle(w.state.View(), budgets)
+				p := w.sched.Step(w.now, rapid.IntRange(1, 8).Draw(t, "max"))
+				if p == nil {
+					if len(ready) > 0 {
+						t.Fatalf("%d pods are ready and none was decided", len(ready))
+					}
+					break
+				}
+				w.compare(o, p, ready)
+				if refused := w.commit(p); len(refused) > 0 {
+					t.Fatalf("refused: %v", refused)
+				}
+				w.checkView()
+			}
+		}
+	})
+}
+
+func (w *world) ready() []*fsm.QueueEntry {
+	var out []*fsm.QueueEntry
+	w.state.View().Ready(w.now, func(e *fsm.QueueEntry) bool {
+		out = append(out, e)
+		return true
+	})
+	return out
+}
+
+// compare takes the pods in queue order and holds every decision of the plan against the oracle's.
+func (w *world) compare(o *oracle, p *Plan, ready []*fsm.QueueEntry) {
+	left := len(p.flights)
+	for _, e := range ready {
+		if left == 0 {
+			return
+		}
+		pod, _ := w.state.View().Pods.Get(e.Key())
+		want := o.decide(pod)
+		i := slices.IndexFunc(p.flights, func(f *flight) bool { return f.uid == e.UID })
+		if i < 0 {
+			if want.kind != flightFail {
+				w.t.Fatalf("%s was passed over; the oracle has %+v", e.Key(), want)
+			}
+			continue // held back: it hangs on what was decided before it
+		}
+		left--
+		got := p.flights[i]
+		if got.kind != want.kind || got.node != want.node || !slices.Equal(got.victims, want.victims) {
+			w.t.Fatalf("%s: got kind %d on %q evicting %v, the oracle has %+v\n%s", e.Key(), got.kind, got.node, got.victims, want, describe(p.Command))
+		}
+		if want.kind == flightFail {
+			if counts := failureCounts(p.Command, e.Key()); !maps.Equal(counts, want.reasons) {
+				w.t.Fatalf("%s: reasons %v, the oracle has %v", e.Key(), counts, want.reasons)
+			}
+		}
+		o.assume(pod, want)
+	}
+	if left > 0 {
+		w.t.Fatalf("%d decisions about pods that were not ready", left)
+	}
+}
+
+func failureCounts(c *fsm.ApplyPlan, key string) map[string]int {
+	out := map[string]int{}
+	for _, d := range c.Failures {
+		for _, ref := range d.Pods {
+			if ref.Key != key {
+				continue
+			}
+			for _, r := range d.Diagnosis.Reasons {
+				out[r.Text] += int(r.Nodes)
+			}
+		}
+	}
+	return out
+}
+
+// checkView holds the followed view against one built anew from the state.
+func (w *world) checkView() {
+	fresh := New(w.state)
+	fresh.follow()
+	w.sched.follow()
+	for i := range fresh.view.nodes {
+		want := &fresh.view.nodes[i]
+		slot, ok := w.sched.view.byName[want.name]
+		if !ok {
+			w.t.Fatalf("node %s is missing", want.name)
+		}
+		got := &w.sched.view.nodes[slot]
+		if got.obj != want.obj || !got.alloc.Equal(want.alloc) || !got.usage.Requested.Equal(want.usage.Requested) ||
+			!slices.Equal(got.usage.Ports, want.usage.Ports) || len(got.noms) != len(want.noms) || got.unsettled != 0 ||
+			!slices.EqualFunc(got.pods, want.pods, func(a, b *pod) bool {
+				return a.uid == b.uid && a.obj == b.obj && a.isLeaving() == b.isLeaving() && a.start == b.start
+			}) {
+			w.t.Fatalf("node %s: followed %+v, built anew %+v", want.name, got, want)
+		}
+	}
+	if n := len(w.sched.flights) + len(w.sched.evicting) + len(w.sched.anchors); n != 0 {
+		w.t.Fatalf("%d traces of settled plans are left", n)
+	}
+}
+
+type budgetTable map[string]*Budget
+
+func (b budgetTable) Of(_ string, labels map[string]string) []*Budget {
+	var out []*Budget
+	for _, key := range []string{labels["app"], "all"} {
+		if budget, ok := b[key]; ok {
+			out = append(out, budget)
+		}
+	}
+	return out
+}
+
+func randomBudgets(t *rapid.T) Budgets {
+	b := budgetTable{}
+	for _, app := range []string{"web", "db", "all"} {
+		if n := rapid.Int32Range(-1, 2).Draw(t, "budget-"+app); n >= 0 {
+			b[app] = &Budget{Allowed: n, Disrupted: func(name string) bool { return name == "p1" }}
+		}
+	}
+	if len(b) == 0 {
+		return NoBudgets{}
+	}
+	return b
+}
+
+// TestPipeline: with several plans under way, committed in order, some of them lost, others overtaken by what happens to
+// the cluster: no pod is decided twice at once, none is left waiting while a node has room for
+// it, and when all is settled the view is that of the state.
+func TestPipeline(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
+		w := newWorld(t, nodes)
+		var under []*Plan
+		for range rapid.IntRange(5, 40).Draw(t, "turns") {
+			switch rapid.IntRange(0, 4).Draw(t, "turn") {
+			case 0, 1:
+				if p := w.sched.Step(w.now, rapid.IntRange(1, 4).Draw(t, "max")); p != nil {
+					under = append(under, p)
+					w.notTwice(under)
+					t.Logf("at %d decided: %s", p.Command.Revision, describe(p.Command))
+				}
+			case 2, 3:
+				if len(under) == 0 {
+					continue
+				}
+				if rapid.IntRange(0, 5).Draw(t, "lost") > 0 {
+					r := w.must(under[0].Command)
+					t.Logf("applied, refused %v", r.Plan.Refused)
+				}
+				w.sched.Settle(under[0])
+				under = under[1:]
+			case 4:
+				w.happen(nodes)
+			}
+		}
+		for _, p := range under {
+			t.Logf("applied at the end: refused %v", w.commit(p))
+		}
+		w.confirm()
+		w.now += 100 * second
+		w.run()
+		w.now += 100 * second
+		w.run()
+		w.checkView()
+		w.nobodySleepsBesideRoom()
+	})
+}
+
+func (w *world) notTwice(plans []*Plan) {
+	seen := map[types.UID]bool{}
+	for _, p := range plans {
+		for _, f := range p.flights {
+			if seen[f.uid] {
+				w.t.Fatalf("%s is decided twice at once", f.key)
+			}
+			seen[f.uid] = true
+		}
+	}
+}
+
+// nobodySleepsBesideRoom: no pod is unschedulable while a node would take it.
+func (w *world) nobodySleepsBesideRoom() {
+	v := w.state.View()
+	o := newOracle(v, NoBudgets{})
+	v.Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
+		pod, _ := v.Pods.Get(key)
+		if d := o.decide(pod); e.State == berthv1.QueueUnschedulable && d.kind != flightFail {
+			w.t.Fatalf("%s sleeps, and the oracle has %+v", key, d)
+		}
+		return true
+	})
+}

@@ -1,0 +1,125 @@
+package sched
+
+import (
+	"cmp"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// Scheduler makes plans for the pods that wait in a state. It is for one goroutine. Its memory of the state is built on
+// the first Step and then follows the change feed.
+type Scheduler struct {
+	state    *fsm.State
+	view     *View
+	revision int64 // of the state, up to which the view is right
+	budgets  Budgets
+
+	boards map[string]*board     // by Class.Shape
+	costs  map[string]*evictions // by Class.Shape
+
+	plans    []*Plan // unsettled, oldest first
+	flights  map[types.UID]*flight
+	evicting map[types.UID]int32
+	anchors  map[int32]struct{} // slots with unsettled decisions
+
+	step      uint64
+	work      int   // nodes looked at in this step
+	heldSince int64 // time of the step since which some failure has been held back; 0: none
+	draining  bool
+}
+
+// Plan is what one Step decided. Command is to be proposed; when its outcome is known, or known to stay unknown, the
+// plan must be given to Settle. Command must not be changed.
+type Plan struct {
+	Command *fsm.ApplyPlan
+	// Decisions is the number of pods that Command decides about.
+	Decisions int
+
+	flights []*flight
+}
+
+// New returns a scheduler for the pods that wait in a state.
+func New(state *fsm.State) *Scheduler {
+	return &Scheduler{
+		state: state, budgets: NoBudgets{},
+		boards: map[string]*board{}, costs: map[string]*evictions{},
+		flights: map[types.UID]*flight{}, evicting: map[types.UID]int32{}, anchors: map[int32]struct{}{},
+	}
+}
+
+// Unsettled is the number of plans that were made and not settled.
+func (s *Scheduler) Unsettled() int { return len(s.plans) }
+
+// Settle ends a plan. The state that New was given must have applied the plan's entry before, if it was committed:
+// then every decision that was carried out is in the state already, and one that was refused is undone here and its pod
+// tried again. A plan that was not committed, or whose fate is unknown, is settled in the same way.
+func (s *Scheduler) Settle(p *Plan) {
+	i := slices.Index(s.plans, p)
+	if i < 0 {
+		return
+	}
+	s.follow()
+	s.plans = slices.Delete(s.plans, i, i+1)
+	for _, f := range p.flights {
+		s.lift(f)
+	}
+}
+
+// maxCells bounds the memory of all boards: about 25 bytes a cell.
+const maxCells = 4 << 20
+
+// boardOf returns the class's board, up to date.
+func (s *Scheduler) boardOf(c *model.Class) *board {
+	b, ok := s.boards[c.Shape]
+	if !ok {
+		s.forgetBoards()
+		b = newBoard(c)
+		s.boards[c.Shape] = b
+	}
+	b.used = s.step
+	s.refresh(b)
+	return b
+}
+
+func (s *Scheduler) refresh(b *board) {
+	if s.view.ring.stale {
+		s.view.ring.rebuild(s.view.nodes)
+	}
+	s.work += b.sync(s.view)
+}
+
+// costsOf returns the class's eviction costs, up to date; b is the class's board.
+func (s *Scheduler) costsOf(b *board) *evictions {
+	e, ok := s.costs[b.class.Shape]
+	if !ok {
+		e = &evictions{class: b.class}
+		s.costs[b.class.Shape] = e
+	}
+	s.work += e.sync(s.view, b, s.budgets)
+	return e
+}
+
+// forgetBoards makes room for one more board: when there are too many, the half that was not asked for longest goes.
+func (s *Scheduler) forgetBoards() {
+	if (len(s.boards)+1)*len(s.view.nodes) <= maxCells || len(s.boards) < 2 {
+		return
+	}
+	all := make([]*board, 0, len(s.boards))
+	for _, b := range s.boards {
+		all = append(all, b)
+	}
+	slices.SortFunc(all, func(a, b *board) int {
+		if c := cmp.Compare(a.used, b.used); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.class.Shape, b.class.Shape)
+	})
+	for _, b := range all[:len(all)/2] {
+		delete(s.boards, b.class.Shape)
+		delete(s.costs, b.class.Shape)
+	}
+}

@@ -1,0 +1,82 @@
+package sched
+
+import (
+	"math"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// Scores, weights and normalisation are kube-scheduler's defaults.
+const (
+	maxNodeScore int64 = 100
+
+	weightLeastAllocated = 1 // NodeResourcesFit
+	weightBalanced       = 1 // NodeResourcesBalancedAllocation
+	weightNodeAffinity   = 2
+	weightTaints         = 3 // TaintToleration
+
+	// maxUsageScore bounds usageScore.
+	maxUsageScore = (weightLeastAllocated + weightBalanced) * maxNodeScore
+)
+
+// usageScore is the part of a node's score that depends on what runs there.
+func usageScore(c *model.Class, alloc *model.Resources, u *model.Usage) int64 {
+	return weightLeastAllocated*leastAllocated(c, alloc, u) + weightBalanced*balanced(c, alloc, u)
+}
+
+// leastAllocated favours nodes with much left: the mean over cpu and memory of the free part after placing the pod, in
+// hundredths. Pods that state no request count with kube-scheduler's default.
+func leastAllocated(c *model.Class, alloc *model.Resources, u *model.Usage) int64 {
+	var sum, weights int64
+	add := func(capacity, requested int64) {
+		if capacity == 0 {
+			return
+		}
+		weights++
+		if requested <= capacity {
+			sum += (capacity - requested) * maxNodeScore / capacity
+		}
+	}
+	add(alloc.MilliCPU, u.NonZero.MilliCPU+c.NonZero.MilliCPU)
+	add(alloc.MemoryBytes, u.NonZero.MemoryBytes+c.NonZero.MemoryBytes)
+	if weights == 0 {
+		return 0
+	}
+	return sum / weights
+}
+
+// balanced favours nodes on which the pod makes the used fractions of cpu and memory more alike: 75 leaves them as they
+// are, 100 is the most that can be gained. A pod that asks for neither says nothing about balance.
+func balanced(c *model.Class, alloc *model.Resources, u *model.Usage) int64 {
+	if c.Request.MilliCPU == 0 && c.Request.MemoryBytes == 0 {
+		return 0
+	}
+	with := balance(u.Requested.MilliCPU+c.Request.MilliCPU, u.Requested.MemoryBytes+c.Request.MemoryBytes, alloc)
+	without := balance(u.Requested.MilliCPU, u.Requested.MemoryBytes, alloc)
+	return maxNodeScore/2 + (maxNodeScore/2+with-without)/2
+}
+
+// balance is 100 where cpu and memory are used to the same fraction, and less by their standard deviation.
+func balance(milliCPU, memoryBytes int64, alloc *model.Resources) int64 {
+	if alloc.MilliCPU == 0 || alloc.MemoryBytes == 0 {
+		return maxNodeScore // one fraction or none deviates from nothing
+	}
+	cpu := min(float64(milliCPU)/float64(alloc.MilliCPU), 1)
+	memory := min(float64(memoryBytes)/float64(alloc.MemoryBytes), 1)
+	deviation := math.Abs((cpu - memory) / 2)
+	return int64((1 - deviation) * float64(maxNodeScore))
+}
+
+// nodeScore is the part of a score that depends on the node object: preferred node affinity and PreferNoSchedule
+// taints, each normalised by the largest raw value among the nodes that fit.
+func nodeScore(affinity, maxAffinity, taints, maxTaints int64) int64 {
+	var a int64
+	if maxAffinity > 0 {
+		a = maxNodeScore * affinity / maxAffinity
+	}
+	t := maxNodeScore
+	if maxTaints > 0 {
+		t -= maxNodeScore * taints / maxTaints
+	}
+	return weightNodeAffinity*a + weightTaints*t
+}

@@ -1,0 +1,252 @@
+package sched
+
+import (
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+const (
+	// maxWork bounds the nodes that one Step looks at, so that a step with many new classes does not take long.
+	maxWork = 1 << 19
+	// maxPassedOver bounds the queue entries that one Step passes over because they are being decided already or their
+	// failure is held back.
+	maxPassedOver = 1 << 14
+	// maxHeld and maxHeldNanos bound how many failures are held back, and for how long, before no new plan is made
+	// until the others are settled.
+	maxHeld      = 512
+	maxHeldNanos = 200_000_000
+)
+
+// pass is one Step under way.
+type pass struct {
+	plan    *Plan
+	preempt bool // the configuration allows preemption
+	max     int
+
+	passedOver int
+	held       int
+	// lowest is the lowest priority that this plan preempts for; see closes.
+	lowest    int32
+	preempted bool
+	closed    bool
+}
+
+// Step takes the next pods of the queue, at most max, decides about each on the state as it will be if everything
+// decided before holds, and returns the plan; nil when there is nothing to decide now. It is to be called again when the
+// state changed, a plan was settled, or a backoff ended (fsm.View.NextBackoffUnixNano).
+func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
+	state := s.follow()
+	if s.draining && len(s.plans) > 0 {
+		return nil
+	}
+	s.draining = false
+	s.step++
+	s.work = 0
+	config := state.SchedulerConfig()
+	p := &pass{
+		plan:    &Plan{Command: &fsm.ApplyPlan{Revision: s.revision}},
+		preempt: *config.Spec.Preemption.Enabled, max: max,
+	}
+	state.Ready(nowUnixNano, func(e *fsm.QueueEntry) bool {
+		if _, flying := s.flights[e.UID]; flying {
+			p.passedOver++
+		} else {
+			s.decide(p, e)
+		}
+		return !p.closed && p.plan.Decisions < p.max && s.work < maxWork && p.passedOver+p.held < maxPassedOver
+	})
+	s.hold(p, nowUnixNano)
+	if p.plan.Decisions == 0 {
+		return nil
+	}
+	s.plans = append(s.plans, p.plan)
+	return p.plan
+}
+
+// hold decides whether failures have been held back for long enough that no more plans may be laid over the state until
+// those under way are settled.
+func (s *Scheduler) hold(p *pass, now int64) {
+	if p.held == 0 {
+		s.heldSince = 0
+		return
+	}
+	if s.heldSince == 0 {
+		s.heldSince = now
+	}
+	s.draining = p.held >= maxHeld || now-s.heldSince >= maxHeldNanos
+}
+
+// decide finds a place for one pod.
+func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
+	c := e.Class()
+	start := hash64(string(e.UID))
+	own := s.ownNomination(e)
+	if own != nil {
+		// NM4: a pod's own nomination never stands in its way.
+		s.setOwnHidden(e, 1)
+	}
+	b := s.boardOf(c)
+	slot, ok := int32(0), false
+	if own != nil && b.fits(own.slot) {
+		slot, ok = own.slot, true // NM5
+	} else {
+		slot, ok = b.best(s.view, s.view.ring.start(start))
+	}
+	var f *flight
+	if ok {
+		f = s.bind(p, e, slot)
+	} else {
+		f = s.preemptOrFail(p, e, b, own)
+	}
+	if own != nil {
+		s.setOwnHidden(e, -1)
+		if f != nil && f.kind == flightBind {
+			f.ends = append(f.ends, e.UID)
+		}
+	}
+	if f == nil {
+		return
+	}
+	s.lay(f)
+	p.plan.flights = append(p.plan.flights, f)
+	p.plan.Decisions++
+}
+
+// ownNomination is the nomination of the pod that counts now.
+func (s *Scheduler) ownNomination(e *fsm.QueueEntry) *nomination {
+	if h, ok := s.view.noms[e.UID]; ok {
+		return h.placed
+	}
+	return nil
+}
+
+func (s *Scheduler) setOwnHidden(e *fsm.QueueEntry, by int32) {
+	h := s.view.holdOf(e.UID)
+	h.hidden += by
+	s.view.settleHold(e.UID, h)
+}
+
+func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, slot int32) *flight {
+	if p.preempted && e.Priority > p.lowest {
+		// A plan's bindings are applied before its preemptions. This pod may take the room of one of them (NM4 lets it),
+		// so it has to come in a later plan.
+		p.closed = true
+		return nil
+	}
+	name := s.view.nodes[slot].name
+	p.plan.Command.Bindings = append(p.plan.Command.Bindings, fsm.BindDecision{Key: e.Key(), UID: string(e.UID), Node: name})
+	return newFlight(e, flightBind, name)
+}
+
+func newFlight(e *fsm.QueueEntry, kind flightKind, node string) *flight {
+	return &flight{uid: e.UID, key: e.Key(), class: e.Class(), priority: e.Priority, kind: kind, node: node}
+}
+
+// preemptOrFail is what happens to a pod for which no node has room (PR1).
+func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nomination) *flight {
+	c := b.class
+	switch {
+	case !p.preempt: // PC11
+		return s.fail(p, e, b, attemptNoPreemption)
+	case c.NeverPreempts: // PC12
+		return s.fail(p, e, b, attemptNever)
+	case own != nil && s.waitsForVictims(c, b, own): // PR3, T5
+		return s.fail(p, e, b, attemptWaiting)
+	}
+	costs := s.costsOf(b)
+	start := s.view.ring.start(hash64(string(e.UID)))
+	slot, ok := costs.best(start)
+	if !ok {
+		return s.fail(p, e, b, attemptHelpless)
+	}
+	n := &s.view.nodes[slot]
+	var set victimSet
+	chooseVictims(n, c, s.budgets, &set)
+	f := newFlight(e, flightPreempt, n.name)
+	d := fsm.PreemptDecision{
+		Key: e.Key(), UID: string(e.UID), Node: n.name,
+		Diagnosis: s.diagnose(b, attemptPreempted), Alternatives: s.alternatives(costs, slot, start, b),
+	}
+	for _, v := range append(set.victims, set.waits...) {
+		planned := fsm.PlannedVictim{Key: v.key, UID: string(v.uid)}
+		for _, bad := range set.violating {
+			planned.ViolatesBudget = planned.ViolatesBudget || bad == v
+		}
+		d.Victims = append(d.Victims, planned)
+		f.victims = append(f.victims, v.uid)
+	}
+	p.plan.Command.Preemptions = append(p.plan.Command.Preemptions, d)
+	if !p.preempted || e.Priority < p.lowest {
+		p.preempted, p.lowest = true, e.Priority
+	}
+	for _, nom := range n.noms {
+		if nom.priority < e.Priority { // NM3
+			f.ends = append(f.ends, nom.uid)
+		}
+	}
+	// What ends a nomination makes room, and a plan's bindings are applied before it does: nothing later in this plan
+	// may count on it.
+	p.closed = p.closed || own != nil || len(f.ends) > 0
+	return f
+}
+
+// waitsForVictims says whether the pod has to wait for pods that end on its nominated node because of a preemption (T5):
+// it may not preempt again, unless the node can no longer take it at all.
+func (s *Scheduler) waitsForVictims(c *model.Class, b *board, own *nomination) bool {
+	n := &s.view.nodes[own.slot]
+	if n.obj == nil || !b.cells[own.slot].fails.Resolvable() {
+		return false
+	}
+	for _, p := range n.pods {
+		if p.priority < c.Priority && (p.evicting > 0 || p.obj != nil && model.PreemptionVictim(p.obj)) {
+			return true
+		}
+	}
+	return false
+}
+
+// alternatives sums up the search for the record.
+func (s *Scheduler) alternatives(e *evictions, chosen, start int32, b *board) *berthv1.PreemptionAlternatives {
+	a := &berthv1.PreemptionAlternatives{Candidates: e.candidates}
+	for _, n := range b.hist {
+		a.NodesConsidered += n
+	}
+	if next, ok := e.runnerUp(s.view, chosen, start); ok {
+		a.RunnerUp = s.view.nodes[next].name
+		a.DecidedBy = e.entries[chosen].cost.decidedBy(&e.entries[next].cost)
+	}
+	return a
+}
+
+// fail parks the pod, unless the failure hangs on decisions that may yet be refused: then the pod stays where it is in
+// the queue and is looked at again when they are settled. So no pod is ever parked for a reason that never came true,
+// and nothing has to wake it.
+func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *flight {
+	if s.dependsOnUnsettled(b, p.preempt) {
+		p.held++
+		return nil
+	}
+	d := s.diagnose(b, how)
+	f := newFlight(e, flightFail, "")
+	// PR11: a pod that not even preemption can help loses its nomination. So does one that may not preempt.
+	clear := how != attemptWaiting
+	if clear && s.ownBase(e) {
+		f.ends = append(f.ends, e.UID)
+		p.closed = true
+	}
+	fails := p.plan.Command.Failures
+	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
+	if n := len(fails); n > 0 && fails[n-1].Diagnosis == d && fails[n-1].ClearNomination == clear {
+		fails[n-1].Pods = append(fails[n-1].Pods, ref)
+	} else {
+		p.plan.Command.Failures = append(fails, fsm.FailDecision{Pods: []fsm.PodRef{ref}, Diagnosis: d, ClearNomination: clear})
+	}
+	return f
+}
+
+// ownBase says whether the state holds a nomination of the pod.
+func (s *Scheduler) ownBase(e *fsm.QueueEntry) bool {
+	h, ok := s.view.noms[e.UID]
+	return ok && h.base != nil
+}

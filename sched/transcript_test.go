@@ -1,0 +1,257 @@
+package sched
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
+)
+
+// TestTranscripts replays testdata/*.txt; -rewrite regenerates what the system answers. The verbs are in transcript.
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := &transcript{harness: newHarness(), held: map[string]*Plan{}}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			return s.do(t, d)
+		})
+	})
+}
+
+type transcript struct {
+	*harness
+	held map[string]*Plan
+}
+
+func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
+	switch d.Cmd {
+	case "new": // forget everything
+		s.harness = newHarness()
+		return "ok"
+	case "cluster": // one node or pod a line
+		return s.cluster(d)
+	case "step": // step [max=N] [keep=NAME]: decide; apply and settle the plan, or keep it under way
+		return s.stepPlan(d)
+	case "apply": // apply NAME: the kept plan is committed
+		return s.settle(d.CmdArgs[0].Key, true)
+	case "lose": // lose NAME: the kept plan never gets into the log
+		return s.settle(d.CmdArgs[0].Key, false)
+	case "gone": // gone KEY...: pods leave their node; without keys all that are ending
+		if len(d.CmdArgs) == 0 {
+			s.confirm()
+		}
+		for _, a := range d.CmdArgs {
+			s.remove(a.Key)
+		}
+		return "ok"
+	case "delete": // delete KEY...: pods begin to end
+		for _, a := range d.CmdArgs {
+			s.must(&fsm.DeletePod{Key: a.Key})
+		}
+		return "ok"
+	case "remove-node":
+		s.must(&fsm.DeleteNode{Name: d.CmdArgs[0].Key})
+		return "ok"
+	case "wait": // wait SECONDS
+		n, err := strconv.Atoi(d.CmdArgs[0].Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.now += int64(n) * second
+		return "ok"
+	case "config":
+		s.configure(func(spec *berthv1.SchedulerConfigurationSpec) {
+			for _, a := range d.CmdArgs {
+				switch a.Key {
+				case "preemption":
+					on := a.Vals[0] == "on"
+					spec.Preemption.Enabled = &on
+				case "queue":
+					spec.Queue = berthv1.QueueOrder(a.Vals[0])
+				}
+			}
+		})
+		return "ok"
+	case "restart": // a new leader: nothing but the state is left
+		s.sched = New(s.state)
+		clear(s.held)
+		return "ok"
+	case "queue":
+		return s.queue()
+	case "pods":
+		return s.placed()
+	case "why":
+		return s.why(t, d.CmdArgs[0].Key)
+	case "plan":
+		return s.whatIf(t, d.Input)
+	}
+	t.Fatalf("unknown verb %s", d.Cmd)
+	return ""
+}
+
+func (s *transcript) cluster(d *datadriven.TestData) string {
+	for _, line := range strings.Split(d.Input, "\n") {
+		words := strings.Fields(line)
+		if len(words) < 2 {
+			continue
+		}
+		switch words[0] {
+		case "node":
+			n, err := buildNode(words[1:])
+			if err != nil {
+				return err.Error()
+			}
+			s.node(n)
+		case "pod":
+			p, err := buildPod(words[1:])
+			if err != nil {
+				return err.Error()
+			}
+			s.pod(p)
+		default:
+			return "what is " + words[0] + "?"
+		}
+	}
+	return "ok"
+}
+
+func (s *transcript) stepPlan(d *datadriven.TestData) string {
+	limit, keep := 1024, ""
+	for _, a := range d.CmdArgs {
+		switch a.Key {
+		case "keep":
+			keep = a.Vals[0]
+		case "max":
+			limit, _ = strconv.Atoi(a.Vals[0])
+		}
+	}
+	p := s.sched.Step(s.now, limit)
+	if p == nil {
+		return "nothing to decide"
+	}
+	out := describe(p.Command)
+	if keep != "" {
+		s.held[keep] = p
+		return out
+	}
+	return out + describeRefused(s.commit(p))
+}
+
+func (s *transcript) settle(name string, committed bool) string {
+	p := s.held[name]
+	delete(s.held, name)
+	if !committed {
+		s.sched.Settle(p)
+		return "ok"
+	}
+	if out := describeRefused(s.commit(p)); out != "" {
+		return out
+	}
+	return "ok"
+}
+
+func describeRefused(refused []fsm.PlanRefusal) string {
+	var b strings.Builder
+	for _, r := range refused {
+		fmt.Fprintf(&b, "refused %s: %s\n", r.Key, r.Reason)
+	}
+	return b.String()
+}
+
+func (s *transcript) queue() string {
+	var b strings.Builder
+	s.state.View().Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
+		fmt.Fprintf(&b, "%s %s attempts=%d", key, e.State, e.Attempts)
+		if n, ok := s.state.View().Nominations.Get(key); ok {
+			fmt.Fprintf(&b, " nominated to %s, %d victims", n.Node, len(n.Victims))
+		}
+		b.WriteString("\n")
+		return true
+	})
+	if b.Len() == 0 {
+		return "empty"
+	}
+	return b.String()
+}
+
+func (s *transcript) placed() string {
+	var b strings.Builder
+	s.state.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
+		if p.Spec.NodeName != "" {
+			fmt.Fprintf(&b, "%s on %s", key, p.Spec.NodeName)
+			if p.DeletionTimestamp != nil {
+				b.WriteString(", ending")
+			}
+			b.WriteString("\n")
+		}
+		return true
+	})
+	return b.String()
+}
+
+func (s *transcript) why(t *testing.T, key string) string {
+	pod, ok := s.state.View().Pods.Get(key)
+	if !ok {
+		t.Fatalf("no pod %s", key)
+	}
+	var b strings.Builder
+	for _, v := range Explain(s.state.View(), pod) {
+		fmt.Fprintf(&b, "%s:", v.Node)
+		if len(v.Reasons) == 0 {
+			b.WriteString(" fits")
+		}
+		for i, r := range v.Reasons {
+			if i > 0 {
+				b.WriteString(";")
+			}
+			b.WriteString(" " + r.Explain())
+		}
+		if v.Preemption != "" {
+			b.WriteString(" | " + strings.TrimSpace(v.Preemption+" "+strings.Join(v.Victims, ", ")))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// whatIf reads pods, one a line, and says where they would go.
+func (s *transcript) whatIf(t *testing.T, input string) string {
+	var pods []*corev1.Pod
+	for _, line := range strings.Split(strings.TrimSpace(input), "\n") {
+		p, err := buildPod(strings.Fields(line)[1:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Namespace, p.UID = "default", types.UID("asked-"+p.Name)
+		if p.Spec.Priority != nil {
+			p.Spec.PriorityClassName = s.class(*p.Spec.Priority, nil)
+		}
+		pods = append(pods, p)
+	}
+	before := s.state.View().Digest()
+	var b strings.Builder
+	for _, o := range WhatIf(s.state.View(), Asker{User: "test"}, pods) {
+		switch {
+		case o.Node != "":
+			fmt.Fprintf(&b, "%s -> %s\n", o.Key, o.Node)
+		case o.NominatedNode != "":
+			var victims []string
+			for _, v := range o.Victims {
+				victims = append(victims, v.Key)
+			}
+			fmt.Fprintf(&b, "%s -> %s after %s\n", o.Key, o.NominatedNode, strings.Join(victims, ", "))
+		default:
+			fmt.Fprintf(&b, "%s: %s\n", o.Key, o.Message)
+		}
+	}
+	if s.state.View().Digest() != before {
+		t.Error("asking changed the state")
+	}
+	return b.String()
+}
