@@ -11,9 +11,10 @@ import (
 // cache lets equal things be one object in memory. It never changes what the
 // state is, only what it costs, and is therefore in no snapshot.
 type cache struct {
-	classes model.Classes
-	specs   map[[32]byte]*corev1.PodSpec
-	fields  map[string][]byte
+	classes   model.Classes
+	specs     map[[32]byte]*corev1.PodSpec
+	fields    map[string][]byte
+	diagnoses map[string]*Diagnosis
 }
 
 // Bounds of the caches. A full one starts again from nothing: what is shared
@@ -24,7 +25,28 @@ const (
 )
 
 func newCache() *cache {
-	return &cache{specs: map[[32]byte]*corev1.PodSpec{}, fields: map[string][]byte{}}
+	return &cache{specs: map[[32]byte]*corev1.PodSpec{}, fields: map[string][]byte{}, diagnoses: map[string]*Diagnosis{}}
+}
+
+// diagnosis is an equal diagnosis, shared by all who failed for the same
+// reasons.
+func (c *cache) diagnosis(d *Diagnosis) *Diagnosis {
+	if d == nil {
+		return nil
+	}
+	b, err := marshal(d)
+	if err != nil {
+		return d
+	}
+	shared, ok := c.diagnoses[string(b)]
+	if !ok {
+		if len(c.diagnoses) >= maxSpecs {
+			clear(c.diagnoses)
+		}
+		shared = d
+		c.diagnoses[string(b)] = d
+	}
+	return shared
 }
 
 // class is the pod's class, compiled once for all pods that ask for the same.

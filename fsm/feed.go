@@ -23,17 +23,25 @@ type Change struct {
 var ErrCompacted = errors.New("the changes after this revision are no longer kept")
 
 // Feed is a bounded ring of changes by revision. It is safe for concurrent
-// use.
+// use. A view and the changes that led to it appear at the same moment: who
+// takes a view can go on from its revision, and who reads a change finds it in
+// the view.
 type Feed struct {
-	mu     sync.RWMutex
-	ring   []Change
-	first  int64 // revision of the oldest change kept
-	last   int64 // revision of the newest change; first-1 when there is none
-	signal chan struct{}
+	mu       sync.RWMutex
+	ring     []Change // the change of a revision is at revision % len(ring)
+	capacity int      // to which the ring grows as it fills
+	first    int64    // revision of the oldest change kept
+	last     int64    // revision of the newest change; first-1 when there is none
+	signal   chan struct{}
 }
 
+const firstFeedCapacity = 1 << 10
+
 func newFeed(capacity int, revision int64) *Feed {
-	return &Feed{ring: make([]Change, capacity), first: revision + 1, last: revision, signal: make(chan struct{})}
+	return &Feed{
+		ring: make([]Change, min(capacity, firstFeedCapacity)), capacity: capacity,
+		first: revision + 1, last: revision, signal: make(chan struct{}),
+	}
 }
 
 // Last is the revision of the newest change.
@@ -88,28 +96,47 @@ func (f *Feed) Wait(ctx context.Context, revision int64) error {
 }
 
 // append adds the changes of one entry, whose revisions follow each other and
-// the last one.
-func (f *Feed) append(changes []Change) {
+// the last one, and publishes the view that they lead to.
+func (f *Feed) append(changes []Change, publish func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	publish()
 	if len(changes) == 0 {
 		return
 	}
-	f.mu.Lock()
+	f.grow(len(changes))
 	for _, c := range changes {
 		f.ring[c.Revision%int64(len(f.ring))] = c
 	}
 	f.last = changes[len(changes)-1].Revision
 	f.first = max(f.first, f.last-int64(len(f.ring))+1)
 	f.wake()
-	f.mu.Unlock()
+}
+
+// grow makes room for so many more changes, up to the capacity.
+func (f *Feed) grow(more int) {
+	size, want := len(f.ring), int(f.last-f.first)+1+more
+	for size < want && size < f.capacity {
+		size = min(2*size, f.capacity)
+	}
+	if size == len(f.ring) {
+		return
+	}
+	ring := make([]Change, size)
+	for r := f.first; r <= f.last; r++ {
+		ring[r%int64(size)] = f.ring[r%int64(len(f.ring))]
+	}
+	f.ring = ring
 }
 
 // reset forgets everything: the state was replaced by a snapshot at revision.
-func (f *Feed) reset(revision int64) {
+func (f *Feed) reset(revision int64, publish func()) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
+	publish()
 	clear(f.ring)
 	f.first, f.last = revision+1, revision
 	f.wake()
-	f.mu.Unlock()
 }
 
 func (f *Feed) wake() {

@@ -117,16 +117,20 @@ func (s *State) Restore(r io.Reader) error {
 		byName[t.Name()] = t
 	}
 	for range h.Tables {
-		if err := in.table(v, byName); err != nil {
+		if err := in.table(byName); err != nil {
 			return fmt.Errorf("restore: %w", err)
 		}
 	}
 	if err := in.checksum(); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
+	for _, t := range v.tables() {
+		if err := t.reindex(v); err != nil {
+			return fmt.Errorf("restore: %w: table %s: %w", ErrSnapshot, t.Name(), err)
+		}
+	}
 	s.live = v
-	s.publish()
-	s.feed.reset(v.revision)
+	s.feed.reset(v.revision, s.publish)
 	return nil
 }
 
@@ -176,7 +180,7 @@ func (f *fieldReader) header() (SnapshotHeader, error) {
 	return h, nil
 }
 
-func (f *fieldReader) table(v *View, byName map[string]anyTable) error {
+func (f *fieldReader) table(byName map[string]anyTable) error {
 	name, err := f.bytes()
 	if err != nil {
 		return err
@@ -198,7 +202,7 @@ func (f *fieldReader) table(v *View, byName map[string]anyTable) error {
 		if err != nil {
 			return err
 		}
-		if err := t.restoreRow(v, string(key), row); err != nil {
+		if err := t.restoreRow(string(key), row); err != nil {
 			return fmt.Errorf("%w: table %s, row %s: %w", ErrSnapshot, name, key, err)
 		}
 	}
@@ -223,12 +227,19 @@ func (f *fieldReader) bytes() ([]byte, error) {
 	if n > maxFieldBytes {
 		return nil, fmt.Errorf("%w: a field of %d bytes", ErrSnapshot, n)
 	}
-	var buf bytes.Buffer // grows with what is there, not with what a damaged length claims
-	if _, err := io.CopyN(&buf, f.r, int64(n)); err != nil {
+	b := make([]byte, min(n, 1<<16))
+	_, err = io.ReadFull(f.r, b)
+	if rest := n - uint64(len(b)); err == nil && rest > 0 {
+		// Grow with what is there, not with what a damaged length claims.
+		buf := bytes.NewBuffer(b)
+		_, err = io.CopyN(buf, f.r, int64(rest))
+		b = buf.Bytes()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: it ends too early", ErrSnapshot)
 	}
-	f.sum.Write(buf.Bytes())
-	return buf.Bytes(), nil
+	f.sum.Write(b)
+	return b, nil
 }
 
 func (f *fieldReader) checksum() error {

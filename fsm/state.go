@@ -23,7 +23,7 @@ type State struct {
 func NewState() *State {
 	s := &State{live: newView(), feed: newFeed(feedCapacity, 0)}
 	s.live.cache = newCache()
-	s.publish()
+	s.published.Store(s.live.fork())
 	return s
 }
 
@@ -59,8 +59,7 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal) []Result {
 		}
 		results[i].Revision, results[i].Index = v.revision, index
 	}
-	s.publish()
-	s.feed.append(tx.changes)
+	s.feed.append(tx.changes, s.publish)
 	if tx.checkpoint {
 		s.keepCheckpoint()
 	}
@@ -75,14 +74,15 @@ func (s *State) publish() { s.published.Store(s.live.fork()) }
 func (v *View) Fork() *State {
 	s := &State{live: v.fork(), feed: newFeed(forkFeedCapacity, v.revision)}
 	s.live.cache = newCache()
-	s.publish()
+	s.published.Store(s.live.fork())
 	return s
 }
 
 const forkFeedCapacity = 1 << 12
 
 // Try carries out commands directly on a fork, without an entry, and returns
-// their results.
+// their results. The objects in the commands become the fork's: they must not
+// be used for anything else afterwards.
 func (s *State) Try(timeUnixNano int64, ps ...Proposal) []Result {
 	return s.apply(s.live.index+1, s.live.term, Header{TimeUnixNano: timeUnixNano}, ps)
 }

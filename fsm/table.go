@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/tidwall/btree"
@@ -28,6 +29,9 @@ type tableDef[T any] struct {
 	// nil for bookkeeping tables, whose changes have no revision and are not
 	// in the feed.
 	revise func(T, int64)
+	// complete fills in, once a snapshot is read whole, what a row holds
+	// beyond its own bytes. nil where there is no such thing.
+	complete func(v *View, key string, row T) error
 	// index keeps the derived indexes of the view in step. It runs with the
 	// table already changed; old or new is the zero value where there is none.
 	index func(v *View, key string, old, new T, hadOld, hasNew bool)
@@ -112,7 +116,10 @@ type anyTable interface {
 	Name() string
 	Len() int
 	encodeRows(f func(key string, row []byte) error) error
-	restoreRow(v *View, key string, row []byte) error
+	// restoreRow reads a row; reindex makes the table usable when all tables
+	// have their rows.
+	restoreRow(key string, row []byte) error
+	reindex(v *View) error
 }
 
 func (t Table[T]) encodeRows(f func(key string, row []byte) error) error {
@@ -127,15 +134,28 @@ func (t Table[T]) encodeRows(f func(key string, row []byte) error) error {
 	return err
 }
 
-func (t Table[T]) restoreRow(v *View, key string, b []byte) error {
+func (t Table[T]) restoreRow(key string, b []byte) error {
 	row, err := t.def.unmarshal(b)
-	if err != nil {
-		return err
+	if err == nil {
+		t.rows.Set(key, row)
 	}
-	t.rows.Set(key, row)
-	if t.def.index != nil {
-		var none T
-		t.def.index(v, key, none, row, false, true)
-	}
-	return nil
+	return err
+}
+
+func (t Table[T]) reindex(v *View) error {
+	var none T
+	var err error
+	t.rows.Scan(func(key string, row T) bool {
+		if t.def.complete != nil {
+			if err = t.def.complete(v, key, row); err != nil {
+				err = fmt.Errorf("row %s: %w", key, err)
+				return false
+			}
+		}
+		if t.def.index != nil {
+			t.def.index(v, key, none, row, false, true)
+		}
+		return true
+	})
+	return err
 }

@@ -11,7 +11,9 @@ var configTable = &tableDef[*berthv1.SchedulerConfiguration]{
 	marshal: func(c *berthv1.SchedulerConfiguration) ([]byte, error) { return json.Marshal(c) },
 	unmarshal: func(b []byte) (*berthv1.SchedulerConfiguration, error) {
 		c := new(berthv1.SchedulerConfiguration)
-		return c, json.Unmarshal(b, c)
+		err := json.Unmarshal(b, c)
+		c.SetDefaults() // it may come from a version that knew fewer fields
+		return c, err
 	},
 	revise: reviseObject[*berthv1.SchedulerConfiguration],
 	index:  indexConfig,

@@ -48,6 +48,10 @@ var nominationTable = &tableDef[*Nomination]{
 		return n, unmarshal(b, n)
 	},
 	revise: func(n *Nomination, revision int64) { n.Revision = revision },
+	complete: func(v *View, key string, n *Nomination) (err error) {
+		n.class, err = v.classOfWaiting(key)
+		return err
+	},
 	index: func(v *View, key string, old, new *Nomination, hadOld, hasNew bool) {
 		if hadOld {
 			v.nominationsByNode.Delete(old.Node + "/" + key)
@@ -56,10 +60,6 @@ var nominationTable = &tableDef[*Nomination]{
 			}
 		}
 		if hasNew {
-			if new.class == nil { // restored: the pods' table came before
-				pod, _ := v.Pods.Get(key)
-				new.class = v.cache.class(pod)
-			}
 			v.nominationsByNode.Set(new.Node+"/"+key, new)
 			for _, vic := range new.Victims {
 				v.nominationsByVictim.Set(string(vic.UID)+"/"+key, new)

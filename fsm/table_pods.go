@@ -8,7 +8,14 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-var podTable = protoTable("pods", indexPod)
+var podTable = func() *tableDef[*corev1.Pod] {
+	def := protoTable("pods", indexPod)
+	def.complete = func(v *View, _ string, pod *corev1.Pod) error {
+		v.cache.intern(pod)
+		return nil
+	}
+	return def
+}()
 
 // placed is a pod on its node, with what it asks for.
 type placed struct {

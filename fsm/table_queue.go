@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
 	"strings"
 
@@ -84,10 +85,24 @@ var queueTable = &tableDef[*QueueEntry]{
 		return e, unmarshal(b, e)
 	},
 	revise: func(e *QueueEntry, revision int64) { e.Revision = revision },
-	index:  indexQueue,
+	complete: func(v *View, key string, e *QueueEntry) (err error) {
+		e.Diagnosis = v.cache.diagnosis(e.Diagnosis)
+		e.class, err = v.classOfWaiting(key)
+		return err
+	},
+	index: indexQueue,
 }
 
-func indexQueue(v *View, key string, old, new *QueueEntry, hadOld, hasNew bool) {
+// classOfWaiting is the class of the pod that a restored row is about.
+func (v *View) classOfWaiting(key string) (*model.Class, error) {
+	pod, ok := v.Pods.Get(key)
+	if !ok {
+		return nil, errors.New("its pod is not in the snapshot")
+	}
+	return v.cache.class(pod), nil
+}
+
+func indexQueue(v *View, _ string, old, new *QueueEntry, hadOld, hasNew bool) {
 	if hadOld {
 		k := v.orderKey(old)
 		switch old.State {
@@ -102,10 +117,6 @@ func indexQueue(v *View, key string, old, new *QueueEntry, hadOld, hasNew bool) 
 	}
 	if !hasNew {
 		return
-	}
-	if new.class == nil { // restored: the pods' table came before
-		pod, _ := v.Pods.Get(key)
-		new.class = v.cache.class(pod)
 	}
 	v.indexOrder(new)
 	if new.State == berthv1.QueueUnschedulable || new.State == berthv1.QueueNominated {
