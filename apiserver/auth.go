@@ -1,0 +1,66 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	authgroup "k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/berth-dev/berth/pki"
+)
+
+// publicPaths are what anybody may ask: whether the server is well, and what it
+// is.
+var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version"}
+
+// newAuthenticator tells who makes a request, by certificate or token.
+func newAuthenticator(tokenFile string) (authenticator.Request, error) {
+	ways := []authenticator.Request{authenticator.RequestFunc(byCertificate)}
+	if tokenFile != "" {
+		tokens, err := tokenfile.NewCSV(tokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("reading the token file: %w", err)
+		}
+		ways = append(ways, bearertoken.New(tokens))
+	}
+	conditions := make([]apiserver.AnonymousAuthCondition, len(publicPaths))
+	for i, p := range publicPaths {
+		conditions[i].Path = p
+	}
+	known := authgroup.NewAuthenticatedGroupAdder(union.New(ways...))
+	return union.NewFailOnError(known, anonymous.NewAuthenticator(conditions)), nil
+}
+
+// byCertificate believes the certificate that the TLS handshake has verified.
+func byCertificate(req *http.Request) (*authenticator.Response, bool, error) {
+	if req.TLS == nil || len(req.TLS.VerifiedChains) == 0 {
+		return nil, false, nil
+	}
+	id, err := pki.PeerIdentity(req.TLS.VerifiedChains)
+	if err != nil {
+		return nil, false, err
+	}
+	return &authenticator.Response{User: &user.DefaultInfo{Name: id.User, Groups: id.Groups}}, true, nil
+}
+
+// authorize lets everybody act who is known, and anybody ask for the server's
+// health.
+func authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetUser() != nil && slices.Contains(a.GetUser().GetGroups(), user.AllAuthenticated) {
+		return authorizer.DecisionAllow, "", nil
+	}
+	if !a.IsResourceRequest() && a.IsReadOnly() && slices.Contains(publicPaths, a.GetPath()) {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionDeny, "only authenticated users may do this", nil
+}

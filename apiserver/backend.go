@@ -1,0 +1,90 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
+)
+
+// Backend is what the API needs of the server that it belongs to.
+type Backend interface {
+	// Propose carries commands out through the log and returns a result for
+	// each, once this server's own state has applied them. Its errors wrap
+	// ErrNoLeader, ErrBusy or ErrUnknownOutcome.
+	Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result, error)
+	// View is this server's latest state, Feed the changes that lead to it.
+	View() *fsm.View
+	Feed() *fsm.Feed
+	// ReadIndex returns when this server's state is at least as new as every
+	// write that was acknowledged anywhere before the call.
+	ReadIndex(ctx context.Context) error
+}
+
+// Errors that a Backend wraps.
+var (
+	// ErrNoLeader: nothing was done, because no leader is known or reachable.
+	ErrNoLeader = errors.New("the cluster has no leader at the moment")
+	// ErrBusy: nothing was done, because the bounded queue of proposals is full.
+	ErrBusy = errors.New("too many writes are waiting")
+	// ErrUnknownOutcome: the write may or may not have been carried out.
+	ErrUnknownOutcome = errors.New("the outcome is unknown")
+)
+
+// Logs opens the log of a container. The options are validated; the container
+// is one of the pod's. An error that carries an API status is answered as it is.
+type Logs interface {
+	Open(ctx context.Context, pod *corev1.Pod, container string, options *corev1.PodLogOptions) (io.ReadCloser, error)
+}
+
+// Planner answers what would become of pods. It works on a copy of the view;
+// pods are complete but not admitted.
+type Planner interface {
+	Plan(ctx context.Context, view *fsm.View, user string, groups []string, pods []*corev1.Pod) (*berthv1.PlanStatus, error)
+}
+
+// retryAfterSeconds is what a client is told to wait when nothing was done.
+const retryAfterSeconds = 1
+
+// apiError turns an error of the backend into the answer of the API. Nothing
+// that the client may safely repeat is reported like something it may not.
+func apiError(err error) error {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &status):
+		return err
+	case errors.Is(err, ErrNoLeader):
+		return retryable(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+			"the cluster has no leader at the moment; nothing was done, try again")
+	case errors.Is(err, ErrBusy):
+		return retryable(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests,
+			"too many writes are waiting; nothing was done, try again")
+	case errors.Is(err, ErrUnknownOutcome), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return apierrors.NewTimeoutError("the outcome is unknown: the write may or may not have been carried out; look before repeating it", 0)
+	}
+	return apierrors.NewInternalError(err)
+}
+
+// readError is apiError for a request that changes nothing.
+func readError(err error) error {
+	if errors.Is(err, ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return apierrors.NewTimeoutError("the server could not make sure in time that its state is the latest; nothing was changed, try again", retryAfterSeconds)
+	}
+	return apiError(err)
+}
+
+func retryable(code int32, reason metav1.StatusReason, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message,
+		Details: &metav1.StatusDetails{RetryAfterSeconds: retryAfterSeconds},
+	}}
+}

@@ -1,0 +1,124 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	core "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/registry/core/pod"
+
+	"github.com/berth-dev/berth/api/berthv1"
+)
+
+// configuration serves schedulerconfigurations: the one object is read and
+// updated, and never goes away.
+type configuration struct {
+	readOnly
+	backend Backend
+}
+
+var _ rest.Patcher = (*configuration)(nil)
+
+// Update implements rest.Updater.
+func (c *configuration) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc, forceAllowCreate bool, options *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
+	return updateIn(ctx, c.store, c.backend, name, info, create, update, forceAllowCreate, options)
+}
+
+// plans answers questions; nothing is stored.
+type plans struct {
+	backend Backend
+	planner Planner // nil: nobody answers
+}
+
+var (
+	_ rest.Creater              = (*plans)(nil)
+	_ rest.Scoper               = (*plans)(nil)
+	_ rest.SingularNameProvider = (*plans)(nil)
+)
+
+// New implements rest.Storage.
+func (p *plans) New() runtime.Object { return new(berthv1.Plan) }
+
+// Destroy implements rest.Storage.
+func (p *plans) Destroy() {}
+
+// NamespaceScoped implements rest.Scoper: a plan may be about several
+// namespaces.
+func (p *plans) NamespaceScoped() bool { return false }
+
+// GetSingularName implements rest.SingularNameProvider.
+func (p *plans) GetSingularName() string { return "plan" }
+
+// ConvertToTable implements rest.TableConvertor.
+func (p *plans) ConvertToTable(ctx context.Context, object, options runtime.Object) (*metav1.Table, error) {
+	return berthTable().ConvertToTable(ctx, object, options)
+}
+
+// maxPlannedPods bounds one question.
+const maxPlannedPods = 10_000
+
+// Create implements rest.Creater.
+func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+	plan, ok := obj.(*berthv1.Plan)
+	if !ok {
+		return nil, badObject("Plan", obj)
+	}
+	switch {
+	case p.planner == nil:
+		return nil, notImplemented("plans on this server")
+	case len(plan.Spec.Pods) == 0:
+		return nil, apierrors.NewBadRequest("a plan asks about the pods in spec.pods, and there are none")
+	case len(plan.Spec.Pods) > maxPlannedPods:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("a plan can ask about at most %d pods", maxPlannedPods))
+	}
+	pods := make([]*corev1.Pod, len(plan.Spec.Pods))
+	for i := range plan.Spec.Pods {
+		finished, err := finishPod(ctx, &plan.Spec.Pods[i])
+		if err != nil {
+			return nil, err
+		}
+		pods[i] = finished
+	}
+	if err := p.backend.ReadIndex(ctx); err != nil {
+		return nil, readError(err)
+	}
+	who := proposal(ctx, nil)
+	status, err := p.planner.Plan(ctx, p.backend.View(), who.User, who.Groups, pods)
+	if err != nil {
+		return nil, readError(err)
+	}
+	plan.Status = *status
+	return plan, nil
+}
+
+// finishPod does to a pod what its creation would do before the state machine
+// sees it: defaults, name, validation.
+func finishPod(ctx context.Context, in *corev1.Pod) (*corev1.Pod, error) {
+	in = in.DeepCopy()
+	legacyscheme.Scheme.Default(in)
+	obj := new(core.Pod)
+	if err := legacyscheme.Scheme.Convert(in, obj, nil); err != nil {
+		return nil, err
+	}
+	if obj.Namespace == "" {
+		obj.Namespace = metav1.NamespaceDefault
+	}
+	strategy := podCreation{pod.Strategy}
+	rest.FillObjectMetaSystemFields(obj)
+	if obj.GenerateName != "" && obj.Name == "" {
+		obj.Name = strategy.GenerateName(obj.GenerateName)
+	}
+	if err := rest.BeforeCreate(strategy, genericapirequest.WithNamespace(ctx, obj.Namespace), obj); err != nil {
+		return nil, err
+	}
+	return versioned[corev1.Pod](obj)
+}

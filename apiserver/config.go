@@ -1,0 +1,70 @@
+package apiserver
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// Config says what a Server serves and how.
+type Config struct {
+	// Backend is required.
+	Backend Backend
+	// Logs and Planner may be nil: their requests are then answered with 501.
+	Logs    Logs
+	Planner Planner
+
+	// Listener accepts plain TCP connections; the server speaks TLS on it and
+	// closes it in the end. Required.
+	Listener net.Listener
+	// TLS is the listener's configuration. Client certificates that it verifies
+	// (tls.VerifyClientCertIfGiven) authenticate: CN is the user, O are the
+	// groups. nil: the server makes itself a certificate that nobody can
+	// verify, and only tokens authenticate.
+	TLS *tls.Config
+	// TokenFile, if not empty, is a CSV file of bearer tokens: token, user, UID
+	// and optionally "group,group".
+	TokenFile string
+	// RootCA is the PEM of the CA that clients verify this API with. It is
+	// published in every new namespace.
+	RootCA string
+
+	// Handlers serve paths that are not of the Kubernetes API, behind the same
+	// authentication. A path that ends with a slash stands for everything
+	// below. /metrics is Kubernetes' own unless it is given here.
+	Handlers map[string]http.Handler
+	// LongRunning are paths, or beginnings of paths that end with a slash, whose
+	// requests may take longer than RequestTimeout.
+	LongRunning []string
+
+	// RequestTimeout ends a request that is not a watch or a stream. Default 60 s.
+	RequestTimeout time.Duration
+	// ShutdownTimeout is how long requests in flight have to end. Default 10 s.
+	ShutdownTimeout time.Duration
+
+	Logger hclog.Logger // required
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Backend == nil || c.Listener == nil || c.Logger == nil {
+		return c, errors.New("the API needs a backend, a listener and a logger")
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = 60 * time.Second
+	}
+	if c.ShutdownTimeout == 0 {
+		c.ShutdownTimeout = 10 * time.Second
+	}
+	if c.TLS == nil {
+		own, err := selfSigned(c.Listener.Addr())
+		if err != nil {
+			return c, err
+		}
+		c.TLS = own
+	}
+	return c, nil
+}

@@ -1,0 +1,39 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
+)
+
+// fakeLogs answers with what it was asked.
+type fakeLogs struct{}
+
+func (fakeLogs) Open(_ context.Context, pod *corev1.Pod, container string, o *corev1.PodLogOptions) (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader(fmt.Sprintf("log of %s/%s %s follow=%v previous=%v\n", pod.Namespace, pod.Name, container, o.Follow, o.Previous))), nil
+}
+
+// fakePlanner places every pod on one node, if Apply would take it.
+type fakePlanner struct{}
+
+func (fakePlanner) Plan(_ context.Context, v *fsm.View, user string, groups []string, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {
+	status := &berthv1.PlanStatus{Revision: v.Revision()}
+	copy := v.Fork()
+	for _, pod := range pods {
+		p := berthv1.PlanPlacement{Pod: berthv1.PodReference{Namespace: pod.Namespace, Name: pod.Name}, Node: "n1"}
+		r := copy.Try(v.TimeUnixNano(), fsm.Proposal{User: user, Groups: groups, Command: &fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}}})[0]
+		if err := r.Err(); err != nil {
+			p.Node, p.Message = "", err.Error()
+		} else {
+			p.Pod.Priority = *r.Object.(*corev1.Pod).Spec.Priority
+		}
+		status.Placements = append(status.Placements, p)
+	}
+	return status, nil
+}

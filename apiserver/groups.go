@@ -1,0 +1,177 @@
+package apiserver
+
+import (
+	"context"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/coordination"
+	core "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/scheduling"
+	"k8s.io/kubernetes/pkg/printers"
+	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
+	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
+	"k8s.io/kubernetes/pkg/registry/coordination/lease"
+	"k8s.io/kubernetes/pkg/registry/core/configmap"
+	"k8s.io/kubernetes/pkg/registry/core/event"
+	"k8s.io/kubernetes/pkg/registry/core/namespace"
+	"k8s.io/kubernetes/pkg/registry/core/node"
+	"k8s.io/kubernetes/pkg/registry/core/pod"
+	"k8s.io/kubernetes/pkg/registry/core/secret"
+	"k8s.io/kubernetes/pkg/registry/core/service"
+	"k8s.io/kubernetes/pkg/registry/core/serviceaccount"
+	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
+
+	// The groups' types, conversions and defaults register themselves in
+	// Kubernetes' scheme.
+	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	_ "k8s.io/kubernetes/pkg/apis/events/install"
+	_ "k8s.io/kubernetes/pkg/apis/policy/install"
+	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// deleteWorkers is how many objects of a collection are deleted at a time,
+// where a deletion is more than one command.
+const deleteWorkers = 8
+
+func never(context.Context, string, runtime.Object, runtime.Object) bool { return false }
+
+// kubernetesTable prints the columns that kubectl users know.
+func kubernetesTable() rest.TableConvertor {
+	return printerstorage.TableConvertor{TableGenerator: printers.NewTableGenerator().With(printersinternal.AddHandlers)}
+}
+
+// groupOf describes a group whose types are in Kubernetes' scheme.
+func groupOf(gv schema.GroupVersion, resources map[string]rest.Storage) genericapiserver.APIGroupInfo {
+	info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
+	info.PrioritizedVersions = []schema.GroupVersion{gv}
+	info.VersionedResourcesStorageMap[gv.Version] = resources
+	return info
+}
+
+// coreGroup is the group without a name. It also gives the events, which are
+// served under two names.
+func (g *registry) coreGroup(logs Logs, rootCA string) (info genericapiserver.APIGroupInfo, events rest.Storage, err error) {
+	table := kubernetesTable()
+	resources := map[string]rest.Storage{}
+	add := func(d description) *served {
+		if err != nil {
+			return nil
+		}
+		d.version, d.table = corev1.SchemeGroupVersion, table
+		var r *served
+		if r, err = g.resource(d); err == nil {
+			resources[d.kind.resource.Resource] = r
+		}
+		return r
+	}
+	pods := add(podDescription())
+	nodes := add(description{
+		kind: nodeKind(), singular: "node", shortNames: []string{"no"},
+		list:  func() runtime.Object { return new(core.NodeList) },
+		attrs: node.GetAttrs, predicate: node.MatchNode,
+	}.by(node.Strategy))
+	namespaces := add(description{
+		kind: namespaceKind(rootCA), singular: "namespace", shortNames: []string{"ns"}, whole: true,
+		list:  func() runtime.Object { return new(core.NamespaceList) },
+		attrs: namespace.GetAttrs, predicate: namespace.MatchNamespace,
+		// Whatever the propagation: a namespace takes what is in it along.
+		erase: func(key string, p fsm.Precondition, _ *metav1.DeleteOptions) fsm.Command {
+			return &fsm.DeleteNamespace{Name: key, Precondition: p}
+		},
+		endsInApply: true,
+	}.by(namespace.Strategy))
+	add(description{
+		kind: eventKind(), singular: "event", shortNames: []string{"ev"},
+		list:  func() runtime.Object { return new(core.EventList) },
+		attrs: event.GetAttrs, predicate: event.Matcher,
+	}.by(event.Strategy))
+	add(description{
+		kind: configMapKind(), singular: "configmap", shortNames: []string{"cm"},
+		list:  func() runtime.Object { return new(core.ConfigMapList) },
+		attrs: configmap.GetAttrs, predicate: configmap.Matcher,
+	}.by(configmap.Strategy))
+	add(description{
+		kind: secretKind(), singular: "secret",
+		list:  func() runtime.Object { return new(core.SecretList) },
+		attrs: secret.GetAttrs, predicate: secret.Matcher,
+	}.by(secret.Strategy))
+	add(description{
+		kind: serviceAccountKind(), singular: "serviceaccount", shortNames: []string{"sa"},
+		list: func() runtime.Object { return new(core.ServiceAccountList) },
+	}.by(serviceaccount.Strategy))
+	services := add(description{
+		kind: serviceKind(), singular: "service", shortNames: []string{"svc"}, categories: []string{"all"},
+		list:  func() runtime.Object { return new(core.ServiceList) },
+		attrs: service.GetAttrs, predicate: service.Matcher,
+	}.by(service.Strategy))
+	if err != nil {
+		return info, nil, err
+	}
+	addPodParts(resources, pods, logs)
+	resources["nodes/status"] = partOf(nodes, node.StatusStrategy)
+	resources["namespaces/status"] = partOf(namespaces, namespace.StatusStrategy)
+	resources["namespaces/finalize"] = partOf(namespaces, namespace.FinalizeStrategy)
+	resources["services/status"] = partOf(services, service.StatusStrategy)
+	return groupOf(corev1.SchemeGroupVersion, resources), resources["events"], nil
+}
+
+func podDescription() description {
+	return description{
+		kind: podKind(), singular: "pod", shortNames: []string{"po"}, categories: []string{"all"}, whole: true,
+		list:   func() runtime.Object { return new(core.PodList) },
+		create: podCreation{pod.Strategy}, update: podChange{pod.Strategy}, remove: pod.Strategy, reset: pod.Strategy,
+		attrs: pod.GetAttrs, predicate: pod.MatchPod,
+		erase: func(key string, p fsm.Precondition, options *metav1.DeleteOptions) fsm.Command {
+			return &fsm.DeletePod{Key: key, Precondition: p, GraceSeconds: options.GracePeriodSeconds}
+		},
+		endsInApply: true,
+	}
+}
+
+func addPodParts(resources map[string]rest.Storage, pods *served, logs Logs) {
+	b := &binding{pods.backend}
+	resources["bindings"] = &bindings{b}
+	resources["pods/binding"] = b
+	resources["pods/eviction"] = &eviction{pods.backend}
+	resources["pods/status"] = partOf(pods, pod.StatusStrategy)
+	resources["pods/log"] = &podLog{backend: pods.backend, logs: logs}
+	resources["pods/ephemeralcontainers"] = &unsupportedPart{partOf(pods, pod.StatusStrategy), "ephemeral containers"}
+	resources["pods/exec"] = &unsupportedStream{"exec", func() runtime.Object { return new(core.PodExecOptions) }}
+	resources["pods/attach"] = &unsupportedStream{"attach", func() runtime.Object { return new(core.PodAttachOptions) }}
+	resources["pods/portforward"] = &unsupportedStream{"port forwarding", func() runtime.Object { return new(core.PodPortForwardOptions) }}
+}
+
+func (g *registry) schedulingGroup() (genericapiserver.APIGroupInfo, error) {
+	r, err := g.resource(description{
+		kind: priorityClassKind(), singular: "priorityclass", shortNames: []string{"pc"},
+		version: schedulingv1.SchemeGroupVersion, table: kubernetesTable(),
+		list: func() runtime.Object { return new(scheduling.PriorityClassList) },
+	}.by(priorityclass.Strategy))
+	return groupOf(schedulingv1.SchemeGroupVersion, map[string]rest.Storage{"priorityclasses": r}), err
+}
+
+func (g *registry) coordinationGroup() (genericapiserver.APIGroupInfo, error) {
+	r, err := g.resource(description{
+		kind: leaseKind(), singular: "lease",
+		version: coordinationv1.SchemeGroupVersion, table: kubernetesTable(),
+		list: func() runtime.Object { return new(coordination.LeaseList) },
+	}.by(lease.Strategy))
+	return groupOf(coordinationv1.SchemeGroupVersion, map[string]rest.Storage{"leases": r}), err
+}
+
+// eventsGroup shows the same events under their newer name.
+func eventsGroup(events rest.Storage) genericapiserver.APIGroupInfo {
+	return groupOf(eventsv1.SchemeGroupVersion, map[string]rest.Storage{"events": events})
+}

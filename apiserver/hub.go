@@ -1,0 +1,276 @@
+package apiserver
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+const (
+	// dispatchBatch is how many changes the hub reads from the feed at once.
+	dispatchBatch = 1024
+	// bookmarkEvery is how often an idle watcher is told how far it is;
+	// bookmarkLag is after how many changes at the latest, so that what a
+	// client resumes from is in the feed still.
+	bookmarkEvery = 15 * time.Second
+	bookmarkLag   = 1 << 16
+	tick          = time.Second
+)
+
+// hub follows the change feed, once for all watchers of a server, and routes
+// each change to those watchers that it may concern. What nobody watches costs
+// one look into a map. A watcher that does not keep up is let go, and catches
+// up from the feed by itself.
+type hub struct {
+	backend Backend
+	pins    *pins
+
+	mu       sync.Mutex
+	position int64 // every change up to this revision has been routed
+	closed   bool
+	groups   map[group]*watchers
+}
+
+// group is what changes are routed by: the table, and the resource in a table
+// of several.
+type group struct{ table, keyPrefix string }
+
+// watchers of one group, by what they confine themselves to.
+type watchers struct {
+	rows  rows
+	every map[*watcher]struct{}
+	by    map[scope]map[*watcher]struct{}
+}
+
+// scope is a part of a group; one of its fields is set.
+type scope struct{ key, namespace, node string }
+
+func newHub(backend Backend, pins *pins) *hub {
+	return &hub{backend: backend, pins: pins, position: backend.Feed().Last(), groups: map[group]*watchers{}}
+}
+
+// run routes changes until the context ends; then every watch ends.
+func (h *hub) run(ctx context.Context) {
+	defer h.close()
+	ticking := make(chan struct{})
+	go func() {
+		defer close(ticking)
+		h.tick(ctx)
+	}()
+	feed := h.backend.Feed()
+	position := h.at()
+	for feed.Wait(ctx, position) == nil {
+		changes, err := feed.After(position, dispatchBatch)
+		if err != nil {
+			// The state was replaced, or the hub fell behind: the watchers
+			// find out for themselves what that means for them.
+			position = feed.Last()
+			h.restart(position)
+			continue
+		}
+		h.route(changes)
+		position = h.at()
+	}
+	<-ticking
+}
+
+func (h *hub) at() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.position
+}
+
+// route hands changes to the watchers that they may concern. It never waits.
+func (h *hub) route(changes []fsm.Change) {
+	if len(changes) == 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range changes {
+		c := &changes[i]
+		if ws, key := h.watching(c); ws != nil {
+			ws.route(&sharedChange{revision: c.Revision, key: key, old: c.Old, new: c.New})
+		}
+	}
+	h.position = changes[len(changes)-1].Revision
+}
+
+// watching finds the group that a change is for, and its key there.
+func (h *hub) watching(c *fsm.Change) (*watchers, string) {
+	if len(h.groups) == 0 {
+		return nil, ""
+	}
+	if c.Table != objectsTable {
+		return h.groups[group{table: c.Table}], c.Key
+	}
+	i := strings.IndexByte(c.Key, '/')
+	return h.groups[group{c.Table, c.Key[:i+1]}], c.Key[i+1:]
+}
+
+func (ws *watchers) route(c *sharedChange) {
+	for w := range ws.every {
+		w.offer(c)
+	}
+	if len(ws.by) == 0 {
+		return
+	}
+	for w := range ws.by[scope{key: c.key}] {
+		w.offer(c)
+	}
+	if i := strings.IndexByte(c.key, '/'); i >= 0 {
+		for w := range ws.by[scope{namespace: c.key[:i]}] {
+			w.offer(c)
+		}
+	}
+	if ws.rows.nodeOf == nil {
+		return
+	}
+	before, after := nodeOf(ws.rows, c.old), nodeOf(ws.rows, c.new)
+	if before != "" {
+		for w := range ws.by[scope{node: before}] {
+			w.offer(c)
+		}
+	}
+	if after != "" && after != before {
+		for w := range ws.by[scope{node: after}] {
+			w.offer(c)
+		}
+	}
+}
+
+func nodeOf(r rows, row any) string {
+	if row == nil {
+		return ""
+	}
+	return r.nodeOf(row)
+}
+
+// attach puts a watcher that has seen everything up to a revision onto the
+// hub's routes. It fails if the hub is already further: the watcher first has to
+// read what is between from the feed.
+func (h *hub) attach(w *watcher, revision int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.position > revision || h.closed {
+		return false
+	}
+	w.input = make(chan item, watcherBuffer)
+	w.after = revision
+	w.attached = true
+	w.told, w.toldAt = revision, time.Now()
+	g := w.group()
+	ws := h.groups[g]
+	if ws == nil {
+		ws = &watchers{rows: w.kind.rows, every: map[*watcher]struct{}{}, by: map[scope]map[*watcher]struct{}{}}
+		h.groups[g] = ws
+	}
+	if w.scope == (scope{}) {
+		ws.every[w] = struct{}{}
+		return true
+	}
+	if ws.by[w.scope] == nil {
+		ws.by[w.scope] = map[*watcher]struct{}{}
+	}
+	ws.by[w.scope][w] = struct{}{}
+	return true
+}
+
+// detach takes a watcher off the routes and closes its input.
+func (h *hub) detach(w *watcher) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.release(w)
+}
+
+func (h *hub) release(w *watcher) {
+	if !w.attached {
+		return
+	}
+	w.attached = false
+	close(w.input)
+	ws := h.groups[w.group()]
+	delete(ws.every, w)
+	if in := ws.by[w.scope]; in != nil {
+		delete(in, w)
+		if len(in) == 0 {
+			delete(ws.by, w.scope)
+		}
+	}
+	if len(ws.every) == 0 && len(ws.by) == 0 {
+		delete(h.groups, w.group())
+	}
+}
+
+// restart lets every watcher look into the feed for itself.
+func (h *hub) restart(position int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.each(func(w *watcher) {
+		w.resume = h.position
+		h.release(w)
+	})
+	h.position = position
+}
+
+// resumeOf is the revision up to which a released watcher was told everything.
+func (h *hub) resumeOf(w *watcher) int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return w.resume
+}
+
+func (h *hub) isClosed() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.closed
+}
+
+func (h *hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	h.each(h.release)
+}
+
+func (h *hub) each(f func(w *watcher)) {
+	for _, ws := range h.groups {
+		for w := range ws.every {
+			f(w)
+		}
+		for _, in := range ws.by {
+			for w := range in {
+				f(w)
+			}
+		}
+	}
+}
+
+// tick sends the bookmarks that are due, and expires pinned views.
+func (h *hub) tick(ctx context.Context) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			h.bookmark(now)
+			h.pins.expire()
+		}
+	}
+}
+
+func (h *hub) bookmark(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.each(func(w *watcher) {
+		if w.bookmarks && (h.position-w.told >= bookmarkLag || now.Sub(w.toldAt) >= bookmarkEvery) {
+			w.told, w.toldAt = h.position, now
+			w.offerItem(item{bookmark: h.position})
+		}
+	})
+}

@@ -1,0 +1,72 @@
+package apiserver
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+	core "k8s.io/kubernetes/pkg/apis/core"
+)
+
+const (
+	// defaultServiceAccount is the one that every namespace has.
+	defaultServiceAccount = "default"
+	// defaultTolerationSeconds is how long a pod stays on a lost node unless it
+	// says otherwise (AD8).
+	defaultTolerationSeconds = 300
+)
+
+// podCreation is upstream's strategy together with what Kubernetes does to new
+// pods in admission and what needs no other object.
+type podCreation struct{ rest.RESTCreateStrategy }
+
+// PrepareForCreate implements rest.RESTCreateStrategy.
+func (s podCreation) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	s.RESTCreateStrategy.PrepareForCreate(ctx, obj)
+	pod := obj.(*core.Pod)
+	if pod.Spec.ServiceAccountName == "" {
+		pod.Spec.ServiceAccountName = defaultServiceAccount
+	}
+	tolerateLostNode(pod)
+}
+
+// podChange is the same for changed pods.
+type podChange struct{ rest.RESTUpdateStrategy }
+
+// PrepareForUpdate implements rest.RESTUpdateStrategy.
+func (s podChange) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	s.RESTUpdateStrategy.PrepareForUpdate(ctx, obj, old)
+	pod, before := obj.(*core.Pod), old.(*core.Pod)
+	// AD4: whoever sends the manifest again does not take the priority away.
+	if pod.Spec.Priority == nil {
+		pod.Spec.Priority = before.Spec.Priority
+	}
+	if pod.Spec.PreemptionPolicy == nil {
+		pod.Spec.PreemptionPolicy = before.Spec.PreemptionPolicy
+	}
+	tolerateLostNode(pod)
+}
+
+// tolerateLostNode adds the default tolerations (AD8), unless the pod has its
+// own for the same taint.
+func tolerateLostNode(pod *core.Pod) {
+	for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		if tolerates(pod, taint) {
+			continue
+		}
+		seconds := int64(defaultTolerationSeconds)
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations, core.Toleration{
+			Key: taint, Operator: core.TolerationOpExists, Effect: core.TaintEffectNoExecute, TolerationSeconds: &seconds,
+		})
+	}
+}
+
+func tolerates(pod *core.Pod, taint string) bool {
+	for _, t := range pod.Spec.Tolerations {
+		if (t.Key == taint || t.Key == "") && (t.Effect == core.TaintEffectNoExecute || t.Effect == "") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,165 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/filters"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/component-base/compatibility"
+	"k8s.io/component-base/version"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// kubernetesVersion is the API that is served.
+const kubernetesVersion = "1.36"
+
+// Requests that are being worked on at a time; what is above waits for its
+// client to try again. The log's own bound on proposals is far below.
+const (
+	maxReads  = 3000
+	maxWrites = 3000
+)
+
+// Server is the API of one server.
+type Server struct {
+	config  Config
+	hub     *hub
+	generic *genericapiserver.GenericAPIServer
+	logger  hclog.Logger
+}
+
+// New sets up the API. Nothing is served before Run.
+func New(config Config) (*Server, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	berth, err := berthScheme()
+	if err != nil {
+		return nil, fmt.Errorf("types of %s: %w", "berth.dev", err)
+	}
+	settings, err := genericConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	setOpenAPI(settings, berth)
+	generic, err := settings.Complete(nil).New("berth", genericapiserver.NewEmptyDelegate())
+	if err != nil {
+		return nil, fmt.Errorf("setting up the API: %w", err)
+	}
+	pins := newPins(time.Now)
+	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins}
+	if err := g.install(generic, berth, config); err != nil {
+		return nil, fmt.Errorf("setting up the API: %w", err)
+	}
+	for path, handler := range config.Handlers {
+		if strings.HasSuffix(path, "/") {
+			generic.Handler.NonGoRestfulMux.HandlePrefix(path, handler)
+		} else {
+			generic.Handler.NonGoRestfulMux.Handle(path, handler)
+		}
+	}
+	return &Server{config: config, hub: g.hub, generic: generic, logger: config.Logger}, nil
+}
+
+// genericConfig is the configuration of upstream's server.
+func genericConfig(config Config) (*genericapiserver.Config, error) {
+	c := genericapiserver.NewConfig(legacyscheme.Codecs)
+	authenticate, err := newAuthenticator(config.TokenFile)
+	if err != nil {
+		return nil, err
+	}
+	c.Authentication.Authenticator = authenticate
+	c.Authorization.Authorizer = authorizer.AuthorizerFunc(authorize)
+	// Nothing calls back, but a configuration must be there.
+	c.LoopbackClientConfig = &restclient.Config{Host: "https://" + config.Listener.Addr().String()}
+	c.ExternalAddress = config.Listener.Addr().String()
+	c.EffectiveVersion = compatibility.NewEffectiveVersionFromString(kubernetesVersion, "", "")
+	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = maxReads, maxWrites
+	c.RequestTimeout = config.RequestTimeout
+	c.LongRunningFunc = longRunning(config.LongRunning)
+	c.EnableProfiling = false
+	c.StorageObjectCountTracker = nil
+	_, own := config.Handlers["/metrics"]
+	c.EnableMetrics = !own
+	return c, nil
+}
+
+// longRunning tells the requests that no timeout ends.
+func longRunning(paths []string) request.LongRunningRequestCheck {
+	basic := filters.BasicLongRunningRequestCheck(
+		sets.NewString("watch", "proxy"),
+		sets.NewString("log", "exec", "attach", "portforward", "proxy"),
+	)
+	return func(r *http.Request, info *request.RequestInfo) bool {
+		for _, p := range paths {
+			if r.URL.Path == p || strings.HasSuffix(p, "/") && strings.HasPrefix(r.URL.Path, p) {
+				return true
+			}
+		}
+		return basic(r, info)
+	}
+}
+
+// install adds every group.
+func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.Scheme, config Config) error {
+	coreInfo, events, err := g.coreGroup(config.Logs, config.RootCA)
+	if err != nil {
+		return err
+	}
+	if err := s.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &coreInfo); err != nil {
+		return err
+	}
+	schedulingInfo, err := g.schedulingGroup()
+	if err != nil {
+		return err
+	}
+	coordinationInfo, err := g.coordinationGroup()
+	if err != nil {
+		return err
+	}
+	eventsInfo := eventsGroup(events)
+	berthInfo, err := g.berthGroup(berth, config.Planner)
+	if err != nil {
+		return err
+	}
+	return s.InstallAPIGroups(&schedulingInfo, &coordinationInfo, &eventsInfo, &berthInfo)
+}
+
+// Run serves until the context ends. Then every watch ends, and requests in
+// flight have Config.ShutdownTimeout to do so.
+func (s *Server) Run(ctx context.Context) error {
+	prepared := s.generic.PrepareRun()
+	hooks, stopHooks := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopHooks()
+	defer s.generic.Destroy()
+	following := make(chan struct{})
+	go func() {
+		defer close(following)
+		s.hub.run(ctx)
+	}()
+	httpServer, err := newHTTPServer(prepared.Handler, s.config.TLS, s.logger)
+	if err != nil {
+		return err
+	}
+	s.generic.RunPostStartHooks(hooks)
+	s.logger.Info("serving the API", "address", s.config.Listener.Addr().String(), "kubernetes", version.Get().GitVersion)
+	err = serve(ctx, httpServer, s.config.Listener, s.config.ShutdownTimeout)
+	<-following
+	return err
+}
+
+// Addr is the address that the server listens on.
+func (s *Server) Addr() net.Addr { return s.config.Listener.Addr() }

@@ -1,0 +1,95 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/net/http2"
+	certutil "k8s.io/client-go/util/cert"
+)
+
+// Limits of a connection; Kubernetes has the same.
+const (
+	maxHeaderBytes    = 1 << 20
+	idleTimeout       = 90 * time.Second
+	readHeaderTimeout = 32 * time.Second
+	streamBufferBytes = 256 << 10
+	maxStreamsPerConn = 250
+)
+
+// selfSigned makes a certificate for a server that was given none.
+func selfSigned(addr net.Addr) (*tls.Config, error) {
+	host, _, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return nil, fmt.Errorf("the listener's address: %w", err)
+	}
+	cert, key, err := certutil.GenerateSelfSignedCertKey(host, nil, []string{"localhost"})
+	if err != nil {
+		return nil, fmt.Errorf("making a certificate: %w", err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("making a certificate: %w", err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}, nil
+}
+
+// newHTTPServer serves a handler over TLS, with HTTP/2.
+func newHTTPServer(handler http.Handler, config *tls.Config, logger hclog.Logger) (*http.Server, error) {
+	s := &http.Server{
+		Handler:           handler,
+		TLSConfig:         config.Clone(),
+		MaxHeaderBytes:    maxHeaderBytes,
+		IdleTimeout:       idleTimeout,
+		ReadHeaderTimeout: readHeaderTimeout,
+		// A failed handshake is the client's trouble, not the server's.
+		ErrorLog: logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	}
+	err := http2.ConfigureServer(s, &http2.Server{
+		IdleTimeout:                  idleTimeout,
+		MaxUploadBufferPerStream:     streamBufferBytes,
+		MaxReadFrameSize:             streamBufferBytes,
+		MaxConcurrentStreams:         maxStreamsPerConn,
+		MaxUploadBufferPerConnection: streamBufferBytes * maxStreamsPerConn,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("setting up HTTP/2: %w", err)
+	}
+	if get := s.TLSConfig.GetConfigForClient; get != nil {
+		s.TLSConfig.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			c, err := get(hello)
+			if c != nil {
+				c = c.Clone()
+				c.NextProtos = s.TLSConfig.NextProtos
+			}
+			return c, err
+		}
+	}
+	return s, nil
+}
+
+// serve runs until the context ends, then stops accepting and lets what is in
+// flight end.
+func serve(ctx context.Context, s *http.Server, l net.Listener, timeout time.Duration) error {
+	failed := make(chan error, 1)
+	go func() { failed <- s.Serve(tls.NewListener(l, s.TLSConfig)) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serving the API on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+	err := s.Shutdown(grace)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("requests were still running after %s: %w", timeout, err), s.Close())
+	}
+	<-failed
+	return err
+}

@@ -1,0 +1,227 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// tables is the storage.Interface of one kind: reads from views of the state
+// machine, writes as commands.
+type tables struct {
+	kind      *kind
+	prefix    string // of the registry's keys, with a slash at both ends
+	backend   Backend
+	pins      *pins
+	hub       *hub
+	attrs     storage.AttrFunc
+	versioner storage.APIObjectVersioner
+}
+
+var _ storage.Interface = (*tables)(nil)
+
+// rowKey turns a key of the registry ("/pods/namespace/name") into one of the
+// table ("namespace/name").
+func (t *tables) rowKey(key string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(key, t.prefix), strings.TrimSuffix(t.prefix, "/"))
+}
+
+// rowPrefix is rowKey for a key that names a namespace or everything.
+func (t *tables) rowPrefix(key string) string {
+	p := t.rowKey(key)
+	if p != "" && !strings.HasSuffix(p, "/") {
+		p += "/"
+	}
+	return p
+}
+
+// Versioner implements storage.Interface.
+func (t *tables) Versioner() storage.Versioner { return t.versioner }
+
+// Get implements storage.Interface. What it gives away is the caller's own.
+func (t *tables) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	v, err := t.viewFor(ctx, opts.ResourceVersion)
+	if err != nil {
+		return err
+	}
+	row, ok := t.kind.rows.get(v, t.rowKey(key))
+	if !ok {
+		if opts.IgnoreNotFound {
+			return runtime.SetZeroValue(out)
+		}
+		return storage.NewKeyNotFoundError(key, v.Revision())
+	}
+	obj, err := t.kind.show(v, row)
+	if err != nil {
+		return err
+	}
+	set(out, obj.DeepCopyObject())
+	return nil
+}
+
+// set stores an object into the one that the registry has made.
+func set(out, obj runtime.Object) {
+	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(obj).Elem())
+}
+
+// viewFor returns a view that is new enough for a resource version: the latest
+// of all for none, any for "0", one not older for another.
+func (t *tables) viewFor(ctx context.Context, resourceVersion string) (*fsm.View, error) {
+	if d := dryRunFrom(ctx); d != nil {
+		return d.copy.View(), nil
+	}
+	switch resourceVersion {
+	case "":
+		if err := t.backend.ReadIndex(ctx); err != nil {
+			return nil, readError(err)
+		}
+		return t.backend.View(), nil
+	case "0":
+		return t.backend.View(), nil
+	}
+	revision, err := t.versioner.ParseResourceVersion(resourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	return t.viewNotOlder(ctx, int64(revision))
+}
+
+// viewNotOlder waits a while for a revision that another server may already
+// have shown to the client.
+func (t *tables) viewNotOlder(ctx context.Context, revision int64) (*fsm.View, error) {
+	v := t.backend.View()
+	if v.Revision() >= revision {
+		return v, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, freshnessTimeout)
+	defer cancel()
+	for v.Revision() < revision {
+		// The feed is appended to after the view is published.
+		if err := t.backend.Feed().Wait(ctx, v.Revision()); err != nil {
+			return nil, storage.NewTooLargeResourceVersionError(uint64(revision), uint64(v.Revision()), retryAfterSeconds)
+		}
+		v = t.backend.View()
+	}
+	return v, nil
+}
+
+// Create implements storage.Interface.
+func (t *tables) Create(ctx context.Context, key string, obj, out runtime.Object, _ uint64) error {
+	if err := t.versioner.PrepareObjectForStorage(obj); err != nil {
+		return err
+	}
+	command, err := t.kind.create(obj)
+	if err != nil {
+		return err
+	}
+	result, err := propose(ctx, t.backend, command)
+	if err != nil {
+		return err
+	}
+	return t.answer(ctx, key, result, out)
+}
+
+// answer copies the row of a result into the object that the registry gives to
+// the client.
+func (t *tables) answer(ctx context.Context, key string, result fsm.Result, out runtime.Object) error {
+	if out == nil {
+		return nil
+	}
+	if result.Object == nil {
+		return apierrors.NewInternalError(fmt.Errorf("the state machine gave no object for %s", key))
+	}
+	obj, err := t.kind.show(t.backend.View(), result.Object)
+	if err != nil {
+		return err
+	}
+	obj = obj.DeepCopyObject()
+	if d := dryRunFrom(ctx); d != nil {
+		metaOf(obj).SetResourceVersion(d.resourceVersion(t.kind, t.rowKey(key)))
+	}
+	set(out, obj)
+	return nil
+}
+
+// Delete implements storage.Interface.
+func (t *tables) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
+	validate storage.ValidateObjectFunc, _ runtime.Object, _ storage.DeleteOptions,
+) error {
+	if t.kind.remove == nil {
+		return apierrors.NewMethodNotSupported(t.kind.resource, "delete")
+	}
+	pre, err := precondition(preconditions)
+	if err != nil {
+		return err
+	}
+	if validate != nil {
+		current := reflect.New(reflect.TypeOf(out).Elem()).Interface().(runtime.Object)
+		if err := t.Get(ctx, key, storage.GetOptions{ResourceVersion: "0"}, current); err != nil {
+			return err
+		}
+		if err := validate(ctx, current); err != nil {
+			return err
+		}
+	}
+	result, err := propose(ctx, t.backend, t.kind.remove(t.rowKey(key), pre))
+	if apierrors.IsNotFound(err) {
+		return storage.NewKeyNotFoundError(key, result.Revision)
+	}
+	if err != nil {
+		return err
+	}
+	return t.answer(ctx, key, result, out)
+}
+
+func precondition(p *storage.Preconditions) (fsm.Precondition, error) {
+	var pre fsm.Precondition
+	if p == nil {
+		return pre, nil
+	}
+	if p.UID != nil {
+		pre.UID = string(*p.UID)
+	}
+	if p.ResourceVersion != nil {
+		revision, err := strconv.ParseInt(*p.ResourceVersion, 10, 64)
+		if err != nil || revision <= 0 {
+			return pre, apierrors.NewBadRequest(fmt.Sprintf("the resourceVersion of the precondition is not one: %q", *p.ResourceVersion))
+		}
+		pre.Revision = revision
+	}
+	return pre, nil
+}
+
+// Stats implements storage.Interface.
+func (t *tables) Stats(context.Context) (storage.Stats, error) {
+	n := int64(0)
+	t.kind.rows.scan(t.backend.View(), "", "", func(string, any) bool {
+		n++
+		return true
+	})
+	return storage.Stats{ObjectCount: n}, nil
+}
+
+// ReadinessCheck implements storage.Interface.
+func (t *tables) ReadinessCheck() error { return nil }
+
+// RequestWatchProgress implements storage.Interface: the hub sends bookmarks
+// by itself.
+func (t *tables) RequestWatchProgress(context.Context) error { return nil }
+
+// GetCurrentResourceVersion implements storage.Interface.
+func (t *tables) GetCurrentResourceVersion(context.Context) (uint64, error) {
+	return uint64(t.backend.View().Revision()), nil
+}
+
+// EnableResourceSizeEstimation implements storage.Interface.
+func (t *tables) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
+
+// CompactRevision implements storage.Interface.
+func (t *tables) CompactRevision() int64 { return t.backend.Feed().First() }
