@@ -1,0 +1,248 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/server"
+	"github.com/berth-dev/berth/worker/runtime/fake"
+)
+
+// DevConfig says what a development cluster is made of.
+type DevConfig struct {
+	// DataDir is kept between runs: a cluster that is started again from it
+	// goes on where it was.
+	DataDir string
+	Version string
+	Servers int
+	Workers int
+	// Runtime of the workers: "process" or "fake".
+	Runtime string
+	// Capacity of every worker; what it leaves out is the machine's.
+	Capacity corev1.ResourceList
+	// HTTPPort is the first server's API port; 0 takes a free one.
+	HTTPPort  int
+	Scheduler *berthv1.SchedulerConfiguration
+	Consensus server.Consensus
+	Logger    hclog.Logger
+}
+
+// Dev is a running development cluster: all of it in this process, on the
+// loopback interface, with an authority of its own.
+type Dev struct {
+	config DevConfig
+	ca     *pki.CA
+	agents []*Agent
+	cancel context.CancelFunc
+	done   chan struct{} // the shared timeline of fake containers has ended
+}
+
+// devUser is who the development cluster's client is.
+const devUser = "dev"
+
+// StartDev starts a development cluster and waits until it has a leader and all
+// its nodes are ready.
+func StartDev(ctx context.Context, c DevConfig) (*Dev, error) {
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Servers < 1 {
+		return nil, errors.New("a cluster needs a server")
+	}
+	d := &Dev{config: c, done: make(chan struct{})}
+	run, cancel := context.WithCancel(context.Background())
+	d.cancel = cancel
+	timeline := fake.NewTimeline(nil)
+	go func() {
+		defer close(d.done)
+		timeline.Run(run)
+	}()
+	if err := d.start(ctx, timeline); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the development cluster: %w", err), d.Stop(ctx))
+	}
+	return d, nil
+}
+
+func (d *Dev) start(ctx context.Context, timeline *fake.Timeline) error {
+	var err error
+	if d.ca, err = devCA(filepath.Join(d.config.DataDir, "ca")); err != nil {
+		return err
+	}
+	ports, err := devPorts(filepath.Join(d.config.DataDir, "ports"), d.config.Servers)
+	if err != nil {
+		return err
+	}
+	if d.config.HTTPPort != 0 {
+		ports[0].HTTP = d.config.HTTPPort
+	}
+	var join []string
+	for i := range d.config.Servers {
+		c, err := d.member(pki.Server, fmt.Sprintf("server-%d", i+1), join)
+		if err != nil {
+			return err
+		}
+		c.Ports = ports[i]
+		c.Server = &ServerPart{
+			BootstrapExpect: d.config.Servers, Scheduler: d.config.Scheduler, Consensus: d.config.Consensus,
+		}
+		a, err := Start(ctx, c)
+		if err != nil {
+			return err
+		}
+		d.agents = append(d.agents, a)
+		join = append(join, a.GossipAddr())
+	}
+	for i := range d.config.Workers {
+		c, err := d.member(pki.Worker, fmt.Sprintf("worker-%d", i+1), join)
+		if err != nil {
+			return err
+		}
+		c.Worker = &WorkerPart{Runtime: d.config.Runtime, Capacity: d.config.Capacity, Timeline: timeline}
+		a, err := Start(ctx, c)
+		if err != nil {
+			return err
+		}
+		d.agents = append(d.agents, a)
+	}
+	return d.waitReady(ctx)
+}
+
+// devRetry is how often a member of a development cluster looks for the others.
+const devRetry = time.Second
+
+func (d *Dev) member(kind pki.Kind, name string, join []string) (Config, error) {
+	source, err := d.issue(kind, name)
+	return Config{
+		Name: name, Version: d.config.Version, DataDir: filepath.Join(d.config.DataDir, name),
+		BindAddr: "127.0.0.1", Join: join, RetryInterval: devRetry,
+		TLS: source, CA: d.ca.CertPEM(), Logger: d.config.Logger,
+	}, err
+}
+
+func (d *Dev) issue(kind pki.Kind, name string) (*pki.Source, error) {
+	pair, err := d.ca.Issue(time.Now(), pki.Request{
+		Kind: kind, Name: name, DNSNames: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pki.FromPEM(d.ca.CertPEM(), pair)
+}
+
+// devCA opens the authority of a development cluster, or makes it.
+func devCA(dir string) (*pki.CA, error) {
+	if _, err := os.Stat(filepath.Join(dir, pki.CAFile)); err == nil {
+		return pki.LoadCA(dir)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return pki.CreateCA(dir, pki.DefaultCAValidity, false)
+}
+
+// waitReady returns once the servers agree on a leader and know every worker as
+// ready.
+func (d *Dev) waitReady(ctx context.Context) error {
+	for {
+		ready, err := d.ready()
+		if ready || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the cluster: %w", ctx.Err())
+		case <-time.After(readyPoll):
+		}
+	}
+}
+
+const readyPoll = 20 * time.Millisecond
+
+func (d *Dev) ready() (bool, error) {
+	for _, s := range d.Servers() {
+		select {
+		case err := <-s.Fatal():
+			return false, err
+		default:
+		}
+		view := s.View()
+		if _, ok := view.Namespaces.Get("default"); !ok || view.Nodes.Len() < d.config.Workers {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Servers are the cluster's servers, the first one first.
+func (d *Dev) Servers() []*server.Server {
+	var out []*server.Server
+	for _, a := range d.agents {
+		if a.server != nil {
+			out = append(out, a.server)
+		}
+	}
+	return out
+}
+
+// Leader is the server that leads, nil while there is none.
+func (d *Dev) Leader() *server.Server {
+	for _, s := range d.Servers() {
+		if s.IsLeader() {
+			return s
+		}
+	}
+	return nil
+}
+
+// CA is the PEM of the cluster's authority.
+func (d *Dev) CA() []byte { return d.ca.CertPEM() }
+
+// Source is a certificate of the cluster, for members that are started beside
+// it.
+func (d *Dev) Source(kind pki.Kind, name string) (*pki.Source, error) { return d.issue(kind, name) }
+
+// Client makes a client certificate for an administrator.
+func (d *Dev) Client() (pki.Pair, error) {
+	return d.ca.Issue(time.Now(), pki.Request{Kind: pki.Client, Name: devUser, Groups: []string{"system:masters"}})
+}
+
+// Fatal tells why the cluster can not go on: the first server that had to give
+// up.
+func (d *Dev) Fatal(ctx context.Context) <-chan error {
+	out := make(chan error, 1)
+	for _, s := range d.Servers() {
+		go func() {
+			select {
+			case err := <-s.Fatal():
+				select {
+				case out <- err:
+				default:
+				}
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return out
+}
+
+// Stop ends the cluster. Pods of the process runtime go on running and are
+// found again.
+func (d *Dev) Stop(ctx context.Context) error {
+	var errs []error
+	for i := len(d.agents) - 1; i >= 0; i-- {
+		errs = append(errs, d.agents[i].Stop(ctx))
+	}
+	d.cancel()
+	<-d.done
+	return errors.Join(errs...)
+}
