@@ -87,9 +87,12 @@ func (c *Core) refusal(p *podState, usage model.Usage) *verdict {
 			return &verdict{r.Kind.String(), fmt.Sprintf("Predicate %s failed: %s", r.Kind, r.Text())}
 		}
 	}
+	if !c.labelsKnown {
+		return nil
+	}
 	for _, r := range model.CheckNode(p.class, c.node) {
 		// Taints and cordons concern placement; what is bound stays until its eviction.
-		if r.Kind == model.NodeAffinity || r.Kind == model.NodeName {
+		if r.Kind == model.NodeAffinity {
 			return &verdict{r.Kind.String(), fmt.Sprintf("Predicate %s failed: %s", r.Kind, r.Text())}
 		}
 	}

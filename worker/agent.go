@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/worker/runtime"
@@ -172,6 +173,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.locked(func() { a.core.Adopt(pods, now) })
 	a.registering.wanted = true
 	first := true
+	var kept []types.UID // volumes from before
+	if a.opts.Volumes != nil {
+		kept = a.opts.Volumes.pods()
+	}
 	for {
 		a.act(ctx, a.clock.Now())
 		timer := a.timer()
@@ -187,8 +192,11 @@ func (a *Agent) Run(ctx context.Context) error {
 			if as.Full && !first {
 				a.registering.wanted = true // a new connection, perhaps to servers that forgot the node
 			}
-			first = false
 			a.locked(func() { a.core.Assign(as, a.clock.Now()) })
+			if first {
+				a.dropVolumes(kept)
+			}
+			first = false
 		case <-a.inputs.wake:
 		case <-fired:
 		}
@@ -206,6 +214,28 @@ func (a *Agent) drain(now time.Time) bool {
 		}
 	})
 	return len(items) > 0
+}
+
+// dropVolumes removes the volumes of pods that went away while no agent ran.
+func (a *Agent) dropVolumes(kept []types.UID) {
+	var gone []types.UID
+	a.locked(func() {
+		for _, uid := range kept {
+			if a.core.pods[uid] == nil {
+				gone = append(gone, uid)
+			}
+		}
+	})
+	if len(gone) == 0 {
+		return
+	}
+	a.spawn(func() {
+		for _, uid := range gone {
+			if err := a.opts.Volumes.remove(uid); err != nil {
+				a.log.Warn("the volumes of a pod that is gone could not be removed", "pod", uid, "error", err)
+			}
+		}
+	})
 }
 
 func stopTimer(t clock.Timer) {

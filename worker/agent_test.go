@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -18,9 +19,15 @@ import (
 
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
+	"github.com/berth-dev/berth/worker/runtime/process"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if process.IsShim(os.Args) {
+		os.Exit(process.ShimMain(os.Args))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // servers is an uplink that keeps what it is told.
 type servers struct {

@@ -46,6 +46,8 @@ type Core struct {
 	inReport []*podState
 	actions  []Action
 	synced   bool
+	// labelsKnown: node is the servers' object; users may have labelled it.
+	labelsKnown bool
 	revision int64
 }
 
@@ -91,6 +93,7 @@ func (c *Core) Assign(a Assignment, now time.Time) {
 		n := a.Node.DeepCopy()
 		n.Status.Allocatable = c.node.Status.Allocatable
 		c.setNode(n)
+		c.labelsKnown = true
 	}
 	first := !c.synced
 	c.synced = true

@@ -54,6 +54,9 @@ func (a *Agent) Logs(ctx context.Context, pod types.UID, container string, o Log
 		ro.Since = now.Add(-time.Duration(*o.SinceSeconds) * time.Second)
 	}
 	rc, err := a.runtime.Logs(ctx, id, ro)
+	if errors.Is(err, runtime.ErrNotFound) {
+		return nil, fmt.Errorf("%w: those of container %q are not kept any more", ErrNoLogs, container)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("logs of container %s: %w", container, err)
 	}

@@ -73,7 +73,7 @@ func (b *bench) run(d *datadriven.TestData) {
 		for _, a := range d.CmdArgs {
 			pods = append(pods, b.pods[a.Key])
 		}
-		b.core.Assign(Assignment{Full: true, Pods: pods}, b.clock.Now())
+		b.core.Assign(Assignment{Full: true, Pods: pods, Node: b.node}, b.clock.Now())
 	case "condition":
 		pod := b.change(d)
 		var kind, status string
@@ -190,7 +190,7 @@ func (b *bench) assignPods(pods ...*corev1.Pod) {
 	for _, p := range pods {
 		b.pods[p.Name] = p
 	}
-	b.core.Assign(Assignment{Pods: pods}, b.clock.Now())
+	b.core.Assign(Assignment{Pods: pods, Node: b.node}, b.clock.Now())
 }
 
 // settle lets everything happen that happens at this moment.

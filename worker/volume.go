@@ -156,6 +156,21 @@ func (v *Volumes) remove(pod types.UID) error {
 	return nil
 }
 
+// pods lists the pods that there are directories for.
+func (v *Volumes) pods() []types.UID {
+	entries, err := os.ReadDir(v.Root)
+	if err != nil {
+		return nil // nothing was kept yet
+	}
+	var out []types.UID
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, types.UID(e.Name()))
+		}
+	}
+	return out
+}
+
 type volumeFile struct {
 	data []byte
 	mode *int32

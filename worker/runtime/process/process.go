@@ -240,7 +240,11 @@ func (r *Runtime) Remove(_ context.Context, pod types.UID) error {
 		}
 	}
 	dir := r.podDir(pod)
-	err := errors.Join(os.RemoveAll(filepath.Join(dir, "containers")), os.RemoveAll(filepath.Join(dir, podFile)))
+	// The record goes last: without it nobody would look for the rest again.
+	err := os.RemoveAll(filepath.Join(dir, "containers"))
+	if err == nil {
+		err = os.RemoveAll(filepath.Join(dir, podFile))
+	}
 	if err != nil {
 		return fmt.Errorf("removing pod %s: %w", pod, err)
 	}

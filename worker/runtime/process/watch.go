@@ -215,8 +215,16 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 	var adopted []func()
 	for _, e := range entries {
 		b, err := os.ReadFile(filepath.Join(r.opts.Root, e.Name(), podFile))
+		if os.IsNotExist(err) {
+			// The agent ended before the pod's first container was begun, or while the pod was being removed.
+			if err := r.Remove(context.Background(), types.UID(e.Name())); err != nil {
+				r.log.Warn("what is left of a pod could not be removed", "pod", e.Name(), "error", err)
+			}
+			continue
+		}
 		if err != nil {
-			continue // not a pod's, or one whose first container did not come to start
+			r.log.Error("a pod's record cannot be read; its containers are left alone", "pod", e.Name(), "error", err)
+			continue
 		}
 		pod := &corev1.Pod{}
 		if err := pod.Unmarshal(b); err != nil {

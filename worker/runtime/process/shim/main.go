@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	goruntime "runtime"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -52,6 +53,7 @@ func Main(args []string) int {
 	if err != nil {
 		return 1
 	}
+	debug.FreeOSMemory() // what the binary's other parts took at their initialization is garbage here
 	exit := s.reap()
 	exit.StartedAt = state.StartedAt
 	s.finish(exit)
