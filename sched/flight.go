@@ -22,7 +22,7 @@ type flight struct {
 	victims    []types.UID // of a preemption
 	nomination *nomination // of a preemption
 	ends       []types.UID // nominations that the decision ends (NM3, NM7)
-	anchored   bool        // counted in its node's unsettled
+	anchored   bool        // counted in its node's unsettled; not while its plan is being made
 }
 
 type flightKind uint8
@@ -47,9 +47,9 @@ func (s *Scheduler) lay(f *flight) {
 		if _, there := v.pods[f.uid]; there {
 			return // the state shows it already
 		}
-		f.pod = &pod{uid: f.uid, key: f.key, class: f.class, priority: f.priority, start: model.NeverStarted, slot: v.slot(f.node)}
+		f.pod = &pod{uid: f.uid, key: f.key, class: f.class, priority: f.priority, start: model.NeverStarted,
+			slot: v.slot(f.node), evicting: s.evicting[f.uid]}
 		v.addPod(f.pod)
-		s.anchor(f.node, 1)
 	case flightPreempt:
 		f.nomination = &nomination{uid: f.uid, node: f.node, class: f.class, priority: f.priority}
 		h := v.holdOf(f.uid)
@@ -58,8 +58,6 @@ func (s *Scheduler) lay(f *flight) {
 		for _, uid := range f.victims {
 			s.setEvicting(uid, 1)
 		}
-		s.anchor(f.node, 1)
-		f.anchored = true
 	}
 }
 
@@ -70,7 +68,6 @@ func (s *Scheduler) lift(f *flight) {
 	if f.pod != nil {
 		v.removePod(f.pod)
 		f.pod = nil
-		s.anchor(f.node, -1)
 	}
 	if f.nomination != nil {
 		if h := v.holdOf(f.uid); h.assumed == f.nomination {
@@ -86,9 +83,7 @@ func (s *Scheduler) lift(f *flight) {
 		h.hidden--
 		v.settleHold(uid, h)
 	}
-	if f.anchored {
-		s.anchor(f.node, -1)
-	}
+	s.unanchor(f)
 }
 
 // setEvicting counts the unsettled preemptions that evict a pod.
@@ -96,21 +91,34 @@ func (s *Scheduler) setEvicting(uid types.UID, by int32) {
 	if s.evicting[uid] += by; s.evicting[uid] == 0 {
 		delete(s.evicting, uid)
 	}
-	if p, ok := s.view.pods[uid]; ok {
+	p, ok := s.view.pods[uid]
+	if f, flying := s.flights[uid]; !ok && flying && f.pod != nil {
+		p, ok = f.pod, true // bound and evicted by decisions that are both unsettled
+	}
+	if ok {
 		p.evicting = s.evicting[uid]
 		s.view.touch(p.slot)
 	}
 }
 
-// anchor counts the unsettled decisions that lie over a node.
-func (s *Scheduler) anchor(name string, by int32) {
-	slot := s.view.slot(name)
-	n := &s.view.nodes[slot]
-	n.unsettled += by
-	switch n.unsettled {
-	case 0:
+// anchor notes that the decision lies over its node and that the state does not show it yet.
+func (s *Scheduler) anchor(f *flight) {
+	if f.kind == flightFail || f.kind == flightBind && f.pod == nil {
+		return
+	}
+	f.anchored = true
+	slot := s.view.slot(f.node)
+	s.view.nodes[slot].unsettled++
+	s.anchors[slot] = struct{}{}
+}
+
+func (s *Scheduler) unanchor(f *flight) {
+	if !f.anchored {
+		return
+	}
+	f.anchored = false
+	slot := s.view.slot(f.node)
+	if s.view.nodes[slot].unsettled--; s.view.nodes[slot].unsettled == 0 {
 		delete(s.anchors, slot)
-	case by:
-		s.anchors[slot] = struct{}{}
 	}
 }

@@ -74,6 +74,7 @@ func (s *Scheduler) load(state *fsm.View) {
 	for _, p := range s.plans {
 		for _, f := range p.flights {
 			s.lay(f)
+			s.anchor(f)
 		}
 	}
 }
@@ -148,11 +149,11 @@ func (s *Scheduler) landed(obj *corev1.Pod, slot int32) *pod {
 		f.pod = nil
 		if p.slot == slot {
 			v.pods[obj.UID] = p
-			s.anchor(f.node, -1)
+			s.unanchor(f)
 			return p
 		}
 		v.removePod(p)
-		s.anchor(f.node, -1)
+		s.unanchor(f)
 	}
 	p := newPod(obj, s.classOf(obj))
 	p.slot, p.evicting = slot, s.evicting[obj.UID]

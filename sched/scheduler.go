@@ -27,8 +27,9 @@ type Scheduler struct {
 	anchors  map[int32]struct{} // slots with unsettled decisions
 
 	step      uint64
-	work      int   // nodes looked at in this step
-	heldSince int64 // time of the step since which some failure has been held back; 0: none
+	stepStart uint64 // position of the log when the step began
+	work      int    // nodes looked at in this step
+	heldSince int64  // time of the step since which some failure has been held back; 0: none
 	draining  bool
 }
 

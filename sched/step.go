@@ -42,6 +42,7 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 	}
 	s.draining = false
 	s.step++
+	s.stepStart = s.view.log.head()
 	s.work = 0
 	config := state.SchedulerConfig()
 	p := &pass{
@@ -59,6 +60,9 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 	s.hold(p, nowUnixNano)
 	if p.plan.Decisions == 0 {
 		return nil
+	}
+	for _, f := range p.plan.flights {
+		s.anchor(f)
 	}
 	s.plans = append(s.plans, p.plan)
 	return p.plan
@@ -219,9 +223,9 @@ func (s *Scheduler) alternatives(e *evictions, chosen, start int32, b *board) *b
 	return a
 }
 
-// fail parks the pod, unless the failure hangs on decisions that may yet be refused: then the pod stays where it is in
-// the queue and is looked at again when they are settled. So no pod is ever parked for a reason that never came true,
-// and nothing has to wake it.
+// fail parks the pod, unless the failure hangs on decisions of earlier plans that may yet be refused: then the pod stays
+// where it is in the queue and is looked at again when they are settled. So no pod is ever parked for a reason that never
+// came true, and nothing has to wake it.
 func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *flight {
 	if s.dependsOnUnsettled(b, p.preempt) {
 		p.held++

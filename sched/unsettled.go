@@ -3,11 +3,12 @@ package sched
 import "github.com/berth-dev/berth/model"
 
 // dependsOnUnsettled says whether a pod of the class, for which no node has room as things will be if every unsettled
-// decision holds, could find room if some of them were refused. It errs on the side of yes. Only nodes with unsettled
+// decision holds, could find room if some of those in earlier plans were refused. (Those of the same plan do not matter:
+// when one of them is refused, so are the plan's failures.) It errs on the side of yes. Only nodes with unsettled
 // decisions can make the difference, and of those only the ones that changed since the last time they did not.
 func (s *Scheduler) dependsOnUnsettled(b *board, preempt bool) bool {
-	if b.waitsStep == s.step && b.waitsFor {
-		return true
+	if b.waitsStep == s.step {
+		return b.waitsFor
 	}
 	could := false
 	if b.waitsFor || b.waitsStep == 0 {
@@ -19,7 +20,7 @@ func (s *Scheduler) dependsOnUnsettled(b *board, preempt bool) bool {
 			could = could || s.view.nodes[slot].unsettled > 0 && s.couldTake(slot, b, preempt)
 		})
 	}
-	b.waitsFor, b.waitsStep, b.clearedAt = could, s.step, s.view.log.head()
+	b.waitsFor, b.waitsStep, b.clearedAt = could, s.step, s.stepStart
 	return could
 }
 

@@ -72,34 +72,35 @@ func WhatIf(state *fsm.View, asker Asker, pods []*corev1.Pod) []Placement {
 		if plan == nil {
 			break
 		}
-		fork.Try(now, fsm.Proposal{Command: plan.Command})
+		applied := fork.Try(now, fsm.Proposal{Command: plan.Command})[0]
 		s.Settle(plan)
-		note(plan.Command, open)
+		note(plan.Command, applied.Plan, open)
 	}
 	return out
 }
 
-// note takes down what a plan decided about the pods that are still open. The plan was applied to the state that it was
-// made for, so none of it was refused.
-func note(c *fsm.ApplyPlan, open map[string]*Placement) {
-	for _, d := range c.Bindings {
-		if o, ok := open[d.Key]; ok {
-			o.Node, o.Message = d.Node, ""
-			delete(open, d.Key)
+// note takes down what a plan decided about the pods that are still open. What was refused is decided again.
+func note(c *fsm.ApplyPlan, result *fsm.PlanResult, open map[string]*Placement) {
+	refused := map[string]bool{}
+	for _, r := range result.Refused {
+		refused[r.Key] = true
+	}
+	settle := func(key string, answer func(*Placement)) {
+		if o, ok := open[key]; ok && !refused[key] {
+			o.Message = ""
+			answer(o)
+			delete(open, key)
 		}
 	}
+	for _, d := range c.Bindings {
+		settle(d.Key, func(o *Placement) { o.Node = d.Node })
+	}
 	for _, d := range c.Preemptions {
-		if o, ok := open[d.Key]; ok {
-			o.NominatedNode, o.Victims, o.Message, o.Diagnosis = d.Node, d.Victims, "", d.Diagnosis
-			delete(open, d.Key)
-		}
+		settle(d.Key, func(o *Placement) { o.NominatedNode, o.Victims, o.Diagnosis = d.Node, d.Victims, d.Diagnosis })
 	}
 	for _, d := range c.Failures {
 		for _, ref := range d.Pods {
-			if o, ok := open[ref.Key]; ok {
-				o.Message, o.Diagnosis = d.Diagnosis.Message, d.Diagnosis
-				delete(open, ref.Key)
-			}
+			settle(ref.Key, func(o *Placement) { o.Message, o.Diagnosis = d.Diagnosis.Message, d.Diagnosis })
 		}
 	}
 }
