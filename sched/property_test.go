@@ -274,7 +274,15 @@ func TestPipeline(t *testing.T) {
 		w := newWorld(t, nodes)
 		var under []*Plan
 		for range rapid.IntRange(5, 40).Draw(t, "turns") {
-			switch rapid.IntRange(0, 4).Draw(t, "turn") {
+			switch rapid.IntRange(0, 6).Draw(t, "turn") {
+			case 5: // the feed was lost
+				w.sched.load(w.state.View())
+			case 6: // too many classes for memory, and changes long gone
+				clear(w.sched.boards)
+				clear(w.sched.costs)
+				if w.sched.view != nil {
+					w.sched.view.log.keep = -8 * nodes
+				}
 			case 0, 1:
 				if p := w.sched.Step(w.now, rapid.IntRange(1, 4).Draw(t, "max")); p != nil {
 					under = append(under, p)

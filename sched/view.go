@@ -106,7 +106,10 @@ type hold struct {
 }
 
 func newView() *View {
-	return &View{byName: map[string]int32{}, pods: map[types.UID]*pod{}, noms: map[types.UID]*hold{}}
+	return &View{
+		byName: map[string]int32{}, pods: map[types.UID]*pod{}, noms: map[types.UID]*hold{},
+		log: changeLog{keep: 1024},
+	}
 }
 
 // slot returns the node's slot and makes an empty one for a name not seen before.
@@ -275,10 +278,11 @@ func (n *node) usageFor(priority int32, scratch *model.Usage) *model.Usage {
 type changeLog struct {
 	slots []int32
 	first uint64 // position of slots[0]
+	keep  int    // entries kept beyond eight a node
 }
 
 func (l *changeLog) add(slot int32, nodes int) uint64 {
-	if len(l.slots) > 8*nodes+1024 {
+	if len(l.slots) > 8*nodes+l.keep {
 		half := len(l.slots) / 2
 		l.first += uint64(half)
 		l.slots = append(l.slots[:0], l.slots[half:]...)
