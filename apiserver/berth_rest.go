@@ -74,7 +74,7 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 	}
 	switch {
 	case p.planner == nil:
-		return nil, notImplemented("plans on this server")
+		return nil, notImplemented("plans")
 	case len(plan.Spec.Pods) == 0:
 		return nil, apierrors.NewBadRequest("a plan asks about the pods in spec.pods, and there are none")
 	case len(plan.Spec.Pods) > maxPlannedPods:

@@ -113,9 +113,10 @@ func (g *registry) coreGroup(logs Logs, rootCA string) (info genericapiserver.AP
 	}.by(serviceaccount.Strategy))
 	services := add(description{
 		kind: serviceKind(), singular: "service", shortNames: []string{"svc"}, categories: []string{"all"},
-		list:  func() runtime.Object { return new(core.ServiceList) },
+		list:   func() runtime.Object { return new(core.ServiceList) },
+		create: serviceCreation{service.Strategy}, update: serviceChange{service.Strategy}, remove: service.Strategy, reset: service.Strategy,
 		attrs: service.GetAttrs, predicate: service.Matcher,
-	}.by(service.Strategy))
+	})
 	if err != nil {
 		return info, nil, err
 	}

@@ -87,7 +87,7 @@ func (l *podLog) Get(ctx context.Context, name string, opts runtime.Object) (run
 	}
 	switch {
 	case l.logs == nil:
-		return nil, notImplemented("logs on this server")
+		return nil, notImplemented("container logs")
 	case pod.Spec.NodeName == "":
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s is not on a node yet, so it has no log", name))
 	}

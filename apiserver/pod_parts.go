@@ -200,6 +200,6 @@ func (u *unsupportedPart) Update(context.Context, string, rest.UpdatedObjectInfo
 func notImplemented(what string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: "NotImplemented",
-		Message: fmt.Sprintf("Berth does not support %s", what),
+		Message: fmt.Sprintf("this version of Berth does not support %s", what),
 	}}
 }

@@ -15,15 +15,10 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/filters"
 	restclient "k8s.io/client-go/rest"
-	"k8s.io/component-base/compatibility"
-	"k8s.io/component-base/version"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/hashicorp/go-hclog"
 )
-
-// kubernetesVersion is the API that is served.
-const kubernetesVersion = "1.36"
 
 // Requests that are being worked on at a time; what is above waits for its
 // client to try again. The log's own bound on proposals is far below.
@@ -86,7 +81,7 @@ func genericConfig(config Config) (*genericapiserver.Config, error) {
 	// Nothing calls back, but a configuration must be there.
 	c.LoopbackClientConfig = &restclient.Config{Host: "https://" + config.Listener.Addr().String()}
 	c.ExternalAddress = config.Listener.Addr().String()
-	c.EffectiveVersion = compatibility.NewEffectiveVersionFromString(kubernetesVersion, "", "")
+	c.EffectiveVersion = newServedVersion()
 	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = maxReads, maxWrites
 	c.RequestTimeout = config.RequestTimeout
 	c.LongRunningFunc = longRunning(config.LongRunning)
@@ -155,7 +150,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.generic.RunPostStartHooks(hooks)
-	s.logger.Info("serving the API", "address", s.config.Listener.Addr().String(), "kubernetes", version.Get().GitVersion)
+	s.logger.Info("serving the API", "address", s.config.Listener.Addr().String(), "kubernetes", kubernetesGitVersion)
 	err = serve(ctx, httpServer, s.config.Listener, s.config.ShutdownTimeout)
 	<-following
 	return err
