@@ -80,13 +80,26 @@ func (h *help) usageFrom(priority int32) *model.Usage {
 }
 
 // withNominations adds what the nominations to the node of at least a priority
-// will use (NM4), but for the pod's own.
+// will use (NM4), but for the pod's own. A pod that is nominated to the node
+// itself does not count those of its own priority that were made after it:
+// they were made with its room left free.
 func (v *View) withNominations(u model.Usage, node string, priority int32, self string) model.Usage {
+	own, nominated := v.Nominations.Get(self)
+	nominated = nominated && own.Node == node
 	v.NominationsOnNode(node, func(n *Nomination) bool {
-		if n.Priority >= priority && n.Key() != self {
+		switch {
+		case n.Priority < priority || n.Key() == self:
+		case nominated && n.Priority == priority && own.FirstRevision < n.FirstRevision:
+		default:
 			u = u.With(n.class)
 		}
 		return true
 	})
 	return u
+}
+
+// hasRoomFor says whether a nominated pod fits its node as things are.
+func (h *help) hasRoomFor(n *Nomination) bool {
+	u := h.view.withNominations(*h.view.Usage(n.Node), n.Node, n.Priority, n.Key())
+	return model.Fits(n.class, h.node, h.offer, &u)
 }

@@ -117,7 +117,7 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 		remove(tx, v.Preemptions, oldest)
 	}
 	put(tx, v.Nominations, key, &Nomination{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.revision + 1,
 		Node: d.Node, Priority: model.Priority(pod), Victims: waiting,
 		DeadlineUnixNano: deadline, Preemption: recordKey,
 		class: v.cache.class(pod),

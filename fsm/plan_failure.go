@@ -40,9 +40,11 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) string {
 	switch {
 	case d.Error:
 		state = berthv1.QueueBackoff
+	case nominated && tx.view.fitsNominated(n): // QU8: an event in flight
+		state = berthv1.QueueBackoff
 	case nominated && len(n.Victims) > 0:
 		state = berthv1.QueueNominated
-	case j.missed(tx, e.class): // QU8: an event in flight
+	case j.missed(tx, e.class):
 		state = berthv1.QueueBackoff
 	}
 	tx.recordAttempt(e, d.Diagnosis, d.Error, state)
@@ -52,6 +54,12 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) string {
 	}
 	tx.announce(ref.Key, pod, reason, d.Diagnosis, "")
 	return ""
+}
+
+// fitsNominated says whether a nominated pod fits its node as things are.
+func (v *View) fitsNominated(n *Nomination) bool {
+	node, ok := v.Nodes.Get(n.Node)
+	return ok && newHelp(v, node).hasRoomFor(n)
 }
 
 func (j *failureJudge) missed(tx *Tx, c *model.Class) bool {

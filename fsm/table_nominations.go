@@ -16,6 +16,10 @@ type Nomination struct {
 	UID       types.UID `msgpack:"uid"`
 	Revision  int64     `msgpack:"revision"`
 
+	// FirstRevision is that at which the nomination was made: of two of equal
+	// priority on a node the earlier one has its room first.
+	FirstRevision int64 `msgpack:"first_revision"`
+
 	Node     string `msgpack:"node"`
 	Priority int32  `msgpack:"priority"`
 	// Victims are those that have not gone yet.

@@ -3,7 +3,10 @@ package fsm
 import (
 	"encoding/binary"
 
+	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+
+	"github.com/berth-dev/berth/model"
 )
 
 var priorityClassTable = protoTable("priorityclasses", indexPriorityClass)
@@ -31,4 +34,20 @@ func (v *View) DefaultPriorityClass() (*schedulingv1.PriorityClass, bool) {
 		return nil, false
 	}
 	return v.PriorityClasses.Get(name)
+}
+
+// PodsApartFromClass calls f for every pod whose priority is not that of the
+// class it names, as the class is now; class is nil if there is none of that
+// name any more (PC16). It walks over all pods.
+func (v *View) PodsApartFromClass(f func(pod *corev1.Pod, class *schedulingv1.PriorityClass) bool) {
+	v.Pods.Scan("", func(_ string, pod *corev1.Pod) bool {
+		if pod.Spec.PriorityClassName == "" {
+			return true
+		}
+		class, ok := v.PriorityClasses.Get(pod.Spec.PriorityClassName)
+		if ok && class.Value == model.Priority(pod) {
+			return true
+		}
+		return f(pod, class)
+	})
 }

@@ -107,8 +107,10 @@ func (tx *Tx) freed(node string) {
 		return
 	}
 	tx.mark(node)
+	h := newHelp(tx.view, n)
+	h.wakeNominated(tx)
 	if tx.view.wakeups.Len() > 0 {
-		newHelp(tx.view, n).wakeBlocked(tx, model.HelpPodGone)
+		h.wakeBlocked(tx, model.HelpPodGone)
 	}
 }
 
@@ -116,6 +118,7 @@ func (tx *Tx) freed(node string) {
 func (tx *Tx) nodeChanged(n *corev1.Node) {
 	tx.mark(n.Name)
 	h := newHelp(tx.view, n)
+	h.wakeNominated(tx)
 	for _, c := range tx.view.waitingGroups() {
 		if !h.wake(tx, c) && h.blocksAnew(c, tx.view.watched) {
 			tx.wakeNext(c)
@@ -260,6 +263,22 @@ func (h *help) wakeBlocked(tx *Tx, change model.Helps) {
 	}
 	for _, c := range classes {
 		h.wake(tx, c)
+	}
+}
+
+// wakeNominated wakes the pods that are nominated to the node and fit it now.
+// Their own nominations would keep them from being seen by their group.
+func (h *help) wakeNominated(tx *Tx) {
+	var ready []*QueueEntry
+	h.view.NominationsOnNode(h.node.Name, func(n *Nomination) bool {
+		e, ok := h.view.Queue.Get(n.Key())
+		if ok && (e.State == berthv1.QueueUnschedulable || e.State == berthv1.QueueNominated) && h.hasRoomFor(n) {
+			ready = append(ready, e)
+		}
+		return true
+	})
+	for _, e := range ready {
+		tx.wake(e)
 	}
 }
 

@@ -1,0 +1,110 @@
+package fsm
+
+import (
+	"fmt"
+	"reflect"
+	"sort"
+	"testing"
+
+	"github.com/tidwall/btree"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// compareViews fails unless two views hold the same state: the same digest,
+// and indexes that say the same.
+func compareViews(t testing.TB, what string, want, got *View) {
+	t.Helper()
+	if a, b := want.Digest(), got.Digest(); a != b {
+		t.Fatalf("%s: digests differ: %s, %s", what, a, b)
+	}
+	if want.position != got.position {
+		t.Fatalf("%s: positions differ: %+v, %+v", what, want.position, got.position)
+	}
+	compareIndexes(t, what, want, got)
+}
+
+func compareIndexes(t testing.TB, what string, want, got *View) {
+	t.Helper()
+	a, b := describeIndexes(want), describeIndexes(got)
+	for name := range a {
+		if a[name] != b[name] {
+			t.Fatalf("%s: index %s differs:\n%s\n--- and ---\n%s", what, name, a[name], b[name])
+		}
+	}
+}
+
+// describeIndexes writes every index down in a form that does not depend on
+// where its rows are in memory.
+func describeIndexes(v *View) map[string]string {
+	pod := func(p *corev1.Pod) string { return PodKey(p.Namespace, p.Name) + "@" + p.ResourceVersion }
+	entry := func(e *QueueEntry) string { return fmt.Sprintf("%s@%d %x", e.Key(), e.Revision, e.class.Signature) }
+	nomination := func(n *Nomination) string { return fmt.Sprintf("%s@%d %x", n.Key(), n.Revision, n.class.Signature) }
+	return map[string]string{
+		"podsByNode":          list(v.podsByNode, func(p placed) string { return fmt.Sprintf("%s %x", pod(p.pod), p.class.Signature) }),
+		"ended":               list(v.ended, pod),
+		"usage":               list(v.usage, func(u *nodeUse) string { return fmt.Sprintf("%+v", *u) }),
+		"offers":              list(v.offers, asText),
+		"nominationsByNode":   list(v.nominationsByNode, nomination),
+		"nominationsByVictim": list(v.nominationsByVictim, nomination),
+		"order":               list(v.order, entry),
+		"backoffs":            list(v.backoffs, entry),
+		"waiting":             list(v.waiting, entry),
+		"wakeups":             list(v.wakeups, func(w wakeup) string { return fmt.Sprintf("%x %d", w.class.Shape, w.pods) }),
+		"marksByRevision":     list(v.marksByRevision, asText),
+		"eventOrder":          list(v.eventOrder, asText),
+		"preemptionOrder":     list(v.preemptionOrder, asText),
+		"defaultClasses":      list(v.defaultClasses, asText),
+	}
+}
+
+func asText[T any](v T) string { return fmt.Sprintf("%+v", reflect.Indirect(reflect.ValueOf(v))) }
+
+func list[K interface{ ~string | ~int64 }, V any](m *btree.Map[K, V], describe func(V) string) string {
+	out := ""
+	m.Scan(func(key K, value V) bool {
+		out += fmt.Sprintf("%q: %s\n", fmt.Sprint(key), describe(value))
+		return true
+	})
+	return out
+}
+
+// TestEveryIndexIsCompared fails when an index is added and the tests do not
+// know it.
+func TestEveryIndexIsCompared(t *testing.T) {
+	var names, compared []string
+	of := reflect.TypeOf(indexes{})
+	for i := range of.NumField() {
+		names = append(names, of.Field(i).Name)
+	}
+	for name := range describeIndexes(newView()) {
+		compared = append(compared, name)
+	}
+	sort.Strings(names)
+	sort.Strings(compared)
+	if !reflect.DeepEqual(names, compared) {
+		t.Errorf("the indexes are %v, the tests compare %v", names, compared)
+	}
+}
+
+// TestForkCopiesEveryField fails when a table or an index is added to View and
+// fork or the list of tables leaves it out.
+func TestForkCopiesEveryField(t *testing.T) {
+	forked, tables := reflect.ValueOf(newView().fork()).Elem(), 0
+	for i := range forked.NumField() {
+		if rows := forked.Field(i); rows.Kind() == reflect.Struct && rows.FieldByName("rows").IsValid() {
+			tables++
+			if rows.FieldByName("rows").IsNil() {
+				t.Errorf("fork leaves the table %s out", forked.Type().Field(i).Name)
+			}
+		}
+	}
+	if got := len(newView().tables()); got != tables {
+		t.Errorf("View has %d tables, tables() lists %d", tables, got)
+	}
+	indexes := forked.FieldByName("indexes")
+	for i := range indexes.NumField() {
+		if indexes.Field(i).IsNil() {
+			t.Errorf("fork leaves the index %s out", indexes.Type().Field(i).Name)
+		}
+	}
+}

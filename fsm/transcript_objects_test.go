@@ -1,0 +1,257 @@
+package fsm
+
+import (
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// Pods, nodes, reports and plans from the words of a directive.
+
+func amountsOf(a words, otherwise bool) corev1.ResourceList {
+	l := corev1.ResourceList{}
+	set := func(name corev1.ResourceName, key, standard string) {
+		if v, ok := a.get(key); ok {
+			l[name] = apiresource.MustParse(v)
+		} else if otherwise && standard != "" {
+			l[name] = apiresource.MustParse(standard)
+		}
+	}
+	set(corev1.ResourceCPU, "cpu", "4")
+	set(corev1.ResourceMemory, "mem", "8Gi")
+	set(corev1.ResourcePods, "pods", "110")
+	set("example.com/gpu", "gpu", "")
+	return l
+}
+
+// fillNode: cpu= mem= pods= labels=k:v,… taints=key:value:effect,… cordon
+// uncordon machine=UUID
+func (a words) fillNode(n *corev1.Node) {
+	fresh := n.Status.Allocatable == nil
+	if fresh {
+		amounts := amountsOf(a, true)
+		n.Status.Allocatable, n.Status.Capacity = amounts, amounts
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	} else {
+		n.Status.Allocatable = mergeAmounts(n.Status.Allocatable, amountsOf(a, false))
+	}
+	if _, ok := a.get("labels"); ok {
+		n.Labels = pairs(a.list("labels"))
+	}
+	if _, ok := a.get("taints"); ok {
+		n.Spec.Taints = nil
+		for _, t := range a.list("taints") {
+			p := strings.Split(t, ":")
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: p[0], Value: p[1], Effect: corev1.TaintEffect(p[2])})
+		}
+	}
+	n.Spec.Unschedulable = a.has("cordon") || n.Spec.Unschedulable && !a.has("uncordon")
+	n.Status.NodeInfo.SystemUUID = a.or("machine", n.Status.NodeInfo.SystemUUID)
+}
+
+func (s *transcript) putNode(a words, _ string) []Command {
+	n := &corev1.Node{ObjectMeta: s.meta(a, "")}
+	old, known := s.view().Nodes.Get(a.name())
+	if known && !a.has("anew") {
+		n = old.DeepCopy()
+	}
+	a.fillNode(n)
+	_, update := a.get("at")
+	return one(&PutNode{Node: NodeWire{Object: n}, Create: !(known || update) || a.has("anew"), Revision: s.revision(a)})
+}
+
+// pod: ns= priority= class= cpu= mem= node= labels=k:v,… selector=k:v,…
+// tolerate=key:effect,… gates=a,b grace= port= never (with priority=) init-cpu=
+// set-priority= set-policy= finalizers= uid=
+func (s *transcript) pod(a words) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: s.meta(a, "default"), Spec: corev1.PodSpec{
+		SchedulerName: "default-scheduler", NodeName: a.or("node", ""), PriorityClassName: a.or("class", ""),
+		NodeSelector: pairs(a.list("selector")), TerminationGracePeriodSeconds: a.number("grace"),
+		Containers: []corev1.Container{{Name: "main", Image: "image", Resources: corev1.ResourceRequirements{Requests: amountsOf(a, false)}}},
+	}}
+	if v, ok := a.get("priority"); ok {
+		p.Spec.PriorityClassName = s.classFor(v, a.has("never"))
+	}
+	if n := a.number("set-priority"); n != nil {
+		v := int32(*n)
+		p.Spec.Priority = &v
+	}
+	if v, ok := a.get("set-policy"); ok {
+		policy := corev1.PreemptionPolicy(v)
+		p.Spec.PreemptionPolicy = &policy
+	}
+	for _, t := range a.list("tolerate") {
+		key, effect, _ := strings.Cut(t, ":")
+		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffect(effect)})
+	}
+	for _, g := range a.list("gates") {
+		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: g})
+	}
+	if port := a.number("port"); port != nil {
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: int32(*port)}}
+	}
+	return p
+}
+
+// classFor is a class of a priority, made when it is first needed.
+func (s *transcript) classFor(priority string, never bool) string {
+	name := "p" + strings.ReplaceAll(priority, "-", "minus")
+	policy := corev1.PreemptLowerPriority
+	if never {
+		name, policy = name+"-never", corev1.PreemptNever
+	}
+	if _, ok := s.view().PriorityClasses.Get(name); !ok {
+		v, err := strconv.Atoi(priority)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.apply(&CreatePriorityClass{Class: PriorityClassWire{Object: &schedulingv1.PriorityClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Value: int32(v), PreemptionPolicy: &policy}}})
+		s.shown = s.view().Revision()
+	}
+	return name
+}
+
+// updatePod: labels= cpu= ungate phase= unfinalize end (a deletion that the API
+// has begun) set-priority= node= uid= at=
+func (s *transcript) updatePod(a words, _ string) []Command {
+	old, ok := s.view().Pods.Get(a.key())
+	if !ok {
+		return one(&UpdatePod{Pod: PodWire{Object: s.pod(a)}, Revision: s.revision(a)})
+	}
+	p := old.DeepCopy()
+	p.UID = types.UID(a.or("uid", string(p.UID)))
+	if _, ok := a.get("labels"); ok {
+		p.Labels = pairs(a.list("labels"))
+	}
+	if _, ok := a.get("cpu"); ok {
+		p.Spec.Containers[0].Resources.Requests = amountsOf(a, false)
+	}
+	if a.has("ungate") {
+		p.Spec.SchedulingGates = nil
+	}
+	if v, ok := a.get("phase"); ok {
+		p.Status.Phase = corev1.PodPhase(v)
+	}
+	if v, ok := a.get("node"); ok {
+		p.Spec.NodeName = v
+	}
+	if n := a.number("set-priority"); n != nil {
+		v := int32(*n)
+		p.Spec.Priority = &v
+	}
+	if a.has("unfinalize") {
+		p.Finalizers = nil
+	}
+	if a.has("end") {
+		at, grace := metav1.NewTime(s.now), int64(0)
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
+	}
+	return one(&UpdatePod{Pod: PodWire{Object: p}, Revision: s.revision(a)})
+}
+
+// report NODE, then a pod a line: NAME [PHASE] [ready|unready] [removed] [uid=]
+func (s *transcript) report(a words, input string) []Command {
+	c := &ReportPods{Node: a.name()}
+	lines := strings.Split(strings.TrimSpace(input), "\n")
+	if input == "" { // on one line: report NODE POD …
+		lines = []string{strings.Join(a[1:], " ")}
+	}
+	for _, l := range lines {
+		f := words(strings.Fields(l))
+		ref := s.ref(f.name())
+		r := PodReport{Key: ref.Key, UID: f.or("uid", ref.UID), Removed: f.has("removed")}
+		for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed} {
+			if f.has(string(phase)) {
+				start := metav1.NewTime(s.now)
+				r.Status.Object = &corev1.PodStatus{Phase: phase, StartTime: &start}
+			}
+		}
+		for word, status := range map[string]corev1.ConditionStatus{"ready": corev1.ConditionTrue, "unready": corev1.ConditionFalse} {
+			if f.has(word) {
+				r.Status.Object.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+			}
+		}
+		c.Reports = append(c.Reports, r)
+	}
+	return one(c)
+}
+
+// plan [at=REVISION], then a decision a line:
+//
+//	bind POD NODE
+//	preempt POD NODE VICTIM,… [violating]
+//	fail POD,… [cpu|mem|taint|affinity|capacity|port:COUNT …] [error] [clear]
+func (s *transcript) plan(a words, input string) []Command {
+	c := &ApplyPlan{Revision: s.view().Revision()}
+	if _, ok := a.get("at"); ok {
+		c.Revision = s.revision(a)
+	}
+	for _, l := range strings.Split(strings.TrimSpace(input), "\n") {
+		f := words(strings.Fields(l))
+		switch f[0] {
+		case "bind":
+			r := s.ref(f[1])
+			c.Bindings = append(c.Bindings, BindDecision{Key: r.Key, UID: f.or("uid", r.UID), Node: f[2]})
+		case "preempt":
+			r := s.ref(f[1])
+			d := PreemptDecision{Key: r.Key, UID: r.UID, Node: f[2], Diagnosis: diagnosis(words{"cpu:1"})}
+			for _, v := range strings.Split(f[3], ",") {
+				r := s.ref(v)
+				d.Victims = append(d.Victims, PlannedVictim{Key: r.Key, UID: f.or("victim-uid", r.UID), ViolatesBudget: f.has("violating")})
+			}
+			c.Preemptions = append(c.Preemptions, d)
+		case "fail":
+			d := FailDecision{Error: f.has("error"), ClearNomination: f.has("clear"), Diagnosis: diagnosis(f[2:])}
+			if f.has("undiagnosed") {
+				d.Diagnosis = nil
+			}
+			for _, name := range strings.Split(f[1], ",") {
+				d.Pods = append(d.Pods, s.ref(name))
+			}
+			c.Failures = append(c.Failures, d)
+		default:
+			s.t.Fatalf("plan: %q", l)
+		}
+	}
+	return one(c)
+}
+
+// diagnosis is one as the scheduler words it, from words like cpu:2.
+func diagnosis(a words) *Diagnosis {
+	kinds := map[string]model.Reason{
+		"cpu":      {Kind: model.InsufficientResource, Resource: "cpu"},
+		"mem":      {Kind: model.InsufficientResource, Resource: "memory"},
+		"capacity": {Kind: model.ExceedsCapacity, Resource: "cpu"},
+		"taint":    {Kind: model.Taint},
+		"affinity": {Kind: model.NodeAffinity},
+		"cordon":   {Kind: model.NodeUnschedulable},
+		"port":     {Kind: model.Ports},
+	}
+	d := &Diagnosis{}
+	var texts []string
+	for _, w := range a {
+		name, count, _ := strings.Cut(w, ":")
+		r, ok := kinds[name]
+		if !ok {
+			continue
+		}
+		n, _ := strconv.Atoi(count)
+		d.Nodes = max(d.Nodes, int32(n))
+		d.Reasons = append(d.Reasons, ReasonCount{Kind: r.Kind, Resource: r.Resource, Text: r.Text(), Nodes: int32(n)})
+		texts = append(texts, count+" "+r.Text())
+	}
+	if a.has("error") {
+		d.Message = "something broke"
+		return d
+	}
+	d.Message = "0/" + strconv.Itoa(int(d.Nodes)) + " nodes are available: " + strings.Join(texts, ", ") + "."
+	return d
+}

@@ -1,0 +1,174 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// world is a state with a clock and a replica that is fed the same entries.
+// Every entry goes through its bytes, as in the log, and everything that must
+// always hold is checked after it.
+type world struct {
+	t       testing.TB
+	state   *State
+	replica *State
+	now     time.Time
+	index   uint64
+
+	user   string
+	groups []string
+	shadow map[string]map[string]any // what the feed's changes add up to
+	seen   int64                     // revision up to which the shadow is
+	log    [][]byte
+}
+
+var worldStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func newWorld(t testing.TB) *world {
+	return &world{
+		t: t, state: NewState(), replica: NewState(), now: worldStart,
+		user: "admin", groups: []string{"system:masters"}, shadow: map[string]map[string]any{},
+	}
+}
+
+func (w *world) view() *View { return w.state.View() }
+
+// apply puts commands into one entry and applies it to both replicas.
+func (w *world) apply(commands ...Command) []Result {
+	w.t.Helper()
+	ps := make([]Proposal, len(commands))
+	for i, c := range commands {
+		ps[i] = Proposal{User: w.user, Groups: w.groups, Command: c}
+	}
+	entry, err := EncodeEntry(Header{TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
+	if err != nil {
+		w.t.Fatalf("encode %T: %v", commands[0], err)
+	}
+	return w.applyEntry(entry)
+}
+
+func (w *world) applyEntry(entry []byte) []Result {
+	w.t.Helper()
+	before := w.view()
+	w.index++
+	w.log = append(w.log, entry)
+	results, err := w.state.Apply(w.index, 1, entry)
+	if err != nil {
+		w.t.Fatalf("apply entry %d: %v", w.index, err)
+	}
+	if _, err := w.replica.Apply(w.index, 1, entry); err != nil {
+		w.t.Fatalf("apply entry %d to the replica: %v", w.index, err)
+	}
+	w.check(before, results)
+	return results
+}
+
+// check holds after every entry, whatever it was.
+func (w *world) check(before *View, results []Result) {
+	w.t.Helper()
+	v := w.view()
+	if a, b := v.Digest(), w.replica.View().Digest(); a != b {
+		w.t.Fatalf("entry %d: the replicas differ: %s, %s", w.index, a, b)
+	}
+	allRefused := true
+	for _, r := range results {
+		allRefused = allRefused && r.Refused()
+	}
+	if allRefused && len(results) > 0 && before.timeUnixNano == v.timeUnixNano && before.Digest() != v.Digest() {
+		w.t.Fatalf("entry %d: refused, and yet the state changed", w.index)
+	}
+	w.followFeed()
+}
+
+// followFeed applies the feed's changes to the shadow and compares it with the
+// tables.
+func (w *world) followFeed() {
+	w.t.Helper()
+	changes, err := w.state.Feed().After(w.seen, 1<<30)
+	if err != nil {
+		w.t.Fatalf("feed after %d: %v", w.seen, err)
+	}
+	for _, c := range changes {
+		if c.Revision != w.seen+1 {
+			w.t.Fatalf("feed: revision %d follows %d", c.Revision, w.seen)
+		}
+		w.seen = c.Revision
+		rows := w.shadow[c.Table]
+		if rows == nil {
+			rows = map[string]any{}
+			w.shadow[c.Table] = rows
+		}
+		if rows[c.Key] != c.Old {
+			w.t.Fatalf("feed: the old row of %s %s at %d is not the one that was there", c.Table, c.Key, c.Revision)
+		}
+		if c.New == nil {
+			delete(rows, c.Key)
+		} else {
+			rows[c.Key] = c.New
+		}
+	}
+	if w.seen != w.view().Revision() {
+		w.t.Fatalf("feed: ends at %d, the state is at %d", w.seen, w.view().Revision())
+	}
+	for _, table := range w.view().tables() {
+		rows := table.(rowLister)
+		if !rows.inFeed() {
+			continue
+		}
+		shadow := w.shadow[table.Name()]
+		if len(shadow) != table.Len() {
+			w.t.Fatalf("feed: %d rows of %s, the table has %d", len(shadow), table.Name(), table.Len())
+		}
+		rows.eachRow(func(key string, row any) {
+			if shadow[key] != row {
+				w.t.Fatalf("feed: another row for %s %s than the table has", table.Name(), key)
+			}
+		})
+	}
+}
+
+// rowLister is what the tests need of every table.
+type rowLister interface {
+	eachRow(f func(key string, row any))
+	inFeed() bool
+}
+
+func (t Table[T]) eachRow(f func(key string, row any)) {
+	t.Scan("", func(key string, row T) bool {
+		f(key, row)
+		return true
+	})
+}
+
+func (t Table[T]) inFeed() bool { return t.def.revise != nil }
+
+// restore replaces the state by what its snapshot gives, after comparing the
+// two.
+func (w *world) restore() {
+	w.t.Helper()
+	restored := restoredFrom(w.t, w.view())
+	compareViews(w.t, fmt.Sprintf("restored at index %d", w.index), w.view(), restored.View())
+	w.state = restored
+	w.seen = w.view().Revision()
+	w.shadow = map[string]map[string]any{}
+	for _, t := range w.view().tables() {
+		rows := map[string]any{}
+		t.(rowLister).eachRow(func(key string, row any) { rows[key] = row })
+		w.shadow[t.Name()] = rows
+	}
+}
+
+func restoredFrom(t testing.TB, v *View) *State {
+	t.Helper()
+	var buf bytes.Buffer
+	if err := v.Write(&buf); err != nil {
+		t.Fatalf("write a snapshot: %v", err)
+	}
+	s := NewState()
+	if err := s.Restore(&buf); err != nil {
+		t.Fatalf("restore a snapshot: %v", err)
+	}
+	return s
+}
