@@ -39,6 +39,7 @@ type ClientTLS struct {
 	CertFile   Path   `hcl:"cert_file,optional"`
 	KeyFile    Path   `hcl:"key_file,optional"`
 	ServerName string `hcl:"server_name,optional"`
+	SkipVerify bool   `hcl:"skip_verify,optional"`
 }
 
 // Outputs are the forms that Berth's own verbs print.
@@ -105,6 +106,9 @@ func (ctx *Context) validate(k checker) {
 	}
 	if (ctx.TLS.CertFile == "") != (ctx.TLS.KeyFile == "") {
 		k.fail(prefix+"tls", "cert_file and key_file go together; one is missing")
+	}
+	if ctx.TLS.SkipVerify && ctx.TLS.CAFile != "" {
+		k.fail(prefix+"tls.skip_verify", "with it nothing is verified, and ca_file has no use; leave one out")
 	}
 	if ctx.Output != "" {
 		if problem, ok := oneOf(ctx.Output, outputs...); !ok {

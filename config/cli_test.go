@@ -61,6 +61,8 @@ func TestResolve(t *testing.T) {
 			with(prod, func(c *Connection) {
 				c.Namespace, c.Output, c.Servers = "flag", "json", []string{"https://a:7640", "https://b:1"}
 			})},
+		{"nothing verified", Flags{CLIConfig: file}, env("BERTH_SKIP_VERIFY", "true"),
+			with(prod, func(c *Connection) { c.SkipVerify, c.CAFile = true, "" })},
 		{"flag's context before variable's", Flags{CLIConfig: file, Context: "prod"}, env("BERTH_CONTEXT", "test"), prod},
 		{"no file", Flags{}, env("HOME", dir), Connection{Servers: []string{"https://127.0.0.1:7640"}, Namespace: "default", Output: "table"}},
 		{"no home", Flags{Addresses: []string{"[::1]"}, Token: "t"}, env(),
@@ -96,6 +98,7 @@ func TestResolveMistakes(t *testing.T) {
 		{"unknown option", "context \"a\" {\n  address = []\n}\n", Flags{}, `cli.hcl:2: unknown option "context.a.address"; did you mean "addresses"?`},
 		{"same context twice", "context \"a\" {\n}\ncontext \"a\" {\n}\n", Flags{}, `cli.hcl:3: block "context.a" is already at line 1 of this file`},
 		{"certificate without key", "context \"a\" {\n  tls {\n    cert_file = \"c\"\n  }\n}\n", Flags{}, `cli.hcl:2: context.a.tls: cert_file and key_file go together; one is missing`},
+		{"CA without use", "context \"a\" {\n  tls {\n    ca_file = \"c\"\n    skip_verify = true\n  }\n}\n", Flags{}, `cli.hcl:4: context.a.tls.skip_verify: with it nothing is verified, and ca_file has no use; leave one out`},
 		{"two tokens", "context \"a\" {\n  token = \"x\"\n  token_file = \"y\"\n}\n", Flags{}, `cli.hcl:2: context.a.token: token and token_file are both set; leave one out`},
 	}
 	for _, tt := range tests {

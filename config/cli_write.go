@@ -76,6 +76,9 @@ func writeContext(b *hclwrite.Body, ctx Context) {
 		set(tls, "cert_file", string(t.CertFile))
 		set(tls, "key_file", string(t.KeyFile))
 		set(tls, "server_name", t.ServerName)
+		if t.SkipVerify {
+			tls.SetAttributeValue("skip_verify", cty.True)
+		}
 	}
 }
 

@@ -189,7 +189,6 @@ func TestNothingToLoad(t *testing.T) {
 func TestZeroIsKept(t *testing.T) {
 	dir := write(t, map[string]string{"a.hcl": minimal + `
 join = ["10.0.0.1"]
-telemetry { prometheus = false }
 ports { http = 0 }
 `, "b.hcl": "server {\n  bootstrap_expect = 0\n  autopilot { cleanup_dead_servers = false }\n  scheduler {\n    pod_max_backoff = \"0s\"\n    event_limit = 0\n    system_class_groups = []\n    preemption { enabled = false }\n  }\n}\n"})
 	c, err := Load(dir)
@@ -197,7 +196,7 @@ ports { http = 0 }
 		t.Fatal(err)
 	}
 	sc := c.Server.Scheduler
-	if c.Telemetry.Prometheus || c.Ports.HTTP != 0 || c.Server.BootstrapExpect != 0 || c.Server.Autopilot.CleanupDeadServers ||
+	if c.Ports.HTTP != 0 || c.Server.BootstrapExpect != 0 || c.Server.Autopilot.CleanupDeadServers ||
 		sc.PodMaxBackoff.Value() != 0 || sc.EventLimit != 0 || len(sc.SystemClassGroups) != 0 || sc.Preemption.Enabled {
 		t.Errorf("a zero that was written became a default: %+v %+v", c.Server, sc)
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -16,6 +17,7 @@ type Flags struct {
 	CertFile   string
 	KeyFile    string
 	ServerName string
+	SkipVerify bool
 	Token      string
 	Namespace  string
 	Output     string
@@ -31,6 +33,8 @@ type Connection struct {
 	CertFile   string
 	KeyFile    string
 	ServerName string
+	// SkipVerify accepts any certificate; the CA is empty then.
+	SkipVerify bool
 	Token      string
 	Namespace  string
 	// Output is "table", "json" or "yaml".
@@ -66,6 +70,12 @@ func Resolve(f Flags, getenv func(string) string) (*Connection, error) {
 		Namespace:  first(f.Namespace, getenv("BERTH_NAMESPACE"), ctx.Namespace, "default"),
 		Output:     first(f.Output, getenv("BERTH_OUTPUT"), ctx.Output, "table"),
 	}
+	if c.SkipVerify, err = skipVerify(f, getenv("BERTH_SKIP_VERIFY"), ctx); err != nil {
+		return nil, err
+	}
+	if c.SkipVerify {
+		c.CAFile = ""
+	}
 	if problem, ok := oneOf(c.Output, outputs...); !ok {
 		return nil, fmt.Errorf("output: %s", problem)
 	}
@@ -82,6 +92,17 @@ func Resolve(f Flags, getenv func(string) string) (*Connection, error) {
 // everything.
 func needsFile(f Flags, getenv func(string) string) bool {
 	return f.Context != "" || getenv("BERTH_CONTEXT") != "" || (len(f.Addresses) == 0 && getenv("BERTH_ADDRESSES") == "")
+}
+
+func skipVerify(f Flags, env string, ctx *Context) (bool, error) {
+	if f.SkipVerify || env == "" {
+		return f.SkipVerify || ctx.TLS.SkipVerify, nil
+	}
+	v, err := strconv.ParseBool(env)
+	if err != nil {
+		return false, fmt.Errorf("BERTH_SKIP_VERIFY is %q; it can be true or false", env)
+	}
+	return v, nil
 }
 
 func servers(flags []string, env string, context []string) ([]string, error) {

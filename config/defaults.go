@@ -55,7 +55,6 @@ func Default() *Config {
 			Reserved: &Reserved{},
 			Logs:     &WorkerLogs{MaxSize: "10Mi", MaxFiles: 5},
 		},
-		Telemetry: &Telemetry{Prometheus: true},
 	}
 }
 

@@ -158,7 +158,7 @@ func TestDocumentedExamplesLoad(t *testing.T) {
 	for i, e := range examples {
 		text, _, _ := strings.Cut(e, "```")
 		text = strings.NewReplacer(`"..."`, `"AAAAAAAAAAAAAAAAAAAAAA=="`, "/etc/berth/ca.pem", "ca.pem",
-			"/etc/berth/server-server-1.pem", "cert.pem", "/etc/berth/server-server-1-key.pem", "key.pem").Replace(text)
+			"/etc/berth/server-server-1.pem", "cert.pem", "/etc/berth/server-server-1-key.pem", "key.pem", "tokens.csv", "ca.pem").Replace(text)
 		if i < 2 {
 			if got := problemsOf(t, text); got != "" {
 				t.Errorf("example %d: %s", i+1, got)

@@ -18,13 +18,12 @@ type Config struct {
 	LogJSON       bool     `hcl:"log_json,optional"`
 	Insecure      bool     `hcl:"insecure,optional"`
 
-	Ports     *Ports     `hcl:"ports,block"`
-	Gossip    *Gossip    `hcl:"gossip,block"`
-	TLS       *TLS       `hcl:"tls,block"`
-	Auth      *Auth      `hcl:"auth,block"`
-	Server    *Server    `hcl:"server,block"`
-	Worker    *Worker    `hcl:"worker,block"`
-	Telemetry *Telemetry `hcl:"telemetry,block"`
+	Ports  *Ports  `hcl:"ports,block"`
+	Gossip *Gossip `hcl:"gossip,block"`
+	TLS    *TLS    `hcl:"tls,block"`
+	Auth   *Auth   `hcl:"auth,block"`
+	Server *Server `hcl:"server,block"`
+	Worker *Worker `hcl:"worker,block"`
 
 	src *sources
 }
@@ -141,9 +140,4 @@ type Reserved struct {
 type WorkerLogs struct {
 	MaxSize  Quantity `hcl:"max_size,optional"`
 	MaxFiles int      `hcl:"max_files,optional"`
-}
-
-// Telemetry switches what the agent tells about itself.
-type Telemetry struct {
-	Prometheus bool `hcl:"prometheus,optional"`
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/cmd/berth/internal/verb"
 	"github.com/berth-dev/berth/config"
 )
@@ -22,12 +23,15 @@ const shutdownTimeout = 30 * time.Second
 
 // runningAgent is an agent that was started.
 type runningAgent interface {
-	// Done is closed when the agent has ended, for whatever reason.
-	Done() <-chan struct{}
-	// Err is why it ended; nil after Shutdown.
-	Err() error
-	// Shutdown ends it: a leader hands over, a worker leaves its pods running.
-	Shutdown(ctx context.Context) error
+	// Fatal tells why the agent can not go on.
+	Fatal() <-chan error
+	// Stop ends it: a leader hands over, a worker leaves its pods running.
+	Stop(ctx context.Context) error
+}
+
+// startAgent starts a real one.
+func startAgent(ctx context.Context, c agent.Config) (runningAgent, error) {
+	return agent.Start(ctx, c)
 }
 
 func (a *app) agentCommand() *cobra.Command {
@@ -42,73 +46,50 @@ func (a *app) agentCommand() *cobra.Command {
 			if len(paths) == 0 {
 				return &verb.UsageError{Message: "-config is missing: where is the agent's configuration?"}
 			}
-			signals := make(chan os.Signal, 2)
-			signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-			defer signal.Stop(signals)
-			return a.runAgent(cmd.Context(), paths, signals)
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			// After the first signal the next one ends the process at once.
+			context.AfterFunc(ctx, stop)
+			return a.runAgent(ctx, paths)
 		},
 	}
 	cmd.Flags().StringArrayVar(&paths, "config", nil, "File, or directory of *.hcl files; may be repeated.")
 	return cmd
 }
 
-// runAgent runs until the agent ends or a signal ends it. A second signal does
-// not wait for the end.
-func (a *app) runAgent(ctx context.Context, paths []string, signals <-chan os.Signal) error {
+// runAgent runs until the context ends, or the agent by itself.
+func (a *app) runAgent(ctx context.Context, paths []string) error {
 	c, err := config.Load(paths...)
 	if err != nil {
 		return err
 	}
-	log := a.logger(c)
+	log := hclog.New(&hclog.LoggerOptions{
+		Name: "berth", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogJSON, Output: a.errOut,
+	})
 	logLibraries(log)
-	agent, err := a.startAgent(ctx, c, log)
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return fmt.Errorf("listing this machine's addresses: %w", err)
+	}
+	settings, err := agentConfig(c, addrs)
+	if err != nil {
+		return err
+	}
+	settings.Logger = log
+	running, err := a.startAgent(ctx, settings)
 	if err != nil {
 		return fmt.Errorf("starting the agent: %w", err)
 	}
 	select {
-	case <-agent.Done():
-		if err := agent.Err(); err != nil {
-			return fmt.Errorf("the agent ended: %w", err)
-		}
-		return nil
-	case s := <-signals:
-		log.Info("shutting down", "signal", s.String())
+	case err = <-running.Fatal():
+		err = fmt.Errorf("the agent had to end: %w", err)
+	case <-ctx.Done():
+		log.Info("shutting down")
 	}
-	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
-	go func() {
-		select {
-		case <-signals:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	if err := agent.Shutdown(ctx); err != nil {
-		return fmt.Errorf("shutting down: %w", err)
+	if stopErr := running.Stop(grace); stopErr != nil {
+		err = errors.Join(err, fmt.Errorf("shutting down: %w", stopErr))
 	}
-	return nil
-}
-
-func (a *app) logger(c *config.Config) hclog.Logger {
-	return hclog.New(&hclog.LoggerOptions{
-		Name: "berth", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogJSON, Output: a.errOut,
-	})
-}
-
-// advertise is the address that others reach the agent at: the one it is told,
-// or the one it listens on, or this machine's first private one.
-func advertise(c *config.Config, addrs []net.Addr) (string, error) {
-	if c.AdvertiseAddr != "" {
-		return c.AdvertiseAddr, nil
-	}
-	if ip := net.ParseIP(c.BindAddr); !ip.IsUnspecified() {
-		return c.BindAddr, nil
-	}
-	for _, addr := range addrs {
-		ipNet, ok := addr.(*net.IPNet)
-		if ok && ipNet.IP.IsPrivate() {
-			return ipNet.IP.String(), nil
-		}
-	}
-	return "", errors.New("this machine has no private address; set advertise_addr")
+	return err
 }

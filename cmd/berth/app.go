@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
-	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
@@ -19,6 +18,7 @@ import (
 	utilcomp "k8s.io/kubectl/pkg/util/completion"
 	"k8s.io/kubectl/pkg/util/templates"
 
+	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/cmd/berth/internal/connect"
 	"github.com/berth-dev/berth/cmd/berth/internal/verb"
 	"github.com/berth-dev/berth/config"
@@ -41,7 +41,7 @@ type app struct {
 	// their errors.
 	exit func(int)
 	// startAgent starts what `berth agent` runs.
-	startAgent func(ctx context.Context, c *config.Config, log hclog.Logger) (runningAgent, error)
+	startAgent func(ctx context.Context, c agent.Config) (runningAgent, error)
 
 	flags  config.Flags
 	client *connect.Client
@@ -165,11 +165,7 @@ func (a *app) root() *cobra.Command {
 
 // runCommands are those that start something or prepare it.
 func (a *app) runCommands() []*cobra.Command {
-	cmds := []*cobra.Command{a.tlsCommand()}
-	if a.startAgent != nil {
-		cmds = append([]*cobra.Command{a.agentCommand()}, cmds...)
-	}
-	return cmds
+	return []*cobra.Command{a.devCommand(), a.agentCommand(), a.tlsCommand()}
 }
 
 func (a *app) verbs() *verb.Env {
@@ -188,6 +184,7 @@ func (a *app) addConnectionFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.CertFile, "cert-file", "", "Your certificate.")
 	fs.StringVar(&f.KeyFile, "key-file", "", "The key of your certificate.")
 	fs.StringVar(&f.ServerName, "server-name", "", "The name that the servers' certificates must have.")
+	fs.BoolVar(&f.SkipVerify, "skip-verify", false, "Accept any certificate of a server.")
 	fs.StringVar(&f.Token, "token", "", "Your bearer token.")
 	fs.StringVarP(&f.Namespace, "namespace", "n", "", "The namespace of what is named without one.")
 	// klog reads its verbosity from a flag of the standard library.

@@ -13,12 +13,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/config"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
@@ -263,35 +262,46 @@ func TestInspectSnapshot(t *testing.T) {
 
 // fakeAgent is an agent that does nothing until it is ended.
 type fakeAgent struct {
-	done chan struct{}
-	err  error
-	down error
+	fatal   chan error
+	stopErr error
+	stopped bool
 }
 
-func (f *fakeAgent) Done() <-chan struct{} { return f.done }
-func (f *fakeAgent) Err() error            { return f.err }
-func (f *fakeAgent) Shutdown(context.Context) error {
-	return f.down
+func (f *fakeAgent) Fatal() <-chan error { return f.fatal }
+
+func (f *fakeAgent) Stop(context.Context) error {
+	f.stopped = true
+	return f.stopErr
+}
+
+func serverFile(t *testing.T) (dir, file string) {
+	t.Helper()
+	dir = t.TempDir()
+	file = filepath.Join(dir, "berth.hcl")
+	if err := os.WriteFile(file, []byte("name = \"s1\"\ndata_dir = \"data\"\nlog_level = \"error\"\nserver { enabled = true }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir, file
 }
 
 func TestAgent(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "berth.hcl")
-	if err := os.WriteFile(file, []byte("name = \"s1\"\ndata_dir = \"data\"\nserver { enabled = true }\n"), 0o600); err != nil {
-		t.Fatal(err)
+	dir, file := serverFile(t)
+	failing := func() *fakeAgent {
+		f := &fakeAgent{fatal: make(chan error, 1)}
+		f.fatal <- errors.New("no space left on device")
+		return f
 	}
-	ended := make(chan struct{})
-	close(ended)
-	start := func(agent *fakeAgent, err error) func(*app) {
+	start := func(f *fakeAgent, err error) func(*app) {
 		return func(a *app) {
-			a.startAgent = func(_ context.Context, c *config.Config, _ hclog.Logger) (runningAgent, error) {
-				if c.Name != "s1" {
-					t.Errorf("the agent was started as %q", c.Name)
+			a.startAgent = func(_ context.Context, c agent.Config) (runningAgent, error) {
+				if c.Name != "s1" || c.Server == nil || c.Worker != nil || c.DataDir != filepath.Join(dir, "data") {
+					t.Errorf("the agent was started with %+v", c)
 				}
-				return agent, err
+				return f, err
 			}
 		}
 	}
+	const ended = "error: the agent had to end: no space left on device\n"
 	tests := []struct {
 		name   string
 		start  func(*app)
@@ -299,9 +309,9 @@ func TestAgent(t *testing.T) {
 		status int
 		errOut string
 	}{
-		{"ends well", start(&fakeAgent{done: ended}, nil), []string{"-config", file}, 0, ""},
-		{"one word", start(&fakeAgent{done: ended}, nil), []string{"-config=" + file}, 0, ""},
-		{"ends badly", start(&fakeAgent{done: ended, err: errors.New("no space left on device")}, nil), []string{"--config", dir}, 1, "error: the agent ended: no space left on device\n"},
+		{"file", start(failing(), nil), []string{"-config", file}, 1, ended},
+		{"one word", start(failing(), nil), []string{"-config=" + file}, 1, ended},
+		{"two dashes and a directory", start(failing(), nil), []string{"--config", dir}, 1, ended},
 		{"does not start", start(nil, errors.New("port in use")), []string{"-config", file}, 1, "error: starting the agent: port in use\n"},
 		{"no configuration", start(nil, nil), nil, 2, "error: -config is missing: where is the agent's configuration?\nSee 'berth agent --help' for usage.\n"},
 		{"no file", start(nil, nil), []string{"-config", file + "x"}, 1, "error: " + file + "x: there is no such file or directory\n"},
@@ -317,20 +327,16 @@ func TestAgent(t *testing.T) {
 }
 
 func TestAgentEndsWithASignal(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "berth.hcl")
-	if err := os.WriteFile(file, []byte("name = \"s1\"\ndata_dir = \"data\"\nserver { enabled = true }\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for _, down := range []error{nil, errors.New("a pod is stuck")} {
-		a := &app{errOut: io.Discard, startAgent: func(context.Context, *config.Config, hclog.Logger) (runningAgent, error) {
-			return &fakeAgent{done: make(chan struct{}), down: down}, nil
+	_, file := serverFile(t)
+	for _, want := range []error{nil, errors.New("a pod is stuck")} {
+		f := &fakeAgent{stopErr: want}
+		ctx, cancel := context.WithCancel(t.Context())
+		a := &app{errOut: io.Discard, startAgent: func(context.Context, agent.Config) (runningAgent, error) {
+			cancel()
+			return f, nil
 		}}
-		signals := make(chan os.Signal, 1)
-		signals <- os.Interrupt
-		if err := a.runAgent(ctx, []string{file}, signals); !errors.Is(err, down) {
-			t.Errorf("want %v, got %v", down, err)
+		if err := a.runAgent(ctx, []string{file}); !errors.Is(err, want) || !f.stopped {
+			t.Errorf("want %v and a stopped agent, got %v", want, err)
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"k8s.io/kubectl/pkg/cmd/apiresources"
 	"k8s.io/kubectl/pkg/cmd/apply"
 	"k8s.io/kubectl/pkg/cmd/attach"
-	"k8s.io/kubectl/pkg/cmd/auth"
 	"k8s.io/kubectl/pkg/cmd/cp"
 	"k8s.io/kubectl/pkg/cmd/create"
 	"k8s.io/kubectl/pkg/cmd/delete"
@@ -41,7 +40,7 @@ import (
 
 // kubectlCommands are kubectl's own, over our connection. Left out is what has
 // nothing to act on here: services' networking, metrics, certificate requests,
-// kubeconfig files.
+// roles, kubeconfig files.
 func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 	s := genericiooptions.IOStreams{In: a.in, Out: a.out, ErrOut: a.errOut}
 	getCmd := get.NewCmdGet("berth", f, s)
@@ -63,7 +62,7 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 		}},
 		{Message: "Know the API:", Commands: []*cobra.Command{
 			apiresources.NewCmdAPIResources(f, s), apiresources.NewCmdAPIVersions(f, s),
-			auth.NewCmdAuth(f, s), proxy.NewCmdProxy(f, s), kustomize.NewCmdKustomize(s),
+			proxy.NewCmdProxy(f, s), kustomize.NewCmdKustomize(s),
 		}},
 	}
 	for _, g := range groups {

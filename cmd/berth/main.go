@@ -9,9 +9,15 @@ package main
 
 import (
 	"os"
+
+	"github.com/berth-dev/berth/worker/runtime/process"
 )
 
 func main() {
-	a := &app{in: os.Stdin, out: os.Stdout, errOut: os.Stderr, getenv: os.Getenv, exit: os.Exit}
+	// A worker starts its own binary once more beside every container.
+	if process.IsShim(os.Args) {
+		os.Exit(process.ShimMain(os.Args))
+	}
+	a := &app{in: os.Stdin, out: os.Stdout, errOut: os.Stderr, getenv: os.Getenv, exit: os.Exit, startAgent: startAgent}
 	os.Exit(a.run(os.Args[1:]))
 }

@@ -1,16 +1,21 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/config"
-	"github.com/berth-dev/berth/worker"
+	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/server"
 )
 
 // schedulerConfiguration is the replicated configuration that a cluster founded
@@ -35,26 +40,92 @@ func schedulerConfiguration(s *config.Scheduler) *berthv1.SchedulerConfiguration
 	return c
 }
 
-// nodeConfig is how the agent's node presents itself.
-func nodeConfig(c *config.Config, address string) (worker.NodeConfig, error) {
-	w := c.Worker
-	n := worker.NodeConfig{
-		Name: c.Name, Addresses: []string{address}, Labels: w.Labels, Version: version,
+// agentConfig turns the file's settings into the agent's. addrs are the
+// addresses of this machine.
+func agentConfig(c *config.Config, addrs []net.Addr) (agent.Config, error) {
+	address, err := advertise(c, addrs)
+	if err != nil {
+		return agent.Config{}, err
+	}
+	out := agent.Config{
+		Name: c.Name, Version: version, DataDir: string(c.DataDir), BindAddr: c.BindAddr, AdvertiseAddr: address,
+		Ports: agent.Ports{HTTP: c.Ports.HTTP, RPC: c.Ports.RPC, Raft: c.Ports.Raft, Gossip: c.Ports.Gossip},
+		Join:  joinAddresses(c.Join), EncryptionKey: c.Gossip.EncryptionKey,
+	}
+	if c.TLS.Enabled() {
+		if out.CA, err = os.ReadFile(string(c.TLS.CAFile)); err != nil {
+			return agent.Config{}, fmt.Errorf("reading the CA: %w", err)
+		}
+		files := pki.Files{CA: string(c.TLS.CAFile), Cert: string(c.TLS.CertFile), Key: string(c.TLS.KeyFile)}
+		if out.TLS, err = pki.Open(files); err != nil {
+			return agent.Config{}, fmt.Errorf("reading the certificate: %w", err)
+		}
+	}
+	if c.Server.Enabled {
+		out.Server = serverPart(c)
+	}
+	if c.Worker.Enabled {
+		out.Worker, err = workerPart(c.Worker)
+	}
+	return out, err
+}
+
+func serverPart(c *config.Config) *agent.ServerPart {
+	r, ap := c.Server.Raft, c.Server.Autopilot
+	return &agent.ServerPart{
+		BootstrapExpect: c.Server.BootstrapExpect, NonVoter: c.Server.NonVoter, TokenFile: string(c.Auth.TokenFile),
+		Consensus: server.Consensus{
+			HeartbeatTimeout: r.HeartbeatTimeout.Value(), ElectionTimeout: r.ElectionTimeout.Value(),
+			LeaderLeaseTimeout: r.LeaderLeaseTimeout.Value(), SnapshotInterval: r.SnapshotInterval.Value(),
+			SnapshotThreshold: uint64(r.SnapshotThreshold), TrailingLogs: uint64(r.TrailingLogs),
+		},
+		Autopilot: server.Autopilot{
+			CleanupDeadServers: ap.CleanupDeadServers, LastContactThreshold: ap.LastContactThreshold.Value(),
+			ServerStabilizationTime: ap.ServerStabilizationTime.Value(), MaxTrailingLogs: uint64(ap.MaxTrailingLogs),
+			MinQuorum: ap.MinQuorum,
+		},
+		Scheduler: schedulerConfiguration(c.Server.Scheduler),
+	}
+}
+
+func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
+	size := w.Logs.MaxSize.Value()
+	out := &agent.WorkerPart{
+		Runtime: w.Runtime, Labels: w.Labels,
 		Capacity: amounts(w.Capacity.CPU, w.Capacity.Memory, w.Capacity.EphemeralStorage),
 		Reserved: amounts(w.Reserved.CPU, w.Reserved.Memory, w.Reserved.EphemeralStorage),
+		LogBytes: size.Value(), LogFiles: w.Logs.MaxFiles,
 	}
-	n.Capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(w.MaxPods), resource.DecimalSI)
+	out.Capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(w.MaxPods), resource.DecimalSI)
 	for name, amount := range w.Capacity.Extended {
-		n.Capacity[corev1.ResourceName(name)] = amount.Value()
+		out.Capacity[corev1.ResourceName(name)] = amount.Value()
 	}
 	for _, t := range w.Taints {
 		taint, err := config.ParseTaint(t)
 		if err != nil {
-			return worker.NodeConfig{}, err
+			return nil, err
 		}
-		n.Taints = append(n.Taints, taint)
+		out.Taints = append(out.Taints, taint)
 	}
-	return n, nil
+	return out, nil
+}
+
+// advertise is the address that others reach the agent at: the one it is told,
+// or the one it listens on, or this machine's first private one.
+func advertise(c *config.Config, addrs []net.Addr) (string, error) {
+	if c.AdvertiseAddr != "" {
+		return c.AdvertiseAddr, nil
+	}
+	if ip := net.ParseIP(c.BindAddr); !ip.IsUnspecified() {
+		return c.BindAddr, nil
+	}
+	for _, addr := range addrs {
+		ipNet, ok := addr.(*net.IPNet)
+		if ok && ipNet.IP.IsPrivate() {
+			return ipNet.IP.String(), nil
+		}
+	}
+	return "", errors.New("this machine has no private address; set advertise_addr")
 }
 
 // amounts lists the amounts that are set.

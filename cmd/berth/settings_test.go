@@ -32,7 +32,7 @@ func asJSON(v any) string {
 	return string(data)
 }
 
-func TestNodeConfig(t *testing.T) {
+func TestWorkerSettings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "berth.hcl")
 	err := os.WriteFile(file, []byte(`
 name     = "w1"
@@ -59,18 +59,21 @@ worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := nodeConfig(c, "10.0.0.9")
+	got, err := agentConfig(c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.Version = ""
-	const want = `{"Name":"w1","Addresses":["10.0.0.9"],"Hostname":"","Labels":{"zone":"a"},"Annotations":null,` +
-		`"Taints":[{"key":"dedicated","value":"gpu","effect":"NoSchedule"},{"key":"slow","effect":"PreferNoSchedule"}],` +
-		`"Capacity":{"cpu":"2500m","example.com/gpu":"2","pods":"7"},"Reserved":{"memory":"1Gi"},"Version":"","Runtime":""}`
-	if got := asJSON(n); got != want {
+	const want = `["process",{"zone":"a"},` +
+		`[{"key":"dedicated","value":"gpu","effect":"NoSchedule"},{"key":"slow","effect":"PreferNoSchedule"}],` +
+		`{"cpu":"2500m","example.com/gpu":"2","pods":"7"},{"memory":"1Gi"},10485760,5]`
+	w := got.Worker
+	if got := asJSON([]any{w.Runtime, w.Labels, w.Taints, w.Capacity, w.Reserved, w.LogBytes, w.LogFiles}); got != want {
 		t.Errorf("want %s\n got %s", want, got)
 	}
-	if got, want := joinAddresses(c.Join), []string{"10.0.0.1:7643", "10.0.0.2:99"}; !slices.Equal(got, want) {
-		t.Errorf("join %v, want %v", got, want)
+	if want := []string{"10.0.0.1:7643", "10.0.0.2:99"}; !slices.Equal(got.Join, want) {
+		t.Errorf("join %v, want %v", got.Join, want)
+	}
+	if got.Name != "w1" || got.AdvertiseAddr != "127.0.0.1" || got.Server != nil || got.TLS != nil {
+		t.Errorf("got %+v", got)
 	}
 }

@@ -114,6 +114,7 @@ func (c *Client) configFor(t trust, servers []string, lost *atomic.Pointer[NoSer
 		BearerToken: c.conn.Token,
 		TLSClientConfig: rest.TLSClientConfig{
 			CAFile: t.caFile, CertFile: t.certFile, KeyFile: c.conn.KeyFile, ServerName: t.serverName,
+			Insecure: c.conn.SkipVerify,
 		},
 		Dial: (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
 		QPS:  -1, // the server's flow control is what counts
@@ -210,6 +211,7 @@ func (c *Client) kubeconfig() clientcmdapi.Config {
 	cfg := clientcmdapi.NewConfig()
 	cfg.Clusters[name] = &clientcmdapi.Cluster{
 		Server: c.conn.Servers[0], CertificateAuthority: c.conn.CAFile, TLSServerName: c.rest.ServerName,
+		InsecureSkipTLSVerify: c.conn.SkipVerify,
 	}
 	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{
 		ClientCertificate: c.conn.CertFile, ClientKey: c.conn.KeyFile, Token: c.conn.Token,

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berth-dev/berth/agent"
+	"github.com/berth-dev/berth/cmd/berth/internal/verb"
+	"github.com/berth-dev/berth/config"
+	"github.com/berth-dev/berth/pki"
+)
+
+const (
+	// devStart is how long a development cluster may take to be ready.
+	devStart = 60 * time.Second
+	// devContext is the name of its context, for berth and for kubectl.
+	devContext = "berth-dev"
+)
+
+type devFlags struct {
+	servers, workers  int
+	runtime           string
+	cpu, memory       string
+	dataDir           string
+	kubeconfig        string
+	httpPort          int
+	verbose, noSwitch bool
+}
+
+func (a *app) devCommand() *cobra.Command {
+	f := devFlags{}
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a whole cluster in this process, to try things out",
+		Long: `Run a whole cluster in this process: servers, workers and a certificate authority of its own, on the loopback
+interface. It writes a kubeconfig and a context for berth, and goes on until it is interrupted. Without --data-dir
+everything is thrown away at the end, pods included.`,
+		Example: `  berth dev
+  berth dev --servers 1 --workers 5 --runtime fake --nodes-cpu 16 --nodes-memory 64Gi`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			context.AfterFunc(ctx, stop)
+			return a.runDev(ctx, f)
+		},
+	}
+	fs := cmd.Flags()
+	fs.IntVar(&f.servers, "servers", 3, "Servers.")
+	fs.IntVar(&f.workers, "workers", 3, "Workers, each a node.")
+	fs.StringVar(&f.runtime, "runtime", "process", "What runs the pods: process (commands of this machine) or fake (nothing).")
+	fs.StringVar(&f.cpu, "nodes-cpu", "", "CPU of each node; empty: this machine's.")
+	fs.StringVar(&f.memory, "nodes-memory", "", "Memory of each node; empty: this machine's.")
+	fs.StringVar(&f.dataDir, "data-dir", "", "Keep the cluster here and go on with it the next time.")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "Where to write the kubeconfig; empty: into the data directory.")
+	fs.IntVar(&f.httpPort, "http-port", 0, "Port of the first server's API; 0: any free one.")
+	fs.BoolVar(&f.noSwitch, "no-switch", false, "Do not make the cluster's context berth's current one.")
+	fs.BoolVar(&f.verbose, "verbose", false, "Show the servers' and workers' logs.")
+	return cmd
+}
+
+func (f *devFlags) capacity() (corev1.ResourceList, error) {
+	out := corev1.ResourceList{}
+	for _, amount := range []struct {
+		flag, value string
+		name        corev1.ResourceName
+	}{{"--nodes-cpu", f.cpu, corev1.ResourceCPU}, {"--nodes-memory", f.memory, corev1.ResourceMemory}} {
+		if amount.value == "" {
+			continue
+		}
+		q, err := resource.ParseQuantity(amount.value)
+		if err != nil || q.Sign() <= 0 {
+			return nil, &verb.UsageError{Message: fmt.Sprintf("%s %q is not an amount, such as 4 or 8Gi", amount.flag, amount.value)}
+		}
+		out[amount.name] = q
+	}
+	return out, nil
+}
+
+func (a *app) runDev(ctx context.Context, f devFlags) error {
+	capacity, err := f.capacity()
+	if err != nil {
+		return err
+	}
+	switch {
+	case f.servers < 1 || f.workers < 0:
+		return &verb.UsageError{Message: "--servers must be at least 1 and --workers at least 0"}
+	case f.runtime != "process" && f.runtime != "fake":
+		return &verb.UsageError{Message: fmt.Sprintf("--runtime %q: it is process or fake", f.runtime)}
+	}
+	dir, temporary := f.dataDir, f.dataDir == ""
+	if temporary {
+		if dir, err = os.MkdirTemp("", "berth-dev-"); err != nil {
+			return fmt.Errorf("making a data directory: %w", err)
+		}
+		defer func() { _ = os.RemoveAll(dir) }() // temporary files: the system clears what is left
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "Starting %d servers and %d workers (runtime %s) ...\n", f.servers, f.workers, f.runtime)
+	began := time.Now()
+	start, cancel := context.WithTimeout(ctx, devStart)
+	defer cancel()
+	cluster, err := agent.StartDev(start, agent.DevConfig{
+		DataDir: dir, Version: version, Servers: f.servers, Workers: f.workers, Runtime: f.runtime,
+		Capacity: capacity, HTTPPort: f.httpPort, Logger: a.devLog(f.verbose),
+	})
+	if err != nil {
+		return err
+	}
+	if err = a.announce(cluster, f, dir, time.Since(began)); err == nil {
+		select {
+		case err = <-cluster.Fatal(ctx):
+			err = fmt.Errorf("the cluster had to end: %w", err)
+		case <-ctx.Done():
+			fmt.Fprintln(a.out, "\nStopping ...")
+		}
+	}
+	return errors.Join(err, a.stopDev(ctx, cluster, temporary))
+}
+
+func (a *app) stopDev(ctx context.Context, cluster *agent.Dev, endPods bool) error {
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	var err error
+	if endPods {
+		err = cluster.EndPods(grace)
+	}
+	return errors.Join(err, cluster.Stop(grace))
+}
+
+func (a *app) devLog(verbose bool) hclog.Logger {
+	level := hclog.Off
+	if verbose {
+		level = hclog.Info
+	}
+	log := hclog.New(&hclog.LoggerOptions{Name: "berth", Level: level, Output: a.errOut})
+	logLibraries(log)
+	return log
+}
+
+// announce writes what clients need, and tells how to go on.
+func (a *app) announce(cluster *agent.Dev, f devFlags, dir string, took time.Duration) error {
+	pair, err := cluster.Client()
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{"ca.pem": cluster.CA(), "client.pem": pair.CertPEM, "client-key.pem": pair.KeyPEM}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			return fmt.Errorf("writing the client's certificate: %w", err)
+		}
+	}
+	kubeconfig := f.kubeconfig
+	if kubeconfig == "" {
+		kubeconfig = filepath.Join(dir, "kubeconfig")
+	}
+	if err := writeKubeconfig(kubeconfig, cluster, pair); err != nil {
+		return err
+	}
+	file, err := a.writeDevContext(cluster, dir, !f.noSwitch)
+	if err != nil {
+		return err
+	}
+	tellDev(a.out, cluster, took, kubeconfig, file, f)
+	return nil
+}
+
+// writeDevContext writes the command line's context, into the file that commands
+// read.
+func (a *app) writeDevContext(cluster *agent.Dev, dir string, current bool) (string, error) {
+	file := a.flags.CLIConfig
+	if file == "" {
+		var err error
+		if file, err = config.CLIFile(a.getenv); err != nil {
+			return "", err
+		}
+	}
+	ctx := config.Context{Name: devContext, TLS: &config.ClientTLS{
+		CAFile:   config.Path(filepath.Join(dir, "ca.pem")),
+		CertFile: config.Path(filepath.Join(dir, "client.pem")),
+		KeyFile:  config.Path(filepath.Join(dir, "client-key.pem")),
+	}}
+	for _, s := range cluster.Servers() {
+		ctx.Addresses = append(ctx.Addresses, "https://"+s.HTTPAddr())
+	}
+	return file, config.WriteContext(file, ctx, current)
+}
+
+func writeKubeconfig(path string, cluster *agent.Dev, pair pki.Pair) error {
+	c := clientcmdapi.NewConfig()
+	c.Clusters[devContext] = &clientcmdapi.Cluster{
+		Server: "https://" + cluster.Servers()[0].HTTPAddr(), CertificateAuthorityData: cluster.CA(),
+	}
+	c.AuthInfos[devContext] = &clientcmdapi.AuthInfo{ClientCertificateData: pair.CertPEM, ClientKeyData: pair.KeyPEM}
+	c.Contexts[devContext] = &clientcmdapi.Context{Cluster: devContext, AuthInfo: devContext, Namespace: "default"}
+	c.CurrentContext = devContext
+	if err := clientcmd.WriteToFile(*c, path); err != nil {
+		return fmt.Errorf("writing the kubeconfig: %w", err)
+	}
+	return nil
+}
+
+func tellDev(out io.Writer, cluster *agent.Dev, took time.Duration, kubeconfig, file string, f devFlags) {
+	fmt.Fprintf(out, "The cluster is ready after %.1f s.\n\n", took.Seconds())
+	leader := cluster.Leader()
+	for _, s := range cluster.Servers() {
+		role := ""
+		if s == leader {
+			role = "  (leads)"
+		}
+		fmt.Fprintf(out, "  %s  https://%s%s\n", s.Name(), s.HTTPAddr(), role)
+	}
+	fmt.Fprintf(out, "\n  kubeconfig     %s\n  berth context  %s in %s\n\nGo on in another terminal:\n\n", kubeconfig, devContext, file)
+	berth := "berth"
+	if f.noSwitch {
+		berth = "berth --context " + devContext
+	}
+	fmt.Fprintf(out, "  %s get nodes\n", berth)
+	fmt.Fprintf(out, "  %s class create urgent --value 1000\n", berth)
+	fmt.Fprintf(out, "  %s apply -f examples/manifests/batch.yaml\n", berth)
+	fmt.Fprintf(out, "  kubectl --kubeconfig %s get pods\n", kubeconfig)
+	fmt.Fprintf(out, "\nCtrl-C ends it.\n")
+}
