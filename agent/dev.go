@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker/runtime/fake"
@@ -130,9 +131,11 @@ func (d *Dev) member(kind pki.Kind, name string, join []string) (Config, error) 
 }
 
 func (d *Dev) issue(kind pki.Kind, name string) (*pki.Source, error) {
-	pair, err := d.ca.Issue(time.Now(), pki.Request{
-		Kind: kind, Name: name, DNSNames: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
-	})
+	r := pki.Request{Kind: kind, Name: name}
+	if kind == pki.Server {
+		r.DNSNames, r.IPs = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	}
+	pair, err := d.ca.Issue(time.Now(), r)
 	if err != nil {
 		return nil, err
 	}
@@ -246,3 +249,37 @@ func (d *Dev) Stop(ctx context.Context) error {
 	<-d.done
 	return errors.Join(errs...)
 }
+
+// EndPods ends every pod of the cluster and returns when nothing of them is
+// left on the workers, or with the context's error.
+func (d *Dev) EndPods(ctx context.Context) error {
+	leader := d.Servers()[0]
+	for {
+		var ps []fsm.Proposal
+		bound := false
+		grace := int64(1)
+		leader.View().Pods.Scan("", func(key string, pod *corev1.Pod) bool {
+			bound = bound || pod.Spec.NodeName != ""
+			if pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds > grace {
+				ps = append(ps, fsm.Proposal{User: devUser, Command: &fsm.DeletePod{Key: key, GraceSeconds: &grace}})
+			}
+			return len(ps) < endBatch
+		})
+		if len(ps) == 0 && !bound {
+			return nil
+		}
+		if len(ps) > 0 {
+			if _, err := leader.Propose(ctx, ps...); err != nil {
+				return fmt.Errorf("end the pods: %w", err)
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("end the pods: %w", ctx.Err())
+		case <-time.After(readyPoll):
+		}
+	}
+}
+
+const endBatch = 1000

@@ -131,15 +131,17 @@ func openRuntime(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error)
 }
 
 func newNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
+	// Two workers of one machine are two nodes: what tells a worker from
+	// another of its name is the identity in its data directory.
+	id, err := workerID(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
 	machine, err := readMachine(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
-	// Two workers of one machine are two nodes: what tells a worker from
-	// another of its name is the identity in its data directory.
-	if machine.Info.SystemUUID, err = workerID(c.DataDir); err != nil {
-		return nil, err
-	}
+	machine.Info.SystemUUID = id
 	cfg := c.Node
 	cfg.Runtime = rt.Name() + "://" + cfg.Version
 	return worker.NewNode(cfg, machine, time.Now())
