@@ -55,3 +55,7 @@ func (c *Class) PreferredAffinity(node *corev1.Node) int64 {
 
 // HasPreferredAffinity says whether the class prefers any nodes by affinity.
 func (c *Class) HasPreferredAffinity() bool { return c.preferred != nil }
+
+// AnyNode says whether the class asks nothing of a node but room: then a node without taints that is not cordoned has no
+// NodeFailures for it and raw scores of 0.
+func (c *Class) AnyNode() bool { return !c.selects && c.preferred == nil && c.NodeName == "" }

@@ -14,19 +14,21 @@ import (
 // so it changes for all nodes when that maximum does. Nodes with equal raw values are therefore one group: within a
 // group the order depends on usage alone, and the maxima are those of the groups that are not empty.
 type board struct {
-	class *model.Class
+	class   *model.Class
+	anyNode bool
 
 	seen  uint64 // position in the log up to which this board is right
 	epoch uint64 // of the ring
 	used  uint64 // when it was last asked, for forgetting
 
-	cells  []cell // by slot
-	groups []*group
-	byRaw  map[[2]int64]int16
-	fit    int // nodes that fit
+	cells     []cell // by slot
+	groups    []*group
+	byRaw     map[[2]int64]int16
+	lastGroup int16 // asked for last
+	fit       int   // nodes that fit
 
-	// hist counts the nodes by what keeps the class off them; zero failures are counted too. It changes with changes.
-	hist    map[model.Failures]int32
+	// hist counts the nodes by what keeps the class off them; those that fit are counted too. It changes with changes.
+	hist    []tally
 	changes uint64
 
 	diagnoses [numDiagnoses]cachedDiagnosis
@@ -36,6 +38,11 @@ type board struct {
 	waitsFor  bool
 	waitsStep uint64
 	clearedAt uint64
+}
+
+type tally struct {
+	fails model.Failures
+	nodes int32
 }
 
 // cell is one node's verdict.
@@ -57,7 +64,7 @@ type group struct {
 }
 
 func newBoard(c *model.Class) *board {
-	return &board{class: c, byRaw: map[[2]int64]int16{}, hist: map[model.Failures]int32{}}
+	return &board{class: c, anyNode: c.AnyNode(), byRaw: map[[2]int64]int16{}}
 }
 
 // sync brings the board up to date with the view and returns how many nodes it looked at.
@@ -103,9 +110,7 @@ func (b *board) look(v *View, slot int32) {
 	}
 	now := *c
 	if !c.known || n.staticAt >= b.seen {
-		now.static = model.NodeFailures(b.class, n.obj)
-		now.group = b.groupOf(b.class.PreferredAffinity(n.obj), b.class.PreferNoScheduleCount(n.obj))
-		now.known = true
+		b.lookStatic(n, &now)
 	}
 	var scratch model.Usage
 	now.fails = now.static | model.UsageFailures(b.class, &n.alloc, n.usageFor(b.class.Priority, &scratch))
@@ -126,6 +131,17 @@ func (b *board) look(v *View, slot int32) {
 	}
 }
 
+// lookStatic computes what depends on the node object alone.
+func (b *board) lookStatic(n *node, c *cell) {
+	c.known = true
+	if n.plain && b.anyNode {
+		c.static, c.group = 0, b.groupOf(0, 0)
+		return
+	}
+	c.static = model.NodeFailures(b.class, n.obj)
+	c.group = b.groupOf(b.class.PreferredAffinity(n.obj), b.class.PreferNoScheduleCount(n.obj))
+}
+
 // count moves a node in the histogram from one verdict to another; now is nil for a node that is gone.
 func (b *board) count(before, now *cell) {
 	if before.known && now != nil && before.fails == now.fails {
@@ -133,16 +149,28 @@ func (b *board) count(before, now *cell) {
 	}
 	b.changes++
 	if before.known {
-		if b.hist[before.fails]--; b.hist[before.fails] == 0 {
-			delete(b.hist, before.fails)
-		}
+		b.tally(before.fails).nodes--
 	}
 	if now != nil {
-		b.hist[now.fails]++
+		b.tally(now.fails).nodes++
 	}
 }
 
+// tally returns the count of a set of failures. There are few different ones: a walk is faster than a map.
+func (b *board) tally(fails model.Failures) *tally {
+	for i := range b.hist {
+		if b.hist[i].fails == fails {
+			return &b.hist[i]
+		}
+	}
+	b.hist = append(b.hist, tally{fails: fails})
+	return &b.hist[len(b.hist)-1]
+}
+
 func (b *board) groupOf(affinity, taints int64) int16 {
+	if g := b.lastGroup; int(g) < len(b.groups) && b.groups[g].affinity == affinity && b.groups[g].taints == taints {
+		return g
+	}
 	raw := [2]int64{affinity, taints}
 	i, ok := b.byRaw[raw]
 	if !ok {
@@ -150,6 +178,7 @@ func (b *board) groupOf(affinity, taints int64) int16 {
 		b.groups = append(b.groups, &group{affinity: affinity, taints: taints})
 		b.byRaw[raw] = i
 	}
+	b.lastGroup = i
 	return i
 }
 

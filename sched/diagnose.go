@@ -38,8 +38,8 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 		return kept.of
 	}
 	d := &fsm.Diagnosis{Reasons: b.reasons()}
-	for _, n := range b.hist {
-		d.Nodes += n
+	for _, t := range b.hist {
+		d.Nodes += t.nodes
 	}
 	if exact {
 		b.fillShort(s.view, d.Reasons)
@@ -66,14 +66,17 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 // reasons counts the nodes by reason, every reason of a node and not only the first.
 func (b *board) reasons() []fsm.ReasonCount {
 	var out []fsm.ReasonCount
-	for fails, nodes := range b.hist {
-		for _, r := range fails.Reasons(b.class) {
+	for _, t := range b.hist {
+		if t.nodes == 0 {
+			continue
+		}
+		for _, r := range t.fails.Reasons(b.class) {
 			i := slices.IndexFunc(out, func(c fsm.ReasonCount) bool { return c.Kind == r.Kind && c.Resource == r.Resource })
 			if i < 0 {
 				i = len(out)
 				out = append(out, fsm.ReasonCount{Kind: r.Kind, Resource: r.Resource, Text: r.Text()})
 			}
-			out[i].Nodes += nodes
+			out[i].Nodes += t.nodes
 		}
 	}
 	slices.SortFunc(out, func(a, b fsm.ReasonCount) int {

@@ -213,8 +213,8 @@ func (s *Scheduler) waitsForVictims(c *model.Class, b *board, own *nomination) b
 // alternatives sums up the search for the record.
 func (s *Scheduler) alternatives(e *evictions, chosen, start int32, b *board) *berthv1.PreemptionAlternatives {
 	a := &berthv1.PreemptionAlternatives{Candidates: e.candidates}
-	for _, n := range b.hist {
-		a.NodesConsidered += n
+	for _, t := range b.hist {
+		a.NodesConsidered += t.nodes
 	}
 	if next, ok := e.runnerUp(s.view, chosen, start); ok {
 		a.RunnerUp = s.view.nodes[next].name

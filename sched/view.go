@@ -34,6 +34,7 @@ type node struct {
 	rank int32
 
 	obj   *corev1.Node // nil: there is no such node
+	plain bool         // obj has no taints and is not cordoned
 	alloc model.Resources
 	usage model.Usage // of pods
 	pods  []*pod      // most important first (PR7)
@@ -138,6 +139,7 @@ func (v *View) putNode(name string, obj *corev1.Node) {
 	n := &v.nodes[i]
 	old := n.obj
 	n.obj = obj
+	n.plain = obj != nil && len(obj.Spec.Taints) == 0 && !obj.Spec.Unschedulable
 	switch {
 	case obj == nil && !n.gone:
 		n.gone = true
