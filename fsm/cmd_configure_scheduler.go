@@ -3,6 +3,7 @@ package fsm
 import (
 	"encoding/json"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/berth-dev/berth/api/berthv1"
@@ -40,7 +41,10 @@ func (c *ConfigureScheduler) Apply(tx *Tx) Result {
 		if r, ok := (Precondition{UID: string(config.UID), Revision: c.Revision}).check(old, configResource); !ok {
 			return r
 		}
-		config.UID, config.CreationTimestamp = old.UID, old.CreationTimestamp
+		config.UID, config.CreationTimestamp, config.ResourceVersion = old.UID, old.CreationTimestamp, old.ResourceVersion
+		if equality.Semantic.DeepEqual(config, old) {
+			return Result{Table: v.Config.Name(), Object: old}
+		}
 	default:
 		config.UID, config.CreationTimestamp = tx.newUID(), tx.now()
 	}

@@ -1,6 +1,10 @@
 package fsm
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/api/berthv1"
+)
 
 // DeleteNamespace ends a namespace. While there is something in it, it is
 // marked as terminating and takes nothing new in; once it is empty it goes.
@@ -35,6 +39,7 @@ func (c *DeleteNamespace) Apply(tx *Tx) Result {
 		}
 	}
 	if v.namespaceEmpty(c.Name) && len(old.Finalizers) == 0 {
+		tx.forgetPreemptions(c.Name)
 		remove(tx, v.Namespaces, c.Name)
 		return Result{Table: v.Namespaces.Name(), Object: old, Deleted: true}
 	}
@@ -50,8 +55,8 @@ func (c *DeleteNamespace) Apply(tx *Tx) Result {
 }
 
 func (v *View) namespaceEmpty(namespace string) bool {
-	empty := true
-	v.Pods.Scan(namespace+"/", func(string, *corev1.Pod) bool {
+	prefix, empty := namespace+"/", true
+	v.Pods.Scan(prefix, func(string, *corev1.Pod) bool {
 		empty = false
 		return false
 	})
@@ -59,7 +64,24 @@ func (v *View) namespaceEmpty(namespace string) bool {
 		empty = false
 		return false
 	})
+	v.Events.Scan(prefix, func(string, *corev1.Event) bool {
+		empty = false
+		return false
+	})
 	return empty
+}
+
+// forgetPreemptions removes what is remembered of preemptions for pods of a
+// namespace; there are at most maxPreemptions in all.
+func (tx *Tx) forgetPreemptions(namespace string) {
+	var keys []string
+	tx.view.Preemptions.Scan(namespace+"/", func(key string, _ *berthv1.Preemption) bool {
+		keys = append(keys, key)
+		return true
+	})
+	for _, key := range keys {
+		remove(tx, tx.view.Preemptions, key)
+	}
 }
 
 // NamespaceObjects calls f for the plain objects in a namespace.

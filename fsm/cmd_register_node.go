@@ -49,6 +49,9 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 		return Result{Table: v.Nodes.Name(), Object: old}
 	}
 	tx.putNode(next, old)
+	if !nodeReady(old) {
+		tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", "the worker is connected")
+	}
 	return Result{Table: v.Nodes.Name(), Object: next}
 }
 

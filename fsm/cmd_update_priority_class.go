@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/berth-dev/berth/model"
@@ -26,7 +27,7 @@ func (c *UpdatePriorityClass) Apply(tx *Tx) Result {
 	if !ok {
 		return refuseNotFound(classResource.groupResource(), class.Name)
 	}
-	if r, ok := (Precondition{Revision: c.Revision}).check(old, classResource); !ok {
+	if r, ok := (Precondition{UID: string(class.UID), Revision: c.Revision}).check(old, classResource); !ok {
 		return r
 	}
 	errs := append(model.ValidateClassUpdate(class, old), model.ValidateUserClass(class)...)
@@ -35,6 +36,10 @@ func (c *UpdatePriorityClass) Apply(tx *Tx) Result {
 	}
 	if r, ok := tx.checkDefault(class); !ok {
 		return r
+	}
+	class.ResourceVersion = old.ResourceVersion
+	if equality.Semantic.DeepEqual(class, old) {
+		return Result{Table: tx.view.PriorityClasses.Name(), Object: old}
 	}
 	put(tx, tx.view.PriorityClasses, class.Name, class)
 	return Result{Table: tx.view.PriorityClasses.Name(), Object: class}

@@ -23,7 +23,7 @@ func (tx *Tx) findPod(ref PodRef) (*corev1.Pod, bool) {
 // resolvePriority gives a new pod the priority of its class (AD1–AD5).
 func (tx *Tx) resolvePriority(pod *corev1.Pod) (Result, bool) {
 	refuse := func(why string) (Result, bool) {
-		return refuseForbidden(podResource.groupResource(), pod.Name, why), false
+		return refuseForbidden(podResource.groupResource(), givenName(pod), why), false
 	}
 	config := tx.view.SchedulerConfig()
 	if !*config.Spec.Preemption.Enabled { // PC11
@@ -55,15 +55,23 @@ func (tx *Tx) resolvePriority(pod *corev1.Pod) (Result, bool) {
 	return tx.setPriority(pod, class.Value, policy)
 }
 
+// givenName is what a pod is called in errors before it has its name.
+func givenName(pod *corev1.Pod) string {
+	if pod.Name == "" {
+		return pod.GenerateName
+	}
+	return pod.Name
+}
+
 // setPriority: a pod may not bring another priority or policy than its class's
 // (AD3).
 func (tx *Tx) setPriority(pod *corev1.Pod, priority int32, policy corev1.PreemptionPolicy) (Result, bool) {
 	if p := pod.Spec.Priority; p != nil && *p != priority {
-		return refuseForbidden(podResource.groupResource(), pod.Name, fmt.Sprintf(
+		return refuseForbidden(podResource.groupResource(), givenName(pod), fmt.Sprintf(
 			"the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *p, priority)), false
 	}
 	if p := pod.Spec.PreemptionPolicy; p != nil && *p != policy {
-		return refuseForbidden(podResource.groupResource(), pod.Name, fmt.Sprintf(
+		return refuseForbidden(podResource.groupResource(), givenName(pod), fmt.Sprintf(
 			"the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *p, policy)), false
 	}
 	pod.Spec.Priority, pod.Spec.PreemptionPolicy = &priority, &policy
