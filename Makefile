@@ -1,0 +1,57 @@
+# `make help` lists the targets.
+
+VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+KUBERNETES   := 1.36.3
+PKG          := github.com/berth-dev/berth
+LDFLAGS      := -s -w -X main.version=$(VERSION) \
+	-X k8s.io/component-base/version.gitVersion=v$(KUBERNETES) \
+	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36
+# Two packages at a time keep a small machine usable.
+JOBS         ?= 2
+# Packages whose tests start goroutines that share state.
+RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
+
+.PHONY: help build test race lint check fuzz e2e bench demo sweep clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/berth
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+
+demo: build ## a cluster, a preemption, and the leader killed in its middle
+	bin/berth demo
+
+test: ## every test, the end-to-end ones included
+	go test -p $(JOBS) -timeout 20m ./...
+
+race: ## the concurrent packages under the race detector
+	go test -race -p $(JOBS) -timeout 30m $(RACE)
+
+e2e: ## the end-to-end tests alone: real processes, real faults
+	go test -count=1 -timeout 20m ./e2e/...
+
+check: lint ## what must hold before anything is tested
+	go build ./...
+
+lint: ## formatting, vet, and that go.mod is tidy
+	@out="$$(gofmt -l $$(git ls-files '*.go'))"; if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
+	go vet -p $(JOBS) ./...
+	go mod verify >/dev/null
+	@go mod tidy -diff >/dev/null || { echo 'go.mod or go.sum is not tidy: run go mod tidy'; exit 1; }
+
+FUZZTIME ?= 30s
+fuzz: ## every fuzz target for FUZZTIME each
+	@set -e; for pkg in $$(go list ./...); do \
+	  for f in $$(go test -list '^Fuzz' $$pkg 2>/dev/null | grep '^Fuzz' || true); do \
+	    echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; done
+
+sweep: ## the oracles over many more random cases than the tests take
+	go test -timeout 3h ./sched ./fsm -run 'Oracle|Property|Rapid' -rapid.checks=100000
+
+bench: build ## the figures of docs/benchmarks.md
+	bin/berth bench
+
+clean: ## remove what was built
+	rm -rf bin
