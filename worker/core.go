@@ -48,7 +48,7 @@ type Core struct {
 	synced   bool
 	// labelsKnown: node is the servers' object; users may have labelled it.
 	labelsKnown bool
-	revision int64
+	revision    int64
 }
 
 // NewCore returns a Core without pods.

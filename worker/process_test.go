@@ -59,7 +59,8 @@ func TestProcesses(t *testing.T) {
 		return len(cs) == 1 && cs[0].RestartCount == 1 && cs[0].Ready
 	}
 	s.await(t, "it runs again after it failed", restarted)
-	web.Status = s.pods["web"].Status
+	web = web.DeepCopy() // the agent has the other one
+	web.Status = s.status("web")
 	if got := web.Status.ContainerStatuses[0].LastTerminationState.Terminated; got == nil || got.ExitCode != 9 || got.Reason != runtime.ReasonError {
 		t.Errorf("last state is %+v", got)
 	}
@@ -72,7 +73,7 @@ func TestProcesses(t *testing.T) {
 	stop = start()
 	s.assignments <- Assignment{Full: true, Revision: 2, Pods: []*corev1.Pod{deleted(web, 30)}}
 	s.await(t, "it is gone", func() bool { return s.pods["web"].Removed })
-	if got := s.pods["web"].Status; got.Phase != corev1.PodSucceeded || got.ContainerStatuses[0].RestartCount != 1 {
+	if got := s.status("web"); got.Phase != corev1.PodSucceeded || got.ContainerStatuses[0].RestartCount != 1 {
 		t.Errorf("last status is %+v", got)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "stopping")); err != nil {

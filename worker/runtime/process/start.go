@@ -220,6 +220,11 @@ func (r *Runtime) launch(ctx context.Context, dir string, config *shim.Config) (
 	cmd := exec.Command(r.opts.Shim)
 	cmd.Args = []string{"berth-shim", shim.Arg, dir}
 	cmd.Env = []string{"GOMAXPROCS=2", "GOGC=50"} // one for every container: small before fast
+	for _, name := range [...]string{"GORACE", "GOCOVERDIR"} {
+		if v, ok := os.LookupEnv(name); ok { // what Go's tools tell an instrumented binary
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
 	cmd.Dir = "/"
 	cmd.Stderr = stderr
 	cmd.ExtraFiles = []*os.File{pw, lock}
