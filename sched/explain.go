@@ -50,8 +50,11 @@ func nodeWithout(state *fsm.View, obj *corev1.Node, pod *corev1.Pod, c *model.Cl
 		stored.Spec.NodeName == obj.Name && !model.Terminal(stored) {
 		n.usage = n.usage.Without(c)
 	}
+	own, _ := state.Nominations.Get(fsm.PodKey(pod.Namespace, pod.Name))
 	state.NominationsOnNode(obj.Name, func(nom *fsm.Nomination) bool {
-		if nom.UID != pod.UID { // NM4: its own nomination is not in its way
+		// NM4: its own nomination is not in its way, nor is one that yields to it.
+		yields := own != nil && own.UID == pod.UID && own.Node == obj.Name && nom.Priority == own.Priority && nom.FirstRevision > own.FirstRevision
+		if nom.UID != pod.UID && !yields {
 			n.noms = append(n.noms, &nomination{uid: nom.UID, node: nom.Node, class: nom.Class(), priority: nom.Priority})
 		}
 		return true

@@ -51,7 +51,7 @@ func (s *Scheduler) lay(f *flight) {
 			slot: v.slot(f.node), evicting: s.evicting[f.uid]}
 		v.addPod(f.pod)
 	case flightPreempt:
-		f.nomination = &nomination{uid: f.uid, node: f.node, class: f.class, priority: f.priority}
+		f.nomination = &nomination{uid: f.uid, node: f.node, class: f.class, priority: f.priority, made: notYet}
 		h := v.holdOf(f.uid)
 		h.assumed = f.nomination
 		v.settleHold(f.uid, h)

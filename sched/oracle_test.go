@@ -33,6 +33,7 @@ type plainPod struct {
 type plainNom struct {
 	pod  *corev1.Pod
 	node string
+	made int64
 }
 
 type decision struct {
@@ -56,7 +57,7 @@ func newOracle(v *fsm.View, budgets Budgets) *oracle {
 	})
 	v.Nominations.Scan("", func(key string, n *fsm.Nomination) bool {
 		p, _ := v.Pods.Get(key)
-		o.noms = append(o.noms, plainNom{p, n.Node})
+		o.noms = append(o.noms, plainNom{p, n.Node, n.FirstRevision})
 		return true
 	})
 	return o
@@ -71,11 +72,21 @@ func (o *oracle) usage(n *corev1.Node, pod *corev1.Pod, nominated bool, without 
 		}
 	}
 	for _, nom := range o.noms {
-		if nominated && nom.node == n.Name && nom.pod.UID != pod.UID && model.Priority(nom.pod) >= model.Priority(pod) {
+		if nominated && nom.node == n.Name && o.counts(nom, pod) {
 			u = u.With(model.ClassOf(nom.pod))
 		}
 	}
 	return u
+}
+
+// counts says whether a nomination stands in a pod's way: NM4, and the earlier of two equal ones goes first.
+func (o *oracle) counts(nom plainNom, pod *corev1.Pod) bool {
+	if nom.pod.UID == pod.UID || model.Priority(nom.pod) < model.Priority(pod) {
+		return false
+	}
+	return model.Priority(nom.pod) > model.Priority(pod) || !slices.ContainsFunc(o.noms, func(own plainNom) bool {
+		return own.pod.UID == pod.UID && own.node == nom.node && own.made < nom.made
+	})
 }
 
 // check runs the filters with the nominated pods and without them; both must pass (NM4).
@@ -380,7 +391,7 @@ func (o *oracle) assume(pod *corev1.Pod, d decision) {
 		o.noms = slices.DeleteFunc(o.noms, func(n plainNom) bool { // NM3
 			return n.node == d.node && model.Priority(n.pod) < model.Priority(pod)
 		})
-		o.noms = append(o.noms, plainNom{pod, d.node})
+		o.noms = append(o.noms, plainNom{pod, d.node, math.MaxInt64})
 		for _, p := range o.pods {
 			if slices.Contains(d.victims, p.obj.UID) {
 				p.leaving, p.victim = true, true

@@ -1,6 +1,8 @@
 package sched
 
 import (
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
@@ -86,9 +88,10 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 	c := e.Class()
 	start := hash64(string(e.UID))
 	own := s.ownNomination(e)
+	var aside []types.UID
 	if own != nil {
-		// NM4: a pod's own nomination never stands in its way.
-		s.setOwnHidden(e, 1)
+		aside = s.yielding(own)
+		s.hide(aside, 1)
 	}
 	b := s.boardOf(c)
 	slot, ok := int32(0), false
@@ -104,7 +107,7 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 		f = s.preemptOrFail(p, e, b, own)
 	}
 	if own != nil {
-		s.setOwnHidden(e, -1)
+		s.hide(aside, -1)
 		if f != nil && f.kind == flightBind {
 			f.ends = append(f.ends, e.UID)
 		}
@@ -125,10 +128,26 @@ func (s *Scheduler) ownNomination(e *fsm.QueueEntry) *nomination {
 	return nil
 }
 
-func (s *Scheduler) setOwnHidden(e *fsm.QueueEntry, by int32) {
-	h := s.view.holdOf(e.UID)
-	h.hidden += by
-	s.view.settleHold(e.UID, h)
+// yielding returns the nominations that do not stand in the way of a nominated pod: its own and, on the same node, those
+// of equal priority that were made later. A later one was made with the earlier one counted, so the earlier pod can
+// always have its room first; without this, two of them could wait for each other's victims.
+func (s *Scheduler) yielding(own *nomination) []types.UID {
+	uids := []types.UID{own.uid}
+	for _, n := range s.view.nodes[own.slot].noms {
+		if n.priority == own.priority && n.made > own.made {
+			uids = append(uids, n.uid)
+		}
+	}
+	return uids
+}
+
+// hide takes nominations out of sight, or back.
+func (s *Scheduler) hide(uids []types.UID, by int32) {
+	for _, uid := range uids {
+		h := s.view.holdOf(uid)
+		h.away += by
+		s.view.settleHold(uid, h)
+	}
 }
 
 func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, slot int32) *flight {

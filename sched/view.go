@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,14 +96,19 @@ type nomination struct {
 	node     string
 	class    *model.Class
 	priority int32
+	made     int64 // the revision at which it was made; notYet while no state shows it
 	slot     int32
 }
+
+// notYet is later than every revision.
+const notYet = math.MaxInt64
 
 // hold is what is known of one pod's nomination: what the state says, and what unsettled decisions make of it.
 type hold struct {
 	base    *nomination // in the state
 	assumed *nomination // by an unsettled preemption; goes before base
 	hidden  int32       // unsettled decisions that end base
+	away    int32       // out of sight for the decision being made
 	placed  *nomination // the one that counts now
 }
 
@@ -230,11 +236,14 @@ func (v *View) settleHold(uid types.UID, h *hold) {
 	if want == nil && h.hidden == 0 {
 		want = h.base
 	}
+	if h.away > 0 {
+		want = nil
+	}
 	if want != h.placed {
 		v.unplace(h)
 		v.place(h, want)
 	}
-	if h.base == nil && h.assumed == nil && h.hidden == 0 {
+	if h.base == nil && h.assumed == nil && h.hidden == 0 && h.away == 0 {
 		delete(v.noms, uid)
 	}
 }
