@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -112,9 +113,22 @@ func decodeIntents(raw []byte) ([]intent, error) {
 	if len(raw) > maxIntentsBytes {
 		return nil, fmt.Errorf("decoding goodbyes: %d bytes are more than %d", len(raw), maxIntentsBytes)
 	}
-	var known []intent
-	if err := msgpack.Unmarshal(raw, &known); err != nil {
+	// One by one: msgpack would make room for as many as the bytes claim.
+	dec := msgpack.NewDecoder(bytes.NewReader(raw))
+	n, err := dec.DecodeArrayLen()
+	if err != nil {
 		return nil, fmt.Errorf("decoding goodbyes: %w", err)
+	}
+	if n > maxIntents {
+		return nil, fmt.Errorf("decoding goodbyes: %d are more than %d", n, maxIntents)
+	}
+	var known []intent
+	for range n {
+		var in intent
+		if err := dec.Decode(&in); err != nil {
+			return nil, fmt.Errorf("decoding goodbyes: %w", err)
+		}
+		known = append(known, in)
 	}
 	return known, nil
 }
