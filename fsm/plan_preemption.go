@@ -26,6 +26,9 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
 	if !ok {
 		return "node " + d.Node + " is gone"
 	}
+	if n, ok := tx.view.Nominations.Get(d.Key); ok && tx.view.stillPromised(n) {
+		return fmt.Sprintf("the pod waits for its victims on node %s", n.Node)
+	}
 	victims, why := tx.checkVictims(d, e)
 	if why != "" {
 		return why
@@ -35,6 +38,17 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
 	}
 	tx.carryOutPreemption(pod, e, d, decidedAt, victims)
 	return ""
+}
+
+// stillPromised: the victims of a nomination are on their way out and the node
+// could take the pod then, so nobody else has to go for it (T5).
+func (v *View) stillPromised(n *Nomination) bool {
+	node, ok := v.Nodes.Get(n.Node)
+	if !ok || len(n.Victims) == 0 {
+		return false
+	}
+	f := model.NodeFailures(n.class, node) | model.UsageFailures(n.class, v.offer(n.Node), v.Usage(n.Node))
+	return f.Resolvable()
 }
 
 // checkVictims returns the victims that are still there. They must be bound to

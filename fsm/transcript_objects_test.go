@@ -202,14 +202,14 @@ func (s *transcript) plan(a words, input string) []Command {
 			c.Bindings = append(c.Bindings, BindDecision{Key: r.Key, UID: f.or("uid", r.UID), Node: f[2]})
 		case "preempt":
 			r := s.ref(f[1])
-			d := PreemptDecision{Key: r.Key, UID: r.UID, Node: f[2], Diagnosis: diagnosis(words{"cpu:1"})}
+			d := PreemptDecision{Key: r.Key, UID: r.UID, Node: f[2], Diagnosis: s.diagnosis(words{"cpu:1"})}
 			for _, v := range strings.Split(f[3], ",") {
 				r := s.ref(v)
 				d.Victims = append(d.Victims, PlannedVictim{Key: r.Key, UID: f.or("victim-uid", r.UID), ViolatesBudget: f.has("violating")})
 			}
 			c.Preemptions = append(c.Preemptions, d)
 		case "fail":
-			d := FailDecision{Error: f.has("error"), ClearNomination: f.has("clear"), Diagnosis: diagnosis(f[2:])}
+			d := FailDecision{Error: f.has("error"), ClearNomination: f.has("clear"), Diagnosis: s.diagnosis(f[2:])}
 			if f.has("undiagnosed") {
 				d.Diagnosis = nil
 			}
@@ -225,7 +225,7 @@ func (s *transcript) plan(a words, input string) []Command {
 }
 
 // diagnosis is one as the scheduler words it, from words like cpu:2.
-func diagnosis(a words) *Diagnosis {
+func (s *transcript) diagnosis(a words) *Diagnosis {
 	kinds := map[string]model.Reason{
 		"cpu":      {Kind: model.InsufficientResource, Resource: "cpu"},
 		"mem":      {Kind: model.InsufficientResource, Resource: "memory"},
@@ -235,7 +235,7 @@ func diagnosis(a words) *Diagnosis {
 		"cordon":   {Kind: model.NodeUnschedulable},
 		"port":     {Kind: model.Ports},
 	}
-	d := &Diagnosis{}
+	d := &Diagnosis{Nodes: int32(s.view().Nodes.Len())}
 	var texts []string
 	for _, w := range a {
 		name, count, _ := strings.Cut(w, ":")
@@ -244,7 +244,6 @@ func diagnosis(a words) *Diagnosis {
 			continue
 		}
 		n, _ := strconv.Atoi(count)
-		d.Nodes = max(d.Nodes, int32(n))
 		d.Reasons = append(d.Reasons, ReasonCount{Kind: r.Kind, Resource: r.Resource, Text: r.Text(), Nodes: int32(n)})
 		texts = append(texts, count+" "+r.Text())
 	}
