@@ -70,14 +70,14 @@ func (s *Scheduler) Settle(p *Plan) {
 	}
 }
 
-// maxCells bounds the memory of all boards: about 25 bytes a cell.
-const maxCells = 4 << 20
+// maxCells bounds the memory of all boards: about 25 bytes a cell, and 64 more where the class preempts.
+const maxCells = 2 << 20
 
 // boardOf returns the class's board, up to date.
 func (s *Scheduler) boardOf(c *model.Class) *board {
 	b, ok := s.boards[c.Shape]
 	if !ok {
-		s.forgetBoards()
+		s.makeRoom()
 		b = newBoard(c)
 		s.boards[c.Shape] = b
 	}
@@ -104,22 +104,23 @@ func (s *Scheduler) costsOf(b *board) *evictions {
 	return e
 }
 
-// forgetBoards makes room for one more board: when there are too many, the half that was not asked for longest goes.
-func (s *Scheduler) forgetBoards() {
-	if (len(s.boards)+1)*len(s.view.nodes) <= maxCells || len(s.boards) < 2 {
-		return
+// makeRoom forgets the half of the boards that was not asked for longest when there are too many for one more.
+func (s *Scheduler) makeRoom() {
+	if (len(s.boards)+1)*len(s.view.nodes) > maxCells {
+		s.forget(len(s.boards) / 2)
 	}
+}
+
+// forget drops the n boards that were not asked for longest.
+func (s *Scheduler) forget(n int) {
 	all := make([]*board, 0, len(s.boards))
 	for _, b := range s.boards {
 		all = append(all, b)
 	}
 	slices.SortFunc(all, func(a, b *board) int {
-		if c := cmp.Compare(a.used, b.used); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.class.Shape, b.class.Shape)
+		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.class.Shape, b.class.Shape))
 	})
-	for _, b := range all[:len(all)/2] {
+	for _, b := range all[:n] {
 		delete(s.boards, b.class.Shape)
 		delete(s.costs, b.class.Shape)
 	}

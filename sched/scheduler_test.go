@@ -1,0 +1,115 @@
+package sched
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// TestForget: the boards not asked for longest go first, and a class that comes back is decided as before.
+func TestForget(t *testing.T) {
+	h := newHarness()
+	for i := range 4 {
+		h.node(mkNode(fmt.Sprintf("n%d cpu=8 mem=8Gi", i)))
+	}
+	s := h.sched
+	s.follow()
+	for i := range 6 {
+		s.step++
+		s.boardOf(model.ClassOf(mkPod(fmt.Sprintf("p cpu=%d", i+1))))
+	}
+	s.forget(3)
+	for i := range 6 {
+		_, kept := s.boards[model.ClassOf(mkPod(fmt.Sprintf("p cpu=%d", i+1))).Shape]
+		if kept != (i >= 3) {
+			t.Errorf("class %d of 6: kept %v", i, kept)
+		}
+	}
+}
+
+// TestBounds: one Step decides no more than it is told, and none when everything is under way.
+func TestBounds(t *testing.T) {
+	h := newHarness()
+	h.node(mkNode("n1 cpu=64 mem=64Gi"))
+	h.admit(10, "p cpu=1")
+	first := h.sched.Step(h.now, 4)
+	second := h.sched.Step(h.now, 100)
+	if first.Decisions != 4 || second.Decisions != 6 || h.sched.Unsettled() != 2 {
+		t.Fatalf("decided %d and %d, %d plans under way", first.Decisions, second.Decisions, h.sched.Unsettled())
+	}
+	if p := h.sched.Step(h.now, 100); p != nil {
+		t.Fatalf("decided %d more with every pod under way", p.Decisions)
+	}
+	for _, p := range []*Plan{first, second} {
+		if refused := h.commit(p); len(refused) > 0 {
+			t.Error(refused)
+		}
+	}
+	h.sched.Settle(first) // settling twice does nothing
+	if h.sched.Unsettled() != 0 {
+		t.Error("plans are left")
+	}
+}
+
+// TestHoldEnds: a failure that hangs on plans under way is held back only for so long; then no new plan is made until
+// they are settled, and it is told.
+func TestHoldEnds(t *testing.T) {
+	h := newHarness()
+	h.node(mkNode("n1 cpu=100 mem=64Gi"))
+	h.pod(mkPod("big cpu=100"))
+	under := []*Plan{h.sched.Step(h.now, 1)}
+	h.pod(mkPod("late cpu=100"))
+	if p := h.sched.Step(h.now, 10); p != nil {
+		t.Fatalf("%s", describe(p.Command))
+	}
+	h.node(mkNode("n2 cpu=4 mem=8Gi"))
+	h.pod(mkPod("small cpu=1"))
+	under = append(under, h.sched.Step(h.now+maxHeldNanos, 10))
+	h.pod(mkPod("small2 cpu=1"))
+	if p := h.sched.Step(h.now+maxHeldNanos, 10); p != nil {
+		t.Fatalf("a plan was made instead of waiting: %s", describe(p.Command))
+	}
+	for _, p := range under {
+		h.commit(p)
+	}
+	p := h.sched.Step(h.now+maxHeldNanos, 10)
+	if len(p.Command.Failures) != 1 || len(p.Command.Bindings) != 1 {
+		t.Fatalf("%s", describe(p.Command))
+	}
+}
+
+// TestShortBy: a failure tells the least that is missing on any node.
+func TestShortBy(t *testing.T) {
+	h := newHarness()
+	h.node(mkNode("n1 cpu=4 mem=8Gi"))
+	h.node(mkNode("n2 cpu=2 mem=8Gi"))
+	h.pod(mkPod("a cpu=2 node=n1"))
+	h.pod(mkPod("p cpu=3"))
+	p := h.sched.Step(h.now, 10)
+	got := p.Command.Failures[0].Diagnosis.Reasons
+	want := []fsm.ReasonCount{
+		{Kind: model.InsufficientResource, Resource: "cpu", Text: "Insufficient cpu", Nodes: 1, ShortBy: 1000},
+		{Kind: model.ExceedsCapacity, Resource: "cpu", Text: "Insufficient cpu", Nodes: 1, ShortBy: 1000},
+	}
+	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// TestRing: pods spread over equally good nodes, and the same pod always goes to the same one.
+func TestRing(t *testing.T) {
+	count := map[string]int{}
+	for i := range 300 {
+		h := newHarness()
+		for n := range 3 {
+			h.node(mkNode(fmt.Sprintf("n%d cpu=8 mem=8Gi", n)))
+		}
+		h.pod(mkPod(fmt.Sprintf("p%d cpu=1", i)))
+		count[h.sched.Step(h.now, 1).Command.Bindings[0].Node]++
+	}
+	if len(count) != 3 {
+		t.Errorf("300 pods on 3 equal nodes went to %v", count)
+	}
+}
