@@ -165,7 +165,7 @@ func (a *app) root() *cobra.Command {
 
 // runCommands are those that start something or prepare it.
 func (a *app) runCommands() []*cobra.Command {
-	return []*cobra.Command{a.devCommand(), a.agentCommand(), a.tlsCommand()}
+	return []*cobra.Command{a.devCommand(), a.demoCommand(), a.agentCommand(), a.tlsCommand(), a.benchCommand()}
 }
 
 func (a *app) verbs() *verb.Env {

@@ -1,0 +1,127 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// Workers says who plays the nodes.
+type Workers string
+
+const (
+	// StubWorkers: the nodes are registered and nobody is behind them. Pods
+	// are bound and never reported as running.
+	StubWorkers Workers = "stub"
+	// FakeWorkers: every node is a real node agent on a stream of its own,
+	// whose containers only pretend.
+	FakeWorkers Workers = "fake"
+)
+
+// Config says what is measured. Zero values mean the workload's own.
+type Config struct {
+	Nodes, Pods int
+	Servers     int // 3
+	Clients     int // goroutines that create pods through the API
+	Workers     Workers
+	// DataDir is where the logs are kept; empty: a directory that is removed
+	// at the end. What the disk below it can do is part of every figure.
+	DataDir string
+	Version string
+	// Program is Berth's binary: the workload that kills a server needs
+	// processes.
+	Program string
+	Logger  hclog.Logger
+}
+
+// Workload is one thing that is measured.
+type Workload struct {
+	Name  string
+	About string
+	// Defaults are used for what Config leaves out.
+	Defaults Config
+	run      func(ctx context.Context, r *run) error
+}
+
+// Workloads lists all of them, in the order in which they are run.
+func Workloads() []Workload {
+	return []Workload{
+		{"http-create", "pods created one by one through the HTTP API, until all are bound", Config{Nodes: 5_000, Pods: 10_000, Clients: 64, Workers: StubWorkers}, httpCreate},
+		{"bulk", "pods admitted by few commands of many, until all are bound", Config{Nodes: 5_000, Pods: 30_000, Workers: StubWorkers}, bulk},
+		{"preemption", "one preemptor for every full node", Config{Nodes: 5_000, Pods: 5_000, Workers: FakeWorkers}, preemption},
+		{"unschedulable", "throughput beside pods that wait without a chance", Config{Nodes: 5_000, Pods: 100_000, Workers: StubWorkers}, unschedulable},
+		{"restart", "a server starts from a snapshot; memory a bound pod", Config{Nodes: 5_000, Pods: 100_000, Workers: StubWorkers}, restart},
+		{"failover", "SIGKILL of the leader under load", Config{Nodes: 500, Pods: 4_000, Clients: 32, Workers: FakeWorkers}, failover},
+	}
+}
+
+// run is one workload being measured.
+type run struct {
+	Config
+	report *Report
+}
+
+func (r *run) figure(name string, value float64, unit string) {
+	r.report.Figures = append(r.report.Figures, Figure{Name: name, Value: value, Unit: unit})
+}
+
+// target is a figure that has to reach a value, or to stay below it.
+func (r *run) target(name string, value float64, unit, target string, met bool) {
+	r.report.Figures = append(r.report.Figures, Figure{Name: name, Value: value, Unit: unit, Target: target, Met: &met})
+}
+
+// Run measures one workload. The report is returned with an error too, as far
+// as it came.
+func Run(ctx context.Context, w Workload, c Config) (*Report, error) {
+	c = merge(c, w.Defaults)
+	if c.Servers < 1 || c.Nodes < 1 || c.Pods < 1 {
+		return nil, errors.New("a workload needs a server, a node and a pod at least")
+	}
+	r := &run{Config: c, report: newReport(w.Name, c)}
+	root := c.DataDir
+	if root == "" {
+		root = os.TempDir()
+	}
+	dir, err := os.MkdirTemp(root, "berth-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("a directory for the servers' data: %w", err)
+	}
+	if r.DataDir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	err = w.run(ctx, r)
+	r.report.Seconds = time.Since(began).Seconds()
+	r.report.Verified = err == nil
+	if removeErr := os.RemoveAll(dir); err == nil {
+		err = removeErr
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", w.Name, err)
+	}
+	return r.report, err
+}
+
+func merge(c, defaults Config) Config {
+	def := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	def(&c.Nodes, defaults.Nodes)
+	def(&c.Pods, defaults.Pods)
+	def(&c.Servers, 3)
+	def(&c.Clients, defaults.Clients)
+	if c.Workers == "" {
+		c.Workers = defaults.Workers
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	return c
+}

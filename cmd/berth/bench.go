@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-dev/berth/bench"
+	"github.com/berth-dev/berth/cmd/berth/internal/verb"
+)
+
+type benchFlags struct {
+	workload               string
+	config                 bench.Config
+	workers                string
+	json, verbose          bool
+	cpuProfile, memProfile string
+}
+
+func (a *app) benchCommand() *cobra.Command {
+	f := benchFlags{}
+	var about strings.Builder
+	names := []string{"all"}
+	for _, w := range bench.Workloads() {
+		names = append(names, w.Name)
+		fmt.Fprintf(&about, "  %-14s %s (%d nodes, %d pods, %s workers)\n", w.Name, w.About, w.Defaults.Nodes, w.Defaults.Pods, w.Defaults.Workers)
+	}
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure a cluster on this machine",
+		Long: `Measure a cluster on this machine: three servers with their logs on the disk, every write synced, and workers that
+only pretend to run pods. Every outcome is verified: a figure whose pods are not all bound rightly, or whose servers'
+states differ, is an error. The exit status is 1 if a target is missed.
+
+Workloads:
+` + about.String(),
+		Example: `  berth bench --workload bulk
+  berth bench --workload all --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return a.runBench(ctx, f)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.workload, "workload", "all", "What to measure: "+strings.Join(names, ", ")+".")
+	fs.IntVar(&f.config.Nodes, "nodes", 0, "Nodes; 0: the workload's own.")
+	fs.IntVar(&f.config.Pods, "pods", 0, "Pods; 0: the workload's own.")
+	fs.IntVar(&f.config.Servers, "servers", 3, "Servers.")
+	fs.IntVar(&f.config.Clients, "clients", 0, "Clients that create pods at the same time; 0: the workload's own.")
+	fs.StringVar(&f.workers, "workers", "", "What is behind the nodes: stub (nothing) or fake (node agents); empty: the workload's own.")
+	fs.StringVar(&f.config.DataDir, "data-dir", "", "The directory below which the servers keep their logs; its disk is measured too.")
+	fs.BoolVar(&f.json, "json", false, "Print JSON.")
+	fs.BoolVar(&f.verbose, "verbose", false, "Show the servers' and workers' logs.")
+	fs.StringVar(&f.cpuProfile, "cpuprofile", "", "Write a profile of the processor to this file.")
+	fs.StringVar(&f.memProfile, "memprofile", "", "Write a profile of the memory to this file.")
+	return cmd
+}
+
+func (a *app) runBench(ctx context.Context, f benchFlags) (err error) {
+	var chosen []bench.Workload
+	for _, w := range bench.Workloads() {
+		if f.workload == "all" || f.workload == w.Name {
+			chosen = append(chosen, w)
+		}
+	}
+	f.config.Workers = bench.Workers(f.workers)
+	switch {
+	case len(chosen) == 0:
+		return &verb.UsageError{Message: fmt.Sprintf("there is no workload %q", f.workload)}
+	case f.workers != "" && f.config.Workers != bench.StubWorkers && f.config.Workers != bench.FakeWorkers:
+		return &verb.UsageError{Message: fmt.Sprintf("--workers %q: it is stub or fake", f.workers)}
+	}
+	f.config.Version = version
+	f.config.Logger = a.devLog(f.verbose)
+	if f.config.Program, err = os.Executable(); err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	stop, err := startProfile(f.cpuProfile)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop(), writeMemoryProfile(f.memProfile)) }()
+	var reports []*bench.Report
+	var errs []error
+	met := true
+	for _, w := range chosen {
+		report, err := bench.Run(ctx, w, f.config)
+		errs = append(errs, err)
+		if report == nil {
+			continue
+		}
+		met = met && report.Met()
+		reports = append(reports, report)
+		if !f.json {
+			errs = append(errs, bench.WriteTable(a.out, report))
+		}
+	}
+	if f.json {
+		errs = append(errs, bench.WriteJSON(a.out, reports))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if !met {
+		return errors.New("a target was missed")
+	}
+	return nil
+}
+
+func startProfile(path string) (stop func() error, err error) {
+	if path == "" {
+		return func() error { return nil }, nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("writing the profile: %w", err)
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, errors.Join(fmt.Errorf("writing the profile: %w", err), file.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return file.Close()
+	}, nil
+}
+
+func writeMemoryProfile(path string) error {
+	if path == "" {
+		return nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("writing the memory profile: %w", err)
+	}
+	runtime.GC() // what is garbage is not shown
+	return errors.Join(pprof.Lookup("heap").WriteTo(file, 0), file.Close())
+}
