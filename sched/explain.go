@@ -16,8 +16,10 @@ type NodeVerdict struct {
 	Reasons []model.Reason
 	// Preemption says what evicting pods of lower priority would do; "" where the pod fits or may not preempt.
 	Preemption string
-	// Victims are those who would have to leave, by key, most important first.
+	// Victims are those who would have to be evicted, by key, most important first; Ending those who are ending anyway
+	// and would have to be waited for.
 	Victims []string
+	Ending  []string
 }
 
 // Explain asks every node of a state about a pod, bound or not, in the order of the nodes' names. A bound pod is asked
@@ -89,8 +91,17 @@ func explainPreemption(n *node, c *model.Class, verdict *NodeVerdict) {
 		verdict.Preemption = "would not fit even without all pods of lower priority"
 	case verdictCandidate:
 		verdict.Preemption = "would fit after evicting"
-		for _, p := range append(set.victims, set.waits...) {
-			verdict.Victims = append(verdict.Victims, p.key)
+		if len(set.victims) == 0 {
+			verdict.Preemption = "will fit when pods that are ending have gone"
 		}
+		verdict.Victims, verdict.Ending = keys(set.victims), keys(set.waits)
 	}
+}
+
+func keys(pods []*pod) []string {
+	var out []string
+	for _, p := range pods {
+		out = append(out, p.key)
+	}
+	return out
 }

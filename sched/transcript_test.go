@@ -213,7 +213,7 @@ func (s *transcript) why(t *testing.T, key string) string {
 			b.WriteString(" " + r.Explain())
 		}
 		if v.Preemption != "" {
-			b.WriteString(" | " + strings.TrimSpace(v.Preemption+" "+strings.Join(v.Victims, ", ")))
+			b.WriteString(" | " + strings.TrimSpace(v.Preemption+" "+strings.Join(append(v.Victims, v.Ending...), ", ")))
 		}
 		b.WriteString("\n")
 	}
