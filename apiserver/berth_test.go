@@ -1,0 +1,168 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	restclient "k8s.io/client-go/rest"
+
+	"github.com/berth-dev/berth/api/berthv1"
+)
+
+func TestQueueEntries(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	ctx := context.Background()
+	client := s.client(t)
+	if _, err := client.SchedulingV1().PriorityClasses().Create(ctx, class("high", 100, false), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	queue := dynamicClient(t, s).Resource(berthv1.GroupVersion.WithResource(berthv1.ResourceQueueEntries)).Namespace("default")
+	w, err := queue.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	for _, name := range []string{"low", "high"} {
+		p := testPod(name)
+		if name == "high" {
+			p.Spec.PriorityClassName = "high"
+		}
+		if _, err := client.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"low", "high"} {
+		if e := next(t, w); e.Type != watch.Added || metaOf(e.Object).GetName() != name {
+			t.Fatalf("got %v", e)
+		}
+	}
+	list, err := queue.List(ctx, metav1.ListOptions{})
+	if err != nil || len(list.Items) != 2 {
+		t.Fatalf("got %v, %v", list, err)
+	}
+	for _, item := range list.Items {
+		var e berthv1.QueueEntry
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &e); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]int32{"high": 1, "low": 2}[e.Name]
+		if e.Status.Position != want || e.Status.State != berthv1.QueueActive || e.Status.PodUID == "" {
+			t.Errorf("got %v", e)
+		}
+	}
+	// QU2: the one with the higher priority is before the one that came first.
+	table := tableOf(t, client.CoreV1().RESTClient(), "/apis/berth.dev/v1/namespaces/default/queueentries")
+	var header []string
+	for _, c := range table.ColumnDefinitions {
+		header = append(header, c.Name)
+	}
+	if got := strings.Join(header, " "); got != "Name State Position Priority Attempts Reason Age Nominated Node Blocked" {
+		t.Errorf("columns are %s", got)
+	}
+	if got := fmt.Sprint(table.Rows[0].Cells[:4]); got != "[high Active 1 100]" {
+		t.Errorf("the first row is %s", got)
+	}
+	_, err = queue.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "berth.dev/v1", "kind": "QueueEntry", "metadata": map[string]any{"name": "x"},
+	}}, metav1.CreateOptions{})
+	wantStatus(t, err, 405, "does not allow this method")
+}
+
+func tableOf(t testing.TB, client restclient.Interface, path string) *metav1.Table {
+	t.Helper()
+	table := new(metav1.Table)
+	err := client.Get().AbsPath(path).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(context.Background()).Into(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func TestSchedulerConfiguration(t *testing.T) {
+	d := newDouble(t)
+	s := start(t, d, nil)
+	ctx := context.Background()
+	configs := dynamicClient(t, s).Resource(berthv1.GroupVersion.WithResource(berthv1.ResourceSchedulerConfigurations))
+	got, err := configs.Get(ctx, "cluster", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch := func(body string, options metav1.PatchOptions) error {
+		_, err := configs.Patch(ctx, "cluster", types.MergePatchType, []byte(body), options)
+		return err
+	}
+	if err := patch(`{"spec":{"queue":"fifo"}}`, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		t.Fatal(err)
+	}
+	if q := d.View().SchedulerConfig().Spec.Queue; q != berthv1.QueueByPriority {
+		t.Fatalf("a dry run made it %s", q)
+	}
+	if err := patch(`{"spec":{"queue":"fifo"}}`, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if q := d.View().SchedulerConfig().Spec.Queue; q != berthv1.QueueFIFO {
+		t.Fatalf("the queue is %s", q)
+	}
+	wantStatus(t, patch(`{"spec":{"queue":"lifo"}}`, metav1.PatchOptions{}), 422, `spec.queue: Unsupported value: "lifo"`)
+	wantStatus(t, patch(`{"spec":{"nodeGraceSeconds":0}}`, metav1.PatchOptions{}), 422, "must be between 1 and 86400")
+	_, err = configs.Update(ctx, got, metav1.UpdateOptions{})
+	wantStatus(t, err, 409, "the object has been modified")
+	wantStatus(t, configs.Delete(ctx, "cluster", metav1.DeleteOptions{}), 405, "does not allow this method")
+	// PC11: with preemption switched off no pod may name a class.
+	if err := patch(`{"spec":{"preemption":{"enabled":false}}}`, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p := testPod("p")
+	p.Spec.PriorityClassName = "system-node-critical"
+	_, err = s.client(t).CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{})
+	wantStatus(t, err, 403, "priority is switched off")
+}
+
+func TestPlans(t *testing.T) {
+	s := share(t)
+	ctx := context.Background()
+	plans := dynamicClient(t, s).Resource(berthv1.GroupVersion.WithResource(berthv1.ResourcePlans))
+	ask := func(pods ...*corev1.Pod) (*berthv1.Plan, error) {
+		plan := &berthv1.Plan{TypeMeta: metav1.TypeMeta{APIVersion: "berth.dev/v1", Kind: "Plan"}}
+		for _, p := range pods {
+			plan.Spec.Pods = append(plan.Spec.Pods, *p)
+		}
+		in, err := runtime.DefaultUnstructuredConverter.ToUnstructured(plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		delete(in, "status")
+		answer, err := plans.Create(ctx, &unstructured.Unstructured{Object: in}, metav1.CreateOptions{})
+		if err != nil {
+			return nil, err
+		}
+		out := new(berthv1.Plan)
+		return out, runtime.DefaultUnstructuredConverter.FromUnstructured(answer.Object, out)
+	}
+	good, bad := testPod("good"), testPod("bad")
+	bad.Spec.PriorityClassName = "none"
+	answer, err := ask(good, bad)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := answer.Status.Placements; len(p) != 2 || p[0].Node != "n1" || p[0].Pod.Namespace != "default" || !strings.Contains(p[1].Message, "no PriorityClass with name none was found") {
+		t.Fatalf("got %v", p)
+	}
+	_, err = ask()
+	wantStatus(t, err, 400, "there are none")
+	invalid := testPod("invalid")
+	invalid.Spec.Containers = nil
+	_, err = ask(invalid)
+	wantStatus(t, err, 422, "spec.containers: Required value")
+	if _, ok := s.double.View().Pods.Get("default/good"); ok {
+		t.Fatal("a plan has made a pod")
+	}
+}
