@@ -173,7 +173,7 @@ func workerID(dataDir string) (string, error) {
 	if dataDir == "" {
 		return uuid.NewString(), nil
 	}
-	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+	if err := os.MkdirAll(dataDir, 0o711); err != nil {
 		return "", fmt.Errorf("data directory: %w", err)
 	}
 	path := filepath.Join(dataDir, "worker-id")

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/berth-dev/berth/wire"
 )
 
 // EntryFormat is the format of the entries that this version writes. A server
@@ -142,4 +144,14 @@ func marshal(v any) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-func unmarshal(b []byte, v any) error { return msgpack.Unmarshal(b, v) }
+// maxElements bounds the values inside of one entry; it is far above what an
+// entry of the largest size holds.
+const maxElements = 1 << 24
+
+// unmarshal decodes bytes that may come from anywhere.
+func unmarshal(b []byte, v any) error {
+	if err := wire.Check(b, maxElements); err != nil {
+		return err
+	}
+	return msgpack.Unmarshal(b, v)
+}

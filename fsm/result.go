@@ -108,7 +108,7 @@ func EncodeResults(rs []Result) ([]byte, error) {
 // DecodeResults is the inverse of EncodeResults.
 func DecodeResults(b []byte) ([]Result, error) {
 	var rs []Result
-	if err := msgpack.Unmarshal(b, &rs); err != nil {
+	if err := unmarshal(b, &rs); err != nil {
 		return nil, fmt.Errorf("decode results: %w", err)
 	}
 	for i := range rs {

@@ -11,6 +11,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 	"google.golang.org/grpc/mem"
 	"pgregory.net/rapid"
+
+	"github.com/berth-dev/berth/wire"
 )
 
 func TestCodecRoundTrip(t *testing.T) {
@@ -69,7 +71,7 @@ func TestMalformed(t *testing.T) {
 		"ext without type": "\xc7\x04\x01ab",
 	} {
 		var m WorkerMessage
-		if err := decode([]byte(raw), &m); !errors.Is(err, errMalformed) {
+		if err := decode([]byte(raw), &m); !errors.Is(err, wire.ErrMalformed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -99,10 +101,10 @@ func TestWellFormedAcceptsMsgpack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := wellFormed(raw); err != nil {
+		if err := wire.Check(raw, maxElements); err != nil {
 			t.Fatalf("%#v: %v", v, err)
 		}
-		if len(raw) > 1 && wellFormed(raw[:len(raw)-1]) == nil {
+		if len(raw) > 1 && wire.Check(raw[:len(raw)-1], maxElements) == nil {
 			t.Fatalf("%#v: accepted without its last byte", v)
 		}
 	})
