@@ -100,12 +100,18 @@ func (tx *Tx) finishNewPod(pod *corev1.Pod) {
 }
 
 // storeNewPod stores a finished pod and puts it into the queue, unless it
-// comes bound.
+// comes bound or another scheduler is to place it.
 func (tx *Tx) storeNewPod(key string, pod *corev1.Pod) {
 	put(tx, tx.view.Pods, key, pod)
-	if pod.Spec.NodeName == "" {
+	if waits(pod) {
 		tx.enqueue(key, pod)
 	}
+}
+
+// waits says whether a pod belongs in the queue.
+func waits(pod *corev1.Pod) bool {
+	ours := pod.Spec.SchedulerName == "" || pod.Spec.SchedulerName == corev1.DefaultSchedulerName
+	return ours && pod.Spec.NodeName == "" && !model.Terminating(pod) && !model.Terminal(pod)
 }
 
 // enqueue puts an unbound pod into the queue (QU4).

@@ -3,6 +3,8 @@ package fsm
 import (
 	"encoding/json"
 
+	"github.com/tidwall/btree"
+
 	"github.com/berth-dev/berth/api/berthv1"
 )
 
@@ -31,13 +33,17 @@ func indexConfig(v *View, _ string, old, new *berthv1.SchedulerConfiguration, ha
 	if fifo(before) == fifo(after) {
 		return
 	}
-	v.order.Clear()
-	v.backoffs.Clear()
-	v.waiting.Clear()
-	v.Queue.Scan("", func(_ string, e *QueueEntry) bool {
+	var entries []*QueueEntry
+	for _, m := range []*btree.Map[string, *QueueEntry]{v.order, v.backoffs, v.waiting} {
+		m.Scan(func(_ string, e *QueueEntry) bool {
+			entries = append(entries, e)
+			return true
+		})
+		m.Clear()
+	}
+	for _, e := range entries {
 		v.indexOrder(e)
-		return true
-	})
+	}
 }
 
 // fifo: the queue ignores priorities, because it is told to (QU1) or because

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// QueueEntry is a pod that waits for a place. Every pod that is not bound, not
-// ended and not on its way out has exactly one.
+// QueueEntry is a pod that waits for a place. Every pod of Berth's scheduler
+// that is not bound, not ended and not on its way out has exactly one.
 type QueueEntry struct {
 	Namespace string    `msgpack:"namespace"`
 	Name      string    `msgpack:"name"`
