@@ -185,72 +185,84 @@ func buildPod(words []string) (*corev1.Pod, error) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: words[0]}, Spec: corev1.PodSpec{
 		SchedulerName: "default-scheduler",
 		Containers:    []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{}}}}}}
-	c := &p.Spec.Containers[0]
 	for _, w := range words[1:] {
-		key, value, _ := strings.Cut(w, "=")
-		switch key {
-		case "priority":
-			n, err := strconv.Atoi(value)
-			if err != nil {
-				return nil, fmt.Errorf("pod %s: %s: %w", p.Name, w, err)
-			}
-			priority := int32(n)
-			p.Spec.Priority = &priority
-		case "never":
-			never := corev1.PreemptNever
-			p.Spec.PreemptionPolicy = &never
-		case "node":
-			p.Spec.NodeName = value
-		case "start":
-			n, _ := strconv.Atoi(value)
-			start := metav1.Unix(int64(n), 0)
-			p.Status.StartTime = &start
-		case "grace":
-			n, _ := strconv.ParseInt(value, 10, 64)
-			p.Spec.TerminationGracePeriodSeconds = &n
-		case "port":
-			ip, port, found := strings.Cut(value, ":")
-			if !found {
-				ip, port = "", value
-			}
-			n, _ := strconv.Atoi(port)
-			c.Ports = append(c.Ports, corev1.ContainerPort{HostPort: int32(n), ContainerPort: int32(n), HostIP: ip})
-		case "select":
-			k, v, _ := strings.Cut(value, "=")
-			if p.Spec.NodeSelector == nil {
-				p.Spec.NodeSelector = map[string]string{}
-			}
-			p.Spec.NodeSelector[k] = v
-		case "prefer": // prefer=weight:key=value
-			weight, kv, _ := strings.Cut(value, ":")
-			k, v, _ := strings.Cut(kv, "=")
-			n, _ := strconv.Atoi(weight)
-			if p.Spec.Affinity == nil {
-				p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
-			}
-			terms := &p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
-			*terms = append(*terms, corev1.PreferredSchedulingTerm{Weight: int32(n), Preference: corev1.NodeSelectorTerm{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{v}}}}})
-		case "tolerate":
-			k, effect, _ := strings.Cut(value, ":")
-			p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: k, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffect(effect)})
-		case "label":
-			k, v, _ := strings.Cut(value, "=")
-			if p.Labels == nil {
-				p.Labels = map[string]string{}
-			}
-			p.Labels[k] = v
-		case "gate":
-			p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: value})
-		default:
-			q, err := resource.ParseQuantity(value)
-			if err != nil {
-				return nil, fmt.Errorf("pod %s: %s: %w", p.Name, w, err)
-			}
-			c.Resources.Requests[resourceOf(key)] = q
+		if err := addToPod(p, w); err != nil {
+			return nil, fmt.Errorf("pod %s: %s: %w", p.Name, w, err)
 		}
 	}
 	return p, nil
+}
+
+// addToPod adds what one word of a transcript says of a pod.
+func addToPod(p *corev1.Pod, w string) error {
+	c := &p.Spec.Containers[0]
+	key, value, _ := strings.Cut(w, "=")
+	switch key {
+	case "priority":
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return err
+		}
+		priority := int32(n)
+		p.Spec.Priority = &priority
+	case "never":
+		never := corev1.PreemptNever
+		p.Spec.PreemptionPolicy = &never
+	case "node":
+		p.Spec.NodeName = value
+	case "start":
+		n, _ := strconv.Atoi(value)
+		start := metav1.Unix(int64(n), 0)
+		p.Status.StartTime = &start
+	case "grace":
+		n, _ := strconv.ParseInt(value, 10, 64)
+		p.Spec.TerminationGracePeriodSeconds = &n
+	case "port":
+		ip, port, found := strings.Cut(value, ":")
+		if !found {
+			ip, port = "", value
+		}
+		n, _ := strconv.Atoi(port)
+		c.Ports = append(c.Ports, corev1.ContainerPort{HostPort: int32(n), ContainerPort: int32(n), HostIP: ip})
+	case "select":
+		k, v, _ := strings.Cut(value, "=")
+		if p.Spec.NodeSelector == nil {
+			p.Spec.NodeSelector = map[string]string{}
+		}
+		p.Spec.NodeSelector[k] = v
+	case "prefer": // prefer=weight:key=value
+		weight, kv, _ := strings.Cut(value, ":")
+		prefer(p, weight, kv)
+	case "tolerate":
+		k, effect, _ := strings.Cut(value, ":")
+		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: k, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffect(effect)})
+	case "label":
+		k, v, _ := strings.Cut(value, "=")
+		if p.Labels == nil {
+			p.Labels = map[string]string{}
+		}
+		p.Labels[k] = v
+	case "gate":
+		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: value})
+	default:
+		q, err := resource.ParseQuantity(value)
+		if err != nil {
+			return err
+		}
+		c.Resources.Requests[resourceOf(key)] = q
+	}
+	return nil
+}
+
+func prefer(p *corev1.Pod, weight, label string) {
+	k, v, _ := strings.Cut(label, "=")
+	n, _ := strconv.Atoi(weight)
+	if p.Spec.Affinity == nil {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
+	}
+	terms := &p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	*terms = append(*terms, corev1.PreferredSchedulingTerm{Weight: int32(n), Preference: corev1.NodeSelectorTerm{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{v}}}}})
 }
 
 func mkNode(spec string) *corev1.Node {
