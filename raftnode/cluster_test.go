@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ type testNode struct {
 	*Node
 	state     *fsm.State
 	transport *raft.InmemTransport
-	stopped   bool
+	stopped   atomic.Bool
 }
 
 func testLogger() hclog.Logger {
@@ -92,7 +93,7 @@ func (c *cluster) connect() {
 			if a == b {
 				continue
 			}
-			if c.cut[[2]string{a, b}] || c.cut[[2]string{b, a}] || from.stopped || to.stopped {
+			if c.cut[[2]string{a, b}] || c.cut[[2]string{b, a}] || from.stopped.Load() || to.stopped.Load() {
 				from.transport.Disconnect(raft.ServerAddress(b))
 			} else {
 				from.transport.Connect(raft.ServerAddress(b), to.transport)
@@ -117,7 +118,7 @@ func (c *cluster) heal() {
 func (c *cluster) kill(id string) {
 	c.t.Helper()
 	n := c.nodes[id]
-	n.stopped = true
+	n.stopped.Store(true)
 	c.connect()
 	if err := n.Shutdown(); err != nil {
 		c.t.Errorf("shut %s down: %v", id, err)
@@ -126,7 +127,7 @@ func (c *cluster) kill(id string) {
 
 func (c *cluster) stop() {
 	for id, n := range c.nodes {
-		if !n.stopped {
+		if !n.stopped.Load() {
 			c.kill(id)
 		}
 	}
@@ -138,12 +139,12 @@ func (c *cluster) leader() *testNode {
 	var found *testNode
 	c.eventually("a leader", func() bool {
 		for _, n := range c.nodes {
-			if n.stopped || !n.Leadership().Leader {
+			if n.stopped.Load() || !n.Leadership().Leader {
 				continue
 			}
 			followers := 0
 			for _, o := range c.nodes {
-				if id, _ := o.Leader(); !o.stopped && id == n.ID() && o.Term() == n.Term() {
+				if id, _ := o.Leader(); !o.stopped.Load() && id == n.ID() && o.Term() == n.Term() {
 					followers++
 				}
 			}
@@ -161,7 +162,7 @@ func (c *cluster) followers() []*testNode {
 	leader := c.leader()
 	var out []*testNode
 	for _, n := range c.nodes {
-		if n != leader && !n.stopped {
+		if n != leader && !n.stopped.Load() {
 			out = append(out, n)
 		}
 	}
@@ -192,7 +193,7 @@ func (c *cluster) same() {
 	index := leader.AppliedIndex()
 	want := leader.state.View().Digest()
 	for id, n := range c.nodes {
-		if n.stopped {
+		if n.stopped.Load() {
 			continue
 		}
 		if err := n.WaitApplied(c.ctx(), index); err != nil {

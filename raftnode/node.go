@@ -29,6 +29,7 @@ type Node struct {
 	raft      *raft.Raft
 	transport raft.Transport
 	guard     *guard
+	log       *raft.LogCache // before the guard
 	machine   *machine
 	proposer  *proposer
 	office    *office
@@ -39,7 +40,8 @@ type Node struct {
 	failOnce sync.Once
 	// dead is closed once no outcome will come any more.
 	dead     chan struct{}
-	stopOnce sync.Once
+	stopping atomic.Bool
+	stopped  chan struct{} // closed once it has stopped
 	stopErr  error
 	tasks    sync.WaitGroup
 	closing  chan struct{} // closed when the node begins to stop
@@ -62,7 +64,7 @@ func Open(c Config, state *fsm.State) (*Node, error) {
 	}
 	n := &Node{
 		c: c, logger: c.Logger.Named("raft"), state: state,
-		fatal: make(chan error, 1), dead: make(chan struct{}), closing: make(chan struct{}),
+		fatal: make(chan error, 1), dead: make(chan struct{}), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	var err error
 	if n.id, err = openIdentity(c.DataDir, c.ID); err != nil {
@@ -86,7 +88,8 @@ func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
 	if n.c.wrapLog != nil {
 		store = n.c.wrapLog(store)
 	}
-	if n.guard, err = newGuard(store, n.fail, n.metrics); err != nil {
+	n.guard = newGuard(store, n.fail, n.metrics)
+	if n.log, err = raft.NewLogCache(cachedEntries, n.guard); err != nil {
 		return err
 	}
 	if n.machine, err = newMachine(n.state, n.fail, n.logger, n.metrics); err != nil {
@@ -134,7 +137,7 @@ func (n *Node) newRaft(snaps raft.SnapshotStore) (r *raft.Raft, err error) {
 	if err := n.checkNoGap(snaps); err != nil {
 		return nil, err
 	}
-	return raft.NewRaft(n.c.raft(n.logger, n.office.notify), n.machine, n.guard, n.guard, snaps, n.transport)
+	return raft.NewRaft(n.c.raft(n.logger, n.office.notify), n.machine, n.log, n.guard, snaps, n.transport)
 }
 
 // checkNoGap makes sure that the log goes on where the newest snapshot ends.
@@ -335,26 +338,29 @@ func (n *Node) Shutdown() error {
 }
 
 func (n *Node) stop(failed, leading bool) {
-	n.stopOnce.Do(func() {
-		close(n.closing)
-		n.confirmer.close()
-		switch {
-		case failed && leading:
-			n.handOver()
-		case !failed:
-			// Raft panics when it is stopped while it restores.
-			n.restoring.Lock()
-			defer n.restoring.Unlock()
-		}
-		n.proposer.close()
-		n.finishOutcomes()
-		n.stopErr = n.raft.Shutdown().Error()
-		n.finishOutcomes()
-		close(n.dead)
-		close(n.proposer.dead)
-		n.tasks.Wait()
-		n.stopErr = errors.Join(n.stopErr, n.guard.durable.Close())
-	})
+	if !n.stopping.CompareAndSwap(false, true) {
+		<-n.stopped
+		return
+	}
+	defer close(n.stopped)
+	close(n.closing)
+	n.confirmer.close()
+	switch {
+	case failed && leading:
+		n.handOver()
+	case !failed:
+		// Raft panics when it is stopped while it restores.
+		n.restoring.Lock()
+		defer n.restoring.Unlock()
+	}
+	n.proposer.close()
+	n.finishOutcomes()
+	err := n.raft.Shutdown().Error()
+	n.finishOutcomes()
+	close(n.dead)
+	close(n.proposer.dead)
+	n.tasks.Wait()
+	n.stopErr = errors.Join(err, n.guard.durable.Close())
 }
 
 // finishOutcomes waits until every proposal that was given to Raft has its
@@ -396,7 +402,7 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 	if err != nil {
 		return err
 	}
-	err = raft.RecoverCluster(n.c.raft(n.logger, nil), scratch, n.guard, n.guard, snaps, n.transport, conf)
+	err = raft.RecoverCluster(n.c.raft(n.logger, nil), scratch, n.log, n.guard, snaps, n.transport, conf)
 	if err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)
 	}

@@ -1,8 +1,18 @@
 package raftnode
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/berth-dev/berth/fsm"
 )
 
 func TestElectProposeAndApplyEverywhere(t *testing.T) {
@@ -19,5 +29,301 @@ func TestElectProposeAndApplyEverywhere(t *testing.T) {
 			}
 		}
 		c.same()
+	})
+}
+
+func TestFollowerNamesTheLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		leader := c.leader()
+		for _, f := range c.followers() {
+			_, _, err := f.Propose(c.ctx(), namespace())
+			var elsewhere *NotLeaderError
+			if !errors.As(err, &elsewhere) || elsewhere.LeaderID != leader.ID() || elsewhere.LeaderAddr != leader.Addr() {
+				t.Errorf("%s: %v, want a pointer to %s", f.ID(), err, leader.ID())
+			}
+			if errors.Is(err, ErrNoLeader) {
+				t.Errorf("%s: a known leader is no leader", f.ID())
+			}
+		}
+		c.isolate(leader.ID())
+		c.eventually("the leader to resign", func() bool { return !leader.IsLeader() })
+		if _, _, err := leader.Propose(c.ctx(), namespace()); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("without a leader: %v", err)
+		}
+	})
+}
+
+// A leader that was cut off can not know what became of its proposals.
+func TestLostLeadershipIsAnUnknownOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		c.must(namespace())
+		old := c.leader()
+		c.isolate(old.ID())
+		_, _, err := old.Propose(c.ctx(), create("lost", "1"))
+		if !errors.Is(err, ErrUnknownOutcome) {
+			t.Fatalf("proposed without a majority: %v", err)
+		}
+		c.eventually("another leader", func() bool { return c.leader() != old })
+		c.must(create("kept", "1"))
+		c.heal()
+		c.same()
+		if value(old.state, "lost") != "" || value(old.state, "kept") != "1" {
+			t.Error("the old leader did not follow the new one")
+		}
+	})
+}
+
+func TestDeadlineAfterTheWriteIsAnUnknownOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		c.must(namespace())
+		leader := c.leader()
+		c.isolate(leader.ID())
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		_, _, err := leader.Propose(ctx, create("m", "1"))
+		if !errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+	})
+}
+
+// While the disk is busy with one entry, a proposal that waits can still be
+// withdrawn, and then it never happens.
+func TestDeadlineBeforeTheEntryWithdraws(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := &slowDisk{}
+		c := newCluster(t, 1, disk.conf)
+		c.must(namespace())
+		disk.set(time.Second)
+		leader := c.leader()
+		first, err := leader.ProposeAsync(create("first", "1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // it is being written
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		_, _, err = leader.Propose(ctx, create("second", "1"))
+		if !errors.Is(err, ErrNotProposed) || errors.Is(err, ErrUnknownOutcome) {
+			t.Fatal(err)
+		}
+		if _, _, err := first.Wait(c.ctx()); err != nil {
+			t.Fatal(err)
+		}
+		if err := leader.Barrier(c.ctx()); err != nil {
+			t.Fatal(err)
+		}
+		if value(leader.state, "first") != "1" || value(leader.state, "second") != "" {
+			t.Error("the wrong proposals were applied")
+		}
+	})
+}
+
+// What is proposed during a write becomes one entry, in the order of the
+// calls, and never a larger one than allowed.
+func TestProposalsGatherDuringAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := &slowDisk{}
+		c := newCluster(t, 1, func(c *Config) {
+			disk.conf(c)
+			c.MaxEntryBytes = 16 << 10
+		})
+		c.must(namespace())
+		disk.set(10 * time.Millisecond)
+		leader := c.leader()
+		var futures []*Future
+		for i := range 500 {
+			f, err := leader.ProposeAsync(put("m", fmt.Sprint(i)), put(fmt.Sprintf("m%d", i), "1"))
+			if i == 0 { // the first creates what the others replace
+				f, err = leader.ProposeAsync(create("m", "0"), create("m0", "1"))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			futures = append(futures, f)
+		}
+		last, perEntry := uint64(0), map[uint64]int{}
+		for i, f := range futures {
+			rs, index, err := f.Wait(c.ctx())
+			if err != nil || len(rs) != 2 {
+				t.Fatalf("%d: %v, %d results", i, err, len(rs))
+			}
+			if index < last {
+				t.Errorf("call %d is in entry %d, an earlier one in %d", i, index, last)
+			}
+			last = index
+			perEntry[index]++
+		}
+		if got := value(leader.state, "m"); got != "499" {
+			t.Errorf("the last call's value is %q", got)
+		}
+		if len(perEntry) > 20 {
+			t.Errorf("500 calls took %d entries", len(perEntry))
+		}
+		if big := disk.largest(); big > 16<<10 {
+			t.Errorf("an entry of %d bytes", big)
+		}
+	})
+}
+
+// A call whose commands do not fit into one entry is spread over several; a
+// single larger command goes alone.
+func TestLargeCallsAndCommands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := &slowDisk{}
+		c := newCluster(t, 1, func(c *Config) {
+			disk.conf(c)
+			c.MaxEntryBytes, c.MaxCommandBytes, c.MaxBatch = 8<<10, 64<<10, 10
+		})
+		c.must(namespace())
+		leader := c.leader()
+		var ps []fsm.Proposal
+		for _, name := range names(35) {
+			ps = append(ps, create(name, "1"))
+		}
+		c.must(ps...)
+		if n := leader.state.View().Objects.Len(); n < 35 {
+			t.Errorf("%d objects of 35", n)
+		}
+		c.must(create("large", string(make([]byte, 32<<10))))
+		_, _, err := leader.Propose(c.ctx(), create("huge", string(make([]byte, 65<<10))))
+		if !errors.Is(err, ErrTooLarge) {
+			t.Errorf("a command beyond the limit: %v", err)
+		}
+	})
+}
+
+func TestFullQueueIsBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := &slowDisk{}
+		reg := prometheus.NewRegistry()
+		c := newCluster(t, 1, func(c *Config) {
+			disk.conf(c)
+			c.QueueLen, c.Registerer = 10, reg
+		})
+		c.must(namespace())
+		disk.set(time.Second)
+		leader := c.leader()
+		var accepted []*Future
+		for i := range 20 {
+			f, err := leader.ProposeAsync(create(fmt.Sprint(i), "1"))
+			switch {
+			case err == nil:
+				accepted = append(accepted, f)
+			case !errors.Is(err, ErrBusy):
+				t.Fatal(err)
+			}
+		}
+		if len(accepted) != 10 {
+			t.Errorf("%d accepted of a queue of 10", len(accepted))
+		}
+		for _, f := range accepted {
+			if _, _, err := f.Wait(c.ctx()); err != nil {
+				t.Error(err)
+			}
+		}
+		c.must(create("again", "1"))
+		if got := testutil.ToFloat64(leader.metrics.queueCommands); got != 0 {
+			t.Errorf("the queue counts %v commands and is empty", got)
+		}
+		if got := testutil.ToFloat64(leader.metrics.refusedBusy); got != 10 {
+			t.Errorf("%v refusals counted", got)
+		}
+		if n, err := testutil.GatherAndCount(reg, "berth_raft_commands_applied_total", "berth_raft_propose_seconds"); n != 2 || err != nil {
+			t.Errorf("metrics: %d, %v", n, err)
+		}
+	})
+}
+
+func TestVersionGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		oldest := fsm.LogVersion
+		c := newCluster(t, 1, func(c *Config) { c.MinServerVersion = func() int { return oldest } })
+		c.must(namespace())
+		oldest = 0
+		_, _, err := c.leader().Propose(c.ctx(), create("m", "1"))
+		var gate *VersionError
+		if !errors.As(err, &gate) || gate.ClusterHas != 0 {
+			t.Fatalf("proposed what a server does not know: %v", err)
+		}
+	})
+}
+
+func TestTimeNeverGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Unix(1_000_000, 0)
+		c := newCluster(t, 1, func(c *Config) { c.Now = func() time.Time { return now } })
+		c.must(namespace())
+		state := c.leader().state
+		before := state.View().TimeUnixNano()
+		now = now.Add(-time.Hour)
+		c.must(create("m", "1"))
+		if got := state.View().TimeUnixNano(); got != before {
+			t.Errorf("time went from %d to %d", before, got)
+		}
+	})
+}
+
+func TestLeadershipIsAnnouncedWithItsTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		c.must(namespace())
+		old := c.leader()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		watch := old.WatchLeadership(ctx)
+		first := <-watch
+		if !first.Leader || first.Term == 0 {
+			t.Fatalf("the leader is told %+v", first)
+		}
+		next := c.followers()[0]
+		if err := old.TransferLeadership(c.ctx(), next.ID()); err != nil {
+			t.Fatal(err)
+		}
+		if l := <-watch; l.Leader {
+			t.Errorf("after the transfer: %+v", l)
+		}
+		c.eventually("the transfer", func() bool { return c.leader() == next })
+		if l := next.Leadership(); l.Term <= first.Term || l.Index == 0 {
+			t.Errorf("the new leader has %+v, after term %d", l, first.Term)
+		}
+		// Ready means: it has applied what was acknowledged before.
+		if value(next.state, "m") != value(old.state, "m") {
+			t.Error("a ready leader lacks an acknowledged write")
+		}
+	})
+}
+
+func TestShutdownAnswersEverybody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := &slowDisk{}
+		c := newCluster(t, 1, disk.conf)
+		c.must(namespace())
+		disk.set(50 * time.Millisecond)
+		leader := c.leader()
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				_, _, err := leader.Propose(c.ctx(), create(fmt.Sprint(i), "1"))
+				if err != nil && !errors.Is(err, ErrShutdown) && !errors.Is(err, ErrUnknownOutcome) {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		c.kill("a")
+		wg.Wait()
+		if _, _, err := leader.Propose(c.ctx(), namespace()); err == nil {
+			t.Error("a stopped node proposes")
+		}
+		if err := leader.WaitApplied(c.ctx(), 1<<40); !errors.Is(err, ErrShutdown) {
+			t.Error(err)
+		}
+		if _, err := leader.ReadIndex(c.ctx()); err == nil {
+			t.Error("a stopped node answers reads")
+		}
 	})
 }

@@ -91,7 +91,6 @@ func probeDisk(dir string, size int) (err error) {
 // nothing; so the first failure is the last write, and stops the node.
 type guard struct {
 	durable
-	log  raft.LogStore // the log behind its cache
 	fail func(error)
 	// live is set while Raft's own goroutines use the guard.
 	live    atomic.Bool
@@ -102,12 +101,8 @@ type guard struct {
 	broken error
 }
 
-func newGuard(d durable, fail func(error), m *metrics) (*guard, error) {
-	cache, err := raft.NewLogCache(cachedEntries, d)
-	if err != nil {
-		return nil, fmt.Errorf("cache the log: %w", err)
-	}
-	return &guard{durable: d, log: cache, fail: fail, metrics: m}, nil
+func newGuard(d durable, fail func(error), m *metrics) *guard {
+	return &guard{durable: d, fail: fail, metrics: m}
 }
 
 func (g *guard) err() error {
@@ -134,11 +129,8 @@ func (g *guard) check(what string, err error) error {
 	return err
 }
 
-func (g *guard) FirstIndex() (uint64, error) { return g.log.FirstIndex() }
-func (g *guard) LastIndex() (uint64, error)  { return g.log.LastIndex() }
-
 func (g *guard) GetLog(index uint64, l *raft.Log) error {
-	err := g.log.GetLog(index, l)
+	err := g.durable.GetLog(index, l)
 	if err == nil || errors.Is(err, raft.ErrLogNotFound) {
 		return err
 	}
@@ -154,7 +146,7 @@ func (g *guard) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	start := time.Now()
-	err := g.check("write log entries", g.log.StoreLogs(logs))
+	err := g.check("write log entries", g.durable.StoreLogs(logs))
 	g.metrics.wrote(logs, time.Since(start))
 	if told := g.stored.Load(); told != nil {
 		(*told)(logs)
@@ -166,7 +158,7 @@ func (g *guard) DeleteRange(from, to uint64) error {
 	if err := g.err(); err != nil {
 		return err
 	}
-	return g.check(fmt.Sprintf("delete log entries %d to %d", from, to), g.log.DeleteRange(from, to))
+	return g.check(fmt.Sprintf("delete log entries %d to %d", from, to), g.durable.DeleteRange(from, to))
 }
 
 // keyCurrentTerm is the value that Raft panics for when it can not be kept.

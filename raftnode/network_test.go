@@ -1,0 +1,267 @@
+package raftnode
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/pki"
+)
+
+// network is a cluster over TCP.
+type network struct {
+	t      *testing.T
+	states map[string]*fsm.State
+	nodes  map[string]*Node
+}
+
+func newNetwork(t *testing.T) *network {
+	w := &network{t: t, states: map[string]*fsm.State{}, nodes: map[string]*Node{}}
+	t.Cleanup(func() {
+		for id, n := range w.nodes {
+			if err := n.Shutdown(); err != nil {
+				t.Errorf("shut %s down: %v", id, err)
+			}
+		}
+	})
+	return w
+}
+
+func (w *network) open(id string, tls *pki.Source) *Node {
+	w.t.Helper()
+	s := fsm.NewState()
+	n, err := Open(Config{
+		ID: id, DataDir: w.t.TempDir(), NoFsync: true, BindAddr: "127.0.0.1:0", TLS: tls,
+		HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond,
+		Logger: testLogger().With("server", id),
+	}, s)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.nodes[id], w.states[id] = n, s
+	return n
+}
+
+func (w *network) leader(ids ...string) *Node {
+	var leader *Node
+	eventually(w.t, "a leader", func() bool {
+		for _, id := range ids {
+			if w.nodes[id].Leadership().Leader {
+				leader = w.nodes[id]
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+func (w *network) bootstrap(ids ...string) {
+	w.t.Helper()
+	var servers []Server
+	for _, id := range ids {
+		servers = append(servers, Server{ID: id, Address: w.nodes[id].Addr()})
+	}
+	for _, id := range ids {
+		if err := w.nodes[id].Bootstrap(servers); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func authority(t *testing.T) func(kind pki.Kind, name string) *pki.Source {
+	ca, err := pki.NewCA(time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(kind pki.Kind, name string) *pki.Source {
+		pair, err := ca.Issue(time.Now(), pki.Request{Kind: kind, Name: name, Validity: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := pki.FromPEM(ca.CertPEM(), pair)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+}
+
+func TestClusterOverTCP(t *testing.T) { testNetwork(t, func(string) *pki.Source { return nil }) }
+func TestClusterOverTLS(t *testing.T) {
+	issue := authority(t)
+	testNetwork(t, func(id string) *pki.Source { return issue(pki.Server, id) })
+}
+
+func testNetwork(t *testing.T, tls func(id string) *pki.Source) {
+	w := newNetwork(t)
+	for _, id := range []string{"a", "b", "c"} {
+		w.open(id, tls(id))
+	}
+	w.bootstrap("a", "b", "c")
+	ctx := testContext(t)
+	leader := w.leader("a", "b", "c")
+	_, index, err := leader.Propose(ctx, namespace(), create("m", "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leader.ReadIndex(ctx); err != nil {
+		t.Error(err)
+	}
+	for id, n := range w.nodes {
+		if err := n.WaitApplied(ctx, index); err != nil {
+			t.Fatal(err)
+		}
+		if value(w.states[id], "m") != "1" {
+			t.Errorf("%s lacks the write", id)
+		}
+		if n.ClusterID() == "" || n.ClusterID() != leader.ClusterID() {
+			t.Errorf("%s is in cluster %q, the leader in %q", id, n.ClusterID(), leader.ClusterID())
+		}
+	}
+}
+
+// Servers of two clusters refuse each other before Raft says a word.
+func TestServersOfTwoClustersRefuseEachOther(t *testing.T) {
+	w := newNetwork(t)
+	w.open("a", nil)
+	w.open("b", nil)
+	w.bootstrap("a")
+	w.bootstrap("b")
+	a, b := w.leader("a"), w.leader("b")
+	if a.ClusterID() == b.ClusterID() {
+		t.Fatal("two clusters have one ID")
+	}
+	before := b.Term()
+	if err := a.AddNonvoter(testContext(t), "b", b.Addr()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Barrier(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	if !b.IsLeader() || b.Term() != before {
+		t.Error("a server of another cluster was heard")
+	}
+	_, _, err := a.Propose(testContext(t), namespace(), create("m", "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if value(w.states["b"], "m") != "" {
+		t.Error("a write reached another cluster")
+	}
+}
+
+func TestGreetings(t *testing.T) {
+	issue := authority(t)
+	w := newNetwork(t)
+	a := w.open("a", nil)
+	w.bootstrap("a")
+	w.leader("a")
+	secured := w.open("s", issue(pki.Server, "s"))
+	w.bootstrap("s")
+	w.leader("s")
+
+	peer := func(name, cluster, to string, tls *pki.Source) *stream {
+		id := &identity{file: identityRecord{Server: name, Cluster: cluster}}
+		return &stream{
+			listener: tcpListener{}, tls: tls, id: id, self: name, nameOf: func(string) string { return to },
+			logger: testLogger(), conns: map[net.Conn]struct{}{},
+		}
+	}
+	for name, c := range map[string]struct {
+		from *stream
+		to   *Node
+		want string // in the error; empty: welcome
+	}{
+		"welcome":             {peer("x", a.ClusterID(), "a", nil), a, ""},
+		"address not known":   {peer("x", a.ClusterID(), "", nil), a, ""},
+		"another cluster":     {peer("x", "other", "", nil), a, "belongs to cluster"},
+		"no cluster":          {peer("x", "", "", nil), a, "no cluster"},
+		"another server":      {peer("x", a.ClusterID(), "b", nil), a, `"b" was asked for`},
+		"one name twice":      {peer("a", a.ClusterID(), "", nil), a, "must not have one name"},
+		"TLS":                 {peer("x", secured.ClusterID(), "", issue(pki.Server, "x")), secured, ""},
+		"no TLS":              {peer("x", secured.ClusterID(), "", nil), secured, "does not speak"},
+		"a worker":            {peer("x", secured.ClusterID(), "", issue(pki.Worker, "x")), secured, "does not speak"},
+		"a user":              {peer("x", secured.ClusterID(), "", issue(pki.Client, "x")), secured, "does not speak"},
+		"another's name":      {peer("y", secured.ClusterID(), "", issue(pki.Server, "x")), secured, "does not speak"},
+		"another authority":   {peer("x", secured.ClusterID(), "", authority(t)(pki.Server, "x")), secured, "certificate"},
+		"TLS to plain server": {peer("x", a.ClusterID(), "", issue(pki.Server, "x")), a, "server at"},
+	} {
+		conn, err := c.from.Dial(raft.ServerAddress(c.to.Addr()), 5*time.Second)
+		if err == nil {
+			err = errors.Join(conn.Close())
+		} else if c.want == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want something of %q", name, err, c.want)
+		}
+	}
+}
+
+// Bytes of somebody else end the connection and nothing more.
+func TestStrangersOnThePort(t *testing.T) {
+	w := newNetwork(t)
+	a := w.open("a", nil)
+	w.bootstrap("a")
+	w.leader("a")
+	for _, bytes := range []string{"GET / HTTP/1.1\r\n\r\n" + strings.Repeat("x", 100), helloMagic + "\xff\xff" + strings.Repeat("x", 100), helloMagic + "\x00\x02{]"} {
+		conn, err := net.Dial("tcp", a.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, bytes); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(conn); len(b) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a stranger was answered %q, %v", b, err)
+		}
+		_ = conn.Close()
+	}
+	if _, err := a.ReadIndex(testContext(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWildcardNeedsAnAdvertisedAddress(t *testing.T) {
+	c := Config{ID: "a", InMemory: true, BindAddr: "0.0.0.0:0"}
+	if _, err := Open(c, fsm.NewState()); err == nil || !strings.Contains(err.Error(), "advertise") {
+		t.Errorf("%v", err)
+	}
+	c.AdvertiseAddr = "server-a.example:4647"
+	n, err := Open(c, fsm.NewState())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.Addr() != "server-a.example:4647" {
+		t.Errorf("advertises %s", n.Addr())
+	}
+	if err := n.Shutdown(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dir := t.TempDir()
+	for range 2 { // the first failure must leave nothing locked
+		_, err = Open(Config{ID: "a", DataDir: dir, BindAddr: l.Addr().String()}, fsm.NewState())
+		if err == nil || !strings.Contains(err.Error(), "address already in use") {
+			t.Errorf("%v", err)
+		}
+	}
+}
