@@ -2,12 +2,13 @@ package agent_test
 
 import (
 	"context"
-	"fmt"
-	"os"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,100 +16,178 @@ import (
 	restclient "k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/agent"
-	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/server"
 )
 
-func TestSmoke(t *testing.T) {
-	ctx := context.Background()
-	log := hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: os.Stderr})
-	ca, err := pki.NewCA(time.Now(), 24*time.Hour)
+// patience is how long a condition may take on a busy machine.
+const patience = time.Minute
+
+func startDev(t *testing.T, c agent.DevConfig) *agent.Dev {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c.Version, c.Runtime = "test", "fake"
+	d, err := agent.StartDev(ctx, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var join []string
-	var agents []*agent.Agent
-	source := func(kind pki.Kind, name string) *pki.Source {
-		pair, err := ca.Issue(time.Now(), pki.Request{Kind: kind, Name: name, IPs: nil})
-		if err != nil {
-			t.Fatal(err)
-		}
-		src, err := pki.FromPEM(ca.CertPEM(), pair)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return src
+	return d
+}
+
+func stopDev(t *testing.T, d *agent.Dev) {
+	t.Helper()
+	if err := d.Stop(context.WithoutCancel(t.Context())); err != nil {
+		t.Error(err)
 	}
-	for i := range 3 {
-		name := fmt.Sprintf("s%d", i+1)
-		a, err := agent.Start(ctx, agent.Config{
-			Name: name, Version: "test", DataDir: t.TempDir(), BindAddr: "127.0.0.1", Join: join,
-			TLS: source(pki.Server, name), CA: ca.CertPEM(), RetryInterval: time.Second,
-			Server: &agent.ServerPart{BootstrapExpect: 3}, Logger: log,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		agents = append(agents, a)
-		join = append(join, a.GossipAddr())
-	}
-	for i := range 3 {
-		name := fmt.Sprintf("w%d", i+1)
-		a, err := agent.Start(ctx, agent.Config{
-			Name: name, Version: "test", DataDir: t.TempDir(), BindAddr: "127.0.0.1", Join: join,
-			TLS: source(pki.Worker, name), CA: ca.CertPEM(),
-			Worker: &agent.WorkerPart{Runtime: "fake"}, Logger: log,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		agents = append(agents, a)
-	}
-	defer func() {
-		for i := len(agents) - 1; i >= 0; i-- {
-			if err := agents[i].Stop(ctx); err != nil {
-				t.Error(err)
-			}
-		}
-	}()
-	pair, err := ca.Issue(time.Now(), pki.Request{Kind: pki.Client, Name: "admin", Groups: []string{"system:masters"}})
+}
+
+func client(t *testing.T, d *agent.Dev, s *server.Server) *kubernetes.Clientset {
+	t.Helper()
+	pair, err := d.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c, err := kubernetes.NewForConfig(&restclient.Config{
-		Host:            "https://" + agents[1].Server().HTTPAddr(),
-		TLSClientConfig: restclient.TLSClientConfig{CAData: ca.CertPEM(), CertData: pair.CertPEM, KeyData: pair.KeyPEM, ServerName: pki.ServerDNSName},
+		Host:            "https://" + s.HTTPAddr(),
+		TLSClientConfig: restclient.TLSClientConfig{CAData: d.CA(), CertData: pair.CertPEM, KeyData: pair.KeyPEM},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	return c
+}
+
+// await waits until the server's state satisfies the condition.
+func await(t *testing.T, s *server.Server, what string, ok func(v *fsm.View) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	for {
-		nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-		if err == nil && len(nodes.Items) == 3 {
-			break
+		v := s.View()
+		if ok(v) {
+			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err, nodes)
+		if err := s.Feed().Wait(ctx, v.Revision()); err != nil {
+			t.Fatalf("waiting for %s: %v", what, err)
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
-	_, err = c.CoreV1().Pods("default").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x", Command: []string{"sleep", "1000"},
-		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")}}}}}}, metav1.CreateOptions{})
+}
+
+func podRuns(key string) func(v *fsm.View) bool {
+	return func(v *fsm.View) bool {
+		p, ok := v.Pods.Get(key)
+		return ok && p.Status.Phase == corev1.PodRunning
+	}
+}
+
+func pod(name, cpu string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "main", Image: "none", Command: []string{"sleep", "1000"},
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)}},
+		}}},
+	}
+}
+
+// A pod created through one server runs, every server says so, and a cluster
+// that is started again from its directory still has it.
+func TestDevelopmentCluster(t *testing.T) {
+	config := agent.DevConfig{
+		DataDir: t.TempDir(), Servers: 3, Workers: 2,
+		Capacity: corev1.ResourceList{"cpu": resource.MustParse("4")},
+	}
+	d := startDev(t, config)
+	servers := d.Servers()
+	created, err := client(t, d, servers[1]).CoreV1().Pods("default").Create(t.Context(), pod("web", "1"), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for {
-		p, err := c.CoreV1().Pods("default").Get(ctx, "web", metav1.GetOptions{})
-		if err != nil {
+	for _, s := range servers {
+		await(t, s, "the pod to run as "+s.Name()+" sees it", podRuns("default/web"))
+	}
+	verified, err := servers[2].Verify(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !verified.Equal || len(verified.Servers) != 3 {
+		t.Errorf("the servers' states differ: %+v", verified)
+	}
+	stopDev(t, d)
+
+	d = startDev(t, config)
+	defer stopDev(t, d)
+	again, err := client(t, d, d.Servers()[0]).CoreV1().Pods("default").Get(t.Context(), "web", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.UID != created.UID {
+		t.Errorf("after the restart the pod is another one: %s, was %s", again.UID, created.UID)
+	}
+}
+
+// Ending the pods of a cluster leaves none behind.
+func TestEndPods(t *testing.T) {
+	d := startDev(t, agent.DevConfig{DataDir: t.TempDir(), Servers: 1, Workers: 1})
+	defer stopDev(t, d)
+	s := d.Servers()[0]
+	pods := client(t, d, s).CoreV1().Pods("default")
+	for _, p := range []*corev1.Pod{pod("runs", "10m"), pod("waits", "100000")} {
+		if _, err := pods.Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if p.Status.Phase == corev1.PodRunning {
-			t.Log(p.Spec.NodeName, p.Status.Conditions)
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(p.Spec.NodeName, p.Status)
-		}
-		time.Sleep(100 * time.Millisecond)
+	}
+	await(t, s, "the pod to run", podRuns("default/runs"))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := d.EndPods(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.View().Pods.Len(); n != 0 {
+		t.Errorf("%d pods are left", n)
+	}
+}
+
+func TestStartRefuses(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		config agent.Config
+		want   string
+	}{
+		{"no part", agent.Config{Name: "a"}, "neither a server nor a worker"},
+		{
+			"port in use",
+			agent.Config{Name: "a", DataDir: t.TempDir(), BindAddr: "127.0.0.1", Ports: agent.Ports{HTTP: n}, Server: &agent.ServerPart{BootstrapExpect: 1}},
+			"port " + port + " for the API is in use on 127.0.0.1 by another process",
+		},
+		{
+			"unknown runtime",
+			agent.Config{Name: "a", DataDir: t.TempDir(), BindAddr: "127.0.0.1", Worker: &agent.WorkerPart{Runtime: "docker"}},
+			`there is no runtime "docker"`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, err := agent.Start(t.Context(), tt.config)
+			if err == nil {
+				err = errors.Join(errors.New("it started"), a.Stop(t.Context()))
+			}
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %q, want it to say %q", err, tt.want)
+			}
+		})
 	}
 }

@@ -1,0 +1,273 @@
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-dev/berth/pki"
+)
+
+// Fleet is the agents of one cluster, and what they share.
+type Fleet struct {
+	// Binary is the program that agents are processes of; Dir holds everything.
+	Binary, Dir string
+	// GossipKey and CA are those of every agent that is added from now on.
+	GossipKey string
+	CA        *pki.CA
+	// DieTogether ends the agents when the process that started them ends,
+	// however it does. Their pods live on.
+	DieTogether bool
+
+	procs []*Process
+	admin pki.Pair
+}
+
+// Spec is what is special about one agent.
+type Spec struct {
+	Name string
+	// Kind is pki.Server or pki.Worker: the certificate's.
+	Kind pki.Kind
+	// HCL is the agent's part of the configuration: its server or worker block.
+	HCL string
+}
+
+// New prepares a fleet without agents: a directory, a CA, a gossip key.
+func New(binary, dir string) (*Fleet, error) {
+	f := &Fleet{Binary: binary, Dir: dir}
+	var err error
+	if f.CA, err = pki.CreateCA(filepath.Join(dir, "ca"), pki.DefaultCAValidity, false); err != nil {
+		return nil, err
+	}
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return nil, err
+	}
+	f.GossipKey = base64.StdEncoding.EncodeToString(key)
+	f.admin, err = f.CA.Issue(time.Now(), pki.Request{Kind: pki.Client, Name: "admin", Groups: []string{"system:masters"}})
+	return f, err
+}
+
+// Add configures agents, which know each other and all earlier servers, and
+// starts none.
+func (f *Fleet) Add(specs ...Spec) ([]*Process, error) {
+	added := make([]*Process, len(specs))
+	for i, s := range specs {
+		p, err := f.newProcess(s)
+		if err != nil {
+			return nil, fmt.Errorf("prepare %s: %w", s.Name, err)
+		}
+		added[i] = p
+		f.procs = append(f.procs, p)
+	}
+	for i, p := range added {
+		if err := p.configure(specs[i].HCL); err != nil {
+			return nil, fmt.Errorf("prepare %s: %w", p.Name, err)
+		}
+	}
+	return added, nil
+}
+
+func (f *Fleet) newProcess(s Spec) (*Process, error) {
+	p := &Process{
+		Name: s.Name, Kind: s.Kind, fleet: f,
+		Config: filepath.Join(f.Dir, s.Name+".hcl"), Log: filepath.Join(f.Dir, s.Name+".log"), DataDir: filepath.Join(f.Dir, s.Name),
+	}
+	r := pki.Request{Kind: s.Kind, Name: s.Name}
+	if s.Kind == pki.Server {
+		r.DNSNames, r.IPs = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
+	}
+	var err error
+	if p.files, err = pki.Issue(filepath.Join(f.Dir, "ca"), r, false); err != nil {
+		return nil, err
+	}
+	for _, port := range []*int{&p.Ports.HTTP, &p.Ports.RPC, &p.Ports.Raft, &p.Ports.Gossip} {
+		if *port, err = f.freePort(); err != nil {
+			return nil, err
+		}
+		p.taken = append(p.taken, *port)
+	}
+	if s.Kind == pki.Server {
+		return p, p.connect()
+	}
+	return p, nil
+}
+
+// Processes are all agents, servers and workers in the order they were added.
+func (f *Fleet) Processes() []*Process { return f.procs }
+
+// Servers are those that hold the state.
+func (f *Fleet) Servers() []*Process { return f.kind(pki.Server) }
+
+// Workers are those that run pods.
+func (f *Fleet) Workers() []*Process { return f.kind(pki.Worker) }
+
+func (f *Fleet) kind(k pki.Kind) []*Process {
+	var out []*Process
+	for _, p := range f.procs {
+		if p.Kind == k {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Start starts all agents that do not run.
+func (f *Fleet) Start() error {
+	for _, p := range f.procs {
+		if p.Running() {
+			continue
+		}
+		if err := p.Start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop ends every process: politely first, and after the grace at once.
+func (f *Fleet) Stop(grace time.Duration) {
+	for _, p := range f.procs {
+		p.Signal(syscall.SIGTERM)
+	}
+	deadline := time.After(grace)
+	for _, p := range f.procs {
+		if p.exited == nil {
+			continue
+		}
+		select {
+		case <-p.exited:
+		case <-deadline:
+			p.Kill()
+		}
+	}
+}
+
+// Reader is a server that runs; the first one if none does.
+func (f *Fleet) Reader() *Process {
+	servers := f.Servers()
+	for _, p := range servers {
+		if p.Running() {
+			return p
+		}
+	}
+	return servers[0]
+}
+
+// Leader asks the running servers who leads; nil if nobody does.
+func (f *Fleet) Leader(ctx context.Context) *Process {
+	for _, p := range f.Servers() {
+		if !p.Running() {
+			continue
+		}
+		ask, cancel := context.WithTimeout(ctx, askTimeout)
+		status, err := p.Status(ask)
+		cancel()
+		if err == nil && status.State == "leader" {
+			return p
+		}
+	}
+	return nil
+}
+
+// askTimeout is how long a server may take to say how it is.
+const askTimeout = time.Second
+
+// ErrExited says that a process ended that should not have.
+var ErrExited = errors.New("it ended by itself")
+
+// Alive returns an error if a process has ended that nobody ended, with the end
+// of its log.
+func (f *Fleet) Alive() error {
+	for _, p := range f.procs {
+		if p.exited != nil && !p.Running() && !p.ended {
+			return fmt.Errorf("%s: %w; its log ends:\n%s", p.Name, ErrExited, p.LogTail(10))
+		}
+	}
+	return nil
+}
+
+// rest is an administrator's configuration of a client.
+func (f *Fleet) rest(host string) *rest.Config {
+	return &rest.Config{
+		Host: "https://" + host, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: f.CA.CertPEM(), CertData: f.admin.CertPEM, KeyData: f.admin.KeyPEM},
+	}
+}
+
+const (
+	firstPort = 20_000
+	// lastPort is below the range that systems give to connections by
+	// themselves: a server that was killed finds its ports free again.
+	lastPort  = 32_000
+	portTries = 1_000
+)
+
+// freePort finds a port that nobody listens on now.
+func (f *Fleet) freePort() (int, error) {
+	for range portTries {
+		n, err := rand.Int(rand.Reader, big.NewInt(lastPort-firstPort))
+		if err != nil {
+			return 0, err
+		}
+		port := firstPort + int(n.Int64())
+		if !f.taken(port) && bindable(port) {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("no free port was found between %d and %d", firstPort, lastPort)
+}
+
+func (f *Fleet) taken(port int) bool {
+	for _, p := range f.procs {
+		for _, other := range p.taken {
+			if other == port {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func bindable(port int) bool {
+	addr := loopback(port)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return false
+	}
+	_ = l.Close() // nothing was served on it
+	u, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		return false
+	}
+	_ = u.Close() // as above
+	return true
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+func tail(s string, lines int) string {
+	all := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// WriteFile writes a file below the fleet's directory and returns its path.
+func (f *Fleet) WriteFile(name, text string) (string, error) {
+	path := filepath.Join(f.Dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	return path, os.WriteFile(path, []byte(text), 0o600)
+}
