@@ -31,6 +31,7 @@ type runningAgent interface {
 
 // startAgent starts a real one.
 func startAgent(ctx context.Context, c agent.Config) (runningAgent, error) {
+	logLibraries(c.Logger)
 	return agent.Start(ctx, c)
 }
 
@@ -66,7 +67,6 @@ func (a *app) runAgent(ctx context.Context, paths []string) error {
 	log := hclog.New(&hclog.LoggerOptions{
 		Name: "berth", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogJSON, Output: a.errOut,
 	})
-	logLibraries(log)
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return fmt.Errorf("listing this machine's addresses: %w", err)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
@@ -40,6 +39,8 @@ type app struct {
 	// exit ends the process from inside kubectl's commands, which do not return
 	// their errors.
 	exit func(int)
+	// silence stops what the Kubernetes libraries log, in the whole process.
+	silence func()
 	// startAgent starts what `berth agent` runs.
 	startAgent func(ctx context.Context, c agent.Config) (runningAgent, error)
 
@@ -200,7 +201,7 @@ func (a *app) addConnectionFlags(fs *pflag.FlagSet) {
 func (a *app) quietLibraries(cmd *cobra.Command) {
 	rest.SetDefaultWarningHandler(rest.NewWarningWriter(a.errOut, rest.WarningWriterOptions{Deduplicate: true}))
 	if !cmd.Flags().Changed("v") {
-		klog.SetLogger(logr.Discard())
+		a.silence()
 	}
 }
 

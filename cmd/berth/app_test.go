@@ -23,6 +23,11 @@ import (
 	"github.com/berth-dev/berth/pki"
 )
 
+func TestMain(m *testing.M) {
+	silenceLibraries()
+	os.Exit(m.Run())
+}
+
 // exited is how a command of kubectl ends in a test.
 type exited int
 
@@ -45,6 +50,8 @@ func berthWith(t *testing.T, home string, prepare func(*app), args ...string) (r
 		in: strings.NewReader(""), out: &out, errOut: &errOut,
 		getenv: func(k string) string { return map[string]string{"HOME": home}[k] },
 		exit:   func(code int) { panic(exited(code)) },
+		// Done once by TestMain: goroutines of an earlier call may still be logging.
+		silence: func() {},
 	}
 	if prepare != nil {
 		prepare(a)

@@ -11,6 +11,9 @@ func logLibraries(log hclog.Logger) {
 	klog.SetLogger(logr.New(&sink{log: log.Named("kubernetes")}))
 }
 
+// silenceLibraries is for commands that say themselves what goes wrong.
+func silenceLibraries() { klog.SetLogger(logr.Discard()) }
+
 // sink writes logr's messages to hclog. What the libraries call information is
 // detail here.
 type sink struct{ log hclog.Logger }

@@ -18,6 +18,9 @@ func main() {
 	if process.IsShim(os.Args) {
 		os.Exit(process.ShimMain(os.Args))
 	}
-	a := &app{in: os.Stdin, out: os.Stdout, errOut: os.Stderr, getenv: os.Getenv, exit: os.Exit, startAgent: startAgent}
+	a := &app{
+		in: os.Stdin, out: os.Stdout, errOut: os.Stderr, getenv: os.Getenv,
+		exit: os.Exit, silence: silenceLibraries, startAgent: startAgent,
+	}
 	os.Exit(a.run(os.Args[1:]))
 }
