@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/agent/fleet"
 	"github.com/berth-dev/berth/api/berthv1"
 )
 
@@ -28,7 +29,7 @@ type decided struct {
 }
 
 func (s *story) pods(ctx context.Context) ([]corev1.Pod, error) {
-	list, err := s.reader().kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	list, err := s.c.Reader().Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +71,9 @@ func (s *story) showPods(ctx context.Context) error {
 
 // list reads objects of berth.dev from one server's own state or, with a
 // linearizable read, as of now.
-func list[T any](ctx context.Context, p *process, resource string) ([]T, int64, error) {
+func list[T any](ctx context.Context, p *fleet.Process, resource string) ([]T, int64, error) {
 	gvr := schema.GroupVersionResource{Group: berthv1.GroupName, Version: "v1", Resource: resource}
-	l, err := p.dynamic.Resource(gvr).Namespace(namespace).List(ctx, metav1.ListOptions{})
+	l, err := p.Dynamic.Resource(gvr).Namespace(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -98,7 +99,7 @@ func decode[T any](u *unstructured.Unstructured) (*T, error) {
 	return o, json.Unmarshal(raw, o)
 }
 
-func (s *story) queue(ctx context.Context, p *process) ([]berthv1.QueueEntry, error) {
+func (s *story) queue(ctx context.Context, p *fleet.Process) ([]berthv1.QueueEntry, error) {
 	q, _, err := list[berthv1.QueueEntry](ctx, p, "queueentries")
 	slices.SortFunc(q, func(a, b berthv1.QueueEntry) int { return strings.Compare(a.Name, b.Name) })
 	return q, err
@@ -110,16 +111,16 @@ func (s *story) preempt(ctx context.Context) (*decided, error) {
 	d := &decided{bound: map[types.UID]string{}}
 	began := time.Now()
 	p := pod(urgent, urgent, "3", "echo here; exec sleep 1000")
-	if _, err := s.reader().kube.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
+	if _, err := s.c.Reader().Kube.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("create the urgent pod: %w", err)
 	}
 	err := s.wait(ctx, "the preemption to be decided", waitForPods, func(ctx context.Context) (bool, error) {
-		all, revision, err := list[berthv1.Preemption](ctx, s.reader(), "preemptions")
+		all, revision, err := list[berthv1.Preemption](ctx, s.c.Reader(), "preemptions")
 		if err != nil || len(all) == 0 {
 			return false, err
 		}
 		d.preemption, d.revision, d.at = all[0], revision, time.Now()
-		d.queue, err = s.queue(ctx, s.reader())
+		d.queue, err = s.queue(ctx, s.c.Reader())
 		return err == nil, err
 	})
 	if err != nil {
@@ -157,23 +158,23 @@ func (s *story) showQueue(queue []berthv1.QueueEntry) {
 // killLeader kills the leader while the victims are ending, and compares what
 // its successor knows.
 func (s *story) killLeader(ctx context.Context, before *decided) error {
-	old := s.leader(ctx)
+	old := s.c.Leader(ctx)
 	if old == nil {
 		return errors.New("nobody leads")
 	}
-	s.heading("SIGKILL for the leader, %s (pid %d), while the victims are still ending", old.name, old.cmd.Process.Pid)
+	s.heading("SIGKILL for the leader, %s (pid %d), while the victims are still ending", old.Name, old.PID())
 	s.killed = old
 	at := time.Now()
-	killNow(old)
-	var successor *process
+	old.Kill()
+	var successor *fleet.Process
 	err := s.wait(ctx, "a new leader", waitForCluster, func(ctx context.Context) (bool, error) {
-		successor = s.leader(ctx)
+		successor = s.c.Leader(ctx)
 		return successor != nil, nil
 	})
 	if err != nil {
 		return err
 	}
-	s.say("%s leads after %.1f s", successor.name, time.Since(at).Seconds())
+	s.say("%s leads after %.1f s", successor.Name, time.Since(at).Seconds())
 	queue, err := s.queue(ctx, successor)
 	if err != nil {
 		return err
@@ -222,7 +223,7 @@ func (s *story) finish(ctx context.Context, before *decided) error {
 	s.heading("The victims finish saving and go, and the urgent pod takes their place")
 	var got *corev1.Pod
 	err := s.wait(ctx, "the urgent pod to run", waitForPods, func(ctx context.Context) (bool, error) {
-		p, err := s.reader().kube.CoreV1().Pods(namespace).Get(ctx, urgent, metav1.GetOptions{})
+		p, err := s.c.Reader().Kube.CoreV1().Pods(namespace).Get(ctx, urgent, metav1.GetOptions{})
 		got = p
 		return err == nil && p.Status.Phase == corev1.PodRunning, err
 	})
@@ -238,7 +239,7 @@ func (s *story) finish(ctx context.Context, before *decided) error {
 }
 
 func (s *story) audit(ctx context.Context, before *decided) error {
-	events, err := s.reader().kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=Preempted"})
+	events, err := s.c.Reader().Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=Preempted"})
 	if err != nil {
 		return err
 	}
@@ -273,16 +274,16 @@ func (s *story) audit(ctx context.Context, before *decided) error {
 
 // comeBack starts the killed server again and compares all three states.
 func (s *story) comeBack(ctx context.Context) error {
-	s.heading("%s comes back from its disk and catches up", s.killed.name)
+	s.heading("%s comes back from its disk and catches up", s.killed.Name)
 	back := s.killed
-	if err := s.c.start(back); err != nil {
+	if err := back.Start(); err != nil {
 		return err
 	}
 	s.killed = nil
 	var digests []string
 	equal := false
 	err := s.wait(ctx, "the servers to agree", waitForCluster, func(ctx context.Context) (bool, error) {
-		v, err := s.reader().verify(ctx)
+		v, err := s.c.Reader().Verify(ctx)
 		if err != nil {
 			return false, err
 		}

@@ -6,13 +6,22 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/agent/fleet"
+	"github.com/berth-dev/berth/pki"
+)
+
+const (
+	serverCount = 3
+	workerCount = 3
+	// workerCPU is what each worker offers, whatever the machine has.
+	workerCPU = 4
 )
 
 // Options say how the story is told.
@@ -43,11 +52,11 @@ const (
 // story is one telling.
 type story struct {
 	Options
-	c      *cluster
+	c      *fleet.Fleet
 	step   int
 	checks []check
 	began  time.Time
-	killed *process
+	killed *fleet.Process
 }
 
 // check is one claim, and whether it held.
@@ -55,6 +64,29 @@ type check struct {
 	claim string
 	held  bool
 	but   string
+}
+
+// prepare writes certificates and configurations.
+func prepare(binary, dir string) (*fleet.Fleet, error) {
+	f, err := fleet.New(binary, dir)
+	if err != nil {
+		return nil, err
+	}
+	var specs []fleet.Spec
+	for i := range serverCount {
+		specs = append(specs, fleet.Spec{
+			Name: fmt.Sprintf("server-%d", i+1), Kind: pki.Server,
+			HCL: fmt.Sprintf("server {\n  enabled          = true\n  bootstrap_expect = %d\n}\n", serverCount),
+		})
+	}
+	for i := range workerCount {
+		specs = append(specs, fleet.Spec{
+			Name: fmt.Sprintf("worker-%d", i+1), Kind: pki.Worker,
+			HCL: fmt.Sprintf("worker {\n  enabled = true\n  capacity {\n    cpu = \"%d\"\n  }\n}\n", workerCPU),
+		})
+	}
+	_, err = f.Add(specs...)
+	return f, err
 }
 
 // Run tells the story. It returns nil only if everything held.
@@ -137,7 +169,7 @@ func (s *story) wait(ctx context.Context, what string, most time.Duration, ask f
 		if err != nil {
 			last = err
 		}
-		if err := s.c.alive(); err != nil && (s.killed == nil || s.killed.running()) {
+		if err := s.c.Alive(); err != nil {
 			return err
 		}
 		select {
@@ -148,61 +180,33 @@ func (s *story) wait(ctx context.Context, what string, most time.Duration, ask f
 	}
 }
 
-// reader is a server that answers, the leader's place or not.
-func (s *story) reader() *process {
-	for _, p := range s.c.servers {
-		if p.running() {
-			return p
-		}
-	}
-	return s.c.servers[0]
-}
-
-// leader asks the running servers who leads.
-func (s *story) leader(ctx context.Context) *process {
-	for _, p := range s.c.servers {
-		if !p.running() {
-			continue
-		}
-		ask, cancel := context.WithTimeout(ctx, time.Second)
-		status, err := p.status(ask)
-		cancel()
-		if err == nil && status.State == "leader" {
-			return p
-		}
-	}
-	return nil
-}
-
 func (s *story) startCluster(ctx context.Context) error {
 	s.heading("Three servers and three workers, each a process of its own, with certificates and encrypted gossip")
-	for _, p := range append(append([]*process{}, s.c.servers...), s.c.workers...) {
-		if err := s.c.start(p); err != nil {
-			return err
-		}
+	if err := s.c.Start(); err != nil {
+		return err
 	}
 	began := time.Now()
 	err := s.wait(ctx, "the nodes to be ready", waitForCluster, func(ctx context.Context) (bool, error) {
-		nodes, err := s.reader().kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		nodes, err := s.c.Reader().Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
 		}
-		_, err = s.reader().kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+		_, err = s.c.Reader().Kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 		return len(nodes.Items) == workerCount && err == nil, err
 	})
 	if err != nil {
 		return err
 	}
-	leader := s.leader(ctx)
-	for _, p := range s.c.servers {
+	leader := s.c.Leader(ctx)
+	for _, p := range s.c.Servers() {
 		role := ""
 		if p == leader {
 			role = "  leads"
 		}
-		s.say("%s  pid %-7d https://%s%s", p.name, p.cmd.Process.Pid, p.http, role)
+		s.say("%s  pid %-7d https://%s%s", p.Name, p.PID(), p.HTTP(), role)
 	}
-	for _, p := range s.c.workers {
-		s.say("%s  pid %-7d %d cpus", p.name, p.cmd.Process.Pid, workerCPU)
+	for _, p := range s.c.Workers() {
+		s.say("%s  pid %-7d %d cpus", p.Name, p.PID(), workerCPU)
 	}
 	s.say("ready after %.1f s", time.Since(began).Seconds())
 	return nil
@@ -229,7 +233,7 @@ func pod(name, class string, cpu string, command string) *corev1.Pod {
 
 func (s *story) fill(ctx context.Context) error {
 	s.heading("Patient work fills the cluster: six pods of priority 0, two cpus each, running a real command")
-	kube := s.reader().kube
+	kube := s.c.Reader().Kube
 	for _, class := range []*schedulingv1.PriorityClass{
 		{ObjectMeta: metav1.ObjectMeta{Name: urgent}, Value: 1000, Description: "Evicts whoever is less urgent."},
 		{ObjectMeta: metav1.ObjectMeta{Name: patient}, Value: 500, Description: "Ahead of the rest in the queue."},
@@ -252,7 +256,7 @@ func (s *story) fill(ctx context.Context) error {
 	}
 	err := s.wait(ctx, "the pods to run", waitForPods, func(ctx context.Context) (bool, error) {
 		pods, err := s.pods(ctx)
-		queue, qerr := s.queue(ctx, s.reader())
+		queue, qerr := s.queue(ctx, s.c.Reader())
 		waiting := 0
 		for _, e := range queue {
 			if e.Status.State == "Unschedulable" {
@@ -271,15 +275,15 @@ func (s *story) fill(ctx context.Context) error {
 func (s *story) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
-	if s.leader(ctx) != nil {
+	if s.c.Leader(ctx) != nil {
 		one := int64(1)
-		_ = s.reader().kube.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &one}, metav1.ListOptions{})
+		_ = s.c.Reader().Kube.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &one}, metav1.ListOptions{})
 		_ = s.wait(ctx, "the pods to end", stopGrace, func(ctx context.Context) (bool, error) {
 			pods, err := s.pods(ctx)
 			return err == nil && len(pods) == 0, err
 		})
 	}
-	s.c.stop(stopGrace)
+	s.c.Stop(stopGrace)
 }
 
 func (s *story) summary() bool {
@@ -303,18 +307,12 @@ func (s *story) summary() bool {
 
 func (s *story) tellHowToGoOn() {
 	fmt.Fprintf(s.Out, "\nThe cluster goes on running. Its files are in %s; the processes are", s.Dir)
-	for _, p := range append(append([]*process{}, s.c.servers...), s.c.workers...) {
-		if p.running() {
-			fmt.Fprintf(s.Out, " %d", p.cmd.Process.Pid)
+	for _, p := range s.c.Processes() {
+		if p.Running() {
+			fmt.Fprintf(s.Out, " %d", p.PID())
 		}
 	}
 	fmt.Fprintln(s.Out, ".")
-}
-
-// killNow ends the leader as a power failure would.
-func killNow(p *process) {
-	p.signal(syscall.SIGKILL)
-	<-p.exited
 }
 
 // Executable is the running binary, which agents are started from.
