@@ -1,0 +1,69 @@
+package apiserver
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// nodeWatchers attaches a watcher to the hub for each of n nodes, as n workers
+// would.
+func nodeWatchers(b *testing.B, h *hub, n int) []*watcher {
+	b.Helper()
+	out := make([]*watcher, n)
+	for i := range out {
+		out[i] = &watcher{kind: podKind(), hub: h, scope: scope{node: fmt.Sprintf("node-%d", i)}}
+		if !h.attach(out[i], h.at()) {
+			b.Fatal("not attached")
+		}
+	}
+	return out
+}
+
+func changesOf(table string, n int, node func(i int) string) []fsm.Change {
+	changes := make([]fsm.Change, n)
+	for i := range changes {
+		name := fmt.Sprintf("pod-%d", i)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node(i)}}
+		changes[i] = fsm.Change{Revision: int64(i + 1), Table: table, Key: "default/" + name, New: pod}
+	}
+	return changes
+}
+
+// BenchmarkRouteUnwatched: changes that nobody watches.
+func BenchmarkRouteUnwatched(b *testing.B) {
+	h := newHub(newDouble(b), newPins(time.Now))
+	nodeWatchers(b, h, 10_000)
+	changes := changesOf("events", 1000, func(int) string { return "" })
+	b.ReportAllocs()
+	for b.Loop() {
+		h.route(changes)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/change")
+}
+
+// BenchmarkRouteByNode: each change concerns one of 10,000 workers.
+func BenchmarkRouteByNode(b *testing.B) {
+	h := newHub(newDouble(b), newPins(time.Now))
+	ws := nodeWatchers(b, h, 10_000)
+	changes := changesOf("pods", 1000, func(i int) string { return fmt.Sprintf("node-%d", i*7) })
+	b.ReportAllocs()
+	for b.Loop() {
+		h.mu.Lock()
+		h.position = 0
+		h.mu.Unlock()
+		h.route(changes)
+		for i := range 1000 {
+			w := ws[i*7]
+			for len(w.input) > 0 {
+				<-w.input
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/change")
+}
