@@ -1,0 +1,97 @@
+package bench_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-dev/berth/bench"
+)
+
+// TestWorkloads runs every workload at a small size: what it verifies must
+// hold, and what it reports must be there. How fast it was does not matter.
+func TestWorkloads(t *testing.T) {
+	sizes := map[string]bench.Config{
+		"http-create":   {Nodes: 20, Pods: 60, Clients: 6, Workers: bench.FakeWorkers},
+		"bulk":          {Nodes: 50, Pods: 500},
+		"preemption":    {Nodes: 20, Pods: 20},
+		"unschedulable": {Nodes: 50, Pods: 300},
+		"restart":       {Nodes: 50, Pods: 500},
+		"failover":      {Nodes: 20, Pods: 200, Clients: 4},
+	}
+	for _, w := range bench.Workloads() {
+		t.Run(w.Name, func(t *testing.T) {
+			c, ok := sizes[w.Name]
+			if !ok {
+				t.Fatalf("workload %s has no small size", w.Name)
+			}
+			c.DataDir, c.Version = t.TempDir(), "test"
+			if w.Name == "failover" {
+				if testing.Short() {
+					t.Skip("builds the binary and waits for an election")
+				}
+				c.Program = buildBerth(t)
+			}
+			r, err := bench.Run(t.Context(), w, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.Verified || len(r.Figures) == 0 {
+				t.Errorf("the report is not complete: %+v", r)
+			}
+			for _, f := range r.Figures {
+				if (f.Target == "") != (f.Met == nil) {
+					t.Errorf("figure %q has a target or an answer to it, and not both", f.Name)
+				}
+			}
+			show(t, r)
+		})
+	}
+}
+
+func buildBerth(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "berth")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/berth").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+// show checks both forms of a report.
+func show(t *testing.T, r *bench.Report) {
+	t.Helper()
+	var table, raw bytes.Buffer
+	if err := bench.WriteTable(&table, r); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + table.String())
+	if got := strings.Count(table.String(), "\n"); got != 1+len(r.Figures) {
+		t.Errorf("the table has %d lines for %d figures", got, len(r.Figures))
+	}
+	if err := bench.WriteJSON(&raw, []*bench.Report{r}); err != nil {
+		t.Fatal(err)
+	}
+	var back []bench.Report
+	if err := json.Unmarshal(raw.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	if len(back) != 1 || len(back[0].Figures) != len(r.Figures) {
+		t.Errorf("the JSON does not say the same: %s", raw.String())
+	}
+}
+
+func TestRunRefusesWhatCanNotBe(t *testing.T) {
+	for _, w := range bench.Workloads() {
+		if w.Name != "preemption" && w.Name != "failover" {
+			continue
+		}
+		if _, err := bench.Run(t.Context(), w, bench.Config{Nodes: 1, Pods: 1000, DataDir: t.TempDir()}); err == nil {
+			t.Errorf("%s ran with more preemptors than nodes", w.Name)
+		}
+	}
+}
