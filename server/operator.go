@@ -43,6 +43,7 @@ func (s *Server) operatorHandler() http.Handler {
 	handle("DELETE "+operator.PathRaftServers+"/{id}", s.removeServer)
 	handle("POST "+operator.PathTransferLeader, s.transferLeader)
 	handle("POST "+operator.PathVerify, func(r *http.Request) (any, error) { return s.Verify(r.Context()) })
+	handle("GET "+operator.PathClassDrift, func(*http.Request) (any, error) { return s.classDrift(), nil })
 	mux.HandleFunc("GET "+operator.PathSnapshot, s.saveSnapshot)
 	mux.HandleFunc("PUT "+operator.PathSnapshot, s.restoreSnapshot)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.config.Metrics, promhttp.HandlerOpts{}))

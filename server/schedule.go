@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/sched"
 )
 
@@ -46,7 +47,9 @@ func (s *Server) scheduleLoop(ctx context.Context) {
 			s.metrics.observeStep(plan, time.Since(began))
 		}
 		if plan != nil {
-			go func() { done <- settled{plan, s.proposePlan(ctx, plan)} }()
+			// Plans enter the log in the order in which they were made.
+			future, err := s.node.ProposeAsync(fsm.Proposal{User: systemUser, Groups: systemGroups, Command: plan.Command})
+			go func() { done <- settled{plan, s.awaitPlan(ctx, plan, future, err)} }()
 			select { // take what is settled, without waiting for it
 			case d := <-done:
 				settle(d)
@@ -94,8 +97,13 @@ func (s *Server) signalChanges(ctx context.Context, changed chan<- struct{}) (st
 	return func() { cancel(); <-finished }
 }
 
-func (s *Server) proposePlan(ctx context.Context, plan *sched.Plan) error {
-	rs, _, err := s.node.Propose(ctx, fsm.Proposal{User: systemUser, Groups: systemGroups, Command: plan.Command})
+// awaitPlan waits for the outcome of a plan that was proposed, or says why it
+// was not.
+func (s *Server) awaitPlan(ctx context.Context, plan *sched.Plan, future *raftnode.Future, err error) error {
+	if err != nil {
+		return err
+	}
+	rs, _, err := future.Wait(ctx)
 	if err != nil {
 		return err
 	}

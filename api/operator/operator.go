@@ -17,6 +17,7 @@ const (
 	PathTransferLeader    = "/berth/v1/raft/transfer-leader"
 	PathSnapshot          = "/berth/v1/snapshot"
 	PathVerify            = "/berth/v1/verify"
+	PathClassDrift        = "/berth/v1/class-drift"
 )
 
 // SnapshotContentType is the type of a snapshot stream in both directions.
@@ -125,4 +126,24 @@ type VerifyResult struct {
 	Servers  []VerifyServer `json:"servers"`
 	// Equal is true if every server answered and all digests are the same.
 	Equal bool `json:"equal"`
+}
+
+// ClassDrift lists the pods whose priority is not that of the class they name,
+// because the class was deleted, or deleted and made again with another value.
+type ClassDrift struct {
+	// Revision of the state that the answer is read from.
+	Revision int64      `json:"revision"`
+	Pods     []DriftPod `json:"pods"`
+	// More is true if there are more pods than are listed.
+	More bool `json:"more,omitempty"`
+}
+
+// DriftPod is a pod apart from its class.
+type DriftPod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Class     string `json:"class"`
+	Priority  int32  `json:"priority"`
+	// ClassValue is the class's value now; absent if there is no such class.
+	ClassValue *int32 `json:"classValue,omitempty"`
 }

@@ -21,7 +21,7 @@ func (e *Env) class() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  needsSubcommand,
 	}
-	cmd.AddCommand(e.classList(), e.classCreate(), e.classDelete())
+	cmd.AddCommand(e.classList(), e.classCreate(), e.classDelete(), e.classDrift())
 	return cmd
 }
 
