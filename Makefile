@@ -1,9 +1,10 @@
 # `make help` lists the targets.
 
 VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT       ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 KUBERNETES   := 1.36.3
 PKG          := github.com/berth-dev/berth
-LDFLAGS      := -s -w -X main.version=$(VERSION) \
+LDFLAGS      := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) \
 	-X k8s.io/component-base/version.gitVersion=v$(KUBERNETES) \
 	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36
 # Two packages at a time keep a small machine usable.

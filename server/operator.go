@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/cluster"
@@ -53,12 +54,30 @@ func (s *Server) operatorHandler() http.Handler {
 func (s *Server) reply(w http.ResponseWriter, answer any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
-		w.WriteHeader(operatorCode(err))
-		answer = map[string]string{"error": err.Error()}
+		code := operatorCode(err)
+		w.WriteHeader(code)
+		answer = metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+			Code: int32(code), Reason: operatorReason(code), Message: err.Error(),
+		}
 	}
 	if err := json.NewEncoder(w).Encode(answer); err != nil {
 		s.log.Debug("an answer could not be written", "error", err)
 	}
+}
+
+func operatorReason(code int) metav1.StatusReason {
+	switch code {
+	case http.StatusNotFound:
+		return metav1.StatusReasonNotFound
+	case http.StatusBadRequest:
+		return metav1.StatusReasonBadRequest
+	case http.StatusServiceUnavailable:
+		return metav1.StatusReasonServiceUnavailable
+	case http.StatusGatewayTimeout:
+		return metav1.StatusReasonTimeout
+	}
+	return metav1.StatusReasonInternalError
 }
 
 func operatorCode(err error) int {
