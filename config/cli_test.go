@@ -174,3 +174,31 @@ func TestWriteContextKeepsABrokenFile(t *testing.T) {
 		t.Errorf("a file that cannot be read was overwritten with %q", data)
 	}
 }
+
+func TestRemoveContext(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cli.hcl")
+	if err := RemoveContext(file, "dev", ""); err != nil {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	for _, name := range []string{"prod", "dev"} {
+		if err := WriteContext(file, Context{Name: name, Addresses: []string{"https://" + name + ":1"}}, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := RemoveContext(file, "dev", "prod"); err != nil {
+		t.Fatal(err)
+	}
+	cli, err := LoadCLI(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cli.Contexts) != 1 || cli.Contexts[0].Name != "prod" || cli.CurrentContext != "prod" {
+		t.Errorf("left: current %q, %d contexts", cli.CurrentContext, len(cli.Contexts))
+	}
+	if err := RemoveContext(file, "prod", "gone"); err != nil {
+		t.Fatal(err)
+	}
+	if cli, err = LoadCLI(file); err != nil || cli.CurrentContext != "" || len(cli.Contexts) != 0 {
+		t.Errorf("left: %+v, %v", cli, err)
+	}
+}

@@ -53,6 +53,39 @@ func WriteContext(file string, ctx Context, current bool) error {
 	return nil
 }
 
+// RemoveContext takes a context out of the command line's file. Where it is the
+// current one, next becomes that; "" leaves none.
+func RemoveContext(file, name, next string) error {
+	data, err := os.ReadFile(file)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the command line's configuration: %w", err)
+	}
+	cli, err := LoadCLI(file)
+	if err != nil {
+		return err
+	}
+	f, diags := hclwrite.ParseConfig(data, file, hcl.InitialPos)
+	if diags.HasErrors() {
+		return fmt.Errorf("reading the command line's configuration: %w", diags)
+	}
+	if block := f.Body().FirstMatchingBlock("context", []string{name}); block != nil {
+		f.Body().RemoveBlock(block)
+	}
+	if cli.CurrentContext == name {
+		f.Body().RemoveAttribute("current_context")
+		if _, err := cli.context(next); err == nil && next != name {
+			f.Body().SetAttributeValue("current_context", cty.StringVal(next))
+		}
+	}
+	if err := replaceFile(file, f.Bytes()); err != nil {
+		return fmt.Errorf("writing the command line's configuration: %w", err)
+	}
+	return nil
+}
+
 func writeContext(b *hclwrite.Body, ctx Context) {
 	set := func(b *hclwrite.Body, name, value string) {
 		if value != "" {

@@ -123,6 +123,13 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 	if err != nil {
 		return err
 	}
+	if temporary {
+		forget, err := a.devForgetter()
+		if err != nil {
+			return errors.Join(err, a.stopDev(ctx, cluster, temporary))
+		}
+		defer forget()
+	}
 	if err = a.announce(cluster, f, dir, time.Since(began)); err == nil {
 		select {
 		case err = <-cluster.Fatal(ctx):
@@ -181,15 +188,38 @@ func (a *app) announce(cluster *agent.Dev, f devFlags, dir string, took time.Dur
 	return nil
 }
 
+// devForgetter remembers which context is the current one, and returns what
+// brings that back when the cluster is thrown away.
+func (a *app) devForgetter() (func(), error) {
+	file, err := a.cliFile()
+	if err != nil {
+		return nil, err
+	}
+	cli, err := config.LoadCLI(file)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		if err := config.RemoveContext(file, devContext, cli.CurrentContext); err != nil {
+			fmt.Fprintf(a.errOut, "the context %s is left in %s: %v\n", devContext, file, err)
+		}
+	}, nil
+}
+
+// cliFile is the file that commands read their contexts from.
+func (a *app) cliFile() (string, error) {
+	if a.flags.CLIConfig != "" {
+		return a.flags.CLIConfig, nil
+	}
+	return config.CLIFile(a.getenv)
+}
+
 // writeDevContext writes the command line's context, into the file that commands
 // read.
 func (a *app) writeDevContext(cluster *agent.Dev, dir string, current bool) (string, error) {
-	file := a.flags.CLIConfig
-	if file == "" {
-		var err error
-		if file, err = config.CLIFile(a.getenv); err != nil {
-			return "", err
-		}
+	file, err := a.cliFile()
+	if err != nil {
+		return "", err
 	}
 	ctx := config.Context{Name: devContext, TLS: &config.ClientTLS{
 		CAFile:   config.Path(filepath.Join(dir, "ca.pem")),
