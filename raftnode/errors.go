@@ -26,6 +26,9 @@ var (
 	// ErrAlreadyBootstrapped means that the data directory holds a log
 	// already. It is safe to go on.
 	ErrAlreadyBootstrapped = errors.New("this server belongs to a cluster already")
+	// ErrLostData means that a server of the cluster is there without the
+	// data that it had: the disk was replaced, or another server has its name.
+	ErrLostData = errors.New("the server has no data, though the cluster knows it: its data directory was lost, or another server uses its name")
 	// ErrUnknownServer means that a server is not one of the cluster's.
 	ErrUnknownServer = errors.New("no such server in the cluster")
 	// ErrLastVoter means that a change would leave the cluster without a vote.

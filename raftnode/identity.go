@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 )
 
@@ -32,6 +33,10 @@ type identityRecord struct {
 	// Founder: this server drew the cluster's ID, and so is the only one that
 	// may still have to begin the cluster's log.
 	Founder bool `json:"founder,omitempty"`
+	// Met are the servers of the cluster that this one has greeted. Who has
+	// been met and comes without a cluster has lost its data: it must not
+	// vote as if it had what it once acknowledged.
+	Met []string `json:"met,omitempty"`
 }
 
 // openIdentity reads the identity in a data directory, or writes a new one
@@ -109,6 +114,29 @@ func (id *identity) found(cluster string) error {
 	}
 	next := id.file
 	next.Cluster, next.Founder = cluster, true
+	if err := id.keep(next); err != nil {
+		return err
+	}
+	id.file = next
+	return nil
+}
+
+func (id *identity) hasMet(server string) bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return slices.Contains(id.file.Met, server)
+}
+
+// meet remembers a server of the cluster.
+func (id *identity) meet(server string) error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if slices.Contains(id.file.Met, server) {
+		return nil
+	}
+	next := id.file
+	next.Met = append(slices.Clone(next.Met), server)
+	slices.Sort(next.Met)
 	if err := id.keep(next); err != nil {
 		return err
 	}

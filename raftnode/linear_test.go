@@ -114,6 +114,7 @@ func runHistory(t *testing.T, seed uint64, dir string) []porcupine.Operation {
 	c := newCluster(t, 3, func(c *Config) {
 		onDisk(dir)(c)
 		disk.conf(c)
+		c.LeaderLeaseTimeout = c.HeartbeatTimeout // the lease alone protects no read
 		c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = 200*time.Millisecond, 30, 10
 	})
 	c.must(namespace())

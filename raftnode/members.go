@@ -66,20 +66,64 @@ func (n *Node) serverAt(addr string) string {
 	return ""
 }
 
-// AddVoter makes a server a voter, or changes its address. It must have no
-// cluster or this one (see ClusterID).
+// AddVoter makes a server a voter, or changes its address. The server must run,
+// and belong to this cluster or none; ErrLostData says that it is a member whose
+// data are gone.
 func (n *Node) AddVoter(ctx context.Context, id, addr string) error {
+	if err := n.checkNewcomer(id, addr); err != nil {
+		return fmt.Errorf("add voter %s: %w", id, err)
+	}
 	return n.change(ctx, "add voter "+id, func(timeout time.Duration) raft.Future {
 		return n.raft.AddVoter(raft.ServerID(id), raft.ServerAddress(addr), 0, timeout)
 	})
 }
 
 // AddNonvoter adds a server that receives the log and has no vote, or changes
-// its address.
+// its address. It asks of the server what AddVoter does.
 func (n *Node) AddNonvoter(ctx context.Context, id, addr string) error {
+	if err := n.checkNewcomer(id, addr); err != nil {
+		return fmt.Errorf("add non-voter %s: %w", id, err)
+	}
 	return n.change(ctx, "add non-voter "+id, func(timeout time.Duration) raft.Future {
 		return n.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(addr), 0, timeout)
 	})
+}
+
+// checkNewcomer asks a server whom it belongs to, before the cluster counts on
+// it.
+func (n *Node) checkNewcomer(id, addr string) error {
+	if !n.IsLeader() {
+		return notLeader(n.raft)
+	}
+	if n.stream == nil || id == n.c.ID {
+		return nil
+	}
+	_, member := n.server(id)
+	return n.stream.probe(addr, id, !member)
+}
+
+// restock is told that a server of the configuration is there without its
+// data. It must not vote as the one that it was: what that one has acknowledged
+// may be nowhere else. So the leader removes it and adds it again as a newcomer;
+// autopilot gives it a vote once it has caught up.
+func (n *Node) restock(id string) {
+	s, ok := n.server(id)
+	if !ok || !n.Leadership().Leader || !n.restocking.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer n.restocking.Store(false)
+		ctx, cancel := context.WithTimeout(context.Background(), changeTimeout)
+		defer cancel()
+		n.logger.Warn("a server has lost its data; it is removed and added again without a vote", "id", id, "address", s.Address)
+		err := n.RemoveServer(ctx, id)
+		if err == nil {
+			err = n.AddNonvoter(ctx, id, s.Address)
+		}
+		if err != nil {
+			n.logger.Error("a server that has lost its data could not be added again", "id", id, "error", err)
+		}
+	}()
 }
 
 // DemoteVoter takes a server's vote.

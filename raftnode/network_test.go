@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -36,16 +37,26 @@ func newNetwork(t *testing.T) *network {
 
 func (w *network) open(id string, tls *pki.Source) *Node {
 	w.t.Helper()
+	w.nodes[id] = w.start(id, "127.0.0.1:0", tls)
+	return w.nodes[id]
+}
+
+// add starts a server, with an empty directory, that the network does not
+// stop.
+func (w *network) add(id, addr string) *Node { return w.start(id, addr, nil) }
+
+func (w *network) start(id, addr string, tls *pki.Source) *Node {
+	w.t.Helper()
 	s := fsm.NewState()
 	n, err := Open(Config{
-		ID: id, DataDir: w.t.TempDir(), NoFsync: true, BindAddr: "127.0.0.1:0", TLS: tls,
+		ID: id, DataDir: w.t.TempDir(), NoFsync: true, BindAddr: addr, TLS: tls,
 		HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond,
 		Logger: testLogger().With("server", id),
 	}, s)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.nodes[id], w.states[id] = n, s
+	w.states[id] = s
 	return n
 }
 
@@ -140,21 +151,62 @@ func TestServersOfTwoClustersRefuseEachOther(t *testing.T) {
 		t.Fatal("two clusters have one ID")
 	}
 	before := b.Term()
-	if err := a.AddNonvoter(testContext(t), "b", b.Addr()); err != nil {
-		t.Fatal(err)
+	for _, add := range []func(context.Context, string, string) error{a.AddNonvoter, a.AddVoter} {
+		if err := add(testContext(t), "b", b.Addr()); err == nil || !strings.Contains(err.Error(), "belongs to cluster") {
+			t.Errorf("a server of another cluster was added: %v", err)
+		}
 	}
-	if err := b.Barrier(testContext(t)); err != nil {
-		t.Error(err)
+	if len(a.Configuration()) != 1 || !b.IsLeader() || b.Term() != before {
+		t.Error("one cluster has changed the other")
 	}
-	if !b.IsLeader() || b.Term() != before {
-		t.Error("a server of another cluster was heard")
+	if err := a.AddVoter(testContext(t), "c", b.Addr()); err == nil || !strings.Contains(err.Error(), "was asked for") {
+		t.Errorf("a server was added under another name: %v", err)
 	}
-	_, _, err := a.Propose(testContext(t), namespace(), create("m", "1"))
+}
+
+// A server that comes back without its data must not vote as the one that it
+// was. It is taken in again as a newcomer.
+func TestServerThatLostItsData(t *testing.T) {
+	w := newNetwork(t)
+	for _, id := range []string{"a", "b", "c"} {
+		w.open(id, nil)
+	}
+	w.bootstrap("a", "b", "c")
+	leader := w.leader("a", "b", "c")
+	ctx := testContext(t)
+	_, index, err := leader.Propose(ctx, namespace(), create("m", "1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if value(w.states["b"], "m") != "" {
-		t.Error("a write reached another cluster")
+	id := "c"
+	if leader.ID() == id {
+		id = "b"
+	}
+	if err := w.nodes[id].WaitApplied(ctx, index); err != nil {
+		t.Fatal(err)
+	}
+	addr := w.nodes[id].Addr()
+	// Somebody else under its name, elsewhere, does not take its place.
+	double := w.add(id, "127.0.0.1:0")
+	if err := leader.AddVoter(ctx, id, double.Addr()); !errors.Is(err, ErrLostData) {
+		t.Errorf("another server of the same name was let in: %v", err)
+	}
+	for _, n := range []*Node{double, w.nodes[id]} {
+		if err := n.Shutdown(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(w.nodes, id)
+	w.nodes[id] = w.add(id, addr) // with an empty directory
+	eventually(t, "the server to be a newcomer", func() bool {
+		s, ok := leader.server(id)
+		return ok && s.NonVoter
+	})
+	if err := w.nodes[id].WaitApplied(ctx, index); err != nil {
+		t.Fatal(err)
+	}
+	if value(w.states[id], "m") != "1" {
+		t.Error("the server did not get its data back")
 	}
 }
 
@@ -172,7 +224,7 @@ func TestGreetings(t *testing.T) {
 		id := &identity{file: identityRecord{Server: name, Cluster: cluster}}
 		return &stream{
 			listener: tcpListener{}, tls: tls, id: id, self: name, nameOf: func(string) string { return to },
-			logger: testLogger(), conns: map[net.Conn]struct{}{},
+			lost: func(string) {}, logger: testLogger(), conns: map[net.Conn]struct{}{},
 		}
 	}
 	for name, c := range map[string]struct {

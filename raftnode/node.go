@@ -28,6 +28,7 @@ type Node struct {
 
 	raft      *raft.Raft
 	transport raft.Transport
+	stream    *stream // nil if the transport was given
 	guard     *guard
 	log       *raft.LogCache // before the guard
 	machine   *machine
@@ -51,6 +52,7 @@ type Node struct {
 	// logBytes are those written since the last snapshot.
 	logBytes     atomic.Int64
 	snapshotting atomic.Bool
+	restocking   atomic.Bool
 }
 
 // Open starts a server's part in the consensus over a state, which must be
@@ -169,8 +171,9 @@ func (n *Node) openTransport() error {
 	if err != nil {
 		return err
 	}
+	n.stream = newStream(l, addr, n)
 	n.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: newStream(l, addr, n),
+		Stream: n.stream,
 		Logger: n.logger.Named("transport"),
 		// One connection each for heartbeats, replication, votes and the
 		// confirmation of reads.

@@ -64,6 +64,8 @@ type stream struct {
 	self     string
 	// nameOf is the server that the configuration has at an address, if any.
 	nameOf func(addr string) string
+	// lost is told of a server of the configuration that has lost its data.
+	lost   func(server string)
 	logger hclog.Logger
 
 	mu     sync.Mutex
@@ -76,7 +78,7 @@ var _ raft.StreamLayer = (*stream)(nil)
 func newStream(l Listener, addr net.Addr, n *Node) *stream {
 	return &stream{
 		listener: l, addr: addr, tls: n.c.TLS, id: n.id, self: n.c.ID,
-		nameOf: n.serverAt, logger: n.logger, conns: map[net.Conn]struct{}{},
+		nameOf: n.serverAt, lost: n.restock, logger: n.logger, conns: map[net.Conn]struct{}{},
 	}
 }
 
@@ -122,7 +124,26 @@ func (s *stream) track(c net.Conn) (net.Conn, error) {
 
 // Dial implements raft.StreamLayer.
 func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	raw, err := s.listener.Dial(string(address), timeout)
+	to := s.nameOf(string(address))
+	conn, err := s.connect(string(address), to, to != "" && !s.id.hasMet(to), timeout)
+	if errors.Is(err, ErrLostData) {
+		s.lost(to)
+	}
+	return conn, err
+}
+
+// probe finds out whether a server could be made one of the cluster's. If it
+// belongs to no cluster yet, it does from then on.
+func (s *stream) probe(addr, server string, newcomer bool) error {
+	conn, err := s.connect(addr, server, newcomer, greetingTimeout)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func (s *stream) connect(addr, to string, newcomer bool, timeout time.Duration) (net.Conn, error) {
+	raw, err := s.listener.Dial(addr, timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +155,8 @@ func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Co
 		conn = tls.Client(conn, s.tls.ClientConfig(pki.ServerDNSName))
 	}
 	_ = conn.SetDeadline(time.Now().Add(min(timeout, greetingTimeout)))
-	if err := s.greet(conn, string(address)); err != nil {
-		return nil, errors.Join(fmt.Errorf("server at %s: %w", address, err), conn.Close())
+	if err := s.greet(conn, to, newcomer); err != nil {
+		return nil, errors.Join(fmt.Errorf("server at %s: %w", addr, err), conn.Close())
 	}
 	_ = conn.SetDeadline(time.Time{})
 	return conn, nil
@@ -189,8 +210,12 @@ type hello struct {
 	Cluster string `json:"cluster"`
 	Server  string `json:"server"`
 	// To is whom the dialler believes to reach, if it knows.
-	To      string `json:"to,omitempty"`
-	Refusal string `json:"refusal,omitempty"`
+	To string `json:"to,omitempty"`
+	// Newcomer: a server without a cluster may join the dialler's.
+	Newcomer bool   `json:"newcomer,omitempty"`
+	Refusal  string `json:"refusal,omitempty"`
+	// Lost: the refusal is ErrLostData.
+	Lost bool `json:"lost,omitempty"`
 }
 
 const (
@@ -230,8 +255,8 @@ func readHello(r io.Reader) (hello, error) {
 	return h, nil
 }
 
-func (s *stream) greet(conn net.Conn, addr string) error {
-	mine := hello{Cluster: s.id.cluster(), Server: s.self, To: s.nameOf(addr)}
+func (s *stream) greet(conn net.Conn, to string, newcomer bool) error {
+	mine := hello{Cluster: s.id.cluster(), Server: s.self, To: to, Newcomer: newcomer}
 	if err := writeHello(conn, mine); err != nil {
 		return err
 	}
@@ -239,12 +264,17 @@ func (s *stream) greet(conn net.Conn, addr string) error {
 	switch {
 	case err != nil:
 		return err
+	case theirs.Lost:
+		return ErrLostData
 	case theirs.Refusal != "":
 		return errors.New(theirs.Refusal)
 	case theirs.Cluster != mine.Cluster:
 		return fmt.Errorf("it belongs to cluster %q, this server to %q", theirs.Cluster, mine.Cluster)
 	}
-	return checkCertificate(conn, theirs.Server)
+	if err := checkCertificate(conn, theirs.Server); err != nil {
+		return err
+	}
+	return s.id.meet(theirs.Server)
 }
 
 func (s *stream) answer(conn net.Conn) error {
@@ -258,7 +288,7 @@ func (s *stream) answer(conn net.Conn) error {
 	mine := hello{Server: s.self}
 	refusal := s.judge(theirs)
 	if refusal != nil {
-		mine.Refusal = refusal.Error()
+		mine.Refusal, mine.Lost = refusal.Error(), errors.Is(refusal, ErrLostData)
 	}
 	mine.Cluster = s.id.cluster()
 	return errors.Join(refusal, writeHello(conn, mine))
@@ -272,6 +302,8 @@ func (s *stream) judge(theirs hello) error {
 		return fmt.Errorf("this server has the name %q too: two servers must not have one name", s.self)
 	case theirs.Cluster == "":
 		return fmt.Errorf("server %q belongs to no cluster yet", theirs.Server)
+	case s.id.cluster() == "" && !theirs.Newcomer:
+		return ErrLostData
 	}
 	var foreign *ForeignDataError
 	if err := s.id.adopt(theirs.Cluster); errors.As(err, &foreign) {
@@ -279,7 +311,7 @@ func (s *stream) judge(theirs hello) error {
 	} else if err != nil {
 		return err
 	}
-	return nil
+	return s.id.meet(theirs.Server)
 }
 
 // checkCertificate makes sure that the peer of a TLS connection is the server
