@@ -182,3 +182,22 @@ func TestDiscovery(t *testing.T) {
 		}
 	}
 }
+
+// TestImpersonation: who is not an administrator acts as nobody else, or AD5
+// would mean nothing.
+func TestImpersonation(t *testing.T) {
+	s := share(t)
+	as := func(c *restclient.Config) error {
+		c.Impersonate = restclient.ImpersonationConfig{UserName: "bob"}
+		client, err := kubernetes.NewForConfig(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.CoreV1().Namespaces().List(context.Background(), metav1.ListOptions{})
+		return err
+	}
+	wantStatus(t, as(s.config(t, "ann", "people")), 403, "only members of system:masters may act as somebody else")
+	if err := as(s.config(t, "root", "system:masters")); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -121,6 +121,7 @@ func (g *registry) coreGroup(logs Logs, rootCA string) (info genericapiserver.AP
 		return info, nil, err
 	}
 	addPodParts(resources, pods, logs)
+	resources["namespaces"] = oneByOne{namespaces}
 	resources["nodes/status"] = partOf(nodes, node.StatusStrategy)
 	resources["namespaces/status"] = partOf(namespaces, namespace.StatusStrategy)
 	resources["namespaces/finalize"] = partOf(namespaces, namespace.FinalizeStrategy)

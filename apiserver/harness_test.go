@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -197,7 +198,36 @@ func startOn(d *double, address, dir string, change func(*Config)) (*testServer,
 			}
 		})
 	}}
-	return s, nil
+	return s, s.ready()
+}
+
+// ready waits until the server says that it is.
+func (s *testServer) ready() error {
+	config := s.anonymous()
+	config.TLSClientConfig = restclient.TLSClientConfig{Insecure: true} // some tests serve another certificate
+	client, err := restclient.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	defer client.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		resp, err := client.Get("https://" + s.Addr().String() + "/readyz")
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("the API did not become ready")
+		case <-poll.C:
+		}
+	}
 }
 
 var shared struct {

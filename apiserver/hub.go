@@ -259,7 +259,7 @@ func (h *hub) tick(ctx context.Context) {
 			return
 		case now := <-t.C:
 			h.bookmark(now)
-			h.pins.expire()
+			h.pins.expire(h.backend.View().Revision())
 		}
 	}
 }

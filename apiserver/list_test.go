@@ -108,7 +108,7 @@ func TestChunksExpire(t *testing.T) {
 	}
 	s.double.must(t, configMap("default", "c999", "1"))
 	s.hub.pins.now = func() time.Time { return time.Now().Add(2 * pinTTL) }
-	s.hub.pins.expire()
+	s.hub.pins.expire(d.View().Revision())
 	_, err = maps.List(ctx, metav1.ListOptions{Limit: 4, Continue: page.Continue})
 	wantStatus(t, err, 410, "continue parameter is too old")
 	status := err.(apierrors.APIStatus).Status()
@@ -139,8 +139,12 @@ func TestPinsAreBounded(t *testing.T) {
 	if _, ok := p.get(d.View().Revision()); !ok {
 		t.Fatal("the newest is not kept")
 	}
+	p.expire(d.View().Revision() + maxPinLag - 4)
+	if len(p.views) != 5 {
+		t.Fatalf("%d views are not too far behind", len(p.views))
+	}
 	now = now.Add(pinTTL)
-	p.expire()
+	p.expire(d.View().Revision())
 	if len(p.views) != 0 {
 		t.Fatalf("%d views outlived their time", len(p.views))
 	}

@@ -8,11 +8,12 @@ import (
 )
 
 // Bounds of the views that are kept for clients which read a list in parts. A
-// view costs what has changed since; the first bound limits the number, the
-// second how long.
+// view costs what has changed since, so it is kept neither for long nor behind
+// many changes.
 const (
-	maxPins = 64
-	pinTTL  = 5 * time.Minute
+	maxPins   = 64
+	pinTTL    = 5 * time.Minute
+	maxPinLag = 1 << 18
 )
 
 // pins keeps views for lists that are read in parts, so that every part is of
@@ -62,13 +63,14 @@ func (p *pins) get(revision int64) (*fsm.View, bool) {
 	return kept.view, ok && p.now().Before(kept.until)
 }
 
-// expire forgets what has been kept for long enough.
-func (p *pins) expire() {
+// expire forgets what has been kept for long enough, or is too far behind the
+// state's revision.
+func (p *pins) expire(current int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
 	for revision, kept := range p.views {
-		if !now.Before(kept.until) {
+		if !now.Before(kept.until) || current-revision > maxPinLag {
 			delete(p.views, revision)
 		}
 	}

@@ -201,6 +201,24 @@ func keyOf(m metav1.Object) string {
 	return m.GetNamespace() + "/" + m.GetName()
 }
 
+// oneByOne serves a resource whose objects are never deleted by the collection.
+type oneByOne struct{ withoutCollection }
+
+type withoutCollection interface {
+	rest.Storage
+	rest.Scoper
+	rest.SingularNameProvider
+	rest.ShortNamesProvider
+	rest.Getter
+	rest.Lister
+	rest.CreaterUpdater
+	rest.GracefulDeleter
+	rest.MayReturnFullObjectDeleter
+	rest.Watcher
+	rest.ResetFieldsStrategy
+	rest.StorageVersionProvider
+}
+
 // part serves one subresource of an object that is read and updated: status,
 // finalize.
 type part struct {

@@ -15,9 +15,11 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/filters"
 	restclient "k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Requests that are being worked on at a time; what is above waits for its
@@ -137,24 +139,29 @@ func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.
 // flight have Config.ShutdownTimeout to do so.
 func (s *Server) Run(ctx context.Context) error {
 	prepared := s.generic.PrepareRun()
-	hooks, stopHooks := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopHooks()
 	defer s.generic.Destroy()
+	httpServer, err := newHTTPServer(prepared.Handler, s.config.TLS, s.logger)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	following := make(chan struct{})
 	go func() {
 		defer close(following)
 		s.hub.run(ctx)
 	}()
-	httpServer, err := newHTTPServer(prepared.Handler, s.config.TLS, s.logger)
-	if err != nil {
-		return err
-	}
-	s.generic.RunPostStartHooks(hooks)
+	s.generic.RunPostStartHooks(ctx)
 	s.logger.Info("serving the API", "address", s.config.Listener.Addr().String(), "kubernetes", kubernetesGitVersion)
 	err = serve(ctx, httpServer, s.config.Listener, s.config.ShutdownTimeout)
+	stop()
 	<-following
 	return err
 }
+
+// Gatherer gives what Kubernetes' libraries measure in this process, for a
+// /metrics that serves more than that.
+func Gatherer() prometheus.Gatherer { return legacyregistry.DefaultGatherer }
 
 // Addr is the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.config.Listener.Addr() }

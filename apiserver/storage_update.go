@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"context"
-	"net/http"
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -48,7 +47,7 @@ func (t *tables) GuaranteedUpdate(ctx context.Context, key string, out runtime.O
 		switch {
 		case err == nil:
 			return t.answer(ctx, key, result, out)
-		case !isConflict(err):
+		case !overtaken(cur, err):
 			return err
 		case ctx.Err() != nil:
 			return apiError(ctx.Err())
@@ -56,9 +55,13 @@ func (t *tables) GuaranteedUpdate(ctx context.Context, key string, out runtime.O
 	}
 }
 
-func isConflict(err error) bool {
-	status, ok := err.(apierrors.APIStatus)
-	return ok && status.Status().Code == http.StatusConflict && !apierrors.IsAlreadyExists(err)
+// overtaken reports whether somebody else has changed the object, or made the
+// one that was to be made, since it was read.
+func overtaken(cur *current, err error) bool {
+	if cur.shown == nil {
+		return apierrors.IsAlreadyExists(err)
+	}
+	return apierrors.IsConflict(err)
 }
 
 // current is an object as an update finds it.

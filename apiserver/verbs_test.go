@@ -172,7 +172,8 @@ func verbs(t *testing.T, api dynamic.ResourceInterface, one, two *unstructured.U
 	err = api.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}})
 	wantStatus(t, err, 409, "UID")
 
-	if _, err := api.Create(ctx, two, metav1.CreateOptions{}); err != nil {
+	// Server-side apply of what is not there makes it.
+	if _, err := api.Apply(ctx, two.GetName(), two, metav1.ApplyOptions{FieldManager: "applier"}); err != nil {
 		t.Fatal(err)
 	}
 	expect(watch.Added, two.GetName())
