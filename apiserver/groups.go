@@ -64,25 +64,35 @@ func groupOf(gv schema.GroupVersion, resources map[string]rest.Storage) generica
 // served under two names.
 func (g *registry) coreGroup(logs Logs, rootCA string) (info genericapiserver.APIGroupInfo, events rest.Storage, err error) {
 	table := kubernetesTable()
+	made := map[string]*served{}
 	resources := map[string]rest.Storage{}
-	add := func(d description) *served {
-		if err != nil {
-			return nil
-		}
+	for _, d := range append(plainDescriptions(), podDescription(), nodeDescription(), namespaceDescription(rootCA), eventDescription()) {
 		d.version, d.table = corev1.SchemeGroupVersion, table
-		var r *served
-		if r, err = g.resource(d); err == nil {
-			resources[d.kind.resource.Resource] = r
+		name := d.kind.resource.Resource
+		if made[name], err = g.resource(d); err != nil {
+			return info, nil, err
 		}
-		return r
+		resources[name] = made[name]
 	}
-	pods := add(podDescription())
-	nodes := add(description{
+	addPodParts(resources, made["pods"], logs)
+	resources["namespaces"] = oneByOne{made["namespaces"]}
+	resources["namespaces/status"] = partOf(made["namespaces"], namespace.StatusStrategy)
+	resources["namespaces/finalize"] = partOf(made["namespaces"], namespace.FinalizeStrategy)
+	resources["nodes/status"] = partOf(made["nodes"], node.StatusStrategy)
+	resources["services/status"] = partOf(made["services"], service.StatusStrategy)
+	return groupOf(corev1.SchemeGroupVersion, resources), resources["events"], nil
+}
+
+func nodeDescription() description {
+	return description{
 		kind: nodeKind(), singular: "node", shortNames: []string{"no"},
 		list:  func() runtime.Object { return new(core.NodeList) },
 		attrs: node.GetAttrs, predicate: node.MatchNode,
-	}.by(node.Strategy))
-	namespaces := add(description{
+	}.by(node.Strategy)
+}
+
+func namespaceDescription(rootCA string) description {
+	return description{
 		kind: namespaceKind(rootCA), singular: "namespace", shortNames: []string{"ns"}, whole: true,
 		list:  func() runtime.Object { return new(core.NamespaceList) },
 		attrs: namespace.GetAttrs, predicate: namespace.MatchNamespace,
@@ -91,42 +101,41 @@ func (g *registry) coreGroup(logs Logs, rootCA string) (info genericapiserver.AP
 			return &fsm.DeleteNamespace{Name: key, Precondition: p}
 		},
 		endsInApply: true,
-	}.by(namespace.Strategy))
-	add(description{
+	}.by(namespace.Strategy)
+}
+
+func eventDescription() description {
+	return description{
 		kind: eventKind(), singular: "event", shortNames: []string{"ev"},
 		list:  func() runtime.Object { return new(core.EventList) },
 		attrs: event.GetAttrs, predicate: event.Matcher,
-	}.by(event.Strategy))
-	add(description{
-		kind: configMapKind(), singular: "configmap", shortNames: []string{"cm"},
-		list:  func() runtime.Object { return new(core.ConfigMapList) },
-		attrs: configmap.GetAttrs, predicate: configmap.Matcher,
-	}.by(configmap.Strategy))
-	add(description{
-		kind: secretKind(), singular: "secret",
-		list:  func() runtime.Object { return new(core.SecretList) },
-		attrs: secret.GetAttrs, predicate: secret.Matcher,
-	}.by(secret.Strategy))
-	add(description{
-		kind: serviceAccountKind(), singular: "serviceaccount", shortNames: []string{"sa"},
-		list: func() runtime.Object { return new(core.ServiceAccountList) },
-	}.by(serviceaccount.Strategy))
-	services := add(description{
-		kind: serviceKind(), singular: "service", shortNames: []string{"svc"}, categories: []string{"all"},
-		list:   func() runtime.Object { return new(core.ServiceList) },
-		create: serviceCreation{service.Strategy}, update: serviceChange{service.Strategy}, remove: service.Strategy, reset: service.Strategy,
-		attrs: service.GetAttrs, predicate: service.Matcher,
-	})
-	if err != nil {
-		return info, nil, err
+	}.by(event.Strategy)
+}
+
+// plainDescriptions are the kinds that have no meaning for scheduling.
+func plainDescriptions() []description {
+	return []description{
+		description{
+			kind: configMapKind(), singular: "configmap", shortNames: []string{"cm"},
+			list:  func() runtime.Object { return new(core.ConfigMapList) },
+			attrs: configmap.GetAttrs, predicate: configmap.Matcher,
+		}.by(configmap.Strategy),
+		description{
+			kind: secretKind(), singular: "secret",
+			list:  func() runtime.Object { return new(core.SecretList) },
+			attrs: secret.GetAttrs, predicate: secret.Matcher,
+		}.by(secret.Strategy),
+		description{
+			kind: serviceAccountKind(), singular: "serviceaccount", shortNames: []string{"sa"},
+			list: func() runtime.Object { return new(core.ServiceAccountList) },
+		}.by(serviceaccount.Strategy),
+		{
+			kind: serviceKind(), singular: "service", shortNames: []string{"svc"}, categories: []string{"all"},
+			list:   func() runtime.Object { return new(core.ServiceList) },
+			create: serviceCreation{service.Strategy}, update: serviceChange{service.Strategy}, remove: service.Strategy, reset: service.Strategy,
+			attrs: service.GetAttrs, predicate: service.Matcher,
+		},
 	}
-	addPodParts(resources, pods, logs)
-	resources["namespaces"] = oneByOne{namespaces}
-	resources["nodes/status"] = partOf(nodes, node.StatusStrategy)
-	resources["namespaces/status"] = partOf(namespaces, namespace.StatusStrategy)
-	resources["namespaces/finalize"] = partOf(namespaces, namespace.FinalizeStrategy)
-	resources["services/status"] = partOf(services, service.StatusStrategy)
-	return groupOf(corev1.SchemeGroupVersion, resources), resources["events"], nil
 }
 
 func podDescription() description {

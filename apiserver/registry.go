@@ -3,6 +3,7 @@ package apiserver
 import (
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,7 +17,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-dev/berth/fsm"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // registry makes upstream's stores over the tables of one server.

@@ -80,112 +80,138 @@ func TestVerbsOfEveryKind(t *testing.T) {
 // it.
 func verbs(t *testing.T, api dynamic.ResourceInterface, one, two *unstructured.Unstructured) {
 	ctx := context.Background()
-	selector := metav1.ListOptions{LabelSelector: "test=verbs"}
-	before, err := api.List(ctx, selector)
+	before, err := api.List(ctx, selected)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := api.Watch(ctx, metav1.ListOptions{LabelSelector: "test=verbs", ResourceVersion: before.GetResourceVersion()})
+	w, err := api.Watch(ctx, metav1.ListOptions{LabelSelector: selected.LabelSelector, ResourceVersion: before.GetResourceVersion()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	expect := func(want watch.EventType, name string) {
-		t.Helper()
-		for {
-			e := <-w.ResultChan()
-			if e.Type == watch.Modified && want == watch.Deleted {
-				continue // marked as terminating first
-			}
-			if u, ok := e.Object.(*unstructured.Unstructured); !ok || e.Type != want || u.GetName() != name {
-				t.Fatalf("got %s %v, want %s of %s", e.Type, e.Object, want, name)
-			}
-			return
-		}
-	}
+	v := &verbTest{t, api, w}
+	got := v.create(one)
+	v.update(got)
+	v.patch(one.GetName())
+	v.apply(one, two)
+	v.delete(one.GetName(), two.GetName())
+}
 
-	name := one.GetName()
-	created, err := api.Create(ctx, one, metav1.CreateOptions{})
+var selected = metav1.ListOptions{LabelSelector: "test=verbs"}
+
+type verbTest struct {
+	*testing.T
+	api   dynamic.ResourceInterface
+	watch watch.Interface
+}
+
+// expect takes the next event; an object may be marked as terminating before it
+// is deleted.
+func (v *verbTest) expect(want watch.EventType, name string) {
+	v.Helper()
+	e := next(v, v.watch)
+	for e.Type == watch.Modified && want == watch.Deleted {
+		e = next(v, v.watch)
+	}
+	if u, ok := e.Object.(*unstructured.Unstructured); !ok || e.Type != want || u.GetName() != name {
+		v.Fatalf("got %s %v, want %s of %s", e.Type, e.Object, want, name)
+	}
+}
+
+func (v *verbTest) create(one *unstructured.Unstructured) *unstructured.Unstructured {
+	ctx, name := context.Background(), one.GetName()
+	created, err := v.api.Create(ctx, one, metav1.CreateOptions{})
 	if err != nil {
-		t.Fatal(err)
+		v.Fatal(err)
 	}
 	if created.GetUID() == "" || created.GetResourceVersion() == "" || created.GetCreationTimestamp().Time.IsZero() || len(created.GetManagedFields()) == 0 {
-		t.Fatalf("unfinished: %v", created)
+		v.Fatalf("unfinished: %v", created)
 	}
-	expect(watch.Added, name)
-	_, err = api.Create(ctx, one, metav1.CreateOptions{})
-	wantStatus(t, err, 409, "already exists")
-
-	got, err := api.Get(ctx, name, metav1.GetOptions{})
+	v.expect(watch.Added, name)
+	_, err = v.api.Create(ctx, one, metav1.CreateOptions{})
+	wantStatus(v, err, 409, "already exists")
+	got, err := v.api.Get(ctx, name, metav1.GetOptions{})
 	if err != nil || got.GetUID() != created.GetUID() {
-		t.Fatalf("got %v, %v", got, err)
+		v.Fatalf("got %v, %v", got, err)
 	}
-	list, err := api.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	list, err := v.api.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil || len(list.Items) != 1 {
-		t.Fatalf("got %v, %v", list, err)
+		v.Fatalf("got %v, %v", list, err)
 	}
+	return got
+}
 
+func (v *verbTest) update(got *unstructured.Unstructured) {
+	ctx := context.Background()
 	got.SetLabels(map[string]string{"test": "verbs", "more": "1"})
-	updated, err := api.Update(ctx, got, metav1.UpdateOptions{})
+	updated, err := v.api.Update(ctx, got, metav1.UpdateOptions{})
 	if err != nil {
-		t.Fatal(err)
+		v.Fatal(err)
 	}
-	expect(watch.Modified, name)
-	_, err = api.Update(ctx, got, metav1.UpdateOptions{})
-	wantStatus(t, err, 409, "the object has been modified")
-	same, err := api.Update(ctx, updated, metav1.UpdateOptions{})
+	v.expect(watch.Modified, got.GetName())
+	_, err = v.api.Update(ctx, got, metav1.UpdateOptions{})
+	wantStatus(v, err, 409, "the object has been modified")
+	same, err := v.api.Update(ctx, updated, metav1.UpdateOptions{})
 	if err != nil || same.GetResourceVersion() != updated.GetResourceVersion() {
-		t.Fatalf("nothing changed, and the revision went from %s to %s: %v", updated.GetResourceVersion(), same.GetResourceVersion(), err)
+		v.Fatalf("nothing changed, and the revision went from %s to %s: %v", updated.GetResourceVersion(), same.GetResourceVersion(), err)
 	}
+}
 
-	for kind, patch := range map[types.PatchType]string{
-		types.MergePatchType:          `{"metadata":{"annotations":{"merge":"1"}}}`,
-		types.StrategicMergePatchType: `{"metadata":{"annotations":{"strategic":"1"}}}`,
-		types.JSONPatchType:           `[{"op":"replace","path":"/metadata/labels/more","value":"2"}]`,
+func (v *verbTest) patch(name string) {
+	for _, p := range []struct {
+		kind types.PatchType
+		body string
+	}{
+		{types.MergePatchType, `{"metadata":{"annotations":{"merge":"1"}}}`},
+		{types.StrategicMergePatchType, `{"metadata":{"annotations":{"strategic":"1"}}}`},
+		{types.JSONPatchType, `[{"op":"replace","path":"/metadata/labels/more","value":"2"}]`},
 	} {
-		if _, err := api.Patch(ctx, name, kind, []byte(patch), metav1.PatchOptions{}); err != nil {
-			t.Fatalf("%s: %v", kind, err)
+		if _, err := v.api.Patch(context.Background(), name, p.kind, []byte(p.body), metav1.PatchOptions{}); err != nil {
+			v.Fatalf("%s: %v", p.kind, err)
 		}
-		expect(watch.Modified, name)
+		v.expect(watch.Modified, name)
 	}
+}
 
-	// Server-side apply of a field that another manager owns is a conflict
-	// unless forced.
+// apply: a field that another manager owns is a conflict unless forced, and what
+// is not there is made.
+func (v *verbTest) apply(one, two *unstructured.Unstructured) {
+	ctx, name := context.Background(), one.GetName()
 	applied := one.DeepCopy()
 	applied.SetLabels(map[string]string{"test": "verbs", "more": "applied"})
-	_, err = api.Apply(ctx, name, applied, metav1.ApplyOptions{FieldManager: "applier"})
-	wantStatus(t, err, 409, "conflict")
-	after, err := api.Apply(ctx, name, applied, metav1.ApplyOptions{FieldManager: "applier", Force: true})
+	_, err := v.api.Apply(ctx, name, applied, metav1.ApplyOptions{FieldManager: "applier"})
+	wantStatus(v, err, 409, "conflict")
+	after, err := v.api.Apply(ctx, name, applied, metav1.ApplyOptions{FieldManager: "applier", Force: true})
 	if err != nil || after.GetLabels()["more"] != "applied" {
-		t.Fatalf("got %v, %v", after, err)
+		v.Fatalf("got %v, %v", after, err)
 	}
-	expect(watch.Modified, name)
+	v.expect(watch.Modified, name)
+	if _, err := v.api.Create(ctx, two, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		v.Fatal(err)
+	}
+	if _, err := v.api.Apply(ctx, two.GetName(), two, metav1.ApplyOptions{FieldManager: "applier"}); err != nil {
+		v.Fatal(err)
+	}
+	v.expect(watch.Added, two.GetName())
+}
 
-	// A dry run changes nothing.
-	if _, err := api.Create(ctx, two, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := api.Delete(ctx, name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
-		t.Fatal(err)
+func (v *verbTest) delete(one, two string) {
+	ctx := context.Background()
+	if err := v.api.Delete(ctx, one, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		v.Fatal(err)
 	}
 	wrong := types.UID("wrong")
-	err = api.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}})
-	wantStatus(t, err, 409, "UID")
-
-	// Server-side apply of what is not there makes it.
-	if _, err := api.Apply(ctx, two.GetName(), two, metav1.ApplyOptions{FieldManager: "applier"}); err != nil {
-		t.Fatal(err)
+	err := v.api.Delete(ctx, one, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}})
+	wantStatus(v, err, 409, "UID")
+	if err := v.api.Delete(ctx, one, metav1.DeleteOptions{}); err != nil {
+		v.Fatal(err)
 	}
-	expect(watch.Added, two.GetName())
-	if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+	v.expect(watch.Deleted, one)
+	if err := v.api.DeleteCollection(ctx, metav1.DeleteOptions{}, selected); err != nil {
+		v.Fatal(err)
 	}
-	expect(watch.Deleted, name)
-	if err := api.DeleteCollection(ctx, metav1.DeleteOptions{}, selector); err != nil {
-		t.Fatal(err)
-	}
-	expect(watch.Deleted, two.GetName())
-	if _, err := api.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Fatalf("got %v", err)
+	v.expect(watch.Deleted, two)
+	if _, err := v.api.Get(ctx, one, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		v.Fatalf("got %v", err)
 	}
 }
