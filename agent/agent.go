@@ -25,6 +25,7 @@ type Agent struct {
 	pool   *cluster.Pool // of a process without a server
 	cancel context.CancelFunc
 	loops  sync.WaitGroup
+	fatal  chan error // capacity 1; of a process without a server
 }
 
 // Start starts what the configuration says. On an error nothing is left
@@ -40,7 +41,7 @@ func Start(ctx context.Context, c Config) (*Agent, error) {
 		c.AdvertiseAddr = c.BindAddr
 	}
 	run, cancel := context.WithCancel(context.Background())
-	a := &Agent{config: c, cancel: cancel}
+	a := &Agent{config: c, cancel: cancel, fatal: make(chan error, 1)}
 	err := a.start(ctx, run)
 	if err != nil {
 		return nil, errors.Join(err, a.Stop(ctx))
@@ -159,7 +160,11 @@ func (a *Agent) joinGossip(run context.Context) error {
 		return err
 	}
 	a.pool = pool
-	a.loops.Go(func() { pool.Run(run) })
+	a.loops.Go(func() {
+		if err := pool.Run(run); err != nil {
+			a.fatal <- err // two of one name
+		}
+	})
 	return nil
 }
 
@@ -187,11 +192,10 @@ func (a *Agent) GossipAddr() string {
 	return a.pool.Addr()
 }
 
-// Fatal tells why the agent can not go on; it is nil for a worker, which always
-// can.
+// Fatal tells why the agent can not go on.
 func (a *Agent) Fatal() <-chan error {
 	if a.server == nil {
-		return nil
+		return a.fatal
 	}
 	return a.server.Fatal()
 }

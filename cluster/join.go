@@ -10,8 +10,13 @@ import (
 	"time"
 )
 
-// joinTimeout bounds the attempt on one address.
-const joinTimeout = 10 * time.Second
+const (
+	// joinTimeout bounds the attempt on one address.
+	joinTimeout = 10 * time.Second
+	// firstRetry is the pause after the first attempt that found nobody; it
+	// doubles up to Config.RetryInterval.
+	firstRetry = 250 * time.Millisecond
+)
 
 // NameTakenError says that another process already uses this member's name.
 type NameTakenError struct {
@@ -209,13 +214,14 @@ func (p *Pool) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	said := ""
+	alonePause := min(firstRetry, p.retry)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
 		}
-		targets := p.targets()
+		targets, alone := p.targets()
 		if len(targets) > 0 {
 			_, err := p.Join(ctx, targets...)
 			var taken *NameTakenError
@@ -224,8 +230,15 @@ func (p *Pool) Run(ctx context.Context) error {
 			}
 			said = p.report(ctx, err, said)
 		}
+		// Who is alone most often started a moment before the others did.
+		pause := p.retry
+		if alone {
+			pause, alonePause = alonePause, min(2*alonePause, p.retry)
+		} else {
+			alonePause = min(firstRetry, p.retry)
+		}
 		// Spread over the interval, so that a restarted fleet does not come in step.
-		timer.Reset(p.retry/2 + rand.N(p.retry/2+1))
+		timer.Reset(pause/2 + rand.N(pause/2+1))
 	}
 }
 
@@ -235,14 +248,15 @@ func (p *Pool) report(ctx context.Context, err error, said string) string {
 		return ""
 	}
 	if s := err.Error(); s != said {
-		p.log.Warn("not joined yet; trying again", "every", p.retry, "error", err)
+		p.log.Warn("not joined yet; trying again", "error", err)
 		return s
 	}
 	return said
 }
 
-// targets are the addresses that Run tries next.
-func (p *Pool) targets() []string {
+// targets are the addresses that Run tries next, and whether this member knows
+// nobody who is alive.
+func (p *Pool) targets() (addrs []string, alone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	alive := 0
@@ -266,5 +280,5 @@ func (p *Pool) targets() []string {
 	} else if len(workers) > 0 {
 		out = append(out, workers[rand.IntN(len(workers))])
 	}
-	return out
+	return out, alive <= 1
 }

@@ -108,7 +108,11 @@ func (s *Server) open() error {
 			s.fail(err)
 		}
 	})
-	s.loops.Go(func() { s.pool.Run(run) })
+	s.loops.Go(func() {
+		if err := s.pool.Run(run); err != nil {
+			s.fail(err) // two of one name
+		}
+	})
 	s.loops.Go(func() { s.pushLoop(run) })
 	s.loops.Go(func() { s.reportLoop(run) })
 	s.loops.Go(func() { s.found(run) })
