@@ -145,7 +145,11 @@ func (c *cluster) deletePods(ctx context.Context, namespace string) error {
 // eventually asks until there is no error any more.
 func (c *cluster) eventually(t testing.TB, what string, ask func(ctx context.Context) error) {
 	t.Helper()
-	if err := c.wait(t.Context(), what, ask); err != nil {
+	ctx := t.Context()
+	if ctx.Err() != nil {
+		ctx = context.Background() // the test is cleaning up
+	}
+	if err := c.wait(ctx, what, ask); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -65,7 +64,7 @@ func TestKubectlVerbs(t *testing.T) {
 	if got := berth("get", "configmap", "settings", "-o", "jsonpath={.data}"); got != `{"colour":"red","size":"big"}` {
 		t.Errorf("after patch and edit: %s", got)
 	}
-	has(t, "create", c.berthIn(t, strings.ReplaceAll(manifest, "talker", "second"), "create", "-f", "-", "-n", ns,
+	has(t, "create", c.berthIn(t, strings.NewReplacer("talker", "second", "settings", "others").Replace(manifest), "create", "-f", "-", "-n", ns,
 		"--validate=strict", "--dry-run=server"), "pod/second created (server dry run)")
 	if got := berth("get", "pods", "-o", "name"); got != "pod/talker\n" {
 		t.Errorf("a dry run left something: %s", got)
@@ -120,13 +119,13 @@ func TestCordonAndDrain(t *testing.T) {
 	kube := c.Reader().Kube
 	create(t, kube, pod(ns, "stays", "exec sleep 1000", on("worker-1")), pod(ns, "goes", "exec sleep 1000", on("worker-2")))
 	c.waitRunning(t, ns, "stays", "goes")
-	t.Cleanup(func() { run(t, c.env, "", "uncordon", "worker-2") })
+	t.Cleanup(func() { c.uncordon(t, "worker-2") })
 
 	has(t, "cordon", c.berth(t, "cordon", "worker-2"), "node/worker-2 cordoned")
 	create(t, kube, pod(ns, "waits", "exec sleep 1000", on("worker-2")))
 	c.eventually(t, "the pod to be told why it waits", func(ctx context.Context) error {
 		r := c.berth(t, "why", "waits", "-n", ns)
-		if !strings.Contains(r, "worker-2") || !strings.Contains(r, "unschedulable") {
+		if !strings.Contains(r, "1 node: node(s) were unschedulable") {
 			return fmt.Errorf("%s", r)
 		}
 		return nil
@@ -136,6 +135,14 @@ func TestCordonAndDrain(t *testing.T) {
 		"evicting pod drain/goes", "node/worker-2 drained")
 	has(t, "uncordon", c.berth(t, "uncordon", "worker-2"), "node/worker-2 uncordoned")
 	c.waitRunning(t, ns, "waits", "stays")
+}
+
+// uncordon lets pods on a node again, whatever became of the test.
+func (c *cluster) uncordon(t *testing.T, node string) {
+	patch := []byte(`{"spec":{"unschedulable":null}}`)
+	if _, err := c.Reader().Kube.CoreV1().Nodes().Patch(context.Background(), node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Error(err)
+	}
 }
 
 // A program of client-go that knows nothing of Berth.
@@ -183,7 +190,7 @@ func TestOwnVerbs(t *testing.T) {
 		}
 		return nil
 	})
-	has(t, "why", c.berth(t, "why", "huge", "-n", ns), "worker-1", "worker-3", "Insufficient cpu")
+	has(t, "why", c.berth(t, "why", "huge", "-n", ns), "4 nodes: Insufficient cpu (short ")
 	var queue struct {
 		Items []struct{ Metadata struct{ Name string } }
 	}
@@ -191,8 +198,9 @@ func TestOwnVerbs(t *testing.T) {
 		t.Errorf("queue -o json: %+v, %v", queue, err)
 	}
 	has(t, "get queueentries", c.berth(t, "get", "queueentries", "-n", ns), "huge", "Unschedulable")
-	file := filepath.Join(c.Dir, "verbs.yaml")
-	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+	onePod, _, _ := strings.Cut(manifest, "---")
+	file, err := c.WriteFile("plan.yaml", onePod)
+	if err != nil {
 		t.Fatal(err)
 	}
 	has(t, "plan", c.berth(t, "plan", "-f", file, "-n", ns), "talker", "worker-")
@@ -206,8 +214,8 @@ func TestOwnVerbs(t *testing.T) {
 	has(t, "class create", c.berth(t, "class", "create", "own-test", "--value", "7"), "own-test")
 	has(t, "class list", c.berth(t, "class", "list"), "own-test", "system-node-critical")
 	has(t, "class delete", c.berth(t, "class", "delete", "own-test"), "own-test")
-	has(t, "version", c.berth(t, "version"), "berth")
+	has(t, "version", c.berth(t, "version"), "Berth:", "Kubernetes API:")
 	has(t, "completion", c.berth(t, "completion", "bash"), "__start_berth")
-	has(t, "metrics", c.berth(t, "get", "--raw", "/metrics"), "scheduler_pending_pods", "scheduler_schedule_attempts_total")
+	has(t, "metrics", c.berth(t, "get", "--raw", "/metrics"), "scheduler_pending_pods", "berth_revision", "scheduler_preemption_victims")
 	c.verify(t, 3)
 }
