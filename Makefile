@@ -18,7 +18,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/berth
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+	go build -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 
 demo: build ## a cluster, a preemption, and the leader killed in its middle
 	bin/berth demo
