@@ -72,7 +72,7 @@ func unschedulable(ctx context.Context, r *run) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.stop(ctx)) }()
-	measured := min(measuredPods, r.Nodes*10)
+	measured := min(measuredPods, r.Nodes*5)
 	inAll := 0
 	measure := func() (float64, error) {
 		var sum time.Duration

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -81,7 +82,11 @@ func (r *run) addNodes(ctx context.Context, c *cluster) error {
 			addrs = append(addrs, s.RPCAddr())
 		}
 		var err error
-		c.fleet, err = startFleet(r.Nodes, addrs, r.Version, func(name string) (*pki.Source, error) { return c.dev.Source(pki.Worker, name) })
+		c.fleet, err = startFleet(ctx, fleetConfig{
+			workers: r.Nodes, servers: addrs, version: r.Version,
+			source:     func(name string) (*pki.Source, error) { return c.dev.Source(pki.Worker, name) },
+			registered: func(context.Context) (int, error) { return c.servers[0].View().Nodes.Len(), nil },
+		})
 		if err != nil {
 			return err
 		}
@@ -195,7 +200,7 @@ func (c *cluster) await(ctx context.Context, what string, holds func(v *fsm.View
 		case sum != progress:
 			progress, moved = sum, time.Now()
 		case time.Since(moved) > stallTimeout:
-			return fmt.Errorf("waiting for %s: nothing moved for %s, at %d on all servers together", what, stallTimeout, sum)
+			return fmt.Errorf("waiting for %s: nothing moved for %s, at %d on all servers together\n%s", what, stallTimeout, sum, c.describe())
 		}
 		select {
 		case <-ctx.Done():
@@ -203,6 +208,24 @@ func (c *cluster) await(ctx context.Context, what string, holds func(v *fsm.View
 		case <-ticker.C:
 		}
 	}
+}
+
+// describe is where the servers stand, for a workload that does not go on.
+func (c *cluster) describe() string {
+	var b strings.Builder
+	for _, s := range c.servers {
+		v := s.View()
+		ready := 0
+		v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
+			if len(n.Spec.Taints) == 0 {
+				ready++
+			}
+			return true
+		})
+		fmt.Fprintf(&b, "  %s: leads %t, index %d, %d nodes without taints, %d pods, queue %+v, %d nominations\n",
+			s.Name(), s.IsLeader(), v.Index(), ready, v.Pods.Len(), v.QueueLengths(), v.Nominations.Len())
+	}
+	return b.String()
 }
 
 // bound is the number of pods that have a node.

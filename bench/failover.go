@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/api/berthv1"
-	"github.com/berth-dev/berth/pki"
 )
 
 const (
@@ -56,12 +55,8 @@ func failover(ctx context.Context, r *run) (err error) {
 	for _, p := range d.servers.servers {
 		addrs = append(addrs, p.addr(p.rpc))
 	}
-	d.fleet, err = startFleet(r.Nodes, addrs, r.Version, func(name string) (*pki.Source, error) {
-		pair, err := d.servers.ca.Issue(time.Now(), pki.Request{Kind: pki.Worker, Name: name})
-		if err != nil {
-			return nil, err
-		}
-		return pki.FromPEM(d.servers.ca.CertPEM(), pair)
+	d.fleet, err = startFleet(ctx, fleetConfig{
+		workers: r.Nodes, servers: addrs, version: r.Version, source: d.servers.workerSource, registered: d.servers.nodes,
 	})
 	if err != nil {
 		return err
@@ -148,21 +143,6 @@ func (d *drill) prepare(ctx context.Context, low int) error {
 		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
 		if _, err := client.SchedulingV1().PriorityClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("create class %s: %w", name, err)
-		}
-	}
-	give := time.Now().Add(startTimeout)
-	for {
-		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		if err == nil && len(nodes.Items) == d.Nodes {
-			break
-		}
-		if time.Now().After(give) {
-			return errors.Join(fmt.Errorf("the nodes did not register within %s", startTimeout), err)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(20 * poll):
 		}
 	}
 	if err := d.load(ctx, "low", low, func(int) *corev1.Pod {

@@ -16,6 +16,7 @@ import (
 	"text/template"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -186,6 +187,24 @@ func (p *process) start(program string) error {
 		close(ended)
 	}()
 	return nil
+}
+
+// workerSource makes the certificate of a worker.
+func (ps *processes) workerSource(name string) (*pki.Source, error) {
+	pair, err := ps.ca.Issue(time.Now(), pki.Request{Kind: pki.Worker, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return pki.FromPEM(ps.ca.CertPEM(), pair)
+}
+
+// nodes is how many nodes the cluster knows.
+func (ps *processes) nodes(ctx context.Context) (int, error) {
+	list, err := ps.servers[0].client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return 0, err
+	}
+	return len(list.Items), nil
 }
 
 // kill ends the process as a power cut would.
