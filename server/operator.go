@@ -80,11 +80,16 @@ func operatorReason(code int) metav1.StatusReason {
 	return metav1.StatusReasonInternalError
 }
 
+// errStillAlive refuses to remove a server that would be taken in again.
+var errStillAlive = errors.New("it is alive, and would be taken in again: stop it first, and remove it once \"berth members\" shows it as failed")
+
 func operatorCode(err error) int {
 	var elsewhere *raftnode.NotLeaderError
 	switch {
 	case errors.Is(err, raftnode.ErrUnknownServer):
 		return http.StatusNotFound
+	case errors.Is(err, errStillAlive):
+		return http.StatusConflict
 	case errors.Is(err, raftnode.ErrLastVoter), errors.Is(err, fsm.ErrSnapshot):
 		return http.StatusBadRequest
 	case errors.As(err, &elsewhere), errors.Is(err, raftnode.ErrNoLeader), errors.Is(err, raftnode.ErrShutdown):
@@ -162,6 +167,9 @@ func (s *Server) statIndex(name string) uint64 {
 
 func (s *Server) removeServer(r *http.Request) (any, error) {
 	id := r.PathValue("id")
+	if m, ok := s.pool.Get(id); ok && m.Role == cluster.RoleServer && m.Status == cluster.StatusAlive {
+		return nil, fmt.Errorf("remove %s: %w", id, errStillAlive)
+	}
 	if err := s.node.RemoveServer(r.Context(), id); err != nil {
 		return nil, s.leaderHint(err)
 	}
