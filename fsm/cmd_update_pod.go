@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
@@ -13,7 +15,8 @@ import (
 // node and the nomination are not the API's to change here: they stay as they
 // are.
 //
-// Refuses: 404 if there is none; 409 for a stale revision or another UID.
+// Refuses: 404 if there is none; 409 for a stale revision or another UID, and
+// for a pod that its node has no room for any more.
 type UpdatePod struct {
 	Pod      PodWire `msgpack:"pod"`
 	Revision int64   `msgpack:"revision,omitempty"`
@@ -42,6 +45,9 @@ func (c *UpdatePod) Apply(tx *Tx) Result {
 	} else {
 		tx.view.cache.intern(pod)
 	}
+	if why := tx.view.outgrows(old, pod); why != "" {
+		return refuseConflict(podResource.groupResource(), pod.Name, why)
+	}
 	put(tx, tx.view.Pods, key, pod)
 	gone := tx.followPod(key, old, pod)
 	return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}
@@ -52,7 +58,6 @@ func (c *UpdatePod) Apply(tx *Tx) Result {
 // end that has come.
 func keepDecided(pod, old *corev1.Pod) {
 	pod.Spec.NodeName = old.Spec.NodeName
-	pod.Status.NominatedNodeName = old.Status.NominatedNodeName
 	pod.Spec.Priority, pod.Spec.PreemptionPolicy = old.Spec.Priority, old.Spec.PreemptionPolicy
 	pod.Status.QOSClass = old.Status.QOSClass
 	if old.DeletionTimestamp != nil && pod.DeletionTimestamp == nil {
@@ -61,7 +66,26 @@ func keepDecided(pod, old *corev1.Pod) {
 	if model.Terminal(old) && !model.Terminal(pod) {
 		pod.Status.Phase = old.Status.Phase
 	}
+	pod.Status.NominatedNodeName = old.Status.NominatedNodeName
+	if model.Terminating(pod) || model.Terminal(pod) {
+		pod.Status.NominatedNodeName = ""
+	}
 	pod.ResourceVersion = old.ResourceVersion
+}
+
+// outgrows says why a pod on a node cannot ask for what it asks for now: the
+// node has no room for it; "" if it can.
+func (v *View) outgrows(old, pod *corev1.Pod) string {
+	if usedNode(pod) == "" || asksTheSame(old, pod) {
+		return ""
+	}
+	node, ok := v.Nodes.Get(pod.Spec.NodeName)
+	was, is := v.classOn(old), v.cache.class(pod)
+	if !ok || is.Request.Equal(was.Request) && slices.Equal(is.Ports, was.Ports) {
+		return ""
+	}
+	u := v.Usage(node.Name).Without(was)
+	return explain(node.Name, model.CheckUsage(is, *v.offer(node.Name), &u))
 }
 
 // followPod does to queue and nominations what a change of the pod means, and

@@ -12,7 +12,7 @@ import (
 
 // compareViews fails unless two views hold the same state: the same digest,
 // and indexes that say the same.
-func compareViews(t testing.TB, what string, want, got *View) {
+func compareViews(t failer, what string, want, got *View) {
 	t.Helper()
 	if a, b := want.Digest(), got.Digest(); a != b {
 		t.Fatalf("%s: digests differ: %s, %s", what, a, b)
@@ -23,7 +23,7 @@ func compareViews(t testing.TB, what string, want, got *View) {
 	compareIndexes(t, what, want, got)
 }
 
-func compareIndexes(t testing.TB, what string, want, got *View) {
+func compareIndexes(t failer, what string, want, got *View) {
 	t.Helper()
 	a, b := describeIndexes(want), describeIndexes(got)
 	for name := range a {

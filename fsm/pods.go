@@ -193,6 +193,7 @@ func (tx *Tx) deletePod(key string, old *corev1.Pod, graceSeconds *int64, condit
 				pod.Generation++
 			}
 			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &at, &grace
+			pod.Status.NominatedNodeName = ""
 		})
 	}
 	tx.stopScheduling(key, pod)

@@ -88,7 +88,7 @@ type transcript struct {
 	views map[string]int64 // remembered revisions by name
 }
 
-func newTranscript(t testing.TB) *transcript {
+func newTranscript(t failer) *transcript {
 	s := &transcript{world: newWorld(t), views: map[string]int64{}}
 	s.quiet = true
 	s.run("namespace", words{"default"}, "")

@@ -3,15 +3,21 @@ package fsm
 import (
 	"bytes"
 	"fmt"
-	"testing"
 	"time"
 )
+
+// failer is what testing.T, testing.F and rapid.T have in common.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
 
 // world is a state with a clock and a replica that is fed the same entries.
 // Every entry goes through its bytes, as in the log, and everything that must
 // always hold is checked after it.
 type world struct {
-	t       testing.TB
+	t       failer
 	state   *State
 	replica *State
 	now     time.Time
@@ -26,7 +32,7 @@ type world struct {
 
 var worldStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func newWorld(t testing.TB) *world {
+func newWorld(t failer) *world {
 	return &world{
 		t: t, state: NewState(), replica: NewState(), now: worldStart,
 		user: "admin", groups: []string{"system:masters"}, shadow: map[string]map[string]any{},
@@ -160,7 +166,7 @@ func (w *world) restore() {
 	}
 }
 
-func restoredFrom(t testing.TB, v *View) *State {
+func restoredFrom(t failer, v *View) *State {
 	t.Helper()
 	var buf bytes.Buffer
 	if err := v.Write(&buf); err != nil {

@@ -1,0 +1,148 @@
+package fsm
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
+)
+
+// sound checks what holds in every state.
+func (r *random) sound(t *rapid.T) {
+	v := r.view()
+	r.checkNodes(t, v)
+	r.checkPods(t, v)
+	r.checkQueue(t, v)
+	r.checkNominations(t, v)
+	compareViews(t, "recomputed", v, restoredFrom(t, v).View())
+}
+
+// checkNodes: what is used is what the pods ask for, and no more than what the
+// node has.
+func (r *random) checkNodes(t *rapid.T, v *View) {
+	used := map[string]model.Usage{}
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		if p.Spec.NodeName != "" && !model.Terminal(p) {
+			used[p.Spec.NodeName] = used[p.Spec.NodeName].With(model.ClassOf(p))
+		}
+		return true
+	})
+	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
+		u := used[name]
+		if got := v.Usage(name); !got.Requested.Equal(u.Requested) || len(got.Ports) != len(u.Ports) {
+			t.Fatalf("%s: the pods use %+v, the index says %+v", name, u, *got)
+		}
+		left := model.Allocatable(n).Sub(u.Requested)
+		if left.MilliCPU < 0 || left.MemoryBytes < 0 || left.Pods < 0 {
+			t.Fatalf("%s is overcommitted: %+v left", name, left)
+		}
+		for i := 1; i < len(u.Ports); i++ {
+			if u.Ports[i-1].Conflicts(u.Ports[i]) {
+				t.Fatalf("%s: two pods have port %s", name, u.Ports[i])
+			}
+		}
+		return true
+	})
+}
+
+// checkPods: a pod that is bound stays where it is (PO2), and everybody who
+// waits has an entry.
+func (r *random) checkPods(t *rapid.T, v *View) {
+	v.Pods.Scan("", func(key string, p *corev1.Pod) bool {
+		uid := string(p.UID)
+		if was, ok := r.bound[uid]; ok && was != p.Spec.NodeName {
+			t.Fatalf("%s moved from %s to %s", key, was, p.Spec.NodeName)
+		}
+		if p.Spec.NodeName != "" {
+			r.bound[uid] = p.Spec.NodeName
+		}
+		e, queued := v.Queue.Get(key)
+		if waits := p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !model.Terminal(p); waits != queued {
+			t.Fatalf("%s waits: %t, has an entry: %t", key, waits, queued)
+		}
+		if queued && e.UID != p.UID {
+			t.Fatalf("%s: the entry is of another pod", key)
+		}
+		n, nominated := v.Nominations.Get(key)
+		if nominated != (p.Status.NominatedNodeName != "") || nominated && (n.Node != p.Status.NominatedNodeName || n.UID != p.UID) {
+			t.Fatalf("%s: the status says nominated to %q, the nomination is %+v", key, p.Status.NominatedNodeName, n)
+		}
+		return true
+	})
+}
+
+// checkQueue: every entry has its pod, and stands where its state puts it.
+func (r *random) checkQueue(t *rapid.T, v *View) {
+	placed := v.order.Len() + v.backoffs.Len() + v.waiting.Len()
+	v.Queue.Scan("", func(key string, e *QueueEntry) bool {
+		p, ok := v.Pods.Get(key)
+		if !ok {
+			t.Fatalf("%s has an entry and is no pod", key)
+		}
+		if e.Priority != model.Priority(p) || e.class.Signature != model.ClassOf(p).Signature {
+			t.Fatalf("%s: the entry does not ask for what the pod asks for", key)
+		}
+		if (e.State == berthv1.QueueGated) != model.Gated(p) {
+			t.Fatalf("%s: gated %t, state %s", key, model.Gated(p), e.State)
+		}
+		if e.State == berthv1.QueueGated {
+			placed++
+		}
+		return true
+	})
+	if placed != v.Queue.Len() {
+		t.Fatalf("%d entries, %d of them have a place", v.Queue.Len(), placed)
+	}
+	r.checkWakeups(t, v)
+}
+
+func (r *random) checkWakeups(t *rapid.T, v *View) {
+	want := map[string]int{}
+	v.Queue.Scan("", func(_ string, e *QueueEntry) bool {
+		if (e.State == berthv1.QueueUnschedulable || e.State == berthv1.QueueNominated) && e.Diagnosis != nil {
+			seen := map[string]bool{}
+			for _, reason := range e.Diagnosis.Reasons {
+				if k := wakeKey(reason.Kind, reason.Resource, e.class); !seen[k] {
+					seen[k] = true
+					want[k]++
+				}
+			}
+		}
+		return true
+	})
+	if len(want) != v.wakeups.Len() {
+		t.Fatalf("the wake index has %d keys, the entries have %d", v.wakeups.Len(), len(want))
+	}
+	v.wakeups.Scan(func(k string, w wakeup) bool {
+		if want[k] != w.pods {
+			t.Fatalf("the wake index counts %d pods under %q, there are %d", w.pods, k, want[k])
+		}
+		return true
+	})
+}
+
+// checkNominations: a nomination has its pod, which waits, its node, and
+// victims that are on their way out there and give way to it.
+func (r *random) checkNominations(t *rapid.T, v *View) {
+	v.Nominations.Scan("", func(key string, n *Nomination) bool {
+		if _, waits := v.Queue.Get(key); !waits {
+			t.Fatalf("%s is nominated and does not wait", key)
+		}
+		if _, there := v.Nodes.Get(n.Node); !there {
+			t.Fatalf("%s is nominated to %s, which is gone", key, n.Node)
+		}
+		if _, recorded := v.Preemptions.Get(n.Preemption); !recorded || !strings.HasPrefix(n.Preemption, "default/") {
+			t.Fatalf("%s: nothing is recorded of its preemption", key)
+		}
+		for _, ref := range n.Victims {
+			p, ok := v.Pods.Get(ref.Key)
+			if !ok || p.UID != ref.UID || p.Spec.NodeName != n.Node || !model.Terminating(p) || model.Terminal(p) || model.Priority(p) >= n.Priority {
+				t.Fatalf("%s waits for %s, which is no victim on its way out of %s", key, ref.Key, n.Node)
+			}
+		}
+		return true
+	})
+}

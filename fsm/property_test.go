@@ -1,0 +1,314 @@
+package fsm
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
+)
+
+// random drives a transcript's directives at random. Nodes never shrink and no
+// pod comes bound, so nothing but a wrong decision could overcommit a node.
+type random struct {
+	*transcript
+	t      *rapid.T
+	bound  map[string]string // UID -> node
+	uids   int
+	honest bool // every failure is true of the state that it was decided on
+}
+
+func newRandom(t *rapid.T, honest bool) *random {
+	r := &random{transcript: newTranscript(t), t: t, bound: map[string]string{}, honest: honest}
+	r.quiet = true
+	return r
+}
+
+func (r *random) pick(label string, from ...string) string {
+	return rapid.SampledFrom(from).Draw(r.t, label)
+}
+
+func (r *random) podName() string {
+	return r.pick("pod", "p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8")
+}
+
+func (r *random) nodeName() string { return r.pick("node", "n1", "n2", "n3", "n4") }
+
+func (r *random) actions() map[string]func(*rapid.T) {
+	do := func(f func() string) func(*rapid.T) {
+		return func(t *rapid.T) {
+			r.t, r.world.t, r.transcript.t = t, t, t
+			f()
+		}
+	}
+	line := func(format string, args ...func() string) func(*rapid.T) {
+		return do(func() string {
+			words := make([]any, len(args))
+			for i, a := range args {
+				words[i] = a()
+			}
+			return r.line(fmt.Sprintf(format, words...))
+		})
+	}
+	cpu := func() string { return r.pick("cpu", "0", "1", "1", "2", "3", "9") }
+	actions := map[string]func(*rapid.T){
+		"admit":       do(r.admit),
+		"admit again": do(r.admit),
+		"admit many":  line("pods-of g- count=%s cpu=%s priority=%s", func() string { return r.pick("count", "1", "3") }, cpu, r.priority),
+		"node":        do(r.node),
+		"delete node": line("delete-node %s", r.nodeName),
+		"health": line("health %s %s %s", r.nodeName, func() string { return r.pick("ready", "True", "True", "False", "Unknown") },
+			func() string { return r.pick("let go", "", "let-go") }),
+		"update": line("update-pod %s %s", r.podName, func() string {
+			return r.pick("change", "labels=a:1", "labels=a:2", "ungate", "phase=Failed", "phase=Running", "unfinalize", "end", "cpu=1")
+		}),
+		"delete": line("delete %s %s", r.podName, func() string { return r.pick("grace", "", "grace=0", "grace=5", "grace=100") }),
+		"evict":  line("evict %s", r.podName),
+		"bind":   line("bind %s %s", r.podName, r.nodeName),
+		"report": line("report %s %s %s", r.nodeName, r.podName, func() string {
+			return r.pick("status", "Running ready", "Succeeded", "removed", "removed", "Running removed")
+		}),
+		"gone":       do(r.confirmAll),
+		"plan":       do(r.honestPlan),
+		"plan again": do(r.honestPlan),
+		"stale plan": do(func() string { return r.honestPlan() }),
+		"advance":    line("advance %s", func() string { return r.pick("time", "100ms", "1s", "20s") }),
+		"release":    line("release %s", r.podName),
+		"configure": line("configure %s", func() string {
+			return r.pick("configuration", "queue=fifo", "queue=priority", "preemption=off", "preemption=on", "max-backoff=0", "events=3", "")
+		}),
+		"snapshot": do(func() string { return r.run("snapshot", nil, "") }),
+		"object":   line("object configmaps %s %s", func() string { return r.pick("object", "a", "b") }, func() string { return r.pick("how", "", "update", "data=a:1 update") }),
+		"events":   line("delete-events before=1h limit=2"),
+	}
+	if !r.honest {
+		actions["nonsense"] = do(r.nonsense)
+		actions["class"] = line("class %s value=%s %s", func() string { return r.pick("class", "a", "b") }, r.priority, func() string { return r.pick("default", "", "default") })
+		actions["delete class"] = line("delete-class %s", func() string { return r.pick("class", "a", "b", "p5") })
+	}
+	return actions
+}
+
+func (r *random) priority() string { return r.pick("priority", "-1", "0", "0", "5", "10") }
+
+func (r *random) admit() string {
+	r.uids++
+	return r.line(fmt.Sprintf("pod %s uid=u%d cpu=%s mem=%s priority=%s grace=%s %s", r.podName(), r.uids,
+		r.pick("cpu", "0", "1", "1", "2", "3", "9"), r.pick("memory", "0", "1Gi"), r.priority(), r.pick("grace", "0", "5", "30"),
+		r.pick("more", "", "", "", "never", "port=80", "gates=g", "tolerate=t:", "selector=l:1", "labels=a:1", "finalizers=f")))
+}
+
+// node makes or changes a node; its capacity depends on its name alone.
+func (r *random) node() string {
+	name := r.nodeName()
+	capacity := map[string]string{"n1": "cpu=2", "n2": "cpu=3", "n3": "cpu=4 pods=2", "n4": "cpu=9 mem=1Gi"}[name]
+	return r.line(fmt.Sprintf("node %s %s %s %s %s", name, capacity,
+		r.pick("taint", "taints=", "taints=", "taints=t:v:NoSchedule"), r.pick("cordon", "uncordon", "uncordon", "cordon"), r.pick("label", "labels=l:1", "labels=l:2")))
+}
+
+// confirmAll is every worker's word that what was to end has ended.
+func (r *random) confirmAll() string {
+	var lines []string
+	r.view().Pods.Scan("", func(key string, p *corev1.Pod) bool {
+		if model.Terminating(p) && p.Spec.NodeName != "" {
+			lines = append(lines, fmt.Sprintf("report %s %s removed uid=%s", p.Spec.NodeName, key, p.UID))
+		}
+		return true
+	})
+	for _, l := range lines {
+		r.line(l)
+	}
+	return ""
+}
+
+// nonsense is a plan that no scheduler would make: wrong nodes, wrong victims,
+// pods that are long gone.
+func (r *random) nonsense() string {
+	c := &ApplyPlan{Revision: rapid.Int64Range(0, r.view().Revision()+2).Draw(r.t, "revision")}
+	ref := func() PodRef {
+		p := r.ref(r.podName())
+		if rapid.IntRange(0, 9).Draw(r.t, "wrong") == 0 {
+			p.UID = r.pick("uid", "", "u1", "u2")
+		}
+		return p
+	}
+	for range rapid.IntRange(0, 3).Draw(r.t, "bindings") {
+		p := ref()
+		c.Bindings = append(c.Bindings, BindDecision{Key: p.Key, UID: p.UID, Node: r.nodeName()})
+	}
+	for range rapid.IntRange(0, 2).Draw(r.t, "preemptions") {
+		p := ref()
+		d := PreemptDecision{Key: p.Key, UID: p.UID, Node: r.nodeName()}
+		for range rapid.IntRange(0, 3).Draw(r.t, "victims") {
+			v := ref()
+			d.Victims = append(d.Victims, PlannedVictim{Key: v.Key, UID: v.UID})
+		}
+		c.Preemptions = append(c.Preemptions, d)
+	}
+	for range rapid.IntRange(0, 2).Draw(r.t, "failures") {
+		d := FailDecision{Pods: []PodRef{ref(), ref()}, Error: rapid.Bool().Draw(r.t, "error"), ClearNomination: rapid.Bool().Draw(r.t, "clear")}
+		if rapid.Bool().Draw(r.t, "diagnosed") {
+			d.Diagnosis = r.diagnosis(words{r.pick("reason", "cpu:1", "taint:1", "port:1", "capacity:2")})
+		}
+		c.Failures = append(c.Failures, d)
+	}
+	return r.propose(one(c))
+}
+
+// TestRandomCommands: whatever is proposed, the state stays sound.
+func TestRandomCommands(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRandom(t, false)
+		actions := r.actions()
+		actions[""] = func(t *rapid.T) { r.sound(t) }
+		t.Repeat(actions)
+	})
+}
+
+// TestNobodySleepsBesideRoom (QU8): as long as every failure was true when it
+// was decided, however much later its plan is applied, no pod waits for a
+// change while a node has room for it, unless one of its group is on its way
+// to being tried.
+func TestNobodySleepsBesideRoom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRandom(t, true)
+		actions := r.actions()
+		actions[""] = func(t *rapid.T) {
+			r.sound(t)
+			r.awake(t)
+		}
+		t.Repeat(actions)
+	})
+}
+
+// awake checks QU8.
+func (r *random) awake(t *rapid.T) {
+	v := r.view()
+	onTheirWay := map[string]bool{}
+	v.Queue.Scan("", func(_ string, e *QueueEntry) bool {
+		if e.State == berthv1.QueueActive || e.State == berthv1.QueueBackoff {
+			onTheirWay[groupOf(e.class)] = true
+		}
+		return true
+	})
+	v.Queue.Scan("", func(key string, e *QueueEntry) bool {
+		if e.State != berthv1.QueueUnschedulable || onTheirWay[groupOf(e.class)] {
+			return true
+		}
+		v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
+			u := v.withNominations(*v.Usage(name), name, e.Priority, key)
+			if len(model.Check(e.class, n, model.Allocatable(n), &u)) == 0 {
+				t.Fatalf("%s sleeps beside the room on %s: %s", key, name, describeEntry(e))
+			}
+			if _, nominated := v.Nominations.Get(key); !nominated && newHelp(v, n).room(e.class, true) > 0 {
+				t.Fatalf("%s sleeps beside the room that it could make on %s: %s", key, name, describeEntry(e))
+			}
+			return true
+		})
+		return true
+	})
+}
+
+// honestPlan decides for some pods on a state that may be older than the one
+// that the plan meets, and applies it.
+func (r *random) honestPlan() string {
+	decidedOn := r.view()
+	now := r.now
+	most := rapid.IntRange(1, 5).Draw(r.t, "decisions")
+	c := decide(decidedOn, now, most)
+	for range rapid.IntRange(0, 2).Draw(r.t, "meanwhile") {
+		switch r.pick("what", "gone", "node", "delete", "bind", "update", "configure") {
+		case "gone":
+			r.confirmAll()
+		case "node":
+			r.node()
+		case "delete":
+			r.line(fmt.Sprintf("delete %s grace=0", r.podName()))
+		case "bind":
+			r.line(fmt.Sprintf("bind %s %s", r.podName(), r.nodeName()))
+		case "update":
+			r.line(fmt.Sprintf("update-pod %s %s", r.podName(), r.pick("change", "labels=a:1", "labels=", "ungate", "phase=Failed", "cpu=1")))
+		case "configure":
+			r.line("configure " + r.pick("preemption", "preemption=off", "preemption=on"))
+		}
+	}
+	return r.propose(one(c))
+}
+
+// decide is a plain scheduler: it takes the first node that fits, else the
+// first that evictions could free, and otherwise says why not.
+func decide(v *View, now time.Time, most int) *ApplyPlan {
+	c := &ApplyPlan{Revision: v.Revision()}
+	v.Ready(now.UnixNano(), func(e *QueueEntry) bool {
+		most--
+		if node, ok := fittingNode(v, e); ok {
+			c.Bindings = append(c.Bindings, BindDecision{Key: e.Key(), UID: string(e.UID), Node: node})
+			return most > 0
+		}
+		fail := FailDecision{Pods: []PodRef{{Key: e.Key(), UID: string(e.UID)}}, Diagnosis: diagnose(v, e)}
+		n, nominated := v.Nominations.Get(e.Key())
+		switch {
+		case nominated && v.stillPromised(n): // T5
+		default:
+			if d, ok := evictFor(v, e); ok {
+				c.Preemptions = append(c.Preemptions, d)
+				return most > 0
+			}
+			fail.ClearNomination = nominated
+		}
+		c.Failures = append(c.Failures, fail)
+		return most > 0
+	})
+	return c
+}
+
+func fittingNode(v *View, e *QueueEntry) (string, bool) {
+	found := ""
+	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
+		u := v.withNominations(*v.Usage(name), name, e.Priority, e.Key())
+		if len(model.Check(e.class, n, model.Allocatable(n), &u)) == 0 {
+			found = name
+		}
+		return found == ""
+	})
+	return found, found != ""
+}
+
+func diagnose(v *View, e *QueueEntry) *Diagnosis {
+	d := &Diagnosis{Nodes: int32(v.Nodes.Len()), Message: "no node takes it"}
+	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
+		u := v.withNominations(*v.Usage(name), name, e.Priority, e.Key())
+		for _, r := range model.Check(e.class, n, model.Allocatable(n), &u) {
+			d.Reasons = append(d.Reasons, ReasonCount{Kind: r.Kind, Resource: r.Resource, Text: r.Text(), Nodes: 1})
+		}
+		return true
+	})
+	return d
+}
+
+func evictFor(v *View, e *QueueEntry) (PreemptDecision, bool) {
+	d := PreemptDecision{Key: e.Key(), UID: string(e.UID), Diagnosis: diagnose(v, e)}
+	if e.class.NeverPreempts || !*v.SchedulerConfig().Spec.Preemption.Enabled {
+		return d, false
+	}
+	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
+		u := v.withNominations(*v.Usage(name), name, e.Priority, e.Key())
+		var victims []PlannedVictim
+		v.PodsOnNode(name, func(p *corev1.Pod) bool {
+			if !model.Terminal(p) && model.Priority(p) < e.Priority && len(model.Check(e.class, n, model.Allocatable(n), &u)) > 0 {
+				victims = append(victims, PlannedVictim{Key: PodKey(p.Namespace, p.Name), UID: string(p.UID)})
+				u = u.Without(model.ClassOf(p))
+			}
+			return true
+		})
+		if len(victims) > 0 && len(model.Check(e.class, n, model.Allocatable(n), &u)) == 0 {
+			d.Node, d.Victims = name, victims
+		}
+		return d.Node == ""
+	})
+	return d, d.Node != ""
+}
