@@ -7,44 +7,105 @@ import (
 )
 
 // Namespaces empties the namespaces that are being deleted: first what is in
-// them is deleted, pods with their grace period, and when nothing is left the
-// namespace itself.
-func Namespaces(v *fsm.View) []fsm.Command {
+// them is deleted, pods with their grace period; when nothing else is left
+// their events are, and then the namespace itself. Pods that end make events,
+// so events come last.
+//
+// Its memory is how far the pods of each were deleted: nothing new comes into
+// a namespace that ends, so those who take their time are not walked over
+// again and again.
+type Namespaces struct {
+	done map[string]walk
+}
+
+// walk is how far a walk over a namespace's pods has come.
+type walk struct {
+	from string
+	// again is when a walk that has come to its end begins anew, in case a
+	// deletion was not carried out.
+	again int64
+}
+
+const walkAgainSeconds = 10
+
+// Reconcile returns what can be deleted now.
+func (n *Namespaces) Reconcile(v *fsm.View, nowUnixNano int64) []fsm.Command {
+	before := n.done
+	n.done = map[string]walk{}
 	var out []fsm.Command
 	v.Namespaces.Scan("", func(name string, ns *corev1.Namespace) bool {
 		if ns.DeletionTimestamp == nil {
 			return true
 		}
-		before, waiting := len(out), false
-		v.Pods.Scan(name+"/", func(key string, pod *corev1.Pod) bool {
-			waiting = true
-			if pod.DeletionTimestamp == nil {
-				out = append(out, &fsm.DeletePod{Key: key, Precondition: fsm.Precondition{UID: string(pod.UID)}})
-			}
-			return len(out) < Batch
-		})
-		v.NamespaceObjects(name, func(o *fsm.Object) bool {
-			waiting = true
-			if len(out) < Batch {
-				out = append(out, &fsm.DeleteObject{Resource: o.Resource, Namespace: name, Name: o.Value.GetName()})
-			}
-			return len(out) < Batch
-		})
-		if len(out) == before && !waiting {
-			out = append(out, emptied(v, name)...)
+		w, ok := before[name]
+		if !ok || w.again != 0 && w.again <= nowUnixNano {
+			w = walk{from: name + "/"}
 		}
-		return len(out) < Batch
+		if w.again == 0 {
+			out = append(out, w.pods(v, name, Batch-len(out), nowUnixNano)...)
+		}
+		n.done[name] = w
+		out = append(out, plainObjects(v, name, Batch-len(out))...)
+		if len(out) < Batch && holdsNothing(v, name) && len(ns.Finalizers) == 0 {
+			out = append(out, lastOf(v, name, Batch-len(out))...)
+		}
+		return true
 	})
 	return out
 }
 
-// emptied deletes the events of an otherwise empty namespace, then the
-// namespace.
-func emptied(v *fsm.View, name string) []fsm.Command {
+// pods deletes the next pods of the walk, at most room.
+func (w *walk) pods(v *fsm.View, namespace string, room int, nowUnixNano int64) []fsm.Command {
+	var out []fsm.Command
+	full := false
+	v.Pods.ScanFrom(namespace+"/", w.from, func(key string, pod *corev1.Pod) bool {
+		if full = len(out) >= room; full {
+			w.from = key
+			return false
+		}
+		if pod.DeletionTimestamp == nil {
+			out = append(out, &fsm.DeletePod{Key: key, Precondition: fsm.Precondition{UID: string(pod.UID)}})
+		}
+		return true
+	})
+	if !full {
+		w.again = nowUnixNano + seconds(walkAgainSeconds)
+	}
+	return out
+}
+
+func plainObjects(v *fsm.View, namespace string, room int) []fsm.Command {
+	var out []fsm.Command
+	v.NamespaceObjects(namespace, func(o *fsm.Object) bool {
+		if len(out) >= room {
+			return false
+		}
+		out = append(out, &fsm.DeleteObject{Resource: o.Resource, Namespace: namespace, Name: o.Value.GetName()})
+		return true
+	})
+	return out
+}
+
+// holdsNothing says whether nothing but events is left.
+func holdsNothing(v *fsm.View, namespace string) bool {
+	nothing := true
+	v.Pods.Scan(namespace+"/", func(string, *corev1.Pod) bool {
+		nothing = false
+		return false
+	})
+	v.NamespaceObjects(namespace, func(*fsm.Object) bool {
+		nothing = false
+		return false
+	})
+	return nothing
+}
+
+// lastOf deletes the events of an otherwise empty namespace, or the namespace.
+func lastOf(v *fsm.View, name string, room int) []fsm.Command {
 	var out []fsm.Command
 	v.Events.Scan(name+"/", func(key string, _ *corev1.Event) bool {
 		out = append(out, &fsm.DeleteEvents{Key: key})
-		return len(out) < Batch
+		return len(out) < room
 	})
 	if len(out) == 0 {
 		out = append(out, &fsm.DeleteNamespace{Name: name})

@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -25,9 +26,16 @@ type Heartbeats interface {
 }
 
 // NodeLifecycle decides which nodes are lost, which are back, and when the
-// pods of lost nodes are let go (PD12). Its memory is only that of its rates.
+// pods of lost nodes are let go (PD12). Its memory is that of its rates, and of
+// a time when every node was lost.
 type NodeLifecycle struct {
 	zones map[string]*zoneRate
+	// allLost: every node is. It is more likely then that the servers are cut
+	// off than that everything died.
+	allLost bool
+	// resumed is when that ended: everybody has a grace period to come back.
+	resumed int64
+	grace   int64
 }
 
 // zoneRate is a token bucket that holds at most one node.
@@ -39,14 +47,14 @@ type zoneRate struct {
 type zone struct {
 	name          string
 	ready, absent int
-	toLetGo       []*corev1.Node // absent, and their pods not yet let go
+	toLetGo       []*corev1.Node // lost, and their pods not yet let go
 }
 
 // Reconcile compares the nodes' health as it is stored with what their
 // heartbeats say. since is when this server began to lead: silence counts from
 // then at the earliest.
 func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, nowUnixNano int64) []fsm.Command {
-	grace := seconds(int64(*v.SchedulerConfig().Spec.NodeGraceSeconds))
+	l.grace = seconds(int64(*v.SchedulerConfig().Spec.NodeGraceSeconds))
 	var changes []fsm.NodeHealth
 	byName := map[string]*zone{}
 	var zones []*zone // in the order of their first node
@@ -55,34 +63,28 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 		if !managed && !everConnected(n) {
 			return true // made through the API, with no worker behind it: its health is its maker's to say
 		}
-		z := byName[zoneOf(n)]
+		name := zoneOf(n)
+		z := byName[name]
 		if z == nil {
-			z = &zone{name: zoneOf(n)}
-			byName[z.name] = z
+			z = &zone{name: name}
+			byName[name] = z
 			zones = append(zones, z)
 		}
 		silent := nowUnixNano - max(seen, sinceUnixNano)
-		lost := silent > grace
-		status := readyStatus(n)
-		switch {
-		case lost && status == corev1.ConditionTrue:
-			changes = append(changes, fsm.NodeHealth{
-				Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: "NodeStatusUnknown",
-				Message: fmt.Sprintf("the worker has been silent for %d seconds", silent/seconds(1)),
-			})
-		case !lost && status != corev1.ConditionTrue && seen >= sinceUnixNano:
-			changes = append(changes, fsm.NodeHealth{
-				Name: n.Name, Ready: string(corev1.ConditionTrue), Reason: "WorkerReady", Message: "the worker is connected",
-			})
+		lost := nowUnixNano-max(seen, sinceUnixNano, l.resumed) > l.grace
+		heard := seen >= sinceUnixNano && silent <= l.grace
+		if h, ok := change(n, lost, heard, silent); ok {
+			changes = append(changes, h)
 		}
-		switch {
-		case !lost:
-			z.ready++
-		default:
+		// One that was lost and was not heard of since is not well either,
+		// although it has another grace period.
+		if lost || !heard && readyStatus(n) != corev1.ConditionTrue {
 			z.absent++
-			if !hasTaint(n, corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute) {
-				z.toLetGo = append(z.toLetGo, n)
-			}
+		} else {
+			z.ready++
+		}
+		if lost && !hasTaint(n, corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute) {
+			z.toLetGo = append(z.toLetGo, n)
 		}
 		return true
 	})
@@ -93,26 +95,51 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 	return []fsm.Command{&fsm.SetNodeHealth{Nodes: changes}}
 }
 
+// change is what has to be stored of a node's health, if anything.
+func change(n *corev1.Node, lost, heard bool, silent int64) (fsm.NodeHealth, bool) {
+	status := readyStatus(n)
+	switch {
+	case lost && (status != corev1.ConditionUnknown || !hasTaint(n, corev1.TaintNodeUnreachable, corev1.TaintEffectNoSchedule)):
+		return fsm.NodeHealth{
+			Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: "NodeStatusUnknown",
+			Message: fmt.Sprintf("the worker has been silent for %d seconds", silent/seconds(1)),
+		}, true
+	case heard && (status != corev1.ConditionTrue || tainted(n)):
+		return fsm.NodeHealth{
+			Name: n.Name, Ready: string(corev1.ConditionTrue), Reason: "WorkerReady", Message: "the worker is connected",
+		}, true
+	}
+	return fsm.NodeHealth{}, false
+}
+
+// Held: pods of unreachable nodes stay for now, because all nodes are lost, or
+// were so a moment ago.
+func (l *NodeLifecycle) Held(nowUnixNano int64) bool {
+	return l.allLost || l.resumed != 0 && nowUnixNano-l.resumed <= l.grace
+}
+
 // letGo takes as many lost nodes as the zones' rates allow. When every zone is
-// lost it is more likely that we are cut off than that everything died, and
-// nobody is let go.
+// lost nobody is let go.
 func (l *NodeLifecycle) letGo(zones []*zone, nowUnixNano int64) []fsm.NodeHealth {
-	allLost := true
+	was := l.allLost
+	l.allLost = len(zones) > 0
 	for _, z := range zones {
-		allLost = allLost && z.ready == 0
+		l.allLost = l.allLost && z.ready == 0
 	}
-	if l.zones == nil {
-		l.zones = map[string]*zoneRate{}
+	if was && !l.allLost {
+		l.resumed = nowUnixNano
 	}
+	before := l.zones
+	l.zones = map[string]*zoneRate{}
 	var out []fsm.NodeHealth
 	for _, z := range zones {
-		rate := l.zones[z.name]
+		rate := before[z.name]
 		if rate == nil {
 			rate = &zoneRate{tokens: 1, lastUnixNano: nowUnixNano}
-			l.zones[z.name] = rate
 		}
+		l.zones[z.name] = rate
 		perSecond := z.rate()
-		if allLost && len(zones) > 1 || allLost && z.absent >= unhealthyZoneLeast {
+		if l.Held(nowUnixNano) {
 			perSecond = 0
 		}
 		rate.refill(perSecond, nowUnixNano)
@@ -135,12 +162,14 @@ func (r *zoneRate) refill(perSecond float64, nowUnixNano int64) {
 	r.lastUnixNano = nowUnixNano
 }
 
+// rate is that of Kubernetes' ReducedQPSFunc for a zone of which most is lost.
+// A zone that is lost whole, while others are well, goes at the normal rate.
 func (z *zone) rate() float64 {
 	total := z.ready + z.absent
-	if z.absent < unhealthyZoneLeast || float64(z.absent)/float64(total) < unhealthyZoneFraction {
+	switch {
+	case z.ready == 0, z.absent < unhealthyZoneLeast, float64(z.absent)/float64(total) < unhealthyZoneFraction:
 		return nodesPerSecond
-	}
-	if total > largeZone {
+	case total > largeZone:
 		return nodesPerSecondInPain
 	}
 	return 0
@@ -153,6 +182,13 @@ func zoneOf(n *corev1.Node) string {
 // everConnected: a worker registers with the identity of its machine.
 func everConnected(n *corev1.Node) bool { return n.Status.NodeInfo.SystemUUID != "" }
 
+// tainted: the node bears a taint that only one that is not ready has.
+func tainted(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeUnreachable || t.Key == corev1.TaintNodeNotReady
+	})
+}
+
 func readyStatus(n *corev1.Node) corev1.ConditionStatus {
 	for i := range n.Status.Conditions {
 		if n.Status.Conditions[i].Type == corev1.NodeReady {
@@ -163,10 +199,5 @@ func readyStatus(n *corev1.Node) corev1.ConditionStatus {
 }
 
 func hasTaint(n *corev1.Node, key string, effect corev1.TaintEffect) bool {
-	for _, t := range n.Spec.Taints {
-		if t.Key == key && t.Effect == effect {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key && t.Effect == effect })
 }

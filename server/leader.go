@@ -83,6 +83,7 @@ func (s *Server) furnish(ctx context.Context) error {
 // controlLoop runs the controllers and proposes what they want.
 func (s *Server) controlLoop(ctx context.Context, since time.Time) {
 	lifecycle := &controller.NodeLifecycle{}
+	taints, namespaces := &controller.TaintEviction{}, &controller.Namespaces{}
 	gc := &controller.PodGC{Threshold: controller.TerminatedPodThreshold}
 	ticker := time.NewTicker(controlInterval)
 	defer ticker.Stop()
@@ -91,8 +92,8 @@ func (s *Server) controlLoop(ctx context.Context, since time.Time) {
 		var commands []fsm.Command
 		commands = append(commands, controller.Nominations(v, now)...)
 		commands = append(commands, lifecycle.Reconcile(v, &s.beats, since.UnixNano(), now)...)
-		commands = append(commands, controller.TaintEviction(v, now)...)
-		commands = append(commands, controller.Namespaces(v)...)
+		commands = append(commands, taints.Reconcile(v, lifecycle.Held(now), now)...)
+		commands = append(commands, namespaces.Reconcile(v, now)...)
 		commands = append(commands, gc.Reconcile(v, now)...)
 		commands = append(commands, controller.Events(v, now)...)
 		s.beats.forget(func(node string) bool { _, ok := v.Nodes.Get(node); return ok })
