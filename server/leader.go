@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -26,15 +28,23 @@ const controlInterval = time.Second
 // lead runs the leader's loops until ctx ends with its leadership.
 func (s *Server) lead(ctx context.Context) {
 	since := time.Now()
-	if err := s.furnish(ctx); err != nil {
-		if ctx.Err() == nil {
-			s.log.Error("the cluster's own objects could not be made", "error", err)
+	for {
+		err := s.furnish(ctx)
+		if err == nil {
+			break
 		}
-		return
+		if ctx.Err() == nil {
+			s.log.Error("the cluster's own objects could not be made; trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(controlInterval):
+		}
 	}
 	s.log.Info("leading", "index", s.state.View().Index(), "revision", s.state.View().Revision(), "after", time.Since(since))
 	var loops sync.WaitGroup
-	loops.Go(func() { s.scheduleLoop(ctx) })
+	loops.Go(func() { s.schedule(ctx) })
 	loops.Go(func() { s.controlLoop(ctx, since) })
 	loops.Go(func() { s.membershipLoop(ctx) })
 	loops.Wait()
@@ -75,42 +85,58 @@ func (s *Server) furnish(ctx context.Context) error {
 	if len(ps) == 0 {
 		return nil
 	}
-	// A refusal means that an earlier leader has made the object meanwhile.
-	_, err := s.Propose(ctx, ps...)
+	rs, err := s.Propose(ctx, ps...)
+	for i, r := range rs {
+		if r.Refused() && r.Code != http.StatusConflict { // another leader has made it meanwhile
+			s.log.Warn("one of the cluster's own objects was refused", "command", fmt.Sprintf("%T", ps[i].Command), "reason", r.Message)
+		}
+	}
 	return err
 }
 
-// controlLoop runs the controllers and proposes what they want.
+// controllers are the reconcilers, with what they remember of one leadership.
+type controllers struct {
+	lifecycle  controller.NodeLifecycle
+	taints     controller.TaintEviction
+	namespaces controller.Namespaces
+	gc         controller.PodGC
+}
+
+// reconcile asks all of them what they want now.
+func (c *controllers) reconcile(v *fsm.View, beats controller.Heartbeats, since, now int64) []fsm.Command {
+	commands := controller.Nominations(v, now)
+	commands = append(commands, c.lifecycle.Reconcile(v, beats, since, now)...)
+	commands = append(commands, c.taints.Reconcile(v, c.lifecycle.Held(now), now)...)
+	commands = append(commands, c.namespaces.Reconcile(v, now)...)
+	commands = append(commands, c.gc.Reconcile(v, now)...)
+	return append(commands, controller.Events(v, now)...)
+}
+
+// controlLoop runs the controllers and proposes what they want. When that was
+// a batch, and it was done, they are asked again at once.
 func (s *Server) controlLoop(ctx context.Context, since time.Time) {
-	lifecycle := &controller.NodeLifecycle{}
-	taints, namespaces := &controller.TaintEviction{}, &controller.Namespaces{}
-	gc := &controller.PodGC{Threshold: controller.TerminatedPodThreshold}
+	c := &controllers{gc: controller.PodGC{Threshold: controller.TerminatedPodThreshold}}
 	ticker := time.NewTicker(controlInterval)
 	defer ticker.Stop()
-	for {
-		v, now := s.state.View(), time.Now().UnixNano()
-		var commands []fsm.Command
-		commands = append(commands, controller.Nominations(v, now)...)
-		commands = append(commands, lifecycle.Reconcile(v, &s.beats, since.UnixNano(), now)...)
-		commands = append(commands, taints.Reconcile(v, lifecycle.Held(now), now)...)
-		commands = append(commands, namespaces.Reconcile(v, now)...)
-		commands = append(commands, gc.Reconcile(v, now)...)
-		commands = append(commands, controller.Events(v, now)...)
+	for ctx.Err() == nil {
+		v := s.state.View()
+		commands := c.reconcile(v, &s.beats, since.UnixNano(), time.Now().UnixNano())
 		s.beats.forget(func(node string) bool { _, ok := v.Nodes.Get(node); return ok })
-		s.proposeAll(ctx, commands)
+		if s.proposeAll(ctx, commands) && len(commands) >= controller.Batch {
+			continue
+		}
 		select {
 		case <-ctx.Done():
-			return
 		case <-ticker.C:
 		}
 	}
 }
 
 // proposeAll proposes what controllers want; a refusal means that the state has
-// moved on, and the next round looks again.
-func (s *Server) proposeAll(ctx context.Context, commands []fsm.Command) {
+// moved on, and the next round looks again. It says whether anything was done.
+func (s *Server) proposeAll(ctx context.Context, commands []fsm.Command) (done bool) {
 	if len(commands) == 0 {
-		return
+		return false
 	}
 	ps := make([]fsm.Proposal, len(commands))
 	for i, c := range commands {
@@ -121,11 +147,13 @@ func (s *Server) proposeAll(ctx context.Context, commands []fsm.Command) {
 		if ctx.Err() == nil && !errors.Is(err, context.Canceled) {
 			s.log.Warn("what the controllers want could not be proposed", "commands", len(commands), "error", err)
 		}
-		return
+		return false
 	}
 	for i, r := range rs {
 		if r.Refused() {
-			s.log.Debug("a controller's command was refused", "command", commands[i], "reason", r.Message)
+			s.log.Debug("a controller's command was refused", "command", fmt.Sprintf("%T", commands[i]), "reason", r.Message)
 		}
+		done = done || !r.Refused()
 	}
+	return done
 }

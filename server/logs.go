@@ -65,6 +65,10 @@ func logError(pod *corev1.Pod, err error) error {
 			Status: metav1.StatusFailure, Code: int32(refused.Code), Message: refused.Message,
 			Reason: reasonOf(refused.Code),
 		}}
+	case errors.Is(err, rpc.ErrBusy):
+		return apierrors.NewTooManyRequests(fmt.Sprintf("the worker of node %s has too many connections open", pod.Spec.NodeName), 1)
+	case errors.Is(err, context.DeadlineExceeded):
+		return apierrors.NewTimeoutError(fmt.Sprintf("the worker of node %s does not answer", pod.Spec.NodeName), 1)
 	case errors.Is(err, rpc.ErrNotHeld):
 		return apierrors.NewServiceUnavailable(fmt.Sprintf("the worker of node %s is not connected to any server", pod.Spec.NodeName))
 	}
@@ -77,6 +81,8 @@ func reasonOf(code int) metav1.StatusReason {
 		return metav1.StatusReasonBadRequest
 	case http.StatusNotFound:
 		return metav1.StatusReasonNotFound
+	case http.StatusTooManyRequests:
+		return metav1.StatusReasonTooManyRequests
 	}
 	return metav1.StatusReasonInternalError
 }

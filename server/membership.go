@@ -63,10 +63,24 @@ func (s *Server) membershipLoop(ctx context.Context) {
 	defer sub.Close()
 	for {
 		s.takeIn(ctx)
-		wait, cancel := context.WithTimeout(ctx, membershipInterval)
-		_, _ = sub.Next(wait) // an event, or time to look again
-		cancel()
+		awaitServers(ctx, sub)
 		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// awaitServers returns when gossip says something of a server, or when it is
+// time to look again. Ten thousand workers that join are nothing to look at.
+func awaitServers(ctx context.Context, sub *cluster.Subscription) {
+	ctx, cancel := context.WithTimeout(ctx, membershipInterval)
+	defer cancel()
+	for {
+		e, err := sub.Next(ctx)
+		if errors.Is(err, cluster.ErrClosed) {
+			<-ctx.Done() // the server is about to stop
+		}
+		if err != nil || e.Kind == cluster.EventResync || e.Member.Role == cluster.RoleServer {
 			return
 		}
 	}
@@ -80,6 +94,10 @@ func (s *Server) takeIn(ctx context.Context) {
 	for _, m := range s.pool.Servers() {
 		have, ok := known[m.RaftID]
 		if m.RaftAddr == "" || m.Leaving || ok && have.Address == m.RaftAddr {
+			continue
+		}
+		if m.ClusterID != "" && m.ClusterID != s.node.ClusterID() {
+			s.log.Warn("a server of another cluster is not taken in", "server", m.Name, "cluster", m.ClusterID)
 			continue
 		}
 		var err error

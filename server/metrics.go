@@ -1,12 +1,11 @@
 package server
 
 import (
-	"time"
+	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-dev/berth/fsm"
-	"github.com/berth-dev/berth/sched"
 )
 
 // metrics are the scheduler's figures, under kube-scheduler's names where it
@@ -18,7 +17,7 @@ type metrics struct {
 	preemptionVictims prometheus.Histogram
 }
 
-func newMetrics(r prometheus.Registerer, state *fsm.State) *metrics {
+func newMetrics(r prometheus.Registerer, state *fsm.State) (*metrics, error) {
 	m := &metrics{
 		stepSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "berth_scheduler_step_duration_seconds", Help: "Time to make one plan.",
@@ -28,54 +27,73 @@ func newMetrics(r prometheus.Registerer, state *fsm.State) *metrics {
 			Name: "scheduler_schedule_attempts_total", Help: "Attempts to schedule pods, by result.",
 		}, []string{"result"}),
 		preemptionTries: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "scheduler_preemption_attempts_total", Help: "Preemptions that were carried out or refused.",
+			Name: "scheduler_preemption_attempts_total", Help: "Preemptions that were decided.",
 		}),
 		preemptionVictims: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "scheduler_preemption_victims", Help: "Victims a preemption.",
+			Name: "scheduler_preemption_victims", Help: "Victims of a preemption that was carried out.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 7),
 		}),
 	}
-	r.MustRegister(m.stepSeconds, m.decisions, m.preemptionTries, m.preemptionVictims)
-	gauge := func(name, help string, read func(v *fsm.View) int) {
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
-			return float64(read(state.View()))
-		}))
+	all := append([]prometheus.Collector{m.stepSeconds, m.decisions, m.preemptionTries, m.preemptionVictims}, stateGauges(state)...)
+	for _, c := range all {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
 	}
-	gauge("berth_pods", "Pods in the state.", func(v *fsm.View) int { return v.Pods.Len() })
-	gauge("berth_nodes", "Nodes in the state.", func(v *fsm.View) int { return v.Nodes.Len() })
-	gauge("berth_nominations", "Pods that wait for their victims.", func(v *fsm.View) int { return v.Nominations.Len() })
-	gauge("berth_revision", "The state's revision.", func(v *fsm.View) int { return int(v.Revision()) })
+	return m, nil
+}
+
+// stateGauges read the state when they are asked.
+func stateGauges(state *fsm.State) []prometheus.Collector {
+	var out []prometheus.Collector
+	gauge := func(o prometheus.GaugeOpts, read func(v *fsm.View) int) {
+		out = append(out, prometheus.NewGaugeFunc(o, func() float64 { return float64(read(state.View())) }))
+	}
+	gauge(prometheus.GaugeOpts{Name: "berth_pods", Help: "Pods in the state."}, func(v *fsm.View) int { return v.Pods.Len() })
+	gauge(prometheus.GaugeOpts{Name: "berth_nodes", Help: "Nodes in the state."}, func(v *fsm.View) int { return v.Nodes.Len() })
+	gauge(prometheus.GaugeOpts{Name: "berth_nominations", Help: "Pods that wait for their victims."}, func(v *fsm.View) int { return v.Nominations.Len() })
+	gauge(prometheus.GaugeOpts{Name: "berth_revision", Help: "The state's revision."}, func(v *fsm.View) int { return int(v.Revision()) })
 	for name, read := range map[string]func(q fsm.QueueLengths) int{
 		"active":        func(q fsm.QueueLengths) int { return q.Active },
 		"backoff":       func(q fsm.QueueLengths) int { return q.Backoff },
 		"unschedulable": func(q fsm.QueueLengths) int { return q.Waiting },
 		"gated":         func(q fsm.QueueLengths) int { return q.Gated },
 	} {
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		gauge(prometheus.GaugeOpts{
 			Name: "scheduler_pending_pods", Help: "Pods that wait, by state.", ConstLabels: prometheus.Labels{"queue": name},
-		}, func() float64 { return float64(read(state.View().QueueLengths())) }))
+		}, func(v *fsm.View) int { return read(v.QueueLengths()) })
 	}
-	return m
+	return out
 }
 
-func (m *metrics) observeStep(p *sched.Plan, took time.Duration) {
-	if p != nil {
-		m.stepSeconds.Observe(took.Seconds())
-	}
-}
-
+// observePlan counts what became of a plan's decisions. One that was refused is
+// no success, whatever it was.
 func (m *metrics) observePlan(c *fsm.ApplyPlan, r *fsm.PlanResult) {
-	m.decisions.WithLabelValues("scheduled").Add(float64(len(c.Bindings)))
+	refused := map[string]bool{}
+	for _, d := range r.Refused {
+		refused[d.Key] = true
+	}
 	m.decisions.WithLabelValues("refused").Add(float64(len(r.Refused)))
+	for _, b := range c.Bindings {
+		if !refused[b.Key] {
+			m.decisions.WithLabelValues("scheduled").Inc()
+		}
+	}
 	for _, f := range c.Failures {
 		result := "unschedulable"
 		if f.Error {
 			result = "error"
 		}
-		m.decisions.WithLabelValues(result).Add(float64(len(f.Pods)))
+		for _, pod := range f.Pods {
+			if !refused[pod.Key] {
+				m.decisions.WithLabelValues(result).Inc()
+			}
+		}
 	}
 	m.preemptionTries.Add(float64(len(c.Preemptions)))
 	for _, p := range c.Preemptions {
-		m.preemptionVictims.Observe(float64(len(p.Victims)))
+		if !refused[p.Key] {
+			m.preemptionVictims.Observe(float64(len(p.Victims)))
+		}
 	}
 }

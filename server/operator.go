@@ -13,10 +13,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
@@ -47,18 +49,21 @@ func (s *Server) operatorHandler() http.Handler {
 	handle("GET "+operator.PathClassDrift, func(*http.Request) (any, error) { return s.classDrift(), nil })
 	mux.HandleFunc("GET "+operator.PathSnapshot, s.saveSnapshot)
 	mux.HandleFunc("PUT "+operator.PathSnapshot, s.restoreSnapshot)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.config.Metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{s.config.Metrics, apiserver.Gatherer()}, promhttp.HandlerOpts{}))
 	return mux
 }
 
 func (s *Server) reply(w http.ResponseWriter, answer any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
-		code := operatorCode(err)
+		code, reason := operatorCode(err)
+		if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", "1")
+		}
 		w.WriteHeader(code)
 		answer = metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-			Code: int32(code), Reason: operatorReason(code), Message: err.Error(),
+			Code: int32(code), Reason: reason, Message: err.Error(),
 		}
 	}
 	if err := json.NewEncoder(w).Encode(answer); err != nil {
@@ -66,38 +71,34 @@ func (s *Server) reply(w http.ResponseWriter, answer any, err error) {
 	}
 }
 
-func operatorReason(code int) metav1.StatusReason {
-	switch code {
-	case http.StatusNotFound:
-		return metav1.StatusReasonNotFound
-	case http.StatusBadRequest:
-		return metav1.StatusReasonBadRequest
-	case http.StatusServiceUnavailable:
-		return metav1.StatusReasonServiceUnavailable
-	case http.StatusGatewayTimeout:
-		return metav1.StatusReasonTimeout
-	}
-	return metav1.StatusReasonInternalError
-}
-
 // errStillAlive refuses to remove a server that would be taken in again.
 var errStillAlive = errors.New("it is alive, and would be taken in again: stop it first, and remove it once \"berth members\" shows it as failed")
 
-func operatorCode(err error) int {
+// errBadRequest is wrapped by what an operator got wrong.
+var errBadRequest = errors.New("bad request")
+
+func operatorCode(err error) (int, metav1.StatusReason) {
 	var elsewhere *raftnode.NotLeaderError
-	switch {
-	case errors.Is(err, raftnode.ErrUnknownServer):
-		return http.StatusNotFound
-	case errors.Is(err, errStillAlive):
-		return http.StatusConflict
-	case errors.Is(err, raftnode.ErrLastVoter), errors.Is(err, fsm.ErrSnapshot):
-		return http.StatusBadRequest
-	case errors.As(err, &elsewhere), errors.Is(err, raftnode.ErrNoLeader), errors.Is(err, raftnode.ErrShutdown):
-		return http.StatusServiceUnavailable
-	case errors.Is(err, raftnode.ErrUnknownOutcome), errors.Is(err, context.DeadlineExceeded):
-		return http.StatusGatewayTimeout
+	is := func(targets ...error) bool {
+		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 	}
-	return http.StatusInternalServerError
+	switch {
+	case is(raftnode.ErrUnknownServer):
+		return http.StatusNotFound, metav1.StatusReasonNotFound
+	case is(errStillAlive):
+		return http.StatusConflict, metav1.StatusReasonConflict
+	case is(errBadRequest, raftnode.ErrLastVoter, fsm.ErrSnapshot):
+		return http.StatusBadRequest, metav1.StatusReasonBadRequest
+	case is(raftnode.ErrUnknownOutcome, apiserver.ErrUnknownOutcome):
+		return http.StatusGatewayTimeout, metav1.StatusReasonTimeout
+	case is(raftnode.ErrBusy, apiserver.ErrBusy):
+		return http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests
+	case errors.As(err, &elsewhere), is(raftnode.ErrNoLeader, raftnode.ErrShutdown, apiserver.ErrNoLeader):
+		return http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
+	case is(context.DeadlineExceeded):
+		return http.StatusGatewayTimeout, metav1.StatusReasonTimeout
+	}
+	return http.StatusInternalServerError, metav1.StatusReasonInternalError
 }
 
 func (s *Server) memberList() *operator.MemberList {
@@ -180,9 +181,20 @@ func (s *Server) removeServer(r *http.Request) (any, error) {
 func (s *Server) transferLeader(r *http.Request) (any, error) {
 	var req operator.TransferLeaderRequest
 	if err := json.NewDecoder(r.Body).Decode(&req); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read the request: %w", err)
+		return nil, fmt.Errorf("%w: read the request: %w", errBadRequest, err)
 	}
 	from, _ := s.node.Leader()
+	for _, m := range s.node.Configuration() {
+		if m.ID != req.ID {
+			continue
+		}
+		if m.NonVoter {
+			return nil, fmt.Errorf("%w: %s has no vote, and can not lead", errBadRequest, req.ID)
+		}
+		if m.Leader {
+			return &operator.TransferLeaderResult{From: from, To: from}, nil
+		}
+	}
 	if err := s.node.TransferLeadership(r.Context(), req.ID); err != nil {
 		return nil, s.leaderHint(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
@@ -100,7 +102,11 @@ func backendError(err error) error {
 		return nil
 	case is(raftnode.ErrUnknownOutcome, rpc.ErrUnknownOutcome):
 		return fmt.Errorf("%w: %w", apiserver.ErrUnknownOutcome, err)
-	case is(raftnode.ErrBusy, rpc.ErrBusy):
+	case is(raftnode.ErrTooLarge):
+		return apierrors.NewRequestEntityTooLargeError(err.Error())
+	case is(rpc.ErrInvalid):
+		return apierrors.NewBadRequest(err.Error())
+	case is(raftnode.ErrBusy, rpc.ErrBusy, raftnode.ErrNotProposed): // it waited too long, and was withdrawn
 		return fmt.Errorf("%w: %w", apiserver.ErrBusy, err)
 	case is(raftnode.ErrNoLeader, raftnode.ErrShutdown, rpc.ErrNoLeader, rpc.ErrNotLeader, rpc.ErrNotSent, rpc.ErrStopping):
 		return fmt.Errorf("%w: %w", apiserver.ErrNoLeader, err)
@@ -114,35 +120,42 @@ func backendError(err error) error {
 
 // ReadIndex returns when this server's state is at least as new as every write
 // that was acknowledged anywhere before the call.
-func (s *Server) ReadIndex(ctx context.Context) error {
-	return s.reads.do(ctx, func(ctx context.Context) error {
-		give := time.Now().Add(leaderWait)
-		for {
-			err := s.readOnce(ctx)
-			if err == nil || !errors.Is(err, apiserver.ErrNoLeader) || time.Now().After(give) {
-				return err
-			}
-			select {
-			case <-ctx.Done():
-				return err
-			case <-time.After(leaderPoll):
-			}
+func (s *Server) ReadIndex(ctx context.Context) error { return s.reads.do(ctx) }
+
+// readIndex asks the leader, whoever that is, until there is one or it has
+// looked for long enough.
+func (s *Server) readIndex(ctx context.Context) error {
+	give := time.Now().Add(leaderWait)
+	for {
+		err := s.readOnce(ctx)
+		if err == nil || !errors.Is(err, apiserver.ErrNoLeader) || time.Now().After(give) {
+			return err
 		}
-	})
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(leaderPoll):
+		}
+	}
 }
 
+// askTimeout bounds one question to a leader, which may be gone without a word.
+const askTimeout = 2 * time.Second
+
 func (s *Server) readOnce(ctx context.Context) error {
-	index, err := s.node.ReadIndex(ctx)
+	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	index, err := s.node.ReadIndex(asking)
 	var elsewhere *raftnode.NotLeaderError
 	if errors.As(err, &elsewhere) {
 		addr, ok := s.serverAddr(elsewhere.LeaderID)
 		if !ok {
 			return fmt.Errorf("%w", apiserver.ErrNoLeader)
 		}
-		index, err = s.peers.ReadIndex(ctx, addr)
+		index, err = s.peers.ReadIndex(asking, addr)
 	}
-	if err != nil {
-		return backendError(err)
+	if err != nil { // whatever it is: nothing was done, and another may lead
+		return fmt.Errorf("%w: %w", apiserver.ErrNoLeader, err)
 	}
 	return s.node.WaitApplied(ctx, index)
 }

@@ -2,7 +2,10 @@ package server
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
@@ -14,7 +17,38 @@ const (
 	stepPods = 1024
 	// maxPlans bounds the plans that are on their way through the log.
 	maxPlans = 8
+	// planPause is how long no plan is made after the log has refused one: it
+	// is full, or this server leads no longer and is about to hear of it.
+	planPause = 50 * time.Millisecond
+	// overduePause keeps the loop from spinning should pods be due that no
+	// plan is made for.
+	overduePause = 100 * time.Millisecond
 )
+
+// stepper is sched.Scheduler as the loop needs it.
+type stepper interface {
+	Step(nowUnixNano int64, max int) *sched.Plan
+	Settle(p *sched.Plan)
+	Unsettled() int
+}
+
+// scheduleLoop makes plans and proposes them without waiting for one to commit
+// before the next is made, until ctx ends. It steps when the state changed, a
+// plan was settled or a backoff ended, and otherwise sleeps.
+type scheduleLoop struct {
+	scheduler stepper
+	state     *fsm.State
+	// propose gives a plan to the log; plans enter it in the order of these
+	// calls. wait returns when the plan's outcome is known, or ctx ends.
+	propose func(p *sched.Plan) (wait func(ctx context.Context) error, err error)
+	observe func(took time.Duration)
+	log     hclog.Logger
+
+	done  chan settled // capacity maxPlans
+	limit int          // pods of the next plan
+	said  string       // the last warning
+	pause <-chan time.Time
+}
 
 // settled is a plan whose outcome is known.
 type settled struct {
@@ -22,96 +56,137 @@ type settled struct {
 	err  error
 }
 
-// scheduleLoop makes plans and proposes them without waiting for one to commit
-// before the next is made, until it no longer leads.
-func (s *Server) scheduleLoop(ctx context.Context) {
-	scheduler := sched.New(s.state)
-	feed := s.state.Feed()
-	done := make(chan settled, maxPlans)
-	changed := make(chan struct{}, 1)
-	stop := s.signalChanges(ctx, changed)
-	defer stop()
-	settle := func(d settled) {
-		scheduler.Settle(d.plan)
-		if d.err != nil && ctx.Err() == nil {
-			s.log.Warn("a plan was not applied for certain", "decisions", d.plan.Decisions, "error", d.err)
-		}
+// schedule runs the scheduler while ctx lasts.
+func (s *Server) schedule(ctx context.Context) {
+	l := &scheduleLoop{
+		scheduler: sched.New(s.state), state: s.state, propose: s.proposePlan,
+		observe: func(took time.Duration) { s.metrics.stepSeconds.Observe(took.Seconds()) }, log: s.log,
 	}
-	for {
-		revision := feed.Last()
+	l.run(ctx)
+}
+
+func (l *scheduleLoop) run(ctx context.Context) {
+	l.done, l.limit = make(chan settled, maxPlans), stepPods
+	changed, stop := l.signalChanges(ctx)
+	defer stop()
+	for ctx.Err() == nil {
 		now := time.Now()
-		plan := (*sched.Plan)(nil)
-		if scheduler.Unsettled() < maxPlans {
-			began := time.Now()
-			plan = scheduler.Step(now.UnixNano(), stepPods)
-			s.metrics.observeStep(plan, time.Since(began))
-		}
-		if plan != nil {
-			// Plans enter the log in the order in which they were made.
-			future, err := s.node.ProposeAsync(fsm.Proposal{User: systemUser, Groups: systemGroups, Command: plan.Command})
-			go func() { done <- settled{plan, s.awaitPlan(ctx, plan, future, err)} }()
-			select { // take what is settled, without waiting for it
-			case d := <-done:
-				settle(d)
-			default:
-			}
+		if plan := l.step(now); plan != nil {
+			l.send(ctx, plan)
 			continue
-		}
-		var wake <-chan time.Time
-		if at, ok := s.state.View().NextBackoffUnixNano(); ok {
-			wake = time.After(max(time.Until(time.Unix(0, at)), time.Millisecond))
-		}
-		if feed.Last() != revision && scheduler.Unsettled() == 0 {
-			continue // something changed while the step was made
 		}
 		select {
 		case <-ctx.Done():
-			for scheduler.Unsettled() > 0 {
-				settle(<-done)
-			}
-			return
-		case d := <-done:
-			settle(d)
+		case d := <-l.done:
+			l.settle(d)
 		case <-changed:
-		case <-wake:
+		case <-l.wake(now):
+		case <-l.pause:
+			l.pause = nil
 		}
+	}
+	for l.scheduler.Unsettled() > 0 {
+		l.scheduler.Settle((<-l.done).plan)
 	}
 }
 
+// step makes the next plan, if one may be made and there is anything to decide.
+func (l *scheduleLoop) step(now time.Time) *sched.Plan {
+	if l.pause != nil || l.scheduler.Unsettled() >= maxPlans {
+		return nil
+	}
+	plan := l.scheduler.Step(now.UnixNano(), l.limit)
+	if plan != nil {
+		l.observe(time.Since(now))
+	}
+	return plan
+}
+
+// send proposes a plan and takes what is settled by now.
+func (l *scheduleLoop) send(ctx context.Context, plan *sched.Plan) {
+	wait, err := l.propose(plan)
+	if err != nil {
+		l.settle(settled{plan, err})
+		return
+	}
+	go func() { l.done <- settled{plan, wait(ctx)} }()
+	select {
+	case d := <-l.done:
+		l.settle(d)
+	default:
+	}
+}
+
+// settle ends a plan. After one that the log did not take there is a pause, or
+// the same plan would be made again at once; one that was too large comes in
+// parts.
+func (l *scheduleLoop) settle(d settled) {
+	l.scheduler.Settle(d.plan)
+	if d.err == nil {
+		l.limit, l.said = min(2*l.limit, stepPods), ""
+		return
+	}
+	if errors.Is(d.err, raftnode.ErrTooLarge) {
+		l.limit = max(1, d.plan.Decisions/2)
+	}
+	l.pause = time.After(planPause)
+	if text := d.err.Error(); text != l.said {
+		l.said = text
+		l.log.Warn("a plan was not applied for certain", "decisions", d.plan.Decisions, "error", d.err)
+	}
+}
+
+// wake fires when the next backoff ends. What was due when the last step was
+// made waits for the plans that are under way.
+func (l *scheduleLoop) wake(stepped time.Time) <-chan time.Time {
+	at, ok := l.state.View().NextBackoffUnixNano()
+	switch {
+	case !ok:
+		return nil
+	case at > stepped.UnixNano():
+		return time.After(max(time.Until(time.Unix(0, at)), time.Millisecond))
+	case l.scheduler.Unsettled() > 0 || l.pause != nil:
+		return nil
+	}
+	return time.After(overduePause)
+}
+
 // signalChanges puts a token into the channel whenever the state has changed.
-func (s *Server) signalChanges(ctx context.Context, changed chan<- struct{}) (stop func()) {
+func (l *scheduleLoop) signalChanges(ctx context.Context) (changed <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	finished := make(chan struct{})
+	finished, tokens := make(chan struct{}), make(chan struct{}, 1)
+	feed := l.state.Feed()
+	at := feed.Last() // before the first step looks at the state
 	go func() {
 		defer close(finished)
-		feed := s.state.Feed()
-		at := feed.Last()
 		for feed.Wait(ctx, at) == nil {
 			at = feed.Last()
 			select {
-			case changed <- struct{}{}:
+			case tokens <- struct{}{}:
 			default:
 			}
 		}
 	}()
-	return func() { cancel(); <-finished }
+	return tokens, func() { cancel(); <-finished }
 }
 
-// awaitPlan waits for the outcome of a plan that was proposed, or says why it
-// was not.
-func (s *Server) awaitPlan(ctx context.Context, plan *sched.Plan, future *raftnode.Future, err error) error {
+// proposePlan gives a plan to the log.
+func (s *Server) proposePlan(plan *sched.Plan) (wait func(ctx context.Context) error, err error) {
+	future, err := s.node.ProposeAsync(fsm.Proposal{User: systemUser, Groups: systemGroups, Command: plan.Command})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	rs, _, err := future.Wait(ctx)
-	if err != nil {
-		return err
-	}
-	if rs[0].Plan != nil {
-		s.metrics.observePlan(plan.Command, rs[0].Plan)
-		for _, refused := range rs[0].Plan.Refused {
-			s.log.Debug("a decision was refused", "pod", refused.Key, "reason", refused.Reason)
+	return func(ctx context.Context) error {
+		rs, _, err := future.Wait(ctx)
+		if err != nil {
+			return err
 		}
-	}
-	return rs[0].Err()
+		if rs[0].Plan != nil {
+			s.metrics.observePlan(plan.Command, rs[0].Plan)
+			for _, refused := range rs[0].Plan.Refused {
+				s.log.Debug("a decision was refused", "pod", refused.Key, "reason", refused.Reason)
+			}
+		}
+		return rs[0].Err()
+	}, nil
 }

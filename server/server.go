@@ -35,7 +35,7 @@ type Server struct {
 	tunneler *rpc.Tunneler
 	api      *apiserver.Server
 
-	reads  shared
+	reads  *shared
 	beats  heartbeats
 	pushed atomic.Int64 // revision up to which workers were pushed to
 
@@ -74,8 +74,9 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		config: c, log: c.Logger.Named("server"), state: fsm.NewState(), rootCA: string(c.APICA),
 		stopped: make(chan struct{}), fatal: make(chan error, 1),
 	}
-	s.metrics = newMetrics(c.Metrics, s.state)
-	if err := s.open(); err != nil {
+	s.reads = newShared(s.readIndex)
+	err := s.open()
+	if err != nil {
 		_ = s.closeAll(ctx) // the first error is the one that matters
 		return nil, fmt.Errorf("start server %s: %w", c.Name, err)
 	}
@@ -84,6 +85,10 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 
 // open brings the parts up, each on top of those before it.
 func (s *Server) open() error {
+	var err error
+	if s.metrics, err = newMetrics(s.config.Metrics, s.state); err != nil {
+		return err
+	}
 	if err := s.openConsensus(); err != nil {
 		return err
 	}
@@ -284,6 +289,7 @@ func (s *Server) closeAll(ctx context.Context) error {
 		s.rpc.Stop(ctx)
 	}
 	s.loops.Wait()
+	s.reads.close()
 	if s.pool != nil {
 		errs = append(errs, s.pool.Shutdown())
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -19,6 +20,11 @@ const maxReportBytes = 256 << 10
 
 // WorkerHello implements rpc.WorkerHandler: the worker's node is registered,
 // or brought up to date.
+//
+// That goes through the log even if it changes nothing, and returns once this
+// server has applied it: so this server's state now has everything that the
+// worker can have been told by another one, and a worker that was restarted
+// and remembers no revision is never sent an older set of pods than it runs.
 func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
 	node := new(corev1.Node)
 	if err := node.Unmarshal(h.Node); err != nil {
@@ -83,7 +89,9 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 	if len(reports.Reports) > 0 {
 		add(reports)
 	}
-	if len(b.NodeStatus) > 0 {
+	// A node that was deleted is made again by a worker that joins, with its
+	// labels, and not by a status.
+	if _, there := s.state.View().Nodes.Get(node); there && len(b.NodeStatus) > 0 {
 		n := new(corev1.Node)
 		n.Name = node
 		if err := n.Status.Unmarshal(b.NodeStatus); err != nil {
@@ -114,7 +122,11 @@ func (s *Server) reportedEvents(node string, raw [][]byte) []fsm.Proposal {
 	var ps []fsm.Proposal
 	for _, b := range raw {
 		e := new(corev1.Event)
-		if err := e.Unmarshal(b); err != nil {
+		err := e.Unmarshal(b)
+		if err == nil && (e.Namespace == "" || e.Name == "") {
+			err = errors.New("it has no name")
+		}
+		if err != nil {
 			s.log.Warn("a worker's event can not be read", "node", node, "error", err)
 			continue
 		}
@@ -135,8 +147,10 @@ func (s *Server) reportedEvents(node string, raw [][]byte) []fsm.Proposal {
 
 // WorkerAssignments implements rpc.WorkerHandler: all the pods of a node. A
 // worker may come from a server that is ahead of this one, so the state has to
-// catch up first.
+// catch up first; if it does not soon, the worker had better go back.
 func (s *Server) WorkerAssignments(ctx context.Context, node string, since int64) (*rpc.Assignments, error) {
+	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
+	defer cancel()
 	for {
 		view := s.state.View()
 		if view.Revision() >= max(since, s.pushed.Load()) {
@@ -147,6 +161,9 @@ func (s *Server) WorkerAssignments(ctx context.Context, node string, since int64
 		}
 	}
 }
+
+// catchUpTimeout bounds how long a worker waits for this server to catch up.
+const catchUpTimeout = 10 * time.Second
 
 func assignmentsOf(view *fsm.View, node string) (*rpc.Assignments, error) {
 	a := &rpc.Assignments{Full: true, Revision: view.Revision()}
