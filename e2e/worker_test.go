@@ -24,14 +24,16 @@ const graceSeconds = 4
 func TestWorkerKilledAndBack(t *testing.T) {
 	c := newCluster(t,
 		server("server-1", fmt.Sprintf("scheduler { node_grace = \"%ds\" }", graceSeconds)),
-		worker("worker-1", `labels = { disk = "ssd" }`))
+		worker("worker-1", `labels = { disk = "ssd" }`),
+		// With every node lost it would be the servers that are cut off.
+		worker("other", `runtime = "fake"`))
 	if err := c.waitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w := c.Workers()[0]
 	file := filepath.Join(c.Dir, "pids")
 	script := fmt.Sprintf("echo $$$$ >> %s; echo begin; while [ ! -e %s.go ]; do sleep 0.1; done; echo end; exec sleep 1000", file, file)
-	create(t, c.Reader().Kube, pod("default", "kept", script), pod("default", "deleted", "exec sleep 1000"))
+	create(t, c.Reader().Kube, pod("default", "kept", script, on("worker-1")), pod("default", "deleted", "exec sleep 1000", on("worker-1")))
 	before := c.waitRunning(t, "default", "kept", "deleted")[0]
 	pid := readPID(t, file)
 
@@ -63,7 +65,7 @@ func TestWorkerKilledAndBack(t *testing.T) {
 		if err := c.Reader().Kube.CoreV1().Pods("default").Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		create(t, c.Reader().Kube, pod("default", "comes", "exec sleep 1000"))
+		create(t, c.Reader().Kube, pod("default", "comes", "exec sleep 1000", on("worker-1")))
 		alive(t, pid)
 		startWorker(t, c, w)
 		same(t, c, before, file, pid)
@@ -119,12 +121,16 @@ func alive(t *testing.T, pid int) {
 // marks of a lost one.
 func startWorker(t *testing.T, c *cluster, w *fleet.Process) {
 	t.Helper()
-	if err := w.Start(); err != nil {
+	old, err := os.ReadFile(w.Log)
+	if err == nil {
+		err = w.Start()
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	c.eventually(t, "the worker to be connected", func(context.Context) error {
 		log, err := os.ReadFile(w.Log)
-		if err == nil && !strings.Contains(lastRun(string(log)), "connected: node="+w.Name) {
+		if err == nil && !strings.Contains(string(log[len(old):]), "connected: node="+w.Name) {
 			err = errors.New("it is not")
 		}
 		return err
@@ -136,11 +142,6 @@ func startWorker(t *testing.T, c *cluster, w *fleet.Process) {
 		}
 		return err
 	})
-}
-
-// lastRun is what a log has of its last process.
-func lastRun(log string) string {
-	return log[max(0, strings.LastIndex(log, "no server is known yet")):]
 }
 
 // same makes sure that a pod is the one that it was: no restart, no other process.
