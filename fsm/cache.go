@@ -2,30 +2,57 @@ package fsm
 
 import (
 	"crypto/sha256"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/model"
 )
 
-// cache lets equal things be one object in memory. It never changes what the
-// state is, only what it costs, and is therefore in no snapshot.
+// cache lets equal things be one object in memory and be worked out once. It
+// never changes what the state is, only what it costs, and is therefore in no
+// snapshot.
 type cache struct {
 	classes   model.Classes
-	specs     map[[32]byte]*corev1.PodSpec
+	specs     map[[32]byte]*corev1.PodSpec // by the hash of its bytes, without a node
+	decoded   map[string]*decodedSpec      // by its bytes in a command
 	fields    map[string][]byte
 	diagnoses map[string]*Diagnosis
+}
+
+// decodedSpec is a spec as it comes in commands, with what became of it.
+type decodedSpec struct {
+	spec     corev1.PodSpec
+	admitted map[admission]*admittedSpec
+}
+
+// admission is what is decided of a spec when its pod is admitted.
+type admission struct {
+	class    string
+	priority int32
+	policy   corev1.PreemptionPolicy
+}
+
+// admittedSpec is an interned spec with what follows from it.
+type admittedSpec struct {
+	spec    corev1.PodSpec
+	qos     corev1.PodQOSClass
+	classes []*model.Class // of the last few kinds of pods that have it
 }
 
 // Bounds of the caches. A full one starts again from nothing: what is shared
 // already stays shared.
 const (
-	maxClasses = 1 << 16
-	maxSpecs   = 1 << 14
+	maxClasses      = 1 << 16
+	maxSpecs        = 1 << 14
+	maxSpecsClasses = 8
 )
 
 func newCache() *cache {
-	return &cache{specs: map[[32]byte]*corev1.PodSpec{}, fields: map[string][]byte{}, diagnoses: map[string]*Diagnosis{}}
+	return &cache{
+		specs: map[[32]byte]*corev1.PodSpec{}, decoded: map[string]*decodedSpec{},
+		fields: map[string][]byte{}, diagnoses: map[string]*Diagnosis{},
+	}
 }
 
 // diagnosis is an equal diagnosis, shared by all who failed for the same
@@ -57,9 +84,60 @@ func (c *cache) class(pod *corev1.Pod) *model.Class {
 	return c.classes.Of(pod)
 }
 
+// decodeSpec decodes a spec, unless its bytes are known.
+func (c *cache) decodeSpec(b []byte) (*decodedSpec, error) {
+	if d, ok := c.decoded[string(b)]; ok {
+		return d, nil
+	}
+	d := &decodedSpec{admitted: map[admission]*admittedSpec{}}
+	if err := d.spec.Unmarshal(b); err != nil {
+		return nil, err
+	}
+	if len(c.decoded) >= maxSpecs {
+		clear(c.decoded)
+	}
+	c.decoded[string(b)] = d
+	return d, nil
+}
+
+// admit interns the spec of a pod whose priority is resolved, and gives its
+// quality of service and its class. origin is where the spec was decoded, nil
+// if that is not known.
+func (c *cache) admit(pod *corev1.Pod, origin *decodedSpec) (corev1.PodQOSClass, *model.Class) {
+	c.internFields(pod)
+	if origin == nil {
+		c.internSpec(pod)
+		return model.QOS(pod), c.class(pod)
+	}
+	key := admission{pod.Spec.PriorityClassName, *pod.Spec.Priority, *pod.Spec.PreemptionPolicy}
+	a, ok := origin.admitted[key]
+	if !ok {
+		c.internSpec(pod)
+		a = &admittedSpec{spec: pod.Spec, qos: model.QOS(pod)}
+		origin.admitted[key] = a
+	}
+	pod.Spec = a.spec
+	for _, class := range a.classes {
+		if class.Namespace == pod.Namespace && maps.Equal(class.Labels, pod.Labels) {
+			return a.qos, class
+		}
+	}
+	class := c.class(pod)
+	if len(a.classes) == maxSpecsClasses {
+		a.classes = nil
+	}
+	a.classes = append(a.classes, class)
+	return a.qos, class
+}
+
 // intern replaces everything that the pod's spec and managed fields point to
 // by an equal, shared copy: 1,000,000 pods of one template hold one.
 func (c *cache) intern(pod *corev1.Pod) {
+	c.internSpec(pod)
+	c.internFields(pod)
+}
+
+func (c *cache) internSpec(pod *corev1.Pod) {
 	node := pod.Spec.NodeName
 	pod.Spec.NodeName = ""
 	if b, err := pod.Spec.Marshal(); err == nil {
@@ -76,6 +154,9 @@ func (c *cache) intern(pod *corev1.Pod) {
 		pod.Spec = *shared
 	}
 	pod.Spec.NodeName = node
+}
+
+func (c *cache) internFields(pod *corev1.Pod) {
 	for i := range pod.ManagedFields {
 		f := pod.ManagedFields[i].FieldsV1
 		if f == nil {

@@ -28,7 +28,6 @@ func (c *AdmitPod) Apply(tx *Tx) Result {
 	if r, ok := tx.resolvePriority(pod); !ok {
 		return r
 	}
-	tx.finishNewPod(pod)
-	tx.storeNewPod(key, pod)
+	tx.storeNewPod(key, pod, tx.finishNewPod(&c.Pod))
 	return Result{Table: tx.view.Pods.Name(), Object: pod}
 }

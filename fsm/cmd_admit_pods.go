@@ -36,12 +36,12 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 		return r
 	}
 	template.CreationTimestamp = tx.now()
-	tx.finishNewPod(template)
+	class := tx.finishNewPod(&c.Template)
 	for range c.Count {
 		pod := *template
 		pod.UID = tx.newUID()
 		pod.Name = tx.generateName(template.Namespace, template.GenerateName)
-		tx.storeNewPod(PodKey(pod.Namespace, pod.Name), &pod)
+		tx.storeNewPod(PodKey(pod.Namespace, pod.Name), &pod, class)
 	}
 	return Result{}
 }

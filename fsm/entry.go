@@ -67,7 +67,10 @@ func EncodeEntry(h Header, ps []Proposal) ([]byte, error) {
 }
 
 // DecodeEntry is the inverse of EncodeEntry.
-func DecodeEntry(b []byte) (Header, []Proposal, error) {
+func DecodeEntry(b []byte) (Header, []Proposal, error) { return decodeEntry(b, nil) }
+
+// decodeEntry may be helped by the cache of the state that the entry is for.
+func decodeEntry(b []byte, c *cache) (Header, []Proposal, error) {
 	var e wireEntry
 	if err := unmarshal(b, &e); err != nil {
 		return Header{}, nil, fmt.Errorf("decode entry: %w", err)
@@ -75,7 +78,7 @@ func DecodeEntry(b []byte) (Header, []Proposal, error) {
 	if e.Format == 0 || e.Format > EntryFormat {
 		return Header{}, nil, fmt.Errorf("entry format %d: %w", e.Format, ErrUnknownCommand)
 	}
-	ps, err := fromWire(e.Commands)
+	ps, err := fromWire(e.Commands, c)
 	return Header{TimeUnixNano: e.TimeUnixNano, Server: e.Server}, ps, err
 }
 
@@ -95,7 +98,7 @@ func DecodeProposals(b []byte) ([]Proposal, error) {
 	if err := unmarshal(b, &wire); err != nil {
 		return nil, fmt.Errorf("decode proposals: %w", err)
 	}
-	return fromWire(wire)
+	return fromWire(wire, nil)
 }
 
 func toWire(ps []Proposal) ([]wireProposal, error) {
@@ -114,7 +117,7 @@ func toWire(ps []Proposal) ([]wireProposal, error) {
 	return wire, nil
 }
 
-func fromWire(wire []wireProposal) ([]Proposal, error) {
+func fromWire(wire []wireProposal, cached *cache) ([]Proposal, error) {
 	ps := make([]Proposal, len(wire))
 	for i, w := range wire {
 		c, err := newCommand(w.Number)
@@ -123,6 +126,11 @@ func fromWire(wire []wireProposal) ([]Proposal, error) {
 		}
 		if err := unmarshal(w.Payload, c); err != nil {
 			return nil, fmt.Errorf("decode command %T: %w", c, err)
+		}
+		if carrier, ok := c.(podCarrier); ok {
+			if err := carrier.unpack(cached); err != nil {
+				return nil, fmt.Errorf("decode command %T: %w", c, err)
+			}
 		}
 		ps[i] = Proposal{User: w.User, Groups: w.Groups, Command: c}
 	}

@@ -3,7 +3,6 @@ package fsm
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,7 +17,18 @@ const eventSource = "berth"
 
 // podEvent records that something happened to a pod.
 func (tx *Tx) podEvent(pod *corev1.Pod, eventType, reason, message string) {
-	tx.event(pod.Namespace, fmt.Sprintf("%s.%016x", pod.Name, tx.view.revision+1), podInvolved(pod), eventType, reason, message)
+	tx.event(pod.Namespace, eventName(pod.Name, uint64(tx.view.revision+1)), podInvolved(pod), eventType, reason, message)
+}
+
+// eventName is NAME.0123456789abcdef, as Kubernetes names events.
+func eventName(about string, n uint64) string {
+	const digits = "0123456789abcdef"
+	b := make([]byte, 0, len(about)+17)
+	b = append(append(b, about...), '.')
+	for shift := 60; shift >= 0; shift -= 4 {
+		b = append(b, digits[n>>shift&15])
+	}
+	return string(b)
 }
 
 func podInvolved(pod *corev1.Pod) corev1.ObjectReference {
@@ -31,7 +41,7 @@ func podInvolved(pod *corev1.Pod) corev1.ObjectReference {
 // counts the repetitions.
 func (tx *Tx) repeatedPodEvent(pod *corev1.Pod, eventType, reason, message string) {
 	sum := sha256.Sum256([]byte(string(pod.UID) + "/" + reason))
-	name := fmt.Sprintf("%s.%016x", pod.Name, binary.BigEndian.Uint64(sum[:]))
+	name := eventName(pod.Name, binary.BigEndian.Uint64(sum[:]))
 	key := pod.Namespace + "/" + name
 	old, ok := tx.view.Events.Get(key)
 	if !ok {
@@ -46,7 +56,7 @@ func (tx *Tx) repeatedPodEvent(pod *corev1.Pod, eventType, reason, message strin
 }
 
 func (tx *Tx) nodeEvent(node *corev1.Node, eventType, reason, message string) {
-	tx.event(metav1.NamespaceDefault, fmt.Sprintf("%s.%016x", node.Name, tx.view.revision+1), corev1.ObjectReference{
+	tx.event(metav1.NamespaceDefault, eventName(node.Name, uint64(tx.view.revision+1)), corev1.ObjectReference{
 		Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID,
 	}, eventType, reason, message)
 }

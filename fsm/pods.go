@@ -87,24 +87,27 @@ func (tx *Tx) maySystemClass() bool {
 }
 
 // finishNewPod gives a pod that is to be stored the status that every new pod
-// has, and lets it share its spec with its equals.
-func (tx *Tx) finishNewPod(pod *corev1.Pod) {
-	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: model.QOS(pod)}
+// has, and lets it share what it has in common with others. It returns what
+// the pod asks for.
+func (tx *Tx) finishNewPod(w *PodWire) *model.Class {
+	pod := w.Object
+	qos, class := tx.view.cache.admit(pod, w.origin)
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: qos}
 	if model.Gated(pod) {
 		pod.Status.Conditions = []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
 			Message: "Scheduling is blocked due to non-empty scheduling gates",
 		}}
 	}
-	tx.view.cache.intern(pod)
+	return class
 }
 
 // storeNewPod stores a finished pod and puts it into the queue, unless it
 // comes bound or another scheduler is to place it.
-func (tx *Tx) storeNewPod(key string, pod *corev1.Pod) {
+func (tx *Tx) storeNewPod(key string, pod *corev1.Pod, class *model.Class) {
 	put(tx, tx.view.Pods, key, pod)
 	if waits(pod) {
-		tx.enqueue(key, pod)
+		tx.enqueue(key, pod, class)
 	}
 }
 
@@ -115,7 +118,7 @@ func waits(pod *corev1.Pod) bool {
 }
 
 // enqueue puts an unbound pod into the queue (QU4).
-func (tx *Tx) enqueue(key string, pod *corev1.Pod) {
+func (tx *Tx) enqueue(key string, pod *corev1.Pod, class *model.Class) {
 	e := &QueueEntry{
 		Namespace:        pod.Namespace,
 		Name:             pod.Name,
@@ -124,7 +127,7 @@ func (tx *Tx) enqueue(key string, pod *corev1.Pod) {
 		Priority:         model.Priority(pod),
 		EnqueuedRevision: tx.view.revision + 1,
 		EnqueuedUnixNano: tx.view.timeUnixNano,
-		class:            tx.view.cache.class(pod),
+		class:            class,
 	}
 	if model.Gated(pod) {
 		e.State = berthv1.QueueGated
@@ -167,7 +170,7 @@ func (tx *Tx) bind(key string, old *corev1.Pod, node string) *corev1.Pod {
 		})
 	})
 	tx.dequeue(key)
-	tx.podEvent(pod, corev1.EventTypeNormal, "Scheduled", fmt.Sprintf("Successfully assigned %s to %s", key, node))
+	tx.podEvent(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned "+key+" to "+node)
 	return pod
 }
 

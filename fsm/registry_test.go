@@ -56,7 +56,9 @@ func requireFilled(t *testing.T, path string, v reflect.Value) {
 		requireFilled(t, path, v.Elem())
 	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
-			requireFilled(t, path+"."+v.Type().Field(i).Name, v.Field(i))
+			if f := v.Type().Field(i); f.IsExported() {
+				requireFilled(t, path+"."+f.Name, v.Field(i))
+			}
 		}
 	}
 }

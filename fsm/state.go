@@ -17,7 +17,12 @@ type State struct {
 	// checkpoints are the newest views that a Checkpoint command kept, so that
 	// servers can be asked for their digest at the same index.
 	checkpoints atomic.Pointer[[]*View]
+	// spare is the memory of the last entry's changes, for the next.
+	spare []Change
 }
+
+// maxSpare bounds how much memory an exceptional entry leaves behind.
+const maxSpare = 1 << 14
 
 // NewState returns an empty state.
 func NewState() *State {
@@ -37,7 +42,7 @@ func (s *State) Feed() *Feed { return s.feed }
 // means that this server must stop: the entry can not be read, or holds a
 // command that this version does not know (ErrUnknownCommand).
 func (s *State) Apply(index, term uint64, entry []byte) ([]Result, error) {
-	h, ps, err := DecodeEntry(entry)
+	h, ps, err := decodeEntry(entry, s.live.cache)
 	if err != nil {
 		return nil, fmt.Errorf("apply entry %d: %w", index, err)
 	}
@@ -48,7 +53,7 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal) []Result {
 	v := s.live
 	v.index, v.term = index, term
 	v.timeUnixNano = max(v.timeUnixNano, h.TimeUnixNano)
-	tx := &Tx{view: v}
+	tx := &Tx{view: v, changes: s.spare[:0]}
 	results := make([]Result, len(ps))
 	for i, p := range ps {
 		tx.User, tx.Groups = p.User, p.Groups
@@ -60,6 +65,10 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal) []Result {
 		results[i].Revision, results[i].Index = v.revision, index
 	}
 	s.feed.append(tx.changes, s.publish)
+	clear(tx.changes)
+	if s.spare = tx.changes[:0]; cap(s.spare) > maxSpare {
+		s.spare = nil
+	}
 	if tx.checkpoint {
 		s.keepCheckpoint()
 	}

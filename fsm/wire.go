@@ -28,7 +28,6 @@ type Wire[T any, P protoPtr[T]] struct{ Object P }
 
 // The objects that commands carry.
 type (
-	PodWire           = Wire[corev1.Pod, *corev1.Pod]
 	PodStatusWire     = Wire[corev1.PodStatus, *corev1.PodStatus]
 	NodeWire          = Wire[corev1.Node, *corev1.Node]
 	NamespaceWire     = Wire[corev1.Namespace, *corev1.Namespace]
