@@ -144,17 +144,17 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	watching, endWatches := context.WithCancel(context.WithoutCancel(ctx))
+	defer endWatches()
 	following := make(chan struct{})
 	go func() {
 		defer close(following)
-		s.hub.run(ctx)
+		s.hub.run(watching)
 	}()
-	s.generic.RunPostStartHooks(ctx)
+	s.generic.RunPostStartHooks(watching)
 	s.logger.Info("serving the API", "address", s.config.Listener.Addr().String(), "kubernetes", kubernetesGitVersion)
-	err = serve(ctx, httpServer, s.config.Listener, s.config.ShutdownTimeout)
-	stop()
+	err = serve(ctx, httpServer, s.config.Listener, s.config.ShutdownTimeout, endWatches)
+	endWatches()
 	<-following
 	return err
 }

@@ -74,9 +74,15 @@ func newHTTPServer(handler http.Handler, config *tls.Config, logger hclog.Logger
 	return s, nil
 }
 
-// serve runs until the context ends, then stops accepting and lets what is in
-// flight end.
-func serve(ctx context.Context, s *http.Server, l net.Listener, timeout time.Duration) error {
+// goAwayGrace is how long clients have to learn that their connection takes no
+// new requests before their watches end. One that asked again on the old
+// connection would be told of a watch without events, and list everything anew
+// instead of resuming elsewhere.
+const goAwayGrace = 100 * time.Millisecond
+
+// serve runs until the context ends, then stops accepting, ends the watches and
+// lets what else is in flight end.
+func serve(ctx context.Context, s *http.Server, l net.Listener, timeout time.Duration, endWatches func()) error {
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(tls.NewListener(l, s.TLSConfig)) }()
 	select {
@@ -86,6 +92,7 @@ func serve(ctx context.Context, s *http.Server, l net.Listener, timeout time.Dur
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
+	defer time.AfterFunc(goAwayGrace, endWatches).Stop()
 	err := s.Shutdown(grace)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("requests were still running after %s: %w", timeout, err), s.Close())
