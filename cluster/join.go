@@ -16,6 +16,9 @@ const (
 	// firstRetry is the pause after the first attempt that found nobody; it
 	// doubles up to Config.RetryInterval.
 	firstRetry = 250 * time.Millisecond
+	// hopelessAttempts are so many that a broken connection is not taken for
+	// a wrong key.
+	hopelessAttempts = 5
 )
 
 // NameTakenError says that another process already uses this member's name.
@@ -207,14 +210,15 @@ func (p *Pool) isSelf(ip net.IP, hostPort string) bool {
 
 // Run keeps this member in the pool until ctx ends: while it is alone it tries
 // Config.Join; while others are lost it tries one of them, servers first, so
-// that the halves of a split pool find each other again. It returns early only
-// with a *NameTakenError whose Live is set: this process must end or change its
-// name.
+// that the halves of a split pool find each other again. It returns early where
+// trying again can not help, and this process must end: with a *NameTakenError
+// whose Live is set; and, for a member that has never met another, with the
+// *MismatchError or *OtherClusterError that it has met several times in a row.
 func (p *Pool) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	said := ""
-	alonePause := min(firstRetry, p.retry)
+	alonePause, hopeless := min(firstRetry, p.retry), 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -228,6 +232,12 @@ func (p *Pool) Run(ctx context.Context) error {
 			if errors.As(err, &taken) && taken.Live {
 				return fmt.Errorf("joining the gossip pool: %w", taken)
 			}
+			wrong := wrongPool(err)
+			if wrong == nil || p.count() > 1 {
+				hopeless = 0
+			} else if hopeless++; hopeless == hopelessAttempts {
+				return fmt.Errorf("joining the gossip pool: %w", wrong)
+			}
 			said = p.report(ctx, err, said)
 		}
 		// Who is alone most often started a moment before the others did.
@@ -240,6 +250,20 @@ func (p *Pool) Run(ctx context.Context) error {
 		// Spread over the interval, so that a restarted fleet does not come in step.
 		timer.Reset(pause/2 + rand.N(pause/2+1))
 	}
+}
+
+// wrongPool is the part of a failed attempt that says that the pool at the
+// address is not this member's; nil if there is none.
+func wrongPool(err error) error {
+	var mismatch *MismatchError
+	var other *OtherClusterError
+	switch {
+	case errors.As(err, &mismatch):
+		return mismatch
+	case errors.As(err, &other):
+		return other
+	}
+	return nil
 }
 
 // report says an error once, not at each retry.
