@@ -182,14 +182,19 @@ func (c *cluster) waitReady(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		ready := 0
+		ready, want := 0, 0
+		for _, w := range c.Workers() {
+			if w.Running() {
+				want++
+			}
+		}
 		for i := range nodes.Items {
 			if nodeReady(&nodes.Items[i]) {
 				ready++
 			}
 		}
-		if ready != len(c.Workers()) {
-			return fmt.Errorf("%d of %d nodes are ready", ready, len(c.Workers()))
+		if ready != want {
+			return fmt.Errorf("%d of %d nodes are ready", ready, want)
 		}
 		_, err = c.Reader().Kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
 		return err
