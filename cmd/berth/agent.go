@@ -76,6 +76,9 @@ func (a *app) runAgent(ctx context.Context, paths []string) error {
 		return err
 	}
 	settings.Logger = log
+	if settings.Server != nil {
+		defer easeCollector(a.getenv)()
+	}
 	running, err := a.startAgent(ctx, settings)
 	if err != nil {
 		return fmt.Errorf("starting the agent: %w", err)

@@ -90,6 +90,7 @@ func (a *app) runBench(ctx context.Context, f benchFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop(), writeMemoryProfile(f.memProfile)) }()
+	defer easeCollector(a.getenv)() // as an agent has it
 	var reports []*bench.Report
 	var errs []error
 	met := true

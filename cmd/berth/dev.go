@@ -113,6 +113,7 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 		return err
 	}
 	fmt.Fprintf(a.out, "Starting %d servers and %d workers (runtime %s) ...\n", f.servers, f.workers, f.runtime)
+	defer easeCollector(a.getenv)()
 	began := time.Now()
 	start, cancel := context.WithTimeout(ctx, devStart)
 	defer cancel()
