@@ -144,8 +144,18 @@ func (p *Pool) joinOne(ctx context.Context, addr string) error {
 	case ctx.Err() != nil:
 		return &UnreachableError{Addr: addr, Err: ctx.Err()}
 	default:
-		return &MismatchError{Addr: addr, Encrypted: p.encrypted, Err: err}
+		return &MismatchError{Addr: addr, Encrypted: p.encrypted, Err: single(err)}
 	}
+}
+
+// single takes the only error out of memberlist's list of one, which would be
+// printed on several lines.
+func single(err error) error {
+	var list interface{ WrappedErrors() []error }
+	if errors.As(err, &list) && len(list.WrappedErrors()) == 1 {
+		return list.WrappedErrors()[0]
+	}
+	return err
 }
 
 // probe asks whether the namesake lives or only has not been declared failed.
