@@ -238,8 +238,8 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) error {
 }
 
 // handOver makes another server start an election now, when this one can not
-// go on: the cluster need not wait until it misses this server. Whoever lacks an
-// entry that was acknowledged can not win, whom ever this picks.
+// go on: the cluster need not wait until it misses this server. One that lacks an
+// entry that was acknowledged can not win; then the next is tried.
 func (n *Node) handOver() {
 	self := n.transport.EncodePeer(raft.ServerID(n.c.ID), n.transport.LocalAddr())
 	req := &raft.TimeoutNowRequest{
@@ -249,9 +249,29 @@ func (n *Node) handOver() {
 		if s.Suffrage != raft.Voter || string(s.ID) == n.c.ID {
 			continue
 		}
-		if err := n.transport.TimeoutNow(s.ID, s.Address, req, &raft.TimeoutNowResponse{}); err == nil {
-			n.logger.Info("handed the leadership over", "to", s.ID)
+		if err := n.transport.TimeoutNow(s.ID, s.Address, req, &raft.TimeoutNowResponse{}); err != nil {
+			continue
+		}
+		if n.anotherLeads(n.c.ElectionTimeout / 4) {
+			_, id := n.raft.LeaderWithID()
+			n.logger.Info("handed the leadership over", "to", id)
 			return
+		}
+	}
+}
+
+// anotherLeads waits a while until this server hears from another leader.
+func (n *Node) anotherLeads(atMost time.Duration) bool {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(atMost); ; {
+		if _, id := n.raft.LeaderWithID(); id != "" && string(id) != n.c.ID {
+			return true
+		}
+		select {
+		case <-tick.C:
+		case <-end:
+			return false
 		}
 	}
 }

@@ -50,7 +50,6 @@ func (w *network) start(id, addr string, tls *pki.Source) *Node {
 	s := fsm.NewState()
 	n, err := Open(Config{
 		ID: id, DataDir: w.t.TempDir(), NoFsync: true, BindAddr: addr, TLS: tls,
-		HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond,
 		Logger: testLogger().With("server", id),
 	}, s)
 	if err != nil {
@@ -87,6 +86,23 @@ func (w *network) bootstrap(ids ...string) {
 	}
 }
 
+// propose tries until a leader has applied commands that may be tried twice: a
+// busy machine can cost a leader its office at any time.
+func (w *network) propose(ps ...fsm.Proposal) (*Node, uint64) {
+	w.t.Helper()
+	for {
+		leader := w.leader("a", "b", "c")
+		_, index, err := leader.Propose(testContext(w.t), ps...)
+		var elsewhere *NotLeaderError
+		switch {
+		case err == nil:
+			return leader, index
+		case !errors.Is(err, ErrUnknownOutcome) && !errors.As(err, &elsewhere):
+			w.t.Fatal(err)
+		}
+	}
+}
+
 func authority(t *testing.T) func(kind pki.Kind, name string) *pki.Source {
 	ca, err := pki.NewCA(time.Now(), time.Hour)
 	if err != nil {
@@ -118,14 +134,11 @@ func testNetwork(t *testing.T, tls func(id string) *pki.Source) {
 	}
 	w.bootstrap("a", "b", "c")
 	ctx := testContext(t)
-	leader := w.leader("a", "b", "c")
-	_, index, err := leader.Propose(ctx, namespace(), create("m", "1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := leader.ReadIndex(ctx); err != nil {
-		t.Error(err)
-	}
+	leader, index := w.propose(namespace(), create("m", "1"))
+	eventually(t, "a confirmed read", func() bool {
+		_, err := w.leader("a", "b", "c").ReadIndex(ctx)
+		return err == nil
+	})
 	for id, n := range w.nodes {
 		if err := n.WaitApplied(ctx, index); err != nil {
 			t.Fatal(err)
@@ -172,12 +185,8 @@ func TestServerThatLostItsData(t *testing.T) {
 		w.open(id, nil)
 	}
 	w.bootstrap("a", "b", "c")
-	leader := w.leader("a", "b", "c")
 	ctx := testContext(t)
-	_, index, err := leader.Propose(ctx, namespace(), create("m", "1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	leader, index := w.propose(namespace(), create("m", "1"))
 	id := "c"
 	if leader.ID() == id {
 		id = "b"

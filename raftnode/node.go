@@ -39,6 +39,9 @@ type Node struct {
 	fatal    chan error
 	started  atomic.Bool
 	failOnce sync.Once
+	failed   atomic.Bool
+	// failedLeader: it led when it failed.
+	failedLeader atomic.Bool
 	// dead is closed once no outcome will come any more.
 	dead     chan struct{}
 	stopping atomic.Bool
@@ -327,20 +330,22 @@ func (n *Node) fail(err error) {
 	}
 	n.failOnce.Do(func() {
 		n.logger.Error("this server stops", "error", err)
-		n.fatal <- err
 		// Asked now: Raft steps down as soon as this returns.
-		go n.stop(true, n.IsLeader())
+		n.failedLeader.Store(n.IsLeader())
+		n.failed.Store(true)
+		n.fatal <- err
+		go n.stop()
 	})
 }
 
 // Shutdown stops the node. What it has accepted is finished first, if the
 // cluster lets it.
 func (n *Node) Shutdown() error {
-	n.stop(false, false)
+	n.stop()
 	return n.stopErr
 }
 
-func (n *Node) stop(failed, leading bool) {
+func (n *Node) stop() {
 	if !n.stopping.CompareAndSwap(false, true) {
 		<-n.stopped
 		return
@@ -349,9 +354,9 @@ func (n *Node) stop(failed, leading bool) {
 	close(n.closing)
 	n.confirmer.close()
 	switch {
-	case failed && leading:
+	case n.failedLeader.Load():
 		n.handOver()
-	case !failed:
+	case !n.failed.Load():
 		// Raft panics when it is stopped while it restores.
 		n.restoring.Lock()
 		defer n.restoring.Unlock()
