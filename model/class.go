@@ -195,6 +195,7 @@ func (w *signer) resources(r Resources) {
 func (w *signer) pairs(m map[string]string) {
 	w.num(int64(len(m)))
 	if len(m) == 1 {
+		// order does not matter: there is only one.
 		for k, v := range m {
 			w.str(k)
 			w.str(v)

@@ -45,6 +45,7 @@ func PodNonZeroRequest(pod *corev1.Pod) Resources {
 	}
 	if resourcehelper.IsPodLevelRequestsSet(pod) {
 		// A pod-level request speaks for all containers: only what is asked for nowhere gets the default.
+		// order does not matter: each name is deleted by itself.
 		for name := range resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}) {
 			delete(missing, name)
 		}
@@ -75,6 +76,7 @@ func Allocatable(node *corev1.Node) Resources {
 // FromList converts a Kubernetes resource list. Names that scheduling does not know are left out, as in kube-scheduler.
 func FromList(list corev1.ResourceList) Resources {
 	var r Resources
+	// order does not matter: amounts go to fields of their own, and scalars are sorted below.
 	for name, q := range list {
 		switch name {
 		case corev1.ResourceCPU:

@@ -150,6 +150,7 @@ func unavailable(nodes int32, byText map[string]int32) string {
 		return "no nodes available to schedule pods"
 	}
 	parts := make([]string, 0, len(byText))
+	// order does not matter: the parts are sorted below.
 	for text, n := range byText {
 		parts = append(parts, fmt.Sprintf("%d %s", n, text))
 	}

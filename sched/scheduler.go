@@ -114,6 +114,7 @@ func (s *Scheduler) makeRoom() {
 // forget drops the n boards that were not asked for longest.
 func (s *Scheduler) forget(n int) {
 	all := make([]*board, 0, len(s.boards))
+	// order does not matter: the boards are sorted below.
 	for _, b := range s.boards {
 		all = append(all, b)
 	}

@@ -12,6 +12,7 @@ func (s *Scheduler) dependsOnUnsettled(b *board, preempt bool) bool {
 	}
 	could := false
 	if b.waitsFor || b.waitsStep == 0 {
+		// order does not matter: any one of them is enough.
 		for slot := range s.anchors {
 			could = could || s.couldTake(slot, b, preempt)
 		}

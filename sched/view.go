@@ -179,6 +179,7 @@ func sameForFilters(a, b *corev1.Node) bool {
 	if a.Spec.Unschedulable != b.Spec.Unschedulable || len(a.Labels) != len(b.Labels) {
 		return false
 	}
+	// order does not matter: every label is compared.
 	for k, x := range a.Labels {
 		if y, ok := b.Labels[k]; !ok || x != y {
 			return false

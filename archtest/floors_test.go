@@ -1,0 +1,95 @@
+package archtest
+
+import (
+	"strings"
+	"testing"
+)
+
+// floors says on which floor a package lives. Each imports only what lives
+// below it, so that the core can be read, tested and simulated without the
+// machinery above it; packages of one floor do not know each other, so that
+// each can be replaced alone.
+var floors = map[string]int{
+	"api":        0,
+	"config":     0,
+	"model":      0,
+	"pki":        0,
+	"wire":       0,
+	"fsm":        1,
+	"controller": 2,
+	"sched":      2,
+	"apiserver":  3,
+	"cluster":    3,
+	"raftnode":   3,
+	"rpc":        3,
+	"web":        3,
+	"worker":     3,
+	"agent":      4,
+	"server":     4,
+	"bench":      5,
+	"cmd":        5,
+	"e2e":        5,
+	"sim":        5,
+}
+
+// exceptions are imports inside of one floor, each with its reason.
+var exceptions = map[string]string{
+	"agent -> server": "an agent is a server, a worker or both in one process: it is their wiring, as cmd is its command line",
+	"cmd -> bench":    "berth bench is the bench behind a command line",
+}
+
+func TestFloors(t *testing.T) {
+	for _, f := range load(t).files {
+		from := root(f.Dir)
+		if from == "." || from == "archtest" {
+			continue
+		}
+		floor, known := floors[from]
+		if !known {
+			t.Errorf("%s: package %s has no floor: give it one in archtest, in the contract of docs/design.md", f.Path, from)
+			continue
+		}
+		for _, p := range f.imports() {
+			rest, ours := strings.CutPrefix(p, module+"/")
+			if !ours {
+				continue
+			}
+			to := root(rest)
+			if to == from {
+				continue
+			}
+			if to == "config" && from != "cmd" {
+				t.Errorf("%s imports config: only cmd may, so that everything else takes plain values and can be started without a file", f.Path)
+			}
+			if f.Test || exceptions[from+" -> "+to] != "" {
+				continue
+			}
+			switch below := floors[to]; {
+			case below > floor:
+				t.Errorf("%s (floor %d) imports %s (floor %d): a package knows only what lives below it", f.Path, floor, to, below)
+			case below == floor && to != "api" && to != "pki" && to != "wire":
+				t.Errorf("%s imports %s of its own floor %d: declare an interface where it is used, and let the floor above join the two", f.Path, to, floor)
+			}
+		}
+	}
+}
+
+func root(dir string) string {
+	top, _, _ := strings.Cut(dir, "/")
+	return top
+}
+
+// The Kubernetes server library is large: what it drags in stays in the one
+// package that needs it.
+func TestKubernetesStaysInTheAPIServer(t *testing.T) {
+	for _, f := range load(t).files {
+		for _, p := range f.imports() {
+			switch {
+			case strings.HasPrefix(p, "k8s.io/kubernetes") && !within(f.Dir, "apiserver"):
+				t.Errorf("%s imports %s: only apiserver and its tests may use k8s.io/kubernetes, it is not meant as a library", f.Path, p)
+			case strings.HasPrefix(p, "github.com/hashicorp/raft") && !within(f.Dir, "raftnode", "server", "cmd", "bench", "e2e"):
+				t.Errorf("%s imports %s: the log's machinery is raftnode's, the state machine and what reads it know nothing of it", f.Path, p)
+			}
+		}
+	}
+}
