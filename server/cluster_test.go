@@ -1,0 +1,339 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/rpc"
+)
+
+// TestCluster is the life of one cluster of three, from its founding to the
+// loss of its quorum.
+func TestCluster(t *testing.T) {
+	c := newTestCluster(t)
+	for _, name := range []string{"a", "b", "c"} {
+		c.start(name, func(cfg *Config) { cfg.BootstrapExpect = 3 })
+	}
+	c.leader()
+	for _, step := range []struct {
+		name string
+		run  func(t *testing.T, c *testCluster)
+	}{
+		{"a write is seen where it was made", writeThroughAnyServer},
+		{"a worker's hello brings its server up to date", helloIsABarrier},
+		{"a worker hears what concerns it", workerHears},
+		{"operators are answered", operatorsAreAnswered},
+		{"a new leader furnishes nothing anew and goes on", newLeaderGoesOn},
+		{"a server that stops loses nothing", stopLosesNothing},
+		{"without a quorum nothing is done", noQuorum},
+	} {
+		if !t.Run(step.name, func(t *testing.T) {
+			c.t = t
+			step.run(t, c)
+		}) {
+			break
+		}
+	}
+	c.t = t
+}
+
+func writeThroughAnyServer(t *testing.T, c *testCluster) {
+	for i, s := range c.servers {
+		name := fmt.Sprintf("ns-%d", i)
+		c.propose(s, namespace(name))
+		if _, ok := s.View().Namespaces.Get(name); !ok {
+			t.Errorf("%s does not see what was written through it", s.Name())
+		}
+		for _, other := range c.servers {
+			if err := other.ReadIndex(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := other.View().Namespaces.Get(name); !ok {
+				t.Errorf("%s read after a write through %s was acknowledged, and does not see it", other.Name(), s.Name())
+			}
+		}
+	}
+}
+
+func namespace(name string) *fsm.PutNamespace {
+	return &fsm.PutNamespace{Create: true, Namespace: fsm.NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u"}}}}
+}
+
+// A worker that was restarted remembers no revision. It must not be told of an
+// older set of pods than another server has told it: it would end the newer ones.
+func helloIsABarrier(t *testing.T, c *testCluster) {
+	leader, behind := c.leader(), c.followers()
+	raw, err := workerNode("again").Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 30 {
+		name := fmt.Sprintf("again-%d", i)
+		c.propose(leader, admit(name, "again"))
+		for _, s := range behind {
+			if err := s.WorkerHello(t.Context(), &rpc.Hello{Name: "again", Node: raw}); err != nil {
+				t.Fatal(err)
+			}
+			a, err := s.WorkerAssignments(t.Context(), "again", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(a.Pods) != i+1 {
+				t.Fatalf("%s tells a restarted worker of %d pods, and it runs %d", s.Name(), len(a.Pods), i+1)
+			}
+		}
+	}
+}
+
+func workerHears(t *testing.T, c *testCluster) {
+	leader, follower := c.leader(), c.followers()[0]
+	w, stop := connect(t, "w1", follower)
+	defer stop()
+	eventually(t, "the first assignments", func() bool { return w.full() == 1 })
+	c.propose(leader, admit("p1", "w1"))
+	c.propose(leader, admit("elsewhere", "w2"))
+	eventually(t, "the pod", func() bool { return len(w.pods(t)) == 1 })
+
+	// What it reports itself does not come back; its end does.
+	status, err := (&corev1.PodStatus{Phase: corev1.PodRunning}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.client.Report(rpc.PodReport{Namespace: "default", Name: "p1", UID: "uid-p1", Status: status})
+	await(t, leader, "the report", func(v *fsm.View) bool {
+		p, ok := v.Pods.Get("default/p1")
+		return ok && p.Status.Phase == corev1.PodRunning
+	})
+	c.propose(leader, &fsm.DeletePod{Key: "default/p1"})
+	eventually(t, "the pod's end", func() bool { return len(w.pods(t)) > 1 })
+	if pods := w.pods(t); len(pods) != 2 || pods[1].DeletionTimestamp == nil || pods[1].Name != "p1" {
+		t.Errorf("%d pods were sent, the last one %s", len(pods), pods[len(pods)-1].Name)
+	}
+	w.client.Report(rpc.PodReport{Namespace: "default", Name: "p1", UID: "uid-p1", Removed: true})
+	await(t, leader, "the pod to be gone", func(v *fsm.View) bool { _, ok := v.Pods.Get("default/p1"); return !ok })
+
+	// The leader knows of the worker although its stream ends elsewhere.
+	eventually(t, "the leader to hear of the worker", func() bool { _, ok := leader.beats.LastSeenUnixNano("w1"); return ok })
+
+	// A status does not bring back a node that was deleted.
+	c.propose(leader, &fsm.DeleteNode{Name: "w1"})
+	if err := follower.ReadIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nodeStatus, err := workerNode("w1").Status.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := follower.WorkerStatus(t.Context(), "w1", &rpc.StatusBatch{ID: 1, NodeStatus: nodeStatus}); err != nil {
+		t.Error(err)
+	}
+	if _, ok := follower.View().Nodes.Get("w1"); ok {
+		t.Error("a status made a node")
+	}
+
+	// When the state is replaced, what happened was not pushed: workers read
+	// everything anew.
+	_, snapshot := c.call(leader, http.MethodGet, operator.PathSnapshot, "", true)
+	if code, body := c.call(leader, http.MethodPut, operator.PathSnapshot, snapshot, true); code != http.StatusOK {
+		t.Fatalf("restore: %d %s", code, body)
+	}
+	eventually(t, "a new full set", func() bool { return w.full() == 2 })
+	c.propose(leader, admit("p2", "w1"))
+	eventually(t, "a pod after the restore", func() bool { p := w.pods(t); return p[len(p)-1].Name == "p2" })
+}
+
+func operatorsAreAnswered(t *testing.T, c *testCluster) {
+	leader, follower := c.leader(), c.followers()[0]
+	servers := operator.PathRaftServers + "/"
+	for _, tt := range []struct {
+		s            *Server
+		method, path string
+		body         string
+		want         int
+		says         string
+	}{
+		{follower, http.MethodGet, operator.PathMembers, "", 200, leader.Name()},
+		{follower, http.MethodGet, operator.PathStatus, "", 200, `"follower"`},
+		{leader, http.MethodGet, operator.PathStatus, "", 200, `"leader"`},
+		{follower, http.MethodGet, operator.PathRaftConfiguration, "", 200, `"voter"`},
+		{follower, http.MethodPost, operator.PathVerify, "", 200, `"equal":true`},
+		{follower, http.MethodGet, operator.PathClassDrift, "", 200, `"pods":[]`},
+		{follower, http.MethodGet, operator.PathSnapshot, "", 200, ""},
+		{leader, http.MethodDelete, servers + "nobody", "", 404, "no such server"},
+		{leader, http.MethodDelete, servers + follower.Name(), "", 409, "alive"},
+		{leader, http.MethodPut, operator.PathSnapshot, "garbage", 400, "nothing was changed"},
+		{follower, http.MethodPut, operator.PathSnapshot, "garbage", 503, leader.HTTPAddr()},
+		{leader, http.MethodPost, operator.PathTransferLeader, "{", 400, "read the request"},
+		{leader, http.MethodPost, operator.PathTransferLeader, `{"id":"nobody"}`, 404, "no such server"},
+		{leader, http.MethodPost, operator.PathTransferLeader, `{"id":"` + leader.Name() + `"}`, 200, leader.Name()},
+		{leader, http.MethodDelete, operator.PathMembers, "", 405, ""},
+		{leader, http.MethodGet, "/berth/v1/nothing", "", 404, ""},
+		{leader, http.MethodGet, "/metrics", "", 200, "berth_pods "},
+		{leader, http.MethodGet, "/metrics", "", 200, `scheduler_pending_pods{queue="active"}`},
+		{leader, http.MethodGet, "/metrics", "", 200, "berth_raft_leader 1"},
+		{leader, http.MethodGet, "/metrics", "", 200, "go_goroutines "},
+	} {
+		code, body := c.call(tt.s, tt.method, tt.path, tt.body, true)
+		if code != tt.want || !strings.Contains(body, tt.says) {
+			t.Errorf("%s %s on %s: %d %.300s, want %d with %q", tt.method, tt.path, tt.s.Name(), code, body, tt.want, tt.says)
+		}
+	}
+	for _, path := range []string{operator.PathMembers, operator.PathSnapshot, "/metrics"} {
+		if code, _ := c.call(leader, http.MethodGet, path, "", false); code != http.StatusUnauthorized {
+			t.Errorf("%s answers %d to somebody unknown, want 401", path, code)
+		}
+	}
+}
+
+func newLeaderGoesOn(t *testing.T, c *testCluster) {
+	before := c.leader()
+	made, _ := before.View().PriorityClasses.Get("system-node-critical")
+	config, _ := before.View().Config.Get(before.config.Scheduler.Name)
+	w, stop := connect(t, "w3", before)
+	defer stop()
+	eventually(t, "the worker", func() bool { return w.full() == 1 })
+	if code, body := c.call(before, http.MethodPost, operator.PathTransferLeader, "", true); code != http.StatusOK {
+		t.Fatalf("transfer: %d %s", code, body)
+	}
+	eventually(t, "another leader", func() bool { l := c.leader(); return l != before })
+	after := c.leader()
+	c.propose(before, admit("late", "")) // by way of the follower that it is now
+	await(t, after, "the new leader to place a pod", func(v *fsm.View) bool {
+		p, ok := v.Pods.Get("default/late")
+		return ok && p.Spec.NodeName == "w3"
+	})
+	eventually(t, "the worker to be told", func() bool { return len(w.pods(t)) == 1 })
+	if again, _ := after.View().PriorityClasses.Get("system-node-critical"); again.UID != made.UID || again.ResourceVersion != made.ResourceVersion {
+		t.Error("the new leader made a class again")
+	}
+	if again, _ := after.View().Config.Get(config.Name); again.ResourceVersion != config.ResourceVersion {
+		t.Error("the new leader stored its configuration again")
+	}
+}
+
+// While the leader stops, writes through the others go on; what is acknowledged
+// is there, once.
+func stopLosesNothing(t *testing.T, c *testCluster) {
+	leader, follower := c.leader(), c.followers()[0]
+	var acknowledged []string
+	ctx, enough := context.WithCancel(t.Context())
+	defer enough()
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			name := fmt.Sprintf("during-%d", i)
+			rs, err := follower.Propose(t.Context(), fsm.Proposal{User: "test", Command: namespace(name)})
+			switch {
+			case err == nil && !rs[0].Refused():
+				acknowledged = append(acknowledged, name)
+			case err != nil && !errors.Is(err, apiserver.ErrUnknownOutcome):
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+	c.stop(leader)
+	eventually(t, "another leader", func() bool { return c.leader() != leader })
+	c.propose(follower, namespace("after"))
+	enough()
+	writing.Wait()
+	if err := follower.ReadIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range acknowledged {
+		if _, ok := follower.View().Namespaces.Get(name); !ok {
+			t.Errorf("%s was acknowledged and is lost", name)
+		}
+	}
+	if err := leader.Stop(t.Context()); err == nil {
+		t.Error("a server was stopped twice")
+	}
+	if _, err := leader.Propose(t.Context(), fsm.Proposal{Command: namespace("no")}); !errors.Is(err, apiserver.ErrNoLeader) {
+		t.Errorf("a stopped server says %v, want ErrNoLeader", err)
+	}
+	if err := leader.ReadIndex(t.Context()); !errors.Is(err, apiserver.ErrNoLeader) {
+		t.Errorf("a stopped server reads: %v, want ErrNoLeader", err)
+	}
+}
+
+func noQuorum(t *testing.T, c *testCluster) {
+	last := c.followers()[0]
+	c.stop(c.leader())
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		if err := last.ReadIndex(t.Context()); !errors.Is(err, apiserver.ErrNoLeader) {
+			t.Errorf("a read without a quorum: %v, want ErrNoLeader", err)
+		}
+	})
+	asking.Go(func() {
+		eventually(t, "the last server not to lead", func() bool { return !last.node.IsLeader() })
+		_, err := last.Propose(t.Context(), fsm.Proposal{User: "test", Command: namespace("lonely")})
+		if !errors.Is(err, apiserver.ErrNoLeader) {
+			t.Errorf("a write without a quorum: %v, want ErrNoLeader", err)
+		}
+	})
+	asking.Wait()
+	if code, body := c.call(last, http.MethodGet, operator.PathStatus, "", true); code != http.StatusOK {
+		t.Errorf("status without a quorum: %d %s", code, body)
+	}
+}
+
+// TestMembership: the leader takes in servers that gossip shows, follows them
+// when they move, and gives a vote to those that may have one.
+func TestMembership(t *testing.T) {
+	c := newTestCluster(t)
+	first := c.start("a", func(cfg *Config) {
+		cfg.BootstrapExpect = 1
+		cfg.Autopilot = Autopilot{ServerStabilizationTime: time.Millisecond, LastContactThreshold: 10 * time.Second}
+	})
+	c.leader()
+	voteless := c.start("b", func(cfg *Config) { cfg.NonVoter = true })
+	c.start("c", nil)
+	address := func(id string) string {
+		for _, m := range first.node.Configuration() {
+			if m.ID == id {
+				return m.Address
+			}
+		}
+		return ""
+	}
+	eventually(t, "both to be taken in", func() bool { return address("b") != "" && address("c") != "" })
+	await(t, voteless, "the state to reach the one without a vote", func(v *fsm.View) bool { _, ok := v.Namespaces.Get("default"); return ok })
+
+	before := address("b")
+	c.stop(voteless)
+	voteless = c.start("b", func(cfg *Config) { cfg.NonVoter = true })
+	eventually(t, "the move to be noticed", func() bool { return address("b") == voteless.config.RaftAddr })
+	if address("b") == before {
+		t.Error("the server has not moved")
+	}
+	c.propose(voteless, namespace("moved"))
+
+	eventually(t, "a vote for the one that may have one", func() bool { return votes(first, "c") })
+	if votes(first, "b") {
+		t.Error("a server has a vote that asked for none")
+	}
+	if code, body := c.call(first, http.MethodPost, operator.PathTransferLeader, `{"id":"b"}`, true); code != http.StatusBadRequest {
+		t.Errorf("a server without a vote is made leader: %d %s", code, body)
+	}
+}
+
+func votes(s *Server, id string) bool {
+	for _, m := range s.node.Configuration() {
+		if m.ID == id {
+			return !m.NonVoter
+		}
+	}
+	return false
+}

@@ -1,0 +1,221 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/raftnode"
+	"github.com/berth-dev/berth/rpc"
+)
+
+// What consensus and other servers say keeps its meaning for the API: above all,
+// nothing that may have been done is told as not done.
+func TestBackendError(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want error
+	}{
+		{raftnode.ErrUnknownOutcome, apiserver.ErrUnknownOutcome},
+		{rpc.ErrUnknownOutcome, apiserver.ErrUnknownOutcome},
+		{fmt.Errorf("%w: %w", rpc.ErrUnknownOutcome, rpc.ErrNoLeader), apiserver.ErrUnknownOutcome},
+		{raftnode.ErrBusy, apiserver.ErrBusy},
+		{rpc.ErrBusy, apiserver.ErrBusy},
+		{fmt.Errorf("%w: %w", raftnode.ErrNotProposed, context.DeadlineExceeded), apiserver.ErrBusy},
+		{raftnode.ErrNoLeader, apiserver.ErrNoLeader},
+		{raftnode.ErrShutdown, apiserver.ErrNoLeader},
+		{&raftnode.NotLeaderError{LeaderID: "b"}, apiserver.ErrNoLeader},
+		{&rpc.NotLeaderError{Leader: "b"}, apiserver.ErrNoLeader},
+		{rpc.ErrNotSent, apiserver.ErrNoLeader},
+		{rpc.ErrStopping, apiserver.ErrNoLeader},
+	} {
+		got := backendError(fmt.Errorf("doing it: %w", tt.err))
+		for _, is := range []error{apiserver.ErrUnknownOutcome, apiserver.ErrBusy, apiserver.ErrNoLeader} {
+			if errors.Is(got, is) != (is == tt.want) {
+				t.Errorf("%v became %v, want only %v", tt.err, got, tt.want)
+			}
+		}
+	}
+	if err := backendError(nil); err != nil {
+		t.Error(err)
+	}
+	if err := backendError(fmt.Errorf("propose: %w", raftnode.ErrTooLarge)); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("what is too large for the log became %v", err)
+	}
+	if err := backendError(fmt.Errorf("propose: %w", rpc.ErrInvalid)); !apierrors.IsBadRequest(err) {
+		t.Errorf("what another server could not read became %v", err)
+	}
+}
+
+// An error keeps its meaning from the leader over the wire to the API.
+func TestPeerErrorKeepsItsMeaning(t *testing.T) {
+	for _, tt := range []struct{ err, want error }{
+		{raftnode.ErrUnknownOutcome, apiserver.ErrUnknownOutcome},
+		{raftnode.ErrBusy, apiserver.ErrBusy},
+		{raftnode.ErrNoLeader, apiserver.ErrNoLeader},
+		{raftnode.ErrShutdown, apiserver.ErrNoLeader},
+		{&raftnode.NotLeaderError{LeaderID: "b", LeaderAddr: "b:1"}, apiserver.ErrNoLeader},
+	} {
+		if got := backendError(peerError(tt.err)); !errors.Is(got, tt.want) {
+			t.Errorf("%v became %v, want %v", tt.err, got, tt.want)
+		}
+	}
+	if got := peerError(raftnode.ErrTooLarge); !errors.Is(got, rpc.ErrInvalid) {
+		t.Errorf("what is too large became %v", got)
+	}
+}
+
+func TestOperatorCode(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		code int
+	}{
+		{raftnode.ErrUnknownServer, http.StatusNotFound},
+		{raftnode.ErrLastVoter, http.StatusBadRequest},
+		{fsm.ErrSnapshot, http.StatusBadRequest},
+		{errBadRequest, http.StatusBadRequest},
+		{errStillAlive, http.StatusConflict},
+		{raftnode.ErrBusy, http.StatusTooManyRequests},
+		{apiserver.ErrBusy, http.StatusTooManyRequests},
+		{&raftnode.NotLeaderError{LeaderID: "b"}, http.StatusServiceUnavailable},
+		{apiserver.ErrNoLeader, http.StatusServiceUnavailable},
+		{raftnode.ErrUnknownOutcome, http.StatusGatewayTimeout},
+		{fmt.Errorf("%w: %w", apiserver.ErrUnknownOutcome, raftnode.ErrShutdown), http.StatusGatewayTimeout},
+		{context.DeadlineExceeded, http.StatusGatewayTimeout},
+		{errors.New("a bug"), http.StatusInternalServerError},
+	} {
+		if code, reason := operatorCode(fmt.Errorf("doing it: %w", tt.err)); code != tt.code || reason == "" {
+			t.Errorf("%v is answered with %d %s, want %d", tt.err, code, reason, tt.code)
+		}
+	}
+}
+
+// A decision that was refused counts as refused, and as nothing else.
+func TestObservePlan(t *testing.T) {
+	m, err := newMetrics(prometheus.NewRegistry(), fsm.NewState())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.observePlan(&fsm.ApplyPlan{
+		Bindings:    []fsm.BindDecision{{Key: "a"}, {Key: "b"}, {Key: "c"}},
+		Failures:    []fsm.FailDecision{{Pods: []fsm.PodRef{{Key: "d"}, {Key: "e"}}}, {Pods: []fsm.PodRef{{Key: "f"}}, Error: true}},
+		Preemptions: []fsm.PreemptDecision{{Key: "g"}, {Key: "h"}},
+	}, &fsm.PlanResult{Refused: []fsm.PlanRefusal{{Key: "b"}, {Key: "e"}, {Key: "h"}}})
+	for result, want := range map[string]float64{"scheduled": 2, "unschedulable": 1, "error": 1, "refused": 3} {
+		if got := testutil.ToFloat64(m.decisions.WithLabelValues(result)); got != want {
+			t.Errorf("%v attempts are %s, want %v", got, result, want)
+		}
+	}
+}
+
+func TestMetricsTwiceInOneRegistry(t *testing.T) {
+	r := prometheus.NewRegistry()
+	if _, err := newMetrics(r, fsm.NewState()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newMetrics(r, fsm.NewState()); err == nil {
+		t.Error("two servers share a registry, and nobody says so")
+	}
+}
+
+// Only what a worker does not know itself is sent to it.
+func TestConcernsWorker(t *testing.T) {
+	grace, now := int64(30), metav1.Now()
+	for _, tt := range []struct {
+		name   string
+		change func(p *corev1.Pod)
+		want   bool
+	}{
+		{"nothing", func(*corev1.Pod) {}, false},
+		{"its own status", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, false},
+		{"a condition", func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget}}
+		}, false},
+		{"the resource version", func(p *corev1.Pod) { p.ResourceVersion = "7" }, false},
+		{"binding", func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, true},
+		{"the spec", func(p *corev1.Pod) { p.Generation++ }, true},
+		{"its end", func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace }, true},
+		{"labels, which the pod may read", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, true},
+		{"annotations", func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, true},
+		{"a readiness gate's condition", func(p *corev1.Pod) {
+			p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "x"}}
+		}, true},
+	} {
+		old := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: 1}, Spec: corev1.PodSpec{NodeName: "n1"}}
+		pod := *old
+		tt.change(&pod)
+		if got := concernsWorker(old, &pod); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A worker reads what the pods of its own node refer to, and nothing else.
+func TestWorkerFetchIsForItsOwnPods(t *testing.T) {
+	s := &Server{state: fsm.NewState()}
+	addNamespace(t, s.state, "default")
+	addNamespace(t, s.state, "other")
+	raw, err := (&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "there"}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	applyTo(t, s.state, &fsm.PutObject{Resource: "configmaps", Raw: raw, Create: true})
+	yes := true
+	env := func(name string) corev1.EnvFromSource {
+		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: &yes}}
+	}
+	applyTo(t, s.state, &fsm.AdmitPod{Pod: fsm.PodWire{Object: &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "uid-p"},
+		Spec: corev1.PodSpec{
+			NodeName:   "n1",
+			Containers: []corev1.Container{{Name: "main", Image: "none", EnvFrom: []corev1.EnvFromSource{env("there"), env("missing")}}},
+			Volumes:    []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "key"}}}},
+		},
+	}}})
+	for _, tt := range []struct {
+		node, resource, namespace, name string
+		want                            error
+	}{
+		{"n1", "configmaps", "default", "there", nil},
+		{"n1", "configmaps", "default", "missing", rpc.ErrNotFound},
+		{"n1", "secrets", "default", "key", rpc.ErrNotFound},
+		{"n1", "secrets", "default", "there", rpc.ErrForbidden},
+		{"n1", "configmaps", "default", "key", rpc.ErrForbidden},
+		{"n1", "configmaps", "other", "there", rpc.ErrForbidden},
+		{"n1", "services", "default", "there", rpc.ErrForbidden},
+		{"n2", "configmaps", "default", "there", rpc.ErrForbidden},
+	} {
+		_, err := s.WorkerFetch(t.Context(), &rpc.FetchRequest{Node: tt.node, Resource: tt.resource, Namespace: tt.namespace, Name: tt.name})
+		if !errors.Is(err, tt.want) {
+			t.Errorf("%s asks for %s %s/%s: %v, want %v", tt.node, tt.resource, tt.namespace, tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestHeartbeats(t *testing.T) {
+	var h heartbeats
+	if _, ok := h.LastSeenUnixNano("a"); ok {
+		t.Error("a node was seen that nobody heard of")
+	}
+	h.note([]string{"a", "b"}, 1)
+	h.note([]string{"b", "c"}, 2)
+	for node, want := range map[string]int64{"a": 1, "b": 2, "c": 2} {
+		if at, ok := h.LastSeenUnixNano(node); !ok || at != want {
+			t.Errorf("%s was seen at %d, want %d", node, at, want)
+		}
+	}
+	h.forget(func(node string) bool { return node != "a" })
+	if _, ok := h.LastSeenUnixNano("a"); ok {
+		t.Error("a node that is gone is remembered")
+	}
+}
