@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"syscall"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/agent/fleet"
 	"github.com/berth-dev/berth/api/berthv1"
 )
 
@@ -28,10 +31,15 @@ func TestLeaderKilledDuringPreemption(t *testing.T) {
 	for i, value := range []int32{10, 20, 30, 40, 50, 60, 1000} {
 		makeClass(t, c, fmt.Sprintf("step-%d", i), value)
 	}
-	for _, moment := range []string{"before the proposal", "while the victims end", "after they have ended"} {
+	const (
+		uncommitted = "before the pod is committed"
+		undecided   = "before the proposal"
+		ending      = "while the victims end"
+		ended       = "after they have ended"
+	)
+	for i, moment := range []string{uncommitted, undecided, ending, ended} {
 		t.Run(moment, func(t *testing.T) {
-			s := &preemption{cluster: c, ns: c.namespace(t, map[string]string{
-				"before the proposal": "kill-before", "while the victims end": "kill-during", "after they have ended": "kill-after"}[moment])}
+			s := &preemption{cluster: c, ns: c.namespace(t, fmt.Sprintf("kill-%d", i))}
 			s.fill(t)
 			leader := c.waitLeader(t)
 			t.Cleanup(func() {
@@ -39,14 +47,17 @@ func TestLeaderKilledDuringPreemption(t *testing.T) {
 					c.restart(t, leader)
 				}
 			})
-			survivor := c.followers(t)[0].Kube.CoreV1().Pods(s.ns)
-			if _, err := survivor.Create(t.Context(), pod(s.ns, "urgent", "exec sleep 1000", cpu("3"), class("step-6")), metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
+			urgent := pod(s.ns, "urgent", "exec sleep 1000", cpu("3"), class("step-6"))
+			survivors := c.followers(t)
+			if moment == uncommitted {
+				s.killUncommitted(t, leader, survivors, urgent)
+			} else {
+				create(t, survivors[0].Kube, urgent)
 			}
 			switch moment {
-			case "while the victims end":
+			case ending:
 				s.waitDecided(t)
-			case "after they have ended":
+			case ended:
 				s.waitGone(t)
 			}
 			leader.Kill()
@@ -55,6 +66,31 @@ func TestLeaderKilledDuringPreemption(t *testing.T) {
 			c.restart(t, leader)
 			c.verify(t, 3)
 		})
+	}
+}
+
+// killUncommitted gives the leader a pod while the others can not answer, and
+// kills it. Nobody was told whether there is such a pod: it can have reached one of
+// them, or none.
+func (s *preemption) killUncommitted(t *testing.T, leader *fleet.Process, survivors []*fleet.Process, p *corev1.Pod) {
+	t.Helper()
+	for _, f := range survivors {
+		f.Signal(syscall.SIGSTOP)
+		defer f.Signal(syscall.SIGCONT)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := leader.Kube.CoreV1().Pods(s.ns).Create(ctx, p, metav1.CreateOptions{}); err == nil {
+		t.Error("a leader without followers acknowledged a pod")
+	}
+	leader.Kill()
+	for _, f := range survivors {
+		f.Signal(syscall.SIGCONT)
+	}
+	s.waitLeader(t)
+	_, err := survivors[0].Kube.CoreV1().Pods(s.ns).Create(t.Context(), p, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Errorf("create the pod again: %v", err)
 	}
 }
 

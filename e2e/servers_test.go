@@ -214,13 +214,24 @@ func loseQuorum(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	for _, s := range c.Servers() {
+		if s == kept {
+			continue
+		}
 		s.Kill()
-		if s != kept {
-			if err := os.RemoveAll(s.DataDir); err != nil {
-				t.Fatal(err)
-			}
+		if err := os.RemoveAll(s.DataDir); err != nil {
+			t.Fatal(err)
 		}
 	}
+	// The one that is left tells how far it is, and does nothing else.
+	c.eventually(t, "the majority to be missed", func(context.Context) error {
+		r := run(t, c.env, "", "create", "configmap", "never")
+		if r.code != 1 || !strings.Contains(r.err, "the cluster has no leader at the moment") {
+			return fmt.Errorf("status %d: %s%s", r.code, r.out, r.err)
+		}
+		return nil
+	})
+	has(t, "status", c.berth(t, "--addresses", kept.HTTP(), "operator", "status"), "Leader:     -", "Committed:")
+	kept.Kill()
 	peersFile := filepath.Join(kept.DataDir, "server", "raft", "peers.json")
 	wrong := `[{"id": "server-2", "address": "127.0.0.1:1"}]`
 	if err := os.WriteFile(peersFile, []byte(wrong), 0o600); err != nil {
