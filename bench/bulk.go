@@ -64,6 +64,12 @@ const (
 	measuredRounds = 3
 )
 
+// round is what binding pods in bulk was like.
+type round struct {
+	rate float64 // pods a second
+	cpu  float64 // milliseconds a pod
+}
+
 // unschedulable: the throughput without waiting pods, beside them, and without
 // them again, in one run, so that the machine's mood cancels out.
 func unschedulable(ctx context.Context, r *run) (err error) {
@@ -74,17 +80,23 @@ func unschedulable(ctx context.Context, r *run) (err error) {
 	defer func() { err = errors.Join(err, c.stop(ctx)) }()
 	measured := min(measuredPods, r.Nodes*5)
 	inAll := 0
-	measure := func() (float64, error) {
+	measure := func() (round, error) {
+		m, err := startMeter()
+		if err != nil {
+			return round{}, err
+		}
 		var sum time.Duration
 		for range measuredRounds {
 			inAll += measured
 			took, err := c.bindBulk(ctx, "other-", measured, inAll)
 			if err != nil {
-				return 0, err
+				return round{}, err
 			}
 			sum += took
 		}
-		return float64(measuredRounds*measured) / sum.Seconds(), nil
+		_, cpu, err := m.stop()
+		pods := float64(measuredRounds * measured)
+		return round{rate: pods / sum.Seconds(), cpu: millis(cpu) / pods}, err
 	}
 	if _, err := c.bindBulk(ctx, "warm-", measured, measured); err != nil {
 		return err
@@ -115,12 +127,17 @@ func unschedulable(ctx context.Context, r *run) (err error) {
 	if err != nil {
 		return err
 	}
-	without := (before + after) / 2
-	loss := 1 - beside/without
+	loss := 1 - beside.rate/((before.rate+after.rate)/2)
 	r.target("throughput lost beside them", 100*loss, "%", fmt.Sprintf("< %.0f", 100*unschedulableLoss), loss < unschedulableLoss)
-	r.figure("without waiting pods, before", before, "pods/s")
-	r.figure(fmt.Sprintf("beside %d waiting pods", r.Pods), beside, "pods/s")
-	r.figure("without waiting pods, after", after, "pods/s")
+	// On a machine that does other things too, this says more.
+	r.figure("more processor time a pod beside them", 100*(beside.cpu/((before.cpu+after.cpu)/2)-1), "%")
+	for _, m := range []struct {
+		when string
+		round
+	}{{"without waiting pods, before", before}, {fmt.Sprintf("beside %d waiting pods", r.Pods), beside}, {"without waiting pods, after", after}} {
+		r.figure(m.when, m.rate, "pods/s")
+		r.figure(m.when+", processor time", m.cpu, "ms/pod")
+	}
 	r.figure("found to be unschedulable", float64(r.Pods)/parked.Seconds(), "pods/s")
 	return c.verify(ctx, inAll)
 }
