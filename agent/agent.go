@@ -25,7 +25,10 @@ type Agent struct {
 	pool   *cluster.Pool // of a process without a server
 	cancel context.CancelFunc
 	loops  sync.WaitGroup
-	fatal  chan error // capacity 1; of a process without a server
+	fatal  chan error // capacity 1
+	once   sync.Once  // the first reason counts
+	merge  sync.Once
+	ended  <-chan struct{}
 }
 
 // Start starts what the configuration says. On an error nothing is left
@@ -41,7 +44,7 @@ func Start(ctx context.Context, c Config) (*Agent, error) {
 		c.AdvertiseAddr = c.BindAddr
 	}
 	run, cancel := context.WithCancel(context.Background())
-	a := &Agent{config: c, cancel: cancel, fatal: make(chan error, 1)}
+	a := &Agent{config: c, cancel: cancel, ended: run.Done(), fatal: make(chan error, 1)}
 	err := a.start(ctx, run)
 	if err != nil {
 		return nil, errors.Join(err, a.Stop(ctx))
@@ -93,6 +96,20 @@ func (a *Agent) startServer(ctx context.Context) error {
 	return err
 }
 
+// watch takes over why a part could not go on.
+func (a *Agent) watch(fatal <-chan error) {
+	a.loops.Go(func() {
+		select {
+		case err := <-fatal:
+			a.fail(err)
+		case <-a.ended:
+		}
+	})
+}
+
+// fail records why the agent can not go on.
+func (a *Agent) fail(err error) { a.once.Do(func() { a.fatal <- err }) }
+
 func (a *Agent) gossip() server.Gossip {
 	c := &a.config
 	return server.Gossip{
@@ -137,7 +154,11 @@ func (a *Agent) startWorker(run context.Context) error {
 		DataDir: filepath.Join(c.DataDir, "worker"), Runtime: p.Runtime, Timeline: p.Timeline, Servers: servers, TLS: c.TLS,
 		LogBytes: p.LogBytes, LogFiles: p.LogFiles, Logger: c.Logger,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	a.watch(a.worker.Fatal())
+	return nil
 }
 
 // addressOf is the IP address of a host, or the host itself.
@@ -162,7 +183,7 @@ func (a *Agent) joinGossip(run context.Context) error {
 	a.pool = pool
 	a.loops.Go(func() {
 		if err := pool.Run(run); err != nil {
-			a.fatal <- err // two of one name
+			a.fail(err) // two of one name
 		}
 	})
 	return nil
@@ -192,12 +213,13 @@ func (a *Agent) GossipAddr() string {
 	return a.pool.Addr()
 }
 
-// Fatal tells why the agent can not go on.
+// Fatal tells why the agent can not go on. It takes over what the server's own
+// Fatal tells.
 func (a *Agent) Fatal() <-chan error {
-	if a.server == nil {
-		return a.fatal
+	if a.server != nil {
+		a.merge.Do(func() { a.watch(a.server.Fatal()) })
 	}
-	return a.server.Fatal()
+	return a.fatal
 }
 
 // Stop stops the process's parts. Pods go on running.

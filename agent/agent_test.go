@@ -114,10 +114,16 @@ func TestDevelopmentCluster(t *testing.T) {
 	if !verified.Equal || len(verified.Servers) != 3 {
 		t.Errorf("the servers' states differ: %+v", verified)
 	}
+	before, _ := servers[0].View().Nodes.Get("worker-1")
 	stopDev(t, d)
 
 	d = startDev(t, config)
 	defer stopDev(t, d)
+	after, _ := d.Servers()[0].View().Nodes.Get("worker-1")
+	if after.UID != before.UID || after.Status.NodeInfo.SystemUUID != before.Status.NodeInfo.SystemUUID || before.Status.NodeInfo.SystemUUID == "" {
+		t.Errorf("after the restart the worker is another one: %s %s, was %s %s",
+			after.UID, after.Status.NodeInfo.SystemUUID, before.UID, before.Status.NodeInfo.SystemUUID)
+	}
 	again, err := client(t, d, d.Servers()[0]).CoreV1().Pods("default").Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -172,6 +172,13 @@ func (d *Dev) waitReady(ctx context.Context) error {
 const readyPoll = 20 * time.Millisecond
 
 func (d *Dev) ready() (bool, error) {
+	for _, a := range d.agents {
+		select {
+		case err := <-a.fatal: // of workers
+			return false, err
+		default:
+		}
+	}
 	for _, s := range d.Servers() {
 		select {
 		case err := <-s.Fatal():
@@ -219,14 +226,14 @@ func (d *Dev) Client() (pki.Pair, error) {
 	return d.ca.Issue(time.Now(), pki.Request{Kind: pki.Client, Name: devUser, Groups: []string{"system:masters"}})
 }
 
-// Fatal tells why the cluster can not go on: the first server that had to give
+// Fatal tells why the cluster can not go on: the first member that had to give
 // up.
 func (d *Dev) Fatal(ctx context.Context) <-chan error {
 	out := make(chan error, 1)
-	for _, s := range d.Servers() {
+	for _, a := range d.agents {
 		go func() {
 			select {
-			case err := <-s.Fatal():
+			case err := <-a.Fatal():
 				select {
 				case out <- err:
 				default:

@@ -50,6 +50,7 @@ type Worker struct {
 	cancel context.CancelFunc
 	loops  sync.WaitGroup
 	close  func()
+	fatal  chan error // capacity 1
 }
 
 // StartWorker starts a node. It returns at once; the node registers as soon as
@@ -78,7 +79,7 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &Worker{name: c.Node.Name, cancel: cancel, close: closeRuntime}
+	w := &Worker{name: c.Node.Name, cancel: cancel, close: closeRuntime, fatal: make(chan error, 1)}
 	raw, err := node.Marshal()
 	if err != nil {
 		cancel()
@@ -88,12 +89,19 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	link.node = raw
 	w.loops.Go(func() { link.client.Run(ctx) })
 	w.loops.Go(func() {
+		// Without an agent nothing runs here, and the servers must not
+		// believe that it did: the stream ends as well.
+		defer cancel()
 		if err := link.agent.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 			c.Logger.Error("the node agent stopped", "error", err)
+			w.fatal <- fmt.Errorf("worker %s: %w", c.Node.Name, err)
 		}
 	})
 	return w, nil
 }
+
+// Fatal tells why the worker can not go on: its runtime could not be opened.
+func (w *Worker) Fatal() <-chan error { return w.fatal }
 
 // Stop ends the worker's process-side work. Its pods go on running: a worker
 // that is started again finds them.
@@ -178,15 +186,33 @@ func workerID(dataDir string) (string, error) {
 	}
 	path := filepath.Join(dataDir, "worker-id")
 	b, err := os.ReadFile(path)
-	switch {
-	case err == nil:
-		return strings.TrimSpace(string(b)), nil
-	case !errors.Is(err, os.ErrNotExist):
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("the worker's identity: %w", err)
 	}
+	if id := strings.TrimSpace(string(b)); id != "" {
+		return id, nil
+	}
 	id := uuid.NewString()
-	if err := os.WriteFile(path, []byte(id+"\n"), 0o600); err != nil {
+	if err := writeWhole(path, []byte(id+"\n")); err != nil {
 		return "", fmt.Errorf("keep the worker's identity: %w", err)
 	}
 	return id, nil
+}
+
+// writeWhole writes a file that is there whole or not at all, whenever the
+// machine may stop.
+func writeWhole(path string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the first error is the one that matters
+	}
+	return err
 }
