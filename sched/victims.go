@@ -51,7 +51,7 @@ func (c *cost) decidedBy(d *cost) string {
 	case c.start != d.start:
 		return "latest start of the highest victims"
 	}
-	return "position on the ring"
+	return "hash, all else being equal"
 }
 
 // verdict says why preempting on a node does not help.

@@ -263,8 +263,7 @@ func tellDev(out io.Writer, cluster *agent.Dev, took time.Duration, kubeconfig, 
 		berth = "berth --context " + devContext
 	}
 	fmt.Fprintf(out, "  %s get nodes\n", berth)
-	fmt.Fprintf(out, "  %s class create urgent --value 1000\n", berth)
-	fmt.Fprintf(out, "  %s apply -f examples/manifests/batch.yaml\n", berth)
+	fmt.Fprintf(out, "  %s apply -f examples/manifests/classes.yaml -f examples/manifests/batch.yaml\n", berth)
 	fmt.Fprintf(out, "  kubectl --kubeconfig %s get pods\n", kubeconfig)
 	fmt.Fprintf(out, "\nCtrl-C ends it.\n")
 }
