@@ -83,15 +83,24 @@ func (t *tables) viewFor(ctx context.Context, resourceVersion string) (*fsm.View
 		if err := t.backend.ReadIndex(ctx); err != nil {
 			return nil, readError(err)
 		}
-		return t.backend.View(), nil
+		return furnished(t.backend.View())
 	case "0":
-		return t.backend.View(), nil
+		return furnished(t.backend.View())
 	}
 	revision, err := t.versioner.ParseResourceVersion(resourceVersion)
 	if err != nil {
 		return nil, err
 	}
 	return t.viewNotOlder(ctx, int64(revision))
+}
+
+// furnished refuses the state of a server that has only just begun: it holds
+// nothing yet, not even the revision that a list must have.
+func furnished(v *fsm.View) (*fsm.View, error) {
+	if v.Revision() == 0 {
+		return nil, readError(ErrNoLeader)
+	}
+	return v, nil
 }
 
 // viewNotOlder waits a while for a revision that another server may already
