@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -72,9 +73,8 @@ func createPods(ctx context.Context, clients []kubernetes.Interface, n int, pod 
 					return
 				}
 				began := time.Now()
-				p := pod(i)
-				if _, err := client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
-					cancel(fmt.Errorf("create pod %s: %w", p.Name, err))
+				if err := createPod(ctx, client, pod(i)); err != nil {
+					cancel(err)
 					return
 				}
 				latencies[i] = time.Since(began)
@@ -83,6 +83,21 @@ func createPods(ctx context.Context, clients []kubernetes.Interface, n int, pod 
 	}
 	working.Wait()
 	return latencies, context.Cause(ctx)
+}
+
+// createPod creates a pod as a careful client does: where the outcome is
+// unknown it asks again, and takes the pod's being there for its creation.
+func createPod(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) error {
+	give := time.Now().Add(clientPatience)
+	for unknown := false; ; unknown = true {
+		_, err := client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+		switch {
+		case err == nil, unknown && apierrors.IsAlreadyExists(err):
+			return nil
+		case ctx.Err() != nil, time.Now().After(give), !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err):
+			return fmt.Errorf("create pod %s: %w", pod.Name, err)
+		}
+	}
 }
 
 func quantile(ds []time.Duration, q float64) time.Duration {
