@@ -9,7 +9,7 @@ import (
 const (
 	// heapFloor is the size, in bytes, up to which a server's heap may grow
 	// before it is collected, however little of it is in use: a small cluster
-	// then spends up to a fifth less of its processor time, and a large one keeps
+	// then spends about a tenth less processor time, and a large one keeps
 	// Go's own measure, which costs it no memory.
 	heapFloor = 512 << 20
 	// plainPercent is Go's own measure.
