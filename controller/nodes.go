@@ -29,7 +29,7 @@ type Heartbeats interface {
 // pods of lost nodes are let go (PD12). Its memory is that of its rates, and of
 // a time when every node was lost.
 type NodeLifecycle struct {
-	zones map[string]*zoneRate
+	zones map[zoneName]*zoneRate
 	// allLost: every node is. It is more likely then that the servers are cut
 	// off than that everything died.
 	allLost bool
@@ -44,8 +44,11 @@ type zoneRate struct {
 	lastUnixNano int64
 }
 
+// zoneName names a zone: zones of two regions may share a name.
+type zoneName struct{ region, zone string }
+
 type zone struct {
-	name          string
+	name          zoneName
 	ready, absent int
 	toLetGo       []*corev1.Node // lost, and their pods not yet let go
 }
@@ -56,7 +59,7 @@ type zone struct {
 func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, nowUnixNano int64) []fsm.Command {
 	l.grace = seconds(int64(*v.SchedulerConfig().Spec.NodeGraceSeconds))
 	var changes []fsm.NodeHealth
-	byName := map[string]*zone{}
+	byName := map[zoneName]*zone{}
 	var zones []*zone // in the order of their first node
 	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
 		seen, managed := beats.LastSeenUnixNano(n.Name)
@@ -130,7 +133,7 @@ func (l *NodeLifecycle) letGo(zones []*zone, nowUnixNano int64) []fsm.NodeHealth
 		l.resumed = nowUnixNano
 	}
 	before := l.zones
-	l.zones = map[string]*zoneRate{}
+	l.zones = map[zoneName]*zoneRate{}
 	var out []fsm.NodeHealth
 	for _, z := range zones {
 		rate := before[z.name]
@@ -175,8 +178,8 @@ func (z *zone) rate() float64 {
 	return 0
 }
 
-func zoneOf(n *corev1.Node) string {
-	return n.Labels[corev1.LabelTopologyRegion] + "/" + n.Labels[corev1.LabelTopologyZone]
+func zoneOf(n *corev1.Node) zoneName {
+	return zoneName{n.Labels[corev1.LabelTopologyRegion], n.Labels[corev1.LabelTopologyZone]}
 }
 
 // everConnected: a worker registers with the identity of its machine.

@@ -23,8 +23,8 @@ type TaintEviction struct {
 // look is what was found on a node.
 type look struct {
 	node  *corev1.Node
-	usage any   // another one whenever a pod comes, goes or asks for something else
-	next  int64 // when the next pod has to go
+	usage *model.Usage // another one whenever a pod comes, goes or asks for something else
+	next  int64        // when the next pod has to go
 }
 
 const never = math.MaxInt64
@@ -36,16 +36,19 @@ func (e *TaintEviction) Reconcile(v *fsm.View, hold bool, nowUnixNano int64) []f
 	if hold != e.held {
 		before = nil
 	}
-	e.looked, e.held = map[string]look{}, hold
+	e.looked, e.held = make(map[string]look, len(before)), hold
 	var out []fsm.Command
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		taints := noExecute(n, hold)
-		if len(taints) == 0 {
+		if len(n.Spec.Taints) == 0 {
 			return true
 		}
 		is := look{node: n, usage: v.Usage(name), next: never}
 		if was, ok := before[name]; ok && was.node == is.node && was.usage == is.usage && nowUnixNano < was.next {
 			e.looked[name] = was
+			return true
+		}
+		taints := noExecute(n, hold)
+		if len(taints) == 0 {
 			return true
 		}
 		v.PodsOnNode(name, func(pod *corev1.Pod) bool {
