@@ -26,8 +26,10 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// Kubernetes' libraries start these once in a process.
+		// Kubernetes' libraries start this once in a process.
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+		// A probe of gossip that is under way ends by itself, within seconds.
+		goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"),
 	)
 }
 
