@@ -81,8 +81,11 @@ func (v *View) outgrows(old, pod *corev1.Pod) string {
 	}
 	node, ok := v.Nodes.Get(pod.Spec.NodeName)
 	was, is := v.classOn(old), v.cache.class(pod)
-	if !ok || is.Request.Equal(was.Request) && slices.Equal(is.Ports, was.Ports) {
+	switch {
+	case is.Request.Equal(was.Request) && slices.Equal(is.Ports, was.Ports):
 		return ""
+	case !ok:
+		return "node " + pod.Spec.NodeName + " is gone, so nobody can say whether it has room for what the pod asks for now"
 	}
 	u := v.Usage(node.Name).Without(was)
 	return explain(node.Name, model.CheckUsage(is, *v.offer(node.Name), &u))
