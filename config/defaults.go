@@ -43,7 +43,7 @@ func Default() *Config {
 				PodInitialBackoff: "1s",
 				PodMaxBackoff:     "10s",
 				NominationSlack:   "10s",
-				NodeGrace:         "40s",
+				NodeGrace:         "50s",
 				EventLimit:        20000,
 				SystemClassGroups: []string{"system:masters"},
 			},

@@ -38,6 +38,8 @@ type Server struct {
 	reads  *shared
 	beats  heartbeats
 	pushed atomic.Int64 // revision up to which workers were pushed to
+	// welcoming holds a token for every worker that registers just now.
+	welcoming chan struct{}
 
 	cancel  context.CancelFunc
 	loops   sync.WaitGroup
@@ -72,7 +74,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	c.Logger = c.Logger.With("server", c.Name)
 	s := &Server{
 		config: c, log: c.Logger.Named("server"), state: fsm.NewState(), rootCA: string(c.APICA),
-		stopped: make(chan struct{}), fatal: make(chan error, 1),
+		stopped: make(chan struct{}), fatal: make(chan error, 1), welcoming: make(chan struct{}, maxWelcoming),
 	}
 	s.reads = newShared(s.readIndex)
 	err := s.open()

@@ -33,8 +33,19 @@ func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
 	if node.Name != h.Name {
 		return fmt.Errorf("%w: worker %s registers node %q", rpc.ErrInvalid, h.Name, node.Name)
 	}
+	// Thousands may come at once, after a server or its network was gone.
+	select {
+	case s.welcoming <- struct{}{}:
+		defer func() { <-s.welcoming }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	return s.registerNode(ctx, node)
 }
+
+// maxWelcoming bounds the workers that register at a server at a time, so that
+// a herd of them does not starve the consensus.
+const maxWelcoming = 64
 
 func (s *Server) registerNode(ctx context.Context, node *corev1.Node) error {
 	r, err := s.proposeOne(ctx, workerUser(node.Name), &fsm.RegisterNode{Node: fsm.NodeWire{Object: node}})

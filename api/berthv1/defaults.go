@@ -12,7 +12,7 @@ const (
 	DefaultPodInitialBackoffSeconds = 1
 	DefaultPodMaxBackoffSeconds     = 10
 	DefaultNominationSlackSeconds   = 10
-	DefaultNodeGraceSeconds         = 40
+	DefaultNodeGraceSeconds         = 50
 	DefaultEventLimit               = 20000
 	DefaultSystemClassesGroup       = "system:masters"
 )

@@ -54,7 +54,7 @@ type SchedulerConfigurationSpec struct {
 	// system-node-critical (AD5). Default: the group system:masters.
 	// +optional
 	SystemClasses *SystemClasses `json:"systemClasses,omitempty"`
-	// NodeGraceSeconds is how long a silent node counts as ready. Default 40.
+	// NodeGraceSeconds is how long a silent node counts as ready. Default 50.
 	// +optional
 	NodeGraceSeconds *int32 `json:"nodeGraceSeconds,omitempty"`
 	// EventLimit is how many events are kept, the oldest going first; 0 keeps

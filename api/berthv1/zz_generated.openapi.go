@@ -943,7 +943,7 @@ func schema_berth_dev_berth_api_berthv1_SchedulerConfigurationSpec(ref common.Re
 					},
 					"nodeGraceSeconds": {
 						SchemaProps: spec.SchemaProps{
-							Description: "NodeGraceSeconds is how long a silent node counts as ready. Default 40.",
+							Description: "NodeGraceSeconds is how long a silent node counts as ready. Default 50.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
