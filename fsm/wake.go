@@ -266,13 +266,16 @@ func (h *help) wakeBlocked(tx *Tx, change model.Helps) {
 	}
 }
 
-// wakeNominated wakes the pods that are nominated to the node and fit it now.
-// Their own nominations would keep them from being seen by their group.
+// wakeNominated wakes the pods that are nominated to the node and fit it now,
+// which their own nominations would keep their group from seeing, and those for
+// whom the node is none any more, so that they look elsewhere (T5).
 func (h *help) wakeNominated(tx *Tx) {
 	var ready []*QueueEntry
 	h.view.NominationsOnNode(h.node.Name, func(n *Nomination) bool {
 		e, ok := h.view.Queue.Get(n.Key())
-		if ok && (e.State == berthv1.QueueUnschedulable || e.State == berthv1.QueueNominated) && h.hasRoomFor(n) {
+		switch {
+		case !ok || e.State != berthv1.QueueUnschedulable && e.State != berthv1.QueueNominated:
+		case h.hasRoomFor(n), model.NodeFailures(n.class, h.node) != 0:
 			ready = append(ready, e)
 		}
 		return true
