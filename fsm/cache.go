@@ -18,9 +18,13 @@ type cache struct {
 	decoded   map[string]*decodedSpec      // by its bytes in a command
 	fields    map[string][]byte
 	diagnoses map[string]*Diagnosis
+	// restored are the specs of a snapshot that is being restored, by what
+	// identifies them as long as nobody else makes pods: their containers.
+	restored map[*corev1.Container]*admittedSpec
 }
 
-// decodedSpec is a spec as it comes in commands, with what became of it.
+// decodedSpec is a spec as it comes in commands and snapshots, without its
+// node, with what became of it.
 type decodedSpec struct {
 	spec     corev1.PodSpec
 	admitted map[admission]*admittedSpec
@@ -78,6 +82,15 @@ func (c *cache) diagnosis(d *Diagnosis) *Diagnosis {
 
 // class is the pod's class, compiled once for all pods that ask for the same.
 func (c *cache) class(pod *corev1.Pod) *model.Class {
+	if c.restored != nil && len(pod.Spec.Containers) > 0 {
+		if a, ok := c.restored[&pod.Spec.Containers[0]]; ok {
+			return a.class(c, pod)
+		}
+	}
+	return c.compile(pod)
+}
+
+func (c *cache) compile(pod *corev1.Pod) *model.Class {
 	if c.classes.Len() > maxClasses {
 		c.classes = model.Classes{}
 	}
@@ -109,25 +122,66 @@ func (c *cache) admit(pod *corev1.Pod, origin *decodedSpec) (corev1.PodQOSClass,
 		c.internSpec(pod)
 		return model.QOS(pod), c.class(pod)
 	}
-	key := admission{pod.Spec.PriorityClassName, *pod.Spec.Priority, *pod.Spec.PreemptionPolicy}
+	a := c.admitted(pod, origin)
+	node := pod.Spec.NodeName
+	pod.Spec = a.spec
+	pod.Spec.NodeName = node
+	return a.qos, a.class(c, pod)
+}
+
+// admitted is what became of a spec that was decoded before, for pods of the
+// same class, priority and policy.
+func (c *cache) admitted(pod *corev1.Pod, origin *decodedSpec) *admittedSpec {
+	key := admission{class: pod.Spec.PriorityClassName, priority: model.Priority(pod)}
+	if p := pod.Spec.PreemptionPolicy; p != nil {
+		key.policy = *p
+	}
 	a, ok := origin.admitted[key]
 	if !ok {
-		c.internSpec(pod)
-		a = &admittedSpec{spec: pod.Spec, qos: model.QOS(pod)}
+		like := *pod
+		like.Spec.NodeName = ""
+		c.internSpec(&like)
+		a = &admittedSpec{spec: like.Spec, qos: model.QOS(pod)}
 		origin.admitted[key] = a
 	}
-	pod.Spec = a.spec
+	return a
+}
+
+// class is the class of a pod with this spec.
+func (a *admittedSpec) class(c *cache, pod *corev1.Pod) *model.Class {
 	for _, class := range a.classes {
 		if class.Namespace == pod.Namespace && maps.Equal(class.Labels, pod.Labels) {
-			return a.qos, class
+			return class
 		}
 	}
-	class := c.class(pod)
+	class := c.compile(pod)
 	if len(a.classes) == maxSpecsClasses {
 		a.classes = nil
 	}
 	a.classes = append(a.classes, class)
-	return a.qos, class
+	return class
+}
+
+// restore decodes a pod of a snapshot and lets it share what it has in common
+// with others.
+func (c *cache) restore(b []byte) (*corev1.Pod, error) {
+	w := PodWire{raw: b}
+	if err := w.unpack(c); err != nil {
+		return nil, err
+	}
+	c.internFields(w.Object)
+	if w.origin == nil {
+		c.internSpec(w.Object)
+		return w.Object, nil
+	}
+	a := c.admitted(w.Object, w.origin)
+	node := w.Object.Spec.NodeName
+	w.Object.Spec = a.spec
+	w.Object.Spec.NodeName = node
+	if len(a.spec.Containers) > 0 && c.restored != nil {
+		c.restored[&a.spec.Containers[0]] = a
+	}
+	return w.Object, nil
 }
 
 // intern replaces everything that the pod's spec and managed fields point to

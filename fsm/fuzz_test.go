@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 )
 
 // goldenEntries are entries of one command each, made from the golden bytes.
@@ -83,6 +86,39 @@ func FuzzEntry(f *testing.F) {
 			t.Fatal("an entry and its re-encoding lead to different states")
 		}
 		compareViews(t, "restored", s.View(), restoredFrom(t, s.View()).View())
+	})
+}
+
+// FuzzPodWire: decoding with the cache gives what decoding without it gives,
+// also the second time.
+func FuzzPodWire(f *testing.F) {
+	for i := range 3 {
+		p := benchPod(i)
+		p.Spec.NodeName = strings.Repeat("n", i)
+		b, err := p.Marshal()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var plain corev1.Pod
+		plainly := plain.Unmarshal(b)
+		c := newCache()
+		for range 2 {
+			w := PodWire{raw: bytes.Clone(b)}
+			cached := w.unpack(c)
+			if (plainly == nil) != (cached == nil) {
+				t.Fatalf("plainly: %v, with the cache: %v", plainly, cached)
+			}
+			if plainly == nil && len(b) > 0 && !equality.Semantic.DeepEqual(&plain, w.Object) {
+				t.Fatalf("plainly:\n%v\nwith the cache:\n%v", &plain, w.Object)
+			}
+			restored, err := newCache().restore(bytes.Clone(b))
+			if (plainly == nil) != (err == nil) || err == nil && len(b) > 0 && !equality.Semantic.DeepEqual(&plain, restored) {
+				t.Fatalf("plainly:\n%v\nrestored:\n%v (%v)", &plain, restored, err)
+			}
+		}
 	})
 }
 

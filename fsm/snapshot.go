@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"hash"
 	"io"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // A snapshot is: the magic, a length-prefixed msgpack header, then for every
@@ -111,13 +113,14 @@ func (s *State) Restore(r io.Reader) error {
 	}
 	v := newView()
 	v.cache = newCache()
+	v.cache.restored = map[*corev1.Container]*admittedSpec{}
 	v.position = position{index: h.Index, term: h.Term, revision: h.Revision, timeUnixNano: h.TimeUnixNano}
 	byName := map[string]anyTable{}
 	for _, t := range v.tables() {
 		byName[t.Name()] = t
 	}
 	for range h.Tables {
-		if err := in.table(byName); err != nil {
+		if err := in.table(v.cache, byName); err != nil {
 			return fmt.Errorf("restore: %w", err)
 		}
 	}
@@ -129,6 +132,7 @@ func (s *State) Restore(r io.Reader) error {
 			return fmt.Errorf("restore: %w: table %s: %w", ErrSnapshot, t.Name(), err)
 		}
 	}
+	v.cache.restored = nil
 	s.live = v
 	s.feed.reset(v.revision, s.publish)
 	return nil
@@ -180,7 +184,7 @@ func (f *fieldReader) header() (SnapshotHeader, error) {
 	return h, nil
 }
 
-func (f *fieldReader) table(byName map[string]anyTable) error {
+func (f *fieldReader) table(c *cache, byName map[string]anyTable) error {
 	name, err := f.bytes()
 	if err != nil {
 		return err
@@ -202,7 +206,7 @@ func (f *fieldReader) table(byName map[string]anyTable) error {
 		if err != nil {
 			return err
 		}
-		if err := t.restoreRow(string(key), row); err != nil {
+		if err := t.restoreRow(c, string(key), row); err != nil {
 			return fmt.Errorf("%w: table %s, row %s: %w", ErrSnapshot, name, key, err)
 		}
 	}

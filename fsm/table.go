@@ -29,6 +29,9 @@ type tableDef[T any] struct {
 	// nil for bookkeeping tables, whose changes have no revision and are not
 	// in the feed.
 	revise func(T, int64)
+	// restore is unmarshal for the rows of a snapshot, which may share what
+	// they have in common. nil where unmarshal does.
+	restore func(c *cache, b []byte) (T, error)
 	// complete fills in, once a snapshot is read whole, what a row holds
 	// beyond its own bytes. nil where there is no such thing.
 	complete func(v *View, key string, row T) error
@@ -118,7 +121,7 @@ type anyTable interface {
 	encodeRows(f func(key string, row []byte) error) error
 	// restoreRow reads a row; reindex makes the table usable when all tables
 	// have their rows.
-	restoreRow(key string, row []byte) error
+	restoreRow(c *cache, key string, row []byte) error
 	reindex(v *View) error
 }
 
@@ -134,8 +137,13 @@ func (t Table[T]) encodeRows(f func(key string, row []byte) error) error {
 	return err
 }
 
-func (t Table[T]) restoreRow(key string, b []byte) error {
-	row, err := t.def.unmarshal(b)
+func (t Table[T]) restoreRow(c *cache, key string, b []byte) (err error) {
+	var row T
+	if t.def.restore != nil {
+		row, err = t.def.restore(c, b)
+	} else {
+		row, err = t.def.unmarshal(b)
+	}
 	if err == nil {
 		t.rows.Set(key, row)
 	}

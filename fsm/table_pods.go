@@ -10,10 +10,7 @@ import (
 
 var podTable = func() *tableDef[*corev1.Pod] {
 	def := protoTable("pods", indexPod)
-	def.complete = func(v *View, _ string, pod *corev1.Pod) error {
-		v.cache.intern(pod)
-		return nil
-	}
+	def.restore = (*cache).restore
 	return def
 }()
 
