@@ -15,8 +15,8 @@ type AdmitPod struct {
 // Apply implements Command.
 func (c *AdmitPod) Apply(tx *Tx) Result {
 	pod := c.Pod.Object
-	if pod == nil {
-		return refuseBadRequest("AdmitPod without a pod")
+	if pod == nil || pod.Name == "" {
+		return refuseBadRequest("AdmitPod without a pod that has a name")
 	}
 	if r, ok := tx.view.checkNamespace(pod.Namespace, podResource, pod.Name); !ok {
 		return r

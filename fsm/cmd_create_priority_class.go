@@ -20,8 +20,8 @@ type CreatePriorityClass struct {
 // Apply implements Command.
 func (c *CreatePriorityClass) Apply(tx *Tx) Result {
 	class := c.Class.Object
-	if class == nil {
-		return refuseBadRequest("CreatePriorityClass without a class")
+	if class == nil || class.Name == "" {
+		return refuseBadRequest("CreatePriorityClass without a class that has a name")
 	}
 	if errs := model.ValidateUserClass(class); len(errs) > 0 {
 		return refusal(apierrors.NewInvalid(classResource.groupKind(), class.Name, errs))

@@ -15,8 +15,8 @@ type PutEvent struct {
 // Apply implements Command.
 func (c *PutEvent) Apply(tx *Tx) Result {
 	event := c.Event.Object
-	if event == nil {
-		return refuseBadRequest("PutEvent without an event")
+	if event == nil || event.Name == "" {
+		return refuseBadRequest("PutEvent without an event that has a name")
 	}
 	v := tx.view
 	key := event.Namespace + "/" + event.Name

@@ -30,8 +30,8 @@ type PutNamespace struct {
 // Apply implements Command.
 func (c *PutNamespace) Apply(tx *Tx) Result {
 	ns := c.Namespace.Object
-	if ns == nil {
-		return refuseBadRequest("PutNamespace without a namespace")
+	if ns == nil || ns.Name == "" {
+		return refuseBadRequest("PutNamespace without a namespace that has a name")
 	}
 	v := tx.view
 	old, known := v.Namespaces.Get(ns.Name)

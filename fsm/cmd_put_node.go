@@ -19,8 +19,8 @@ type PutNode struct {
 // Apply implements Command.
 func (c *PutNode) Apply(tx *Tx) Result {
 	node := c.Node.Object
-	if node == nil {
-		return refuseBadRequest("PutNode without a node")
+	if node == nil || node.Name == "" {
+		return refuseBadRequest("PutNode without a node that has a name")
 	}
 	v := tx.view
 	old, known := v.Nodes.Get(node.Name)

@@ -29,6 +29,9 @@ func (c *PutObject) Apply(tx *Tx) Result {
 	if err := value.Unmarshal(c.Raw); err != nil {
 		return refuseBadRequest(fmt.Sprintf("PutObject: %s: %v", c.Resource, err))
 	}
+	if value.GetName() == "" {
+		return refuseBadRequest(fmt.Sprintf("PutObject: %s without a name", c.Resource))
+	}
 	v := tx.view
 	res := resource{kind.Group, kind.Resource, kind.Kind}
 	key := ObjectKey(c.Resource, value.GetNamespace(), value.GetName())

@@ -1,8 +1,8 @@
 package fsm
 
 // ReleaseNominations ends the nominations whose deadline has passed by the
-// state's time: their victims did not go in time, so the pods are decided
-// anew. Others are left alone.
+// state's time, and lets their pods be decided anew: the victims did not go in
+// time, or the pod did not come. Others are left alone.
 //
 // Refuses nothing.
 type ReleaseNominations struct {
@@ -14,7 +14,11 @@ func (c *ReleaseNominations) Apply(tx *Tx) Result {
 	for _, ref := range c.Pods {
 		n, ok := tx.view.Nominations.Get(ref.Key)
 		if ok && string(n.UID) == ref.UID && n.DeadlineUnixNano <= tx.view.timeUnixNano {
-			tx.releaseNomination(n, "the victims did not end before the deadline")
+			why := "the victims did not end before the deadline"
+			if len(n.Victims) == 0 {
+				why = "the pod did not take its place before the deadline"
+			}
+			tx.releaseNomination(n, why)
 		}
 	}
 	return Result{}

@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
@@ -12,7 +14,7 @@ import (
 // away and let those go that do not tolerate them (PD12). A lost node's
 // nominations end (NM7) and its pods are no longer ready.
 //
-// Refuses nothing; nodes that are gone are passed over.
+// Refuses: 400 for a health that is none. Nodes that are gone are passed over.
 type SetNodeHealth struct {
 	Nodes []NodeHealth `msgpack:"nodes"`
 }
@@ -31,6 +33,13 @@ type NodeHealth struct {
 
 // Apply implements Command.
 func (c *SetNodeHealth) Apply(tx *Tx) Result {
+	for _, h := range c.Nodes {
+		switch corev1.ConditionStatus(h.Ready) {
+		case corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown:
+		default:
+			return refuseBadRequest(fmt.Sprintf("SetNodeHealth: node %s cannot be %q", h.Name, h.Ready))
+		}
+	}
 	for _, h := range c.Nodes {
 		old, ok := tx.view.Nodes.Get(h.Name)
 		if !ok {

@@ -94,10 +94,10 @@ func (tx *Tx) releaseNominationsOn(node string, below int64, except, reason stri
 }
 
 // nominate records a decided preemption: the nomination, and the record of it.
-func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, waiting []VictimRef, victims []berthv1.Victim, longestGraceSeconds int64) {
+func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, waiting []VictimRef, victims []berthv1.Victim, lastEndUnixNano int64) {
 	v := tx.view
 	key := PodKey(pod.Namespace, pod.Name)
-	deadline := v.timeUnixNano + int64(secondsDuration(longestGraceSeconds+int64(*v.SchedulerConfig().Spec.NominationSlackSeconds)))
+	deadline := lastEndUnixNano + int64(secondsDuration(int64(*v.SchedulerConfig().Spec.NominationSlackSeconds)))
 	record := &berthv1.Preemption{
 		Status: berthv1.PreemptionStatus{
 			Preemptor: podRefOf(pod), Node: d.Node, Victims: victims,

@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -110,16 +109,16 @@ func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecis
 	}
 	waiting := make([]VictimRef, len(victims))
 	records := make([]berthv1.Victim, len(victims))
-	longestSeconds := int64(0)
+	lastEnd := v.timeUnixNano
 	for i, victim := range victims {
 		waiting[i] = VictimRef{Key: PodKey(victim.Namespace, victim.Name), UID: victim.UID}
 		records[i] = berthv1.Victim{
 			Namespace: victim.Namespace, Name: victim.Name, UID: victim.UID, Priority: model.Priority(victim),
 			Node: victim.Spec.NodeName, ViolatesBudget: violating[victim.UID], EvictedAt: micro(tx.toldToEnd(victim)),
 		}
-		longestSeconds = max(longestSeconds, graceOf(victim))
+		lastEnd = max(lastEnd, tx.endsBy(victim))
 	}
-	tx.nominate(pod, d, decidedAt, waiting, records, longestSeconds)
+	tx.nominate(pod, d, decidedAt, waiting, records, lastEnd)
 	diagnosis := d.Diagnosis
 	if diagnosis == nil {
 		diagnosis = e.Diagnosis
@@ -148,18 +147,22 @@ func (tx *Tx) evictVictim(victim, preemptor *corev1.Pod, node string) {
 	tx.deletePod(PodKey(victim.Namespace, victim.Name), victim, nil, condition)
 }
 
-// graceOf is how long a pod has for ending, in seconds.
-func graceOf(pod *corev1.Pod) int64 {
-	if pod.DeletionGracePeriodSeconds != nil {
-		return *pod.DeletionGracePeriodSeconds
+// endsBy is when a victim has to be gone, in Unix nanoseconds.
+func (tx *Tx) endsBy(victim *corev1.Pod) int64 {
+	if model.Terminating(victim) {
+		return victim.DeletionTimestamp.UnixNano()
 	}
-	return gracePeriod(pod, nil)
+	return tx.view.timeUnixNano + int64(secondsDuration(gracePeriod(victim, nil)))
 }
 
 // toldToEnd is when a victim was told to end: now, or when its deletion began.
-func (tx *Tx) toldToEnd(pod *corev1.Pod) int64 {
-	if !model.Terminating(pod) {
+func (tx *Tx) toldToEnd(victim *corev1.Pod) int64 {
+	if !model.Terminating(victim) {
 		return tx.view.timeUnixNano
 	}
-	return pod.DeletionTimestamp.Add(-time.Duration(graceOf(pod)) * time.Second).UnixNano()
+	began := victim.DeletionTimestamp.Time
+	if grace := victim.DeletionGracePeriodSeconds; grace != nil {
+		began = began.Add(-secondsDuration(*grace))
+	}
+	return began.UnixNano()
 }
