@@ -338,7 +338,7 @@ func TestAgentEndsWithASignal(t *testing.T) {
 	for _, want := range []error{nil, errors.New("a pod is stuck")} {
 		f := &fakeAgent{stopErr: want}
 		ctx, cancel := context.WithCancel(t.Context())
-		a := &app{errOut: io.Discard, startAgent: func(context.Context, agent.Config) (runningAgent, error) {
+		a := &app{errOut: io.Discard, getenv: func(string) string { return "" }, startAgent: func(context.Context, agent.Config) (runningAgent, error) {
 			cancel()
 			return f, nil
 		}}
