@@ -175,7 +175,7 @@ func (a *Agent) joinGossip(run context.Context) error {
 		Name: c.Name, BindAddr: c.BindAddr, BindPort: c.Ports.Gossip, AdvertiseAddr: c.AdvertiseAddr,
 		Meta:          cluster.Meta{Role: cluster.RoleWorker, Version: c.Version},
 		EncryptionKey: c.EncryptionKey, Join: c.Join, RetryInterval: c.RetryInterval,
-		Loopback: isLoopback(c.BindAddr), Logger: c.Logger.Named("gossip"),
+		Loopback: cluster.IsLoopback(c.BindAddr), Logger: c.Logger.Named("gossip"),
 	})
 	if err != nil {
 		return err
@@ -187,11 +187,6 @@ func (a *Agent) joinGossip(run context.Context) error {
 		}
 	})
 	return nil
-}
-
-func isLoopback(addr string) bool {
-	ip := net.ParseIP(addr)
-	return ip != nil && ip.IsLoopback()
 }
 
 func (a *Agent) serversInGossip() []string {

@@ -26,7 +26,7 @@ func devPorts(path string, servers int) ([]Ports, error) {
 		return ports, nil
 	}
 	for len(ports) < servers {
-		free, err := freePorts(4)
+		free, err := FreePorts(4)
 		if err != nil {
 			return nil, err
 		}
@@ -41,9 +41,9 @@ func devPorts(path string, servers int) ([]Ports, error) {
 	return ports, os.WriteFile(path, b, 0o600)
 }
 
-// freePorts finds ports that nobody listens on now. All are held until the last
-// is found, so that they differ.
-func freePorts(n int) ([]int, error) {
+// FreePorts finds ports of the loopback interface that nobody listens on now.
+// All are held until the last is found, so that they differ.
+func FreePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

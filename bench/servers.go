@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/pki"
 )
@@ -83,7 +84,7 @@ func (r *run) startProcesses(ctx context.Context) (_ *processes, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(4 * r.Servers)
+	ports, err := agent.FreePorts(4 * r.Servers)
 	if err != nil {
 		return nil, err
 	}
@@ -149,21 +150,6 @@ func (ps *processes) furnish(p *process) error {
 		}
 	}
 	return nil
-}
-
-// freePorts finds ports that nobody listens on now.
-func freePorts(n int) ([]int, error) {
-	var out []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
-		// Each stays taken until all are found, so none is found twice.
-		defer func() { _ = l.Close() }()
-		out = append(out, l.Addr().(*net.TCPAddr).Port)
-	}
-	return out, nil
 }
 
 // logFile is what a server writes into.

@@ -175,6 +175,13 @@ func (p *Pool) configure(c Config) (*memberlist.Config, error) {
 	return mc, nil
 }
 
+// IsLoopback says whether an address is of the loopback interface (see
+// Config.Loopback).
+func IsLoopback(addr string) bool {
+	ip := net.ParseIP(addr)
+	return ip != nil && ip.IsLoopback()
+}
+
 // DecodeKey reads a gossip key. An empty one is no key.
 func DecodeKey(s string) ([]byte, error) {
 	if s == "" {

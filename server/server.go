@@ -194,15 +194,10 @@ func (s *Server) openGossip() error {
 			BootstrapExpect: c.BootstrapExpect, Bootstrapped: s.node.HasExistingState(),
 		},
 		EncryptionKey: c.Gossip.EncryptionKey, Join: c.Gossip.Join, RetryInterval: c.Gossip.RetryInterval,
-		Loopback: isLoopback(c.Gossip.BindAddr), Logger: c.Logger.Named("gossip"),
+		Loopback: cluster.IsLoopback(c.Gossip.BindAddr), Logger: c.Logger.Named("gossip"),
 	})
 	s.pool = pool
 	return err
-}
-
-func isLoopback(addr string) bool {
-	ip := net.ParseIP(addr)
-	return ip != nil && ip.IsLoopback()
 }
 
 // watchConsensus ends the server when consensus had to stop by itself: it can

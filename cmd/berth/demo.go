@@ -35,7 +35,7 @@ status is 0 only if everything held.`,
 }
 
 func (a *app) runDemo(ctx context.Context, dir string, keep bool) error {
-	binary, err := demo.Executable()
+	binary, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding this program: %w", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -314,6 +313,3 @@ func (s *story) tellHowToGoOn() {
 	}
 	fmt.Fprintln(s.Out, ".")
 }
-
-// Executable is the running binary, which agents are started from.
-func Executable() (string, error) { return os.Executable() }
