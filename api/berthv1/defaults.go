@@ -3,6 +3,7 @@ package berthv1
 import (
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -15,6 +16,10 @@ const (
 	DefaultNodeGraceSeconds         = 50
 	DefaultEventLimit               = 20000
 	DefaultSystemClassesGroup       = "system:masters"
+	DefaultMaxOtherNodes            = 3
+	DefaultSearchLimit              = 1000
+	DefaultHardPodAffinityWeight    = 1
+	DefaultReservationAfterSeconds  = 300
 )
 
 // maxSeconds bounds every duration: a day. Longer ones are mistakes of unit.
@@ -22,6 +27,16 @@ const maxSeconds = 24 * 60 * 60
 
 // maxEventLimit bounds what events may cost in memory (about 1 KB each).
 const maxEventLimit = 1_000_000
+
+// Bounds of what costs time or memory, or makes no sense beyond.
+const (
+	maxProfiles              = 16
+	maxWeight                = 1000
+	maxHardPodAffinityWeight = 100
+	maxDefaultConstraints    = 8
+	maxOtherNodes            = 16
+	maxSearchLimit           = 1_000_000
+)
 
 // Default returns the configuration of a cluster in which nobody set anything.
 func Default() *SchedulerConfiguration {
@@ -47,6 +62,21 @@ func (c *SchedulerConfiguration) SetDefaults() {
 	setDefault(&s.SystemClasses, SystemClasses{Groups: []string{DefaultSystemClassesGroup}})
 	setDefault(&s.NodeGraceSeconds, DefaultNodeGraceSeconds)
 	setDefault(&s.EventLimit, DefaultEventLimit)
+	if s.Preemption.Budgets == "" {
+		s.Preemption.Budgets = BudgetsBestEffort
+	}
+	setDefault(&s.Preemption.MaxOtherNodes, DefaultMaxOtherNodes)
+	setDefault(&s.Preemption.SearchLimit, DefaultSearchLimit)
+	if len(s.Profiles) == 0 {
+		s.Profiles = []SchedulerProfile{{SchedulerName: corev1.DefaultSchedulerName}}
+	}
+	if s.PodTopologySpread.DefaultingType == "" {
+		s.PodTopologySpread.DefaultingType = SpreadSystem
+	}
+	setDefault(&s.HardPodAffinityWeight, DefaultHardPodAffinityWeight)
+	setDefault(&s.Aging.SecondsPerPoint, 0)
+	setDefault(&s.Reservation.Enabled, true)
+	setDefault(&s.Reservation.AfterSeconds, DefaultReservationAfterSeconds)
 }
 
 func setDefault[T any](p **T, v T) {
@@ -69,9 +99,7 @@ func (c *SchedulerConfiguration) Validate() field.ErrorList {
 		errs = append(errs, field.NotSupported(spec.Child("queue"), c.Spec.Queue, []QueueOrder{QueueFIFO, QueueByPriority}))
 	}
 	inRange := func(name string, v *int32, least, most int32) {
-		if v != nil && (*v < least || *v > most) {
-			errs = append(errs, field.Invalid(spec.Child(name), *v, fmt.Sprintf("must be between %d and %d", least, most)))
-		}
+		errs = append(errs, validateRange(spec.Child(name), v, least, most)...)
 	}
 	inRange("podInitialBackoffSeconds", c.Spec.PodInitialBackoffSeconds, 1, maxSeconds)
 	inRange("podMaxBackoffSeconds", c.Spec.PodMaxBackoffSeconds, 0, maxSeconds)
@@ -87,7 +115,20 @@ func (c *SchedulerConfiguration) Validate() field.ErrorList {
 		errs = append(errs, validateNames(spec.Child("systemClasses", "users"), sc.Users)...)
 		errs = append(errs, validateNames(spec.Child("systemClasses", "groups"), sc.Groups)...)
 	}
+	inRange("hardPodAffinityWeight", c.Spec.HardPodAffinityWeight, 0, maxHardPodAffinityWeight)
+	errs = append(errs, validatePreemption(spec.Child("preemption"), &c.Spec.Preemption)...)
+	errs = append(errs, validateProfiles(spec.Child("profiles"), c.Spec.Profiles)...)
+	errs = append(errs, validateSpread(spec.Child("podTopologySpread"), &c.Spec.PodTopologySpread)...)
+	errs = append(errs, validateRange(spec.Child("aging", "secondsPerPoint"), c.Spec.Aging.SecondsPerPoint, 0, maxSeconds)...)
+	errs = append(errs, validateRange(spec.Child("reservation", "afterSeconds"), c.Spec.Reservation.AfterSeconds, 1, maxSeconds)...)
 	return errs
+}
+
+func validateRange(path *field.Path, v *int32, least, most int32) field.ErrorList {
+	if v == nil || *v >= least && *v <= most {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, *v, fmt.Sprintf("must be between %d and %d", least, most))}
 }
 
 func validateNames(path *field.Path, names []string) field.ErrorList {

@@ -6,6 +6,11 @@
 package berthv1
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in AgingConfiguration) OpenAPIModelName() string {
+	return "dev.berth.v1.AgingConfiguration"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in Plan) OpenAPIModelName() string {
 	return "dev.berth.v1.Plan"
 }
@@ -28,6 +33,11 @@ func (in PlanStatus) OpenAPIModelName() string {
 // OpenAPIModelName returns the OpenAPI model name for this type.
 func (in PodReference) OpenAPIModelName() string {
 	return "dev.berth.v1.PodReference"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PodTopologySpreadConfiguration) OpenAPIModelName() string {
+	return "dev.berth.v1.PodTopologySpreadConfiguration"
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
@@ -56,6 +66,11 @@ func (in PreemptionStatus) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in ProfilePlugins) OpenAPIModelName() string {
+	return "dev.berth.v1.ProfilePlugins"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in QueueEntry) OpenAPIModelName() string {
 	return "dev.berth.v1.QueueEntry"
 }
@@ -76,6 +91,11 @@ func (in ReasonCount) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in ReservationConfiguration) OpenAPIModelName() string {
+	return "dev.berth.v1.ReservationConfiguration"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in SchedulerConfiguration) OpenAPIModelName() string {
 	return "dev.berth.v1.SchedulerConfiguration"
 }
@@ -88,6 +108,11 @@ func (in SchedulerConfigurationList) OpenAPIModelName() string {
 // OpenAPIModelName returns the OpenAPI model name for this type.
 func (in SchedulerConfigurationSpec) OpenAPIModelName() string {
 	return "dev.berth.v1.SchedulerConfigurationSpec"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in SchedulerProfile) OpenAPIModelName() string {
+	return "dev.berth.v1.SchedulerProfile"
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.

@@ -14,25 +14,50 @@ import (
 
 func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	return map[string]common.OpenAPIDefinition{
-		Plan{}.OpenAPIModelName():                       schema_berth_dev_berth_api_berthv1_Plan(ref),
-		PlanPlacement{}.OpenAPIModelName():              schema_berth_dev_berth_api_berthv1_PlanPlacement(ref),
-		PlanSpec{}.OpenAPIModelName():                   schema_berth_dev_berth_api_berthv1_PlanSpec(ref),
-		PlanStatus{}.OpenAPIModelName():                 schema_berth_dev_berth_api_berthv1_PlanStatus(ref),
-		PodReference{}.OpenAPIModelName():               schema_berth_dev_berth_api_berthv1_PodReference(ref),
-		Preemption{}.OpenAPIModelName():                 schema_berth_dev_berth_api_berthv1_Preemption(ref),
-		PreemptionAlternatives{}.OpenAPIModelName():     schema_berth_dev_berth_api_berthv1_PreemptionAlternatives(ref),
-		PreemptionConfiguration{}.OpenAPIModelName():    schema_berth_dev_berth_api_berthv1_PreemptionConfiguration(ref),
-		PreemptionList{}.OpenAPIModelName():             schema_berth_dev_berth_api_berthv1_PreemptionList(ref),
-		PreemptionStatus{}.OpenAPIModelName():           schema_berth_dev_berth_api_berthv1_PreemptionStatus(ref),
-		QueueEntry{}.OpenAPIModelName():                 schema_berth_dev_berth_api_berthv1_QueueEntry(ref),
-		QueueEntryList{}.OpenAPIModelName():             schema_berth_dev_berth_api_berthv1_QueueEntryList(ref),
-		QueueEntryStatus{}.OpenAPIModelName():           schema_berth_dev_berth_api_berthv1_QueueEntryStatus(ref),
-		ReasonCount{}.OpenAPIModelName():                schema_berth_dev_berth_api_berthv1_ReasonCount(ref),
-		SchedulerConfiguration{}.OpenAPIModelName():     schema_berth_dev_berth_api_berthv1_SchedulerConfiguration(ref),
-		SchedulerConfigurationList{}.OpenAPIModelName(): schema_berth_dev_berth_api_berthv1_SchedulerConfigurationList(ref),
-		SchedulerConfigurationSpec{}.OpenAPIModelName(): schema_berth_dev_berth_api_berthv1_SchedulerConfigurationSpec(ref),
-		SystemClasses{}.OpenAPIModelName():              schema_berth_dev_berth_api_berthv1_SystemClasses(ref),
-		Victim{}.OpenAPIModelName():                     schema_berth_dev_berth_api_berthv1_Victim(ref),
+		AgingConfiguration{}.OpenAPIModelName():             schema_berth_dev_berth_api_berthv1_AgingConfiguration(ref),
+		Plan{}.OpenAPIModelName():                           schema_berth_dev_berth_api_berthv1_Plan(ref),
+		PlanPlacement{}.OpenAPIModelName():                  schema_berth_dev_berth_api_berthv1_PlanPlacement(ref),
+		PlanSpec{}.OpenAPIModelName():                       schema_berth_dev_berth_api_berthv1_PlanSpec(ref),
+		PlanStatus{}.OpenAPIModelName():                     schema_berth_dev_berth_api_berthv1_PlanStatus(ref),
+		PodReference{}.OpenAPIModelName():                   schema_berth_dev_berth_api_berthv1_PodReference(ref),
+		PodTopologySpreadConfiguration{}.OpenAPIModelName(): schema_berth_dev_berth_api_berthv1_PodTopologySpreadConfiguration(ref),
+		Preemption{}.OpenAPIModelName():                     schema_berth_dev_berth_api_berthv1_Preemption(ref),
+		PreemptionAlternatives{}.OpenAPIModelName():         schema_berth_dev_berth_api_berthv1_PreemptionAlternatives(ref),
+		PreemptionConfiguration{}.OpenAPIModelName():        schema_berth_dev_berth_api_berthv1_PreemptionConfiguration(ref),
+		PreemptionList{}.OpenAPIModelName():                 schema_berth_dev_berth_api_berthv1_PreemptionList(ref),
+		PreemptionStatus{}.OpenAPIModelName():               schema_berth_dev_berth_api_berthv1_PreemptionStatus(ref),
+		ProfilePlugins{}.OpenAPIModelName():                 schema_berth_dev_berth_api_berthv1_ProfilePlugins(ref),
+		QueueEntry{}.OpenAPIModelName():                     schema_berth_dev_berth_api_berthv1_QueueEntry(ref),
+		QueueEntryList{}.OpenAPIModelName():                 schema_berth_dev_berth_api_berthv1_QueueEntryList(ref),
+		QueueEntryStatus{}.OpenAPIModelName():               schema_berth_dev_berth_api_berthv1_QueueEntryStatus(ref),
+		ReasonCount{}.OpenAPIModelName():                    schema_berth_dev_berth_api_berthv1_ReasonCount(ref),
+		ReservationConfiguration{}.OpenAPIModelName():       schema_berth_dev_berth_api_berthv1_ReservationConfiguration(ref),
+		SchedulerConfiguration{}.OpenAPIModelName():         schema_berth_dev_berth_api_berthv1_SchedulerConfiguration(ref),
+		SchedulerConfigurationList{}.OpenAPIModelName():     schema_berth_dev_berth_api_berthv1_SchedulerConfigurationList(ref),
+		SchedulerConfigurationSpec{}.OpenAPIModelName():     schema_berth_dev_berth_api_berthv1_SchedulerConfigurationSpec(ref),
+		SchedulerProfile{}.OpenAPIModelName():               schema_berth_dev_berth_api_berthv1_SchedulerProfile(ref),
+		SystemClasses{}.OpenAPIModelName():                  schema_berth_dev_berth_api_berthv1_SystemClasses(ref),
+		Victim{}.OpenAPIModelName():                         schema_berth_dev_berth_api_berthv1_Victim(ref),
+	}
+}
+
+func schema_berth_dev_berth_api_berthv1_AgingConfiguration(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "AgingConfiguration: a waiting pod is tried as if its priority were higher by one for every so many seconds. It changes the order of the queue and nothing else: neither whom the pod may evict nor who may evict it.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"secondsPerPoint": {
+						SchemaProps: spec.SchemaProps{
+							Description: "SecondsPerPoint 0 switches aging off. Default 0.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+				},
+			},
+		},
 	}
 }
 
@@ -280,6 +305,47 @@ func schema_berth_dev_berth_api_berthv1_PodReference(ref common.ReferenceCallbac
 	}
 }
 
+func schema_berth_dev_berth_api_berthv1_PodTopologySpreadConfiguration(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "PodTopologySpreadConfiguration holds the cluster's default constraints.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"defaultingType": {
+						SchemaProps: spec.SchemaProps{
+							Description: "DefaultingType is \"System\" (default) or \"List\". A list that is empty means no default constraints.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"defaultConstraints": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "DefaultConstraints have no label selector: it is the one of the services and of the controller that a pod belongs to (TS12).",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(corev1.TopologySpreadConstraint{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+				},
+			},
+		},
+		Dependencies: []string{
+			corev1.TopologySpreadConstraint{}.OpenAPIModelName()},
+	}
+}
+
 func schema_berth_dev_berth_api_berthv1_Preemption(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -369,7 +435,7 @@ func schema_berth_dev_berth_api_berthv1_PreemptionConfiguration(ref common.Refer
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "PreemptionConfiguration switches preemption.",
+				Description: "PreemptionConfiguration switches preemption, and bounds it.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"enabled": {
@@ -377,6 +443,27 @@ func schema_berth_dev_berth_api_berthv1_PreemptionConfiguration(ref common.Refer
 							Description: "Enabled false: no pod is evicted for another, and pods may not name a priority class (PC11). Default true.",
 							Type:        []string{"boolean"},
 							Format:      "",
+						},
+					},
+					"budgets": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Budgets is \"BestEffort\" (default): disruption budgets are violated only where nothing else helps (PD13); or \"Strict\": never.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"maxOtherNodes": {
+						SchemaProps: spec.SchemaProps{
+							Description: "MaxOtherNodes is on how many other nodes than the pod's own victims may be, when a rule between pods keeps it out; 0: none. Default 3.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"searchLimit": {
+						SchemaProps: spec.SchemaProps{
+							Description: "SearchLimit is how many steps the search for the least set of victims on one node may take; then the best one found is used. 0: no search, victims are chosen as kube-scheduler does. Default 1000.",
+							Type:        []string{"integer"},
+							Format:      "int32",
 						},
 					},
 				},
@@ -534,6 +621,55 @@ func schema_berth_dev_berth_api_berthv1_PreemptionStatus(ref common.ReferenceCal
 		},
 		Dependencies: []string{
 			PodReference{}.OpenAPIModelName(), PreemptionAlternatives{}.OpenAPIModelName(), Victim{}.OpenAPIModelName(), metav1.MicroTime{}.OpenAPIModelName()},
+	}
+}
+
+func schema_berth_dev_berth_api_berthv1_ProfilePlugins(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "ProfilePlugins says what counts when nodes are compared. What a pod requires holds in every profile: room, selectors, taints, required affinity, hard spread.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"disabled": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "set",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Disabled plugins do not score.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
+					"weights": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Weights are of the plugins that shall not have their default weight, 0 to 1000.",
+							Type:        []string{"object"},
+							AdditionalProperties: &spec.SchemaOrBool{
+								Allows: true,
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: 0,
+										Type:    []string{"integer"},
+										Format:  "int32",
+									},
+								},
+							},
+						},
+					},
+				},
+			},
+		},
 	}
 }
 
@@ -804,6 +940,33 @@ func schema_berth_dev_berth_api_berthv1_ReasonCount(ref common.ReferenceCallback
 	}
 }
 
+func schema_berth_dev_berth_api_berthv1_ReservationConfiguration(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "ReservationConfiguration: the room that becomes free on one node is kept for the first waiting pod, if it has been waiting for long for want of room, so that smaller ones do not take it away for ever.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"enabled": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Enabled is true by default.",
+							Type:        []string{"boolean"},
+							Format:      "",
+						},
+					},
+					"afterSeconds": {
+						SchemaProps: spec.SchemaProps{
+							Description: "AfterSeconds is how long a pod waits before room is kept for it. Default 300.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+				},
+			},
+		},
+	}
+}
+
 func schema_berth_dev_berth_api_berthv1_SchedulerConfiguration(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -955,11 +1118,91 @@ func schema_berth_dev_berth_api_berthv1_SchedulerConfigurationSpec(ref common.Re
 							Format:      "int32",
 						},
 					},
+					"profiles": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-map-keys": []interface{}{
+									"schedulerName",
+								},
+								"x-kubernetes-list-type": "map",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Profiles are the scheduler names whose pods are placed, each with its own scoring. A pod that names another scheduler is stored and left to it. Default: one, default-scheduler, with kube-scheduler's weights.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(SchedulerProfile{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+					"podTopologySpread": {
+						SchemaProps: spec.SchemaProps{
+							Description: "PodTopologySpread says how pods are spread that do not say it themselves.",
+							Default:     map[string]interface{}{},
+							Ref:         ref(PodTopologySpreadConfiguration{}.OpenAPIModelName()),
+						},
+					},
+					"hardPodAffinityWeight": {
+						SchemaProps: spec.SchemaProps{
+							Description: "HardPodAffinityWeight is the weight, 0 to 100, that the required affinity of the pods on a node has for the score of one that it matches. Default 1.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"aging": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Aging raises pods in the order of the queue with the time they wait.",
+							Default:     map[string]interface{}{},
+							Ref:         ref(AgingConfiguration{}.OpenAPIModelName()),
+						},
+					},
+					"reservation": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Reservation keeps room for a pod that has been waiting for long.",
+							Default:     map[string]interface{}{},
+							Ref:         ref(ReservationConfiguration{}.OpenAPIModelName()),
+						},
+					},
 				},
 			},
 		},
 		Dependencies: []string{
-			PreemptionConfiguration{}.OpenAPIModelName(), SystemClasses{}.OpenAPIModelName()},
+			AgingConfiguration{}.OpenAPIModelName(), PodTopologySpreadConfiguration{}.OpenAPIModelName(), PreemptionConfiguration{}.OpenAPIModelName(), ReservationConfiguration{}.OpenAPIModelName(), SchedulerProfile{}.OpenAPIModelName(), SystemClasses{}.OpenAPIModelName()},
+	}
+}
+
+func schema_berth_dev_berth_api_berthv1_SchedulerProfile(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "SchedulerProfile is a way of scoring, for the pods that name it.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"schedulerName": {
+						SchemaProps: spec.SchemaProps{
+							Description: "SchedulerName is what pods name in spec.schedulerName.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"plugins": {
+						SchemaProps: spec.SchemaProps{
+							Default: map[string]interface{}{},
+							Ref:     ref(ProfilePlugins{}.OpenAPIModelName()),
+						},
+					},
+				},
+				Required: []string{"schedulerName"},
+			},
+		},
+		Dependencies: []string{
+			ProfilePlugins{}.OpenAPIModelName()},
 	}
 }
 

@@ -27,16 +27,15 @@ func schedulerConfiguration(s *config.Scheduler) *berthv1.SchedulerConfiguration
 	}
 	limit := int32(s.EventLimit)
 	c := berthv1.Default()
-	c.Spec = berthv1.SchedulerConfigurationSpec{
-		Preemption:               berthv1.PreemptionConfiguration{Enabled: &s.Preemption.Enabled},
-		Queue:                    berthv1.QueueOrder(s.Queue),
-		PodInitialBackoffSeconds: seconds(s.PodInitialBackoff),
-		PodMaxBackoffSeconds:     seconds(s.PodMaxBackoff),
-		NominationSlackSeconds:   seconds(s.NominationSlack),
-		SystemClasses:            &berthv1.SystemClasses{Users: s.SystemClassUsers, Groups: s.SystemClassGroups},
-		NodeGraceSeconds:         seconds(s.NodeGrace),
-		EventLimit:               &limit,
-	}
+	spec := &c.Spec
+	spec.Preemption.Enabled = &s.Preemption.Enabled
+	spec.Queue = berthv1.QueueOrder(s.Queue)
+	spec.PodInitialBackoffSeconds = seconds(s.PodInitialBackoff)
+	spec.PodMaxBackoffSeconds = seconds(s.PodMaxBackoff)
+	spec.NominationSlackSeconds = seconds(s.NominationSlack)
+	spec.SystemClasses = &berthv1.SystemClasses{Users: s.SystemClassUsers, Groups: s.SystemClassGroups}
+	spec.NodeGraceSeconds = seconds(s.NodeGrace)
+	spec.EventLimit = &limit
 	return c
 }
 
