@@ -6,9 +6,10 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Object is a stored object of a kind that has no meaning for scheduling.
+// Object is a stored object of a kind that no command of its own is for.
 type Object struct {
 	// Resource is the kind's plural name, as in URLs.
 	Resource string
@@ -21,16 +22,30 @@ type Object struct {
 type ObjectKind struct {
 	Group, Resource, Kind string
 	New                   func() ProtoObject
+	// Workload is what a kind that keeps pods says of them; nil for others.
+	Workload *Workload
+}
+
+// Workload is how the state machine reads a kind whose objects keep pods.
+type Workload struct {
+	// Replicas is how many pods the object wants.
+	Replicas func(o ProtoObject) int32
+	// Selector says which pods can be the object's.
+	Selector func(o ProtoObject) *metav1.LabelSelector
+	// WithStatus gives a copy that has another status, in protobuf bytes, and
+	// shares all else.
+	WithStatus func(o ProtoObject, status []byte) (ProtoObject, error)
 }
 
 // ObjectKinds are the kinds that the table of plain objects can hold.
 func ObjectKinds() []ObjectKind {
 	return []ObjectKind{
-		{"", "configmaps", "ConfigMap", func() ProtoObject { return new(corev1.ConfigMap) }},
-		{"", "secrets", "Secret", func() ProtoObject { return new(corev1.Secret) }},
-		{"", "serviceaccounts", "ServiceAccount", func() ProtoObject { return new(corev1.ServiceAccount) }},
-		{"", "services", "Service", func() ProtoObject { return new(corev1.Service) }},
-		{"coordination.k8s.io", "leases", "Lease", func() ProtoObject { return new(coordinationv1.Lease) }},
+		{Group: "", Resource: "configmaps", Kind: "ConfigMap", New: func() ProtoObject { return new(corev1.ConfigMap) }},
+		{Group: "", Resource: "secrets", Kind: "Secret", New: func() ProtoObject { return new(corev1.Secret) }},
+		{Group: "", Resource: "serviceaccounts", Kind: "ServiceAccount", New: func() ProtoObject { return new(corev1.ServiceAccount) }},
+		{Group: "", Resource: "services", Kind: "Service", New: func() ProtoObject { return new(corev1.Service) }},
+		{Group: "coordination.k8s.io", Resource: "leases", Kind: "Lease", New: func() ProtoObject { return new(coordinationv1.Lease) }},
+		replicaSetKind(),
 	}
 }
 
