@@ -38,6 +38,8 @@ type Class struct {
 	required  nodeaffinity.RequiredNodeAffinity
 	selects   bool // required demands something
 	preferred *nodeaffinity.PreferredSchedulingTerms
+
+	terms *podTerms // nil: none
 }
 
 // ClassOf compiles the pod's class. Callers that meet many pods use Classes, which compiles each class once.
@@ -90,6 +92,7 @@ func compileClass(pod *corev1.Pod, s signatures) *Class {
 		Affinity:      pod.Spec.Affinity,
 		Spread:        pod.Spec.TopologySpreadConstraints,
 		required:      nodeaffinity.GetRequiredNodeAffinity(pod),
+		terms:         compileTerms(pod),
 	}
 	c.selects = len(pod.Spec.NodeSelector) > 0
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
@@ -110,12 +113,14 @@ func (c *Class) WithNodeName(name string) *Class {
 	}
 	d := *c
 	d.NodeName = name
-	rehash := func(of string) string {
-		sum := sha256.Sum256([]byte(of + name))
-		return string(sum[:16])
-	}
-	d.Signature, d.Shape = rehash(c.Signature), rehash(c.Shape)
+	d.Signature, d.Shape = rehash(c.Signature, name), rehash(c.Shape, name)
 	return &d
+}
+
+// rehash is the signature of a class that demands more than the one it was made from.
+func rehash(signature, more string) string {
+	sum := sha256.Sum256([]byte(signature + more))
+	return string(sum[:16])
 }
 
 type signatures struct {

@@ -10,8 +10,17 @@ const (
 	failTaint
 	failAffinity
 	failPorts
-	firstResourceBit = 5
+	// By the pods of others; see Judge.
+	failSpread
+	failSpreadMissing
+	failPodAffinity
+	failPodAntiAffinity
+	failExistingAntiAffinity
+	firstResourceBit = 11
 )
+
+// TopologyFailures are those that a Judge finds.
+const TopologyFailures = failSpread | failSpreadMissing | failPodAffinity | failPodAntiAffinity | failExistingAntiAffinity
 
 // Resources by their bit, two bits each: short now, and more than the node could ever give.
 const (
@@ -24,7 +33,7 @@ const (
 )
 
 func short(resource int, exceeds bool) Failures {
-	// A pod with more than 25 extended resources gets the rest of them named after the 25th.
+	// A pod with more than 22 extended resources gets the rest of them named after the 22nd.
 	bit := firstResourceBit + 2*min(resource, maxResources-1)
 	if exceeds {
 		bit++
@@ -33,7 +42,7 @@ func short(resource int, exceeds bool) Failures {
 }
 
 const (
-	unresolvableNode Failures = failUnschedulable | failNodeName | failTaint | failAffinity
+	unresolvableNode Failures = failUnschedulable | failNodeName | failTaint | failAffinity | failSpreadMissing | failPodAffinity
 	// Every second bit, from the first resource's on.
 	exceedsCapacity Failures = 0x5555555555555555 &^ (1<<(firstResourceBit+1) - 1)
 )
@@ -66,6 +75,11 @@ func (f Failures) Reasons(c *Class) []Reason {
 			out = append(out, Reason{Kind: InsufficientResource, Resource: resourceName(c, i)})
 		}
 	}
+	add(failSpread, TopologySpread)
+	add(failSpreadMissing, TopologyMissing)
+	add(failPodAffinity, PodAffinity)
+	add(failPodAntiAffinity, PodAntiAffinity)
+	add(failExistingAntiAffinity, ExistingAntiAffinity)
 	return out
 }
 
