@@ -16,9 +16,20 @@ import (
 // Bindings come first, then preemptions, then failures. A failure counts on
 // all of the others, so none is recorded if one of them was refused.
 //
+// What was decided, and what became of it, goes into the ledger (PlanRecord).
+//
 // Refuses nothing as a whole.
 type ApplyPlan struct {
-	Revision    int64             `msgpack:"revision"`
+	Revision int64 `msgpack:"revision"`
+	// Number counts the plans of one leadership from 1. Over are the numbers of
+	// those that this one was laid over, their outcome not being known yet, and
+	// StepUnixNano is the time of the step that made it. With Revision they are
+	// all that a plan depends on: a replay of the log can decide it again. They
+	// change nothing here.
+	Number       int64   `msgpack:"number,omitempty"`
+	Over         []int64 `msgpack:"over,omitempty"`
+	StepUnixNano int64   `msgpack:"step_unix_nano,omitempty"`
+
 	Bindings    []BindDecision    `msgpack:"bindings,omitempty"`
 	Preemptions []PreemptDecision `msgpack:"preemptions,omitempty"`
 	Failures    []FailDecision    `msgpack:"failures,omitempty"`
@@ -29,6 +40,12 @@ type BindDecision struct {
 	Key  string `msgpack:"key"`
 	UID  string `msgpack:"uid"`
 	Node string `msgpack:"node"`
+	// Feasible is how many nodes could have taken the pod, Score what the
+	// chosen one got, and RunnerUp the node that came next; 0 and "" where they
+	// are not known. They are for the ledger only.
+	Feasible int32  `msgpack:"feasible,omitempty"`
+	Score    int64  `msgpack:"score,omitempty"`
+	RunnerUp string `msgpack:"runner_up,omitempty"`
 }
 
 // PreemptDecision nominates a pod to a node and evicts the victims there.
@@ -83,13 +100,18 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 			out.Refused = append(out.Refused, PlanRefusal{Key: key, UID: uid, Reason: why})
 		}
 	}
+	book := tx.openBook(c)
 	for i := range c.Bindings {
 		d := &c.Bindings[i]
-		refuse(d.Key, d.UID, tx.applyBinding(d))
+		why := tx.applyBinding(d)
+		refuse(d.Key, d.UID, why)
+		book.binding(d, why)
 	}
 	for i := range c.Preemptions {
 		d := &c.Preemptions[i]
-		refuse(d.Key, d.UID, tx.applyPreemption(d, c.Revision))
+		why := tx.applyPreemption(d, c.Revision)
+		refuse(d.Key, d.UID, why)
+		book.preemption(d, why)
 	}
 	counted := len(out.Refused) == 0
 	for i := range c.Failures {
@@ -100,8 +122,12 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 				why = judge.apply(tx, ref)
 			}
 			refuse(ref.Key, ref.UID, why)
+			if why == "" {
+				book.failure(judge.d, ref)
+			}
 		}
 	}
+	book.close()
 	return Result{Plan: &out}
 }
 

@@ -26,6 +26,7 @@ var shows = map[string]func(s *transcript, a words) string{
 	"queue":       (*transcript).showQueue,
 	"ready":       (*transcript).showReady,
 	"usage":       (*transcript).showUsage,
+	"decisions":   (*transcript).showDecisions,
 	"drifted":     (*transcript).showDrifted,
 	"digest": func(s *transcript, _ words) string {
 		if s.view().Digest() != s.replica.View().Digest() {
@@ -64,6 +65,33 @@ func (s *transcript) showQueue(words) string {
 		if e.State != berthv1.QueueActive && e.State != berthv1.QueueBackoff {
 			out += fmt.Sprintf("-  %s %s\n", key, describe(e))
 		}
+		return true
+	})
+	return out
+}
+
+// showDecisions lists what the ledger holds about a pod, newest first, up to a
+// revision if at= gives one.
+func (s *transcript) showDecisions(a words) string {
+	out := ""
+	var at int64
+	if text, ok := a.get("at"); ok {
+		at = parseRevision(text)
+	}
+	s.view().DecisionsAbout(PodKey("default", a.name()), "", at, func(r *PlanRecord, d *Decision) bool {
+		out += fmt.Sprintf("index %d, revision %d, decided at %d: %s", r.Index, d.Revision, r.DecidedAtRevision, d.Kind)
+		for _, part := range []struct{ name, value string }{{"node", d.Node}, {"refused", d.Refused}, {"preemption", d.Preemption}, {"runner-up", d.RunnerUp}} {
+			if part.value != "" {
+				out += fmt.Sprintf(", %s %s", part.name, part.value)
+			}
+		}
+		if d.Feasible > 0 {
+			out += fmt.Sprintf(", the best of %d with %d", d.Feasible, d.Score)
+		}
+		if why := r.Why(d); why != nil {
+			out += ": " + why.Message
+		}
+		out += "\n"
 		return true
 	})
 	return out

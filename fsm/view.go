@@ -30,6 +30,9 @@ type View struct {
 	Preemptions Table[*berthv1.Preemption]
 	Config      Table[*berthv1.SchedulerConfiguration]
 	marks       Table[*nodeMark]
+	// Decisions is the ledger: the newest plans, by what came before them (see
+	// DecisionsAbout).
+	Decisions Table[*PlanRecord]
 
 	indexes
 
@@ -90,6 +93,7 @@ func newView() *View {
 		Preemptions:     newTable(preemptionTable),
 		Config:          newTable(configTable),
 		marks:           newTable(markTable),
+		Decisions:       newTable(decisionTable),
 		indexes: indexes{
 			podsByNode:          btree.NewMap[string, placed](degree),
 			ended:               btree.NewMap[string, *corev1.Pod](degree),
@@ -116,6 +120,7 @@ func (v *View) tables() []anyTable {
 	return []anyTable{
 		v.Config, v.PriorityClasses, v.Namespaces, v.Objects, v.Nodes, v.Pods,
 		v.Nominations, v.Queue, v.Preemptions, v.Events, v.marks,
+		v.Decisions,
 	}
 }
 
@@ -137,6 +142,7 @@ func (v *View) fork() *View {
 		Preemptions:     v.Preemptions.fork(),
 		Config:          v.Config.fork(),
 		marks:           v.marks.fork(),
+		Decisions:       v.Decisions.fork(),
 		indexes: indexes{
 			podsByNode:          v.podsByNode.Copy(),
 			ended:               v.ended.Copy(),

@@ -26,6 +26,7 @@ type Scheduler struct {
 	evicting map[types.UID]int32
 	anchors  map[int32]struct{} // slots with unsettled decisions
 
+	made      int64 // plans so far
 	step      uint64
 	stepStart uint64 // position of the log when the step began
 	work      int    // nodes looked at in this step

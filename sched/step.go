@@ -66,8 +66,18 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 	for _, f := range p.plan.flights {
 		s.anchor(f)
 	}
+	s.number(p.plan.Command, nowUnixNano)
 	s.plans = append(s.plans, p.plan)
 	return p.plan
+}
+
+// number notes in a plan what it depends on beside the state, so that it can be decided again from the log (Replay).
+func (s *Scheduler) number(c *fsm.ApplyPlan, nowUnixNano int64) {
+	s.made++
+	c.Number, c.StepUnixNano = s.made, nowUnixNano
+	for _, p := range s.plans {
+		c.Over = append(c.Over, p.Command.Number)
+	}
 }
 
 // hold decides whether failures have been held back for long enough that no more plans may be laid over the state until
@@ -102,7 +112,7 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 	}
 	var f *flight
 	if ok {
-		f = s.bind(p, e, slot)
+		f = s.bind(p, e, b, slot)
 	} else {
 		f = s.preemptOrFail(p, e, b, own)
 	}
@@ -150,7 +160,7 @@ func (s *Scheduler) hide(uids []types.UID, by int32) {
 	}
 }
 
-func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, slot int32) *flight {
+func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, slot int32) *flight {
 	if p.preempted && e.Priority > p.lowest {
 		// A plan's bindings are applied before its preemptions. This pod may take the room of one of them (NM4 lets it),
 		// so it has to come in a later plan.
@@ -158,7 +168,9 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, slot int32) *flight {
 		return nil
 	}
 	name := s.view.nodes[slot].name
-	p.plan.Command.Bindings = append(p.plan.Command.Bindings, fsm.BindDecision{Key: e.Key(), UID: string(e.UID), Node: name})
+	p.plan.Command.Bindings = append(p.plan.Command.Bindings, fsm.BindDecision{
+		Key: e.Key(), UID: string(e.UID), Node: name, Feasible: int32(b.fit),
+	})
 	return newFlight(e, flightBind, name)
 }
 

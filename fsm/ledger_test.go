@@ -1,0 +1,59 @@
+package fsm
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestLedgerIsBounded: the oldest plans go, the ledger says how far back it
+// reaches, and counts on without a gap.
+func TestLedgerIsBounded(t *testing.T) {
+	w := newWorld(t)
+	if got := w.view().LedgerReach(); got != 0 {
+		t.Fatalf("an empty ledger reaches back to %d", got)
+	}
+	const perPlan = 1000
+	for i := range maxDecisions/perPlan + 3 {
+		c := &ApplyPlan{Revision: w.view().Revision()}
+		for j := range perPlan {
+			c.Bindings = append(c.Bindings, BindDecision{Key: fmt.Sprintf("default/p%d", j), UID: fmt.Sprint(i), Node: "n1"})
+		}
+		// A change, so that every plan stands at a revision of its own.
+		w.apply(&PutNamespace{Namespace: NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("team-%d", i), UID: types.UID(fmt.Sprint(i))}}}, Create: true}, c)
+	}
+	v := w.view()
+	total, next := 0, int64(-1)
+	v.Decisions.Scan("", func(key string, r *PlanRecord) bool {
+		if next >= 0 && r.Before != next || key != decisionsKey(r.Before) {
+			t.Fatalf("row %s begins after %d decisions, want %d", key, r.Before, next)
+		}
+		next = r.after()
+		total += len(r.Decisions)
+		return true
+	})
+	if total > maxDecisions || total <= maxDecisions-perPlan {
+		t.Errorf("the ledger holds %d decisions, its bound is %d", total, maxDecisions)
+	}
+	_, oldest, _ := v.Decisions.rows.Min()
+	if got := v.LedgerReach(); got != oldest.StartRevision+1 || got <= 1 {
+		t.Errorf("the ledger says that it reaches back to revision %d, its oldest plan began after %d", got, oldest.StartRevision)
+	}
+	var seen []int64
+	v.DecisionsAbout("default/p7", "", 0, func(_ *PlanRecord, d *Decision) bool {
+		seen = append(seen, d.Revision)
+		return true
+	})
+	if len(seen) != total/perPlan {
+		t.Errorf("%d decisions about one pod, %d plans name it", len(seen), total/perPlan)
+	}
+	for i := 1; i < len(seen); i++ {
+		if seen[i] >= seen[i-1] {
+			t.Fatalf("not newest first: %v", seen)
+		}
+	}
+	compareViews(t, "restored", v, restoredFrom(t, v).View())
+}
