@@ -10,7 +10,9 @@ import (
 )
 
 // ConfigureScheduler stores the one scheduler configuration, as JSON in the
-// form of the API. What it leaves out gets its default.
+// form of the API. What it leaves out gets its default. Pods that name the
+// scheduler of a new profile enter the queue, the oldest first; those of a
+// profile that is gone leave it, and their nominations end.
 //
 // Refuses: 400 for unreadable JSON; 422 for an invalid configuration; 409 for
 // a stale revision.
@@ -48,12 +50,24 @@ func (c *ConfigureScheduler) Apply(tx *Tx) Result {
 	default:
 		config.UID, config.CreationTimestamp = tx.newUID(), tx.now()
 	}
+	before := v.SchedulerConfig()
+	joined, left := changedProfiles(before, config)
+	coming, going := v.unclaimedBy(joined), v.waitingFor(left)
 	put(tx, v.Config, config.Name, config)
 	tx.trimEvents(int(*config.Spec.EventLimit))
-	if !known || *old.Spec.Preemption.Enabled != *config.Spec.Preemption.Enabled {
+	tx.followProfiles(coming, going)
+	if !known || judgesOtherwise(&before.Spec, &config.Spec) {
 		tx.wakeAll()
 	}
 	return Result{Table: v.Config.Name(), Object: config}
+}
+
+// judgesOtherwise says whether a pod that found no place under one configuration
+// may find one under the other.
+func judgesOtherwise(before, after *berthv1.SchedulerConfigurationSpec) bool {
+	return !equality.Semantic.DeepEqual(before.Preemption, after.Preemption) ||
+		!equality.Semantic.DeepEqual(before.PodTopologySpread, after.PodTopologySpread) ||
+		!equality.Semantic.DeepEqual(before.Reservation, after.Reservation)
 }
 
 // wakeAll lets every waiting pod try again: the rules themselves have changed.

@@ -41,6 +41,7 @@ func describeIndexes(v *View) map[string]string {
 	nomination := func(n *Nomination) string { return fmt.Sprintf("%s@%d %x", n.Key(), n.Revision, n.class.Signature) }
 	return map[string]string{
 		"podsByNode":          list(v.podsByNode, func(p placed) string { return fmt.Sprintf("%s %x", pod(p.pod), p.class.Signature) }),
+		"unclaimed":           list(v.unclaimed, pod),
 		"ended":               list(v.ended, pod),
 		"usage":               list(v.usage, func(u *nodeUse) string { return fmt.Sprintf("%+v", *u) }),
 		"offers":              list(v.offers, asText),

@@ -60,7 +60,7 @@ func (r *random) checkPods(t *rapid.T, v *View) {
 			r.bound[uid] = p.Spec.NodeName
 		}
 		e, queued := v.Queue.Get(key)
-		if waits := p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !model.Terminal(p); waits != queued {
+		if waits := v.waits(p); waits != queued {
 			t.Fatalf("%s waits: %t, has an entry: %t", key, waits, queued)
 		}
 		if queued && e.UID != p.UID {

@@ -106,15 +106,9 @@ func (tx *Tx) finishNewPod(w *PodWire) *model.Class {
 // comes bound or another scheduler is to place it.
 func (tx *Tx) storeNewPod(key string, pod *corev1.Pod, class *model.Class) {
 	put(tx, tx.view.Pods, key, pod)
-	if waits(pod) {
+	if tx.view.waits(pod) {
 		tx.enqueue(key, pod, class)
 	}
-}
-
-// waits says whether a pod belongs in the queue.
-func waits(pod *corev1.Pod) bool {
-	ours := pod.Spec.SchedulerName == "" || pod.Spec.SchedulerName == corev1.DefaultSchedulerName
-	return ours && pod.Spec.NodeName == "" && !model.Terminating(pod) && !model.Terminal(pod)
 }
 
 // enqueue puts an unbound pod into the queue (QU4).

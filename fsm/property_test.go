@@ -79,7 +79,7 @@ func (r *random) actions() map[string]func(*rapid.T) {
 		"advance":    line("advance %s", func() string { return r.pick("time", "100ms", "1s", "20s") }),
 		"release":    line("release %s", r.podName),
 		"configure": line("configure %s", func() string {
-			return r.pick("configuration", "queue=fifo", "queue=priority", "preemption=off", "preemption=on", "max-backoff=0", "events=3", "")
+			return r.pick("configuration", "queue=fifo", "queue=priority", "preemption=off", "preemption=on", "max-backoff=0", "events=3", "profiles=other", "profiles=default-scheduler,other", "")
 		}),
 		"snapshot": do(func() string { return r.run("snapshot", nil, "") }),
 		"object":   line("object configmaps %s %s", func() string { return r.pick("object", "a", "b") }, func() string { return r.pick("how", "", "update", "data=a:1 update") }),
@@ -99,7 +99,7 @@ func (r *random) admit() string {
 	r.uids++
 	return r.line(fmt.Sprintf("pod %s uid=u%d cpu=%s mem=%s priority=%s grace=%s %s", r.podName(), r.uids,
 		r.pick("cpu", "0", "1", "1", "2", "3", "9"), r.pick("memory", "0", "1Gi"), r.priority(), r.pick("grace", "0", "5", "30"),
-		r.pick("more", "", "", "", "never", "port=80", "gates=g", "tolerate=t:", "selector=l:1", "labels=a:1", "finalizers=f")))
+		r.pick("more", "", "", "", "never", "port=80", "gates=g", "tolerate=t:", "selector=l:1", "labels=a:1", "finalizers=f", "scheduler=other", "scheduler=other gates=g")))
 }
 
 // node makes or changes a node; its capacity depends on its name alone.

@@ -21,7 +21,8 @@ var configTable = &tableDef[*berthv1.SchedulerConfiguration]{
 	index:  indexConfig,
 }
 
-// indexConfig orders the queue anew when its order changes (QU1, QU2).
+// indexConfig orders the queue anew when its order changes (QU1, QU2), and knows
+// who has a scheduler when the profiles change.
 func indexConfig(v *View, _ string, old, new *berthv1.SchedulerConfiguration, hadOld, hasNew bool) {
 	before, after := defaultConfig, defaultConfig
 	if hadOld {
@@ -30,6 +31,7 @@ func indexConfig(v *View, _ string, old, new *berthv1.SchedulerConfiguration, ha
 	if hasNew {
 		after = new
 	}
+	indexProfiles(v, before, after)
 	if fifo(before) == fifo(after) {
 		return
 	}

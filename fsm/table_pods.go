@@ -23,6 +23,7 @@ type placed struct {
 // indexPod keeps the pods by node, what they use there, and those that have
 // ended. Ended pods are still on their node but use nothing.
 func indexPod(v *View, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
+	indexUnclaimed(v, key, old, new, hadOld, hasNew)
 	var was, is placed
 	if hadOld && old.Spec.NodeName != "" {
 		was, _ = v.podsByNode.Get(old.Spec.NodeName + "/" + key)

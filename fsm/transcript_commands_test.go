@@ -205,6 +205,7 @@ func (w words) config() []byte {
 		on := v == "on"
 		c.Spec.Preemption.Enabled = &on
 	}
+	c.Spec.Preemption.Budgets = berthv1.BudgetPolicy(w.or("budgets", ""))
 	c.Spec.Queue = berthv1.QueueOrder(w.or("queue", ""))
 	for key, field := range map[string]**int32{
 		"initial-backoff": &c.Spec.PodInitialBackoffSeconds, "max-backoff": &c.Spec.PodMaxBackoffSeconds,
@@ -217,6 +218,9 @@ func (w words) config() []byte {
 	}
 	if users := w.list("system-users"); users != nil {
 		c.Spec.SystemClasses = &berthv1.SystemClasses{Users: users}
+	}
+	for _, name := range w.list("profiles") {
+		c.Spec.Profiles = append(c.Spec.Profiles, berthv1.SchedulerProfile{SchedulerName: name})
 	}
 	b, err := json.Marshal(c)
 	if err != nil {

@@ -69,10 +69,10 @@ func (s *transcript) putNode(a words, _ string) []Command {
 
 // pod: ns= priority= class= cpu= mem= node= labels=k:v,… selector=k:v,…
 // tolerate=key:effect,… gates=a,b grace= port= never (with priority=) init-cpu=
-// set-priority= set-policy= finalizers= uid=
+// set-priority= set-policy= finalizers= uid= scheduler=
 func (s *transcript) pod(a words) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: s.meta(a, "default"), Spec: corev1.PodSpec{
-		SchedulerName: "default-scheduler", NodeName: a.or("node", ""), PriorityClassName: a.or("class", ""),
+		SchedulerName: a.or("scheduler", "default-scheduler"), NodeName: a.or("node", ""), PriorityClassName: a.or("class", ""),
 		NodeSelector: pairs(a.list("selector")), TerminationGracePeriodSeconds: a.number("grace"),
 		Containers: []corev1.Container{{Name: "main", Image: "image", Resources: corev1.ResourceRequirements{Requests: amountsOf(a, false)}}},
 	}}

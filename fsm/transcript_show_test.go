@@ -169,11 +169,22 @@ func describe(row any) string {
 	case *berthv1.Preemption:
 		return describePreemption(r)
 	case *berthv1.SchedulerConfiguration:
-		return fmt.Sprintf("preemption %t, queue %s, backoff %d-%ds, slack %ds, system classes for %v %v, %d events", *r.Spec.Preemption.Enabled, r.Spec.Queue,
-			*r.Spec.PodInitialBackoffSeconds, *r.Spec.PodMaxBackoffSeconds, *r.Spec.NominationSlackSeconds,
-			r.Spec.SystemClasses.Users, r.Spec.SystemClasses.Groups, *r.Spec.EventLimit)
+		return describeConfig(r)
 	}
 	return fmt.Sprintf("%T", row)
+}
+
+func describeConfig(r *berthv1.SchedulerConfiguration) string {
+	out := fmt.Sprintf("preemption %t, queue %s, backoff %d-%ds, slack %ds, system classes for %v %v, %d events", *r.Spec.Preemption.Enabled, r.Spec.Queue,
+		*r.Spec.PodInitialBackoffSeconds, *r.Spec.PodMaxBackoffSeconds, *r.Spec.NominationSlackSeconds,
+		r.Spec.SystemClasses.Users, r.Spec.SystemClasses.Groups, *r.Spec.EventLimit)
+	if p := r.Spec.Profiles; len(p) != 1 || p[0].SchedulerName != corev1.DefaultSchedulerName {
+		out += ", profiles"
+		for i := range p {
+			out += " " + p[i].SchedulerName
+		}
+	}
+	return out
 }
 
 func times(n int32) string {

@@ -64,6 +64,7 @@ func (p *position) TimeUnixNano() int64 { return p.timeUnixNano }
 // indexes are derived from the tables, kept in step by the tables' index
 // functions, and therefore in no snapshot.
 type indexes struct {
+	unclaimed           *btree.Map[string, *corev1.Pod]      // unclaimedKey: unbound pods that no profile is for
 	ended               *btree.Map[string, *corev1.Pod]      // key of Pods: those in a terminal phase
 	podsByNode          *btree.Map[string, placed]           // node/namespace/name
 	usage               *btree.Map[string, *nodeUse]         // node
@@ -96,6 +97,7 @@ func newView() *View {
 		Decisions:       newTable(decisionTable),
 		indexes: indexes{
 			podsByNode:          btree.NewMap[string, placed](degree),
+			unclaimed:           btree.NewMap[string, *corev1.Pod](degree),
 			ended:               btree.NewMap[string, *corev1.Pod](degree),
 			usage:               btree.NewMap[string, *nodeUse](degree),
 			offers:              btree.NewMap[string, *model.Resources](degree),
@@ -145,6 +147,7 @@ func (v *View) fork() *View {
 		Decisions:       v.Decisions.fork(),
 		indexes: indexes{
 			podsByNode:          v.podsByNode.Copy(),
+			unclaimed:           v.unclaimed.Copy(),
 			ended:               v.ended.Copy(),
 			usage:               v.usage.Copy(),
 			offers:              v.offers.Copy(),
