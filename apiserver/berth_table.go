@@ -134,13 +134,18 @@ func addConfigTable(h printers.PrintHandler) {
 		nameColumn,
 		column("Preemption", "boolean", "Whether pods are evicted for others."),
 		column("Queue", "string", "The order in which pods are tried."),
+		column("Profiles", "string", "The schedulers whose pods are placed."),
 		column("Age", "string", "The time since it was first set."),
 	}, printConfig, func(l *berthv1.SchedulerConfigurationList) []berthv1.SchedulerConfiguration { return l.Items })
 }
 
 func printConfig(c *berthv1.SchedulerConfiguration) metav1.TableRow {
 	enabled := c.Spec.Preemption.Enabled == nil || *c.Spec.Preemption.Enabled
-	return row(c, c.Name, enabled, string(c.Spec.Queue), age(c.CreationTimestamp.Time))
+	profiles := make([]string, len(c.Spec.Profiles))
+	for i := range profiles {
+		profiles[i] = c.Spec.Profiles[i].SchedulerName
+	}
+	return row(c, c.Name, enabled, string(c.Spec.Queue), strings.Join(profiles, ","), age(c.CreationTimestamp.Time))
 }
 
 // addPlanTable prints a plan as one row a placement.

@@ -113,6 +113,23 @@ func TestSchedulerConfiguration(t *testing.T) {
 	}
 	wantStatus(t, patch(`{"spec":{"queue":"lifo"}}`, metav1.PatchOptions{}), 422, `spec.queue: Unsupported value: "lifo"`)
 	wantStatus(t, patch(`{"spec":{"nodeGraceSeconds":0}}`, metav1.PatchOptions{}), 422, "must be between 1 and 86400")
+	wantStatus(t, patch(`{"spec":{"podTopologySpread":{"defaultingType":"List","defaultConstraints":[{"maxSkew":0,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway"}]}}}`,
+		metav1.PatchOptions{}), 422, "spec.podTopologySpread.defaultConstraints[0].maxSkew: Invalid value: 0")
+	// A pod of another scheduler waits from when there is a profile for it.
+	foreign := testPod("foreign")
+	foreign.Spec.SchedulerName = "packed"
+	if _, err := s.client(t).CoreV1().Pods("default").Create(ctx, foreign, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, queued := d.View().Queue.Get("default/foreign"); queued {
+		t.Fatal("a pod of another scheduler is queued")
+	}
+	if err := patch(`{"spec":{"profiles":[{"schedulerName":"default-scheduler"},{"schedulerName":"packed","plugins":{"weights":{"ImageLocality":0}}}]}}`, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, queued := d.View().Queue.Get("default/foreign"); !queued {
+		t.Fatal("a pod whose scheduler has a profile now is not queued")
+	}
 	_, err = configs.Update(ctx, got, metav1.UpdateOptions{})
 	wantStatus(t, err, 409, "the object has been modified")
 	wantStatus(t, configs.Delete(ctx, "cluster", metav1.DeleteOptions{}), 405, "does not allow this method")

@@ -38,7 +38,8 @@ func Default() *Config {
 				ServerStabilizationTime: "10s",
 			},
 			Scheduler: &Scheduler{
-				Preemption:        &Preemption{Enabled: true},
+				Preemption:        &Preemption{Enabled: true, Budgets: "BestEffort", MaxOtherNodes: 3, SearchLimit: 1000},
+				Reservation:       &Reservation{Enabled: true, After: "5m"},
 				Queue:             "priority",
 				PodInitialBackoff: "1s",
 				PodMaxBackoff:     "10s",
@@ -46,6 +47,9 @@ func Default() *Config {
 				NodeGrace:         "50s",
 				EventLimit:        20000,
 				SystemClassGroups: []string{"system:masters"},
+
+				HardPodAffinityWeight: 1,
+				Aging:                 "0s",
 			},
 		},
 		Worker: &Worker{

@@ -99,13 +99,26 @@ type Scheduler struct {
 	EventLimit        int      `hcl:"event_limit,optional"`
 	SystemClassUsers  []string `hcl:"system_class_users,optional"`
 	SystemClassGroups []string `hcl:"system_class_groups,optional"`
+	// HardPodAffinityWeight, Aging and the blocks have their API's meaning.
+	HardPodAffinityWeight int      `hcl:"hard_pod_affinity_weight,optional"`
+	Aging                 Duration `hcl:"aging,optional"`
 
-	Preemption *Preemption `hcl:"preemption,block"`
+	Preemption  *Preemption  `hcl:"preemption,block"`
+	Reservation *Reservation `hcl:"reservation,block"`
 }
 
-// Preemption switches preemption.
+// Preemption switches preemption, and bounds it.
 type Preemption struct {
-	Enabled bool `hcl:"enabled,optional"`
+	Enabled       bool   `hcl:"enabled,optional"`
+	Budgets       string `hcl:"budgets,optional"`
+	MaxOtherNodes int    `hcl:"max_other_nodes,optional"`
+	SearchLimit   int    `hcl:"search_limit,optional"`
+}
+
+// Reservation keeps room for a pod that has been waiting for long.
+type Reservation struct {
+	Enabled bool     `hcl:"enabled,optional"`
+	After   Duration `hcl:"after,optional"`
 }
 
 // Worker configures the agent as a node that runs pods.

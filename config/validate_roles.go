@@ -16,6 +16,13 @@ func (k checker) atLeast(option string, v, least int) {
 	}
 }
 
+func (k checker) between(option string, v, least, most int) {
+	k.atLeast(option, v, least)
+	if v > most {
+		k.fail(option, "%d is too large; it may be at most %d", v, most)
+	}
+}
+
 func (k checker) atLeastDuration(option string, d Duration, least time.Duration) {
 	if d.check() == nil && d.Value() < least {
 		k.fail(option, "%q is too short; it must be at least %q", string(d), least.String())
@@ -38,21 +45,31 @@ func (c *Config) validateServer(k checker) {
 	k.atLeast("server.autopilot.min_quorum", a.MinQuorum, 0)
 	k.atLeastDuration("server.autopilot.last_contact_threshold", a.LastContactThreshold, 10*time.Millisecond)
 
-	sc := s.Scheduler
+	c.validateScheduler(k)
+}
+
+func (c *Config) validateScheduler(k checker) {
+	const block = "server.scheduler."
+	sc := c.Server.Scheduler
 	if problem, ok := oneOf(sc.Queue, "priority", "fifo"); !ok {
-		k.fail("server.scheduler.queue", "%s", problem)
+		k.fail(block+"queue", "%s", problem)
 	}
-	k.wholeSeconds("server.scheduler.pod_initial_backoff", sc.PodInitialBackoff, 1)
-	k.wholeSeconds("server.scheduler.pod_max_backoff", sc.PodMaxBackoff, 0)
-	k.wholeSeconds("server.scheduler.nomination_slack", sc.NominationSlack, 1)
-	k.wholeSeconds("server.scheduler.node_grace", sc.NodeGrace, 1)
+	k.wholeSeconds(block+"pod_initial_backoff", sc.PodInitialBackoff, 1)
+	k.wholeSeconds(block+"pod_max_backoff", sc.PodMaxBackoff, 0)
+	k.wholeSeconds(block+"nomination_slack", sc.NominationSlack, 1)
+	k.wholeSeconds(block+"node_grace", sc.NodeGrace, 1)
 	if most := sc.PodMaxBackoff.Value(); most != 0 && most < sc.PodInitialBackoff.Value() {
-		k.fail("server.scheduler.pod_max_backoff", "%q is shorter than pod_initial_backoff, %q", string(sc.PodMaxBackoff), string(sc.PodInitialBackoff))
+		k.fail(block+"pod_max_backoff", "%q is shorter than pod_initial_backoff, %q", string(sc.PodMaxBackoff), string(sc.PodInitialBackoff))
 	}
-	k.atLeast("server.scheduler.event_limit", sc.EventLimit, 0)
-	if sc.EventLimit > 1_000_000 {
-		k.fail("server.scheduler.event_limit", "%d is too large; it may be at most 1000000", sc.EventLimit)
+	k.between(block+"event_limit", sc.EventLimit, 0, 1_000_000)
+	k.between(block+"hard_pod_affinity_weight", sc.HardPodAffinityWeight, 0, 100)
+	k.wholeSeconds(block+"aging", sc.Aging, 0)
+	k.wholeSeconds(block+"reservation.after", sc.Reservation.After, 1)
+	if problem, ok := oneOf(sc.Preemption.Budgets, "BestEffort", "Strict"); !ok {
+		k.fail(block+"preemption.budgets", "%s", problem)
 	}
+	k.between(block+"preemption.max_other_nodes", sc.Preemption.MaxOtherNodes, 0, 16)
+	k.between(block+"preemption.search_limit", sc.Preemption.SearchLimit, 0, 1_000_000)
 }
 
 // wholeSeconds: the replicated configuration counts in seconds, and a day is the

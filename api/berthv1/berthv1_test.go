@@ -2,6 +2,7 @@ package berthv1_test
 
 import (
 	"encoding/json"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-dev/berth/api/berthv1"
 )
@@ -84,6 +86,24 @@ func TestDefaultIsValid(t *testing.T) {
 		if f := spec.Field(i); f.IsZero() {
 			t.Errorf("SetDefaults left %s empty", spec.Type().Field(i).Name)
 		}
+	}
+}
+
+// What docs/configuration.md shows must be a configuration, and valid.
+func TestDocumentedConfiguration(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(doc), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	var c berthv1.SchedulerConfiguration
+	if err := yaml.UnmarshalStrict([]byte(text), &c); err != nil || !ok {
+		t.Fatalf("the example is none: %v", err)
+	}
+	c.SetDefaults()
+	if errs := c.Validate(); len(errs) != 0 {
+		t.Error(errs.ToAggregate())
 	}
 }
 

@@ -25,7 +25,10 @@ func schedulerConfiguration(s *config.Scheduler) *berthv1.SchedulerConfiguration
 		n := int32(d.Value() / time.Second) // validated: a day at most
 		return &n
 	}
-	limit := int32(s.EventLimit)
+	number := func(n int) *int32 {
+		v := int32(n) // validated: a million at most
+		return &v
+	}
 	c := berthv1.Default()
 	spec := &c.Spec
 	spec.Preemption.Enabled = &s.Preemption.Enabled
@@ -35,7 +38,13 @@ func schedulerConfiguration(s *config.Scheduler) *berthv1.SchedulerConfiguration
 	spec.NominationSlackSeconds = seconds(s.NominationSlack)
 	spec.SystemClasses = &berthv1.SystemClasses{Users: s.SystemClassUsers, Groups: s.SystemClassGroups}
 	spec.NodeGraceSeconds = seconds(s.NodeGrace)
-	spec.EventLimit = &limit
+	spec.EventLimit = number(s.EventLimit)
+	spec.Preemption.Budgets = berthv1.BudgetPolicy(s.Preemption.Budgets)
+	spec.Preemption.MaxOtherNodes = number(s.Preemption.MaxOtherNodes)
+	spec.Preemption.SearchLimit = number(s.Preemption.SearchLimit)
+	spec.HardPodAffinityWeight = number(s.HardPodAffinityWeight)
+	spec.Aging.SecondsPerPoint = seconds(s.Aging)
+	spec.Reservation = berthv1.ReservationConfiguration{Enabled: &s.Reservation.Enabled, AfterSeconds: seconds(s.Reservation.After)}
 	return c
 }
 
