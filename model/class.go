@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -34,6 +36,13 @@ type Class struct {
 	Tolerations []corev1.Toleration
 	Affinity    *corev1.Affinity
 	Spread      []corev1.TopologySpreadConstraint
+
+	// Images are those that the pod needs, by the names that nodes report, once for each use; Containers is the number of
+	// its containers, ImageSet both in one. Nodes that hold images already score higher; they are in Signature and not in
+	// Shape.
+	Images     []string
+	Containers int
+	ImageSet   string
 
 	required  nodeaffinity.RequiredNodeAffinity
 	selects   bool // required demands something
@@ -93,7 +102,10 @@ func compileClass(pod *corev1.Pod, s signatures) *Class {
 		Spread:        pod.Spec.TopologySpreadConstraints,
 		required:      nodeaffinity.GetRequiredNodeAffinity(pod),
 		terms:         compileTerms(pod),
+		Images:        imagesOf(pod, nil),
+		Containers:    len(pod.Spec.InitContainers) + len(pod.Spec.Containers),
 	}
+	c.ImageSet = strconv.Itoa(c.Containers) + " " + strings.Join(c.Images, " ")
 	c.selects = len(pod.Spec.NodeSelector) > 0
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		c.selects = c.selects || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
@@ -130,7 +142,10 @@ type signatures struct {
 
 // signer writes what matters of a pod into one reused buffer in an unambiguous form (every string with its length) and
 // hashes it.
-type signer struct{ buf []byte }
+type signer struct {
+	buf    []byte
+	images []string
+}
 
 func (w *signer) sign(pod *corev1.Pod) signatures {
 	var s signatures
@@ -166,6 +181,12 @@ func (w *signer) sign(pod *corev1.Pod) signatures {
 	w.buf = append(w.buf[:0], s.shape[:]...)
 	w.str(pod.Namespace)
 	w.pairs(pod.Labels)
+	w.images = imagesOf(pod, w.images[:0])
+	w.num(int64(len(w.images)))
+	for _, name := range w.images {
+		w.str(name)
+	}
+	w.num(int64(len(spec.InitContainers) + len(spec.Containers)))
 	sum = sha256.Sum256(w.buf)
 	copy(s.full[:], sum[:])
 	return s

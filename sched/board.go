@@ -1,21 +1,23 @@
 package sched
 
 import (
-	"math/bits"
-
 	"github.com/berth-dev/berth/model"
 )
 
-// board is what one class of pods finds on every node: why it does not fit, or how good the node is. Nodes that fit are
-// kept by score, so that the best one is found without looking at the others; after a change only the changed nodes are
-// looked at again.
+// board is what one class of pods finds on every node: why it does not fit, or how good the node is. After a change only
+// the changed nodes are looked at again.
 //
-// The part of a score that comes from the node object is normalised by the largest raw value among the nodes that fit,
-// so it changes for all nodes when that maximum does. Nodes with equal raw values are therefore one group: within a
-// group the order depends on usage alone, and the maxima are those of the groups that are not empty.
+// What does not depend on a node's usage is the same for many nodes: the raw scores of the node object (which are
+// normalised by the extremes among the nodes that fit, and so change for all nodes together), and what the class sees of
+// the pods around the node. Nodes that have all of that in common are one group, whatever it is that they have in common
+// at the moment: a pod that comes to a zone changes what the zone's group is worth, and no node of it has to be looked at.
+// Within a group the order depends on usage alone. So a decision costs a walk over the groups.
 type board struct {
+	key     boardKey
 	class   *model.Class
+	profile *profile
 	anyNode bool
+	topo    *topoView // nil: nothing about other pods matters to the class
 
 	seen  uint64 // position in the log up to which this board is right
 	epoch uint64 // of the ring
@@ -23,12 +25,16 @@ type board struct {
 
 	cells     []cell // by slot
 	groups    []*group
-	byRaw     map[[2]int64]int16
-	lastGroup int16 // asked for last
-	fit       int   // nodes that fit
+	byKey     map[groupKey]int32
+	filled    []int32 // groups that hold nodes
+	lastGroup int32   // asked for last
+	fit       int32   // nodes that passed every filter at the last call of open
+
+	images imageTaste
 
 	// hist counts the nodes by what keeps the class off them; those that fit are counted too. It changes with changes.
 	hist    []tally
+	histAt  map[tallyKey]int32 // where topo is not nil
 	changes uint64
 
 	diagnoses [numDiagnoses]cachedDiagnosis
@@ -40,37 +46,43 @@ type board struct {
 	clearedAt uint64
 }
 
-type tally struct {
+// tallyKey is what nodes of a tally have in common: what the node alone fails, and what the class sees around it.
+type tallyKey struct {
 	fails model.Failures
+	topo  int32
+}
+
+type tally struct {
+	tallyKey
 	nodes int32
 }
 
-// cell is one node's verdict.
+// cell is one node's verdict, as far as it does not depend on the pods of other nodes.
 type cell struct {
 	static model.Failures // of the node object
 	fails  model.Failures // all
-	group  int16
-	score  uint8 // usageScore
+	group  int32
+	score  int32 // usageScore
 	known  bool  // static and group are computed
-	placed bool  // in a bucket
+	placed bool  // in its group: the node itself does not fail the class
 }
 
-// group holds the fitting nodes with one pair of raw scores, by usageScore.
-type group struct {
-	affinity, taints int64
-	buckets          [maxUsageScore + 1]*rankSet
-	filled           [(maxUsageScore + 64) / 64]uint64
-	n                int32
-}
-
-func newBoard(c *model.Class) *board {
-	return &board{class: c, anyNode: c.AnyNode(), byRaw: map[[2]int64]int16{}}
+func newBoard(key boardKey, c *model.Class, p *profile) *board {
+	b := &board{key: key, class: c, profile: p, anyNode: c.AnyNode(), byKey: map[groupKey]int32{}}
+	if key.images != "" {
+		b.images = imageTaste{names: c.Images, containers: c.Containers}
+	}
+	return b
 }
 
 // sync brings the board up to date with the view and returns how many nodes it looked at.
 func (b *board) sync(v *View) int {
 	if b.epoch != v.ring.epoch {
 		b.reseat(v)
+	}
+	if b.topo.renewed() {
+		b.forget()
+		b.seen = 0
 	}
 	looked := 0
 	v.since(b.seen, func(slot int32) {
@@ -81,6 +93,15 @@ func (b *board) sync(v *View) int {
 	return looked
 }
 
+// forget drops what is known of the nodes, because what the class sees of other pods is grouped in another way now.
+func (b *board) forget() {
+	clear(b.cells)
+	clear(b.byKey)
+	clear(b.histAt)
+	b.groups, b.filled, b.hist, b.lastGroup = nil, b.filled[:0], nil, 0
+	b.changes++
+}
+
 // reseat puts the nodes back into buckets after the ring gave them new ranks.
 func (b *board) reseat(v *View) {
 	b.epoch = v.ring.epoch
@@ -88,9 +109,9 @@ func (b *board) reseat(v *View) {
 		b.cells = append(b.cells, cell{})
 	}
 	for _, g := range b.groups {
-		*g = group{affinity: g.affinity, taints: g.taints}
+		*g = group{groupKey: g.groupKey}
 	}
-	b.fit = 0
+	b.filled = b.filled[:0]
 	for i := range b.cells {
 		if c := &b.cells[i]; c.placed {
 			c.placed = false
@@ -110,13 +131,17 @@ func (b *board) look(v *View, slot int32) {
 	}
 	now := *c
 	if !c.known || n.staticAt >= b.seen {
-		b.lookStatic(n, &now)
+		b.lookStatic(v, n, &now)
+	} else if b.topo != nil {
+		key := b.groups[c.group].groupKey
+		key.topo = b.topo.group(n)
+		now.group = b.groupOf(key)
 	}
 	var scratch model.Usage
 	now.fails = now.static | model.UsageFailures(b.class, &n.alloc, n.usageFor(b.class.Priority, &scratch))
 	if now.fails == 0 {
 		// NM4: nominated pods count in filters, not in scores, as in kube-scheduler.
-		now.score = uint8(usageScore(b.class, &n.alloc, &n.usage))
+		now.score = b.profile.usageScore(b.class, &n.alloc, &n.usage)
 	}
 	b.count(c, &now)
 	if c.placed && now.fails == 0 && now.group == c.group && now.score == c.score {
@@ -132,51 +157,97 @@ func (b *board) look(v *View, slot int32) {
 }
 
 // lookStatic computes what depends on the node object alone.
-func (b *board) lookStatic(n *node, c *cell) {
+func (b *board) lookStatic(v *View, n *node, c *cell) {
 	c.known = true
-	if n.plain && b.anyNode {
-		c.static, c.group = 0, b.groupOf(0, 0)
-		return
+	var key groupKey
+	if b.topo != nil {
+		key.topo = b.topo.group(n)
 	}
-	c.static = model.NodeFailures(b.class, n.obj)
-	c.group = b.groupOf(b.class.PreferredAffinity(n.obj), b.class.PreferNoScheduleCount(n.obj))
+	if b.images.names != nil {
+		key.images = b.images.of(v, n)
+	}
+	c.static = 0
+	if !n.plain || !b.anyNode {
+		c.static = model.NodeFailures(b.class, n.obj)
+		key.affinity, key.taints = b.class.PreferredAffinity(n.obj), b.class.PreferNoScheduleCount(n.obj)
+	}
+	c.group = b.groupOf(key)
 }
 
 // count moves a node in the histogram from one verdict to another; now is nil for a node that is gone.
 func (b *board) count(before, now *cell) {
-	if before.known && now != nil && before.fails == now.fails {
+	if before.known && now != nil && before.fails == now.fails && before.group == now.group {
+		return
+	}
+	var from, to tallyKey
+	if before.known {
+		from = tallyKey{before.fails, b.groups[before.group].topo}
+	}
+	if now != nil {
+		to = tallyKey{now.fails, b.groups[now.group].topo}
+	}
+	if before.known && now != nil && from == to {
 		return
 	}
 	b.changes++
 	if before.known {
-		b.tally(before.fails).nodes--
+		b.tally(from).nodes--
 	}
 	if now != nil {
-		b.tally(now.fails).nodes++
+		b.tally(to).nodes++
 	}
 }
 
-// tally returns the count of a set of failures. There are few different ones: a walk is faster than a map.
-func (b *board) tally(fails model.Failures) *tally {
-	for i := range b.hist {
-		if b.hist[i].fails == fails {
-			return &b.hist[i]
+// tally returns the count of what nodes have in common. Where only the nodes themselves matter there are few different
+// ones, and a walk is faster than a map.
+func (b *board) tally(key tallyKey) *tally {
+	if b.topo == nil {
+		for i := range b.hist {
+			if b.hist[i].tallyKey == key {
+				return &b.hist[i]
+			}
 		}
+	} else if i, ok := b.histAt[key]; ok {
+		return &b.hist[i]
+	} else {
+		if b.histAt == nil {
+			b.histAt = map[tallyKey]int32{}
+		}
+		b.histAt[key] = int32(len(b.hist))
 	}
-	b.hist = append(b.hist, tally{fails: fails})
+	b.hist = append(b.hist, tally{tallyKey: key})
 	return &b.hist[len(b.hist)-1]
 }
 
-func (b *board) groupOf(affinity, taints int64) int16 {
-	if g := b.lastGroup; int(g) < len(b.groups) && b.groups[g].affinity == affinity && b.groups[g].taints == taints {
+// nodes is how many nodes there are.
+func (b *board) nodes() int32 {
+	var n int32
+	for i := range b.hist {
+		n += b.hist[i].nodes
+	}
+	return n
+}
+
+// failsOn returns everything that keeps the class off a node.
+func (b *board) failsOn(slot int32) model.Failures {
+	c := &b.cells[slot]
+	return c.fails | b.topo.fails(b.groups[c.group].topo)
+}
+
+// fits says whether a node passes every filter.
+func (b *board) fits(slot int32) bool {
+	return b.cells[slot].placed && b.topo.fails(b.groups[b.cells[slot].group].topo) == 0
+}
+
+func (b *board) groupOf(key groupKey) int32 {
+	if g := b.lastGroup; int(g) < len(b.groups) && b.groups[g].groupKey == key {
 		return g
 	}
-	raw := [2]int64{affinity, taints}
-	i, ok := b.byRaw[raw]
+	i, ok := b.byKey[key]
 	if !ok {
-		i = int16(len(b.groups))
-		b.groups = append(b.groups, &group{affinity: affinity, taints: taints})
-		b.byRaw[raw] = i
+		i = int32(len(b.groups))
+		b.groups = append(b.groups, &group{groupKey: key})
+		b.byKey[key] = i
 	}
 	b.lastGroup = i
 	return i
@@ -184,15 +255,11 @@ func (b *board) groupOf(affinity, taints int64) int16 {
 
 func (b *board) put(v *View, slot int32, c *cell) {
 	g := b.groups[c.group]
-	set := g.buckets[c.score]
-	if set == nil {
-		set = newRankSet(len(v.nodes))
-		g.buckets[c.score] = set
+	if g.n == 0 {
+		g.at = int32(len(b.filled))
+		b.filled = append(b.filled, c.group)
 	}
-	set.add(v.nodes[slot].rank)
-	g.filled[c.score>>6] |= 1 << (c.score & 63)
-	g.n++
-	b.fit++
+	g.add(c.score, v.nodes[slot].rank, len(v.nodes))
 	c.placed = true
 }
 
@@ -201,56 +268,12 @@ func (b *board) take(v *View, slot int32, c *cell) {
 		return
 	}
 	g := b.groups[c.group]
-	set := g.buckets[c.score]
-	set.remove(v.nodes[slot].rank)
-	if set.n == 0 {
-		g.filled[c.score>>6] &^= 1 << (c.score & 63)
+	g.remove(c.score, v.nodes[slot].rank)
+	if g.n == 0 {
+		last := len(b.filled) - 1
+		b.filled[g.at] = b.filled[last]
+		b.groups[b.filled[g.at]].at = g.at
+		b.filled = b.filled[:last]
 	}
-	g.n--
-	b.fit--
 	c.placed = false
-}
-
-// fits says whether a node passed every filter.
-func (b *board) fits(slot int32) bool { return b.cells[slot].placed }
-
-// best returns the slot of the node with the highest score, ties broken on the ring from start on; false when no node
-// fits.
-func (b *board) best(v *View, start int32) (int32, bool) {
-	if b.fit == 0 {
-		return 0, false
-	}
-	var maxAffinity, maxTaints int64
-	for _, g := range b.groups {
-		if g.n > 0 {
-			maxAffinity, maxTaints = max(maxAffinity, g.affinity), max(maxTaints, g.taints)
-		}
-	}
-	var score int64 = -1
-	var rank int32
-	for _, g := range b.groups {
-		if g.n == 0 {
-			continue
-		}
-		top := g.top()
-		s := nodeScore(g.affinity, maxAffinity, g.taints, maxTaints) + int64(top)
-		if s < score {
-			continue
-		}
-		r := g.buckets[top].nextOnRing(start)
-		if s > score || v.ring.distance(start, r) < v.ring.distance(start, rank) {
-			score, rank = s, r
-		}
-	}
-	return v.ring.slots[rank], true
-}
-
-// top is the highest usageScore in the group, which must not be empty.
-func (g *group) top() int {
-	for w := len(g.filled) - 1; w >= 0; w-- {
-		if g.filled[w] != 0 {
-			return w<<6 + 63 - bits.LeadingZeros64(g.filled[w])
-		}
-	}
-	return 0
 }

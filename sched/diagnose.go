@@ -25,6 +25,7 @@ const (
 type cachedDiagnosis struct {
 	of       *fsm.Diagnosis
 	board    uint64 // board.changes when it was made
+	topo     uint64 // model.Topology.Version; matters only where other pods do
 	position uint64 // of the log; matters only where amounts are told
 }
 
@@ -34,13 +35,14 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 	kept := &b.diagnoses[how]
 	// The amounts that are short are told only where the pod stays without a place.
 	exact := how != attemptPreempted
-	if kept.of != nil && kept.board == b.changes && (!exact || kept.position == s.view.log.head()) {
+	position, topo := s.view.log.head(), uint64(0)
+	if b.topo != nil {
+		topo = s.view.topo.Version()
+	}
+	if kept.of != nil && kept.board == b.changes && kept.topo == topo && (!exact || kept.position == position) {
 		return kept.of
 	}
-	d := &fsm.Diagnosis{Reasons: b.reasons()}
-	for _, t := range b.hist {
-		d.Nodes += t.nodes
-	}
+	d := &fsm.Diagnosis{Reasons: b.reasons(), Nodes: b.nodes()}
 	if exact {
 		b.fillShort(s.view, d.Reasons)
 	}
@@ -54,12 +56,12 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 	case attemptWaiting:
 		d.Preemption = "not eligible due to a terminating pod on the nominated node."
 	case attemptHelpless:
-		d.Preemption = unavailable(d.Nodes, s.costs[b.class.Shape].counts(s.view))
+		d.Preemption = unavailable(d.Nodes, s.costs[b.key].counts(s.view))
 	}
 	if d.Preemption != "" {
 		d.Message += " preemption: " + d.Preemption
 	}
-	*kept = cachedDiagnosis{of: d, board: b.changes, position: s.view.log.head()}
+	*kept = cachedDiagnosis{of: d, board: b.changes, topo: topo, position: position}
 	return d
 }
 
@@ -70,7 +72,7 @@ func (b *board) reasons() []fsm.ReasonCount {
 		if t.nodes == 0 {
 			continue
 		}
-		for _, r := range t.fails.Reasons(b.class) {
+		for _, r := range (t.fails | b.topo.fails(t.topo)).Reasons(b.class) {
 			i := slices.IndexFunc(out, func(c fsm.ReasonCount) bool { return c.Kind == r.Kind && c.Resource == r.Resource })
 			if i < 0 {
 				i = len(out)
@@ -90,6 +92,9 @@ func (b *board) reasons() []fsm.ReasonCount {
 
 // fillShort adds the least that is missing on any node, for each resource that is short.
 func (b *board) fillShort(v *View, counts []fsm.ReasonCount) {
+	if !slices.ContainsFunc(counts, func(c fsm.ReasonCount) bool { return c.Resource != "" }) {
+		return
+	}
 	var scratch model.Usage
 	for slot := range b.cells {
 		c, n := &b.cells[slot], &v.nodes[slot]

@@ -96,8 +96,7 @@ func (s *Scheduler) setEvicting(uid types.UID, by int32) {
 		p, ok = f.pod, true // bound and evicted by decisions that are both unsettled
 	}
 	if ok {
-		p.evicting = s.evicting[uid]
-		s.view.touch(p.slot)
+		s.view.alter(p, func(p *pod) { p.evicting = s.evicting[uid] })
 	}
 }
 

@@ -16,6 +16,7 @@ const maxChanges = 1 << 12
 // far enough, or the view carries too many slots of nodes long gone, it is built anew.
 func (s *Scheduler) follow() *fsm.View {
 	state := s.state.View()
+	s.configure(state.SchedulerConfig())
 	if s.view == nil || s.view.gone > len(s.view.nodes)/2+64 {
 		s.load(state)
 		return state
@@ -59,6 +60,10 @@ func (s *Scheduler) load(state *fsm.View) {
 			f.pod, f.nomination, f.anchored = nil, nil, false
 		}
 	}
+	state.Namespaces.Scan("", func(_ string, n *corev1.Namespace) bool {
+		v.topo.PutNamespace(n.Name, n.Labels)
+		return true
+	})
 	state.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
 		v.putNode(n.Name, n)
 		return true
@@ -91,6 +96,9 @@ func (s *Scheduler) take(c *fsm.Change) {
 	case *corev1.Node:
 		s.view.putNode(row.Name, row)
 		return
+	case *corev1.Namespace:
+		s.view.topo.PutNamespace(row.Name, row.Labels)
+		return
 	case *fsm.Nomination:
 		if old, ok := c.Old.(*fsm.Nomination); ok && old.UID != row.UID {
 			s.dropNomination(old)
@@ -106,6 +114,8 @@ func (s *Scheduler) take(c *fsm.Change) {
 		s.dropPod(row)
 	case *corev1.Node:
 		s.view.putNode(row.Name, nil)
+	case *corev1.Namespace:
+		s.view.topo.RemoveNamespace(row.Name)
 	case *fsm.Nomination:
 		s.dropNomination(row)
 	}
@@ -128,15 +138,14 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	}
 	p.obj = obj
 	if !maps.Equal(p.class.Labels, obj.Labels) {
-		p.class = s.classOf(obj) // what it asks for cannot have changed
-		v.touch(p.slot)
+		c := s.classOf(obj) // what it asks for cannot have changed
+		v.alter(p, func(p *pod) { p.class = c })
 	}
 	if start := model.StartUnixNano(obj); start != p.start {
 		v.setStart(p, start)
 	}
 	if leaving := model.Terminating(obj); leaving != p.leaving {
-		p.leaving = leaving
-		v.touch(p.slot)
+		v.alter(p, func(p *pod) { p.leaving = leaving })
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 )
@@ -21,6 +22,10 @@ type oracle struct {
 	noms    []plainNom
 	budgets Budgets
 	preempt bool
+
+	config     berthv1.SchedulerConfigurationSpec
+	namespaces map[string]map[string]string
+	state      *fsm.View // for what belongs to a pod's services and owner
 }
 
 type plainPod struct {
@@ -44,7 +49,14 @@ type decision struct {
 }
 
 func newOracle(v *fsm.View, budgets Budgets) *oracle {
-	o := &oracle{budgets: budgets, preempt: *v.SchedulerConfig().Spec.Preemption.Enabled}
+	o := &oracle{
+		budgets: budgets, preempt: *v.SchedulerConfig().Spec.Preemption.Enabled,
+		config: v.SchedulerConfig().Spec, namespaces: map[string]map[string]string{}, state: v,
+	}
+	v.Namespaces.Scan("", func(_ string, n *corev1.Namespace) bool {
+		o.namespaces[n.Name] = n.Labels
+		return true
+	})
 	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
 		o.nodes = append(o.nodes, n)
 		return true
@@ -91,13 +103,23 @@ func (o *oracle) counts(nom plainNom, pod *corev1.Pod) bool {
 
 // check runs the filters with the nominated pods and without them; both must pass (NM4).
 func (o *oracle) check(n *corev1.Node, pod *corev1.Pod, without ...*plainPod) []model.Reason {
-	for _, nominated := range []bool{true, false} {
-		u := o.usage(n, pod, nominated, without...)
-		if reasons := model.Check(model.ClassOf(pod), n, model.Allocatable(n), &u); len(reasons) > 0 {
-			return reasons
+	var out []model.Reason
+	add := func(r model.Reason) {
+		if !slices.ContainsFunc(out, func(have model.Reason) bool { return have.Kind == r.Kind && have.Resource == r.Resource }) {
+			out = append(out, r)
 		}
 	}
-	return nil
+	for _, nominated := range []bool{true, false} {
+		u := o.usage(n, pod, nominated, without...)
+		for _, r := range model.Check(model.ClassOf(pod), n, model.Allocatable(n), &u) {
+			add(r)
+		}
+		all := o.standing(pod, nominated, without...)
+		for _, kind := range append(o.spreadFailures(n, pod, all), o.affinityFailures(n, pod, all)...) {
+			add(model.Reason{Kind: kind})
+		}
+	}
+	return out
 }
 
 func (o *oracle) decide(pod *corev1.Pod) decision {
@@ -147,30 +169,52 @@ func resolvable(reasons []model.Reason) bool {
 	return !slices.ContainsFunc(reasons, func(r model.Reason) bool { return !r.Kind.Resolvable() })
 }
 
-// highest scores the nodes as kube-scheduler's default plugins do and takes the best; ties by the ring.
-func (o *oracle) highest(nodes []*corev1.Node, pod *corev1.Pod) string {
+// totals scores the nodes as kube-scheduler's plugins do.
+func (o *oracle) totals(nodes []*corev1.Node, pod *corev1.Pod) map[string]int64 {
 	c := model.ClassOf(pod)
+	name := pod.Spec.SchedulerName
+	if name == "" {
+		name = corev1.DefaultSchedulerName
+	}
+	profile := &berthv1.SchedulerProfile{}
+	for i := range o.config.Profiles {
+		if o.config.Profiles[i].SchedulerName == name {
+			profile = &o.config.Profiles[i]
+		}
+	}
+	weight := func(plugin string) int64 { return int64(profile.Weight(plugin)) }
+	all := o.standing(pod, false)
+	spread, attraction := o.spreadScores(nodes, pod, all), o.affinityScores(nodes, pod, all)
 	total := map[string]int64{}
 	affinity, taints := map[string]int64{}, map[string]int64{}
 	var maxAffinity, maxTaints int64
 	for _, n := range nodes {
 		u := o.usage(n, pod, false)
-		total[n.Name] = plainLeast(c, n, u) + plainBalanced(c, n, u)
+		total[n.Name] = weight("NodeResourcesFit")*plainLeast(c, n, u) + weight("NodeResourcesBalancedAllocation")*plainBalanced(c, n, u) +
+			weight("PodTopologySpread")*spread[n.Name] + weight("InterPodAffinity")*attraction[n.Name] + weight("ImageLocality")*o.imageScore(n, pod)
 		affinity[n.Name], taints[n.Name] = c.PreferredAffinity(n), c.PreferNoScheduleCount(n)
 		maxAffinity, maxTaints = max(maxAffinity, affinity[n.Name]), max(maxTaints, taints[n.Name])
 	}
-	best := int64(math.MinInt64)
-	var tied []string
 	for _, n := range nodes {
-		s := total[n.Name]
 		if maxAffinity > 0 {
-			s += 2 * (100 * affinity[n.Name] / maxAffinity)
+			total[n.Name] += weight("NodeAffinity") * (100 * affinity[n.Name] / maxAffinity)
 		}
 		t := int64(100)
 		if maxTaints > 0 {
 			t = 100 - 100*taints[n.Name]/maxTaints
 		}
-		s += 3 * t
+		total[n.Name] += weight("TaintToleration") * t
+	}
+	return total
+}
+
+// highest takes the node with the highest score; ties by the ring.
+func (o *oracle) highest(nodes []*corev1.Node, pod *corev1.Pod) string {
+	total := o.totals(nodes, pod)
+	best := int64(math.MinInt64)
+	var tied []string
+	for _, n := range nodes {
+		s := total[n.Name]
 		if s > best {
 			best, tied = s, nil
 		}

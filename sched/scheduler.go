@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 )
@@ -18,8 +19,11 @@ type Scheduler struct {
 	revision int64 // of the state, up to which the view is right
 	budgets  Budgets
 
-	boards map[string]*board     // by Class.Shape
-	costs  map[string]*evictions // by Class.Shape
+	boards map[boardKey]*board
+	costs  map[boardKey]*evictions
+
+	config   *berthv1.SchedulerConfiguration // of which profiles and boards are
+	profiles map[string]*profile             // by scheduler name
 
 	plans    []*Plan // unsettled, oldest first
 	flights  map[types.UID]*flight
@@ -48,7 +52,7 @@ type Plan struct {
 func New(state *fsm.State) *Scheduler {
 	return &Scheduler{
 		state: state, budgets: NoBudgets{},
-		boards: map[string]*board{}, costs: map[string]*evictions{},
+		boards: map[boardKey]*board{}, costs: map[boardKey]*evictions{},
 		flights: map[types.UID]*flight{}, evicting: map[types.UID]int32{}, anchors: map[int32]struct{}{},
 	}
 }
@@ -71,16 +75,37 @@ func (s *Scheduler) Settle(p *Plan) {
 	}
 }
 
-// maxCells bounds the memory of all boards: about 25 bytes a cell, and 64 more where the class preempts.
+// maxCells bounds the memory of all boards: about 40 bytes a cell, and 64 more where the class preempts.
 const maxCells = 2 << 20
+
+// boardKey tells apart the classes that find different things on a node.
+type boardKey struct {
+	class  string // Class.Shape, or Class.Signature where other pods matter
+	images string // Class.ImageSet where a node holds any of the images
+}
 
 // boardOf returns the class's board, up to date.
 func (s *Scheduler) boardOf(c *model.Class) *board {
-	b, ok := s.boards[c.Shape]
+	p := s.profileOf(c)
+	judge := s.view.topo.Judge(c)
+	key := boardKey{class: c.Shape}
+	if !judge.Plain() {
+		key.class = c.Signature
+	}
+	if p.images != 0 && s.view.images.anyHeld(c) {
+		key.images = c.ImageSet
+	}
+	b, ok := s.boards[key]
 	if !ok {
 		s.makeRoom()
-		b = newBoard(c)
-		s.boards[c.Shape] = b
+		b = newBoard(key, c, p)
+		if !judge.Plain() {
+			b.topo = &topoView{hardWeight: int64(*s.config.Spec.HardPodAffinityWeight)}
+		}
+		s.boards[key] = b
+	}
+	if b.topo != nil {
+		b.topo.judge = judge
 	}
 	b.used = s.step
 	s.refresh(b)
@@ -96,10 +121,10 @@ func (s *Scheduler) refresh(b *board) {
 
 // costsOf returns the class's eviction costs, up to date; b is the class's board.
 func (s *Scheduler) costsOf(b *board) *evictions {
-	e, ok := s.costs[b.class.Shape]
+	e, ok := s.costs[b.key]
 	if !ok {
 		e = &evictions{class: b.class}
-		s.costs[b.class.Shape] = e
+		s.costs[b.key] = e
 	}
 	s.work += e.sync(s.view, b, s.budgets)
 	return e
@@ -120,10 +145,10 @@ func (s *Scheduler) forget(n int) {
 		all = append(all, b)
 	}
 	slices.SortFunc(all, func(a, b *board) int {
-		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.class.Shape, b.class.Shape))
+		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.key.class, b.key.class), cmp.Compare(a.key.images, b.key.images))
 	})
 	for _, b := range all[:n] {
-		delete(s.boards, b.class.Shape)
-		delete(s.costs, b.class.Shape)
+		delete(s.boards, b.key)
+		delete(s.costs, b.key)
 	}
 }

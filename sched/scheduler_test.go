@@ -22,7 +22,7 @@ func TestForget(t *testing.T) {
 	}
 	s.forget(3)
 	for i := range 6 {
-		_, kept := s.boards[model.ClassOf(mkPod(fmt.Sprintf("p cpu=%d", i+1))).Shape]
+		_, kept := s.boards[boardKey{class: model.ClassOf(mkPod(fmt.Sprintf("p cpu=%d", i+1))).Shape}]
 		if kept != (i >= 3) {
 			t.Errorf("class %d of 6: kept %v", i, kept)
 		}

@@ -6,22 +6,22 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// Scores, weights and normalisation are kube-scheduler's defaults.
-const (
-	maxNodeScore int64 = 100
+// Scores and their normalisation are kube-scheduler's.
+const maxNodeScore int64 = 100
 
-	weightLeastAllocated = 1 // NodeResourcesFit
-	weightBalanced       = 1 // NodeResourcesBalancedAllocation
-	weightNodeAffinity   = 2
-	weightTaints         = 3 // TaintToleration
-
-	// maxUsageScore bounds usageScore.
-	maxUsageScore = (weightLeastAllocated + weightBalanced) * maxNodeScore
-)
-
-// usageScore is the part of a node's score that depends on what runs there.
-func usageScore(c *model.Class, alloc *model.Resources, u *model.Usage) int64 {
-	return weightLeastAllocated*leastAllocated(c, alloc, u) + weightBalanced*balanced(c, alloc, u)
+// usageScore is the part of a node's score that depends on what runs there, divided by step.
+func (p *profile) usageScore(c *model.Class, alloc *model.Resources, u *model.Usage) int32 {
+	var s int64
+	if p.fit != 0 {
+		s += p.fit * leastAllocated(c, alloc, u)
+	}
+	if p.balanced != 0 {
+		s += p.balanced * balanced(c, alloc, u)
+	}
+	if p.step != 1 {
+		s /= p.step
+	}
+	return int32(s)
 }
 
 // leastAllocated favours nodes with much left: the mean over cpu and memory of the free part after placing the pod, in
@@ -67,16 +67,10 @@ func balance(milliCPU, memoryBytes int64, alloc *model.Resources) int64 {
 	return int64((1 - deviation) * float64(maxNodeScore))
 }
 
-// nodeScore is the part of a score that depends on the node object: preferred node affinity and PreferNoSchedule
-// taints, each normalised by the largest raw value among the nodes that fit.
-func nodeScore(affinity, maxAffinity, taints, maxTaints int64) int64 {
-	var a int64
-	if maxAffinity > 0 {
-		a = maxNodeScore * affinity / maxAffinity
+// share is a raw score in hundredths of the largest among the nodes that fit.
+func share(raw, most int64) int64 {
+	if most == 0 {
+		return 0
 	}
-	t := maxNodeScore
-	if maxTaints > 0 {
-		t -= maxNodeScore * taints / maxTaints
-	}
-	return weightNodeAffinity*a + weightTaints*t
+	return maxNodeScore * raw / most
 }

@@ -230,7 +230,7 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 // it may not preempt again, unless the node can no longer take it at all.
 func (s *Scheduler) waitsForVictims(c *model.Class, b *board, own *nomination) bool {
 	n := &s.view.nodes[own.slot]
-	if n.obj == nil || !b.cells[own.slot].fails.Resolvable() {
+	if n.obj == nil || !b.failsOn(own.slot).Resolvable() {
 		return false
 	}
 	for _, p := range n.pods {
@@ -243,10 +243,7 @@ func (s *Scheduler) waitsForVictims(c *model.Class, b *board, own *nomination) b
 
 // alternatives sums up the search for the record.
 func (s *Scheduler) alternatives(e *evictions, chosen, start int32, b *board) *berthv1.PreemptionAlternatives {
-	a := &berthv1.PreemptionAlternatives{Candidates: e.candidates}
-	for _, t := range b.hist {
-		a.NodesConsidered += t.nodes
-	}
+	a := &berthv1.PreemptionAlternatives{Candidates: e.candidates, NodesConsidered: b.nodes()}
 	if next, ok := e.runnerUp(s.view, chosen, start); ok {
 		a.RunnerUp = s.view.nodes[next].name
 		a.DecidedBy = e.entries[chosen].cost.decidedBy(&e.entries[next].cost)

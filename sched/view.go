@@ -18,6 +18,7 @@ type View struct {
 	nodes  []node
 	byName map[string]int32
 	gone   int // slots of nodes that were removed
+	live   int // nodes that are there
 
 	pods map[types.UID]*pod
 	noms map[types.UID]*hold
@@ -26,11 +27,18 @@ type View struct {
 	log  changeLog
 
 	classes model.Classes
+
+	// topo counts what is in the view, nominations included, by topology domains.
+	topo   *model.Topology
+	images imageStore
+
+	openGroups []*group // of the decision under way
 }
 
 // node is one slot. A slot outlives its node object while pods are still bound to it.
 type node struct {
 	name string
+	slot int32
 	hash uint64
 	rank int32
 
@@ -115,7 +123,7 @@ type hold struct {
 func newView() *View {
 	return &View{
 		byName: map[string]int32{}, pods: map[types.UID]*pod{}, noms: map[types.UID]*hold{},
-		log: changeLog{keep: 1024},
+		log: changeLog{keep: 1024}, topo: model.NewTopology(),
 	}
 }
 
@@ -125,7 +133,7 @@ func (v *View) slot(name string) int32 {
 		return i
 	}
 	i := int32(len(v.nodes))
-	v.nodes = append(v.nodes, node{name: name, hash: hash64(name)})
+	v.nodes = append(v.nodes, node{name: name, slot: i, hash: hash64(name)})
 	v.byName[name] = i
 	v.ring.stale = true
 	v.touchStatic(i)
@@ -146,6 +154,20 @@ func (v *View) putNode(name string, obj *corev1.Node) {
 	old := n.obj
 	n.obj = obj
 	n.plain = obj != nil && len(obj.Spec.Taints) == 0 && !obj.Spec.Unschedulable
+	switch {
+	case old == nil && obj != nil:
+		v.live++
+	case old != nil && obj == nil:
+		v.live--
+	}
+	if obj != nil {
+		v.topo.PutNode(obj)
+	} else {
+		v.topo.RemoveNode(name)
+	}
+	if v.images.put(i, old, obj) {
+		v.touchStatic(i)
+	}
 	switch {
 	case obj == nil && !n.gone:
 		n.gone = true
@@ -196,6 +218,7 @@ func (v *View) addPod(p *pod) {
 	i, _ := slices.BinarySearchFunc(n.pods, p, moreImportant)
 	n.pods = slices.Insert(n.pods, i, p)
 	n.usage = n.usage.With(p.class)
+	v.topo.AddPod(n.name, p.class, p.isLeaving())
 	v.touch(p.slot)
 }
 
@@ -205,8 +228,18 @@ func (v *View) removePod(p *pod) {
 	if i := slices.Index(n.pods, p); i >= 0 {
 		n.pods = slices.Delete(n.pods, i, i+1)
 		n.usage = n.usage.Without(p.class)
+		v.topo.RemovePod(n.name, p.class, p.isLeaving())
 		v.touch(p.slot)
 	}
+}
+
+// alter changes what others see of a pod: its class or whether it is leaving.
+func (v *View) alter(p *pod, change func(p *pod)) {
+	name := v.nodes[p.slot].name
+	v.topo.RemovePod(name, p.class, p.isLeaving())
+	change(p)
+	v.topo.AddPod(name, p.class, p.isLeaving())
+	v.touch(p.slot)
 }
 
 // setStart moves a pod to its place in the order of importance after its start time changed.
@@ -256,6 +289,7 @@ func (v *View) place(h *hold, n *nomination) {
 	}
 	n.slot = v.slot(n.node)
 	v.nodes[n.slot].noms = append(v.nodes[n.slot].noms, n)
+	v.topo.Nominate(n.node, n.class, n.priority)
 	v.touch(n.slot)
 }
 
@@ -269,6 +303,7 @@ func (v *View) unplace(h *hold) {
 	if i := slices.Index(*on, n); i >= 0 {
 		*on = slices.Delete(*on, i, i+1)
 	}
+	v.topo.Unnominate(n.node, n.class, n.priority)
 	v.touch(n.slot)
 }
 
