@@ -107,6 +107,7 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 	slot, ok := int32(0), false
 	if own != nil && b.fits(own.slot) {
 		slot, ok = own.slot, true // NM5
+		b.open(s.view)            // counts the nodes that fit
 	} else {
 		slot, ok = b.best(s.view, s.view.ring.start(start))
 	}
@@ -169,7 +170,7 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, slot int32) *flig
 	}
 	name := s.view.nodes[slot].name
 	p.plan.Command.Bindings = append(p.plan.Command.Bindings, fsm.BindDecision{
-		Key: e.Key(), UID: string(e.UID), Node: name, Feasible: int32(b.fit),
+		Key: e.Key(), UID: string(e.UID), Node: name, Feasible: b.fit,
 	})
 	return newFlight(e, flightBind, name)
 }
