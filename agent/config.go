@@ -9,6 +9,7 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
+	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
 )
 
@@ -64,6 +65,8 @@ type WorkerPart struct {
 	Capacity, Reserved corev1.ResourceList
 	LogBytes           int64
 	LogFiles           int
+	// Images are those that the fake runtime pretends to have.
+	Images []runtime.Image
 	// Timeline is shared by the fake workers of one process; nil makes one.
 	Timeline *fake.Timeline
 }

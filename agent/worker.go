@@ -35,6 +35,8 @@ type WorkerConfig struct {
 	// Timeline drives fake containers, and may be shared by many workers; nil
 	// makes one of its own.
 	Timeline *fake.Timeline
+	// Images are those that the fake runtime pretends to have.
+	Images []runtime.Image
 	// Servers are the servers' RPC addresses known now.
 	Servers func() []string
 	TLS     *pki.Source
@@ -115,13 +117,13 @@ func openRuntime(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error)
 	switch c.Runtime {
 	case "fake":
 		if c.Timeline != nil {
-			return fake.New(c.Timeline), func() {}, nil
+			return fake.New(c.Timeline, c.Images...), func() {}, nil
 		}
 		timeline := fake.NewTimeline(nil)
 		ctx, cancel := context.WithCancel(context.Background())
 		var loop sync.WaitGroup
 		loop.Go(func() { timeline.Run(ctx) })
-		return fake.New(timeline), func() { cancel(); loop.Wait() }, nil
+		return fake.New(timeline, c.Images...), func() { cancel(); loop.Wait() }, nil
 	case "process":
 		if c.DataDir == "" {
 			return nil, nil, errors.New("the process runtime needs a data directory")
@@ -152,7 +154,14 @@ func newNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
 	machine.Info.SystemUUID = id
 	cfg := c.Node
 	cfg.Runtime = rt.Name() + "://" + cfg.Version
-	return worker.NewNode(cfg, machine, time.Now())
+	node, err := worker.NewNode(cfg, machine, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if node.Status.Images, err = worker.NodeImages(rt); err != nil {
+		return nil, fmt.Errorf("list the images: %w", err)
+	}
+	return node, nil
 }
 
 func readMachine(dataDir string) (worker.Machine, error) {

@@ -128,6 +128,8 @@ type Worker struct {
 	Labels  map[string]string `hcl:"labels,optional"`
 	Taints  []string          `hcl:"taints,optional"`
 	MaxPods int               `hcl:"max_pods,optional"`
+	// Images are those that the fake runtime pretends to have.
+	Images map[string]Quantity `hcl:"images,optional"`
 
 	Capacity *Capacity   `hcl:"capacity,block"`
 	Reserved *Reserved   `hcl:"reserved,block"`

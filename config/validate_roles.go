@@ -110,6 +110,9 @@ func (c *Config) validateRaft(k checker) {
 
 func (c *Config) validateWorker(k checker) {
 	w := c.Worker
+	if len(w.Images) > 0 && w.Runtime != "fake" {
+		k.fail("worker.images", "only the fake runtime has images")
+	}
 	if problem, ok := oneOf(w.Runtime, "process", "fake"); !ok {
 		k.fail("worker.runtime", "%s", problem)
 	}

@@ -28,6 +28,8 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 		return refuseBadRequest("RegisterNode without a node")
 	}
 	v := tx.view
+	// The worker keeps to it too; a row must not grow by what a worker claims.
+	node.Status.Images = node.Status.Images[:min(len(node.Status.Images), maxNodeImages)]
 	old, known := v.Nodes.Get(node.Name)
 	if !known {
 		node.CreationTimestamp = tx.now()
@@ -54,6 +56,9 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 	}
 	return Result{Table: v.Nodes.Name(), Object: next}
 }
+
+// maxNodeImages is how many images of a node are kept, as in Kubernetes.
+const maxNodeImages = 50
 
 // putNode stores a changed node and wakes those whom it could help now.
 func (tx *Tx) putNode(next, old *corev1.Node) {

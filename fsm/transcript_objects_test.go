@@ -32,7 +32,7 @@ func amountsOf(a words, otherwise bool) corev1.ResourceList {
 }
 
 // fillNode: cpu= mem= pods= labels=k:v,… taints=key:value:effect,… cordon
-// uncordon machine=UUID
+// uncordon machine=UUID images=COUNT
 func (a words) fillNode(n *corev1.Node) {
 	fresh := n.Status.Allocatable == nil
 	if fresh {
@@ -50,6 +50,12 @@ func (a words) fillNode(n *corev1.Node) {
 		for _, t := range a.list("taints") {
 			p := strings.Split(t, ":")
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: p[0], Value: p[1], Effect: corev1.TaintEffect(p[2])})
+		}
+	}
+	if k := a.number("images"); k != nil {
+		n.Status.Images = nil
+		for i := range *k {
+			n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{"image:" + strconv.Itoa(int(i))}, SizeBytes: 1})
 		}
 	}
 	n.Spec.Unschedulable = a.has("cordon") || n.Spec.Unschedulable && !a.has("uncordon")

@@ -252,6 +252,9 @@ func describeNode(n *corev1.Node) string {
 			out += " since " + clock(t.TimeAdded.UnixNano())
 		}
 	}
+	if len(n.Status.Images) > 0 {
+		out += fmt.Sprintf(", %d images", len(n.Status.Images))
+	}
 	return out
 }
 

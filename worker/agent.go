@@ -387,7 +387,8 @@ func (a *Agent) register(ctx context.Context, now time.Time) {
 	})
 }
 
-// probe measures the machine and reports the node's status when a condition changed.
+// probe measures the machine and reports the node's status when a condition changed, and, less often, when the images
+// have.
 func (a *Agent) probe(ctx context.Context, now time.Time) {
 	if a.opts.Pressure == nil || a.probing || now.Before(a.probeAt) {
 		return
@@ -398,7 +399,7 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 	}
 	a.probing = true
 	status := a.node.Status.DeepCopy()
-	idle := now.Sub(a.reportedAt) >= nodeReportIdle
+	sinceTold := now.Sub(a.reportedAt)
 	a.spawn(func() {
 		p, err := a.opts.Pressure()
 		var told bool
@@ -407,7 +408,8 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 		} else {
 			before := status.Conditions
 			status.Conditions = NodeConditions(p, before, now)
-			if idle || !sameConditions(before, status.Conditions) {
+			other := a.listImages(status)
+			if sinceTold >= nodeReportIdle || other && sinceTold >= imagesReportIdle || !sameConditions(before, status.Conditions) {
 				if err := a.uplink.ReportNode(ctx, status); err == nil {
 					told = true
 				} else if ctx.Err() == nil {
@@ -419,11 +421,26 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 			a.probing = false
 			a.probeAt = now.Add(probeInterval)
 			if told {
-				a.node.Status.Conditions = status.Conditions
-				a.reportedAt = now
+				if a.reportedAt = now; !sameImages(a.node.Status.Images, status.Images) {
+					a.registering.wanted = true // so that the next connection begins with them
+				}
+				a.node.Status.Conditions, a.node.Status.Images = status.Conditions, status.Images
 			}
 		})
 	})
+}
+
+// listImages brings the images up to date, and says whether they are others now. A runtime that does not answer has the
+// ones that it had.
+func (a *Agent) listImages(status *corev1.NodeStatus) bool {
+	images, err := NodeImages(a.runtime)
+	if err != nil {
+		a.log.Warn("the images could not be listed", "error", err)
+		return false
+	}
+	before := status.Images
+	status.Images = images
+	return !sameImages(before, images)
 }
 
 func sameConditions(a, b []corev1.NodeCondition) bool {

@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/berth-dev/berth/config"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 // schedulerConfiguration is the replicated configuration that a cluster founded
@@ -107,6 +110,10 @@ func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
 	out.Capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(w.MaxPods), resource.DecimalSI)
 	for name, amount := range w.Capacity.Extended {
 		out.Capacity[corev1.ResourceName(name)] = amount.Value()
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Images)) {
+		size := w.Images[name].Value()
+		out.Images = append(out.Images, runtime.Image{Names: []string{name}, SizeBytes: size.Value()})
 	}
 	for _, t := range w.Taints {
 		taint, err := config.ParseTaint(t)

@@ -40,6 +40,8 @@ data_dir = "data"
 join     = ["10.0.0.1", "10.0.0.2:99"]
 worker {
   enabled  = true
+  runtime  = "fake"
+  images   = { "example.com/web:1" = "600Mi" }
   labels   = { zone = "a" }
   taints   = ["dedicated=gpu:NoSchedule", "slow:PreferNoSchedule"]
   max_pods = 7
@@ -63,11 +65,11 @@ worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `["process",{"zone":"a"},` +
+	const want = `["fake",{"zone":"a"},` +
 		`[{"key":"dedicated","value":"gpu","effect":"NoSchedule"},{"key":"slow","effect":"PreferNoSchedule"}],` +
-		`{"cpu":"2500m","example.com/gpu":"2","pods":"7"},{"memory":"1Gi"},10485760,5]`
+		`{"cpu":"2500m","example.com/gpu":"2","pods":"7"},{"memory":"1Gi"},10485760,5,[{"Names":["example.com/web:1"],"SizeBytes":629145600}]]`
 	w := got.Worker
-	if got := asJSON([]any{w.Runtime, w.Labels, w.Taints, w.Capacity, w.Reserved, w.LogBytes, w.LogFiles}); got != want {
+	if got := asJSON([]any{w.Runtime, w.Labels, w.Taints, w.Capacity, w.Reserved, w.LogBytes, w.LogFiles, w.Images}); got != want {
 		t.Errorf("want %s\n got %s", want, got)
 	}
 	if want := []string{"10.0.0.1:7643", "10.0.0.2:99"}; !slices.Equal(got.Join, want) {

@@ -45,6 +45,18 @@ type Runtime interface {
 	Logs(ctx context.Context, id ID, opts LogOptions) (io.ReadCloser, error)
 }
 
+// ImageLister is for runtimes that keep images.
+type ImageLister interface {
+	// Images are those that containers can be started from without fetching anything, in any order.
+	Images() ([]Image, error)
+}
+
+// Image is a container image on this machine.
+type Image struct {
+	Names     []string // repository:tag and repository@digest
+	SizeBytes int64
+}
+
 // ErrNotFound says that the runtime does not know the container or that it does not run.
 var ErrNotFound = errors.New("no such container")
 

@@ -23,13 +23,17 @@ import (
 // Runtime is one node's containers. It outlives agents: a second Open finds what runs.
 type Runtime struct {
 	timeline *Timeline
+	images   []runtime.Image
 
 	mu     sync.Mutex
 	notify func(runtime.Event)
 	pods   map[types.UID]*pod
 }
 
-var _ runtime.Runtime = (*Runtime)(nil)
+var (
+	_ runtime.Runtime     = (*Runtime)(nil)
+	_ runtime.ImageLister = (*Runtime)(nil)
+)
 
 type pod struct {
 	pod        *corev1.Pod
@@ -43,10 +47,13 @@ type container struct {
 	next    *entry
 }
 
-// New returns an empty runtime on the timeline.
-func New(tl *Timeline) *Runtime {
-	return &Runtime{timeline: tl}
+// New returns an empty runtime on the timeline, which has these images.
+func New(tl *Timeline, images ...runtime.Image) *Runtime {
+	return &Runtime{timeline: tl, images: images}
 }
+
+// Images implements runtime.ImageLister.
+func (r *Runtime) Images() ([]runtime.Image, error) { return r.images, nil }
 
 // Name implements runtime.Runtime.
 func (r *Runtime) Name() string { return "fake" }
