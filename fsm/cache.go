@@ -150,7 +150,7 @@ func (c *cache) admitted(pod *corev1.Pod, origin *decodedSpec) *admittedSpec {
 // class is the class of a pod with this spec.
 func (a *admittedSpec) class(c *cache, pod *corev1.Pod) *model.Class {
 	for _, class := range a.classes {
-		if class.Namespace == pod.Namespace && maps.Equal(class.Labels, pod.Labels) {
+		if class.Namespace == pod.Namespace && class.StrictBudgets == model.DemandsStrictBudgets(pod) && maps.Equal(class.Labels, pod.Labels) {
 			return class
 		}
 	}

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
 )
@@ -61,6 +62,10 @@ func (v *View) namespaceEmpty(namespace string) bool {
 		return false
 	})
 	v.NamespaceObjects(namespace, func(*Object) bool {
+		empty = false
+		return false
+	})
+	v.Budgets.Scan(prefix, func(string, *policyv1.PodDisruptionBudget) bool {
 		empty = false
 		return false
 	})

@@ -27,10 +27,12 @@ func (c *DeletePod) Apply(tx *Tx) Result {
 	if r, ok := c.Precondition.check(old, podResource); !ok {
 		return r
 	}
-	var condition *corev1.PodCondition
+	var pod *corev1.Pod
+	var gone bool
 	if c.DisruptionReason != "" {
-		condition = disruption(tx, c.DisruptionReason, c.DisruptionMessage)
+		pod, gone = tx.disrupt(c.Key, old, disruptor{c.DisruptionReason, c.DisruptionMessage, c.GraceSeconds})
+	} else { // PD5: nobody is asked
+		pod, gone = tx.deletePod(c.Key, old, c.GraceSeconds, nil)
 	}
-	pod, gone := tx.deletePod(c.Key, old, c.GraceSeconds, condition)
 	return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}
 }

@@ -2,11 +2,13 @@ package fsm
 
 import "github.com/berth-dev/berth/model"
 
-// EvictPod is the eviction API's way to end a pod (PD6, PD7): it marks the pod
-// as disrupted and deletes it with grace. A pod that waits, has ended or is
-// ending already is deleted without further ado (PD8).
+// EvictPod is the eviction API's way to end a pod (PD6, PD7): if all of its
+// disruption budgets allow it, it marks the pod as disrupted and deletes it
+// with grace. A pod that has not started, has ended or is ending already is
+// deleted without further ado (PD8).
 //
-// Refuses: 404 if there is none; 409 if a precondition fails.
+// Refuses: 404 if there is none; 409 if a precondition fails; 429 with a cause
+// for each budget that does not allow it.
 type EvictPod struct {
 	Key          string       `msgpack:"key"`
 	Precondition Precondition `msgpack:"precondition"`
@@ -22,10 +24,13 @@ func (c *EvictPod) Apply(tx *Tx) Result {
 	if r, ok := c.Precondition.check(old, podResource); !ok {
 		return r
 	}
-	condition := disruption(tx, "EvictionByEvictionAPI", "Eviction API: evicting")
-	if model.Terminating(old) {
-		condition = nil // why it ends is known already
+	if model.Terminating(old) { // why it ends is known already
+		pod, gone := tx.deletePod(c.Key, old, c.GraceSeconds, nil)
+		return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}
 	}
-	pod, gone := tx.deletePod(c.Key, old, c.GraceSeconds, condition)
+	if forbidding := tx.newAccount().take(old).forbidding; len(forbidding) > 0 {
+		return tx.view.refuseEviction(forbidding)
+	}
+	pod, gone := tx.disrupt(c.Key, old, disruptor{"EvictionByEvictionAPI", "Eviction API: evicting", c.GraceSeconds})
 	return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}
 }

@@ -40,12 +40,16 @@ func podInvolved(pod *corev1.Pod) corev1.ObjectReference {
 // repeatedPodEvent is podEvent for what happens again and again: one event
 // counts the repetitions.
 func (tx *Tx) repeatedPodEvent(pod *corev1.Pod, eventType, reason, message string) {
-	sum := sha256.Sum256([]byte(string(pod.UID) + "/" + reason))
-	name := eventName(pod.Name, binary.BigEndian.Uint64(sum[:]))
-	key := pod.Namespace + "/" + name
+	tx.repeatedEvent(pod.Namespace, pod.Name, podInvolved(pod), eventType, reason, message)
+}
+
+func (tx *Tx) repeatedEvent(namespace, about string, involved corev1.ObjectReference, eventType, reason, message string) {
+	sum := sha256.Sum256([]byte(string(involved.UID) + "/" + reason))
+	name := eventName(about, binary.BigEndian.Uint64(sum[:]))
+	key := namespace + "/" + name
 	old, ok := tx.view.Events.Get(key)
 	if !ok {
-		tx.event(pod.Namespace, name, podInvolved(pod), eventType, reason, message)
+		tx.event(namespace, name, involved, eventType, reason, message)
 		return
 	}
 	e := *old

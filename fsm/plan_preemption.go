@@ -35,7 +35,11 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
 	if why := tx.checkRoom(victims, d, e, node); why != "" {
 		return why
 	}
-	tx.carryOutPreemption(pod, e, d, decidedAt, victims)
+	beyond, why := tx.judgeVictims(victims, e.class)
+	if why != "" {
+		return why
+	}
+	tx.carryOutPreemption(pod, e, d, decidedAt, victims, beyond)
 	return ""
 }
 
@@ -97,16 +101,12 @@ func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, e *QueueEntry
 }
 
 // carryOutPreemption nominates and evicts, all at once (NM1, PR12).
-func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecision, decidedAt int64, victims []*corev1.Pod) {
+func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecision, decidedAt int64, victims []*corev1.Pod, beyond map[types.UID]bool) {
 	v := tx.view
 	if n, ok := v.Nominations.Get(d.Key); ok {
 		tx.endNomination(n, berthv1.PreemptionReleased, "replaced by a later decision")
 	}
 	tx.releaseNominationsOn(d.Node, int64(e.Priority), d.Key, fmt.Sprintf("node %s was taken by pod %s of higher priority", d.Node, pod.UID)) // NM3
-	violating := map[types.UID]bool{}
-	for _, planned := range d.Victims {
-		violating[types.UID(planned.UID)] = planned.ViolatesBudget
-	}
 	waiting := make([]VictimRef, len(victims))
 	records := make([]berthv1.Victim, len(victims))
 	lastEnd := v.timeUnixNano
@@ -114,7 +114,7 @@ func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecis
 		waiting[i] = VictimRef{Key: PodKey(victim.Namespace, victim.Name), UID: victim.UID}
 		records[i] = berthv1.Victim{
 			Namespace: victim.Namespace, Name: victim.Name, UID: victim.UID, Priority: model.Priority(victim),
-			Node: victim.Spec.NodeName, ViolatesBudget: violating[victim.UID], EvictedAt: micro(tx.toldToEnd(victim)),
+			Node: victim.Spec.NodeName, ViolatesBudget: beyond[victim.UID], EvictedAt: micro(tx.toldToEnd(victim)),
 		}
 		lastEnd = max(lastEnd, tx.endsBy(victim))
 	}
@@ -142,9 +142,10 @@ func (tx *Tx) evictVictim(victim, preemptor *corev1.Pod, node string) {
 		by = fmt.Sprintf("%s/%s", preemptor.Namespace, preemptor.Name)
 	}
 	tx.podEvent(victim, corev1.EventTypeNormal, "Preempted", fmt.Sprintf("Preempted by %s on node %s", by, node))
-	condition := disruption(tx, corev1.PodReasonPreemptionByScheduler,
-		fmt.Sprintf("%s: preempting to accommodate a higher priority pod", preemptor.Spec.SchedulerName))
-	tx.deletePod(PodKey(victim.Namespace, victim.Name), victim, nil, condition)
+	tx.disrupt(PodKey(victim.Namespace, victim.Name), victim, disruptor{
+		reason:  corev1.PodReasonPreemptionByScheduler,
+		message: fmt.Sprintf("%s: preempting to accommodate a higher priority pod", preemptor.Spec.SchedulerName),
+	})
 }
 
 // endsBy is when a victim has to be gone, in Unix nanoseconds.

@@ -2,9 +2,11 @@ package fsm
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -48,11 +50,25 @@ func (tx *Tx) resolvePriority(pod *corev1.Pod) (Result, bool) {
 	if model.IsSystemClass(name) && !tx.maySystemClass() { // AD5
 		return refuse(fmt.Sprintf("pods with the PriorityClass %s may be created only by the users and groups named in the scheduler configuration (spec.systemClasses), and %q is not one of them", name, tx.User))
 	}
+	inheritDisruptionPolicy(pod, class)
 	policy := corev1.PreemptLowerPriority
 	if class.PreemptionPolicy != nil {
 		policy = *class.PreemptionPolicy
 	}
 	return tx.setPriority(pod, class.Value, policy)
+}
+
+// inheritDisruptionPolicy copies the class's annotation to a pod that has none
+// of its own.
+func inheritDisruptionPolicy(pod *corev1.Pod, class *schedulingv1.PriorityClass) {
+	policy, ok := class.Annotations[model.DisruptionPolicyAnnotation]
+	if _, own := pod.Annotations[model.DisruptionPolicyAnnotation]; own || !ok {
+		return
+	}
+	annotations := make(map[string]string, len(pod.Annotations)+1)
+	maps.Copy(annotations, pod.Annotations)
+	annotations[model.DisruptionPolicyAnnotation] = policy
+	pod.Annotations = annotations
 }
 
 // givenName is what a pod is called in errors before it has its name.
@@ -290,13 +306,6 @@ func findCondition(status *corev1.PodStatus, t corev1.PodConditionType) *corev1.
 		}
 	}
 	return nil
-}
-
-func disruption(tx *Tx, reason, message string) *corev1.PodCondition {
-	return &corev1.PodCondition{
-		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
-		Reason: reason, Message: message, LastTransitionTime: tx.now(),
-	}
 }
 
 func podRefOf(pod *corev1.Pod) berthv1.PodReference {

@@ -45,6 +45,8 @@ var commands = []registration{
 	{22, 1, func() Command { return new(PutEvent) }},
 	{23, 1, func() Command { return new(DeleteEvents) }},
 	{24, 1, func() Command { return new(Checkpoint) }},
+	{25, 1, func() Command { return new(PutDisruptionBudget) }},
+	{26, 1, func() Command { return new(DeleteDisruptionBudget) }},
 }
 
 var (

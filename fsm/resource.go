@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,6 +21,7 @@ var (
 	nodeResource      = resource{"", "nodes", "Node"}
 	namespaceResource = resource{"", "namespaces", "Namespace"}
 	eventResource     = resource{"", "events", "Event"}
+	budgetResource    = resource{policyv1.GroupName, "poddisruptionbudgets", "PodDisruptionBudget"}
 	classResource     = resource{"scheduling.k8s.io", "priorityclasses", "PriorityClass"}
 	configResource    = resource{berthv1.GroupName, "schedulerconfigurations", "SchedulerConfiguration"}
 )

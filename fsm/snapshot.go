@@ -133,6 +133,7 @@ func (s *State) Restore(r io.Reader) error {
 		}
 	}
 	v.cache.restored = nil
+	v.touchedBudgets = nil // their statuses are those of the snapshot
 	s.live = v
 	s.feed.reset(v.revision, s.publish)
 	return nil

@@ -62,6 +62,7 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal) []Result {
 		if results[i].Refused() && v.revision != before {
 			panic(fmt.Sprintf("fsm: %T changed the state and refused: %s", p.Command, results[i].Message))
 		}
+		tx.flushBudgets()
 		results[i].Revision, results[i].Index = v.revision, index
 	}
 	s.feed.append(tx.changes, s.publish)

@@ -81,4 +81,5 @@ var objectTable = &tableDef[*Object]{
 		return o, o.Value.Unmarshal([]byte(rest))
 	},
 	revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
+	index:  func(v *View, _ string, old, new *Object, _, _ bool) { v.rescaleBudgets(old, new) },
 }

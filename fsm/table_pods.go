@@ -51,6 +51,7 @@ func indexPod(v *View, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	} else if hadOld && model.Terminal(old) {
 		v.ended.Delete(key)
 	}
+	v.countForBudgets(old, new)
 }
 
 // placedClass is the class of a pod on a node, from where it is known already:
@@ -77,7 +78,7 @@ func (v *View) classOn(pod *corev1.Pod) *model.Class {
 // are immutable and shared, so one slice of containers means one spec, but for
 // the node.
 func asksTheSame(a, b *corev1.Pod) bool {
-	return sameSpec(&a.Spec, &b.Spec) && maps.Equal(a.Labels, b.Labels)
+	return sameSpec(&a.Spec, &b.Spec) && maps.Equal(a.Labels, b.Labels) && model.DemandsStrictBudgets(a) == model.DemandsStrictBudgets(b)
 }
 
 func sameSpec(a, b *corev1.PodSpec) bool {

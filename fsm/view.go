@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidwall/btree"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
@@ -24,7 +25,9 @@ type View struct {
 	Events          Table[*corev1.Event]
 	// Objects holds the kinds that have no meaning for scheduling, under
 	// "resource/namespace/name" (see ObjectKey).
-	Objects     Table[*Object]
+	Objects Table[*Object]
+	// Budgets are the disruption budgets; their statuses are exact.
+	Budgets     Table[*policyv1.PodDisruptionBudget]
 	Queue       Table[*QueueEntry]
 	Nominations Table[*Nomination]
 	Preemptions Table[*berthv1.Preemption]
@@ -35,6 +38,10 @@ type View struct {
 	Decisions Table[*PlanRecord]
 
 	indexes
+
+	// touchedBudgets are those whose status the command under way may have
+	// changed, with what their pods added up to before it.
+	touchedBudgets map[string]*coverage
 
 	forkMu *sync.Mutex
 	cache  *cache // of the live view and of forks; published views have none
@@ -79,6 +86,11 @@ type indexes struct {
 	eventOrder          *btree.Map[int64, string]            // -> key of Events
 	preemptionOrder     *btree.Map[int64, string]            // -> key of Preemptions
 	defaultClasses      *btree.Map[string, string]           // value and name -> name (PC4)
+	budgetRules         *btree.Map[string, *budgetRule]      // labelKeys: which budgets a label leads to
+	coverages           *btree.Map[string, *coverage]        // key of Budgets: what the pods add up to
+	budgetOwners        *btree.Map[string, int32]            // key of Budgets, ownerRef.key: pods of that controller
+	ownersBudgets       *btree.Map[string, string]           // ownerRef.key, key of Budgets -> key of Budgets
+	budgetTimes         *btree.Map[string, string]           // budgetTimeKey -> key of Budgets: when the status changes by itself
 }
 
 func newView() *View {
@@ -89,6 +101,7 @@ func newView() *View {
 		Pods:            newTable(podTable),
 		Events:          newTable(eventTable),
 		Objects:         newTable(objectTable),
+		Budgets:         newTable(budgetTable),
 		Queue:           newTable(queueTable),
 		Nominations:     newTable(nominationTable),
 		Preemptions:     newTable(preemptionTable),
@@ -111,6 +124,11 @@ func newView() *View {
 			eventOrder:          btree.NewMap[int64, string](degree),
 			preemptionOrder:     btree.NewMap[int64, string](degree),
 			defaultClasses:      btree.NewMap[string, string](degree),
+			budgetRules:         btree.NewMap[string, *budgetRule](degree),
+			coverages:           btree.NewMap[string, *coverage](degree),
+			budgetOwners:        btree.NewMap[string, int32](degree),
+			ownersBudgets:       btree.NewMap[string, string](degree),
+			budgetTimes:         btree.NewMap[string, string](degree),
 		},
 		forkMu: new(sync.Mutex),
 	}
@@ -120,7 +138,7 @@ func newView() *View {
 // walk them. A table whose index functions read another comes after it.
 func (v *View) tables() []anyTable {
 	return []anyTable{
-		v.Config, v.PriorityClasses, v.Namespaces, v.Objects, v.Nodes, v.Pods,
+		v.Config, v.PriorityClasses, v.Namespaces, v.Objects, v.Budgets, v.Nodes, v.Pods,
 		v.Nominations, v.Queue, v.Preemptions, v.Events, v.marks,
 		v.Decisions,
 	}
@@ -139,6 +157,7 @@ func (v *View) fork() *View {
 		Pods:            v.Pods.fork(),
 		Events:          v.Events.fork(),
 		Objects:         v.Objects.fork(),
+		Budgets:         v.Budgets.fork(),
 		Queue:           v.Queue.fork(),
 		Nominations:     v.Nominations.fork(),
 		Preemptions:     v.Preemptions.fork(),
@@ -161,6 +180,11 @@ func (v *View) fork() *View {
 			eventOrder:          v.eventOrder.Copy(),
 			preemptionOrder:     v.preemptionOrder.Copy(),
 			defaultClasses:      v.defaultClasses.Copy(),
+			budgetRules:         v.budgetRules.Copy(),
+			coverages:           v.coverages.Copy(),
+			budgetOwners:        v.budgetOwners.Copy(),
+			ownersBudgets:       v.ownersBudgets.Copy(),
+			budgetTimes:         v.budgetTimes.Copy(),
 		},
 		forkMu: new(sync.Mutex),
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -32,6 +33,7 @@ type (
 	NodeWire          = Wire[corev1.Node, *corev1.Node]
 	NamespaceWire     = Wire[corev1.Namespace, *corev1.Namespace]
 	EventWire         = Wire[corev1.Event, *corev1.Event]
+	BudgetWire        = Wire[policyv1.PodDisruptionBudget, *policyv1.PodDisruptionBudget]
 	PriorityClassWire = Wire[schedulingv1.PriorityClass, *schedulingv1.PriorityClass]
 )
 

@@ -27,6 +27,7 @@ type Class struct {
 	Priority      int32
 	NeverPreempts bool
 	Gated         bool
+	StrictBudgets bool // no disruption budget is violated for the pod
 
 	Request  Resources
 	NonZero  Resources
@@ -94,6 +95,7 @@ func compileClass(pod *corev1.Pod, s signatures) *Class {
 		Priority:      Priority(pod),
 		NeverPreempts: NeverPreempts(pod),
 		Gated:         Gated(pod),
+		StrictBudgets: DemandsStrictBudgets(pod),
 		Request:       s.request,
 		NonZero:       s.nonZero,
 		Ports:         HostPorts(pod),
@@ -156,6 +158,7 @@ func (w *signer) sign(pod *corev1.Pod) signatures {
 	w.num(int64(Priority(pod)))
 	w.flag(NeverPreempts(pod))
 	w.flag(Gated(pod))
+	w.flag(DemandsStrictBudgets(pod))
 	w.resources(s.request)
 	w.num(s.nonZero.MilliCPU)
 	w.num(s.nonZero.MemoryBytes)

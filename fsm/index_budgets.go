@@ -1,0 +1,234 @@
+package fsm
+
+import (
+	"maps"
+	"math"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// coverage is what a budget's pods add up to. It is immutable; it is replaced
+// as pods change, at a cost that depends only on the budgets that cover them.
+type coverage struct {
+	rule      *budgetRule
+	pods      int64
+	healthy   int64 // PD3
+	unmanaged int64 // pods without a controller
+	// scale is how many pods the controllers want in all; strays are
+	// controllers that nobody knows. Both only for rules that count scales.
+	scale  int64
+	strays int64
+}
+
+// countForBudgets keeps the counts as a pod changes. Most changes of a pod
+// mean nothing to its budgets, and cost next to nothing.
+func (v *View) countForBudgets(old, new *corev1.Pod) {
+	if v.budgetRules.Len() == 0 {
+		return
+	}
+	if old != nil && new != nil && controllerOf(old) == controllerOf(new) && maps.Equal(old.Labels, new.Labels) {
+		was, is := model.Healthy(old), model.Healthy(new)
+		if was == is && new.DeletionTimestamp.Equal(old.DeletionTimestamp) {
+			return
+		}
+		for _, r := range v.rulesOf(new.Namespace, new.Labels) {
+			c, _ := v.coverages.Get(r.key)
+			next := *c
+			next.healthy += one64(is) - one64(was)
+			v.setCoverage(&next)
+		}
+		return
+	}
+	if old != nil {
+		for _, r := range v.rulesOf(old.Namespace, old.Labels) {
+			v.count(r, old, -1)
+		}
+	}
+	if new != nil {
+		for _, r := range v.rulesOf(new.Namespace, new.Labels) {
+			v.count(r, new, 1)
+		}
+	}
+}
+
+func one64(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// count adds a pod to what a rule covers, or takes it away.
+func (v *View) count(r *budgetRule, pod *corev1.Pod, by int64) {
+	c, _ := v.coverages.Get(r.key)
+	next := *c
+	next.pods += by
+	next.healthy += by * one64(model.Healthy(pod))
+	if r.scaled {
+		owner := controllerOf(pod)
+		if owner == (ownerRef{}) {
+			next.unmanaged += by
+		} else if v.countOwner(r.key, owner.key(pod.Namespace), int32(by)) {
+			next.scale, next.strays = v.scales(r.key)
+		}
+	}
+	v.setCoverage(&next)
+}
+
+func (v *View) setCoverage(c *coverage) {
+	v.touchBudget(c.rule.key)
+	v.coverages.Set(c.rule.key, c)
+}
+
+// touchBudget notes that a budget's status has to be looked at when the
+// command is carried out, and what its pods added up to before.
+func (v *View) touchBudget(key string) {
+	if _, touched := v.touchedBudgets[key]; touched {
+		return
+	}
+	if v.touchedBudgets == nil {
+		v.touchedBudgets = map[string]*coverage{}
+	}
+	v.touchedBudgets[key], _ = v.coverages.Get(key)
+}
+
+// countOwner counts the pods of a controller below a budget, and says whether
+// it is new there or gone.
+func (v *View) countOwner(budget, owner string, by int32) bool {
+	n, _ := v.budgetOwners.Get(budget + "\x00" + owner)
+	if n+by == 0 {
+		v.budgetOwners.Delete(budget + "\x00" + owner)
+		v.ownersBudgets.Delete(owner + "\x00" + budget)
+		return true
+	}
+	v.budgetOwners.Set(budget+"\x00"+owner, n+by)
+	if n == 0 {
+		v.ownersBudgets.Set(owner+"\x00"+budget, budget)
+	}
+	return n == 0
+}
+
+// scales adds up what the controllers of a budget's pods want (PD2), and
+// counts those that nobody knows.
+func (v *View) scales(budget string) (sum, strays int64) {
+	scanFrom(v.budgetOwners, budget+"\x00", budget+"\x00", func(k string, _ int32) bool {
+		if n, ok := v.scaleOf(k[len(budget)+1:]); ok {
+			sum += int64(n)
+		} else {
+			strays++
+		}
+		return true
+	})
+	return min(sum, math.MaxInt32), strays
+}
+
+// firstStray names a controller of a budget's pods that nobody knows.
+func (v *View) firstStray(budget string) (name string) {
+	scanFrom(v.budgetOwners, budget+"\x00", budget+"\x00", func(k string, _ int32) bool {
+		owner := k[len(budget)+1:]
+		if _, ok := v.scaleOf(owner); !ok {
+			parts := strings.Split(owner, "/")
+			name = parts[1] + " " + parts[3]
+		}
+		return name == ""
+	})
+	return name
+}
+
+// ownerRef is a pod's controller.
+type ownerRef struct{ apiVersion, kind, name, uid string }
+
+func controllerOf(pod *corev1.Pod) ownerRef {
+	for i := range pod.OwnerReferences {
+		if r := &pod.OwnerReferences[i]; r.Controller != nil && *r.Controller {
+			return ownerRef{r.APIVersion, r.Kind, r.Name, string(r.UID)}
+		}
+	}
+	return ownerRef{}
+}
+
+// key is group/kind/namespace/name/uid; none of them has a slash in it.
+func (o ownerRef) key(namespace string) string {
+	gv, _ := schema.ParseGroupVersion(o.apiVersion)
+	return strings.Join([]string{gv.Group, o.kind, namespace, o.name, o.uid}, "/")
+}
+
+// scaleOf is how many pods the controller of a key wants, if it is known.
+func (v *View) scaleOf(owner string) (int32, bool) {
+	parts := strings.Split(owner, "/")
+	if len(parts) != 5 {
+		return 0, false
+	}
+	kind, ok := workloadKinds[schema.GroupKind{Group: parts[0], Kind: parts[1]}]
+	if !ok {
+		return 0, false
+	}
+	o, ok := v.Objects.Get(ObjectKey(kind.Resource, parts[2], parts[3]))
+	if !ok || string(o.Value.GetUID()) != parts[4] {
+		return 0, false
+	}
+	return kind.Workload.Replicas(o.Value), true
+}
+
+var workloadKinds = func() map[schema.GroupKind]ObjectKind {
+	m := map[schema.GroupKind]ObjectKind{}
+	for _, k := range ObjectKinds() {
+		if k.Workload != nil {
+			m[schema.GroupKind{Group: k.Group, Kind: k.Kind}] = k
+		}
+	}
+	return m
+}()
+
+// rescaleBudgets follows a change of a workload: the budgets of its pods
+// expect another number of them.
+func (v *View) rescaleBudgets(old, new *Object) {
+	if v.ownersBudgets.Len() == 0 {
+		return
+	}
+	was, wasScale := workloadScale(old)
+	is, isScale := workloadScale(new)
+	if was == is && wasScale == isScale {
+		return
+	}
+	v.rescale(was)
+	if is != was {
+		v.rescale(is)
+	}
+}
+
+// workloadScale is under which key a workload is found as an owner, and how
+// many pods it wants; "" for an object of another kind.
+func workloadScale(o *Object) (owner string, scale int32) {
+	if o == nil {
+		return "", 0
+	}
+	kind := objectKinds[o.Resource]
+	if kind.Workload == nil {
+		return "", 0
+	}
+	version := schema.GroupVersion{Group: kind.Group, Version: "v1"}.String()
+	ref := ownerRef{version, kind.Kind, o.Value.GetName(), string(o.Value.GetUID())}
+	return ref.key(o.Value.GetNamespace()), kind.Workload.Replicas(o.Value)
+}
+
+func (v *View) rescale(owner string) {
+	if owner == "" {
+		return
+	}
+	var budgets []string
+	scanFrom(v.ownersBudgets, owner+"\x00", owner+"\x00", func(_, budget string) bool {
+		budgets = append(budgets, budget)
+		return true
+	})
+	for _, budget := range budgets {
+		c, _ := v.coverages.Get(budget)
+		next := *c
+		next.scale, next.strays = v.scales(budget)
+		v.setCoverage(&next)
+	}
+}

@@ -1,0 +1,214 @@
+package fsm
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// The statuses of disruption budgets are exact at the end of every command:
+// the index of pods counts as pods change, and what changed is written into
+// the rows once a command is carried out (flushBudgets).
+
+var budgetTable = protoTable("poddisruptionbudgets", indexBudget)
+
+// budgetRule is what a budget covers and how it counts. It is immutable, and
+// one for as long as that part of the budget stays.
+type budgetRule struct {
+	key      string // of Budgets
+	selector labels.Selector
+	// scaled: what is expected is the scale of the pods' controllers, not the
+	// number of pods (PD2).
+	scaled bool
+}
+
+// indexBudget keeps the rules, where they are found by label, and when the
+// next announced disruption of a budget runs out.
+func indexBudget(v *View, key string, old, new *policyv1.PodDisruptionBudget, hadOld, hasNew bool) {
+	if hadOld {
+		if at, ok := firstRunsOut(old); ok {
+			v.budgetTimes.Delete(budgetTimeKey(at, key))
+		}
+	}
+	if hasNew {
+		if at, ok := firstRunsOut(new); ok {
+			v.budgetTimes.Set(budgetTimeKey(at, key), key)
+		}
+		v.touchBudget(key)
+	}
+	if hadOld && hasNew && coversTheSame(&old.Spec, &new.Spec) {
+		return
+	}
+	if hadOld {
+		v.dropCoverage(key)
+	}
+	if hasNew {
+		v.addCoverage(compileRule(key, &new.Spec), new.Namespace)
+	}
+}
+
+// coversTheSame says whether two specs surely have one rule. A row that only
+// got another status shares its spec with the old one.
+func coversTheSame(a, b *policyv1.PodDisruptionBudgetSpec) bool {
+	return (a.Selector == b.Selector || equality.Semantic.DeepEqual(a.Selector, b.Selector)) && countsScales(a) == countsScales(b)
+}
+
+func countsScales(s *policyv1.PodDisruptionBudgetSpec) bool {
+	return s.MaxUnavailable != nil || s.MinAvailable != nil && s.MinAvailable.Type == intstr.String
+}
+
+func compileRule(key string, spec *policyv1.PodDisruptionBudgetSpec) *budgetRule {
+	selector, err := metav1.LabelSelectorAsSelector(spec.Selector) // PD1: nil selects nothing, {} everything
+	if err != nil {
+		selector = labels.Nothing() // such a budget is refused; should it be there, it covers nothing
+	}
+	return &budgetRule{key: key, selector: selector, scaled: countsScales(spec)}
+}
+
+// labelKeys are the keys under which a rule is found: by one pair of labels
+// that every pod it covers must have, or else in the list of those that every
+// pod of the namespace has to be held against.
+func (r *budgetRule) labelKeys() []string {
+	requirements, selectable := r.selector.Requirements()
+	if !selectable {
+		return nil
+	}
+	namespace, name, _ := strings.Cut(r.key, "/")
+	key, values := "", []string(nil)
+	for _, q := range requirements {
+		switch q.Operator() {
+		case selection.Equals, selection.DoubleEquals, selection.In:
+			// The fewer and the longer its values, the fewer pods it is likely to have.
+			if vs := q.Values().List(); values == nil || len(vs) < len(values) || len(vs) == len(values) && len(vs[0]) > len(values[0]) {
+				key, values = q.Key(), vs
+			}
+		}
+	}
+	if values == nil {
+		return []string{generalRules(namespace) + name}
+	}
+	keys := make([]string, len(values))
+	for i, value := range values {
+		keys[i] = pairRules(namespace, key, value) + name
+	}
+	return keys
+}
+
+func generalRules(namespace string) string { return namespace + "/\x00" }
+
+func pairRules(namespace, key, value string) string {
+	return namespace + "/" + key + "=" + value + "\x00"
+}
+
+// rulesOf gives the rules that cover a pod of these labels, in the order of
+// the budgets' names.
+func (v *View) rulesOf(namespace string, podLabels map[string]string) []*budgetRule {
+	if _, _, any := first(v.budgetRules, namespace+"/"); !any {
+		return nil
+	}
+	var rules []*budgetRule
+	take := func(prefix string) {
+		scanFrom(v.budgetRules, prefix, prefix, func(_ string, r *budgetRule) bool {
+			if r.selector.Matches(labels.Set(podLabels)) {
+				rules = append(rules, r)
+			}
+			return true
+		})
+	}
+	take(generalRules(namespace))
+	// order does not matter: the rules are sorted below.
+	for key, value := range podLabels {
+		take(pairRules(namespace, key, value))
+	}
+	if len(rules) > 1 {
+		slices.SortFunc(rules, func(a, b *budgetRule) int {
+			if a.key < b.key {
+				return -1
+			}
+			return 1
+		})
+	}
+	return rules
+}
+
+// BudgetsOf calls f for every disruption budget that covers a pod of these
+// labels, by name, until f returns false (PD1).
+func (v *View) BudgetsOf(namespace string, podLabels map[string]string, f func(b *policyv1.PodDisruptionBudget) bool) {
+	for _, r := range v.rulesOf(namespace, podLabels) {
+		if b, ok := v.Budgets.Get(r.key); ok && !f(b) {
+			return
+		}
+	}
+}
+
+// announcedFor is how long a disruption that somebody announced in a budget's
+// status counts without the pod's end having begun (PD3).
+const announcedFor = 2 * time.Minute
+
+func runsOut(announced metav1.Time) int64 { return announced.Add(announcedFor).UnixNano() }
+
+func firstRunsOut(b *policyv1.PodDisruptionBudget) (at int64, ok bool) {
+	// order does not matter: it is the least.
+	for _, announced := range b.Status.DisruptedPods {
+		if t := runsOut(announced); !ok || t < at {
+			at, ok = t, true
+		}
+	}
+	return at, ok
+}
+
+func budgetTimeKey(at int64, key string) string {
+	return string(binary.BigEndian.AppendUint64(nil, uint64(at))) + key
+}
+
+// dropCoverage forgets a budget that goes, or whose rule changes.
+func (v *View) dropCoverage(key string) {
+	v.touchBudget(key)
+	c, ok := v.coverages.Get(key)
+	if !ok {
+		return
+	}
+	for _, k := range c.rule.labelKeys() {
+		v.budgetRules.Delete(k)
+	}
+	v.coverages.Delete(key)
+	var owners []string
+	scanFrom(v.budgetOwners, key+"\x00", key+"\x00", func(k string, _ int32) bool {
+		owners = append(owners, k[len(key)+1:])
+		return true
+	})
+	for _, owner := range owners {
+		v.budgetOwners.Delete(key + "\x00" + owner)
+		v.ownersBudgets.Delete(owner + "\x00" + key)
+	}
+}
+
+// addCoverage begins to count for a rule. A state that is being restored has
+// its pods counted one by one afterwards.
+func (v *View) addCoverage(r *budgetRule, namespace string) {
+	for _, k := range r.labelKeys() {
+		v.budgetRules.Set(k, r)
+	}
+	v.coverages.Set(r.key, &coverage{rule: r})
+	if v.cache.restored != nil {
+		return
+	}
+	if requirements, selectable := r.selector.Requirements(); !selectable && len(requirements) == 0 {
+		return
+	}
+	v.Pods.Scan(namespace+"/", func(_ string, pod *corev1.Pod) bool {
+		if r.selector.Matches(labels.Set(pod.Labels)) {
+			v.count(r, pod, 1)
+		}
+		return true
+	})
+}
