@@ -60,13 +60,15 @@ func (c *PutDisruptionBudget) Apply(tx *Tx) Result {
 			return Result{Table: v.Budgets.Name(), Object: old}
 		}
 	}
+	v.touchBudget(key)
+	v.cover(b)
+	counted, _ := v.coverages.Get(key)
+	b.Status = tx.budgetStatus(b, counted)
 	put(tx, v.Budgets, key, b)
 	if b.DeletionTimestamp != nil && len(b.Finalizers) == 0 {
 		remove(tx, v.Budgets, key)
 		return Result{Table: v.Budgets.Name(), Object: b, Deleted: true}
 	}
-	tx.flushBudgets()
-	b, _ = v.Budgets.Get(key)
 	return Result{Table: v.Budgets.Name(), Object: b}
 }
 

@@ -55,7 +55,22 @@ func describeIndexes(v *View) map[string]string {
 		"eventOrder":          list(v.eventOrder, asText),
 		"preemptionOrder":     list(v.preemptionOrder, asText),
 		"defaultClasses":      list(v.defaultClasses, asText),
+		"budgetRules":         list(v.budgetRules, describeRule),
+		"coverages":           list(v.coverages, func(c *coverage) string { return describeRule(c.rule) + describeCoverage(c) }),
+		"budgetOwners":        list(v.budgetOwners, asText),
+		"ownersBudgets":       list(v.ownersBudgets, asText),
+		"budgetTimes":         list(v.budgetTimes, asText),
 	}
+}
+
+func describeRule(r *budgetRule) string {
+	return fmt.Sprintf("%s %v %s, scaled %t", r.key, r.of, r.selector, r.scaled)
+}
+
+func describeCoverage(c *coverage) string {
+	next := *c
+	next.rule = nil
+	return asText(next)
 }
 
 func asText[T any](v T) string { return fmt.Sprintf("%+v", reflect.Indirect(reflect.ValueOf(v))) }

@@ -2,9 +2,11 @@ package fsm
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
@@ -34,6 +36,10 @@ func samples() []Command {
 	if err != nil {
 		panic(err)
 	}
+	most := intstr.FromString("25%")
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: object("web"), Spec: policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: &most, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"b": "2", "a": "1"}}},
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptedPods: map[string]metav1.Time{"web-2": at, "web-1": at}}}
 	precondition := Precondition{UID: "uid", Revision: 7}
 	diagnosis := &Diagnosis{Nodes: 7, Preemption: "no victims", Message: "0/7 nodes are available: 7 Insufficient cpu.", Reasons: []ReasonCount{
 		{Kind: model.InsufficientResource, Resource: "cpu", Text: "Insufficient cpu", Nodes: 7, ShortBy: 500, Detail: "detail"}}}
@@ -68,5 +74,7 @@ func samples() []Command {
 		&PutEvent{Event: EventWire{Object: &corev1.Event{ObjectMeta: object("event"), Reason: "Reason", Count: 7}}, Create: true, Revision: 7},
 		&DeleteEvents{Key: "default/event", Precondition: precondition, BeforeUnixNano: 7, Limit: 7},
 		&Checkpoint{},
+		&PutDisruptionBudget{Budget: BudgetWire{Object: budget}, Create: true, Revision: 7},
+		&DeleteDisruptionBudget{Namespace: "default", Name: "web", Precondition: precondition},
 	}
 }

@@ -25,6 +25,7 @@ var budgetTable = protoTable("poddisruptionbudgets", indexBudget)
 // one for as long as that part of the budget stays.
 type budgetRule struct {
 	key      string // of Budgets
+	of       *metav1.LabelSelector
 	selector labels.Selector
 	// scaled: what is expected is the scale of the pods' controllers, not the
 	// number of pods (PD2).
@@ -45,21 +46,28 @@ func indexBudget(v *View, key string, old, new *policyv1.PodDisruptionBudget, ha
 		}
 		v.touchBudget(key)
 	}
-	if hadOld && hasNew && coversTheSame(&old.Spec, &new.Spec) {
-		return
-	}
-	if hadOld {
-		v.dropCoverage(key)
-	}
 	if hasNew {
-		v.addCoverage(compileRule(key, &new.Spec), new.Namespace)
+		v.cover(new)
+	} else {
+		v.dropCoverage(key)
 	}
 }
 
-// coversTheSame says whether two specs surely have one rule. A row that only
-// got another status shares its spec with the old one.
-func coversTheSame(a, b *policyv1.PodDisruptionBudgetSpec) bool {
-	return (a.Selector == b.Selector || equality.Semantic.DeepEqual(a.Selector, b.Selector)) && countsScales(a) == countsScales(b)
+// cover sees to it that a budget's pods are counted by its rule as it is now.
+func (v *View) cover(b *policyv1.PodDisruptionBudget) {
+	key := PodKey(b.Namespace, b.Name)
+	c, ok := v.coverages.Get(key)
+	if ok && c.rule.isOf(&b.Spec) {
+		return
+	}
+	v.dropCoverage(key)
+	v.addCoverage(compileRule(key, &b.Spec), b.Namespace)
+}
+
+// isOf says whether the rule is that of a spec. A row that only got another
+// status shares its spec with the one before.
+func (r *budgetRule) isOf(s *policyv1.PodDisruptionBudgetSpec) bool {
+	return (r.of == s.Selector || equality.Semantic.DeepEqual(r.of, s.Selector)) && r.scaled == countsScales(s)
 }
 
 func countsScales(s *policyv1.PodDisruptionBudgetSpec) bool {
@@ -71,7 +79,7 @@ func compileRule(key string, spec *policyv1.PodDisruptionBudgetSpec) *budgetRule
 	if err != nil {
 		selector = labels.Nothing() // such a budget is refused; should it be there, it covers nothing
 	}
-	return &budgetRule{key: key, selector: selector, scaled: countsScales(spec)}
+	return &budgetRule{key: key, of: spec.Selector, selector: selector, scaled: countsScales(spec)}
 }
 
 // labelKeys are the keys under which a rule is found: by one pair of labels

@@ -100,7 +100,10 @@ var proposals = map[string]func(s *transcript, a words, input string) []Command{
 		}
 		return one(c)
 	},
-	"object": (*transcript).object,
+	"budget":        (*transcript).budget,
+	"delete-budget": (*transcript).deleteBudget,
+	"replicaset":    (*transcript).replicaSet,
+	"object":        (*transcript).object,
 	"delete-object": func(s *transcript, a words, _ string) []Command { // delete-object configmaps NAME
 		return one(&DeleteObject{Resource: a[0], Namespace: a.or("ns", "default"), Name: a[1], Precondition: s.precondition(a)})
 	},
@@ -179,11 +182,11 @@ func (s *transcript) meta(a words, namespace string) metav1.ObjectMeta {
 		namespace = a.or("ns", namespace)
 	}
 	return metav1.ObjectMeta{Namespace: namespace, Name: a.name(), UID: types.UID(a.or("uid", "uid-"+a.name())),
-		Labels: pairs(a.list("labels")), Finalizers: a.list("finalizers"), CreationTimestamp: metav1.NewTime(s.now), Generation: 1}
+		Labels: pairs(a.list("labels")), Annotations: pairs(a.list("annotations")), OwnerReferences: a.owners(), Finalizers: a.list("finalizers"), CreationTimestamp: metav1.NewTime(s.now), Generation: 1}
 }
 
 func (w words) class() *schedulingv1.PriorityClass {
-	c := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: w.name(), UID: types.UID("uid-" + w.name())},
+	c := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: w.name(), UID: types.UID("uid-" + w.name()), Annotations: pairs(w.list("annotations"))},
 		GlobalDefault: w.has("default"), Description: w.or("description", "")}
 	if v := w.number("value"); v != nil {
 		c.Value = int32(*v)

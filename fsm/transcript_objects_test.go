@@ -75,7 +75,7 @@ func (s *transcript) putNode(a words, _ string) []Command {
 
 // pod: ns= priority= class= cpu= mem= node= labels=k:v,… selector=k:v,…
 // tolerate=key:effect,… gates=a,b grace= port= never (with priority=) init-cpu=
-// set-priority= set-policy= finalizers= uid= scheduler=
+// set-priority= set-policy= finalizers= uid= owner=[KIND:]NAME annotations=k:v,… scheduler=
 func (s *transcript) pod(a words) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: s.meta(a, "default"), Spec: corev1.PodSpec{
 		SchedulerName: a.or("scheduler", "default-scheduler"), NodeName: a.or("node", ""), PriorityClassName: a.or("class", ""),
@@ -139,6 +139,9 @@ func (s *transcript) updatePod(a words, _ string) []Command {
 	}
 	if _, ok := a.get("cpu"); ok {
 		p.Spec.Containers[0].Resources.Requests = amountsOf(a, false)
+	}
+	if _, ok := a.get("annotations"); ok {
+		p.Annotations = pairs(a.list("annotations"))
 	}
 	if a.has("ungate") {
 		p.Spec.SchedulingGates = nil

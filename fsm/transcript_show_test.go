@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
@@ -18,6 +19,7 @@ var shows = map[string]func(s *transcript, a words) string{
 	"nodes":       func(s *transcript, a words) string { return rows(s.view().Nodes, a.name()) },
 	"classes":     func(s *transcript, a words) string { return rows(s.view().PriorityClasses, a.name()) },
 	"namespaces":  func(s *transcript, a words) string { return rows(s.view().Namespaces, a.name()) },
+	"budgets":     func(s *transcript, a words) string { return rows(s.view().Budgets, a.name()) },
 	"objects":     func(s *transcript, a words) string { return rows(s.view().Objects, a.name()) },
 	"events":      func(s *transcript, a words) string { return rows(s.view().Events, a.name()) },
 	"nominations": func(s *transcript, a words) string { return rows(s.view().Nominations, a.name()) },
@@ -137,6 +139,8 @@ func singular(table string) string {
 	switch table {
 	case "priorityclasses":
 		return "class"
+	case "poddisruptionbudgets":
+		return "budget"
 	case "queueentries":
 		return "queue"
 	case "schedulerconfigurations":
@@ -160,6 +164,8 @@ func describe(row any) string {
 		return fmt.Sprintf("%s %s %s: %s%s", r.Type, r.Reason, r.InvolvedObject.Name, r.Message, times(r.Count))
 	case *schedulingv1.PriorityClass:
 		return describeClass(r)
+	case *policyv1.PodDisruptionBudget:
+		return describeBudget(r)
 	case *Object:
 		return fmt.Sprintf("%T", r.Value)
 	case *QueueEntry:
@@ -224,6 +230,9 @@ func describePod(p *corev1.Pod) string {
 	}
 	if p.DeletionTimestamp != nil {
 		add("ends by %s (grace %ds)", clock(p.DeletionTimestamp.UnixNano()), *p.DeletionGracePeriodSeconds)
+	}
+	if v := p.Annotations["berth.dev/disruption-policy"]; v != "" {
+		add("%s", v)
 	}
 	for _, c := range p.Status.Conditions {
 		add("%s=%s", c.Type, c.Status)
