@@ -1,5 +1,13 @@
 package model
 
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
 // Judge is what one class can see of the pods on the nodes: the verdicts of its own topology spread constraints and
 // inter-pod terms and of the terms that placed pods carry against it, and the raw scores of kube-scheduler's
 // PodTopologySpread and InterPodAffinity.
@@ -20,56 +28,456 @@ package model
 //     its group, never its group.
 //   - verdicts and scores of all groups may change with every change of the Topology: ask for them in every decision.
 //   - Layout says whether groups asked for before still mean anything. When it differs from what it was, the groups of
-//     all nodes must be asked for anew. That is rare: the first pod with a term against the class appears, a second node
-//     joins a domain that had one, too many groups were seen.
+//     all nodes must be asked for anew. That is rare: the first pod with a term about the class appears, a second node
+//     joins a domain that had one, a namespace's labels change, too many groups were seen.
 //
 // Group numbers are dense from 0 and say nothing of order.
 type Judge struct {
 	t     *Topology
 	class *Class
+	used  uint64
+
+	own          []judged // the class's own terms
+	terms        []judged // own ones, then those that placed pods carry about the class
+	changedTerms uint64   // of the Topology when terms was made
+	attracted    bool     // AF2: the class matches all of its own required affinity terms
+	attracts     int      // required affinity terms of its own
+
+	keys   []*topoKey // of terms, each once
+	layout uint64
+	// relabelled is the Topology's when the groups were begun: a namespace's labels decide whose pods count on a node.
+	relabelled uint64
+	groups     map[string]int32
+	seen       []group
+	buf        []byte
+
+	at        uint64 // version for which the terms' layers are right
+	nominated bool   // some term sees nominations
+	here      sight
+}
+
+// judged is one term with its counter.
+type judged struct {
+	role    termRole
+	counter *counter
+	key     int    // in Judge.keys
+	single  bool   // every domain of the key is one node
+	with    *layer // the counts with nominations
+
+	spread *spreadTerm // hardSpread, softSpread
+	weight int64       // ownPreference
+}
+
+type termRole byte
+
+const (
+	hardSpread termRole = iota
+	softSpread
+	ownAffinity // one for each key of the required terms; counts pods that match all terms
+	ownAntiAffinity
+	ownPreference
+	theirAntiAffinity
+	theirAffinity
+	theirPreference
+)
+
+// group is what a node of the group looks like.
+type group struct {
+	domains []int32 // by key; where domains are single nodes, that of any node of the group
+	counts  []count // by term whose domains are single nodes, in order of terms
+}
+
+type count struct{ base, with int32 }
+
+// sight is what the terms say of one node or group, by term.
+type sight struct {
+	domains []int32
+	counts  []count
+}
+
+// maxJudges bounds the judges kept, maxGroups the groups that one has seen.
+const (
+	maxJudges = 512
+	maxGroups = 1 << 16
+)
+
+// Judge returns what the class sees; the first time, its terms are counted, which costs the nodes and the distinct
+// classes placed in the namespaces that the terms are about. See Judge for how long the result may be used.
+func (t *Topology) Judge(c *Class) *Judge {
+	t.clock++
+	j, ok := t.judges[c.Signature]
+	if !ok {
+		if len(t.judges) >= maxJudges {
+			t.dismiss()
+		}
+		j = t.newJudge(c)
+		t.judges[c.Signature] = j
+	}
+	j.used = t.clock
+	if j.changedTerms != t.changedTerms {
+		j.look()
+	}
+	if len(j.seen) > maxGroups || j.relabelled != t.relabelled || slices.ContainsFunc(j.terms, func(k judged) bool { return k.single != k.counter.key.single() }) {
+		j.arrange()
+	}
+	return j
+}
+
+// single says whether every domain has one node.
+func (k *topoKey) single() bool { return k.shared == 0 }
+
+// dismiss forgets the judge that was not asked for for the longest time.
+func (t *Topology) dismiss() {
+	var oldest *Judge
+	// order does not matter: no two were used at the same time.
+	for _, j := range t.judges {
+		if oldest == nil || j.used < oldest.used {
+			oldest = j
+		}
+	}
+	delete(t.judges, oldest.class.Signature)
+	for i := range oldest.own {
+		c := oldest.own[i].counter
+		if c.refs--; c.refs == 0 {
+			t.matching.remove(c)
+			t.forget(c)
+		}
+	}
+}
+
+// newJudge finds or makes the counters of the class's own terms.
+func (t *Topology) newJudge(c *Class) *Judge {
+	j := &Judge{t: t, class: c, changedTerms: t.changedTerms - 1}
+	terms := c.terms
+	if terms == nil {
+		return j
+	}
+	hard, soft := spreadKeys(terms.spread, true), spreadKeys(terms.spread, false)
+	if terms.system {
+		soft = nil // TS4: nodes without all of the keys count too
+	}
+	for i := range terms.spread {
+		s := &terms.spread[i]
+		if s.hard {
+			j.add(hardSpread, t.spreadCounter(c, s, hard), s, 0)
+		} else {
+			j.add(softSpread, t.spreadCounter(c, s, soft), s, 0)
+		}
+	}
+	var all []*podMatch
+	for i := range terms.affinity {
+		all = append(all, terms.affinity[i].match)
+	}
+	j.attracts = len(all)
+	for i := range terms.affinity {
+		key := terms.affinity[i].topologyKey
+		if !slices.ContainsFunc(j.own, func(k judged) bool { return k.role == ownAffinity && k.counter.key.label == key }) {
+			j.add(ownAffinity, t.counterOf(counter{match: all, key: t.keyOf(key, false)}), nil, 0)
+		}
+	}
+	for i := range terms.antiAffinity {
+		a := &terms.antiAffinity[i]
+		j.add(ownAntiAffinity, t.counterOf(counter{match: []*podMatch{a.match}, key: t.keyOf(a.topologyKey, false)}), nil, 0)
+	}
+	for i := range terms.preferred {
+		a := &terms.preferred[i]
+		j.add(ownPreference, t.counterOf(counter{match: []*podMatch{a.match}, key: t.keyOf(a.topologyKey, false)}), nil, a.weight)
+	}
+	return j
+}
+
+func (j *Judge) add(role termRole, c *counter, s *spreadTerm, weight int64) {
+	c.refs++
+	j.own = append(j.own, judged{role: role, counter: c, spread: s, weight: weight})
+}
+
+func spreadKeys(terms []spreadTerm, hard bool) []string {
+	var keys []string
+	for i := range terms {
+		if terms[i].hard == hard {
+			keys = append(keys, terms[i].topologyKey)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// spreadCounter counts the pods that a constraint is about, on the nodes that are domains for it. keys are all that a
+// node must have.
+func (t *Topology) spreadCounter(c *Class, s *spreadTerm, keys []string) *counter {
+	perNode := !s.hard && s.topologyKey == corev1.LabelHostname
+	if perNode {
+		// TS10: what runs on the node itself is scored, whether it is a domain or not.
+		return t.counterOf(counter{match: []*podMatch{s.match}, key: t.keyOf(s.topologyKey, true), skipLeaving: true})
+	}
+	return t.counterOf(counter{
+		match: []*podMatch{s.match}, key: t.keyOf(s.topologyKey, false), skipLeaving: true, ranked: s.hard,
+		eligible: t.eligibilityOf(c, s, keys),
+	})
+}
+
+func (t *Topology) eligibilityOf(c *Class, s *spreadTerm, keys []string) *eligibility {
+	e := &eligibility{keys: keys, class: c, affinity: s.honorAffinity && c.selects, taints: s.honorTaints}
+	e.id = strings.Join(keys, ",")
+	if e.affinity || e.taints {
+		e.id += "\x00" + c.Shape
+		if e.affinity {
+			e.id += "a"
+		}
+		if e.taints {
+			e.id += "t"
+		}
+	}
+	if known, ok := t.eligible[e.id]; ok {
+		return known
+	}
+	e.ok = make([]bool, len(t.spots))
+	for i := range t.spots {
+		if n := t.spots[i].node; n != nil {
+			e.ok[i] = e.admits(n)
+		}
+	}
+	t.eligible[e.id] = e
+	return e
+}
+
+// keyOf returns the key's domains, dividing the nodes on first use.
+func (t *Topology) keyOf(label string, perNode bool) *topoKey {
+	id := keyID(label, perNode)
+	if k, ok := t.keys[id]; ok {
+		return k
+	}
+	k := &topoKey{label: label, perNode: perNode, ids: map[string]int32{}, of: make([]int32, len(t.spots))}
+	for i := range t.spots {
+		k.of[i] = noDomain
+		if n := t.spots[i].node; n != nil {
+			k.join(n, int32(i))
+		}
+	}
+	t.keys[id] = k
+	return k
+}
+
+// counterOf returns the counter of matching pods that is like c, filling it on first use.
+func (t *Topology) counterOf(c counter) *counter {
+	c.id = c.describe()
+	if known, ok := t.matching.byID[c.id]; ok {
+		return known
+	}
+	made := &c
+	if e := made.eligible; e != nil {
+		e.refs++
+	}
+	for slot, d := range made.key.of {
+		if d != noDomain {
+			made.nodeJoined(int32(slot), d)
+		}
+	}
+	made.key.counters = append(made.key.counters, made)
+	t.matching.add(made)
+	fill := func(sp *space) {
+		for _, k := range sp.kinds {
+			if made.about(k.class, sp.labels) {
+				s := sum{made, 1}
+				k.sums = append(k.sums, s)
+				t.countKind(k, s, 1)
+			}
+		}
+	}
+	if first := made.match[0]; first.nsSelector == nil {
+		for _, ns := range first.namespaces {
+			if sp, ok := t.spaces[ns]; ok {
+				fill(sp)
+			}
+		}
+		return made
+	}
+	// order does not matter: counts add up.
+	for _, sp := range t.spaces {
+		fill(sp)
+	}
+	return made
+}
+
+func (c *counter) describe() string {
+	var b strings.Builder
+	b.WriteString(c.key.id())
+	b.WriteByte(0)
+	if c.skipLeaving {
+		b.WriteByte('s')
+	}
+	if c.ranked {
+		b.WriteByte('r')
+	}
+	if c.eligible != nil {
+		b.WriteByte('e')
+		b.WriteString(c.eligible.id)
+	}
+	for _, m := range c.match {
+		b.WriteByte(0)
+		b.WriteString(m.id)
+	}
+	return b.String()
+}
+
+// look finds the terms that placed pods carry about the class.
+func (j *Judge) look() {
+	t, c := j.t, j.class
+	j.changedTerms = t.changedTerms
+	nsLabels := t.namespaceLabels(c.Namespace)
+	j.attracted = j.attracts > 0 && c.attractsSelf(nsLabels)
+	var theirs []*counter
+	t.carried.lookup(c, nsLabels, func(k *counter) { theirs = append(theirs, k) })
+	slices.SortFunc(theirs, func(a, b *counter) int { return strings.Compare(a.id, b.id) })
+	known := j.terms[min(len(j.own), len(j.terms)):]
+	if j.layout != 0 && slices.EqualFunc(known, theirs, func(k judged, c *counter) bool { return k.counter == c }) {
+		return
+	}
+	j.terms = slices.Clone(j.own)
+	for _, k := range theirs {
+		role := theirAntiAffinity
+		switch k.role {
+		case carriedAffinity:
+			role = theirAffinity
+		case carriedPreference:
+			role = theirPreference
+		}
+		j.terms = append(j.terms, judged{role: role, counter: k})
+	}
+	j.arrange()
+}
+
+// arrange begins with groups anew.
+func (j *Judge) arrange() {
+	j.t.layouts++
+	j.layout, j.at, j.relabelled = j.t.layouts, 0, j.t.relabelled
+	j.groups, j.seen, j.keys = map[string]int32{}, nil, nil
+	for i := range j.terms {
+		k := &j.terms[i]
+		k.single = k.counter.key.single()
+		if k.key = slices.Index(j.keys, k.counter.key); k.key < 0 {
+			k.key = len(j.keys)
+			j.keys = append(j.keys, k.counter.key)
+		}
+	}
+	j.here = sight{domains: make([]int32, len(j.terms)), counts: make([]count, len(j.terms))}
 }
 
 // Plain says that the class has no terms and no placed pod carries one about it: there is nothing to check or to score,
 // and all nodes are in group 0.
-func (j *Judge) Plain() bool { return true }
-
-// Fails returns the rules by which the node is barred, as bits of TopologyFailures; 0 for a node that it does not know.
-//
-// NM4, and beyond it: checked once with all nominations of at least the class's priority, on whatever node, counted as if
-// those pods ran there already, and once without; both must pass. The pod's own nomination has to be taken out by the
-// caller (Unnominate, and Nominate afterwards).
-func (j *Judge) Fails(node string) Failures { return 0 }
-
-// Reasons is Fails with a Detail for every reason: the domain and the counts, the term in the way.
-func (j *Judge) Reasons(node string) []Reason { return nil }
+func (j *Judge) Plain() bool { return len(j.terms) == 0 }
 
 // Layout changes when the groups of nodes have to be asked for anew. No two Judges ever have the same Layout.
-func (j *Judge) Layout() uint64 { return 0 }
+func (j *Judge) Layout() uint64 { return j.layout }
+
+// fresh looks up which counts with nominations the terms see.
+func (j *Judge) fresh() {
+	if j.at == j.t.version+1 {
+		return
+	}
+	j.at = j.t.version + 1
+	j.nominated = false
+	for i := range j.terms {
+		k := &j.terms[i]
+		k.with = k.counter.nominated(j.t, j.class.Priority)
+		j.nominated = j.nominated || k.with != &k.counter.base
+	}
+}
 
 // Group is the node's group.
-func (j *Judge) Group(node string) int32 { return 0 }
+func (j *Judge) Group(node string) int32 {
+	if len(j.terms) == 0 {
+		return 0
+	}
+	slot, ok := j.t.slots[node]
+	if !ok {
+		slot = -1
+	}
+	j.fresh()
+	b := j.buf[:0]
+	for _, k := range j.keys {
+		d := int32(noDomain)
+		if slot >= 0 {
+			d = k.of[slot]
+		}
+		if d != noDomain && k.single() {
+			d = 0
+		}
+		b = binary.AppendVarint(b, int64(d))
+	}
+	for i := range j.terms {
+		if k := &j.terms[i]; k.single {
+			n := k.countAt(j.t, slot)
+			b = binary.AppendVarint(b, int64(n.base))
+			b = binary.AppendVarint(b, int64(n.with))
+		}
+	}
+	j.buf = b
+	if g, ok := j.groups[string(b)]; ok {
+		return g
+	}
+	g := int32(len(j.seen))
+	j.groups[string(b)] = g
+	j.seen = append(j.seen, j.newGroup(slot))
+	return g
+}
 
-// FailsGroup is Fails for all nodes of a group.
-func (j *Judge) FailsGroup(group int32) Failures { return 0 }
+func (j *Judge) newGroup(slot int32) group {
+	g := group{domains: make([]int32, len(j.keys))}
+	for i, k := range j.keys {
+		g.domains[i] = noDomain
+		if slot >= 0 {
+			g.domains[i] = k.of[slot]
+		}
+	}
+	for i := range j.terms {
+		if k := &j.terms[i]; k.single {
+			g.counts = append(g.counts, k.countAt(j.t, slot))
+		}
+	}
+	return g
+}
 
-// Scores says whether spread or affinity tell feasible nodes apart at all: Spread is false for a class without soft
-// constraints, Affinity where no preferred term and no carried term applies; the plugin then scores 0 everywhere.
-func (j *Judge) Scores() (spread, affinity bool) { return false, false }
+// countAt is what the term counts at the node in a slot.
+func (k *judged) countAt(t *Topology, slot int32) count {
+	if slot < 0 {
+		return count{}
+	}
+	d := k.counter.key.of[slot]
+	if d == noDomain {
+		return count{}
+	}
+	return count{k.counter.base.at(d), k.with.at(d)}
+}
 
-// SpreadScale weighs the soft constraints against each other: by the number of domains among the feasible nodes. It is
-// filled by Scale.
-type SpreadScale struct{ weights []float64 }
+// see returns what the terms say of a node.
+func (j *Judge) see(slot int32) *sight {
+	j.fresh()
+	for i := range j.terms {
+		k := &j.terms[i]
+		j.here.domains[i] = k.counter.key.of[slot]
+		j.here.counts[i] = k.countAt(j.t, slot)
+	}
+	return &j.here
+}
 
-// Scale prepares s for RawSpread. groups are those that have feasible nodes, nodes how many each has.
-func (j *Judge) Scale(s *SpreadScale, groups, nodes []int32) {}
-
-// RawSpread is PodTopologySpread's score of a feasible node before normalisation, less being better:
-// round(Σ count·ln(domains+2) + maxSkew−1). scored is false for a node that lacks a key of the constraints (TS4): it takes
-// no part in the normalisation and its score in the end is 0. For the others it is 100·(max+min−raw)/max, or 100 where max
-// is 0, max and min being those of the scored feasible nodes (TS10).
-func (j *Judge) RawSpread(group int32, s *SpreadScale) (raw int64, scored bool) { return 0, true }
-
-// RawAffinity is InterPodAffinity's score of a node before normalisation, more being better: the preferred terms of the
-// class about placed pods, those of placed pods about the class, and hardWeight for each required affinity term of a placed
-// pod about the class. The score in the end is int64(100·(float64(raw−min)/float64(max−min))), 0 where max is min.
-func (j *Judge) RawAffinity(group int32, hardWeight int64) int64 { return 0 }
+// seeGroup returns what the terms say of the nodes of a group.
+func (j *Judge) seeGroup(number int32) *sight {
+	j.fresh()
+	g, next := &j.seen[number], 0
+	for i := range j.terms {
+		k := &j.terms[i]
+		d := g.domains[k.key]
+		j.here.domains[i] = d
+		switch {
+		case k.single:
+			j.here.counts[i] = g.counts[next]
+			next++
+		case d == noDomain:
+			j.here.counts[i] = count{}
+		default:
+			j.here.counts[i] = count{k.counter.base.at(d), k.with.at(d)}
+		}
+	}
+	return &j.here
+}

@@ -81,7 +81,6 @@ type spreadTerm struct {
 	minDomains  int64
 	topologyKey string
 	match       *podMatch
-	countsNone  bool // TS7: an empty selector counts no pod
 	matchesSelf bool // TS8
 	// honorAffinity, honorTaints: nodes that the pod could not go to are no domains for it (TS5, TS6).
 	honorAffinity, honorTaints bool
@@ -165,9 +164,13 @@ func compileTerms(pod *corev1.Pod) *podTerms {
 }
 
 func compileSpread(k *corev1.TopologySpreadConstraint, selector labels.Selector, namespace string, podLabels map[string]string) spreadTerm {
+	counted := selector
+	if selector.Empty() {
+		counted = labels.Nothing() // TS7: an empty selector counts no pod
+	}
 	t := spreadTerm{
 		hard: k.WhenUnsatisfiable != corev1.ScheduleAnyway, maxSkew: int64(k.MaxSkew), minDomains: 1, topologyKey: k.TopologyKey,
-		match: newPodMatch([]string{namespace}, nil, selector), countsNone: selector.Empty(), matchesSelf: selector.Matches(labels.Set(podLabels)),
+		match: newPodMatch([]string{namespace}, nil, counted), matchesSelf: selector.Matches(labels.Set(podLabels)),
 		honorAffinity: k.NodeAffinityPolicy == nil || *k.NodeAffinityPolicy == corev1.NodeInclusionPolicyHonor,
 		honorTaints:   k.NodeTaintsPolicy != nil && *k.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor,
 	}

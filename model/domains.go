@@ -1,0 +1,343 @@
+package model
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// topoKey divides the nodes into domains by the value of one of their labels. A domain's number is used again when its
+// last node has left.
+type topoKey struct {
+	label string
+	// perNode: every node that has the label is a domain of its own, whatever the value. kube-scheduler scores spread
+	// over host names so.
+	perNode bool
+
+	ids    map[string]int32
+	values []string // by domain
+	nodes  []int32  // by domain: how many it has
+	free   []int32
+	shared int     // domains of several nodes
+	of     []int32 // by slot: the node's domain, noDomain if it lacks the label
+
+	counters []*counter
+}
+
+const noDomain = -1
+
+func keyID(label string, perNode bool) string {
+	if perNode {
+		return "\x00" + label
+	}
+	return label
+}
+
+func (k *topoKey) id() string { return keyID(k.label, k.perNode) }
+
+func (k *topoKey) valueOf(n *corev1.Node, slot int32) (string, bool) {
+	v, ok := n.Labels[k.label]
+	if ok && k.perNode {
+		return n.Name, true
+	}
+	return v, ok
+}
+
+// join gives a node's slot its domain.
+func (k *topoKey) join(n *corev1.Node, slot int32) {
+	value, ok := k.valueOf(n, slot)
+	if !ok {
+		return
+	}
+	d, known := k.ids[value]
+	if !known {
+		if last := len(k.free) - 1; last >= 0 {
+			d, k.free = k.free[last], k.free[:last]
+		} else {
+			d = int32(len(k.values))
+			k.values, k.nodes = append(k.values, ""), append(k.nodes, 0)
+		}
+		k.values[d] = value
+		k.ids[value] = d
+	}
+	k.of[slot] = d
+	if k.nodes[d]++; k.nodes[d] == 2 {
+		k.shared++
+	}
+	for _, c := range k.counters {
+		c.nodeJoined(slot, d)
+	}
+}
+
+// leave takes a slot out of its domain; the pods there must not be counted any more.
+func (k *topoKey) leave(slot int32) {
+	d := k.of[slot]
+	if d == noDomain {
+		return
+	}
+	for _, c := range k.counters {
+		c.nodeLeft(slot, d)
+	}
+	k.of[slot] = noDomain
+	k.nodes[d]--
+	switch k.nodes[d] {
+	case 1:
+		k.shared--
+	case 0:
+		delete(k.ids, k.values[d])
+		k.values[d] = ""
+		k.free = append(k.free, d)
+	}
+}
+
+// eligibility says which nodes are domains for a constraint: those with all keys of the class's constraints (TS4) that
+// its node affinity (TS5) and its tolerations (TS6) admit, where the constraint honours these.
+type eligibility struct {
+	id    string
+	refs  int
+	keys  []string
+	class *Class
+
+	affinity, taints bool
+	ok               []bool // by slot
+}
+
+func (e *eligibility) admits(n *corev1.Node) bool {
+	for _, key := range e.keys {
+		if _, ok := n.Labels[key]; !ok {
+			return false
+		}
+	}
+	if e.affinity && !matchesAffinity(e.class, n) {
+		return false
+	}
+	if !e.taints {
+		return true
+	}
+	if n.Spec.Unschedulable && !tolerates(e.class.Tolerations, &unschedulableTaint) {
+		return false
+	}
+	for i := range n.Spec.Taints {
+		if t := &n.Spec.Taints[i]; keepsOut(t) && !tolerates(e.class.Tolerations, t) {
+			return false
+		}
+	}
+	return true
+}
+
+// counter counts pods by domain of a key. What it counts is either all pods that match, or all pods that carry a term.
+type counter struct {
+	id   string
+	key  *topoKey
+	refs int
+	dead bool // forgotten; those who still know it skip it
+
+	match       []*podMatch  // all of them must match; the one that a carried term is about
+	role        carriedRole  // notCarried for matching pods
+	eligible    *eligibility // nil: every node that has the key
+	skipLeaving bool         // TS7
+	ranked      bool         // the least count is asked for: layers keep a histogram
+
+	domains  []int32 // by domain: eligible nodes; kept when ranked
+	existing int64   // domains with an eligible node
+
+	base layer
+	// layers count the nominations of at least a priority too. They are made when first asked for.
+	layers  []*layer
+	nominal []priorityCount // nominations counted in layers, by priority
+}
+
+type priorityCount struct {
+	priority int32
+	pods     int32
+}
+
+type carriedRole byte
+
+const (
+	notCarried carriedRole = iota
+	carriedAnti
+	carriedAffinity
+	carriedPreference // counts weights
+)
+
+// layer is one set of counts.
+type layer struct {
+	priority int32
+	count    []int32 // by domain
+	total    int64
+	rank     histogram // of the domains that exist
+}
+
+func (l *layer) at(domain int32) int32 {
+	if int(domain) < len(l.count) {
+		return l.count[domain]
+	}
+	return 0
+}
+
+func (c *counter) grow(l *layer, domain int32) {
+	for int(domain) >= len(l.count) {
+		l.count = append(l.count, 0)
+	}
+}
+
+func (c *counter) counts(slot int32) bool { return c.eligible == nil || c.eligible.ok[slot] }
+
+func (c *counter) nodeJoined(slot, domain int32) {
+	if !c.ranked || !c.counts(slot) {
+		return
+	}
+	for int(domain) >= len(c.domains) {
+		c.domains = append(c.domains, 0)
+	}
+	if c.domains[domain]++; c.domains[domain] == 1 {
+		c.existing++
+		c.base.rank.add(c.base.at(domain))
+		for _, l := range c.layers {
+			l.rank.add(l.at(domain))
+		}
+	}
+}
+
+func (c *counter) nodeLeft(slot, domain int32) {
+	if !c.ranked || !c.counts(slot) {
+		return
+	}
+	if c.domains[domain]--; c.domains[domain] == 0 {
+		c.existing--
+		c.base.rank.remove(c.base.at(domain))
+		for _, l := range c.layers {
+			l.rank.remove(l.at(domain))
+		}
+	}
+}
+
+// add counts pods on a slot.
+func (c *counter) add(slot, pods int32) {
+	d := c.key.of[slot]
+	if pods == 0 || d == noDomain || !c.counts(slot) {
+		return
+	}
+	c.addTo(&c.base, d, pods)
+	for _, l := range c.layers {
+		c.addTo(l, d, pods)
+	}
+}
+
+func (c *counter) addTo(l *layer, d, pods int32) {
+	c.grow(l, d)
+	if c.ranked {
+		l.rank.remove(l.count[d])
+		l.rank.add(l.count[d] + pods)
+	}
+	l.count[d] += pods
+	l.total += int64(pods)
+}
+
+// nominate counts pods nominated to a slot.
+func (c *counter) nominate(slot, priority, pods int32) {
+	d := c.key.of[slot]
+	if d == noDomain || !c.counts(slot) {
+		return
+	}
+	i := slices.IndexFunc(c.nominal, func(p priorityCount) bool { return p.priority == priority })
+	if i < 0 {
+		i = len(c.nominal)
+		c.nominal = append(c.nominal, priorityCount{priority: priority})
+	}
+	if c.nominal[i].pods += pods; c.nominal[i].pods == 0 {
+		c.nominal = slices.Delete(c.nominal, i, i+1)
+	}
+	for _, l := range c.layers {
+		if l.priority <= priority {
+			c.addTo(l, d, pods)
+		}
+	}
+}
+
+// maxLayers bounds the sets of counts by priority; with more, all are made anew.
+const maxLayers = 8
+
+// nominated returns the counts that a class of the priority sees with nominations; the base if there are none that it
+// would see (NM4).
+func (c *counter) nominated(t *Topology, priority int32) *layer {
+	seen := false
+	for _, p := range c.nominal {
+		seen = seen || p.priority >= priority
+	}
+	if !seen {
+		return &c.base
+	}
+	for _, l := range c.layers {
+		if l.priority == priority {
+			return l
+		}
+	}
+	if len(c.layers) == maxLayers {
+		c.layers = nil
+	}
+	l := &layer{priority: priority, count: slices.Clone(c.base.count), total: c.base.total, rank: c.base.rank.clone()}
+	c.layers = append(c.layers, l)
+	for _, n := range t.nominations {
+		if n.priority < priority {
+			continue
+		}
+		for _, s := range n.kind.sums {
+			if d := c.key.of[n.slot]; s.counter == c && d != noDomain && c.counts(n.slot) {
+				c.addTo(l, d, n.pods*s.weight)
+			}
+		}
+	}
+	return l
+}
+
+// forget frees what a counter that nobody asks for any more holds.
+func (c *counter) forget() {
+	c.dead = true
+	if i := slices.Index(c.key.counters, c); i >= 0 {
+		c.key.counters = slices.Delete(c.key.counters, i, i+1)
+	}
+	c.base, c.layers, c.nominal, c.domains = layer{}, nil, nil, nil
+}
+
+// histogram counts the domains by how many pods they have; the least is found in amortised constant time.
+type histogram struct {
+	domains []int32 // by number of pods
+	lowest  int32   // no domain has less
+}
+
+func (h *histogram) add(pods int32) {
+	for int(pods) >= len(h.domains) {
+		h.domains = append(h.domains, 0)
+	}
+	h.domains[pods]++
+	h.lowest = min(h.lowest, pods)
+}
+
+func (h *histogram) remove(pods int32) { h.domains[pods]-- }
+
+// least is 0 when there are no domains.
+func (h *histogram) least() int64 {
+	for int(h.lowest) < len(h.domains) && h.domains[h.lowest] == 0 {
+		h.lowest++
+	}
+	if int(h.lowest) >= len(h.domains) {
+		h.lowest = 0
+		return 0
+	}
+	return int64(h.lowest)
+}
+
+func (h *histogram) clone() histogram {
+	return histogram{domains: slices.Clone(h.domains), lowest: h.lowest}
+}
+
+// sameForTopology says whether two states of a node differ in nothing that makes domains.
+func sameForTopology(a, b *corev1.Node) bool {
+	return a.Spec.Unschedulable == b.Spec.Unschedulable && maps.Equal(a.Labels, b.Labels) &&
+		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(x, y corev1.Taint) bool {
+			return x.Key == y.Key && x.Value == y.Value && x.Effect == y.Effect
+		})
+}
