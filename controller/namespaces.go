@@ -80,7 +80,10 @@ func plainObjects(v *fsm.View, namespace string, room int) []fsm.Command {
 		if len(out) >= room {
 			return false
 		}
-		out = append(out, &fsm.DeleteObject{Resource: o.Resource, Namespace: namespace, Name: o.Value.GetName()})
+		if o.Value.GetDeletionTimestamp() != nil {
+			return true // its finalizers are somebody else's to take away
+		}
+		out = append(out, &fsm.DeleteObject{Resource: o.Resource, Namespace: namespace, Name: o.Value.GetName(), Precondition: fsm.Precondition{UID: string(o.Value.GetUID())}})
 		return true
 	})
 	return out

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // maxAdmitPods bounds how long one command can keep the others waiting.
@@ -13,11 +15,20 @@ const maxAdmitPods = 10_000
 // template's GenerateName with a suffix made from the revision; their UIDs and
 // creation times come from the entry.
 //
+// With an Owner they are the pods of a workload, which becomes their
+// controller, and there are never more of them than it wants by now: whoever
+// proposes the same twice, or has missed a change, makes none too many.
+//
 // Refuses the whole for what AdmitPod would refuse of one, and 400 for a count
-// out of range.
+// out of range. With an owner: 404 if it is gone, 409 if it is another one by
+// now, is being deleted, or has another specification than the template was
+// made from.
 type AdmitPods struct {
 	Template PodWire `msgpack:"template"`
 	Count    int32   `msgpack:"count"`
+	// Owner is the workload that the pods are for, as it was at Generation.
+	Owner      *ObjectRef `msgpack:"owner,omitempty"`
+	Generation int64      `msgpack:"generation,omitempty"`
 }
 
 // Apply implements Command.
@@ -32,16 +43,36 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 	if r, ok := tx.view.checkNamespace(template.Namespace, podResource, template.GenerateName); !ok {
 		return r
 	}
+	count := c.Count
+	var owner *workload
+	if c.Owner != nil {
+		var r Result
+		if owner, r = tx.workload(*c.Owner); owner == nil {
+			return r
+		}
+		if r, ok := owner.takes(template, c.Generation); !ok {
+			return r
+		}
+		if count = min(count, owner.missing(tx.view)); count <= 0 {
+			return Result{}
+		}
+	}
 	if r, ok := tx.resolvePriority(template); !ok {
 		return r
 	}
 	template.CreationTimestamp = tx.now()
 	class := tx.finishNewPod(&c.Template)
-	for range c.Count {
+	var made names
+	for range count {
 		pod := *template
 		pod.UID = tx.newUID()
 		pod.Name = tx.generateName(template.Namespace, template.GenerateName)
 		tx.storeNewPod(PodKey(pod.Namespace, pod.Name), &pod, class)
+		made.add(pod.Name)
+	}
+	if owner != nil {
+		tx.event(owner.ref.Namespace, eventName(owner.ref.Name, uint64(tx.view.revision+1)), owner.about(),
+			corev1.EventTypeNormal, "SuccessfulCreate", "Created "+made.String())
 	}
 	return Result{}
 }

@@ -2,7 +2,8 @@ package fsm
 
 import "fmt"
 
-// DeleteObject removes an object of a kind without meaning for scheduling.
+// DeleteObject ends an object of the table of plain objects: at once, or, if
+// finalizers hold it, when the last of them is gone.
 //
 // Refuses: 400 for an unknown kind; 404 if there is none; 409 if a
 // precondition fails.
@@ -11,6 +12,8 @@ type DeleteObject struct {
 	Namespace    string       `msgpack:"namespace"`
 	Name         string       `msgpack:"name"`
 	Precondition Precondition `msgpack:"precondition"`
+	// Propagation says what becomes of the object's dependents.
+	Propagation Propagation `msgpack:"propagation,omitempty"`
 }
 
 // Apply implements Command.
@@ -28,6 +31,6 @@ func (c *DeleteObject) Apply(tx *Tx) Result {
 	if r, ok := c.Precondition.check(old.Value, res); !ok {
 		return r
 	}
-	remove(tx, tx.view.Objects, key)
-	return Result{Table: tx.view.Objects.Name(), Object: old, Deleted: true}
+	o, gone := tx.deleteObject(key, old, c.Propagation)
+	return Result{Table: tx.view.Objects.Name(), Object: o, Deleted: gone}
 }

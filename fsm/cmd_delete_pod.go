@@ -16,6 +16,8 @@ type DeletePod struct {
 	// DisruptionTarget condition: it ends through no doing of its own.
 	DisruptionReason  string `msgpack:"disruption_reason,omitempty"`
 	DisruptionMessage string `msgpack:"disruption_message,omitempty"`
+	// Propagation says what becomes of the objects that the pod owns.
+	Propagation Propagation `msgpack:"propagation,omitempty"`
 }
 
 // Apply implements Command.
@@ -27,6 +29,7 @@ func (c *DeletePod) Apply(tx *Tx) Result {
 	if r, ok := c.Precondition.check(old, podResource); !ok {
 		return r
 	}
+	old = tx.propagate(c.Key, old, c.Propagation)
 	var pod *corev1.Pod
 	var gone bool
 	if c.DisruptionReason != "" {

@@ -52,6 +52,10 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		return r
 	}
 	value.SetResourceVersion(old.Value.GetResourceVersion())
+	if value.GetDeletionTimestamp() == nil && old.Value.GetDeletionTimestamp() != nil { // an end that has begun
+		value.SetDeletionTimestamp(old.Value.GetDeletionTimestamp())
+		value.SetDeletionGracePeriodSeconds(old.Value.GetDeletionGracePeriodSeconds())
+	}
 	if same(value, old.Value) {
 		return Result{Table: v.Objects.Name(), Object: old}
 	}

@@ -43,9 +43,16 @@ func (tx *Tx) repeatedPodEvent(pod *corev1.Pod, eventType, reason, message strin
 	tx.repeatedEvent(pod.Namespace, pod.Name, podInvolved(pod), eventType, reason, message)
 }
 
+// onceEvent records something about an object, unless it is on record.
+func (tx *Tx) onceEvent(about corev1.ObjectReference, eventType, reason, message string) {
+	name := repeatedName(about, reason)
+	if _, ok := tx.view.Events.Get(about.Namespace + "/" + name); !ok {
+		tx.event(about.Namespace, name, about, eventType, reason, message)
+	}
+}
+
 func (tx *Tx) repeatedEvent(namespace, about string, involved corev1.ObjectReference, eventType, reason, message string) {
-	sum := sha256.Sum256([]byte(string(involved.UID) + "/" + reason))
-	name := eventName(about, binary.BigEndian.Uint64(sum[:]))
+	name := repeatedName(involved, reason)
 	key := namespace + "/" + name
 	old, ok := tx.view.Events.Get(key)
 	if !ok {
@@ -57,6 +64,11 @@ func (tx *Tx) repeatedEvent(namespace, about string, involved corev1.ObjectRefer
 	e.Message = message
 	e.LastTimestamp = tx.now()
 	put(tx, tx.view.Events, key, &e)
+}
+
+func repeatedName(about corev1.ObjectReference, reason string) string {
+	sum := sha256.Sum256([]byte(string(about.UID) + "/" + reason))
+	return eventName(about.Name, binary.BigEndian.Uint64(sum[:]))
 }
 
 func (tx *Tx) nodeEvent(node *corev1.Node, eventType, reason, message string) {

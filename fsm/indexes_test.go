@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidwall/btree"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // compareViews fails unless two views hold the same state: the same digest,
@@ -60,6 +61,12 @@ func describeIndexes(v *View) map[string]string {
 		"budgetOwners":        list(v.budgetOwners, asText),
 		"ownersBudgets":       list(v.ownersBudgets, asText),
 		"budgetTimes":         list(v.budgetTimes, asText),
+		"dependents":          list(v.dependents, asText),
+		"tallies": list(v.tallies, func(t *Tally) string {
+			return fmt.Sprintf("%s %d %d %d %d", labels.Set(t.Labels), t.Pods, t.Active, t.Ready, t.Terminating)
+		}),
+		"orphans": list(v.orphans, asText),
+		"owners":  list(v.owners, asText),
 	}
 }
 
@@ -88,9 +95,10 @@ func list[K interface{ ~string | ~int64 }, V any](m *btree.Map[K, V], describe f
 // know it.
 func TestEveryIndexIsCompared(t *testing.T) {
 	var names, compared []string
-	of := reflect.TypeOf(indexes{})
-	for i := range of.NumField() {
-		names = append(names, of.Field(i).Name)
+	for _, of := range []reflect.Type{reflect.TypeOf(indexes{}), reflect.TypeOf(ownerIndexes{})} {
+		for i := range of.NumField() {
+			names = append(names, of.Field(i).Name)
+		}
 	}
 	for name := range describeIndexes(newView()) {
 		compared = append(compared, name)
@@ -117,10 +125,12 @@ func TestForkCopiesEveryField(t *testing.T) {
 	if got := len(newView().tables()); got != tables {
 		t.Errorf("View has %d tables, tables() lists %d", tables, got)
 	}
-	indexes := forked.FieldByName("indexes")
-	for i := range indexes.NumField() {
-		if indexes.Field(i).IsNil() {
-			t.Errorf("fork leaves the index %s out", indexes.Type().Field(i).Name)
+	for _, set := range []string{"indexes", "ownerIndexes"} {
+		indexes := forked.FieldByName(set)
+		for i := range indexes.NumField() {
+			if indexes.Field(i).IsNil() {
+				t.Errorf("fork leaves the index %s out", indexes.Type().Field(i).Name)
+			}
 		}
 	}
 }

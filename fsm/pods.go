@@ -213,6 +213,16 @@ func (tx *Tx) deletePod(key string, old *corev1.Pod, graceSeconds *int64, condit
 	return pod, false
 }
 
+// propagate settles what becomes of the objects that a pod owns once it is
+// deleted.
+func (tx *Tx) propagate(key string, pod *corev1.Pod, p Propagation) *corev1.Pod {
+	finalizers := finalizersFor(pod.Finalizers, p)
+	if slices.Equal(finalizers, pod.Finalizers) {
+		return pod
+	}
+	return tx.modifyPod(key, pod, func(pod *corev1.Pod) { pod.Finalizers = finalizers })
+}
+
 // endOf is when a pod that is deleted has to have ended, and the grace that it
 // has until then. A grace period under way only ever shrinks, and counts from
 // when it began (TM1).

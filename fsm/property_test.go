@@ -84,6 +84,14 @@ func (r *random) actions() map[string]func(*rapid.T) {
 		"snapshot": do(func() string { return r.run("snapshot", nil, "") }),
 		"object":   line("object configmaps %s %s", func() string { return r.pick("object", "a", "b") }, func() string { return r.pick("how", "", "update", "data=a:1 update") }),
 		"events":   line("delete-events before=1h limit=2"),
+		"set": line("object replicasets %s replicas=%s selector=a:1 %s", r.setName, func() string { return r.pick("replicas", "0", "2", "4") },
+			func() string { return r.pick("how", "", "update", "update finalizers=mine") }),
+		"scale out": line("pods-of r- count=%s for=%s labels=%s", func() string { return r.pick("count", "1", "5") }, r.setName,
+			func() string { return r.pick("labels", "a:1", "a:1,b:2") }),
+		"scale in":   do(r.scaleIn),
+		"claim":      line("claim %s adopt=%s release=%s", r.setName, r.podName, r.podName),
+		"delete set": line("delete-object replicasets %s propagation=%s", r.setName, func() string { return r.pick("propagation", "Background", "Foreground", "Orphan") }),
+		"collect":    do(r.collect),
 	}
 	if !r.honest {
 		actions["nonsense"] = do(r.nonsense)
@@ -123,6 +131,33 @@ func (r *random) confirmAll() string {
 		r.line(l)
 	}
 	return ""
+}
+
+func (r *random) setName() string { return r.pick("set", "r1", "r2") }
+
+// scaleIn names all pods of a set as victims.
+func (r *random) scaleIn() string {
+	line := "scale-in " + r.setName()
+	r.view().Pods.Scan("", func(key string, p *corev1.Pod) bool {
+		line += " " + key
+		return true
+	})
+	return r.line(line)
+}
+
+// collect looks at everything, as the collector does in the end.
+func (r *random) collect() string {
+	c := &CollectGarbage{}
+	r.view().ScanDependents("", func(_ string, ref ObjectRef) bool {
+		c.Objects = append(c.Objects, ref)
+		return true
+	})
+	r.view().Objects.Scan("", func(key string, _ *Object) bool {
+		ref, _ := r.view().refOf(key)
+		c.Objects = append(c.Objects, ref)
+		return true
+	})
+	return r.propose(one(c))
 }
 
 // nonsense is a plan that no scheduler would make: wrong nodes, wrong victims,

@@ -47,6 +47,10 @@ var commands = []registration{
 	{24, 1, func() Command { return new(Checkpoint) }},
 	{25, 1, func() Command { return new(PutDisruptionBudget) }},
 	{26, 1, func() Command { return new(DeleteDisruptionBudget) }},
+	{30, 1, func() Command { return new(ScaleIn) }},
+	{31, 1, func() Command { return new(ClaimPods) }},
+	{32, 1, func() Command { return new(SetStatus) }},
+	{33, 1, func() Command { return new(CollectGarbage) }},
 }
 
 var (

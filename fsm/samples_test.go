@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -43,14 +44,20 @@ func samples() []Command {
 	precondition := Precondition{UID: "uid", Revision: 7}
 	diagnosis := &Diagnosis{Nodes: 7, Preemption: "no victims", Message: "0/7 nodes are available: 7 Insufficient cpu.", Reasons: []ReasonCount{
 		{Kind: model.InsufficientResource, Resource: "cpu", Text: "Insufficient cpu", Nodes: 7, ShortBy: 500, Detail: "detail"}}}
+	owner := ObjectRef{Resource: "replicasets", Namespace: "default", Name: "web", UID: "uid"}
+	pods := []PodRef{{Key: "default/web", UID: "uid"}}
+	status, err := (&appsv1.ReplicaSetStatus{Replicas: 7}).Marshal()
+	if err != nil {
+		panic(err)
+	}
 	return []Command{
 		&CreatePriorityClass{Class: PriorityClassWire{Object: class}},
 		&UpdatePriorityClass{Class: PriorityClassWire{Object: class}, Revision: 7},
 		&DeletePriorityClass{Name: "high", Precondition: precondition},
 		&AdmitPod{Pod: PodWire{Object: pod}},
-		&AdmitPods{Template: PodWire{Object: template}, Count: 7},
+		&AdmitPods{Template: PodWire{Object: template}, Count: 7, Owner: &owner, Generation: 7},
 		&UpdatePod{Pod: PodWire{Object: pod}, Revision: 7},
-		&DeletePod{Key: "default/web", Precondition: precondition, GraceSeconds: &grace, DisruptionReason: "Reason", DisruptionMessage: "message"},
+		&DeletePod{Key: "default/web", Precondition: precondition, GraceSeconds: &grace, DisruptionReason: "Reason", DisruptionMessage: "message", Propagation: "Foreground"},
 		&BindPod{Key: "default/web", UID: "uid", Node: "n1"},
 		&EvictPod{Key: "default/web", Precondition: precondition, GraceSeconds: &grace},
 		&ReportPods{Node: "n1", Reports: []PodReport{{Key: "default/web", UID: "uid", Removed: true,
@@ -68,7 +75,7 @@ func samples() []Command {
 		&PutNamespace{Namespace: NamespaceWire{Object: &corev1.Namespace{ObjectMeta: object("team")}}, Create: true, Revision: 7, RootCA: "PEM"},
 		&DeleteNamespace{Name: "team", Precondition: precondition},
 		&PutObject{Resource: "configmaps", Raw: configMap, Create: true, Revision: 7},
-		&DeleteObject{Resource: "configmaps", Namespace: "default", Name: "settings", Precondition: precondition},
+		&DeleteObject{Resource: "configmaps", Namespace: "default", Name: "settings", Precondition: precondition, Propagation: "Orphan"},
 		&ConfigureScheduler{JSON: []byte(`{"metadata":{"name":"cluster"},"spec":{"queue":"fifo"}}`), Revision: 7, OnlyIfAbsent: true},
 		&ReleaseNominations{Pods: []PodRef{{Key: "default/web", UID: "uid"}}},
 		&PutEvent{Event: EventWire{Object: &corev1.Event{ObjectMeta: object("event"), Reason: "Reason", Count: 7}}, Create: true, Revision: 7},
@@ -76,5 +83,9 @@ func samples() []Command {
 		&Checkpoint{},
 		&PutDisruptionBudget{Budget: BudgetWire{Object: budget}, Create: true, Revision: 7},
 		&DeleteDisruptionBudget{Namespace: "default", Name: "web", Precondition: precondition},
+		&ScaleIn{Owner: owner, Victims: pods},
+		&ClaimPods{Owner: owner, Adopt: pods, Release: pods},
+		&SetStatus{Owner: owner, Status: status, WarningReason: "Reason", WarningMessage: "message"},
+		&CollectGarbage{Objects: []ObjectRef{owner}},
 	}
 }

@@ -26,6 +26,13 @@ type ObjectKind struct {
 	Workload *Workload
 }
 
+func (k ObjectKind) apiVersion() string {
+	if k.Group == "" {
+		return "v1"
+	}
+	return k.Group + "/v1"
+}
+
 // Workload is how the state machine reads a kind whose objects keep pods.
 type Workload struct {
 	// Replicas is how many pods the object wants.
@@ -81,5 +88,8 @@ var objectTable = &tableDef[*Object]{
 		return o, o.Value.Unmarshal([]byte(rest))
 	},
 	revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
-	index:  func(v *View, _ string, old, new *Object, _, _ bool) { v.rescaleBudgets(old, new) },
+	index: func(v *View, key string, old, new *Object, hadOld, hasNew bool) {
+		v.rescaleBudgets(old, new)
+		indexObjectOwners(v, key, old, new, hadOld, hasNew)
+	},
 }

@@ -52,6 +52,7 @@ func indexPod(v *View, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 		v.ended.Delete(key)
 	}
 	v.countForBudgets(old, new)
+	indexPodOwners(v, key, old, new)
 }
 
 // placedClass is the class of a pod on a node, from where it is known already:

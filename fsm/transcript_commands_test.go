@@ -64,11 +64,19 @@ var proposals = map[string]func(s *transcript, a words, input string) []Command{
 		p := s.pod(a)
 		p.GenerateName, p.Name, p.UID = p.Name, "", ""
 		n, _ := strconv.Atoi(a.or("count", "1"))
-		return one(&AdmitPods{Template: PodWire{Object: p}, Count: int32(n)})
+		c := &AdmitPods{Template: PodWire{Object: p}, Count: int32(n)}
+		if name, ok := a.get("for"); ok {
+			owner := s.workloadRef(a, name)
+			c.Owner = &owner
+			if g := a.number("generation"); g != nil {
+				c.Generation = *g
+			}
+		}
+		return one(c)
 	},
 	"update-pod": (*transcript).updatePod,
 	"delete": func(s *transcript, a words, _ string) []Command {
-		return one(&DeletePod{Key: a.key(), Precondition: s.precondition(a), GraceSeconds: a.number("grace"),
+		return one(&DeletePod{Key: a.key(), Precondition: s.precondition(a), GraceSeconds: a.number("grace"), Propagation: Propagation(a.or("propagation", "")),
 			DisruptionReason: a.or("reason", ""), DisruptionMessage: a.or("message", "")})
 	},
 	"evict": func(s *transcript, a words, _ string) []Command {
@@ -105,7 +113,39 @@ var proposals = map[string]func(s *transcript, a words, input string) []Command{
 	"replicaset":    (*transcript).replicaSet,
 	"object":        (*transcript).object,
 	"delete-object": func(s *transcript, a words, _ string) []Command { // delete-object configmaps NAME
-		return one(&DeleteObject{Resource: a[0], Namespace: a.or("ns", "default"), Name: a[1], Precondition: s.precondition(a)})
+		return one(&DeleteObject{Resource: a[0], Namespace: a.or("ns", "default"), Name: a[1], Precondition: s.precondition(a), Propagation: Propagation(a.or("propagation", ""))})
+	},
+	"scale-in": func(s *transcript, a words, _ string) []Command { // scale-in SET POD…
+		c := &ScaleIn{Owner: s.workloadRef(a, a.name())}
+		for _, pod := range a[1:] {
+			if !strings.Contains(pod, "=") {
+				c.Victims = append(c.Victims, s.ref(pod))
+			}
+		}
+		return one(c)
+	},
+	"claim": func(s *transcript, a words, _ string) []Command { // claim SET adopt=POD,… release=POD,…
+		c := &ClaimPods{Owner: s.workloadRef(a, a.name())}
+		for _, pod := range a.list("adopt") {
+			c.Adopt = append(c.Adopt, s.ref(pod))
+		}
+		for _, pod := range a.list("release") {
+			c.Release = append(c.Release, s.ref(pod))
+		}
+		return one(c)
+	},
+	"status": (*transcript).setStatus,
+	"collect": func(s *transcript, a words, _ string) []Command { // collect pods/POD replicasets/SET …
+		c := &CollectGarbage{}
+		for _, key := range a {
+			resource, name, _ := strings.Cut(key, "/")
+			ref := ObjectRef{Resource: resource, Namespace: "default", Name: name}
+			if o, ok := s.view().owned(ref); ok {
+				ref.UID = string(o.GetUID())
+			}
+			c.Objects = append(c.Objects, ref)
+		}
+		return one(c)
 	},
 	"checkpoint": func(*transcript, words, string) []Command { return one(&Checkpoint{}) },
 }
@@ -249,8 +289,13 @@ func (s *transcript) object(a words, _ string) []Command { // object configmaps 
 		o = &corev1.Secret{ObjectMeta: meta}
 	case "services":
 		o = &corev1.Service{ObjectMeta: meta}
+	case ReplicaSets:
+		o = s.setOf(a, meta)
 	default:
 		o = &corev1.ConfigMap{ObjectMeta: meta, Data: pairs(a.list("data"))}
+	}
+	for _, owner := range a.list("owners") {
+		o.SetOwnerReferences(append(o.GetOwnerReferences(), ownerReference(owner)))
 	}
 	raw, err := o.Marshal()
 	if err != nil {

@@ -100,6 +100,9 @@ func (s *transcript) pod(a words) *corev1.Pod {
 	for _, g := range a.list("gates") {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: g})
 	}
+	for _, owner := range a.list("owners") {
+		p.OwnerReferences = append(p.OwnerReferences, ownerReference(owner))
+	}
 	if port := a.number("port"); port != nil {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: int32(*port)}}
 	}
@@ -155,6 +158,12 @@ func (s *transcript) updatePod(a words, _ string) []Command {
 	if n := a.number("set-priority"); n != nil {
 		v := int32(*n)
 		p.Spec.Priority = &v
+	}
+	if _, ok := a.get("owners"); ok {
+		p.OwnerReferences = nil
+		for _, owner := range a.list("owners") {
+			p.OwnerReferences = append(p.OwnerReferences, ownerReference(owner))
+		}
 	}
 	if a.has("unfinalize") {
 		p.Finalizers = nil

@@ -25,6 +25,8 @@ var shows = map[string]func(s *transcript, a words) string{
 	"nominations": func(s *transcript, a words) string { return rows(s.view().Nominations, a.name()) },
 	"preemptions": func(s *transcript, a words) string { return rows(s.view().Preemptions, a.name()) },
 	"config":      func(s *transcript, a words) string { return describe(s.view().SchedulerConfig()) },
+	"tally":       (*transcript).showTally,
+	"judge":       (*transcript).showVerdicts,
 	"queue":       (*transcript).showQueue,
 	"ready":       (*transcript).showReady,
 	"usage":       (*transcript).showUsage,
@@ -167,7 +169,7 @@ func describe(row any) string {
 	case *policyv1.PodDisruptionBudget:
 		return describeBudget(r)
 	case *Object:
-		return fmt.Sprintf("%T", r.Value)
+		return describeObject(r)
 	case *QueueEntry:
 		return describeEntry(r)
 	case *Nomination:
@@ -243,7 +245,7 @@ func describePod(p *corev1.Pod) string {
 			out += " (" + c.Message + ")"
 		}
 	}
-	return out
+	return out + describeOwners(p)
 }
 
 func describeNode(n *corev1.Node) string {

@@ -38,6 +38,7 @@ type View struct {
 	Decisions Table[*PlanRecord]
 
 	indexes
+	ownerIndexes
 
 	// touchedBudgets are those whose status the command under way may have
 	// changed, with what their pods added up to before it.
@@ -130,7 +131,8 @@ func newView() *View {
 			ownersBudgets:       btree.NewMap[string, string](degree),
 			budgetTimes:         btree.NewMap[string, string](degree),
 		},
-		forkMu: new(sync.Mutex),
+		ownerIndexes: newOwnerIndexes(),
+		forkMu:       new(sync.Mutex),
 	}
 }
 
@@ -186,7 +188,8 @@ func (v *View) fork() *View {
 			ownersBudgets:       v.ownersBudgets.Copy(),
 			budgetTimes:         v.budgetTimes.Copy(),
 		},
-		forkMu: new(sync.Mutex),
+		ownerIndexes: v.ownerIndexes.fork(),
+		forkMu:       new(sync.Mutex),
 	}
 }
 

@@ -1,0 +1,133 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// CollectGarbage looks at objects again and does what their owner references
+// demand by then: deletes those that nobody owns any more, takes references
+// away that lead nowhere, ends the deletion of owners whose dependents are
+// gone. It is safe to propose for any object at any time: what has to be done
+// is decided here, on the state as it is.
+//
+// Refuses nothing; what is gone or replaced is passed over.
+type CollectGarbage struct {
+	Objects []ObjectRef `msgpack:"objects"`
+}
+
+// maxReleased bounds the dependents that one look at an owner releases; the
+// collector looks again.
+const maxReleased = 1000
+
+// Apply implements Command.
+func (c *CollectGarbage) Apply(tx *Tx) Result {
+	for _, ref := range c.Objects {
+		tx.collect(ref)
+	}
+	return Result{}
+}
+
+func (tx *Tx) collect(ref ObjectRef) {
+	v := tx.view
+	if foreign, ok := v.Foreign(ref); ok {
+		tx.reportForeign(ref, foreign)
+	}
+	switch v.Judge(ref) {
+	case Disown:
+		o, _ := v.owned(ref)
+		refs := withoutOwners(o.GetOwnerReferences(), func(r *metav1.OwnerReference) bool {
+			s := v.ownerState(r, ref.Namespace)
+			return s == ownerAbsent || s == ownerWaiting
+		})
+		tx.changeOwned(ref, func(o metav1.Object) { o.SetOwnerReferences(refs) })
+	case Collect:
+		tx.deleteOwned(ref, "")
+	case CollectInForeground:
+		tx.breakCircle(ref)
+		tx.deleteOwned(ref, Propagation(metav1.DeletePropagationForeground))
+	case Release:
+		tx.releaseDependents(ref)
+	case Finish:
+		tx.changeOwned(ref, func(o metav1.Object) {
+			o.SetFinalizers(without(o.GetFinalizers(), metav1.FinalizerDeleteDependents))
+		})
+	}
+}
+
+func (tx *Tx) deleteOwned(ref ObjectRef, p Propagation) {
+	v := tx.view
+	if ref.Resource == Pods {
+		key := PodKey(ref.Namespace, ref.Name)
+		if pod, ok := v.Pods.Get(key); ok {
+			tx.deletePod(key, tx.propagate(key, pod, p), nil, nil)
+		}
+		return
+	}
+	key := ObjectKey(ref.Resource, ref.Namespace, ref.Name)
+	if o, ok := v.Objects.Get(key); ok {
+		tx.deleteObject(key, o, p)
+	}
+}
+
+// breakCircle: owners that wait for each other in a circle would wait for ever.
+// One whose dependents wait themselves lets its own owners go on.
+func (tx *Tx) breakCircle(ref ObjectRef) {
+	v, circle := tx.view, false
+	o, _ := v.owned(ref)
+	v.Dependents(o.GetUID(), "", func(_ string, dependent ObjectRef, _ Dependent) bool {
+		d, ok := v.owned(dependent)
+		circle = ok && d.GetDeletionTimestamp() != nil && slices.Contains(d.GetFinalizers(), metav1.FinalizerDeleteDependents)
+		return !circle
+	})
+	if !circle {
+		return
+	}
+	refs := withoutOwners(o.GetOwnerReferences(), func(*metav1.OwnerReference) bool { return false })
+	for i := range refs {
+		no := false
+		refs[i].BlockOwnerDeletion = &no
+	}
+	tx.changeOwned(ref, func(o metav1.Object) { o.SetOwnerReferences(refs) })
+}
+
+// releaseDependents takes the references to an owner that leaves its dependents
+// behind out of them. After the last the owner goes.
+func (tx *Tx) releaseDependents(ref ObjectRef) {
+	v := tx.view
+	o, _ := v.owned(ref)
+	uid := o.GetUID()
+	var dependents []ObjectRef
+	v.Dependents(uid, "", func(_ string, d ObjectRef, _ Dependent) bool {
+		dependents = append(dependents, d)
+		return len(dependents) <= maxReleased
+	})
+	for _, d := range dependents[:min(len(dependents), maxReleased)] {
+		tx.changeOwned(d, func(o metav1.Object) {
+			o.SetOwnerReferences(withoutOwners(o.GetOwnerReferences(), func(r *metav1.OwnerReference) bool { return r.UID == uid }))
+		})
+	}
+	if len(dependents) <= maxReleased {
+		tx.changeOwned(ref, func(o metav1.Object) {
+			o.SetFinalizers(without(o.GetFinalizers(), metav1.FinalizerOrphanDependents))
+		})
+	}
+}
+
+// reportForeign says once of an object that one of its owners is in another
+// namespace.
+func (tx *Tx) reportForeign(ref ObjectRef, foreign metav1.OwnerReference) {
+	o, _ := tx.view.owned(ref)
+	about := corev1.ObjectReference{Namespace: ref.Namespace, Name: ref.Name, UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
+	if kind, ok := objectKinds[ref.Resource]; ok {
+		about.APIVersion, about.Kind = kind.apiVersion(), kind.Kind
+	} else {
+		about.APIVersion, about.Kind = "v1", "Pod"
+	}
+	tx.onceEvent(about, corev1.EventTypeWarning, "OwnerRefInvalidNamespace", fmt.Sprintf(
+		"ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
+		foreign.APIVersion, foreign.Kind, ref.Namespace, foreign.Name, foreign.UID, ref.Namespace))
+}

@@ -1,0 +1,41 @@
+package fsm
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// SetStatus stores what a controller says of its workload: the status and
+// nothing else. A warning, if there is one, becomes an event, which counts how
+// often it was given.
+//
+// Refuses: 400 for a kind that keeps no pods and for a status that cannot be
+// read; 404 if the workload is gone; 409 if it is another one by now.
+type SetStatus struct {
+	Owner ObjectRef `msgpack:"owner"`
+	// Status is its protobuf encoding.
+	Status         []byte `msgpack:"status"`
+	WarningReason  string `msgpack:"warning_reason,omitempty"`
+	WarningMessage string `msgpack:"warning_message,omitempty"`
+}
+
+// Apply implements Command.
+func (c *SetStatus) Apply(tx *Tx) Result {
+	owner, r := tx.workload(c.Owner)
+	if owner == nil {
+		return r
+	}
+	value, err := owner.kind.Workload.WithStatus(owner.object.Value, c.Status)
+	if err != nil {
+		return refuseBadRequest(fmt.Sprintf("SetStatus: %s: %v", c.Owner.Resource, err))
+	}
+	if !same(value, owner.object.Value) {
+		owner.object = &Object{Resource: c.Owner.Resource, Value: value}
+		put(tx, tx.view.Objects, ObjectKey(c.Owner.Resource, c.Owner.Namespace, c.Owner.Name), owner.object)
+	}
+	if c.WarningReason != "" {
+		tx.repeatedEvent(owner.ref.Namespace, owner.ref.Name, owner.about(), corev1.EventTypeWarning, c.WarningReason, c.WarningMessage)
+	}
+	return Result{Table: tx.view.Objects.Name(), Object: owner.object}
+}

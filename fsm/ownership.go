@@ -1,0 +1,304 @@
+package fsm
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What owner references mean. The rules are those of Kubernetes' garbage
+// collector; a verdict is worked out from the state alone, by the collector to
+// find what has to be done and again in Apply before it is done.
+
+// Propagation is what becomes of the dependents of an object that is deleted;
+// the values are metav1.DeletionPropagation's. "" keeps to what the object's
+// finalizers say already.
+type Propagation string
+
+// Verdict is what has to be done about an object for its owners' sake, or for
+// its dependents'.
+type Verdict int
+
+// The verdicts.
+const (
+	// Keep: nothing.
+	Keep Verdict = iota
+	// Disown: it has an owner that lives; references to others, that do not,
+	// go.
+	Disown
+	// Collect: none of its owners is there any more, or none that will stay.
+	Collect
+	// CollectInForeground: the same, and it has dependents of its own that its
+	// owner has to wait for.
+	CollectInForeground
+	// Release: it is being deleted, its dependents stay behind: they lose
+	// their reference, and when none is left the object goes.
+	Release
+	// Finish: it is being deleted in the foreground and no dependent that
+	// blocks is left.
+	Finish
+)
+
+// ownerState is what an owner reference leads to.
+type ownerState int
+
+const (
+	ownerPresent ownerState = iota
+	ownerAbsent
+	// ownerWaiting: it is being deleted in the foreground.
+	ownerWaiting
+	// ownerForeign: it is in another namespace. Such a reference means
+	// nothing.
+	ownerForeign
+)
+
+// Judge says what has to be done about an object.
+func (v *View) Judge(ref ObjectRef) Verdict {
+	o, ok := v.owned(ref)
+	if !ok || string(o.GetUID()) != ref.UID {
+		return Keep
+	}
+	if o.GetDeletionTimestamp() != nil {
+		switch {
+		case slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents):
+			return Release
+		case slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) && !v.blocked(o.GetUID()):
+			return Finish
+		}
+		return Keep
+	}
+	present, absent, waiting := 0, 0, 0
+	refs := o.GetOwnerReferences()
+	for i := range refs {
+		switch v.ownerState(&refs[i], o.GetNamespace()) {
+		case ownerPresent:
+			present++
+		case ownerAbsent:
+			absent++
+		case ownerWaiting:
+			waiting++
+		}
+	}
+	switch {
+	case present > 0 && absent+waiting > 0:
+		return Disown
+	case present > 0 || absent+waiting == 0:
+		return Keep
+	case waiting > 0 && v.hasDependents(o.GetUID()):
+		return CollectInForeground
+	}
+	return Collect
+}
+
+// Foreign is the first owner reference that leads into another namespace.
+func (v *View) Foreign(ref ObjectRef) (metav1.OwnerReference, bool) {
+	o, ok := v.owned(ref)
+	if !ok || string(o.GetUID()) != ref.UID {
+		return metav1.OwnerReference{}, false
+	}
+	refs := o.GetOwnerReferences()
+	for i := range refs {
+		if v.ownerState(&refs[i], o.GetNamespace()) == ownerForeign {
+			return refs[i], true
+		}
+	}
+	return metav1.OwnerReference{}, false
+}
+
+// ownerState follows one reference. Owners of kinds that the state machine does
+// not hold are taken to be there.
+func (v *View) ownerState(ref *metav1.OwnerReference, namespace string) ownerState {
+	owner, known := v.owner(ref, namespace)
+	switch {
+	case !known:
+		return ownerPresent
+	case owner != nil && owner.GetUID() == ref.UID:
+		if owner.GetDeletionTimestamp() != nil && slices.Contains(owner.GetFinalizers(), metav1.FinalizerDeleteDependents) {
+			return ownerWaiting
+		}
+		return ownerPresent
+	}
+	if at, ok := v.owners.Get(string(ref.UID)); ok {
+		_, rest, _ := strings.Cut(at, "/")
+		if !strings.HasPrefix(rest, namespace+"/") {
+			return ownerForeign
+		}
+	}
+	return ownerAbsent
+}
+
+// owner is the object that a reference names, whatever its UID; nil if there is
+// none. known is false for kinds that are not held here.
+func (v *View) owner(ref *metav1.OwnerReference, namespace string) (owner metav1.Object, known bool) {
+	group, _, ok := strings.Cut(ref.APIVersion, "/")
+	if !ok {
+		group = ""
+	}
+	if kind, ok := kindsByName[[2]string{group, ref.Kind}]; ok {
+		if o, ok := v.Objects.Get(ObjectKey(kind.Resource, namespace, ref.Name)); ok {
+			return o.Value, true
+		}
+		return nil, true
+	}
+	switch [2]string{group, ref.Kind} {
+	case [2]string{"", "Pod"}:
+		return found(v.Pods.Get(PodKey(namespace, ref.Name)))
+	case [2]string{"", "Node"}:
+		return found(v.Nodes.Get(ref.Name))
+	case [2]string{"", "Namespace"}:
+		return found(v.Namespaces.Get(ref.Name))
+	case [2]string{classResource.Group, classResource.Kind}:
+		return found(v.PriorityClasses.Get(ref.Name))
+	}
+	return nil, false
+}
+
+func found[T metav1.Object](o T, ok bool) (metav1.Object, bool) {
+	if !ok {
+		return nil, true
+	}
+	return o, true
+}
+
+var kindsByName = func() map[[2]string]ObjectKind {
+	m := map[[2]string]ObjectKind{}
+	for _, k := range ObjectKinds() {
+		m[[2]string{k.Group, k.Kind}] = k
+	}
+	return m
+}()
+
+func (v *View) hasDependents(uid types.UID) bool {
+	has := false
+	v.Dependents(uid, "", func(string, ObjectRef, Dependent) bool {
+		has = true
+		return false
+	})
+	return has
+}
+
+// blocked: a dependent is left that the owner's deletion waits for.
+func (v *View) blocked(uid types.UID) bool {
+	blocked := false
+	v.Dependents(uid, "", func(_ string, _ ObjectRef, d Dependent) bool {
+		blocked = d.Blocks
+		return !blocked
+	})
+	return blocked
+}
+
+// finalizersFor are an object's finalizers once it is deleted with a
+// propagation; the slice is the object's own if nothing changes.
+func finalizersFor(have []string, p Propagation) []string {
+	var want string
+	switch metav1.DeletionPropagation(p) {
+	case metav1.DeletePropagationOrphan:
+		want = metav1.FinalizerOrphanDependents
+	case metav1.DeletePropagationForeground:
+		want = metav1.FinalizerDeleteDependents
+	case metav1.DeletePropagationBackground:
+	default:
+		return have
+	}
+	var next []string
+	for _, f := range have {
+		if f == want || f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
+			next = append(next, f)
+		}
+	}
+	if want != "" && !slices.Contains(next, want) {
+		next = append(next, want)
+	}
+	if slices.Equal(next, have) {
+		return have
+	}
+	return next
+}
+
+// deleteObject ends a plain object: at once, or, if finalizers hold it, when
+// the last of them is gone.
+func (tx *Tx) deleteObject(key string, old *Object, p Propagation) (*Object, bool) {
+	finalizers := finalizersFor(old.Value.GetFinalizers(), p)
+	if len(finalizers) == 0 {
+		remove(tx, tx.view.Objects, key)
+		return old, true
+	}
+	if old.Value.GetDeletionTimestamp() != nil && slices.Equal(finalizers, old.Value.GetFinalizers()) {
+		return old, false
+	}
+	next := tx.changeObject(key, old, func(o metav1.Object) {
+		o.SetFinalizers(finalizers)
+		if o.GetDeletionTimestamp() != nil {
+			return
+		}
+		now, grace := tx.now(), int64(0)
+		o.SetDeletionTimestamp(&now)
+		o.SetDeletionGracePeriodSeconds(&grace)
+		if o.GetGeneration() > 0 {
+			o.SetGeneration(o.GetGeneration() + 1)
+		}
+	})
+	return next, false
+}
+
+// changeObject stores a changed copy of a plain object.
+func (tx *Tx) changeObject(key string, old *Object, change func(o metav1.Object)) *Object {
+	value := old.Value.(runtime.Object).DeepCopyObject().(ProtoObject)
+	change(value)
+	next := &Object{Resource: old.Resource, Value: value}
+	put(tx, tx.view.Objects, key, next)
+	return next
+}
+
+// changeOwned changes the owner references and finalizers of a pod or plain
+// object. One that is being deleted goes with its last finalizer.
+func (tx *Tx) changeOwned(ref ObjectRef, change func(o metav1.Object)) {
+	v := tx.view
+	if ref.Resource == Pods {
+		key := PodKey(ref.Namespace, ref.Name)
+		old, ok := v.Pods.Get(key)
+		if !ok {
+			return
+		}
+		pod := tx.modifyPod(key, old, func(pod *corev1.Pod) { change(pod) })
+		if pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && graceOver(pod) {
+			tx.removePod(key, pod)
+		}
+		return
+	}
+	key := ObjectKey(ref.Resource, ref.Namespace, ref.Name)
+	old, ok := v.Objects.Get(key)
+	if !ok {
+		return
+	}
+	next := tx.changeObject(key, old, change)
+	if next.Value.GetDeletionTimestamp() != nil && len(next.Value.GetFinalizers()) == 0 {
+		remove(tx, v.Objects, key)
+	}
+}
+
+// withoutOwners are the references but for those that drop says. The slice is a
+// new one: stored ones are shared.
+func withoutOwners(refs []metav1.OwnerReference, drop func(ref *metav1.OwnerReference) bool) []metav1.OwnerReference {
+	var out []metav1.OwnerReference
+	for i := range refs {
+		if !drop(&refs[i]) {
+			out = append(out, refs[i])
+		}
+	}
+	return out
+}
+
+func without(list []string, x string) []string {
+	var out []string
+	for _, s := range list {
+		if s != x {
+			out = append(out, s)
+		}
+	}
+	return out
+}

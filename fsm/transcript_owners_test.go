@@ -1,0 +1,144 @@
+package fsm
+
+import (
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Workloads and owners from the words of a directive.
+
+// setOf: replicas= selector=k:v,… (also the template's labels)
+// generation=
+func (s *transcript) setOf(a words, meta metav1.ObjectMeta) *appsv1.ReplicaSet {
+	rs := &appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: pairs(a.list("selector"))},
+	}}
+	rs.Spec.Template.Labels = rs.Spec.Selector.MatchLabels
+	if n := a.number("replicas"); n != nil {
+		replicas := int32(*n)
+		rs.Spec.Replicas = &replicas
+	}
+	if n := a.number("generation"); n != nil {
+		rs.Generation = *n
+	}
+	return rs
+}
+
+// ownerReference is one from [controller:|blocks:]RESOURCE/NAME[@UID].
+func ownerReference(text string) metav1.OwnerReference {
+	yes, ref := true, metav1.OwnerReference{}
+	if rest, ok := strings.CutPrefix(text, "controller:"); ok {
+		text, ref.Controller, ref.BlockOwnerDeletion = rest, &yes, &yes
+	}
+	if rest, ok := strings.CutPrefix(text, "blocks:"); ok {
+		text, ref.BlockOwnerDeletion = rest, &yes
+	}
+	resource, name, _ := strings.Cut(text, "/")
+	name, uid, given := strings.Cut(name, "@")
+	if !given {
+		uid = "uid-" + name
+	}
+	ref.Name, ref.UID = name, types.UID(uid)
+	switch kind, ok := objectKinds[resource]; {
+	case ok:
+		ref.APIVersion, ref.Kind = kind.apiVersion(), kind.Kind
+	case resource == "nodes":
+		ref.APIVersion, ref.Kind = "v1", "Node"
+	case resource == Pods:
+		ref.APIVersion, ref.Kind = "v1", "Pod"
+	default:
+		ref.APIVersion, ref.Kind = "example.com/v1", resource
+	}
+	return ref
+}
+
+// workloadRef is the ReplicaSet of a name as it is now; uid= demands another.
+func (s *transcript) workloadRef(a words, name string) ObjectRef {
+	ref := ObjectRef{Resource: a.or("kind", ReplicaSets), Namespace: a.or("ns", "default"), Name: name, UID: "uid-" + name}
+	ref.UID = a.or("owner-uid", ref.UID)
+	return ref
+}
+
+func (s *transcript) setStatus(a words, _ string) []Command { // status SET replicas= ready= [warning=REASON] [garbage]
+	var status appsv1.ReplicaSetStatus
+	for key, field := range map[string]*int32{"replicas": &status.Replicas, "ready": &status.ReadyReplicas} {
+		if n := a.number(key); n != nil {
+			*field = int32(*n)
+		}
+	}
+	raw, err := status.Marshal()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if a.has("garbage") {
+		raw = []byte{0xff}
+	}
+	return one(&SetStatus{Owner: s.workloadRef(a, a.name()), Status: raw, WarningReason: a.or("warning", ""), WarningMessage: a.or("message", "")})
+}
+
+func (s *transcript) showTally(a words) string { // tally SET
+	out := ""
+	s.view().Tallies(types.UID("uid-"+a.name()), func(t *Tally) bool {
+		for k, v := range sortedPairs(t.Labels) {
+			out += k + "=" + v + " "
+		}
+		out += fmt.Sprintf("pods=%d active=%d ready=%d terminating=%d\n", t.Pods, t.Active, t.Ready, t.Terminating)
+		return true
+	})
+	return out
+}
+
+func (s *transcript) showVerdicts(words) string { // judge: everything that something has to be done about
+	names := map[Verdict]string{
+		Disown: "disown", Collect: "collect", CollectInForeground: "collect in the foreground", Release: "release", Finish: "finish",
+	}
+	out := ""
+	show := func(ref ObjectRef) {
+		if verdict := s.view().Judge(ref); verdict != Keep {
+			out += fmt.Sprintf("%s %s/%s\n", names[verdict], ref.Resource, ref.Name)
+		}
+	}
+	s.view().Objects.Scan("", func(key string, _ *Object) bool {
+		ref, _ := s.view().refOf(key)
+		show(ref)
+		return true
+	})
+	s.view().Pods.Scan("", func(key string, _ *corev1.Pod) bool {
+		ref, _ := s.view().refOf(Pods + "/" + key)
+		show(ref)
+		return true
+	})
+	return out
+}
+
+func describeObject(o *Object) string {
+	out := fmt.Sprintf("%T", o.Value)
+	add := func(format string, args ...any) { out += ", " + fmt.Sprintf(format, args...) }
+	if rs, ok := o.Value.(*appsv1.ReplicaSet); ok {
+		add("wants %d, has %d, ready %d", ReplicasOf(rs), rs.Status.Replicas, rs.Status.ReadyReplicas)
+	}
+	if o.Value.GetDeletionTimestamp() != nil {
+		add("is being deleted")
+	}
+	if f := o.Value.GetFinalizers(); len(f) > 0 {
+		add("finalizers %s", strings.Join(f, " "))
+	}
+	return out + describeOwners(o.Value)
+}
+
+func describeOwners(o metav1.Object) string {
+	out := ""
+	for _, r := range o.GetOwnerReferences() {
+		what := "owner"
+		if r.Controller != nil && *r.Controller {
+			what = "controller"
+		}
+		out += fmt.Sprintf(", %s %s %s", what, r.Kind, r.Name)
+	}
+	return out
+}
