@@ -44,3 +44,27 @@ func JoinEntry(h Header, ps []Encoded) ([]byte, error) {
 	}
 	return b, nil
 }
+
+// PlansOf decodes the plans in an entry, and nothing else of it.
+func PlansOf(entry []byte) ([]*ApplyPlan, error) {
+	var e wireEntry
+	if err := unmarshal(entry, &e); err != nil {
+		return nil, fmt.Errorf("decode entry: %w", err)
+	}
+	number, err := numberOf((*ApplyPlan)(nil))
+	if err != nil {
+		return nil, err
+	}
+	var out []*ApplyPlan
+	for _, w := range e.Commands {
+		if w.Number != number {
+			continue
+		}
+		c := new(ApplyPlan)
+		if err := unmarshal(w.Payload, c); err != nil {
+			return nil, fmt.Errorf("decode a plan: %w", err)
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}

@@ -19,6 +19,7 @@ type flight struct {
 	node string
 
 	pod        *pod        // of a binding, until the state shows the pod on the node
+	over       bool        // of a binding: the state has shown what became of the pod
 	victims    []types.UID // of a preemption
 	nomination *nomination // of a preemption
 	ends       []types.UID // nominations that the decision ends (NM3, NM7)
@@ -44,8 +45,8 @@ func (s *Scheduler) lay(f *flight) {
 	}
 	switch f.kind {
 	case flightBind:
-		if _, there := v.pods[f.uid]; there {
-			return // the state shows it already
+		if f.over {
+			return
 		}
 		f.pod = &pod{uid: f.uid, key: f.key, class: f.class, priority: f.priority, start: model.NeverStarted,
 			slot: v.slot(f.node), evicting: s.evicting[f.uid]}

@@ -58,6 +58,8 @@ func (s *Scheduler) load(state *fsm.View) {
 	for _, p := range s.plans {
 		for _, f := range p.flights {
 			f.pod, f.nomination, f.anchored = nil, nil, false
+			pod, there := state.Pods.Get(f.key)
+			f.over = !there || pod.UID != f.uid || pod.Spec.NodeName != ""
 		}
 	}
 	state.Namespaces.Scan("", func(_ string, n *corev1.Namespace) bool {
@@ -155,7 +157,7 @@ func (s *Scheduler) landed(obj *corev1.Pod, slot int32) *pod {
 	v := s.view
 	if f, ok := s.flights[obj.UID]; ok && f.pod != nil {
 		p := f.pod
-		f.pod = nil
+		f.pod, f.over = nil, true
 		if p.slot == slot {
 			v.pods[obj.UID] = p
 			s.unanchor(f)
@@ -181,8 +183,14 @@ func (s *Scheduler) classOf(obj *corev1.Pod) *model.Class {
 	return s.view.classes.Of(obj)
 }
 
-// dropPod takes a pod off its node that ended or was removed.
+// dropPod takes a pod off its node that ended or was removed. A binding of ours that has not been applied comes too late
+// then.
 func (s *Scheduler) dropPod(obj *corev1.Pod) {
+	if f, ok := s.flights[obj.UID]; ok && f.pod != nil {
+		s.view.removePod(f.pod)
+		f.pod, f.over = nil, true
+		s.unanchor(f)
+	}
 	if p, ok := s.view.pods[obj.UID]; ok {
 		s.view.removePod(p)
 		delete(s.view.pods, obj.UID)

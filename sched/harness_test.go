@@ -23,6 +23,7 @@ type harness struct {
 	sched *Scheduler
 	now   int64 // unix nanoseconds
 	pods  int   // created so far
+	log   *memoryLog
 }
 
 const second = int64(1_000_000_000)
@@ -30,11 +31,18 @@ const second = int64(1_000_000_000)
 func newHarness() *harness {
 	h := &harness{state: fsm.NewState(), now: 1000 * second}
 	h.sched = New(h.state)
-	h.must(&fsm.PutNamespace{Create: true, Namespace: fsm.NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "ns"}}}})
+	h.must(&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()})
 	return h
 }
 
+func defaultNamespace() fsm.NamespaceWire {
+	return fsm.NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "ns"}}}
+}
+
 func (h *harness) apply(c fsm.Command) fsm.Result {
+	if h.log != nil {
+		return h.log.apply(h.state, h.now, c)
+	}
 	return h.state.Try(h.now, fsm.Proposal{User: "test", Groups: []string{"system:masters"}, Command: c})[0]
 }
 

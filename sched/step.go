@@ -47,6 +47,14 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 	s.stepStart = s.view.log.head()
 	s.work = 0
 	config := state.SchedulerConfig()
+	if config.ResourceVersion != s.config {
+		s.config = config.ResourceVersion
+		// What the boards know of unsettled decisions was judged under other rules.
+		// order does not matter: each board is told.
+		for _, b := range s.boards {
+			b.waitsFor, b.waitsStep = false, 0
+		}
+	}
 	p := &pass{
 		plan:    &Plan{Command: &fsm.ApplyPlan{Revision: s.revision}},
 		preempt: *config.Spec.Preemption.Enabled, max: max,
@@ -57,7 +65,7 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 		} else {
 			s.decide(p, e)
 		}
-		return !p.closed && p.plan.Decisions < p.max && s.work < maxWork && p.passedOver+p.held < maxPassedOver
+		return !p.closed && p.plan.Decisions < p.max && (s.work < maxWork || s.unhurried) && p.passedOver+p.held < maxPassedOver
 	})
 	s.hold(p, nowUnixNano)
 	if p.plan.Decisions == 0 {
