@@ -39,8 +39,6 @@ type Scheduler struct {
 	// unhurried: a step may take as long as it takes. A replay's steps do: its boards are new where the first
 	// scheduler's were not, and how far a step comes must not depend on that.
 	unhurried bool
-	// config is the revision of the configuration that the last step decided under.
-	config string
 }
 
 // Plan is what one Step decided. Command is to be proposed; when its outcome is known, or known to stay unknown, the

@@ -47,14 +47,6 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 	s.stepStart = s.view.log.head()
 	s.work = 0
 	config := state.SchedulerConfig()
-	if config.ResourceVersion != s.config {
-		s.config = config.ResourceVersion
-		// What the boards know of unsettled decisions was judged under other rules.
-		// order does not matter: each board is told.
-		for _, b := range s.boards {
-			b.waitsFor, b.waitsStep = false, 0
-		}
-	}
 	p := &pass{
 		plan:    &Plan{Command: &fsm.ApplyPlan{Revision: s.revision}},
 		preempt: *config.Spec.Preemption.Enabled, max: max,
