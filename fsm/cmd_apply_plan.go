@@ -57,6 +57,10 @@ type PreemptDecision struct {
 	// Diagnosis is why no node had room as things are.
 	Diagnosis    *Diagnosis                      `msgpack:"diagnosis,omitempty"`
 	Alternatives *berthv1.PreemptionAlternatives `msgpack:"alternatives,omitempty"`
+	// Minimal: it was proven that no other victims, on any node, cost less.
+	// SearchLimit is the limit that the search for such a proof reached.
+	Minimal     bool  `msgpack:"minimal,omitempty"`
+	SearchLimit int32 `msgpack:"search_limit,omitempty"`
 }
 
 // PlannedVictim is a pod to be evicted.

@@ -98,12 +98,13 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 	v := tx.view
 	key := PodKey(pod.Namespace, pod.Name)
 	deadline := lastEndUnixNano + int64(secondsDuration(int64(*v.SchedulerConfig().Spec.NominationSlackSeconds)))
+	minimal := d.Minimal
 	record := &berthv1.Preemption{
 		Status: berthv1.PreemptionStatus{
 			Preemptor: podRefOf(pod), Node: d.Node, Victims: victims,
 			Revision: v.revision + 1, RaftIndex: int64(v.index), DecidedAtRevision: decidedAt,
 			Time: tx.nowMicro(), State: berthv1.PreemptionTerminating, Deadline: micro(deadline),
-			Alternatives: d.Alternatives,
+			Alternatives: d.Alternatives, Minimal: &minimal, SearchLimit: d.SearchLimit,
 		},
 	}
 	record.Namespace = pod.Namespace

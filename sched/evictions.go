@@ -9,8 +9,12 @@ import (
 // evictions is what preempting for one class would cost on every node: a tournament tree over the ranks, so that the
 // cheapest node is found without looking at the others and only changed nodes are computed again. Equal costs are won by
 // the lower rank; from a given rank on, the first node of the lowest cost is found by descending once.
+//
+// A node that changed gets a bound of its cost, which is quick to compute. Its cost itself is computed when the bound is
+// the lowest of all: a node whose bound cannot win is never searched, and what was found stays until the node changes.
 type evictions struct {
 	class *model.Class
+	how   preempting
 	seen  uint64
 	epoch uint64
 
@@ -19,13 +23,22 @@ type evictions struct {
 	winner  []int32 // slot of the cheapest below each tree node, -1 for none; leaves from size on, by rank
 
 	candidates int32
-	scratch    victimSet
+	problem    *problem
+	searched   int // nodes since the last sync
+	// open holds, for nodes on which the search reached its limit, a bound of every choice there.
+	open map[int32]cost
 }
 
 type entry struct {
-	cost    cost
+	cost    cost // or a bound of it
 	fails   model.Failures
 	verdict verdict
+	exact   bool
+	blocked *Budget
+}
+
+func newEvictions(c *model.Class, how preempting) *evictions {
+	return &evictions{class: c, how: how, problem: newProblem(c, how), open: map[int32]cost{}}
 }
 
 // sync brings the tree up to date; the board of the same class must be so already. It returns how many nodes it looked
@@ -68,15 +81,65 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 	if at.cost.possible() {
 		e.candidates--
 	}
-	*at = entry{cost: impossible, verdict: verdictUnresolvable}
+	*at = entry{cost: impossible, verdict: verdictUnresolvable, exact: true}
+	delete(e.open, slot)
 	if n.obj == nil || b.cells[slot].fails == 0 || !b.cells[slot].fails.Resolvable() {
 		return
 	}
-	chooseVictims(n, e.class, budgets, &e.scratch)
-	*at = entry{cost: e.scratch.cost, fails: e.scratch.fails, verdict: e.scratch.verdict}
+	p := e.problem
+	at.exact = false
+	at.verdict = p.fill(n, budgets)
+	if at.verdict == verdictCandidate {
+		least, ok := p.bound()
+		switch {
+		case !ok:
+			at.verdict = verdictBlocked
+		case e.how.searchLimit == 0:
+			e.settle(at, slot, least)
+		default:
+			at.cost = least
+		}
+	}
+	at.fails, at.blocked = p.fails, p.blocked
 	if at.cost.possible() {
 		e.candidates++
 	}
+}
+
+// settle puts a node's cost in the place of its bound; the problem is filled for the node.
+func (e *evictions) settle(at *entry, slot int32, least cost) {
+	s, ok := e.problem.solve(least)
+	at.exact = true
+	if !ok {
+		at.cost, at.verdict, at.blocked = impossible, verdictBlocked, e.problem.blocked
+		return
+	}
+	at.cost = s.cost
+	if !s.minimal {
+		e.open[slot] = s.known
+	}
+}
+
+// search computes the cost of a node that has only a bound.
+func (e *evictions) search(v *View, slot int32, budgets Budgets) {
+	at := &e.entries[slot]
+	e.searched++
+	e.problem.fill(&v.nodes[slot], budgets)
+	e.settle(at, slot, at.cost)
+	if !at.cost.possible() {
+		e.candidates--
+	}
+	e.play(v.nodes[slot].rank)
+}
+
+// minimal says whether nobody, on any node, could leave at a lower cost than on the chosen one.
+func (e *evictions) minimal(chosen int32) bool {
+	proven := true
+	// order does not matter: any one of them is enough.
+	for _, bound := range e.open {
+		proven = proven && !bound.less(&e.entries[chosen].cost)
+	}
+	return proven
 }
 
 // cheaper returns the slot of the lower cost, the left one of equals, or -1 if neither is possible.
@@ -104,19 +167,25 @@ func (e *evictions) play(rank int32) {
 }
 
 // best returns the slot of the cheapest node, ties broken on the ring from start on; false when preemption helps
-// nowhere.
-func (e *evictions) best(start int32) (int32, bool) {
+// nowhere. The lowest of all bounds is computed exactly until it is a cost: then no other node can be below it.
+func (e *evictions) best(v *View, budgets Budgets, start int32) (int32, bool) {
 	if len(e.winner) == 0 {
 		return 0, false // no node was ever seen
 	}
-	root := e.winner[1]
-	if root < 0 || !e.entries[root].cost.possible() {
-		return 0, false
+	for {
+		root := e.winner[1]
+		if root < 0 || !e.entries[root].cost.possible() {
+			return 0, false
+		}
+		slot := e.first(1, 0, e.size, start, &e.entries[root].cost)
+		if slot < 0 {
+			slot = root // the leftmost of the equals: the ring goes round
+		}
+		if e.entries[slot].exact {
+			return slot, true
+		}
+		e.search(v, slot, budgets)
 	}
-	if slot := e.first(1, 0, e.size, start, &e.entries[root].cost); slot >= 0 {
-		return slot, true
-	}
-	return root, true // the leftmost of the equals: the ring goes round
 }
 
 // first returns the slot of the first leaf at or after rank start whose cost is not above c, or -1. Tree node i covers
@@ -137,12 +206,12 @@ func (e *evictions) first(i, low, width, start int32, c *cost) int32 {
 }
 
 // runnerUp returns the node that would be taken if the chosen one were not there.
-func (e *evictions) runnerUp(v *View, chosen, start int32) (int32, bool) {
+func (e *evictions) runnerUp(v *View, budgets Budgets, chosen, start int32) (int32, bool) {
 	at := &e.entries[chosen]
 	kept := at.cost
 	at.cost = impossible
 	e.play(v.nodes[chosen].rank)
-	slot, ok := e.best(start)
+	slot, ok := e.best(v, budgets, start)
 	at.cost = kept
 	e.play(v.nodes[chosen].rank)
 	return slot, ok

@@ -36,7 +36,7 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 		verdict.Reasons = model.Check(c, obj, n.alloc, n.usageFor(c.Priority, &scratch))
 		if len(verdict.Reasons) > 0 && mayPreempt {
 			addPods(state, n, pod, &classes)
-			explainPreemption(n, c, &verdict)
+			explainPreemption(n, c, preemptingOf(state.SchedulerConfig()), &verdict)
 		}
 		out = append(out, verdict)
 		return true
@@ -75,15 +75,14 @@ func addPods(state *fsm.View, n *node, except *corev1.Pod, classes *model.Classe
 	slices.SortFunc(n.pods, moreImportant)
 }
 
-func explainPreemption(n *node, c *model.Class, verdict *NodeVerdict) {
+func explainPreemption(n *node, c *model.Class, how preempting, verdict *NodeVerdict) {
 	for _, r := range verdict.Reasons {
 		if !r.Kind.Resolvable() {
 			verdict.Preemption = "Preemption is not helpful for scheduling"
 			return
 		}
 	}
-	var set victimSet
-	chooseVictims(n, c, NoBudgets{}, &set)
+	set := newProblem(c, how).chooseVictims(n, NoBudgets{})
 	switch set.verdict {
 	case verdictNoVictims:
 		verdict.Preemption = "No preemption victims found for incoming pod"

@@ -31,6 +31,7 @@ type Scheduler struct {
 	anchors  map[int32]struct{} // slots with unsettled decisions
 
 	made      int64 // plans so far
+	how       preempting // as the configuration has it
 	step      uint64
 	stepStart uint64 // position of the log when the step began
 	work      int    // nodes looked at in this step
@@ -125,8 +126,8 @@ func (s *Scheduler) refresh(b *board) {
 // costsOf returns the class's eviction costs, up to date; b is the class's board.
 func (s *Scheduler) costsOf(b *board) *evictions {
 	e, ok := s.costs[b.key]
-	if !ok {
-		e = &evictions{class: b.class}
+	if !ok || e.how != s.how {
+		e = newEvictions(b.class, s.how)
 		s.costs[b.key] = e
 	}
 	s.work += e.sync(s.view, b, s.budgets)

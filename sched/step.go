@@ -1,6 +1,8 @@
 package sched
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/api/berthv1"
@@ -47,6 +49,7 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 	s.stepStart = s.view.log.head()
 	s.work = 0
 	config := state.SchedulerConfig()
+	s.how = preemptingOf(config)
 	p := &pass{
 		plan:    &Plan{Command: &fsm.ApplyPlan{Revision: s.revision}},
 		preempt: *config.Spec.Preemption.Enabled, max: max,
@@ -192,23 +195,23 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 	}
 	costs := s.costsOf(b)
 	start := s.view.ring.start(hash64(string(e.UID)))
-	slot, ok := costs.best(start)
+	slot, ok := costs.best(s.view, s.budgets, start)
 	if !ok {
 		return s.fail(p, e, b, attemptHelpless)
 	}
 	n := &s.view.nodes[slot]
-	var set victimSet
-	chooseVictims(n, c, s.budgets, &set)
+	set := costs.problem.chooseVictims(n, s.budgets)
 	f := newFlight(e, flightPreempt, n.name)
 	d := fsm.PreemptDecision{
 		Key: e.Key(), UID: string(e.UID), Node: n.name,
 		Diagnosis: s.diagnose(b, attemptPreempted), Alternatives: s.alternatives(costs, slot, start, b),
+		Minimal: set.minimal && costs.minimal(slot),
 	}
-	for _, v := range append(set.victims, set.waits...) {
-		planned := fsm.PlannedVictim{Key: v.key, UID: string(v.uid)}
-		for _, bad := range set.violating {
-			planned.ViolatesBudget = planned.ViolatesBudget || bad == v
-		}
+	if !d.Minimal {
+		d.SearchLimit = s.how.searchLimit
+	}
+	for _, v := range slices.Concat(set.victims, set.waits) {
+		planned := fsm.PlannedVictim{Key: v.key, UID: string(v.uid), ViolatesBudget: slices.Contains(set.violating, v)}
 		d.Victims = append(d.Victims, planned)
 		f.victims = append(f.victims, v.uid)
 	}
@@ -245,7 +248,7 @@ func (s *Scheduler) waitsForVictims(c *model.Class, b *board, own *nomination) b
 // alternatives sums up the search for the record.
 func (s *Scheduler) alternatives(e *evictions, chosen, start int32, b *board) *berthv1.PreemptionAlternatives {
 	a := &berthv1.PreemptionAlternatives{Candidates: e.candidates, NodesConsidered: b.nodes()}
-	if next, ok := e.runnerUp(s.view, chosen, start); ok {
+	if next, ok := e.runnerUp(s.view, s.budgets, chosen, start); ok {
 		a.RunnerUp = s.view.nodes[next].name
 		a.DecidedBy = e.entries[chosen].cost.decidedBy(&e.entries[next].cost)
 	}

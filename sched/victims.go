@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 )
 
@@ -62,14 +63,15 @@ const (
 	verdictUnresolvable         // PR4: removing pods changes nothing
 	verdictNoVictims            // nobody there has a lower priority
 	verdictStillFails           // PR6: it does not fit even when all of them are gone
+	verdictBlocked              // a budget that must not be violated forbids it (PD13)
 )
 
-// victimSet is the outcome of looking for victims on one node.
+// victimSet is who has to leave a node.
 type victimSet struct {
 	verdict verdict
 	fails   model.Failures // for verdictStillFails
-	cost    cost
-	victims []*pod // most important first
+	blocked *Budget        // for verdictBlocked
+	solution
 	// waits are pods that are ending anyway and whose room is needed too. They cost nothing and are not evicted again.
 	waits []*pod
 	// violating are those of the victims whose eviction a budget does not allow.
@@ -80,64 +82,86 @@ type victimSet struct {
 // ordinary values (T3).
 const offset = math.MaxInt32 + 1
 
-// chooseVictims finds who would have to leave a node for a pod of the class: PR6 to PR9. It is the one place where
-// victims are chosen; another search only has to return a set that costs less.
-//
-// Pods that are ending already are neither evicted again nor reprieved: their room is on its way, so nobody else is
-// evicted where waiting for them is enough.
-func chooseVictims(n *node, c *model.Class, budgets Budgets, into *victimSet) {
-	*into = victimSet{victims: into.victims[:0], waits: into.waits[:0], violating: into.violating[:0], cost: impossible}
-	from, _ := slices.BinarySearchFunc(n.pods, c.Priority, func(p *pod, priority int32) int {
-		if p.priority < priority {
-			return 1
-		}
-		return -1
-	})
-	lower := n.pods[from:] // PR6: strictly lower
-	if len(lower) == 0 {
-		into.verdict = verdictNoVictims
-		return
+// preempting is what the configuration says of preemption.
+type preempting struct {
+	strict      bool
+	searchLimit int32
+}
+
+func preemptingOf(c *berthv1.SchedulerConfiguration) preempting {
+	p := &c.Spec.Preemption
+	return preempting{strict: p.Budgets == berthv1.BudgetsStrict, searchLimit: *p.SearchLimit}
+}
+
+// chooseVictims finds who has to leave a node for a pod of the problem's class, at the least cost.
+func (p *problem) chooseVictims(n *node, budgets Budgets) victimSet {
+	var set victimSet
+	if set.verdict = p.fill(n, budgets); set.verdict != verdictCandidate {
+		set.fails, set.blocked = p.fails, p.blocked
+		return set
 	}
+	least, ok := p.bound()
+	if ok {
+		set.solution, ok = p.solve(least)
+	}
+	if !ok {
+		set.verdict, set.blocked = verdictBlocked, p.blocked
+		return set
+	}
+	set.violating = p.violators(set.victims, budgets)
+	set.waits = waitsOn(n, p.class, set.victims)
+	return set
+}
+
+// violators are those of the victims that find a budget used up when they go in this order (PR8).
+func (p *problem) violators(victims []*pod, budgets Budgets) []*pod {
+	if len(p.rules) == 0 && p.base.violations == 0 {
+		return nil
+	}
+	var out []*pod
+	spent := map[*Budget]int32{}
+	for _, v := range victims {
+		violates := false
+		for _, b := range covering(v, budgets) {
+			spent[b]++
+			violates = violates || spent[b] > b.Allowed
+		}
+		if violates {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// waitsOn returns the pods of lower priority that are leaving the node already and whose room is needed beside the
+// victims'.
+func waitsOn(n *node, c *model.Class, victims []*pod) []*pod {
+	lower := lowerOn(n, c.Priority)
 	var scratch model.Usage
 	u := *n.usageFor(c.Priority, &scratch)
-	for _, p := range lower {
-		u = u.Without(p.class)
+	leaving := false
+	for _, v := range lower {
+		if v.isLeaving() || slices.Contains(victims, v) {
+			u = u.Without(v.class)
+			leaving = leaving || v.isLeaving()
+		}
 	}
-	if into.fails = model.UsageFailures(c, &n.alloc, &u); into.fails != 0 {
-		into.verdict = verdictStillFails
-		return
+	if !leaving {
+		return nil
 	}
-	// PR9: those whose eviction would violate a budget are reprieved first, then the others, the most important first.
-	violating := violations(lower, budgets)
-	reprieve := func(p *pod) bool {
-		with := u.With(p.class)
+	var waits []*pod
+	for _, v := range lower {
+		if !v.isLeaving() {
+			continue
+		}
+		with := u.With(v.class)
 		if model.UsageFailures(c, &n.alloc, &with) != 0 {
-			return false
-		}
-		u = with
-		return true
-	}
-	for i, p := range lower {
-		if violating.has(i) && !p.isLeaving() && !reprieve(p) {
-			into.violating = append(into.violating, p)
+			waits = append(waits, v)
+		} else {
+			u = with
 		}
 	}
-	into.victims = append(into.victims, into.violating...)
-	for i, p := range lower {
-		if !violating.has(i) && !p.isLeaving() && !reprieve(p) {
-			into.victims = append(into.victims, p)
-		}
-	}
-	for _, p := range lower {
-		if p.isLeaving() && !reprieve(p) {
-			into.waits = append(into.waits, p)
-		}
-	}
-	if len(into.violating) > 0 {
-		slices.SortFunc(into.victims, moreImportant) // T4: the first is the highest again
-	}
-	into.verdict = verdictCandidate
-	into.cost = costOf(into.victims, int32(len(into.violating)))
+	return waits
 }
 
 func costOf(victims []*pod, violated int32) cost {

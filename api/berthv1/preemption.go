@@ -65,6 +65,15 @@ type PreemptionStatus struct {
 	// Deadline is when the nomination ends if the victims are not gone by then.
 	// +optional
 	Deadline *metav1.MicroTime `json:"deadline,omitempty"`
+	// Minimal is true if it was proven that no other choice of victims, on any
+	// node, costs less: fewer budgets violated, then a lower highest priority,
+	// then fewer victims, then a later start. It is false if the search for the
+	// proof reached its limit.
+	// +optional
+	Minimal *bool `json:"minimal,omitempty"`
+	// SearchLimit is the limit of the search, where Minimal is false.
+	// +optional
+	SearchLimit int32 `json:"searchLimit,omitempty"`
 	// Alternatives sums up what else was considered.
 	// +optional
 	Alternatives *PreemptionAlternatives `json:"alternatives,omitempty"`

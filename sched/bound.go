@@ -1,0 +1,215 @@
+package sched
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// bound is a cost that no choice can be below: what the choice would cost if every dimension had to be satisfied for
+// itself and every rule bound for itself. It is computed on every node that changed; the search is made only where the
+// bound can still win. For pods that are all alike it is exact. false: no choice keeps the rules.
+func (p *problem) bound() (cost, bool) {
+	c := p.base
+	if len(p.need) == 0 {
+		return c, true
+	}
+	extra := int32(0)
+	most := p.mostViolations()
+	for !p.relaxed(extra, 0) {
+		if extra++; extra > most {
+			p.blocked = p.hardest()
+			return impossible, false
+		}
+	}
+	c.violations += extra
+	from := p.ceiling(extra)
+	ceiling := p.movable[from].priority
+	raised := ceiling > c.highest
+	if raised {
+		c.highest, c.start = ceiling, model.NeverStarted
+	}
+	count := p.fewest(from, 0)
+	c.count += count
+	c.sum += p.lightest(from, count, raised)
+	c.start = min(c.start, p.latestStart(from, c.highest, raised))
+	return c, true
+}
+
+// mostViolations is how many violations there are when everybody goes.
+func (p *problem) mostViolations() int32 {
+	var n int32
+	for i := range p.rules {
+		if r := &p.rules[i]; !r.hard {
+			n += r.members - r.allowed
+		}
+	}
+	return n
+}
+
+// hardest is a budget to be named when no choice keeps the rules.
+func (p *problem) hardest() *Budget {
+	for i := range p.rules {
+		if p.rules[i].hard && p.rules[i].budget != nil {
+			return p.rules[i].budget
+		}
+	}
+	return nil
+}
+
+// relaxed says whether the movable pods from one on could free what is needed with so many violations, if the
+// dimensions and the rules were independent of each other. When it says no, they cannot.
+func (p *problem) relaxed(violations int32, from int) bool {
+	if len(p.rules) == 0 {
+		return p.enough(from)
+	}
+	for d := range p.need {
+		free := int64(0)
+		for i := from; i < len(p.movable); i++ {
+			if p.spends[i] == 0 {
+				free += p.of(i)[d]
+			}
+		}
+		for r := range p.rules {
+			if free >= p.need[d] {
+				break
+			}
+			free += p.mostUnder(r, d, from, violations)
+		}
+		if free < p.need[d] {
+			return false
+		}
+	}
+	return true
+}
+
+// mostUnder is the most that the pods whose first rule this is can free together.
+func (p *problem) mostUnder(r, d, from int, violations int32) int64 {
+	n := p.rules[r].allowed
+	if !p.rules[r].hard {
+		n += violations
+	}
+	if n == 0 {
+		return 0
+	}
+	p.amounts = p.amounts[:0]
+	for i := from; i < len(p.movable); i++ {
+		if p.spends[i] != 0 && bits.TrailingZeros64(p.spends[i]) == r {
+			p.amounts = append(p.amounts, p.of(i)[d])
+		}
+	}
+	if int(n) < len(p.amounts) {
+		slices.SortFunc(p.amounts, descending)
+		p.amounts = p.amounts[:n]
+	}
+	sum := int64(0)
+	for _, a := range p.amounts {
+		sum += a
+	}
+	return sum
+}
+
+func descending(a, b int64) int {
+	switch {
+	case a > b:
+		return -1
+	case a < b:
+		return 1
+	}
+	return 0
+}
+
+// ceiling is the first of the movable pods with the lowest priority that the highest victim can have.
+func (p *problem) ceiling(violations int32) int {
+	from := len(p.movable)
+	for from > 0 {
+		next := from - 1
+		for next > 0 && p.movable[next-1].priority == p.movable[next].priority {
+			next--
+		}
+		from = next
+		if p.relaxed(violations, from) {
+			break
+		}
+	}
+	// Up to the priority of those who go in any case nothing becomes worse.
+	for from > 0 && p.movable[from-1].priority <= p.base.highest {
+		from--
+	}
+	return from
+}
+
+// fewest is the least number of the movable pods from one on that can free what is needed in every dimension, seen one
+// by one, when those from another on (below) are gone for nothing.
+func (p *problem) fewest(from, below int) int32 {
+	var most int32
+	for d, need := range p.need {
+		p.amounts = p.amounts[:0]
+		for i := from; i < len(p.movable); i++ {
+			if below > 0 && i >= below {
+				need -= p.of(i)[d]
+			} else {
+				p.amounts = append(p.amounts, p.of(i)[d])
+			}
+		}
+		var n int32
+		for need > 0 {
+			// There are few victims and few pods: picking the largest again and again is faster than sorting.
+			at := -1
+			for i, a := range p.amounts {
+				if a > 0 && (at < 0 || a > p.amounts[at]) {
+					at = i
+				}
+			}
+			if at < 0 {
+				return math.MaxInt32
+			}
+			need -= p.amounts[at]
+			p.amounts[at] = 0
+			n++
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// lightest is the least sum of so many priorities among the movable pods from one on; one of them is of the highest
+// priority there if it must be.
+func (p *problem) lightest(from int, count int32, withHighest bool) int64 {
+	var sum int64
+	at := len(p.movable) - 1
+	if withHighest && count > 0 {
+		sum += weight(p.movable[from])
+		count--
+	}
+	for ; count > 0; count-- {
+		sum += weight(p.movable[at])
+		at--
+	}
+	return sum
+}
+
+func weight(v *pod) int64 { return int64(v.priority) + offset }
+
+// latestStart is the latest start that the earliest of the victims of the highest priority can have; one of them is among
+// the movable pods if it must be.
+func (p *problem) latestStart(from int, highest int32, oneMust bool) int64 {
+	below := from
+	for below < len(p.movable) && p.movable[below].priority == highest {
+		below++
+	}
+	if below == from {
+		return model.NeverStarted
+	}
+	// Of one priority the last are the latest to have started.
+	n := min(p.fewest(from, below), int32(below-from))
+	if n == 0 && oneMust {
+		n = 1
+	}
+	if n == 0 {
+		return model.NeverStarted
+	}
+	return p.movable[below-int(n)].start
+}
