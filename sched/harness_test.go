@@ -305,6 +305,9 @@ func describe(c *fsm.ApplyPlan) string {
 			victims = append(victims, name)
 		}
 		fmt.Fprintf(&b, "preempt for %s on %s: %s\n", d.Key, d.Node, strings.Join(victims, ", "))
+		if !d.Minimal {
+			fmt.Fprintf(&b, "  not proven minimal within %d steps\n", d.SearchLimit)
+		}
 		if a := d.Alternatives; a != nil && a.RunnerUp != "" {
 			fmt.Fprintf(&b, "  %d candidates of %d nodes; before %s by %s\n", a.Candidates, a.NodesConsidered, a.RunnerUp, a.DecidedBy)
 		}

@@ -26,6 +26,8 @@ type oracle struct {
 	config     berthv1.SchedulerConfigurationSpec
 	namespaces map[string]map[string]string
 	state      *fsm.View // for what belongs to a pod's services and owner
+	greedy  bool // victims are chosen as kube-scheduler does
+	strict  bool
 }
 
 type plainPod struct {
@@ -44,14 +46,16 @@ type plainNom struct {
 type decision struct {
 	kind    flightKind
 	node    string
-	victims []types.UID
+	set     plainVictims
 	reasons map[string]int // of a failure, by text
 }
 
 func newOracle(v *fsm.View, budgets Budgets) *oracle {
+	spec := &v.SchedulerConfig().Spec
 	o := &oracle{
-		budgets: budgets, preempt: *v.SchedulerConfig().Spec.Preemption.Enabled,
-		config: v.SchedulerConfig().Spec, namespaces: map[string]map[string]string{}, state: v,
+		budgets: budgets, preempt: *spec.Preemption.Enabled,
+		greedy: *spec.Preemption.SearchLimit == 0, strict: spec.Preemption.Budgets == berthv1.BudgetsStrict,
+		config: *spec, namespaces: map[string]map[string]string{}, state: v,
 	}
 	v.Namespaces.Scan("", func(_ string, n *corev1.Namespace) bool {
 		o.namespaces[n.Name] = n.Labels
@@ -159,8 +163,8 @@ func (o *oracle) decide(pod *corev1.Pod) decision {
 			}
 		}
 	}
-	if node, victims, ok := o.preemption(pod, failures); ok {
-		return decision{kind: flightPreempt, node: node, victims: victims}
+	if set, ok := o.preemption(pod, failures); ok {
+		return decision{kind: flightPreempt, node: set.node, set: set}
 	}
 	return fail
 }
@@ -286,7 +290,7 @@ type plainVictims struct {
 	violations int
 }
 
-func (o *oracle) preemption(pod *corev1.Pod, failures map[string][]model.Reason) (string, []types.UID, bool) {
+func (o *oracle) preemption(pod *corev1.Pod, failures map[string][]model.Reason) (plainVictims, bool) {
 	var candidates []plainVictims
 	for _, n := range o.nodes {
 		if !resolvable(failures[n.Name]) { // PR4
@@ -297,115 +301,196 @@ func (o *oracle) preemption(pod *corev1.Pod, failures map[string][]model.Reason)
 		}
 	}
 	if len(candidates) == 0 {
-		return "", nil, false
+		return plainVictims{}, false
 	}
-	chosen := chooseNode(candidates, pod)
-	var uids []types.UID
-	for _, p := range append(chosen.pods, chosen.waits...) {
-		uids = append(uids, p.obj.UID)
-	}
-	return chosen.node, uids, true
+	return chooseNode(candidates, pod), true
 }
 
+// victimsOn tries every set of the pods of lower priority.
 func (o *oracle) victimsOn(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool) {
-	out := plainVictims{node: n.Name}
-	var gone []*plainPod
+	var stay, leaving []*plainPod
 	for _, p := range o.pods {
-		if p.node == n.Name && model.Priority(p.obj) < model.Priority(pod) {
-			gone = append(gone, p)
-		}
-	}
-	if len(gone) == 0 || len(o.check(n, pod, gone...)) > 0 { // PR6
-		return out, false
-	}
-	slices.SortFunc(gone, func(a, b *plainPod) int { // PR7
-		if model.MoreImportant(a.obj, b.obj) {
-			return -1
-		}
-		return 1
-	})
-	spent := map[*Budget]int32{}
-	var violating, rest, leaving []*plainPod
-	for _, p := range gone { // PR8
-		if p.leaving {
-			leaving = append(leaving, p)
+		if p.node != n.Name || model.Priority(p.obj) >= model.Priority(pod) {
 			continue
 		}
-		bad := false
+		if p.leaving {
+			leaving = append(leaving, p)
+		} else {
+			stay = append(stay, p)
+		}
+	}
+	if len(stay)+len(leaving) == 0 || len(o.check(n, pod, append(slices.Clone(leaving), stay...)...)) > 0 { // PR6
+		return plainVictims{}, false
+	}
+	byImportance(stay)
+	if o.greedy {
+		return o.reprieved(n, pod, stay, leaving)
+	}
+	u := o.usage(n, pod, true, append(slices.Clone(leaving), stay...)...)
+	c, alloc := model.ClassOf(pod), model.Allocatable(n)
+	best, found := plainVictims{}, false
+	var try func(u model.Usage, left, gone []*plainPod)
+	try = func(u model.Usage, left, gone []*plainPod) {
+		if model.UsageFailures(c, &alloc, &u) != 0 {
+			return // and so with more of them kept
+		}
+		if len(left) > 0 {
+			try(u, left[1:], append(slices.Clone(gone), left[0]))
+			try(u.With(model.ClassOf(left[0].obj)), left[1:], gone)
+			return
+		}
+		set, ok := o.judge(n, pod, gone)
+		if ok && (!found || cheaper(set, best)) {
+			best, found = set, true
+		}
+	}
+	try(u, stay, nil)
+	if found {
+		best.waits = o.waits(n, pod, best.pods, leaving)
+	}
+	return best, found
+}
+
+// judge counts what evicting the pods would violate; false if that must not be.
+func (o *oracle) judge(n *corev1.Node, pod *corev1.Pod, gone []*plainPod) (plainVictims, bool) {
+	out := plainVictims{node: n.Name, pods: gone}
+	spent := map[*Budget]int32{}
+	for _, p := range gone {
 		for _, b := range o.budgets.Of(p.obj.Namespace, p.obj.Labels) {
 			if b.Disrupted != nil && b.Disrupted(p.obj.Name) {
 				continue
 			}
-			spent[b]++
-			bad = bad || spent[b] > b.Allowed
+			if spent[b]++; spent[b] > b.Allowed {
+				if o.strict || b.protects(model.Priority(pod)) {
+					return out, false
+				}
+				out.violations++
+			}
 		}
-		if bad {
-			violating = append(violating, p)
+	}
+	return out, true
+}
+
+// waits are those that are leaving and whose room is needed too.
+func (o *oracle) waits(n *corev1.Node, pod *corev1.Pod, victims, leaving []*plainPod) []*plainPod {
+	gone := append(slices.Clone(victims), leaving...)
+	byImportance(leaving)
+	var out []*plainPod
+	for _, p := range leaving {
+		without := slices.DeleteFunc(slices.Clone(gone), func(q *plainPod) bool { return q == p })
+		if len(o.check(n, pod, without...)) > 0 {
+			out = append(out, p)
 		} else {
+			gone = without
+		}
+	}
+	return out
+}
+
+// reprieved is kube-scheduler's choice (PR8, PR9). Whose eviction must not be is not touched.
+func (o *oracle) reprieved(n *corev1.Node, pod *corev1.Pod, stay, leaving []*plainPod) (plainVictims, bool) {
+	spent := map[*Budget]int32{}
+	var forbidden, violating, rest []*plainPod
+	for _, p := range stay { // PR8
+		bad, never := false, false
+		for _, b := range o.budgets.Of(p.obj.Namespace, p.obj.Labels) {
+			if b.Disrupted != nil && b.Disrupted(p.obj.Name) {
+				continue
+			}
+			if spent[b]++; spent[b] > b.Allowed {
+				bad = true
+				never = never || o.strict || b.protects(model.Priority(pod))
+			}
+		}
+		switch {
+		case never:
+			forbidden = append(forbidden, p)
+		case bad:
+			violating = append(violating, p)
+		default:
 			rest = append(rest, p)
 		}
 	}
-	reprieve := func(p *plainPod) bool { // PR9
+	if len(o.check(n, pod, append(append(slices.Clone(leaving), violating...), rest...)...)) > 0 {
+		return plainVictims{}, false
+	}
+	gone := slices.Concat(leaving, violating, rest)
+	var victims []*plainPod
+	for _, p := range append(violating, rest...) { // PR9
 		without := slices.DeleteFunc(slices.Clone(gone), func(q *plainPod) bool { return q == p })
 		if len(o.check(n, pod, without...)) > 0 {
-			return false
-		}
-		gone = without
-		return true
-	}
-	for _, p := range violating {
-		if !reprieve(p) {
-			out.pods = append(out.pods, p)
-			out.violations++
+			victims = append(victims, p)
+		} else {
+			gone = without
 		}
 	}
-	for _, p := range rest {
-		if !reprieve(p) {
-			out.pods = append(out.pods, p)
-		}
-	}
-	for _, p := range leaving {
-		if !reprieve(p) {
-			out.waits = append(out.waits, p)
-		}
-	}
-	slices.SortFunc(out.pods, func(a, b *plainPod) int {
+	byImportance(victims)
+	out, _ := o.judge(n, pod, victims)
+	out.waits = o.waits(n, pod, victims, leaving)
+	return out, true
+}
+
+func byImportance(pods []*plainPod) {
+	slices.SortFunc(pods, func(a, b *plainPod) int { // PR7
 		if model.MoreImportant(a.obj, b.obj) {
 			return -1
 		}
 		return 1
 	})
-	return out, true
+}
+
+func cheaper(a, b plainVictims) bool {
+	for _, criterion := range criteria {
+		if x, y := criterion(a), criterion(b); x != y {
+			return x < y
+		}
+	}
+	return false
+}
+
+func equallyCheap(a, b plainVictims) bool { return !cheaper(a, b) && !cheaper(b, a) }
+
+func uidsOf(pods []*plainPod) []types.UID {
+	var out []types.UID
+	for _, p := range pods {
+		out = append(out, p.obj.UID)
+	}
+	return out
+}
+
+// criteria are what nodes and choices are compared by (PR10, T3), less being better.
+var criteria = []func(c plainVictims) int64{
+	func(c plainVictims) int64 { return int64(c.violations) },
+	func(c plainVictims) int64 { return highestOf(c.pods) },
+	func(c plainVictims) int64 {
+		var sum int64
+		for _, p := range c.pods {
+			sum += int64(model.Priority(p.obj)) + math.MaxInt32 + 1
+		}
+		return sum
+	},
+	func(c plainVictims) int64 { return int64(len(c.pods)) },
+	func(c plainVictims) int64 {
+		earliest := model.NeverStarted
+		for _, p := range c.pods {
+			if int64(model.Priority(p.obj)) == highestOf(c.pods) {
+				earliest = min(earliest, model.StartUnixNano(p.obj))
+			}
+		}
+		return -earliest
+	},
+}
+
+func highestOf(pods []*plainPod) int64 {
+	highest := int64(math.MinInt64)
+	for _, p := range pods {
+		highest = max(highest, int64(model.Priority(p.obj)))
+	}
+	return highest
 }
 
 // chooseNode narrows the candidates down criterion by criterion (PR10, T3).
 func chooseNode(all []plainVictims, pod *corev1.Pod) plainVictims {
-	criteria := []func(c plainVictims) int64{
-		func(c plainVictims) int64 { return int64(c.violations) },
-		func(c plainVictims) int64 {
-			if len(c.pods) == 0 {
-				return math.MinInt64
-			}
-			return int64(model.Priority(c.pods[0].obj))
-		},
-		func(c plainVictims) int64 {
-			var sum int64
-			for _, p := range c.pods {
-				sum += int64(model.Priority(p.obj)) + math.MaxInt32 + 1
-			}
-			return sum
-		},
-		func(c plainVictims) int64 { return int64(len(c.pods)) },
-		func(c plainVictims) int64 {
-			earliest := model.NeverStarted
-			for _, p := range c.pods {
-				if model.Priority(p.obj) == model.Priority(c.pods[0].obj) {
-					earliest = min(earliest, model.StartUnixNano(p.obj))
-				}
-			}
-			return -earliest
-		},
-	}
 	for _, criterion := range criteria {
 		least := int64(math.MaxInt64)
 		for _, c := range all {
@@ -437,7 +522,7 @@ func (o *oracle) assume(pod *corev1.Pod, d decision) {
 		})
 		o.noms = append(o.noms, plainNom{pod, d.node, math.MaxInt64})
 		for _, p := range o.pods {
-			if slices.Contains(d.victims, p.obj.UID) {
+			if slices.Contains(d.set.pods, p) || slices.Contains(d.set.waits, p) {
 				p.leaving, p.victim = true, true
 			}
 		}

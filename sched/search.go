@@ -112,12 +112,12 @@ func (p *problem) greedy() (solution, bool) {
 	violating, forbidden := p.violating()
 	goes := make([]bool, len(p.movable))
 	for i := range p.movable {
-		switch {
-		case forbidden.has(i):
-			if !reprieve(i) {
-				return solution{}, false
-			}
-		case violating.has(i):
+		if forbidden.has(i) && !reprieve(i) {
+			return solution{}, false
+		}
+	}
+	for i := range p.movable {
+		if violating.has(i) && !forbidden.has(i) {
 			goes[i] = !reprieve(i)
 		}
 	}

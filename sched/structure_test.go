@@ -55,11 +55,12 @@ func TestEvictionsTree(t *testing.T) {
 		e.replant(v)
 		for range rapid.IntRange(0, 100).Draw(t, "steps") {
 			slot := rapid.Int32Range(0, int32(len(v.nodes)-1)).Draw(t, "slot")
+			e.entries[slot].exact = true
 			e.entries[slot].cost = rapid.SampledFrom([]cost{impossible, {count: 1}, {count: 2}, {count: 2, start: 5}, {violations: 1}}).Draw(t, "cost")
 			e.play(v.nodes[slot].rank)
 			start := rapid.Int32Range(0, int32(len(v.nodes)-1)).Draw(t, "start")
 			want, found := walk(v, e, start, -1)
-			got, ok := e.best(start)
+			got, ok := e.best(v, NoBudgets{}, start)
 			if ok != found || ok && got != want {
 				t.Fatalf("best from %d: slot %d (%v), want %d (%v)", start, got, ok, want, found)
 			}
@@ -67,7 +68,7 @@ func TestEvictionsTree(t *testing.T) {
 				continue
 			}
 			want, found = walk(v, e, start, got)
-			next, ok := e.runnerUp(v, got, start)
+			next, ok := e.runnerUp(v, NoBudgets{}, got, start)
 			if ok != found || ok && next != want {
 				t.Fatalf("runner-up from %d: slot %d (%v), want %d (%v)", start, next, ok, want, found)
 			}

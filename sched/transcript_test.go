@@ -75,6 +75,12 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 				case "preemption":
 					on := a.Vals[0] == "on"
 					spec.Preemption.Enabled = &on
+				case "search-limit":
+					n, _ := strconv.Atoi(a.Vals[0])
+					limit := int32(n)
+					spec.Preemption.SearchLimit = &limit
+				case "budgets":
+					spec.Preemption.Budgets = berthv1.BudgetPolicy(a.Vals[0])
 				case "queue":
 					spec.Queue = berthv1.QueueOrder(a.Vals[0])
 				}

@@ -298,6 +298,11 @@ func (in *PreemptionStatus) DeepCopyInto(out *PreemptionStatus) {
 		in, out := &in.Deadline, &out.Deadline
 		*out = (*in).DeepCopy()
 	}
+	if in.Minimal != nil {
+		in, out := &in.Minimal, &out.Minimal
+		*out = new(bool)
+		**out = **in
+	}
 	if in.Alternatives != nil {
 		in, out := &in.Alternatives, &out.Alternatives
 		*out = new(PreemptionAlternatives)

@@ -609,6 +609,20 @@ func schema_berth_dev_berth_api_berthv1_PreemptionStatus(ref common.ReferenceCal
 							Ref:         ref(metav1.MicroTime{}.OpenAPIModelName()),
 						},
 					},
+					"minimal": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Minimal is true if it was proven that no other choice of victims, on any node, costs less: fewer budgets violated, then a lower highest priority, then fewer victims, then a later start. It is false if the search for the proof reached its limit.",
+							Type:        []string{"boolean"},
+							Format:      "",
+						},
+					},
+					"searchLimit": {
+						SchemaProps: spec.SchemaProps{
+							Description: "SearchLimit is the limit of the search, where Minimal is false.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
 					"alternatives": {
 						SchemaProps: spec.SchemaProps{
 							Description: "Alternatives sums up what else was considered.",
