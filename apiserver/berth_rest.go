@@ -100,6 +100,18 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 	return plan, nil
 }
 
+// FinishTemplate does to the pod of a workload's template what the API does to a
+// pod that is created, and refuses what it would refuse. The pod stays without a
+// name: its metadata.generateName is what the pods' names begin with.
+func FinishTemplate(pod *corev1.Pod) (*corev1.Pod, error) {
+	finished, err := finishPod(context.Background(), pod)
+	if err != nil {
+		return nil, err
+	}
+	finished.Name, finished.UID, finished.CreationTimestamp = "", "", metav1.Time{}
+	return finished, nil
+}
+
 // finishPod does to a pod what its creation would do before the state machine
 // sees it: defaults, name, validation.
 func finishPod(ctx context.Context, in *corev1.Pod) (*corev1.Pod, error) {

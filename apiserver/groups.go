@@ -68,6 +68,9 @@ func (g *registry) coreGroup(logs Logs, rootCA string) (info genericapiserver.AP
 	resources := map[string]rest.Storage{}
 	for _, d := range append(plainDescriptions(), podDescription(), nodeDescription(), namespaceDescription(rootCA), eventDescription()) {
 		d.version, d.table = corev1.SchemeGroupVersion, table
+		if d.kind.rows.table == objectsTable {
+			d = plain(d)
+		}
 		name := d.kind.resource.Resource
 		if made[name], err = g.resource(d); err != nil {
 			return info, nil, err
@@ -145,7 +148,7 @@ func podDescription() description {
 		create: podCreation{pod.Strategy}, update: podChange{pod.Strategy}, remove: pod.Strategy, reset: pod.Strategy,
 		attrs: pod.GetAttrs, predicate: pod.MatchPod,
 		erase: func(key string, p fsm.Precondition, options *metav1.DeleteOptions) fsm.Command {
-			return &fsm.DeletePod{Key: key, Precondition: p, GraceSeconds: options.GracePeriodSeconds}
+			return &fsm.DeletePod{Key: key, Precondition: p, GraceSeconds: options.GracePeriodSeconds, Propagation: propagation(options)}
 		},
 		endsInApply: true,
 	}
@@ -174,11 +177,11 @@ func (g *registry) schedulingGroup() (genericapiserver.APIGroupInfo, error) {
 }
 
 func (g *registry) coordinationGroup() (genericapiserver.APIGroupInfo, error) {
-	r, err := g.resource(description{
+	r, err := g.resource(plain(description{
 		kind: leaseKind(), singular: "lease",
 		version: coordinationv1.SchemeGroupVersion, table: kubernetesTable(),
 		list: func() runtime.Object { return new(coordination.LeaseList) },
-	}.by(lease.Strategy))
+	}.by(lease.Strategy)))
 	return groupOf(coordinationv1.SchemeGroupVersion, map[string]rest.Storage{"leases": r}), err
 }
 

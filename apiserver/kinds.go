@@ -166,11 +166,13 @@ func plainKind[T, V any, P interface {
 			c.Revision = revision
 			return c, nil
 		},
-		remove: func(key string, p fsm.Precondition) fsm.Command {
-			namespace, name, _ := strings.Cut(key, "/")
-			return &fsm.DeleteObject{Resource: resource.Resource, Namespace: namespace, Name: name, Precondition: p}
-		},
+		remove: func(key string, p fsm.Precondition) fsm.Command { return removeObject(resource.Resource, key, p) },
 	}
+}
+
+func removeObject(resource, key string, p fsm.Precondition) *fsm.DeleteObject {
+	namespace, name, _ := strings.Cut(key, "/")
+	return &fsm.DeleteObject{Resource: resource, Namespace: namespace, Name: name, Precondition: p}
 }
 
 // objectsTable is the one table of several resources.

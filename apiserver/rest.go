@@ -118,7 +118,17 @@ func (r *served) eraseOne(ctx context.Context, name string, options *metav1.Dele
 	if err := t.answer(ctx, key, result, out); err != nil {
 		return nil, false, err
 	}
+	if result.Deleted && !r.ReturnDeletedObject {
+		return r.gone(metaOf(out)), true, nil
+	}
 	return out, result.Deleted, nil
+}
+
+// gone tells of what was deleted, as upstream's registry does.
+func (r *served) gone(m metav1.Object) *metav1.Status {
+	return &metav1.Status{Status: metav1.StatusSuccess, Details: &metav1.StatusDetails{
+		Name: m.GetName(), Group: r.kind.resource.Group, Kind: r.kind.resource.Resource, UID: m.GetUID(),
+	}}
 }
 
 func (r *served) tables() *tables { return r.Store.Storage.Storage.(*tables) }

@@ -127,12 +127,16 @@ func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.
 	if err != nil {
 		return err
 	}
+	appsInfo, err := g.appsGroup()
+	if err != nil {
+		return err
+	}
 	eventsInfo := eventsGroup(events)
 	berthInfo, err := g.berthGroup(berth, config.Planner)
 	if err != nil {
 		return err
 	}
-	return s.InstallAPIGroups(&schedulingInfo, &coordinationInfo, &eventsInfo, &berthInfo)
+	return s.InstallAPIGroups(&appsInfo, &schedulingInfo, &coordinationInfo, &eventsInfo, &berthInfo)
 }
 
 // Run serves until the context ends. Then every watch ends, and requests in

@@ -29,12 +29,14 @@ var everyKind = []struct {
 	{schema.GroupVersionResource{Version: "v1", Resource: "services"}, true, `"spec": {"clusterIP": "None", "ports": [{"port": 80}]}`},
 	{schema.GroupVersionResource{Version: "v1", Resource: "events"}, true, `"involvedObject": {"namespace": "NS", "name": "x"}, "reason": "R"`},
 	{schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, true, `"spec": {"holderIdentity": "me"}`},
+	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}, true,
+		`"spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}`},
 	{schema.GroupVersionResource{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"}, false, `"value": 7`},
 }
 
 var kindOf = map[string]string{
 	"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "secrets": "Secret", "serviceaccounts": "ServiceAccount",
-	"services": "Service", "events": "Event", "leases": "Lease", "priorityclasses": "PriorityClass",
+	"services": "Service", "events": "Event", "leases": "Lease", "replicasets": "ReplicaSet", "priorityclasses": "PriorityClass",
 }
 
 func dynamicClient(t testing.TB, s *testServer) dynamic.Interface {

@@ -1,0 +1,120 @@
+package apiserver
+
+import (
+	"context"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/util/dryrun"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/registry/apps/replicaset"
+	replicasetstorage "k8s.io/kubernetes/pkg/registry/apps/replicaset/storage"
+
+	// The groups' types, conversions and defaults register themselves in
+	// Kubernetes' scheme. Scale is of the group autoscaling, of which nothing
+	// else is served.
+	_ "k8s.io/kubernetes/pkg/apis/apps/install"
+	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+func replicaSetKind() *kind {
+	return plainKind[apps.ReplicaSet, appsv1.ReplicaSet](apps.Resource(fsm.ReplicaSets))
+}
+
+// appsGroup serves the kinds that keep pods.
+func (g *registry) appsGroup() (genericapiserver.APIGroupInfo, error) {
+	resources := map[string]rest.Storage{}
+	info := groupOf(appsv1.SchemeGroupVersion, resources)
+	d := plain(description{
+		kind: replicaSetKind(), singular: "replicaset", shortNames: []string{"rs"}, categories: []string{"all"},
+		version: appsv1.SchemeGroupVersion, table: kubernetesTable(),
+		list:  func() runtime.Object { return new(apps.ReplicaSetList) },
+		attrs: replicaset.GetAttrs, predicate: replicaset.MatchReplicaSet,
+	}.by(replicaset.Strategy))
+	sets, err := g.resource(d)
+	if err != nil {
+		return info, err
+	}
+	upstream, err := replicasetstorage.NewStorage(g.options(d))
+	if err != nil {
+		return info, err
+	}
+	resources["replicasets"] = sets
+	resources["replicasets/status"] = partOf(sets, replicaset.StatusStrategy)
+	resources["replicasets/scale"] = &scale{upstream.Scale, g.backend}
+	return info, nil
+}
+
+// plain completes the description of a kind of the table of plain objects: one
+// command ends its objects, and what their finalizers hold ends in Apply.
+func plain(d description) description {
+	resource := d.kind.resource.Resource
+	d.erase = func(key string, p fsm.Precondition, options *metav1.DeleteOptions) fsm.Command {
+		c := removeObject(resource, key, p)
+		c.Propagation = propagation(options)
+		return c
+	}
+	d.endsInApply = true
+	return d
+}
+
+// propagation is what the options say of the dependents of what is deleted.
+// They stay in either form that they have had; without a word the object's
+// finalizers decide.
+func propagation(options *metav1.DeleteOptions) fsm.Propagation {
+	switch {
+	case options.PropagationPolicy != nil:
+		return fsm.Propagation(*options.PropagationPolicy)
+	case options.OrphanDependents == nil:
+		return ""
+	case *options.OrphanDependents:
+		return fsm.Propagation(metav1.DeletePropagationOrphan)
+	}
+	return fsm.Propagation(metav1.DeletePropagationBackground)
+}
+
+// upstreamScale is what upstream's registries of scales are.
+type upstreamScale interface {
+	rest.Patcher
+	rest.GroupVersionKindProvider
+	rest.TableConvertor
+	Destroy()
+}
+
+// scale serves replicasets/scale by upstream's registry, with dry runs that
+// run.
+type scale struct {
+	upstreamScale
+	backend Backend
+}
+
+var (
+	_ rest.Patcher                  = (*scale)(nil)
+	_ rest.GroupVersionKindProvider = (*scale)(nil)
+)
+
+// GroupVersionKind implements rest.GroupVersionKindProvider.
+func (s *scale) GroupVersionKind(containing schema.GroupVersion) schema.GroupVersionKind {
+	return s.upstreamScale.GroupVersionKind(containing)
+}
+
+// Update implements rest.Updater.
+func (s *scale) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc, forceAllowCreate bool, options *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
+	if dryrun.IsDryRun(options.DryRun) {
+		var err error
+		if ctx, err = withDryRun(ctx, s.backend); err != nil {
+			return nil, false, err
+		}
+		options = options.DeepCopy()
+		options.DryRun = nil
+	}
+	return s.upstreamScale.Update(ctx, name, info, create, update, forceAllowCreate, options)
+}
