@@ -156,7 +156,6 @@ func TestClassSignature(t *testing.T) {
 	same := map[string]func(*corev1.Pod){
 		"name":          func(p *corev1.Pod) { p.Name = "b" },
 		"bound":         func(p *corev1.Pod) { p.Spec.NodeName = "n1" },
-		"image":         func(p *corev1.Pod) { p.Spec.Containers[0].Image = "i" },
 		"equal request": func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{container("cpu", "1000m")} },
 	}
 	differs := map[string]func(*corev1.Pod){
@@ -176,6 +175,7 @@ func TestClassSignature(t *testing.T) {
 	relabelled := map[string]func(*corev1.Pod){
 		"namespace": func(p *corev1.Pod) { p.Namespace = "other" },
 		"labels":    func(p *corev1.Pod) { p.Labels["app"] = "db" },
+		"image":     func(p *corev1.Pod) { p.Spec.Containers[0].Image = "i" },
 	}
 	want := ClassOf(base())
 	var cs Classes

@@ -76,6 +76,7 @@ func (h *harness) pod(p *corev1.Pod) {
 	if p.UID == "" {
 		p.UID = types.UID("uid-" + p.Name)
 	}
+	h.namespace(p.Namespace, nil)
 	if p.Spec.Priority != nil {
 		p.Spec.PriorityClassName = h.class(*p.Spec.Priority, p.Spec.PreemptionPolicy)
 	}
@@ -164,6 +165,10 @@ func buildNode(words []string) (*corev1.Node, error) {
 		case "label":
 			k, v, _ := strings.Cut(value, "=")
 			n.Labels[k] = v
+		case "image": // image=name@size
+			name, size, _ := strings.Cut(value, "@")
+			q := resource.MustParse(size)
+			n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{name}, SizeBytes: q.Value()})
 		case "taint":
 			kv, effect, _ := strings.Cut(value, ":")
 			k, v, _ := strings.Cut(kv, "=")
@@ -250,6 +255,24 @@ func addToPod(p *corev1.Pod, w string) error {
 			p.Labels = map[string]string{}
 		}
 		p.Labels[k] = v
+	case "ns":
+		p.Namespace = value
+	case "scheduler":
+		p.Spec.SchedulerName = value
+	case "image":
+		if c.Image != "i" {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprintf("c%d", len(p.Spec.Containers))})
+			c = &p.Spec.Containers[len(p.Spec.Containers)-1]
+		}
+		c.Image = value
+	case "owner":
+		yes := true
+		p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{
+			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: value, UID: types.UID("uid-" + value), Controller: &yes})
+	case "spread":
+		return addSpread(p, value)
+	case "near", "far":
+		return addTerm(p, key == "near", value)
 	case "gate":
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: value})
 	default:

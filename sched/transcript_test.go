@@ -83,6 +83,28 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 					spec.Preemption.Budgets = berthv1.BudgetPolicy(a.Vals[0])
 				case "queue":
 					spec.Queue = berthv1.QueueOrder(a.Vals[0])
+				case "defaulting":
+					spec.PodTopologySpread.DefaultingType = berthv1.SpreadDefaulting(a.Vals[0])
+				case "hardPodAffinityWeight":
+					n, _ := strconv.Atoi(a.Vals[0])
+					weight := int32(n)
+					spec.HardPodAffinityWeight = &weight
+				case "constraint": // as spread=, with - for the selector
+					for _, word := range a.Vals {
+						c, err := buildConstraint(word)
+						if err != nil {
+							t.Fatal(err)
+						}
+						spec.PodTopologySpread.DefaultConstraints = append(spec.PodTopologySpread.DefaultConstraints, c)
+					}
+				case "profile": // profile=(NAME,PLUGIN:WEIGHT,...)
+					p := berthv1.SchedulerProfile{SchedulerName: a.Vals[0], Plugins: berthv1.ProfilePlugins{Weights: map[string]int32{}}}
+					for _, word := range a.Vals[1:] {
+						plugin, weight, _ := strings.Cut(word, ":")
+						n, _ := strconv.Atoi(weight)
+						p.Plugins.Weights[plugin] = int32(n)
+					}
+					spec.Profiles = append(spec.Profiles, p)
 				}
 			}
 		})
@@ -124,7 +146,9 @@ func (s *transcript) cluster(d *datadriven.TestData) string {
 			}
 			s.pod(p)
 		default:
-			return "what is " + words[0] + "?"
+			if err := s.clusterLine(words); err != nil {
+				return err.Error()
+			}
 		}
 	}
 	return "ok"

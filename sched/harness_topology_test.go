@@ -1,0 +1,189 @@
+package sched
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// Words for what pods ask of other pods:
+//
+//	spread=KEY:SKEW:SELECTOR[:OPTION...]  options: soft, min=N, affinity=Ignore, taints=Honor, keys=LABEL
+//	near=KEY:SELECTOR[:OPTION...]         required pod affinity; far= anti-affinity. Options: w=WEIGHT makes it preferred,
+//	                                      ns=NAME+NAME, nsel=SELECTOR, keys=LABEL, notkeys=LABEL
+//
+// A SELECTOR is label=value&label=value, * for the empty one, - for none at all.
+
+func selectorOf(s string) *metav1.LabelSelector {
+	switch s {
+	case "-":
+		return nil
+	case "*":
+		return &metav1.LabelSelector{}
+	}
+	out := &metav1.LabelSelector{MatchLabels: map[string]string{}}
+	for _, pair := range strings.Split(s, "&") {
+		k, v, _ := strings.Cut(pair, "=")
+		if k, not := strings.CutSuffix(k, "!"); not {
+			out.MatchExpressions = append(out.MatchExpressions, metav1.LabelSelectorRequirement{
+				Key: k, Operator: metav1.LabelSelectorOpNotIn, Values: []string{v}})
+			continue
+		}
+		out.MatchLabels[k] = v
+	}
+	return out
+}
+
+func addSpread(p *corev1.Pod, word string) error {
+	c, err := buildConstraint(word)
+	p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, c)
+	return err
+}
+
+func buildConstraint(word string) (corev1.TopologySpreadConstraint, error) {
+	c := corev1.TopologySpreadConstraint{WhenUnsatisfiable: corev1.DoNotSchedule}
+	parts := strings.Split(word, ":")
+	if len(parts) < 3 {
+		return c, fmt.Errorf("spread=%s", word)
+	}
+	skew, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return c, err
+	}
+	c.TopologyKey, c.MaxSkew, c.LabelSelector = parts[0], int32(skew), selectorOf(parts[2])
+	for _, option := range parts[3:] {
+		key, value, _ := strings.Cut(option, "=")
+		policy := corev1.NodeInclusionPolicy(value)
+		switch key {
+		case "soft":
+			c.WhenUnsatisfiable = corev1.ScheduleAnyway
+		case "min":
+			n, _ := strconv.Atoi(value)
+			least := int32(n)
+			c.MinDomains = &least
+		case "affinity":
+			c.NodeAffinityPolicy = &policy
+		case "taints":
+			c.NodeTaintsPolicy = &policy
+		case "keys":
+			c.MatchLabelKeys = strings.Split(value, "+")
+		default:
+			return c, fmt.Errorf("spread: what is %s?", option)
+		}
+	}
+	return c, nil
+}
+
+func addTerm(p *corev1.Pod, near bool, word string) error {
+	parts := strings.Split(word, ":")
+	if len(parts) < 2 {
+		return fmt.Errorf("near or far=%s", word)
+	}
+	t := corev1.PodAffinityTerm{TopologyKey: parts[0], LabelSelector: selectorOf(parts[1])}
+	weight := 0
+	for _, option := range parts[2:] {
+		key, value, _ := strings.Cut(option, "=")
+		switch key {
+		case "w":
+			weight, _ = strconv.Atoi(value)
+		case "ns":
+			t.Namespaces = strings.Split(value, "+")
+		case "nsel":
+			t.NamespaceSelector = selectorOf(value)
+		case "keys":
+			t.MatchLabelKeys = strings.Split(value, "+")
+		case "notkeys":
+			t.MismatchLabelKeys = strings.Split(value, "+")
+		default:
+			return fmt.Errorf("what is %s?", option)
+		}
+	}
+	if p.Spec.Affinity == nil {
+		p.Spec.Affinity = &corev1.Affinity{}
+	}
+	a := p.Spec.Affinity
+	if a.PodAffinity == nil && near {
+		a.PodAffinity = &corev1.PodAffinity{}
+	}
+	if a.PodAntiAffinity == nil && !near {
+		a.PodAntiAffinity = &corev1.PodAntiAffinity{}
+	}
+	weighted := corev1.WeightedPodAffinityTerm{Weight: int32(weight), PodAffinityTerm: t}
+	switch {
+	case near && weight == 0:
+		a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, t)
+	case near:
+		a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
+	case weight == 0:
+		a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, t)
+	default:
+		a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
+	}
+	return nil
+}
+
+// namespace makes sure that a namespace is there; labels that are not nil become its labels.
+func (h *harness) namespace(name string, labels map[string]string) {
+	old, known := h.state.View().Namespaces.Get(name)
+	if known && labels == nil {
+		return
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("ns-" + name)}}
+	if known {
+		ns = old.DeepCopy()
+	}
+	ns.Labels = labels
+	h.must(&fsm.PutNamespace{Create: !known, Namespace: fsm.NamespaceWire{Object: ns}})
+}
+
+// service stores a service in the namespace default.
+func (h *harness) service(name string, selector map[string]string) {
+	h.object("services", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.ServiceSpec{Selector: selector}})
+}
+
+func (h *harness) replicaSet(name string, selector *metav1.LabelSelector) {
+	h.object("replicasets", &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec: appsv1.ReplicaSetSpec{Selector: selector}})
+}
+
+func (h *harness) object(resource string, o fsm.ProtoObject) {
+	_, known := h.state.View().Objects.Get(fsm.ObjectKey(resource, o.GetNamespace(), o.GetName()))
+	b, err := o.Marshal()
+	if err != nil {
+		panic(err)
+	}
+	h.must(&fsm.PutObject{Resource: resource, Raw: b, Create: !known})
+}
+
+// clusterLine carries out a line of a transcript that is neither node nor pod.
+func (h *harness) clusterLine(words []string) error {
+	labels := func(key string) map[string]string {
+		out := map[string]string{}
+		for _, w := range words[2:] {
+			if pair, ok := strings.CutPrefix(w, key+"="); ok {
+				k, v, _ := strings.Cut(pair, "=")
+				out[k] = v
+			}
+		}
+		return out
+	}
+	switch words[0] {
+	case "namespace": // namespace NAME label=K=V...
+		h.namespace(words[1], labels("label"))
+	case "service": // service NAME select=K=V...
+		h.service(words[1], labels("select"))
+	case "replicaset": // replicaset NAME select=K=V...
+		h.replicaSet(words[1], &metav1.LabelSelector{MatchLabels: labels("select")})
+	default:
+		return fmt.Errorf("what is %s?", words[0])
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package sched
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
+)
+
+// A world with zones, racks and hosts, and pods that ask where other pods are.
+
+const (
+	zoneKey = corev1.LabelTopologyZone
+	hostKey = corev1.LabelHostname
+)
+
+func (w *world) putTopologyNode(i int) {
+	spec := fmt.Sprintf("n%d cpu=%s mem=8Gi pods=%s", i, w.pick("cpu", "2", "4", "16"), w.pick("pods", "3", "110", "110"))
+	for _, extra := range []string{
+		w.pick("zone", "", " label=zone=a", " label=zone=b"),
+		w.pick("zone label", "", " label="+zoneKey+"=a", " label="+zoneKey+"=b", " label="+zoneKey+"=b", " label="+zoneKey+"=c"),
+		w.pick("host", "", fmt.Sprintf(" label=%s=n%d", hostKey, i), fmt.Sprintf(" label=%s=n%d", hostKey, i), fmt.Sprintf(" label=%s=n%d", hostKey, i), " label="+hostKey+"=n0"),
+		w.pick("rack", "", " label=rack=1", " label=rack=2"),
+		w.pick("taint", "", "", "", "", " taint=team=x:NoSchedule", " taint=old=y:PreferNoSchedule"),
+		w.pick("cordon", "", "", "", "", "", " cordoned"),
+		w.pick("image", "", "", " image=web:1@900Mi", " image=web:1@400Mi image=db:latest@2Gi"),
+	} {
+		spec += extra
+	}
+	w.node(mkNode(spec))
+}
+
+func (w *world) somePodSelector() string {
+	return w.pick("of", "app=web", "app=web", "app=db", "app!=web", "app=web&rev=1", "*", "-")
+}
+
+// randomTerms draws what a pod asks of other pods.
+func (w *world) randomTerms() string {
+	var out strings.Builder
+	taken := map[string]bool{}
+	for range rapid.IntRange(0, 2).Draw(w.t, "constraints") {
+		key := w.pick("spread key", zoneKey, hostKey, "rack", "zone")
+		soft := w.pick("soft", "", ":soft")
+		if taken[key+soft] {
+			continue // a pair of key and kind is unique
+		}
+		taken[key+soft] = true
+		of := w.somePodSelector()
+		fmt.Fprintf(&out, " spread=%s:%s:%s%s", key, w.pick("skew", "1", "1", "2", "3"), of, soft)
+		if soft == "" {
+			out.WriteString(w.pick("min", "", "", "", ":min=2", ":min=4"))
+		}
+		out.WriteString(w.pick("node affinity policy", "", "", ":affinity=Ignore"))
+		out.WriteString(w.pick("node taints policy", "", "", ":taints=Honor"))
+		if of != "-" {
+			out.WriteString(w.pick("keys", "", "", "", ":keys=rev"))
+		}
+	}
+	for range rapid.IntRange(0, 2).Draw(w.t, "terms") {
+		of := w.somePodSelector()
+		fmt.Fprintf(&out, " %s=%s:%s", w.pick("side", "near", "far"), w.pick("term key", zoneKey, hostKey, hostKey, "rack", "zone"), of)
+		out.WriteString(w.pick("weight", "", "", ":w=1", ":w=10", ":w=100"))
+		out.WriteString(w.pick("namespaces", "", "", "", ":ns=other", ":ns=default+other", ":nsel=team=a", ":nsel=*", ":ns=other:nsel=team=b"))
+		if of != "-" {
+			out.WriteString(w.pick("keys", "", "", "", "", ":keys=rev", ":notkeys=rev"))
+		}
+	}
+	return out.String()
+}
+
+func (w *world) topologyPod(bound bool) *corev1.Pod {
+	spec := fmt.Sprintf("p%d never priority=%s", w.pods, w.pick("priority", "0", "0", "1", "5"))
+	for _, extra := range []string{
+		w.pick("cpu", "", " cpu=1", " cpu=500m"), w.pick("select", "", "", "", "", " select=zone=a"),
+		w.pick("tolerate", "", "", " tolerate=team"), w.pick("prefer", "", "", "", " prefer=3:zone=a"),
+		w.pick("app", "", " label=app=web", " label=app=web", " label=app=db"), w.pick("rev", "", " label=rev=1", " label=rev=2"),
+		w.pick("namespace", "", "", "", " ns=other"), w.pick("image", "", " image=web:1", " image=db", " image=web:1 image=db"),
+		w.pick("scheduler", "", "", "", " scheduler=odd"),
+	} {
+		spec += extra
+	}
+	if rapid.IntRange(0, 2).Draw(w.t, "terms at all") > 0 {
+		spec += w.randomTerms()
+	}
+	if bound {
+		spec += " node=" + w.someNode()
+	}
+	return mkPod(spec)
+}
+
+// happenAround lets one thing happen to the cluster.
+func (w *world) happenAround(nodes int) {
+	switch rapid.IntRange(0, 10).Draw(w.t, "event") {
+	case 0, 1, 2, 3:
+		for range rapid.IntRange(1, 4).Draw(w.t, "pods") {
+			w.pod(w.topologyPod(false))
+		}
+	case 4:
+		w.pod(w.topologyPod(true))
+	case 5:
+		w.confirm()
+	case 6:
+		if key, ok := w.somePod(); ok {
+			w.must(&fsm.DeletePod{Key: key})
+		}
+	case 7:
+		w.putTopologyNode(rapid.IntRange(0, nodes).Draw(w.t, "which"))
+	case 8:
+		if name := w.someNode(); w.state.View().Nodes.Len() > 1 {
+			w.must(&fsm.DeleteNode{Name: name})
+		}
+	case 9:
+		if key, ok := w.somePod(); ok {
+			w.end(key)
+		}
+	case 10:
+		w.namespace("other", map[string]string{"team": w.pick("team", "a", "b")})
+	}
+	w.now += 20 * second
+}
+
+func newTopologyWorld(t *rapid.T, nodes int) *world {
+	w := &world{harness: newHarness(), t: t}
+	w.namespace("other", map[string]string{"team": "a"})
+	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+		s.Profiles = append(s.Profiles, berthv1.SchedulerProfile{SchedulerName: "odd", Plugins: berthv1.ProfilePlugins{
+			Weights: map[string]int32{berthv1.PluginPodTopologySpread: 7, berthv1.PluginNodeResourcesFit: 3, berthv1.PluginTaintToleration: 0}}})
+	})
+	for i := range nodes {
+		w.putTopologyNode(i)
+	}
+	for range rapid.IntRange(0, 3*nodes).Draw(t, "bound") {
+		w.pod(w.topologyPod(true))
+	}
+	return w
+}
+
+// TestOracleTopology: on random clusters with zones, racks and hosts, and pods with all kinds of rules about each other,
+// every decision is the oracle's: same node, same count of every reason.
+func TestOracleTopology(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := rapid.IntRange(1, 6).Draw(t, "nodes")
+		w := newTopologyWorld(t, nodes)
+		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
+			w.happenAround(nodes)
+			for {
+				ready := w.ready()
+				o := newOracle(w.state.View(), NoBudgets{})
+				p := w.sched.Step(w.now, rapid.IntRange(1, 8).Draw(t, "max"))
+				if p == nil {
+					if len(ready) > 0 {
+						t.Fatalf("%d pods are ready and none was decided", len(ready))
+					}
+					break
+				}
+				w.compare(o, p, ready)
+				if refused := w.commit(p); len(refused) > 0 {
+					t.Fatalf("refused: %v", refused)
+				}
+				w.checkView()
+			}
+		}
+	})
+}
