@@ -169,6 +169,11 @@ func (o *oracle) decide(pod *corev1.Pod) decision {
 	return fail
 }
 
+// feasible lists the nodes that pass every filter.
+func (o *oracle) feasible(pod *corev1.Pod) []*corev1.Node {
+	return slices.DeleteFunc(slices.Clone(o.nodes), func(n *corev1.Node) bool { return len(o.check(n, pod)) > 0 })
+}
+
 func resolvable(reasons []model.Reason) bool {
 	return !slices.ContainsFunc(reasons, func(r model.Reason) bool { return !r.Kind.Resolvable() })
 }

@@ -139,7 +139,11 @@ func (c *plainConstraint) included(n *corev1.Node, pod *corev1.Pod) bool {
 	if c.NodeTaintsPolicy == nil || *c.NodeTaintsPolicy == corev1.NodeInclusionPolicyIgnore {
 		return true
 	}
-	for _, t := range n.Spec.Taints {
+	taints := slices.Clone(n.Spec.Taints)
+	if n.Spec.Unschedulable { // Kubernetes puts the taint onto every cordoned node
+		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	for _, t := range taints {
 		if t.Effect != corev1.TaintEffectPreferNoSchedule && !slices.ContainsFunc(pod.Spec.Tolerations, func(l corev1.Toleration) bool {
 			return model.Tolerates(&l, &t)
 		}) {

@@ -192,8 +192,8 @@ func (w *world) compare(o *oracle, p *Plan, ready []*fsm.QueueEntry) {
 		left--
 		got := p.flights[i]
 		if got.kind != want.kind || got.node != want.node || !o.sameVictims(got, pod, &want) {
-			w.t.Fatalf("%s: got kind %d on %q evicting %v, the oracle has %+v (%v, waiting for %v)\n%s", e.Key(), got.kind, got.node, got.victims,
-				want, uidsOf(want.set.pods), uidsOf(want.set.waits), describe(p.Command))
+			w.t.Fatalf("%s: got kind %d on %q evicting %v, the oracle has %+v (%v, waiting for %v; scores %v)\n%s", e.Key(), got.kind, got.node, got.victims,
+				want, uidsOf(want.set.pods), uidsOf(want.set.waits), o.totals(o.feasible(pod), pod), describe(p.Command))
 		}
 		if want.kind == flightFail {
 			if counts := failureCounts(p.Command, e.Key()); !maps.Equal(counts, want.reasons) {
