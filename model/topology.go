@@ -19,6 +19,7 @@ import (
 // A counter wanted for the first time is filled from the classes placed in its namespaces.
 type Topology struct {
 	version uint64
+	peeked  uint64 // of version: changes that were taken back, see Peek
 
 	slots map[string]int32
 	spots []spot
@@ -102,7 +103,7 @@ func NewTopology() *Topology {
 }
 
 // Version grows with every change that can matter to a class with terms or about which placed pods have terms.
-func (t *Topology) Version() uint64 { return t.version }
+func (t *Topology) Version() uint64 { return t.version - t.peeked }
 
 // slot returns the node's slot, making one for a name not seen before.
 func (t *Topology) slot(name string) int32 {

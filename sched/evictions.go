@@ -17,6 +17,7 @@ type evictions struct {
 	how   preempting
 	seen  uint64
 	epoch uint64
+	topo  uint64 // of the Topology, where other pods matter
 
 	entries []entry // by slot
 	size    int32   // leaves of the tree: a power of two, at least the number of ranks
@@ -46,6 +47,9 @@ func newEvictions(c *model.Class, how preempting) *evictions {
 func (e *evictions) sync(v *View, b *board, budgets Budgets) int {
 	if e.epoch != v.ring.epoch {
 		e.replant(v)
+	}
+	if b.topo != nil && e.topo != v.topo.Version() {
+		e.topo, e.seen = v.topo.Version(), 0 // what happens on one node matters to others
 	}
 	looked := 0
 	v.since(e.seen, func(slot int32) {
@@ -83,7 +87,10 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 	}
 	*at = entry{cost: impossible, verdict: verdictUnresolvable, exact: true}
 	delete(e.open, slot)
-	if n.obj == nil || b.cells[slot].fails == 0 || !b.cells[slot].fails.Resolvable() {
+	if n.obj == nil {
+		return
+	}
+	if fails := b.failsOn(slot); fails == 0 || !fails.Resolvable() || fails&model.TopologyFailures != 0 {
 		return
 	}
 	p := e.problem

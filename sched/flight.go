@@ -18,12 +18,13 @@ type flight struct {
 	kind flightKind
 	node string
 
-	pod        *pod        // of a binding, until the state shows the pod on the node
-	over       bool        // of a binding: the state has shown what became of the pod
-	victims    []types.UID // of a preemption
-	nomination *nomination // of a preemption
-	ends       []types.UID // nominations that the decision ends (NM3, NM7)
-	anchored   bool        // counted in its node's unsettled; not while its plan is being made
+	pod        *pod           // of a binding, until the state shows the pod on the node
+	over       bool           // of a binding: the state has shown what became of the pod
+	victims    []types.UID    // of a preemption
+	nomination *nomination    // of a preemption
+	ends       []types.UID    // nominations that the decision ends (NM3, NM7)
+	anchored   bool           // counted in its node's unsettled; not while its plan is being made
+	stirs      []*model.Class // counted in Scheduler.stirred while it is anchored: of the pod and of its victims
 }
 
 type flightKind uint8
@@ -110,6 +111,15 @@ func (s *Scheduler) anchor(f *flight) {
 	slot := s.view.slot(f.node)
 	s.view.nodes[slot].unsettled++
 	s.anchors[slot] = struct{}{}
+	f.stirs = append(f.stirs[:0], f.class)
+	for _, uid := range f.victims {
+		if p, ok := s.view.pods[uid]; ok {
+			f.stirs = append(f.stirs, p.class)
+		}
+	}
+	for _, c := range f.stirs {
+		s.stirred[c]++
+	}
 }
 
 func (s *Scheduler) unanchor(f *flight) {
@@ -120,5 +130,10 @@ func (s *Scheduler) unanchor(f *flight) {
 	slot := s.view.slot(f.node)
 	if s.view.nodes[slot].unsettled--; s.view.nodes[slot].unsettled == 0 {
 		delete(s.anchors, slot)
+	}
+	for _, c := range f.stirs {
+		if s.stirred[c]--; s.stirred[c] == 0 {
+			delete(s.stirred, c)
+		}
 	}
 }

@@ -54,6 +54,7 @@ func (s *Scheduler) load(state *fsm.View) {
 	clear(s.boards)
 	clear(s.costs)
 	clear(s.anchors)
+	clear(s.stirred)
 	clear(s.evicting)
 	for _, p := range s.plans {
 		for _, f := range p.flights {

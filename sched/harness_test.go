@@ -77,6 +77,9 @@ func (h *harness) pod(p *corev1.Pod) {
 		p.UID = types.UID("uid-" + p.Name)
 	}
 	h.namespace(p.Namespace, nil)
+	if p.Spec.Priority == nil && p.Spec.PreemptionPolicy != nil {
+		p.Spec.Priority = new(int32) // a policy comes from a class
+	}
 	if p.Spec.Priority != nil {
 		p.Spec.PriorityClassName = h.class(*p.Spec.Priority, p.Spec.PreemptionPolicy)
 	}

@@ -28,7 +28,8 @@ type Scheduler struct {
 	plans    []*Plan // unsettled, oldest first
 	flights  map[types.UID]*flight
 	evicting map[types.UID]int32
-	anchors  map[int32]struct{} // slots with unsettled decisions
+	anchors  map[int32]struct{}     // slots with unsettled decisions
+	stirred  map[*model.Class]int32 // how many unsettled decisions are about pods of a class
 
 	made      int64 // plans so far
 	how       preempting // as the configuration has it
@@ -57,7 +58,7 @@ func New(state *fsm.State) *Scheduler {
 	return &Scheduler{
 		state: state, budgets: NoBudgets{},
 		boards: map[boardKey]*board{}, costs: map[boardKey]*evictions{},
-		flights: map[types.UID]*flight{}, evicting: map[types.UID]int32{}, anchors: map[int32]struct{}{},
+		flights: map[types.UID]*flight{}, evicting: map[types.UID]int32{}, anchors: map[int32]struct{}{}, stirred: map[*model.Class]int32{},
 	}
 }
 

@@ -34,6 +34,9 @@ type pass struct {
 	lowest    int32
 	preempted bool
 	closed    bool
+
+	// helpless are the boards of classes that failed in this plan and have rules about other pods; see helps.
+	helpless []*board
 }
 
 // Step takes the next pods of the queue, at most max, decides about each on the state as it will be if everything
@@ -171,11 +174,21 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, slot int32) *flig
 		p.closed = true
 		return nil
 	}
+	if p.helps(e.Class()) {
+		p.closed = true
+		return nil
+	}
 	name := s.view.nodes[slot].name
 	p.plan.Command.Bindings = append(p.plan.Command.Bindings, fsm.BindDecision{
 		Key: e.Key(), UID: string(e.UID), Node: name, Feasible: b.fit,
 	})
 	return newFlight(e, flightBind, name)
+}
+
+// helps says whether a pod that comes to a node could help one that failed before it in this plan. A plan's bindings are
+// applied before its failures: it has to come in a later plan, so that the failure is known by then, and its end noticed.
+func (p *pass) helps(c *model.Class) bool {
+	return slices.ContainsFunc(p.helpless, func(b *board) bool { return b.topo.judge.Welcomes(c) })
 }
 
 func newFlight(e *fsm.QueueEntry, kind flightKind, node string) *flight {
@@ -265,6 +278,9 @@ func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *fli
 	}
 	d := s.diagnose(b, how)
 	f := newFlight(e, flightFail, "")
+	if b.topo != nil && !slices.Contains(p.helpless, b) {
+		p.helpless = append(p.helpless, b)
+	}
 	// PR11: a pod that not even preemption can help loses its nomination. So does one that may not preempt.
 	clear := how != attemptWaiting
 	if clear && s.ownBase(e) {

@@ -11,6 +11,8 @@ import (
 type topoView struct {
 	judge  *model.Judge
 	layout uint64
+	// cleared is the Topology's version for which no refusal of an unsettled decision could help the class.
+	cleared uint64
 
 	hardWeight int64 // of the required affinity of placed pods
 	scale      model.SpreadScale
