@@ -26,6 +26,8 @@ type Replay struct {
 	// State is where the log begins; the replay goes on with it.
 	State *fsm.State
 	Log   EntryLog
+	// From is the first entry whose plans are decided again; those before it only lead to the state that it needs.
+	From uint64
 	// Keep bounds how many differences are kept word for word.
 	Keep int
 	// Compared is told of every plan that was decided again, if it is set.
@@ -156,6 +158,8 @@ func (r *Replay) stray(p recordedPlan) {
 func (r *Replay) step(p recordedPlan) {
 	c := p.command
 	switch {
+	case p.index < r.From:
+		return
 	case c.Number == 0:
 		r.Report.SkippedOld++ // made by a version that did not say what a plan depends on
 		return

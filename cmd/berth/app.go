@@ -143,7 +143,7 @@ func (a *app) root() *cobra.Command {
 	a.addConnectionFlags(root.PersistentFlags())
 
 	factory := cmdutil.NewFactory(cmdutil.NewMatchVersionFlags(a.client))
-	own := verb.Commands(a.verbs())
+	own := append(verb.Commands(a.verbs()), a.replayCommand())
 	for _, c := range own {
 		if c.Name() == "why" || c.Name() == "queue" {
 			c.ValidArgsFunction = utilcomp.ResourceNameCompletionFunc(factory, "pod")
