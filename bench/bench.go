@@ -54,7 +54,13 @@ func Workloads() []Workload {
 		{"http-create", "pods created one by one through the HTTP API, until all are bound", Config{Nodes: 5_000, Pods: 10_000, Clients: 64, Workers: StubWorkers}, httpCreate},
 		{"bulk", "pods admitted by few commands of many, until all are bound", Config{Nodes: 5_000, Pods: 30_000, Workers: StubWorkers}, bulk},
 		{"preemption", "one preemptor for every full node", Config{Nodes: 5_000, Pods: 5_000, Workers: FakeWorkers}, preemption},
+		{"preemption-budgets", "preemptors beside disruption budgets, and one decision at a time", Config{Nodes: 5_000, Pods: 2_500, Workers: StubWorkers}, preemptionBudgets},
+		{"spread", "pods spread evenly over zones and nodes", Config{Nodes: 5_000, Pods: 10_000, Workers: StubWorkers}, spread},
+		{"anti-affinity", "pods that keep away from each other's nodes", Config{Nodes: 5_000, Pods: 10_000, Workers: StubWorkers}, antiAffinity},
+		{"affinity", "pods that stay in each other's zone", Config{Nodes: 5_000, Pods: 10_000, Workers: StubWorkers}, affinity},
 		{"unschedulable", "throughput beside pods that wait without a chance", Config{Nodes: 5_000, Pods: 100_000, Workers: StubWorkers}, unschedulable},
+		{"starvation", "a pod takes a node from replicas that come back at once, beside pods/s of others", Config{Nodes: 500, Pods: 1_000, Workers: StubWorkers}, starvation},
+		{"replicaset", "a ReplicaSet is scaled from nothing", Config{Nodes: 5_000, Pods: 30_000, Workers: StubWorkers}, replicaSet},
 		{"restart", "a server starts from a snapshot; memory a bound pod", Config{Nodes: 5_000, Pods: 100_000, Workers: StubWorkers}, restart},
 		{"failover", "SIGKILL of the leader under load", Config{Nodes: 500, Pods: 4_000, Clients: 32, Workers: FakeWorkers}, failover},
 	}

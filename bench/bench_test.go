@@ -15,18 +15,27 @@ import (
 // hold, and what it reports must be there. How fast it was does not matter.
 func TestWorkloads(t *testing.T) {
 	sizes := map[string]bench.Config{
-		"http-create":   {Nodes: 20, Pods: 60, Clients: 6, Workers: bench.FakeWorkers},
-		"bulk":          {Nodes: 50, Pods: 500},
-		"preemption":    {Nodes: 20, Pods: 20},
-		"unschedulable": {Nodes: 50, Pods: 300},
-		"restart":       {Nodes: 50, Pods: 500},
-		"failover":      {Nodes: 20, Pods: 200, Clients: 4},
+		"http-create":        {Nodes: 20, Pods: 60, Clients: 6, Workers: bench.FakeWorkers},
+		"bulk":               {Nodes: 50, Pods: 500},
+		"preemption":         {Nodes: 20, Pods: 20},
+		"preemption-budgets": {Nodes: 40, Pods: 20},
+		"starvation":         {Nodes: 20, Pods: 200},
+		"replicaset":         {Nodes: 50, Pods: 500},
+		"spread":             {Nodes: 50, Pods: 300},
+		"anti-affinity":      {Nodes: 50, Pods: 300},
+		"affinity":           {Nodes: 50, Pods: 300},
+		"unschedulable":      {Nodes: 50, Pods: 300},
+		"restart":            {Nodes: 50, Pods: 500},
+		"failover":           {Nodes: 20, Pods: 200, Clients: 4},
 	}
 	for _, w := range bench.Workloads() {
 		t.Run(w.Name, func(t *testing.T) {
 			c, ok := sizes[w.Name]
 			if !ok {
 				t.Fatalf("workload %s has no small size", w.Name)
+			}
+			if notYet[w.Name] {
+				t.Skip("what it measures is not there yet")
 			}
 			c.DataDir, c.Version = t.TempDir(), "test"
 			if w.Name == "failover" {
@@ -51,6 +60,9 @@ func TestWorkloads(t *testing.T) {
 		})
 	}
 }
+
+// notYet are workloads of what the scheduler is about to learn.
+var notYet = map[string]bool{"spread": true, "anti-affinity": true, "affinity": true, "preemption-budgets": true, "replicaset": true}
 
 func buildBerth(t *testing.T) string {
 	t.Helper()
@@ -87,7 +99,7 @@ func show(t *testing.T, r *bench.Report) {
 
 func TestRunRefusesWhatCanNotBe(t *testing.T) {
 	for _, w := range bench.Workloads() {
-		if w.Name != "preemption" && w.Name != "failover" {
+		if w.Name != "preemption" && w.Name != "preemption-budgets" && w.Name != "anti-affinity" && w.Name != "failover" {
 			continue
 		}
 		if _, err := bench.Run(t.Context(), w, bench.Config{Nodes: 1, Pods: 1000, DataDir: t.TempDir()}); err == nil {

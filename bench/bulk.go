@@ -155,10 +155,7 @@ func (r *run) park(ctx context.Context, c *cluster) (time.Duration, error) {
 		if i%2 == 0 {
 			template.Spec.PriorityClassName = highClass
 		}
-		count := r.Pods / unschedulableShapes
-		if i < r.Pods%unschedulableShapes {
-			count++
-		}
+		count := share(r.Pods, unschedulableShapes, i)
 		if count == 0 {
 			continue
 		}

@@ -77,28 +77,33 @@ func (c *cluster) stop(ctx context.Context) error {
 // addNodes registers the nodes of the workload, or starts their workers.
 func (r *run) addNodes(ctx context.Context, c *cluster) error {
 	if r.Workers == FakeWorkers {
-		var addrs []string
-		for _, s := range c.servers {
-			addrs = append(addrs, s.RPCAddr())
-		}
 		var err error
-		c.fleet, err = startFleet(ctx, fleetConfig{
-			workers: r.Nodes, servers: addrs, version: r.Version,
-			source:     func(name string) (*pki.Source, error) { return c.dev.Source(pki.Worker, name) },
-			registered: func(context.Context) (int, error) { return c.servers[0].View().Nodes.Len(), nil },
-		})
-		if err != nil {
+		if c.fleet, err = startFleet(ctx, c.fleetOf(r.Nodes, r.Version)); err != nil {
 			return err
 		}
-	} else if err := c.registerStubs(ctx, r.Nodes); err != nil {
+	} else if err := c.registerStubs(ctx, 0, r.Nodes); err != nil {
 		return err
 	}
 	return c.await(ctx, "the nodes to be ready", func(v *fsm.View) (bool, int) { return v.Nodes.Len() == r.Nodes, v.Nodes.Len() })
 }
 
-func (c *cluster) registerStubs(ctx context.Context, nodes int) error {
+// fleetOf is a fleet that connects to all servers.
+func (c *cluster) fleetOf(workers int, version string) fleetConfig {
+	var addrs []string
+	for _, s := range c.servers {
+		addrs = append(addrs, s.RPCAddr())
+	}
+	return fleetConfig{
+		workers: workers, servers: addrs, version: version,
+		source:     func(name string) (*pki.Source, error) { return c.dev.Source(pki.Worker, name) },
+		registered: func(context.Context) (int, error) { return c.servers[0].View().Nodes.Len(), nil },
+	}
+}
+
+// registerStubs registers the nodes of these numbers, with nobody behind them.
+func (c *cluster) registerStubs(ctx context.Context, from, to int) error {
 	var commands []fsm.Command
-	for i := range nodes {
+	for i := from; i < to; i++ {
 		commands = append(commands, &fsm.RegisterNode{Node: fsm.NodeWire{Object: stubNode(i)}})
 	}
 	return c.propose(ctx, commands)
@@ -117,7 +122,7 @@ func nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
 func stubNode(i int) *corev1.Node {
 	name := nodeName(i)
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelTopologyZone: zoneName(i)}},
 		Status:     corev1.NodeStatus{Capacity: nodeCapacity(), Allocatable: nodeCapacity()},
 	}
 }

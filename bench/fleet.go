@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/worker"
@@ -57,7 +59,10 @@ func startFleet(ctx context.Context, c fleetConfig) (_ *fleet, err error) {
 			return nil, err
 		}
 		w, err := agent.StartWorker(agent.WorkerConfig{
-			Node:    worker.NodeConfig{Name: name, Addresses: []string{"127.0.0.1"}, Capacity: nodeCapacity(), Version: c.version},
+			Node: worker.NodeConfig{
+				Name: name, Addresses: []string{"127.0.0.1"}, Capacity: nodeCapacity(), Version: c.version,
+				Labels: map[string]string{corev1.LabelTopologyZone: zoneName(i)},
+			},
 			Runtime: "fake", Timeline: timeline, TLS: tls,
 			Servers: func() []string { return c.servers },
 		})

@@ -21,7 +21,8 @@ func (c *cluster) verify(ctx context.Context, pods int) error {
 	if !result.Equal {
 		return fmt.Errorf("the servers' states differ at index %d: %+v", result.Index, result.Servers)
 	}
-	return verifyView(c.servers[0].View(), pods)
+	v := c.servers[0].View()
+	return errors.Join(verifyView(v, pods), verifyTopology(v))
 }
 
 // verifyView adds up by itself, from the objects alone: it trusts none of the

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,51 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 	expect(2, "offers 4000 of cpu, and its pods ask for 5000")
 	place("c", "1", "nowhere")
 	expect(3, "which is not there")
+}
+
+// Each rule between pods is broken once.
+func TestVerifyFindsBrokenRules(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		rule func(pod *corev1.Pod, app *metav1.LabelSelector)
+		good []int // nodes; 0 and 10 are in one zone
+		bad  int
+		want string
+	}{
+		{"spread", spreadRule, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 20, "one domain has 3 pods, another 1"},
+		{"anti-affinity", antiAffinityRule, []int{0, 10}, 10, "one domain has 2 pods"},
+		{"affinity", affinityRule, []int{0, 10}, 1, "the pods are in 2 domains"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			state := fsm.NewState()
+			do := func(c fsm.Command) {
+				t.Helper()
+				if r := state.Try(time.Now().UnixNano(), fsm.Proposal{User: user, Groups: groups, Command: c})[0]; r.Refused() {
+					t.Fatalf("%T: %s", c, r.Message)
+				}
+			}
+			do(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: defaultNamespace()}, Create: true})
+			for i := range 21 {
+				do(&fsm.RegisterNode{Node: fsm.NodeWire{Object: stubNode(i)}})
+			}
+			place := func(i, node int) {
+				pod := newPod("100m", "1Gi")
+				tt.rule(pod, &metav1.LabelSelector{MatchLabels: pod.Labels})
+				pod.Name, pod.Spec.NodeName = fmt.Sprintf("p-%d", i), nodeName(node)
+				do(&fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}})
+			}
+			for i, node := range tt.good {
+				place(i, node)
+			}
+			if err := verifyTopology(state.View()); err != nil {
+				t.Fatalf("as it should be: %v", err)
+			}
+			place(len(tt.good), tt.bad)
+			if err := verifyTopology(state.View()); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
 }
 
 func defaultNamespace() *corev1.Namespace {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -17,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/sched"
 )
 
 // What consensus and other servers say keeps its meaning for the API: above all,
@@ -114,6 +117,28 @@ func TestObservePlan(t *testing.T) {
 	for result, want := range map[string]float64{"scheduled": 2, "unschedulable": 1, "error": 1, "refused": 3} {
 		if got := testutil.ToFloat64(m.decisions.WithLabelValues(result)); got != want {
 			t.Errorf("%v attempts are %s, want %v", got, result, want)
+		}
+	}
+}
+
+// What one of several decisions took is not known; their mean is.
+func TestObserveStep(t *testing.T) {
+	r := prometheus.NewRegistry()
+	m, err := newMetrics(r, fsm.NewState())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.observeStep(&sched.Plan{Command: &fsm.ApplyPlan{}, Decisions: 3}, time.Second)
+	m.observeStep(&sched.Plan{Command: &fsm.ApplyPlan{Preemptions: make([]fsm.PreemptDecision, 2)}, Decisions: 4}, 8*time.Millisecond)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == PreemptionSeconds {
+			if h := f.GetMetric()[0].GetHistogram(); h.GetSampleCount() != 2 || math.Abs(h.GetSampleSum()-0.004) > 1e-9 {
+				t.Errorf("%d preemptions took %v s", h.GetSampleCount(), h.GetSampleSum())
+			}
 		}
 	}
 }

@@ -41,7 +41,7 @@ type scheduleLoop struct {
 	// propose gives a plan to the log; plans enter it in the order of these
 	// calls. wait returns when the plan's outcome is known, or ctx ends.
 	propose func(p *sched.Plan) (wait func(ctx context.Context) error, err error)
-	observe func(took time.Duration)
+	observe func(p *sched.Plan, took time.Duration)
 	log     hclog.Logger
 
 	done  chan settled // capacity maxPlans
@@ -60,7 +60,7 @@ type settled struct {
 func (s *Server) schedule(ctx context.Context) {
 	l := &scheduleLoop{
 		scheduler: sched.New(s.state), state: s.state, propose: s.proposePlan,
-		observe: func(took time.Duration) { s.metrics.stepSeconds.Observe(took.Seconds()) }, log: s.log,
+		observe: s.metrics.observeStep, log: s.log,
 	}
 	l.run(ctx)
 }
@@ -97,7 +97,7 @@ func (l *scheduleLoop) step(now time.Time) *sched.Plan {
 	}
 	plan := l.scheduler.Step(now.UnixNano(), l.limit)
 	if plan != nil {
-		l.observe(time.Since(now))
+		l.observe(plan, time.Since(now))
 	}
 	return plan
 }

@@ -109,7 +109,7 @@ func (l *fakeLog) proposed() int {
 func runSchedule(scheduler stepper, log *fakeLog, state *fsm.State) (stop func()) {
 	l := &scheduleLoop{
 		scheduler: scheduler, state: state, propose: log.propose,
-		observe: func(time.Duration) {}, log: hclog.NewNullLogger(),
+		observe: func(*sched.Plan, time.Duration) {}, log: hclog.NewNullLogger(),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})

@@ -313,6 +313,9 @@ func (s *Server) HTTPAddr() string { return s.config.HTTPAddr }
 // RPCAddr is where workers and other servers connect, host:port.
 func (s *Server) RPCAddr() string { return s.config.RPCAddr }
 
+// Metrics is what is shown at /metrics of the server's own part.
+func (s *Server) Metrics() prometheus.Gatherer { return s.config.Metrics }
+
 // IsLeader reports whether this server leads and is ready to.
 func (s *Server) IsLeader() bool { return s.node.Leadership().Leader }
 
