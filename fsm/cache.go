@@ -18,6 +18,7 @@ type cache struct {
 	decoded   map[string]*decodedSpec      // by its bytes in a command
 	fields    map[string][]byte
 	diagnoses map[string]*Diagnosis
+	topology  *model.Topology // nil until somebody needs it; see View.topology
 	// restored are the specs of a snapshot that is being restored, by what
 	// identifies them as long as nobody else makes pods: their containers.
 	restored map[*corev1.Container]*admittedSpec

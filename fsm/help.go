@@ -101,5 +101,6 @@ func (v *View) withNominations(u model.Usage, node string, priority int32, self 
 // hasRoomFor says whether a nominated pod fits its node as things are.
 func (h *help) hasRoomFor(n *Nomination) bool {
 	u := h.view.withNominations(*h.view.Usage(n.Node), n.Node, n.Priority, n.Key())
-	return model.Fits(n.class, h.node, h.offer, &u)
+	return model.Fits(n.class, h.node, h.offer, &u) &&
+		len(h.view.barredFrom(h.view.effectiveOf(n.Key(), n.class), n.Node, n.Key(), nil)) == 0
 }

@@ -22,6 +22,9 @@ func compareViews(t failer, what string, want, got *View) {
 		t.Fatalf("%s: positions differ: %+v, %+v", what, want.position, got.position)
 	}
 	compareIndexes(t, what, want, got)
+	if want.guards != got.guards {
+		t.Fatalf("%s: %d pods keep others away, %d", what, want.guards, got.guards)
+	}
 }
 
 func compareIndexes(t failer, what string, want, got *View) {
@@ -52,6 +55,7 @@ func describeIndexes(v *View) map[string]string {
 		"backoffs":            list(v.backoffs, entry),
 		"waiting":             list(v.waiting, entry),
 		"wakeups":             list(v.wakeups, func(w wakeup) string { return fmt.Sprintf("%x %d", w.class.Shape, w.pods) }),
+		"services":            list(v.services, asText),
 		"marksByRevision":     list(v.marksByRevision, asText),
 		"eventOrder":          list(v.eventOrder, asText),
 		"preemptionOrder":     list(v.preemptionOrder, asText),

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,7 +33,7 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
 	if why != "" {
 		return why
 	}
-	if why := tx.checkRoom(victims, d, e, node); why != "" {
+	if why := tx.checkRoom(victims, d, tx.view.EffectiveClass(e.class, pod), node); why != "" {
 		return why
 	}
 	beyond, why := tx.judgeVictims(victims, e.class)
@@ -51,7 +52,12 @@ func (v *View) stillPromised(n *Nomination) bool {
 		return false
 	}
 	f := model.NodeFailures(n.class, node) | model.UsageFailures(n.class, v.offer(n.Node), v.Usage(n.Node))
-	return f.Resolvable()
+	if !f.Resolvable() {
+		return false
+	}
+	return !slices.ContainsFunc(v.barredFrom(v.effectiveOf(n.Key(), n.class), n.Node, n.Key(), nil), func(r model.Reason) bool {
+		return !r.Kind.Resolvable()
+	})
 }
 
 // checkVictims returns the victims that are still there. They must be bound to
@@ -85,19 +91,11 @@ func (tx *Tx) checkVictims(d *PreemptDecision, e *QueueEntry) ([]*corev1.Pod, st
 // checkRoom says why the eviction would be in vain (PR13, PR17): the preemptor
 // would not fit even without its victims, or fits beside them; "" if it is
 // needed and helps.
-func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, e *QueueEntry, node *corev1.Node) string {
-	offer := tx.view.offer(d.Node)
-	u := tx.view.withNominations(*tx.view.Usage(d.Node), d.Node, e.Priority, d.Key)
-	if model.Fits(e.class, node, offer, &u) {
+func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, c *model.Class, node *corev1.Node) string {
+	if len(tx.view.obstacles(c, node, d.Key, nil)) == 0 {
 		return "node " + d.Node + " takes the pod without an eviction"
 	}
-	for _, victim := range victims {
-		u = u.Without(tx.view.classOn(victim))
-	}
-	if !model.Fits(e.class, node, offer, &u) {
-		return explain(d.Node, model.Check(e.class, node, *offer, &u))
-	}
-	return ""
+	return explain(d.Node, tx.view.obstacles(c, node, d.Key, victims))
 }
 
 // carryOutPreemption nominates and evicts, all at once (NM1, PR12).

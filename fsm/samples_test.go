@@ -67,7 +67,7 @@ func samples() []Command {
 			Preemptions: []PreemptDecision{{Key: "default/high", UID: "uid", Node: "n1", Diagnosis: diagnosis,
 				Victims:      []PlannedVictim{{Key: "default/low", UID: "uid", ViolatesBudget: true}},
 				Alternatives: &berthv1.PreemptionAlternatives{NodesConsidered: 7, Candidates: 3, RunnerUp: "n2", DecidedBy: "fewest victims"},
-				Minimal: true, SearchLimit: 1000}},
+				Minimal:      true, SearchLimit: 1000}},
 			Failures: []FailDecision{{Pods: []PodRef{{Key: "default/huge", UID: "uid"}}, Diagnosis: diagnosis, Error: true, ClearNomination: true}}},
 		&RegisterNode{Node: NodeWire{Object: node}},
 		&PutNode{Node: NodeWire{Object: node}, Create: true, Revision: 7},

@@ -2,7 +2,7 @@ package fsm
 
 import corev1 "k8s.io/api/core/v1"
 
-var namespaceTable = protoTable[corev1.Namespace]("namespaces", nil)
+var namespaceTable = protoTable[corev1.Namespace]("namespaces", indexNamespace)
 
 // checkNamespace refuses what would be created in a namespace that is not
 // there or on its way out.

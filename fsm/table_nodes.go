@@ -12,9 +12,16 @@ var nodeTable = protoTable("nodes", indexNode)
 
 // indexNode keeps what the nodes offer in the form that decisions need.
 func indexNode(v *View, name string, _, new *corev1.Node, _, hasNew bool) {
+	t := v.cache.topology
 	if !hasNew {
 		v.offers.Delete(name)
+		if t != nil {
+			t.RemoveNode(name)
+		}
 		return
+	}
+	if t != nil {
+		t.PutNode(new)
 	}
 	offer := model.Allocatable(new)
 	v.offers.Set(name, &offer)

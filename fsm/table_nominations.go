@@ -58,12 +58,14 @@ var nominationTable = &tableDef[*Nomination]{
 	},
 	index: func(v *View, key string, old, new *Nomination, hadOld, hasNew bool) {
 		if hadOld {
+			v.countNomination(old, -1)
 			v.nominationsByNode.Delete(old.Node + "/" + key)
 			for _, vic := range old.Victims {
 				v.nominationsByVictim.Delete(string(vic.UID) + "/" + key)
 			}
 		}
 		if hasNew {
+			v.countNomination(new, 1)
 			v.nominationsByNode.Set(new.Node+"/"+key, new)
 			for _, vic := range new.Victims {
 				v.nominationsByVictim.Set(string(vic.UID)+"/"+key, new)

@@ -91,5 +91,6 @@ var objectTable = &tableDef[*Object]{
 	index: func(v *View, key string, old, new *Object, hadOld, hasNew bool) {
 		v.rescaleBudgets(old, new)
 		indexObjectOwners(v, key, old, new, hadOld, hasNew)
+		indexService(v, old, new)
 	},
 }

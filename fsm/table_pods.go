@@ -40,6 +40,7 @@ func indexPod(v *View, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 			v.setUse(to, v.use(to).with(is.class))
 		}
 	}
+	v.countPod(from, to, old, new, was.class, is.class)
 	if was.pod != nil && (is.pod == nil || is.pod.Spec.NodeName != was.pod.Spec.NodeName) {
 		v.podsByNode.Delete(was.pod.Spec.NodeName + "/" + key)
 	}

@@ -44,6 +44,9 @@ type View struct {
 	// changed, with what their pods added up to before it.
 	touchedBudgets map[string]*coverage
 
+	guards    int               // pods, placed or nominated, that keep others away
+	effective *effectiveClasses // shared by all views of the state
+
 	forkMu *sync.Mutex
 	cache  *cache // of the live view and of forks; published views have none
 }
@@ -72,26 +75,27 @@ func (p *position) TimeUnixNano() int64 { return p.timeUnixNano }
 // indexes are derived from the tables, kept in step by the tables' index
 // functions, and therefore in no snapshot.
 type indexes struct {
-	unclaimed           *btree.Map[string, *corev1.Pod]      // unclaimedKey: unbound pods that no profile is for
-	ended               *btree.Map[string, *corev1.Pod]      // key of Pods: those in a terminal phase
-	podsByNode          *btree.Map[string, placed]           // node/namespace/name
-	usage               *btree.Map[string, *nodeUse]         // node
-	offers              *btree.Map[string, *model.Resources] // node: what it has for pods
-	nominationsByNode   *btree.Map[string, *Nomination]      // node/namespace/name
-	nominationsByVictim *btree.Map[string, *Nomination]      // victim UID/namespace/name
-	order               *btree.Map[string, *QueueEntry]      // orderKey: active
-	backoffs            *btree.Map[string, *QueueEntry]      // end of backoff and orderKey
-	waiting             *btree.Map[string, *QueueEntry]      // waitKey: those that wait for a change
-	wakeups             *btree.Map[string, wakeup]           // wakeKey: which change could help which class
-	marksByRevision     *btree.Map[string, string]           // markKey -> node
-	eventOrder          *btree.Map[int64, string]            // -> key of Events
-	preemptionOrder     *btree.Map[int64, string]            // -> key of Preemptions
-	defaultClasses      *btree.Map[string, string]           // value and name -> name (PC4)
-	budgetRules         *btree.Map[string, *budgetRule]      // labelKeys: which budgets a label leads to
-	coverages           *btree.Map[string, *coverage]        // key of Budgets: what the pods add up to
-	budgetOwners        *btree.Map[string, int32]            // key of Budgets, ownerRef.key: pods of that controller
-	ownersBudgets       *btree.Map[string, string]           // ownerRef.key, key of Budgets -> key of Budgets
-	budgetTimes         *btree.Map[string, string]           // budgetTimeKey -> key of Budgets: when the status changes by itself
+	unclaimed           *btree.Map[string, *corev1.Pod]       // unclaimedKey: unbound pods that no profile is for
+	ended               *btree.Map[string, *corev1.Pod]       // key of Pods: those in a terminal phase
+	podsByNode          *btree.Map[string, placed]            // node/namespace/name
+	usage               *btree.Map[string, *nodeUse]          // node
+	offers              *btree.Map[string, *model.Resources]  // node: what it has for pods
+	nominationsByNode   *btree.Map[string, *Nomination]       // node/namespace/name
+	nominationsByVictim *btree.Map[string, *Nomination]       // victim UID/namespace/name
+	order               *btree.Map[string, *QueueEntry]       // orderKey: active
+	backoffs            *btree.Map[string, *QueueEntry]       // end of backoff and orderKey
+	waiting             *btree.Map[string, *QueueEntry]       // waitKey: those that wait for a change
+	wakeups             *btree.Map[string, wakeup]            // wakeKey: which change could help which class
+	marksByRevision     *btree.Map[string, string]            // markKey -> node
+	eventOrder          *btree.Map[int64, string]             // -> key of Events
+	preemptionOrder     *btree.Map[int64, string]             // -> key of Preemptions
+	defaultClasses      *btree.Map[string, string]            // value and name -> name (PC4)
+	budgetRules         *btree.Map[string, *budgetRule]       // labelKeys: which budgets a label leads to
+	coverages           *btree.Map[string, *coverage]         // key of Budgets: what the pods add up to
+	budgetOwners        *btree.Map[string, int32]             // key of Budgets, ownerRef.key: pods of that controller
+	ownersBudgets       *btree.Map[string, string]            // ownerRef.key, key of Budgets -> key of Budgets
+	budgetTimes         *btree.Map[string, string]            // budgetTimeKey -> key of Budgets: when the status changes by itself
+	services            *btree.Map[string, map[string]string] // namespace, label, value, name: a service's selector
 }
 
 func newView() *View {
@@ -130,8 +134,10 @@ func newView() *View {
 			budgetOwners:        btree.NewMap[string, int32](degree),
 			ownersBudgets:       btree.NewMap[string, string](degree),
 			budgetTimes:         btree.NewMap[string, string](degree),
+			services:            newServices(),
 		},
 		ownerIndexes: newOwnerIndexes(),
+		effective:    new(effectiveClasses),
 		forkMu:       new(sync.Mutex),
 	}
 }
@@ -187,8 +193,11 @@ func (v *View) fork() *View {
 			budgetOwners:        v.budgetOwners.Copy(),
 			ownersBudgets:       v.ownersBudgets.Copy(),
 			budgetTimes:         v.budgetTimes.Copy(),
+			services:            v.services.Copy(),
 		},
 		ownerIndexes: v.ownerIndexes.fork(),
+		guards:       v.guards,
+		effective:    v.effective,
 		forkMu:       new(sync.Mutex),
 	}
 }

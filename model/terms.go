@@ -275,3 +275,6 @@ func (c *Class) WithSpread(constraints []corev1.TopologySpreadConstraint, select
 	d.Signature, d.Shape = rehash(c.Signature, id), rehash(c.Shape, id)
 	return &d
 }
+
+// KeepsAway says whether placed pods of the class keep others away: they have required anti-affinity.
+func (c *Class) KeepsAway() bool { return c.terms != nil && len(c.terms.antiAffinity) > 0 }

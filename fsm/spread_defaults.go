@@ -1,0 +1,192 @@
+package fsm
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tidwall/btree"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
+)
+
+// systemSpread is how pods are spread that do not say it themselves (TS13).
+var systemSpread = []corev1.TopologySpreadConstraint{
+	{TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 3},
+	{TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 5},
+}
+
+// spreadDefaults are the cluster's own constraints, and whether they are the
+// built-in ones.
+func (v *View) spreadDefaults() ([]corev1.TopologySpreadConstraint, bool) {
+	c := &v.SchedulerConfig().Spec.PodTopologySpread
+	if c.DefaultingType == berthv1.SpreadList { // TS14
+		return c.DefaultConstraints, false
+	}
+	return systemSpread, true
+}
+
+// EffectiveClass is the class by which the pod is to be judged: with the
+// cluster's default spread constraints if it has none of its own and belongs
+// to a service or a workload (TS12), else c itself. It may be asked of any
+// view by anybody, and costs a few look-ups.
+func (v *View) EffectiveClass(c *model.Class, pod *corev1.Pod) *model.Class {
+	if len(c.Spread) > 0 {
+		return c
+	}
+	constraints, system := v.spreadDefaults()
+	if len(constraints) == 0 {
+		return c
+	}
+	key := effectiveKey{class: c, config: v.SchedulerConfig(), owner: v.ownerSelector(pod)}
+	services := v.serviceSelectors(pod)
+	if len(services) == 0 && key.owner == nil {
+		return c
+	}
+	key.services = pairsText(services)
+	return v.effective.get(key, func() *model.Class {
+		selector := labels.SelectorFromSet(services)
+		if key.owner != nil {
+			if own, err := metav1.LabelSelectorAsSelector(key.owner); err == nil {
+				requirements, _ := own.Requirements()
+				selector = selector.Add(requirements...)
+			}
+		}
+		return c.WithSpread(constraints, selector, system)
+	})
+}
+
+// effectiveOf is EffectiveClass for the pod under a key.
+func (v *View) effectiveOf(key string, c *model.Class) *model.Class {
+	if pod, ok := v.Pods.Get(key); ok {
+		return v.EffectiveClass(c, pod)
+	}
+	return c
+}
+
+// ownerSelector is that of the workload that controls the pod; nil if none
+// does.
+func (v *View) ownerSelector(pod *corev1.Pod) *metav1.LabelSelector {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil {
+		return nil
+	}
+	for _, kind := range []struct{ version, kind, resource string }{
+		{"apps/v1", "ReplicaSet", ReplicaSets}, {"apps/v1", "StatefulSet", "statefulsets"},
+	} {
+		if owner.Kind != kind.kind || owner.APIVersion != kind.version {
+			continue
+		}
+		o, ok := v.Objects.Get(ObjectKey(kind.resource, pod.Namespace, owner.Name))
+		if !ok {
+			return nil
+		}
+		switch w := o.Value.(type) {
+		case *appsv1.ReplicaSet:
+			return w.Spec.Selector
+		case *appsv1.StatefulSet:
+			return w.Spec.Selector
+		}
+	}
+	return nil
+}
+
+// serviceSelectors merges the selectors of the services that the pod belongs
+// to: all match it, so they cannot contradict each other.
+func (v *View) serviceSelectors(pod *corev1.Pod) map[string]string {
+	if v.services.Len() == 0 {
+		return nil
+	}
+	var merged map[string]string
+	for _, key := range slices.Sorted(maps.Keys(pod.Labels)) {
+		prefix := servicePrefix(pod.Namespace, key, pod.Labels[key])
+		scanFrom(v.services, prefix, prefix, func(_ string, selector map[string]string) bool {
+			if labels.SelectorFromSet(selector).Matches(labels.Set(pod.Labels)) {
+				if merged == nil {
+					merged = map[string]string{}
+				}
+				maps.Copy(merged, selector)
+			}
+			return true
+		})
+	}
+	return merged
+}
+
+func servicePrefix(namespace, key, value string) string {
+	return namespace + "\x00" + key + "\x00" + value + "\x00"
+}
+
+// indexService keeps the services by a label that they demand of their pods.
+func indexService(v *View, old, new *Object) {
+	if at, _, ok := servicePlace(old); ok {
+		v.services.Delete(at)
+	}
+	if at, selector, ok := servicePlace(new); ok {
+		v.services.Set(at, selector)
+	}
+}
+
+// servicePlace is where a service stands in the index; a service without a
+// selector has no pods (TS12).
+func servicePlace(o *Object) (string, map[string]string, bool) {
+	if o == nil {
+		return "", nil, false
+	}
+	s, ok := o.Value.(*corev1.Service)
+	if !ok || len(s.Spec.Selector) == 0 {
+		return "", nil, false
+	}
+	key := slices.Min(slices.Collect(maps.Keys(s.Spec.Selector)))
+	return servicePrefix(s.Namespace, key, s.Spec.Selector[key]) + s.Name, s.Spec.Selector, true
+}
+
+func pairsText(m map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		b.WriteString(k)
+		b.WriteByte(0)
+		b.WriteString(m[k])
+		b.WriteByte(0)
+	}
+	return b.String()
+}
+
+// effectiveClasses remembers classes with defaults, so that equal pods go on
+// having one class. All views of a state share it.
+type effectiveClasses struct {
+	mu sync.Mutex
+	of map[effectiveKey]*model.Class
+}
+
+// effectiveKey names rows of tables, which never change, by their addresses.
+type effectiveKey struct {
+	class    *model.Class
+	config   *berthv1.SchedulerConfiguration
+	owner    *metav1.LabelSelector
+	services string
+}
+
+func (x *effectiveClasses) get(key effectiveKey, make func() *model.Class) *model.Class {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if c, ok := x.of[key]; ok {
+		return c
+	}
+	if len(x.of) >= maxSpecs || x.of == nil {
+		x.of = map[effectiveKey]*model.Class{}
+	}
+	c := make()
+	x.of[key] = c
+	return c
+}
+
+func newServices() *btree.Map[string, map[string]string] {
+	return btree.NewMap[string, map[string]string](degree)
+}
