@@ -91,7 +91,7 @@ func (a *account) take(pod *corev1.Pod) charge {
 		}
 		s.named++
 		out.beyond = out.beyond || s.named > s.health.allowed
-		if pod.Status.Phase == corev1.PodPending || !model.Ready(pod) && s.lenient(b) {
+		if !model.Ready(pod) && (pod.Status.Phase == corev1.PodPending || s.lenient(b)) {
 			return true
 		}
 		if s.taken++; s.taken > s.health.allowed {
@@ -162,7 +162,11 @@ func (tx *Tx) judgeVictims(victims []*corev1.Pod, class *model.Class) (map[types
 			if model.MayViolate(b, class.Priority, strict) {
 				continue
 			}
-			return nil, fmt.Sprintf("victim %s is protected: %s", PodKey(victim.Namespace, victim.Name), lowerFirst(tx.view.whyForbidden(b)))
+			why := fmt.Sprintf("victim %s is protected: %s", PodKey(victim.Namespace, victim.Name), lowerFirst(tx.view.whyForbidden(b)))
+			if from, ok := b.Annotations[model.ViolatorPriorityAnnotation]; ok && !strict {
+				why += ", and only pods of priority " + from + " and above may violate it"
+			}
+			return nil, why
 		}
 	}
 	return beyond, ""

@@ -17,6 +17,7 @@ func (r *random) sound(t *rapid.T) {
 	r.checkPods(t, v)
 	r.checkQueue(t, v)
 	r.checkNominations(t, v)
+	r.checkBudgets(t, v)
 	compareViews(t, "recomputed", v, restoredFrom(t, v).View())
 }
 

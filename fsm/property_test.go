@@ -64,13 +64,21 @@ func (r *random) actions() map[string]func(*rapid.T) {
 		"health": line("health %s %s %s", r.nodeName, func() string { return r.pick("ready", "True", "True", "False", "Unknown") },
 			func() string { return r.pick("let go", "", "let-go") }),
 		"update": line("update-pod %s %s", r.podName, func() string {
-			return r.pick("change", "labels=a:1", "labels=a:2", "ungate", "phase=Failed", "phase=Running", "unfinalize", "end", "cpu=1")
+			return r.pick("change", "labels=a:1", "labels=a:2", "annotations=berth.dev/disruption-policy:Strict", "annotations=", "ungate", "phase=Failed", "phase=Running", "unfinalize", "end", "cpu=1")
 		}),
-		"delete": line("delete %s %s", r.podName, func() string { return r.pick("grace", "", "grace=0", "grace=5", "grace=100") }),
-		"evict":  line("evict %s", r.podName),
-		"bind":   line("bind %s %s", r.podName, r.nodeName),
+		"delete":        line("delete %s %s", r.podName, func() string { return r.pick("grace", "", "grace=0", "grace=5", "grace=100") }),
+		"evict":         do(r.evict),
+		"taint away":    line("delete %s reason=DeletionByTaintManager", r.podName),
+		"budget":        do(r.randomBudget),
+		"delete budget": line("delete-budget %s", r.budgetName),
+		"announce":      line("budget %s update announce=%s", r.budgetName, r.podName),
+		"replicaset": line("replicaset w replicas=%s %s", func() string { return r.pick("replicas", "0", "1", "3", "9") },
+			func() string { return r.pick("how", "", "update", "update") }),
+		"delete replicaset": line("delete-object replicasets w"),
+		"report ready":      do(r.allReady),
+		"bind":              line("bind %s %s", r.podName, r.nodeName),
 		"report": line("report %s %s %s", r.nodeName, r.podName, func() string {
-			return r.pick("status", "Running ready", "Succeeded", "removed", "removed", "Running removed")
+			return r.pick("status", "Running ready", "Running ready", "Running unready", "Pending ready", "Succeeded", "removed", "removed", "Running removed")
 		}),
 		"gone":       do(r.confirmAll),
 		"plan":       do(r.honestPlan),
@@ -79,7 +87,7 @@ func (r *random) actions() map[string]func(*rapid.T) {
 		"advance":    line("advance %s", func() string { return r.pick("time", "100ms", "1s", "20s") }),
 		"release":    line("release %s", r.podName),
 		"configure": line("configure %s", func() string {
-			return r.pick("configuration", "queue=fifo", "queue=priority", "preemption=off", "preemption=on", "max-backoff=0", "events=3", "profiles=other", "profiles=default-scheduler,other", "")
+			return r.pick("configuration", "queue=fifo", "queue=priority", "preemption=off", "preemption=on", "budgets=Strict", "max-backoff=0", "events=3", "profiles=other", "profiles=default-scheduler,other", "")
 		}),
 		"snapshot": do(func() string { return r.run("snapshot", nil, "") }),
 		"object":   line("object configmaps %s %s", func() string { return r.pick("object", "a", "b") }, func() string { return r.pick("how", "", "update", "data=a:1 update") }),
@@ -105,9 +113,10 @@ func (r *random) priority() string { return r.pick("priority", "-1", "0", "0", "
 
 func (r *random) admit() string {
 	r.uids++
-	return r.line(fmt.Sprintf("pod %s uid=u%d cpu=%s mem=%s priority=%s grace=%s %s", r.podName(), r.uids,
+	return r.line(fmt.Sprintf("pod %s uid=u%d cpu=%s mem=%s priority=%s grace=%s %s %s", r.podName(), r.uids,
 		r.pick("cpu", "0", "1", "1", "2", "3", "9"), r.pick("memory", "0", "1Gi"), r.priority(), r.pick("grace", "0", "5", "30"),
-		r.pick("more", "", "", "", "never", "port=80", "gates=g", "tolerate=t:", "selector=l:1", "labels=a:1", "finalizers=f", "scheduler=other", "scheduler=other gates=g")))
+		r.pick("owner", "", "", "owner=w", "owner=w", "owner=Job:j"),
+		r.pick("more", "", "", "", "never", "port=80", "gates=g", "tolerate=t:", "selector=l:1", "labels=a:1", "labels=a:1,b:2", "labels=a:2 annotations=berth.dev/disruption-policy:Strict", "finalizers=f", "scheduler=other", "scheduler=other gates=g")))
 }
 
 // node makes or changes a node; its capacity depends on its name alone.

@@ -212,6 +212,9 @@ func (s *transcript) plan(a words, input string) []Command {
 	if _, ok := a.get("at"); ok {
 		c.Revision = s.revision(a)
 	}
+	if input == "" { // on one line: plan preempt POD NODE VICTIM
+		input = strings.Join(a, " ")
+	}
 	for _, l := range strings.Split(strings.TrimSpace(input), "\n") {
 		f := words(strings.Fields(l))
 		switch f[0] {

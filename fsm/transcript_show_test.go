@@ -304,6 +304,9 @@ func describePreemption(p *berthv1.Preemption) string {
 	out := fmt.Sprintf("%s: %s on %s evicts", p.Status.State, p.Status.Preemptor.Name, p.Status.Node)
 	for _, v := range p.Status.Victims {
 		out += fmt.Sprintf(" %s/%s", v.Namespace, v.Name)
+		if v.ViolatesBudget {
+			out += " (beyond its budget)"
+		}
 		if v.GoneAt != nil {
 			out += " (gone " + clock(v.GoneAt.UnixNano()) + ")"
 		}

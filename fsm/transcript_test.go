@@ -70,7 +70,7 @@ var rules = strings.Fields(`
 	QU1 QU2 QU3 QU4 QU5 QU6 QU7 QU8 QU10
 	NM1 NM2 NM3 NM4 NM5 NM6 NM7
 	PR12 PR13 PR16 PR17 PR20 T2 T5
-	TM1 TM4 TM6 PO2 PD7 PD8 PD12`)
+	TM1 TM4 TM6 PO2 T14 PD1 PD2 PD3 PD4 PD5 PD6 PD7 PD8 PD9 PD10 PD12 PD13`)
 
 func TestEveryRuleHasATranscript(t *testing.T) {
 	for _, r := range rules {
@@ -225,6 +225,13 @@ func (s *transcript) propose(cs []Command) string {
 func causes(r Result) string {
 	if r.Details == nil || len(r.Details.Causes) == 0 || r.Code == 422 {
 		return ""
+	}
+	if r.Code == 429 {
+		out := ""
+		for _, c := range r.Details.Causes {
+			out += fmt.Sprintf("\n  cause %s: %s", c.Type, c.Message)
+		}
+		return out
 	}
 	return fmt.Sprintf(" (cause %s)", r.Details.Causes[0].Type)
 }

@@ -171,6 +171,9 @@ func TestClassSignature(t *testing.T) {
 		},
 		"gate":      func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} },
 		"scheduler": func(p *corev1.Pod) { p.Spec.SchedulerName = "other" },
+		"strictness": func(p *corev1.Pod) {
+			p.Annotations = map[string]string{DisruptionPolicyAnnotation: "Strict"}
+		},
 	}
 	relabelled := map[string]func(*corev1.Pod){
 		"namespace": func(p *corev1.Pod) { p.Namespace = "other" },

@@ -62,8 +62,11 @@ func IsSystemClass(name string) bool {
 }
 
 // ValidateUserClass checks what PC2 and PC3 demand of a class that somebody wants to store: a value within the users'
-// range, and no name with the system prefix unless it is exactly a system class. An empty list means it may be stored.
+// range, no name with the system prefix unless it is exactly a system class, and a disruption policy that there is. An empty list means it may be stored.
 func ValidateUserClass(pc *schedulingv1.PriorityClass) field.ErrorList {
+	if errs := ValidateDisruptionPolicy(pc.Annotations); len(errs) > 0 {
+		return errs
+	}
 	if strings.HasPrefix(pc.Name, SystemClassPrefix) {
 		if reason := notSystemClass(pc); reason != "" {
 			return field.ErrorList{field.Forbidden(field.NewPath("metadata", "name"),
