@@ -1,0 +1,7 @@
+//go:build requirements
+
+// What the module must have although no program here imports it: Kubernetes'
+// end-to-end tests, which are built as they are, and never with this tag.
+package main
+
+import _ "k8s.io/kubernetes/test/e2e"
