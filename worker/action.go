@@ -20,6 +20,7 @@ const (
 	ActionPostStart
 	ActionPreStop
 	ActionRemove
+	ActionProbe
 )
 
 func (k ActionKind) String() string {
@@ -34,6 +35,8 @@ func (k ActionKind) String() string {
 		return "preStop"
 	case ActionRemove:
 		return "remove"
+	case ActionProbe:
+		return "probe"
 	}
 	return "none"
 }
@@ -46,7 +49,9 @@ type Action struct {
 	Container *corev1.Container
 	Signal    runtime.Signal
 	Hook      *corev1.LifecycleHandler
-	Timeout   time.Duration // of a hook; 0: none
+	Probe     *corev1.Probe
+	ProbeKind ProbeKind
+	Timeout   time.Duration // of a hook or a probe; 0: none
 }
 
 // Outcome is how an action went.

@@ -307,27 +307,29 @@ func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 			})
 			continue
 		}
-		// Hooks may take as long as a pod's grace and do not count.
-		if !hook && a.underWay >= a.opts.CallsAtOnce {
+		// Hooks may take as long as a pod's grace and do not count; nor do
+		// probes, which are bounded by their own timeouts.
+		uncounted := hook || next.Kind == ActionProbe
+		if !uncounted && a.underWay >= a.opts.CallsAtOnce {
 			break
 		}
 		a.queue = a.queue[1:]
-		if !hook {
+		if !uncounted {
 			a.underWay++
 		}
-		a.call(ctx, next, hook)
+		a.call(ctx, next, uncounted)
 	}
 }
 
-func (a *Agent) call(ctx context.Context, action Action, hook bool) {
+func (a *Agent) call(ctx context.Context, action Action, uncounted bool) {
 	a.spawn(func() {
 		o := a.caller.do(ctx, action)
-		if o.Err != nil {
+		if o.Err != nil && action.Kind != ActionProbe { // of those there are events
 			a.log.Warn("runtime call failed", "call", action.Kind.String(), "pod", action.Pod.Namespace+"/"+action.Pod.Name,
 				"container", action.ID.Container, "error", o.Err)
 		}
 		a.inputs.put(func(now time.Time) {
-			if !hook {
+			if !uncounted {
 				a.underWay--
 			}
 			a.core.Done(o, now)

@@ -3,11 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,6 +39,8 @@ func (c *caller) do(ctx context.Context, a Action) Outcome {
 		err = c.runtime.Signal(ctx, a.ID, a.Signal)
 	case ActionPostStart, ActionPreStop:
 		err = c.hook(ctx, a)
+	case ActionProbe:
+		err = c.probe(ctx, a)
 	case ActionRemove:
 		if err = c.runtime.Remove(ctx, a.ID.Pod); err == nil && c.volumes != nil {
 			err = c.volumes.remove(a.ID.Pod)
@@ -75,52 +73,12 @@ func (c *caller) start(ctx context.Context, a Action) error {
 func (c *caller) hook(ctx context.Context, a Action) error {
 	switch {
 	case a.Hook.Exec != nil:
-		res, err := c.runtime.Exec(ctx, a.ID, a.Hook.Exec.Command)
-		if err != nil {
-			return fmt.Errorf("running %q: %w", a.Hook.Exec.Command, err)
-		}
-		if res.Code != 0 {
-			return fmt.Errorf("command %q exited with %d: %s", a.Hook.Exec.Command, res.Code, strings.TrimSpace(string(res.Output)))
+		return c.command(ctx, a.ID, a.Hook.Exec.Command)
+	case a.Hook.HTTPGet != nil:
+		if err := c.httpGet(ctx, a, a.Hook.HTTPGet); err != nil {
+			return fmt.Errorf("hook: %w", err)
 		}
 		return nil
-	case a.Hook.HTTPGet != nil:
-		return c.httpGet(ctx, a)
 	}
 	return fmt.Errorf("the hook is of a kind that this node does not know")
-}
-
-func (c *caller) httpGet(ctx context.Context, a Action) error {
-	get := a.Hook.HTTPGet
-	port := get.Port.IntValue()
-	for _, p := range a.Container.Ports {
-		if port == 0 && p.Name == get.Port.StrVal {
-			port = int(p.ContainerPort)
-		}
-	}
-	host, scheme := get.Host, strings.ToLower(string(get.Scheme))
-	if host == "" {
-		host = c.podIP(a.Pod)
-	}
-	if scheme == "" {
-		scheme = "http"
-	}
-	url := scheme + "://" + net.JoinHostPort(host, strconv.Itoa(port)) + "/" + strings.TrimPrefix(get.Path, "/")
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return fmt.Errorf("hook: %w", err)
-	}
-	for _, h := range get.HTTPHeaders {
-		req.Header.Add(h.Name, h.Value)
-	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	defer transport.CloseIdleConnections()
-	res, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return fmt.Errorf("hook: %w", err)
-	}
-	res.Body.Close()
-	if res.StatusCode < 200 || res.StatusCode >= 400 {
-		return fmt.Errorf("hook: GET %s answered %s", url, res.Status)
-	}
-	return nil
 }

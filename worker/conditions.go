@@ -77,7 +77,7 @@ func (p *podState) initialized() bool {
 
 func initOver(c *ctr) bool {
 	if c.role == roleSidecar {
-		return c.state == ctrRunning
+		return c.started()
 	}
 	return c.state == ctrEnded && c.exit.Code == 0
 }

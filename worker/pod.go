@@ -126,20 +126,24 @@ type ctr struct {
 	missing    int // times that the runtime did not know it when it was to be killed
 	condemned  time.Time
 	replacedBy bool // its spec changed: it starts again whatever its restart policy says
+	// condemnedGrace is that of the probe that condemned it; nil: the pod's.
+	condemnedGrace *int64
+	probing        *probing // nil: it has no probes
 }
 
 func newPodState(pod *corev1.Pod, class *model.Class, env *podEnv, now time.Time) *podState {
 	p := &podState{pod: pod, class: class, env: env, heapIndex: -1, inits: len(pod.Spec.InitContainers)}
 	p.ctrs = make([]ctr, 0, p.inits+len(pod.Spec.Containers))
 	for i := range pod.Spec.InitContainers {
-		c := ctr{spec: &pod.Spec.InitContainers[i], attempt: -1}
+		c := ctr{spec: &pod.Spec.InitContainers[i], attempt: -1, probing: newProbing(&pod.Spec.InitContainers[i])}
 		if always(c.spec.RestartPolicy) {
 			c.role = roleSidecar
 		}
 		p.ctrs = append(p.ctrs, c)
 	}
 	for i := range pod.Spec.Containers {
-		p.ctrs = append(p.ctrs, ctr{spec: &pod.Spec.Containers[i], role: roleApp, attempt: -1})
+		c := &pod.Spec.Containers[i]
+		p.ctrs = append(p.ctrs, ctr{spec: c, role: roleApp, attempt: -1, probing: newProbing(c)})
 	}
 	p.startTime = now
 	return p
@@ -193,6 +197,9 @@ func (p *podState) recall() {
 		for i := range statuses {
 			s := &statuses[i]
 			c := p.find(s.Name)
+			if c != nil {
+				c.recallProbes(s)
+			}
 			if c == nil || c.alive() || c.attempt >= 0 && c.attempt >= s.RestartCount {
 				continue
 			}
@@ -295,7 +302,8 @@ func (c *ctr) began(at time.Time) {
 	c.state = ctrRunning
 	c.wait, c.waitMessage = "", ""
 	c.backedOff, c.replacedBy = false, false
-	c.stop, c.missing, c.condemned = stopNone, 0, time.Time{}
+	c.stop, c.missing, c.condemned, c.condemnedGrace = stopNone, 0, time.Time{}, nil
+	c.probing = newProbing(c.spec)
 }
 
 func (c *ctr) ended(exit *runtime.Exit) {
@@ -340,6 +348,8 @@ func (p *podState) done(o Outcome, now time.Time) {
 		return
 	}
 	switch o.Kind {
+	case ActionProbe:
+		p.probed(c, o, now)
 	case ActionStart:
 		if o.Err != nil && c.state == ctrStarting && o.ID.Attempt == c.attempt+1 {
 			p.startFailed(c, o.Err, now)

@@ -21,6 +21,7 @@ func (p *podState) step(now time.Time) {
 	if p.stopAt.IsZero() && p.admission == admitted {
 		p.stepHooks(now)
 		p.stepRun(now)
+		p.stepProbes(now)
 		if p.complete() {
 			p.beginStop(now, p.specGrace())
 		}
@@ -83,7 +84,7 @@ func (p *podState) initialize(now time.Time) bool {
 		c := &p.ctrs[i]
 		switch {
 		case c.role == roleSidecar:
-			if c.state == ctrRunning && c.condemned.IsZero() {
+			if c.started() && c.condemned.IsZero() {
 				continue
 			}
 			p.ensure(c, now)
@@ -112,7 +113,11 @@ func (p *podState) anyAppBegan() bool {
 func (p *podState) ensure(c *ctr, now time.Time) {
 	if c.alive() {
 		if !c.condemned.IsZero() {
-			p.stopContainer(c, now, c.condemned.Add(p.specGrace()))
+			grace := p.specGrace()
+			if s := c.condemnedGrace; s != nil {
+				grace = time.Duration(*s) * time.Second
+			}
+			p.stopContainer(c, now, c.condemned.Add(grace))
 		}
 		return
 	}

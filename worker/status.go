@@ -77,14 +77,14 @@ func (p *podState) final() bool {
 }
 
 func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
-	running := c.state == ctrRunning
-	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image, RestartCount: max(c.attempt, 0), Started: &running}
+	running, started := c.state == ctrRunning, c.started()
+	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image, RestartCount: max(c.attempt, 0), Started: &started}
 	switch c.role {
 	case roleInit:
 		s.Ready = c.state == ctrEnded && c.exit.Code == 0
 	default:
 		// LC6: without a readiness probe, what runs is ready; LC8: never in a pod that is being deleted.
-		s.Ready = running && p.pod.DeletionTimestamp == nil && !p.gone
+		s.Ready = c.ready() && p.pod.DeletionTimestamp == nil && !p.gone
 	}
 	id := ""
 	if c.attempt >= 0 {
@@ -170,7 +170,7 @@ func (p *podState) phaseOfContainers() corev1.PodPhase {
 			}
 			pending = pending || !ended
 		case roleSidecar:
-			if c.state == ctrRunning {
+			if c.started() {
 				running++
 			} else if !ended && !begun {
 				pending = true

@@ -249,6 +249,8 @@ func (b *bench) traceAction(a Action) {
 		b.trace("remove %s", a.Pod.Name)
 	case ActionPreStop:
 		b.trace("preStop %s#%d within %s", name, a.ID.Attempt, a.Timeout)
+	case ActionProbe:
+		b.trace("%s probe %s#%d within %s", lower(a.ProbeKind), name, a.ID.Attempt, a.Timeout)
 	default:
 		b.trace("%s %s#%d", a.Kind, name, a.ID.Attempt)
 	}

@@ -57,6 +57,13 @@ type Image struct {
 	SizeBytes int64
 }
 
+// Prober is a runtime that answers probes itself, because its containers have
+// neither a network nor commands. kind is startup, readiness or liveness; nil
+// is a success.
+type Prober interface {
+	Probe(ctx context.Context, id ID, kind string) error
+}
+
 // ErrNotFound says that the runtime does not know the container or that it does not run.
 var ErrNotFound = errors.New("no such container")
 

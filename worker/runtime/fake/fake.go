@@ -33,6 +33,7 @@ type Runtime struct {
 var (
 	_ runtime.Runtime     = (*Runtime)(nil)
 	_ runtime.ImageLister = (*Runtime)(nil)
+	_ runtime.Prober      = (*Runtime)(nil)
 )
 
 type pod struct {
@@ -214,6 +215,25 @@ func (r *Runtime) Exec(_ context.Context, id runtime.ID, _ []string) (runtime.Ex
 		return runtime.ExecResult{}, err
 	}
 	return runtime.ExecResult{Code: int(c.script.hookCode)}, nil
+}
+
+// Probe implements runtime.Prober.
+func (r *Runtime) Probe(_ context.Context, id runtime.ID, kind string) error {
+	c, err := r.find(id)
+	if err != nil {
+		return err
+	}
+	runs := r.timeline.clock.Now().Sub(c.StartedAt)
+	if kind == "liveness" {
+		if c.script.unhealthy >= 0 && runs >= c.script.unhealthy {
+			return errors.New("by its script it is not well any more")
+		}
+		return nil
+	}
+	if runs < c.script.ready {
+		return errors.New("by its script it is not ready yet")
+	}
+	return nil
 }
 
 // Remove implements runtime.Runtime.

@@ -21,6 +21,8 @@ import (
 //	term-seconds         how long it goes on after TERM
 //	term-exit-code       with which code TERM ends it; default 0
 //	oom                  "true": it ends by running out of memory
+//	ready-seconds        how long it runs before its startup and readiness probes pass; default 0
+//	unhealthy-seconds    how long it runs before its liveness probe fails; without it, it never does
 //	hook-exit-code       what lifecycle hooks exit with
 //	log                  what it has written, line by line
 const Prefix = "fake.berth.dev/"
@@ -33,6 +35,8 @@ type script struct {
 	code       int32
 	termCode   int32
 	hookCode   int32
+	ready      time.Duration
+	unhealthy  time.Duration // negative: never
 	ignoreTerm bool
 	oom        bool
 	startError string
@@ -40,7 +44,7 @@ type script struct {
 }
 
 func readScript(spec *runtime.Spec) (script, error) {
-	s := script{run: -1}
+	s := script{run: -1, unhealthy: -1}
 	for i := range spec.Pod.Spec.InitContainers {
 		if c := &spec.Pod.Spec.InitContainers[i]; c.Name == spec.ID.Container && c.RestartPolicy == nil {
 			s.run = 0
@@ -75,6 +79,8 @@ func readScript(spec *runtime.Spec) (script, error) {
 	number("run-seconds", seconds(&s.run))
 	number("start-delay-seconds", seconds(&s.delay))
 	number("term-seconds", seconds(&s.term))
+	number("ready-seconds", seconds(&s.ready))
+	number("unhealthy-seconds", seconds(&s.unhealthy))
 	number("exit-code", code(&s.code))
 	number("term-exit-code", code(&s.termCode))
 	number("hook-exit-code", code(&s.hookCode))

@@ -1,0 +1,162 @@
+package worker
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ProbeKind is one of a container's probes.
+type ProbeKind uint8
+
+const (
+	ProbeStartup ProbeKind = iota
+	ProbeReadiness
+	ProbeLiveness
+	probeKinds
+)
+
+func (k ProbeKind) String() string {
+	return [...]string{"Startup", "Readiness", "Liveness"}[k]
+}
+
+// probing is what is known of a container's probes while one attempt runs.
+// Containers without any have none.
+type probing [probeKinds]prober
+
+// prober is one probe: when it is next, and what came of it (PB2).
+type prober struct {
+	at       time.Time // zero: not planned yet
+	underWay bool
+	passed   bool // the verdict that holds
+	last     bool // the newest outcome, and how many there were in a row like it
+	inARow   int32
+}
+
+// newProbing is how probes stand before the first outcome (PB3): not started,
+// not ready, alive. Nil for a container without any.
+func newProbing(spec *corev1.Container) *probing {
+	if spec.StartupProbe == nil && spec.ReadinessProbe == nil && spec.LivenessProbe == nil {
+		return nil
+	}
+	return &probing{ProbeLiveness: {passed: true}}
+}
+
+func (c *ctr) probe(k ProbeKind) *corev1.Probe {
+	switch k {
+	case ProbeStartup:
+		return c.spec.StartupProbe
+	case ProbeReadiness:
+		return c.spec.ReadinessProbe
+	}
+	return c.spec.LivenessProbe
+}
+
+// passes says whether the verdict on a probe is a good one; a probe that there
+// is not always passes.
+func (c *ctr) passes(k ProbeKind) bool {
+	return c.probing == nil || c.probe(k) == nil || c.probing[k].passed
+}
+
+// started: the container runs, and its startup probe has passed (PB3).
+func (c *ctr) started() bool { return c.state == ctrRunning && c.passes(ProbeStartup) }
+
+// ready is what the readiness probe says of a started container.
+func (c *ctr) ready() bool { return c.started() && c.passes(ProbeReadiness) }
+
+// stepProbes starts the probes whose time has come.
+func (p *podState) stepProbes(now time.Time) {
+	for i := range p.ctrs {
+		c := &p.ctrs[i]
+		if c.probing == nil || c.state != ctrRunning || !c.condemned.IsZero() {
+			continue
+		}
+		for k := range probeKinds {
+			// PB4: no other probe runs until the startup probe has passed, and
+			// that one never runs again.
+			if spec := c.probe(k); spec != nil && (k == ProbeStartup) != c.started() {
+				p.stepProbe(c, k, spec, now)
+			}
+		}
+	}
+}
+
+func (p *podState) stepProbe(c *ctr, k ProbeKind, spec *corev1.Probe, now time.Time) {
+	pr := &c.probing[k]
+	if pr.underWay {
+		return
+	}
+	if pr.at.IsZero() {
+		pr.at = c.startedAt.Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
+	}
+	if now.Before(pr.at) {
+		p.wakeAt(pr.at)
+		return
+	}
+	pr.underWay = true
+	pr.at = now.Add(seconds(spec.PeriodSeconds, 10))
+	p.out = append(p.out, Action{Kind: ActionProbe, Pod: p.pod, Container: c.spec, Probe: spec, ProbeKind: k,
+		Timeout: seconds(spec.TimeoutSeconds, 1), ID: p.id(c)})
+}
+
+func seconds(n int32, otherwise time.Duration) time.Duration {
+	if n <= 0 {
+		n = int32(otherwise)
+	}
+	return time.Duration(n) * time.Second
+}
+
+// probed takes the outcome of a probe.
+func (p *podState) probed(c *ctr, o Outcome, now time.Time) {
+	if c.probing == nil || o.ID.Attempt != c.attempt {
+		return
+	}
+	pr := &c.probing[o.ProbeKind]
+	pr.underWay = false
+	if c.state != ctrRunning || !c.condemned.IsZero() || !p.stopAt.IsZero() {
+		return
+	}
+	ok := o.Err == nil
+	if ok != pr.last {
+		pr.last, pr.inARow = ok, 0
+	}
+	pr.inARow++
+	if !ok {
+		p.emit(corev1.EventTypeWarning, "Unhealthy", fmt.Sprintf("%s probe failed: %v", o.ProbeKind, o.Err))
+	}
+	needed := max(o.Probe.SuccessThreshold, 1)
+	if !ok {
+		if needed = o.Probe.FailureThreshold; needed <= 0 {
+			needed = 3
+		}
+	}
+	if pr.inARow < needed {
+		return
+	}
+	pr.passed = ok
+	if ok || o.ProbeKind == ProbeReadiness {
+		return
+	}
+	// PB3: ended, and started again if the restart policy says so.
+	c.condemned, c.condemnedGrace = now, o.Probe.TerminationGracePeriodSeconds
+	again := ""
+	if c.role == roleSidecar || restartsAfter(c, p.pod.Spec.RestartPolicy, 137) {
+		again = ", will be restarted"
+	}
+	p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s failed %s probe%s", c.spec.Name, lower(o.ProbeKind), again))
+}
+
+func lower(k ProbeKind) string {
+	return [...]string{"startup", "readiness", "liveness"}[k]
+}
+
+// recallProbes takes from a status that was reported before the agent was
+// restarted what its probes had said (PB3): a ready container stays it.
+func (c *ctr) recallProbes(s *corev1.ContainerStatus) {
+	if c.probing == nil || c.state != ctrRunning || c.attempt != s.RestartCount {
+		return
+	}
+	c.probing[ProbeReadiness].passed = s.Ready
+	c.probing[ProbeStartup].passed = s.Started != nil && *s.Started
+}

@@ -1,0 +1,129 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+// execOnly is a runtime of which only Exec is used, and which does not answer
+// probes itself.
+type execOnly struct {
+	runtime.Runtime
+	code int
+}
+
+func (r execOnly) Exec(context.Context, runtime.ID, []string) (runtime.ExecResult, error) {
+	return runtime.ExecResult{Code: r.code, Output: []byte("why\n")}, nil
+}
+
+// PB1: what each kind of probe takes for a success.
+func TestProbeCalls(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		code, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/")) // the paths below are numbers
+		if r.Host == "other.example" {
+			code = http.StatusTeapot
+		}
+		w.WriteHeader(code)
+	}))
+	defer web.Close()
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer secure.Close()
+	grpcPort := serveHealth(t)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := portOfAddr(closed.Addr().String())
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	port := portOfAddr(web.Listener.Addr().String())
+	get := func(path string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(port)}}
+	}
+	named, hosted := get("/200"), get("/200")
+	named.HTTPGet.Port = intstr.FromString("web")
+	hosted.HTTPGet.HTTPHeaders = []corev1.HTTPHeader{{Name: "Host", Value: "other.example"}}
+	tls := corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Scheme: corev1.URISchemeHTTPS, Port: intstr.FromInt32(portOfAddr(secure.Listener.Addr().String()))}}
+	tcp := func(port int32) corev1.ProbeHandler {
+		return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(port)}}
+	}
+	rpc := func(port int32, service string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: port, Service: &service}}
+	}
+	command := corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}
+	for _, c := range []struct {
+		name    string
+		handler corev1.ProbeHandler
+		code    int
+		fails   string
+	}{
+		{"exec", command, 0, ""},
+		{"exec, other code", command, 3, `command ["check"] exited with 3: why`},
+		{"http 200", get("/200"), 0, ""},
+		{"http 399", get("399"), 0, ""},
+		{"http 404", get("/404"), 0, "answered 404"},
+		{"http, named port", named, 0, ""},
+		{"http, host header", hosted, 0, "answered 418"},
+		{"https, any certificate", tls, 0, ""},
+		{"http, nobody", corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(nobody)}}, 0, "refused"},
+		{"tcp", tcp(port), 0, ""},
+		{"tcp, nobody", tcp(nobody), 0, "refused"},
+		{"grpc", rpc(grpcPort, ""), 0, ""},
+		{"grpc, not serving", rpc(grpcPort, "ill"), 0, "NOT_SERVING"},
+		{"grpc, nobody", rpc(nobody, ""), 0, "refused"},
+		{"none", corev1.ProbeHandler{}, 0, "does not know"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			caller := caller{runtime: execOnly{code: c.code}, podIP: func(*corev1.Pod) string { return "127.0.0.1" }}
+			container := &corev1.Container{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: port}}}
+			o := caller.do(context.Background(), Action{
+				Kind: ActionProbe, Pod: &corev1.Pod{}, Container: container, Probe: &corev1.Probe{ProbeHandler: c.handler}, Timeout: 10 * time.Second,
+			})
+			if c.fails == "" && o.Err != nil || c.fails != "" && (o.Err == nil || !strings.Contains(o.Err.Error(), c.fails)) {
+				t.Errorf("got %v, want %q", o.Err, c.fails)
+			}
+		})
+	}
+}
+
+func serveHealth(t *testing.T) int32 {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := health.NewServer()
+	service.SetServingStatus("ill", healthv1.HealthCheckResponse_NOT_SERVING)
+	s := grpc.NewServer()
+	healthv1.RegisterHealthServer(s, service)
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-done; err != nil {
+			t.Error(fmt.Errorf("serve: %w", err))
+		}
+	})
+	return portOfAddr(l.Addr().String())
+}
+
+func portOfAddr(addr string) int32 {
+	_, p, _ := net.SplitHostPort(addr) // a listener's
+	n, _ := strconv.Atoi(p)
+	return int32(n)
+}
