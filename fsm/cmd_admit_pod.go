@@ -1,11 +1,12 @@
 package fsm
 
-// AdmitPod stores a new pod, finished but for its priority, which is resolved
-// here from its class (AD1), and puts it into the queue; a pod that names its
-// node comes bound.
+// AdmitPod stores a new pod, finished but for what its classes say: its
+// priority (AD1), and the overhead and the nodes of its runtime. It is put into
+// the queue; a pod that names its node comes bound.
 //
 // Refuses: 404 or 403 for a namespace that is missing or on its way out; 409
-// if the name is taken; 403 for an unknown class (AD2), a priority or policy
+// if the name is taken; 403 for an unknown class (AD2) or RuntimeClass, an
+// overhead or a node selector that is not the RuntimeClass's, a priority or policy
 // of its own (AD3), a system class without permission (AD5), or any class when
 // priority is switched off (PC11).
 type AdmitPod struct {
@@ -25,7 +26,7 @@ func (c *AdmitPod) Apply(tx *Tx) Result {
 	if _, taken := tx.view.Pods.Get(key); taken {
 		return refuseExists(podResource.groupResource(), pod.Name)
 	}
-	if r, ok := tx.resolvePriority(pod); !ok {
+	if r, ok := tx.resolveClasses(&c.Pod); !ok {
 		return r
 	}
 	tx.storeNewPod(key, pod, tx.finishNewPod(&c.Pod))

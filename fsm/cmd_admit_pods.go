@@ -57,7 +57,7 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 			return Result{}
 		}
 	}
-	if r, ok := tx.resolvePriority(template); !ok {
+	if r, ok := tx.resolveClasses(&c.Template); !ok {
 		return r
 	}
 	template.CreationTimestamp = tx.now()

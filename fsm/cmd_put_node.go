@@ -1,12 +1,16 @@
 package fsm
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
 // PutNode creates a node (Create) or replaces one, as the API has validated
-// it: labels, taints, cordon, status.
+// it: labels, taints, cordon, status. Where the capacity of an extended resource
+// is changed and what pods may have of it is not, that follows: workers know
+// nothing of resources that are written into their nodes' status.
 //
 // Refuses: 409 if a node to be created exists, or for a stale revision; 404 if
 // one to be replaced does not.
@@ -39,6 +43,7 @@ func (c *PutNode) Apply(tx *Tx) Result {
 		return r
 	}
 	node.ResourceVersion = old.ResourceVersion
+	followCapacity(old, node)
 	if equality.Semantic.DeepEqual(node, old) {
 		return Result{Table: v.Nodes.Name(), Object: old}
 	}
@@ -50,6 +55,37 @@ func (c *PutNode) Apply(tx *Tx) Result {
 	tx.putNode(node, old)
 	return Result{Table: v.Nodes.Name(), Object: node}
 }
+
+// followCapacity brings what pods may have of extended resources in step with
+// their changed capacity.
+func followCapacity(old, node *corev1.Node) {
+	allocatable := node.Status.Allocatable
+	unchanged := func(name corev1.ResourceName) bool {
+		before, had := old.Status.Allocatable[name]
+		now, has := allocatable[name]
+		return had == has && before.Cmp(now) == 0
+	}
+	// order does not matter: every resource is looked at by itself
+	for name, now := range node.Status.Capacity {
+		before, had := old.Status.Capacity[name]
+		if extended(name) && (!had || before.Cmp(now) != 0) && unchanged(name) {
+			if allocatable == nil {
+				allocatable = corev1.ResourceList{}
+			}
+			allocatable[name] = now
+		}
+	}
+	// order does not matter: as above
+	for name := range old.Status.Capacity {
+		if _, has := node.Status.Capacity[name]; !has && extended(name) && unchanged(name) {
+			delete(allocatable, name)
+		}
+	}
+	node.Status.Allocatable = allocatable
+}
+
+// extended resources are those with a domain, which only their users know.
+func extended(name corev1.ResourceName) bool { return strings.Contains(string(name), "/") }
 
 // removeNode takes a node away; nominations to it end (NM7). Pods bound to it
 // stay until they are collected (GC2).

@@ -37,8 +37,10 @@ func (c *PutObject) Apply(tx *Tx) Result {
 	key := ObjectKey(c.Resource, value.GetNamespace(), value.GetName())
 	old, known := v.Objects.Get(key)
 	if c.Create {
-		if r, ok := v.checkNamespace(value.GetNamespace(), res, value.GetName()); !ok {
-			return r
+		if !kind.ClusterScoped {
+			if r, ok := v.checkNamespace(value.GetNamespace(), res, value.GetName()); !ok {
+				return r
+			}
 		}
 		if known {
 			return refuseExists(res.groupResource(), value.GetName())

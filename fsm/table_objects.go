@@ -17,11 +17,12 @@ type Object struct {
 	Value ProtoObject
 }
 
-// ObjectKind is a kind that the table of plain objects can hold. All of them
-// are namespaced.
+// ObjectKind is a kind that the table of plain objects can hold.
 type ObjectKind struct {
 	Group, Resource, Kind string
-	New                   func() ProtoObject
+	// ClusterScoped objects are in no namespace.
+	ClusterScoped bool
+	New           func() ProtoObject
 	// Workload is what a kind that keeps pods says of them; nil for others.
 	Workload *Workload
 }
@@ -53,6 +54,7 @@ func ObjectKinds() []ObjectKind {
 		{Group: "", Resource: "services", Kind: "Service", New: func() ProtoObject { return new(corev1.Service) }},
 		{Group: "coordination.k8s.io", Resource: "leases", Kind: "Lease", New: func() ProtoObject { return new(coordinationv1.Lease) }},
 		replicaSetKind(),
+		runtimeClassKind(),
 	}
 }
 
@@ -64,7 +66,8 @@ var objectKinds = func() map[string]ObjectKind {
 	return m
 }()
 
-// ObjectKey is the key of an object in the table of plain objects.
+// ObjectKey is the key of an object in the table of plain objects. What is
+// cluster-scoped has an empty namespace.
 func ObjectKey(resource, namespace, name string) string {
 	return resource + "/" + namespace + "/" + name
 }

@@ -291,6 +291,8 @@ func (s *transcript) object(a words, _ string) []Command { // object configmaps 
 		o = &corev1.Service{ObjectMeta: meta}
 	case ReplicaSets:
 		o = s.setOf(a, meta)
+	case "runtimeclasses": // overhead=CPU selector=k:v,… tolerate=key:effect,…
+		o = s.runtimeClass(a[1:])
 	default:
 		o = &corev1.ConfigMap{ObjectMeta: meta, Data: pairs(a.list("data"))}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,6 +59,14 @@ func (a words) fillNode(n *corev1.Node) {
 			n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{"image:" + strconv.Itoa(int(i))}, SizeBytes: 1})
 		}
 	}
+	if v, ok := a.get("capacity"); ok { // capacity=RESOURCE:AMOUNT, or RESOURCE: for none
+		name, amount, _ := strings.Cut(v, ":")
+		n.Status.Capacity = mergeAmounts(n.Status.Capacity, nil)
+		delete(n.Status.Capacity, corev1.ResourceName(name))
+		if amount != "" {
+			n.Status.Capacity[corev1.ResourceName(name)] = apiresource.MustParse(amount)
+		}
+	}
 	n.Spec.Unschedulable = a.has("cordon") || n.Spec.Unschedulable && !a.has("uncordon")
 	n.Status.NodeInfo.SystemUUID = a.or("machine", n.Status.NodeInfo.SystemUUID)
 }
@@ -76,6 +85,7 @@ func (s *transcript) putNode(a words, _ string) []Command {
 // pod: ns= priority= class= cpu= mem= node= labels=k:v,… selector=k:v,…
 // tolerate=key:effect,… gates=a,b grace= port= never (with priority=) init-cpu=
 // set-priority= set-policy= finalizers= uid= owner=[KIND:]NAME annotations=k:v,… scheduler=
+// runtime= overhead=
 func (s *transcript) pod(a words) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: s.meta(a, "default"), Spec: corev1.PodSpec{
 		SchedulerName: a.or("scheduler", "default-scheduler"), NodeName: a.or("node", ""), PriorityClassName: a.or("class", ""),
@@ -102,6 +112,12 @@ func (s *transcript) pod(a words) *corev1.Pod {
 	}
 	for _, owner := range a.list("owners") {
 		p.OwnerReferences = append(p.OwnerReferences, ownerReference(owner))
+	}
+	if v, ok := a.get("runtime"); ok {
+		p.Spec.RuntimeClassName = &v
+	}
+	if v, ok := a.get("overhead"); ok {
+		p.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse(v)}
 	}
 	if port := a.number("port"); port != nil {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: int32(*port)}}
@@ -274,4 +290,17 @@ func (s *transcript) diagnosis(a words) *Diagnosis {
 	}
 	d.Message = "0/" + strconv.Itoa(int(d.Nodes)) + " nodes are available: " + strings.Join(texts, ", ") + "."
 	return d
+}
+
+// runtimeClass: overhead=CPU selector=k:v,… tolerate=key:effect,…
+func (s *transcript) runtimeClass(a words) *nodev1.RuntimeClass {
+	c := &nodev1.RuntimeClass{ObjectMeta: s.meta(a, ""), Handler: "handler"}
+	if v, ok := a.get("overhead"); ok {
+		c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse(v)}}
+	}
+	if len(a.list("selector")) > 0 || len(a.list("tolerate")) > 0 {
+		like := s.pod(a)
+		c.Scheduling = &nodev1.Scheduling{NodeSelector: like.Spec.NodeSelector, Tolerations: like.Spec.Tolerations}
+	}
+	return c
 }
