@@ -145,10 +145,14 @@ func (a *Agent) startWorker(run context.Context) error {
 		}
 		servers = a.serversInGossip
 	}
+	address := p.Address
+	if address == "" {
+		address = addressOf(c.AdvertiseAddr)
+	}
 	var err error
 	a.worker, err = StartWorker(WorkerConfig{
 		Node: worker.NodeConfig{
-			Name: c.Name, Addresses: []string{addressOf(c.AdvertiseAddr)}, Labels: p.Labels, Taints: p.Taints,
+			Name: c.Name, Addresses: []string{address}, Labels: p.Labels, Taints: p.Taints,
 			Capacity: p.Capacity, Reserved: p.Reserved, Version: c.Version,
 		},
 		DataDir: filepath.Join(c.DataDir, "worker"), Runtime: p.Runtime, Images: p.Images, Timeline: p.Timeline, Servers: servers, TLS: c.TLS,

@@ -59,7 +59,9 @@ type ServerPart struct {
 
 // WorkerPart configures the worker of a process.
 type WorkerPart struct {
-	Runtime            string
+	Runtime string
+	// Address is the node's; empty: where the agent is dialed.
+	Address            string
 	Labels             map[string]string
 	Taints             []corev1.Taint
 	Capacity, Reserved corev1.ResourceList

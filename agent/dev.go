@@ -108,7 +108,9 @@ func (d *Dev) start(ctx context.Context, timeline *fake.Timeline) error {
 		if err != nil {
 			return err
 		}
-		c.Worker = &WorkerPart{Runtime: d.config.Runtime, Capacity: d.config.Capacity, Timeline: timeline}
+		c.Worker = &WorkerPart{
+			Runtime: d.config.Runtime, Address: devAddress(d.config.Runtime, i), Capacity: d.config.Capacity, Timeline: timeline,
+		}
 		a, err := Start(ctx, c)
 		if err != nil {
 			return err
@@ -128,6 +130,16 @@ func (d *Dev) member(kind pki.Kind, name string, join []string) (Config, error) 
 		BindAddr: "127.0.0.1", Join: join, RetryInterval: devRetry,
 		TLS: source, CA: d.ca.CertPEM(), Logger: d.config.Logger,
 	}, err
+}
+
+// devAddress is an address of its own for a node whose containers are entries in
+// memory: nothing listens there. Real containers listen where the machine does.
+func devAddress(runtime string, i int) string {
+	if runtime != "fake" {
+		return ""
+	}
+	const perBlock = 250
+	return net.IPv4(127, 0, byte(1+i/perBlock), byte(1+i%perBlock)).String()
 }
 
 func (d *Dev) issue(kind pki.Kind, name string) (*pki.Source, error) {

@@ -108,6 +108,9 @@ func (h *hub) watching(c *fsm.Change) (*watchers, string) {
 		return h.groups[group{table: c.Table}], c.Key
 	}
 	i := strings.IndexByte(c.Key, '/')
+	if strings.HasPrefix(c.Key[i+1:], "/") {
+		i++ // in no namespace
+	}
 	return h.groups[group{c.Table, c.Key[:i+1]}], c.Key[i+1:]
 }
 

@@ -175,6 +175,17 @@ func removeObject(resource, key string, p fsm.Precondition) *fsm.DeleteObject {
 	return &fsm.DeleteObject{Resource: resource, Namespace: namespace, Name: name, Precondition: p}
 }
 
+// inNoNamespace makes a plain kind a cluster-scoped one. In the table its
+// objects have an empty namespace.
+func inNoNamespace(k *kind) *kind {
+	resource := k.resource.Resource
+	k.rows = plainRows(resource + "/")
+	k.remove = func(key string, p fsm.Precondition) fsm.Command {
+		return &fsm.DeleteObject{Resource: resource, Name: key, Precondition: p}
+	}
+	return k
+}
+
 // objectsTable is the one table of several resources.
 const objectsTable = "objects"
 

@@ -119,24 +119,28 @@ func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.
 	if err := s.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &coreInfo); err != nil {
 		return err
 	}
-	schedulingInfo, err := g.schedulingGroup()
-	if err != nil {
-		return err
-	}
-	coordinationInfo, err := g.coordinationGroup()
-	if err != nil {
-		return err
-	}
-	appsInfo, err := g.appsGroup()
-	if err != nil {
-		return err
-	}
-	eventsInfo := eventsGroup(events)
 	berthInfo, err := g.berthGroup(berth, config.Planner)
 	if err != nil {
 		return err
 	}
-	return s.InstallAPIGroups(&appsInfo, &schedulingInfo, &coordinationInfo, &eventsInfo, &berthInfo)
+	infos := append(reviewGroups(), eventsGroup(events), berthInfo)
+	for _, group := range []func() (genericapiserver.APIGroupInfo, error){
+		g.appsGroup,
+		g.schedulingGroup,
+		g.coordinationGroup,
+		g.nodeGroup,
+	} {
+		info, err := group()
+		if err != nil {
+			return err
+		}
+		infos = append(infos, info)
+	}
+	pointers := make([]*genericapiserver.APIGroupInfo, len(infos))
+	for i := range infos {
+		pointers[i] = &infos[i]
+	}
+	return s.InstallAPIGroups(pointers...)
 }
 
 // Run serves until the context ends. Then every watch ends, and requests in

@@ -32,11 +32,17 @@ var everyKind = []struct {
 	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}, true,
 		`"spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}`},
 	{schema.GroupVersionResource{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"}, false, `"value": 7`},
+	{schema.GroupVersionResource{Group: "node.k8s.io", Version: "v1", Resource: "runtimeclasses"}, false, `"handler": "vm", "overhead": {"podFixed": {"cpu": "250m"}}`},
 }
 
 var kindOf = map[string]string{
 	"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "secrets": "Secret", "serviceaccounts": "ServiceAccount",
+<<<<<<< HEAD
 	"services": "Service", "events": "Event", "leases": "Lease", "replicasets": "ReplicaSet", "priorityclasses": "PriorityClass",
+=======
+	"services": "Service", "events": "Event", "leases": "Lease", "priorityclasses": "PriorityClass",
+	"runtimeclasses": "RuntimeClass",
+>>>>>>> 39b726d (RuntimeClasses, reviews of oneself and the service of the API are served; fake nodes have addresses of their own)
 }
 
 func dynamicClient(t testing.TB, s *testServer) dynamic.Interface {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/controller"
@@ -51,7 +53,7 @@ func (s *Server) lead(ctx context.Context) {
 }
 
 // furnish makes what every cluster has: the system classes (PC3), the system
-// namespaces and the scheduler configuration.
+// namespaces, the API's service and the scheduler configuration.
 func (s *Server) furnish(ctx context.Context) error {
 	v := s.state.View()
 	var ps []fsm.Proposal
@@ -82,6 +84,13 @@ func (s *Server) furnish(ctx context.Context) error {
 			add(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: ns}, Create: true, RootCA: s.rootCA})
 		}
 	}
+	if _, ok := v.Objects.Get(fsm.ObjectKey("services", corev1.NamespaceDefault, apiServiceName)); !ok {
+		raw, err := s.apiService(meta).Marshal()
+		if err != nil {
+			return err
+		}
+		add(&fsm.PutObject{Resource: "services", Raw: raw, Create: true})
+	}
 	if len(ps) == 0 {
 		return nil
 	}
@@ -92,6 +101,32 @@ func (s *Server) furnish(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// apiServiceName is the name of the service that stands for the cluster's API.
+// Clients of Kubernetes take it for granted.
+const apiServiceName = "kubernetes"
+
+// apiService has no address of its own, as no service has one here.
+func (s *Server) apiService(meta func(*metav1.ObjectMeta)) *corev1.Service {
+	const standardPort = 443
+	single, cluster := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: corev1.NamespaceDefault, Name: apiServiceName,
+			Labels: map[string]string{"component": "apiserver", "provider": "kubernetes"},
+		},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: corev1.ClusterIPNone, ClusterIPs: []string{corev1.ClusterIPNone},
+			SessionAffinity: corev1.ServiceAffinityNone, IPFamilyPolicy: &single, InternalTrafficPolicy: &cluster,
+			Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: standardPort, TargetPort: intstr.FromInt32(standardPort)}},
+		},
+	}
+	if _, port, err := net.SplitHostPort(s.config.HTTPAddr); err == nil {
+		service.Spec.Ports[0].TargetPort = intstr.Parse(port)
+	}
+	meta(&service.ObjectMeta)
+	return service
 }
 
 // controllers are the reconcilers, with what they remember of one leadership.

@@ -43,6 +43,23 @@ func (p *podState) setConditions(s *corev1.PodStatus, now time.Time) {
 		c.LastTransitionTime = plainTime(m.since)
 	}
 	s.Conditions = append(s.Conditions, conditions[:]...)
+	if c, ok := p.scheduled(); ok {
+		s.Conditions = append(s.Conditions, c)
+	}
+}
+
+// scheduled is what a scheduler says of the pods that it places: of one that
+// came with its node, the node says it.
+func (p *podState) scheduled() (corev1.PodCondition, bool) {
+	for i := range p.pod.Status.Conditions {
+		if p.pod.Status.Conditions[i].Type == corev1.PodScheduled {
+			return corev1.PodCondition{}, false
+		}
+	}
+	return corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionTrue, ObservedGeneration: p.pod.Generation,
+		LastTransitionTime: plainTime(p.startTime),
+	}, true
 }
 
 func truth(ok bool) corev1.ConditionStatus {

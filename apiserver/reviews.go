@@ -1,0 +1,26 @@
+package apiserver
+
+import (
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/kubernetes/pkg/registry/authentication/selfsubjectreview"
+	"k8s.io/kubernetes/pkg/registry/authorization/selfsubjectaccessreview"
+
+	// The groups' types, as above all others.
+	_ "k8s.io/kubernetes/pkg/apis/authentication/install"
+	_ "k8s.io/kubernetes/pkg/apis/authorization/install"
+)
+
+// reviewGroups answer who a client is to the server, and what it may do:
+// `kubectl auth whoami` and `kubectl auth can-i`. Nothing of it is stored.
+func reviewGroups() []genericapiserver.APIGroupInfo {
+	return []genericapiserver.APIGroupInfo{
+		groupOf(authenticationv1.SchemeGroupVersion, map[string]rest.Storage{"selfsubjectreviews": selfsubjectreview.NewREST()}),
+		groupOf(authorizationv1.SchemeGroupVersion, map[string]rest.Storage{
+			"selfsubjectaccessreviews": selfsubjectaccessreview.NewREST(authorizer.AuthorizerFunc(authorize)),
+		}),
+	}
+}
