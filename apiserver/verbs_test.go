@@ -37,12 +37,8 @@ var everyKind = []struct {
 
 var kindOf = map[string]string{
 	"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "secrets": "Secret", "serviceaccounts": "ServiceAccount",
-<<<<<<< HEAD
 	"services": "Service", "events": "Event", "leases": "Lease", "replicasets": "ReplicaSet", "priorityclasses": "PriorityClass",
-=======
-	"services": "Service", "events": "Event", "leases": "Lease", "priorityclasses": "PriorityClass",
 	"runtimeclasses": "RuntimeClass",
->>>>>>> 39b726d (RuntimeClasses, reviews of oneself and the service of the API are served; fake nodes have addresses of their own)
 }
 
 func dynamicClient(t testing.TB, s *testServer) dynamic.Interface {
