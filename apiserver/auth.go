@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/berth-dev/berth/pki"
 )
@@ -68,4 +69,17 @@ func authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision,
 		return authorizer.DecisionAllow, "", nil
 	}
 	return authorizer.DecisionDeny, "only authenticated users may do this", nil
+}
+
+// MayReadPods says whether whoever makes a request may read the pods of a
+// namespace: what names them elsewhere is shown to nobody else (PR20).
+func MayReadPods(ctx context.Context, namespace string) bool {
+	who, ok := request.UserFrom(ctx)
+	if !ok {
+		return false
+	}
+	decision, _, err := authorize(ctx, authorizer.AttributesRecord{
+		User: who, Verb: "get", Namespace: namespace, Resource: "pods", APIVersion: "v1", ResourceRequest: true,
+	})
+	return err == nil && decision == authorizer.DecisionAllow
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-dev/berth/api/ledger"
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/cluster"
@@ -46,6 +47,7 @@ func (s *Server) operatorHandler() http.Handler {
 	handle("DELETE "+operator.PathRaftServers+"/{id}", s.removeServer)
 	handle("POST "+operator.PathTransferLeader, s.transferLeader)
 	handle("POST "+operator.PathVerify, func(r *http.Request) (any, error) { return s.Verify(r.Context()) })
+	handle("GET "+ledger.PathWhy, s.why)
 	handle("GET "+operator.PathClassDrift, func(*http.Request) (any, error) { return s.classDrift(), nil })
 	mux.HandleFunc("GET "+operator.PathSnapshot, s.saveSnapshot)
 	mux.HandleFunc("PUT "+operator.PathSnapshot, s.restoreSnapshot)
@@ -78,11 +80,16 @@ var errStillAlive = errors.New("it is alive, and would be taken in again: stop i
 var errBadRequest = errors.New("bad request")
 
 func operatorCode(err error) (int, metav1.StatusReason) {
-	var elsewhere *raftnode.NotLeaderError
+	var (
+		elsewhere *raftnode.NotLeaderError
+		refused   *unanswered
+	)
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 	}
 	switch {
+	case errors.As(err, &refused):
+		return refused.code, refused.reason
 	case is(raftnode.ErrUnknownServer):
 		return http.StatusNotFound, metav1.StatusReasonNotFound
 	case is(errStillAlive):

@@ -127,7 +127,9 @@ func (a *app) showReplay(r *replayResult, format string) error {
 		return &verb.UsageError{Message: fmt.Sprintf("-o %s: a replay is shown as table or json", format)}
 	}
 	w := printers.GetNewTabWriter(a.out)
-	line := func(name, format string, values ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, values...)) }
+	line := func(name, format string, values ...any) {
+		fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, values...))
+	}
 	line("Entries:", "%d to %d; %d read in %.1f s, %.0f/s", r.From, r.To, r.Entries, r.Seconds, float64(r.Entries)/max(r.Seconds, 1e-6))
 	line("Plans:", "%d", r.Plans)
 	line("Decisions:", "%d: %d bindings, %d preemptions, %d without a place", r.Decisions, r.Bindings, r.Preemptions, r.Failures)

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -118,6 +121,19 @@ func (a *API) Operator(ctx context.Context, method, path string, in, out any) er
 		req := c.Verb(method).AbsPath(path)
 		if body != nil {
 			req = req.SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body)
+		}
+		return req, nil
+	})
+}
+
+// Ask reads one of the paths under /berth/v1 that take parameters.
+func (a *API) Ask(ctx context.Context, path string, parameters url.Values, out any) error {
+	return a.operate(ctx, out, func(c rest.Interface) (*rest.Request, error) {
+		req := c.Get().AbsPath(path)
+		for _, name := range slices.Sorted(maps.Keys(parameters)) {
+			for _, value := range parameters[name] {
+				req = req.Param(name, value)
+			}
 		}
 		return req, nil
 	})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/api/ledger"
 	"github.com/berth-dev/berth/cmd/berth/internal/connect"
 )
 
@@ -25,26 +28,57 @@ type Explanation struct {
 	Node              string              `json:"node,omitempty"`
 	ScheduledRevision string              `json:"scheduledRevision,omitempty"`
 	QueueEntry        *berthv1.QueueEntry `json:"queueEntry,omitempty"`
+	// At is the revision that was asked about; 0: now.
+	At int64 `json:"at,omitempty"`
+	// ReachesBackTo is the revision from which on the ledger knows every decision.
+	ReachesBackTo int64 `json:"reachesBackTo,omitempty"`
+	// Decisions about the pod, newest first.
+	Decisions []ledger.Decision `json:"decisions,omitempty"`
 	// For are the preemptions that made room for the pod, Against those that
 	// evicted it; oldest first.
 	For     []berthv1.Preemption `json:"for,omitempty"`
 	Against []berthv1.Preemption `json:"against,omitempty"`
+	// Now is what the nodes say to a pod that waits.
+	Now *ledger.Nodes `json:"now,omitempty"`
 
 	pod *corev1.Pod
 }
 
-func (e *Env) why() *cobra.Command {
-	return e.outputFlag(&cobra.Command{
-		Use:   "why POD",
-		Short: "Explain where a pod is, or why it has no place, or for whom it had to go",
-		Example: `  berth why web-0
-  berth why -n batch crunch-7 -o yaml`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return e.runWhy(cmd.Context(), podName(args[0])) },
-	})
+// whyFlags are what is asked beside the pod.
+type whyFlags struct {
+	at    int64
+	nodes bool
 }
 
-func (e *Env) runWhy(ctx context.Context, name string) error {
+func (e *Env) why() *cobra.Command {
+	var f whyFlags
+	cmd := &cobra.Command{
+		Use:   "why POD",
+		Short: "Explain where a pod is, or why it has no place, or for whom it had to go",
+		Long: `Explain where a pod is and why there, or why it has no place, or for whom it had to go. A pod that is gone is still
+explained for as long as the ledger of decisions or a preemption names it. POD may be a UID.`,
+		Example: `  berth why web-0
+  berth why -n batch crunch-7 -o yaml
+
+  # What every node says
+  berth why web-0 --nodes
+
+  # What was decided by then
+  berth why web-0 --at 4711`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("at") && f.at <= 0 {
+				return usagef("--at %d is not a revision", f.at)
+			}
+			return e.runWhy(cmd.Context(), podName(args[0]), f)
+		},
+	}
+	cmd.Flags().Int64Var(&f.at, "at", 0, "Explain what had been decided by this revision.")
+	cmd.Flags().BoolVar(&f.nodes, "nodes", false, "Show what every node says to the pod now.")
+	return e.outputFlag(cmd)
+}
+
+func (e *Env) runWhy(ctx context.Context, name string, f whyFlags) error {
 	api, err := e.Client.API()
 	if err != nil {
 		return err
@@ -53,7 +87,7 @@ func (e *Env) runWhy(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	x, err := explain(ctx, api, ns, name)
+	x, err := explain(ctx, api, ns, name, f)
 	if err != nil {
 		return err
 	}
@@ -61,47 +95,48 @@ func (e *Env) runWhy(ctx context.Context, name string) error {
 		for _, line := range e.sentences(x) {
 			fmt.Fprintln(w, line)
 		}
+		tellNodes(w, x.Now)
+		tellHistory(w, x)
 	})
 }
 
 // explain reads all that is known of a pod. A pod that is gone is still explained
-// if a preemption names it.
-func explain(ctx context.Context, api *connect.API, ns, name string) (*Explanation, error) {
-	x := &Explanation{Namespace: ns, Name: name}
-	pod, podErr := api.Core.Pods(ns).Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case podErr == nil:
-		x.pod, x.Node = pod, pod.Spec.NodeName
-	case !apierrors.IsNotFound(podErr):
-		return nil, fmt.Errorf("reading pod %s: %w", qualified(ns, name), podErr)
+// if the ledger or a preemption names it.
+func explain(ctx context.Context, api *connect.API, ns, name string, f whyFlags) (*Explanation, error) {
+	question := url.Values{ledger.ParamNamespace: {ns}, ledger.ParamPod: {name}}
+	if f.at > 0 {
+		question.Set(ledger.ParamAt, strconv.FormatInt(f.at, 10))
 	}
-	// A victim and its preemptor can be in different namespaces.
-	list, err := listPreemptions(ctx, api, "")
-	if err != nil {
+	if f.nodes {
+		question.Set(ledger.ParamNodes, "true")
+	}
+	var a ledger.Answer
+	if err := api.Ask(ctx, ledger.PathWhy, question, &a); err != nil {
 		return nil, err
 	}
-	for _, p := range list.Items {
-		if ref := p.Status.Preemptor; x.is(ref.Namespace, ref.Name, string(ref.UID)) {
-			x.For = append(x.For, p)
-		}
-		for _, v := range p.Status.Victims {
-			if x.is(v.Namespace, v.Name, string(v.UID)) {
-				x.Against = append(x.Against, p)
-			}
-		}
+	x := &Explanation{
+		Namespace: a.Namespace, Name: a.Name, At: a.At, ReachesBackTo: a.ReachesBackTo,
+		Decisions: a.Decisions, For: a.For, Against: a.Against, Now: a.Now,
 	}
-	if x.pod == nil {
-		if len(x.For)+len(x.Against) == 0 {
-			return nil, podErr
-		}
+	if x.At > 0 {
 		return x, nil
 	}
+	pod, err := api.Core.Pods(ns).Get(ctx, x.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return x, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading pod %s: %w", qualified(ns, x.Name), err)
+	case a.UID != "" && pod.UID != a.UID:
+		return x, nil // another has the name now
+	}
+	x.pod, x.Node = pod, pod.Spec.NodeName
 	if x.Node != "" {
 		x.ScheduledRevision, err = scheduledRevision(ctx, api, pod)
 		return x, err
 	}
 	var q berthv1.QueueEntry
-	switch err := api.Get(ctx, berthv1.ResourceQueueEntries, ns, name, &q); {
+	switch err := api.Get(ctx, berthv1.ResourceQueueEntries, ns, x.Name, &q); {
 	case err == nil:
 		q.SetGroupVersionKind(berthv1.GroupVersion.WithKind("QueueEntry"))
 		x.QueueEntry = &q
@@ -109,15 +144,6 @@ func explain(ctx context.Context, api *connect.API, ns, name string) (*Explanati
 		return nil, fmt.Errorf("reading the queue: %w", err)
 	}
 	return x, nil
-}
-
-// is tells whether a reference means the pod in question: by UID, or by name if
-// the pod is gone.
-func (x *Explanation) is(ns, name, uid string) bool {
-	if ns != x.Namespace || name != x.Name {
-		return false
-	}
-	return x.pod == nil || uid == "" || uid == string(x.pod.UID)
 }
 
 // scheduledRevision is the revision of the event that tells of the binding; it
@@ -138,6 +164,8 @@ func (e *Env) sentences(x *Explanation) []string {
 	name := qualified(x.Namespace, x.Name)
 	var out []string
 	switch {
+	case x.At > 0:
+		out = append(out, decidedBy(name, x))
 	case x.pod == nil:
 		out = append(out, name+" is gone.")
 	case x.Node != "":
@@ -149,6 +177,7 @@ func (e *Env) sentences(x *Explanation) []string {
 			s += ", at revision " + x.ScheduledRevision
 		}
 		out = append(out, s+".")
+		out = append(out, whyThere(x)...)
 	case x.pod.DeletionTimestamp != nil:
 		out = append(out, name+" is being deleted and was never bound.")
 	case x.QueueEntry == nil && x.pod.Status.Phase != corev1.PodPending:
@@ -163,8 +192,12 @@ func (e *Env) sentences(x *Explanation) []string {
 	}
 	for i := range x.Against {
 		p := &x.Against[i].Status
-		out = append(out, fmt.Sprintf("It had to go for %s (priority %d) on %s, decided at revision %d, %s.",
-			qualified(p.Preemptor.Namespace, p.Preemptor.Name), p.Preemptor.Priority, p.Node, p.Revision, clock(p.Time.Time)))
+		s := fmt.Sprintf("It had to go for %s (priority %d) on %s, decided at revision %d, %s.",
+			podNamed(p.Preemptor.Namespace, p.Preemptor.Name, p.Preemptor.UID), p.Preemptor.Priority, p.Node, p.Revision, clock(p.Time.Time))
+		out = append(out, s)
+		if a := p.Alternatives; a != nil {
+			out = append(out, "  "+alternatives(a))
+		}
 	}
 	return out
 }
@@ -202,8 +235,10 @@ func (e *Env) waiting(name string, x *Explanation) []string {
 		tried := fmt.Sprintf("It was tried %s, the last at revision %d. %s", plural(q.Attempts, "time"), q.LastAttemptRevision, q.Message)
 		out = append(out, strings.TrimSpace(tried))
 	}
-	for _, r := range q.Reasons {
-		out = append(out, "  "+reasonLine(r))
+	if x.Now == nil { // the nodes were not asked
+		for _, r := range q.Reasons {
+			out = append(out, "  "+reasonLine(r))
+		}
 	}
 	return out
 }
@@ -234,7 +269,7 @@ func tellPreemption(p *berthv1.Preemption) []string {
 		if v.GoneAt != nil {
 			state = "gone at " + clock(v.GoneAt.Time)
 		}
-		out = append(out, fmt.Sprintf("  %s (priority %d) on %s: %s", qualified(v.Namespace, v.Name), v.Priority, orDash(v.Node), state))
+		out = append(out, fmt.Sprintf("  %s (priority %d) on %s: %s", podNamed(v.Namespace, v.Name, v.UID), v.Priority, orDash(v.Node), state))
 	}
 	if a := s.Alternatives; a != nil {
 		out = append(out, "  "+alternatives(a))

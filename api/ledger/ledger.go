@@ -1,0 +1,118 @@
+// Package ledger holds the JSON messages of what is asked about decisions: why
+// a pod is where it is, or has no place, now or at an earlier revision. Server
+// and command line share it. A refusal has a metav1.Status as its body, as the
+// Kubernetes API has.
+//
+// It must never hold behaviour.
+package ledger
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/api/berthv1"
+)
+
+// PathWhy answers GET with an Answer about one pod.
+const PathWhy = "/berth/v1/why"
+
+// The parameters of PathWhy.
+const (
+	// ParamNamespace and ParamPod name the pod; ParamPod may be its UID.
+	ParamNamespace = "namespace"
+	ParamPod       = "pod"
+	// ParamAt is the revision whose decision is asked for; absent: now.
+	ParamAt = "at"
+	// ParamNodes, if "true", asks for every node's own verdict.
+	ParamNodes = "nodes"
+)
+
+// Answer is what is known of the decisions about a pod.
+//
+// A pod of a namespace that the asker may not read is shown by its UID alone
+// (PR20).
+type Answer struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid,omitempty"`
+	// Revision is the state's revision that the answer is read from.
+	Revision int64 `json:"revision"`
+	// At is the revision that was asked about, if one was.
+	At int64 `json:"at,omitempty"`
+	// ReachesBackTo is the revision from which on the ledger tells of every
+	// decision; 0 if nothing was ever forgotten.
+	ReachesBackTo int64 `json:"reachesBackTo,omitempty"`
+	// Decisions about the pod, newest first. With At only the one that counted
+	// then: the newest up to it.
+	Decisions []Decision `json:"decisions,omitempty"`
+	// For are the preemptions that made room for the pod, Against those that
+	// evicted it; oldest first.
+	For     []berthv1.Preemption `json:"for,omitempty"`
+	Against []berthv1.Preemption `json:"against,omitempty"`
+	// Now is what the nodes say to the pod as things are.
+	Now *Nodes `json:"now,omitempty"`
+}
+
+// Decision is one decision about a pod, and what became of it.
+type Decision struct {
+	// Kind is Bound, Nominated or Unschedulable.
+	Kind string    `json:"kind"`
+	UID  types.UID `json:"uid"`
+	// Refused says why the decision was not carried out: the state had moved
+	// on since it was made.
+	Refused string `json:"refused,omitempty"`
+	// Revision is the state's when the decision had been applied, RaftIndex and
+	// Term are those of its log entry, DecidedAtRevision is what the scheduler
+	// looked at.
+	Revision          int64            `json:"revision"`
+	RaftIndex         uint64           `json:"raftIndex"`
+	Term              uint64           `json:"term"`
+	DecidedAtRevision int64            `json:"decidedAtRevision"`
+	Time              metav1.MicroTime `json:"time"`
+	Node              string           `json:"node,omitempty"`
+	// Feasible is how many nodes could have taken the pod, Score what the
+	// chosen one got, RunnerUp the node that came next.
+	Feasible int32  `json:"feasible,omitempty"`
+	Score    int64  `json:"score,omitempty"`
+	RunnerUp string `json:"runnerUp,omitempty"`
+	// Preemption names the record, in the pod's namespace, of the preemption.
+	Preemption string `json:"preemption,omitempty"`
+	// Nodes were looked at in vain, for Reasons; Message is Kubernetes' wording.
+	Nodes   int32                 `json:"nodes,omitempty"`
+	Reasons []berthv1.ReasonCount `json:"reasons,omitempty"`
+	Message string                `json:"message,omitempty"`
+}
+
+// Nodes is what the nodes say to a pod.
+type Nodes struct {
+	// Total is the number of nodes, Fit how many of them would take the pod.
+	Total int `json:"total"`
+	Fit   int `json:"fit"`
+	// Refusals are the others, by everything that each has against the pod; the
+	// commonest first.
+	Refusals []Refusal `json:"refusals,omitempty"`
+	// Each is every node by itself, if that was asked for.
+	Each []NodeVerdict `json:"each,omitempty"`
+}
+
+// Refusal is what a number of nodes have against a pod, all of them the same.
+type Refusal struct {
+	Nodes int `json:"nodes"`
+	// Reasons are all of them, each with its amounts, for example "Insufficient
+	// cpu (short 500m to 2)".
+	Reasons []string `json:"reasons"`
+	// Examples are the first of the nodes.
+	Examples []string `json:"examples,omitempty"`
+}
+
+// NodeVerdict is what one node says to a pod.
+type NodeVerdict struct {
+	Node string `json:"node"`
+	// Reasons are all that keep the pod off; none: it fits.
+	Reasons []string `json:"reasons,omitempty"`
+	// Preemption says what evicting pods of lower priority would do.
+	Preemption string `json:"preemption,omitempty"`
+	// Victims would have to be evicted, Ending only to be waited for.
+	Victims []string `json:"victims,omitempty"`
+	Ending  []string `json:"ending,omitempty"`
+}
