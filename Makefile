@@ -48,8 +48,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 	    echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; \
 	  done; done
 
-sweep: ## the oracles over many more random cases than the tests take
+sweep: ## the oracles over many more random cases, the leader lost in a longer run, than the tests take
 	go test -timeout 3h ./sched ./fsm -run 'Oracle|Property|Rapid' -rapid.checks=100000
+	go test -timeout 1h ./sched -run LeaderLostAtEveryPosition -preemptions=500
 
 bench: build ## the figures of docs/benchmarks.md
 	bin/berth bench
