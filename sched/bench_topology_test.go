@@ -1,0 +1,37 @@
+package sched
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// BenchmarkTopology: 5,000 nodes in 10 zones and what pods may ask of each other, against pods that ask for nothing.
+func BenchmarkTopology(b *testing.B) {
+	const pods = 20_000
+	cases := []struct{ name, terms string }{
+		{"plain", ""},
+		{"hard-zone-and-host", "spread=" + zoneKey + ":1:app=A spread=" + hostKey + ":1:app=A"},
+		{"host-anti-affinity", "far=" + hostKey + ":app=A"},
+		{"zone-affinity", "near=" + zoneKey + ":app=A"},
+		{"soft-zone-and-host", "spread=" + hostKey + ":3:app=A:soft spread=" + zoneKey + ":5:app=A:soft"},
+		{"preferred-anti-affinity", "far=" + hostKey + ":app=A:w=100"},
+	}
+	for _, c := range cases {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				h := newHarness()
+				for i := range benchNodes {
+					h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d", i, hostKey, i, zoneKey, i%10)))
+				}
+				var specs []string
+				for app := range 10 { // ten workloads
+					label := fmt.Sprintf("app=a%d", app)
+					specs = append(specs, "p cpu=100m mem=128Mi label="+label+" "+strings.ReplaceAll(c.terms, "app=A", label))
+				}
+				h.admit(pods, specs...)
+				h.drive(b, pods, "placements")
+			}
+		})
+	}
+}
