@@ -128,10 +128,11 @@ func (e *eligibility) admits(n *corev1.Node) bool {
 
 // counter counts pods by domain of a key. What it counts is either all pods that match, or all pods that carry a term.
 type counter struct {
-	id   string
-	key  *topoKey
-	refs int
-	dead bool // forgotten; those who still know it skip it
+	id     string
+	number uint64 // no two ever have the same
+	key    *topoKey
+	refs   int
+	dead   bool // forgotten; those who still know it skip it
 
 	match       []*podMatch  // all of them must match; the one that a carried term is about
 	role        carriedRole  // notCarried for matching pods

@@ -42,6 +42,7 @@ type Judge struct {
 	changedTerms uint64   // of the Topology when terms was made
 	attracted    bool     // AF2: the class matches all of its own required affinity terms
 	attracts     int      // required affinity terms of its own
+	likeness     string
 
 	keys   []*topoKey // of terms, each once
 	layout uint64
@@ -116,6 +117,7 @@ func (t *Topology) Judge(c *Class) *Judge {
 	j.used = t.clock
 	if j.changedTerms != t.changedTerms {
 		j.look()
+		j.likeness = ""
 	}
 	if len(j.seen) > maxGroups || j.relabelled != t.relabelled || slices.ContainsFunc(j.terms, func(k judged) bool { return k.single != k.counter.key.single() }) {
 		j.arrange()
@@ -265,6 +267,8 @@ func (t *Topology) counterOf(c counter) *counter {
 		return known
 	}
 	made := &c
+	t.made++
+	made.number = t.made
 	if e := made.eligible; e != nil {
 		e.refs++
 	}
@@ -366,6 +370,26 @@ func (j *Judge) arrange() {
 // Plain says that the class has no terms and no placed pod carries one about it: there is nothing to check or to score,
 // and all nodes are in group 0.
 func (j *Judge) Plain() bool { return len(j.terms) == 0 }
+
+// Likeness is equal for two judges that find the same on every node, provided that their classes have one Shape: pods
+// that differ in labels that nobody asks about are alike. It is "" for a plain one.
+func (j *Judge) Likeness() string {
+	if j.likeness == "" && len(j.terms) > 0 {
+		var b []byte
+		if j.attracted {
+			b = append(b, 1)
+		}
+		for i := range j.terms {
+			k := &j.terms[i]
+			b = binary.AppendUvarint(append(b, byte(k.role)), k.counter.number)
+			if k.spread != nil && k.spread.matchesSelf {
+				b = append(b, 1)
+			}
+		}
+		j.likeness = string(b)
+	}
+	return j.likeness
+}
 
 // Layout changes when the groups of nodes have to be asked for anew. No two Judges ever have the same Layout.
 func (j *Judge) Layout() uint64 { return j.layout }

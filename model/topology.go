@@ -43,6 +43,7 @@ type Topology struct {
 	judges  map[string]*Judge // by signature
 	clock   uint64            // of the judges' use
 	layouts uint64            // handed out
+	made    uint64            // counters so far
 }
 
 // spot is one node, or the pods of a node that is not there.
@@ -361,7 +362,8 @@ func (t *Topology) carry(k *kind) {
 		id := string(rune('0'+role)) + a.topologyKey + "\x00" + a.match.id
 		c, ok := t.carried.byID[id]
 		if !ok {
-			c = &counter{id: id, key: t.keyOf(a.topologyKey, false), match: []*podMatch{a.match}, role: role}
+			t.made++
+			c = &counter{id: id, number: t.made, key: t.keyOf(a.topologyKey, false), match: []*podMatch{a.match}, role: role}
 			t.carried.add(c)
 			c.key.counters = append(c.key.counters, c)
 			t.changedTerms++

@@ -95,13 +95,22 @@ func (o *oracle) usage(n *corev1.Node, pod *corev1.Pod, nominated bool, without 
 	return u
 }
 
-// counts says whether a nomination stands in a pod's way: NM4, and the earlier of two equal ones goes first.
+// counts says whether a nomination takes away room from a pod: NM4, and the earlier of two equal ones on a node goes first.
 func (o *oracle) counts(nom plainNom, pod *corev1.Pod) bool {
+	return o.standsInTheWay(nom, pod, func(own plainNom) bool { return own.node == nom.node })
+}
+
+// seen says whether a nomination is seen by a pod's rules about other pods: there the earlier one goes first on any node.
+func (o *oracle) seen(nom plainNom, pod *corev1.Pod) bool {
+	return o.standsInTheWay(nom, pod, func(plainNom) bool { return true })
+}
+
+func (o *oracle) standsInTheWay(nom plainNom, pod *corev1.Pod, rivals func(own plainNom) bool) bool {
 	if nom.pod.UID == pod.UID || model.Priority(nom.pod) < model.Priority(pod) {
 		return false
 	}
 	return model.Priority(nom.pod) > model.Priority(pod) || !slices.ContainsFunc(o.noms, func(own plainNom) bool {
-		return own.pod.UID == pod.UID && own.node == nom.node && own.made < nom.made
+		return own.pod.UID == pod.UID && rivals(own) && own.made < nom.made
 	})
 }
 

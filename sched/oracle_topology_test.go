@@ -40,7 +40,7 @@ func (o *oracle) standing(pod *corev1.Pod, nominated bool, without ...*plainPod)
 		}
 	}
 	for _, nom := range o.noms {
-		if n, ok := byName[nom.node]; ok && nominated && o.counts(nom, pod) {
+		if n, ok := byName[nom.node]; ok && nominated && o.seen(nom, pod) {
 			out = append(out, stander{nom.pod, n, false})
 		}
 	}

@@ -80,7 +80,7 @@ func (w *world) topologyPod(bound bool) *corev1.Pod {
 		w.pick("tolerate", "", "", " tolerate=team"), w.pick("prefer", "", "", "", " prefer=3:zone=a"),
 		w.pick("app", "", " label=app=web", " label=app=web", " label=app=db"), w.pick("rev", "", " label=rev=1", " label=rev=2"),
 		w.pick("namespace", "", "", "", " ns=other"), w.pick("image", "", " image=web:1", " image=db", " image=web:1 image=db"),
-		w.pick("scheduler", "", "", "", " scheduler=odd"),
+		w.pick("scheduler", "", "", "", " scheduler=odd"), w.pick("owner", "", "", "", " owner=web"),
 	} {
 		spec += extra
 	}
@@ -130,7 +130,21 @@ func newTopologyWorld(t *rapid.T, nodes int) *world {
 	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		s.Profiles = append(s.Profiles, berthv1.SchedulerProfile{SchedulerName: "odd", Plugins: berthv1.ProfilePlugins{
 			Weights: map[string]int32{berthv1.PluginPodTopologySpread: 7, berthv1.PluginNodeResourcesFit: 3, berthv1.PluginTaintToleration: 0}}})
+		if rapid.IntRange(0, 3).Draw(t, "list of defaults") == 0 {
+			s.PodTopologySpread.DefaultingType = berthv1.SpreadList
+			for _, word := range []string{zoneKey + ":1:-", "rack:2:-:soft"} {
+				c, _ := buildConstraint(word)
+				s.PodTopologySpread.DefaultConstraints = append(s.PodTopologySpread.DefaultConstraints, c)
+			}
+		}
+		weight := rapid.Int32Range(0, 3).Draw(t, "hardPodAffinityWeight")
+		s.HardPodAffinityWeight = &weight
 	})
+	if rapid.Bool().Draw(t, "services") {
+		w.service("web", map[string]string{"app": "web"})
+		w.service("first", map[string]string{"app": "web", "rev": "1"})
+		w.replicaSet("web", selectorOf("app=web"))
+	}
 	for i := range nodes {
 		w.putTopologyNode(i)
 	}

@@ -85,7 +85,8 @@ const maxCells = 2 << 20
 
 // boardKey tells apart the classes that find different things on a node.
 type boardKey struct {
-	class  string // Class.Shape, or Class.Signature where other pods matter
+	class  string // Class.Shape
+	others string // model.Judge.Likeness: what the class sees of other pods
 	images string // Class.ImageSet where a node holds any of the images
 }
 
@@ -93,10 +94,7 @@ type boardKey struct {
 func (s *Scheduler) boardOf(c *model.Class) *board {
 	p := s.profileOf(c)
 	judge := s.view.topo.Judge(c)
-	key := boardKey{class: c.Shape}
-	if !judge.Plain() {
-		key.class = c.Signature
-	}
+	key := boardKey{class: c.Shape, others: judge.Likeness()}
 	if p.images != 0 && s.view.images.anyHeld(c) {
 		key.images = c.ImageSet
 	}
@@ -104,13 +102,13 @@ func (s *Scheduler) boardOf(c *model.Class) *board {
 	if !ok {
 		s.makeRoom()
 		b = newBoard(key, c, p)
-		if !judge.Plain() {
-			b.topo = &topoView{hardWeight: int64(*s.config.Spec.HardPodAffinityWeight)}
+		if key.others != "" {
+			b.topo = &topoView{class: c, hardWeight: int64(*s.config.Spec.HardPodAffinityWeight)}
 		}
 		s.boards[key] = b
 	}
 	if b.topo != nil {
-		b.topo.judge = judge
+		b.topo.see(s.view.topo, c, key.others)
 	}
 	b.used = s.step
 	s.refresh(b)
@@ -150,7 +148,7 @@ func (s *Scheduler) forget(n int) {
 		all = append(all, b)
 	}
 	slices.SortFunc(all, func(a, b *board) int {
-		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.key.class, b.key.class), cmp.Compare(a.key.images, b.key.images))
+		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.key.class, b.key.class), cmp.Compare(a.key.others, b.key.others), cmp.Compare(a.key.images, b.key.images))
 	})
 	for _, b := range all[:n] {
 		delete(s.boards, b.key)

@@ -24,6 +24,7 @@ const (
 
 // pass is one Step under way.
 type pass struct {
+	state   *fsm.View
 	plan    *Plan
 	preempt bool // the configuration allows preemption
 	max     int
@@ -54,6 +55,7 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 	config := state.SchedulerConfig()
 	s.how = preemptingOf(config)
 	p := &pass{
+		state: state,
 		plan:    &Plan{Command: &fsm.ApplyPlan{Revision: s.revision}},
 		preempt: *config.Spec.Preemption.Enabled, max: max,
 	}
@@ -102,12 +104,17 @@ func (s *Scheduler) hold(p *pass, now int64) {
 // decide finds a place for one pod.
 func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 	c := e.Class()
+	if pod, ok := p.state.Pods.Get(e.Key()); ok {
+		c = p.state.EffectiveClass(c, pod) // TS12
+	}
 	start := hash64(string(e.UID))
 	own := s.ownNomination(e)
 	var aside []types.UID
+	var muted []*nomination
 	if own != nil {
 		aside = s.yielding(own)
 		s.hide(aside, 1)
+		muted = s.mute(own, c)
 	}
 	b := s.boardOf(c)
 	slot, ok := int32(0), false
@@ -125,6 +132,7 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 	}
 	if own != nil {
 		s.hide(aside, -1)
+		s.unmute(muted)
 		if f != nil && f.kind == flightBind {
 			f.ends = append(f.ends, e.UID)
 		}
@@ -156,6 +164,34 @@ func (s *Scheduler) yielding(own *nomination) []types.UID {
 		}
 	}
 	return uids
+}
+
+// mute takes nominations to other nodes out of the sight of rules about other pods, and returns them: those that yield to
+// a nominated pod as on its own node. They keep their room.
+func (s *Scheduler) mute(own *nomination, c *model.Class) []*nomination {
+	judge := s.view.topo.Judge(c)
+	if judge.Plain() {
+		return nil
+	}
+	var out []*nomination
+	// order does not matter: each is taken out by itself.
+	for _, h := range s.view.noms {
+		if n := h.placed; n != nil && n.slot != own.slot && n.priority == own.priority && n.made > own.made && judge.Minds(n.class) {
+			out = append(out, n)
+		}
+	}
+	for _, n := range out {
+		s.view.topo.Unnominate(n.node, n.class, n.priority)
+		s.view.touch(n.slot)
+	}
+	return out
+}
+
+func (s *Scheduler) unmute(muted []*nomination) {
+	for _, n := range muted {
+		s.view.topo.Nominate(n.node, n.class, n.priority)
+		s.view.touch(n.slot)
+	}
 }
 
 // hide takes nominations out of sight, or back.

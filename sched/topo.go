@@ -9,6 +9,7 @@ import (
 // topoView is what a board's class sees of the pods around a node (topology spread, inter-pod affinity both ways): a
 // model.Judge, and what normalising its scores needs. A nil one sees nothing: it fails nobody and scores nothing.
 type topoView struct {
+	class  *model.Class // of the judge: one of those that are alike
 	judge  *model.Judge
 	layout uint64
 	// cleared is the Topology's version for which no refusal of an unsettled decision could help the class.
@@ -19,6 +20,15 @@ type topoView struct {
 	groups     []int32
 	nodes      []int32
 	raw        []int64
+}
+
+// see makes ready to decide about a class of the given likeness. The judge stays that of the class that it was of first, for
+// as long as that one is like it: the groups of nodes are his.
+func (t *topoView) see(topo *model.Topology, c *model.Class, likeness string) {
+	t.judge = topo.Judge(t.class)
+	if t.judge.Likeness() != likeness {
+		t.class, t.judge = c, topo.Judge(c)
+	}
 }
 
 // renewed says whether the groups are other ones than when it was last asked.
