@@ -112,7 +112,7 @@ func TestWhy(t *testing.T) {
 	if huge.Now == nil || huge.Now.Total != 3 || huge.Now.Fit != 0 || len(huge.Now.Each) != 3 {
 		t.Fatalf("the nodes say %+v", huge.Now)
 	}
-	if len(huge.Now.Refusals) != 1 || huge.Now.Refusals[0].Nodes != 3 || huge.Now.Refusals[0].Reasons[0] != "Insufficient cpu (short 3 to 4)" {
+	if len(huge.Now.Refusals) != 1 || huge.Now.Refusals[0].Nodes != 3 || huge.Now.Refusals[0].Reasons[0] != "Insufficient cpu (short 3 to 6)" {
 		t.Errorf("together they say %+v", huge.Now.Refusals)
 	}
 	if d := huge.Decisions; len(d) != 1 || d[0].Kind != "Unschedulable" || d[0].Nodes != 3 || !strings.Contains(d[0].Message, "Insufficient cpu") {
