@@ -15,7 +15,8 @@ $openapi --go-header-file /dev/null --report-filename /dev/null \
 # so references to upstream's models get theirs here.
 sed -i \
   -e 's#"k8s.io/apimachinery/pkg/apis/meta/v1\.\([A-Za-z]*\)"#metav1.\1{}.OpenAPIModelName()#g' \
+  -e 's#"k8s.io/apimachinery/pkg/runtime\.RawExtension"#runtime.RawExtension{}.OpenAPIModelName()#g' \
   -e 's#"k8s.io/api/core/v1\.\([A-Za-z]*\)"#corev1.\1{}.OpenAPIModelName()#g' \
-  -e 's#^import (#import (\n\tcorev1 "k8s.io/api/core/v1"\n\tmetav1 "k8s.io/apimachinery/pkg/apis/meta/v1"#' \
+  -e 's#^import (#import (\n\tcorev1 "k8s.io/api/core/v1"\n\tmetav1 "k8s.io/apimachinery/pkg/apis/meta/v1"\n\t"k8s.io/apimachinery/pkg/runtime"#' \
   zz_generated.openapi.go
 gofmt -w zz_generated.openapi.go

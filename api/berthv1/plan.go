@@ -3,6 +3,7 @@ package berthv1
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Plan asks where pods would go and whom they would evict. It is answered in the
@@ -23,8 +24,15 @@ type Plan struct {
 type PlanSpec struct {
 	// Pods are admitted and placed in this order of submission; the queue's
 	// order among them is by priority, as in the cluster.
+	// +optional
 	// +listType=atomic
-	Pods []corev1.Pod `json:"pods"`
+	Pods []corev1.Pod `json:"pods,omitempty"`
+	// Objects are created on the copy before the pods: PriorityClasses,
+	// PodDisruptionBudgets and ReplicaSets, whose pods are planned after those in
+	// Pods.
+	// +optional
+	// +listType=atomic
+	Objects []runtime.RawExtension `json:"objects,omitempty"`
 }
 
 // PlanStatus is the answer.
@@ -36,6 +44,53 @@ type PlanStatus struct {
 	// +optional
 	// +listType=atomic
 	Placements []PlanPlacement `json:"placements,omitempty"`
+	// Budgets are the disruption budgets that the evictions would touch.
+	// +optional
+	// +listType=atomic
+	Budgets []PlanBudget `json:"budgets,omitempty"`
+	// Replacements say what would become of the pods that the victims'
+	// controllers would make in their place.
+	// +optional
+	// +listType=atomic
+	Replacements []PlanReplacement `json:"replacements,omitempty"`
+	// CascadeDepth is how many rounds of evictions it would come to: 0 if nobody
+	// is evicted, 1 if every replacement finds a free place or none, 2 if
+	// replacements would evict others in their turn, and so on.
+	// +optional
+	CascadeDepth int32 `json:"cascadeDepth,omitempty"`
+	// CascadeCut is true if it was not followed to its end.
+	// +optional
+	CascadeCut bool `json:"cascadeCut,omitempty"`
+}
+
+// PlanBudget is what would become of one disruption budget.
+type PlanBudget struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// AllowedBefore and AllowedAfter are the disruptions that it allows.
+	AllowedBefore int32 `json:"allowedBefore"`
+	AllowedAfter  int32 `json:"allowedAfter"`
+	// DesiredHealthy is what it asks for, HealthyAfter what would be left.
+	DesiredHealthy int32 `json:"desiredHealthy"`
+	HealthyAfter   int32 `json:"healthyAfter"`
+}
+
+// PlanReplacement is what would become of a victim's successor.
+type PlanReplacement struct {
+	// Of is the victim.
+	Of PodReference `json:"of"`
+	// Round counts the evictions: 1 for the victims of the planned pods.
+	Round int32 `json:"round"`
+	// Node, NominatedNode, Victims and Message are as in PlanPlacement.
+	// +optional
+	Node string `json:"node,omitempty"`
+	// +optional
+	NominatedNode string `json:"nominatedNode,omitempty"`
+	// +optional
+	// +listType=atomic
+	Victims []Victim `json:"victims,omitempty"`
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // PlanPlacement says what would become of one pod.

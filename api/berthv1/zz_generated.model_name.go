@@ -16,8 +16,18 @@ func (in Plan) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PlanBudget) OpenAPIModelName() string {
+	return "dev.berth.v1.PlanBudget"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in PlanPlacement) OpenAPIModelName() string {
 	return "dev.berth.v1.PlanPlacement"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PlanReplacement) OpenAPIModelName() string {
+	return "dev.berth.v1.PlanReplacement"
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.

@@ -8,6 +8,7 @@ package berthv1
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	common "k8s.io/kube-openapi/pkg/common"
 	spec "k8s.io/kube-openapi/pkg/validation/spec"
 )
@@ -16,7 +17,9 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 	return map[string]common.OpenAPIDefinition{
 		AgingConfiguration{}.OpenAPIModelName():             schema_berth_dev_berth_api_berthv1_AgingConfiguration(ref),
 		Plan{}.OpenAPIModelName():                           schema_berth_dev_berth_api_berthv1_Plan(ref),
+		PlanBudget{}.OpenAPIModelName():                     schema_berth_dev_berth_api_berthv1_PlanBudget(ref),
 		PlanPlacement{}.OpenAPIModelName():                  schema_berth_dev_berth_api_berthv1_PlanPlacement(ref),
+		PlanReplacement{}.OpenAPIModelName():                schema_berth_dev_berth_api_berthv1_PlanReplacement(ref),
 		PlanSpec{}.OpenAPIModelName():                       schema_berth_dev_berth_api_berthv1_PlanSpec(ref),
 		PlanStatus{}.OpenAPIModelName():                     schema_berth_dev_berth_api_berthv1_PlanStatus(ref),
 		PodReference{}.OpenAPIModelName():                   schema_berth_dev_berth_api_berthv1_PodReference(ref),
@@ -109,6 +112,64 @@ func schema_berth_dev_berth_api_berthv1_Plan(ref common.ReferenceCallback) commo
 	}
 }
 
+func schema_berth_dev_berth_api_berthv1_PlanBudget(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "PlanBudget is what would become of one disruption budget.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"namespace": {
+						SchemaProps: spec.SchemaProps{
+							Default: "",
+							Type:    []string{"string"},
+							Format:  "",
+						},
+					},
+					"name": {
+						SchemaProps: spec.SchemaProps{
+							Default: "",
+							Type:    []string{"string"},
+							Format:  "",
+						},
+					},
+					"allowedBefore": {
+						SchemaProps: spec.SchemaProps{
+							Description: "AllowedBefore and AllowedAfter are the disruptions that it allows.",
+							Default:     0,
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"allowedAfter": {
+						SchemaProps: spec.SchemaProps{
+							Default: 0,
+							Type:    []string{"integer"},
+							Format:  "int32",
+						},
+					},
+					"desiredHealthy": {
+						SchemaProps: spec.SchemaProps{
+							Description: "DesiredHealthy is what it asks for, HealthyAfter what would be left.",
+							Default:     0,
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"healthyAfter": {
+						SchemaProps: spec.SchemaProps{
+							Default: 0,
+							Type:    []string{"integer"},
+							Format:  "int32",
+						},
+					},
+				},
+				Required: []string{"namespace", "name", "allowedBefore", "allowedAfter", "desiredHealthy", "healthyAfter"},
+			},
+		},
+	}
+}
+
 func schema_berth_dev_berth_api_berthv1_PlanPlacement(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -190,6 +251,74 @@ func schema_berth_dev_berth_api_berthv1_PlanPlacement(ref common.ReferenceCallba
 	}
 }
 
+func schema_berth_dev_berth_api_berthv1_PlanReplacement(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "PlanReplacement is what would become of a victim's successor.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"of": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Of is the victim.",
+							Default:     map[string]interface{}{},
+							Ref:         ref(PodReference{}.OpenAPIModelName()),
+						},
+					},
+					"round": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Round counts the evictions: 1 for the victims of the planned pods.",
+							Default:     0,
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"node": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Node, NominatedNode, Victims and Message are as in PlanPlacement.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"nominatedNode": {
+						SchemaProps: spec.SchemaProps{
+							Type:   []string{"string"},
+							Format: "",
+						},
+					},
+					"victims": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Type: []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(Victim{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+					"message": {
+						SchemaProps: spec.SchemaProps{
+							Type:   []string{"string"},
+							Format: "",
+						},
+					},
+				},
+				Required: []string{"of", "round"},
+			},
+		},
+		Dependencies: []string{
+			PodReference{}.OpenAPIModelName(), Victim{}.OpenAPIModelName()},
+	}
+}
+
 func schema_berth_dev_berth_api_berthv1_PlanSpec(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -216,12 +345,29 @@ func schema_berth_dev_berth_api_berthv1_PlanSpec(ref common.ReferenceCallback) c
 							},
 						},
 					},
+					"objects": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Objects are created on the copy before the pods: PriorityClasses, PodDisruptionBudgets and ReplicaSets, whose pods are planned after those in Pods.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Ref: ref(runtime.RawExtension{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
 				},
-				Required: []string{"pods"},
 			},
 		},
 		Dependencies: []string{
-			corev1.Pod{}.OpenAPIModelName()},
+			corev1.Pod{}.OpenAPIModelName(), runtime.RawExtension{}.OpenAPIModelName()},
 	}
 }
 
@@ -258,11 +404,63 @@ func schema_berth_dev_berth_api_berthv1_PlanStatus(ref common.ReferenceCallback)
 							},
 						},
 					},
+					"budgets": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Budgets are the disruption budgets that the evictions would touch.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(PlanBudget{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+					"replacements": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Replacements say what would become of the pods that the victims' controllers would make in their place.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(PlanReplacement{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+					"cascadeDepth": {
+						SchemaProps: spec.SchemaProps{
+							Description: "CascadeDepth is how many rounds of evictions it would come to: 0 if nobody is evicted, 1 if every replacement finds a free place or none, 2 if replacements would evict others in their turn, and so on.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"cascadeCut": {
+						SchemaProps: spec.SchemaProps{
+							Description: "CascadeCut is true if it was not followed to its end.",
+							Type:        []string{"boolean"},
+							Format:      "",
+						},
+					},
 				},
 			},
 		},
 		Dependencies: []string{
-			PlanPlacement{}.OpenAPIModelName()},
+			PlanBudget{}.OpenAPIModelName(), PlanPlacement{}.OpenAPIModelName(), PlanReplacement{}.OpenAPIModelName()},
 	}
 }
 
