@@ -5,8 +5,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 	core "k8s.io/kubernetes/pkg/apis/core"
+
+	"github.com/berth-dev/berth/model"
 )
 
 const (
@@ -31,6 +34,11 @@ func (s podCreation) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	tolerateLostNode(pod)
 }
 
+// Validate implements rest.RESTCreateStrategy.
+func (s podCreation) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	return append(s.RESTCreateStrategy.Validate(ctx, obj), model.ValidateDisruptionPolicy(metaOf(obj).GetAnnotations())...)
+}
+
 // podChange is the same for changed pods.
 type podChange struct{ rest.RESTUpdateStrategy }
 
@@ -46,6 +54,16 @@ func (s podChange) PrepareForUpdate(ctx context.Context, obj, old runtime.Object
 		pod.Spec.PreemptionPolicy = before.Spec.PreemptionPolicy
 	}
 	tolerateLostNode(pod)
+}
+
+// ValidateUpdate implements rest.RESTUpdateStrategy.
+func (s podChange) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	errs := s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old)
+	now, before := metaOf(obj).GetAnnotations(), metaOf(old).GetAnnotations()
+	if now[model.DisruptionPolicyAnnotation] == before[model.DisruptionPolicyAnnotation] {
+		return errs // a controller's template may have brought it
+	}
+	return append(errs, model.ValidateDisruptionPolicy(now)...)
 }
 
 // tolerateLostNode adds the default tolerations (AD8), unless the pod has its

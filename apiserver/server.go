@@ -128,6 +128,7 @@ func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.
 		g.appsGroup,
 		g.schedulingGroup,
 		g.coordinationGroup,
+		g.policyGroup,
 		g.nodeGroup,
 	} {
 		info, err := group()

@@ -31,13 +31,15 @@ var everyKind = []struct {
 	{schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, true, `"spec": {"holderIdentity": "me"}`},
 	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}, true,
 		`"spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}`},
+	{schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, true,
+		`"spec": {"minAvailable": "50%", "selector": {"matchLabels": {"a": "b"}}}`},
 	{schema.GroupVersionResource{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"}, false, `"value": 7`},
 	{schema.GroupVersionResource{Group: "node.k8s.io", Version: "v1", Resource: "runtimeclasses"}, false, `"handler": "vm", "overhead": {"podFixed": {"cpu": "250m"}}`},
 }
 
 var kindOf = map[string]string{
 	"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "secrets": "Secret", "serviceaccounts": "ServiceAccount",
-	"services": "Service", "events": "Event", "leases": "Lease", "replicasets": "ReplicaSet", "priorityclasses": "PriorityClass",
+	"services": "Service", "events": "Event", "leases": "Lease", "replicasets": "ReplicaSet", "poddisruptionbudgets": "PodDisruptionBudget", "priorityclasses": "PriorityClass",
 	"runtimeclasses": "RuntimeClass",
 }
 

@@ -2,6 +2,7 @@ package controller
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 
 	"github.com/berth-dev/berth/fsm"
 )
@@ -46,6 +47,7 @@ func (n *Namespaces) Reconcile(v *fsm.View, nowUnixNano int64) []fsm.Command {
 		}
 		n.done[name] = w
 		out = append(out, plainObjects(v, name, Batch-len(out))...)
+		out = append(out, budgets(v, name, Batch-len(out))...)
 		if len(out) < Batch && holdsNothing(v, name) && len(ns.Finalizers) == 0 {
 			out = append(out, lastOf(v, name, Batch-len(out))...)
 		}
@@ -89,6 +91,20 @@ func plainObjects(v *fsm.View, namespace string, room int) []fsm.Command {
 	return out
 }
 
+func budgets(v *fsm.View, namespace string, room int) []fsm.Command {
+	var out []fsm.Command
+	v.Budgets.Scan(namespace+"/", func(_ string, b *policyv1.PodDisruptionBudget) bool {
+		if len(out) >= room {
+			return false
+		}
+		if b.DeletionTimestamp == nil {
+			out = append(out, &fsm.DeleteDisruptionBudget{Namespace: namespace, Name: b.Name, Precondition: fsm.Precondition{UID: string(b.UID)}})
+		}
+		return true
+	})
+	return out
+}
+
 // holdsNothing says whether nothing but events is left.
 func holdsNothing(v *fsm.View, namespace string) bool {
 	nothing := true
@@ -97,6 +113,10 @@ func holdsNothing(v *fsm.View, namespace string) bool {
 		return false
 	})
 	v.NamespaceObjects(namespace, func(*fsm.Object) bool {
+		nothing = false
+		return false
+	})
+	v.Budgets.Scan(namespace+"/", func(string, *policyv1.PodDisruptionBudget) bool {
 		nothing = false
 		return false
 	})

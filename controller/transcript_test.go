@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -246,6 +247,8 @@ func describe(c fsm.Command) []string {
 		return []string{line}
 	case *fsm.DeleteObject:
 		return []string{fmt.Sprintf("delete %s %s/%s", c.Resource, c.Namespace, c.Name)}
+	case *fsm.DeleteDisruptionBudget:
+		return []string{fmt.Sprintf("delete budget %s/%s", c.Namespace, c.Name)}
 	case *fsm.DeleteEvents:
 		if c.Key != "" {
 			return []string{"delete an event of " + c.Key[:strings.Index(c.Key, "/")]}
@@ -320,6 +323,11 @@ func (w *world) change(cmd string, a args) string {
 			w.t.Fatal(err)
 		}
 		return w.apply(&fsm.PutObject{Resource: "configmaps", Raw: raw, Create: true})
+	case "budget":
+		ns, name, _ := strings.Cut(a.name(0), "/")
+		b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, UID: types.UID("uid-" + name)}}
+		b.Spec.Selector = &metav1.LabelSelector{}
+		return w.apply(&fsm.PutDisruptionBudget{Budget: fsm.BudgetWire{Object: b}, Create: true})
 	case "nominate": // nominate PREEMPTOR victim=V node=n
 		return w.nominate(a)
 	case "grace": // grace 50: a node's

@@ -1,7 +1,9 @@
 package fsm
 
+import policyv1 "k8s.io/api/policy/v1"
+
 // DeleteDisruptionBudget removes a disruption budget: nothing protects its pods
-// from here on.
+// from here on. One with finalizers is marked, and goes with the last of them.
 //
 // Refuses: 404 if there is none; 409 if a precondition fails.
 type DeleteDisruptionBudget struct {
@@ -20,6 +22,25 @@ func (c *DeleteDisruptionBudget) Apply(tx *Tx) Result {
 	if r, ok := c.Precondition.check(old, budgetResource); !ok {
 		return r
 	}
+	if len(old.Finalizers) > 0 {
+		return tx.markBudget(key, old)
+	}
 	remove(tx, tx.view.Budgets, key)
 	return Result{Table: tx.view.Budgets.Name(), Object: old, Deleted: true}
+}
+
+// markBudget begins the end of a budget that finalizers hold. Until then it
+// protects its pods.
+func (tx *Tx) markBudget(key string, old *policyv1.PodDisruptionBudget) Result {
+	if old.DeletionTimestamp != nil {
+		return Result{Table: tx.view.Budgets.Name(), Object: old}
+	}
+	now, none := tx.now(), int64(0)
+	next := *old
+	next.DeletionTimestamp, next.DeletionGracePeriodSeconds = &now, &none
+	next.Generation++
+	counted, _ := tx.view.coverages.Get(key)
+	next.Status = tx.budgetStatus(&next, counted)
+	put(tx, tx.view.Budgets, key, &next)
+	return Result{Table: tx.view.Budgets.Name(), Object: &next}
 }
