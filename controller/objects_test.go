@@ -41,6 +41,7 @@ func (w *world) pod(a args) string {
 		},
 		Spec: corev1.PodSpec{NodeName: a.or("node", ""), Containers: []corev1.Container{{Name: "main", Image: "none"}}},
 	}
+	pod.Labels = pairsOf(a.list("labels"))
 	if a.has("high") {
 		pod.Spec.PriorityClassName = "high"
 	}
@@ -104,7 +105,7 @@ func (w *world) show(what string) string {
 		})
 	case "pods":
 		v.Pods.Scan("", func(key string, p *corev1.Pod) bool {
-			line := key
+			line := key + describeOwner(p)
 			if p.DeletionTimestamp != nil {
 				line += fmt.Sprintf(" ends (grace %d)", *p.DeletionGracePeriodSeconds)
 			}
@@ -114,6 +115,15 @@ func (w *world) show(what string) string {
 	case "namespaces":
 		v.Namespaces.Scan("", func(name string, ns *corev1.Namespace) bool {
 			out = append(out, name+" "+string(ns.Status.Phase))
+			return true
+		})
+	case "replicasets":
+		out = w.describeSets()
+	case "events":
+		v.Events.Scan("", func(_ string, e *corev1.Event) bool {
+			if e.InvolvedObject.Kind != "Pod" {
+				out = append(out, fmt.Sprintf("%s %s %s: %s (%d times)", e.Type, e.Reason, e.InvolvedObject.Name, e.Message, e.Count))
+			}
 			return true
 		})
 	case "counts":

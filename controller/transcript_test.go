@@ -29,8 +29,13 @@ func TestTranscripts(t *testing.T) {
 		w := newWorld(t)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			w.t = t
-			if d.Cmd == "cluster" {
+			switch d.Cmd {
+			case "cluster":
 				return w.lines(d.Input)
+			case "scale-in":
+				return w.scaleIn(d.CmdArgs, d.Input)
+			case "pairs":
+				return w.pairs()
 			}
 			return w.run(d.Cmd, d.CmdArgs)
 		})
@@ -49,6 +54,7 @@ type world struct {
 	taints     *controller.TaintEviction
 	namespaces *controller.Namespaces
 	gc         *controller.PodGC
+	workloads
 }
 
 // beats implements controller.Heartbeats.
@@ -75,6 +81,7 @@ func (w *world) lead() {
 	w.since, w.beats = w.now, beats{}
 	w.lifecycle, w.taints, w.namespaces = &controller.NodeLifecycle{}, &controller.TaintEviction{}, &controller.Namespaces{}
 	w.gc = &controller.PodGC{Threshold: 2}
+	w.leadWorkloads()
 }
 
 func (w *world) namespace(name string, finalizers ...string) string {
@@ -197,6 +204,10 @@ func (w *world) run(cmd string, a args) string {
 		return w.wanted(controller.Nominations(v, now), a)
 	case "events":
 		return w.wanted(controller.Events(v, now), a)
+	case "replicasets":
+		return w.works(w.sets, a)
+	case "garbage":
+		return w.works(w.garbage, a)
 	case "show":
 		return w.show(a.name(0))
 	}
@@ -341,6 +352,9 @@ func (w *world) change(cmd string, a args) string {
 			w.t.Fatal(err)
 		}
 		return w.apply(&fsm.ConfigureScheduler{JSON: raw})
+	}
+	if answer, ok := w.workload(cmd, a); ok {
+		return answer
 	}
 	w.t.Fatalf("unknown directive %s", cmd)
 	return ""

@@ -302,3 +302,20 @@ func without(list []string, x string) []string {
 	}
 	return out
 }
+
+// OwnerRef is the object that an owner reference leads to, if it is a pod or
+// plain object and is there.
+func (v *View) OwnerRef(ref *metav1.OwnerReference, namespace string) (ObjectRef, bool) {
+	out := ObjectRef{Resource: Pods, Namespace: namespace, Name: ref.Name, UID: string(ref.UID)}
+	group, _, grouped := strings.Cut(ref.APIVersion, "/")
+	if !grouped {
+		group = ""
+	}
+	if kind, ok := kindsByName[[2]string{group, ref.Kind}]; ok {
+		out.Resource = kind.Resource
+	} else if group != "" || ref.Kind != "Pod" {
+		return out, false
+	}
+	o, ok := v.owned(out)
+	return out, ok && o.GetUID() == ref.UID
+}

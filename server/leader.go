@@ -48,6 +48,7 @@ func (s *Server) lead(ctx context.Context) {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.schedule(ctx) })
 	loops.Go(func() { s.controlLoop(ctx, since) })
+	loops.Go(func() { s.keepWorkloads(ctx) })
 	loops.Go(func() { s.membershipLoop(ctx) })
 	loops.Wait()
 }

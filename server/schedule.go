@@ -67,7 +67,7 @@ func (s *Server) schedule(ctx context.Context) {
 
 func (l *scheduleLoop) run(ctx context.Context) {
 	l.done, l.limit = make(chan settled, maxPlans), stepPods
-	changed, stop := l.signalChanges(ctx)
+	changed, stop := signalChanges(ctx, l.state.Feed())
 	defer stop()
 	for ctx.Err() == nil {
 		now := time.Now()
@@ -152,10 +152,9 @@ func (l *scheduleLoop) wake(stepped time.Time) <-chan time.Time {
 }
 
 // signalChanges puts a token into the channel whenever the state has changed.
-func (l *scheduleLoop) signalChanges(ctx context.Context) (changed <-chan struct{}, stop func()) {
+func signalChanges(ctx context.Context, feed *fsm.Feed) (changed <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	finished, tokens := make(chan struct{}), make(chan struct{}, 1)
-	feed := l.state.Feed()
 	at := feed.Last() // before the first step looks at the state
 	go func() {
 		defer close(finished)

@@ -1,0 +1,269 @@
+package controller
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+const (
+	// collectedPerCommand bounds the objects that one command looks at.
+	collectedPerCommand = 500
+	// judgedAtOnce bounds the objects that one call of Step looks at, which is
+	// cheaper than to collect them.
+	judgedAtOnce = 20_000
+)
+
+// Garbage finds the objects that their owner references demand something of:
+// dependents whose owner is gone or is being deleted, and owners that wait for
+// their dependents. It follows the state's changes; what a change can concern is
+// found by index, and judged again in Apply before anything is done.
+type Garbage struct {
+	queue  []fsm.ObjectRef
+	queued map[fsm.ObjectRef]bool
+	walks  []walkDependents
+	// everything: a walk over all that has owners, or is an owner that waits.
+	everything *walkAll
+	busy       int
+}
+
+// walkDependents is how far the dependents of one owner were looked at.
+type walkDependents struct {
+	owner types.UID
+	after string
+}
+
+type walkAll struct {
+	after   string // of the dependents
+	objects string // key of Objects to go on from, once the dependents are done
+	done    bool   // the dependents are
+}
+
+// Reset forgets everything and looks at everything once.
+func (g *Garbage) Reset(*fsm.View) {
+	*g = Garbage{queued: map[fsm.ObjectRef]bool{}, everything: &walkAll{}}
+}
+
+// Observe takes note of changes. The view has them.
+func (g *Garbage) Observe(v *fsm.View, changes []fsm.Change) {
+	for i := range changes {
+		c := &changes[i]
+		old, resource := ownable(c.Table, c.Old)
+		new, named := ownable(c.Table, c.New)
+		if old == nil && new == nil {
+			continue
+		}
+		if resource == "" {
+			resource = named
+		}
+		g.observe(v, resource, old, new)
+	}
+}
+
+// ownable is a row as an object that can own or be owned, and its resource.
+func ownable(table string, row any) (metav1.Object, string) {
+	switch r := row.(type) {
+	case *corev1.Pod:
+		return r, fsm.Pods
+	case *fsm.Object:
+		return r.Value, r.Resource
+	case *corev1.Node:
+		return r, table
+	case *corev1.Namespace:
+		return r, table
+	case *schedulingv1.PriorityClass:
+		return r, table
+	}
+	return nil, ""
+}
+
+func (g *Garbage) observe(v *fsm.View, resource string, old, new metav1.Object) {
+	if new == nil {
+		g.walk(v, old.GetUID())
+		g.release(v, old, nil)
+		return
+	}
+	ref := fsm.ObjectRef{Resource: resource, Namespace: new.GetNamespace(), Name: new.GetName(), UID: string(new.GetUID())}
+	before := []metav1.OwnerReference(nil)
+	if old != nil {
+		before = old.GetOwnerReferences()
+	}
+	if owners := new.GetOwnerReferences(); !sameOwners(before, owners) {
+		if len(owners) > 0 && needed(v, ref) {
+			g.add(ref)
+		}
+		if old != nil {
+			g.release(v, old, owners)
+		}
+	}
+	if new.GetDeletionTimestamp() == nil {
+		return
+	}
+	if old == nil || old.GetDeletionTimestamp() == nil || !slices.Equal(old.GetFinalizers(), new.GetFinalizers()) {
+		g.walk(v, new.GetUID())
+		if needed(v, ref) {
+			g.add(ref)
+		}
+	}
+}
+
+// release has owners looked at that may have waited for a dependent which is
+// gone, or names them no longer.
+func (g *Garbage) release(v *fsm.View, old metav1.Object, now []metav1.OwnerReference) {
+	owners := old.GetOwnerReferences()
+	for i := range owners {
+		if slices.ContainsFunc(now, func(r metav1.OwnerReference) bool { return r.UID == owners[i].UID }) {
+			continue
+		}
+		if ref, ok := v.OwnerRef(&owners[i], old.GetNamespace()); ok && needed(v, ref) {
+			g.add(ref)
+		}
+	}
+}
+
+func sameOwners(a, b []metav1.OwnerReference) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// needed: there is something to be done about the object, or to be said.
+func needed(v *fsm.View, ref fsm.ObjectRef) bool {
+	if v.Judge(ref) != fsm.Keep {
+		return true
+	}
+	_, foreign := v.Foreign(ref)
+	return foreign
+}
+
+func (g *Garbage) add(ref fsm.ObjectRef) {
+	if !g.queued[ref] {
+		g.queued[ref] = true
+		g.queue = append(g.queue, ref)
+	}
+}
+
+// walk has the dependents of an owner looked at, if it has any.
+func (g *Garbage) walk(v *fsm.View, owner types.UID) {
+	v.Dependents(owner, "", func(string, fsm.ObjectRef, fsm.Dependent) bool {
+		g.walks = append(g.walks, walkDependents{owner: owner})
+		return false
+	})
+}
+
+// NextUnixNano is never: nothing here depends on time.
+func (g *Garbage) NextUnixNano() (int64, bool) { return 0, false }
+
+// Step returns what has to be collected, in at most so many commands that are
+// under way at a time.
+func (g *Garbage) Step(v *fsm.View, _ int64, most int) []Work {
+	var out []Work
+	for len(out) < most && g.busy < 2*most {
+		refs := g.next(v)
+		if len(refs) == 0 {
+			break
+		}
+		g.busy++
+		out = append(out, Work{Commands: []fsm.Command{&fsm.CollectGarbage{Objects: refs}}})
+	}
+	return out
+}
+
+// next are the next objects that something has to be done about.
+func (g *Garbage) next(v *fsm.View) []fsm.ObjectRef {
+	g.fill(v)
+	var refs []fsm.ObjectRef
+	for len(g.queue) > 0 && len(refs) < collectedPerCommand {
+		ref := g.queue[0]
+		g.queue = g.queue[1:]
+		delete(g.queued, ref)
+		if needed(v, ref) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// fill goes on with the walks while the queue is short.
+func (g *Garbage) fill(v *fsm.View) {
+	room := judgedAtOnce
+	for room > 0 && len(g.queue) < collectedPerCommand && len(g.walks) > 0 {
+		w := &g.walks[0]
+		done := true
+		v.Dependents(w.owner, w.after, func(at string, ref fsm.ObjectRef, _ fsm.Dependent) bool {
+			if done = room > 0 && len(g.queue) < collectedPerCommand; !done {
+				return false
+			}
+			room--
+			w.after = at
+			if needed(v, ref) {
+				g.add(ref)
+			}
+			return true
+		})
+		if done {
+			g.walks = g.walks[1:]
+		}
+	}
+	if g.everything != nil {
+		g.fillAll(v, room)
+	}
+}
+
+// fillAll goes on with the walk over everything.
+func (g *Garbage) fillAll(v *fsm.View, room int) {
+	w := g.everything
+	if !w.done {
+		w.done = true
+		v.ScanDependents(w.after, func(at string, ref fsm.ObjectRef) bool {
+			if w.done = room > 0 && len(g.queue) < collectedPerCommand; !w.done {
+				return false
+			}
+			room--
+			w.after = at
+			if needed(v, ref) {
+				g.add(ref)
+			}
+			return true
+		})
+	}
+	if !w.done {
+		return
+	}
+	done := true
+	v.Objects.ScanFrom("", w.objects, func(key string, o *fsm.Object) bool {
+		if done = room > 0 && len(g.queue) < collectedPerCommand; !done {
+			w.objects = key
+			return false
+		}
+		room--
+		ref := fsm.ObjectRef{Resource: o.Resource, Namespace: o.Value.GetNamespace(), Name: o.Value.GetName(), UID: string(o.Value.GetUID())}
+		if needed(v, ref) {
+			g.add(ref)
+		}
+		return true
+	})
+	if done {
+		g.everything = nil
+	}
+}
+
+// Pending says whether there is more to look at than the last Step did.
+func (g *Garbage) Pending() bool { return len(g.queue)+len(g.walks) > 0 || g.everything != nil }
+
+// Settle takes note of what became of a Work: what may not have been done is
+// looked at again, and so is an owner that has more dependents than one command
+// releases.
+func (g *Garbage) Settle(v *fsm.View, o Outcome, _ int64) {
+	g.busy--
+	for _, c := range o.Work.Commands {
+		for _, ref := range c.(*fsm.CollectGarbage).Objects {
+			if o.Err != nil || v.Judge(ref) != fsm.Keep {
+				g.add(ref)
+			}
+		}
+	}
+}

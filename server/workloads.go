@@ -1,0 +1,216 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/fsm"
+)
+
+const (
+	// worksAtOnce bounds what one reconciler has under way.
+	worksAtOnce = 32
+	// changesAtOnce is how many changes a reconciler is told of at a time.
+	changesAtOnce = 4096
+	// workPause is how long nothing is proposed after the log has refused
+	// something: it is full, or this server leads no longer.
+	workPause = 50 * time.Millisecond
+)
+
+// reconciler is what the controllers of workloads have in common.
+type reconciler interface {
+	// Reset starts from a view; Observe is told of every change after it.
+	Reset(v *fsm.View)
+	Observe(v *fsm.View, changes []fsm.Change)
+	// Step says what is to be proposed now; Settle hears what became of it.
+	Step(v *fsm.View, nowUnixNano int64, most int) []controller.Work
+	Settle(v *fsm.View, o controller.Outcome, nowUnixNano int64)
+	// Pending: there is more to do at once; NextUnixNano: at a time.
+	Pending() bool
+	NextUnixNano() (int64, bool)
+}
+
+// keepWorkloads runs the controllers of workloads while ctx lasts.
+func (s *Server) keepWorkloads(ctx context.Context) {
+	l := &workLoop{state: s.state, propose: s.proposeWork, log: s.log}
+	l.run(ctx, &controller.ReplicaSets{Finish: apiserver.FinishTemplate}, &controller.Garbage{})
+}
+
+// workLoop lets reconcilers follow the state and proposes what they want,
+// without waiting for one thing to commit before the next is looked at.
+type workLoop struct {
+	state   *fsm.State
+	propose func(w controller.Work) (wait func(ctx context.Context) ([]fsm.Result, error), err error)
+	log     hclog.Logger
+
+	at      int64 // the revision up to which the reconcilers know everything
+	members []*member
+	done    chan finishedWork
+	pause   <-chan time.Time
+	said    string
+}
+
+// member is a reconciler with the number of its works under way.
+type member struct {
+	reconciler
+	underWay int
+}
+
+type finishedWork struct {
+	by *member
+	o  controller.Outcome
+}
+
+func (l *workLoop) run(ctx context.Context, rs ...reconciler) {
+	l.done = make(chan finishedWork, len(rs)*worksAtOnce)
+	for _, r := range rs {
+		l.members = append(l.members, &member{reconciler: r})
+	}
+	changed, stop := signalChanges(ctx, l.state.Feed())
+	defer stop()
+	l.reset()
+	for ctx.Err() == nil {
+		v := l.follow()
+		if more := l.step(ctx, v, time.Now()); more {
+			l.drain()
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case f := <-l.done:
+			l.settle(f)
+			l.drain()
+		case <-changed:
+		case <-l.timer(time.Now()):
+		case <-l.pause:
+			l.pause = nil
+		}
+	}
+	for _, m := range l.members {
+		for m.underWay > 0 {
+			f := <-l.done
+			f.by.underWay--
+		}
+	}
+}
+
+func (l *workLoop) reset() {
+	v := l.state.View()
+	l.at = v.Revision()
+	for _, m := range l.members {
+		m.Reset(v)
+	}
+}
+
+// follow tells the reconcilers what has changed, and gives a view that has all
+// of it.
+func (l *workLoop) follow() *fsm.View {
+	for {
+		changes, err := l.state.Feed().After(l.at, changesAtOnce)
+		switch {
+		case err != nil: // too far behind, or the state was restored
+			l.reset()
+			continue
+		case len(changes) == 0:
+			return l.state.View()
+		}
+		l.at = changes[len(changes)-1].Revision
+		v := l.state.View()
+		for _, m := range l.members {
+			m.Observe(v, changes)
+		}
+	}
+}
+
+// step proposes what the reconcilers want; more: they want more at once.
+func (l *workLoop) step(ctx context.Context, v *fsm.View, now time.Time) (more bool) {
+	for _, m := range l.members {
+		room := worksAtOnce - m.underWay
+		if l.pause != nil || room <= 0 {
+			continue
+		}
+		for _, w := range m.Step(v, now.UnixNano(), room) {
+			m.underWay++
+			l.send(ctx, m, w)
+		}
+		more = more || m.Pending() && m.underWay < worksAtOnce && l.pause == nil
+	}
+	return more
+}
+
+func (l *workLoop) send(ctx context.Context, m *member, w controller.Work) {
+	wait, err := l.propose(w)
+	if err != nil {
+		l.settle(finishedWork{m, controller.Outcome{Work: w, Err: err}})
+		return
+	}
+	go func() {
+		results, err := wait(ctx)
+		l.done <- finishedWork{m, controller.Outcome{Work: w, Results: results, Err: err}}
+	}()
+}
+
+// drain settles what is finished by now.
+func (l *workLoop) drain() {
+	for {
+		select {
+		case f := <-l.done:
+			l.settle(f)
+		default:
+			return
+		}
+	}
+}
+
+func (l *workLoop) settle(f finishedWork) {
+	f.by.underWay--
+	f.by.Settle(l.state.View(), f.o, time.Now().UnixNano())
+	if f.o.Err == nil {
+		l.said = ""
+		for i, r := range f.o.Results {
+			if r.Refused() {
+				l.log.Debug("a workload's command was refused", "for", f.o.Work.For, "command", i, "reason", r.Message)
+			}
+		}
+		return
+	}
+	l.pause = time.After(workPause)
+	if text := f.o.Err.Error(); text != l.said {
+		l.said = text
+		l.log.Warn("what the controllers of workloads want was not done for certain", "for", f.o.Work.For, "error", f.o.Err)
+	}
+}
+
+// timer fires when a reconciler has something to do by the passage of time.
+func (l *workLoop) timer(now time.Time) <-chan time.Time {
+	var at int64
+	for _, m := range l.members {
+		if next, ok := m.NextUnixNano(); ok && (at == 0 || next < at) {
+			at = max(next, 1)
+		}
+	}
+	if at == 0 || l.pause != nil {
+		return nil
+	}
+	return time.After(max(time.Unix(0, at).Sub(now), time.Millisecond))
+}
+
+// proposeWork gives a work to the log.
+func (s *Server) proposeWork(w controller.Work) (wait func(ctx context.Context) ([]fsm.Result, error), err error) {
+	ps := make([]fsm.Proposal, len(w.Commands))
+	for i, c := range w.Commands {
+		ps[i] = fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
+	}
+	future, err := s.node.ProposeAsync(ps...)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) ([]fsm.Result, error) {
+		rs, _, err := future.Wait(ctx)
+		return rs, err
+	}, nil
+}
