@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,6 +56,9 @@ func (c *PutNamespace) Apply(tx *Tx) Result {
 		return Result{Table: v.Namespaces.Name(), Object: old}
 	}
 	put(tx, v.Namespaces, ns.Name, ns)
+	if !maps.Equal(ns.Labels, old.Labels) {
+		tx.namespaceChanged()
+	}
 	return Result{Table: v.Namespaces.Name(), Object: ns}
 }
 

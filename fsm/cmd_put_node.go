@@ -35,6 +35,7 @@ func (c *PutNode) Apply(tx *Tx) Result {
 		tx.stampTaints(node)
 		put(tx, v.Nodes, node.Name, node)
 		tx.nodeChanged(node)
+		tx.domainsChanged(false)
 		return Result{Table: v.Nodes.Name(), Object: node}
 	case !known:
 		return refuseNotFound(nodeResource.groupResource(), node.Name)
@@ -91,6 +92,7 @@ func extended(name corev1.ResourceName) bool { return strings.Contains(string(na
 // stay until they are collected (GC2).
 func (tx *Tx) removeNode(node *corev1.Node) {
 	remove(tx, tx.view.Nodes, node.Name)
+	tx.nodeRemoved()
 	tx.releaseNominationsOn(node.Name, anyPriority, "", "node "+node.Name+" is gone")
 	if _, ok := tx.view.marks.Get(node.Name); ok {
 		remove(tx, tx.view.marks, node.Name)

@@ -39,6 +39,7 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 		put(tx, v.Nodes, node.Name, node)
 		tx.nodeEvent(node, corev1.EventTypeNormal, "RegisteredNode", fmt.Sprintf("Node %s registered", node.Name))
 		tx.nodeChanged(node)
+		tx.domainsChanged(false)
 		return Result{Table: v.Nodes.Name(), Object: node}
 	}
 	if before, now := old.Status.NodeInfo.SystemUUID, node.Status.NodeInfo.SystemUUID; before != "" && before != now && nodeReady(old) {
@@ -66,6 +67,12 @@ func (tx *Tx) putNode(next, old *corev1.Node) {
 	put(tx, tx.view.Nodes, next.Name, next)
 	if placementDiffers(old, next) {
 		tx.nodeChanged(next)
+	}
+	switch {
+	case !maps.Equal(old.Labels, next.Labels):
+		tx.domainsChanged(false)
+	case old.Spec.Unschedulable != next.Spec.Unschedulable || !equality.Semantic.DeepEqual(old.Spec.Taints, next.Spec.Taints):
+		tx.domainsChanged(true)
 	}
 }
 

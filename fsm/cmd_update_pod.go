@@ -96,9 +96,13 @@ func (v *View) outgrows(old, pod *corev1.Pod) string {
 func (tx *Tx) followPod(key string, old, pod *corev1.Pod) bool {
 	switch {
 	case model.Terminal(pod) && !model.Terminal(old):
-		tx.leftNode(pod)
+		tx.leftNode(pod, tx.view.classOn(pod))
 	case usedNode(pod) != "" && !asksTheSame(old, pod):
 		tx.freed(pod.Spec.NodeName) // it may ask for less now
+		tx.podRelabelled(pod.Spec.NodeName, tx.view.cache.class(old), tx.view.classOn(pod))
+	}
+	if model.Terminating(pod) && !model.Terminating(old) && usedNode(pod) != "" {
+		tx.otherChanged(change{model.PodLeaving, tx.view.classOn(pod), pod.Spec.NodeName})
 	}
 	switch {
 	case pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && graceOver(pod):
@@ -141,7 +145,7 @@ func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 		next.State, next.BackoffUntilUnixNano = berthv1.QueueActive, 0
 	}
 	put(tx, tx.view.Queue, key, &next)
-	if groupOf(e.class) != groupOf(class) {
+	if groupOf(e.class, e.Diagnosis) != groupOf(class, next.Diagnosis) {
 		tx.leftQueue(e)
 	}
 	if n, ok := tx.view.Nominations.Get(key); ok {

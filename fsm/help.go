@@ -35,14 +35,21 @@ func (h *help) room(c *model.Class, evicting bool) int {
 	}
 	fits(c.Request.MilliCPU, h.offer.MilliCPU-u.Requested.MilliCPU)
 	fits(c.Request.MemoryBytes, h.offer.MemoryBytes-u.Requested.MemoryBytes)
-	return int(max(n, 1))
+	n = max(n, 1)
+	if bars := h.bars(c); bars != 0 && !(evicting && bars.Resolvable() && h.view.mayEvict(c)) {
+		return 0
+	}
+	if c.HasHardTopology() {
+		n = 1 // each may be in the next one's way; whoever finds a place wakes the next
+	}
+	return int(n)
 }
 
 // blocksAnew says whether what keeps the class off the node could be ended by
 // pods that leave it, and yet none of the reasons is a known one: so nobody
 // would be woken when they do. It happens when a node fills up behind a taint,
 // say, and then loses the taint.
-func (h *help) blocksAnew(c *model.Class, known func(model.ReasonKind, string, *model.Class) bool) bool {
+func (h *help) blocksAnew(c *model.Class, known func(model.ReasonKind, string) bool) bool {
 	if model.NodeFailures(c, h.node) != 0 {
 		return false // first the node itself has to change, and will be looked at then
 	}
@@ -50,13 +57,22 @@ func (h *help) blocksAnew(c *model.Class, known func(model.ReasonKind, string, *
 	if !f.Resolvable() {
 		return false
 	}
+	f |= h.bars(c)
 	reasons := f.Reasons(c)
 	for _, r := range reasons {
-		if known(r.Kind, r.Resource, c) {
+		if known(r.Kind, r.Resource) {
 			return false
 		}
 	}
 	return len(reasons) > 0
+}
+
+// bars are the rules between pods that keep the class off the node.
+func (h *help) bars(c *model.Class) model.Failures {
+	if !c.HasHardTopology() && h.view.guards == 0 {
+		return 0
+	}
+	return h.view.topology().Judge(c).Fails(h.node.Name)
 }
 
 // usage is what a pod of the class must leave alone on the node: everything

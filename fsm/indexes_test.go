@@ -22,8 +22,8 @@ func compareViews(t failer, what string, want, got *View) {
 		t.Fatalf("%s: positions differ: %+v, %+v", what, want.position, got.position)
 	}
 	compareIndexes(t, what, want, got)
-	if want.guards != got.guards {
-		t.Fatalf("%s: %d pods keep others away, %d", what, want.guards, got.guards)
+	if want.guards != got.guards || want.ruled != got.ruled {
+		t.Fatalf("%s: %d pods keep others away, %d; %d have rules, %d", what, want.guards, got.guards, want.ruled, got.ruled)
 	}
 }
 
@@ -55,6 +55,8 @@ func describeIndexes(v *View) map[string]string {
 		"backoffs":            list(v.backoffs, entry),
 		"waiting":             list(v.waiting, entry),
 		"wakeups":             list(v.wakeups, func(w wakeup) string { return fmt.Sprintf("%x %d", w.class.Shape, w.pods) }),
+		"otherWakeups":        list(v.otherWakeups, func(w wakeup) string { return fmt.Sprintf("%x %x %d", w.class.Shape, w.group, w.pods) }),
+		"podMarksByRevision":  list(v.podMarksByRevision, asText),
 		"services":            list(v.services, asText),
 		"marksByRevision":     list(v.marksByRevision, asText),
 		"eventOrder":          list(v.eventOrder, asText),

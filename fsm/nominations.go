@@ -62,6 +62,7 @@ func (tx *Tx) endNomination(n *Nomination, state berthv1.PreemptionState, reason
 	}
 	if state != berthv1.PreemptionBound {
 		tx.freed(n.Node)
+		tx.otherChanged(change{model.PodLeft, n.class, n.Node})
 	}
 }
 
@@ -123,4 +124,5 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 		DeadlineUnixNano: deadline, Preemption: recordKey,
 		class: v.cache.class(pod),
 	})
+	tx.otherChanged(change{model.PodCame, v.cache.class(pod), d.Node})
 }

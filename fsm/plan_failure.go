@@ -64,13 +64,16 @@ func (v *View) fitsNominated(n *Nomination) bool {
 
 func (j *failureJudge) missed(tx *Tx, c *model.Class) bool {
 	newest, _, _ := tx.view.marksByRevision.Max()
+	newestOther, _, _ := tx.view.podMarksByRevision.Max()
+	newest += newestOther
 	if j.helped == nil || newest != j.lastMark {
 		j.helped, j.lastMark = map[string]bool{}, newest
 	}
-	h, known := j.helped[groupOf(c)]
+	group := groupOf(c, j.d.Diagnosis)
+	h, known := j.helped[group]
 	if !known {
 		h = tx.view.missed(j.decidedAt, c, j.d.Diagnosis)
-		j.helped[groupOf(c)] = h
+		j.helped[group] = h
 	}
 	return h
 }

@@ -20,6 +20,7 @@ type random struct {
 	bound  map[string]string // UID -> node
 	uids   int
 	honest bool // every failure is true of the state that it was decided on
+	rules  bool // pods have rules about each other
 }
 
 func newRandom(t *rapid.T, honest bool) *random {
@@ -64,7 +65,7 @@ func (r *random) actions() map[string]func(*rapid.T) {
 		"health": line("health %s %s %s", r.nodeName, func() string { return r.pick("ready", "True", "True", "False", "Unknown") },
 			func() string { return r.pick("let go", "", "let-go") }),
 		"update": line("update-pod %s %s", r.podName, func() string {
-			return r.pick("change", "labels=a:1", "labels=a:2", "annotations=berth.dev/disruption-policy:Strict", "annotations=", "ungate", "phase=Failed", "phase=Running", "unfinalize", "end", "cpu=1")
+			return r.pick("change", "labels=a:1", "labels=a:2", "annotations=berth.dev/disruption-policy:Strict", "annotations=", "labels=app:x", "labels=app:y", "ungate", "phase=Failed", "phase=Running", "unfinalize", "end", "cpu=1")
 		}),
 		"delete":        line("delete %s %s", r.podName, func() string { return r.pick("grace", "", "grace=0", "grace=5", "grace=100") }),
 		"evict":         do(r.evict),
@@ -113,7 +114,14 @@ func (r *random) priority() string { return r.pick("priority", "-1", "0", "0", "
 
 func (r *random) admit() string {
 	r.uids++
-	return r.line(fmt.Sprintf("pod %s uid=u%d cpu=%s mem=%s priority=%s grace=%s %s %s", r.podName(), r.uids,
+	rules := ""
+	if r.rules {
+		rules = r.pick("rules", "", "labels=app:x", "labels=app:y", "labels=app:x spread=zone:1:app:x", "labels=app:x spread=zone:1:app:x,host:1:app:x",
+			"labels=app:x spread=zone:1:app:x taints-policy=Honor", "labels=app:x spread=zone:1:app:x min-domains=2",
+			"labels=app:x anti=zone:app:x", "labels=app:y anti=host:app:x", "anti=zone:app:y", "labels=app:x affinity=zone:app:x", "affinity=host:app:y",
+			"labels=app:y anti=zone:app:x:*team:1", "anti=zone:app:x prefer=zone:app:y")
+	}
+	return r.line(fmt.Sprintf("pod %s uid=u%d %s cpu=%s mem=%s priority=%s grace=%s %s %s", r.podName(), r.uids, rules,
 		r.pick("cpu", "0", "1", "1", "2", "3", "9"), r.pick("memory", "0", "1Gi"), r.priority(), r.pick("grace", "0", "5", "30"),
 		r.pick("owner", "", "", "owner=w", "owner=w", "owner=Job:j"),
 		r.pick("more", "", "", "", "never", "port=80", "gates=g", "tolerate=t:", "selector=l:1", "labels=a:1", "labels=a:1,b:2", "labels=a:2 annotations=berth.dev/disruption-policy:Strict", "finalizers=f", "scheduler=other", "scheduler=other gates=g")))
@@ -124,7 +132,14 @@ func (r *random) node() string {
 	name := r.nodeName()
 	capacity := map[string]string{"n1": "cpu=2", "n2": "cpu=3", "n3": "cpu=4 pods=2", "n4": "cpu=9 mem=1Gi"}[name]
 	return r.line(fmt.Sprintf("node %s %s %s %s %s", name, capacity,
-		r.pick("taint", "taints=", "taints=", "taints=t:v:NoSchedule"), r.pick("cordon", "uncordon", "uncordon", "cordon"), r.pick("label", "labels=l:1", "labels=l:2")))
+		r.pick("taint", "taints=", "taints=", "taints=t:v:NoSchedule"), r.pick("cordon", "uncordon", "uncordon", "cordon"), r.label(name)))
+}
+
+func (r *random) label(node string) string {
+	if r.rules {
+		return "labels=" + r.pick("label", "l:1", "zone:a", "zone:a", "zone:b", "zone:c") + r.pick("host", "", ",host:"+node, ",host:"+node)
+	}
+	return r.pick("label", "labels=l:1", "labels=l:2")
 }
 
 // confirmAll is every worker's word that what was to end has ended.
@@ -229,30 +244,70 @@ func TestNobodySleepsBesideRoom(t *testing.T) {
 	})
 }
 
+// TestNobodySleepsBesideRules (QU8): the same where pods have rules about each
+// other.
+func TestNobodySleepsBesideRules(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRandom(t, true)
+		r.rules = true
+		actions := r.actions()
+		actions["team"] = func(t *rapid.T) {
+			r.t, r.world.t, r.transcript.t = t, t, t
+			r.line("update-namespace default labels=" + r.pick("team", "team:1", "team:2"))
+		}
+		actions[""] = func(t *rapid.T) {
+			r.sound(t)
+			r.awake(t)
+			r.counted(t)
+		}
+		t.Repeat(actions)
+	})
+}
+
+// counted: the counters that the indexes keep say what new ones say.
+func (r *random) counted(t *rapid.T) {
+	live := r.state.live
+	if live.cache.topology == nil {
+		return
+	}
+	fresh := r.view().Fork().live.topology()
+	live.Queue.Scan("", func(key string, e *QueueEntry) bool {
+		live.Nodes.Scan("", func(node string, _ *corev1.Node) bool {
+			want, got := fresh.Judge(e.class).Fails(node), live.cache.topology.Judge(e.class).Fails(node)
+			if want != got {
+				t.Fatalf("%s on %s: the live counters say %b, new ones %b", key, node, got, want)
+			}
+			return true
+		})
+		return true
+	})
+}
+
 // awake checks QU8.
 func (r *random) awake(t *rapid.T) {
-	v := r.view()
+	v := r.view().Fork().live
 	onTheirWay := map[string]bool{}
 	v.Queue.Scan("", func(_ string, e *QueueEntry) bool {
 		if e.State == berthv1.QueueActive || e.State == berthv1.QueueBackoff {
-			onTheirWay[groupOf(e.class)] = true
+			onTheirWay[groupOf(e.class, e.Diagnosis)] = true
 		}
 		return true
 	})
 	v.Queue.Scan("", func(key string, e *QueueEntry) bool {
-		if e.State != berthv1.QueueUnschedulable || onTheirWay[groupOf(e.class)] {
+		if e.State != berthv1.QueueUnschedulable || onTheirWay[groupOf(e.class, e.Diagnosis)] {
 			return true
 		}
 		v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-			u := v.withNominations(*v.Usage(name), name, e.Priority, key)
-			if len(model.Check(e.class, n, model.Allocatable(n), &u)) == 0 {
+			if len(v.obstacles(e.class, n, key, nil)) == 0 {
 				t.Fatalf("%s sleeps beside the room on %s: %s", key, name, describeEntry(e))
-			}
-			if _, nominated := v.Nominations.Get(key); !nominated && newHelp(v, n).room(e.class, true) > 0 {
-				t.Fatalf("%s sleeps beside the room that it could make on %s: %s", key, name, describeEntry(e))
 			}
 			return true
 		})
+		if _, nominated := v.Nominations.Get(key); !nominated {
+			if d, ok := evictFor(v, e); ok {
+				t.Fatalf("%s sleeps beside the room that it could make on %s: %s", key, d.Node, describeEntry(e))
+			}
+		}
 		return true
 	})
 }
@@ -285,7 +340,8 @@ func (r *random) honestPlan() string {
 
 // decide is a plain scheduler: it takes the first node that fits, else the
 // first that evictions could free, and otherwise says why not.
-func decide(v *View, now time.Time, most int) *ApplyPlan {
+func decide(decidedOn *View, now time.Time, most int) *ApplyPlan {
+	v := decidedOn.Fork().live
 	c := &ApplyPlan{Revision: v.Revision()}
 	v.Ready(now.UnixNano(), func(e *QueueEntry) bool {
 		most--
@@ -313,8 +369,7 @@ func decide(v *View, now time.Time, most int) *ApplyPlan {
 func fittingNode(v *View, e *QueueEntry) (string, bool) {
 	found := ""
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		u := v.withNominations(*v.Usage(name), name, e.Priority, e.Key())
-		if len(model.Check(e.class, n, model.Allocatable(n), &u)) == 0 {
+		if len(v.obstacles(e.class, n, e.Key(), nil)) == 0 {
 			found = name
 		}
 		return found == ""
@@ -325,8 +380,7 @@ func fittingNode(v *View, e *QueueEntry) (string, bool) {
 func diagnose(v *View, e *QueueEntry) *Diagnosis {
 	d := &Diagnosis{Nodes: int32(v.Nodes.Len()), Message: "no node takes it"}
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		u := v.withNominations(*v.Usage(name), name, e.Priority, e.Key())
-		for _, r := range model.Check(e.class, n, model.Allocatable(n), &u) {
+		for _, r := range v.obstacles(e.class, n, e.Key(), nil) {
 			d.Reasons = append(d.Reasons, ReasonCount{Kind: r.Kind, Resource: r.Resource, Text: r.Text(), Nodes: 1})
 		}
 		return true
@@ -340,16 +394,16 @@ func evictFor(v *View, e *QueueEntry) (PreemptDecision, bool) {
 		return d, false
 	}
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		u := v.withNominations(*v.Usage(name), name, e.Priority, e.Key())
 		var victims []PlannedVictim
+		var gone []*corev1.Pod
 		v.PodsOnNode(name, func(p *corev1.Pod) bool {
-			if !model.Terminal(p) && model.Priority(p) < e.Priority && len(model.Check(e.class, n, model.Allocatable(n), &u)) > 0 {
+			if !model.Terminal(p) && model.Priority(p) < e.Priority && len(v.obstacles(e.class, n, e.Key(), gone)) > 0 {
 				victims = append(victims, PlannedVictim{Key: PodKey(p.Namespace, p.Name), UID: string(p.UID)})
-				u = u.Without(model.ClassOf(p))
+				gone = append(gone, p)
 			}
 			return true
 		})
-		if len(victims) > 0 && len(model.Check(e.class, n, model.Allocatable(n), &u)) == 0 {
+		if len(victims) > 0 && len(v.obstacles(e.class, n, e.Key(), gone)) == 0 {
 			d.Node, d.Victims = name, victims
 		}
 		return d.Node == ""

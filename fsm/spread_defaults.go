@@ -143,7 +143,7 @@ func servicePlace(o *Object) (string, map[string]string, bool) {
 	if !ok || len(s.Spec.Selector) == 0 {
 		return "", nil, false
 	}
-	key := slices.Min(slices.Collect(maps.Keys(s.Spec.Selector)))
+	key := slices.Sorted(maps.Keys(s.Spec.Selector))[0]
 	return servicePrefix(s.Namespace, key, s.Spec.Selector[key]) + s.Name, s.Spec.Selector, true
 }
 

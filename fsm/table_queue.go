@@ -103,6 +103,7 @@ func (v *View) classOfWaiting(key string) (*model.Class, error) {
 }
 
 func indexQueue(v *View, _ string, old, new *QueueEntry, hadOld, hasNew bool) {
+	v.countRuled(old, new)
 	if hadOld {
 		k := v.orderKey(old)
 		switch old.State {

@@ -85,7 +85,7 @@ func (s *transcript) putNode(a words, _ string) []Command {
 // pod: ns= priority= class= cpu= mem= node= labels=k:v,… selector=k:v,…
 // tolerate=key:effect,… gates=a,b grace= port= never (with priority=) init-cpu=
 // set-priority= set-policy= finalizers= uid= owner=[KIND:]NAME annotations=k:v,… scheduler=
-// runtime= overhead=
+// runtime= overhead= and the words of fillTerms
 func (s *transcript) pod(a words) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: s.meta(a, "default"), Spec: corev1.PodSpec{
 		SchedulerName: a.or("scheduler", "default-scheduler"), NodeName: a.or("node", ""), PriorityClassName: a.or("class", ""),
@@ -119,6 +119,7 @@ func (s *transcript) pod(a words) *corev1.Pod {
 	if v, ok := a.get("overhead"); ok {
 		p.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse(v)}
 	}
+	a.fillTerms(p)
 	if port := a.number("port"); port != nil {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: int32(*port)}}
 	}
@@ -271,6 +272,11 @@ func (s *transcript) diagnosis(a words) *Diagnosis {
 		"affinity": {Kind: model.NodeAffinity},
 		"cordon":   {Kind: model.NodeUnschedulable},
 		"port":     {Kind: model.Ports},
+		"spread":   {Kind: model.TopologySpread},
+		"missing":  {Kind: model.TopologyMissing},
+		"near":     {Kind: model.PodAffinity},
+		"apart":    {Kind: model.PodAntiAffinity},
+		"kept-off": {Kind: model.ExistingAntiAffinity},
 	}
 	d := &Diagnosis{Nodes: int32(s.view().Nodes.Len())}
 	var texts []string

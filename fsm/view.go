@@ -33,6 +33,7 @@ type View struct {
 	Preemptions Table[*berthv1.Preemption]
 	Config      Table[*berthv1.SchedulerConfiguration]
 	marks       Table[*nodeMark]
+	podMarks    Table[*podMark]
 	// Decisions is the ledger: the newest plans, by what came before them (see
 	// DecisionsAbout).
 	Decisions Table[*PlanRecord]
@@ -45,6 +46,7 @@ type View struct {
 	touchedBudgets map[string]*coverage
 
 	guards    int               // pods, placed or nominated, that keep others away
+	ruled     int               // pods in the queue that have hard rules about others
 	effective *effectiveClasses // shared by all views of the state
 
 	forkMu *sync.Mutex
@@ -86,6 +88,8 @@ type indexes struct {
 	backoffs            *btree.Map[string, *QueueEntry]       // end of backoff and orderKey
 	waiting             *btree.Map[string, *QueueEntry]       // waitKey: those that wait for a change
 	wakeups             *btree.Map[string, wakeup]            // wakeKey: which change could help which class
+	otherWakeups        *btree.Map[string, wakeup]            // placePrefix and group: rules between pods
+	podMarksByRevision  *btree.Map[string, string]            // markKey -> key of podMarks
 	marksByRevision     *btree.Map[string, string]            // markKey -> node
 	eventOrder          *btree.Map[int64, string]             // -> key of Events
 	preemptionOrder     *btree.Map[int64, string]             // -> key of Preemptions
@@ -112,6 +116,7 @@ func newView() *View {
 		Preemptions:     newTable(preemptionTable),
 		Config:          newTable(configTable),
 		marks:           newTable(markTable),
+		podMarks:        newTable(podMarkTable),
 		Decisions:       newTable(decisionTable),
 		indexes: indexes{
 			podsByNode:          btree.NewMap[string, placed](degree),
@@ -135,6 +140,8 @@ func newView() *View {
 			ownersBudgets:       btree.NewMap[string, string](degree),
 			budgetTimes:         btree.NewMap[string, string](degree),
 			services:            newServices(),
+			otherWakeups:        btree.NewMap[string, wakeup](degree),
+			podMarksByRevision:  btree.NewMap[string, string](degree),
 		},
 		ownerIndexes: newOwnerIndexes(),
 		effective:    new(effectiveClasses),
@@ -147,7 +154,7 @@ func newView() *View {
 func (v *View) tables() []anyTable {
 	return []anyTable{
 		v.Config, v.PriorityClasses, v.Namespaces, v.Objects, v.Budgets, v.Nodes, v.Pods,
-		v.Nominations, v.Queue, v.Preemptions, v.Events, v.marks,
+		v.Nominations, v.Queue, v.Preemptions, v.Events, v.marks, v.podMarks,
 		v.Decisions,
 	}
 }
@@ -171,6 +178,7 @@ func (v *View) fork() *View {
 		Preemptions:     v.Preemptions.fork(),
 		Config:          v.Config.fork(),
 		marks:           v.marks.fork(),
+		podMarks:        v.podMarks.fork(),
 		Decisions:       v.Decisions.fork(),
 		indexes: indexes{
 			podsByNode:          v.podsByNode.Copy(),
@@ -194,9 +202,12 @@ func (v *View) fork() *View {
 			ownersBudgets:       v.ownersBudgets.Copy(),
 			budgetTimes:         v.budgetTimes.Copy(),
 			services:            v.services.Copy(),
+			otherWakeups:        v.otherWakeups.Copy(),
+			podMarksByRevision:  v.podMarksByRevision.Copy(),
 		},
 		ownerIndexes: v.ownerIndexes.fork(),
 		guards:       v.guards,
+		ruled:        v.ruled,
 		effective:    v.effective,
 		forkMu:       new(sync.Mutex),
 	}

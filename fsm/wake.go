@@ -21,50 +21,59 @@ import (
 // pods find places, and nothing relies on a periodic flush (QU6).
 
 // groupOf is what pods that wait together have in common: whatever helps one
-// of a group helps each. A node sees no more of a pod than its shape.
-func groupOf(c *model.Class) string { return c.Shape }
+// of a group helps each. A node alone sees no more of a pod than its shape;
+// rules between pods see its namespace and labels too.
+func groupOf(c *model.Class, d *Diagnosis) string {
+	if c.HasHardTopology() || d.namesOthers() {
+		return c.Signature
+	}
+	return c.Shape
+}
 
 // waitKey sorts the waiting pods by group, in each those that wait for a
 // change before those that wait for their victims, and then in queue order.
 func waitKey(e *QueueEntry, orderKey string) string {
-	return waitPrefix(e.class, e.State) + orderKey
+	return waitPrefix(groupOf(e.class, e.Diagnosis), e.State) + orderKey
 }
 
-func waitPrefix(c *model.Class, state berthv1.QueueState) string {
+func waitPrefix(group string, state berthv1.QueueState) string {
 	if state == berthv1.QueueNominated {
-		return groupOf(c) + "n"
+		return group + "n"
 	}
-	return groupOf(c) + "a"
+	return group + "a"
 }
 
 // wakeup is a group under one of the reasons that block its pods.
 type wakeup struct {
 	class *model.Class // any class of the group
-	pods  int          // waiting pods of the group that this reason blocks
+	group string
+	pods  int // waiting pods of the group that this reason blocks
 }
 
 // wakeKey sorts by reason, then priority, then requested amount, so that a
 // node with so much of a resource to give finds just those who ask for no more.
-func wakeKey(kind model.ReasonKind, resource string, c *model.Class) string {
+func wakeKey(kind model.ReasonKind, resource string, c *model.Class, group string) string {
 	b := make([]byte, 0, 64)
 	b = append(b, byte(kind))
 	b = append(b, resource...)
 	b = append(b, 0)
 	b = appendPriorityDescending(b, c.Priority)
 	b = binary.BigEndian.AppendUint64(b, uint64(c.Request.Get(resource)))
-	return string(append(b, groupOf(c)...))
+	return string(append(b, group...))
 }
 
 func (v *View) watch(e *QueueEntry) {
 	for _, k := range wakeKeys(e) {
 		w, _ := v.wakeups.Get(k)
-		w.class = e.class
+		w.class, w.group = e.class, groupOf(e.class, e.Diagnosis)
 		w.pods++
 		v.wakeups.Set(k, w)
 	}
+	v.watchOthers(e, 1)
 }
 
 func (v *View) unwatch(e *QueueEntry) {
+	v.watchOthers(e, -1)
 	for _, k := range wakeKeys(e) {
 		w, _ := v.wakeups.Get(k)
 		if w.pods--; w.pods <= 0 {
@@ -83,7 +92,7 @@ func wakeKeys(e *QueueEntry) []string {
 	keys := make([]string, 0, len(e.Diagnosis.Reasons))
 	for i := range e.Diagnosis.Reasons {
 		if r := &e.Diagnosis.Reasons[i]; !e.Diagnosis.names(r.Kind, r.Resource, i) { // else the same filter with another wording
-			keys = append(keys, wakeKey(r.Kind, r.Resource, e.class))
+			keys = append(keys, wakeKey(r.Kind, r.Resource, e.class, groupOf(e.class, e.Diagnosis)))
 		}
 	}
 	return keys
@@ -119,31 +128,35 @@ func (tx *Tx) nodeChanged(n *corev1.Node) {
 	tx.mark(n.Name)
 	h := newHelp(tx.view, n)
 	h.wakeNominated(tx)
-	for _, c := range tx.view.waitingGroups() {
-		if !h.wake(tx, c) && h.blocksAnew(c, tx.view.watched) {
-			tx.wakeNext(c)
-		}
+	for _, w := range tx.view.waitingGroups() {
+		h.wakeOrLook(tx, w)
 	}
 }
 
-// watched says whether a waiting pod of the class's group is known to be
-// blocked for a reason.
-func (v *View) watched(kind model.ReasonKind, resource string, c *model.Class) bool {
-	_, ok := v.wakeups.Get(wakeKey(kind, resource, c))
-	return ok
+// wakeOrLook wakes those of a group whom the node has room for, and else one
+// of them if the node blocks them now for a reason that nobody would be woken
+// for.
+func (h *help) wakeOrLook(tx *Tx, w wakeup) {
+	if !h.wake(tx, w) && h.blocksAnew(w.class, func(kind model.ReasonKind, resource string) bool {
+		_, ok := h.view.wakeups.Get(wakeKey(kind, resource, w.class, w.group))
+		return ok
+	}) {
+		tx.wakeNext(w.group)
+	}
 }
 
 // waitingGroups gives a class for each group of waiting pods.
-func (v *View) waitingGroups() []*model.Class {
-	var classes []*model.Class
+func (v *View) waitingGroups() []wakeup {
+	var groups []wakeup
 	from := ""
 	for {
 		_, e, ok := first(v.waiting, from)
 		if !ok {
-			return classes
+			return groups
 		}
-		classes = append(classes, e.class)
-		from = afterPrefix(groupOf(e.class))
+		group := groupOf(e.class, e.Diagnosis)
+		groups = append(groups, wakeup{class: e.class, group: group})
+		from = afterPrefix(group)
 	}
 }
 
@@ -181,7 +194,10 @@ func (tx *Tx) mark(node string) {
 // diagnosis names.
 func (v *View) missed(revision int64, c *model.Class, d *Diagnosis) bool {
 	helped := false
-	known := func(kind model.ReasonKind, resource string, _ *model.Class) bool {
+	if v.missedOthers(revision, c, d) {
+		return true
+	}
+	known := func(kind model.ReasonKind, resource string) bool {
 		return d.names(kind, resource, len(d.Reasons))
 	}
 	v.marksByRevision.Ascend(markKey(revision+1, ""), func(_ string, node string) bool {
@@ -199,24 +215,17 @@ func (v *View) missed(revision int64, c *model.Class, d *Diagnosis) bool {
 // was not may have been the only one that stood in the wake index for its
 // group.
 func (tx *Tx) leftQueue(e *QueueEntry) {
+	group := groupOf(e.class, e.Diagnosis)
 	switch e.State {
 	case berthv1.QueueActive, berthv1.QueueBackoff:
-		tx.wakeNext(e.class)
+		tx.wakeNext(group)
 	case berthv1.QueueUnschedulable, berthv1.QueueNominated:
 		for _, k := range wakeKeys(e) {
 			if _, ok := tx.view.wakeups.Get(k); !ok {
-				tx.wakeNext(e.class)
+				tx.wakeNext(group)
 				return
 			}
 		}
-	}
-}
-
-// wakeNext wakes the first waiting pod of a class's group.
-func (tx *Tx) wakeNext(c *model.Class) {
-	prefix := waitPrefix(c, berthv1.QueueUnschedulable)
-	if k, e, ok := first(tx.view.waiting, prefix); ok && strings.HasPrefix(k, prefix) {
-		tx.wake(e)
 	}
 }
 
@@ -235,14 +244,14 @@ func (tx *Tx) wake(e *QueueEntry) {
 // more of the blocking resource than the node can have for its priority.
 func (h *help) wakeBlocked(tx *Tx, change model.Helps) {
 	v := h.view
-	var classes []*model.Class
+	var groups []wakeup
 	from := ""
 	for {
 		key, w, ok := first(v.wakeups, from)
 		if !ok {
 			break
 		}
-		if model.ReasonKind(key[0]).HelpedBy()&change == 0 {
+		if kind := model.ReasonKind(key[0]); kind.HelpedBy()&change == 0 || betweenPods(kind) {
 			from = afterPrefix(key[:1])
 			continue
 		}
@@ -256,13 +265,13 @@ func (h *help) wakeBlocked(tx *Tx, change model.Helps) {
 			if resource != "" && w.class.Request.Get(resource) > available {
 				return false
 			}
-			classes = append(classes, w.class)
+			groups = append(groups, w)
 			return true
 		})
 		from = afterPrefix(group)
 	}
-	for _, c := range classes {
-		h.wake(tx, c)
+	for _, w := range groups {
+		h.wakeOrLook(tx, w)
 	}
 }
 
@@ -285,20 +294,21 @@ func (h *help) wakeNominated(tx *Tx) {
 	}
 }
 
-// wake wakes as many waiting pods of the class's group as the node has room
+// wake wakes as many waiting pods of a group as the node has room
 // for, first ones first, and says whether it has any.
-func (h *help) wake(tx *Tx, c *model.Class) bool {
-	if h.woken[groupOf(c)] {
+func (h *help) wake(tx *Tx, w wakeup) bool {
+	if h.woken[w.group] {
 		return true
 	}
-	h.woken[groupOf(c)] = true
+	h.woken[w.group] = true
+	c := w.class
 	room := h.room(c, true)
 	if room == 0 {
 		return false
 	}
 	var entries []*QueueEntry
 	take := func(state berthv1.QueueState) {
-		prefix := waitPrefix(c, state)
+		prefix := waitPrefix(w.group, state)
 		scanFrom(h.view.waiting, prefix, prefix, func(_ string, e *QueueEntry) bool {
 			if len(entries) < room {
 				entries = append(entries, e)

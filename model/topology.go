@@ -31,6 +31,7 @@ type Topology struct {
 	spaces map[string]*space
 	kinds  map[string]*kind // by signature
 	empty  int              // kinds without pods
+	lowest lowestPriority
 
 	matching matchIndex // counters of pods that match
 	carried  matchIndex // counters of terms that placed pods carry
@@ -346,6 +347,7 @@ func (t *Topology) kindOf(c *Class) *kind {
 	k := &kind{class: c, space: sp, at: int32(len(sp.kinds))}
 	sp.kinds = append(sp.kinds, k)
 	t.kinds[c.Signature] = k
+	t.lowest.add(c.Priority, 1)
 	t.empty++
 	t.matching.lookup(c, sp.labels, func(m *counter) { k.sums = append(k.sums, sum{m, 1}) })
 	t.carry(k)
@@ -390,6 +392,7 @@ func (t *Topology) sweep() {
 			continue
 		}
 		delete(t.kinds, signature)
+		t.lowest.add(k.class.Priority, -1)
 		last := len(k.space.kinds) - 1
 		k.space.kinds[k.at] = k.space.kinds[last]
 		k.space.kinds[k.at].at = k.at

@@ -1,0 +1,227 @@
+package model
+
+import (
+	"maps"
+	"slices"
+)
+
+// PodChange is what happened to a pod on a node, or to a nomination to it, as far as rules between pods can tell.
+type PodChange uint8
+
+const (
+	// PodCame: it is there now.
+	PodCame PodChange = iota
+	// PodLeft: it is not any more.
+	PodLeft
+	// PodLeaving: its deletion began; spread does not count it any more (TS7).
+	PodLeaving
+	// PodGone: one that was leaving is not there any more.
+	PodGone
+)
+
+// TermPlace is where pods are to be looked for that a term is about: in a namespace (AnyNamespace where a selector chooses
+// the namespaces), with a label; Label is empty when the term demands none.
+type TermPlace struct{ Namespace, Label, Value string }
+
+// AnyNamespace stands for the namespaces that a selector chooses.
+const AnyNamespace = anyNamespace
+
+// TermPlaces tells where pods are that can have to do with a reason by which the class was refused: TopologySpread,
+// PodAffinity or PodAntiAffinity. Every pod that one of the class's hard terms is about has one of the places among its
+// PlacesOf.
+func (c *Class) TermPlaces(kind ReasonKind) []TermPlace {
+	var out []TermPlace
+	c.eachHardTerm(kind, func(m *podMatch) {
+		for _, at := range placesOf(m) {
+			if p := (TermPlace{at.namespace, at.key, at.value}); !slices.Contains(out, p) {
+				out = append(out, p)
+			}
+		}
+	})
+	return out
+}
+
+func (c *Class) eachHardTerm(kind ReasonKind, f func(m *podMatch)) {
+	if c.terms == nil {
+		return
+	}
+	switch kind {
+	case TopologySpread:
+		for i := range c.terms.spread {
+			if c.terms.spread[i].hard {
+				f(c.terms.spread[i].match)
+			}
+		}
+	case PodAffinity:
+		for i := range c.terms.affinity {
+			f(c.terms.affinity[i].match)
+		}
+	case PodAntiAffinity:
+		for i := range c.terms.antiAffinity {
+			f(c.terms.antiAffinity[i].match)
+		}
+	}
+}
+
+// PlacesOf are all places at which terms about pods of the class can be, in a fixed order.
+func (c *Class) PlacesOf() []TermPlace {
+	out := make([]TermPlace, 0, 2*len(c.Labels)+2)
+	for _, ns := range []string{c.Namespace, AnyNamespace} {
+		out = append(out, TermPlace{Namespace: ns})
+		for _, key := range slices.Sorted(maps.Keys(c.Labels)) {
+			out = append(out, TermPlace{ns, key, c.Labels[key]})
+		}
+	}
+	return out
+}
+
+// GuardedNamespaces are the namespaces whose pods the class's required anti-affinity can keep away; AnyNamespace among
+// them when a selector chooses them.
+func (c *Class) GuardedNamespaces() []string {
+	var out []string
+	if c.terms == nil {
+		return nil
+	}
+	for i := range c.terms.antiAffinity {
+		m := c.terms.antiAffinity[i].match
+		if m.nsSelector != nil {
+			return []string{AnyNamespace}
+		}
+		out = append(out, m.namespaces...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// MayConcern says whether a change of a pod with these labels can help the class, were it refused for a reason: it is
+// what can be known of a change when it is over.
+func (c *Class) MayConcern(kind ReasonKind, how PodChange, namespace string, podLabels, nsLabels map[string]string) bool {
+	switch {
+	case kind == TopologySpread && how == PodGone,
+		kind == PodAffinity && how == PodLeaving,
+		kind == PodAntiAffinity && (how == PodCame || how == PodLeaving):
+		return false
+	case kind == TopologySpread && !c.hasHardSpread():
+		return namespace == c.Namespace // the cluster's default constraints, whatever they select
+	}
+	concerned := false
+	c.eachHardTerm(kind, func(m *podMatch) {
+		concerned = concerned || m.matches(namespace, podLabels, nsLabels)
+	})
+	return concerned
+}
+
+func (c *Class) hasHardSpread() bool {
+	return c.terms != nil && slices.ContainsFunc(c.terms.spread, func(s spreadTerm) bool { return s.hard })
+}
+
+// HonorsTaints says whether taints decide which nodes are domains for a hard constraint of the class (TS6).
+func (c *Class) HonorsTaints() bool {
+	return c.terms != nil && slices.ContainsFunc(c.terms.spread, func(s spreadTerm) bool { return s.hard && s.honorTaints })
+}
+
+// Helped says whether what happened to a pod of another class on a node, which the Topology counts already, can have made
+// a node fit for the judge's class that did not before: a domain has room, the least of all domains rose, the one sought
+// came, the last one in the way left. evicting says that the class might help itself by evicting others: then it is enough
+// that one in the way left.
+func (j *Judge) Helped(node string, other *Class, how PodChange, evicting bool) bool {
+	slot, ok := j.t.slots[node]
+	if !ok {
+		return false
+	}
+	j.fresh()
+	nsLabels := j.t.namespaceLabels(other.Namespace)
+	for i := range j.terms {
+		k := &j.terms[i]
+		if k.role > ownAntiAffinity || k.role == softSpread || !k.counter.about(other, nsLabels) {
+			continue
+		}
+		if d := k.counter.key.of[slot]; d != noDomain && k.counter.counts(slot) && j.helps(k, d, how, evicting) {
+			return true
+		}
+	}
+	return how != PodCame && how != PodLeaving && j.unguarded(slot, other, evicting)
+}
+
+// helps says whether the change in a domain can have ended what a term demands.
+func (j *Judge) helps(k *judged, d int32, how PodChange, evicting bool) bool {
+	base, with := int64(k.counter.base.at(d)), int64(k.with.at(d))
+	switch k.role {
+	case hardSpread:
+		switch how {
+		case PodCame: // the least rose if this was a domain with the least, and there is none with less now
+			return base == k.least(false) || with == k.least(true)
+		case PodGone:
+			return false
+		}
+		return evicting || !k.skewed(base, false) && !k.skewed(with, true)
+	case ownAffinity:
+		switch how {
+		case PodCame:
+			return true
+		case PodLeaving:
+			return false
+		}
+		return j.attracted // it may be the first now
+	case ownAntiAffinity:
+		return (how == PodLeft || how == PodGone) && (evicting || with == 0)
+	}
+	return false
+}
+
+// unguarded says whether a term that kept the class away from a domain is not carried by any pod there now.
+func (j *Judge) unguarded(slot int32, other *Class, evicting bool) bool {
+	if !other.KeepsAway() {
+		return false
+	}
+	nsLabels := j.t.namespaceLabels(j.class.Namespace)
+	for i := range other.terms.antiAffinity {
+		a := &other.terms.antiAffinity[i]
+		if !a.match.matches(j.class.Namespace, j.class.Labels, nsLabels) {
+			continue
+		}
+		left := int32(0)
+		for n := range j.terms {
+			k := &j.terms[n]
+			if k.role != theirAntiAffinity || k.counter.key.label != a.topologyKey || k.counter.match[0].id != a.match.id {
+				continue
+			}
+			if d := k.counter.key.of[slot]; d != noDomain {
+				left = k.with.at(d)
+			}
+		}
+		if evicting || left == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// LowestPriority is a lower bound of the priorities of the pods that are placed.
+func (t *Topology) LowestPriority() int32 {
+	if t.lowest.stale {
+		t.lowest.stale, t.lowest.priority = false, 1<<31-1
+		// order does not matter: the least is the least.
+		for p := range t.lowest.kinds {
+			t.lowest.priority = min(t.lowest.priority, p)
+		}
+	}
+	return t.lowest.priority
+}
+
+// lowestPriority is the least priority of the kinds that are known.
+type lowestPriority struct {
+	kinds    map[int32]int32 // by priority
+	priority int32
+	stale    bool
+}
+
+func (l *lowestPriority) add(priority, kinds int32) {
+	if l.kinds == nil {
+		l.kinds = map[int32]int32{}
+	}
+	if l.kinds[priority] += kinds; l.kinds[priority] == 0 {
+		delete(l.kinds, priority)
+	}
+	l.stale = true
+}
