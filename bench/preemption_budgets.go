@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/berth-dev/berth/fsm"
@@ -100,10 +101,7 @@ func (r *run) fillApps(ctx context.Context, c *cluster) error {
 			return err
 		}
 	}
-	clients, err := c.clients(1)
-	if err != nil {
-		return err
-	}
+	var budgets []fsm.Command
 	for i := range lowPods {
 		app := map[string]string{appLabel: "app-" + strconv.Itoa(i)}
 		pod := lowPod()
@@ -112,17 +110,14 @@ func (r *run) fillApps(ctx context.Context, c *cluster) error {
 		if err := c.admit(ctx, pod, r.Nodes); err != nil {
 			return err
 		}
-		away := intstr.FromString("75%")
-		if i == guarded {
-			away = intstr.FromInt32(0)
-		}
-		_, err := clients[0].PolicyV1().PodDisruptionBudgets(metav1.NamespaceDefault).Create(ctx, &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Name: app[appLabel]},
-			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &away, Selector: &metav1.LabelSelector{MatchLabels: app}},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			return err
-		}
+		least := intstr.FromInt(leastOf(i, r.Nodes))
+		budgets = append(budgets, &fsm.PutDisruptionBudget{Create: true, Budget: fsm.BudgetWire{Object: &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: app[appLabel], UID: types.UID(app[appLabel])},
+			Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &metav1.LabelSelector{MatchLabels: app}},
+		}}})
+	}
+	if err := c.propose(ctx, budgets); err != nil {
+		return err
 	}
 	if err := c.awaitBound(ctx, r.Nodes*lowPods); err != nil {
 		return err
@@ -142,6 +137,14 @@ func (r *run) fillApps(ctx context.Context, c *cluster) error {
 		})
 		return ready == r.Nodes*lowPods, ready
 	})
+}
+
+// leastOf is how many pods the budget of an app demands.
+func leastOf(app, nodes int) int {
+	if app == guarded {
+		return nodes
+	}
+	return nodes - nodes*3/4
 }
 
 // reportReady says of every bound pod, in the name of its node, that it is
@@ -196,13 +199,9 @@ func verifyBudgets(v *fsm.View) error {
 		}
 		return true
 	})
-	nodes := v.Nodes.Len()
 	var errs []error
 	for i := range lowPods {
-		app, least := "app-"+strconv.Itoa(i), nodes-(nodes*3+3)/4
-		if i == guarded {
-			least = nodes
-		}
+		app, least := "app-"+strconv.Itoa(i), leastOf(i, v.Nodes.Len())
 		if left[app] < least {
 			errs = append(errs, fmt.Errorf("%s has %d pods left (of %d that are still there), and its budget demands %d", app, left[app], all[app], least))
 		}
