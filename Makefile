@@ -4,18 +4,18 @@ VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo
 COMMIT       ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 KUBERNETES   := 1.36.3
 PKG          := github.com/berth-dev/berth
-LDFLAGS      := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) \
-	-X k8s.io/component-base/version.gitVersion=v$(KUBERNETES) \
+K8SFLAGS     := -X k8s.io/component-base/version.gitVersion=v$(KUBERNETES) \
 	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36
+LDFLAGS      := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) $(K8SFLAGS)
 # Two packages at a time keep a small machine usable.
 JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz e2e bench demo sweep clean
+.PHONY: help build test race lint check fuzz e2e conformance bench demo sweep clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/berth
 	go build -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
@@ -32,6 +32,18 @@ race: ## the concurrent packages under the race detector
 
 e2e: ## the end-to-end tests alone: real processes, real faults
 	go test -count=1 -timeout 20m ./e2e/...
+
+# The tests are a module of their own, so that nothing of theirs is among the
+# requirements of the product. A first build of them takes several minutes.
+# SUITE is where they are built; SUITE_BUILT=yes takes those that are there.
+SUITE        ?= $(CURDIR)/bin/e2e.test
+FOCUS        ?=
+CONFORMANCE  := e2e/kubernetes
+conformance: build ## Kubernetes' own end-to-end tests, into docs/conformance.md; FOCUS= for some of them
+	test '$(SUITE_BUILT)' = yes || (cd $(CONFORMANCE) && go test -vet=off -p $(JOBS) -c \
+	  -ldflags '-s -w $(K8SFLAGS)' -o '$(SUITE)' k8s.io/kubernetes/test/e2e)
+	cd $(CONFORMANCE) && go run . -berth $(CURDIR)/bin/berth -suite '$(SUITE)' -focus '$(FOCUS)' \
+	  $(if $(FOCUS),,-report $(CURDIR)/docs/conformance.md)
 
 check: lint ## formatting, vet, go.mod: what must hold before anything is tested
 

@@ -31,12 +31,12 @@ type cluster struct {
 // startCluster starts three servers and the workers in one process, on loopback
 // ports that are free, and returns when all nodes are ready.
 func startCluster(ctx context.Context, binary, dir string, workers int) (*cluster, error) {
-	version, err := exec.CommandContext(ctx, binary, "version", "--short").Output()
+	version, err := versionOf(ctx, binary)
 	if err != nil {
-		return nil, fmt.Errorf("%s version: %w", binary, err)
+		return nil, err
 	}
 	c := &cluster{
-		version:    strings.TrimSpace(string(version)),
+		version:    version,
 		kubeconfig: filepath.Join(dir, "kubeconfig"),
 		log:        filepath.Join(dir, "berth.log"),
 		exited:     make(chan struct{}),
@@ -71,6 +71,17 @@ func startCluster(ctx context.Context, binary, dir string, workers int) (*cluste
 		return nil, errors.Join(err, c.stop())
 	}
 	return c, nil
+}
+
+// versionOf asks the binary what it is. It says so after the last space of its
+// first line.
+func versionOf(ctx context.Context, binary string) (string, error) {
+	out, err := exec.CommandContext(ctx, binary, "version", "--client").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s version: %w", binary, err)
+	}
+	first, _, _ := strings.Cut(string(out), "\n")
+	return first[strings.LastIndexByte(first, ' ')+1:], nil
 }
 
 func (c *cluster) waitReady(ctx context.Context) error {

@@ -63,6 +63,7 @@ func arguments(o options, groups []group, kubeconfig, dir string) []string {
 		"--ginkgo.seed=1",
 		"--ginkgo.timeout=" + o.timeout.String(),
 		"--ginkgo.no-color",
+		"--ginkgo.silence-skips",
 		"--minStartupPods=-1",
 		"--allowed-not-ready-nodes=0",
 		"--dump-logs-on-failure=false",
