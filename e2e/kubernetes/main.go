@@ -34,7 +34,7 @@ func main() {
 	flag.StringVar(&o.report, "report", "", "Where to write the report; empty: on the terminal.")
 	flag.StringVar(&o.focus, "focus", "", "Run the specs whose names match this expression, instead of the usual groups.")
 	flag.StringVar(&o.dir, "dir", "", "Keep the cluster's and the tests' files here; empty: thrown away.")
-	flag.IntVar(&o.workers, "workers", 5, "Workers, each a node.")
+	flag.IntVar(&o.workers, "workers", 4, "Workers, each a node.")
 	flag.DurationVar(&o.timeout, "timeout", time.Hour, "How long the tests may take.")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
