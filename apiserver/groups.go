@@ -25,6 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/namespace"
 	"k8s.io/kubernetes/pkg/registry/core/node"
 	"k8s.io/kubernetes/pkg/registry/core/pod"
+	"k8s.io/kubernetes/pkg/registry/core/podtemplate"
 	"k8s.io/kubernetes/pkg/registry/core/secret"
 	"k8s.io/kubernetes/pkg/registry/core/service"
 	"k8s.io/kubernetes/pkg/registry/core/serviceaccount"
@@ -132,6 +133,10 @@ func plainDescriptions() []description {
 			kind: serviceAccountKind(), singular: "serviceaccount", shortNames: []string{"sa"},
 			list: func() runtime.Object { return new(core.ServiceAccountList) },
 		}.by(serviceaccount.Strategy),
+		description{
+			kind: podTemplateKind(), singular: "podtemplate",
+			list: func() runtime.Object { return new(core.PodTemplateList) },
+		}.by(podtemplate.Strategy),
 		{
 			kind: serviceKind(), singular: "service", shortNames: []string{"svc"}, categories: []string{"all"},
 			list:   func() runtime.Object { return new(core.ServiceList) },

@@ -207,7 +207,10 @@ func plainRows(resource string) rows {
 func configMapKind() *kind {
 	return plainKind[core.ConfigMap, corev1.ConfigMap](core.Resource("configmaps"))
 }
-func secretKind() *kind  { return plainKind[core.Secret, corev1.Secret](core.Resource("secrets")) }
+func secretKind() *kind { return plainKind[core.Secret, corev1.Secret](core.Resource("secrets")) }
+func podTemplateKind() *kind {
+	return plainKind[core.PodTemplate, corev1.PodTemplate](core.Resource("podtemplates"))
+}
 func serviceKind() *kind { return plainKind[core.Service, corev1.Service](core.Resource("services")) }
 func leaseKind() *kind {
 	return plainKind[coordination.Lease, coordinationv1.Lease](coordination.Resource("leases"))

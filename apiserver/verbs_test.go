@@ -27,6 +27,7 @@ var everyKind = []struct {
 	{schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, true, `"data": {"k": "dg=="}`},
 	{schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, true, `"automountServiceAccountToken": false`},
 	{schema.GroupVersionResource{Version: "v1", Resource: "services"}, true, `"spec": {"clusterIP": "None", "ports": [{"port": 80}]}`},
+	{schema.GroupVersionResource{Version: "v1", Resource: "podtemplates"}, true, `"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}`},
 	{schema.GroupVersionResource{Version: "v1", Resource: "events"}, true, `"involvedObject": {"namespace": "NS", "name": "x"}, "reason": "R"`},
 	{schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, true, `"spec": {"holderIdentity": "me"}`},
 	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}, true,
@@ -40,7 +41,7 @@ var everyKind = []struct {
 var kindOf = map[string]string{
 	"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "secrets": "Secret", "serviceaccounts": "ServiceAccount",
 	"services": "Service", "events": "Event", "leases": "Lease", "replicasets": "ReplicaSet", "poddisruptionbudgets": "PodDisruptionBudget", "priorityclasses": "PriorityClass",
-	"runtimeclasses": "RuntimeClass",
+	"runtimeclasses": "RuntimeClass", "podtemplates": "PodTemplate",
 }
 
 func dynamicClient(t testing.TB, s *testServer) dynamic.Interface {

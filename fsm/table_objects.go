@@ -52,6 +52,7 @@ func ObjectKinds() []ObjectKind {
 		{Group: "", Resource: "secrets", Kind: "Secret", New: func() ProtoObject { return new(corev1.Secret) }},
 		{Group: "", Resource: "serviceaccounts", Kind: "ServiceAccount", New: func() ProtoObject { return new(corev1.ServiceAccount) }},
 		{Group: "", Resource: "services", Kind: "Service", New: func() ProtoObject { return new(corev1.Service) }},
+		{Group: "", Resource: "podtemplates", Kind: "PodTemplate", New: func() ProtoObject { return new(corev1.PodTemplate) }},
 		{Group: "coordination.k8s.io", Resource: "leases", Kind: "Lease", New: func() ProtoObject { return new(coordinationv1.Lease) }},
 		replicaSetKind(),
 		runtimeClassKind(),
