@@ -13,9 +13,23 @@ import (
 
 // topology is the live view's counters.
 func (v *View) topology() *model.Topology {
-	if v.cache.topology != nil {
-		return v.cache.topology
+	if v.cache.topology == nil {
+		v.cache.topology = v.countAll()
 	}
+	return v.cache.topology
+}
+
+// RulesFor counts all pods of a view for somebody who wants to know by which
+// rules between pods a class is kept off nodes. It costs a walk over the pods,
+// but is nil, for nothing, where no such rule can be. It is the caller's own.
+func (v *View) RulesFor(c *model.Class) *model.Topology {
+	if !c.HasHardTopology() && v.guards == 0 {
+		return nil
+	}
+	return v.countAll()
+}
+
+func (v *View) countAll() *model.Topology {
 	t := model.NewTopology()
 	v.Namespaces.Scan("", func(name string, ns *corev1.Namespace) bool {
 		t.PutNamespace(name, ns.Labels)
@@ -35,7 +49,6 @@ func (v *View) topology() *model.Topology {
 		t.Nominate(n.Node, n.class, n.Priority)
 		return true
 	})
-	v.cache.topology = t
 	return t
 }
 

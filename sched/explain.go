@@ -25,7 +25,8 @@ type NodeVerdict struct {
 // Explain asks every node of a state about a pod, bound or not, in the order of the nodes' names. A bound pod is asked
 // about as if it were not yet there.
 func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
-	c := model.ClassOf(pod)
+	c := state.EffectiveClass(model.ClassOf(pod), pod)
+	rules := rulesWithout(state, c, pod)
 	var classes model.Classes
 	mayPreempt := *state.SchedulerConfig().Spec.Preemption.Enabled && !c.NeverPreempts
 	var out []NodeVerdict
@@ -34,6 +35,9 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 		var scratch model.Usage
 		verdict := NodeVerdict{Node: obj.Name}
 		verdict.Reasons = model.Check(c, obj, n.alloc, n.usageFor(c.Priority, &scratch))
+		if rules != nil {
+			verdict.Reasons = append(verdict.Reasons, rules.Judge(c).Reasons(obj.Name)...)
+		}
 		if len(verdict.Reasons) > 0 && mayPreempt {
 			addPods(state, n, pod, &classes)
 			explainPreemption(n, c, preemptingOf(state.SchedulerConfig()), &verdict)
@@ -42,6 +46,30 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 		return true
 	})
 	return out
+}
+
+// rulesWithout is what the state's pods ask of each other, without one of them and without the nominations that are not in
+// its way; nil where there is nothing that can keep the class off a node.
+func rulesWithout(state *fsm.View, c *model.Class, pod *corev1.Pod) *model.Topology {
+	rules := state.RulesFor(c)
+	if rules == nil {
+		return nil
+	}
+	key := fsm.PodKey(pod.Namespace, pod.Name)
+	if stored, ok := state.Pods.Get(key); ok && stored.UID == pod.UID && stored.Spec.NodeName != "" && !model.Terminal(stored) {
+		rules.RemovePod(stored.Spec.NodeName, model.ClassOf(stored), model.Terminating(stored))
+	}
+	own, _ := state.Nominations.Get(key)
+	if own == nil || own.UID != pod.UID {
+		return rules
+	}
+	state.Nominations.Scan("", func(_ string, nom *fsm.Nomination) bool {
+		if nom.UID == pod.UID || nom.Priority == own.Priority && nom.FirstRevision > own.FirstRevision {
+			rules.Unnominate(nom.Node, nom.Class(), nom.Priority)
+		}
+		return true
+	})
+	return rules
 }
 
 // nodeWithout is the node as a state shows it, without the pod and its nomination, and with its other pods counted but
@@ -80,6 +108,9 @@ func explainPreemption(n *node, c *model.Class, how preempting, verdict *NodeVer
 		if !r.Kind.Resolvable() {
 			verdict.Preemption = "Preemption is not helpful for scheduling"
 			return
+		}
+		if r.Kind >= model.TopologySpread {
+			return // whose leaving would help is a question about all nodes
 		}
 	}
 	set := newProblem(c, how).chooseVictims(n, NoBudgets{})
