@@ -139,10 +139,13 @@ func (h *harness) configure(change func(*berthv1.SchedulerConfigurationSpec)) {
 // run steps until nothing is left to decide, applying every plan, and returns the refusals.
 func (h *harness) run() []fsm.PlanRefusal {
 	var refused []fsm.PlanRefusal
-	for {
+	for plans := 0; ; plans++ {
 		p := h.sched.Step(h.now, 1024)
 		if p == nil {
 			return refused
+		}
+		if plans == 1000 {
+			panic("the scheduler goes round in circles: " + describe(p.Command) + describeRefused(refused[max(0, len(refused)-3):]))
 		}
 		refused = append(refused, h.commit(p)...)
 	}

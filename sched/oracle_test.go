@@ -26,8 +26,8 @@ type oracle struct {
 	config     berthv1.SchedulerConfigurationSpec
 	namespaces map[string]map[string]string
 	state      *fsm.View // for what belongs to a pod's services and owner
-	greedy  bool // victims are chosen as kube-scheduler does
-	strict  bool
+	greedy     bool      // victims are chosen as kube-scheduler does
+	strict     bool
 }
 
 type plainPod struct {

@@ -283,6 +283,19 @@ func (w *world) checkView() {
 			w.t.Fatalf("node %s: followed %+v, built anew %+v", want.name, got, want)
 		}
 	}
+	w.state.View().Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
+		for i := range fresh.view.nodes {
+			name := fresh.view.nodes[i].name
+			got, want := w.sched.view.topo.Judge(e.Class()).Reasons(name), fresh.view.topo.Judge(e.Class()).Reasons(name)
+			if !slices.Equal(got, want) {
+				w.t.Fatalf("%s on %s: by the view followed %v, by one built anew %v", key, name, got, want)
+			}
+		}
+		return true
+	})
+	if n := len(w.sched.stirred); n != 0 {
+		w.t.Fatalf("%d classes of settled plans are left", n)
+	}
 	if n := len(w.sched.flights) + len(w.sched.evicting) + len(w.sched.anchors); n != 0 {
 		w.t.Fatalf("%d traces of settled plans are left", n)
 	}
@@ -320,48 +333,53 @@ func TestPipeline(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
 		w := newWorld(t, nodes)
-		var under []*Plan
-		for range rapid.IntRange(5, 40).Draw(t, "turns") {
-			switch rapid.IntRange(0, 6).Draw(t, "turn") {
-			case 5: // the feed was lost
-				w.sched.load(w.state.View())
-			case 6: // too many classes for memory, and changes long gone
-				clear(w.sched.boards)
-				clear(w.sched.costs)
-				if w.sched.view != nil {
-					w.sched.view.log.keep = -8 * nodes
-				}
-			case 0, 1:
-				if p := w.sched.Step(w.now, rapid.IntRange(1, 4).Draw(t, "max")); p != nil {
-					under = append(under, p)
-					w.notTwice(under)
-					t.Logf("at %d decided: %s", p.Command.Revision, describe(p.Command))
-				}
-			case 2, 3:
-				if len(under) == 0 {
-					continue
-				}
-				if rapid.IntRange(0, 5).Draw(t, "lost") > 0 {
-					r := w.must(under[0].Command)
-					t.Logf("applied, refused %v", r.Plan.Refused)
-				}
-				w.sched.Settle(under[0])
-				under = under[1:]
-			case 4:
-				w.happen(nodes)
-			}
-		}
-		for _, p := range under {
-			t.Logf("applied at the end: refused %v", w.commit(p))
-		}
-		w.confirm()
-		w.now += 100 * second
-		w.run()
-		w.now += 100 * second
-		w.run()
-		w.checkView()
+		w.pipeline(nodes, w.happen)
 		w.nobodySleepsBesideRoom()
 	})
+}
+
+func (w *world) pipeline(nodes int, happen func(nodes int)) {
+	t := w.t
+	var under []*Plan
+	for range rapid.IntRange(5, 40).Draw(t, "turns") {
+		switch rapid.IntRange(0, 6).Draw(t, "turn") {
+		case 5: // the feed was lost
+			w.sched.load(w.state.View())
+		case 6: // too many classes for memory, and changes long gone
+			clear(w.sched.boards)
+			clear(w.sched.costs)
+			if w.sched.view != nil {
+				w.sched.view.log.keep = -8 * nodes
+			}
+		case 0, 1:
+			if p := w.sched.Step(w.now, rapid.IntRange(1, 4).Draw(t, "max")); p != nil {
+				under = append(under, p)
+				w.notTwice(under)
+				t.Logf("at %d decided: %s", p.Command.Revision, describe(p.Command))
+			}
+		case 2, 3:
+			if len(under) == 0 {
+				continue
+			}
+			if rapid.IntRange(0, 5).Draw(t, "lost") > 0 {
+				r := w.must(under[0].Command)
+				t.Logf("applied, refused %v", r.Plan.Refused)
+			}
+			w.sched.Settle(under[0])
+			under = under[1:]
+		case 4:
+			happen(nodes)
+		}
+	}
+	for _, p := range under {
+		t.Logf("applied at the end: refused %v", w.commit(p))
+	}
+	w.confirm()
+	w.now += 100 * second
+	w.run()
+	w.now += 100 * second
+	w.run()
+	w.checkView()
 }
 
 func (w *world) notTwice(plans []*Plan) {

@@ -181,3 +181,12 @@ func TestOracleTopology(t *testing.T) {
 		}
 	})
 }
+
+// TestPipelineTopology is TestPipeline among pods with rules about each other; what is applied breaks none of them.
+func TestPipelineTopology(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
+		w := newTopologyWorld(t, nodes)
+		w.pipeline(nodes, w.happenAround)
+	})
+}

@@ -31,7 +31,7 @@ type Scheduler struct {
 	anchors  map[int32]struct{}     // slots with unsettled decisions
 	stirred  map[*model.Class]int32 // how many unsettled decisions are about pods of a class
 
-	made      int64 // plans so far
+	made      int64      // plans so far
 	how       preempting // as the configuration has it
 	step      uint64
 	stepStart uint64 // position of the log when the step began

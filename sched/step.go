@@ -55,7 +55,7 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 	config := state.SchedulerConfig()
 	s.how = preemptingOf(config)
 	p := &pass{
-		state: state,
+		state:   state,
 		plan:    &Plan{Command: &fsm.ApplyPlan{Revision: s.revision}},
 		preempt: *config.Spec.Preemption.Enabled, max: max,
 	}
