@@ -44,10 +44,11 @@ type Logs interface {
 	Open(ctx context.Context, pod *corev1.Pod, container string, options *corev1.PodLogOptions) (io.ReadCloser, error)
 }
 
-// Planner answers what would become of pods. It works on a copy of the view;
-// pods are complete but not admitted.
+// Planner answers what would become of pods. It works on a copy of the view, on
+// which it carries out setup first; pods are complete but not admitted. A
+// refusal of setup is its error.
 type Planner interface {
-	Plan(ctx context.Context, view *fsm.View, user string, groups []string, pods []*corev1.Pod) (*berthv1.PlanStatus, error)
+	Plan(ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error)
 }
 
 // retryAfterSeconds is what a client is told to wait when nothing was done.

@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -75,10 +74,10 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 	switch {
 	case p.planner == nil:
 		return nil, notImplemented("plans")
-	case len(plan.Spec.Pods) == 0:
-		return nil, apierrors.NewBadRequest("a plan asks about the pods in spec.pods, and there are none")
-	case len(plan.Spec.Pods) > maxPlannedPods:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("a plan can ask about at most %d pods", maxPlannedPods))
+	case len(plan.Spec.Pods)+len(plan.Spec.Objects) == 0:
+		return nil, apierrors.NewBadRequest("a plan asks about the pods in spec.pods and the objects in spec.objects, and there are none")
+	case len(plan.Spec.Pods) > maxPlannedPods || len(plan.Spec.Objects) > maxPlannedPods:
+		return nil, tooManyPlanned()
 	}
 	pods := make([]*corev1.Pod, len(plan.Spec.Pods))
 	for i := range plan.Spec.Pods {
@@ -91,8 +90,17 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 	if err := p.backend.ReadIndex(ctx); err != nil {
 		return nil, readError(err)
 	}
+	made := &plannedObjects{view: p.backend.View()}
+	for i := range plan.Spec.Objects {
+		if err := made.add(ctx, &plan.Spec.Objects[i]); err != nil {
+			return nil, err
+		}
+	}
+	if pods = append(pods, made.pods...); len(pods) > maxPlannedPods {
+		return nil, tooManyPlanned()
+	}
 	who := proposal(ctx, nil)
-	status, err := p.planner.Plan(ctx, p.backend.View(), who.User, who.Groups, pods)
+	status, err := p.planner.Plan(ctx, made.view, who.User, who.Groups, made.setup, pods)
 	if err != nil {
 		return nil, readError(err)
 	}

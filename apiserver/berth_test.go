@@ -145,24 +145,12 @@ func TestSchedulerConfiguration(t *testing.T) {
 
 func TestPlans(t *testing.T) {
 	s := share(t)
-	ctx := context.Background()
-	plans := dynamicClient(t, s).Resource(berthv1.GroupVersion.WithResource(berthv1.ResourcePlans))
 	ask := func(pods ...*corev1.Pod) (*berthv1.Plan, error) {
-		plan := &berthv1.Plan{TypeMeta: metav1.TypeMeta{APIVersion: "berth.dev/v1", Kind: "Plan"}}
+		spec := berthv1.PlanSpec{}
 		for _, p := range pods {
-			plan.Spec.Pods = append(plan.Spec.Pods, *p)
+			spec.Pods = append(spec.Pods, *p)
 		}
-		in, err := runtime.DefaultUnstructuredConverter.ToUnstructured(plan)
-		if err != nil {
-			t.Fatal(err)
-		}
-		delete(in, "status")
-		answer, err := plans.Create(ctx, &unstructured.Unstructured{Object: in}, metav1.CreateOptions{})
-		if err != nil {
-			return nil, err
-		}
-		out := new(berthv1.Plan)
-		return out, runtime.DefaultUnstructuredConverter.FromUnstructured(answer.Object, out)
+		return askPlan(t, s, spec)
 	}
 	good, bad := testPod("good"), testPod("bad")
 	bad.Spec.PriorityClassName = "none"
@@ -182,4 +170,52 @@ func TestPlans(t *testing.T) {
 	if _, ok := s.double.View().Pods.Get("default/good"); ok {
 		t.Fatal("a plan has made a pod")
 	}
+}
+
+func askPlan(t *testing.T, s *testServer, spec berthv1.PlanSpec) (*berthv1.Plan, error) {
+	t.Helper()
+	plans := dynamicClient(t, s).Resource(berthv1.GroupVersion.WithResource(berthv1.ResourcePlans))
+	plan := &berthv1.Plan{TypeMeta: metav1.TypeMeta{APIVersion: "berth.dev/v1", Kind: "Plan"}, Spec: spec}
+	in, err := runtime.DefaultUnstructuredConverter.ToUnstructured(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(in, "status")
+	answer, err := plans.Create(context.Background(), &unstructured.Unstructured{Object: in}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	out := new(berthv1.Plan)
+	return out, runtime.DefaultUnstructuredConverter.FromUnstructured(answer.Object, out)
+}
+
+// TestPlansOfObjects: classes and budgets of the plan count, and a ReplicaSet is planned as its pods; none of it is made.
+func TestPlansOfObjects(t *testing.T) {
+	s := share(t)
+	object := func(text string) runtime.RawExtension { return runtime.RawExtension{Raw: []byte(text)} }
+	class := object(`{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"planned"},"value":77}`)
+	budget := object(`{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"planned"},"spec":{"minAvailable":1,"selector":{"matchLabels":{"app":"planned"}}}}`)
+	set := object(`{"apiVersion":"apps/v1","kind":"ReplicaSet","metadata":{"name":"planned"},"spec":{"replicas":2,"selector":{"matchLabels":{"app":"planned"}},
+		"template":{"metadata":{"labels":{"app":"planned"}},"spec":{"priorityClassName":"planned","containers":[{"name":"c","image":"i"}]}}}}`)
+	answer, err := askPlan(t, s, berthv1.PlanSpec{Objects: []runtime.RawExtension{class, budget, set}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := answer.Status.Placements; len(p) != 2 || p[0].Node != "n1" || p[1].Pod.Name != "planned-planned-2" || p[1].Pod.Priority != 77 {
+		t.Errorf("got %+v", p)
+	}
+	v := s.double.View()
+	if _, ok := v.PriorityClasses.Get("planned"); ok {
+		t.Error("a plan has made a class")
+	}
+	if _, ok := v.ReplicaSet("default", "planned"); ok {
+		t.Error("a plan has made a ReplicaSet")
+	}
+	_, err = askPlan(t, s, berthv1.PlanSpec{Objects: []runtime.RawExtension{object(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"}}`)}})
+	wantStatus(t, err, 400, "a Service of v1 can not be planned")
+	_, err = askPlan(t, s, berthv1.PlanSpec{Objects: []runtime.RawExtension{object(`{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"planned"},"value":2000000000}`)}})
+	wantStatus(t, err, 422, "maximum allowed value")
+	_, err = askPlan(t, s, berthv1.PlanSpec{Objects: []runtime.RawExtension{object(`{"apiVersion":"apps/v1","kind":"ReplicaSet","metadata":{"name":"many"},"spec":{"replicas":20000,"selector":{"matchLabels":{"app":"x"}},
+		"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)}})
+	wantStatus(t, err, 400, "at most 10000 pods")
 }

@@ -22,9 +22,14 @@ func (fakeLogs) Open(_ context.Context, pod *corev1.Pod, container string, o *co
 // fakePlanner places every pod on one node, if Apply would take it.
 type fakePlanner struct{}
 
-func (fakePlanner) Plan(_ context.Context, v *fsm.View, user string, groups []string, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {
+func (fakePlanner) Plan(_ context.Context, v *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {
 	status := &berthv1.PlanStatus{Revision: v.Revision()}
 	copy := v.Fork()
+	for _, c := range setup {
+		if err := copy.Try(v.TimeUnixNano(), fsm.Proposal{User: user, Groups: groups, Command: c})[0].Err(); err != nil {
+			return nil, err
+		}
+	}
 	for _, pod := range pods {
 		p := berthv1.PlanPlacement{Pod: berthv1.PodReference{Namespace: pod.Namespace, Name: pod.Name}, Node: "n1"}
 		r := copy.Try(v.TimeUnixNano(), fsm.Proposal{User: user, Groups: groups, Command: &fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}}})[0]

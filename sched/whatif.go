@@ -38,14 +38,30 @@ const (
 // WhatIf tells where pods would go if they were created now, in this order, and who would be evicted for them: the
 // same code on a copy of the state. Nothing is changed, and the pods are left as they are.
 func WhatIf(state *fsm.View, asker Asker, pods []*corev1.Pod) []Placement {
+	w := newWhatIf(state)
+	return w.place(asker, pods)
+}
+
+// whatIf is a copy of a state with a scheduler of its own.
+type whatIf struct {
+	state *fsm.State
+	sched *Scheduler
+	now   int64
+}
+
+func newWhatIf(state *fsm.View) *whatIf {
 	fork := state.Fork()
-	now := state.TimeUnixNano()
+	return &whatIf{state: fork, sched: New(fork), now: state.TimeUnixNano()}
+}
+
+// place admits pods and decides until it is known what becomes of them, or the bound is reached.
+func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 	out := make([]Placement, len(pods))
 	open := map[string]*Placement{}
 	for i, p := range pods {
 		out[i].Key = fsm.PodKey(p.Namespace, p.Name)
 		command := &fsm.AdmitPod{Pod: fsm.PodWire{Object: p.DeepCopy()}}
-		r := fork.Try(now, fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: command})[0]
+		r := w.state.Try(w.now, fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: command})[0]
 		if admitted, ok := r.Object.(*corev1.Pod); ok {
 			out[i].Priority = model.Priority(admitted)
 		}
@@ -63,17 +79,16 @@ func WhatIf(state *fsm.View, asker Asker, pods []*corev1.Pod) []Placement {
 			open[out[i].Key] = &out[i]
 		}
 	}
-	s := New(fork)
 	for range whatIfSteps {
 		if len(open) == 0 {
 			break
 		}
-		plan := s.Step(now, whatIfDecisions)
+		plan := w.sched.Step(w.now, whatIfDecisions)
 		if plan == nil {
 			break
 		}
-		applied := fork.Try(now, fsm.Proposal{Command: plan.Command})[0]
-		s.Settle(plan)
+		applied := w.state.Try(w.now, fsm.Proposal{Command: plan.Command})[0]
+		w.sched.Settle(plan)
 		note(plan.Command, applied.Plan, open)
 	}
 	return out

@@ -3,12 +3,15 @@ package server
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/sched"
@@ -18,7 +21,7 @@ import (
 type planner struct{}
 
 // Plan implements apiserver.Planner.
-func (planner) Plan(_ context.Context, view *fsm.View, user string, groups []string, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {
+func (planner) Plan(ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {
 	asked := make([]*corev1.Pod, len(pods))
 	for i, pod := range pods {
 		pod = pod.DeepCopy()
@@ -30,24 +33,79 @@ func (planner) Plan(_ context.Context, view *fsm.View, user string, groups []str
 		}
 		asked[i] = pod
 	}
-	out := &berthv1.PlanStatus{Revision: view.Revision()}
-	for i, p := range sched.WhatIf(view, sched.Asker{User: user, Groups: groups}, asked) {
-		placement := berthv1.PlanPlacement{
+	seen, err := sched.Foresee(view, sched.Asker{User: user, Groups: groups}, setup, asked)
+	if err != nil {
+		return nil, err
+	}
+	shown := planView{seen, func(ns string) bool { return apiserver.MayReadPods(ctx, ns) }}
+	out := &berthv1.PlanStatus{
+		Revision: view.Revision(), Budgets: budgetsTouched(seen), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
+	}
+	for i := range seen.Placements {
+		p := &seen.Placements[i]
+		out.Placements = append(out.Placements, berthv1.PlanPlacement{
 			Pod:  berthv1.PodReference{Namespace: asked[i].Namespace, Name: asked[i].Name, Priority: p.Priority},
-			Node: p.Node, NominatedNode: p.NominatedNode, Message: p.Message, Reasons: p.Diagnosis.API(),
-		}
-		for _, victim := range p.Victims {
-			placement.Victims = append(placement.Victims, victimOf(view, victim, p.NominatedNode))
-		}
-		out.Placements = append(out.Placements, placement)
+			Node: p.Node, NominatedNode: p.NominatedNode, Victims: shown.victims(p), Message: p.Message, Reasons: p.Diagnosis.API(),
+		})
+	}
+	for i := range seen.Successors {
+		s := &seen.Successors[i]
+		ref := berthv1.PodReference{UID: s.Of.UID, Priority: s.Of.Priority}
+		ref.Namespace, ref.Name = shown.name(s.Of.Key)
+		out.Replacements = append(out.Replacements, berthv1.PlanReplacement{
+			Of: ref, Round: int32(s.Round), Node: s.Node, NominatedNode: s.NominatedNode, Victims: shown.victims(&s.Placement), Message: s.Message,
+		})
 	}
 	return out, nil
 }
 
-func victimOf(view *fsm.View, v fsm.PlannedVictim, node string) berthv1.Victim {
-	out := berthv1.Victim{UID: types.UID(v.UID), Node: node, ViolatesBudget: v.ViolatesBudget}
-	if pod, ok := view.Pods.Get(v.Key); ok {
-		out.Namespace, out.Name, out.Priority = pod.Namespace, pod.Name, model.Priority(pod)
+// planView shows a what-if to who asked for it.
+type planView struct {
+	*sched.Foresight
+	mayRead func(namespace string) bool
+}
+
+// name is a pod's, unless the asker may not know it (PR20).
+func (p *planView) name(key string) (namespace, name string) {
+	namespace, name, _ = strings.Cut(key, "/")
+	if !p.mayRead(namespace) {
+		return "", ""
 	}
+	return namespace, name
+}
+
+func (p *planView) victims(of *sched.Placement) []berthv1.Victim {
+	var out []berthv1.Victim
+	for _, v := range of.Victims {
+		shown := berthv1.Victim{UID: types.UID(v.UID), Node: of.NominatedNode, ViolatesBudget: v.ViolatesBudget}
+		shown.Namespace, shown.Name = p.name(v.Key)
+		if pod, ok := p.After.Pods.Get(v.Key); ok {
+			shown.Priority = model.Priority(pod)
+			if pod.Spec.NodeName != "" {
+				shown.Node = pod.Spec.NodeName
+			}
+		}
+		out = append(out, shown)
+	}
+	return out
+}
+
+// budgetsTouched are the budgets that allow fewer disruptions, or are left with
+// fewer healthy pods, when the victims were told to end.
+func budgetsTouched(seen *sched.Foresight) []berthv1.PlanBudget {
+	var out []berthv1.PlanBudget
+	seen.After.Budgets.Scan("", func(key string, after *policyv1.PodDisruptionBudget) bool {
+		before, ok := seen.Before.Budgets.Get(key)
+		if !ok {
+			return true
+		}
+		if a, b := &after.Status, &before.Status; a.DisruptionsAllowed < b.DisruptionsAllowed || a.CurrentHealthy < b.CurrentHealthy {
+			out = append(out, berthv1.PlanBudget{
+				Namespace: after.Namespace, Name: after.Name, AllowedBefore: b.DisruptionsAllowed, AllowedAfter: a.DisruptionsAllowed,
+				DesiredHealthy: a.DesiredHealthy, HealthyAfter: a.CurrentHealthy,
+			})
+		}
+		return true
+	})
 	return out
 }

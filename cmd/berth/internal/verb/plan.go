@@ -8,10 +8,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	sigsjson "sigs.k8s.io/json"
 	sigsyaml "sigs.k8s.io/yaml"
@@ -24,7 +29,10 @@ func (e *Env) plan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE",
 		Short: "Show where pods would go and whom they would evict, and change nothing",
-		Long:  "Show where the pods of a manifest would go and whom they would evict. The answer is made on a copy of the cluster's state by the code that schedules; nothing is changed.",
+		Long: `Show where the pods of a manifest would go, whom they would evict, what that would leave of disruption budgets, and
+whether the pods that take the victims' place would find one. The answer is made on a copy of the cluster's state by the
+code that schedules; nothing is changed. The manifest may have Pods, ReplicaSets (their pods are planned), and
+PriorityClasses and PodDisruptionBudgets, which count as if they were there.`,
 		Example: `  berth plan -f web.yaml
   cat web.yaml | berth plan -f -`,
 		Args: cobra.NoArgs,
@@ -35,7 +43,7 @@ func (e *Env) plan() *cobra.Command {
 			return e.runPlan(cmd.Context(), files)
 		},
 	}
-	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "Manifest with pods; - is the standard input.")
+	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "Manifest; - is the standard input.")
 	return e.outputFlag(cmd)
 }
 
@@ -48,11 +56,9 @@ func (e *Env) runPlan(ctx context.Context, files []string) error {
 		TypeMeta: metav1.TypeMeta{APIVersion: berthv1.GroupVersion.String(), Kind: "Plan"},
 	}
 	for _, f := range files {
-		pods, err := e.readPods(f, ns)
-		if err != nil {
+		if err := e.readManifest(f, ns, &question.Spec); err != nil {
 			return err
 		}
-		question.Spec.Pods = append(question.Spec.Pods, pods...)
 	}
 	api, err := e.Client.API()
 	if err != nil {
@@ -63,33 +69,74 @@ func (e *Env) runPlan(ctx context.Context, files []string) error {
 		return err
 	}
 	answer.SetGroupVersionKind(berthv1.GroupVersion.WithKind("Plan"))
-	return e.print(answer, func(w io.Writer) {
-		row(w, "POD", "PRIORITY", "RESULT")
-		for _, p := range answer.Status.Placements {
-			row(w, qualified(p.Pod.Namespace, p.Pod.Name), p.Pod.Priority, placement(&p))
-			for _, r := range p.Reasons {
-				row(w, "", "", "  "+reasonLine(r))
-			}
+	return e.print(answer, func(w io.Writer) { tellPlan(w, &answer.Status) })
+}
+
+func tellPlan(w io.Writer, s *berthv1.PlanStatus) {
+	row(w, "POD", "PRIORITY", "RESULT")
+	for _, p := range s.Placements {
+		row(w, qualified(p.Pod.Namespace, p.Pod.Name), p.Pod.Priority, placement(p.Node, p.NominatedNode, p.Message, p.Victims))
+		for _, r := range p.Reasons {
+			row(w, "", "", "  "+reasonLine(r))
 		}
-		fmt.Fprintf(w, "\nat revision %d; nothing was changed\n", answer.Status.Revision)
-	})
+	}
+	if len(s.Budgets) > 0 {
+		fmt.Fprintln(w)
+		row(w, "BUDGET", "ALLOWS", "HEALTHY", "DESIRED")
+		for _, b := range s.Budgets {
+			row(w, qualified(b.Namespace, b.Name), fmt.Sprintf("%d, then %d", b.AllowedBefore, b.AllowedAfter), b.HealthyAfter, b.DesiredHealthy)
+		}
+	}
+	if len(s.Replacements) > 0 {
+		fmt.Fprintln(w)
+		row(w, "IN PLACE OF", "PRIORITY", "ROUND", "RESULT")
+		for _, r := range s.Replacements {
+			row(w, podNamed(r.Of.Namespace, r.Of.Name, r.Of.UID), r.Of.Priority, r.Round, placement(r.Node, r.NominatedNode, r.Message, r.Victims))
+		}
+	}
+	fmt.Fprintln(w)
+	if s.CascadeDepth > 0 {
+		fmt.Fprintln(w, cascade(s))
+	}
+	fmt.Fprintf(w, "at revision %d; nothing was changed\n", s.Revision)
+}
+
+// cascade says how far the evictions would go.
+func cascade(s *berthv1.PlanStatus) string {
+	lost := 0
+	for _, r := range s.Replacements {
+		if r.Node == "" && r.NominatedNode == "" {
+			lost++
+		}
+	}
+	out := fmt.Sprintf("cascade depth %d", s.CascadeDepth)
+	if s.CascadeCut {
+		out += " at least"
+	}
+	switch {
+	case len(s.Replacements) == 0:
+		return out + ": no controller makes pods in place of the victims"
+	case lost == 0:
+		return out + fmt.Sprintf(": a place for each of %s", plural(len(s.Replacements), "replacement"))
+	}
+	return out + fmt.Sprintf(": no place for %d of %s", lost, plural(len(s.Replacements), "replacement"))
 }
 
 // placement is one pod's fate in a cell.
-func placement(p *berthv1.PlanPlacement) string {
+func placement(node, nominated, message string, victims []berthv1.Victim) string {
 	switch {
-	case p.Node != "":
-		return "would be bound to " + p.Node
-	case p.NominatedNode != "":
-		return fmt.Sprintf("would be bound to %s after %s: %s", p.NominatedNode, plural(len(p.Victims), "eviction"), victimNames(p.Victims))
-	case p.Message != "":
-		return "no place: " + p.Message
+	case node != "":
+		return "would be bound to " + node
+	case nominated != "":
+		return fmt.Sprintf("would be bound to %s after %s: %s", nominated, plural(len(victims), "eviction"), victimNames(victims))
+	case message != "":
+		return "no place: " + message
 	}
 	return "no place"
 }
 
-// readPods reads the pods of a manifest of one or more documents, strictly.
-func (e *Env) readPods(file, namespace string) ([]corev1.Pod, error) {
+// readManifest reads a manifest of one or more documents, strictly.
+func (e *Env) readManifest(file, namespace string, into *berthv1.PlanSpec) error {
 	in, title := e.In, file
 	if file == "-" {
 		title = "the standard input"
@@ -97,77 +144,106 @@ func (e *Env) readPods(file, namespace string) ([]corev1.Pod, error) {
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer f.Close()
 		in = f
 	}
 	data, err := io.ReadAll(in)
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", title, err)
+		return fmt.Errorf("reading %s: %w", title, err)
 	}
 	docs := yaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(data)))
 	defer docs.Close()
 	buf := make([]byte, len(data)+1)
-	var pods []corev1.Pod
+	had := len(into.Pods) + len(into.Objects)
 	for n := 1; ; n++ {
 		size, err := docs.Read(buf)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", title, err)
+			return fmt.Errorf("%s: %w", title, err)
 		}
-		found, err := podsOf(buf[:size], namespace)
-		if err != nil {
-			return nil, fmt.Errorf("%s, document %d: %w", title, n, err)
+		if err := readDocument(buf[:size], namespace, into); err != nil {
+			return fmt.Errorf("%s, document %d: %w", title, n, err)
 		}
-		pods = append(pods, found...)
 	}
-	if len(pods) == 0 {
-		return nil, fmt.Errorf("%s has no pods to plan", title)
+	if len(into.Pods)+len(into.Objects) == had {
+		return fmt.Errorf("%s has nothing to plan", title)
 	}
-	return pods, nil
+	return nil
 }
 
-func podsOf(doc []byte, namespace string) ([]corev1.Pod, error) {
+// plannable are the kinds beside pods that a plan takes, by "apiVersion/kind";
+// namespaced ones get the namespace of the command if they name none.
+var plannable = map[string]struct {
+	namespaced bool
+	empty      func() metav1.Object
+}{
+	"scheduling.k8s.io/v1/PriorityClass": {false, func() metav1.Object { return new(schedulingv1.PriorityClass) }},
+	"policy/v1/PodDisruptionBudget":      {true, func() metav1.Object { return new(policyv1.PodDisruptionBudget) }},
+	"apps/v1/ReplicaSet":                 {true, func() metav1.Object { return new(appsv1.ReplicaSet) }},
+}
+
+func readDocument(doc []byte, namespace string, into *berthv1.PlanSpec) error {
 	if len(bytes.TrimSpace(doc)) == 0 {
-		return nil, nil
+		return nil
 	}
 	var head struct {
 		metav1.TypeMeta `json:",inline"`
 		Items           []json.RawMessage `json:"items"`
 	}
 	if err := sigsyaml.Unmarshal(doc, &head); err != nil {
-		return nil, err
+		return err
 	}
-	switch {
-	case head.APIVersion == "" && head.Kind == "":
-		return nil, nil // only comments
-	case head.APIVersion == "v1" && (head.Kind == "List" || head.Kind == "PodList"):
-		var pods []corev1.Pod
+	if head.APIVersion == "" && head.Kind == "" {
+		return nil // only comments
+	}
+	if strings.HasSuffix(head.Kind, "List") {
 		for _, item := range head.Items {
-			found, err := podsOf(item, namespace)
-			if err != nil {
-				return nil, err
+			if err := readDocument(item, namespace, into); err != nil {
+				return err
 			}
-			pods = append(pods, found...)
 		}
-		return pods, nil
-	case head.APIVersion != "v1" || head.Kind != "Pod":
-		return nil, fmt.Errorf("a %s of %s cannot be planned; only a Pod of v1 can", head.Kind, head.APIVersion)
+		return nil
 	}
+	if head.APIVersion == "v1" && head.Kind == "Pod" {
+		var pod corev1.Pod
+		if err := strictly(doc, &pod); err != nil {
+			return err
+		}
+		if pod.Namespace == "" {
+			pod.Namespace = namespace
+		}
+		into.Pods = append(into.Pods, pod)
+		return nil
+	}
+	kind, ok := plannable[head.APIVersion+"/"+head.Kind]
+	if !ok {
+		return fmt.Errorf("a %s of %s cannot be planned; Pods, ReplicaSets, PriorityClasses and PodDisruptionBudgets can", head.Kind, head.APIVersion)
+	}
+	obj := kind.empty()
+	if err := strictly(doc, obj); err != nil {
+		return err
+	}
+	if kind.namespaced && obj.GetNamespace() == "" {
+		obj.SetNamespace(namespace)
+	}
+	raw, err := json.Marshal(obj)
+	if err != nil {
+		return err
+	}
+	into.Objects = append(into.Objects, runtime.RawExtension{Raw: raw})
+	return nil
+}
+
+// strictly reads a document that must have no field which its kind has not.
+func strictly(doc []byte, into any) error {
 	data, err := sigsyaml.YAMLToJSONStrict(doc)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var pod corev1.Pod
-	mistakes, err := sigsjson.UnmarshalStrict(data, &pod)
-	if err = errors.Join(append(mistakes, err)...); err != nil {
-		return nil, err
-	}
-	if pod.Namespace == "" {
-		pod.Namespace = namespace
-	}
-	return []corev1.Pod{pod}, nil
+	mistakes, err := sigsjson.UnmarshalStrict(data, into)
+	return errors.Join(append(mistakes, err)...)
 }

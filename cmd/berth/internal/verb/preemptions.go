@@ -19,26 +19,46 @@ import (
 )
 
 func (e *Env) preemptions() *cobra.Command {
-	var all, follow bool
+	var f preemptionFlags
 	cmd := &cobra.Command{
 		Use:   "preemptions",
 		Short: "Show who was evicted for whom, when, and at which revision",
+		Long: `Show who was evicted for whom, when, and at which revision. MINIMAL is "proven" where no other choice of victims, on
+any node, would have cost less, and "unproven" where the search for the proof reached its limit.`,
 		Example: `  # The preemptions for pods of all namespaces, as they happen
-  berth preemptions -A -w`,
+  berth preemptions -A -w
+
+  # What had been decided by a revision, with what else was considered
+  berth preemptions --at 4711 --details`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return e.runPreemptions(cmd.Context(), all, follow) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case cmd.Flags().Changed("at") && f.at <= 0:
+				return usagef("--at %d is not a revision", f.at)
+			case f.at > 0 && f.follow:
+				return usagef("--at looks back and --watch forward: give one of them")
+			}
+			return e.runPreemptions(cmd.Context(), f)
+		},
 	}
-	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Show the preemptions for pods of all namespaces.")
-	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Go on showing what changes.")
+	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "Show the preemptions for pods of all namespaces.")
+	cmd.Flags().BoolVarP(&f.follow, "watch", "w", false, "Go on showing what changes.")
+	cmd.Flags().Int64Var(&f.at, "at", 0, "Show only what had been decided by this revision.")
+	cmd.Flags().BoolVar(&f.details, "details", false, "Show every victim and what else was considered.")
 	return e.outputFlag(cmd)
 }
 
-func (e *Env) runPreemptions(ctx context.Context, all, follow bool) error {
+type preemptionFlags struct {
+	all, follow, details bool
+	at                   int64
+}
+
+func (e *Env) runPreemptions(ctx context.Context, f preemptionFlags) error {
 	api, err := e.Client.API()
 	if err != nil {
 		return err
 	}
-	ns, err := e.scope(all)
+	ns, err := e.scope(f.all)
 	if err != nil {
 		return err
 	}
@@ -46,15 +66,28 @@ func (e *Env) runPreemptions(ctx context.Context, all, follow bool) error {
 	if err != nil {
 		return err
 	}
-	if follow {
+	if f.at > 0 {
+		list.Items = slices.DeleteFunc(list.Items, func(p berthv1.Preemption) bool { return p.Status.Revision > f.at })
+	}
+	if f.follow {
 		return e.followPreemptions(ctx, api, ns, list)
 	}
 	if len(list.Items) == 0 && e.isTable() {
-		fmt.Fprintln(e.ErrOut, "No preemptions are known"+inNamespace(ns)+".")
+		by := ""
+		if f.at > 0 {
+			by = fmt.Sprintf(" by revision %d", f.at)
+		}
+		fmt.Fprintln(e.ErrOut, "No preemptions are known"+inNamespace(ns)+by+".")
 		return nil
 	}
 	return e.print(list, func(w io.Writer) {
-		row(w, "REVISION", "AGE", "PREEMPTOR", "PRIORITY", "NODE", "STATE", "VICTIMS")
+		if f.details {
+			for i := range list.Items {
+				e.preemptionDetails(w, &list.Items[i])
+			}
+			return
+		}
+		row(w, "REVISION", "AGE", "PREEMPTOR", "PRIORITY", "NODE", "STATE", "MINIMAL", "VICTIMS")
 		for i := range list.Items {
 			e.preemptionRow(w, &list.Items[i])
 		}
@@ -81,14 +114,38 @@ func (e *Env) preemptionRow(w io.Writer, p *berthv1.Preemption) {
 		state += " (" + s.ReleasedReason + ")"
 	}
 	row(w, s.Revision, e.age(s.Time.Time), qualified(s.Preemptor.Namespace, s.Preemptor.Name), s.Preemptor.Priority,
-		s.Node, orDash(state), victimNames(s.Victims))
+		s.Node, orDash(state), minimal(s), victimNames(s.Victims))
+}
+
+// minimal says whether the choice of victims was proven to be the least.
+func minimal(s *berthv1.PreemptionStatus) string {
+	switch {
+	case s.Minimal == nil:
+		return "-"
+	case *s.Minimal:
+		return "proven"
+	}
+	return "unproven"
+}
+
+// preemptionDetails is one preemption with all that is known of it.
+func (e *Env) preemptionDetails(w io.Writer, p *berthv1.Preemption) {
+	s := &p.Status
+	fmt.Fprintf(w, "Revision %d, entry %d, %s, decided on revision %d: %s (priority %d) on %s, %s\n", s.Revision, s.RaftIndex, clock(s.Time.Time),
+		s.DecidedAtRevision, podNamed(s.Preemptor.Namespace, s.Preemptor.Name, s.Preemptor.UID), s.Preemptor.Priority, s.Node, s.State)
+	if s.ReleasedReason != "" {
+		fmt.Fprintf(w, "  released: %s\n", s.ReleasedReason)
+	}
+	for _, line := range append(victimLines(s), considered(s)...) {
+		fmt.Fprintln(w, "  "+line)
+	}
 }
 
 // victimNames lists victims with their priorities.
 func victimNames(victims []berthv1.Victim) string {
 	var out []string
 	for _, v := range victims {
-		s := fmt.Sprintf("%s (%d)", qualified(v.Namespace, v.Name), v.Priority)
+		s := fmt.Sprintf("%s (%d)", podNamed(v.Namespace, v.Name, v.UID), v.Priority)
 		if v.ViolatesBudget {
 			s += " against its budget"
 		}
@@ -116,7 +173,7 @@ func (e *Env) followPreemptions(ctx context.Context, api *connect.API, ns string
 	}
 	if conn.Output == "table" {
 		// Rows come one by one: give the columns room before the widths are known.
-		row(table, "REVISION", "AGE ", fmt.Sprintf("%-24s", "PREEMPTOR"), "PRIORITY", fmt.Sprintf("%-12s", "NODE"), fmt.Sprintf("%-11s", "STATE"), "VICTIMS")
+		row(table, "REVISION", "AGE ", fmt.Sprintf("%-24s", "PREEMPTOR"), "PRIORITY", fmt.Sprintf("%-12s", "NODE"), fmt.Sprintf("%-11s", "STATE"), fmt.Sprintf("%-8s", "MINIMAL"), "VICTIMS")
 	}
 	revision := list.ResourceVersion
 	for i := range list.Items {

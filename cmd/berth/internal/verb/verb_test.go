@@ -247,10 +247,10 @@ func TestPreemptionsAreFollowedAcrossWatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `
-REVISION   AGE    PREEMPTOR                  PRIORITY   NODE           STATE         VICTIMS
-11         60s    default/web                1000       n1             Terminating   -
-12         60s    default/web                1000       n1             Terminating   -
-14         60s    default/web                1000       n1             Terminating   -
+REVISION   AGE    PREEMPTOR                  PRIORITY   NODE           STATE         MINIMAL    VICTIMS
+11         60s    default/web                1000       n1             Terminating   -          -
+12         60s    default/web                1000       n1             Terminating   -          -
+14         60s    default/web                1000       n1             Terminating   -          -
 `
 	if "\n"+out.String() != want {
 		t.Errorf("want %s\n got \n%s", want, out.String())

@@ -195,8 +195,8 @@ func (e *Env) sentences(x *Explanation) []string {
 		s := fmt.Sprintf("It had to go for %s (priority %d) on %s, decided at revision %d, %s.",
 			podNamed(p.Preemptor.Namespace, p.Preemptor.Name, p.Preemptor.UID), p.Preemptor.Priority, p.Node, p.Revision, clock(p.Time.Time))
 		out = append(out, s)
-		if a := p.Alternatives; a != nil {
-			out = append(out, "  "+alternatives(a))
+		for _, line := range considered(p) {
+			out = append(out, "  "+line)
 		}
 	}
 	return out
@@ -264,15 +264,41 @@ func tellPreemption(p *berthv1.Preemption) []string {
 		}
 	}
 	out := []string{line + "."}
+	for _, line := range append(victimLines(s), considered(s)...) {
+		out = append(out, "  "+line)
+	}
+	return out
+}
+
+// victimLines tells of each victim.
+func victimLines(s *berthv1.PreemptionStatus) []string {
+	var out []string
 	for _, v := range s.Victims {
 		state := "still ending"
 		if v.GoneAt != nil {
 			state = "gone at " + clock(v.GoneAt.Time)
 		}
-		out = append(out, fmt.Sprintf("  %s (priority %d) on %s: %s", podNamed(v.Namespace, v.Name, v.UID), v.Priority, orDash(v.Node), state))
+		line := fmt.Sprintf("%s (priority %d) on %s: %s", podNamed(v.Namespace, v.Name, v.UID), v.Priority, orDash(v.Node), state)
+		if v.ViolatesBudget {
+			line += ", against its budget"
+		}
+		out = append(out, line)
 	}
+	return out
+}
+
+// considered tells of the search behind a preemption.
+func considered(s *berthv1.PreemptionStatus) []string {
+	var out []string
 	if a := s.Alternatives; a != nil {
-		out = append(out, "  "+alternatives(a))
+		out = append(out, alternatives(a))
+	}
+	switch {
+	case s.Minimal == nil:
+	case *s.Minimal:
+		out = append(out, "proven: no other choice of victims would have cost less")
+	default:
+		out = append(out, fmt.Sprintf("not proven to be the least: the search ended at its limit of %d", s.SearchLimit))
 	}
 	return out
 }

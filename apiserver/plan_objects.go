@@ -1,0 +1,148 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/policy"
+	"k8s.io/kubernetes/pkg/apis/scheduling"
+	"k8s.io/kubernetes/pkg/registry/apps/replicaset"
+	"k8s.io/kubernetes/pkg/registry/policy/poddisruptionbudget"
+	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
+
+	// The group's types, conversions and defaults register themselves.
+	_ "k8s.io/kubernetes/pkg/apis/policy/install"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// plannedObjects are what a plan's objects come to: the commands that make them
+// on the copy, and the pods of the ReplicaSets among them.
+type plannedObjects struct {
+	view  *fsm.View
+	setup []fsm.Command
+	pods  []*corev1.Pod
+}
+
+// add takes in one object of a plan.
+func (p *plannedObjects) add(ctx context.Context, raw *runtime.RawExtension) error {
+	obj, kind, err := legacyscheme.Codecs.UniversalDeserializer().Decode(raw.Raw, nil, nil)
+	if err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("an object of the plan can not be read: %v", err))
+	}
+	switch o := obj.(type) {
+	case *schedulingv1.PriorityClass:
+		return p.addClass(ctx, o)
+	case *policyv1.PodDisruptionBudget:
+		return p.addBudget(ctx, o)
+	case *appsv1.ReplicaSet:
+		return p.addReplicaSet(ctx, o)
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("a %s of %s can not be planned", kind.Kind, kind.GroupVersion()))
+}
+
+func (p *plannedObjects) addClass(ctx context.Context, in *schedulingv1.PriorityClass) error {
+	class, err := finish[scheduling.PriorityClass, schedulingv1.PriorityClass](ctx, in, priorityclass.Strategy)
+	if err != nil {
+		return err
+	}
+	if old, ok := p.view.PriorityClasses.Get(class.Name); ok {
+		class.UID, class.CreationTimestamp = old.UID, old.CreationTimestamp
+		p.setup = append(p.setup, &fsm.UpdatePriorityClass{Class: fsm.PriorityClassWire{Object: class}})
+		return nil
+	}
+	p.setup = append(p.setup, &fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: class}})
+	return nil
+}
+
+func (p *plannedObjects) addBudget(ctx context.Context, in *policyv1.PodDisruptionBudget) error {
+	budget, err := finish[policy.PodDisruptionBudget, policyv1.PodDisruptionBudget](ctx, in, poddisruptionbudget.Strategy)
+	if err != nil {
+		return err
+	}
+	old, known := p.view.Budgets.Get(fsm.PodKey(budget.Namespace, budget.Name))
+	if known {
+		budget.UID, budget.CreationTimestamp = old.UID, old.CreationTimestamp
+	}
+	p.setup = append(p.setup, &fsm.PutDisruptionBudget{Budget: fsm.BudgetWire{Object: budget}, Create: !known})
+	return nil
+}
+
+// addReplicaSet plans the pods that a ReplicaSet would make, beyond those that it
+// has.
+func (p *plannedObjects) addReplicaSet(ctx context.Context, in *appsv1.ReplicaSet) error {
+	rs, err := finish[apps.ReplicaSet, appsv1.ReplicaSet](ctx, in, replicaset.Strategy)
+	if err != nil {
+		return err
+	}
+	have := 0
+	old, known := p.view.ReplicaSet(rs.Namespace, rs.Name)
+	if known {
+		rs.UID, rs.CreationTimestamp = old.UID, old.CreationTimestamp
+		p.view.PodsOf(old.UID, func(_ string, pod *corev1.Pod) bool {
+			if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+				have++
+			}
+			return true
+		})
+	}
+	bytes, err := rs.Marshal()
+	if err != nil {
+		return err
+	}
+	p.setup = append(p.setup, &fsm.PutObject{Resource: fsm.ReplicaSets, Raw: bytes, Create: !known})
+	for i := have; i < int(fsm.ReplicasOf(rs)); i++ {
+		if len(p.pods) >= maxPlannedPods {
+			return tooManyPlanned()
+		}
+		pod := &corev1.Pod{ObjectMeta: *rs.Spec.Template.ObjectMeta.DeepCopy(), Spec: *rs.Spec.Template.Spec.DeepCopy()}
+		pod.Namespace, pod.Name, pod.GenerateName = rs.Namespace, fmt.Sprintf("%s-planned-%d", rs.Name, i+1), ""
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+		finished, err := finishPod(ctx, pod)
+		if err != nil {
+			return err
+		}
+		p.pods = append(p.pods, finished)
+	}
+	return nil
+}
+
+func tooManyPlanned() error {
+	return apierrors.NewBadRequest(fmt.Sprintf("a plan can ask about at most %d pods", maxPlannedPods))
+}
+
+// finish does to an object what its creation would do before the state machine
+// sees it: defaults, system fields, validation.
+func finish[I, V any, IP interface {
+	*I
+	runtime.Object
+	metav1.Object
+}, VP interface {
+	*V
+	runtime.Object
+}](ctx context.Context, in VP, strategy rest.RESTCreateStrategy) (VP, error) {
+	legacyscheme.Scheme.Default(in)
+	obj := IP(new(I))
+	if err := legacyscheme.Scheme.Convert(in, obj, nil); err != nil {
+		return nil, err
+	}
+	if strategy.NamespaceScoped() && obj.GetNamespace() == "" {
+		obj.SetNamespace(metav1.NamespaceDefault)
+	}
+	rest.FillObjectMetaSystemFields(obj)
+	if err := rest.BeforeCreate(strategy, genericapirequest.WithNamespace(ctx, obj.GetNamespace()), obj); err != nil {
+		return nil, err
+	}
+	return versioned[V, VP](obj)
+}

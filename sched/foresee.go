@@ -1,0 +1,130 @@
+package sched
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// maxRounds bounds how far a cascade is followed, and maxSuccessors how many pods are followed in one round.
+const (
+	maxRounds     = 5
+	maxSuccessors = 1000
+)
+
+// Foresight is what a what-if found, and what would come of it.
+type Foresight struct {
+	Placements []Placement
+	// Successors are the pods that the victims' controllers would make in their place, and what would become of those.
+	Successors []Successor
+	// Depth is how many rounds of evictions there would be; Cut says that it was not followed to its end.
+	Depth int
+	Cut   bool
+	// Before and After are the states before anything was decided and when the victims were told to end.
+	Before, After *fsm.View
+}
+
+// Successor is the pod that a victim's controller makes in its place.
+type Successor struct {
+	Placement
+	// Of is the victim, Round the round of evictions that it fell to, from 1.
+	Of    Victim
+	Round int
+}
+
+// Victim is a pod that would have to go.
+type Victim struct {
+	Key      string
+	UID      types.UID
+	Priority int32
+}
+
+// Foresee is WhatIf that also follows the evictions: on the same copy the victims go, their controllers make new pods like
+// them, and those are decided in their turn. The commands of setup are carried out first; the first refusal of one is
+// the error.
+func Foresee(state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.Pod) (*Foresight, error) {
+	w := newWhatIf(state)
+	for _, c := range setup {
+		if err := w.state.Try(w.now, fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: c})[0].Err(); err != nil {
+			return nil, err
+		}
+	}
+	out := &Foresight{Before: w.state.View()}
+	out.Placements = w.place(asker, pods)
+	out.After = w.state.View()
+	victims := victimsOf(out.Placements)
+	for len(victims) > 0 {
+		if out.Depth++; out.Depth > maxRounds {
+			out.Depth, out.Cut = maxRounds, true
+			break
+		}
+		successors, cut := w.replace(victims, out.Depth)
+		out.Successors = append(out.Successors, successors...)
+		out.Cut = out.Cut || cut
+		next := make([]Placement, len(successors))
+		for i := range successors {
+			next[i] = successors[i].Placement
+		}
+		victims = victimsOf(next)
+	}
+	return out, nil
+}
+
+// victimsOf are all whom placements evict, each once.
+func victimsOf(placements []Placement) []fsm.PlannedVictim {
+	var out []fsm.PlannedVictim
+	seen := map[string]bool{}
+	for i := range placements {
+		for _, v := range placements[i].Victims {
+			if !seen[v.UID] {
+				seen[v.UID] = true
+				out = append(out, v)
+			}
+		}
+	}
+	return out
+}
+
+// replace lets victims go and their controllers make pods in their place.
+func (w *whatIf) replace(victims []fsm.PlannedVictim, round int) (out []Successor, cut bool) {
+	var pods []*corev1.Pod
+	zero := int64(0)
+	for _, v := range victims {
+		pod, ok := w.state.View().Pods.Get(v.Key)
+		if !ok || string(pod.UID) != v.UID {
+			continue
+		}
+		w.state.Try(w.now, fsm.Proposal{Command: &fsm.DeletePod{Key: v.Key, Precondition: fsm.Precondition{UID: v.UID}, GraceSeconds: &zero}})
+		if metav1.GetControllerOf(pod) == nil {
+			continue // nobody makes it anew
+		}
+		if len(pods) == maxSuccessors {
+			cut = true
+			continue
+		}
+		pods = append(pods, successorOf(pod, round))
+		out = append(out, Successor{Round: round, Of: Victim{Key: v.Key, UID: pod.UID, Priority: model.Priority(pod)}})
+	}
+	// They are the system's: who asks may not be allowed to make pods of their class.
+	for i, p := range w.place(Asker{User: "system:berth", Groups: []string{"system:masters"}}, pods) {
+		out[i].Placement = p
+	}
+	return out, cut
+}
+
+// successorOf is a new pod like one that has to go.
+func successorOf(pod *corev1.Pod, round int) *corev1.Pod {
+	out := pod.DeepCopy()
+	out.Name = fmt.Sprintf("%s.again%d", pod.Name, round)
+	out.UID = types.UID(fmt.Sprintf("%s.again%d", pod.UID, round))
+	out.ResourceVersion, out.Generation, out.Finalizers, out.ManagedFields = "", 1, nil, nil
+	out.DeletionTimestamp, out.DeletionGracePeriodSeconds = nil, nil
+	out.Spec.NodeName = ""
+	out.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: pod.Status.QOSClass}
+	return out
+}
