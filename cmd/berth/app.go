@@ -145,7 +145,7 @@ func (a *app) root() *cobra.Command {
 	factory := cmdutil.NewFactory(cmdutil.NewMatchVersionFlags(a.client))
 	own := append(verb.Commands(a.verbs()), a.replayCommand())
 	for _, c := range own {
-		if c.Name() == "why" || c.Name() == "queue" {
+		if c.Name() == "why" || c.Name() == "queue" || c.Name() == "evict" {
 			c.ValidArgsFunction = utilcomp.ResourceNameCompletionFunc(factory, "pod")
 		}
 	}
