@@ -62,7 +62,7 @@ func TestWorkloads(t *testing.T) {
 }
 
 // notYet are workloads of what the scheduler is about to learn.
-var notYet = map[string]bool{"preemption-budgets": true, "replicaset": true}
+var notYet = map[string]bool{"preemption-budgets": true}
 
 func buildBerth(t *testing.T) string {
 	t.Helper()

@@ -36,8 +36,8 @@ const (
 	replicaApp, wholeApp, noiseApp = "replica", "whole", "noise"
 )
 
-// starvation: ten replicas of low priority fill a node, and are created again
-// the moment they are told to end. A pod comes that needs the whole node. It
+// starvation: ten replicas of low priority fill a node, and their ReplicaSet
+// creates them again the moment they are told to end. A pod comes that needs the whole node. It
 // must have it after one round of evictions, although the replicas are back in
 // the queue long before the room is free (PR16, NM1), and although others come
 // all the time.
@@ -47,22 +47,20 @@ func starvation(ctx context.Context, r *run) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.stop(ctx)) }()
-	clients, err := c.clients(2)
+	clients, err := c.clients(1)
 	if err != nil {
 		return err
 	}
-	replacing, err := startReplicas(ctx, clients[0])
-	if err != nil {
+	if err := createReplicaSet(ctx, clients[0], replicaApp, replicas, fought(replicaApp, lowClass, replicaCPU)); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, replacing.stop()) }()
 	if err := c.awaitReplicas(ctx); err != nil {
 		return err
 	}
 	stop := r.startNoise(ctx, c)
 	var longest time.Duration
 	for round := range starvationRounds {
-		late, err := c.takeNode(ctx, clients[1], fmt.Sprintf("%s-%d", wholeApp, round))
+		late, err := c.takeNode(ctx, clients[0], fmt.Sprintf("%s-%d", wholeApp, round))
 		if err != nil {
 			_, noiseErr := stop()
 			return errors.Join(fmt.Errorf("round %d: %w", round+1, err), noiseErr)
@@ -184,14 +182,29 @@ func (c *cluster) takeNode(ctx context.Context, client kubernetes.Interface, nam
 		return 0, err
 	}
 	seen := time.Now()
-	last, err := oneRound(c.servers[0].View(), created.UID)
+	v := c.servers[0].View()
+	last, err := oneRound(v, created.UID)
 	if err != nil {
 		return 0, err
+	}
+	if waiting(v, replicaApp) == 0 {
+		return 0, errors.New("no replica was back in the queue when the pod was bound: that is not what is to be measured")
 	}
 	if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return 0, err
 	}
 	return seen.Sub(last), c.awaitReplicas(ctx)
+}
+
+// waiting counts the pods of an app that have no node.
+func waiting(v *fsm.View, app string) (n int) {
+	v.Queue.Scan("", func(key string, _ *fsm.QueueEntry) bool {
+		if pod, ok := v.Pods.Get(key); ok && pod.Labels[appLabel] == app {
+			n++
+		}
+		return true
+	})
+	return n
 }
 
 // oneRound fails unless the pod was preempted for once, with every replica as
