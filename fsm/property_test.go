@@ -116,10 +116,10 @@ func (r *random) admit() string {
 	r.uids++
 	rules := ""
 	if r.rules {
-		rules = r.pick("rules", "", "labels=app:x", "labels=app:y", "labels=app:x spread=zone:1:app:x", "labels=app:x spread=zone:1:app:x,host:1:app:x",
-			"labels=app:x spread=zone:1:app:x taints-policy=Honor", "labels=app:x spread=zone:1:app:x min-domains=2",
-			"labels=app:x anti=zone:app:x", "labels=app:y anti=host:app:x", "anti=zone:app:y", "labels=app:x affinity=zone:app:x", "affinity=host:app:y",
-			"labels=app:y anti=zone:app:x:*team:1", "anti=zone:app:x prefer=zone:app:y")
+		if r.pick("plain", "yes", "yes", "no") == "yes" {
+			return r.line(fmt.Sprintf("pod %s uid=u%d %s cpu=%s priority=%s grace=5", r.podName(), r.uids, r.rule(), r.pick("cpu", "0", "0", "1"), r.pick("priority", "0", "0", "0", "5")))
+		}
+		rules = r.rule()
 	}
 	return r.line(fmt.Sprintf("pod %s uid=u%d %s cpu=%s mem=%s priority=%s grace=%s %s %s", r.podName(), r.uids, rules,
 		r.pick("cpu", "0", "1", "1", "2", "3", "9"), r.pick("memory", "0", "1Gi"), r.priority(), r.pick("grace", "0", "5", "30"),
@@ -241,45 +241,6 @@ func TestNobodySleepsBesideRoom(t *testing.T) {
 			r.awake(t)
 		}
 		t.Repeat(actions)
-	})
-}
-
-// TestNobodySleepsBesideRules (QU8): the same where pods have rules about each
-// other.
-func TestNobodySleepsBesideRules(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		r := newRandom(t, true)
-		r.rules = true
-		actions := r.actions()
-		actions["team"] = func(t *rapid.T) {
-			r.t, r.world.t, r.transcript.t = t, t, t
-			r.line("update-namespace default labels=" + r.pick("team", "team:1", "team:2"))
-		}
-		actions[""] = func(t *rapid.T) {
-			r.sound(t)
-			r.awake(t)
-			r.counted(t)
-		}
-		t.Repeat(actions)
-	})
-}
-
-// counted: the counters that the indexes keep say what new ones say.
-func (r *random) counted(t *rapid.T) {
-	live := r.state.live
-	if live.cache.topology == nil {
-		return
-	}
-	fresh := r.view().Fork().live.topology()
-	live.Queue.Scan("", func(key string, e *QueueEntry) bool {
-		live.Nodes.Scan("", func(node string, _ *corev1.Node) bool {
-			want, got := fresh.Judge(e.class).Fails(node), live.cache.topology.Judge(e.class).Fails(node)
-			if want != got {
-				t.Fatalf("%s on %s: the live counters say %b, new ones %b", key, node, got, want)
-			}
-			return true
-		})
-		return true
 	})
 }
 

@@ -197,7 +197,7 @@ func (j *Judge) unguarded(slot int32, other *Class, evicting bool) bool {
 	return false
 }
 
-// LowestPriority is a lower bound of the priorities of the pods that are placed.
+// LowestPriority is the lowest priority of the pods that are placed or nominated.
 func (t *Topology) LowestPriority() int32 {
 	if t.lowest.stale {
 		t.lowest.stale, t.lowest.priority = false, 1<<31-1
@@ -209,7 +209,7 @@ func (t *Topology) LowestPriority() int32 {
 	return t.lowest.priority
 }
 
-// lowestPriority is the least priority of the kinds that are known.
+// lowestPriority is the least priority of the kinds that have pods.
 type lowestPriority struct {
 	kinds    map[int32]int32 // by priority
 	priority int32

@@ -330,8 +330,10 @@ const maxEmpty = 1024
 func (t *Topology) use(k *kind, by int32) {
 	if k.users == 0 {
 		t.empty--
+		t.lowest.add(k.class.Priority, 1)
 	}
 	if k.users += by; k.users == 0 {
+		t.lowest.add(k.class.Priority, -1)
 		if t.empty++; t.empty > maxEmpty+len(t.kinds)/2 {
 			t.sweep()
 		}
@@ -347,7 +349,6 @@ func (t *Topology) kindOf(c *Class) *kind {
 	k := &kind{class: c, space: sp, at: int32(len(sp.kinds))}
 	sp.kinds = append(sp.kinds, k)
 	t.kinds[c.Signature] = k
-	t.lowest.add(c.Priority, 1)
 	t.empty++
 	t.matching.lookup(c, sp.labels, func(m *counter) { k.sums = append(k.sums, sum{m, 1}) })
 	t.carry(k)
@@ -392,7 +393,6 @@ func (t *Topology) sweep() {
 			continue
 		}
 		delete(t.kinds, signature)
-		t.lowest.add(k.class.Priority, -1)
 		last := len(k.space.kinds) - 1
 		k.space.kinds[k.at] = k.space.kinds[last]
 		k.space.kinds[k.at].at = k.at
