@@ -122,7 +122,9 @@ func (p *podState) probed(c *ctr, o Outcome, now time.Time) {
 		pr.last, pr.inARow = ok, 0
 	}
 	pr.inARow++
-	if !ok {
+	// What goes on failing is told less and less often: an event is an entry of
+	// the servers' log.
+	if n := pr.inARow; !ok && n&(n-1) == 0 {
 		p.emit(corev1.EventTypeWarning, "Unhealthy", fmt.Sprintf("%s probe failed: %v", o.ProbeKind, o.Err))
 	}
 	needed := max(o.Probe.SuccessThreshold, 1)
