@@ -220,7 +220,7 @@ func badRequests(t *testing.T, c *cluster) {
 		{"value above 1e9, own verb", "", []string{"class", "create", "huge", "--value", "1000000001"}, 1, []string{"1000000000"}},
 		{"a file that is not there", "", []string{"apply", "-f", "/nowhere.yaml"}, 1, []string{"/nowhere.yaml"}},
 		{"not YAML", "{{", []string{"apply", "-f", "-"}, 1, []string{"error"}},
-		{"what is not there", "", []string{"why", "nobody"}, 1, []string{`"nobody" not found`}},
+		{"what is not there", "", []string{"why", "nobody"}, 1, []string{"there is no pod nobody in namespace"}},
 		{"unknown context", "", []string{"--context", "nope", "get", "pods"}, 1, []string{"nope"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
