@@ -50,6 +50,9 @@ func (tx *Tx) flushBudget(key string, before *coverage) {
 	if !equality.Semantic.DeepEqual(next.Status, old.Status) {
 		put(tx, v.Budgets, key, &next)
 	}
+	if next.Status.DisruptionsAllowed > old.Status.DisruptionsAllowed || next.Status.CurrentHealthy > old.Status.CurrentHealthy {
+		tx.budgetAllows(key)
+	}
 	tx.budgetEvents(old, &next, before, c)
 }
 

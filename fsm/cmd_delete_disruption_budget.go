@@ -26,6 +26,7 @@ func (c *DeleteDisruptionBudget) Apply(tx *Tx) Result {
 		return tx.markBudget(key, old)
 	}
 	remove(tx, tx.view.Budgets, key)
+	tx.budgetAllows(key)
 	return Result{Table: tx.view.Budgets.Name(), Object: old, Deleted: true}
 }
 

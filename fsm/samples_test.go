@@ -42,7 +42,7 @@ func samples() []Command {
 		MaxUnavailable: &most, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"b": "2", "a": "1"}}},
 		Status: policyv1.PodDisruptionBudgetStatus{DisruptedPods: map[string]metav1.Time{"web-2": at, "web-1": at}}}
 	precondition := Precondition{UID: "uid", Revision: 7}
-	diagnosis := &Diagnosis{Nodes: 7, Preemption: "no victims", Message: "0/7 nodes are available: 7 Insufficient cpu.", Reasons: []ReasonCount{
+	diagnosis := &Diagnosis{Nodes: 7, Budgets: []string{"default/web"}, Preemption: "no victims", Message: "0/7 nodes are available: 7 Insufficient cpu.", Reasons: []ReasonCount{
 		{Kind: model.InsufficientResource, Resource: "cpu", Text: "Insufficient cpu", Nodes: 7, ShortBy: 500, Detail: "detail"}}}
 	owner := ObjectRef{Resource: "replicasets", Namespace: "default", Name: "web", UID: "uid"}
 	pods := []PodRef{{Key: "default/web", UID: "uid"}}

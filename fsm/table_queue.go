@@ -57,6 +57,9 @@ type Diagnosis struct {
 	Preemption string `msgpack:"preemption,omitempty"`
 	// Message is the Kubernetes wording of it all (QU10).
 	Message string `msgpack:"message"`
+	// Budgets are the disruption budgets that forbid evictions that would have
+	// helped, by key: the pod is tried again when one of them allows more.
+	Budgets []string `msgpack:"budgets,omitempty"`
 }
 
 // ReasonCount is how many nodes gave a reason.

@@ -28,6 +28,8 @@ const (
 	PodAffinity
 	PodAntiAffinity
 	ExistingAntiAffinity
+	// DisruptionBudget: not a filter; a budget forbids the evictions that would help (PD13).
+	DisruptionBudget
 )
 
 // Helps is a set of kinds of change that can make a filter pass that failed before.
@@ -100,6 +102,8 @@ func (k ReasonKind) String() string {
 		return "PodTopologySpread"
 	case PodAffinity, PodAntiAffinity, ExistingAntiAffinity:
 		return "InterPodAffinity"
+	case DisruptionBudget:
+		return "DefaultPreemption"
 	}
 	return "None"
 }

@@ -49,14 +49,15 @@ func (p *problem) mostViolations() int32 {
 	return n
 }
 
-// hardest is a budget to be named when no choice keeps the rules.
-func (p *problem) hardest() *Budget {
+// hardest are the budgets to be named when no choice keeps the rules.
+func (p *problem) hardest() []*Budget {
+	var out []*Budget
 	for i := range p.rules {
 		if p.rules[i].hard && p.rules[i].budget != nil {
-			return p.rules[i].budget
+			out = append(out, p.rules[i].budget)
 		}
 	}
-	return nil
+	return out
 }
 
 // relaxed says whether the movable pods from one on could free what is needed with so many violations, if the

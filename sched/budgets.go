@@ -1,5 +1,21 @@
 package sched
 
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
 // Budget is a disruption budget as preemption sees it.
 type Budget struct {
 	Name string // namespace/name
@@ -9,11 +25,81 @@ type Budget struct {
 	Disrupted func(name string) bool
 	// ViolableFrom is the least priority of a pod for which the budget may be violated; nil: any.
 	ViolableFrom *int32
+
+	row      *policyv1.PodDisruptionBudget // nil in tests that make their own
+	selector labels.Selector
+	// needed and healthy are the row's counts, those that unsettled preemptions evict taken off.
+	needed, healthy int32
+	// spending counts the healthy pods that unsettled preemptions evict and that the row still counts.
+	spending int32
+	dirty    bool
+
+	// where is on how many of its pods a node's costs were computed; byCount has the same nodes by that number.
+	where   map[int32]int32
+	byCount []map[int32]struct{}
 }
 
 // protects says whether the budget must not be violated for a pod of the priority.
 func (b *Budget) protects(priority int32) bool {
 	return b.ViolableFrom != nil && priority < *b.ViolableFrom
+}
+
+// spares says whether a pod's disruption takes nothing that a budget that must not be violated has to give (PD8, PD9); nil
+// is a pod that the state does not show on its node yet.
+func (b *Budget) spares(obj *corev1.Pod) bool {
+	if b.row == nil {
+		return false
+	}
+	return obj == nil || obj.Status.Phase == corev1.PodPending || !model.Ready(obj) && b.lenient()
+}
+
+// lenient says whether pods that are not ready may go and cost nothing (PD9).
+func (b *Budget) lenient() bool {
+	if p := b.row.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
+		return true
+	}
+	return b.needed > 0 && b.healthy >= b.needed
+}
+
+// lacks tells a reader why the budget stands in the way.
+func (b *Budget) lacks() string {
+	return "node(s) blocked by PodDisruptionBudget " + b.Name + " (needs " + strconv.Itoa(int(b.needed)) + " healthy, has " + strconv.Itoa(int(b.healthy)) + ")"
+}
+
+// newBudget is a budget as a row shows it.
+func newBudget(row *policyv1.PodDisruptionBudget) *Budget {
+	b := &Budget{Name: fsm.PodKey(row.Namespace, row.Name), row: row, where: map[int32]int32{}}
+	b.Disrupted = func(name string) bool {
+		_, announced := b.row.Status.DisruptedPods[name]
+		return announced
+	}
+	selector, err := metav1.LabelSelectorAsSelector(row.Spec.Selector)
+	if err != nil {
+		selector = labels.Nothing()
+	}
+	b.selector = selector
+	b.put(row)
+	b.settle()
+	return b
+}
+
+// put takes in another state of the row.
+func (b *Budget) put(row *policyv1.PodDisruptionBudget) {
+	b.row, b.ViolableFrom = row, nil
+	if s, ok := row.Annotations[model.ViolatorPriorityAnnotation]; ok {
+		from := int32(1<<31 - 1) // what cannot be read protects
+		if n, err := strconv.ParseInt(s, 10, 32); err == nil {
+			from = int32(n)
+		}
+		b.ViolableFrom = &from
+	}
+}
+
+// settle computes what is allowed now.
+func (b *Budget) settle() {
+	s := &b.row.Status
+	b.Allowed = max(s.DisruptionsAllowed-b.spending, 0)
+	b.needed, b.healthy = s.DesiredHealthy, s.CurrentHealthy-b.spending
 }
 
 // Budgets answers which disruption budgets cover a pod (PR8). A budget is one object however many pods it covers. Equal
@@ -27,3 +113,275 @@ type NoBudgets struct{}
 
 // Of returns nil.
 func (NoBudgets) Of(string, map[string]string) []*Budget { return nil }
+
+// budgetBook holds the budgets of the state, with what unsettled preemptions spend taken off. A cost that was computed
+// with a budget depends on its allowance only as far as it is less than the number of the budget's pods on that node. So
+// when an allowance changes, the nodes are looked at again whose number lies above the lower of the two, and no others.
+type budgetBook struct {
+	byName      map[string]*Budget
+	inNamespace map[string][]*Budget // by name
+	// generation grows with every change of who is covered by what.
+	generation uint64
+	allChanged bool // and the nodes have not been told
+	dirty      []*Budget
+	ofClass    map[*model.Class][]*Budget
+}
+
+func newBudgetBook() *budgetBook {
+	return &budgetBook{
+		byName: map[string]*Budget{}, inNamespace: map[string][]*Budget{}, ofClass: map[*model.Class][]*Budget{}, generation: 1,
+	}
+}
+
+// put takes in a row as the state shows it.
+func (k *budgetBook) put(row *policyv1.PodDisruptionBudget) {
+	name := fsm.PodKey(row.Namespace, row.Name)
+	b, ok := k.byName[name]
+	switch {
+	case !ok:
+		b = newBudget(row)
+		k.byName[name] = b
+		list := k.inNamespace[row.Namespace]
+		i, _ := slices.BinarySearchFunc(list, name, func(b *Budget, name string) int { return strings.Compare(b.Name, name) })
+		k.inNamespace[row.Namespace] = slices.Insert(list, i, b)
+		k.changed()
+	case b.row.Spec.Selector != row.Spec.Selector && !equality.Semantic.DeepEqual(b.row.Spec.Selector, row.Spec.Selector):
+		k.drop(b.row)
+		k.put(row)
+	default:
+		rules := b.row.Annotations[model.ViolatorPriorityAnnotation] != row.Annotations[model.ViolatorPriorityAnnotation] ||
+			!equality.Semantic.DeepEqual(b.row.Spec.UnhealthyPodEvictionPolicy, row.Spec.UnhealthyPodEvictionPolicy) ||
+			!sameKeys(b.row.Status.DisruptedPods, row.Status.DisruptedPods)
+		b.put(row)
+		k.spoil(b)
+		k.allChanged = k.allChanged || rules
+	}
+}
+
+func sameKeys(a, b map[string]metav1.Time) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	// order does not matter: every key is looked up.
+	for name := range a {
+		if _, ok := b[name]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// drop forgets a budget.
+func (k *budgetBook) drop(row *policyv1.PodDisruptionBudget) {
+	b, ok := k.byName[fsm.PodKey(row.Namespace, row.Name)]
+	if !ok {
+		return
+	}
+	delete(k.byName, b.Name)
+	list := slices.DeleteFunc(slices.Clone(k.inNamespace[row.Namespace]), func(o *Budget) bool { return o == b })
+	if k.inNamespace[row.Namespace] = list; len(list) == 0 {
+		delete(k.inNamespace, row.Namespace)
+	}
+	k.changed()
+}
+
+func (k *budgetBook) changed() {
+	k.generation++
+	k.allChanged = true
+	clear(k.ofClass)
+}
+
+func (k *budgetBook) spoil(b *Budget) {
+	if !b.dirty {
+		b.dirty = true
+		k.dirty = append(k.dirty, b)
+	}
+}
+
+// Of implements Budgets.
+func (k *budgetBook) Of(namespace string, podLabels map[string]string) []*Budget {
+	var out []*Budget
+	for _, b := range k.inNamespace[namespace] {
+		if b.selector.Matches(labels.Set(podLabels)) {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// covering returns the budgets that cover a pod.
+func (k *budgetBook) covering(v *pod) []*Budget {
+	if v.covered == k.generation {
+		return v.budgets
+	}
+	out, known := k.ofClass[v.class]
+	if !known {
+		if len(k.ofClass) > maxClasses {
+			clear(k.ofClass)
+		}
+		out = k.Of(v.class.Namespace, v.class.Labels)
+		k.ofClass[v.class] = out
+	}
+	v.budgets, v.covered = out, k.generation
+	return out
+}
+
+// covering returns the budgets that an eviction of the pod would spend.
+func covering(v *pod, budgets Budgets) []*Budget {
+	var all []*Budget
+	if book, ok := budgets.(*budgetBook); ok {
+		if len(book.byName) == 0 {
+			return nil
+		}
+		all = book.covering(v)
+	} else {
+		all = budgets.Of(v.class.Namespace, v.class.Labels)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	name := v.key[strings.IndexByte(v.key, '/')+1:]
+	announced := func(b *Budget) bool { return b.Disrupted != nil && b.Disrupted(name) }
+	if slices.ContainsFunc(all, announced) {
+		return slices.DeleteFunc(slices.Clone(all), announced)
+	}
+	return all
+}
+
+// watch notes that the costs of the node in a slot depend on the budget up to so many of its pods.
+func (b *Budget) watch(slot, pods int32) {
+	if b.row == nil || b.where[slot] >= pods {
+		return
+	}
+	b.unwatch(slot)
+	b.where[slot] = pods
+	for int(pods) >= len(b.byCount) {
+		b.byCount = append(b.byCount, nil)
+	}
+	if b.byCount[pods] == nil {
+		b.byCount[pods] = map[int32]struct{}{}
+	}
+	b.byCount[pods][slot] = struct{}{}
+}
+
+func (b *Budget) unwatch(slot int32) {
+	if n, ok := b.where[slot]; ok {
+		delete(b.byCount[n], slot)
+		delete(b.where, slot)
+	}
+}
+
+// flush brings the allowances up to date and has the nodes looked at again whose costs depend on what changed.
+func (k *budgetBook) flush(v *View) {
+	if k.allChanged {
+		k.allChanged = false
+		for slot := range v.nodes {
+			v.touch(int32(slot))
+		}
+	}
+	for _, b := range k.dirty {
+		b.dirty = false
+		allowed, lenient := b.Allowed, b.lenient()
+		b.settle()
+		least := min(allowed, b.Allowed)
+		switch {
+		case lenient != b.lenient():
+			least = 0
+		case allowed == b.Allowed:
+			continue
+		}
+		for n := int(least) + 1; n < len(b.byCount); n++ {
+			// order does not matter: every one of them is looked at again.
+			for slot := range b.byCount[n] {
+				v.touch(slot)
+				delete(b.where, slot)
+			}
+			clear(b.byCount[n])
+		}
+	}
+	k.dirty = k.dirty[:0]
+}
+
+// charge counts a pod that an unsettled preemption evicts among what its budgets have spent, for as long as their rows
+// still count it as healthy.
+func (s *Scheduler) charge(p *pod) {
+	for _, b := range p.charged {
+		b.spending--
+		s.book.spoil(b)
+	}
+	p.charged = nil
+	if p.evicting == 0 || p.obj == nil || !model.Healthy(p.obj) {
+		return
+	}
+	p.charged = covering(p, s.book)
+	for _, b := range p.charged {
+		b.spending++
+		s.book.spoil(b)
+	}
+}
+
+// recover takes back what a pod that is not seen any more was charged.
+func (s *Scheduler) recover(p *pod) {
+	for _, b := range p.charged {
+		b.spending--
+		s.book.spoil(b)
+	}
+	p.charged = nil
+}
+
+// putBudget takes in a budget as the state shows it; nil says that it is gone.
+func (s *Scheduler) putBudget(old, row *policyv1.PodDisruptionBudget) {
+	before := s.book.generation
+	switch {
+	case row == nil:
+		s.book.drop(old)
+	case old != nil && old.UID != row.UID:
+		s.book.drop(old)
+		s.book.put(row)
+	default:
+		s.book.put(row)
+	}
+	if s.book.generation == before {
+		return
+	}
+	// order does not matter: each is counted by itself.
+	for uid := range s.evicting {
+		if p, ok := s.view.pods[uid]; ok {
+			s.charge(p)
+		}
+	}
+}
+
+// spendingUnsettled says whether unsettled preemptions spend one of the budgets that block a node: should they be
+// refused, it would not.
+func (s *Scheduler) spendingUnsettled(e *evictions) bool {
+	spending := false
+	// order does not matter: any one of them is enough.
+	for _, blocking := range e.blocked {
+		for _, b := range blocking {
+			spending = spending || b.spending > 0
+		}
+	}
+	return spending
+}
+
+// stateBudgets are the budgets as a state shows them, for questions that are asked once.
+type stateBudgets struct {
+	state *fsm.View
+	known map[types.UID]*Budget
+}
+
+// Of implements Budgets.
+func (k *stateBudgets) Of(namespace string, podLabels map[string]string) []*Budget {
+	var out []*Budget
+	k.state.BudgetsOf(namespace, podLabels, func(row *policyv1.PodDisruptionBudget) bool {
+		b, ok := k.known[row.UID]
+		if !ok {
+			b = newBudget(row)
+			k.known[row.UID] = b
+		}
+		out = append(out, b)
+		return true
+	})
+	return out
+}

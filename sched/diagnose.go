@@ -57,6 +57,7 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 		d.Preemption = "not eligible due to a terminating pod on the nominated node."
 	case attemptHelpless:
 		d.Preemption = unavailable(d.Nodes, s.costs[b.key].counts(s.view))
+		d.Budgets = s.costs[b.key].blocking()
 	}
 	if d.Preemption != "" {
 		d.Message += " preemption: " + d.Preemption
@@ -140,6 +141,8 @@ func (e *evictions) counts(v *View) map[string]int32 {
 			byText["Preemption is not helpful for scheduling"]++
 		case verdictNoVictims:
 			byText["No preemption victims found for incoming pod"]++
+		case verdictBlocked: // PD13
+			byText[lacking(e.blocked[int32(slot)])]++
 		case verdictStillFails:
 			for _, r := range at.fails.Reasons(e.class) {
 				byText[r.Text()]++
@@ -147,6 +150,29 @@ func (e *evictions) counts(v *View) map[string]int32 {
 		}
 	}
 	return byText
+}
+
+// lacking names the budgets that stand in the way on a node.
+func lacking(blocking []*Budget) string {
+	if len(blocking) == 0 {
+		return "node(s) blocked by disruption budgets"
+	}
+	return blocking[0].lacks()
+}
+
+// blocking are the names of all budgets whose allowance would have to grow for preemption to help.
+func (e *evictions) blocking() []string {
+	var names []string
+	// order does not matter: the names are sorted below.
+	for _, blocking := range e.blocked {
+		for _, b := range blocking {
+			if b.row != nil {
+				names = append(names, b.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // unavailable is kube-scheduler's sentence for "no node" (QU10).

@@ -28,6 +28,8 @@ type evictions struct {
 	searched   int // nodes since the last sync
 	// open holds, for nodes on which the search reached its limit, a bound of every choice there.
 	open map[int32]cost
+	// blocked are the budgets that keep a node from being a candidate.
+	blocked map[int32][]*Budget
 }
 
 type entry struct {
@@ -35,11 +37,10 @@ type entry struct {
 	fails   model.Failures
 	verdict verdict
 	exact   bool
-	blocked *Budget
 }
 
 func newEvictions(c *model.Class, how preempting) *evictions {
-	return &evictions{class: c, how: how, problem: newProblem(c, how), open: map[int32]cost{}}
+	return &evictions{class: c, how: how, problem: newProblem(c, how), open: map[int32]cost{}, blocked: map[int32][]*Budget{}}
 }
 
 // sync brings the tree up to date; the board of the same class must be so already. It returns how many nodes it looked
@@ -87,6 +88,7 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 	}
 	*at = entry{cost: impossible, verdict: verdictUnresolvable, exact: true}
 	delete(e.open, slot)
+	delete(e.blocked, slot)
 	if n.obj == nil {
 		return
 	}
@@ -107,7 +109,10 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 			at.cost = least
 		}
 	}
-	at.fails, at.blocked = p.fails, p.blocked
+	at.fails = p.fails
+	if at.verdict == verdictBlocked {
+		e.blocked[slot] = p.blocked
+	}
 	if at.cost.possible() {
 		e.candidates++
 	}
@@ -118,7 +123,8 @@ func (e *evictions) settle(at *entry, slot int32, least cost) {
 	s, ok := e.problem.solve(least)
 	at.exact = true
 	if !ok {
-		at.cost, at.verdict, at.blocked = impossible, verdictBlocked, e.problem.blocked
+		at.cost, at.verdict = impossible, verdictBlocked
+		e.blocked[slot] = e.problem.blocked
 		return
 	}
 	at.cost = s.cost

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
@@ -29,6 +30,7 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 	rules := rulesWithout(state, c, pod)
 	var classes model.Classes
 	mayPreempt := *state.SchedulerConfig().Spec.Preemption.Enabled && !c.NeverPreempts
+	budgets := &stateBudgets{state: state, known: map[types.UID]*Budget{}}
 	var out []NodeVerdict
 	state.Nodes.Scan("", func(_ string, obj *corev1.Node) bool {
 		n := nodeWithout(state, obj, pod, c)
@@ -40,7 +42,7 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 		}
 		if len(verdict.Reasons) > 0 && mayPreempt {
 			addPods(state, n, pod, &classes)
-			explainPreemption(n, c, preemptingOf(state.SchedulerConfig()), &verdict)
+			explainPreemption(n, c, preemptingOf(state.SchedulerConfig()), budgets, &verdict)
 		}
 		out = append(out, verdict)
 		return true
@@ -103,7 +105,7 @@ func addPods(state *fsm.View, n *node, except *corev1.Pod, classes *model.Classe
 	slices.SortFunc(n.pods, moreImportant)
 }
 
-func explainPreemption(n *node, c *model.Class, how preempting, verdict *NodeVerdict) {
+func explainPreemption(n *node, c *model.Class, how preempting, budgets Budgets, verdict *NodeVerdict) {
 	for _, r := range verdict.Reasons {
 		if !r.Kind.Resolvable() {
 			verdict.Preemption = "Preemption is not helpful for scheduling"
@@ -113,12 +115,14 @@ func explainPreemption(n *node, c *model.Class, how preempting, verdict *NodeVer
 			return // whose leaving would help is a question about all nodes
 		}
 	}
-	set := newProblem(c, how).chooseVictims(n, NoBudgets{})
+	set := newProblem(c, how).chooseVictims(n, budgets)
 	switch set.verdict {
 	case verdictNoVictims:
 		verdict.Preemption = "No preemption victims found for incoming pod"
 	case verdictStillFails:
 		verdict.Preemption = "would not fit even without all pods of lower priority"
+	case verdictBlocked:
+		verdict.Preemption = lacking(set.blocked)
 	case verdictCandidate:
 		verdict.Preemption = "would fit after evicting"
 		if len(set.victims) == 0 {

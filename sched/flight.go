@@ -99,6 +99,7 @@ func (s *Scheduler) setEvicting(uid types.UID, by int32) {
 	}
 	if ok {
 		s.view.alter(p, func(p *pod) { p.evicting = s.evicting[uid] })
+		s.charge(p)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
@@ -56,6 +57,7 @@ func (s *Scheduler) load(state *fsm.View) {
 	clear(s.anchors)
 	clear(s.stirred)
 	clear(s.evicting)
+	s.book = newBudgetBook()
 	for _, p := range s.plans {
 		for _, f := range p.flights {
 			f.pod, f.nomination, f.anchored = nil, nil, false
@@ -69,6 +71,10 @@ func (s *Scheduler) load(state *fsm.View) {
 	})
 	state.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
 		v.putNode(n.Name, n)
+		return true
+	})
+	state.Budgets.Scan("", func(_ string, b *policyv1.PodDisruptionBudget) bool {
+		s.book.put(b)
 		return true
 	})
 	state.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
@@ -102,6 +108,10 @@ func (s *Scheduler) take(c *fsm.Change) {
 	case *corev1.Namespace:
 		s.view.topo.PutNamespace(row.Name, row.Labels)
 		return
+	case *policyv1.PodDisruptionBudget:
+		old, _ := c.Old.(*policyv1.PodDisruptionBudget)
+		s.putBudget(old, row)
+		return
 	case *fsm.Nomination:
 		if old, ok := c.Old.(*fsm.Nomination); ok && old.UID != row.UID {
 			s.dropNomination(old)
@@ -117,6 +127,8 @@ func (s *Scheduler) take(c *fsm.Change) {
 		s.dropPod(row)
 	case *corev1.Node:
 		s.view.putNode(row.Name, nil)
+	case *policyv1.PodDisruptionBudget:
+		s.putBudget(row, nil)
 	case *corev1.Namespace:
 		s.view.topo.RemoveNamespace(row.Name)
 	case *fsm.Nomination:
@@ -139,16 +151,23 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	if !known {
 		p = s.landed(obj, slot)
 	}
+	before := p.obj
 	p.obj = obj
 	if !maps.Equal(p.class.Labels, obj.Labels) {
 		c := s.classOf(obj) // what it asks for cannot have changed
-		v.alter(p, func(p *pod) { p.class = c })
+		v.alter(p, func(p *pod) { p.class, p.covered = c, 0 })
 	}
 	if start := model.StartUnixNano(obj); start != p.start {
 		v.setStart(p, start)
 	}
 	if leaving := model.Terminating(obj); leaving != p.leaving {
 		v.alter(p, func(p *pod) { p.leaving = leaving })
+	}
+	if len(p.budgets) > 0 && before != nil && (model.Ready(before) != model.Ready(obj) || before.Status.Phase != obj.Status.Phase) {
+		v.touch(p.slot) // it may matter to a budget (PD8, PD9)
+	}
+	if p.evicting > 0 || p.charged != nil {
+		s.charge(p)
 	}
 }
 
@@ -193,6 +212,7 @@ func (s *Scheduler) dropPod(obj *corev1.Pod) {
 		s.unanchor(f)
 	}
 	if p, ok := s.view.pods[obj.UID]; ok {
+		s.recover(p)
 		s.view.removePod(p)
 		delete(s.view.pods, obj.UID)
 	}

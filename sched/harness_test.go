@@ -7,13 +7,16 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 )
 
 // harness runs a scheduler on a real state machine, with no log and no server: commands are applied at once, plans when
@@ -84,13 +87,51 @@ func (h *harness) pod(p *corev1.Pod) {
 		p.Spec.PriorityClassName = h.class(*p.Spec.Priority, p.Spec.PreemptionPolicy)
 	}
 	p.CreationTimestamp = metav1.Unix(h.now/second, 0)
-	start := p.Status.StartTime
+	start, conditions := p.Status.StartTime, p.Status.Conditions
 	h.must(&fsm.AdmitPod{Pod: fsm.PodWire{Object: p}})
-	if start != nil {
-		status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: start}
+	if start != nil || conditions != nil {
+		status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: start, Conditions: conditions}
 		h.must(&fsm.ReportPods{Node: p.Spec.NodeName, Reports: []fsm.PodReport{
 			{Key: fsm.PodKey(p.Namespace, p.Name), UID: string(p.UID), Status: fsm.PodStatusWire{Object: &status}}}})
 	}
+}
+
+// report has a running pod say whether it is ready.
+func (h *harness) report(key string, ready bool) {
+	p, _ := h.state.View().Pods.Get(key)
+	status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: p.Status.StartTime}
+	status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+	if ready {
+		status.Conditions[0].Status = corev1.ConditionTrue
+	}
+	h.must(&fsm.ReportPods{Node: p.Spec.NodeName, Reports: []fsm.PodReport{{Key: key, UID: string(p.UID), Status: fsm.PodStatusWire{Object: &status}}}})
+}
+
+// budget stores a disruption budget, in words: its name, app=<label> or all, min=<pods>, from=<priority>, always-allow.
+func (h *harness) budget(words []string) {
+	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: words[0]}}
+	b.Spec.Selector = &metav1.LabelSelector{}
+	for _, w := range words[1:] {
+		key, value, _ := strings.Cut(w, "=")
+		switch key {
+		case "app":
+			b.Spec.Selector.MatchLabels = map[string]string{"app": value}
+		case "min":
+			n := intstr.Parse(value)
+			b.Spec.MinAvailable = &n
+		case "from":
+			b.Annotations = map[string]string{model.ViolatorPriorityAnnotation: value}
+		case "always-allow":
+			always := policyv1.AlwaysAllow
+			b.Spec.UnhealthyPodEvictionPolicy = &always
+		}
+	}
+	old, known := h.state.View().Budgets.Get("default/" + b.Name)
+	b.UID = types.UID("budget-" + b.Name)
+	if known {
+		b.ResourceVersion, b.CreationTimestamp = old.ResourceVersion, old.CreationTimestamp
+	}
+	h.must(&fsm.PutDisruptionBudget{Create: !known, Budget: fsm.BudgetWire{Object: b}})
 }
 
 func (h *harness) class(priority int32, policy *corev1.PreemptionPolicy) string {
@@ -233,6 +274,10 @@ func addToPod(p *corev1.Pod, w string) error {
 		n, _ := strconv.Atoi(value)
 		start := metav1.Unix(int64(n), 0)
 		p.Status.StartTime = &start
+	case "ready":
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+	case "strict":
+		p.Annotations = map[string]string{model.DisruptionPolicyAnnotation: model.StrictBudgets}
 	case "grace":
 		n, _ := strconv.ParseInt(value, 10, 64)
 		p.Spec.TerminationGracePeriodSeconds = &n

@@ -374,8 +374,12 @@ func (o *oracle) judge(n *corev1.Node, pod *corev1.Pod, gone []*plainPod) (plain
 			if b.Disrupted != nil && b.Disrupted(p.obj.Name) {
 				continue
 			}
+			hard := o.isStrict(pod) || b.protects(model.Priority(pod))
+			if hard && b.spares(p.obj) {
+				continue
+			}
 			if spent[b]++; spent[b] > b.Allowed {
-				if o.strict || b.protects(model.Priority(pod)) {
+				if hard {
 					return out, false
 				}
 				out.violations++
@@ -384,6 +388,8 @@ func (o *oracle) judge(n *corev1.Node, pod *corev1.Pod, gone []*plainPod) (plain
 	}
 	return out, true
 }
+
+func (o *oracle) isStrict(pod *corev1.Pod) bool { return o.strict || model.DemandsStrictBudgets(pod) }
 
 // waits are those that are leaving and whose room is needed too.
 func (o *oracle) waits(n *corev1.Node, pod *corev1.Pod, victims, leaving []*plainPod) []*plainPod {
@@ -411,9 +417,13 @@ func (o *oracle) reprieved(n *corev1.Node, pod *corev1.Pod, stay, leaving []*pla
 			if b.Disrupted != nil && b.Disrupted(p.obj.Name) {
 				continue
 			}
+			hard := o.isStrict(pod) || b.protects(model.Priority(pod))
+			if hard && b.spares(p.obj) {
+				continue
+			}
 			if spent[b]++; spent[b] > b.Allowed {
 				bad = true
-				never = never || o.strict || b.protects(model.Priority(pod))
+				never = never || hard
 			}
 		}
 		switch {
@@ -520,6 +530,19 @@ func chooseNode(all []plainVictims, pod *corev1.Pod) plainVictims {
 	return all[slices.IndexFunc(all, func(c plainVictims) bool { return c.node == name })]
 }
 
+// spend takes a healthy pod that is evicted off what its budgets allow.
+func (o *oracle) spend(p *plainPod) {
+	if p.leaving || !model.Healthy(p.obj) {
+		return
+	}
+	for _, b := range o.budgets.Of(p.obj.Namespace, p.obj.Labels) {
+		if b.row != nil {
+			b.spending++
+			b.settle()
+		}
+	}
+}
+
 // assume lays a decision over the oracle's cluster.
 func (o *oracle) assume(pod *corev1.Pod, d decision) {
 	drop := func(uid types.UID) {
@@ -537,6 +560,7 @@ func (o *oracle) assume(pod *corev1.Pod, d decision) {
 		o.noms = append(o.noms, plainNom{pod, d.node, math.MaxInt64})
 		for _, p := range o.pods {
 			if slices.Contains(d.set.pods, p) || slices.Contains(d.set.waits, p) {
+				o.spend(p)
 				p.leaving, p.victim = true, true
 			}
 		}

@@ -30,7 +30,7 @@ type problem struct {
 	base   cost   // of the forced ones
 
 	fails   model.Failures // why nothing helps, for verdictStillFails
-	blocked *Budget        // what forbids it, for verdictBlocked
+	blocked []*Budget      // what forbids it, for verdictBlocked
 
 	used    []int64 // by wants
 	active  []int   // wants in which something has to come free
@@ -44,6 +44,7 @@ type rule struct {
 	budget  *Budget
 	allowed int32
 	members int32 // of the movable pods
+	pods    int32 // of all that may go or have to, whether they spend anything or not
 	hard    bool  // more must not go; otherwise each further one is a violation
 }
 
@@ -83,7 +84,7 @@ func (d *dimension) of(r *model.Resources) int64 {
 
 // newProblem returns an empty problem for the class.
 func newProblem(c *model.Class, how preempting) *problem {
-	p := &problem{class: c, strict: how.strict, limit: how.searchLimit}
+	p := &problem{class: c, strict: how.strict || c.StrictBudgets, limit: how.searchLimit}
 	add := func(kind dimensionKind, name string, want int64) {
 		if want > 0 { // what a pod does not ask for cannot keep it off
 			p.wants = append(p.wants, dimension{kind, name, want})
@@ -134,7 +135,7 @@ func (p *problem) fill(n *node, budgets Budgets) verdict {
 		p.fails = failsWithout(n, p.class, lower)
 		return verdictStillFails
 	}
-	if !p.count(budgets) {
+	if !p.count(n, budgets) {
 		return verdictBlocked
 	}
 	return verdictCandidate
@@ -229,7 +230,7 @@ func failsWithout(n *node, c *model.Class, gone []*pod) model.Failures {
 
 // count finds the rules that could be broken: every pod that goes spends one of each budget that covers it (PR8). It
 // returns false if the forced pods alone break one that must not be.
-func (p *problem) count(budgets Budgets) bool {
+func (p *problem) count(n *node, budgets Budgets) bool {
 	p.base = costOf(p.forced, 0)
 	if _, none := budgets.(NoBudgets); none {
 		return true
@@ -237,16 +238,23 @@ func (p *problem) count(budgets Budgets) bool {
 	p.ofNode = p.ofNode[:0]
 	for _, v := range p.movable {
 		for _, b := range covering(v, budgets) {
-			p.ruleOf(b).members++
+			r := p.ruleOf(b)
+			r.pods++
+			if !r.hard || !b.spares(v.obj) {
+				r.members++
+			}
 		}
 	}
 	for _, v := range p.forced {
 		for _, b := range covering(v, budgets) {
 			r := p.ruleOf(b)
+			r.pods++
+			if r.hard && b.spares(v.obj) {
+				continue
+			}
 			if r.allowed--; r.allowed < 0 {
 				if r.hard {
-					p.blocked = b
-					return false
+					p.blocked = append(p.blocked, b)
 				}
 				p.base.violations++
 				r.allowed = 0
@@ -254,9 +262,13 @@ func (p *problem) count(budgets Budgets) bool {
 		}
 	}
 	for _, r := range p.ofNode {
+		r.budget.watch(n.slot, r.pods)
 		if r.members > r.allowed {
 			p.rules = append(p.rules, r)
 		}
+	}
+	if p.blocked != nil {
+		return false
 	}
 	if len(p.rules) == 0 {
 		return true
@@ -267,7 +279,7 @@ func (p *problem) count(budgets Budgets) bool {
 		for _, b := range covering(p.movable[i], budgets) {
 			r := slices.IndexFunc(p.rules, func(r rule) bool { return r.budget == b })
 			stays = stays || r >= maxRules
-			if r >= 0 {
+			if r >= 0 && (!p.rules[r].hard || !b.spares(p.movable[i].obj)) {
 				bits |= 1 << (r % maxRules)
 			}
 		}

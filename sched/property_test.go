@@ -50,7 +50,7 @@ func (w *world) randomPod(bound bool) *corev1.Pod {
 		spec += extra
 	}
 	if bound {
-		spec += " node=" + w.someNode() + w.pick("start", "", " start=10", " start=20", " start=30")
+		spec += " node=" + w.someNode() + w.pick("start", "", " start=10", " start=20", " start=30") + w.pick("ready", "", " ready")
 	}
 	return mkPod(spec)
 }
@@ -141,12 +141,19 @@ func TestOracle(t *testing.T) {
 			s.Preemption.SearchLimit = &limit
 			s.Preemption.Budgets = rapid.SampledFrom([]berthv1.BudgetPolicy{"", berthv1.BudgetsStrict}).Draw(t, "budgets")
 		})
+		if rapid.Bool().Draw(t, "budgets of the state") {
+			budgets = nil
+			w.randomBudgets()
+		}
 		w.sched.budgets = budgets
 		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
 			w.happen(nodes)
 			for {
 				ready := w.ready()
 				o := newOracle(w.state.View(), budgets)
+				if budgets == nil {
+					o.budgets = w.stateBudgets()
+				}
 				p := w.sched.Step(w.now, rapid.IntRange(1, 8).Draw(t, "max"))
 				if p == nil {
 					if len(ready) > 0 {
@@ -313,6 +320,27 @@ func (b budgetTable) Of(_ string, labels map[string]string) []*Budget {
 	return out
 }
 
+func (w *world) stateBudgets() Budgets {
+	return &stateBudgets{state: w.state.View(), known: map[types.UID]*Budget{}}
+}
+
+// randomBudgets stores budgets, some of which pods of lower priority must not violate.
+func (w *world) randomBudgets() {
+	for _, name := range []string{"web", "db", "all"} {
+		words := []string{name}
+		if name != "all" {
+			words = append(words, "app="+name)
+		}
+		if n := rapid.IntRange(-1, 4).Draw(w.t, "min-"+name); n >= 0 {
+			words = append(words, fmt.Sprintf("min=%d", n))
+			if extra := w.pick("kind", "", "", "from=3", "always-allow"); extra != "" {
+				words = append(words, extra)
+			}
+			w.budget(words)
+		}
+	}
+}
+
 func randomBudgets(t *rapid.T) Budgets {
 	b := budgetTable{}
 	for _, app := range []string{"web", "db", "all"} {
@@ -397,7 +425,7 @@ func (w *world) notTwice(plans []*Plan) {
 // nobodySleepsBesideRoom: no pod is unschedulable while a node would take it.
 func (w *world) nobodySleepsBesideRoom() {
 	v := w.state.View()
-	o := newOracle(v, NoBudgets{})
+	o := newOracle(v, w.stateBudgets())
 	v.Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
 		pod, _ := v.Pods.Get(key)
 		if d := o.decide(pod); e.State == berthv1.QueueUnschedulable && d.kind != flightFail {

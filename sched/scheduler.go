@@ -17,7 +17,8 @@ type Scheduler struct {
 	state    *fsm.State
 	view     *View
 	revision int64 // of the state, up to which the view is right
-	budgets  Budgets
+	book     *budgetBook
+	budgets  Budgets // other ones, in tests; nil: those of the book
 
 	boards map[boardKey]*board
 	costs  map[boardKey]*evictions
@@ -56,7 +57,7 @@ type Plan struct {
 // New returns a scheduler for the pods that wait in a state.
 func New(state *fsm.State) *Scheduler {
 	return &Scheduler{
-		state: state, budgets: NoBudgets{},
+		state: state, book: newBudgetBook(),
 		boards: map[boardKey]*board{}, costs: map[boardKey]*evictions{},
 		flights: map[types.UID]*flight{}, evicting: map[types.UID]int32{}, anchors: map[int32]struct{}{}, stirred: map[*model.Class]int32{},
 	}
@@ -124,12 +125,13 @@ func (s *Scheduler) refresh(b *board) {
 
 // costsOf returns the class's eviction costs, up to date; b is the class's board.
 func (s *Scheduler) costsOf(b *board) *evictions {
+	s.book.flush(s.view)
 	e, ok := s.costs[b.key]
 	if !ok || e.how != s.how {
 		e = newEvictions(b.class, s.how)
 		s.costs[b.key] = e
 	}
-	s.work += e.sync(s.view, b, s.budgets)
+	s.work += e.sync(s.view, b, s.budgetsNow())
 	return e
 }
 
@@ -154,4 +156,12 @@ func (s *Scheduler) forget(n int) {
 		delete(s.boards, b.key)
 		delete(s.costs, b.key)
 	}
+}
+
+// budgetsNow are the disruption budgets that count.
+func (s *Scheduler) budgetsNow() Budgets {
+	if s.budgets != nil {
+		return s.budgets
+	}
+	return s.book
 }

@@ -3,7 +3,6 @@ package sched
 import (
 	"math/bits"
 	"slices"
-	"strings"
 
 	"github.com/berth-dev/berth/model"
 )
@@ -453,14 +452,4 @@ func (s *search) canWin(k int, so cost, extra int32, counted bool) bool {
 		so.start = min(so.start, s.latest[k])
 	}
 	return so.less(&s.known)
-}
-
-// covering returns the budgets that an eviction of the pod would spend.
-func covering(v *pod, budgets Budgets) []*Budget {
-	all := budgets.Of(v.class.Namespace, v.class.Labels)
-	name := v.key[strings.IndexByte(v.key, '/')+1:]
-	if slices.ContainsFunc(all, func(b *Budget) bool { return b.Disrupted != nil && b.Disrupted(name) }) {
-		return slices.DeleteFunc(slices.Clone(all), func(b *Budget) bool { return b.Disrupted != nil && b.Disrupted(name) })
-	}
-	return all
 }

@@ -244,12 +244,12 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 	}
 	costs := s.costsOf(b)
 	start := s.view.ring.start(hash64(string(e.UID)))
-	slot, ok := costs.best(s.view, s.budgets, start)
+	slot, ok := costs.best(s.view, s.budgetsNow(), start)
 	if !ok {
 		return s.fail(p, e, b, attemptHelpless)
 	}
 	n := &s.view.nodes[slot]
-	set := costs.problem.chooseVictims(n, s.budgets)
+	set := costs.problem.chooseVictims(n, s.budgetsNow())
 	f := newFlight(e, flightPreempt, n.name)
 	d := fsm.PreemptDecision{
 		Key: e.Key(), UID: string(e.UID), Node: n.name,
@@ -297,7 +297,7 @@ func (s *Scheduler) waitsForVictims(c *model.Class, b *board, own *nomination) b
 // alternatives sums up the search for the record.
 func (s *Scheduler) alternatives(e *evictions, chosen, start int32, b *board) *berthv1.PreemptionAlternatives {
 	a := &berthv1.PreemptionAlternatives{Candidates: e.candidates, NodesConsidered: b.nodes()}
-	if next, ok := e.runnerUp(s.view, s.budgets, chosen, start); ok {
+	if next, ok := e.runnerUp(s.view, s.budgetsNow(), chosen, start); ok {
 		a.RunnerUp = s.view.nodes[next].name
 		a.DecidedBy = e.entries[chosen].cost.decidedBy(&e.entries[next].cost)
 	}
@@ -308,7 +308,7 @@ func (s *Scheduler) alternatives(e *evictions, chosen, start int32, b *board) *b
 // where it is in the queue and is looked at again when they are settled. So no pod is ever parked for a reason that never
 // came true, and nothing has to wake it.
 func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *flight {
-	if s.dependsOnUnsettled(b, p.preempt) {
+	if s.dependsOnUnsettled(b, p.preempt) || how == attemptHelpless && s.spendingUnsettled(s.costs[b.key]) {
 		p.held++
 		return nil
 	}

@@ -58,6 +58,14 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 			s.must(&fsm.DeletePod{Key: a.Key})
 		}
 		return "ok"
+	case "ready", "unready": // ready KEY...
+		for _, a := range d.CmdArgs {
+			s.report(a.Key, d.Cmd == "ready")
+		}
+		return "ok"
+	case "remove-budget":
+		s.must(&fsm.DeleteDisruptionBudget{Namespace: "default", Name: d.CmdArgs[0].Key})
+		return "ok"
 	case "remove-node":
 		s.must(&fsm.DeleteNode{Name: d.CmdArgs[0].Key})
 		return "ok"
@@ -145,6 +153,8 @@ func (s *transcript) cluster(d *datadriven.TestData) string {
 				return err.Error()
 			}
 			s.pod(p)
+		case "budget":
+			s.budget(words[1:])
 		default:
 			if err := s.clusterLine(words); err != nil {
 				return err.Error()

@@ -70,7 +70,7 @@ const (
 type victimSet struct {
 	verdict verdict
 	fails   model.Failures // for verdictStillFails
-	blocked *Budget        // for verdictBlocked
+	blocked []*Budget      // for verdictBlocked
 	solution
 	// waits are pods that are ending anyway and whose room is needed too. They cost nothing and are not evicted again.
 	waits []*pod

@@ -66,6 +66,10 @@ type pod struct {
 	slot     int32
 	leaving  bool  // deletion has begun
 	evicting int32 // unsettled preemptions that evict it
+
+	budgets []*Budget // that cover it, as of the generation covered of the budgetBook
+	covered uint64
+	charged []*Budget // those that count it as spent by an unsettled preemption
 }
 
 func (p *pod) isLeaving() bool { return p.leaving || p.evicting > 0 }
