@@ -96,7 +96,7 @@ func wakeKeys(e *QueueEntry) []string {
 		}
 	}
 	for _, budget := range e.Diagnosis.Budgets {
-		keys = append(keys, wakeKey(model.DisruptionBudget, budget, e.class))
+		keys = append(keys, wakeKey(model.DisruptionBudget, budget, e.class, groupOf(e.class, e.Diagnosis)))
 	}
 	return keys
 }
@@ -196,11 +196,8 @@ func (tx *Tx) mark(node string) {
 // pod for which no place was found at that revision, for the reasons that the
 // diagnosis names.
 func (v *View) missed(revision int64, c *model.Class, d *Diagnosis) bool {
-	if v.budgetMoved(revision, d) {
-		return true
-	}
 	helped := false
-	if v.missedOthers(revision, c, d) {
+	if v.missedOthers(revision, c, d) || v.missedBudget(revision, d) {
 		return true
 	}
 	known := func(kind model.ReasonKind, resource string) bool {
@@ -214,31 +211,6 @@ func (v *View) missed(revision int64, c *model.Class, d *Diagnosis) bool {
 		return !helped
 	})
 	return helped
-}
-
-// budgetAllows wakes those for whom pods may be evicted now that a disruption
-// budget protected before (PD13).
-func (tx *Tx) budgetAllows(key string) {
-	var classes []*model.Class
-	prefix := string(byte(model.DisruptionBudget)) + key + "\x00"
-	scanFrom(tx.view.wakeups, prefix, prefix, func(_ string, w wakeup) bool {
-		classes = append(classes, w.class)
-		return true
-	})
-	for _, c := range classes {
-		tx.wakeNext(c)
-	}
-}
-
-// budgetMoved says whether a budget that the diagnosis names was changed after
-// a revision, or is gone.
-func (v *View) budgetMoved(revision int64, d *Diagnosis) bool {
-	for _, key := range d.Budgets {
-		if b, ok := v.Budgets.Get(key); !ok || parseRevision(b.ResourceVersion) > revision {
-			return true
-		}
-	}
-	return false
 }
 
 // leftQueue passes on the turn of a pod that is no longer waiting: one that was
