@@ -1,6 +1,8 @@
 package sched
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/fsm"
@@ -70,6 +72,8 @@ func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 			out[i].Message = r.Message
 		case p.Spec.NodeName != "":
 			out[i].Node = p.Spec.NodeName
+		case w.state.View().SchedulerConfig().Spec.Profile(p.Spec.SchedulerName) == nil:
+			out[i].Message = fmt.Sprintf("is left to scheduler %q: no profile of the scheduler configuration is for it", p.Spec.SchedulerName)
 		default:
 			out[i].Message = "waits behind too many other pods"
 			if len(p.Spec.SchedulingGates) > 0 {
