@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -72,6 +73,8 @@ func ownable(table string, row any) (metav1.Object, string) {
 		return r, fsm.Pods
 	case *fsm.Object:
 		return r.Value, r.Resource
+	case *policyv1.PodDisruptionBudget:
+		return r, fsm.DisruptionBudgets
 	case *corev1.Node:
 		return r, table
 	case *corev1.Namespace:

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -47,13 +46,25 @@ func (tx *Tx) flushBudget(key string, before *coverage) {
 	c, _ := v.coverages.Get(key)
 	next := *old
 	next.Status = tx.budgetStatus(old, c)
-	if !equality.Semantic.DeepEqual(next.Status, old.Status) {
+	if !sameStatus(&next.Status, &old.Status) {
 		put(tx, v.Budgets, key, &next)
 	}
 	if next.Status.DisruptionsAllowed > old.Status.DisruptionsAllowed || next.Status.CurrentHealthy > old.Status.CurrentHealthy {
 		tx.budgetAllows(key)
 	}
 	tx.budgetEvents(old, &next, before, c)
+}
+
+// sameStatus is equality.Semantic.DeepEqual, which is slow where it runs for
+// every change of a pod's readiness.
+func sameStatus(a, b *policyv1.PodDisruptionBudgetStatus) bool {
+	return a.DisruptionsAllowed == b.DisruptionsAllowed && a.CurrentHealthy == b.CurrentHealthy && a.DesiredHealthy == b.DesiredHealthy &&
+		a.ExpectedPods == b.ExpectedPods && a.ObservedGeneration == b.ObservedGeneration &&
+		maps.EqualFunc(a.DisruptedPods, b.DisruptedPods, func(x, y metav1.Time) bool { return x.Equal(&y) }) &&
+		slices.EqualFunc(a.Conditions, b.Conditions, func(x, y metav1.Condition) bool {
+			return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message &&
+				x.ObservedGeneration == y.ObservedGeneration && x.LastTransitionTime.Equal(&y.LastTransitionTime)
+		})
 }
 
 // budgetHealth is what a budget's status says in numbers, as things are now,

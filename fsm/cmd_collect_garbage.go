@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -67,6 +68,13 @@ func (tx *Tx) deleteOwned(ref ObjectRef, p Propagation) {
 		}
 		return
 	}
+	if ref.Resource == DisruptionBudgets {
+		key := PodKey(ref.Namespace, ref.Name)
+		if b, ok := v.Budgets.Get(key); ok {
+			tx.endBudget(key, b)
+		}
+		return
+	}
 	key := ObjectKey(ref.Resource, ref.Namespace, ref.Name)
 	if o, ok := v.Objects.Get(key); ok {
 		tx.deleteObject(key, o, p)
@@ -122,10 +130,11 @@ func (tx *Tx) releaseDependents(ref ObjectRef) {
 func (tx *Tx) reportForeign(ref ObjectRef, foreign metav1.OwnerReference) {
 	o, _ := tx.view.owned(ref)
 	about := corev1.ObjectReference{Namespace: ref.Namespace, Name: ref.Name, UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
+	about.APIVersion, about.Kind = "v1", "Pod"
 	if kind, ok := objectKinds[ref.Resource]; ok {
 		about.APIVersion, about.Kind = kind.apiVersion(), kind.Kind
-	} else {
-		about.APIVersion, about.Kind = "v1", "Pod"
+	} else if ref.Resource == DisruptionBudgets {
+		about.APIVersion, about.Kind = policyv1.SchemeGroupVersion.String(), "PodDisruptionBudget"
 	}
 	tx.onceEvent(about, corev1.EventTypeWarning, "OwnerRefInvalidNamespace", fmt.Sprintf(
 		"ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",

@@ -1,6 +1,9 @@
 package fsm
 
-import policyv1 "k8s.io/api/policy/v1"
+import (
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // DeleteDisruptionBudget removes a disruption budget: nothing protects its pods
 // from here on. One with finalizers is marked, and goes with the last of them.
@@ -22,6 +25,12 @@ func (c *DeleteDisruptionBudget) Apply(tx *Tx) Result {
 	if r, ok := c.Precondition.check(old, budgetResource); !ok {
 		return r
 	}
+	return tx.endBudget(key, old)
+}
+
+// endBudget removes a budget, or marks one that finalizers hold: until the last
+// of them is gone it protects its pods.
+func (tx *Tx) endBudget(key string, old *policyv1.PodDisruptionBudget) Result {
 	if len(old.Finalizers) > 0 {
 		return tx.markBudget(key, old)
 	}
@@ -30,8 +39,6 @@ func (c *DeleteDisruptionBudget) Apply(tx *Tx) Result {
 	return Result{Table: tx.view.Budgets.Name(), Object: old, Deleted: true}
 }
 
-// markBudget begins the end of a budget that finalizers hold. Until then it
-// protects its pods.
 func (tx *Tx) markBudget(key string, old *policyv1.PodDisruptionBudget) Result {
 	if old.DeletionTimestamp != nil {
 		return Result{Table: tx.view.Budgets.Name(), Object: old}
@@ -44,4 +51,19 @@ func (tx *Tx) markBudget(key string, old *policyv1.PodDisruptionBudget) Result {
 	next.Status = tx.budgetStatus(&next, counted)
 	put(tx, tx.view.Budgets, key, &next)
 	return Result{Table: tx.view.Budgets.Name(), Object: &next}
+}
+
+// changeBudget changes what is not of the budget's rule: its owners and
+// finalizers. Without the last finalizer a marked one goes.
+func (tx *Tx) changeBudget(key string, change func(o metav1.Object)) {
+	old, ok := tx.view.Budgets.Get(key)
+	if !ok {
+		return
+	}
+	next := *old
+	change(&next)
+	put(tx, tx.view.Budgets, key, &next)
+	if next.DeletionTimestamp != nil && len(next.Finalizers) == 0 {
+		tx.endBudget(key, &next)
+	}
 }

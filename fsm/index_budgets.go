@@ -143,10 +143,8 @@ func (v *View) firstStray(budget string) (name string) {
 type ownerRef struct{ apiVersion, kind, name, uid string }
 
 func controllerOf(pod *corev1.Pod) ownerRef {
-	for i := range pod.OwnerReferences {
-		if r := &pod.OwnerReferences[i]; r.Controller != nil && *r.Controller {
-			return ownerRef{r.APIVersion, r.Kind, r.Name, string(r.UID)}
-		}
+	if r := ControllerOf(pod); r != nil {
+		return ownerRef{r.APIVersion, r.Kind, r.Name, string(r.UID)}
 	}
 	return ownerRef{}
 }

@@ -39,8 +39,11 @@ func (x *ownerIndexes) fork() ownerIndexes {
 // Pods is the resource of pods where objects of several tables are named.
 const Pods = "pods"
 
-// ObjectRef names one object of the tables that can have owners: a pod, or a
-// plain object.
+// DisruptionBudgets is the resource of disruption budgets there.
+const DisruptionBudgets = "poddisruptionbudgets"
+
+// ObjectRef names one object of the tables that can have owners: a pod, a
+// disruption budget, or a plain object.
 type ObjectRef struct {
 	Resource  string `msgpack:"resource"`
 	Namespace string `msgpack:"namespace"`
@@ -148,11 +151,16 @@ func (v *View) refOf(key string) (ObjectRef, bool) {
 	return ref, ok
 }
 
-// owned is the pod or plain object that a reference names, whatever its UID.
+// owned is the pod, budget or plain object that a reference names, whatever its
+// UID.
 func (v *View) owned(ref ObjectRef) (metav1.Object, bool) {
-	if ref.Resource == Pods {
+	switch ref.Resource {
+	case Pods:
 		pod, ok := v.Pods.Get(PodKey(ref.Namespace, ref.Name))
 		return pod, ok
+	case DisruptionBudgets:
+		b, ok := v.Budgets.Get(PodKey(ref.Namespace, ref.Name))
+		return b, ok
 	}
 	o, ok := v.Objects.Get(ObjectKey(ref.Resource, ref.Namespace, ref.Name))
 	if !ok {
@@ -210,10 +218,7 @@ func standingOf(pod *corev1.Pod) standing {
 func Active(pod *corev1.Pod) bool { return !model.Terminal(pod) && !model.Terminating(pod) }
 
 // Ready says whether a pod's condition Ready is true.
-func Ready(pod *corev1.Pod) bool {
-	c := findCondition(&pod.Status, corev1.PodReady)
-	return c != nil && c.Status == corev1.ConditionTrue
-}
+func Ready(pod *corev1.Pod) bool { return model.Ready(pod) }
 
 // ControllerOf is the reference to an object's controller, or nil. It must not
 // be changed.

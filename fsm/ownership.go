@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -147,6 +148,8 @@ func (v *View) owner(ref *metav1.OwnerReference, namespace string) (owner metav1
 	switch [2]string{group, ref.Kind} {
 	case [2]string{"", "Pod"}:
 		return found(v.Pods.Get(PodKey(namespace, ref.Name)))
+	case [2]string{policyv1.GroupName, "PodDisruptionBudget"}:
+		return found(v.Budgets.Get(PodKey(namespace, ref.Name)))
 	case [2]string{"", "Node"}:
 		return found(v.Nodes.Get(ref.Name))
 	case [2]string{"", "Namespace"}:
@@ -268,6 +271,10 @@ func (tx *Tx) changeOwned(ref ObjectRef, change func(o metav1.Object)) {
 		if pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && graceOver(pod) {
 			tx.removePod(key, pod)
 		}
+		return
+	}
+	if ref.Resource == DisruptionBudgets {
+		tx.changeBudget(PodKey(ref.Namespace, ref.Name), change)
 		return
 	}
 	key := ObjectKey(ref.Resource, ref.Namespace, ref.Name)

@@ -35,16 +35,22 @@ type budgetRule struct {
 // indexBudget keeps the rules, where they are found by label, and when the
 // next announced disruption of a budget runs out.
 func indexBudget(v *View, key string, old, new *policyv1.PodDisruptionBudget, hadOld, hasNew bool) {
+	var was, is []metav1.OwnerReference
 	if hadOld {
+		was = old.OwnerReferences
 		if at, ok := firstRunsOut(old); ok {
 			v.budgetTimes.Delete(budgetTimeKey(at, key))
 		}
 	}
 	if hasNew {
+		is = new.OwnerReferences
 		if at, ok := firstRunsOut(new); ok {
 			v.budgetTimes.Set(budgetTimeKey(at, key), key)
 		}
 		v.touchBudget(key)
+	}
+	if !sameReferences(was, is) {
+		v.indexDependents(DisruptionBudgets+"/"+key, was, is)
 	}
 	if hasNew {
 		v.cover(new)

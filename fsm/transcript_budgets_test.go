@@ -96,11 +96,16 @@ func (s *transcript) replicaSet(a words, _ string) []Command {
 	return one(&PutObject{Resource: ReplicaSets, Raw: raw, Create: !a.has("update"), Revision: s.revision(a)})
 }
 
-// owners are the owner references of owner=[KIND:]NAME.
+// owners are the owner references of owners=… (see ownerReference), or the one
+// controller of owner=[KIND:]NAME.
 func (w words) owners() []metav1.OwnerReference {
+	var out []metav1.OwnerReference
+	for _, owner := range w.list("owners") {
+		out = append(out, ownerReference(owner))
+	}
 	v, ok := w.get("owner")
 	if !ok {
-		return nil
+		return out
 	}
 	kind, name, ok := strings.Cut(v, ":")
 	version := "batch/v1"
@@ -108,7 +113,7 @@ func (w words) owners() []metav1.OwnerReference {
 		version, kind, name = "apps/v1", "ReplicaSet", v
 	}
 	controller := true
-	return []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: name, UID: types.UID("uid-" + name), Controller: &controller}}
+	return append(out, metav1.OwnerReference{APIVersion: version, Kind: kind, Name: name, UID: types.UID("uid-" + name), Controller: &controller})
 }
 
 func describeBudget(b *policyv1.PodDisruptionBudget) string {

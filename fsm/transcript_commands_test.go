@@ -296,9 +296,6 @@ func (s *transcript) object(a words, _ string) []Command { // object configmaps 
 	default:
 		o = &corev1.ConfigMap{ObjectMeta: meta, Data: pairs(a.list("data"))}
 	}
-	for _, owner := range a.list("owners") {
-		o.SetOwnerReferences(append(o.GetOwnerReferences(), ownerReference(owner)))
-	}
 	raw, err := o.Marshal()
 	if err != nil {
 		s.t.Fatal(err)

@@ -110,9 +110,6 @@ func (s *transcript) pod(a words) *corev1.Pod {
 	for _, g := range a.list("gates") {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: g})
 	}
-	for _, owner := range a.list("owners") {
-		p.OwnerReferences = append(p.OwnerReferences, ownerReference(owner))
-	}
 	if v, ok := a.get("runtime"); ok {
 		p.Spec.RuntimeClassName = &v
 	}
