@@ -75,8 +75,8 @@ func (tx *Tx) checkVictims(d *PreemptDecision, e *QueueEntry) ([]*corev1.Pod, st
 		switch {
 		case !ok || model.Terminal(victim):
 			continue // gone on its own
-		case victim.Spec.NodeName != d.Node:
-			return nil, fmt.Sprintf("victim %s is not on node %s", planned.Key, d.Node)
+		case victim.Spec.NodeName == "":
+			return nil, fmt.Sprintf("victim %s is on no node", planned.Key)
 		case model.Priority(victim) >= e.Priority:
 			return nil, fmt.Sprintf("victim %s has priority %d, which is not below %d", planned.Key, model.Priority(victim), e.Priority)
 		}
@@ -95,7 +95,32 @@ func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, c *model.Clas
 	if len(tx.view.obstacles(c, node, d.Key, nil)) == 0 {
 		return "node " + d.Node + " takes the pod without an eviction"
 	}
-	return explain(d.Node, tx.view.obstacles(c, node, d.Key, victims))
+	if why := tx.view.obstacles(c, node, d.Key, victims); len(why) > 0 {
+		return explain(d.Node, why)
+	}
+	return tx.checkOthers(victims, d, c, node)
+}
+
+// checkOthers says why victims on other nodes than the preemptor's are too
+// many, or one of them need not go: only a rule between pods can need it.
+func (tx *Tx) checkOthers(victims []*corev1.Pod, d *PreemptDecision, c *model.Class, node *corev1.Node) string {
+	nodes := map[string]bool{}
+	for i, victim := range victims {
+		if victim.Spec.NodeName == d.Node {
+			continue
+		}
+		if !model.Terminating(victim) {
+			nodes[victim.Spec.NodeName] = true
+		}
+		others := slices.Delete(slices.Clone(victims), i, i+1)
+		if len(tx.view.obstacles(c, node, d.Key, others)) == 0 {
+			return fmt.Sprintf("victim %s is not on node %s and need not go", PodKey(victim.Namespace, victim.Name), d.Node)
+		}
+	}
+	if most := int(*tx.view.SchedulerConfig().Spec.Preemption.MaxOtherNodes); len(nodes) > most {
+		return fmt.Sprintf("victims are on %d other nodes, and may be on %d", len(nodes), most)
+	}
+	return ""
 }
 
 // carryOutPreemption nominates and evicts, all at once (NM1, PR12).
@@ -110,6 +135,9 @@ func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecis
 	lastEnd := v.timeUnixNano
 	for i, victim := range victims {
 		waiting[i] = VictimRef{Key: PodKey(victim.Namespace, victim.Name), UID: victim.UID}
+		if victim.Spec.NodeName != d.Node {
+			waiting[i].Node = victim.Spec.NodeName
+		}
 		records[i] = berthv1.Victim{
 			Namespace: victim.Namespace, Name: victim.Name, UID: victim.UID, Priority: model.Priority(victim),
 			Node: victim.Spec.NodeName, ViolatesBudget: beyond[victim.UID], EvictedAt: micro(tx.toldToEnd(victim)),

@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
@@ -36,10 +38,17 @@ type Nomination struct {
 type VictimRef struct {
 	Key string    `msgpack:"key"`
 	UID types.UID `msgpack:"uid"`
+	// Node is where it is, if not on the node of the nomination.
+	Node string `msgpack:"node,omitempty"`
 }
 
 // Key is the nominated pod's key.
 func (n *Nomination) Key() string { return PodKey(n.Namespace, n.Name) }
+
+// HasVictimsElsewhere says whether it still waits for pods on other nodes.
+func (n *Nomination) HasVictimsElsewhere() bool {
+	return slices.ContainsFunc(n.Victims, func(v VictimRef) bool { return v.Node != "" })
+}
 
 // Class is what the nominated pod asks for.
 func (n *Nomination) Class() *model.Class { return n.class }

@@ -155,7 +155,7 @@ func (e *evictions) counts(v *View) map[string]int32 {
 // lacking names the budgets that stand in the way on a node.
 func lacking(blocking []*Budget) string {
 	if len(blocking) == 0 {
-		return "node(s) blocked by disruption budgets"
+		return "No preemption victims found for incoming pod" // PR14: only those that the pod needs
 	}
 	return blocking[0].lacks()
 }

@@ -25,6 +25,7 @@ type evictions struct {
 
 	candidates int32
 	problem    *problem
+	around     surroundings
 	searched   int // nodes since the last sync
 	// open holds, for nodes on which the search reached its limit, a bound of every choice there.
 	open map[int32]cost
@@ -48,6 +49,11 @@ func newEvictions(c *model.Class, how preempting) *evictions {
 func (e *evictions) sync(v *View, b *board, budgets Budgets) int {
 	if e.epoch != v.ring.epoch {
 		e.replant(v)
+	}
+	e.problem.others = nil
+	if b.topo != nil {
+		e.around.view, e.around.judge, e.around.most = v, b.topo.judge, int(e.how.otherNodes)
+		e.problem.others = &e.around
 	}
 	if b.topo != nil && e.topo != v.topo.Version() {
 		e.topo, e.seen = v.topo.Version(), 0 // what happens on one node matters to others
@@ -92,7 +98,7 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 	if n.obj == nil {
 		return
 	}
-	if fails := b.failsOn(slot); fails == 0 || !fails.Resolvable() || fails&model.TopologyFailures != 0 {
+	if fails := b.failsOn(slot); fails == 0 || !fails.Resolvable() {
 		return
 	}
 	p := e.problem
@@ -104,7 +110,7 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 		case !ok:
 			at.verdict = verdictBlocked
 		case e.how.searchLimit == 0:
-			e.settle(at, slot, least)
+			e.settle(at, n, budgets, least)
 		default:
 			at.cost = least
 		}
@@ -119,8 +125,9 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 }
 
 // settle puts a node's cost in the place of its bound; the problem is filled for the node.
-func (e *evictions) settle(at *entry, slot int32, least cost) {
-	s, ok := e.problem.solve(least)
+func (e *evictions) settle(at *entry, n *node, budgets Budgets, least cost) {
+	s, ok := e.problem.answer(n, budgets, least)
+	slot := n.slot
 	at.exact = true
 	if !ok {
 		at.cost, at.verdict = impossible, verdictBlocked
@@ -138,10 +145,18 @@ func (e *evictions) search(v *View, slot int32, budgets Budgets) {
 	at := &e.entries[slot]
 	e.searched++
 	e.problem.fill(&v.nodes[slot], budgets)
-	e.settle(at, slot, at.cost)
+	e.settle(at, &v.nodes[slot], budgets, at.cost)
 	if !at.cost.possible() {
 		e.candidates--
 	}
+	e.play(v.nodes[slot].rank)
+}
+
+// exclude takes a node out that turned out to be none for the class.
+func (e *evictions) exclude(v *View, slot int32, fails model.Failures) {
+	e.entries[slot] = entry{cost: impossible, verdict: verdictStillFails, fails: fails, exact: true}
+	delete(e.open, slot)
+	e.candidates--
 	e.play(v.nodes[slot].rank)
 }
 

@@ -28,6 +28,7 @@ type oracle struct {
 	state      *fsm.View // for what belongs to a pod's services and owner
 	greedy     bool      // victims are chosen as kube-scheduler does
 	strict     bool
+	cross bool // victims may be on other nodes
 }
 
 type plainPod struct {
@@ -333,6 +334,9 @@ func (o *oracle) victimsOn(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool)
 			stay = append(stay, p)
 		}
 	}
+	if o.cross {
+		return o.victimsAnywhere(n, pod)
+	}
 	if len(stay)+len(leaving) == 0 || len(o.check(n, pod, append(slices.Clone(leaving), stay...)...)) > 0 { // PR6
 		return plainVictims{}, false
 	}
@@ -363,6 +367,50 @@ func (o *oracle) victimsOn(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool)
 		best.waits = o.waits(n, pod, best.pods, leaving)
 	}
 	return best, found
+}
+
+// victimsAnywhere tries every set of pods of lower priority, on whatever nodes they are. Leaving ones are as good as gone.
+func (o *oracle) victimsAnywhere(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool) {
+	var stay, leaving, ending []*plainPod
+	for _, p := range o.pods {
+		if p.leaving {
+			ending = append(ending, p)
+		}
+		switch {
+		case model.Priority(p.obj) >= model.Priority(pod):
+		case p.leaving:
+			leaving = append(leaving, p)
+		default:
+			stay = append(stay, p)
+		}
+	}
+	byImportance(stay)
+	best, found := plainVictims{}, false
+	for set := range 1 << len(stay) {
+		var gone []*plainPod
+		for i, p := range stay {
+			if set>>i&1 == 1 {
+				gone = append(gone, p)
+			}
+		}
+		c, ok := o.judge(n, pod, gone)
+		if ok && (!found || cheaper(c, best)) && elsewhere(c) <= int64(*o.config.Preemption.MaxOtherNodes) &&
+			len(o.check(n, pod, append(slices.Clone(gone), leaving...)...)) == 0 &&
+			// PR14: a pod that required affinity needs has to stay, and not to be leaving either.
+			!slices.ContainsFunc(o.check(n, pod, append(gone, ending...)...), func(r model.Reason) bool { return r.Kind == model.PodAffinity }) {
+			best, found = c, true
+		}
+	}
+	return best, found
+}
+
+func elsewhere(c plainVictims) int64 {
+	nodes := map[string]bool{}
+	for _, p := range c.pods {
+		nodes[p.node] = true
+	}
+	delete(nodes, c.node)
+	return int64(len(nodes))
 }
 
 // judge counts what evicting the pods would violate; false if that must not be.
@@ -503,6 +551,7 @@ var criteria = []func(c plainVictims) int64{
 		}
 		return -earliest
 	},
+	func(c plainVictims) int64 { return min(elsewhere(c), 1) },
 }
 
 func highestOf(pods []*plainPod) int64 {

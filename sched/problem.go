@@ -26,6 +26,12 @@ type problem struct {
 	rules   []rule   // those that could be broken
 	spends  []uint64 // by pod: the rules that it counts under
 
+	slot   int32         // of the node
+	others *surroundings // nil where no rule between pods is about the class
+	// roam is on how many other nodes than those of the forced pods victims may be; negative where no choice could have
+	// them on more.
+	roam int32
+
 	forced []*pod // who has to go in any case, most important first
 	base   cost   // of the forced ones
 
@@ -117,9 +123,9 @@ func lowerOn(n *node, priority int32) []*pod {
 func (p *problem) fill(n *node, budgets Budgets) verdict {
 	p.movable, p.forced = p.movable[:0], p.forced[:0]
 	p.rules, p.spends = p.rules[:0], p.spends[:0]
-	p.fails, p.blocked = 0, nil
+	p.fails, p.blocked, p.slot, p.roam = 0, nil, n.slot, -1
 	lower := lowerOn(n, p.class.Priority)
-	if len(lower) == 0 {
+	if len(lower) == 0 && p.others == nil {
 		return verdictNoVictims
 	}
 	for _, v := range lower {
@@ -131,12 +137,25 @@ func (p *problem) fill(n *node, budgets Budgets) verdict {
 			p.movable = append(p.movable, v)
 		}
 	}
+	if p.others != nil {
+		var ok bool
+		if p.fails, ok = p.surround(n); !ok {
+			return verdictStillFails
+		}
+		if len(p.movable)+len(p.forced)+len(p.others.pending) == 0 && len(lower) == 0 {
+			return verdictNoVictims
+		}
+	}
 	if !p.measure(n, lower) || len(p.class.Ports) > 0 && portsWithout(n, p.class, lower) {
 		p.fails = failsWithout(n, p.class, lower)
 		return verdictStillFails
 	}
 	if !p.count(n, budgets) {
 		return verdictBlocked
+	}
+	if p.others != nil && !p.anchor() {
+		p.fails = p.others.judge.Fails(n.name)
+		return verdictStillFails
 	}
 	return verdictCandidate
 }
@@ -155,12 +174,10 @@ func (p *problem) measure(n *node, lower []*pod) bool {
 			}
 		}
 	}
-	if len(p.movable) < len(lower) {
-		for _, v := range lower {
-			if v.isLeaving() || slices.Contains(p.forced, v) {
-				for i := range p.wants {
-					p.used[i] -= p.wants[i].of(&v.class.Request)
-				}
+	for _, v := range lower {
+		if v.isLeaving() || len(p.forced) > 0 && slices.Contains(p.forced, v) {
+			for i := range p.wants {
+				p.used[i] -= p.wants[i].of(&v.class.Request)
 			}
 		}
 	}
@@ -171,12 +188,22 @@ func (p *problem) measure(n *node, lower []*pod) bool {
 			p.active = append(p.active, i)
 		}
 	}
-	if len(p.active) == 0 {
+	if p.others != nil {
+		p.measureSpread(n)
+	}
+	if len(p.need) == 0 {
 		return true
 	}
 	for _, v := range p.movable {
 		for _, i := range p.active {
-			p.frees = append(p.frees, p.wants[i].of(&v.class.Request))
+			freed := int64(0)
+			if v.slot == n.slot {
+				freed = p.wants[i].of(&v.class.Request)
+			}
+			p.frees = append(p.frees, freed)
+		}
+		if p.others != nil {
+			p.freeSpread(v)
 		}
 	}
 	return p.enough(0)
@@ -232,6 +259,7 @@ func failsWithout(n *node, c *model.Class, gone []*pod) model.Failures {
 // returns false if the forced pods alone break one that must not be.
 func (p *problem) count(n *node, budgets Budgets) bool {
 	p.base = costOf(p.forced, 0)
+	p.base.others = elsewhereOf(p.slot, p.forced) > 0
 	if _, none := budgets.(NoBudgets); none {
 		return true
 	}

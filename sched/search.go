@@ -125,7 +125,8 @@ func (p *problem) greedy() (solution, bool) {
 			goes[i] = !reprieve(i)
 		}
 	}
-	return p.solution(goes), true
+	s := p.solution(goes)
+	return s, p.roam < 0 || elsewhereOf(p.slot, s.victims) <= p.others.most
 }
 
 // picks is a set of positions in a list of pods; nil is empty.
@@ -174,6 +175,7 @@ func (p *problem) solution(goes []bool) solution {
 		slices.SortFunc(s.victims, moreImportant) // T4: the first is the highest
 	}
 	s.cost = costOf(s.victims, s.violations)
+	s.cost.others = elsewhereOf(p.slot, s.victims) > 0
 	return s
 }
 
@@ -207,6 +209,7 @@ type search struct {
 	best       []int32
 	left       []int64
 	spent      []int32
+	opened     map[int32]int32 // other nodes: how many go there
 	suffix     []int64 // by kind and dimension: what it and all after it free
 	latest     []int64 // by kind: the latest start among it and all after it of the highest priority
 	byAmount   [][]int32
@@ -221,6 +224,7 @@ type kind struct {
 	members []int32 // the latest start first
 	first   int     // the most important member
 	useful  int64
+	other   int32 // the other node that its pods are on, where these are counted; or -1
 	// above are kinds, earlier in the order, of which one pod is at least as good to evict as one of these.
 	above []int32
 }
@@ -231,11 +235,11 @@ func (s *search) begin(p *problem) {
 	s.kinds = s.kinds[:0]
 	for i := len(p.movable) - 1; i >= 0; i-- {
 		k := slices.IndexFunc(s.kinds, func(k kind) bool {
-			return k.weight == weight(p.movable[i]) && k.spends == p.spending(i) && slices.Equal(k.frees, p.of(i))
+			return k.other == p.opens(p.movable[i]) && k.weight == weight(p.movable[i]) && k.spends == p.spending(i) && slices.Equal(k.frees, p.of(i))
 		})
 		if k < 0 {
 			k = len(s.kinds)
-			s.kinds = append(s.kinds, kind{frees: p.of(i), weight: weight(p.movable[i]), spends: p.spending(i), useful: p.usefulness(i)})
+			s.kinds = append(s.kinds, kind{frees: p.of(i), weight: weight(p.movable[i]), spends: p.spending(i), useful: p.usefulness(i), other: p.opens(p.movable[i])})
 		}
 		s.kinds[k].members = append(s.kinds[k].members, int32(i))
 		s.kinds[k].first = i
@@ -277,7 +281,7 @@ func (k *kind) replaces(other *kind) bool {
 			return false
 		}
 	}
-	return k.weight <= other.weight && k.spends&^other.spends == 0
+	return (k.other < 0 || k.other == other.other) && k.weight <= other.weight && k.spends&^other.spends == 0
 }
 
 // within searches for a choice that costs less than the known one, among the movable pods from one on and with no more
@@ -288,6 +292,10 @@ func (s *search) within(p *problem, from int, violations, highest int32, known c
 	s.taken, s.best = append(s.taken[:0], make([]int32, n)...), append(s.best[:0], make([]int32, n)...)
 	s.left = append(s.left[:0], p.need...)
 	s.spent = append(s.spent[:0], make([]int32, len(p.rules))...)
+	s.opened = nil
+	if p.roam >= 0 {
+		s.opened = map[int32]int32{}
+	}
 	s.suffix = append(s.suffix[:0], make([]int64, (n+1)*dims)...)
 	s.latest = append(s.latest[:0], make([]int64, n+1)...)
 	s.byWeight = s.byWeight[:0]
@@ -373,6 +381,12 @@ func (s *search) take(kd *kind, n int32) (added int32, ok bool) {
 		s.left[d] -= f * int64(n)
 	}
 	ok = true
+	if kd.other >= 0 && n != 0 {
+		if s.opened[kd.other] += n; s.opened[kd.other] == 0 {
+			delete(s.opened, kd.other)
+		}
+		ok = len(s.opened) <= int(s.p.roam)
+	}
 	for under := kd.spends; under != 0; under &= under - 1 {
 		r := bits.TrailingZeros64(under)
 		rule := &s.p.rules[r]

@@ -239,17 +239,16 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 		return s.fail(p, e, b, attemptNoPreemption)
 	case c.NeverPreempts: // PC12
 		return s.fail(p, e, b, attemptNever)
-	case own != nil && s.waitsForVictims(c, b, own): // PR3, T5
+	case own != nil && s.waitsForVictims(p.state, e, b, own): // PR3, T5
 		return s.fail(p, e, b, attemptWaiting)
 	}
 	costs := s.costsOf(b)
 	start := s.view.ring.start(hash64(string(e.UID)))
-	slot, ok := costs.best(s.view, s.budgetsNow(), start)
+	slot, set, ok := s.cheapest(b, costs, start)
 	if !ok {
 		return s.fail(p, e, b, attemptHelpless)
 	}
 	n := &s.view.nodes[slot]
-	set := costs.problem.chooseVictims(n, s.budgetsNow())
 	f := newFlight(e, flightPreempt, n.name)
 	d := fsm.PreemptDecision{
 		Key: e.Key(), UID: string(e.UID), Node: n.name,
@@ -279,12 +278,35 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 	return f
 }
 
+// cheapest returns the node where preempting costs the least, and who has to leave. What rules between pods make of it
+// is looked at in the whole once more: evictions elsewhere may change what others of them count.
+func (s *Scheduler) cheapest(b *board, costs *evictions, start int32) (int32, victimSet, bool) {
+	for {
+		slot, ok := costs.best(s.view, s.budgetsNow(), start)
+		if !ok {
+			return 0, victimSet{}, false
+		}
+		set := costs.problem.chooseVictims(&s.view.nodes[slot], s.budgetsNow())
+		if b.topo == nil {
+			return slot, set, true
+		}
+		fails := s.failsWithout(b, slot, slices.Concat(set.victims, set.waits))
+		if fails == 0 {
+			return slot, set, true
+		}
+		costs.exclude(s.view, slot, fails)
+	}
+}
+
 // waitsForVictims says whether the pod has to wait for pods that end on its nominated node because of a preemption (T5):
 // it may not preempt again, unless the node can no longer take it at all.
-func (s *Scheduler) waitsForVictims(c *model.Class, b *board, own *nomination) bool {
-	n := &s.view.nodes[own.slot]
+func (s *Scheduler) waitsForVictims(state *fsm.View, e *fsm.QueueEntry, b *board, own *nomination) bool {
+	n, c := &s.view.nodes[own.slot], b.class
 	if n.obj == nil || !b.failsOn(own.slot).Resolvable() {
 		return false
+	}
+	if nom, ok := state.Nominations.Get(e.Key()); ok && nom.UID == e.UID && nom.Node == own.node && nom.HasVictimsElsewhere() {
+		return true
 	}
 	for _, p := range n.pods {
 		if p.priority < c.Priority && (p.evicting > 0 || p.obj != nil && model.PreemptionVictim(p.obj)) {

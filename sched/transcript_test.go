@@ -87,6 +87,10 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 					n, _ := strconv.Atoi(a.Vals[0])
 					limit := int32(n)
 					spec.Preemption.SearchLimit = &limit
+				case "other-nodes":
+					n, _ := strconv.Atoi(a.Vals[0])
+					most := int32(n)
+					spec.Preemption.MaxOtherNodes = &most
 				case "budgets":
 					spec.Preemption.Budgets = berthv1.BudgetPolicy(a.Vals[0])
 				case "queue":

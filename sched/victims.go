@@ -17,6 +17,7 @@ type cost struct {
 	sum        int64
 	count      int32
 	start      int64
+	others     bool // has victims on other nodes: of two that are equal in all else the other one
 }
 
 // impossible is the cost of a node where preemption does not help. It compares above every other.
@@ -35,7 +36,10 @@ func (c *cost) less(d *cost) bool {
 	case c.count != d.count:
 		return c.count < d.count
 	}
-	return c.start > d.start
+	if c.start != d.start {
+		return c.start > d.start
+	}
+	return !c.others && d.others
 }
 
 // decidedBy names the criterion that sets two costs apart.
@@ -51,6 +55,8 @@ func (c *cost) decidedBy(d *cost) string {
 		return "lowest sum of victim priorities"
 	case c.start != d.start:
 		return "latest start of the highest victims"
+	case c.others != d.others:
+		return "no victims on other nodes"
 	}
 	return "hash, all else being equal"
 }
@@ -86,11 +92,12 @@ const offset = math.MaxInt32 + 1
 type preempting struct {
 	strict      bool
 	searchLimit int32
+	otherNodes  int32
 }
 
 func preemptingOf(c *berthv1.SchedulerConfiguration) preempting {
 	p := &c.Spec.Preemption
-	return preempting{strict: p.Budgets == berthv1.BudgetsStrict, searchLimit: *p.SearchLimit}
+	return preempting{strict: p.Budgets == berthv1.BudgetsStrict, searchLimit: *p.SearchLimit, otherNodes: *p.MaxOtherNodes}
 }
 
 // chooseVictims finds who has to leave a node for a pod of the problem's class, at the least cost.
@@ -102,7 +109,7 @@ func (p *problem) chooseVictims(n *node, budgets Budgets) victimSet {
 	}
 	least, ok := p.bound()
 	if ok {
-		set.solution, ok = p.solve(least)
+		set.solution, ok = p.answer(n, budgets, least)
 	}
 	if !ok {
 		set.verdict, set.blocked = verdictBlocked, p.blocked
@@ -110,6 +117,14 @@ func (p *problem) chooseVictims(n *node, budgets Budgets) victimSet {
 	}
 	set.violating = p.violators(set.victims, budgets)
 	set.waits = waitsOn(n, p.class, set.victims)
+	if p.others != nil {
+		for _, v := range p.others.pending {
+			if !slices.Contains(set.waits, v) {
+				set.waits = append(set.waits, v)
+			}
+		}
+		set.minimal = set.minimal && !p.others.cut
+	}
 	return set
 }
 

@@ -1,0 +1,109 @@
+package model
+
+import "slices"
+
+// Obstacle is a rule about other pods that bars a class from a node, and that pods can end by leaving.
+type Obstacle struct {
+	Kind ReasonKind
+	// Need is how many of the pods that count have to go.
+	Need int64
+	// Total is how many there are; those that are leaving are among them for all kinds but TopologySpread.
+	Total int64
+
+	t       *Topology
+	counter *counter
+	domain  int32
+}
+
+// Obstacles returns what bars the judge's class from a node as far as pods that run can end it by leaving; false if
+// something else does too: nominations, a label that the node lacks, required affinity (PR4).
+func (j *Judge) Obstacles(node string) ([]Obstacle, bool) {
+	slot, ok := j.t.slots[node]
+	if !ok || j.t.spots[slot].node == nil {
+		return nil, false
+	}
+	s := j.see(slot)
+	if f := j.verdict(s); !f.Resolvable() {
+		return nil, false
+	}
+	var out []Obstacle
+	for i := range j.terms {
+		k := &j.terms[i]
+		o := Obstacle{Total: s.counts[i].pods(false), t: j.t, counter: k.counter, domain: s.domains[i]}
+		switch k.role {
+		case hardSpread:
+			o.Kind = TopologySpread
+			o.Need = max(k.over(o.Total, false), k.over(s.counts[i].pods(true), true))
+		case ownAntiAffinity, theirAntiAffinity:
+			o.Kind, o.Need = PodAntiAffinity, o.Total
+			if k.role == theirAntiAffinity {
+				o.Kind = ExistingAntiAffinity
+			}
+			if s.counts[i].pods(true) > o.Total {
+				return nil, false // a nomination that outranks the class
+			}
+		}
+		if o.Need > o.Total {
+			return nil, false
+		}
+		if o.Need > 0 {
+			out = append(out, o)
+		}
+	}
+	return out, true
+}
+
+// over is by how many the pods where so many are go beyond the greatest skew with one more. As many leaving make room,
+// for their domain stays above the least.
+func (k *judged) over(pods int64, nominations bool) int64 {
+	self := int64(0)
+	if k.spread.matchesSelf {
+		self = 1
+	}
+	return pods + self - k.least(nominations) - k.spread.maxSkew
+}
+
+// Anchors returns the pods that the class's required affinity needs around a node where it is satisfied: for each key, at
+// least one of the pods that count has to stay (PR14).
+func (j *Judge) Anchors(node string) []Obstacle {
+	slot, ok := j.t.slots[node]
+	if !ok || j.attracts == 0 {
+		return nil
+	}
+	s := j.see(slot)
+	var out []Obstacle
+	for i := range j.terms {
+		if k := &j.terms[i]; k.role == ownAffinity && s.domains[i] != noDomain && s.counts[i].pods(false) > 0 {
+			out = append(out, Obstacle{Kind: PodAffinity, Total: s.counts[i].pods(false), t: j.t, counter: k.counter, domain: s.domains[i]})
+		}
+	}
+	return out
+}
+
+// Counts says whether a pod of a class on a node is one of the pods that the rule is about.
+func (o *Obstacle) Counts(node string, c *Class) bool {
+	slot, ok := o.t.slots[node]
+	if !ok || o.counter.key.of[slot] != o.domain || !o.counter.counts(slot) {
+		return false
+	}
+	k, ok := o.t.kinds[c.Signature]
+	return ok && slices.ContainsFunc(k.sums, func(s sum) bool { return s.counter == o.counter && s.weight > 0 })
+}
+
+// Same says whether two obstacles are about the same pods.
+func (o *Obstacle) Same(b *Obstacle) bool { return o.counter == b.counter && o.domain == b.domain }
+
+// Nodes calls f for every node with pods that the rule is about, perhaps more than once, in no order.
+func (o *Obstacle) Nodes(f func(node string)) {
+	// order does not matter: whoever needs one makes it.
+	for _, k := range o.t.kinds {
+		if !slices.ContainsFunc(k.sums, func(s sum) bool { return s.counter == o.counter }) {
+			continue
+		}
+		for _, slot := range k.slots {
+			if o.counter.key.of[slot] == o.domain && o.counter.counts(slot) {
+				f(o.t.spots[slot].name)
+			}
+		}
+	}
+}

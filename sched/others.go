@@ -1,0 +1,266 @@
+package sched
+
+import (
+	"slices"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// Rules between pods are part of the question who has to leave. Anti-affinity, the class's own and that of placed pods,
+// makes every pod in its way one that has to go, wherever in the domain it is. A hard spread constraint is one more
+// dimension, in which each pod of the domain frees one. And of the pods that required affinity needs, one has to stay,
+// which is a rule like a budget's (PR14). So pods on other nodes are movable too where such a rule needs them gone.
+
+// surroundings is what a problem knows of the pods on other nodes.
+type surroundings struct {
+	view  *View
+	judge *model.Judge
+	// most is on how many other nodes victims may be.
+	most int
+	// near: nobody on another node goes who does not have to.
+	near bool
+
+	known map[string][]*pod // blockers by obstacle, as of the version at
+	at    uint64
+	seen  []seenObstacle
+
+	obstacles []model.Obstacle // of the node under way
+	spread    []model.Obstacle // those of them that are dimensions
+	anchors   []model.Obstacle
+	pending   []*pod  // in the way, and leaving already
+	elsewhere []int32 // other nodes that have forced pods, each once
+	cut       bool    // some movable pods were left out
+}
+
+type seenObstacle struct {
+	obstacle model.Obstacle
+	pods     []*pod // in the order of importance
+}
+
+// maxElsewhere bounds the pods on other nodes among which a problem chooses.
+const maxElsewhere = 64
+
+// answer solves a problem that is filled for a node. Where the cheapest choice has victims on other nodes that do not have
+// to go in any case, one without them is taken if it costs no more.
+func (p *problem) answer(n *node, budgets Budgets, least cost) (solution, bool) {
+	s, ok := p.solve(least)
+	if !ok || !s.cost.others || p.base.others {
+		return s, ok
+	}
+	p.others.near = true
+	defer func() { p.others.near = false }()
+	if p.fill(n, budgets) == verdictCandidate {
+		if least, ok := p.bound(); ok {
+			t, ok := p.solve(least)
+			s.cost.others = false
+			if ok && !s.cost.less(&t.cost) {
+				t.minimal = s.minimal
+				t.known = s.known
+				return t, true
+			}
+			s.cost.others = true
+		}
+	}
+	p.others.near = false
+	p.fill(n, budgets)
+	return s, true
+}
+
+// look finds out what the rules between pods have against a node; false if pods' leaving cannot end it.
+func (o *surroundings) look(n *node) bool {
+	o.spread, o.pending, o.elsewhere, o.cut = o.spread[:0], o.pending[:0], o.elsewhere[:0], false
+	o.obstacles, o.anchors = nil, nil
+	var ok bool
+	if o.obstacles, ok = o.judge.Obstacles(n.name); !ok {
+		return false
+	}
+	o.anchors = o.judge.Anchors(n.name)
+	return true
+}
+
+// podsOf returns the pods that an obstacle is about, wherever they are, the most important first.
+func (o *surroundings) podsOf(b *model.Obstacle) []*pod {
+	if version := o.view.topo.Version(); o.at != version || o.seen == nil {
+		o.at, o.seen = version, o.seen[:0]
+	}
+	for i := range o.seen {
+		if o.seen[i].obstacle.Same(b) {
+			return o.seen[i].pods
+		}
+	}
+	var slots []int32
+	b.Nodes(func(name string) { slots = append(slots, o.view.byName[name]) })
+	slices.Sort(slots)
+	var pods []*pod
+	for _, slot := range slices.Compact(slots) {
+		n := &o.view.nodes[slot]
+		for _, p := range n.pods {
+			if b.Counts(n.name, p.class) {
+				pods = append(pods, p)
+			}
+		}
+	}
+	slices.SortFunc(pods, moreImportant)
+	o.seen = append(o.seen, seenObstacle{*b, pods})
+	return pods
+}
+
+// surround adds what the rules between pods ask for to a problem that holds the pods of its node: who has to go, and who
+// elsewhere may. It returns what still bars the node if somebody in the way cannot be evicted.
+func (p *problem) surround(n *node) (model.Failures, bool) {
+	o := p.others
+	if !o.look(n) {
+		return o.judge.Fails(n.name), false
+	}
+	for i := range o.obstacles {
+		b := &o.obstacles[i]
+		if b.Kind == model.TopologySpread {
+			o.spread = append(o.spread, *b)
+			continue
+		}
+		for _, v := range o.podsOf(b) {
+			switch {
+			case v.priority >= p.class.Priority:
+				return o.judge.Fails(n.name), false
+			case v.isLeaving():
+				o.pending = append(o.pending, v)
+			case !slices.Contains(p.forced, v):
+				p.forced = append(p.forced, v)
+				if v.slot != n.slot && !slices.Contains(o.elsewhere, v.slot) {
+					o.elsewhere = append(o.elsewhere, v.slot)
+				}
+			}
+		}
+	}
+	if len(o.elsewhere) > o.most {
+		return o.judge.Fails(n.name), false
+	}
+	p.movable = slices.DeleteFunc(p.movable, func(v *pod) bool { return slices.Contains(p.forced, v) })
+	slices.SortFunc(p.forced, moreImportant)
+	p.reachElsewhere(n)
+	return 0, true
+}
+
+// reachElsewhere adds the pods of other nodes that spread constraints count: the least important, for these are the ones
+// that the cost prefers.
+func (p *problem) reachElsewhere(n *node) {
+	o := p.others
+	if o.most == 0 || o.near {
+		return
+	}
+	before := len(p.movable)
+	for i := range o.spread {
+		pods := o.podsOf(&o.spread[i])
+		for j := len(pods) - 1; j >= 0; j-- {
+			v := pods[j]
+			if v.slot == n.slot || v.isLeaving() || v.priority >= p.class.Priority || slices.Contains(p.forced, v) || slices.Contains(p.movable[before:], v) {
+				continue
+			}
+			if len(p.movable)-before == maxElsewhere {
+				o.cut = true
+				break
+			}
+			p.movable = append(p.movable, v)
+		}
+	}
+	if len(p.movable) > before {
+		slices.SortFunc(p.movable, moreImportant)
+	}
+}
+
+// measureSpread adds a dimension for each spread constraint that the node would break.
+func (p *problem) measureSpread(n *node) {
+	o := p.others
+	kept := o.spread[:0]
+	for i := range o.spread {
+		b := o.spread[i]
+		for _, v := range p.forced {
+			if p.countsFor(&b, v) {
+				b.Need--
+			}
+		}
+		if b.Need > 0 {
+			kept = append(kept, b)
+			p.need = append(p.need, b.Need)
+		}
+	}
+	o.spread = kept
+	var wanted int64
+	for _, b := range kept {
+		wanted += b.Need
+	}
+	if left := int64(o.most - len(o.elsewhere)); wanted > left {
+		p.roam = int32(left)
+	}
+}
+
+// freeSpread appends what a pod frees in the dimensions of spread constraints.
+func (p *problem) freeSpread(v *pod) {
+	for i := range p.others.spread {
+		freed := int64(0)
+		if p.countsFor(&p.others.spread[i], v) {
+			freed = 1
+		}
+		p.frees = append(p.frees, freed)
+	}
+}
+
+// opens is the other node that a movable pod's eviction takes one of the few of; -1 for none.
+func (p *problem) opens(v *pod) int32 {
+	if p.roam < 0 || v.slot == p.slot || slices.Contains(p.others.elsewhere, v.slot) {
+		return -1
+	}
+	return v.slot
+}
+
+func (p *problem) countsFor(b *model.Obstacle, v *pod) bool {
+	return b.Counts(p.others.view.nodes[v.slot].name, v.class)
+}
+
+// anchor adds the rules of required affinity: of the pods that it needs, one has to stay that is not leaving already. It
+// returns false if none can.
+func (p *problem) anchor() bool {
+	o := p.others
+	for i := range o.anchors {
+		b := &o.anchors[i]
+		stay := int32(0)
+		for _, v := range o.podsOf(b) {
+			if !v.isLeaving() && !slices.Contains(p.forced, v) {
+				stay++
+			}
+		}
+		if stay == 0 {
+			return false
+		}
+		r := rule{allowed: stay - 1, hard: true}
+		for _, v := range p.movable {
+			if p.countsFor(b, v) {
+				r.members++
+			}
+		}
+		if r.members <= r.allowed || len(p.rules) == maxRules {
+			continue
+		}
+		p.rules = append(p.rules, r)
+		for len(p.spends) < len(p.movable) {
+			p.spends = append(p.spends, 0)
+		}
+		for j, v := range p.movable {
+			if p.countsFor(b, v) {
+				p.spends[j] |= 1 << (len(p.rules) - 1)
+			}
+		}
+	}
+	return true
+}
+
+// elsewhereOf is on how many other nodes than the given one pods are.
+func elsewhereOf(slot int32, pods []*pod) int {
+	var others []int32
+	for _, v := range pods {
+		if v.slot != slot && !slices.Contains(others, v.slot) {
+			others = append(others, v.slot)
+		}
+	}
+	return len(others)
+}
