@@ -32,7 +32,7 @@ func indexConfig(v *View, _ string, old, new *berthv1.SchedulerConfiguration, ha
 		after = new
 	}
 	indexProfiles(v, before, after)
-	if fifo(before) == fifo(after) {
+	if orderOf(before) == orderOf(after) {
 		return
 	}
 	var entries []*QueueEntry
@@ -46,6 +46,16 @@ func indexConfig(v *View, _ string, old, new *berthv1.SchedulerConfiguration, ha
 	for _, e := range entries {
 		v.indexOrder(e)
 	}
+}
+
+// queueOrder is what the order of the queue depends on.
+type queueOrder struct {
+	fifo            bool
+	secondsPerPoint int64
+}
+
+func orderOf(c *berthv1.SchedulerConfiguration) queueOrder {
+	return queueOrder{fifo: fifo(c), secondsPerPoint: int64(*c.Spec.Aging.SecondsPerPoint)}
 }
 
 // fifo: the queue ignores priorities, because it is told to (QU1) or because

@@ -145,12 +145,20 @@ func backoffKey(e *QueueEntry, orderKey string) string {
 }
 
 // orderKey sorts by priority, highest first, then by first enqueueing, then by
-// UID (QU2, ours); in FIFO order the priority is left out.
+// UID (QU2, ours); in FIFO order the priority is left out. With aging, a point
+// of priority is worth so many seconds of waiting: all pods age alike, so their
+// order, by the time of enqueueing less what the priority is worth, never
+// changes while they wait.
 func (v *View) orderKey(e *QueueEntry) string {
-	b := make([]byte, 0, 4+8+len(e.UID))
-	if fifo(v.SchedulerConfig()) {
+	b := make([]byte, 0, 8+8+len(e.UID))
+	switch how := orderOf(v.SchedulerConfig()); {
+	case how.fifo:
 		b = append(b, 0, 0, 0, 0)
-	} else {
+	case how.secondsPerPoint > 0:
+		const millis = 1_000_000
+		worth := int64(e.Priority) * how.secondsPerPoint * 1000
+		b = binary.BigEndian.AppendUint64(b, uint64(e.EnqueuedUnixNano/millis-worth)^1<<63)
+	default:
 		b = appendPriorityDescending(b, e.Priority)
 	}
 	b = binary.BigEndian.AppendUint64(b, uint64(e.EnqueuedRevision))

@@ -28,7 +28,7 @@ type oracle struct {
 	state      *fsm.View // for what belongs to a pod's services and owner
 	greedy     bool      // victims are chosen as kube-scheduler does
 	strict     bool
-	cross bool // victims may be on other nodes
+	cross      bool // victims may be on other nodes
 }
 
 type plainPod struct {

@@ -210,8 +210,8 @@ type search struct {
 	left       []int64
 	spent      []int32
 	opened     map[int32]int32 // other nodes: how many go there
-	suffix     []int64 // by kind and dimension: what it and all after it free
-	latest     []int64 // by kind: the latest start among it and all after it of the highest priority
+	suffix     []int64         // by kind and dimension: what it and all after it free
+	latest     []int64         // by kind: the latest start among it and all after it of the highest priority
 	byAmount   [][]int32
 	byWeight   []int32
 }

@@ -91,6 +91,10 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 					n, _ := strconv.Atoi(a.Vals[0])
 					most := int32(n)
 					spec.Preemption.MaxOtherNodes = &most
+				case "aging":
+					n, _ := strconv.Atoi(a.Vals[0])
+					seconds := int32(n)
+					spec.Aging.SecondsPerPoint = &seconds
 				case "budgets":
 					spec.Preemption.Budgets = berthv1.BudgetPolicy(a.Vals[0])
 				case "queue":
@@ -125,6 +129,13 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 		s.sched = New(s.state)
 		clear(s.held)
 		return "ok"
+	case "order":
+		var b strings.Builder
+		s.state.View().InOrder(func(position int32, e *fsm.QueueEntry) bool {
+			fmt.Fprintf(&b, "%d %s\n", position, e.Key())
+			return true
+		})
+		return b.String()
 	case "queue":
 		return s.queue()
 	case "pods":
