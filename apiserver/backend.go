@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +50,9 @@ type Logs interface {
 // refusal of setup is its error.
 type Planner interface {
 	Plan(ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error)
+	// ScaleIn says which of a ReplicaSet's pods would go, if there were to be so
+	// many fewer.
+	ScaleIn(view *fsm.View, rs *appsv1.ReplicaSet, fewer int) []berthv1.PlanRemoval
 }
 
 // retryAfterSeconds is what a client is told to wait when nothing was done.

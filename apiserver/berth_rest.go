@@ -74,8 +74,8 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 	switch {
 	case p.planner == nil:
 		return nil, notImplemented("plans")
-	case len(plan.Spec.Pods)+len(plan.Spec.Objects) == 0:
-		return nil, apierrors.NewBadRequest("a plan asks about the pods in spec.pods and the objects in spec.objects, and there are none")
+	case len(plan.Spec.Pods)+len(plan.Spec.Objects) == 0 && plan.Spec.Scale == nil:
+		return nil, apierrors.NewBadRequest("a plan asks about the pods in spec.pods, the objects in spec.objects and the workload in spec.scale, and there are none")
 	case len(plan.Spec.Pods) > maxPlannedPods || len(plan.Spec.Objects) > maxPlannedPods:
 		return nil, tooManyPlanned()
 	}
@@ -96,6 +96,11 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 			return nil, err
 		}
 	}
+	if plan.Spec.Scale != nil {
+		if err := made.addScale(ctx, plan.Spec.Scale); err != nil {
+			return nil, err
+		}
+	}
 	if pods = append(pods, made.pods...); len(pods) > maxPlannedPods {
 		return nil, tooManyPlanned()
 	}
@@ -105,6 +110,9 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 		return nil, readError(err)
 	}
 	plan.Status = *status
+	for _, s := range made.shrinks {
+		plan.Status.Removals = append(plan.Status.Removals, p.planner.ScaleIn(made.view, s.rs, s.fewer)...)
+	}
 	return plan, nil
 }
 

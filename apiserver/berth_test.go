@@ -15,6 +15,7 @@ import (
 	restclient "k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
 )
 
 func TestQueueEntries(t *testing.T) {
@@ -170,6 +171,50 @@ func TestPlans(t *testing.T) {
 	if _, ok := s.double.View().Pods.Get("default/good"); ok {
 		t.Fatal("a plan has made a pod")
 	}
+}
+
+func TestPlansOfAScale(t *testing.T) {
+	s := share(t)
+	ns := s.namespace(t)
+	k := newKubectl(t, s, ns)
+	k.want(replicaSet, []string{"apply"}, "created")
+	scale := func(replicas int32) berthv1.PlanSpec {
+		return berthv1.PlanSpec{Scale: &berthv1.PlanScale{Resource: "replicasets", Namespace: ns, Name: "web", Replicas: replicas}}
+	}
+	answer, err := askPlan(t, s, scale(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := answer.Status.Placements; len(p) != 2 || p[0].Pod.Namespace != ns || p[0].Node != "n1" {
+		t.Errorf("two more would go to %+v", p)
+	}
+	rs, _ := s.double.View().ReplicaSet(ns, "web")
+	yes := true
+	for _, name := range []string{"web-a", "web-b", "web-c"} {
+		pod := testPod(name)
+		pod.Namespace, pod.UID = ns, types.UID(name)
+		pod.Labels = map[string]string{"app": "web"}
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: rs.UID, Controller: &yes}}
+		s.double.must(t, &fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}})
+	}
+	if answer, err = askPlan(t, s, scale(1)); err != nil {
+		t.Fatal(err)
+	}
+	if r := answer.Status.Removals; len(r) != 2 || len(answer.Status.Placements) != 0 || r[0].Pod.Name != "web-a" || r[0].Rule != "first" {
+		t.Errorf("two fewer: %+v", answer.Status)
+	}
+	if now, _ := s.double.View().ReplicaSet(ns, "web"); now != rs {
+		t.Error("a plan has changed the ReplicaSet")
+	}
+	other := scale(1)
+	other.Scale.Name = "none"
+	_, err = askPlan(t, s, other)
+	wantStatus(t, err, 404, `replicasets.apps "none" not found`)
+	other.Scale.Resource = "deployments"
+	_, err = askPlan(t, s, other)
+	wantStatus(t, err, 400, "can not be planned")
+	_, err = askPlan(t, s, scale(-1))
+	wantStatus(t, err, 400, "there can not be -1 pods")
 }
 
 func askPlan(t *testing.T, s *testServer, spec berthv1.PlanSpec) (*berthv1.Plan, error) {

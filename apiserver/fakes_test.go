@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
@@ -41,4 +42,14 @@ func (fakePlanner) Plan(_ context.Context, v *fsm.View, user string, groups []st
 		status.Placements = append(status.Placements, p)
 	}
 	return status, nil
+}
+
+// ScaleIn takes the first pods.
+func (fakePlanner) ScaleIn(v *fsm.View, rs *appsv1.ReplicaSet, fewer int) []berthv1.PlanRemoval {
+	var out []berthv1.PlanRemoval
+	v.PodsOf(rs.UID, func(_ string, pod *corev1.Pod) bool {
+		out = append(out, berthv1.PlanRemoval{Pod: berthv1.PodReference{Namespace: pod.Namespace, Name: pod.Name}, Rule: "first"})
+		return len(out) < fewer
+	})
+	return out
 }

@@ -24,6 +24,7 @@ import (
 	// The group's types, conversions and defaults register themselves.
 	_ "k8s.io/kubernetes/pkg/apis/policy/install"
 
+	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -33,6 +34,34 @@ type plannedObjects struct {
 	view  *fsm.View
 	setup []fsm.Command
 	pods  []*corev1.Pod
+	// shrinks are the ReplicaSets that would have fewer pods than they have.
+	shrinks []shrink
+}
+
+type shrink struct {
+	rs    *appsv1.ReplicaSet
+	fewer int
+}
+
+// addScale plans another number of pods for a ReplicaSet that is there.
+func (p *plannedObjects) addScale(ctx context.Context, s *berthv1.PlanScale) error {
+	gr := apps.Resource(fsm.ReplicaSets)
+	if s.Resource != gr.Resource {
+		return apierrors.NewBadRequest(fmt.Sprintf("the scale of %q can not be planned; that of %s can", s.Resource, gr.Resource))
+	}
+	if s.Replicas < 0 {
+		return apierrors.NewBadRequest(fmt.Sprintf("there can not be %d pods", s.Replicas))
+	}
+	if !MayReadPods(ctx, s.Namespace) {
+		return apierrors.NewForbidden(gr, s.Name, fmt.Errorf("the pods of namespace %q are not this user's to read", s.Namespace))
+	}
+	old, ok := p.view.ReplicaSet(s.Namespace, s.Name)
+	if !ok {
+		return apierrors.NewNotFound(gr, s.Name)
+	}
+	rs := *old
+	rs.Spec.Replicas = &s.Replicas
+	return p.scale(ctx, &rs, old)
 }
 
 // add takes in one object of a plan.
@@ -86,22 +115,30 @@ func (p *plannedObjects) addReplicaSet(ctx context.Context, in *appsv1.ReplicaSe
 	if err != nil {
 		return err
 	}
-	have := 0
 	old, known := p.view.ReplicaSet(rs.Namespace, rs.Name)
 	if known {
 		rs.UID, rs.CreationTimestamp = old.UID, old.CreationTimestamp
-		p.view.PodsOf(old.UID, func(_ string, pod *corev1.Pod) bool {
-			if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
-				have++
-			}
-			return true
-		})
+	} else {
+		old = nil
+	}
+	return p.scale(ctx, rs, old)
+}
+
+// scale plans the pods that a ReplicaSet lacks, or has too many. old is the one
+// that is there, if there is one.
+func (p *plannedObjects) scale(ctx context.Context, rs, old *appsv1.ReplicaSet) error {
+	have := 0
+	if old != nil {
+		have = int(p.view.TallyOf(old.UID).Active)
 	}
 	bytes, err := rs.Marshal()
 	if err != nil {
 		return err
 	}
-	p.setup = append(p.setup, &fsm.PutObject{Resource: fsm.ReplicaSets, Raw: bytes, Create: !known})
+	p.setup = append(p.setup, &fsm.PutObject{Resource: fsm.ReplicaSets, Raw: bytes, Create: old == nil})
+	if fewer := have - int(fsm.ReplicasOf(rs)); fewer > 0 {
+		p.shrinks = append(p.shrinks, shrink{rs, fewer})
+	}
 	for i := have; i < int(fsm.ReplicasOf(rs)); i++ {
 		if len(p.pods) >= maxPlannedPods {
 			return tooManyPlanned()

@@ -139,8 +139,14 @@ func TestReplicaSetScales(t *testing.T) {
 	s.settled("web", 4)
 	has(t, "scale", s.kubectl("scale", "rs/web", "--replicas=7"), "scaled")
 	s.settled("web", 7)
+	has(t, "plan", s.kubectl("plan", "--scale", "rs/web=9"), "web-planned-9", "would be bound to")
+	going := s.kubectl("plan", "--scale", "rs/web=1")
+	has(t, "plan", going, "ORDER", "RULE", "nothing was changed")
+	if n := strings.Count(going, s.ns+"/web-"); n != 6 {
+		t.Errorf("%d of 7 pods would go:\n%s", n, going)
+	}
 	s.kubectl("scale", "rs/web", "--replicas=1")
-	last := s.settled("web", 1)
+	s.settled("web", 1)
 	s.kubectl("scale", "rs/web", "--replicas=0")
 	s.settled("web", 0)
 	has(t, "events", s.kubectl("get", "events"), "SuccessfulCreate", "SuccessfulDelete")
@@ -165,7 +171,6 @@ func TestReplicaSetScales(t *testing.T) {
 	if err != nil || len(free.OwnerReferences) != 0 {
 		t.Errorf("the pod that was let go: %v %v", free.OwnerReferences, err)
 	}
-	_ = last
 }
 
 // What is preempted is made again, and waits for a place.

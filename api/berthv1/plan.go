@@ -33,6 +33,18 @@ type PlanSpec struct {
 	// +optional
 	// +listType=atomic
 	Objects []runtime.RawExtension `json:"objects,omitempty"`
+	// Scale asks what it would mean if a workload wanted another number of pods.
+	// +optional
+	Scale *PlanScale `json:"scale,omitempty"`
+}
+
+// PlanScale names a workload and the number of pods that it is to have.
+type PlanScale struct {
+	// Resource is the workload's kind: replicasets.
+	Resource  string `json:"resource"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Replicas  int32  `json:"replicas"`
 }
 
 // PlanStatus is the answer.
@@ -44,6 +56,11 @@ type PlanStatus struct {
 	// +optional
 	// +listType=atomic
 	Placements []PlanPlacement `json:"placements,omitempty"`
+	// Removals are the pods that workloads would delete because they are to have
+	// fewer, in the order in which they would go.
+	// +optional
+	// +listType=atomic
+	Removals []PlanRemoval `json:"removals,omitempty"`
 	// Budgets are the disruption budgets that the evictions would touch.
 	// +optional
 	// +listType=atomic
@@ -61,6 +78,22 @@ type PlanStatus struct {
 	// CascadeCut is true if it was not followed to its end.
 	// +optional
 	CascadeCut bool `json:"cascadeCut,omitempty"`
+}
+
+// PlanRemoval is a pod that a workload would delete.
+type PlanRemoval struct {
+	Pod PodReference `json:"pod"`
+	// +optional
+	Node string `json:"node,omitempty"`
+	// Rule puts the pod before the first that stays; if none stays, before the
+	// next that goes.
+	// +optional
+	Rule string `json:"rule,omitempty"`
+	// Reason says the rule in words, Detail what it saw.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// +optional
+	Detail string `json:"detail,omitempty"`
 }
 
 // PlanBudget is what would become of one disruption budget.

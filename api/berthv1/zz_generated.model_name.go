@@ -26,8 +26,18 @@ func (in PlanPlacement) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PlanRemoval) OpenAPIModelName() string {
+	return "dev.berth.v1.PlanRemoval"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in PlanReplacement) OpenAPIModelName() string {
 	return "dev.berth.v1.PlanReplacement"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PlanScale) OpenAPIModelName() string {
+	return "dev.berth.v1.PlanScale"
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.

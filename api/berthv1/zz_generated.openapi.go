@@ -19,7 +19,9 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		Plan{}.OpenAPIModelName():                           schema_berth_dev_berth_api_berthv1_Plan(ref),
 		PlanBudget{}.OpenAPIModelName():                     schema_berth_dev_berth_api_berthv1_PlanBudget(ref),
 		PlanPlacement{}.OpenAPIModelName():                  schema_berth_dev_berth_api_berthv1_PlanPlacement(ref),
+		PlanRemoval{}.OpenAPIModelName():                    schema_berth_dev_berth_api_berthv1_PlanRemoval(ref),
 		PlanReplacement{}.OpenAPIModelName():                schema_berth_dev_berth_api_berthv1_PlanReplacement(ref),
+		PlanScale{}.OpenAPIModelName():                      schema_berth_dev_berth_api_berthv1_PlanScale(ref),
 		PlanSpec{}.OpenAPIModelName():                       schema_berth_dev_berth_api_berthv1_PlanSpec(ref),
 		PlanStatus{}.OpenAPIModelName():                     schema_berth_dev_berth_api_berthv1_PlanStatus(ref),
 		PodReference{}.OpenAPIModelName():                   schema_berth_dev_berth_api_berthv1_PodReference(ref),
@@ -251,6 +253,54 @@ func schema_berth_dev_berth_api_berthv1_PlanPlacement(ref common.ReferenceCallba
 	}
 }
 
+func schema_berth_dev_berth_api_berthv1_PlanRemoval(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "PlanRemoval is a pod that a workload would delete.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"pod": {
+						SchemaProps: spec.SchemaProps{
+							Default: map[string]interface{}{},
+							Ref:     ref(PodReference{}.OpenAPIModelName()),
+						},
+					},
+					"node": {
+						SchemaProps: spec.SchemaProps{
+							Type:   []string{"string"},
+							Format: "",
+						},
+					},
+					"rule": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Rule puts the pod before the first that stays; if none stays, before the next that goes.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"reason": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Reason says the rule in words, Detail what it saw.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"detail": {
+						SchemaProps: spec.SchemaProps{
+							Type:   []string{"string"},
+							Format: "",
+						},
+					},
+				},
+				Required: []string{"pod"},
+			},
+		},
+		Dependencies: []string{
+			PodReference{}.OpenAPIModelName()},
+	}
+}
+
 func schema_berth_dev_berth_api_berthv1_PlanReplacement(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -319,6 +369,49 @@ func schema_berth_dev_berth_api_berthv1_PlanReplacement(ref common.ReferenceCall
 	}
 }
 
+func schema_berth_dev_berth_api_berthv1_PlanScale(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "PlanScale names a workload and the number of pods that it is to have.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"resource": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Resource is the workload's kind: replicasets.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"namespace": {
+						SchemaProps: spec.SchemaProps{
+							Default: "",
+							Type:    []string{"string"},
+							Format:  "",
+						},
+					},
+					"name": {
+						SchemaProps: spec.SchemaProps{
+							Default: "",
+							Type:    []string{"string"},
+							Format:  "",
+						},
+					},
+					"replicas": {
+						SchemaProps: spec.SchemaProps{
+							Default: 0,
+							Type:    []string{"integer"},
+							Format:  "int32",
+						},
+					},
+				},
+				Required: []string{"resource", "namespace", "name", "replicas"},
+			},
+		},
+	}
+}
+
 func schema_berth_dev_berth_api_berthv1_PlanSpec(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -363,11 +456,17 @@ func schema_berth_dev_berth_api_berthv1_PlanSpec(ref common.ReferenceCallback) c
 							},
 						},
 					},
+					"scale": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Scale asks what it would mean if a workload wanted another number of pods.",
+							Ref:         ref(PlanScale{}.OpenAPIModelName()),
+						},
+					},
 				},
 			},
 		},
 		Dependencies: []string{
-			corev1.Pod{}.OpenAPIModelName(), runtime.RawExtension{}.OpenAPIModelName()},
+			PlanScale{}.OpenAPIModelName(), corev1.Pod{}.OpenAPIModelName(), runtime.RawExtension{}.OpenAPIModelName()},
 	}
 }
 
@@ -399,6 +498,25 @@ func schema_berth_dev_berth_api_berthv1_PlanStatus(ref common.ReferenceCallback)
 									SchemaProps: spec.SchemaProps{
 										Default: map[string]interface{}{},
 										Ref:     ref(PlanPlacement{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+					"removals": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Removals are the pods that workloads would delete because they are to have fewer, in the order in which they would go.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(PlanRemoval{}.OpenAPIModelName()),
 									},
 								},
 							},
@@ -460,7 +578,7 @@ func schema_berth_dev_berth_api_berthv1_PlanStatus(ref common.ReferenceCallback)
 			},
 		},
 		Dependencies: []string{
-			PlanBudget{}.OpenAPIModelName(), PlanPlacement{}.OpenAPIModelName(), PlanReplacement{}.OpenAPIModelName()},
+			PlanBudget{}.OpenAPIModelName(), PlanPlacement{}.OpenAPIModelName(), PlanRemoval{}.OpenAPIModelName(), PlanReplacement{}.OpenAPIModelName()},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,28 +27,34 @@ import (
 
 func (e *Env) plan() *cobra.Command {
 	var files []string
+	var scale string
 	cmd := &cobra.Command{
-		Use:   "plan -f FILE",
+		Use:   "plan (-f FILE | --scale rs/NAME=REPLICAS)",
 		Short: "Show where pods would go and whom they would evict, and change nothing",
 		Long: `Show where the pods of a manifest would go, whom they would evict, what that would leave of disruption budgets, and
 whether the pods that take the victims' place would find one. The answer is made on a copy of the cluster's state by the
 code that schedules; nothing is changed. The manifest may have Pods, ReplicaSets (their pods are planned), and
-PriorityClasses and PodDisruptionBudgets, which count as if they were there.`,
+PriorityClasses and PodDisruptionBudgets, which count as if they were there.
+
+With --scale it shows what another number of pods would mean for a ReplicaSet: which pods would go, in which order and by
+which rule, or where the new ones would go.`,
 		Example: `  berth plan -f web.yaml
-  cat web.yaml | berth plan -f -`,
+  cat web.yaml | berth plan -f -
+  berth plan --scale rs/web=3`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if len(files) == 0 {
-				return usagef("-f is missing: which manifest is to be planned?")
+			if len(files) == 0 && scale == "" {
+				return usagef("-f or --scale is missing: which manifest, or which workload, is to be planned?")
 			}
-			return e.runPlan(cmd.Context(), files)
+			return e.runPlan(cmd.Context(), files, scale)
 		},
 	}
 	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "Manifest; - is the standard input.")
+	cmd.Flags().StringVar(&scale, "scale", "", "Workload and the number of pods that it is to have, as in rs/web=3.")
 	return e.outputFlag(cmd)
 }
 
-func (e *Env) runPlan(ctx context.Context, files []string) error {
+func (e *Env) runPlan(ctx context.Context, files []string, scale string) error {
 	ns, err := e.scope(false)
 	if err != nil {
 		return err
@@ -57,6 +64,11 @@ func (e *Env) runPlan(ctx context.Context, files []string) error {
 	}
 	for _, f := range files {
 		if err := e.readManifest(f, ns, &question.Spec); err != nil {
+			return err
+		}
+	}
+	if scale != "" {
+		if question.Spec.Scale, err = readScale(scale, ns); err != nil {
 			return err
 		}
 	}
@@ -72,8 +84,50 @@ func (e *Env) runPlan(ctx context.Context, files []string) error {
 	return e.print(answer, func(w io.Writer) { tellPlan(w, &answer.Status) })
 }
 
+// readScale reads rs/NAME=REPLICAS.
+func readScale(text, namespace string) (*berthv1.PlanScale, error) {
+	workload, count, ok := strings.Cut(text, "=")
+	kind, name, named := strings.Cut(workload, "/")
+	replicas, err := strconv.ParseInt(count, 10, 32)
+	if !ok || !named || name == "" || err != nil || replicas < 0 {
+		return nil, usagef("--scale %s: it is to be KIND/NAME=REPLICAS, as in rs/web=3", text)
+	}
+	switch kind {
+	case "rs", "replicaset", "replicasets", "replicaset.apps", "replicasets.apps":
+	default:
+		return nil, usagef("--scale %s: the scale of a %s can not be planned; that of a ReplicaSet (rs) can", text, kind)
+	}
+	return &berthv1.PlanScale{Resource: "replicasets", Namespace: namespace, Name: name, Replicas: int32(replicas)}, nil
+}
+
+// tellRemovals lists the pods that would go, the first one first.
+func tellRemovals(w io.Writer, removals []berthv1.PlanRemoval) {
+	row(w, "ORDER", "POD", "NODE", "RULE", "BECAUSE")
+	for i, r := range removals {
+		node, rule, why := r.Node, r.Rule, r.Reason
+		if node == "" {
+			node = "<none>"
+		}
+		if rule == "" {
+			rule, why = "-", "all of them go"
+		}
+		if r.Detail != "" {
+			why += " (" + r.Detail + ")"
+		}
+		row(w, i+1, qualified(r.Pod.Namespace, r.Pod.Name), node, rule, why)
+	}
+}
+
 func tellPlan(w io.Writer, s *berthv1.PlanStatus) {
-	row(w, "POD", "PRIORITY", "RESULT")
+	if len(s.Removals) > 0 {
+		tellRemovals(w, s.Removals)
+	}
+	if len(s.Removals) > 0 && len(s.Placements) > 0 {
+		fmt.Fprintln(w)
+	}
+	if len(s.Placements) > 0 {
+		row(w, "POD", "PRIORITY", "RESULT")
+	}
 	for _, p := range s.Placements {
 		row(w, qualified(p.Pod.Namespace, p.Pod.Name), p.Pod.Priority, placement(p.Node, p.NominatedNode, p.Message, p.Victims))
 		for _, r := range p.Reasons {

@@ -89,7 +89,11 @@ func (s *stage) play(t *testing.T, d *datadriven.TestData) string {
 	case "berth": // berth VERB..., with the standard input below
 		var args []string
 		for _, a := range d.CmdArgs {
-			args = append(args, a.Key)
+			arg := a.Key
+			if len(a.Vals) > 0 {
+				arg += "=" + strings.Join(a.Vals, ",")
+			}
+			args = append(args, arg)
 		}
 		return s.run(d.Input, args...)
 	case "asked": // what the server was asked since the last time
