@@ -126,6 +126,13 @@ func (w *world) happenAround(nodes int) {
 
 func newTopologyWorld(t *rapid.T, nodes int) *world {
 	w := &world{harness: newHarness(), t: t}
+	w.furnishTopology(nodes)
+	return w
+}
+
+// furnishTopology fills an empty world.
+func (w *world) furnishTopology(nodes int) {
+	t := w.t
 	w.namespace("other", map[string]string{"team": "a"})
 	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		s.Profiles = append(s.Profiles, berthv1.SchedulerProfile{SchedulerName: "odd", Plugins: berthv1.ProfilePlugins{
@@ -151,7 +158,6 @@ func newTopologyWorld(t *rapid.T, nodes int) *world {
 	for range rapid.IntRange(0, 3*nodes).Draw(t, "bound") {
 		w.pod(w.topologyPod(true))
 	}
-	return w
 }
 
 // TestOracleTopology: on random clusters with zones, racks and hosts, and pods with all kinds of rules about each other,

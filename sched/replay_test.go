@@ -44,24 +44,35 @@ func (l *memoryLog) Entry(index uint64) (uint64, []byte, error) {
 	return l.terms[index-1], l.entries[index-1], nil
 }
 
-// recordedWorld is a world that keeps its log from the first entry on.
-func recordedWorld(t *rapid.T, nodes int) *world {
-	w := &world{harness: &harness{state: fsm.NewState(), now: 1000 * second, log: &memoryLog{term: 1}}, t: t}
+// recordedWorld is a world that keeps its log from the first entry on, with pods that have rules about each other or
+// without, and what happens in it.
+func recordedWorld(t *rapid.T, nodes int) (w *world, happen func(nodes int)) {
+	w = &world{harness: &harness{state: fsm.NewState(), now: 1000 * second, log: &memoryLog{term: 1}}, t: t}
 	w.sched = New(w.state)
 	w.must(&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()})
+	if rapid.Bool().Draw(t, "topology") {
+		w.furnishTopology(nodes)
+		return w, func(nodes int) {
+			if rapid.IntRange(0, 2).Draw(t, "plain") > 0 {
+				w.happenAround(nodes)
+			} else {
+				w.happen(nodes)
+			}
+		}
+	}
 	for i := range nodes {
 		w.putNode(i)
 	}
 	for range rapid.IntRange(0, 3*nodes).Draw(t, "bound") {
 		w.pod(w.randomPod(true))
 	}
-	return w
+	return w, w.happen
 }
 
 // live lets a recorded world go through whatever can happen to a leader: plans under way over each other, settled in any
 // order, some of them lost, changes of leader, of the configuration, and memory that is forgotten. It returns how many
 // plans never came into the log.
-func (w *world) live(nodes int) (lost int) {
+func (w *world) live(nodes int, happen func(nodes int)) (lost int) {
 	t := w.t
 	var under []*Plan
 	applied := map[*Plan]bool{}
@@ -104,7 +115,7 @@ func (w *world) live(nodes int) (lost int) {
 			}
 		case 6, 7:
 			if *w.state.View().SchedulerConfig().Spec.Preemption.Enabled { // else no pod may have a class
-				w.happen(nodes)
+				happen(nodes)
 			}
 		case 8:
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
@@ -138,8 +149,8 @@ const maxUnder = 4
 func TestReplayDecidesTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
-		w := recordedWorld(t, nodes)
-		lost := w.live(nodes)
+		w, happen := recordedWorld(t, nodes)
+		lost := w.live(nodes, happen)
 		r := &Replay{State: fsm.NewState(), Log: w.log, Keep: 3}
 		if err := r.Run(uint64(len(w.log.entries))); err != nil {
 			t.Fatal(err)
@@ -160,8 +171,8 @@ func TestReplayDecidesTheSame(t *testing.T) {
 func TestReplayFromTheMiddle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
-		w := recordedWorld(t, nodes)
-		w.live(nodes)
+		w, happen := recordedWorld(t, nodes)
+		w.live(nodes, happen)
 		last := uint64(len(w.log.entries))
 		first := &Replay{State: fsm.NewState(), Log: w.log}
 		if err := first.Run(uint64(rapid.IntRange(1, int(last)).Draw(t, "from"))); err != nil {
