@@ -50,7 +50,9 @@ func TestProcesses(t *testing.T) {
 		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{
 			Command: []string{"/bin/sh", "-c", "touch " + dir + "/stopping"}}}},
 		Command: []string{"/bin/sh", "-c", `trap 'exit 0' TERM; cd $BERTH_VOLUME_SHARE; echo "$(cat word) $POD"
-			test -e again || { touch again; exit 9; }; while :; do sleep 0.02; done`}}}
+			test -e again || { touch again; exit 9; }; touch ` + dir + `/up; while :; do sleep 0.02; done`}}}
+	web.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
+		Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", "test -e " + dir + "/up"}}}}
 
 	stop := start()
 	s.assignments <- Assignment{Full: true, Revision: 1, Pods: []*corev1.Pod{web}}
@@ -75,6 +77,9 @@ func TestProcesses(t *testing.T) {
 	s.await(t, "it is gone", func() bool { return s.pods["web"].Removed })
 	if got := s.status("web"); got.Phase != corev1.PodSucceeded || got.ContainerStatuses[0].RestartCount != 1 {
 		t.Errorf("last status is %+v", got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "up")); err != nil {
+		t.Errorf("it was ready without what its readiness probe asks for: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "stopping")); err != nil {
 		t.Errorf("the preStop hook did not run: %v", err)
