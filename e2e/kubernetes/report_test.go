@@ -12,7 +12,9 @@ const sample = `<?xml version="1.0" encoding="UTF-8"?>
 <testcase name="[It] [sig-apps] Thing works [Conformance]" status="passed" time="61.4"></testcase>
 <testcase name="[It] [sig-apps] Thing breaks" status="failed" time="2">
 <failure type="failed">[FAILED] expected a
-    pod
+    pod, got instead:
+    &lt;*v1.Pod | 0xc0ffee&gt;:
+        metadata:
 In [It] at: k8s.io/kubernetes/test/e2e/x.go:1 @ 11/21/26
 </failure></testcase>
 <testcase name="[It] [sig-apps] Thing is not for here" status="skipped" time="0"><skipped message="skipped - too few nodes"></skipped></testcase>
@@ -32,7 +34,7 @@ func TestReport(t *testing.T) {
 	var b strings.Builder
 	r.write(&b)
 	for _, want := range []string{
-		"| Things | 1 | 2 | 1 of 1 | 1 |", "## What failed", "— `expected a pod`", "— `too few nodes`",
+		"| Things | 1 | 2 | 1 of 1 | 1 |", "## What failed", "— `expected a pod, got instead: an object …`", "— `too few nodes`",
 		"works [Conformance] (61 s)",
 	} {
 		if !strings.Contains(b.String(), want) {

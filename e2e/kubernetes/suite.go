@@ -158,6 +158,9 @@ func parseJUnit(raw []byte) ([]result, error) {
 // stackBegins tells where a failure's text turns into where it happened.
 var stackBegins = regexp.MustCompile(`(?m)^(In \[|There were additional failures|Full Stack Trace|\s*k8s\.io/kubernetes/)`)
 
+// dump is a whole object, of which failures show every field.
+var dump = regexp.MustCompile(`(?s)<\*[\w.]+ \| 0x[0-9a-f]+>:.*`)
+
 // whyBytes bounds what is told of a failure.
 const whyBytes = 400
 
@@ -166,6 +169,7 @@ func firstWords(text string) string {
 	if at := stackBegins.FindStringIndex(text); at != nil {
 		text = text[:at[0]]
 	}
+	text = dump.ReplaceAllString(text, "an object …")
 	text = strings.Join(strings.Fields(text), " ")
 	text = strings.TrimPrefix(text, "[FAILED] ")
 	if len(text) > whyBytes {
