@@ -21,7 +21,6 @@ const (
 
 // cluster is a running development cluster of the real binary.
 type cluster struct {
-	version    string // of the binary
 	kubeconfig string
 	cmd        *exec.Cmd
 	exited     chan struct{}
@@ -31,12 +30,7 @@ type cluster struct {
 // startCluster starts three servers and the workers in one process, on loopback
 // ports that are free, and returns when all nodes are ready.
 func startCluster(ctx context.Context, binary, dir string, workers int) (*cluster, error) {
-	version, err := versionOf(ctx, binary)
-	if err != nil {
-		return nil, err
-	}
 	c := &cluster{
-		version:    version,
 		kubeconfig: filepath.Join(dir, "kubeconfig"),
 		log:        filepath.Join(dir, "berth.log"),
 		exited:     make(chan struct{}),

@@ -15,6 +15,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -46,13 +48,13 @@ func main() {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	groups := usualGroups
+	shares := usualShares
 	if o.focus != "" {
 		pattern, err := regexp.Compile(o.focus)
 		if err != nil {
 			return fmt.Errorf("-focus: %w", err)
 		}
-		groups = []group{{name: o.focus, pattern: pattern}}
+		shares = [][]group{{{name: o.focus, pattern: pattern}}}
 	}
 	dir := o.dir
 	if dir == "" {
@@ -64,24 +66,43 @@ func run(ctx context.Context, o options) (err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
-	c, err := startCluster(ctx, o.berth, dir, o.workers)
-	if err != nil {
-		return fmt.Errorf("start the cluster: %w", err)
+	r := report{Focus: o.focus, Workers: o.workers, Kubernetes: suiteVersion}
+	if r.Berth, err = versionOf(ctx, o.berth); err != nil {
+		return err
 	}
-	defer func() { err = errors.Join(err, c.stop()) }()
 	began := time.Now()
-	results, err := runSuite(ctx, o, groups, c.kubeconfig, dir)
+	results, err := runShares(ctx, o, shares, dir)
 	if err != nil {
 		return err
 	}
-	r := report{
-		Groups: sortIntoGroups(groups, results), Focus: o.focus, Workers: o.workers,
-		Berth: c.version, Kubernetes: suiteVersion, Took: time.Since(began),
-	}
+	r.Groups, r.Took = sortIntoGroups(slices.Concat(shares...), results), time.Since(began)
 	if o.report == "" {
 		r.write(os.Stdout)
 	} else if err := r.writeFile(o.report); err != nil {
 		return err
 	}
 	return r.verdict()
+}
+
+// runShares runs every share of the specs on a cluster of its own, all at the
+// same time. The specs of one share follow each other: many of them change
+// nodes, or count what is left of them.
+func runShares(ctx context.Context, o options, shares [][]group, dir string) (results []result, err error) {
+	dirs, clusters := make([]string, len(shares)), make([]*cluster, len(shares))
+	for i := range shares { // one after the other: each takes ports that are free
+		dirs[i] = filepath.Join(dir, fmt.Sprintf("share-%d", i+1))
+		c, err := startCluster(ctx, o.berth, dirs[i], o.workers)
+		if err != nil {
+			return nil, fmt.Errorf("start a cluster: %w", err)
+		}
+		defer func() { err = errors.Join(err, c.stop()) }()
+		clusters[i] = c
+	}
+	parts, errs := make([][]result, len(shares)), make([]error, len(shares))
+	var running sync.WaitGroup
+	for i, groups := range shares {
+		running.Go(func() { parts[i], errs[i] = runSuite(ctx, o, groups, clusters[i].kubeconfig, dirs[i]) })
+	}
+	running.Wait()
+	return slices.Concat(parts...), errors.Join(errs...)
 }

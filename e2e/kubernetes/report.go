@@ -127,7 +127,7 @@ const introduction = `# Kubernetes' own tests
 
 Kubernetes has end-to-end tests by which any implementation of its API can be judged. They are built as they are, from
 ` + "`k8s.io/kubernetes/test/e2e`" + ` %s, and run against the real binary: three servers, %d workers whose containers are
-entries in memory. Nothing in Berth knows that they are there.
+entries in memory. Three such clusters share the specs. Nothing in Berth knows that they are there.
 
     make conformance                        # build the tests, run the groups below, write this page
     make conformance FOCUS='Namespaces'     # only what matches, told on the terminal

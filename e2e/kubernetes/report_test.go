@@ -2,6 +2,7 @@ package main
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -52,7 +53,7 @@ func TestVerdict(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := report{Groups: sortIntoGroups(usualGroups, results)}
+	r := report{Groups: sortIntoGroups(slices.Concat(usualShares...), results)}
 	if err := r.verdict(); err == nil {
 		t.Error("a failure before the first spec is taken for a success")
 	}
@@ -69,7 +70,7 @@ func TestGroups(t *testing.T) {
 		"[sig-apps] DisruptionController evictions: no PDB":                                                    "DisruptionController",
 		"[sig-network] HostPort validates that there is no conflict":                                           "outside of the groups",
 	} {
-		for _, g := range sortIntoGroups(usualGroups, []result{{Name: name}}) {
+		for _, g := range sortIntoGroups(slices.Concat(usualShares...), []result{{Name: name}}) {
 			if len(g.Results) > 0 && g.Name != want {
 				t.Errorf("%s is in %s", name, g.Name)
 			}

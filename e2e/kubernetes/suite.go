@@ -27,14 +27,20 @@ type group struct {
 	pattern *regexp.Regexp
 }
 
-// usualGroups are what Berth is about. A spec belongs to the first that its
-// name matches.
-var usualGroups = []group{
-	{"PriorityClass endpoints", regexp.MustCompile(`\[sig-scheduling\].* PriorityClass endpoints`)},
-	{"SchedulerPreemption", regexp.MustCompile(`\[sig-scheduling\] SchedulerPreemption`)},
-	{"SchedulerPredicates", regexp.MustCompile(`\[sig-scheduling\] SchedulerPredicates`)},
-	{"SchedulerPriorities", regexp.MustCompile(`\[sig-scheduling\] SchedulerPriorities`)},
-	{"DisruptionController", regexp.MustCompile(`\[sig-apps\] DisruptionController`)},
+// usualShares are what Berth is about, in shares that take about equally long.
+// A spec belongs to the first group that its name matches.
+var usualShares = [][]group{
+	{
+		{"PriorityClass endpoints", regexp.MustCompile(`\[sig-scheduling\].* PriorityClass endpoints`)},
+		{"SchedulerPreemption", regexp.MustCompile(`\[sig-scheduling\] SchedulerPreemption`)},
+	},
+	{
+		{"SchedulerPredicates", regexp.MustCompile(`\[sig-scheduling\] SchedulerPredicates`)},
+	},
+	{
+		{"SchedulerPriorities", regexp.MustCompile(`\[sig-scheduling\] SchedulerPriorities`)},
+		{"DisruptionController", regexp.MustCompile(`\[sig-apps\] DisruptionController`)},
+	},
 }
 
 // result is what became of one spec.
