@@ -13,8 +13,9 @@ import (
 // scheduler and no change of leader can overcommit a node, bind or evict a pod
 // twice, or evict one for a pod that is not nominated.
 //
-// Bindings come first, then preemptions, then failures. A failure counts on
-// all of the others, so none is recorded if one of them was refused.
+// Reservations come first, then bindings, then preemptions, then failures. A
+// failure counts on all of the others, so none is recorded if one of them was
+// refused.
 //
 // What was decided, and what became of it, goes into the ledger (PlanRecord).
 //
@@ -29,6 +30,8 @@ type ApplyPlan struct {
 	Number       int64   `msgpack:"number,omitempty"`
 	Over         []int64 `msgpack:"over,omitempty"`
 	StepUnixNano int64   `msgpack:"step_unix_nano,omitempty"`
+
+	Reservations []ReserveDecision `msgpack:"reservations,omitempty"`
 
 	Bindings    []BindDecision    `msgpack:"bindings,omitempty"`
 	Preemptions []PreemptDecision `msgpack:"preemptions,omitempty"`
@@ -105,6 +108,10 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		}
 	}
 	book := tx.openBook(c)
+	for i := range c.Reservations {
+		d := &c.Reservations[i]
+		refuse(d.Key, d.UID, tx.applyReservation(d))
+	}
 	for i := range c.Bindings {
 		d := &c.Bindings[i]
 		why := tx.applyBinding(d)

@@ -54,6 +54,7 @@ func describeIndexes(v *View) map[string]string {
 		"order":               list(v.order, entry),
 		"backoffs":            list(v.backoffs, entry),
 		"waiting":             list(v.waiting, entry),
+		"blockedPods":         list(v.blockedPods, entry),
 		"wakeups":             list(v.wakeups, func(w wakeup) string { return fmt.Sprintf("%x %d", w.class.Shape, w.pods) }),
 		"otherWakeups":        list(v.otherWakeups, func(w wakeup) string { return fmt.Sprintf("%x %x %d", w.class.Shape, w.group, w.pods) }),
 		"podMarksByRevision":  list(v.podMarksByRevision, asText),

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -135,12 +136,12 @@ func (r *random) checkNominations(t *rapid.T, v *View) {
 		if _, there := v.Nodes.Get(n.Node); !there {
 			t.Fatalf("%s is nominated to %s, which is gone", key, n.Node)
 		}
-		if _, recorded := v.Preemptions.Get(n.Preemption); !recorded || !strings.HasPrefix(n.Preemption, "default/") {
+		if _, recorded := v.Preemptions.Get(n.Preemption); n.Reserved != (n.Preemption == "") || !n.Reserved && !recorded || !n.Reserved && !strings.HasPrefix(n.Preemption, "default/") {
 			t.Fatalf("%s: nothing is recorded of its preemption", key)
 		}
 		for _, ref := range n.Victims {
 			p, ok := v.Pods.Get(ref.Key)
-			if !ok || p.UID != ref.UID || p.Spec.NodeName != n.Node || !model.Terminating(p) || model.Terminal(p) || model.Priority(p) >= n.Priority {
+			if !ok || p.UID != ref.UID || p.Spec.NodeName != cmp.Or(ref.Node, n.Node) || !model.Terminating(p) || model.Terminal(p) || model.Priority(p) >= n.Priority {
 				t.Fatalf("%s waits for %s, which is no victim on its way out of %s", key, ref.Key, n.Node)
 			}
 		}

@@ -43,6 +43,7 @@ func indexConfig(v *View, _ string, old, new *berthv1.SchedulerConfiguration, ha
 		})
 		m.Clear()
 	}
+	v.blockedPods.Clear()
 	for _, e := range entries {
 		v.indexOrder(e)
 	}

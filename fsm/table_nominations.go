@@ -30,6 +30,8 @@ type Nomination struct {
 	DeadlineUnixNano int64 `msgpack:"deadline_unix_nano"`
 	// Preemption is the key of the record in Preemptions.
 	Preemption string `msgpack:"preemption"`
+	// Reserved: nobody was evicted; what becomes free on the node is kept.
+	Reserved bool `msgpack:"reserved,omitempty"`
 
 	class *model.Class
 }
@@ -66,6 +68,12 @@ var nominationTable = &tableDef[*Nomination]{
 		return err
 	},
 	index: func(v *View, key string, old, new *Nomination, hadOld, hasNew bool) {
+		if hadOld && v.reserved == key {
+			v.reserved = ""
+		}
+		if hasNew && new.Reserved {
+			v.reserved = key
+		}
 		if hadOld {
 			v.countNomination(old, -1)
 			v.nominationsByNode.Delete(old.Node + "/" + key)

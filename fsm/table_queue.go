@@ -116,6 +116,7 @@ func indexQueue(v *View, _ string, old, new *QueueEntry, hadOld, hasNew bool) {
 			v.backoffs.Delete(backoffKey(old, k))
 		case berthv1.QueueUnschedulable, berthv1.QueueNominated:
 			v.waiting.Delete(waitKey(old, k))
+			v.blockedPods.Delete(k)
 			v.unwatch(old)
 		}
 	}
@@ -137,6 +138,9 @@ func (v *View) indexOrder(e *QueueEntry) {
 		v.backoffs.Set(backoffKey(e, k), e)
 	case berthv1.QueueUnschedulable, berthv1.QueueNominated:
 		v.waiting.Set(waitKey(e, k), e)
+		if e.State == berthv1.QueueUnschedulable {
+			v.blockedPods.Set(k, e)
+		}
 	}
 }
 

@@ -253,6 +253,7 @@ func (w words) config() []byte {
 	for key, field := range map[string]**int32{
 		"initial-backoff": &c.Spec.PodInitialBackoffSeconds, "max-backoff": &c.Spec.PodMaxBackoffSeconds,
 		"slack": &c.Spec.NominationSlackSeconds, "events": &c.Spec.EventLimit,
+		"reserve-after": &c.Spec.Reservation.AfterSeconds, "aging": &c.Spec.Aging.SecondsPerPoint,
 	} {
 		if n := w.number(key); n != nil {
 			v := int32(*n)

@@ -219,6 +219,7 @@ func (s *transcript) report(a words, input string) []Command {
 // plan [at=REVISION], then a decision a line:
 //
 //	bind POD NODE
+//	reserve POD NODE
 //	preempt POD NODE VICTIM,… [violating]
 //	fail POD,… [cpu|mem|taint|affinity|capacity|port:COUNT …] [error] [clear]
 func (s *transcript) plan(a words, input string) []Command {
@@ -232,6 +233,9 @@ func (s *transcript) plan(a words, input string) []Command {
 	for _, l := range strings.Split(strings.TrimSpace(input), "\n") {
 		f := words(strings.Fields(l))
 		switch f[0] {
+		case "reserve":
+			r := s.ref(f[1])
+			c.Reservations = append(c.Reservations, ReserveDecision{Key: r.Key, UID: r.UID, Node: f[2]})
 		case "bind":
 			r := s.ref(f[1])
 			c.Bindings = append(c.Bindings, BindDecision{Key: r.Key, UID: f.or("uid", r.UID), Node: f[2]})

@@ -46,6 +46,7 @@ type View struct {
 	touchedBudgets map[string]*coverage
 
 	guards    int               // pods, placed or nominated, that keep others away
+	reserved  string            // key of the nomination that is a reservation
 	ruled     int               // pods in the queue that have hard rules about others
 	effective *effectiveClasses // shared by all views of the state
 
@@ -87,6 +88,7 @@ type indexes struct {
 	order               *btree.Map[string, *QueueEntry]       // orderKey: active
 	backoffs            *btree.Map[string, *QueueEntry]       // end of backoff and orderKey
 	waiting             *btree.Map[string, *QueueEntry]       // waitKey: those that wait for a change
+	blockedPods         *btree.Map[string, *QueueEntry]       // orderKey: those of them that wait for nobody's end
 	wakeups             *btree.Map[string, wakeup]            // wakeKey: which change could help which class
 	otherWakeups        *btree.Map[string, wakeup]            // placePrefix and group: rules between pods
 	podMarksByRevision  *btree.Map[string, string]            // markKey -> key of podMarks
@@ -129,6 +131,7 @@ func newView() *View {
 			order:               btree.NewMap[string, *QueueEntry](degree),
 			backoffs:            btree.NewMap[string, *QueueEntry](degree),
 			waiting:             btree.NewMap[string, *QueueEntry](degree),
+			blockedPods:         btree.NewMap[string, *QueueEntry](degree),
 			wakeups:             btree.NewMap[string, wakeup](degree),
 			marksByRevision:     btree.NewMap[string, string](degree),
 			eventOrder:          btree.NewMap[int64, string](degree),
@@ -191,6 +194,7 @@ func (v *View) fork() *View {
 			order:               v.order.Copy(),
 			backoffs:            v.backoffs.Copy(),
 			waiting:             v.waiting.Copy(),
+			blockedPods:         v.blockedPods.Copy(),
 			wakeups:             v.wakeups.Copy(),
 			marksByRevision:     v.marksByRevision.Copy(),
 			eventOrder:          v.eventOrder.Copy(),
@@ -207,6 +211,7 @@ func (v *View) fork() *View {
 		},
 		ownerIndexes: v.ownerIndexes.fork(),
 		guards:       v.guards,
+		reserved:     v.reserved,
 		ruled:        v.ruled,
 		effective:    v.effective,
 		forkMu:       new(sync.Mutex),

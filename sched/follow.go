@@ -221,7 +221,7 @@ func (s *Scheduler) dropPod(obj *corev1.Pod) {
 func (s *Scheduler) putNomination(n *fsm.Nomination) {
 	h := s.view.holdOf(n.UID)
 	if h.base == nil || h.base.made != n.FirstRevision {
-		h.base = &nomination{uid: n.UID, node: n.Node, class: n.Class(), priority: n.Priority, made: n.FirstRevision}
+		h.base = &nomination{uid: n.UID, node: n.Node, class: n.Class(), priority: n.Priority, made: n.FirstRevision, reserved: n.Reserved}
 	}
 	s.view.settleHold(n.UID, h)
 }

@@ -278,6 +278,9 @@ func addToPod(p *corev1.Pod, w string) error {
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
 	case "strict":
 		p.Annotations = map[string]string{model.DisruptionPolicyAnnotation: model.StrictBudgets}
+	case "deadline":
+		n, _ := strconv.ParseInt(value, 10, 64)
+		p.Spec.ActiveDeadlineSeconds = &n
 	case "grace":
 		n, _ := strconv.ParseInt(value, 10, 64)
 		p.Spec.TerminationGracePeriodSeconds = &n
@@ -366,6 +369,9 @@ func mkPod(spec string) *corev1.Pod {
 // describe writes a plan in the order of its decisions' kinds.
 func describe(c *fsm.ApplyPlan) string {
 	var b strings.Builder
+	for _, d := range c.Reservations {
+		fmt.Fprintf(&b, "reserve %s for %s\n", d.Node, d.Key)
+	}
 	for _, d := range c.Bindings {
 		fmt.Fprintf(&b, "bind %s -> %s\n", d.Key, d.Node)
 	}

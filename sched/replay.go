@@ -212,7 +212,7 @@ func (r *Replay) settle(over []int64) bool {
 }
 
 func decisionsIn(c *fsm.ApplyPlan) int {
-	n := len(c.Bindings) + len(c.Preemptions)
+	n := len(c.Reservations) + len(c.Bindings) + len(c.Preemptions)
 	for i := range c.Failures {
 		n += len(c.Failures[i].Pods)
 	}
@@ -226,6 +226,9 @@ func (r *Replay) compare(p recordedPlan, again *Plan) {
 		d = again.Command
 	}
 	before := r.Report.Different
+	compareEach(r, p, c.Reservations, d.Reservations, func(b fsm.ReserveDecision) (string, fsm.ApplyPlan) {
+		return b.Key, fsm.ApplyPlan{Reservations: []fsm.ReserveDecision{b}}
+	})
 	compareEach(r, p, c.Bindings, d.Bindings, func(b fsm.BindDecision) (string, fsm.ApplyPlan) {
 		return b.Key, fsm.ApplyPlan{Bindings: []fsm.BindDecision{b}}
 	})
@@ -240,7 +243,7 @@ func (r *Replay) compare(p recordedPlan, again *Plan) {
 	r.Report.Decisions += n
 	r.Report.Bindings += len(c.Bindings)
 	r.Report.Preemptions += len(c.Preemptions)
-	r.Report.Failures += n - len(c.Bindings) - len(c.Preemptions)
+	r.Report.Failures += n - len(c.Reservations) - len(c.Bindings) - len(c.Preemptions)
 	if r.Compared != nil {
 		r.Compared(ReplayedPlan{
 			Index: p.index, Term: p.term, Number: c.Number, Revision: c.Revision, Decisions: n,
@@ -310,6 +313,9 @@ func (r *Replay) differ(p recordedPlan, d Difference) {
 func summary(c *fsm.ApplyPlan) string {
 	for _, d := range c.Bindings {
 		return fmt.Sprintf("%s is bound to %s, which is the best of %d (score %d, before %q)", d.Key, d.Node, d.Feasible, d.Score, d.RunnerUp)
+	}
+	for _, d := range c.Reservations {
+		return fmt.Sprintf("room is kept for %s on %s", d.Key, d.Node)
 	}
 	for _, d := range c.Preemptions {
 		out := fmt.Sprintf("%s preempts on %s:", d.Key, d.Node)

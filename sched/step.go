@@ -36,6 +36,8 @@ type pass struct {
 	preempted bool
 	closed    bool
 
+	reserving *flight // of the reservation that the plan makes or renews
+
 	// helpless are the boards of classes that failed in this plan and have rules about other pods; see helps.
 	helpless []*board
 }
@@ -59,7 +61,16 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 		plan:    &Plan{Command: &fsm.ApplyPlan{Revision: s.revision}},
 		preempt: *config.Spec.Preemption.Enabled, max: max,
 	}
+	s.reserve(p, nowUnixNano)
+	if f := p.reserving; f != nil {
+		s.lay(f)
+		p.plan.flights = append(p.plan.flights, f)
+		p.plan.Decisions++
+	}
 	state.Ready(nowUnixNano, func(e *fsm.QueueEntry) bool {
+		if p.plan.Decisions >= p.max {
+			return false
+		}
 		if _, flying := s.flights[e.UID]; flying {
 			p.passedOver++
 		} else {
@@ -340,7 +351,8 @@ func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *fli
 		p.helpless = append(p.helpless, b)
 	}
 	// PR11: a pod that not even preemption can help loses its nomination. So does one that may not preempt.
-	clear := how != attemptWaiting
+	// What is kept for one goes on being kept.
+	clear := how != attemptWaiting && !s.reservedFor(e)
 	if clear && s.ownBase(e) {
 		f.ends = append(f.ends, e.UID)
 		p.closed = true
@@ -353,6 +365,12 @@ func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *fli
 		p.plan.Command.Failures = append(fails, fsm.FailDecision{Pods: []fsm.PodRef{ref}, Diagnosis: d, ClearNomination: clear})
 	}
 	return f
+}
+
+// reservedFor says whether the state keeps room for the pod.
+func (s *Scheduler) reservedFor(e *fsm.QueueEntry) bool {
+	h, ok := s.view.noms[e.UID]
+	return ok && h.base != nil && h.base.reserved
 }
 
 // ownBase says whether the state holds a nomination of the pod.

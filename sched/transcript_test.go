@@ -95,6 +95,13 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 					n, _ := strconv.Atoi(a.Vals[0])
 					seconds := int32(n)
 					spec.Aging.SecondsPerPoint = &seconds
+				case "reservation":
+					on := a.Vals[0] == "on"
+					spec.Reservation.Enabled = &on
+				case "reserve-after":
+					n, _ := strconv.Atoi(a.Vals[0])
+					after := int32(n)
+					spec.Reservation.AfterSeconds = &after
 				case "budgets":
 					spec.Preemption.Budgets = berthv1.BudgetPolicy(a.Vals[0])
 				case "queue":

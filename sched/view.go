@@ -109,6 +109,7 @@ type nomination struct {
 	class    *model.Class
 	priority int32
 	made     int64 // the revision at which it was made; notYet while no state shows it
+	reserved bool  // nobody was evicted for it
 	slot     int32
 }
 

@@ -1,0 +1,97 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
+)
+
+// ReserveDecision keeps what becomes free on a node for a pod that has been
+// blocked for long, or goes on keeping it.
+type ReserveDecision struct {
+	Key  string `msgpack:"key"`
+	UID  string `msgpack:"uid"`
+	Node string `msgpack:"node"`
+}
+
+// ReservationSeconds is how long a reservation lasts unless it is renewed.
+const ReservationSeconds = 60
+
+// A reservation is a nomination without victims. It counts like any other
+// (NM4): pods of at most its priority find on the node only what is left
+// beside it, so what becomes free there adds up until the pod fits. There is
+// one in the cluster at a time: two could each hold a part of what one needs.
+
+// Blocked calls f, in queue order, for the pods for which no place was found
+// and that wait for nobody's end, until f returns false.
+func (v *View) Blocked(f func(e *QueueEntry) bool) {
+	v.blockedPods.Scan(func(_ string, e *QueueEntry) bool { return f(e) })
+}
+
+// Reservation is the one that there is, nil if there is none.
+func (v *View) Reservation() *Nomination {
+	if v.reserved == "" {
+		return nil
+	}
+	n, _ := v.Nominations.Get(v.reserved)
+	return n
+}
+
+// MayReserve says whether room may be kept for a pod now: it is switched on,
+// and the pod has been waiting for room for long enough.
+func (v *View) MayReserve(e *QueueEntry, nowUnixNano int64) bool {
+	spec := &v.SchedulerConfig().Spec.Reservation
+	if !*spec.Enabled || e.State != berthv1.QueueUnschedulable || e.Diagnosis == nil || e.BlockedSinceUnixNano == 0 ||
+		nowUnixNano-e.BlockedSinceUnixNano < int64(secondsDuration(int64(*spec.AfterSeconds))) {
+		return false
+	}
+	for i := range e.Diagnosis.Reasons {
+		if e.Diagnosis.Reasons[i].Kind == model.InsufficientResource {
+			return true
+		}
+	}
+	return false
+}
+
+// applyReservation makes or renews a reservation, or says why not.
+func (tx *Tx) applyReservation(d *ReserveDecision) string {
+	v := tx.view
+	pod, e, why := tx.schedulable(PodRef{d.Key, d.UID})
+	if why != "" {
+		return why
+	}
+	node, ok := v.Nodes.Get(d.Node)
+	if !ok {
+		return "node " + d.Node + " is gone"
+	}
+	old, nominated := v.Nominations.Get(d.Key)
+	switch r := v.Reservation(); {
+	case r != nil && r.Key() != d.Key:
+		return fmt.Sprintf("room is being kept for another pod on node %s", r.Node)
+	case nominated && !old.Reserved:
+		return "the pod is nominated to node " + old.Node
+	case !v.MayReserve(e, v.timeUnixNano):
+		return "the pod has not been waiting for room for long enough"
+	}
+	f := model.NodeFailures(e.class, node) | model.UsageFailures(e.class, v.offer(d.Node), v.Usage(d.Node))
+	if f == 0 {
+		return "node " + d.Node + " has room for the pod"
+	}
+	if !f.Resolvable() {
+		return explain(d.Node, model.Check(e.class, node, *v.offer(d.Node), v.Usage(d.Node)))
+	}
+	next := &Nomination{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.revision + 1,
+		Node: d.Node, Priority: model.Priority(pod), Reserved: true,
+		DeadlineUnixNano: v.timeUnixNano + int64(secondsDuration(ReservationSeconds)), class: v.cache.class(pod),
+	}
+	if nominated && old.Node == d.Node {
+		next.FirstRevision = old.FirstRevision
+	} else if nominated {
+		tx.endNomination(old, berthv1.PreemptionReleased, "")
+	}
+	put(tx, v.Nominations, d.Key, next)
+	tx.announce(d.Key, pod, "", nil, d.Node)
+	return ""
+}

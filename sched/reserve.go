@@ -1,0 +1,152 @@
+package sched
+
+import (
+	"math"
+	"slices"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// A large pod can wait for ever beside a stream of small ones: whatever becomes free is taken at once, and there is never
+// enough of it in one place. When the first of the blocked pods has been waiting for room for long, the plan reserves the
+// node that will have room for it first: what becomes free there is kept, while the other nodes go on as before.
+
+// maxBlocked is how many blocked pods are looked at for one that room can be kept for.
+const maxBlocked = 64
+
+// reserve makes the reservation, or renews it when half of its time has passed.
+func (s *Scheduler) reserve(p *pass, now int64) {
+	if !*s.config.Spec.Reservation.Enabled || s.reserving() {
+		return
+	}
+	if r := p.state.Reservation(); r != nil {
+		e, ok := p.state.Queue.Get(r.Key())
+		if ok && r.DeadlineUnixNano-now < fsm.ReservationSeconds*nanosPerSecond/2 && p.state.MayReserve(e, now) {
+			s.reserveFor(p, e, r.Node)
+		}
+		return
+	}
+	looked := 0
+	p.state.Blocked(func(e *fsm.QueueEntry) bool {
+		looked++
+		_, flying := s.flights[e.UID]
+		done := !flying && p.state.MayReserve(e, now) && s.ownNomination(e) == nil && s.reserveFor(p, e, "")
+		return !done && looked < maxBlocked
+	})
+}
+
+const nanosPerSecond = 1_000_000_000
+
+// reserving says whether a plan under way makes or renews a reservation.
+func (s *Scheduler) reserving() bool {
+	return slices.ContainsFunc(s.plans, func(p *Plan) bool { return len(p.Command.Reservations) > 0 })
+}
+
+// reserveFor reserves the best node for a pod, the one that it has if that is one still. It says whether there is one.
+func (s *Scheduler) reserveFor(p *pass, e *fsm.QueueEntry, held string) bool {
+	c := e.Class()
+	if pod, ok := p.state.Pods.Get(e.Key()); ok {
+		c = p.state.EffectiveClass(c, pod)
+	}
+	own := s.ownNomination(e)
+	if own != nil {
+		aside := s.yielding(own)
+		s.hide(aside, 1)
+		defer s.hide(aside, -1)
+	}
+	b := s.boardOf(c)
+	if b.best(s.view, 0); b.fit > 0 {
+		return false // it has room, and only has to be tried
+	}
+	slot := int32(-1)
+	if i, ok := s.view.byName[held]; ok && held != "" && s.canBeFreed(b, i) {
+		slot = i
+	} else {
+		slot = s.soonest(b)
+	}
+	if slot < 0 {
+		return false
+	}
+	name := s.view.nodes[slot].name
+	p.plan.Command.Reservations = append(p.plan.Command.Reservations, fsm.ReserveDecision{Key: e.Key(), UID: string(e.UID), Node: name})
+	p.reserving = newFlight(e, flightPreempt, name)
+	return true
+}
+
+// canBeFreed says whether nothing but pods that run there keep the class off a node.
+func (s *Scheduler) canBeFreed(b *board, slot int32) bool {
+	if s.view.nodes[slot].obj == nil {
+		return false
+	}
+	fails := b.failsOn(slot)
+	return fails != 0 && fails.Resolvable() && fails&model.TopologyFailures == 0
+}
+
+// soonest is the node that will have room for the class first: by the deadlines of the pods there if they have such, and
+// else the one where the least is missing; -1 if there is none.
+func (s *Scheduler) soonest(b *board) int32 {
+	best, at, missing := int32(-1), int64(math.MaxInt64), int64(math.MaxInt64)
+	for slot := range s.view.nodes {
+		if !s.canBeFreed(b, int32(slot)) {
+			continue
+		}
+		n := &s.view.nodes[slot]
+		t, m := freeAt(n, b.class), missingOn(n, b.class)
+		if best < 0 || t < at || t == at && (m < missing || m == missing && n.rank < s.view.nodes[best].rank) {
+			best, at, missing = int32(slot), t, m
+		}
+	}
+	return best
+}
+
+// freeAt is when the pods on the node that have a deadline have ended and the class fits for it; the end of time if their
+// ends are not enough.
+func freeAt(n *node, c *model.Class) int64 {
+	type end struct {
+		at int64
+		p  *pod
+	}
+	var ends []end
+	for _, p := range n.pods {
+		switch {
+		case p.isLeaving():
+			ends = append(ends, end{0, p})
+		case p.obj != nil && p.obj.Spec.ActiveDeadlineSeconds != nil && p.start != model.NeverStarted:
+			ends = append(ends, end{p.start + *p.obj.Spec.ActiveDeadlineSeconds*nanosPerSecond, p})
+		}
+	}
+	if len(ends) == 0 {
+		return math.MaxInt64
+	}
+	slices.SortStableFunc(ends, func(a, b end) int { return descending(b.at, a.at) })
+	var scratch model.Usage
+	u := *n.usageFor(c.Priority, &scratch)
+	for _, e := range ends {
+		if u = u.Without(e.p.class); model.UsageFailures(c, &n.alloc, &u) == 0 {
+			return e.at
+		}
+	}
+	return math.MaxInt64
+}
+
+// missingOn is how much of what the class asks for is missing on a node, in 1024ths of the request, of the resource that
+// is the shortest.
+func missingOn(n *node, c *model.Class) int64 {
+	var scratch model.Usage
+	u := n.usageFor(c.Priority, &scratch)
+	most := int64(0)
+	note := func(want, capacity, used int64) {
+		if short := want - (capacity - used); want > 0 && short > 0 {
+			most = max(most, int64(float64(short)/float64(want)*1024))
+		}
+	}
+	note(c.Request.Pods, n.alloc.Pods, u.Requested.Pods)
+	note(c.Request.MilliCPU, n.alloc.MilliCPU, u.Requested.MilliCPU)
+	note(c.Request.MemoryBytes, n.alloc.MemoryBytes, u.Requested.MemoryBytes)
+	note(c.Request.EphemeralStorageBytes, n.alloc.EphemeralStorageBytes, u.Requested.EphemeralStorageBytes)
+	for _, r := range c.Request.Scalars {
+		note(r.Value, n.alloc.Get(r.Name), u.Requested.Get(r.Name))
+	}
+	return most
+}
