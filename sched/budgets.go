@@ -50,7 +50,7 @@ func (b *Budget) spares(obj *corev1.Pod) bool {
 	if b.row == nil {
 		return false
 	}
-	return obj == nil || obj.Status.Phase == corev1.PodPending || !model.Ready(obj) && b.lenient()
+	return obj == nil || !model.Ready(obj) && (obj.Status.Phase == corev1.PodPending || b.lenient())
 }
 
 // lenient says whether pods that are not ready may go and cost nothing (PD9).
