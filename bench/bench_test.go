@@ -34,9 +34,6 @@ func TestWorkloads(t *testing.T) {
 			if !ok {
 				t.Fatalf("workload %s has no small size", w.Name)
 			}
-			if notYet[w.Name] {
-				t.Skip("what it measures is not there yet")
-			}
 			c.DataDir, c.Version = t.TempDir(), "test"
 			if w.Name == "failover" {
 				if testing.Short() {
@@ -60,9 +57,6 @@ func TestWorkloads(t *testing.T) {
 		})
 	}
 }
-
-// notYet are workloads of what the scheduler is about to learn.
-var notYet = map[string]bool{"preemption-budgets": true}
 
 func buildBerth(t *testing.T) string {
 	t.Helper()

@@ -8,9 +8,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
@@ -156,7 +158,8 @@ func (r *reign) apply(entry []byte) []fsm.Result {
 	return results
 }
 
-// found makes the cluster: a node for each preemptor, full of pods of several priorities.
+// found makes the cluster: a node for each preemptor, full of ready pods of several priorities, and budgets that allow for
+// the end of none, of half and of most of those of an app.
 func (r *reign) found(preemptors int) {
 	commands := []fsm.Command{&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()}}
 	for _, priority := range []int32{0, 1, 2, 3, 10, 20, 30} {
@@ -168,14 +171,27 @@ func (r *reign) found(preemptors int) {
 		node.UID = types.UID(node.Name)
 		commands = append(commands, &fsm.PutNode{Create: true, Node: fsm.NodeWire{Object: node}})
 		for j := range 4 {
-			pod := mkPod(fmt.Sprintf("low-%03d-%d cpu=1 node=n%03d", i, j, i))
+			pod := mkPod(fmt.Sprintf("low-%03d-%d cpu=1 node=n%03d label=app=a%d", i, j, i, j))
 			pod.Namespace, pod.UID = "default", types.UID(pod.Name)
 			pod.Spec.PriorityClassName = fmt.Sprintf("p%d", (i*7+j*3+i*j)%4)
-			commands = append(commands, &fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}})
+			commands = append(commands, &fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}}, readyReport(pod))
 		}
+	}
+	for j, least := range []int{preemptors, preemptors / 2, preemptors / 8} {
+		amount := intstr.FromInt(least)
+		commands = append(commands, &fsm.PutDisruptionBudget{Create: true, Budget: fsm.BudgetWire{Object: &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("a%d", j), UID: types.UID(fmt.Sprintf("a%d", j))},
+			Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &amount, Selector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{"app": fmt.Sprintf("a%d", j)}}}}}})
 	}
 	r.propose(commands...)
 	r.wanted = preemptorsOf(preemptors)
+}
+
+func readyReport(pod *corev1.Pod) fsm.Command {
+	status := &corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	return &fsm.ReportPods{Node: pod.Spec.NodeName, Reports: []fsm.PodReport{
+		{Key: fsm.PodKey(pod.Namespace, pod.Name), UID: string(pod.UID), Status: fsm.PodStatusWire{Object: status}}}}
 }
 
 // preemptorsOf are what the clients want to run, each in the room of two or three pods. Each priority has nodes of its own:
