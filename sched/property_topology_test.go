@@ -74,7 +74,10 @@ func (w *world) randomTerms() string {
 }
 
 func (w *world) topologyPod(bound bool) *corev1.Pod {
-	spec := fmt.Sprintf("p%d never priority=%s", w.pods, w.pick("priority", "0", "0", "1", "5"))
+	spec := fmt.Sprintf("p%d priority=%s", w.pods, w.pick("priority", "0", "0", "1", "5"))
+	if !w.anyVictims || rapid.Bool().Draw(w.t, "never") {
+		spec += " never"
+	}
 	for _, extra := range []string{
 		w.pick("cpu", "", " cpu=1", " cpu=500m"), w.pick("select", "", "", "", "", " select=zone=a"),
 		w.pick("tolerate", "", "", " tolerate=team"), w.pick("prefer", "", "", "", " prefer=3:zone=a"),
@@ -166,6 +169,7 @@ func TestOracleTopology(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 6).Draw(t, "nodes")
 		w := newTopologyWorld(t, nodes)
+		w.anyVictims = rapid.Bool().Draw(t, "preemption")
 		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
 			w.happenAround(nodes)
 			for {
@@ -188,11 +192,12 @@ func TestOracleTopology(t *testing.T) {
 	})
 }
 
-// TestPipelineTopology is TestPipeline among pods with rules about each other; what is applied breaks none of them.
+// TestPipelineTopology is TestPipeline among pods with rules about each other.
 func TestPipelineTopology(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
 		w := newTopologyWorld(t, nodes)
 		w.pipeline(nodes, w.happenAround)
+		w.nobodySleepsBesideRoom()
 	})
 }

@@ -38,6 +38,10 @@ type pass struct {
 
 	reserving *flight // of the reservation that the plan makes or renews
 
+	// evicted are the classes of the pods that this plan evicts; see overtakes.
+	evicted []*model.Class
+	// preemptors are the boards of classes that this plan evicts for and that have rules about other pods; see spoils.
+	preemptors []*board
 	// helpless are the boards of classes that failed in this plan and have rules about other pods; see helps.
 	helpless []*board
 }
@@ -221,7 +225,7 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, slot int32) *flig
 		p.closed = true
 		return nil
 	}
-	if p.helps(e.Class()) {
+	if p.helps(e.Class()) || p.spoils(e.Class()) || p.overtakes(b) {
 		p.closed = true
 		return nil
 	}
@@ -232,10 +236,27 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, slot int32) *flig
 	return newFlight(e, flightBind, name)
 }
 
+// overtakes says whether a rule of the class is about a pod that this plan evicts. Bindings are applied before
+// preemptions: the pod was placed as if the victim were ending already (TS7), so it has to come in a later plan.
+func (p *pass) overtakes(b *board) bool {
+	return b.topo != nil && slices.ContainsFunc(p.evicted, b.topo.judge.Minds)
+}
+
+// spoils says whether a pod that comes to a node could break a rule of one that this plan evicts for: it would be there
+// before the eviction is carried out, which then would be in vain.
+func (p *pass) spoils(c *model.Class) bool {
+	return slices.ContainsFunc(p.preemptors, func(b *board) bool { return b.topo.judge.Minds(c) })
+}
+
 // helps says whether a pod that comes to a node could help one that failed before it in this plan. A plan's bindings are
 // applied before its failures: it has to come in a later plan, so that the failure is known by then, and its end noticed.
 func (p *pass) helps(c *model.Class) bool {
 	return slices.ContainsFunc(p.helpless, func(b *board) bool { return b.topo.judge.Welcomes(c) })
+}
+
+// troubles is helps for a pod that is to leave: an eviction, too, is applied before the plan's failures.
+func (p *pass) troubles(c *model.Class) bool {
+	return slices.ContainsFunc(p.helpless, func(b *board) bool { return b.topo.judge.Minds(c) })
 }
 
 func newFlight(e *fsm.QueueEntry, kind flightKind, node string) *flight {
@@ -260,6 +281,10 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 		return s.fail(p, e, b, attemptHelpless)
 	}
 	n := &s.view.nodes[slot]
+	if slices.ContainsFunc(set.victims, func(v *pod) bool { return p.troubles(v.class) }) {
+		p.closed = true
+		return nil
+	}
 	f := newFlight(e, flightPreempt, n.name)
 	d := fsm.PreemptDecision{
 		Key: e.Key(), UID: string(e.UID), Node: n.name,
@@ -273,8 +298,14 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 		planned := fsm.PlannedVictim{Key: v.key, UID: string(v.uid), ViolatesBudget: slices.Contains(set.violating, v)}
 		d.Victims = append(d.Victims, planned)
 		f.victims = append(f.victims, v.uid)
+		if !slices.Contains(p.evicted, v.class) {
+			p.evicted = append(p.evicted, v.class)
+		}
 	}
 	p.plan.Command.Preemptions = append(p.plan.Command.Preemptions, d)
+	if b.topo != nil && !slices.Contains(p.preemptors, b) {
+		p.preemptors = append(p.preemptors, b)
+	}
 	if !p.preempted || e.Priority < p.lowest {
 		p.preempted, p.lowest = true, e.Priority
 	}
