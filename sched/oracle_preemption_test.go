@@ -290,4 +290,3 @@ func chooseNode(all []plainVictims, pod *corev1.Pod) plainVictims {
 	name := onRing(names, pod)
 	return all[slices.IndexFunc(all, func(c plainVictims) bool { return c.node == name })]
 }
-
