@@ -290,6 +290,9 @@ func (r *ReplicaSets) Settle(_ *fsm.View, o Outcome, nowUnixNano int64) {
 		return
 	}
 	s.busy = false
+	if _, unclaimed := refused[*fsm.ClaimPods](&o); o.Err != nil || unclaimed {
+		s.all = true // which orphans it was about is forgotten
+	}
 	if o.Err != nil {
 		r.enqueue(s) // it may have been done: the state tells
 		return
