@@ -177,6 +177,25 @@ func BenchmarkApplyPlanBindings(b *testing.B) {
 	s.report()
 }
 
+// BenchmarkApplyPlanBindingsWithRules is the same for pods that are spread over
+// zones and keep away those of another kind.
+func BenchmarkApplyPlanBindingsWithRules(b *testing.B) {
+	b.ReportAllocs()
+	s := newBenchState(b, 5000)
+	web := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		s.applyEntry(s.admit(i*batch, batch, func(p *corev1.Pod, _ int) {
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
+				{TopologyKey: "zone", MaxSkew: 1, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: web}}
+			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+				{TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "noise"}}}}}}
+		}))
+		s.measured(s.bindAll(i*batch, batch, 5000))
+	}
+	s.report()
+}
+
 func BenchmarkReportPods(b *testing.B) {
 	b.ReportAllocs()
 	s := newBenchState(b, 100)

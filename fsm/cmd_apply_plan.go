@@ -176,7 +176,7 @@ func (tx *Tx) applyBinding(d *BindDecision) string {
 	if !model.Fits(e.class, node, offer, &u) {
 		return explain(d.Node, model.Check(e.class, node, *offer, &u))
 	}
-	if reasons := tx.view.barredFrom(tx.view.EffectiveClass(e.class, pod), d.Node, d.Key, nil); len(reasons) > 0 {
+	if reasons := tx.view.barredFrom(tx.view.ruledClass(e.class, pod), d.Node, d.Key, nil); len(reasons) > 0 {
 		return explain(d.Node, reasons)
 	}
 	tx.bind(d.Key, pod, d.Node)

@@ -118,5 +118,5 @@ func (v *View) withNominations(u model.Usage, node string, priority int32, self 
 func (h *help) hasRoomFor(n *Nomination) bool {
 	u := h.view.withNominations(*h.view.Usage(n.Node), n.Node, n.Priority, n.Key())
 	return model.Fits(n.class, h.node, h.offer, &u) &&
-		len(h.view.barredFrom(h.view.effectiveOf(n.Key(), n.class), n.Node, n.Key(), nil)) == 0
+		len(h.view.barredFrom(h.view.ruledClassOf(n.Key(), n.class), n.Node, n.Key(), nil)) == 0
 }

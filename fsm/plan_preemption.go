@@ -33,7 +33,7 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
 	if why != "" {
 		return why
 	}
-	if why := tx.checkRoom(victims, d, tx.view.EffectiveClass(e.class, pod), node); why != "" {
+	if why := tx.checkRoom(victims, d, tx.view.ruledClass(e.class, pod), node); why != "" {
 		return why
 	}
 	beyond, why := tx.judgeVictims(victims, e.class)
@@ -55,7 +55,7 @@ func (v *View) stillPromised(n *Nomination) bool {
 	if !f.Resolvable() {
 		return false
 	}
-	return !slices.ContainsFunc(v.barredFrom(v.effectiveOf(n.Key(), n.class), n.Node, n.Key(), nil), func(r model.Reason) bool {
+	return !slices.ContainsFunc(v.barredFrom(v.ruledClassOf(n.Key(), n.class), n.Node, n.Key(), nil), func(r model.Reason) bool {
 		return !r.Kind.Resolvable()
 	})
 }

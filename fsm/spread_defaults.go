@@ -62,10 +62,19 @@ func (v *View) EffectiveClass(c *model.Class, pod *corev1.Pod) *model.Class {
 	})
 }
 
-// effectiveOf is EffectiveClass for the pod under a key.
-func (v *View) effectiveOf(key string, c *model.Class) *model.Class {
+// ruledClass is EffectiveClass where only what can keep a pod off a node
+// matters: the built-in defaults cannot (TS13).
+func (v *View) ruledClass(c *model.Class, pod *corev1.Pod) *model.Class {
+	if _, system := v.spreadDefaults(); system {
+		return c
+	}
+	return v.EffectiveClass(c, pod)
+}
+
+// ruledClassOf is ruledClass for the pod under a key.
+func (v *View) ruledClassOf(key string, c *model.Class) *model.Class {
 	if pod, ok := v.Pods.Get(key); ok {
-		return v.EffectiveClass(c, pod)
+		return v.ruledClass(c, pod)
 	}
 	return c
 }

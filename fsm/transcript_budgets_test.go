@@ -89,6 +89,9 @@ func (s *transcript) replicaSet(a words, _ string) []Command {
 		replicas := int32(*n)
 		rs.Spec.Replicas = &replicas
 	}
+	if selector := pairs(a.list("selector")); selector != nil {
+		rs.Spec.Selector = &metav1.LabelSelector{MatchLabels: selector}
+	}
 	raw, err := rs.Marshal()
 	if err != nil {
 		s.t.Fatal(err)

@@ -263,6 +263,15 @@ func (w words) config() []byte {
 	if users := w.list("system-users"); users != nil {
 		c.Spec.SystemClasses = &berthv1.SystemClasses{Users: users}
 	}
+	if _, ok := w.get("spread-defaults"); ok { // KEY:SKEW,…
+		c.Spec.PodTopologySpread.DefaultingType = berthv1.SpreadList
+		for _, text := range w.list("spread-defaults") {
+			key, skew, _ := strings.Cut(text, ":")
+			n, _ := strconv.Atoi(skew)
+			c.Spec.PodTopologySpread.DefaultConstraints = append(c.Spec.PodTopologySpread.DefaultConstraints,
+				corev1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: int32(n), WhenUnsatisfiable: corev1.DoNotSchedule})
+		}
+	}
 	for _, name := range w.list("profiles") {
 		c.Spec.Profiles = append(c.Spec.Profiles, berthv1.SchedulerProfile{SchedulerName: name})
 	}
@@ -289,7 +298,7 @@ func (s *transcript) object(a words, _ string) []Command { // object configmaps 
 	case "secrets":
 		o = &corev1.Secret{ObjectMeta: meta}
 	case "services":
-		o = &corev1.Service{ObjectMeta: meta}
+		o = &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Selector: pairs(a.list("selector"))}}
 	case ReplicaSets:
 		o = s.setOf(a, meta)
 	case "runtimeclasses": // overhead=CPU selector=k:v,… tolerate=key:effect,…
