@@ -20,9 +20,10 @@ func newHelp(v *View, n *corev1.Node) *help {
 	return &help{view: v, node: n, offer: v.offer(n.Name), above: map[int32]*model.Usage{}, woken: map[string]bool{}}
 }
 
-// room is how many pods of the class the node could take, with or without
+// room is how many pods of the group the node could take, with or without
 // evicting pods of lower priority.
-func (h *help) room(c *model.Class, evicting bool) int {
+func (h *help) room(w wakeup, evicting bool) int {
+	c := w.class
 	u := h.usage(c, evicting)
 	if !model.Fits(c, h.node, h.offer, u) {
 		return 0
@@ -36,7 +37,7 @@ func (h *help) room(c *model.Class, evicting bool) int {
 	fits(c.Request.MilliCPU, h.offer.MilliCPU-u.Requested.MilliCPU)
 	fits(c.Request.MemoryBytes, h.offer.MemoryBytes-u.Requested.MemoryBytes)
 	n = max(n, 1)
-	if bars := h.bars(c); bars != 0 && !(evicting && bars.Resolvable() && h.view.mayEvict(c)) {
+	if bars := h.bars(w); bars != 0 && !(evicting && bars.Resolvable() && h.view.mayEvict(c)) {
 		return 0
 	}
 	if c.HasHardTopology() {
@@ -49,7 +50,8 @@ func (h *help) room(c *model.Class, evicting bool) int {
 // pods that leave it, and yet none of the reasons is a known one: so nobody
 // would be woken when they do. It happens when a node fills up behind a taint,
 // say, and then loses the taint.
-func (h *help) blocksAnew(c *model.Class, known func(model.ReasonKind, string) bool) bool {
+func (h *help) blocksAnew(w wakeup, known func(model.ReasonKind, string) bool) bool {
+	c := w.class
 	if model.NodeFailures(c, h.node) != 0 {
 		return false // first the node itself has to change, and will be looked at then
 	}
@@ -57,7 +59,7 @@ func (h *help) blocksAnew(c *model.Class, known func(model.ReasonKind, string) b
 	if !f.Resolvable() {
 		return false
 	}
-	f |= h.bars(c)
+	f |= h.bars(w)
 	reasons := f.Reasons(c)
 	for _, r := range reasons {
 		if known(r.Kind, r.Resource) {
@@ -67,12 +69,18 @@ func (h *help) blocksAnew(c *model.Class, known func(model.ReasonKind, string) b
 	return len(reasons) > 0
 }
 
-// bars are the rules between pods that keep the class off the node.
-func (h *help) bars(c *model.Class) model.Failures {
-	if !c.HasHardTopology() && h.view.guards == 0 {
+// bars are the rules between pods that keep all of the group off the node.
+func (h *help) bars(w wakeup) model.Failures {
+	c := w.class
+	alike := w.group == c.Signature
+	if !c.HasHardTopology() && (h.view.guards == 0 || !alike) {
 		return 0
 	}
-	return h.view.topology().Judge(c).Fails(h.node.Name)
+	f := h.view.topology().Judge(c).Fails(h.node.Name)
+	if !alike {
+		f = f.ByItself()
+	}
+	return f
 }
 
 // usage is what a pod of the class must leave alone on the node: everything

@@ -47,7 +47,11 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) string {
 	case j.missed(tx, e.class):
 		state = berthv1.QueueBackoff
 	}
+	before := groupOf(e.class, e.Diagnosis)
 	tx.recordAttempt(e, d.Diagnosis, d.Error, state)
+	if !d.Error && e.Diagnosis != nil && before != groupOf(e.class, d.Diagnosis) {
+		tx.wakeNext(before) // what keeps this one out may not concern the others
+	}
 	reason := corev1.PodReasonUnschedulable
 	if d.Error {
 		reason = corev1.PodReasonSchedulerError

@@ -117,7 +117,7 @@ func (r *random) admit() string {
 	rules := ""
 	if r.rules {
 		if r.pick("plain", "yes", "yes", "no") == "yes" {
-			return r.line(fmt.Sprintf("pod %s uid=u%d %s cpu=%s priority=%s grace=5", r.podName(), r.uids, r.rule(), r.pick("cpu", "0", "0", "1"), r.pick("priority", "0", "0", "0", "5")))
+			return r.line(fmt.Sprintf("pod %s uid=u%d %s cpu=%s priority=%s grace=5", r.podName(), r.uids, r.rule(), r.pick("cpu", "0", "1", "2"), r.pick("priority", "0", "0", "0", "5")))
 		}
 		rules = r.rule()
 	}

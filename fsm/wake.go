@@ -21,11 +21,16 @@ import (
 // pods find places, and nothing relies on a periodic flush (QU6).
 
 // groupOf is what pods that wait together have in common: whatever helps one
-// of a group helps each. A node alone sees no more of a pod than its shape;
-// rules between pods see its namespace and labels too.
+// of a group helps each. A node alone sees no more of a pod than its shape.
+// Pods with rules about others have their rules in common as well, and those
+// that others keep away everything. Who is kept away by others for the first
+// time finds out when it is tried, changes its group, and passes its turn on.
 func groupOf(c *model.Class, d *Diagnosis) string {
-	if c.HasHardTopology() || d.namesOthers() {
+	switch {
+	case d.keptAway(), d.namesOthers() && !c.HasHardTopology():
 		return c.Signature
+	case c.HasHardTopology():
+		return c.Rules()
 	}
 	return c.Shape
 }
@@ -140,7 +145,7 @@ func (tx *Tx) nodeChanged(n *corev1.Node) {
 // of them if the node blocks them now for a reason that nobody would be woken
 // for.
 func (h *help) wakeOrLook(tx *Tx, w wakeup) {
-	if !h.wake(tx, w) && h.blocksAnew(w.class, func(kind model.ReasonKind, resource string) bool {
+	if !h.wake(tx, w) && h.blocksAnew(w, func(kind model.ReasonKind, resource string) bool {
 		_, ok := h.view.wakeups.Get(wakeKey(kind, resource, w.class, w.group))
 		return ok
 	}) {
@@ -196,7 +201,7 @@ func (tx *Tx) mark(node string) {
 // pod for which no place was found at that revision, for the reasons that the
 // diagnosis names.
 func (v *View) missed(revision int64, c *model.Class, d *Diagnosis) bool {
-	helped := false
+	helped, w := false, wakeup{class: c, group: groupOf(c, d)}
 	if v.missedOthers(revision, c, d) || v.missedBudget(revision, d) {
 		return true
 	}
@@ -206,7 +211,7 @@ func (v *View) missed(revision int64, c *model.Class, d *Diagnosis) bool {
 	v.marksByRevision.Ascend(markKey(revision+1, ""), func(_ string, node string) bool {
 		if n, ok := v.Nodes.Get(node); ok {
 			h := newHelp(v, n)
-			helped = h.room(c, true) > 0 || h.blocksAnew(c, known)
+			helped = h.room(w, true) > 0 || h.blocksAnew(w, known)
 		}
 		return !helped
 	})
@@ -304,8 +309,7 @@ func (h *help) wake(tx *Tx, w wakeup) bool {
 		return true
 	}
 	h.woken[w.group] = true
-	c := w.class
-	room := h.room(c, true)
+	room := h.room(w, true)
 	if room == 0 {
 		return false
 	}
@@ -322,7 +326,7 @@ func (h *help) wake(tx *Tx, w wakeup) bool {
 	take(berthv1.QueueUnschedulable)
 	// A pod that waits for its victims takes another node only if nobody has
 	// to go for it there (NM6).
-	if len(entries) < room && h.room(c, false) > 0 {
+	if len(entries) < room && h.room(w, false) > 0 {
 		take(berthv1.QueueNominated)
 	}
 	for _, e := range entries {

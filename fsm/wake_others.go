@@ -33,6 +33,11 @@ func (d *Diagnosis) namesOthers() bool {
 	return d != nil && slices.ContainsFunc(d.Reasons, func(r ReasonCount) bool { return betweenPods(r.Kind) })
 }
 
+// keptAway says whether other pods' rules are among the reasons.
+func (d *Diagnosis) keptAway() bool {
+	return d != nil && d.names(model.ExistingAntiAffinity, "", len(d.Reasons))
+}
+
 // otherKeys are the entry's keys in the index of rules between pods, each once.
 func otherKeys(e *QueueEntry) []string {
 	if !e.Diagnosis.namesOthers() {

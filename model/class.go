@@ -108,6 +108,9 @@ func compileClass(pod *corev1.Pod, s signatures) *Class {
 		Containers:    len(pod.Spec.InitContainers) + len(pod.Spec.Containers),
 	}
 	c.ImageSet = strconv.Itoa(c.Containers) + " " + strings.Join(c.Images, " ")
+	if c.terms != nil {
+		c.terms.signRules(c)
+	}
 	c.selects = len(pod.Spec.NodeSelector) > 0
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		c.selects = c.selects || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil

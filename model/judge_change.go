@@ -63,6 +63,9 @@ func (c *Class) eachHardTerm(kind ReasonKind, f func(m *podMatch)) {
 	}
 }
 
+// ByItself leaves of failures only what the class's own terms demand, not what others keep it away by.
+func (f Failures) ByItself() Failures { return f &^ failExistingAntiAffinity }
+
 // PlacesOf are all places at which terms about pods of the class can be, in a fixed order.
 func (c *Class) PlacesOf() []TermPlace {
 	out := make([]TermPlace, 0, 2*len(c.Labels)+2)

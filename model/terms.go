@@ -98,6 +98,8 @@ type podTerms struct {
 	spread []spreadTerm
 	system bool // soft constraints are the cluster's own: nodes without all of the keys are scored too (TS4)
 
+	rules string
+
 	affinity, antiAffinity []affinityTerm // required
 	preferred              []affinityTerm
 }
@@ -238,6 +240,35 @@ func asSelector(s *metav1.LabelSelector) labels.Selector {
 	return out
 }
 
+// Rules identifies what the class demands of where other pods are, by its own terms, and what it asks of a node: pods of
+// one Rules are kept off a node, and let in again, for the same reasons, but for the terms that others carry about them.
+// It is "" for a class without terms.
+func (c *Class) Rules() string {
+	if c.terms == nil {
+		return ""
+	}
+	return c.terms.rules
+}
+
+// signRules makes Rules: the terms as compiled, for they may depend on the pod's namespace and labels.
+func (t *podTerms) signRules(c *Class) {
+	var w signer
+	w.str(c.Shape)
+	w.str(c.Namespace)
+	for i := range t.spread {
+		w.str(t.spread[i].match.id)
+		w.flag(t.spread[i].matchesSelf)
+	}
+	for _, terms := range [][]affinityTerm{t.affinity, t.antiAffinity, t.preferred} {
+		w.num(int64(len(terms)))
+		for i := range terms {
+			w.str(terms[i].match.id)
+			w.flag(terms[i].match.selector.Matches(labels.Set(c.Labels)))
+		}
+	}
+	t.rules = rehash("", string(w.buf))
+}
+
 // attractsSelf says whether the class matches all of its own required affinity terms.
 func (c *Class) attractsSelf(nsLabels map[string]string) bool {
 	for i := range c.terms.affinity {
@@ -273,6 +304,7 @@ func (c *Class) WithSpread(constraints []corev1.TopologySpreadConstraint, select
 	}
 	d.terms = &t
 	d.Signature, d.Shape = rehash(c.Signature, id), rehash(c.Shape, id)
+	t.signRules(&d)
 	return &d
 }
 
