@@ -78,6 +78,12 @@ func (b *board) best(v *View, start int32) (int32, bool) {
 	return v.ring.slots[rank], true
 }
 
+// scoreOf is the score of a node that fits, as the last call of open or best found it.
+func (b *board) scoreOf(slot int32) int64 {
+	c := &b.cells[slot]
+	return b.groups[c.group].score + int64(c.score)*b.profile.step
+}
+
 // open returns the groups whose nodes pass every filter, each with its score. The result holds until the next call.
 func (b *board) open(v *View) []*group {
 	open := v.openGroups[:0]

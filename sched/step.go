@@ -231,7 +231,7 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, slot int32) *flig
 	}
 	name := s.view.nodes[slot].name
 	p.plan.Command.Bindings = append(p.plan.Command.Bindings, fsm.BindDecision{
-		Key: e.Key(), UID: string(e.UID), Node: name, Feasible: b.fit,
+		Key: e.Key(), UID: string(e.UID), Node: name, Feasible: b.fit, Score: b.scoreOf(slot),
 	})
 	return newFlight(e, flightBind, name)
 }
