@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
@@ -118,8 +119,9 @@ func (NoBudgets) Of(string, map[string]string) []*Budget { return nil }
 // with a budget depends on its allowance only as far as it is less than the number of the budget's pods on that node. So
 // when an allowance changes, the nodes are looked at again whose number lies above the lower of the two, and no others.
 type budgetBook struct {
-	byName      map[string]*Budget
-	inNamespace map[string][]*Budget // by name
+	byName map[string]*Budget
+	// byLabel finds budgets by a label that every pod that they cover has; those that demand none are under the empty one.
+	byLabel map[budgetLabel][]*Budget
 	// generation grows with every change of who is covered by what.
 	generation uint64
 	allChanged bool // and the nodes have not been told
@@ -127,9 +129,24 @@ type budgetBook struct {
 	ofClass    map[*model.Class][]*Budget
 }
 
+type budgetLabel struct{ namespace, key, value string }
+
+// label is where the budget is found.
+func (b *Budget) label() budgetLabel {
+	at := budgetLabel{namespace: b.row.Namespace}
+	requirements, _ := b.selector.Requirements()
+	for _, r := range requirements {
+		if values := r.ValuesUnsorted(); len(values) == 1 && (r.Operator() == selection.In || r.Operator() == selection.Equals || r.Operator() == selection.DoubleEquals) {
+			at.key, at.value = r.Key(), values[0]
+			break
+		}
+	}
+	return at
+}
+
 func newBudgetBook() *budgetBook {
 	return &budgetBook{
-		byName: map[string]*Budget{}, inNamespace: map[string][]*Budget{}, ofClass: map[*model.Class][]*Budget{}, generation: 1,
+		byName: map[string]*Budget{}, byLabel: map[budgetLabel][]*Budget{}, ofClass: map[*model.Class][]*Budget{}, generation: 1,
 	}
 }
 
@@ -141,9 +158,7 @@ func (k *budgetBook) put(row *policyv1.PodDisruptionBudget) {
 	case !ok:
 		b = newBudget(row)
 		k.byName[name] = b
-		list := k.inNamespace[row.Namespace]
-		i, _ := slices.BinarySearchFunc(list, name, func(b *Budget, name string) int { return strings.Compare(b.Name, name) })
-		k.inNamespace[row.Namespace] = slices.Insert(list, i, b)
+		k.byLabel[b.label()] = append(k.byLabel[b.label()], b)
 		k.changed()
 	case b.row.Spec.Selector != row.Spec.Selector && !equality.Semantic.DeepEqual(b.row.Spec.Selector, row.Spec.Selector):
 		k.drop(b.row)
@@ -178,9 +193,9 @@ func (k *budgetBook) drop(row *policyv1.PodDisruptionBudget) {
 		return
 	}
 	delete(k.byName, b.Name)
-	list := slices.DeleteFunc(slices.Clone(k.inNamespace[row.Namespace]), func(o *Budget) bool { return o == b })
-	if k.inNamespace[row.Namespace] = list; len(list) == 0 {
-		delete(k.inNamespace, row.Namespace)
+	at := b.label()
+	if k.byLabel[at] = slices.DeleteFunc(k.byLabel[at], func(o *Budget) bool { return o == b }); len(k.byLabel[at]) == 0 {
+		delete(k.byLabel, at)
 	}
 	k.changed()
 }
@@ -201,11 +216,19 @@ func (k *budgetBook) spoil(b *Budget) {
 // Of implements Budgets.
 func (k *budgetBook) Of(namespace string, podLabels map[string]string) []*Budget {
 	var out []*Budget
-	for _, b := range k.inNamespace[namespace] {
-		if b.selector.Matches(labels.Set(podLabels)) {
-			out = append(out, b)
+	take := func(at budgetLabel) {
+		for _, b := range k.byLabel[at] {
+			if b.selector.Matches(labels.Set(podLabels)) {
+				out = append(out, b)
+			}
 		}
 	}
+	take(budgetLabel{namespace: namespace})
+	// order does not matter: the budgets are sorted below.
+	for key, value := range podLabels {
+		take(budgetLabel{namespace, key, value})
+	}
+	slices.SortFunc(out, func(a, b *Budget) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
