@@ -74,12 +74,13 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	case !v.MayReserve(e, v.timeUnixNano):
 		return "the pod has not been waiting for room for long enough"
 	}
-	f := model.NodeFailures(e.class, node) | model.UsageFailures(e.class, v.offer(d.Node), v.Usage(d.Node))
+	u := v.withNominations(*v.Usage(d.Node), d.Node, e.Priority, d.Key)
+	f := model.NodeFailures(e.class, node) | model.UsageFailures(e.class, v.offer(d.Node), &u)
 	if f == 0 {
 		return "node " + d.Node + " has room for the pod"
 	}
 	if !f.Resolvable() {
-		return explain(d.Node, model.Check(e.class, node, *v.offer(d.Node), v.Usage(d.Node)))
+		return explain(d.Node, model.Check(e.class, node, *v.offer(d.Node), &u))
 	}
 	next := &Nomination{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.revision + 1,
