@@ -86,3 +86,55 @@ func (w *world) compareAnywhere(o *oracle, pod *corev1.Pod, got *flight, want *d
 		}
 	}
 }
+
+// TestPropertyCrossNodePipeline is TestPipeline among pods that preempt and have rules about each other: plans under way, lost
+// or overtaken, come to an end, and the view is that of the state.
+func TestPropertyCrossNodePipeline(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{harness: newHarness(), t: t}
+		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+			after := rapid.Int32Range(1, 300).Draw(t, "reserve after")
+			s.Reservation.AfterSeconds = &after
+		})
+		nodes := rapid.IntRange(1, 4).Draw(t, "nodes")
+		for i := range nodes {
+			w.putZonedNode(i)
+		}
+		w.pipeline(nodes, w.happenAmongRuled)
+		w.oneReservation()
+	})
+}
+
+func (w *world) happenAmongRuled(nodes int) {
+	switch rapid.IntRange(0, 7).Draw(w.t, "event") {
+	case 0, 1, 2:
+		w.pod(w.ruledPod())
+	case 3:
+		w.confirm()
+	case 4:
+		if key, ok := w.somePod(); ok {
+			w.must(&fsm.DeletePod{Key: key})
+		}
+	case 5:
+		w.putZonedNode(rapid.IntRange(0, nodes).Draw(w.t, "which"))
+	case 6:
+		if name := w.someNode(); w.state.View().Nodes.Len() > 1 {
+			w.must(&fsm.DeleteNode{Name: name})
+		}
+	case 7:
+		if key, ok := w.somePod(); ok {
+			w.end(key)
+		}
+	}
+	w.now += 20 * second
+}
+
+func (w *world) putZonedNode(i int) {
+	w.node(mkNode(fmt.Sprintf("n%d cpu=%s mem=8Gi label=zone=%s label=host=n%d", i, w.pick("cpu", "1", "2", "3"), w.pick("zone", "a", "a", "b"), i)))
+}
+
+func (w *world) ruledPod() *corev1.Pod {
+	return mkPod(fmt.Sprintf("p%d priority=%s cpu=%s label=app=%s%s", w.pods, w.pick("priority", "0", "1", "2", "9"), w.pick("cpu", "0", "500m", "1", "2"),
+		w.pick("app", "web", "db", "new"), w.pick("rules", "", "", " far=zone:app=web", " far=host:app=web", " far=host:app=new", " far=zone:app=db",
+			" spread=zone:1:app=web", " spread=host:1:app=db", " near=zone:app=web", " near=host:app=db")))
+}
