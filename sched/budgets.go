@@ -257,6 +257,9 @@ func covering(v *pod, budgets Budgets) []*Budget {
 			return nil
 		}
 		all = book.covering(v)
+		if !slices.ContainsFunc(all, func(b *Budget) bool { return len(b.row.Status.DisruptedPods) > 0 }) {
+			return all
+		}
 	} else {
 		all = budgets.Of(v.class.Namespace, v.class.Labels)
 	}
