@@ -57,7 +57,7 @@ func (l *workLog) propose(w controller.Work) (func(ctx context.Context) ([]fsm.R
 	}
 	done, lose := make(chan answer, 1), l.lose
 	go func() {
-		time.Sleep(l.after)
+		<-time.After(l.after) // of the virtual time
 		results, err := l.applyEntry(entry)
 		if lose != nil {
 			results, err = nil, lose
