@@ -132,7 +132,7 @@ entries in memory. Three such clusters share the specs. Nothing in Berth knows t
     make conformance                        # build the tests, run the groups below, write this page
     make conformance FOCUS='Namespaces'     # only what matches, told on the terminal
 
-This page is written by that command: Berth %s, %s of tests.
+This page is written by that command: Berth %s, %.0f minutes of tests.
 
 | group | passed | run | of them [Conformance] | skipped |
 |---|---|---|---|---|
@@ -140,7 +140,7 @@ This page is written by that command: Berth %s, %s of tests.
 
 func (r *report) write(w io.Writer) {
 	var b strings.Builder
-	fmt.Fprintf(&b, introduction, r.Kubernetes, r.Workers, r.Berth, r.Took.Round(time.Minute))
+	fmt.Fprintf(&b, introduction, r.Kubernetes, r.Workers, r.Berth, r.Took.Minutes())
 	var passed, ran, skipped, must, mustRun int
 	for i := range r.Groups {
 		g := &r.Groups[i]
