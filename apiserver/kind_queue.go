@@ -73,7 +73,7 @@ func showQueueEntry(v *fsm.View, e *fsm.QueueEntry, out *berthv1.QueueEntry) {
 		out.Status.BackoffUntil = microTime(e.BackoffUntilUnixNano)
 	}
 	if n, ok := v.Nominations.Get(e.Key()); ok {
-		out.Status.NominatedNode = n.Node
+		out.Status.NominatedNode, out.Status.Reserved = n.Node, n.Reserved
 	}
 	if d := e.Diagnosis; d != nil {
 		out.Status.Message = d.Message

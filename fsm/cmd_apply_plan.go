@@ -171,7 +171,7 @@ func (tx *Tx) applyBinding(d *BindDecision) string {
 	if !ok {
 		return "node " + d.Node + " is gone"
 	}
-	u := tx.view.withNominations(*tx.view.Usage(d.Node), d.Node, e.Priority, d.Key)
+	u := tx.view.withNominations(*tx.view.Usage(d.Node), d.Node, e.Priority, e.class.RunsAtMostSeconds, d.Key)
 	offer := tx.view.offer(d.Node)
 	if !model.Fits(e.class, node, offer, &u) {
 		return explain(d.Node, model.Check(e.class, node, *offer, &u))

@@ -89,30 +89,35 @@ func (h *help) usage(c *model.Class, evicting bool) *model.Usage {
 	if evicting && !c.NeverPreempts && *h.view.SchedulerConfig().Spec.Preemption.Enabled {
 		return h.usageFrom(c.Priority)
 	}
-	u := h.view.withNominations(*h.view.Usage(h.node.Name), h.node.Name, c.Priority, "")
+	u := h.view.withNominations(*h.view.Usage(h.node.Name), h.node.Name, c.Priority, c.RunsAtMostSeconds, "")
 	return &u
 }
 
-// usageFrom is what the pods and nominations of at least this priority use.
+// usageFrom is what the pods and nominations of at least this priority use, for
+// the briefest of pods: it only sorts out those who surely have no room.
 func (h *help) usageFrom(priority int32) *model.Usage {
 	if u, ok := h.above[priority]; ok {
 		return u
 	}
-	u := h.view.withNominations(h.view.use(h.node.Name).from(priority), h.node.Name, priority, "")
+	u := h.view.withNominations(h.view.use(h.node.Name).from(priority), h.node.Name, priority, briefest, "")
 	h.above[priority] = &u
 	return &u
 }
 
+// briefest is the least bound of a pod's time, in seconds.
+const briefest = 1
+
 // withNominations adds what the nominations to the node of at least a priority
 // will use (NM4), but for the pod's own. A pod that is nominated to the node
 // itself does not count those of its own priority that were made after it:
-// they were made with its room left free.
-func (v *View) withNominations(u model.Usage, node string, priority int32, self string) model.Usage {
+// they were made with its room left free. Nor does one that surely ends before a
+// reservation needs its room.
+func (v *View) withNominations(u model.Usage, node string, priority int32, runsAtMostSeconds int64, self string) model.Usage {
 	own, nominated := v.Nominations.Get(self)
 	nominated = nominated && own.Node == node
 	v.NominationsOnNode(node, func(n *Nomination) bool {
 		switch {
-		case n.Priority < priority || n.Key() == self:
+		case n.Priority < priority || n.Key() == self || n.LetsIn(runsAtMostSeconds):
 		case nominated && n.Priority == priority && own.FirstRevision < n.FirstRevision:
 		default:
 			u = u.With(n.class)
@@ -124,7 +129,7 @@ func (v *View) withNominations(u model.Usage, node string, priority int32, self 
 
 // hasRoomFor says whether a nominated pod fits its node as things are.
 func (h *help) hasRoomFor(n *Nomination) bool {
-	u := h.view.withNominations(*h.view.Usage(n.Node), n.Node, n.Priority, n.Key())
+	u := h.view.withNominations(*h.view.Usage(n.Node), n.Node, n.Priority, n.class.RunsAtMostSeconds, n.Key())
 	return model.Fits(n.class, h.node, h.offer, &u) &&
 		len(h.view.barredFrom(h.view.ruledClassOf(n.Key(), n.class), n.Node, n.Key(), nil)) == 0
 }

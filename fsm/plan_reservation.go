@@ -13,6 +13,9 @@ type ReserveDecision struct {
 	Key  string `msgpack:"key"`
 	UID  string `msgpack:"uid"`
 	Node string `msgpack:"node"`
+	// BackfillSeconds is how long pods may run that come to the node meanwhile;
+	// 0 when nobody knows when the node will be free.
+	BackfillSeconds int64 `msgpack:"backfill_seconds,omitempty"`
 }
 
 // ReservationSeconds is how long a reservation lasts unless it is renewed.
@@ -20,7 +23,8 @@ const ReservationSeconds = 60
 
 // A reservation is a nomination without victims. It counts like any other
 // (NM4): pods of at most its priority find on the node only what is left
-// beside it, so what becomes free there adds up until the pod fits. There is
+// beside it, so what becomes free there adds up until the pod fits; but for pods
+// that surely end before (BackfillSeconds), which may use it meanwhile. There is
 // one in the cluster at a time: two could each hold a part of what one needs.
 
 // Blocked calls f, in queue order, for the pods for which no place was found
@@ -74,7 +78,7 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	case !v.MayReserve(e, v.timeUnixNano):
 		return "the pod has not been waiting for room for long enough"
 	}
-	u := v.withNominations(*v.Usage(d.Node), d.Node, e.Priority, d.Key)
+	u := v.withNominations(*v.Usage(d.Node), d.Node, e.Priority, e.class.RunsAtMostSeconds, d.Key)
 	f := model.NodeFailures(e.class, node) | model.UsageFailures(e.class, v.offer(d.Node), &u)
 	if f == 0 {
 		return "node " + d.Node + " has room for the pod"
@@ -84,7 +88,7 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	}
 	next := &Nomination{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.revision + 1,
-		Node: d.Node, Priority: model.Priority(pod), Reserved: true,
+		Node: d.Node, Priority: model.Priority(pod), Reserved: true, BackfillSeconds: d.BackfillSeconds,
 		DeadlineUnixNano: v.timeUnixNano + int64(secondsDuration(ReservationSeconds)), class: v.cache.class(pod),
 	}
 	if nominated && old.Node == d.Node {
@@ -93,6 +97,9 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 		tx.endNomination(old, berthv1.PreemptionReleased, "")
 	}
 	put(tx, v.Nominations, d.Key, next)
+	if d.BackfillSeconds > 0 && (!nominated || d.BackfillSeconds > old.BackfillSeconds) {
+		newHelp(v, node).wakeBlocked(tx, model.HelpPodGone) // time to fill is room too
+	}
 	tx.announce(d.Key, pod, "", nil, d.Node)
 	return ""
 }

@@ -63,7 +63,7 @@ func samples() []Command {
 		&ReportPods{Node: "n1", Reports: []PodReport{{Key: "default/web", UID: "uid", Removed: true,
 			Status: PodStatusWire{Object: &corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &at}}}}},
 		&ApplyPlan{Revision: 7, Number: 7, Over: []int64{5, 6}, StepUnixNano: 7,
-			Reservations: []ReserveDecision{{Key: "default/big", UID: "uid", Node: "n1"}},
+			Reservations: []ReserveDecision{{Key: "default/big", UID: "uid", Node: "n1", BackfillSeconds: 8}},
 			Bindings:     []BindDecision{{Key: "default/web", UID: "uid", Node: "n1", Feasible: 7, Score: 70, RunnerUp: "n2"}},
 			Preemptions: []PreemptDecision{{Key: "default/high", UID: "uid", Node: "n1", Diagnosis: diagnosis,
 				Victims:      []PlannedVictim{{Key: "default/low", UID: "uid", ViolatesBudget: true}},

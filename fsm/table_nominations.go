@@ -32,6 +32,9 @@ type Nomination struct {
 	Preemption string `msgpack:"preemption"`
 	// Reserved: nobody was evicted; what becomes free on the node is kept.
 	Reserved bool `msgpack:"reserved,omitempty"`
+	// BackfillSeconds: pods that surely end within so many seconds of their
+	// start are not in a reservation's way; 0 means none.
+	BackfillSeconds int64 `msgpack:"backfill_seconds,omitempty"`
 
 	class *model.Class
 }
@@ -50,6 +53,12 @@ func (n *Nomination) Key() string { return PodKey(n.Namespace, n.Name) }
 // HasVictimsElsewhere says whether it still waits for pods on other nodes.
 func (n *Nomination) HasVictimsElsewhere() bool {
 	return slices.ContainsFunc(n.Victims, func(v VictimRef) bool { return v.Node != "" })
+}
+
+// LetsIn says whether the nomination leaves its room to pods that run for so
+// many seconds at most (0: there is no bound).
+func (n *Nomination) LetsIn(runsAtMostSeconds int64) bool {
+	return runsAtMostSeconds > 0 && runsAtMostSeconds <= n.BackfillSeconds
 }
 
 // Class is what the nominated pod asks for.

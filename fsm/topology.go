@@ -156,7 +156,7 @@ func (v *View) yielding(self string) []*Nomination {
 // The given pods may be on other nodes too.
 func (v *View) obstacles(c *model.Class, node *corev1.Node, self string, without []*corev1.Pod) []model.Reason {
 	offer := v.offer(node.Name)
-	u := v.withNominations(*v.Usage(node.Name), node.Name, c.Priority, self)
+	u := v.withNominations(*v.Usage(node.Name), node.Name, c.Priority, c.RunsAtMostSeconds, self)
 	for _, pod := range without {
 		if pod.Spec.NodeName == node.Name {
 			u = u.Without(v.classOn(pod))

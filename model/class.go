@@ -33,6 +33,9 @@ type Class struct {
 	NonZero  Resources
 	Ports    []HostPort
 	NodeName string // a node demanded by name; see WithNodeName
+	// RunsAtMostSeconds bounds how long a pod of the class can run once it has started: its activeDeadlineSeconds, rounded
+	// up to a power of two so that few classes differ by it alone; 0 where there is no bound.
+	RunsAtMostSeconds int64
 
 	Tolerations []corev1.Toleration
 	Affinity    *corev1.Affinity
@@ -87,25 +90,26 @@ func (cs *Classes) Forget(c *Class) { delete(cs.bySignature, c.Signature) }
 
 func compileClass(pod *corev1.Pod, s signatures) *Class {
 	c := &Class{
-		Signature:     string(s.full[:]),
-		Shape:         string(s.shape[:]),
-		Namespace:     pod.Namespace,
-		Labels:        pod.Labels,
-		SchedulerName: pod.Spec.SchedulerName,
-		Priority:      Priority(pod),
-		NeverPreempts: NeverPreempts(pod),
-		Gated:         Gated(pod),
-		StrictBudgets: DemandsStrictBudgets(pod),
-		Request:       s.request,
-		NonZero:       s.nonZero,
-		Ports:         HostPorts(pod),
-		Tolerations:   pod.Spec.Tolerations,
-		Affinity:      pod.Spec.Affinity,
-		Spread:        pod.Spec.TopologySpreadConstraints,
-		required:      nodeaffinity.GetRequiredNodeAffinity(pod),
-		terms:         compileTerms(pod),
-		Images:        imagesOf(pod, nil),
-		Containers:    len(pod.Spec.InitContainers) + len(pod.Spec.Containers),
+		Signature:         string(s.full[:]),
+		Shape:             string(s.shape[:]),
+		Namespace:         pod.Namespace,
+		Labels:            pod.Labels,
+		SchedulerName:     pod.Spec.SchedulerName,
+		Priority:          Priority(pod),
+		NeverPreempts:     NeverPreempts(pod),
+		Gated:             Gated(pod),
+		StrictBudgets:     DemandsStrictBudgets(pod),
+		RunsAtMostSeconds: RunsAtMostSeconds(pod),
+		Request:           s.request,
+		NonZero:           s.nonZero,
+		Ports:             HostPorts(pod),
+		Tolerations:       pod.Spec.Tolerations,
+		Affinity:          pod.Spec.Affinity,
+		Spread:            pod.Spec.TopologySpreadConstraints,
+		required:          nodeaffinity.GetRequiredNodeAffinity(pod),
+		terms:             compileTerms(pod),
+		Images:            imagesOf(pod, nil),
+		Containers:        len(pod.Spec.InitContainers) + len(pod.Spec.Containers),
 	}
 	c.ImageSet = strconv.Itoa(c.Containers) + " " + strings.Join(c.Images, " ")
 	if c.terms != nil {
@@ -162,6 +166,7 @@ func (w *signer) sign(pod *corev1.Pod) signatures {
 	w.flag(NeverPreempts(pod))
 	w.flag(Gated(pod))
 	w.flag(DemandsStrictBudgets(pod))
+	w.num(RunsAtMostSeconds(pod))
 	w.resources(s.request)
 	w.num(s.nonZero.MilliCPU)
 	w.num(s.nonZero.MemoryBytes)

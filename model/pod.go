@@ -2,6 +2,7 @@ package model
 
 import (
 	"math"
+	"math/bits"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -29,6 +30,15 @@ func PreemptionVictim(pod *corev1.Pod) bool {
 
 // Gated says whether scheduling gates keep the pod out of the queue's active part (QU4).
 func Gated(pod *corev1.Pod) bool { return len(pod.Spec.SchedulingGates) > 0 }
+
+// RunsAtMostSeconds is the pod's activeDeadlineSeconds (PO7), rounded up to a power of two; 0 when it may run for ever.
+func RunsAtMostSeconds(pod *corev1.Pod) int64 {
+	d := pod.Spec.ActiveDeadlineSeconds
+	if d == nil || *d <= 0 {
+		return 0
+	}
+	return 1 << bits.Len64(uint64(*d-1))
+}
 
 // NeverStarted is the start time of a pod that has not started: later than any other, so that such a pod is the least
 // important of its priority (PR7).

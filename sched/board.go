@@ -138,7 +138,7 @@ func (b *board) look(v *View, slot int32) {
 		now.group = b.groupOf(key)
 	}
 	var scratch model.Usage
-	now.fails = now.static | model.UsageFailures(b.class, &n.alloc, n.usageFor(b.class.Priority, &scratch))
+	now.fails = now.static | model.UsageFailures(b.class, &n.alloc, n.usageOf(b.class, &scratch))
 	if now.fails == 0 {
 		// NM4: nominated pods count in filters, not in scores, as in kube-scheduler.
 		now.score = b.profile.usageScore(b.class, &n.alloc, &n.usage)

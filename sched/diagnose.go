@@ -102,7 +102,7 @@ func (b *board) fillShort(v *View, counts []fsm.ReasonCount) {
 		if c.fails == 0 || !c.known {
 			continue
 		}
-		u := n.usageFor(b.class.Priority, &scratch)
+		u := n.usageOf(b.class, &scratch)
 		for i := range counts {
 			r := &counts[i]
 			if r.Kind != model.InsufficientResource && r.Kind != model.ExceedsCapacity {

@@ -36,7 +36,7 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 		n := nodeWithout(state, obj, pod, c)
 		var scratch model.Usage
 		verdict := NodeVerdict{Node: obj.Name}
-		verdict.Reasons = model.Check(c, obj, n.alloc, n.usageFor(c.Priority, &scratch))
+		verdict.Reasons = model.Check(c, obj, n.alloc, n.usageOf(c, &scratch))
 		if rules != nil {
 			verdict.Reasons = append(verdict.Reasons, rules.Judge(c).Reasons(obj.Name)...)
 		}
@@ -87,7 +87,7 @@ func nodeWithout(state *fsm.View, obj *corev1.Node, pod *corev1.Pod, c *model.Cl
 		// NM4: its own nomination is not in its way, nor is one that yields to it.
 		yields := own != nil && own.UID == pod.UID && own.Node == obj.Name && nom.Priority == own.Priority && nom.FirstRevision > own.FirstRevision
 		if nom.UID != pod.UID && !yields {
-			n.noms = append(n.noms, &nomination{uid: nom.UID, node: nom.Node, class: nom.Class(), priority: nom.Priority})
+			n.noms = append(n.noms, nominationOf(nom))
 		}
 		return true
 	})

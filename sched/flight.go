@@ -21,7 +21,8 @@ type flight struct {
 	pod        *pod           // of a binding, until the state shows the pod on the node
 	over       bool           // of a binding: the state has shown what became of the pod
 	victims    []types.UID    // of a preemption
-	nomination *nomination    // of a preemption
+	nomination *nomination    // of a preemption or a reservation
+	backfill   int64          // of a reservation
 	ends       []types.UID    // nominations that the decision ends (NM3, NM7)
 	anchored   bool           // counted in its node's unsettled; not while its plan is being made
 	stirs      []*model.Class // counted in Scheduler.stirred while it is anchored: of the pod and of its victims
@@ -53,7 +54,7 @@ func (s *Scheduler) lay(f *flight) {
 			slot: v.slot(f.node), evicting: s.evicting[f.uid]}
 		v.addPod(f.pod)
 	case flightPreempt:
-		f.nomination = &nomination{uid: f.uid, node: f.node, class: f.class, priority: f.priority, made: notYet}
+		f.nomination = &nomination{uid: f.uid, node: f.node, class: f.class, priority: f.priority, made: notYet, backfill: f.backfill}
 		h := v.holdOf(f.uid)
 		h.assumed = f.nomination
 		v.settleHold(f.uid, h)

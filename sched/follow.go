@@ -218,10 +218,16 @@ func (s *Scheduler) dropPod(obj *corev1.Pod) {
 	}
 }
 
+func nominationOf(n *fsm.Nomination) *nomination {
+	return &nomination{
+		uid: n.UID, node: n.Node, class: n.Class(), priority: n.Priority, made: n.FirstRevision, reserved: n.Reserved, backfill: n.BackfillSeconds,
+	}
+}
+
 func (s *Scheduler) putNomination(n *fsm.Nomination) {
 	h := s.view.holdOf(n.UID)
-	if h.base == nil || h.base.made != n.FirstRevision {
-		h.base = &nomination{uid: n.UID, node: n.Node, class: n.Class(), priority: n.Priority, made: n.FirstRevision, reserved: n.Reserved}
+	if h.base == nil || h.base.made != n.FirstRevision || h.base.backfill != n.BackfillSeconds {
+		h.base = nominationOf(n)
 	}
 	s.view.settleHold(n.UID, h)
 }

@@ -2,7 +2,10 @@ package sched
 
 import (
 	"math"
+	"math/bits"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
@@ -10,7 +13,8 @@ import (
 
 // A large pod can wait for ever beside a stream of small ones: whatever becomes free is taken at once, and there is never
 // enough of it in one place. When the first of the blocked pods has been waiting for room for long, the plan reserves the
-// node that will have room for it first: what becomes free there is kept, while the other nodes go on as before.
+// node that will have room for it first: what becomes free there is kept, while the other nodes go on as before, and pods that
+// surely end in time use the node until then.
 
 // maxBlocked is how many blocked pods are looked at for one that room can be kept for.
 const maxBlocked = 64
@@ -22,8 +26,8 @@ func (s *Scheduler) reserve(p *pass, now int64) {
 	}
 	if r := p.state.Reservation(); r != nil {
 		e, ok := p.state.Queue.Get(r.Key())
-		if ok && r.DeadlineUnixNano-now < fsm.ReservationSeconds*nanosPerSecond/2 && p.state.MayReserve(e, now) {
-			s.reserveFor(p, e, r.Node)
+		if ok && p.state.MayReserve(e, now) && (r.DeadlineUnixNano-now < fsm.ReservationSeconds*nanosPerSecond/2 || s.timeChanged(r, now)) {
+			s.reserveFor(p, e, r.Node, now)
 		}
 		return
 	}
@@ -31,7 +35,7 @@ func (s *Scheduler) reserve(p *pass, now int64) {
 	p.state.Blocked(func(e *fsm.QueueEntry) bool {
 		looked++
 		_, flying := s.flights[e.UID]
-		done := !flying && p.state.MayReserve(e, now) && s.ownNomination(e) == nil && s.reserveFor(p, e, "")
+		done := !flying && p.state.MayReserve(e, now) && s.ownNomination(e) == nil && s.reserveFor(p, e, "", now)
 		return !done && looked < maxBlocked
 	})
 }
@@ -44,7 +48,7 @@ func (s *Scheduler) reserving() bool {
 }
 
 // reserveFor reserves the best node for a pod, the one that it has if that is one still. It says whether there is one.
-func (s *Scheduler) reserveFor(p *pass, e *fsm.QueueEntry, held string) bool {
+func (s *Scheduler) reserveFor(p *pass, e *fsm.QueueEntry, held string, now int64) bool {
 	c := e.Class()
 	if pod, ok := p.state.Pods.Get(e.Key()); ok {
 		c = p.state.EffectiveClass(c, pod)
@@ -68,10 +72,40 @@ func (s *Scheduler) reserveFor(p *pass, e *fsm.QueueEntry, held string) bool {
 	if slot < 0 {
 		return false
 	}
-	name := s.view.nodes[slot].name
-	p.plan.Command.Reservations = append(p.plan.Command.Reservations, fsm.ReserveDecision{Key: e.Key(), UID: string(e.UID), Node: name})
-	p.reserving = newFlight(e, flightPreempt, name)
+	n := &s.view.nodes[slot]
+	d := fsm.ReserveDecision{Key: e.Key(), UID: string(e.UID), Node: n.name, BackfillSeconds: backfillSeconds(freeAt(n, c), now)}
+	p.plan.Command.Reservations = append(p.plan.Command.Reservations, d)
+	p.reserving = newFlight(e, flightPreempt, n.name)
+	p.reserving.backfill = d.BackfillSeconds
 	return true
+}
+
+// timeChanged says whether there is more or less time to use the reserved node until it is needed.
+func (s *Scheduler) timeChanged(r *fsm.Nomination, now int64) bool {
+	slot, ok := s.view.byName[r.Node]
+	if !ok {
+		return false
+	}
+	h, ok := s.view.noms[r.UID]
+	if !ok || h.placed == nil {
+		return false
+	}
+	s.hide([]types.UID{r.UID}, 1)
+	defer s.hide([]types.UID{r.UID}, -1)
+	return backfillSeconds(freeAt(&s.view.nodes[slot], r.Class()), now) != r.BackfillSeconds
+}
+
+// backfillMarginSeconds is what a pod that uses the time may take to start and to end, and what a change of leader may take.
+const backfillMarginSeconds = 10
+
+// backfillSeconds is how long pods may run that use a node until it is free for the pod that it is kept for: a power of two,
+// so that it seldom changes; 0 where nobody knows when that will be.
+func backfillSeconds(freeAtUnixNano, now int64) int64 {
+	left := (freeAtUnixNano-now)/nanosPerSecond - backfillMarginSeconds
+	if freeAtUnixNano == math.MaxInt64 || left < 1 {
+		return 0
+	}
+	return 1 << (bits.Len64(uint64(left)) - 1)
 }
 
 // canBeFreed says whether nothing but pods that run there keep the class off a node.

@@ -110,6 +110,7 @@ type nomination struct {
 	priority int32
 	made     int64 // the revision at which it was made; notYet while no state shows it
 	reserved bool  // nobody was evicted for it
+	backfill int64 // seconds; see fsm.Nomination.BackfillSeconds
 	slot     int32
 }
 
@@ -312,13 +313,22 @@ func (v *View) unplace(h *hold) {
 	v.touch(n.slot)
 }
 
-// usageFor is what a pod of the priority must leave alone on the node: everything that runs there and, as if it ran
-// there, every pod nominated there with at least that priority (NM4). For these filters a node that passes with the
-// nominated pods passes without them too, so kube-scheduler's second pass decides nothing.
+// usageFor is what a pod of the priority must leave alone on the node when others go for it: everything that runs there
+// and, as if it ran there, every pod nominated there with at least that priority (NM4). For these filters a node that
+// passes with the nominated pods passes without them too, so kube-scheduler's second pass decides nothing.
 func (n *node) usageFor(priority int32, scratch *model.Usage) *model.Usage {
+	return n.usageBeside(priority, 0, scratch)
+}
+
+// usageOf is usageFor for a pod that comes as things are: a reservation lets those in that end in time.
+func (n *node) usageOf(c *model.Class, scratch *model.Usage) *model.Usage {
+	return n.usageBeside(c.Priority, c.RunsAtMostSeconds, scratch)
+}
+
+func (n *node) usageBeside(priority int32, runsAtMostSeconds int64, scratch *model.Usage) *model.Usage {
 	u := &n.usage
 	for _, nom := range n.noms {
-		if nom.priority >= priority {
+		if nom.priority >= priority && (nom.backfill == 0 || runsAtMostSeconds == 0 || runsAtMostSeconds > nom.backfill) {
 			*scratch = u.With(nom.class)
 			u = scratch
 		}

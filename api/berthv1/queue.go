@@ -78,9 +78,14 @@ type QueueEntryStatus struct {
 	// condition.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// NominatedNode is the node that is being cleared for this pod.
+	// NominatedNode is the node that is being cleared for this pod, or on which
+	// room is kept for it.
 	// +optional
 	NominatedNode string `json:"nominatedNode,omitempty"`
+	// Reserved: nobody is evicted for the pod. What comes free on NominatedNode
+	// is kept for it, because it has been waiting for long.
+	// +optional
+	Reserved bool `json:"reserved,omitempty"`
 }
 
 // ReasonCount says how many nodes refused a pod for one reason.

@@ -1199,8 +1199,15 @@ func schema_berth_dev_berth_api_berthv1_QueueEntryStatus(ref common.ReferenceCal
 					},
 					"nominatedNode": {
 						SchemaProps: spec.SchemaProps{
-							Description: "NominatedNode is the node that is being cleared for this pod.",
+							Description: "NominatedNode is the node that is being cleared for this pod, or on which room is kept for it.",
 							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"reserved": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Reserved: nobody is evicted for the pod. What comes free on NominatedNode is kept for it, because it has been waiting for long.",
+							Type:        []string{"boolean"},
 							Format:      "",
 						},
 					},

@@ -231,6 +231,9 @@ func (e *Env) waiting(name string, x *Explanation) []string {
 		s += "."
 	}
 	out := []string{s}
+	if q.Reserved {
+		out = append(out, "It has been waiting for long, so what comes free on "+q.NominatedNode+" is kept for it.")
+	}
 	if q.Attempts > 0 {
 		tried := fmt.Sprintf("It was tried %s, the last at revision %d. %s", plural(q.Attempts, "time"), q.LastAttemptRevision, q.Message)
 		out = append(out, strings.TrimSpace(tried))
