@@ -3,6 +3,8 @@ package fsm
 import (
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 )
@@ -100,6 +102,9 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	if d.BackfillSeconds > 0 && (!nominated || d.BackfillSeconds > old.BackfillSeconds) {
 		newHelp(v, node).wakeBlocked(tx, model.HelpPodGone) // time to fill is room too
 	}
-	tx.announce(d.Key, pod, "", nil, d.Node)
+	if !nominated || old.Node != d.Node {
+		tx.announce(d.Key, pod, "", nil, d.Node)
+		tx.podEvent(pod, corev1.EventTypeNormal, "Reserved", fmt.Sprintf("Room that comes free on node %s is kept for the pod", d.Node))
+	}
 	return ""
 }

@@ -173,6 +173,9 @@ func describe(row any) string {
 	case *QueueEntry:
 		return describeEntry(r)
 	case *Nomination:
+		if r.Reserved {
+			return fmt.Sprintf("to %s until %s, reserved, lets in whoever ends within %d s", r.Node, clock(r.DeadlineUnixNano), r.BackfillSeconds)
+		}
 		return fmt.Sprintf("to %s until %s, waits for %s", r.Node, clock(r.DeadlineUnixNano), orNone(victims(r.Victims)))
 	case *berthv1.Preemption:
 		return describePreemption(r)

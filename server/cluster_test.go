@@ -182,6 +182,7 @@ func operatorsAreAnswered(t *testing.T, c *testCluster) {
 		{leader, http.MethodGet, "/berth/v1/nothing", "", 404, ""},
 		{leader, http.MethodGet, "/metrics", "", 200, "berth_pods "},
 		{leader, http.MethodGet, "/metrics", "", 200, `scheduler_pending_pods{queue="active"}`},
+		{leader, http.MethodGet, "/metrics", "", 200, "scheduler_preemption_attempts_total"}, // PR19
 		{leader, http.MethodGet, "/metrics", "", 200, "berth_raft_leader 1"},
 		{leader, http.MethodGet, "/metrics", "", 200, "go_goroutines "},
 	} {
