@@ -35,9 +35,9 @@ type Budget struct {
 	spending int32
 	dirty    bool
 
-	// where is on how many of its pods a node's costs were computed; byCount has the same nodes by that number.
-	where   map[int32]int32
-	byCount []map[int32]struct{}
+	book     *budgetBook // nil outside of one
+	ruledAt  uint64      // the book's generation in which its rules changed last
+	watchers [][]int32   // slots whose costs depend on the budget, by the number of its pods there
 }
 
 // protects says whether the budget must not be violated for a pod of the priority.
@@ -69,7 +69,7 @@ func (b *Budget) lacks() string {
 
 // newBudget is a budget as a row shows it.
 func newBudget(row *policyv1.PodDisruptionBudget) *Budget {
-	b := &Budget{Name: fsm.PodKey(row.Namespace, row.Name), row: row, where: map[int32]int32{}}
+	b := &Budget{Name: fsm.PodKey(row.Namespace, row.Name), row: row}
 	b.Disrupted = func(name string) bool {
 		_, announced := b.row.Status.DisruptedPods[name]
 		return announced
@@ -122,11 +122,13 @@ type budgetBook struct {
 	byName map[string]*Budget
 	// byLabel finds budgets by a label that every pod that they cover has; those that demand none are under the empty one.
 	byLabel map[budgetLabel][]*Budget
-	// generation grows with every change of who is covered by what.
+	// generation grows with every change of who is covered by what, and by which rules.
 	generation uint64
-	allChanged bool // and the nodes have not been told
+	told       uint64 // the generation that the nodes have been told of
 	dirty      []*Budget
-	ofClass    map[*model.Class][]*Budget
+	cohorts    map[string]*cohort
+	ofClass    map[*model.Class]*cohort
+	watches    [][]watch // by slot
 }
 
 type budgetLabel struct{ namespace, key, value string }
@@ -146,7 +148,8 @@ func (b *Budget) label() budgetLabel {
 
 func newBudgetBook() *budgetBook {
 	return &budgetBook{
-		byName: map[string]*Budget{}, byLabel: map[budgetLabel][]*Budget{}, ofClass: map[*model.Class][]*Budget{}, generation: 1,
+		byName: map[string]*Budget{}, byLabel: map[budgetLabel][]*Budget{}, generation: 1, told: 1,
+		cohorts: map[string]*cohort{}, ofClass: map[*model.Class]*cohort{},
 	}
 }
 
@@ -157,9 +160,10 @@ func (k *budgetBook) put(row *policyv1.PodDisruptionBudget) {
 	switch {
 	case !ok:
 		b = newBudget(row)
+		b.book = k
 		k.byName[name] = b
 		k.byLabel[b.label()] = append(k.byLabel[b.label()], b)
-		k.changed()
+		k.generation++
 	case b.row.Spec.Selector != row.Spec.Selector && !equality.Semantic.DeepEqual(b.row.Spec.Selector, row.Spec.Selector):
 		k.drop(b.row)
 		k.put(row)
@@ -169,7 +173,10 @@ func (k *budgetBook) put(row *policyv1.PodDisruptionBudget) {
 			!sameKeys(b.row.Status.DisruptedPods, row.Status.DisruptedPods)
 		b.put(row)
 		k.spoil(b)
-		k.allChanged = k.allChanged || rules
+		if rules {
+			k.generation++
+			b.ruledAt = k.generation
+		}
 	}
 }
 
@@ -197,13 +204,8 @@ func (k *budgetBook) drop(row *policyv1.PodDisruptionBudget) {
 	if k.byLabel[at] = slices.DeleteFunc(k.byLabel[at], func(o *Budget) bool { return o == b }); len(k.byLabel[at]) == 0 {
 		delete(k.byLabel, at)
 	}
-	k.changed()
-}
-
-func (k *budgetBook) changed() {
+	b.release(-1, func(int32) {})
 	k.generation++
-	k.allChanged = true
-	clear(k.ofClass)
 }
 
 func (k *budgetBook) spoil(b *Budget) {
@@ -232,23 +234,6 @@ func (k *budgetBook) Of(namespace string, podLabels map[string]string) []*Budget
 	return out
 }
 
-// covering returns the budgets that cover a pod.
-func (k *budgetBook) covering(v *pod) []*Budget {
-	if v.covered == k.generation {
-		return v.budgets
-	}
-	out, known := k.ofClass[v.class]
-	if !known {
-		if len(k.ofClass) > maxClasses {
-			clear(k.ofClass)
-		}
-		out = k.Of(v.class.Namespace, v.class.Labels)
-		k.ofClass[v.class] = out
-	}
-	v.budgets, v.covered = out, k.generation
-	return out
-}
-
 // covering returns the budgets that an eviction of the pod would spend.
 func covering(v *pod, budgets Budgets) []*Budget {
 	var all []*Budget
@@ -256,7 +241,7 @@ func covering(v *pod, budgets Budgets) []*Budget {
 		if len(book.byName) == 0 {
 			return nil
 		}
-		all = book.covering(v)
+		all = book.cohortOf(v).budgets
 		if !slices.ContainsFunc(all, func(b *Budget) bool { return len(b.row.Status.DisruptedPods) > 0 }) {
 			return all
 		}
@@ -274,37 +259,9 @@ func covering(v *pod, budgets Budgets) []*Budget {
 	return all
 }
 
-// watch notes that the costs of the node in a slot depend on the budget up to so many of its pods.
-func (b *Budget) watch(slot, pods int32) {
-	if b.row == nil || b.where[slot] >= pods {
-		return
-	}
-	b.unwatch(slot)
-	b.where[slot] = pods
-	for int(pods) >= len(b.byCount) {
-		b.byCount = append(b.byCount, nil)
-	}
-	if b.byCount[pods] == nil {
-		b.byCount[pods] = map[int32]struct{}{}
-	}
-	b.byCount[pods][slot] = struct{}{}
-}
-
-func (b *Budget) unwatch(slot int32) {
-	if n, ok := b.where[slot]; ok {
-		delete(b.byCount[n], slot)
-		delete(b.where, slot)
-	}
-}
-
 // flush brings the allowances up to date and has the nodes looked at again whose costs depend on what changed.
 func (k *budgetBook) flush(v *View) {
-	if k.allChanged {
-		k.allChanged = false
-		for slot := range v.nodes {
-			v.touch(int32(slot))
-		}
-	}
+	k.tell(v)
 	for _, b := range k.dirty {
 		b.dirty = false
 		allowed, lenient := b.Allowed, b.lenient()
@@ -316,14 +273,7 @@ func (k *budgetBook) flush(v *View) {
 		case allowed == b.Allowed:
 			continue
 		}
-		for n := int(least) + 1; n < len(b.byCount); n++ {
-			// order does not matter: every one of them is looked at again.
-			for slot := range b.byCount[n] {
-				v.touch(slot)
-				delete(b.where, slot)
-			}
-			clear(b.byCount[n])
-		}
+		b.release(least, v.touch)
 	}
 	k.dirty = k.dirty[:0]
 }

@@ -155,7 +155,7 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	p.obj = obj
 	if !maps.Equal(p.class.Labels, obj.Labels) {
 		c := s.classOf(obj) // what it asks for cannot have changed
-		v.alter(p, func(p *pod) { p.class, p.covered = c, 0 })
+		v.alter(p, func(p *pod) { p.class, p.cohort = c, s.book.cohortOfClass(c) })
 	}
 	if start := model.StartUnixNano(obj); start != p.start {
 		v.setStart(p, start)
@@ -163,7 +163,7 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	if leaving := model.Terminating(obj); leaving != p.leaving {
 		v.alter(p, func(p *pod) { p.leaving = leaving })
 	}
-	if len(p.budgets) > 0 && before != nil && (model.Ready(before) != model.Ready(obj) || before.Status.Phase != obj.Status.Phase) {
+	if p.cohort != nil && len(p.cohort.budgets) > 0 && before != nil && (model.Ready(before) != model.Ready(obj) || before.Status.Phase != obj.Status.Phase) {
 		v.touch(p.slot) // it may matter to a budget (PD8, PD9)
 	}
 	if p.evicting > 0 || p.charged != nil {
@@ -187,7 +187,7 @@ func (s *Scheduler) landed(obj *corev1.Pod, slot int32) *pod {
 		s.unanchor(f)
 	}
 	p := newPod(obj, s.classOf(obj))
-	p.slot, p.evicting = slot, s.evicting[obj.UID]
+	p.slot, p.evicting, p.cohort = slot, s.evicting[obj.UID], s.book.cohortOfClass(p.class)
 	v.pods[obj.UID] = p
 	v.addPod(p)
 	return p

@@ -67,8 +67,7 @@ type pod struct {
 	leaving  bool  // deletion has begun
 	evicting int32 // unsettled preemptions that evict it
 
-	budgets []*Budget // that cover it, as of the generation covered of the budgetBook
-	covered uint64
+	cohort  *cohort   // nil until somebody asks
 	charged []*Budget // those that count it as spent by an unsettled preemption
 }
 

@@ -1,0 +1,153 @@
+package sched
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// cohort is the pods of one namespace and one set of labels: the budgets that cover one of them cover all. So selectors are
+// held against a set of labels once, and not against every pod of every node for every class that preempts.
+type cohort struct {
+	namespace string
+	labels    map[string]string
+	budgets   []*Budget // that cover it, by name
+	asOf      uint64    // the book's generation of which that is so
+	changedAt uint64    // the generation in which they, or the rules of one of them, changed last
+}
+
+// cohortOf returns the pod's cohort.
+func (k *budgetBook) cohortOf(v *pod) *cohort {
+	if v.cohort == nil {
+		v.cohort = k.cohortOfClass(v.class)
+	}
+	if v.cohort.asOf != k.generation {
+		k.refresh(v.cohort)
+	}
+	return v.cohort
+}
+
+func (k *budgetBook) cohortOfClass(c *model.Class) *cohort {
+	if out, ok := k.ofClass[c]; ok {
+		return out
+	}
+	if len(k.ofClass) > maxClasses {
+		// Those in use stay alive through their pods; that another of the same labels is made does no harm.
+		clear(k.ofClass)
+		clear(k.cohorts)
+	}
+	name := cohortName(c)
+	out, ok := k.cohorts[name]
+	if !ok {
+		out = &cohort{namespace: c.Namespace, labels: c.Labels}
+		k.cohorts[name] = out
+	}
+	k.ofClass[c] = out
+	return out
+}
+
+// cohortName has separators that are in no label.
+func cohortName(c *model.Class) string {
+	var b strings.Builder
+	b.WriteString(c.Namespace)
+	for _, key := range slices.Sorted(maps.Keys(c.Labels)) {
+		b.WriteByte(0)
+		b.WriteString(key)
+		b.WriteByte('=')
+		b.WriteString(c.Labels[key])
+	}
+	return b.String()
+}
+
+// refresh brings a cohort up to the book's generation.
+func (k *budgetBook) refresh(c *cohort) {
+	now := k.Of(c.namespace, c.labels)
+	if !slices.Equal(now, c.budgets) || slices.ContainsFunc(now, func(b *Budget) bool { return b.ruledAt > c.asOf }) {
+		c.changedAt = k.generation
+	}
+	c.budgets, c.asOf = now, k.generation
+}
+
+// tell has the nodes looked at again that have a pod whose budgets, or their rules, are other ones than when this was done
+// last.
+func (k *budgetBook) tell(v *View) {
+	if k.told == k.generation {
+		return
+	}
+	for slot := range v.nodes {
+		if slices.ContainsFunc(v.nodes[slot].pods, func(p *pod) bool { return k.cohortOf(p).changedAt > k.told }) {
+			v.touch(int32(slot))
+		}
+	}
+	k.told = k.generation
+}
+
+// watch is a node whose costs depend on a budget up to so many of its pods there.
+type watch struct {
+	budget *Budget
+	pods   int32
+	at     int32 // in budget.watchers[pods]
+}
+
+// watch notes that the costs of the node in a slot depend on the budget up to so many of its pods.
+func (b *Budget) watch(slot, pods int32) {
+	k := b.book
+	if k == nil {
+		return
+	}
+	for int(slot) >= len(k.watches) {
+		k.watches = append(k.watches, nil)
+	}
+	i := k.watchOf(slot, b)
+	switch {
+	case i < 0:
+		i = len(k.watches[slot])
+		k.watches[slot] = append(k.watches[slot], watch{budget: b})
+	case k.watches[slot][i].pods >= pods:
+		return
+	default:
+		b.unlist(slot, i)
+	}
+	for int(pods) >= len(b.watchers) {
+		b.watchers = append(b.watchers, nil)
+	}
+	w := &k.watches[slot][i]
+	w.pods, w.at = pods, int32(len(b.watchers[pods]))
+	b.watchers[pods] = append(b.watchers[pods], slot)
+}
+
+func (k *budgetBook) watchOf(slot int32, b *Budget) int {
+	for i := range k.watches[slot] {
+		if k.watches[slot][i].budget == b {
+			return i
+		}
+	}
+	return -1
+}
+
+// unlist takes a node out of the budget's list; the last of the list takes its place.
+func (b *Budget) unlist(slot int32, i int) {
+	w := b.book.watches[slot][i]
+	list := b.watchers[w.pods]
+	last := list[len(list)-1]
+	list[w.at] = last
+	b.book.watches[last][b.book.watchOf(last, b)].at = w.at
+	b.watchers[w.pods] = list[:len(list)-1]
+}
+
+// release forgets the nodes that depend on more than so many pods of the budget, and calls f for each.
+func (b *Budget) release(above int32, f func(slot int32)) {
+	for n := int(above) + 1; n < len(b.watchers); n++ {
+		for _, slot := range b.watchers[n] {
+			on := b.book.watches[slot]
+			i, last := b.book.watchOf(slot, b), len(on)-1
+			on[i] = on[last]
+			on[last] = watch{}
+			b.book.watches[slot] = on[:last]
+			f(slot)
+		}
+		b.watchers[n] = b.watchers[n][:0]
+	}
+}
