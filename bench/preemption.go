@@ -32,6 +32,12 @@ const (
 	// what it has: so decisions are measured, and not 15,000 pods that end at
 	// the same moment on the same two processors.
 	victimSeconds = "5"
+
+	// victimGrace is how long a victim may take, in seconds. Behind a stub
+	// nobody ever ends it: once its time were up, its preemptor's nomination
+	// would end too and others be evicted, rightly so, in the midst of what is
+	// measured. No measurement takes as long, on however slow a machine.
+	victimGrace = 24 * 60 * 60
 )
 
 func (c *cluster) createClass(ctx context.Context, name string, value int32) error {
@@ -42,6 +48,8 @@ func (c *cluster) createClass(ctx context.Context, name string, value int32) err
 func lowPod() *corev1.Pod {
 	pod := newPod("900m", "500Mi")
 	pod.GenerateName, pod.Spec.PriorityClassName = "low-", lowClass
+	grace := int64(victimGrace)
+	pod.Spec.TerminationGracePeriodSeconds = &grace
 	pod.Annotations = map[string]string{fake.Prefix + "term-seconds": victimSeconds}
 	return pod
 }
@@ -139,8 +147,8 @@ func (c *cluster) fill(ctx context.Context, pods int) error {
 }
 
 // verifyPreemptions fails unless every preemptor was decided on, with as few
-// victims as do, and nobody was evicted twice. Where the machine is too slow for
-// the victims' grace period a nomination ends, and its preemptor is decided on
+// victims as do, and nobody was evicted twice. Where a node is taken for lost on a
+// machine that is too slow a nomination ends, and its preemptor is decided on
 // again: then the earlier record says so, and the later one may wait for
 // victims of the earlier.
 func (c *cluster) verifyPreemptions(preemptors int) error {

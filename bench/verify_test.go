@@ -7,9 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/sched"
 )
 
 // The checks must find what is wrong, or a figure means nothing.
@@ -91,4 +93,40 @@ func TestVerifyFindsBrokenRules(t *testing.T) {
 
 func defaultNamespace() *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
+}
+
+// Behind a stub nobody ends the victims: a nomination must outlast what is measured, or its preemptor is decided on again in
+// the midst of it.
+func TestNominationsOutlastTheMeasurement(t *testing.T) {
+	state, now := fsm.NewState(), time.Now()
+	do := func(c fsm.Command) {
+		t.Helper()
+		if r := state.Try(now.UnixNano(), fsm.Proposal{User: user, Groups: groups, Command: c})[0]; r.Refused() {
+			t.Fatalf("%T: %s", c, r.Message)
+		}
+	}
+	do(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: defaultNamespace()}, Create: true})
+	do(&fsm.RegisterNode{Node: fsm.NodeWire{Object: stubNode(0)}})
+	for name, value := range map[string]int32{lowClass: lowPriority, highClass: highPriority} {
+		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
+		do(&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: class}})
+	}
+	scheduler := sched.New(state)
+	for _, pods := range []fsm.AdmitPods{{Template: fsm.PodWire{Object: lowPod()}, Count: lowPods}, {Template: fsm.PodWire{Object: highPod()}, Count: 1}} {
+		do(&pods)
+		plan := scheduler.Step(now.UnixNano(), lowPods)
+		do(plan.Command)
+		scheduler.Settle(plan)
+	}
+	nominated := 0
+	state.View().Nominations.Scan("", func(_ string, n *fsm.Nomination) bool {
+		nominated++
+		if lasts := time.Unix(0, n.DeadlineUnixNano).Sub(now); lasts < time.Hour {
+			t.Errorf("a nomination lasts %s", lasts)
+		}
+		return true
+	})
+	if nominated != 1 {
+		t.Errorf("%d pods are nominated, and not one", nominated)
+	}
 }
