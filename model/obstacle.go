@@ -31,6 +31,8 @@ func (j *Judge) Obstacles(node string) ([]Obstacle, bool) {
 		k := &j.terms[i]
 		o := Obstacle{Total: s.counts[i].pods(false), t: j.t, counter: k.counter, domain: s.domains[i]}
 		switch k.role {
+		default:
+			continue // what is merely preferred is counted in weights, some of them negative
 		case hardSpread:
 			o.Kind = TopologySpread
 			o.Need = max(k.over(o.Total, false), k.over(s.counts[i].pods(true), true))
@@ -80,10 +82,51 @@ func (j *Judge) Anchors(node string) []Obstacle {
 	return out
 }
 
+// Kin returns the pods that the class's required affinity is about, wherever they are, where it is about the class too:
+// with all of them gone the class may be the first of its kind (AF2). It is empty where there are none, or where the
+// class does not match its own terms.
+func (j *Judge) Kin() []Obstacle {
+	if j.attracts == 0 || !j.attracted {
+		return nil
+	}
+	var out []Obstacle
+	for i := range j.terms {
+		if k := &j.terms[i]; k.role == ownAffinity && k.counter.base.total > 0 {
+			out = append(out, Obstacle{Kind: PodAffinity, Total: k.counter.base.total, t: j.t, counter: k.counter, domain: everywhere})
+		}
+	}
+	return out
+}
+
+// Skewing returns, for every hard spread constraint of the class, the pods that count in the node's domain, whether they
+// are too many or not.
+func (j *Judge) Skewing(node string) []Obstacle {
+	slot, ok := j.t.slots[node]
+	if !ok {
+		return nil
+	}
+	s := j.see(slot)
+	var out []Obstacle
+	for i := range j.terms {
+		if k := &j.terms[i]; k.role == hardSpread && s.domains[i] != noDomain {
+			out = append(out, Obstacle{Kind: TopologySpread, Total: s.counts[i].pods(false), t: j.t, counter: k.counter, domain: s.domains[i]})
+		}
+	}
+	return out
+}
+
+// everywhere is the domain of an obstacle that is about the pods of all of them.
+const everywhere = -2
+
+func (o *Obstacle) covers(slot int32) bool {
+	d := o.counter.key.of[slot]
+	return d != noDomain && (d == o.domain || o.domain == everywhere) && o.counter.counts(slot)
+}
+
 // Counts says whether a pod of a class on a node is one of the pods that the rule is about.
 func (o *Obstacle) Counts(node string, c *Class) bool {
 	slot, ok := o.t.slots[node]
-	if !ok || o.counter.key.of[slot] != o.domain || !o.counter.counts(slot) {
+	if !ok || !o.covers(slot) {
 		return false
 	}
 	k, ok := o.t.kinds[c.Signature]
@@ -101,7 +144,7 @@ func (o *Obstacle) Nodes(f func(node string)) {
 			continue
 		}
 		for _, slot := range k.slots {
-			if o.counter.key.of[slot] == o.domain && o.counter.counts(slot) {
+			if o.covers(slot) {
 				f(o.t.spots[slot].name)
 			}
 		}

@@ -103,19 +103,11 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 	}
 	p := e.problem
 	at.exact = false
-	at.verdict = p.fill(n, budgets)
-	if at.verdict == verdictCandidate {
-		least, ok := p.bound()
-		switch {
-		case !ok:
-			at.verdict = verdictBlocked
-		case e.how.searchLimit == 0:
-			e.settle(at, n, budgets, least)
-		default:
-			at.cost = least
-		}
-	}
+	at.cost, at.verdict = p.ask(n, budgets)
 	at.fails = p.fails
+	if at.verdict == verdictCandidate && e.how.searchLimit == 0 {
+		e.settle(at, n, budgets)
+	}
 	if at.verdict == verdictBlocked {
 		e.blocked[slot] = p.blocked
 	}
@@ -124,18 +116,18 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 	}
 }
 
-// settle puts a node's cost in the place of its bound; the problem is filled for the node.
-func (e *evictions) settle(at *entry, n *node, budgets Budgets, least cost) {
-	s, ok := e.problem.answer(n, budgets, least)
+// settle puts a node's cost in the place of its bound; the problem has just been asked about the node.
+func (e *evictions) settle(at *entry, n *node, budgets Budgets) {
+	s, ok := e.problem.answer(n, budgets, at.cost)
 	slot := n.slot
 	at.exact = true
 	if !ok {
 		at.cost, at.verdict = impossible, verdictBlocked
 		e.blocked[slot] = e.problem.blocked
-		return
+	} else {
+		at.cost = s.cost
 	}
-	at.cost = s.cost
-	if !s.minimal {
+	if !s.minimal && s.known.possible() {
 		e.open[slot] = s.known
 	}
 }
@@ -144,19 +136,11 @@ func (e *evictions) settle(at *entry, n *node, budgets Budgets, least cost) {
 func (e *evictions) search(v *View, slot int32, budgets Budgets) {
 	at := &e.entries[slot]
 	e.searched++
-	e.problem.fill(&v.nodes[slot], budgets)
-	e.settle(at, &v.nodes[slot], budgets, at.cost)
+	e.problem.ask(&v.nodes[slot], budgets)
+	e.settle(at, &v.nodes[slot], budgets)
 	if !at.cost.possible() {
 		e.candidates--
 	}
-	e.play(v.nodes[slot].rank)
-}
-
-// exclude takes a node out that turned out to be none for the class.
-func (e *evictions) exclude(v *View, slot int32, fails model.Failures) {
-	e.entries[slot] = entry{cost: impossible, verdict: verdictStillFails, fails: fails, exact: true}
-	delete(e.open, slot)
-	e.candidates--
 	e.play(v.nodes[slot].rank)
 }
 

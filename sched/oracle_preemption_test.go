@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
@@ -83,20 +84,18 @@ func (o *oracle) victimsOn(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool)
 
 // victimsAnywhere tries every set of pods of lower priority, on whatever nodes they are. Leaving ones are as good as gone.
 func (o *oracle) victimsAnywhere(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool) {
-	var stay, leaving, ending []*plainPod
+	var stay, leaving []*plainPod
 	for _, p := range o.pods {
-		if p.leaving {
-			ending = append(ending, p)
-		}
 		switch {
 		case model.Priority(p.obj) >= model.Priority(pod):
 		case p.leaving:
 			leaving = append(leaving, p)
-		default:
+		case p.node == n.Name || o.matters(pod, p.obj):
 			stay = append(stay, p)
 		}
 	}
 	byImportance(stay)
+	slices.Reverse(stay)
 	best, found := plainVictims{}, false
 	for set := range 1 << len(stay) {
 		var gone []*plainPod
@@ -106,14 +105,44 @@ func (o *oracle) victimsAnywhere(n *corev1.Node, pod *corev1.Pod) (plainVictims,
 			}
 		}
 		c, ok := o.judge(n, pod, gone)
-		if ok && (!found || cheaper(c, best)) && elsewhere(c) <= int64(*o.config.Preemption.MaxOtherNodes) &&
-			len(o.check(n, pod, append(slices.Clone(gone), leaving...)...)) == 0 &&
-			// PR14: a pod that required affinity needs has to stay, and not to be leaving either.
-			!slices.ContainsFunc(o.check(n, pod, append(gone, ending...)...), func(r model.Reason) bool { return r.Kind == model.PodAffinity }) {
+		if ok && (!found || cheaper(c, best)) && elsewhere(c) <= int64(*o.config.Preemption.MaxOtherNodes) && o.opens(n, pod, append(gone, leaving...)) {
 			best, found = c, true
 		}
 	}
+	if found {
+		best.waits = o.waits(n, pod, best.pods, leaving)
+	}
 	return best, found
+}
+
+// opens says whether the pod can go to a node when the pods given are gone.
+func (o *oracle) opens(n *corev1.Node, pod *corev1.Pod, gone []*plainPod) bool {
+	if len(o.check(n, pod, gone...)) > 0 {
+		return false
+	}
+	for _, p := range o.pods {
+		if p.leaving && !slices.Contains(gone, p) {
+			gone = append(gone, p)
+		}
+	}
+	// PR14: a pod that required affinity needs has to stay, and not to be leaving either.
+	return !slices.ContainsFunc(o.check(n, pod, gone...), func(r model.Reason) bool { return r.Kind == model.PodAffinity })
+}
+
+// matters says whether a pod on another node can make a difference to one: a hard rule of either is about the other.
+func (o *oracle) matters(pod, other *corev1.Pod) bool {
+	hard, _ := o.constraints(pod, true)
+	if other.Namespace == pod.Namespace && slices.ContainsFunc(hard, func(c plainConstraint) bool { return c.selector.Matches(labels.Set(other.Labels)) }) {
+		return true
+	}
+	about := func(owner, other *corev1.Pod) func(t corev1.PodAffinityTerm) bool {
+		return func(t corev1.PodAffinityTerm) bool { return o.termMatches(owner, &t, other) }
+	}
+	affinity, anti := affinityOf(pod)
+	_, carried := affinityOf(other)
+	return slices.ContainsFunc(affinity.RequiredDuringSchedulingIgnoredDuringExecution, about(pod, other)) ||
+		slices.ContainsFunc(anti.RequiredDuringSchedulingIgnoredDuringExecution, about(pod, other)) ||
+		slices.ContainsFunc(carried.RequiredDuringSchedulingIgnoredDuringExecution, about(other, pod))
 }
 
 func elsewhere(c plainVictims) int64 {

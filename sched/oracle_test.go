@@ -311,17 +311,6 @@ func (o *oracle) spend(p *plainPod) {
 	}
 }
 
-// asDecided is a decision of the scheduler as if it were the oracle's.
-func (o *oracle) asDecided(f *flight) decision {
-	d := decision{kind: f.kind, node: f.node}
-	for _, p := range o.pods {
-		if slices.Contains(f.victims, p.obj.UID) {
-			d.set.pods = append(d.set.pods, p)
-		}
-	}
-	return d
-}
-
 // assume lays a decision over the oracle's cluster.
 func (o *oracle) assume(pod *corev1.Pod, d decision) {
 	drop := func(uid types.UID) {

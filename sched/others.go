@@ -19,10 +19,13 @@ type surroundings struct {
 	most int
 	// near: nobody on another node goes who does not have to.
 	near bool
+	// first: the class is to be the first of those that its required affinity is about, so all the others go (AF2).
+	first bool
+	// wide: pods of other nodes may go that help only because others go; see thorough.
+	wide bool
 
-	known map[string][]*pod // blockers by obstacle, as of the version at
-	at    uint64
-	seen  []seenObstacle
+	at   uint64 // version as of which seen is right
+	seen []seenObstacle
 
 	obstacles []model.Obstacle // of the node under way
 	spread    []model.Obstacle // those of them that are dimensions
@@ -40,32 +43,6 @@ type seenObstacle struct {
 // maxElsewhere bounds the pods on other nodes among which a problem chooses.
 const maxElsewhere = 64
 
-// answer solves a problem that is filled for a node. Where the cheapest choice has victims on other nodes that do not have
-// to go in any case, one without them is taken if it costs no more.
-func (p *problem) answer(n *node, budgets Budgets, least cost) (solution, bool) {
-	s, ok := p.solve(least)
-	if !ok || !s.cost.others || p.base.others {
-		return s, ok
-	}
-	p.others.near = true
-	defer func() { p.others.near = false }()
-	if p.fill(n, budgets) == verdictCandidate {
-		if least, ok := p.bound(); ok {
-			t, ok := p.solve(least)
-			s.cost.others = false
-			if ok && !s.cost.less(&t.cost) {
-				t.minimal = s.minimal
-				t.known = s.known
-				return t, true
-			}
-			s.cost.others = true
-		}
-	}
-	p.others.near = false
-	p.fill(n, budgets)
-	return s, true
-}
-
 // look finds out what the rules between pods have against a node; false if pods' leaving cannot end it.
 func (o *surroundings) look(n *node) bool {
 	o.spread, o.pending, o.elsewhere, o.cut = o.spread[:0], o.pending[:0], o.elsewhere[:0], false
@@ -74,9 +51,48 @@ func (o *surroundings) look(n *node) bool {
 	if o.obstacles, ok = o.judge.Obstacles(n.name); !ok {
 		return false
 	}
-	o.anchors = o.judge.Anchors(n.name)
+	o.obstacles = slices.DeleteFunc(o.obstacles, func(b model.Obstacle) bool { return b.Kind == model.TopologySpread })
+	if o.first {
+		o.obstacles = append(o.obstacles, o.judge.Kin()...)
+	} else {
+		o.anchors = o.judge.Anchors(n.name)
+	}
 	return true
 }
+
+// skew finds the spread constraints that the node would break with some pods gone: where others are fewer, the least is
+// less. false if no more pods' leaving can end it.
+func (o *surroundings) skew(n *node, gone []*pod) bool {
+	ok := true
+	o.without(gone, func() {
+		var left []model.Obstacle
+		left, ok = o.judge.Obstacles(n.name)
+		o.spread = append(o.spread[:0], left...)
+	})
+	return ok
+}
+
+// without calls f as if some pods, and those that are in the way and leaving, were not there.
+func (o *surroundings) without(gone []*pod, f func()) {
+	o.view.topo.Peek(func() {
+		for _, v := range gone {
+			o.view.removeRules(v)
+		}
+		for _, v := range o.pending {
+			o.view.removeRules(v)
+		}
+		f()
+		for _, v := range o.pending {
+			o.view.addRules(v)
+		}
+		for _, v := range gone {
+			o.view.addRules(v)
+		}
+	})
+}
+
+func (v *View) removeRules(p *pod) { v.topo.RemovePod(v.nodes[p.slot].name, p.class, p.isLeaving()) }
+func (v *View) addRules(p *pod)    { v.topo.AddPod(v.nodes[p.slot].name, p.class, p.isLeaving()) }
 
 // podsOf returns the pods that an obstacle is about, wherever they are, the most important first.
 func (o *surroundings) podsOf(b *model.Obstacle) []*pod {
@@ -113,17 +129,14 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 		return o.judge.Fails(n.name), false
 	}
 	for i := range o.obstacles {
-		b := &o.obstacles[i]
-		if b.Kind == model.TopologySpread {
-			o.spread = append(o.spread, *b)
-			continue
-		}
-		for _, v := range o.podsOf(b) {
+		for _, v := range o.podsOf(&o.obstacles[i]) {
 			switch {
 			case v.priority >= p.class.Priority:
 				return o.judge.Fails(n.name), false
 			case v.isLeaving():
-				o.pending = append(o.pending, v)
+				if !slices.Contains(o.pending, v) {
+					o.pending = append(o.pending, v)
+				}
 			case !slices.Contains(p.forced, v):
 				p.forced = append(p.forced, v)
 				if v.slot != n.slot && !slices.Contains(o.elsewhere, v.slot) {
@@ -132,7 +145,7 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 			}
 		}
 	}
-	if len(o.elsewhere) > o.most {
+	if len(o.elsewhere) > o.most || !o.skew(n, p.forced) {
 		return o.judge.Fails(n.name), false
 	}
 	p.movable = slices.DeleteFunc(p.movable, func(v *pod) bool { return slices.Contains(p.forced, v) })
@@ -148,9 +161,13 @@ func (p *problem) reachElsewhere(n *node) {
 	if o.most == 0 || o.near {
 		return
 	}
+	counted := o.spread
+	if o.wide {
+		counted = o.judge.Skewing(n.name)
+	}
 	before := len(p.movable)
-	for i := range o.spread {
-		pods := o.podsOf(&o.spread[i])
+	for i := range counted {
+		pods := o.podsOf(&counted[i])
 		for j := len(pods) - 1; j >= 0; j-- {
 			v := pods[j]
 			if v.slot == n.slot || v.isLeaving() || v.priority >= p.class.Priority || slices.Contains(p.forced, v) || slices.Contains(p.movable[before:], v) {
@@ -169,27 +186,14 @@ func (p *problem) reachElsewhere(n *node) {
 }
 
 // measureSpread adds a dimension for each spread constraint that the node would break.
-func (p *problem) measureSpread(n *node) {
+func (p *problem) measureSpread() {
 	o := p.others
-	kept := o.spread[:0]
-	for i := range o.spread {
-		b := o.spread[i]
-		for _, v := range p.forced {
-			if p.countsFor(&b, v) {
-				b.Need--
-			}
-		}
-		if b.Need > 0 {
-			kept = append(kept, b)
-			p.need = append(p.need, b.Need)
-		}
-	}
-	o.spread = kept
 	var wanted int64
-	for _, b := range kept {
-		wanted += b.Need
+	for i := range o.spread {
+		p.need = append(p.need, o.spread[i].Need)
+		wanted += o.spread[i].Need
 	}
-	if left := int64(o.most - len(o.elsewhere)); wanted > left {
+	if left := int64(o.most - len(o.elsewhere)); wanted > left || o.wide {
 		p.roam = int32(left)
 	}
 }

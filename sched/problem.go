@@ -189,7 +189,7 @@ func (p *problem) measure(n *node, lower []*pod) bool {
 		}
 	}
 	if p.others != nil {
-		p.measureSpread(n)
+		p.measureSpread()
 	}
 	if len(p.need) == 0 {
 		return true

@@ -75,10 +75,8 @@ func (w *world) randomTerms() string {
 
 func (w *world) topologyPod(bound bool) *corev1.Pod {
 	spec := fmt.Sprintf("p%d priority=%s", w.pods, w.pick("priority", "0", "0", "1", "5"))
-	if !w.anyVictims || rapid.Bool().Draw(w.t, "never") {
-		spec += " never"
-	}
 	for _, extra := range []string{
+		w.pick("never", "", "", "", " never"),
 		w.pick("cpu", "", " cpu=1", " cpu=500m"), w.pick("select", "", "", "", "", " select=zone=a"),
 		w.pick("tolerate", "", "", " tolerate=team"), w.pick("prefer", "", "", "", " prefer=3:zone=a"),
 		w.pick("app", "", " label=app=web", " label=app=web", " label=app=db"), w.pick("rev", "", " label=rev=1", " label=rev=2"),
@@ -164,17 +162,21 @@ func (w *world) furnishTopology(nodes int) {
 }
 
 // TestOracleTopology: on random clusters with zones, racks and hosts, and pods with all kinds of rules about each other,
-// every decision is the oracle's: same node, same count of every reason.
+// every decision is the oracle's: same node, victims as good as the best, same count of every reason.
 func TestOracleTopology(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 6).Draw(t, "nodes")
 		w := newTopologyWorld(t, nodes)
-		w.anyVictims = rapid.Bool().Draw(t, "preemption")
+		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+			limit, others := int32(1_000_000), rapid.Int32Range(0, 3).Draw(t, "other nodes")
+			s.Preemption.SearchLimit, s.Preemption.MaxOtherNodes = &limit, &others
+		})
 		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
 			w.happenAround(nodes)
 			for {
 				ready := w.ready()
 				o := newOracle(w.state.View(), NoBudgets{})
+				o.cross = true
 				p := w.sched.Step(w.now, rapid.IntRange(1, 8).Draw(t, "max"))
 				if p == nil {
 					if len(ready) > 0 {

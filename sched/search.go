@@ -16,6 +16,8 @@ type solution struct {
 	minimal bool
 	// known is a bound of the cost of every choice, where the solution is not minimal.
 	known cost
+	// pending are pods that are in the way and leaving already.
+	pending []*pod
 }
 
 // solve finds the cheapest choice. The greedy one is where it begins, so the outcome is never worse. least is the
@@ -68,6 +70,9 @@ func (p *problem) solve(least cost) (solution, bool) {
 		}
 	}
 	p.blocked = p.hardest()
+	if !found {
+		best.known = impossible
+	}
 	return best, found
 }
 

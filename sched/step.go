@@ -276,11 +276,12 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 	}
 	costs := s.costsOf(b)
 	start := s.view.ring.start(hash64(string(e.UID)))
-	slot, set, ok := s.cheapest(b, costs, start)
+	slot, ok := costs.best(s.view, s.budgetsNow(), start)
 	if !ok {
 		return s.fail(p, e, b, attemptHelpless)
 	}
 	n := &s.view.nodes[slot]
+	set := costs.problem.chooseVictims(n, s.budgetsNow())
 	if slices.ContainsFunc(set.victims, func(v *pod) bool { return p.troubles(v.class) }) {
 		p.closed = true
 		return nil
@@ -318,26 +319,6 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 	// may count on it.
 	p.closed = p.closed || own != nil || len(f.ends) > 0
 	return f
-}
-
-// cheapest returns the node where preempting costs the least, and who has to leave. What rules between pods make of it
-// is looked at in the whole once more: evictions elsewhere may change what others of them count.
-func (s *Scheduler) cheapest(b *board, costs *evictions, start int32) (int32, victimSet, bool) {
-	for {
-		slot, ok := costs.best(s.view, s.budgetsNow(), start)
-		if !ok {
-			return 0, victimSet{}, false
-		}
-		set := costs.problem.chooseVictims(&s.view.nodes[slot], s.budgetsNow())
-		if b.topo == nil {
-			return slot, set, true
-		}
-		fails := s.failsWithout(b, slot, slices.Concat(set.victims, set.waits))
-		if fails == 0 {
-			return slot, set, true
-		}
-		costs.exclude(s.view, slot, fails)
-	}
 }
 
 // waitsForVictims says whether the pod has to wait for pods that end on its nominated node because of a preemption (T5):

@@ -103,36 +103,25 @@ func preemptingOf(c *berthv1.SchedulerConfiguration) preempting {
 // chooseVictims finds who has to leave a node for a pod of the problem's class, at the least cost.
 func (p *problem) chooseVictims(n *node, budgets Budgets) victimSet {
 	var set victimSet
-	if set.verdict = p.fill(n, budgets); set.verdict != verdictCandidate {
+	least, v := p.ask(n, budgets)
+	if set.verdict = v; v != verdictCandidate {
 		set.fails, set.blocked = p.fails, p.blocked
 		return set
 	}
-	least, ok := p.bound()
-	if ok {
-		set.solution, ok = p.answer(n, budgets, least)
-	}
-	if !ok {
+	var ok bool
+	if set.solution, ok = p.answer(n, budgets, least); !ok {
 		set.verdict, set.blocked = verdictBlocked, p.blocked
 		return set
 	}
-	set.violating = p.violators(set.victims, budgets)
-	set.waits = waitsOn(n, p.class, set.victims)
-	if p.others != nil {
-		for _, v := range p.others.pending {
-			if !slices.Contains(set.waits, v) {
-				set.waits = append(set.waits, v)
-			}
-		}
-		set.minimal = set.minimal && !p.others.cut
+	if set.violations > 0 {
+		set.violating = p.violators(set.victims, budgets)
 	}
+	set.waits = append(set.pending, waitsOn(n, p.class, slices.Concat(set.victims, set.pending))...)
 	return set
 }
 
 // violators are those of the victims that find a budget used up when they go in this order (PR8).
 func (p *problem) violators(victims []*pod, budgets Budgets) []*pod {
-	if len(p.rules) == 0 && p.base.violations == 0 {
-		return nil
-	}
 	var out []*pod
 	spent := map[*Budget]int32{}
 	for _, v := range victims {
@@ -148,17 +137,17 @@ func (p *problem) violators(victims []*pod, budgets Budgets) []*pod {
 	return out
 }
 
-// waitsOn returns the pods of lower priority that are leaving the node already and whose room is needed beside the
-// victims'.
-func waitsOn(n *node, c *model.Class, victims []*pod) []*pod {
+// waitsOn returns the pods of lower priority that are leaving the node already and whose room is needed beside that of
+// those who go anyway.
+func waitsOn(n *node, c *model.Class, gone []*pod) []*pod {
 	lower := lowerOn(n, c.Priority)
 	var scratch model.Usage
 	u := *n.usageFor(c.Priority, &scratch)
 	leaving := false
 	for _, v := range lower {
-		if v.isLeaving() || slices.Contains(victims, v) {
+		if going := slices.Contains(gone, v); going || v.isLeaving() {
 			u = u.Without(v.class)
-			leaving = leaving || v.isLeaving()
+			leaving = leaving || !going
 		}
 	}
 	if !leaving {
@@ -166,7 +155,7 @@ func waitsOn(n *node, c *model.Class, victims []*pod) []*pod {
 	}
 	var waits []*pod
 	for _, v := range lower {
-		if !v.isLeaving() {
+		if !v.isLeaving() || slices.Contains(gone, v) {
 			continue
 		}
 		with := u.With(v.class)
