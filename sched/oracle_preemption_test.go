@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -196,29 +197,18 @@ func (o *oracle) waits(n *corev1.Node, pod *corev1.Pod, victims, leaving []*plai
 	return out
 }
 
-// reprieved is kube-scheduler's choice (PR8, PR9). Whose eviction must not be is not touched.
+// reprieved is kube-scheduler's choice (PR8, PR9). Whose eviction must not be is not touched: those who have to go in any
+// case, because of a port, count before the others there, or nobody could be evicted where one may be.
 func (o *oracle) reprieved(n *corev1.Node, pod *corev1.Pod, stay, leaving []*plainPod) (plainVictims, bool) {
-	spent := map[*Budget]int32{}
+	inOrder := slices.Clone(stay)
+	slices.SortStableFunc(inOrder, func(a, b *plainPod) int { return cmp.Compare(min(portsIn(b.obj, pod), 1), min(portsIn(a.obj, pod), 1)) })
+	bad, never := o.beyond(pod, stay, false), o.beyond(pod, inOrder, true)
 	var forbidden, violating, rest []*plainPod
 	for _, p := range stay { // PR8
-		bad, never := false, false
-		for _, b := range o.budgets.Of(p.obj.Namespace, p.obj.Labels) {
-			if b.Disrupted != nil && b.Disrupted(p.obj.Name) {
-				continue
-			}
-			hard := o.isStrict(pod) || b.protects(model.Priority(pod))
-			if hard && b.spares(p.obj) {
-				continue
-			}
-			if spent[b]++; spent[b] > b.Allowed {
-				bad = true
-				never = never || hard
-			}
-		}
 		switch {
-		case never:
+		case slices.Contains(never, p):
 			forbidden = append(forbidden, p)
-		case bad:
+		case slices.Contains(bad, p):
 			violating = append(violating, p)
 		default:
 			rest = append(rest, p)
@@ -241,6 +231,35 @@ func (o *oracle) reprieved(n *corev1.Node, pod *corev1.Pod, stay, leaving []*pla
 	out, _ := o.judge(n, pod, victims)
 	out.waits = o.waits(n, pod, victims, leaving)
 	return out, true
+}
+
+// beyond returns those of the pods that, evicted in this order, find a budget used up: one that must not be violated, or one
+// that may be.
+func (o *oracle) beyond(pod *corev1.Pod, inOrder []*plainPod, hard bool) []*plainPod {
+	spent := map[*Budget]int32{}
+	var out []*plainPod
+	for _, p := range inOrder {
+		for _, b := range o.budgets.Of(p.obj.Namespace, p.obj.Labels) {
+			if b.Disrupted != nil && b.Disrupted(p.obj.Name) || hard != (o.isStrict(pod) || b.protects(model.Priority(pod))) || hard && b.spares(p.obj) {
+				continue
+			}
+			if spent[b]++; spent[b] > b.Allowed && !slices.Contains(out, p) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// portsIn is how many of a pod's host ports another one wants.
+func portsIn(held, wanted *corev1.Pod) int {
+	count := 0
+	for _, port := range model.ClassOf(held).Ports {
+		if slices.ContainsFunc(model.ClassOf(wanted).Ports, port.Conflicts) {
+			count++
+		}
+	}
+	return count
 }
 
 func byImportance(pods []*plainPod) {
