@@ -60,8 +60,12 @@ fuzz: ## every fuzz target for FUZZTIME each
 	    echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; \
 	  done; done
 
-sweep: ## the oracles over many more random cases, the leader lost in a longer run, than the tests take
-	go test -timeout 3h ./sched ./fsm -run 'Oracle|Property|Rapid' -rapid.checks=100000
+CASES ?= 100000
+sweep: ## the oracles over CASES random cases each, the other properties over a tenth, the leader lost in a longer run
+	go test -timeout 5h ./model -run 'JudgeAgainstTheRules|GroupsStay' -rapid.checks=$(CASES)
+	go test -timeout 5h ./sched -run '^TestOracle' -rapid.checks=$(CASES)
+	go test -timeout 5h ./sched -run 'Property|Pipeline|ReplayDecides|ReplayFrom' -rapid.checks=$$(( $(CASES) / 10 ))
+	go test -timeout 5h ./fsm ./controller -run 'Nobody|RandomCommands|Overspent|Converge|SpreadScaleIn' -rapid.checks=$$(( $(CASES) / 10 ))
 	go test -timeout 1h ./sched -run LeaderLostAtEveryPosition -preemptions=500
 
 bench: build ## the figures of docs/benchmarks.md
