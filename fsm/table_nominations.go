@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -49,11 +48,6 @@ type VictimRef struct {
 
 // Key is the nominated pod's key.
 func (n *Nomination) Key() string { return PodKey(n.Namespace, n.Name) }
-
-// HasVictimsElsewhere says whether it still waits for pods on other nodes.
-func (n *Nomination) HasVictimsElsewhere() bool {
-	return slices.ContainsFunc(n.Victims, func(v VictimRef) bool { return v.Node != "" })
-}
 
 // LetsIn says whether the nomination leaves its room to pods that run for so
 // many seconds at most (0: there is no bound).

@@ -42,6 +42,8 @@ type plainNom struct {
 	pod  *corev1.Pod
 	node string
 	made int64
+	// waits are those that it waits for.
+	waits []types.UID
 }
 
 type decision struct {
@@ -74,7 +76,11 @@ func newOracle(v *fsm.View, budgets Budgets) *oracle {
 	})
 	v.Nominations.Scan("", func(key string, n *fsm.Nomination) bool {
 		p, _ := v.Pods.Get(key)
-		o.noms = append(o.noms, plainNom{p, n.Node, n.FirstRevision})
+		nom := plainNom{p, n.Node, n.FirstRevision, nil}
+		for _, victim := range n.Victims {
+			nom.waits = append(nom.waits, victim.UID)
+		}
+		o.noms = append(o.noms, nom)
 		return true
 	})
 	return o
@@ -138,9 +144,10 @@ func (o *oracle) check(n *corev1.Node, pod *corev1.Pod, without ...*plainPod) []
 
 func (o *oracle) decide(pod *corev1.Pod) decision {
 	var own string
+	var waits []types.UID
 	for _, nom := range o.noms {
 		if nom.pod.UID == pod.UID {
-			own = nom.node
+			own, waits = nom.node, nom.waits
 		}
 	}
 	var feasible []*corev1.Node
@@ -168,7 +175,7 @@ func (o *oracle) decide(pod *corev1.Pod) decision {
 	}
 	if why, ok := failures[own]; ok && resolvable(why) { // PR3, T5
 		for _, p := range o.pods {
-			if p.node == own && p.victim && model.Priority(p.obj) < model.Priority(pod) {
+			if p.node == own && p.victim && model.Priority(p.obj) < model.Priority(pod) || slices.Contains(waits, p.obj.UID) {
 				return fail
 			}
 		}
@@ -325,7 +332,7 @@ func (o *oracle) assume(pod *corev1.Pod, d decision) {
 		o.noms = slices.DeleteFunc(o.noms, func(n plainNom) bool { // NM3
 			return n.node == d.node && model.Priority(n.pod) < model.Priority(pod)
 		})
-		o.noms = append(o.noms, plainNom{pod, d.node, math.MaxInt64})
+		o.noms = append(o.noms, plainNom{pod, d.node, math.MaxInt64, uidsOf(slices.Concat(d.set.pods, d.set.waits))})
 		for _, p := range o.pods {
 			if slices.Contains(d.set.pods, p) || slices.Contains(d.set.waits, p) {
 				o.spend(p)
