@@ -51,7 +51,12 @@ func (o *surroundings) look(n *node) bool {
 	if o.obstacles, ok = o.judge.Obstacles(n.name); !ok {
 		return false
 	}
-	o.obstacles = slices.DeleteFunc(o.obstacles, func(b model.Obstacle) bool { return b.Kind == model.TopologySpread })
+	o.obstacles = slices.DeleteFunc(o.obstacles, func(b model.Obstacle) bool {
+		if b.Kind == model.TopologySpread {
+			o.spread = append(o.spread, b)
+		}
+		return b.Kind == model.TopologySpread
+	})
 	if o.first {
 		o.obstacles = append(o.obstacles, o.judge.Kin()...)
 	} else {
@@ -63,6 +68,9 @@ func (o *surroundings) look(n *node) bool {
 // skew finds the spread constraints that the node would break with some pods gone: where others are fewer, the least is
 // less. false if no more pods' leaving can end it.
 func (o *surroundings) skew(n *node, gone []*pod) bool {
+	if len(gone)+len(o.pending) == 0 {
+		return true // as look found it
+	}
 	ok := true
 	o.without(gone, func() {
 		var left []model.Obstacle
