@@ -129,6 +129,8 @@ type budgetBook struct {
 	cohorts    map[string]*cohort
 	ofClass    map[*model.Class]*cohort
 	watches    [][]watch // by slot
+	latitudes  []latitude
+	onNode     []watch // of one node, while they are counted
 }
 
 type budgetLabel struct{ namespace, key, value string }

@@ -151,3 +151,42 @@ func (b *Budget) release(above int32, f func(slot int32)) {
 		b.watchers[n] = b.watchers[n][:0]
 	}
 }
+
+// latitude is whether budgets limit who of a node's pods may go, as of one of the node's changes.
+type latitude struct {
+	asOf    uint64 // one more than node.changedAt
+	limited bool
+}
+
+// limits says whether a budget could limit who of a node's pods may go: it allows for fewer than it covers there. Where none
+// does, which is usual, no class has to count. An allowance that changes so that the answer does makes the node a changed
+// one, because the node watches for it.
+func (k *budgetBook) limits(n *node) bool {
+	for int(n.slot) >= len(k.latitudes) {
+		k.latitudes = append(k.latitudes, latitude{})
+	}
+	at := &k.latitudes[n.slot]
+	if at.asOf == n.changedAt+1 {
+		return at.limited
+	}
+	*at = latitude{asOf: n.changedAt + 1}
+	k.onNode = k.onNode[:0]
+	for _, v := range n.pods {
+		if v.isLeaving() {
+			continue
+		}
+		for _, b := range covering(v, k) {
+			i := slices.IndexFunc(k.onNode, func(w watch) bool { return w.budget == b })
+			if i < 0 {
+				i = len(k.onNode)
+				k.onNode = append(k.onNode, watch{budget: b})
+			}
+			k.onNode[i].pods++
+		}
+	}
+	for _, w := range k.onNode {
+		w.budget.watch(n.slot, w.pods)
+		at.limited = at.limited || w.pods > w.budget.Allowed
+	}
+	return at.limited
+}

@@ -58,12 +58,17 @@ func (e *evictions) sync(v *View, b *board, budgets Budgets) int {
 	if b.topo != nil && e.topo != v.topo.Version() {
 		e.topo, e.seen = v.topo.Version(), 0 // what happens on one node matters to others
 	}
-	looked := 0
+	looked, many := 0, e.seen < v.log.first || v.log.head()-e.seen > uint64(len(v.nodes)/4)
 	v.since(e.seen, func(slot int32) {
 		looked++
 		e.look(v, b, slot, budgets)
-		e.play(v.nodes[slot].rank)
+		if !many {
+			e.play(v.nodes[slot].rank)
+		}
 	})
+	if many {
+		e.playAll()
+	}
 	e.seen = v.log.head()
 	return looked
 }
@@ -82,6 +87,11 @@ func (e *evictions) replant(v *View) {
 	for rank, slot := range v.ring.slots {
 		e.winner[e.size+int32(rank)] = slot
 	}
+	e.playAll()
+}
+
+// playAll decides all matches.
+func (e *evictions) playAll() {
 	for i := e.size - 1; i > 0; i-- {
 		e.winner[i] = e.cheaper(e.winner[2*i], e.winner[2*i+1])
 	}

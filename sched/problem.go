@@ -263,6 +263,9 @@ func (p *problem) count(n *node, budgets Budgets) bool {
 	if _, none := budgets.(NoBudgets); none {
 		return true
 	}
+	if book, ok := budgets.(*budgetBook); ok && p.others == nil && !book.limits(n) {
+		return true
+	}
 	p.ofNode = p.ofNode[:0]
 	for _, v := range p.movable {
 		for _, b := range covering(v, budgets) {
