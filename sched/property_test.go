@@ -148,6 +148,10 @@ func TestOracle(t *testing.T) {
 		w.sched.budgets = budgets
 		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
 			w.happen(nodes)
+			if budgets == nil && rapid.IntRange(0, 2).Draw(t, "other budgets") == 0 {
+				w.dropBudgets()
+				w.randomBudgets()
+			}
 			for {
 				ready := w.ready()
 				o := newOracle(w.state.View(), budgets)
@@ -337,6 +341,15 @@ func (w *world) randomBudgets() {
 				words = append(words, extra)
 			}
 			w.budget(words)
+		}
+	}
+}
+
+// dropBudgets removes some of the budgets.
+func (w *world) dropBudgets() {
+	for _, name := range []string{"web", "db", "all"} {
+		if _, ok := w.state.View().Budgets.Get("default/" + name); ok && rapid.Bool().Draw(w.t, "drop-"+name) {
+			w.must(&fsm.DeleteDisruptionBudget{Namespace: "default", Name: name})
 		}
 	}
 }
