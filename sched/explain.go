@@ -17,8 +17,8 @@ type NodeVerdict struct {
 	Reasons []model.Reason
 	// Preemption says what evicting pods of lower priority would do; "" where the pod fits or may not preempt.
 	Preemption string
-	// Victims are those who would have to be evicted, by key, most important first; Ending those who are ending anyway
-	// and would have to be waited for.
+	// Victims are those who would have to be evicted, on this node or others, by key, most important first; Ending those
+	// who are ending anyway and would have to be waited for.
 	Victims []string
 	Ending  []string
 }
@@ -31,22 +31,37 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 	var classes model.Classes
 	mayPreempt := *state.SchedulerConfig().Spec.Preemption.Enabled && !c.NeverPreempts
 	budgets := &stateBudgets{state: state, known: map[types.UID]*Budget{}}
-	var out []NodeVerdict
-	state.Nodes.Scan("", func(_ string, obj *corev1.Node) bool {
-		n := nodeWithout(state, obj, pod, c)
-		var scratch model.Usage
-		verdict := NodeVerdict{Node: obj.Name}
-		verdict.Reasons = model.Check(c, obj, n.alloc, n.usageOf(c, &scratch))
-		if rules != nil {
-			verdict.Reasons = append(verdict.Reasons, rules.Judge(c).Reasons(obj.Name)...)
+	v := &View{byName: map[string]int32{}, topo: rules}
+	state.Nodes.Scan("", func(name string, obj *corev1.Node) bool {
+		v.byName[name] = int32(len(v.nodes))
+		v.nodes = append(v.nodes, *nodeWithout(state, obj, pod, c))
+		n := &v.nodes[len(v.nodes)-1]
+		if n.slot = v.byName[name]; rules != nil && mayPreempt {
+			addPods(state, n, pod, &classes) // those of one node may be in the way on another
 		}
-		if len(verdict.Reasons) > 0 && mayPreempt {
-			addPods(state, n, pod, &classes)
-			explainPreemption(n, c, preemptingOf(state.SchedulerConfig()), budgets, &verdict)
-		}
-		out = append(out, verdict)
 		return true
 	})
+	how := preemptingOf(state.SchedulerConfig())
+	question := newProblem(c, how)
+	if rules != nil {
+		question.others = &surroundings{view: v, judge: rules.Judge(c), most: int(how.otherNodes)}
+	}
+	out := make([]NodeVerdict, len(v.nodes))
+	for i := range v.nodes {
+		n, verdict := &v.nodes[i], &out[i]
+		var scratch model.Usage
+		verdict.Node = n.name
+		verdict.Reasons = model.Check(c, n.obj, n.alloc, n.usageOf(c, &scratch))
+		if rules != nil {
+			verdict.Reasons = append(verdict.Reasons, rules.Judge(c).Reasons(n.name)...)
+		}
+		if len(verdict.Reasons) > 0 && mayPreempt {
+			if rules == nil {
+				addPods(state, n, pod, &classes)
+			}
+			question.explain(n, budgets, verdict)
+		}
+	}
 	return out
 }
 
@@ -98,24 +113,24 @@ func nodeWithout(state *fsm.View, obj *corev1.Node, pod *corev1.Pod, c *model.Cl
 func addPods(state *fsm.View, n *node, except *corev1.Pod, classes *model.Classes) {
 	state.PodsOnNode(n.name, func(obj *corev1.Pod) bool {
 		if obj.UID != except.UID && !model.Terminal(obj) {
-			n.pods = append(n.pods, newPod(obj, classes.Of(obj)))
+			p := newPod(obj, classes.Of(obj))
+			p.slot = n.slot
+			n.pods = append(n.pods, p)
 		}
 		return true
 	})
 	slices.SortFunc(n.pods, moreImportant)
 }
 
-func explainPreemption(n *node, c *model.Class, how preempting, budgets Budgets, verdict *NodeVerdict) {
+// explain adds to a node's verdict what preempting there would do: the same search as the scheduler's.
+func (p *problem) explain(n *node, budgets Budgets, verdict *NodeVerdict) {
 	for _, r := range verdict.Reasons {
 		if !r.Kind.Resolvable() {
 			verdict.Preemption = "Preemption is not helpful for scheduling"
 			return
 		}
-		if r.Kind >= model.TopologySpread {
-			return // whose leaving would help is a question about all nodes
-		}
 	}
-	set := newProblem(c, how).chooseVictims(n, budgets)
+	set := p.chooseVictims(n, budgets)
 	switch set.verdict {
 	case verdictNoVictims:
 		verdict.Preemption = "No preemption victims found for incoming pod"

@@ -50,6 +50,7 @@ func TestOracleCrossNode(t *testing.T) {
 		}
 		if got.kind == flightPreempt {
 			w.compareAnywhere(o, pod, got, &want)
+			w.explainsIt(pod, &p.Command.Preemptions[0])
 		}
 		if refused := w.commit(p); len(refused) > 0 {
 			t.Fatalf("refused: %v\n%s", refused, describe(p.Command))
@@ -83,6 +84,22 @@ func (w *world) compareAnywhere(o *oracle, pod *corev1.Pod, got *flight, want *d
 		without := slices.DeleteFunc(slices.Clone(gone), func(q *plainPod) bool { return q == p })
 		if len(o.check(o.nodes[at], pod, without...)) == 0 {
 			w.t.Fatalf("%s need not go", p.obj.Name)
+		}
+	}
+}
+
+// explainsIt: Explain names the same victims as the decision.
+func (w *world) explainsIt(pod *corev1.Pod, d *fsm.PreemptDecision) {
+	for _, verdict := range Explain(w.state.View(), pod) {
+		if verdict.Node != d.Node {
+			continue
+		}
+		var victims []string
+		for _, v := range d.Victims {
+			victims = append(victims, v.Key)
+		}
+		if told := slices.Concat(verdict.Victims, verdict.Ending); !slices.Equal(told, victims) {
+			w.t.Fatalf("%s is told that on %s %v would go (%s), and %v do", pod.Name, d.Node, told, verdict.Preemption, victims)
 		}
 	}
 }
