@@ -139,6 +139,8 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 	for i := range o.obstacles {
 		for _, v := range o.podsOf(&o.obstacles[i]) {
 			switch {
+			case v.isLeaving() && v.priority >= p.class.Priority && o.obstacles[i].Kind == model.PodAffinity:
+				// It need not be waited for if it is near: the class has it now, and is the first when it is gone.
 			case v.priority >= p.class.Priority:
 				return o.judge.Fails(n.name), false
 			case v.isLeaving():

@@ -154,8 +154,7 @@ func (p *problem) fill(n *node, budgets Budgets) verdict {
 		return verdictBlocked
 	}
 	if p.others != nil && !p.anchor() {
-		p.fails = p.others.judge.Fails(n.name)
-		return verdictStillFails
+		return verdictBlocked // PR14
 	}
 	return verdictCandidate
 }
