@@ -1,7 +1,6 @@
 package fsm
 
 import (
-
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
