@@ -33,6 +33,7 @@ type Fleet struct {
 
 	procs []*Process
 	admin pki.Pair
+	given map[int]bool // ports that agents have, whether they listen there or not
 }
 
 // Spec is what is special about one agent.
@@ -46,7 +47,7 @@ type Spec struct {
 
 // New prepares a fleet without agents: a directory, a CA, a gossip key.
 func New(binary, dir string) (*Fleet, error) {
-	f := &Fleet{Binary: binary, Dir: dir}
+	f := &Fleet{Binary: binary, Dir: dir, given: map[int]bool{}}
 	var err error
 	if f.CA, err = pki.CreateCA(filepath.Join(dir, "ca"), pki.DefaultCAValidity, false); err != nil {
 		return nil, err
@@ -97,7 +98,6 @@ func (f *Fleet) newProcess(s Spec) (*Process, error) {
 		if *port, err = f.freePort(); err != nil {
 			return nil, err
 		}
-		p.taken = append(p.taken, *port)
 	}
 	if s.Kind == pki.Server {
 		return p, p.connect()
@@ -215,7 +215,7 @@ const (
 	portTries = 1_000
 )
 
-// freePort finds a port that nobody listens on now.
+// freePort finds a port that nobody listens on now, and that was never given to another agent of the fleet.
 func (f *Fleet) freePort() (int, error) {
 	for range portTries {
 		n, err := rand.Int(rand.Reader, big.NewInt(lastPort-firstPort))
@@ -223,22 +223,12 @@ func (f *Fleet) freePort() (int, error) {
 			return 0, err
 		}
 		port := firstPort + int(n.Int64())
-		if !f.taken(port) && bindable(port) {
+		if !f.given[port] && bindable(port) {
+			f.given[port] = true
 			return port, nil
 		}
 	}
 	return 0, fmt.Errorf("no free port was found between %d and %d", firstPort, lastPort)
-}
-
-func (f *Fleet) taken(port int) bool {
-	for _, p := range f.procs {
-		for _, other := range p.taken {
-			if other == port {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 func bindable(port int) bool {

@@ -36,7 +36,6 @@ type Process struct {
 
 	fleet  *Fleet
 	files  pki.Files
-	taken  []int
 	http   *http.Client
 	cmd    *exec.Cmd
 	exited chan struct{}
