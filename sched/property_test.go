@@ -219,7 +219,8 @@ func (w *world) compare(o *oracle, p *Plan, ready []*fsm.QueueEntry) {
 }
 
 // sameVictims says whether the scheduler's victims are as good as the oracle's, and goes on with them: of equally good
-// choices either may be made. Those of kube-scheduler's way have to be the same.
+// choices either may be made. Those of kube-scheduler's way have to be the same. To wait for pods that are ending costs
+// nothing: where rules between pods count, all that matters is that the pod fits when they have gone.
 func (o *oracle) sameVictims(got *flight, pod *corev1.Pod, want *decision) bool {
 	if want.kind != flightPreempt {
 		return len(got.victims) == 0
@@ -248,7 +249,7 @@ func (o *oracle) sameVictims(got *flight, pod *corev1.Pod, want *decision) bool 
 	byImportance(waits)
 	if !ok || !equallyCheap(set, want.set) || len(waits)+len(victims) != len(got.victims) ||
 		!o.opens(n, pod, append(slices.Clone(leaving), victims...)) ||
-		!slices.Equal(waits, o.waits(n, pod, victims, leaving)) && !(o.cross && o.enough(n, pod, victims, waits)) {
+		!slices.Equal(waits, o.waits(n, pod, victims, leaving)) && !(o.cross && o.opens(n, pod, slices.Concat(victims, waits))) {
 		return false
 	}
 	byImportance(victims)
@@ -256,20 +257,6 @@ func (o *oracle) sameVictims(got *flight, pod *corev1.Pod, want *decision) bool 
 		return false
 	}
 	want.set = set
-	return true
-}
-
-// enough says whether the pod fits once the victims and those that it waits for have gone, and not before the last of these.
-// Where rules between pods count, it may be enough to wait for either of two pods that are ending: it costs nothing.
-func (o *oracle) enough(n *corev1.Node, pod *corev1.Pod, victims, waits []*plainPod) bool {
-	if !o.opens(n, pod, slices.Concat(victims, waits)) {
-		return false
-	}
-	for i := range waits {
-		if o.opens(n, pod, slices.Concat(victims, waits[:i], waits[i+1:])) {
-			return false
-		}
-	}
 	return true
 }
 
