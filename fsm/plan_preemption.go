@@ -33,7 +33,8 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
 	if why != "" {
 		return why
 	}
-	if why := tx.checkRoom(victims, d, tx.view.ruledClass(e.class, pod), node); why != "" {
+	victims, why = tx.checkRoom(victims, d, tx.view.ruledClass(e.class, pod), node)
+	if why != "" {
 		return why
 	}
 	beyond, why := tx.judgeVictims(victims, e.class)
@@ -89,38 +90,42 @@ func (tx *Tx) checkVictims(d *PreemptDecision, e *QueueEntry) ([]*corev1.Pod, st
 }
 
 // checkRoom says why the eviction would be in vain (PR13, PR17): the preemptor
-// would not fit even without its victims, or fits beside them; "" if it is
-// needed and helps.
-func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, c *model.Class, node *corev1.Node) string {
+// would not fit even without its victims, or fits beside them. If it is needed
+// and helps, it returns those who have to go for it.
+func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, c *model.Class, node *corev1.Node) ([]*corev1.Pod, string) {
 	if len(tx.view.obstacles(c, node, d.Key, nil)) == 0 {
-		return "node " + d.Node + " takes the pod without an eviction"
+		return nil, "node " + d.Node + " takes the pod without an eviction"
 	}
 	if why := tx.view.obstacles(c, node, d.Key, victims); len(why) > 0 {
-		return explain(d.Node, why)
+		return nil, explain(d.Node, why)
 	}
-	return tx.checkOthers(victims, d, c, node)
-}
-
-// checkOthers says why victims on other nodes than the preemptor's are too
-// many, or one of them need not go: only a rule between pods can need it.
-func (tx *Tx) checkOthers(victims []*corev1.Pod, d *PreemptDecision, c *model.Class, node *corev1.Node) string {
+	victims = tx.letOff(victims, d, c, node)
 	nodes := map[string]bool{}
-	for i, victim := range victims {
-		if victim.Spec.NodeName == d.Node {
-			continue
-		}
-		if !model.Terminating(victim) {
+	for _, victim := range victims {
+		if victim.Spec.NodeName != d.Node && !model.Terminating(victim) {
 			nodes[victim.Spec.NodeName] = true
-		}
-		others := slices.Delete(slices.Clone(victims), i, i+1)
-		if len(tx.view.obstacles(c, node, d.Key, others)) == 0 {
-			return fmt.Sprintf("victim %s is not on node %s and need not go", PodKey(victim.Namespace, victim.Name), d.Node)
 		}
 	}
 	if most := int(*tx.view.SchedulerConfig().Spec.Preemption.MaxOtherNodes); len(nodes) > most {
-		return fmt.Sprintf("victims are on %d other nodes, and may be on %d", len(nodes), most)
+		return nil, fmt.Sprintf("victims are on %d other nodes, and may be on %d", len(nodes), most)
 	}
-	return ""
+	return victims, ""
+}
+
+// letOff takes those victims on other nodes off the list that need not go, or
+// be waited for: only a rule between pods can need them (PR18).
+func (tx *Tx) letOff(victims []*corev1.Pod, d *PreemptDecision, c *model.Class, node *corev1.Node) []*corev1.Pod {
+	for i := 0; i < len(victims); {
+		if victims[i].Spec.NodeName != d.Node {
+			others := slices.Delete(slices.Clone(victims), i, i+1)
+			if len(tx.view.obstacles(c, node, d.Key, others)) == 0 {
+				victims = others
+				continue
+			}
+		}
+		i++
+	}
+	return victims
 }
 
 // carryOutPreemption nominates and evicts, all at once (NM1, PR12).
