@@ -149,7 +149,10 @@ func explain(ctx context.Context, api *connect.API, ns, name string, f whyFlags)
 // scheduledRevision is the revision of the event that tells of the binding; it
 // was made by the same command. It is empty when the event is gone.
 func scheduledRevision(ctx context.Context, api *connect.API, pod *corev1.Pod) (string, error) {
-	selector := fields.Set{"involvedObject.uid": string(pod.UID), "reason": "Scheduled"}.AsSelector().String()
+	selector := fields.AndSelectors(
+		fields.OneTermEqualSelector("reason", "Scheduled"),
+		fields.OneTermEqualSelector("involvedObject.uid", string(pod.UID)),
+	).String()
 	events, err := api.Core.Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
 	if err != nil {
 		return "", fmt.Errorf("reading the events of pod %s: %w", qualified(pod.Namespace, pod.Name), err)
