@@ -98,6 +98,24 @@ func (j *Judge) Kin() []Obstacle {
 	return out
 }
 
+// Founds says whether the class could come to a node if all of its Kin were gone: as the first of its kind, or beside one
+// that is nominated; not if such a one is nominated to elsewhere.
+func (j *Judge) Founds(node string) bool {
+	slot, ok := j.t.slots[node]
+	if !ok {
+		return false
+	}
+	s := j.see(slot)
+	together, first := true, true
+	for i := range j.terms {
+		if k := &j.terms[i]; k.role == ownAffinity {
+			together = together && s.counts[i].with > s.counts[i].base
+			first = first && k.with.total == k.counter.base.total
+		}
+	}
+	return together || first
+}
+
 // Skewing returns, for every hard spread constraint of the class, the pods that count in the node's domain, whether they
 // are too many or not.
 func (j *Judge) Skewing(node string) []Obstacle {

@@ -58,6 +58,9 @@ func (o *surroundings) look(n *node) bool {
 		return b.Kind == model.TopologySpread
 	})
 	if o.first {
+		if !o.judge.Founds(n.name) {
+			return false
+		}
 		o.obstacles = append(o.obstacles, o.judge.Kin()...)
 	} else {
 		o.anchors = o.judge.Anchors(n.name)
