@@ -25,6 +25,7 @@ type problem struct {
 	frees   []int64  // what movable[i] frees is frees[i*len(need):][:len(need)]
 	rules   []rule   // those that could be broken
 	spends  []uint64 // by pod: the rules that it counts under
+	forces  []uint64 // the same by forced pod, where there are rules
 
 	slot   int32         // of the node
 	others *surroundings // nil where no rule between pods is about the class
@@ -48,7 +49,8 @@ type problem struct {
 // rule says how many of the pods that count under it may go.
 type rule struct {
 	budget  *Budget
-	allowed int32
+	allowed int32 // beside the forced pods
+	before  int32 // with these still to go
 	members int32 // of the movable pods
 	pods    int32 // of all that may go or have to, whether they spend anything or not
 	hard    bool  // more must not go; otherwise each further one is a violation
@@ -122,7 +124,7 @@ func lowerOn(n *node, priority int32) []*pod {
 // is on its way, so nobody else is evicted where waiting for them is enough.
 func (p *problem) fill(n *node, budgets Budgets) verdict {
 	p.movable, p.forced = p.movable[:0], p.forced[:0]
-	p.rules, p.spends = p.rules[:0], p.spends[:0]
+	p.rules, p.spends, p.forces = p.rules[:0], p.spends[:0], p.forces[:0]
 	p.fails, p.blocked, p.slot, p.roam = 0, nil, n.slot, -1
 	lower := lowerOn(n, p.class.Priority)
 	if len(lower) == 0 && p.others == nil {
@@ -304,24 +306,35 @@ func (p *problem) count(n *node, budgets Budgets) bool {
 		return true
 	}
 	for i := 0; i < len(p.movable); i++ {
-		var bits uint64
-		stays := false
-		for _, b := range covering(p.movable[i], budgets) {
-			r := slices.IndexFunc(p.rules, func(r rule) bool { return r.budget == b })
-			stays = stays || r >= maxRules
-			if r >= 0 && (!p.rules[r].hard || !b.spares(p.movable[i].obj)) {
-				bits |= 1 << (r % maxRules)
-			}
-		}
-		if stays {
+		under, all := p.under(p.movable[i], budgets)
+		if !all {
 			p.drop(i)
 			i--
 			continue
 		}
-		p.spends = append(p.spends, bits)
+		p.spends = append(p.spends, under)
+	}
+	for _, v := range p.forced {
+		under, _ := p.under(v, budgets)
+		p.forces = append(p.forces, under)
 	}
 	p.rules = p.rules[:min(len(p.rules), maxRules)]
 	return true
+}
+
+// under returns the rules that a pod counts under; false: there are more that it does.
+func (p *problem) under(v *pod, budgets Budgets) (rules uint64, all bool) {
+	all = true
+	for _, b := range covering(v, budgets) {
+		r := slices.IndexFunc(p.rules, func(r rule) bool { return r.budget == b })
+		switch {
+		case r >= maxRules:
+			all = false
+		case r >= 0 && (!p.rules[r].hard || !b.spares(v.obj)):
+			rules |= 1 << r
+		}
+	}
+	return rules, all
 }
 
 // drop takes a pod from those that may go.
@@ -339,7 +352,8 @@ func (p *problem) ruleOf(b *Budget) *rule {
 			return &p.ofNode[i]
 		}
 	}
-	p.ofNode = append(p.ofNode, rule{budget: b, allowed: max(b.Allowed, 0), hard: p.strict || b.protects(p.class.Priority)})
+	allowed := max(b.Allowed, 0)
+	p.ofNode = append(p.ofNode, rule{budget: b, allowed: allowed, before: allowed, hard: p.strict || b.protects(p.class.Priority)})
 	return &p.ofNode[len(p.ofNode)-1]
 }
 

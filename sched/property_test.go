@@ -247,16 +247,13 @@ func (o *oracle) sameVictims(got *flight, pod *corev1.Pod, want *decision) bool 
 	set, ok := o.judge(n, pod, victims)
 	set.waits = waits
 	byImportance(waits)
-	// Without a search, pods that hold a wanted port and have to go in any case spend the budgets first; kube-scheduler goes by
-	// importance alone. Where a budget is violated the two need not come to the same.
-	otherWay := o.greedy && len(model.HostPorts(pod)) > 0 && set.violations+want.set.violations > 0
-	if !ok || !otherWay && !equallyCheap(set, want.set) || len(waits)+len(victims) != len(got.victims) ||
+	if !ok || !equallyCheap(set, want.set) || len(waits)+len(victims) != len(got.victims) ||
 		!o.opens(n, pod, append(slices.Clone(leaving), victims...)) ||
 		!slices.Equal(waits, o.waits(n, pod, victims, leaving)) && !(o.cross && o.opens(n, pod, slices.Concat(victims, waits))) {
 		return false
 	}
 	byImportance(victims)
-	if o.greedy && !otherWay && !slices.Equal(victims, want.set.pods) {
+	if o.greedy && !slices.Equal(victims, want.set.pods) {
 		return false
 	}
 	want.set = set

@@ -139,21 +139,29 @@ type picks []bool
 
 func (p picks) has(i int) bool { return p != nil && p[i] }
 
-// violating says which of the movable pods, taken in the order of importance, would find a budget used up (PR8), and
-// which of them a budget that must not be.
+// violating says which of the movable pods would find a budget used up, and which of them one that must not be. The first
+// is kube-scheduler's question (PR8), of all who may go, in the order of importance. For the second the forced pods have
+// gone before, or nobody could be evicted where one may be.
 func (p *problem) violating() (soft, hard picks) {
 	if len(p.rules) == 0 {
 		return nil, nil
 	}
 	soft, hard = make(picks, len(p.movable)), make(picks, len(p.movable))
 	spent := make([]int32, len(p.rules))
+	forced := 0
 	for i, under := range p.spends {
+		for ; forced < len(p.forces) && moreImportant(p.forced[forced], p.movable[i]) < 0; forced++ {
+			for also := p.forces[forced]; also != 0; also &= also - 1 {
+				if r := bits.TrailingZeros64(also); !p.rules[r].hard {
+					spent[r]++
+				}
+			}
+		}
 		for ; under != 0; under &= under - 1 {
 			r := bits.TrailingZeros64(under)
-			if spent[r]++; spent[r] > p.rules[r].allowed {
-				soft[i] = soft[i] || !p.rules[r].hard
-				hard[i] = hard[i] || p.rules[r].hard
-			}
+			spent[r]++
+			soft[i] = soft[i] || !p.rules[r].hard && spent[r] > p.rules[r].before
+			hard[i] = hard[i] || p.rules[r].hard && spent[r] > p.rules[r].allowed
 		}
 	}
 	return soft, hard
