@@ -108,17 +108,15 @@ func (h *help) usageFrom(priority int32) *model.Usage {
 const briefest = 1
 
 // withNominations adds what the nominations to the node of at least a priority
-// will use (NM4), but for the pod's own. A pod that is nominated to the node
-// itself does not count those of its own priority that were made after it:
-// they were made with its room left free. Nor does one that surely ends before a
-// reservation needs its room.
+// will use (NM4), but for the pod's own and those that yield to it. Nor does a
+// pod count a reservation whose room it surely leaves before it is needed.
 func (v *View) withNominations(u model.Usage, node string, priority int32, runsAtMostSeconds int64, self string) model.Usage {
 	own, nominated := v.Nominations.Get(self)
 	nominated = nominated && own.Node == node
 	v.NominationsOnNode(node, func(n *Nomination) bool {
 		switch {
-		case n.Priority < priority || n.Key() == self || n.LetsIn(runsAtMostSeconds):
-		case nominated && n.Priority == priority && own.FirstRevision < n.FirstRevision:
+		case n.Priority < priority || n.Key() == self || model.EndsWithin(runsAtMostSeconds, n.BackfillSeconds):
+		case nominated && n.YieldsTo(own):
 		default:
 			u = u.With(n.class)
 		}

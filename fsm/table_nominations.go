@@ -48,10 +48,12 @@ type VictimRef struct {
 // Key is the nominated pod's key.
 func (n *Nomination) Key() string { return PodKey(n.Namespace, n.Name) }
 
-// LetsIn says whether the nomination leaves its room to pods that run for so
-// many seconds at most (0: there is no bound).
-func (n *Nomination) LetsIn(runsAtMostSeconds int64) bool {
-	return runsAtMostSeconds > 0 && runsAtMostSeconds <= n.BackfillSeconds
+// YieldsTo says whether the nomination is not in the way of another one's pod:
+// it was made later, for the same priority, with the other's room left free.
+// Without this two pods could wait for each other's victims. For room it
+// matters on one node only.
+func (n *Nomination) YieldsTo(own *Nomination) bool {
+	return n.Priority == own.Priority && n.FirstRevision > own.FirstRevision
 }
 
 // Class is what the nominated pod asks for.

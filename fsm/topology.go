@@ -143,7 +143,7 @@ func (v *View) yielding(self string) []*Nomination {
 	}
 	out := []*Nomination{own}
 	v.Nominations.Scan("", func(_ string, n *Nomination) bool {
-		if n.Priority == own.Priority && n.FirstRevision > own.FirstRevision {
+		if n.YieldsTo(own) {
 			out = append(out, n)
 		}
 		return true

@@ -40,6 +40,11 @@ func RunsAtMostSeconds(pod *corev1.Pod) int64 {
 	return 1 << bits.Len64(uint64(*d-1))
 }
 
+// EndsWithin says whether a pod that runs for so many seconds at most (0: there is no bound) surely ends in so many seconds.
+func EndsWithin(runsAtMostSeconds, seconds int64) bool {
+	return runsAtMostSeconds > 0 && runsAtMostSeconds <= seconds
+}
+
 // NeverStarted is the start time of a pod that has not started: later than any other, so that such a pod is the least
 // important of its priority (PR7).
 const NeverStarted int64 = math.MaxInt64

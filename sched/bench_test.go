@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -117,6 +118,29 @@ func BenchmarkUnschedulable(b *testing.B) {
 		h.admit(pods, "p cpu=100 mem=1Gi", "p cpu=200 mem=1Gi")
 		h.drive(b, pods, "failures")
 	}
+}
+
+// BenchmarkBesideHopeless: a step while pods that no node can ever take have waited for long enough for a reservation.
+func BenchmarkBesideHopeless(b *testing.B) {
+	h := benchCluster(b, "priority=1 cpu=8 mem=8Gi")
+	after := int32(1)
+	h.configure(func(spec *berthv1.SchedulerConfigurationSpec) { spec.Reservation.AfterSeconds = &after })
+	for i := range maxBlocked {
+		h.pod(mkPod(fmt.Sprintf("hopeless%d cpu=%dm select=pool=none", i, 25000+i)))
+	}
+	for p := h.sched.Step(h.now, 1024); p != nil; p = h.sched.Step(h.now, 1024) {
+		h.commit(p)
+	}
+	h.now += 100 * second
+	var inSched time.Duration
+	for i := 0; b.Loop(); i++ {
+		h.pod(mkPod(fmt.Sprintf("small%d priority=1 cpu=1m", i)))
+		from := time.Now()
+		p := h.sched.Step(h.now, 1024)
+		inSched += time.Since(from)
+		h.commit(p)
+	}
+	b.ReportMetric(float64(inSched.Microseconds())/float64(b.N), "µs/step")
 }
 
 // BenchmarkLoad: a new leader builds its view.

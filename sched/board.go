@@ -37,7 +37,8 @@ type board struct {
 	histAt  map[tallyKey]int32 // where topo is not nil
 	changes uint64
 
-	diagnoses [numDiagnoses]cachedDiagnosis
+	diagnoses  [numDiagnoses]cachedDiagnosis
+	noProspect version // as of which no node can be freed for the class; see Scheduler.soonest
 
 	// waitsFor remembers whether a failure of this class could be undone by an unsettled decision's refusal; see
 	// Scheduler.dependsOnUnsettled.
@@ -118,6 +119,17 @@ func (b *board) reseat(v *View) {
 			b.put(v, int32(i), c)
 		}
 	}
+}
+
+// version tells two states of a board's verdicts apart; that of a board is never the zero one.
+type version struct{ changes, rules uint64 }
+
+func (b *board) version(v *View) version {
+	now := version{changes: b.changes + 1}
+	if b.topo != nil {
+		now.rules = v.topo.Version()
+	}
+	return now
 }
 
 // look computes one node's verdict and moves it to where it belongs.

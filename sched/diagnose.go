@@ -24,8 +24,7 @@ const (
 
 type cachedDiagnosis struct {
 	of       *fsm.Diagnosis
-	board    uint64 // board.changes when it was made
-	topo     uint64 // model.Topology.Version; matters only where other pods do
+	at       version
 	position uint64 // of the log; matters only where amounts are told
 }
 
@@ -35,11 +34,8 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 	kept := &b.diagnoses[how]
 	// The amounts that are short are told only where the pod stays without a place.
 	exact := how != attemptPreempted
-	position, topo := s.view.log.head(), uint64(0)
-	if b.topo != nil {
-		topo = s.view.topo.Version()
-	}
-	if kept.of != nil && kept.board == b.changes && kept.topo == topo && (!exact || kept.position == position) {
+	position, now := s.view.log.head(), b.version(s.view)
+	if kept.at == now && (!exact || kept.position == position) {
 		return kept.of
 	}
 	d := &fsm.Diagnosis{Reasons: b.reasons(), Nodes: b.nodes()}
@@ -62,7 +58,7 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 	if d.Preemption != "" {
 		d.Message += " preemption: " + d.Preemption
 	}
-	*kept = cachedDiagnosis{of: d, board: b.changes, topo: topo, position: position}
+	*kept = cachedDiagnosis{of: d, at: now, position: position}
 	return d
 }
 

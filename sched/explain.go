@@ -81,7 +81,7 @@ func rulesWithout(state *fsm.View, c *model.Class, pod *corev1.Pod) *model.Topol
 		return rules
 	}
 	state.Nominations.Scan("", func(_ string, nom *fsm.Nomination) bool {
-		if nom.UID == pod.UID || nom.Priority == own.Priority && nom.FirstRevision > own.FirstRevision {
+		if nom.UID == pod.UID || nom.YieldsTo(own) {
 			rules.Unnominate(nom.Node, nom.Class(), nom.Priority)
 		}
 		return true
@@ -100,7 +100,7 @@ func nodeWithout(state *fsm.View, obj *corev1.Node, pod *corev1.Pod, c *model.Cl
 	own, _ := state.Nominations.Get(fsm.PodKey(pod.Namespace, pod.Name))
 	state.NominationsOnNode(obj.Name, func(nom *fsm.Nomination) bool {
 		// NM4: its own nomination is not in its way, nor is one that yields to it.
-		yields := own != nil && own.UID == pod.UID && own.Node == obj.Name && nom.Priority == own.Priority && nom.FirstRevision > own.FirstRevision
+		yields := own != nil && own.UID == pod.UID && own.Node == obj.Name && nom.YieldsTo(own)
 		if nom.UID != pod.UID && !yields {
 			n.noms = append(n.noms, nominationOf(nom))
 		}

@@ -1,6 +1,8 @@
 package sched
 
 import (
+	"cmp"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
@@ -23,6 +25,7 @@ type flight struct {
 	victims    []types.UID    // of a preemption
 	nomination *nomination    // of a preemption or a reservation
 	backfill   int64          // of a reservation
+	made       int64          // of a reservation that is renewed where it is: it keeps its place among the nominations
 	ends       []types.UID    // nominations that the decision ends (NM3, NM7)
 	anchored   bool           // counted in its node's unsettled; not while its plan is being made
 	stirs      []*model.Class // counted in Scheduler.stirred while it is anchored: of the pod and of its victims
@@ -54,7 +57,8 @@ func (s *Scheduler) lay(f *flight) {
 			slot: v.slot(f.node), evicting: s.evicting[f.uid]}
 		v.addPod(f.pod)
 	case flightPreempt:
-		f.nomination = &nomination{uid: f.uid, node: f.node, class: f.class, priority: f.priority, made: notYet, backfill: f.backfill}
+		made := cmp.Or(f.made, notYet)
+		f.nomination = &nomination{uid: f.uid, node: f.node, class: f.class, priority: f.priority, made: made, backfill: f.backfill}
 		h := v.holdOf(f.uid)
 		h.assumed = f.nomination
 		v.settleHold(f.uid, h)

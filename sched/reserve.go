@@ -5,8 +5,6 @@ import (
 	"math/bits"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 )
@@ -73,10 +71,13 @@ func (s *Scheduler) reserveFor(p *pass, e *fsm.QueueEntry, held string, now int6
 		return false
 	}
 	n := &s.view.nodes[slot]
-	d := fsm.ReserveDecision{Key: e.Key(), UID: string(e.UID), Node: n.name, BackfillSeconds: backfillSeconds(freeAt(n, c), now)}
+	d := fsm.ReserveDecision{Key: e.Key(), UID: string(e.UID), Node: n.name, BackfillSeconds: backfillSeconds(freeAt(n, c, own), now)}
 	p.plan.Command.Reservations = append(p.plan.Command.Reservations, d)
 	p.reserving = newFlight(e, flightPreempt, n.name)
 	p.reserving.backfill = d.BackfillSeconds
+	if own != nil && own.node == n.name {
+		p.reserving.made = own.made
+	}
 	return true
 }
 
@@ -90,9 +91,7 @@ func (s *Scheduler) timeChanged(r *fsm.Nomination, now int64) bool {
 	if !ok || h.placed == nil {
 		return false
 	}
-	s.hide([]types.UID{r.UID}, 1)
-	defer s.hide([]types.UID{r.UID}, -1)
-	return backfillSeconds(freeAt(&s.view.nodes[slot], r.Class()), now) != r.BackfillSeconds
+	return backfillSeconds(freeAt(&s.view.nodes[slot], r.Class(), h.placed), now) != r.BackfillSeconds
 }
 
 // backfillMarginSeconds is what a pod that uses the time may take to start and to end, and what a change of leader may take.
@@ -118,25 +117,33 @@ func (s *Scheduler) canBeFreed(b *board, slot int32) bool {
 }
 
 // soonest is the node that will have room for the class first: by the deadlines of the pods there if they have such, and
-// else the one where the least is missing; -1 if there is none.
+// else the one where the least is missing; -1 if there is none, which is remembered until a verdict changes: pods that no
+// node can ever take may wait for long, and are asked about in every step.
 func (s *Scheduler) soonest(b *board) int32 {
+	now := b.version(s.view)
+	if b.noProspect == now {
+		return -1
+	}
 	best, at, missing := int32(-1), int64(math.MaxInt64), int64(math.MaxInt64)
 	for slot := range s.view.nodes {
 		if !s.canBeFreed(b, int32(slot)) {
 			continue
 		}
 		n := &s.view.nodes[slot]
-		t, m := freeAt(n, b.class), missingOn(n, b.class)
+		t, m := freeAt(n, b.class, nil), missingOn(n, b.class)
 		if best < 0 || t < at || t == at && (m < missing || m == missing && n.rank < s.view.nodes[best].rank) {
 			best, at, missing = int32(slot), t, m
 		}
+	}
+	if best < 0 {
+		b.noProspect = now
 	}
 	return best
 }
 
 // freeAt is when the pods on the node that have a deadline have ended and the class fits for it; the end of time if their
-// ends are not enough.
-func freeAt(n *node, c *model.Class) int64 {
+// ends are not enough. own is the nomination of the pod that asks, nil if it has none.
+func freeAt(n *node, c *model.Class, own *nomination) int64 {
 	type end struct {
 		at int64
 		p  *pod
@@ -156,6 +163,11 @@ func freeAt(n *node, c *model.Class) int64 {
 	slices.SortStableFunc(ends, func(a, b end) int { return descending(b.at, a.at) })
 	var scratch model.Usage
 	u := *n.usageFor(c.Priority, &scratch)
+	for _, nom := range n.noms {
+		if own != nil && (nom == own || nom.yieldsTo(own)) {
+			u = u.Without(nom.class)
+		}
+	}
 	for _, e := range ends {
 		if u = u.Without(e.p.class); model.UsageFailures(c, &n.alloc, &u) == 0 {
 			return e.at

@@ -168,13 +168,11 @@ func (s *Scheduler) ownNomination(e *fsm.QueueEntry) *nomination {
 	return nil
 }
 
-// yielding returns the nominations that do not stand in the way of a nominated pod: its own and, on the same node, those
-// of equal priority that were made later. A later one was made with the earlier one counted, so the earlier pod can
-// always have its room first; without this, two of them could wait for each other's victims.
+// yielding returns the nominations to a nominated pod's node that do not stand in its way: its own and those that yield.
 func (s *Scheduler) yielding(own *nomination) []types.UID {
 	uids := []types.UID{own.uid}
 	for _, n := range s.view.nodes[own.slot].noms {
-		if n.priority == own.priority && n.made > own.made {
+		if n.yieldsTo(own) {
 			uids = append(uids, n.uid)
 		}
 	}
@@ -191,7 +189,7 @@ func (s *Scheduler) mute(own *nomination, c *model.Class) []*nomination {
 	var out []*nomination
 	// order does not matter: each is taken out by itself.
 	for _, h := range s.view.noms {
-		if n := h.placed; n != nil && n.slot != own.slot && n.priority == own.priority && n.made > own.made && judge.Minds(n.class) {
+		if n := h.placed; n != nil && n.slot != own.slot && n.yieldsTo(own) && judge.Minds(n.class) {
 			out = append(out, n)
 		}
 	}

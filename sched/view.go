@@ -113,8 +113,13 @@ type nomination struct {
 	slot     int32
 }
 
+// yieldsTo is fsm.Nomination.YieldsTo.
+func (n *nomination) yieldsTo(own *nomination) bool {
+	return n.priority == own.priority && n.made > own.made
+}
+
 // notYet is later than every revision.
-const notYet = math.MaxInt64
+const notYet int64 = math.MaxInt64
 
 // hold is what is known of one pod's nomination: what the state says, and what unsettled decisions make of it.
 type hold struct {
@@ -327,7 +332,7 @@ func (n *node) usageOf(c *model.Class, scratch *model.Usage) *model.Usage {
 func (n *node) usageBeside(priority int32, runsAtMostSeconds int64, scratch *model.Usage) *model.Usage {
 	u := &n.usage
 	for _, nom := range n.noms {
-		if nom.priority >= priority && (nom.backfill == 0 || runsAtMostSeconds == 0 || runsAtMostSeconds > nom.backfill) {
+		if nom.priority >= priority && !model.EndsWithin(runsAtMostSeconds, nom.backfill) {
 			*scratch = u.With(nom.class)
 			u = scratch
 		}
