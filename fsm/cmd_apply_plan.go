@@ -44,8 +44,10 @@ type BindDecision struct {
 	UID  string `msgpack:"uid"`
 	Node string `msgpack:"node"`
 	// Feasible is how many nodes could have taken the pod, Score what the
-	// chosen one got, and RunnerUp the node that came next; 0 and "" where they
-	// are not known. They are for the ledger only.
+	// chosen one got, and RunnerUp the node that came next in the same order. It
+	// is "" where there was no other, and for a pod that takes the node it is
+	// nominated to: that one is compared with no other (NM5). They are for the
+	// ledger only.
 	Feasible int32  `msgpack:"feasible,omitempty"`
 	Score    int64  `msgpack:"score,omitempty"`
 	RunnerUp string `msgpack:"runner_up,omitempty"`

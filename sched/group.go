@@ -55,27 +55,84 @@ func (g *group) top() int {
 	return 0
 }
 
-// best returns the slot of the node with the highest score, ties broken on the ring from start on; false when no node
-// fits.
-func (b *board) best(v *View, start int32) (int32, bool) {
+// below is the highest usageScore in the group under a given one, or -1.
+func (g *group) below(score int) int {
+	w := score >> 6
+	for rest := g.filled[w] & (1<<(score&63) - 1); ; rest = g.filled[w] {
+		if rest != 0 {
+			return w<<6 + 63 - bits.LeadingZeros64(rest)
+		}
+		if w--; w < 0 {
+			return -1
+		}
+	}
+}
+
+// choice is the node that a decision takes, and the one that came next.
+type choice struct {
+	slot     int32
+	runnerUp int32 // -1 where no other node fits
+}
+
+// ranked is a node with its score: in what order a decision would take them. No score is below 0.
+type ranked struct {
+	score int64
+	rank  int32
+}
+
+var unranked = ranked{score: -1}
+
+func (r *ring) before(start int32, a, b ranked) bool {
+	return a.score > b.score || a.score == b.score && r.distance(start, a.rank) < r.distance(start, b.rank)
+}
+
+// best returns the node with the highest score, ties broken on the ring from start on, and the next one in the same order;
+// false when no node fits.
+func (b *board) best(v *View, start int32) (choice, bool) {
 	open := b.open(v)
 	if len(open) == 0 {
-		return 0, false
+		return choice{}, false
 	}
-	var score int64 = -1
-	var rank int32
+	first, second := unranked, unranked
+	var from *group
 	for _, g := range open {
 		top := g.top()
-		s := g.score + int64(top)*b.profile.step
-		if s < score {
+		if g.score+int64(top)*b.profile.step < second.score {
 			continue
 		}
-		r := g.buckets[top].nextOnRing(start)
-		if s > score || v.ring.distance(start, r) < v.ring.distance(start, rank) {
-			score, rank = s, r
+		head := b.at(g, top, start)
+		switch {
+		case v.ring.before(start, head, first):
+			first, second, from = head, first, g
+		case v.ring.before(start, head, second):
+			second = head
 		}
 	}
-	return v.ring.slots[rank], true
+	if next := b.after(from, first, start); next != unranked && v.ring.before(start, next, second) {
+		second = next
+	}
+	out := choice{slot: v.ring.slots[first.rank], runnerUp: -1}
+	if second != unranked {
+		out.runnerUp = v.ring.slots[second.rank]
+	}
+	return out, true
+}
+
+// at is the node of a group that comes first among those of a usageScore.
+func (b *board) at(g *group, score int, start int32) ranked {
+	return ranked{g.score + int64(score)*b.profile.step, g.buckets[score].nextOnRing(start)}
+}
+
+// after is the node of a group that comes after its first.
+func (b *board) after(g *group, first ranked, start int32) ranked {
+	top := g.top()
+	if g.buckets[top].n > 1 {
+		return ranked{first.score, g.buckets[top].nextOnRing(first.rank + 1)}
+	}
+	if score := g.below(top); score >= 0 {
+		return b.at(g, score, start)
+	}
+	return unranked
 }
 
 // scoreOf is the score of a node that fits, as the last call of open or best found it.

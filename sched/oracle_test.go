@@ -49,6 +49,7 @@ type plainNom struct {
 type decision struct {
 	kind    flightKind
 	node    string
+	best    fsm.BindDecision // of a binding: what it says of the nodes that fit; nothing where none was compared
 	set     plainVictims
 	reasons map[string]int // of a failure, by text
 }
@@ -167,7 +168,10 @@ func (o *oracle) decide(pod *corev1.Pod) decision {
 		failures[n.Name] = why
 	}
 	if len(feasible) > 0 {
-		return decision{kind: flightBind, node: o.highest(feasible, pod)}
+		order := o.ranking(feasible, pod)
+		return decision{kind: flightBind, node: order[0], best: fsm.BindDecision{
+			Feasible: int32(len(order)), Score: o.totals(feasible, pod)[order[0]], RunnerUp: append(order, "")[1],
+		}}
 	}
 	fail := decision{kind: flightFail, reasons: reasons}
 	if !o.preempt || model.NeverPreempts(pod) {
@@ -234,21 +238,29 @@ func (o *oracle) totals(nodes []*corev1.Node, pod *corev1.Pod) map[string]int64 
 	return total
 }
 
-// highest takes the node with the highest score; ties by the ring.
-func (o *oracle) highest(nodes []*corev1.Node, pod *corev1.Pod) string {
+// ranking orders the nodes by their scores, the highest first; ties by the ring.
+func (o *oracle) ranking(nodes []*corev1.Node, pod *corev1.Pod) []string {
 	total := o.totals(nodes, pod)
-	best := int64(math.MinInt64)
-	var tied []string
+	var left, out []string
 	for _, n := range nodes {
-		s := total[n.Name]
-		if s > best {
-			best, tied = s, nil
-		}
-		if s == best {
-			tied = append(tied, n.Name)
-		}
+		left = append(left, n.Name)
 	}
-	return onRing(tied, pod)
+	for len(left) > 0 {
+		best := int64(math.MinInt64)
+		var tied []string
+		for _, name := range left {
+			s := total[name]
+			if s > best {
+				best, tied = s, nil
+			}
+			if s == best {
+				tied = append(tied, name)
+			}
+		}
+		out = append(out, onRing(tied, pod))
+		left = slices.DeleteFunc(left, func(name string) bool { return name == out[len(out)-1] })
+	}
+	return out
 }
 
 func plainLeast(c *model.Class, n *corev1.Node, u model.Usage) int64 {

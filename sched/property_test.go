@@ -202,7 +202,7 @@ func (w *world) compare(o *oracle, p *Plan, ready []*fsm.QueueEntry) {
 		}
 		left--
 		got := p.flights[i]
-		if got.kind != want.kind || got.node != want.node || !o.sameVictims(got, pod, &want) {
+		if got.kind != want.kind || got.node != want.node || !sameRanking(p.Command, got, &want) || !o.sameVictims(got, pod, &want) {
 			w.t.Fatalf("%s: got kind %d on %q evicting %v, the oracle has %+v (%v, waiting for %v; scores %v)\n%s", e.Key(), got.kind, got.node, got.victims,
 				want, uidsOf(want.set.pods), uidsOf(want.set.waits), o.totals(o.feasible(pod), pod), describe(p.Command))
 		}
@@ -216,6 +216,19 @@ func (w *world) compare(o *oracle, p *Plan, ready []*fsm.QueueEntry) {
 	if left > 0 {
 		w.t.Fatalf("%d decisions about pods that were not ready", left)
 	}
+}
+
+// sameRanking says whether a binding tells of the other nodes that fit what the oracle does.
+func sameRanking(c *fsm.ApplyPlan, f *flight, want *decision) bool {
+	i := slices.IndexFunc(c.Bindings, func(d fsm.BindDecision) bool { return d.UID == string(f.uid) })
+	if i < 0 {
+		return want.best == fsm.BindDecision{}
+	}
+	d := &c.Bindings[i]
+	if want.best.Feasible == 0 { // NM5
+		return d.RunnerUp == ""
+	}
+	return want.best == fsm.BindDecision{Feasible: d.Feasible, Score: d.Score, RunnerUp: d.RunnerUp}
 }
 
 // sameVictims says whether the scheduler's victims are as good as the oracle's, and goes on with them: of equally good

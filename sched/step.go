@@ -132,16 +132,17 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 		muted = s.mute(own, c)
 	}
 	b := s.boardOf(c)
-	slot, ok := int32(0), false
+	var to choice
+	var ok bool
 	if own != nil && b.fits(own.slot) {
-		slot, ok = own.slot, true // NM5
-		b.open(s.view)            // counts the nodes that fit
+		to, ok = choice{own.slot, -1}, true // NM5: it is compared with none
+		b.open(s.view)                      // counts the nodes that fit
 	} else {
-		slot, ok = b.best(s.view, s.view.ring.start(start))
+		to, ok = b.best(s.view, s.view.ring.start(start))
 	}
 	var f *flight
 	if ok {
-		f = s.bind(p, e, b, slot)
+		f = s.bind(p, e, b, to)
 	} else {
 		f = s.preemptOrFail(p, e, b, own)
 	}
@@ -216,7 +217,7 @@ func (s *Scheduler) hide(uids []types.UID, by int32) {
 	}
 }
 
-func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, slot int32) *flight {
+func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, to choice) *flight {
 	if p.preempted && e.Priority > p.lowest {
 		// A plan's bindings are applied before its preemptions. This pod may take the room of one of them (NM4 lets it),
 		// so it has to come in a later plan.
@@ -227,11 +228,12 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, slot int32) *flig
 		p.closed = true
 		return nil
 	}
-	name := s.view.nodes[slot].name
-	p.plan.Command.Bindings = append(p.plan.Command.Bindings, fsm.BindDecision{
-		Key: e.Key(), UID: string(e.UID), Node: name, Feasible: b.fit, Score: b.scoreOf(slot),
-	})
-	return newFlight(e, flightBind, name)
+	d := fsm.BindDecision{Key: e.Key(), UID: string(e.UID), Node: s.view.nodes[to.slot].name, Feasible: b.fit, Score: b.scoreOf(to.slot)}
+	if to.runnerUp >= 0 {
+		d.RunnerUp = s.view.nodes[to.runnerUp].name
+	}
+	p.plan.Command.Bindings = append(p.plan.Command.Bindings, d)
+	return newFlight(e, flightBind, d.Node)
 }
 
 // overtakes says whether a rule of the class is about a pod that this plan evicts. Bindings are applied before

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -39,7 +40,7 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 		return "ok"
 	case "cluster": // one node or pod a line
 		return s.cluster(d)
-	case "step": // step [max=N] [keep=NAME]: decide; apply and settle the plan, or keep it under way
+	case "step": // step [max=N] [keep=NAME] [scores]: decide; apply and settle the plan, or keep it under way
 		return s.stepPlan(d)
 	case "apply": // apply NAME: the kept plan is committed
 		return s.settle(d.CmdArgs[0].Key, true)
@@ -187,13 +188,15 @@ func (s *transcript) cluster(d *datadriven.TestData) string {
 }
 
 func (s *transcript) stepPlan(d *datadriven.TestData) string {
-	limit, keep := 1024, ""
+	limit, keep, scores := 1024, "", false
 	for _, a := range d.CmdArgs {
 		switch a.Key {
 		case "keep":
 			keep = a.Vals[0]
 		case "max":
 			limit, _ = strconv.Atoi(a.Vals[0])
+		case "scores":
+			scores = true
 		}
 	}
 	p := s.sched.Step(s.now, limit)
@@ -201,6 +204,11 @@ func (s *transcript) stepPlan(d *datadriven.TestData) string {
 		return "nothing to decide"
 	}
 	out := describe(p.Command)
+	for _, d := range p.Command.Bindings {
+		if scores {
+			out += fmt.Sprintf("  %s: score %d, %d fit, next %s\n", d.Key, d.Score, d.Feasible, cmp.Or(d.RunnerUp, "none"))
+		}
+	}
 	if keep != "" {
 		s.held[keep] = p
 		return out

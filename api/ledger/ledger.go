@@ -71,7 +71,9 @@ type Decision struct {
 	Time              metav1.MicroTime `json:"time"`
 	Node              string           `json:"node,omitempty"`
 	// Feasible is how many nodes could have taken the pod, Score what the
-	// chosen one got, RunnerUp the node that came next.
+	// chosen one got, RunnerUp the node that came next in the same order; absent
+	// where no other fit, and for a pod that took the node that was kept for it,
+	// which is compared with no other.
 	Feasible int32  `json:"feasible,omitempty"`
 	Score    int64  `json:"score,omitempty"`
 	RunnerUp string `json:"runnerUp,omitempty"`

@@ -48,19 +48,13 @@ func whyThere(x *Explanation) []string {
 
 // best is what set a node apart.
 func best(d *ledger.Decision) string {
-	s := "the only node that fit"
-	if d.Feasible > 1 {
-		s = fmt.Sprintf("the best of %d nodes that fit", d.Feasible)
-	}
 	switch {
-	case d.Score > 0 && d.RunnerUp != "":
-		s += fmt.Sprintf(" (score %d, before %s)", d.Score, d.RunnerUp)
-	case d.Score > 0:
-		s += fmt.Sprintf(" (score %d)", d.Score)
-	case d.RunnerUp != "":
-		s += fmt.Sprintf(" (before %s)", d.RunnerUp)
+	case d.Feasible <= 1:
+		return "the only node that fit"
+	case d.RunnerUp == "":
+		return fmt.Sprintf("the node that was kept for it, one of %d nodes that fit", d.Feasible)
 	}
-	return s
+	return fmt.Sprintf("the best of %d nodes that fit (score %d, before %s)", d.Feasible, d.Score, d.RunnerUp)
 }
 
 // decision is a decision in half a sentence.
