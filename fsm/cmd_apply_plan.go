@@ -112,7 +112,10 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	book := tx.openBook(c)
 	for i := range c.Reservations {
 		d := &c.Reservations[i]
-		refuse(d.Key, d.UID, tx.applyReservation(d))
+		before, _ := tx.view.Nominations.Get(d.Key)
+		why := tx.applyReservation(d)
+		refuse(d.Key, d.UID, why)
+		book.reservation(d, before, why)
 	}
 	for i := range c.Bindings {
 		d := &c.Bindings[i]

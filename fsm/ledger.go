@@ -16,7 +16,7 @@ type book struct {
 }
 
 func (tx *Tx) openBook(c *ApplyPlan) *book {
-	n := len(c.Bindings) + len(c.Preemptions)
+	n := len(c.Reservations) + len(c.Bindings) + len(c.Preemptions)
 	for i := range c.Failures {
 		n += len(c.Failures[i].Pods)
 	}
@@ -30,6 +30,20 @@ func (tx *Tx) openBook(c *ApplyPlan) *book {
 func (b *book) write(d Decision) {
 	d.Revision = b.tx.view.revision
 	b.record.Decisions = append(b.record.Decisions, d)
+}
+
+// reservation takes down one that was made, moved to another node or refused,
+// with what the pod was waiting for. before is the nomination that the pod had:
+// to go on keeping the same node decides nothing new.
+func (b *book) reservation(d *ReserveDecision, before *Nomination, refused string) {
+	if refused == "" && before != nil && before.Node == d.Node {
+		return
+	}
+	out := Decision{Kind: DecisionReserved, Key: d.Key, UID: d.UID, Node: d.Node, Refused: refused}
+	if e, ok := b.tx.view.Queue.Get(d.Key); ok && string(e.UID) == d.UID {
+		out.Diagnosis = b.diagnosis(e.Diagnosis)
+	}
+	b.write(out)
 }
 
 func (b *book) binding(d *BindDecision, refused string) {

@@ -37,6 +37,7 @@ const (
 	DecisionBound DecisionKind = iota + 1
 	DecisionNominated
 	DecisionUnschedulable
+	DecisionReserved
 )
 
 // String is the kind in the words of the API.
@@ -48,6 +49,8 @@ func (k DecisionKind) String() string {
 		return "Nominated"
 	case DecisionUnschedulable:
 		return "Unschedulable"
+	case DecisionReserved:
+		return "Reserved"
 	}
 	return fmt.Sprintf("Unknown(%d)", uint8(k))
 }

@@ -58,6 +58,8 @@ type ReplayReport struct {
 	Bindings    int `json:"bindings"`
 	Preemptions int `json:"preemptions"`
 	Failures    int `json:"failures"`
+	// Reservations made or renewed.
+	Reservations int `json:"reservations"`
 	// Skipped are the plans that could not be decided again: those that lie over plans made before the log begins, those
 	// that lie over one that is not in the log or came out otherwise, and those of versions that did not number them.
 	SkippedAtStart int `json:"skippedAtStart,omitempty"`
@@ -243,6 +245,7 @@ func (r *Replay) compare(p recordedPlan, again *Plan) {
 	r.Report.Decisions += n
 	r.Report.Bindings += len(c.Bindings)
 	r.Report.Preemptions += len(c.Preemptions)
+	r.Report.Reservations += len(c.Reservations)
 	r.Report.Failures += n - len(c.Reservations) - len(c.Bindings) - len(c.Preemptions)
 	if r.Compared != nil {
 		r.Compared(ReplayedPlan{

@@ -3,6 +3,7 @@ package sched
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -50,6 +51,9 @@ func recordedWorld(t *rapid.T, nodes int) (w *world, happen func(nodes int)) {
 	w = &world{harness: &harness{state: fsm.NewState(), now: 1000 * second, log: &memoryLog{term: 1}}, t: t}
 	w.sched = New(w.state)
 	w.must(&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()})
+	if rapid.Bool().Draw(t, "reserve early") {
+		w.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = new(int32(1)) })
+	}
 	if rapid.Bool().Draw(t, "topology") {
 		w.furnishTopology(nodes)
 		return w, func(nodes int) {
@@ -191,48 +195,86 @@ func TestReplayFromTheMiddle(t *testing.T) {
 // TestReplayFindsWhatIsNotSo: one decision of the log is another than the scheduler would have made, and the replay says
 // which.
 func TestReplayFindsWhatIsNotSo(t *testing.T) {
-	h := newHarness()
-	h.state, h.log = fsm.NewState(), &memoryLog{term: 1}
+	for _, c := range []struct {
+		what, pod string
+		alter     func(c *fsm.ApplyPlan) bool
+	}{
+		{"a victim", "default/high", func(c *fsm.ApplyPlan) bool {
+			if len(c.Preemptions) == 0 {
+				return false
+			}
+			d := c.Preemptions[0]
+			d.Victims = d.Victims[:1]
+			c.Preemptions = []fsm.PreemptDecision{d}
+			return true
+		}},
+		{"a runner-up", "default/low0", func(c *fsm.ApplyPlan) bool {
+			if len(c.Bindings) == 0 {
+				return false
+			}
+			c.Bindings = slices.Clone(c.Bindings)
+			c.Bindings[0].RunnerUp += "0"
+			return true
+		}},
+		{"a reservation", "default/large", func(c *fsm.ApplyPlan) bool {
+			if len(c.Reservations) == 0 {
+				return false
+			}
+			c.Reservations = slices.Clone(c.Reservations)
+			c.Reservations[0].Node = "n2"
+			return true
+		}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			log := lifeWith(t, c.alter)
+			r := &Replay{State: fsm.NewState(), Log: log, Keep: 3}
+			if err := r.Run(uint64(len(log.entries))); err != nil {
+				t.Fatal(err)
+			}
+			if r.Report.Different != 1 || len(r.Report.Differences) != 1 || r.Report.Differences[0].Pod != c.pod {
+				t.Fatalf("one decision was altered; the replay found %+v", r.Report)
+			}
+			if r.Report.Bindings == 0 || r.Report.Preemptions == 0 || r.Report.Failures == 0 || r.Report.Reservations == 0 {
+				t.Errorf("a life without some kind of decision: %+v", r.Report)
+			}
+			if d := r.Report.Differences[0]; d.Recorded == d.Decided || d.Index == 0 || d.Number == 0 {
+				t.Errorf("a difference that does not tell: %+v", d)
+			}
+		})
+	}
+}
+
+// lifeWith records decisions of all kinds; the first plan that can be is altered.
+func lifeWith(t *testing.T, alter func(c *fsm.ApplyPlan) bool) *memoryLog {
+	h := &harness{state: fsm.NewState(), now: 1000 * second, log: &memoryLog{term: 1}}
 	h.sched = New(h.state)
 	h.must(&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()})
 	for _, n := range []string{"n1 cpu=4", "n2 cpu=2", "n3 cpu=1"} {
 		h.node(mkNode(n))
 	}
+	altered := false
+	decide := func() {
+		for p := h.sched.Step(h.now, 4); p != nil; p = h.sched.Step(h.now, 4) {
+			c := *p.Command
+			altered = altered || alter(&c)
+			h.must(&c)
+			h.sched.Settle(p)
+		}
+	}
 	for i := range 6 {
 		h.pod(mkPod(fmt.Sprintf("low%d priority=0 cpu=1", i)))
 	}
-	h.run()
+	decide()
 	h.pod(mkPod("high priority=10 cpu=2"))
 	h.pod(mkPod("huge priority=10 cpu=9"))
-	altered := 0
-	for {
-		p := h.sched.Step(h.now, 4)
-		if p == nil {
-			break
-		}
-		c := *p.Command
-		if len(c.Preemptions) > 0 && altered == 0 {
-			altered++
-			d := c.Preemptions[0]
-			d.Victims = d.Victims[:1]
-			c.Preemptions = []fsm.PreemptDecision{d}
-		}
-		h.must(&c)
-		h.sched.Settle(p)
+	h.pod(mkPod("large priority=-1 cpu=4"))
+	decide()
+	h.now += 400 * second
+	decide()
+	if !altered {
+		t.Fatal("there was nothing to alter")
 	}
-	if altered == 0 {
-		t.Fatal("nothing was preempted")
-	}
-	r := &Replay{State: fsm.NewState(), Log: h.log, Keep: 3}
-	if err := r.Run(uint64(len(h.log.entries))); err != nil {
-		t.Fatal(err)
-	}
-	if r.Report.Different != 1 || len(r.Report.Differences) != 1 || r.Report.Differences[0].Pod != "default/high" {
-		t.Fatalf("one decision was altered; the replay found %+v", r.Report)
-	}
-	if d := r.Report.Differences[0]; d.Recorded == d.Decided || d.Index == 0 || d.Number == 0 {
-		t.Errorf("a difference that does not tell: %+v", d)
-	}
+	return h.log
 }
 
 // TestReplayNeedsItsLog: an entry that is missing is an error, not a difference.

@@ -55,7 +55,8 @@ type Answer struct {
 
 // Decision is one decision about a pod, and what became of it.
 type Decision struct {
-	// Kind is Bound, Nominated or Unschedulable.
+	// Kind is Bound, Nominated, Unschedulable or Reserved: what comes free on a
+	// node is kept for the pod.
 	Kind string    `json:"kind"`
 	UID  types.UID `json:"uid"`
 	// Refused says why the decision was not carried out: the state had moved
@@ -80,6 +81,7 @@ type Decision struct {
 	// Preemption names the record, in the pod's namespace, of the preemption.
 	Preemption string `json:"preemption,omitempty"`
 	// Nodes were looked at in vain, for Reasons; Message is Kubernetes' wording.
+	// Of a reservation it is what the pod had been waiting for.
 	Nodes   int32                 `json:"nodes,omitempty"`
 	Reasons []berthv1.ReasonCount `json:"reasons,omitempty"`
 	Message string                `json:"message,omitempty"`

@@ -132,7 +132,7 @@ func (a *app) showReplay(r *replayResult, format string) error {
 	}
 	line("Entries:", "%d to %d; %d read in %.1f s, %.0f/s", r.From, r.To, r.Entries, r.Seconds, float64(r.Entries)/max(r.Seconds, 1e-6))
 	line("Plans:", "%d", r.Plans)
-	line("Decisions:", "%d: %d bindings, %d preemptions, %d without a place", r.Decisions, r.Bindings, r.Preemptions, r.Failures)
+	line("Decisions:", "%d: %d bindings, %d preemptions, %d reservations, %d without a place", r.Decisions, r.Bindings, r.Preemptions, r.Reservations, r.Failures)
 	for _, skipped := range []struct {
 		n   int
 		why string

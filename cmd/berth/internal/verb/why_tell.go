@@ -68,6 +68,11 @@ func decision(d *ledger.Decision) string {
 		}
 	case "Nominated":
 		s = "nominated to " + d.Node + ", where others have to go for it"
+	case "Reserved":
+		s = "what comes free on " + d.Node + " is kept for it"
+		if d.Message != "" {
+			s += ": " + strings.TrimSuffix(d.Message, ".")
+		}
 	default:
 		s = "no place: " + strings.TrimSuffix(d.Message, ".")
 	}
