@@ -1,9 +1,16 @@
 package fsm
 
 import (
+	"slices"
+
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 )
+
+func (d *Diagnosis) equal(o *Diagnosis) bool {
+	return d == o || d.Message == o.Message && d.Nodes == o.Nodes && d.Preemption == o.Preemption &&
+		slices.Equal(d.Reasons, o.Reasons) && slices.Equal(d.Budgets, o.Budgets)
+}
 
 // API is the diagnosis's reasons as the API shows them; nil has none.
 func (d *Diagnosis) API() []berthv1.ReasonCount {

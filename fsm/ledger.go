@@ -69,13 +69,14 @@ func (b *book) failure(d *FailDecision, ref PodRef) {
 }
 
 // diagnosis gives a diagnosis its place in the record. Those who share one
-// follow each other.
+// follow each other. Whether two are the same is told by what they say: which
+// of them are one in memory is not the same on every server.
 func (b *book) diagnosis(d *Diagnosis) int32 {
 	all := b.record.Diagnoses
 	switch {
 	case d == nil:
 		return 0
-	case len(all) == 0 || all[len(all)-1] != d:
+	case len(all) == 0 || !all[len(all)-1].equal(d):
 		b.record.Diagnoses = append(all, d)
 	}
 	return int32(len(b.record.Diagnoses))
