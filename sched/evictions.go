@@ -26,7 +26,6 @@ type evictions struct {
 	candidates int32
 	problem    *problem
 	around     surroundings
-	searched   int // nodes since the last sync
 	// open holds, for nodes on which the search reached its limit, a bound of every choice there.
 	open map[int32]cost
 	// blocked are the budgets that keep a node from being a candidate.
@@ -145,7 +144,6 @@ func (e *evictions) settle(at *entry, n *node, budgets Budgets) {
 // search computes the cost of a node that has only a bound.
 func (e *evictions) search(v *View, slot int32, budgets Budgets) {
 	at := &e.entries[slot]
-	e.searched++
 	e.problem.ask(&v.nodes[slot], budgets)
 	e.settle(at, &v.nodes[slot], budgets)
 	if !at.cost.possible() {
