@@ -309,7 +309,11 @@ func (s *transcript) whatIf(t *testing.T, input string) string {
 	}
 	before := s.state.View().Digest()
 	var b strings.Builder
-	for _, o := range WhatIf(s.state.View(), Asker{User: "test"}, pods) {
+	f, err := Foresee(s.state.View(), Asker{User: "test"}, nil, pods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range f.Placements {
 		switch {
 		case o.Node != "":
 			fmt.Fprintf(&b, "%s -> %s\n", o.Key, o.Node)

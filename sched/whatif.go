@@ -37,13 +37,6 @@ const (
 	whatIfDecisions = 512
 )
 
-// WhatIf tells where pods would go if they were created now, in this order, and who would be evicted for them: the
-// same code on a copy of the state. Nothing is changed, and the pods are left as they are.
-func WhatIf(state *fsm.View, asker Asker, pods []*corev1.Pod) []Placement {
-	w := newWhatIf(state)
-	return w.place(asker, pods)
-}
-
 // whatIf is a copy of a state with a scheduler of its own.
 type whatIf struct {
 	state *fsm.State
