@@ -9,9 +9,8 @@ import (
 
 // solution is a choice of victims.
 type solution struct {
-	victims    []*pod // most important first
-	violations int32
-	cost       cost
+	victims []*pod // most important first
+	cost    cost
 	// minimal: it was proven that no other choice costs less. Otherwise the search's limit was reached.
 	minimal bool
 	// known is a bound of the cost of every choice, where the solution is not minimal.
@@ -170,7 +169,7 @@ func (p *problem) violating() (soft, hard picks) {
 // solution is the choice of the forced pods and those marked. Its violations are those of the pods that go, and of
 // nobody else: every disruption beyond what a budget allows is one.
 func (p *problem) solution(goes []bool) solution {
-	s := solution{victims: slices.Clone(p.forced), violations: p.base.violations}
+	s, violations := solution{victims: slices.Clone(p.forced)}, p.base.violations
 	spent := make([]int32, len(p.rules))
 	for i, v := range p.movable {
 		if !goes[i] {
@@ -180,14 +179,14 @@ func (p *problem) solution(goes []bool) solution {
 		for under := p.spending(i); under != 0; under &= under - 1 {
 			r := bits.TrailingZeros64(under)
 			if spent[r]++; spent[r] > p.rules[r].allowed {
-				s.violations++
+				violations++
 			}
 		}
 	}
 	if len(p.forced) > 0 {
 		slices.SortFunc(s.victims, moreImportant) // T4: the first is the highest
 	}
-	s.cost = costOf(s.victims, s.violations)
+	s.cost = costOf(s.victims, violations)
 	s.cost.others = elsewhereOf(p.slot, s.victims) > 0
 	return s
 }

@@ -113,7 +113,7 @@ func (p *problem) chooseVictims(n *node, budgets Budgets) victimSet {
 		set.verdict, set.blocked = verdictBlocked, p.blocked
 		return set
 	}
-	if set.violations > 0 {
+	if set.cost.violations > 0 {
 		set.violating = p.violators(set.victims, budgets)
 	}
 	set.waits = append(set.pending, waitsOn(n, p.class, slices.Concat(set.victims, set.pending))...)
