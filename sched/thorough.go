@@ -110,16 +110,3 @@ func (p *problem) obeyed(goes []bool) bool {
 	}
 	return true
 }
-
-// with is the cost with one more victim, no rule looked at.
-func (c cost) with(v *pod) cost {
-	switch {
-	case v.priority > c.highest:
-		c.highest, c.start = v.priority, v.start
-	case v.priority == c.highest:
-		c.start = min(c.start, v.start)
-	}
-	c.sum += weight(v)
-	c.count++
-	return c
-}

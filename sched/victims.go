@@ -170,15 +170,22 @@ func waitsOn(n *node, c *model.Class, gone []*pod) []*pod {
 
 func costOf(victims []*pod, violated int32) cost {
 	// Where nobody has to be evicted, nothing is lost.
-	c := cost{violations: violated, highest: math.MinInt32, start: model.NeverStarted, count: int32(len(victims))}
-	for i, p := range victims {
-		if i == 0 {
-			c.highest = p.priority
-		}
-		c.sum += int64(p.priority) + offset
-		if p.priority == c.highest {
-			c.start = min(c.start, p.start)
-		}
+	c := cost{violations: violated, highest: math.MinInt32, start: model.NeverStarted}
+	for _, v := range victims {
+		c = c.with(v)
 	}
+	return c
+}
+
+// with is the cost with one more victim, no rule looked at.
+func (c cost) with(v *pod) cost {
+	switch {
+	case v.priority > c.highest:
+		c.highest, c.start = v.priority, v.start
+	case v.priority == c.highest:
+		c.start = min(c.start, v.start)
+	}
+	c.sum += weight(v)
+	c.count++
 	return c
 }
