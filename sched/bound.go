@@ -126,12 +126,7 @@ func descending(a, b int64) int {
 func (p *problem) ceiling(violations int32) int {
 	from := len(p.movable)
 	for from > 0 {
-		next := from - 1
-		for next > 0 && p.movable[next-1].priority == p.movable[next].priority {
-			next--
-		}
-		from = next
-		if p.relaxed(violations, from) {
+		if from = p.levelBelow(from); p.relaxed(violations, from) {
 			break
 		}
 	}
