@@ -283,11 +283,7 @@ func (k *budgetBook) flush(v *View) {
 // charge counts a pod that an unsettled preemption evicts among what its budgets have spent, for as long as their rows
 // still count it as healthy.
 func (s *Scheduler) charge(p *pod) {
-	for _, b := range p.charged {
-		b.spending--
-		s.book.spoil(b)
-	}
-	p.charged = nil
+	s.recover(p)
 	if p.evicting == 0 || p.obj == nil || !model.Healthy(p.obj) {
 		return
 	}
@@ -298,7 +294,7 @@ func (s *Scheduler) charge(p *pod) {
 	}
 }
 
-// recover takes back what a pod that is not seen any more was charged.
+// recover takes back what a pod was charged.
 func (s *Scheduler) recover(p *pod) {
 	for _, b := range p.charged {
 		b.spending--
