@@ -109,12 +109,6 @@ type Budgets interface {
 	Of(namespace string, labels map[string]string) []*Budget
 }
 
-// NoBudgets covers no pod.
-type NoBudgets struct{}
-
-// Of returns nil.
-func (NoBudgets) Of(string, map[string]string) []*Budget { return nil }
-
 // budgetBook holds the budgets of the state, with what unsettled preemptions spend taken off. A cost that was computed
 // with a budget depends on its allowance only as far as it is less than the number of the budget's pods on that node. So
 // when an allowance changes, the nodes are looked at again whose number lies above the lower of the two, and no others.

@@ -36,7 +36,7 @@ func TestOracleCrossNode(t *testing.T) {
 			w.pick("rules", "", " far=zone:app=web", " far=host:app=web", " far=zone:app=web far=host:app=db", " spread=zone:1:app=web", " spread=host:1:app=web",
 				" near=zone:app=web", " near=host:app=db", " near=zone:app=db far=host:app=web", " spread=zone:1:app=db near=zone:app=web"))))
 		ready := w.ready()
-		o := newOracle(w.state.View(), NoBudgets{})
+		o := newOracle(w.state.View(), budgetTable{})
 		o.cross = true
 		pod, _ := w.state.View().Pods.Get(ready[0].Key())
 		want := o.decide(pod)

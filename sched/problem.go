@@ -261,9 +261,6 @@ func failsWithout(n *node, c *model.Class, gone []*pod) model.Failures {
 func (p *problem) count(n *node, budgets Budgets) bool {
 	p.base = costOf(p.forced, 0)
 	p.base.others = elsewhereOf(p.slot, p.forced) > 0
-	if _, none := budgets.(NoBudgets); none {
-		return true
-	}
 	if book, ok := budgets.(*budgetBook); ok && p.others == nil && !book.limits(n) {
 		return true
 	}

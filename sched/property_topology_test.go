@@ -175,7 +175,7 @@ func TestOracleTopology(t *testing.T) {
 			w.happenAround(nodes)
 			for {
 				ready := w.ready()
-				o := newOracle(w.state.View(), NoBudgets{})
+				o := newOracle(w.state.View(), budgetTable{})
 				o.cross = true
 				p := w.sched.Step(w.now, rapid.IntRange(1, 8).Draw(t, "max"))
 				if p == nil {

@@ -186,7 +186,7 @@ func BenchmarkSearch(b *testing.B) {
 			i := 0
 			for b.Loop() {
 				n := &nodes[i%len(nodes)]
-				p.fill(n, NoBudgets{})
+				p.fill(n, budgetTable{})
 				least, _ := p.bound()
 				p.try.steps = 0
 				s, _ := p.solve(least)

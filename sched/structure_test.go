@@ -60,7 +60,7 @@ func TestEvictionsTree(t *testing.T) {
 			e.play(v.nodes[slot].rank)
 			start := rapid.Int32Range(0, int32(len(v.nodes)-1)).Draw(t, "start")
 			want, found := walk(v, e, start, -1)
-			got, ok := e.best(v, NoBudgets{}, start)
+			got, ok := e.best(v, budgetTable{}, start)
 			if ok != found || ok && got != want {
 				t.Fatalf("best from %d: slot %d (%v), want %d (%v)", start, got, ok, want, found)
 			}
@@ -68,7 +68,7 @@ func TestEvictionsTree(t *testing.T) {
 				continue
 			}
 			want, found = walk(v, e, start, got)
-			next, ok := e.runnerUp(v, NoBudgets{}, got, start)
+			next, ok := e.runnerUp(v, budgetTable{}, got, start)
 			if ok != found || ok && next != want {
 				t.Fatalf("runner-up from %d: slot %d (%v), want %d (%v)", start, next, ok, want, found)
 			}
