@@ -54,8 +54,8 @@ func (p *problem) solve(least cost) (solution, bool) {
 			if !found || within.violations < known.violations || within.highest < known.highest {
 				known = impossible
 			}
-			if s.within(p, from, extra, within.highest, known) {
-				best, found = p.collect(s), true
+			if s.within(from, extra, within.highest, known) {
+				best, found = s.collect(), true
 			}
 			switch {
 			case s.exhausted:
@@ -191,23 +191,11 @@ func (p *problem) solution(goes []bool) solution {
 	return s
 }
 
-// collect is the best choice that the search found.
-func (p *problem) collect(s *search) solution {
-	goes := make([]bool, len(p.movable))
-	for k, n := range s.best {
-		for _, i := range s.kinds[k].members[:n] {
-			goes[i] = true
-		}
-	}
-	return p.solution(goes)
-}
-
 // search is branch and bound over kinds of pods that are alike in all that the problem asks about but their start. It
 // chooses how many of each kind go; which ones, the cost decides: those that started last.
 type search struct {
 	p         *problem
 	kinds     []kind
-	limit     int32
 	steps     int32
 	exhausted bool
 
@@ -243,7 +231,7 @@ type kind struct {
 
 // begin sorts the movable pods into kinds: the most useful first.
 func (s *search) begin(p *problem) {
-	s.p, s.limit, s.steps, s.exhausted = p, p.limit, 0, false
+	s.p, s.steps, s.exhausted = p, 0, false
 	s.kinds = s.kinds[:0]
 	for i := len(p.movable) - 1; i >= 0; i-- {
 		k := slices.IndexFunc(s.kinds, func(k kind) bool {
@@ -298,7 +286,8 @@ func (k *kind) replaces(other *kind) bool {
 
 // within searches for a choice that costs less than the known one, among the movable pods from one on and with no more
 // violations than given. It says whether it found one.
-func (s *search) within(p *problem, from int, violations, highest int32, known cost) bool {
+func (s *search) within(from int, violations, highest int32, known cost) bool {
+	p := s.p
 	s.violations, s.highest, s.from, s.known, s.found = violations, highest, from, known, false
 	n, dims := len(s.kinds), len(p.need)
 	s.taken, s.best = append(s.taken[:0], make([]int32, n)...), append(s.best[:0], make([]int32, n)...)
@@ -341,10 +330,21 @@ func (s *search) within(p *problem, from int, violations, highest int32, known c
 	return s.found
 }
 
+// collect is the best choice that was found.
+func (s *search) collect() solution {
+	goes := make([]bool, len(s.p.movable))
+	for k, n := range s.best {
+		for _, i := range s.kinds[k].members[:n] {
+			goes[i] = true
+		}
+	}
+	return s.p.solution(goes)
+}
+
 // descend decides about the kinds from k on. so is the cost of what was taken before, extra the violations that it
 // adds; counted says whether one of the highest priority is among it.
 func (s *search) descend(k int, so cost, extra int32, counted bool) {
-	if s.steps++; s.steps > s.limit {
+	if s.steps++; s.steps > s.p.limit {
 		s.exhausted = true
 		return
 	}
