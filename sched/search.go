@@ -234,12 +234,15 @@ func (s *search) begin(p *problem) {
 	s.p, s.steps, s.exhausted = p, 0, false
 	s.kinds = s.kinds[:0]
 	for i := len(p.movable) - 1; i >= 0; i-- {
+		v := p.movable[i]
+		own := kind{frees: p.of(i), weight: weight(v), spends: p.spending(i), other: p.opens(v)}
 		k := slices.IndexFunc(s.kinds, func(k kind) bool {
-			return k.other == p.opens(p.movable[i]) && k.weight == weight(p.movable[i]) && k.spends == p.spending(i) && slices.Equal(k.frees, p.of(i))
+			return k.other == own.other && k.weight == own.weight && k.spends == own.spends && slices.Equal(k.frees, own.frees)
 		})
 		if k < 0 {
+			own.useful = p.usefulness(i)
 			k = len(s.kinds)
-			s.kinds = append(s.kinds, kind{frees: p.of(i), weight: weight(p.movable[i]), spends: p.spending(i), useful: p.usefulness(i), other: p.opens(p.movable[i])})
+			s.kinds = append(s.kinds, own)
 		}
 		s.kinds[k].members = append(s.kinds[k].members, int32(i))
 		s.kinds[k].first = i
