@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 
@@ -252,7 +253,7 @@ func (s *search) begin(p *problem) {
 		if c := descending(a.useful, b.useful); c != 0 {
 			return c
 		}
-		return descending(b.weight, a.weight)
+		return cmp.Compare(a.weight, b.weight)
 	})
 	for i := range s.kinds {
 		for j := range i {
@@ -317,7 +318,7 @@ func (s *search) within(from int, violations, highest int32, known cost) bool {
 			s.byWeight = append(s.byWeight, int32(k))
 		}
 	}
-	slices.SortStableFunc(s.byWeight, func(a, b int32) int { return descending(s.kinds[b].weight, s.kinds[a].weight) })
+	slices.SortStableFunc(s.byWeight, func(a, b int32) int { return cmp.Compare(s.kinds[a].weight, s.kinds[b].weight) })
 	for len(s.byAmount) < dims {
 		s.byAmount = append(s.byAmount, nil)
 	}
