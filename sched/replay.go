@@ -222,8 +222,7 @@ func decisionsIn(c *fsm.ApplyPlan) int {
 }
 
 func (r *Replay) compare(p recordedPlan, again *Plan) {
-	c, none := p.command, &fsm.ApplyPlan{}
-	d := none
+	c, d := p.command, &fsm.ApplyPlan{}
 	if again != nil {
 		d = again.Command
 	}
