@@ -125,7 +125,8 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 	}
 }
 
-// settle puts a node's cost in the place of its bound; the problem has just been asked about the node.
+// settle puts a node's cost in the place of its bound; the problem was asked about the node, and is filled for it still or
+// again.
 func (e *evictions) settle(at *entry, n *node, budgets Budgets) {
 	s, ok := e.problem.answer(n, budgets, at.cost)
 	slot := n.slot
@@ -144,7 +145,7 @@ func (e *evictions) settle(at *entry, n *node, budgets Budgets) {
 // search computes the cost of a node that has only a bound.
 func (e *evictions) search(v *View, slot int32, budgets Budgets) {
 	at := &e.entries[slot]
-	e.problem.ask(&v.nodes[slot], budgets)
+	e.problem.fill(&v.nodes[slot], budgets)
 	e.settle(at, &v.nodes[slot], budgets)
 	if !at.cost.possible() {
 		e.candidates--
