@@ -323,14 +323,16 @@ func (s *Scheduler) putBudget(old, row *policyv1.PodDisruptionBudget) {
 // spendingUnsettled says whether unsettled preemptions spend one of the budgets that block a node: should they be
 // refused, it would not.
 func (s *Scheduler) spendingUnsettled(e *evictions) bool {
-	spending := false
+	if len(s.evicting) == 0 {
+		return false
+	}
 	// order does not matter: any one of them is enough.
 	for _, blocking := range e.blocked {
-		for _, b := range blocking {
-			spending = spending || b.spending > 0
+		if slices.ContainsFunc(blocking, func(b *Budget) bool { return b.spending > 0 }) {
+			return true
 		}
 	}
-	return spending
+	return false
 }
 
 // stateBudgets are the budgets as a state shows them, for questions that are asked once.
