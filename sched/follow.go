@@ -155,7 +155,7 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	p.obj = obj
 	if !maps.Equal(p.class.Labels, obj.Labels) {
 		c := s.classOf(obj) // what it asks for cannot have changed
-		v.alter(p, func(p *pod) { p.class, p.cohort = c, s.book.cohortOfClass(c) })
+		v.alter(p, func(p *pod) { p.class, p.cohort = c, nil })
 	}
 	if start := model.StartUnixNano(obj); start != p.start {
 		v.setStart(p, start)
@@ -187,7 +187,7 @@ func (s *Scheduler) landed(obj *corev1.Pod, slot int32) *pod {
 		s.unanchor(f)
 	}
 	p := newPod(obj, s.classOf(obj))
-	p.slot, p.evicting, p.cohort = slot, s.evicting[obj.UID], s.book.cohortOfClass(p.class)
+	p.slot, p.evicting = slot, s.evicting[obj.UID]
 	v.pods[obj.UID] = p
 	v.addPod(p)
 	return p
