@@ -155,12 +155,13 @@ func (e *evictions) search(v *View, slot int32, budgets Budgets) {
 
 // minimal says whether nobody, on any node, could leave at a lower cost than on the chosen one.
 func (e *evictions) minimal(chosen int32) bool {
-	proven := true
 	// order does not matter: any one of them is enough.
 	for _, bound := range e.open {
-		proven = proven && !bound.less(&e.entries[chosen].cost)
+		if bound.less(&e.entries[chosen].cost) {
+			return false
+		}
 	}
-	return proven
+	return true
 }
 
 // cheaper returns the slot of the lower cost, the left one of equals, or -1 if neither is possible.
