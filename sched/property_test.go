@@ -152,27 +152,34 @@ func TestOracle(t *testing.T) {
 				w.dropBudgets()
 				w.randomBudgets()
 			}
-			for {
-				ready := w.ready()
-				o := newOracle(w.state.View(), budgets)
+			w.runBeside(func() *oracle {
 				if budgets == nil {
-					o.budgets = w.stateBudgets()
+					return newOracle(w.state.View(), w.stateBudgets())
 				}
-				p := w.sched.Step(w.now, rapid.IntRange(1, 8).Draw(t, "max"))
-				if p == nil {
-					if len(ready) > 0 {
-						t.Fatalf("%d pods are ready and none was decided", len(ready))
-					}
-					break
-				}
-				w.compare(o, p, ready)
-				if refused := w.commit(p); len(refused) > 0 {
-					t.Fatalf("refused: %v", refused)
-				}
-				w.checkView()
-			}
+				return newOracle(w.state.View(), budgets)
+			})
 		}
 	})
+}
+
+// runBeside steps until nothing is left to decide, and holds every plan against an oracle of the state that it is made on.
+func (w *world) runBeside(oracle func() *oracle) {
+	for {
+		ready := w.ready()
+		o := oracle()
+		p := w.sched.Step(w.now, rapid.IntRange(1, 8).Draw(w.t, "max"))
+		if p == nil {
+			if len(ready) > 0 {
+				w.t.Fatalf("%d pods are ready and none was decided", len(ready))
+			}
+			return
+		}
+		w.compare(o, p, ready)
+		if refused := w.commit(p); len(refused) > 0 {
+			w.t.Fatalf("refused: %v", refused)
+		}
+		w.checkView()
+	}
 }
 
 func (w *world) ready() []*fsm.QueueEntry {

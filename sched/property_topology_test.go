@@ -173,23 +173,11 @@ func TestOracleTopology(t *testing.T) {
 		})
 		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
 			w.happenAround(nodes)
-			for {
-				ready := w.ready()
+			w.runBeside(func() *oracle {
 				o := newOracle(w.state.View(), budgetTable{})
 				o.cross = true
-				p := w.sched.Step(w.now, rapid.IntRange(1, 8).Draw(t, "max"))
-				if p == nil {
-					if len(ready) > 0 {
-						t.Fatalf("%d pods are ready and none was decided", len(ready))
-					}
-					break
-				}
-				w.compare(o, p, ready)
-				if refused := w.commit(p); len(refused) > 0 {
-					t.Fatalf("refused: %v", refused)
-				}
-				w.checkView()
-			}
+				return o
+			})
 		}
 	})
 }
