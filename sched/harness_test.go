@@ -31,8 +31,11 @@ type harness struct {
 
 const second = int64(1_000_000_000)
 
-func newHarness() *harness {
-	h := &harness{state: fsm.NewState(), now: 1000 * second}
+func newHarness() *harness { return newHarnessOn(nil) }
+
+// newHarnessOn is newHarness with all that is applied in a log, which may be nil.
+func newHarnessOn(log *memoryLog) *harness {
+	h := &harness{state: fsm.NewState(), now: 1000 * second, log: log}
 	h.sched = New(h.state)
 	h.must(&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()})
 	return h

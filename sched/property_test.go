@@ -115,14 +115,19 @@ func (w *world) end(key string) {
 	w.must(&fsm.ReportPods{Node: p.Spec.NodeName, Reports: []fsm.PodReport{{Key: key, UID: string(p.UID), Status: fsm.PodStatusWire{Object: &status}}}})
 }
 
-func newWorld(t *rapid.T, nodes int) *world {
-	w := &world{harness: newHarness(), t: t}
+// furnish fills an empty world.
+func (w *world) furnish(nodes int) {
 	for i := range nodes {
 		w.putNode(i)
 	}
-	for range rapid.IntRange(0, 3*nodes).Draw(t, "bound") {
+	for range rapid.IntRange(0, 3*nodes).Draw(w.t, "bound") {
 		w.pod(w.randomPod(true))
 	}
+}
+
+func newWorld(t *rapid.T, nodes int) *world {
+	w := &world{harness: newHarness(), t: t}
+	w.furnish(nodes)
 	if rapid.IntRange(0, 4).Draw(t, "fifo") == 0 {
 		w.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Queue = berthv1.QueueFIFO })
 	}

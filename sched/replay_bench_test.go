@@ -11,9 +11,7 @@ import (
 // -benchtime=1000000x makes it a million entries.
 func BenchmarkReplay(b *testing.B) {
 	l := &memoryLog{term: 1}
-	h := &harness{state: fsm.NewState(), now: 1000 * second, log: l}
-	h.sched = New(h.state)
-	h.must(&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()})
+	h := newHarnessOn(l)
 	const nodes = 1000
 	for i := range nodes {
 		h.node(mkNode(fmt.Sprintf("n%d cpu=8 mem=32Gi label=zone=%d", i, i%5)))

@@ -48,9 +48,7 @@ func (l *memoryLog) Entry(index uint64) (uint64, []byte, error) {
 // recordedWorld is a world that keeps its log from the first entry on, with pods that have rules about each other or
 // without, and what happens in it.
 func recordedWorld(t *rapid.T, nodes int) (w *world, happen func(nodes int)) {
-	w = &world{harness: &harness{state: fsm.NewState(), now: 1000 * second, log: &memoryLog{term: 1}}, t: t}
-	w.sched = New(w.state)
-	w.must(&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()})
+	w = &world{harness: newHarnessOn(&memoryLog{term: 1}), t: t}
 	if rapid.Bool().Draw(t, "reserve early") {
 		w.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = new(int32(1)) })
 	}
@@ -64,12 +62,7 @@ func recordedWorld(t *rapid.T, nodes int) (w *world, happen func(nodes int)) {
 			}
 		}
 	}
-	for i := range nodes {
-		w.putNode(i)
-	}
-	for range rapid.IntRange(0, 3*nodes).Draw(t, "bound") {
-		w.pod(w.randomPod(true))
-	}
+	w.furnish(nodes)
 	return w, w.happen
 }
 
@@ -246,9 +239,7 @@ func TestReplayFindsWhatIsNotSo(t *testing.T) {
 
 // lifeWith records decisions of all kinds; the first plan that can be is altered.
 func lifeWith(t *testing.T, alter func(c *fsm.ApplyPlan) bool) *memoryLog {
-	h := &harness{state: fsm.NewState(), now: 1000 * second, log: &memoryLog{term: 1}}
-	h.sched = New(h.state)
-	h.must(&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()})
+	h := newHarnessOn(&memoryLog{term: 1})
 	for _, n := range []string{"n1 cpu=4", "n2 cpu=2", "n3 cpu=1"} {
 		h.node(mkNode(n))
 	}
