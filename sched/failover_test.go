@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"maps"
@@ -85,15 +84,7 @@ func newReign(t *testing.T, state, replica *fsm.State, now int64) *reign {
 
 // successor is the reign that begins when the leader is lost now: its state comes from a snapshot, its follower was there.
 func (r *reign) successor() *reign {
-	var snapshot bytes.Buffer
-	if err := r.state.View().Write(&snapshot); err != nil {
-		r.t.Fatal(err)
-	}
-	restored := fsm.NewState()
-	if err := restored.Restore(&snapshot); err != nil {
-		r.t.Fatal(err)
-	}
-	next := newReign(r.t, restored, r.state.View().Fork(), r.now+2*second)
+	next := newReign(r.t, restored(r.state), r.state.View().Fork(), r.now+2*second)
 	next.wanted, next.evicted = preemptorsOf(*preemptions), maps.Clone(r.evicted)
 	return next
 }

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -43,6 +44,19 @@ func newHarnessOn(log *memoryLog) *harness {
 
 func defaultNamespace() fsm.NamespaceWire {
 	return fsm.NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "ns"}}}
+}
+
+// restored is a state as a server has it that comes from a snapshot.
+func restored(state *fsm.State) *fsm.State {
+	var snapshot bytes.Buffer
+	if err := state.View().Write(&snapshot); err != nil {
+		panic(err)
+	}
+	out := fsm.NewState()
+	if err := out.Restore(&snapshot); err != nil {
+		panic(err)
+	}
+	return out
 }
 
 func (h *harness) apply(c fsm.Command) fsm.Result {

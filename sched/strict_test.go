@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"strings"
@@ -59,7 +58,7 @@ func TestStrictBudgetsProperty(t *testing.T) {
 				}
 				under = nil
 				if rapid.Bool().Draw(t, "restored") {
-					w.restore()
+					w.state = restored(w.state)
 				}
 				w.sched = New(w.state)
 			case 10:
@@ -191,15 +190,4 @@ func (w *strictWorld) list() string {
 		return true
 	})
 	return b.String()
-}
-
-func (w *strictWorld) restore() {
-	var snapshot bytes.Buffer
-	if err := w.state.View().Write(&snapshot); err != nil {
-		w.t.Fatal(err)
-	}
-	w.state = fsm.NewState()
-	if err := w.state.Restore(&snapshot); err != nil {
-		w.t.Fatal(err)
-	}
 }
