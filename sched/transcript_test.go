@@ -80,29 +80,31 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 	case "config":
 		s.configure(func(spec *berthv1.SchedulerConfigurationSpec) {
 			for _, a := range d.CmdArgs {
+				on := func() *bool {
+					is := a.Vals[0] == "on"
+					return &is
+				}
+				number := func() *int32 {
+					n, err := strconv.ParseInt(a.Vals[0], 10, 32)
+					if err != nil {
+						t.Fatal(err)
+					}
+					out := int32(n)
+					return &out
+				}
 				switch a.Key {
 				case "preemption":
-					on := a.Vals[0] == "on"
-					spec.Preemption.Enabled = &on
+					spec.Preemption.Enabled = on()
 				case "search-limit":
-					n, _ := strconv.Atoi(a.Vals[0])
-					limit := int32(n)
-					spec.Preemption.SearchLimit = &limit
+					spec.Preemption.SearchLimit = number()
 				case "other-nodes":
-					n, _ := strconv.Atoi(a.Vals[0])
-					most := int32(n)
-					spec.Preemption.MaxOtherNodes = &most
+					spec.Preemption.MaxOtherNodes = number()
 				case "aging":
-					n, _ := strconv.Atoi(a.Vals[0])
-					seconds := int32(n)
-					spec.Aging.SecondsPerPoint = &seconds
+					spec.Aging.SecondsPerPoint = number()
 				case "reservation":
-					on := a.Vals[0] == "on"
-					spec.Reservation.Enabled = &on
+					spec.Reservation.Enabled = on()
 				case "reserve-after":
-					n, _ := strconv.Atoi(a.Vals[0])
-					after := int32(n)
-					spec.Reservation.AfterSeconds = &after
+					spec.Reservation.AfterSeconds = number()
 				case "budgets":
 					spec.Preemption.Budgets = berthv1.BudgetPolicy(a.Vals[0])
 				case "queue":
@@ -110,9 +112,7 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 				case "defaulting":
 					spec.PodTopologySpread.DefaultingType = berthv1.SpreadDefaulting(a.Vals[0])
 				case "hardPodAffinityWeight":
-					n, _ := strconv.Atoi(a.Vals[0])
-					weight := int32(n)
-					spec.HardPodAffinityWeight = &weight
+					spec.HardPodAffinityWeight = number()
 				case "constraint": // as spread=, with - for the selector
 					for _, word := range a.Vals {
 						c, err := buildConstraint(word)
