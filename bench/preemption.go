@@ -45,6 +45,14 @@ func (c *cluster) createClass(ctx context.Context, name string, value int32) err
 	return c.propose(ctx, []fsm.Command{&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: class}}})
 }
 
+// createClasses stores the classes of those who go and of those who come.
+func (c *cluster) createClasses(ctx context.Context) error {
+	if err := c.createClass(ctx, lowClass, lowPriority); err != nil {
+		return err
+	}
+	return c.createClass(ctx, highClass, highPriority)
+}
+
 func lowPod() *corev1.Pod {
 	pod := newPod("900m", "500Mi")
 	pod.GenerateName, pod.Spec.PriorityClassName = "low-", lowClass
@@ -121,10 +129,7 @@ func preemption(ctx context.Context, r *run) (err error) {
 // fill fills the nodes with pods of low priority, and lets their workers
 // report them as running.
 func (c *cluster) fill(ctx context.Context, pods int) error {
-	if err := c.createClass(ctx, lowClass, lowPriority); err != nil {
-		return err
-	}
-	if err := c.createClass(ctx, highClass, highPriority); err != nil {
+	if err := c.createClasses(ctx); err != nil {
 		return err
 	}
 	if err := c.admit(ctx, lowPod(), pods); err != nil {

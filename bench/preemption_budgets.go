@@ -96,10 +96,8 @@ func (c *cluster) awaitPreemptions(ctx context.Context, n int) error {
 // fillApps fills the nodes with a pod of each app, all of which are ready, and
 // gives the apps their budgets.
 func (r *run) fillApps(ctx context.Context, c *cluster) error {
-	for name, value := range map[string]int32{lowClass: lowPriority, highClass: highPriority} {
-		if err := c.createClass(ctx, name, value); err != nil {
-			return err
-		}
+	if err := c.createClasses(ctx); err != nil {
+		return err
 	}
 	var budgets []fsm.Command
 	for i := range lowPods {

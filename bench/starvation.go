@@ -94,12 +94,7 @@ func (r *run) startFought(ctx context.Context) (_ *cluster, err error) {
 	if err := c.registerStubs(ctx, 1, r.Nodes); err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]int32{lowClass: lowPriority, highClass: highPriority} {
-		if err := c.createClass(ctx, name, value); err != nil {
-			return nil, err
-		}
-	}
-	return c, nil
+	return c, c.createClasses(ctx)
 }
 
 // fought is the pod of an app that only the one node will do for.
