@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/server"
 )
 
@@ -128,7 +129,7 @@ func (r *run) fillApps(ctx context.Context, c *cluster) error {
 	return c.await(ctx, "the pods to be ready", func(v *fsm.View) (bool, int) {
 		ready := 0
 		v.Pods.Scan("", func(_ string, pod *corev1.Pod) bool {
-			if isReady(pod) {
+			if model.Ready(pod) {
 				ready++
 			}
 			return true
@@ -173,15 +174,6 @@ func readyStatus() *corev1.PodStatus {
 			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: now},
 		},
 	}
-}
-
-func isReady(pod *corev1.Pod) bool {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // verifyBudgets fails if a pod of the app was evicted whose budget allows
