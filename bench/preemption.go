@@ -90,11 +90,7 @@ func preemption(ctx context.Context, r *run) (err error) {
 		return err
 	}
 	admitted := time.Since(m.began)
-	err = c.await(ctx, "every preemptor to be decided on", func(v *fsm.View) (bool, int) {
-		n := v.Preemptions.Len() - before
-		return n >= r.Pods, n
-	})
-	if err != nil {
+	if err := c.awaitPreemptions(ctx, before+r.Pods); err != nil {
 		return err
 	}
 	wall, cpu, err := m.stop()
@@ -149,6 +145,10 @@ func (c *cluster) fill(ctx context.Context, pods int) error {
 		})
 		return running == pods, running
 	})
+}
+
+func (c *cluster) awaitPreemptions(ctx context.Context, n int) error {
+	return c.await(ctx, "every preemptor to be decided on", func(v *fsm.View) (bool, int) { return v.Preemptions.Len() >= n, v.Preemptions.Len() })
 }
 
 // verifyPreemptions fails unless every preemptor was decided on, with as few

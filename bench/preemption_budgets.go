@@ -90,10 +90,6 @@ func preemptionBudgets(ctx context.Context, r *run) (err error) {
 	return errors.Join(c.verifyPreemptions(r.Pods+one), verifyBudgets(c.servers[0].View()))
 }
 
-func (c *cluster) awaitPreemptions(ctx context.Context, n int) error {
-	return c.await(ctx, "every preemptor to be decided on", func(v *fsm.View) (bool, int) { return v.Preemptions.Len() >= n, v.Preemptions.Len() })
-}
-
 // fillApps fills the nodes with a pod of each app, all of which are ready, and
 // gives the apps their budgets.
 func (r *run) fillApps(ctx context.Context, c *cluster) error {
