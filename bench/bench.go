@@ -81,6 +81,19 @@ func (r *run) target(name string, value float64, unit, target string, met bool) 
 	r.report.Figures = append(r.report.Figures, Figure{Name: name, Value: value, Unit: unit, Target: target, Met: &met})
 }
 
+// throughput tells how many of its pods a second a workload has bound since
+// the meter was started, and what that cost.
+func (r *run) throughput(m meter, name string, target float64) error {
+	wall, cpu, err := m.stop()
+	if err != nil {
+		return err
+	}
+	rate := float64(r.Pods) / wall.Seconds()
+	r.target(name, rate, "pods/s", fmt.Sprintf("≥ %.0f", target), rate >= target)
+	r.figure("processor time, all servers", millis(cpu)/float64(r.Pods), "ms/pod")
+	return nil
+}
+
 // Run measures one workload. The report is returned with an error too, as far
 // as it came.
 func Run(ctx context.Context, w Workload, c Config) (*Report, error) {

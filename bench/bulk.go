@@ -25,17 +25,12 @@ func bulk(ctx context.Context, r *run) (err error) {
 	if err != nil {
 		return err
 	}
-	wall, err := c.bindBulk(ctx, "bulk-", r.Pods, r.Pods)
-	if err != nil {
+	if _, err := c.bindBulk(ctx, "bulk-", r.Pods, r.Pods); err != nil {
 		return err
 	}
-	_, cpu, err := m.stop()
-	if err != nil {
+	if err := r.throughput(m, "admitted and bound", bulkTarget); err != nil {
 		return err
 	}
-	rate := float64(r.Pods) / wall.Seconds()
-	r.target("admitted and bound", rate, "pods/s", fmt.Sprintf("≥ %d", bulkTarget), rate >= bulkTarget)
-	r.figure("processor time, all servers", millis(cpu)/float64(r.Pods), "ms/pod")
 	return c.verify(ctx, r.Pods)
 }
 

@@ -45,13 +45,9 @@ func replicaSet(ctx context.Context, r *run) (err error) {
 	if err := c.awaitBound(ctx, r.Pods); err != nil {
 		return err
 	}
-	wall, cpu, err := m.stop()
-	if err != nil {
+	if err := r.throughput(m, "scaled and bound", replicaSetTarget); err != nil {
 		return err
 	}
-	rate := float64(r.Pods) / wall.Seconds()
-	r.target("scaled and bound", rate, "pods/s", fmt.Sprintf("≥ %d", replicaSetTarget), rate >= replicaSetTarget)
-	r.figure("processor time, all servers", millis(cpu)/float64(r.Pods), "ms/pod")
 	return errors.Join(c.verify(ctx, r.Pods), verifyOwned(c.servers[0].View(), "web"))
 }
 

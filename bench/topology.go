@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -84,13 +83,9 @@ func apps(ctx context.Context, r *run, rule func(pod *corev1.Pod, app *metav1.La
 	if err := c.awaitBound(ctx, r.Pods); err != nil {
 		return err
 	}
-	wall, cpu, err := m.stop()
-	if err != nil {
+	if err := r.throughput(m, "admitted and bound", topologyTarget); err != nil {
 		return err
 	}
-	rate := float64(r.Pods) / wall.Seconds()
-	r.target("admitted and bound", rate, "pods/s", fmt.Sprintf("≥ %d", topologyTarget), rate >= topologyTarget)
-	r.figure("processor time, all servers", millis(cpu)/float64(r.Pods), "ms/pod")
 	return c.verify(ctx, r.Pods)
 }
 
