@@ -16,15 +16,7 @@ import (
 
 // The checks must find what is wrong, or a figure means nothing.
 func TestVerifyFindsWhatIsWrong(t *testing.T) {
-	state := fsm.NewState()
-	do := func(c fsm.Command) {
-		t.Helper()
-		if r := state.Try(time.Now().UnixNano(), fsm.Proposal{User: user, Groups: groups, Command: c})[0]; r.Refused() {
-			t.Fatalf("%T: %s", c, r.Message)
-		}
-	}
-	do(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: defaultNamespace()}, Create: true})
-	do(&fsm.RegisterNode{Node: fsm.NodeWire{Object: stubNode(0)}})
+	state, do := newState(t, time.Now(), 1)
 	place := func(name, cpu, node string) {
 		pod := newPod(cpu, "1Gi")
 		pod.Name, pod.UID, pod.Spec.NodeName = name, "", node // placed by hand: no room is asked for
@@ -60,17 +52,7 @@ func TestVerifyFindsBrokenRules(t *testing.T) {
 		{"affinity", affinityRule, []int{0, 10}, 1, "the pods are in 2 domains"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			state := fsm.NewState()
-			do := func(c fsm.Command) {
-				t.Helper()
-				if r := state.Try(time.Now().UnixNano(), fsm.Proposal{User: user, Groups: groups, Command: c})[0]; r.Refused() {
-					t.Fatalf("%T: %s", c, r.Message)
-				}
-			}
-			do(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: defaultNamespace()}, Create: true})
-			for i := range 21 {
-				do(&fsm.RegisterNode{Node: fsm.NodeWire{Object: stubNode(i)}})
-			}
+			state, do := newState(t, time.Now(), 21)
 			place := func(i, node int) {
 				pod := newPod("100m", "1Gi")
 				tt.rule(pod, &metav1.LabelSelector{MatchLabels: pod.Labels})
@@ -91,22 +73,29 @@ func TestVerifyFindsBrokenRules(t *testing.T) {
 	}
 }
 
-func defaultNamespace() *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
-}
-
-// Behind a stub nobody ends the victims: a nomination must outlast what is measured, or its preemptor is decided on again in
-// the midst of it.
-func TestNominationsOutlastTheMeasurement(t *testing.T) {
-	state, now := fsm.NewState(), time.Now()
-	do := func(c fsm.Command) {
+// newState is a state with some nodes, and what carries out commands on it.
+func newState(t *testing.T, now time.Time, nodes int) (state *fsm.State, do func(c fsm.Command)) {
+	t.Helper()
+	state = fsm.NewState()
+	do = func(c fsm.Command) {
 		t.Helper()
 		if r := state.Try(now.UnixNano(), fsm.Proposal{User: user, Groups: groups, Command: c})[0]; r.Refused() {
 			t.Fatalf("%T: %s", c, r.Message)
 		}
 	}
-	do(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: defaultNamespace()}, Create: true})
-	do(&fsm.RegisterNode{Node: fsm.NodeWire{Object: stubNode(0)}})
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
+	do(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: namespace}, Create: true})
+	for i := range nodes {
+		do(&fsm.RegisterNode{Node: fsm.NodeWire{Object: stubNode(i)}})
+	}
+	return state, do
+}
+
+// Behind a stub nobody ends the victims: a nomination must outlast what is measured, or its preemptor is decided on again in
+// the midst of it.
+func TestNominationsOutlastTheMeasurement(t *testing.T) {
+	now := time.Now()
+	state, do := newState(t, now, 1)
 	for name, value := range map[string]int32{lowClass: lowPriority, highClass: highPriority} {
 		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
 		do(&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: class}})
