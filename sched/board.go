@@ -231,15 +231,6 @@ func (b *board) tally(key tallyKey) *tally {
 	return &b.hist[len(b.hist)-1]
 }
 
-// nodes is how many nodes there are.
-func (b *board) nodes() int32 {
-	var n int32
-	for i := range b.hist {
-		n += b.hist[i].nodes
-	}
-	return n
-}
-
 // failsOn returns everything that keeps the class off a node.
 func (b *board) failsOn(slot int32) model.Failures {
 	c := &b.cells[slot]

@@ -38,7 +38,7 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 	if kept.at == now && (!exact || kept.position == position) {
 		return kept.of
 	}
-	d := &fsm.Diagnosis{Reasons: b.reasons(), Nodes: b.nodes()}
+	d := &fsm.Diagnosis{Reasons: b.reasons(), Nodes: int32(s.view.live)}
 	if exact {
 		b.fillShort(s.view, d.Reasons)
 	}

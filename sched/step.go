@@ -289,7 +289,7 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 	f := newFlight(e, flightPreempt, n.name)
 	d := fsm.PreemptDecision{
 		Key: e.Key(), UID: string(e.UID), Node: n.name,
-		Diagnosis: s.diagnose(b, attemptPreempted), Alternatives: s.alternatives(costs, slot, start, b),
+		Diagnosis: s.diagnose(b, attemptPreempted), Alternatives: s.alternatives(costs, slot, start),
 		Minimal: set.minimal && costs.minimal(slot),
 	}
 	if !d.Minimal {
@@ -341,8 +341,8 @@ func (s *Scheduler) waitsForVictims(state *fsm.View, e *fsm.QueueEntry, b *board
 }
 
 // alternatives sums up the search for the record.
-func (s *Scheduler) alternatives(e *evictions, chosen, start int32, b *board) *berthv1.PreemptionAlternatives {
-	a := &berthv1.PreemptionAlternatives{Candidates: e.candidates, NodesConsidered: b.nodes()}
+func (s *Scheduler) alternatives(e *evictions, chosen, start int32) *berthv1.PreemptionAlternatives {
+	a := &berthv1.PreemptionAlternatives{Candidates: e.candidates, NodesConsidered: int32(s.view.live)}
 	if next, ok := e.runnerUp(s.view, s.budgetsNow(), chosen, start); ok {
 		a.RunnerUp = s.view.nodes[next].name
 		a.DecidedBy = e.entries[chosen].cost.decidedBy(&e.entries[next].cost)
