@@ -51,7 +51,7 @@ func (o *surroundings) mayBeFirst() bool {
 	return len(kin) > 0 && !slices.ContainsFunc(kin, func(b model.Obstacle) bool { return b.Total > maxKin })
 }
 
-// answer finds the cheapest choice on a node that was just asked about; least is the bound that ask returned. false:
+// answer finds the cheapest choice on a node that the problem was just filled for; least is the bound that ask returned for it. false:
 // nobody's leaving helps.
 func (p *problem) answer(n *node, budgets Budgets, least cost) (solution, bool) {
 	if p.others == nil {

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 	"slices"
@@ -160,7 +161,7 @@ func freeAt(n *node, c *model.Class, own *nomination) int64 {
 	if len(ends) == 0 {
 		return math.MaxInt64
 	}
-	slices.SortStableFunc(ends, func(a, b end) int { return descending(b.at, a.at) })
+	slices.SortStableFunc(ends, func(a, b end) int { return cmp.Compare(a.at, b.at) })
 	var scratch model.Usage
 	u := *n.usageFor(c.Priority, &scratch)
 	for _, nom := range n.noms {
