@@ -27,27 +27,45 @@ const (
 type Garbage struct {
 	queue  []fsm.ObjectRef
 	queued map[fsm.ObjectRef]bool
-	walks  []walkDependents
-	// everything: a walk over all that has owners, or is an owner that waits.
-	everything *walkAll
-	busy       int
+	sweeps []sweep
+	busy   int
 }
 
-// walkDependents is how far the dependents of one owner were looked at.
-type walkDependents struct {
-	owner types.UID
+// sweep is how far one scan has come.
+type sweep struct {
+	scan  scan
 	after string
 }
 
-type walkAll struct {
-	after   string // of the dependents
-	objects string // key of Objects to go on from, once the dependents are done
-	done    bool   // the dependents are
+// scan calls f for objects in a fixed order, from the one after `after` on.
+type scan func(v *fsm.View, after string, f func(at string, ref fsm.ObjectRef) bool)
+
+// dependents of one owner.
+func dependents(owner types.UID) scan {
+	return func(v *fsm.View, after string, f func(at string, ref fsm.ObjectRef) bool) {
+		v.Dependents(owner, after, func(at string, ref fsm.ObjectRef, _ fsm.Dependent) bool { return f(at, ref) })
+	}
 }
 
-// Reset forgets everything and looks at everything once.
+// ending are the rows of a table that are being deleted: they may be owners that
+// wait.
+func ending[T any](table func(v *fsm.View) fsm.Table[T]) scan {
+	return func(v *fsm.View, after string, f func(at string, ref fsm.ObjectRef) bool) {
+		t := table(v)
+		t.ScanFrom("", after+"\x00", func(key string, row T) bool {
+			o, resource := ownable(t.Name(), row)
+			return o.GetDeletionTimestamp() == nil || f(key, refOf(resource, o))
+		})
+	}
+}
+
+// Reset forgets everything and looks at everything once: at all that has owners,
+// and at all that is an owner that waits.
 func (g *Garbage) Reset(*fsm.View) {
-	*g = Garbage{queued: map[fsm.ObjectRef]bool{}, everything: &walkAll{}}
+	*g = Garbage{queued: map[fsm.ObjectRef]bool{}, sweeps: []sweep{
+		{scan: (*fsm.View).ScanDependents},
+		{scan: ending(func(v *fsm.View) fsm.Table[*fsm.Object] { return v.Objects })},
+	}}
 }
 
 // Observe takes note of changes. The view has them.
@@ -85,13 +103,17 @@ func ownable(table string, row any) (metav1.Object, string) {
 	return nil, ""
 }
 
+func refOf(resource string, o metav1.Object) fsm.ObjectRef {
+	return fsm.ObjectRef{Resource: resource, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
+}
+
 func (g *Garbage) observe(v *fsm.View, resource string, old, new metav1.Object) {
 	if new == nil {
-		g.walk(v, old.GetUID())
+		g.sweep(v, old.GetUID())
 		g.release(v, old, nil)
 		return
 	}
-	ref := fsm.ObjectRef{Resource: resource, Namespace: new.GetNamespace(), Name: new.GetName(), UID: string(new.GetUID())}
+	ref := refOf(resource, new)
 	before := []metav1.OwnerReference(nil)
 	if old != nil {
 		before = old.GetOwnerReferences()
@@ -108,7 +130,7 @@ func (g *Garbage) observe(v *fsm.View, resource string, old, new metav1.Object) 
 		return
 	}
 	if old == nil || old.GetDeletionTimestamp() == nil || !slices.Equal(old.GetFinalizers(), new.GetFinalizers()) {
-		g.walk(v, new.GetUID())
+		g.sweep(v, new.GetUID())
 		if needed(v, ref) {
 			g.add(ref)
 		}
@@ -149,10 +171,11 @@ func (g *Garbage) add(ref fsm.ObjectRef) {
 	}
 }
 
-// walk has the dependents of an owner looked at, if it has any.
-func (g *Garbage) walk(v *fsm.View, owner types.UID) {
-	v.Dependents(owner, "", func(string, fsm.ObjectRef, fsm.Dependent) bool {
-		g.walks = append(g.walks, walkDependents{owner: owner})
+// sweep has the dependents of an owner looked at, if it has any.
+func (g *Garbage) sweep(v *fsm.View, owner types.UID) {
+	all := dependents(owner)
+	all(v, "", func(string, fsm.ObjectRef) bool {
+		g.sweeps = append(g.sweeps, sweep{scan: all})
 		return false
 	})
 }
@@ -190,17 +213,17 @@ func (g *Garbage) next(v *fsm.View) []fsm.ObjectRef {
 	return refs
 }
 
-// fill goes on with the walks while the queue is short.
+// fill goes on with the sweeps while the queue is short.
 func (g *Garbage) fill(v *fsm.View) {
-	room := judgedAtOnce
-	for room > 0 && len(g.queue) < collectedPerCommand && len(g.walks) > 0 {
-		w := &g.walks[0]
-		done := true
-		v.Dependents(w.owner, w.after, func(at string, ref fsm.ObjectRef, _ fsm.Dependent) bool {
-			if done = room > 0 && len(g.queue) < collectedPerCommand; !done {
+	left := judgedAtOnce
+	goOn := func() bool { return left > 0 && len(g.queue) < collectedPerCommand }
+	for goOn() && len(g.sweeps) > 0 {
+		w, done := &g.sweeps[0], true
+		w.scan(v, w.after, func(at string, ref fsm.ObjectRef) bool {
+			if done = goOn(); !done {
 				return false
 			}
-			room--
+			left--
 			w.after = at
 			if needed(v, ref) {
 				g.add(ref)
@@ -208,54 +231,13 @@ func (g *Garbage) fill(v *fsm.View) {
 			return true
 		})
 		if done {
-			g.walks = g.walks[1:]
+			g.sweeps = g.sweeps[1:]
 		}
-	}
-	if g.everything != nil {
-		g.fillAll(v, room)
-	}
-}
-
-// fillAll goes on with the walk over everything.
-func (g *Garbage) fillAll(v *fsm.View, room int) {
-	w := g.everything
-	if !w.done {
-		w.done = true
-		v.ScanDependents(w.after, func(at string, ref fsm.ObjectRef) bool {
-			if w.done = room > 0 && len(g.queue) < collectedPerCommand; !w.done {
-				return false
-			}
-			room--
-			w.after = at
-			if needed(v, ref) {
-				g.add(ref)
-			}
-			return true
-		})
-	}
-	if !w.done {
-		return
-	}
-	done := true
-	v.Objects.ScanFrom("", w.objects, func(key string, o *fsm.Object) bool {
-		if done = room > 0 && len(g.queue) < collectedPerCommand; !done {
-			w.objects = key
-			return false
-		}
-		room--
-		ref := fsm.ObjectRef{Resource: o.Resource, Namespace: o.Value.GetNamespace(), Name: o.Value.GetName(), UID: string(o.Value.GetUID())}
-		if needed(v, ref) {
-			g.add(ref)
-		}
-		return true
-	})
-	if done {
-		g.everything = nil
 	}
 }
 
 // Pending says whether there is more to look at than the last Step did.
-func (g *Garbage) Pending() bool { return len(g.queue)+len(g.walks) > 0 || g.everything != nil }
+func (g *Garbage) Pending() bool { return len(g.queue)+len(g.sweeps) > 0 }
 
 // Settle takes note of what became of a Work: what may not have been done is
 // looked at again, and so is an owner that has more dependents than one command

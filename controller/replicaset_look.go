@@ -63,9 +63,7 @@ func terminating(v *fsm.View, namespace string) bool {
 	return !ok || ns.DeletionTimestamp != nil
 }
 
-func refTo(rs *appsv1.ReplicaSet) fsm.ObjectRef {
-	return fsm.ObjectRef{Resource: fsm.ReplicaSets, Namespace: rs.Namespace, Name: rs.Name, UID: string(rs.UID)}
-}
+func refTo(rs *appsv1.ReplicaSet) fsm.ObjectRef { return refOf(fsm.ReplicaSets, rs) }
 
 // claims are the pods that match and have no controller, and those that have
 // this one and match no longer.
