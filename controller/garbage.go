@@ -65,6 +65,8 @@ func (g *Garbage) Reset(*fsm.View) {
 	*g = Garbage{queued: map[fsm.ObjectRef]bool{}, sweeps: []sweep{
 		{scan: (*fsm.View).ScanDependents},
 		{scan: ending(func(v *fsm.View) fsm.Table[*fsm.Object] { return v.Objects })},
+		{scan: ending(func(v *fsm.View) fsm.Table[*corev1.Pod] { return v.Pods })},
+		{scan: ending(func(v *fsm.View) fsm.Table[*policyv1.PodDisruptionBudget] { return v.Budgets })},
 	}}
 }
 

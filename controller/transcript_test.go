@@ -311,9 +311,9 @@ func (w *world) change(cmd string, a args) string {
 			w.pod(append(args{{Key: fmt.Sprintf("%s%04d", a.name(0), i)}}, a[2:]...))
 		}
 		return "ok"
-	case "delete":
+	case "delete": // delete default/p propagation=Foreground
 		ns, name, _ := strings.Cut(a.name(0), "/")
-		return w.apply(&fsm.DeletePod{Key: fsm.PodKey(ns, name)})
+		return w.apply(&fsm.DeletePod{Key: fsm.PodKey(ns, name), Propagation: fsm.Propagation(a.or("propagation", ""))})
 	case "removed": // removed default/p: its worker confirms that nothing is left
 		key := a.name(0)
 		pod, _ := w.state.View().Pods.Get(key)
@@ -334,11 +334,14 @@ func (w *world) change(cmd string, a args) string {
 			w.t.Fatal(err)
 		}
 		return w.apply(&fsm.PutObject{Resource: "configmaps", Raw: raw, Create: true})
-	case "budget":
+	case "budget": // budget default/b finalizers=f
 		ns, name, _ := strings.Cut(a.name(0), "/")
 		b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, UID: types.UID("uid-" + name)}}
-		b.Spec.Selector = &metav1.LabelSelector{}
+		b.Spec.Selector, b.Finalizers = &metav1.LabelSelector{}, a.list("finalizers")
 		return w.apply(&fsm.PutDisruptionBudget{Budget: fsm.BudgetWire{Object: b}, Create: true})
+	case "delete-budget":
+		ns, name, _ := strings.Cut(a.name(0), "/")
+		return w.apply(&fsm.DeleteDisruptionBudget{Namespace: ns, Name: name})
 	case "nominate": // nominate PREEMPTOR victim=V node=n
 		return w.nominate(a)
 	case "grace": // grace 50: a node's
