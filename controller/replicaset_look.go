@@ -2,6 +2,7 @@ package controller
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -31,30 +32,20 @@ const (
 
 // look compares a ReplicaSet with its pods and returns what has to be done.
 func (r *ReplicaSets) look(v *fsm.View, s *replicaSet, nowUnixNano int64) []fsm.Command {
-	namespace, name := splitKey(s.key)
+	namespace, name, _ := strings.Cut(s.key, "/")
 	rs, ok := v.ReplicaSet(namespace, name)
 	if !ok || rs.UID != s.uid {
 		return nil // the change that says so follows
 	}
 	s.dueUnixNano = 0
+	var commands []fsm.Command
 	if rs.DeletionTimestamp == nil && !terminating(v, namespace) {
 		if claims := s.claims(v, rs); len(claims) > 0 {
 			return claims
 		}
-		if commands := r.scale(v, s, rs, nowUnixNano); len(commands) > 0 {
-			return append(commands, s.status(v, rs, nowUnixNano)...)
-		}
+		commands = r.scale(v, s, rs, nowUnixNano)
 	}
-	return s.status(v, rs, nowUnixNano)
-}
-
-func splitKey(key string) (namespace, name string) {
-	for i := range key {
-		if key[i] == '/' {
-			return key[:i], key[i+1:]
-		}
-	}
-	return "", key
+	return append(commands, s.status(v, rs, nowUnixNano)...)
 }
 
 // terminating: nothing new can be made in the namespace.
@@ -79,7 +70,6 @@ func (s *replicaSet) claims(v *fsm.View, rs *appsv1.ReplicaSet) []fsm.Command {
 			add(key, pod)
 			return len(c.Adopt) < podsPerCommand
 		})
-		s.all = len(c.Adopt) == podsPerCommand // there may be more
 	} else {
 		slices.Sort(s.orphans)
 		for _, key := range slices.Compact(s.orphans) {
@@ -87,8 +77,8 @@ func (s *replicaSet) claims(v *fsm.View, rs *appsv1.ReplicaSet) []fsm.Command {
 				add(key, pod)
 			}
 		}
-		s.all = len(c.Adopt) == podsPerCommand
 	}
+	s.all = len(c.Adopt) == podsPerCommand // there may be more
 	s.orphans = nil
 	if s.strays(v) {
 		v.PodsOf(rs.UID, func(key string, pod *corev1.Pod) bool {
