@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,16 +96,17 @@ func (p *podState) stepProbe(c *ctr, k ProbeKind, spec *corev1.Probe, now time.T
 		return
 	}
 	pr.underWay = true
-	pr.at = now.Add(seconds(spec.PeriodSeconds, 10))
+	pr.at = now.Add(time.Duration(orDefault(spec.PeriodSeconds, 10)) * time.Second)
 	p.out = append(p.out, Action{Kind: ActionProbe, Pod: p.pod, Container: c.spec, Probe: spec, ProbeKind: k,
-		Timeout: seconds(spec.TimeoutSeconds, 1), ID: p.id(c)})
+		Timeout: time.Duration(orDefault(spec.TimeoutSeconds, 1)) * time.Second, ID: p.id(c)})
 }
 
-func seconds(n int32, otherwise time.Duration) time.Duration {
+// orDefault is a probe's number, or what it is where none is said.
+func orDefault(n, otherwise int32) int32 {
 	if n <= 0 {
-		n = int32(otherwise)
+		return otherwise
 	}
-	return time.Duration(n) * time.Second
+	return n
 }
 
 // probed takes the outcome of a probe.
@@ -127,11 +129,9 @@ func (p *podState) probed(c *ctr, o Outcome, now time.Time) {
 	if n := pr.inARow; !ok && n&(n-1) == 0 {
 		p.emit(corev1.EventTypeWarning, "Unhealthy", fmt.Sprintf("%s probe failed: %v", o.ProbeKind, o.Err))
 	}
-	needed := max(o.Probe.SuccessThreshold, 1)
+	needed := orDefault(o.Probe.SuccessThreshold, 1)
 	if !ok {
-		if needed = o.Probe.FailureThreshold; needed <= 0 {
-			needed = 3
-		}
+		needed = orDefault(o.Probe.FailureThreshold, 3)
 	}
 	if pr.inARow < needed {
 		return
@@ -149,9 +149,7 @@ func (p *podState) probed(c *ctr, o Outcome, now time.Time) {
 	p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s failed %s probe%s", c.spec.Name, lower(o.ProbeKind), again))
 }
 
-func lower(k ProbeKind) string {
-	return [...]string{"startup", "readiness", "liveness"}[k]
-}
+func lower(k ProbeKind) string { return strings.ToLower(k.String()) }
 
 // recallProbes takes from a status that was reported before the agent was
 // restarted what its probes had said (PB3): a ready container stays it.
