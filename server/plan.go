@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/api/berthv1"
-	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/sched"
@@ -37,7 +36,7 @@ func (planner) Plan(ctx context.Context, view *fsm.View, user string, groups []s
 	if err != nil {
 		return nil, err
 	}
-	shown := planView{seen, func(ns string) bool { return apiserver.MayReadPods(ctx, ns) }}
+	shown := planView{seen, readable(ctx)}
 	out := &berthv1.PlanStatus{
 		Revision: view.Revision(), Budgets: budgetsTouched(seen), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
 	}
