@@ -1,14 +1,16 @@
 package raftnode
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
@@ -23,15 +25,14 @@ type Archive struct {
 	dir       string
 	bolt      *raftboltdb.BoltStore
 	empty     []byte
-	snapshots []ArchivedSnapshot
+	snapshots []archivedSnapshot // oldest first
 	first     uint64
 	last      uint64
 }
 
-// ArchivedSnapshot is a snapshot in a data directory.
-type ArchivedSnapshot struct {
-	Index uint64
-	Term  uint64
+// archivedSnapshot is a snapshot in a data directory.
+type archivedSnapshot struct {
+	index uint64
 	path  string
 }
 
@@ -87,14 +88,9 @@ func (a *Archive) survey() (err error) {
 		if err := json.Unmarshal(b, &meta); err != nil {
 			return fmt.Errorf("%s is damaged: %w", path, err)
 		}
-		a.snapshots = append(a.snapshots, ArchivedSnapshot{meta.Index, meta.Term, filepath.Join(filepath.Dir(path), "state.bin")})
+		a.snapshots = append(a.snapshots, archivedSnapshot{meta.Index, filepath.Join(filepath.Dir(path), "state.bin")})
 	}
-	slices.SortFunc(a.snapshots, func(x, y ArchivedSnapshot) int {
-		if x.Index < y.Index {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(a.snapshots, func(x, y archivedSnapshot) int { return cmp.Compare(x.index, y.index) })
 	return nil
 }
 
@@ -106,9 +102,6 @@ func (a *Archive) First() uint64 { return a.first }
 
 // Last is the index of the newest entry, 0 if there is none.
 func (a *Archive) Last() uint64 { return a.last }
-
-// Snapshots are those in the directory, oldest first.
-func (a *Archive) Snapshots() []ArchivedSnapshot { return a.snapshots }
 
 // Entry returns the term and the bytes of an entry, as the state machine gets
 // them.
@@ -136,7 +129,7 @@ func (a *Archive) StateBefore(index uint64) (*fsm.State, error) {
 	}
 	best := -1
 	for i, s := range a.snapshots {
-		if usable(s.Index) && (index != 0 || best < 0) {
+		if usable(s.index) && (index != 0 || best < 0) {
 			best = i
 		}
 	}
@@ -154,7 +147,7 @@ func (a *Archive) StateBefore(index uint64) (*fsm.State, error) {
 	}
 	defer f.Close()
 	state := fsm.NewState()
-	if err := state.Restore(io.Reader(f)); err != nil {
+	if err := state.Restore(f); err != nil {
 		return nil, fmt.Errorf("snapshot %s: %w", s.path, err)
 	}
 	return state, nil
@@ -164,12 +157,9 @@ func (a *Archive) standings() string {
 	if len(a.snapshots) == 0 {
 		return "no index: there are none"
 	}
-	out := ""
-	for i, s := range a.snapshots {
-		if i > 0 {
-			out += ", "
-		}
-		out += fmt.Sprint(s.Index)
+	var out []string
+	for _, s := range a.snapshots {
+		out = append(out, strconv.FormatUint(s.index, 10))
 	}
-	return out
+	return strings.Join(out, ", ")
 }
