@@ -64,10 +64,13 @@ func (a *Agent) start(ctx, run context.Context) error {
 	return nil
 }
 
+// ServerDir is where the server of an agent keeps its state.
+func ServerDir(dataDir string) string { return filepath.Join(dataDir, "server") }
+
 func (a *Agent) startServer(ctx context.Context) error {
 	c, p := &a.config, a.config.Server
 	sc := server.Config{
-		Name: c.Name, Version: c.Version, DataDir: filepath.Join(c.DataDir, "server"),
+		Name: c.Name, Version: c.Version, DataDir: ServerDir(c.DataDir),
 		Gossip: a.gossip(), TLS: c.TLS, APITLS: c.TLS, APICA: c.CA, TokenFile: p.TokenFile,
 		BootstrapExpect: p.BootstrapExpect, NonVoter: p.NonVoter,
 		Consensus: p.Consensus, Autopilot: p.Autopilot, Scheduler: p.Scheduler, Logger: c.Logger,

@@ -80,6 +80,7 @@ func TestReplay(t *testing.T) {
 		t.Errorf("the replay says %+v", out)
 	}
 	has(t, "replay", c.berth(t, "replay", "--data-dir", dir), "all decisions are equal")
+	has(t, "replay of the agent's data_dir", c.berth(t, "replay", "--data-dir", solo.DataDir), "all decisions are equal")
 
 	pod := alter(t, dir)
 	out = replayOf(t, c, dir, 1)

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/cmd/berth/internal/verb"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/sched"
@@ -28,7 +30,7 @@ func (a *app) replayCommand() *cobra.Command {
 		Short: "Decide again what a stopped server's log says was decided, and compare",
 		Long: `Decide again what a server's log says was decided: read a snapshot and the entries after it, let the scheduler
 make every plan once more on the state that it was made on, and compare each decision with the recorded one. Nothing is
-changed. The server must be stopped, or DIR be a copy.
+changed. The server must be stopped, or DIR be a copy. DIR is the agent's data_dir, or the directory "server" in it.
 
 The exit status is 0 if every decision is the same, and 1 if one is not; the first that differ are shown.`,
 		Example: `  berth replay --data-dir /var/lib/berth
@@ -45,7 +47,7 @@ The exit status is 0 if every decision is the same, and 1 if one is not; the fir
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.dataDir, "data-dir", "", "The server's data directory, or a copy of it.")
+	fs.StringVar(&f.dataDir, "data-dir", "", "The server's data_dir, or a copy of it.")
 	fs.Uint64Var(&f.from, "from", 0, "The first log index to look at; 0: as early as the directory allows.")
 	fs.Uint64Var(&f.to, "to", 0, "The last log index to look at; 0: the end of the log.")
 	fs.BoolVar(&f.verbose, "plans", false, "Show every plan.")
@@ -67,7 +69,11 @@ type replayResult struct {
 }
 
 func (a *app) runReplay(f replayFlags) error {
-	archive, err := raftnode.OpenArchive(f.dataDir)
+	dir := f.dataDir
+	if server := agent.ServerDir(dir); isDir(server) {
+		dir = server
+	}
+	archive, err := raftnode.OpenArchive(dir)
 	if err != nil {
 		return err
 	}
@@ -103,6 +109,11 @@ func (a *app) runReplay(f replayFlags) error {
 		return verb.ErrFailed
 	}
 	return nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 func (a *app) showPlan(p sched.ReplayedPlan) {
