@@ -1,10 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,6 +41,9 @@ The exit status is 0 if every decision is the same, and 1 if one is not; the fir
 			}
 			if f.to != 0 && f.to < f.from {
 				return &verb.UsageError{Message: fmt.Sprintf("--to %d is before --from %d", f.to, f.from)}
+			}
+			if !slices.Contains([]string{"", "table", "json"}, f.output) {
+				return &verb.UsageError{Message: fmt.Sprintf("-o %s: a replay is shown as table or json", f.output)}
 			}
 			return a.runReplay(f)
 		},
@@ -125,17 +127,13 @@ func (a *app) showPlan(p sched.ReplayedPlan) {
 }
 
 func (a *app) showReplay(r *replayResult, format string) error {
-	switch format {
-	case "json":
-		b, err := json.MarshalIndent(r, "", "  ")
+	if format == "json" {
+		b, err := marshalJSON(r)
 		if err != nil {
 			return fmt.Errorf("writing JSON: %w", err)
 		}
-		_, err = fmt.Fprintf(a.out, "%s\n", b)
+		_, err = a.out.Write(b)
 		return err
-	case "", "table":
-	default:
-		return &verb.UsageError{Message: fmt.Sprintf("-o %s: a replay is shown as table or json", format)}
 	}
 	w := printers.GetNewTabWriter(a.out)
 	line := func(name, format string, values ...any) {
@@ -165,7 +163,7 @@ func (a *app) showReplay(r *replayResult, format string) error {
 func (a *app) verdict(r *replayResult) (err error) {
 	say := func(format string, values ...any) {
 		if err == nil {
-			_, err = io.WriteString(a.out, fmt.Sprintf(format, values...))
+			_, err = fmt.Fprintf(a.out, format, values...)
 		}
 	}
 	switch {
