@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -133,18 +134,28 @@ func TestDevelopmentCluster(t *testing.T) {
 	}
 }
 
-// Ending the pods of a cluster leaves none behind.
+// Ending the pods of a cluster leaves none behind, nor what makes them again.
 func TestEndPods(t *testing.T) {
 	d := startDev(t, agent.DevConfig{DataDir: t.TempDir(), Servers: 1, Workers: 1})
 	defer stopDev(t, d)
 	s := d.Servers()[0]
-	pods := client(t, d, s).CoreV1().Pods("default")
+	kube := client(t, d, s)
+	pods := kube.CoreV1().Pods("default")
 	for _, p := range []*corev1.Pod{pod("runs", "10m"), pod("waits", "100000")} {
 		if _, err := pods.Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
+	labels, replicas := map[string]string{"app": "kept"}, int32(2)
+	kept := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "kept"}, Spec: appsv1.ReplicaSetSpec{
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod("kept", "10m").Spec},
+	}}
+	if _, err := kube.AppsV1().ReplicaSets("default").Create(t.Context(), kept, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	await(t, s, "the pod to run", podRuns("default/runs"))
+	await(t, s, "the ReplicaSet to have its pods", func(v *fsm.View) bool { return v.Pods.Len() == 4 })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := d.EndPods(ctx); err != nil {
@@ -152,6 +163,9 @@ func TestEndPods(t *testing.T) {
 	}
 	if n := s.View().Pods.Len(); n != 0 {
 		t.Errorf("%d pods are left", n)
+	}
+	if _, there := s.View().ReplicaSet("default", "kept"); there {
+		t.Error("the ReplicaSet makes its pods again")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
@@ -269,15 +270,23 @@ func (d *Dev) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// EndPods ends every pod of the cluster and returns when nothing of them is
-// left on the workers, or with the context's error.
+// EndPods ends every pod of the cluster, and the ReplicaSets that would make
+// them again. It returns when nothing of them is left on the workers, or with
+// the context's error.
 func (d *Dev) EndPods(ctx context.Context) error {
 	leader := d.Servers()[0]
 	for {
 		var ps []fsm.Proposal
 		bound := false
 		grace := int64(1)
-		leader.View().Pods.Scan("", func(key string, pod *corev1.Pod) bool {
+		v := leader.View()
+		v.ScanReplicaSets("", func(rs *appsv1.ReplicaSet) bool {
+			if rs.DeletionTimestamp == nil {
+				ps = append(ps, fsm.Proposal{User: devUser, Command: &fsm.DeleteObject{Resource: fsm.ReplicaSets, Namespace: rs.Namespace, Name: rs.Name}})
+			}
+			return len(ps) < endBatch
+		})
+		v.Pods.Scan("", func(key string, pod *corev1.Pod) bool {
 			bound = bound || pod.Spec.NodeName != ""
 			if pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds > grace {
 				ps = append(ps, fsm.Proposal{User: devUser, Command: &fsm.DeletePod{Key: key, GraceSeconds: &grace}})
