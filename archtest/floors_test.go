@@ -46,7 +46,7 @@ func TestFloors(t *testing.T) {
 		}
 		floor, known := floors[from]
 		if !known {
-			t.Errorf("%s: package %s has no floor: give it one in archtest, in the contract of docs/design.md", f.Path, from)
+			t.Errorf("%s: package %s has no floor: give it one in archtest and in docs/architecture.md", f.Path, from)
 			continue
 		}
 		for _, p := range f.imports() {
