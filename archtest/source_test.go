@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -42,9 +43,20 @@ type source struct {
 
 func load(t *testing.T) *source {
 	t.Helper()
-	root, err := filepath.Abs("..")
+	s, err := readOnce()
 	if err != nil {
 		t.Fatal(err)
+	}
+	return s
+}
+
+// readOnce reads the module once for all tests, which only look at it.
+var readOnce = sync.OnceValues(read)
+
+func read() (*source, error) {
+	root, err := filepath.Abs("..")
+	if err != nil {
+		return nil, err
 	}
 	s := &source{fset: token.NewFileSet()}
 	err = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
@@ -79,10 +91,7 @@ func load(t *testing.T) *source {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return s, err
 }
 
 func (s *source) line(p token.Pos) string { return s.fset.Position(p).String() }
