@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -130,8 +128,8 @@ func (a *API) Operator(ctx context.Context, method, path string, in, out any) er
 func (a *API) Ask(ctx context.Context, path string, parameters url.Values, out any) error {
 	return a.operate(ctx, out, func(c rest.Interface) (*rest.Request, error) {
 		req := c.Get().AbsPath(path)
-		for _, name := range slices.Sorted(maps.Keys(parameters)) {
-			for _, value := range parameters[name] {
+		for name, values := range parameters {
+			for _, value := range values {
 				req = req.Param(name, value)
 			}
 		}
