@@ -6,10 +6,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/util/dryrun"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/registry/apps/replicaset"
 	replicasetstorage "k8s.io/kubernetes/pkg/registry/apps/replicaset/storage"
@@ -99,22 +97,9 @@ var (
 	_ rest.GroupVersionKindProvider = (*scale)(nil)
 )
 
-// GroupVersionKind implements rest.GroupVersionKindProvider.
-func (s *scale) GroupVersionKind(containing schema.GroupVersion) schema.GroupVersionKind {
-	return s.upstreamScale.GroupVersionKind(containing)
-}
-
 // Update implements rest.Updater.
 func (s *scale) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
 	update rest.ValidateObjectUpdateFunc, forceAllowCreate bool, options *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
-	if dryrun.IsDryRun(options.DryRun) {
-		var err error
-		if ctx, err = withDryRun(ctx, s.backend); err != nil {
-			return nil, false, err
-		}
-		options = options.DeepCopy()
-		options.DryRun = nil
-	}
-	return s.upstreamScale.Update(ctx, name, info, create, update, forceAllowCreate, options)
+	return updateIn(ctx, s.upstreamScale, s.backend, name, info, create, update, forceAllowCreate, options)
 }

@@ -66,7 +66,8 @@ func (r *served) Update(ctx context.Context, name string, info rest.UpdatedObjec
 	return updateIn(ctx, r.Store, r.backend, name, info, create, update, forceAllowCreate, options)
 }
 
-func updateIn(ctx context.Context, store *genericregistry.Store, backend Backend, name string, info rest.UpdatedObjectInfo,
+// updateIn updates in a store of upstream's, with dry runs that run.
+func updateIn(ctx context.Context, store rest.Updater, backend Backend, name string, info rest.UpdatedObjectInfo,
 	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceAllowCreate bool, options *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
 	if dryrun.IsDryRun(options.DryRun) {
