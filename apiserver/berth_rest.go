@@ -7,9 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/core/pod"
 
@@ -128,25 +126,7 @@ func FinishTemplate(pod *corev1.Pod) (*corev1.Pod, error) {
 	return finished, nil
 }
 
-// finishPod does to a pod what its creation would do before the state machine
-// sees it: defaults, name, validation.
+// finishPod is finish for a pod that somebody else may hold.
 func finishPod(ctx context.Context, in *corev1.Pod) (*corev1.Pod, error) {
-	in = in.DeepCopy()
-	legacyscheme.Scheme.Default(in)
-	obj := new(core.Pod)
-	if err := legacyscheme.Scheme.Convert(in, obj, nil); err != nil {
-		return nil, err
-	}
-	if obj.Namespace == "" {
-		obj.Namespace = metav1.NamespaceDefault
-	}
-	strategy := podCreation{pod.Strategy}
-	rest.FillObjectMetaSystemFields(obj)
-	if obj.GenerateName != "" && obj.Name == "" {
-		obj.Name = strategy.GenerateName(obj.GenerateName)
-	}
-	if err := rest.BeforeCreate(strategy, genericapirequest.WithNamespace(ctx, obj.Namespace), obj); err != nil {
-		return nil, err
-	}
-	return versioned[corev1.Pod](obj)
+	return finish[core.Pod](ctx, in.DeepCopy(), podCreation{pod.Strategy})
 }

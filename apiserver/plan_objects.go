@@ -118,8 +118,6 @@ func (p *plannedObjects) addReplicaSet(ctx context.Context, in *appsv1.ReplicaSe
 	old, known := p.view.ReplicaSet(rs.Namespace, rs.Name)
 	if known {
 		rs.UID, rs.CreationTimestamp = old.UID, old.CreationTimestamp
-	} else {
-		old = nil
 	}
 	return p.scale(ctx, rs, old)
 }
@@ -160,7 +158,7 @@ func tooManyPlanned() error {
 }
 
 // finish does to an object what its creation would do before the state machine
-// sees it: defaults, system fields, validation.
+// sees it: defaults, system fields, name, validation.
 func finish[I, V any, IP interface {
 	*I
 	runtime.Object
@@ -178,6 +176,9 @@ func finish[I, V any, IP interface {
 		obj.SetNamespace(metav1.NamespaceDefault)
 	}
 	rest.FillObjectMetaSystemFields(obj)
+	if obj.GetGenerateName() != "" && obj.GetName() == "" {
+		obj.SetName(strategy.GenerateName(obj.GetGenerateName()))
+	}
 	if err := rest.BeforeCreate(strategy, genericapirequest.WithNamespace(ctx, obj.GetNamespace()), obj); err != nil {
 		return nil, err
 	}
