@@ -37,7 +37,8 @@ type sweep struct {
 	after string
 }
 
-// scan calls f for objects in a fixed order, from the one after `after` on.
+// scan calls f for objects in a fixed order, from the one after `after` on;
+// without their ref for those that need nothing for sure.
 type scan func(v *fsm.View, after string, f func(at string, ref fsm.ObjectRef) bool)
 
 // dependents of one owner.
@@ -54,7 +55,10 @@ func ending[T any](table func(v *fsm.View) fsm.Table[T]) scan {
 		t := table(v)
 		t.ScanFrom("", after+"\x00", func(key string, row T) bool {
 			o, resource := ownable(t.Name(), row)
-			return o.GetDeletionTimestamp() == nil || f(key, refOf(resource, o))
+			if o.GetDeletionTimestamp() == nil {
+				return f(key, fsm.ObjectRef{})
+			}
+			return f(key, refOf(resource, o))
 		})
 	}
 }
@@ -227,7 +231,7 @@ func (g *Garbage) fill(v *fsm.View) {
 			}
 			left--
 			w.after = at
-			if needed(v, ref) {
+			if ref.UID != "" && needed(v, ref) {
 				g.add(ref)
 			}
 			return true
