@@ -96,8 +96,11 @@ func mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.PodStatus {
 	}
 	for _, c := range reported.Conditions {
 		i := slices.IndexFunc(next.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
-		if i < 0 {
+		switch {
+		case i < 0:
 			next.Conditions = append(next.Conditions, c)
+		case c.Type == corev1.DisruptionTarget && !model.Terminal(pod):
+			next.Conditions[i] = c // what ended the pod is the last word (PR21)
 		}
 	}
 	return next

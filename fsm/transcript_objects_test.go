@@ -211,6 +211,11 @@ func (s *transcript) report(a words, input string) []Command {
 				r.Status.Object.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
 			}
 		}
+		if f.has("preempted") { // by the node, for a critical pod
+			r.Status.Object.Reason = "Preempting"
+			r.Status.Object.Conditions = append(r.Status.Object.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget,
+				Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet})
+		}
 		c.Reports = append(c.Reports, r)
 	}
 	return one(c)

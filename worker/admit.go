@@ -12,25 +12,30 @@ import (
 
 // admit decides whether the node takes the pod, as the last check that the scheduler's view was right. Refused pods
 // fail with the reason that Kubernetes' node agent gives. A pod that does not fit only because others are still on
-// their way out waits for them.
+// their way out waits for them, and a critical pod makes others leave (PR21).
 func (c *Core) admit(p *podState) {
-	v := c.refusal(p, c.usage)
-	switch {
-	case v == nil:
+	ahead := c.heldBefore(p)
+	objections := c.objections(p, c.usage.Plus(ahead))
+	if len(objections) == 0 {
 		p.admission = admitted
-		p.held = false
 		c.count(p)
-	case c.refusal(p, c.usageWithoutLeaving()) == nil:
-		if !p.held {
-			p.held = true
-			c.held = append(c.held, p)
-		}
-	default:
-		p.held = false
-		p.admission = rejected
-		p.verdict = &verdict{v.reason, "Pod was rejected: " + v.message}
-		p.emit(corev1.EventTypeWarning, v.reason, v.message)
+		return
 	}
+	later := c.objections(p, c.usageWithoutLeaving().Plus(ahead))
+	if len(later) == 0 {
+		c.hold(p)
+		return
+	}
+	v := objections[0].verdict
+	if p.critical() {
+		if v = c.makeRoom(p, later); v == nil {
+			c.hold(p)
+			return
+		}
+	}
+	p.admission = rejected
+	p.verdict = &verdict{v.reason, "Pod was rejected: " + v.message}
+	p.emit(corev1.EventTypeWarning, v.reason, v.message)
 }
 
 func (c *Core) count(p *podState) {
@@ -38,11 +43,39 @@ func (c *Core) count(p *podState) {
 	p.counted = true
 }
 
+// hold lets the pod wait until the room is there: critical pods before others, and else in the order in which they came.
+func (c *Core) hold(p *podState) {
+	i := len(c.held)
+	if p.critical() {
+		i = slices.IndexFunc(c.held, func(q *podState) bool { return !q.critical() })
+		if i < 0 {
+			i = len(c.held)
+		}
+	}
+	c.held = slices.Insert(c.held, i, p)
+}
+
+// heldBefore is what is kept for the pods whose turn is before that of a pod that is judged now.
+func (c *Core) heldBefore(p *podState) model.Usage {
+	var u model.Usage
+	for _, q := range c.held {
+		if c.waits(q) && (q.critical() || !p.critical()) {
+			u = u.With(q.class)
+		}
+	}
+	return u
+}
+
+// waits says whether a held pod is still to be admitted.
+func (c *Core) waits(p *podState) bool {
+	return c.pods[p.pod.UID] == p && p.admission == admissionOpen && !p.gone && p.pod.DeletionTimestamp == nil
+}
+
 // usageWithoutLeaving is what will be in use when everything that is ending has ended.
 func (c *Core) usageWithoutLeaving() model.Usage {
 	u := c.usage
 	for _, uid := range c.uids() {
-		if p := c.pods[uid]; p.counted && (p.gone || p.pod.DeletionTimestamp != nil) {
+		if p := c.pods[uid]; p.counted && p.leaving() {
 			u = u.Without(p.class)
 		}
 	}
@@ -54,25 +87,36 @@ func (c *Core) retryHeld(now time.Time) {
 	held := c.held
 	c.held = nil
 	for i, p := range held {
-		if c.pods[p.pod.UID] != p || p.admission != admissionOpen || p.gone || p.pod.DeletionTimestamp != nil {
+		if !c.waits(p) {
 			continue
 		}
-		p.held = false
 		c.admit(p)
 		if p.admission == admissionOpen {
-			c.held = append(c.held, slices.DeleteFunc(held[i+1:], func(q *podState) bool { return q == p })...)
-			return // those that wait longer come first
+			c.held = append(c.held, held[i+1:]...)
+			break // those that wait longer come first
 		}
 		c.step(p, now)
 	}
+	c.stopPreempted(now)
 }
 
-func (c *Core) refusal(p *podState, usage model.Usage) *verdict {
+// objection is one reason to refuse a pod. With a resource, it is that so much of it is missing.
+type objection struct {
+	verdict *verdict
+	shortage
+}
+
+// objections are the reasons that the node has to refuse the pod beside what is in use.
+func (c *Core) objections(p *podState, usage model.Usage) []objection {
+	var out []objection
+	object := func(reason, format string, args ...any) {
+		out = append(out, objection{verdict: &verdict{reason, fmt.Sprintf(format, args...)}})
+	}
 	if p.pod.Spec.NodeName != c.node.Name {
-		return &verdict{"NodeName", fmt.Sprintf("Predicate NodeName failed: the pod is bound to node %q, this is %q", p.pod.Spec.NodeName, c.node.Name)}
+		object("NodeName", "Predicate NodeName failed: the pod is bound to node %q, this is %q", p.pod.Spec.NodeName, c.node.Name)
 	}
 	if os := p.pod.Spec.OS; os != nil && string(os.Name) != c.node.Status.NodeInfo.OperatingSystem && c.node.Status.NodeInfo.OperatingSystem != "" {
-		return &verdict{"PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"}
+		object("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
 	}
 	for _, r := range model.CheckUsage(p.class, c.alloc, &usage) {
 		switch r.Kind {
@@ -81,22 +125,23 @@ func (c *Core) refusal(p *podState, usage model.Usage) *verdict {
 			if !c.offers(r.Resource) {
 				continue
 			}
-			return &verdict{"OutOf" + r.Resource, fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-				r.Resource, p.class.Request.Get(r.Resource), usage.Requested.Get(r.Resource), c.alloc.Get(r.Resource))}
+			object("OutOf"+r.Resource, "Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+				r.Resource, p.class.Request.Get(r.Resource), usage.Requested.Get(r.Resource), c.alloc.Get(r.Resource))
+			out[len(out)-1].shortage = shortage{r.Resource, r.ShortBy}
 		default:
-			return &verdict{r.Kind.String(), fmt.Sprintf("Predicate %s failed: %s", r.Kind, r.Text())}
+			object(r.Kind.String(), "Predicate %s failed: %s", r.Kind, r.Text())
 		}
 	}
 	if !c.labelsKnown {
-		return nil
+		return out
 	}
 	for _, r := range model.CheckNode(p.class, c.node) {
 		// Taints and cordons concern placement; what is bound stays until its eviction.
 		if r.Kind == model.NodeAffinity {
-			return &verdict{r.Kind.String(), fmt.Sprintf("Predicate %s failed: %s", r.Kind, r.Text())}
+			object(r.Kind.String(), "Predicate %s failed: %s", r.Kind, r.Text())
 		}
 	}
-	return nil
+	return out
 }
 
 func (c *Core) offers(resource string) bool {

@@ -46,6 +46,9 @@ func (p *podState) setConditions(s *corev1.PodStatus, now time.Time) {
 	if c, ok := p.scheduled(); ok {
 		s.Conditions = append(s.Conditions, c)
 	}
+	if c, ok := p.disruption(s.Phase, now); ok {
+		s.Conditions = append(s.Conditions, c)
+	}
 }
 
 // scheduled is what a scheduler says of the pods that it places: of one that

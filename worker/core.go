@@ -39,13 +39,15 @@ type Core struct {
 	classes model.Classes
 	usage   model.Usage
 
-	pods     map[types.UID]*podState
-	timers   podHeap
-	held     []*podState // wait for others to be gone before they are admitted
-	reports  []*podState // have news, oldest first
-	inReport []*podState
-	actions  []Action
-	synced   bool
+	pods   map[types.UID]*podState
+	timers podHeap
+	held   []*podState // wait for others to be gone before they are admitted
+	// preempted are to be told to end.
+	preempted []*podState
+	reports   []*podState // have news, oldest first
+	inReport  []*podState
+	actions   []Action
+	synced    bool
 	// labelsKnown: node is the servers' object; users may have labelled it.
 	labelsKnown bool
 	revision    int64
@@ -165,6 +167,7 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 		}
 	}
 	c.step(p, now)
+	c.stopPreempted(now)
 }
 
 // ownStatus reduces a status to what a report says, so that a restarted agent reports only what differs.

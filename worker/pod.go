@@ -35,6 +35,7 @@ type podState struct {
 	removeRetryAt time.Time
 
 	conditions [4]conditionMemory
+	disrupted  time.Time // when the node had ended it for another
 
 	out  []Action
 	wake time.Time
@@ -44,8 +45,7 @@ type podState struct {
 	sum       uint64 // of the newest status and removal
 	queued    bool   // waits in Core's report queue
 	inReport  bool   // part of the report under way
-	held      bool
-	adopted   bool // found in the runtime, not assigned yet
+	adopted   bool   // found in the runtime, not assigned yet
 
 	quietUntil time.Time // its first start is not reported before
 }

@@ -41,7 +41,8 @@ type PodReport struct {
 	Namespace string
 	Name      string
 	UID       types.UID
-	// Status is what this node knows. Status.Conditions has only the types that a node agent owns (OwnedConditions);
+	// Status is what this node knows. Status.Conditions has only the types that a node agent owns (OwnedConditions),
+	// PodScheduled of a pod that came with its node, and DisruptionTarget of one that the node has ended for another;
 	// whoever stores it keeps the conditions of other types.
 	Status corev1.PodStatus
 	// Removed: the pod was asked to go, nothing of it runs any more and its volumes are gone: the object may go (TM4).
