@@ -36,21 +36,23 @@ func (c *ClaimPods) Apply(tx *Tx) Result {
 	}
 	for _, ref := range c.Release {
 		if pod, matches, ok := claimed(ref); ok && !matches && controlledBy(pod, owner) {
-			tx.modifyPod(ref.Key, pod, func(pod *corev1.Pod) {
+			is := tx.modifyPod(ref.Key, pod, func(pod *corev1.Pod) {
 				pod.OwnerReferences = withoutOwners(pod.OwnerReferences, func(r *metav1.OwnerReference) bool {
 					return r.UID == owner.object.Value.GetUID()
 				})
 			})
+			tx.ownerChanged(ref.Key, pod, is)
 		}
 	}
 	for _, ref := range c.Adopt {
 		if pod, matches, ok := claimed(ref); ok && matches && ControllerOf(pod) == nil {
-			tx.modifyPod(ref.Key, pod, func(pod *corev1.Pod) {
+			is := tx.modifyPod(ref.Key, pod, func(pod *corev1.Pod) {
 				// A reference that names it without being its controller gives way.
 				pod.OwnerReferences = append(withoutOwners(pod.OwnerReferences, func(r *metav1.OwnerReference) bool {
 					return r.UID == owner.object.Value.GetUID()
 				}), owner.reference())
 			})
+			tx.ownerChanged(ref.Key, pod, is)
 		}
 	}
 	return Result{}

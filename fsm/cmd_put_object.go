@@ -63,7 +63,7 @@ func (c *PutObject) Apply(tx *Tx) Result {
 	}
 	if value.GetDeletionTimestamp() != nil && len(value.GetFinalizers()) == 0 {
 		r := tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
-		remove(tx, v.Objects, key)
+		tx.removeObject(key)
 		r.Deleted = true
 		return r
 	}
@@ -71,7 +71,7 @@ func (c *PutObject) Apply(tx *Tx) Result {
 }
 
 func (tx *Tx) storeObject(key string, o *Object) Result {
-	put(tx, tx.view.Objects, key, o)
+	tx.putObject(key, o)
 	return Result{Table: tx.view.Objects.Name(), Object: o}
 }
 

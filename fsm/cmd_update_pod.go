@@ -112,6 +112,7 @@ func (tx *Tx) followPod(key string, old, pod *corev1.Pod) bool {
 		tx.stopScheduling(key, pod)
 	default:
 		tx.requeue(key, old, pod)
+		tx.ownerChanged(key, old, pod)
 	}
 	return false
 }
@@ -145,7 +146,7 @@ func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 		next.State, next.BackoffUntilUnixNano = berthv1.QueueActive, 0
 	}
 	put(tx, tx.view.Queue, key, &next)
-	if groupOf(e.class, e.Diagnosis) != groupOf(class, next.Diagnosis) {
+	if groupOf(e.class, e.Diagnosis, e.SpreadOwner) != groupOf(class, next.Diagnosis, next.SpreadOwner) {
 		tx.leftQueue(e)
 	}
 	if n, ok := tx.view.Nominations.Get(key); ok {

@@ -40,7 +40,7 @@ func (h *help) room(w wakeup, evicting bool) int {
 	if bars := h.bars(w); bars != 0 && !(evicting && bars.Resolvable() && h.view.mayEvict(c)) {
 		return 0
 	}
-	if c.HasHardTopology() {
+	if h.view.judgedBy(w).HasHardTopology() {
 		n = 1 // each may be in the next one's way; whoever finds a place wakes the next
 	}
 	return int(n)
@@ -71,8 +71,9 @@ func (h *help) blocksAnew(w wakeup, known func(model.ReasonKind, string) bool) b
 
 // bars are the rules between pods that keep all of the group off the node.
 func (h *help) bars(w wakeup) model.Failures {
-	c := w.class
-	alike := w.group == c.Signature
+	_, byDefaults := w.byDefaults()
+	alike := byDefaults || w.group == w.class.Signature
+	c := h.view.judgedBy(w)
 	if !c.HasHardTopology() && (h.view.guards == 0 || !alike) {
 		return 0
 	}

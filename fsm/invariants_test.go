@@ -107,7 +107,7 @@ func (r *random) checkWakeups(t *rapid.T, v *View) {
 		if (e.State == berthv1.QueueUnschedulable || e.State == berthv1.QueueNominated) && e.Diagnosis != nil {
 			seen := map[string]bool{}
 			for _, reason := range e.Diagnosis.Reasons {
-				if k := wakeKey(reason.Kind, reason.Resource, e.class, groupOf(e.class, e.Diagnosis)); !seen[k] {
+				if k := wakeKey(reason.Kind, reason.Resource, e.class, groupOf(e.class, e.Diagnosis, e.SpreadOwner)); !seen[k] {
 					seen[k] = true
 					want[k]++
 				}

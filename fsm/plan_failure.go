@@ -44,12 +44,12 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) string {
 		state = berthv1.QueueBackoff
 	case nominated && len(n.Victims) > 0:
 		state = berthv1.QueueNominated
-	case j.missed(tx, e.class):
+	case j.missed(tx, e.class, spreadOwner(pod)):
 		state = berthv1.QueueBackoff
 	}
-	before := groupOf(e.class, e.Diagnosis)
+	before := groupOf(e.class, e.Diagnosis, e.SpreadOwner)
 	tx.recordAttempt(e, d.Diagnosis, d.Error, state)
-	if !d.Error && e.Diagnosis != nil && before != groupOf(e.class, d.Diagnosis) {
+	if !d.Error && e.Diagnosis != nil && before != groupOf(e.class, d.Diagnosis, spreadOwner(pod)) {
 		tx.wakeNext(before) // what keeps this one out may not concern the others
 	}
 	reason := corev1.PodReasonUnschedulable
@@ -66,17 +66,17 @@ func (v *View) fitsNominated(n *Nomination) bool {
 	return ok && newHelp(v, node).hasRoomFor(n)
 }
 
-func (j *failureJudge) missed(tx *Tx, c *model.Class) bool {
+func (j *failureJudge) missed(tx *Tx, c *model.Class, owner string) bool {
 	newest, _, _ := tx.view.marksByRevision.Max()
 	newestOther, _, _ := tx.view.podMarksByRevision.Max()
 	newest += newestOther
 	if j.helped == nil || newest != j.lastMark {
 		j.helped, j.lastMark = map[string]bool{}, newest
 	}
-	group := groupOf(c, j.d.Diagnosis)
+	group := groupOf(c, j.d.Diagnosis, owner)
 	h, known := j.helped[group]
 	if !known {
-		h = tx.view.missed(j.decidedAt, c, j.d.Diagnosis)
+		h = tx.view.missed(j.decidedAt, wakeup{class: c, group: group}, j.d.Diagnosis)
 		j.helped[group] = h
 	}
 	return h
@@ -90,7 +90,10 @@ func (tx *Tx) recordAttempt(e *QueueEntry, diagnosis *Diagnosis, failed bool, st
 	} else {
 		next.Errors = 0
 		next.Attempts++
-		next.Diagnosis = diagnosis
+		next.Diagnosis, next.SpreadOwner = diagnosis, ""
+		if pod, ok := tx.view.Pods.Get(e.Key()); ok && diagnosis.spreadByDefault(e.class) {
+			next.SpreadOwner = spreadOwner(pod)
+		}
 	}
 	next.LastAttemptRevision = tx.view.revision + 1
 	next.BackoffUntilUnixNano = tx.view.timeUnixNano + tx.backoff(&next, failed)

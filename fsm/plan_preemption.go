@@ -159,7 +159,7 @@ func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecis
 	for _, victim := range victims {
 		tx.evictVictim(victim, pod, d.Node)
 	}
-	tx.wakeNext(groupOf(e.class, e.Diagnosis)) // a class goes on for as long as its pods find places
+	tx.wakeNext(groupOf(e.class, e.Diagnosis, e.SpreadOwner)) // a class goes on for as long as its pods find places
 }
 
 // evictVictim begins a victim's end, unless it is on its way out already:

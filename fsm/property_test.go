@@ -117,13 +117,13 @@ func (r *random) admit() string {
 	rules := ""
 	if r.rules {
 		if r.pick("plain", "yes", "yes", "no") == "yes" {
-			return r.line(fmt.Sprintf("pod %s uid=u%d %s cpu=%s priority=%s grace=5", r.podName(), r.uids, r.rule(), r.pick("cpu", "0", "1", "2"), r.pick("priority", "0", "0", "0", "5")))
+			return r.line(fmt.Sprintf("pod %s uid=u%d %s cpu=%s priority=%s grace=5 %s", r.podName(), r.uids, r.rule(), r.pick("cpu", "0", "1", "2"), r.pick("priority", "0", "0", "0", "5"), r.owner()))
 		}
 		rules = r.rule()
 	}
 	return r.line(fmt.Sprintf("pod %s uid=u%d %s cpu=%s mem=%s priority=%s grace=%s %s %s", r.podName(), r.uids, rules,
 		r.pick("cpu", "0", "1", "1", "2", "3", "9"), r.pick("memory", "0", "1Gi"), r.priority(), r.pick("grace", "0", "5", "30"),
-		r.pick("owner", "", "", "owner=w", "owner=w", "owner=Job:j"),
+		r.owner(),
 		r.pick("more", "", "", "", "never", "port=80", "gates=g", "tolerate=t:", "selector=l:1", "labels=a:1", "labels=a:1,b:2", "labels=a:2 annotations=berth.dev/disruption-policy:Strict", "finalizers=f", "scheduler=other", "scheduler=other gates=g")))
 }
 
@@ -250,16 +250,16 @@ func (r *random) awake(t *rapid.T) {
 	onTheirWay := map[string]bool{}
 	v.Queue.Scan("", func(_ string, e *QueueEntry) bool {
 		if e.State == berthv1.QueueActive || e.State == berthv1.QueueBackoff {
-			onTheirWay[groupOf(e.class, e.Diagnosis)] = true
+			onTheirWay[groupOf(e.class, e.Diagnosis, e.SpreadOwner)] = true
 		}
 		return true
 	})
 	v.Queue.Scan("", func(key string, e *QueueEntry) bool {
-		if e.State != berthv1.QueueUnschedulable || onTheirWay[groupOf(e.class, e.Diagnosis)] {
+		if e.State != berthv1.QueueUnschedulable || onTheirWay[groupOf(e.class, e.Diagnosis, e.SpreadOwner)] {
 			return true
 		}
 		v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-			if len(v.obstacles(e.class, n, key, nil)) == 0 {
+			if len(v.obstacles(v.ruledClassOf(key, e.class), n, key, nil)) == 0 {
 				t.Fatalf("%s sleeps beside the room on %s: %s", key, name, describeEntry(e))
 			}
 			return true
@@ -281,7 +281,7 @@ func (r *random) honestPlan() string {
 	most := rapid.IntRange(1, 5).Draw(r.t, "decisions")
 	c := decide(decidedOn, now, most)
 	for range rapid.IntRange(0, 2).Draw(r.t, "meanwhile") {
-		switch r.pick("what", "gone", "node", "delete", "bind", "update", "configure") {
+		switch r.pick("what", "gone", "node", "delete", "bind", "update", "configure", "select") {
 		case "gone":
 			r.confirmAll()
 		case "node":
@@ -294,6 +294,10 @@ func (r *random) honestPlan() string {
 			r.line(fmt.Sprintf("update-pod %s %s", r.podName(), r.pick("change", "labels=a:1", "labels=", "ungate", "phase=Failed", "cpu=1")))
 		case "configure":
 			r.line("configure " + r.pick("preemption", "preemption=off", "preemption=on"))
+		case "select":
+			if r.rules {
+				r.selectors()
+			}
 		}
 	}
 	return r.propose(one(c))
@@ -330,7 +334,7 @@ func decide(decidedOn *View, now time.Time, most int) *ApplyPlan {
 func fittingNode(v *View, e *QueueEntry) (string, bool) {
 	found := ""
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		if len(v.obstacles(e.class, n, e.Key(), nil)) == 0 {
+		if len(v.obstacles(v.ruledClassOf(e.Key(), e.class), n, e.Key(), nil)) == 0 {
 			found = name
 		}
 		return found == ""
@@ -341,7 +345,7 @@ func fittingNode(v *View, e *QueueEntry) (string, bool) {
 func diagnose(v *View, e *QueueEntry) *Diagnosis {
 	d := &Diagnosis{Nodes: int32(v.Nodes.Len()), Message: "no node takes it"}
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		for _, r := range v.obstacles(e.class, n, e.Key(), nil) {
+		for _, r := range v.obstacles(v.ruledClassOf(e.Key(), e.class), n, e.Key(), nil) {
 			d.Reasons = append(d.Reasons, ReasonCount{Kind: r.Kind, Resource: r.Resource, Text: r.Text(), Nodes: 1})
 		}
 		return true
@@ -358,13 +362,13 @@ func evictFor(v *View, e *QueueEntry) (PreemptDecision, bool) {
 		var victims []PlannedVictim
 		var gone []*corev1.Pod
 		v.PodsOnNode(name, func(p *corev1.Pod) bool {
-			if !model.Terminal(p) && model.Priority(p) < e.Priority && len(v.obstacles(e.class, n, e.Key(), gone)) > 0 {
+			if !model.Terminal(p) && model.Priority(p) < e.Priority && len(v.obstacles(v.ruledClassOf(e.Key(), e.class), n, e.Key(), gone)) > 0 {
 				victims = append(victims, PlannedVictim{Key: PodKey(p.Namespace, p.Name), UID: string(p.UID)})
 				gone = append(gone, p)
 			}
 			return true
 		})
-		if len(victims) > 0 && len(v.obstacles(e.class, n, e.Key(), gone)) == 0 {
+		if len(victims) > 0 && len(v.obstacles(v.ruledClassOf(e.Key(), e.class), n, e.Key(), gone)) == 0 {
 			d.Node, d.Victims = name, victims
 		}
 		return d.Node == ""

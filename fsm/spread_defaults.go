@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/tidwall/btree"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -82,26 +81,35 @@ func (v *View) ruledClassOf(key string, c *model.Class) *model.Class {
 // ownerSelector is that of the workload that controls the pod; nil if none
 // does.
 func (v *View) ownerSelector(pod *corev1.Pod) *metav1.LabelSelector {
-	owner := metav1.GetControllerOfNoCopy(pod)
-	if owner == nil {
+	key := spreadOwner(pod)
+	if key == "" {
 		return nil
 	}
-	for _, kind := range []struct{ version, kind, resource string }{
-		{"apps/v1", "ReplicaSet", ReplicaSets}, {"apps/v1", "StatefulSet", "statefulsets"},
-	} {
-		if owner.Kind != kind.kind || owner.APIVersion != kind.version {
-			continue
-		}
-		o, ok := v.Objects.Get(ObjectKey(kind.resource, pod.Namespace, owner.Name))
-		if !ok {
-			return nil
-		}
-		switch w := o.Value.(type) {
-		case *appsv1.ReplicaSet:
-			return w.Spec.Selector
-		case *appsv1.StatefulSet:
-			return w.Spec.Selector
-		}
+	o, _ := v.Objects.Get(key)
+	return workloadSelector(o)
+}
+
+// spreadOwner is the key of the workload that controls the pod, if it is of a
+// kind whose selector counts (TS12); else "".
+func spreadOwner(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	switch {
+	case owner == nil || owner.APIVersion != "apps/v1":
+	case owner.Kind == "ReplicaSet":
+		return ObjectKey(ReplicaSets, pod.Namespace, owner.Name)
+	case owner.Kind == "StatefulSet":
+		return ObjectKey("statefulsets", pod.Namespace, owner.Name)
+	}
+	return ""
+}
+
+// workloadSelector says which pods can be a workload's; nil if it is none.
+func workloadSelector(o *Object) *metav1.LabelSelector {
+	if o == nil {
+		return nil
+	}
+	if w := objectKinds[o.Resource].Workload; w != nil {
+		return w.Selector(o.Value)
 	}
 	return nil
 }

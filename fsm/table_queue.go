@@ -43,6 +43,9 @@ type QueueEntry struct {
 	// Diagnosis is why the last attempt found no place. Entries that failed
 	// for the same reasons share it; it must not be changed.
 	Diagnosis *Diagnosis `msgpack:"diagnosis,omitempty"`
+	// SpreadOwner is the key of the workload by whose selector, among others,
+	// default constraints kept the pod off in the last attempt (TS12).
+	SpreadOwner string `msgpack:"spread_owner,omitempty"`
 
 	class *model.Class
 }

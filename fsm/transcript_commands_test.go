@@ -263,13 +263,17 @@ func (w words) config() []byte {
 	if users := w.list("system-users"); users != nil {
 		c.Spec.SystemClasses = &berthv1.SystemClasses{Users: users}
 	}
-	if _, ok := w.get("spread-defaults"); ok { // KEY:SKEW,…
+	if _, ok := w.get("spread-defaults"); ok { // KEY:SKEW,… [honor-taints]
+		policy := corev1.NodeInclusionPolicyIgnore
+		if w.has("honor-taints") {
+			policy = corev1.NodeInclusionPolicyHonor
+		}
 		c.Spec.PodTopologySpread.DefaultingType = berthv1.SpreadList
 		for _, text := range w.list("spread-defaults") {
 			key, skew, _ := strings.Cut(text, ":")
 			n, _ := strconv.Atoi(skew)
 			c.Spec.PodTopologySpread.DefaultConstraints = append(c.Spec.PodTopologySpread.DefaultConstraints,
-				corev1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: int32(n), WhenUnsatisfiable: corev1.DoNotSchedule})
+				corev1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: int32(n), WhenUnsatisfiable: corev1.DoNotSchedule, NodeTaintsPolicy: &policy})
 		}
 	}
 	for _, name := range w.list("profiles") {

@@ -25,8 +25,12 @@ import (
 // Pods with rules about others have their rules in common as well, and those
 // that others keep away everything. Who is kept away by others for the first
 // time finds out when it is tried, changes its group, and passes its turn on.
-func groupOf(c *model.Class, d *Diagnosis) string {
+//
+// Those whom default constraints keep off have their workload in common, too.
+func groupOf(c *model.Class, d *Diagnosis, spreadOwner string) string {
 	switch {
+	case d.spreadByDefault(c):
+		return defaultsGroup(c, spreadOwner)
 	case d.keptAway(), d.namesOthers() && !c.HasHardTopology():
 		return c.Signature
 	case c.HasHardTopology():
@@ -38,7 +42,7 @@ func groupOf(c *model.Class, d *Diagnosis) string {
 // waitKey sorts the waiting pods by group, in each those that wait for a
 // change before those that wait for their victims, and then in queue order.
 func waitKey(e *QueueEntry, orderKey string) string {
-	return waitPrefix(groupOf(e.class, e.Diagnosis), e.State) + orderKey
+	return waitPrefix(groupOf(e.class, e.Diagnosis, e.SpreadOwner), e.State) + orderKey
 }
 
 func waitPrefix(group string, state berthv1.QueueState) string {
@@ -70,7 +74,7 @@ func wakeKey(kind model.ReasonKind, resource string, c *model.Class, group strin
 func (v *View) watch(e *QueueEntry) {
 	for _, k := range wakeKeys(e) {
 		w, _ := v.wakeups.Get(k)
-		w.class, w.group = e.class, groupOf(e.class, e.Diagnosis)
+		w.class, w.group = e.class, groupOf(e.class, e.Diagnosis, e.SpreadOwner)
 		w.pods++
 		v.wakeups.Set(k, w)
 	}
@@ -97,11 +101,11 @@ func wakeKeys(e *QueueEntry) []string {
 	keys := make([]string, 0, len(e.Diagnosis.Reasons))
 	for i := range e.Diagnosis.Reasons {
 		if r := &e.Diagnosis.Reasons[i]; !e.Diagnosis.names(r.Kind, r.Resource, i) { // else the same filter with another wording
-			keys = append(keys, wakeKey(r.Kind, r.Resource, e.class, groupOf(e.class, e.Diagnosis)))
+			keys = append(keys, wakeKey(r.Kind, r.Resource, e.class, groupOf(e.class, e.Diagnosis, e.SpreadOwner)))
 		}
 	}
 	for _, budget := range e.Diagnosis.Budgets {
-		keys = append(keys, wakeKey(model.DisruptionBudget, budget, e.class, groupOf(e.class, e.Diagnosis)))
+		keys = append(keys, wakeKey(model.DisruptionBudget, budget, e.class, groupOf(e.class, e.Diagnosis, e.SpreadOwner)))
 	}
 	return keys
 }
@@ -162,7 +166,7 @@ func (v *View) waitingGroups() []wakeup {
 		if !ok {
 			return groups
 		}
-		group := groupOf(e.class, e.Diagnosis)
+		group := groupOf(e.class, e.Diagnosis, e.SpreadOwner)
 		groups = append(groups, wakeup{class: e.class, group: group})
 		from = afterPrefix(group)
 	}
@@ -198,11 +202,11 @@ func (tx *Tx) mark(node string) {
 }
 
 // missed reports whether something happened after a revision that could help a
-// pod for which no place was found at that revision, for the reasons that the
-// diagnosis names.
-func (v *View) missed(revision int64, c *model.Class, d *Diagnosis) bool {
-	helped, w := false, wakeup{class: c, group: groupOf(c, d)}
-	if v.missedOthers(revision, c, d) || v.missedBudget(revision, d) {
+// pod of a group for which no place was found at that revision, for the reasons
+// that the diagnosis names.
+func (v *View) missed(revision int64, w wakeup, d *Diagnosis) bool {
+	helped := false
+	if v.missedOthers(revision, w.class, d) || v.missedBudget(revision, d) {
 		return true
 	}
 	known := func(kind model.ReasonKind, resource string) bool {
@@ -223,7 +227,7 @@ func (v *View) missed(revision int64, c *model.Class, d *Diagnosis) bool {
 // was not may have been the only one that stood in the wake index for its
 // group.
 func (tx *Tx) leftQueue(e *QueueEntry) {
-	group := groupOf(e.class, e.Diagnosis)
+	group := groupOf(e.class, e.Diagnosis, e.SpreadOwner)
 	switch e.State {
 	case berthv1.QueueActive, berthv1.QueueBackoff:
 		tx.wakeNext(group)

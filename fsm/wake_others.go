@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 )
@@ -40,11 +38,15 @@ func (d *Diagnosis) keptAway() bool {
 
 // otherKeys are the entry's keys in the index of rules between pods, each once.
 func otherKeys(e *QueueEntry) []string {
-	if !e.Diagnosis.namesOthers() {
+	byDefault := e.Diagnosis.spreadByDefault(e.class)
+	if !byDefault && !e.Diagnosis.namesOthers() {
 		return nil
 	}
-	group := groupOf(e.class, e.Diagnosis)
+	group := groupOf(e.class, e.Diagnosis, e.SpreadOwner)
 	var keys []string
+	if byDefault {
+		keys = append(keys, defaultsPrefix(e.class.Namespace)+group)
+	}
 	for i := range e.Diagnosis.Reasons {
 		kind := e.Diagnosis.Reasons[i].Kind
 		if !betweenPods(kind) || e.Diagnosis.names(kind, "", i) {
@@ -70,7 +72,7 @@ func placePrefix(kind model.ReasonKind, p model.TermPlace) string {
 func (v *View) watchOthers(e *QueueEntry, by int) {
 	for _, k := range otherKeys(e) {
 		w, _ := v.otherWakeups.Get(k)
-		w.class, w.group = e.class, groupOf(e.class, e.Diagnosis)
+		w.class, w.group = e.class, groupOf(e.class, e.Diagnosis, e.SpreadOwner)
 		if w.pods += by; w.pods <= 0 {
 			v.otherWakeups.Delete(k)
 		} else {
@@ -99,9 +101,9 @@ func (tx *Tx) otherChanged(c change) {
 		return
 	}
 	for _, w := range v.concernedBy(c) {
-		t := v.topology()
-		if w.kind == model.TopologySpread && len(w.class.TermPlaces(w.kind)) == 0 ||
-			t.Judge(w.class).Helped(c.node, c.pod, c.how, v.mayEvict(w.class)) {
+		rules := v.judgedBy(w.wakeup)
+		if w.kind == model.TopologySpread && len(rules.TermPlaces(w.kind)) == 0 ||
+			v.topology().Judge(rules).Helped(c.node, c.pod, c.how, v.mayEvict(w.class)) {
 			tx.wakeNext(w.group)
 		}
 	}
@@ -163,8 +165,9 @@ func (tx *Tx) domainsChanged(taintsOnly bool) {
 	}
 	var groups []string
 	seen := map[string]bool{}
-	tx.view.otherWakeups.Scan(func(_ string, w wakeup) bool {
-		if (!taintsOnly || w.class.HonorsTaints() || !w.class.HasHardTopology()) && !seen[w.group] {
+	tx.view.otherWakeups.Scan(func(key string, w wakeup) bool {
+		_, byDefaults := w.byDefaults()
+		if betweenPods(model.ReasonKind(key[0])) && (!taintsOnly || w.class.HonorsTaints() || !w.class.HasHardTopology() || byDefaults) && !seen[w.group] {
 			seen[w.group] = true
 			groups = append(groups, w.group)
 		}
@@ -202,6 +205,9 @@ type podMark struct {
 	// Domains: not a pod but the domains changed, or marks up to Revision are
 	// forgotten.
 	Domains bool `msgpack:"domains,omitempty"`
+	// Defaults: not a pod but by what default constraints select pods of the
+	// namespace changed.
+	Defaults bool `msgpack:"defaults,omitempty"`
 }
 
 // maxPodMarks bounds the marks; what is forgotten counts as having happened.
@@ -233,10 +239,7 @@ func (v *View) concernedWithOthers() bool {
 	if v.guards > 0 || v.ruled > 0 {
 		return true
 	}
-	constraints, system := v.spreadDefaults()
-	return !system && slices.ContainsFunc(constraints, func(k corev1.TopologySpreadConstraint) bool {
-		return k.WhenUnsatisfiable == corev1.DoNotSchedule
-	})
+	return v.hardDefaults()
 }
 
 func (tx *Tx) markChange(c change) {
@@ -278,7 +281,7 @@ func (tx *Tx) putMark(key string, m *podMark) {
 // missedOthers reports whether a pod changed after a revision in a way that
 // could help a class refused for the reasons that the diagnosis names.
 func (v *View) missedOthers(revision int64, c *model.Class, d *Diagnosis) bool {
-	if !d.namesOthers() {
+	if !d.namesOthers() && !d.spreadByDefault(c) {
 		return false
 	}
 	missed := false
@@ -291,8 +294,11 @@ func (v *View) missedOthers(revision int64, c *model.Class, d *Diagnosis) bool {
 }
 
 func (v *View) concerns(m *podMark, c *model.Class, d *Diagnosis) bool {
-	if m.Domains {
+	switch {
+	case m.Domains:
 		return true
+	case m.Defaults:
+		return m.Namespace == c.Namespace && d.spreadByDefault(c)
 	}
 	var nsLabels map[string]string
 	if ns, ok := v.Namespaces.Get(m.Namespace); ok {
