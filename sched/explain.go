@@ -14,7 +14,7 @@ import (
 type NodeVerdict struct {
 	Node string
 	// Reasons are all that keep the pod off; none means that it fits.
-	Reasons []model.Reason
+	Reasons []Reason
 	// Preemption says what evicting pods of lower priority would do; "" where the pod fits or may not preempt.
 	Preemption string
 	// Victims are those who would have to be evicted, on this node or others, by key, most important first; Ending those
@@ -32,33 +32,40 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 	mayPreempt := *state.SchedulerConfig().Spec.Preemption.Enabled && !c.NeverPreempts
 	budgets := &stateBudgets{state: state, known: map[types.UID]*Budget{}}
 	v := &View{byName: map[string]int32{}, topo: rules}
+	list := func(n *node) {
+		if n.pods == nil {
+			addPods(state, n, pod, &classes)
+		}
+	}
 	state.Nodes.Scan("", func(name string, obj *corev1.Node) bool {
 		v.byName[name] = int32(len(v.nodes))
 		v.nodes = append(v.nodes, *nodeWithout(state, obj, pod, c))
 		n := &v.nodes[len(v.nodes)-1]
 		if n.slot = v.byName[name]; rules != nil && mayPreempt {
-			addPods(state, n, pod, &classes) // those of one node may be in the way on another
+			list(n) // those of one node may be in the way on another
 		}
 		return true
 	})
 	how := preemptingOf(state.SchedulerConfig())
 	question := newProblem(c, how)
+	var others *crowds
 	if rules != nil {
 		question.others = &surroundings{view: v, judge: rules.Judge(c), most: int(how.otherNodes)}
+		others = &crowds{state: state, view: v, judge: rules.Judge(c), class: c, asked: pod, list: list, terms: map[uint64]map[int32]*Crowd{}}
 	}
 	out := make([]NodeVerdict, len(v.nodes))
 	for i := range v.nodes {
 		n, verdict := &v.nodes[i], &out[i]
 		var scratch model.Usage
 		verdict.Node = n.name
-		verdict.Reasons = model.Check(c, n.obj, n.alloc, n.usageOf(c, &scratch))
+		for _, r := range model.Check(c, n.obj, n.alloc, n.usageOf(c, &scratch)) {
+			verdict.Reasons = append(verdict.Reasons, Reason{Reason: r})
+		}
 		if rules != nil {
-			verdict.Reasons = append(verdict.Reasons, rules.Judge(c).Reasons(n.name)...)
+			verdict.Reasons = append(verdict.Reasons, others.reasons(n.name)...)
 		}
 		if len(verdict.Reasons) > 0 && mayPreempt {
-			if rules == nil {
-				addPods(state, n, pod, &classes)
-			}
+			list(n)
 			question.explain(n, budgets, verdict)
 		}
 	}
@@ -77,11 +84,8 @@ func rulesWithout(state *fsm.View, c *model.Class, pod *corev1.Pod) *model.Topol
 		rules.RemovePod(stored.Spec.NodeName, model.ClassOf(stored), model.Terminating(stored))
 	}
 	own, _ := state.Nominations.Get(key)
-	if own == nil || own.UID != pod.UID {
-		return rules
-	}
 	state.Nominations.Scan("", func(_ string, nom *fsm.Nomination) bool {
-		if nom.UID == pod.UID || nom.YieldsTo(own) {
+		if yieldsTo(nom, own, pod.UID) {
 			rules.Unnominate(nom.Node, nom.Class(), nom.Priority)
 		}
 		return true

@@ -176,6 +176,10 @@ func TestOracleTopology(t *testing.T) {
 			w.runBeside(func() *oracle {
 				o := newOracle(w.state.View(), budgetTable{})
 				o.cross = true
+				for _, e := range w.ready() {
+					pod, _ := w.state.View().Pods.Get(e.Key())
+					w.namesThem(o, pod)
+				}
 				return o
 			})
 		}

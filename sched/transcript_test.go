@@ -283,12 +283,35 @@ func (s *transcript) why(t *testing.T, key string) string {
 			if i > 0 {
 				b.WriteString(";")
 			}
-			b.WriteString(" " + r.Explain())
+			b.WriteString(" " + r.Explain() + describeCrowds(r.Crowds))
 		}
 		if v.Preemption != "" {
 			b.WriteString(" | " + strings.TrimSpace(v.Preemption+" "+strings.Join(append(v.Victims, v.Ending...), ", ")))
 		}
 		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// describeCrowds names who is in the way.
+func describeCrowds(crowds []*Crowd) string {
+	var b strings.Builder
+	for _, c := range crowds {
+		var names []string
+		for _, p := range c.Pods {
+			name := p.Key
+			if p.Node != c.Value {
+				name += " on " + p.Node
+			}
+			if p.Nominated {
+				name = "nominated " + name
+			}
+			if p.Ending {
+				name = "ending " + name
+			}
+			names = append(names, name)
+		}
+		fmt.Fprintf(&b, " [%s]", strings.Join(names, ", "))
 	}
 	return b.String()
 }

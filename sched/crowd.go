@@ -1,0 +1,148 @@
+package sched
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// Who is in the way is named for those who ask about one pod, and only then: counters know how many pods a rule is about, not
+// which. The first verdict that a rule is in looks its pods up in all domains at once, so that a question costs the pods that
+// the rules are about, however many nodes they keep the pod off.
+
+// Reason is one reason of one node, with those whom it is about.
+type Reason struct {
+	model.Reason
+	// Crowds are who is in the way by anti-affinity, of the pod or of those who are there: one for each rule.
+	Crowds []*Crowd
+	// Skews are the domains with too many pods, one for each hard spread constraint that would be broken.
+	Skews []model.Bar
+}
+
+// Crowd is the pods of one domain that one rule is about. The verdicts of all nodes of the domain share it.
+type Crowd struct {
+	// Key and Value are the label that the nodes of the domain have in common; Shared says that there are several.
+	Key, Value string
+	Shared     bool
+	// Pods are the most important first, and by key.
+	Pods []InTheWay
+}
+
+// InTheWay is a pod that others are kept off nodes by.
+type InTheWay struct {
+	Key      string
+	UID      types.UID
+	Priority int32
+	// Node is where it is, or is to come when it is Nominated. Ending says that its deletion has begun.
+	Node              string
+	Nominated, Ending bool
+}
+
+// Before orders pods that are in the way as they are to be told of.
+func (p *InTheWay) Before(o *InTheWay) int {
+	return cmp.Or(cmp.Compare(o.Priority, p.Priority), cmp.Compare(p.Key, o.Key))
+}
+
+// crowds looks up who is in the way, for one question.
+type crowds struct {
+	state *fsm.View
+	view  *View // of all nodes
+	judge *model.Judge
+	class *model.Class
+	asked *corev1.Pod
+	list  func(n *node) // the node's pods, if they are not yet
+	terms map[uint64]map[int32]*Crowd
+}
+
+// reasons are a node's, with who is in the way.
+func (k *crowds) reasons(node string) []Reason {
+	found := k.judge.Reasons(node)
+	if len(found) == 0 {
+		return nil
+	}
+	out := make([]Reason, len(found))
+	bars := k.judge.Bars(node)
+	for i := range found {
+		out[i].Reason = found[i]
+		for j := range bars {
+			switch b := &bars[j]; {
+			case b.Kind != found[i].Kind:
+			case b.Kind == model.TopologySpread:
+				out[i].Skews = append(out[i].Skews, *b)
+			default:
+				out[i].Crowds = append(out[i].Crowds, k.of(b))
+			}
+		}
+	}
+	return out
+}
+
+// of is who is in the way by a rule.
+func (k *crowds) of(b *model.Bar) *Crowd {
+	domains, ok := k.terms[b.Term()]
+	if !ok {
+		domains = k.gather(b)
+		k.terms[b.Term()] = domains
+	}
+	c, ok := domains[b.Domain()]
+	if !ok {
+		c = &Crowd{}
+		domains[b.Domain()] = c
+	}
+	c.Key, c.Value, c.Shared = b.Key, b.Value, b.Shared
+	return c
+}
+
+// gather finds the pods that a rule is about, by domain.
+func (k *crowds) gather(b *model.Bar) map[int32]*Crowd {
+	domains := map[int32]*Crowd{}
+	add := func(p InTheWay, class *model.Class) {
+		d, counts := b.Counts(p.Node, class)
+		if !counts {
+			return
+		}
+		if domains[d] == nil {
+			domains[d] = &Crowd{}
+		}
+		domains[d].Pods = append(domains[d].Pods, p)
+	}
+	seen := map[string]bool{}
+	b.Nodes(func(node string) {
+		if seen[node] {
+			return
+		}
+		seen[node] = true
+		slot, known := k.view.byName[node]
+		if !known {
+			return
+		}
+		n := &k.view.nodes[slot]
+		k.list(n)
+		for _, p := range n.pods {
+			add(InTheWay{Key: p.key, UID: p.uid, Priority: p.priority, Node: node, Ending: p.isLeaving()}, p.class)
+		}
+	})
+	own, _ := k.state.Nominations.Get(fsm.PodKey(k.asked.Namespace, k.asked.Name))
+	k.state.Nominations.Scan("", func(key string, n *fsm.Nomination) bool {
+		if n.Priority >= k.class.Priority && !yieldsTo(n, own, k.asked.UID) { // NM4
+			add(InTheWay{Key: key, UID: n.UID, Priority: n.Priority, Node: n.Node, Nominated: true}, n.Class())
+		}
+		return true
+	})
+	// order does not matter: each by itself.
+	for _, c := range domains {
+		slices.SortFunc(c.Pods, func(x, y InTheWay) int { return x.Before(&y) })
+	}
+	return domains
+}
+
+// yieldsTo says whether a nomination does not stand in the way of a pod's rules about other pods, wherever it is: its own,
+// and those of its priority that were made after it. own is the one that its name has, or nil.
+func yieldsTo(n, own *fsm.Nomination, uid types.UID) bool {
+	return n.UID == uid || own != nil && own.UID == uid && n.YieldsTo(own)
+}
