@@ -223,6 +223,11 @@ func (v *View) PodsOnNode(node string, f func(pod *corev1.Pod) bool) {
 	scanFrom(v.podsByNode, node+"/", node+"/", func(_ string, p placed) bool { return f(p.pod) })
 }
 
+// ClassesOnNode is PodsOnNode with what each pod asks for.
+func (v *View) ClassesOnNode(node string, f func(pod *corev1.Pod, c *model.Class) bool) {
+	scanFrom(v.podsByNode, node+"/", node+"/", func(_ string, p placed) bool { return f(p.pod, p.class) })
+}
+
 // NodesWithPods calls f for the name of every node that a pod is bound to,
 // whether the node is there or not.
 func (v *View) NodesWithPods(f func(node string) bool) {

@@ -28,13 +28,12 @@ type NodeVerdict struct {
 func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 	c := state.EffectiveClass(model.ClassOf(pod), pod)
 	rules := rulesWithout(state, c, pod)
-	var classes model.Classes
 	mayPreempt := *state.SchedulerConfig().Spec.Preemption.Enabled && !c.NeverPreempts
 	budgets := &stateBudgets{state: state, known: map[types.UID]*Budget{}}
 	v := &View{byName: map[string]int32{}, topo: rules}
 	list := func(n *node) {
 		if n.pods == nil {
-			addPods(state, n, pod, &classes)
+			addPods(state, n, pod)
 		}
 	}
 	state.Nodes.Scan("", func(name string, obj *corev1.Node) bool {
@@ -114,10 +113,10 @@ func nodeWithout(state *fsm.View, obj *corev1.Node, pod *corev1.Pod, c *model.Cl
 }
 
 // addPods lists the node's pods but for one.
-func addPods(state *fsm.View, n *node, except *corev1.Pod, classes *model.Classes) {
-	state.PodsOnNode(n.name, func(obj *corev1.Pod) bool {
+func addPods(state *fsm.View, n *node, except *corev1.Pod) {
+	state.ClassesOnNode(n.name, func(obj *corev1.Pod, c *model.Class) bool {
 		if obj.UID != except.UID && !model.Terminal(obj) {
-			p := newPod(obj, classes.Of(obj))
+			p := newPod(obj, c)
 			p.slot = n.slot
 			n.pods = append(n.pods, p)
 		}

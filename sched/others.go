@@ -155,10 +155,13 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 				if v.slot != n.slot && !slices.Contains(o.elsewhere, v.slot) {
 					o.elsewhere = append(o.elsewhere, v.slot)
 				}
+				if len(o.elsewhere) > o.most { // whoever else is in the way
+					return o.judge.Fails(n.name), false
+				}
 			}
 		}
 	}
-	if len(o.elsewhere) > o.most || !o.skew(n, p.forced) {
+	if !o.skew(n, p.forced) {
 		return o.judge.Fails(n.name), false
 	}
 	p.movable = slices.DeleteFunc(p.movable, func(v *pod) bool { return slices.Contains(p.forced, v) })

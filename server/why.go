@@ -212,10 +212,11 @@ func (q *question) askNodes(pod *corev1.Pod) *ledger.Nodes {
 	out := &ledger.Nodes{}
 	var all []*refusal
 	byText := map[string]*refusal{}
+	who := newNaming(q)
 	for _, verdict := range sched.Explain(q.view, pod) {
 		out.Total++
 		if q.nodes {
-			out.Each = append(out.Each, q.nodeVerdict(&verdict))
+			out.Each = append(out.Each, q.nodeVerdict(&verdict, who))
 		}
 		if len(verdict.Reasons) == 0 {
 			out.Fit++
@@ -234,15 +235,26 @@ func (q *question) askNodes(pod *corev1.Pod) *ledger.Nodes {
 	}
 	slices.SortStableFunc(all, func(a, b *refusal) int { return cmp.Compare(b.nodes, a.nodes) })
 	for _, r := range all {
-		out.Refusals = append(out.Refusals, r.shown())
+		out.Refusals = append(out.Refusals, r.shown(who))
 	}
 	return out
 }
 
-func (q *question) nodeVerdict(v *sched.NodeVerdict) ledger.NodeVerdict {
+func (q *question) nodeVerdict(v *sched.NodeVerdict, who *naming) ledger.NodeVerdict {
 	out := ledger.NodeVerdict{Node: v.Node, Preemption: v.Preemption, Victims: q.shownKeys(v.Victims), Ending: q.shownKeys(v.Ending)}
 	for _, r := range v.Reasons {
-		out.Reasons = append(out.Reasons, r.Explain())
+		text := r.Explain()
+		if len(r.Crowds) > 0 {
+			all := rally{reason: r.Text()}
+			all.add(r.Crowds)
+			fields, words := who.told(&all)
+			out.InTheWay = append(out.InTheWay, fields...)
+			text = r.Text() + ": " + words
+		}
+		for i := range r.Skews {
+			out.Skews = append(out.Skews, skewOf(&r.Skews[i]))
+		}
+		out.Reasons = append(out.Reasons, text)
 	}
 	return out
 }

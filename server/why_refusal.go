@@ -18,11 +18,13 @@ type refusal struct {
 }
 
 // gathered is one reason of several nodes: the least and the most that is
-// missing on one of them, and what else they tell.
+// missing on one of them, who is in the way, and what else they tell.
 type gathered struct {
 	text, resource string
 	least, most    int64
 	details        []string
+	rally          rally
+	skews          []ledger.Skew
 }
 
 // maxDetails is how many different details are told of one reason.
@@ -31,7 +33,9 @@ const maxDetails = 3
 func newRefusal(v *sched.NodeVerdict) *refusal {
 	out := &refusal{}
 	for _, r := range v.Reasons {
-		out.reasons = append(out.reasons, gathered{text: r.Text(), resource: r.Resource, least: r.ShortBy, most: r.ShortBy})
+		out.reasons = append(out.reasons, gathered{
+			text: r.Text(), resource: r.Resource, least: r.ShortBy, most: r.ShortBy, rally: rally{reason: r.Text()},
+		})
 	}
 	return out
 }
@@ -48,13 +52,27 @@ func (f *refusal) add(v *sched.NodeVerdict) {
 		if r.Detail != "" && !slices.Contains(g.details, r.Detail) && len(g.details) <= maxDetails {
 			g.details = append(g.details, r.Detail)
 		}
+		g.rally.add(r.Crowds)
+		for j := range r.Skews {
+			if s := skewOf(&r.Skews[j]); len(g.skews) < maxNamed && !slices.Contains(g.skews, s) {
+				g.skews = append(g.skews, s)
+			}
+		}
 	}
 }
 
-func (f *refusal) shown() ledger.Refusal {
+func (f *refusal) shown(who *naming) ledger.Refusal {
 	out := ledger.Refusal{Nodes: f.nodes, Examples: f.examples}
-	for _, g := range f.reasons {
-		out.Reasons = append(out.Reasons, g.shown())
+	for i := range f.reasons {
+		g := &f.reasons[i]
+		out.Skews = append(out.Skews, g.skews...)
+		if len(g.rally.keys) == 0 {
+			out.Reasons = append(out.Reasons, g.shown())
+			continue
+		}
+		fields, words := who.told(&g.rally)
+		out.InTheWay = append(out.InTheWay, fields...)
+		out.Reasons = append(out.Reasons, fmt.Sprintf("%s (%s)", g.text, words))
 	}
 	return out
 }

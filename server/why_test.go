@@ -1,10 +1,12 @@
 package server
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,11 +59,20 @@ func (a *asked) must(c fsm.Command) {
 
 func (a *asked) pod(namespace, name, class, cpu string) {
 	a.Helper()
-	a.must(&fsm.AdmitPod{Pod: fsm.PodWire{Object: &corev1.Pod{
+	a.podWith(namespace, name, class, cpu)
+}
+
+func (a *asked) podWith(namespace, name, class, cpu string, with ...func(p *corev1.Pod)) {
+	a.Helper()
+	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + name)},
 		Spec: corev1.PodSpec{SchedulerName: "default-scheduler", PriorityClassName: class, Containers: []corev1.Container{{Name: "c", Image: "i",
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)}}}}},
-	}}})
+	}
+	for _, set := range with {
+		set(pod)
+	}
+	a.must(&fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}})
 	for p := a.sched.Step(askedAtNano, 100); p != nil; p = a.sched.Step(askedAtNano, 100) {
 		a.must(p.Command)
 		a.sched.Settle(p)
@@ -168,5 +179,91 @@ func TestWhyRefuses(t *testing.T) {
 		if errors.As(err, &u) && u.code != c.code || !errors.As(err, &u) && c.code != 0 {
 			t.Errorf("%+v: answered with %v", c, err)
 		}
+	}
+}
+
+// TestWhyNamesWhoIsInTheWay: by anti-affinity, and only those whom the asker may know (PR20).
+func TestWhyNamesWhoIsInTheWay(t *testing.T) {
+	a := newAsked(t)
+	zoned := func(n *corev1.Node) { n.Labels = map[string]string{"zone": "z", "host": n.Name} }
+	for i := range 3 {
+		obj, _ := a.state.View().Nodes.Get(fmt.Sprintf("n%d", i+1))
+		n := obj.DeepCopy()
+		zoned(n)
+		a.must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
+	}
+	apart := func(key, app string) func(p *corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+				{TopologyKey: key, NamespaceSelector: &metav1.LabelSelector{}, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}}}
+		}
+	}
+	labelled := func(app string) func(p *corev1.Pod) {
+		return func(p *corev1.Pod) { p.Labels = map[string]string{"app": app} }
+	}
+	on := func(node string) func(p *corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = node } }
+	for i := range 5 {
+		a.podWith("default", fmt.Sprintf("web-%d", i), "low", "100m", labelled("web"), on(fmt.Sprintf("n%d", i%3+1)))
+	}
+	a.podWith("secret", "vault", "high", "100m", labelled("web"), on("n1"), apart("host", "late"))
+	a.podWith("default", "byhost", "low", "100m", apart("host", "web"))
+	a.podWith("default", "byzone", "low", "100m", apart("zone", "web"))
+	a.podWith("default", "late", "low", "100m", labelled("late"), func(p *corev1.Pod) {
+		p.Spec.NodeSelector = map[string]string{"host": "n1"}
+	})
+
+	rule := "node(s) didn't match pod anti-affinity rules"
+	for _, c := range []struct{ pod, reasons string }{
+		{"byhost", rule + " (pod uid-vault, web-0, web-1 and 3 more)"},
+		{"byzone", rule + " (pod uid-vault, web-0, web-1 and 3 more in the same zone)"},
+		{"late", "node(s) didn't match Pod's node affinity/selector | node(s) didn't satisfy existing pods anti-affinity rules (pod uid-vault)"},
+	} {
+		var reasons []string
+		for _, r := range a.must1(a.ask("default", c.pod)).Now.Refusals {
+			reasons = append(reasons, r.Reasons...)
+		}
+		if got := strings.Join(reasons, " | "); got != c.reasons {
+			t.Errorf("%s: kept off by %s, want %s", c.pod, got, c.reasons)
+		}
+	}
+	byHost := a.must1(a.ask("default", "byhost", ledger.ParamNodes, "true")).Now
+	who := byHost.Refusals[0].InTheWay
+	if len(who) != 1 || who[0].Total != 6 || who[0].TopologyKey != "host" || who[0].Reason != rule || len(who[0].Pods) != maxNamed {
+		t.Fatalf("all nodes together: %+v", who)
+	}
+	want := []ledger.PodInTheWay{{UID: "uid-vault", Node: "n1", Domain: "n1"}, {Namespace: "default", Name: "web-0", UID: "uid-web-0", Node: "n1", Domain: "n1"}}
+	if got := who[0].Pods[:2]; !slices.Equal(got, want) {
+		t.Errorf("the first of them: %+v, want %+v", got, want)
+	}
+	if n2 := byHost.Each[1]; n2.Reasons[0] != rule+": web-1, web-4" || len(n2.InTheWay) != 1 || n2.InTheWay[0].Total != 2 {
+		t.Errorf("n2 by itself: %+v", n2)
+	}
+	text, err := json.Marshal(a.must1(a.ask("default", "late", ledger.ParamNodes, "true")))
+	if err != nil || strings.Contains(string(text), `"vault"`) || strings.Contains(string(text), "secret") {
+		t.Errorf("who may not know a pod is told of it: %s, %v", text, err)
+	}
+}
+
+// TestWhyTellsTheSkew: of hard topology spread the numbers.
+func TestWhyTellsTheSkew(t *testing.T) {
+	a := newAsked(t)
+	for i := range 3 {
+		obj, _ := a.state.View().Nodes.Get(fmt.Sprintf("n%d", i+1))
+		n := obj.DeepCopy()
+		n.Labels = map[string]string{"host": n.Name}
+		n.Spec.Unschedulable = i == 2
+		a.must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
+	}
+	spread := func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app": "web"}
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "host", WhenUnsatisfiable: corev1.DoNotSchedule,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels}}}
+	}
+	for i := range 3 {
+		a.podWith("default", fmt.Sprintf("web-%d", i), "low", "100m", spread)
+	}
+	now := a.must1(a.ask("default", "web-2")).Now
+	if len(now.Refusals) != 2 || len(now.Refusals[0].Skews) != 2 || now.Refusals[0].Skews[0] != (ledger.Skew{TopologyKey: "host", Domain: "n1", Pods: 1, MaxSkew: 1}) {
+		t.Errorf("the nodes say %+v", now)
 	}
 }

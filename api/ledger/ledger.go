@@ -102,18 +102,67 @@ type Nodes struct {
 // Refusal is what a number of nodes have against a pod, all of them the same.
 type Refusal struct {
 	Nodes int `json:"nodes"`
-	// Reasons are all of them, each with its amounts, for example "Insufficient
-	// cpu (short 500m to 2)".
+	// Reasons are all of them, each with its amounts and with who is in the way,
+	// for example "Insufficient cpu (short 500m to 2)".
 	Reasons []string `json:"reasons"`
+	// InTheWay and Skews are what Reasons say of other pods.
+	InTheWay []InTheWay `json:"inTheWay,omitempty"`
+	Skews    []Skew     `json:"skews,omitempty"`
 	// Examples are the first of the nodes.
 	Examples []string `json:"examples,omitempty"`
+}
+
+// InTheWay is who keeps a pod off nodes by anti-affinity, its own or theirs.
+type InTheWay struct {
+	// Reason is Kubernetes' wording of the reason that they are of.
+	Reason string `json:"reason"`
+	// TopologyKey is the label that they have in common with the nodes.
+	TopologyKey string `json:"topologyKey"`
+	// Pods are the first of Total: the most important ones, and by name.
+	Pods  []PodInTheWay `json:"pods"`
+	Total int           `json:"total"`
+}
+
+// PodInTheWay is a pod that another is kept away from.
+type PodInTheWay struct {
+	// Namespace and Name are absent for a pod of a namespace that the asker may
+	// not read (PR20).
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name,omitempty"`
+	UID       types.UID `json:"uid"`
+	// Node is where it is, or is to come if it is Nominated; Domain is that node's
+	// value of the topology key.
+	Node      string `json:"node"`
+	Domain    string `json:"domain"`
+	Nominated bool   `json:"nominated,omitempty"`
+	// Ending: its deletion has begun; it is in the way until it has gone.
+	Ending bool `json:"ending,omitempty"`
+}
+
+// Skew is a domain in which one more pod would be too many for a topology spread
+// constraint: it would have more than MaxSkew above Least.
+type Skew struct {
+	TopologyKey string `json:"topologyKey"`
+	Domain      string `json:"domain"`
+	// Pods is how many of those that the constraint counts are in the domain,
+	// Least how many are in the domain that has the fewest.
+	Pods    int64 `json:"pods"`
+	Least   int64 `json:"least"`
+	MaxSkew int64 `json:"maxSkew"`
+	// WithNominated: nominated pods are counted.
+	WithNominated bool `json:"withNominated,omitempty"`
+	// FewDomains: there are fewer domains than minDomains, so that Least is 0.
+	FewDomains bool `json:"fewDomains,omitempty"`
 }
 
 // NodeVerdict is what one node says to a pod.
 type NodeVerdict struct {
 	Node string `json:"node"`
-	// Reasons are all that keep the pod off; none: it fits.
-	Reasons []string `json:"reasons,omitempty"`
+	// Reasons are all that keep the pod off; none: it fits. InTheWay and Skews are
+	// what they say of other pods.
+	Reasons  []string   `json:"reasons,omitempty"`
+	InTheWay []InTheWay `json:"inTheWay,omitempty"`
+	Skews    []Skew     `json:"skews,omitempty"`
 	// Preemption says what evicting pods of lower priority would do.
 	Preemption string `json:"preemption,omitempty"`
 	// Victims would have to be evicted, Ending only to be waited for.
