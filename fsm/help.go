@@ -71,14 +71,12 @@ func (h *help) blocksAnew(w wakeup, known func(model.ReasonKind, string) bool) b
 
 // bars are the rules between pods that keep all of the group off the node.
 func (h *help) bars(w wakeup) model.Failures {
-	_, byDefaults := w.byDefaults()
-	alike := byDefaults || w.group == w.class.Signature
 	c := h.view.judgedBy(w)
-	if !c.HasHardTopology() && (h.view.guards == 0 || !alike) {
+	if !c.HasHardTopology() && (h.view.guards == 0 || !w.alike()) {
 		return 0
 	}
 	f := h.view.topology().Judge(c).Fails(h.node.Name)
-	if !alike {
+	if !w.alike() {
 		f = f.ByItself()
 	}
 	return f

@@ -59,6 +59,14 @@ type wakeup struct {
 	pods  int // waiting pods of the group that this reason blocks
 }
 
+// alike: the group's pods differ in nothing, so that what others keep one of
+// them away by keeps away all. Of another group any class may stand here, and
+// nothing may follow from which.
+func (w *wakeup) alike() bool {
+	_, byDefaults := w.byDefaults()
+	return byDefaults || w.group == w.class.Signature
+}
+
 // wakeKey sorts by reason, then priority, then requested amount, so that a
 // node with so much of a resource to give finds just those who ask for no more.
 func wakeKey(kind model.ReasonKind, resource string, c *model.Class, group string) string {

@@ -103,7 +103,7 @@ func (tx *Tx) otherChanged(c change) {
 	for _, w := range v.concernedBy(c) {
 		rules := v.judgedBy(w.wakeup)
 		if w.kind == model.TopologySpread && len(rules.TermPlaces(w.kind)) == 0 ||
-			v.topology().Judge(rules).Helped(c.node, c.pod, c.how, v.mayEvict(w.class)) {
+			v.topology().Judge(rules).Helped(c.node, c.pod, c.how, v.mayEvict(w.class), !w.alike()) {
 			tx.wakeNext(w.group)
 		}
 	}

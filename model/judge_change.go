@@ -126,8 +126,9 @@ func (c *Class) HonorsTaints() bool {
 // Helped says whether what happened to a pod of another class on a node, which the Topology counts already, can have made
 // a node fit for the judge's class that did not before: a domain has room, the least of all domains rose, the one sought
 // came, the last one in the way left. evicting says that the class might help itself by evicting others: then it is enough
-// that one in the way left.
-func (j *Judge) Helped(node string, other *Class, how PodChange, evicting bool) bool {
+// that one in the way left. byItself leaves out what others keep the class away by: the answer is then one for all classes
+// of the same Rules.
+func (j *Judge) Helped(node string, other *Class, how PodChange, evicting, byItself bool) bool {
 	slot, ok := j.t.slots[node]
 	if !ok {
 		return false
@@ -143,7 +144,7 @@ func (j *Judge) Helped(node string, other *Class, how PodChange, evicting bool) 
 			return true
 		}
 	}
-	return how != PodCame && how != PodLeaving && j.unguarded(slot, other, evicting)
+	return !byItself && how != PodCame && how != PodLeaving && j.unguarded(slot, other, evicting)
 }
 
 // helps says whether the change in a domain can have ended what a term demands.
