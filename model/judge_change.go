@@ -201,7 +201,7 @@ func (j *Judge) unguarded(slot int32, other *Class, evicting bool) bool {
 	return false
 }
 
-// LowestPriority is the lowest priority of the pods that are placed or nominated.
+// LowestPriority is the lowest priority of the pods that are placed or nominated; without any, it is above all others.
 func (t *Topology) LowestPriority() int32 {
 	if t.lowest.stale {
 		t.lowest.stale, t.lowest.priority = false, 1<<31-1
@@ -221,9 +221,6 @@ type lowestPriority struct {
 }
 
 func (l *lowestPriority) add(priority, kinds int32) {
-	if l.kinds == nil {
-		l.kinds = map[int32]int32{}
-	}
 	if l.kinds[priority] += kinds; l.kinds[priority] == 0 {
 		delete(l.kinds, priority)
 	}

@@ -100,7 +100,7 @@ func NewTopology() *Topology {
 	return &Topology{
 		slots: map[string]int32{}, keys: map[string]*topoKey{}, eligible: map[string]*eligibility{},
 		spaces: map[string]*space{}, kinds: map[string]*kind{}, judges: map[string]*Judge{},
-		matching: newMatchIndex(), carried: newMatchIndex(),
+		matching: newMatchIndex(), carried: newMatchIndex(), lowest: lowestPriority{kinds: map[int32]int32{}, stale: true},
 	}
 }
 
