@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,7 +81,7 @@ type budgetHealth struct {
 func (v *View) health(b *policyv1.PodDisruptionBudget, c *coverage) budgetHealth {
 	h := budgetHealth{expected: c.pods, current: c.healthy}
 	if c.rule.scaled {
-		h.expected = c.scale
+		h.expected = min(c.scale, math.MaxInt32)
 	}
 	if c.strays > 0 {
 		h.failed = "found no controller of the pods: " + v.firstStray(c.rule.key)

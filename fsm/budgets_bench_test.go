@@ -45,6 +45,34 @@ func BenchmarkReadiness(b *testing.B) {
 	}
 }
 
+// BenchmarkAdmitUnderABudget: every pod has a controller of its own, and one
+// budget, which counts what controllers want, covers all pods.
+func BenchmarkAdmitUnderABudget(b *testing.B) {
+	for _, controllers := range []int{0, 10_000} {
+		b.Run(fmt.Sprintf("controllers=%d", controllers), func(b *testing.B) {
+			s := newBenchState(b, 1000)
+			most := intstr.FromInt32(1)
+			s.apply(&PutDisruptionBudget{Create: true, Budget: BudgetWire{Object: &policyv1.PodDisruptionBudget{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "all", UID: "b"},
+				Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &most, Selector: &metav1.LabelSelector{}},
+			}}})
+			owned := func(p *corev1.Pod, i int) {
+				p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = fmt.Sprintf("job-%d", i), types.UID(fmt.Sprintf("j%d", i))
+			}
+			for first := 0; first < controllers; first += batch {
+				s.applyEntry(s.admit(first, batch, owned))
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				s.measured(s.admit(controllers+i*batch, batch, owned))
+			}
+			s.report()
+		})
+	}
+}
+
 // readiness is one report a pod, each the other way round from the last.
 func readiness(first, n, pods, nodes int) []Command {
 	cs := make([]Command, n)

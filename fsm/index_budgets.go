@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"maps"
-	"math"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +17,7 @@ type coverage struct {
 	pods      int64
 	healthy   int64 // PD3
 	unmanaged int64 // pods without a controller
-	// scale is how many pods the controllers want in all; strays are
+	// scale is how many pods the controllers want in all (PD2); strays are
 	// controllers that nobody knows. Both only for rules that count scales.
 	scale  int64
 	strays int64
@@ -72,8 +71,12 @@ func (v *View) count(r *budgetRule, pod *corev1.Pod, by int64) {
 		owner := controllerOf(pod)
 		if owner == (ownerRef{}) {
 			next.unmanaged += by
-		} else if v.countOwner(r.key, owner.key(pod.Namespace), int32(by)) {
-			next.scale, next.strays = v.scales(r.key)
+		} else if at := owner.key(pod.Namespace); v.countOwner(r.key, at, int32(by)) {
+			if scale, known := v.scaleOf(at); known {
+				next.scale += by * int64(scale)
+			} else {
+				next.strays += by
+			}
 		}
 	}
 	v.setCoverage(&next)
@@ -110,20 +113,6 @@ func (v *View) countOwner(budget, owner string, by int32) bool {
 		v.ownersBudgets.Set(owner+"\x00"+budget, budget)
 	}
 	return n == 0
-}
-
-// scales adds up what the controllers of a budget's pods want (PD2), and
-// counts those that nobody knows.
-func (v *View) scales(budget string) (sum, strays int64) {
-	scanFrom(v.budgetOwners, budget+"\x00", budget+"\x00", func(k string, _ int32) bool {
-		if n, ok := v.scaleOf(k[len(budget)+1:]); ok {
-			sum += int64(n)
-		} else {
-			strays++
-		}
-		return true
-	})
-	return min(sum, math.MaxInt32), strays
 }
 
 // firstStray names a controller of a budget's pods that nobody knows.
@@ -190,12 +179,12 @@ func (v *View) rescaleBudgets(old, new *Object) {
 	}
 	was, wasScale := workloadScale(old)
 	is, isScale := workloadScale(new)
-	if was == is && wasScale == isScale {
-		return
-	}
-	v.rescale(was)
-	if is != was {
-		v.rescale(is)
+	switch {
+	case was != is:
+		v.rescale(was, -int64(wasScale), 1) // its pods are strays from here on
+		v.rescale(is, int64(isScale), -1)
+	case wasScale != isScale:
+		v.rescale(is, int64(isScale)-int64(wasScale), 0)
 	}
 }
 
@@ -214,7 +203,8 @@ func workloadScale(o *Object) (owner string, scale int32) {
 	return ref.key(o.Value.GetNamespace()), kind.Workload.Replicas(o.Value)
 }
 
-func (v *View) rescale(owner string) {
+// rescale changes what an owner adds to the budgets of its pods.
+func (v *View) rescale(owner string, scale, strays int64) {
 	if owner == "" {
 		return
 	}
@@ -226,7 +216,8 @@ func (v *View) rescale(owner string) {
 	for _, budget := range budgets {
 		c, _ := v.coverages.Get(budget)
 		next := *c
-		next.scale, next.strays = v.scales(budget)
+		next.scale += scale
+		next.strays += strays
 		v.setCoverage(&next)
 	}
 }
