@@ -126,8 +126,8 @@ func pairRules(namespace, key, value string) string {
 // rulesOf gives the rules that cover a pod of these labels, in the order of
 // the budgets' names.
 func (v *View) rulesOf(namespace string, podLabels map[string]string) []*budgetRule {
-	if _, _, any := first(v.budgetRules, namespace+"/"); !any {
-		return nil
+	if k, _, ok := first(v.budgetRules, namespace+"/"); !ok || !strings.HasPrefix(k, namespace+"/") {
+		return nil // most namespaces have no budgets
 	}
 	var rules []*budgetRule
 	take := func(prefix string) {
@@ -144,12 +144,7 @@ func (v *View) rulesOf(namespace string, podLabels map[string]string) []*budgetR
 		take(pairRules(namespace, key, value))
 	}
 	if len(rules) > 1 {
-		slices.SortFunc(rules, func(a, b *budgetRule) int {
-			if a.key < b.key {
-				return -1
-			}
-			return 1
-		})
+		slices.SortFunc(rules, func(a, b *budgetRule) int { return strings.Compare(a.key, b.key) })
 	}
 	return rules
 }
