@@ -120,7 +120,7 @@ func indexQueue(v *View, _ string, old, new *QueueEntry, hadOld, hasNew bool) {
 		case berthv1.QueueUnschedulable, berthv1.QueueNominated:
 			v.waiting.Delete(waitKey(old, k))
 			v.blockedPods.Delete(k)
-			v.unwatch(old)
+			v.watch(old, -1)
 		}
 	}
 	if !hasNew {
@@ -128,7 +128,7 @@ func indexQueue(v *View, _ string, old, new *QueueEntry, hadOld, hasNew bool) {
 	}
 	v.indexOrder(new)
 	if new.State == berthv1.QueueUnschedulable || new.State == berthv1.QueueNominated {
-		v.watch(new)
+		v.watch(new, 1)
 	}
 }
 

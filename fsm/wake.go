@@ -79,26 +79,23 @@ func wakeKey(kind model.ReasonKind, resource string, c *model.Class, group strin
 	return string(append(b, group...))
 }
 
-func (v *View) watch(e *QueueEntry) {
-	for _, k := range wakeKeys(e) {
-		w, _ := v.wakeups.Get(k)
-		w.class, w.group = e.class, groupOf(e.class, e.Diagnosis, e.SpreadOwner)
-		w.pods++
-		v.wakeups.Set(k, w)
-	}
-	v.watchOthers(e, 1)
-}
-
-func (v *View) unwatch(e *QueueEntry) {
-	v.watchOthers(e, -1)
-	for _, k := range wakeKeys(e) {
-		w, _ := v.wakeups.Get(k)
-		if w.pods--; w.pods <= 0 {
-			v.wakeups.Delete(k)
-		} else {
-			v.wakeups.Set(k, w)
+// watch enters a waiting pod into the wake indexes (by 1) or takes it out
+// again (by -1).
+func (v *View) watch(e *QueueEntry, by int) {
+	group := groupOf(e.class, e.Diagnosis, e.SpreadOwner)
+	count := func(index *btree.Map[string, wakeup], keys []string) {
+		for _, k := range keys {
+			w, _ := index.Get(k)
+			w.class, w.group = e.class, group
+			if w.pods += by; w.pods <= 0 {
+				index.Delete(k)
+			} else {
+				index.Set(k, w)
+			}
 		}
 	}
+	count(v.wakeups, wakeKeys(e))
+	count(v.otherWakeups, otherKeys(e))
 }
 
 // wakeKeys are the entry's keys in the wake index, each once.
@@ -106,14 +103,15 @@ func wakeKeys(e *QueueEntry) []string {
 	if e.Diagnosis == nil {
 		return nil
 	}
+	group := groupOf(e.class, e.Diagnosis, e.SpreadOwner)
 	keys := make([]string, 0, len(e.Diagnosis.Reasons))
 	for i := range e.Diagnosis.Reasons {
 		if r := &e.Diagnosis.Reasons[i]; !e.Diagnosis.names(r.Kind, r.Resource, i) { // else the same filter with another wording
-			keys = append(keys, wakeKey(r.Kind, r.Resource, e.class, groupOf(e.class, e.Diagnosis, e.SpreadOwner)))
+			keys = append(keys, wakeKey(r.Kind, r.Resource, e.class, group))
 		}
 	}
 	for _, budget := range e.Diagnosis.Budgets {
-		keys = append(keys, wakeKey(model.DisruptionBudget, budget, e.class, groupOf(e.class, e.Diagnosis, e.SpreadOwner)))
+		keys = append(keys, wakeKey(model.DisruptionBudget, budget, e.class, group))
 	}
 	return keys
 }

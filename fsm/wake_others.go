@@ -69,18 +69,6 @@ func placePrefix(kind model.ReasonKind, p model.TermPlace) string {
 	return string(rune(kind)) + p.Namespace + "\x00" + p.Label + "\x00" + p.Value + "\x00"
 }
 
-func (v *View) watchOthers(e *QueueEntry, by int) {
-	for _, k := range otherKeys(e) {
-		w, _ := v.otherWakeups.Get(k)
-		w.class, w.group = e.class, groupOf(e.class, e.Diagnosis, e.SpreadOwner)
-		if w.pods += by; w.pods <= 0 {
-			v.otherWakeups.Delete(k)
-		} else {
-			v.otherWakeups.Set(k, w)
-		}
-	}
-}
-
 // change is what happened to a pod on a node, or to a nomination to it. pod is
 // what it asks for, as it was when it left or as it is now.
 type change struct {
@@ -93,9 +81,6 @@ type change struct {
 // remembered for those who are being decided.
 func (tx *Tx) otherChanged(c change) {
 	v := tx.view
-	if v.otherWakeups.Len() == 0 && !c.pod.KeepsAway() && !v.concernedWithOthers() {
-		return
-	}
 	tx.markChange(c)
 	if v.otherWakeups.Len() == 0 {
 		return
