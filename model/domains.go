@@ -109,21 +109,14 @@ func (e *eligibility) admits(n *corev1.Node) bool {
 			return false
 		}
 	}
-	if e.affinity && !matchesAffinity(e.class, n) {
-		return false
+	var honored Failures
+	if e.affinity {
+		honored |= failAffinity
 	}
-	if !e.taints {
-		return true
+	if e.taints {
+		honored |= failUnschedulable | failTaint
 	}
-	if n.Spec.Unschedulable && !tolerates(e.class.Tolerations, &unschedulableTaint) {
-		return false
-	}
-	for i := range n.Spec.Taints {
-		if t := &n.Spec.Taints[i]; keepsOut(t) && !tolerates(e.class.Tolerations, t) {
-			return false
-		}
-	}
-	return true
+	return honored == 0 || NodeFailures(e.class, n)&honored == 0
 }
 
 // counter counts pods by domain of a key. What it counts is either all pods that match, or all pods that carry a term.

@@ -92,12 +92,16 @@ func (j *Judge) pass(s *sight, nominations bool) Failures {
 }
 
 // skewed says whether one more pod would be too many where so many are (TS2, TS8).
-func (k *judged) skewed(pods int64, nominations bool) bool {
+func (k *judged) skewed(pods int64, nominations bool) bool { return k.over(pods, nominations) > 0 }
+
+// over is by how many the pods where so many are go beyond the greatest skew with one more. As many leaving make room,
+// for their domain stays above the least.
+func (k *judged) over(pods int64, nominations bool) int64 {
 	self := int64(0)
 	if k.spread.matchesSelf {
 		self = 1
 	}
-	return pods+self-k.least(nominations) > k.spread.maxSkew
+	return pods + self - k.least(nominations) - k.spread.maxSkew
 }
 
 // least is the global minimum (TS3).

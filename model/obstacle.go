@@ -55,16 +55,6 @@ func (j *Judge) Obstacles(node string) ([]Obstacle, bool) {
 	return out, true
 }
 
-// over is by how many the pods where so many are go beyond the greatest skew with one more. As many leaving make room,
-// for their domain stays above the least.
-func (k *judged) over(pods int64, nominations bool) int64 {
-	self := int64(0)
-	if k.spread.matchesSelf {
-		self = 1
-	}
-	return pods + self - k.least(nominations) - k.spread.maxSkew
-}
-
 // Anchors returns the pods that the class's required affinity needs around a node where it is satisfied: for each key, at
 // least one of the pods that count has to stay (PR14).
 func (j *Judge) Anchors(node string) []Obstacle {

@@ -113,16 +113,7 @@ func (c *Class) HasTopology() bool {
 // HasHardTopology says whether a rule of the class about other pods can keep it off a node: a DoNotSchedule spread
 // constraint, or required pod affinity or anti-affinity.
 func (c *Class) HasHardTopology() bool {
-	t := c.terms
-	if t == nil {
-		return false
-	}
-	for i := range t.spread {
-		if t.spread[i].hard {
-			return true
-		}
-	}
-	return len(t.affinity)+len(t.antiAffinity) > 0
+	return c.hasHardSpread() || c.terms != nil && len(c.terms.affinity)+len(c.terms.antiAffinity) > 0
 }
 
 // Carries says whether pods of the class have inter-pod terms that placed pods are known by: required or preferred pod
