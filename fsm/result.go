@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"net/http"
 
 	"github.com/vmihailenco/msgpack/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -82,10 +81,6 @@ func refuseInvalid(gk schema.GroupKind, name string, errs ...*field.Error) Resul
 }
 
 func refuseBadRequest(why string) Result { return refusal(apierrors.NewBadRequest(why)) }
-
-func refuseGone(why string) Result {
-	return Result{Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: why}
-}
 
 const modifiedMessage = "the object has been modified; please apply your changes to the latest version and try again"
 

@@ -36,7 +36,7 @@ func keyID(label string, perNode bool) string {
 
 func (k *topoKey) id() string { return keyID(k.label, k.perNode) }
 
-func (k *topoKey) valueOf(n *corev1.Node, slot int32) (string, bool) {
+func (k *topoKey) valueOf(n *corev1.Node) (string, bool) {
 	v, ok := n.Labels[k.label]
 	if ok && k.perNode {
 		return n.Name, true
@@ -46,7 +46,7 @@ func (k *topoKey) valueOf(n *corev1.Node, slot int32) (string, bool) {
 
 // join gives a node's slot its domain.
 func (k *topoKey) join(n *corev1.Node, slot int32) {
-	value, ok := k.valueOf(n, slot)
+	value, ok := k.valueOf(n)
 	if !ok {
 		return
 	}

@@ -180,6 +180,3 @@ func (c *counter) selectors() string {
 	}
 	return strings.Join(out, " and ")
 }
-
-// CheckTopology is the part of Check that depends on the pods of all nodes; nil means that no such rule bars the node.
-func CheckTopology(t *Topology, c *Class, node string) []Reason { return t.Judge(c).Reasons(node) }

@@ -62,7 +62,8 @@ func IsSystemClass(name string) bool {
 }
 
 // ValidateUserClass checks what PC2 and PC3 demand of a class that somebody wants to store: a value within the users'
-// range, no name with the system prefix unless it is exactly a system class, and a disruption policy that there is. An empty list means it may be stored.
+// range, no name with the system prefix unless it is exactly a system class, and a disruption policy that there is. An
+// empty list means it may be stored.
 func ValidateUserClass(pc *schedulingv1.PriorityClass) field.ErrorList {
 	if errs := ValidateDisruptionPolicy(pc.Annotations); len(errs) > 0 {
 		return errs

@@ -153,7 +153,7 @@ func TestReasonsTell(t *testing.T) {
 		{ClassOf(podOf("default", web, corev1.PodSpec{})), "n2",
 			"node(s) didn't satisfy existing pods anti-affinity rules: zone=b has 1 that keep away app=web", true},
 	} {
-		reasons := CheckTopology(topo, c.class, c.node)
+		reasons := topo.Judge(c.class).Reasons(c.node)
 		if len(reasons) != 1 || reasons[0].Explain() != c.want {
 			t.Errorf("%s: %v, want %s", c.node, reasons, c.want)
 		}
@@ -165,13 +165,13 @@ func TestReasonsTell(t *testing.T) {
 	topo.Nominate("n1", low, priority)
 	job := ClassOf(podOf("default", map[string]string{"app": "job"}, corev1.PodSpec{}))
 	want := "node(s) didn't satisfy existing pods anti-affinity rules: zone=a has 1 with nominated pods that keep away app=job"
-	if r := CheckTopology(topo, job, "n1"); len(r) != 1 || r[0].Explain() != want {
+	if r := topo.Judge(job).Reasons("n1"); len(r) != 1 || r[0].Explain() != want {
 		t.Errorf("%v, want %s", r, want)
 	}
 	higher := podOf("default", map[string]string{"app": "job"}, corev1.PodSpec{})
 	six := int32(6)
 	higher.Spec.Priority = &six
-	if r := CheckTopology(topo, ClassOf(higher), "n1"); r != nil {
+	if r := topo.Judge(ClassOf(higher)).Reasons("n1"); r != nil {
 		t.Errorf("a pod of higher priority sees a nomination: %v", r)
 	}
 }
