@@ -150,8 +150,8 @@ func (v *View) scaleOf(owner string) (int32, bool) {
 	if len(parts) != 5 {
 		return 0, false
 	}
-	kind, ok := workloadKinds[schema.GroupKind{Group: parts[0], Kind: parts[1]}]
-	if !ok {
+	kind := kindsByName[schema.GroupKind{Group: parts[0], Kind: parts[1]}]
+	if kind.Workload == nil {
 		return 0, false
 	}
 	o, ok := v.Objects.Get(ObjectKey(kind.Resource, parts[2], parts[3]))
@@ -160,16 +160,6 @@ func (v *View) scaleOf(owner string) (int32, bool) {
 	}
 	return kind.Workload.Replicas(o.Value), true
 }
-
-var workloadKinds = func() map[schema.GroupKind]ObjectKind {
-	m := map[schema.GroupKind]ObjectKind{}
-	for _, k := range ObjectKinds() {
-		if k.Workload != nil {
-			m[schema.GroupKind{Group: k.Group, Kind: k.Kind}] = k
-		}
-	}
-	return m
-}()
 
 // rescaleBudgets follows a change of a workload: the budgets of its pods
 // expect another number of them.
@@ -198,8 +188,7 @@ func workloadScale(o *Object) (owner string, scale int32) {
 	if kind.Workload == nil {
 		return "", 0
 	}
-	version := schema.GroupVersion{Group: kind.Group, Version: "v1"}.String()
-	ref := ownerRef{version, kind.Kind, o.Value.GetName(), string(o.Value.GetUID())}
+	ref := ownerRef{kind.apiVersion(), kind.Kind, o.Value.GetName(), string(o.Value.GetUID())}
 	return ref.key(o.Value.GetNamespace()), kind.Workload.Replicas(o.Value)
 }
 

@@ -5,9 +5,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -135,26 +135,23 @@ func (v *View) ownerState(ref *metav1.OwnerReference, namespace string) ownerSta
 // owner is the object that a reference names, whatever its UID; nil if there is
 // none. known is false for kinds that are not held here.
 func (v *View) owner(ref *metav1.OwnerReference, namespace string) (owner metav1.Object, known bool) {
-	group, _, ok := strings.Cut(ref.APIVersion, "/")
-	if !ok {
-		group = ""
-	}
-	if kind, ok := kindsByName[[2]string{group, ref.Kind}]; ok {
+	named := kindNamed(ref)
+	if kind, ok := kindsByName[named]; ok {
 		if o, ok := v.Objects.Get(ObjectKey(kind.Resource, namespace, ref.Name)); ok {
 			return o.Value, true
 		}
 		return nil, true
 	}
-	switch [2]string{group, ref.Kind} {
-	case [2]string{"", "Pod"}:
+	switch named {
+	case podResource.groupKind():
 		return found(v.Pods.Get(PodKey(namespace, ref.Name)))
-	case [2]string{policyv1.GroupName, "PodDisruptionBudget"}:
+	case budgetResource.groupKind():
 		return found(v.Budgets.Get(PodKey(namespace, ref.Name)))
-	case [2]string{"", "Node"}:
+	case nodeResource.groupKind():
 		return found(v.Nodes.Get(ref.Name))
-	case [2]string{"", "Namespace"}:
+	case namespaceResource.groupKind():
 		return found(v.Namespaces.Get(ref.Name))
-	case [2]string{classResource.Group, classResource.Kind}:
+	case classResource.groupKind():
 		return found(v.PriorityClasses.Get(ref.Name))
 	}
 	return nil, false
@@ -167,13 +164,22 @@ func found[T metav1.Object](o T, ok bool) (metav1.Object, bool) {
 	return o, true
 }
 
-var kindsByName = func() map[[2]string]ObjectKind {
-	m := map[[2]string]ObjectKind{}
+var kindsByName = func() map[schema.GroupKind]ObjectKind {
+	m := map[schema.GroupKind]ObjectKind{}
 	for _, k := range ObjectKinds() {
-		m[[2]string{k.Group, k.Kind}] = k
+		m[schema.GroupKind{Group: k.Group, Kind: k.Kind}] = k
 	}
 	return m
 }()
+
+// kindNamed is the kind that a reference names, in whatever version.
+func kindNamed(ref *metav1.OwnerReference) schema.GroupKind {
+	group, _, ok := strings.Cut(ref.APIVersion, "/")
+	if !ok {
+		group = ""
+	}
+	return schema.GroupKind{Group: group, Kind: ref.Kind}
+}
 
 func (v *View) hasDependents(uid types.UID) bool {
 	has := false
@@ -315,13 +321,10 @@ func without(list []string, x string) []string {
 // plain object and is there.
 func (v *View) OwnerRef(ref *metav1.OwnerReference, namespace string) (ObjectRef, bool) {
 	out := ObjectRef{Resource: Pods, Namespace: namespace, Name: ref.Name, UID: string(ref.UID)}
-	group, _, grouped := strings.Cut(ref.APIVersion, "/")
-	if !grouped {
-		group = ""
-	}
-	if kind, ok := kindsByName[[2]string{group, ref.Kind}]; ok {
+	named := kindNamed(ref)
+	if kind, ok := kindsByName[named]; ok {
 		out.Resource = kind.Resource
-	} else if group != "" || ref.Kind != "Pod" {
+	} else if named != podResource.groupKind() {
 		return out, false
 	}
 	o, ok := v.owned(out)
