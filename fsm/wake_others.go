@@ -87,11 +87,17 @@ func (tx *Tx) otherChanged(c change) {
 	}
 	for _, w := range v.concernedBy(c) {
 		rules := v.judgedBy(w.wakeup)
-		if w.kind == model.TopologySpread && len(rules.TermPlaces(w.kind)) == 0 ||
-			v.topology().Judge(rules).Helped(c.node, c.pod, c.how, v.mayEvict(w.class), !w.alike()) {
+		if w.kind == model.TopologySpread && len(rules.TermPlaces(w.kind)) == 0 || v.helped(&w.wakeup, rules, c) {
 			tx.wakeNext(w.group)
 		}
 	}
+}
+
+// helped says whether a change of a pod, which is counted already, can have
+// helped a group, whose pods are judged by the rules.
+func (v *View) helped(w *wakeup, rules *model.Class, c change) bool {
+	return rules.HelpedBy(c.how) &&
+		v.topology().Judge(rules).Helped(c.node, c.pod, c.how, v.mayEvict(w.class), !w.alike())
 }
 
 // concerned is a group that waits for a change of other pods.
@@ -104,10 +110,12 @@ type concerned struct {
 // kept away.
 func (v *View) concernedBy(c change) []concerned {
 	var out []concerned
+	seen := map[string]bool{}
 	look := func(kind model.ReasonKind, p model.TermPlace) {
 		prefix := placePrefix(kind, p)
 		scanFrom(v.otherWakeups, prefix, prefix, func(_ string, w wakeup) bool {
-			if !slices.ContainsFunc(out, func(o concerned) bool { return o.group == w.group }) {
+			if !seen[w.group] {
+				seen[w.group] = true
 				out = append(out, concerned{w, kind})
 			}
 			return true

@@ -118,6 +118,18 @@ func (c *Class) hasHardSpread() bool {
 	return c.terms != nil && slices.ContainsFunc(c.terms.spread, func(s spreadTerm) bool { return s.hard })
 }
 
+// HelpedBy says whether such a change of a pod can help the class at all, by the kinds of its rules: where it cannot,
+// Judge.Helped is false, and need not be asked.
+func (c *Class) HelpedBy(how PodChange) bool {
+	switch how {
+	case PodCame: // it can only be sought, or even out a skew
+		return c.hasHardSpread() || c.terms != nil && len(c.terms.affinity) > 0
+	case PodLeaving:
+		return c.hasHardSpread()
+	}
+	return true
+}
+
 // HonorsTaints says whether taints decide which nodes are domains for a hard constraint of the class (TS6).
 func (c *Class) HonorsTaints() bool {
 	return c.terms != nil && slices.ContainsFunc(c.terms.spread, func(s spreadTerm) bool { return s.hard && s.honorTaints })

@@ -29,3 +29,27 @@ func TestLowestPriority(t *testing.T) {
 		t.Errorf("no pods any more: %d, and %d before there were any", got, empty)
 	}
 }
+
+func TestHelpedBy(t *testing.T) {
+	with := func(affinity *corev1.Affinity, spread ...corev1.TopologySpreadConstraint) *Class {
+		return ClassOf(&corev1.Pod{Spec: corev1.PodSpec{Affinity: affinity, TopologySpreadConstraints: spread}})
+	}
+	terms := []corev1.PodAffinityTerm{{TopologyKey: "zone"}}
+	for _, c := range []struct {
+		name          string
+		class         *Class
+		came, leaving bool
+	}{
+		{"no rules", with(nil), false, false},
+		{"spread", with(nil, corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule}), true, true},
+		{"soft spread", with(nil, corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway}), false, false},
+		{"affinity", with(&corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}}), true, false},
+		{"anti-affinity", with(&corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}}), false, false},
+	} {
+		for how, want := range map[PodChange]bool{PodCame: c.came, PodLeaving: c.leaving, PodLeft: true, PodGone: true} {
+			if got := c.class.HelpedBy(how); got != want {
+				t.Errorf("%s, change %d: %v", c.name, how, got)
+			}
+		}
+	}
+}
