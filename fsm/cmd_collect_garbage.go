@@ -94,7 +94,7 @@ func (tx *Tx) breakCircle(ref ObjectRef) {
 	if !circle {
 		return
 	}
-	refs := withoutOwners(o.GetOwnerReferences(), func(*metav1.OwnerReference) bool { return false })
+	refs := slices.Clone(o.GetOwnerReferences()) // stored ones are shared
 	for i := range refs {
 		no := false
 		refs[i].BlockOwnerDeletion = &no
