@@ -97,7 +97,7 @@ func (tx *Tx) releaseNominationsOn(node string, below int64, except, reason stri
 // nominate records a decided preemption: the nomination, and the record of it.
 func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, waiting []VictimRef, victims []berthv1.Victim, lastEndUnixNano int64) {
 	v := tx.view
-	key := PodKey(pod.Namespace, pod.Name)
+	key, class := PodKey(pod.Namespace, pod.Name), v.cache.class(pod)
 	deadline := lastEndUnixNano + int64(secondsDuration(int64(*v.SchedulerConfig().Spec.NominationSlackSeconds)))
 	minimal := d.Minimal
 	record := &berthv1.Preemption{
@@ -122,7 +122,7 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.revision + 1,
 		Node: d.Node, Priority: model.Priority(pod), Victims: waiting,
 		DeadlineUnixNano: deadline, Preemption: recordKey,
-		class: v.cache.class(pod),
+		class: class,
 	})
-	tx.otherChanged(change{model.PodCame, v.cache.class(pod), d.Node})
+	tx.otherChanged(change{model.PodCame, class, d.Node})
 }
