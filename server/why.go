@@ -251,9 +251,9 @@ func (q *question) nodeVerdict(v *sched.NodeVerdict, who *naming) ledger.NodeVer
 			out.InTheWay = append(out.InTheWay, fields...)
 			text = r.Text() + ": " + words
 		}
-		for i := range r.Skews {
-			out.Skews = append(out.Skews, skewOf(&r.Skews[i]))
-		}
+		var skew skews
+		skew.add(r.Skews)
+		out.Skews = append(out.Skews, skew.of...)
 		out.Reasons = append(out.Reasons, text)
 	}
 	return out

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/api/ledger"
-	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/sched"
 )
 
@@ -156,12 +155,4 @@ func (n *naming) word(p *ledger.PodInTheWay) string {
 		return "ending " + s
 	}
 	return s
-}
-
-// skewOf is a spread constraint that would be broken, as fields.
-func skewOf(b *model.Bar) ledger.Skew {
-	return ledger.Skew{
-		TopologyKey: b.Key, Domain: b.Value, Pods: b.Pods, Least: b.Least, MaxSkew: b.MaxSkew,
-		WithNominated: b.Nominated, FewDomains: b.FewDomains,
-	}
 }

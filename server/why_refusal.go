@@ -24,7 +24,7 @@ type gathered struct {
 	least, most    int64
 	details        []string
 	rally          rally
-	skews          []ledger.Skew
+	skews          skews
 }
 
 // maxDetails is how many different details are told of one reason.
@@ -53,11 +53,7 @@ func (f *refusal) add(v *sched.NodeVerdict) {
 			g.details = append(g.details, r.Detail)
 		}
 		g.rally.add(r.Crowds)
-		for j := range r.Skews {
-			if s := skewOf(&r.Skews[j]); len(g.skews) < maxNamed && !slices.Contains(g.skews, s) {
-				g.skews = append(g.skews, s)
-			}
-		}
+		g.skews.add(r.Skews)
 	}
 }
 
@@ -65,14 +61,17 @@ func (f *refusal) shown(who *naming) ledger.Refusal {
 	out := ledger.Refusal{Nodes: f.nodes, Examples: f.examples}
 	for i := range f.reasons {
 		g := &f.reasons[i]
-		out.Skews = append(out.Skews, g.skews...)
-		if len(g.rally.keys) == 0 {
+		switch {
+		case len(g.rally.keys) > 0:
+			fields, words := who.told(&g.rally)
+			out.InTheWay = append(out.InTheWay, fields...)
+			out.Reasons = append(out.Reasons, fmt.Sprintf("%s (%s)", g.text, words))
+		case len(g.skews.of) > 0:
+			out.Skews = append(out.Skews, g.skews.of...)
+			out.Reasons = append(out.Reasons, fmt.Sprintf("%s (%s)", g.text, g.skews.words()))
+		default:
 			out.Reasons = append(out.Reasons, g.shown())
-			continue
 		}
-		fields, words := who.told(&g.rally)
-		out.InTheWay = append(out.InTheWay, fields...)
-		out.Reasons = append(out.Reasons, fmt.Sprintf("%s (%s)", g.text, words))
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -263,7 +264,12 @@ func TestWhyTellsTheSkew(t *testing.T) {
 		a.podWith("default", fmt.Sprintf("web-%d", i), "low", "100m", spread)
 	}
 	now := a.must1(a.ask("default", "web-2")).Now
-	if len(now.Refusals) != 2 || len(now.Refusals[0].Skews) != 2 || now.Refusals[0].Skews[0] != (ledger.Skew{TopologyKey: "host", Domain: "n1", Pods: 1, MaxSkew: 1}) {
-		t.Errorf("the nodes say %+v", now)
+	want := []ledger.Skew{{TopologyKey: "host", MaxSkew: 1, Domains: []ledger.SkewedDomain{{Domain: "n1", Pods: 1}, {Domain: "n2", Pods: 1}}, Total: 2}}
+	if len(now.Refusals) != 2 || !reflect.DeepEqual(now.Refusals[0].Skews, want) {
+		t.Fatalf("the nodes say %+v", now)
+	}
+	const words = "node(s) didn't match pod topology spread constraints (host=n1 has 1, n2 has 1, at most 1 more than the least (0))"
+	if got := now.Refusals[0].Reasons[0]; got != words {
+		t.Errorf("%s, want %s", got, words)
 	}
 }

@@ -139,20 +139,27 @@ type PodInTheWay struct {
 	Ending bool `json:"ending,omitempty"`
 }
 
-// Skew is a domain in which one more pod would be too many for a topology spread
-// constraint: it would have more than MaxSkew above Least.
+// Skew is a topology spread constraint by which one more pod would be too many:
+// its domain would have more than MaxSkew above Least.
 type Skew struct {
 	TopologyKey string `json:"topologyKey"`
-	Domain      string `json:"domain"`
-	// Pods is how many of those that the constraint counts are in the domain,
-	// Least how many are in the domain that has the fewest.
-	Pods    int64 `json:"pods"`
-	Least   int64 `json:"least"`
-	MaxSkew int64 `json:"maxSkew"`
-	// WithNominated: nominated pods are counted.
-	WithNominated bool `json:"withNominated,omitempty"`
+	MaxSkew     int64  `json:"maxSkew"`
+	// Least is how many of the pods that the constraint counts are in the domain
+	// that has the fewest.
+	Least int64 `json:"least"`
 	// FewDomains: there are fewer domains than minDomains, so that Least is 0.
 	FewDomains bool `json:"fewDomains,omitempty"`
+	// WithNominated: nominated pods are counted.
+	WithNominated bool `json:"withNominated,omitempty"`
+	// Domains are the first of Total that have too many.
+	Domains []SkewedDomain `json:"domains"`
+	Total   int            `json:"total"`
+}
+
+// SkewedDomain is how many of the pods that a constraint counts are in a domain.
+type SkewedDomain struct {
+	Domain string `json:"domain"`
+	Pods   int64  `json:"pods"`
 }
 
 // NodeVerdict is what one node says to a pod.
