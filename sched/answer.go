@@ -51,8 +51,8 @@ func (o *surroundings) mayBeFirst() bool {
 	return len(kin) > 0 && !slices.ContainsFunc(kin, func(b model.Obstacle) bool { return b.Total > maxKin })
 }
 
-// answer finds the cheapest choice on a node that the problem was just filled for; least is the bound that ask returned for it. false:
-// nobody's leaving helps.
+// answer finds the cheapest choice on a node that the problem was just filled for; least is the bound that ask returned for
+// it. false: nobody's leaving helps.
 func (p *problem) answer(n *node, budgets Budgets, least cost) (solution, bool) {
 	if p.others == nil {
 		return p.solve(least)
