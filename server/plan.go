@@ -40,11 +40,16 @@ func (planner) Plan(ctx context.Context, view *fsm.View, user string, groups []s
 	out := &berthv1.PlanStatus{
 		Revision: view.Revision(), Budgets: budgetsTouched(seen), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
 	}
+	bars := whoBars{after: seen.After, mayRead: shown.mayRead, known: map[string]map[string]string{}}
 	for i := range seen.Placements {
 		p := &seen.Placements[i]
+		reasons := p.Diagnosis.API()
+		if p.Node == "" && p.NominatedNode == "" {
+			bars.tell(p.Key, reasons)
+		}
 		out.Placements = append(out.Placements, berthv1.PlanPlacement{
 			Pod:  berthv1.PodReference{Namespace: asked[i].Namespace, Name: asked[i].Name, Priority: p.Priority},
-			Node: p.Node, NominatedNode: p.NominatedNode, Victims: shown.victims(p), Message: p.Message, Reasons: p.Diagnosis.API(),
+			Node: p.Node, NominatedNode: p.NominatedNode, Victims: shown.victims(p), Message: p.Message, Reasons: reasons,
 		})
 	}
 	for i := range seen.Successors {

@@ -273,3 +273,44 @@ func TestWhyTellsTheSkew(t *testing.T) {
 		t.Errorf("%s, want %s", got, words)
 	}
 }
+
+// TestPlanTellsWhoBars: of pods of a plan that have no place.
+func TestPlanTellsWhoBars(t *testing.T) {
+	a := newAsked(t)
+	for i := range 3 {
+		obj, _ := a.state.View().Nodes.Get(fmt.Sprintf("n%d", i+1))
+		n := obj.DeepCopy()
+		n.Labels = map[string]string{"host": n.Name}
+		a.must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
+	}
+	var pods []*corev1.Pod
+	for i := range 6 {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprint(i)), Labels: map[string]string{"app": "web"}}}
+		p.Spec = corev1.PodSpec{SchedulerName: "default-scheduler", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+			{TopologyKey: "host", LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels}}}}}
+		if i == 5 {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("9")}
+		}
+		pods = append(pods, p)
+	}
+	seen, err := sched.Foresee(a.state.View(), sched.Asker{User: "test"}, nil, pods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bars := whoBars{after: seen.After, mayRead: func(string) bool { return true }, known: map[string]map[string]string{}}
+	for i, want := range []string{3: "web-0, web-1, web-2", 4: "web-0, web-1, web-2", 5: "web-0, web-1, web-2"} {
+		reasons := seen.Placements[i].Diagnosis.API()
+		bars.tell(seen.Placements[i].Key, reasons)
+		got := map[string]string{}
+		for _, r := range reasons {
+			got[r.Reason] = r.Detail
+		}
+		if got["node(s) didn't match pod anti-affinity rules"] != want || i == 5 && got["Insufficient cpu"] != "short 7" {
+			t.Errorf("web-%d: %v", i, got)
+		}
+	}
+	if len(bars.known) != 2 {
+		t.Errorf("%d pods were asked about, two would do", len(bars.known))
+	}
+}
