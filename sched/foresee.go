@@ -39,9 +39,24 @@ type Successor struct {
 
 // Victim is a pod that would have to go.
 type Victim struct {
-	Key      string
-	UID      types.UID
-	Priority int32
+	Key            string
+	UID            types.UID
+	Priority       int32
+	Node           string
+	ViolatesBudget bool
+
+	pod *corev1.Pod
+}
+
+// victimsIn are the victims of a preemption as a state has them.
+func victimsIn(v *fsm.View, planned []fsm.PlannedVictim) []Victim {
+	out := make([]Victim, 0, len(planned))
+	for _, p := range planned {
+		if pod, ok := v.Pods.Get(p.Key); ok && string(pod.UID) == p.UID {
+			out = append(out, Victim{p.Key, pod.UID, model.Priority(pod), pod.Spec.NodeName, p.ViolatesBudget, pod})
+		}
+	}
+	return out
 }
 
 // Foresee tells where pods would go if they were created now, in this order, and who would be evicted for them: the same
@@ -77,9 +92,9 @@ func Foresee(state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.P
 }
 
 // victimsOf are all whom placements evict, each once.
-func victimsOf(placements []Placement) []fsm.PlannedVictim {
-	var out []fsm.PlannedVictim
-	seen := map[string]bool{}
+func victimsOf(placements []Placement) []Victim {
+	var out []Victim
+	seen := map[types.UID]bool{}
 	for i := range placements {
 		for _, v := range placements[i].Victims {
 			if !seen[v.UID] {
@@ -92,24 +107,21 @@ func victimsOf(placements []Placement) []fsm.PlannedVictim {
 }
 
 // replace lets victims go and their controllers make pods in their place.
-func (w *whatIf) replace(victims []fsm.PlannedVictim, round int) (out []Successor, cut bool) {
+func (w *whatIf) replace(victims []Victim, round int) (out []Successor, cut bool) {
 	var pods []*corev1.Pod
 	zero := int64(0)
 	for _, v := range victims {
-		pod, ok := w.state.View().Pods.Get(v.Key)
-		if !ok || string(pod.UID) != v.UID {
-			continue
-		}
-		w.state.Try(w.now, fsm.Proposal{Command: &fsm.DeletePod{Key: v.Key, Precondition: fsm.Precondition{UID: v.UID}, GraceSeconds: &zero}})
-		if metav1.GetControllerOf(pod) == nil {
+		// Whoever is gone already, for want of a grace period, is replaced all the same.
+		w.state.Try(w.now, fsm.Proposal{Command: &fsm.DeletePod{Key: v.Key, Precondition: fsm.Precondition{UID: string(v.UID)}, GraceSeconds: &zero}})
+		if metav1.GetControllerOf(v.pod) == nil {
 			continue // nobody makes it anew
 		}
 		if len(pods) == maxSuccessors {
 			cut = true
 			continue
 		}
-		pods = append(pods, successorOf(pod, round))
-		out = append(out, Successor{Round: round, Of: Victim{Key: v.Key, UID: pod.UID, Priority: model.Priority(pod)}})
+		pods = append(pods, successorOf(v.pod, round))
+		out = append(out, Successor{Round: round, Of: v})
 	}
 	// They are the system's: who asks may not be allowed to make pods of their class.
 	for i, p := range w.place(Asker{User: "system:berth", Groups: []string{"system:masters"}}, pods) {

@@ -23,15 +23,22 @@ func controlled(spec string) *corev1.Pod {
 	return p
 }
 
-// TestForeseeFollowsTheCascade: each victim's successor evicts the next, until one finds a free place; and the cluster is as it was.
+// TestForeseeFollowsTheCascade: each victim's successor evicts the next, until one finds a free place; and the cluster is as
+// it was. Victims without a grace period are gone at once, and are told of and replaced all the same.
 func TestForeseeFollowsTheCascade(t *testing.T) {
+	for _, grace := range []string{"grace=30", "grace=0"} {
+		t.Run(grace, func(t *testing.T) { foreseeCascade(t, grace) })
+	}
+}
+
+func foreseeCascade(t *testing.T, grace string) {
 	h := newHarness()
 	for _, n := range []string{"n1 cpu=4 label=disk=ssd", "n2 cpu=3", "n3 cpu=2"} {
 		h.node(mkNode(n))
 	}
 	// The pod that is asked about fits n1 alone; what it evicts fits n2, and what that evicts fits n3.
-	h.pod(controlled("mid priority=5 cpu=3 node=n1"))
-	h.pod(controlled("low priority=1 cpu=2 node=n2"))
+	h.pod(controlled("mid priority=5 cpu=3 node=n1 " + grace))
+	h.pod(controlled("low priority=1 cpu=2 node=n2 " + grace))
 	before := h.state.View().Digest()
 	top := mkPod("top cpu=4 select=disk=ssd")
 	top.Namespace, top.UID, top.Spec.PriorityClassName = "default", "uid-top", "top"
@@ -44,7 +51,8 @@ func TestForeseeFollowsTheCascade(t *testing.T) {
 	if h.state.View().Digest() != before {
 		t.Fatal("a what-if changed the state")
 	}
-	if p := f.Placements[0]; p.NominatedNode != "n1" || p.Priority != 100 || len(p.Victims) != 1 || p.Victims[0].Key != "default/mid" {
+	if p := f.Placements[0]; p.NominatedNode != "n1" || p.Priority != 100 || len(p.Victims) != 1 ||
+		p.Victims[0].Key != "default/mid" || p.Victims[0].Priority != 5 || p.Victims[0].Node != "n1" {
 		t.Fatalf("the pod itself: %+v", p)
 	}
 	if f.Depth != 2 || f.Cut || len(f.Successors) != 2 {
@@ -107,7 +115,7 @@ func TestForeseeIsWhatHappens(t *testing.T) {
 		if pod.Spec.NodeName != p.Node || nominated != (p.NominatedNode != "") || nominated && n.Node != p.NominatedNode {
 			t.Errorf("%s: foreseen %+v, became %q, nomination %+v", p.Key, p, pod.Spec.NodeName, n)
 		}
-		if nominated && !slices.EqualFunc(p.Victims, n.Victims, func(a fsm.PlannedVictim, b fsm.VictimRef) bool { return a.UID == string(b.UID) }) {
+		if nominated && !slices.EqualFunc(p.Victims, n.Victims, func(a Victim, b fsm.VictimRef) bool { return a.UID == b.UID }) {
 			t.Errorf("%s: victims foreseen %v, became %v", p.Key, p.Victims, n.Victims)
 		}
 	}

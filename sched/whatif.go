@@ -23,7 +23,7 @@ type Placement struct {
 	// Node is where the pod would be bound at once, NominatedNode where it would be after its victims have gone.
 	Node          string
 	NominatedNode string
-	Victims       []fsm.PlannedVictim
+	Victims       []Victim
 	// Message and Diagnosis say why there is no place; Message alone, why the pod would not be admitted or that it was
 	// not reached.
 	Message   string
@@ -84,15 +84,17 @@ func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 		if plan == nil {
 			break
 		}
+		before := w.state.View()
 		applied := w.state.Try(w.now, fsm.Proposal{Command: plan.Command})[0]
 		w.sched.Settle(plan)
-		note(plan.Command, applied.Plan, open)
+		note(plan.Command, applied.Plan, before, open)
 	}
 	return out
 }
 
-// note takes down what a plan decided about the pods that are still open. What was refused is decided again.
-func note(c *fsm.ApplyPlan, result *fsm.PlanResult, open map[string]*Placement) {
+// note takes down what a plan decided about the pods that are still open. What was refused is decided again. The victims
+// are looked up in the state before: one without a grace period is gone already in the state after.
+func note(c *fsm.ApplyPlan, result *fsm.PlanResult, before *fsm.View, open map[string]*Placement) {
 	refused := map[string]bool{}
 	for _, r := range result.Refused {
 		refused[r.Key] = true
@@ -108,7 +110,9 @@ func note(c *fsm.ApplyPlan, result *fsm.PlanResult, open map[string]*Placement) 
 		settle(d.Key, func(o *Placement) { o.Node = d.Node })
 	}
 	for _, d := range c.Preemptions {
-		settle(d.Key, func(o *Placement) { o.NominatedNode, o.Victims, o.Diagnosis = d.Node, d.Victims, d.Diagnosis })
+		settle(d.Key, func(o *Placement) {
+			o.NominatedNode, o.Victims, o.Diagnosis = d.Node, victimsIn(before, d.Victims), d.Diagnosis
+		})
 	}
 	for _, d := range c.Failures {
 		for _, ref := range d.Pods {

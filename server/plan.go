@@ -7,12 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
-	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/sched"
 )
 
@@ -81,14 +79,8 @@ func (p *planView) name(key string) (namespace, name string) {
 func (p *planView) victims(of *sched.Placement) []berthv1.Victim {
 	var out []berthv1.Victim
 	for _, v := range of.Victims {
-		shown := berthv1.Victim{UID: types.UID(v.UID), Node: of.NominatedNode, ViolatesBudget: v.ViolatesBudget}
+		shown := berthv1.Victim{UID: v.UID, Priority: v.Priority, Node: v.Node, ViolatesBudget: v.ViolatesBudget}
 		shown.Namespace, shown.Name = p.name(v.Key)
-		if pod, ok := p.After.Pods.Get(v.Key); ok {
-			shown.Priority = model.Priority(pod)
-			if pod.Spec.NodeName != "" {
-				shown.Node = pod.Spec.NodeName
-			}
-		}
 		out = append(out, shown)
 	}
 	return out
