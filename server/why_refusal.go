@@ -23,11 +23,12 @@ type gathered struct {
 	text, resource string
 	least, most    int64
 	details        []string
+	own            int // how many of the details are the first node's
 	rally          rally
 	skews          skews
 }
 
-// maxDetails is how many different details are told of one reason.
+// maxDetails is how many different details are told of one reason, or as many as one node has.
 const maxDetails = 3
 
 func newRefusal(v *sched.NodeVerdict) *refusal {
@@ -49,11 +50,21 @@ func (f *refusal) add(v *sched.NodeVerdict) {
 	for i, r := range v.Reasons {
 		g := &f.reasons[i]
 		g.least, g.most = min(g.least, r.ShortBy), max(g.most, r.ShortBy)
-		if r.Detail != "" && !slices.Contains(g.details, r.Detail) && len(g.details) <= maxDetails {
-			g.details = append(g.details, r.Detail)
-		}
+		g.tell(r.Detail, f.nodes == 1)
 		g.rally.add(r.Crowds)
 		g.skews.add(r.Skews)
+	}
+}
+
+// tell takes in what one node tells: clauses of which another node may tell the same.
+func (g *gathered) tell(detail string, first bool) {
+	for clause := range strings.SplitSeq(detail, "; ") {
+		if clause != "" && !slices.Contains(g.details, clause) && (first || len(g.details) <= max(maxDetails, g.own)) {
+			g.details = append(g.details, clause)
+		}
+	}
+	if first {
+		g.own = len(g.details)
 	}
 }
 
@@ -78,8 +89,8 @@ func (f *refusal) shown(who *naming) ledger.Refusal {
 
 func (g *gathered) shown() string {
 	switch {
-	case len(g.details) > maxDetails:
-		return fmt.Sprintf("%s (%s, …)", g.text, strings.Join(g.details[:maxDetails], "; "))
+	case len(g.details) > max(maxDetails, g.own):
+		return fmt.Sprintf("%s (%s; …)", g.text, strings.Join(g.details[:max(maxDetails, g.own)], "; "))
 	case len(g.details) > 0:
 		return fmt.Sprintf("%s (%s)", g.text, strings.Join(g.details, "; "))
 	case g.most > 0 && g.least == g.most:
