@@ -125,6 +125,9 @@ func tellPlan(w io.Writer, s *berthv1.PlanStatus) {
 	if len(s.Removals) > 0 && len(s.Placements) > 0 {
 		fmt.Fprintln(w)
 	}
+	if len(s.Removals) == 0 && len(s.Placements) == 0 {
+		fmt.Fprintln(w, "No pods would be made or deleted.")
+	}
 	if len(s.Placements) > 0 {
 		row(w, "POD", "PRIORITY", "RESULT")
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -67,6 +68,9 @@ func (e *Env) runPreemptions(ctx context.Context, f preemptionFlags) error {
 		return err
 	}
 	if f.at > 0 {
+		if now, err := strconv.ParseInt(list.ResourceVersion, 10, 64); err == nil && f.at > now {
+			return fmt.Errorf("revision %d has not come yet: the state is at %d", f.at, now)
+		}
 		list.Items = slices.DeleteFunc(list.Items, func(p berthv1.Preemption) bool { return p.Status.Revision > f.at })
 	}
 	if f.follow {

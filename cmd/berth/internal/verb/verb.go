@@ -11,12 +11,12 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-dev/berth/cmd/berth/internal/connect"
@@ -90,7 +90,8 @@ func (e *Env) printAs(format string, obj any, table func(w io.Writer)) error {
 		_, err = e.Out.Write(data)
 		return err
 	}
-	w := printers.GetNewTabWriter(e.Out)
+	// Several tables may follow each other, and each has its own widths.
+	w := tabwriter.NewWriter(e.Out, 6, 4, 3, ' ', 0)
 	table(w)
 	return w.Flush()
 }
