@@ -6,6 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kubernetes/pkg/apis/apps"
@@ -18,6 +19,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/apps/install"
 	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install"
 
+	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -34,7 +36,9 @@ func (g *registry) appsGroup() (genericapiserver.APIGroupInfo, error) {
 		version: appsv1.SchemeGroupVersion, table: kubernetesTable(),
 		list:  func() runtime.Object { return new(apps.ReplicaSetList) },
 		attrs: replicaset.GetAttrs, predicate: replicaset.MatchReplicaSet,
-	}.by(replicaset.Strategy))
+		create: replicaSetCreation{replicaset.Strategy}, update: replicaSetChange{replicaset.Strategy},
+		remove: replicaset.Strategy, reset: replicaset.Strategy,
+	})
 	sets, err := g.resource(d)
 	if err != nil {
 		return info, err
@@ -47,6 +51,27 @@ func (g *registry) appsGroup() (genericapiserver.APIGroupInfo, error) {
 	resources["replicasets/status"] = partOf(sets, replicaset.StatusStrategy)
 	resources["replicasets/scale"] = &scale{upstream.Scale, g.backend}
 	return info, nil
+}
+
+// replicaSetCreation is upstream's strategy, which knows nothing of our annotation.
+type replicaSetCreation struct{ rest.RESTCreateStrategy }
+
+// Validate implements rest.RESTCreateStrategy.
+func (s replicaSetCreation) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	return append(s.RESTCreateStrategy.Validate(ctx, obj), controller.ValidateScaleIn(metaOf(obj).GetAnnotations())...)
+}
+
+// replicaSetChange is the same for changed ReplicaSets.
+type replicaSetChange struct{ rest.RESTUpdateStrategy }
+
+// ValidateUpdate implements rest.RESTUpdateStrategy.
+func (s replicaSetChange) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	errs := s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old)
+	now, before := metaOf(obj).GetAnnotations(), metaOf(old).GetAnnotations()
+	if now[controller.ScaleInAnnotation] == before[controller.ScaleInAnnotation] {
+		return errs // one that is stored already must not be in the way of everything else
+	}
+	return append(errs, controller.ValidateScaleIn(now)...)
 }
 
 // plain completes the description of a kind of the table of plain objects: one

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -50,7 +51,10 @@ func TestReplicaSetsByKubectl(t *testing.T) {
 	k.want("", []string{"api-resources", "--api-group=apps"}, "replicasets", "rs", "apps/v1")
 	k.want("", []string{"explain", "rs.spec.minReadySeconds"}, "FIELD: minReadySeconds <integer>")
 	k.refused("", []string{"patch", "rs", "web", "--type=merge", "-p", `{"spec":{"selector":{"matchLabels":{"app":"other"}}}}`}, "field is immutable")
+	k.refused("", []string{"annotate", "rs", "web", "berth.dev/scale-in=spred"}, `metadata.annotations[berth.dev/scale-in]: Unsupported value: "spred": supported values: "kubernetes", "spread"`)
+	k.want("", []string{"annotate", "rs", "web", "berth.dev/scale-in=spread"}, "annotated")
 	k.want("", []string{"delete", "rs", "web"}, "deleted")
+	k.refused(strings.Replace(replicaSet, "metadata: {", "metadata: {annotations: {berth.dev/scale-in: spred}, ", 1), []string{"create"}, `metadata.annotations[berth.dev/scale-in]: Unsupported value: "spred"`)
 }
 
 // TestCascades: what a deletion says of the dependents becomes a finalizer, and

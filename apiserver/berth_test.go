@@ -260,6 +260,9 @@ func TestPlansOfObjects(t *testing.T) {
 	wantStatus(t, err, 400, "a Service of v1 can not be planned")
 	_, err = askPlan(t, s, berthv1.PlanSpec{Objects: []runtime.RawExtension{object(`{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"planned"},"value":2000000000}`)}})
 	wantStatus(t, err, 422, "maximum allowed value")
+	_, err = askPlan(t, s, berthv1.PlanSpec{Objects: []runtime.RawExtension{object(strings.Replace(string(budget.Raw), `"metadata":{`,
+		`"metadata":{"annotations":{"berth.dev/allow-disruption-by-priority-greater-than-or-equal":"abc"},`, 1))}})
+	wantStatus(t, err, 422, "must be an integer of 32 bits")
 	_, err = askPlan(t, s, berthv1.PlanSpec{Objects: []runtime.RawExtension{object(`{"apiVersion":"apps/v1","kind":"ReplicaSet","metadata":{"name":"many"},"spec":{"replicas":20000,"selector":{"matchLabels":{"app":"x"}},
 		"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)}})
 	wantStatus(t, err, 400, "at most 10000 pods")

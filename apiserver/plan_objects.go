@@ -96,7 +96,7 @@ func (p *plannedObjects) addClass(ctx context.Context, in *schedulingv1.Priority
 }
 
 func (p *plannedObjects) addBudget(ctx context.Context, in *policyv1.PodDisruptionBudget) error {
-	budget, err := finish[policy.PodDisruptionBudget, policyv1.PodDisruptionBudget](ctx, in, poddisruptionbudget.Strategy)
+	budget, err := finish[policy.PodDisruptionBudget, policyv1.PodDisruptionBudget](ctx, in, budgetCreation{poddisruptionbudget.Strategy})
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (p *plannedObjects) addBudget(ctx context.Context, in *policyv1.PodDisrupti
 // addReplicaSet plans the pods that a ReplicaSet would make, beyond those that it
 // has.
 func (p *plannedObjects) addReplicaSet(ctx context.Context, in *appsv1.ReplicaSet) error {
-	rs, err := finish[apps.ReplicaSet, appsv1.ReplicaSet](ctx, in, replicaset.Strategy)
+	rs, err := finish[apps.ReplicaSet, appsv1.ReplicaSet](ctx, in, replicaSetCreation{replicaset.Strategy})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-dev/berth/fsm"
 )
@@ -79,6 +80,17 @@ const (
 	ScaleInKubernetes = "kubernetes"
 	ScaleInSpread     = "spread"
 )
+
+// ValidateScaleIn checks the annotation of a ReplicaSet: a mode that is mistyped would be the default without a word.
+func ValidateScaleIn(annotations map[string]string) field.ErrorList {
+	switch v, ok := annotations[ScaleInAnnotation]; {
+	case !ok, v == ScaleInKubernetes, v == ScaleInSpread:
+		return nil
+	default:
+		path := field.NewPath("metadata", "annotations").Key(ScaleInAnnotation)
+		return field.ErrorList{field.NotSupported(path, v, []string{ScaleInKubernetes, ScaleInSpread})}
+	}
+}
 
 // Victim is a pod that a scale-in deletes.
 type Victim struct {
