@@ -12,7 +12,8 @@ import (
 // ConfigureScheduler stores the one scheduler configuration, as JSON in the
 // form of the API. What it leaves out gets its default. Pods that name the
 // scheduler of a new profile enter the queue, the oldest first; those of a
-// profile that is gone leave it, and their nominations end.
+// profile that is gone leave it, and their nominations end. So does a
+// reservation that would not be made any more.
 //
 // Refuses: 400 for unreadable JSON; 422 for an invalid configuration; 409 for
 // a stale revision.
@@ -56,6 +57,7 @@ func (c *ConfigureScheduler) Apply(tx *Tx) Result {
 	put(tx, v.Config, config.Name, config)
 	tx.trimEvents(int(*config.Spec.EventLimit))
 	tx.followProfiles(coming, going)
+	tx.endDisallowedReservation()
 	if !known || judgesOtherwise(&before.Spec, &config.Spec) {
 		tx.wakeAll()
 	}

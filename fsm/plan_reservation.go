@@ -47,9 +47,7 @@ func (v *View) Reservation() *Nomination {
 // MayReserve says whether room may be kept for a pod now: it is switched on,
 // and the pod has been waiting for room for long enough.
 func (v *View) MayReserve(e *QueueEntry, nowUnixNano int64) bool {
-	spec := &v.SchedulerConfig().Spec.Reservation
-	if !*spec.Enabled || e.State != berthv1.QueueUnschedulable || e.Diagnosis == nil || e.BlockedSinceUnixNano == 0 ||
-		nowUnixNano-e.BlockedSinceUnixNano < int64(secondsDuration(int64(*spec.AfterSeconds))) {
+	if e.State != berthv1.QueueUnschedulable || e.Diagnosis == nil || e.BlockedSinceUnixNano == 0 || !v.waitsForLong(e, nowUnixNano) {
 		return false
 	}
 	for i := range e.Diagnosis.Reasons {
@@ -58,6 +56,25 @@ func (v *View) MayReserve(e *QueueEntry, nowUnixNano int64) bool {
 		}
 	}
 	return false
+}
+
+// waitsForLong says whether the configuration keeps room for a pod that has been blocked for as long as this one.
+func (v *View) waitsForLong(e *QueueEntry, nowUnixNano int64) bool {
+	spec := &v.SchedulerConfig().Spec.Reservation
+	return *spec.Enabled && nowUnixNano-e.BlockedSinceUnixNano >= int64(secondsDuration(int64(*spec.AfterSeconds)))
+}
+
+// endDisallowedReservation gives back the room that the configuration does not keep any more; otherwise it would be kept
+// from everybody until the reservation's time is over.
+func (tx *Tx) endDisallowedReservation() {
+	v := tx.view
+	r := v.Reservation()
+	if r == nil {
+		return
+	}
+	if e, ok := v.Queue.Get(r.Key()); !ok || !v.waitsForLong(e, v.timeUnixNano) {
+		tx.releaseNomination(r, "")
+	}
 }
 
 // applyReservation makes or renews a reservation, or says why not.
