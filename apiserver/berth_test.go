@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -206,6 +207,14 @@ func TestPlansOfAScale(t *testing.T) {
 	if now, _ := s.double.View().ReplicaSet(ns, "web"); now != rs {
 		t.Error("a plan has changed the ReplicaSet")
 	}
+	set := berthv1.PlanSpec{Objects: []runtime.RawExtension{{Raw: fmt.Appendf(nil, `{"apiVersion":"apps/v1","kind":"ReplicaSet","metadata":{"name":"web","namespace":%q},
+		"spec":{"replicas":4,"selector":{"matchLabels":{"app":"web"}},"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"busybox"}]}}}}`, ns)}}}
+	if answer, err = askPlan(t, s, set); err != nil || len(answer.Status.Placements) != 1 {
+		t.Errorf("one more by its manifest: %+v, %v", answer, err)
+	}
+	set.Objects[0].Raw = bytes.ReplaceAll(set.Objects[0].Raw, []byte(`"app":"web"`), []byte(`"app":"other"`))
+	_, err = askPlan(t, s, set)
+	wantStatus(t, err, 422, "spec.selector: Invalid value")
 	other := scale(1)
 	other.Scale.Name = "none"
 	_, err = askPlan(t, s, other)

@@ -118,8 +118,24 @@ func (p *plannedObjects) addReplicaSet(ctx context.Context, in *appsv1.ReplicaSe
 	old, known := p.view.ReplicaSet(rs.Namespace, rs.Name)
 	if known {
 		rs.UID, rs.CreationTimestamp = old.UID, old.CreationTimestamp
+		if err := checkReplicaSetChange(ctx, rs, old); err != nil {
+			return err
+		}
 	}
 	return p.scale(ctx, rs, old)
+}
+
+// checkReplicaSetChange refuses what the change of a ReplicaSet would be refused for, such as another selector.
+func checkReplicaSetChange(ctx context.Context, rs, old *appsv1.ReplicaSet) error {
+	now, before := new(apps.ReplicaSet), new(apps.ReplicaSet)
+	if err := legacyscheme.Scheme.Convert(rs, now, nil); err != nil {
+		return err
+	}
+	if err := legacyscheme.Scheme.Convert(old, before, nil); err != nil {
+		return err
+	}
+	now.ResourceVersion = before.ResourceVersion
+	return rest.BeforeUpdate(replicaSetChange{replicaset.Strategy}, genericapirequest.WithNamespace(ctx, rs.Namespace), now, before)
 }
 
 // scale plans the pods that a ReplicaSet lacks, or has too many. old is the one
