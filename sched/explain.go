@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -139,8 +140,14 @@ func (p *problem) explain(n *node, budgets Budgets, verdict *NodeVerdict) {
 		verdict.Preemption = "No preemption victims found for incoming pod"
 	case verdictStillFails:
 		verdict.Preemption = "would not fit even without all pods of lower priority"
+		if o := p.others; o != nil && len(o.elsewhere) > o.most {
+			verdict.Preemption = fmt.Sprintf("pods of more than %d other nodes would have to go (preemption.maxOtherNodes)", o.most)
+		}
 	case verdictBlocked:
 		verdict.Preemption = lacking(set.blocked)
+		if len(set.blocked) == 0 {
+			verdict.Preemption = "would not fit without evicting pods that its own affinity needs" // PR14
+		}
 	case verdictCandidate:
 		verdict.Preemption = "would fit after evicting"
 		if len(set.victims) == 0 {
