@@ -93,7 +93,7 @@ func extended(name corev1.ResourceName) bool { return strings.Contains(string(na
 func (tx *Tx) removeNode(node *corev1.Node) {
 	remove(tx, tx.view.Nodes, node.Name)
 	tx.nodeRemoved()
-	tx.releaseNominationsOn(node.Name, anyPriority, "", "node "+node.Name+" is gone")
+	tx.releaseNominationsOn(node.Name, anyPriority, "", because("node "+node.Name+" is gone"))
 	if _, ok := tx.view.marks.Get(node.Name); ok {
 		remove(tx, tx.view.marks, node.Name)
 	}

@@ -61,7 +61,7 @@ func (c *SetNodeHealth) Apply(tx *Tx) Result {
 			continue
 		}
 		tx.nodeEvent(next, corev1.EventTypeWarning, "NodeNotReady", h.Message)
-		tx.releaseNominationsOn(h.Name, anyPriority, "", "node "+h.Name+" is not ready")
+		tx.releaseNominationsOn(h.Name, anyPriority, "", because("node "+h.Name+" is not ready"))
 		tx.unreadyPods(h.Name)
 	}
 	return Result{}

@@ -81,7 +81,7 @@ func (tx *Tx) releaseNomination(n *Nomination, reason string) {
 
 // releaseNominationsOn ends the nominations to a node whose priority is below
 // a limit.
-func (tx *Tx) releaseNominationsOn(node string, below int64, except, reason string) {
+func (tx *Tx) releaseNominationsOn(node string, below int64, except string, reason func(n *Nomination) string) {
 	var out []*Nomination
 	tx.view.NominationsOnNode(node, func(n *Nomination) bool {
 		if int64(n.Priority) < below && n.Key() != except {
@@ -90,8 +90,12 @@ func (tx *Tx) releaseNominationsOn(node string, below int64, except, reason stri
 		return true
 	})
 	for _, n := range out {
-		tx.releaseNomination(n, reason)
+		tx.releaseNomination(n, reason(n))
 	}
+}
+
+func because(reason string) func(*Nomination) string {
+	return func(*Nomination) string { return reason }
 }
 
 // nominate records a decided preemption: the nomination, and the record of it.

@@ -134,7 +134,13 @@ func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecis
 	if n, ok := v.Nominations.Get(d.Key); ok {
 		tx.endNomination(n, berthv1.PreemptionReleased, "replaced by a later decision")
 	}
-	tx.releaseNominationsOn(d.Node, int64(e.Priority), d.Key, fmt.Sprintf("node %s was taken by pod %s of higher priority", d.Node, pod.UID)) // NM3
+	tx.releaseNominationsOn(d.Node, int64(e.Priority), d.Key, func(n *Nomination) string { // NM3
+		who := string(pod.UID)
+		if n.Namespace == pod.Namespace { // PR20
+			who = pod.Name
+		}
+		return fmt.Sprintf("node %s was taken by pod %s of higher priority", d.Node, who)
+	})
 	waiting := make([]VictimRef, len(victims))
 	records := make([]berthv1.Victim, len(victims))
 	lastEnd := v.timeUnixNano
