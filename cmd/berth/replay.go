@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,7 +80,7 @@ func (a *app) runReplay(f replayFlags) error {
 	}
 	archive, err := raftnode.OpenArchive(dir)
 	if err != nil {
-		return err
+		return errors.Join(err, dataDirsIn(f.dataDir))
 	}
 	defer archive.Close()
 	if archive.Last() == 0 {
@@ -111,6 +114,19 @@ func (a *app) runReplay(f replayFlags) error {
 		return verb.ErrFailed
 	}
 	return nil
+}
+
+// dataDirsIn says which directories of one may have been meant, as those that a
+// development cluster keeps its servers in; nil if there are none.
+func dataDirsIn(dir string) error {
+	servers, err := filepath.Glob(agent.ServerDir(filepath.Join(dir, "*")))
+	if err != nil || len(servers) == 0 {
+		return nil
+	}
+	for i := range servers {
+		servers[i] = filepath.Dir(servers[i])
+	}
+	return fmt.Errorf("give one of the data directories in it: %s", strings.Join(servers, ", "))
 }
 
 func isDir(path string) bool {
