@@ -65,6 +65,9 @@ func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 			out[i].Message = r.Message
 		case p.Spec.NodeName != "":
 			out[i].Node = p.Spec.NodeName
+			if _, ok := w.state.View().Nodes.Get(p.Spec.NodeName); !ok {
+				out[i].Node, out[i].Message = "", fmt.Sprintf("names node %s, which is not there", p.Spec.NodeName)
+			}
 		case w.state.View().SchedulerConfig().Spec.Profile(p.Spec.SchedulerName) == nil:
 			out[i].Message = fmt.Sprintf("is left to scheduler %q: no profile of the scheduler configuration is for it", p.Spec.SchedulerName)
 		default:
