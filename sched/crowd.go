@@ -18,7 +18,8 @@ import (
 // Reason is one reason of one node, with those whom it is about.
 type Reason struct {
 	model.Reason
-	// Crowds are who is in the way by anti-affinity, of the pod or of those who are there: one for each rule.
+	// Crowds are who is in the way by anti-affinity, of the pod or of those who are there: one for each rule. For want of a
+	// resource or a port they are those for whom it is kept (NM4), in one crowd without a Key.
 	Crowds []*Crowd
 	// Skews are the domains with too many pods, one for each hard spread constraint that would be broken.
 	Skews []model.Bar
@@ -46,6 +47,32 @@ type InTheWay struct {
 // Before orders pods that are in the way as they are to be told of.
 func (p *InTheWay) Before(o *InTheWay) int {
 	return cmp.Or(cmp.Compare(o.Priority, p.Priority), cmp.Compare(p.Key, o.Key))
+}
+
+// keptFrom is for whom a node keeps what a class lacks there: the nominations without which it would lack less.
+func keptFrom(c *model.Class, n *node, r *model.Reason) []*Crowd {
+	var kept *Crowd
+	for _, nom := range n.noms {
+		var takes bool
+		switch r.Kind {
+		case model.InsufficientResource:
+			takes = nom.class.Request.Get(r.Resource) > 0
+		case model.Ports:
+			takes = slices.ContainsFunc(c.Ports, func(p model.HostPort) bool { return slices.ContainsFunc(nom.class.Ports, p.Conflicts) })
+		}
+		if !takes || !nom.countsFor(c.Priority, c.RunsAtMostSeconds) {
+			continue
+		}
+		if kept == nil {
+			kept = &Crowd{}
+		}
+		kept.Pods = append(kept.Pods, InTheWay{Key: nom.key, UID: nom.uid, Priority: nom.priority, Node: n.name, Nominated: true})
+	}
+	if kept == nil {
+		return nil
+	}
+	slices.SortFunc(kept.Pods, func(x, y InTheWay) int { return x.Before(&y) })
+	return []*Crowd{kept}
 }
 
 // crowds looks up who is in the way, for one question.

@@ -11,7 +11,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// namesThem: who is in a pod's way by anti-affinity, on every node, is whom the oracle finds by asking every pod.
+// namesThem: who is in a pod's way by anti-affinity, on every node, is whom the oracle finds by asking every pod; and what is
+// short is kept for those nominated pods that ask for some of it too.
 func (w *world) namesThem(o *oracle, pod *corev1.Pod) {
 	all := o.standing(pod, true)
 	_, anti := affinityOf(pod)
@@ -37,6 +38,13 @@ func (w *world) namesThem(o *oracle, pod *corev1.Pod) {
 			}
 		}
 		for _, r := range verdict.Reasons {
+			for _, nom := range o.noms {
+				lacks := r.Kind == model.InsufficientResource && model.ClassOf(nom.pod).Request.Get(r.Resource) > 0 ||
+					r.Kind == model.Ports && portsIn(nom.pod, pod) > 0
+				if lacks && nom.node == n.Name && o.counts(nom, pod) {
+					want[r.Kind] = append(want[r.Kind], nom.pod.UID)
+				}
+			}
 			var got []types.UID
 			for _, c := range r.Crowds {
 				if !slices.IsSortedFunc(c.Pods, func(x, y InTheWay) int { return x.Before(&y) }) || n.Labels[c.Key] != c.Value {

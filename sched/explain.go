@@ -59,7 +59,7 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 		var scratch model.Usage
 		verdict.Node = n.name
 		for _, r := range model.Check(c, n.obj, n.alloc, n.usageOf(c, &scratch)) {
-			verdict.Reasons = append(verdict.Reasons, Reason{Reason: r})
+			verdict.Reasons = append(verdict.Reasons, Reason{Reason: r, Crowds: keptFrom(c, n, &r)})
 		}
 		if rules != nil {
 			verdict.Reasons = append(verdict.Reasons, others.reasons(n.name)...)

@@ -58,7 +58,7 @@ func (s *Scheduler) lay(f *flight) {
 		v.addPod(f.pod)
 	case flightPreempt:
 		made := cmp.Or(f.made, notYet)
-		f.nomination = &nomination{uid: f.uid, node: f.node, class: f.class, priority: f.priority, made: made, backfill: f.backfill}
+		f.nomination = &nomination{uid: f.uid, key: f.key, node: f.node, class: f.class, priority: f.priority, made: made, backfill: f.backfill}
 		h := v.holdOf(f.uid)
 		h.assumed = f.nomination
 		v.settleHold(f.uid, h)

@@ -220,7 +220,7 @@ func (s *Scheduler) dropPod(obj *corev1.Pod) {
 
 func nominationOf(n *fsm.Nomination) *nomination {
 	return &nomination{
-		uid: n.UID, node: n.Node, class: n.Class(), priority: n.Priority, made: n.FirstRevision, reserved: n.Reserved, backfill: n.BackfillSeconds,
+		uid: n.UID, key: n.Key(), node: n.Node, class: n.Class(), priority: n.Priority, made: n.FirstRevision, reserved: n.Reserved, backfill: n.BackfillSeconds,
 	}
 }
 

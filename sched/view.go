@@ -104,6 +104,7 @@ func moreImportant(a, b *pod) int {
 // nomination keeps room on a node for a pod (NM4).
 type nomination struct {
 	uid      types.UID
+	key      string
 	node     string
 	class    *model.Class
 	priority int32
@@ -111,6 +112,11 @@ type nomination struct {
 	reserved bool  // nobody was evicted for it
 	backfill int64 // seconds; see fsm.Nomination.BackfillSeconds
 	slot     int32
+}
+
+// countsFor says whether it takes room away from a pod of the priority (NM4) that runs for so many seconds at most.
+func (n *nomination) countsFor(priority int32, runsAtMostSeconds int64) bool {
+	return n.priority >= priority && !model.EndsWithin(runsAtMostSeconds, n.backfill)
 }
 
 // yieldsTo is fsm.Nomination.YieldsTo.
@@ -332,7 +338,7 @@ func (n *node) usageOf(c *model.Class, scratch *model.Usage) *model.Usage {
 func (n *node) usageBeside(priority int32, runsAtMostSeconds int64, scratch *model.Usage) *model.Usage {
 	u := &n.usage
 	for _, nom := range n.noms {
-		if nom.priority >= priority && !model.EndsWithin(runsAtMostSeconds, nom.backfill) {
+		if nom.countsFor(priority, runsAtMostSeconds) {
 			*scratch = u.With(nom.class)
 			u = scratch
 		}

@@ -249,7 +249,11 @@ func (q *question) nodeVerdict(v *sched.NodeVerdict, who *naming) ledger.NodeVer
 			all.add(r.Crowds)
 			fields, words := who.told(&all)
 			out.InTheWay = append(out.InTheWay, fields...)
-			text = r.Text() + ": " + words
+			if all.kept() {
+				text += "; " + words
+			} else {
+				text = r.Text() + ": " + words
+			}
 		}
 		var skew skews
 		skew.add(r.Skews)

@@ -23,7 +23,8 @@ type rally struct {
 	keys   []*rallied
 }
 
-// rallied are those whose rules go by one topology key.
+// rallied are those whose rules go by one topology key; without a key, those for
+// whom a node keeps its room.
 type rallied struct {
 	topologyKey string
 	shared      bool // some domain has several nodes
@@ -46,6 +47,10 @@ func (r *rally) add(crowds []*sched.Crowd) {
 		}
 	}
 }
+
+// kept: the nodes would have what is missing, and keep it for others. Otherwise
+// those who are in the way are what a node's detail counts.
+func (r *rally) kept() bool { return r.keys[0].topologyKey == "" }
 
 // naming tells who is in the way of one pod, as the asker may see it (PR20).
 // Nodes of one domain are kept from it by the same pods, so what was found for
@@ -75,9 +80,12 @@ func (n *naming) told(r *rally) (fields []ledger.InTheWay, words string) {
 		})
 		names := make([]string, len(all.pods))
 		for i := range all.pods {
-			names[i] = n.word(&all.pods[i])
+			names[i] = n.word(&all.pods[i], k.topologyKey)
 		}
 		part := strings.Join(names, ", ")
+		if k.topologyKey == "" {
+			part = "kept for " + part
+		}
 		if more := all.total - len(all.pods); more > 0 {
 			part += fmt.Sprintf(" and %d more", more)
 		}
@@ -139,8 +147,8 @@ func (n *naming) union(crowds []*sched.Crowd) *named {
 }
 
 // word is a pod in a reason: its name, with its namespace where that is
-// another one than the asked pod's.
-func (n *naming) word(p *ledger.PodInTheWay) string {
+// another one than the asked pod's, and what there is of it.
+func (n *naming) word(p *ledger.PodInTheWay, topologyKey string) string {
 	s := p.Name
 	switch {
 	case p.Name == "":
@@ -149,6 +157,8 @@ func (n *naming) word(p *ledger.PodInTheWay) string {
 		s = p.Namespace + "/" + p.Name
 	}
 	switch {
+	case topologyKey == "":
+		return s + " on " + p.Node
 	case p.Nominated:
 		return "nominated " + s
 	case p.Ending:

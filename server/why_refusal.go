@@ -76,6 +76,9 @@ func (f *refusal) shown(who *naming) ledger.Refusal {
 		case len(g.rally.keys) > 0:
 			fields, words := who.told(&g.rally)
 			out.InTheWay = append(out.InTheWay, fields...)
+			if note := g.note(); g.rally.kept() && note != "" {
+				words = note + "; " + words
+			}
 			out.Reasons = append(out.Reasons, fmt.Sprintf("%s (%s)", g.text, words))
 		case len(g.skews.of) > 0:
 			out.Skews = append(out.Skews, g.skews.of...)
@@ -88,15 +91,23 @@ func (f *refusal) shown(who *naming) ledger.Refusal {
 }
 
 func (g *gathered) shown() string {
-	switch {
-	case len(g.details) > max(maxDetails, g.own):
-		return fmt.Sprintf("%s (%s; …)", g.text, strings.Join(g.details[:max(maxDetails, g.own)], "; "))
-	case len(g.details) > 0:
-		return fmt.Sprintf("%s (%s)", g.text, strings.Join(g.details, "; "))
-	case g.most > 0 && g.least == g.most:
-		return fmt.Sprintf("%s (short %s)", g.text, model.FormatAmount(g.resource, g.most))
-	case g.most > 0:
-		return fmt.Sprintf("%s (short %s to %s)", g.text, model.FormatAmount(g.resource, g.least), model.FormatAmount(g.resource, g.most))
+	if note := g.note(); note != "" {
+		return fmt.Sprintf("%s (%s)", g.text, note)
 	}
 	return g.text
+}
+
+// note is what the nodes tell beside the reason, or how much is missing.
+func (g *gathered) note() string {
+	switch {
+	case len(g.details) > max(maxDetails, g.own):
+		return strings.Join(g.details[:max(maxDetails, g.own)], "; ") + "; …"
+	case len(g.details) > 0:
+		return strings.Join(g.details, "; ")
+	case g.most > 0 && g.least == g.most:
+		return "short " + model.FormatAmount(g.resource, g.most)
+	case g.most > 0:
+		return fmt.Sprintf("short %s to %s", model.FormatAmount(g.resource, g.least), model.FormatAmount(g.resource, g.most))
+	}
+	return ""
 }

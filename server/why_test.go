@@ -245,6 +245,31 @@ func TestWhyNamesWhoIsInTheWay(t *testing.T) {
 	}
 }
 
+// TestWhyTellsForWhomRoomIsKept: a nomination's pod is named beside what is short, if the asker may know it.
+func TestWhyTellsForWhomRoomIsKept(t *testing.T) {
+	for _, c := range []struct{ namespace, name string }{{"default", "boss"}, {"secret", "pod uid-boss"}} {
+		a := newAsked(t)
+		a.pod("default", "web", "low", "2")
+		a.pod(c.namespace, "boss", "high", "2")
+		a.pod("default", "late", "low", "2")
+		now := a.must1(a.ask("default", "late", ledger.ParamNodes, "true")).Now
+		want := "Insufficient cpu (short 1 to 4; kept for " + c.name + " on n1)"
+		var told []string
+		for _, r := range now.Refusals {
+			told = append(told, r.Reasons...)
+		}
+		if !slices.Contains(told, want) {
+			t.Errorf("the nodes say %q, and none says %q", told, want)
+		}
+		if got, want := now.Each[0].Reasons[0], "Insufficient cpu (short 4); kept for "+c.name+" on n1"; got != want {
+			t.Errorf("n1 says %q, want %q", got, want)
+		}
+		if got := now.Each[0].InTheWay; len(got) != 1 || got[0].TopologyKey != "" || !got[0].Pods[0].Nominated || got[0].Pods[0].Node != "n1" {
+			t.Errorf("in the way on n1: %+v", got)
+		}
+	}
+}
+
 // TestWhyTellsTheSkew: of hard topology spread the numbers.
 func TestWhyTellsTheSkew(t *testing.T) {
 	a := newAsked(t)

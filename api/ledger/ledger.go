@@ -112,12 +112,13 @@ type Refusal struct {
 	Examples []string `json:"examples,omitempty"`
 }
 
-// InTheWay is who keeps a pod off nodes by anti-affinity, its own or theirs.
+// InTheWay is who keeps a pod off nodes by anti-affinity, its own or theirs; or,
+// without a TopologyKey, for whom what it lacks is kept on the nodes.
 type InTheWay struct {
 	// Reason is Kubernetes' wording of the reason that they are of.
 	Reason string `json:"reason"`
 	// TopologyKey is the label that they have in common with the nodes.
-	TopologyKey string `json:"topologyKey"`
+	TopologyKey string `json:"topologyKey,omitempty"`
 	// Pods are the first of Total: the most important ones, and by name.
 	Pods  []PodInTheWay `json:"pods"`
 	Total int           `json:"total"`
@@ -133,7 +134,7 @@ type PodInTheWay struct {
 	// Node is where it is, or is to come if it is Nominated; Domain is that node's
 	// value of the topology key.
 	Node      string `json:"node"`
-	Domain    string `json:"domain"`
+	Domain    string `json:"domain,omitempty"`
 	Nominated bool   `json:"nominated,omitempty"`
 	// Ending: its deletion has begun; it is in the way until it has gone.
 	Ending bool `json:"ending,omitempty"`
