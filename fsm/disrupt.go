@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -72,9 +73,9 @@ type charge struct {
 	forbidding []*policyv1.PodDisruptionBudget
 	// broken are those of them that lose a healthy pod that they need.
 	broken []*policyv1.PodDisruptionBudget
-	// beyond: some budget has fewer disruptions left than pods were named,
+	// beyond are the budgets with fewer disruptions left than pods were named,
 	// healthy or not (PR8).
-	beyond bool
+	beyond []*policyv1.PodDisruptionBudget
 }
 
 // take charges a pod's disruption to all of its budgets, whether they can
@@ -89,8 +90,9 @@ func (a *account) take(pod *corev1.Pod) charge {
 		if _, announced := s.health.announced[pod.Name]; announced {
 			return true // it is in the count already
 		}
-		s.named++
-		out.beyond = out.beyond || s.named > s.health.allowed
+		if s.named++; s.named > s.health.allowed {
+			out.beyond = append(out.beyond, b)
+		}
 		if !model.Ready(pod) && (pod.Status.Phase == corev1.PodPending || s.lenient(b)) {
 			return true
 		}
@@ -149,15 +151,18 @@ func (v *View) whyForbidden(b *policyv1.PodDisruptionBudget) string {
 	return fmt.Sprintf("The disruption budget %s does not allow evicting pods currently", b.Name)
 }
 
-// judgeVictims says which victims are beyond their budgets (PR8), and why a
-// budget forbids to preempt them for the pod, or "": under strictness, or
-// because the pod's priority is below the one that the budget demands.
+// judgeVictims says which victims are beyond budgets that the pod may violate
+// (PR8), and why a budget forbids to preempt them for it, or "": under
+// strictness, or because the pod's priority is below the one that the budget
+// demands. What such a budget does not forbid is no violation of it.
 func (tx *Tx) judgeVictims(victims []*corev1.Pod, class *model.Class) (map[types.UID]bool, string) {
 	strict := class.StrictBudgets || tx.view.SchedulerConfig().Spec.Preemption.Budgets == berthv1.BudgetsStrict
 	account, beyond := tx.newAccount(), map[types.UID]bool{}
 	for _, victim := range victims {
 		c := account.take(victim)
-		beyond[victim.UID] = c.beyond
+		beyond[victim.UID] = slices.ContainsFunc(c.beyond, func(b *policyv1.PodDisruptionBudget) bool {
+			return model.MayViolate(b, class.Priority, strict)
+		})
 		for _, b := range c.forbidding {
 			if model.MayViolate(b, class.Priority, strict) {
 				continue

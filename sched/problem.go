@@ -350,9 +350,12 @@ func (p *problem) ruleOf(b *Budget) *rule {
 		}
 	}
 	allowed := max(b.Allowed, 0)
-	p.ofNode = append(p.ofNode, rule{budget: b, allowed: allowed, before: allowed, hard: p.strict || b.protects(p.class.Priority)})
+	p.ofNode = append(p.ofNode, rule{budget: b, allowed: allowed, before: allowed, hard: p.mustKeep(b)})
 	return &p.ofNode[len(p.ofNode)-1]
 }
+
+// mustKeep says whether the class's pods must not violate a budget.
+func (p *problem) mustKeep(b *Budget) bool { return p.strict || b.protects(p.class.Priority) }
 
 // spending is what a movable pod counts under.
 func (p *problem) spending(i int) uint64 {

@@ -114,21 +114,21 @@ func (p *problem) chooseVictims(n *node, budgets Budgets) victimSet {
 		return set
 	}
 	if set.cost.violations > 0 {
-		set.violating = violators(set.victims, budgets)
+		set.violating = p.violators(set.victims, budgets)
 	}
 	set.waits = append(set.pending, waitsOn(n, p.class, slices.Concat(set.victims, set.pending))...)
 	return set
 }
 
-// violators are those of the victims that find a budget used up when they go in this order (PR8).
-func violators(victims []*pod, budgets Budgets) []*pod {
+// violators are those of the victims that find a budget used up that may be violated, when they go in this order (PR8).
+func (p *problem) violators(victims []*pod, budgets Budgets) []*pod {
 	var out []*pod
 	spent := map[*Budget]int32{}
 	for _, v := range victims {
 		violates := false
 		for _, b := range covering(v, budgets) {
 			spent[b]++
-			violates = violates || spent[b] > b.Allowed
+			violates = violates || spent[b] > b.Allowed && !p.mustKeep(b)
 		}
 		if violates {
 			out = append(out, v)
