@@ -58,6 +58,8 @@ func (o *oracle) victimsOn(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool)
 	if o.greedy {
 		return o.reprieved(n, pod, stay, leaving)
 	}
+	affinity, _ := affinityOf(pod)
+	seeks := len(affinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 // PR14
 	u := o.usage(n, pod, true, append(slices.Clone(leaving), stay...)...)
 	c, alloc := model.ClassOf(pod), model.Allocatable(n)
 	best, found := plainVictims{}, false
@@ -72,7 +74,7 @@ func (o *oracle) victimsOn(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool)
 			return
 		}
 		set, ok := o.judge(n, pod, gone)
-		if ok && (!found || cheaper(set, best)) {
+		if ok && (!found || cheaper(set, best)) && (!seeks || o.opens(n, pod, slices.Concat(gone, leaving))) {
 			best, found = set, true
 		}
 	}
