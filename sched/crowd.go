@@ -168,8 +168,8 @@ func (k *crowds) gather(b *model.Bar) map[int32]*Crowd {
 	return domains
 }
 
-// yieldsTo says whether a nomination does not stand in the way of a pod's rules about other pods, wherever it is: its own,
-// and those of its priority that were made after it. own is the one that its name has, or nil.
+// yieldsTo says whether a nomination does not stand in a pod's way: its own, and those of its priority that were made after
+// it. own is the one that its name has, or nil: for rules about other pods wherever it is, for room if it is on the node.
 func yieldsTo(n, own *fsm.Nomination, uid types.UID) bool {
 	return n.UID == uid || own != nil && own.UID == uid && n.YieldsTo(own)
 }

@@ -102,10 +102,11 @@ func nodeWithout(state *fsm.View, obj *corev1.Node, pod *corev1.Pod, c *model.Cl
 		n.usage = n.usage.Without(c)
 	}
 	own, _ := state.Nominations.Get(fsm.PodKey(pod.Namespace, pod.Name))
+	if own != nil && own.Node != obj.Name {
+		own = nil // for room it matters on its node only
+	}
 	state.NominationsOnNode(obj.Name, func(nom *fsm.Nomination) bool {
-		// NM4: its own nomination is not in its way, nor is one that yields to it.
-		yields := own != nil && own.UID == pod.UID && own.Node == obj.Name && nom.YieldsTo(own)
-		if nom.UID != pod.UID && !yields {
+		if !yieldsTo(nom, own, pod.UID) { // NM4
 			n.noms = append(n.noms, nominationOf(nom))
 		}
 		return true
