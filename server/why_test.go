@@ -58,6 +58,17 @@ func (a *asked) must(c fsm.Command) {
 	}
 }
 
+// changeNodes changes all three.
+func (a *asked) changeNodes(change func(n *corev1.Node)) {
+	a.Helper()
+	for i := range 3 {
+		obj, _ := a.state.View().Nodes.Get(fmt.Sprintf("n%d", i+1))
+		n := obj.DeepCopy()
+		change(n)
+		a.must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
+	}
+}
+
 func (a *asked) pod(namespace, name, class, cpu string) {
 	a.Helper()
 	a.podWith(namespace, name, class, cpu)
@@ -186,13 +197,7 @@ func TestWhyRefuses(t *testing.T) {
 // TestWhyNamesWhoIsInTheWay: by anti-affinity, and only those whom the asker may know (PR20).
 func TestWhyNamesWhoIsInTheWay(t *testing.T) {
 	a := newAsked(t)
-	zoned := func(n *corev1.Node) { n.Labels = map[string]string{"zone": "z", "host": n.Name} }
-	for i := range 3 {
-		obj, _ := a.state.View().Nodes.Get(fmt.Sprintf("n%d", i+1))
-		n := obj.DeepCopy()
-		zoned(n)
-		a.must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
-	}
+	a.changeNodes(func(n *corev1.Node) { n.Labels = map[string]string{"zone": "z", "host": n.Name} })
 	apart := func(key, app string) func(p *corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
@@ -273,13 +278,9 @@ func TestWhyTellsForWhomRoomIsKept(t *testing.T) {
 // TestWhyTellsTheSkew: of hard topology spread the numbers.
 func TestWhyTellsTheSkew(t *testing.T) {
 	a := newAsked(t)
-	for i := range 3 {
-		obj, _ := a.state.View().Nodes.Get(fmt.Sprintf("n%d", i+1))
-		n := obj.DeepCopy()
-		n.Labels = map[string]string{"host": n.Name}
-		n.Spec.Unschedulable = i == 2
-		a.must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
-	}
+	a.changeNodes(func(n *corev1.Node) {
+		n.Labels, n.Spec.Unschedulable = map[string]string{"host": n.Name}, n.Name == "n3"
+	})
 	spread := func(p *corev1.Pod) {
 		p.Labels = map[string]string{"app": "web"}
 		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "host", WhenUnsatisfiable: corev1.DoNotSchedule,
@@ -302,12 +303,7 @@ func TestWhyTellsTheSkew(t *testing.T) {
 // TestPlanTellsWhoBars: of pods of a plan that have no place.
 func TestPlanTellsWhoBars(t *testing.T) {
 	a := newAsked(t)
-	for i := range 3 {
-		obj, _ := a.state.View().Nodes.Get(fmt.Sprintf("n%d", i+1))
-		n := obj.DeepCopy()
-		n.Labels = map[string]string{"host": n.Name}
-		a.must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
-	}
+	a.changeNodes(func(n *corev1.Node) { n.Labels = map[string]string{"host": n.Name} })
 	var pods []*corev1.Pod
 	for i := range 6 {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprint(i)), Labels: map[string]string{"app": "web"}}}
