@@ -7,8 +7,8 @@ package fsm
 // Refuses: 404 or 403 for a namespace that is missing or on its way out; 409
 // if the name is taken; 403 for an unknown class (AD2) or RuntimeClass, an
 // overhead or a node selector that is not the RuntimeClass's, a priority or policy
-// of its own (AD3), a system class without permission (AD5), or any class when
-// priority is switched off (PC11).
+// of its own (AD3), a system class without permission (AD5), any class when priority
+// is switched off (PC11), or a node that counts as many pods as it can.
 type AdmitPod struct {
 	Pod PodWire `msgpack:"pod"`
 }
@@ -25,6 +25,9 @@ func (c *AdmitPod) Apply(tx *Tx) Result {
 	key := PodKey(pod.Namespace, pod.Name)
 	if _, taken := tx.view.Pods.Get(key); taken {
 		return refuseExists(podResource.groupResource(), pod.Name)
+	}
+	if r, ok := tx.view.checkNamedNode(pod, 1); !ok {
+		return r
 	}
 	if r, ok := tx.resolveClasses(&c.Pod); !ok {
 		return r

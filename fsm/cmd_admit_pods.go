@@ -57,6 +57,9 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 			return Result{}
 		}
 	}
+	if r, ok := tx.view.checkNamedNode(template, int64(count)); !ok {
+		return r
+	}
 	if r, ok := tx.resolveClasses(&c.Template); !ok {
 		return r
 	}

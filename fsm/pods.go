@@ -102,6 +102,17 @@ func (tx *Tx) maySystemClass() bool {
 	return slices.ContainsFunc(tx.Groups, func(g string) bool { return slices.Contains(allowed.Groups, g) })
 }
 
+// checkNamedNode refuses new pods that name a node which counts as many pods as
+// it can (see model.MaxPodsPerNode): no scheduler looks at whether they fit.
+func (v *View) checkNamedNode(pod *corev1.Pod, more int64) (Result, bool) {
+	node := pod.Spec.NodeName
+	if node == "" || v.Usage(node).Requested.Pods+more <= model.MaxPodsPerNode {
+		return Result{}, true
+	}
+	return refuseForbidden(podResource.groupResource(), givenName(pod), fmt.Sprintf(
+		"spec.nodeName: node %s would have more than %d pods", node, model.MaxPodsPerNode)), false
+}
+
 // finishNewPod gives a pod that is to be stored the status that every new pod
 // has, and lets it share what it has in common with others. It returns what
 // the pod asks for.

@@ -68,27 +68,29 @@ func podResources(list corev1.ResourceList) Resources {
 	return r
 }
 
-// Allocatable returns what the node offers to pods: status.allocatable.
+// Allocatable returns what the node offers to pods: status.allocatable, but no more than MaxPodsPerNode pods.
 func Allocatable(node *corev1.Node) Resources {
-	return FromList(node.Status.Allocatable)
+	r := FromList(node.Status.Allocatable)
+	r.Pods = min(r.Pods, MaxPodsPerNode)
+	return r
 }
 
-// FromList converts a Kubernetes resource list. Names that scheduling does not know are left out, as in kube-scheduler.
+// FromList converts a Kubernetes resource list; what is below 0 or above MaxAmount becomes that. Names that scheduling does not know are left out, as in kube-scheduler.
 func FromList(list corev1.ResourceList) Resources {
 	var r Resources
 	// order does not matter: amounts go to fields of their own, and scalars are sorted below.
 	for name, q := range list {
 		switch name {
 		case corev1.ResourceCPU:
-			r.MilliCPU = q.MilliValue()
+			r.MilliCPU = MilliAmountOf(q)
 		case corev1.ResourceMemory:
-			r.MemoryBytes = q.Value()
+			r.MemoryBytes = AmountOf(q)
 		case corev1.ResourceEphemeralStorage:
-			r.EphemeralStorageBytes = q.Value()
+			r.EphemeralStorageBytes = AmountOf(q)
 		case corev1.ResourcePods:
-			r.Pods = q.Value()
+			r.Pods = AmountOf(q)
 		default:
-			if v := q.Value(); v != 0 && isScalarName(string(name)) {
+			if v := AmountOf(q); v != 0 && isScalarName(string(name)) {
 				r.Scalars = append(r.Scalars, Scalar{Name: string(name), Value: v})
 			}
 		}

@@ -9,7 +9,7 @@ type Scalar struct {
 	Value int64
 }
 
-// Resources is a vector of resource amounts with value semantics. Scalars is sorted by name, holds no zero and is nil
+// Resources is a vector of resource amounts (see MaxAmount) with value semantics. Scalars is sorted by name, holds no zero and is nil
 // when empty, so equal vectors are equal field by field; the slice may be shared and is never changed in place.
 type Resources struct {
 	MilliCPU              int64
@@ -19,26 +19,26 @@ type Resources struct {
 	Scalars               []Scalar
 }
 
-// Add returns r + b.
+// Add returns r + b; no sum wraps.
 func (r Resources) Add(b Resources) Resources {
-	r.MilliCPU += b.MilliCPU
-	r.MemoryBytes += b.MemoryBytes
-	r.EphemeralStorageBytes += b.EphemeralStorageBytes
-	r.Pods += b.Pods
+	r.MilliCPU = addAmounts(r.MilliCPU, b.MilliCPU)
+	r.MemoryBytes = addAmounts(r.MemoryBytes, b.MemoryBytes)
+	r.EphemeralStorageBytes = addAmounts(r.EphemeralStorageBytes, b.EphemeralStorageBytes)
+	r.Pods = addAmounts(r.Pods, b.Pods)
 	if b.Scalars != nil {
-		r.Scalars = mergeScalars(r.Scalars, b.Scalars, func(x, y int64) int64 { return x + y })
+		r.Scalars = mergeScalars(r.Scalars, b.Scalars, addAmounts)
 	}
 	return r
 }
 
-// Sub returns r - b. Amounts may become negative.
+// Sub returns r - b. Amounts may become negative; none wraps.
 func (r Resources) Sub(b Resources) Resources {
-	r.MilliCPU -= b.MilliCPU
-	r.MemoryBytes -= b.MemoryBytes
-	r.EphemeralStorageBytes -= b.EphemeralStorageBytes
-	r.Pods -= b.Pods
+	r.MilliCPU = subAmounts(r.MilliCPU, b.MilliCPU)
+	r.MemoryBytes = subAmounts(r.MemoryBytes, b.MemoryBytes)
+	r.EphemeralStorageBytes = subAmounts(r.EphemeralStorageBytes, b.EphemeralStorageBytes)
+	r.Pods = subAmounts(r.Pods, b.Pods)
 	if b.Scalars != nil {
-		r.Scalars = mergeScalars(r.Scalars, b.Scalars, func(x, y int64) int64 { return x - y })
+		r.Scalars = mergeScalars(r.Scalars, b.Scalars, subAmounts)
 	}
 	return r
 }
