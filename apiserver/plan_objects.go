@@ -198,5 +198,8 @@ func finish[I, V any, IP interface {
 	if err := rest.BeforeCreate(strategy, genericapirequest.WithNamespace(ctx, obj.GetNamespace()), obj); err != nil {
 		return nil, err
 	}
+	if err := checkLimits(obj); err != nil {
+		return nil, err
+	}
 	return versioned[V, VP](obj)
 }

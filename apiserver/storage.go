@@ -127,6 +127,9 @@ func (t *tables) Create(ctx context.Context, key string, obj, out runtime.Object
 	if err := t.versioner.PrepareObjectForStorage(obj); err != nil {
 		return err
 	}
+	if err := checkLimits(obj); err != nil {
+		return err
+	}
 	command, err := t.kind.create(obj)
 	if err != nil {
 		return err

@@ -108,6 +108,9 @@ func (t *tables) change(key string, cur *current, preconditions *storage.Precond
 	if err != nil {
 		return nil, err
 	}
+	if err := checkLimits(next); err != nil {
+		return nil, err
+	}
 	if cur.shown == nil {
 		if err := t.versioner.PrepareObjectForStorage(next); err != nil {
 			return nil, err

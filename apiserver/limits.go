@@ -1,0 +1,227 @@
+package apiserver
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	core "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/policy"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// Kubernetes bounds an object by the size of a request alone. What is looked at
+// again and again, for every pod, node and change, has narrower bounds here:
+// far above what anybody needs, and low enough that no object is a burden.
+const (
+	maxLabels        = 128
+	maxReferences    = 64  // owner references and finalizers
+	maxContainers    = 128 // of all sorts together
+	maxHostPorts     = 128
+	maxVolumes       = 256
+	maxTolerations   = 128
+	maxPodTerms      = 64 // affinity and anti-affinity together, required and preferred
+	maxSpread        = 32
+	maxNodeTerms     = 64
+	maxExpressions   = 64  // of one selector or term
+	maxValues        = 256 // of one expression
+	maxNamespaces    = 64  // of one term
+	maxMatchKeys     = 32
+	maxResources     = 64 // named by one container, or by the overhead
+	maxGates         = 32
+	maxTaints        = 64
+	maxNodeResources = 256
+	maxConditions    = 64
+	maxGraceSeconds  = 1 << 31
+)
+
+// limits collects what is over its bound.
+type limits struct{ field.ErrorList }
+
+func (l *limits) count(path *field.Path, n, most int) {
+	if n > most {
+		l.ErrorList = append(l.ErrorList, field.TooMany(path, n, most))
+	}
+}
+
+// checkLimits refuses an object that is over a bound: of its metadata, which all
+// kinds share, or of what Berth works with every day.
+func checkLimits(obj runtime.Object) error {
+	var l limits
+	m := metaOf(obj)
+	path := field.NewPath("metadata")
+	l.count(path.Child("labels"), len(m.GetLabels()), maxLabels)
+	l.count(path.Child("ownerReferences"), len(m.GetOwnerReferences()), maxReferences)
+	l.count(path.Child("finalizers"), len(m.GetFinalizers()), maxReferences)
+	spec := field.NewPath("spec")
+	switch o := obj.(type) {
+	case *core.Pod:
+		l.pod(spec, &o.Spec)
+	case *apps.ReplicaSet:
+		l.selector(spec.Child("selector"), o.Spec.Selector)
+		l.count(spec.Child("template", "metadata", "labels"), len(o.Spec.Template.Labels), maxLabels)
+		l.pod(spec.Child("template", "spec"), &o.Spec.Template.Spec)
+	case *policy.PodDisruptionBudget:
+		l.selector(spec.Child("selector"), o.Spec.Selector)
+	case *core.Service:
+		l.count(spec.Child("selector"), len(o.Spec.Selector), maxExpressions)
+	case *core.Node:
+		l.node(o)
+	}
+	if len(l.ErrorList) == 0 {
+		return nil
+	}
+	kinds, _, err := legacyscheme.Scheme.ObjectKinds(obj)
+	if err != nil {
+		return err
+	}
+	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(), l.ErrorList)
+}
+
+// pod: the spec of a pod, or of a template.
+func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
+	l.count(path.Child("containers"), len(spec.Containers)+len(spec.InitContainers)+len(spec.EphemeralContainers), maxContainers)
+	ports := 0
+	each := func(at *field.Path, containers []core.Container) {
+		for i := range containers {
+			c := &containers[i]
+			l.amounts(at.Index(i).Child("resources", "requests"), c.Resources.Requests)
+			l.amounts(at.Index(i).Child("resources", "limits"), c.Resources.Limits)
+			for _, p := range c.Ports {
+				if p.HostPort != 0 {
+					ports++
+				}
+			}
+		}
+	}
+	each(path.Child("initContainers"), spec.InitContainers)
+	each(path.Child("containers"), spec.Containers)
+	l.count(path.Child("containers").Child("ports"), ports, maxHostPorts)
+	if r := spec.Resources; r != nil {
+		l.amounts(path.Child("resources", "requests"), r.Requests)
+		l.amounts(path.Child("resources", "limits"), r.Limits)
+	}
+	l.amounts(path.Child("overhead"), spec.Overhead)
+	l.count(path.Child("volumes"), len(spec.Volumes), maxVolumes)
+	l.count(path.Child("tolerations"), len(spec.Tolerations), maxTolerations)
+	l.count(path.Child("schedulingGates"), len(spec.SchedulingGates), maxGates)
+	l.count(path.Child("nodeSelector"), len(spec.NodeSelector), maxExpressions)
+	if s := spec.TerminationGracePeriodSeconds; s != nil && *s >= maxGraceSeconds {
+		l.ErrorList = append(l.ErrorList, field.Invalid(path.Child("terminationGracePeriodSeconds"), *s, fmt.Sprintf("must be less than %d", int64(maxGraceSeconds))))
+	}
+	l.spread(path.Child("topologySpreadConstraints"), spec.TopologySpreadConstraints)
+	if spec.Affinity != nil {
+		l.affinity(path.Child("affinity"), spec.Affinity)
+	}
+}
+
+// amounts refuses quantities that would not be counted as they are.
+func (l *limits) amounts(path *field.Path, list core.ResourceList) {
+	l.count(path, len(list), maxResources)
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		q := list[name]
+		if !model.Countable(string(name), q) && q.Sign() > 0 { // upstream refuses what is negative
+			l.ErrorList = append(l.ErrorList, field.Invalid(path.Key(string(name)), q.String(), "must be at most "+mostOf(string(name))))
+		}
+	}
+}
+
+func mostOf(name string) string {
+	if name == string(core.ResourceCPU) {
+		return resource.NewMilliQuantity(model.MaxAmount, resource.DecimalSI).String()
+	}
+	return resource.NewQuantity(model.MaxAmount, resource.BinarySI).String()
+}
+
+func (l *limits) spread(path *field.Path, constraints []core.TopologySpreadConstraint) {
+	l.count(path, len(constraints), maxSpread)
+	for i := range constraints {
+		l.selector(path.Index(i).Child("labelSelector"), constraints[i].LabelSelector)
+		l.count(path.Index(i).Child("matchLabelKeys"), len(constraints[i].MatchLabelKeys), maxMatchKeys)
+	}
+}
+
+func (l *limits) affinity(path *field.Path, a *core.Affinity) {
+	if n := a.NodeAffinity; n != nil {
+		at := path.Child("nodeAffinity")
+		preferred := at.Child("preferredDuringSchedulingIgnoredDuringExecution")
+		l.count(preferred, len(n.PreferredDuringSchedulingIgnoredDuringExecution), maxNodeTerms)
+		for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
+			l.nodeTerm(preferred.Index(i).Child("preference"), &n.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference)
+		}
+		if r := n.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
+			terms := at.Child("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+			l.count(terms, len(r.NodeSelectorTerms), maxNodeTerms)
+			for i := range r.NodeSelectorTerms {
+				l.nodeTerm(terms.Index(i), &r.NodeSelectorTerms[i])
+			}
+		}
+	}
+	terms := 0
+	if p := a.PodAffinity; p != nil {
+		terms += l.podTerms(path.Child("podAffinity"), p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if p := a.PodAntiAffinity; p != nil {
+		terms += l.podTerms(path.Child("podAntiAffinity"), p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	l.count(path, terms, maxPodTerms)
+}
+
+func (l *limits) podTerms(path *field.Path, required []core.PodAffinityTerm, preferred []core.WeightedPodAffinityTerm) int {
+	for i := range required {
+		l.podTerm(path.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i), &required[i])
+	}
+	for i := range preferred {
+		l.podTerm(path.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("podAffinityTerm"), &preferred[i].PodAffinityTerm)
+	}
+	return len(required) + len(preferred)
+}
+
+func (l *limits) podTerm(path *field.Path, t *core.PodAffinityTerm) {
+	l.selector(path.Child("labelSelector"), t.LabelSelector)
+	l.selector(path.Child("namespaceSelector"), t.NamespaceSelector)
+	l.count(path.Child("namespaces"), len(t.Namespaces), maxNamespaces)
+	l.count(path.Child("matchLabelKeys"), len(t.MatchLabelKeys), maxMatchKeys)
+	l.count(path.Child("mismatchLabelKeys"), len(t.MismatchLabelKeys), maxMatchKeys)
+}
+
+func (l *limits) nodeTerm(path *field.Path, t *core.NodeSelectorTerm) {
+	l.requirements(path.Child("matchExpressions"), t.MatchExpressions)
+	l.requirements(path.Child("matchFields"), t.MatchFields)
+}
+
+func (l *limits) requirements(path *field.Path, list []core.NodeSelectorRequirement) {
+	l.count(path, len(list), maxExpressions)
+	for i := range list {
+		l.count(path.Index(i).Child("values"), len(list[i].Values), maxValues)
+	}
+}
+
+// selector bounds a selector of pods or namespaces.
+func (l *limits) selector(path *field.Path, s *metav1.LabelSelector) {
+	if s == nil {
+		return
+	}
+	l.count(path.Child("matchLabels"), len(s.MatchLabels), maxExpressions)
+	l.count(path.Child("matchExpressions"), len(s.MatchExpressions), maxExpressions)
+	for i := range s.MatchExpressions {
+		l.count(path.Child("matchExpressions").Index(i).Child("values"), len(s.MatchExpressions[i].Values), maxValues)
+	}
+}
+
+// node: its amounts are not bounded here, since what a node claims beyond
+// model.MaxAmount does not count.
+func (l *limits) node(n *core.Node) {
+	l.count(field.NewPath("spec", "taints"), len(n.Spec.Taints), maxTaints)
+	l.count(field.NewPath("status", "capacity"), len(n.Status.Capacity), maxNodeResources)
+	l.count(field.NewPath("status", "allocatable"), len(n.Status.Allocatable), maxNodeResources)
+	l.count(field.NewPath("status", "conditions"), len(n.Status.Conditions), maxConditions)
+}
