@@ -113,19 +113,19 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	for i := range c.Reservations {
 		d := &c.Reservations[i]
 		before, _ := tx.view.Nominations.Get(d.Key)
-		why := tx.applyReservation(d)
+		why := tx.decision(d.Key, func() string { return tx.applyReservation(d) })
 		refuse(d.Key, d.UID, why)
 		book.reservation(d, before, why)
 	}
 	for i := range c.Bindings {
 		d := &c.Bindings[i]
-		why := tx.applyBinding(d)
+		why := tx.decision(d.Key, func() string { return tx.applyBinding(d) })
 		refuse(d.Key, d.UID, why)
 		book.binding(d, why)
 	}
 	for i := range c.Preemptions {
 		d := &c.Preemptions[i]
-		why := tx.applyPreemption(d, c.Revision)
+		why := tx.decision(d.Key, func() string { return tx.applyPreemption(d, c.Revision) })
 		refuse(d.Key, d.UID, why)
 		book.preemption(d, why)
 	}
@@ -135,7 +135,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		for _, ref := range c.Failures[i].Pods {
 			why := "an earlier decision of the plan was refused"
 			if counted {
-				why = judge.apply(tx, ref)
+				why = tx.decision(ref.Key, func() string { return judge.apply(tx, ref) })
 			}
 			refuse(ref.Key, ref.UID, why)
 			if why == "" {
@@ -145,6 +145,16 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	}
 	book.close()
 	return Result{Plan: &out}
+}
+
+// decision carries out one decision of a plan, or says why not. One that
+// panics takes none of the others with it.
+func (tx *Tx) decision(key string, f func() string) string {
+	var why string
+	if !tx.part(key, func() { why = f() }) {
+		why = failedPart
+	}
+	return why
 }
 
 // schedulable returns the pod and its queue entry if a decision about it can

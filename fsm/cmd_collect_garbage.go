@@ -27,7 +27,7 @@ const maxReleased = 1000
 // Apply implements Command.
 func (c *CollectGarbage) Apply(tx *Tx) Result {
 	for _, ref := range c.Objects {
-		tx.collect(ref)
+		tx.part(ref.Resource+"/"+PodKey(ref.Namespace, ref.Name), func() { tx.collect(ref) })
 	}
 	return Result{}
 }

@@ -12,14 +12,19 @@ type ReleaseNominations struct {
 // Apply implements Command.
 func (c *ReleaseNominations) Apply(tx *Tx) Result {
 	for _, ref := range c.Pods {
-		n, ok := tx.view.Nominations.Get(ref.Key)
-		if ok && string(n.UID) == ref.UID && n.DeadlineUnixNano <= tx.view.timeUnixNano {
-			why := "the victims did not end before the deadline"
-			if len(n.Victims) == 0 {
-				why = "the pod did not take its place before the deadline"
-			}
-			tx.releaseNomination(n, why)
-		}
+		tx.part(ref.Key, func() { tx.expireNomination(ref) })
 	}
 	return Result{}
+}
+
+func (tx *Tx) expireNomination(ref PodRef) {
+	n, ok := tx.view.Nominations.Get(ref.Key)
+	if !ok || string(n.UID) != ref.UID || n.DeadlineUnixNano > tx.view.timeUnixNano {
+		return
+	}
+	why := "the victims did not end before the deadline"
+	if len(n.Victims) == 0 {
+		why = "the pod did not take its place before the deadline"
+	}
+	tx.releaseNomination(n, why)
 }

@@ -31,7 +31,8 @@ type PodReport struct {
 // Apply implements Command.
 func (c *ReportPods) Apply(tx *Tx) Result {
 	for i := range c.Reports {
-		tx.reportPod(c.Node, &c.Reports[i])
+		r := &c.Reports[i]
+		tx.part(r.Key, func() { tx.reportPod(c.Node, r) })
 	}
 	return Result{}
 }

@@ -41,30 +41,34 @@ func (c *SetNodeHealth) Apply(tx *Tx) Result {
 		}
 	}
 	for _, h := range c.Nodes {
-		old, ok := tx.view.Nodes.Get(h.Name)
-		if !ok {
-			continue
-		}
-		status := corev1.ConditionStatus(h.Ready)
-		next := old.DeepCopy()
-		tx.setNodeReady(next, status, h.Reason, h.Message, h.LetGo)
-		if equality.Semantic.DeepEqual(next, old) {
-			continue
-		}
-		was := nodeReadyStatus(old)
-		tx.putNode(next, old)
-		if was == status {
-			continue
-		}
-		if status == corev1.ConditionTrue {
-			tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", h.Message)
-			continue
-		}
-		tx.nodeEvent(next, corev1.EventTypeWarning, "NodeNotReady", h.Message)
-		tx.releaseNominationsOn(h.Name, anyPriority, "", because("node "+h.Name+" is not ready"))
-		tx.unreadyPods(h.Name)
+		tx.part(h.Name, func() { tx.setHealth(h) })
 	}
 	return Result{}
+}
+
+func (tx *Tx) setHealth(h NodeHealth) {
+	old, ok := tx.view.Nodes.Get(h.Name)
+	if !ok {
+		return
+	}
+	status := corev1.ConditionStatus(h.Ready)
+	next := old.DeepCopy()
+	tx.setNodeReady(next, status, h.Reason, h.Message, h.LetGo)
+	if equality.Semantic.DeepEqual(next, old) {
+		return
+	}
+	was := nodeReadyStatus(old)
+	tx.putNode(next, old)
+	if was == status {
+		return
+	}
+	if status == corev1.ConditionTrue {
+		tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", h.Message)
+		return
+	}
+	tx.nodeEvent(next, corev1.EventTypeWarning, "NodeNotReady", h.Message)
+	tx.releaseNominationsOn(h.Name, anyPriority, "", because("node "+h.Name+" is not ready"))
+	tx.unreadyPods(h.Name)
 }
 
 func (tx *Tx) unreadyPods(node string) {

@@ -67,10 +67,36 @@ func EncodeEntry(h Header, ps []Proposal) ([]byte, error) {
 }
 
 // DecodeEntry is the inverse of EncodeEntry.
-func DecodeEntry(b []byte) (Header, []Proposal, error) { return decodeEntry(b, nil) }
+func DecodeEntry(b []byte) (Header, []Proposal, error) {
+	return decodeEntry(b, func(w []wireProposal) ([]Proposal, error) { return fromWire(w, nil) })
+}
 
-// decodeEntry may be helped by the cache of the state that the entry is for.
-func decodeEntry(b []byte, c *cache) (Header, []Proposal, error) {
+// decodeForApply is DecodeEntry helped by the cache of the state that the entry
+// is for. A command whose decoder panics is one that panics when it is applied.
+func decodeForApply(b []byte, c *cache) (Header, []Proposal, error) {
+	return decodeEntry(b, func(wire []wireProposal) ([]Proposal, error) {
+		ps := make([]Proposal, len(wire))
+		for i, w := range wire {
+			p, err := guardedCommand(w, c)
+			if err != nil {
+				return nil, err
+			}
+			ps[i] = p
+		}
+		return ps, nil
+	})
+}
+
+func guardedCommand(w wireProposal, cached *cache) (p Proposal, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			p, err = Proposal{User: w.User, Groups: w.Groups, Command: &unreadable{w.Number, value}}, nil
+		}
+	}()
+	return w.proposal(cached)
+}
+
+func decodeEntry(b []byte, commands func([]wireProposal) ([]Proposal, error)) (Header, []Proposal, error) {
 	var e wireEntry
 	if err := unmarshal(b, &e); err != nil {
 		return Header{}, nil, fmt.Errorf("decode entry: %w", err)
@@ -78,7 +104,7 @@ func decodeEntry(b []byte, c *cache) (Header, []Proposal, error) {
 	if e.Format == 0 || e.Format > EntryFormat {
 		return Header{}, nil, fmt.Errorf("entry format %d: %w", e.Format, ErrUnknownCommand)
 	}
-	ps, err := fromWire(e.Commands, c)
+	ps, err := commands(e.Commands)
 	return Header{TimeUnixNano: e.TimeUnixNano, Server: e.Server}, ps, err
 }
 
@@ -120,21 +146,29 @@ func toWire(ps []Proposal) ([]wireProposal, error) {
 func fromWire(wire []wireProposal, cached *cache) ([]Proposal, error) {
 	ps := make([]Proposal, len(wire))
 	for i, w := range wire {
-		c, err := newCommand(w.Number)
+		p, err := w.proposal(cached)
 		if err != nil {
 			return nil, err
 		}
-		if err := unmarshal(w.Payload, c); err != nil {
-			return nil, fmt.Errorf("decode command %T: %w", c, err)
-		}
-		if carrier, ok := c.(podCarrier); ok {
-			if err := carrier.unpack(cached); err != nil {
-				return nil, fmt.Errorf("decode command %T: %w", c, err)
-			}
-		}
-		ps[i] = Proposal{User: w.User, Groups: w.Groups, Command: c}
+		ps[i] = p
 	}
 	return ps, nil
+}
+
+func (w *wireProposal) proposal(cached *cache) (Proposal, error) {
+	c, err := newCommand(w.Number)
+	if err != nil {
+		return Proposal{}, err
+	}
+	if err := unmarshal(w.Payload, c); err != nil {
+		return Proposal{}, fmt.Errorf("decode command %T: %w", c, err)
+	}
+	if carrier, ok := c.(podCarrier); ok {
+		if err := carrier.unpack(cached); err != nil {
+			return Proposal{}, fmt.Errorf("decode command %T: %w", c, err)
+		}
+	}
+	return Proposal{User: w.User, Groups: w.Groups, Command: c}, nil
 }
 
 // marshal encodes structs as maps, so that fields can be added, in the order

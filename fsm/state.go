@@ -17,6 +17,8 @@ type State struct {
 	// checkpoints are the newest views that a Checkpoint command kept, so that
 	// servers can be asked for their digest at the same index.
 	checkpoints atomic.Pointer[[]*View]
+	// faults are those of the last entry.
+	faults []Fault
 	// spare is the memory of the last entry's changes, for the next.
 	spare []Change
 }
@@ -42,29 +44,70 @@ func (s *State) Feed() *Feed { return s.feed }
 // means that this server must stop: the entry can not be read, or holds a
 // command that this version does not know (ErrUnknownCommand).
 func (s *State) Apply(index, term uint64, entry []byte) ([]Result, error) {
-	h, ps, err := decodeEntry(entry, s.live.cache)
+	h, ps, err := decodeForApply(entry, s.live.cache)
 	if err != nil {
 		return nil, fmt.Errorf("apply entry %d: %w", index, err)
 	}
-	return s.apply(index, term, h, ps), nil
+	return s.apply(index, term, h, ps, func() []Proposal {
+		// What panicked may have changed the commands themselves.
+		_, ps, err := decodeForApply(entry, s.live.cache)
+		if err != nil {
+			panic(err) // the same bytes were read a moment ago
+		}
+		return ps
+	}), nil
 }
 
-func (s *State) apply(index, term uint64, h Header, ps []Proposal) []Result {
+// apply carries out the commands of one entry. again gives the same commands
+// as they were at first.
+func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() []Proposal) []Result {
+	tx := s.begin(index, term, h)
+	results, ok := tx.attempt(ps)
+	if !ok {
+		clear(s.spare[:cap(s.spare)])
+		s.live = s.View().fork()
+		s.live.cache, s.live.effective = newCache(), new(effectiveClasses)
+		tx = s.begin(index, term, h)
+		tx.guarded = true
+		results = tx.carryOut(again())
+	}
+	s.finish(tx)
+	return results
+}
+
+func (s *State) begin(index, term uint64, h Header) *Tx {
 	v := s.live
 	v.index, v.term = index, term
 	v.timeUnixNano = max(v.timeUnixNano, h.TimeUnixNano)
-	tx := &Tx{view: v, changes: s.spare[:0]}
+	return &Tx{view: v, changes: s.spare[:0]}
+}
+
+// carryOut applies commands one after the other.
+func (tx *Tx) carryOut(ps []Proposal) []Result {
 	results := make([]Result, len(ps))
 	for i, p := range ps {
-		tx.User, tx.Groups = p.User, p.Groups
-		before := v.revision
-		results[i] = p.Command.Apply(tx)
-		if results[i].Refused() && v.revision != before {
-			panic(fmt.Sprintf("fsm: %T changed the state and refused: %s", p.Command, results[i].Message))
+		tx.User, tx.Groups, tx.command = p.User, p.Groups, p.Command
+		if !tx.part("", func() { results[i] = tx.applyCommand(p.Command) }) {
+			results[i] = tx.refuseFailed()
 		}
-		tx.flushBudgets()
-		results[i].Revision, results[i].Index = v.revision, index
+		results[i].Revision, results[i].Index = tx.view.revision, tx.view.index
 	}
+	return results
+}
+
+func (tx *Tx) applyCommand(c Command) Result {
+	before := tx.view.revision
+	r := c.Apply(tx)
+	if r.Refused() && tx.view.revision != before {
+		panic(fmt.Sprintf("%T changed the state and refused: %s", c, r.Message))
+	}
+	tx.flushBudgets()
+	return r
+}
+
+// finish shows what an entry has done.
+func (s *State) finish(tx *Tx) {
+	s.faults = tx.faults
 	s.feed.append(tx.changes, s.publish)
 	clear(tx.changes)
 	if s.spare = tx.changes[:0]; cap(s.spare) > maxSpare {
@@ -73,8 +116,11 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal) []Result {
 	if tx.checkpoint {
 		s.keepCheckpoint()
 	}
-	return results
 }
+
+// Faults are the panics of the last entry applied; all of them were undone. It
+// belongs to the goroutine that applies.
+func (s *State) Faults() []Fault { return s.faults }
 
 func (s *State) publish() { s.published.Store(s.live.fork()) }
 
@@ -93,8 +139,16 @@ const forkFeedCapacity = 1 << 12
 // Try carries out commands directly on a fork, without an entry, and returns
 // their results. The objects in the commands become the fork's: they must not
 // be used for anything else afterwards.
+//
+// If one of them panics, all are refused with 500 and nothing is done.
 func (s *State) Try(timeUnixNano int64, ps ...Proposal) []Result {
-	return s.apply(s.live.index+1, s.live.term, Header{TimeUnixNano: timeUnixNano}, ps)
+	return s.apply(s.live.index+1, s.live.term, Header{TimeUnixNano: timeUnixNano}, ps, func() []Proposal {
+		failed := make([]Proposal, len(ps))
+		for i := range failed {
+			failed[i].Command = &unreadable{value: "one of the commands tried with it panicked"}
+		}
+		return failed
+	})
 }
 
 const keptCheckpoints = 4

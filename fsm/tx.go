@@ -15,6 +15,10 @@ type Tx struct {
 	view       *View
 	changes    []Change
 	checkpoint bool
+
+	command Command // under way
+	guarded bool    // see part
+	faults  []Fault // of this entry
 }
 
 // now is the state's time. Objects carry whole seconds, as in Kubernetes.

@@ -37,6 +37,9 @@ type View struct {
 	// Decisions is the ledger: the newest plans, by what came before them (see
 	// DecisionsAbout).
 	Decisions Table[*PlanRecord]
+	// ApplyFailures are the newest parts of the log that made the state machine
+	// panic, in the order of the log.
+	ApplyFailures Table[*ApplyFailure]
 
 	indexes
 	ownerIndexes
@@ -120,6 +123,7 @@ func newView() *View {
 		marks:           newTable(markTable),
 		podMarks:        newTable(podMarkTable),
 		Decisions:       newTable(decisionTable),
+		ApplyFailures:   newTable(applyFailureTable),
 		indexes: indexes{
 			podsByNode:          btree.NewMap[string, placed](degree),
 			unclaimed:           btree.NewMap[string, *corev1.Pod](degree),
@@ -158,7 +162,7 @@ func (v *View) tables() []anyTable {
 	return []anyTable{
 		v.Config, v.PriorityClasses, v.Namespaces, v.Objects, v.Budgets, v.Nodes, v.Pods,
 		v.Nominations, v.Queue, v.Preemptions, v.Events, v.marks, v.podMarks,
-		v.Decisions,
+		v.Decisions, v.ApplyFailures,
 	}
 }
 
@@ -183,6 +187,7 @@ func (v *View) fork() *View {
 		marks:           v.marks.fork(),
 		podMarks:        v.podMarks.fork(),
 		Decisions:       v.Decisions.fork(),
+		ApplyFailures:   v.ApplyFailures.fork(),
 		indexes: indexes{
 			podsByNode:          v.podsByNode.Copy(),
 			unclaimed:           v.unclaimed.Copy(),

@@ -70,7 +70,8 @@ func (m *machine) applyOne(l *raft.Log) any {
 	start := time.Now()
 	defer func() {
 		if r := recover(); r != nil {
-			// A bug: say where, then let it be seen.
+			// Not in a command, which would have been undone: say where, then
+			// let it be seen.
 			m.logger.Error("the state machine panicked", "index", l.Index, "term", l.Term, "panic", r)
 			panic(r)
 		}
@@ -80,6 +81,11 @@ func (m *machine) applyOne(l *raft.Log) any {
 		err = fmt.Errorf("this server can not go on at log entry %d: %w", l.Index, err)
 		m.breakDown(err)
 		return err
+	}
+	for _, f := range m.state.Faults() {
+		m.metrics.failedApplies.WithLabelValues(f.Command).Inc()
+		m.logger.Error("a command made the state machine panic; it was undone and refused, as on every server",
+			"index", f.Index, "command", f.Command, "part", f.Part, "user", f.User, "panic", f.Value, "stack", string(f.Stack))
 	}
 	m.metrics.applied(len(results), time.Since(start))
 	m.advance(l.Index)

@@ -11,6 +11,7 @@ import (
 type metrics struct {
 	entries, entryBytes, commands, refusedBusy prometheus.Counter
 	elections, snapshots, snapshotFailures     prometheus.Counter
+	failedApplies                              *prometheus.CounterVec
 	commandsPerEntry                           prometheus.Histogram
 	proposeSeconds, writeSeconds, applySeconds prometheus.Histogram
 	queueCommands, queueBytes                  prometheus.Gauge
@@ -37,6 +38,10 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		elections:        counter("leaderships_total", "Times that this server became leader."),
 		snapshots:        counter("snapshots_total", "Snapshots written."),
 		snapshotFailures: counter("snapshot_failures_total", "Snapshots that could not be written."),
+		failedApplies: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "berth", Name: "apply_failures_total",
+			Help: "Commands, or parts of them, that made the state machine panic: they were undone and refused, on every server.",
+		}, []string{"command"}),
 		commandsPerEntry: histogram("commands_per_entry", "Commands in an entry that this server proposed.", prometheus.ExponentialBuckets(1, 2, 13)),
 		proposeSeconds:   histogram("propose_seconds", "From making an entry until it is applied on the leader.", latency),
 		writeSeconds:     histogram("write_seconds", "Writing entries to this server's disk.", latency),
@@ -51,7 +56,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	for _, c := range []prometheus.Collector{
-		m.entries, m.entryBytes, m.commands, m.refusedBusy, m.elections, m.snapshots, m.snapshotFailures,
+		m.entries, m.entryBytes, m.commands, m.refusedBusy, m.elections, m.snapshots, m.snapshotFailures, m.failedApplies,
 		m.commandsPerEntry, m.proposeSeconds, m.writeSeconds, m.applySeconds,
 		m.queueCommands, m.queueBytes, m.leader, m.snapshotSeconds, m.restoreSeconds,
 	} {

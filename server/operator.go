@@ -133,8 +133,16 @@ func (s *Server) Status() *operator.Status {
 	if err := s.failure(); err != nil {
 		out.Healthy, out.Message = false, err.Error()
 	}
+	for _, f := range view.LastApplyFailures(shownFailures) {
+		out.ApplyFailures = append(out.ApplyFailures, operator.ApplyFailure{
+			Index: f.Index, Command: f.Command, Part: f.Part, User: f.User, TimeUnixNano: f.TimeUnixNano,
+		})
+	}
 	return out
 }
+
+// shownFailures is how many of the newest failures of Apply a status tells of.
+const shownFailures = 16
 
 func (s *Server) raftConfiguration() *operator.RaftConfiguration {
 	out := &operator.RaftConfiguration{Index: s.configurationIndex(), Term: s.node.Term()}

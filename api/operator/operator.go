@@ -65,6 +65,22 @@ type Status struct {
 	// failing disk); Message says why.
 	Healthy bool   `json:"healthy"`
 	Message string `json:"message,omitempty"`
+	// ApplyFailures are the newest commands that made the state machine panic,
+	// newest first. They were undone and refused, on every server alike.
+	ApplyFailures []ApplyFailure `json:"applyFailures,omitempty"`
+}
+
+// ApplyFailure is a command, or a part of one, that could not be carried out
+// because of a mistake in Berth.
+type ApplyFailure struct {
+	// Index is that of the log entry.
+	Index   uint64 `json:"index"`
+	Command string `json:"command"`
+	// Part names what the failed part was about; empty if it was the whole.
+	Part string `json:"part,omitempty"`
+	User string `json:"user,omitempty"`
+	// TimeUnixNano is the state's time.
+	TimeUnixNano int64 `json:"timeUnixNano"`
 }
 
 // RaftServer is one server of the consensus group.

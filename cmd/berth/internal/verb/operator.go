@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -54,9 +55,24 @@ func (e *Env) status() *cobra.Command {
 					health = "no: " + s.Message
 				}
 				row(w, "Healthy:", health)
+				for _, f := range s.ApplyFailures {
+					row(w, "Failed:", failureText(f))
+				}
 			})
 		},
 	})
+}
+
+// failureText is one line about a command that panicked.
+func failureText(f operator.ApplyFailure) string {
+	text := fmt.Sprintf("%s at log entry %d, %s", f.Command, f.Index, time.Unix(0, f.TimeUnixNano).UTC().Format(time.RFC3339))
+	if f.Part != "" {
+		text += ", about " + f.Part
+	}
+	if f.User != "" {
+		text += ", proposed by " + f.User
+	}
+	return text + ": undone and refused; the servers' logs say where it panicked"
 }
 
 func (e *Env) listPeers() *cobra.Command {

@@ -1,0 +1,140 @@
+package fsm
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"runtime/debug"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A panic in Apply is a mistake of Berth's, not of whoever proposed the
+// command, and it comes on every server alike, now and whenever the log is
+// replayed. It must end none of them. So what panicked is undone, refused and
+// recorded, and all else goes on.
+//
+// Nothing of this costs anything while nothing panics. The state before an
+// entry is the published view. When a command panics, the live view is made
+// anew from that, and the entry is carried out once more from its bytes, this
+// time guarded: with a savepoint before every part that stands or falls by
+// itself. Commands are deterministic, so that what did not panic does the same
+// again.
+
+// Fault is a panic that was undone. Value and Stack may differ between
+// servers: they are for the log of a server and never enter the state.
+type Fault struct {
+	Index   uint64 // of the entry
+	Command string // the command's type, as in docs/log-format.md
+	Part    string // what in the command it was about; "": the whole of it
+	User    string
+	Value   string
+	Stack   []byte
+}
+
+// maxFaults bounds the savepoints that one entry goes back to. What follows in
+// the entry is refused and may be proposed again.
+const maxFaults = 16
+
+// savepoint is what a part of an entry goes back to.
+type savepoint struct {
+	view       *View
+	touched    map[string]*coverage
+	changes    int
+	checkpoint bool
+}
+
+func (tx *Tx) save() savepoint {
+	return savepoint{tx.view.fork(), maps.Clone(tx.view.touchedBudgets), len(tx.changes), tx.checkpoint}
+}
+
+// undo goes back to a savepoint. Tables and indexes are copies; what is worked
+// out from them and kept (topology, interned classes) may be half changed, and
+// starts anew.
+func (tx *Tx) undo(to savepoint) {
+	*tx.view = *to.view
+	tx.view.cache, tx.view.effective = newCache(), new(effectiveClasses)
+	tx.view.touchedBudgets = to.touched
+	clear(tx.changes[to.changes:])
+	tx.changes, tx.checkpoint = tx.changes[:to.changes], to.checkpoint
+}
+
+// part carries out what stands or falls by itself: a command, or one of many
+// things that a command does (key names it). It says whether it was done. In a
+// guarded entry a panic undoes the part and nothing else.
+func (tx *Tx) part(key string, f func()) (done bool) {
+	if !tx.guarded {
+		f()
+		return true
+	}
+	if len(tx.faults) >= maxFaults {
+		return false
+	}
+	before := tx.save()
+	defer func() {
+		if p := recover(); p != nil {
+			tx.undo(before)
+			tx.blame(key, p, debug.Stack())
+			done = false
+		}
+	}()
+	f()
+	return true
+}
+
+// blame records a panic.
+func (tx *Tx) blame(part string, p any, stack []byte) {
+	f := Fault{
+		Index: tx.view.index, Command: commandName(tx.command), Part: part, User: tx.User,
+		Value: fmt.Sprint(p), Stack: stack,
+	}
+	tx.faults = append(tx.faults, f)
+	tx.recordFailure(&ApplyFailure{
+		Index: f.Index, Place: int32(len(tx.faults)), Command: f.Command, Part: cut(f.Part), User: cut(f.User),
+		TimeUnixNano: tx.view.timeUnixNano,
+	})
+}
+
+// failedPart is why a decision or the like was not carried out.
+const failedPart = "it failed inside of the state machine, and was undone"
+
+// refuseFailed answers for a command that panicked.
+func (tx *Tx) refuseFailed() Result {
+	return Result{
+		Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,
+		Message: fmt.Sprintf("%s of log entry %d failed inside of the state machine: nothing of it was done, on any server; "+
+			"this is a mistake of Berth's, and the servers' logs say where", commandName(tx.command), tx.view.index),
+	}
+}
+
+// attempt carries commands out, and says whether none of them panicked.
+func (tx *Tx) attempt(ps []Proposal) (results []Result, ok bool) {
+	defer func() {
+		if recover() != nil {
+			results, ok = nil, false // it is looked at when it comes again
+		}
+	}()
+	return tx.carryOut(ps), true
+}
+
+// unreadable stands for a command whose bytes make their decoder panic.
+type unreadable struct {
+	number uint16
+	value  any
+}
+
+// Apply implements Command.
+func (u *unreadable) Apply(*Tx) Result { panic(u.value) }
+
+// commandName is the name of a command's type.
+func commandName(c Command) string {
+	if u, ok := c.(*unreadable); ok {
+		known, err := newCommand(u.number)
+		if err != nil {
+			return fmt.Sprintf("command %d", u.number)
+		}
+		c = known
+	}
+	return reflect.Indirect(reflect.ValueOf(c)).Type().Name()
+}
