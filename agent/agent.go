@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker"
@@ -73,7 +74,7 @@ func (a *Agent) startServer(ctx context.Context) error {
 		Name: c.Name, Version: c.Version, DataDir: ServerDir(c.DataDir),
 		Gossip: a.gossip(), TLS: c.TLS, APITLS: c.TLS, APICA: c.CA, TokenFile: p.TokenFile,
 		BootstrapExpect: p.BootstrapExpect, NonVoter: p.NonVoter,
-		Consensus: p.Consensus, Autopilot: p.Autopilot, Scheduler: p.Scheduler, Logger: c.Logger,
+		Consensus: p.Consensus, Autopilot: p.Autopilot, Scheduler: p.Scheduler, Clock: clock.System(), Logger: c.Logger,
 	}
 	var err error
 	for _, l := range []struct {

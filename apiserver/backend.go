@@ -27,6 +27,8 @@ type Backend interface {
 	// ReadIndex returns when this server's state is at least as new as every
 	// write that was acknowledged anywhere before the call.
 	ReadIndex(ctx context.Context) error
+	// NowUnixNano is the state's time now: what an entry would be stamped with.
+	NowUnixNano() int64
 }
 
 // Errors that a Backend wraps.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/berth-dev/berth/fsm"
 )
@@ -18,6 +17,7 @@ type dryRun struct {
 	mu     sync.Mutex
 	origin *fsm.View
 	copy   *fsm.State
+	now    func() int64
 }
 
 type dryRunKey struct{}
@@ -28,7 +28,7 @@ func withDryRun(ctx context.Context, backend Backend) (context.Context, error) {
 		return nil, readError(err)
 	}
 	v := backend.View()
-	return context.WithValue(ctx, dryRunKey{}, &dryRun{origin: v, copy: v.Fork()}), nil
+	return context.WithValue(ctx, dryRunKey{}, &dryRun{origin: v, copy: v.Fork(), now: backend.NowUnixNano}), nil
 }
 
 func dryRunFrom(ctx context.Context) *dryRun {
@@ -40,7 +40,7 @@ func dryRunFrom(ctx context.Context) *dryRun {
 func (d *dryRun) try(proposals []fsm.Proposal) []fsm.Result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.copy.Try(time.Now().UnixNano(), proposals...)
+	return d.copy.Try(d.now(), proposals...)
 }
 
 // resourceVersion is that of the object which really is there: what the copy

@@ -92,6 +92,8 @@ func (d *double) Propose(_ context.Context, ps ...fsm.Proposal) ([]fsm.Result, e
 func (d *double) View() *fsm.View { return d.state.View() }
 func (d *double) Feed() *fsm.Feed { return d.state.Feed() }
 
+func (d *double) NowUnixNano() int64 { return time.Now().UnixNano() }
+
 func (d *double) ReadIndex(context.Context) error {
 	d.reads.Add(1)
 	if err := d.failRead.Load(); err != nil {

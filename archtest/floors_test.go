@@ -11,6 +11,7 @@ import (
 // each can be replaced alone.
 var floors = map[string]int{
 	"api":        0,
+	"clock":      0,
 	"config":     0,
 	"model":      0,
 	"pki":        0,

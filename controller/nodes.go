@@ -73,6 +73,8 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 			byName[name] = z
 			zones = append(zones, z)
 		}
+		// A worker that registers is heard, though no server has reported it yet.
+		seen = max(seen, nodeReadySince(n, nowUnixNano))
 		silent := nowUnixNano - max(seen, sinceUnixNano)
 		lost := nowUnixNano-max(seen, sinceUnixNano, l.resumed) > l.grace
 		heard := seen >= sinceUnixNano && silent <= l.grace
@@ -161,7 +163,7 @@ func (l *NodeLifecycle) letGo(zones []*zone, nowUnixNano int64) []fsm.NodeHealth
 }
 
 func (r *zoneRate) refill(perSecond float64, nowUnixNano int64) {
-	r.tokens = math.Min(1, r.tokens+perSecond*float64(nowUnixNano-r.lastUnixNano)/float64(seconds(1)))
+	r.tokens = math.Min(1, r.tokens+perSecond*float64(max(0, nowUnixNano-r.lastUnixNano))/float64(seconds(1)))
 	r.lastUnixNano = nowUnixNano
 }
 
@@ -199,6 +201,19 @@ func readyStatus(n *corev1.Node) corev1.ConditionStatus {
 		}
 	}
 	return corev1.ConditionUnknown
+}
+
+// nodeReadySince is when the node became ready, 0 if it is not. What lies ahead of the
+// state's time was written by somebody, and says nothing.
+func nodeReadySince(n *corev1.Node, nowUnixNano int64) int64 {
+	for i := range n.Status.Conditions {
+		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			if at := c.LastTransitionTime.UnixNano(); at <= nowUnixNano {
+				return at
+			}
+		}
+	}
+	return 0
 }
 
 func hasTaint(n *corev1.Node, key string, effect corev1.TaintEffect) bool {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -53,8 +54,8 @@ type Config struct {
 	// MinServerVersion is the lowest fsm.LogVersion among the cluster's
 	// servers. nil: all are as this one.
 	MinServerVersion func() int
-	// Now is the clock that entries are stamped with.
-	Now func() time.Time
+	// Clock is what the state's time runs by; nil: clock.Process.
+	Clock clock.Source
 
 	Logger     hclog.Logger
 	Registerer prometheus.Registerer // nil: metrics are not shown
@@ -94,8 +95,8 @@ func (c Config) withDefaults() Config {
 	defInt(&c.MaxInFlight, 64)
 	defInt(&c.QueueLen, 65536)
 	defInt(&c.QueueBytes, 64<<20)
-	if c.Now == nil {
-		c.Now = time.Now
+	if c.Clock == nil {
+		c.Clock = clock.Process()
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()

@@ -52,9 +52,11 @@ func (o *office) run() {
 			establishing.Wait()
 			o.set(Leadership{})
 			if !elected {
+				o.n.clock.Resign()
 				resign = func() {}
 				continue
 			}
+			o.n.clock.Lead()
 			ctx, cancel := context.WithCancel(context.Background())
 			resign = cancel
 			establishing.Go(func() { o.establish(ctx) })

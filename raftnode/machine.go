@@ -26,6 +26,8 @@ type machine struct {
 	// last entry seen here, and with it a snapshot's is Raft's.
 	empty      []byte
 	onSnapshot func()
+	// follow is told the state's time after every entry and restore.
+	follow func(unixNano int64)
 
 	mu      sync.Mutex
 	broken  error  // why nothing is applied any more
@@ -44,7 +46,7 @@ func newMachine(state *fsm.State, fail func(error), logger hclog.Logger, m *metr
 	if err != nil {
 		return nil, err
 	}
-	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}}, nil
+	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}, follow: func(int64) {}}, nil
 }
 
 // Apply implements raft.FSM. Raft calls it only to recover a cluster.
@@ -88,6 +90,7 @@ func (m *machine) applyOne(l *raft.Log) any {
 			"index", f.Index, "command", f.Command, "part", f.Part, "user", f.User, "panic", f.Value, "stack", string(f.Stack))
 	}
 	m.metrics.applied(len(results), time.Since(start))
+	m.follow(m.state.View().TimeUnixNano())
 	m.advance(l.Index)
 	return applied{results: results, term: l.Term}
 }
@@ -126,6 +129,7 @@ func (m *machine) Restore(r io.ReadCloser) error {
 		return fmt.Errorf("restore the state: %w", err)
 	}
 	m.metrics.restored(time.Since(start))
+	m.follow(m.state.View().TimeUnixNano())
 	m.advance(m.state.View().Index())
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -24,6 +25,7 @@ type Node struct {
 	logger  hclog.Logger
 	state   *fsm.State
 	id      *identity
+	clock   *clock.Clock
 	metrics *metrics
 
 	raft      *raft.Raft
@@ -68,7 +70,7 @@ func Open(c Config, state *fsm.State) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		c: c, logger: c.Logger.Named("raft"), state: state,
+		c: c, logger: c.Logger.Named("raft"), state: state, clock: clock.New(c.Clock),
 		fatal: make(chan error, 1), dead: make(chan struct{}), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	var err error
@@ -101,6 +103,7 @@ func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
 		return err
 	}
 	n.machine.onSnapshot = func() { n.logBytes.Store(0) }
+	n.machine.follow = n.clock.Follow
 	if err := n.openTransport(); err != nil {
 		return err
 	}
@@ -117,7 +120,7 @@ func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
 		return err
 	}
 	n.guard.live.Store(true)
-	n.proposer = newProposer(n.c, n.raft, n.state, n.metrics)
+	n.proposer = newProposer(n.c, n.raft, n.state, n.clock, n.metrics)
 	n.confirmer = newConfirmer(n)
 	n.guard.setStored(n.wrote)
 	n.tasks.Go(n.office.run)
@@ -210,6 +213,9 @@ func (n *Node) wrote(logs []*raft.Log) {
 
 // ID is the server's name.
 func (n *Node) ID() string { return n.c.ID }
+
+// Clock tells the state's time.
+func (n *Node) Clock() *clock.Clock { return n.clock }
 
 // Addr is where the other servers reach this one.
 func (n *Node) Addr() string { return string(n.transport.LocalAddr()) }

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -252,17 +253,30 @@ func TestVersionGate(t *testing.T) {
 	})
 }
 
-func TestTimeNeverGoesBack(t *testing.T) {
+// Entries are stamped by the clock of the leadership: the wall clock may be set as
+// it will, the state's time runs on.
+func TestTheStatesTimeRunsOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		now := time.Unix(1_000_000, 0)
-		c := newCluster(t, 1, func(c *Config) { c.Now = func() time.Time { return now } })
+		set, process := time.Duration(0), clock.Process()
+		c := newCluster(t, 1, func(c *Config) {
+			c.Clock = func() clock.Reading {
+				r := process()
+				r.WallUnixNano += int64(set)
+				return r
+			}
+		})
 		c.must(namespace())
 		state := c.leader().state
-		before := state.View().TimeUnixNano()
-		now = now.Add(-time.Hour)
-		c.must(create("m", "1"))
-		if got := state.View().TimeUnixNano(); got != before {
-			t.Errorf("time went from %d to %d", before, got)
+		at := state.View().TimeUnixNano()
+		for i, step := range []time.Duration{-time.Hour, 2 * time.Hour, -time.Hour} {
+			set += step
+			time.Sleep(10 * time.Second)
+			c.must(create(fmt.Sprint(i), "1"))
+			now := state.View().TimeUnixNano()
+			if passed := time.Duration(now - at); passed < 9*time.Second || passed > 11*time.Second {
+				t.Errorf("after the wall clock was set by %s, 10 s were %s", step, passed)
+			}
+			at = now
 		}
 	})
 }

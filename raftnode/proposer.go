@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -26,6 +27,7 @@ type proposer struct {
 	c       Config
 	raft    *raft.Raft
 	state   *fsm.State
+	clock   *clock.Clock
 	metrics *metrics
 
 	mu     sync.Mutex
@@ -79,9 +81,9 @@ func (p piece) last() bool { return p.to == len(p.f.parts) }
 
 func (e *entry) unblock() { e.once.Do(func() { close(e.written) }) }
 
-func newProposer(c Config, r *raft.Raft, state *fsm.State, m *metrics) *proposer {
+func newProposer(c Config, r *raft.Raft, state *fsm.State, now *clock.Clock, m *metrics) *proposer {
 	p := &proposer{
-		c: c, raft: r, state: state, metrics: m,
+		c: c, raft: r, state: state, clock: now, metrics: m,
 		wake:     make(chan struct{}, 1),
 		inFlight: make(chan *entry, c.MaxInFlight),
 		dead:     make(chan struct{}),
@@ -268,7 +270,7 @@ func (p *proposer) send(e *entry) {
 	for _, piece := range e.pieces {
 		parts = append(parts, piece.f.parts[piece.from:piece.to]...)
 	}
-	p.lastTime = max(p.lastTime, p.state.View().TimeUnixNano(), p.c.Now().UnixNano())
+	p.lastTime = max(p.lastTime, p.state.View().TimeUnixNano(), p.clock.NowUnixNano())
 	data, err := fsm.JoinEntry(fsm.Header{TimeUnixNano: p.lastTime, Server: p.c.ID}, parts)
 	if err != nil {
 		e.future = settledFuture{fmt.Errorf("%w: %w", ErrNotProposed, err)}

@@ -35,9 +35,26 @@ type session struct {
 	instance string
 	box      *outbox
 	cancel   context.CancelCauseFunc
-	heard    *atomic.Int64 // when it was last heard, Unix nanoseconds
+	heard    *heard
 	gone     chan struct{} // closed at the end
 }
+
+// heard is when a worker was last heard, by the monotonic clock: whoever sets the
+// clock of this machine silences nobody.
+type heard struct{ at atomic.Pointer[time.Time] }
+
+func newHeard() *heard {
+	h := &heard{}
+	h.note()
+	return h
+}
+
+func (h *heard) note() {
+	now := time.Now()
+	h.at.Store(&now)
+}
+
+func (h *heard) silence() time.Duration { return time.Since(*h.at.Load()) }
 
 // pendingTunnel waits for the worker to open it.
 type pendingTunnel struct {
@@ -100,11 +117,10 @@ func (h *Hub) Count() int {
 // Held lists the nodes whose streams end here and that were heard within
 // maxSilence, sorted: what a StreamReport says.
 func (h *Hub) Held(maxSilence time.Duration) []string {
-	oldest := time.Now().Add(-maxSilence).UnixNano()
 	h.mu.RLock()
 	out := make([]string, 0, len(h.sessions))
 	for node, s := range h.sessions {
-		if s.heard.Load() >= oldest {
+		if s.heard.silence() <= maxSilence {
 			out = append(out, node)
 		}
 	}
@@ -125,7 +141,7 @@ func (h *Hub) Drain(reason string) {
 
 // add takes a worker's new stream in. An older one of the same process ends;
 // one of another process that still lives keeps the name.
-func (h *Hub) add(hello *Hello, heard *atomic.Int64, cancel context.CancelCauseFunc) (*session, error) {
+func (h *Hub) add(hello *Hello, heard *heard, cancel context.CancelCauseFunc) (*session, error) {
 	s := &session{
 		node: hello.Name, instance: hello.Instance, box: newOutbox(hello.ResumeRevision),
 		cancel: cancel, heard: heard, gone: make(chan struct{}),
@@ -136,7 +152,7 @@ func (h *Hub) add(hello *Hello, heard *atomic.Int64, cancel context.CancelCauseF
 		return nil, ErrStopping
 	}
 	if old := h.sessions[s.node]; old != nil {
-		silent := time.Since(time.Unix(0, old.heard.Load()))
+		silent := old.heard.silence()
 		if old.instance != s.instance && silent < 2*h.heartbeat {
 			return nil, fmt.Errorf("node %s: %w", s.node, ErrNodeTaken)
 		}

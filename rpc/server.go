@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -157,7 +156,7 @@ func (s *Server) workerTunnel(st grpc.ServerStream) error {
 func (s *Server) connect(st grpc.ServerStream) error {
 	ctx, cancel := context.WithCancelCause(st.Context())
 	defer cancel(nil)
-	heard := new(atomic.Int64)
+	heard := newHeard()
 	in := receiveWorker(ctx, cancel, st, heard)
 	hello, err := s.awaitHello(ctx, in)
 	if err != nil {
@@ -189,7 +188,7 @@ func (s *Server) silence() time.Duration { return 4 * s.config.Heartbeat }
 // receiveWorker reads until the stream ends, which the return of its handler
 // brings about. The channel's room lets heartbeats be heard while a slow worker
 // holds up a send.
-func receiveWorker(ctx context.Context, cancel context.CancelCauseFunc, st grpc.ServerStream, heard *atomic.Int64) <-chan *WorkerMessage {
+func receiveWorker(ctx context.Context, cancel context.CancelCauseFunc, st grpc.ServerStream, heard *heard) <-chan *WorkerMessage {
 	in := make(chan *WorkerMessage, 16)
 	go func() {
 		for {
@@ -201,7 +200,7 @@ func receiveWorker(ctx context.Context, cancel context.CancelCauseFunc, st grpc.
 				cancel(err)
 				return
 			}
-			heard.Store(time.Now().UnixNano())
+			heard.note()
 			select {
 			case in <- m:
 			case <-ctx.Done():

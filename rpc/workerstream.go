@@ -38,7 +38,7 @@ func (w *workerStream) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-timer.C:
 			// A send that was held up has kept us from listening, perhaps.
-			rest := w.silence - time.Since(time.Unix(0, w.session.heard.Load()))
+			rest := w.silence - w.session.heard.silence()
 			if rest <= 0 {
 				return fmt.Errorf("nothing was heard of worker %s for %s", w.session.node, w.silence)
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -43,6 +44,9 @@ type Config struct {
 	NonVoter        bool
 	Consensus       Consensus
 	Autopilot       Autopilot
+
+	// Clock is what the state's time runs by; nil: clock.Process.
+	Clock clock.Source
 
 	// Scheduler is the configuration that the first leader stores.
 	Scheduler *berthv1.SchedulerConfiguration

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
@@ -45,7 +44,7 @@ func (h handler) ReportStreams(_ context.Context, r *rpc.StreamReport) (*rpc.Str
 	if !h.node.IsLeader() {
 		return nil, peerError(h.notLeader())
 	}
-	h.beats.note(r.Nodes, time.Now().UnixNano())
+	h.beats.note(r.Nodes, h.node.Clock().NowUnixNano())
 	return &rpc.StreamReportResponse{}, nil
 }
 

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/rpc"
 )
@@ -219,6 +220,13 @@ func workerNode(name string) *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Status:     corev1.NodeStatus{Capacity: room, Allocatable: room, NodeInfo: corev1.NodeSystemInfo{SystemUUID: "machine-" + name}},
 	}
+}
+
+// runningClock is the clock of a leader, here in the time of the present bubble.
+func runningClock() *clock.Clock {
+	c := clock.New(clock.Process())
+	c.Lead()
+	return c
 }
 
 // testWorker records what its server tells it (rpc.WorkerAgent).

@@ -70,7 +70,7 @@ func (s *Server) reportStreams(ctx context.Context) {
 	held := s.rpc.Hub.Held(heardWithin)
 	id, _ := s.node.Leader()
 	if id == s.config.Name {
-		s.beats.note(held, time.Now().UnixNano())
+		s.beats.note(held, s.node.Clock().NowUnixNano())
 		return
 	}
 	addr, ok := s.serverAddr(id)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
@@ -29,7 +30,8 @@ const controlInterval = time.Second
 
 // lead runs the leader's loops until ctx ends with its leadership.
 func (s *Server) lead(ctx context.Context) {
-	since := time.Now()
+	began := time.Now()
+	vigil := clock.NewVigil(s.node.Clock(), sleepBound)
 	for {
 		err := s.furnish(ctx)
 		if err == nil {
@@ -44,10 +46,11 @@ func (s *Server) lead(ctx context.Context) {
 		case <-time.After(controlInterval):
 		}
 	}
-	s.log.Info("leading", "index", s.state.View().Index(), "revision", s.state.View().Revision(), "after", time.Since(since))
+	s.log.Info("leading", "index", s.state.View().Index(), "revision", s.state.View().Revision(), "after", time.Since(began))
 	var loops sync.WaitGroup
 	loops.Go(func() { s.schedule(ctx) })
-	loops.Go(func() { s.controlLoop(ctx, since) })
+	loops.Go(func() { s.keepVigil(ctx, vigil) })
+	loops.Go(func() { s.controlLoop(ctx, vigil) })
 	loops.Go(func() { s.keepWorkloads(ctx) })
 	loops.Go(func() { s.membershipLoop(ctx) })
 	loops.Wait()
@@ -68,7 +71,7 @@ func (s *Server) furnish(ctx context.Context) error {
 		}
 		add(&fsm.ConfigureScheduler{JSON: raw, OnlyIfAbsent: true})
 	}
-	now := metav1.NewTime(time.Now())
+	now := metav1.NewTime(s.node.Clock().Time())
 	meta := func(o *metav1.ObjectMeta) {
 		o.UID, o.CreationTimestamp = types.UID(uuid.NewUUID()), now
 	}
@@ -150,13 +153,14 @@ func (c *controllers) reconcile(v *fsm.View, beats controller.Heartbeats, since,
 
 // controlLoop runs the controllers and proposes what they want. When that was
 // a batch, and it was done, they are asked again at once.
-func (s *Server) controlLoop(ctx context.Context, since time.Time) {
+func (s *Server) controlLoop(ctx context.Context, vigil *clock.Vigil) {
 	c := &controllers{gc: controller.PodGC{Threshold: controller.TerminatedPodThreshold}}
 	ticker := time.NewTicker(controlInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
+		now, since := s.look(vigil)
 		v := s.state.View()
-		commands := c.reconcile(v, &s.beats, since.UnixNano(), time.Now().UnixNano())
+		commands := c.reconcile(v, &s.beats, since, now)
 		s.beats.forget(func(node string) bool { _, ok := v.Nodes.Get(node); return ok })
 		if s.proposeAll(ctx, commands) && len(commands) >= controller.Batch {
 			continue
@@ -166,6 +170,38 @@ func (s *Server) controlLoop(ctx context.Context, since time.Time) {
 		case <-ticker.C:
 		}
 	}
+}
+
+const (
+	// sleepBound: a leader that did not look for longer was asleep. Its own
+	// silence is not the workers'.
+	sleepBound = 5 * time.Second
+	// vigilInterval is how often it looks, whatever else it does.
+	vigilInterval = 500 * time.Millisecond
+)
+
+// keepVigil looks often enough that only a process that does not run is found
+// to have slept, and not one whose log is slow.
+func (s *Server) keepVigil(ctx context.Context, vigil *clock.Vigil) {
+	ticker := time.NewTicker(vigilInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			s.look(vigil)
+		}
+	}
+}
+
+// look tells the state's time, and since when this leader has been awake.
+func (s *Server) look(vigil *clock.Vigil) (nowUnixNano, sinceUnixNano int64) {
+	now, since, slept := vigil.Look()
+	if slept > 0 {
+		s.log.Warn("this server did not run for a while; the workers' silence counts from now on", "slept", slept)
+	}
+	return now, since
 }
 
 // proposeAll proposes what controllers want; a refusal means that the state has

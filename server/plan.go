@@ -10,12 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/sched"
 )
 
 // planner answers what would become of pods (apiserver.Planner).
-type planner struct{}
+type planner struct{ clock *clock.Clock }
 
 // Plan implements apiserver.Planner.
 func (planner) Plan(ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {

@@ -160,6 +160,9 @@ func (s *Server) readOnce(ctx context.Context) error {
 	return s.node.WaitApplied(ctx, index)
 }
 
+// NowUnixNano is the state's time now.
+func (s *Server) NowUnixNano() int64 { return s.node.Clock().NowUnixNano() }
+
 // View is this server's latest state.
 func (s *Server) View() *fsm.View { return s.state.View() }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/sched"
@@ -38,6 +39,7 @@ type stepper interface {
 type scheduleLoop struct {
 	scheduler stepper
 	state     *fsm.State
+	clock     *clock.Clock
 	// propose gives a plan to the log; plans enter it in the order of these
 	// calls. wait returns when the plan's outcome is known, or ctx ends.
 	propose func(p *sched.Plan) (wait func(ctx context.Context) error, err error)
@@ -59,7 +61,7 @@ type settled struct {
 // schedule runs the scheduler while ctx lasts.
 func (s *Server) schedule(ctx context.Context) {
 	l := &scheduleLoop{
-		scheduler: sched.New(s.state), state: s.state, propose: s.proposePlan,
+		scheduler: sched.New(s.state), state: s.state, clock: s.node.Clock(), propose: s.proposePlan,
 		observe: s.metrics.observeStep, log: s.log,
 	}
 	l.run(ctx)
@@ -70,7 +72,7 @@ func (l *scheduleLoop) run(ctx context.Context) {
 	changed, stop := signalChanges(ctx, l.state.Feed())
 	defer stop()
 	for ctx.Err() == nil {
-		now := time.Now()
+		now := l.clock.NowUnixNano()
 		if plan := l.step(now); plan != nil {
 			l.send(ctx, plan)
 			continue
@@ -91,13 +93,14 @@ func (l *scheduleLoop) run(ctx context.Context) {
 }
 
 // step makes the next plan, if one may be made and there is anything to decide.
-func (l *scheduleLoop) step(now time.Time) *sched.Plan {
+func (l *scheduleLoop) step(nowUnixNano int64) *sched.Plan {
 	if l.pause != nil || l.scheduler.Unsettled() >= maxPlans {
 		return nil
 	}
-	plan := l.scheduler.Step(now.UnixNano(), l.limit)
+	began := time.Now()
+	plan := l.scheduler.Step(nowUnixNano, l.limit)
 	if plan != nil {
-		l.observe(plan, time.Since(now))
+		l.observe(plan, time.Since(began))
 	}
 	return plan
 }
@@ -138,13 +141,13 @@ func (l *scheduleLoop) settle(d settled) {
 
 // wake fires when the next backoff ends. What was due when the last step was
 // made waits for the plans that are under way.
-func (l *scheduleLoop) wake(stepped time.Time) <-chan time.Time {
+func (l *scheduleLoop) wake(steppedUnixNano int64) <-chan time.Time {
 	at, ok := l.state.View().NextBackoffUnixNano()
 	switch {
 	case !ok:
 		return nil
-	case at > stepped.UnixNano():
-		return time.After(max(time.Until(time.Unix(0, at)), time.Millisecond))
+	case at > steppedUnixNano:
+		return time.After(max(l.clock.Until(at), time.Millisecond))
 	case l.scheduler.Unsettled() > 0 || l.pause != nil:
 		return nil
 	}

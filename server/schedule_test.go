@@ -108,7 +108,7 @@ func (l *fakeLog) proposed() int {
 // runSchedule starts a loop in the present bubble; stop ends it.
 func runSchedule(scheduler stepper, log *fakeLog, state *fsm.State) (stop func()) {
 	l := &scheduleLoop{
-		scheduler: scheduler, state: state, propose: log.propose,
+		scheduler: scheduler, state: state, clock: runningClock(), propose: log.propose,
 		observe: func(*sched.Plan, time.Duration) {}, log: hclog.NewNullLogger(),
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -138,6 +138,7 @@ func (s *Server) openConsensus() error {
 		SnapshotInterval:   c.Consensus.SnapshotInterval, SnapshotThreshold: c.Consensus.SnapshotThreshold,
 		TrailingLogs: c.Consensus.TrailingLogs, NoFsync: c.Consensus.NoFsync,
 		MinServerVersion: s.minServerVersion,
+		Clock:            c.Clock,
 		Logger:           c.Logger, Registerer: c.Metrics,
 	}, s.state)
 	s.node = node

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
 )
@@ -36,7 +37,7 @@ type reconciler interface {
 
 // keepWorkloads runs the controllers of workloads while ctx lasts.
 func (s *Server) keepWorkloads(ctx context.Context) {
-	l := &workLoop{state: s.state, propose: s.proposeWork, log: s.log}
+	l := &workLoop{state: s.state, clock: s.node.Clock(), propose: s.proposeWork, log: s.log}
 	l.run(ctx, &controller.ReplicaSets{Finish: apiserver.FinishTemplate}, &controller.Garbage{})
 }
 
@@ -44,6 +45,7 @@ func (s *Server) keepWorkloads(ctx context.Context) {
 // without waiting for one thing to commit before the next is looked at.
 type workLoop struct {
 	state   *fsm.State
+	clock   *clock.Clock
 	propose func(w controller.Work) (wait func(ctx context.Context) ([]fsm.Result, error), err error)
 	log     hclog.Logger
 
@@ -75,7 +77,7 @@ func (l *workLoop) run(ctx context.Context, rs ...reconciler) {
 	l.reset()
 	for ctx.Err() == nil {
 		v := l.follow()
-		if more := l.step(ctx, v, time.Now()); more {
+		if more := l.step(ctx, v, l.clock.NowUnixNano()); more {
 			l.drain()
 			continue
 		}
@@ -85,7 +87,7 @@ func (l *workLoop) run(ctx context.Context, rs ...reconciler) {
 			l.settle(f)
 			l.drain()
 		case <-changed:
-		case <-l.timer(time.Now()):
+		case <-l.timer():
 		case <-l.pause:
 			l.pause = nil
 		}
@@ -127,13 +129,13 @@ func (l *workLoop) follow() *fsm.View {
 }
 
 // step proposes what the reconcilers want; more: they want more at once.
-func (l *workLoop) step(ctx context.Context, v *fsm.View, now time.Time) (more bool) {
+func (l *workLoop) step(ctx context.Context, v *fsm.View, nowUnixNano int64) (more bool) {
 	for _, m := range l.members {
 		room := worksAtOnce - m.underWay
 		if l.pause != nil || room <= 0 {
 			continue
 		}
-		for _, w := range m.Step(v, now.UnixNano(), room) {
+		for _, w := range m.Step(v, nowUnixNano, room) {
 			m.underWay++
 			l.send(ctx, m, w)
 		}
@@ -168,7 +170,7 @@ func (l *workLoop) drain() {
 
 func (l *workLoop) settle(f finishedWork) {
 	f.by.underWay--
-	f.by.Settle(l.state.View(), f.o, time.Now().UnixNano())
+	f.by.Settle(l.state.View(), f.o, l.clock.NowUnixNano())
 	if f.o.Err == nil {
 		l.said = ""
 		for i, r := range f.o.Results {
@@ -186,7 +188,7 @@ func (l *workLoop) settle(f finishedWork) {
 }
 
 // timer fires when a reconciler has something to do by the passage of time.
-func (l *workLoop) timer(now time.Time) <-chan time.Time {
+func (l *workLoop) timer() <-chan time.Time {
 	var at int64
 	for _, m := range l.members {
 		if next, ok := m.NextUnixNano(); ok && (at == 0 || next < at) {
@@ -196,7 +198,7 @@ func (l *workLoop) timer(now time.Time) <-chan time.Time {
 	if at == 0 || l.pause != nil {
 		return nil
 	}
-	return time.After(max(time.Unix(0, at).Sub(now), time.Millisecond))
+	return time.After(max(l.clock.Until(at), time.Millisecond))
 }
 
 // proposeWork gives a work to the log.

@@ -142,7 +142,7 @@ func (l *workLog) want(t *testing.T, active int) {
 
 // keep runs a loop in the present bubble; stop ends it.
 func (l *workLog) keep() (stop func()) {
-	loop := &workLoop{state: l.state, propose: l.propose, log: hclog.NewNullLogger()}
+	loop := &workLoop{state: l.state, clock: runningClock(), propose: l.propose, log: hclog.NewNullLogger()}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
