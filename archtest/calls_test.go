@@ -2,6 +2,7 @@ package archtest
 
 import (
 	"go/ast"
+	"go/token"
 	"slices"
 	"strings"
 	"testing"
@@ -61,6 +62,52 @@ func TestTheCoreIsDeterministic(t *testing.T) {
 			return true
 		})
 	}
+}
+
+// floatsAllowed are the files of the core that may use floating-point numbers, with the reason.
+var floatsAllowed = map[string]string{
+	"controller/nodes.go": "the rate of evictions is the leader's own, and what it proposes is in the log: nobody computes it again",
+}
+
+// TestTheCoreCountsInIntegers: a compiler may fuse a multiplication with an
+// addition on one processor and not on another, and logarithms are computed in
+// other ways; servers, and whoever replays a log, would decide differently.
+func TestTheCoreCountsInIntegers(t *testing.T) {
+	s := load(t)
+	for _, f := range s.files {
+		if f.Test || f.Generated || !within(f.Dir, core...) || floatsAllowed[f.Path] != "" {
+			continue
+		}
+		ast.Inspect(f.AST, func(n ast.Node) bool {
+			if what := floating(f, n); what != "" {
+				t.Errorf("%s: %s: floating-point results differ between processors; count in integers (model.MulDiv)", s.line(n.Pos()), what)
+			}
+			return true
+		})
+	}
+}
+
+// floating is what of a node of the syntax is about floating-point numbers, or "".
+func floating(f *file, n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.Ident:
+		if slices.Contains([]string{"float32", "float64", "complex64", "complex128"}, n.Name) {
+			return n.Name
+		}
+	case *ast.BasicLit:
+		if n.Kind == token.FLOAT || n.Kind == token.IMAG {
+			return n.Value
+		}
+	case *ast.SelectorExpr:
+		p, name, ok := f.qualified(n)
+		if ok && p == "math" && !strings.HasPrefix(name, "Max") && !strings.HasPrefix(name, "Min") {
+			return "math." + name
+		}
+		if n.Sel.Name == "AsApproximateFloat64" || ok && p == "math" && (name == "Max" || name == "Min") {
+			return n.Sel.Name
+		}
+	}
+	return ""
 }
 
 func TestNoInit(t *testing.T) {

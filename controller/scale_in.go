@@ -3,7 +3,7 @@ package controller
 import (
 	"cmp"
 	"fmt"
-	"math"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -229,7 +229,7 @@ func firstIf(first bool) int {
 // nanoseconds.
 func bucket(since metav1.Time, nowUnixNano int64) int64 {
 	if age := nowUnixNano - since.UnixNano(); age > 0 {
-		return int64(math.Log2(float64(age)))
+		return int64(bits.Len64(uint64(age)) - 1)
 	}
 	return -1
 }

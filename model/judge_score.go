@@ -1,7 +1,5 @@
 package model
 
-import "math"
-
 // Scores says whether spread or affinity tell feasible nodes apart at all: spread is false for a class without soft
 // constraints, affinity where no preferred term and no carried term applies; the plugin then scores 0 everywhere.
 func (j *Judge) Scores() (spread, affinity bool) {
@@ -19,16 +17,16 @@ func (j *Judge) Scores() (spread, affinity bool) {
 // SpreadScale weighs the soft constraints against each other: by the number of domains among the feasible nodes. Scale
 // fills it.
 type SpreadScale struct {
-	weights []float64 // by term
-	seen    []bool    // by domain, one more for nodes without the label
+	weights []uint64 // by term, in the unit of logOf
+	seen    []bool   // by domain, one more for nodes without the label
 }
 
 // Scale prepares s for RawSpread. groups are those that have feasible nodes, nodes how many each has.
 func (j *Judge) Scale(s *SpreadScale, groups, nodes []int32) {
-	s.weights = append(s.weights[:0], make([]float64, len(j.terms))...)
+	s.weights = append(s.weights[:0], make([]uint64, len(j.terms))...)
 	for i := range j.terms {
 		if k := &j.terms[i]; k.role == softSpread {
-			s.weights[i] = math.Log(float64(j.domains(s, k, groups, nodes) + 2))
+			s.weights[i] = logOf(uint64(j.domains(s, k, groups, nodes)) + 2)
 		}
 	}
 }
@@ -80,18 +78,19 @@ func (j *Judge) RawSpread(group int32, s *SpreadScale) (raw int64, scored bool) 
 		return 0, false
 	}
 	seen := j.seeGroup(group)
-	var sum float64
+	var sum logSum
 	for i := range j.terms {
 		if k := &j.terms[i]; k.role == softSpread && seen.domains[i] != noDomain {
-			sum += float64(seen.counts[i].base)*s.weights[i] + float64(k.spread.maxSkew-1)
+			sum.add(uint64(max(seen.counts[i].base, 0)), s.weights[i])
+			sum.add(uint64(max(k.spread.maxSkew-1, 0)), logOne)
 		}
 	}
-	return int64(math.Round(sum)), true
+	return sum.rounded(), true
 }
 
 // RawAffinity is InterPodAffinity's score of a node before normalisation, more being better: the preferred terms of the
 // class about placed pods, those of placed pods about the class, and hardWeight for each required affinity term of a placed
-// pod about the class. The score in the end is int64(100·(float64(raw−min)/float64(max−min))), 0 where max is min.
+// pod about the class. The score in the end is ⌊100·(raw−min)/(max−min)⌋, 0 where max is min.
 func (j *Judge) RawAffinity(group int32, hardWeight int64) int64 {
 	if len(j.terms) == 0 {
 		return 0

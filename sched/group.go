@@ -1,6 +1,10 @@
 package sched
 
-import "math/bits"
+import (
+	"cmp"
+	"math"
+	"slices"
+)
 
 // groupKey is what the nodes of a group have in common.
 type groupKey struct {
@@ -10,63 +14,55 @@ type groupKey struct {
 	topo     int32 // what the class sees of the pods around them, see topoView
 }
 
-// group holds the nodes of one key that do not fail the class by themselves, by usageScore.
+// group holds the nodes of one key that do not fail the class by themselves, by usageScore. Whatever a score is, it has its
+// level, and no group holds more levels than nodes.
 type group struct {
 	groupKey
-	n       int32
-	at      int32      // place in board.filled while it holds nodes
-	buckets []*rankSet // by usageScore
-	filled  []uint64   // bit i set: buckets[i] is not empty
+	n      int32
+	at     int32    // in board.filled while it holds nodes
+	levels []*level // lowest score first, none empty
+	spare  *level   // one that became empty
 
 	score int64 // of the decision under way, without usage
 }
 
+// level is the nodes of a group with one usageScore.
+type level struct {
+	score int32
+	nodes rankSet
+}
+
+// levelAt is where the level of a score is or would be.
+func (g *group) levelAt(score int32) (int, bool) {
+	return slices.BinarySearchFunc(g.levels, score, func(l *level, score int32) int { return cmp.Compare(l.score, score) })
+}
+
 func (g *group) add(score, rank int32, ranks int) {
-	for int(score) >= len(g.buckets) {
-		g.buckets = append(g.buckets, nil)
+	i, ok := g.levelAt(score)
+	if !ok {
+		l := g.spare
+		if l == nil || l.nodes.size != ranks {
+			l = &level{nodes: *newRankSet(ranks)}
+		}
+		g.spare, l.score = nil, score
+		g.levels = slices.Insert(g.levels, i, l)
 	}
-	for int(score>>6) >= len(g.filled) {
-		g.filled = append(g.filled, 0)
-	}
-	if g.buckets[score] == nil {
-		g.buckets[score] = newRankSet(ranks)
-	}
-	g.buckets[score].add(rank)
-	g.filled[score>>6] |= 1 << (score & 63)
+	g.levels[i].nodes.add(rank)
 	g.n++
 }
 
 func (g *group) remove(score, rank int32) {
-	set := g.buckets[score]
-	set.remove(rank)
-	if set.n == 0 {
-		g.filled[score>>6] &^= 1 << (score & 63)
+	i, _ := g.levelAt(score)
+	l := g.levels[i]
+	l.nodes.remove(rank)
+	if l.nodes.n == 0 {
+		g.spare, g.levels = l, slices.Delete(g.levels, i, i+1)
 	}
 	g.n--
 }
 
-// top is the highest usageScore in the group, which must not be empty.
-func (g *group) top() int {
-	for w := len(g.filled) - 1; w >= 0; w-- {
-		if g.filled[w] != 0 {
-			return w<<6 + 63 - bits.LeadingZeros64(g.filled[w])
-		}
-	}
-	return 0
-}
-
-// below is the highest usageScore in the group under a given one, or -1.
-func (g *group) below(score int) int {
-	w := score >> 6
-	for rest := g.filled[w] & (1<<(score&63) - 1); ; rest = g.filled[w] {
-		if rest != 0 {
-			return w<<6 + 63 - bits.LeadingZeros64(rest)
-		}
-		if w--; w < 0 {
-			return -1
-		}
-	}
-}
+// top is the level of the highest usageScore in the group, which must not be empty.
+func (g *group) top() *level { return g.levels[len(g.levels)-1] }
 
 // choice is the node that a decision takes, and the one that came next.
 type choice struct {
@@ -74,13 +70,14 @@ type choice struct {
 	runnerUp int32 // -1 where no other node fits
 }
 
-// ranked is a node with its score: in what order a decision would take them. No score is below 0.
+// ranked is a node with its score: in what order a decision would take them.
 type ranked struct {
 	score int64
 	rank  int32
 }
 
-var unranked = ranked{score: -1}
+// unranked is no node, after all others.
+var unranked = ranked{score: math.MinInt64, rank: -1}
 
 func (r *ring) before(start int32, a, b ranked) bool {
 	return a.score > b.score || a.score == b.score && r.distance(start, a.rank) < r.distance(start, b.rank)
@@ -97,7 +94,7 @@ func (b *board) best(v *View, start int32) (choice, bool) {
 	var from *group
 	for _, g := range open {
 		top := g.top()
-		if g.score+int64(top)*b.profile.step < second.score {
+		if b.total(g, top.score) < second.score {
 			continue
 		}
 		head := b.at(g, top, start)
@@ -118,19 +115,23 @@ func (b *board) best(v *View, start int32) (choice, bool) {
 	return out, true
 }
 
-// at is the node of a group that comes first among those of a usageScore.
-func (b *board) at(g *group, score int, start int32) ranked {
-	return ranked{g.score + int64(score)*b.profile.step, g.buckets[score].nextOnRing(start)}
+// total is the score of a group's nodes of a usageScore.
+func (b *board) total(g *group, usageScore int32) int64 {
+	return g.score + int64(usageScore)*b.profile.step
+}
+
+// at is the node of a group that comes first among those of a level.
+func (b *board) at(g *group, l *level, start int32) ranked {
+	return ranked{b.total(g, l.score), l.nodes.nextOnRing(start)}
 }
 
 // after is the node of a group that comes after its first.
 func (b *board) after(g *group, first ranked, start int32) ranked {
-	top := g.top()
-	if g.buckets[top].n > 1 {
-		return ranked{first.score, g.buckets[top].nextOnRing(first.rank + 1)}
+	if top := g.top(); top.nodes.n > 1 {
+		return ranked{first.score, top.nodes.nextOnRing(first.rank + 1)}
 	}
-	if score := g.below(top); score >= 0 {
-		return b.at(g, score, start)
+	if below := len(g.levels) - 2; below >= 0 {
+		return b.at(g, g.levels[below], start)
 	}
 	return unranked
 }
@@ -138,7 +139,7 @@ func (b *board) after(g *group, first ranked, start int32) ranked {
 // scoreOf is the score of a node that fits, as the last call of open or best found it.
 func (b *board) scoreOf(slot int32) int64 {
 	c := &b.cells[slot]
-	return b.groups[c.group].score + int64(c.score)*b.profile.step
+	return b.total(b.groups[c.group], c.score)
 }
 
 // open returns the groups whose nodes pass every filter, each with its score. The result holds until the next call.

@@ -117,13 +117,12 @@ func (t *imageTaste) score(v *View) {
 		return
 	}
 	t.version, t.nodes, t.scores = v.images.version, v.live, t.scores[:0]
+	most := int64(maxImageBytes) * int64(t.containers)
 	for _, held := range t.holdings {
 		var sum int64
 		for i, bytes := range held {
-			spread := float64(len(v.images.holders[t.names[i]])) / float64(v.live)
-			sum += int64(float64(bytes) * spread)
+			sum += min(model.MulDiv(bytes, int64(len(v.images.holders[t.names[i]])), int64(v.live)), most)
 		}
-		most := int64(maxImageBytes) * int64(t.containers)
 		sum = min(max(sum, minImageBytes), most)
 		t.scores = append(t.scores, maxNodeScore*(sum-minImageBytes)/(most-minImageBytes))
 	}

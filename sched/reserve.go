@@ -185,7 +185,7 @@ func missingOn(n *node, c *model.Class) int64 {
 	most := int64(0)
 	note := func(want, capacity, used int64) {
 		if short := want - (capacity - used); want > 0 && short > 0 {
-			most = max(most, int64(float64(short)/float64(want)*1024))
+			most = max(most, model.MulDiv(short, 1024, want))
 		}
 	}
 	note(c.Request.Pods, n.alloc.Pods, u.Requested.Pods)

@@ -1,10 +1,6 @@
 package sched
 
-import (
-	"math"
-
-	"github.com/berth-dev/berth/model"
-)
+import "github.com/berth-dev/berth/model"
 
 // Scores and their normalisation are kube-scheduler's.
 const maxNodeScore int64 = 100
@@ -18,10 +14,7 @@ func (p *profile) usageScore(c *model.Class, alloc *model.Resources, u *model.Us
 	if p.balanced != 0 {
 		s += p.balanced * balanced(c, alloc, u)
 	}
-	if p.step != 1 {
-		s /= p.step
-	}
-	return int32(s)
+	return int32(s / p.step)
 }
 
 // leastAllocated favours nodes with much left: the mean over cpu and memory of the free part after placing the pod, in
@@ -34,7 +27,7 @@ func leastAllocated(c *model.Class, alloc *model.Resources, u *model.Usage) int6
 		}
 		weights++
 		if requested <= capacity {
-			sum += (capacity - requested) * maxNodeScore / capacity
+			sum += model.MulDiv(capacity-requested, maxNodeScore, capacity)
 		}
 	}
 	add(alloc.MilliCPU, u.NonZero.MilliCPU+c.NonZero.MilliCPU)
@@ -56,15 +49,27 @@ func balanced(c *model.Class, alloc *model.Resources, u *model.Usage) int64 {
 	return maxNodeScore/2 + (maxNodeScore/2+with-without)/2
 }
 
-// balance is 100 where cpu and memory are used to the same fraction, and less by their standard deviation.
+// balance is 100 where cpu and memory are used to the same fraction, and less by their standard deviation, which is half of
+// their difference: 100·(1−|x−y|/2), rounded down.
 func balance(milliCPU, memoryBytes int64, alloc *model.Resources) int64 {
 	if alloc.MilliCPU == 0 || alloc.MemoryBytes == 0 {
 		return maxNodeScore // one fraction or none deviates from nothing
 	}
-	cpu := min(float64(milliCPU)/float64(alloc.MilliCPU), 1)
-	memory := min(float64(memoryBytes)/float64(alloc.MemoryBytes), 1)
-	deviation := math.Abs((cpu - memory) / 2)
-	return int64((1 - deviation) * float64(maxNodeScore))
+	difference := usedPart(milliCPU, alloc.MilliCPU) - usedPart(memoryBytes, alloc.MemoryBytes)
+	if difference < 0 {
+		difference = -difference
+	}
+	// Each part is too small by less than one unit: what is more than a whole score by as little as that is one.
+	const slack = maxNodeScore
+	return maxNodeScore - (maxNodeScore/2*difference+wholePart-slack)/wholePart
+}
+
+// wholePart is everything in the unit of usedPart.
+const wholePart int64 = 1 << 52
+
+// usedPart is how much of a capacity is used, all of it at most.
+func usedPart(used, capacity int64) int64 {
+	return min(model.MulDiv(used, wholePart, capacity), wholePart)
 }
 
 // share is a raw score in hundredths of the largest among the nodes that fit.
@@ -72,5 +77,5 @@ func share(raw, most int64) int64 {
 	if most == 0 {
 		return 0
 	}
-	return maxNodeScore * raw / most
+	return model.MulDiv(maxNodeScore, raw, most)
 }

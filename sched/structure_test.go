@@ -1,11 +1,15 @@
 package sched
 
 import (
+	"cmp"
 	"fmt"
+	"math/big"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/berth-dev/berth/model"
 )
 
 // TestRankSet holds the two-level bitset against a plain list.
@@ -118,6 +122,63 @@ func TestChangeLog(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Fatalf("since %d: %v, want %v", from, got, want)
 			}
+		}
+	})
+}
+
+// TestGroupLevels: whatever the scores are, a group finds its best node and the next one as a walk over all does.
+func TestGroupLevels(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const ranks = 100
+		g, plain := &group{}, map[int32]int32{}
+		b := &board{profile: &profile{step: 1}}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			rank := rapid.Int32Range(0, ranks-1).Draw(t, "rank")
+			if score, there := plain[rank]; there {
+				g.remove(score, rank)
+				delete(plain, rank)
+			} else {
+				plain[rank] = rapid.OneOf(rapid.Int32(), rapid.Int32Range(0, 5)).Draw(t, "score")
+				g.add(plain[rank], rank, ranks)
+			}
+			if len(plain) == 0 {
+				continue
+			}
+			first := b.at(g, g.top(), 0)
+			second := b.after(g, first, 0)
+			all := make([]ranked, 0, len(plain))
+			for rank, score := range plain {
+				all = append(all, ranked{int64(score), rank})
+			}
+			slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.rank, b.rank)) })
+			if all = append(all, unranked); first != all[0] || second != all[1] || int(g.n) != len(plain) {
+				t.Fatalf("%v and %v of %d, want %v", first, second, g.n, all)
+			}
+		}
+	})
+}
+
+// TestBalance: kube-scheduler's score, but for the noise of its floating-point numbers.
+func TestBalance(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		amount := rapid.OneOf(rapid.Int64Range(0, 1000), rapid.Int64Range(0, 1<<61))
+		alloc := &model.Resources{MilliCPU: amount.Draw(t, "cpus"), MemoryBytes: amount.Draw(t, "bytes")}
+		milliCPU, memoryBytes := amount.Draw(t, "used cpus"), amount.Draw(t, "used bytes")
+		got := balance(milliCPU, memoryBytes, alloc)
+		part := func(used, capacity int64) *big.Rat {
+			if capacity == 0 {
+				return new(big.Rat)
+			}
+			return big.NewRat(min(used, capacity), capacity)
+		}
+		exact := new(big.Rat).Sub(part(milliCPU, alloc.MilliCPU), part(memoryBytes, alloc.MemoryBytes))
+		if alloc.MilliCPU == 0 || alloc.MemoryBytes == 0 {
+			exact.SetInt64(0)
+		}
+		exact.Sub(big.NewRat(100, 1), exact.Abs(exact).Mul(exact, big.NewRat(50, 1)))
+		want := new(big.Int).Quo(exact.Num(), exact.Denom()).Int64()
+		if next, _ := exact.Sub(big.NewRat(want+1, 1), exact).Float64(); got != want && (got != want+1 || next > 1e-12) {
+			t.Fatalf("%d of %d and %d of %d: %d, want %d", milliCPU, alloc.MilliCPU, memoryBytes, alloc.MemoryBytes, got, want)
 		}
 	})
 }

@@ -108,6 +108,6 @@ func (t *topoView) scoreAffinity(open []*group, weight int64) {
 		return
 	}
 	for i, g := range open {
-		g.score += weight * int64(float64(maxNodeScore)*(float64(t.raw[i]-least)/float64(most-least)))
+		g.score += weight * share(t.raw[i]-least, most-least)
 	}
 }
