@@ -20,15 +20,17 @@ type flight struct {
 	kind flightKind
 	node string
 
-	pod        *pod           // of a binding, until the state shows the pod on the node
-	over       bool           // of a binding: the state has shown what became of the pod
-	victims    []types.UID    // of a preemption
-	nomination *nomination    // of a preemption or a reservation
-	backfill   int64          // of a reservation
-	made       int64          // of a reservation that is renewed where it is: it keeps its place among the nominations
-	ends       []types.UID    // nominations that the decision ends (NM3, NM7)
-	anchored   bool           // counted in its node's unsettled; not while its plan is being made
-	stirs      []*model.Class // counted in Scheduler.stirred while it is anchored: of the pod and of its victims
+	pod        *pod        // of a binding, until the state shows the pod on the node
+	over       bool        // of a binding: the state has shown what became of the pod
+	victims    []types.UID // of a preemption
+	nomination *nomination // of a preemption or a reservation
+	backfill   int64       // of a reservation
+	made       int64       // of a reservation that is renewed where it is: it keeps its place among the nominations
+	ends       []types.UID // nominations that the decision ends (NM3, NM7)
+	anchored   bool        // counted in its node's unsettled; not while its plan is being made
+	// stirs are the classes of the pod and of its victims, counted in Scheduler.stirred while the decision is anchored. They
+	// are those that it was made with: whatever the state shows by now, a refusal may bring them back.
+	stirs []*model.Class
 }
 
 type flightKind uint8
@@ -117,12 +119,6 @@ func (s *Scheduler) anchor(f *flight) {
 	slot := s.view.slot(f.node)
 	s.view.nodes[slot].unsettled++
 	s.anchors[slot] = struct{}{}
-	f.stirs = append(f.stirs[:0], f.class)
-	for _, uid := range f.victims {
-		if p, ok := s.view.pods[uid]; ok {
-			f.stirs = append(f.stirs, p.class)
-		}
-	}
 	for _, c := range f.stirs {
 		s.stirred[c]++
 	}

@@ -277,3 +277,26 @@ func TestReplayNeedsItsLog(t *testing.T) {
 		t.Errorf("a log without entry 2: %v", err)
 	}
 }
+
+// TestLoadHoldsBack: a failure that hangs on an unsettled preemption is held back whether the view was loaded anew
+// meanwhile or not: what the preemption is about is known from the plan, also when its victim is gone already.
+func TestLoadHoldsBack(t *testing.T) {
+	for _, anew := range []bool{false, true} {
+		h := newHarness()
+		h.node(mkNode("n1 pods=1"))
+		h.pod(mkPod("victim priority=0 label=app=web grace=0 node=n1"))
+		h.pod(mkPod("high priority=10"))
+		p := h.sched.Step(h.now, 1)
+		h.must(p.Command)
+		if _, there := h.state.View().Pods.Get("default/victim"); there {
+			t.Fatal("a victim without a grace period is still there")
+		}
+		h.pod(mkPod("near priority=10 near=kubernetes.io/hostname:app=web"))
+		if anew {
+			h.sched.load(h.state.View())
+		}
+		if q := h.sched.Step(h.now, 8); q != nil {
+			t.Errorf("loaded anew: %v: it does not wait for the plan under way: %s", anew, describe(q.Command))
+		}
+	}
+}

@@ -260,7 +260,7 @@ func (p *pass) troubles(c *model.Class) bool {
 }
 
 func newFlight(e *fsm.QueueEntry, kind flightKind, node string) *flight {
-	return &flight{uid: e.UID, key: e.Key(), class: e.Class(), priority: e.Priority, kind: kind, node: node}
+	return &flight{uid: e.UID, key: e.Key(), class: e.Class(), priority: e.Priority, kind: kind, node: node, stirs: []*model.Class{e.Class()}}
 }
 
 // preemptOrFail is what happens to a pod for which no node has room (PR1).
@@ -299,6 +299,7 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 		planned := fsm.PlannedVictim{Key: v.key, UID: string(v.uid), ViolatesBudget: slices.Contains(set.violating, v)}
 		d.Victims = append(d.Victims, planned)
 		f.victims = append(f.victims, v.uid)
+		f.stirs = append(f.stirs, v.class)
 		if !slices.Contains(p.evicted, v.class) {
 			p.evicted = append(p.evicted, v.class)
 		}
