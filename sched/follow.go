@@ -153,9 +153,10 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	}
 	before := p.obj
 	p.obj = obj
-	if !maps.Equal(p.class.Labels, obj.Labels) {
-		c := s.classOf(obj) // what it asks for cannot have changed
-		v.alter(p, func(p *pod) { p.class, p.cohort = c, nil })
+	if before != nil && !sharesSpec(before, obj) || !maps.Equal(p.class.Labels, obj.Labels) {
+		if c := s.classOf(obj); c.Signature != p.class.Signature {
+			v.alter(p, func(p *pod) { p.class, p.cohort = c, nil })
+		}
 	}
 	if start := model.StartUnixNano(obj); start != p.start {
 		v.setStart(p, start)
@@ -169,6 +170,12 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	if p.evicting > 0 || p.charged != nil {
 		s.charge(p)
 	}
+}
+
+// sharesSpec says whether two states of a pod have one spec in memory, as they have but for a change of the spec itself.
+func sharesSpec(a, b *corev1.Pod) bool {
+	x, y := a.Spec.Containers, b.Spec.Containers
+	return len(x) > 0 && len(y) > 0 && &x[0] == &y[0]
 }
 
 // landed records a pod that the state shows on a node for the first time. Where a binding of ours said so already, the
@@ -226,8 +233,8 @@ func nominationOf(n *fsm.Nomination) *nomination {
 
 func (s *Scheduler) putNomination(n *fsm.Nomination) {
 	h := s.view.holdOf(n.UID)
-	if h.base == nil || h.base.made != n.FirstRevision || h.base.backfill != n.BackfillSeconds {
-		h.base = nominationOf(n)
+	if now := nominationOf(n); h.base == nil || !h.base.same(now) {
+		h.base = now
 	}
 	s.view.settleHold(n.UID, h)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +20,8 @@ import (
 // conflicts are common.
 type world struct {
 	*harness
-	t *rapid.T
+	t        *rapid.T
+	relabels bool // pods get other labels too
 }
 
 func (w *world) pick(label string, of ...string) string {
@@ -300,6 +302,10 @@ func failureCounts(c *fsm.ApplyPlan, key string) map[string]int {
 	return out
 }
 
+func byUID(noms []*nomination) []*nomination {
+	return slices.SortedFunc(slices.Values(noms), func(a, b *nomination) int { return strings.Compare(string(a.uid), string(b.uid)) })
+}
+
 // checkView holds the followed view against one built anew from the state.
 func (w *world) checkView() {
 	fresh := New(w.state)
@@ -313,9 +319,11 @@ func (w *world) checkView() {
 		}
 		got := &w.sched.view.nodes[slot]
 		if got.obj != want.obj || !got.alloc.Equal(want.alloc) || !got.usage.Requested.Equal(want.usage.Requested) ||
-			!slices.Equal(got.usage.Ports, want.usage.Ports) || len(got.noms) != len(want.noms) || got.unsettled != 0 ||
+			!slices.Equal(got.usage.Ports, want.usage.Ports) || got.unsettled != 0 ||
+			len(got.noms) != len(want.noms) || !slices.EqualFunc(byUID(got.noms), byUID(want.noms), (*nomination).same) ||
 			!slices.EqualFunc(got.pods, want.pods, func(a, b *pod) bool {
-				return a.uid == b.uid && a.obj == b.obj && a.isLeaving() == b.isLeaving() && a.start == b.start
+				return a.uid == b.uid && a.obj == b.obj && a.isLeaving() == b.isLeaving() && a.start == b.start &&
+					a.priority == b.priority && a.class.Signature == b.class.Signature
 			}) {
 			w.t.Fatalf("node %s: followed %+v, built anew %+v", want.name, got, want)
 		}

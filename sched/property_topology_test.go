@@ -96,7 +96,13 @@ func (w *world) topologyPod(bound bool) *corev1.Pod {
 
 // happenAround lets one thing happen to the cluster.
 func (w *world) happenAround(nodes int) {
-	switch rapid.IntRange(0, 10).Draw(w.t, "event") {
+	most := 10
+	if w.relabels {
+		most = 13
+	}
+	switch rapid.IntRange(0, most).Draw(w.t, "event") {
+	case 11, 12, 13:
+		w.relabel()
 	case 0, 1, 2, 3:
 		for range rapid.IntRange(1, 4).Draw(w.t, "pods") {
 			w.pod(w.topologyPod(false))
@@ -123,6 +129,25 @@ func (w *world) happenAround(nodes int) {
 		w.namespace("other", map[string]string{"team": w.pick("team", "a", "b")})
 	}
 	w.now += 20 * second
+}
+
+// relabel gives a pod other labels, one that waits for its victims if there is one.
+func (w *world) relabel() {
+	var keys []string
+	w.state.View().Nominations.Scan("", func(key string, _ *fsm.Nomination) bool {
+		keys = append(keys, key)
+		return true
+	})
+	key, ok := "", len(keys) > 0
+	if ok {
+		key = w.pick("nominated", keys...)
+	} else if key, ok = w.somePod(); !ok {
+		return
+	}
+	old, _ := w.state.View().Pods.Get(key)
+	p := old.DeepCopy()
+	p.Labels = map[string]string{"app": w.pick("app", "web", "db", "none"), "rev": w.pick("rev", "1", "2")}
+	w.must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: p}})
 }
 
 func newTopologyWorld(t *rapid.T, nodes int) *world {
@@ -167,6 +192,7 @@ func TestOracleTopology(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 6).Draw(t, "nodes")
 		w := newTopologyWorld(t, nodes)
+		w.relabels = true
 		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
 			limit, others := int32(1_000_000), rapid.Int32Range(0, 3).Draw(t, "other nodes")
 			s.Preemption.SearchLimit, s.Preemption.MaxOtherNodes = &limit, &others

@@ -54,6 +54,7 @@ func recordedWorld(t *rapid.T, nodes int) (w *world, happen func(nodes int)) {
 	}
 	if rapid.Bool().Draw(t, "topology") {
 		w.furnishTopology(nodes)
+		w.relabels = true
 		return w, func(nodes int) {
 			if rapid.IntRange(0, 2).Draw(t, "plain") > 0 {
 				w.happenAround(nodes)

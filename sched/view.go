@@ -124,6 +124,17 @@ func (n *nomination) yieldsTo(own *nomination) bool {
 	return n.priority == own.priority && n.made > own.made
 }
 
+// same says whether two states of a nomination differ in nothing that a decision can see. It compares all there is but the
+// slot, which follows from the node; classes are compared by what they ask for.
+func (n *nomination) same(o *nomination) bool {
+	x, y := *n, *o
+	x.slot, y.slot = 0, 0
+	if x.class.Signature == y.class.Signature {
+		x.class = y.class
+	}
+	return x == y
+}
+
 // notYet is later than every revision.
 const notYet int64 = math.MaxInt64
 
@@ -251,10 +262,13 @@ func (v *View) removePod(p *pod) {
 
 // alter changes what others see of a pod: its class or whether it is leaving.
 func (v *View) alter(p *pod, change func(p *pod)) {
-	name := v.nodes[p.slot].name
-	v.topo.RemovePod(name, p.class, p.isLeaving())
+	n, before := &v.nodes[p.slot], p.class
+	v.topo.RemovePod(n.name, before, p.isLeaving())
 	change(p)
-	v.topo.AddPod(name, p.class, p.isLeaving())
+	v.topo.AddPod(n.name, p.class, p.isLeaving())
+	if p.class != before {
+		n.usage = n.usage.Without(before).With(p.class)
+	}
 	v.touch(p.slot)
 }
 
