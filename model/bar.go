@@ -81,5 +81,5 @@ func (b *Bar) Counts(node string, c *Class) (domain int32, counts bool) {
 	if !all.Counts(node, c) {
 		return noDomain, false
 	}
-	return all.counter.key.of[all.t.slots[node]], true
+	return all.counter.key.domainOf(all.t.slots[node]), true
 }

@@ -20,7 +20,7 @@ type topoKey struct {
 	nodes  []int32  // by domain: how many it has
 	free   []int32
 	shared int     // domains of several nodes
-	of     []int32 // by slot: the node's domain, noDomain if it lacks the label
+	of     []int32 // by slot: the node's domain; noDomain, or not there, if it lacks the label
 
 	counters []*counter
 }
@@ -35,6 +35,14 @@ func keyID(label string, perNode bool) string {
 }
 
 func (k *topoKey) id() string { return keyID(k.label, k.perNode) }
+
+// domainOf is the domain of the node in a slot, noDomain if it lacks the label.
+func (k *topoKey) domainOf(slot int32) int32 {
+	if int(slot) >= len(k.of) {
+		return noDomain
+	}
+	return k.of[slot]
+}
 
 func (k *topoKey) valueOf(n *corev1.Node) (string, bool) {
 	v, ok := n.Labels[k.label]
@@ -61,6 +69,9 @@ func (k *topoKey) join(n *corev1.Node, slot int32) {
 		k.values[d] = value
 		k.ids[value] = d
 	}
+	for int(slot) >= len(k.of) {
+		k.of = append(k.of, noDomain)
+	}
 	k.of[slot] = d
 	if k.nodes[d]++; k.nodes[d] == 2 {
 		k.shared++
@@ -72,7 +83,7 @@ func (k *topoKey) join(n *corev1.Node, slot int32) {
 
 // leave takes a slot out of its domain; the pods there must not be counted any more.
 func (k *topoKey) leave(slot int32) {
-	d := k.of[slot]
+	d := k.domainOf(slot)
 	if d == noDomain {
 		return
 	}
@@ -159,22 +170,9 @@ const (
 // layer is one set of counts.
 type layer struct {
 	priority int32
-	count    []int32 // by domain
+	count    tally
 	total    int64
 	rank     histogram // of the domains that exist
-}
-
-func (l *layer) at(domain int32) int32 {
-	if int(domain) < len(l.count) {
-		return l.count[domain]
-	}
-	return 0
-}
-
-func (c *counter) grow(l *layer, domain int32) {
-	for int(domain) >= len(l.count) {
-		l.count = append(l.count, 0)
-	}
 }
 
 func (c *counter) counts(slot int32) bool { return c.eligible == nil || c.eligible.ok[slot] }
@@ -188,9 +186,9 @@ func (c *counter) nodeJoined(slot, domain int32) {
 	}
 	if c.domains[domain]++; c.domains[domain] == 1 {
 		c.existing++
-		c.base.rank.add(c.base.at(domain))
+		c.base.rank.add(c.base.count.at(domain))
 		for _, l := range c.layers {
-			l.rank.add(l.at(domain))
+			l.rank.add(l.count.at(domain))
 		}
 	}
 }
@@ -201,16 +199,16 @@ func (c *counter) nodeLeft(slot, domain int32) {
 	}
 	if c.domains[domain]--; c.domains[domain] == 0 {
 		c.existing--
-		c.base.rank.remove(c.base.at(domain))
+		c.base.rank.remove(c.base.count.at(domain))
 		for _, l := range c.layers {
-			l.rank.remove(l.at(domain))
+			l.rank.remove(l.count.at(domain))
 		}
 	}
 }
 
 // add counts pods on a slot.
 func (c *counter) add(slot, pods int32) {
-	d := c.key.of[slot]
+	d := c.key.domainOf(slot)
 	if pods == 0 || d == noDomain || !c.counts(slot) {
 		return
 	}
@@ -221,18 +219,18 @@ func (c *counter) add(slot, pods int32) {
 }
 
 func (c *counter) addTo(l *layer, d, pods int32) {
-	c.grow(l, d)
 	if c.ranked {
-		l.rank.remove(l.count[d])
-		l.rank.add(l.count[d] + pods)
+		has := l.count.at(d)
+		l.rank.remove(has)
+		l.rank.add(has + pods)
 	}
-	l.count[d] += pods
+	l.count.add(d, pods)
 	l.total += int64(pods)
 }
 
 // nominate counts pods nominated to a slot.
 func (c *counter) nominate(slot, priority, pods int32) {
-	d := c.key.of[slot]
+	d := c.key.domainOf(slot)
 	if d == noDomain || !c.counts(slot) {
 		return
 	}
@@ -272,14 +270,14 @@ func (c *counter) nominated(t *Topology, priority int32) *layer {
 	if len(c.layers) == maxLayers {
 		c.layers = nil
 	}
-	l := &layer{priority: priority, count: slices.Clone(c.base.count), total: c.base.total, rank: c.base.rank.clone()}
+	l := &layer{priority: priority, count: c.base.count.clone(), total: c.base.total, rank: c.base.rank.clone()}
 	c.layers = append(c.layers, l)
 	for _, n := range t.nominations {
 		if n.priority < priority {
 			continue
 		}
 		for _, s := range n.kind.sums {
-			if d := c.key.of[n.slot]; s.counter == c && d != noDomain && c.counts(n.slot) {
+			if d := c.key.domainOf(n.slot); s.counter == c && d != noDomain && c.counts(n.slot) {
 				c.addTo(l, d, n.pods*s.weight)
 			}
 		}
@@ -294,38 +292,6 @@ func (c *counter) forget() {
 		c.key.counters = slices.Delete(c.key.counters, i, i+1)
 	}
 	c.base, c.layers, c.nominal, c.domains = layer{}, nil, nil, nil
-}
-
-// histogram counts the domains by how many pods they have; the least is found in amortised constant time.
-type histogram struct {
-	domains []int32 // by number of pods
-	lowest  int32   // no domain has less
-}
-
-func (h *histogram) add(pods int32) {
-	for int(pods) >= len(h.domains) {
-		h.domains = append(h.domains, 0)
-	}
-	h.domains[pods]++
-	h.lowest = min(h.lowest, pods)
-}
-
-func (h *histogram) remove(pods int32) { h.domains[pods]-- }
-
-// least is 0 when there are no domains.
-func (h *histogram) least() int64 {
-	for int(h.lowest) < len(h.domains) && h.domains[h.lowest] == 0 {
-		h.lowest++
-	}
-	if int(h.lowest) >= len(h.domains) {
-		h.lowest = 0
-		return 0
-	}
-	return int64(h.lowest)
-}
-
-func (h *histogram) clone() histogram {
-	return histogram{domains: slices.Clone(h.domains), lowest: h.lowest}
 }
 
 // sameForTopology says whether two states of a node differ in nothing that makes domains.

@@ -249,14 +249,16 @@ func (t *Topology) keyOf(label string, perNode bool) *topoKey {
 	if k, ok := t.keys[id]; ok {
 		return k
 	}
-	k := &topoKey{label: label, perNode: perNode, ids: map[string]int32{}, of: make([]int32, len(t.spots))}
+	k := &topoKey{label: label, perNode: perNode, ids: map[string]int32{}}
+	t.keys[id] = k
+	if t.labelled[label] == 0 {
+		return k
+	}
 	for i := range t.spots {
-		k.of[i] = noDomain
 		if n := t.spots[i].node; n != nil {
 			k.join(n, int32(i))
 		}
 	}
-	t.keys[id] = k
 	return k
 }
 
@@ -422,7 +424,7 @@ func (j *Judge) Group(node string) int32 {
 	for _, k := range j.keys {
 		d := int32(noDomain)
 		if slot >= 0 {
-			d = k.of[slot]
+			d = k.domainOf(slot)
 		}
 		if d != noDomain && k.single() {
 			d = 0
@@ -451,7 +453,7 @@ func (j *Judge) newGroup(slot int32) group {
 	for i, k := range j.keys {
 		g.domains[i] = noDomain
 		if slot >= 0 {
-			g.domains[i] = k.of[slot]
+			g.domains[i] = k.domainOf(slot)
 		}
 	}
 	for i := range j.terms {
@@ -467,11 +469,11 @@ func (k *judged) countAt(t *Topology, slot int32) count {
 	if slot < 0 {
 		return count{}
 	}
-	d := k.counter.key.of[slot]
+	d := k.counter.key.domainOf(slot)
 	if d == noDomain {
 		return count{}
 	}
-	return count{k.counter.base.at(d), k.with.at(d)}
+	return count{k.counter.base.count.at(d), k.with.count.at(d)}
 }
 
 // see returns what the terms say of a node.
@@ -479,7 +481,7 @@ func (j *Judge) see(slot int32) *sight {
 	j.fresh()
 	for i := range j.terms {
 		k := &j.terms[i]
-		j.here.domains[i] = k.counter.key.of[slot]
+		j.here.domains[i] = k.counter.key.domainOf(slot)
 		j.here.counts[i] = k.countAt(j.t, slot)
 	}
 	return &j.here
@@ -500,7 +502,7 @@ func (j *Judge) seeGroup(number int32) *sight {
 		case d == noDomain:
 			j.here.counts[i] = count{}
 		default:
-			j.here.counts[i] = count{k.counter.base.at(d), k.with.at(d)}
+			j.here.counts[i] = count{k.counter.base.count.at(d), k.with.count.at(d)}
 		}
 	}
 	return &j.here

@@ -152,7 +152,7 @@ func (j *Judge) Helped(node string, other *Class, how PodChange, evicting, byIts
 		if k.role > ownAntiAffinity || k.role == softSpread || !k.counter.about(other, nsLabels) {
 			continue
 		}
-		if d := k.counter.key.of[slot]; d != noDomain && k.counter.counts(slot) && j.helps(k, d, how, evicting) {
+		if d := k.counter.key.domainOf(slot); d != noDomain && k.counter.counts(slot) && j.helps(k, d, how, evicting) {
 			return true
 		}
 	}
@@ -161,7 +161,7 @@ func (j *Judge) Helped(node string, other *Class, how PodChange, evicting, byIts
 
 // helps says whether the change in a domain can have ended what a term demands.
 func (j *Judge) helps(k *judged, d int32, how PodChange, evicting bool) bool {
-	base, with := int64(k.counter.base.at(d)), int64(k.with.at(d))
+	base, with := int64(k.counter.base.count.at(d)), int64(k.with.count.at(d))
 	switch k.role {
 	case hardSpread:
 		switch how {
@@ -202,8 +202,8 @@ func (j *Judge) unguarded(slot int32, other *Class, evicting bool) bool {
 			if k.role != theirAntiAffinity || k.counter.key.label != a.topologyKey || k.counter.match[0].id != a.match.id {
 				continue
 			}
-			if d := k.counter.key.of[slot]; d != noDomain {
-				left = k.with.at(d)
+			if d := k.counter.key.domainOf(slot); d != noDomain {
+				left = k.with.count.at(d)
 			}
 		}
 		if evicting || left == 0 {

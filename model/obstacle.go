@@ -127,7 +127,7 @@ func (j *Judge) Skewing(node string) []Obstacle {
 const everywhere = -2
 
 func (o *Obstacle) covers(slot int32) bool {
-	d := o.counter.key.of[slot]
+	d := o.counter.key.domainOf(slot)
 	return d != noDomain && (d == o.domain || o.domain == everywhere) && o.counter.counts(slot)
 }
 

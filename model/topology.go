@@ -26,6 +26,7 @@ type Topology struct {
 	free  []int32 // slots of nodes long gone
 
 	keys     map[string]*topoKey
+	labelled map[string]int32 // by label: the nodes that have it
 	eligible map[string]*eligibility
 
 	spaces map[string]*space
@@ -98,7 +99,7 @@ type space struct {
 // NewTopology returns one without nodes or pods.
 func NewTopology() *Topology {
 	return &Topology{
-		slots: map[string]int32{}, keys: map[string]*topoKey{}, eligible: map[string]*eligibility{},
+		slots: map[string]int32{}, keys: map[string]*topoKey{}, labelled: map[string]int32{}, eligible: map[string]*eligibility{},
 		spaces: map[string]*space{}, kinds: map[string]*kind{}, judges: map[string]*Judge{},
 		matching: newMatchIndex(), carried: newMatchIndex(), lowest: lowestPriority{kinds: map[int32]int32{}, stale: true},
 	}
@@ -118,11 +119,7 @@ func (t *Topology) slot(name string) int32 {
 	} else {
 		i = int32(len(t.spots))
 		t.spots = append(t.spots, spot{})
-		// order does not matter: every key and every eligibility gets its place for the slot.
-		for _, k := range t.keys {
-			k.of = append(k.of, noDomain)
-		}
-		// order does not matter: as above.
+		// order does not matter: every eligibility gets its place for the slot.
 		for _, e := range t.eligible {
 			e.ok = append(e.ok, false)
 		}
@@ -178,6 +175,7 @@ func (t *Topology) attach(slot int32) {
 	for _, e := range t.eligible {
 		e.ok[slot] = e.admits(s.node)
 	}
+	t.label(s.node, 1)
 	// order does not matter: each key by itself.
 	for _, k := range t.keys {
 		k.join(s.node, slot)
@@ -188,9 +186,20 @@ func (t *Topology) attach(slot int32) {
 // detach is the inverse of attach.
 func (t *Topology) detach(slot int32) {
 	t.countSpot(&t.spots[slot], slot, -1)
+	t.label(t.spots[slot].node, -1)
 	// order does not matter: each key by itself.
 	for _, k := range t.keys {
 		k.leave(slot)
+	}
+}
+
+// label counts the labels of a node that comes or goes: a key that no node has costs no look at the nodes.
+func (t *Topology) label(n *corev1.Node, sign int32) {
+	// order does not matter: each label by itself.
+	for key := range n.Labels {
+		if t.labelled[key] += sign; t.labelled[key] == 0 {
+			delete(t.labelled, key)
+		}
 	}
 }
 

@@ -1,0 +1,110 @@
+package model
+
+import (
+	"cmp"
+	"slices"
+)
+
+// tally is a count for each domain of a key. It costs the domains that have some: a term that few pods are about must not
+// cost every node of the cluster. Where an eighth of the domains has some, it is an array.
+type tally struct {
+	few   []domainCount // sorted by domain, no zeroes; unused once all is there
+	all   []int32       // by domain
+	above int32         // no domain counted is as high
+}
+
+type domainCount struct{ domain, pods int32 }
+
+// fewAtLeast is how many domains are looked up without an array in any case.
+const fewAtLeast = 4
+
+func (t *tally) at(domain int32) int32 {
+	if t.all != nil {
+		if int(domain) < len(t.all) {
+			return t.all[domain]
+		}
+		return 0
+	}
+	if i, ok := t.find(domain); ok {
+		return t.few[i].pods
+	}
+	return 0
+}
+
+func (t *tally) find(domain int32) (int, bool) {
+	return slices.BinarySearchFunc(t.few, domain, func(c domainCount, d int32) int { return cmp.Compare(c.domain, d) })
+}
+
+func (t *tally) add(domain, pods int32) {
+	if pods == 0 {
+		return
+	}
+	if t.all != nil {
+		for int(domain) >= len(t.all) {
+			t.all = append(t.all, 0)
+		}
+		t.all[domain] += pods
+		return
+	}
+	i, ok := t.find(domain)
+	switch {
+	case !ok:
+		t.few = slices.Insert(t.few, i, domainCount{domain, pods})
+		t.above = max(t.above, domain+1)
+		t.widen()
+	case t.few[i].pods+pods == 0:
+		t.few = slices.Delete(t.few, i, i+1)
+	default:
+		t.few[i].pods += pods
+	}
+}
+
+// widen makes the array when it is worth its memory.
+func (t *tally) widen() {
+	if len(t.few) <= fewAtLeast || 8*len(t.few) < int(t.above) {
+		return
+	}
+	t.all = make([]int32, t.above)
+	for _, c := range t.few {
+		t.all[c.domain] = c.pods
+	}
+	t.few = nil
+}
+
+func (t *tally) clone() tally {
+	return tally{few: slices.Clone(t.few), all: slices.Clone(t.all), above: t.above}
+}
+
+// histogram counts the domains by how many pods they have. It costs the numbers that there are, not the largest.
+type histogram struct{ levels []level } // sorted by pods; none without a domain
+
+type level struct{ pods, domains int32 }
+
+func (h *histogram) find(pods int32) (int, bool) {
+	return slices.BinarySearchFunc(h.levels, pods, func(l level, p int32) int { return cmp.Compare(l.pods, p) })
+}
+
+func (h *histogram) add(pods int32) {
+	i, ok := h.find(pods)
+	if !ok {
+		h.levels = slices.Insert(h.levels, i, level{pods: pods})
+	}
+	h.levels[i].domains++
+}
+
+func (h *histogram) remove(pods int32) {
+	i, _ := h.find(pods)
+	if h.levels[i].domains--; h.levels[i].domains == 0 {
+		h.levels = slices.Delete(h.levels, i, i+1)
+	}
+}
+
+// least is 0 when there are no domains.
+func (h *histogram) least() int64 {
+	if len(h.levels) == 0 {
+		return 0
+	}
+	return int64(h.levels[0].pods)
+}
+
+func (h *histogram) clone() histogram { return histogram{slices.Clone(h.levels)} }
