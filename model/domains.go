@@ -221,8 +221,7 @@ func (c *counter) add(slot, pods int32) {
 func (c *counter) addTo(l *layer, d, pods int32) {
 	if c.ranked {
 		has := l.count.at(d)
-		l.rank.remove(has)
-		l.rank.add(has + pods)
+		l.rank.move(has, has+pods)
 	}
 	l.count.add(d, pods)
 	l.total += int64(pods)

@@ -1,8 +1,8 @@
 package model
 
 import (
-	"cmp"
 	"slices"
+	"sort"
 )
 
 // tally is a count for each domain of a key. It costs the domains that have some: a term that few pods are about must not
@@ -32,7 +32,8 @@ func (t *tally) at(domain int32) int32 {
 }
 
 func (t *tally) find(domain int32) (int, bool) {
-	return slices.BinarySearchFunc(t.few, domain, func(c domainCount, d int32) int { return cmp.Compare(c.domain, d) })
+	i := sort.Search(len(t.few), func(i int) bool { return t.few[i].domain >= domain })
+	return i, i < len(t.few) && t.few[i].domain == domain
 }
 
 func (t *tally) add(domain, pods int32) {
@@ -81,7 +82,19 @@ type histogram struct{ levels []level } // sorted by pods; none without a domain
 type level struct{ pods, domains int32 }
 
 func (h *histogram) find(pods int32) (int, bool) {
-	return slices.BinarySearchFunc(h.levels, pods, func(l level, p int32) int { return cmp.Compare(l.pods, p) })
+	i := sort.Search(len(h.levels), func(i int) bool { return h.levels[i].pods >= pods })
+	return i, i < len(h.levels) && h.levels[i].pods == pods
+}
+
+// move is remove and add; a domain that stays between the same others only changes its level's number.
+func (h *histogram) move(from, to int32) {
+	i, _ := h.find(from)
+	if h.levels[i].domains == 1 && (i == 0 || h.levels[i-1].pods < to) && (i+1 == len(h.levels) || h.levels[i+1].pods > to) {
+		h.levels[i].pods = to
+		return
+	}
+	h.remove(from)
+	h.add(to)
 }
 
 func (h *histogram) add(pods int32) {

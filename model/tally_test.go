@@ -43,7 +43,12 @@ func TestHistogramFindsTheLeast(t *testing.T) {
 		var h histogram
 		var want []int32
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
-			if len(want) > 0 && rapid.Bool().Draw(t, "remove") {
+			if len(want) > 0 && rapid.Bool().Draw(t, "move") {
+				i := rapid.IntRange(0, len(want)-1).Draw(t, "which")
+				to := rapid.Int32Range(0, 9).Draw(t, "to")
+				h.move(want[i], to)
+				want[i] = to
+			} else if len(want) > 0 && rapid.Bool().Draw(t, "remove") {
 				i := rapid.IntRange(0, len(want)-1).Draw(t, "which")
 				h.remove(want[i])
 				want = slices.Delete(want, i, i+1)
