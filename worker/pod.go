@@ -187,7 +187,8 @@ func (p *podState) adopt(containers []runtime.Container) {
 
 // recall takes from the status that the servers keep what the agent cannot know otherwise: when the pod started, since
 // when conditions hold, and containers that the runtime knows nothing of: what had ended is not run again (T7), what ran
-// when it was lost counts as ended for an unknown reason.
+// when it was lost counts as ended for an unknown reason, also where the servers went back to an older state of theirs in
+// which it ran. An event says so, for the pod may be Failed by it.
 func (p *podState) recall() {
 	if t := p.pod.Status.StartTime; t != nil {
 		p.startTime = t.Time
@@ -209,6 +210,8 @@ func (p *podState) recall() {
 				c.exit, c.last = exitOf(s.State.Terminated), last
 			case s.State.Running != nil:
 				c.exit, c.last = lostExit(s.State.Running.StartedAt.Time, s.State.Running.StartedAt.Time), last
+				p.emit(corev1.EventTypeWarning, runtime.ReasonStatusUnknown, fmt.Sprintf("Container %s was running when the servers "+
+					"last heard of it, and is not on this node any more: it counts as ended", s.Name))
 			case last != nil:
 				c.exit = last
 			default:
