@@ -28,6 +28,8 @@ type machine struct {
 	onSnapshot func()
 	// follow is told the state's time after every entry and restore.
 	follow func(unixNano int64)
+	// skipped is how many revisions a snapshot leaves out after the state's.
+	skipped int64
 
 	mu      sync.Mutex
 	broken  error  // why nothing is applied any more
@@ -116,7 +118,7 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, err
 	}
 	m.onSnapshot()
-	return &snapshot{view: m.state.View(), metrics: m.metrics}, nil
+	return &snapshot{view: m.state.View(), skipped: m.skipped, metrics: m.metrics}, nil
 }
 
 // Restore implements raft.FSM.
@@ -136,12 +138,13 @@ func (m *machine) Restore(r io.ReadCloser) error {
 
 type snapshot struct {
 	view    *fsm.View
+	skipped int64
 	metrics *metrics
 }
 
 func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 	start := time.Now()
-	if err := s.view.Write(sink); err != nil {
+	if err := s.view.WriteAt(sink, s.view.Revision()+s.skipped); err != nil {
 		_ = sink.Cancel() // the write's error says more
 		s.metrics.snapshotFailed()
 		return fmt.Errorf("persist snapshot %s: %w", sink.ID(), err)

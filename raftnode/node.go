@@ -395,6 +395,12 @@ func (n *Node) finishOutcomes() {
 // peersFile is read at the start to recover from a lost quorum.
 func (n *Node) peersFile() string { return filepath.Join(n.c.DataDir, raftDir, "peers.json") }
 
+// lostRevisions are skipped when a quorum is lost: the servers that are gone may
+// have handed out revisions that this one never saw, to watches and workers that
+// go on from them. None must mean two things. It is far more than a cluster
+// makes between one contact of a server and the next.
+const lostRevisions = 1 << 32
+
 // recoverQuorum gives the cluster the servers that an operator has written
 // into peers.json, because most of the old ones are lost for good.
 func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
@@ -416,6 +422,7 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 	if err != nil {
 		return err
 	}
+	scratch.skipped = lostRevisions
 	err = raft.RecoverCluster(n.c.raft(n.logger, nil), scratch, n.log, n.guard, snaps, n.transport, conf)
 	if err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/berth-dev/berth/fsm"
 )
 
 // onDisk keeps every server's data under one directory of the test.
@@ -151,6 +153,12 @@ func TestRecoverFromLostQuorum(t *testing.T) {
 		}
 		c.same()
 		survivor := c.followers()[0].ID()
+		// What the survivor does not hear of is acknowledged all the same, and lost.
+		c.isolate(survivor)
+		for i := range 5 {
+			c.must(create("lost"+fmt.Sprint(i), "1"))
+		}
+		given := c.leader().state.View().Revision()
 		for _, id := range []string{"a", "b", "c"} {
 			c.kill(id)
 		}
@@ -171,6 +179,12 @@ func TestRecoverFromLostQuorum(t *testing.T) {
 		c.eventually("the survivor to lead", func() bool { return n.Leadership().Leader })
 		if got := n.Configuration(); len(got) != 1 {
 			t.Errorf("the cluster is %+v", got)
+		}
+		if got := n.state.View().Revision(); got <= given {
+			t.Errorf("goes on at revision %d, and %d was given out", got, given)
+		}
+		if _, err := n.state.Feed().After(given, 1); !errors.Is(err, fsm.ErrCompacted) {
+			t.Errorf("a watch goes on from a revision that was lost: %v", err)
 		}
 		for i := range 20 {
 			if value(n.state, fmt.Sprint(i)) != "1" {
