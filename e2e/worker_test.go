@@ -43,24 +43,32 @@ func TestWorkerKilledAndBack(t *testing.T) {
 		startWorker(t, c, w)
 		same(t, c, before, file, pid)
 	})
+	t.Run("silent for longer than the grace", func(t *testing.T) {
+		w.Signal(syscall.SIGSTOP)
+		defer w.Signal(syscall.SIGCONT)
+		waitLost(t, c, w.Name)
+		waitReadiness(t, c, false, "kept", "deleted")
+		w.Signal(syscall.SIGCONT)
+		waitReadiness(t, c, true, "kept", "deleted")
+		same(t, c, before, file, pid)
+	})
+	t.Run("its node deleted while it lives", func(t *testing.T) {
+		nodes := c.Reader().Kube.CoreV1().Nodes()
+		if err := nodes.Delete(t.Context(), w.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.eventually(t, "the node to be registered again", func(ctx context.Context) error {
+			n, err := nodes.Get(ctx, w.Name, metav1.GetOptions{})
+			if err == nil && (!nodeReady(n) || n.Labels["disk"] != "ssd") {
+				err = fmt.Errorf("ready: %v, labels: %v", nodeReady(n), n.Labels)
+			}
+			return err
+		})
+		same(t, c, before, file, pid)
+	})
 	t.Run("back after it was declared lost", func(t *testing.T) {
 		w.Kill()
-		c.eventually(t, "the node to be declared lost", func(ctx context.Context) error {
-			n, err := c.Reader().Kube.CoreV1().Nodes().Get(ctx, w.Name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			effects := map[corev1.TaintEffect]bool{}
-			for _, taint := range n.Spec.Taints {
-				if taint.Key == corev1.TaintNodeUnreachable {
-					effects[taint.Effect] = true
-				}
-			}
-			if nodeReady(n) || !effects[corev1.TaintEffectNoSchedule] || !effects[corev1.TaintEffectNoExecute] {
-				return fmt.Errorf("ready: %v, taints: %v", nodeReady(n), n.Spec.Taints)
-			}
-			return nil
-		})
+		waitLost(t, c, w.Name)
 		// What is asked for meanwhile is done at its return: one goes, one comes.
 		if err := c.Reader().Kube.CoreV1().Pods("default").Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -94,6 +102,43 @@ func TestWorkerKilledAndBack(t *testing.T) {
 			t.Errorf("its log: %q", got)
 		}
 		same(t, c, before, file, pid)
+	})
+}
+
+// waitLost waits until the servers have given a node up.
+func waitLost(t *testing.T, c *cluster, node string) {
+	t.Helper()
+	c.eventually(t, "the node to be declared lost", func(ctx context.Context) error {
+		n, err := c.Reader().Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		effects := map[corev1.TaintEffect]bool{}
+		for _, taint := range n.Spec.Taints {
+			if taint.Key == corev1.TaintNodeUnreachable {
+				effects[taint.Effect] = true
+			}
+		}
+		if nodeReady(n) || !effects[corev1.TaintEffectNoSchedule] || !effects[corev1.TaintEffectNoExecute] {
+			return fmt.Errorf("ready: %v, taints: %v", nodeReady(n), n.Spec.Taints)
+		}
+		return nil
+	})
+}
+
+func waitReadiness(t *testing.T, c *cluster, want bool, names ...string) {
+	t.Helper()
+	c.eventually(t, fmt.Sprintf("readiness %v", want), func(ctx context.Context) error {
+		for _, name := range names {
+			p, err := c.Reader().Kube.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if podReady(p) != want {
+				return fmt.Errorf("%s: %v", name, p.Status.Conditions)
+			}
+		}
+		return nil
 	})
 }
 

@@ -72,13 +72,9 @@ func (tx *Tx) takeStatus(key string, old *corev1.Pod, reported *corev1.PodStatus
 	return pod
 }
 
-// workerConditions are the conditions that are the worker's to say.
-var workerConditions = []corev1.PodConditionType{
-	corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers,
-}
-
 // mergeStatus takes over what the worker says, and keeps what is not the
-// worker's: the nomination, and the conditions of the scheduler and of others.
+// worker's (model.WorkerStatus): the nomination, and the conditions of the
+// scheduler and of others.
 func mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.PodStatus {
 	next := *reported
 	next.NominatedNodeName = pod.Status.NominatedNodeName
@@ -90,8 +86,9 @@ func mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.PodStatus {
 		next.StartTime = pod.Status.StartTime // seniority is never lost (PR7)
 	}
 	next.Conditions = nil
+	own := model.WorkerConditions()
 	for _, c := range pod.Status.Conditions {
-		if !slices.Contains(workerConditions, c.Type) {
+		if !slices.Contains(own, c.Type) {
 			next.Conditions = append(next.Conditions, c)
 		}
 	}

@@ -34,6 +34,8 @@ var (
 	ErrNodeTaken = errors.New("another worker is connected under this node's name")
 	// ErrReplaced: a newer stream of the same worker has taken over.
 	ErrReplaced = errors.New("a newer stream of this worker has taken over")
+	// ErrNodeGone: the worker's node was deleted; it has to register anew.
+	ErrNodeGone = errors.New("the node was deleted; its worker registers it again")
 	// ErrNotFound: what was asked for is not there.
 	ErrNotFound = errors.New("not found")
 	// ErrInvalid: the request makes no sense; to repeat it is useless.
@@ -83,6 +85,7 @@ func wireErrors() []wireErrorKind {
 		{ErrNotHeld, codes.NotFound, "NOT_HELD"},
 		{ErrNodeTaken, codes.AlreadyExists, "NODE_TAKEN"},
 		{ErrReplaced, codes.Aborted, "REPLACED"},
+		{ErrNodeGone, codes.Aborted, "NODE_GONE"},
 		{ErrNotFound, codes.NotFound, "NOT_FOUND"},
 		{ErrInvalid, codes.InvalidArgument, "INVALID"},
 		{ErrStopping, codes.Unavailable, "STOPPING"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -127,6 +128,25 @@ func (h *Hub) Held(maxSilence time.Duration) []string {
 	h.mu.RUnlock()
 	slices.Sort(out)
 	return out
+}
+
+// Nodes lists the nodes whose streams end here, sorted.
+func (h *Hub) Nodes() []string {
+	h.mu.RLock()
+	out := slices.Collect(maps.Keys(h.sessions))
+	h.mu.RUnlock()
+	slices.Sort(out)
+	return out
+}
+
+// Renew ends the stream of node, if it ends here: its worker comes back and
+// registers anew. The node's object was deleted, and its worker lives.
+func (h *Hub) Renew(node string) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if s := h.sessions[node]; s != nil {
+		s.cancel(ErrNodeGone)
+	}
 }
 
 // Drain asks every worker to go to another server, and refuses new ones.

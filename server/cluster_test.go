@@ -127,31 +127,73 @@ func workerHears(t *testing.T, c *testCluster) {
 	// The leader knows of the worker although its stream ends elsewhere.
 	eventually(t, "the leader to hear of the worker", func() bool { _, ok := leader.beats.LastSeenUnixNano("w1"); return ok })
 
-	// A status does not bring back a node that was deleted.
-	c.propose(leader, &fsm.DeleteNode{Name: "w1"})
-	if err := follower.ReadIndex(t.Context()); err != nil {
-		t.Fatal(err)
+	// What others make of its pods is told to a worker: it knows better.
+	c.propose(leader, admit("p3", "w1"))
+	eventually(t, "the pod", func() bool { p := w.pods(t); return p[len(p)-1].Name == "p3" })
+	w.client.Report(rpc.PodReport{Namespace: "default", Name: "p3", UID: "uid-p3", Status: readyStatus(t)})
+	ready := func(want corev1.ConditionStatus) func(v *fsm.View) bool {
+		return func(v *fsm.View) bool {
+			p, ok := v.Pods.Get("default/p3")
+			return ok && len(p.Status.Conditions) == 1 && p.Status.Conditions[0].Status == want
+		}
 	}
-	nodeStatus, err := workerNode("w1").Status.Marshal()
+	await(t, leader, "the pod to be ready", ready(corev1.ConditionTrue))
+	await(t, follower, "the pod to be ready", ready(corev1.ConditionTrue))
+	seen := len(w.pods(t))
+	lost := &fsm.SetNodeHealth{Nodes: []fsm.NodeHealth{{Name: "w1", Ready: "Unknown"}}}
+	c.propose(leader, lost)
+	eventually(t, "what the servers made of the pod", func() bool { return len(w.pods(t)) > seen })
+	pods := w.pods(t)
+	if last := pods[len(pods)-1]; last.Name != "p3" || last.Status.Conditions[0].Reason != "NodeNotReady" {
+		t.Errorf("the worker was told of %s with %v", last.Name, last.Status.Conditions)
+	}
+	// Its answer comes back once, so that it knows that it was heard.
+	w.client.Report(rpc.PodReport{Namespace: "default", Name: "p3", UID: "uid-p3", Status: readyStatus(t)})
+	eventually(t, "the pod as it is", func() bool { return len(w.pods(t)) > len(pods) })
+	if last := w.pods(t)[len(pods)]; last.Status.Conditions[0].Status != corev1.ConditionTrue {
+		t.Errorf("the worker was told %v", last.Status.Conditions)
+	}
+	w.client.Report(rpc.PodReport{Namespace: "default", Name: "p3", UID: "uid-p3", Removed: true})
+
+	// A status does not bring back a node that was deleted: its worker does, which registers again.
+	before, _ := leader.View().Nodes.Get("w1")
+	c.propose(leader, &fsm.DeleteNode{Name: "w1"})
+	await(t, leader, "the node to be registered again", func(v *fsm.View) bool {
+		n, ok := v.Nodes.Get("w1")
+		return ok && n.UID != before.UID
+	})
+	nodeStatus, err := workerNode("w4").Status.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := follower.WorkerStatus(t.Context(), "w1", &rpc.StatusBatch{ID: 1, NodeStatus: nodeStatus}); err != nil {
+	if err := follower.WorkerStatus(t.Context(), "w4", &rpc.StatusBatch{ID: 1, NodeStatus: nodeStatus}); err != nil {
 		t.Error(err)
 	}
-	if _, ok := follower.View().Nodes.Get("w1"); ok {
+	if _, ok := follower.View().Nodes.Get("w4"); ok {
 		t.Error("a status made a node")
 	}
 
 	// When the state is replaced, what happened was not pushed: workers read
 	// everything anew.
+	eventually(t, "the second connection's assignments", func() bool { return w.full() == 2 })
 	_, snapshot := c.call(leader, http.MethodGet, operator.PathSnapshot, "", true)
 	if code, body := c.call(leader, http.MethodPut, operator.PathSnapshot, snapshot, true); code != http.StatusOK {
 		t.Fatalf("restore: %d %s", code, body)
 	}
-	eventually(t, "a new full set", func() bool { return w.full() == 2 })
+	eventually(t, "a new full set", func() bool { return w.full() == 3 })
 	c.propose(leader, admit("p2", "w1"))
 	eventually(t, "a pod after the restore", func() bool { p := w.pods(t); return p[len(p)-1].Name == "p2" })
+}
+
+// readyStatus is what a worker reports of a pod that runs and is ready.
+func readyStatus(t *testing.T) []byte {
+	t.Helper()
+	b, err := (&corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+		{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 func operatorsAreAnswered(t *testing.T, c *testCluster) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/sched"
@@ -163,6 +164,8 @@ func TestConcernsWorker(t *testing.T) {
 	}{
 		{"nothing", func(*corev1.Pod) {}, false},
 		{"its own status", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, false},
+		{"another's status", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, true},
+		{"a start time", func(p *corev1.Pod) { p.Status.StartTime = &now }, false},
 		{"a condition", func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget}}
 		}, false},
@@ -178,10 +181,47 @@ func TestConcernsWorker(t *testing.T) {
 	} {
 		old := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: 1}, Spec: corev1.PodSpec{NodeName: "n1"}}
 		pod := *old
+		s := &Server{}
+		s.said.said("n1", "", model.WorkerStatusDigest(&corev1.PodStatus{Phase: corev1.PodRunning}))
 		tt.change(&pod)
-		if got := concernsWorker(old, &pod); got != tt.want {
+		if got := s.concernsWorker(old, &pod); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
+	}
+}
+
+// A worker is told of what it did not say, and when that has passed, and nothing is kept of what has arrived.
+func TestReportedStatuses(t *testing.T) {
+	var r reportedStatuses
+	for i, step := range []struct {
+		said, held uint64 // 0: nothing
+		want       bool
+	}{
+		{said: 1}, {held: 1}, // its own
+		{held: 2, want: true}, {said: 1}, {held: 1, want: true}, // another's, and back
+		{said: 3}, {held: 3},
+		{said: 4}, {said: 5}, {held: 4, want: true}, {held: 5, want: true}, // late, and then the same again
+	} {
+		if step.said != 0 {
+			r.said("n1", "a", step.said)
+		}
+		if step.held != 0 {
+			if got := r.news("n1", "a", step.held); got != step.want {
+				t.Errorf("step %d: %v", i, got)
+			}
+		}
+	}
+	if len(r.nodes["n1"]) != 0 {
+		t.Errorf("kept: %v", r.nodes)
+	}
+	r.said("n1", "a", 1)
+	r.said("n1", "b", 1)
+	r.forget("n1", "a")
+	if len(r.nodes["n1"]) != 1 {
+		t.Errorf("kept: %v", r.nodes)
+	}
+	if r.forgetNode("n1"); len(r.nodes) != 0 {
+		t.Errorf("kept: %v", r.nodes)
 	}
 }
 

@@ -38,6 +38,7 @@ type Server struct {
 	reads  *shared
 	beats  heartbeats
 	pushed atomic.Int64 // revision up to which workers were pushed to
+	said   reportedStatuses
 	// welcoming holds a token for every worker that registers just now.
 	welcoming chan struct{}
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/rpc"
 )
 
@@ -89,6 +90,9 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 			if err := report.Status.Object.Unmarshal(r.Status); err != nil {
 				return fmt.Errorf("%w: the status of pod %s: %w", rpc.ErrInvalid, report.Key, err)
 			}
+			if pod, ok := s.state.View().Pods.Get(report.Key); ok && pod.Spec.NodeName == node && string(pod.UID) == r.UID {
+				s.said.said(node, r.UID, model.WorkerStatusDigest(report.Status.Object))
+			}
 		}
 		if size > 0 && size+len(r.Status) > maxReportBytes {
 			add(reports)
@@ -100,8 +104,8 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 	if len(reports.Reports) > 0 {
 		add(reports)
 	}
-	// A node that was deleted is made again by a worker that joins, with its
-	// labels, and not by a status.
+	// A node that was deleted is made again by its worker's next hello, with
+	// its labels (Hub.Renew), and not by a status.
 	if _, there := s.state.View().Nodes.Get(node); there && len(b.NodeStatus) > 0 {
 		n := new(corev1.Node)
 		n.Name = node
@@ -165,6 +169,10 @@ func (s *Server) WorkerAssignments(ctx context.Context, node string, since int64
 	for {
 		view := s.state.View()
 		if view.Revision() >= max(since, s.pushed.Load()) {
+			// It was deleted since the hello, when this stream was not known yet.
+			if _, there := view.Nodes.Get(node); !there {
+				return nil, rpc.ErrNodeGone
+			}
 			return assignmentsOf(view, node)
 		}
 		if err := s.state.Feed().Wait(ctx, view.Revision()); err != nil {
@@ -193,6 +201,7 @@ func assignmentsOf(view *fsm.View, node string) (*rpc.Assignments, error) {
 // that broke: the worker may be on its way to another server. Silence is what
 // counts.
 func (s *Server) WorkerGone(node string, reason error) {
+	s.said.forgetNode(node)
 	s.log.Debug("a worker's stream ended", "node", node, "reason", reason)
 }
 
@@ -212,6 +221,7 @@ func (s *Server) pushLoop(ctx context.Context) {
 			at = feed.Last()
 			s.pushed.Store(at)
 			s.rpc.Hub.Resync(at)
+			s.renewAll()
 			continue
 		}
 		for i := range changes {
@@ -227,12 +237,26 @@ func (s *Server) pushLoop(ctx context.Context) {
 
 const pushBatch = 4096
 
+// renewAll makes the workers of nodes that are not there any more register anew.
+func (s *Server) renewAll() {
+	view := s.state.View()
+	for _, node := range s.rpc.Hub.Nodes() {
+		if _, there := view.Nodes.Get(node); !there {
+			s.rpc.Hub.Renew(node)
+		}
+	}
+}
+
 func (s *Server) push(c *fsm.Change) {
+	if node, ok := c.Old.(*corev1.Node); ok && c.New == nil {
+		s.rpc.Hub.Renew(node.Name)
+		return
+	}
 	old, _ := c.Old.(*corev1.Pod)
 	pod, _ := c.New.(*corev1.Pod)
 	switch {
 	case pod != nil && pod.Spec.NodeName != "":
-		if !s.rpc.Hub.Holds(pod.Spec.NodeName) || old != nil && !concernsWorker(old, pod) {
+		if !s.rpc.Hub.Holds(pod.Spec.NodeName) || old != nil && !s.concernsWorker(old, pod) {
 			return
 		}
 		raw, err := pod.Marshal()
@@ -242,14 +266,20 @@ func (s *Server) push(c *fsm.Change) {
 		}
 		s.rpc.Hub.Push(pod.Spec.NodeName, rpc.Update{UID: string(pod.UID), Revision: c.Revision, Pod: raw})
 	case pod == nil && old != nil && old.Spec.NodeName != "":
+		s.said.forget(old.Spec.NodeName, string(old.UID))
 		s.rpc.Hub.Push(old.Spec.NodeName, rpc.Update{UID: string(old.UID), Revision: c.Revision})
 	}
 }
 
 // concernsWorker: the change is more than the status that the worker itself
-// reports. Conditions that others set matter for readiness gates (LC7).
-func concernsWorker(old, pod *corev1.Pod) bool {
-	if old.Spec.NodeName != pod.Spec.NodeName || old.Generation != pod.Generation ||
+// reports. What others make of its part of the status is news to it: it knows
+// better. Conditions that others set matter for readiness gates (LC7).
+func (s *Server) concernsWorker(old, pod *corev1.Pod) bool {
+	node, sum := pod.Spec.NodeName, model.WorkerStatusDigest(&pod.Status)
+	if model.WorkerStatusDigest(&old.Status) != sum && s.said.news(node, string(pod.UID), sum) {
+		return true
+	}
+	if old.Spec.NodeName != node || old.Generation != pod.Generation ||
 		old.DeletionTimestamp != pod.DeletionTimestamp || old.DeletionGracePeriodSeconds != pod.DeletionGracePeriodSeconds ||
 		len(pod.Spec.ReadinessGates) > 0 {
 		return true

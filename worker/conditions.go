@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/model"
 )
 
 // conditionMemory is what must be remembered of a condition: its value and since when.
@@ -14,11 +16,8 @@ type conditionMemory struct {
 	since  time.Time
 }
 
-var ownedConditions = [...]corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized,
-	corev1.PodReady, corev1.ContainersReady}
-
 func (p *podState) rememberConditions(conditions []corev1.PodCondition) {
-	for i, t := range ownedConditions {
+	for i, t := range model.WorkerConditions() {
 		for j := range conditions {
 			if conditions[j].Type == t {
 				p.conditions[i] = conditionMemory{conditions[j].Status, conditions[j].LastTransitionTime.Time}
@@ -32,9 +31,9 @@ func (p *podState) rememberConditions(conditions []corev1.PodCondition) {
 func (p *podState) setConditions(s *corev1.PodStatus, now time.Time) {
 	ready := p.containersReady(s)
 	conditions := [...]corev1.PodCondition{p.readyToStart(s), p.isInitialized(s), p.podReady(ready), ready}
-	for i := range conditions {
+	for i, t := range model.WorkerConditions() {
 		c := &conditions[i]
-		c.Type = ownedConditions[i]
+		c.Type = t
 		c.ObservedGeneration = p.pod.Generation
 		m := &p.conditions[i]
 		if m.status != c.Status {

@@ -151,7 +151,7 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 		p = newPodState(pod, c.classes.Of(pod), &c.env, now)
 		c.pods[pod.UID] = p
 		p.recall()
-		p.sum = digest(ownStatus(&pod.Status), false)
+		p.sum = digest(&pod.Status, false)
 		if p.admission == admitted {
 			c.count(p)
 		} else if pod.DeletionTimestamp == nil && !model.Terminal(pod) {
@@ -163,25 +163,13 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 		if p.adopted {
 			p.adopted = false
 			p.recall()
-			p.sum = digest(ownStatus(&pod.Status), false)
+			p.sum = digest(&pod.Status, false)
+		} else {
+			p.dispute.compare(digest(&pod.Status, false) == p.sum || p.removal == removalDone, now)
 		}
 	}
 	c.step(p, now)
 	c.stopPreempted(now)
-}
-
-// ownStatus reduces a status to what a report says, so that a restarted agent reports only what differs.
-func ownStatus(s *corev1.PodStatus) *corev1.PodStatus {
-	own := *s
-	own.Conditions = nil
-	for _, t := range ownedConditions {
-		for i := range s.Conditions {
-			if s.Conditions[i].Type == t {
-				own.Conditions = append(own.Conditions, s.Conditions[i])
-			}
-		}
-	}
-	return &own
 }
 
 // Observe takes an event of the runtime.
@@ -290,10 +278,12 @@ func (c *Core) note(p *podState, now time.Time) {
 		}
 	}
 	sum := digest(&s, p.removal == removalDone)
-	if sum == p.sum {
+	if sum == p.sum && !p.dispute.due(now) {
+		p.wakeAt(p.dispute.at) // the zero time: for no reason
 		return
 	}
 	p.sum = sum
+	p.dispute.at = time.Time{}
 	if !p.queued {
 		p.queued = true
 		c.reports = append(c.reports, p)

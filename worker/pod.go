@@ -43,9 +43,10 @@ type podState struct {
 	// Bookkeeping of Core.
 	heapIndex int
 	sum       uint64 // of the newest status and removal
-	queued    bool   // waits in Core's report queue
-	inReport  bool   // part of the report under way
-	adopted   bool   // found in the runtime, not assigned yet
+	dispute   dispute
+	queued    bool // waits in Core's report queue
+	inReport  bool // part of the report under way
+	adopted   bool // found in the runtime, not assigned yet
 
 	quietUntil time.Time // its first start is not reported before
 }
@@ -422,8 +423,11 @@ func (p *podState) emit(eventType, reason, message string) {
 	}
 }
 
-// wakeAt asks for a step at t.
+// wakeAt asks for a step at t; the zero time asks for none.
 func (p *podState) wakeAt(t time.Time) {
+	if t.IsZero() {
+		return
+	}
 	if p.wake.IsZero() || t.Before(p.wake) {
 		p.wake = t
 	}

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"hash/fnv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -207,12 +206,9 @@ func (p *podState) phaseOfContainers() corev1.PodPhase {
 
 // digest is of everything that a report says; equal digests need no new report.
 func digest(s *corev1.PodStatus, removed bool) uint64 {
-	h := fnv.New64a()
-	if b, err := s.Marshal(); err == nil {
-		h.Write(b)
-	}
+	sum := model.WorkerStatusDigest(s)
 	if removed {
-		h.Write([]byte{1})
+		sum = ^sum
 	}
-	return h.Sum64()
+	return sum
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
 )
@@ -49,6 +51,7 @@ type bench struct {
 	events   []runtime.Event
 	pods     map[string]*corev1.Pod
 	deaf     bool // the servers do not answer
+	stubborn bool // the servers answer, and take nothing over
 	quiet    bool
 }
 
@@ -74,6 +77,21 @@ func (b *bench) run(d *datadriven.TestData) {
 			pods = append(pods, b.pods[a.Key])
 		}
 		b.core.Assign(Assignment{Full: true, Pods: pods, Node: b.node}, b.clock.Now())
+	case "told":
+		// The servers send the pod again, as they hold it.
+		b.assignPods(b.change(d))
+	case "unready":
+		// What the servers make of the pods of a node that they lost sight of.
+		pod := b.change(d)
+		for i := range pod.Status.Conditions {
+			if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+				c.Status, c.Reason, c.Message = corev1.ConditionFalse, "NodeNotReady", "Node is not ready"
+				c.LastTransitionTime = metav1.NewTime(b.clock.Now())
+			}
+		}
+		b.assignPods(pod)
+	case "stubborn":
+		b.stubborn = d.CmdArgs[0].Key == "on"
 	case "condition":
 		pod := b.change(d)
 		var kind, status string
@@ -263,6 +281,9 @@ func (b *bench) report() {
 			continue
 		}
 		b.trace("report %s", summary(r.Name, &r.Status, r.Removed))
+		if b.stubborn {
+			continue
+		}
 		pod := b.pods[r.Name].DeepCopy()
 		foreign := pod.Status.Conditions
 		pod.Status = r.Status
@@ -282,12 +303,7 @@ func (b *bench) report() {
 }
 
 func owned(t corev1.PodConditionType) bool {
-	for _, o := range OwnedConditions() {
-		if o == t {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(model.WorkerConditions(), t)
 }
 
 func summary(name string, s *corev1.PodStatus, removed bool) string {

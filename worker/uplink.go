@@ -28,7 +28,7 @@ type Assignment struct {
 	Full bool
 	// Revision is the state's revision that the assignment was cut at. The agent only remembers the newest.
 	Revision int64
-	// Pods are new or changed.
+	// Pods are new or changed, or the servers hold another status of them than this node has reported last.
 	Pods []*corev1.Pod
 	// Gone are pods whose objects are no more (TM6): they end with the least grace.
 	Gone []types.UID
@@ -41,18 +41,12 @@ type PodReport struct {
 	Namespace string
 	Name      string
 	UID       types.UID
-	// Status is what this node knows. Status.Conditions has only the types that a node agent owns (OwnedConditions),
+	// Status is what this node knows. Status.Conditions has only the types that are a worker's (model.WorkerConditions),
 	// PodScheduled of a pod that came with its node, and DisruptionTarget of one that the node has ended for another;
 	// whoever stores it keeps the conditions of other types.
 	Status corev1.PodStatus
 	// Removed: the pod was asked to go, nothing of it runs any more and its volumes are gone: the object may go (TM4).
 	Removed bool
-}
-
-// OwnedConditions are the pod conditions that the node agent alone sets.
-func OwnedConditions() []corev1.PodConditionType {
-	return []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady,
-		corev1.ContainersReady}
 }
 
 // Recorder takes events about pods for `kubectl get events`. It must not block.
