@@ -91,6 +91,9 @@ func reasons(s berthv1.QueueEntryStatus) string {
 	if s.State == berthv1.QueueNominated {
 		return "waits for room on " + s.NominatedNode
 	}
+	if s.State == berthv1.QueueSetAside {
+		return s.SetAsideReason + ": " + s.SetAsideMessage
+	}
 	parts := make([]string, len(s.Reasons))
 	for i, r := range s.Reasons {
 		parts[i] = fmt.Sprintf("%d %s", r.Nodes, r.Reason)

@@ -69,7 +69,12 @@ func showQueueEntry(v *fsm.View, e *fsm.QueueEntry, out *berthv1.QueueEntry) {
 			BlockedSince:          microTime(e.BlockedSinceUnixNano),
 		},
 	}
-	if e.State == berthv1.QueueBackoff {
+	out.Status.Refusals, out.Status.Refusal = e.Refusals, e.Refusal
+	if e.SetAside != nil {
+		out.Status.SetAside = e.TimesSetAside
+		out.Status.SetAsideReason, out.Status.SetAsideMessage = e.SetAside.Kind, e.SetAside.Message
+	}
+	if e.State == berthv1.QueueBackoff || e.State == berthv1.QueueSetAside {
 		out.Status.BackoffUntil = microTime(e.BackoffUntilUnixNano)
 	}
 	if n, ok := v.Nominations.Get(e.Key()); ok {

@@ -14,8 +14,12 @@ import (
 // twice, or evict one for a pod that is not nominated.
 //
 // Reservations come first, then bindings, then preemptions, then failures. A
-// failure counts on all of the others, so none is recorded if one of them was
-// refused.
+// failure counts on all of the others: if one of them was refused, and that
+// could help the pod that failed, the failure is not recorded, and the pod is
+// tried again.
+//
+// A refusal costs its pod something: from the second in a row on the pod backs
+// off, so whatever is wrong, there is an entry a second about it at most.
 //
 // What was decided, and what became of it, goes into the ledger (PlanRecord).
 //
@@ -83,9 +87,22 @@ type FailDecision struct {
 	// Error: the attempt itself failed; the pods are tried again after their
 	// backoff, whatever happens.
 	Error bool `msgpack:"error,omitempty"`
+	// SetAside: deciding about the pods went wrong in the scheduler itself. They
+	// are left alone for a backoff of their own (see Tx.setAside), whatever
+	// happens; Diagnosis may be nil, and says nothing.
+	SetAside *SetAside `msgpack:"set_aside,omitempty"`
 	// ClearNomination: not even preemption would help, so a pod that is still
 	// nominated loses its nomination (PR11).
 	ClearNomination bool `msgpack:"clear_nomination,omitempty"`
+}
+
+// SetAside is what went wrong when the scheduler decided about a pod.
+type SetAside struct {
+	// Kind is a word in CamelCase, "Panic" for one.
+	Kind string `msgpack:"kind"`
+	// Message is a line for people. What is beyond 1 KiB is cut off when it is
+	// applied.
+	Message string `msgpack:"message"`
 }
 
 // PlanResult tells which decisions of a plan were refused.
@@ -110,32 +127,48 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		}
 	}
 	book := tx.openBook(c)
+	undone := new(undone)
 	for i := range c.Reservations {
 		d := &c.Reservations[i]
 		before, _ := tx.view.Nominations.Get(d.Key)
 		why := tx.decision(d.Key, func() string { return tx.applyReservation(d) })
+		if why != "" {
+			undone.reservation(tx, d)
+			tx.setBack(PodRef{d.Key, d.UID}, why)
+		}
 		refuse(d.Key, d.UID, why)
 		book.reservation(d, before, why)
 	}
 	for i := range c.Bindings {
 		d := &c.Bindings[i]
 		why := tx.decision(d.Key, func() string { return tx.applyBinding(d) })
+		if why != "" {
+			undone.binding(tx, d)
+			tx.setBack(PodRef{d.Key, d.UID}, why)
+		}
 		refuse(d.Key, d.UID, why)
 		book.binding(d, why)
 	}
 	for i := range c.Preemptions {
 		d := &c.Preemptions[i]
 		why := tx.decision(d.Key, func() string { return tx.applyPreemption(d, c.Revision) })
+		if why != "" {
+			undone.preemption(tx, d)
+			tx.setBack(PodRef{d.Key, d.UID}, why)
+		}
 		refuse(d.Key, d.UID, why)
 		book.preemption(d, why)
 	}
-	counted := len(out.Refused) == 0
 	for i := range c.Failures {
-		judge := failureJudge{decidedAt: c.Revision, d: &c.Failures[i]}
+		judge := failureJudge{decidedAt: c.Revision, d: &c.Failures[i], undone: undone}
 		for _, ref := range c.Failures[i].Pods {
-			why := "an earlier decision of the plan was refused"
-			if counted {
-				why = tx.decision(ref.Key, func() string { return judge.apply(tx, ref) })
+			blame := true
+			why := tx.decision(ref.Key, func() (why string) {
+				why, blame = judge.apply(tx, ref)
+				return why
+			})
+			if why != "" && blame {
+				tx.setBack(ref, why)
 			}
 			refuse(ref.Key, ref.UID, why)
 			if why == "" {

@@ -65,7 +65,13 @@ func (b *book) preemption(d *PreemptDecision, refused string) {
 }
 
 func (b *book) failure(d *FailDecision, ref PodRef) {
-	b.write(Decision{Kind: DecisionUnschedulable, Key: ref.Key, UID: ref.UID, Diagnosis: b.diagnosis(d.Diagnosis), Error: d.Error})
+	out := Decision{Kind: DecisionUnschedulable, Key: ref.Key, UID: ref.UID, Error: d.Error || d.SetAside != nil}
+	if d.SetAside != nil {
+		out.Diagnosis = b.diagnosis(&Diagnosis{Message: d.SetAside.told()})
+	} else {
+		out.Diagnosis = b.diagnosis(d.Diagnosis)
+	}
+	b.write(out)
 }
 
 // diagnosis gives a diagnosis its place in the record. Those who share one

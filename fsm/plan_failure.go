@@ -12,22 +12,31 @@ import (
 type failureJudge struct {
 	d         *FailDecision
 	decidedAt int64
+	undone    *undone // what the decision counted on, and did not come true
 
 	lastMark string          // the newest mark when helped was filled
 	helped   map[string]bool // group -> something happened that could help
+	spared   map[string]bool // group -> something undone could help
 }
 
-func (j *failureJudge) apply(tx *Tx, ref PodRef) string {
+// apply records the failure of one pod, or says why not, and whether the pod's
+// own decision is to blame for it.
+func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 	d := j.d
 	pod, e, why := tx.schedulable(ref)
 	switch {
 	case why != "":
-		return why
+		return why, true
+	case d.SetAside != nil:
+		tx.setAside(ref.Key, pod, e, d.SetAside)
+		return "", false
 	case d.Diagnosis == nil:
-		return "the decision has no diagnosis"
+		return "the decision has no diagnosis", true
 	case e.Revision > j.decidedAt || parseRevision(tx.view.SchedulerConfig().ResourceVersion) > j.decidedAt:
 		// QU8: it was woken, asks for something else, or the rules are others.
-		return "the decision is older than what it is about"
+		return "the decision is older than what it is about", true
+	case !d.Error && j.hangsOnUndone(tx, e.class, spreadOwner(pod)):
+		return "an earlier decision of the plan was refused", false
 	}
 	n, nominated := tx.view.Nominations.Get(ref.Key)
 	if nominated && d.ClearNomination { // PR11
@@ -57,7 +66,7 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) string {
 		reason = corev1.PodReasonSchedulerError
 	}
 	tx.announce(ref.Key, pod, reason, d.Diagnosis, "")
-	return ""
+	return "", false
 }
 
 // fitsNominated says whether a nominated pod fits its node as things are.
@@ -90,6 +99,8 @@ func (tx *Tx) recordAttempt(e *QueueEntry, diagnosis *Diagnosis, failed bool, st
 	} else {
 		next.Errors = 0
 		next.Attempts++
+		next.Refusals, next.Refusal = 0, ""
+		next.SetAside, next.TimesSetAside = nil, 0
 		next.Diagnosis, next.SpreadOwner = diagnosis, ""
 		if pod, ok := tx.view.Pods.Get(e.Key()); ok && diagnosis.spreadByDefault(e.class) {
 			next.SpreadOwner = spreadOwner(pod)

@@ -50,6 +50,9 @@ func (v *View) MayReserve(e *QueueEntry, nowUnixNano int64) bool {
 	if e.State != berthv1.QueueUnschedulable || e.Diagnosis == nil || e.BlockedSinceUnixNano == 0 || !v.waitsForLong(e, nowUnixNano) {
 		return false
 	}
+	if e.Refusals > 0 && nowUnixNano < e.BackoffUntilUnixNano {
+		return false // the last one was refused
+	}
 	for i := range e.Diagnosis.Reasons {
 		if e.Diagnosis.Reasons[i].Kind == model.InsufficientResource {
 			return true

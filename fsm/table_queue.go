@@ -35,9 +35,18 @@ type QueueEntry struct {
 	Attempts            int32 `msgpack:"attempts,omitempty"`
 	Errors              int32 `msgpack:"errors,omitempty"`
 	LastAttemptRevision int64 `msgpack:"last_attempt_revision,omitempty"`
+	// Refusals counts the decisions about the pod, one after another, that Apply
+	// refused, and Refusal is why the last one was (see Tx.setBack).
+	Refusals int32  `msgpack:"refusals,omitempty"`
+	Refusal  string `msgpack:"refusal,omitempty"`
+	// SetAside is what went wrong when the pod was last set aside, and
+	// TimesSetAside how often that happened in a row; nil and 0 once an attempt
+	// had an outcome again.
+	SetAside      *SetAside `msgpack:"set_aside,omitempty"`
+	TimesSetAside int32     `msgpack:"times_set_aside,omitempty"`
 	// BackoffUntilUnixNano is the time before which the pod is not tried
-	// again. An entry in Backoff becomes ready when the time has come,
-	// without any command.
+	// again. An entry in Backoff or SetAside becomes ready when the time has
+	// come, without any command.
 	BackoffUntilUnixNano int64 `msgpack:"backoff_until_unix_nano,omitempty"`
 	BlockedSinceUnixNano int64 `msgpack:"blocked_since_unix_nano,omitempty"`
 	// Diagnosis is why the last attempt found no place. Entries that failed
@@ -115,7 +124,7 @@ func indexQueue(v *View, _ string, old, new *QueueEntry, hadOld, hasNew bool) {
 		switch old.State {
 		case berthv1.QueueActive:
 			v.order.Delete(k)
-		case berthv1.QueueBackoff:
+		case berthv1.QueueBackoff, berthv1.QueueSetAside:
 			v.backoffs.Delete(backoffKey(old, k))
 		case berthv1.QueueUnschedulable, berthv1.QueueNominated:
 			v.waiting.Delete(waitKey(old, k))
@@ -137,7 +146,7 @@ func (v *View) indexOrder(e *QueueEntry) {
 	switch e.State {
 	case berthv1.QueueActive:
 		v.order.Set(k, e)
-	case berthv1.QueueBackoff:
+	case berthv1.QueueBackoff, berthv1.QueueSetAside:
 		v.backoffs.Set(backoffKey(e, k), e)
 	case berthv1.QueueUnschedulable, berthv1.QueueNominated:
 		v.waiting.Set(waitKey(e, k), e)
@@ -147,8 +156,23 @@ func (v *View) indexOrder(e *QueueEntry) {
 	}
 }
 
+// backoffKey sorts by the end of the backoff, those that may be taken early
+// before those that may not.
 func backoffKey(e *QueueEntry, orderKey string) string {
-	return string(binary.BigEndian.AppendUint64(nil, uint64(e.BackoffUntilUnixNano))) + orderKey
+	b := []byte{earlyBackoff}
+	if !e.mayBeEarly() {
+		b[0] = lateBackoff
+	}
+	return string(binary.BigEndian.AppendUint64(b, uint64(e.BackoffUntilUnixNano))) + orderKey
+}
+
+// What keys of backoffs begin with.
+const earlyBackoff, lateBackoff = 'e', 'l'
+
+// mayBeEarly: the pod only found no place. Who failed by an error, was refused
+// or set aside serves his time (QU7).
+func (e *QueueEntry) mayBeEarly() bool {
+	return e.State == berthv1.QueueBackoff && e.Errors == 0 && e.Refusals == 0
 }
 
 // orderKey sorts by priority, highest first, then by first enqueueing, then by
@@ -219,23 +243,24 @@ type ordered struct {
 
 func (v *View) dueBackoffs(nowUnixNano int64) []ordered {
 	var due []ordered
-	v.backoffs.Scan(func(_ string, e *QueueEntry) bool {
-		if e.BackoffUntilUnixNano > nowUnixNano || len(due) == maxDue {
-			return false
-		}
-		due = append(due, ordered{v.orderKey(e), e})
-		return true
-	})
+	for _, kind := range []byte{earlyBackoff, lateBackoff} {
+		most := len(due) + maxDue
+		scanFrom(v.backoffs, string(kind), string(kind), func(_ string, e *QueueEntry) bool {
+			if e.BackoffUntilUnixNano > nowUnixNano || len(due) == most {
+				return false
+			}
+			due = append(due, ordered{v.orderKey(e), e})
+			return true
+		})
+	}
 	slices.SortFunc(due, compareOrder)
 	return due
 }
 
 func (v *View) earlyBackoffs() []ordered {
 	var early []ordered
-	v.backoffs.Scan(func(_ string, e *QueueEntry) bool {
-		if e.Errors == 0 {
-			early = append(early, ordered{v.orderKey(e), e})
-		}
+	scanFrom(v.backoffs, string(earlyBackoff), string(earlyBackoff), func(_ string, e *QueueEntry) bool {
+		early = append(early, ordered{v.orderKey(e), e})
 		return len(early) < maxEarly
 	})
 	slices.SortFunc(early, compareOrder)
@@ -247,11 +272,17 @@ func compareOrder(a, b ordered) int { return strings.Compare(a.key, b.key) }
 // NextBackoffUnixNano is when the next pod returns from its backoff, and
 // whether there is one.
 func (v *View) NextBackoffUnixNano() (int64, bool) {
-	_, e, ok := v.backoffs.Min()
-	if !ok {
-		return 0, false
+	var least int64
+	found := false
+	for _, kind := range []byte{earlyBackoff, lateBackoff} {
+		scanFrom(v.backoffs, string(kind), string(kind), func(_ string, e *QueueEntry) bool {
+			if !found || e.BackoffUntilUnixNano < least {
+				found, least = true, e.BackoffUntilUnixNano
+			}
+			return false
+		})
 	}
-	return e.BackoffUntilUnixNano, true
+	return least, found
 }
 
 // InOrder calls f for every entry that is or will be tried without further

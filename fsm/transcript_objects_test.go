@@ -257,6 +257,9 @@ func (s *transcript) plan(a words, input string) []Command {
 			if f.has("undiagnosed") {
 				d.Diagnosis = nil
 			}
+			if what, ok := f.get("panic"); ok {
+				d.Diagnosis, d.SetAside = nil, &SetAside{Kind: "Panic", Message: what}
+			}
 			for _, name := range strings.Split(f[1], ",") {
 				d.Pods = append(d.Pods, s.ref(name))
 			}

@@ -294,7 +294,13 @@ func describeEntry(e *QueueEntry) string {
 	if e.Errors > 0 {
 		out += fmt.Sprintf(", %d errors", e.Errors)
 	}
-	if e.State == berthv1.QueueBackoff {
+	if e.Refusals > 0 {
+		out += fmt.Sprintf(", refused %d times", e.Refusals)
+	}
+	if e.SetAside != nil {
+		out += fmt.Sprintf(", set aside %d times for %s: %s", e.TimesSetAside, e.SetAside.Kind, e.SetAside.Message)
+	}
+	if e.State == berthv1.QueueBackoff || e.State == berthv1.QueueSetAside {
 		out += ", until " + clock(e.BackoffUntilUnixNano)
 	}
 	if e.Diagnosis != nil {

@@ -240,16 +240,21 @@ func (tx *Tx) markChange(c change) {
 	if !guard && !tx.view.concernedWithOthers() {
 		return
 	}
-	labels := pairsText(c.pod.Labels)
-	m := &podMark{Namespace: c.pod.Namespace, How: c.how, Guard: guard}
-	if labels != "" {
-		m.Labels = strings.Split(strings.TrimSuffix(labels, "\x00"), "\x00")
-	}
-	key := string(rune('0'+c.how)) + c.pod.Namespace + "\x00" + labels
+	key := string(rune('0'+c.how)) + c.pod.Namespace + "\x00" + pairsText(c.pod.Labels)
 	if guard {
 		key = "g" + key
 	}
-	tx.putMark(key, m)
+	tx.putMark(key, markOf(c))
+}
+
+// markOf is what a mark remembers of a change.
+func markOf(c change) *podMark {
+	m := &podMark{Namespace: c.pod.Namespace, How: c.how}
+	m.Guard = c.pod.KeepsAway() && (c.how == model.PodLeft || c.how == model.PodGone)
+	if labels := pairsText(c.pod.Labels); labels != "" {
+		m.Labels = strings.Split(strings.TrimSuffix(labels, "\x00"), "\x00")
+	}
+	return m
 }
 
 func (tx *Tx) putMark(key string, m *podMark) {

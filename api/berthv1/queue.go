@@ -21,6 +21,9 @@ const (
 	QueueNominated QueueState = "Nominated"
 	// QueueGated: the pod has scheduling gates and is not tried at all (QU4).
 	QueueGated QueueState = "Gated"
+	// QueueSetAside: deciding about the pod went wrong in the scheduler itself. It
+	// is tried again after BackoffUntil, and nothing wakes it before.
+	QueueSetAside QueueState = "SetAside"
 )
 
 // QueueEntry shows one pod of the scheduling queue. It is part of the replicated
@@ -43,7 +46,7 @@ type QueueEntryStatus struct {
 	PodUID types.UID `json:"podUID"`
 	// Priority orders the queue, highest first (QU2).
 	Priority int32 `json:"priority"`
-	// State is Active, Backoff, Unschedulable, Nominated or Gated.
+	// State is Active, Backoff, Unschedulable, Nominated, Gated or SetAside.
 	State QueueState `json:"state"`
 	// Position is the pod's place among the active pods, counted from 1 and
 	// computed when the entry is read. It is absent for a pod that is not active.
@@ -55,6 +58,22 @@ type QueueEntryStatus struct {
 	// Errors counts the consecutive attempts that ended in an error.
 	// +optional
 	Errors int32 `json:"errors,omitempty"`
+	// Refusals counts the decisions about the pod, one after another, that the
+	// state machine refused to carry out; from the second on each costs a backoff.
+	// +optional
+	Refusals int32 `json:"refusals,omitempty"`
+	// Refusal is why the last of them was refused.
+	// +optional
+	Refusal string `json:"refusal,omitempty"`
+	// SetAside is how often in a row the pod was set aside.
+	// +optional
+	SetAside int32 `json:"setAside,omitempty"`
+	// SetAsideReason says in a word what went wrong the last time, and
+	// SetAsideMessage in a sentence.
+	// +optional
+	SetAsideReason string `json:"setAsideReason,omitempty"`
+	// +optional
+	SetAsideMessage string `json:"setAsideMessage,omitempty"`
 	// FirstEnqueuedRevision breaks ties between equal priorities: the pod that
 	// came first stays first, whatever happens to it in between.
 	// +optional
@@ -62,7 +81,7 @@ type QueueEntryStatus struct {
 	// LastAttemptRevision is the revision at which the last attempt was recorded.
 	// +optional
 	LastAttemptRevision int64 `json:"lastAttemptRevision,omitempty"`
-	// BackoffUntil is when a pod in state Backoff is tried again.
+	// BackoffUntil is when a pod in state Backoff or SetAside is tried again.
 	// +optional
 	BackoffUntil *metav1.MicroTime `json:"backoffUntil,omitempty"`
 	// BlockedSince is when the pod was first found unschedulable, with no

@@ -1118,7 +1118,7 @@ func schema_berth_dev_berth_api_berthv1_QueueEntryStatus(ref common.ReferenceCal
 					},
 					"state": {
 						SchemaProps: spec.SchemaProps{
-							Description: "State is Active, Backoff, Unschedulable, Nominated or Gated.",
+							Description: "State is Active, Backoff, Unschedulable, Nominated, Gated or SetAside.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -1145,6 +1145,40 @@ func schema_berth_dev_berth_api_berthv1_QueueEntryStatus(ref common.ReferenceCal
 							Format:      "int32",
 						},
 					},
+					"refusals": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Refusals counts the decisions about the pod, one after another, that the state machine refused to carry out; from the second on each costs a backoff.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"refusal": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Refusal is why the last of them was refused.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"setAside": {
+						SchemaProps: spec.SchemaProps{
+							Description: "SetAside is how often in a row the pod was set aside.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"setAsideReason": {
+						SchemaProps: spec.SchemaProps{
+							Description: "SetAsideReason says in a word what went wrong the last time, and SetAsideMessage in a sentence.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"setAsideMessage": {
+						SchemaProps: spec.SchemaProps{
+							Type:   []string{"string"},
+							Format: "",
+						},
+					},
 					"firstEnqueuedRevision": {
 						SchemaProps: spec.SchemaProps{
 							Description: "FirstEnqueuedRevision breaks ties between equal priorities: the pod that came first stays first, whatever happens to it in between.",
@@ -1161,7 +1195,7 @@ func schema_berth_dev_berth_api_berthv1_QueueEntryStatus(ref common.ReferenceCal
 					},
 					"backoffUntil": {
 						SchemaProps: spec.SchemaProps{
-							Description: "BackoffUntil is when a pod in state Backoff is tried again.",
+							Description: "BackoffUntil is when a pod in state Backoff or SetAside is tried again.",
 							Ref:         ref(metav1.MicroTime{}.OpenAPIModelName()),
 						},
 					},

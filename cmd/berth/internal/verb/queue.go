@@ -108,7 +108,7 @@ func (e *Env) describeEntry(w io.Writer, q *berthv1.QueueEntry) {
 	if s.Position > 0 {
 		state += fmt.Sprintf(", position %d", s.Position)
 	}
-	if s.BackoffUntil != nil && s.State == berthv1.QueueBackoff {
+	if s.BackoffUntil != nil {
 		state += ", tried again at " + clock(s.BackoffUntil.Time)
 	}
 	row(w, "State:", state)
@@ -118,6 +118,12 @@ func (e *Env) describeEntry(w io.Writer, q *berthv1.QueueEntry) {
 	}
 	if s.Errors > 0 {
 		row(w, "Errors:", s.Errors)
+	}
+	if s.Refusals > 0 {
+		row(w, "Refused:", fmt.Sprintf("%d decisions in a row, the last because %s", s.Refusals, s.Refusal))
+	}
+	if s.SetAside > 0 {
+		row(w, "Set aside:", fmt.Sprintf("%d times in a row, the last for %s: %s", s.SetAside, s.SetAsideReason, s.SetAsideMessage))
 	}
 	if s.BlockedSince != nil {
 		row(w, "Blocked since:", fmt.Sprintf("%s (%s)", clock(s.BlockedSince.Time), e.ageOf(s.BlockedSince)))
@@ -152,7 +158,8 @@ func compareEntries(a, b berthv1.QueueEntry) int {
 
 func stateRank(s berthv1.QueueState) int {
 	order := []berthv1.QueueState{
-		berthv1.QueueActive, berthv1.QueueNominated, berthv1.QueueBackoff, berthv1.QueueUnschedulable, berthv1.QueueGated,
+		berthv1.QueueActive, berthv1.QueueNominated, berthv1.QueueBackoff, berthv1.QueueUnschedulable,
+		berthv1.QueueSetAside, berthv1.QueueGated,
 	}
 	if i := slices.Index(order, s); i >= 0 {
 		return i

@@ -222,6 +222,12 @@ func (e *Env) waiting(name string, x *Explanation) []string {
 			s += " at " + clock(q.BackoffUntil.Time)
 		}
 		s += "."
+	case berthv1.QueueSetAside:
+		s += " aside, because deciding about it went wrong in the scheduler (" + q.SetAsideReason + ": " + q.SetAsideMessage + ")"
+		if q.BackoffUntil != nil {
+			s += "; it is tried again at " + clock(q.BackoffUntil.Time)
+		}
+		s += "."
 	case berthv1.QueueNominated:
 		s += " for its victims on " + q.NominatedNode + " to end."
 	case berthv1.QueueGated:
@@ -236,6 +242,9 @@ func (e *Env) waiting(name string, x *Explanation) []string {
 	out := []string{s}
 	if q.Reserved {
 		out = append(out, "It has been waiting for long, so what comes free on "+q.NominatedNode+" is kept for it.")
+	}
+	if q.Refusals > 0 {
+		out = append(out, fmt.Sprintf("%d decisions about it in a row were refused, the last because %s.", q.Refusals, q.Refusal))
 	}
 	if q.Attempts > 0 {
 		tried := fmt.Sprintf("It was tried %s, the last at revision %d. %s", plural(q.Attempts, "time"), q.LastAttemptRevision, q.Message)
