@@ -2,10 +2,7 @@ package apiserver
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"slices"
-	"strings"
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -13,34 +10,27 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	"k8s.io/apiserver/pkg/authentication/request/union"
-	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/pki"
 )
 
-// publicPaths are what anybody may ask: whether the server is well, and what it
-// is.
-var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version"}
-
-// newAuthenticator tells who makes a request, by certificate or token.
-func newAuthenticator(tokenFile string) (authenticator.Request, error) {
+// newAuthenticator tells who makes a request, by certificate or token. tokens
+// may be nil.
+func newAuthenticator(tokens *tokenFile) authenticator.Request {
 	ways := []authenticator.Request{authenticator.RequestFunc(byCertificate)}
-	if tokenFile != "" {
-		tokens, err := tokenfile.NewCSV(tokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("reading the token file: %w", err)
-		}
+	if tokens != nil {
 		ways = append(ways, bearertoken.New(tokens))
 	}
-	conditions := make([]apiserver.AnonymousAuthCondition, len(publicPaths))
-	for i, p := range publicPaths {
-		conditions[i].Path = p
+	var conditions []apiserver.AnonymousAuthCondition
+	for _, p := range access.PublicPaths() {
+		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: p})
 	}
 	known := authgroup.NewAuthenticatedGroupAdder(union.New(ways...))
-	return union.NewFailOnError(known, anonymous.NewAuthenticator(conditions)), nil
+	return union.NewFailOnError(known, anonymous.NewAuthenticator(conditions))
 }
 
 // byCertificate believes the certificate that the TLS handshake has verified.
@@ -55,31 +45,64 @@ func byCertificate(req *http.Request) (*authenticator.Response, bool, error) {
 	return &authenticator.Response{User: &user.DefaultInfo{Name: id.User, Groups: id.Groups}}, true, nil
 }
 
-// authorize lets everybody act who is known, and anybody ask for the server's
-// health. To act as somebody else is for administrators: the system classes are
-// reserved for users by name (AD5).
-func authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if strings.HasPrefix(a.GetVerb(), "impersonate") && !slices.Contains(a.GetUser().GetGroups(), user.SystemPrivilegedGroup) {
-		return authorizer.DecisionDeny, "only members of " + user.SystemPrivilegedGroup + " may act as somebody else", nil
+// accessTable asks package access: it is the API's authorizer, and tells who may what.
+type accessTable struct{}
+
+// Authorize implements authorizer.Authorizer.
+func (accessTable) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	var groups []string
+	if a.GetUser() != nil {
+		groups = a.GetUser().GetGroups()
 	}
-	if a.GetUser() != nil && slices.Contains(a.GetUser().GetGroups(), user.AllAuthenticated) {
+	r := access.Request{Verb: a.GetVerb(), Path: a.GetPath()}
+	if a.IsResourceRequest() {
+		r = access.Request{
+			Verb: a.GetVerb(), Group: a.GetAPIGroup(), Resource: a.GetResource(), Subresource: a.GetSubresource(),
+			Namespace: a.GetNamespace(),
+		}
+	}
+	switch {
+	case access.MayAsk(groups, r):
 		return authorizer.DecisionAllow, "", nil
+	case access.IsMachine(groups):
+		return authorizer.DecisionNoOpinion, "the certificates of servers and workers are not for the API", nil
 	}
-	if !a.IsResourceRequest() && a.IsReadOnly() && slices.Contains(publicPaths, a.GetPath()) {
-		return authorizer.DecisionAllow, "", nil
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+// RulesFor implements authorizer.RuleResolver.
+func (accessTable) RulesFor(
+	_ context.Context, who user.Info, namespace string,
+) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	var resources []authorizer.ResourceRuleInfo
+	var paths []authorizer.NonResourceRuleInfo
+	for _, r := range access.RulesFor(who.GetGroups()) {
+		groups, names := r.ResourcesIn(namespace)
+		for i, group := range groups {
+			resources = append(resources, &authorizer.DefaultResourceRuleInfo{
+				Verbs: r.Verbs, APIGroups: []string{group}, Resources: names[i],
+			})
+		}
+		urls := r.Paths
+		if len(r.Resources) > 0 && r.Resources[0] == "*" {
+			urls = []string{"*"}
+		}
+		if len(urls) > 0 {
+			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: r.Verbs, NonResourceURLs: urls})
+		}
 	}
-	return authorizer.DecisionDeny, "only authenticated users may do this", nil
+	return resources, paths, false, nil
 }
 
 // MayReadPods says whether whoever makes a request may read the pods of a
 // namespace: what names them elsewhere is shown to nobody else (PR20).
 func MayReadPods(ctx context.Context, namespace string) bool {
 	who, ok := request.UserFrom(ctx)
-	if !ok {
-		return false
-	}
-	decision, _, err := authorize(ctx, authorizer.AttributesRecord{
-		User: who, Verb: "get", Namespace: namespace, Resource: "pods", APIVersion: "v1", ResourceRequest: true,
-	})
-	return err == nil && decision == authorizer.DecisionAllow
+	return ok && access.MayAsk(who.GetGroups(), access.Request{Verb: "get", Resource: "pods", Namespace: namespace})
+}
+
+// mayReadSecrets says the same of secrets.
+func mayReadSecrets(ctx context.Context, namespace string) bool {
+	who, ok := request.UserFrom(ctx)
+	return ok && access.MayAsk(who.GetGroups(), access.Request{Verb: "get", Resource: "secrets", Namespace: namespace})
 }

@@ -7,15 +7,23 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
+	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -52,45 +60,275 @@ func TestWhoMay(t *testing.T) {
 		}
 	})
 	base := "https://" + s.Addr().String()
-	anonymous, known := httpClient(t, s.anonymous()), httpClient(t, s.config(t, "ann"))
-	robot := s.anonymous()
-	robot.BearerToken = "secret-of-robot"
-	stranger := s.anonymous()
-	stranger.BearerToken = "guess"
+	robot, stranger := s.anonymous(), s.anonymous()
+	robot.BearerToken, stranger.BearerToken = "secret-of-robot", "guess"
+	clients := []*http.Client{
+		httpClient(t, s.anonymous()), httpClient(t, stranger), httpClient(t, s.configOf(t, pki.Request{Kind: pki.Worker, Name: "w1"})),
+		httpClient(t, s.configOf(t, pki.Request{Kind: pki.Server, Name: "s2"})), httpClient(t, s.config(t, "ann", "people")),
+		httpClient(t, robot), httpClient(t, s.config(t, "prometheus", "system:monitoring")),
+		httpClient(t, s.config(t, "root", "system:masters")),
+	}
+	names := []string{"nobody", "a wrong token", "a worker", "a server", "a person", "a token", "monitoring", "an administrator"}
 	for _, c := range []struct {
-		path      string
-		anonymous int
-		known     int
-		body      string
+		path  string
+		codes []int // in the order of clients
+		body  string
 	}{
-		{"/healthz", 200, 200, "ok"},
-		{"/livez", 200, 200, "ok"},
-		{"/readyz", 200, 200, "ok"},
-		{"/version", 200, 200, `"gitVersion": "v1.36.3"`},
-		{"/api/v1/namespaces", 401, 200, "NamespaceList"},
-		{"/apis", 401, 200, "berth.dev"},
-		{"/openapi/v2", 401, 200, "dev.berth.v1.QueueEntry"},
-		{"/berth/v1/members", 401, 200, "members"},
-		{"/berth/v1/raft/servers/x", 401, 200, "/berth/v1/raft/servers/x"},
-		{"/metrics", 401, 200, "our metrics"},
-		{"/healthz/../api/v1/pods", 401, 404, ""},
+		{"/healthz", []int{200, 401, 200, 200, 200, 200, 200, 200}, "ok"},
+		{"/livez", []int{200, 401, 200, 200, 200, 200, 200, 200}, "ok"},
+		{"/readyz", []int{200, 401, 200, 200, 200, 200, 200, 200}, "ok"},
+		{"/version", []int{200, 401, 200, 200, 200, 200, 200, 200}, `"gitVersion": "v1.36.3"`},
+		{"/api/v1/namespaces", []int{401, 401, 403, 403, 200, 200, 200, 200}, "NamespaceList"},
+		{"/api/v1/pods", []int{401, 401, 403, 403, 200, 200, 200, 200}, "PodList"},
+		{"/api/v1/secrets", []int{401, 401, 403, 403, 403, 403, 403, 200}, "SecretList"},
+		{"/api/v1/namespaces/default/secrets?watch=true&timeoutSeconds=1", []int{401, 401, 403, 403, 403, 403, 403, 200}, ""},
+		{"/apis", []int{401, 401, 403, 403, 200, 200, 200, 200}, "berth.dev"},
+		{"/openapi/v2", []int{401, 401, 403, 403, 200, 200, 200, 200}, "dev.berth.v1.QueueEntry"},
+		{"/berth/v1/members", []int{401, 401, 403, 403, 200, 200, 200, 200}, "members"},
+		{"/berth/v1/raft/servers/x", []int{401, 401, 403, 403, 403, 403, 403, 200}, "/berth/v1/raft/servers/x"},
+		{"/metrics", []int{401, 401, 403, 403, 403, 403, 200, 200}, "our metrics"},
+		{"/healthz/../api/v1/pods", []int{401, 401, 403, 403, 403, 403, 200, 404}, ""},
 	} {
-		if code, _ := get(t, anonymous, base+c.path); code != c.anonymous {
-			t.Errorf("anonymous %s: %d, want %d", c.path, code, c.anonymous)
+		for i, client := range clients {
+			code, body := get(t, client, base+c.path)
+			if code == 404 && c.codes[i] == 200 && strings.Contains(c.path, "..") {
+				continue // allowed below /healthz, where there is nothing
+			}
+			if code != c.codes[i] || code == 200 && !strings.Contains(body, c.body) {
+				t.Errorf("%s, %s: %d %.100q, want %d with %q", names[i], c.path, code, body, c.codes[i], c.body)
+			}
 		}
-		code, body := get(t, known, base+c.path)
-		if code != c.known || !strings.Contains(body, c.body) {
-			t.Errorf("known %s: %d %.100q, want %d with %q", c.path, code, body, c.known, c.body)
+	}
+}
+
+// TestRefusalsSayWho: a refusal has Kubernetes' words.
+func TestRefusalsSayWho(t *testing.T) {
+	s := share(t)
+	ctx := context.Background()
+	ann := s.clientOf(t, "ann", "people")
+	_, err := ann.CoreV1().Secrets("default").Get(ctx, "x", metav1.GetOptions{})
+	wantStatus(t, err, 403, `secrets "x" is forbidden: User "ann" cannot get resource "secrets" in API group "" in the namespace "default"`)
+	_, err = ann.CoreV1().Pods("kube-system").Create(ctx, testPod("x"), metav1.CreateOptions{})
+	wantStatus(t, err, 403, `User "ann" cannot create resource "pods" in API group "" in the namespace "kube-system"`)
+	err = ann.CoreV1().Nodes().Delete(ctx, "n1", metav1.DeleteOptions{})
+	wantStatus(t, err, 403, `User "ann" cannot delete resource "nodes" in API group "" at the cluster scope`)
+	worker, err := kubernetes.NewForConfig(s.configOf(t, pki.Request{Kind: pki.Worker, Name: "w1"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = worker.CoreV1().Nodes().Get(ctx, "w1", metav1.GetOptions{})
+	wantStatus(t, err, 403, `User "berth:worker:w1" cannot get resource "nodes" in API group "" at the cluster scope: the certificates of servers and workers`)
+}
+
+// TestSecretGuard: who may read no secret makes no pod that tells one.
+func TestSecretGuard(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	ctx := context.Background()
+	ann, root := s.clientOf(t, "ann", "people"), s.clientOf(t, "root", "system:masters")
+	const refused = `it refers to the secret "keys", and User "ann" cannot get resource "secrets"`
+	byVolume := func(spec *corev1.PodSpec) {
+		spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "keys"}}}}
+	}
+	for name, change := range map[string]func(spec *corev1.PodSpec){
+		"volume": byVolume,
+		"projected": func(spec *corev1.PodSpec) {
+			spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+				Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "keys"}}}},
+			}}}}
+		},
+		"env": func(spec *corev1.PodSpec) {
+			spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "keys"}, Key: "k",
+			}}}}
+		},
+		"env from, of an init container": func(spec *corev1.PodSpec) {
+			c := spec.Containers[0]
+			c.Name = "first"
+			c.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "keys"}}}}
+			spec.InitContainers = []corev1.Container{c}
+		},
+	} {
+		p := testPod("told")
+		change(&p.Spec)
+		_, err := ann.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{})
+		wantStatus(t, err, 403, refused)
+		_, err = ann.AppsV1().ReplicaSets("default").Create(ctx, replicaSetOf(p.Spec), metav1.CreateOptions{})
+		wantStatus(t, err, 403, refused)
+		if _, err := root.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+			t.Errorf("%s: an administrator: %v", name, err)
 		}
 	}
-	if code, _ := get(t, httpClient(t, robot), base+"/api/v1/pods"); code != 200 {
-		t.Errorf("token: %d", code)
+	// What an administrator wrote keeps working in others' hands, unchanged.
+	p := testPod("kept")
+	byVolume(&p.Spec)
+	kept, err := root.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if code, _ := get(t, httpClient(t, stranger), base+"/api/v1/pods"); code != 401 {
-		t.Errorf("wrong token: %d", code)
+	kept.Labels = map[string]string{"seen": "yes"}
+	if kept, err = ann.CoreV1().Pods("default").Update(ctx, kept, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
 	}
-	if code, _ := get(t, httpClient(t, stranger), base+"/healthz"); code != 401 {
-		t.Errorf("wrong token where none is needed: %d", code)
+	kept.Spec.Containers[0].Image = "another"
+	_, err = ann.CoreV1().Pods("default").Update(ctx, kept, metav1.UpdateOptions{})
+	wantStatus(t, err, 403, refused)
+	rs, err := root.AppsV1().ReplicaSets("default").Create(ctx, replicaSetOf(p.Spec), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rs.Spec.Template.Spec.Containers[0].Command = []string{"cat", "/v/k"}
+	_, err = ann.AppsV1().ReplicaSets("default").Update(ctx, rs, metav1.UpdateOptions{})
+	wantStatus(t, err, 403, refused)
+}
+
+func replicaSetOf(spec corev1.PodSpec) *appsv1.ReplicaSet {
+	labels := map[string]string{"app": "told"}
+	spec.RestartPolicy = corev1.RestartPolicyAlways
+	return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "told"}, Spec: appsv1.ReplicaSetSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
+	}}
+}
+
+// TestReviews: `auth can-i` answers from the table, one by one and as a list.
+func TestReviews(t *testing.T) {
+	s := share(t)
+	ctx := context.Background()
+	ann := s.clientOf(t, "ann", "people").AuthorizationV1()
+	for what, want := range map[authorizationv1.ResourceAttributes]bool{
+		{Verb: "create", Resource: "pods", Namespace: "default"}:                         true,
+		{Verb: "create", Resource: "pods", Namespace: "kube-system"}:                     false,
+		{Verb: "get", Resource: "secrets", Namespace: "default"}:                         false,
+		{Verb: "update", Group: "berth.dev", Resource: "schedulerconfigurations"}:        false,
+		{Verb: "get", Group: "berth.dev", Resource: "schedulerconfigurations"}:           true,
+		{Verb: "get", Resource: "pods", Subresource: "log", Namespace: "default"}:        true,
+		{Verb: "create", Resource: "pods", Subresource: "binding", Namespace: "default"}: false,
+	} {
+		review, err := ann.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &what},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if review.Status.Allowed != want {
+			t.Errorf("%+v: %v, want %v", what, review.Status.Allowed, want)
+		}
+	}
+	for namespace, want := range map[string]bool{"default": true, "kube-system": false} {
+		list, err := ann.SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{
+			Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: namespace},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := slices.ContainsFunc(list.Status.ResourceRules, func(r authorizationv1.ResourceRule) bool {
+			return slices.Contains(r.Verbs, "create") && slices.Contains(r.Resources, "pods") && slices.Contains(r.APIGroups, "")
+		})
+		if got != want || list.Status.Incomplete {
+			t.Errorf("in %s pods may be created: %v, want %v; %+v", namespace, got, want, list.Status)
+		}
+	}
+}
+
+// TestTableIsServed: the table names no resource that is not there, and every one
+// that is there is either in it or for administrators on purpose.
+func TestTableIsServed(t *testing.T) {
+	s := share(t)
+	lists, err := s.client(t).Discovery().ServerPreferredResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := map[string]bool{}
+	for _, l := range lists {
+		gv, err := schema.ParseGroupVersion(l.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range l.APIResources {
+			group := r.Group
+			if group == "" {
+				group = gv.Group
+			}
+			served[access.Resource(group, r.Name, "")] = true
+		}
+	}
+	_, all, err := s.client(t).Discovery().ServerGroupsAndResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range all {
+		gv, err := schema.ParseGroupVersion(l.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range l.APIResources {
+			name, part, _ := strings.Cut(r.Name, "/")
+			served[access.Resource(gv.Group, name, part)] = true
+		}
+	}
+	named := map[string]bool{"*": true}
+	for _, rule := range access.Rules() {
+		for _, r := range rule.Resources {
+			named[r] = true
+			if r != "*" && !served[r] {
+				t.Errorf("the table names %s, which is not served", r)
+			}
+		}
+	}
+	administrators := []string{
+		"secrets", "bindings", "pods/binding", "pods/ephemeralcontainers", "pods/exec", "pods/attach", "pods/portforward",
+		"namespaces/finalize", "schedulerconfigurations.berth.dev/status",
+	}
+	for r := range served {
+		if !named[r] && !slices.Contains(administrators, r) {
+			t.Errorf("%s is served, and the table says nothing of it", r)
+		}
+	}
+}
+
+// TestTokensAreReadAgain: a token that is taken out of the file is worth nothing.
+func TestTokensAreReadAgain(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	file := filepath.Join(t.TempDir(), "tokens")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(tokensRecheck)
+		if err := os.Chtimes(file, now, now); err != nil { // two writes of one tick and one length are one to a file system
+			t.Fatal(err)
+		}
+	}
+	write("old,ann,1,\"people\"\n")
+	tokens, err := openTokens(file, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens.now, tokens.checked = func() time.Time { return now }, now
+	good := func(token string) bool {
+		t.Helper()
+		_, ok, err := tokens.AuthenticateToken(context.Background(), token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	if !good("old") || good("new") {
+		t.Fatal("the file is not what counts")
+	}
+	write("new,ann,1,\"people\"\n")
+	if good("old") || !good("new") {
+		t.Error("the file was not read again")
+	}
+	for _, wrong := range []string{"half,of\n", "x,eve,1,\"people,berth:workers\"\n", "x,eve,1,\"berth:servers\"\n", "\"\n"} {
+		write(wrong)
+		if !good("new") || good("x") || good("half") {
+			t.Errorf("%q: it was taken", wrong)
+		}
+		if _, err := openTokens(file, hclog.NewNullLogger()); err == nil {
+			t.Errorf("%q: a server starts with it", wrong)
+		}
 	}
 }
 
@@ -196,7 +434,7 @@ func TestImpersonation(t *testing.T) {
 		_, err = client.CoreV1().Namespaces().List(context.Background(), metav1.ListOptions{})
 		return err
 	}
-	wantStatus(t, as(s.config(t, "ann", "people")), 403, "only members of system:masters may act as somebody else")
+	wantStatus(t, as(s.config(t, "ann", "people")), 403, `User "ann" cannot impersonate`)
 	if err := as(s.config(t, "root", "system:masters")); err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func retryAfterOf(t testing.TB, s *testServer) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := httpClient(t, s.config(t, "ann")).Post("https://"+s.Addr().String()+"/api/v1/namespaces/default/pods", "application/json", bytes.NewReader(body))
+	resp, err := httpClient(t, s.config(t, "root", "system:masters")).Post("https://"+s.Addr().String()+"/api/v1/namespaces/default/pods", "application/json", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -271,12 +271,18 @@ func TestMain(m *testing.M) {
 // config is a client's, with a certificate for a user.
 func (s *testServer) config(t testing.TB, user string, groups ...string) *restclient.Config {
 	t.Helper()
+	return s.configOf(t, pki.Request{Kind: pki.Client, Name: user, Groups: groups})
+}
+
+// configOf is the same for a certificate of any kind.
+func (s *testServer) configOf(t testing.TB, r pki.Request) *restclient.Config {
+	t.Helper()
 	c := s.anonymous()
 	ca, err := authority()
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := ca.Issue(time.Now(), pki.Request{Kind: pki.Client, Name: user, Groups: groups})
+	pair, err := ca.Issue(time.Now(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +300,12 @@ func (s *testServer) anonymous() *restclient.Config {
 
 func (s *testServer) client(t testing.TB) kubernetes.Interface {
 	t.Helper()
-	c, err := kubernetes.NewForConfig(s.config(t, "ann", "people"))
+	return s.clientOf(t, "root", "system:masters")
+}
+
+func (s *testServer) clientOf(t testing.TB, user string, groups ...string) kubernetes.Interface {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(s.config(t, user, groups...))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func TestInformerSurvivesRestart(t *testing.T) {
 	first := start(t, d, nil)
 	address := first.Addr().String()
 	var lists, resumes atomic.Int64
-	config := first.config(t, "ann")
+	config := first.config(t, "root", "system:masters")
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return countingTransport{rt, &lists, &resumes} })
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -30,7 +30,7 @@ type kubectl struct {
 
 func newKubectl(t testing.TB, s *testServer, namespace string) *kubectl {
 	t.Helper()
-	c := s.config(t, "ann")
+	c := s.config(t, "root", "system:masters")
 	config := clientcmdapi.NewConfig()
 	config.Clusters["c"] = &clientcmdapi.Cluster{Server: c.Host, CertificateAuthorityData: c.CAData, TLSServerName: c.ServerName}
 	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData}

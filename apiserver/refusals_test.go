@@ -66,24 +66,24 @@ func TestPriorityClassRules(t *testing.T) {
 	})
 }
 
-// admission tries pods on a server with the class "high".
-type admission struct {
+// admissionTest tries pods on a server with the class "high".
+type admissionTest struct {
 	*testing.T
 	server *testServer
 	pods   typedcorev1.PodInterface
 	n      int
 }
 
-func newAdmission(t *testing.T) *admission {
+func newAdmission(t *testing.T) *admissionTest {
 	s := start(t, newDouble(t), nil)
 	if _, err := s.client(t).SchedulingV1().PriorityClasses().Create(context.Background(), class("high", 100, false), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	return &admission{T: t, server: s, pods: s.client(t).CoreV1().Pods("default")}
+	return &admissionTest{T: t, server: s, pods: s.clientOf(t, "ann", "people").CoreV1().Pods("default")}
 }
 
 // try creates a pod of a new name, changed.
-func (a *admission) try(options metav1.CreateOptions, change func(p *corev1.Pod)) (*corev1.Pod, error) {
+func (a *admissionTest) try(options metav1.CreateOptions, change func(p *corev1.Pod)) (*corev1.Pod, error) {
 	a.n++
 	p := testPod(fmt.Sprintf("p%d", a.n))
 	change(p)
@@ -91,7 +91,7 @@ func (a *admission) try(options metav1.CreateOptions, change func(p *corev1.Pod)
 }
 
 // must is try for pods that have to be taken.
-func (a *admission) must(options metav1.CreateOptions, change func(p *corev1.Pod)) *corev1.Pod {
+func (a *admissionTest) must(options metav1.CreateOptions, change func(p *corev1.Pod)) *corev1.Pod {
 	a.Helper()
 	p, err := a.try(options, change)
 	if err != nil {
@@ -182,7 +182,7 @@ func TestPodAdmission(t *testing.T) {
 }
 
 // defaults: AD8, and PC5.
-func (a *admission) defaults(t *testing.T) {
+func (a *admissionTest) defaults(t *testing.T) {
 	p := a.must(metav1.CreateOptions{}, func(*corev1.Pod) {})
 	if p.Spec.RestartPolicy != corev1.RestartPolicyAlways || *p.Spec.TerminationGracePeriodSeconds != 30 || p.Spec.ServiceAccountName != "default" ||
 		len(p.Spec.Volumes) != 0 || *p.Spec.Priority != 0 || p.Status.Phase != corev1.PodPending || p.Generation != 1 {

@@ -3,11 +3,11 @@ package apiserver
 import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kubernetes/pkg/registry/authentication/selfsubjectreview"
 	"k8s.io/kubernetes/pkg/registry/authorization/selfsubjectaccessreview"
+	"k8s.io/kubernetes/pkg/registry/authorization/selfsubjectrulesreview"
 
 	// The groups' types, as above all others.
 	_ "k8s.io/kubernetes/pkg/apis/authentication/install"
@@ -20,7 +20,8 @@ func reviewGroups() []genericapiserver.APIGroupInfo {
 	return []genericapiserver.APIGroupInfo{
 		groupOf(authenticationv1.SchemeGroupVersion, map[string]rest.Storage{"selfsubjectreviews": selfsubjectreview.NewREST()}),
 		groupOf(authorizationv1.SchemeGroupVersion, map[string]rest.Storage{
-			"selfsubjectaccessreviews": selfsubjectaccessreview.NewREST(authorizer.AuthorizerFunc(authorize)),
+			"selfsubjectaccessreviews": selfsubjectaccessreview.NewREST(accessTable{}),
+			"selfsubjectrulesreviews":  selfsubjectrulesreview.NewREST(accessTable{}),
 		}),
 	}
 }

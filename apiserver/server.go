@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/filters"
@@ -74,12 +73,14 @@ func New(config Config) (*Server, error) {
 // genericConfig is the configuration of upstream's server.
 func genericConfig(config Config) (*genericapiserver.Config, error) {
 	c := genericapiserver.NewConfig(legacyscheme.Codecs)
-	authenticate, err := newAuthenticator(config.TokenFile)
+	tokens, err := openTokens(config.TokenFile, config.Logger)
 	if err != nil {
 		return nil, err
 	}
-	c.Authentication.Authenticator = authenticate
-	c.Authorization.Authorizer = authorizer.AuthorizerFunc(authorize)
+	c.Authentication.Authenticator = newAuthenticator(tokens)
+	c.Authorization.Authorizer = accessTable{}
+	c.RuleResolver = accessTable{}
+	c.AdmissionControl = secretGuard{}
 	// Nothing calls back, but a configuration must be there.
 	c.LoopbackClientConfig = &restclient.Config{Host: "https://" + config.Listener.Addr().String()}
 	c.ExternalAddress = config.Listener.Addr().String()

@@ -46,7 +46,7 @@ var kindOf = map[string]string{
 
 func dynamicClient(t testing.TB, s *testServer) dynamic.Interface {
 	t.Helper()
-	c, err := dynamic.NewForConfig(s.config(t, "ann"))
+	c, err := dynamic.NewForConfig(s.config(t, "root", "system:masters"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ var floors = map[string]int{
 	"clock":      0,
 	"config":     0,
 	"model":      0,
+	"access":     0,
 	"pki":        0,
 	"wire":       0,
 	"fsm":        1,

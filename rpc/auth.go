@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -36,7 +36,7 @@ func identify(ctx context.Context) (*pki.Identity, error) {
 	return &id, nil
 }
 
-// authorize lets servers call both services and workers only theirs.
+// authorize asks the table of who may call what.
 func (s *Server) authorize(ctx context.Context, method string) (context.Context, error) {
 	if s.config.TLS == nil {
 		return ctx, nil
@@ -45,8 +45,7 @@ func (s *Server) authorize(ctx context.Context, method string) (context.Context,
 	if err != nil {
 		return nil, err
 	}
-	allowed := id.Kind == pki.Server || id.Kind == pki.Worker && strings.HasPrefix(method, "/"+workerService+"/")
-	if !allowed {
+	if !access.MayCall(id.Groups, method) {
 		return nil, fmt.Errorf("%w: %s may not call %s", ErrForbidden, id.User, method)
 	}
 	return context.WithValue(ctx, identityKey{}, id), nil

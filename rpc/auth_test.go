@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
+	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -126,5 +129,35 @@ func TestExpiredServer(t *testing.T) {
 	})
 	if !errors.Is(last, ErrNotSent) || !strings.Contains(last.Error(), "(berth:server:s1) expired on ") {
 		t.Errorf("got %v", last)
+	}
+}
+
+// TestMethodsAreInTheTable: every method that is served is somebody's, and the
+// table names no other.
+func TestMethodsAreInTheTable(t *testing.T) {
+	h := &handler{cluster: newCluster()}
+	s := &Server{config: ServerConfig{Servers: h, Workers: h}}
+	served := map[string]bool{}
+	for _, d := range []*grpc.ServiceDesc{s.serverDesc(), s.workerDesc()} {
+		for _, m := range d.Methods {
+			served["/"+d.ServiceName+"/"+m.MethodName] = true
+		}
+		for _, m := range d.Streams {
+			served["/"+d.ServiceName+"/"+m.StreamName] = true
+		}
+	}
+	named := map[string]bool{}
+	for _, r := range access.Rules() {
+		for _, m := range r.Methods {
+			named[m] = true
+			if !served[m] {
+				t.Errorf("the table names %s, which is not served", m)
+			}
+		}
+	}
+	for m := range served {
+		if !named[m] {
+			t.Errorf("%s is served, and nobody may call it", m)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/apiresources"
 	"k8s.io/kubectl/pkg/cmd/apply"
 	"k8s.io/kubectl/pkg/cmd/attach"
+	"k8s.io/kubectl/pkg/cmd/auth"
 	"k8s.io/kubectl/pkg/cmd/cp"
 	"k8s.io/kubectl/pkg/cmd/create"
 	"k8s.io/kubectl/pkg/cmd/delete"
@@ -62,7 +63,7 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 		}},
 		{Message: "Know the API:", Commands: []*cobra.Command{
 			apiresources.NewCmdAPIResources(f, s), apiresources.NewCmdAPIVersions(f, s),
-			proxy.NewCmdProxy(f, s), kustomize.NewCmdKustomize(s),
+			whoAndWhat(f, s), proxy.NewCmdProxy(f, s), kustomize.NewCmdKustomize(s),
 		}},
 	}
 	for _, g := range groups {
@@ -71,6 +72,17 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 		}
 	}
 	return groups
+}
+
+// whoAndWhat is `auth` without what is about roles.
+func whoAndWhat(f cmdutil.Factory, s genericiooptions.IOStreams) *cobra.Command {
+	cmd := auth.NewCmdAuth(f, s)
+	for _, c := range cmd.Commands() {
+		if c.Name() == "reconcile" {
+			cmd.RemoveCommand(c)
+		}
+	}
+	return cmd
 }
 
 // rename makes the help speak of this binary.

@@ -120,7 +120,7 @@ func (a *app) tlsClient() *cobra.Command {
 			return a.issue(&o, pki.Request{Kind: pki.Client, Name: args[0], Groups: groups})
 		},
 	}, pki.DefaultValidity)
-	cmd.Flags().StringSliceVar(&groups, "group", nil, "Groups that the user belongs to; system:masters may use the system classes.")
+	cmd.Flags().StringSliceVar(&groups, "group", nil, "Groups that the user belongs to; system:masters may do everything (docs/security.md).")
 	return cmd
 }
 

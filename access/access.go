@@ -1,0 +1,103 @@
+package access
+
+import (
+	"slices"
+	"strings"
+)
+
+// Request is what a caller wants of the API.
+type Request struct {
+	Verb string
+	// Resource is empty for a path. Group is that of the API, "" for the core.
+	Group, Resource, Subresource string
+	Namespace                    string
+	Path                         string
+}
+
+// Resource is how the table names a resource.
+func Resource(group, resource, subresource string) string {
+	if group != "" {
+		resource += "." + group
+	}
+	if subresource != "" {
+		resource += "/" + subresource
+	}
+	return resource
+}
+
+// MayAsk says whether a member of the groups may make a request of the API.
+func MayAsk(groups []string, r Request) bool {
+	return slices.ContainsFunc(RulesFor(groups), func(rule Rule) bool { return rule.allows(r) })
+}
+
+// MayCall says whether a member of the groups may call an RPC method.
+func MayCall(groups []string, method string) bool {
+	return slices.ContainsFunc(RulesFor(groups), func(rule Rule) bool { return slices.Contains(rule.Methods, method) })
+}
+
+// IsMachine: a server or a worker, which is nobody of system:authenticated.
+func IsMachine(groups []string) bool {
+	return slices.Contains(groups, Servers) || slices.Contains(groups, Workers)
+}
+
+// RulesFor are the rows that speak of members of the groups.
+func RulesFor(groups []string) []Rule {
+	machine := IsMachine(groups)
+	return slices.DeleteFunc(Rules(), func(r Rule) bool {
+		switch {
+		case r.Group == Everybody:
+			return false
+		case machine && r.Group != Servers && r.Group != Workers:
+			return true
+		}
+		return !slices.Contains(groups, r.Group)
+	})
+}
+
+// allows asks one row.
+func (r *Rule) allows(q Request) bool {
+	if !slices.Contains(r.Verbs, q.Verb) && !slices.Contains(r.Verbs, "*") {
+		return false
+	}
+	if slices.Contains(r.Resources, "*") {
+		return true
+	}
+	if q.Resource == "" {
+		return slices.ContainsFunc(r.Paths, func(p string) bool { return covers(p, q.Path) })
+	}
+	if r.OwnNamespaces && slices.Contains(SystemNamespaces(), q.Namespace) {
+		return false
+	}
+	return slices.Contains(r.Resources, Resource(q.Group, q.Resource, q.Subresource))
+}
+
+// covers: the pattern is the path, or a beginning of it that ends in a slash.
+func covers(pattern, path string) bool {
+	if below, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(path, below)
+	}
+	return pattern == path
+}
+
+// ResourcesIn are the row's resources that count in a namespace, by API group.
+func (r *Rule) ResourcesIn(namespace string) (groups []string, names [][]string) {
+	if r.OwnNamespaces && slices.Contains(SystemNamespaces(), namespace) {
+		return nil, nil
+	}
+	for _, full := range r.Resources {
+		resource, sub, isPart := strings.Cut(full, "/")
+		resource, group, _ := strings.Cut(resource, ".")
+		if isPart {
+			resource += "/" + sub
+		}
+		if full == "*" {
+			group = "*"
+		}
+		i := slices.Index(groups, group)
+		if i < 0 {
+			i, groups, names = len(groups), append(groups, group), append(names, nil)
+		}
+		names[i] = append(names[i], resource)
+	}
+	return groups, names
+}

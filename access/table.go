@@ -1,0 +1,126 @@
+package access
+
+// Groups that the table speaks of, beside Kubernetes' own. The certificates of
+// servers and workers carry theirs, and no other certificate and no token may.
+const (
+	Servers = "berth:servers"
+	Workers = "berth:workers"
+
+	Masters       = "system:masters"
+	Monitoring    = "system:monitoring"
+	Authenticated = "system:authenticated"
+
+	// Everybody is who is known, and who is not.
+	Everybody = "*"
+)
+
+// Rule lets a group do something. Resources or Paths are asked at the API with
+// a verb, Methods at the RPC without one.
+type Rule struct {
+	// Group whose members may. Authenticated stands for people and programs,
+	// never for servers and workers.
+	Group string
+	// Verbs are the API's, for paths HTTP's in lower case. "*" is every one.
+	Verbs []string
+	// Resources are written "pods", "pods/log", "replicasets.apps/scale". "*" is
+	// every one, and every path.
+	Resources []string
+	// OwnNamespaces: not in those that belong to the system (SystemNamespaces).
+	OwnNamespaces bool
+	// Paths that end in "/*" stand for everything below.
+	Paths []string
+	// Methods are RPC's full names.
+	Methods []string
+	// Why is for the reader of the documentation.
+	Why string
+}
+
+// SystemNamespaces are those in which only system:masters writes.
+func SystemNamespaces() []string { return []string{"kube-system", "kube-public", "kube-node-lease"} }
+
+// PublicPaths are what anybody may ask: whether the server is well, and what it
+// is.
+func PublicPaths() []string { return []string{"/healthz", "/livez", "/readyz", "/version"} }
+
+// Rules is the table. Roles will take the place of the rows for
+// system:authenticated.
+func Rules() []Rule {
+	read := []string{"get", "list", "watch"}
+	write := []string{"create", "update", "patch", "delete", "deletecollection"}
+	return []Rule{
+		{Group: Everybody, Verbs: []string{"get", "head"}, Paths: PublicPaths(), Why: "load balancers and probes"},
+		{Group: Masters, Verbs: []string{"*"}, Resources: []string{"*"}, Why: "administrators: everything at the API"},
+		{
+			Group: Monitoring, Verbs: []string{"get"}, Paths: []string{"/metrics", "/healthz/*", "/livez/*", "/readyz/*"},
+			Why: "Prometheus, with a certificate or token of this group",
+		},
+		{
+			Group: Authenticated, Verbs: []string{"get", "head"},
+			Paths: []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*"}, Why: "what is served here",
+		},
+		{
+			Group: Authenticated, Verbs: []string{"create"},
+			Resources: []string{
+				"selfsubjectreviews.authentication.k8s.io", "selfsubjectaccessreviews.authorization.k8s.io",
+				"selfsubjectrulesreviews.authorization.k8s.io",
+			},
+			Why: "`berth auth whoami`, `berth auth can-i`",
+		},
+		{
+			Group: Authenticated, Verbs: []string{"get"}, Paths: []string{"/berth/v1/members", "/berth/v1/status", "/berth/v1/why"},
+			Why: "`berth members`, `berth operator status`, `berth why`",
+		},
+		{
+			Group: Authenticated, Verbs: read,
+			Resources: []string{
+				"pods", "pods/status", "nodes", "nodes/status", "namespaces", "namespaces/status", "events", "events.events.k8s.io",
+				"services", "services/status", "configmaps", "serviceaccounts", "podtemplates",
+				"replicasets.apps", "replicasets.apps/status", "replicasets.apps/scale",
+				"poddisruptionbudgets.policy", "poddisruptionbudgets.policy/status",
+				"priorityclasses.scheduling.k8s.io", "runtimeclasses.node.k8s.io", "leases.coordination.k8s.io",
+				"queueentries.berth.dev", "preemptions.berth.dev", "schedulerconfigurations.berth.dev",
+			},
+			Why: "everything but secrets and logs, in every namespace",
+		},
+		{
+			Group: Authenticated, Verbs: write, OwnNamespaces: true,
+			Resources: []string{
+				"pods", "services", "configmaps", "serviceaccounts", "podtemplates",
+				"replicasets.apps", "poddisruptionbudgets.policy", "leases.coordination.k8s.io",
+			},
+			Why: "applications",
+		},
+		{
+			Group: Authenticated, Verbs: []string{"update", "patch"}, OwnNamespaces: true,
+			Resources: []string{"replicasets.apps/scale"}, Why: "`berth scale`",
+		},
+		{
+			Group: Authenticated, Verbs: []string{"create"}, OwnNamespaces: true,
+			Resources: []string{"pods/eviction"}, Why: "`berth evict`, within the budgets",
+		},
+		{Group: Authenticated, Verbs: []string{"get"}, OwnNamespaces: true, Resources: []string{"pods/log"}, Why: "`berth logs`"},
+		{Group: Authenticated, Verbs: []string{"create"}, Resources: []string{"plans.berth.dev"}, Why: "`berth plan`: nothing is changed"},
+		{
+			Group: Workers,
+			Methods: []string{
+				"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Tunnel",
+			},
+			Why: "for the node that the certificate names: its pods, what they refer to, their logs",
+		},
+		{
+			Group: Servers,
+			Methods: []string{
+				"/berth.rpc.Server/Forward", "/berth.rpc.Server/ReadIndex", "/berth.rpc.Server/ReportStreams",
+				"/berth.rpc.Server/Digest", "/berth.rpc.Server/Status", "/berth.rpc.Server/Holds", "/berth.rpc.Server/Tunnel",
+			},
+			Why: "servers among themselves",
+		},
+		{
+			Group: Servers,
+			Methods: []string{
+				"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Tunnel",
+			},
+			Why: "a worker of the same name in the server's own process",
+		},
+	}
+}

@@ -1,0 +1,57 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	podutil "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	core "k8s.io/kubernetes/pkg/apis/core"
+)
+
+// secretGuard is an admission plugin: a pod, or a template of pods, that refers
+// to a secret is written by those who may read the namespace's secrets. Or
+// whoever may not would run a pod that tells.
+type secretGuard struct{}
+
+var _ admission.ValidationInterface = secretGuard{}
+
+// Handles implements admission.Interface.
+func (secretGuard) Handles(o admission.Operation) bool {
+	return o == admission.Create || o == admission.Update
+}
+
+// Validate implements admission.ValidationInterface.
+func (secretGuard) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	spec := podSpecOf(a.GetObject())
+	if spec == nil || mayReadSecrets(ctx, a.GetNamespace()) {
+		return nil
+	}
+	if old := podSpecOf(a.GetOldObject()); old != nil && equality.Semantic.DeepEqual(old, spec) {
+		return nil // labels, scale and the like do not make it tell
+	}
+	var secret string
+	podutil.VisitPodSecretNames(&core.Pod{Spec: *spec}, func(name string) bool {
+		secret = name
+		return false
+	}, podutil.AllContainers)
+	if secret == "" {
+		return nil
+	}
+	return admission.NewForbidden(a, fmt.Errorf("it refers to the secret %q, and User %q cannot get resource \"secrets\" in API group \"\" in the namespace %q",
+		secret, a.GetUserInfo().GetName(), a.GetNamespace()))
+}
+
+// podSpecOf is what pods are made of, nil for objects of which none are.
+func podSpecOf(obj runtime.Object) *core.PodSpec {
+	switch o := obj.(type) {
+	case *core.Pod:
+		return &o.Spec
+	case *apps.ReplicaSet:
+		return &o.Spec.Template.Spec
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
+
+	"github.com/berth-dev/berth/access"
+)
+
+// tokensRecheck bounds how often requests look whether the file has changed: a
+// token that is taken out of it is worth nothing so much later.
+const tokensRecheck = time.Second
+
+// tokenFile holds the bearer tokens of a file, which is read again when it changes.
+// While it cannot be read or is wrong, the tokens of before are good.
+type tokenFile struct {
+	file   string
+	logger hclog.Logger
+	now    func() time.Time
+
+	mu      sync.Mutex
+	current *tokenfile.TokenAuthenticator
+	stamp   fileStamp
+	checked time.Time
+}
+
+type fileStamp struct {
+	modified time.Time
+	size     int64
+}
+
+// openTokens reads the file; "" gives nil.
+func openTokens(file string, logger hclog.Logger) (*tokenFile, error) {
+	if file == "" {
+		return nil, nil
+	}
+	t := &tokenFile{file: file, logger: logger, now: time.Now}
+	t.checked = t.now()
+	t.stamp = t.stat()
+	var err error
+	if t.current, err = readTokens(file); err != nil {
+		return nil, fmt.Errorf("reading the token file: %w", err)
+	}
+	return t, nil
+}
+
+// readTokens refuses a file that makes somebody a server or a worker: that is
+// what certificates are for.
+func readTokens(file string) (*tokenfile.TokenAuthenticator, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	r := csv.NewReader(f)
+	r.FieldsPerRecord = -1
+	for {
+		fields, err := r.Read()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		line, _ := r.FieldPos(0)
+		if len(fields) < 3 {
+			return nil, fmt.Errorf("%s:%d: a token has at least three fields: token, user, uid", file, line)
+		}
+		if len(fields) > 3 {
+			for g := range strings.SplitSeq(fields[3], ",") {
+				if access.IsMachine([]string{strings.TrimSpace(g)}) {
+					return nil, fmt.Errorf("%s:%d: the group %q is for the certificates of servers and workers", file, line, g)
+				}
+			}
+		}
+	}
+	return tokenfile.NewCSV(file)
+}
+
+func (t *tokenFile) stat() fileStamp {
+	fi, err := os.Stat(t.file)
+	if err != nil {
+		return fileStamp{} // the read will say what is wrong
+	}
+	return fileStamp{fi.ModTime(), fi.Size()}
+}
+
+// AuthenticateToken implements authenticator.Token.
+func (t *tokenFile) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	return t.newest().AuthenticateToken(ctx, token)
+}
+
+func (t *tokenFile) newest() *tokenfile.TokenAuthenticator {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := t.now(); now.Sub(t.checked) >= tokensRecheck {
+		t.checked = now
+		if stamp := t.stat(); stamp != t.stamp {
+			t.stamp = stamp
+			t.reload()
+		}
+	}
+	return t.current
+}
+
+func (t *tokenFile) reload() {
+	read, err := readTokens(t.file)
+	if err != nil {
+		t.logger.Error("the token file has changed and cannot be read; the tokens of before stay good", "error", err)
+		return
+	}
+	t.current = read
+	t.logger.Info("the token file has changed, and was read again", "file", t.file)
+}
