@@ -101,6 +101,7 @@ func deleteNow(pod *corev1.Pod) *fsm.DeletePod {
 	zero := int64(0)
 	return &fsm.DeletePod{
 		Key: fsm.PodKey(pod.Namespace, pod.Name), Precondition: fsm.Precondition{UID: string(pod.UID)}, GraceSeconds: &zero,
+		Fail: true,
 	}
 }
 

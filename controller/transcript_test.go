@@ -249,6 +249,9 @@ func describe(c fsm.Command) []string {
 		return out
 	case *fsm.DeletePod:
 		line := "delete pod " + c.Key
+		if c.Fail {
+			line = "fail and " + line
+		}
 		if c.GraceSeconds != nil {
 			line += fmt.Sprintf(" grace=%d", *c.GraceSeconds)
 		}

@@ -16,6 +16,9 @@ type DeletePod struct {
 	// DisruptionTarget condition: it ends through no doing of its own.
 	DisruptionReason  string `msgpack:"disruption_reason,omitempty"`
 	DisruptionMessage string `msgpack:"disruption_message,omitempty"`
+	// Fail makes a pod that has not ended Failed before it goes (GC2): its node
+	// is no more, and nobody will say how its containers ended.
+	Fail bool `msgpack:"fail,omitempty"`
 	// Propagation says what becomes of the objects that the pod owns.
 	Propagation Propagation `msgpack:"propagation,omitempty"`
 }
@@ -33,8 +36,12 @@ func (c *DeletePod) Apply(tx *Tx) Result {
 	var pod *corev1.Pod
 	var gone bool
 	if c.DisruptionReason != "" {
-		pod, gone = tx.disrupt(c.Key, old, disruptor{c.DisruptionReason, c.DisruptionMessage, c.GraceSeconds})
+		pod, gone = tx.disrupt(c.Key, old, disruptor{
+			reason: c.DisruptionReason, message: c.DisruptionMessage, graceSeconds: c.GraceSeconds, fail: c.Fail})
 	} else { // PD5: nobody is asked
+		if c.Fail {
+			old = tx.failPod(c.Key, old, nil)
+		}
 		pod, gone = tx.deletePod(c.Key, old, c.GraceSeconds, nil)
 	}
 	return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}

@@ -31,6 +31,7 @@ func (c *EvictPod) Apply(tx *Tx) Result {
 	if forbidding := tx.newAccount().take(old).forbidding; len(forbidding) > 0 {
 		return tx.view.refuseEviction(forbidding)
 	}
-	pod, gone := tx.disrupt(c.Key, old, disruptor{"EvictionByEvictionAPI", "Eviction API: evicting", c.GraceSeconds})
+	pod, gone := tx.disrupt(c.Key, old, disruptor{
+		reason: "EvictionByEvictionAPI", message: "Eviction API: evicting", graceSeconds: c.GraceSeconds})
 	return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}
 }

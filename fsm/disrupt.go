@@ -25,6 +25,7 @@ import (
 type disruptor struct {
 	reason, message string // of the DisruptionTarget condition (PD7)
 	graceSeconds    *int64
+	fail            bool // the pod becomes Failed before it goes
 }
 
 // disrupt ends a pod, marked as disrupted, and returns it as it is then and
@@ -36,7 +37,28 @@ func (tx *Tx) disrupt(key string, pod *corev1.Pod, by disruptor) (*corev1.Pod, b
 		tx.budgetEvent(b, corev1.EventTypeWarning, "BudgetViolated", fmt.Sprintf(
 			"Pod %s was disrupted (%s), although %d healthy pods are needed and there were %d", pod.Name, by.reason, h.desired, h.current))
 	}
-	return tx.deletePod(key, pod, by.graceSeconds, disruptionTarget(tx, by.reason, by.message))
+	condition := disruptionTarget(tx, by.reason, by.message)
+	if by.fail {
+		pod = tx.failPod(key, pod, condition)
+	}
+	return tx.deletePod(key, pod, by.graceSeconds, condition)
+}
+
+// failPod makes a pod that has not ended Failed: whoever watches it learns that
+// it has, before it is gone.
+func (tx *Tx) failPod(key string, old *corev1.Pod, condition *corev1.PodCondition) *corev1.Pod {
+	if model.Terminal(old) {
+		return old
+	}
+	pod := tx.modifyPod(key, old, func(pod *corev1.Pod) {
+		pod.Status.Phase = corev1.PodFailed
+		if condition != nil {
+			condition.ObservedGeneration = pod.Generation
+			setCondition(&pod.Status, *condition)
+		}
+	})
+	tx.leftNode(pod, tx.view.classOn(pod))
+	return pod
 }
 
 func disruptionTarget(tx *Tx, reason, message string) *corev1.PodCondition {

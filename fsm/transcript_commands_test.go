@@ -77,7 +77,7 @@ var proposals = map[string]func(s *transcript, a words, input string) []Command{
 	"update-pod": (*transcript).updatePod,
 	"delete": func(s *transcript, a words, _ string) []Command {
 		return one(&DeletePod{Key: a.key(), Precondition: s.precondition(a), GraceSeconds: a.number("grace"), Propagation: Propagation(a.or("propagation", "")),
-			DisruptionReason: a.or("reason", ""), DisruptionMessage: a.or("message", "")})
+			DisruptionReason: a.or("reason", ""), DisruptionMessage: a.or("message", ""), Fail: a.has("fail")})
 	},
 	"evict": func(s *transcript, a words, _ string) []Command {
 		return one(&EvictPod{Key: a.key(), Precondition: s.precondition(a), GraceSeconds: a.number("grace")})
