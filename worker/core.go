@@ -82,7 +82,7 @@ func (c *Core) Adopt(pods []runtime.Pod, now time.Time) {
 	for i := range pods {
 		p := newPodState(pods[i].Pod, c.classes.Of(pods[i].Pod), &c.env, now)
 		p.adopt(pods[i].Containers)
-		p.adopted = true
+		p.adopted, p.lost = true, pods[i].Lost
 		c.pods[p.pod.UID] = p
 		c.count(p)
 	}
@@ -147,6 +147,14 @@ func (c *Core) uids() []types.UID {
 
 func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 	p := c.pods[pod.UID]
+	if p != nil && p.lost {
+		c.usage = c.usage.Without(p.class)
+		old := p
+		p = newPodState(pod, c.classes.Of(pod), &c.env, now)
+		p.replaceLost(old)
+		c.pods[pod.UID] = p
+		c.count(p)
+	}
 	if p == nil {
 		p = newPodState(pod, c.classes.Of(pod), &c.env, now)
 		c.pods[pod.UID] = p

@@ -47,6 +47,7 @@ type podState struct {
 	queued    bool // waits in Core's report queue
 	inReport  bool // part of the report under way
 	adopted   bool // found in the runtime, not assigned yet
+	lost      bool // adopted, and nothing is known of its object but the UID
 
 	quietUntil time.Time // its first start is not reported before
 }
@@ -184,6 +185,19 @@ func (p *podState) adopt(containers []runtime.Container) {
 		}
 	}
 	p.admission = admitted
+}
+
+// replaceLost takes over the containers of a pod of which nothing else was known.
+func (p *podState) replaceLost(old *podState) {
+	for i := range old.ctrs {
+		from := &old.ctrs[i]
+		if c := p.find(from.spec.Name); c != nil {
+			c.state, c.attempt, c.startedAt, c.exit, c.last = from.state, from.attempt, from.startedAt, from.exit, from.last
+		}
+	}
+	p.startTime, p.admission, p.adopted = old.startTime, admitted, true
+	p.emit(corev1.EventTypeWarning, "PodRecordLost",
+		"What the node had written down about this pod cannot be read; its containers were found and go on")
 }
 
 // recall takes from the status that the servers keep what the agent cannot know otherwise: when the pod started, since
@@ -418,7 +432,7 @@ func (e *prepareError) Error() string { return e.err.Error() }
 func (e *prepareError) Unwrap() error { return e.err }
 
 func (p *podState) emit(eventType, reason, message string) {
-	if p.env.event != nil {
+	if p.env.event != nil && !p.lost {
 		p.env.event(p.pod, eventType, reason, message)
 	}
 }

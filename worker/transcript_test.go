@@ -51,6 +51,7 @@ type bench struct {
 	events   []runtime.Event
 	pods     map[string]*corev1.Pod
 	deaf     bool // the servers do not answer
+	damaged  bool // what the runtime kept of pods cannot be read
 	stubborn bool // the servers answer, and take nothing over
 	quiet    bool
 }
@@ -124,6 +125,7 @@ func (b *bench) run(d *datadriven.TestData) {
 			b.core.Reported(false)
 		}
 	case "restart":
+		b.damaged = d.HasArg("damaged")
 		b.restart(d.HasArg("lost"))
 	case "advance":
 		by, err := time.ParseDuration(d.CmdArgs[0].Key)
@@ -173,6 +175,14 @@ func (b *bench) restart(lost bool) {
 	pods, err := b.runtime.Open(func(ev runtime.Event) { b.events = append(b.events, ev) })
 	if err != nil {
 		b.t.Fatal(err)
+	}
+	for i := range pods {
+		if p := &pods[i]; b.damaged {
+			p.Pod, p.Lost = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: p.Pod.UID}}, true
+			for _, c := range p.Containers {
+				p.Pod.Spec.Containers = append(p.Pod.Spec.Containers, corev1.Container{Name: c.Container})
+			}
+		}
 	}
 	b.core.Adopt(pods, b.clock.Now())
 }

@@ -177,6 +177,9 @@ type Event = Container
 type Pod struct {
 	Pod        *corev1.Pod
 	Containers []Container
+	// Lost: what the runtime kept of the object cannot be read. Pod has its UID and the names of the containers that
+	// were found, and nothing else.
+	Lost bool
 }
 
 // ExecResult is the outcome of a command that ran inside a container. Output is its beginning, at most a few KiB.

@@ -320,12 +320,8 @@ func (r *Runtime) terminationMessage(id runtime.ID, failed bool) string {
 }
 
 func (r *Runtime) terminationPolicy(id runtime.ID) corev1.TerminationMessagePolicy {
-	b, err := os.ReadFile(filepath.Join(r.podDir(id.Pod), podFile))
+	pod, err := r.readRecord(id.Pod)
 	if err != nil {
-		return ""
-	}
-	pod := &corev1.Pod{}
-	if err := pod.Unmarshal(b); err != nil {
 		return ""
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {

@@ -160,7 +160,7 @@ func (r *Runtime) Close() {
 	r.watch.Wait()
 }
 
-// Directories: Root/<pod uid>/pod.pb, and containers/<name>/<attempt>/ with what package shim keeps there.
+// Directories: Root/<pod uid>/pod.record, and containers/<name>/<attempt>/ with what package shim keeps there.
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }
 
@@ -234,16 +234,25 @@ func (r *Runtime) Remove(_ context.Context, pod types.UID) error {
 		}
 	}
 	r.mu.Unlock()
-	for _, id := range r.attempts(pod) {
+	ids, err := r.attempts(pod)
+	if err != nil {
+		return fmt.Errorf("removing pod %s: %w", pod, err)
+	}
+	for _, id := range ids {
+		if held, err := locked(r.dir(id)); err != nil || held {
+			return errors.Join(fmt.Errorf("removing pod %s: container %s may still run", pod, id.Container), err)
+		}
 		if err := r.cgroups.removeContainer(id); err != nil {
 			r.log.Warn("a container's cgroup could not be removed", "container", id.String(), "error", err)
 		}
 	}
 	dir := r.podDir(pod)
 	// The record goes last: without it nobody would look for the rest again.
-	err := os.RemoveAll(filepath.Join(dir, "containers"))
-	if err == nil {
-		err = os.RemoveAll(filepath.Join(dir, podFile))
+	err = os.RemoveAll(filepath.Join(dir, "containers"))
+	for _, name := range [...]string{recordFile, damagedFile, recordFile + ".tmp"} {
+		if err == nil {
+			err = os.RemoveAll(filepath.Join(dir, name))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("removing pod %s: %w", pod, err)

@@ -8,21 +8,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
 )
 
 const (
-	podFile = "pod.pb"
 	// defaultPath is a container's PATH where its spec has none.
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// startTimeout bounds the time from a shim's start to its answer.
@@ -39,7 +36,14 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 		return err
 	}
 	dir := r.dir(spec.ID)
-	if err := r.prepare(&spec, dir); err != nil {
+	earlier, err := r.attempts(spec.ID.Pod)
+	if err == nil {
+		err = r.alone(ctx, spec.ID, earlier)
+	}
+	if err == nil {
+		err = r.prepare(&spec, dir, earlier)
+	}
+	if err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
 	}
 	if config.WorkDir == "" {
@@ -67,7 +71,7 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 }
 
 // prepare makes the container's directory and the pod's record.
-func (r *Runtime) prepare(spec *runtime.Spec, dir string) error {
+func (r *Runtime) prepare(spec *runtime.Spec, dir string, earlier []runtime.ID) error {
 	if err := os.RemoveAll(dir); err != nil { // of an attempt that did not come to run
 		return err
 	}
@@ -84,21 +88,11 @@ func (r *Runtime) prepare(spec *runtime.Spec, dir string) error {
 	if err := os.Chmod(termination, 0o666); err != nil {
 		return err
 	}
-	pod := filepath.Join(r.podDir(spec.ID.Pod), podFile)
-	if _, err := os.Stat(pod); os.IsNotExist(err) {
-		b, err := spec.Pod.Marshal()
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(pod+".tmp", b, 0o600); err != nil {
-			return err
-		}
-		if err := os.Rename(pod+".tmp", pod); err != nil {
-			return err
-		}
+	if err := r.writeRecord(spec.Pod); err != nil {
+		return err
 	}
 	// The attempt before this one is kept for its logs and its exit code; older ones are not.
-	for _, old := range r.attempts(spec.ID.Pod) {
+	for _, old := range earlier {
 		if old.Container == spec.ID.Container && old.Attempt < spec.Attempt {
 			_ = r.cgroups.removeContainer(old)
 			if old.Attempt < spec.Attempt-1 {
@@ -269,26 +263,4 @@ func awaitReady(ctx context.Context, pr *os.File) (shim.Ready, error) {
 		return ready, fmt.Errorf("the shim did not say that the command runs: %w", err)
 	}
 	return ready, pr.SetReadDeadline(time.Time{})
-}
-
-// attempts lists the containers that the pod has directories for.
-func (r *Runtime) attempts(pod types.UID) []runtime.ID {
-	var out []runtime.ID
-	base := filepath.Join(r.podDir(pod), "containers")
-	names, err := os.ReadDir(base)
-	if err != nil {
-		return nil
-	}
-	for _, n := range names {
-		numbers, err := os.ReadDir(filepath.Join(base, n.Name()))
-		if err != nil {
-			continue
-		}
-		for _, a := range numbers {
-			if i, err := strconv.ParseInt(a.Name(), 10, 32); err == nil {
-				out = append(out, runtime.ID{Pod: pod, Container: n.Name(), Attempt: int32(i)})
-			}
-		}
-	}
-	return out
 }

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/worker/runtime"
@@ -117,12 +116,23 @@ func (r *Runtime) follow(c runtime.Container, w *watched) {
 	}
 	if w.shim != nil {
 		_ = w.shim.Wait()
+	} else {
+		r.awaitUnlocked(c.ID)
 	}
 	c.Exit = r.exit(c.ID, w.state)
 	r.mu.Lock()
 	delete(r.running, c.ID)
 	r.mu.Unlock()
 	r.notify(c)
+}
+
+// awaitUnlocked waits for the end of a shim that is not this process's child: its connection ends a moment before it.
+func (r *Runtime) awaitUnlocked(id runtime.ID) {
+	for deadline := time.Now().Add(besideTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if held, err := locked(r.dir(id)); !held || err != nil {
+			return
+		}
+	}
 }
 
 // exit reads how the container of a shim that is gone ended.
@@ -173,6 +183,9 @@ func (w *watched) destroy(r *Runtime, id runtime.ID) error {
 	if alive, err := locked(r.dir(id)); err != nil || !alive {
 		return err
 	}
+	if w.state.ShimPID <= 1 {
+		return fmt.Errorf("killing the shim of container %s: its number is not known", id)
+	}
 	if err := syscall.Kill(w.state.ShimPID, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
 		return fmt.Errorf("killing the shim of container %s: %w", id, err)
 	}
@@ -214,25 +227,21 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 	var out []runtime.Pod
 	var adopted []func()
 	for _, e := range entries {
-		b, err := os.ReadFile(filepath.Join(r.opts.Root, e.Name(), podFile))
-		if os.IsNotExist(err) {
-			// The agent ended before the pod's first container was begun, or while the pod was being removed.
-			if err := r.Remove(context.Background(), types.UID(e.Name())); err != nil {
-				r.log.Warn("what is left of a pod could not be removed", "pod", e.Name(), "error", err)
+		uid := types.UID(e.Name())
+		ids, err := r.attempts(uid)
+		if err != nil {
+			// Whoever starts one of its containers meets the same error, and starts none beside them.
+			r.log.Error("a pod's containers cannot be looked at", "pod", uid, "error", err)
+			continue
+		}
+		pod, lost := r.recover(uid, ids)
+		if pod == nil {
+			if err := r.Remove(context.Background(), uid); err != nil {
+				r.log.Warn("what is left of a pod could not be removed", "pod", uid, "error", err)
 			}
 			continue
 		}
-		if err != nil {
-			r.log.Error("a pod's record cannot be read; its containers are left alone", "pod", e.Name(), "error", err)
-			continue
-		}
-		pod := &corev1.Pod{}
-		if err := pod.Unmarshal(b); err != nil {
-			r.log.Error("a pod's record cannot be read; its containers are left alone", "pod", e.Name(), "error", err)
-			continue
-		}
-		rp := runtime.Pod{Pod: pod}
-		ids := r.attempts(types.UID(e.Name()))
+		rp := runtime.Pod{Pod: pod, Lost: lost}
 		slices.SortFunc(ids, func(a, b runtime.ID) int {
 			return cmp.Or(cmp.Compare(a.Container, b.Container), cmp.Compare(a.Attempt, b.Attempt))
 		})
