@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // Backend is what the API needs of the server that it belongs to.
@@ -23,7 +24,7 @@ type Backend interface {
 	Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result, error)
 	// View is this server's latest state, Feed the changes that lead to it.
 	View() *fsm.View
-	Feed() *fsm.Feed
+	Feed() *store.Feed
 	// ReadIndex returns when this server's state is at least as new as every
 	// write that was acknowledged anywhere before the call.
 	ReadIndex(ctx context.Context) error

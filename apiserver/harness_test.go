@@ -28,6 +28,7 @@ import (
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/store"
 )
 
 // double is a Backend with a log of its own: every proposal is applied at once,
@@ -89,8 +90,8 @@ func (d *double) Propose(_ context.Context, ps ...fsm.Proposal) ([]fsm.Result, e
 	return d.state.Apply(d.index, 1, entry)
 }
 
-func (d *double) View() *fsm.View { return d.state.View() }
-func (d *double) Feed() *fsm.Feed { return d.state.Feed() }
+func (d *double) View() *fsm.View   { return d.state.View() }
+func (d *double) Feed() *store.Feed { return d.state.Feed() }
 
 func (d *double) NowUnixNano() int64 { return time.Now().UnixNano() }
 

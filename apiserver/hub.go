@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 const (
@@ -84,7 +84,7 @@ func (h *hub) at() int64 {
 }
 
 // route hands changes to the watchers that they may concern. It never waits.
-func (h *hub) route(changes []fsm.Change) {
+func (h *hub) route(changes []store.Change) {
 	if len(changes) == 0 {
 		return
 	}
@@ -100,7 +100,7 @@ func (h *hub) route(changes []fsm.Change) {
 }
 
 // watching finds the group that a change is for, and its key there.
-func (h *hub) watching(c *fsm.Change) (*watchers, string) {
+func (h *hub) watching(c *store.Change) (*watchers, string) {
 	if len(h.groups) == 0 {
 		return nil, ""
 	}

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // nodeWatchers attaches a watcher to the hub for each of n nodes, as n workers
@@ -25,12 +25,12 @@ func nodeWatchers(b *testing.B, h *hub, n int) []*watcher {
 	return out
 }
 
-func changesOf(table string, n int, node func(i int) string) []fsm.Change {
-	changes := make([]fsm.Change, n)
+func changesOf(table string, n int, node func(i int) string) []store.Change {
+	changes := make([]store.Change, n)
 	for i := range changes {
 		name := fmt.Sprintf("pod-%d", i)
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node(i)}}
-		changes[i] = fsm.Change{Revision: int64(i + 1), Table: table, Key: "default/" + name, New: pod}
+		changes[i] = store.Change{Revision: int64(i + 1), Table: table, Key: "default/" + name, New: pod}
 	}
 	return changes
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 const (
@@ -227,7 +228,7 @@ func (w *watcher) catchUp(position int64) (int64, error) {
 
 // awaitFeed waits for the feed to be as far as the view that the watch began
 // with: a view is published a moment before its changes.
-func (w *watcher) awaitFeed(feed *fsm.Feed, position int64) error {
+func (w *watcher) awaitFeed(feed *store.Feed, position int64) error {
 	ctx, cancel := context.WithTimeout(w.ctx, freshnessTimeout)
 	defer cancel()
 	for {
@@ -239,7 +240,7 @@ func (w *watcher) awaitFeed(feed *fsm.Feed, position int64) error {
 			if w.ctx.Err() != nil {
 				return errStopped
 			}
-			return fsm.ErrCompacted // the state went back behind what the client saw
+			return store.ErrCompacted // the state went back behind what the client saw
 		}
 	}
 }
@@ -365,7 +366,7 @@ func (w *watcher) sendError(err error) {
 	if !errors.As(err, &status) {
 		status = apierrors.NewInternalError(err)
 	}
-	if errors.Is(err, fsm.ErrCompacted) {
+	if errors.Is(err, store.ErrCompacted) {
 		status = watchExpired()
 	}
 	s := status.Status()

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 const (
@@ -75,7 +76,7 @@ func (g *Garbage) Reset(*fsm.View) {
 }
 
 // Observe takes note of changes. The view has them.
-func (g *Garbage) Observe(v *fsm.View, changes []fsm.Change) {
+func (g *Garbage) Observe(v *fsm.View, changes []store.Change) {
 	for i := range changes {
 		c := &changes[i]
 		old, resource := ownable(c.Table, c.Old)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // ReplicaSets keeps the number of every ReplicaSet's pods (WC1). It follows the
@@ -69,7 +70,7 @@ func (r *ReplicaSets) Reset(v *fsm.View) {
 }
 
 // Observe takes note of changes. The view has them.
-func (r *ReplicaSets) Observe(_ *fsm.View, changes []fsm.Change) {
+func (r *ReplicaSets) Observe(_ *fsm.View, changes []store.Change) {
 	for i := range changes {
 		c := &changes[i]
 		switch row := either(c).(type) {
@@ -88,7 +89,7 @@ func (r *ReplicaSets) Observe(_ *fsm.View, changes []fsm.Change) {
 }
 
 // either is the row after a change, or, if it is gone, the one before.
-func either(c *fsm.Change) any {
+func either(c *store.Change) any {
 	if c.New != nil {
 		return c.New
 	}
@@ -148,7 +149,7 @@ func (r *ReplicaSets) wake(pod *corev1.Pod, uid types.UID) {
 	}
 }
 
-func (r *ReplicaSets) observeSet(c *fsm.Change) {
+func (r *ReplicaSets) observeSet(c *store.Change) {
 	if c.New == nil {
 		old := c.Old.(*fsm.Object).Value
 		r.drop(old.GetNamespace() + "/" + old.GetName())
@@ -159,7 +160,7 @@ func (r *ReplicaSets) observeSet(c *fsm.Change) {
 
 // observeOther: a class, a namespace or the configuration has changed, so
 // creations that failed may succeed.
-func (r *ReplicaSets) observeOther(c *fsm.Change) {
+func (r *ReplicaSets) observeOther(c *store.Change) {
 	switch c.Table {
 	case "priorityclasses", "namespaces", "schedulerconfigurations":
 	default:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // workloads are the reconcilers that follow the state's changes.
@@ -25,7 +26,7 @@ type workloads struct {
 // reconciler is what the server's loop needs of them.
 type reconciler interface {
 	Reset(v *fsm.View)
-	Observe(v *fsm.View, changes []fsm.Change)
+	Observe(v *fsm.View, changes []store.Change)
 	Step(v *fsm.View, nowUnixNano int64, most int) []controller.Work
 	Settle(v *fsm.View, o controller.Outcome, nowUnixNano int64)
 	Pending() bool

@@ -21,7 +21,7 @@ func (tx *Tx) flushBudgets() {
 	v := tx.view
 	for {
 		k, key, ok := v.budgetTimes.Min()
-		if !ok || k >= budgetTimeKey(v.timeUnixNano, "") {
+		if !ok || k >= budgetTimeKey(v.TimeUnixNano(), "") {
 			break
 		}
 		v.budgetTimes.Delete(k)
@@ -117,7 +117,7 @@ func (v *View) stillAnnounced(b *policyv1.PodDisruptionBudget, r *budgetRule, cu
 	// order does not matter: it is a set that is counted.
 	for name, at := range b.Status.DisruptedPods {
 		pod, ok := v.Pods.Get(PodKey(b.Namespace, name))
-		if !ok || model.Terminating(pod) || runsOut(at) < v.timeUnixNano || !r.selector.Matches(labels.Set(pod.Labels)) {
+		if !ok || model.Terminating(pod) || runsOut(at) < v.TimeUnixNano() || !r.selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
 		out[name] = at

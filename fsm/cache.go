@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
 )
 
 // cache lets equal things be one object in memory and be worked out once. It
@@ -66,7 +67,7 @@ func (c *cache) diagnosis(d *Diagnosis) *Diagnosis {
 	if d == nil {
 		return nil
 	}
-	b, err := marshal(d)
+	b, err := store.Marshal(d)
 	if err != nil {
 		return d
 	}

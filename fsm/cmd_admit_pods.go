@@ -53,7 +53,7 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 		if r, ok := owner.takes(template, c.Generation); !ok {
 			return r
 		}
-		if count = min(count, owner.missing(tx.view)); count <= 0 {
+		if count = min(count, owner.missing(&tx.view.View)); count <= 0 {
 			return Result{}
 		}
 	}
@@ -74,7 +74,7 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 		made.add(pod.Name)
 	}
 	if owner != nil {
-		tx.event(owner.ref.Namespace, eventName(owner.ref.Name, uint64(tx.view.revision+1)), owner.about(),
+		tx.event(owner.ref.Namespace, eventName(owner.ref.Name, uint64(tx.view.Revision()+1)), owner.about(),
 			corev1.EventTypeNormal, "SuccessfulCreate", "Created "+made.String())
 	}
 	return Result{}
@@ -87,7 +87,7 @@ const maxGeneratedName = 63
 // generateName makes a name that no pod has: names made at different revisions
 // differ, and one that somebody chose by hand is stepped over.
 func (tx *Tx) generateName(namespace, prefix string) string {
-	for n := tx.view.revision + 1; ; n++ {
+	for n := tx.view.Revision() + 1; ; n++ {
 		suffix := strconv.FormatInt(n, 36)
 		suffix = strings.Repeat("0", max(0, 5-len(suffix))) + suffix
 		name := prefix[:min(len(prefix), maxGeneratedName-len(suffix))] + suffix

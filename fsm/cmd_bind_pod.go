@@ -55,7 +55,7 @@ func (c *BindPod) Apply(tx *Tx) Result {
 
 // noRoom says why the node can not hold the pod beside what is there and what
 // is promised to others that it must not overtake (NM4); "" if it can.
-func (v *View) noRoom(key string, pod *corev1.Pod, node *corev1.Node) string {
+func (v *live) noRoom(key string, pod *corev1.Pod, node *corev1.Node) string {
 	c := v.cache.class(pod)
 	u := v.withNominations(*v.Usage(node.Name), node.Name, c.Priority, c.RunsAtMostSeconds, key)
 	return explain(node.Name, model.CheckUsage(c, *v.offer(node.Name), &u))

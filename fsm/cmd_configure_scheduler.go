@@ -75,7 +75,7 @@ func judgesOtherwise(before, after *berthv1.SchedulerConfigurationSpec) bool {
 // wakeAll lets every waiting pod try again: the rules themselves have changed.
 func (tx *Tx) wakeAll() {
 	var entries []*QueueEntry
-	tx.view.waiting.Scan(func(_ string, e *QueueEntry) bool {
+	tx.view.waiting.Scan("", func(_ string, e *QueueEntry) bool {
 		entries = append(entries, e)
 		return true
 	})

@@ -19,7 +19,7 @@ func (c *ReleaseNominations) Apply(tx *Tx) Result {
 
 func (tx *Tx) expireNomination(ref PodRef) {
 	n, ok := tx.view.Nominations.Get(ref.Key)
-	if !ok || string(n.UID) != ref.UID || n.DeadlineUnixNano > tx.view.timeUnixNano {
+	if !ok || string(n.UID) != ref.UID || n.DeadlineUnixNano > tx.view.TimeUnixNano() {
 		return
 	}
 	why := "the victims did not end before the deadline"

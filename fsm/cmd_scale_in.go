@@ -20,7 +20,7 @@ func (c *ScaleIn) Apply(tx *Tx) Result {
 	if owner == nil {
 		return r
 	}
-	surplus := -owner.missing(tx.view)
+	surplus := -owner.missing(&tx.view.View)
 	var gone names
 	for _, ref := range c.Victims {
 		if surplus <= 0 {
@@ -35,7 +35,7 @@ func (c *ScaleIn) Apply(tx *Tx) Result {
 		surplus--
 	}
 	if gone.count > 0 {
-		tx.event(owner.ref.Namespace, eventName(owner.ref.Name, uint64(tx.view.revision+1)), owner.about(),
+		tx.event(owner.ref.Namespace, eventName(owner.ref.Name, uint64(tx.view.Revision()+1)), owner.about(),
 			corev1.EventTypeNormal, "SuccessfulDelete", "Deleted "+gone.String())
 	}
 	return Result{}

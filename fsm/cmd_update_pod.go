@@ -75,7 +75,7 @@ func keepDecided(pod, old *corev1.Pod) {
 
 // outgrows says why a pod on a node cannot ask for what it asks for now: the
 // node has no room for it; "" if it can.
-func (v *View) outgrows(old, pod *corev1.Pod) string {
+func (v *live) outgrows(old, pod *corev1.Pod) string {
 	if usedNode(pod) == "" || asksTheSame(old, pod) {
 		return ""
 	}
@@ -141,7 +141,7 @@ func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 		next.State = berthv1.QueueGated
 	case model.Gated(old): // its turn counts from here (QU4)
 		next.State = berthv1.QueueActive
-		next.EnqueuedRevision, next.EnqueuedUnixNano = tx.view.revision+1, tx.view.timeUnixNano
+		next.EnqueuedRevision, next.EnqueuedUnixNano = tx.view.Revision()+1, tx.view.TimeUnixNano()
 	case e.State == berthv1.QueueUnschedulable:
 		next.State, next.BackoffUntilUnixNano = berthv1.QueueActive, 0
 	}

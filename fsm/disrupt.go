@@ -86,7 +86,9 @@ type spending struct {
 	taken  int64 // pods that took one of the disruptions allowed
 }
 
-func (tx *Tx) newAccount() *account { return &account{view: tx.view, spent: map[string]*spending{}} }
+func (tx *Tx) newAccount() *account {
+	return &account{view: &tx.view.View, spent: map[string]*spending{}}
+}
 
 // charge is what one more pod does to its budgets.
 type charge struct {

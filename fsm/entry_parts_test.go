@@ -3,6 +3,8 @@ package fsm
 import (
 	"bytes"
 	"testing"
+
+	"github.com/berth-dev/berth/store"
 )
 
 func TestJoinedEntryIsTheSameEntry(t *testing.T) {
@@ -17,13 +19,13 @@ func TestJoinedEntryIsTheSameEntry(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			parts := make([]Encoded, n)
+			parts := make([]store.Encoded, n)
 			for i, p := range ps[:n] {
 				if parts[i], err = EncodeProposal(p); err != nil {
 					t.Fatal(err)
 				}
 			}
-			got, err := JoinEntry(h, parts)
+			got, err := store.JoinEntry(h, parts)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -34,7 +36,7 @@ func TestJoinedEntryIsTheSameEntry(t *testing.T) {
 			for _, p := range parts {
 				size += len(p)
 			}
-			if len(got) > size+EntryOverheadBytes {
+			if len(got) > size+store.EntryOverheadBytes {
 				t.Errorf("%d proposals: an entry of %d bytes for %d bytes of proposals", n, len(got), size)
 			}
 		}

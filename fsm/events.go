@@ -17,7 +17,7 @@ const eventSource = "berth"
 
 // podEvent records that something happened to a pod.
 func (tx *Tx) podEvent(pod *corev1.Pod, eventType, reason, message string) {
-	tx.event(pod.Namespace, eventName(pod.Name, uint64(tx.view.revision+1)), podInvolved(pod), eventType, reason, message)
+	tx.event(pod.Namespace, eventName(pod.Name, uint64(tx.view.Revision()+1)), podInvolved(pod), eventType, reason, message)
 }
 
 // eventName is NAME.0123456789abcdef, as Kubernetes names events.
@@ -72,7 +72,7 @@ func repeatedName(about corev1.ObjectReference, reason string) string {
 }
 
 func (tx *Tx) nodeEvent(node *corev1.Node, eventType, reason, message string) {
-	tx.event(metav1.NamespaceDefault, eventName(node.Name, uint64(tx.view.revision+1)), corev1.ObjectReference{
+	tx.event(metav1.NamespaceDefault, eventName(node.Name, uint64(tx.view.Revision()+1)), corev1.ObjectReference{
 		Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID,
 	}, eventType, reason, message)
 }
@@ -109,9 +109,9 @@ func (tx *Tx) trimEvents(limit int) {
 // time and the revision, so that every server makes the same one.
 func (tx *Tx) newUID() types.UID {
 	var b [24]byte
-	binary.BigEndian.PutUint64(b[:], uint64(tx.view.timeUnixNano))
-	binary.BigEndian.PutUint64(b[8:], uint64(tx.view.revision+1))
-	binary.BigEndian.PutUint64(b[16:], tx.view.index)
+	binary.BigEndian.PutUint64(b[:], uint64(tx.view.TimeUnixNano()))
+	binary.BigEndian.PutUint64(b[8:], uint64(tx.view.Revision()+1))
+	binary.BigEndian.PutUint64(b[16:], tx.view.Index())
 	sum := sha256.Sum256(b[:])
 	var id uuid.UUID
 	copy(id[:], sum[:])

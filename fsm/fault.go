@@ -46,18 +46,17 @@ type savepoint struct {
 }
 
 func (tx *Tx) save() savepoint {
-	return savepoint{tx.view.fork(), maps.Clone(tx.view.touchedBudgets), len(tx.changes), tx.checkpoint}
+	return savepoint{tx.view.freeze(), maps.Clone(tx.view.touchedBudgets), len(tx.Changes()), tx.checkpoint}
 }
 
 // undo goes back to a savepoint. Tables and indexes are copies; what is worked
 // out from them and kept (topology, interned classes) may be half changed, and
 // starts anew.
 func (tx *Tx) undo(to savepoint) {
-	*tx.view = *to.view
-	tx.view.cache, tx.view.effective = newCache(), new(effectiveClasses)
-	tx.view.touchedBudgets = to.touched
-	clear(tx.changes[to.changes:])
-	tx.changes, tx.checkpoint = tx.changes[:to.changes], to.checkpoint
+	*tx.view = *to.view.thaw()
+	tx.view.effective, tx.view.touchedBudgets = new(effectiveClasses), to.touched
+	tx.Undo(to.changes)
+	tx.checkpoint = to.checkpoint
 }
 
 // part carries out what stands or falls by itself: a command, or one of many
@@ -86,13 +85,13 @@ func (tx *Tx) part(key string, f func()) (done bool) {
 // blame records a panic.
 func (tx *Tx) blame(part string, p any, stack []byte) {
 	f := Fault{
-		Index: tx.view.index, Command: commandName(tx.command), Part: part, User: tx.User,
+		Index: tx.view.Index(), Command: commandName(tx.command), Part: part, User: tx.User,
 		Value: fmt.Sprint(p), Stack: stack,
 	}
 	tx.faults = append(tx.faults, f)
 	tx.recordFailure(&ApplyFailure{
 		Index: f.Index, Place: int32(len(tx.faults)), Command: f.Command, Part: cut(f.Part), User: cut(f.User),
-		TimeUnixNano: tx.view.timeUnixNano,
+		TimeUnixNano: tx.view.TimeUnixNano(),
 	})
 }
 
@@ -104,7 +103,7 @@ func (tx *Tx) refuseFailed() Result {
 	return Result{
 		Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,
 		Message: fmt.Sprintf("%s of log entry %d failed inside of the state machine: nothing of it was done, on any server; "+
-			"this is a mistake of Berth's, and the servers' logs say where", commandName(tx.command), tx.view.index),
+			"this is a mistake of Berth's, and the servers' logs say where", commandName(tx.command), tx.view.Index()),
 	}
 }
 
@@ -130,7 +129,7 @@ func (u *unreadable) Apply(*Tx) Result { panic(u.value) }
 // commandName is the name of a command's type.
 func commandName(c Command) string {
 	if u, ok := c.(*unreadable); ok {
-		known, err := newCommand(u.number)
+		known, err := registry.New(u.number)
 		if err != nil {
 			return fmt.Sprintf("command %d", u.number)
 		}

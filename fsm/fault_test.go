@@ -18,12 +18,12 @@ import (
 // function arms it.
 func mine(t testing.TB, oneIn uint64) (arm func(yes bool)) {
 	armed := false
-	step := func(v *View, table, key string) {
+	step := func(v *live, table, key string) {
 		if !armed {
 			return
 		}
 		h := fnv.New64a()
-		fmt.Fprint(h, table, key, v.revision, v.Queue.Len(), v.Pods.Len())
+		fmt.Fprint(h, table, key, v.Revision(), v.Queue.Len(), v.Pods.Len())
 		if h.Sum64()%oneIn == 0 {
 			panic("mine on " + table + " " + key)
 		}
@@ -41,15 +41,15 @@ func mine(t testing.TB, oneIn uint64) (arm func(yes bool)) {
 	return func(yes bool) { armed = yes }
 }
 
-func plant[T any](t testing.TB, def *tableDef[T], step func(v *View, table, key string)) {
-	whole := def.index
-	def.index = func(v *View, key string, old, new T, hadOld, hasNew bool) {
-		step(v, def.name, key)
+func plant[T any](t testing.TB, def *tableDef[T], step func(v *live, table, key string)) {
+	whole := def.Index
+	def.Index = func(v *live, key string, old, new T, hadOld, hasNew bool) {
+		step(v, def.Name, key)
 		if whole != nil {
 			whole(v, key, old, new, hadOld, hasNew)
 		}
 	}
-	t.Cleanup(func() { def.index = whole })
+	t.Cleanup(func() { def.Index = whole })
 }
 
 // TestPanicsInApplyAreRefusals: commands that panic anywhere leave nothing
@@ -105,7 +105,7 @@ func TestPanicUndoesItsCommandAlone(t *testing.T) {
 	}
 	var rows []ApplyFailure
 	v.ApplyFailures.Scan("", func(_ string, f *ApplyFailure) bool { rows = append(rows, *f); return true })
-	want := ApplyFailure{Index: w.index, Place: 1, Command: "PutNode", User: "admin", TimeUnixNano: v.timeUnixNano}
+	want := ApplyFailure{Index: w.index, Place: 1, Command: "PutNode", User: "admin", TimeUnixNano: v.TimeUnixNano()}
 	if len(rows) != 1 || rows[0] != want {
 		t.Errorf("recorded %+v, want %+v", rows, want)
 	}
@@ -184,10 +184,6 @@ func (liar) Apply(tx *Tx) Result {
 // TestPanicInADecoderIsARefusal: the bytes of one command take none of the
 // others with them.
 func TestPanicInADecoderIsARefusal(t *testing.T) {
-	p, err := guardedCommand(wireProposal{Number: 1, User: "bob", Payload: nil}, nil)
-	if err == nil {
-		t.Fatalf("no bytes at all are %+v", p)
-	}
 	w := newTranscript(t)
 	rs := w.state.apply(w.index+1, 1, Header{}, []Proposal{{User: "bob", Command: &unreadable{22, errors.New("index out of range")}}}, func() []Proposal {
 		return []Proposal{{User: "bob", Command: &unreadable{22, errors.New("index out of range")}}}
@@ -200,7 +196,7 @@ func TestPanicInADecoderIsARefusal(t *testing.T) {
 
 // explode makes every change of one row panic.
 func explode[T any](t testing.TB, def *tableDef[T], at string) {
-	plant(t, def, func(_ *View, _, key string) {
+	plant(t, def, func(_ *live, _, key string) {
 		if key == at {
 			panic("exploded")
 		}

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // goldenEntries are entries of one command each, made from the golden bytes.
@@ -30,7 +32,7 @@ func goldenEntries(t testing.TB) [][]byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		entry, err := JoinEntry(Header{TimeUnixNano: worldStart.UnixNano()}, []Encoded{b})
+		entry, err := store.JoinEntry(Header{TimeUnixNano: worldStart.UnixNano()}, []store.Encoded{b})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +167,7 @@ func FuzzRestore(f *testing.F) {
 	body := buf.Bytes()[:buf.Len()-sha256.Size]
 	f.Add(body, true)
 	f.Add(buf.Bytes(), false)
-	f.Add([]byte(snapshotMagic), true)
+	f.Add([]byte("BERTHSNAP"), true)
 	f.Fuzz(func(t *testing.T, b []byte, sealed bool) {
 		if sealed {
 			sum := sha256.Sum256(b)

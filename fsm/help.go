@@ -8,7 +8,7 @@ import (
 
 // help answers for one node, as it is now, whom it has room for.
 type help struct {
-	view  *View
+	view  *live
 	node  *corev1.Node
 	offer *model.Resources
 	// above is what the pods and nominations of at least a priority use.
@@ -16,7 +16,7 @@ type help struct {
 	woken map[string]bool // groups done
 }
 
-func newHelp(v *View, n *corev1.Node) *help {
+func newHelp(v *live, n *corev1.Node) *help {
 	return &help{view: v, node: n, offer: v.offer(n.Name), above: map[int32]*model.Usage{}, woken: map[string]bool{}}
 }
 

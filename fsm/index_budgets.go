@@ -25,7 +25,7 @@ type coverage struct {
 
 // countForBudgets keeps the counts as a pod changes. Most changes of a pod
 // mean nothing to its budgets, and cost next to nothing.
-func (v *View) countForBudgets(old, new *corev1.Pod) {
+func (v *live) countForBudgets(old, new *corev1.Pod) {
 	if v.budgetRules.Len() == 0 {
 		return
 	}
@@ -62,7 +62,7 @@ func one64(b bool) int64 {
 }
 
 // count adds a pod to what a rule covers, or takes it away.
-func (v *View) count(r *budgetRule, pod *corev1.Pod, by int64) {
+func (v *live) count(r *budgetRule, pod *corev1.Pod, by int64) {
 	c, _ := v.coverages.Get(r.key)
 	next := *c
 	next.pods += by
@@ -82,14 +82,14 @@ func (v *View) count(r *budgetRule, pod *corev1.Pod, by int64) {
 	v.setCoverage(&next)
 }
 
-func (v *View) setCoverage(c *coverage) {
+func (v *live) setCoverage(c *coverage) {
 	v.touchBudget(c.rule.key)
 	v.coverages.Set(c.rule.key, c)
 }
 
 // touchBudget notes that a budget's status has to be looked at when the
 // command is carried out, and what its pods added up to before.
-func (v *View) touchBudget(key string) {
+func (v *live) touchBudget(key string) {
 	if _, touched := v.touchedBudgets[key]; touched {
 		return
 	}
@@ -101,7 +101,7 @@ func (v *View) touchBudget(key string) {
 
 // countOwner counts the pods of a controller below a budget, and says whether
 // it is new there or gone.
-func (v *View) countOwner(budget, owner string, by int32) bool {
+func (v *live) countOwner(budget, owner string, by int32) bool {
 	n, _ := v.budgetOwners.Get(budget + "\x00" + owner)
 	if n+by == 0 {
 		v.budgetOwners.Delete(budget + "\x00" + owner)
@@ -117,7 +117,7 @@ func (v *View) countOwner(budget, owner string, by int32) bool {
 
 // firstStray names a controller of a budget's pods that nobody knows.
 func (v *View) firstStray(budget string) (name string) {
-	scanFrom(v.budgetOwners, budget+"\x00", budget+"\x00", func(k string, _ int32) bool {
+	v.budgetOwners.ScanFrom(budget+"\x00", budget+"\x00", func(k string, _ int32) bool {
 		owner := k[len(budget)+1:]
 		if _, ok := v.scaleOf(owner); !ok {
 			parts := strings.Split(owner, "/")
@@ -163,7 +163,7 @@ func (v *View) scaleOf(owner string) (int32, bool) {
 
 // rescaleBudgets follows a change of a workload: the budgets of its pods
 // expect another number of them.
-func (v *View) rescaleBudgets(old, new *Object) {
+func (v *live) rescaleBudgets(old, new *Object) {
 	if v.ownersBudgets.Len() == 0 {
 		return
 	}
@@ -193,12 +193,12 @@ func workloadScale(o *Object) (owner string, scale int32) {
 }
 
 // rescale changes what an owner adds to the budgets of its pods.
-func (v *View) rescale(owner string, scale, strays int64) {
+func (v *live) rescale(owner string, scale, strays int64) {
 	if owner == "" {
 		return
 	}
 	var budgets []string
-	scanFrom(v.ownersBudgets, owner+"\x00", owner+"\x00", func(_, budget string) bool {
+	v.ownersBudgets.ScanFrom(owner+"\x00", owner+"\x00", func(_, budget string) bool {
 		budgets = append(budgets, budget)
 		return true
 	})

@@ -4,35 +4,26 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/tidwall/btree"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
 )
 
 // ownerIndexes say who belongs to whom by owner references.
 type ownerIndexes struct {
-	dependents *btree.Map[string, Dependent] // owner's UID, resource, key: who names it as an owner
-	tallies    *btree.Map[string, *Tally]    // controller's UID, labels: how its pods are
-	orphans    *btree.Map[string, struct{}]  // key of Pods: active, and without a controller
-	owners     *btree.Map[string, string]    // UID -> key of Objects
-}
-
-func newOwnerIndexes() ownerIndexes {
-	return ownerIndexes{
-		dependents: btree.NewMap[string, Dependent](degree),
-		tallies:    btree.NewMap[string, *Tally](degree),
-		orphans:    btree.NewMap[string, struct{}](degree),
-		owners:     btree.NewMap[string, string](degree),
-	}
+	dependents store.Tree[Dependent] // owner's UID, resource, key: who names it as an owner
+	tallies    store.Tree[*Tally]    // controller's UID, labels: how its pods are
+	orphans    store.Tree[struct{}]  // key of Pods: active, and without a controller
+	owners     store.Tree[string]    // UID -> key of Objects
 }
 
 func (x *ownerIndexes) fork() ownerIndexes {
 	return ownerIndexes{
-		dependents: x.dependents.Copy(), tallies: x.tallies.Copy(), orphans: x.orphans.Copy(), owners: x.owners.Copy(),
+		dependents: x.dependents.Fork(), tallies: x.tallies.Fork(), orphans: x.orphans.Fork(), owners: x.owners.Fork(),
 	}
 }
 
@@ -79,13 +70,13 @@ func (v *View) TallyOf(controller types.UID) Tally {
 // labels that they have.
 func (v *View) Tallies(controller types.UID, f func(t *Tally) bool) {
 	prefix := string(controller) + "\x00"
-	scanFrom(v.tallies, prefix, prefix, func(_ string, t *Tally) bool { return f(t) })
+	v.tallies.ScanFrom(prefix, prefix, func(_ string, t *Tally) bool { return f(t) })
 }
 
 // PodsOf calls f for the pods of a controller, in key order.
 func (v *View) PodsOf(controller types.UID, f func(key string, pod *corev1.Pod) bool) {
 	prefix := string(controller) + "\x00" + Pods + "/"
-	scanFrom(v.dependents, prefix, prefix, func(at string, d Dependent) bool {
+	v.dependents.ScanFrom(prefix, prefix, func(at string, d Dependent) bool {
 		if !d.Controller {
 			return true
 		}
@@ -104,7 +95,7 @@ func (v *View) Dependents(owner types.UID, after string, f func(at string, ref O
 	if after != "" {
 		from = after + "\x00"
 	}
-	scanFrom(v.dependents, prefix, from, func(at string, d Dependent) bool {
+	v.dependents.ScanFrom(prefix, from, func(at string, d Dependent) bool {
 		ref, ok := v.refOf(at[len(prefix):])
 		return !ok || f(at, ref, d)
 	})
@@ -117,7 +108,7 @@ func (v *View) ScanDependents(after string, f func(at string, ref ObjectRef) boo
 	if after != "" {
 		from = after + "\x00"
 	}
-	v.dependents.Ascend(from, func(at string, _ Dependent) bool {
+	v.dependents.ScanFrom("", from, func(at string, _ Dependent) bool {
 		_, key, _ := strings.Cut(at, "\x00")
 		ref, ok := v.refOf(key)
 		return !ok || f(at, ref)
@@ -127,7 +118,7 @@ func (v *View) ScanDependents(after string, f func(at string, ref ObjectRef) boo
 // Orphans calls f for the active pods of a namespace that have no controller.
 func (v *View) Orphans(namespace string, f func(key string, pod *corev1.Pod) bool) {
 	prefix := namespace + "/"
-	scanFrom(v.orphans, prefix, prefix, func(key string, _ struct{}) bool {
+	v.orphans.ScanFrom(prefix, prefix, func(key string, _ struct{}) bool {
 		pod, ok := v.Pods.Get(key)
 		return !ok || f(key, pod)
 	})
@@ -171,7 +162,7 @@ func (v *View) owned(ref ObjectRef) (metav1.Object, bool) {
 
 // indexPodOwners keeps the owner indexes in step with the pods. Most changes of
 // a pod are none of what is counted here, and cost next to nothing.
-func indexPodOwners(v *View, key string, old, new *corev1.Pod) {
+func indexPodOwners(v *live, key string, old, new *corev1.Pod) {
 	was, is := standingOf(old), standingOf(new)
 	if !sameReferences(was.owners, is.owners) {
 		v.indexDependents(Pods+"/"+key, was.owners, is.owners)
@@ -232,7 +223,7 @@ func ControllerOf(o metav1.Object) *metav1.OwnerReference {
 	return nil
 }
 
-func (v *View) tally(controller types.UID, pod *corev1.Pod, counts [4]bool, sign int32) {
+func (v *live) tally(controller types.UID, pod *corev1.Pod, counts [4]bool, sign int32) {
 	if controller == "" {
 		return
 	}
@@ -263,7 +254,7 @@ func (t *Tally) add(o *Tally, sign int32) {
 }
 
 // indexObjectOwners is the index function of the plain objects.
-func indexObjectOwners(v *View, key string, old, new *Object, hadOld, hasNew bool) {
+func indexObjectOwners(v *live, key string, old, new *Object, hadOld, hasNew bool) {
 	var was, is []metav1.OwnerReference
 	var before, now types.UID
 	if hadOld {
@@ -285,7 +276,7 @@ func indexObjectOwners(v *View, key string, old, new *Object, hadOld, hasNew boo
 	}
 }
 
-func (v *View) indexDependents(key string, was, is []metav1.OwnerReference) {
+func (v *live) indexDependents(key string, was, is []metav1.OwnerReference) {
 	for i := range was {
 		v.dependents.Delete(string(was[i].UID) + "\x00" + key)
 	}

@@ -89,7 +89,7 @@ func (v *View) use(node string) *nodeUse {
 	return noUse
 }
 
-func (v *View) setUse(node string, u *nodeUse) {
+func (v *live) setUse(node string, u *nodeUse) {
 	if u == nil {
 		v.usage.Delete(node)
 		return

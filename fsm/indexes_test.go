@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"reflect"
 	"sort"
+	"strings"
 	"testing"
+	"unsafe"
 
-	"github.com/tidwall/btree"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // compareViews fails unless two views hold the same state: the same digest,
@@ -18,8 +21,8 @@ func compareViews(t failer, what string, want, got *View) {
 	if a, b := want.Digest(), got.Digest(); a != b {
 		t.Fatalf("%s: digests differ: %s, %s", what, a, b)
 	}
-	if want.position != got.position {
-		t.Fatalf("%s: positions differ: %+v, %+v", what, want.position, got.position)
+	if want.Position != got.Position {
+		t.Fatalf("%s: positions differ: %+v, %+v", what, want.Position, got.Position)
 	}
 	compareIndexes(t, what, want, got)
 	if want.guards != got.guards || want.ruled != got.ruled {
@@ -89,10 +92,10 @@ func describeCoverage(c *coverage) string {
 
 func asText[T any](v T) string { return fmt.Sprintf("%+v", reflect.Indirect(reflect.ValueOf(v))) }
 
-func list[K interface{ ~string | ~int64 }, V any](m *btree.Map[K, V], describe func(V) string) string {
+func list[V any](m store.Tree[V], describe func(V) string) string {
 	out := ""
-	m.Scan(func(key K, value V) bool {
-		out += fmt.Sprintf("%q: %s\n", fmt.Sprint(key), describe(value))
+	m.Scan("", func(key string, value V) bool {
+		out += fmt.Sprintf("%q: %s\n", key, describe(value))
 		return true
 	})
 	return out
@@ -102,12 +105,13 @@ func list[K interface{ ~string | ~int64 }, V any](m *btree.Map[K, V], describe f
 // know it.
 func TestEveryIndexIsCompared(t *testing.T) {
 	var names, compared []string
-	for _, of := range []reflect.Type{reflect.TypeOf(indexes{}), reflect.TypeOf(ownerIndexes{})} {
-		for i := range of.NumField() {
-			names = append(names, of.Field(i).Name)
+	eachTree(reflect.ValueOf(View{}), func(name string, _ reflect.Value) {
+		if !strings.HasSuffix(name, ".rows") { // of a table
+			names = append(names, name)
 		}
-	}
-	for name := range describeIndexes(newView()) {
+	})
+	v := newView()
+	for name := range describeIndexes(&v) {
 		compared = append(compared, name)
 	}
 	sort.Strings(names)
@@ -117,27 +121,54 @@ func TestEveryIndexIsCompared(t *testing.T) {
 	}
 }
 
-// TestForkCopiesEveryField fails when a table or an index is added to View and
-// fork or the list of tables leaves it out.
-func TestForkCopiesEveryField(t *testing.T) {
-	forked, tables := reflect.ValueOf(newView().fork()).Elem(), 0
-	for i := range forked.NumField() {
-		if rows := forked.Field(i); rows.Kind() == reflect.Struct && rows.FieldByName("rows").IsValid() {
-			tables++
-			if rows.FieldByName("rows").IsNil() {
-				t.Errorf("fork leaves the table %s out", forked.Type().Field(i).Name)
-			}
+// eachTree calls f for every tree in a view, whatever part it is in.
+func eachTree(v reflect.Value, f func(name string, tree reflect.Value)) {
+	for i := range v.NumField() {
+		name, field := v.Type().Field(i).Name, v.Field(i)
+		switch {
+		case field.Kind() != reflect.Struct:
+		case strings.HasPrefix(field.Type().Name(), "Tree["):
+			f(name, field)
+		case strings.HasPrefix(field.Type().Name(), "Table["):
+			f(name+".rows", field.FieldByName("rows"))
+		default:
+			eachTree(field, f)
 		}
 	}
-	if got := len(newView().tables()); got != tables {
+}
+
+// TestForkCopiesEveryField fails when a table or an index is added and fork, or
+// the list of tables, leaves it out: a fork has all trees, and shares none.
+func TestForkCopiesEveryField(t *testing.T) {
+	v := newView()
+	eachTree(reflect.ValueOf(&v).Elem(), func(_ string, tree reflect.Value) {
+		set := reflect.NewAt(tree.Type(), unsafe.Pointer(tree.UnsafeAddr())).MethodByName("Set")
+		set.Call([]reflect.Value{reflect.ValueOf("key"), reflect.Zero(set.Type().In(1))})
+	})
+	forked, tables := v.fork(), 0
+	trees := map[string]uintptr{}
+	eachTree(reflect.ValueOf(v), func(name string, tree reflect.Value) { trees[name] = tree.FieldByName("rows").Pointer() })
+	eachTree(reflect.ValueOf(forked), func(name string, tree reflect.Value) {
+		if strings.HasSuffix(name, ".rows") {
+			tables++
+		}
+		switch got := tree.FieldByName("rows").Pointer(); {
+		case got == 0:
+			t.Errorf("fork leaves %s out", name)
+		case got == trees[name]:
+			t.Errorf("fork shares %s", name)
+		}
+	})
+	if got := len(v.tables()); got != tables {
 		t.Errorf("View has %d tables, tables() lists %d", tables, got)
 	}
-	for _, set := range []string{"indexes", "ownerIndexes"} {
-		indexes := forked.FieldByName(set)
-		for i := range indexes.NumField() {
-			if indexes.Field(i).IsNil() {
-				t.Errorf("fork leaves the index %s out", indexes.Type().Field(i).Name)
-			}
-		}
+	if v.guards++; v.fork().guards != v.guards {
+		t.Error("fork leaves out guards")
+	}
+	if v.ruled++; v.fork().ruled != v.ruled {
+		t.Error("fork leaves out ruled")
+	}
+	if v.reserved += "x"; v.fork().reserved != v.reserved {
+		t.Error("fork leaves out reserved")
 	}
 }

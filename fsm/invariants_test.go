@@ -118,7 +118,7 @@ func (r *random) checkWakeups(t *rapid.T, v *View) {
 	if len(want) != v.wakeups.Len() {
 		t.Fatalf("the wake index has %d keys, the entries have %d", v.wakeups.Len(), len(want))
 	}
-	v.wakeups.Scan(func(k string, w wakeup) bool {
+	v.wakeups.Scan("", func(k string, w wakeup) bool {
 		if want[k] != w.pods {
 			t.Fatalf("the wake index counts %d pods under %q, there are %d", w.pods, k, want[k])
 		}

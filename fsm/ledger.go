@@ -22,13 +22,13 @@ func (tx *Tx) openBook(c *ApplyPlan) *book {
 	}
 	v := tx.view
 	return &book{tx: tx, record: PlanRecord{
-		Index: v.index, Term: v.term, DecidedAtRevision: c.Revision, StartRevision: v.revision,
-		TimeUnixNano: v.timeUnixNano, Decisions: make([]Decision, 0, n),
+		Index: v.Index(), Term: v.Term(), DecidedAtRevision: c.Revision, StartRevision: v.Revision(),
+		TimeUnixNano: v.TimeUnixNano(), Decisions: make([]Decision, 0, n),
 	}}
 }
 
 func (b *book) write(d Decision) {
-	d.Revision = b.tx.view.revision
+	d.Revision = b.tx.view.Revision()
 	b.record.Decisions = append(b.record.Decisions, d)
 }
 
@@ -95,12 +95,12 @@ func (b *book) close() {
 	if len(r.Decisions) == 0 {
 		return
 	}
-	if _, last, ok := v.Decisions.rows.Max(); ok {
+	if _, last, ok := v.Decisions.Max(); ok {
 		r.Before = last.after()
 	}
 	put(b.tx, v.Decisions, decisionsKey(r.Before), r)
 	for {
-		key, oldest, _ := v.Decisions.rows.Min()
+		key, oldest, _ := v.Decisions.Min()
 		if oldest == r || r.after()-oldest.Before <= maxDecisions {
 			return
 		}
@@ -111,7 +111,7 @@ func (b *book) close() {
 // LedgerReach is the revision from which on the ledger tells of every
 // decision; 0 if nothing was ever forgotten.
 func (v *View) LedgerReach() int64 {
-	if _, oldest, ok := v.Decisions.rows.Min(); ok && oldest.Before > 0 {
+	if _, oldest, ok := v.Decisions.Min(); ok && oldest.Before > 0 {
 		return oldest.StartRevision + 1
 	}
 	return 0
@@ -124,7 +124,7 @@ func (v *View) DecisionsAbout(key string, uid types.UID, at int64, f func(r *Pla
 	if at == 0 {
 		at = math.MaxInt64
 	}
-	v.Decisions.rows.Reverse(func(_ string, r *PlanRecord) bool {
+	v.Decisions.Reverse(func(_ string, r *PlanRecord) bool {
 		if r.StartRevision >= at {
 			return true
 		}

@@ -38,7 +38,7 @@ func TestLedgerIsBounded(t *testing.T) {
 	if total > maxDecisions || total <= maxDecisions-perPlan {
 		t.Errorf("the ledger holds %d decisions, its bound is %d", total, maxDecisions)
 	}
-	_, oldest, _ := v.Decisions.rows.Min()
+	_, oldest, _ := v.Decisions.Min()
 	if got := v.LedgerReach(); got != oldest.StartRevision+1 || got <= 1 {
 		t.Errorf("the ledger says that it reaches back to revision %d, its oldest plan began after %d", got, oldest.StartRevision)
 	}

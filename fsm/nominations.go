@@ -15,7 +15,7 @@ import (
 func (tx *Tx) victimGone(victim *corev1.Pod) {
 	v := tx.view
 	var waiting []*Nomination
-	scanFrom(v.nominationsByVictim, string(victim.UID)+"/", string(victim.UID)+"/", func(_ string, n *Nomination) bool {
+	v.nominationsByVictim.ScanFrom(string(victim.UID)+"/", string(victim.UID)+"/", func(_ string, n *Nomination) bool {
 		waiting = append(waiting, n)
 		return true
 	})
@@ -44,7 +44,7 @@ func (tx *Tx) recordGone(preemption string, victim *corev1.Pod) {
 	p.Status.Victims = slices.Clone(old.Status.Victims)
 	for i := range p.Status.Victims {
 		if p.Status.Victims[i].UID == victim.UID && p.Status.Victims[i].GoneAt == nil {
-			p.Status.Victims[i].GoneAt = micro(tx.view.timeUnixNano)
+			p.Status.Victims[i].GoneAt = micro(tx.view.TimeUnixNano())
 		}
 	}
 	put(tx, tx.view.Preemptions, preemption, &p)
@@ -107,13 +107,13 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 	record := &berthv1.Preemption{
 		Status: berthv1.PreemptionStatus{
 			Preemptor: podRefOf(pod), Node: d.Node, Victims: victims,
-			Revision: v.revision + 1, RaftIndex: int64(v.index), DecidedAtRevision: decidedAt,
+			Revision: v.Revision() + 1, RaftIndex: int64(v.Index()), DecidedAtRevision: decidedAt,
 			Time: tx.nowMicro(), State: berthv1.PreemptionTerminating, Deadline: micro(deadline),
 			Alternatives: d.Alternatives, Minimal: &minimal, SearchLimit: d.SearchLimit,
 		},
 	}
 	record.Namespace = pod.Namespace
-	record.Name = fmt.Sprintf("%s.%x", pod.Name, v.revision+1)
+	record.Name = fmt.Sprintf("%s.%x", pod.Name, v.Revision()+1)
 	record.UID = tx.newUID()
 	record.CreationTimestamp = tx.now()
 	recordKey := PodKey(record.Namespace, record.Name)
@@ -123,7 +123,7 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 		remove(tx, v.Preemptions, oldest)
 	}
 	put(tx, v.Nominations, key, &Nomination{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.revision + 1,
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.Revision() + 1,
 		Node: d.Node, Priority: model.Priority(pod), Victims: waiting,
 		DeadlineUnixNano: deadline, Preemption: recordKey,
 		class: class,

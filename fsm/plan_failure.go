@@ -70,7 +70,7 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 }
 
 // fitsNominated says whether a nominated pod fits its node as things are.
-func (v *View) fitsNominated(n *Nomination) bool {
+func (v *live) fitsNominated(n *Nomination) bool {
 	node, ok := v.Nodes.Get(n.Node)
 	return ok && newHelp(v, node).hasRoomFor(n)
 }
@@ -106,13 +106,13 @@ func (tx *Tx) recordAttempt(e *QueueEntry, diagnosis *Diagnosis, failed bool, st
 			next.SpreadOwner = spreadOwner(pod)
 		}
 	}
-	next.LastAttemptRevision = tx.view.revision + 1
-	next.BackoffUntilUnixNano = tx.view.timeUnixNano + tx.backoff(&next, failed)
+	next.LastAttemptRevision = tx.view.Revision() + 1
+	next.BackoffUntilUnixNano = tx.view.TimeUnixNano() + tx.backoff(&next, failed)
 	if next.BlockedSinceUnixNano == 0 {
-		next.BlockedSinceUnixNano = tx.view.timeUnixNano
+		next.BlockedSinceUnixNano = tx.view.TimeUnixNano()
 	}
 	next.State = state
-	if state == berthv1.QueueBackoff && next.BackoffUntilUnixNano <= tx.view.timeUnixNano {
+	if state == berthv1.QueueBackoff && next.BackoffUntilUnixNano <= tx.view.TimeUnixNano() {
 		next.State = berthv1.QueueActive
 	}
 	put(tx, tx.view.Queue, e.Key(), &next)

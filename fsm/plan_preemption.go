@@ -47,7 +47,7 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
 
 // stillPromised: the victims of a nomination are on their way out and the node
 // could take the pod then, so nobody else has to go for it (T5).
-func (v *View) stillPromised(n *Nomination) bool {
+func (v *live) stillPromised(n *Nomination) bool {
 	node, ok := v.Nodes.Get(n.Node)
 	if !ok || len(n.Victims) == 0 {
 		return false
@@ -143,7 +143,7 @@ func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecis
 	})
 	waiting := make([]VictimRef, len(victims))
 	records := make([]berthv1.Victim, len(victims))
-	lastEnd := v.timeUnixNano
+	lastEnd := v.TimeUnixNano()
 	for i, victim := range victims {
 		waiting[i] = VictimRef{Key: PodKey(victim.Namespace, victim.Name), UID: victim.UID}
 		if victim.Spec.NodeName != d.Node {
@@ -190,13 +190,13 @@ func (tx *Tx) endsBy(victim *corev1.Pod) int64 {
 	if model.Terminating(victim) {
 		return victim.DeletionTimestamp.UnixNano()
 	}
-	return tx.view.timeUnixNano + int64(secondsDuration(gracePeriod(victim, nil)))
+	return tx.view.TimeUnixNano() + int64(secondsDuration(gracePeriod(victim, nil)))
 }
 
 // toldToEnd is when a victim was told to end: now, or when its deletion began.
 func (tx *Tx) toldToEnd(victim *corev1.Pod) int64 {
 	if !model.Terminating(victim) {
-		return tx.view.timeUnixNano
+		return tx.view.TimeUnixNano()
 	}
 	began := victim.DeletionTimestamp.Time
 	if grace := victim.DeletionGracePeriodSeconds; grace != nil {

@@ -40,7 +40,7 @@ func (tx *Tx) setBack(ref PodRef, why string) {
 	next.Refusal = told(why)
 	if next.Refusals > freeRefusals {
 		most := max(int64(*tx.view.SchedulerConfig().Spec.PodMaxBackoffSeconds), 1)
-		until := tx.view.timeUnixNano + int64(secondsDuration(doubled(1, most, next.Refusals-freeRefusals)))
+		until := tx.view.TimeUnixNano() + int64(secondsDuration(doubled(1, most, next.Refusals-freeRefusals)))
 		next.BackoffUntilUnixNano = max(next.BackoffUntilUnixNano, until)
 	}
 	switch e.State {
@@ -61,11 +61,11 @@ func (tx *Tx) setAside(key string, pod *corev1.Pod, e *QueueEntry, what *SetAsid
 	next.State = berthv1.QueueSetAside
 	next.TimesSetAside++
 	next.SetAside = &SetAside{Kind: told(what.Kind), Message: told(what.Message)}
-	next.LastAttemptRevision = tx.view.revision + 1
-	next.BackoffUntilUnixNano = tx.view.timeUnixNano +
+	next.LastAttemptRevision = tx.view.Revision() + 1
+	next.BackoffUntilUnixNano = tx.view.TimeUnixNano() +
 		int64(secondsDuration(doubled(setAsideSeconds, maxSetAsideSeconds, next.TimesSetAside)))
 	if next.BlockedSinceUnixNano == 0 {
-		next.BlockedSinceUnixNano = tx.view.timeUnixNano
+		next.BlockedSinceUnixNano = tx.view.TimeUnixNano()
 	}
 	put(tx, tx.view.Queue, key, &next)
 	tx.wakeNext(groupOf(e.class, e.Diagnosis, e.SpreadOwner))
@@ -143,7 +143,7 @@ func (u *undone) left(tx *Tx, key, uid, node string) {
 
 // couldHelp says whether what is undone could help a group that failed for the
 // reasons that the diagnosis names.
-func (u *undone) couldHelp(v *View, w wakeup, d *Diagnosis) bool {
+func (u *undone) couldHelp(v *live, w wakeup, d *Diagnosis) bool {
 	if u.budgets && len(d.Budgets) > 0 {
 		return true
 	}

@@ -32,7 +32,7 @@ const ReservationSeconds = 60
 // Blocked calls f, in queue order, for the pods for which no place was found
 // and that wait for nobody's end, until f returns false.
 func (v *View) Blocked(f func(e *QueueEntry) bool) {
-	v.blockedPods.Scan(func(_ string, e *QueueEntry) bool { return f(e) })
+	v.blockedPods.Scan("", func(_ string, e *QueueEntry) bool { return f(e) })
 }
 
 // Reservation is the one that there is, nil if there is none.
@@ -75,7 +75,7 @@ func (tx *Tx) endDisallowedReservation() {
 	if r == nil {
 		return
 	}
-	if e, ok := v.Queue.Get(r.Key()); !ok || !v.waitsForLong(e, v.timeUnixNano) {
+	if e, ok := v.Queue.Get(r.Key()); !ok || !v.waitsForLong(e, v.TimeUnixNano()) {
 		tx.releaseNomination(r, "")
 	}
 }
@@ -97,7 +97,7 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 		return fmt.Sprintf("room is being kept for another pod on node %s", r.Node)
 	case nominated && !old.Reserved:
 		return "the pod is nominated to node " + old.Node
-	case !v.MayReserve(e, v.timeUnixNano):
+	case !v.MayReserve(e, v.TimeUnixNano()):
 		return "the pod has not been waiting for room for long enough"
 	}
 	u := v.withNominations(*v.Usage(d.Node), d.Node, e.Priority, e.class.RunsAtMostSeconds, d.Key)
@@ -109,9 +109,9 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 		return explain(d.Node, model.Check(e.class, node, *v.offer(d.Node), &u))
 	}
 	next := &Nomination{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.revision + 1,
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.Revision() + 1,
 		Node: d.Node, Priority: model.Priority(pod), Reserved: true, BackfillSeconds: d.BackfillSeconds,
-		DeadlineUnixNano: v.timeUnixNano + int64(secondsDuration(ReservationSeconds)), class: v.cache.class(pod),
+		DeadlineUnixNano: v.TimeUnixNano() + int64(secondsDuration(ReservationSeconds)), class: v.cache.class(pod),
 	}
 	if nominated && old.Node == d.Node {
 		next.FirstRevision = old.FirstRevision

@@ -149,8 +149,8 @@ func (tx *Tx) enqueue(key string, pod *corev1.Pod, class *model.Class) {
 		UID:              pod.UID,
 		State:            berthv1.QueueActive,
 		Priority:         model.Priority(pod),
-		EnqueuedRevision: tx.view.revision + 1,
-		EnqueuedUnixNano: tx.view.timeUnixNano,
+		EnqueuedRevision: tx.view.Revision() + 1,
+		EnqueuedUnixNano: tx.view.TimeUnixNano(),
 		class:            class,
 	}
 	if model.Gated(pod) {

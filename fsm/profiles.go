@@ -30,7 +30,7 @@ func unclaimedKey(pod *corev1.Pod, key string) string { return pod.Spec.Schedule
 
 // indexUnclaimed keeps the pods that nobody here places, so that a profile that
 // is added finds its own.
-func indexUnclaimed(v *View, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
+func indexUnclaimed(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	if hadOld && v.unclaimed.Len() > 0 {
 		v.unclaimed.Delete(unclaimedKey(old, key))
 	}
@@ -40,7 +40,7 @@ func indexUnclaimed(v *View, key string, old, new *corev1.Pod, hadOld, hasNew bo
 }
 
 // indexProfiles follows a change of the profiles.
-func indexProfiles(v *View, before, after *berthv1.SchedulerConfiguration) {
+func indexProfiles(v *live, before, after *berthv1.SchedulerConfiguration) {
 	joined, left := changedProfiles(before, after)
 	for _, pod := range v.unclaimedBy(joined) {
 		v.unclaimed.Delete(unclaimedKey(pod, PodKey(pod.Namespace, pod.Name)))
@@ -70,7 +70,7 @@ func (v *View) unclaimedBy(schedulers []string) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, name := range schedulers {
 		for _, written := range spellings(name) {
-			scanFrom(v.unclaimed, written+"\x00", written+"\x00", func(_ string, pod *corev1.Pod) bool {
+			v.unclaimed.ScanFrom(written+"\x00", written+"\x00", func(_ string, pod *corev1.Pod) bool {
 				if pod.Spec.SchedulerName == written {
 					pods = append(pods, pod)
 				}

@@ -331,7 +331,7 @@ func decide(decidedOn *View, now time.Time, most int) *ApplyPlan {
 	return c
 }
 
-func fittingNode(v *View, e *QueueEntry) (string, bool) {
+func fittingNode(v *live, e *QueueEntry) (string, bool) {
 	found := ""
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
 		if len(v.obstacles(v.ruledClassOf(e.Key(), e.class), n, e.Key(), nil)) == 0 {
@@ -342,7 +342,7 @@ func fittingNode(v *View, e *QueueEntry) (string, bool) {
 	return found, found != ""
 }
 
-func diagnose(v *View, e *QueueEntry) *Diagnosis {
+func diagnose(v *live, e *QueueEntry) *Diagnosis {
 	d := &Diagnosis{Nodes: int32(v.Nodes.Len()), Message: "no node takes it"}
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
 		for _, r := range v.obstacles(v.ruledClassOf(e.Key(), e.class), n, e.Key(), nil) {
@@ -353,7 +353,7 @@ func diagnose(v *View, e *QueueEntry) *Diagnosis {
 	return d
 }
 
-func evictFor(v *View, e *QueueEntry) (PreemptDecision, bool) {
+func evictFor(v *live, e *QueueEntry) (PreemptDecision, bool) {
 	d := PreemptDecision{Key: e.Key(), UID: string(e.UID), Diagnosis: diagnose(v, e)}
 	if e.class.NeverPreempts || !*v.SchedulerConfig().Spec.Preemption.Enabled {
 		return d, false

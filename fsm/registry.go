@@ -1,18 +1,6 @@
 package fsm
 
-import (
-	"fmt"
-	"reflect"
-)
-
-// registration gives a command its permanent number. Numbers are never used
-// again; Since is the version of the log's vocabulary (see LogVersion) from
-// which on a server knows the command.
-type registration struct {
-	Number uint16
-	Since  int
-	New    func() Command
-}
+import "github.com/berth-dev/berth/store"
 
 // LogVersion is the vocabulary that this version of Berth knows. A leader
 // proposes a command only when every server's advertised LogVersion is at
@@ -20,71 +8,40 @@ type registration struct {
 const LogVersion = 1
 
 // commands is the registry: one line a command.
-var commands = []registration{
-	{1, 1, func() Command { return new(CreatePriorityClass) }},
-	{2, 1, func() Command { return new(UpdatePriorityClass) }},
-	{3, 1, func() Command { return new(DeletePriorityClass) }},
-	{4, 1, func() Command { return new(AdmitPod) }},
-	{5, 1, func() Command { return new(AdmitPods) }},
-	{6, 1, func() Command { return new(UpdatePod) }},
-	{7, 1, func() Command { return new(DeletePod) }},
-	{8, 1, func() Command { return new(BindPod) }},
-	{9, 1, func() Command { return new(EvictPod) }},
-	{10, 1, func() Command { return new(ReportPods) }},
-	{11, 1, func() Command { return new(ApplyPlan) }},
-	{12, 1, func() Command { return new(RegisterNode) }},
-	{13, 1, func() Command { return new(PutNode) }},
-	{14, 1, func() Command { return new(DeleteNode) }},
-	{15, 1, func() Command { return new(SetNodeHealth) }},
-	{16, 1, func() Command { return new(PutNamespace) }},
-	{17, 1, func() Command { return new(DeleteNamespace) }},
-	{18, 1, func() Command { return new(PutObject) }},
-	{19, 1, func() Command { return new(DeleteObject) }},
-	{20, 1, func() Command { return new(ConfigureScheduler) }},
-	{21, 1, func() Command { return new(ReleaseNominations) }},
-	{22, 1, func() Command { return new(PutEvent) }},
-	{23, 1, func() Command { return new(DeleteEvents) }},
-	{24, 1, func() Command { return new(Checkpoint) }},
-	{25, 1, func() Command { return new(PutDisruptionBudget) }},
-	{26, 1, func() Command { return new(DeleteDisruptionBudget) }},
-	{30, 1, func() Command { return new(ScaleIn) }},
-	{31, 1, func() Command { return new(ClaimPods) }},
-	{32, 1, func() Command { return new(SetStatus) }},
-	{33, 1, func() Command { return new(CollectGarbage) }},
+var commands = []store.Registration[Command]{
+	{Number: 1, Since: 1, New: func() Command { return new(CreatePriorityClass) }},
+	{Number: 2, Since: 1, New: func() Command { return new(UpdatePriorityClass) }},
+	{Number: 3, Since: 1, New: func() Command { return new(DeletePriorityClass) }},
+	{Number: 4, Since: 1, New: func() Command { return new(AdmitPod) }},
+	{Number: 5, Since: 1, New: func() Command { return new(AdmitPods) }},
+	{Number: 6, Since: 1, New: func() Command { return new(UpdatePod) }},
+	{Number: 7, Since: 1, New: func() Command { return new(DeletePod) }},
+	{Number: 8, Since: 1, New: func() Command { return new(BindPod) }},
+	{Number: 9, Since: 1, New: func() Command { return new(EvictPod) }},
+	{Number: 10, Since: 1, New: func() Command { return new(ReportPods) }},
+	{Number: 11, Since: 1, New: func() Command { return new(ApplyPlan) }},
+	{Number: 12, Since: 1, New: func() Command { return new(RegisterNode) }},
+	{Number: 13, Since: 1, New: func() Command { return new(PutNode) }},
+	{Number: 14, Since: 1, New: func() Command { return new(DeleteNode) }},
+	{Number: 15, Since: 1, New: func() Command { return new(SetNodeHealth) }},
+	{Number: 16, Since: 1, New: func() Command { return new(PutNamespace) }},
+	{Number: 17, Since: 1, New: func() Command { return new(DeleteNamespace) }},
+	{Number: 18, Since: 1, New: func() Command { return new(PutObject) }},
+	{Number: 19, Since: 1, New: func() Command { return new(DeleteObject) }},
+	{Number: 20, Since: 1, New: func() Command { return new(ConfigureScheduler) }},
+	{Number: 21, Since: 1, New: func() Command { return new(ReleaseNominations) }},
+	{Number: 22, Since: 1, New: func() Command { return new(PutEvent) }},
+	{Number: 23, Since: 1, New: func() Command { return new(DeleteEvents) }},
+	{Number: 24, Since: 1, New: func() Command { return new(Checkpoint) }},
+	{Number: 25, Since: 1, New: func() Command { return new(PutDisruptionBudget) }},
+	{Number: 26, Since: 1, New: func() Command { return new(DeleteDisruptionBudget) }},
+	{Number: 30, Since: 1, New: func() Command { return new(ScaleIn) }},
+	{Number: 31, Since: 1, New: func() Command { return new(ClaimPods) }},
+	{Number: 32, Since: 1, New: func() Command { return new(SetStatus) }},
+	{Number: 33, Since: 1, New: func() Command { return new(CollectGarbage) }},
 }
 
-var (
-	byNumber = func() map[uint16]registration {
-		m := make(map[uint16]registration, len(commands))
-		for _, r := range commands {
-			m[r.Number] = r
-		}
-		return m
-	}()
-	byType = func() map[reflect.Type]registration {
-		m := make(map[reflect.Type]registration, len(commands))
-		for _, r := range commands {
-			m[reflect.TypeOf(r.New())] = r
-		}
-		return m
-	}()
-)
-
-func newCommand(number uint16) (Command, error) {
-	r, ok := byNumber[number]
-	if !ok {
-		return nil, fmt.Errorf("command %d: %w", number, ErrUnknownCommand)
-	}
-	return r.New(), nil
-}
-
-func numberOf(c Command) (uint16, error) {
-	r, ok := byType[reflect.TypeOf(c)]
-	if !ok {
-		return 0, fmt.Errorf("command %T is not registered", c)
-	}
-	return r.Number, nil
-}
+var registry = store.NewRegistry(commands)
 
 // Since is the LogVersion from which on servers know a command.
-func Since(c Command) int { return byType[reflect.TypeOf(c)].Since }
+func Since(c Command) int { return registry.Since(c) }

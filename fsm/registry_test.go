@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // sampleOf is the sample of each registered command. A command without one
@@ -21,7 +23,7 @@ func sampleOf(t testing.TB) map[uint16]Command {
 	t.Helper()
 	out := map[uint16]Command{}
 	for _, c := range samples() {
-		n, err := numberOf(c)
+		n, err := registry.NumberOf(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,18 +154,20 @@ func TestNumbersAreUnique(t *testing.T) {
 }
 
 func TestUnknownStopsTheServer(t *testing.T) {
-	unknown, err := marshal(wireEntry{Format: EntryFormat, Commands: []wireProposal{{Number: 65535, Payload: []byte{0x80}}}})
+	unknown, err := store.Marshal(map[string]any{
+		"format": store.EntryFormat, "commands": []any{map[string]any{"n": 65535, "command": map[string]any{}}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	newer, err := marshal(wireEntry{Format: EntryFormat + 1})
+	newer, err := store.Marshal(map[string]any{"format": store.EntryFormat + 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, entry := range map[string][]byte{"command": unknown, "format": newer} {
 		s := NewState()
 		before := s.View().Digest()
-		if _, err := s.Apply(1, 1, entry); !errors.Is(err, ErrUnknownCommand) {
+		if _, err := s.Apply(1, 1, entry); !errors.Is(err, store.ErrUnknownCommand) {
 			t.Errorf("an unknown %s: %v", name, err)
 		}
 		if s.View().Digest() != before {

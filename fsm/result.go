@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // Result is the outcome of one command. A refusal is a value: Code is the HTTP
@@ -103,7 +105,7 @@ func EncodeResults(rs []Result) ([]byte, error) {
 // DecodeResults is the inverse of EncodeResults.
 func DecodeResults(b []byte) ([]Result, error) {
 	var rs []Result
-	if err := unmarshal(b, &rs); err != nil {
+	if err := store.Unmarshal(b, &rs); err != nil {
 		return nil, fmt.Errorf("decode results: %w", err)
 	}
 	for i := range rs {

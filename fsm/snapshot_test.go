@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"testing"
+
+	"github.com/berth-dev/berth/store"
 )
 
 func snapshotOf(t *testing.T, v *View) []byte {
@@ -23,7 +25,7 @@ func TestDamagedSnapshots(t *testing.T) {
 	s := NewState()
 	before := s.View().Digest()
 	refused := func(what string, at int, b []byte) {
-		if err := s.Restore(bytes.NewReader(b)); !errors.Is(err, ErrSnapshot) {
+		if err := s.Restore(bytes.NewReader(b)); !errors.Is(err, store.ErrSnapshot) {
 			t.Fatalf("%s at %d of %d: %v", what, at, len(whole), err)
 		}
 		if s.View().Digest() != before {
@@ -62,7 +64,7 @@ func TestSnapshotHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := buf.Bytes()
-	h, err := ReadSnapshotHeader(bytes.NewReader(b))
+	h, err := store.ReadSnapshotHeader(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +78,7 @@ func TestSnapshotHeader(t *testing.T) {
 	if s.View().Revision() != h.Revision {
 		t.Errorf("the state goes on at revision %d, the snapshot was to be at %d", s.View().Revision(), h.Revision)
 	}
-	if _, err := ReadSnapshotHeader(bytes.NewReader([]byte("something else entirely"))); !errors.Is(err, ErrSnapshot) {
+	if _, err := store.ReadSnapshotHeader(bytes.NewReader([]byte("something else entirely"))); !errors.Is(err, store.ErrSnapshot) {
 		t.Errorf("no snapshot: %v", err)
 	}
 }

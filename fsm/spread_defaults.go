@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/tidwall/btree"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -123,7 +122,7 @@ func (v *View) serviceSelectors(pod *corev1.Pod) map[string]string {
 	var merged map[string]string
 	for _, key := range slices.Sorted(maps.Keys(pod.Labels)) {
 		prefix := servicePrefix(pod.Namespace, key, pod.Labels[key])
-		scanFrom(v.services, prefix, prefix, func(_ string, selector map[string]string) bool {
+		v.services.ScanFrom(prefix, prefix, func(_ string, selector map[string]string) bool {
 			if labels.SelectorFromSet(selector).Matches(labels.Set(pod.Labels)) {
 				if merged == nil {
 					merged = map[string]string{}
@@ -141,7 +140,7 @@ func servicePrefix(namespace, key, value string) string {
 }
 
 // indexService keeps the services by a label that they demand of their pods.
-func indexService(v *View, old, new *Object) {
+func indexService(v *live, old, new *Object) {
 	if at, _, ok := servicePlace(old); ok {
 		v.services.Delete(at)
 	}
@@ -202,8 +201,4 @@ func (x *effectiveClasses) get(key effectiveKey, make func() *model.Class) *mode
 	c := make()
 	x.of[key] = c
 	return c
-}
-
-func newServices() *btree.Map[string, map[string]string] {
-	return btree.NewMap[string, map[string]string](degree)
 }

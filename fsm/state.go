@@ -3,6 +3,8 @@ package fsm
 import (
 	"fmt"
 	"sync/atomic"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // feedCapacity is how many changes are kept for readers of the feed.
@@ -11,16 +13,16 @@ const feedCapacity = 1 << 18
 // State is the state machine. Apply and Restore must be called by one
 // goroutine at a time; View and Feed may be used by anybody.
 type State struct {
-	live      *View // written by Apply only
+	live      *live // written by Apply only
 	published atomic.Pointer[View]
-	feed      *Feed
+	feed      *store.Feed
 	// checkpoints are the newest views that a Checkpoint command kept, so that
 	// servers can be asked for their digest at the same index.
 	checkpoints atomic.Pointer[[]*View]
 	// faults are those of the last entry.
 	faults []Fault
 	// spare is the memory of the last entry's changes, for the next.
-	spare []Change
+	spare []store.Change
 }
 
 // maxSpare bounds how much memory an exceptional entry leaves behind.
@@ -28,9 +30,8 @@ const maxSpare = 1 << 14
 
 // NewState returns an empty state.
 func NewState() *State {
-	s := &State{live: newView(), feed: newFeed(feedCapacity, 0)}
-	s.live.cache = newCache()
-	s.published.Store(s.live.fork())
+	s := &State{live: newLive(), feed: store.NewFeed(feedCapacity, 0)}
+	s.publish()
 	return s
 }
 
@@ -38,11 +39,11 @@ func NewState() *State {
 func (s *State) View() *View { return s.published.Load() }
 
 // Feed is the state's change feed.
-func (s *State) Feed() *Feed { return s.feed }
+func (s *State) Feed() *store.Feed { return s.feed }
 
 // Apply carries out one log entry and returns one result a command. The error
 // means that this server must stop: the entry can not be read, or holds a
-// command that this version does not know (ErrUnknownCommand).
+// command that this version does not know (store.ErrUnknownCommand).
 func (s *State) Apply(index, term uint64, entry []byte) ([]Result, error) {
 	h, ps, err := decodeForApply(entry, s.live.cache)
 	if err != nil {
@@ -65,8 +66,8 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() 
 	results, ok := tx.attempt(ps)
 	if !ok {
 		clear(s.spare[:cap(s.spare)])
-		s.live = s.View().fork()
-		s.live.cache, s.live.effective = newCache(), new(effectiveClasses)
+		s.live = s.View().thaw()
+		s.live.effective = new(effectiveClasses)
 		tx = s.begin(index, term, h)
 		tx.guarded = true
 		results = tx.carryOut(again())
@@ -77,9 +78,7 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() 
 
 func (s *State) begin(index, term uint64, h Header) *Tx {
 	v := s.live
-	v.index, v.term = index, term
-	v.timeUnixNano = max(v.timeUnixNano, h.TimeUnixNano)
-	return &Tx{view: v, changes: s.spare[:0]}
+	return &Tx{Tx: store.Begin(&v.Position, index, term, h.TimeUnixNano, s.spare), view: v}
 }
 
 // carryOut applies commands one after the other.
@@ -90,15 +89,15 @@ func (tx *Tx) carryOut(ps []Proposal) []Result {
 		if !tx.part("", func() { results[i] = tx.applyCommand(p.Command) }) {
 			results[i] = tx.refuseFailed()
 		}
-		results[i].Revision, results[i].Index = tx.view.revision, tx.view.index
+		results[i].Revision, results[i].Index = tx.view.Revision(), tx.view.Index()
 	}
 	return results
 }
 
 func (tx *Tx) applyCommand(c Command) Result {
-	before := tx.view.revision
+	before := tx.view.Revision()
 	r := c.Apply(tx)
-	if r.Refused() && tx.view.revision != before {
+	if r.Refused() && tx.view.Revision() != before {
 		panic(fmt.Sprintf("%T changed the state and refused: %s", c, r.Message))
 	}
 	tx.flushBudgets()
@@ -108,9 +107,10 @@ func (tx *Tx) applyCommand(c Command) Result {
 // finish shows what an entry has done.
 func (s *State) finish(tx *Tx) {
 	s.faults = tx.faults
-	s.feed.append(tx.changes, s.publish)
-	clear(tx.changes)
-	if s.spare = tx.changes[:0]; cap(s.spare) > maxSpare {
+	changes := tx.Changes()
+	s.feed.Append(changes, s.publish)
+	clear(changes)
+	if s.spare = changes[:0]; cap(s.spare) > maxSpare {
 		s.spare = nil
 	}
 	if tx.checkpoint {
@@ -122,15 +122,14 @@ func (s *State) finish(tx *Tx) {
 // belongs to the goroutine that applies.
 func (s *State) Faults() []Fault { return s.faults }
 
-func (s *State) publish() { s.published.Store(s.live.fork()) }
+func (s *State) publish() { s.published.Store(s.live.freeze()) }
 
 // Fork returns a state of its own that starts as a copy of the view: for
 // dry-runs and what-ifs. It costs the same whatever the size of the view, and
 // nothing done to it reaches the original.
 func (v *View) Fork() *State {
-	s := &State{live: v.fork(), feed: newFeed(forkFeedCapacity, v.revision)}
-	s.live.cache = newCache()
-	s.published.Store(s.live.fork())
+	s := &State{live: v.thaw(), feed: store.NewFeed(forkFeedCapacity, v.Revision())}
+	s.publish()
 	return s
 }
 
@@ -142,7 +141,7 @@ const forkFeedCapacity = 1 << 12
 //
 // If one of them panics, all are refused with 500 and nothing is done.
 func (s *State) Try(timeUnixNano int64, ps ...Proposal) []Result {
-	return s.apply(s.live.index+1, s.live.term, Header{TimeUnixNano: timeUnixNano}, ps, func() []Proposal {
+	return s.apply(s.live.Index()+1, s.live.Term(), Header{TimeUnixNano: timeUnixNano}, ps, func() []Proposal {
 		failed := make([]Proposal, len(ps))
 		for i := range failed {
 			failed[i].Command = &unreadable{value: "one of the commands tried with it panicked"}
@@ -168,7 +167,7 @@ func (s *State) keepCheckpoint() {
 func (s *State) Checkpoint(index uint64) (*View, bool) {
 	if kept := s.checkpoints.Load(); kept != nil {
 		for _, v := range *kept {
-			if v.index == index {
+			if v.Index() == index {
 				return v, true
 			}
 		}

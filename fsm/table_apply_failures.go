@@ -3,6 +3,8 @@ package fsm
 import (
 	"fmt"
 	"strings"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // maxApplyFailures is how many are kept, the oldest going first.
@@ -24,11 +26,11 @@ type ApplyFailure struct {
 
 // The failures are bookkeeping: nobody watches them.
 var applyFailureTable = &tableDef[*ApplyFailure]{
-	name:    "applyfailures",
-	marshal: func(f *ApplyFailure) ([]byte, error) { return marshal(f) },
-	unmarshal: func(b []byte) (*ApplyFailure, error) {
+	Name:    "applyfailures",
+	Marshal: func(f *ApplyFailure) ([]byte, error) { return store.Marshal(f) },
+	Unmarshal: func(b []byte) (*ApplyFailure, error) {
 		f := new(ApplyFailure)
-		return f, unmarshal(b, f)
+		return f, store.Unmarshal(b, f)
 	},
 }
 
@@ -36,7 +38,7 @@ func (tx *Tx) recordFailure(f *ApplyFailure) {
 	t := tx.view.ApplyFailures
 	put(tx, t, fmt.Sprintf("%016x/%04x", f.Index, f.Place), f)
 	for t.Len() > maxApplyFailures {
-		oldest, _, _ := t.rows.Min()
+		oldest, _, _ := t.Min()
 		remove(tx, t, oldest)
 	}
 }
@@ -44,7 +46,7 @@ func (tx *Tx) recordFailure(f *ApplyFailure) {
 // LastApplyFailures are the newest so many, newest first.
 func (v *View) LastApplyFailures(most int) []*ApplyFailure {
 	var out []*ApplyFailure
-	v.ApplyFailures.rows.Reverse(func(_ string, f *ApplyFailure) bool {
+	v.ApplyFailures.Reverse(func(_ string, f *ApplyFailure) bool {
 		if len(out) == most {
 			return false
 		}

@@ -34,7 +34,7 @@ type budgetRule struct {
 
 // indexBudget keeps the rules, where they are found by label, and when the
 // next announced disruption of a budget runs out.
-func indexBudget(v *View, key string, old, new *policyv1.PodDisruptionBudget, hadOld, hasNew bool) {
+func indexBudget(v *live, key string, old, new *policyv1.PodDisruptionBudget, hadOld, hasNew bool) {
 	var was, is []metav1.OwnerReference
 	if hadOld {
 		was = old.OwnerReferences
@@ -60,7 +60,7 @@ func indexBudget(v *View, key string, old, new *policyv1.PodDisruptionBudget, ha
 }
 
 // cover sees to it that a budget's pods are counted by its rule as it is now.
-func (v *View) cover(b *policyv1.PodDisruptionBudget) {
+func (v *live) cover(b *policyv1.PodDisruptionBudget) {
 	key := PodKey(b.Namespace, b.Name)
 	c, ok := v.coverages.Get(key)
 	if ok && c.rule.isOf(&b.Spec) {
@@ -126,12 +126,12 @@ func pairRules(namespace, key, value string) string {
 // rulesOf gives the rules that cover a pod of these labels, in the order of
 // the budgets' names.
 func (v *View) rulesOf(namespace string, podLabels map[string]string) []*budgetRule {
-	if k, _, ok := first(v.budgetRules, namespace+"/"); !ok || !strings.HasPrefix(k, namespace+"/") {
+	if k, _, ok := v.budgetRules.First(namespace + "/"); !ok || !strings.HasPrefix(k, namespace+"/") {
 		return nil // most namespaces have no budgets
 	}
 	var rules []*budgetRule
 	take := func(prefix string) {
-		scanFrom(v.budgetRules, prefix, prefix, func(_ string, r *budgetRule) bool {
+		v.budgetRules.ScanFrom(prefix, prefix, func(_ string, r *budgetRule) bool {
 			if r.selector.Matches(labels.Set(podLabels)) {
 				rules = append(rules, r)
 			}
@@ -180,7 +180,7 @@ func budgetTimeKey(at int64, key string) string {
 }
 
 // dropCoverage forgets a budget that goes, or whose rule changes.
-func (v *View) dropCoverage(key string) {
+func (v *live) dropCoverage(key string) {
 	v.touchBudget(key)
 	c, ok := v.coverages.Get(key)
 	if !ok {
@@ -191,7 +191,7 @@ func (v *View) dropCoverage(key string) {
 	}
 	v.coverages.Delete(key)
 	var owners []string
-	scanFrom(v.budgetOwners, key+"\x00", key+"\x00", func(k string, _ int32) bool {
+	v.budgetOwners.ScanFrom(key+"\x00", key+"\x00", func(k string, _ int32) bool {
 		owners = append(owners, k[len(key)+1:])
 		return true
 	})
@@ -203,7 +203,7 @@ func (v *View) dropCoverage(key string) {
 
 // addCoverage begins to count for a rule. A state that is being restored has
 // its pods counted one by one afterwards.
-func (v *View) addCoverage(r *budgetRule, namespace string) {
+func (v *live) addCoverage(r *budgetRule, namespace string) {
 	for _, k := range r.labelKeys() {
 		v.budgetRules.Set(k, r)
 	}

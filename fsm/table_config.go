@@ -3,27 +3,26 @@ package fsm
 import (
 	"encoding/json"
 
-	"github.com/tidwall/btree"
-
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/store"
 )
 
 var configTable = &tableDef[*berthv1.SchedulerConfiguration]{
-	name:    "schedulerconfigurations",
-	marshal: func(c *berthv1.SchedulerConfiguration) ([]byte, error) { return json.Marshal(c) },
-	unmarshal: func(b []byte) (*berthv1.SchedulerConfiguration, error) {
+	Name:    "schedulerconfigurations",
+	Marshal: func(c *berthv1.SchedulerConfiguration) ([]byte, error) { return json.Marshal(c) },
+	Unmarshal: func(b []byte) (*berthv1.SchedulerConfiguration, error) {
 		c := new(berthv1.SchedulerConfiguration)
 		err := json.Unmarshal(b, c)
 		c.SetDefaults() // it may come from a version that knew fewer fields
 		return c, err
 	},
-	revise: reviseObject[*berthv1.SchedulerConfiguration],
-	index:  indexConfig,
+	Revise: reviseObject[*berthv1.SchedulerConfiguration],
+	Index:  indexConfig,
 }
 
 // indexConfig orders the queue anew when its order changes (QU1, QU2), and knows
 // who has a scheduler when the profiles change.
-func indexConfig(v *View, _ string, old, new *berthv1.SchedulerConfiguration, hadOld, hasNew bool) {
+func indexConfig(v *live, _ string, old, new *berthv1.SchedulerConfiguration, hadOld, hasNew bool) {
 	before, after := defaultConfig, defaultConfig
 	if hadOld {
 		before = old
@@ -36,8 +35,8 @@ func indexConfig(v *View, _ string, old, new *berthv1.SchedulerConfiguration, ha
 		return
 	}
 	var entries []*QueueEntry
-	for _, m := range []*btree.Map[string, *QueueEntry]{v.order, v.backoffs, v.waiting} {
-		m.Scan(func(_ string, e *QueueEntry) bool {
+	for _, m := range []*store.Tree[*QueueEntry]{&v.order, &v.backoffs, &v.waiting} {
+		m.Scan("", func(_ string, e *QueueEntry) bool {
 			entries = append(entries, e)
 			return true
 		})

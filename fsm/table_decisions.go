@@ -2,6 +2,8 @@ package fsm
 
 import (
 	"fmt"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // maxDecisions is how many decisions the ledger holds, the oldest going first.
@@ -94,13 +96,13 @@ func decisionsKey(before int64) string { return fmt.Sprintf("%016x", before) }
 // The ledger is bookkeeping: nobody watches it, and a decision has made its
 // revisions already.
 var decisionTable = &tableDef[*PlanRecord]{
-	name:    "decisions",
-	marshal: func(r *PlanRecord) ([]byte, error) { return marshal(r) },
-	unmarshal: func(b []byte) (*PlanRecord, error) {
+	Name:    "decisions",
+	Marshal: func(r *PlanRecord) ([]byte, error) { return store.Marshal(r) },
+	Unmarshal: func(b []byte) (*PlanRecord, error) {
 		r := new(PlanRecord)
-		return r, unmarshal(b, r)
+		return r, store.Unmarshal(b, r)
 	},
-	complete: func(v *View, _ string, r *PlanRecord) error {
+	Complete: func(v *live, _ string, r *PlanRecord) error {
 		for i, d := range r.Diagnoses {
 			r.Diagnoses[i] = v.cache.diagnosis(d)
 		}

@@ -1,17 +1,16 @@
 package fsm
 
 import (
-	"encoding/binary"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
 )
 
 var nodeTable = protoTable("nodes", indexNode)
 
 // indexNode keeps what the nodes offer in the form that decisions need.
-func indexNode(v *View, name string, _, new *corev1.Node, _, hasNew bool) {
+func indexNode(v *live, name string, _, new *corev1.Node, _, hasNew bool) {
 	t := v.cache.topology
 	if !hasNew {
 		v.offers.Delete(name)
@@ -41,13 +40,13 @@ type nodeMark struct {
 }
 
 var markTable = &tableDef[*nodeMark]{
-	name:    "nodemarks",
-	marshal: func(m *nodeMark) ([]byte, error) { return marshal(m) },
-	unmarshal: func(b []byte) (*nodeMark, error) {
+	Name:    "nodemarks",
+	Marshal: func(m *nodeMark) ([]byte, error) { return store.Marshal(m) },
+	Unmarshal: func(b []byte) (*nodeMark, error) {
 		m := new(nodeMark)
-		return m, unmarshal(b, m)
+		return m, store.Unmarshal(b, m)
 	},
-	index: func(v *View, node string, old, new *nodeMark, hadOld, hasNew bool) {
+	Index: func(v *live, node string, old, new *nodeMark, hadOld, hasNew bool) {
 		if hadOld {
 			v.marksByRevision.Delete(markKey(old.Revision, node))
 		}
@@ -57,6 +56,4 @@ var markTable = &tableDef[*nodeMark]{
 	},
 }
 
-func markKey(revision int64, node string) string {
-	return string(binary.BigEndian.AppendUint64(nil, uint64(revision))) + node
-}
+func markKey(revision int64, node string) string { return revisionKey(revision) + node }

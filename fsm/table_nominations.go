@@ -4,6 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
 )
 
 // Nomination holds a node's room for a pod whose victims are ending there
@@ -60,18 +61,18 @@ func (n *Nomination) YieldsTo(own *Nomination) bool {
 func (n *Nomination) Class() *model.Class { return n.class }
 
 var nominationTable = &tableDef[*Nomination]{
-	name:    "nominations",
-	marshal: func(n *Nomination) ([]byte, error) { return marshal(n) },
-	unmarshal: func(b []byte) (*Nomination, error) {
+	Name:    "nominations",
+	Marshal: func(n *Nomination) ([]byte, error) { return store.Marshal(n) },
+	Unmarshal: func(b []byte) (*Nomination, error) {
 		n := new(Nomination)
-		return n, unmarshal(b, n)
+		return n, store.Unmarshal(b, n)
 	},
-	revise: func(n *Nomination, revision int64) { n.Revision = revision },
-	complete: func(v *View, key string, n *Nomination) (err error) {
+	Revise: func(n *Nomination, revision int64) { n.Revision = revision },
+	Complete: func(v *live, key string, n *Nomination) (err error) {
 		n.class, err = v.classOfWaiting(key)
 		return err
 	},
-	index: func(v *View, key string, old, new *Nomination, hadOld, hasNew bool) {
+	Index: func(v *live, key string, old, new *Nomination, hadOld, hasNew bool) {
 		if hadOld && v.reserved == key {
 			v.reserved = ""
 		}

@@ -74,15 +74,15 @@ func ObjectKey(resource, namespace, name string) string {
 }
 
 var objectTable = &tableDef[*Object]{
-	name: "objects",
-	marshal: func(o *Object) ([]byte, error) {
+	Name: "objects",
+	Marshal: func(o *Object) ([]byte, error) {
 		b, err := o.Value.Marshal()
 		if err != nil {
 			return nil, err
 		}
 		return append(append([]byte(o.Resource), 0), b...), nil
 	},
-	unmarshal: func(b []byte) (*Object, error) {
+	Unmarshal: func(b []byte) (*Object, error) {
 		resource, rest, ok := strings.Cut(string(b), "\x00")
 		kind, known := objectKinds[resource]
 		if !ok || !known {
@@ -91,8 +91,8 @@ var objectTable = &tableDef[*Object]{
 		o := &Object{Resource: resource, Value: kind.New()}
 		return o, o.Value.Unmarshal([]byte(rest))
 	},
-	revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
-	index: func(v *View, key string, old, new *Object, hadOld, hasNew bool) {
+	Revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
+	Index: func(v *live, key string, old, new *Object, hadOld, hasNew bool) {
 		v.rescaleBudgets(old, new)
 		indexObjectOwners(v, key, old, new, hadOld, hasNew)
 		indexService(v, old, new)

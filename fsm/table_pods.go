@@ -10,7 +10,7 @@ import (
 
 var podTable = func() *tableDef[*corev1.Pod] {
 	def := protoTable("pods", indexPod)
-	def.restore = (*cache).restore
+	def.Restore = func(v *live, b []byte) (*corev1.Pod, error) { return v.cache.restore(b) }
 	return def
 }()
 
@@ -22,7 +22,7 @@ type placed struct {
 
 // indexPod keeps the pods by node, what they use there, and those that have
 // ended. Ended pods are still on their node but use nothing.
-func indexPod(v *View, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
+func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	indexUnclaimed(v, key, old, new, hadOld, hasNew)
 	var was, is placed
 	if hadOld && old.Spec.NodeName != "" {
@@ -58,7 +58,7 @@ func indexPod(v *View, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 
 // placedClass is the class of a pod on a node, from where it is known already:
 // most changes of a pod leave alone what it asks for.
-func (v *View) placedClass(key string, old, new *corev1.Pod, was placed) *model.Class {
+func (v *live) placedClass(key string, old, new *corev1.Pod, was placed) *model.Class {
 	if old != nil && asksTheSame(old, new) {
 		if was.class != nil {
 			return was.class

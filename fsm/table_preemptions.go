@@ -11,19 +11,19 @@ import (
 const maxPreemptions = 10_000
 
 var preemptionTable = &tableDef[*berthv1.Preemption]{
-	name:    "preemptions",
-	marshal: func(p *berthv1.Preemption) ([]byte, error) { return json.Marshal(p) },
-	unmarshal: func(b []byte) (*berthv1.Preemption, error) {
+	Name:    "preemptions",
+	Marshal: func(p *berthv1.Preemption) ([]byte, error) { return json.Marshal(p) },
+	Unmarshal: func(b []byte) (*berthv1.Preemption, error) {
 		p := new(berthv1.Preemption)
 		return p, json.Unmarshal(b, p)
 	},
-	revise: reviseObject[*berthv1.Preemption],
-	index: func(v *View, key string, old, new *berthv1.Preemption, hadOld, hasNew bool) {
+	Revise: reviseObject[*berthv1.Preemption],
+	Index: func(v *live, key string, old, new *berthv1.Preemption, hadOld, hasNew bool) {
 		if hadOld {
-			v.preemptionOrder.Delete(old.Status.Revision)
+			v.preemptionOrder.Delete(revisionKey(old.Status.Revision))
 		}
 		if hasNew {
-			v.preemptionOrder.Set(new.Status.Revision, key)
+			v.preemptionOrder.Set(revisionKey(new.Status.Revision), key)
 		}
 	},
 }

@@ -11,7 +11,7 @@ import (
 
 var priorityClassTable = protoTable("priorityclasses", indexPriorityClass)
 
-func indexPriorityClass(v *View, key string, old, new *schedulingv1.PriorityClass, hadOld, hasNew bool) {
+func indexPriorityClass(v *live, key string, old, new *schedulingv1.PriorityClass, hadOld, hasNew bool) {
 	if hadOld && old.GlobalDefault {
 		v.defaultClasses.Delete(defaultClassKey(old))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
 )
 
 // QueueEntry is a pod that waits for a place. Every pod of Berth's scheduler
@@ -93,23 +94,23 @@ func (e *QueueEntry) Key() string { return PodKey(e.Namespace, e.Name) }
 func (e *QueueEntry) Class() *model.Class { return e.class }
 
 var queueTable = &tableDef[*QueueEntry]{
-	name:    "queueentries",
-	marshal: func(e *QueueEntry) ([]byte, error) { return marshal(e) },
-	unmarshal: func(b []byte) (*QueueEntry, error) {
+	Name:    "queueentries",
+	Marshal: func(e *QueueEntry) ([]byte, error) { return store.Marshal(e) },
+	Unmarshal: func(b []byte) (*QueueEntry, error) {
 		e := new(QueueEntry)
-		return e, unmarshal(b, e)
+		return e, store.Unmarshal(b, e)
 	},
-	revise: func(e *QueueEntry, revision int64) { e.Revision = revision },
-	complete: func(v *View, key string, e *QueueEntry) (err error) {
+	Revise: func(e *QueueEntry, revision int64) { e.Revision = revision },
+	Complete: func(v *live, key string, e *QueueEntry) (err error) {
 		e.Diagnosis = v.cache.diagnosis(e.Diagnosis)
 		e.class, err = v.classOfWaiting(key)
 		return err
 	},
-	index: indexQueue,
+	Index: indexQueue,
 }
 
 // classOfWaiting is the class of the pod that a restored row is about.
-func (v *View) classOfWaiting(key string) (*model.Class, error) {
+func (v *live) classOfWaiting(key string) (*model.Class, error) {
 	pod, ok := v.Pods.Get(key)
 	if !ok {
 		return nil, errors.New("its pod is not in the snapshot")
@@ -117,7 +118,7 @@ func (v *View) classOfWaiting(key string) (*model.Class, error) {
 	return v.cache.class(pod), nil
 }
 
-func indexQueue(v *View, _ string, old, new *QueueEntry, hadOld, hasNew bool) {
+func indexQueue(v *live, _ string, old, new *QueueEntry, hadOld, hasNew bool) {
 	v.countRuled(old, new)
 	if hadOld {
 		k := v.orderKey(old)
@@ -141,7 +142,7 @@ func indexQueue(v *View, _ string, old, new *QueueEntry, hadOld, hasNew bool) {
 	}
 }
 
-func (v *View) indexOrder(e *QueueEntry) {
+func (v *live) indexOrder(e *QueueEntry) {
 	k := v.orderKey(e)
 	switch e.State {
 	case berthv1.QueueActive:
@@ -218,7 +219,7 @@ func (v *View) Ready(nowUnixNano int64, f func(e *QueueEntry) bool) {
 		due = v.earlyBackoffs()
 	}
 	stopped := false
-	v.order.Scan(func(k string, e *QueueEntry) bool {
+	v.order.Scan("", func(k string, e *QueueEntry) bool {
 		for len(due) > 0 && due[0].key < k && !stopped {
 			stopped = !f(due[0].entry)
 			due = due[1:]
@@ -245,7 +246,7 @@ func (v *View) dueBackoffs(nowUnixNano int64) []ordered {
 	var due []ordered
 	for _, kind := range []byte{earlyBackoff, lateBackoff} {
 		most := len(due) + maxDue
-		scanFrom(v.backoffs, string(kind), string(kind), func(_ string, e *QueueEntry) bool {
+		v.backoffs.ScanFrom(string(kind), string(kind), func(_ string, e *QueueEntry) bool {
 			if e.BackoffUntilUnixNano > nowUnixNano || len(due) == most {
 				return false
 			}
@@ -259,7 +260,7 @@ func (v *View) dueBackoffs(nowUnixNano int64) []ordered {
 
 func (v *View) earlyBackoffs() []ordered {
 	var early []ordered
-	scanFrom(v.backoffs, string(earlyBackoff), string(earlyBackoff), func(_ string, e *QueueEntry) bool {
+	v.backoffs.ScanFrom(string(earlyBackoff), string(earlyBackoff), func(_ string, e *QueueEntry) bool {
 		early = append(early, ordered{v.orderKey(e), e})
 		return len(early) < maxEarly
 	})
@@ -275,7 +276,7 @@ func (v *View) NextBackoffUnixNano() (int64, bool) {
 	var least int64
 	found := false
 	for _, kind := range []byte{earlyBackoff, lateBackoff} {
-		scanFrom(v.backoffs, string(kind), string(kind), func(_ string, e *QueueEntry) bool {
+		v.backoffs.ScanFrom(string(kind), string(kind), func(_ string, e *QueueEntry) bool {
 			if !found || e.BackoffUntilUnixNano < least {
 				found, least = true, e.BackoffUntilUnixNano
 			}
@@ -290,7 +291,7 @@ func (v *View) NextBackoffUnixNano() (int64, bool) {
 // 1.
 func (v *View) InOrder(f func(position int32, e *QueueEntry) bool) {
 	backoffs := make([]ordered, 0, v.backoffs.Len())
-	v.backoffs.Scan(func(_ string, e *QueueEntry) bool {
+	v.backoffs.Scan("", func(_ string, e *QueueEntry) bool {
 		backoffs = append(backoffs, ordered{v.orderKey(e), e})
 		return true
 	})
@@ -300,7 +301,7 @@ func (v *View) InOrder(f func(position int32, e *QueueEntry) bool) {
 		n++
 		goOn = goOn && f(n, e)
 	}
-	v.order.Scan(func(k string, e *QueueEntry) bool {
+	v.order.Scan("", func(k string, e *QueueEntry) bool {
 		for len(backoffs) > 0 && backoffs[0].key < k && goOn {
 			visit(backoffs[0].entry)
 			backoffs = backoffs[1:]

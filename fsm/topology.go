@@ -12,7 +12,7 @@ import (
 // such rules nobody ever does.
 
 // topology is the live view's counters.
-func (v *View) topology() *model.Topology {
+func (v *live) topology() *model.Topology {
 	if v.cache.topology == nil {
 		v.cache.topology = v.countAll()
 	}
@@ -39,7 +39,7 @@ func (v *View) countAll() *model.Topology {
 		t.PutNode(n)
 		return true
 	})
-	v.podsByNode.Scan(func(_ string, p placed) bool {
+	v.podsByNode.Scan("", func(_ string, p placed) bool {
 		if node := usedNode(p.pod); node != "" {
 			t.AddPod(node, p.class, model.Terminating(p.pod))
 		}
@@ -54,7 +54,7 @@ func (v *View) countAll() *model.Topology {
 
 // countPod tells the counters of a pod that came, left, began to leave or
 // changed its class.
-func (v *View) countPod(from, to string, old, new *corev1.Pod, was, is *model.Class) {
+func (v *live) countPod(from, to string, old, new *corev1.Pod, was, is *model.Class) {
 	leaving := old != nil && model.Terminating(old)
 	leaves := new != nil && model.Terminating(new)
 	if from == to && was == is && leaving == leaves {
@@ -79,13 +79,13 @@ func (v *View) countPod(from, to string, old, new *corev1.Pod, was, is *model.Cl
 }
 
 // countGuard counts the pods, placed or nominated, that keep others away.
-func (v *View) countGuard(c *model.Class, by int) {
+func (v *live) countGuard(c *model.Class, by int) {
 	if c.KeepsAway() {
 		v.guards += by
 	}
 }
 
-func (v *View) countNomination(n *Nomination, by int) {
+func (v *live) countNomination(n *Nomination, by int) {
 	v.countGuard(n.class, by)
 	switch t := v.cache.topology; {
 	case t == nil:
@@ -96,7 +96,7 @@ func (v *View) countNomination(n *Nomination, by int) {
 	}
 }
 
-func indexNamespace(v *View, name string, _, new *corev1.Namespace, _, hasNew bool) {
+func indexNamespace(v *live, name string, _, new *corev1.Namespace, _, hasNew bool) {
 	switch t := v.cache.topology; {
 	case t == nil:
 	case hasNew:
@@ -110,7 +110,7 @@ func indexNamespace(v *View, name string, _, new *corev1.Namespace, _, hasNew bo
 // node, were the given pods gone. self is the pod's key: its own nomination
 // does not stand in its way, nor do those of its priority that were made after
 // it, for they were made with it counted.
-func (v *View) barredFrom(c *model.Class, node, self string, without []*corev1.Pod) []model.Reason {
+func (v *live) barredFrom(c *model.Class, node, self string, without []*corev1.Pod) []model.Reason {
 	if !c.HasHardTopology() && v.guards == 0 {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (v *View) yielding(self string) []*Nomination {
 // obstacles are all reasons that keep a waiting pod off a node, were the given
 // pods gone: what the node is, what it has room for, what other pods demand.
 // The given pods may be on other nodes too.
-func (v *View) obstacles(c *model.Class, node *corev1.Node, self string, without []*corev1.Pod) []model.Reason {
+func (v *live) obstacles(c *model.Class, node *corev1.Node, self string, without []*corev1.Pod) []model.Reason {
 	offer := v.offer(node.Name)
 	u := v.withNominations(*v.Usage(node.Name), node.Name, c.Priority, c.RunsAtMostSeconds, self)
 	for _, pod := range without {

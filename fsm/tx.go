@@ -4,6 +4,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // Tx is what a command may use while it is applied: the state, the entry's
@@ -12,8 +14,8 @@ type Tx struct {
 	User   string
 	Groups []string
 
-	view       *View
-	changes    []Change
+	store.Tx
+	view       *live
 	checkpoint bool
 
 	command Command // under way
@@ -23,11 +25,11 @@ type Tx struct {
 
 // now is the state's time. Objects carry whole seconds, as in Kubernetes.
 func (tx *Tx) now() metav1.Time {
-	return metav1.Time{Time: time.Unix(0, tx.view.timeUnixNano).UTC().Truncate(time.Second)}
+	return metav1.Time{Time: tx.view.Now().Truncate(time.Second)}
 }
 
 func (tx *Tx) nowMicro() metav1.MicroTime {
-	return metav1.MicroTime{Time: time.Unix(0, tx.view.timeUnixNano).UTC().Truncate(time.Microsecond)}
+	return metav1.MicroTime{Time: tx.view.Now().Truncate(time.Microsecond)}
 }
 
 func micro(unixNano int64) *metav1.MicroTime {

@@ -1,236 +1,182 @@
 package fsm
 
 import (
-	"sync"
-
-	"github.com/tidwall/btree"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
 )
 
-// View is the state at one log index. A published view never changes: it can
-// be read by any number of goroutines without a lock, for as long as they
-// like.
+// View is the state at one log index: its tables, and what is derived from
+// them. A published view never changes: it can be read and forked by any number
+// of goroutines without a lock, for as long as they like.
 type View struct {
-	position
+	store.Position
+	tableSet
 
-	PriorityClasses Table[*schedulingv1.PriorityClass]
-	Namespaces      Table[*corev1.Namespace]
-	Nodes           Table[*corev1.Node]
-	Pods            Table[*corev1.Pod]
-	Events          Table[*corev1.Event]
-	// Objects holds the kinds that have no meaning for scheduling, under
-	// "resource/namespace/name" (see ObjectKey).
-	Objects Table[*Object]
-	// Budgets are the disruption budgets; their statuses are exact.
-	Budgets     Table[*policyv1.PodDisruptionBudget]
-	Queue       Table[*QueueEntry]
-	Nominations Table[*Nomination]
-	Preemptions Table[*berthv1.Preemption]
-	Config      Table[*berthv1.SchedulerConfiguration]
-	marks       Table[*nodeMark]
-	podMarks    Table[*podMark]
-	// Decisions is the ledger: the newest plans, by what came before them (see
-	// DecisionsAbout).
-	Decisions Table[*PlanRecord]
-	// ApplyFailures are the newest parts of the log that made the state machine
-	// panic, in the order of the log.
-	ApplyFailures Table[*ApplyFailure]
-
-	indexes
+	podIndexes
+	nodeIndexes
+	nominationIndexes
+	queueIndexes
+	budgetIndexes
 	ownerIndexes
-
-	// touchedBudgets are those whose status the command under way may have
-	// changed, with what their pods added up to before it.
-	touchedBudgets map[string]*coverage
-
-	guards    int               // pods, placed or nominated, that keep others away
-	reserved  string            // key of the nomination that is a reservation
-	ruled     int               // pods in the queue that have hard rules about others
-	effective *effectiveClasses // shared by all views of the state
-
-	forkMu *sync.Mutex
-	cache  *cache // of the live view and of forks; published views have none
+	spreadIndexes
+	orderIndexes
 }
 
-// position says which state a view is.
-type position struct {
-	index        uint64
-	term         uint64
-	revision     int64
-	timeUnixNano int64
-}
+// Every part of a view is a struct of its own that says what is in it and how it
+// is forked. What is not a table is derived from the tables, kept in step by
+// their index functions, and therefore in no snapshot.
 
-// Index is the log index of the last entry applied.
-func (p *position) Index() uint64 { return p.index }
-
-// Term is the Raft term of that entry.
-func (p *position) Term() uint64 { return p.term }
-
-// Revision is the number of object changes so far: the API's resourceVersion.
-func (p *position) Revision() int64 { return p.revision }
-
-// TimeUnixNano is the state's time: the leader's clock at the last entry, never
-// going back.
-func (p *position) TimeUnixNano() int64 { return p.timeUnixNano }
-
-// indexes are derived from the tables, kept in step by the tables' index
-// functions, and therefore in no snapshot.
-type indexes struct {
-	unclaimed           *btree.Map[string, *corev1.Pod]       // unclaimedKey: unbound pods that no profile is for
-	ended               *btree.Map[string, *corev1.Pod]       // key of Pods: those in a terminal phase
-	podsByNode          *btree.Map[string, placed]            // node/namespace/name
-	usage               *btree.Map[string, *nodeUse]          // node
-	offers              *btree.Map[string, *model.Resources]  // node: what it has for pods
-	nominationsByNode   *btree.Map[string, *Nomination]       // node/namespace/name
-	nominationsByVictim *btree.Map[string, *Nomination]       // victim UID/namespace/name
-	order               *btree.Map[string, *QueueEntry]       // orderKey: active
-	backoffs            *btree.Map[string, *QueueEntry]       // end of backoff and orderKey
-	waiting             *btree.Map[string, *QueueEntry]       // waitKey: those that wait for a change
-	blockedPods         *btree.Map[string, *QueueEntry]       // orderKey: those of them that wait for nobody's end
-	wakeups             *btree.Map[string, wakeup]            // wakeKey: which change could help which class
-	otherWakeups        *btree.Map[string, wakeup]            // placePrefix and group: rules between pods
-	podMarksByRevision  *btree.Map[string, string]            // markKey -> key of podMarks
-	marksByRevision     *btree.Map[string, string]            // markKey -> node
-	eventOrder          *btree.Map[int64, string]             // -> key of Events
-	preemptionOrder     *btree.Map[int64, string]             // -> key of Preemptions
-	defaultClasses      *btree.Map[string, string]            // value and name -> name (PC4)
-	budgetRules         *btree.Map[string, *budgetRule]       // labelKeys: which budgets a label leads to
-	coverages           *btree.Map[string, *coverage]         // key of Budgets: what the pods add up to
-	budgetOwners        *btree.Map[string, int32]             // key of Budgets, ownerRef.key: pods of that controller
-	ownersBudgets       *btree.Map[string, string]            // ownerRef.key, key of Budgets -> key of Budgets
-	budgetTimes         *btree.Map[string, string]            // budgetTimeKey -> key of Budgets: when the status changes by itself
-	services            *btree.Map[string, map[string]string] // namespace, label, value, name: a service's selector
-}
-
-func newView() *View {
-	return &View{
-		PriorityClasses: newTable(priorityClassTable),
-		Namespaces:      newTable(namespaceTable),
-		Nodes:           newTable(nodeTable),
-		Pods:            newTable(podTable),
-		Events:          newTable(eventTable),
-		Objects:         newTable(objectTable),
-		Budgets:         newTable(budgetTable),
-		Queue:           newTable(queueTable),
-		Nominations:     newTable(nominationTable),
-		Preemptions:     newTable(preemptionTable),
-		Config:          newTable(configTable),
-		marks:           newTable(markTable),
-		podMarks:        newTable(podMarkTable),
-		Decisions:       newTable(decisionTable),
-		ApplyFailures:   newTable(applyFailureTable),
-		indexes: indexes{
-			podsByNode:          btree.NewMap[string, placed](degree),
-			unclaimed:           btree.NewMap[string, *corev1.Pod](degree),
-			ended:               btree.NewMap[string, *corev1.Pod](degree),
-			usage:               btree.NewMap[string, *nodeUse](degree),
-			offers:              btree.NewMap[string, *model.Resources](degree),
-			nominationsByNode:   btree.NewMap[string, *Nomination](degree),
-			nominationsByVictim: btree.NewMap[string, *Nomination](degree),
-			order:               btree.NewMap[string, *QueueEntry](degree),
-			backoffs:            btree.NewMap[string, *QueueEntry](degree),
-			waiting:             btree.NewMap[string, *QueueEntry](degree),
-			blockedPods:         btree.NewMap[string, *QueueEntry](degree),
-			wakeups:             btree.NewMap[string, wakeup](degree),
-			marksByRevision:     btree.NewMap[string, string](degree),
-			eventOrder:          btree.NewMap[int64, string](degree),
-			preemptionOrder:     btree.NewMap[int64, string](degree),
-			defaultClasses:      btree.NewMap[string, string](degree),
-			budgetRules:         btree.NewMap[string, *budgetRule](degree),
-			coverages:           btree.NewMap[string, *coverage](degree),
-			budgetOwners:        btree.NewMap[string, int32](degree),
-			ownersBudgets:       btree.NewMap[string, string](degree),
-			budgetTimes:         btree.NewMap[string, string](degree),
-			services:            newServices(),
-			otherWakeups:        btree.NewMap[string, wakeup](degree),
-			podMarksByRevision:  btree.NewMap[string, string](degree),
-		},
-		ownerIndexes: newOwnerIndexes(),
-		effective:    new(effectiveClasses),
-		forkMu:       new(sync.Mutex),
-	}
-}
-
-// tables lists every table, in the order in which snapshot, restore and digest
-// walk them. A table whose index functions read another comes after it.
-func (v *View) tables() []anyTable {
-	return []anyTable{
-		v.Config, v.PriorityClasses, v.Namespaces, v.Objects, v.Budgets, v.Nodes, v.Pods,
-		v.Nominations, v.Queue, v.Preemptions, v.Events, v.marks, v.podMarks,
-		v.Decisions, v.ApplyFailures,
-	}
+func newView() View {
+	return View{tableSet: newTableSet(), spreadIndexes: spreadIndexes{effective: new(effectiveClasses)}}
 }
 
 // fork returns a copy that shares every row; it costs the same whatever the
 // size of the state.
-func (v *View) fork() *View {
-	v.forkMu.Lock()
-	defer v.forkMu.Unlock()
-	return &View{
-		position:        v.position,
-		PriorityClasses: v.PriorityClasses.fork(),
-		Namespaces:      v.Namespaces.fork(),
-		Nodes:           v.Nodes.fork(),
-		Pods:            v.Pods.fork(),
-		Events:          v.Events.fork(),
-		Objects:         v.Objects.fork(),
-		Budgets:         v.Budgets.fork(),
-		Queue:           v.Queue.fork(),
-		Nominations:     v.Nominations.fork(),
-		Preemptions:     v.Preemptions.fork(),
-		Config:          v.Config.fork(),
-		marks:           v.marks.fork(),
-		podMarks:        v.podMarks.fork(),
-		Decisions:       v.Decisions.fork(),
-		ApplyFailures:   v.ApplyFailures.fork(),
-		indexes: indexes{
-			podsByNode:          v.podsByNode.Copy(),
-			unclaimed:           v.unclaimed.Copy(),
-			ended:               v.ended.Copy(),
-			usage:               v.usage.Copy(),
-			offers:              v.offers.Copy(),
-			nominationsByNode:   v.nominationsByNode.Copy(),
-			nominationsByVictim: v.nominationsByVictim.Copy(),
-			order:               v.order.Copy(),
-			backoffs:            v.backoffs.Copy(),
-			waiting:             v.waiting.Copy(),
-			blockedPods:         v.blockedPods.Copy(),
-			wakeups:             v.wakeups.Copy(),
-			marksByRevision:     v.marksByRevision.Copy(),
-			eventOrder:          v.eventOrder.Copy(),
-			preemptionOrder:     v.preemptionOrder.Copy(),
-			defaultClasses:      v.defaultClasses.Copy(),
-			budgetRules:         v.budgetRules.Copy(),
-			coverages:           v.coverages.Copy(),
-			budgetOwners:        v.budgetOwners.Copy(),
-			ownersBudgets:       v.ownersBudgets.Copy(),
-			budgetTimes:         v.budgetTimes.Copy(),
-			services:            v.services.Copy(),
-			otherWakeups:        v.otherWakeups.Copy(),
-			podMarksByRevision:  v.podMarksByRevision.Copy(),
-		},
-		ownerIndexes: v.ownerIndexes.fork(),
-		guards:       v.guards,
-		reserved:     v.reserved,
-		ruled:        v.ruled,
-		effective:    v.effective,
-		forkMu:       new(sync.Mutex),
+func (v *View) fork() View {
+	return View{
+		Position:          v.Position,
+		tableSet:          v.tableSet.fork(),
+		podIndexes:        v.podIndexes.fork(),
+		nodeIndexes:       v.nodeIndexes.fork(),
+		nominationIndexes: v.nominationIndexes.fork(),
+		queueIndexes:      v.queueIndexes.fork(),
+		budgetIndexes:     v.budgetIndexes.fork(),
+		ownerIndexes:      v.ownerIndexes.fork(),
+		spreadIndexes:     v.spreadIndexes.fork(),
+		orderIndexes:      v.orderIndexes.fork(),
+	}
+}
+
+// live is the state that commands write to, with what only they need. Nobody
+// else sees it: what is published is a View that is written to no more.
+type live struct {
+	View
+	cache *cache
+	// touchedBudgets are those whose status the command under way may have
+	// changed, with what their pods added up to before it.
+	touchedBudgets map[string]*coverage
+}
+
+func newLive() *live { return &live{View: newView(), cache: newCache()} }
+
+// thaw gives a live state of its own that starts as a copy of a view.
+func (v *View) thaw() *live { return &live{View: v.fork(), cache: newCache()} }
+
+// freeze gives the state as it is to whoever wants to read it, and goes on with
+// a fork.
+func (v *live) freeze() *View {
+	frozen := new(View)
+	*frozen = v.View
+	v.View = frozen.fork()
+	return frozen
+}
+
+// podIndexes are the pods by what they are at.
+type podIndexes struct {
+	podsByNode store.Tree[placed]      // node/namespace/name
+	unclaimed  store.Tree[*corev1.Pod] // unclaimedKey: unbound pods that no profile is for
+	ended      store.Tree[*corev1.Pod] // key of Pods: those in a terminal phase
+	guards     int                     // pods, placed or nominated, that keep others away
+}
+
+func (x *podIndexes) fork() podIndexes {
+	return podIndexes{podsByNode: x.podsByNode.Fork(), unclaimed: x.unclaimed.Fork(), ended: x.ended.Fork(), guards: x.guards}
+}
+
+// nodeIndexes say what nodes have and what is used of it.
+type nodeIndexes struct {
+	usage  store.Tree[*nodeUse]         // node
+	offers store.Tree[*model.Resources] // node: what it has for pods
+}
+
+func (x *nodeIndexes) fork() nodeIndexes {
+	return nodeIndexes{usage: x.usage.Fork(), offers: x.offers.Fork()}
+}
+
+// nominationIndexes are the nominations by what they are about.
+type nominationIndexes struct {
+	nominationsByNode   store.Tree[*Nomination] // node/namespace/name
+	nominationsByVictim store.Tree[*Nomination] // victim UID/namespace/name
+	reserved            string                  // key of the nomination that is a reservation
+}
+
+func (x *nominationIndexes) fork() nominationIndexes {
+	return nominationIndexes{
+		nominationsByNode: x.nominationsByNode.Fork(), nominationsByVictim: x.nominationsByVictim.Fork(), reserved: x.reserved,
+	}
+}
+
+// queueIndexes are the order of the queue, and what wakes those that wait.
+type queueIndexes struct {
+	order              store.Tree[*QueueEntry] // orderKey: active
+	backoffs           store.Tree[*QueueEntry] // end of backoff and orderKey
+	waiting            store.Tree[*QueueEntry] // waitKey: those that wait for a change
+	blockedPods        store.Tree[*QueueEntry] // orderKey: those of them that wait for nobody's end
+	wakeups            store.Tree[wakeup]      // wakeKey: which change could help which class
+	otherWakeups       store.Tree[wakeup]      // placePrefix and group: rules between pods
+	podMarksByRevision store.Tree[string]      // markKey -> key of podMarks
+	marksByRevision    store.Tree[string]      // markKey -> node
+	ruled              int                     // pods in the queue that have hard rules about others
+}
+
+func (x *queueIndexes) fork() queueIndexes {
+	return queueIndexes{
+		order: x.order.Fork(), backoffs: x.backoffs.Fork(), waiting: x.waiting.Fork(), blockedPods: x.blockedPods.Fork(),
+		wakeups: x.wakeups.Fork(), otherWakeups: x.otherWakeups.Fork(),
+		podMarksByRevision: x.podMarksByRevision.Fork(), marksByRevision: x.marksByRevision.Fork(), ruled: x.ruled,
+	}
+}
+
+// budgetIndexes say which pods a budget covers and what they add up to.
+type budgetIndexes struct {
+	budgetRules   store.Tree[*budgetRule] // labelKeys: which budgets a label leads to
+	coverages     store.Tree[*coverage]   // key of Budgets: what the pods add up to
+	budgetOwners  store.Tree[int32]       // key of Budgets, ownerRef.key: pods of that controller
+	ownersBudgets store.Tree[string]      // ownerRef.key, key of Budgets -> key of Budgets
+	budgetTimes   store.Tree[string]      // budgetTimeKey -> key of Budgets: when the status changes by itself
+}
+
+func (x *budgetIndexes) fork() budgetIndexes {
+	return budgetIndexes{
+		budgetRules: x.budgetRules.Fork(), coverages: x.coverages.Fork(), budgetOwners: x.budgetOwners.Fork(),
+		ownersBudgets: x.ownersBudgets.Fork(), budgetTimes: x.budgetTimes.Fork(),
+	}
+}
+
+// spreadIndexes are what default spread constraints follow from.
+type spreadIndexes struct {
+	services  store.Tree[map[string]string] // namespace, label, value, name: a service's selector
+	effective *effectiveClasses             // shared by all views of the state
+}
+
+func (x *spreadIndexes) fork() spreadIndexes {
+	return spreadIndexes{services: x.services.Fork(), effective: x.effective}
+}
+
+// orderIndexes are other orders of tables than that of their keys.
+type orderIndexes struct {
+	eventOrder      store.Tree[string] // revisionKey -> key of Events
+	preemptionOrder store.Tree[string] // revisionKey -> key of Preemptions
+	defaultClasses  store.Tree[string] // value and name -> name (PC4)
+}
+
+func (x *orderIndexes) fork() orderIndexes {
+	return orderIndexes{
+		eventOrder: x.eventOrder.Fork(), preemptionOrder: x.preemptionOrder.Fork(), defaultClasses: x.defaultClasses.Fork(),
 	}
 }
 
 // PodsOnNode calls f for every pod bound to a node, in key order.
 func (v *View) PodsOnNode(node string, f func(pod *corev1.Pod) bool) {
-	scanFrom(v.podsByNode, node+"/", node+"/", func(_ string, p placed) bool { return f(p.pod) })
+	v.podsByNode.ScanFrom(node+"/", node+"/", func(_ string, p placed) bool { return f(p.pod) })
 }
 
 // ClassesOnNode is PodsOnNode with what each pod asks for.
 func (v *View) ClassesOnNode(node string, f func(pod *corev1.Pod, c *model.Class) bool) {
-	scanFrom(v.podsByNode, node+"/", node+"/", func(_ string, p placed) bool { return f(p.pod, p.class) })
+	v.podsByNode.ScanFrom(node+"/", node+"/", func(_ string, p placed) bool { return f(p.pod, p.class) })
 }
 
 // NodesWithPods calls f for the name of every node that a pod is bound to,
@@ -238,11 +184,11 @@ func (v *View) ClassesOnNode(node string, f func(pod *corev1.Pod, c *model.Class
 func (v *View) NodesWithPods(f func(node string) bool) {
 	from := ""
 	for {
-		key, p, ok := first(v.podsByNode, from)
+		key, p, ok := v.podsByNode.First(from)
 		if !ok || !f(p.pod.Spec.NodeName) {
 			return
 		}
-		from = afterPrefix(key[:len(p.pod.Spec.NodeName)+1])
+		from = store.After(key[:len(p.pod.Spec.NodeName)+1])
 	}
 }
 
@@ -251,7 +197,7 @@ func (v *View) EndedPods() int { return v.ended.Len() }
 
 // ScanEndedPods calls f for every pod in a terminal phase, in key order.
 func (v *View) ScanEndedPods(f func(pod *corev1.Pod) bool) {
-	v.ended.Scan(func(_ string, pod *corev1.Pod) bool { return f(pod) })
+	v.ended.Scan("", func(_ string, pod *corev1.Pod) bool { return f(pod) })
 }
 
 // OldestEventUnixNano is when the least recently changed event was last seen,
@@ -267,7 +213,7 @@ func (v *View) OldestEventUnixNano() (int64, bool) {
 
 // NominationsOnNode calls f for every nomination to a node, in key order.
 func (v *View) NominationsOnNode(node string, f func(n *Nomination) bool) {
-	scanFrom(v.nominationsByNode, node+"/", node+"/", func(_ string, n *Nomination) bool { return f(n) })
+	v.nominationsByNode.ScanFrom(node+"/", node+"/", func(_ string, n *Nomination) bool { return f(n) })
 }
 
 // SchedulerConfig is the replicated scheduler configuration with every default

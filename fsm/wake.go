@@ -5,11 +5,11 @@ import (
 	"math"
 	"strings"
 
-	"github.com/tidwall/btree"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
 )
 
 // What wakes a waiting pod (QU8, ours) is decided here, by an index from the
@@ -81,9 +81,9 @@ func wakeKey(kind model.ReasonKind, resource string, c *model.Class, group strin
 
 // watch enters a waiting pod into the wake indexes (by 1) or takes it out
 // again (by -1).
-func (v *View) watch(e *QueueEntry, by int) {
+func (v *live) watch(e *QueueEntry, by int) {
 	group := groupOf(e.class, e.Diagnosis, e.SpreadOwner)
-	count := func(index *btree.Map[string, wakeup], keys []string) {
+	count := func(index *store.Tree[wakeup], keys []string) {
 		for _, k := range keys {
 			w, _ := index.Get(k)
 			w.class, w.group = e.class, group
@@ -94,8 +94,8 @@ func (v *View) watch(e *QueueEntry, by int) {
 			}
 		}
 	}
-	count(v.wakeups, wakeKeys(e))
-	count(v.otherWakeups, otherKeys(e))
+	count(&v.wakeups, wakeKeys(e))
+	count(&v.otherWakeups, otherKeys(e))
 }
 
 // wakeKeys are the entry's keys in the wake index, each once.
@@ -168,49 +168,30 @@ func (v *View) waitingGroups() []wakeup {
 	var groups []wakeup
 	from := ""
 	for {
-		_, e, ok := first(v.waiting, from)
+		_, e, ok := v.waiting.First(from)
 		if !ok {
 			return groups
 		}
 		group := groupOf(e.class, e.Diagnosis, e.SpreadOwner)
 		groups = append(groups, wakeup{class: e.class, group: group})
-		from = afterPrefix(group)
+		from = store.After(group)
 	}
-}
-
-func first[V any](m *btree.Map[string, V], from string) (key string, value V, ok bool) {
-	m.Ascend(from, func(k string, v V) bool {
-		key, value, ok = k, v, true
-		return false
-	})
-	return key, value, ok
-}
-
-// afterPrefix is the least string above all that start with the prefix.
-func afterPrefix(prefix string) string {
-	b := []byte(prefix)
-	for i := len(b) - 1; i >= 0; i-- {
-		if b[i]++; b[i] != 0 {
-			return string(b[:i+1])
-		}
-	}
-	return strings.Repeat("\xff", len(b)+1)
 }
 
 // mark remembers that something happened on the node that could help: a plan
 // made on an older state does not know of it.
 func (tx *Tx) mark(node string) {
 	v := tx.view
-	if old, ok := v.marks.Get(node); ok && old.Revision == v.revision {
+	if old, ok := v.marks.Get(node); ok && old.Revision == v.Revision() {
 		return
 	}
-	put(tx, v.marks, node, &nodeMark{Revision: v.revision})
+	put(tx, v.marks, node, &nodeMark{Revision: v.Revision()})
 }
 
 // missed reports whether something happened after a revision that could help a
 // pod of a group for which no place was found at that revision, for the reasons
 // that the diagnosis names.
-func (v *View) missed(revision int64, w wakeup, d *Diagnosis) bool {
+func (v *live) missed(revision int64, w wakeup, d *Diagnosis) bool {
 	helped := false
 	if v.missedOthers(revision, w.class, d) || v.missedBudget(revision, d) {
 		return true
@@ -218,7 +199,7 @@ func (v *View) missed(revision int64, w wakeup, d *Diagnosis) bool {
 	known := func(kind model.ReasonKind, resource string) bool {
 		return d.names(kind, resource, len(d.Reasons))
 	}
-	v.marksByRevision.Ascend(markKey(revision+1, ""), func(_ string, node string) bool {
+	v.marksByRevision.ScanFrom("", markKey(revision+1, ""), func(_ string, node string) bool {
 		if n, ok := v.Nodes.Get(node); ok {
 			h := newHelp(v, n)
 			helped = h.room(w, true) > 0 || h.blocksAnew(w, known)
@@ -251,7 +232,7 @@ func (tx *Tx) leftQueue(e *QueueEntry) {
 func (tx *Tx) wake(e *QueueEntry) {
 	woken := *e
 	woken.State = berthv1.QueueActive
-	if woken.BackoffUntilUnixNano > tx.view.timeUnixNano {
+	if woken.BackoffUntilUnixNano > tx.view.TimeUnixNano() {
 		woken.State = berthv1.QueueBackoff
 	}
 	put(tx, tx.view.Queue, e.Key(), &woken)
@@ -265,12 +246,12 @@ func (h *help) wakeBlocked(tx *Tx, change model.Helps) {
 	var groups []wakeup
 	from := ""
 	for {
-		key, w, ok := first(v.wakeups, from)
+		key, w, ok := v.wakeups.First(from)
 		if !ok {
 			break
 		}
 		if kind := model.ReasonKind(key[0]); kind.HelpedBy()&change == 0 || betweenPods(kind) {
-			from = afterPrefix(key[:1])
+			from = store.After(key[:1])
 			continue
 		}
 		end := 1 + strings.IndexByte(key[1:], 0)
@@ -279,14 +260,14 @@ func (h *help) wakeBlocked(tx *Tx, change model.Helps) {
 		if resource != "" {
 			available = h.offer.Get(resource) - h.usageFrom(w.class.Priority).Requested.Get(resource)
 		}
-		scanFrom(v.wakeups, group, group, func(_ string, w wakeup) bool {
+		v.wakeups.ScanFrom(group, group, func(_ string, w wakeup) bool {
 			if resource != "" && w.class.Request.Get(resource) > available {
 				return false
 			}
 			groups = append(groups, w)
 			return true
 		})
-		from = afterPrefix(group)
+		from = store.After(group)
 	}
 	for _, w := range groups {
 		h.wakeOrLook(tx, w)
@@ -326,7 +307,7 @@ func (h *help) wake(tx *Tx, w wakeup) bool {
 	var entries []*QueueEntry
 	take := func(state berthv1.QueueState) {
 		prefix := waitPrefix(w.group, state)
-		scanFrom(h.view.waiting, prefix, prefix, func(_ string, e *QueueEntry) bool {
+		h.view.waiting.ScanFrom(prefix, prefix, func(_ string, e *QueueEntry) bool {
 			if len(entries) < room {
 				entries = append(entries, e)
 			}

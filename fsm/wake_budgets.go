@@ -8,7 +8,7 @@ import "github.com/berth-dev/berth/model"
 func (tx *Tx) budgetAllows(key string) {
 	var groups []string
 	prefix := string(byte(model.DisruptionBudget)) + key + "\x00"
-	scanFrom(tx.view.wakeups, prefix, prefix, func(_ string, w wakeup) bool {
+	tx.view.wakeups.ScanFrom(prefix, prefix, func(_ string, w wakeup) bool {
 		groups = append(groups, w.group)
 		return true
 	})
@@ -19,7 +19,7 @@ func (tx *Tx) budgetAllows(key string) {
 
 // missedBudget says whether a budget that the diagnosis names was changed after
 // a revision, or is gone.
-func (v *View) missedBudget(revision int64, d *Diagnosis) bool {
+func (v *live) missedBudget(revision int64, d *Diagnosis) bool {
 	for _, key := range d.Budgets {
 		if b, ok := v.Budgets.Get(key); !ok || parseRevision(b.ResourceVersion) > revision {
 			return true

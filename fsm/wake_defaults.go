@@ -61,13 +61,13 @@ func (w wakeup) byDefaults() (owner string, ok bool) {
 }
 
 // judgedBy is the class by which the pods of a group are kept off nodes.
-func (v *View) judgedBy(w wakeup) *model.Class {
+func (v *live) judgedBy(w wakeup) *model.Class {
 	if _, ok := w.byDefaults(); !ok {
 		return w.class
 	}
 	for _, state := range []berthv1.QueueState{berthv1.QueueUnschedulable, berthv1.QueueNominated} {
 		prefix := waitPrefix(w.group, state)
-		if k, e, ok := first(v.waiting, prefix); ok && strings.HasPrefix(k, prefix) {
+		if k, e, ok := v.waiting.First(prefix); ok && strings.HasPrefix(k, prefix) {
 			return v.ruledClassOf(e.Key(), w.class)
 		}
 	}
@@ -124,7 +124,7 @@ func (tx *Tx) defaultsChanged(namespace string, concerns func(w wakeup) bool) {
 	tx.putMark("d"+namespace, &podMark{Namespace: namespace, Defaults: true})
 	var groups []string
 	prefix := defaultsPrefix(namespace)
-	scanFrom(tx.view.otherWakeups, prefix, prefix, func(_ string, w wakeup) bool {
+	tx.view.otherWakeups.ScanFrom(prefix, prefix, func(_ string, w wakeup) bool {
 		if concerns(w) {
 			groups = append(groups, w.group)
 		}

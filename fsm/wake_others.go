@@ -6,6 +6,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
 )
 
 // Pods that a rule between pods keeps off every node are woken by what happens
@@ -95,7 +96,7 @@ func (tx *Tx) otherChanged(c change) {
 
 // helped says whether a change of a pod, which is counted already, can have
 // helped a group, whose pods are judged by the rules.
-func (v *View) helped(w *wakeup, rules *model.Class, c change) bool {
+func (v *live) helped(w *wakeup, rules *model.Class, c change) bool {
 	return rules.HelpedBy(c.how) &&
 		v.topology().Judge(rules).Helped(c.node, c.pod, c.how, v.mayEvict(w.class), !w.alike())
 }
@@ -108,12 +109,12 @@ type concerned struct {
 
 // concernedBy are the groups whose rules are about the pod, and those that it
 // kept away.
-func (v *View) concernedBy(c change) []concerned {
+func (v *live) concernedBy(c change) []concerned {
 	var out []concerned
 	seen := map[string]bool{}
 	look := func(kind model.ReasonKind, p model.TermPlace) {
 		prefix := placePrefix(kind, p)
-		scanFrom(v.otherWakeups, prefix, prefix, func(_ string, w wakeup) bool {
+		v.otherWakeups.ScanFrom(prefix, prefix, func(_ string, w wakeup) bool {
 			if !seen[w.group] {
 				seen[w.group] = true
 				out = append(out, concerned{w, kind})
@@ -136,7 +137,7 @@ func (v *View) concernedBy(c change) []concerned {
 			continue
 		}
 		prefix := string(rune(model.ExistingAntiAffinity))
-		scanFrom(v.otherWakeups, prefix, prefix, func(_ string, w wakeup) bool {
+		v.otherWakeups.ScanFrom(prefix, prefix, func(_ string, w wakeup) bool {
 			out = append(out, concerned{w, model.ExistingAntiAffinity})
 			return true
 		})
@@ -145,7 +146,7 @@ func (v *View) concernedBy(c change) []concerned {
 }
 
 // mayEvict says whether there may be pods that a pod of the class could evict.
-func (v *View) mayEvict(c *model.Class) bool {
+func (v *live) mayEvict(c *model.Class) bool {
 	return !c.NeverPreempts && *v.SchedulerConfig().Spec.Preemption.Enabled && v.topology().LowestPriority() < c.Priority
 }
 
@@ -158,7 +159,7 @@ func (tx *Tx) domainsChanged(taintsOnly bool) {
 	}
 	var groups []string
 	seen := map[string]bool{}
-	tx.view.otherWakeups.Scan(func(key string, w wakeup) bool {
+	tx.view.otherWakeups.Scan("", func(key string, w wakeup) bool {
 		_, byDefaults := w.byDefaults()
 		if betweenPods(model.ReasonKind(key[0])) && (!taintsOnly || w.class.HonorsTaints() || !w.class.HasHardTopology() || byDefaults) && !seen[w.group] {
 			seen[w.group] = true
@@ -210,13 +211,13 @@ const maxPodMarks = 1024
 const domainsKey, forgottenKey = "domains", "forgotten"
 
 var podMarkTable = &tableDef[*podMark]{
-	name:    "podmarks",
-	marshal: func(m *podMark) ([]byte, error) { return marshal(m) },
-	unmarshal: func(b []byte) (*podMark, error) {
+	Name:    "podmarks",
+	Marshal: func(m *podMark) ([]byte, error) { return store.Marshal(m) },
+	Unmarshal: func(b []byte) (*podMark, error) {
 		m := new(podMark)
-		return m, unmarshal(b, m)
+		return m, store.Unmarshal(b, m)
 	},
-	index: func(v *View, key string, old, new *podMark, hadOld, hasNew bool) {
+	Index: func(v *live, key string, old, new *podMark, hadOld, hasNew bool) {
 		if hadOld {
 			v.podMarksByRevision.Delete(markKey(old.Revision, key))
 		}
@@ -259,14 +260,14 @@ func markOf(c change) *podMark {
 
 func (tx *Tx) putMark(key string, m *podMark) {
 	v := tx.view
-	m.Revision = v.revision
+	m.Revision = v.Revision()
 	if old, ok := v.podMarks.Get(key); ok && old.Revision == m.Revision {
 		return
 	}
 	put(tx, v.podMarks, key, m)
 	for v.podMarks.Len() > maxPodMarks {
 		oldest := ""
-		v.podMarksByRevision.Scan(func(_, key string) bool {
+		v.podMarksByRevision.Scan("", func(_, key string) bool {
 			oldest = key
 			return key == forgottenKey
 		})
@@ -278,12 +279,12 @@ func (tx *Tx) putMark(key string, m *podMark) {
 
 // missedOthers reports whether a pod changed after a revision in a way that
 // could help a class refused for the reasons that the diagnosis names.
-func (v *View) missedOthers(revision int64, c *model.Class, d *Diagnosis) bool {
+func (v *live) missedOthers(revision int64, c *model.Class, d *Diagnosis) bool {
 	if !d.namesOthers() && !d.spreadByDefault(c) {
 		return false
 	}
 	missed := false
-	v.podMarksByRevision.Ascend(markKey(revision+1, ""), func(_ string, key string) bool {
+	v.podMarksByRevision.ScanFrom("", markKey(revision+1, ""), func(_ string, key string) bool {
 		m, _ := v.podMarks.Get(key)
 		missed = v.concerns(m, c, d)
 		return !missed
@@ -291,7 +292,7 @@ func (v *View) missedOthers(revision int64, c *model.Class, d *Diagnosis) bool {
 	return missed
 }
 
-func (v *View) concerns(m *podMark, c *model.Class, d *Diagnosis) bool {
+func (v *live) concerns(m *podMark, c *model.Class, d *Diagnosis) bool {
 	switch {
 	case m.Domains:
 		return true
@@ -315,7 +316,7 @@ func (v *View) concerns(m *podMark, c *model.Class, d *Diagnosis) bool {
 }
 
 // countRuled counts the entries whose pods have hard rules about others.
-func (v *View) countRuled(old, new *QueueEntry) {
+func (v *live) countRuled(old, new *QueueEntry) {
 	if old != nil && old.class.HasHardTopology() {
 		v.ruled--
 	}
@@ -327,7 +328,7 @@ func (v *View) countRuled(old, new *QueueEntry) {
 // wakeNext wakes the first waiting pod of a group.
 func (tx *Tx) wakeNext(group string) {
 	prefix := waitPrefix(group, berthv1.QueueUnschedulable)
-	if k, e, ok := first(tx.view.waiting, prefix); ok && strings.HasPrefix(k, prefix) {
+	if k, e, ok := tx.view.waiting.First(prefix); ok && strings.HasPrefix(k, prefix) {
 		tx.wake(e)
 	}
 }

@@ -63,16 +63,16 @@ func (w *Wire[T, P]) DecodeMsgpack(d *msgpack.Decoder) error {
 func protoTable[T any, P interface {
 	protoPtr[T]
 	metav1.Object
-}](name string, index func(v *View, key string, old, new P, hadOld, hasNew bool)) *tableDef[P] {
+}](name string, index func(v *live, key string, old, new P, hadOld, hasNew bool)) *tableDef[P] {
 	return &tableDef[P]{
-		name:    name,
-		marshal: func(o P) ([]byte, error) { return o.Marshal() },
-		unmarshal: func(b []byte) (P, error) {
+		Name:    name,
+		Marshal: func(o P) ([]byte, error) { return o.Marshal() },
+		Unmarshal: func(b []byte) (P, error) {
 			o := P(new(T))
 			return o, o.Unmarshal(b)
 		},
-		revise: reviseObject[P],
-		index:  index,
+		Revise: reviseObject[P],
+		Index:  index,
 	}
 }
 
@@ -80,26 +80,12 @@ func reviseObject[P metav1.Object](o P, revision int64) {
 	o.SetResourceVersion(formatRevision(revision))
 }
 
-// rowCodec encodes rows without knowing their type: results travel so.
-type rowCodec interface {
-	encodeAny(row any) ([]byte, error)
-	decodeAny(b []byte) (any, error)
-}
-
-func (t Table[T]) encodeAny(row any) ([]byte, error) {
-	r, ok := row.(T)
-	if !ok {
-		return nil, fmt.Errorf("a row of table %s can not be a %T", t.def.name, row)
-	}
-	return t.def.marshal(r)
-}
-
-func (t Table[T]) decodeAny(b []byte) (any, error) { return t.def.unmarshal(b) }
-
-var rowCodecs = func() map[string]rowCodec {
-	m := map[string]rowCodec{}
-	for _, t := range newView().tables() {
-		m[t.Name()] = t.(rowCodec)
+// rowCodecs encode rows without knowing their type: results travel so.
+var rowCodecs = func() map[string]anyTable {
+	m := map[string]anyTable{}
+	t := newTableSet()
+	for _, t := range t.tables() {
+		m[t.Name()] = t
 	}
 	return m
 }()
@@ -109,7 +95,7 @@ func encodeRow(table string, row any) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("there is no table %q", table)
 	}
-	return c.encodeAny(row)
+	return c.EncodeRow(row)
 }
 
 func decodeRow(table string, b []byte) (any, error) {
@@ -117,5 +103,5 @@ func decodeRow(table string, b []byte) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("there is no table %q", table)
 	}
-	return c.decodeAny(b)
+	return c.DecodeRow(b)
 }

@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // Archive reads the data directory of a server that does not run, or a copy of
@@ -63,7 +64,7 @@ func OpenArchive(dataDir string) (*Archive, error) {
 }
 
 func (a *Archive) survey() (err error) {
-	if a.empty, err = fsm.JoinEntry(fsm.Header{}, nil); err != nil {
+	if a.empty, err = store.JoinEntry(fsm.Header{}, nil); err != nil {
 		return err
 	}
 	if a.first, err = a.bolt.FirstIndex(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // slowDisk delays the writes of entries, and remembers their sizes.
@@ -214,7 +214,7 @@ func TestUnknownCommandStops(t *testing.T) {
 			select {
 			case err := <-n.Fatal():
 				stopped++
-				if !errors.Is(err, fsm.ErrUnknownCommand) {
+				if !errors.Is(err, store.ErrUnknownCommand) {
 					t.Errorf("%s stopped because of %v", id, err)
 				}
 				if _, err := n.machine.Snapshot(); err == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // machine is the adapter between Raft and the state: it hands over entries in
@@ -44,7 +45,7 @@ type applied struct {
 }
 
 func newMachine(state *fsm.State, fail func(error), logger hclog.Logger, m *metrics) (*machine, error) {
-	empty, err := fsm.JoinEntry(fsm.Header{}, nil)
+	empty, err := store.JoinEntry(fsm.Header{}, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // proposer turns the proposals of many callers into entries.
@@ -48,7 +49,7 @@ type proposer struct {
 // Future is the outcome, to come, of proposals that were queued together.
 type Future struct {
 	p     *proposer
-	parts []fsm.Encoded
+	parts []store.Encoded
 	bytes int
 	taken atomic.Bool // by gather, or by a caller that gives up first
 
@@ -95,7 +96,7 @@ func newProposer(c Config, r *raft.Raft, state *fsm.State, now *clock.Clock, m *
 
 // submit queues proposals. The encoding is done here, by the caller.
 func (p *proposer) submit(ps []fsm.Proposal) (*Future, error) {
-	f := &Future{p: p, done: make(chan struct{}), parts: make([]fsm.Encoded, len(ps))}
+	f := &Future{p: p, done: make(chan struct{}), parts: make([]store.Encoded, len(ps))}
 	for i, proposal := range ps {
 		if err := p.checkVersion(proposal.Command); err != nil {
 			return nil, err
@@ -225,7 +226,7 @@ func (p *proposer) take() (e *entry, closed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e = &entry{written: make(chan struct{})}
-	bytes, commands := fsm.EntryOverheadBytes, 0
+	bytes, commands := store.EntryOverheadBytes, 0
 	for len(p.queue) > 0 {
 		f := p.queue[0]
 		// A call's proposals stay in one entry if one entry can hold them.
@@ -266,12 +267,12 @@ func (p *proposer) pop() {
 
 // send gives an entry to Raft, which takes it as soon as it is not writing.
 func (p *proposer) send(e *entry) {
-	var parts []fsm.Encoded
+	var parts []store.Encoded
 	for _, piece := range e.pieces {
 		parts = append(parts, piece.f.parts[piece.from:piece.to]...)
 	}
 	p.lastTime = max(p.lastTime, p.state.View().TimeUnixNano(), p.clock.NowUnixNano())
-	data, err := fsm.JoinEntry(fsm.Header{TimeUnixNano: p.lastTime, Server: p.c.ID}, parts)
+	data, err := store.JoinEntry(fsm.Header{TimeUnixNano: p.lastTime, Server: p.c.ID}, parts)
 	if err != nil {
 		e.future = settledFuture{fmt.Errorf("%w: %w", ErrNotProposed, err)}
 		e.unblock()

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // onDisk keeps every server's data under one directory of the test.
@@ -183,7 +183,7 @@ func TestRecoverFromLostQuorum(t *testing.T) {
 		if got := n.state.View().Revision(); got <= given {
 			t.Errorf("goes on at revision %d, and %d was given out", got, given)
 		}
-		if _, err := n.state.Feed().After(given, 1); !errors.Is(err, fsm.ErrCompacted) {
+		if _, err := n.state.Feed().After(given, 1); !errors.Is(err, store.ErrCompacted) {
 			t.Errorf("a watch goes on from a revision that was lost: %v", err)
 		}
 		for i := range 20 {

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // A server that was away for longer than the log reaches back gets a snapshot,
@@ -70,7 +70,7 @@ func TestSnapshotAndRestoreWholeCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := fsm.ReadSnapshotHeader(bytes.NewReader(saved))
+		h, err := store.ReadSnapshotHeader(bytes.NewReader(saved))
 		if err != nil || h.Revision != view.Revision() || h.Index != view.Index() {
 			t.Fatalf("%+v, %v: the view has revision %d", h, err, view.Revision())
 		}
@@ -81,7 +81,7 @@ func TestSnapshotAndRestoreWholeCluster(t *testing.T) {
 
 		damaged := bytes.Clone(saved)
 		damaged[len(damaged)/2] ^= 1
-		if err := leader.RestoreSnapshot(c.ctx(), bytes.NewReader(damaged)); !errors.Is(err, fsm.ErrSnapshot) {
+		if err := leader.RestoreSnapshot(c.ctx(), bytes.NewReader(damaged)); !errors.Is(err, store.ErrSnapshot) {
 			t.Fatalf("a damaged snapshot: %v", err)
 		}
 		if leader.state.View() != before {
@@ -105,7 +105,7 @@ func TestSnapshotAndRestoreWholeCluster(t *testing.T) {
 			if got := n.state.View().Revision(); got <= before.Revision() {
 				t.Errorf("%s went back to revision %d from %d", id, got, before.Revision())
 			}
-			if _, err := n.state.Feed().After(before.Revision(), 10); !errors.Is(err, fsm.ErrCompacted) {
+			if _, err := n.state.Feed().After(before.Revision(), 10); !errors.Is(err, store.ErrCompacted) {
 				t.Errorf("%s lets a watch go on across the restore: %v", id, err)
 			}
 		}

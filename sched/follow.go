@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
 )
 
 // maxChanges is how many changes are taken from the feed at once.
@@ -94,7 +95,7 @@ func (s *Scheduler) load(state *fsm.View) {
 }
 
 // take applies one change of the state to the view.
-func (s *Scheduler) take(c *fsm.Change) {
+func (s *Scheduler) take(c *store.Change) {
 	switch row := c.New.(type) {
 	case *corev1.Pod:
 		if old, ok := c.Old.(*corev1.Pod); ok && old.UID != row.UID {

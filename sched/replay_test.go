@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // memoryLog is a log of what a harness applied.
@@ -274,7 +275,7 @@ func TestReplayNeedsItsLog(t *testing.T) {
 	l := &memoryLog{term: 1}
 	l.add(1, &fsm.Checkpoint{})
 	r := &Replay{State: fsm.NewState(), Log: l}
-	if err := r.Run(2); err == nil || errors.Is(err, fsm.ErrUnknownCommand) {
+	if err := r.Run(2); err == nil || errors.Is(err, store.ErrUnknownCommand) {
 		t.Errorf("a log without entry 2: %v", err)
 	}
 }

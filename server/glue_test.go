@@ -21,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/sched"
+	"github.com/berth-dev/berth/store"
 )
 
 // What consensus and other servers say keeps its meaning for the API: above all,
@@ -86,7 +87,7 @@ func TestOperatorCode(t *testing.T) {
 	}{
 		{raftnode.ErrUnknownServer, http.StatusNotFound},
 		{raftnode.ErrLastVoter, http.StatusBadRequest},
-		{fsm.ErrSnapshot, http.StatusBadRequest},
+		{store.ErrSnapshot, http.StatusBadRequest},
 		{errBadRequest, http.StatusBadRequest},
 		{errStillAlive, http.StatusConflict},
 		{raftnode.ErrBusy, http.StatusTooManyRequests},

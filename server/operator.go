@@ -21,8 +21,8 @@ import (
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/cluster"
-	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
+	"github.com/berth-dev/berth/store"
 )
 
 // operatorTimeout bounds what an operator's request may take, but for
@@ -94,7 +94,7 @@ func operatorCode(err error) (int, metav1.StatusReason) {
 		return http.StatusNotFound, metav1.StatusReasonNotFound
 	case is(errStillAlive):
 		return http.StatusConflict, metav1.StatusReasonConflict
-	case is(errBadRequest, raftnode.ErrLastVoter, fsm.ErrSnapshot):
+	case is(errBadRequest, raftnode.ErrLastVoter, store.ErrSnapshot):
 		return http.StatusBadRequest, metav1.StatusReasonBadRequest
 	case is(raftnode.ErrUnknownOutcome, apiserver.ErrUnknownOutcome):
 		return http.StatusGatewayTimeout, metav1.StatusReasonTimeout

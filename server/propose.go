@@ -12,6 +12,7 @@ import (
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/store"
 )
 
 const (
@@ -167,7 +168,7 @@ func (s *Server) NowUnixNano() int64 { return s.node.Clock().NowUnixNano() }
 func (s *Server) View() *fsm.View { return s.state.View() }
 
 // Feed is this server's change feed.
-func (s *Server) Feed() *fsm.Feed { return s.state.Feed() }
+func (s *Server) Feed() *store.Feed { return s.state.Feed() }
 
 // checkpoint lets every server keep its state at one index, and returns that
 // index.

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/sched"
+	"github.com/berth-dev/berth/store"
 )
 
 const (
@@ -155,7 +156,7 @@ func (l *scheduleLoop) wake(steppedUnixNano int64) <-chan time.Time {
 }
 
 // signalChanges puts a token into the channel whenever the state has changed.
-func signalChanges(ctx context.Context, feed *fsm.Feed) (changed <-chan struct{}, stop func()) {
+func signalChanges(ctx context.Context, feed *store.Feed) (changed <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	finished, tokens := make(chan struct{}), make(chan struct{}, 1)
 	at := feed.Last() // before the first step looks at the state

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/store"
 )
 
 // maxReportBytes bounds one ReportPods command.
@@ -215,7 +216,7 @@ func (s *Server) pushLoop(ctx context.Context) {
 			return
 		}
 		changes, err := feed.After(at, pushBatch)
-		if errors.Is(err, fsm.ErrCompacted) {
+		if errors.Is(err, store.ErrCompacted) {
 			// This server was replaced by a snapshot, or fell far behind:
 			// the workers read everything anew.
 			at = feed.Last()
@@ -247,7 +248,7 @@ func (s *Server) renewAll() {
 	}
 }
 
-func (s *Server) push(c *fsm.Change) {
+func (s *Server) push(c *store.Change) {
 	if node, ok := c.Old.(*corev1.Node); ok && c.New == nil {
 		s.rpc.Hub.Renew(node.Name)
 		return

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 const (
@@ -26,7 +27,7 @@ const (
 type reconciler interface {
 	// Reset starts from a view; Observe is told of every change after it.
 	Reset(v *fsm.View)
-	Observe(v *fsm.View, changes []fsm.Change)
+	Observe(v *fsm.View, changes []store.Change)
 	// Step says what is to be proposed now; Settle hears what became of it.
 	Step(v *fsm.View, nowUnixNano int64, most int) []controller.Work
 	Settle(v *fsm.View, o controller.Outcome, nowUnixNano int64)

@@ -1,4 +1,4 @@
-package fsm
+package store
 
 import (
 	"context"
@@ -37,7 +37,8 @@ type Feed struct {
 
 const firstFeedCapacity = 1 << 10
 
-func newFeed(capacity int, revision int64) *Feed {
+// NewFeed returns a feed of so many changes that begins after a revision.
+func NewFeed(capacity int, revision int64) *Feed {
 	return &Feed{
 		ring: make([]Change, min(capacity, firstFeedCapacity)), capacity: capacity,
 		first: revision + 1, last: revision, signal: make(chan struct{}),
@@ -95,9 +96,9 @@ func (f *Feed) Wait(ctx context.Context, revision int64) error {
 	}
 }
 
-// append adds the changes of one entry, whose revisions follow each other and
+// Append adds the changes of one entry, whose revisions follow each other and
 // the last one, and publishes the view that they lead to.
-func (f *Feed) append(changes []Change, publish func()) {
+func (f *Feed) Append(changes []Change, publish func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	publish()
@@ -129,8 +130,8 @@ func (f *Feed) grow(more int) {
 	f.ring = ring
 }
 
-// reset forgets everything: the state was replaced by a snapshot at revision.
-func (f *Feed) reset(revision int64, publish func()) {
+// Reset forgets everything: the state was replaced by a snapshot at revision.
+func (f *Feed) Reset(revision int64, publish func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	publish()

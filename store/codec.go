@@ -1,0 +1,36 @@
+package store
+
+import (
+	"bytes"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/berth-dev/berth/wire"
+)
+
+// Marshal encodes structs as msgpack maps, so that fields can be added, in the
+// order of their fields, so that the bytes are always the same.
+func Marshal(v any) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := msgpack.GetEncoder()
+	defer msgpack.PutEncoder(enc)
+	enc.Reset(&buf)
+	enc.UseCompactInts(true)
+	enc.UseCompactFloats(true)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+// maxElements bounds the values inside of one entry; it is far above what an
+// entry of the largest size holds.
+const maxElements = 1 << 24
+
+// Unmarshal decodes bytes that may come from anywhere.
+func Unmarshal(b []byte, v any) error {
+	if err := wire.Check(b, maxElements); err != nil {
+		return err
+	}
+	return msgpack.Unmarshal(b, v)
+}

@@ -1,0 +1,58 @@
+package store
+
+import "time"
+
+// Position says which state something is.
+type Position struct {
+	index        uint64
+	term         uint64
+	revision     int64
+	timeUnixNano int64
+}
+
+// Index is the log index of the last entry applied.
+func (p *Position) Index() uint64 { return p.index }
+
+// Term is the Raft term of that entry.
+func (p *Position) Term() uint64 { return p.term }
+
+// Revision is the number of object changes so far: the API's resourceVersion.
+func (p *Position) Revision() int64 { return p.revision }
+
+// TimeUnixNano is the state's time: the leader's clock at the last entry, never
+// going back.
+func (p *Position) TimeUnixNano() int64 { return p.timeUnixNano }
+
+// Now is the state's time, in UTC.
+func (p *Position) Now() time.Time { return time.Unix(0, p.timeUnixNano).UTC() }
+
+// Tx records what one entry does to the rows of tables. Nothing else writes to
+// them.
+type Tx struct {
+	at      *Position
+	changes []Change
+}
+
+// Begin starts with the entry of an index. at is the position of the state that
+// is written to; it follows from here on. spare is memory for the changes.
+func Begin(at *Position, index, term uint64, timeUnixNano int64, spare []Change) Tx {
+	at.index, at.term = index, term
+	at.timeUnixNano = max(at.timeUnixNano, timeUnixNano)
+	return Tx{at: at, changes: spare[:0]}
+}
+
+// Changes are those recorded so far. They are the transaction's own.
+func (tx *Tx) Changes() []Change { return tx.changes }
+
+// Undo forgets all changes but so many of the first. The tables and the position
+// are the caller's to set back.
+func (tx *Tx) Undo(to int) {
+	clear(tx.changes[to:])
+	tx.changes = tx.changes[:to]
+}
+
+func (tx *Tx) record(table, key string, before, now any) {
+	tx.changes = append(tx.changes, Change{
+		Revision: tx.at.revision, Table: table, Key: key, Old: before, New: now, TimeUnixNano: tx.at.timeUnixNano,
+	})
+}
