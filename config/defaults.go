@@ -38,7 +38,7 @@ func Default() *Config {
 				ServerStabilizationTime: "10s",
 			},
 			Scheduler: &Scheduler{
-				Preemption:        &Preemption{Enabled: true, Budgets: "BestEffort", MaxOtherNodes: 3, SearchLimit: 1000},
+				Preemption:        &Preemption{Enabled: true, Budgets: "BestEffort", SystemClassBudgets: "BestEffort", MaxOtherNodes: 3, SearchLimit: 1000},
 				Reservation:       &Reservation{Enabled: true, After: "5m"},
 				Queue:             "priority",
 				PodInitialBackoff: "1s",

@@ -109,10 +109,13 @@ type Scheduler struct {
 
 // Preemption switches preemption, and bounds it.
 type Preemption struct {
-	Enabled       bool   `hcl:"enabled,optional"`
-	Budgets       string `hcl:"budgets,optional"`
-	MaxOtherNodes int    `hcl:"max_other_nodes,optional"`
-	SearchLimit   int    `hcl:"search_limit,optional"`
+	Enabled bool   `hcl:"enabled,optional"`
+	Budgets string `hcl:"budgets,optional"`
+	// SystemClassBudgets is what strict budgets are worth to the system classes.
+	SystemClassBudgets string `hcl:"system_class_budgets,optional"`
+
+	MaxOtherNodes int `hcl:"max_other_nodes,optional"`
+	SearchLimit   int `hcl:"search_limit,optional"`
 }
 
 // Reservation keeps room for a pod that has been waiting for long.

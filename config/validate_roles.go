@@ -68,6 +68,9 @@ func (c *Config) validateScheduler(k checker) {
 	if problem, ok := oneOf(sc.Preemption.Budgets, "BestEffort", "Strict"); !ok {
 		k.fail(block+"preemption.budgets", "%s", problem)
 	}
+	if problem, ok := oneOf(sc.Preemption.SystemClassBudgets, "BestEffort", "Strict"); !ok {
+		k.fail(block+"preemption.system_class_budgets", "%s", problem)
+	}
 	k.between(block+"preemption.max_other_nodes", sc.Preemption.MaxOtherNodes, 0, 16)
 	k.between(block+"preemption.search_limit", sc.Preemption.SearchLimit, 0, 1_000_000)
 }

@@ -29,7 +29,7 @@ func (c *AdmitPod) Apply(tx *Tx) Result {
 	if r, ok := tx.view.checkNamedNode(pod, 1); !ok {
 		return r
 	}
-	if r, ok := tx.resolveClasses(&c.Pod); !ok {
+	if r, ok := tx.resolveClasses(&c.Pod, nil); !ok {
 		return r
 	}
 	tx.storeNewPod(key, pod, tx.finishNewPod(&c.Pod))

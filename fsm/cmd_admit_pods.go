@@ -60,7 +60,7 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 	if r, ok := tx.view.checkNamedNode(template, int64(count)); !ok {
 		return r
 	}
-	if r, ok := tx.resolveClasses(&c.Template); !ok {
+	if r, ok := tx.resolveClasses(&c.Template, owner); !ok {
 		return r
 	}
 	template.CreationTimestamp = tx.now()

@@ -8,7 +8,7 @@ import (
 // PutObject creates (Create) or replaces an object of a kind without meaning
 // for scheduling.
 //
-// Refuses: 400 for an unknown kind or unreadable bytes; 404 or 403 for a
+// Refuses: 403 for a template of a system class without permission (AD5); 400 for an unknown kind or unreadable bytes; 404 or 403 for a
 // namespace that is missing or on its way out; 409 if an object to be created
 // exists, or for a stale revision; 404 if one to be replaced does not.
 type PutObject struct {
@@ -45,12 +45,18 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		if known {
 			return refuseExists(res.groupResource(), value.GetName())
 		}
+		if r, ok := tx.checkTemplate(kind, value, nil); !ok {
+			return r
+		}
 		return tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
 	}
 	if !known {
 		return refuseNotFound(res.groupResource(), value.GetName())
 	}
 	if r, ok := (Precondition{UID: string(value.GetUID()), Revision: c.Revision}).check(old.Value, res); !ok {
+		return r
+	}
+	if r, ok := tx.checkTemplate(kind, value, old.Value); !ok {
 		return r
 	}
 	value.SetResourceVersion(old.Value.GetResourceVersion())

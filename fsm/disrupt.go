@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 )
 
@@ -180,7 +179,7 @@ func (v *View) whyForbidden(b *policyv1.PodDisruptionBudget) string {
 // strictness, or because the pod's priority is below the one that the budget
 // demands. What such a budget does not forbid is no violation of it.
 func (tx *Tx) judgeVictims(victims []*corev1.Pod, class *model.Class) (map[types.UID]bool, string) {
-	strict := class.StrictBudgets || tx.view.SchedulerConfig().Spec.Preemption.Budgets == berthv1.BudgetsStrict
+	strict := model.StrictFor(&tx.view.SchedulerConfig().Spec.Preemption, class)
 	account, beyond := tx.newAccount(), map[types.UID]bool{}
 	for _, victim := range victims {
 		c := account.take(victim)

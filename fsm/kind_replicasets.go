@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -17,6 +18,7 @@ func replicaSetKind() ObjectKind {
 		Workload: &Workload{
 			Replicas: func(o ProtoObject) int32 { return ReplicasOf(o.(*appsv1.ReplicaSet)) },
 			Selector: func(o ProtoObject) *metav1.LabelSelector { return o.(*appsv1.ReplicaSet).Spec.Selector },
+			Template: func(o ProtoObject) *corev1.PodTemplateSpec { return &o.(*appsv1.ReplicaSet).Spec.Template },
 			WithStatus: func(o ProtoObject, status []byte) (ProtoObject, error) {
 				rs := *o.(*appsv1.ReplicaSet)
 				rs.Status = appsv1.ReplicaSetStatus{}

@@ -32,11 +32,11 @@ func (v *View) RuntimeClass(name string) (*nodev1.RuntimeClass, bool) {
 }
 
 // resolveClasses gives a new pod what follows from the classes that it names.
-func (tx *Tx) resolveClasses(w *PodWire) (Result, bool) {
+func (tx *Tx) resolveClasses(w *PodWire, owner *workload) (Result, bool) {
 	if r, ok := tx.resolveRuntimeClass(w); !ok {
 		return r, false
 	}
-	return tx.resolvePriority(w.Object)
+	return tx.resolvePriority(w.Object, owner)
 }
 
 // resolveRuntimeClass gives a new pod the overhead of its RuntimeClass, and

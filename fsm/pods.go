@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -22,8 +23,10 @@ func (tx *Tx) findPod(ref PodRef) (*corev1.Pod, bool) {
 	return pod, ok && string(pod.UID) == ref.UID
 }
 
-// resolvePriority gives a new pod the priority of its class (AD1–AD5).
-func (tx *Tx) resolvePriority(pod *corev1.Pod) (Result, bool) {
+// resolvePriority gives a new pod the priority of its class (AD1–AD5). Whether
+// a workload's pods may have a system class was asked when its template was
+// written, of who wrote it.
+func (tx *Tx) resolvePriority(pod *corev1.Pod, owner *workload) (Result, bool) {
 	refuse := func(why string) (Result, bool) {
 		return refuseForbidden(podResource.groupResource(), givenName(pod), why), false
 	}
@@ -47,8 +50,8 @@ func (tx *Tx) resolvePriority(pod *corev1.Pod) (Result, bool) {
 	if !ok { // AD2
 		return refuse(fmt.Sprintf("no PriorityClass with name %s was found", name))
 	}
-	if model.IsSystemClass(name) && !tx.maySystemClass() { // AD5
-		return refuse(fmt.Sprintf("pods with the PriorityClass %s may be created only by the users and groups named in the scheduler configuration (spec.systemClasses), and %q is not one of them", name, tx.User))
+	if owner == nil && model.IsSystemClass(name) && !tx.maySystemClass() { // AD5
+		return refuse(tx.noSystemClass(name))
 	}
 	inheritDisruptionPolicy(pod, class)
 	policy := corev1.PreemptLowerPriority
@@ -92,6 +95,29 @@ func (tx *Tx) setPriority(pod *corev1.Pod, priority int32, policy corev1.Preempt
 	}
 	pod.Spec.Priority, pod.Spec.PreemptionPolicy = &priority, &policy
 	return Result{}, true
+}
+
+// checkTemplate refuses a workload whose template names a system class that its
+// writer may not use (AD5). What is left of an old template as it was, by those
+// who change something else, was asked before.
+func (tx *Tx) checkTemplate(kind ObjectKind, value, old ProtoObject) (Result, bool) {
+	if kind.Workload == nil || kind.Workload.Template == nil {
+		return Result{}, true
+	}
+	template := kind.Workload.Template(value)
+	name := template.Spec.PriorityClassName
+	if !model.IsSystemClass(name) || tx.maySystemClass() {
+		return Result{}, true
+	}
+	if old != nil && equality.Semantic.DeepEqual(kind.Workload.Template(old), template) {
+		return Result{}, true
+	}
+	res := resource{kind.Group, kind.Resource, kind.Kind}
+	return refuseForbidden(res.groupResource(), value.GetName(), tx.noSystemClass(name)), false
+}
+
+func (tx *Tx) noSystemClass(class string) string {
+	return fmt.Sprintf("pods with the PriorityClass %s may be created only by the users and groups named in the scheduler configuration (spec.systemClasses), and %q is not one of them", class, tx.User)
 }
 
 func (tx *Tx) maySystemClass() bool {

@@ -40,6 +40,8 @@ type Workload struct {
 	Replicas func(o ProtoObject) int32
 	// Selector says which pods can be the object's.
 	Selector func(o ProtoObject) *metav1.LabelSelector
+	// Template is what the object's pods are made from; nil if it has none.
+	Template func(o ProtoObject) *corev1.PodTemplateSpec
 	// WithStatus gives a copy that has another status, in protobuf bytes, and
 	// shares all else.
 	WithStatus func(o ProtoObject, status []byte) (ProtoObject, error)

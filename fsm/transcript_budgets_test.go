@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,7 +83,7 @@ func (s *transcript) deleteBudget(a words, _ string) []Command {
 	return one(&DeleteDisruptionBudget{Namespace: a.or("ns", "default"), Name: a.name(), Precondition: s.precondition(a)})
 }
 
-// replicaset NAME replicas=N [update]
+// replicaset NAME replicas=N [selector=…] [class=…] [cpu=…] [update]
 func (s *transcript) replicaSet(a words, _ string) []Command {
 	rs := &appsv1.ReplicaSet{ObjectMeta: s.meta(a, "default")}
 	if n := a.number("replicas"); n != nil {
@@ -91,6 +92,10 @@ func (s *transcript) replicaSet(a words, _ string) []Command {
 	}
 	if selector := pairs(a.list("selector")); selector != nil {
 		rs.Spec.Selector = &metav1.LabelSelector{MatchLabels: selector}
+	}
+	if class, ok := a.get("class"); ok {
+		rs.Spec.Template.Spec.PriorityClassName = class
+		rs.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: a.or("image", "one")}}
 	}
 	raw, err := rs.Marshal()
 	if err != nil {

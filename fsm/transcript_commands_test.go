@@ -249,6 +249,7 @@ func (w words) config() []byte {
 		c.Spec.Preemption.Enabled = &on
 	}
 	c.Spec.Preemption.Budgets = berthv1.BudgetPolicy(w.or("budgets", ""))
+	c.Spec.Preemption.SystemClassBudgets = berthv1.BudgetPolicy(w.or("system-budgets", ""))
 	c.Spec.Queue = berthv1.QueueOrder(w.or("queue", ""))
 	for key, field := range map[string]**int32{
 		"initial-backoff": &c.Spec.PodInitialBackoffSeconds, "max-backoff": &c.Spec.PodMaxBackoffSeconds,

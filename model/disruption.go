@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-dev/berth/api/berthv1"
 )
 
 const (
@@ -69,6 +71,19 @@ func ValidateViolatorPriority(annotations map[string]string) field.ErrorList {
 }
 
 func annotationPath(key string) *field.Path { return field.NewPath("metadata", "annotations").Key(key) }
+
+// StrictFor says whether no budget is ever violated for the pods of a class: they demand it themselves, or the
+// configuration does. A system class obeys the configuration's strictness only where that says so, or any user's budget
+// would keep the system's own pods out.
+func StrictFor(p *berthv1.PreemptionConfiguration, class *Class) bool {
+	switch {
+	case class.StrictBudgets:
+		return true
+	case class.Priority >= SystemCriticalPriority && p.SystemClassBudgets != berthv1.BudgetsStrict:
+		return false
+	}
+	return p.Budgets == berthv1.BudgetsStrict
+}
 
 // MayViolate says whether preempting for a pod may violate the budget: not under strictness, and not for a pod of lower
 // priority than the budget's annotation names.

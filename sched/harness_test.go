@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -155,6 +156,13 @@ func (h *harness) class(priority int32, policy *corev1.PreemptionPolicy) string 
 	name := "p" + strings.ReplaceAll(strconv.Itoa(int(priority)), "-", "minus")
 	if policy != nil && *policy == corev1.PreemptNever {
 		name += "-never"
+	}
+	if system := model.SystemClasses(); priority >= model.SystemCriticalPriority {
+		i := slices.IndexFunc(system, func(c *schedulingv1.PriorityClass) bool { return c.Value == priority })
+		if _, ok := h.state.View().PriorityClasses.Get(system[i].Name); !ok {
+			h.must(&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: system[i]}})
+		}
+		return system[i].Name
 	}
 	if _, ok := h.state.View().PriorityClasses.Get(name); !ok {
 		h.must(&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: &schedulingv1.PriorityClass{

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 )
 
@@ -181,7 +182,10 @@ func (o *oracle) judge(n *corev1.Node, pod *corev1.Pod, gone []*plainPod) (plain
 	return out, true
 }
 
-func (o *oracle) isStrict(pod *corev1.Pod) bool { return o.strict || model.DemandsStrictBudgets(pod) }
+func (o *oracle) isStrict(pod *corev1.Pod) bool {
+	bound := *pod.Spec.Priority < model.SystemCriticalPriority || o.config.Preemption.SystemClassBudgets == berthv1.BudgetsStrict
+	return o.strict && bound || model.DemandsStrictBudgets(pod)
+}
 
 // waits are those that are leaving and whose room is needed too.
 func (o *oracle) waits(n *corev1.Node, pod *corev1.Pod, victims, leaving []*plainPod) []*plainPod {

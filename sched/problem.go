@@ -92,7 +92,7 @@ func (d *dimension) of(r *model.Resources) int64 {
 
 // newProblem returns an empty problem for the class.
 func newProblem(c *model.Class, how preempting) *problem {
-	p := &problem{class: c, strict: how.strict || c.StrictBudgets, limit: how.searchLimit}
+	p := &problem{class: c, strict: model.StrictFor(how.config, c), limit: how.searchLimit}
 	add := func(kind dimensionKind, name string, want int64) {
 		if want > 0 { // what a pod does not ask for cannot keep it off
 			p.wants = append(p.wants, dimension{kind, name, want})

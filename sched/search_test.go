@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 )
 
@@ -107,6 +108,13 @@ func (w *oneNode) exhaust(strict bool) (best cost, found bool) {
 	return best, found
 }
 
+func preemptionOf(strict bool) *berthv1.PreemptionConfiguration {
+	if strict {
+		return &berthv1.PreemptionConfiguration{Budgets: berthv1.BudgetsStrict}
+	}
+	return &berthv1.PreemptionConfiguration{Budgets: berthv1.BudgetsBestEffort}
+}
+
 // TestOracleMinimumVictims: the choice on one node costs exactly as much as the best of all sets of pods; a bound is
 // never above it; a search that is cut short is never worse than reprieving, and claims nothing that is not so.
 func TestOracleMinimumVictims(t *testing.T) {
@@ -114,7 +122,7 @@ func TestOracleMinimumVictims(t *testing.T) {
 		w := drawNode(t, 12)
 		strict := rapid.IntRange(0, 3).Draw(t, "strict") == 0
 		limit := rapid.SampledFrom([]int32{0, 1, 3, 10, 1000000, 1000000, 1000000}).Draw(t, "limit")
-		p := newProblem(w.c, preempting{strict: strict, searchLimit: limit})
+		p := newProblem(w.c, preempting{config: preemptionOf(strict), searchLimit: limit})
 		set := p.chooseVictims(&w.n, w.budgets)
 		if len(lowerOn(&w.n, w.c.Priority)) == 0 {
 			if set.verdict != verdictNoVictims {

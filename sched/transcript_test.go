@@ -95,6 +95,8 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 				switch a.Key {
 				case "preemption":
 					spec.Preemption.Enabled = on()
+				case "system-budgets":
+					spec.Preemption.SystemClassBudgets = berthv1.BudgetPolicy(a.Vals[0])
 				case "search-limit":
 					spec.Preemption.SearchLimit = number()
 				case "other-nodes":

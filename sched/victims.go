@@ -90,14 +90,14 @@ const offset = math.MaxInt32 + 1
 
 // preempting is what the configuration says of preemption.
 type preempting struct {
-	strict      bool
+	config      *berthv1.PreemptionConfiguration
 	searchLimit int32
 	otherNodes  int32
 }
 
 func preemptingOf(c *berthv1.SchedulerConfiguration) preempting {
 	p := &c.Spec.Preemption
-	return preempting{strict: p.Budgets == berthv1.BudgetsStrict, searchLimit: *p.SearchLimit, otherNodes: *p.MaxOtherNodes}
+	return preempting{config: p, searchLimit: *p.SearchLimit, otherNodes: *p.MaxOtherNodes}
 }
 
 // chooseVictims finds who has to leave a node for a pod of the problem's class, at the least cost.

@@ -142,6 +142,8 @@ func TestValidate(t *testing.T) {
 			`spec.eventLimit: Invalid value: -1: must be between 0 and 1000000`},
 		{"same user twice", func(c *berthv1.SchedulerConfiguration) { c.Spec.SystemClasses.Users = []string{"a", "a"} },
 			`spec.systemClasses.users[1]: Duplicate value: "a"`},
+		{"system class budgets", func(c *berthv1.SchedulerConfiguration) { c.Spec.Preemption.SystemClassBudgets = "Hard" },
+			`spec.preemption.systemClassBudgets: Unsupported value: "Hard": supported values: "BestEffort", "Strict"`},
 		{"budgets", func(c *berthv1.SchedulerConfiguration) { c.Spec.Preemption.Budgets = "Hard" },
 			`spec.preemption.budgets: Unsupported value: "Hard": supported values: "BestEffort", "Strict"`},
 		{"other nodes", func(c *berthv1.SchedulerConfiguration) { c.Spec.Preemption.MaxOtherNodes = ptr(int32(-1)) },

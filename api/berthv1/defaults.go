@@ -65,6 +65,9 @@ func (c *SchedulerConfiguration) SetDefaults() {
 	if s.Preemption.Budgets == "" {
 		s.Preemption.Budgets = BudgetsBestEffort
 	}
+	if s.Preemption.SystemClassBudgets == "" {
+		s.Preemption.SystemClassBudgets = BudgetsBestEffort
+	}
 	setDefault(&s.Preemption.MaxOtherNodes, DefaultMaxOtherNodes)
 	setDefault(&s.Preemption.SearchLimit, DefaultSearchLimit)
 	if len(s.Profiles) == 0 {

@@ -95,6 +95,11 @@ type PreemptionConfiguration struct {
 	// where nothing else helps (PD13); or "Strict": never.
 	// +optional
 	Budgets BudgetPolicy `json:"budgets,omitempty"`
+	// SystemClassBudgets is what Budgets: Strict is worth to a pod of a system
+	// class: "BestEffort" (default): no budget that somebody writes keeps the
+	// system's own pods out; or "Strict": it holds for them too.
+	// +optional
+	SystemClassBudgets BudgetPolicy `json:"systemClassBudgets,omitempty"`
 	// MaxOtherNodes is on how many other nodes than the pod's own victims may
 	// be, when a rule between pods keeps it out; 0: none. Default 3.
 	// +optional

@@ -15,11 +15,13 @@ import (
 
 func validatePreemption(path *field.Path, p *PreemptionConfiguration) field.ErrorList {
 	var errs field.ErrorList
-	switch p.Budgets {
-	case "", BudgetsBestEffort, BudgetsStrict:
-	default:
-		errs = append(errs, field.NotSupported(path.Child("budgets"), p.Budgets, []BudgetPolicy{BudgetsBestEffort, BudgetsStrict}))
+	policy := func(name string, p BudgetPolicy) {
+		if p != "" && p != BudgetsBestEffort && p != BudgetsStrict {
+			errs = append(errs, field.NotSupported(path.Child(name), p, []BudgetPolicy{BudgetsBestEffort, BudgetsStrict}))
+		}
 	}
+	policy("budgets", p.Budgets)
+	policy("systemClassBudgets", p.SystemClassBudgets)
 	errs = append(errs, validateRange(path.Child("maxOtherNodes"), p.MaxOtherNodes, 0, maxOtherNodes)...)
 	return append(errs, validateRange(path.Child("searchLimit"), p.SearchLimit, 0, maxSearchLimit)...)
 }

@@ -768,6 +768,13 @@ func schema_berth_dev_berth_api_berthv1_PreemptionConfiguration(ref common.Refer
 							Format:      "",
 						},
 					},
+					"systemClassBudgets": {
+						SchemaProps: spec.SchemaProps{
+							Description: "SystemClassBudgets is what Budgets: Strict is worth to a pod of a system class: \"BestEffort\" (default): no budget that somebody writes keeps the system's own pods out; or \"Strict\": it holds for them too.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
 					"maxOtherNodes": {
 						SchemaProps: spec.SchemaProps{
 							Description: "MaxOtherNodes is on how many other nodes than the pod's own victims may be, when a rule between pods keeps it out; 0: none. Default 3.",

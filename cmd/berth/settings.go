@@ -43,6 +43,7 @@ func schedulerConfiguration(s *config.Scheduler) *berthv1.SchedulerConfiguration
 	spec.NodeGraceSeconds = seconds(s.NodeGrace)
 	spec.EventLimit = number(s.EventLimit)
 	spec.Preemption.Budgets = berthv1.BudgetPolicy(s.Preemption.Budgets)
+	spec.Preemption.SystemClassBudgets = berthv1.BudgetPolicy(s.Preemption.SystemClassBudgets)
 	spec.Preemption.MaxOtherNodes = number(s.Preemption.MaxOtherNodes)
 	spec.Preemption.SearchLimit = number(s.Preemption.SearchLimit)
 	spec.HardPodAffinityWeight = number(s.HardPodAffinityWeight)
