@@ -129,7 +129,7 @@ func openRuntime(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error)
 			return nil, nil, errors.New("the process runtime needs a data directory")
 		}
 		rt, err := process.New(process.Options{
-			Root: filepath.Join(c.DataDir, "containers"), LogBytes: c.LogBytes, LogFiles: c.LogFiles,
+			Root: filepath.Join(c.DataDir, "containers"), Hide: []string{podsDir(c.DataDir)}, LogBytes: c.LogBytes, LogFiles: c.LogFiles,
 			Event: link.Event, Logger: c.Logger,
 		})
 		if err != nil {
@@ -171,6 +171,9 @@ func readMachine(dataDir string) (worker.Machine, error) {
 	return worker.ReadMachine(dataDir)
 }
 
+// podsDir is where the pods' volumes are.
+func podsDir(dataDir string) string { return filepath.Join(dataDir, "pods") }
+
 func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.Runtime) worker.Options {
 	o := worker.Options{Node: node, Uplink: link, Runtime: rt, Getter: link, Recorder: link, Logger: c.Logger}
 	if c.Runtime == "fake" {
@@ -178,7 +181,7 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 		o.Getter = nil
 		return o
 	}
-	o.Volumes = &worker.Volumes{Root: filepath.Join(c.DataDir, "pods")}
+	o.Volumes = &worker.Volumes{Root: podsDir(c.DataDir)}
 	dir := c.DataDir
 	o.Pressure = func() (worker.Pressure, error) { return worker.ReadPressure(dir) }
 	return o

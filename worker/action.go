@@ -21,6 +21,7 @@ const (
 	ActionPreStop
 	ActionRemove
 	ActionProbe
+	ActionMeasure
 )
 
 func (k ActionKind) String() string {
@@ -37,6 +38,8 @@ func (k ActionKind) String() string {
 		return "remove"
 	case ActionProbe:
 		return "probe"
+	case ActionMeasure:
+		return "measure"
 	}
 	return "none"
 }
@@ -45,7 +48,7 @@ func (k ActionKind) String() string {
 type Action struct {
 	Kind      ActionKind
 	Pod       *corev1.Pod
-	ID        runtime.ID // Container and Attempt are not set for ActionRemove
+	ID        runtime.ID // Container and Attempt are not set for ActionRemove and ActionMeasure
 	Container *corev1.Container
 	Signal    runtime.Signal
 	Hook      *corev1.LifecycleHandler

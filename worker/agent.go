@@ -104,6 +104,21 @@ func New(o Options) (*Agent, error) {
 	if o.Recorder != nil {
 		co.Event = o.Recorder.Event
 	}
+	rt, _ := o.Runtime.(runtime.Refuser)
+	co.Refuse = func(pod *corev1.Pod) *runtime.Refusal {
+		if o.Volumes != nil {
+			if x := o.Volumes.refuse(pod); x != nil {
+				return x
+			}
+		}
+		if rt != nil {
+			return rt.Refuse(pod)
+		}
+		return nil
+	}
+	if rt != nil {
+		co.Told = rt.Told
+	}
 	a.core = NewCore(co)
 	a.caller = &caller{runtime: o.Runtime, volumes: o.Volumes, getter: o.Getter, alloc: o.Node.Status.Allocatable,
 		hostIPs: ips, podIP: a.core.env.podIP}
@@ -308,8 +323,8 @@ func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 			continue
 		}
 		// Hooks may take as long as a pod's grace and do not count; nor do
-		// probes, which are bounded by their own timeouts.
-		uncounted := hook || next.Kind == ActionProbe
+		// probes and measurements, which are bounded by their own timeouts.
+		uncounted := hook || next.Kind == ActionProbe || next.Kind == ActionMeasure
 		if !uncounted && a.underWay >= a.opts.CallsAtOnce {
 			break
 		}
@@ -324,7 +339,7 @@ func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 func (a *Agent) call(ctx context.Context, action Action, uncounted bool) {
 	a.spawn(func() {
 		o := a.caller.do(ctx, action)
-		if o.Err != nil && action.Kind != ActionProbe { // of those there are events
+		if o.Err != nil && action.Kind != ActionProbe && action.Kind != ActionMeasure { // of those there are events
 			a.log.Warn("runtime call failed", "call", action.Kind.String(), "pod", action.Pod.Namespace+"/"+action.Pod.Name,
 				"container", action.ID.Container, "error", o.Err)
 		}

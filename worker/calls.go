@@ -41,6 +41,10 @@ func (c *caller) do(ctx context.Context, a Action) Outcome {
 		err = c.hook(ctx, a)
 	case ActionProbe:
 		err = c.probe(ctx, a)
+	case ActionMeasure:
+		if c.volumes != nil {
+			err = c.volumes.exceeded(ctx, a.Pod)
+		}
 	case ActionRemove:
 		if err = c.runtime.Remove(ctx, a.ID.Pod); err == nil && c.volumes != nil {
 			err = c.volumes.remove(a.ID.Pod)

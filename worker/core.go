@@ -26,6 +26,10 @@ type CoreOptions struct {
 	HostIPs []string
 	// PodIP gives a pod's address; nil: that of the host, as for pods in the host's network.
 	PodIP func(*corev1.Pod) string
+	// Refuse says why nothing of a pod can be started here; nil, as the function or as its answer: it can. Told lists what
+	// a pod asks for and does not get; nil: nothing is told.
+	Refuse func(*corev1.Pod) *runtime.Refusal
+	Told   func(*corev1.Pod) []string
 	// Event takes events; nil: none are made. It must not block.
 	Event func(pod *corev1.Pod, eventType, reason, message string)
 }
@@ -56,7 +60,8 @@ type Core struct {
 // NewCore returns a Core without pods.
 func NewCore(o CoreOptions) *Core {
 	c := &Core{pods: map[types.UID]*podState{}}
-	c.env = podEnv{runtimeName: o.RuntimeName, hostIPs: o.HostIPs, podIP: o.PodIP, event: o.Event}
+	c.env = podEnv{runtimeName: o.RuntimeName, hostIPs: o.HostIPs, podIP: o.PodIP, event: o.Event,
+		refuse: o.Refuse, told: o.Told}
 	if c.env.podIP == nil {
 		c.env.podIP = func(*corev1.Pod) string {
 			if len(o.HostIPs) == 0 {

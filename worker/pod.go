@@ -37,6 +37,12 @@ type podState struct {
 	conditions [4]conditionMemory
 	disrupted  time.Time // when the node had ended it for another
 
+	looked  bool             // refusal is known, and what is not honoured was told
+	refusal *runtime.Refusal // nothing of it is started
+
+	measuring bool // of its volumes, for their limits
+	measureAt time.Time
+
 	out  []Action
 	wake time.Time
 
@@ -58,6 +64,8 @@ type podEnv struct {
 	hostIPs     []string
 	podIP       func(*corev1.Pod) string
 	event       func(pod *corev1.Pod, eventType, reason, message string)
+	refuse      func(*corev1.Pod) *runtime.Refusal
+	told        func(*corev1.Pod) []string
 }
 
 type admission uint8
@@ -361,6 +369,10 @@ func (p *podState) done(o Outcome, now time.Time) {
 		}
 		return
 	}
+	if o.Kind == ActionMeasure {
+		p.measured(o.Err, now)
+		return
+	}
 	c := p.find(o.ID.Container)
 	if c == nil {
 		return
@@ -416,6 +428,10 @@ func (p *podState) startFailed(c *ctr, err error, now time.Time) {
 	var pe *prepareError
 	if errors.As(err, &pe) {
 		c.wait, reason = pe.wait, pe.event
+	}
+	var ce *runtime.ConfigError
+	if errors.As(err, &ce) {
+		c.wait = "CreateContainerConfigError"
 	}
 	c.retryAt = now.Add(retryInterval)
 	p.emit(corev1.EventTypeWarning, reason, "Error: "+err.Error())

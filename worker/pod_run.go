@@ -68,6 +68,10 @@ func (p *podState) specGrace() time.Duration {
 
 // stepRun starts what is to run: init containers one after the other (IN1), then all others.
 func (p *podState) stepRun(now time.Time) {
+	if p.refused() {
+		return
+	}
+	p.stepMeasure(now)
 	if !p.initialize(now) {
 		return
 	}

@@ -39,6 +39,10 @@ func TestProcesses(t *testing.T) {
 		}
 	}
 	web := testPod("web")
+	// A mount point that the host does not have would hide from the host what the pod writes beside it.
+	if err := os.Mkdir(filepath.Join(dir, "mnt"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	mount := []corev1.VolumeMount{{Name: "share", MountPath: filepath.Join(dir, "mnt")}}
 	web.Spec.Volumes = []corev1.Volume{{Name: "share", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	web.Spec.InitContainers = []corev1.Container{{Name: "init", VolumeMounts: mount,

@@ -50,9 +50,10 @@ type bench struct {
 	caller   caller
 	events   []runtime.Event
 	pods     map[string]*corev1.Pod
-	deaf     bool // the servers do not answer
-	damaged  bool // what the runtime kept of pods cannot be read
-	stubborn bool // the servers answer, and take nothing over
+	deaf     bool   // the servers do not answer
+	full     string // the pod whose volume holds too much
+	damaged  bool   // what the runtime kept of pods cannot be read
+	stubborn bool   // the servers answer, and take nothing over
 	quiet    bool
 }
 
@@ -91,6 +92,8 @@ func (b *bench) run(d *datadriven.TestData) {
 			}
 		}
 		b.assignPods(pod)
+	case "fill":
+		b.full = d.CmdArgs[0].Key
 	case "stubborn":
 		b.stubborn = d.CmdArgs[0].Key == "on"
 	case "condition":
@@ -167,6 +170,18 @@ func (b *bench) restart(lost bool) {
 		b.runtime = fake.New(b.timeline)
 	}
 	b.core = NewCore(CoreOptions{Node: b.node, RuntimeName: "fake", HostIPs: []string{"10.0.0.1"},
+		Refuse: func(pod *corev1.Pod) *runtime.Refusal {
+			if why, ok := pod.Annotations["refuse"]; ok {
+				return &runtime.Refusal{Reason: runtime.ReasonUnsupported, Message: why}
+			}
+			return nil
+		},
+		Told: func(pod *corev1.Pod) []string {
+			if what, ok := pod.Annotations["told"]; ok {
+				return []string{what}
+			}
+			return nil
+		},
 		Event: func(pod *corev1.Pod, _, reason, message string) {
 			b.trace("event %s %s: %s", pod.Name, reason, message)
 		}})
@@ -234,7 +249,11 @@ func (b *bench) settle() {
 		}
 		for _, a := range actions {
 			b.traceAction(a)
-			b.core.Done(b.caller.do(context.Background(), a), now)
+			o := b.caller.do(context.Background(), a)
+			if a.Kind == ActionMeasure && b.full == a.Pod.Name {
+				o.Err = &overLimit{"scratch", resource.MustParse("1Mi")}
+			}
+			b.core.Done(o, now)
 		}
 		if len(actions) == 0 && len(events) == 0 {
 			b.report()
@@ -273,8 +292,8 @@ func (b *bench) traceAction(a Action) {
 	switch a.Kind {
 	case ActionSignal:
 		b.trace("%s %s#%d", a.Signal, name, a.ID.Attempt)
-	case ActionRemove:
-		b.trace("remove %s", a.Pod.Name)
+	case ActionRemove, ActionMeasure:
+		b.trace("%s %s", a.Kind, a.Pod.Name)
 	case ActionPreStop:
 		b.trace("preStop %s#%d within %s", name, a.ID.Attempt, a.Timeout)
 	case ActionProbe:

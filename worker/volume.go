@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -18,9 +19,46 @@ import (
 // Volumes keeps the pods' volumes as directories of the host: emptyDir below Root, which lives exactly as long as the
 // pod (PO9), hostPath where it is, and configMap, secret, downwardAPI and projected written out once at the pod's start.
 // Volumes that need a storage system are refused.
+//
+// Root is for the agent's eyes only. Within it, modes and owners are those that a container is to see: it sees its
+// volumes where a runtime mounts them, and those of others nowhere.
 type Volumes struct {
 	// Root holds one directory a pod, named by its UID.
 	Root string
+}
+
+// refuse says which volume of the pod this node does not have.
+func (v *Volumes) refuse(pod *corev1.Pod) *runtime.Refusal {
+	for i := range pod.Spec.Volumes {
+		vol := &pod.Spec.Volumes[i]
+		if field, why := unsupported(vol); why != "" {
+			return &runtime.Refusal{Reason: "FailedMount",
+				Message: fmt.Sprintf("spec.volumes[%d].%s: volume %q cannot be served on this node: %s", i, field, vol.Name, why)}
+		}
+	}
+	return nil
+}
+
+func unsupported(vol *corev1.Volume) (field, why string) {
+	switch s := &vol.VolumeSource; {
+	case s.PersistentVolumeClaim != nil:
+		return "persistentVolumeClaim", fmt.Sprintf("nobody provides storage for the claim %q", s.PersistentVolumeClaim.ClaimName)
+	case s.Ephemeral != nil:
+		return "ephemeral", "nobody provides storage for its claim"
+	case s.EmptyDir != nil && s.EmptyDir.Medium == corev1.StorageMediumMemory && os.Geteuid() != 0:
+		return "emptyDir.medium", "memory needs an agent that runs as root"
+	case s.EmptyDir != nil && s.EmptyDir.Medium != corev1.StorageMediumMemory && s.EmptyDir.Medium != corev1.StorageMediumDefault:
+		return "emptyDir.medium", fmt.Sprintf("there is no medium %q", s.EmptyDir.Medium)
+	case s.Projected != nil:
+		for i := range s.Projected.Sources {
+			if p := &s.Projected.Sources[i]; p.ConfigMap == nil && p.Secret == nil && p.DownwardAPI == nil {
+				return fmt.Sprintf("projected.sources[%d]", i), "only configMap, secret and downwardAPI are projected"
+			}
+		}
+	case s.EmptyDir == nil && s.HostPath == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil:
+		return "name", "this node has only emptyDir, hostPath, configMap, secret, downwardAPI and projected volumes"
+	}
+	return "", ""
 }
 
 // mounts prepares the volumes that the container mounts.
@@ -45,59 +83,47 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 		if m.SubPathExpr != "" {
 			sub = expand(m.SubPathExpr, func(name string) (string, bool) { s, ok := env[name]; return s, ok })
 		}
-		if sub != "" {
-			if source, err = subPath(source, sub); err != nil {
-				return nil, fmt.Errorf("volume %q: %w", vol.Name, err)
-			}
+		if sub != "" && !filepath.IsLocal(sub) {
+			return nil, fmt.Errorf("volume %q: sub path %q leads out of the volume", vol.Name, sub)
 		}
-		out = append(out, runtime.Mount{Volume: m.Name, Source: source, Target: m.MountPath, ReadOnly: m.ReadOnly})
+		out = append(out, runtime.Mount{Volume: m.Name, Source: source, SubPath: sub, Target: m.MountPath, ReadOnly: m.ReadOnly,
+			Recursive: m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled,
+			Follow:    m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationHostToContainer})
 	}
 	return out, nil
 }
 
-// subPath resolves sub inside dir and makes it a directory where there is nothing. It must not lead out of dir, not
-// even over a symbolic link.
-func subPath(dir, sub string) (string, error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
+func (v *Volumes) prepare(ctx context.Context, r *resolver, vol *corev1.Volume) (string, error) {
+	dir := v.dir(r.pod.UID, vol.Name)
+	if vol.HostPath != nil {
+		return vol.HostPath.Path, hostPath(vol.HostPath)
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return "", err
 	}
-	defer root.Close()
-	if _, err := root.Stat(sub); err != nil {
-		if !os.IsNotExist(err) {
-			return "", fmt.Errorf("sub path %q: %w", sub, err)
-		}
-		if err := root.MkdirAll(sub, 0o755); err != nil {
-			return "", fmt.Errorf("sub path %q: %w", sub, err)
-		}
-	}
-	return filepath.Join(dir, sub), nil
-}
-
-func (v *Volumes) prepare(ctx context.Context, r *resolver, vol *corev1.Volume) (string, error) {
-	dir := filepath.Join(v.Root, string(r.pod.UID), "volumes", vol.Name)
+	group := fsGroup(r.pod)
 	switch s := &vol.VolumeSource; {
-	case s.HostPath != nil:
-		return s.HostPath.Path, hostPath(s.HostPath)
 	case s.EmptyDir != nil:
-		if err := os.MkdirAll(dir, 0o777); err != nil {
-			return "", err
-		}
-		return dir, os.Chmod(dir, 0o777) // whoever the containers run as
+		return dir, emptyDir(dir, s.EmptyDir, group)
 	case s.ConfigMap != nil:
 		files, err := r.configMapFiles(ctx, s.ConfigMap.Name, s.ConfigMap.Items, s.ConfigMap.Optional)
-		return dir, writeFiles(dir, files, err, s.ConfigMap.DefaultMode)
+		return dir, writeFiles(dir, files, err, s.ConfigMap.DefaultMode, group)
 	case s.Secret != nil:
 		files, err := r.secretFiles(ctx, s.Secret.SecretName, s.Secret.Items, s.Secret.Optional)
-		return dir, writeFiles(dir, files, err, s.Secret.DefaultMode)
+		return dir, writeFiles(dir, files, err, s.Secret.DefaultMode, group)
 	case s.DownwardAPI != nil:
 		files, err := r.downwardFiles(s.DownwardAPI.Items)
-		return dir, writeFiles(dir, files, err, s.DownwardAPI.DefaultMode)
+		return dir, writeFiles(dir, files, err, s.DownwardAPI.DefaultMode, group)
 	case s.Projected != nil:
 		files, err := r.projectedFiles(ctx, s.Projected)
-		return dir, writeFiles(dir, files, err, s.Projected.DefaultMode)
+		return dir, writeFiles(dir, files, err, s.Projected.DefaultMode, group)
 	}
-	return "", fmt.Errorf("this node has only emptyDir, hostPath, configMap, secret, downwardAPI and projected volumes")
+	_, why := unsupported(vol)
+	return "", errors.New(why)
+}
+
+func (v *Volumes) dir(pod types.UID, volume string) string {
+	return filepath.Join(v.Root, string(pod), "volumes", volume)
 }
 
 func hostPath(h *corev1.HostPathVolumeSource) error {
@@ -144,6 +170,9 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 // remove deletes what the pod's volumes held, but nothing of a hostPath.
 func (v *Volumes) remove(pod types.UID) error {
 	dir := filepath.Join(v.Root, string(pod))
+	if err := unmountBelow(filepath.Join(dir, "volumes")); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(filepath.Join(dir, "volumes")); err != nil {
 		return err
 	}
@@ -262,7 +291,7 @@ func (r *resolver) projectedFiles(ctx context.Context, p *corev1.ProjectedVolume
 }
 
 // writeFiles writes the files of a volume below dir.
-func writeFiles(dir string, files map[string]volumeFile, err error, defaultMode *int32) error {
+func writeFiles(dir string, files map[string]volumeFile, err error, defaultMode *int32, group *int64) error {
 	if err != nil {
 		return err
 	}
@@ -300,5 +329,5 @@ func writeFiles(dir string, files map[string]volumeFile, err error, defaultMode 
 			return err
 		}
 	}
-	return nil
+	return giveToGroup(dir, group, readOnlyBits)
 }

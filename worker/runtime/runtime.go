@@ -64,8 +64,33 @@ type Prober interface {
 	Probe(ctx context.Context, id ID, kind string) error
 }
 
+// Refuser is a runtime that cannot do all that a pod may ask for.
+type Refuser interface {
+	// Refuse says why the runtime cannot run the pod as it is meant; nil: it can. It is asked before anything of the pod
+	// runs. It must not block.
+	Refuse(pod *corev1.Pod) *Refusal
+	// Told lists what the pod asks for and does not get, although it runs: what it loses is a convenience, and never a
+	// bound on what it may do. Each is a sentence that names the field.
+	Told(pod *corev1.Pod) []string
+}
+
+// Refusal is why nothing of a pod is started here.
+type Refusal struct {
+	Reason  string // of the event: ReasonUnsupported, or Kubernetes' own
+	Message string // names the field
+}
+
+// ReasonUnsupported is the reason of a pod that asks for something that this node does not have.
+const ReasonUnsupported = "PodFeatureUnsupported"
+
 // ErrNotFound says that the runtime does not know the container or that it does not run.
 var ErrNotFound = errors.New("no such container")
+
+// ConfigError says that a container cannot be started as it is configured. The same attempt is made again.
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+func (e *ConfigError) Unwrap() error { return e.Err }
 
 // StartError says that a container's command could not be run: not there, not executable, none given.
 type StartError struct{ Err error }
@@ -121,10 +146,17 @@ type Spec struct {
 
 // Mount is a volume of a container.
 type Mount struct {
-	Volume   string // name of the volume in the pod
-	Source   string // file or directory of the host
+	Volume string // name of the volume in the pod
+	Source string // file or directory of the host
+	// SubPath is what of Source the container sees; empty: all of it. A runtime makes a directory of it where there is
+	// nothing, and never lets it lead out of Source, not even over a symbolic link that is made meanwhile.
+	SubPath  string
 	Target   string // where the container expects it
 	ReadOnly bool
+	// Recursive: what is mounted below Source is read-only, too.
+	Recursive bool
+	// Follow: what the host mounts below Source later is seen by the container.
+	Follow bool
 }
 
 // Signal is what the agent may ask of a running container.

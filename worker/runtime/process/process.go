@@ -1,8 +1,10 @@
 // Package process is the container runtime that needs no images: a container's command is a process of the host, in a
 // cgroup and a session of its own, watched over by a shim (package shim) that outlives the agent.
 //
-// What a container gets of its surroundings: the host's file system and network, its volumes as directories (see
-// Options.Mounts), an environment that is not the agent's, a scratch directory to work in, and its output in log files.
+// What a container gets of its surroundings: the host's file system, in a mount namespace and a root of its own where the
+// host lets it (see Options.Mounts), the host's network and processes, its volumes, an environment that is not the
+// agent's, a scratch directory to work in, and its output in log files. What a pod asks for beyond that is honoured,
+// refused before anything of it runs (Refuse), or told (Told), and never passed over.
 // Images are ignored, and the first container of a pod that names one is told so through Options.Event. It must never
 // touch a process that is not a container's, which is why shims and not process numbers are signalled.
 package process
@@ -39,8 +41,8 @@ type MountMode string
 const (
 	// MountAuto: MountBind where the host lets this process have mount namespaces, else MountEnv.
 	MountAuto MountMode = ""
-	// MountBind gives each container a mount namespace and mounts its volumes where it expects them. Mount points that
-	// the host does not have are made there, as empty directories or files.
+	// MountBind gives each container a root of its own (shim.Root), which shows the host's, with its volumes where it
+	// expects them. Nothing of it shows on the host. It needs Linux 5.12.
 	MountBind MountMode = "bind"
 	// MountEnv leaves the host's file system as it is: volumes are directories whose paths are in the environment.
 	MountEnv MountMode = "env"
@@ -59,6 +61,8 @@ type Options struct {
 	Root string
 	// Mounts says how containers find their volumes.
 	Mounts MountMode
+	// Hide are directories of the host that no container sees, beside Root: where the agent keeps what is the pods'.
+	Hide []string
 	// CgroupParent is the cgroup below which containers get theirs; default "/berth". "none": no cgroups.
 	CgroupParent string
 	// PIDs bounds the processes of one container; 0: not.
@@ -88,7 +92,10 @@ type Runtime struct {
 	watch   sync.WaitGroup
 }
 
-var _ runtime.Runtime = (*Runtime)(nil)
+var (
+	_ runtime.Runtime = (*Runtime)(nil)
+	_ runtime.Refuser = (*Runtime)(nil)
+)
 
 // New returns a runtime over the directory opts.Root, which it makes.
 func New(opts Options) (*Runtime, error) {
@@ -107,17 +114,18 @@ func New(opts Options) (*Runtime, error) {
 	if opts.Logger == nil {
 		opts.Logger = hclog.NewNullLogger()
 	}
-	root, err := filepath.Abs(opts.Root)
-	if err != nil {
-		return nil, fmt.Errorf("data directory of the process runtime: %w", err)
+	// No user of a container has any business here: what is a container's is mounted into its own root.
+	hide := append([]string{opts.Root}, opts.Hide...)
+	for i := range hide {
+		var err error
+		if hide[i], err = hidden(hide[i]); err != nil {
+			return nil, fmt.Errorf("data directory of the process runtime: %w", err)
+		}
 	}
-	opts.Root = root
-	// Containers that run as other users must get through to their volumes, but see nothing on the way.
-	if err := os.MkdirAll(root, 0o711); err != nil {
-		return nil, fmt.Errorf("data directory of the process runtime: %w", err)
-	}
+	opts.Root, opts.Hide = hide[0], hide
 	r := &Runtime{opts: opts, log: opts.Logger, running: map[runtime.ID]*watched{}}
 	if opts.CgroupParent != "none" {
+		var err error
 		if r.cgroups, err = openCgroups(opts.CgroupParent, opts.PIDs); err != nil {
 			r.log.Warn("containers run without cgroups: no limits are enforced", "reason", err)
 			r.cgroups = nil
@@ -136,12 +144,31 @@ func New(opts Options) (*Runtime, error) {
 	return r, nil
 }
 
-// mayUnshare tries to get a mount namespace, on a thread that ends with it.
+// hidden makes a directory that containers do not see, and returns its path without symbolic links.
+func hidden(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		err = os.Chmod(dir, 0o700)
+	}
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(dir)
+}
+
+// mayUnshare tries to get namespaces, on a thread that ends with it, and what makes a root in them.
 func mayUnshare() error {
 	done := make(chan error)
 	go func() {
 		goruntime.LockOSThread() // and never unlocked: the thread is not used again
-		done <- unix.Unshare(unix.CLONE_NEWNS)
+		err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWUTS)
+		if err == nil {
+			err = shim.MayMount()
+		}
+		done <- err
 	}()
 	return <-done
 }

@@ -304,6 +304,9 @@ func TestEnvironmentVolumesAndWorkDir(t *testing.T) {
 		t.Errorf("exit is %+v", x)
 	}
 	want := "hello other\nno home\n" + data + "\n" + filepath.Join(h.rt.dir(id), "work") + "\n"
+	if h.rt.bind {
+		want = "hello other\nno home\n" + target + "\n/.berth/work\n"
+	}
 	if got := h.logs(id, runtime.LogOptions{}); got != want {
 		t.Errorf("output is %q, want %q", got, want)
 	}

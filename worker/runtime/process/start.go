@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -33,7 +35,7 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	}
 	config, err := r.configure(&spec)
 	if err != nil {
-		return err
+		return &runtime.ConfigError{Err: err}
 	}
 	dir := r.dir(spec.ID)
 	earlier, err := r.attempts(spec.ID.Pod)
@@ -41,13 +43,10 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 		err = r.alone(ctx, spec.ID, earlier)
 	}
 	if err == nil {
-		err = r.prepare(&spec, dir, earlier)
+		err = r.prepare(&spec, config, earlier)
 	}
 	if err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
-	}
-	if config.WorkDir == "" {
-		config.WorkDir = filepath.Join(dir, "work")
 	}
 	if err := r.cgroups.forContainer(&spec, config); err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
@@ -70,22 +69,36 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	return nil
 }
 
+// Directories and files of a container, beside those of its shim.
+const (
+	workDir    = "work"   // what it works in
+	rootDir    = "root"   // where its root is made
+	hostsFile  = "hosts"  // its /etc/hosts, where the pod adds to the host's
+	resolvFile = "resolv" // its /etc/resolv.conf, likewise
+)
+
 // prepare makes the container's directory and the pod's record.
-func (r *Runtime) prepare(spec *runtime.Spec, dir string, earlier []runtime.ID) error {
+func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []runtime.ID) error {
+	dir := r.dir(spec.ID)
 	if err := os.RemoveAll(dir); err != nil { // of an attempt that did not come to run
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "work"), 0o711); err != nil {
+	for _, name := range [...]string{workDir, rootDir} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, shim.TerminationFile), nil, 0o644); err != nil {
 		return err
 	}
-	if err := os.Chmod(filepath.Join(dir, "work"), 0o777); err != nil {
-		return err
+	if config.UID != nil {
+		for _, name := range [...]string{workDir, shim.TerminationFile} {
+			if err := os.Chown(filepath.Join(dir, name), int(*config.UID), int(*config.GID)); err != nil {
+				return err
+			}
+		}
 	}
-	termination := filepath.Join(dir, shim.TerminationFile)
-	if err := os.WriteFile(termination, nil, 0o666); err != nil {
-		return err
-	}
-	if err := os.Chmod(termination, 0o666); err != nil {
+	if err := r.hostFiles(spec.Pod, dir); err != nil {
 		return err
 	}
 	if err := r.writeRecord(spec.Pod); err != nil {
@@ -110,24 +123,87 @@ func (r *Runtime) configure(spec *runtime.Spec) (*shim.Config, error) {
 	dir := r.dir(spec.ID)
 	c := &shim.Config{Command: spec.Command, WorkDir: spec.Container.WorkingDir, StopSignal: int(stopSignal(spec.Container)),
 		LogBytes: r.opts.LogBytes, LogFiles: r.opts.LogFiles}
-	hostname := spec.Pod.Spec.Hostname
-	if hostname == "" {
-		hostname = spec.Pod.Name
-	}
-	termination := filepath.Join(dir, shim.TerminationFile)
-	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname, TerminationEnv + "=" + termination}
-	for _, m := range spec.Mounts {
-		name := strings.ToUpper(strings.ReplaceAll(m.Volume, "-", "_"))
-		env = append(env, VolumeEnv+name+"="+m.Source)
-		if r.bind {
-			c.Mounts = append(c.Mounts, shim.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+	work, termination := filepath.Join(dir, workDir), filepath.Join(dir, shim.TerminationFile)
+	if r.bind {
+		c.Root = &shim.Root{Dir: filepath.Join(dir, rootDir), Hide: r.opts.Hide,
+			ReadOnly: readOnlyRoot(spec.Container), Masked: masked(spec.Container)}
+		last := spec.Container.TerminationMessagePath
+		if last == "" {
+			last = shim.Home + "/" + shim.TerminationFile
+		}
+		c.Mounts = []shim.Mount{{Source: work, Target: shim.Home + "/" + workDir}, {Source: termination, Target: last}}
+		work, termination = c.Mounts[0].Target, last
+		if !spec.Pod.Spec.HostNetwork {
+			c.Hostname = hostname(spec.Pod)
 		}
 	}
-	if p := spec.Container.TerminationMessagePath; p != "" && r.bind {
-		c.Mounts = append(c.Mounts, shim.Mount{Source: termination, Target: p})
+	if c.WorkDir == "" {
+		c.WorkDir = work
+	}
+	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname(spec.Pod), TerminationEnv + "=" + termination}
+	for _, m := range spec.Mounts {
+		name := strings.ToUpper(strings.ReplaceAll(m.Volume, "-", "_"))
+		if !r.bind {
+			if err := subPath(&m); err != nil {
+				return nil, fmt.Errorf("volume %q: %w", m.Volume, err)
+			}
+			env = append(env, VolumeEnv+name+"="+filepath.Join(m.Source, m.SubPath))
+			continue
+		}
+		env = append(env, VolumeEnv+name+"="+m.Target)
+		c.Mounts = append(c.Mounts, shim.Mount{Source: m.Source, SubPath: m.SubPath, Target: m.Target, ReadOnly: m.ReadOnly,
+			Recursive: m.Recursive, Follow: m.Follow})
+	}
+	if r.bind {
+		for _, f := range r.hostMounts(spec.Pod) {
+			// A volume over the file is what the pod wants there.
+			if !slices.ContainsFunc(spec.Mounts, func(m runtime.Mount) bool { return filepath.Clean(m.Target) == f.Target }) {
+				c.Mounts = append(c.Mounts, shim.Mount{Source: filepath.Join(dir, f.Source), Target: f.Target})
+			}
+		}
 	}
 	c.Env = unique(append(env, spec.Env...))
-	return c, r.identity(spec, c)
+	if err := r.identity(spec, c); err != nil {
+		return nil, err
+	}
+	return c, r.lessen(spec.Container.SecurityContext, spec.Pod.Spec.SecurityContext, &c.Privileges)
+}
+
+// subPath makes a sub path where there is nothing. The container finds its way itself, with no more rights than it has.
+func subPath(m *runtime.Mount) error {
+	if m.SubPath == "" {
+		return nil
+	}
+	root, err := os.OpenRoot(m.Source)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if _, err := root.Stat(m.SubPath); !os.IsNotExist(err) {
+		return err
+	}
+	return root.MkdirAll(m.SubPath, 0o755)
+}
+
+// hostname is the name of the pod's host as the pod sees it.
+func hostname(pod *corev1.Pod) string {
+	name := pod.Name
+	if pod.Spec.Hostname != "" {
+		name = pod.Spec.Hostname
+	}
+	if h := pod.Spec.HostnameOverride; h != nil && *h != "" {
+		name = *h
+	}
+	const longest = 63
+	if len(name) > longest {
+		name = strings.TrimRight(name[:longest], "-.")
+	}
+	return name
+}
+
+func readOnlyRoot(c *corev1.Container) bool {
+	s := c.SecurityContext
+	return s != nil && s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem
 }
 
 // unique keeps the last value of each variable, at the place of the first.
@@ -167,9 +243,14 @@ func (r *Runtime) identity(spec *runtime.Spec, c *shim.Config) error {
 			nonRoot = s.RunAsNonRoot
 		}
 	}
+	if os.Geteuid() == 0 {
+		// Said even where it changes nothing: the agent's groups are not the container's.
+		zero := int64(0)
+		c.UID, c.GID = cmp.Or(c.UID, &zero), cmp.Or(c.GID, &zero)
+	}
 	root := c.UID == nil && os.Geteuid() == 0 || c.UID != nil && *c.UID == 0
 	if nonRoot != nil && *nonRoot && root {
-		return fmt.Errorf("container %s has runAsNonRoot and would run as root", spec.Container.Name)
+		return fmt.Errorf("container %s has securityContext.runAsNonRoot, and would run as root", spec.Container.Name)
 	}
 	return nil
 }
@@ -223,8 +304,11 @@ func (r *Runtime) launch(ctx context.Context, dir string, config *shim.Config) (
 	cmd.Stderr = stderr
 	cmd.ExtraFiles = []*os.File{pw, lock}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if len(config.Mounts) > 0 {
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+	if config.Root != nil {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWNS
+	}
+	if config.Hostname != "" {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUTS
 	}
 	err = cmd.Start()
 	pw.Close()

@@ -25,6 +25,9 @@ type shim struct {
 	log    *logFile
 	pumps  sync.WaitGroup
 
+	// The cgroups' files, opened on the host's file system.
+	tasks, home, cgroup []*os.File
+
 	// mu is held while a process is started and taken note of, so that its end cannot come first.
 	mu      sync.Mutex
 	main    int
@@ -34,6 +37,7 @@ type shim struct {
 
 // Main is the shim's whole life; it returns the exit status of its process.
 func Main(args []string) int {
+	closeForeign()
 	unix.CloseOnExec(readyFD)
 	unix.CloseOnExec(lockFD)
 	ready := os.NewFile(readyFD, "ready")
@@ -90,7 +94,7 @@ func start(dir string) (*shim, State, error) {
 	if s.log, err = openLog(s.dir, s.config.LogBytes, s.config.LogFiles); err != nil {
 		return nil, State{}, err
 	}
-	if err := mountAll(s.config.Mounts); err != nil {
+	if err := s.surround(); err != nil {
 		return nil, State{}, err
 	}
 	state, err := s.startMain()
@@ -103,6 +107,43 @@ func start(dir string) (*shim, State, error) {
 	}
 	go s.serve(listener)
 	return s, state, nil
+}
+
+// surround makes what the container sees of the host. What the shim itself needs of the host is opened before.
+func (s *shim) surround() error {
+	c := &s.config
+	for _, f := range c.TasksV1 {
+		if err := keepOpen(&s.tasks, f, os.O_WRONLY); err != nil {
+			return fmt.Errorf("the container's cgroup: %w", err)
+		}
+	}
+	for _, f := range c.HomeV1 {
+		if err := keepOpen(&s.home, f, os.O_WRONLY); err != nil {
+			return fmt.Errorf("the shim's cgroup: %w", err)
+		}
+	}
+	if c.CgroupV2 != "" {
+		if err := keepOpen(&s.cgroup, c.CgroupV2, os.O_RDONLY); err != nil {
+			return fmt.Errorf("the container's cgroup: %w", err)
+		}
+	}
+	if c.Hostname != "" {
+		if err := unix.Sethostname([]byte(c.Hostname)); err != nil {
+			return fmt.Errorf("setting the host name %q: %w", c.Hostname, err)
+		}
+	}
+	if c.Root == nil {
+		return nil
+	}
+	return c.Root.enter(c.Mounts)
+}
+
+func keepOpen(to *[]*os.File, path string, flag int) error {
+	f, err := os.OpenFile(path, flag, 0)
+	if err == nil {
+		*to = append(*to, f)
+	}
+	return err
 }
 
 // listen makes the control socket. Its path goes through /proc, since the length of a socket's path is limited.
@@ -129,6 +170,12 @@ func SocketPath(dir *os.File) string {
 
 func (s *shim) startMain() (State, error) {
 	c := &s.config
+	if fi, err := os.Stat(c.WorkDir); err != nil || !fi.IsDir() {
+		if err == nil {
+			err = syscall.ENOTDIR
+		}
+		return State{}, &commandError{fmt.Errorf("the working directory %q: %w", c.WorkDir, cause(err))}
+	}
 	path, err := lookPath(c.Command[0], c.Env, c.WorkDir)
 	if err != nil {
 		return State{}, &commandError{err}
@@ -150,11 +197,20 @@ func (s *shim) startMain() (State, error) {
 	// Pdeathsig goes by thread: the one that starts the command must live as long as the shim.
 	onThread(true, func() { pid, err = s.spawn(path, c.Command, stdout, stderr, true) })
 	if err != nil {
-		return State{}, &commandError{fmt.Errorf("exec: %q: %w", c.Command[0], err)}
+		return State{}, &commandError{fmt.Errorf("exec: %q in %q: %w", c.Command[0], c.WorkDir, err)}
 	}
 	s.main = pid
 	started, _ := PIDStart(pid)
 	return State{ShimPID: os.Getpid(), PID: pid, PIDStart: started, StartedAt: startedAt}, nil
+}
+
+// cause is an error without the path that it was met at.
+func cause(err error) error {
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
 }
 
 // spawn starts a process in the container's cgroup, session of its own. The caller is locked to its thread.
@@ -183,27 +239,26 @@ func (s *shim) spawn(path string, argv []string, stdout, stderr *os.File, mortal
 		}
 		attr.Sys.Credential = cred
 	}
-	if c.CgroupV2 != "" {
-		d, err := os.Open(c.CgroupV2)
-		if err != nil {
-			return 0, err
-		}
-		defer d.Close()
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(d.Fd())
+	if len(s.cgroup) > 0 {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(s.cgroup[0].Fd())
 	}
-	if len(c.TasksV1) > 0 {
+	if len(s.tasks) > 0 {
 		// cgroup v1 has no way to start a process in a group. But there a thread can be in one, and what it starts is
 		// in it from its first instruction.
-		if err := enter(c.TasksV1); err != nil {
+		if err := enter(s.tasks); err != nil {
 			return 0, err
 		}
-		defer enter(c.HomeV1)
+		defer enter(s.home)
+	}
+	if err := c.Privileges.take(); err != nil {
+		return 0, err
 	}
 	return syscall.ForkExec(path, argv, attr)
 }
 
 // onThread runs f on a thread of its own that is not the process's first: to the memory controller of cgroup v1, the
-// first thread is the process. With stay, the thread lives as long as the process.
+// first thread is the process. With stay, the thread lives as long as the process; else it ends with f, for what f took
+// from it is not given back.
 func onThread(stay bool, f func()) {
 	done := make(chan struct{})
 	var run func(stay bool)
@@ -220,16 +275,15 @@ func onThread(stay bool, f func()) {
 		if stay {
 			select {}
 		}
-		goruntime.UnlockOSThread()
 	}
 	go run(stay)
 	<-done
 }
 
-func enter(tasks []string) error {
+func enter(tasks []*os.File) error {
 	tid := []byte(fmt.Sprint(unix.Gettid()))
 	for _, f := range tasks {
-		if err := os.WriteFile(f, tid, 0); err != nil {
+		if _, err := f.WriteAt(tid, 0); err != nil {
 			return fmt.Errorf("entering a cgroup: %w", err)
 		}
 	}

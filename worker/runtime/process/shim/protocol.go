@@ -39,7 +39,10 @@ type Config struct {
 	Command    []string
 	Env        []string
 	WorkDir    string
-	Mounts     []Mount  `json:",omitempty"` // only with a mount namespace of its own
+	Root       *Root   `json:",omitempty"` // nil: the host's file system as it is, without Mounts
+	Mounts     []Mount `json:",omitempty"`
+	Hostname   string  `json:",omitempty"` // with a namespace of its own for it; empty: the host's
+	Privileges Privileges
 	UID        *int64   `json:",omitempty"`
 	GID        *int64   `json:",omitempty"`
 	Groups     []int64  `json:",omitempty"`
@@ -51,10 +54,22 @@ type Config struct {
 	LogFiles   int   // how many are kept, the newest included
 }
 
-// Mount is a bind mount.
+// Root is a root of the container's own, in a mount namespace of its own: it shows the host's, and the container's mounts.
+type Root struct {
+	Dir      string   // an empty directory to make it in
+	Hide     []string `json:",omitempty"` // directories of the host that the container does not see
+	ReadOnly bool     `json:",omitempty"` // the host's part of it, but for /dev and /proc
+	Masked   bool     `json:",omitempty"` // the kernel's inner parts in /proc and /sys are not seen
+}
+
+// Mount is a file or directory of the host that the container finds at Target.
 type Mount struct {
-	Source, Target string
-	ReadOnly       bool `json:",omitempty"`
+	Source    string
+	SubPath   string `json:",omitempty"` // what of Source; it never leads out of it
+	Target    string
+	ReadOnly  bool `json:",omitempty"`
+	Recursive bool `json:",omitempty"` // read-only with all that is mounted below
+	Follow    bool `json:",omitempty"` // what the host mounts below it later is seen
 }
 
 // Ready is the shim's first and only message to the agent that started it. With an Error nothing runs.

@@ -1,0 +1,114 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+// notHonoured is the reason of the event about something that a pod asks for, does not get, and can do without.
+const notHonoured = "NotHonoured"
+
+// refused says whether nothing of the pod can be started here. It waits then, as one whose configuration is wrong, and
+// does not fail: whoever replaces failed pods would make one after the other.
+func (p *podState) refused() bool {
+	if !p.looked {
+		p.looked = true
+		p.look()
+	}
+	if p.refusal == nil {
+		return false
+	}
+	for i := range p.ctrs {
+		p.ctrs[i].wait, p.ctrs[i].waitMessage = "CreateContainerConfigError", p.refusal.Message
+	}
+	return true
+}
+
+func (p *podState) look() {
+	for i := range p.ctrs {
+		if p.ctrs[i].attempt >= 0 || p.ctrs[i].alive() {
+			return // an earlier agent has looked
+		}
+	}
+	if p.env.refuse != nil {
+		p.refusal = p.env.refuse(p.pod)
+	}
+	if p.refusal != nil {
+		p.emit(corev1.EventTypeWarning, p.refusal.Reason, "Error: "+p.refusal.Message)
+		return
+	}
+	if p.env.told == nil {
+		return
+	}
+	for _, text := range p.env.told(p.pod) {
+		p.emit(corev1.EventTypeWarning, notHonoured, text)
+	}
+}
+
+const (
+	measureInterval = 10 * time.Second
+	// evictGrace is what a pod gets that has used more than it may.
+	evictGrace = time.Second
+)
+
+// overLimit says that a volume holds more than it may.
+type overLimit struct {
+	volume string
+	limit  resource.Quantity
+}
+
+func (e *overLimit) Error() string {
+	return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q.", e.volume, e.limit.String())
+}
+
+// stepMeasure has the pod's limited volumes measured every now and then.
+func (p *podState) stepMeasure(now time.Time) {
+	if p.measuring || !limitedVolumes(p.pod) {
+		return
+	}
+	if p.measureAt.IsZero() {
+		p.measureAt = now.Add(measureInterval)
+	}
+	if now.Before(p.measureAt) {
+		p.wakeAt(p.measureAt)
+		return
+	}
+	p.measuring = true
+	p.out = append(p.out, Action{Kind: ActionMeasure, Pod: p.pod, ID: runtime.ID{Pod: types.UID(p.pod.UID)}, Timeout: measureInterval})
+}
+
+func limitedVolumes(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Volumes {
+		if diskLimit(&pod.Spec.Volumes[i]) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// diskLimit is how much an emptyDir on disk may hold; nil: any amount. One in memory is bounded by its file system.
+func diskLimit(v *corev1.Volume) *resource.Quantity {
+	if e := v.EmptyDir; e != nil && e.Medium == corev1.StorageMediumDefault && e.SizeLimit != nil && e.SizeLimit.Sign() > 0 {
+		return e.SizeLimit
+	}
+	return nil
+}
+
+// measured takes the outcome of a measurement.
+func (p *podState) measured(err error, now time.Time) {
+	p.measuring, p.measureAt = false, now.Add(measureInterval)
+	var over *overLimit
+	if !errors.As(err, &over) || p.verdict != nil || !p.stopAt.IsZero() {
+		return
+	}
+	p.verdict = &verdict{"Evicted", over.Error()}
+	p.emit(corev1.EventTypeWarning, p.verdict.reason, p.verdict.message)
+	p.beginStop(now, evictGrace)
+}

@@ -1,0 +1,158 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What a volume's group may do with its files, and with its directories beside that, as in Kubernetes.
+const (
+	writableBits  fs.FileMode = 0o660
+	readOnlyBits  fs.FileMode = 0o440
+	directoryBits             = fs.ModeSetgid | 0o110
+)
+
+func fsGroup(pod *corev1.Pod) *int64 {
+	if s := pod.Spec.SecurityContext; s != nil {
+		return s.FSGroup
+	}
+	return nil
+}
+
+// giveToGroup makes a volume the pod's fsGroup's; nil: nobody's in particular.
+func giveToGroup(dir string, group *int64, bits fs.FileMode) error {
+	if group == nil {
+		return nil
+	}
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Type()&fs.ModeSymlink != 0 {
+			return err
+		}
+		fi, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if err := os.Lchown(path, -1, int(*group)); err != nil {
+			return err
+		}
+		mode := fi.Mode() | bits
+		if e.IsDir() {
+			mode |= directoryBits
+		}
+		return os.Chmod(path, mode)
+	})
+}
+
+// emptyDir makes the volume, once: what the pod does with it afterwards is the pod's.
+func emptyDir(dir string, s *corev1.EmptyDirVolumeSource, group *int64) error {
+	err := os.Mkdir(dir, 0o777)
+	if err != nil && !os.IsExist(err) {
+		return err
+	}
+	made := err == nil
+	if s.Medium == corev1.StorageMediumMemory {
+		mounted, err := isMounted(dir)
+		if err != nil {
+			return err
+		}
+		if !mounted {
+			options := "mode=0777"
+			if s.SizeLimit != nil && s.SizeLimit.Sign() > 0 {
+				options = fmt.Sprintf("%s,size=%d", options, s.SizeLimit.Value())
+			}
+			if err := unix.Mount("berth", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+				return fmt.Errorf("mounting its file system in memory: %w", err)
+			}
+			made = true
+		}
+	}
+	if !made {
+		return nil
+	}
+	if err := os.Chmod(dir, 0o777); err != nil { // whoever the containers run as
+		return err
+	}
+	return giveToGroup(dir, group, writableBits)
+}
+
+// isMounted says whether something is mounted at a directory: it is on another device than the one above it.
+func isMounted(dir string) (bool, error) {
+	var at, above unix.Stat_t
+	err := errors.Join(unix.Lstat(dir, &at), unix.Lstat(filepath.Dir(dir), &above))
+	return at.Dev != above.Dev, err
+}
+
+// unmountBelow unmounts the volumes in memory below a directory, so that their removal leaves nothing mounted.
+func unmountBelow(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		for {
+			mounted, err := isMounted(path)
+			if err != nil {
+				return err
+			}
+			if !mounted {
+				break
+			}
+			if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+				return fmt.Errorf("unmounting %s: %w", path, err)
+			}
+		}
+	}
+	return nil
+}
+
+// exceeded measures the volumes that have a limit on disk, and returns an *overLimit for the first that holds more.
+func (v *Volumes) exceeded(ctx context.Context, pod *corev1.Pod) error {
+	for i := range pod.Spec.Volumes {
+		vol := &pod.Spec.Volumes[i]
+		limit := diskLimit(vol)
+		if limit == nil {
+			continue
+		}
+		used, err := diskUsage(ctx, v.dir(pod.UID, vol.Name))
+		if err != nil {
+			return fmt.Errorf("measuring volume %q: %w", vol.Name, err)
+		}
+		if used > limit.Value() {
+			return &overLimit{vol.Name, *limit}
+		}
+	}
+	return nil
+}
+
+// diskUsage is what is allocated below a directory, in bytes. A file with several names counts once for each, so a pod
+// cannot hide any. What vanishes meanwhile counts nothing.
+func diskUsage(ctx context.Context, dir string) (int64, error) {
+	var sum int64
+	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if os.IsNotExist(err) {
+			return nil
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		if fi, err := e.Info(); err == nil {
+			if st, ok := fi.Sys().(*syscall.Stat_t); ok && !e.IsDir() {
+				sum += st.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return sum, err
+}

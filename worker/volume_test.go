@@ -1,0 +1,122 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Modes and owners are those that Kubernetes gives volumes, and a limit is kept in memory as on disk.
+func TestVolumesOwners(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	r := testResolver(t, `
+securityContext: {fsGroup: 1234}
+volumes:
+- {name: empty, emptyDir: {sizeLimit: 64Ki}}
+- {name: memory, emptyDir: {medium: Memory, sizeLimit: 64Ki}}
+- {name: secret, secret: {secretName: s, defaultMode: 0400}}
+containers:
+- name: main
+  volumeMounts:
+  - {name: empty, mountPath: /empty}
+  - {name: memory, mountPath: /memory}
+  - {name: secret, mountPath: /secret}
+`)
+	v := &Volumes{Root: filepath.Join(t.TempDir(), "pods")}
+	main := &r.pod.Spec.Containers[0]
+	if _, err := v.mounts(context.Background(), r, main, nil); err != nil {
+		t.Fatal(err)
+	}
+	removed := false
+	defer func() {
+		if err := v.remove("u1"); err != nil && !removed {
+			t.Error(err)
+		}
+	}()
+	for path, want := range map[string]struct {
+		mode os.FileMode
+		gid  uint32
+	}{
+		"": {0o700, 0}, "u1": {0o700, 0}, "u1/volumes": {0o700, 0},
+		"u1/volumes/empty":       {0o777 | os.ModeSetgid, 1234},
+		"u1/volumes/memory":      {0o777 | os.ModeSetgid, 1234},
+		"u1/volumes/secret":      {0o755 | os.ModeSetgid, 1234},
+		"u1/volumes/secret/pass": {0o440, 1234},
+	} {
+		fi, err := os.Stat(filepath.Join(v.Root, path))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if got := fi.Mode() &^ os.ModeDir; got != want.mode || ownerGroup(fi) != want.gid {
+			t.Errorf("%s: %v of group %d, want %v of %d", path, got, ownerGroup(fi), want.mode, want.gid)
+		}
+	}
+	// In memory the file system keeps the limit, and a second container finds what the first one left.
+	big := make([]byte, 128<<10)
+	if err := os.WriteFile(filepath.Join(v.Root, "u1/volumes/memory/big"), big, 0o600); err == nil {
+		t.Error("more fits than the limit")
+	}
+	if err := os.Chmod(filepath.Join(v.Root, "u1/volumes/empty"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.mounts(context.Background(), r, main, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(v.Root, "u1/volumes/memory/big")); err != nil {
+		t.Error(err)
+	}
+	if fi, err := os.Stat(filepath.Join(v.Root, "u1/volumes/empty")); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("what the pod made of its volume was undone: %v, %v", fi.Mode(), err)
+	}
+	// On disk it is measured.
+	if err := v.exceeded(context.Background(), r.pod); err != nil {
+		t.Error(err)
+	}
+	if err := os.MkdirAll(filepath.Join(v.Root, "u1/volumes/empty/deep"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(v.Root, "u1/volumes/empty/deep/big"), big, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var over *overLimit
+	if err := v.exceeded(context.Background(), r.pod); !errors.As(err, &over) || over.volume != "empty" {
+		t.Errorf("too much is not noticed: %v", err)
+	}
+	if err := v.remove("u1"); err != nil {
+		t.Fatal(err)
+	}
+	removed = true
+	if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(b), v.Root) {
+		t.Errorf("something is mounted still: %v", err)
+	}
+}
+
+// A volume that the node cannot serve is refused before anything runs, by its field.
+func TestVolumesUnsupported(t *testing.T) {
+	for spec, field := range map[string]string{
+		"persistentVolumeClaim: {claimName: c}":                                     "persistentVolumeClaim",
+		"ephemeral: {volumeClaimTemplate: {spec: {}}}":                              "ephemeral",
+		"emptyDir: {medium: HugePages}":                                             "emptyDir.medium",
+		"projected: {sources: [{configMap: {}}, {serviceAccountToken: {path: t}}]}": "projected.sources[1]",
+		"nfs: {server: s, path: /}":                                                 "name",
+	} {
+		r := testResolver(t, "volumes: [{name: ok, emptyDir: {}}, {name: v, "+spec+"}]\ncontainers: [{name: a}]")
+		x := (&Volumes{}).refuse(r.pod)
+		if x == nil || x.Reason != "FailedMount" || !strings.HasPrefix(x.Message, "spec.volumes[1]."+field+": ") {
+			t.Errorf("%s: %+v", spec, x)
+		}
+	}
+	r := testResolver(t, "volumes: [{name: a, emptyDir: {}}, {name: b, hostPath: {path: /}}, {name: c, projected: {sources: [{secret: {}}]}}]\ncontainers: [{name: a}]")
+	if x := (&Volumes{}).refuse(r.pod); x != nil {
+		t.Errorf("refused: %+v", x)
+	}
+}
+
+func ownerGroup(fi os.FileInfo) uint32 { return fi.Sys().(*syscall.Stat_t).Gid }
