@@ -2,9 +2,11 @@ package fsm
 
 import "github.com/berth-dev/berth/store"
 
-// LogVersion is the vocabulary that this version of Berth knows. A leader
-// proposes a command only when every server's advertised LogVersion is at
-// least the command's.
+// LogVersion is the newest version of the log's rules that this version of Berth
+// knows: which commands there are, and what each of them does. Every entry says
+// by which version it is to be carried out, the lowest that all voting servers
+// have told; a leader proposes no command of a later one, and a rule that is
+// changed asks the state's Version which way it goes.
 const LogVersion = 1
 
 // commands is the registry: one line a command.
@@ -41,7 +43,7 @@ var commands = []store.Registration[Command]{
 	{Number: 33, Since: 1, New: func() Command { return new(CollectGarbage) }},
 }
 
-var registry = store.NewRegistry(commands)
+var registry = store.NewRegistry(LogVersion, commands)
 
 // Since is the LogVersion from which on servers know a command.
 func Since(c Command) int { return registry.Since(c) }

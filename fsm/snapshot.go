@@ -27,7 +27,7 @@ func (v *View) Digest() string { return store.Digest(v.Position, v.tables()) }
 func (s *State) Restore(r io.Reader) error {
 	v := newLive()
 	v.cache.restored = map[*corev1.Container]*admittedSpec{}
-	if err := store.ReadSnapshot(r, v, &v.Position, v.tables()); err != nil {
+	if err := store.ReadSnapshot(r, LogVersion, v, &v.Position, v.tables()); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
 	v.cache.restored = nil

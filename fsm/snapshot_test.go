@@ -57,6 +57,28 @@ func TestSnapshotIsOfItsView(t *testing.T) {
 	}
 }
 
+// TestVersionNeverGoesBack: what an entry says of it lasts, also over a snapshot.
+func TestVersionNeverGoesBack(t *testing.T) {
+	s := NewState()
+	for i, tt := range []struct{ entry, want int }{{0, 0}, {1, 1}, {0, 1}, {LogVersion, LogVersion}, {1, LogVersion}} {
+		entry, err := EncodeEntry(Header{Version: tt.entry}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := s.View().Digest()
+		if _, err := s.Apply(uint64(i+1), 1, entry); err != nil {
+			t.Fatal(err)
+		}
+		raised := i > 0 && tt.want > s.View().Version()
+		if got := s.View().Version(); got != tt.want || restoredFrom(t, s.View()).View().Version() != got {
+			t.Errorf("after an entry of version %d: %d, want %d", tt.entry, got, tt.want)
+		}
+		if raised && s.View().Digest() == before {
+			t.Errorf("version %d is not in the digest", tt.want)
+		}
+	}
+}
+
 func TestSnapshotHeader(t *testing.T) {
 	v := inhabited(t).View()
 	var buf bytes.Buffer

@@ -78,7 +78,7 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() 
 
 func (s *State) begin(index, term uint64, h Header) *Tx {
 	v := s.live
-	return &Tx{Tx: store.Begin(&v.Position, index, term, h.TimeUnixNano, s.spare), view: v}
+	return &Tx{Tx: store.Begin(&v.Position, index, term, h, s.spare), view: v}
 }
 
 // carryOut applies commands one after the other.

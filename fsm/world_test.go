@@ -50,7 +50,7 @@ func (w *world) apply(commands ...Command) []Result {
 	for i, c := range commands {
 		ps[i] = Proposal{User: w.user, Groups: w.groups, Command: c}
 	}
-	entry, err := EncodeEntry(Header{TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
+	entry, err := EncodeEntry(Header{Version: LogVersion, TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
 	if err != nil {
 		w.t.Fatalf("encode %T: %v", commands[0], err)
 	}

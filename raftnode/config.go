@@ -51,8 +51,9 @@ type Config struct {
 	QueueLen        int // 65536 commands waiting or in flight, then ErrBusy
 	QueueBytes      int // 64 MiB of them, then ErrBusy
 
-	// MinServerVersion is the lowest fsm.LogVersion among the cluster's
-	// servers. nil: all are as this one.
+	// MinServerVersion is the lowest fsm.LogVersion of all voting servers, as they
+	// have told over RPC; 0 as long as one of them has not. nil: all are as
+	// this one. It is asked often.
 	MinServerVersion func() int
 	// Clock is what the state's time runs by; nil: clock.Process.
 	Clock clock.Source

@@ -59,7 +59,7 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("%s needs every server at log version %d, and one is at %d: upgrade all servers first", e.Command, e.Needs, e.ClusterHas)
+	return fmt.Sprintf("%s needs every server at log version %d, and the cluster is at %d: upgrade all servers first", e.Command, e.Needs, e.ClusterHas)
 }
 
 // ForeignDataError says that a data directory belongs to another server or

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 func TestElectProposeAndApplyEverywhere(t *testing.T) {
@@ -239,16 +241,52 @@ func TestFullQueueIsBusy(t *testing.T) {
 	})
 }
 
-func TestVersionGate(t *testing.T) {
+// Every entry says by which rules it is carried out: the lowest that all voters
+// have told, never less than before, and what is always known as long as one of
+// them has said nothing.
+func TestEntriesSayTheirVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		oldest := fsm.LogVersion
-		c := newCluster(t, 1, func(c *Config) { c.MinServerVersion = func() int { return oldest } })
+		lowest := 0
+		c := newCluster(t, 3, func(c *Config) { c.MinServerVersion = func() int { return lowest } })
+		at := func(want int) {
+			t.Helper()
+			c.must(put("m", fmt.Sprint(lowest)))
+			c.same()
+			for id, n := range c.nodes {
+				if got := n.state.View().Version(); got != want {
+					t.Errorf("%s goes by version %d, want %d", id, got, want)
+				}
+			}
+		}
+		c.must(namespace(), create("m", "1"))
+		at(1)
+		lowest = fsm.LogVersion + 7
+		at(fsm.LogVersion)
+		lowest = 0
+		at(fsm.LogVersion)
+		if err := c.leader().TransferLeadership(c.ctx(), ""); err != nil {
+			t.Fatal(err)
+		}
+		at(fsm.LogVersion)
+	})
+}
+
+// A server that gets an entry of rules that it does not know stops, and says so
+// in one sentence.
+func TestNewerRulesStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, nil)
 		c.must(namespace())
-		oldest = 0
-		_, _, err := c.leader().Propose(c.ctx(), create("m", "1"))
-		var gate *VersionError
-		if !errors.As(err, &gate) || gate.ClusterHas != 0 {
-			t.Fatalf("proposed what a server does not know: %v", err)
+		entry, err := store.JoinEntry(fsm.Header{Version: fsm.LogVersion + 1}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.leader().raft.Apply(entry, 0).Error(); err != nil {
+			t.Fatal(err)
+		}
+		err = <-c.leader().Fatal()
+		if !errors.Is(err, store.ErrNewerVersion) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("stopped because of %v", err)
 		}
 	})
 }

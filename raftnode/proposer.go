@@ -115,14 +115,25 @@ func (p *proposer) submit(ps []fsm.Proposal) (*Future, error) {
 }
 
 func (p *proposer) checkVersion(c fsm.Command) error {
-	if p.c.MinServerVersion == nil {
-		return nil
-	}
-	if has, needs := p.c.MinServerVersion(), fsm.Since(c); needs > has {
+	if has, needs := p.version(), fsm.Since(c); needs > has {
 		return &VersionError{Command: fmt.Sprintf("%T", c), Needs: needs, ClusterHas: has}
 	}
 	return nil
 }
+
+// version is that of the rules which an entry is carried out by: the lowest that
+// all voting servers know, and never less than before, for whoever follows the
+// log knows that one.
+func (p *proposer) version() int {
+	lowest := fsm.LogVersion
+	if p.c.MinServerVersion != nil {
+		lowest = min(lowest, p.c.MinServerVersion())
+	}
+	return max(firstVersion, lowest, p.state.View().Version())
+}
+
+// firstVersion is what every server knows that tells its version at all.
+const firstVersion = 1
 
 func (p *proposer) enqueue(f *Future) error {
 	p.mu.Lock()
@@ -272,7 +283,7 @@ func (p *proposer) send(e *entry) {
 		parts = append(parts, piece.f.parts[piece.from:piece.to]...)
 	}
 	p.lastTime = max(p.lastTime, p.state.View().TimeUnixNano(), p.clock.NowUnixNano())
-	data, err := store.JoinEntry(fsm.Header{TimeUnixNano: p.lastTime, Server: p.c.ID}, parts)
+	data, err := store.JoinEntry(fsm.Header{Version: p.version(), TimeUnixNano: p.lastTime, Server: p.c.ID}, parts)
 	if err != nil {
 		e.future = settledFuture{fmt.Errorf("%w: %w", ErrNotProposed, err)}
 		e.unblock()

@@ -17,8 +17,16 @@ const EntryFormat = 1
 // server's state drift away from the others'.
 var ErrUnknownCommand = errors.New("the log holds a command that this version does not know; upgrade this server")
 
+// ErrNewerVersion means that an entry or a snapshot goes by rules that this
+// version does not know. The server must stop, as at an unknown command.
+var ErrNewerVersion = errors.New("it goes by rules that this version does not know; upgrade this server")
+
 // Header is what the leader stamps on an entry.
 type Header struct {
+	// Version is that of the rules by which the commands are carried out: the
+	// lowest that all voting servers know. A state's version never goes back;
+	// 0 leaves it as it is.
+	Version int
 	// TimeUnixNano is the leader's clock. The state's time never goes back.
 	TimeUnixNano int64
 	// Server is the name of the server that proposes the entry to the log.
@@ -44,14 +52,15 @@ type Registration[C any] struct {
 
 // Registry knows the commands of a log, and encodes and decodes its entries.
 type Registry[C any] struct {
+	version  int
 	byNumber map[uint16]Registration[C]
 	byType   map[reflect.Type]Registration[C]
 }
 
-// NewRegistry makes a registry of these commands. It panics when two of them
-// have one number.
-func NewRegistry[C any](commands []Registration[C]) *Registry[C] {
-	r := &Registry[C]{byNumber: map[uint16]Registration[C]{}, byType: map[reflect.Type]Registration[C]{}}
+// NewRegistry makes a registry of these commands, which knows the rules up to a
+// version. It panics when two of them have one number.
+func NewRegistry[C any](version int, commands []Registration[C]) *Registry[C] {
+	r := &Registry[C]{version: version, byNumber: map[uint16]Registration[C]{}, byType: map[reflect.Type]Registration[C]{}}
 	for _, c := range commands {
 		if _, twice := r.byNumber[c.Number]; twice {
 			panic(fmt.Sprintf("store: two commands have the number %d", c.Number))
@@ -87,7 +96,12 @@ type wireEntry struct {
 	Format       uint8          `msgpack:"format"`
 	TimeUnixNano int64          `msgpack:"time_unix_nano"`
 	Server       string         `msgpack:"server,omitempty"`
+	Version      int            `msgpack:"version,omitempty"`
 	Commands     []wireProposal `msgpack:"commands"`
+}
+
+func (e *wireEntry) header() Header {
+	return Header{Version: e.Version, TimeUnixNano: e.TimeUnixNano, Server: e.Server}
 }
 
 type wireProposal struct {
@@ -103,7 +117,7 @@ func (r *Registry[C]) EncodeEntry(h Header, ps []Proposal[C]) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Marshal(wireEntry{Format: EntryFormat, TimeUnixNano: h.TimeUnixNano, Server: h.Server, Commands: wire})
+	return Marshal(wireEntry{Format: EntryFormat, TimeUnixNano: h.TimeUnixNano, Server: h.Server, Version: h.Version, Commands: wire})
 }
 
 // Decoding says how commands are decoded.
@@ -121,8 +135,11 @@ func (r *Registry[C]) DecodeEntry(b []byte, how Decoding[C]) (Header, []Proposal
 	if err != nil {
 		return Header{}, nil, err
 	}
+	if e.Version > r.version {
+		return Header{}, nil, fmt.Errorf("entry of version %d, where version %d is known: %w", e.Version, r.version, ErrNewerVersion)
+	}
 	ps, err := r.fromWire(e.Commands, how)
-	return Header{TimeUnixNano: e.TimeUnixNano, Server: e.Server}, ps, err
+	return e.header(), ps, err
 }
 
 func openEntry(b []byte) (wireEntry, error) {
@@ -241,6 +258,7 @@ type wireParts struct {
 	Format       uint8                `msgpack:"format"`
 	TimeUnixNano int64                `msgpack:"time_unix_nano"`
 	Server       string               `msgpack:"server,omitempty"`
+	Version      int                  `msgpack:"version,omitempty"`
 	Commands     []msgpack.RawMessage `msgpack:"commands"`
 }
 
@@ -251,7 +269,7 @@ func JoinEntry(h Header, ps []Encoded) ([]byte, error) {
 	for i, p := range ps {
 		commands[i] = msgpack.RawMessage(p)
 	}
-	b, err := Marshal(wireParts{Format: EntryFormat, TimeUnixNano: h.TimeUnixNano, Server: h.Server, Commands: commands})
+	b, err := Marshal(wireParts{Format: EntryFormat, TimeUnixNano: h.TimeUnixNano, Server: h.Server, Version: h.Version, Commands: commands})
 	if err != nil {
 		return nil, fmt.Errorf("join %d proposals to an entry: %w", len(ps), err)
 	}

@@ -23,7 +23,7 @@ func (f *fragile) EncodeMsgpack(e *msgpack.Encoder) error { return e.EncodeInt(i
 // TestRescue: a command whose decoder panics takes none of the others with it,
 // and is one for which there is another to stand.
 func TestRescue(t *testing.T) {
-	r := NewRegistry([]Registration[any]{{Number: 7, Since: 1, New: func() any { return new(fragile) }}})
+	r := NewRegistry(1, []Registration[any]{{Number: 7, Since: 1, New: func() any { return new(fragile) }}})
 	var ps []Proposal[any]
 	for _, n := range []int{12, 13, 14} {
 		ps = append(ps, Proposal[any]{User: "bob", Command: &fragile{n}})

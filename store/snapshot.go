@@ -29,6 +29,8 @@ type SnapshotHeader struct {
 	Revision     int64  `msgpack:"revision"`
 	TimeUnixNano int64  `msgpack:"time_unix_nano"`
 	Tables       int    `msgpack:"tables"`
+	// Version is the state's (see Position.Version).
+	Version int `msgpack:"version,omitempty"`
 }
 
 const maxFieldBytes = 1 << 30
@@ -41,7 +43,7 @@ func WriteSnapshot[S any](w io.Writer, at Position, revision int64, tables []Any
 	out := &fieldWriter{w: bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<16)}
 	header, err := Marshal(SnapshotHeader{
 		Format: 1, Index: at.index, Term: at.term, Revision: max(revision, at.revision),
-		TimeUnixNano: at.timeUnixNano, Tables: len(tables),
+		TimeUnixNano: at.timeUnixNano, Tables: len(tables), Version: at.version,
 	})
 	if err != nil {
 		return fmt.Errorf("write snapshot: %w", err)
@@ -77,13 +79,14 @@ func writeTables[S any](out *fieldWriter, tables []AnyTable[S]) error {
 }
 
 // Digest is a fingerprint of everything in the tables and of the position's
-// revision and time: two servers at the same index have the same one. It panics
+// revision, time and version: two servers at the same index have the same one. It panics
 // when a row that was stored does not encode.
 func Digest[S any](at Position, tables []AnyTable[S]) string {
 	sum := sha256.New()
 	out := &fieldWriter{w: bufio.NewWriterSize(sum, 1<<16)}
 	out.number(uint64(at.revision))
 	out.number(uint64(at.timeUnixNano))
+	out.number(uint64(at.version))
 	if err := writeTables(out, tables); err != nil {
 		panic(fmt.Sprintf("store: digest: %v", err))
 	}
@@ -97,16 +100,20 @@ func ReadSnapshotHeader(r io.Reader) (SnapshotHeader, error) {
 	return in.header()
 }
 
-// ReadSnapshot fills a new state from a snapshot: the tables, which are empty,
+// ReadSnapshot fills a new state from a snapshot, which goes by rules up to the
+// version that is known: the tables, which are empty,
 // and then all that is derived from them, in the order of the tables. A table
 // whose Index reads another comes after it.
-func ReadSnapshot[S any](r io.Reader, s S, at *Position, tables []AnyTable[S]) error {
+func ReadSnapshot[S any](r io.Reader, version int, s S, at *Position, tables []AnyTable[S]) error {
 	in := &fieldReader{r: bufio.NewReaderSize(r, 1<<16), sum: sha256.New()}
 	h, err := in.header()
 	if err != nil {
 		return err
 	}
-	*at = Position{index: h.Index, term: h.Term, revision: h.Revision, timeUnixNano: h.TimeUnixNano}
+	if h.Version > version {
+		return fmt.Errorf("%w of version %d, where version %d is known: %w", ErrSnapshot, h.Version, version, ErrNewerVersion)
+	}
+	*at = Position{index: h.Index, term: h.Term, revision: h.Revision, timeUnixNano: h.TimeUnixNano, version: h.Version}
 	byName := map[string]AnyTable[S]{}
 	for _, t := range tables {
 		byName[t.Name()] = t

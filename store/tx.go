@@ -8,6 +8,7 @@ type Position struct {
 	term         uint64
 	revision     int64
 	timeUnixNano int64
+	version      int
 }
 
 // Index is the log index of the last entry applied.
@@ -23,6 +24,10 @@ func (p *Position) Revision() int64 { return p.revision }
 // going back.
 func (p *Position) TimeUnixNano() int64 { return p.timeUnixNano }
 
+// Version is that of the rules by which the state changes, never going back.
+// Whatever becomes another rule asks it.
+func (p *Position) Version() int { return p.version }
+
 // Now is the state's time, in UTC.
 func (p *Position) Now() time.Time { return time.Unix(0, p.timeUnixNano).UTC() }
 
@@ -35,9 +40,9 @@ type Tx struct {
 
 // Begin starts with the entry of an index. at is the position of the state that
 // is written to; it follows from here on. spare is memory for the changes.
-func Begin(at *Position, index, term uint64, timeUnixNano int64, spare []Change) Tx {
+func Begin(at *Position, index, term uint64, h Header, spare []Change) Tx {
 	at.index, at.term = index, term
-	at.timeUnixNano = max(at.timeUnixNano, timeUnixNano)
+	at.timeUnixNano, at.version = max(at.timeUnixNano, h.TimeUnixNano), max(at.version, h.Version)
 	return Tx{at: at, changes: spare[:0]}
 }
 
