@@ -20,6 +20,20 @@ func Events(v *fsm.View, nowUnixNano int64) []fsm.Command {
 	return []fsm.Command{&fsm.DeleteEvents{BeforeUnixNano: limit, Limit: eventsAtOnce}}
 }
 
+// StagedSeconds is how long what is staged of a snapshot waits for its next
+// piece, or to be restored.
+const StagedSeconds = 600
+
+// StagedSnapshots gives up a restore that does not go on: whoever asked for it is
+// gone.
+func StagedSnapshots(v *fsm.View, nowUnixNano int64) []fsm.Command {
+	id, since := v.StagedSnapshot()
+	if id == "" || nowUnixNano-since < seconds(StagedSeconds) {
+		return nil
+	}
+	return []fsm.Command{&fsm.AbandonSnapshot{ID: id}}
+}
+
 // Nominations releases the nominations whose deadline has passed: their
 // victims did not go in time (NM7).
 func Nominations(v *fsm.View, nowUnixNano int64) []fsm.Command {

@@ -43,10 +43,11 @@ type savepoint struct {
 	touched    map[string]*coverage
 	changes    int
 	checkpoint bool
+	replaced   int64
 }
 
 func (tx *Tx) save() savepoint {
-	return savepoint{tx.view.freeze(), maps.Clone(tx.view.touchedBudgets), len(tx.Changes()), tx.checkpoint}
+	return savepoint{tx.view.freeze(), maps.Clone(tx.view.touchedBudgets), len(tx.Changes()), tx.checkpoint, tx.replaced}
 }
 
 // undo goes back to a savepoint. Tables and indexes are copies; what is worked
@@ -56,7 +57,7 @@ func (tx *Tx) undo(to savepoint) {
 	*tx.view = *to.view.thaw()
 	tx.view.effective, tx.view.touchedBudgets = new(effectiveClasses), to.touched
 	tx.Undo(to.changes)
-	tx.checkpoint = to.checkpoint
+	tx.checkpoint, tx.replaced = to.checkpoint, to.replaced
 }
 
 // part carries out what stands or falls by itself: a command, or one of many

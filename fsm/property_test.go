@@ -16,11 +16,12 @@ import (
 // pod comes bound, so nothing but a wrong decision could overcommit a node.
 type random struct {
 	*transcript
-	t      *rapid.T
-	bound  map[string]string // UID -> node
-	uids   int
-	honest bool // every failure is true of the state that it was decided on
-	rules  bool // pods have rules about each other
+	t        *rapid.T
+	bound    map[string]string // UID -> node
+	uids     int
+	restores int
+	honest   bool // every failure is true of the state that it was decided on
+	rules    bool // pods have rules about each other
 }
 
 func newRandom(t *rapid.T, honest bool) *random {
@@ -90,6 +91,8 @@ func (r *random) actions() map[string]func(*rapid.T) {
 		"configure": line("configure %s", func() string {
 			return r.pick("configuration", "queue=fifo", "queue=priority", "preemption=off", "preemption=on", "budgets=Strict", "max-backoff=0", "events=3", "profiles=other", "profiles=default-scheduler,other", "")
 		}),
+		"save":     do(func() string { r.save("s"); return "" }),
+		"restore":  do(r.restoreSome),
 		"snapshot": do(func() string { return r.run("snapshot", nil, "") }),
 		"object":   line("object configmaps %s %s", func() string { return r.pick("object", "a", "b") }, func() string { return r.pick("how", "", "update", "data=a:1 update") }),
 		"events":   line("delete-events before=1h limit=2"),

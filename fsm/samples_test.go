@@ -51,6 +51,9 @@ func samples() []Command {
 		panic(err)
 	}
 	return []Command{
+		&StageSnapshot{ID: "restore", Offset: 7, Data: []byte("data")},
+		&AbandonSnapshot{ID: "restore"},
+		&RestoreSnapshot{ID: "restore", Bytes: 7, SHA256: []byte("sum")},
 		&CreatePriorityClass{Class: PriorityClassWire{Object: class}},
 		&UpdatePriorityClass{Class: PriorityClassWire{Object: class}, Revision: 7},
 		&DeletePriorityClass{Name: "high", Precondition: precondition},

@@ -25,14 +25,26 @@ func (v *View) Digest() string { return store.Digest(v.Position, v.tables()) }
 // Restore replaces the state by the one in a snapshot stream. On an error the
 // state is as it was.
 func (s *State) Restore(r io.Reader) error {
-	v := newLive()
-	v.cache.restored = map[*corev1.Container]*admittedSpec{}
-	if err := store.ReadSnapshot(r, LogVersion, v, &v.Position, v.tables()); err != nil {
+	v, err := readLive(r)
+	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	v.cache.restored = nil
-	v.touchedBudgets = nil // their statuses are those of the snapshot
 	s.live = v
 	s.feed.Reset(v.Revision(), s.publish)
 	return nil
+}
+
+// MaxSnapshotBytes bounds the snapshots that can be restored.
+const MaxSnapshotBytes = 16 << 30
+
+// readLive reads a snapshot whole.
+func readLive(r io.Reader) (*live, error) {
+	v := newLive()
+	v.cache.restored = map[*corev1.Container]*admittedSpec{}
+	if err := store.ReadSnapshot(r, LogVersion, v, &v.Position, v.tables()); err != nil {
+		return nil, err
+	}
+	v.cache.restored = nil
+	v.touchedBudgets = nil // their statuses are those of the snapshot
+	return v, nil
 }

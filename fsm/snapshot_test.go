@@ -90,7 +90,7 @@ func TestSnapshotHeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.Index != v.Index() || h.Revision != v.Revision()+1000 || h.TimeUnixNano != v.TimeUnixNano() || h.Tables != len(v.tables()) {
+	if h.Index != v.Index() || h.Revision != v.Revision()+1000 || h.TimeUnixNano != v.TimeUnixNano() || h.Version != v.Version() || h.Tables == 0 {
 		t.Errorf("%+v", h)
 	}
 	s := NewState()

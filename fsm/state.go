@@ -108,6 +108,9 @@ func (tx *Tx) applyCommand(c Command) Result {
 func (s *State) finish(tx *Tx) {
 	s.faults = tx.faults
 	changes := tx.Changes()
+	if tx.replaced > 0 {
+		s.feed.Reset(tx.replaced, s.publish)
+	}
 	s.feed.Append(changes, s.publish)
 	clear(changes)
 	if s.spare = changes[:0]; cap(s.spare) > maxSpare {

@@ -42,6 +42,8 @@ type tableSet struct {
 	// ApplyFailures are the newest parts of the log that made the state machine
 	// panic, in the order of the log.
 	ApplyFailures Table[*ApplyFailure]
+	// staged are the pieces of a snapshot that is to be restored.
+	staged Table[*stagedPiece]
 }
 
 func newTableSet() tableSet {
@@ -61,6 +63,7 @@ func newTableSet() tableSet {
 		podMarks:        podMarkTable.New(),
 		Decisions:       decisionTable.New(),
 		ApplyFailures:   applyFailureTable.New(),
+		staged:          stagedTable.New(),
 	}
 }
 
@@ -70,7 +73,7 @@ func (t *tableSet) tables() []anyTable {
 	return []anyTable{
 		&t.Config, &t.PriorityClasses, &t.Namespaces, &t.Objects, &t.Budgets, &t.Nodes, &t.Pods,
 		&t.Nominations, &t.Queue, &t.Preemptions, &t.Events, &t.marks, &t.podMarks,
-		&t.Decisions, &t.ApplyFailures,
+		&t.Decisions, &t.ApplyFailures, &t.staged,
 	}
 }
 

@@ -43,6 +43,11 @@ var proposals = map[string]func(s *transcript, a words, input string) []Command{
 	"delete-namespace": func(s *transcript, a words, _ string) []Command {
 		return one(&DeleteNamespace{Name: a.name(), Precondition: s.precondition(a)})
 	},
+	"stage": (*transcript).stage,
+	"abandon": func(_ *transcript, a words, _ string) []Command { // abandon ID
+		return one(&AbandonSnapshot{ID: a.name()})
+	},
+	"restore":     (*transcript).restoreSaved,
 	"node":        (*transcript).putNode,
 	"update-node": (*transcript).putNode,
 	"register": func(s *transcript, a words, _ string) []Command {

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // TestTranscripts replays testdata/*.txt, one for each command, and
@@ -146,6 +149,9 @@ func (s *transcript) run(cmd string, args words, input string) string {
 	case "remember": // remember NAME: this revision, for at=NAME
 		s.views[args.name()] = s.view().Revision()
 		return "ok"
+	case "save": // save NAME: a snapshot of the state as it is, for stage and restore
+		s.save(args.name())
+		return "ok"
 	case "snapshot": // go on with what the snapshot of the state gives
 		s.restore()
 		return "restored: same digest, same indexes"
@@ -153,7 +159,11 @@ func (s *transcript) run(cmd string, args words, input string) string {
 		return s.fork(input)
 	}
 	if build, ok := proposals[cmd]; ok {
-		return s.propose(build(s, args, input))
+		answer := s.propose(build(s, args, input))
+		if cmd == "stage" || cmd == "restore" {
+			answer = withoutOffsets(answer)
+		}
+		return answer
 	}
 	if show, ok := shows[cmd]; ok {
 		return orNone(show(s, args))
@@ -241,6 +251,10 @@ func causes(r Result) string {
 func (s *transcript) changes() []string {
 	var out []string
 	changes, err := s.state.Feed().After(s.shown, 1<<20)
+	if errors.Is(err, store.ErrCompacted) {
+		s.shown = s.view().Revision()
+		return []string{"  everything anew"}
+	}
 	if err != nil {
 		s.t.Fatal(err)
 	}

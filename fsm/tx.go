@@ -17,6 +17,9 @@ type Tx struct {
 	store.Tx
 	view       *live
 	checkpoint bool
+	// replaced is the revision from which the state goes on that a restore has
+	// put in the place of the last; 0: it is the same.
+	replaced int64
 
 	command Command // under way
 	guarded bool    // see part

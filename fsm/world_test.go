@@ -2,10 +2,13 @@ package fsm
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
 	"time"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // failer is what testing.T, testing.F and rapid.T have in common.
@@ -30,6 +33,9 @@ type world struct {
 	shadow map[string]map[string]any // what the feed's changes add up to
 	seen   int64                     // revision up to which the shadow is
 	log    [][]byte
+
+	restored string            // the last restore, see RestoreSnapshot
+	saved    map[string][]byte // snapshots by name, compressed
 }
 
 var worldStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -95,6 +101,14 @@ func (w *world) check(before *View, results []Result) {
 func (w *world) followFeed() {
 	w.t.Helper()
 	changes, err := w.state.Feed().After(w.seen, 1<<30)
+	if id := w.view().restoredID(); id != w.restored {
+		if !errors.Is(err, store.ErrCompacted) {
+			w.t.Fatalf("feed: goes on over a restore: %v", err)
+		}
+		w.restored = id
+		w.reshadow()
+		return
+	}
 	if err != nil {
 		w.t.Fatalf("feed after %d: %v", w.seen, err)
 	}
@@ -157,6 +171,11 @@ func (w *world) restore() {
 	restored := restoredFrom(w.t, w.view())
 	compareViews(w.t, fmt.Sprintf("restored at index %d", w.index), w.view(), restored.View())
 	w.state = restored
+	w.reshadow()
+}
+
+// reshadow begins anew after the feed did.
+func (w *world) reshadow() {
 	w.seen = w.view().Revision()
 	w.shadow = map[string]map[string]any{}
 	for _, t := range w.view().tables() {

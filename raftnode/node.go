@@ -51,9 +51,6 @@ type Node struct {
 	stopErr  error
 	tasks    sync.WaitGroup
 	closing  chan struct{} // closed when the node begins to stop
-	// restoring excludes proposals while the state is replaced by an
-	// operator's snapshot.
-	restoring sync.RWMutex
 	// logBytes are those written since the last snapshot.
 	logBytes     atomic.Int64
 	snapshotting atomic.Bool
@@ -292,10 +289,6 @@ func (n *Node) ProposeAsync(ps ...fsm.Proposal) (*Future, error) {
 	if !n.IsLeader() {
 		return nil, notLeader(n.raft)
 	}
-	if !n.restoring.TryRLock() {
-		return nil, fmt.Errorf("a snapshot is being restored: %w", ErrBusy)
-	}
-	defer n.restoring.RUnlock()
 	return n.proposer.submit(ps)
 }
 
@@ -359,13 +352,8 @@ func (n *Node) stop() {
 	defer close(n.stopped)
 	close(n.closing)
 	n.confirmer.close()
-	switch {
-	case n.failedLeader.Load():
+	if n.failedLeader.Load() {
 		n.handOver()
-	case !n.failed.Load():
-		// Raft panics when it is stopped while it restores.
-		n.restoring.Lock()
-		defer n.restoring.Unlock()
 	}
 	n.proposer.close()
 	n.finishOutcomes()

@@ -1,14 +1,11 @@
 package raftnode
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/berth-dev/berth/store"
 )
 
 // A server that was away for longer than the log reaches back gets a snapshot,
@@ -53,72 +50,5 @@ func TestLargeLogIsSnapshotted(t *testing.T) {
 			first, err := c.leader().guard.FirstIndex()
 			return err == nil && first > 5
 		})
-	})
-}
-
-func TestSnapshotAndRestoreWholeCluster(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, nil)
-		c.must(namespace())
-		c.must(create("m", "old"))
-		c.same()
-		r, view, err := c.followers()[0].Snapshot(c.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
-		saved, err := drain(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h, err := store.ReadSnapshotHeader(bytes.NewReader(saved))
-		if err != nil || h.Revision != view.Revision() || h.Index != view.Index() {
-			t.Fatalf("%+v, %v: the view has revision %d", h, err, view.Revision())
-		}
-		c.must(put("m", "new"), create("n", "1"))
-		c.same()
-		leader := c.leader()
-		before := leader.state.View()
-
-		damaged := bytes.Clone(saved)
-		damaged[len(damaged)/2] ^= 1
-		if err := leader.RestoreSnapshot(c.ctx(), bytes.NewReader(damaged)); !errors.Is(err, store.ErrSnapshot) {
-			t.Fatalf("a damaged snapshot: %v", err)
-		}
-		if leader.state.View() != before {
-			t.Fatal("a damaged snapshot changed the state")
-		}
-		if err := c.followers()[0].RestoreSnapshot(c.ctx(), bytes.NewReader(saved)); err == nil {
-			t.Fatal("a follower restores the cluster")
-		}
-
-		if err := leader.RestoreSnapshot(c.ctx(), bytes.NewReader(saved)); err != nil {
-			t.Fatal(err)
-		}
-		c.same()
-		for id, n := range c.nodes {
-			if got := value(n.state, "m"); got != "old" {
-				t.Errorf("%s has %q", id, got)
-			}
-			if value(n.state, "n") != "" {
-				t.Errorf("%s kept what the snapshot does not have", id)
-			}
-			if got := n.state.View().Revision(); got <= before.Revision() {
-				t.Errorf("%s went back to revision %d from %d", id, got, before.Revision())
-			}
-			if _, err := n.state.Feed().After(before.Revision(), 10); !errors.Is(err, store.ErrCompacted) {
-				t.Errorf("%s lets a watch go on across the restore: %v", id, err)
-			}
-		}
-		index, err := leader.ReadIndex(c.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for id, n := range c.nodes {
-			if err := n.WaitApplied(c.ctx(), index); err != nil {
-				t.Errorf("%s: %v", id, err)
-			}
-		}
-		c.must(put("m", "newer"))
-		c.same()
 	})
 }

@@ -148,6 +148,7 @@ func (c *controllers) reconcile(v *fsm.View, beats controller.Heartbeats, since,
 	commands = append(commands, c.taints.Reconcile(v, c.lifecycle.Held(now), now)...)
 	commands = append(commands, c.namespaces.Reconcile(v, now)...)
 	commands = append(commands, c.gc.Reconcile(v, now)...)
+	commands = append(commands, controller.StagedSnapshots(v, now)...)
 	return append(commands, controller.Events(v, now)...)
 }
 

@@ -293,14 +293,3 @@ func (s *Server) saveSnapshot(w http.ResponseWriter, r *http.Request) {
 		s.log.Warn("a snapshot was not sent whole; its checksum will say so", "error", err)
 	}
 }
-
-func (s *Server) restoreSnapshot(w http.ResponseWriter, r *http.Request) {
-	err := s.node.RestoreSnapshot(r.Context(), r.Body)
-	if err != nil {
-		s.reply(w, nil, s.leaderHint(err))
-		return
-	}
-	view := s.state.View()
-	s.log.Info("state restored from an operator's snapshot", "index", view.Index(), "revision", view.Revision())
-	s.reply(w, &operator.RestoreResult{Index: view.Index(), Revision: view.Revision()}, nil)
-}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 )
 
 // A snapshot is: the magic, a length-prefixed msgpack header, then for every
@@ -41,6 +42,7 @@ const maxFieldBytes = 1 << 30
 func WriteSnapshot[S any](w io.Writer, at Position, revision int64, tables []AnyTable[S]) error {
 	sum := sha256.New()
 	out := &fieldWriter{w: bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<16)}
+	tables = inhabited(tables)
 	header, err := Marshal(SnapshotHeader{
 		Format: 1, Index: at.index, Term: at.term, Revision: max(revision, at.revision),
 		TimeUnixNano: at.timeUnixNano, Tables: len(tables), Version: at.version,
@@ -60,6 +62,13 @@ func WriteSnapshot[S any](w io.Writer, at Position, revision int64, tables []Any
 		return fmt.Errorf("write snapshot: %w", err)
 	}
 	return nil
+}
+
+// inhabited are the tables that have rows. The others are left out of snapshots
+// and digests, so that a table that is new to the rules is in none before an
+// entry of those rules has put something into it: older servers do not know it.
+func inhabited[S any](tables []AnyTable[S]) []AnyTable[S] {
+	return slices.DeleteFunc(slices.Clone(tables), func(t AnyTable[S]) bool { return t.Len() == 0 })
 }
 
 func writeTables[S any](out *fieldWriter, tables []AnyTable[S]) error {
@@ -87,7 +96,7 @@ func Digest[S any](at Position, tables []AnyTable[S]) string {
 	out.number(uint64(at.revision))
 	out.number(uint64(at.timeUnixNano))
 	out.number(uint64(at.version))
-	if err := writeTables(out, tables); err != nil {
+	if err := writeTables(out, inhabited(tables)); err != nil {
 		panic(fmt.Sprintf("store: digest: %v", err))
 	}
 	_ = out.w.Flush() // a hash does not fail

@@ -28,6 +28,9 @@ func (p *Position) TimeUnixNano() int64 { return p.timeUnixNano }
 // Whatever becomes another rule asks it.
 func (p *Position) Version() int { return p.version }
 
+// SkipTo makes the revision a later one: those between are never handed out.
+func (p *Position) SkipTo(revision int64) { p.revision = max(p.revision, revision) }
+
 // Now is the state's time, in UTC.
 func (p *Position) Now() time.Time { return time.Unix(0, p.timeUnixNano).UTC() }
 

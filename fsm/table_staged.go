@@ -1,0 +1,107 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/berth-dev/berth/store"
+)
+
+// MaxStagedBytes bounds what a snapshot that is being restored may have when it
+// is compressed.
+const MaxStagedBytes = 1 << 30
+
+// stagedPiece is a piece of a snapshot that is being restored.
+type stagedPiece struct {
+	ID     string `msgpack:"id"`
+	Offset int64  `msgpack:"offset"`
+	Data   []byte `msgpack:"data,omitempty"`
+	// TimeUnixNano is when it was staged, by the state's time.
+	TimeUnixNano int64 `msgpack:"time_unix_nano"`
+}
+
+func (p *stagedPiece) end() int64 { return p.Offset + int64(len(p.Data)) }
+
+func stagedKey(offset int64) string { return fmt.Sprintf("piece/%016x", offset) }
+
+// restoredKey is the row that says which restore was the last to be carried out.
+const restoredKey = "restored"
+
+// What is staged is bookkeeping: nobody watches it.
+var stagedTable = &tableDef[*stagedPiece]{
+	Name:    "stagedsnapshots",
+	Marshal: func(p *stagedPiece) ([]byte, error) { return store.Marshal(p) },
+	Unmarshal: func(b []byte) (*stagedPiece, error) {
+		p := new(stagedPiece)
+		return p, store.Unmarshal(b, p)
+	},
+}
+
+const stagedPrefix = "piece/"
+
+func (v *View) eachStaged(f func(p *stagedPiece)) {
+	v.staged.Scan(stagedPrefix, func(_ string, p *stagedPiece) bool {
+		f(p)
+		return true
+	})
+}
+
+func (v *View) lastStaged() (last *stagedPiece, ok bool) {
+	v.staged.Reverse(func(key string, p *stagedPiece) bool {
+		if strings.HasPrefix(key, stagedPrefix) {
+			last, ok = p, true
+		}
+		return !ok
+	})
+	return last, ok
+}
+
+// StagedSnapshot is the ID of the restore whose pieces are staged, and when the
+// last of them was; "" if there is none.
+func (v *View) StagedSnapshot() (id string, sinceUnixNano int64) {
+	if last, ok := v.lastStaged(); ok {
+		return last.ID, last.TimeUnixNano
+	}
+	return "", 0
+}
+
+// restoredID is the last restore that was carried out.
+func (v *View) restoredID() string {
+	if p, ok := v.staged.Get(restoredKey); ok {
+		return p.ID
+	}
+	return ""
+}
+
+// stagedReader reads all pieces in their order.
+func (v *View) stagedReader() io.Reader {
+	var pieces []io.Reader
+	v.eachStaged(func(p *stagedPiece) { pieces = append(pieces, bytes.NewReader(p.Data)) })
+	return io.MultiReader(pieces...)
+}
+
+// replace makes a restored state the live one, and remembers which restore it
+// was. Its index, time and version are those of the log that goes on.
+func (tx *Tx) replace(restored *live, id string) {
+	at := tx.view.Position
+	at.SkipTo(max(at.Revision(), restored.Revision()) + restoredRevisions)
+	restored.Position = at
+	*tx.view = *restored
+	tx.Undo(0) // what the entry did before is gone with the state
+	tx.replaced = at.Revision()
+	tx.dropStaged() // the snapshot may have been saved during another restore
+	put(tx, tx.view.staged, restoredKey, &stagedPiece{ID: id, TimeUnixNano: at.TimeUnixNano()})
+}
+
+func (tx *Tx) dropStaged() {
+	var keys []string
+	tx.view.staged.Scan(stagedPrefix, func(key string, _ *stagedPiece) bool {
+		keys = append(keys, key)
+		return true
+	})
+	for _, key := range keys {
+		remove(tx, tx.view.staged, key)
+	}
+}
