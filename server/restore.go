@@ -105,8 +105,11 @@ func (s *Server) spoolSnapshot(from io.Reader) (_ *spooled, err error) {
 	if err != nil {
 		return nil, err
 	}
-	scratch := fsm.NewState()
-	if err := scratch.Restore(io.TeeReader(io.LimitReader(from, fsm.MaxSnapshotBytes), deflated)); err != nil {
+	stream := io.TeeReader(io.LimitReader(from, fsm.MaxSnapshotBytes), deflated)
+	if err := fsm.NewState().Restore(stream); err != nil {
+		return nil, err
+	}
+	if _, err := io.Copy(io.Discard, stream); err != nil { // whoever is gone has not asked for it
 		return nil, err
 	}
 	if err := deflated.Close(); err != nil {

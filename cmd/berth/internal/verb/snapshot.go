@@ -117,7 +117,7 @@ func (e *Env) snapshotRestore() *cobra.Command {
 			}
 			var res operator.RestoreResult
 			if err := api.Upload(cmd.Context(), operator.PathSnapshot, operator.SnapshotContentType, f, &res); err != nil {
-				return err
+				return fmt.Errorf("snapshot %s: %w", args[0], err)
 			}
 			return e.print(&res, func(w io.Writer) {
 				fmt.Fprintf(w, "state of revision %d restored at index %d\n", res.Revision, res.Index)
