@@ -5,7 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
 )
 
 // A server that was away for longer than the log reaches back gets a snapshot,
