@@ -216,7 +216,7 @@ func operatorsAreAnswered(t *testing.T, c *testCluster) {
 		{leader, http.MethodDelete, servers + "nobody", "", 404, "no such server"},
 		{leader, http.MethodDelete, servers + follower.Name(), "", 409, "alive"},
 		{leader, http.MethodPut, operator.PathSnapshot, "garbage", 400, "nothing was changed"},
-		{follower, http.MethodPut, operator.PathSnapshot, "garbage", 503, leader.HTTPAddr()},
+		{follower, http.MethodPut, operator.PathSnapshot, "garbage", 400, "not a valid snapshot"},
 		{leader, http.MethodPost, operator.PathTransferLeader, "{", 400, "read the request"},
 		{leader, http.MethodPost, operator.PathTransferLeader, `{"id":"nobody"}`, 404, "no such server"},
 		{leader, http.MethodPost, operator.PathTransferLeader, `{"id":"` + leader.Name() + `"}`, 200, leader.Name()},
