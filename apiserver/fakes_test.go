@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/owners"
 )
 
 // fakeLogs answers with what it was asked.
@@ -47,7 +48,7 @@ func (fakePlanner) Plan(_ context.Context, v *fsm.View, user string, groups []st
 // ScaleIn takes the first pods.
 func (fakePlanner) ScaleIn(v *fsm.View, rs *appsv1.ReplicaSet, fewer int) []berthv1.PlanRemoval {
 	var out []berthv1.PlanRemoval
-	v.PodsOf(rs.UID, func(_ string, pod *corev1.Pod) bool {
+	v.PodsOf(owners.IDOf(rs), func(_ string, pod *corev1.Pod) bool {
 		out = append(out, berthv1.PlanRemoval{Pod: berthv1.PodReference{Namespace: pod.Namespace, Name: pod.Name}, Rule: "first"})
 		return len(out) < fewer
 	})

@@ -26,6 +26,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/owners"
 )
 
 // plannedObjects are what a plan's objects come to: the commands that make them
@@ -143,7 +144,7 @@ func checkReplicaSetChange(ctx context.Context, rs, old *appsv1.ReplicaSet) erro
 func (p *plannedObjects) scale(ctx context.Context, rs, old *appsv1.ReplicaSet) error {
 	have := 0
 	if old != nil {
-		have = int(p.view.TallyOf(old.UID).Active)
+		have = int(p.view.TallyOf(owners.IDOf(old)).Active)
 	}
 	bytes, err := rs.Marshal()
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -43,9 +43,9 @@ type sweep struct {
 type scan func(v *fsm.View, after string, f func(at string, ref fsm.ObjectRef) bool)
 
 // dependents of one owner.
-func dependents(owner types.UID) scan {
+func dependents(owner owners.ID) scan {
 	return func(v *fsm.View, after string, f func(at string, ref fsm.ObjectRef) bool) {
-		v.Dependents(owner, after, func(at string, ref fsm.ObjectRef, _ fsm.Dependent) bool { return f(at, ref) })
+		v.Dependents(owner, after, func(at string, ref fsm.ObjectRef, _ owners.Dependent) bool { return f(at, ref) })
 	}
 }
 
@@ -95,7 +95,7 @@ func (g *Garbage) Observe(v *fsm.View, changes []store.Change) {
 func ownable(table string, row any) (metav1.Object, string) {
 	switch r := row.(type) {
 	case *corev1.Pod:
-		return r, fsm.Pods
+		return r, owners.Pods
 	case *fsm.Object:
 		return r.Value, r.Resource
 	case *policyv1.PodDisruptionBudget:
@@ -116,7 +116,7 @@ func refOf(resource string, o metav1.Object) fsm.ObjectRef {
 
 func (g *Garbage) observe(v *fsm.View, resource string, old, new metav1.Object) {
 	if new == nil {
-		g.sweep(v, old.GetUID())
+		g.sweep(v, owners.IDOf(old))
 		g.release(v, old, nil)
 		return
 	}
@@ -125,19 +125,19 @@ func (g *Garbage) observe(v *fsm.View, resource string, old, new metav1.Object) 
 	if old != nil {
 		before = old.GetOwnerReferences()
 	}
-	if owners := new.GetOwnerReferences(); !sameOwners(before, owners) {
-		if len(owners) > 0 && needed(v, ref) {
+	if after := new.GetOwnerReferences(); !sameOwners(before, after) {
+		if len(after) > 0 && needed(v, ref) {
 			g.add(ref)
 		}
 		if old != nil {
-			g.release(v, old, owners)
+			g.release(v, old, after)
 		}
 	}
 	if new.GetDeletionTimestamp() == nil {
 		return
 	}
 	if old == nil || old.GetDeletionTimestamp() == nil || !slices.Equal(old.GetFinalizers(), new.GetFinalizers()) {
-		g.sweep(v, new.GetUID())
+		g.sweep(v, owners.IDOf(new))
 		if needed(v, ref) {
 			g.add(ref)
 		}
@@ -145,17 +145,21 @@ func (g *Garbage) observe(v *fsm.View, resource string, old, new metav1.Object) 
 }
 
 // release has owners looked at that may have waited for a dependent which is
-// gone, or names them no longer.
+// gone, or names them no longer, or does not hold them up any more.
 func (g *Garbage) release(v *fsm.View, old metav1.Object, now []metav1.OwnerReference) {
-	owners := old.GetOwnerReferences()
-	for i := range owners {
-		if slices.ContainsFunc(now, func(r metav1.OwnerReference) bool { return r.UID == owners[i].UID }) {
+	refs := old.GetOwnerReferences()
+	for i := range refs {
+		if slices.ContainsFunc(now, func(r metav1.OwnerReference) bool { return r.UID == refs[i].UID && blocks(&r) == blocks(&refs[i]) }) {
 			continue
 		}
-		if ref, ok := v.OwnerRef(&owners[i], old.GetNamespace()); ok && needed(v, ref) {
+		if ref, ok := v.OwnerRef(&refs[i], old.GetNamespace()); ok && needed(v, ref) {
 			g.add(ref)
 		}
 	}
+}
+
+func blocks(r *metav1.OwnerReference) bool {
+	return r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion
 }
 
 func sameOwners(a, b []metav1.OwnerReference) bool {
@@ -179,7 +183,7 @@ func (g *Garbage) add(ref fsm.ObjectRef) {
 }
 
 // sweep has the dependents of an owner looked at, if it has any.
-func (g *Garbage) sweep(v *fsm.View, owner types.UID) {
+func (g *Garbage) sweep(v *fsm.View, owner owners.ID) {
 	all := dependents(owner)
 	all(v, "", func(string, fsm.ObjectRef) bool {
 		g.sweeps = append(g.sweeps, sweep{scan: all})

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/owners"
 )
 
 const (
@@ -34,7 +36,7 @@ const (
 func (r *ReplicaSets) look(v *fsm.View, s *replicaSet, nowUnixNano int64) []fsm.Command {
 	namespace, name, _ := strings.Cut(s.key, "/")
 	rs, ok := v.ReplicaSet(namespace, name)
-	if !ok || rs.UID != s.uid {
+	if !ok || rs.UID != s.id.UID {
 		return nil // the change that says so follows
 	}
 	s.dueUnixNano = 0
@@ -81,8 +83,8 @@ func (s *replicaSet) claims(v *fsm.View, rs *appsv1.ReplicaSet) []fsm.Command {
 	s.all = len(c.Adopt) == podsPerCommand // there may be more
 	s.orphans = nil
 	if s.strays(v) {
-		v.PodsOf(rs.UID, func(key string, pod *corev1.Pod) bool {
-			if fsm.Active(pod) && !s.selector.Matches(labels.Set(pod.Labels)) {
+		v.PodsOf(owners.IDOf(rs), func(key string, pod *corev1.Pod) bool {
+			if owners.Active(pod) && !s.selector.Matches(labels.Set(pod.Labels)) {
 				c.Release = append(c.Release, fsm.PodRef{Key: key, UID: string(pod.UID)})
 			}
 			return len(c.Release) < podsPerCommand
@@ -98,7 +100,7 @@ func (s *replicaSet) claims(v *fsm.View, rs *appsv1.ReplicaSet) []fsm.Command {
 // counted by their labels, so none has to be looked at to tell.
 func (s *replicaSet) strays(v *fsm.View) bool {
 	strays := false
-	v.Tallies(s.uid, func(t *fsm.Tally) bool {
+	v.Tallies(s.id, func(t *owners.Tally) bool {
 		strays = t.Active > 0 && !s.selector.Matches(labels.Set(t.Labels))
 		return !strays
 	})
@@ -107,7 +109,7 @@ func (s *replicaSet) strays(v *fsm.View) bool {
 
 // scale makes pods or deletes some, until there are as many as are wanted.
 func (r *ReplicaSets) scale(v *fsm.View, s *replicaSet, rs *appsv1.ReplicaSet, nowUnixNano int64) []fsm.Command {
-	missing := int(fsm.ReplicasOf(rs) - v.TallyOf(rs.UID).Active)
+	missing := int(fsm.ReplicasOf(rs) - v.TallyOf(owners.IDOf(rs)).Active)
 	switch {
 	case missing > 0 && s.failures > 0 && s.retryUnixNano > nowUnixNano:
 		return nil
@@ -227,7 +229,7 @@ func (s *replicaSet) statusOf(v *fsm.View, rs *appsv1.ReplicaSet, nowUnixNano in
 	var terminating int32
 	next := &appsv1.ReplicaSetStatus{ObservedGeneration: rs.Generation, TerminatingReplicas: &terminating}
 	template := labels.Set(rs.Spec.Template.Labels).AsSelectorPreValidated()
-	v.Tallies(rs.UID, func(t *fsm.Tally) bool {
+	v.Tallies(owners.IDOf(rs), func(t *owners.Tally) bool {
 		if !s.selector.Matches(labels.Set(t.Labels)) {
 			return true
 		}
@@ -264,8 +266,8 @@ func (s *replicaSet) countAvailable(v *fsm.View, rs *appsv1.ReplicaSet, ready in
 	}
 	s.available, s.countedUnixNano = 0, nowUnixNano
 	next := int64(never)
-	v.PodsOf(rs.UID, func(_ string, pod *corev1.Pod) bool {
-		if !fsm.Active(pod) || !fsm.Ready(pod) {
+	v.PodsOf(owners.IDOf(rs), func(_ string, pod *corev1.Pod) bool {
+		if !owners.Active(pod) || !model.Ready(pod) {
 			return true
 		}
 		at := after(readySince(pod).UnixNano(), int64(rs.Spec.MinReadySeconds))

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -35,7 +37,7 @@ type ReplicaSets struct {
 // replicaSet is what is remembered of one.
 type replicaSet struct {
 	key      string
-	uid      types.UID
+	id       owners.ID
 	selector labels.Selector
 
 	queued, timed bool
@@ -107,10 +109,10 @@ func (r *ReplicaSets) observePod(key string, old, new *corev1.Pod) {
 			r.wake(new, is)
 		}
 	}
-	if new == nil || is != "" || !fsm.Active(new) {
+	if new == nil || is != "" || !owners.Active(new) {
 		return
 	}
-	if old != nil && was == "" && fsm.Active(old) && labels.Equals(old.Labels, new.Labels) {
+	if old != nil && was == "" && owners.Active(old) && labels.Equals(old.Labels, new.Labels) {
 		return
 	}
 	for _, s := range r.matching.of(new) {
@@ -124,7 +126,7 @@ func (r *ReplicaSets) observePod(key string, old, new *corev1.Pod) {
 // countsTheSame: nothing that a ReplicaSet's count or status says of the pod
 // has changed.
 func countsTheSame(old, new *corev1.Pod) bool {
-	return fsm.Active(old) == fsm.Active(new) && fsm.Ready(old) == fsm.Ready(new) &&
+	return owners.Active(old) == owners.Active(new) && model.Ready(old) == model.Ready(new) &&
 		(old.DeletionTimestamp == nil) == (new.DeletionTimestamp == nil) && labels.Equals(old.Labels, new.Labels)
 }
 
@@ -132,7 +134,7 @@ func controllerUID(pod *corev1.Pod) types.UID {
 	if pod == nil {
 		return ""
 	}
-	if c := fsm.ControllerOf(pod); c != nil {
+	if c := owners.ControllerOf(pod); c != nil {
 		return c.UID
 	}
 	return ""
@@ -143,8 +145,8 @@ func (r *ReplicaSets) wake(pod *corev1.Pod, uid types.UID) {
 	if pod == nil || uid == "" {
 		return
 	}
-	c := fsm.ControllerOf(pod)
-	if s := r.sets[pod.Namespace+"/"+c.Name]; s != nil && s.uid == uid {
+	c := owners.ControllerOf(pod)
+	if s := r.sets[pod.Namespace+"/"+c.Name]; s != nil && s.id == (owners.ID{Namespace: pod.Namespace, UID: uid}) {
 		r.enqueue(s)
 	}
 }
@@ -177,13 +179,13 @@ func (r *ReplicaSets) observeOther(c *store.Change) {
 func (r *ReplicaSets) put(rs *appsv1.ReplicaSet) {
 	key := rs.Namespace + "/" + rs.Name
 	s := r.sets[key]
-	if s == nil || s.uid != rs.UID {
+	if s == nil || s.id.UID != rs.UID {
 		r.drop(key)
 		selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
 		if err != nil || selector.Empty() {
 			return // the API takes no such thing
 		}
-		s = &replicaSet{key: key, uid: rs.UID, selector: selector, all: true}
+		s = &replicaSet{key: key, id: owners.IDOf(rs), selector: selector, all: true}
 		r.sets[key] = s
 		r.matching.add(rs, s)
 	}

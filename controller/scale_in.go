@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/owners"
 )
 
 // Which pods of a workload go first when there are to be fewer. The order is
@@ -149,8 +151,8 @@ func ScaleIn(v *fsm.View, rs *appsv1.ReplicaSet, count int, nowUnixNano int64) [
 func candidates(v *fsm.View, rs *appsv1.ReplicaSet, nowUnixNano int64) []*candidate {
 	related := relatedOnNodes(v, rs)
 	var all []*candidate
-	v.PodsOf(rs.UID, func(key string, pod *corev1.Pod) bool {
-		if fsm.Active(pod) {
+	v.PodsOf(owners.IDOf(rs), func(key string, pod *corev1.Pod) bool {
+		if owners.Active(pod) {
 			c := candidateOf(key, pod, nowUnixNano)
 			c.related = related[pod.Spec.NodeName]
 			all = append(all, c)
@@ -162,7 +164,7 @@ func candidates(v *fsm.View, rs *appsv1.ReplicaSet, nowUnixNano int64) []*candid
 
 func candidateOf(key string, pod *corev1.Pod, nowUnixNano int64) *candidate {
 	c := &candidate{
-		key: key, pod: pod, phase: phaseOrdinal(pod.Status.Phase), ready: fsm.Ready(pod), cost: deletionCost(pod),
+		key: key, pod: pod, phase: phaseOrdinal(pod.Status.Phase), ready: model.Ready(pod), cost: deletionCost(pod),
 		createdBucket: bucket(pod.CreationTimestamp, nowUnixNano),
 	}
 	if c.ready {
@@ -285,12 +287,12 @@ func restarts(pod *corev1.Pod) (containers, sidecars int32) {
 // relatedOnNodes counts by node the active pods of all ReplicaSets that have
 // the same controller (T9); of the ReplicaSet alone if it has none.
 func relatedOnNodes(v *fsm.View, rs *appsv1.ReplicaSet) map[string]int {
-	sets := []types.UID{rs.UID}
-	if c := fsm.ControllerOf(rs); c != nil {
+	sets := []owners.ID{owners.IDOf(rs)}
+	if c := owners.ControllerOf(rs); c != nil {
 		sets = sets[:0]
-		v.Dependents(c.UID, "", func(_ string, ref fsm.ObjectRef, d fsm.Dependent) bool {
-			if d.Controller && ref.Resource == fsm.ReplicaSets && ref.Namespace == rs.Namespace {
-				sets = append(sets, types.UID(ref.UID))
+		v.Dependents(owners.ID{Namespace: rs.Namespace, UID: c.UID}, "", func(_ string, ref fsm.ObjectRef, d owners.Dependent) bool {
+			if d.Controller && ref.Resource == fsm.ReplicaSets {
+				sets = append(sets, owners.ID{Namespace: ref.Namespace, UID: types.UID(ref.UID)})
 			}
 			return true
 		})
@@ -298,7 +300,7 @@ func relatedOnNodes(v *fsm.View, rs *appsv1.ReplicaSet) map[string]int {
 	related := map[string]int{}
 	for _, set := range sets {
 		v.PodsOf(set, func(_ string, pod *corev1.Pod) bool {
-			if pod.Spec.NodeName != "" && fsm.Active(pod) {
+			if pod.Spec.NodeName != "" && owners.Active(pod) {
 				related[pod.Spec.NodeName]++
 			}
 			return true

@@ -12,6 +12,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/owners"
 )
 
 // Scale-in that keeps pods spread, for ReplicaSets that ask for it: TS16 says
@@ -307,7 +308,7 @@ func newSpread(v *fsm.View, c *corev1.TopologySpreadConstraint, pod *corev1.Pod,
 	})
 	v.Pods.Scan(pod.Namespace+"/", func(_ string, p *corev1.Pod) bool {
 		domain, eligible := s.nodes[p.Spec.NodeName]
-		if eligible && fsm.Active(p) && selector.Matches(labels.Set(p.Labels)) {
+		if eligible && owners.Active(p) && selector.Matches(labels.Set(p.Labels)) {
 			s.domains[domain]++
 		}
 		return true

@@ -14,6 +14,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/owners"
 )
 
 // TestWorkloadsConverge: whatever users, nodes and changes of leader do, and
@@ -152,15 +154,15 @@ func (w *world) converged(t *rapid.T) {
 		selector := labels.SelectorFromSet(rs.Spec.Selector.MatchLabels)
 		var active, ready int32
 		for _, pod := range w.pods() {
-			c := fsm.ControllerOf(pod)
+			c := owners.ControllerOf(pod)
 			mine := c != nil && c.UID == rs.UID
 			switch {
-			case !fsm.Active(pod):
+			case !owners.Active(pod):
 			case mine && !selector.Matches(labels.Set(pod.Labels)):
 				t.Fatalf("%s keeps %s, which does not match", rs.Name, pod.Name)
 			case mine:
 				active++
-				if fsm.Ready(pod) {
+				if model.Ready(pod) {
 					ready++
 				}
 			case c == nil && selector.Matches(labels.Set(pod.Labels)):

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -197,7 +198,7 @@ func pairsOf(list []string) map[string]string {
 }
 
 func describeOwner(p *corev1.Pod) string {
-	if c := fsm.ControllerOf(p); c != nil {
+	if c := owners.ControllerOf(p); c != nil {
 		return " of " + c.Name
 	}
 	return ""
@@ -288,8 +289,8 @@ func (w *world) putSet(a args) string {
 // allPods does the same to all pods of a set, or to the first few.
 func (w *world) allPods(a args, most ...int) string {
 	var pods []*corev1.Pod
-	w.state.View().PodsOf(types.UID("uid-"+a.name(0)), func(_ string, pod *corev1.Pod) bool {
-		if fsm.Active(pod) || a.has("gone") {
+	w.state.View().PodsOf(owners.ID{Namespace: "default", UID: types.UID("uid-" + a.name(0))}, func(_ string, pod *corev1.Pod) bool {
+		if owners.Active(pod) || a.has("gone") {
 			pods = append(pods, pod)
 		}
 		return len(most) == 0 || len(pods) < most[0]

@@ -4,6 +4,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-dev/berth/owners"
 )
 
 // ClaimPods makes a workload the controller of pods that match its selector and
@@ -31,7 +33,7 @@ func (c *ClaimPods) Apply(tx *Tx) Result {
 	selector := owner.selector()
 	claimed := func(ref PodRef) (pod *corev1.Pod, matches, ok bool) {
 		pod, ok = tx.findPod(ref)
-		ok = ok && Active(pod) && pod.Namespace == c.Owner.Namespace
+		ok = ok && owners.Active(pod) && pod.Namespace == c.Owner.Namespace
 		return pod, ok && selector.Matches(labels.Set(pod.Labels)), ok
 	}
 	for _, ref := range c.Release {
@@ -45,7 +47,7 @@ func (c *ClaimPods) Apply(tx *Tx) Result {
 		}
 	}
 	for _, ref := range c.Adopt {
-		if pod, matches, ok := claimed(ref); ok && matches && ControllerOf(pod) == nil {
+		if pod, matches, ok := claimed(ref); ok && matches && owners.ControllerOf(pod) == nil {
 			is := tx.modifyPod(ref.Key, pod, func(pod *corev1.Pod) {
 				// A reference that names it without being its controller gives way.
 				pod.OwnerReferences = append(withoutOwners(pod.OwnerReferences, func(r *metav1.OwnerReference) bool {

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/owners"
 )
 
 // CollectGarbage looks at objects again and does what their owner references
@@ -52,6 +54,8 @@ func (tx *Tx) collect(ref ObjectRef) {
 		tx.deleteOwned(ref, Propagation(metav1.DeletePropagationForeground))
 	case Release:
 		tx.releaseDependents(ref)
+	case Unblock:
+		tx.unblock(ref)
 	case Finish:
 		tx.changeOwned(ref, func(o metav1.Object) {
 			o.SetFinalizers(without(o.GetFinalizers(), metav1.FinalizerDeleteDependents))
@@ -61,7 +65,7 @@ func (tx *Tx) collect(ref ObjectRef) {
 
 func (tx *Tx) deleteOwned(ref ObjectRef, p Propagation) {
 	v := tx.view
-	if ref.Resource == Pods {
+	if ref.Resource == owners.Pods {
 		key := PodKey(ref.Namespace, ref.Name)
 		if pod, ok := v.Pods.Get(key); ok {
 			tx.deletePod(key, tx.propagate(key, pod, p), nil, nil)
@@ -86,14 +90,19 @@ func (tx *Tx) deleteOwned(ref ObjectRef, p Propagation) {
 func (tx *Tx) breakCircle(ref ObjectRef) {
 	v, circle := tx.view, false
 	o, _ := v.owned(ref)
-	v.Dependents(o.GetUID(), "", func(_ string, dependent ObjectRef, _ Dependent) bool {
+	v.Dependents(owners.IDOf(o), "", func(_ string, dependent ObjectRef, _ owners.Dependent) bool {
 		d, ok := v.owned(dependent)
-		circle = ok && d.GetDeletionTimestamp() != nil && slices.Contains(d.GetFinalizers(), metav1.FinalizerDeleteDependents)
+		circle = ok && waitsForDependents(d)
 		return !circle
 	})
-	if !circle {
-		return
+	if circle {
+		tx.unblock(ref)
 	}
+}
+
+// unblock has an object's owners not wait for it.
+func (tx *Tx) unblock(ref ObjectRef) {
+	o, _ := tx.view.owned(ref)
 	refs := slices.Clone(o.GetOwnerReferences()) // stored ones are shared
 	for i := range refs {
 		no := false
@@ -109,7 +118,7 @@ func (tx *Tx) releaseDependents(ref ObjectRef) {
 	o, _ := v.owned(ref)
 	uid := o.GetUID()
 	var dependents []ObjectRef
-	v.Dependents(uid, "", func(_ string, d ObjectRef, _ Dependent) bool {
+	v.Dependents(owners.IDOf(o), "", func(_ string, d ObjectRef, _ owners.Dependent) bool {
 		dependents = append(dependents, d)
 		return len(dependents) <= maxReleased
 	})

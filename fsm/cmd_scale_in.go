@@ -1,6 +1,10 @@
 package fsm
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/owners"
+)
 
 // ScaleIn deletes pods of a workload that has too many, in the order in which
 // they are named, with their grace period. It stops when the workload has as
@@ -27,7 +31,7 @@ func (c *ScaleIn) Apply(tx *Tx) Result {
 			break
 		}
 		pod, ok := tx.findPod(ref)
-		if !ok || !Active(pod) || !controlledBy(pod, owner) {
+		if !ok || !owners.Active(pod) || !controlledBy(pod, owner) {
 			continue
 		}
 		tx.deletePod(ref.Key, pod, nil, nil)
@@ -42,6 +46,6 @@ func (c *ScaleIn) Apply(tx *Tx) Result {
 }
 
 func controlledBy(pod *corev1.Pod, w *workload) bool {
-	c := ControllerOf(pod)
-	return c != nil && c.UID == w.object.Value.GetUID()
+	c := owners.ControllerOf(pod)
+	return c != nil && owners.ID{Namespace: pod.Namespace, UID: c.UID} == owners.IDOf(w.object.Value)
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/owners"
 )
 
 // coverage is what a budget's pods add up to. It is immutable; it is replaced
@@ -132,7 +133,7 @@ func (v *View) firstStray(budget string) (name string) {
 type ownerRef struct{ apiVersion, kind, name, uid string }
 
 func controllerOf(pod *corev1.Pod) ownerRef {
-	if r := ControllerOf(pod); r != nil {
+	if r := owners.ControllerOf(pod); r != nil {
 		return ownerRef{r.APIVersion, r.Kind, r.Name, string(r.UID)}
 	}
 	return ownerRef{}

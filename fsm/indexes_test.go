@@ -9,8 +9,8 @@ import (
 	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -33,6 +33,7 @@ func compareViews(t failer, what string, want, got *View) {
 func compareIndexes(t failer, what string, want, got *View) {
 	t.Helper()
 	a, b := describeIndexes(want), describeIndexes(got)
+	a["owners"], b["owners"] = describeOwnersIndex(want), describeOwnersIndex(got)
 	for name := range a {
 		if a[name] != b[name] {
 			t.Fatalf("%s: index %s differs:\n%s\n--- and ---\n%s", what, name, a[name], b[name])
@@ -71,13 +72,13 @@ func describeIndexes(v *View) map[string]string {
 		"budgetOwners":        list(v.budgetOwners, asText),
 		"ownersBudgets":       list(v.ownersBudgets, asText),
 		"budgetTimes":         list(v.budgetTimes, asText),
-		"dependents":          list(v.dependents, asText),
-		"tallies": list(v.tallies, func(t *Tally) string {
-			return fmt.Sprintf("%s %d %d %d %d", labels.Set(t.Labels), t.Pods, t.Active, t.Ready, t.Terminating)
-		}),
-		"orphans": list(v.orphans, asText),
-		"owners":  list(v.owners, asText),
 	}
+}
+
+func describeOwnersIndex(v *View) string {
+	var b strings.Builder
+	v.owners.Describe(func(line string) { fmt.Fprintf(&b, "%q\n", line) })
+	return b.String()
 }
 
 func describeRule(r *budgetRule) string {
@@ -113,6 +114,9 @@ func TestEveryIndexIsCompared(t *testing.T) {
 	v := newView()
 	for name := range describeIndexes(&v) {
 		compared = append(compared, name)
+	}
+	for index, i := reflect.TypeOf(owners.Index{}), 0; i < index.NumField(); i++ {
+		compared = append(compared, index.Field(i).Name) // it describes itself
 	}
 	sort.Strings(names)
 	sort.Strings(compared)

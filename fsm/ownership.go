@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/owners"
 )
 
 // What owner references mean. The rules are those of Kubernetes' garbage
@@ -42,6 +44,10 @@ const (
 	// Finish: it is being deleted in the foreground and no dependent that
 	// blocks is left.
 	Finish
+	// Unblock: it is being deleted in the foreground and waits, through
+	// dependents that wait themselves, for its own end. Its owners stop waiting
+	// for it.
+	Unblock
 )
 
 // ownerState is what an owner reference leads to.
@@ -67,8 +73,12 @@ func (v *View) Judge(ref ObjectRef) Verdict {
 		switch {
 		case slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents):
 			return Release
-		case slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) && !v.blocked(o.GetUID()):
+		case !waitsForDependents(o):
+			return Keep
+		case !v.blocked(o):
 			return Finish
+		case v.waitsForItself(o):
+			return Unblock
 		}
 		return Keep
 	}
@@ -89,7 +99,7 @@ func (v *View) Judge(ref ObjectRef) Verdict {
 		return Disown
 	case present > 0 || absent+waiting == 0:
 		return Keep
-	case waiting > 0 && v.hasDependents(o.GetUID()):
+	case waiting > 0 && v.hasDependents(o):
 		return CollectInForeground
 	}
 	return Collect
@@ -118,16 +128,13 @@ func (v *View) ownerState(ref *metav1.OwnerReference, namespace string) ownerSta
 	case !known:
 		return ownerPresent
 	case owner != nil && owner.GetUID() == ref.UID:
-		if owner.GetDeletionTimestamp() != nil && slices.Contains(owner.GetFinalizers(), metav1.FinalizerDeleteDependents) {
+		if waitsForDependents(owner) {
 			return ownerWaiting
 		}
 		return ownerPresent
 	}
-	if at, ok := v.owners.Get(string(ref.UID)); ok {
-		_, rest, _ := strings.Cut(at, "/")
-		if !strings.HasPrefix(rest, namespace+"/") {
-			return ownerForeign
-		}
+	if v.owners.Foreign(owners.ID{Namespace: namespace, UID: ref.UID}) {
+		return ownerForeign
 	}
 	return ownerAbsent
 }
@@ -181,9 +188,9 @@ func kindNamed(ref *metav1.OwnerReference) schema.GroupKind {
 	return schema.GroupKind{Group: group, Kind: ref.Kind}
 }
 
-func (v *View) hasDependents(uid types.UID) bool {
+func (v *View) hasDependents(o metav1.Object) bool {
 	has := false
-	v.Dependents(uid, "", func(string, ObjectRef, Dependent) bool {
+	v.Dependents(owners.IDOf(o), "", func(string, ObjectRef, owners.Dependent) bool {
 		has = true
 		return false
 	})
@@ -191,13 +198,53 @@ func (v *View) hasDependents(uid types.UID) bool {
 }
 
 // blocked: a dependent is left that the owner's deletion waits for.
-func (v *View) blocked(uid types.UID) bool {
+func (v *View) blocked(o metav1.Object) bool {
 	blocked := false
-	v.Dependents(uid, "", func(_ string, _ ObjectRef, d Dependent) bool {
+	v.Dependents(owners.IDOf(o), "", func(_ string, _ ObjectRef, d owners.Dependent) bool {
 		blocked = d.Blocks
 		return !blocked
 	})
 	return blocked
+}
+
+// waitsForDependents: it is being deleted in the foreground.
+func waitsForDependents(o metav1.Object) bool {
+	return o.GetDeletionTimestamp() != nil && slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents)
+}
+
+// maxCircle bounds the owners that are followed to find a circle.
+const maxCircle = 256
+
+// waitsForItself: all that the object's deletion waits for is being deleted in
+// the foreground as well, and waits in the end for the object.
+func (v *View) waitsForItself(o metav1.Object) bool {
+	seen := map[types.UID]bool{o.GetUID(): true}
+	for next := []metav1.Object{o}; len(next) > 0 && len(seen) <= maxCircle; next = next[1:] {
+		circle, other := false, false
+		v.Dependents(owners.IDOf(next[0]), "", func(_ string, ref ObjectRef, d owners.Dependent) bool {
+			if !d.Blocks {
+				return true
+			}
+			dependent, ok := v.owned(ref)
+			switch waits := ok && waitsForDependents(dependent); {
+			case !waits:
+				other = true // the circle is not what it waits for, or not alone
+			case dependent.GetUID() == o.GetUID():
+				circle = true
+			case !seen[dependent.GetUID()]:
+				seen[dependent.GetUID()] = true
+				next = append(next, dependent)
+			}
+			return !circle && !other && len(seen) <= maxCircle
+		})
+		if circle {
+			return true
+		}
+		if other && next[0].GetUID() == o.GetUID() {
+			return false
+		}
+	}
+	return false
 }
 
 // finalizersFor are an object's finalizers once it is deleted with a
@@ -267,7 +314,7 @@ func (tx *Tx) changeObject(key string, old *Object, change func(o metav1.Object)
 // object. One that is being deleted goes with its last finalizer.
 func (tx *Tx) changeOwned(ref ObjectRef, change func(o metav1.Object)) {
 	v := tx.view
-	if ref.Resource == Pods {
+	if ref.Resource == owners.Pods {
 		key := PodKey(ref.Namespace, ref.Name)
 		old, ok := v.Pods.Get(key)
 		if !ok {
@@ -320,7 +367,7 @@ func without(list []string, x string) []string {
 // OwnerRef is the object that an owner reference leads to, if it is a pod or
 // plain object and is there.
 func (v *View) OwnerRef(ref *metav1.OwnerReference, namespace string) (ObjectRef, bool) {
-	out := ObjectRef{Resource: Pods, Namespace: namespace, Name: ref.Name, UID: string(ref.UID)}
+	out := ObjectRef{Resource: owners.Pods, Namespace: namespace, Name: ref.Name, UID: string(ref.UID)}
 	named := kindNamed(ref)
 	if kind, ok := kindsByName[named]; ok {
 		out.Resource = kind.Resource

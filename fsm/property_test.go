@@ -180,7 +180,7 @@ func (r *random) collect() string {
 		return true
 	})
 	r.view().Objects.Scan("", func(key string, _ *Object) bool {
-		ref, _ := r.view().refOf(key)
+		ref, _ := r.view().refOf(ownableKey(key))
 		c.Objects = append(c.Objects, ref)
 		return true
 	})

@@ -35,23 +35,21 @@ type budgetRule struct {
 // indexBudget keeps the rules, where they are found by label, and when the
 // next announced disruption of a budget runs out.
 func indexBudget(v *live, key string, old, new *policyv1.PodDisruptionBudget, hadOld, hasNew bool) {
-	var was, is []metav1.OwnerReference
+	var was, is metav1.Object
 	if hadOld {
-		was = old.OwnerReferences
+		was = old
 		if at, ok := firstRunsOut(old); ok {
 			v.budgetTimes.Delete(budgetTimeKey(at, key))
 		}
 	}
 	if hasNew {
-		is = new.OwnerReferences
+		is = new
 		if at, ok := firstRunsOut(new); ok {
 			v.budgetTimes.Set(budgetTimeKey(at, key), key)
 		}
 		v.touchBudget(key)
 	}
-	if !sameReferences(was, is) {
-		v.indexDependents(DisruptionBudgets+"/"+key, was, is)
-	}
+	v.owners.Put(DisruptionBudgets, was, is)
 	if hasNew {
 		v.cover(new)
 	} else {

@@ -96,7 +96,19 @@ var objectTable = &tableDef[*Object]{
 	Revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
 	Index: func(v *live, key string, old, new *Object, hadOld, hasNew bool) {
 		v.rescaleBudgets(old, new)
-		indexObjectOwners(v, key, old, new, hadOld, hasNew)
+		indexObjectOwners(v, old, new)
 		indexService(v, old, new)
 	},
+}
+
+func indexObjectOwners(v *live, old, new *Object) {
+	var was, is metav1.Object
+	var resource string
+	if old != nil {
+		was, resource = old.Value, old.Resource
+	}
+	if new != nil {
+		is, resource = new.Value, new.Resource
+	}
+	v.owners.Put(resource, was, is)
 }

@@ -53,7 +53,7 @@ func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 		v.ended.Delete(key)
 	}
 	v.countForBudgets(old, new)
-	indexPodOwners(v, key, old, new)
+	v.owners.PutPod(old, new)
 }
 
 // placedClass is the class of a pod on a node, from where it is known already:

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/owners"
 )
 
 // Workloads and owners from the words of a directive.
@@ -49,7 +51,7 @@ func ownerReference(text string) metav1.OwnerReference {
 		ref.APIVersion, ref.Kind = kind.apiVersion(), kind.Kind
 	case resource == "nodes":
 		ref.APIVersion, ref.Kind = "v1", "Node"
-	case resource == Pods:
+	case resource == owners.Pods:
 		ref.APIVersion, ref.Kind = "v1", "Pod"
 	default:
 		ref.APIVersion, ref.Kind = "example.com/v1", resource
@@ -83,11 +85,11 @@ func (s *transcript) setStatus(a words, _ string) []Command { // status SET repl
 
 func (s *transcript) showTally(a words) string { // tally SET
 	out := ""
-	s.view().Tallies(types.UID("uid-"+a.name()), func(t *Tally) bool {
+	s.view().Tallies(owners.ID{Namespace: a.or("ns", "default"), UID: types.UID("uid-" + a.name())}, func(t *owners.Tally) bool {
 		for k, v := range sortedPairs(t.Labels) {
 			out += k + "=" + v + " "
 		}
-		out += fmt.Sprintf("pods=%d active=%d ready=%d terminating=%d\n", t.Pods, t.Active, t.Ready, t.Terminating)
+		out += t.String() + "\n"
 		return true
 	})
 	return out
@@ -95,7 +97,7 @@ func (s *transcript) showTally(a words) string { // tally SET
 
 func (s *transcript) showVerdicts(words) string { // judge: everything that something has to be done about
 	names := map[Verdict]string{
-		Disown: "disown", Collect: "collect", CollectInForeground: "collect in the foreground", Release: "release", Finish: "finish",
+		Disown: "disown", Collect: "collect", CollectInForeground: "collect in the foreground", Release: "release", Finish: "finish", Unblock: "unblock",
 	}
 	out := ""
 	show := func(ref ObjectRef) {
@@ -104,12 +106,12 @@ func (s *transcript) showVerdicts(words) string { // judge: everything that some
 		}
 	}
 	s.view().Objects.Scan("", func(key string, _ *Object) bool {
-		ref, _ := s.view().refOf(key)
+		ref, _ := s.view().refOf(ownableKey(key))
 		show(ref)
 		return true
 	})
 	s.view().Pods.Scan("", func(key string, _ *corev1.Pod) bool {
-		ref, _ := s.view().refOf(Pods + "/" + key)
+		ref, _ := s.view().refOf(ownableKey(owners.Pods + "/" + key))
 		show(ref)
 		return true
 	})

@@ -5,6 +5,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -20,7 +21,7 @@ type View struct {
 	nominationIndexes
 	queueIndexes
 	budgetIndexes
-	ownerIndexes
+	owners owners.Index
 	spreadIndexes
 	orderIndexes
 }
@@ -44,7 +45,7 @@ func (v *View) fork() View {
 		nominationIndexes: v.nominationIndexes.fork(),
 		queueIndexes:      v.queueIndexes.fork(),
 		budgetIndexes:     v.budgetIndexes.fork(),
-		ownerIndexes:      v.ownerIndexes.fork(),
+		owners:            v.owners.Fork(),
 		spreadIndexes:     v.spreadIndexes.fork(),
 		orderIndexes:      v.orderIndexes.fork(),
 	}

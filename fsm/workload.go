@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-dev/berth/owners"
 )
 
 // workload is an object that keeps pods, as a command meets it.
@@ -65,7 +67,7 @@ func (w *workload) reference() metav1.OwnerReference {
 // missing is how many pods the workload lacks; below zero, how many it has too
 // many.
 func (w *workload) missing(v *View) int32 {
-	return w.kind.Workload.Replicas(w.object.Value) - v.TallyOf(w.object.Value.GetUID()).Active
+	return w.kind.Workload.Replicas(w.object.Value) - v.TallyOf(owners.IDOf(w.object.Value)).Active
 }
 
 // selector: which pods can be the workload's.

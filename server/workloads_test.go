@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/raftnode"
 )
 
@@ -78,7 +79,7 @@ func (l *workLog) applyEntry(entry []byte) ([]fsm.Result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	results, err := l.state.Apply(l.state.View().Index()+1, 1, entry)
-	l.most = max(l.most, l.state.View().TallyOf(l.watched).Active)
+	l.most = max(l.most, l.state.View().TallyOf(owners.ID{Namespace: "default", UID: l.watched}).Active)
 	return results, err
 }
 
@@ -132,7 +133,7 @@ func (l *workLog) web(t *testing.T, replicas int32) {
 func (l *workLog) want(t *testing.T, active int) {
 	t.Helper()
 	v := l.state.View()
-	if n := v.TallyOf("uid-web").Active; int(n) != active {
+	if n := v.TallyOf(owners.ID{Namespace: "default", UID: "uid-web"}).Active; int(n) != active {
 		t.Fatalf("%d active pods, not %d", n, active)
 	}
 	if v.Pods.Len() != active {
@@ -164,7 +165,7 @@ func TestWorkloadsReactAtOnce(t *testing.T) {
 		l.want(t, 3500)
 		// One that ends is replaced.
 		var key string
-		l.state.View().PodsOf("uid-web", func(k string, _ *corev1.Pod) bool { key = k; return false })
+		l.state.View().PodsOf(owners.ID{Namespace: "default", UID: "uid-web"}, func(k string, _ *corev1.Pod) bool { key = k; return false })
 		l.must(t, &fsm.DeletePod{Key: key})
 		l.want(t, 3500)
 		l.web(t, 2)

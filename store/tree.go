@@ -17,8 +17,8 @@ const degree = 16
 // to can be read and forked by any number of them.
 type Tree[V any] struct{ rows *btree.Map[string, V] }
 
-// Fork returns a tree that starts as a copy. From then on only one of the two,
-// whichever it is, may be written to.
+// Fork returns a tree that starts as a copy. From then on the tree itself must
+// not be written to, only the fork.
 func (t Tree[V]) Fork() Tree[V] {
 	if t.rows == nil {
 		return Tree[V]{}

@@ -1,0 +1,319 @@
+// Package owners keeps the index of owner references: who names whom as an
+// owner, and how many pods a controller has, by their labels. What the
+// references demand is worked out elsewhere; nothing here looks at a table.
+//
+// An owner is known by its namespace and UID. A reference reaches objects of
+// its own namespace and of none, whatever UID it names, so nobody's pods count
+// for, or are deleted with, the object of another namespace.
+package owners
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
+)
+
+// ID is an owner. One without a namespace owns in all of them.
+type ID struct {
+	Namespace string
+	UID       types.UID
+}
+
+// IDOf is an object as an owner.
+func IDOf(o metav1.Object) ID { return ID{o.GetNamespace(), o.GetUID()} }
+
+// Key names an object that can have owners.
+type Key struct{ Resource, Namespace, Name string }
+
+// Pods is the resource of pods in a Key.
+const Pods = "pods"
+
+// Dependent is an owner reference as its owner sees it.
+type Dependent struct {
+	Controller bool // the owner is the controller
+	Blocks     bool // the owner's deletion in the foreground waits for it
+}
+
+// Tally counts the pods of one controller that have the same labels.
+type Tally struct {
+	Labels map[string]string
+	// Pods are all; of them Active ones have not ended and are not ending,
+	// Ready ones are active and ready, Terminating ones are ending.
+	Pods, Active, Ready, Terminating int32
+}
+
+// Index is the index. Its zero value is empty and ready. Fork copies it in
+// constant time; one that is written to is for one goroutine.
+type Index struct {
+	dependents store.Tree[Dependent] // UID, namespace, resource, name: who names the UID as an owner
+	tallies    store.Tree[*Tally]    // the controller's UID, namespace, labels: how its pods are
+	orphans    store.Tree[struct{}]  // namespace/name of pods that are active and have no controller
+	there      store.Tree[struct{}]  // UID, namespace, resource, name of what was put
+}
+
+// Fork returns an index that starts as a copy. From then on the index itself
+// must not be written to, only the fork.
+func (x *Index) Fork() Index {
+	return Index{dependents: x.dependents.Fork(), tallies: x.tallies.Fork(), orphans: x.orphans.Fork(), there: x.there.Fork()}
+}
+
+// Put takes in that an object of a resource other than pods came, changed or
+// went: nil stands for one that is not there.
+func (x *Index) Put(resource string, old, new metav1.Object) {
+	var was, is []metav1.OwnerReference
+	var before, now types.UID
+	at := Key{Resource: resource}
+	if old != nil {
+		was, before = old.GetOwnerReferences(), old.GetUID()
+		at.Namespace, at.Name = old.GetNamespace(), old.GetName()
+	}
+	if new != nil {
+		is, now = new.GetOwnerReferences(), new.GetUID()
+		at.Namespace, at.Name = new.GetNamespace(), new.GetName()
+	}
+	x.refer(at, was, is)
+	if before == now {
+		return
+	}
+	if before != "" {
+		x.there.Delete(keyOf(before, at))
+	}
+	if now != "" {
+		x.there.Set(keyOf(now, at), struct{}{})
+	}
+}
+
+// Foreign says whether an object that was put has the UID and is in another
+// namespace, and none is in this one.
+func (x *Index) Foreign(id ID) bool {
+	foreign := false
+	x.there.Scan(ID{UID: id.UID}.prefix(), func(at string, _ struct{}) bool {
+		foreign = split(at).Namespace != id.Namespace
+		return foreign
+	})
+	return foreign
+}
+
+// PutPod is Put for a pod. Most changes of a pod are none of what is counted
+// here, and cost next to nothing.
+func (x *Index) PutPod(old, new *corev1.Pod) {
+	was, is := standingOf(old), standingOf(new)
+	pod := new
+	if pod == nil {
+		pod = old
+	}
+	x.refer(Key{Pods, pod.Namespace, pod.Name}, was.owners, is.owners)
+	if was.orphan() != is.orphan() {
+		key := pod.Namespace + "/" + pod.Name
+		if is.orphan() {
+			x.orphans.Set(key, struct{}{})
+		} else {
+			x.orphans.Delete(key)
+		}
+	}
+	if was.controller == "" && is.controller == "" ||
+		was.counts == is.counts && was.controller == is.controller && maps.Equal(old.Labels, new.Labels) {
+		return
+	}
+	x.tally(was.controller, old, was.counts, -1)
+	x.tally(is.controller, new, is.counts, 1)
+}
+
+// refer takes in an object's owner references. They are immutable and shared
+// by the states of an object, so one slice means that nothing has changed.
+func (x *Index) refer(at Key, was, is []metav1.OwnerReference) {
+	if len(was) == len(is) && (len(was) == 0 || &was[0] == &is[0]) {
+		return
+	}
+	for i := range was {
+		x.dependents.Delete(keyOf(was[i].UID, at))
+	}
+	for i := range is {
+		x.dependents.Set(keyOf(is[i].UID, at), Dependent{
+			Controller: is[i].Controller != nil && *is[i].Controller,
+			Blocks:     is[i].BlockOwnerDeletion != nil && *is[i].BlockOwnerDeletion,
+		})
+	}
+}
+
+// prefix begins the keys of what belongs to an owner. A UID in a reference is
+// whatever its author wrote, and must not be taken for parts of a key.
+func (id ID) prefix() string {
+	uid := string(id.UID)
+	if strings.ContainsAny(uid, "\x00\x01") {
+		uid = strings.ReplaceAll(strings.ReplaceAll(uid, "\x01", "\x01\x02"), "\x00", "\x01\x01")
+	}
+	uid += "\x00"
+	if id.Namespace == "" {
+		return uid
+	}
+	return uid + id.Namespace + "\x00"
+}
+
+func keyOf(uid types.UID, at Key) string {
+	return ID{UID: uid}.prefix() + at.Namespace + "\x00" + at.Resource + "/" + at.Name
+}
+
+// split is the inverse of what keyOf appends.
+func split(at string) Key {
+	i := strings.LastIndexByte(at, 0)
+	namespace := at[:i]
+	namespace = namespace[strings.LastIndexByte(namespace, 0)+1:]
+	resource, name, _ := strings.Cut(at[i+1:], "/")
+	return Key{resource, namespace, name}
+}
+
+// Dependents calls f for every object that names an owner, from the one after
+// `after` on ("" for the first), in a fixed order, until f returns false. at is
+// what to go on after.
+func (x *Index) Dependents(owner ID, after string, f func(at string, k Key, d Dependent) bool) {
+	prefix := owner.prefix()
+	x.dependents.ScanFrom(prefix, max(prefix, next(after)), func(at string, d Dependent) bool { return f(at, split(at), d) })
+}
+
+// Scan calls f for every object that has owners, once for each of them, from
+// the one after `after` on.
+func (x *Index) Scan(after string, f func(at string, k Key) bool) {
+	x.dependents.ScanFrom("", next(after), func(at string, _ Dependent) bool { return f(at, split(at)) })
+}
+
+func next(after string) string {
+	if after == "" {
+		return ""
+	}
+	return after + "\x00"
+}
+
+// Tallies calls f for the counts of a controller's pods, one for each set of
+// labels that they have.
+func (x *Index) Tallies(controller ID, f func(t *Tally) bool) {
+	x.tallies.Scan(controller.prefix(), func(_ string, t *Tally) bool { return f(t) })
+}
+
+// Orphans calls f for the names of a namespace's pods that are active and have
+// no controller, in order.
+func (x *Index) Orphans(namespace string, f func(name string) bool) {
+	prefix := namespace + "/"
+	x.orphans.Scan(prefix, func(key string, _ struct{}) bool { return f(key[len(prefix):]) })
+}
+
+// Orphan says whether the pod under namespace/name is active and has no
+// controller.
+func (x *Index) Orphan(key string) bool {
+	_, ok := x.orphans.Get(key)
+	return ok
+}
+
+// standing is what the index knows of a pod.
+type standing struct {
+	owners     []metav1.OwnerReference
+	controller types.UID
+	counts     [4]bool // is there, active, ready, terminating
+}
+
+func (s *standing) orphan() bool { return s.counts[1] && s.controller == "" }
+
+func standingOf(pod *corev1.Pod) standing {
+	if pod == nil {
+		return standing{}
+	}
+	s := standing{owners: pod.OwnerReferences}
+	if c := ControllerOf(pod); c != nil {
+		s.controller = c.UID
+	}
+	active := Active(pod)
+	s.counts = [4]bool{true, active, active && model.Ready(pod), model.Terminating(pod) && !model.Terminal(pod)}
+	return s
+}
+
+// Active says whether a pod counts for its controller: it has not ended and is
+// not ending (WC4).
+func Active(pod *corev1.Pod) bool { return !model.Terminal(pod) && !model.Terminating(pod) }
+
+// ControllerOf is the reference to an object's controller, or nil. It must not
+// be changed.
+func ControllerOf(o metav1.Object) *metav1.OwnerReference {
+	refs := o.GetOwnerReferences()
+	for i := range refs {
+		if refs[i].Controller != nil && *refs[i].Controller {
+			return &refs[i]
+		}
+	}
+	return nil
+}
+
+func (x *Index) tally(controller types.UID, pod *corev1.Pod, counts [4]bool, sign int32) {
+	if controller == "" {
+		return
+	}
+	key := ID{pod.Namespace, controller}.prefix() + labels.Set(pod.Labels).String()
+	sum := Tally{Labels: pod.Labels}
+	if t, ok := x.tallies.Get(key); ok {
+		sum = *t
+	}
+	one := Tally{}
+	for i, n := range []*int32{&one.Pods, &one.Active, &one.Ready, &one.Terminating} {
+		if counts[i] {
+			*n = 1
+		}
+	}
+	sum.Add(&one, sign)
+	if sum.Pods == 0 {
+		x.tallies.Delete(key)
+		return
+	}
+	x.tallies.Set(key, &sum)
+}
+
+// Add adds, or with a sign of -1 subtracts, another tally.
+func (t *Tally) Add(o *Tally, sign int32) {
+	t.Pods += sign * o.Pods
+	t.Active += sign * o.Active
+	t.Ready += sign * o.Ready
+	t.Terminating += sign * o.Terminating
+}
+
+// Describe calls f for every entry, in a fixed order, as text: two indexes of
+// one state describe themselves alike.
+func (x *Index) Describe(f func(line string)) {
+	x.dependents.Scan("", func(at string, d Dependent) bool {
+		f("dependent " + at + flags(d.Controller, d.Blocks))
+		return true
+	})
+	x.tallies.Scan("", func(at string, t *Tally) bool {
+		f("tally " + at + " " + t.String())
+		return true
+	})
+	x.orphans.Scan("", func(key string, _ struct{}) bool {
+		f("orphan " + key)
+		return true
+	})
+	x.there.Scan("", func(at string, _ struct{}) bool {
+		f("there " + at)
+		return true
+	})
+}
+
+func flags(controller, blocks bool) string {
+	out := ""
+	if controller {
+		out += " controller"
+	}
+	if blocks {
+		out += " blocks"
+	}
+	return out
+}
+
+// String gives the counts alone.
+func (t *Tally) String() string {
+	return fmt.Sprintf("pods=%d active=%d ready=%d terminating=%d", t.Pods, t.Active, t.Ready, t.Terminating)
+}
