@@ -52,6 +52,7 @@ type ServerPart struct {
 	BootstrapExpect int
 	NonVoter        bool
 	TokenFile       string
+	MaxClockOffset  time.Duration
 	Consensus       server.Consensus
 	Autopilot       server.Autopilot
 	Scheduler       *berthv1.SchedulerConfiguration

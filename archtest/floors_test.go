@@ -27,6 +27,7 @@ var floors = map[string]int{
 	"sched":      4,
 	"apiserver":  5,
 	"cluster":    5,
+	"peers":      5,
 	"raftnode":   5,
 	"rpc":        5,
 	"web":        5,

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 )
 
 // Peer is a server of the founding set.
@@ -147,12 +149,15 @@ func names(ms []Member) string {
 // Bootstrap follows the pool until this server knows the founding set, and
 // returns it; or until a cluster exists that it shall be added to, and returns
 // none. A refusal of DecideBootstrap is logged and waited out: the missing or
-// surplus server may yet come or go.
-func (p *Pool) Bootstrap(ctx context.Context) ([]Peer, error) {
-	members, sub := p.Subscribe()
+// surplus server may yet come or go. Gossip is not believed: who calls itself a
+// server counts only while isServer finds it where it says that it is.
+func (p *Pool) Bootstrap(ctx context.Context, isServer func(Member) error) ([]Peer, error) {
+	_, sub := p.Subscribe()
 	defer sub.Close()
 	var said string
+	seen := &witness{pool: p, isServer: isServer, proven: map[string]bool{}}
 	for {
+		members, doubtful := seen.members()
 		d, err := DecideBootstrap(p.name, members)
 		switch {
 		case err != nil:
@@ -169,9 +174,66 @@ func (p *Pool) Bootstrap(ctx context.Context) ([]Peer, error) {
 		case d.Step == BootstrapJoin:
 			return nil, nil
 		}
-		if _, err := sub.Next(ctx); err != nil {
+		next, cancel := ctx, context.CancelFunc(func() {})
+		if doubtful {
+			next, cancel = context.WithTimeout(ctx, doubtPause)
+		}
+		_, err = sub.Next(next)
+		cancel()
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
 			return nil, fmt.Errorf("waiting for bootstrap_expect servers: %w", err)
 		}
-		members = p.Members()
 	}
+}
+
+const (
+	// doubtPause is how soon a member is looked at again that could not be found
+	// to be the server that it says it is.
+	doubtPause = time.Second
+	// maxDoubts bounds how many of them are looked at, at a time.
+	maxDoubts = 32
+)
+
+// witness is who was found to be a server.
+type witness struct {
+	pool     *Pool
+	isServer func(Member) error
+	proven   map[string]bool // by name, process and address
+	next     int             // where the next look begins
+}
+
+// members are the pool's, without those who call themselves servers and were not
+// found to be; doubtful: there are such.
+func (w *witness) members() (out []Member, doubtful bool) {
+	key := func(m Member) string { return m.Name + " " + m.Instance + " " + m.RaftAddr }
+	var doubts []Member
+	all := w.pool.Members()
+	for _, m := range all {
+		if m.Role == RoleServer && m.Status == StatusAlive && m.Name != w.pool.name && !w.proven[key(m)] {
+			doubts = append(doubts, m)
+		}
+	}
+	var asking sync.WaitGroup
+	found := make([]error, min(len(doubts), maxDoubts))
+	for i := range found {
+		m := doubts[(w.next+i)%len(doubts)]
+		asking.Go(func() { found[i] = w.isServer(m) })
+	}
+	asking.Wait()
+	for i, err := range found {
+		m := doubts[(w.next+i)%len(doubts)]
+		if err == nil {
+			w.proven[key(m)] = true
+			continue
+		}
+		doubtful = true
+		w.pool.log.Debug("a member calls itself a server and is not found to be one", "name", m.Name, "address", m.RaftAddr, "error", err)
+	}
+	w.next += len(found)
+	for _, m := range all {
+		if m.Role != RoleServer || m.Name == w.pool.name || w.proven[key(m)] {
+			out = append(out, m)
+		}
+	}
+	return out, doubtful || len(doubts) > len(found)
 }

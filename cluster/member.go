@@ -43,10 +43,8 @@ type Meta struct {
 	HTTPAddr string `msgpack:"h,omitempty"`
 	RaftAddr string `msgpack:"f,omitempty"`
 	RaftID   string `msgpack:"i,omitempty"`
-	// Version is the software's. CommandVersion is the newest version of the
-	// log's commands that this server can apply.
-	Version        string `msgpack:"v,omitempty"`
-	CommandVersion uint32 `msgpack:"w,omitempty"`
+	// Version is the software's, for people to read.
+	Version string `msgpack:"v,omitempty"`
 	// NonVoter asks not to become a voter.
 	NonVoter bool `msgpack:"n,omitempty"`
 

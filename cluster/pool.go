@@ -259,23 +259,6 @@ func (p *Pool) Get(name string) (Member, bool) {
 	return m, ok
 }
 
-// MinCommandVersion is the oldest command version among servers: a leader
-// proposes no newer command. A failed server counts, since it may come back; one
-// that left does not. ok is false if no server is known.
-func (p *Pool) MinCommandVersion() (version uint32, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, m := range p.members {
-		if m.Role != RoleServer || m.Status == StatusLeft {
-			continue
-		}
-		if !ok || m.CommandVersion < version {
-			version, ok = m.CommandVersion, true
-		}
-	}
-	return version, ok
-}
-
 // count is how many members are known, at least 1.
 func (p *Pool) count() int {
 	p.mu.Lock()

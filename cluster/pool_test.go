@@ -42,7 +42,7 @@ func quick(c *memberlist.Config) {
 func config(name string, role Role) Config {
 	return Config{
 		Name: name, BindAddr: "127.0.0.1", Loopback: true, RetryInterval: 20 * time.Millisecond, tune: quick,
-		Meta: Meta{Role: role, RPCAddr: "127.0.0.1:1", RaftAddr: "127.0.0.1:2" + name, Version: "v1", CommandVersion: 3},
+		Meta: Meta{Role: role, RPCAddr: "127.0.0.1:1", RaftAddr: "127.0.0.1:2" + name, Version: "v1"},
 	}
 }
 
@@ -115,14 +115,13 @@ func TestFiveMembersFindEachOther(t *testing.T) {
 
 func TestAdvertiseReachesAll(t *testing.T) {
 	ps := pool(t, 5)
-	if err := ps[1].Advertise(t.Context(), func(m *Meta) { m.CommandVersion = 2; m.ClusterID = "c1" }); err != nil {
+	if err := ps[1].Advertise(t.Context(), func(m *Meta) { m.ClusterID = "c1" }); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range ps {
 		eventually(t, p.Name()+" sees the change", func() bool {
 			m, _ := p.Get("m1")
-			v, ok := p.MinCommandVersion()
-			return ok && v == 2 && m.ClusterID == "c1"
+			return m.ClusterID == "c1"
 		})
 	}
 	err := ps[1].Advertise(t.Context(), func(m *Meta) { m.Version = strings.Repeat("x", 600) })

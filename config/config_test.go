@@ -216,3 +216,26 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// Who is to join others does not found a cluster of its own beside theirs, unless
+// the file says so.
+func TestJoiningFoundsNothing(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want int
+	}{
+		{"", 1},
+		{"join = [\"10.0.0.1\"]", 0},
+		{"join = [\"10.0.0.1\"]\nserver { bootstrap_expect = 1 }", 1},
+		{"join = [\"10.0.0.1\"]\nserver { bootstrap_expect = 3 }", 3},
+	} {
+		dir := write(t, map[string]string{"a.hcl": minimal, "b.hcl": tt.text + "\n"})
+		c, err := Load(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Server.BootstrapExpect != tt.want {
+			t.Errorf("%q founds a cluster of %d, want %d", tt.text, c.Server.BootstrapExpect, tt.want)
+		}
+	}
+}

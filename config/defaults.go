@@ -22,6 +22,7 @@ func Default() *Config {
 		Auth:     &Auth{},
 		Server: &Server{
 			BootstrapExpect: 1,
+			MaxClockOffset:  "30s",
 			Raft: &Raft{
 				HeartbeatTimeout:   "1s",
 				ElectionTimeout:    "1s",
@@ -67,5 +68,10 @@ func (c *Config) fillIn() {
 	if c.Name == "" {
 		// Without a host name the validation asks for a name.
 		c.Name, _ = os.Hostname()
+	}
+	// Who is to join others and says nothing of founding does not found a cluster
+	// of its own beside theirs.
+	if len(c.Join) > 0 && !c.src.set("server.bootstrap_expect") {
+		c.Server.BootstrapExpect = 0
 	}
 }

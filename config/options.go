@@ -63,6 +63,8 @@ type Server struct {
 	Enabled         bool `hcl:"enabled,optional"`
 	BootstrapExpect int  `hcl:"bootstrap_expect,optional"`
 	NonVoter        bool `hcl:"non_voter,optional"`
+	// MaxClockOffset: one whose clock is further off than this does not lead.
+	MaxClockOffset Duration `hcl:"max_clock_offset,optional"`
 
 	Raft      *Raft      `hcl:"raft,block"`
 	Autopilot *Autopilot `hcl:"autopilot,block"`

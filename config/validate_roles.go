@@ -38,6 +38,7 @@ func (c *Config) validateServer(k checker) {
 	if s.NonVoter && len(c.Join) == 0 {
 		k.fail("server.non_voter", "a server without a vote founds no cluster, and it knows none to join; set join")
 	}
+	k.atLeastDuration("server.max_clock_offset", s.MaxClockOffset, 100*time.Millisecond)
 	c.validateRaft(k)
 
 	a := s.Autopilot

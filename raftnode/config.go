@@ -31,6 +31,9 @@ type Config struct {
 	// AdvertiseAddr is where the other servers reach this one, host:port. It
 	// must be given when BindAddr is a wildcard.
 	AdvertiseAddr string
+	// RPCAddr and HTTPAddr are where this server is reached for other things,
+	// host:port. Servers tell them each other when they connect (Introduced).
+	RPCAddr, HTTPAddr string
 	// TLS, if given, makes every connection between servers mutual TLS, and
 	// admits certificates of servers only.
 	TLS *pki.Source

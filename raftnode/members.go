@@ -89,6 +89,34 @@ func (n *Node) AddNonvoter(ctx context.Context, id, addr string) error {
 	})
 }
 
+// Introduced are the addresses that a server has told when it connected, or was
+// connected to, and had shown who it is.
+func (n *Node) Introduced(id string) (Addresses, bool) {
+	if n.stream == nil {
+		return Addresses{}, false
+	}
+	n.stream.mu.Lock()
+	defer n.stream.mu.Unlock()
+	a, ok := n.stream.introduced[id]
+	return a, ok
+}
+
+// askTimeout bounds the question who is at an address.
+const askTimeout = 3 * time.Second
+
+// IsAt makes sure that a server is at an address: it must say so and, with TLS,
+// show its certificate. Two servers of one cluster tell each other their other
+// addresses by it (Introduced); it commits nobody to anything.
+func (n *Node) IsAt(id, addr string) error {
+	if n.stream == nil {
+		return nil
+	}
+	if _, err := n.stream.ask(addr, id, askTimeout); err != nil {
+		return fmt.Errorf("server %s at %s: %w", id, addr, err)
+	}
+	return nil
+}
+
 // checkNewcomer asks a server whom it belongs to, before the cluster counts on
 // it.
 func (n *Node) checkNewcomer(id, addr string) error {

@@ -36,6 +36,7 @@ type Node struct {
 	machine   *machine
 	proposer  *proposer
 	office    *office
+	heard     *heard
 	confirmer *confirmer
 
 	fatal    chan error
@@ -112,7 +113,7 @@ func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
 	if err := n.recoverQuorum(snaps); err != nil {
 		return err
 	}
-	n.office = newOffice(n)
+	n.office, n.heard = newOffice(n), newHeard()
 	if n.raft, err = n.newRaft(snaps); err != nil {
 		return err
 	}
@@ -121,6 +122,7 @@ func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
 	n.confirmer = newConfirmer(n)
 	n.guard.setStored(n.wrote)
 	n.tasks.Go(n.office.run)
+	n.tasks.Go(func() { n.heard.observe(n) })
 	n.started.Store(true)
 	if err := errors.Join(n.guard.err(), n.machine.err()); err != nil {
 		n.fail(err) // it happened while nobody could be told

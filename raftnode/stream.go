@@ -68,10 +68,17 @@ type stream struct {
 	lost   func(server string)
 	logger hclog.Logger
 
-	mu     sync.Mutex
-	closed bool
-	conns  map[net.Conn]struct{}
+	// mine are this server's other addresses.
+	mine Addresses
+
+	mu         sync.Mutex
+	closed     bool
+	conns      map[net.Conn]struct{}
+	introduced map[string]Addresses // by server
 }
+
+// Addresses are where a server is reached beside consensus, host:port.
+type Addresses struct{ RPC, HTTP string }
 
 var _ raft.StreamLayer = (*stream)(nil)
 
@@ -79,6 +86,7 @@ func newStream(l Listener, addr net.Addr, n *Node) *stream {
 	return &stream{
 		listener: l, addr: addr, tls: n.c.TLS, id: n.id, self: n.c.ID,
 		nameOf: n.serverAt, lost: n.restock, logger: n.logger, conns: map[net.Conn]struct{}{},
+		mine: Addresses{RPC: n.c.RPCAddr, HTTP: n.c.HTTPAddr}, introduced: map[string]Addresses{},
 	}
 }
 
@@ -143,6 +151,19 @@ func (s *stream) probe(addr, server string, newcomer bool) error {
 }
 
 func (s *stream) connect(addr, to string, newcomer bool, timeout time.Duration) (net.Conn, error) {
+	conn, err := s.open(addr, timeout)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.greet(conn, to, newcomer); err != nil {
+		return nil, errors.Join(fmt.Errorf("server at %s: %w", addr, err), conn.Close())
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return conn, nil
+}
+
+// open dials an address. What is said first has a deadline.
+func (s *stream) open(addr string, timeout time.Duration) (net.Conn, error) {
 	raw, err := s.listener.Dial(addr, timeout)
 	if err != nil {
 		return nil, err
@@ -155,10 +176,6 @@ func (s *stream) connect(addr, to string, newcomer bool, timeout time.Duration) 
 		conn = tls.Client(conn, s.tls.ClientConfig(pki.ServerDNSName))
 	}
 	_ = conn.SetDeadline(time.Now().Add(min(timeout, greetingTimeout)))
-	if err := s.greet(conn, to, newcomer); err != nil {
-		return nil, errors.Join(fmt.Errorf("server at %s: %w", addr, err), conn.Close())
-	}
-	_ = conn.SetDeadline(time.Time{})
 	return conn, nil
 }
 
@@ -193,7 +210,9 @@ type greetedConn struct {
 func (g *greetedConn) Read(b []byte) (int, error) {
 	g.once.Do(func() {
 		_ = g.SetDeadline(time.Now().Add(greetingTimeout))
-		if g.err = g.s.answer(g.Conn); g.err != nil {
+		if g.err = g.s.answer(g.Conn); errors.Is(g.err, errAsked) {
+			return
+		} else if g.err != nil {
 			g.s.logger.Warn("refused a connection for consensus", "from", g.RemoteAddr(), "error", g.err)
 			return
 		}
@@ -212,8 +231,13 @@ type hello struct {
 	// To is whom the dialler believes to reach, if it knows.
 	To string `json:"to,omitempty"`
 	// Newcomer: a server without a cluster may join the dialler's.
-	Newcomer bool   `json:"newcomer,omitempty"`
-	Refusal  string `json:"refusal,omitempty"`
+	Newcomer bool `json:"newcomer,omitempty"`
+	// Who: the dialler only asks who is here, and says who it is.
+	Who bool `json:"who,omitempty"`
+	// RPC and HTTP are the server's other addresses.
+	RPC     string `json:"rpc,omitempty"`
+	HTTP    string `json:"http,omitempty"`
+	Refusal string `json:"refusal,omitempty"`
 	// Lost: the refusal is ErrLostData.
 	Lost bool `json:"lost,omitempty"`
 }
@@ -256,7 +280,7 @@ func readHello(r io.Reader) (hello, error) {
 }
 
 func (s *stream) greet(conn net.Conn, to string, newcomer bool) error {
-	mine := hello{Cluster: s.id.cluster(), Server: s.self, To: to, Newcomer: newcomer}
+	mine := hello{Cluster: s.id.cluster(), Server: s.self, To: to, Newcomer: newcomer, RPC: s.mine.RPC, HTTP: s.mine.HTTP}
 	if err := writeHello(conn, mine); err != nil {
 		return err
 	}
@@ -268,13 +292,58 @@ func (s *stream) greet(conn net.Conn, to string, newcomer bool) error {
 		return ErrLostData
 	case theirs.Refusal != "":
 		return errors.New(theirs.Refusal)
+	case to != "" && theirs.Server != to:
+		return fmt.Errorf("it is server %q, and %q was asked for", theirs.Server, to)
 	case theirs.Cluster != mine.Cluster:
 		return fmt.Errorf("it belongs to cluster %q, this server to %q", theirs.Cluster, mine.Cluster)
 	}
 	if err := checkCertificate(conn, theirs.Server); err != nil {
 		return err
 	}
+	s.introduce(theirs)
 	return s.id.meet(theirs.Server)
+}
+
+// errAsked ends a connection that was only there to ask who is here.
+var errAsked = errors.New("it only asked who is here")
+
+// ask finds out who is at an address, and of which cluster, and tells the same of
+// this server. It commits nobody to anything.
+func (s *stream) ask(addr, to string, timeout time.Duration) (hello, error) {
+	conn, err := s.open(addr, timeout)
+	if err != nil {
+		return hello{}, err
+	}
+	defer func() { _ = conn.Close() }() // all was said
+	mine := hello{Cluster: s.id.cluster(), Server: s.self, To: to, Who: true, RPC: s.mine.RPC, HTTP: s.mine.HTTP}
+	if err := writeHello(conn, mine); err != nil {
+		return hello{}, err
+	}
+	theirs, err := readHello(conn)
+	switch {
+	case err != nil:
+		return hello{}, err
+	case theirs.Refusal != "":
+		return hello{}, errors.New(theirs.Refusal)
+	case to != "" && theirs.Server != to:
+		return hello{}, fmt.Errorf("it is server %q, and %q was asked for", theirs.Server, to)
+	}
+	if err := checkCertificate(conn, theirs.Server); err != nil {
+		return hello{}, err
+	}
+	if theirs.Cluster == mine.Cluster {
+		s.introduce(theirs)
+	}
+	return theirs, nil
+}
+
+// introduce takes note of where a server is reached that has shown who it is.
+func (s *stream) introduce(h hello) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.RPC != "" {
+		s.introduced[h.Server] = Addresses{RPC: h.RPC, HTTP: h.HTTP}
+	}
 }
 
 func (s *stream) answer(conn net.Conn) error {
@@ -285,7 +354,14 @@ func (s *stream) answer(conn net.Conn) error {
 	if err := checkCertificate(conn, theirs.Server); err != nil {
 		return err // whoever has no server's certificate is told nothing
 	}
-	mine := hello{Server: s.self}
+	mine := hello{Server: s.self, RPC: s.mine.RPC, HTTP: s.mine.HTTP}
+	if theirs.Who && (theirs.To == "" || theirs.To == s.self) {
+		mine.Cluster = s.id.cluster()
+		if theirs.Cluster == mine.Cluster {
+			s.introduce(theirs)
+		}
+		return errors.Join(errAsked, writeHello(conn, mine))
+	}
 	refusal := s.judge(theirs)
 	if refusal != nil {
 		mine.Refusal, mine.Lost = refusal.Error(), errors.Is(refusal, ErrLostData)
@@ -311,6 +387,7 @@ func (s *stream) judge(theirs hello) error {
 	} else if err != nil {
 		return err
 	}
+	s.introduce(theirs)
 	return s.id.meet(theirs.Server)
 }
 

@@ -56,14 +56,27 @@ type StatusRequest struct{}
 
 // StatusResponse answers it.
 type StatusResponse struct {
-	Server         string            `msgpack:"server"`
-	Version        string            `msgpack:"version"`
-	CommandVersion uint32            `msgpack:"command_version"`
-	Leader         string            `msgpack:"leader,omitempty"`
-	Index          uint64            `msgpack:"index"`
-	Revision       int64             `msgpack:"revision"`
-	Workers        int               `msgpack:"workers"`
-	Raft           map[string]string `msgpack:"raft,omitempty"`
+	Server         string `msgpack:"server"`
+	Cluster        string `msgpack:"cluster,omitempty"`
+	Version        string `msgpack:"version"`
+	CommandVersion uint32 `msgpack:"command_version"`
+	Leader         string `msgpack:"leader,omitempty"`
+	// RPCAddr and HTTPAddr are host:port as others dial them.
+	RPCAddr  string `msgpack:"rpc_addr,omitempty"`
+	HTTPAddr string `msgpack:"http_addr,omitempty"`
+	NonVoter bool   `msgpack:"non_voter,omitempty"`
+	Index    uint64 `msgpack:"index"`
+	Revision int64  `msgpack:"revision"`
+	Workers  int    `msgpack:"workers"`
+	// LastTerm and LastIndex are those of the log's last entry.
+	LastTerm  uint64 `msgpack:"last_term,omitempty"`
+	LastIndex uint64 `msgpack:"last_index,omitempty"`
+	// LastContactNano is how long ago the leader was heard; 0 on the leader,
+	// negative if never.
+	LastContactNano int64 `msgpack:"last_contact_nano,omitempty"`
+	// WallUnixNano is the server's wall clock.
+	WallUnixNano int64             `msgpack:"wall_unix_nano,omitempty"`
+	Raft         map[string]string `msgpack:"raft,omitempty"`
 }
 
 // HoldsRequest asks whether a worker's stream ends at the server.

@@ -45,6 +45,9 @@ type Config struct {
 	Consensus       Consensus
 	Autopilot       Autopilot
 
+	// MaxClockOffset: a server whose clock is off that of a majority of the
+	// voters by more does not lead. 0 means 30 s.
+	MaxClockOffset time.Duration
 	// Clock is what the state's time runs by; nil: clock.Process.
 	Clock clock.Source
 
@@ -54,6 +57,16 @@ type Config struct {
 	Logger hclog.Logger
 	// Metrics collects what is shown at /metrics; nil makes a registry.
 	Metrics *prometheus.Registry
+}
+
+// defaultMaxClockOffset is much more than any clock is off that somebody keeps.
+const defaultMaxClockOffset = 30 * time.Second
+
+func (c *Config) maxClockOffset() time.Duration {
+	if c.MaxClockOffset > 0 {
+		return c.MaxClockOffset
+	}
+	return defaultMaxClockOffset
 }
 
 // Gossip says how the server takes part in the pool of members.

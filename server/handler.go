@@ -69,16 +69,6 @@ func (h handler) Digest(ctx context.Context, r *rpc.DigestRequest) (*rpc.DigestR
 	return &rpc.DigestResponse{Index: view.Index(), Revision: view.Revision(), Digest: view.Digest()}, nil
 }
 
-// Status describes this server.
-func (h handler) Status(context.Context, *rpc.StatusRequest) (*rpc.StatusResponse, error) {
-	view := h.state.View()
-	leader, _ := h.node.Leader()
-	return &rpc.StatusResponse{
-		Server: h.config.Name, Version: h.config.Version, CommandVersion: fsm.LogVersion, Leader: leader,
-		Index: view.Index(), Revision: view.Revision(), Workers: h.rpc.Hub.Count(), Raft: h.withStats(),
-	}, nil
-}
-
 // peerError gives an error of consensus the meaning that it keeps on the wire.
 func peerError(err error) error {
 	var elsewhere *raftnode.NotLeaderError

@@ -3,9 +3,12 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/berth-dev/berth/cluster"
+	"github.com/berth-dev/berth/peers"
 	"github.com/berth-dev/berth/raftnode"
 )
 
@@ -21,7 +24,7 @@ func (s *Server) found(ctx context.Context) {
 		return
 	}
 	if s.config.BootstrapExpect > 0 {
-		peers, err := s.pool.Bootstrap(ctx)
+		peers, err := s.pool.Bootstrap(ctx, func(m cluster.Member) error { return s.node.IsAt(m.RaftID, m.RaftAddr) })
 		if err != nil {
 			return // only the context's end
 		}
@@ -35,6 +38,9 @@ func (s *Server) found(ctx context.Context) {
 				return
 			}
 		}
+	}
+	if s.config.BootstrapExpect == 0 {
+		s.log.Info("waiting for the leader of a cluster to take this server in; one that is to found a cluster needs bootstrap_expect")
 	}
 	s.advertiseFounded(ctx)
 }
@@ -61,8 +67,9 @@ func (s *Server) advertiseFounded(ctx context.Context) {
 func (s *Server) membershipLoop(ctx context.Context) {
 	_, sub := s.pool.Subscribe()
 	defer sub.Close()
+	a := &admission{server: s, tried: map[string]attempt{}}
 	for {
-		s.takeIn(ctx)
+		a.takeIn(ctx)
 		awaitServers(ctx, sub)
 		if ctx.Err() != nil {
 			return
@@ -86,36 +93,98 @@ func awaitServers(ctx context.Context, sub *cluster.Subscription) {
 	}
 }
 
-func (s *Server) takeIn(ctx context.Context) {
-	known := map[string]raftnode.Server{}
-	for _, m := range s.node.Configuration() {
-		known[m.ID] = m
-	}
-	for _, m := range s.pool.Servers() {
-		have, ok := known[m.RaftID]
-		if m.RaftAddr == "" || m.Leaving || ok && have.Address == m.RaftAddr {
-			continue
-		}
-		if m.ClusterID != "" && m.ClusterID != s.node.ClusterID() {
-			s.log.Warn("a server of another cluster is not taken in", "server", m.Name, "cluster", m.ClusterID)
-			continue
-		}
-		var err error
-		if ok && !have.NonVoter {
-			err = s.node.AddVoter(ctx, m.RaftID, m.RaftAddr) // it has moved
-		} else {
-			// Autopilot makes it a voter when it has caught up, unless it asks not to.
-			err = s.node.AddNonvoter(ctx, m.RaftID, m.RaftAddr)
-		}
-		if err != nil {
-			s.log.Warn("a server could not be taken in", "server", m.Name, "address", m.RaftAddr, "error", err)
-			continue
-		}
-		s.log.Info("server taken in", "server", m.Name, "address", m.RaftAddr)
-	}
-	addrs := []string{}
-	for _, m := range s.pool.Servers() {
-		addrs = append(addrs, m.RPCAddr)
+// admission takes servers in. What gossip says of them is where they may be: each
+// has to be found there first, and one that is not is not asked for a while.
+type admission struct {
+	server *Server
+	tried  map[string]attempt // by name and address
+}
+
+// attempt is one that failed.
+type attempt struct {
+	failures int
+	next     time.Duration // of the clock's Elapsed
+}
+
+const (
+	// maxApplicants bounds who is tried in one look.
+	maxApplicants = 8
+	// maxAttempts bounds the memory of those who failed.
+	maxAttempts = 4096
+	// maxApplicantPause is the longest that one that failed is left alone.
+	maxApplicantPause = 5 * time.Minute
+)
+
+// takeIn looks for servers that are in no configuration, or have moved.
+func (a *admission) takeIn(ctx context.Context) {
+	s := a.server
+	known := map[string]peers.Peer{}
+	var addrs []string
+	for _, p := range s.room.Peers() {
+		known[p.ID] = p
+		addrs = append(addrs, s.room.Address(p.ID))
 	}
 	s.peers.Retain(addrs)
+	now := s.node.Clock().Elapsed()
+	var found []*applicant
+	for _, m := range s.pool.Servers() {
+		have, ok := known[m.RaftID]
+		if m.RaftAddr == "" || m.RaftID != m.Name || m.Leaving || ok && (have.RaftAddr == m.RaftAddr || have.Self || s.node.Hears(m.RaftID)) {
+			continue
+		}
+		one := &applicant{Member: m, voter: ok && have.Voter}
+		if now >= a.tried[one.key()].next && len(found) < maxApplicants {
+			found = append(found, one)
+		}
+	}
+	var asking sync.WaitGroup
+	for _, one := range found {
+		asking.Go(func() { one.err = s.node.IsAt(one.RaftID, one.RaftAddr) })
+	}
+	asking.Wait()
+	for _, one := range found {
+		if one.err == nil {
+			one.err = a.admit(ctx, one)
+		}
+		if one.err != nil {
+			a.note(one)
+			continue
+		}
+		delete(a.tried, one.key())
+		s.log.Info("server taken in", "peer", one.Name, "address", one.RaftAddr)
+	}
+}
+
+// applicant is a member that calls itself a server.
+type applicant struct {
+	cluster.Member
+	voter bool // it is one already, at another address
+	err   error
+}
+
+func (a *applicant) key() string { return a.Name + " " + a.RaftAddr }
+
+// admit takes one in that is where gossip says. Autopilot makes it a voter when
+// it has caught up, unless it asks not to.
+func (a *admission) admit(ctx context.Context, m *applicant) error {
+	node := a.server.node
+	if m.ClusterID != "" && m.ClusterID != node.ClusterID() {
+		return fmt.Errorf("it is of another cluster, %s", m.ClusterID)
+	}
+	if m.voter {
+		return node.AddVoter(ctx, m.RaftID, m.RaftAddr)
+	}
+	return node.AddNonvoter(ctx, m.RaftID, m.RaftAddr)
+}
+
+func (a *admission) note(m *applicant) {
+	if len(a.tried) >= maxAttempts {
+		clear(a.tried) // they are tried again a little earlier
+	}
+	last := a.tried[m.key()]
+	last.failures++
+	pause := min(membershipInterval<<min(last.failures-1, 10), maxApplicantPause)
+	last.next = a.server.node.Clock().Elapsed() + pause
+	a.tried[m.key()] = last
+	a.server.log.Warn("a server could not be taken in", "peer", m.Name, "address", m.RaftAddr, "again_in", pause, "error", m.err)
 }

@@ -118,3 +118,20 @@ func (m *metrics) observePlan(c *fsm.ApplyPlan, r *fsm.PlanResult) {
 		}
 	}
 }
+
+// clockGauges compare this server's clocks when they are asked.
+func (s *Server) clockGauges() error {
+	for _, g := range []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "berth_clock_offset_seconds", Help: "This server's wall clock less the time of day as a majority of the voters has it; 0 if that is not known.",
+		}, func() float64 { return time.Duration(s.clockStatus().OffsetNano).Seconds() }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "berth_state_time_ahead_seconds", Help: "The state's time less the time of day.",
+		}, func() float64 { return time.Duration(s.clockStatus().StateAheadNano).Seconds() }),
+	} {
+		if err := s.config.Metrics.Register(g); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return nil
+}

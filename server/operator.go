@@ -21,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/cluster"
+	"github.com/berth-dev/berth/peers"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/store"
 )
@@ -111,12 +112,24 @@ func operatorCode(err error) (int, metav1.StatusReason) {
 func (s *Server) memberList() *operator.MemberList {
 	leader, _ := s.node.Leader()
 	out := &operator.MemberList{Server: s.config.Name}
+	servers := map[string]*peers.Answer{}
+	for _, p := range s.room.Peers() {
+		servers[p.ID] = p.Answer
+	}
 	for _, m := range s.pool.Members() {
-		out.Members = append(out.Members, operator.Member{
+		one := operator.Member{
 			Name: m.Name, Role: string(m.Role), Status: string(m.Status), GossipAddress: m.Addr,
 			RPCAddress: m.RPCAddr, HTTPAddress: m.HTTPAddr, Version: m.Version,
-			Leader: m.Role == cluster.RoleServer && m.Name == leader,
-		})
+		}
+		// What a server has said itself comes before what gossip says of it, and only
+		// one of the consensus leads.
+		if a, ok := servers[m.Name]; ok && m.Role == cluster.RoleServer {
+			one.Leader = m.Name == leader
+			if a != nil {
+				one.RPCAddress, one.HTTPAddress, one.Version = a.RPCAddr, a.HTTPAddr, a.Version
+			}
+		}
+		out.Members = append(out.Members, one)
 	}
 	return out
 }
@@ -130,6 +143,7 @@ func (s *Server) Status() *operator.Status {
 		State: s.role(), Leader: leader, Term: s.node.Term(), CommitIndex: s.commitIndex(),
 		AppliedIndex: view.Index(), Revision: view.Revision(), Healthy: true,
 	}
+	out.Clock = s.clockStatus()
 	if err := s.failure(); err != nil {
 		out.Healthy, out.Message = false, err.Error()
 	}
@@ -145,18 +159,30 @@ func (s *Server) Status() *operator.Status {
 const shownFailures = 16
 
 func (s *Server) raftConfiguration() *operator.RaftConfiguration {
-	out := &operator.RaftConfiguration{Index: s.configurationIndex(), Term: s.node.Term()}
-	for _, m := range s.node.Configuration() {
+	out := &operator.RaftConfiguration{Server: s.config.Name, Index: s.configurationIndex(), Term: s.node.Term()}
+	for _, p := range s.room.Peers() {
 		suffrage := "voter"
-		if m.NonVoter {
+		if !p.Voter {
 			suffrage = "nonvoter"
 		}
-		one := operator.RaftServer{ID: m.ID, Name: m.ID, Address: m.Address, Suffrage: suffrage, Leader: m.Leader}
-		if member, ok := s.pool.Get(m.ID); ok {
-			healthy := member.Status == cluster.StatusAlive
-			one.Healthy = &healthy
+		healthy := s.heard(&p)
+		one := operator.RaftServer{
+			ID: p.ID, Name: p.ID, Address: p.RaftAddr, Suffrage: suffrage, Leader: p.Leader, Healthy: &healthy, Version: p.Version(),
+		}
+		if p.Answer != nil {
+			one.LastIndex = p.Answer.LastIndex
+			if !p.Self {
+				offset := int64(p.Offset)
+				one.ClockOffsetNano = &offset
+			}
+		}
+		if p.Error != nil {
+			one.Message = p.Error.Error()
 		}
 		out.Servers = append(out.Servers, one)
+	}
+	if len(out.Servers) == 0 {
+		out.Message = fmt.Sprintf("server %s has no data: it belongs to no cluster yet, or waits for the leader of one to take it in; ask another server", s.config.Name)
 	}
 	return out
 }
@@ -183,7 +209,7 @@ func (s *Server) statIndex(name string) uint64 {
 
 func (s *Server) removeServer(r *http.Request) (any, error) {
 	id := r.PathValue("id")
-	if m, ok := s.pool.Get(id); ok && m.Role == cluster.RoleServer && m.Status == cluster.StatusAlive {
+	if p, ok := s.room.Peer(id); ok && s.IsLeader() && s.heard(&p) {
 		return nil, fmt.Errorf("remove %s: %w", id, errStillAlive)
 	}
 	if err := s.node.RemoveServer(r.Context(), id); err != nil {
@@ -231,8 +257,8 @@ func (s *Server) leaderHint(err error) error {
 	if !errors.As(err, &elsewhere) || elsewhere.LeaderID == "" {
 		return err
 	}
-	if m, ok := s.pool.Get(elsewhere.LeaderID); ok {
-		return fmt.Errorf("%w (its API is at https://%s)", err, m.HTTPAddr)
+	if addr := s.httpAddr(elsewhere.LeaderID); addr != "" {
+		return fmt.Errorf("%w (its API is at https://%s)", err, addr)
 	}
 	return err
 }

@@ -78,15 +78,6 @@ func (s *Server) proposeOnce(ctx context.Context, ps []fsm.Proposal, encoded *[]
 	return results, nil
 }
 
-// serverAddr is the RPC address of another server, as gossip knows it.
-func (s *Server) serverAddr(name string) (string, bool) {
-	if name == "" || name == s.config.Name {
-		return "", false
-	}
-	m, ok := s.pool.Get(name)
-	return m.RPCAddr, ok && m.RPCAddr != ""
-}
-
 // backendError gives an error of consensus or of a peer the meaning that the
 // API knows.
 func backendError(err error) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/peers"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/rpc"
 )
@@ -30,6 +31,7 @@ type Server struct {
 
 	node     *raftnode.Node
 	pool     *cluster.Pool
+	room     *peers.Room
 	rpc      *rpc.Server
 	peers    *rpc.Pool
 	tunneler *rpc.Tunneler
@@ -92,6 +94,7 @@ func (s *Server) open() error {
 	if s.metrics, err = newMetrics(s.config.Metrics, s.state); err != nil {
 		return err
 	}
+	s.openRoom()
 	if err := s.openConsensus(); err != nil {
 		return err
 	}
@@ -102,6 +105,9 @@ func (s *Server) open() error {
 		return err
 	}
 	if err := s.openAPI(); err != nil {
+		return err
+	}
+	if err := s.clockGauges(); err != nil {
 		return err
 	}
 	run, cancel := context.WithCancel(context.Background())
@@ -124,6 +130,8 @@ func (s *Server) open() error {
 	s.loops.Go(func() { s.pushLoop(run) })
 	s.loops.Go(func() { s.reportLoop(run) })
 	s.loops.Go(func() { s.found(run) })
+	s.loops.Go(func() { s.room.Run(run) })
+	s.loops.Go(func() { s.clockLoop(run) })
 	s.loops.Go(func() { s.leadershipLoop(run) })
 	s.loops.Go(func() { s.watchConsensus(run) })
 	s.startAutopilot(run)
@@ -138,25 +146,13 @@ func (s *Server) openConsensus() error {
 		LeaderLeaseTimeout: c.Consensus.LeaderLeaseTimeout,
 		SnapshotInterval:   c.Consensus.SnapshotInterval, SnapshotThreshold: c.Consensus.SnapshotThreshold,
 		TrailingLogs: c.Consensus.TrailingLogs, NoFsync: c.Consensus.NoFsync,
+		RPCAddr: c.RPCAddr, HTTPAddr: c.HTTPAddr,
 		MinServerVersion: s.minServerVersion,
 		Clock:            c.Clock,
 		Logger:           c.Logger, Registerer: c.Metrics,
 	}, s.state)
 	s.node = node
 	return err
-}
-
-// minServerVersion is the oldest vocabulary among the servers that gossip
-// knows: a leader proposes nothing that one of them would have to stop at.
-func (s *Server) minServerVersion() int {
-	if s.pool == nil {
-		return fsm.LogVersion
-	}
-	v, ok := s.pool.MinCommandVersion()
-	if !ok {
-		return fsm.LogVersion
-	}
-	return int(v)
 }
 
 func (s *Server) openRPC() error {
@@ -174,17 +170,6 @@ func (s *Server) openRPC() error {
 	return nil
 }
 
-// otherServers are the RPC addresses of the other live servers.
-func (s *Server) otherServers() []string {
-	var out []string
-	for _, m := range s.pool.Servers() {
-		if m.Name != s.config.Name {
-			out = append(out, m.RPCAddr)
-		}
-	}
-	return out
-}
-
 func (s *Server) openGossip() error {
 	c := &s.config
 	pool, err := cluster.New(cluster.Config{
@@ -192,7 +177,7 @@ func (s *Server) openGossip() error {
 		Meta: cluster.Meta{
 			Role: cluster.RoleServer, ClusterID: s.node.ClusterID(),
 			RPCAddr: c.RPCAddr, HTTPAddr: c.HTTPAddr, RaftAddr: c.RaftAddr, RaftID: c.Name,
-			Version: c.Version, CommandVersion: fsm.LogVersion, NonVoter: c.NonVoter,
+			Version: c.Version, NonVoter: c.NonVoter,
 			BootstrapExpect: c.BootstrapExpect, Bootstrapped: s.node.HasExistingState(),
 		},
 		EncryptionKey: c.Gossip.EncryptionKey, Join: c.Gossip.Join, RetryInterval: c.Gossip.RetryInterval,

@@ -65,9 +65,26 @@ type Status struct {
 	// failing disk); Message says why.
 	Healthy bool   `json:"healthy"`
 	Message string `json:"message,omitempty"`
+	// Clock is what the server's clocks show.
+	Clock Clock `json:"clock"`
 	// ApplyFailures are the newest commands that made the state machine panic,
 	// newest first. They were undone and refused, on every server alike.
 	ApplyFailures []ApplyFailure `json:"applyFailures,omitempty"`
+}
+
+// Clock is a server's clock beside those of the others.
+type Clock struct {
+	// Known: a majority of the voters has told what its clock shows.
+	Known bool `json:"known"`
+	// OffsetNano is this server's wall clock less the time of day as the voters have
+	// it, in nanoseconds.
+	OffsetNano int64 `json:"offsetNano"`
+	// StateAheadNano is the state's time less the time of day, in nanoseconds.
+	StateAheadNano int64 `json:"stateAheadNano"`
+	// Astray: the clock is off that of a majority by more than MaxOffsetNano. The
+	// server does not lead.
+	Astray        bool  `json:"astray,omitempty"`
+	MaxOffsetNano int64 `json:"maxOffsetNano"`
 }
 
 // ApplyFailure is a command, or a part of one, that could not be carried out
@@ -91,19 +108,30 @@ type RaftServer struct {
 	// Suffrage is "voter" or "nonvoter".
 	Suffrage string `json:"suffrage"`
 	Leader   bool   `json:"leader,omitempty"`
-	// LastIndex is the last log index that the leader knows the server to have;
-	// zero if the answering server does not know.
+	// LastIndex is the last index of the server's log, as it has said last; zero if
+	// it has never answered.
 	LastIndex uint64 `json:"lastIndex,omitempty"`
-	// Healthy is the leader's opinion; absent if the answering server has none.
-	Healthy *bool `json:"healthy,omitempty"`
+	// Healthy: the server answers the one that was asked, or the leader's
+	// heartbeats reach it.
+	Healthy *bool  `json:"healthy,omitempty"`
+	Version string `json:"version,omitempty"`
+	// ClockOffsetNano is its wall clock less that of the server that was asked, in
+	// nanoseconds; absent if it has never answered.
+	ClockOffsetNano *int64 `json:"clockOffsetNano,omitempty"`
+	// Message says why it does not answer.
+	Message string `json:"message,omitempty"`
 }
 
 // RaftConfiguration answers GET PathRaftConfiguration.
 type RaftConfiguration struct {
+	// Server is the one that answers.
+	Server string `json:"server"`
 	// Index is the log index of the configuration.
 	Index   uint64       `json:"index"`
 	Term    uint64       `json:"term"`
 	Servers []RaftServer `json:"servers"`
+	// Message says why there are none.
+	Message string `json:"message,omitempty"`
 }
 
 // TransferLeaderRequest is the body of POST PathTransferLeader.

@@ -55,12 +55,33 @@ func (e *Env) status() *cobra.Command {
 					health = "no: " + s.Message
 				}
 				row(w, "Healthy:", health)
+				row(w, "Clock:", clockText(s.Clock))
 				for _, f := range s.ApplyFailures {
 					row(w, "Failed:", failureText(f))
 				}
 			})
 		},
 	})
+}
+
+// clockText says how a server's clock is beside the others'.
+func clockText(c operator.Clock) string {
+	if !c.Known {
+		return "not compared: too few of the other servers answer"
+	}
+	text := offsetText(c.OffsetNano) + " beside the others'"
+	if c.Astray {
+		text += fmt.Sprintf(": set it right; this server does not lead (max_clock_offset is %s)", time.Duration(c.MaxOffsetNano))
+	}
+	if ahead := time.Duration(c.StateAheadNano); ahead.Abs() > time.Second {
+		text += fmt.Sprintf("; the state's time is %s", offsetText(c.StateAheadNano))
+	}
+	return text
+}
+
+// offsetText is an offset to milliseconds, with its sign.
+func offsetText(nano int64) string {
+	return fmt.Sprintf("%+.3fs", time.Duration(nano).Seconds())
 }
 
 // failureText is one line about a command that panicked.
@@ -90,16 +111,22 @@ func (e *Env) listPeers() *cobra.Command {
 				return fmt.Errorf("reading the servers: %w", err)
 			}
 			return e.print(&c, func(w io.Writer) {
-				row(w, "ID", "NAME", "ADDRESS", "SUFFRAGE", "LEADER", "LAST INDEX", "HEALTHY")
+				if c.Message != "" {
+					fmt.Fprintln(e.ErrOut, c.Message)
+				}
+				row(w, "ID", "ADDRESS", "SUFFRAGE", "LEADER", "LAST INDEX", "HEALTHY", "VERSION", "CLOCK")
 				for _, s := range c.Servers {
-					health, last := "-", "-"
+					health, last, offset := "-", "-", "-"
+					if s.ClockOffsetNano != nil {
+						offset = offsetText(*s.ClockOffsetNano)
+					}
 					if s.Healthy != nil {
 						health = map[bool]string{true: "yes", false: "no"}[*s.Healthy]
 					}
 					if s.LastIndex > 0 {
 						last = fmt.Sprint(s.LastIndex)
 					}
-					row(w, s.ID, orDash(s.Name), s.Address, s.Suffrage, yes(s.Leader), last, health)
+					row(w, s.ID, s.Address, s.Suffrage, yes(s.Leader), last, health, orDash(s.Version), offset)
 				}
 			})
 		},

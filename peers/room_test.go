@@ -1,0 +1,228 @@
+package peers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/berth-dev/berth/peers"
+)
+
+// world is a cluster that server a looks at.
+type world struct {
+	mu            sync.Mutex
+	configuration []peers.Server
+	at            map[string]peers.Answer // by RPC address
+	hints         map[string][]string
+	introduced    []string
+	began         time.Time
+}
+
+func newWorld(ids ...string) *world {
+	w := &world{at: map[string]peers.Answer{}, hints: map[string][]string{}, began: time.Now()}
+	for _, id := range ids {
+		w.configuration = append(w.configuration, peers.Server{ID: id, RaftAddr: "raft-" + id, Voter: true})
+		w.hints[id] = []string{"rpc-" + id}
+		w.say("rpc-"+id, peers.Answer{Server: id, Cluster: "c", Behaviour: 3})
+	}
+	return w
+}
+
+func (w *world) say(addr string, a peers.Answer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at[addr] = a
+}
+
+func (w *world) silence(addr string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.at, addr)
+}
+
+var errNobody = errors.New("connection refused")
+
+func (w *world) room() *peers.Room {
+	return peers.NewRoom(peers.Config{
+		Self:          "a",
+		Configuration: func() []peers.Server { return w.configuration },
+		Describe:      func() peers.Answer { return peers.Answer{Server: "a", Cluster: "c", Behaviour: 3, WallUnixNano: 1} },
+		Ask: func(_ context.Context, addr string) (peers.Answer, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			a, ok := w.at[addr]
+			if !ok {
+				return a, fmt.Errorf("%s: %w", addr, errNobody)
+			}
+			return a, nil
+		},
+		Addresses: func(id string) []string { return w.hints[id] },
+		Introduce: func(id, raftAddr string) { w.introduced = append(w.introduced, id+" "+raftAddr) },
+		Now:       func() (int64, time.Duration) { return 0, time.Since(w.began) },
+	})
+}
+
+func TestPeersAreTheConfigurationAndWhatEachSaid(t *testing.T) {
+	w := newWorld("a", "b", "c")
+	w.silence("rpc-c")
+	r := w.room()
+	r.Refresh(t.Context())
+	all := r.Peers()
+	if len(all) != 3 || !all[0].Self || !all[0].Answers() || !all[1].Answers() || all[1].Answer.Behaviour != 3 {
+		t.Fatalf("the peers are %+v", all)
+	}
+	if c := all[2]; c.Answers() || c.Answer != nil || !errors.Is(c.Error, errNobody) {
+		t.Errorf("one that does not answer is %+v", c)
+	}
+	if !slices.Equal(w.introduced, []string{"c raft-c"}) {
+		t.Errorf("who does not answer is asked where it is: %v", w.introduced)
+	}
+	// It answered once, and then no more: what it said is kept, and told as old.
+	w.silence("rpc-b")
+	r.Refresh(t.Context())
+	if b, ok := r.Peer("b"); !ok || b.Answers() || b.Answer == nil || b.Failures != 1 {
+		t.Errorf("one that has fallen silent is %+v", b)
+	}
+	// One that is of the configuration no longer is forgotten.
+	w.configuration = w.configuration[:1]
+	r.Refresh(t.Context())
+	if _, ok := r.Peer("b"); ok || r.Address("b") != "rpc-b" {
+		t.Error("a removed server is known")
+	}
+}
+
+// Gossip brings addresses, in any number and of anybody: only who answers as the
+// server that was asked for counts.
+func TestAHintIsNotBelieved(t *testing.T) {
+	w := newWorld("a", "b")
+	w.say("evil", peers.Answer{Server: "mallory", Cluster: "c"})
+	w.say("foreign", peers.Answer{Server: "b", Cluster: "other"})
+	w.hints["b"] = []string{"", "closed", "evil", "foreign", "rpc-b"}
+	r := w.room()
+	r.Refresh(t.Context())
+	if b, _ := r.Peer("b"); !b.Answers() || b.Answer.Server != "b" {
+		t.Fatalf("b is %+v", b)
+	}
+	w.hints["b"] = []string{"evil"}
+	if got := r.Address("b"); got != "rpc-b" {
+		t.Errorf("a server that answers is looked for at %s", got)
+	}
+	r.Refresh(t.Context())
+	if b, _ := r.Peer("b"); !b.Answers() {
+		t.Errorf("it was forgotten where b answers: %+v", b)
+	}
+	// A member of gossip that is in no configuration is nobody.
+	w.hints["mallory"] = []string{"evil"}
+	r.Refresh(t.Context())
+	if len(r.Peers()) != 2 {
+		t.Errorf("the peers are %+v", r.Peers())
+	}
+}
+
+func TestLowestBehaviour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a", "b", "c")
+		w.silence("rpc-c")
+		r := w.room()
+		if v, complete := r.LowestBehaviour(); v != 0 || complete {
+			t.Errorf("before anybody was asked: %d %v", v, complete)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx) })
+		defer running.Wait()
+		defer cancel()
+		for _, step := range []struct {
+			change   func()
+			want     int
+			complete bool
+		}{
+			{func() {}, 0, false}, // c has never said
+			{func() { w.say("rpc-c", peers.Answer{Server: "c", Behaviour: 2}) }, 2, true},
+			{func() { w.silence("rpc-c") }, 2, true}, // it may come back
+			{func() { w.say("rpc-c", peers.Answer{Server: "c", Behaviour: 4}) }, 3, true},
+		} {
+			step.change()
+			time.Sleep(peers.DefaultInterval)
+			synctest.Wait()
+			if v, complete := r.LowestBehaviour(); v != step.want || complete != step.complete {
+				t.Errorf("the lowest is %d (complete: %v), want %d (%v)", v, complete, step.want, step.complete)
+			}
+		}
+	})
+}
+
+func TestClocks(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		offsets map[string]time.Duration // of those that answer
+		day     time.Duration
+		known   bool
+		astray  time.Duration
+	}{
+		{"alone of three", nil, 0, false, 0},
+		{"two of three, the earlier", map[string]time.Duration{"b": time.Hour}, 0, true, 0},
+		{"two of three, the earlier is the other", map[string]time.Duration{"b": -time.Hour}, -time.Hour, true, 0},
+		{"one is ahead", map[string]time.Duration{"b": time.Hour, "c": time.Second}, time.Second, true, 0},
+		{"this one is behind", map[string]time.Duration{"b": time.Hour, "c": 2 * time.Hour}, time.Hour, true, time.Hour},
+		{"this one is ahead", map[string]time.Duration{"b": -time.Hour, "c": -2 * time.Hour}, -time.Hour, true, -time.Hour},
+		{"nobody agrees", map[string]time.Duration{"b": -time.Hour, "c": time.Hour}, 0, true, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld("a", "b", "c")
+				for _, id := range []string{"b", "c"} {
+					w.silence("rpc-" + id)
+				}
+				for id, offset := range tt.offsets {
+					w.say("rpc-"+id, peers.Answer{Server: id, WallUnixNano: int64(offset)})
+				}
+				r := w.room()
+				r.Refresh(t.Context())
+				if day, known := r.TimeOfDay(); day != tt.day || known != tt.known {
+					t.Errorf("the time of day is off by %s (%v), want %s (%v)", day, known, tt.day, tt.known)
+				}
+				if by, astray := r.Astray(30 * time.Second); by != tt.astray || astray != (tt.astray != 0) {
+					t.Errorf("astray by %s (%v), want %s", by, astray, tt.astray)
+				}
+				time.Sleep(time.Minute)
+				if _, known := r.TimeOfDay(); known {
+					t.Error("what was told a minute ago counts")
+				}
+			})
+		})
+	}
+}
+
+// As long as a majority's clocks are within a range, so is what is taken for the
+// time of day, or before it.
+func TestAMinorityMovesNoClock(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.SampledFrom([]int{1, 3, 5, 7}).Draw(t, "voters")
+		ids := []string{"a", "b", "c", "d", "e", "f", "g"}[:n]
+		w := newWorld(ids...)
+		wrong := rapid.IntRange(0, (n-1)/2).Draw(t, "wrong")
+		for i, id := range ids[1:] {
+			offset := rapid.Int64Range(0, 1000).Draw(t, "right")
+			if i < wrong {
+				offset = rapid.Int64Range(-1e18, 1e18).Draw(t, "wrong")
+			}
+			w.say("rpc-"+id, peers.Answer{Server: id, WallUnixNano: offset + 1})
+		}
+		r := w.room()
+		r.Refresh(context.Background())
+		if day, known := r.TimeOfDay(); !known || day < -time.Second || day > time.Second {
+			t.Fatalf("%d of %d moved the time of day by %s", wrong, n, day)
+		}
+		if by, astray := r.Astray(time.Minute); astray {
+			t.Fatalf("%d of %d sent this server away: %s", wrong, n, by)
+		}
+	})
+}

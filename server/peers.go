@@ -1,0 +1,240 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/cluster"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/peers"
+	"github.com/berth-dev/berth/raftnode"
+	"github.com/berth-dev/berth/rpc"
+)
+
+// openRoom makes the room where the servers are known: Raft's configuration, and
+// what each of them says over RPC.
+func (s *Server) openRoom() {
+	s.room = peers.NewRoom(peers.Config{
+		Self:          s.config.Name,
+		Configuration: s.consensusServers,
+		Describe:      s.describe,
+		Ask:           s.askPeer,
+		Addresses:     s.hintedAddresses,
+		Introduce: func(id, raftAddr string) {
+			if err := s.node.IsAt(id, raftAddr); err != nil {
+				s.log.Debug("a server could not be asked where it is reached", "peer", id, "address", raftAddr, "error", err)
+			}
+		},
+		Now: func() (int64, time.Duration) { c := s.node.Clock(); return c.Wall(), c.Elapsed() },
+	})
+}
+
+func (s *Server) consensusServers() []peers.Server {
+	all := s.node.Configuration()
+	out := make([]peers.Server, len(all))
+	for i, m := range all {
+		out[i] = peers.Server{ID: m.ID, RaftAddr: m.Address, Voter: !m.NonVoter, Leader: m.Leader}
+	}
+	return out
+}
+
+// hintedAddresses are where a server may be reached over RPC: where it has told
+// when it connected to this one, with its certificate, and then what gossip says.
+func (s *Server) hintedAddresses(id string) []string {
+	var out []string
+	if a, ok := s.node.Introduced(id); ok {
+		out = append(out, a.RPC)
+	}
+	if m, ok := s.pool.Get(id); ok && m.Role == cluster.RoleServer {
+		out = append(out, m.RPCAddr)
+	}
+	return out
+}
+
+// describe is what this server says of itself.
+func (s *Server) describe() peers.Answer {
+	stats := s.node.ServerStats()
+	leader, _ := s.node.Leader()
+	return peers.Answer{
+		Server: s.config.Name, Cluster: s.node.ClusterID(), Version: s.config.Version, Behaviour: fsm.LogVersion,
+		RPCAddr: s.config.RPCAddr, HTTPAddr: s.config.HTTPAddr, NonVoter: s.config.NonVoter, Leader: leader,
+		LastTerm: stats.LastTerm, LastIndex: stats.LastIndex, LastContact: stats.LastContact,
+		Applied: s.state.View().Index(), WallUnixNano: s.node.Clock().Wall(),
+	}
+}
+
+func (s *Server) askPeer(ctx context.Context, addr string) (peers.Answer, error) {
+	a, err := s.peers.Status(ctx, addr)
+	if err != nil {
+		return peers.Answer{}, err
+	}
+	return peers.Answer{
+		Server: a.Server, Cluster: a.Cluster, Version: a.Version, Behaviour: int(a.CommandVersion),
+		RPCAddr: a.RPCAddr, HTTPAddr: a.HTTPAddr, NonVoter: a.NonVoter, Leader: a.Leader,
+		LastTerm: a.LastTerm, LastIndex: a.LastIndex, LastContact: time.Duration(a.LastContactNano),
+		Applied: a.Index, WallUnixNano: a.WallUnixNano,
+	}, nil
+}
+
+// Status describes this server to another one (rpc.ServerHandler).
+func (h handler) Status(context.Context, *rpc.StatusRequest) (*rpc.StatusResponse, error) {
+	a := h.describe()
+	return &rpc.StatusResponse{
+		Server: a.Server, Cluster: a.Cluster, Version: a.Version, CommandVersion: uint32(a.Behaviour),
+		RPCAddr: a.RPCAddr, HTTPAddr: a.HTTPAddr, NonVoter: a.NonVoter, Leader: a.Leader,
+		LastTerm: a.LastTerm, LastIndex: a.LastIndex, LastContactNano: int64(a.LastContact),
+		Index: a.Applied, Revision: h.state.View().Revision(), Workers: h.rpc.Hub.Count(), WallUnixNano: a.WallUnixNano,
+	}, nil
+}
+
+// minServerVersion is the oldest vocabulary among the servers: a leader proposes
+// nothing that one of them would have to stop at. One that has not said which
+// it has, since this process began, is taken for the oldest there is.
+func (s *Server) minServerVersion() int {
+	v, _ := s.room.LowestBehaviour()
+	return max(v, 1)
+}
+
+// serverAddr is the RPC address of another server.
+func (s *Server) serverAddr(name string) (string, bool) {
+	if name == "" || name == s.config.Name {
+		return "", false
+	}
+	addr := s.room.Address(name)
+	return addr, addr != ""
+}
+
+// httpAddr is where another server's API is reached, as it has said itself; "" if
+// it has not.
+func (s *Server) httpAddr(name string) string {
+	if p, ok := s.room.Peer(name); ok && p.Answer != nil {
+		return p.Answer.HTTPAddr
+	}
+	if a, ok := s.node.Introduced(name); ok {
+		return a.HTTP
+	}
+	return ""
+}
+
+// otherServers are the RPC addresses of the other servers that answer.
+func (s *Server) otherServers() []string {
+	var out []string
+	for _, p := range s.room.Peers() {
+		if !p.Self && p.Answers() {
+			out = append(out, s.room.Address(p.ID))
+		}
+	}
+	return out
+}
+
+// heard: the server answers, or consensus hears it. Only the leader knows the
+// latter.
+func (s *Server) heard(p *peers.Peer) bool {
+	return p.Self || p.Answers() || s.node.Leadership().Leader && s.node.Hears(p.ID)
+}
+
+// members tells the autopilot of the servers (raftnode.Members).
+type members struct{ *Server }
+
+// Servers implements raftnode.Members.
+func (m members) Servers() []raftnode.Member {
+	var out []raftnode.Member
+	for _, p := range m.room.Peers() {
+		one := raftnode.Member{ID: p.ID, Address: p.RaftAddr, Version: p.Version(), Alive: m.heard(&p), NonVoter: !p.Voter}
+		if p.Answer != nil {
+			one.NonVoter = p.Answer.NonVoter
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// ServerStats implements raftnode.Members.
+func (m members) ServerStats(ctx context.Context, ids []string) map[string]raftnode.ServerStats {
+	m.room.Refresh(ctx)
+	out := map[string]raftnode.ServerStats{}
+	for _, id := range ids {
+		if p, ok := m.room.Peer(id); ok && p.Answers() {
+			out[id] = raftnode.ServerStats{LastContact: p.Answer.LastContact, LastTerm: p.Answer.LastTerm, LastIndex: p.Answer.LastIndex}
+		}
+	}
+	return out
+}
+
+// Removed implements raftnode.Members.
+func (m members) Removed(id string) {
+	m.log.Warn("a dead server was removed from the cluster", "peer", id)
+}
+
+func (s *Server) startAutopilot(ctx context.Context) {
+	c := s.config.Autopilot
+	s.node.StartAutopilot(ctx, raftnode.AutopilotConfig{
+		RemoveDead: c.CleanupDeadServers, MinQuorum: c.MinQuorum, StableFor: c.ServerStabilizationTime,
+		MaxSilence: c.LastContactThreshold, MaxTrailing: c.MaxTrailingLogs,
+	}, members{s})
+}
+
+// clockLoop steers the clock of the leadership by the voters' clocks, and lets
+// nobody lead whose clock is far off.
+func (s *Server) clockLoop(ctx context.Context) {
+	watch := s.node.WatchLeadership(ctx)
+	ticker := time.NewTicker(peers.DefaultInterval)
+	defer ticker.Stop()
+	var said time.Duration
+	for {
+		s.node.Clock().Steer(s.room.TimeOfDay())
+		by, astray := s.room.Astray(s.config.maxClockOffset())
+		if astray && (by-said).Abs() > time.Second {
+			s.log.Error("this server's clock is far off that of the majority: set it right; it will not lead",
+				"offset", -by, "bound", s.config.maxClockOffset())
+		}
+		said = by
+		if astray && s.node.IsLeader() {
+			s.handOverTo(ctx, s.bestClock())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-watch:
+			s.room.Refresh(ctx)
+		case <-ticker.C:
+		}
+	}
+}
+
+// clockStatus is what this server's clocks show.
+func (s *Server) clockStatus() operator.Clock {
+	day, known := s.room.TimeOfDay()
+	_, astray := s.room.Astray(s.config.maxClockOffset())
+	return operator.Clock{
+		Known: known, OffsetNano: -int64(day), StateAheadNano: int64(s.node.Clock().Ahead()),
+		Astray: astray, MaxOffsetNano: int64(s.config.maxClockOffset()),
+	}
+}
+
+// bestClock is the voter that is furthest of those that answer and whose clocks
+// agree with the majority's; "" if there is none.
+func (s *Server) bestClock() string {
+	day, known := s.room.TimeOfDay()
+	best, index := "", uint64(0)
+	for _, p := range s.room.Peers() {
+		if known && p.Voter && !p.Self && p.Answers() && (p.Offset-day).Abs() <= s.config.maxClockOffset() && p.Answer.LastIndex > index {
+			best, index = p.ID, p.Answer.LastIndex
+		}
+	}
+	return best
+}
+
+func (s *Server) handOverTo(ctx context.Context, id string) {
+	if id == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaderWait)
+	defer cancel()
+	if err := s.node.TransferLeadership(ctx, id); err != nil {
+		s.log.Warn("the leadership could not be handed over", "to", id, "error", err)
+		return
+	}
+	s.log.Info("handed the leadership over, for this server's clock is far off", "to", id)
+}
