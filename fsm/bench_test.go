@@ -32,14 +32,18 @@ func newBenchState(b *testing.B, nodes int) *benchState {
 	s.apply(&PutNamespace{Namespace: NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}, Create: true})
 	var cs []Command
 	for i := range nodes {
-		cs = append(cs, &PutNode{Create: true, Node: NodeWire{Object: &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: benchNode(i), UID: types.UID(benchNode(i)), Labels: map[string]string{"zone": "a"}},
-			Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
-				"cpu": apiresource.MustParse("100"), "memory": apiresource.MustParse("1000Gi"), "pods": apiresource.MustParse("1000")}},
-		}}})
+		cs = append(cs, &PutNode{Create: true, Node: NodeWire{Object: benchNodeObject(i)}})
 	}
 	s.apply(cs...)
 	return s
+}
+
+func benchNodeObject(i int) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: benchNode(i), UID: types.UID(benchNode(i)), Labels: map[string]string{"zone": "a"}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			"cpu": apiresource.MustParse("100"), "memory": apiresource.MustParse("1000Gi"), "pods": apiresource.MustParse("1000")}},
+	}
 }
 
 func benchNode(i int) string { return fmt.Sprintf("node-%05d", i) }

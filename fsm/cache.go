@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"crypto/sha256"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,17 +11,19 @@ import (
 
 // cache lets equal things be one object in memory and be worked out once. It
 // never changes what the state is, only what it costs, and is therefore in no
-// snapshot.
+// snapshot. What it holds is alive, or bounded by bytes.
 type cache struct {
 	classes   model.Classes
-	specs     map[[32]byte]*corev1.PodSpec // by the hash of its bytes, without a node
-	decoded   map[string]*decodedSpec      // by its bytes in a command
-	fields    map[string][]byte
-	diagnoses map[string]*Diagnosis
-	topology  *model.Topology // nil until somebody needs it; see View.topology
+	specs     sharedSpecs
+	decoded   recent[*decodedSpec] // by its bytes in a command
+	fields    recent[[]byte]
+	diagnoses recent[*Diagnosis]
+	topology  *model.Topology // nil until somebody needs it; see live.topology
 	// restored are the specs of a snapshot that is being restored, by what
 	// identifies them as long as nobody else makes pods: their containers.
 	restored map[*corev1.Container]*admittedSpec
+
+	mostPods int // at once, since counters were made or dropped
 }
 
 // decodedSpec is a spec as it comes in commands and snapshots, without its
@@ -42,23 +43,36 @@ type admission struct {
 // admittedSpec is an interned spec with what follows from it.
 type admittedSpec struct {
 	spec    corev1.PodSpec
+	shared  *sharedSpec // nil if it is shared by nobody
 	qos     corev1.PodQOSClass
 	classes []*model.Class // of the last few kinds of pods that have it
 }
 
-// Bounds of the caches. A full one starts again from nothing: what is shared
-// already stays shared.
-const (
-	maxClasses      = 1 << 16
-	maxSpecs        = 1 << 14
-	maxSpecsClasses = 8
-)
+const maxSpecsClasses = 8
 
 func newCache() *cache {
 	return &cache{
-		specs: map[[32]byte]*corev1.PodSpec{}, decoded: map[string]*decodedSpec{},
-		fields: map[string][]byte{}, diagnoses: map[string]*Diagnosis{},
+		specs:   sharedSpecs{byHash: map[[32]byte]*sharedSpec{}, byContainers: map[*corev1.Container]*sharedSpec{}},
+		decoded: recent[*decodedSpec]{mostBytes: 8 << 20}, fields: recent[[]byte]{mostBytes: 4 << 20},
+		diagnoses: recent[*Diagnosis]{mostBytes: 8 << 20},
 	}
+}
+
+// settle is called after every entry. When nearly all pods that there were at
+// once have gone it lets go of what was worked out for them.
+func (v *live) settle() {
+	c, pods := v.cache, v.Pods.Len()
+	c.specs.settle()
+	c.mostPods = max(c.mostPods, pods)
+	if c.mostPods < 1<<10 || pods > min(c.mostPods/16, 1<<13) {
+		return
+	}
+	c.mostPods = pods
+	c.decoded.clear()
+	c.fields.clear()
+	c.diagnoses.clear()
+	c.topology = nil // is made again, of the few that are left, when it is needed
+	v.effective = new(effectiveClasses)
 }
 
 // diagnosis is an equal diagnosis, shared by all who failed for the same
@@ -71,15 +85,11 @@ func (c *cache) diagnosis(d *Diagnosis) *Diagnosis {
 	if err != nil {
 		return d
 	}
-	shared, ok := c.diagnoses[string(b)]
-	if !ok {
-		if len(c.diagnoses) >= maxSpecs {
-			clear(c.diagnoses)
-		}
-		shared = d
-		c.diagnoses[string(b)] = d
+	if shared, ok := c.diagnoses.get(string(b)); ok {
+		return shared
 	}
-	return shared
+	c.diagnoses.put(string(b), d, len(b)+d.bytes())
+	return d
 }
 
 // class is the pod's class, compiled once for all pods that ask for the same.
@@ -89,29 +99,19 @@ func (c *cache) class(pod *corev1.Pod) *model.Class {
 			return a.class(c, pod)
 		}
 	}
-	return c.compile(pod)
-}
-
-func (c *cache) compile(pod *corev1.Pod) *model.Class {
-	if c.classes.Len() > maxClasses {
-		c.classes = model.Classes{}
-	}
 	return c.classes.Of(pod)
 }
 
 // decodeSpec decodes a spec, unless its bytes are known.
 func (c *cache) decodeSpec(b []byte) (*decodedSpec, error) {
-	if d, ok := c.decoded[string(b)]; ok {
+	if d, ok := c.decoded.get(string(b)); ok {
 		return d, nil
 	}
 	d := &decodedSpec{admitted: map[admission]*admittedSpec{}}
 	if err := d.spec.Unmarshal(b); err != nil {
 		return nil, err
 	}
-	if len(c.decoded) >= maxSpecs {
-		clear(c.decoded)
-	}
-	c.decoded[string(b)] = d
+	c.decoded.put(string(b), d, structBytes+6*len(b))
 	return d, nil
 }
 
@@ -143,9 +143,10 @@ func (c *cache) admitted(pod *corev1.Pod, origin *decodedSpec) *admittedSpec {
 		like := *pod
 		like.Spec.NodeName = ""
 		c.internSpec(&like)
-		a = &admittedSpec{spec: like.Spec, qos: model.QOS(pod)}
+		a = &admittedSpec{spec: like.Spec, qos: model.QOS(pod), shared: c.specs.of(&like.Spec)}
 		origin.admitted[key] = a
 	}
+	c.specs.again(a.shared)
 	return a
 }
 
@@ -156,7 +157,7 @@ func (a *admittedSpec) class(c *cache, pod *corev1.Pod) *model.Class {
 			return class
 		}
 	}
-	class := c.compile(pod)
+	class := c.classes.Of(pod)
 	if len(a.classes) == maxSpecsClasses {
 		a.classes = nil
 	}
@@ -196,19 +197,7 @@ func (c *cache) intern(pod *corev1.Pod) {
 func (c *cache) internSpec(pod *corev1.Pod) {
 	node := pod.Spec.NodeName
 	pod.Spec.NodeName = ""
-	if b, err := pod.Spec.Marshal(); err == nil {
-		key := sha256.Sum256(b)
-		shared, ok := c.specs[key]
-		if !ok {
-			if len(c.specs) >= maxSpecs {
-				clear(c.specs)
-			}
-			spec := pod.Spec
-			shared = &spec
-			c.specs[key] = shared
-		}
-		pod.Spec = *shared
-	}
+	c.specs.intern(&pod.Spec)
 	pod.Spec.NodeName = node
 }
 
@@ -218,13 +207,10 @@ func (c *cache) internFields(pod *corev1.Pod) {
 		if f == nil {
 			continue
 		}
-		raw, ok := c.fields[string(f.Raw)]
+		raw, ok := c.fields.get(string(f.Raw))
 		if !ok {
-			if len(c.fields) >= maxSpecs {
-				clear(c.fields)
-			}
 			raw = f.Raw
-			c.fields[string(raw)] = raw
+			c.fields.put(string(raw), raw, 2*len(raw))
 		}
 		f.Raw = raw
 	}

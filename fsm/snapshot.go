@@ -46,5 +46,6 @@ func readLive(r io.Reader) (*live, error) {
 	}
 	v.cache.restored = nil
 	v.touchedBudgets = nil // their statuses are those of the snapshot
+	v.settle()
 	return v, nil
 }

@@ -189,13 +189,16 @@ type effectiveKey struct {
 	services string
 }
 
+// maxEffective bounds what is remembered.
+const maxEffective = 1 << 14
+
 func (x *effectiveClasses) get(key effectiveKey, make func() *model.Class) *model.Class {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if c, ok := x.of[key]; ok {
 		return c
 	}
-	if len(x.of) >= maxSpecs || x.of == nil {
+	if len(x.of) >= maxEffective || x.of == nil {
 		x.of = map[effectiveKey]*model.Class{}
 	}
 	c := make()

@@ -3,12 +3,17 @@ package fsm
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/berth-dev/berth/store"
 )
 
-// feedCapacity is how many changes are kept for readers of the feed.
-const feedCapacity = 1 << 18
+// What the feed of a state keeps: a quarter of a million changes, as long as
+// their old rows hold no more than so many bytes; and a few minutes, as etcd
+// does, when they hold much. A reader that is later starts again from a view.
+func feedBounds() store.FeedBounds {
+	return store.FeedBounds{Changes: 1 << 18, Bytes: 256 << 20, QuietBytes: 32 << 20, Age: 5 * time.Minute}
+}
 
 // State is the state machine. Apply and Restore must be called by one
 // goroutine at a time; View and Feed may be used by anybody.
@@ -30,7 +35,7 @@ const maxSpare = 1 << 14
 
 // NewState returns an empty state.
 func NewState() *State {
-	s := &State{live: newLive(), feed: store.NewFeed(feedCapacity, 0)}
+	s := &State{live: newLive(), feed: store.NewFeed(feedBounds(), 0)}
 	s.publish()
 	return s
 }
@@ -107,6 +112,7 @@ func (tx *Tx) applyCommand(c Command) Result {
 // finish shows what an entry has done.
 func (s *State) finish(tx *Tx) {
 	s.faults = tx.faults
+	s.live.settle()
 	changes := tx.Changes()
 	if tx.replaced > 0 {
 		s.feed.Reset(tx.replaced, s.publish)
@@ -131,12 +137,10 @@ func (s *State) publish() { s.published.Store(s.live.freeze()) }
 // dry-runs and what-ifs. It costs the same whatever the size of the view, and
 // nothing done to it reaches the original.
 func (v *View) Fork() *State {
-	s := &State{live: v.thaw(), feed: store.NewFeed(forkFeedCapacity, v.Revision())}
+	s := &State{live: v.thaw(), feed: store.NewFeed(store.FeedBounds{Changes: 1 << 12, Bytes: 32 << 20, QuietBytes: 32 << 20}, v.Revision())}
 	s.publish()
 	return s
 }
-
-const forkFeedCapacity = 1 << 12
 
 // Try carries out commands directly on a fork, without an entry, and returns
 // their results. The objects in the commands become the fork's: they must not

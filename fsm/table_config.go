@@ -17,6 +17,7 @@ var configTable = &tableDef[*berthv1.SchedulerConfiguration]{
 		return c, err
 	},
 	Revise: reviseObject[*berthv1.SchedulerConfiguration],
+	Size:   configBytes,
 	Index:  indexConfig,
 }
 

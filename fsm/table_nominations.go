@@ -68,6 +68,7 @@ var nominationTable = &tableDef[*Nomination]{
 		return n, store.Unmarshal(b, n)
 	},
 	Revise: func(n *Nomination, revision int64) { n.Revision = revision },
+	Size:   nominationBytes,
 	Complete: func(v *live, key string, n *Nomination) (err error) {
 		n.class, err = v.classOfWaiting(key)
 		return err

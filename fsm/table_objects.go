@@ -94,6 +94,7 @@ var objectTable = &tableDef[*Object]{
 		return o, o.Value.Unmarshal([]byte(rest))
 	},
 	Revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
+	Size:   func(before, _ *Object, _ bool) int { return structBytes + before.Value.Size() },
 	Index: func(v *live, key string, old, new *Object, hadOld, hasNew bool) {
 		v.rescaleBudgets(old, new)
 		indexObjectOwners(v, old, new)

@@ -10,6 +10,7 @@ import (
 
 var podTable = func() *tableDef[*corev1.Pod] {
 	def := protoTable("pods", indexPod)
+	def.Size = podBytes
 	def.Restore = func(v *live, b []byte) (*corev1.Pod, error) { return v.cache.restore(b) }
 	return def
 }()
@@ -23,6 +24,7 @@ type placed struct {
 // indexPod keeps the pods by node, what they use there, and those that have
 // ended. Ended pods are still on their node but use nothing.
 func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
+	v.cache.specs.follow(old, new)
 	indexUnclaimed(v, key, old, new, hadOld, hasNew)
 	var was, is placed
 	if hadOld && old.Spec.NodeName != "" {

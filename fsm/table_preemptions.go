@@ -18,6 +18,7 @@ var preemptionTable = &tableDef[*berthv1.Preemption]{
 		return p, json.Unmarshal(b, p)
 	},
 	Revise: reviseObject[*berthv1.Preemption],
+	Size:   preemptionBytes,
 	Index: func(v *live, key string, old, new *berthv1.Preemption, hadOld, hasNew bool) {
 		if hadOld {
 			v.preemptionOrder.Delete(revisionKey(old.Status.Revision))

@@ -101,6 +101,7 @@ var queueTable = &tableDef[*QueueEntry]{
 		return e, store.Unmarshal(b, e)
 	},
 	Revise: func(e *QueueEntry, revision int64) { e.Revision = revision },
+	Size:   queueEntryBytes,
 	Complete: func(v *live, key string, e *QueueEntry) (err error) {
 		e.Diagnosis = v.cache.diagnosis(e.Diagnosis)
 		e.class, err = v.classOfWaiting(key)

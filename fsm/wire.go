@@ -13,12 +13,14 @@ import (
 // ProtoObject is a Kubernetes object that encodes itself as protobuf.
 type ProtoObject interface {
 	metav1.Object
+	Size() int
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
 }
 
 type protoPtr[T any] interface {
 	*T
+	Size() int
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
 }
@@ -72,6 +74,7 @@ func protoTable[T any, P interface {
 			return o, o.Unmarshal(b)
 		},
 		Revise: reviseObject[P],
+		Size:   func(before, _ P, _ bool) int { return structBytes + before.Size() },
 		Index:  index,
 	}
 }

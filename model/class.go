@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"weak"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -61,32 +62,49 @@ func ClassOf(pod *corev1.Pod) *Class {
 	return compileClass(pod, sig.sign(pod))
 }
 
-// Classes hands out one shared Class for all pods of one signature. The zero value is ready. It is not safe for
-// concurrent use; classes themselves are.
+// Classes hands out one shared Class for all pods of one signature, for as long as somebody has it: it keeps none alive.
+// The zero value is ready. It is not safe for concurrent use; classes themselves are.
 type Classes struct {
-	bySignature map[string]*Class
+	bySignature map[string]weak.Pointer[Class]
 	sig         signer
+	sweepAt     int // entries at which those are dropped whose class is gone
 }
+
+const leastSweep = 1 << 10
 
 // Of returns the pod's class.
 func (cs *Classes) Of(pod *corev1.Pod) *Class {
 	s := cs.sig.sign(pod)
-	if c, ok := cs.bySignature[string(s.full[:])]; ok {
-		return c
+	if known, ok := cs.bySignature[string(s.full[:])]; ok {
+		if c := known.Value(); c != nil {
+			return c
+		}
 	}
 	if cs.bySignature == nil {
-		cs.bySignature = map[string]*Class{}
+		cs.bySignature, cs.sweepAt = map[string]weak.Pointer[Class]{}, leastSweep
+	}
+	if len(cs.bySignature) >= cs.sweepAt {
+		cs.sweep()
 	}
 	c := compileClass(pod, s)
-	cs.bySignature[c.Signature] = c
+	cs.bySignature[c.Signature] = weak.Make(c)
 	return c
 }
 
-// Len returns the number of classes handed out so far.
-func (cs *Classes) Len() int { return len(cs.bySignature) }
+// sweep costs each class that was ever compiled its share, because the next one comes when there are twice as many.
+func (cs *Classes) sweep() {
+	alive := map[string]weak.Pointer[Class]{}
+	// order does not matter: what is dropped is nobody's.
+	for signature, c := range cs.bySignature {
+		if c.Value() != nil {
+			alive[signature] = c
+		}
+	}
+	cs.bySignature, cs.sweepAt = alive, max(leastSweep, 2*len(alive))
+}
 
-// Forget drops a class that no pod has any more.
-func (cs *Classes) Forget(c *Class) { delete(cs.bySignature, c.Signature) }
+// Len is how many classes are known; some of them may be gone.
+func (cs *Classes) Len() int { return len(cs.bySignature) }
 
 func compileClass(pod *corev1.Pod, s signatures) *Class {
 	c := &Class{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 )
 
 // Change is what one applied command did to one object. Old is nil for a
@@ -15,6 +16,8 @@ type Change struct {
 	Key          string
 	Old, New     any
 	TimeUnixNano int64 // of the entry
+
+	heldBytes int // what Old costs whoever keeps the change, see Definition.Size
 }
 
 // ErrCompacted tells a reader of the feed that the changes after its revision
@@ -22,25 +25,40 @@ type Change struct {
 // answers 410 Gone).
 var ErrCompacted = errors.New("the changes after this revision are no longer kept")
 
-// Feed is a bounded ring of changes by revision. It is safe for concurrent
-// use. A view and the changes that led to it appear at the same moment: who
-// takes a view can go on from its revision, and who reads a change finds it in
-// the view.
+// Feed is a ring of changes by revision, bounded by their number and by the
+// memory that it alone keeps alive: itself and the old rows, for a new one is a row of the
+// state, or the old one of a later change. It is safe for concurrent use. A view
+// and the changes that led to it appear at the same moment: who takes a view can
+// go on from its revision, and who reads a change finds it in the view.
 type Feed struct {
-	mu       sync.RWMutex
-	ring     []Change // the change of a revision is at revision % len(ring)
-	capacity int      // to which the ring grows as it fills
-	first    int64    // revision of the oldest change kept
-	last     int64    // revision of the newest change; first-1 when there is none
-	signal   chan struct{}
+	mu     sync.RWMutex
+	bounds FeedBounds
+	ring   []Change // the change of a revision is at revision % len(ring)
+	first  int64    // revision of the oldest change kept
+	last   int64    // revision of the newest change; first-1 when there is none
+	bytes  int      // held
+	signal chan struct{}
+}
+
+// FeedBounds say how much a feed keeps.
+type FeedBounds struct {
+	Changes int
+	Bytes   int
+	// Changes older than this, by the time of their entries, are kept only as
+	// long as there are no more than QuietBytes.
+	QuietBytes int
+	Age        time.Duration
 }
 
 const firstFeedCapacity = 1 << 10
 
-// NewFeed returns a feed of so many changes that begins after a revision.
-func NewFeed(capacity int, revision int64) *Feed {
+// changeBytes is what a change takes that holds nothing.
+const changeBytes = 96
+
+// NewFeed returns a feed that begins after a revision.
+func NewFeed(bounds FeedBounds, revision int64) *Feed {
 	return &Feed{
-		ring: make([]Change, min(capacity, firstFeedCapacity)), capacity: capacity,
+		ring: make([]Change, min(bounds.Changes, firstFeedCapacity)), bounds: bounds,
 		first: revision + 1, last: revision, signal: make(chan struct{}),
 	}
 }
@@ -105,20 +123,45 @@ func (f *Feed) Append(changes []Change, publish func()) {
 	if len(changes) == 0 {
 		return
 	}
-	f.grow(len(changes))
-	for _, c := range changes {
-		f.ring[c.Revision%int64(len(f.ring))] = c
+	f.fit(int(f.last-f.first) + 1 + len(changes))
+	for i := range changes {
+		if f.last-f.first+1 == int64(len(f.ring)) {
+			f.forgetOldest()
+		}
+		f.last = changes[i].Revision
+		f.ring[f.last%int64(len(f.ring))] = changes[i]
+		f.bytes += changeBytes + changes[i].heldBytes
 	}
-	f.last = changes[len(changes)-1].Revision
-	f.first = max(f.first, f.last-int64(len(f.ring))+1)
+	for f.first <= f.last && f.tooMuch(changes[len(changes)-1].TimeUnixNano) {
+		f.forgetOldest()
+	}
+	f.fit(int(f.last-f.first) + 1)
 	f.wake()
 }
 
-// grow makes room for so many more changes, up to the capacity.
-func (f *Feed) grow(more int) {
-	size, want := len(f.ring), int(f.last-f.first)+1+more
-	for size < want && size < f.capacity {
-		size = min(2*size, f.capacity)
+// tooMuch says whether the oldest change has to go.
+func (f *Feed) tooMuch(nowUnixNano int64) bool {
+	oldest := &f.ring[f.first%int64(len(f.ring))]
+	return f.bytes > f.bounds.Bytes ||
+		f.bytes > f.bounds.QuietBytes && nowUnixNano-oldest.TimeUnixNano > int64(f.bounds.Age)
+}
+
+func (f *Feed) forgetOldest() {
+	oldest := &f.ring[f.first%int64(len(f.ring))]
+	f.bytes -= changeBytes + oldest.heldBytes
+	*oldest = Change{}
+	f.first++
+}
+
+// fit gives the ring a size for so many changes: twice as large when it is full,
+// up to the bound, half as large when it is hardly used.
+func (f *Feed) fit(changes int) {
+	size := len(f.ring)
+	for size < changes && size < f.bounds.Changes {
+		size = min(2*size, f.bounds.Changes)
+	}
+	for changes < size/4 && size > firstFeedCapacity {
+		size /= 2
 	}
 	if size == len(f.ring) {
 		return
@@ -135,8 +178,8 @@ func (f *Feed) Reset(revision int64, publish func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	publish()
-	clear(f.ring)
-	f.first, f.last = revision+1, revision
+	f.ring = make([]Change, min(f.bounds.Changes, firstFeedCapacity))
+	f.first, f.last, f.bytes = revision+1, revision, 0
 	f.wake()
 }
 

@@ -3,8 +3,12 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
 )
 
 func changesTo(from, to int64) []Change {
@@ -19,7 +23,7 @@ func nothing() {}
 
 func TestFeedIsARingByRevision(t *testing.T) {
 	for _, capacity := range []int{1, 7, 1024, 3000} {
-		f := NewFeed(capacity, 10)
+		f := NewFeed(FeedBounds{Changes: capacity, Bytes: 1 << 30, QuietBytes: 1 << 30}, 10)
 		last := int64(10)
 		for _, n := range []int64{1, 3, 0, 5, 40, 700, 2, 5000, 1} {
 			f.Append(changesTo(last+1, last+n), nothing)
@@ -66,7 +70,7 @@ func TestFeedIsARingByRevision(t *testing.T) {
 
 func TestFeedWakesWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFeed(10, 0)
+		f := NewFeed(FeedBounds{Changes: 10, Bytes: 1 << 30, QuietBytes: 1 << 30}, 0)
 		woken := make(chan error, 1)
 		wait := func(ctx context.Context, revision int64) { woken <- f.Wait(ctx, revision) }
 
@@ -101,4 +105,62 @@ func TestFeedWakesWhoWaits(t *testing.T) {
 			t.Error("cancelled:", err)
 		}
 	})
+}
+
+// TestFeedIsBoundedByBytes: the oldest changes go when the old rows of all hold
+// too much, also when they are few; and those that are old when they hold much.
+func TestFeedIsBoundedByBytes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bounds := FeedBounds{Changes: 300, Bytes: 100_000, QuietBytes: 20_000, Age: time.Minute}
+		f := NewFeed(bounds, 0)
+		var kept []Change
+		revision, now := int64(0), int64(0)
+		for range rapid.IntRange(1, 40).Draw(t, "entries") {
+			now += int64(rapid.IntRange(0, 40).Draw(t, "seconds")) * int64(time.Second)
+			n, held := rapid.IntRange(0, 200).Draw(t, "changes"), rapid.SampledFrom([]int{0, 10, 1000, 30_000, 200_000}).Draw(t, "held")
+			var cs []Change
+			for range n {
+				revision++
+				cs = append(cs, Change{Revision: revision, Old: revision, heldBytes: held, TimeUnixNano: now})
+			}
+			f.Append(cs, nothing)
+			if kept = append(kept, cs...); n > 0 {
+				kept = withinBounds(kept, bounds, now)
+			}
+			if f.First() != revision-int64(len(kept)) {
+				t.Fatalf("%d changes are kept, want %d", revision-f.First(), len(kept))
+			}
+			got, err := f.After(f.First(), 1<<20)
+			if err != nil || !slices.Equal(got, kept) {
+				t.Fatalf("%d changes, want %d, %v", len(got), len(kept), err)
+			}
+			if _, err := f.After(f.First()-1, 1); !errors.Is(err, ErrCompacted) {
+				t.Fatalf("goes on after what it has forgotten: %v", err)
+			}
+			for i := range f.ring {
+				if c := &f.ring[i]; c.Old != nil && c.Revision <= f.First() {
+					t.Fatal("what is forgotten is still held")
+				}
+			}
+			if len(f.ring) > max(firstFeedCapacity, 8*len(kept)) {
+				t.Fatalf("a ring of %d for %d changes", len(f.ring), len(kept))
+			}
+		}
+	})
+}
+
+// withinBounds is what of the changes is kept.
+func withinBounds(changes []Change, bounds FeedBounds, now int64) []Change {
+	for len(changes) > 0 {
+		bytes := 0
+		for i := range changes {
+			bytes += changeBytes + changes[i].heldBytes
+		}
+		old := now-changes[0].TimeUnixNano > int64(bounds.Age)
+		if len(changes) <= bounds.Changes && bytes <= bounds.Bytes && (bytes <= bounds.QuietBytes || !old) {
+			break
+		}
+		changes = changes[1:]
+	}
+	return changes
 }

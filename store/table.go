@@ -25,6 +25,10 @@ type Definition[S, T any] struct {
 	// nil for bookkeeping tables, whose changes have no revision and are not
 	// in the feed.
 	Revise func(T, int64)
+	// Size is about how many bytes of memory a row holds alone when it has been
+	// replaced by now, or removed (gone): what the two share is not counted. It
+	// may be too much and must not be far too little. nil for bookkeeping tables.
+	Size func(before, now T, gone bool) int
 	// Restore is Unmarshal for the rows of a snapshot, which may share what
 	// they have in common. nil where Unmarshal does.
 	Restore func(s S, b []byte) (T, error)
@@ -82,11 +86,11 @@ func Put[S, T any](tx *Tx, s S, t Table[S, T], key string, row T) {
 		t.def.Index(s, key, before, row, had, true)
 	}
 	if t.def.Revise != nil {
-		var old any
+		c := Change{Table: t.def.Name, Key: key, New: row}
 		if had {
-			old = before
+			c.Old, c.heldBytes = before, t.def.Size(before, row, false)
 		}
-		tx.record(t.def.Name, key, old, row)
+		tx.record(c)
 	}
 }
 
@@ -102,7 +106,7 @@ func Remove[S, T any](tx *Tx, s S, t Table[S, T], key string) {
 	}
 	if t.def.Revise != nil {
 		tx.at.revision++
-		tx.record(t.def.Name, key, before, nil)
+		tx.record(Change{Table: t.def.Name, Key: key, Old: before, heldBytes: t.def.Size(before, none, true)})
 	}
 }
 

@@ -59,8 +59,7 @@ func (tx *Tx) Undo(to int) {
 	tx.changes = tx.changes[:to]
 }
 
-func (tx *Tx) record(table, key string, before, now any) {
-	tx.changes = append(tx.changes, Change{
-		Revision: tx.at.revision, Table: table, Key: key, Old: before, New: now, TimeUnixNano: tx.at.timeUnixNano,
-	})
+func (tx *Tx) record(c Change) {
+	c.Revision, c.TimeUnixNano = tx.at.revision, tx.at.timeUnixNano
+	tx.changes = append(tx.changes, c)
 }

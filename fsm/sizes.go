@@ -1,0 +1,71 @@
+package fsm
+
+import (
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/api/berthv1"
+)
+
+// What rows hold, roughly, in bytes of memory: the change feed keeps old rows,
+// and is bounded by what they hold (store.Definition.Size).
+
+// structBytes is about what a Kubernetes object takes beyond its contents.
+const structBytes = 1536
+
+// podBytes: most changes of a pod make a new struct that shares nearly all with
+// the old one, by slices that are immutable.
+func podBytes(before, now *corev1.Pod, gone bool) int {
+	n := structBytes
+	if gone || !sameSpec(&before.Spec, &now.Spec) {
+		n += before.Spec.Size()
+	}
+	if gone || len(before.ManagedFields) == 0 || !sameSlice(before.ManagedFields, now.ManagedFields) {
+		n += before.ObjectMeta.Size()
+	}
+	if gone || len(before.Status.Conditions) == 0 || !sameSlice(before.Status.Conditions, now.Status.Conditions) {
+		n += before.Status.Size()
+	}
+	return n
+}
+
+// sameSlice says whether two slices are one in memory.
+func sameSlice[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+
+func queueEntryBytes(before, now *QueueEntry, gone bool) int {
+	n := 512 + len(before.SpreadOwner)
+	if gone || now.Diagnosis != before.Diagnosis {
+		n += before.Diagnosis.bytes()
+	}
+	return n
+}
+
+func (d *Diagnosis) bytes() int {
+	if d == nil {
+		return 0
+	}
+	n := 256 + len(d.Message) + len(d.Preemption)
+	for i := range d.Reasons {
+		r := &d.Reasons[i]
+		n += 96 + len(r.Resource) + len(r.Text) + len(r.Detail)
+	}
+	for _, b := range d.Budgets {
+		n += 16 + len(b)
+	}
+	return n
+}
+
+func nominationBytes(before, _ *Nomination, _ bool) int { return 512 + 128*len(before.Victims) }
+
+func preemptionBytes(before, _ *berthv1.Preemption, _ bool) int {
+	return structBytes + before.ObjectMeta.Size() + 512*len(before.Status.Victims) + len(before.Status.ReleasedReason)
+}
+
+func configBytes(before, _ *berthv1.SchedulerConfiguration, _ bool) int {
+	b, err := json.Marshal(before) // seldom
+	if err != nil {
+		return structBytes
+	}
+	return structBytes + 2*len(b)
+}
