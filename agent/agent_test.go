@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -107,6 +108,24 @@ func TestDevelopmentCluster(t *testing.T) {
 	}
 	for _, s := range servers {
 		await(t, s, "the pod to run as "+s.Name()+" sees it", podRuns("default/web"))
+	}
+	// A log that is not there is refused with a status before anything is answered.
+	logs := func(o *corev1.PodLogOptions) ([]byte, error) {
+		return client(t, d, servers[2]).CoreV1().Pods("default").GetLogs("web", o).DoRaw(t.Context())
+	}
+	if b, err := logs(&corev1.PodLogOptions{}); err != nil {
+		t.Errorf("logs: %q, %v", b, err)
+	}
+	if b, err := logs(&corev1.PodLogOptions{Previous: true}); !apierrors.IsBadRequest(err) ||
+		!strings.Contains(string(b), `previous terminated container \"main\" in pod \"web\" not found`) {
+		t.Errorf("previous logs: %q, %v", b, err)
+	}
+	// Nor is a pod admitted whose service account is not there.
+	orphan := pod("orphan", "1")
+	orphan.Spec.ServiceAccountName = "nobody"
+	if _, err := client(t, d, servers[1]).CoreV1().Pods("default").Create(t.Context(), orphan, metav1.CreateOptions{}); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), "error looking up service account default/nobody") {
+		t.Errorf("without its service account: %v", err)
 	}
 	verified, err := servers[2].Verify(t.Context())
 	if err != nil {

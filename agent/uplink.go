@@ -169,6 +169,9 @@ func (u *uplink) Tunnel(ctx context.Context, kind string, body []byte, conn net.
 	defer func() { _ = from.Close() }() // it was only read
 	stop := context.AfterFunc(ctx, func() { _ = from.Close() })
 	defer stop()
+	if _, err := conn.Write([]byte{rpc.LogsBegin}); err != nil {
+		return err
+	}
 	_, err = io.Copy(conn, from)
 	return err
 }

@@ -89,7 +89,7 @@ func (l *podLog) Get(ctx context.Context, name string, opts runtime.Object) (run
 	case l.logs == nil:
 		return nil, notImplemented("container logs")
 	case pod.Spec.NodeName == "":
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s is not on a node yet, so it has no log", name))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", name))
 	}
 	return &logStream{logs: l.logs, pod: pod, container: container, options: options}, nil
 }

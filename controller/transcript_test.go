@@ -54,6 +54,7 @@ type world struct {
 	taints     *controller.TaintEviction
 	namespaces *controller.Namespaces
 	gc         *controller.PodGC
+	furnishing *controller.Furnishing
 	workloads
 }
 
@@ -81,6 +82,7 @@ func (w *world) lead() {
 	w.since, w.beats = w.now, beats{}
 	w.lifecycle, w.taints, w.namespaces = &controller.NodeLifecycle{}, &controller.TaintEviction{}, &controller.Namespaces{}
 	w.gc = &controller.PodGC{Threshold: 2}
+	w.furnishing = &controller.Furnishing{RootCA: "PEM"}
 	w.leadWorkloads()
 }
 
@@ -200,6 +202,10 @@ func (w *world) run(cmd string, a args) string {
 		return w.wanted(w.namespaces.Reconcile(v, now), a)
 	case "gc":
 		return w.wanted(w.gc.Reconcile(v, now), a)
+	case "furnishing":
+		return w.wanted(w.furnishing.Reconcile(v, now), a)
+	case "drop": // drop serviceaccounts default
+		return w.apply(&fsm.DeleteObject{Resource: a.name(0), Namespace: a.or("ns", "default"), Name: a.name(1)})
 	case "nominations":
 		return w.wanted(controller.Nominations(v, now), a)
 	case "events":
@@ -268,6 +274,8 @@ func describe(c fsm.Command) []string {
 			return []string{"delete an event of " + c.Key[:strings.Index(c.Key, "/")]}
 		}
 		return []string{"delete events before " + time.Unix(0, c.BeforeUnixNano).UTC().Format(time.TimeOnly)}
+	case *fsm.PutNamespace:
+		return []string{"furnish namespace " + c.Namespace.Object.Name}
 	case *fsm.DeleteNamespace:
 		return []string{"delete namespace " + c.Name}
 	case *fsm.ReleaseNominations:

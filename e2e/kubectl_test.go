@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -111,6 +112,28 @@ func TestLogs(t *testing.T) {
 	if got := c.berth(t, "logs", "--previous", "restarts", "-n", ns); got != "attempt\n" {
 		t.Errorf("logs --previous: %q", got)
 	}
+	// What there is not is refused with a status, not answered with nothing.
+	refused := func(name string, o *corev1.PodLogOptions, want string) {
+		t.Helper()
+		b, err := kube.CoreV1().Pods(ns).GetLogs(name, o).DoRaw(t.Context())
+		if !apierrors.IsBadRequest(err) || !strings.Contains(string(b), strings.ReplaceAll(want, `"`, `\"`)) {
+			t.Errorf("logs of %s: %q, %v", name, b, err)
+		}
+	}
+	refused("counter", &corev1.PodLogOptions{Previous: true}, `previous terminated container "main" in pod "counter" not found`)
+	create(t, kube, pod(ns, "waits", "true", func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "claimed", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "nobody's"}}}}
+	}))
+	c.eventually(t, "the pod to be refused by its field", func(ctx context.Context) error {
+		p, err := kube.CoreV1().Pods(ns).Get(ctx, "waits", metav1.GetOptions{})
+		if err != nil || len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].State.Waiting == nil ||
+			!strings.Contains(p.Status.ContainerStatuses[0].State.Waiting.Message, "spec.volumes[0].persistentVolumeClaim") {
+			return fmt.Errorf("%v: %+v", err, p.Status)
+		}
+		return nil
+	})
+	refused("waits", &corev1.PodLogOptions{}, `container "main" in pod "waits" is waiting to start: CreateContainerConfigError`)
 }
 
 func TestCordonAndDrain(t *testing.T) {

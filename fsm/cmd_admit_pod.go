@@ -5,7 +5,7 @@ package fsm
 // the queue; a pod that names its node comes bound.
 //
 // Refuses: 404 or 403 for a namespace that is missing or on its way out; 409
-// if the name is taken; 403 for an unknown class (AD2) or RuntimeClass, an
+// if the name is taken; 403 for an unknown service account, class (AD2) or RuntimeClass, an
 // overhead or a node selector that is not the RuntimeClass's, a priority or policy
 // of its own (AD3), a system class without permission (AD5), any class when priority
 // is switched off (PC11), or a node that counts as many pods as it can.

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,8 @@ import (
 const (
 	defaultServiceAccount = "default"
 	rootCAConfigMap       = "kube-root-ca.crt"
+	rootCAKey             = "ca.crt"
+	serviceAccounts       = "serviceaccounts"
 )
 
 // PutNamespace creates (Create) or replaces a namespace. A new one gets its
@@ -27,6 +30,9 @@ type PutNamespace struct {
 	Revision  int64         `msgpack:"revision,omitempty"`
 	// RootCA is the PEM of the certificate authority of the cluster's API.
 	RootCA string `msgpack:"root_ca,omitempty"`
+	// Furnish gives a namespace that is replaced what a new one gets, if it
+	// lacks it.
+	Furnish bool `msgpack:"furnish,omitempty"`
 }
 
 // Apply implements Command.
@@ -51,6 +57,9 @@ func (c *PutNamespace) Apply(tx *Tx) Result {
 	if r, ok := (Precondition{UID: string(ns.UID), Revision: c.Revision}).check(old, namespaceResource); !ok {
 		return r
 	}
+	if c.Furnish {
+		tx.furnishNamespace(ns.Name, c.RootCA)
+	}
 	ns.ResourceVersion = old.ResourceVersion
 	if equality.Semantic.DeepEqual(ns, old) {
 		return Result{Table: v.Namespaces.Name(), Object: old}
@@ -62,17 +71,60 @@ func (c *PutNamespace) Apply(tx *Tx) Result {
 	return Result{Table: v.Namespaces.Name(), Object: ns}
 }
 
+// furnishNamespace gives a namespace what every one has, and leaves alone what
+// is there as it should be.
 func (tx *Tx) furnishNamespace(namespace, rootCA string) {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: tx.newUID(), CreationTimestamp: tx.now()}
 	}
-	tx.storeObject(ObjectKey("serviceaccounts", namespace, defaultServiceAccount), &Object{
-		Resource: "serviceaccounts", Value: &corev1.ServiceAccount{ObjectMeta: meta(defaultServiceAccount)},
-	})
-	if rootCA == "" {
+	if !tx.view.hasServiceAccount(namespace, defaultServiceAccount) {
+		tx.storeObject(ObjectKey(serviceAccounts, namespace, defaultServiceAccount), &Object{
+			Resource: serviceAccounts, Value: &corev1.ServiceAccount{ObjectMeta: meta(defaultServiceAccount)},
+		})
+	}
+	old, right := tx.view.rootCA(namespace, rootCA)
+	if right {
 		return
 	}
-	tx.storeObject(ObjectKey("configmaps", namespace, rootCAConfigMap), &Object{
-		Resource: "configmaps", Value: &corev1.ConfigMap{ObjectMeta: meta(rootCAConfigMap), Data: map[string]string{"ca.crt": rootCA}},
-	})
+	cm := &corev1.ConfigMap{}
+	if old == nil {
+		cm.ObjectMeta = meta(rootCAConfigMap)
+	} else {
+		old.DeepCopyInto(cm)
+	}
+	cm.Data = map[string]string{rootCAKey: rootCA}
+	tx.storeObject(ObjectKey("configmaps", namespace, rootCAConfigMap), &Object{Resource: "configmaps", Value: cm})
+}
+
+// Furnished says whether a namespace has what every one has from the start:
+// users can delete and change it.
+func (v *View) Furnished(namespace, rootCA string) bool {
+	_, right := v.rootCA(namespace, rootCA)
+	return right && v.hasServiceAccount(namespace, defaultServiceAccount)
+}
+
+func (v *View) hasServiceAccount(namespace, name string) bool {
+	_, ok := v.Objects.Get(ObjectKey(serviceAccounts, namespace, name))
+	return ok
+}
+
+// rootCA is the config map with the authority, if there is one, and whether
+// that is as it should be.
+func (v *View) rootCA(namespace, rootCA string) (*corev1.ConfigMap, bool) {
+	o, ok := v.Objects.Get(ObjectKey("configmaps", namespace, rootCAConfigMap))
+	if !ok {
+		return nil, rootCA == ""
+	}
+	cm := o.Value.(*corev1.ConfigMap)
+	return cm, rootCA == "" || cm.Data[rootCAKey] == rootCA
+}
+
+// checkServiceAccount: a pod may not name a service account that is not there.
+func (v *View) checkServiceAccount(pod *corev1.Pod) (Result, bool) {
+	name := pod.Spec.ServiceAccountName
+	if name == "" || v.hasServiceAccount(pod.Namespace, name) {
+		return Result{}, true
+	}
+	return refuseForbidden(podResource.groupResource(), givenName(pod), fmt.Sprintf(
+		"error looking up service account %s/%s: serviceaccount %q not found", pod.Namespace, name, name)), false
 }

@@ -31,8 +31,12 @@ func (v *View) RuntimeClass(name string) (*nodev1.RuntimeClass, bool) {
 	return o.Value.(*nodev1.RuntimeClass), true
 }
 
-// resolveClasses gives a new pod what follows from the classes that it names.
+// resolveClasses gives a new pod what follows from the classes that it names,
+// if its service account is there.
 func (tx *Tx) resolveClasses(w *PodWire, owner *workload) (Result, bool) {
+	if r, ok := tx.view.checkServiceAccount(w.Object); !ok {
+		return r, false
+	}
 	if r, ok := tx.resolveRuntimeClass(w); !ok {
 		return r, false
 	}

@@ -78,7 +78,7 @@ func samples() []Command {
 		&PutNode{Node: NodeWire{Object: node}, Create: true, Revision: 7},
 		&DeleteNode{Name: "n1", Precondition: precondition},
 		&SetNodeHealth{Nodes: []NodeHealth{{Name: "n1", Ready: "Unknown", Reason: "Silent", Message: "message", LetGo: true}}},
-		&PutNamespace{Namespace: NamespaceWire{Object: &corev1.Namespace{ObjectMeta: object("team")}}, Create: true, Revision: 7, RootCA: "PEM"},
+		&PutNamespace{Namespace: NamespaceWire{Object: &corev1.Namespace{ObjectMeta: object("team")}}, Create: true, Revision: 7, RootCA: "PEM", Furnish: true},
 		&DeleteNamespace{Name: "team", Precondition: precondition},
 		&PutObject{Resource: "configmaps", Raw: configMap, Create: true, Revision: 7},
 		&DeleteObject{Resource: "configmaps", Namespace: "default", Name: "settings", Precondition: precondition, Propagation: "Orphan"},

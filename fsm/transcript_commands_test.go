@@ -38,7 +38,7 @@ var proposals = map[string]func(s *transcript, a words, input string) []Command{
 			ns = old.DeepCopy()
 			ns.Labels = pairs(a.list("labels"))
 		}
-		return one(&PutNamespace{Namespace: NamespaceWire{Object: ns}, Revision: s.revision(a)})
+		return one(&PutNamespace{Namespace: NamespaceWire{Object: ns}, Revision: s.revision(a), RootCA: a.or("ca", ""), Furnish: a.has("furnish")})
 	},
 	"delete-namespace": func(s *transcript, a words, _ string) []Command {
 		return one(&DeleteNamespace{Name: a.name(), Precondition: s.precondition(a)})

@@ -88,7 +88,7 @@ func (s *transcript) putNode(a words, _ string) []Command {
 // runtime= overhead= and the words of fillTerms
 func (s *transcript) pod(a words) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: s.meta(a, "default"), Spec: corev1.PodSpec{
-		SchedulerName: a.or("scheduler", "default-scheduler"), NodeName: a.or("node", ""), PriorityClassName: a.or("class", ""),
+		SchedulerName: a.or("scheduler", "default-scheduler"), NodeName: a.or("node", ""), ServiceAccountName: a.or("sa", ""), PriorityClassName: a.or("class", ""),
 		NodeSelector: pairs(a.list("selector")), TerminationGracePeriodSeconds: a.number("grace"),
 		Containers: []corev1.Container{{Name: "main", Image: "image", Resources: corev1.ResourceRequirements{Requests: amountsOf(a, false)}}},
 	}}

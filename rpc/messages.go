@@ -222,8 +222,12 @@ type TunnelError struct {
 func (e *TunnelError) Error() string { return e.Message }
 
 // KindLogs is the kind of a tunnel whose body is a LogsRequest and through which
-// the worker sends a container's log.
+// the worker sends LogsBegin, and then a container's log; or closes it with the
+// reason why there is none.
 const KindLogs = "logs"
+
+// LogsBegin says that the log is there, although perhaps still empty.
+const LogsBegin byte = 1
 
 // LogsRequest asks for the log of one container.
 type LogsRequest struct {

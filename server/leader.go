@@ -139,6 +139,7 @@ type controllers struct {
 	taints     controller.TaintEviction
 	namespaces controller.Namespaces
 	gc         controller.PodGC
+	furnishing controller.Furnishing
 }
 
 // reconcile asks all of them what they want now.
@@ -149,13 +150,16 @@ func (c *controllers) reconcile(v *fsm.View, beats controller.Heartbeats, since,
 	commands = append(commands, c.namespaces.Reconcile(v, now)...)
 	commands = append(commands, c.gc.Reconcile(v, now)...)
 	commands = append(commands, controller.StagedSnapshots(v, now)...)
+	commands = append(commands, c.furnishing.Reconcile(v, now)...)
 	return append(commands, controller.Events(v, now)...)
 }
 
 // controlLoop runs the controllers and proposes what they want. When that was
 // a batch, and it was done, they are asked again at once.
 func (s *Server) controlLoop(ctx context.Context, vigil *clock.Vigil) {
-	c := &controllers{gc: controller.PodGC{Threshold: controller.TerminatedPodThreshold}}
+	c := &controllers{
+		gc: controller.PodGC{Threshold: controller.TerminatedPodThreshold}, furnishing: controller.Furnishing{RootCA: s.rootCA},
+	}
 	ticker := time.NewTicker(controlInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {

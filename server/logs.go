@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,7 +42,33 @@ func (l logs) Open(ctx context.Context, pod *corev1.Pod, container string, o *co
 	if err != nil {
 		return nil, logError(pod, err)
 	}
+	if err := awaitLog(ctx, tunnel); err != nil {
+		_ = tunnel.Close() // the first error is the one that matters
+		return nil, logError(pod, err)
+	}
 	return logReader{tunnel, pod}, nil
+}
+
+// logTimeout is how long a worker may take to find a log.
+const logTimeout = 10 * time.Second
+
+// awaitLog returns when the worker has found the log, or with its refusal: a
+// status can be told only before the first byte of the answer.
+func awaitLog(ctx context.Context, tunnel *rpc.Tunnel) error {
+	if err := tunnel.SetReadDeadline(time.Now().Add(logTimeout)); err != nil {
+		return err
+	}
+	var begin [1]byte
+	if _, err := io.ReadFull(tunnel, begin[:]); err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = context.DeadlineExceeded
+		}
+		return errors.Join(err, ctx.Err())
+	}
+	if begin[0] != rpc.LogsBegin {
+		return fmt.Errorf("%w: the worker does not say that a log begins", rpc.ErrInvalid)
+	}
+	return tunnel.SetReadDeadline(time.Time{})
 }
 
 // logReader gives the worker's refusals the form of the API's.

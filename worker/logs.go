@@ -29,20 +29,29 @@ type LogOptions struct {
 var (
 	// ErrUnknownPod says that the node does not have the pod.
 	ErrUnknownPod = errors.New("pod is not on this node")
-	// ErrNoLogs says that there is nothing to read from the container; the text around it says why.
+	// ErrNoLogs is what every error is that says, in Kubernetes' words, why there is nothing to read from a container.
 	ErrNoLogs = errors.New("no logs")
 )
+
+type noLogs string
+
+func (e noLogs) Error() string { return string(e) }
+
+// Is makes it an ErrNoLogs.
+func (e noLogs) Is(target error) bool { return target == ErrNoLogs }
+
+func noLogsf(format string, args ...any) error { return noLogs(fmt.Sprintf(format, args...)) }
 
 // Logs returns what a container of the pod wrote. The caller closes it.
 func (a *Agent) Logs(ctx context.Context, pod types.UID, container string, o LogOptions) (io.ReadCloser, error) {
 	now := a.clock.Now()
 	a.mu.Lock()
-	_, status, ok := a.core.Pod(pod, now)
+	object, status, ok := a.core.Pod(pod, now)
 	a.mu.Unlock()
 	if !ok {
 		return nil, fmt.Errorf("%w: uid %s", ErrUnknownPod, pod)
 	}
-	id, err := logSource(&status, container, o.Previous)
+	id, err := logSource(object.Name, &status, container, o.Previous)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +64,7 @@ func (a *Agent) Logs(ctx context.Context, pod types.UID, container string, o Log
 	}
 	rc, err := a.runtime.Logs(ctx, id, ro)
 	if errors.Is(err, runtime.ErrNotFound) {
-		return nil, fmt.Errorf("%w: those of container %q are not kept any more", ErrNoLogs, container)
+		return nil, noLogsf("the logs of container %q in pod %q are not kept any more", container, object.Name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("logs of container %s: %w", container, err)
@@ -64,7 +73,7 @@ func (a *Agent) Logs(ctx context.Context, pod types.UID, container string, o Log
 }
 
 // logSource finds the run of the container whose output is meant.
-func logSource(s *corev1.PodStatus, name string, previous bool) (runtime.ID, error) {
+func logSource(pod string, s *corev1.PodStatus, name string, previous bool) (runtime.ID, error) {
 	var cs *corev1.ContainerStatus
 	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
 		for i := range list {
@@ -74,14 +83,14 @@ func logSource(s *corev1.PodStatus, name string, previous bool) (runtime.ID, err
 		}
 	}
 	if cs == nil {
-		return runtime.ID{}, fmt.Errorf("%w: container %q is not available", ErrNoLogs, name)
+		return runtime.ID{}, noLogsf("container %q in pod %q is not available", name, pod)
 	}
 	last := cs.LastTerminationState.Terminated
 	id := ""
 	switch {
 	case previous:
 		if last == nil || last.ContainerID == "" {
-			return runtime.ID{}, fmt.Errorf("%w: previous terminated container %q not found", ErrNoLogs, name)
+			return runtime.ID{}, noLogsf("previous terminated container %q in pod %q not found", name, pod)
 		}
 		id = last.ContainerID
 	case cs.State.Running != nil:
@@ -91,13 +100,13 @@ func logSource(s *corev1.PodStatus, name string, previous bool) (runtime.ID, err
 	case last != nil && last.ContainerID != "":
 		id = last.ContainerID
 	case cs.State.Waiting != nil:
-		return runtime.ID{}, fmt.Errorf("%w: container %q is waiting to start: %s", ErrNoLogs, name, cs.State.Waiting.Reason)
+		return runtime.ID{}, noLogsf("container %q in pod %q is waiting to start: %s", name, pod, cs.State.Waiting.Reason)
 	default:
-		return runtime.ID{}, fmt.Errorf("%w: container %q is terminated", ErrNoLogs, name)
+		return runtime.ID{}, noLogsf("container %q in pod %q is terminated", name, pod)
 	}
 	_, ref, ok := strings.Cut(id, "://")
 	if !ok {
-		return runtime.ID{}, fmt.Errorf("%w: container id %q is of no runtime", ErrNoLogs, id)
+		return runtime.ID{}, noLogsf("container id %q is of no runtime", id)
 	}
 	return runtime.ParseID(ref)
 }
