@@ -111,7 +111,7 @@ func (n *Node) IsAt(id, addr string) error {
 	if n.stream == nil {
 		return nil
 	}
-	if _, err := n.stream.ask(addr, id, askTimeout); err != nil {
+	if _, err := n.stream.ask(addr, hello{To: id}, askTimeout); err != nil {
 		return fmt.Errorf("server %s at %s: %w", id, addr, err)
 	}
 	return nil

@@ -28,16 +28,18 @@ type Node struct {
 	clock   *clock.Clock
 	metrics *metrics
 
-	raft      *raft.Raft
-	transport raft.Transport
-	stream    *stream // nil if the transport was given
-	guard     *guard
-	log       *raft.LogCache // before the guard
-	machine   *machine
-	proposer  *proposer
-	office    *office
-	heard     *heard
-	confirmer *confirmer
+	raft       *raft.Raft
+	transport  raft.Transport
+	stream     *stream // nil if the transport was given, as are the next two
+	inlet      *inlet
+	succession *succession
+	guard      *guard
+	log        *raft.LogCache // before the guard
+	machine    *machine
+	proposer   *proposer
+	office     *office
+	heard      *heard
+	confirmer  *confirmer
 
 	fatal    chan error
 	started  atomic.Bool
@@ -123,6 +125,10 @@ func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
 	n.guard.setStored(n.wrote)
 	n.tasks.Go(n.office.run)
 	n.tasks.Go(func() { n.heard.observe(n) })
+	if n.inlet != nil {
+		n.tasks.Go(func() { n.inlet.run(n.dead) })
+		n.tasks.Go(n.succession.run)
+	}
 	n.started.Store(true)
 	if err := errors.Join(n.guard.err(), n.machine.err()); err != nil {
 		n.fail(err) // it happened while nobody could be told
@@ -176,8 +182,9 @@ func (n *Node) openTransport() error {
 	if err != nil {
 		return err
 	}
+	n.succession = newSuccession(n)
 	n.stream = newStream(l, addr, n)
-	n.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	n.inlet = newInlet(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.stream,
 		Logger: n.logger.Named("transport"),
 		// One connection each for heartbeats, replication, votes and the
@@ -185,7 +192,8 @@ func (n *Node) openTransport() error {
 		MaxPool:                 4,
 		Timeout:                 10 * time.Second,
 		MsgpackUseNewTimeFormat: true,
-	})
+	}))
+	n.transport = n.inlet
 	return nil
 }
 

@@ -65,7 +65,11 @@ type stream struct {
 	// nameOf is the server that the configuration has at an address, if any.
 	nameOf func(addr string) string
 	// lost is told of a server of the configuration that has lost its data.
-	lost   func(server string)
+	lost func(server string)
+	// ended is told that a connection of another server has ended, and agree
+	// answers whether a leader is gone.
+	ended  func(server string)
+	agree  func(leader string, answer *hello)
 	logger hclog.Logger
 
 	// mine are this server's other addresses.
@@ -85,7 +89,8 @@ var _ raft.StreamLayer = (*stream)(nil)
 func newStream(l Listener, addr net.Addr, n *Node) *stream {
 	return &stream{
 		listener: l, addr: addr, tls: n.c.TLS, id: n.id, self: n.c.ID,
-		nameOf: n.serverAt, lost: n.restock, logger: n.logger, conns: map[net.Conn]struct{}{},
+		nameOf: n.serverAt, lost: n.restock,
+		ended: n.succession.ended, agree: n.succession.agree, logger: n.logger, conns: map[net.Conn]struct{}{},
 		mine: Addresses{RPC: n.c.RPCAddr, HTTP: n.c.HTTPAddr}, introduced: map[string]Addresses{},
 	}
 }
@@ -205,12 +210,13 @@ type greetedConn struct {
 	s    *stream
 	once sync.Once
 	err  error
+	peer string // who it is, once it is greeted
 }
 
 func (g *greetedConn) Read(b []byte) (int, error) {
 	g.once.Do(func() {
 		_ = g.SetDeadline(time.Now().Add(greetingTimeout))
-		if g.err = g.s.answer(g.Conn); errors.Is(g.err, errAsked) {
+		if g.peer, g.err = g.s.answer(g.Conn); errors.Is(g.err, errAsked) {
 			return
 		} else if g.err != nil {
 			g.s.logger.Warn("refused a connection for consensus", "from", g.RemoteAddr(), "error", g.err)
@@ -221,7 +227,11 @@ func (g *greetedConn) Read(b []byte) (int, error) {
 	if g.err != nil {
 		return 0, io.EOF
 	}
-	return g.Conn.Read(b)
+	n, err := g.Conn.Read(b)
+	if err != nil {
+		g.s.ended(g.peer)
+	}
+	return n, err
 }
 
 // hello is the first message of each side.
@@ -234,6 +244,12 @@ type hello struct {
 	Newcomer bool `json:"newcomer,omitempty"`
 	// Who: the dialler only asks who is here, and says who it is.
 	Who bool `json:"who,omitempty"`
+	// Gone asks, with Who, whether a leader's process is gone. Who agrees says how
+	// far its log goes.
+	Gone      string `json:"gone,omitempty"`
+	Agrees    bool   `json:"agrees,omitempty"`
+	LastTerm  uint64 `json:"last_term,omitempty"`
+	LastIndex uint64 `json:"last_index,omitempty"`
 	// RPC and HTTP are the server's other addresses.
 	RPC     string `json:"rpc,omitempty"`
 	HTTP    string `json:"http,omitempty"`
@@ -309,13 +325,14 @@ var errAsked = errors.New("it only asked who is here")
 
 // ask finds out who is at an address, and of which cluster, and tells the same of
 // this server. It commits nobody to anything.
-func (s *stream) ask(addr, to string, timeout time.Duration) (hello, error) {
+func (s *stream) ask(addr string, question hello, timeout time.Duration) (hello, error) {
 	conn, err := s.open(addr, timeout)
 	if err != nil {
 		return hello{}, err
 	}
 	defer func() { _ = conn.Close() }() // all was said
-	mine := hello{Cluster: s.id.cluster(), Server: s.self, To: to, Who: true, RPC: s.mine.RPC, HTTP: s.mine.HTTP}
+	mine, to := question, question.To
+	mine.Cluster, mine.Server, mine.Who, mine.RPC, mine.HTTP = s.id.cluster(), s.self, true, s.mine.RPC, s.mine.HTTP
 	if err := writeHello(conn, mine); err != nil {
 		return hello{}, err
 	}
@@ -346,28 +363,31 @@ func (s *stream) introduce(h hello) {
 	}
 }
 
-func (s *stream) answer(conn net.Conn) error {
+func (s *stream) answer(conn net.Conn) (peer string, err error) {
 	theirs, err := readHello(conn)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := checkCertificate(conn, theirs.Server); err != nil {
-		return err // whoever has no server's certificate is told nothing
+		return "", err // whoever has no server's certificate is told nothing
 	}
 	mine := hello{Server: s.self, RPC: s.mine.RPC, HTTP: s.mine.HTTP}
 	if theirs.Who && (theirs.To == "" || theirs.To == s.self) {
 		mine.Cluster = s.id.cluster()
 		if theirs.Cluster == mine.Cluster {
 			s.introduce(theirs)
+			if theirs.Gone != "" {
+				s.agree(theirs.Gone, &mine)
+			}
 		}
-		return errors.Join(errAsked, writeHello(conn, mine))
+		return "", errors.Join(errAsked, writeHello(conn, mine))
 	}
 	refusal := s.judge(theirs)
 	if refusal != nil {
 		mine.Refusal, mine.Lost = refusal.Error(), errors.Is(refusal, ErrLostData)
 	}
 	mine.Cluster = s.id.cluster()
-	return errors.Join(refusal, writeHello(conn, mine))
+	return theirs.Server, errors.Join(refusal, writeHello(conn, mine))
 }
 
 func (s *stream) judge(theirs hello) error {
