@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
 
 	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/pki"
@@ -19,7 +20,7 @@ import (
 
 type identityKey struct{}
 
-// identify finds who calls; nil without TLS, where everybody may everything.
+// identify finds who calls.
 func identify(ctx context.Context) (*pki.Identity, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -36,17 +37,15 @@ func identify(ctx context.Context) (*pki.Identity, error) {
 	return &id, nil
 }
 
-// authorize asks the table of who may call what.
-func (s *Server) authorize(ctx context.Context, method string) (context.Context, error) {
-	if s.config.TLS == nil {
-		return ctx, nil
-	}
+// authorize asks the table of who may call what. It is asked when a call's header
+// has come, before anything of its message is read or kept.
+func authorize(ctx context.Context, call *tap.Info) (context.Context, error) {
 	id, err := identify(ctx)
-	if err != nil {
-		return nil, err
+	if err == nil && !access.MayCall(id.Groups, call.FullMethodName) {
+		err = fmt.Errorf("%w: %s may not call %s", ErrForbidden, id.User, call.FullMethodName)
 	}
-	if !access.MayCall(id.Groups, method) {
-		return nil, fmt.Errorf("%w: %s may not call %s", ErrForbidden, id.User, method)
+	if err != nil {
+		return ctx, toStatus(err)
 	}
 	return context.WithValue(ctx, identityKey{}, id), nil
 }
@@ -55,38 +54,27 @@ func (s *Server) authorize(ctx context.Context, method string) (context.Context,
 // server may run a worker of its own name.
 func mayBeNode(ctx context.Context, node string) error {
 	id, ok := ctx.Value(identityKey{}).(*pki.Identity)
-	if ok && id.Name != node {
+	if !ok {
+		return fmt.Errorf("%w: the caller is unknown", ErrForbidden)
+	}
+	if id.Name != node {
 		return fmt.Errorf("%w: %s may not speak for node %s", ErrForbidden, id.User, node)
 	}
 	return nil
 }
 
-func (s *Server) unaryInterceptor(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
-	ctx, err := s.authorize(ctx, info.FullMethod)
-	if err != nil {
-		return nil, toStatus(err)
-	}
+// unaryErrors and streamErrors give handlers' errors their form on the wire.
+func unaryErrors(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 	resp, err := h(ctx, req)
 	return resp, toStatus(err)
 }
 
-func (s *Server) streamInterceptor(srv any, st grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) error {
-	ctx, err := s.authorize(st.Context(), info.FullMethod)
-	if err != nil {
-		return toStatus(err)
-	}
-	return toStatus(h(srv, &streamWithContext{st, ctx}))
+func streamErrors(srv any, st grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+	return toStatus(h(srv, st))
 }
 
-type streamWithContext struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s *streamWithContext) Context() context.Context { return s.ctx }
-
-// serverCredentials demands a certificate of the cluster's CA from every peer.
-func serverCredentials(src *pki.Source) (credentials.TransportCredentials, error) {
+// serverConfig demands a certificate of the cluster's CA from every peer.
+func serverConfig(src *pki.Source) (*tls.Config, error) {
 	if err := src.Verify(x509.ExtKeyUsageServerAuth); err != nil {
 		return nil, err
 	}
@@ -94,7 +82,17 @@ func serverCredentials(src *pki.Source) (credentials.TransportCredentials, error
 	if err != nil {
 		return nil, err
 	}
-	return credentials.NewTLS(cfg), nil
+	// Every handshake has the certificates of its moment, and HTTP/2.
+	newest := cfg.GetConfigForClient
+	cfg.NextProtos = []string{"h2"}
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		c, err := newest(hello)
+		if c != nil {
+			c.NextProtos = []string{"h2"}
+		}
+		return c, err
+	}
+	return cfg, nil
 }
 
 // clientCreds makes each handshake with the certificates of that moment, and

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/pki"
@@ -23,7 +24,6 @@ func TestWhoMay(t *testing.T) {
 		"a worker":               {ca.source(pki.Worker, "w1"), ErrForbidden},
 		"a client":               {ca.source(pki.Client, "ann"), ErrForbidden},
 		"another CA":             {newCerts(t).source(pki.Server, "s2"), ErrNotSent},
-		"no TLS":                 {nil, ErrNotSent},
 		"a worker named like s1": {ca.source(pki.Worker, "s1"), ErrForbidden},
 	} {
 		p := startPool(t, tc.src)
@@ -34,6 +34,29 @@ func TestWhoMay(t *testing.T) {
 		if _, err := p.Tunnel(t.Context(), s.addr, "w1", "x", nil); tc.want != nil && err == nil {
 			t.Errorf("%s opens a tunnel", name)
 		}
+	}
+}
+
+// TestPlainConnection: who does not speak TLS is answered by nobody.
+func TestPlainConnection(t *testing.T) {
+	s := startServer(t, newCluster(), "s1", nil)
+	cc, err := dial(s.addr, insecure.NewCredentials())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cc.Close() }() // the test is over
+	if err := cc.Invoke(t.Context(), methodStatus, &StatusRequest{}, new(StatusResponse)); err == nil {
+		t.Error("it was answered")
+	}
+	if _, err := NewPool("x", nil); err == nil {
+		t.Error("a pool without a certificate")
+	}
+	h := &handler{cluster: newCluster()}
+	if _, err := NewServer(ServerConfig{Name: "s1", Servers: h, Workers: h}); err == nil {
+		t.Error("a server without a certificate")
+	}
+	if _, err := NewWorkerClient(WorkerConfig{Node: "n1"}); err == nil {
+		t.Error("a worker without a certificate")
 	}
 }
 

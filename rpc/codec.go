@@ -11,8 +11,13 @@ import (
 )
 
 const (
-	// MaxMessageBytes is the largest message that is sent or accepted.
+	// MaxMessageBytes is the largest message that is sent, or accepted from a
+	// server.
 	MaxMessageBytes = 64 << 20
+
+	// MaxWorkerMessageBytes is the largest message that a worker sends: twice
+	// what goes into one batch of statuses.
+	MaxWorkerMessageBytes = 2 * batchBytes
 
 	// maxElements bounds what a message may make its reader allocate: one byte
 	// of a message can become a whole struct.

@@ -1,5 +1,5 @@
 // Package rpc is how servers talk to each other and workers to servers:
-// msgpack messages over gRPC, with mutual TLS where it is configured.
+// msgpack messages over gRPC, with mutual TLS.
 //
 // Three ways lead through it:
 //

@@ -23,7 +23,7 @@ func TestFetchIsForTheNodeItself(t *testing.T) {
 	if err, _ = fromStatus(err); !errors.Is(err, ErrForbidden) {
 		t.Errorf("another node: %v", err)
 	}
-	alone, err := NewWorkerClient(WorkerConfig{Node: "n1", Agent: a})
+	alone, err := NewWorkerClient(WorkerConfig{Node: "n1", Agent: a, TLS: ca.source(pki.Worker, "n1")})
 	if err != nil {
 		t.Fatal(err)
 	}

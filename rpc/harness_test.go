@@ -183,6 +183,9 @@ type testServer struct {
 
 func startServer(t *testing.T, c *cluster, name string, tls *pki.Source) *testServer {
 	t.Helper()
+	if tls == nil {
+		tls = oneCA(t).source(pki.Server, name)
+	}
 	h := &handler{cluster: c}
 	s, err := NewServer(ServerConfig{Name: name, Servers: h, Workers: h, TLS: tls, Heartbeat: time.Second})
 	if err != nil {
@@ -208,6 +211,9 @@ func startServer(t *testing.T, c *cluster, name string, tls *pki.Source) *testSe
 
 func startPool(t *testing.T, tls *pki.Source) *Pool {
 	t.Helper()
+	if tls == nil {
+		tls = oneCA(t).source(pki.Server, "caller")
+	}
 	p, err := NewPool("caller", tls)
 	if err != nil {
 		t.Fatal(err)
@@ -314,6 +320,9 @@ func startWorker(t *testing.T, node string, tls *pki.Source, a *agent, servers .
 	if a.pods == nil {
 		a.pods = map[string]string{}
 	}
+	if tls == nil {
+		tls = oneCA(t).source(pki.Worker, node)
+	}
 	var addrs []string
 	for _, s := range servers {
 		addrs = append(addrs, s.addr)
@@ -339,6 +348,18 @@ func startWorker(t *testing.T, node string, tls *pki.Source, a *agent, servers .
 type certs struct {
 	t  *testing.T
 	ca *pki.CA
+}
+
+// sharedCA is that of the tests that are not about certificates.
+var sharedCA = sync.OnceValues(func() (*pki.CA, error) { return pki.NewCA(time.Now(), 0) })
+
+func oneCA(t *testing.T) certs {
+	t.Helper()
+	ca, err := sharedCA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certs{t, ca}
 }
 
 func newCerts(t *testing.T) certs {

@@ -99,7 +99,7 @@ type WorkerMessage struct {
 
 // Hello opens a worker's stream.
 type Hello struct {
-	// Name is the node's name. With TLS it must be that of the certificate.
+	// Name is the node's name. It must be that of the certificate.
 	Name string `msgpack:"name"`
 	// Instance is another for each process, so that a worker that comes back
 	// is told from another one of its name.

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/stats"
 
@@ -29,8 +28,7 @@ type Pool struct {
 	closed bool
 }
 
-// NewPool makes the calling side of the server called name. tls is nil for plain
-// connections.
+// NewPool makes the calling side of the server called name.
 func NewPool(name string, tls *pki.Source) (*Pool, error) {
 	creds, err := dialCredentials(tls)
 	if err != nil {
@@ -41,7 +39,7 @@ func NewPool(name string, tls *pki.Source) (*Pool, error) {
 
 func dialCredentials(tls *pki.Source) (credentials.TransportCredentials, error) {
 	if tls == nil {
-		return insecure.NewCredentials(), nil
+		return nil, errNoCertificate
 	}
 	creds, err := clientCredentials(tls)
 	if err != nil {

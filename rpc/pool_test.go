@@ -122,7 +122,7 @@ func TestForwardUnknownOutcome(t *testing.T) {
 	}
 	go func() {
 		<-began
-		s.grpc.Stop() // as if the server died
+		s.servers.Stop() // as if the server died
 	}()
 	if _, err := p.Forward(t.Context(), s.addr, nil); !errors.Is(err, ErrUnknownOutcome) {
 		t.Errorf("server died: %v", err)

@@ -2,14 +2,17 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/berth-dev/berth/pki"
@@ -24,7 +27,7 @@ type ServerConfig struct {
 	Name    string
 	Servers ServerHandler
 	Workers WorkerHandler
-	// TLS is nil for plain connections, where every caller may everything.
+	// TLS is required: every caller shows who it is.
 	TLS *pki.Source
 	// Heartbeat is asked of the workers; 0 means DefaultHeartbeat. A stream
 	// that is silent for four of them ends.
@@ -39,7 +42,33 @@ type Server struct {
 
 	config ServerConfig
 	log    hclog.Logger
-	grpc   *grpc.Server
+	tls    *tls.Config
+	// servers answers those whose certificate is a server's, workers all others.
+	servers, workers *grpc.Server
+
+	ctx    context.Context // ends with Stop
+	cancel context.CancelFunc
+}
+
+// peerLimits bound what the peers of one kind can make this server hold.
+type peerLimits struct {
+	// messageBytes is the largest message. It is refused when its length is read,
+	// before its bytes are.
+	messageBytes int
+	// streams is how many calls a connection has at a time, connections how many
+	// connections an identity.
+	streams     uint32
+	connections int
+}
+
+// A worker's own messages are small, one batch of statuses at most; four
+// connections are the one in use and some that died unnoticed.
+func workerLimits() peerLimits {
+	return peerLimits{messageBytes: MaxWorkerMessageBytes, streams: maxTunnels + 32, connections: 4}
+}
+
+func serverLimits() peerLimits {
+	return peerLimits{messageBytes: MaxMessageBytes, streams: 4096, connections: 32}
 }
 
 // NewServer checks the certificates; it opens nothing.
@@ -50,39 +79,70 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
+	if c.TLS == nil {
+		return nil, errNoCertificate
+	}
 	s := &Server{Hub: newHub(c.Logger, c.Heartbeat), config: c, log: c.Logger}
-	opts := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(codec{}),
-		grpc.MaxRecvMsgSize(MaxMessageBytes),
-		grpc.MaxSendMsgSize(MaxMessageBytes),
-		grpc.UnaryInterceptor(s.unaryInterceptor),
-		grpc.StreamInterceptor(s.streamInterceptor),
-		// 10,000 workers have 10,000 connections: idle ones keep no big buffers.
-		grpc.ReadBufferSize(8 << 10),
-		grpc.SharedWriteBuffer(true),
-		grpc.MaxConcurrentStreams(4096),
-		grpc.WaitForHandlers(true),
-		grpc.ConnectionTimeout(10 * time.Second),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	var err error
+	if s.tls, err = serverConfig(c.TLS); err != nil {
+		return nil, fmt.Errorf("rpc with TLS: %w", err)
 	}
-	if c.TLS != nil {
-		creds, err := serverCredentials(c.TLS)
-		if err != nil {
-			return nil, fmt.Errorf("rpc with TLS: %w", err)
-		}
-		opts = append(opts, grpc.Creds(creds))
-	}
-	s.grpc = grpc.NewServer(opts...)
-	s.grpc.RegisterService(s.serverDesc(), s)
-	s.grpc.RegisterService(s.workerDesc(), s)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.servers, s.workers = s.newGRPC(serverLimits()), s.newGRPC(workerLimits())
 	return s, nil
 }
 
+// errNoCertificate: there is no rpc that accepts everybody.
+var errNoCertificate = errors.New("rpc needs a certificate of the cluster's CA")
+
+// newGRPC makes the server behind one door. Both have all services: what a peer
+// may call is the table's to say.
+func (s *Server) newGRPC(l peerLimits) *grpc.Server {
+	g := grpc.NewServer(
+		grpc.Creds(shaken{credentials.NewTLS(nil)}),
+		grpc.InTapHandle(authorize),
+		grpc.ForceServerCodecV2(codec{}),
+		grpc.MaxRecvMsgSize(l.messageBytes),
+		grpc.MaxSendMsgSize(MaxMessageBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.UnaryInterceptor(unaryErrors),
+		grpc.StreamInterceptor(streamErrors),
+		// 10,000 workers have 10,000 connections: idle ones keep no big buffers.
+		grpc.ReadBufferSize(8<<10),
+		grpc.SharedWriteBuffer(true),
+		grpc.MaxConcurrentStreams(l.streams),
+		grpc.WaitForHandlers(true),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	)
+	g.RegisterService(s.serverDesc(), s)
+	g.RegisterService(s.workerDesc(), s)
+	return g
+}
+
+// maxHeaderBytes bounds a call's header, which is read before anything is asked.
+const maxHeaderBytes = 16 << 10
+
 // Serve answers on lis until Stop, and closes it.
 func (s *Server) Serve(lis net.Listener) error {
-	if err := s.grpc.Serve(lis); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("serving rpc on %s: %w", lis.Addr(), err)
+	forServers, forWorkers := newDoor(lis.Addr()), newDoor(lis.Addr())
+	p := &porter{config: s.tls, open: map[string]int{}, door: func(id *pki.Identity) (*door, int) {
+		if id.Kind == pki.Server {
+			return forServers, serverLimits().connections
+		}
+		return forWorkers, workerLimits().connections
+	}}
+	var serving sync.WaitGroup
+	failed := make([]error, 3)
+	serving.Go(func() { failed[0] = p.serve(s.ctx, lis) })
+	serving.Go(func() { failed[1] = s.servers.Serve(forServers) })
+	serving.Go(func() { failed[2] = s.workers.Serve(forWorkers) })
+	serving.Wait()
+	for _, err := range failed {
+		if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return fmt.Errorf("serving rpc on %s: %w", lis.Addr(), err)
+		}
 	}
 	return nil
 }
@@ -91,15 +151,20 @@ func (s *Server) Serve(lis net.Listener) error {
 // does, and closes every connection.
 func (s *Server) Stop(ctx context.Context) {
 	s.Hub.Drain("the server is shutting down")
+	s.cancel() // nobody new
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.grpc.GracefulStop()
+		var ending sync.WaitGroup
+		ending.Go(s.servers.GracefulStop)
+		ending.Go(s.workers.GracefulStop)
+		ending.Wait()
 	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
-		s.grpc.Stop()
+		s.servers.Stop()
+		s.workers.Stop()
 		<-done
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/berth-dev/berth/pki"
 )
 
 func TestAssignmentsReachTheWorker(t *testing.T) {
@@ -159,7 +160,7 @@ func TestNodeNamedTwice(t *testing.T) {
 	a, b := &agent{}, &agent{}
 	w := startWorker(t, "n1", nil, a, s)
 	eventually(t, "the first one is connected", func() bool { return a.on() == "s1" })
-	second, err := NewWorkerClient(WorkerConfig{Node: "n1", Agent: b, Servers: func() []string { return []string{s.addr} }})
+	second, err := NewWorkerClient(WorkerConfig{Node: "n1", Agent: b, TLS: oneCA(t).source(pki.Worker, "n1"), Servers: func() []string { return []string{s.addr} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +170,7 @@ func TestNodeNamedTwice(t *testing.T) {
 	// The same process comes back before its old stream was seen to end.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	third, err := NewWorkerClient(WorkerConfig{Node: "n1", Agent: &agent{pods: map[string]string{}}, Servers: second.config.Servers})
+	third, err := NewWorkerClient(WorkerConfig{Node: "n1", Agent: &agent{pods: map[string]string{}}, TLS: second.config.TLS, Servers: second.config.Servers})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,11 +208,7 @@ func TestStaleServerIsLeft(t *testing.T) {
 func TestStrangeStreams(t *testing.T) {
 	c := newCluster()
 	s := startServer(t, c, "s1", nil)
-	cc, err := dial(s.addr, insecure.NewCredentials())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cc.Close()
+	cc := dialAs(t, s, pki.Server, "n1")
 	hello := &WorkerMessage{Hello: &Hello{Name: "n1", Instance: "i"}}
 	for name, msgs := range map[string][]any{
 		"no hello":         {&WorkerMessage{Heartbeat: true}},
@@ -232,6 +229,22 @@ func TestStrangeStreams(t *testing.T) {
 		t.Errorf("server's tunnel without a request: %v", err)
 	}
 	eventually(t, "no stream is left", func() bool { return s.Hub.Count() == 0 })
+}
+
+// dialAs connects with a certificate, to call what the package's own callers do
+// not.
+func dialAs(t *testing.T, s *testServer, kind pki.Kind, name string) *grpc.ClientConn {
+	t.Helper()
+	creds, err := clientCredentials(oneCA(t).source(kind, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cc, err := dial(s.addr, creds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cc.Close() }) // the test is over
+	return cc
 }
 
 // strange returns how the stream ended.

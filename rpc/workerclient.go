@@ -28,7 +28,7 @@ const (
 	// welcomeTimeout bounds the start of a stream: the node is registered in it,
 	// which takes a commit.
 	welcomeTimeout = 20 * time.Second
-	maxTunnels     = 256
+	maxTunnels     = 96
 )
 
 // WorkerAgent is the worker as its client needs it. Its methods are called from
@@ -56,9 +56,8 @@ type WorkerConfig struct {
 	Agent WorkerAgent
 	// Servers are the RPC addresses known now.
 	Servers func() []string
-	// TLS is nil for plain connections.
-	TLS    *pki.Source
-	Logger hclog.Logger
+	TLS     *pki.Source // required
+	Logger  hclog.Logger
 }
 
 // WorkerClient keeps a worker connected to some server.

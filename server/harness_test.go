@@ -22,6 +22,7 @@ import (
 
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
 )
 
@@ -71,7 +72,27 @@ func await(t *testing.T, s *Server, what string, ok func(v *fsm.View) bool) {
 
 const token = "secret"
 
-// testCluster is a set of servers in this process, without certificates.
+// authority is the CA of all tests.
+var authority = sync.OnceValues(func() (*pki.CA, error) { return pki.NewCA(time.Now(), 0) })
+
+func issue(t testing.TB, kind pki.Kind, name string) *pki.Source {
+	t.Helper()
+	ca, err := authority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(time.Now(), pki.Request{Kind: kind, Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := pki.FromPEM(ca.CertPEM(), pair)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source
+}
+
+// testCluster is a set of servers in this process.
 type testCluster struct {
 	t       *testing.T
 	dir     string
@@ -110,6 +131,8 @@ func (c *testCluster) start(name string, change func(cfg *Config)) *Server {
 	cfg.HTTP, cfg.HTTPAddr = listen(c.t)
 	cfg.RPC, cfg.RPCAddr = listen(c.t)
 	cfg.Raft, cfg.RaftAddr = listen(c.t)
+	cfg.TLS = issue(c.t, pki.Server, name)
+	cfg.APITLS = cfg.TLS
 	if change != nil {
 		change(&cfg)
 	}
@@ -248,7 +271,7 @@ func connect(t *testing.T, name string, s *Server) (w *testWorker, stop func()) 
 		t.Fatal(err)
 	}
 	w = &testWorker{node: raw}
-	w.client, err = rpc.NewWorkerClient(rpc.WorkerConfig{Node: name, Agent: w, Servers: func() []string { return []string{s.RPCAddr()} }})
+	w.client, err = rpc.NewWorkerClient(rpc.WorkerConfig{Node: name, Agent: w, TLS: issue(t, pki.Worker, name), Servers: func() []string { return []string{s.RPCAddr()} }})
 	if err != nil {
 		t.Fatal(err)
 	}

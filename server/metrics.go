@@ -22,6 +22,7 @@ type metrics struct {
 	decisions         *prometheus.CounterVec
 	preemptionTries   prometheus.Counter
 	preemptionVictims prometheus.Histogram
+	workerDropped     *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer, state *fsm.State) (*metrics, error) {
@@ -44,8 +45,11 @@ func newMetrics(r prometheus.Registerer, state *fsm.State) (*metrics, error) {
 			Name: "scheduler_preemption_victims", Help: "Victims of a preemption that was carried out.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 7),
 		}),
+		workerDropped: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_worker_reports_refused_total", Help: "What workers said and may not say: of others' pods, too large, or too much.",
+		}, []string{"kind"}),
 	}
-	all := append([]prometheus.Collector{m.stepSeconds, m.preemptionSeconds, m.decisions, m.preemptionTries, m.preemptionVictims}, stateGauges(state)...)
+	all := append([]prometheus.Collector{m.stepSeconds, m.preemptionSeconds, m.decisions, m.preemptionTries, m.preemptionVictims, m.workerDropped}, stateGauges(state)...)
 	for _, c := range all {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)

@@ -41,6 +41,7 @@ type Server struct {
 	beats  heartbeats
 	pushed atomic.Int64 // revision up to which workers were pushed to
 	said   reportedStatuses
+	shares *shares // of the workers
 	// welcoming holds a token for every worker that registers just now.
 	welcoming chan struct{}
 
@@ -77,7 +78,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	c.Logger = c.Logger.With("server", c.Name)
 	s := &Server{
 		config: c, log: c.Logger.Named("server"), state: fsm.NewState(), rootCA: string(c.APICA),
-		stopped: make(chan struct{}), fatal: make(chan error, 1), welcoming: make(chan struct{}, maxWelcoming),
+		stopped: make(chan struct{}), fatal: make(chan error, 1), welcoming: make(chan struct{}, maxWelcoming), shares: newShares(),
 	}
 	s.reads = newShared(s.readIndex)
 	err := s.open()

@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/util/uuid"
 
+	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/rpc"
@@ -35,6 +35,9 @@ func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
 	if node.Name != h.Name {
 		return fmt.Errorf("%w: worker %s registers node %q", rpc.ErrInvalid, h.Name, node.Name)
 	}
+	if err := s.shares.waitHello(ctx, h.Name); err != nil {
+		return err
+	}
 	// Thousands may come at once, after a server or its network was gone.
 	select {
 	case s.welcoming <- struct{}{}:
@@ -50,10 +53,13 @@ func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
 const maxWelcoming = 64
 
 func (s *Server) registerNode(ctx context.Context, node *corev1.Node) error {
-	r, err := s.proposeOne(ctx, workerUser(node.Name), &fsm.RegisterNode{Node: fsm.NodeWire{Object: node}})
-	switch {
-	case err != nil:
+	rs, err := s.Propose(ctx, fsm.Proposal{
+		User: workerUser(node.Name), Groups: workerGroups, Command: &fsm.RegisterNode{Node: fsm.NodeWire{Object: node}},
+	})
+	if err != nil {
 		return err
+	}
+	switch r := rs[0]; {
 	case r.Code == http.StatusConflict:
 		return fmt.Errorf("%w: %s", rpc.ErrNodeTaken, r.Message)
 	case r.Refused():
@@ -76,15 +82,29 @@ func (s *Server) proposeOne(ctx context.Context, user string, c fsm.Command) (fs
 // systemGroups are those of Berth's own proposals.
 var systemGroups = []string{"system:masters"}
 
+// workerGroups are those of what is proposed because a worker said so.
+var workerGroups = []string{access.Workers}
+
+// maxPodStatusBytes bounds what a worker says of one pod. The statuses of a
+// hundred containers that all ended with the longest message fit in.
+const maxPodStatusBytes = 256 << 10
+
 // WorkerStatus implements rpc.WorkerHandler: what a worker reports goes into
 // the log.
 func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBatch) error {
+	if err := s.shares.waitBytes(ctx, node, b); err != nil {
+		return err
+	}
 	var ps []fsm.Proposal
 	add := func(c fsm.Command) {
-		ps = append(ps, fsm.Proposal{User: workerUser(node), Groups: systemGroups, Command: c})
+		ps = append(ps, fsm.Proposal{User: workerUser(node), Groups: workerGroups, Command: c})
 	}
+	view := s.state.View()
 	reports, size := &fsm.ReportPods{Node: node}, 0
 	for _, r := range b.Pods {
+		if !s.mayReport(view, node, &r) {
+			continue
+		}
 		report := fsm.PodReport{Key: fsm.PodKey(r.Namespace, r.Name), UID: r.UID, Removed: r.Removed}
 		if len(r.Status) > 0 {
 			report.Status.Object = new(corev1.PodStatus)
@@ -132,33 +152,17 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 	return nil
 }
 
-// reportedEvents turns a worker's events into proposals. One that has happened
-// before counts up.
-func (s *Server) reportedEvents(node string, raw [][]byte) []fsm.Proposal {
-	var ps []fsm.Proposal
-	for _, b := range raw {
-		e := new(corev1.Event)
-		err := e.Unmarshal(b)
-		if err == nil && (e.Namespace == "" || e.Name == "") {
-			err = errors.New("it has no name")
-		}
-		if err != nil {
-			s.log.Warn("a worker's event can not be read", "node", node, "error", err)
-			continue
-		}
-		old, again := s.state.View().Events.Get(e.Namespace + "/" + e.Name)
-		if again {
-			e.UID, e.CreationTimestamp = old.UID, old.CreationTimestamp
-			e.FirstTimestamp, e.Count = old.FirstTimestamp, old.Count+1
-		} else {
-			e.UID, e.CreationTimestamp = uuid.NewUUID(), e.LastTimestamp
-		}
-		ps = append(ps, fsm.Proposal{
-			User: workerUser(node), Groups: systemGroups,
-			Command: &fsm.PutEvent{Event: fsm.EventWire{Object: e}, Create: !again},
-		})
+// mayReport: what a worker says of a pod of another node is nobody's business,
+// and what is too large is not kept. The rest of its batch counts.
+func (s *Server) mayReport(view *fsm.View, node string, r *rpc.PodReport) bool {
+	pod, known := view.Pods.Get(fsm.PodKey(r.Namespace, r.Name))
+	if (!known || pod.Spec.NodeName == node) && len(r.Status) <= maxPodStatusBytes {
+		return true
 	}
-	return ps
+	s.metrics.workerDropped.WithLabelValues("pod").Inc()
+	s.log.Warn("what a worker says of a pod is not taken: it is another node's, or too large",
+		"node", node, "pod", r.Namespace+"/"+r.Name, "bytes", len(r.Status))
+	return false
 }
 
 // WorkerAssignments implements rpc.WorkerHandler: all the pods of a node. A

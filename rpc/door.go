@@ -1,0 +1,181 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/berth-dev/berth/pki"
+)
+
+const (
+	// handshakeTimeout is how long a peer may take to show its certificate.
+	handshakeTimeout = 10 * time.Second
+	// maxAcceptPause bounds the pause after the listener could not accept, when
+	// the process has no file descriptors left.
+	maxAcceptPause = time.Second
+)
+
+// door is what one kind of peer comes through: a listener whose connections have
+// shaken hands already, so that what a peer may send is known before it sends.
+type door struct {
+	addr   net.Addr
+	conns  chan *peerConn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newDoor(addr net.Addr) *door {
+	return &door{addr: addr, conns: make(chan *peerConn), closed: make(chan struct{})}
+}
+
+// Accept implements net.Listener.
+func (d *door) Accept() (net.Conn, error) {
+	select {
+	case c := <-d.conns:
+		return c, nil
+	case <-d.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (d *door) Close() error {
+	d.once.Do(func() { close(d.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (d *door) Addr() net.Addr { return d.addr }
+
+// peerConn is a connection of which it is known whose it is.
+type peerConn struct {
+	net.Conn
+	info    credentials.TLSInfo
+	release func()
+}
+
+// Close implements net.Conn.
+func (c *peerConn) Close() error {
+	c.release()
+	return c.Conn.Close()
+}
+
+// shaken are the credentials behind a door.
+type shaken struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (shaken) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, ok := raw.(*peerConn)
+	if !ok {
+		return nil, nil, errors.New("this connection did not come through the door")
+	}
+	return c, c.info, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (s shaken) Clone() credentials.TransportCredentials { return s }
+
+// porter accepts connections, asks each for its certificate, and sends it to the
+// door of its kind.
+type porter struct {
+	config *tls.Config
+	// door is the one for an identity, and how many connections it may have.
+	door func(id *pki.Identity) (d *door, limit int)
+
+	mu   sync.Mutex
+	open map[string]int // connections by user
+}
+
+// serve accepts until the listener is closed or ctx ends. It returns when every
+// handshake is over.
+func (p *porter) serve(ctx context.Context, lis net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var handshakes sync.WaitGroup
+	defer handshakes.Wait()
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = lis.Close() })() // whoever closed it before has its error
+	pause := time.Duration(0)
+	for {
+		raw, err := lis.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			handshakes.Go(func() { p.welcome(ctx, raw) })
+			continue
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		}
+		var passing interface{ Temporary() bool }
+		if !errors.As(err, &passing) || !passing.Temporary() {
+			return fmt.Errorf("accepting connections: %w", err)
+		}
+		pause = min(max(2*pause, 5*time.Millisecond), maxAcceptPause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// welcome shakes hands, and hands the connection on or closes it.
+func (p *porter) welcome(ctx context.Context, raw net.Conn) {
+	shake, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	conn := tls.Server(raw, p.config)
+	if err := conn.HandshakeContext(shake); err != nil {
+		_ = raw.Close() // the peer's trouble: it has its alert
+		return
+	}
+	id, err := pki.PeerIdentity(conn.ConnectionState().VerifiedChains)
+	if err != nil {
+		_ = conn.Close() // a certificate of nobody: there is nothing to say to it
+		return
+	}
+	d, limit := p.door(&id)
+	if !p.count(id.User, limit) {
+		_ = conn.Close() // it has as many as it may
+		return
+	}
+	c := &peerConn{
+		Conn: conn, release: sync.OnceFunc(func() { p.count(id.User, -1) }),
+		info: credentials.TLSInfo{
+			State: conn.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+		},
+	}
+	select {
+	case d.conns <- c:
+	case <-d.closed:
+		_ = c.Close() // the server stops
+	case <-ctx.Done():
+		_ = c.Close()
+	}
+}
+
+// count takes one more connection of a user into account, unless it has limit
+// already; a negative limit takes one off.
+func (p *porter) count(user string, limit int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.open[user]
+	switch {
+	case limit < 0 && n <= 1:
+		delete(p.open, user)
+	case limit < 0:
+		p.open[user] = n - 1
+	case n >= limit:
+		return false
+	default:
+		p.open[user] = n + 1
+	}
+	return true
+}

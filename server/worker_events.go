@@ -1,0 +1,119 @@
+package server
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// Bounds of a worker's event. Texts are as long as the API takes them, and are
+// cut; what is larger as a whole is no event.
+const (
+	maxEventBytes   = 16 << 10
+	maxEventReason  = 128
+	maxEventMessage = 1024
+	maxEventPath    = 256
+	// eventAge is how old a worker may say that an event is: it may have been
+	// alone for so long.
+	eventAge = time.Hour
+)
+
+// reportedEvents turns a worker's events into proposals. One that has happened
+// before counts up. Only what is said of the worker's own pods and node is taken,
+// and only what an event says: its name, its place and who tells it are made here,
+// so that no worker overwrites another's.
+func (s *Server) reportedEvents(node string, raw [][]byte) []fsm.Proposal {
+	view, now := s.state.View(), time.Now()
+	var ps []fsm.Proposal
+	dropped := 0
+	for _, b := range raw {
+		e := workerEvent(view, node, b, now)
+		if e == nil || !s.shares.takeEvent(node) {
+			dropped++
+			continue
+		}
+		old, again := view.Events.Get(e.Namespace + "/" + e.Name)
+		if again {
+			e.UID, e.CreationTimestamp = old.UID, old.CreationTimestamp
+			e.FirstTimestamp, e.Count = old.FirstTimestamp, old.Count+1
+		} else {
+			e.UID, e.CreationTimestamp = uuid.NewUUID(), e.LastTimestamp
+		}
+		ps = append(ps, fsm.Proposal{
+			User: workerUser(node), Groups: workerGroups,
+			Command: &fsm.PutEvent{Event: fsm.EventWire{Object: e}, Create: !again},
+		})
+	}
+	if dropped > 0 {
+		s.metrics.workerDropped.WithLabelValues("event").Add(float64(dropped))
+		s.log.Debug("events of a worker were not taken", "node", node, "events", dropped)
+	}
+	return ps
+}
+
+// workerEvent is what a worker may tell of what it says; nil if nothing.
+func workerEvent(view *fsm.View, node string, raw []byte, now time.Time) *corev1.Event {
+	said := new(corev1.Event)
+	if len(raw) > maxEventBytes || said.Unmarshal(raw) != nil {
+		return nil
+	}
+	about := corev1.ObjectReference{APIVersion: "v1", FieldPath: cut(said.InvolvedObject.FieldPath, maxEventPath)}
+	namespace := metav1.NamespaceDefault
+	switch said.InvolvedObject.Kind {
+	case "Pod":
+		pod, ok := view.Pods.Get(fsm.PodKey(said.InvolvedObject.Namespace, said.InvolvedObject.Name))
+		if !ok || pod.UID != said.InvolvedObject.UID || pod.Spec.NodeName != node {
+			return nil
+		}
+		namespace = pod.Namespace
+		about.Kind, about.Namespace, about.Name, about.UID = "Pod", pod.Namespace, pod.Name, pod.UID
+	case "Node":
+		n, ok := view.Nodes.Get(node)
+		if !ok || said.InvolvedObject.Name != node {
+			return nil
+		}
+		about.Kind, about.Name, about.UID = "Node", n.Name, n.UID
+	default:
+		return nil
+	}
+	e := &corev1.Event{
+		InvolvedObject: about, Type: corev1.EventTypeNormal, Count: 1,
+		Reason: cut(said.Reason, maxEventReason), Message: cut(said.Message, maxEventMessage),
+		Source:              corev1.EventSource{Component: "berth-worker", Host: node},
+		ReportingController: "berth-worker", ReportingInstance: node,
+	}
+	if said.Type == corev1.EventTypeWarning {
+		e.Type = said.Type
+	}
+	at := said.LastTimestamp.Time
+	if at.After(now) || at.Before(now.Add(-eventAge)) {
+		at = now
+	}
+	e.LastTimestamp = metav1.NewTime(at.UTC().Truncate(time.Second))
+	e.FirstTimestamp = e.LastTimestamp
+	// The same thing said of the same object has the same name, and counts up.
+	sum := sha256.Sum256([]byte(string(about.UID) + "\x00" + e.Reason + "\x00" + e.Message))
+	e.Namespace, e.Name = namespace, fmt.Sprintf("%s.%s", about.Name, hex.EncodeToString(sum[:8]))
+	return e
+}
+
+// cut shortens a text to so many bytes, and makes it one that can be stored.
+func cut(s string, most int) string {
+	s = strings.ToValidUTF8(s, "�")
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}

@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/rpc"
+)
+
+// eventOf is an event as a worker may send it.
+func eventOf(t *testing.T, about corev1.ObjectReference, change func(e *corev1.Event)) []byte {
+	t.Helper()
+	e := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: about.Namespace, Name: "chosen"}, InvolvedObject: about,
+		Type: "Normal", Reason: "Pulled", Message: "it is there", LastTimestamp: metav1.Now(),
+	}
+	if change != nil {
+		change(e)
+	}
+	raw, err := e.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// TestHostileWorker: a worker that lies says nothing of others' pods, overwrites
+// no event, and fills nothing.
+func TestHostileWorker(t *testing.T) {
+	c := newTestCluster(t)
+	s := c.start("s1", func(cfg *Config) { cfg.BootstrapExpect = 1 })
+	await(t, s, "the namespaces", func(v *fsm.View) bool { _, ok := v.Namespaces.Get("default"); return ok })
+	for _, name := range []string{"mine", "other"} {
+		raw, err := workerNode(name).Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.WorkerHello(t.Context(), &rpc.Hello{Name: name, Node: raw}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.propose(s, admit("own", "mine"))
+	c.propose(s, admit("foreign", "other"))
+	pod := func(name string) corev1.ObjectReference {
+		p, ok := s.View().Pods.Get("default/" + name)
+		if !ok {
+			t.Fatalf("no pod %s", name)
+		}
+		return corev1.ObjectReference{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+	}
+	told := func(b *rpc.StatusBatch) (events []*corev1.Event) {
+		t.Helper()
+		before := map[string]bool{}
+		s.View().Events.Scan("", func(key string, _ *corev1.Event) bool { before[key] = true; return true })
+		if err := s.WorkerStatus(t.Context(), "mine", b); err != nil {
+			t.Fatal(err)
+		}
+		s.View().Events.Scan("", func(key string, e *corev1.Event) bool {
+			if !before[key] {
+				events = append(events, e)
+			}
+			return true
+		})
+		return events
+	}
+	elsewhere := pod("own")
+	elsewhere.Namespace = "kube-system"
+	renamed := pod("own")
+	renamed.UID = "another"
+	for name, raw := range map[string][]byte{
+		"another node's pod":  eventOf(t, pod("foreign"), nil),
+		"another namespace":   eventOf(t, elsewhere, nil),
+		"another UID":         eventOf(t, renamed, nil),
+		"another node":        eventOf(t, corev1.ObjectReference{Kind: "Node", Name: "other"}, nil),
+		"another kind":        eventOf(t, corev1.ObjectReference{Kind: "Secret", Namespace: "default", Name: "x"}, nil),
+		"nothing":             nil,
+		"no event":            []byte("no event"),
+		"too large":           eventOf(t, pod("own"), func(e *corev1.Event) { e.Message = strings.Repeat("x", maxEventBytes) }),
+		"too large elsewhere": eventOf(t, pod("own"), func(e *corev1.Event) { e.Annotations = map[string]string{"a": strings.Repeat("x", maxEventBytes)} }),
+	} {
+		if got := told(&rpc.StatusBatch{Events: [][]byte{raw}}); len(got) != 0 {
+			t.Errorf("%s: %+v", name, got[0])
+		}
+	}
+	got := told(&rpc.StatusBatch{Events: [][]byte{eventOf(t, pod("own"), func(e *corev1.Event) {
+		e.Namespace, e.Annotations, e.Finalizers = "kube-system", map[string]string{"a": "b"}, []string{"example.com/stay"}
+		e.Type, e.Message, e.Source.Component = "Alarm", strings.Repeat("é", maxEventMessage), "default-scheduler"
+		e.LastTimestamp, e.Count = metav1.NewTime(time.Now().Add(time.Hour*24*365*74)), 1<<30
+	})}})
+	if len(got) != 1 {
+		t.Fatalf("its own pod: %d events", len(got))
+	}
+	e := got[0]
+	if e.Namespace != "default" || e.Name == "chosen" || e.Annotations != nil || e.Finalizers != nil || e.Type != "Normal" ||
+		len(e.Message) > maxEventMessage || e.Source.Component != "berth-worker" || e.Count != 1 || time.Until(e.LastTimestamp.Time) > time.Minute {
+		t.Errorf("taken as it was said: %+v", e)
+	}
+	if got := told(&rpc.StatusBatch{Events: [][]byte{eventOf(t, corev1.ObjectReference{Kind: "Node", Name: "mine"}, nil)}}); len(got) != 1 {
+		t.Errorf("its own node: %d events", len(got))
+	}
+	// Of another's pod it says nothing, and the rest of its batch counts.
+	raw := readyStatus(t)
+	err := s.WorkerStatus(t.Context(), "mine", &rpc.StatusBatch{Pods: []rpc.PodReport{
+		{Namespace: "default", Name: "foreign", UID: string(pod("foreign").UID), Status: raw, Removed: true},
+		{Namespace: "default", Name: "own", UID: string(pod("own").UID), Status: raw},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, _ := s.View().Pods.Get("default/foreign"); len(p.Status.Conditions) != 0 {
+		t.Error("it reported another node's pod")
+	}
+	if p, _ := s.View().Pods.Get("default/own"); len(p.Status.Conditions) == 0 {
+		t.Error("the rest of the batch was lost")
+	}
+	// Ten thousand events are bounded by the worker's share.
+	var many [][]byte
+	for i := range 2 * workerEvents {
+		many = append(many, eventOf(t, pod("own"), func(e *corev1.Event) { e.Reason = "R" + time.Duration(i).String() }))
+	}
+	if got := told(&rpc.StatusBatch{Events: many}); len(got) > workerEvents+workerEventsPerSecond*60 || len(got) == 0 {
+		t.Errorf("%d events were taken", len(got))
+	}
+}
+
+// TestSharesAreBounded: who has used its share waits, and nobody else does; a new
+// stream is no new share.
+func TestSharesAreBounded(t *testing.T) {
+	s := newShares()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	big := &rpc.StatusBatch{NodeStatus: make([]byte, workerBytesAtOnce)}
+	if err := s.waitBytes(t.Context(), "liar", big); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.waitBytes(ended, "liar", big); !errors.Is(err, rpc.ErrBusy) {
+		t.Errorf("more than its share: %v", err)
+	}
+	if err := s.waitBytes(t.Context(), "honest", big); err != nil {
+		t.Errorf("another worker: %v", err)
+	}
+	for range workerHellos {
+		if err := s.waitHello(t.Context(), "liar"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.waitHello(ended, "liar"); !errors.Is(err, rpc.ErrBusy) {
+		t.Errorf("too many streams: %v", err)
+	}
+	for i := range 2 * idleShares {
+		s.get(time.Duration(i).String())
+	}
+	if n := len(s.of); n > idleShares+2 {
+		t.Errorf("%d shares are kept", n)
+	}
+	if s.get("liar").whole() {
+		t.Error("a share that was used was forgotten")
+	}
+}
