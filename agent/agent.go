@@ -44,6 +44,9 @@ func Start(ctx context.Context, c Config) (*Agent, error) {
 	if c.AdvertiseAddr == "" {
 		c.AdvertiseAddr = c.BindAddr
 	}
+	if err := c.secure(); err != nil {
+		return nil, err
+	}
 	run, cancel := context.WithCancel(context.Background())
 	a := &Agent{config: c, cancel: cancel, ended: run.Done(), fatal: make(chan error, 1)}
 	err := a.start(ctx, run)
@@ -72,7 +75,7 @@ func (a *Agent) startServer(ctx context.Context) error {
 	c, p := &a.config, a.config.Server
 	sc := server.Config{
 		Name: c.Name, Version: c.Version, DataDir: ServerDir(c.DataDir),
-		Gossip: a.gossip(), TLS: c.TLS, APITLS: c.TLS, APICA: c.CA, TokenFile: p.TokenFile,
+		Gossip: a.gossip(), TLS: c.TLS, APICA: c.CA, TokenFile: p.TokenFile,
 		BootstrapExpect: p.BootstrapExpect, NonVoter: p.NonVoter, MaxClockOffset: p.MaxClockOffset,
 		Consensus: p.Consensus, Autopilot: p.Autopilot, Scheduler: p.Scheduler, Clock: clock.System(), Logger: c.Logger,
 	}

@@ -214,8 +214,23 @@ func TestStartRefuses(t *testing.T) {
 			"port " + port + " for the API is in use on 127.0.0.1 by another process",
 		},
 		{
+			"a worker without a certificate",
+			agent.Config{Name: "a", DataDir: t.TempDir(), BindAddr: "127.0.0.1", Worker: &agent.WorkerPart{Runtime: "fake"}},
+			"run `berth tls worker a -d DIR`",
+		},
+		{
+			"a server that joins without a certificate",
+			agent.Config{Name: "a", DataDir: t.TempDir(), BindAddr: "127.0.0.1", Join: []string{"127.0.0.1"}, Server: &agent.ServerPart{BootstrapExpect: 1}},
+			"run `berth tls server a -d DIR`",
+		},
+		{
+			"one of three servers without a certificate",
+			agent.Config{Name: "a", DataDir: t.TempDir(), BindAddr: "127.0.0.1", Server: &agent.ServerPart{BootstrapExpect: 3}},
+			"a certificate of the cluster's CA is missing",
+		},
+		{
 			"unknown runtime",
-			agent.Config{Name: "a", DataDir: t.TempDir(), BindAddr: "127.0.0.1", Worker: &agent.WorkerPart{Runtime: "docker"}},
+			agent.Config{Name: "a", DataDir: t.TempDir(), BindAddr: "127.0.0.1", TLS: ownSource(t), Worker: &agent.WorkerPart{Runtime: "docker"}},
 			`there is no runtime "docker"`,
 		},
 	} {

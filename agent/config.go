@@ -32,8 +32,8 @@ type Config struct {
 	// RetryInterval is how often Join is tried again; 0 means the default.
 	RetryInterval time.Duration
 
-	// TLS secures everything; nil leaves the connections between agents plain
-	// and lets the API sign a certificate itself.
+	// TLS secures everything. nil: the agent makes itself a CA, if it founds a
+	// cluster alone (TLSDir).
 	TLS *pki.Source
 	// CA is the PEM of the authority that TLS is from.
 	CA []byte

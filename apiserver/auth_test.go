@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"io"
 	"net/http"
 	"os"
@@ -380,17 +379,6 @@ func TestStrangers(t *testing.T) {
 		if resp.StatusCode != http.StatusUnauthorized {
 			t.Fatalf("a stranger got %d", resp.StatusCode)
 		}
-	}
-}
-
-// TestOwnCertificate: without TLS configured it is HTTPS all the same.
-func TestOwnCertificate(t *testing.T) {
-	s := start(t, newDouble(t), func(c *Config) { c.TLS = nil })
-	config := &restclient.Config{Host: "https://" + s.Addr().String(), BearerToken: "secret-of-robot", TLSClientConfig: restclient.TLSClientConfig{Insecure: true}}
-	code, body := get(t, httpClient(t, config), config.Host+"/api/v1/namespaces/default")
-	var ns struct{ Metadata struct{ Name string } }
-	if err := json.Unmarshal([]byte(body), &ns); code != 200 || err != nil || ns.Metadata.Name != "default" {
-		t.Fatalf("got %d %s", code, body)
 	}
 }
 

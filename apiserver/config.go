@@ -23,8 +23,7 @@ type Config struct {
 	Listener net.Listener
 	// TLS is the listener's configuration. Client certificates that it verifies
 	// (tls.VerifyClientCertIfGiven) authenticate: CN is the user, O are the
-	// groups. nil: the server makes itself a certificate that nobody can
-	// verify, and only tokens authenticate.
+	// groups. Required.
 	TLS *tls.Config
 	// TokenFile, if not empty, is a CSV file of bearer tokens: token, user, UID
 	// and optionally "group,group".
@@ -50,21 +49,14 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Backend == nil || c.Listener == nil || c.Logger == nil {
-		return c, errors.New("the API needs a backend, a listener and a logger")
+	if c.Backend == nil || c.Listener == nil || c.Logger == nil || c.TLS == nil {
+		return c, errors.New("the API needs a backend, a listener, a certificate and a logger")
 	}
 	if c.RequestTimeout == 0 {
 		c.RequestTimeout = 60 * time.Second
 	}
 	if c.ShutdownTimeout == 0 {
 		c.ShutdownTimeout = 10 * time.Second
-	}
-	if c.TLS == nil {
-		own, err := selfSigned(c.Listener.Addr())
-		if err != nil {
-			return c, err
-		}
-		c.TLS = own
 	}
 	return c, nil
 }

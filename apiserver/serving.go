@@ -11,7 +11,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/net/http2"
-	certutil "k8s.io/client-go/util/cert"
 )
 
 // Limits of a connection; Kubernetes has the same.
@@ -22,23 +21,6 @@ const (
 	streamBufferBytes = 256 << 10
 	maxStreamsPerConn = 250
 )
-
-// selfSigned makes a certificate for a server that was given none.
-func selfSigned(addr net.Addr) (*tls.Config, error) {
-	host, _, err := net.SplitHostPort(addr.String())
-	if err != nil {
-		return nil, fmt.Errorf("the listener's address: %w", err)
-	}
-	cert, key, err := certutil.GenerateSelfSignedCertKey(host, nil, []string{"localhost"})
-	if err != nil {
-		return nil, fmt.Errorf("making a certificate: %w", err)
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return nil, fmt.Errorf("making a certificate: %w", err)
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}, nil
-}
 
 // newHTTPServer serves a handler over TLS, with HTTP/2.
 func newHTTPServer(handler http.Handler, config *tls.Config, logger hclog.Logger) (*http.Server, error) {

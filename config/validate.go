@@ -162,26 +162,15 @@ func (c *Config) validateSecurity(k checker) {
 }
 
 // validateReach holds the rule that what others can reach is protected, or that
-// somebody has said in writing that it need not be.
+// somebody has said in writing that it need not be. Connections always are: an
+// agent without certificates makes itself a CA, and a gossip key with it.
 func (c *Config) validateReach(k checker) {
-	if c.Insecure {
+	ip := net.ParseIP(c.BindAddr)
+	if c.Insecure || ip == nil || ip.IsLoopback() || !c.TLS.Enabled() || c.Gossip.EncryptionKey != "" {
 		return
 	}
-	option, addr := "bind_addr", c.BindAddr
-	if ip := net.ParseIP(addr); ip == nil || ip.IsLoopback() {
-		return
-	}
-	switch noTLS, noKey := !c.TLS.Enabled(), c.Gossip.EncryptionKey == ""; {
-	case noTLS && noKey:
-		k.fail(option, "other machines can reach %s, and neither TLS nor gossip encryption is configured; "+
-			"set the tls block (`berth tls ca`, `berth tls server`) and gossip.encryption_key (`berth operator gossip-key`), or insecure = true", addr)
-	case noTLS:
-		k.fail(option, "other machines can reach %s, and TLS is not configured; "+
-			"set the tls block (`berth tls ca`, `berth tls server`), or insecure = true", addr)
-	case noKey:
-		k.fail(option, "other machines can reach %s, and gossip is not encrypted; "+
-			"set gossip.encryption_key (`berth operator gossip-key`), or insecure = true", addr)
-	}
+	k.fail("bind_addr", "other machines can reach %s, and gossip is not encrypted; "+
+		"set gossip.encryption_key (`berth operator gossip-key`), or insecure = true", c.BindAddr)
 }
 
 func readable(file string) error {

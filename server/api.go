@@ -13,12 +13,9 @@ const operatorPrefix = "/berth/v1/"
 
 func (s *Server) openAPI() error {
 	c := &s.config
-	var serving *tls.Config
-	if c.APITLS != nil {
-		var err error
-		if serving, err = c.APITLS.ServerConfig(tls.VerifyClientCertIfGiven); err != nil {
-			return err
-		}
+	serving, err := c.TLS.ServerConfig(tls.VerifyClientCertIfGiven)
+	if err != nil {
+		return err
 	}
 	operators := s.operatorHandler()
 	api, err := apiserver.New(apiserver.Config{

@@ -28,13 +28,11 @@ type Config struct {
 
 	Gossip Gossip
 
-	// TLS secures servers' and workers' connections; nil leaves them plain.
+	// TLS secures every connection, and serves the API. Required.
 	TLS *pki.Source
 	// APICA is the PEM of the authority that the API's certificate is from:
 	// what clients trust. It is written into every namespace.
 	APICA []byte
-	// APITLS serves the API; nil makes the server sign a certificate itself.
-	APITLS *pki.Source
 	// TokenFile lists bearer tokens, empty for none.
 	TokenFile string
 

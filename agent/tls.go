@@ -1,0 +1,138 @@
+package agent
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/pki"
+)
+
+// TLSDir is where an agent without configured certificates keeps the CA that it
+// has made itself, and what is from it.
+func TLSDir(dataDir string) string { return filepath.Join(dataDir, "tls") }
+
+const (
+	// administrator is who the certificate beside such a CA is for.
+	administrator = "admin"
+	gossipKeyFile = "gossip-key"
+)
+
+// secure gives an agent that was given no certificates those of a CA of its own:
+// nothing listens that accepts everybody. An agent that joins others cannot make
+// them, for they have a CA already.
+func (c *Config) secure() error {
+	if c.TLS != nil {
+		if c.EncryptionKey == "" {
+			c.Logger.Warn("gossip is not encrypted: whoever reaches its port can pass for a member; set gossip.encryption_key", "address", c.BindAddr)
+		}
+		return nil
+	}
+	dir := TLSDir(c.DataDir)
+	ca, err := pki.LoadCA(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if ca, err = c.foundCA(dir); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := administratorOf(dir); err != nil {
+		return err
+	}
+	pair, err := ca.Issue(time.Now(), c.ownCertificate())
+	if err != nil {
+		return err
+	}
+	if c.TLS, err = pki.FromPEM(ca.CertPEM(), pair); err != nil {
+		return err
+	}
+	c.CA = ca.CertPEM()
+	if c.EncryptionKey == "" {
+		c.EncryptionKey, err = ownGossipKey(filepath.Join(dir, gossipKeyFile))
+	}
+	return err
+}
+
+// foundCA makes the CA of a cluster that this agent founds alone.
+func (c *Config) foundCA(dir string) (*pki.CA, error) {
+	switch {
+	case c.Server == nil:
+		return nil, needsCertificate("a worker", "worker", c.Name)
+	case len(c.Join) > 0 || c.Server.BootstrapExpect != 1:
+		return nil, needsCertificate("a server that is not the only one", "server", c.Name)
+	}
+	ca, err := pki.CreateCA(dir, pki.DefaultCAValidity, false)
+	if err != nil {
+		return nil, err
+	}
+	c.Logger.Info("no certificates are configured: this agent has made a CA of its own", "directory", dir)
+	c.Logger.Info("to use the cluster", "command",
+		fmt.Sprintf("berth --ca-file %[1]s/ca.pem --cert-file %[1]s/client-%[2]s.pem --key-file %[1]s/client-%[2]s-key.pem get nodes", dir, administrator))
+	c.Logger.Info("to let another agent join, make its certificate here, copy it with ca.pem, and name them in its tls block; "+
+		"its gossip.encryption_key is what "+gossipKeyFile+" holds", "command", "berth tls worker NAME -d "+dir)
+	return ca, nil
+}
+
+// administratorOf makes the certificate of an administrator beside the CA, unless
+// it is there.
+func administratorOf(dir string) error {
+	_, err := pki.Issue(dir, pki.Request{
+		Kind: pki.Client, Name: administrator, Groups: []string{access.Masters}, Validity: pki.DefaultCAValidity,
+	}, false)
+	if errors.Is(err, pki.ErrExists) {
+		return nil
+	}
+	return err
+}
+
+// errNoCertificate is wrapped by the refusal of an agent that was given no
+// certificate and cannot make itself one.
+var errNoCertificate = errors.New("a certificate of the cluster's CA is missing")
+
+func needsCertificate(what, kind, name string) error {
+	return fmt.Errorf("%w: %s cannot make itself one; run `berth tls %s %s -d DIR` where the CA is (DIR is data_dir/tls of the first "+
+		"server if that has made it), copy the certificate, its key and ca.pem here, and name them in the tls block", errNoCertificate, what, kind, name)
+}
+
+// ownCertificate is made anew at each start, and as good as the CA.
+func (c *Config) ownCertificate() pki.Request {
+	r := pki.Request{Kind: pki.Server, Name: c.Name, Validity: pki.DefaultCAValidity}
+	for _, host := range []string{c.AdvertiseAddr, c.BindAddr} {
+		if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() {
+			r.IPs = append(r.IPs, ip)
+		} else if ip == nil && host != "" {
+			r.DNSNames = append(r.DNSNames, host)
+		}
+	}
+	return r
+}
+
+// ownGossipKey reads the key of the cluster's gossip, or makes one.
+func ownGossipKey(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("the gossip key: %w", err)
+	}
+	if key := strings.TrimSpace(string(b)); key != "" {
+		return key, nil
+	}
+	raw := make([]byte, 32)
+	if _, err := rand.Read(raw); err != nil {
+		return "", fmt.Errorf("making a gossip key: %w", err)
+	}
+	key := base64.StdEncoding.EncodeToString(raw)
+	if err := writeWhole(path, []byte(key+"\n")); err != nil { // as a file of os.CreateTemp: for its owner only
+		return "", fmt.Errorf("keep the gossip key: %w", err)
+	}
+	return key, nil
+}
