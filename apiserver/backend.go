@@ -61,18 +61,39 @@ type Planner interface {
 // retryAfterSeconds is what a client is told to wait when nothing was done.
 const retryAfterSeconds = 1
 
+// NoLeaderError is ErrNoLeader with what is known of the reason.
+type NoLeaderError struct {
+	// Reason says who does not answer, as the end of a sentence; it may be empty.
+	Reason string
+	Err    error
+}
+
+func (e *NoLeaderError) Error() string {
+	if e.Reason == "" {
+		return ErrNoLeader.Error()
+	}
+	return ErrNoLeader.Error() + ": " + e.Reason
+}
+
+// Unwrap gives the cause, and ErrNoLeader.
+func (e *NoLeaderError) Unwrap() []error { return []error{ErrNoLeader, e.Err} }
+
 // apiError turns an error of the backend into the answer of the API. Nothing
 // that the client may safely repeat is reported like something it may not.
 func apiError(err error) error {
-	var status apierrors.APIStatus
+	var (
+		status     apierrors.APIStatus
+		leaderless *NoLeaderError
+	)
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &status):
 		return err
+	case errors.As(err, &leaderless):
+		return retryable(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, leaderless.Error()+"; nothing was done, try again")
 	case errors.Is(err, ErrNoLeader):
-		return retryable(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
-			"the cluster has no leader at the moment; nothing was done, try again")
+		return retryable(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, ErrNoLeader.Error()+"; nothing was done, try again")
 	case errors.Is(err, ErrBusy):
 		return retryable(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests,
 			"too many writes are waiting; nothing was done, try again")

@@ -32,6 +32,9 @@ type Config struct {
 	// published in every new namespace.
 	RootCA string
 
+	// Ready are asked at /readyz, beside upstream's own checks.
+	Ready []Check
+
 	// Handlers serve paths that are not of the Kubernetes API, behind the same
 	// authentication. A path that ends with a slash stands for everything
 	// below. /metrics is Kubernetes' own unless it is given here.
@@ -46,6 +49,13 @@ type Config struct {
 	ShutdownTimeout time.Duration
 
 	Logger hclog.Logger // required
+}
+
+// Check says whether the server is ready in one respect. Its name is what is told
+// when it is not: the reason is for the server's log.
+type Check struct {
+	Name string
+	Do   func() error
 }
 
 func (c Config) withDefaults() (Config, error) {

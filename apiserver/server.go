@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/healthz"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -92,6 +93,9 @@ func genericConfig(config Config) (*genericapiserver.Config, error) {
 	c.StorageObjectCountTracker = nil
 	_, own := config.Handlers["/metrics"]
 	c.EnableMetrics = !own
+	for _, check := range config.Ready {
+		c.AddReadyzChecks(healthz.NamedCheck(check.Name, func(*http.Request) error { return check.Do() }))
+	}
 	return c, nil
 }
 

@@ -21,6 +21,8 @@ type Flags struct {
 	Token      string
 	Namespace  string
 	Output     string
+	// KeepTrying: wait for ever until the servers have a leader.
+	KeepTrying bool
 }
 
 // Connection is how a command reaches its cluster.

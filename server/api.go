@@ -22,6 +22,7 @@ func (s *Server) openAPI() error {
 		Backend: s, Logs: logs{s}, Planner: planner{s.node.Clock()},
 		Listener: c.HTTP, TLS: serving, TokenFile: c.TokenFile, RootCA: s.rootCA,
 		Handlers:    map[string]http.Handler{operatorPrefix: operators, "/metrics": operators},
+		Ready:       s.checks(),
 		LongRunning: []string{operator.PathSnapshot},
 		Logger:      c.Logger.Named("api"),
 	})

@@ -332,6 +332,16 @@ func noQuorum(t *testing.T, c *testCluster) {
 		})
 	})
 	asking.Wait()
+	c.t = t
+	for path, want := range map[string]string{"/readyz?verbose": "[-]leader failed", "/api/v1/namespaces": "do not answer server " + last.Name()} {
+		eventually(t, path+" to say what is missing", func() bool {
+			code, body := c.call(last, http.MethodGet, path, "", true)
+			return code >= 500 && strings.Contains(body, want) && (path != "/readyz?verbose" || strings.Contains(body, "[+]caught-up ok"))
+		})
+	}
+	if code, _ := c.call(last, http.MethodGet, "/livez", "", false); code != http.StatusOK {
+		t.Errorf("it lives, and /livez says %d", code)
+	}
 	if code, body := c.call(last, http.MethodGet, operator.PathStatus, "", true); code != http.StatusOK {
 		t.Errorf("status without a quorum: %d %s", code, body)
 	}

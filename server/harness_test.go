@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		// Kubernetes' libraries start this once in a process.
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"), // /readyz's check of the log
 		// A probe of gossip that is under way ends by itself, within seconds.
 		goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"),
 	)

@@ -183,6 +183,7 @@ func (s *Server) clockLoop(ctx context.Context) {
 	defer ticker.Stop()
 	var said time.Duration
 	for {
+		s.patience() // takes note of a leader
 		s.node.Clock().Steer(s.room.TimeOfDay())
 		by, astray := s.room.Astray(s.config.maxClockOffset())
 		if astray && (by-said).Abs() > time.Second {

@@ -28,7 +28,7 @@ const (
 // of apiserver: ErrNoLeader and ErrBusy mean that nothing was done,
 // ErrUnknownOutcome that it may have been.
 func (s *Server) Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result, error) {
-	give := time.Now().Add(leaderWait)
+	give := time.Now().Add(s.patience())
 	var encoded []byte
 	for {
 		results, err := s.proposeOnce(ctx, ps, &encoded)
@@ -36,7 +36,7 @@ func (s *Server) Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result,
 			return results, err
 		}
 		if time.Now().After(give) {
-			return nil, err
+			return nil, s.leaderless(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -117,11 +117,14 @@ func (s *Server) ReadIndex(ctx context.Context) error { return s.reads.do(ctx) }
 // readIndex asks the leader, whoever that is, until there is one or it has
 // looked for long enough.
 func (s *Server) readIndex(ctx context.Context) error {
-	give := time.Now().Add(leaderWait)
+	give := time.Now().Add(s.patience())
 	for {
 		err := s.readOnce(ctx)
-		if err == nil || !errors.Is(err, apiserver.ErrNoLeader) || time.Now().After(give) {
+		if err == nil || !errors.Is(err, apiserver.ErrNoLeader) {
 			return err
+		}
+		if time.Now().After(give) {
+			return s.leaderless(err)
 		}
 		select {
 		case <-ctx.Done():

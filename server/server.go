@@ -39,6 +39,7 @@ type Server struct {
 
 	reads  *shared
 	beats  heartbeats
+	led    atomic.Int64 // when a leader was known last, of the clock's Elapsed
 	pushed atomic.Int64 // revision up to which workers were pushed to
 	said   reportedStatuses
 	shares *shares // of the workers

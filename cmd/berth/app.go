@@ -53,6 +53,7 @@ type app struct {
 // run runs the command line and returns the exit status.
 func (a *app) run(args []string) int {
 	a.client = connect.New(&a.flags, a.getenv)
+	a.client.Notice = a.errOut
 	root := a.root()
 	root.SetArgs(longFlags(args))
 	root.SetIn(a.in)
@@ -185,6 +186,7 @@ func (a *app) addConnectionFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.CertFile, "cert-file", "", "Your certificate.")
 	fs.StringVar(&f.KeyFile, "key-file", "", "The key of your certificate.")
 	fs.StringVar(&f.ServerName, "server-name", "", "The name that the servers' certificates must have.")
+	fs.BoolVar(&f.KeepTrying, "keep-trying", false, "Wait until the servers have a leader, however long it takes.")
 	fs.BoolVar(&f.SkipVerify, "skip-verify", false, "Accept any certificate of a server.")
 	fs.StringVar(&f.Token, "token", "", "Your bearer token.")
 	fs.StringVarP(&f.Namespace, "namespace", "n", "", "The namespace of what is named without one.")

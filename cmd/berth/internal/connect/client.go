@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -35,6 +36,8 @@ const dialTimeout = 3 * time.Second
 type Client struct {
 	flags  *config.Flags
 	getenv func(string) string
+	// Notice is where it is told that a command waits; nil: nowhere.
+	Notice io.Writer
 	lost   atomic.Pointer[NoServerError]
 
 	once sync.Once
@@ -51,6 +54,30 @@ type Client struct {
 // is first used.
 func New(flags *config.Flags, getenv func(string) string) *Client {
 	return &Client{flags: flags, getenv: getenv}
+}
+
+// leaderPatience is how long a command waits for the servers to have a leader,
+// unless it is told to go on.
+const leaderPatience = 10 * time.Second
+
+// patience is how long servers without a leader are asked again; 0 is for ever.
+func (c *Client) patience() time.Duration {
+	if c.flags.KeepTrying {
+		return 0
+	}
+	return leaderPatience
+}
+
+// tell says at once why a command waits.
+func (c *Client) tell(text string) {
+	if c.Notice == nil {
+		return
+	}
+	how := fmt.Sprintf("trying again for %s (--keep-trying goes on)", leaderPatience)
+	if c.flags.KeepTrying {
+		how = "trying again"
+	}
+	fmt.Fprintf(c.Notice, "waiting: %s; %s\n", text, how)
 }
 
 // Lost is why the last request reached no server; nil if it reached one.
@@ -120,7 +147,7 @@ func (c *Client) configFor(t trust, servers []string, lost *atomic.Pointer[NoSer
 		QPS:  -1, // the server's flow control is what counts
 	}
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-		return &failover{next: rt, targets: targets, trust: t, lost: lost}
+		return &failover{next: rt, targets: targets, trust: t, lost: lost, patience: c.patience(), notice: c.tell}
 	})
 	return cfg, nil
 }

@@ -1,7 +1,9 @@
 package connect
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -21,6 +23,11 @@ type failover struct {
 	trust   trust
 
 	current atomic.Int64
+	// patience bounds how long servers without a leader are asked again; notice is
+	// told at once what they say. leaderless is since when they say so.
+	patience   time.Duration
+	notice     func(text string)
+	leaderless atomic.Pointer[time.Time]
 	// lost is the reason why the last request reached no server; nil if it did.
 	lost *atomic.Pointer[NoServerError]
 }
@@ -36,7 +43,7 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, lost
 	}
-	body := newReplayBody(req)
+	began, body := time.Now(), newReplayBody(req)
 	first := int(f.current.Load())
 	var attempts []Attempt
 	for i := range f.targets {
@@ -47,7 +54,7 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 			body.settle()
 			f.current.Store(int64(n))
 			f.lost.Store(nil)
-			return resp, nil
+			return f.mind(resp, began), nil
 		}
 		if req.Context().Err() != nil {
 			body.settle()
@@ -73,6 +80,50 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 	lost := &NoServerError{Attempts: attempts, trust: f.trust, at: time.Now()}
 	f.lost.Store(lost)
 	return nil, lost
+}
+
+// mind looks for the answer that nobody leads. client-go would ask again in
+// silence for minutes: here that is said at once, and ends when patience does.
+func (f *failover) mind(resp *http.Response, began time.Time) *http.Response {
+	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		f.leaderless.Store(nil)
+		return resp
+	}
+	since := f.leaderless.Load()
+	if since == nil {
+		since = &began
+		f.leaderless.Store(since)
+		if f.notice != nil {
+			f.notice(unavailableText(resp))
+		}
+	}
+	if f.patience > 0 && time.Since(*since) >= f.patience {
+		resp.Header.Del("Retry-After") // the last answer
+	}
+	return resp
+}
+
+// maxNotice bounds what is read of an answer to be told.
+const maxNotice = 4096
+
+// unavailableText is what a server says of why it can not; the answer can be read
+// again.
+func unavailableText(resp *http.Response) string {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxNotice))
+	resp.Body = &reread{Reader: io.MultiReader(bytes.NewReader(body), resp.Body), Closer: resp.Body}
+	status := struct {
+		Message string `json:"message"`
+	}{}
+	if err == nil && json.Unmarshal(body, &status) == nil && status.Message != "" {
+		return status.Message
+	}
+	return resp.Status
+}
+
+// reread is a body of which the beginning was read before.
+type reread struct {
+	io.Reader
+	io.Closer
 }
 
 // WrappedRoundTripper lets client-go find the transport below.

@@ -1,0 +1,78 @@
+package connect
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// saying answers every request alike.
+type saying struct {
+	code int
+	body string
+}
+
+func (s *saying) RoundTrip(*http.Request) (*http.Response, error) {
+	h := http.Header{}
+	if s.code == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "1")
+	}
+	return &http.Response{StatusCode: s.code, Status: "503 Service Unavailable", Header: h, Body: io.NopCloser(strings.NewReader(s.body))}, nil
+}
+
+// Servers without a leader: that is said at once, once, and not for longer than
+// the patience lasts.
+func TestALeaderIsNotWaitedForInSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const body = `{"message":"the cluster has no leader at the moment: of 3 voting servers b and c do not answer server a"}`
+		var told []string
+		next := &saying{http.StatusServiceUnavailable, body}
+		f := &failover{
+			next: next, targets: []*url.URL{{Scheme: "https", Host: "a"}}, lost: new(atomic.Pointer[NoServerError]),
+			patience: leaderPatience, notice: func(text string) { told = append(told, text) },
+		}
+		ask := func() (again bool) {
+			t.Helper()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://a/x", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := f.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := io.ReadAll(resp.Body); err != nil || string(b) != next.body {
+				t.Errorf("the answer became %q, %v", b, err)
+			}
+			return resp.Header.Get("Retry-After") != ""
+		}
+		for range 2 {
+			told = nil
+			began := time.Now()
+			for ask() {
+				time.Sleep(time.Second)
+			}
+			if took := time.Since(began); took != leaderPatience {
+				t.Errorf("it was tried for %s", took)
+			}
+			if len(told) != 1 || !strings.Contains(told[0], "b and c do not answer server a") {
+				t.Errorf("it was told %q", told)
+			}
+			next.code, next.body = http.StatusOK, "{}"
+			ask() // a leader is there, and goes again
+			next.code, next.body = http.StatusServiceUnavailable, body
+		}
+		f.patience = 0
+		for range 100 {
+			if !ask() {
+				t.Fatal("it was given up, and should go on")
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
