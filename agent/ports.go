@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -41,17 +42,67 @@ func devPorts(path string, servers int) ([]Ports, error) {
 	return ports, os.WriteFile(path, b, 0o600)
 }
 
-// FreePorts finds ports of the loopback interface that nobody listens on now.
-// All are held until the last is found, so that they differ.
+const (
+	// firstPort is the lowest that FreePorts takes: those below are known services'.
+	firstPort = 10000
+	// ephemeralRange says which ports the kernel gives to whoever asks for any.
+	ephemeralRange = "/proc/sys/net/ipv4/ip_local_port_range"
+)
+
+// FreePorts finds ports of the loopback interface that nobody listens on now,
+// for TCP and UDP. All are held until the last is found, so that they differ.
+// They are none that the kernel gives to a connection or to whoever listens on
+// any port, so that nobody comes to have one by chance before it is used.
 func FreePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
-		defer func() { _ = l.Close() }() // nothing was served on it
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	end := ephemeralPorts()
+	if end-firstPort < n {
+		return nil, fmt.Errorf("find free ports: %s begins at %d, which leaves none above %d", ephemeralRange, end, firstPort)
 	}
-	return ports, nil
+	var ports []int
+	at := rand.IntN(end - firstPort)
+	for range end - firstPort {
+		if len(ports) == n {
+			return ports, nil
+		}
+		at = (at + 1) % (end - firstPort)
+		release, ok := hold(firstPort + at)
+		if !ok {
+			continue
+		}
+		defer release()
+		ports = append(ports, firstPort+at)
+	}
+	if len(ports) == n {
+		return ports, nil
+	}
+	return nil, fmt.Errorf("find free ports: %d of %d are free between %d and %d", len(ports), n, firstPort, end)
+}
+
+// ephemeralPorts is where the kernel's own choice of ports begins.
+func ephemeralPorts() int {
+	const usual = 32768
+	b, err := os.ReadFile(ephemeralRange)
+	if err != nil {
+		return usual
+	}
+	var first int
+	if _, err := fmt.Sscan(string(b), &first); err != nil {
+		return usual
+	}
+	return first
+}
+
+// hold listens on a port, if nobody does.
+func hold(port int) (release func(), ok bool) {
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	tcp, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, false
+	}
+	udp, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		_ = tcp.Close() // nothing was served on it
+		return nil, false
+	}
+	return func() { _, _ = tcp.Close(), udp.Close() }, true
 }

@@ -237,7 +237,7 @@ func (s *Server) connect(st grpc.ServerStream) error {
 	err = st.SendMsg(&ServerMessage{Welcome: &Welcome{Server: s.config.Name, HeartbeatMillis: s.config.Heartbeat.Milliseconds()}})
 	if err == nil {
 		w := &workerStream{server: s, session: ses, st: st, in: in, silence: s.silence(), acked: make(chan Ack, 1)}
-		err = w.run(ctx)
+		err = w.serve(ctx)
 	}
 	if errors.Is(err, io.EOF) {
 		err = nil

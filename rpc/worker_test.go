@@ -275,3 +275,42 @@ func TestNoServerKnown(t *testing.T) {
 	a := &agent{pods: map[string]string{}}
 	startWorker(t, "n1", nil, a) // ends with the test, without a server
 }
+
+// TestDeafWorkerIsCut: a worker that speaks and does not read does not keep its stream.
+func TestDeafWorkerIsCut(t *testing.T) {
+	c := newCluster()
+	s := startServer(t, c, "s1", nil)
+	desc := bothWays("Connect", nil)
+	st, err := dialAs(t, s, pki.Worker, "deaf").NewStream(t.Context(), &desc, methodConnect)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.SendMsg(&WorkerMessage{Hello: &Hello{Name: "deaf", Instance: "i"}}); err != nil {
+		t.Fatal(err)
+	}
+	var welcome ServerMessage
+	if err := st.RecvMsg(&welcome); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 12 { // more than a stream takes that is not read
+		uid := fmt.Sprintf("p%d", i)
+		c.set("deaf", uid, []byte(uid+"="+strings.Repeat("x", 1<<20)), s)
+	}
+	heard := 0
+	eventually(t, "it is cut although it is heard", func() bool {
+		if st.SendMsg(&WorkerMessage{Heartbeat: true}) == nil {
+			heard++
+		}
+		return !s.Hub.Holds("deaf")
+	})
+	if heard == 0 {
+		t.Error("it was not heard")
+	}
+	var m ServerMessage
+	for err == nil {
+		err = st.RecvMsg(&m)
+	}
+	if err, _ := fromStatus(err); !errors.Is(err, ErrDeaf) {
+		t.Errorf("the worker is told %v", err)
+	}
+}

@@ -19,8 +19,32 @@ type workerStream struct {
 	busy    bool     // a batch is being committed
 }
 
+// serve runs the stream, and returns when it ends. A send that is held up by a
+// worker that does not read ends with the stream, which the return brings about.
+func (w *workerStream) serve(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { ended <- w.run(ctx) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(heldUp)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-timer.C:
+		return context.Cause(ctx)
+	}
+}
+
+// heldUp is how long a stream that is over is waited for before its send counts
+// as held up.
+const heldUp = 500 * time.Millisecond
+
 // run serves the stream until it ends. A worker that reads slowly holds up only
-// this goroutine.
+// this goroutine, and for as long as it may be silent at most.
 func (w *workerStream) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	timer := time.NewTimer(w.silence)
@@ -94,10 +118,19 @@ func (w *workerStream) send(ctx context.Context) error {
 		if m == nil {
 			return nil
 		}
-		if err := w.st.SendMsg(m); err != nil {
+		if err := w.sendMsg(m); err != nil {
 			return err
 		}
 	}
+}
+
+// sendMsg sends a message that the worker takes in time. One that speaks and
+// does not read would otherwise count as alive, hear nothing, and hold what it
+// was to be sent.
+func (w *workerStream) sendMsg(m *ServerMessage) error {
+	late := time.AfterFunc(w.silence, func() { w.session.cancel(ErrDeaf) })
+	defer late.Stop()
+	return w.st.SendMsg(m)
 }
 
 // resync sends what the state says.
@@ -112,7 +145,7 @@ func (w *workerStream) resync(ctx context.Context, since int64) error {
 		return fmt.Errorf("this server is at revision %d, behind worker %s at %d", a.Revision, w.session.node, since)
 	}
 	for _, part := range split(a, since, w.session.box.limits.chunk) {
-		if err := w.st.SendMsg(&ServerMessage{Assignments: part}); err != nil {
+		if err := w.sendMsg(&ServerMessage{Assignments: part}); err != nil {
 			return err
 		}
 	}

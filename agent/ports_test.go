@@ -1,0 +1,44 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+)
+
+// Free ports are below those that the kernel gives away, differ, and are nobody's.
+func TestFreePorts(t *testing.T) {
+	ports, err := FreePorts(50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := ephemeralPorts()
+	for i, p := range ports {
+		if p < firstPort || p >= end || slices.Contains(ports[:i], p) {
+			t.Errorf("port %d of %v", p, ports)
+		}
+	}
+	for _, network := range []string{"tcp", "udp"} {
+		addr := fmt.Sprintf("127.0.0.1:%d", ports[0])
+		if network == "tcp" {
+			l, err := net.Listen(network, addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+		} else {
+			l, err := net.ListenPacket(network, addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+		}
+		if _, ok := hold(ports[0]); ok {
+			t.Errorf("a port that is taken for %s is free", network)
+		}
+	}
+	if _, err := FreePorts(1 << 20); err == nil {
+		t.Error("there are more ports than there are")
+	}
+}
