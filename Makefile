@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz e2e conformance bench demo sweep clean
+.PHONY: help build test race lint check fuzz e2e upgrade conformance bench demo sweep clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ race: ## the concurrent packages under the race detector
 
 e2e: ## the end-to-end tests alone: real processes, real faults
 	go test -count=1 -timeout 20m ./e2e/...
+
+# The commit is named in e2e/testdata/earlier-commit.
+upgrade: ## an earlier commit's servers and this one's together, under load, and an upgrade in place
+	go test -count=1 -timeout 20m ./e2e -run '^TestUpgrade$$' -v -upgrade.pods 1000
 
 # The tests are a module of their own, so that nothing of theirs is among the
 # requirements of the product. A first build of them takes several minutes.

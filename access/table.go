@@ -111,7 +111,7 @@ func Rules() []Rule {
 			Group: Servers,
 			Methods: []string{
 				"/berth.rpc.Server/Forward", "/berth.rpc.Server/ReadIndex", "/berth.rpc.Server/ReportStreams",
-				"/berth.rpc.Server/Digest", "/berth.rpc.Server/Status", "/berth.rpc.Server/Holds", "/berth.rpc.Server/Tunnel",
+				"/berth.rpc.Server/Digest", "/berth.rpc.Server/Differs", "/berth.rpc.Server/Status", "/berth.rpc.Server/Holds", "/berth.rpc.Server/Tunnel",
 			},
 			Why: "servers among themselves",
 		},

@@ -18,9 +18,12 @@ func (v *View) WriteAt(w io.Writer, revision int64) error {
 	return store.WriteSnapshot(w, v.Position, revision, v.tables())
 }
 
-// Digest is a fingerprint of everything in the state's tables and of its
-// revision: two servers at the same index have the same one.
-func (v *View) Digest() string { return store.Digest(v.Position, v.tables()) }
+// Digest is a fingerprint of everything in the state's tables, and of its
+// revision, time and version: two servers at the same index have the same one.
+func (v *View) Digest() string { return v.Digests().Whole }
+
+// Digests is Digest with that of each table. It reads the whole state.
+func (v *View) Digests() store.Digests { return store.DigestsOf(v.Position, v.tables()) }
 
 // Restore replaces the state by the one in a snapshot stream. On an error the
 // state is as it was.

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -159,14 +160,34 @@ func (s *State) Try(timeUnixNano int64, ps ...Proposal) []Result {
 
 const keptCheckpoints = 4
 
-func (s *State) keepCheckpoint() {
-	var kept []*View
-	if old := s.checkpoints.Load(); old != nil {
-		kept = append(kept, *old...)
+// ForgetCheckpoint lets go of a view that a Checkpoint command kept, and with it
+// of what was replaced since then.
+func (s *State) ForgetCheckpoint(index uint64) {
+	for {
+		old := s.checkpoints.Load()
+		if old == nil {
+			return
+		}
+		left := slices.DeleteFunc(slices.Clone(*old), func(v *View) bool { return v.Index() == index })
+		if len(left) == len(*old) || s.checkpoints.CompareAndSwap(old, &left) {
+			return
+		}
 	}
-	kept = append(kept, s.View())
-	kept = kept[max(0, len(kept)-keptCheckpoints):]
-	s.checkpoints.Store(&kept)
+}
+
+func (s *State) keepCheckpoint() {
+	for {
+		var kept []*View
+		old := s.checkpoints.Load()
+		if old != nil {
+			kept = append(kept, *old...)
+		}
+		kept = append(kept, s.View())
+		kept = kept[max(0, len(kept)-keptCheckpoints):]
+		if s.checkpoints.CompareAndSwap(old, &kept) {
+			return
+		}
+	}
 }
 
 // Checkpoint returns the view kept by the Checkpoint command at a log index,

@@ -74,6 +74,9 @@ func Open(c Config, state *fsm.State) (*Node, error) {
 		fatal: make(chan error, 1), dead: make(chan struct{}), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	var err error
+	if err := setAside(c.DataDir, n.logger); err != nil {
+		return nil, err
+	}
 	if n.id, err = openIdentity(c.DataDir, c.ID); err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ func TestCodecRoundTrip(t *testing.T) {
 	tail := int64(10)
 	for _, in := range []any{
 		&ForwardRequest{Hops: 1, Entries: bytes.Repeat([]byte{0xff}, 1<<20), Server: "s1"},
+		&DifferenceRequest{Index: 9, EqualAt: 7, Digest: "d", Tables: []string{"pods"}},
 		&StreamReport{Server: "s1", Nodes: []string{"a", "b"}},
 		&StatusResponse{Server: "s1", Index: math.MaxUint64, Revision: -1, Raft: map[string]string{"a": "b"}},
 		&WorkerMessage{Hello: &Hello{Name: "n", ResumeRevision: math.MaxInt64}},

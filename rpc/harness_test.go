@@ -111,6 +111,10 @@ func (h *handler) ReportStreams(_ context.Context, r *StreamReport) (*StreamRepo
 	return &StreamReportResponse{}, nil
 }
 
+func (h *handler) Differs(context.Context, *DifferenceRequest) (*DifferenceResponse, error) {
+	return &DifferenceResponse{}, nil
+}
+
 func (h *handler) Digest(_ context.Context, r *DigestRequest) (*DigestResponse, error) {
 	return &DigestResponse{Index: r.Index, Digest: "d" + strconv.FormatUint(r.Index, 10)}, nil
 }

@@ -1,5 +1,7 @@
 package rpc
 
+import "github.com/berth-dev/berth/store"
+
 // Messages are msgpack maps: fields can be added, and a reader skips what it
 // does not know. Integers have their unit in the name. Kubernetes objects travel
 // as their own protobuf bytes, into which this package never looks.
@@ -38,8 +40,7 @@ type StreamReport struct {
 // StreamReportResponse answers it.
 type StreamReportResponse struct{}
 
-// DigestRequest asks for the digest of the state at an index; 0 asks for that
-// of now.
+// DigestRequest asks for the digests of the state at the index of a checkpoint.
 type DigestRequest struct {
 	Index uint64 `msgpack:"index"`
 }
@@ -49,7 +50,26 @@ type DigestResponse struct {
 	Index    uint64 `msgpack:"index"`
 	Revision int64  `msgpack:"revision"`
 	Digest   string `msgpack:"digest"`
+	// Format is how they are taken (store.DigestFormat).
+	Format int `msgpack:"format,omitempty"`
+	// Tables are the digests of each table.
+	Tables []store.TableDigest `msgpack:"tables,omitempty"`
 }
+
+// DifferenceRequest tells a server that the majority of the voters has another
+// state than it has.
+type DifferenceRequest struct {
+	// Index is the checkpoint's, EqualAt an earlier one at which the server did
+	// not differ; 0: none is known.
+	Index   uint64 `msgpack:"index"`
+	EqualAt uint64 `msgpack:"equal_at,omitempty"`
+	// Digest is the majority's; Tables are those in which the server differs.
+	Digest string   `msgpack:"digest"`
+	Tables []string `msgpack:"tables,omitempty"`
+}
+
+// DifferenceResponse answers it: the server stops.
+type DifferenceResponse struct{}
 
 // StatusRequest asks a server how it is.
 type StatusRequest struct{}

@@ -211,6 +211,12 @@ func (p *Pool) Digest(ctx context.Context, addr string, index uint64) (*DigestRe
 	return resp, nil
 }
 
+// Differs tells the server at addr that its state is not that of the others.
+func (p *Pool) Differs(ctx context.Context, addr string, d *DifferenceRequest) error {
+	_, err := p.call(ctx, addr, methodDiffers, d, new(DifferenceResponse))
+	return err
+}
+
 // Status asks the server at addr how it is.
 func (p *Pool) Status(ctx context.Context, addr string) (*StatusResponse, error) {
 	resp := new(StatusResponse)

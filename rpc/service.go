@@ -18,6 +18,9 @@ type ServerHandler interface {
 	ReportStreams(ctx context.Context, r *StreamReport) (*StreamReportResponse, error)
 	// Digest returns the digest of this server's state at an index.
 	Digest(ctx context.Context, r *DigestRequest) (*DigestResponse, error)
+	// Differs tells this server that its state is not that of the others. It
+	// makes sure of that, and stops (ErrInvalid if it is not so).
+	Differs(ctx context.Context, r *DifferenceRequest) (*DifferenceResponse, error)
 	// Status describes this server.
 	Status(ctx context.Context, r *StatusRequest) (*StatusResponse, error)
 }
@@ -49,6 +52,7 @@ const (
 	methodReadIndex     = "/" + serverService + "/ReadIndex"
 	methodReportStreams = "/" + serverService + "/ReportStreams"
 	methodDigest        = "/" + serverService + "/Digest"
+	methodDiffers       = "/" + serverService + "/Differs"
 	methodStatus        = "/" + serverService + "/Status"
 	methodHolds         = "/" + serverService + "/Holds"
 	methodServerTunnel  = "/" + serverService + "/Tunnel"
@@ -72,6 +76,7 @@ func (s *Server) serverDesc() *grpc.ServiceDesc {
 			unary(serverService, "ReadIndex", h.ReadIndex),
 			unary(serverService, "ReportStreams", h.ReportStreams),
 			unary(serverService, "Digest", h.Digest),
+			unary(serverService, "Differs", h.Differs),
 			unary(serverService, "Status", h.Status),
 			unary(serverService, "Holds", s.holds),
 		},

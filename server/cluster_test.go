@@ -176,6 +176,7 @@ func workerHears(t *testing.T, c *testCluster) {
 	// When the state is replaced, what happened was not pushed: workers read
 	// everything anew.
 	eventually(t, "the second connection's assignments", func() bool { return w.full() == 2 })
+	eventually(t, "all servers to have told their version", func() bool { return leader.versionNow(t.Context()) == fsm.LogVersion })
 	_, snapshot := c.call(leader, http.MethodGet, operator.PathSnapshot, "", true)
 	if code, body := c.call(leader, http.MethodPut, operator.PathSnapshot, snapshot, true); code != http.StatusOK {
 		t.Fatalf("restore: %d %s", code, body)

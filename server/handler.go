@@ -8,6 +8,7 @@ import (
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/store"
 )
 
 // handler answers the other servers (rpc.ServerHandler).
@@ -53,20 +54,16 @@ func (s *Server) notLeader() error {
 	return &raftnode.NotLeaderError{LeaderID: id, LeaderAddr: addr}
 }
 
-// Digest waits until this server has the checkpoint and gives its digest.
+// Digest waits until this server has the checkpoint and gives its digests.
 func (h handler) Digest(ctx context.Context, r *rpc.DigestRequest) (*rpc.DigestResponse, error) {
-	view := h.state.View()
-	if r.Index != 0 {
-		if err := h.node.WaitApplied(ctx, r.Index); err != nil {
-			return nil, err
-		}
-		kept, ok := h.state.Checkpoint(r.Index)
-		if !ok {
-			return nil, fmt.Errorf("%w: server %s keeps no checkpoint of index %d", rpc.ErrInvalid, h.config.Name, r.Index)
-		}
-		view = kept
+	if err := h.node.WaitApplied(ctx, r.Index); err != nil {
+		return nil, err
 	}
-	return &rpc.DigestResponse{Index: view.Index(), Revision: view.Revision(), Digest: view.Digest()}, nil
+	d, err := h.digests.at(h.state, r.Index)
+	if err != nil {
+		return nil, err
+	}
+	return &rpc.DigestResponse{Index: r.Index, Digest: d.Whole, Format: store.DigestFormat, Tables: d.Tables}, nil
 }
 
 // peerError gives an error of consensus the meaning that it keeps on the wire.

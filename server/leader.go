@@ -53,6 +53,7 @@ func (s *Server) lead(ctx context.Context) {
 	loops.Go(func() { s.controlLoop(ctx, vigil) })
 	loops.Go(func() { s.keepWorkloads(ctx) })
 	loops.Go(func() { s.membershipLoop(ctx) })
+	loops.Go(func() { s.compareLoop(ctx) })
 	loops.Wait()
 }
 

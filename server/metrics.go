@@ -23,6 +23,7 @@ type metrics struct {
 	preemptionTries   prometheus.Counter
 	preemptionVictims prometheus.Histogram
 	workerDropped     *prometheus.CounterVec
+	differing         prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer, state *fsm.State) (*metrics, error) {
@@ -48,8 +49,13 @@ func newMetrics(r prometheus.Registerer, state *fsm.State) (*metrics, error) {
 		workerDropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_worker_reports_refused_total", Help: "What workers said and may not say: of others' pods, too large, or too much.",
 		}, []string{"kind"}),
+		differing: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "berth_state_differing_servers", Help: "Servers whose state differed when this leader last compared them.",
+		}),
 	}
-	all := append([]prometheus.Collector{m.stepSeconds, m.preemptionSeconds, m.decisions, m.preemptionTries, m.preemptionVictims, m.workerDropped}, stateGauges(state)...)
+	all := append([]prometheus.Collector{
+		m.stepSeconds, m.preemptionSeconds, m.decisions, m.preemptionTries, m.preemptionVictims, m.workerDropped, m.differing,
+	}, stateGauges(state)...)
 	for _, c := range all {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/cluster"
+	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/peers"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/store"
@@ -142,6 +142,7 @@ func (s *Server) Status() *operator.Status {
 		Name: s.config.Name, ID: s.node.ID(), ClusterID: s.node.ClusterID(), Version: s.config.Version,
 		State: s.role(), Leader: leader, Term: s.node.Term(), CommitIndex: s.commitIndex(),
 		AppliedIndex: view.Index(), Revision: view.Revision(), Healthy: true,
+		LogVersion: view.Version(), KnownVersion: fsm.LogVersion,
 	}
 	out.Clock = s.clockStatus()
 	if err := s.failure(); err != nil {
@@ -261,52 +262,6 @@ func (s *Server) leaderHint(err error) error {
 		return fmt.Errorf("%w (its API is at https://%s)", err, addr)
 	}
 	return err
-}
-
-// Verify lets every server keep its state at one index, and compares the
-// digests.
-func (s *Server) Verify(ctx context.Context) (*operator.VerifyResult, error) {
-	rs, index, err := s.checkpoint(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := &operator.VerifyResult{Index: index, Revision: rs.Revision, Equal: true}
-	servers := s.node.Configuration()
-	out.Servers = make([]operator.VerifyServer, len(servers))
-	var asking sync.WaitGroup
-	for i, m := range servers {
-		asking.Go(func() { out.Servers[i] = s.digestOf(ctx, m.ID, index) })
-	}
-	asking.Wait()
-	slices.SortFunc(out.Servers, func(a, b operator.VerifyServer) int { return strings.Compare(a.Name, b.Name) })
-	for _, v := range out.Servers {
-		out.Equal = out.Equal && v.Error == "" && v.Digest == out.Servers[0].Digest
-	}
-	return out, nil
-}
-
-func (s *Server) digestOf(ctx context.Context, name string, index uint64) operator.VerifyServer {
-	out := operator.VerifyServer{Name: name}
-	if name == s.config.Name {
-		if view, ok := s.state.Checkpoint(index); ok {
-			out.Digest = view.Digest()
-		} else {
-			out.Error = "the checkpoint is no longer kept"
-		}
-		return out
-	}
-	addr, ok := s.serverAddr(name)
-	if !ok {
-		out.Error = "the server's address is not known"
-		return out
-	}
-	d, err := s.peers.Digest(ctx, addr, index)
-	if err != nil {
-		out.Error = err.Error()
-		return out
-	}
-	out.Digest = d.Digest
-	return out
 }
 
 func (s *Server) saveSnapshot(w http.ResponseWriter, r *http.Request) {

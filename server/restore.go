@@ -50,7 +50,7 @@ var errNothingRestored = errors.New("restore a snapshot: nothing was changed")
 // command makes it the state on every server at the same index. Whoever gives up
 // before that, or dies, leaves the old state everywhere.
 func (s *Server) RestoreState(ctx context.Context, from io.Reader) (fsm.Result, error) {
-	if has, needs := s.state.View().Version(), fsm.Since(&fsm.RestoreSnapshot{}); has < needs {
+	if has, needs := s.versionNow(ctx), fsm.Since(&fsm.RestoreSnapshot{}); has < needs {
 		return fsm.Result{}, fmt.Errorf("%w: %w: it needs every server at log version %d, and one is at %d: upgrade all servers first",
 			errBadRequest, errNothingRestored, needs, has)
 	}
@@ -76,6 +76,17 @@ func (s *Server) RestoreState(ctx context.Context, from io.Reader) (fsm.Result, 
 		return result, fmt.Errorf("%w: %w", errNothingRestored, err)
 	}
 	return result, nil
+}
+
+// versionNow is the log's version. The last entry may have been made before all
+// servers knew a newer one: then another entry is.
+func (s *Server) versionNow(ctx context.Context) int {
+	if s.state.View().Version() < fsm.LogVersion {
+		if _, _, err := s.checkpoint(ctx); err != nil {
+			s.log.Debug("the log's version is taken from its last entry", "error", err)
+		}
+	}
+	return s.state.View().Version()
 }
 
 // spooled is a checked snapshot, compressed, in a file of this server's.

@@ -18,6 +18,7 @@ func TestRestoreState(t *testing.T) {
 		c.start(name, func(cfg *Config) { cfg.BootstrapExpect = 3 })
 	}
 	leader := c.leader()
+	eventually(t, "all servers to have told their version", func() bool { return leader.versionNow(t.Context()) == fsm.LogVersion })
 	c.propose(leader, namespace("kept"))
 	var saved bytes.Buffer
 	if err := leader.View().Write(&saved); err != nil {

@@ -45,6 +45,7 @@ type Server struct {
 	shares *shares // of the workers
 	// welcoming holds a token for every worker that registers just now.
 	welcoming chan struct{}
+	digests   digestCache
 
 	cancel  context.CancelFunc
 	loops   sync.WaitGroup

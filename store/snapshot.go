@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"maps"
 	"slices"
 )
 
@@ -87,20 +88,63 @@ func writeTables[S any](out *fieldWriter, tables []AnyTable[S]) error {
 	return out.err
 }
 
-// Digest is a fingerprint of everything in the tables and of the position's
-// revision, time and version: two servers at the same index have the same one. It panics
-// when a row that was stored does not encode.
-func Digest[S any](at Position, tables []AnyTable[S]) string {
-	sum := sha256.New()
-	out := &fieldWriter{w: bufio.NewWriterSize(sum, 1<<16)}
-	out.number(uint64(at.revision))
-	out.number(uint64(at.timeUnixNano))
-	out.number(uint64(at.version))
-	if err := writeTables(out, inhabited(tables)); err != nil {
-		panic(fmt.Sprintf("store: digest: %v", err))
+// DigestFormat is how digests are taken. Those of another format can not be
+// compared.
+const DigestFormat = 1
+
+// Digests are fingerprints of a state: two servers at the same index have the
+// same ones.
+type Digests struct {
+	// Whole is that of everything: of the tables that have rows, and of the
+	// position's revision, time and version.
+	Whole  string
+	Tables []TableDigest
+}
+
+// TableDigest is a fingerprint of one table's rows.
+type TableDigest struct {
+	Table  string `msgpack:"table"`
+	Digest string `msgpack:"digest"`
+}
+
+// DigestsOf reads all tables. A row that does not encode counts as the reason why.
+func DigestsOf[S any](at Position, tables []AnyTable[S]) Digests {
+	var out Digests
+	whole := sha256.New()
+	all := &fieldWriter{w: bufio.NewWriter(whole)}
+	all.number(uint64(at.revision))
+	all.number(uint64(at.timeUnixNano))
+	all.number(uint64(at.version))
+	for _, t := range inhabited(tables) {
+		sum := sha256.New()
+		rows := &fieldWriter{w: bufio.NewWriterSize(sum, 1<<16)}
+		if err := writeTables(rows, []AnyTable[S]{t}); err != nil {
+			rows.bytes([]byte(err.Error()))
+		}
+		_ = rows.w.Flush() // a hash does not fail
+		d := sum.Sum(nil)
+		all.bytes(d)
+		out.Tables = append(out.Tables, TableDigest{t.Name(), hex.EncodeToString(d)})
 	}
-	_ = out.w.Flush() // a hash does not fail
-	return hex.EncodeToString(sum.Sum(nil))
+	_ = all.w.Flush() // a hash does not fail
+	out.Whole = hex.EncodeToString(whole.Sum(nil))
+	return out
+}
+
+// Differing are the tables whose rows are not the same, in their order.
+func (d Digests) Differing(other Digests) []string {
+	var out []string
+	digests := map[string]string{}
+	for _, t := range other.Tables {
+		digests[t.Table] = t.Digest
+	}
+	for _, t := range d.Tables {
+		if digests[t.Table] != t.Digest {
+			out = append(out, t.Table)
+		}
+		delete(digests, t.Table)
+	}
+	return append(out, slices.Sorted(maps.Keys(digests))...)
 }
 
 // ReadSnapshotHeader reads what a snapshot says of itself, without its tables.
@@ -110,9 +154,9 @@ func ReadSnapshotHeader(r io.Reader) (SnapshotHeader, error) {
 }
 
 // ReadSnapshot fills a new state from a snapshot, which goes by rules up to the
-// version that is known: the tables, which are empty,
-// and then all that is derived from them, in the order of the tables. A table
-// whose Index reads another comes after it.
+// version that is known: the tables, which are empty, and then all that is derived
+// from them, in the order of the tables. A table whose Index reads another comes
+// after it.
 func ReadSnapshot[S any](r io.Reader, version int, s S, at *Position, tables []AnyTable[S]) error {
 	in := &fieldReader{r: bufio.NewReaderSize(r, 1<<16), sum: sha256.New()}
 	h, err := in.header()

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -29,6 +30,8 @@ type Process struct {
 	// Config, Log and DataDir are its files.
 	Config, Log, DataDir string
 	Ports                Ports
+	// Binary is the program of this agent; "": the fleet's.
+	Binary string
 
 	// Kube and Dynamic are an administrator's clients of a server.
 	Kube    *kubernetes.Clientset
@@ -107,7 +110,7 @@ func (p *Process) Start() error {
 		return err
 	}
 	defer func() { _ = log.Close() }() // the child has its own
-	cmd := exec.Command(p.fleet.Binary, "agent", "-config", p.Config)
+	cmd := exec.Command(cmp.Or(p.Binary, p.fleet.Binary), "agent", "-config", p.Config)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = attributes(p.fleet.DieTogether)
 	if err := cmd.Start(); err != nil {

@@ -61,6 +61,10 @@ type Status struct {
 	CommitIndex  uint64 `json:"commitIndex"`
 	AppliedIndex uint64 `json:"appliedIndex"`
 	Revision     int64  `json:"revision"`
+	// LogVersion is the version of the rules that the log goes by, and
+	// KnownVersion the newest that this server knows.
+	LogVersion   int `json:"logVersion,omitempty"`
+	KnownVersion int `json:"knownVersion,omitempty"`
 	// Healthy is false while the server cannot keep what it is given (a full or
 	// failing disk); Message says why.
 	Healthy bool   `json:"healthy"`

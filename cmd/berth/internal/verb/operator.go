@@ -50,6 +50,9 @@ func (e *Env) status() *cobra.Command {
 				row(w, "Term:", s.Term)
 				row(w, "Committed:", fmt.Sprintf("index %d", s.CommitIndex))
 				row(w, "Applied:", fmt.Sprintf("index %d, revision %d", s.AppliedIndex, s.Revision))
+				if s.KnownVersion > 0 { // a server that tells it
+					row(w, "Log:", fmt.Sprintf("version %d, of %d that this server knows", s.LogVersion, s.KnownVersion))
+				}
 				health := "yes"
 				if !s.Healthy {
 					health = "no: " + s.Message
