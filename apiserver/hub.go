@@ -17,7 +17,10 @@ const (
 	// client resumes from is in the feed still.
 	bookmarkEvery = 15 * time.Second
 	bookmarkLag   = 1 << 16
-	tick          = time.Second
+	// bookmarkBefore is how long before its end a watch is told how far it is,
+	// so that the client goes on from there.
+	bookmarkBefore = 2 * time.Second
+	tick           = time.Second
 )
 
 // hub follows the change feed, once for all watchers of a server, and routes
@@ -267,11 +270,20 @@ func (h *hub) tick(ctx context.Context) {
 	}
 }
 
+// endsSoon says once of a watcher that its time is nearly over.
+func (w *watcher) endsSoon(now time.Time) bool {
+	if w.last || w.endsAt.IsZero() || w.endsAt.Sub(now) > bookmarkBefore {
+		return false
+	}
+	w.last = true
+	return true
+}
+
 func (h *hub) bookmark(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.each(func(w *watcher) {
-		if w.bookmarks && (h.position-w.told >= bookmarkLag || now.Sub(w.toldAt) >= bookmarkEvery) {
+		if w.bookmarks && (h.position-w.told >= bookmarkLag || now.Sub(w.toldAt) >= bookmarkEvery || w.endsSoon(now)) {
 			w.told, w.toldAt = h.position, now
 			w.offerItem(item{bookmark: h.position})
 		}

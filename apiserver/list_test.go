@@ -97,7 +97,7 @@ func TestChunksOfSelected(t *testing.T) {
 // TestChunksExpire: when the state of a list is no longer kept, the client is
 // told so and may go on with the latest.
 func TestChunksExpire(t *testing.T) {
-	d := newDouble(t)
+	d := small(t)
 	s := start(t, d, nil)
 	fill(t, s, "default", 10)
 	maps := s.client(t).CoreV1().ConfigMaps("default")
@@ -107,6 +107,9 @@ func TestChunksExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.double.must(t, configMap("default", "c999", "1"))
+	for i := range 10_000 { // the feed forgets
+		d.must(t, putConfigMap("kube-system", "x", strconv.Itoa(i), i == 0))
+	}
 	s.hub.pins.now = func() time.Time { return time.Now().Add(2 * pinTTL) }
 	s.hub.pins.expire(d.View().Revision())
 	_, err = maps.List(ctx, metav1.ListOptions{Limit: 4, Continue: page.Continue})

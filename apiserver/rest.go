@@ -2,7 +2,9 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -146,6 +148,8 @@ func deletePrecondition(options *metav1.DeleteOptions) (fsm.Precondition, error)
 	return precondition(&storage.Preconditions{UID: options.Preconditions.UID, ResourceVersion: options.Preconditions.ResourceVersion})
 }
 
+var errPrecondition = errors.New("the preconditions of the deletion do not hold for it; nothing was deleted")
+
 // deleteBatch is how many deletions of a collection go into one proposal.
 const deleteBatch = 256
 
@@ -173,7 +177,8 @@ func (r *served) DeleteCollection(ctx context.Context, validate rest.ValidateObj
 // eraseAll deletes what a list selects, many objects to a proposal. Objects
 // that are gone or replaced meanwhile are none of its business.
 func (r *served) eraseAll(ctx context.Context, options *metav1.DeleteOptions, listOptions *metainternalversion.ListOptions) (runtime.Object, error) {
-	if _, err := deletePrecondition(options); err != nil {
+	demanded, err := deletePrecondition(options)
+	if err != nil {
 		return nil, err
 	}
 	list, err := r.List(ctx, listOptions)
@@ -184,12 +189,21 @@ func (r *served) eraseAll(ctx context.Context, options *metav1.DeleteOptions, li
 	if err != nil {
 		return nil, err
 	}
+	// A precondition is about one object: if it holds for one and not for
+	// another, nothing is deleted.
+	for _, item := range items {
+		m := metaOf(item)
+		if demanded.UID != "" && demanded.UID != string(m.GetUID()) ||
+			demanded.Revision != 0 && strconv.FormatInt(demanded.Revision, 10) != m.GetResourceVersion() {
+			return nil, apierrors.NewConflict(r.kind.resource, m.GetName(), errPrecondition)
+		}
+	}
 	for len(items) > 0 {
 		n := min(len(items), deleteBatch)
 		commands := make([]fsm.Command, n)
 		for i, item := range items[:n] {
 			m := metaOf(item)
-			commands[i] = r.erase(keyOf(m), fsm.Precondition{UID: string(m.GetUID())}, options)
+			commands[i] = r.erase(keyOf(m), fsm.Precondition{UID: string(m.GetUID()), Revision: demanded.Revision}, options)
 		}
 		results, err := proposeAll(ctx, r.backend, commands...)
 		if err != nil {

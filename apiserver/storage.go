@@ -124,6 +124,9 @@ func (t *tables) viewNotOlder(ctx context.Context, revision int64) (*fsm.View, e
 
 // Create implements storage.Interface.
 func (t *tables) Create(ctx context.Context, key string, obj, out runtime.Object, _ uint64) error {
+	if revision, err := t.versioner.ObjectResourceVersion(obj); err == nil && revision != 0 {
+		return storage.ErrResourceVersionSetOnCreate
+	}
 	if err := t.versioner.PrepareObjectForStorage(obj); err != nil {
 		return err
 	}
@@ -135,6 +138,9 @@ func (t *tables) Create(ctx context.Context, key string, obj, out runtime.Object
 		return err
 	}
 	result, err := propose(ctx, t.backend, command)
+	if apierrors.IsAlreadyExists(err) {
+		return storage.NewKeyExistsError(key, result.Revision)
+	}
 	if err != nil {
 		return err
 	}
@@ -155,42 +161,66 @@ func (t *tables) answer(ctx context.Context, key string, result fsm.Result, out 
 		return err
 	}
 	obj = obj.DeepCopyObject()
-	if d := dryRunFrom(ctx); d != nil {
+	switch d := dryRunFrom(ctx); {
+	case d != nil:
 		metaOf(obj).SetResourceVersion(d.resourceVersion(t.kind, t.rowKey(key)))
+	case result.Deleted: // what went is shown with the revision at which it did
+		metaOf(obj).SetResourceVersion(strconv.FormatInt(result.Revision, 10))
 	}
 	set(out, obj)
 	return nil
 }
 
-// Delete implements storage.Interface.
+// Delete implements storage.Interface. What it validates is what is deleted: if
+// the object has changed since, it begins again with the latest.
 func (t *tables) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
 	validate storage.ValidateObjectFunc, _ runtime.Object, _ storage.DeleteOptions,
 ) error {
 	if t.kind.remove == nil {
 		return apierrors.NewMethodNotSupported(t.kind.resource, "delete")
 	}
-	pre, err := precondition(preconditions)
-	if err != nil {
+	if _, err := precondition(preconditions); err != nil {
 		return err
 	}
-	if validate != nil {
-		current := reflect.New(reflect.TypeOf(out).Elem()).Interface().(runtime.Object)
-		if err := t.Get(ctx, key, storage.GetOptions{ResourceVersion: "0"}, current); err != nil {
+	var refused error // why the object of a revision may not go
+	var refusedAt uint64
+	for try := 0; ; try++ {
+		cur, err := t.current(ctx, key, out, try > 0)
+		switch {
+		case err != nil:
+			return err
+		case cur.shown == nil && cur.latest:
+			return storage.NewKeyNotFoundError(key, cur.view.Revision())
+		case cur.shown == nil:
+			continue
+		case refused != nil && cur.revision == refusedAt:
+			return refused // it was the latest
+		}
+		if refused = preconditions.Check(key, cur.own); refused == nil && validate != nil {
+			refused = validate(ctx, cur.own)
+		}
+		if refusedAt = cur.revision; refused != nil {
+			if cur.latest {
+				return refused
+			}
+			continue
+		}
+		pre := fsm.Precondition{UID: string(metaOf(cur.own).GetUID()), Revision: int64(cur.revision)}
+		result, err := propose(ctx, t.backend, t.kind.remove(t.rowKey(key), pre))
+		switch {
+		case err == nil:
+			return t.answer(ctx, key, result, out)
+		case ctx.Err() != nil:
+			return apiError(ctx.Err())
+		case !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) || try >= maxTries:
 			return err
 		}
-		if err := validate(ctx, current); err != nil {
-			return err
-		}
 	}
-	result, err := propose(ctx, t.backend, t.kind.remove(t.rowKey(key), pre))
-	if apierrors.IsNotFound(err) {
-		return storage.NewKeyNotFoundError(key, result.Revision)
-	}
-	if err != nil {
-		return err
-	}
-	return t.answer(ctx, key, result, out)
 }
+
+// maxTries bounds how often a write begins again because somebody else was
+// faster: then the conflict is the caller's.
+const maxTries = 64
 
 func precondition(p *storage.Preconditions) (fsm.Precondition, error) {
 	var pre fsm.Precondition

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,73 +17,80 @@ import (
 
 // GetList implements storage.Interface. The items share memory with the rows.
 func (t *tables) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
-	v, from, err := t.listView(ctx, opts)
+	at, from, err := t.listMoment(ctx, key, opts)
 	if err != nil {
 		return err
 	}
 	m := newMatcher(t.kind, opts.Predicate, t.attrs)
 	s := selection{limit: opts.Predicate.Limit}
 	if opts.Recursive {
-		err = s.scan(t, v, &m, t.rowPrefix(key), from.After)
-	} else if row, ok := t.kind.rows.get(v, t.rowKey(key)); ok {
-		err = s.add(t, v, &m, t.rowKey(key), row)
+		err = s.scan(t, at, &m, t.rowPrefix(key), from)
+	} else if row, ok := at.rows.get(at.view, t.rowKey(key)); ok {
+		err = s.add(t, at.view, &m, t.rowKey(key), row)
 	}
 	if err != nil {
 		return err
 	}
-	if err := t.fill(list, v, s.rows); err != nil {
+	if err := t.fill(list, at.view, s.rows); err != nil {
 		return err
 	}
-	token, remaining := t.rest(ctx, v, from, &s, m.all())
-	return t.versioner.UpdateList(list, uint64(v.Revision()), token, remaining)
+	token, err := t.rest(ctx, at, key, &s)
+	if err != nil {
+		return err
+	}
+	return t.versioner.UpdateList(list, uint64(at.revision), token, s.remaining(m.all()))
 }
 
-// listView chooses the state that a list shows, and where in it this part
+// listMoment chooses the state that a list shows, and the key at which this part
 // begins.
-func (t *tables) listView(ctx context.Context, opts storage.ListOptions) (*fsm.View, continueToken, error) {
-	start := continueToken{Remaining: -1}
+func (t *tables) listMoment(ctx context.Context, key string, opts storage.ListOptions) (at moment, from string, err error) {
 	if opts.Recursive && opts.Predicate.Continue != "" {
 		if opts.ResourceVersion != "" && opts.ResourceVersion != "0" {
-			return nil, start, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
+			return at, "", apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 		}
-		token, err := decodeContinue(opts.Predicate.Continue)
+		from, revision, err := storage.DecodeContinue(opts.Predicate.Continue, t.listPrefix(key))
 		if err != nil {
-			return nil, start, err
+			return at, "", apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: %v", err))
 		}
-		if token.Revision == latestRevision {
+		from = t.rowKey(from)
+		if revision <= 0 { // whatever is there when the part is asked for
 			v, err := t.viewFor(ctx, "")
-			return v, token, err
+			return t.now(v), from, err
 		}
-		if v, ok := t.viewAt(token.Revision); ok {
-			return v, token, nil
+		at, err = t.momentAt(ctx, revision)
+		if apierrors.IsResourceExpired(err) {
+			return at, "", t.continueExpired(key, from)
 		}
-		return nil, start, token.expired()
+		return at, from, err
 	}
 	revision, err := t.versioner.ParseResourceVersion(opts.ResourceVersion)
 	if err != nil {
-		return nil, start, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
+		return at, "", apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
 	}
 	exact := opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact ||
 		opts.ResourceVersionMatch == "" && opts.Recursive && opts.Predicate.Limit > 0 && revision > 0
-	if !exact {
-		v, err := t.viewFor(ctx, opts.ResourceVersion)
-		return v, start, err
+	if exact {
+		at, err = t.momentAt(ctx, int64(revision))
+		return at, "", err
 	}
-	if _, err := t.viewNotOlder(ctx, int64(revision)); err != nil {
-		return nil, start, err
-	}
-	if v, ok := t.viewAt(int64(revision)); ok {
-		return v, start, nil
-	}
-	return nil, start, listExpired()
+	v, err := t.viewFor(ctx, opts.ResourceVersion)
+	return t.now(v), "", err
 }
 
-// viewAt is the view of exactly one revision, while there is one.
-func (t *tables) viewAt(revision int64) (*fsm.View, bool) {
-	if v := t.backend.View(); v.Revision() == revision {
-		return v, true
+// now is the moment of a view.
+func (t *tables) now(v *fsm.View) moment {
+	if v == nil {
+		return moment{}
 	}
-	return t.pins.get(revision)
+	return moment{v, v.Revision(), t.kind.rows}
+}
+
+// listPrefix is what the registry's keys of a list begin with.
+func (t *tables) listPrefix(key string) string {
+	if !strings.HasSuffix(key, "/") {
+		key += "/"
+	}
+	return key
 }
 
 // selection is the rows of one part of a list.
@@ -90,29 +98,37 @@ type selection struct {
 	limit int64 // 0: none
 	rows  []any
 	last  string
-	// more: there are rows after the last; left counts them, where somebody
-	// may want to know.
+	// more: there are rows after the last; left counts them.
 	more bool
 	left int64
 }
 
-func (s *selection) scan(t *tables, v *fsm.View, m *matcher, prefix, after string) error {
-	from := prefix
-	if after != "" {
-		from = max(prefix, after+"\x00")
+// maxCounted bounds the rows that follow a part and are counted.
+const maxCounted = 1 << 16
+
+// remaining is how many rows follow, if somebody may want to know and they were
+// counted to the end.
+func (s *selection) remaining(all bool) *int64 {
+	if !s.more || !all || s.left >= maxCounted {
+		return nil
 	}
+	return &s.left
+}
+
+func (s *selection) scan(t *tables, at moment, m *matcher, prefix, from string) error {
+	from = max(prefix, from)
 	var err error
 	visit := func(key string, row any) bool {
 		if s.limit > 0 && int64(len(s.rows)) >= s.limit {
 			s.more = true
 			s.left++
-			return m.all() && after == "" // the first part counts what follows
+			return m.all() && s.left < maxCounted
 		}
-		err = s.add(t, v, m, key, row)
+		err = s.add(t, at.view, m, key, row)
 		return err == nil
 	}
 	if node, ok := m.node(); ok {
-		t.kind.rows.onNode(v, node, func(key string, row any) bool {
+		at.rows.onNode(at.view, node, func(key string, row any) bool {
 			if key < from || len(key) < len(prefix) || key[:len(prefix)] != prefix {
 				return true
 			}
@@ -120,7 +136,7 @@ func (s *selection) scan(t *tables, v *fsm.View, m *matcher, prefix, after strin
 		})
 		return err
 	}
-	t.kind.rows.scan(v, prefix, from, visit)
+	at.rows.scan(at.view, prefix, from, visit)
 	return err
 }
 
@@ -150,26 +166,42 @@ func (t *tables) fill(list runtime.Object, v *fsm.View, rows []any) error {
 	return nil
 }
 
-// rest gives the token and the count for what follows a part, and keeps the
-// view for it.
-func (t *tables) rest(ctx context.Context, v *fsm.View, from continueToken, s *selection, count bool) (string, *int64) {
+// rest gives the token for what follows a part, and keeps the view for it.
+func (t *tables) rest(ctx context.Context, at moment, key string, s *selection) (string, error) {
 	if !s.more {
 		return "", nil
 	}
-	next := continueToken{Revision: v.Revision(), After: s.last, Remaining: -1}
-	if count {
-		switch {
-		case from.After == "":
-			next.Remaining = s.left
-		case from.Remaining >= 0:
-			next.Remaining = from.Remaining - int64(len(s.rows))
-		}
+	if dryRunFrom(ctx) == nil && at.view.Revision() == at.revision {
+		t.pins.keep(at.view)
 	}
-	if dryRunFrom(ctx) == nil {
-		t.pins.keep(v)
+	return t.continueAt(key, s.last+"\x00", at.revision)
+}
+
+// latestRevision in a token stands for whatever is there when a part is asked
+// for.
+const latestRevision = -1
+
+// continueAt is the token of a list that goes on at a row's key.
+func (t *tables) continueAt(key, from string, revision int64) (string, error) {
+	prefix := t.listPrefix(key)
+	return storage.EncodeContinue(prefix+strings.TrimPrefix(from, t.rowPrefix(key)), prefix, revision)
+}
+
+// continueExpired is the answer to a token whose state is no longer kept: it
+// offers to go on from the same place in the latest state.
+func (t *tables) continueExpired(key, from string) error {
+	token, err := t.continueAt(key, from, latestRevision)
+	if err != nil {
+		return err
 	}
-	if next.Remaining < 0 {
-		return next.encode(), nil
-	}
-	return next.encode(), &next.Remaining
+	expired := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
+		"You can start a new list without the continue parameter, or use the continue token in this response to retrieve " +
+		"the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that " +
+		"were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.")
+	expired.ErrStatus.ListMeta = metav1.ListMeta{Continue: token}
+	return expired
+}
+
+func listExpired() error {
+	return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
 }

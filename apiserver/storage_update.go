@@ -19,8 +19,8 @@ import (
 func (t *tables) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, _ runtime.Object,
 ) error {
-	for latest := false; ; latest = true {
-		cur, err := t.current(ctx, key, out, latest)
+	for try := 0; ; try++ {
+		cur, err := t.current(ctx, key, out, try > 0)
 		if err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func (t *tables) GuaranteedUpdate(ctx context.Context, key string, out runtime.O
 		switch {
 		case err == nil:
 			return t.answer(ctx, key, result, out)
-		case !overtaken(cur, err):
+		case !overtaken(cur, err) || try >= maxTries:
 			return err
 		case ctx.Err() != nil:
 			return apiError(ctx.Err())
@@ -108,6 +108,7 @@ func (t *tables) change(key string, cur *current, preconditions *storage.Precond
 	if err != nil {
 		return nil, err
 	}
+	metaOf(next).SetSelfLink("")
 	if err := checkLimits(next); err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/store"
@@ -24,6 +25,9 @@ const (
 	// watcherBuffer is how many changes may wait for a watcher before it is
 	// left to catch up from the feed.
 	watcherBuffer = 128
+	// resultBuffer is how many events a client that is slow for a moment has
+	// still before it when its watch ends.
+	resultBuffer = 16
 	// catchUpBatch is how many changes it then reads at once.
 	catchUpBatch = 1024
 )
@@ -90,7 +94,10 @@ type watcher struct {
 	attached bool
 	told     int64
 	toldAt   time.Time
+	last     bool  // the last bookmark was sent
 	resume   int64 // where the hub let go
+
+	endsAt time.Time // zero: nobody knows
 }
 
 // initialEvents are the objects that are there when a watch begins.
@@ -131,6 +138,7 @@ func (w *watcher) run(position int64) {
 	defer w.hub.detach(w)
 	defer w.cancel()
 	err := w.sendInitial()
+	utilflowcontrol.WatchInitialized(w.ctx) // from here on the watch costs little
 	for err == nil {
 		if position, err = w.catchUp(position); err == nil {
 			position, err = w.follow(position)
@@ -385,7 +393,7 @@ func (t *tables) Watch(ctx context.Context, key string, opts storage.ListOptions
 		kind: t.kind, hub: t.hub, backend: t.backend,
 		matcher:   newMatcher(t.kind, opts.Predicate, t.attrs),
 		bookmarks: opts.Predicate.AllowWatchBookmarks,
-		result:    make(chan watch.Event),
+		result:    make(chan watch.Event, resultBuffer),
 	}
 	if opts.Recursive {
 		w.prefix = t.rowPrefix(key)
@@ -401,6 +409,7 @@ func (t *tables) Watch(ctx context.Context, key string, opts storage.ListOptions
 	if err != nil {
 		return nil, err
 	}
+	w.endsAt, _ = ctx.Deadline()
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	go w.run(position)
 	return w, nil
