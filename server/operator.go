@@ -60,7 +60,10 @@ func (s *Server) reply(w http.ResponseWriter, answer any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
 		code, reason := operatorCode(err)
-		if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
+		// Where another server leads, waiting helps nobody: the client asks that one.
+		var elsewhere *raftnode.NotLeaderError
+		leads := errors.As(err, &elsewhere) && elsewhere.LeaderID != ""
+		if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable && !leads {
 			w.Header().Set("Retry-After", "1")
 		}
 		w.WriteHeader(code)
