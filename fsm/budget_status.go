@@ -50,9 +50,6 @@ func (tx *Tx) flushBudget(key string, before *coverage) {
 	if !sameStatus(&next.Status, &old.Status) {
 		put(tx, v.Budgets, key, &next)
 	}
-	if next.Status.DisruptionsAllowed > old.Status.DisruptionsAllowed || next.Status.CurrentHealthy > old.Status.CurrentHealthy {
-		tx.budgetAllows(key)
-	}
 	tx.budgetEvents(old, &next, before, c)
 }
 

@@ -159,6 +159,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		refuse(d.Key, d.UID, why)
 		book.preemption(d, why)
 	}
+	tx.flushWakes() // what the plan did so far, its failures know of
 	for i := range c.Failures {
 		judge := failureJudge{decidedAt: c.Revision, d: &c.Failures[i], undone: undone}
 		for _, ref := range c.Failures[i].Pods {

@@ -38,23 +38,21 @@ func (c *ClaimPods) Apply(tx *Tx) Result {
 	}
 	for _, ref := range c.Release {
 		if pod, matches, ok := claimed(ref); ok && !matches && controlledBy(pod, owner) {
-			is := tx.modifyPod(ref.Key, pod, func(pod *corev1.Pod) {
+			tx.modifyPod(ref.Key, pod, func(pod *corev1.Pod) {
 				pod.OwnerReferences = withoutOwners(pod.OwnerReferences, func(r *metav1.OwnerReference) bool {
 					return r.UID == owner.object.Value.GetUID()
 				})
 			})
-			tx.ownerChanged(ref.Key, pod, is)
 		}
 	}
 	for _, ref := range c.Adopt {
 		if pod, matches, ok := claimed(ref); ok && matches && owners.ControllerOf(pod) == nil {
-			is := tx.modifyPod(ref.Key, pod, func(pod *corev1.Pod) {
+			tx.modifyPod(ref.Key, pod, func(pod *corev1.Pod) {
 				// A reference that names it without being its controller gives way.
 				pod.OwnerReferences = append(withoutOwners(pod.OwnerReferences, func(r *metav1.OwnerReference) bool {
 					return r.UID == owner.object.Value.GetUID()
 				}), owner.reference())
 			})
-			tx.ownerChanged(ref.Key, pod, is)
 		}
 	}
 	return Result{}

@@ -58,9 +58,6 @@ func (c *ConfigureScheduler) Apply(tx *Tx) Result {
 	tx.trimEvents(int(*config.Spec.EventLimit))
 	tx.followProfiles(coming, going)
 	tx.endDisallowedReservation()
-	if !known || judgesOtherwise(&before.Spec, &config.Spec) {
-		tx.wakeAll()
-	}
 	return Result{Table: v.Config.Name(), Object: config}
 }
 
@@ -70,16 +67,4 @@ func judgesOtherwise(before, after *berthv1.SchedulerConfigurationSpec) bool {
 	return !equality.Semantic.DeepEqual(before.Preemption, after.Preemption) ||
 		!equality.Semantic.DeepEqual(before.PodTopologySpread, after.PodTopologySpread) ||
 		!equality.Semantic.DeepEqual(before.Reservation, after.Reservation)
-}
-
-// wakeAll lets every waiting pod try again: the rules themselves have changed.
-func (tx *Tx) wakeAll() {
-	var entries []*QueueEntry
-	tx.view.waiting.Scan("", func(_ string, e *QueueEntry) bool {
-		entries = append(entries, e)
-		return true
-	})
-	for _, e := range entries {
-		tx.wake(e)
-	}
 }

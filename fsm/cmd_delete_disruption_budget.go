@@ -35,7 +35,6 @@ func (tx *Tx) endBudget(key string, old *policyv1.PodDisruptionBudget) Result {
 		return tx.markBudget(key, old)
 	}
 	remove(tx, tx.view.Budgets, key)
-	tx.budgetAllows(key)
 	return Result{Table: tx.view.Budgets.Name(), Object: old, Deleted: true}
 }
 

@@ -65,7 +65,6 @@ func (c *PutDisruptionBudget) Apply(tx *Tx) Result {
 	counted, _ := v.coverages.Get(key)
 	b.Status = tx.budgetStatus(b, counted)
 	put(tx, v.Budgets, key, b)
-	tx.budgetAllows(key)
 	if b.DeletionTimestamp != nil && len(b.Finalizers) == 0 {
 		remove(tx, v.Budgets, key)
 		return Result{Table: v.Budgets.Name(), Object: b, Deleted: true}

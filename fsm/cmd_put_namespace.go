@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -65,9 +64,6 @@ func (c *PutNamespace) Apply(tx *Tx) Result {
 		return Result{Table: v.Namespaces.Name(), Object: old}
 	}
 	put(tx, v.Namespaces, ns.Name, ns)
-	if !maps.Equal(ns.Labels, old.Labels) {
-		tx.namespaceChanged()
-	}
 	return Result{Table: v.Namespaces.Name(), Object: ns}
 }
 

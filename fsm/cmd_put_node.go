@@ -34,8 +34,6 @@ func (c *PutNode) Apply(tx *Tx) Result {
 	case c.Create:
 		tx.stampTaints(node)
 		put(tx, v.Nodes, node.Name, node)
-		tx.nodeChanged(node)
-		tx.domainsChanged(false)
 		return Result{Table: v.Nodes.Name(), Object: node}
 	case !known:
 		return refuseNotFound(nodeResource.groupResource(), node.Name)
@@ -53,7 +51,7 @@ func (c *PutNode) Apply(tx *Tx) Result {
 		tx.removeNode(node)
 		return Result{Table: v.Nodes.Name(), Object: node, Deleted: true}
 	}
-	tx.putNode(node, old)
+	tx.putNode(node)
 	return Result{Table: v.Nodes.Name(), Object: node}
 }
 
@@ -92,7 +90,6 @@ func extended(name corev1.ResourceName) bool { return strings.Contains(string(na
 // stay until they are collected (GC2).
 func (tx *Tx) removeNode(node *corev1.Node) {
 	remove(tx, tx.view.Nodes, node.Name)
-	tx.nodeRemoved()
 	tx.releaseNominationsOn(node.Name, anyPriority, "", because("node "+node.Name+" is gone"))
 	if _, ok := tx.view.marks.Get(node.Name); ok {
 		remove(tx, tx.view.marks, node.Name)

@@ -69,7 +69,7 @@ func (c *PutObject) Apply(tx *Tx) Result {
 	}
 	if value.GetDeletionTimestamp() != nil && len(value.GetFinalizers()) == 0 {
 		r := tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
-		tx.removeObject(key)
+		remove(tx, tx.view.Objects, key)
 		r.Deleted = true
 		return r
 	}
@@ -77,7 +77,7 @@ func (c *PutObject) Apply(tx *Tx) Result {
 }
 
 func (tx *Tx) storeObject(key string, o *Object) Result {
-	tx.putObject(key, o)
+	put(tx, tx.view.Objects, key, o)
 	return Result{Table: tx.view.Objects.Name(), Object: o}
 }
 

@@ -38,8 +38,6 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 		tx.stampTaints(node)
 		put(tx, v.Nodes, node.Name, node)
 		tx.nodeEvent(node, corev1.EventTypeNormal, "RegisteredNode", fmt.Sprintf("Node %s registered", node.Name))
-		tx.nodeChanged(node)
-		tx.domainsChanged(false)
 		return Result{Table: v.Nodes.Name(), Object: node}
 	}
 	if before, now := old.Status.NodeInfo.SystemUUID, node.Status.NodeInfo.SystemUUID; before != "" && before != now && nodeReady(old) {
@@ -51,7 +49,7 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 	if equality.Semantic.DeepEqual(next, old) {
 		return Result{Table: v.Nodes.Name(), Object: old}
 	}
-	tx.putNode(next, old)
+	tx.putNode(next)
 	if !nodeReady(old) {
 		tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", "the worker is connected")
 	}
@@ -61,26 +59,10 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 // maxNodeImages is how many images of a node are kept, as in Kubernetes.
 const maxNodeImages = 50
 
-// putNode stores a changed node and wakes those whom it could help now.
-func (tx *Tx) putNode(next, old *corev1.Node) {
+// putNode stores a changed node.
+func (tx *Tx) putNode(next *corev1.Node) {
 	tx.stampTaints(next)
 	put(tx, tx.view.Nodes, next.Name, next)
-	if placementDiffers(old, next) {
-		tx.nodeChanged(next)
-	}
-	switch {
-	case !maps.Equal(old.Labels, next.Labels):
-		tx.domainsChanged(false)
-	case old.Spec.Unschedulable != next.Spec.Unschedulable || !equality.Semantic.DeepEqual(old.Spec.Taints, next.Spec.Taints):
-		tx.domainsChanged(true)
-	}
-}
-
-// placementDiffers: the change can alter where a pod may go.
-func placementDiffers(a, b *corev1.Node) bool {
-	return !maps.Equal(a.Labels, b.Labels) || a.Spec.Unschedulable != b.Spec.Unschedulable ||
-		!equality.Semantic.DeepEqual(a.Spec.Taints, b.Spec.Taints) ||
-		!equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable)
 }
 
 func mergeNode(old, said *corev1.Node) *corev1.Node {

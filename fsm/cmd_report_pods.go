@@ -67,7 +67,7 @@ func (tx *Tx) takeStatus(key string, old *corev1.Pod, reported *corev1.PodStatus
 	}
 	pod := tx.modifyPod(key, old, func(pod *corev1.Pod) { pod.Status = next })
 	if ended && !model.Terminal(old) {
-		tx.leftNode(pod, tx.view.classOn(pod))
+		tx.leftNode(pod)
 	}
 	return pod
 }

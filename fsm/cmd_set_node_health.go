@@ -58,7 +58,7 @@ func (tx *Tx) setHealth(h NodeHealth) {
 		return
 	}
 	was := nodeReadyStatus(old)
-	tx.putNode(next, old)
+	tx.putNode(next)
 	if was == status {
 		return
 	}

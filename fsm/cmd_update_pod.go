@@ -94,15 +94,8 @@ func (v *live) outgrows(old, pod *corev1.Pod) string {
 // followPod does to queue and nominations what a change of the pod means, and
 // says whether it is the pod's end.
 func (tx *Tx) followPod(key string, old, pod *corev1.Pod) bool {
-	switch {
-	case model.Terminal(pod) && !model.Terminal(old):
-		tx.leftNode(pod, tx.view.classOn(pod))
-	case usedNode(pod) != "" && !asksTheSame(old, pod):
-		tx.freed(pod.Spec.NodeName) // it may ask for less now
-		tx.podRelabelled(pod.Spec.NodeName, tx.view.cache.class(old), tx.view.classOn(pod))
-	}
-	if model.Terminating(pod) && !model.Terminating(old) && usedNode(pod) != "" {
-		tx.otherChanged(change{model.PodLeaving, tx.view.classOn(pod), pod.Spec.NodeName})
+	if model.Terminal(pod) && !model.Terminal(old) {
+		tx.leftNode(pod)
 	}
 	switch {
 	case pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && graceOver(pod):
@@ -112,7 +105,6 @@ func (tx *Tx) followPod(key string, old, pod *corev1.Pod) bool {
 		tx.stopScheduling(key, pod)
 	default:
 		tx.requeue(key, old, pod)
-		tx.ownerChanged(key, old, pod)
 	}
 	return false
 }
@@ -123,7 +115,8 @@ func graceOver(pod *corev1.Pod) bool {
 		pod.Spec.NodeName == ""
 }
 
-// requeue follows a change of what a waiting pod asks for: it is tried at once.
+// requeue follows a change of what a waiting pod asks for: it is tried at once,
+// unless that cannot help it.
 func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 	e, ok := tx.view.Queue.Get(key)
 	if !ok {
@@ -142,16 +135,20 @@ func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 	case model.Gated(old): // its turn counts from here (QU4)
 		next.State = berthv1.QueueActive
 		next.EnqueuedRevision, next.EnqueuedUnixNano = tx.view.Revision()+1, tx.view.TimeUnixNano()
-	case e.State == berthv1.QueueUnschedulable:
+	case !tx.view.mayHelp(e, class):
+	case e.State == berthv1.QueueUnschedulable, e.State == berthv1.QueueNominated:
 		next.State, next.BackoffUntilUnixNano = berthv1.QueueActive, 0
 	}
 	put(tx, tx.view.Queue, key, &next)
-	if groupOf(e.class, e.Diagnosis, e.SpreadOwner) != groupOf(class, next.Diagnosis, next.SpreadOwner) {
-		tx.leftQueue(e)
-	}
 	if n, ok := tx.view.Nominations.Get(key); ok {
 		held := *n
 		held.class = class
 		put(tx, tx.view.Nominations, key, &held)
 	}
+}
+
+// mayHelp says whether a waiting pod can find a place because it is of another
+// class now. Labels alone help only who is judged by rules between pods.
+func (v *View) mayHelp(e *QueueEntry, class *model.Class) bool {
+	return class.Shape != e.class.Shape || e.KeptAway || e.ByDefaults || class.HasHardTopology() || v.hardDefaults()
 }

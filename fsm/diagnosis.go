@@ -12,6 +12,11 @@ func (d *Diagnosis) equal(o *Diagnosis) bool {
 		slices.Equal(d.Reasons, o.Reasons) && slices.Equal(d.Budgets, o.Budgets)
 }
 
+// keptAway says whether other pods' rules are among the reasons.
+func (d *Diagnosis) keptAway() bool {
+	return d != nil && slices.ContainsFunc(d.Reasons, func(r ReasonCount) bool { return r.Kind == model.ExistingAntiAffinity })
+}
+
 // API is the diagnosis's reasons as the API shows them; nil has none.
 func (d *Diagnosis) API() []berthv1.ReasonCount {
 	if d == nil {

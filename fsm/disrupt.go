@@ -56,7 +56,7 @@ func (tx *Tx) failPod(key string, old *corev1.Pod, condition *corev1.PodConditio
 			setCondition(&pod.Status, *condition)
 		}
 	})
-	tx.leftNode(pod, tx.view.classOn(pod))
+	tx.leftNode(pod)
 	return pod
 }
 

@@ -58,6 +58,7 @@ func (tx *Tx) undo(to savepoint) {
 	tx.view.effective, tx.view.touchedBudgets = new(effectiveClasses), to.touched
 	tx.Undo(to.changes)
 	tx.checkpoint, tx.replaced = to.checkpoint, to.replaced
+	tx.walked = min(tx.walked, to.changes)
 }
 
 // part carries out what stands or falls by itself: a command, or one of many

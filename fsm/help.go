@@ -13,16 +13,20 @@ type help struct {
 	offer *model.Resources
 	// above is what the pods and nominations of at least a priority use.
 	above map[int32]*model.Usage
-	woken map[string]bool // groups done
+	// before is the node as it was, with what it offered then, where only those
+	// are of interest whom a change of the node helps; else nil.
+	before      *corev1.Node
+	offerBefore *model.Resources
+	woken       map[string]bool // groups that need not be asked
 }
 
 func newHelp(v *live, n *corev1.Node) *help {
-	return &help{view: v, node: n, offer: v.offer(n.Name), above: map[int32]*model.Usage{}, woken: map[string]bool{}}
+	return &help{view: v, node: n, offer: v.offer(n.Name), above: map[int32]*model.Usage{}}
 }
 
 // room is how many pods of the group the node could take, with or without
 // evicting pods of lower priority.
-func (h *help) room(w wakeup, evicting bool) int {
+func (h *help) room(tx *Tx, w wakeup, evicting bool) int {
 	c := w.class
 	u := h.usage(c, evicting)
 	if !model.Fits(c, h.node, h.offer, u) {
@@ -37,7 +41,7 @@ func (h *help) room(w wakeup, evicting bool) int {
 	fits(c.Request.MilliCPU, h.offer.MilliCPU-u.Requested.MilliCPU)
 	fits(c.Request.MemoryBytes, h.offer.MemoryBytes-u.Requested.MemoryBytes)
 	n = max(n, 1)
-	if bars := h.bars(w); bars != 0 && !(evicting && bars.Resolvable() && h.view.mayEvict(c)) {
+	if bars := h.bars(tx, w); bars != 0 && !(evicting && bars.Resolvable() && h.view.mayEvict(c)) {
 		return 0
 	}
 	if h.view.judgedBy(w).HasHardTopology() {
@@ -46,33 +50,12 @@ func (h *help) room(w wakeup, evicting bool) int {
 	return int(n)
 }
 
-// blocksAnew says whether what keeps the class off the node could be ended by
-// pods that leave it, and yet none of the reasons is a known one: so nobody
-// would be woken when they do. It happens when a node fills up behind a taint,
-// say, and then loses the taint.
-func (h *help) blocksAnew(w wakeup, known func(model.ReasonKind, string) bool) bool {
-	c := w.class
-	if model.NodeFailures(c, h.node) != 0 {
-		return false // first the node itself has to change, and will be looked at then
-	}
-	f := model.UsageFailures(c, h.offer, h.usage(c, false))
-	if !f.Resolvable() {
-		return false
-	}
-	f |= h.bars(w)
-	reasons := f.Reasons(c)
-	for _, r := range reasons {
-		if known(r.Kind, r.Resource) {
-			return false
-		}
-	}
-	return len(reasons) > 0
-}
-
-// bars are the rules between pods that keep all of the group off the node.
-func (h *help) bars(w wakeup) model.Failures {
+// bars are the rules between pods that keep all of the group off the node. When
+// an entry has asked for the rules of many groups, nobody is barred: those who
+// are woken in vain find that out.
+func (h *help) bars(tx *Tx, w wakeup) model.Failures {
 	c := h.view.judgedBy(w)
-	if !c.HasHardTopology() && (h.view.guards == 0 || !w.alike()) {
+	if !c.HasHardTopology() && (h.view.guards == 0 || !w.alike()) || !tx.mayJudge(w.group) {
 		return 0
 	}
 	f := h.view.topology().Judge(c).Fails(h.node.Name)

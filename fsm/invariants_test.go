@@ -104,14 +104,9 @@ func (r *random) checkQueue(t *rapid.T, v *View) {
 func (r *random) checkWakeups(t *rapid.T, v *View) {
 	want := map[string]int{}
 	v.Queue.Scan("", func(_ string, e *QueueEntry) bool {
-		if (e.State == berthv1.QueueUnschedulable || e.State == berthv1.QueueNominated) && e.Diagnosis != nil {
-			seen := map[string]bool{}
-			for _, reason := range e.Diagnosis.Reasons {
-				if k := wakeKey(reason.Kind, reason.Resource, e.class, groupOf(e.class, e.Diagnosis, e.SpreadOwner)); !seen[k] {
-					seen[k] = true
-					want[k]++
-				}
-			}
+		if e.State == berthv1.QueueUnschedulable || e.State == berthv1.QueueNominated {
+			want[wakeKey(wakeByCPU, e.class, e.group())]++
+			want[wakeKey(wakeByMemory, e.class, e.group())]++
 		}
 		return true
 	})

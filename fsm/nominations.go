@@ -60,10 +60,6 @@ func (tx *Tx) endNomination(n *Nomination, state berthv1.PreemptionState, reason
 		p.Status.State, p.Status.ReleasedReason = state, reason
 		put(tx, v.Preemptions, n.Preemption, &p)
 	}
-	if state != berthv1.PreemptionBound {
-		tx.freed(n.Node)
-		tx.otherChanged(change{model.PodLeft, n.class, n.Node})
-	}
 }
 
 // releaseNomination ends the nomination of a pod that goes on waiting: the pod
@@ -128,5 +124,4 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 		DeadlineUnixNano: deadline, Preemption: recordKey,
 		class: class,
 	})
-	tx.otherChanged(change{model.PodCame, class, d.Node})
 }

@@ -280,7 +280,7 @@ func finalizersFor(have []string, p Propagation) []string {
 func (tx *Tx) deleteObject(key string, old *Object, p Propagation) (*Object, bool) {
 	finalizers := finalizersFor(old.Value.GetFinalizers(), p)
 	if len(finalizers) == 0 {
-		tx.removeObject(key)
+		remove(tx, tx.view.Objects, key)
 		return old, true
 	}
 	if old.Value.GetDeletionTimestamp() != nil && slices.Equal(finalizers, old.Value.GetFinalizers()) {
@@ -306,7 +306,7 @@ func (tx *Tx) changeObject(key string, old *Object, change func(o metav1.Object)
 	value := old.Value.(runtime.Object).DeepCopyObject().(ProtoObject)
 	change(value)
 	next := &Object{Resource: old.Resource, Value: value}
-	tx.putObject(key, next)
+	put(tx, tx.view.Objects, key, next)
 	return next
 }
 
@@ -321,7 +321,6 @@ func (tx *Tx) changeOwned(ref ObjectRef, change func(o metav1.Object)) {
 			return
 		}
 		pod := tx.modifyPod(key, old, func(pod *corev1.Pod) { change(pod) })
-		tx.ownerChanged(key, old, pod)
 		if pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && graceOver(pod) {
 			tx.removePod(key, pod)
 		}
@@ -338,7 +337,7 @@ func (tx *Tx) changeOwned(ref ObjectRef, change func(o metav1.Object)) {
 	}
 	next := tx.changeObject(key, old, change)
 	if next.Value.GetDeletionTimestamp() != nil && len(next.Value.GetFinalizers()) == 0 {
-		tx.removeObject(key)
+		remove(tx, tx.view.Objects, key)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
-	"github.com/berth-dev/berth/model"
 )
 
 // failureJudge records one FailDecision, pod by pod. What happened since the
@@ -35,7 +34,7 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 	case e.Revision > j.decidedAt || parseRevision(tx.view.SchedulerConfig().ResourceVersion) > j.decidedAt:
 		// QU8: it was woken, asks for something else, or the rules are others.
 		return "the decision is older than what it is about", true
-	case !d.Error && j.hangsOnUndone(tx, e.class, spreadOwner(pod)):
+	case !d.Error && j.hangsOnUndone(tx, e, pod):
 		return "an earlier decision of the plan was refused", false
 	}
 	n, nominated := tx.view.Nominations.Get(ref.Key)
@@ -45,22 +44,22 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 		pod, _ = tx.view.Pods.Get(ref.Key)
 		e, _ = tx.view.Queue.Get(ref.Key)
 	}
+	next := *e
+	if !d.Error {
+		tx.view.joinGroup(&next, pod)
+	}
 	state := berthv1.QueueUnschedulable
 	switch {
 	case d.Error:
 		state = berthv1.QueueBackoff
-	case nominated && tx.view.fitsNominated(n): // QU8: an event in flight
+	case nominated && tx.fitsNominated(n): // QU8: an event in flight
 		state = berthv1.QueueBackoff
 	case nominated && len(n.Victims) > 0:
 		state = berthv1.QueueNominated
-	case j.missed(tx, e.class, spreadOwner(pod)):
+	case j.missed(tx, &next, pod):
 		state = berthv1.QueueBackoff
 	}
-	before := groupOf(e.class, e.Diagnosis, e.SpreadOwner)
-	tx.recordAttempt(e, d.Diagnosis, d.Error, state)
-	if !d.Error && e.Diagnosis != nil && before != groupOf(e.class, d.Diagnosis, spreadOwner(pod)) {
-		tx.wakeNext(before) // what keeps this one out may not concern the others
-	}
+	tx.recordAttempt(&next, d.Diagnosis, d.Error, state)
 	reason := corev1.PodReasonUnschedulable
 	if d.Error {
 		reason = corev1.PodReasonSchedulerError
@@ -70,22 +69,34 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 }
 
 // fitsNominated says whether a nominated pod fits its node as things are.
-func (v *live) fitsNominated(n *Nomination) bool {
-	node, ok := v.Nodes.Get(n.Node)
-	return ok && newHelp(v, node).hasRoomFor(n)
+func (tx *Tx) fitsNominated(n *Nomination) bool {
+	node, ok := tx.view.Nodes.Get(n.Node)
+	return ok && newHelp(tx.view, node).hasRoomFor(n)
 }
 
-func (j *failureJudge) missed(tx *Tx, c *model.Class, owner string) bool {
+// joinGroup works out to which group the pod of an entry belongs that finds no
+// place as things are.
+func (v *live) joinGroup(e *QueueEntry, pod *corev1.Pod) {
+	rules := v.ruledClass(e.class, pod)
+	e.ByDefaults, e.SpreadOwner = rules != e.class && rules.HasHardTopology(), ""
+	if e.ByDefaults {
+		e.SpreadOwner = spreadOwner(pod)
+	}
+	e.KeptAway = v.guards > 0 && v.topology().Judge(rules).KeptAway()
+}
+
+func (j *failureJudge) missed(tx *Tx, e *QueueEntry, pod *corev1.Pod) bool {
 	newest, _, _ := tx.view.marksByRevision.Max()
 	newestOther, _, _ := tx.view.podMarksByRevision.Max()
 	newest += newestOther
 	if j.helped == nil || newest != j.lastMark {
 		j.helped, j.lastMark = map[string]bool{}, newest
 	}
-	group := groupOf(c, j.d.Diagnosis, owner)
+	group := e.group()
 	h, known := j.helped[group]
 	if !known {
-		h = tx.view.missed(j.decidedAt, wakeup{class: c, group: group}, j.d.Diagnosis)
+		w := wakeup{class: e.class, group: group, rules: tx.view.ruledClass(e.class, pod)}
+		h = tx.missed(j.decidedAt, w, j.d.Diagnosis)
 		j.helped[group] = h
 	}
 	return h
@@ -101,10 +112,7 @@ func (tx *Tx) recordAttempt(e *QueueEntry, diagnosis *Diagnosis, failed bool, st
 		next.Attempts++
 		next.Refusals, next.Refusal = 0, ""
 		next.SetAside, next.TimesSetAside = nil, 0
-		next.Diagnosis, next.SpreadOwner = diagnosis, ""
-		if pod, ok := tx.view.Pods.Get(e.Key()); ok && diagnosis.spreadByDefault(e.class) {
-			next.SpreadOwner = spreadOwner(pod)
-		}
+		next.Diagnosis = diagnosis
 	}
 	next.LastAttemptRevision = tx.view.Revision() + 1
 	next.BackoffUntilUnixNano = tx.view.TimeUnixNano() + tx.backoff(&next, failed)

@@ -112,11 +112,13 @@ func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, c *model.Clas
 	return victims, ""
 }
 
-// letOff takes those victims on other nodes off the list that need not go, or
-// be waited for: only a rule between pods can need them (PR18).
+// letOff takes those victims off the list that need not go any more, most
+// important ones first: something else left since the plan was made. Those on
+// other nodes need not even be waited for: only a rule between pods can need
+// them (PR18).
 func (tx *Tx) letOff(victims []*corev1.Pod, d *PreemptDecision, c *model.Class, node *corev1.Node) []*corev1.Pod {
 	for i := 0; i < len(victims); {
-		if victims[i].Spec.NodeName != d.Node {
+		if victims[i].Spec.NodeName != d.Node || !model.Terminating(victims[i]) {
 			others := slices.Delete(slices.Clone(victims), i, i+1)
 			if len(tx.view.obstacles(c, node, d.Key, others)) == 0 {
 				victims = others
@@ -160,12 +162,13 @@ func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecis
 	if diagnosis == nil {
 		diagnosis = e.Diagnosis
 	}
-	tx.recordAttempt(e, diagnosis, false, berthv1.QueueNominated)
+	joined := *e
+	v.joinGroup(&joined, pod)
+	tx.recordAttempt(&joined, diagnosis, false, berthv1.QueueNominated)
 	tx.announce(d.Key, pod, corev1.PodReasonUnschedulable, d.Diagnosis, d.Node)
 	for _, victim := range victims {
 		tx.evictVictim(victim, pod, d.Node)
 	}
-	tx.wakeNext(groupOf(e.class, e.Diagnosis, e.SpreadOwner)) // a class goes on for as long as its pods find places
 }
 
 // evictVictim begins a victim's end, unless it is on its way out already:

@@ -68,7 +68,6 @@ func (tx *Tx) setAside(key string, pod *corev1.Pod, e *QueueEntry, what *SetAsid
 		next.BlockedSinceUnixNano = tx.view.TimeUnixNano()
 	}
 	put(tx, tx.view.Queue, key, &next)
-	tx.wakeNext(groupOf(e.class, e.Diagnosis, e.SpreadOwner))
 	tx.announce(key, pod, corev1.PodReasonSchedulerError, &Diagnosis{Message: what.told()}, "")
 }
 
@@ -141,43 +140,42 @@ func (u *undone) left(tx *Tx, key, uid, node string) {
 	u.pods = append(u.pods, markOf(change{model.PodLeft, tx.view.cache.class(pod), node}))
 }
 
-// couldHelp says whether what is undone could help a group that failed for the
-// reasons that the diagnosis names.
-func (u *undone) couldHelp(v *live, w wakeup, d *Diagnosis) bool {
-	if u.budgets && len(d.Budgets) > 0 {
+// couldHelp says whether what is undone could help the pods of a group that
+// were told the diagnosis.
+func (u *undone) couldHelp(tx *Tx, w wakeup, d *Diagnosis) bool {
+	v := tx.view
+	if u.budgets && v.mindsBudgets(w.class, 1<<40) {
 		return true
 	}
-	if d.namesOthers() || d.spreadByDefault(w.class) {
-		for _, m := range u.pods {
-			if v.concerns(m, w.class, d) {
-				return true
-			}
+	for _, m := range u.pods {
+		if v.concerns(m, w, d) {
+			return true
 		}
 	}
-	known := func(kind model.ReasonKind, resource string) bool { return d.names(kind, resource, len(d.Reasons)) }
 	for _, name := range u.nodes {
-		if n, ok := v.Nodes.Get(name); ok {
-			if h := newHelp(v, n); h.room(w, true) > 0 || h.blocksAnew(w, known) {
-				return true
-			}
+		if n, ok := v.Nodes.Get(name); ok && newHelp(v, n).room(tx, w, true) > 0 {
+			return true
 		}
 	}
 	return false
 }
 
-// hangsOnUndone says whether the failure of a pod of the class could have been
-// avoided, had the scheduler known what is undone.
-func (j *failureJudge) hangsOnUndone(tx *Tx, c *model.Class, owner string) bool {
+// hangsOnUndone says whether the failure of a pod could have been avoided, had
+// the scheduler known what is undone.
+func (j *failureJudge) hangsOnUndone(tx *Tx, e *QueueEntry, pod *corev1.Pod) bool {
 	if j.undone.none() {
 		return false
 	}
-	group := groupOf(c, j.d.Diagnosis, owner)
+	next := *e
+	tx.view.joinGroup(&next, pod)
+	group := next.group()
 	hangs, known := j.spared[group]
 	if !known {
 		if j.spared == nil {
 			j.spared = map[string]bool{}
 		}
-		hangs = j.undone.couldHelp(tx.view, wakeup{class: c, group: group}, j.d.Diagnosis)
+		w := wakeup{class: e.class, group: group, rules: tx.view.ruledClass(e.class, pod)}
+		hangs = j.undone.couldHelp(tx, w, j.d.Diagnosis)
 		j.spared[group] = hangs
 	}
 	return hangs

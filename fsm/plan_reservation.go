@@ -119,9 +119,6 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 		tx.endNomination(old, berthv1.PreemptionReleased, "")
 	}
 	put(tx, v.Nominations, d.Key, next)
-	if d.BackfillSeconds > 0 && (!nominated || d.BackfillSeconds > old.BackfillSeconds) {
-		newHelp(v, node).wakeBlocked(tx, model.HelpPodGone) // time to fill is room too
-	}
 	if !nominated || old.Node != d.Node {
 		tx.announce(d.Key, pod, "", nil, d.Node)
 		tx.podEvent(pod, corev1.EventTypeNormal, "Reserved", fmt.Sprintf("Room that comes free on node %s is kept for the pod", d.Node))

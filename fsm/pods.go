@@ -159,9 +159,6 @@ func (tx *Tx) finishNewPod(w *PodWire) *model.Class {
 // comes bound or another scheduler is to place it.
 func (tx *Tx) storeNewPod(key string, pod *corev1.Pod, class *model.Class) {
 	put(tx, tx.view.Pods, key, pod)
-	if node := usedNode(pod); node != "" {
-		tx.otherChanged(change{model.PodCame, class, node})
-	}
 	if tx.view.waits(pod) {
 		tx.enqueue(key, pod, class)
 	}
@@ -185,12 +182,9 @@ func (tx *Tx) enqueue(key string, pod *corev1.Pod, class *model.Class) {
 	put(tx, tx.view.Queue, key, e)
 }
 
-// dequeue takes a pod out of the queue and passes its turn on.
+// dequeue takes a pod out of the queue.
 func (tx *Tx) dequeue(key string) {
-	if e, ok := tx.view.Queue.Get(key); ok {
-		remove(tx, tx.view.Queue, key)
-		tx.leftQueue(e)
-	}
+	remove(tx, tx.view.Queue, key)
 }
 
 // modifyPod stores a changed shallow copy of a pod. change may replace fields,
@@ -220,7 +214,6 @@ func (tx *Tx) bind(key string, old *corev1.Pod, node string) *corev1.Pod {
 		})
 	})
 	tx.dequeue(key)
-	tx.otherChanged(change{model.PodCame, tx.view.classOn(pod), node})
 	tx.podEvent(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned "+key+" to "+node)
 	return pod
 }
@@ -249,9 +242,6 @@ func (tx *Tx) deletePod(key string, old *corev1.Pod, graceSeconds *int64, condit
 			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &at, &grace
 			pod.Status.NominatedNodeName = ""
 		})
-	}
-	if begins && usedNode(pod) != "" {
-		tx.otherChanged(change{model.PodLeaving, tx.view.classOn(pod), pod.Spec.NodeName})
 	}
 	tx.stopScheduling(key, pod)
 	return pod, false
@@ -321,24 +311,17 @@ func (tx *Tx) stopScheduling(key string, pod *corev1.Pod) {
 // removePod takes a pod out of the state and tells those who waited for it.
 func (tx *Tx) removePod(key string, pod *corev1.Pod) {
 	tx.stopScheduling(key, pod)
-	class := tx.view.classOn(pod)
 	remove(tx, tx.view.Pods, key)
 	if !model.Terminal(pod) {
-		tx.leftNode(pod, class)
+		tx.leftNode(pod)
 	}
 }
 
 // leftNode follows a pod's removal, or its change to a terminal phase: it uses
 // its node no more.
-func (tx *Tx) leftNode(pod *corev1.Pod, class *model.Class) {
+func (tx *Tx) leftNode(pod *corev1.Pod) {
 	if pod.Spec.NodeName != "" {
 		tx.victimGone(pod)
-		tx.freed(pod.Spec.NodeName)
-		how := model.PodLeft
-		if model.Terminating(pod) {
-			how = model.PodGone
-		}
-		tx.otherChanged(change{how, class, pod.Spec.NodeName})
 	}
 }
 

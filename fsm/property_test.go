@@ -253,12 +253,12 @@ func (r *random) awake(t *rapid.T) {
 	onTheirWay := map[string]bool{}
 	v.Queue.Scan("", func(_ string, e *QueueEntry) bool {
 		if e.State == berthv1.QueueActive || e.State == berthv1.QueueBackoff {
-			onTheirWay[groupOf(e.class, e.Diagnosis, e.SpreadOwner)] = true
+			onTheirWay[e.group()] = true
 		}
 		return true
 	})
 	v.Queue.Scan("", func(key string, e *QueueEntry) bool {
-		if e.State != berthv1.QueueUnschedulable || onTheirWay[groupOf(e.class, e.Diagnosis, e.SpreadOwner)] {
+		if e.State != berthv1.QueueUnschedulable || onTheirWay[e.group()] {
 			return true
 		}
 		v.Nodes.Scan("", func(name string, n *corev1.Node) bool {

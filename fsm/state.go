@@ -107,6 +107,7 @@ func (tx *Tx) applyCommand(c Command) Result {
 		panic(fmt.Sprintf("%T changed the state and refused: %s", c, r.Message))
 	}
 	tx.flushBudgets()
+	tx.flushWakes()
 	return r
 }
 

@@ -53,8 +53,13 @@ type QueueEntry struct {
 	// Diagnosis is why the last attempt found no place. Entries that failed
 	// for the same reasons share it; it must not be changed.
 	Diagnosis *Diagnosis `msgpack:"diagnosis,omitempty"`
-	// SpreadOwner is the key of the workload by whose selector, among others,
-	// default constraints kept the pod off in the last attempt (TS12).
+	// KeptAway: when the last attempt found no place, other pods' required
+	// anti-affinity kept the pod away from some node.
+	KeptAway bool `msgpack:"kept_away,omitempty"`
+	// ByDefaults: in the last attempt the pod was spread by the cluster's default
+	// constraints, SpreadOwner being the key of the workload by whose selector,
+	// among others (TS12).
+	ByDefaults  bool   `msgpack:"by_defaults,omitempty"`
 	SpreadOwner string `msgpack:"spread_owner,omitempty"`
 
 	class *model.Class

@@ -36,6 +36,7 @@ type tableSet struct {
 	Config      Table[*berthv1.SchedulerConfiguration]
 	marks       Table[*nodeMark]
 	podMarks    Table[*podMark]
+	pending     Table[*pendingWake]
 	// Decisions is the ledger: the newest plans, by what came before them (see
 	// DecisionsAbout).
 	Decisions Table[*PlanRecord]
@@ -61,6 +62,7 @@ func newTableSet() tableSet {
 		Config:          configTable.New(),
 		marks:           markTable.New(),
 		podMarks:        podMarkTable.New(),
+		pending:         pendingTable.New(),
 		Decisions:       decisionTable.New(),
 		ApplyFailures:   applyFailureTable.New(),
 		staged:          stagedTable.New(),
@@ -72,7 +74,7 @@ func newTableSet() tableSet {
 func (t *tableSet) tables() []anyTable {
 	return []anyTable{
 		&t.Config, &t.PriorityClasses, &t.Namespaces, &t.Objects, &t.Budgets, &t.Nodes, &t.Pods,
-		&t.Nominations, &t.Queue, &t.Preemptions, &t.Events, &t.marks, &t.podMarks,
+		&t.Nominations, &t.Queue, &t.Preemptions, &t.Events, &t.marks, &t.podMarks, &t.pending,
 		&t.Decisions, &t.ApplyFailures, &t.staged,
 	}
 }

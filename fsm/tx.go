@@ -20,6 +20,12 @@ type Tx struct {
 	// replaced is the revision from which the state goes on that a restore has
 	// put in the place of the last; 0: it is the same.
 	replaced int64
+	// walked is how many of the changes were looked at for whom they could help,
+	// wakeWork what the entry has spent on that, and judged the groups for whose
+	// rules the counters were asked.
+	walked   int
+	wakeWork int
+	judged   map[string]bool
 
 	command Command // under way
 	guarded bool    // see part

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,17 +86,26 @@ func StrictFor(p *berthv1.PreemptionConfiguration, class *Class) bool {
 	return p.Budgets == berthv1.BudgetsStrict
 }
 
+// ProtectsBelow is the priority below which no pod may violate the budget when preempting, strict or not; false if it says
+// none.
+func ProtectsBelow(b *policyv1.PodDisruptionBudget) (priority int64, ok bool) {
+	v, ok := b.Annotations[ViolatorPriorityAnnotation]
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(v, 10, 32)
+	if err != nil {
+		return math.MaxInt64, true // it cannot be stored; should it be there nonetheless, it protects
+	}
+	return n, true
+}
+
 // MayViolate says whether preempting for a pod may violate the budget: not under strictness, and not for a pod of lower
 // priority than the budget's annotation names.
 func MayViolate(b *policyv1.PodDisruptionBudget, priority int32, strict bool) bool {
 	if strict {
 		return false
 	}
-	v, ok := b.Annotations[ViolatorPriorityAnnotation]
-	if !ok {
-		return true
-	}
-	n, err := strconv.ParseInt(v, 10, 32)
-	// What cannot be read cannot be stored; should it be there nonetheless, it protects.
-	return err == nil && int64(priority) >= n
+	below, ok := ProtectsBelow(b)
+	return !ok || int64(priority) >= below
 }

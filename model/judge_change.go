@@ -102,10 +102,8 @@ func (c *Class) MayConcern(kind ReasonKind, how PodChange, namespace string, pod
 	switch {
 	case kind == TopologySpread && how == PodGone,
 		kind == PodAffinity && how == PodLeaving,
-		kind == PodAntiAffinity && (how == PodCame || how == PodLeaving):
+		kind == PodAntiAffinity && how == PodCame:
 		return false
-	case kind == TopologySpread && !c.hasHardSpread():
-		return namespace == c.Namespace // the cluster's default constraints, whatever they select
 	}
 	concerned := false
 	c.eachHardTerm(kind, func(m *podMatch) {
@@ -124,8 +122,6 @@ func (c *Class) HelpedBy(how PodChange) bool {
 	switch how {
 	case PodCame: // it can only be sought, or even out a skew
 		return c.hasHardSpread() || c.terms != nil && len(c.terms.affinity) > 0
-	case PodLeaving:
-		return c.hasHardSpread()
 	}
 	return true
 }
@@ -135,44 +131,119 @@ func (c *Class) HonorsTaints() bool {
 	return c.terms != nil && slices.ContainsFunc(c.terms.spread, func(s spreadTerm) bool { return s.hard && s.honorTaints })
 }
 
-// Helped says whether what happened to a pod of another class on a node, which the Topology counts already, can have made
-// a node fit for the judge's class that did not before: a domain has room, the least of all domains rose, the one sought
-// came, the last one in the way left. evicting says that the class might help itself by evicting others: then it is enough
-// that one in the way left. byItself leaves out what others keep the class away by: the answer is then one for all classes
-// of the same Rules.
-func (j *Judge) Helped(node string, other *Class, how PodChange, evicting, byItself bool) bool {
-	slot, ok := j.t.slots[node]
+// ChoosesNamespaces says whether a hard term of the class chooses namespaces by their labels.
+func (c *Class) ChoosesNamespaces() bool {
+	found := false
+	for _, kind := range []ReasonKind{PodAffinity, PodAntiAffinity} {
+		c.eachHardTerm(kind, func(m *podMatch) { found = found || m.nsSelector != nil })
+	}
+	return found
+}
+
+// HonorsLabels says whether labels of nodes beside the topology keys decide which nodes are domains for a hard constraint of
+// the class (TS5).
+func (c *Class) HonorsLabels() bool {
+	return c.terms != nil && c.selects && slices.ContainsFunc(c.terms.spread, func(s spreadTerm) bool { return s.hard && s.honorAffinity })
+}
+
+// RulesBy says whether a hard rule of the class goes by one of the topology keys, which are sorted.
+func (c *Class) RulesBy(keys []string) bool {
+	if c.terms == nil {
+		return false
+	}
+	in := func(a affinityTerm) bool { return isAmong(keys, a.topologyKey) }
+	return slices.ContainsFunc(c.terms.affinity, in) || slices.ContainsFunc(c.terms.antiAffinity, in) ||
+		slices.ContainsFunc(c.terms.spread, func(s spreadTerm) bool { return s.hard && isAmong(keys, s.topologyKey) })
+}
+
+// CountsDomainsBy says whether a hard constraint of the class asks for a number of domains of one of the topology keys, which
+// are sorted: one more can lift what it demands while there are fewer (TS3).
+func (c *Class) CountsDomainsBy(keys []string) bool {
+	return c.terms != nil && slices.ContainsFunc(c.terms.spread, func(s spreadTerm) bool {
+		return s.hard && s.minDomains > 1 && isAmong(keys, s.topologyKey)
+	})
+}
+
+func isAmong(sorted []string, s string) bool {
+	_, found := slices.BinarySearch(sorted, s)
+	return found
+}
+
+// KeepsAwayBy says whether any pod, placed or nominated, keeps others away by required anti-affinity of one of the topology
+// keys, which are sorted.
+func (t *Topology) KeepsAwayBy(keys []string) bool {
+	// order does not matter: one is enough.
+	for _, k := range t.kinds {
+		if k.users > 0 && k.class.terms != nil &&
+			slices.ContainsFunc(k.class.terms.antiAffinity, func(a affinityTerm) bool { return isAmong(keys, a.topologyKey) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// KeptAway says whether terms that pods carry, placed or nominated, keep the class away from some node.
+func (j *Judge) KeptAway() bool {
+	j.fresh()
+	return slices.ContainsFunc(j.terms, func(k judged) bool {
+		return k.role == theirAntiAffinity && (k.counter.base.total > 0 || k.with.total > 0)
+	})
+}
+
+// Event is what happened to a pod of another class on a node, which the Topology counts already.
+type Event struct {
+	Node string
+	Pod  *Class
+	How  PodChange
+	// Came is how many pods came, on any node, since the Topology was last as it is taken to have been before; it is at
+	// least 1 where How is PodCame.
+	Came int64
+	// Evicting: the judge's class might help itself by evicting others: then it is enough that one in the way left.
+	Evicting bool
+	// ByItself leaves out what others keep the class away by: the answer is then one for all classes of the same Rules.
+	ByItself bool
+}
+
+// Helped says whether an event can have made a node fit for the judge's class that did not before: a domain has room, the
+// least of all domains rose, the one sought came, the last one in the way left.
+func (j *Judge) Helped(e Event) bool {
+	slot, ok := j.t.slots[e.Node]
 	if !ok {
 		return false
 	}
 	j.fresh()
-	nsLabels := j.t.namespaceLabels(other.Namespace)
+	nsLabels := j.t.namespaceLabels(e.Pod.Namespace)
 	for i := range j.terms {
 		k := &j.terms[i]
-		if k.role > ownAntiAffinity || k.role == softSpread || !k.counter.about(other, nsLabels) {
+		if k.role > ownAntiAffinity || k.role == softSpread || !k.counter.about(e.Pod, nsLabels) {
 			continue
 		}
-		if d := k.counter.key.domainOf(slot); d != noDomain && k.counter.counts(slot) && j.helps(k, d, how, evicting) {
+		if d := k.counter.key.domainOf(slot); d != noDomain && k.counter.counts(slot) && j.helps(k, d, &e) {
 			return true
 		}
 	}
-	return !byItself && how != PodCame && how != PodLeaving && j.unguarded(slot, other, evicting)
+	return !e.ByItself && (e.How == PodLeft || e.How == PodGone || e.waitedFor(j.class)) && j.unguarded(slot, e.Pod, e.Evicting)
 }
 
-// helps says whether the change in a domain can have ended what a term demands.
-func (j *Judge) helps(k *judged, d int32, how PodChange, evicting bool) bool {
+// waitedFor: the pod began to leave, so that it has not to be evicted any more by one of the class.
+func (e *Event) waitedFor(c *Class) bool {
+	return e.How == PodLeaving && e.Evicting && e.Pod.Priority < c.Priority
+}
+
+// helps says whether the event in a domain can have ended what a term demands.
+func (j *Judge) helps(k *judged, d int32, e *Event) bool {
 	base, with := int64(k.counter.base.count.at(d)), int64(k.with.count.at(d))
 	switch k.role {
 	case hardSpread:
-		switch how {
-		case PodCame: // the least rose if this was a domain with the least, and there is none with less now
-			return base == k.least(false) || with == k.least(true)
+		switch e.How {
+		case PodCame: // the least rose if this was a domain with less than there is of any now
+			return base < k.least(false)+e.Came || with < k.least(true)+e.Came
 		case PodGone:
 			return false
 		}
-		return evicting || !k.skewed(base, false) && !k.skewed(with, true)
+		return e.Evicting || !k.skewed(base, false) && !k.skewed(with, true)
 	case ownAffinity:
-		switch how {
+		switch e.How {
 		case PodCame:
 			return true
 		case PodLeaving:
@@ -180,7 +251,7 @@ func (j *Judge) helps(k *judged, d int32, how PodChange, evicting bool) bool {
 		}
 		return j.attracted // it may be the first now
 	case ownAntiAffinity:
-		return (how == PodLeft || how == PodGone) && (evicting || with == 0)
+		return (e.How == PodLeft || e.How == PodGone) && (e.Evicting || with == 0) || e.waitedFor(j.class)
 	}
 	return false
 }

@@ -36,17 +36,17 @@ func TestHelpedBy(t *testing.T) {
 	}
 	terms := []corev1.PodAffinityTerm{{TopologyKey: "zone"}}
 	for _, c := range []struct {
-		name          string
-		class         *Class
-		came, leaving bool
+		name  string
+		class *Class
+		came  bool
 	}{
-		{"no rules", with(nil), false, false},
-		{"spread", with(nil, corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule}), true, true},
-		{"soft spread", with(nil, corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway}), false, false},
-		{"affinity", with(&corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}}), true, false},
-		{"anti-affinity", with(&corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}}), false, false},
+		{"no rules", with(nil), false},
+		{"spread", with(nil, corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule}), true},
+		{"soft spread", with(nil, corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway}), false},
+		{"affinity", with(&corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}}), true},
+		{"anti-affinity", with(&corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}}), false},
 	} {
-		for how, want := range map[PodChange]bool{PodCame: c.came, PodLeaving: c.leaving, PodLeft: true, PodGone: true} {
+		for how, want := range map[PodChange]bool{PodCame: c.came, PodLeaving: true, PodLeft: true, PodGone: true} {
 			if got := c.class.HelpedBy(how); got != want {
 				t.Errorf("%s, change %d: %v", c.name, how, got)
 			}

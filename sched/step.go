@@ -83,8 +83,8 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 		return !p.closed && p.plan.Decisions < p.max && (s.work < maxWork || s.unhurried) && p.passedOver+p.held < maxPassedOver
 	})
 	s.hold(p, nowUnixNano)
-	if p.plan.Decisions == 0 {
-		return nil
+	if p.plan.Decisions == 0 && (len(s.plans) > 0 || !state.WakesPending()) {
+		return nil // else an empty plan lets the state machine go on with waking
 	}
 	for _, f := range p.plan.flights {
 		s.anchor(f)
