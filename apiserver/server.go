@@ -89,6 +89,12 @@ func genericConfig(config Config) (*genericapiserver.Config, error) {
 	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = maxReads, maxWrites
 	c.RequestTimeout = config.RequestTimeout
 	c.LongRunningFunc = longRunning(config.LongRunning)
+	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		// Inside of all the others: who asks is known, and may.
+		return genericapiserver.DefaultBuildHandlerChain(&fairShare{
+			next: api, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, clients: map[string]*underway{},
+		}, c)
+	}
 	c.EnableProfiling = false
 	c.StorageObjectCountTracker = nil
 	_, own := config.Handlers["/metrics"]
