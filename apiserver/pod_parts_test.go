@@ -71,7 +71,7 @@ func TestLogs(t *testing.T) {
 	pods, ns, node := podsOn(t, share(t), "a")
 	ctx := context.Background()
 	_, err := pods.GetLogs("a", &corev1.PodLogOptions{}).Stream(ctx)
-	wantStatus(t, err, 400, "not on a node yet")
+	wantStatus(t, err, 400, "does not have a host assigned")
 	if err := bind(pods, "a", node); err != nil {
 		t.Fatal(err)
 	}
