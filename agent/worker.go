@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/worker"
@@ -205,26 +206,8 @@ func workerID(dataDir string) (string, error) {
 		return id, nil
 	}
 	id := uuid.NewString()
-	if err := writeWhole(path, []byte(id+"\n")); err != nil {
+	if err := atomicfile.Write(path, []byte(id+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("keep the worker's identity: %w", err)
 	}
 	return id, nil
-}
-
-// writeWhole writes a file that is there whole or not at all, whenever the
-// machine may stop.
-func writeWhole(path string, b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // the first error is the one that matters
-	}
-	return err
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/berth-dev/berth/atomicfile"
 )
 
 // WriteContext puts a context into the command line's file, in the place of one
@@ -47,7 +49,7 @@ func WriteContext(file string, ctx Context, current bool) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return fmt.Errorf("making the configuration directory: %w", err)
 	}
-	if err := replaceFile(file, f.Bytes()); err != nil {
+	if err := atomicfile.Write(file, f.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("writing the command line's configuration: %w", err)
 	}
 	return nil
@@ -80,7 +82,7 @@ func RemoveContext(file, name, next string) error {
 			f.Body().SetAttributeValue("current_context", cty.StringVal(next))
 		}
 	}
-	if err := replaceFile(file, f.Bytes()); err != nil {
+	if err := atomicfile.Write(file, f.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("writing the command line's configuration: %w", err)
 	}
 	return nil
@@ -113,22 +115,4 @@ func writeContext(b *hclwrite.Body, ctx Context) {
 			tls.SetAttributeValue("skip_verify", cty.True)
 		}
 	}
-}
-
-// replaceFile writes beside the file and renames, so that a crash leaves the old
-// file or the new one. It may hold a token: only the owner may read it.
-func replaceFile(file string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".cli-*.hcl")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // gone already if the rename succeeded
-	if _, err := tmp.Write(data); err != nil {
-		tmp.Close()
-		return err
-	}
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), file)
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/berth-dev/berth/atomicfile"
 )
 
 // The CA's files in its directory.
@@ -101,25 +103,8 @@ func writePair(certFile, keyFile string, p Pair, force bool) error {
 			return err
 		}
 	}
-	if err := replaceFile(keyFile, p.KeyPEM, 0o600); err != nil {
+	if err := atomicfile.Write(keyFile, p.KeyPEM, 0o600); err != nil {
 		return err
 	}
-	return replaceFile(certFile, p.CertPEM, 0o644)
-}
-
-// replaceFile lets a reader see the old content or the new, and never a part.
-func replaceFile(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return atomicfile.Write(certFile, p.CertPEM, 0o644)
 }

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -42,10 +43,7 @@ func (r *Runtime) writeRecord(pod *corev1.Pod) error {
 		return err
 	}
 	b = append(binary.LittleEndian.AppendUint32(nil, checksum(b)), b...)
-	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
+	return atomicfile.Write(path, b, 0o600)
 }
 
 // readRecord returns errors that satisfy os.IsNotExist where there is no record, and errDamaged for one that is not the

@@ -2,15 +2,14 @@ package verb
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/atomicfile"
 )
 
 // SnapshotSummary is what a snapshot holds.
@@ -66,29 +65,14 @@ func (e *Env) saveSnapshot(ctx context.Context, file string) (size int64, err er
 		return 0, err
 	}
 	defer stream.Close()
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".snapshot-*")
-	if err != nil {
-		return 0, fmt.Errorf("writing the snapshot: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(tmp.Name()))
+	err = atomicfile.WriteFrom(file, 0o600, func(f *os.File) error {
+		if size, err = io.Copy(f, stream); err != nil {
+			return err
 		}
-	}()
-	size, err = io.Copy(tmp, stream)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if closeErr := tmp.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
 		// The summary reads the whole file, checksum included.
-		_, err = e.inspect(tmp.Name())
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), file)
-	}
+		_, err := e.inspect(f.Name())
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("saving the snapshot: %w", err)
 	}
