@@ -3,18 +3,19 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"syscall"
 	"testing"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/agent/fleet"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/raftlog"
 )
 
 // replayed is what `berth replay -o json` says.
@@ -113,7 +114,7 @@ func replayOf(t *testing.T, c *cluster, dir string, code int) replayed {
 // alter gives the last pod that was bound in a log another node, and returns the pod.
 func alter(t *testing.T, dir string) string {
 	t.Helper()
-	store, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(dir, "raft", "log.db"), MsgpackUseNewTimeFormat: true})
+	store, err := raftlog.Open(filepath.Join(dir, "raft", "log"), raftlog.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,11 +123,13 @@ func alter(t *testing.T, dir string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var after []*raft.Log
 	for i := last; i > 0; i-- {
-		var l raft.Log
-		if err := store.GetLog(i, &l); err != nil {
+		l := new(raft.Log)
+		if err := store.GetLog(i, l); err != nil {
 			t.Fatal(err)
 		}
+		after = append([]*raft.Log{l}, after...)
 		if l.Type != raft.LogCommand {
 			continue
 		}
@@ -144,7 +147,7 @@ func alter(t *testing.T, dir string) string {
 			if l.Data, err = fsm.EncodeEntry(h, ps); err != nil {
 				t.Fatal(err)
 			}
-			if err := store.StoreLog(&l); err != nil {
+			if err := errors.Join(store.DeleteRange(i, last), store.StoreLogs(after)); err != nil {
 				t.Fatal(err)
 			}
 			return b.Key

@@ -16,9 +16,6 @@ import (
 	"github.com/berth-dev/berth/atomicfile"
 )
 
-// ErrInUse means that another process has the log open.
-var ErrInUse = errors.New("the log is in use by another process")
-
 // Options say how a log is opened. Zero values mean the defaults.
 type Options struct {
 	// Acknowledged is the last entry that is known to have been stored: a
@@ -74,38 +71,13 @@ func Open(dir string, o Options) (_ *Log, err error) {
 			return nil, err
 		}
 	}
-	if l.lock, err = lock(dir, o); err != nil {
+	if l.lock, err = Lock(dir, o.ReadOnly, o.LockTimeout); err != nil {
 		return nil, err
 	}
 	if err := l.load(); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
-}
-
-// lock holds the directory itself: there is no file for it that could be lost.
-func lock(dir string, o Options) (*os.File, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	how := syscall.LOCK_EX
-	if o.ReadOnly {
-		how = syscall.LOCK_SH
-	}
-	for deadline := time.Now().Add(o.LockTimeout); ; {
-		err := syscall.Flock(int(d.Fd()), how|syscall.LOCK_NB)
-		switch {
-		case err == nil:
-			return d, nil
-		case errors.Is(err, syscall.EWOULDBLOCK) && time.Now().Before(deadline):
-			<-time.After(10 * time.Millisecond)
-		case errors.Is(err, syscall.EWOULDBLOCK):
-			return nil, errors.Join(ErrInUse, d.Close())
-		case !errors.Is(err, syscall.EINTR):
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), d.Close())
-		}
-	}
 }
 
 // load opens and checks all segments.

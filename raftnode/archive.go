@@ -13,10 +13,9 @@ import (
 	"strings"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/raftlog"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -24,7 +23,7 @@ import (
 // one. It changes nothing there.
 type Archive struct {
 	dir       string
-	bolt      *raftboltdb.BoltStore
+	log       *raftlog.Log
 	empty     []byte
 	snapshots []archivedSnapshot // oldest first
 	first     uint64
@@ -40,25 +39,23 @@ type archivedSnapshot struct {
 // OpenArchive opens a server's data directory for reading.
 func OpenArchive(dataDir string) (*Archive, error) {
 	dir := filepath.Join(dataDir, raftDir)
-	log := filepath.Join(dir, logFile)
-	if _, err := os.Stat(log); err != nil {
+	path := filepath.Join(dir, logDir)
+	if _, err := os.Stat(path); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%s is not the data directory of a server: there is no %s in it", dataDir, filepath.Join(raftDir, logFile))
+			return nil, fmt.Errorf("%s is not the data directory of a server: there is no %s in it", dataDir, filepath.Join(raftDir, logDir))
 		}
 		return nil, fmt.Errorf("read the log: %w", err)
 	}
-	bolt, err := raftboltdb.New(raftboltdb.Options{
-		Path: log, BoltOptions: &bbolt.Options{Timeout: lockTimeout, ReadOnly: true}, MsgpackUseNewTimeFormat: true,
-	})
+	log, err := raftlog.Open(path, raftlog.Options{ReadOnly: true, LockTimeout: lockTimeout})
 	switch {
-	case errors.Is(err, bbolt.ErrTimeout):
+	case errors.Is(err, raftlog.ErrInUse):
 		return nil, fmt.Errorf("the data directory %s is in use: stop its server, or copy the directory and read the copy", dataDir)
 	case err != nil:
-		return nil, fmt.Errorf("open the log in %s: %w", dir, err)
+		return nil, fmt.Errorf("open the log in %s: %w", path, err)
 	}
-	a := &Archive{dir: dir, bolt: bolt}
+	a := &Archive{dir: dir, log: log}
 	if err := a.survey(); err != nil {
-		return nil, errors.Join(err, bolt.Close())
+		return nil, errors.Join(err, log.Close())
 	}
 	return a, nil
 }
@@ -67,18 +64,18 @@ func (a *Archive) survey() (err error) {
 	if a.empty, err = store.JoinEntry(fsm.Header{}, nil); err != nil {
 		return err
 	}
-	if a.first, err = a.bolt.FirstIndex(); err != nil {
+	if a.first, err = a.log.FirstIndex(); err != nil {
 		return fmt.Errorf("read the log: %w", err)
 	}
-	if a.last, err = a.bolt.LastIndex(); err != nil {
+	if a.last, err = a.log.LastIndex(); err != nil {
 		return fmt.Errorf("read the log: %w", err)
 	}
-	metas, err := filepath.Glob(filepath.Join(a.dir, "snapshots", "*", "meta.json"))
+	metas, err := filepath.Glob(filepath.Join(a.dir, snapshotsDir, "*", snapshotMeta))
 	if err != nil {
 		return err
 	}
 	for _, path := range metas {
-		if filepath.Ext(filepath.Dir(path)) == ".tmp" {
+		if filepath.Ext(filepath.Dir(path)) == unfinishedSuffix {
 			continue // it was never finished
 		}
 		b, err := os.ReadFile(path)
@@ -89,14 +86,14 @@ func (a *Archive) survey() (err error) {
 		if err := json.Unmarshal(b, &meta); err != nil {
 			return fmt.Errorf("%s is damaged: %w", path, err)
 		}
-		a.snapshots = append(a.snapshots, archivedSnapshot{meta.Index, filepath.Join(filepath.Dir(path), "state.bin")})
+		a.snapshots = append(a.snapshots, archivedSnapshot{meta.Index, filepath.Join(filepath.Dir(path), snapshotState)})
 	}
 	slices.SortFunc(a.snapshots, func(x, y archivedSnapshot) int { return cmp.Compare(x.index, y.index) })
 	return nil
 }
 
 // Close ends the reading.
-func (a *Archive) Close() error { return a.bolt.Close() }
+func (a *Archive) Close() error { return a.log.Close() }
 
 // First is the index of the oldest entry, 0 if there is none.
 func (a *Archive) First() uint64 { return a.first }
@@ -108,7 +105,7 @@ func (a *Archive) Last() uint64 { return a.last }
 // them.
 func (a *Archive) Entry(index uint64) (term uint64, entry []byte, err error) {
 	var l raft.Log
-	if err := a.bolt.GetLog(index, &l); err != nil {
+	if err := a.log.GetLog(index, &l); err != nil {
 		if errors.Is(err, raft.ErrLogNotFound) {
 			return 0, nil, fmt.Errorf("there is no entry %d in the log, which goes from %d to %d", index, a.first, a.last)
 		}

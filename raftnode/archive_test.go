@@ -20,7 +20,7 @@ func TestArchive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 1, func(c *Config) {
 			onDisk(dir)(c)
-			c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = 50*time.Millisecond, 20, 5
+			c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs, c.segmentBytes = 50*time.Millisecond, 20, 5, 1000
 		})
 		c.must(namespace())
 		for i := range 60 {

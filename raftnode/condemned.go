@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/berth-dev/berth/atomicfile"
 )
 
 // A server whose state differs from the others' must not serve, vote or lead: it
@@ -54,7 +56,7 @@ func (n *Node) Condemn(d Difference) {
 	if n.c.DataDir != "" {
 		b, err := json.Marshal(d)
 		if err == nil {
-			err = writeFileSync(filepath.Join(n.c.DataDir, condemnedFile), append(b, '\n'))
+			err = atomicfile.Write(filepath.Join(n.c.DataDir, condemnedFile), append(b, '\n'), 0o600)
 		}
 		if err != nil {
 			what = fmt.Errorf("%w; but its data could not be marked, so remove everything in %s before that: %w", what, n.c.DataDir, err)
@@ -115,11 +117,8 @@ func moveAside(dir, aside string) error {
 			return err
 		}
 	}
-	if err := errors.Join(syncDir(filepath.Join(dir, aside)), syncDir(dir)); err != nil {
+	if err := errors.Join(atomicfile.SyncDir(filepath.Join(dir, aside)), atomicfile.SyncDir(dir)); err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(dir, condemnedFile)); err != nil {
-		return err
-	}
-	return syncDir(dir)
+	return atomicfile.Remove(filepath.Join(dir, condemnedFile))
 }

@@ -66,6 +66,8 @@ type Config struct {
 
 	// wrapLog lets tests make the log fail.
 	wrapLog func(durable) durable
+	// segmentBytes lets tests have a log of many files.
+	segmentBytes int64
 }
 
 func (c Config) withDefaults() Config {
@@ -137,6 +139,8 @@ func (c Config) raft(logger hclog.Logger, notify chan<- bool) *raft.Config {
 	// who removed it, and may be added again.
 	rc.ShutdownOnRemove = false
 	rc.NoLegacyTelemetry = true
+	// The state is restored before Raft begins (snapshotStore.restore).
+	rc.NoSnapshotRestoreOnStart = true
 	rc.NotifyCh = notify
 	rc.Logger = logger
 	return rc

@@ -27,6 +27,8 @@ type machine struct {
 	// last entry seen here, and with it a snapshot's is Raft's.
 	empty      []byte
 	onSnapshot func()
+	// damaged says what to do about a log that can not be read.
+	damaged func(error) error
 	// follow is told the state's time after every entry and restore.
 	follow func(unixNano int64)
 	// skipped is how many revisions a snapshot leaves out after the state's.
@@ -49,7 +51,7 @@ func newMachine(state *fsm.State, fail func(error), logger hclog.Logger, m *metr
 	if err != nil {
 		return nil, err
 	}
-	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}, follow: func(int64) {}}, nil
+	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}, damaged: func(err error) error { return err }, follow: func(int64) {}}, nil
 }
 
 // Apply implements raft.FSM. Raft calls it only to recover a cluster.
@@ -66,6 +68,10 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 
 func (m *machine) applyOne(l *raft.Log) any {
 	if err := m.err(); err != nil {
+		return err
+	}
+	if err := checkSeal(l); err != nil {
+		m.breakDown(m.damaged(err))
 		return err
 	}
 	data := m.empty

@@ -127,7 +127,11 @@ func (n *Node) checkNewcomer(id, addr string) error {
 		return nil
 	}
 	_, member := n.server(id)
-	return n.stream.probe(addr, id, !member)
+	if member {
+		return n.stream.probe(addr, id, nil)
+	}
+	at := n.promises.position()
+	return n.stream.probe(addr, id, &at)
 }
 
 // restock is told that a server of the configuration is there without its

@@ -230,10 +230,10 @@ func TestGreetings(t *testing.T) {
 	w.leader("s")
 
 	peer := func(name, cluster, to string, tls *pki.Source) *stream {
-		id := &identity{file: identityRecord{Server: name, Cluster: cluster}}
+		id := &identity{file: identityRecord{Server: name, Cluster: cluster, copyOf: copyOf{Incarnation: "of " + name}}}
 		return &stream{
 			listener: tcpListener{}, tls: tls, id: id, self: name, nameOf: func(string) string { return to },
-			lost: func(string) {}, logger: testLogger(), conns: map[net.Conn]struct{}{},
+			admission: func(string) *position { return nil }, lost: func(string) {}, logger: testLogger(), conns: map[net.Conn]struct{}{},
 		}
 	}
 	for name, c := range map[string]struct {

@@ -15,8 +15,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/raftlog"
 )
 
 // Node is one server's part in the consensus.
@@ -25,6 +27,7 @@ type Node struct {
 	logger  hclog.Logger
 	state   *fsm.State
 	id      *identity
+	lock    *os.File // of the data directory
 	clock   *clock.Clock
 	metrics *metrics
 
@@ -33,8 +36,9 @@ type Node struct {
 	stream     *stream // nil if the transport was given, as are the next two
 	inlet      *inlet
 	succession *succession
+	promises   *promises
 	guard      *guard
-	log        *raft.LogCache // before the guard
+	log        *sealedLog // before the guard
 	machine    *machine
 	proposer   *proposer
 	office     *office
@@ -43,6 +47,7 @@ type Node struct {
 
 	fatal    chan error
 	started  atomic.Bool
+	up       chan struct{} // closed when it has started
 	failOnce sync.Once
 	failed   atomic.Bool
 	// failedLeader: it led when it failed.
@@ -58,6 +63,7 @@ type Node struct {
 	logBytes     atomic.Int64
 	snapshotting atomic.Bool
 	restocking   atomic.Bool
+	founding     atomic.Bool // the log's first entry is being written
 }
 
 // Open starts a server's part in the consensus over a state, which must be
@@ -72,40 +78,73 @@ func Open(c Config, state *fsm.State) (*Node, error) {
 	n := &Node{
 		c: c, logger: c.Logger.Named("raft"), state: state, clock: clock.New(c.Clock),
 		fatal: make(chan error, 1), dead: make(chan struct{}), closing: make(chan struct{}), stopped: make(chan struct{}),
+		up: make(chan struct{}),
 	}
 	var err error
-	if err := setAside(c.DataDir, n.logger); err != nil {
-		return nil, err
-	}
-	if n.id, err = openIdentity(c.DataDir, c.ID); err != nil {
-		return nil, err
-	}
 	if n.metrics, err = newMetrics(c.Registerer); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	store, snaps, err := openStorage(c, n.logger)
+	store, err := n.openData()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, n.unlock())
 	}
-	if err := n.start(store, snaps); err != nil {
-		return nil, errors.Join(err, store.Close())
+	if err := n.start(store, store.snapshots); err != nil {
+		return nil, errors.Join(err, store.Close(), n.unlock())
 	}
 	return n, nil
 }
 
+// openData opens the data directory, of which no other process may have a part.
+func (n *Node) openData() (*storage, error) {
+	dir := n.c.DataDir
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("data directory: %w", err)
+		}
+		var err error
+		n.lock, err = raftlog.Lock(dir, false, lockTimeout)
+		if errors.Is(err, raftlog.ErrInUse) {
+			return nil, inUse(dir)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("data directory: %w", err)
+		}
+	}
+	if err := setAside(dir, n.logger); err != nil {
+		return nil, err
+	}
+	id, fresh, err := openIdentity(dir, n.c.ID)
+	if err != nil {
+		return nil, err
+	}
+	n.id = id
+	store, err := openStorage(n.c, fresh, n.logger, id.keepFirst)
+	if err != nil {
+		return nil, err
+	}
+	n.promises = store.promises
+	return store, nil
+}
+
+func (n *Node) unlock() error {
+	if n.lock == nil {
+		return nil
+	}
+	return n.lock.Close()
+}
+
 // start brings up Raft over an open log. On an error the caller closes it.
-func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
+func (n *Node) start(store durable, snaps *snapshotStore) (err error) {
 	if n.c.wrapLog != nil {
 		store = n.c.wrapLog(store)
 	}
-	n.guard = newGuard(store, n.fail, n.metrics)
-	if n.log, err = raft.NewLogCache(cachedEntries, n.guard); err != nil {
-		return err
-	}
+	n.guard = newGuard(store, n.id.where(), n.fail, n.metrics)
+	n.log = &sealedLog{cache: newCache(n.guard, cachedBytes), guard: n.guard, making: n.makesEntries}
 	if n.machine, err = newMachine(n.state, n.fail, n.logger, n.metrics); err != nil {
 		return err
 	}
 	n.machine.onSnapshot = func() { n.logBytes.Store(0) }
+	n.machine.damaged = func(err error) error { return damagedLog(n.id.where(), err) }
 	n.machine.follow = n.clock.Follow
 	if err := n.openTransport(); err != nil {
 		return err
@@ -116,6 +155,9 @@ func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
 		}
 	}()
 	if err := n.recoverQuorum(snaps); err != nil {
+		return err
+	}
+	if err := n.checkLost(); err != nil {
 		return err
 	}
 	n.office, n.heard = newOffice(n), newHeard()
@@ -133,6 +175,7 @@ func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
 		n.tasks.Go(n.succession.run)
 	}
 	n.started.Store(true)
+	close(n.up)
 	if err := errors.Join(n.guard.err(), n.machine.err()); err != nil {
 		n.fail(err) // it happened while nobody could be told
 	}
@@ -144,13 +187,19 @@ func (n *Node) start(store durable, snaps raft.SnapshotStore) (err error) {
 
 // newRaft starts Raft. It panics where it can not read its log; here that is
 // an error like any other.
-func (n *Node) newRaft(snaps raft.SnapshotStore) (r *raft.Raft, err error) {
+func (n *Node) newRaft(snaps *snapshotStore) (r *raft.Raft, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the log in %s can not be read: %v", n.id.where(), p)
 		}
+		if damage := n.guard.err(); damage != nil {
+			err = damage // it says more
+		}
 	}()
 	if err := n.checkNoGap(snaps); err != nil {
+		return nil, err
+	}
+	if err := snaps.restore(n.machine); err != nil {
 		return nil, err
 	}
 	return raft.NewRaft(n.c.raft(n.logger, n.office.notify), n.machine, n.log, n.guard, snaps, n.transport)
@@ -171,14 +220,38 @@ func (n *Node) checkNoGap(snaps raft.SnapshotStore) error {
 		covered = list[0].Index
 	}
 	if first > covered+1 {
-		return fmt.Errorf("data directory %s is damaged: the log starts at entry %d, and no snapshot reaches beyond entry %d", n.id.where(), first, covered)
+		return &DamagedFileError{filepath.Join(n.id.where(), raftDir), fmt.Sprintf(
+			"is damaged: the log begins at entry %d, and no snapshot reaches beyond entry %d", first, covered), startOver(n.id.where())}
 	}
 	return nil
 }
 
+// checkLost tells of what this server has acknowledged and has not any more. The
+// others give it back, if there are others.
+func (n *Node) checkLost() error {
+	acknowledged, have, lost := n.promises.lost()
+	if !lost {
+		return nil
+	}
+	if n.promises.record().Alone {
+		return &DamagedFileError{filepath.Join(n.id.where(), raftDir), fmt.Sprintf(
+			"has lost entries: the log reaches up to %s, and this server, the only one of its cluster, had acknowledged up to %s", have, acknowledged),
+			fmt.Sprintf("restore a snapshot in a new cluster (berth operator snapshot restore), or, to go on with what is there, write the server into %s", n.peersFile())}
+	}
+	n.logger.Warn("this server has lost entries that it had acknowledged; it has no vote until the others have given them back",
+		"log", have, "acknowledged", acknowledged)
+	return nil
+}
+
+// makesEntries reports whether what Raft stores now is of this server's own making.
+func (n *Node) makesEntries() bool {
+	<-n.up
+	return n.founding.Load() || n.raft.State() == raft.Leader
+}
+
 func (n *Node) openTransport() error {
 	if n.c.Transport != nil {
-		n.transport = n.c.Transport
+		n.transport = newGate(n.c.Transport, n.promises.mayVote, n.logger)
 		return nil
 	}
 	l, addr, err := openListener(n.c)
@@ -196,7 +269,7 @@ func (n *Node) openTransport() error {
 		Timeout:                 10 * time.Second,
 		MsgpackUseNewTimeFormat: true,
 	}))
-	n.transport = n.inlet
+	n.transport = newGate(n.inlet, n.promises.mayVote, n.logger)
 	return nil
 }
 
@@ -236,8 +309,8 @@ func (n *Node) ClusterID() string { return n.id.cluster() }
 
 // HasExistingState reports whether this server has been part of a cluster.
 func (n *Node) HasExistingState() bool {
-	cluster, founder := n.id.membership()
-	return n.raft.LastIndex() > 0 || n.raft.CurrentTerm() > 0 || cluster != "" && !founder
+	r := n.id.record()
+	return n.raft.LastIndex() > 0 || n.raft.CurrentTerm() > 0 || r.Cluster != "" && !r.Founder
 }
 
 // Bootstrap makes a new cluster of the servers given, one of which must be
@@ -266,7 +339,9 @@ func (n *Node) Bootstrap(servers []Server) error {
 	}
 	// Raft's own goroutine writes now, and must be able to say that it failed.
 	n.guard.live.Store(false)
+	n.founding.Store(true)
 	err := n.raft.BootstrapCluster(conf).Error()
+	n.founding.Store(false)
 	n.guard.live.Store(true)
 	if errors.Is(err, raft.ErrCantBootstrap) {
 		return ErrAlreadyBootstrapped
@@ -375,7 +450,7 @@ func (n *Node) stop() {
 	close(n.dead)
 	close(n.proposer.dead)
 	n.tasks.Wait()
-	n.stopErr = errors.Join(err, n.guard.durable.Close())
+	n.stopErr = errors.Join(err, n.guard.durable.Close(), n.unlock())
 }
 
 // finishOutcomes waits until every proposal that was given to Raft has its
@@ -428,7 +503,10 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 	if err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)
 	}
-	if err := os.Rename(path, path+".done"); err != nil {
+	if err := n.promises.resign(len(conf.Servers) == 1); err != nil {
+		return fmt.Errorf("recover from %s: %w", path, err)
+	}
+	if err := atomicfile.Rename(path, path+".done"); err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)
 	}
 	n.logger.Warn("the cluster's servers were set from peers.json; entries that were not committed may have become so", "servers", len(conf.Servers))

@@ -292,7 +292,7 @@ func (p *proposer) send(e *entry) {
 	p.metrics.commandsPerEntry.Observe(float64(len(parts)))
 	e.data, e.started = data, time.Now()
 	p.writing.Store(e)
-	e.future = p.raft.Apply(data, 0)
+	e.future = p.raft.ApplyLog(raft.Log{Data: data, Extensions: sealOfData(data)}, 0)
 }
 
 // settledFuture is that of an entry that was never given to Raft.

@@ -115,7 +115,7 @@ func TestDamagedDataIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 1, func(c *Config) {
 			onDisk(dir)(c)
-			c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = 50*time.Millisecond, 10, 1
+			c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs, c.segmentBytes = 50*time.Millisecond, 10, 1, 1000
 		})
 		c.must(namespace())
 		for i := range 40 {

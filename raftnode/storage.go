@@ -6,15 +6,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
+
+	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/raftlog"
 )
 
 // durable is what keeps the log and Raft's own few values.
@@ -24,56 +22,162 @@ type durable interface {
 	io.Closer
 }
 
-type memoryStore struct{ *raft.InmemStore }
-
-func (memoryStore) Close() error { return nil }
-
 const (
 	raftDir           = "raft"
-	logFile           = "log.db"
+	logDir            = "log"    // below raftDir
+	oldLogFile        = "log.db" // below raftDir, of versions before the first release
 	retainedSnapshots = 2
-	cachedEntries     = 256
 	lockTimeout       = time.Second
 )
 
-// openStorage opens the log and the snapshots under the data directory.
-func openStorage(c Config, logger hclog.Logger) (durable, raft.SnapshotStore, error) {
+// storage is all that a server keeps.
+type storage struct {
+	raft.LogStore
+	*promises
+	snapshots *snapshotStore
+	log       io.Closer
+}
+
+// StoreLogs implements raft.LogStore. What is stored is noted beside the log
+// before anybody hears that it is.
+func (s *storage) StoreLogs(logs []*raft.Log) error {
+	if err := s.LogStore.StoreLogs(logs); err != nil {
+		return err
+	}
+	return s.promises.acknowledge(logs)
+}
+
+// StoreLog implements raft.LogStore.
+func (s *storage) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+// IsMonotonic implements raft.MonotonicLogStore.
+func (s *storage) IsMonotonic() bool {
+	m, ok := s.LogStore.(raft.MonotonicLogStore)
+	return ok && m.IsMonotonic()
+}
+
+// Close implements io.Closer.
+func (s *storage) Close() error { return errors.Join(s.promises.close(), s.log.Close()) }
+
+// openStorage opens what is below the data directory. Nobody else may use it. In a
+// fresh one it keeps the identity once the promises are there, and before the log.
+func openStorage(c Config, fresh bool, logger hclog.Logger, keepIdentity func() error) (_ *storage, err error) {
+	p, err := openPromises(c.DataDir, fresh, c.NoFsync)
+	if err != nil {
+		return nil, err
+	}
+	s := &storage{promises: p, log: io.NopCloser(nil)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
 	if c.InMemory {
-		return memoryStore{raft.NewInmemStore()}, raft.NewInmemSnapshotStore(), nil
+		s.LogStore = raft.NewInmemStore()
+		s.snapshots = &snapshotStore{SnapshotStore: raft.NewInmemSnapshotStore(), holds: p.holds}
+		return s, nil
+	}
+	if fresh {
+		if err := keepIdentity(); err != nil {
+			return nil, err
+		}
 	}
 	dir := filepath.Join(c.DataDir, raftDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, nil, fmt.Errorf("data directory: %w", err)
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, oldLogFile)); err == nil {
+		return nil, &DamagedFileError{filepath.Join(dir, oldLogFile), "is the log of a version from before the first release, which this one does not read",
+			fmt.Sprintf("save a snapshot with that version, remove everything in %s, start this one, and restore the snapshot", c.DataDir)}
+	}
+	if err := sweep(c.DataDir, dir); err != nil {
+		return nil, fmt.Errorf("remove what was left unfinished in data directory %s: %w", c.DataDir, err)
 	}
 	if err := probeDisk(dir, c.MaxEntryBytes); err != nil {
-		return nil, nil, fmt.Errorf("data directory %s can not keep a log entry: %w", c.DataDir, err)
+		return nil, fmt.Errorf("data directory %s can not keep a log entry: %w", c.DataDir, err)
 	}
-	bolt, err := raftboltdb.New(raftboltdb.Options{
-		Path:   filepath.Join(dir, logFile),
-		NoSync: c.NoFsync,
-		// The freelist of a log that is trimmed at one end is large and
-		// would be written with every entry; as a map it is found fast.
-		BoltOptions:             &bbolt.Options{Timeout: lockTimeout, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType},
-		MsgpackUseNewTimeFormat: true,
-	})
-	if errors.Is(err, bbolt.ErrTimeout) {
-		return nil, nil, fmt.Errorf("data directory %s is in use by another process", c.DataDir)
+	if err := s.openLog(c, dir); err != nil {
+		return nil, err
 	}
+	return s, s.openSnapshots(dir, logger)
+}
+
+func (s *storage) openLog(c Config, dir string) error {
+	path := filepath.Join(dir, logDir)
+	log, err := raftlog.Open(path, raftlog.Options{Acknowledged: s.record().Acknowledged.Index, NoSync: c.NoFsync, SegmentBytes: c.segmentBytes})
+	var damage *raftlog.DamageError
+	switch {
+	case errors.As(err, &damage):
+		return damagedLog(c.DataDir, damage)
+	case errors.Is(err, raftlog.ErrInUse):
+		return inUse(c.DataDir)
+	case err != nil:
+		return fmt.Errorf("open the log in %s: %w", path, err)
+	}
+	s.LogStore, s.log = log, log
+	last, err := log.LastIndex()
+	if err != nil || last == 0 {
+		return err
+	}
+	var l raft.Log
+	if err := log.GetLog(last, &l); err != nil {
+		return fmt.Errorf("read the log in %s: %w", path, err)
+	}
+	s.holds(position{l.Term, last})
+	return nil
+}
+
+func (s *storage) openSnapshots(dir string, logger hclog.Logger) error {
+	files, err := raft.NewFileSnapshotStoreWithLogger(dir, retainedSnapshots, logger.Named("snapshot"))
 	if err != nil {
-		return nil, nil, fmt.Errorf("open the log in %s: %w", dir, err)
+		return fmt.Errorf("open the snapshots in %s: %w", dir, err)
 	}
-	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, retainedSnapshots, logger.Named("snapshot"))
-	if err != nil {
-		_ = bolt.Close()
-		return nil, nil, fmt.Errorf("open the snapshots in %s: %w", dir, err)
+	s.snapshots = &snapshotStore{SnapshotStore: files, dir: filepath.Join(dir, snapshotsDir), holds: s.holds}
+	return s.snapshots.check()
+}
+
+func inUse(dir string) error {
+	return fmt.Errorf("data directory %s is in use by another process", dir)
+}
+
+// damagedLog says what to do about a log that can not be read.
+func damagedLog(dataDir string, err error) error {
+	dir := filepath.Join(dataDir, raftDir, logDir)
+	return fmt.Errorf("%w; if the other servers of the cluster run, remove %s and start this server again, and it gets the entries from "+
+		"them; if it is the only one, restore a snapshot in a new cluster (berth operator snapshot restore)", err, dir)
+}
+
+// Files that are written to be removed again; a crash leaves them.
+const (
+	probePattern   = "probe-*"
+	scratchPattern = "restore-*" // of a snapshot that is to be restored
+)
+
+// sweep removes what a crash has left unfinished.
+func sweep(dataDir, dir string) error {
+	for _, d := range []string{dataDir, dir} {
+		if err := atomicfile.Sweep(d); err != nil {
+			return err
+		}
 	}
-	return bolt, snaps, nil
+	for _, pattern := range []string{filepath.Join(dir, probePattern), filepath.Join(dataDir, scratchPattern)} {
+		left, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
+		for _, path := range left {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // probeDisk finds out before the start whether an entry could be kept: a full
 // or read-only disk is better told at once than at the first entry.
 func probeDisk(dir string, size int) (err error) {
-	f, err := os.CreateTemp(dir, "probe-")
+	f, err := os.CreateTemp(dir, probePattern)
 	if err != nil {
 		return err
 	}
@@ -85,111 +189,3 @@ func probeDisk(dir string, size int) (err error) {
 	}
 	return f.Sync()
 }
-
-// guard stands between Raft and the disk. After a failed write nobody knows
-// what the disk holds, and a second attempt that seems to succeed proves
-// nothing; so the first failure is the last write, and stops the node.
-type guard struct {
-	durable
-	fail func(error)
-	// live is set while Raft's own goroutines use the guard.
-	live    atomic.Bool
-	stored  atomic.Pointer[func([]*raft.Log)] // told after every write of entries, also a failed one
-	metrics *metrics
-
-	mu     sync.Mutex
-	broken error
-}
-
-func newGuard(d durable, fail func(error), m *metrics) *guard {
-	return &guard{durable: d, fail: fail, metrics: m}
-}
-
-func (g *guard) err() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.broken
-}
-
-// check records the first failure of a write and stops the node.
-func (g *guard) check(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	err = fmt.Errorf("%s: %w", what, err)
-	g.mu.Lock()
-	first := g.broken == nil
-	if first {
-		g.broken = err
-	}
-	g.mu.Unlock()
-	if first {
-		g.fail(fmt.Errorf("the disk failed, and this server stops rather than acknowledge what it may not have kept: %w", err))
-	}
-	return err
-}
-
-func (g *guard) GetLog(index uint64, l *raft.Log) error {
-	err := g.durable.GetLog(index, l)
-	if err == nil || errors.Is(err, raft.ErrLogNotFound) {
-		return err
-	}
-	err = g.check(fmt.Sprintf("read log entry %d", index), err)
-	g.exit()
-	return err
-}
-
-func (g *guard) StoreLog(l *raft.Log) error { return g.StoreLogs([]*raft.Log{l}) }
-
-func (g *guard) StoreLogs(logs []*raft.Log) error {
-	if err := g.err(); err != nil {
-		return err
-	}
-	start := time.Now()
-	err := g.check("write log entries", g.durable.StoreLogs(logs))
-	g.metrics.wrote(logs, time.Since(start))
-	if told := g.stored.Load(); told != nil {
-		(*told)(logs)
-	}
-	return err
-}
-
-func (g *guard) DeleteRange(from, to uint64) error {
-	if err := g.err(); err != nil {
-		return err
-	}
-	return g.check(fmt.Sprintf("delete log entries %d to %d", from, to), g.durable.DeleteRange(from, to))
-}
-
-// keyCurrentTerm is the value that Raft panics for when it can not be kept.
-const keyCurrentTerm = "CurrentTerm"
-
-func (g *guard) Set(key, val []byte) error {
-	if err := g.err(); err != nil {
-		return err
-	}
-	return g.check(fmt.Sprintf("keep %s", key), g.durable.Set(key, val))
-}
-
-func (g *guard) SetUint64(key []byte, val uint64) error {
-	err := g.err()
-	if err == nil {
-		err = g.check(fmt.Sprintf("keep %s", key), g.durable.SetUint64(key, val))
-	}
-	if err != nil && string(key) == keyCurrentTerm {
-		g.exit()
-	}
-	return err
-}
-
-// exit ends the calling goroutine of Raft, which would otherwise panic and
-// take the process with it before anybody could say why. Its deferred calls
-// run: they answer requests with a refusal and release who waits. What is left
-// of this Raft is shut down by the node, which has been told to fail.
-func (g *guard) exit() {
-	if g.live.Load() {
-		runtime.Goexit()
-	}
-}
-
-func (g *guard) setStored(f func([]*raft.Log)) { g.stored.Store(&f) }

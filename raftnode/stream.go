@@ -61,9 +61,12 @@ type stream struct {
 	addr     net.Addr
 	tls      *pki.Source
 	id       *identity
+	promises *promises
 	self     string
 	// nameOf is the server that the configuration has at an address, if any.
 	nameOf func(addr string) string
+	// admission is where a server would be admitted by dialling it; nil: not.
+	admission func(server string) *position
 	// lost is told of a server of the configuration that has lost its data.
 	lost func(server string)
 	// ended is told that a connection of another server has ended, and agree
@@ -88,8 +91,8 @@ var _ raft.StreamLayer = (*stream)(nil)
 
 func newStream(l Listener, addr net.Addr, n *Node) *stream {
 	return &stream{
-		listener: l, addr: addr, tls: n.c.TLS, id: n.id, self: n.c.ID,
-		nameOf: n.serverAt, lost: n.restock,
+		listener: l, addr: addr, tls: n.c.TLS, id: n.id, promises: n.promises, self: n.c.ID,
+		nameOf: n.serverAt, admission: n.admission, lost: n.restock,
 		ended: n.succession.ended, agree: n.succession.agree, logger: n.logger, conns: map[net.Conn]struct{}{},
 		mine: Addresses{RPC: n.c.RPCAddr, HTTP: n.c.HTTPAddr}, introduced: map[string]Addresses{},
 	}
@@ -138,29 +141,29 @@ func (s *stream) track(c net.Conn) (net.Conn, error) {
 // Dial implements raft.StreamLayer.
 func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	to := s.nameOf(string(address))
-	conn, err := s.connect(string(address), to, to != "" && !s.id.hasMet(to), timeout)
+	conn, err := s.connect(string(address), to, s.admission(to), timeout)
 	if errors.Is(err, ErrLostData) {
 		s.lost(to)
 	}
 	return conn, err
 }
 
-// probe finds out whether a server could be made one of the cluster's. If it
-// belongs to no cluster yet, it does from then on.
-func (s *stream) probe(addr, server string, newcomer bool) error {
-	conn, err := s.connect(addr, server, newcomer, greetingTimeout)
+// probe finds out whether a server could be made one of the cluster's, and admits
+// it if it is told where.
+func (s *stream) probe(addr, server string, admit *position) error {
+	conn, err := s.connect(addr, server, admit, greetingTimeout)
 	if err != nil {
 		return err
 	}
 	return conn.Close()
 }
 
-func (s *stream) connect(addr, to string, newcomer bool, timeout time.Duration) (net.Conn, error) {
+func (s *stream) connect(addr, to string, admit *position, timeout time.Duration) (net.Conn, error) {
 	conn, err := s.open(addr, timeout)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.greet(conn, to, newcomer); err != nil {
+	if err := s.greet(conn, to, admit); err != nil {
 		return nil, errors.Join(fmt.Errorf("server at %s: %w", addr, err), conn.Close())
 	}
 	_ = conn.SetDeadline(time.Time{})
@@ -234,32 +237,8 @@ func (g *greetedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// hello is the first message of each side.
-type hello struct {
-	Cluster string `json:"cluster"`
-	Server  string `json:"server"`
-	// To is whom the dialler believes to reach, if it knows.
-	To string `json:"to,omitempty"`
-	// Newcomer: a server without a cluster may join the dialler's.
-	Newcomer bool `json:"newcomer,omitempty"`
-	// Who: the dialler only asks who is here, and says who it is.
-	Who bool `json:"who,omitempty"`
-	// Gone asks, with Who, whether a leader's process is gone. Who agrees says how
-	// far its log goes.
-	Gone      string `json:"gone,omitempty"`
-	Agrees    bool   `json:"agrees,omitempty"`
-	LastTerm  uint64 `json:"last_term,omitempty"`
-	LastIndex uint64 `json:"last_index,omitempty"`
-	// RPC and HTTP are the server's other addresses.
-	RPC     string `json:"rpc,omitempty"`
-	HTTP    string `json:"http,omitempty"`
-	Refusal string `json:"refusal,omitempty"`
-	// Lost: the refusal is ErrLostData.
-	Lost bool `json:"lost,omitempty"`
-}
-
 const (
-	helloMagic    = "BERTH-RAFT/1\n"
+	helloMagic    = "BERTH-RAFT/2\n"
 	maxHelloBytes = 4096
 )
 
@@ -295,29 +274,30 @@ func readHello(r io.Reader) (hello, error) {
 	return h, nil
 }
 
-func (s *stream) greet(conn net.Conn, to string, newcomer bool) error {
-	mine := hello{Cluster: s.id.cluster(), Server: s.self, To: to, Newcomer: newcomer, RPC: s.mine.RPC, HTTP: s.mine.HTTP}
+func (s *stream) greet(conn net.Conn, to string, admit *position) error {
+	mine := s.hello()
+	mine.To, mine.Admit = to, admit
 	if err := writeHello(conn, mine); err != nil {
 		return err
 	}
 	theirs, err := readHello(conn)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case theirs.Lost:
-		return ErrLostData
-	case theirs.Refusal != "":
-		return errors.New(theirs.Refusal)
-	case to != "" && theirs.Server != to:
-		return fmt.Errorf("it is server %q, and %q was asked for", theirs.Server, to)
-	case theirs.Cluster != mine.Cluster:
-		return fmt.Errorf("it belongs to cluster %q, this server to %q", theirs.Cluster, mine.Cluster)
+	}
+	if err := s.id.record().judgeAnswer(mine, theirs); err != nil {
+		return err
 	}
 	if err := checkCertificate(conn, theirs.Server); err != nil {
 		return err
 	}
 	s.introduce(theirs)
-	return s.id.meet(theirs.Server)
+	return s.id.meet(theirs.Server, theirs.copyOf)
+}
+
+// hello is what this server says of itself.
+func (s *stream) hello() hello {
+	r := s.id.record()
+	return hello{Cluster: r.Cluster, Server: s.self, copyOf: r.copyOf, RPC: s.mine.RPC, HTTP: s.mine.HTTP}
 }
 
 // errAsked ends a connection that was only there to ask who is here.
@@ -331,8 +311,8 @@ func (s *stream) ask(addr string, question hello, timeout time.Duration) (hello,
 		return hello{}, err
 	}
 	defer func() { _ = conn.Close() }() // all was said
-	mine, to := question, question.To
-	mine.Cluster, mine.Server, mine.Who, mine.RPC, mine.HTTP = s.id.cluster(), s.self, true, s.mine.RPC, s.mine.HTTP
+	mine, to := s.hello(), question.To
+	mine.To, mine.Gone, mine.Who = to, question.Gone, true
 	if err := writeHello(conn, mine); err != nil {
 		return hello{}, err
 	}
@@ -371,9 +351,8 @@ func (s *stream) answer(conn net.Conn) (peer string, err error) {
 	if err := checkCertificate(conn, theirs.Server); err != nil {
 		return "", err // whoever has no server's certificate is told nothing
 	}
-	mine := hello{Server: s.self, RPC: s.mine.RPC, HTTP: s.mine.HTTP}
 	if theirs.Who && (theirs.To == "" || theirs.To == s.self) {
-		mine.Cluster = s.id.cluster()
+		mine := s.hello()
 		if theirs.Cluster == mine.Cluster {
 			s.introduce(theirs)
 			if theirs.Gone != "" {
@@ -382,33 +361,32 @@ func (s *stream) answer(conn net.Conn) (peer string, err error) {
 		}
 		return "", errors.Join(errAsked, writeHello(conn, mine))
 	}
-	refusal := s.judge(theirs)
+	refusal := s.accept(theirs)
+	mine := s.hello()
 	if refusal != nil {
 		mine.Refusal, mine.Lost = refusal.Error(), errors.Is(refusal, ErrLostData)
 	}
-	mine.Cluster = s.id.cluster()
 	return theirs.Server, errors.Join(refusal, writeHello(conn, mine))
 }
 
-func (s *stream) judge(theirs hello) error {
-	switch {
-	case theirs.To != "" && theirs.To != s.self:
-		return fmt.Errorf("this is server %q, and %q was asked for", s.self, theirs.To)
-	case theirs.Server == s.self:
-		return fmt.Errorf("this server has the name %q too: two servers must not have one name", s.self)
-	case theirs.Cluster == "":
-		return fmt.Errorf("server %q belongs to no cluster yet", theirs.Server)
-	case s.id.cluster() == "" && !theirs.Newcomer:
-		return ErrLostData
+// accept does what a greeting leads to.
+func (s *stream) accept(theirs hello) error {
+	v := s.id.record().judge(theirs)
+	if v.refuse != nil {
+		return v.refuse
 	}
-	var foreign *ForeignDataError
-	if err := s.id.adopt(theirs.Cluster); errors.As(err, &foreign) {
-		return fmt.Errorf("server %q belongs to cluster %q, and server %q to cluster %q: one of the two has the data directory of another cluster", s.self, foreign.Has, theirs.Server, theirs.Cluster)
-	} else if err != nil {
-		return err
+	if v.admit != nil {
+		// The promise first: who belongs to a cluster knows how far it may have
+		// acknowledged.
+		if err := s.promises.admit(*v.admit); err != nil {
+			return err
+		}
+		if err := s.id.admitted(theirs.Cluster, *v.admit); err != nil {
+			return err
+		}
 	}
 	s.introduce(theirs)
-	return s.id.meet(theirs.Server)
+	return s.id.meet(theirs.Server, theirs.copyOf)
 }
 
 // checkCertificate makes sure that the peer of a TLS connection is the server

@@ -1,0 +1,361 @@
+package raftnode
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/berth-dev/berth/atomicfile"
+)
+
+const (
+	promisesFile = "promises"
+	// slotBytes is the size of one of the file's two slots. They are in blocks
+	// of their own, so that a write of one does not touch the other.
+	slotBytes = 4096
+	// syncInterval bounds how old what was acknowledged may be in the file
+	// after a loss of power.
+	syncInterval = time.Second
+)
+
+// position is a place in the log. What is later has the higher term or, in one
+// term, the higher index.
+type position struct {
+	Term  uint64 `json:"term"`
+	Index uint64 `json:"index"`
+}
+
+func (p position) before(o position) bool {
+	return p.Term < o.Term || p.Term == o.Term && p.Index < o.Index
+}
+
+func (p position) String() string { return fmt.Sprintf("entry %d of term %d", p.Index, p.Term) }
+
+// promises are what a server has told others and must never go back on, kept
+// beside the log: its term, its vote, and up to where it has acknowledged the
+// log. A log that does not reach as far has lost something.
+//
+// Term and vote are on the disk, twice, before they are told. What is acknowledged
+// is given to the operating system before, and synced once a second: a log that is
+// lost, emptied or replaced by an older one is always recognised; after a loss of
+// power it is for all but the last second's entries.
+//
+// It implements raft.StableStore for the three values that Raft keeps.
+type promises struct {
+	file   *os.File // nil: in memory
+	noSync bool
+
+	mu   sync.Mutex
+	kept promisesRecord
+	// have is how far the log, or the newest snapshot, reaches.
+	have    position
+	synced  time.Time      // when the file was last synced
+	syncing sync.WaitGroup // syncs beside the writes, one at a time
+	busy    bool           // there is one
+	err     error          // of the last one that failed
+	closed  bool
+	closing chan struct{}
+}
+
+type promisesRecord struct {
+	Format int `json:"format"`
+	// Sequence counts the writes. The slot with the higher one counts.
+	Sequence uint64 `json:"sequence"`
+	Term     uint64 `json:"term"`
+	VoteTerm uint64 `json:"voteTerm,omitempty"`
+	Vote     []byte `json:"vote,omitempty"` // the candidate, as Raft's transport writes its address
+	// Acknowledged is the last entry that others may rely on.
+	Acknowledged position `json:"acknowledged"`
+	// Alone: the last configuration that was stored has no other server, from
+	// which anything that is lost could be got back.
+	Alone bool `json:"alone,omitempty"`
+}
+
+// openPromises opens the promises in a data directory. Only that of a new server
+// has none.
+func openPromises(dir string, fresh, noSync bool) (*promises, error) {
+	p := &promises{noSync: noSync, kept: promisesRecord{Format: 1}, closing: make(chan struct{})}
+	if dir == "" {
+		return p, nil
+	}
+	path := filepath.Join(dir, promisesFile)
+	damaged := func(what string) error {
+		return &DamagedFileError{path, what + ", and what this server promised the others is not known without it", startOver(dir)}
+	}
+	if fresh {
+		if err := atomicfile.Write(path, make([]byte, 2*slotBytes), 0o600); err != nil {
+			return nil, fmt.Errorf("keep the server's promises: %w", err)
+		}
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, damaged("is missing")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the server's promises: %w", err)
+	}
+	p.file = f
+	if fresh {
+		err = p.write(p.kept, true)
+	} else {
+		err = p.read()
+	}
+	if errors.Is(err, errRecord) {
+		err = damaged("is damaged")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return p, nil
+}
+
+// read takes the newer of the slots.
+func (p *promises) read() error {
+	b := make([]byte, 2*slotBytes)
+	if _, err := p.file.ReadAt(b, 0); err != nil {
+		return errRecord // it is shorter, or can not be read
+	}
+	found := false
+	for slot := range 2 {
+		var r promisesRecord
+		if openRecord(b[slot*slotBytes:(slot+1)*slotBytes], &r) != nil || r.Format != 1 || r.Sequence%2 != uint64(slot) {
+			continue
+		}
+		if !found || r.Sequence > p.kept.Sequence {
+			p.kept, found = r, true
+		}
+	}
+	if !found {
+		return errRecord
+	}
+	return nil
+}
+
+// change writes what f makes of the record. If synced, it is on the disk when
+// change returns.
+func (p *promises) change(synced bool, f func(*promisesRecord)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return os.ErrClosed
+	}
+	next := p.kept
+	f(&next)
+	if p.file == nil {
+		p.kept = next
+		return nil
+	}
+	return p.write(next, synced)
+}
+
+// write is called with mu held.
+func (p *promises) write(next promisesRecord, synced bool) error {
+	if p.err != nil {
+		return p.err
+	}
+	if err := p.writeSlot(&next); err != nil {
+		return err
+	}
+	if synced {
+		// Again, in the other slot: a single one that the disk damages later
+		// must not take a term or a vote back.
+		if err := errors.Join(p.sync(), p.writeSlot(&next)); err != nil {
+			return err
+		}
+		p.synced = time.Now()
+	}
+	p.kept = next
+	if !p.busy && !p.noSync {
+		p.busy = true
+		wait := time.Until(p.synced.Add(syncInterval))
+		p.syncing.Go(func() { p.syncSoon(wait) })
+	}
+	return nil
+}
+
+func (p *promises) writeSlot(next *promisesRecord) error {
+	next.Sequence++
+	b, err := sealRecord(next)
+	if err != nil {
+		return err
+	}
+	if len(b) > slotBytes {
+		return fmt.Errorf("the server's promises take %d bytes, more than %d", len(b), slotBytes)
+	}
+	slot := make([]byte, slotBytes)
+	copy(slot, b)
+	_, err = p.file.WriteAt(slot, int64(next.Sequence%2)*slotBytes)
+	return err
+}
+
+func (p *promises) sync() error {
+	if p.noSync {
+		return nil
+	}
+	return p.file.Sync()
+}
+
+// syncSoon syncs beside the writes, after a while.
+func (p *promises) syncSoon(wait time.Duration) {
+	select {
+	case <-time.After(wait):
+	case <-p.closing:
+		return // which syncs
+	}
+	p.mu.Lock()
+	p.busy, p.synced = false, time.Now() // what is written from here on needs another
+	p.mu.Unlock()
+	err := p.sync()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil && err != nil {
+		p.err = fmt.Errorf("keep the server's promises: %w", err)
+	}
+}
+
+func (p *promises) close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.closed = true
+	close(p.closing)
+	p.mu.Unlock()
+	p.syncing.Wait()
+	if p.file == nil {
+		return nil
+	}
+	return errors.Join(p.sync(), p.file.Close())
+}
+
+func (p *promises) record() promisesRecord {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kept
+}
+
+// acknowledge notes that entries up to a position are stored, before anybody is
+// told. It never goes back: entries that a new leader replaces are replaced by
+// those of a higher term.
+func (p *promises) acknowledge(logs []*raft.Log) error {
+	last := logs[len(logs)-1]
+	at := position{last.Term, last.Index}
+	alone, servers := false, false
+	for _, l := range logs {
+		if l.Type == raft.LogConfiguration {
+			alone, servers = len(raft.DecodeConfiguration(l.Data).Servers) == 1, true
+		}
+	}
+	err := p.change(false, func(r *promisesRecord) {
+		if r.Acknowledged.before(at) {
+			r.Acknowledged = at
+		}
+		if servers {
+			r.Alone = alone
+		}
+	})
+	p.mu.Lock()
+	p.have = at
+	p.mu.Unlock()
+	return err
+}
+
+// holds notes that a snapshot or the log reaches up to a position.
+func (p *promises) holds(at position) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.have.before(at) {
+		p.have = at
+	}
+}
+
+// position is how far the log, or the newest snapshot, reaches.
+func (p *promises) position() position {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.have
+}
+
+// lost is how far this server has told others that its log reaches, if it does
+// not any more.
+func (p *promises) lost() (acknowledged, have position, yes bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kept.Acknowledged, p.have, p.have.before(p.kept.Acknowledged)
+}
+
+// admit makes this server one that may have acknowledged the log up to a
+// position: it has no vote until it holds that.
+func (p *promises) admit(at position) error {
+	return p.change(true, func(r *promisesRecord) {
+		if r.Acknowledged.before(at) {
+			r.Acknowledged = at
+		}
+	})
+}
+
+// resign gives up what is lost: an operator has decided to go on without it.
+func (p *promises) resign(alone bool) error {
+	return p.change(true, func(r *promisesRecord) { r.Acknowledged, r.Alone = p.have, alone })
+}
+
+const (
+	keyCurrentTerm  = "CurrentTerm" // Raft panics when this one can not be kept
+	keyLastVoteTerm = "LastVoteTerm"
+	keyLastVoteCand = "LastVoteCand"
+)
+
+func unknownKey(key []byte) error { return fmt.Errorf("the server's promises have no value %q", key) }
+
+// Set implements raft.StableStore.
+func (p *promises) Set(key, val []byte) error {
+	switch string(key) {
+	case keyLastVoteCand:
+		return p.change(true, func(r *promisesRecord) { r.Vote = append([]byte(nil), val...) })
+	case keyCurrentTerm, keyLastVoteTerm:
+		if len(val) == 8 {
+			return p.SetUint64(key, binary.BigEndian.Uint64(val))
+		}
+	}
+	return unknownKey(key)
+}
+
+// Get implements raft.StableStore.
+func (p *promises) Get(key []byte) ([]byte, error) {
+	if string(key) == keyLastVoteCand {
+		return p.record().Vote, nil
+	}
+	return nil, unknownKey(key)
+}
+
+// SetUint64 implements raft.StableStore.
+func (p *promises) SetUint64(key []byte, val uint64) error {
+	switch string(key) {
+	case keyCurrentTerm:
+		return p.change(true, func(r *promisesRecord) { r.Term = val })
+	case keyLastVoteTerm:
+		// The candidate follows at once, and is synced with it. Until then there
+		// is no vote: what is kept of the last one was of a lower term.
+		return p.change(false, func(r *promisesRecord) { r.VoteTerm, r.Vote = val, nil })
+	}
+	return unknownKey(key)
+}
+
+// GetUint64 implements raft.StableStore.
+func (p *promises) GetUint64(key []byte) (uint64, error) {
+	switch string(key) {
+	case keyCurrentTerm:
+		return p.record().Term, nil
+	case keyLastVoteTerm:
+		return p.record().VoteTerm, nil
+	}
+	return 0, unknownKey(key)
+}

@@ -1,0 +1,179 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+)
+
+// errNoVote is why a server that has lost something neither votes nor stands.
+var errNoVote = errors.New("this server has lost entries that it had acknowledged, and has no vote until it has them again")
+
+// Who may vote, and who counts as whom.
+//
+// A server is what its data say that it is: the name and the cluster in its
+// identity, and what it has promised in its promises. Data can be lost, wholly or
+// in part, and old data can come back. One rule covers every case:
+//
+//	A server may have acknowledged the log up to some position. It neither votes
+//	nor stands for election unless its log reaches that far, and nobody relies on
+//	a server of whom it is not known how far that is.
+//
+// How far it is known to be:
+//
+//	the member      its promises say it, beside the log (promises.go)
+//	the amnesiac    whose log is lost or cut has promises too: it has no vote until
+//	                the others have given it the log back, which happens by itself
+//	the newcomer    has no cluster, and nobody talks to it as to one of the cluster
+//	                but the leader who admits it: "you may have acknowledged my
+//	                whole log". From then on that is its promise.
+//	the wiped one   looks like a newcomer to itself; to the others it is a server of
+//	                the configuration. The leader removes it and then admits it.
+//	the returned    one, whose old data come back after it was admitted with others,
+//	                was admitted earlier than the one the others know; it is treated
+//	                as wiped
+//	the founders    were admitted before there was a log: nobody has acknowledged
+//	                anything, as long as the first leader leads for the first time
+//	                and has never talked to them
+//
+// Without an admission no connection goes beyond the greeting: a server that does
+// not know how far it has acknowledged neither votes nor acknowledges.
+
+// hello is the first message of each side of a connection.
+type hello struct {
+	Cluster string `json:"cluster"`
+	Server  string `json:"server"`
+	copyOf
+	// To is whom the dialler believes to reach, if it knows.
+	To string `json:"to,omitempty"`
+	// Admit, of the dialler, admits a server that has no data, or older ones.
+	Admit *position `json:"admit,omitempty"`
+	// Who: the dialler only asks who is here, and says who it is.
+	Who bool `json:"who,omitempty"`
+	// Gone asks, with Who, whether a leader's process is gone. Who agrees says how
+	// far its log goes.
+	Gone      string `json:"gone,omitempty"`
+	Agrees    bool   `json:"agrees,omitempty"`
+	LastTerm  uint64 `json:"last_term,omitempty"`
+	LastIndex uint64 `json:"last_index,omitempty"`
+	// RPC and HTTP are the server's other addresses.
+	RPC     string `json:"rpc,omitempty"`
+	HTTP    string `json:"http,omitempty"`
+	Refusal string `json:"refusal,omitempty"`
+	// Lost: the refusal is ErrLostData.
+	Lost bool `json:"lost,omitempty"`
+}
+
+// verdict is what a greeting leads to.
+type verdict struct {
+	// refuse is why the connection ends here; ErrLostData if the one who was
+	// dialled has lost its data.
+	refuse error
+	// admit is where this server is admitted, if it is.
+	admit *position
+}
+
+// judge is what the one who was dialled makes of a greeting.
+func (r identityRecord) judge(theirs hello) verdict {
+	refuse := func(format string, args ...any) verdict { return verdict{refuse: fmt.Errorf(format, args...)} }
+	switch {
+	case theirs.To != "" && theirs.To != r.Server:
+		return refuse("this is server %q, and %q was asked for", r.Server, theirs.To)
+	case theirs.Server == r.Server:
+		return refuse("this server has the name %q too: two servers must not have one name", r.Server)
+	case theirs.Cluster == "":
+		return refuse("server %q belongs to no cluster yet", theirs.Server)
+	case r.Cluster != "" && r.Cluster != theirs.Cluster:
+		return refuse("server %q belongs to cluster %q, and server %q to cluster %q: one of the two has the data directory of another cluster",
+			r.Server, r.Cluster, theirs.Server, theirs.Cluster)
+	case r.Cluster == "" && theirs.Admit == nil:
+		return verdict{refuse: ErrLostData}
+	}
+	if known, ok := r.Peers[theirs.Server]; ok && theirs.copyOf.outdated(known) {
+		return refuse("server %q has come with other data than it was last admitted with", theirs.Server)
+	}
+	if theirs.Admit != nil && (r.Cluster == "" || r.Admitted.before(*theirs.Admit)) {
+		return verdict{admit: theirs.Admit}
+	}
+	return verdict{}
+}
+
+// judgeAnswer is what the dialler makes of the answer to its greeting.
+func (r identityRecord) judgeAnswer(mine, theirs hello) error {
+	known, ok := r.Peers[theirs.Server]
+	switch {
+	case theirs.Lost:
+		return ErrLostData
+	case theirs.Refusal != "":
+		return fmt.Errorf("%s", theirs.Refusal)
+	case mine.To != "" && theirs.Server != mine.To:
+		return fmt.Errorf("it is server %q, and %q was asked for", theirs.Server, mine.To)
+	case theirs.Cluster != r.Cluster:
+		return fmt.Errorf("it belongs to cluster %q, this server to %q", theirs.Cluster, r.Cluster)
+	case mine.Admit != nil && theirs.Admitted == *mine.Admit:
+		return nil // just now
+	case ok && theirs.copyOf.outdated(known):
+		return fmt.Errorf("%w, or has come with older ones", ErrLostData)
+	}
+	return nil
+}
+
+// outdated tells whether these are not the data that a server is known to have,
+// and not newer ones either.
+func (c copyOf) outdated(known copyOf) bool {
+	return c.Incarnation != known.Incarnation && !known.Admitted.before(c.Admitted) || c.Admitted.before(known.Admitted)
+}
+
+// meet remembers a server as it is now.
+func (id *identity) meet(server string, as copyOf) error {
+	if known, ok := id.record().Peers[server]; ok && known == as {
+		return nil
+	}
+	return id.change(func(r *identityRecord) {
+		peers := map[string]copyOf{server: as}
+		for name, c := range r.Peers {
+			if name != server {
+				peers[name] = c
+			}
+		}
+		r.Peers = peers
+	})
+}
+
+// admitted makes this server one of a cluster, from a position on.
+func (id *identity) admitted(cluster string, at position) error {
+	return id.change(func(r *identityRecord) { r.Cluster, r.Admitted = cluster, at })
+}
+
+// mayVote is nil, or why this server must neither vote nor stand.
+func (p *promises) mayVote() error {
+	acknowledged, have, lost := p.lost()
+	if !lost {
+		return nil
+	}
+	return fmt.Errorf("%w: it has its log up to %s, and had acknowledged up to %s", errNoVote, have, acknowledged)
+}
+
+// admission is where a server would be admitted that this one dials, nil if it
+// must not be. A server that may never have acknowledged anything needs no leader
+// to be admitted: there is no log yet, or the first leader, who is the founder,
+// leads since it began and has not talked to it.
+func (n *Node) admission(to string) *position {
+	r := n.id.record()
+	if to == "" || !r.Founder || !n.started.Load() {
+		return nil
+	}
+	last := n.raft.LastIndex()
+	if _, met := r.Peers[to]; last > 1 && (met || !n.firstLeadership()) {
+		return nil
+	}
+	return &position{}
+}
+
+// firstLeadership: entries after the first, which the founder wrote by itself,
+// are of the present term, and this server leads in it.
+func (n *Node) firstLeadership() bool {
+	var second raft.Log
+	return n.IsLeader() && n.log.GetLog(2, &second) == nil && second.Term == n.raft.CurrentTerm()
+}
