@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz e2e upgrade conformance bench demo sweep clean
+.PHONY: help build test race lint check fuzz e2e upgrade conformance bench damage demo sweep clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,10 @@ sweep: ## the oracles over CASES random cases each, the other properties over a 
 	go test -timeout 5h ./sched -run 'Property|Pipeline|ReplayDecides|ReplayFrom' -rapid.checks=$$(( $(CASES) / 10 ))
 	go test -timeout 5h ./fsm ./controller -run 'Nobody|RandomCommands|Overspent|Converge|SpreadScaleIn' -rapid.checks=$$(( $(CASES) / 10 ))
 	go test -timeout 1h ./sched -run LeaderLostAtEveryPosition -preemptions=500
+
+DAMAGES ?= 20000
+damage: ## DAMAGES data directories of a server damaged at random, and opened
+	go test -timeout 2h ./raftnode -run '^TestEveryDamage$$' -damages=$(DAMAGES)
 
 bench: build ## the figures of docs/benchmarks.md
 	bin/berth bench

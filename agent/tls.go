@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -131,7 +132,7 @@ func ownGossipKey(path string) (string, error) {
 		return "", fmt.Errorf("making a gossip key: %w", err)
 	}
 	key := base64.StdEncoding.EncodeToString(raw)
-	if err := writeWhole(path, []byte(key+"\n")); err != nil { // as a file of os.CreateTemp: for its owner only
+	if err := atomicfile.Write(path, []byte(key+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("keep the gossip key: %w", err)
 	}
 	return key, nil

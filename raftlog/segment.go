@@ -252,6 +252,9 @@ func openSegment(path string, first uint64, writable bool) (*segment, *frameRead
 	if writable {
 		flag = os.O_RDWR
 	}
+	if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() {
+		return nil, nil, &DamageError{path, 0, 0, "it is not a file"}
+	}
 	f, err := os.OpenFile(path, flag, 0)
 	if err != nil {
 		return nil, nil, err
@@ -262,9 +265,6 @@ func openSegment(path string, first uint64, writable bool) (*segment, *frameRead
 		return nil, nil, errors.Join(err, f.Close())
 	}
 	s.size = st.Size()
-	if !st.Mode().IsRegular() {
-		return nil, nil, errors.Join(&DamageError{path, 0, 0, "it is not a file"}, f.Close())
-	}
 	if st.Size() < int64(headerBytes) {
 		return nil, nil, errors.Join(errUnbegun, f.Close())
 	}

@@ -99,7 +99,7 @@ func openPromises(dir string, fresh, noSync bool) (*promises, error) {
 		return nil, damaged("is missing")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the server's promises: %w", err)
+		return nil, damaged(fmt.Sprintf("can not be opened (%v)", err))
 	}
 	p.file = f
 	if fresh {

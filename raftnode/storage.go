@@ -160,15 +160,21 @@ func sweep(dataDir, dir string) error {
 			return err
 		}
 	}
-	for _, pattern := range []string{filepath.Join(dir, probePattern), filepath.Join(dataDir, scratchPattern)} {
-		left, err := filepath.Glob(pattern)
+	return errors.Join(removeMatching(dir, probePattern), removeMatching(dataDir, scratchPattern))
+}
+
+func removeMatching(dir, pattern string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		match, err := filepath.Match(pattern, e.Name())
+		if err == nil && match && e.Type().IsRegular() {
+			err = os.Remove(filepath.Join(dir, e.Name()))
+		}
 		if err != nil {
 			return err
-		}
-		for _, path := range left {
-			if err := os.Remove(path); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
