@@ -5,7 +5,7 @@ package fsm
 //
 // Refuses: 404 or 403 for a namespace that is missing or on its way out; 409
 // if an event to be created exists, or for a stale revision; 404 if one to be
-// replaced does not.
+// replaced does not; 413 for one of more than 64 KiB.
 type PutEvent struct {
 	Event    EventWire `msgpack:"event"`
 	Create   bool      `msgpack:"create,omitempty"`
@@ -17,6 +17,9 @@ func (c *PutEvent) Apply(tx *Tx) Result {
 	event := c.Event.Object
 	if event == nil || event.Name == "" {
 		return refuseBadRequest("PutEvent without an event that has a name")
+	}
+	if r, ok := checkEventSize(event); !ok {
+		return r
 	}
 	v := tx.view
 	key := event.Namespace + "/" + event.Name
@@ -35,7 +38,6 @@ func (c *PutEvent) Apply(tx *Tx) Result {
 			return r
 		}
 	}
-	put(tx, v.Events, key, event)
-	tx.trimEvents(max(1, int(*v.SchedulerConfig().Spec.EventLimit)))
+	tx.putEvent(event, max(1, int(*v.SchedulerConfig().Spec.EventLimit)))
 	return Result{Table: v.Events.Name(), Object: event}
 }

@@ -3,7 +3,6 @@ package fsm
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"time"
 
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
@@ -63,7 +62,7 @@ func (tx *Tx) repeatedEvent(namespace, about string, involved corev1.ObjectRefer
 	e.Count++
 	e.Message = message
 	e.LastTimestamp = tx.now()
-	put(tx, tx.view.Events, key, &e)
+	tx.putEvent(&e, max(1, int(*tx.view.SchedulerConfig().Spec.EventLimit)))
 }
 
 func repeatedName(about corev1.ObjectReference, reason string) string {
@@ -83,7 +82,7 @@ func (tx *Tx) event(namespace, name string, about corev1.ObjectReference, eventT
 		return
 	}
 	now := tx.now()
-	put(tx, tx.view.Events, namespace+"/"+name, &corev1.Event{
+	tx.putEvent(&corev1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: name, UID: tx.newUID(), CreationTimestamp: now},
 		InvolvedObject:      about,
 		Type:                eventType,
@@ -94,15 +93,7 @@ func (tx *Tx) event(namespace, name string, about corev1.ObjectReference, eventT
 		FirstTimestamp:      now,
 		LastTimestamp:       now,
 		Count:               1,
-	})
-	tx.trimEvents(limit)
-}
-
-func (tx *Tx) trimEvents(limit int) {
-	for tx.view.Events.Len() > limit {
-		_, oldest, _ := tx.view.eventOrder.Min()
-		remove(tx, tx.view.Events, oldest)
-	}
+	}, limit)
 }
 
 // newUID makes the UID of an object that Apply itself creates: from the entry's
@@ -119,5 +110,3 @@ func (tx *Tx) newUID() types.UID {
 	id[8] = id[8]&0x3f | 0x80
 	return types.UID(id.String())
 }
-
-func secondsDuration(s int64) time.Duration { return time.Duration(s) * time.Second }

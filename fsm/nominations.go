@@ -98,7 +98,7 @@ func because(reason string) func(*Nomination) string {
 func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, waiting []VictimRef, victims []berthv1.Victim, lastEndUnixNano int64) {
 	v := tx.view
 	key, class := PodKey(pod.Namespace, pod.Name), v.cache.class(pod)
-	deadline := lastEndUnixNano + int64(secondsDuration(int64(*v.SchedulerConfig().Spec.NominationSlackSeconds)))
+	deadline := lastEndUnixNano + int64(model.Seconds(int64(*v.SchedulerConfig().Spec.NominationSlackSeconds)))
 	minimal := d.Minimal
 	record := &berthv1.Preemption{
 		Status: berthv1.PreemptionStatus{

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
 )
 
 // failureJudge records one FailDecision, pod by pod. What happened since the
@@ -140,7 +141,7 @@ func (tx *Tx) backoff(e *QueueEntry, failed bool) int64 {
 	for ; n > 1 && seconds < most; n-- {
 		seconds *= 2
 	}
-	return int64(secondsDuration(min(seconds, most)))
+	return int64(model.Seconds(min(seconds, most)))
 }
 
 // announce tells the pod's owner why it waits (QU10), and to which node it was

@@ -193,7 +193,7 @@ func (tx *Tx) endsBy(victim *corev1.Pod) int64 {
 	if model.Terminating(victim) {
 		return victim.DeletionTimestamp.UnixNano()
 	}
-	return tx.view.TimeUnixNano() + int64(secondsDuration(gracePeriod(victim, nil)))
+	return tx.view.TimeUnixNano() + int64(model.Seconds(gracePeriod(victim, nil)))
 }
 
 // toldToEnd is when a victim was told to end: now, or when its deletion began.
@@ -203,7 +203,7 @@ func (tx *Tx) toldToEnd(victim *corev1.Pod) int64 {
 	}
 	began := victim.DeletionTimestamp.Time
 	if grace := victim.DeletionGracePeriodSeconds; grace != nil {
-		began = began.Add(-secondsDuration(*grace))
+		began = began.Add(-model.Seconds(*grace))
 	}
 	return began.UnixNano()
 }

@@ -40,7 +40,7 @@ func (tx *Tx) setBack(ref PodRef, why string) {
 	next.Refusal = told(why)
 	if next.Refusals > freeRefusals {
 		most := max(int64(*tx.view.SchedulerConfig().Spec.PodMaxBackoffSeconds), 1)
-		until := tx.view.TimeUnixNano() + int64(secondsDuration(doubled(1, most, next.Refusals-freeRefusals)))
+		until := tx.view.TimeUnixNano() + int64(model.Seconds(doubled(1, most, next.Refusals-freeRefusals)))
 		next.BackoffUntilUnixNano = max(next.BackoffUntilUnixNano, until)
 	}
 	switch e.State {
@@ -63,7 +63,7 @@ func (tx *Tx) setAside(key string, pod *corev1.Pod, e *QueueEntry, what *SetAsid
 	next.SetAside = &SetAside{Kind: told(what.Kind), Message: told(what.Message)}
 	next.LastAttemptRevision = tx.view.Revision() + 1
 	next.BackoffUntilUnixNano = tx.view.TimeUnixNano() +
-		int64(secondsDuration(doubled(setAsideSeconds, maxSetAsideSeconds, next.TimesSetAside)))
+		int64(model.Seconds(doubled(setAsideSeconds, maxSetAsideSeconds, next.TimesSetAside)))
 	if next.BlockedSinceUnixNano == 0 {
 		next.BlockedSinceUnixNano = tx.view.TimeUnixNano()
 	}

@@ -64,7 +64,7 @@ func (v *View) MayReserve(e *QueueEntry, nowUnixNano int64) bool {
 // waitsForLong says whether the configuration keeps room for a pod that has been blocked for as long as this one.
 func (v *View) waitsForLong(e *QueueEntry, nowUnixNano int64) bool {
 	spec := &v.SchedulerConfig().Spec.Reservation
-	return *spec.Enabled && nowUnixNano-e.BlockedSinceUnixNano >= int64(secondsDuration(int64(*spec.AfterSeconds)))
+	return *spec.Enabled && nowUnixNano-e.BlockedSinceUnixNano >= int64(model.Seconds(int64(*spec.AfterSeconds)))
 }
 
 // endDisallowedReservation gives back the room that the configuration does not keep any more; otherwise it would be kept
@@ -111,7 +111,7 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	next := &Nomination{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.Revision() + 1,
 		Node: d.Node, Priority: model.Priority(pod), Reserved: true, BackfillSeconds: d.BackfillSeconds,
-		DeadlineUnixNano: v.TimeUnixNano() + int64(secondsDuration(ReservationSeconds)), class: v.cache.class(pod),
+		DeadlineUnixNano: v.TimeUnixNano() + int64(model.Seconds(ReservationSeconds)), class: v.cache.class(pod),
 	}
 	if nominated && old.Node == d.Node {
 		next.FirstRevision = old.FirstRevision

@@ -266,7 +266,7 @@ func (tx *Tx) endOf(pod *corev1.Pod, graceSeconds *int64) (metav1.Time, int64) {
 		if pod.Spec.NodeName == "" || model.Terminal(pod) {
 			grace = 0
 		}
-		return metav1.NewTime(tx.now().Add(secondsDuration(grace))), grace
+		return metav1.NewTime(tx.now().Add(model.Seconds(grace))), grace
 	}
 	before := int64(0)
 	if pod.DeletionGracePeriodSeconds != nil {
@@ -276,7 +276,8 @@ func (tx *Tx) endOf(pod *corev1.Pod, graceSeconds *int64) (metav1.Time, int64) {
 		return *pod.DeletionTimestamp, before
 	}
 	grace := gracePeriod(pod, graceSeconds)
-	at := metav1.NewTime(pod.DeletionTimestamp.Add(secondsDuration(grace - before)))
+	began := pod.DeletionTimestamp.Add(-model.Seconds(before))
+	at := metav1.NewTime(began.Add(model.Seconds(grace)))
 	if now := tx.now(); at.Before(&now) {
 		at, grace = now, min(grace, 1) // all of it is over; a worker still has to confirm
 	}

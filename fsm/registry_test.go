@@ -168,7 +168,13 @@ func TestUnknownStopsTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, entry := range map[string][]byte{"command": unknown, "format": newer, "version": rules} {
+	field, err := store.Marshal(map[string]any{
+		"format": store.EntryFormat, "commands": []any{map[string]any{"n": 24, "command": map[string]any{"urgently": true}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, entry := range map[string][]byte{"field": field, "command": unknown, "format": newer, "version": rules} {
 		s := NewState()
 		before := s.View().Digest()
 		if _, err := s.Apply(1, 1, entry); !errors.Is(err, store.ErrUnknownCommand) && !errors.Is(err, store.ErrNewerVersion) {

@@ -2,19 +2,116 @@ package fsm
 
 import (
 	"encoding/binary"
+	"fmt"
+	"net/http"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/store"
+)
+
+// Events are bounded by their number (the configuration's eventLimit), and by
+// what they hold: one, and all.
+const (
+	maxEventBytes  = 64 << 10
+	maxEventsBytes = 64 << 20
 )
 
 var eventTable = protoTable("events", func(v *live, key string, old, new *corev1.Event, hadOld, hasNew bool) {
 	if hadOld {
 		v.eventOrder.Delete(revisionKey(parseRevision(old.ResourceVersion)))
+		v.eventBytes -= old.Size()
 	}
 	if hasNew {
 		v.eventOrder.Set(revisionKey(parseRevision(new.ResourceVersion)), key)
+		v.eventBytes += new.Size()
 	}
 })
+
+// checkEventSize refuses an event that holds too much.
+func checkEventSize(e *corev1.Event) (Result, bool) {
+	if size := e.Size(); size > maxEventBytes {
+		return Result{Code: http.StatusRequestEntityTooLarge, Reason: metav1.StatusReasonRequestEntityTooLarge,
+			Message: fmt.Sprintf("event %s/%s has %d bytes, and an event may have %d", e.Namespace, e.Name, size, maxEventBytes)}, false
+	}
+	return Result{}, true
+}
+
+// eventArrival tells when the events from a revision on came, or changed: what
+// they say of their times themselves is their reporter's. There is one for every
+// few seconds in which events came, as long as there are any of them.
+type eventArrival struct {
+	TimeUnixNano int64 `msgpack:"time_unix_nano"`
+}
+
+// arrivalGrain is how exactly arrivals are known, in nanoseconds.
+const arrivalGrain = 10_000_000_000
+
+var eventArrivalTable = &tableDef[*eventArrival]{
+	Name:    "eventarrivals",
+	Marshal: func(a *eventArrival) ([]byte, error) { return store.Marshal(a) },
+	Unmarshal: func(b []byte) (*eventArrival, error) {
+		a := new(eventArrival)
+		return a, store.Unmarshal(b, a)
+	},
+}
+
+func arrivalKey(revision int64) string { return fmt.Sprintf("%016x", revision) }
+
+// putEvent stores an event, and lets the oldest go that are too many.
+func (tx *Tx) putEvent(e *corev1.Event, limit int) {
+	v := tx.view
+	if _, last, ok := v.arrivals.Max(); !ok || v.TimeUnixNano()-last.TimeUnixNano >= arrivalGrain {
+		put(tx, v.arrivals, arrivalKey(v.Revision()+1), &eventArrival{v.TimeUnixNano()})
+	}
+	put(tx, v.Events, e.Namespace+"/"+e.Name, e)
+	tx.trimEvents(limit)
+}
+
+func (tx *Tx) trimEvents(limit int) {
+	v := tx.view
+	for v.Events.Len() > limit || v.eventBytes > maxEventsBytes {
+		_, oldest, _ := v.eventOrder.Min()
+		remove(tx, v.Events, oldest)
+	}
+	tx.forgetArrivals()
+}
+
+// removeEventsBefore removes at most so many events that came before a time, and
+// have not changed since.
+func (tx *Tx) removeEventsBefore(unixNano int64, most int32) {
+	for range most {
+		came, ok := tx.view.OldestEventUnixNano()
+		if !ok || came >= unixNano {
+			break
+		}
+		_, key, _ := tx.view.eventOrder.Min()
+		remove(tx, tx.view.Events, key)
+		tx.forgetArrivals()
+	}
+}
+
+// forgetArrivals drops what is known of events that are gone: the first arrival
+// is that of the oldest event.
+func (tx *Tx) forgetArrivals() {
+	v := tx.view
+	for {
+		first, _, ok := v.arrivals.Min()
+		if !ok {
+			return
+		}
+		if _, key, any := v.eventOrder.Min(); any {
+			oldest, _ := v.Events.Get(key)
+			next, _, later := v.arrivals.First(first + "\x00")
+			if !later || next > arrivalKey(parseRevision(oldest.ResourceVersion)) {
+				return
+			}
+		}
+		remove(tx, v.arrivals, first)
+	}
+}
 
 // revisionKey sorts as revisions do.
 func revisionKey(revision int64) string {

@@ -25,6 +25,7 @@ type tableSet struct {
 	Nodes           Table[*corev1.Node]
 	Pods            Table[*corev1.Pod]
 	Events          Table[*corev1.Event]
+	arrivals        Table[*eventArrival] // of Events
 	// Objects holds the kinds that have no meaning for scheduling, under
 	// "resource/namespace/name" (see ObjectKey).
 	Objects Table[*Object]
@@ -54,6 +55,7 @@ func newTableSet() tableSet {
 		Nodes:           nodeTable.New(),
 		Pods:            podTable.New(),
 		Events:          eventTable.New(),
+		arrivals:        eventArrivalTable.New(),
 		Objects:         objectTable.New(),
 		Budgets:         budgetTable.New(),
 		Queue:           queueTable.New(),
@@ -74,7 +76,7 @@ func newTableSet() tableSet {
 func (t *tableSet) tables() []anyTable {
 	return []anyTable{
 		&t.Config, &t.PriorityClasses, &t.Namespaces, &t.Objects, &t.Budgets, &t.Nodes, &t.Pods,
-		&t.Nominations, &t.Queue, &t.Preemptions, &t.Events, &t.marks, &t.podMarks, &t.pending,
+		&t.Nominations, &t.Queue, &t.Preemptions, &t.Events, &t.arrivals, &t.marks, &t.podMarks, &t.pending,
 		&t.Decisions, &t.ApplyFailures, &t.staged,
 	}
 }

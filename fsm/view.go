@@ -160,13 +160,14 @@ func (x *spreadIndexes) fork() spreadIndexes {
 // orderIndexes are other orders of tables than that of their keys.
 type orderIndexes struct {
 	eventOrder      store.Tree[string] // revisionKey -> key of Events
+	eventBytes      int                // of all Events
 	preemptionOrder store.Tree[string] // revisionKey -> key of Preemptions
 	defaultClasses  store.Tree[string] // value and name -> name (PC4)
 }
 
 func (x *orderIndexes) fork() orderIndexes {
 	return orderIndexes{
-		eventOrder: x.eventOrder.Fork(), preemptionOrder: x.preemptionOrder.Fork(), defaultClasses: x.defaultClasses.Fork(),
+		eventOrder: x.eventOrder.Fork(), eventBytes: x.eventBytes, preemptionOrder: x.preemptionOrder.Fork(), defaultClasses: x.defaultClasses.Fork(),
 	}
 }
 
@@ -201,15 +202,14 @@ func (v *View) ScanEndedPods(f func(pod *corev1.Pod) bool) {
 	v.ended.Scan("", func(_ string, pod *corev1.Pod) bool { return f(pod) })
 }
 
-// OldestEventUnixNano is when the least recently changed event was last seen,
-// and whether there is one.
+// OldestEventUnixNano is when the least recently changed event came or changed,
+// by the state's time and within ten seconds, and whether there is one.
 func (v *View) OldestEventUnixNano() (int64, bool) {
-	_, key, ok := v.eventOrder.Min()
+	_, first, ok := v.arrivals.Min()
 	if !ok {
 		return 0, false
 	}
-	e, _ := v.Events.Get(key)
-	return lastSeenUnixNano(e), true
+	return first.TimeUnixNano, true
 }
 
 // NominationsOnNode calls f for every nomination to a node, in key order.

@@ -2,6 +2,8 @@ package store
 
 import (
 	"bytes"
+	"fmt"
+	"reflect"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -33,4 +35,25 @@ func Unmarshal(b []byte, v any) error {
 		return err
 	}
 	return msgpack.Unmarshal(b, v)
+}
+
+// unmarshalKnown is Unmarshal that fails with ErrUnknownCommand for a field that
+// v does not have: whoever wrote it meant something by it.
+func unmarshalKnown(b []byte, v any) error {
+	if err := wire.Check(b, maxElements); err != nil {
+		return err
+	}
+	dec := msgpack.GetDecoder()
+	defer msgpack.PutDecoder(dec)
+	dec.Reset(bytes.NewReader(b))
+	dec.DisallowUnknownFields(true)
+	err := dec.Decode(v)
+	if err == nil {
+		return nil
+	}
+	lenient := reflect.New(reflect.TypeOf(v).Elem()).Interface()
+	if msgpack.Unmarshal(b, lenient) == nil {
+		return fmt.Errorf("%w: %w", ErrUnknownCommand, err)
+	}
+	return err
 }

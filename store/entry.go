@@ -15,7 +15,7 @@ const EntryFormat = 1
 // ErrUnknownCommand means that an entry holds a command or a format that this
 // version does not know. The server must stop: to skip it would let this
 // server's state drift away from the others'.
-var ErrUnknownCommand = errors.New("the log holds a command that this version does not know; upgrade this server")
+var ErrUnknownCommand = errors.New("the log holds a command, or a field of one, that this version does not know; upgrade this server")
 
 // ErrNewerVersion means that an entry or a snapshot goes by rules that this
 // version does not know. The server must stop, as at an unknown command.
@@ -144,7 +144,7 @@ func (r *Registry[C]) DecodeEntry(b []byte, how Decoding[C]) (Header, []Proposal
 
 func openEntry(b []byte) (wireEntry, error) {
 	var e wireEntry
-	if err := Unmarshal(b, &e); err != nil {
+	if err := unmarshalKnown(b, &e); err != nil {
 		return e, fmt.Errorf("decode entry: %w", err)
 	}
 	if e.Format == 0 || e.Format > EntryFormat {
@@ -182,7 +182,7 @@ func (r *Registry[C]) EncodeProposals(ps []Proposal[C]) ([]byte, error) {
 // DecodeProposals is the inverse of EncodeProposals.
 func (r *Registry[C]) DecodeProposals(b []byte, how Decoding[C]) ([]Proposal[C], error) {
 	var wire []wireProposal
-	if err := Unmarshal(b, &wire); err != nil {
+	if err := unmarshalKnown(b, &wire); err != nil {
 		return nil, fmt.Errorf("decode proposals: %w", err)
 	}
 	return r.fromWire(wire, how)
@@ -227,7 +227,7 @@ func (r *Registry[C]) command(w *wireProposal, how Decoding[C]) (c C, err error)
 	if c, err = r.New(w.Number); err != nil {
 		return c, err
 	}
-	if err := Unmarshal(w.Payload, c); err != nil {
+	if err := unmarshalKnown(w.Payload, c); err != nil {
 		return c, fmt.Errorf("decode command %T: %w", c, err)
 	}
 	if err := how.Finish(c); err != nil {

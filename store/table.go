@@ -70,6 +70,9 @@ func (t Table[S, T]) Reverse(f func(key string, row T) bool) { t.rows.Reverse(f)
 // Min is the row of the least key, if there is one.
 func (t Table[S, T]) Min() (key string, row T, ok bool) { return t.rows.Min() }
 
+// First is the row of the least key not below from, if there is one.
+func (t Table[S, T]) First(from string) (key string, row T, ok bool) { return t.rows.First(from) }
+
 // Max is the row of the greatest key, if there is one.
 func (t Table[S, T]) Max() (key string, row T, ok bool) { return t.rows.Max() }
 

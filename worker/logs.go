@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -60,7 +61,7 @@ func (a *Agent) Logs(ctx context.Context, pod types.UID, container string, o Log
 	case o.SinceTime != nil:
 		ro.Since = *o.SinceTime
 	case o.SinceSeconds != nil:
-		ro.Since = now.Add(-time.Duration(*o.SinceSeconds) * time.Second)
+		ro.Since = now.Add(-model.Seconds(*o.SinceSeconds))
 	}
 	rc, err := a.runtime.Logs(ctx, id, ro)
 	if errors.Is(err, runtime.ErrNotFound) {

@@ -40,7 +40,7 @@ func (p *podState) judge(now time.Time) {
 	case p.pod.DeletionTimestamp != nil:
 		g := p.specGrace()
 		if s := p.pod.DeletionGracePeriodSeconds; s != nil {
-			g = time.Duration(*s) * time.Second
+			g = model.Seconds(*s)
 		}
 		p.beginStop(now, g)
 	case p.verdict != nil, model.Terminal(p.pod):
@@ -48,7 +48,7 @@ func (p *podState) judge(now time.Time) {
 	}
 	if s := p.pod.Spec.ActiveDeadlineSeconds; s != nil && p.verdict == nil && p.stopAt.IsZero() && p.admission == admitted {
 		// PO7: counted from the pod's start, init containers included.
-		end := p.startTime.Add(time.Duration(*s) * time.Second)
+		end := p.startTime.Add(model.Seconds(*s))
 		if now.Before(end) {
 			p.wakeAt(end)
 			return
@@ -61,7 +61,7 @@ func (p *podState) judge(now time.Time) {
 
 func (p *podState) specGrace() time.Duration {
 	if s := p.pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		return time.Duration(*s) * time.Second
+		return model.Seconds(*s)
 	}
 	return 30 * time.Second // AD8
 }
@@ -119,7 +119,7 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 		if !c.condemned.IsZero() {
 			grace := p.specGrace()
 			if s := c.condemnedGrace; s != nil {
-				grace = time.Duration(*s) * time.Second
+				grace = model.Seconds(*s)
 			}
 			p.stopContainer(c, now, c.condemned.Add(grace))
 		}
@@ -229,7 +229,7 @@ func (p *podState) postStart(c *ctr, now time.Time) {
 	c.state = ctrHooking
 	c.hookUntil = time.Time{}
 	if s := l.PostStart.Sleep; s != nil {
-		c.hookUntil = now.Add(time.Duration(s.Seconds) * time.Second)
+		c.hookUntil = now.Add(model.Seconds(s.Seconds))
 		return
 	}
 	p.out = append(p.out, Action{Kind: ActionPostStart, Pod: p.pod, Container: c.spec, Hook: l.PostStart, ID: p.id(c)})

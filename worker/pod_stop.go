@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -112,7 +113,7 @@ func (p *podState) preStop(c *ctr, now, deadline time.Time) bool {
 		return false
 	}
 	if s := l.PreStop.Sleep; s != nil {
-		c.hookUntil = now.Add(time.Duration(s.Seconds) * time.Second)
+		c.hookUntil = now.Add(model.Seconds(s.Seconds))
 		return true
 	}
 	c.hookUntil = deadline
