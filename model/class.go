@@ -284,3 +284,28 @@ func (w *signer) message(m interface{ Marshal() ([]byte, error) }) {
 	w.num(int64(len(b)))
 	w.buf = append(w.buf, b...)
 }
+
+// Asks is how many conditions the class has for a node object's labels, those that are merely preferred and each value that
+// one names among them.
+func (c *Class) Asks() int {
+	if c.Affinity == nil || c.Affinity.NodeAffinity == nil {
+		return 1
+	}
+	n := 1
+	count := func(t *corev1.NodeSelectorTerm) {
+		for i := range t.MatchExpressions {
+			n += 1 + len(t.MatchExpressions[i].Values)
+		}
+		n += len(t.MatchFields)
+	}
+	a := c.Affinity.NodeAffinity
+	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
+		for i := range r.NodeSelectorTerms {
+			count(&r.NodeSelectorTerms[i])
+		}
+	}
+	for i := range a.PreferredDuringSchedulingIgnoredDuringExecution {
+		count(&a.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference)
+	}
+	return n
+}

@@ -144,6 +144,10 @@ type counter struct {
 	skipLeaving bool         // TS7
 	ranked      bool         // the least count is asked for: layers keep a histogram
 
+	stamps      *stamps  // nil: not kept
+	changed     []uint64 // by domain
+	changedLast uint64
+
 	domains  []int32 // by domain: eligible nodes; kept when ranked
 	existing int64   // domains with an eligible node
 
@@ -185,6 +189,7 @@ func (c *counter) nodeJoined(slot, domain int32) {
 		c.domains = append(c.domains, 0)
 	}
 	if c.domains[domain]++; c.domains[domain] == 1 {
+		c.mark(domain)
 		c.existing++
 		c.base.rank.add(c.base.count.at(domain))
 		for _, l := range c.layers {
@@ -198,6 +203,7 @@ func (c *counter) nodeLeft(slot, domain int32) {
 		return
 	}
 	if c.domains[domain]--; c.domains[domain] == 0 {
+		c.mark(domain)
 		c.existing--
 		c.base.rank.remove(c.base.count.at(domain))
 		for _, l := range c.layers {
@@ -212,6 +218,7 @@ func (c *counter) add(slot, pods int32) {
 	if pods == 0 || d == noDomain || !c.counts(slot) {
 		return
 	}
+	c.mark(d)
 	c.addTo(&c.base, d, pods)
 	for _, l := range c.layers {
 		c.addTo(l, d, pods)
@@ -233,6 +240,7 @@ func (c *counter) nominate(slot, priority, pods int32) {
 	if d == noDomain || !c.counts(slot) {
 		return
 	}
+	c.mark(d)
 	i := slices.IndexFunc(c.nominal, func(p priorityCount) bool { return p.priority == priority })
 	if i < 0 {
 		i = len(c.nominal)

@@ -270,7 +270,7 @@ func (t *Topology) counterOf(c counter) *counter {
 	}
 	made := &c
 	t.made++
-	made.number = t.made
+	made.number, made.stamps = t.made, t.stamps
 	if e := made.eligible; e != nil {
 		e.refs++
 	}

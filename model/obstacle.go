@@ -13,6 +13,7 @@ type Obstacle struct {
 	t       *Topology
 	counter *counter
 	domain  int32
+	slot    int32 // of a node of the domain
 }
 
 // Obstacles returns what bars the judge's class from a node as far as pods that run can end it by leaving; false if
@@ -29,7 +30,7 @@ func (j *Judge) Obstacles(node string) ([]Obstacle, bool) {
 	var out []Obstacle
 	for i := range j.terms {
 		k := &j.terms[i]
-		o := Obstacle{Total: s.counts[i].pods(false), t: j.t, counter: k.counter, domain: s.domains[i]}
+		o := Obstacle{Total: s.counts[i].pods(false), t: j.t, counter: k.counter, domain: s.domains[i], slot: slot}
 		switch k.role {
 		default:
 			continue // what is merely preferred is counted in weights, some of them negative
@@ -66,7 +67,7 @@ func (j *Judge) Anchors(node string) []Obstacle {
 	var out []Obstacle
 	for i := range j.terms {
 		if k := &j.terms[i]; k.role == ownAffinity && s.domains[i] != noDomain && s.counts[i].pods(false) > 0 {
-			out = append(out, Obstacle{Kind: PodAffinity, Total: s.counts[i].pods(false), t: j.t, counter: k.counter, domain: s.domains[i]})
+			out = append(out, Obstacle{Kind: PodAffinity, Total: s.counts[i].pods(false), t: j.t, counter: k.counter, domain: s.domains[i], slot: slot})
 		}
 	}
 	return out
@@ -117,7 +118,7 @@ func (j *Judge) Skewing(node string) []Obstacle {
 	var out []Obstacle
 	for i := range j.terms {
 		if k := &j.terms[i]; k.role == hardSpread && s.domains[i] != noDomain {
-			out = append(out, Obstacle{Kind: TopologySpread, Total: s.counts[i].pods(false), t: j.t, counter: k.counter, domain: s.domains[i]})
+			out = append(out, Obstacle{Kind: TopologySpread, Total: s.counts[i].pods(false), t: j.t, counter: k.counter, domain: s.domains[i], slot: slot})
 		}
 	}
 	return out
@@ -146,6 +147,10 @@ func (o *Obstacle) Same(b *Obstacle) bool { return o.counter == b.counter && o.d
 
 // Nodes calls f for every node with pods that the rule is about, perhaps more than once, in no order.
 func (o *Obstacle) Nodes(f func(node string)) {
+	if o.domain >= 0 && o.counter.key.nodes[o.domain] == 1 {
+		f(o.t.spots[o.slot].name) // a host name, say: there is nobody else to look at
+		return
+	}
 	// order does not matter: whoever needs one makes it.
 	for _, k := range o.t.kinds {
 		if !slices.ContainsFunc(k.sums, func(s sum) bool { return s.counter == o.counter }) {

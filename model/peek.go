@@ -4,6 +4,10 @@ package model
 // Version is as it was.
 func (t *Topology) Peek(f func()) {
 	before := t.version
+	if t.stamps != nil {
+		t.stamps.quiet = true
+		defer func() { t.stamps.quiet = false }()
+	}
 	f()
 	t.peeked += t.version - before
 }

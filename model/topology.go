@@ -42,6 +42,8 @@ type Topology struct {
 
 	nominations []*nominated
 
+	stamps *stamps // nil: nobody asks when counts changed
+
 	judges  map[string]*Judge // by signature
 	clock   uint64            // of the judges' use
 	layouts uint64            // handed out
@@ -375,7 +377,7 @@ func (t *Topology) carry(k *kind) {
 		c, ok := t.carried.byID[id]
 		if !ok {
 			t.made++
-			c = &counter{id: id, number: t.made, key: t.keyOf(a.topologyKey, false), match: []*podMatch{a.match}, role: role}
+			c = &counter{id: id, number: t.made, key: t.keyOf(a.topologyKey, false), match: []*podMatch{a.match}, role: role, stamps: t.stamps}
 			t.carried.add(c)
 			c.key.counters = append(c.key.counters, c)
 			t.changedTerms++

@@ -17,13 +17,15 @@ type board struct {
 	class   *model.Class
 	profile *profile
 	anyNode bool
+	asks    int       // how much the class asks of a node object: the work of finding out
 	topo    *topoView // nil: nothing about other pods matters to the class
 
 	seen  uint64 // position in the log up to which this board is right
 	epoch uint64 // of the ring
 	used  uint64 // when it was last asked, for forgetting
 
-	cells     []cell // by slot
+	dirty     []int32 // slots to be looked at
+	cells     []cell  // by slot
 	groups    []*group
 	byKey     map[groupKey]int32
 	filled    []int32 // groups that hold nodes
@@ -65,33 +67,70 @@ type cell struct {
 	group  int32
 	score  int32 // usageScore
 	known  bool  // static and group are computed
+	stale  bool  // what depends on the node object alone is to be computed again
+	dirty  bool  // in board.dirty
 	placed bool  // in its group: the node itself does not fail the class
 }
 
 func newBoard(key boardKey, c *model.Class, p *profile) *board {
-	b := &board{key: key, class: c, profile: p, anyNode: c.AnyNode(), byKey: map[groupKey]int32{}}
+	b := &board{key: key, class: c, profile: p, anyNode: c.AnyNode(), asks: c.Asks(), byKey: map[groupKey]int32{}}
 	if key.images != "" {
 		b.images = imageTaste{names: c.Images, containers: c.Containers}
 	}
 	return b
 }
 
-// sync brings the board up to date with the view and returns how many nodes it looked at.
-func (b *board) sync(v *View) int {
+// sync brings the board up to date with the view. It returns false if there is more to look at than the step's work
+// allows: then it goes on the next time.
+func (b *board) sync(v *View, m *meter) bool {
 	if b.epoch != v.ring.epoch {
 		b.reseat(v)
+		m.spend(len(v.nodes) * workNode)
 	}
 	if b.topo.renewed() {
 		b.forget()
 		b.seen = 0
 	}
-	looked := 0
 	v.since(b.seen, func(slot int32) {
-		looked++
-		b.look(v, slot)
+		c := &b.cells[slot]
+		c.stale = c.stale || v.nodes[slot].staticAt >= b.seen
+		if !c.dirty {
+			c.dirty = true
+			b.dirty = append(b.dirty, slot)
+		}
 	})
 	b.seen = v.log.head()
-	return looked
+	for len(b.dirty) > 0 {
+		if m.out() {
+			return false
+		}
+		last := len(b.dirty) - 1
+		slot := b.dirty[last]
+		b.dirty = b.dirty[:last]
+		m.spend(b.lookCost(&v.nodes[slot], &b.cells[slot]))
+		b.look(v, slot)
+	}
+	return true
+}
+
+// lookCost is the work of looking at a node.
+func (b *board) lookCost(n *node, c *cell) int {
+	cost := workLook + b.terms()*workTerm + len(n.noms)*workPod
+	if (!c.known || c.stale) && n.obj != nil {
+		cost += b.asks + len(n.obj.Spec.Taints)*(1+len(b.class.Tolerations)) + len(b.images.names)*workNode
+	}
+	return cost
+}
+
+// openCost is the work of scoring the groups that nodes are in.
+func (b *board) openCost() int { return len(b.filled) * (workGroup + b.terms()*workTerm) }
+
+// terms is how many rules between pods are asked.
+func (b *board) terms() int {
+	if b.topo == nil {
+		return 0
+	}
+	return b.topo.judge.Terms()
 }
 
 // forget drops what is known of the nodes, because what the class sees of other pods is grouped in another way now.
@@ -99,7 +138,7 @@ func (b *board) forget() {
 	clear(b.cells)
 	clear(b.byKey)
 	clear(b.histAt)
-	b.groups, b.filled, b.hist, b.lastGroup = nil, b.filled[:0], nil, 0
+	b.groups, b.filled, b.hist, b.lastGroup, b.dirty = nil, b.filled[:0], nil, 0, b.dirty[:0]
 	b.changes++
 }
 
@@ -141,8 +180,9 @@ func (b *board) look(v *View, slot int32) {
 		*c = cell{}
 		return
 	}
+	c.dirty = false
 	now := *c
-	if !c.known || n.staticAt >= b.seen {
+	if !c.known || c.stale {
 		b.lookStatic(v, n, &now)
 	} else if b.topo != nil {
 		key := b.groups[c.group].groupKey
@@ -170,7 +210,7 @@ func (b *board) look(v *View, slot int32) {
 
 // lookStatic computes what depends on the node object alone.
 func (b *board) lookStatic(v *View, n *node, c *cell) {
-	c.known = true
+	c.known, c.stale = true, false
 	var key groupKey
 	if b.topo != nil {
 		key.topo = b.topo.group(n)

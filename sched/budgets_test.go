@@ -67,7 +67,7 @@ func (w *world) healthy(app string) int {
 func (w *world) disturb(under []*Plan) []*Plan {
 	switch rapid.IntRange(0, 6).Draw(w.t, "turn") {
 	case 0, 1:
-		if p := w.sched.Step(w.now, rapid.IntRange(1, 4).Draw(w.t, "max")); p != nil {
+		if p := w.step(rapid.IntRange(1, 4).Draw(w.t, "max")); p != nil {
 			under = append(under, p)
 		}
 	case 2:

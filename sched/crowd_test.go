@@ -16,7 +16,7 @@ import (
 func (w *world) namesThem(o *oracle, pod *corev1.Pod) {
 	all := o.standing(pod, true)
 	_, anti := affinityOf(pod)
-	for i, verdict := range Explain(w.state.View(), pod) {
+	for i, verdict := range explainAll(w.state.View(), pod) {
 		want := map[model.ReasonKind][]types.UID{}
 		add := func(kind model.ReasonKind, s stander) {
 			if !slices.Contains(want[kind], s.pod.UID) {
@@ -104,7 +104,7 @@ func BenchmarkExplain(b *testing.B) {
 				pod, _ := h.state.View().Pods.Get("default/asked")
 				view := h.state.View()
 				for b.Loop() {
-					if len(Explain(view, pod)) != benchNodes {
+					if len(explainAll(view, pod)) != benchNodes {
 						b.Fatal("not all nodes were asked")
 					}
 				}

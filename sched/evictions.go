@@ -17,7 +17,14 @@ type evictions struct {
 	how   preempting
 	seen  uint64
 	epoch uint64
-	topo  uint64 // of the Topology, where other pods matter
+	// stamp is the judge's as of which the entries are right or dirty, where other pods matter; layout and generation are the
+	// judge's and the budgets' for which that is so.
+	stamp, layout, generation uint64
+
+	dirty    []int32 // slots to be looked at
+	unplayed bool    // all matches are to be decided again when nothing is dirty any more
+	behind   bool    // the last question was not answered: the step's work is used up
+	meter    *meter
 
 	entries []entry // by slot
 	size    int32   // leaves of the tree: a power of two, at least the number of ranks
@@ -37,39 +44,77 @@ type entry struct {
 	fails   model.Failures
 	verdict verdict
 	exact   bool
+	dirty   bool // in evictions.dirty
 }
 
 func newEvictions(c *model.Class, how preempting) *evictions {
 	return &evictions{class: c, how: how, problem: newProblem(c, how), open: map[int32]cost{}, blocked: map[int32][]*Budget{}}
 }
 
-// sync brings the tree up to date; the board of the same class must be so already. It returns how many nodes it looked
-// at.
-func (e *evictions) sync(v *View, b *board, budgets Budgets) int {
+// sync brings the tree up to date; the board of the same class must be so already. It returns false if there is more to
+// look at than the step's work allows: then it goes on the next time.
+func (e *evictions) sync(v *View, b *board, budgets Budgets, m *meter) bool {
+	e.meter = m
 	if e.epoch != v.ring.epoch {
 		e.replant(v)
+		m.spend(len(v.nodes) * workNode)
 	}
-	e.problem.others = nil
+	e.problem.others, e.problem.meter = nil, m
 	if b.topo != nil {
-		e.around.view, e.around.judge, e.around.most = v, b.topo.judge, int(e.how.otherNodes)
+		e.around.view, e.around.judge, e.around.most, e.around.meter = v, b.topo.judge, int(e.how.otherNodes), m
 		e.problem.others = &e.around
+		e.followRules(v, b, budgets)
 	}
-	if b.topo != nil && e.topo != v.topo.Version() {
-		e.topo, e.seen = v.topo.Version(), 0 // what happens on one node matters to others
-	}
-	looked, many := 0, e.seen < v.log.first || v.log.head()-e.seen > uint64(len(v.nodes)/4)
-	v.since(e.seen, func(slot int32) {
-		looked++
+	v.since(e.seen, e.soil)
+	e.seen = v.log.head()
+	e.unplayed = e.unplayed || len(e.dirty) > len(v.nodes)/4
+	for len(e.dirty) > 0 {
+		if m.out() {
+			return false
+		}
+		last := len(e.dirty) - 1
+		slot := e.dirty[last]
+		e.dirty = e.dirty[:last]
 		e.look(v, b, slot, budgets)
-		if !many {
+		if !e.unplayed {
 			e.play(v.nodes[slot].rank)
 		}
-	})
-	if many {
-		e.playAll()
 	}
-	e.seen = v.log.head()
-	return looked
+	if e.unplayed {
+		e.playAll()
+		e.unplayed = false
+		m.spend(len(v.nodes))
+	}
+	return true
+}
+
+// soil notes that a node is to be looked at.
+func (e *evictions) soil(slot int32) {
+	if at := &e.entries[slot]; !at.dirty {
+		at.dirty = true
+		e.dirty = append(e.dirty, slot)
+	}
+}
+
+// followRules notes the nodes for which what happened on other nodes matters.
+func (e *evictions) followRules(v *View, b *board, budgets Budgets) {
+	judge, generation := b.topo.judge, uint64(0)
+	if book, ok := budgets.(*budgetBook); ok {
+		generation = book.generation
+	}
+	now := judge.Changed()
+	switch {
+	case e.layout != judge.Layout() || e.generation != generation:
+		e.layout, e.generation, e.seen = judge.Layout(), generation, 0
+	case now > e.stamp:
+		e.meter.spend(len(v.nodes) * (workNode + b.terms()*workTerm))
+		for slot := range v.nodes {
+			if judge.ChangedAt(v.nodes[slot].name) > e.stamp {
+				e.soil(int32(slot))
+			}
+		}
+	}
+	e.stamp = now
 }
 
 // replant builds the tree anew after the ring gave the nodes new ranks.
@@ -111,6 +156,7 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 		return
 	}
 	p := e.problem
+	e.meter.spend(workLook + len(n.pods)*workPod + b.terms()*workTerm)
 	at.exact = false
 	at.cost, at.verdict = p.ask(n, budgets)
 	at.fails = p.fails
@@ -194,7 +240,7 @@ func (e *evictions) best(v *View, budgets Budgets, start int32) (int32, bool) {
 	if len(e.winner) == 0 {
 		return 0, false // no node was ever seen
 	}
-	for {
+	for e.behind = false; ; {
 		root := e.winner[1]
 		if root < 0 || !e.entries[root].cost.possible() {
 			return 0, false
@@ -205,6 +251,10 @@ func (e *evictions) best(v *View, budgets Budgets, start int32) (int32, bool) {
 		}
 		if e.entries[slot].exact {
 			return slot, true
+		}
+		if e.meter.out() {
+			e.behind = true
+			return 0, false
 		}
 		e.search(v, slot, budgets)
 	}

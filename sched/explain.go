@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -25,8 +26,8 @@ type NodeVerdict struct {
 }
 
 // Explain asks every node of a state about a pod, bound or not, in the order of the nodes' names. A bound pod is asked
-// about as if it were not yet there.
-func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
+// about as if it were not yet there. When ctx ends first the answer is its error.
+func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod) ([]NodeVerdict, error) {
 	c := state.EffectiveClass(model.ClassOf(pod), pod)
 	rules := rulesWithout(state, c, pod)
 	mayPreempt := *state.SchedulerConfig().Spec.Preemption.Enabled && !c.NeverPreempts
@@ -48,13 +49,20 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 	})
 	how := preemptingOf(state.SchedulerConfig())
 	question := newProblem(c, how)
+	question.meter = &meter{left: explainWork}
 	var others *crowds
 	if rules != nil {
-		question.others = &surroundings{view: v, judge: rules.Judge(c), most: int(how.otherNodes)}
+		question.others = &surroundings{view: v, judge: rules.Judge(c), most: int(how.otherNodes), meter: question.meter}
 		others = &crowds{state: state, view: v, judge: rules.Judge(c), class: c, asked: pod, list: list, terms: map[uint64]map[int32]*Crowd{}}
 	}
 	out := make([]NodeVerdict, len(v.nodes))
 	for i := range v.nodes {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%d of %d nodes were asked: %w", i, len(v.nodes), ctx.Err())
+		}
+		if question.meter.out() {
+			question.limit = 0
+		}
 		n, verdict := &v.nodes[i], &out[i]
 		var scratch model.Usage
 		verdict.Node = n.name
@@ -69,8 +77,12 @@ func Explain(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 			question.explain(n, budgets, verdict)
 		}
 	}
-	return out
+	return out, nil
 }
+
+// explainWork is how much work the searches for victims of one question may be. On the nodes that are asked when it is used
+// up victims are chosen by reprieve alone, as without a search.
+const explainWork = 20 * stepWork
 
 // rulesWithout is what the state's pods ask of each other, without one of them and without the nominations that are not in
 // its way; nil where there is nothing that can keep the class off a node.

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -19,15 +20,19 @@ const maxChanges = 1 << 12
 func (s *Scheduler) follow() *fsm.View {
 	state := s.state.View()
 	s.configure(state.SchedulerConfig())
-	if s.view == nil || s.view.gone > len(s.view.nodes)/2+64 {
-		s.load(state)
-		return state
+	if s.view == nil || s.broken || s.view.gone > len(s.view.nodes)/2+64 || !s.catchUp(state) {
+		s.load(state, nil)
 	}
+	return state
+}
+
+// catchUp takes in what the feed has; false if it does not reach back far enough.
+func (s *Scheduler) catchUp(state *fsm.View) bool {
+	s.broken = true
 	for s.revision < state.Revision() {
 		changes, err := s.state.Feed().After(s.revision, maxChanges)
 		if err != nil {
-			s.load(state)
-			return state
+			return false
 		}
 		if len(changes) == 0 {
 			// The state is published a moment before its changes are in the feed; they are seen next time.
@@ -35,17 +40,21 @@ func (s *Scheduler) follow() *fsm.View {
 		}
 		for i := range changes {
 			if changes[i].Revision > state.Revision() {
-				return state
+				s.broken = false
+				return true
 			}
 			s.take(&changes[i])
 			s.revision = changes[i].Revision
 		}
 	}
-	return state
+	s.broken = false
+	return true
 }
 
-// load builds the view from a state and lays the unsettled decisions over it again.
-func (s *Scheduler) load(state *fsm.View) {
+// load builds the view from a state and lays the unsettled decisions over it again, those of a plan that is being made too.
+func (s *Scheduler) load(state *fsm.View, making *Plan) {
+	s.broken = true
+	unsettled := s.unsettledFlights(making)
 	v := newView()
 	if s.view != nil {
 		// Ranks and log positions of the old view mean nothing in the new one.
@@ -59,12 +68,11 @@ func (s *Scheduler) load(state *fsm.View) {
 	clear(s.stirred)
 	clear(s.evicting)
 	s.book = newBudgetBook()
-	for _, p := range s.plans {
-		for _, f := range p.flights {
-			f.pod, f.nomination, f.anchored = nil, nil, false
-			pod, there := state.Pods.Get(f.key)
-			f.over = !there || pod.UID != f.uid || pod.Spec.NodeName != ""
-		}
+	clear(s.flights)
+	for _, f := range unsettled {
+		f.pod, f.nomination, f.anchored = nil, nil, false
+		pod, there := state.Pods.Get(f.key)
+		f.over = !there || pod.UID != f.uid || pod.Spec.NodeName != ""
 	}
 	state.Namespaces.Scan("", func(_ string, n *corev1.Namespace) bool {
 		v.topo.PutNamespace(n.Name, n.Labels)
@@ -86,12 +94,13 @@ func (s *Scheduler) load(state *fsm.View) {
 		s.putNomination(n)
 		return true
 	})
-	for _, p := range s.plans {
-		for _, f := range p.flights {
-			s.lay(f)
+	for _, f := range unsettled {
+		s.lay(f)
+		if making == nil || !slices.Contains(making.flights, f) { // those are anchored when the plan is made
 			s.anchor(f)
 		}
 	}
+	s.broken = false
 }
 
 // take applies one change of the state to the view.

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,9 +63,10 @@ func victimsIn(v *fsm.View, planned []fsm.PlannedVictim) []Victim {
 // Foresee tells where pods would go if they were created now, in this order, and who would be evicted for them: the same
 // code on a copy of the state. Nothing is changed, and the pods are left as they are. It also follows the evictions: on the
 // same copy the victims go, their controllers make new pods like them, and those are decided in their turn. The commands of
-// setup are carried out first; the first refusal of one is the error.
-func Foresee(state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.Pod) (*Foresight, error) {
-	w := newWhatIf(state)
+// setup are carried out first; the first refusal of one is the error. So is the end of ctx, for which it looks between bounded
+// pieces of work: nobody waits for the answer then.
+func Foresee(ctx context.Context, state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.Pod) (*Foresight, error) {
+	w := newWhatIf(ctx, state)
 	for _, c := range setup {
 		if err := w.state.Try(w.now, fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: c})[0].Err(); err != nil {
 			return nil, err
@@ -72,6 +74,9 @@ func Foresee(state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.P
 	}
 	out := &Foresight{Before: w.state.View()}
 	out.Placements = w.place(asker, pods)
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("the plan was not finished: %w", err)
+	}
 	out.After = w.state.View()
 	victims := victimsOf(out.Placements)
 	for len(victims) > 0 {
@@ -80,6 +85,9 @@ func Foresee(state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.P
 			break
 		}
 		successors, cut := w.replace(victims, out.Depth)
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("the plan was not finished: %w", err)
+		}
 		out.Successors = append(out.Successors, successors...)
 		out.Cut = out.Cut || cut
 		next := make([]Placement, len(successors))
@@ -111,6 +119,9 @@ func (w *whatIf) replace(victims []Victim, round int) (out []Successor, cut bool
 	var pods []*corev1.Pod
 	zero := int64(0)
 	for _, v := range victims {
+		if w.ctx.Err() != nil {
+			break
+		}
 		// Whoever is gone already, for want of a grace period, is replaced all the same.
 		w.state.Try(w.now, fsm.Proposal{Command: &fsm.DeletePod{Key: v.Key, Precondition: fsm.Precondition{UID: string(v.UID)}, GraceSeconds: &zero}})
 		if metav1.GetControllerOf(v.pod) == nil {

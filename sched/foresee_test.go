@@ -44,7 +44,7 @@ func foreseeCascade(t *testing.T, grace string) {
 	top.Namespace, top.UID, top.Spec.PriorityClassName = "default", "uid-top", "top"
 	setup := []fsm.Command{&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: &schedulingv1.PriorityClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "top", UID: "top"}, Value: 100}}}}
-	f, err := Foresee(h.state.View(), asAdmin, setup, []*corev1.Pod{top})
+	f, err := Foresee(t.Context(), h.state.View(), asAdmin, setup, []*corev1.Pod{top})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,12 +75,12 @@ func TestForeseeWithoutControllers(t *testing.T) {
 	h.class(100, nil)
 	top := mkPod("top cpu=2")
 	top.Namespace, top.UID, top.Spec.PriorityClassName = "default", "uid-top", "p100"
-	f, err := Foresee(h.state.View(), asAdmin, nil, []*corev1.Pod{top})
+	f, err := Foresee(t.Context(), h.state.View(), asAdmin, nil, []*corev1.Pod{top})
 	if err != nil || f.Depth != 1 || len(f.Successors) != 0 || f.Placements[0].NominatedNode != "n1" {
 		t.Errorf("%+v, %v", f, err)
 	}
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "p100", UID: types.UID("other")}, Value: 3}
-	if _, err := Foresee(h.state.View(), asAdmin, []fsm.Command{&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: class}}}, nil); err == nil || !strings.Contains(err.Error(), "already exists") {
+	if _, err := Foresee(t.Context(), h.state.View(), asAdmin, []fsm.Command{&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: class}}}, nil); err == nil || !strings.Contains(err.Error(), "already exists") {
 		t.Errorf("a class that is there already: %v", err)
 	}
 }
@@ -101,7 +101,7 @@ func TestForeseeIsWhatHappens(t *testing.T) {
 		p.Namespace, p.UID, p.Spec.PriorityClassName = "default", types.UID("uid-"+p.Name), "p7"
 		asked = append(asked, p)
 	}
-	f, err := Foresee(h.state.View(), asAdmin, nil, asked)
+	f, err := Foresee(t.Context(), h.state.View(), asAdmin, nil, asked)
 	if err != nil {
 		t.Fatal(err)
 	}

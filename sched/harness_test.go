@@ -2,6 +2,7 @@ package sched
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -423,4 +424,13 @@ func describe(c *fsm.ApplyPlan) string {
 		}
 	}
 	return b.String()
+}
+
+// explainAll is Explain for whoever waits for as long as it takes.
+func explainAll(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
+	out, err := Explain(context.Background(), state, pod)
+	if err != nil {
+		panic(err)
+	}
+	return out
 }

@@ -15,6 +15,7 @@ import (
 type surroundings struct {
 	view  *View
 	judge *model.Judge
+	meter *meter
 	// most is on how many other nodes victims may be.
 	most int
 	// near: nobody on another node goes who does not have to.
@@ -24,8 +25,7 @@ type surroundings struct {
 	// wide: pods of other nodes may go that help only because others go; see thorough.
 	wide bool
 
-	at   uint64 // version as of which seen is right
-	seen []seenObstacle
+	seen map[obstacleID]seenObstacle
 
 	obstacles []model.Obstacle // of the node under way
 	spread    []model.Obstacle // those of them that are dimensions
@@ -35,10 +35,19 @@ type surroundings struct {
 	cut       bool    // some movable pods were left out
 }
 
-type seenObstacle struct {
-	obstacle model.Obstacle
-	pods     []*pod // in the order of importance
+// obstacleID is model.Obstacle.ID.
+type obstacleID struct {
+	counter uint64
+	domain  int32
 }
+
+type seenObstacle struct {
+	at   uint64 // model.Obstacle.ChangedAt for which it is right
+	pods []*pod // in the order of importance
+}
+
+// maxSeen bounds the obstacles whose pods are remembered.
+const maxSeen = 1 << 12
 
 // maxElsewhere bounds the pods on other nodes among which a problem chooses.
 const maxElsewhere = 64
@@ -107,13 +116,11 @@ func (v *View) addRules(p *pod)    { v.topo.AddPod(v.nodes[p.slot].name, p.class
 
 // podsOf returns the pods that an obstacle is about, wherever they are, the most important first.
 func (o *surroundings) podsOf(b *model.Obstacle) []*pod {
-	if version := o.view.topo.Version(); o.at != version || o.seen == nil {
-		o.at, o.seen = version, o.seen[:0]
-	}
-	for i := range o.seen {
-		if o.seen[i].obstacle.Same(b) {
-			return o.seen[i].pods
-		}
+	var id obstacleID
+	id.counter, id.domain = b.ID()
+	changed := b.ChangedAt()
+	if known, ok := o.seen[id]; ok && known.at == changed {
+		return known.pods
 	}
 	var slots []int32
 	b.Nodes(func(name string) { slots = append(slots, o.view.byName[name]) })
@@ -128,7 +135,11 @@ func (o *surroundings) podsOf(b *model.Obstacle) []*pod {
 		}
 	}
 	slices.SortFunc(pods, moreImportant)
-	o.seen = append(o.seen, seenObstacle{*b, pods})
+	o.meter.spend(len(slots)*workNode + len(pods)*workPod)
+	if o.seen == nil || len(o.seen) >= maxSeen {
+		o.seen = map[obstacleID]seenObstacle{}
+	}
+	o.seen[id] = seenObstacle{changed, pods}
 	return pods
 }
 

@@ -40,7 +40,7 @@ func TestOracleCrossNode(t *testing.T) {
 		o.cross = true
 		pod, _ := w.state.View().Pods.Get(ready[0].Key())
 		want := o.decide(pod)
-		p := w.sched.Step(w.now, 8)
+		p := w.step(8)
 		if p == nil {
 			t.Fatal("nothing was decided")
 		}
@@ -90,7 +90,7 @@ func (w *world) compareAnywhere(o *oracle, pod *corev1.Pod, got *flight, want *d
 
 // explainsIt: Explain names the same victims as the decision.
 func (w *world) explainsIt(pod *corev1.Pod, d *fsm.PreemptDecision) {
-	for _, verdict := range Explain(w.state.View(), pod) {
+	for _, verdict := range explainAll(w.state.View(), pod) {
 		if verdict.Node != d.Node {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 // It is filled for one node at a time and used again for the next, so that looking at a node allocates nothing.
 type problem struct {
 	class *model.Class
+	meter *meter // nil: the work is not counted
 	// strict: no budget may be violated, whatever the budget itself says.
 	strict bool
 	// limit bounds the search, in nodes of its tree; 0: victims are chosen by reprieve alone.

@@ -22,6 +22,7 @@ type world struct {
 	*harness
 	t        *rapid.T
 	relabels bool // pods get other labels too
+	stepWork int64
 }
 
 func (w *world) pick(label string, of ...string) string {
@@ -142,6 +143,7 @@ func TestOracle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 6).Draw(t, "nodes")
 		w := newWorld(t, nodes)
+		w.drawWork()
 		budgets := randomBudgets(t)
 		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
 			limit := rapid.SampledFrom([]int32{0, 1000, 1000, 1000}).Draw(t, "limit")
@@ -174,7 +176,7 @@ func (w *world) runBeside(oracle func() *oracle) {
 	for {
 		ready := w.ready()
 		o := oracle()
-		p := w.sched.Step(w.now, rapid.IntRange(1, 8).Draw(w.t, "max"))
+		p := w.step(rapid.IntRange(1, 8).Draw(w.t, "max"))
 		if p == nil {
 			if len(ready) > 0 {
 				w.t.Fatalf("%d pods are ready and none was decided", len(ready))
@@ -187,6 +189,40 @@ func (w *world) runBeside(oracle func() *oracle) {
 		}
 		w.checkView()
 	}
+}
+
+// step makes the next plan, by as many steps as that takes with the work that the world allows for one.
+func (w *world) step(most int) *Plan {
+	for steps := 0; ; steps++ {
+		if w.stepWork > 0 {
+			w.sched.stepWork = w.stepWork
+		}
+		p, ok := w.tryStep(most)
+		if ok && (p != nil || !w.sched.Behind()) {
+			return p
+		}
+		if steps == 10_000 {
+			w.t.Fatal("steps come to no end")
+		}
+	}
+}
+
+// tryStep is a step; false if what panicked in it was not about one pod.
+func (w *world) tryStep(most int) (p *Plan, ok bool) {
+	defer func() {
+		if value := recover(); value != nil {
+			if w.sched.meter.charged == nil {
+				panic(value)
+			}
+			p, ok = nil, false
+		}
+	}()
+	return w.sched.Step(w.now, most), true
+}
+
+// drawWork lets the steps of a world be short ones.
+func (w *world) drawWork() {
+	w.stepWork = rapid.SampledFrom([]int64{0, 0, 4000, 20_000}).Draw(w.t, "work of a step")
 }
 
 func (w *world) ready() []*fsm.QueueEntry {
@@ -307,7 +343,9 @@ func byUID(noms []*nomination) []*nomination {
 }
 
 // checkView holds the followed view against one built anew from the state.
-func (w *world) checkView() {
+func (w *world) checkView() { w.checkViewOf(w.t.Fatalf) }
+
+func (w *world) checkViewOf(fatalf func(format string, values ...any)) {
 	fresh := New(w.state)
 	fresh.follow()
 	w.sched.follow()
@@ -315,7 +353,7 @@ func (w *world) checkView() {
 		want := &fresh.view.nodes[i]
 		slot, ok := w.sched.view.byName[want.name]
 		if !ok {
-			w.t.Fatalf("node %s is missing", want.name)
+			fatalf("node %s is missing", want.name)
 		}
 		got := &w.sched.view.nodes[slot]
 		if got.obj != want.obj || !got.alloc.Equal(want.alloc) || !got.usage.Requested.Equal(want.usage.Requested) ||
@@ -325,7 +363,7 @@ func (w *world) checkView() {
 				return a.uid == b.uid && a.obj == b.obj && a.isLeaving() == b.isLeaving() && a.start == b.start &&
 					a.priority == b.priority && a.class.Signature == b.class.Signature
 			}) {
-			w.t.Fatalf("node %s: followed %+v, built anew %+v", want.name, got, want)
+			fatalf("node %s: followed %+v, built anew %+v", want.name, got, want)
 		}
 	}
 	w.state.View().Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
@@ -333,16 +371,16 @@ func (w *world) checkView() {
 			name := fresh.view.nodes[i].name
 			got, want := w.sched.view.topo.Judge(e.Class()).Reasons(name), fresh.view.topo.Judge(e.Class()).Reasons(name)
 			if !slices.Equal(got, want) {
-				w.t.Fatalf("%s on %s: by the view followed %v, by one built anew %v", key, name, got, want)
+				fatalf("%s on %s: by the view followed %v, by one built anew %v", key, name, got, want)
 			}
 		}
 		return true
 	})
 	if n := len(w.sched.stirred); n != 0 {
-		w.t.Fatalf("%d classes of settled plans are left", n)
+		fatalf("%d classes of settled plans are left", n)
 	}
 	if n := len(w.sched.flights) + len(w.sched.evicting) + len(w.sched.anchors); n != 0 {
-		w.t.Fatalf("%d traces of settled plans are left", n)
+		fatalf("%d traces of settled plans are left", n)
 	}
 }
 
@@ -416,7 +454,7 @@ func (w *world) pipeline(nodes int, happen func(nodes int)) {
 	for range rapid.IntRange(5, 40).Draw(t, "turns") {
 		switch rapid.IntRange(0, 6).Draw(t, "turn") {
 		case 5: // the feed was lost
-			w.sched.load(w.state.View())
+			w.sched.load(w.state.View(), nil)
 		case 6: // too many classes for memory, and changes long gone
 			clear(w.sched.boards)
 			clear(w.sched.costs)
@@ -424,7 +462,7 @@ func (w *world) pipeline(nodes int, happen func(nodes int)) {
 				w.sched.view.log.keep = -8 * nodes
 			}
 		case 0, 1:
-			if p := w.sched.Step(w.now, rapid.IntRange(1, 4).Draw(t, "max")); p != nil {
+			if p := w.step(rapid.IntRange(1, 4).Draw(t, "max")); p != nil {
 				under = append(under, p)
 				w.notTwice(under)
 				t.Logf("at %d decided: %s", p.Command.Revision, describe(p.Command))

@@ -193,6 +193,7 @@ func TestOracleTopology(t *testing.T) {
 		nodes := rapid.IntRange(1, 6).Draw(t, "nodes")
 		w := newTopologyWorld(t, nodes)
 		w.relabels = true
+		w.drawWork()
 		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
 			limit, others := int32(1_000_000), rapid.Int32Range(0, 3).Draw(t, "other nodes")
 			s.Preemption.SearchLimit, s.Preemption.MaxOtherNodes = &limit, &others

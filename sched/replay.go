@@ -182,7 +182,7 @@ func (r *Replay) step(p recordedPlan) {
 			return
 		}
 		r.sched, r.open = New(r.State), nil
-		r.sched.unhurried = true
+		r.sched.meter.boundless, r.sched.replaying = true, true
 	}
 	if !r.settle(c.Over) {
 		// It lies over a plan that never came into the log. So do its successors, until one lies over none.
@@ -191,7 +191,11 @@ func (r *Replay) step(p recordedPlan) {
 		return
 	}
 	r.started = true
-	r.sched.made, r.sched.draining = c.Number-1, false
+	r.sched.made, r.sched.draining, r.sched.given = c.Number-1, false, asideIn(c)
+	r.sched.reserveOnly = ""
+	for i := range c.Reservations {
+		r.sched.reserveOnly = c.Reservations[i].Key
+	}
 	again := r.sched.Step(c.StepUnixNano, decisionsIn(c))
 	r.compare(p, again)
 	if again != nil {

@@ -50,6 +50,7 @@ func (l *memoryLog) Entry(index uint64) (uint64, []byte, error) {
 // without, and what happens in it.
 func recordedWorld(t *rapid.T, nodes int) (w *world, happen func(nodes int)) {
 	w = &world{harness: newHarnessOn(&memoryLog{term: 1}), t: t}
+	w.drawWork()
 	if rapid.Bool().Draw(t, "reserve early") {
 		w.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = new(int32(1)) })
 	}
@@ -81,7 +82,7 @@ func (w *world) live(nodes int, happen func(nodes int)) (lost int) {
 			if len(under) == maxUnder {
 				continue
 			}
-			if p := w.sched.Step(w.now, rapid.IntRange(1, 4).Draw(t, "max")); p != nil {
+			if p := w.step(rapid.IntRange(1, 4).Draw(t, "max")); p != nil {
 				under = append(under, p)
 				t.Logf("at %d, over %v, decided %d: %s", p.Command.Revision, p.Command.Over, p.Command.Number, describe(p.Command))
 			}
@@ -119,7 +120,7 @@ func (w *world) live(nodes int, happen func(nodes int)) (lost int) {
 		case 8:
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0: // the feed was lost
-				w.sched.load(w.state.View())
+				w.sched.load(w.state.View(), nil)
 			case 1: // too many classes for memory, and changes long gone
 				clear(w.sched.boards)
 				clear(w.sched.costs)
@@ -295,7 +296,7 @@ func TestLoadHoldsBack(t *testing.T) {
 		}
 		h.pod(mkPod("near priority=10 near=kubernetes.io/hostname:app=web"))
 		if anew {
-			h.sched.load(h.state.View())
+			h.sched.load(h.state.View(), nil)
 		}
 		if q := h.sched.Step(h.now, 8); q != nil {
 			t.Errorf("loaded anew: %v: it does not wait for the plan under way: %s", anew, describe(q.Command))

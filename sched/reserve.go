@@ -18,11 +18,19 @@ import (
 // maxBlocked is how many blocked pods are looked at for one that room can be kept for.
 const maxBlocked = 64
 
-// reserve makes the reservation, or renews it when half of its time has passed.
+// reserve makes the reservation, or renews it when half of its time has passed. It may use a quarter of the step's work: the
+// blocked pods that it does not come to are looked at in the next step.
 func (s *Scheduler) reserve(p *pass, now int64) {
-	if !*s.config.Spec.Reservation.Enabled || s.reserving() {
+	if !*s.config.Spec.Reservation.Enabled || s.reserving() || s.replaying && s.reserveOnly == "" {
 		return
 	}
+	s.meter.left = s.stepWork / 4
+	s.tryReserve(p, now)
+	p.reserveBehind, s.behind = s.behind, false
+	s.meter.left += s.stepWork - s.stepWork/4
+}
+
+func (s *Scheduler) tryReserve(p *pass, now int64) {
 	if r := p.state.Reservation(); r != nil {
 		e, ok := p.state.Queue.Get(r.Key())
 		if ok && p.state.MayReserve(e, now) && (r.DeadlineUnixNano-now < fsm.ReservationSeconds*nanosPerSecond/2 || s.timeChanged(r, now)) {
@@ -30,12 +38,29 @@ func (s *Scheduler) reserve(p *pass, now int64) {
 		}
 		return
 	}
-	looked := 0
+	looked, from := 0, s.reserveFrom
+	s.reserveFrom = 0
 	p.state.Blocked(func(e *fsm.QueueEntry) bool {
-		looked++
+		if looked++; looked <= from {
+			return true
+		}
+		if s.replaying && e.Key() != s.reserveOnly {
+			return looked < maxBlocked
+		}
+		s.meter.passBy()
 		_, flying := s.flights[e.UID]
 		done := !flying && p.state.MayReserve(e, now) && s.ownNomination(e) == nil && s.reserveFor(p, e, "", now)
-		return !done && looked < maxBlocked
+		switch {
+		case done || p.closed:
+			return false
+		case s.behind: // this pod goes on in the next step
+			s.reserveFrom = looked - 1
+			return false
+		case s.meter.out() && looked < maxBlocked:
+			s.behind, s.reserveFrom = true, looked
+			return false
+		}
+		return looked < maxBlocked
 	})
 }
 
@@ -47,7 +72,15 @@ func (s *Scheduler) reserving() bool {
 }
 
 // reserveFor reserves the best node for a pod, the one that it has if that is one still. It says whether there is one.
-func (s *Scheduler) reserveFor(p *pass, e *fsm.QueueEntry, held string, now int64) bool {
+func (s *Scheduler) reserveFor(p *pass, e *fsm.QueueEntry, held string, now int64) (done bool) {
+	if _, is := s.isAside(e, now); is || p.closed {
+		return false
+	}
+	s.attempt(p, e, now, func() { done = s.reserveRoom(p, e, held, now) })
+	return done
+}
+
+func (s *Scheduler) reserveRoom(p *pass, e *fsm.QueueEntry, held string, now int64) bool {
 	c := e.Class()
 	if pod, ok := p.state.Pods.Get(e.Key()); ok {
 		c = p.state.EffectiveClass(c, pod)
@@ -59,6 +92,10 @@ func (s *Scheduler) reserveFor(p *pass, e *fsm.QueueEntry, held string, now int6
 		defer s.hide(aside, -1)
 	}
 	b := s.boardOf(c)
+	if s.behind {
+		return false
+	}
+	s.meter.spend(b.openCost())
 	if b.best(s.view, 0); b.fit > 0 {
 		return false // it has room, and only has to be tried
 	}
@@ -125,12 +162,14 @@ func (s *Scheduler) soonest(b *board) int32 {
 	if b.noProspect == now {
 		return -1
 	}
+	s.meter.spend(len(s.view.nodes) * workLook)
 	best, at, missing := int32(-1), int64(math.MaxInt64), int64(math.MaxInt64)
 	for slot := range s.view.nodes {
 		if !s.canBeFreed(b, int32(slot)) {
 			continue
 		}
 		n := &s.view.nodes[slot]
+		s.meter.spend(len(n.pods) * workPod)
 		t, m := freeAt(n, b.class, nil), missingOn(n, b.class)
 		if best < 0 || t < at || t == at && (m < missing || m == missing && n.rank < s.view.nodes[best].rank) {
 			best, at, missing = int32(slot), t, m

@@ -22,7 +22,7 @@ func TestPropertyReservation(t *testing.T) {
 		for range rapid.IntRange(1, 12).Draw(t, "rounds") {
 			w.happen(nodes)
 			for turn := 0; ; turn++ {
-				p := w.sched.Step(w.now, rapid.IntRange(1, 8).Draw(t, "max"))
+				p := w.step(rapid.IntRange(1, 8).Draw(t, "max"))
 				if p == nil {
 					break
 				}

@@ -36,12 +36,27 @@ type Scheduler struct {
 	how       preempting // as the configuration has it
 	step      uint64
 	stepStart uint64 // position of the log when the step began
-	work      int    // nodes looked at in this step
+	meter     meter  // of this step
+	stepWork  int64  // what a step may charge it
 	heldSince int64  // time of the step since which some failure has been held back; 0: none
 	draining  bool
-	// unhurried: a step may take as long as it takes. A replay's steps do: its boards are new where the first
-	// scheduler's were not, and how far a step comes must not depend on that.
-	unhurried bool
+	behind    bool // the last step ended before it was through
+	broken    bool // the view was being changed when something panicked
+
+	asides map[string]aside // by Class.Signature
+	panics []Panic
+
+	// A replay takes from the log what may have hung on how much work the steps before had done.
+	replaying   bool
+	given       map[types.UID]*fsm.Diagnosis // pods that are set aside
+	reserveOnly string                       // the pod that room is kept for; "": none
+	reserveFrom int                          // blocked pods that were looked at in the steps before this one
+
+	disputes      map[types.UID]dispute
+	disagreements []Disagreement
+	rereads       []*flight // decisions that were refused twice
+	reload        bool      // one was refused again
+	reloadedAt    int64
 }
 
 // Plan is what one Step decided. Command is to be proposed; when its outcome is known, or known to stay unknown, the
@@ -57,14 +72,19 @@ type Plan struct {
 // New returns a scheduler for the pods that wait in a state.
 func New(state *fsm.State) *Scheduler {
 	return &Scheduler{
-		state: state, book: newBudgetBook(),
+		state: state, book: newBudgetBook(), stepWork: stepWork,
 		boards: map[boardKey]*board{}, costs: map[boardKey]*evictions{},
-		flights: map[types.UID]*flight{}, evicting: map[types.UID]int32{}, anchors: map[int32]struct{}{}, stirred: map[*model.Class]int32{},
+		flights: map[types.UID]*flight{}, evicting: map[types.UID]int32{}, anchors: map[int32]struct{}{},
+		stirred: map[*model.Class]int32{}, asides: map[string]aside{}, disputes: map[types.UID]dispute{},
 	}
 }
 
 // Unsettled is the number of plans that were made and not settled.
 func (s *Scheduler) Unsettled() int { return len(s.plans) }
+
+// Behind says whether the last Step had to stop because of the work that it took: the next one goes on, and is to be called
+// at once.
+func (s *Scheduler) Behind() bool { return s.behind }
 
 // Settle ends a plan. The state that New was given must have applied the plan's entry before, if it was committed:
 // then every decision that was carried out is in the state already, and one that was refused is undone here and its pod
@@ -76,9 +96,11 @@ func (s *Scheduler) Settle(p *Plan) {
 	}
 	s.follow()
 	s.plans = slices.Delete(s.plans, i, i+1)
+	s.broken = true
 	for _, f := range p.flights {
 		s.lift(f)
 	}
+	s.broken = false
 }
 
 // maxCells bounds the memory of all boards: about 40 bytes a cell, and 64 more where the class preempts.
@@ -91,7 +113,7 @@ type boardKey struct {
 	images string // Class.ImageSet where a node holds any of the images
 }
 
-// boardOf returns the class's board, up to date.
+// boardOf returns the class's board, up to date unless the step is behind.
 func (s *Scheduler) boardOf(c *model.Class) *board {
 	p := s.profileOf(c)
 	judge := s.view.topo.Judge(c)
@@ -120,10 +142,12 @@ func (s *Scheduler) refresh(b *board) {
 	if s.view.ring.stale {
 		s.view.ring.rebuild(s.view.nodes)
 	}
-	s.work += b.sync(s.view)
+	if !b.sync(s.view, &s.meter) {
+		s.behind = true
+	}
 }
 
-// costsOf returns the class's eviction costs, up to date; b is the class's board.
+// costsOf returns the class's eviction costs, up to date unless the step is behind; b is the class's board.
 func (s *Scheduler) costsOf(b *board) *evictions {
 	s.book.flush(s.view)
 	e, ok := s.costs[b.key]
@@ -131,7 +155,9 @@ func (s *Scheduler) costsOf(b *board) *evictions {
 		e = newEvictions(b.class, s.how)
 		s.costs[b.key] = e
 	}
-	s.work += e.sync(s.view, b, s.budgetsNow())
+	if !e.sync(s.view, b, s.budgetsNow(), &s.meter) {
+		s.behind = true
+	}
 	return e
 }
 

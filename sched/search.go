@@ -345,10 +345,16 @@ func (s *search) collect() solution {
 	return s.p.solution(goes)
 }
 
+// step counts a step of the search: of so many kinds that looking at all of them takes long it counts as several.
+func (s *search) step() {
+	s.steps += 1 + int32(len(s.kinds)/64)
+	s.p.meter.spend(workStep + len(s.kinds))
+}
+
 // descend decides about the kinds from k on. so is the cost of what was taken before, extra the violations that it
 // adds; counted says whether one of the highest priority is among it.
 func (s *search) descend(k int, so cost, extra int32, counted bool) {
-	if s.steps++; s.steps > s.p.limit {
+	if s.step(); s.steps > s.p.limit {
 		s.exhausted = true
 		return
 	}

@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// maxWork bounds the nodes that one Step looks at, so that a step with many new classes does not take long.
-	maxWork = 1 << 19
 	// maxPassedOver bounds the queue entries that one Step passes over because they are being decided already or their
 	// failure is held back.
 	maxPassedOver = 1 << 14
@@ -36,7 +34,8 @@ type pass struct {
 	preempted bool
 	closed    bool
 
-	reserving *flight // of the reservation that the plan makes or renews
+	reserving     *flight // of the reservation that the plan makes or renews
+	reserveBehind bool    // the look for one was not finished
 
 	// evicted are the classes of the pods that this plan evicts; see overtakes.
 	evicted []*model.Class
@@ -54,10 +53,18 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 	if s.draining && len(s.plans) > 0 {
 		return nil
 	}
+	s.settleDisputes(state, nowUnixNano)
+	s.behind, s.broken = false, true
+	plan := s.makePlan(state, nowUnixNano, max)
+	s.broken = false
+	return plan
+}
+
+func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, max int) *Plan {
 	s.draining = false
 	s.step++
 	s.stepStart = s.view.log.head()
-	s.work = 0
+	s.meter.left = s.stepWork
 	config := state.SchedulerConfig()
 	s.how = preemptingOf(config)
 	p := &pass{
@@ -78,10 +85,16 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 		if _, flying := s.flights[e.UID]; flying {
 			p.passedOver++
 		} else {
-			s.decide(p, e)
+			s.try(p, e, nowUnixNano)
 		}
-		return !p.closed && p.plan.Decisions < p.max && (s.work < maxWork || s.unhurried) && p.passedOver+p.held < maxPassedOver
+		s.meter.passBy()
+		if p.closed || p.plan.Decisions >= p.max || p.passedOver+p.held >= maxPassedOver {
+			return false
+		}
+		s.behind = s.behind || s.meter.out()
+		return !s.behind
 	})
+	s.behind = s.behind || p.reserveBehind
 	s.hold(p, nowUnixNano)
 	if p.plan.Decisions == 0 && (len(s.plans) > 0 || !state.WakesPending()) {
 		return nil // else an empty plan lets the state machine go on with waking
@@ -116,6 +129,19 @@ func (s *Scheduler) hold(p *pass, now int64) {
 	s.draining = p.held >= maxHeld || now-s.heldSince >= maxHeldNanos
 }
 
+// try decides about one pod, or sets it aside.
+func (s *Scheduler) try(p *pass, e *fsm.QueueEntry, now int64) {
+	said, is := s.isAside(e, now)
+	if _, given := s.given[e.UID]; given {
+		is = true
+	} else if !is {
+		said, is = s.attempt(p, e, now, func() { s.decide(p, e) })
+	}
+	if is {
+		s.setAside(p, e, said)
+	}
+}
+
 // decide finds a place for one pod.
 func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 	c := e.Class()
@@ -131,20 +157,22 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 		s.hide(aside, 1)
 		muted = s.mute(own, c)
 	}
-	b := s.boardOf(c)
-	var to choice
-	var ok bool
-	if own != nil && b.fits(own.slot) {
-		to, ok = choice{own.slot, -1}, true // NM5: it is compared with none
-		b.open(s.view)                      // counts the nodes that fit
-	} else {
-		to, ok = b.best(s.view, s.view.ring.start(start))
-	}
 	var f *flight
-	if ok {
-		f = s.bind(p, e, b, to)
-	} else {
-		f = s.preemptOrFail(p, e, b, own)
+	if b := s.boardOf(c); !s.behind {
+		s.meter.spend(workDecided + b.openCost())
+		var to choice
+		var ok bool
+		if own != nil && b.fits(own.slot) {
+			to, ok = choice{own.slot, -1}, true // NM5: it is compared with none
+			b.open(s.view)                      // counts the nodes that fit
+		} else {
+			to, ok = b.best(s.view, s.view.ring.start(start))
+		}
+		if ok {
+			f = s.bind(p, e, b, to)
+		} else {
+			f = s.preemptOrFail(p, e, b, own)
+		}
 	}
 	if own != nil {
 		s.hide(aside, -1)
@@ -224,6 +252,7 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, to choice) *fligh
 		p.closed = true
 		return nil
 	}
+	s.meter.spend((len(p.helpless) + len(p.preemptors) + len(p.evicted)) * workTerm)
 	if p.helps(e.Class()) || p.spoils(e.Class()) || p.overtakes(b) {
 		p.closed = true
 		return nil
@@ -275,10 +304,20 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 		return s.fail(p, e, b, attemptWaiting)
 	}
 	costs := s.costsOf(b)
+	if s.behind {
+		return nil
+	}
 	start := s.view.ring.start(hash64(string(e.UID)))
 	slot, ok := costs.best(s.view, s.budgetsNow(), start)
+	if s.behind = costs.behind; s.behind {
+		return nil
+	}
 	if !ok {
 		return s.fail(p, e, b, attemptHelpless)
+	}
+	alternatives := s.alternatives(costs, slot, start)
+	if s.behind = costs.behind; s.behind {
+		return nil
 	}
 	n := &s.view.nodes[slot]
 	set := costs.problem.chooseVictims(n, s.budgetsNow())
@@ -289,7 +328,7 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 	f := newFlight(e, flightPreempt, n.name)
 	d := fsm.PreemptDecision{
 		Key: e.Key(), UID: string(e.UID), Node: n.name,
-		Diagnosis: s.diagnose(b, attemptPreempted), Alternatives: s.alternatives(costs, slot, start),
+		Diagnosis: s.diagnose(b, attemptPreempted), Alternatives: alternatives,
 		Minimal: set.minimal && costs.minimal(slot),
 	}
 	if !d.Minimal {

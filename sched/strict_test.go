@@ -29,7 +29,7 @@ func TestStrictBudgetsProperty(t *testing.T) {
 		for range rapid.IntRange(10, 50).Draw(t, "turns") {
 			switch rapid.IntRange(0, 10).Draw(t, "turn") {
 			case 0, 1, 2:
-				if p := w.sched.Step(w.now, rapid.IntRange(1, 4).Draw(t, "max")); p != nil && len(under) < 4 {
+				if p := w.step(rapid.IntRange(1, 4).Draw(t, "max")); p != nil && len(under) < 4 {
 					under = append(under, p)
 					t.Logf("decided: %s", describe(p.Command))
 				} else if p != nil {

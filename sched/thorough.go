@@ -46,6 +46,7 @@ func (p *problem) thorough(n *node, known cost) (solution, bool) {
 // priority are tried before any of a high one. so is a bound of the cost of what was decided, fresh whether that is a
 // choice that was not looked at before.
 func (t *trials) descend(i int, so cost, fresh bool) {
+	t.p.meter.spend(workTrial)
 	if t.steps++; t.steps > t.p.limit || t.found && !so.less(&t.best.cost) {
 		return
 	}

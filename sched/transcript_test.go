@@ -276,7 +276,7 @@ func (s *transcript) why(t *testing.T, key string) string {
 		t.Fatalf("no pod %s", key)
 	}
 	var b strings.Builder
-	for _, v := range Explain(s.state.View(), pod) {
+	for _, v := range explainAll(s.state.View(), pod) {
 		fmt.Fprintf(&b, "%s:", v.Node)
 		if len(v.Reasons) == 0 {
 			b.WriteString(" fits")
@@ -334,7 +334,7 @@ func (s *transcript) whatIf(t *testing.T, input string) string {
 	}
 	before := s.state.View().Digest()
 	var b strings.Builder
-	f, err := Foresee(s.state.View(), Asker{User: "test"}, nil, pods)
+	f, err := Foresee(t.Context(), s.state.View(), Asker{User: "test"}, nil, pods)
 	if err != nil {
 		t.Fatal(err)
 	}

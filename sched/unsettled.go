@@ -16,6 +16,7 @@ func (s *Scheduler) dependsOnUnsettled(b *board, preempt bool) bool {
 	case could:
 	case b.waitsFor || b.waitsStep == 0 || b.topo != nil && b.topo.cleared != topo:
 		// order does not matter: any one of them is enough.
+		s.meter.spend(len(s.anchors) * workNode)
 		for slot := range s.anchors {
 			could = could || s.couldTake(slot, b, preempt)
 		}
@@ -35,6 +36,7 @@ func (s *Scheduler) dependsOnUnsettled(b *board, preempt bool) bool {
 // an unsettled decision places, nominates or evicts.
 func (s *Scheduler) unsettledMatterTo(b *board) bool {
 	matter := false
+	s.meter.spend(len(s.stirred) * b.terms() * workTerm)
 	// order does not matter: any one of them is enough.
 	for c := range s.stirred {
 		matter = matter || b.topo.judge.Minds(c)
@@ -52,6 +54,7 @@ func (s *Scheduler) couldTake(slot int32, b *board, preempt bool) bool {
 	}
 	preempt = preempt && !c.NeverPreempts
 	u := n.usage
+	s.meter.spend(len(n.pods) * workPod)
 	for _, p := range n.pods {
 		if p.obj == nil || preempt && p.priority < c.Priority {
 			u = u.Without(p.class)

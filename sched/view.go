@@ -148,10 +148,12 @@ type hold struct {
 }
 
 func newView() *View {
-	return &View{
+	v := &View{
 		byName: map[string]int32{}, pods: map[types.UID]*pod{}, noms: map[types.UID]*hold{},
 		log: changeLog{keep: 1024}, topo: model.NewTopology(),
 	}
+	v.topo.Track()
+	return v
 }
 
 // slot returns the node's slot and makes an empty one for a name not seen before.
@@ -278,10 +280,9 @@ func (v *View) setStart(p *pod, start int64) {
 	if i := slices.Index(n.pods, p); i >= 0 {
 		n.pods = slices.Delete(n.pods, i, i+1)
 	}
-	p.start = start
+	v.alter(p, func(p *pod) { p.start = start }) // it matters to other nodes too that could evict the pod
 	i, _ := slices.BinarySearchFunc(n.pods, p, moreImportant)
 	n.pods = slices.Insert(n.pods, i, p)
-	v.touch(p.slot)
 }
 
 // holdOf returns what is known of a pod's nomination, making it on first use.

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,14 +40,15 @@ const (
 
 // whatIf is a copy of a state with a scheduler of its own.
 type whatIf struct {
+	ctx   context.Context // whoever asked waits while it lasts
 	state *fsm.State
 	sched *Scheduler
 	now   int64
 }
 
-func newWhatIf(state *fsm.View) *whatIf {
+func newWhatIf(ctx context.Context, state *fsm.View) *whatIf {
 	fork := state.Fork()
-	return &whatIf{state: fork, sched: New(fork), now: state.TimeUnixNano()}
+	return &whatIf{ctx: ctx, state: fork, sched: New(fork), now: state.TimeUnixNano()}
 }
 
 // place admits pods and decides until it is known what becomes of them, or the bound is reached.
@@ -54,6 +56,9 @@ func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 	out := make([]Placement, len(pods))
 	open := map[string]*Placement{}
 	for i, p := range pods {
+		if w.ctx.Err() != nil {
+			return out
+		}
 		out[i].Key = fsm.PodKey(p.Namespace, p.Name)
 		command := &fsm.AdmitPod{Pod: fsm.PodWire{Object: p.DeepCopy()}}
 		r := w.state.Try(w.now, fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: command})[0]
@@ -79,14 +84,14 @@ func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 			open[out[i].Key] = &out[i]
 		}
 	}
-	for range whatIfSteps {
-		if len(open) == 0 {
-			break
-		}
+	for steps := 0; steps < whatIfSteps && len(open) > 0 && w.ctx.Err() == nil; {
 		plan := w.sched.Step(w.now, whatIfDecisions)
-		if plan == nil {
+		if plan == nil && w.sched.Behind() {
+			continue
+		} else if plan == nil {
 			break
 		}
+		steps++
 		before := w.state.View()
 		applied := w.state.Try(w.now, fsm.Proposal{Command: plan.Command})[0]
 		w.sched.Settle(plan)

@@ -48,12 +48,15 @@ func (s *Server) lead(ctx context.Context) {
 	}
 	s.log.Info("leading", "index", s.state.View().Index(), "revision", s.state.View().Revision(), "after", time.Since(began))
 	var loops sync.WaitGroup
-	loops.Go(func() { s.schedule(ctx) })
-	loops.Go(func() { s.keepVigil(ctx, vigil) })
-	loops.Go(func() { s.controlLoop(ctx, vigil) })
-	loops.Go(func() { s.keepWorkloads(ctx) })
-	loops.Go(func() { s.membershipLoop(ctx) })
-	loops.Go(func() { s.compareLoop(ctx) })
+	keep := func(name string, loop func(ctx context.Context)) {
+		loops.Go(func() { s.panics.keep(ctx, name, loop) })
+	}
+	keep("scheduler", s.schedule)
+	keep("vigil", func(ctx context.Context) { s.keepVigil(ctx, vigil) })
+	keep("controllers", func(ctx context.Context) { s.controlLoop(ctx, vigil) })
+	keep("workloads", s.keepWorkloads)
+	keep("membership", s.membershipLoop)
+	keep("compare", s.compareLoop)
 	loops.Wait()
 }
 
@@ -143,16 +146,22 @@ type controllers struct {
 	furnishing controller.Furnishing
 }
 
-// reconcile asks all of them what they want now.
-func (c *controllers) reconcile(v *fsm.View, beats controller.Heartbeats, since, now int64) []fsm.Command {
-	commands := controller.Nominations(v, now)
-	commands = append(commands, c.lifecycle.Reconcile(v, beats, since, now)...)
-	commands = append(commands, c.taints.Reconcile(v, c.lifecycle.Held(now), now)...)
-	commands = append(commands, c.namespaces.Reconcile(v, now)...)
-	commands = append(commands, c.gc.Reconcile(v, now)...)
-	commands = append(commands, controller.StagedSnapshots(v, now)...)
-	commands = append(commands, c.furnishing.Reconcile(v, now)...)
-	return append(commands, controller.Events(v, now)...)
+// reconcile asks all of them what they want now. One that panics wants nothing,
+// and the others are asked all the same.
+func (c *controllers) reconcile(p *panics, v *fsm.View, beats controller.Heartbeats, since, now int64) []fsm.Command {
+	var commands []fsm.Command
+	ask := func(name string, want func() []fsm.Command) {
+		p.try("controllers/"+name, func() { commands = append(commands, want()...) })
+	}
+	ask("nominations", func() []fsm.Command { return controller.Nominations(v, now) })
+	ask("nodes", func() []fsm.Command { return c.lifecycle.Reconcile(v, beats, since, now) })
+	ask("taints", func() []fsm.Command { return c.taints.Reconcile(v, c.lifecycle.Held(now), now) })
+	ask("namespaces", func() []fsm.Command { return c.namespaces.Reconcile(v, now) })
+	ask("pods", func() []fsm.Command { return c.gc.Reconcile(v, now) })
+	ask("snapshots", func() []fsm.Command { return controller.StagedSnapshots(v, now) })
+	ask("furnishing", func() []fsm.Command { return c.furnishing.Reconcile(v, now) })
+	ask("events", func() []fsm.Command { return controller.Events(v, now) })
+	return commands
 }
 
 // controlLoop runs the controllers and proposes what they want. When that was
@@ -166,7 +175,7 @@ func (s *Server) controlLoop(ctx context.Context, vigil *clock.Vigil) {
 	for ctx.Err() == nil {
 		now, since := s.look(vigil)
 		v := s.state.View()
-		commands := c.reconcile(v, &s.beats, since, now)
+		commands := c.reconcile(s.panics, v, &s.beats, since, now)
 		s.beats.forget(func(node string) bool { _, ok := v.Nodes.Get(node); return ok })
 		if s.proposeAll(ctx, commands) && len(commands) >= controller.Batch {
 			continue

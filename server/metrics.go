@@ -24,6 +24,7 @@ type metrics struct {
 	preemptionVictims prometheus.Histogram
 	workerDropped     *prometheus.CounterVec
 	differing         prometheus.Gauge
+	disagreements     prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, state *fsm.State) (*metrics, error) {
@@ -52,9 +53,13 @@ func newMetrics(r prometheus.Registerer, state *fsm.State) (*metrics, error) {
 		differing: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_state_differing_servers", Help: "Servers whose state differed when this leader last compared them.",
 		}),
+		disagreements: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "berth_scheduler_disagreements_total", Help: "Decisions that the state machine refused three times or more in a row for the same reason.",
+		}),
 	}
 	all := append([]prometheus.Collector{
 		m.stepSeconds, m.preemptionSeconds, m.decisions, m.preemptionTries, m.preemptionVictims, m.workerDropped, m.differing,
+		m.disagreements,
 	}, stateGauges(state)...)
 	for _, c := range all {
 		if err := r.Register(c); err != nil {
@@ -87,11 +92,14 @@ func stateGauges(state *fsm.State) []prometheus.Collector {
 	return out
 }
 
-// observeStep notes how long the scheduler took to make a plan. The scheduler
-// itself knows no clock; a step that decided about one pod alone tells how long
-// that took.
+// observeStep notes how long a step took; plan is nil if it came to no decision
+// within its bound of work. The scheduler itself knows no clock; a step that
+// decided about one pod alone tells how long that took.
 func (m *metrics) observeStep(plan *sched.Plan, took time.Duration) {
 	m.stepSeconds.Observe(took.Seconds())
+	if plan == nil {
+		return
+	}
 	for range plan.Command.Preemptions {
 		m.preemptionSeconds.Observe(took.Seconds() / float64(plan.Decisions))
 	}

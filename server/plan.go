@@ -31,7 +31,7 @@ func (planner) Plan(ctx context.Context, view *fsm.View, user string, groups []s
 		}
 		asked[i] = pod
 	}
-	seen, err := sched.Foresee(view, sched.Asker{User: user, Groups: groups}, setup, asked)
+	seen, err := sched.Foresee(ctx, view, sched.Asker{User: user, Groups: groups}, setup, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,9 @@ func (planner) Plan(ctx context.Context, view *fsm.View, user string, groups []s
 		p := &seen.Placements[i]
 		reasons := p.Diagnosis.API()
 		if p.Node == "" && p.NominatedNode == "" {
-			bars.tell(p.Key, reasons)
+			if err := bars.tell(ctx, p.Key, reasons); err != nil {
+				return nil, err
+			}
 		}
 		out.Placements = append(out.Placements, berthv1.PlanPlacement{
 			Pod:  berthv1.PodReference{Namespace: asked[i].Namespace, Name: asked[i].Name, Priority: p.Priority},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"slices"
 
 	"github.com/berth-dev/berth/api/berthv1"
@@ -22,21 +23,25 @@ type whoBars struct {
 }
 
 // tell adds to the reasons of a pod who they are about.
-func (w *whoBars) tell(key string, reasons []berthv1.ReasonCount) {
+func (w *whoBars) tell(ctx context.Context, key string, reasons []berthv1.ReasonCount) error {
 	pod, ok := w.after.Pods.Get(key)
 	if !ok || !slices.ContainsFunc(reasons, aboutPods) {
-		return
+		return nil
 	}
 	class := w.after.EffectiveClass(model.ClassOf(pod), pod).Signature
 	words, ok := w.known[class]
 	if !ok {
 		if len(w.known) == maxExplained {
-			return
+			return nil
 		}
 		words = map[string]string{}
 		w.known[class] = words
 		all := map[string]*gathered{}
-		for _, v := range sched.Explain(w.after, pod) {
+		verdicts, err := sched.Explain(ctx, w.after, pod)
+		if err != nil {
+			return err
+		}
+		for _, v := range verdicts {
 			for _, r := range v.Reasons {
 				if all[r.Text()] == nil {
 					all[r.Text()] = &gathered{}
@@ -58,6 +63,7 @@ func (w *whoBars) tell(key string, reasons []berthv1.ReasonCount) {
 			reasons[i].Detail = say
 		}
 	}
+	return nil
 }
 
 // aboutPods says whether a reason is about pods that are there.

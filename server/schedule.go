@@ -30,8 +30,10 @@ const (
 // stepper is sched.Scheduler as the loop needs it.
 type stepper interface {
 	Step(nowUnixNano int64, max int) *sched.Plan
+	Refused(p *sched.Plan, refusals []fsm.PlanRefusal)
 	Settle(p *sched.Plan)
 	Unsettled() int
+	Behind() bool
 }
 
 // scheduleLoop makes plans and proposes them without waiting for one to commit
@@ -43,8 +45,9 @@ type scheduleLoop struct {
 	clock     *clock.Clock
 	// propose gives a plan to the log; plans enter it in the order of these
 	// calls. wait returns when the plan's outcome is known, or ctx ends.
-	propose func(p *sched.Plan) (wait func(ctx context.Context) error, err error)
+	propose func(p *sched.Plan) (wait planOutcome, err error)
 	observe func(p *sched.Plan, took time.Duration)
+	tell    func() // of what the scheduler has to tell after a step
 	log     hclog.Logger
 
 	done  chan settled // capacity maxPlans
@@ -55,17 +58,36 @@ type scheduleLoop struct {
 
 // settled is a plan whose outcome is known.
 type settled struct {
-	plan *sched.Plan
-	err  error
+	plan    *sched.Plan
+	refused []fsm.PlanRefusal
+	err     error
 }
+
+// planOutcome waits until a plan's outcome is known: which of its decisions the
+// state machine refused, or why the plan was not applied for certain.
+type planOutcome func(ctx context.Context) (refused []fsm.PlanRefusal, err error)
 
 // schedule runs the scheduler while ctx lasts.
 func (s *Server) schedule(ctx context.Context) {
+	scheduler := sched.New(s.state)
 	l := &scheduleLoop{
-		scheduler: sched.New(s.state), state: s.state, clock: s.node.Clock(), propose: s.proposePlan,
-		observe: s.metrics.observeStep, log: s.log,
+		scheduler: scheduler, state: s.state, clock: s.node.Clock(), propose: s.proposePlan,
+		observe: s.metrics.observeStep, tell: func() { s.tellOfScheduler(scheduler) }, log: s.log,
 	}
 	l.run(ctx)
+}
+
+// tellOfScheduler tells what panicked in decisions, and what the scheduler and
+// the state machine do not agree on.
+func (s *Server) tellOfScheduler(scheduler *sched.Scheduler) {
+	for _, p := range scheduler.Panics() {
+		s.panics.note("decision", p.Pod, p.Value, p.Stack)
+	}
+	for _, d := range scheduler.Disagreements() {
+		s.metrics.disagreements.Inc()
+		s.log.Warn("the state machine refuses a decision again and again: what the scheduler knows is read anew",
+			"pod", d.Pod, "node", d.Node, "reason", d.Reason, "times", d.Times)
+	}
 }
 
 func (l *scheduleLoop) run(ctx context.Context) {
@@ -76,6 +98,10 @@ func (l *scheduleLoop) run(ctx context.Context) {
 		now := l.clock.NowUnixNano()
 		if plan := l.step(now); plan != nil {
 			l.send(ctx, plan)
+			continue
+		}
+		if l.mayStep() && l.scheduler.Behind() {
+			l.takeSettled()
 			continue
 		}
 		select {
@@ -95,25 +121,24 @@ func (l *scheduleLoop) run(ctx context.Context) {
 
 // step makes the next plan, if one may be made and there is anything to decide.
 func (l *scheduleLoop) step(nowUnixNano int64) *sched.Plan {
-	if l.pause != nil || l.scheduler.Unsettled() >= maxPlans {
+	if !l.mayStep() {
 		return nil
 	}
 	began := time.Now()
 	plan := l.scheduler.Step(nowUnixNano, l.limit)
-	if plan != nil {
+	if plan != nil || l.scheduler.Behind() {
 		l.observe(plan, time.Since(began))
 	}
+	l.tell()
 	return plan
 }
 
-// send proposes a plan and takes what is settled by now.
-func (l *scheduleLoop) send(ctx context.Context, plan *sched.Plan) {
-	wait, err := l.propose(plan)
-	if err != nil {
-		l.settle(settled{plan, err})
-		return
-	}
-	go func() { l.done <- settled{plan, wait(ctx)} }()
+func (l *scheduleLoop) mayStep() bool {
+	return l.pause == nil && l.scheduler.Unsettled() < maxPlans
+}
+
+// takeSettled takes what is settled by now, one plan at most.
+func (l *scheduleLoop) takeSettled() {
 	select {
 	case d := <-l.done:
 		l.settle(d)
@@ -121,10 +146,27 @@ func (l *scheduleLoop) send(ctx context.Context, plan *sched.Plan) {
 	}
 }
 
+// send proposes a plan and takes what is settled by now.
+func (l *scheduleLoop) send(ctx context.Context, plan *sched.Plan) {
+	wait, err := l.propose(plan)
+	if err != nil {
+		l.settle(settled{plan: plan, err: err})
+		return
+	}
+	go func() {
+		refused, err := wait(ctx)
+		l.done <- settled{plan, refused, err}
+	}()
+	l.takeSettled()
+}
+
 // settle ends a plan. After one that the log did not take there is a pause, or
 // the same plan would be made again at once; one that was too large comes in
 // parts.
 func (l *scheduleLoop) settle(d settled) {
+	if d.err == nil {
+		l.scheduler.Refused(d.plan, d.refused)
+	}
 	l.scheduler.Settle(d.plan)
 	if d.err == nil {
 		l.limit, l.said = min(2*l.limit, stepPods), ""
@@ -174,22 +216,24 @@ func signalChanges(ctx context.Context, feed *store.Feed) (changed <-chan struct
 }
 
 // proposePlan gives a plan to the log.
-func (s *Server) proposePlan(plan *sched.Plan) (wait func(ctx context.Context) error, err error) {
+func (s *Server) proposePlan(plan *sched.Plan) (wait planOutcome, err error) {
 	future, err := s.node.ProposeAsync(fsm.Proposal{User: systemUser, Groups: systemGroups, Command: plan.Command})
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) error {
+	return func(ctx context.Context) ([]fsm.PlanRefusal, error) {
 		rs, _, err := future.Wait(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
+		var refusals []fsm.PlanRefusal
 		if rs[0].Plan != nil {
+			refusals = rs[0].Plan.Refused
 			s.metrics.observePlan(plan.Command, rs[0].Plan)
 			for _, refused := range rs[0].Plan.Refused {
 				s.log.Debug("a decision was refused", "pod", refused.Key, "reason", refused.Reason)
 			}
 		}
-		return rs[0].Err()
+		return refusals, rs[0].Err()
 	}, nil
 }

@@ -51,6 +51,10 @@ func (f *fakeScheduler) Settle(*sched.Plan) {
 	f.settled++
 }
 
+func (f *fakeScheduler) Refused(*sched.Plan, []fsm.PlanRefusal) {}
+
+func (f *fakeScheduler) Behind() bool { return false }
+
 func (f *fakeScheduler) Unsettled() int { return f.now().unsettled }
 
 // now is a copy of what has happened so far.
@@ -70,7 +74,7 @@ type fakeLog struct {
 	taken   int
 }
 
-func (l *fakeLog) propose(p *sched.Plan) (func(ctx context.Context) error, error) {
+func (l *fakeLog) propose(p *sched.Plan) (planOutcome, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -80,15 +84,15 @@ func (l *fakeLog) propose(p *sched.Plan) (func(ctx context.Context) error, error
 		return nil, fmt.Errorf("a plan: %w", raftnode.ErrTooLarge)
 	}
 	l.taken++
-	return func(ctx context.Context) error {
+	return func(ctx context.Context) ([]fsm.PlanRefusal, error) {
 		if l.outcome == nil {
-			return nil
+			return nil, nil
 		}
 		select {
 		case <-l.outcome:
-			return nil
+			return nil, nil
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}, nil
 }
@@ -109,7 +113,7 @@ func (l *fakeLog) proposed() int {
 func runSchedule(scheduler stepper, log *fakeLog, state *fsm.State) (stop func()) {
 	l := &scheduleLoop{
 		scheduler: scheduler, state: state, clock: runningClock(), propose: log.propose,
-		observe: func(*sched.Plan, time.Duration) {}, log: hclog.NewNullLogger(),
+		observe: func(*sched.Plan, time.Duration) {}, tell: func() {}, log: hclog.NewNullLogger(),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})

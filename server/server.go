@@ -27,6 +27,7 @@ type Server struct {
 	log     hclog.Logger
 	state   *fsm.State
 	metrics *metrics
+	panics  *panics
 	rootCA  string
 
 	node     *raftnode.Node
@@ -97,6 +98,9 @@ func (s *Server) open() error {
 	if s.metrics, err = newMetrics(s.config.Metrics, s.state); err != nil {
 		return err
 	}
+	if s.panics, err = newPanics(s.config.Metrics, s.log); err != nil {
+		return err
+	}
 	s.openRoom()
 	if err := s.openConsensus(); err != nil {
 		return err
@@ -130,13 +134,16 @@ func (s *Server) open() error {
 			s.fail(err) // two of one name
 		}
 	})
-	s.loops.Go(func() { s.pushLoop(run) })
-	s.loops.Go(func() { s.reportLoop(run) })
-	s.loops.Go(func() { s.found(run) })
-	s.loops.Go(func() { s.room.Run(run) })
-	s.loops.Go(func() { s.clockLoop(run) })
-	s.loops.Go(func() { s.leadershipLoop(run) })
-	s.loops.Go(func() { s.watchConsensus(run) })
+	keep := func(name string, loop func(ctx context.Context)) {
+		s.loops.Go(func() { s.panics.keep(run, name, loop) })
+	}
+	keep("push", s.pushLoop)
+	keep("heartbeats", s.reportLoop)
+	keep("founding", s.found)
+	keep("room", func(ctx context.Context) { s.room.Run(ctx) })
+	keep("clock", s.clockLoop)
+	keep("leadership", s.leadershipLoop)
+	keep("consensus", s.watchConsensus)
 	s.startAutopilot(run)
 	return nil
 }
@@ -239,7 +246,7 @@ func (s *Server) leadershipLoop(ctx context.Context) {
 			}
 			leading, cancel := context.WithCancel(ctx)
 			resign = cancel
-			term.Go(func() { s.lead(leading) })
+			term.Go(func() { s.panics.keep(leading, "leader", s.lead) })
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (s *Server) why(r *http.Request) (any, error) {
 	}
 	q.view = s.state.View()
 	q.mayRead = readable(r.Context())
-	return q.answer()
+	return q.answer(r.Context())
 }
 
 // readable tells of which namespaces a request's user may read the pods, and
@@ -93,7 +93,7 @@ func askedAbout(values url.Values) (*question, error) {
 	return q, nil
 }
 
-func (q *question) answer() (*ledger.Answer, error) {
+func (q *question) answer(ctx context.Context) (*ledger.Answer, error) {
 	v := q.view
 	reach := v.LedgerReach()
 	switch {
@@ -117,7 +117,10 @@ func (q *question) answer() (*ledger.Answer, error) {
 		return nil, unansweredf(http.StatusNotFound, metav1.StatusReasonNotFound, "there is no pod %s in namespace %s, and neither the ledger nor a preemption names one", q.pod, q.namespace)
 	}
 	if there && q.at == 0 && (q.nodes || pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil) {
-		a.Now = q.askNodes(pod)
+		var err error
+		if a.Now, err = q.askNodes(ctx, pod); err != nil {
+			return nil, err
+		}
 	}
 	return a, nil
 }
@@ -208,12 +211,16 @@ func (q *question) shown(p *berthv1.Preemption) berthv1.Preemption {
 const maxExamples = 5
 
 // askNodes lets every node speak, and sums up what they say.
-func (q *question) askNodes(pod *corev1.Pod) *ledger.Nodes {
+func (q *question) askNodes(ctx context.Context, pod *corev1.Pod) (*ledger.Nodes, error) {
 	out := &ledger.Nodes{}
 	var all []*refusal
 	byText := map[string]*refusal{}
 	who := newNaming(q)
-	for _, verdict := range sched.Explain(q.view, pod) {
+	verdicts, err := sched.Explain(ctx, q.view, pod)
+	if err != nil {
+		return nil, err
+	}
+	for _, verdict := range verdicts {
 		out.Total++
 		if q.nodes {
 			out.Each = append(out.Each, q.nodeVerdict(&verdict, who))
@@ -237,7 +244,7 @@ func (q *question) askNodes(pod *corev1.Pod) *ledger.Nodes {
 	for _, r := range all {
 		out.Refusals = append(out.Refusals, r.shown(who))
 	}
-	return out
+	return out, nil
 }
 
 func (q *question) nodeVerdict(v *sched.NodeVerdict, who *naming) ledger.NodeVerdict {

@@ -43,7 +43,7 @@ func BenchmarkWhy(b *testing.B) {
 		b.Run(fmt.Sprintf("nodes=%v", each), func(b *testing.B) {
 			for b.Loop() {
 				q := &question{namespace: "default", pod: "asked", nodes: each, view: state.View(), mayRead: func(string) bool { return true }}
-				a, err := q.answer()
+				a, err := q.answer(b.Context())
 				if err != nil || a.Now.Refusals[0].InTheWay[0].Total != nodes*perNode {
 					b.Fatal(err, a)
 				}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,7 +103,7 @@ func (a *asked) ask(namespace, pod string, more ...string) (*ledger.Answer, erro
 		return nil, err
 	}
 	q.view, q.mayRead = a.state.View(), func(ns string) bool { return ns == "default" }
-	return q.answer()
+	return q.answer(context.Background())
 }
 
 func (a *asked) must1(answer *ledger.Answer, err error) *ledger.Answer {
@@ -315,14 +316,16 @@ func TestPlanTellsWhoBars(t *testing.T) {
 		}
 		pods = append(pods, p)
 	}
-	seen, err := sched.Foresee(a.state.View(), sched.Asker{User: "test"}, nil, pods)
+	seen, err := sched.Foresee(t.Context(), a.state.View(), sched.Asker{User: "test"}, nil, pods)
 	if err != nil {
 		t.Fatal(err)
 	}
 	bars := whoBars{after: seen.After, mayRead: func(string) bool { return true }, known: map[string]map[string]string{}}
 	for i, want := range []string{3: "web-0, web-1, web-2", 4: "web-0, web-1, web-2", 5: "web-0, web-1, web-2"} {
 		reasons := seen.Placements[i].Diagnosis.API()
-		bars.tell(seen.Placements[i].Key, reasons)
+		if err := bars.tell(t.Context(), seen.Placements[i].Key, reasons); err != nil {
+			t.Fatal(err)
+		}
 		got := map[string]string{}
 		for _, r := range reasons {
 			got[r.Reason] = r.Detail

@@ -1,0 +1,145 @@
+package sched
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// A pod whose decision panics must not keep the others from theirs. What it had changed of the plan is undone, the view,
+// which may be half changed, is built anew from the state, and the plan ends with the pod's being set aside: an attempt that
+// failed by itself (fsm.FailDecision.Error), which is replicated and tried again after its back-off.
+
+// Panic is a panic of a decision, for whoever can log it.
+type Panic struct {
+	Pod   string // its key
+	Value string
+	Stack string
+}
+
+const (
+	// asideNanos is how long pods of a class whose decision panicked are set aside without being tried: building the view
+	// anew is not cheap.
+	asideNanos = 10 * nanosPerSecond
+	maxAside   = 1 << 10
+	maxPanics  = 16
+	// maxPanicBytes bounds what is told of a panic's value.
+	maxPanicBytes = 256
+)
+
+// aside is a class that is not tried before a time, because of a panic.
+type aside struct {
+	untilUnixNano int64
+	value         string
+}
+
+// Panics returns the panics of decisions since it was called last.
+func (s *Scheduler) Panics() []Panic {
+	out := s.panics
+	s.panics = nil
+	return out
+}
+
+// mark is how far a plan has come.
+type mark struct{ reservations, bindings, preemptions, failures, failed, flights, decisions int }
+
+func (p *pass) mark() mark {
+	c := p.plan.Command
+	m := mark{len(c.Reservations), len(c.Bindings), len(c.Preemptions), len(c.Failures), 0, len(p.plan.flights), p.plan.Decisions}
+	if m.failures > 0 {
+		m.failed = len(c.Failures[m.failures-1].Pods)
+	}
+	return m
+}
+
+// reset takes a plan back to where it was.
+func (p *pass) reset(m mark) {
+	c := p.plan.Command
+	c.Reservations, c.Bindings = c.Reservations[:m.reservations], c.Bindings[:m.bindings]
+	c.Preemptions, c.Failures = c.Preemptions[:m.preemptions], c.Failures[:m.failures]
+	if m.failures > 0 {
+		last := &c.Failures[m.failures-1]
+		last.Pods = last.Pods[:m.failed]
+	}
+	p.plan.flights, p.plan.Decisions = p.plan.flights[:m.flights], m.decisions
+}
+
+// attempt calls f, which decides something about a pod. It says whether that panicked, and how: then the plan is as it was
+// before, and the view is built anew.
+func (s *Scheduler) attempt(p *pass, e *fsm.QueueEntry, now int64, f func()) (said string, panicked bool) {
+	before := p.mark()
+	defer func() {
+		value := recover()
+		if value == nil {
+			return
+		}
+		panicked = true
+		said = fmt.Sprint(value)
+		said = said[:min(len(said), maxPanicBytes)]
+		if len(s.panics) < maxPanics {
+			s.panics = append(s.panics, Panic{Pod: e.Key(), Value: said, Stack: string(debug.Stack())})
+		}
+		if len(s.asides) >= maxAside {
+			clear(s.asides)
+		}
+		s.asides[e.Class().Signature] = aside{now + asideNanos, said}
+		p.reset(before)
+		p.closed = true // what it knows of boards is about a view that is gone
+		s.load(p.state, p.plan)
+	}()
+	f()
+	return "", false
+}
+
+// isAside says whether pods of the class are not to be tried now, and why.
+func (s *Scheduler) isAside(e *fsm.QueueEntry, now int64) (said string, is bool) {
+	a, ok := s.asides[e.Class().Signature]
+	if ok && a.untilUnixNano <= now {
+		delete(s.asides, e.Class().Signature)
+		return "", false
+	}
+	return a.value, ok
+}
+
+// setAside adds to the plan that the attempt to find a place for the pod failed by itself.
+func (s *Scheduler) setAside(p *pass, e *fsm.QueueEntry, said string) {
+	d := &fsm.Diagnosis{Message: "the scheduler failed at this pod, which is tried again later: " + said, Nodes: int32(s.view.live)}
+	if given, ok := s.given[e.UID]; ok {
+		d = given
+	}
+	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
+	p.plan.Command.Failures = append(p.plan.Command.Failures, fsm.FailDecision{Pods: []fsm.PodRef{ref}, Diagnosis: d, Error: true})
+	f := newFlight(e, flightFail, "")
+	s.lay(f)
+	p.plan.flights = append(p.plan.flights, f)
+	p.plan.Decisions++
+}
+
+// asideIn are the pods that a plan sets aside, with what it says of them.
+func asideIn(c *fsm.ApplyPlan) map[types.UID]*fsm.Diagnosis {
+	out := map[types.UID]*fsm.Diagnosis{}
+	for i := range c.Failures {
+		if d := &c.Failures[i]; d.Error {
+			for _, ref := range d.Pods {
+				out[types.UID(ref.UID)] = d.Diagnosis
+			}
+		}
+	}
+	return out
+}
+
+// unsettledFlights are the decisions of all plans under way, and of one that is being made.
+func (s *Scheduler) unsettledFlights(making *Plan) []*flight {
+	var out []*flight
+	for _, p := range s.plans {
+		out = append(out, p.flights...)
+	}
+	if making != nil {
+		out = slices.Concat(out, making.flights)
+	}
+	return out
+}

@@ -1,0 +1,48 @@
+package sched
+
+// A step has so much work that it may do, counted and not timed: what is charged is about ten nanoseconds each. What does
+// not fit is gone on with in the next step, from where it was left: the structures that it is done in (a board, a tree of
+// evictions) keep what they know. So no input makes a step long, and how a pod is decided does not depend on where a step
+// ended.
+//
+// Whoever loops over something that can be long charges it, and stops where out says so if what is left can wait.
+type meter struct {
+	left int64
+	// boundless: a step may take as long as it takes.
+	boundless bool
+	// charged is called at every charge; tests let it panic.
+	charged func()
+}
+
+// stepWork is the work of one step. It is a tenth of what a step may take: what cannot be left half done comes on top.
+const stepWork = 3_000_000
+
+// The costs of what is done again and again.
+const (
+	workLook    = 25  // a node's verdict for a class
+	workPod     = 6   // a pod that may have to go, looked at
+	workTerm    = 2   // a rule between pods, asked for a node or a group
+	workGroup   = 2   // a group of nodes, scored
+	workStep    = 25  // a step of a search for victims
+	workTrial   = 100 // a choice tried with the rules between pods
+	workNode    = 5   // a node that is passed by
+	workReason  = 10  // a reason of a node, counted
+	workDecided = 300
+)
+
+// spend charges work; a nil meter counts none.
+func (m *meter) spend(units int) {
+	if m == nil {
+		return
+	}
+	m.left -= int64(units)
+	if m.charged != nil {
+		m.charged()
+	}
+}
+
+// passBy charges an entry of the queue that was come to.
+func (m *meter) passBy() { m.left -= workNode }
+
+// out says whether the work of the step is used up.
+func (m *meter) out() bool { return m != nil && m.left <= 0 && !m.boundless }
