@@ -56,7 +56,7 @@ func (h *harness) drive(b *testing.B, count int, unit string) {
 	var inSched, inApply time.Duration
 	for decided < count {
 		from := time.Now()
-		p := h.sched.Step(h.now, 1024)
+		p := h.next(1024)
 		inSched += time.Since(from)
 		if p == nil {
 			b.Fatalf("stuck after %d of %d", decided, count)
@@ -128,7 +128,7 @@ func BenchmarkBesideHopeless(b *testing.B) {
 	for i := range maxBlocked {
 		h.pod(mkPod(fmt.Sprintf("hopeless%d cpu=%dm select=pool=none", i, 25000+i)))
 	}
-	for p := h.sched.Step(h.now, 1024); p != nil; p = h.sched.Step(h.now, 1024) {
+	for p := h.next(1024); p != nil; p = h.next(1024) {
 		h.commit(p)
 	}
 	h.now += 100 * second
@@ -136,7 +136,7 @@ func BenchmarkBesideHopeless(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		h.pod(mkPod(fmt.Sprintf("small%d priority=1 cpu=1m", i)))
 		from := time.Now()
-		p := h.sched.Step(h.now, 1024)
+		p := h.next(1024)
 		inSched += time.Since(from)
 		h.commit(p)
 	}

@@ -47,7 +47,7 @@ func TestDisputes(t *testing.T) {
 			wrong.do(h.sched.view)
 			refused := 0
 			for range 5 {
-				p := h.sched.Step(h.now, 8)
+				p := h.next(8)
 				if p == nil {
 					break
 				}

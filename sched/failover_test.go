@@ -243,7 +243,7 @@ func (r *reign) decide() bool {
 	if len(r.under) == plansUnderWay {
 		return false
 	}
-	p := r.sched.Step(r.now, decidedAtOnce)
+	p := nextOf(r.sched, r.now, decidedAtOnce)
 	if p != nil {
 		r.under = append(r.under, p)
 	}

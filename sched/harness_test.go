@@ -207,7 +207,7 @@ func (h *harness) configure(change func(*berthv1.SchedulerConfigurationSpec)) {
 func (h *harness) run() []fsm.PlanRefusal {
 	var refused []fsm.PlanRefusal
 	for plans := 0; ; plans++ {
-		p := h.sched.Step(h.now, 1024)
+		p := h.next(1024)
 		if p == nil {
 			return refused
 		}
@@ -433,4 +433,15 @@ func explainAll(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
 		panic(err)
 	}
 	return out
+}
+
+// next makes the next plan, by as many steps as that takes.
+func (h *harness) next(most int) *Plan { return nextOf(h.sched, h.now, most) }
+
+func nextOf(s *Scheduler, now int64, most int) *Plan {
+	for {
+		if p := s.Step(now, most); p != nil || !s.Behind() {
+			return p
+		}
+	}
 }

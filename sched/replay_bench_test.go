@@ -25,7 +25,7 @@ func BenchmarkReplay(b *testing.B) {
 		h.pod(p)
 		oldest = append(oldest, fsm.PodKey("default", p.Name))
 		if n%20 == 0 {
-			p := h.sched.Step(h.now, 1024)
+			p := h.next(1024)
 			if p != nil {
 				under = append(under, p)
 			}

@@ -248,7 +248,7 @@ func lifeWith(t *testing.T, alter func(c *fsm.ApplyPlan) bool) *memoryLog {
 	}
 	altered := false
 	decide := func() {
-		for p := h.sched.Step(h.now, 4); p != nil; p = h.sched.Step(h.now, 4) {
+		for p := h.next(4); p != nil; p = h.next(4) {
 			c := *p.Command
 			altered = altered || alter(&c)
 			h.must(&c)
@@ -289,7 +289,7 @@ func TestLoadHoldsBack(t *testing.T) {
 		h.node(mkNode("n1 pods=1"))
 		h.pod(mkPod("victim priority=0 label=app=web grace=0 node=n1"))
 		h.pod(mkPod("high priority=10"))
-		p := h.sched.Step(h.now, 1)
+		p := h.next(1)
 		h.must(p.Command)
 		if _, there := h.state.View().Pods.Get("default/victim"); there {
 			t.Fatal("a victim without a grace period is still there")
@@ -298,7 +298,7 @@ func TestLoadHoldsBack(t *testing.T) {
 		if anew {
 			h.sched.load(h.state.View(), nil)
 		}
-		if q := h.sched.Step(h.now, 8); q != nil {
+		if q := h.next(8); q != nil {
 			t.Errorf("loaded anew: %v: it does not wait for the plan under way: %s", anew, describe(q.Command))
 		}
 	}

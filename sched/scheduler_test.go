@@ -34,12 +34,12 @@ func TestBounds(t *testing.T) {
 	h := newHarness()
 	h.node(mkNode("n1 cpu=64 mem=64Gi"))
 	h.admit(10, "p cpu=1")
-	first := h.sched.Step(h.now, 4)
-	second := h.sched.Step(h.now, 100)
+	first := h.next(4)
+	second := h.next(100)
 	if first.Decisions != 4 || second.Decisions != 6 || h.sched.Unsettled() != 2 {
 		t.Fatalf("decided %d and %d, %d plans under way", first.Decisions, second.Decisions, h.sched.Unsettled())
 	}
-	if p := h.sched.Step(h.now, 100); p != nil {
+	if p := h.next(100); p != nil {
 		t.Fatalf("decided %d more with every pod under way", p.Decisions)
 	}
 	for _, p := range []*Plan{first, second} {
@@ -59,9 +59,9 @@ func TestHoldEnds(t *testing.T) {
 	h := newHarness()
 	h.node(mkNode("n1 cpu=100 mem=64Gi"))
 	h.pod(mkPod("big cpu=100"))
-	under := []*Plan{h.sched.Step(h.now, 1)}
+	under := []*Plan{h.next(1)}
 	h.pod(mkPod("late cpu=100"))
-	if p := h.sched.Step(h.now, 10); p != nil {
+	if p := h.next(10); p != nil {
 		t.Fatalf("%s", describe(p.Command))
 	}
 	h.node(mkNode("n2 cpu=4 mem=8Gi"))
@@ -87,7 +87,7 @@ func TestShortBy(t *testing.T) {
 	h.node(mkNode("n2 cpu=2 mem=8Gi"))
 	h.pod(mkPod("a cpu=2 node=n1"))
 	h.pod(mkPod("p cpu=3"))
-	p := h.sched.Step(h.now, 10)
+	p := h.next(10)
 	got := p.Command.Failures[0].Diagnosis.Reasons
 	want := []fsm.ReasonCount{
 		{Kind: model.InsufficientResource, Resource: "cpu", Text: "Insufficient cpu", Nodes: 1, ShortBy: 1000},
@@ -107,7 +107,7 @@ func TestRing(t *testing.T) {
 			h.node(mkNode(fmt.Sprintf("n%d cpu=8 mem=8Gi", n)))
 		}
 		h.pod(mkPod(fmt.Sprintf("p%d cpu=1", i)))
-		count[h.sched.Step(h.now, 1).Command.Bindings[0].Node]++
+		count[h.next(1).Command.Bindings[0].Node]++
 	}
 	if len(count) != 3 {
 		t.Errorf("300 pods on 3 equal nodes went to %v", count)

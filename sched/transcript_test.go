@@ -201,7 +201,7 @@ func (s *transcript) stepPlan(d *datadriven.TestData) string {
 			scores = true
 		}
 	}
-	p := s.sched.Step(s.now, limit)
+	p := s.next(limit)
 	if p == nil {
 		return "nothing to decide"
 	}
