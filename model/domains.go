@@ -144,8 +144,8 @@ type counter struct {
 	skipLeaving bool         // TS7
 	ranked      bool         // the least count is asked for: layers keep a histogram
 
-	stamps      *stamps  // nil: not kept
-	changed     []uint64 // by domain
+	stamps      *stamps          // nil: not kept
+	changed     map[int32]uint64 // by domain
 	changedLast uint64
 
 	domains  []int32 // by domain: eligible nodes; kept when ranked

@@ -15,20 +15,15 @@ func (c *counter) mark(domain int32) {
 	if c.stamps == nil || c.stamps.quiet {
 		return
 	}
-	for int(domain) >= len(c.changed) {
-		c.changed = append(c.changed, 0)
+	if c.changed == nil {
+		c.changed = map[int32]uint64{}
 	}
 	c.stamps.now++
 	c.changed[domain], c.changedLast = c.stamps.now, c.stamps.now
 }
 
 // changedAt is when the counts of a domain changed last.
-func (c *counter) changedAt(domain int32) uint64 {
-	if domain >= 0 && int(domain) < len(c.changed) {
-		return c.changed[domain]
-	}
-	return 0
-}
+func (c *counter) changedAt(domain int32) uint64 { return c.changed[domain] }
 
 // Changed is when something changed last that Fails, Obstacles, Anchors, Kin, Founds or Skewing tell of some node, or the
 // pods that are counted in it. It grows with every such change.
@@ -56,7 +51,7 @@ func (j *Judge) ChangedAt(node string) uint64 {
 		case k.role == hardSpread, k.role == ownAffinity && j.attracted:
 			last = max(last, k.counter.changedLast) // the least of all domains counts, or whether there are any
 		default:
-			last = max(last, k.counter.changedAt(k.counter.key.of[slot]))
+			last = max(last, k.counter.changedAt(k.counter.key.domainOf(slot)))
 		}
 	}
 	return last

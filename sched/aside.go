@@ -12,7 +12,7 @@ import (
 
 // A pod whose decision panics must not keep the others from theirs. What it had changed of the plan is undone, the view,
 // which may be half changed, is built anew from the state, and the plan ends with the pod's being set aside: an attempt that
-// failed by itself (fsm.FailDecision.Error), which is replicated and tried again after its back-off.
+// failed by itself (fsm.SetAside), which is replicated and tried again after a back-off of its own.
 
 // Panic is a panic of a decision, for whoever can log it.
 type Panic struct {
@@ -107,12 +107,12 @@ func (s *Scheduler) isAside(e *fsm.QueueEntry, now int64) (said string, is bool)
 
 // setAside adds to the plan that the attempt to find a place for the pod failed by itself.
 func (s *Scheduler) setAside(p *pass, e *fsm.QueueEntry, said string) {
-	d := &fsm.Diagnosis{Message: "the scheduler failed at this pod, which is tried again later: " + said, Nodes: int32(s.view.live)}
-	if given, ok := s.given[e.UID]; ok {
-		d = given
+	d, given := s.given[e.UID]
+	if !given {
+		d = &fsm.SetAside{Kind: "Panic", Message: said}
 	}
 	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
-	p.plan.Command.Failures = append(p.plan.Command.Failures, fsm.FailDecision{Pods: []fsm.PodRef{ref}, Diagnosis: d, Error: true})
+	p.plan.Command.Failures = append(p.plan.Command.Failures, fsm.FailDecision{Pods: []fsm.PodRef{ref}, SetAside: d})
 	f := newFlight(e, flightFail, "")
 	s.lay(f)
 	p.plan.flights = append(p.plan.flights, f)
@@ -120,12 +120,12 @@ func (s *Scheduler) setAside(p *pass, e *fsm.QueueEntry, said string) {
 }
 
 // asideIn are the pods that a plan sets aside, with what it says of them.
-func asideIn(c *fsm.ApplyPlan) map[types.UID]*fsm.Diagnosis {
-	out := map[types.UID]*fsm.Diagnosis{}
+func asideIn(c *fsm.ApplyPlan) map[types.UID]*fsm.SetAside {
+	out := map[types.UID]*fsm.SetAside{}
 	for i := range c.Failures {
-		if d := &c.Failures[i]; d.Error {
+		if d := &c.Failures[i]; d.SetAside != nil {
 			for _, ref := range d.Pods {
-				out[types.UID(ref.UID)] = d.Diagnosis
+				out[types.UID(ref.UID)] = d.SetAside
 			}
 		}
 	}

@@ -47,15 +47,16 @@ func TestPanicSetsAside(t *testing.T) {
 			}
 		}
 		w.sched.meter.charged = nil
-		for range 3 {
-			w.now += 60 * second
+		w.sched.Panics()
+		for range 8 {
+			w.now += 600 * second
 			for p := w.step(8); p != nil; p = w.step(8) {
 				w.commit(p)
 				w.checkView()
 			}
 		}
 		w.state.View().Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
-			if e.Errors > 0 {
+			if e.State == berthv1.QueueSetAside {
 				t.Fatalf("%s is still set aside: %+v", key, e)
 			}
 			return true
@@ -110,10 +111,10 @@ func TestPanicSpares(t *testing.T) {
 		}
 	}
 	e, ok := h.state.View().Queue.Get(panics[0].Pod)
-	if bound != 2 || !ok || e.State != berthv1.QueueBackoff || e.Errors != 1 {
+	if bound != 2 || !ok || e.State != berthv1.QueueSetAside || e.SetAside.Message != "the second pod" {
 		t.Fatalf("%d are bound; %s: %+v", bound, panics[0].Pod, e)
 	}
-	h.now += 11 * second
+	h.now += 600 * second
 	h.run()
 	if p, _ := h.state.View().Pods.Get(panics[0].Pod); p.Spec.NodeName == "" {
 		t.Error("it was not tried again")

@@ -420,6 +420,10 @@ func describe(c *fsm.ApplyPlan) string {
 	}
 	for _, d := range c.Failures {
 		for _, ref := range d.Pods {
+			if d.SetAside != nil {
+				fmt.Fprintf(&b, "set aside %s: %s\n", ref.Key, d.SetAside.Message)
+				continue
+			}
 			fmt.Fprintf(&b, "unschedulable %s: %s\n", ref.Key, d.Diagnosis.Message)
 		}
 	}

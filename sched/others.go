@@ -44,6 +44,7 @@ type obstacleID struct {
 type seenObstacle struct {
 	at   uint64 // model.Obstacle.ChangedAt for which it is right
 	pods []*pod // in the order of importance
+	stay int32  // of pods that are not leaving
 }
 
 // maxSeen bounds the obstacles whose pods are remembered.
@@ -115,12 +116,17 @@ func (v *View) removeRules(p *pod) { v.topo.RemovePod(v.nodes[p.slot].name, p.cl
 func (v *View) addRules(p *pod)    { v.topo.AddPod(v.nodes[p.slot].name, p.class, p.isLeaving()) }
 
 // podsOf returns the pods that an obstacle is about, wherever they are, the most important first.
-func (o *surroundings) podsOf(b *model.Obstacle) []*pod {
+func (o *surroundings) podsOf(b *model.Obstacle) []*pod { return o.lookAt(b).pods }
+
+// stayingOf is how many of the pods that an obstacle is about are not leaving.
+func (o *surroundings) stayingOf(b *model.Obstacle) int32 { return o.lookAt(b).stay }
+
+func (o *surroundings) lookAt(b *model.Obstacle) seenObstacle {
 	var id obstacleID
 	id.counter, id.domain = b.ID()
 	changed := b.ChangedAt()
 	if known, ok := o.seen[id]; ok && known.at == changed {
-		return known.pods
+		return known
 	}
 	var slots []int32
 	b.Nodes(func(name string) { slots = append(slots, o.view.byName[name]) })
@@ -139,8 +145,14 @@ func (o *surroundings) podsOf(b *model.Obstacle) []*pod {
 	if o.seen == nil || len(o.seen) >= maxSeen {
 		o.seen = map[obstacleID]seenObstacle{}
 	}
-	o.seen[id] = seenObstacle{changed, pods}
-	return pods
+	now := seenObstacle{at: changed, pods: pods}
+	for _, v := range pods {
+		if !v.isLeaving() {
+			now.stay++
+		}
+	}
+	o.seen[id] = now
+	return now
 }
 
 // surround adds what the rules between pods ask for to a problem that holds the pods of its node: who has to go, and who
@@ -254,10 +266,10 @@ func (p *problem) anchor() bool {
 	o := p.others
 	for i := range o.anchors {
 		b := &o.anchors[i]
-		stay := int32(0)
-		for _, v := range o.podsOf(b) {
-			if !v.isLeaving() && !slices.Contains(p.forced, v) {
-				stay++
+		stay := o.stayingOf(b)
+		for _, v := range p.forced {
+			if !v.isLeaving() && p.countsFor(b, v) {
+				stay--
 			}
 		}
 		if stay == 0 {

@@ -217,7 +217,13 @@ func (w *world) tryStep(most int) (p *Plan, ok bool) {
 			p, ok = nil, false
 		}
 	}()
-	return w.sched.Step(w.now, most), true
+	p = w.sched.Step(w.now, most)
+	if w.sched.meter.charged == nil {
+		for _, told := range w.sched.Panics() {
+			w.t.Fatalf("a decision about %s panicked: %s\n%s", told.Pod, told.Value, told.Stack)
+		}
+	}
+	return p, true
 }
 
 // drawWork lets the steps of a world be short ones.

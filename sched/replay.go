@@ -340,6 +340,9 @@ func summary(c *fsm.ApplyPlan) string {
 		return out
 	}
 	for _, d := range c.Failures {
+		if d.SetAside != nil {
+			return fmt.Sprintf("%s is set aside: %s %s", d.Pods[0].Key, d.SetAside.Kind, d.SetAside.Message)
+		}
 		out := d.Pods[0].Key + " has no place"
 		if d.ClearNomination {
 			out += " and loses its nomination"

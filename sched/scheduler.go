@@ -48,7 +48,7 @@ type Scheduler struct {
 
 	// A replay takes from the log what may have hung on how much work the steps before had done.
 	replaying   bool
-	given       map[types.UID]*fsm.Diagnosis // pods that are set aside
+	given       map[types.UID]*fsm.SetAside // pods that are set aside
 	reserveOnly string                       // the pod that room is kept for; "": none
 	reserveFrom int                          // blocked pods that were looked at in the steps before this one
 

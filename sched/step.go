@@ -412,7 +412,7 @@ func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *fli
 	}
 	fails := p.plan.Command.Failures
 	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
-	if n := len(fails); n > 0 && fails[n-1].Diagnosis == d && fails[n-1].ClearNomination == clear {
+	if n := len(fails); n > 0 && fails[n-1].Diagnosis == d && fails[n-1].SetAside == nil && fails[n-1].ClearNomination == clear {
 		fails[n-1].Pods = append(fails[n-1].Pods, ref)
 	} else {
 		p.plan.Command.Failures = append(fails, fsm.FailDecision{Pods: []fsm.PodRef{ref}, Diagnosis: d, ClearNomination: clear})

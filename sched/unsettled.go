@@ -15,8 +15,8 @@ func (s *Scheduler) dependsOnUnsettled(b *board, preempt bool) bool {
 	switch topo := s.view.topo.Version(); {
 	case could:
 	case b.waitsFor || b.waitsStep == 0 || b.topo != nil && b.topo.cleared != topo:
-		// order does not matter: any one of them is enough.
 		s.meter.spend(len(s.anchors) * workNode)
+		// order does not matter: any one of them is enough.
 		for slot := range s.anchors {
 			could = could || s.couldTake(slot, b, preempt)
 		}

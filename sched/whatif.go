@@ -123,8 +123,14 @@ func note(c *fsm.ApplyPlan, result *fsm.PlanResult, before *fsm.View, open map[s
 		})
 	}
 	for _, d := range c.Failures {
+		message := ""
+		if d.SetAside != nil {
+			message = "the scheduler failed at this pod: " + d.SetAside.Message
+		} else {
+			message = d.Diagnosis.Message
+		}
 		for _, ref := range d.Pods {
-			settle(ref.Key, func(o *Placement) { o.Message, o.Diagnosis = d.Diagnosis.Message, d.Diagnosis })
+			settle(ref.Key, func(o *Placement) { o.Message, o.Diagnosis = message, d.Diagnosis })
 		}
 	}
 }

@@ -120,7 +120,7 @@ func (m *metrics) observePlan(c *fsm.ApplyPlan, r *fsm.PlanResult) {
 	}
 	for _, f := range c.Failures {
 		result := "unschedulable"
-		if f.Error {
+		if f.Error || f.SetAside != nil {
 			result = "error"
 		}
 		for _, pod := range f.Pods {
