@@ -66,6 +66,9 @@ func (k *judged) bars() bool {
 	return false
 }
 
+// Kinds is how many classes of pods are placed or nominated, or were until lately.
+func (t *Topology) Kinds() int { return len(t.kinds) }
+
 // Terms is how many terms the judge asks, of the class and of others about it.
 func (j *Judge) Terms() int { return len(j.terms) }
 

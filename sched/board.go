@@ -20,9 +20,10 @@ type board struct {
 	asks    int       // how much the class asks of a node object: the work of finding out
 	topo    *topoView // nil: nothing about other pods matters to the class
 
-	seen  uint64 // position in the log up to which this board is right
-	epoch uint64 // of the ring
-	used  uint64 // when it was last asked, for forgetting
+	seen   uint64 // position in the log up to which this board is right
+	epoch  uint64 // of the ring
+	used   uint64 // when it was last asked, for forgetting
+	weight int    // bytes, as Scheduler.weigh found
 
 	dirty     []int32 // slots to be looked at
 	cells     []cell  // by slot
@@ -30,7 +31,9 @@ type board struct {
 	byKey     map[groupKey]int32
 	filled    []int32 // groups that hold nodes
 	lastGroup int32   // asked for last
-	fit       int32   // nodes that passed every filter at the last call of open
+	// levelBytes is what the groups' levels hold.
+	levelBytes int
+	fit        int32 // nodes that passed every filter at the last call of open
 
 	images imageTaste
 
@@ -138,7 +141,7 @@ func (b *board) forget() {
 	clear(b.cells)
 	clear(b.byKey)
 	clear(b.histAt)
-	b.groups, b.filled, b.hist, b.lastGroup, b.dirty = nil, b.filled[:0], nil, 0, b.dirty[:0]
+	b.groups, b.filled, b.hist, b.lastGroup, b.dirty, b.levelBytes = nil, b.filled[:0], nil, 0, b.dirty[:0], 0
 	b.changes++
 }
 
@@ -151,6 +154,7 @@ func (b *board) reseat(v *View) {
 	for _, g := range b.groups {
 		*g = group{groupKey: g.groupKey}
 	}
+	b.levelBytes = 0
 	b.filled = b.filled[:0]
 	for i := range b.cells {
 		if c := &b.cells[i]; c.placed {
@@ -302,7 +306,9 @@ func (b *board) put(v *View, slot int32, c *cell) {
 		g.at = int32(len(b.filled))
 		b.filled = append(b.filled, c.group)
 	}
+	before := g.bytes
 	g.add(c.score, v.nodes[slot].rank, len(v.nodes))
+	b.levelBytes += g.bytes - before
 	c.placed = true
 }
 
@@ -311,7 +317,9 @@ func (b *board) take(v *View, slot int32, c *cell) {
 		return
 	}
 	g := b.groups[c.group]
+	before := g.bytes
 	g.remove(c.score, v.nodes[slot].rank)
+	b.levelBytes += g.bytes - before
 	if g.n == 0 {
 		last := len(b.filled) - 1
 		b.filled[g.at] = b.filled[last]

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"sort"
 
 	"github.com/berth-dev/berth/model"
 )
@@ -16,13 +17,11 @@ func (p *problem) bound() (cost, bool) {
 	if len(p.need) == 0 {
 		return c, true
 	}
-	extra := int32(0)
-	most := p.mostViolations()
-	for !p.relaxed(extra, 0) {
-		if extra++; extra > most {
-			p.blocked = p.hardest()
-			return impossible, false
-		}
+	p.meter.spend(len(p.movable) * len(p.need) * (1 + len(p.rules)))
+	extra, ok := p.leastViolations()
+	if !ok {
+		p.blocked = p.hardest()
+		return impossible, false
 	}
 	c.violations += extra
 	from := p.ceiling(extra)
@@ -36,6 +35,26 @@ func (p *problem) bound() (cost, bool) {
 	c.sum += p.lightest(from, count, raised)
 	c.start = min(c.start, p.latestStart(from, c.highest, raised))
 	return c, true
+}
+
+// leastViolations is the least number of violations with which relaxed says yes; false if there is none.
+func (p *problem) leastViolations() (int32, bool) {
+	if p.relaxed(0, 0) {
+		return 0, true
+	}
+	// With more violations it never says no where it said yes with fewer.
+	low, high := int32(0), p.mostViolations()
+	if high <= 0 || !p.relaxed(high, 0) {
+		return 0, false
+	}
+	for low+1 < high {
+		if half := low + (high-low)/2; p.relaxed(half, 0) {
+			high = half
+		} else {
+			low = half
+		}
+	}
+	return high, true
 }
 
 // mostViolations is how many violations there are when everybody goes.
@@ -124,12 +143,13 @@ func descending(a, b int64) int {
 
 // ceiling is the first of the movable pods with the lowest priority that the highest victim can have.
 func (p *problem) ceiling(violations int32) int {
-	from := len(p.movable)
-	for from > 0 {
-		if from = p.levelBelow(from); p.relaxed(violations, from) {
-			break
-		}
+	// With more pods relaxed never says no where it said yes with fewer: so the level is found by halving.
+	p.levels = p.levels[:0]
+	for from := p.levelBelow(len(p.movable)); from >= 0; from = p.levelBelow(from) {
+		p.levels = append(p.levels, from)
 	}
+	at := sort.Search(len(p.levels)-1, func(i int) bool { return p.relaxed(violations, p.levels[i]) })
+	from := p.levels[at]
 	// Up to the priority of those who go in any case nothing becomes worse.
 	for from > 0 && p.movable[from-1].priority <= p.base.highest {
 		from--
@@ -151,6 +171,16 @@ func (p *problem) fewest(from, below int) int32 {
 			}
 		}
 		var n int32
+		if len(p.amounts) > maxPicked {
+			slices.SortFunc(p.amounts, descending)
+			for int(n) < len(p.amounts) && need > 0 && p.amounts[n] > 0 {
+				need -= p.amounts[n]
+				n++
+			}
+			if need > 0 {
+				return math.MaxInt32
+			}
+		}
 		for need > 0 {
 			// There are few victims and few pods: picking the largest again and again is faster than sorting.
 			at := -1
@@ -170,6 +200,9 @@ func (p *problem) fewest(from, below int) int32 {
 	}
 	return most
 }
+
+// maxPicked is among how many pods the largest is picked again and again.
+const maxPicked = 32
 
 // lightest is the least sum of so many priorities among the movable pods from one on; one of them is of the highest
 // priority there if it must be.

@@ -122,6 +122,7 @@ type budgetBook struct {
 	dirty      []*Budget
 	cohorts    map[string]*cohort
 	ofClass    map[*model.Class]*cohort
+	maxClasses int       // more of them are not remembered
 	watches    [][]watch // by slot
 	latitudes  []latitude
 	onNode     []watch // of one node, while they are counted
@@ -144,7 +145,7 @@ func (b *Budget) label() budgetLabel {
 
 func newBudgetBook() *budgetBook {
 	return &budgetBook{
-		byName: map[string]*Budget{}, byLabel: map[budgetLabel][]*Budget{}, generation: 1, told: 1,
+		maxClasses: spareClasses, byName: map[string]*Budget{}, byLabel: map[budgetLabel][]*Budget{}, generation: 1, told: 1,
 		cohorts: map[string]*cohort{}, ofClass: map[*model.Class]*cohort{},
 	}
 }

@@ -33,7 +33,7 @@ func (k *budgetBook) cohortOfClass(c *model.Class) *cohort {
 	if out, ok := k.ofClass[c]; ok {
 		return out
 	}
-	if len(k.ofClass) > maxClasses {
+	if len(k.ofClass) > k.maxClasses {
 		// Those in use stay alive through their pods; that another of the same labels is made does no harm.
 		clear(k.ofClass)
 		clear(k.cohorts)

@@ -93,10 +93,9 @@ func (s *Scheduler) settleDisputes(state *fsm.View, now int64) {
 func (s *Scheduler) reread(state *fsm.View, f *flight) {
 	v := s.view
 	// order does not matter: each board by itself.
-	for key := range s.boards {
+	for key, b := range s.boards {
 		if key.class == f.class.Shape {
-			delete(s.boards, key)
-			delete(s.costs, key)
+			s.drop(b)
 		}
 	}
 	slot, ok := v.byName[f.node]

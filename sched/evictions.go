@@ -156,7 +156,7 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 		return
 	}
 	p := e.problem
-	e.meter.spend(workLook + len(n.pods)*workPod + b.terms()*workTerm)
+	e.meter.spend(workLook + b.terms()*workTerm)
 	at.exact = false
 	at.cost, at.verdict = p.ask(n, budgets)
 	at.fails = p.fails

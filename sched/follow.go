@@ -62,8 +62,7 @@ func (s *Scheduler) load(state *fsm.View, making *Plan) {
 		v.log.first = s.view.log.head()
 	}
 	s.view, s.revision = v, state.Revision()
-	clear(s.boards)
-	clear(s.costs)
+	s.dropAll()
 	clear(s.anchors)
 	clear(s.stirred)
 	clear(s.evicting)
@@ -210,11 +209,13 @@ func (s *Scheduler) landed(obj *corev1.Pod, slot int32) *pod {
 	return p
 }
 
-// maxClasses bounds the classes kept for bound pods; classes in use stay alive through their pods.
-const maxClasses = 1 << 16
+// spareClasses is how many classes are kept for bound pods beyond twice as many as there are; classes in use stay alive
+// through their pods.
+const spareClasses = 1 << 12
 
 func (s *Scheduler) classOf(obj *corev1.Pod) *model.Class {
-	if s.view.classes.Len() > maxClasses {
+	s.book.maxClasses = spareClasses + 2*s.view.topo.Kinds()
+	if s.view.classes.Len() > s.book.maxClasses {
 		s.view.classes = model.Classes{}
 	}
 	return s.view.classes.Of(obj)

@@ -22,6 +22,7 @@ type group struct {
 	at     int32    // in board.filled while it holds nodes
 	levels []*level // lowest score first, none empty
 	spare  *level   // one that became empty
+	bytes  int      // what the levels hold
 
 	score int64 // of the decision under way, without usage
 }
@@ -46,17 +47,24 @@ func (g *group) add(score, rank int32, ranks int) {
 		}
 		g.spare, l.score = nil, score
 		g.levels = slices.Insert(g.levels, i, l)
+		g.bytes += levelBytes
 	}
-	g.levels[i].nodes.add(rank)
+	set := &g.levels[i].nodes
+	before := set.bytes()
+	set.add(rank)
+	g.bytes += set.bytes() - before
 	g.n++
 }
 
 func (g *group) remove(score, rank int32) {
 	i, _ := g.levelAt(score)
 	l := g.levels[i]
+	before := l.nodes.bytes()
 	l.nodes.remove(rank)
+	g.bytes += l.nodes.bytes() - before
 	if l.nodes.n == 0 {
 		g.spare, g.levels = l, slices.Delete(g.levels, i, i+1)
+		g.bytes -= levelBytes
 	}
 	g.n--
 }

@@ -25,7 +25,8 @@ type surroundings struct {
 	// wide: pods of other nodes may go that help only because others go; see thorough.
 	wide bool
 
-	seen map[obstacleID]seenObstacle
+	seen     map[obstacleID]seenObstacle
+	seenPods int // in all of seen
 
 	obstacles []model.Obstacle // of the node under way
 	spread    []model.Obstacle // those of them that are dimensions
@@ -47,8 +48,11 @@ type seenObstacle struct {
 	stay int32  // of pods that are not leaving
 }
 
-// maxSeen bounds the obstacles whose pods are remembered.
-const maxSeen = 1 << 12
+// maxSeen bounds the obstacles whose pods are remembered, maxSeenPods all of these.
+const (
+	maxSeen     = 1 << 12
+	maxSeenPods = 1 << 17
+)
 
 // maxElsewhere bounds the pods on other nodes among which a problem chooses.
 const maxElsewhere = 64
@@ -142,9 +146,10 @@ func (o *surroundings) lookAt(b *model.Obstacle) seenObstacle {
 	}
 	slices.SortFunc(pods, moreImportant)
 	o.meter.spend(len(slots)*workNode + len(pods)*workPod)
-	if o.seen == nil || len(o.seen) >= maxSeen {
-		o.seen = map[obstacleID]seenObstacle{}
+	if o.seen == nil || len(o.seen) >= maxSeen || o.seenPods > maxSeenPods {
+		o.seen, o.seenPods = map[obstacleID]seenObstacle{}, 0
 	}
+	o.seenPods += len(pods) - len(o.seen[id].pods)
 	now := seenObstacle{at: changed, pods: pods}
 	for _, v := range pods {
 		if !v.isLeaving() {

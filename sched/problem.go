@@ -44,6 +44,7 @@ type problem struct {
 	active  []int   // wants in which something has to come free
 	ofNode  []rule  // before those that cannot be broken are left out
 	amounts []int64
+	levels  []int // where priorities begin among the movable pods, the lowest first
 	try     search
 }
 
@@ -128,6 +129,7 @@ func (p *problem) fill(n *node, budgets Budgets) verdict {
 	p.rules, p.spends, p.forces = p.rules[:0], p.spends[:0], p.forces[:0]
 	p.fails, p.blocked, p.slot, p.roam = 0, nil, n.slot, -1
 	lower := lowerOn(n, p.class.Priority)
+	p.meter.spend(len(lower) * workPod * (1 + len(p.wants)/2))
 	if len(lower) == 0 && p.others == nil {
 		return verdictNoVictims
 	}

@@ -49,8 +49,7 @@ func (s *Scheduler) configure(c *berthv1.SchedulerConfiguration) {
 		p := &c.Spec.Profiles[i]
 		s.profiles[p.SchedulerName] = compileProfile(p)
 	}
-	clear(s.boards)
-	clear(s.costs)
+	s.dropAll()
 }
 
 // profileOf is the profile that a class's pods name; kube-scheduler's weights where there is none any more.

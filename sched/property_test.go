@@ -462,8 +462,7 @@ func (w *world) pipeline(nodes int, happen func(nodes int)) {
 		case 5: // the feed was lost
 			w.sched.load(w.state.View(), nil)
 		case 6: // too many classes for memory, and changes long gone
-			clear(w.sched.boards)
-			clear(w.sched.costs)
+			w.sched.dropAll()
 			if w.sched.view != nil {
 				w.sched.view.log.keep = -8 * nodes
 			}

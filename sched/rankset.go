@@ -61,6 +61,9 @@ func (s *rankSet) remove(rank int32) {
 	}
 }
 
+// bytes is what the set holds beside itself.
+func (s *rankSet) bytes() int { return 4*cap(s.few) + 8*(cap(s.words)+cap(s.full)) }
+
 // next returns the first member at or after rank, or -1.
 func (s *rankSet) next(rank int32) int32 {
 	if s.words == nil {

@@ -122,8 +122,7 @@ func (w *world) live(nodes int, happen func(nodes int)) (lost int) {
 			case 0: // the feed was lost
 				w.sched.load(w.state.View(), nil)
 			case 1: // too many classes for memory, and changes long gone
-				clear(w.sched.boards)
-				clear(w.sched.costs)
+				w.sched.dropAll()
 				if w.sched.view != nil {
 					w.sched.view.log.keep = -8 * nodes
 				}

@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"cmp"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -22,6 +21,8 @@ type Scheduler struct {
 
 	boards map[boardKey]*board
 	costs  map[boardKey]*evictions
+	bytes  int // what they hold together, as they were weighed last
+	limit  int // of bytes
 
 	config   *berthv1.SchedulerConfiguration // of which profiles and boards are
 	profiles map[string]*profile             // by scheduler name
@@ -49,8 +50,8 @@ type Scheduler struct {
 	// A replay takes from the log what may have hung on how much work the steps before had done.
 	replaying   bool
 	given       map[types.UID]*fsm.SetAside // pods that are set aside
-	reserveOnly string                       // the pod that room is kept for; "": none
-	reserveFrom int                          // blocked pods that were looked at in the steps before this one
+	reserveOnly string                      // the pod that room is kept for; "": none
+	reserveFrom int                         // blocked pods that were looked at in the steps before this one
 
 	disputes      map[types.UID]dispute
 	disagreements []Disagreement
@@ -72,7 +73,7 @@ type Plan struct {
 // New returns a scheduler for the pods that wait in a state.
 func New(state *fsm.State) *Scheduler {
 	return &Scheduler{
-		state: state, book: newBudgetBook(), stepWork: stepWork,
+		state: state, book: newBudgetBook(), stepWork: stepWork, limit: maxBytes,
 		boards: map[boardKey]*board{}, costs: map[boardKey]*evictions{},
 		flights: map[types.UID]*flight{}, evicting: map[types.UID]int32{}, anchors: map[int32]struct{}{},
 		stirred: map[*model.Class]int32{}, asides: map[string]aside{}, disputes: map[types.UID]dispute{},
@@ -103,9 +104,6 @@ func (s *Scheduler) Settle(p *Plan) {
 	s.broken = false
 }
 
-// maxCells bounds the memory of all boards: about 40 bytes a cell, and 64 more where the class preempts.
-const maxCells = 2 << 20
-
 // boardKey tells apart the classes that find different things on a node.
 type boardKey struct {
 	class  string // Class.Shape
@@ -123,7 +121,6 @@ func (s *Scheduler) boardOf(c *model.Class) *board {
 	}
 	b, ok := s.boards[key]
 	if !ok {
-		s.makeRoom()
 		b = newBoard(key, c, p)
 		if key.others != "" {
 			b.topo = &topoView{class: c, hardWeight: int64(*s.config.Spec.HardPodAffinityWeight)}
@@ -135,6 +132,7 @@ func (s *Scheduler) boardOf(c *model.Class) *board {
 	}
 	b.used = s.step
 	s.refresh(b)
+	s.weigh(b)
 	return b
 }
 
@@ -158,30 +156,8 @@ func (s *Scheduler) costsOf(b *board) *evictions {
 	if !e.sync(s.view, b, s.budgetsNow(), &s.meter) {
 		s.behind = true
 	}
+	s.weigh(b)
 	return e
-}
-
-// makeRoom forgets the half of the boards that was not asked for longest when there are too many for one more.
-func (s *Scheduler) makeRoom() {
-	if (len(s.boards)+1)*len(s.view.nodes) > maxCells {
-		s.forget(len(s.boards) / 2)
-	}
-}
-
-// forget drops the n boards that were not asked for longest.
-func (s *Scheduler) forget(n int) {
-	all := make([]*board, 0, len(s.boards))
-	// order does not matter: the boards are sorted below.
-	for _, b := range s.boards {
-		all = append(all, b)
-	}
-	slices.SortFunc(all, func(a, b *board) int {
-		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.key.class, b.key.class), cmp.Compare(a.key.others, b.key.others), cmp.Compare(a.key.images, b.key.images))
-	})
-	for _, b := range all[:n] {
-		delete(s.boards, b.key)
-		delete(s.costs, b.key)
-	}
 }
 
 // budgetsNow are the disruption budgets that count.

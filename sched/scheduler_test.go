@@ -2,13 +2,15 @@ package sched
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 )
 
-// TestForget: the boards not asked for longest go first, and a class that comes back is decided as before.
+// TestForget: the boards not asked for longest go first, what they held is not counted any more, and those that nobody has
+// asked for in a long time go by themselves.
 func TestForget(t *testing.T) {
 	h := newHarness()
 	for i := range 4 {
@@ -16,16 +18,71 @@ func TestForget(t *testing.T) {
 	}
 	s := h.sched
 	s.follow()
+	known := func(i int) bool {
+		_, kept := s.boards[boardKey{class: model.ClassOf(mkPod(fmt.Sprintf("p cpu=%d", i+1))).Shape}]
+		return kept
+	}
 	for i := range 6 {
 		s.step++
 		s.boardOf(model.ClassOf(mkPod(fmt.Sprintf("p cpu=%d", i+1))))
 	}
-	s.forget(3)
+	s.limit = s.bytes - 1
+	s.weigh(s.boards[boardKey{class: model.ClassOf(mkPod("p cpu=6")).Shape}])
 	for i := range 6 {
-		_, kept := s.boards[boardKey{class: model.ClassOf(mkPod(fmt.Sprintf("p cpu=%d", i+1))).Shape}]
-		if kept != (i >= 3) {
-			t.Errorf("class %d of 6: kept %v", i, kept)
+		if known(i) != (i >= 2) {
+			t.Errorf("class %d of 6: kept %v", i, known(i))
 		}
+	}
+	sum := 0
+	for _, b := range s.boards {
+		sum += b.holds()
+	}
+	if s.bytes != sum {
+		t.Errorf("%d bytes are counted, %d held", s.bytes, sum)
+	}
+	s.step = 2 * idleSteps
+	s.boardOf(model.ClassOf(mkPod("p cpu=6")))
+	s.sweep()
+	if len(s.boards) != 1 || !known(5) {
+		t.Errorf("%d boards are left", len(s.boards))
+	}
+}
+
+// TestBoardsHoldWhatTheySay: shapes that come and go hold no more memory than is allowed, as the runtime measures it.
+func TestBoardsHoldWhatTheySay(t *testing.T) {
+	h := newHarness()
+	h.node(mkNode("n1 cpu=1000 mem=8Gi pods=100"))
+	h.sched.limit = 8 << 20
+	heap := func() int {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	s := h.sched
+	s.follow()
+	shape := 0
+	churn := func(shapes int) {
+		for range shapes {
+			s.step++
+			shape++
+			s.boardOf(model.ClassOf(mkPod(fmt.Sprintf("p cpu=%dm select=zone=z%d", shape, shape))))
+		}
+	}
+	churn(3000) // what is kept beside them is there by now
+	before, boards := heap(), len(s.boards)
+	churn(20_000)
+	if grown := heap() - before; grown > s.limit || len(s.boards) > 2*boards+16 {
+		t.Errorf("grown by %d bytes, %d boards from %d", grown, len(s.boards), boards)
+	}
+	if s.bytes > s.limit {
+		t.Errorf("%d bytes are counted, %d allowed", s.bytes, s.limit)
+	}
+	clear := heap()
+	held := s.bytes
+	s.dropAll()
+	if freed := clear - heap(); freed > 2*held {
+		t.Errorf("%d bytes were counted and %d were held", held, freed)
 	}
 }
 

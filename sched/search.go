@@ -2,6 +2,7 @@ package sched
 
 import (
 	"cmp"
+	"encoding/binary"
 	"math/bits"
 	"slices"
 
@@ -32,7 +33,7 @@ func (p *problem) solve(least cost) (solution, bool) {
 		best.minimal = true
 		return best, true
 	}
-	if p.limit == 0 {
+	if p.limit == 0 || len(p.movable) > maxSearched {
 		best.known = least
 		return best, found
 	}
@@ -48,14 +49,19 @@ func (p *problem) solve(least cost) (solution, bool) {
 			switch {
 			case from > 0 && p.movable[from-1].priority <= p.base.highest: // one level with the next
 				continue
-			case within.highest < least.highest && within.violations == least.violations, !p.relaxed(extra, from):
+			case within.highest < least.highest && within.violations == least.violations:
+				continue
+			}
+			if s.weigh(); s.steps > p.limit {
+				s.exhausted = true
+			} else if !p.relaxed(extra, from) {
 				continue
 			}
 			known := best.cost
 			if !found || within.violations < known.violations || within.highest < known.highest {
 				known = impossible
 			}
-			if s.within(from, extra, within.highest, known) {
+			if !s.exhausted && s.within(from, extra, within.highest, known) {
 				best, found = s.collect(), true
 			}
 			switch {
@@ -74,6 +80,16 @@ func (p *problem) solve(least cost) (solution, bool) {
 		best.known = impossible
 	}
 	return best, found
+}
+
+// maxSearched is among how many pods of a node victims are searched for; where there are more they are chosen by reprieve.
+const maxSearched = 2048
+
+// weigh counts a question about all of the movable pods as steps of the search, if there are so many that it takes long.
+func (s *search) weigh() {
+	n := len(s.p.movable) * len(s.p.need) * (1 + len(s.p.rules))
+	s.steps += int32(n / 1024)
+	s.p.meter.spend(n)
 }
 
 // levelBelow is the first movable pod of the next priority above that of the pods from one on: levels come lowest
@@ -197,6 +213,8 @@ func (p *problem) solution(goes []bool) solution {
 type search struct {
 	p         *problem
 	kinds     []kind
+	byName    map[string]int // by what makes a kind, where there are many pods
+	name      []byte
 	steps     int32
 	exhausted bool
 
@@ -234,12 +252,12 @@ type kind struct {
 func (s *search) begin(p *problem) {
 	s.p, s.steps, s.exhausted = p, 0, false
 	s.kinds = s.kinds[:0]
+	p.meter.spend(len(p.movable) * workPod)
+	clear(s.byName)
 	for i := len(p.movable) - 1; i >= 0; i-- {
 		v := p.movable[i]
 		own := kind{frees: p.of(i), weight: weight(v), spends: p.spending(i), other: p.opens(v)}
-		k := slices.IndexFunc(s.kinds, func(k kind) bool {
-			return k.other == own.other && k.weight == own.weight && k.spends == own.spends && slices.Equal(k.frees, own.frees)
-		})
+		k := s.kindLike(&own)
 		if k < 0 {
 			own.useful = p.usefulness(i)
 			k = len(s.kinds)
@@ -255,6 +273,10 @@ func (s *search) begin(p *problem) {
 		}
 		return cmp.Compare(a.weight, b.weight)
 	})
+	if len(s.kinds) > maxCompared {
+		return // what could replace what is not known then, and only saves steps
+	}
+	p.meter.spend(len(s.kinds) * len(s.kinds))
 	for i := range s.kinds {
 		for j := range i {
 			if s.kinds[j].replaces(&s.kinds[i]) {
@@ -262,6 +284,32 @@ func (s *search) begin(p *problem) {
 			}
 		}
 	}
+}
+
+// maxCompared is how many kinds are compared with each other.
+const maxCompared = 256
+
+// kindLike is the kind that is like another one, or -1: then the other one is to be added.
+func (s *search) kindLike(own *kind) int {
+	if len(s.p.movable) <= maxPicked {
+		return slices.IndexFunc(s.kinds, func(k kind) bool {
+			return k.other == own.other && k.weight == own.weight && k.spends == own.spends && slices.Equal(k.frees, own.frees)
+		})
+	}
+	s.name = binary.AppendVarint(s.name[:0], int64(own.other))
+	s.name = binary.AppendVarint(s.name, own.weight)
+	s.name = binary.AppendUvarint(s.name, own.spends)
+	for _, f := range own.frees {
+		s.name = binary.AppendVarint(s.name, f)
+	}
+	if k, ok := s.byName[string(s.name)]; ok {
+		return k
+	}
+	if s.byName == nil {
+		s.byName = map[string]int{}
+	}
+	s.byName[string(s.name)] = len(s.kinds)
+	return -1
 }
 
 // usefulness is the sum over the dimensions of how much of the need one pod frees, in 1024ths.

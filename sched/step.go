@@ -63,6 +63,7 @@ func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
 func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, max int) *Plan {
 	s.draining = false
 	s.step++
+	s.sweep()
 	s.stepStart = s.view.log.head()
 	s.meter.left = s.stepWork
 	config := state.SchedulerConfig()

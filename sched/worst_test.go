@@ -1,0 +1,173 @@
+package sched
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berth-dev/berth/api/berthv1"
+)
+
+// The worst cases for one step. Each benchmark tells the longest step of a life (worst-ms), how many there were, and what
+// they took in all. They were found by hostile reading and by TestFindWorst.
+
+// worst drives a scheduler, plan after plan, until nothing is left to decide or so many pods were decided.
+func (h *harness) worst(b *testing.B, decisions int) {
+	h.sched.follow()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var longest, all time.Duration
+	steps, decided := 0, 0
+	var worstUnit float64
+	for decided < decisions {
+		from := threadTime()
+		p := h.sched.Step(h.now, 1024)
+		took := threadTime() - from
+		longest, all = max(longest, took), all+took
+		if took > 5*time.Millisecond {
+			worstUnit = max(worstUnit, float64(took.Nanoseconds())/float64(stepWork-h.sched.meter.left))
+		}
+		steps++
+		if p == nil {
+			if h.sched.Behind() {
+				continue
+			}
+			break
+		}
+		decided += p.Decisions
+		h.commit(p)
+	}
+	b.ReportMetric(float64(longest.Microseconds())/1000, "worst-ms")
+	b.ReportMetric(all.Seconds(), "all-s")
+	b.ReportMetric(worstUnit, "ns/unit")
+	b.ReportMetric(float64(steps), "steps")
+	b.ReportMetric(float64(decided), "decisions")
+}
+
+// rusageThread is Linux' RUSAGE_THREAD.
+const rusageThread = 1
+
+// threadTime is the processor's time that this thread used: what else the machine does must not count.
+func threadTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(rusageThread, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// zoned makes nodes in so many zones.
+func (h *harness) zoned(nodes, zones int, more string) {
+	for i := range nodes {
+		h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d %s", i, hostKey, i, zoneKey, i%zones, more)))
+	}
+}
+
+// fill binds pods to every node.
+func (h *harness) fill(nodes, each int, spec string) {
+	for i := range nodes {
+		for j := range each {
+			h.pod(mkPod(fmt.Sprintf("low-%d-%d node=node-%d start=%d %s", i, j, i, 1+(i*7+j*13)%997, spec)))
+		}
+	}
+}
+
+// BenchmarkWorstRules: preemptors with rules about each other, on nodes that are full.
+func BenchmarkWorstRules(b *testing.B) {
+	for _, terms := range []string{
+		"far=" + hostKey + ":app=A", "far=" + zoneKey + ":app=B", "spread=" + zoneKey + ":1:app=A", "spread=" + hostKey + ":1:app=A",
+		"near=" + zoneKey + ":app=low", "far=" + hostKey + ":app=low",
+	} {
+		b.Run(terms[:strings.Index(terms, "=")]+"-"+terms[strings.Index(terms, "/")+1:], func(b *testing.B) {
+			for b.Loop() {
+				h := newHarness()
+				h.zoned(benchNodes, 10, "")
+				h.fill(benchNodes, 4, "priority=0 cpu=8 mem=8Gi label=app=low")
+				for i := range 200 {
+					h.pod(mkPod(fmt.Sprintf("high%d priority=%d cpu=%d label=app=A %s", i, 100+i%3, 4+i%7, terms)))
+				}
+				h.worst(b, 200)
+			}
+		})
+	}
+}
+
+// BenchmarkWorstShapes: thousands of shapes wait, none like another.
+func BenchmarkWorstShapes(b *testing.B) {
+	for _, c := range []struct{ name, fill, pod string }{
+		{"bound", "", "cpu=%dm mem=10Mi"},
+		{"hopeless", "", "cpu=%dm mem=100Gi"},
+		{"preempting", "priority=0 cpu=8 mem=8Gi", "priority=100 cpu=%dm mem=1Gi"},
+		{"rules", "", "cpu=%dm label=app=x far=" + hostKey + ":app=x"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				h := newHarness()
+				h.zoned(2*benchNodes, 10, "")
+				if c.fill != "" {
+					h.fill(2*benchNodes, 4, c.fill)
+				}
+				for i := range 1000 {
+					h.pod(mkPod(fmt.Sprintf("p%d "+c.pod, i, 1000+i)))
+				}
+				h.worst(b, 1000)
+			}
+		})
+	}
+}
+
+// BenchmarkWorstNode: one node, or a few, with thousands of pods of as many kinds, and budgets that cover them.
+func BenchmarkWorstNode(b *testing.B) {
+	for _, c := range []struct {
+		name    string
+		nodes   int
+		pods    int
+		levels  int
+		budgets int
+	}{{"alike", 1, 5000, 1, 0}, {"levels", 1, 5000, 5000, 0}, {"budgets", 1, 5000, 50, 60}, {"many", 200, 500, 50, 20}} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				h := newHarness()
+				for i := range c.nodes {
+					h.node(mkNode(fmt.Sprintf("node-%d cpu=%d mem=64Gi pods=8000", i, c.pods)))
+				}
+				for i := range c.budgets {
+					h.budget([]string{fmt.Sprintf("b%d", i), fmt.Sprintf("app=a%d", i), "min=1"})
+				}
+				for i := range c.nodes {
+					for j := range c.pods {
+						h.pod(mkPod(fmt.Sprintf("low-%d-%d node=node-%d start=%d ready priority=%d cpu=%dm mem=%dMi label=app=a%d",
+							i, j, i, 1+j%997, j%c.levels, 500+(j*j)%499, 1+j%11, j%max(c.budgets, 1))))
+					}
+				}
+				for i := range 20 {
+					h.pod(mkPod(fmt.Sprintf("high%d priority=10000 cpu=%dm mem=%dMi", i, c.pods*900+i, 5000+i)))
+				}
+				h.worst(b, 20)
+			}
+		})
+	}
+}
+
+// BenchmarkWorstReserve: the pods that room would be kept for are many, and every node has pods with deadlines.
+func BenchmarkWorstReserve(b *testing.B) {
+	for b.Loop() {
+		h := newHarness()
+		h.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = new(int32(1)) })
+		h.zoned(2*benchNodes, 10, "")
+		h.fill(2*benchNodes, 8, "priority=10 cpu=4 mem=1Gi deadline=1000")
+		for i := range 2 * maxBlocked {
+			h.pod(mkPod(fmt.Sprintf("large%d cpu=%dm mem=65Gi", i, 20_000+i)))
+		}
+		h.worst(b, 1000)
+		h.now += 100 * second
+		for i := range 20 {
+			h.pod(mkPod(fmt.Sprintf("small%d priority=1 cpu=1m", i)))
+			h.worst(b, 1)
+		}
+		h.worst(b, 1)
+	}
+}
