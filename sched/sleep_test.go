@@ -91,7 +91,7 @@ func (w *world) anythingHappens() {
 	case 12: // the leader is lost
 		w.sched = New(w.state)
 	case 13: // a plan is overtaken
-		if p := w.sched.Step(w.now, rapid.IntRange(1, 4).Draw(w.t, "max")); p != nil {
+		if p := w.step(rapid.IntRange(1, 4).Draw(w.t, "max")); p != nil {
 			w.anythingHappens()
 			w.commit(p)
 		}
@@ -217,7 +217,7 @@ func (w *world) settle() {
 // decideAll steps until nothing is left to decide.
 func (w *world) decideAll() {
 	for range 200 {
-		p := w.sched.Step(w.now, 1024)
+		p := w.step(1024)
 		if p == nil {
 			return
 		}
@@ -253,7 +253,7 @@ func (w *world) nobodySleeps() {
 		pod, _ := v.Pods.Get(key)
 		nom, nominated := v.Nominations.Get(key)
 		waits := nominated && !nom.Reserved
-		for _, n := range Explain(v, pod) {
+		for _, n := range explainAll(v, pod) {
 			if len(n.Reasons) == 0 {
 				w.t.Fatalf("%s (%s: %s) sleeps beside room on %s", key, e.State, e.Diagnosis.Message, n.Node)
 			}
