@@ -12,7 +12,7 @@ import (
 )
 
 // The worst cases for one step. Each benchmark tells the longest step of a life (worst-ms), how many there were, and what
-// they took in all. They were found by hostile reading and by TestFindWorst.
+// they took in all. They were found by hostile reading.
 
 // worst drives a scheduler, plan after plan, until nothing is left to decide or so many pods were decided.
 func (h *harness) worst(b *testing.B, decisions int) {

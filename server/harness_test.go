@@ -221,6 +221,8 @@ func (c *testCluster) call(s *Server, method, path, body string, known bool) (in
 // propose carries out one command by way of a server, which must not refuse.
 func (c *testCluster) propose(s *Server, command fsm.Command) {
 	c.t.Helper()
+	// One that has only just started is told who leads a moment later, and says until then that it knows nobody.
+	eventually(c.t, "server "+s.Name()+" to know a leader", func() bool { id, _ := s.node.Leader(); return id != "" })
 	rs, err := s.Propose(c.t.Context(), fsm.Proposal{User: "test", Groups: systemGroups, Command: command})
 	if err == nil {
 		err = rs[0].Err()
