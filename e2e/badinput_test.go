@@ -57,7 +57,7 @@ func edited(t *testing.T, c *cluster, p *fleet.Process, oldNew ...string) string
 
 // A new user's mistakes. Each is told in one sentence, and harms nobody.
 func TestBadInput(t *testing.T) {
-	c := newCluster(t, server("server-1"), worker("worker-1"))
+	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), worker("worker-1"))
 	if err := c.waitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func strangers(t *testing.T) (*fleet.Process, *fleet.Process) {
 	t.Helper()
 	var out []*fleet.Process
 	for _, name := range []string{"server-9", "server-2"} {
-		other := newCluster(t, server(name))
+		other := newCluster(t, server(name, "bootstrap_expect = 1"))
 		other.waitLeader(t)
 		other.Stop(stopGrace)
 		out = append(out, other.Servers()[0])
@@ -277,7 +277,7 @@ func TestFullDisk(t *testing.T) {
 	f.DieTogether = true
 	c := &cluster{Fleet: f}
 	t.Cleanup(func() { c.end(t) })
-	added, err := f.Add(server("server-1"))
+	added, err := f.Add(server("server-1", "bootstrap_expect = 1"))
 	if err != nil {
 		t.Fatal(err)
 	}
