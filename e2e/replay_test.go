@@ -29,7 +29,7 @@ type replayed struct {
 // is found.
 func TestReplay(t *testing.T) {
 	const offers = `capacity { cpu = "4" }`
-	c := newCluster(t, server("solo"), worker("one", `runtime = "fake"`, offers), worker("two", `runtime = "fake"`, offers))
+	c := newCluster(t, server("solo", "bootstrap_expect = 1"), worker("one", `runtime = "fake"`, offers), worker("two", `runtime = "fake"`, offers))
 	if err := c.waitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
