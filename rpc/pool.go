@@ -155,13 +155,13 @@ func (sentWatch) HandleRPC(ctx context.Context, s stats.RPCStats) {
 // call makes one call. known says that the other side has answered, with a
 // response or with one of this package's errors; if not, the error is
 // ErrNotSent, or says what happened after the request was sent.
-func (p *Pool) call(ctx context.Context, addr, method string, req, resp any) (known bool, err error) {
+func (p *Pool) call(ctx context.Context, addr, method string, req, resp any, options ...grpc.CallOption) (known bool, err error) {
 	cc, err := p.conn(addr)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	var sent atomic.Bool
-	err = cc.Invoke(context.WithValue(ctx, sentKey{}, &sent), method, req, resp)
+	err = cc.Invoke(context.WithValue(ctx, sentKey{}, &sent), method, req, resp, options...)
 	if err == nil {
 		return true, nil
 	}
@@ -226,10 +226,11 @@ func (p *Pool) Status(ctx context.Context, addr string) (*StatusResponse, error)
 	return resp, nil
 }
 
-// Holds asks the server at addr whether node's stream ends there.
+// Holds asks the server at addr whether node's stream ends there. A server that
+// refused a connection a moment ago is tried again until ctx ends.
 func (p *Pool) Holds(ctx context.Context, addr, node string) (bool, error) {
 	resp := new(HoldsResponse)
-	if _, err := p.call(ctx, addr, methodHolds, &HoldsRequest{Node: node}, resp); err != nil {
+	if _, err := p.call(ctx, addr, methodHolds, &HoldsRequest{Node: node}, resp, grpc.WaitForReady(true)); err != nil {
 		return false, err
 	}
 	return resp.Holds, nil

@@ -127,6 +127,62 @@ func TestTunnelToNobody(t *testing.T) {
 	}
 }
 
+// A server that could not be reached a moment ago may hold the worker by now.
+func TestTunnelThroughAServerThatCameLate(t *testing.T) {
+	s := startServer(t, newCluster(), "s1", nil)
+	startWorker(t, "n1", nil, &agent{}, s)
+	eventually(t, "the worker is connected", func() bool { return s.Hub.Holds("n1") })
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := lis.Addr().String()
+	if err := lis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	pool := startPool(t, nil)
+	if _, err := pool.Status(t.Context(), addr); err == nil {
+		t.Fatal("a server answers where none is")
+	}
+	elsewhere := &Tunneler{Hub: startServer(t, newCluster(), "s2", nil).Hub, Pool: pool, Peers: func() []string { return []string{addr} }}
+	opened := make(chan error, 1)
+	go func() {
+		conn, err := elsewhere.Open(t.Context(), "n1", "echo", nil)
+		if err == nil {
+			err = conn.Close()
+		}
+		opened <- err
+	}()
+	forward(t, addr, s.addr)
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
+}
+
+// forward listens at from and joins what connects with to, until the test ends.
+func forward(t *testing.T, from, to string) {
+	lis, err := net.Listen("tcp", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lis.Close() })
+	go func() {
+		for {
+			in, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
+			go func() { _, _ = io.Copy(in, out); _ = in.Close() }()
+		}
+	}()
+}
+
 // TestTunnelIsAConnection runs HTTP through it, with a connection that is
 // hijacked as for exec: what needs a connection finds its place here.
 func TestTunnelIsAConnection(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -19,7 +21,8 @@ type Tunneler struct {
 }
 
 // Open opens a tunnel to the worker of node; it ends with ctx. If no server that
-// answers holds the worker's stream, the error is ErrNotHeld.
+// answers holds the worker's stream, the error is ErrNotHeld, which names the
+// servers that did not answer.
 func (t *Tunneler) Open(ctx context.Context, node, kind string, body []byte) (*Tunnel, error) {
 	if t.Hub.Holds(node) {
 		tun, err := t.Hub.OpenTunnel(ctx, node, kind, body)
@@ -51,15 +54,19 @@ func (t *Tunneler) find(ctx context.Context, node string) (string, error) {
 			answers <- answer{addr, holds, err}
 		}()
 	}
-	err := ErrNotHeld
+	var silent []string
 	for range peers {
 		a := <-answers
 		if a.holds {
 			return a.addr, nil
 		}
 		if a.err != nil {
-			err = errors.Join(err, a.err)
+			silent = append(silent, a.addr)
 		}
 	}
-	return "", err
+	if len(silent) == 0 {
+		return "", ErrNotHeld
+	}
+	slices.Sort(silent)
+	return "", fmt.Errorf("%w; no answer from %s", ErrNotHeld, strings.Join(silent, ", "))
 }

@@ -95,10 +95,10 @@ func logError(pod *corev1.Pod, err error) error {
 		}}
 	case errors.Is(err, rpc.ErrBusy):
 		return apierrors.NewTooManyRequests(fmt.Sprintf("the worker of node %s has too many connections open", pod.Spec.NodeName), 1)
+	case errors.Is(err, rpc.ErrNotHeld):
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("the worker of node %s is not connected to any server that answers: %v", pod.Spec.NodeName, err))
 	case errors.Is(err, context.DeadlineExceeded):
 		return apierrors.NewTimeoutError(fmt.Sprintf("the worker of node %s does not answer", pod.Spec.NodeName), 1)
-	case errors.Is(err, rpc.ErrNotHeld):
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("the worker of node %s is not connected to any server", pod.Spec.NodeName))
 	}
 	return err
 }

@@ -117,15 +117,21 @@ func (s *Server) httpAddr(name string) string {
 	return ""
 }
 
-// otherServers are the RPC addresses of the other servers that answer.
-func (s *Server) otherServers() []string {
+// otherServers are the RPC addresses of the other servers for which ask holds.
+func (s *Server) otherServers(ask func(p *peers.Peer) bool) []string {
 	var out []string
 	for _, p := range s.room.Peers() {
-		if !p.Self && p.Answers() {
-			out = append(out, s.room.Address(p.ID))
+		if addr := s.room.Address(p.ID); !p.Self && addr != "" && ask(&p) {
+			out = append(out, addr)
 		}
 	}
 	return out
+}
+
+// mayHoldWorkers are the RPC addresses of all other servers: whether one answered
+// when it was last asked says nothing of a worker that has connected to it since.
+func (s *Server) mayHoldWorkers() []string {
+	return s.otherServers(func(*peers.Peer) bool { return true })
 }
 
 // heard: the server answers, or consensus hears it. Only the leader knows the

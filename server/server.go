@@ -176,7 +176,7 @@ func (s *Server) openRPC() error {
 	if s.peers, err = rpc.NewPool(s.config.Name, s.config.TLS); err != nil {
 		return err
 	}
-	s.tunneler = &rpc.Tunneler{Hub: s.rpc.Hub, Pool: s.peers, Peers: s.otherServers}
+	s.tunneler = &rpc.Tunneler{Hub: s.rpc.Hub, Pool: s.peers, Peers: s.mayHoldWorkers}
 	return nil
 }
 
@@ -321,7 +321,9 @@ func (s *Server) IsLeader() bool { return s.node.Leadership().Leader }
 func (s *Server) ClusterID() string { return s.node.ClusterID() }
 
 // Servers are the RPC addresses of the live servers, this one among them.
-func (s *Server) Servers() []string { return append(s.otherServers(), s.config.RPCAddr) }
+func (s *Server) Servers() []string {
+	return append(s.otherServers((*peers.Peer).Answers), s.config.RPCAddr)
+}
 
 // GossipAddr is where other members reach this one, host:port.
 func (s *Server) GossipAddr() string { return s.pool.Addr() }
