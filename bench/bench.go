@@ -28,6 +28,7 @@ type Config struct {
 	Nodes, Pods int
 	Servers     int // 3
 	Clients     int // goroutines that create pods through the API
+	Kills       int // how often the workload that kills a leader does so: 1
 	Workers     Workers
 	// DataDir is where the logs are kept; empty: a directory that is removed
 	// at the end. What the disk below it can do is part of every figure.
@@ -98,8 +99,8 @@ func (r *run) throughput(m meter, name string, target float64) error {
 // as it came.
 func Run(ctx context.Context, w Workload, c Config) (*Report, error) {
 	c = merge(c, w.Defaults)
-	if c.Servers < 1 || c.Nodes < 1 || c.Pods < 1 {
-		return nil, errors.New("a workload needs a server, a node and a pod at least")
+	if c.Servers < 1 || c.Nodes < 1 || c.Pods < 1 || c.Kills < 1 {
+		return nil, errors.New("a workload needs a server, a node, a pod and a kill at least")
 	}
 	r := &run{Config: c, report: newReport(w.Name, c)}
 	root := c.DataDir
@@ -135,6 +136,7 @@ func merge(c, defaults Config) Config {
 	def(&c.Nodes, defaults.Nodes)
 	def(&c.Pods, defaults.Pods)
 	def(&c.Servers, 3)
+	def(&c.Kills, 1)
 	def(&c.Clients, defaults.Clients)
 	if c.Workers == "" {
 		c.Workers = defaults.Workers

@@ -26,7 +26,7 @@ func TestWorkloads(t *testing.T) {
 		"affinity":           {Nodes: 50, Pods: 300},
 		"unschedulable":      {Nodes: 50, Pods: 300},
 		"restart":            {Nodes: 50, Pods: 500},
-		"failover":           {Nodes: 20, Pods: 200, Clients: 4},
+		"failover":           {Nodes: 20, Pods: 200, Clients: 4, Kills: 2},
 	}
 	for _, w := range bench.Workloads() {
 		t.Run(w.Name, func(t *testing.T) {

@@ -115,11 +115,12 @@ func (o *observer) see(what watch.EventType, pod *corev1.Pod) {
 }
 
 // settled waits until every one of so many pods has been seen and is bound or
-// gone, and none is on its way out.
-func (o *observer) settled(ctx context.Context, pods int) error {
+// gone, and none is on its way out; and until no more than left of them are
+// bound, unless it is negative.
+func (o *observer) settled(ctx context.Context, pods, left int) error {
 	for {
 		o.mu.Lock()
-		waiting, ending := 0, 0
+		waiting, ending, bound := 0, 0, 0
 		for _, p := range o.pods {
 			switch {
 			case p.gone:
@@ -127,6 +128,8 @@ func (o *observer) settled(ctx context.Context, pods int) error {
 				ending++
 			case p.node == "":
 				waiting++
+			default:
+				bound++
 			}
 		}
 		seen, moved, wrong := len(o.pods), o.moved, errors.Join(o.wrong...)
@@ -134,7 +137,7 @@ func (o *observer) settled(ctx context.Context, pods int) error {
 		switch {
 		case wrong != nil:
 			return wrong
-		case seen == pods && waiting == 0 && ending == 0:
+		case seen == pods && waiting == 0 && ending == 0 && (left < 0 || bound <= left):
 			return nil
 		case time.Since(moved) > stallTimeout:
 			return fmt.Errorf("nothing moved for %s: of %d pods %d were seen, %d wait and %d are ending", stallTimeout, pods, seen, waiting, ending)

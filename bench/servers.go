@@ -37,6 +37,7 @@ type process struct {
 	http, rpc, raft, gossip int
 	client                  kubernetes.Interface
 
+	mu    sync.Mutex // guards what follows: a client asks while it is started again
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when the process has ended
 }
@@ -167,7 +168,9 @@ func (p *process) start(program string) error {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	ended := make(chan struct{})
+	p.mu.Lock()
 	p.cmd, p.ended = cmd, ended
+	p.mu.Unlock()
 	go func() {
 		_ = cmd.Wait() // how it ended is in its log
 		close(ended)
@@ -193,18 +196,28 @@ func (ps *processes) nodes(ctx context.Context) (int, error) {
 	return len(list.Items), nil
 }
 
+// running is the process, and the channel that is closed when it has ended; nil
+// if it was never started.
+func (p *process) running() (*exec.Cmd, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd, p.ended
+}
+
 // kill ends the process as a power cut would.
 func (p *process) kill() error {
-	if err := p.cmd.Process.Kill(); err != nil {
+	cmd, ended := p.running()
+	if err := cmd.Process.Kill(); err != nil {
 		return fmt.Errorf("kill %s: %w", p.name, err)
 	}
-	<-p.ended
+	<-ended
 	return nil
 }
 
 func (p *process) alive() bool {
+	_, ended := p.running()
 	select {
-	case <-p.ended:
+	case <-ended:
 		return false
 	default:
 		return true
@@ -223,13 +236,14 @@ func (p *process) lastWords() string {
 func (ps *processes) stop() {
 	var stopping sync.WaitGroup
 	for _, p := range ps.servers {
-		if p.cmd == nil {
+		cmd, ended := p.running()
+		if cmd == nil {
 			continue
 		}
 		stopping.Go(func() {
-			_ = p.cmd.Process.Signal(syscall.SIGTERM) // it fails only for one that has ended
+			_ = cmd.Process.Signal(syscall.SIGTERM) // it fails only for one that has ended
 			select {
-			case <-p.ended:
+			case <-ended:
 			case <-time.After(startTimeout):
 				_ = p.kill()
 			}
