@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -157,7 +158,7 @@ func (p *Pool) Bootstrap(ctx context.Context, isServer func(Member) error) ([]Pe
 	var said string
 	seen := &witness{pool: p, isServer: isServer, proven: map[string]bool{}}
 	for {
-		members, doubtful := seen.members()
+		members := seen.members()
 		d, err := DecideBootstrap(p.name, members)
 		switch {
 		case err != nil:
@@ -166,30 +167,63 @@ func (p *Pool) Bootstrap(ctx context.Context, isServer func(Member) error) ([]Pe
 				p.log.Error("waiting to bootstrap", "error", err)
 			}
 		case d.Step == BootstrapPromise:
-			if err := p.Advertise(ctx, func(m *Meta) { m.BootstrapSet = d.Set }); err != nil {
-				return nil, fmt.Errorf("promising a founding set: %w", err)
+			if err := p.promise(ctx, d.Set); err != nil {
+				return nil, err
 			}
 		case d.Step == BootstrapFound:
 			return d.Peers, nil
 		case d.Step == BootstrapJoin:
 			return nil, nil
 		}
-		next, cancel := ctx, context.CancelFunc(func() {})
-		if doubtful {
-			next, cancel = context.WithTimeout(ctx, doubtPause)
-		}
+		next, cancel := context.WithTimeout(ctx, lookPause)
 		_, err = sub.Next(next)
 		cancel()
-		if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+		switch {
+		case err == nil:
+		case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("waiting for bootstrap_expect servers: %w", err)
+		default:
+			p.exchange(ctx, seen)
 		}
 	}
 }
 
+// promise advertises a founding set. That nobody has heard of it in time is no
+// failure: exchange tells it too.
+func (p *Pool) promise(ctx context.Context, set string) error {
+	wait, cancel := context.WithTimeout(ctx, lookPause)
+	defer cancel()
+	err := p.Advertise(wait, func(m *Meta) { m.BootstrapSet = set })
+	switch {
+	case err == nil:
+	case ctx.Err() != nil || errors.Is(err, ErrClosed) || p.Meta().BootstrapSet != set:
+		return fmt.Errorf("promising a founding set: %w", err)
+	default:
+		p.log.Debug("the promise of a founding set is not spread yet", "error", err)
+	}
+	return nil
+}
+
+// exchange tells the servers that were found to be such, and who is to be joined,
+// all that is known here, and hears what they know. Rumours of so few members are
+// sent to one or two of them only, and the next full exchange of gossip may be half
+// a minute away: a cluster that is to be founded shall not wait for it.
+func (p *Pool) exchange(ctx context.Context, seen *witness) {
+	addrs := slices.Clone(p.join)
+	for _, m := range p.Members() {
+		if m.Status == StatusAlive && seen.proven[witnessed(m)] && !slices.Contains(addrs, m.Addr) {
+			addrs = append(addrs, m.Addr)
+		}
+	}
+	if _, err := p.Join(ctx, addrs...); err != nil && !errors.Is(err, ErrNobody) {
+		p.log.Debug("no other server was reached on the way to a cluster", "error", err)
+	}
+}
+
 const (
-	// doubtPause is how soon a member is looked at again that could not be found
-	// to be the server that it says it is.
-	doubtPause = time.Second
+	// lookPause is how soon the members are asked again, and one is looked at again
+	// that could not be found to be the server that it says it is.
+	lookPause = time.Second
 	// maxDoubts bounds how many of them are looked at, at a time.
 	maxDoubts = 32
 )
@@ -202,14 +236,16 @@ type witness struct {
 	next     int             // where the next look begins
 }
 
+// witnessed is what stays the same as long as a member need not be looked at again.
+func witnessed(m Member) string { return m.Name + " " + m.Instance + " " + m.RaftAddr }
+
 // members are the pool's, without those who call themselves servers and were not
-// found to be; doubtful: there are such.
-func (w *witness) members() (out []Member, doubtful bool) {
-	key := func(m Member) string { return m.Name + " " + m.Instance + " " + m.RaftAddr }
+// found to be.
+func (w *witness) members() (out []Member) {
 	var doubts []Member
 	all := w.pool.Members()
 	for _, m := range all {
-		if m.Role == RoleServer && m.Status == StatusAlive && m.Name != w.pool.name && !w.proven[key(m)] {
+		if m.Role == RoleServer && m.Status == StatusAlive && m.Name != w.pool.name && !w.proven[witnessed(m)] {
 			doubts = append(doubts, m)
 		}
 	}
@@ -223,17 +259,16 @@ func (w *witness) members() (out []Member, doubtful bool) {
 	for i, err := range found {
 		m := doubts[(w.next+i)%len(doubts)]
 		if err == nil {
-			w.proven[key(m)] = true
+			w.proven[witnessed(m)] = true
 			continue
 		}
-		doubtful = true
 		w.pool.log.Debug("a member calls itself a server and is not found to be one", "name", m.Name, "address", m.RaftAddr, "error", err)
 	}
 	w.next += len(found)
 	for _, m := range all {
-		if m.Role != RoleServer || m.Name == w.pool.name || w.proven[key(m)] {
+		if m.Role != RoleServer || m.Name == w.pool.name || w.proven[witnessed(m)] {
 			out = append(out, m)
 		}
 	}
-	return out, doubtful || len(doubts) > len(found)
+	return out
 }

@@ -151,6 +151,41 @@ func TestServersAgreeOnBootstrap(t *testing.T) {
 	}
 }
 
+// Founders agree although no rumour of any of them comes through.
+func TestFoundersExchangeWhatTheyKnow(t *testing.T) {
+	founded := make(chan []Peer, 3)
+	var first *Pool
+	for i := range 3 {
+		c := config(fmt.Sprintf("m%d", i), RoleServer)
+		c.Meta.BootstrapExpect = 3
+		c.tune = func(mc *memberlist.Config) {
+			quick(mc)
+			mc.GossipInterval, mc.PushPullInterval, mc.ProbeInterval = 0, 0, 0
+		}
+		if first != nil {
+			c.Join = []string{first.Addr()}
+		}
+		p := start(t, c)
+		if first == nil {
+			first = p
+		}
+		run(t, p)
+		go func() {
+			peers, err := p.Bootstrap(t.Context(), believe)
+			if err != nil {
+				t.Error(err)
+			}
+			founded <- peers
+		}()
+	}
+	want := <-founded
+	for range 2 {
+		if got := <-founded; len(got) != 3 || !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+}
+
 func TestBootstrapObeysContext(t *testing.T) {
 	c := config("a", RoleServer)
 	c.Meta.BootstrapExpect = 2
