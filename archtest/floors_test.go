@@ -27,19 +27,21 @@ var floors = map[string]int{
 	"fsm":        3,
 	"controller": 4,
 	"sched":      4,
-	"apiserver":  5,
-	"cluster":    5,
-	"peers":      5,
-	"raftnode":   5,
-	"rpc":        5,
-	"web":        5,
-	"worker":     5,
-	"agent":      6,
-	"server":     6,
-	"bench":      7,
-	"cmd":        7,
-	"e2e":        7,
-	"sim":        7,
+	// A package below another one has a floor of its own where it must not know what that one knows.
+	"sched/victims": 1,
+	"apiserver":     5,
+	"cluster":       5,
+	"peers":         5,
+	"raftnode":      5,
+	"rpc":           5,
+	"web":           5,
+	"worker":        5,
+	"agent":         6,
+	"server":        6,
+	"bench":         7,
+	"cmd":           7,
+	"e2e":           7,
+	"sim":           7,
 }
 
 // exceptions are imports inside of one floor, each with its reason.
@@ -84,7 +86,11 @@ func TestFloors(t *testing.T) {
 	}
 }
 
+// root is the package that a directory's floor is that of: itself, or the topmost above it.
 func root(dir string) string {
+	if _, own := floors[dir]; own {
+		return dir
+	}
 	top, _, _ := strings.Cut(dir, "/")
 	return top
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/berth-dev/berth/fsm"
 )
 
-// A pod whose decision panics must not keep the others from theirs. What it had changed of the plan is undone, the view,
-// which may be half changed, is built anew from the state, and the plan ends with the pod's being set aside: an attempt that
-// failed by itself (fsm.SetAside), which is replicated and tried again after a back-off of its own.
+// A pod whose decision panics must not keep the others from theirs. What it had changed of the plan is undone, the
+// view, which may be half changed, is built anew from the state, and the plan ends with the pod's being set aside: an
+// attempt that failed by itself (fsm.SetAside), which is replicated and tried again after a back-off of its own.
 
 // Panic is a panic of a decision, for whoever can log it.
 type Panic struct {
@@ -22,8 +22,8 @@ type Panic struct {
 }
 
 const (
-	// asideNanos is how long pods of a class whose decision panicked are set aside without being tried: building the view
-	// anew is not cheap.
+	// asideNanos is how long pods of a class whose decision panicked are set aside without being tried: building the
+	// view anew is not cheap.
 	asideNanos = 10 * nanosPerSecond
 	maxAside   = 1 << 10
 	maxPanics  = 16
@@ -45,11 +45,11 @@ func (s *Scheduler) Panics() []Panic {
 }
 
 // mark is how far a plan has come.
-type mark struct{ reservations, bindings, preemptions, failures, failed, flights, decisions int }
+type mark struct{ reservations, bindings, preemptions, failures, failed, assumptions, decisions int }
 
 func (p *pass) mark() mark {
 	c := p.plan.Command
-	m := mark{len(c.Reservations), len(c.Bindings), len(c.Preemptions), len(c.Failures), 0, len(p.plan.flights), p.plan.Decisions}
+	m := mark{len(c.Reservations), len(c.Bindings), len(c.Preemptions), len(c.Failures), 0, len(p.plan.assumptions), p.plan.Decisions}
 	if m.failures > 0 {
 		m.failed = len(c.Failures[m.failures-1].Pods)
 	}
@@ -65,11 +65,11 @@ func (p *pass) reset(m mark) {
 		last := &c.Failures[m.failures-1]
 		last.Pods = last.Pods[:m.failed]
 	}
-	p.plan.flights, p.plan.Decisions = p.plan.flights[:m.flights], m.decisions
+	p.plan.assumptions, p.plan.Decisions = p.plan.assumptions[:m.assumptions], m.decisions
 }
 
-// attempt calls f, which decides something about a pod. It says whether that panicked, and how: then the plan is as it was
-// before, and the view is built anew.
+// attempt calls f, which decides something about a pod. It says whether that panicked, and how: then the plan is as it
+// was before, and the view is built anew.
 func (s *Scheduler) attempt(p *pass, e *fsm.QueueEntry, now int64, f func()) (said string, panicked bool) {
 	before := p.mark()
 	defer func() {
@@ -113,9 +113,9 @@ func (s *Scheduler) setAside(p *pass, e *fsm.QueueEntry, said string) {
 	}
 	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
 	p.plan.Command.Failures = append(p.plan.Command.Failures, fsm.FailDecision{Pods: []fsm.PodRef{ref}, SetAside: d})
-	f := newFlight(e, flightFail, "")
-	s.lay(f)
-	p.plan.flights = append(p.plan.flights, f)
+	f := newAssumption(e, assumeFail, "")
+	s.assume(f)
+	p.plan.assumptions = append(p.plan.assumptions, f)
 	p.plan.Decisions++
 }
 
@@ -132,14 +132,14 @@ func asideIn(c *fsm.ApplyPlan) map[types.UID]*fsm.SetAside {
 	return out
 }
 
-// unsettledFlights are the decisions of all plans under way, and of one that is being made.
-func (s *Scheduler) unsettledFlights(making *Plan) []*flight {
-	var out []*flight
+// unsettledAssumptions are the decisions of all plans under way, and of one that is being made.
+func (s *Scheduler) unsettledAssumptions(making *Plan) []*assumption {
+	var out []*assumption
 	for _, p := range s.plans {
-		out = append(out, p.flights...)
+		out = append(out, p.assumptions...)
 	}
 	if making != nil {
-		out = slices.Concat(out, making.flights)
+		out = slices.Concat(out, making.assumptions)
 	}
 	return out
 }

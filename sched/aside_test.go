@@ -21,8 +21,8 @@ func (w *world) panicsAfter(charges int) {
 	}
 }
 
-// TestPanicSetsAside: wherever a decision panics, its pod is set aside and everybody else is served: no decision is refused,
-// the view is that of the state, and when nothing panics any more those who were set aside find their places.
+// TestPanicSetsAside: wherever a decision panics, its pod is set aside and everybody else is served: no decision is
+// refused, the view is that of the state, and when nothing panics any more those who were set aside find their places.
 func TestPanicSetsAside(t *testing.T) {
 	asides := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -67,7 +67,8 @@ func TestPanicSetsAside(t *testing.T) {
 	}
 }
 
-// TestPanicIsReplayed: that a pod was set aside is in the log, and a replay, in which nothing panics, takes it from there.
+// TestPanicIsReplayed: that a pod was set aside is in the log, and a replay, in which nothing panics, takes it from
+// there.
 func TestPanicIsReplayed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
@@ -100,7 +101,7 @@ func TestPanicSpares(t *testing.T) {
 	}
 	h.run()
 	panics := h.sched.Panics()
-	if len(panics) != 1 || panics[0].Value != "the second pod" || !strings.Contains(panics[0].Stack, "sched.(*meter).spend") {
+	if len(panics) != 1 || panics[0].Value != "the second pod" || !strings.Contains(panics[0].Stack, "sched.(*meter).Spend") {
 		t.Fatalf("told: %+v", panics)
 	}
 	bound := 0

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 )
 
-// mixedCluster has nodes that are full of 10 to 20 pods of many sizes and three priorities, half of them under budgets that
-// allow a few disruptions each.
+// mixedCluster has nodes that are full of 10 to 20 pods of many sizes and three priorities, half of them under budgets
+// that allow a few disruptions each.
 func mixedCluster(b *testing.B, budgets bool, limit int32) *harness {
 	b.Helper()
 	h := newHarness()

@@ -4,14 +4,14 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// board is what one class of pods finds on every node: why it does not fit, or how good the node is. After a change only
-// the changed nodes are looked at again.
+// board is what one class of pods finds on every node: why it does not fit, or how good the node is. After a change
+// only the changed nodes are looked at again.
 //
 // What does not depend on a node's usage is the same for many nodes: the raw scores of the node object (which are
-// normalised by the extremes among the nodes that fit, and so change for all nodes together), and what the class sees of
-// the pods around the node. Nodes that have all of that in common are one group, whatever it is that they have in common
-// at the moment: a pod that comes to a zone changes what the zone's group is worth, and no node of it has to be looked at.
-// Within a group the order depends on usage alone. So a decision costs a walk over the groups.
+// normalised by the extremes among the nodes that fit, and so change for all nodes together), and what the class sees
+// of the pods around the node. Nodes that have all of that in common are one group, whatever it is that they have in
+// common at the moment: a pod that comes to a zone changes what the zone's group is worth, and no node of it has to be
+// looked at. Within a group the order depends on usage alone. So a decision costs a walk over the groups.
 type board struct {
 	key     boardKey
 	class   *model.Class
@@ -88,7 +88,7 @@ func newBoard(key boardKey, c *model.Class, p *profile) *board {
 func (b *board) sync(v *View, m *meter) bool {
 	if b.epoch != v.ring.epoch {
 		b.reseat(v)
-		m.spend(len(v.nodes) * workNode)
+		m.Spend(len(v.nodes) * workNode)
 	}
 	if b.topo.renewed() {
 		b.forget()
@@ -110,7 +110,7 @@ func (b *board) sync(v *View, m *meter) bool {
 		last := len(b.dirty) - 1
 		slot := b.dirty[last]
 		b.dirty = b.dirty[:last]
-		m.spend(b.lookCost(&v.nodes[slot], &b.cells[slot]))
+		m.Spend(b.lookCost(&v.nodes[slot], &b.cells[slot]))
 		b.look(v, slot)
 	}
 	return true

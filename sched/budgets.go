@@ -45,8 +45,8 @@ func (b *Budget) protects(priority int32) bool {
 	return b.ViolableFrom != nil && priority < *b.ViolableFrom
 }
 
-// spares says whether a pod's disruption takes nothing that a budget that must not be violated has to give (PD8, PD9); nil
-// is a pod that the state does not show on its node yet.
+// spares says whether a pod's disruption takes nothing that a budget that must not be violated has to give (PD8, PD9);
+// nil is a pod that the state does not show on its node yet.
 func (b *Budget) spares(obj *corev1.Pod) bool {
 	if b.row == nil {
 		return false
@@ -110,18 +110,20 @@ type Budgets interface {
 }
 
 // budgetBook holds the budgets of the state, with what unsettled preemptions spend taken off. A cost that was computed
-// with a budget depends on its allowance only as far as it is less than the number of the budget's pods on that node. So
-// when an allowance changes, the nodes are looked at again whose number lies above the lower of the two, and no others.
+// with a budget depends on its allowance only as far as it is less than the number of the budget's pods on that node.
+// So when an allowance changes, the nodes are looked at again whose number lies above the lower of the two, and no
+// others.
 type budgetBook struct {
 	byName map[string]*Budget
-	// byLabel finds budgets by a label that every pod that they cover has; those that demand none are under the empty one.
+	// byLabel finds budgets by a label that every pod that they cover has; those that demand none are under the empty
+	// one.
 	byLabel map[budgetLabel][]*Budget
 	// generation grows with every change of who is covered by what, and by which rules.
 	generation uint64
 	told       uint64 // the generation that the nodes have been told of
 	dirty      []*Budget
-	cohorts    map[string]*cohort
-	ofClass    map[*model.Class]*cohort
+	coverages  map[string]*coverage
+	ofClass    map[*model.Class]*coverage
 	maxClasses int       // more of them are not remembered
 	watches    [][]watch // by slot
 	latitudes  []latitude
@@ -146,7 +148,7 @@ func (b *Budget) label() budgetLabel {
 func newBudgetBook() *budgetBook {
 	return &budgetBook{
 		maxClasses: spareClasses, byName: map[string]*Budget{}, byLabel: map[budgetLabel][]*Budget{}, generation: 1, told: 1,
-		cohorts: map[string]*cohort{}, ofClass: map[*model.Class]*cohort{},
+		coverages: map[string]*coverage{}, ofClass: map[*model.Class]*coverage{},
 	}
 }
 
@@ -238,7 +240,7 @@ func covering(v *pod, budgets Budgets) []*Budget {
 		if len(book.byName) == 0 {
 			return nil
 		}
-		all = book.cohortOf(v).budgets
+		all = book.coverageOf(v).budgets
 		if !slices.ContainsFunc(all, func(b *Budget) bool { return len(b.row.Status.DisruptedPods) > 0 }) {
 			return all
 		}

@@ -11,8 +11,9 @@ import (
 	"github.com/berth-dev/berth/fsm"
 )
 
-// TestPropertyStrictBudgets: however evictions and preemptions fall together, plans being under way, lost and overtaken,
-// under Strict no budget ever has fewer healthy pods than it needs; and in the end nobody sleeps for whom pods may go.
+// TestPropertyStrictBudgets: however evictions and preemptions fall together, plans being under way, lost and
+// overtaken, under Strict no budget ever has fewer healthy pods than it needs; and in the end nobody sleeps for whom
+// pods may go.
 func TestPropertyStrictBudgets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 4).Draw(t, "nodes")

@@ -38,10 +38,10 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 	if kept.at == now && (!exact || kept.position == position) {
 		return kept.of
 	}
-	s.meter.spend(len(b.hist) * (workReason + b.terms()*workTerm))
+	s.meter.Spend(len(b.hist) * (workReason + b.terms()*workTerm))
 	d := &fsm.Diagnosis{Reasons: b.reasons(), Nodes: int32(s.view.live)}
 	if exact {
-		s.meter.spend(len(s.view.nodes) * workNode * (1 + len(d.Reasons)))
+		s.meter.Spend(len(s.view.nodes) * workNode * (1 + len(d.Reasons)))
 		b.fillShort(s.view, d.Reasons)
 	}
 	d.Message = unavailable(d.Nodes, countByText(d.Reasons))
@@ -54,7 +54,7 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 	case attemptWaiting:
 		d.Preemption = "not eligible due to a terminating pod on the nominated node."
 	case attemptHelpless:
-		s.meter.spend(len(s.view.nodes) * workReason)
+		s.meter.Spend(len(s.view.nodes) * workReason)
 		d.Preemption = unavailable(d.Nodes, s.costs[b.key].counts(s.view))
 		d.Budgets = s.costs[b.key].blocking()
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// The state machine refuses a decision because something happened since it was made, and then the next one is another. When
-// it refuses the same one again for the same reason, the view and the state disagree: then what the view holds of the matter
-// is read from the state anew. When that does not help either everything is, and it is told.
+// The state machine refuses a decision because something happened since it was made, and then the next one is another.
+// When it refuses the same one again for the same reason, the view and the state disagree: then what the view holds of
+// the matter is read from the state anew. When that does not help either everything is, and it is told.
 
 // dispute is what a pod's last decision was refused for, and how often in a row.
 type dispute struct {
@@ -45,10 +45,10 @@ func (s *Scheduler) Disagreements() []Disagreement {
 
 // Refused tells which decisions of a plan the state machine refused. It is called before Settle.
 func (s *Scheduler) Refused(p *Plan, refusals []fsm.PlanRefusal) {
-	for _, f := range p.flights {
+	for _, f := range p.assumptions {
 		i := slices.IndexFunc(refusals, func(r fsm.PlanRefusal) bool { return r.UID == string(f.uid) })
 		switch {
-		case f.kind == flightFail:
+		case f.kind == assumeFail:
 		case i < 0:
 			delete(s.disputes, f.uid)
 		default:
@@ -57,7 +57,7 @@ func (s *Scheduler) Refused(p *Plan, refusals []fsm.PlanRefusal) {
 	}
 }
 
-func (s *Scheduler) disputed(f *flight, reason string) {
+func (s *Scheduler) disputed(f *assumption, reason string) {
 	d := s.disputes[f.uid]
 	if d.node != f.node || d.reason != reason {
 		d = dispute{node: f.node, reason: reason}
@@ -90,7 +90,7 @@ func (s *Scheduler) settleDisputes(state *fsm.View, now int64) {
 }
 
 // reread reads anew what the view holds of a decision's node, of all nominations, and of the pod's class.
-func (s *Scheduler) reread(state *fsm.View, f *flight) {
+func (s *Scheduler) reread(state *fsm.View, f *assumption) {
 	v := s.view
 	// order does not matter: each board by itself.
 	for key, b := range s.boards {

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// TestDisputes: whatever the view has wrong of a node, the second refusal of the same decision has it read anew, and the
-// third would be told.
+// TestDisputes: whatever the view has wrong of a node, the second refusal of the same decision has it read anew, and
+// the third would be told.
 func TestDisputes(t *testing.T) {
 	for _, wrong := range []struct {
 		what string
@@ -75,8 +75,8 @@ func TestDisagreement(t *testing.T) {
 	h.pod(mkPod("asks cpu=1"))
 	h.sched.follow()
 	for i := range 4 {
-		f := &flight{uid: "uid-asks", key: "default/asks", kind: flightBind, node: "n1", class: model.ClassOf(mkPod("asks cpu=1"))}
-		p := &Plan{Command: &fsm.ApplyPlan{}, flights: []*flight{f}}
+		f := &assumption{uid: "uid-asks", key: "default/asks", kind: assumeBind, node: "n1", class: model.ClassOf(mkPod("asks cpu=1"))}
+		p := &Plan{Command: &fsm.ApplyPlan{}, assumptions: []*assumption{f}}
 		h.sched.Refused(p, []fsm.PlanRefusal{{Key: f.key, UID: "uid-asks", Reason: "because"}})
 		before := h.sched.view
 		h.sched.settleDisputes(h.sched.follow(), h.now)

@@ -4,21 +4,23 @@ import (
 	"math/bits"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/victims"
 )
 
 // evictions is what preempting for one class would cost on every node: a tournament tree over the ranks, so that the
-// cheapest node is found without looking at the others and only changed nodes are computed again. Equal costs are won by
-// the lower rank; from a given rank on, the first node of the lowest cost is found by descending once.
+// cheapest node is found without looking at the others and only changed nodes are computed again. Equal costs are won
+// by the lower rank; from a given rank on, the first node of the lowest cost is found by descending once.
 //
-// A node that changed gets a bound of its cost, which is quick to compute. Its cost itself is computed when the bound is
-// the lowest of all: a node whose bound cannot win is never searched, and what was found stays until the node changes.
+// A node that changed gets a bound of its cost, which is quick to compute. Its cost itself is computed when the bound
+// is the lowest of all: a node whose bound cannot win is never searched, and what was found stays until the node
+// changes.
 type evictions struct {
 	class *model.Class
 	how   preempting
 	seen  uint64
 	epoch uint64
-	// stamp is the judge's as of which the entries are right or dirty, where other pods matter; layout and generation are the
-	// judge's and the budgets' for which that is so.
+	// stamp is the judge's as of which the entries are right or dirty, where other pods matter; layout and generation
+	// are the judge's and the budgets' for which that is so.
 	stamp, layout, generation uint64
 
 	dirty    []int32 // slots to be looked at
@@ -32,15 +34,15 @@ type evictions struct {
 
 	candidates int32
 	problem    *problem
-	around     surroundings
+	topo       topoProblem
 	// open holds, for nodes on which the search reached its limit, a bound of every choice there.
-	open map[int32]cost
+	open map[int32]victims.Cost
 	// blocked are the budgets that keep a node from being a candidate.
 	blocked map[int32][]*Budget
 }
 
 type entry struct {
-	cost    cost // or a bound of it
+	cost    victims.Cost // or a bound of it
 	fails   model.Failures
 	verdict verdict
 	exact   bool
@@ -48,7 +50,7 @@ type entry struct {
 }
 
 func newEvictions(c *model.Class, how preempting) *evictions {
-	return &evictions{class: c, how: how, problem: newProblem(c, how), open: map[int32]cost{}, blocked: map[int32][]*Budget{}}
+	return &evictions{class: c, how: how, problem: newProblem(c, how), open: map[int32]victims.Cost{}, blocked: map[int32][]*Budget{}}
 }
 
 // sync brings the tree up to date; the board of the same class must be so already. It returns false if there is more to
@@ -57,12 +59,12 @@ func (e *evictions) sync(v *View, b *board, budgets Budgets, m *meter) bool {
 	e.meter = m
 	if e.epoch != v.ring.epoch {
 		e.replant(v)
-		m.spend(len(v.nodes) * workNode)
+		m.Spend(len(v.nodes) * workNode)
 	}
-	e.problem.others, e.problem.meter = nil, m
+	e.problem.topo, e.problem.meter, e.problem.solver.Meter = nil, m, m
 	if b.topo != nil {
-		e.around.view, e.around.judge, e.around.most, e.around.meter = v, b.topo.judge, int(e.how.otherNodes), m
-		e.problem.others = &e.around
+		e.topo.view, e.topo.judge, e.topo.most, e.topo.meter = v, b.topo.judge, int(e.how.otherNodes), m
+		e.problem.topo = &e.topo
 		e.followRules(v, b, budgets)
 	}
 	v.since(e.seen, e.soil)
@@ -83,7 +85,7 @@ func (e *evictions) sync(v *View, b *board, budgets Budgets, m *meter) bool {
 	if e.unplayed {
 		e.playAll()
 		e.unplayed = false
-		m.spend(len(v.nodes))
+		m.Spend(len(v.nodes))
 	}
 	return true
 }
@@ -107,7 +109,7 @@ func (e *evictions) followRules(v *View, b *board, budgets Budgets) {
 	case e.layout != judge.Layout() || e.generation != generation:
 		e.layout, e.generation, e.seen = judge.Layout(), generation, 0
 	case now > e.stamp:
-		e.meter.spend(len(v.nodes) * (workNode + b.terms()*workTerm))
+		e.meter.Spend(len(v.nodes) * (workNode + b.terms()*workTerm))
 		for slot := range v.nodes {
 			if judge.ChangedAt(v.nodes[slot].name) > e.stamp {
 				e.soil(int32(slot))
@@ -121,7 +123,7 @@ func (e *evictions) followRules(v *View, b *board, budgets Budgets) {
 func (e *evictions) replant(v *View) {
 	e.epoch = v.ring.epoch
 	for len(e.entries) < len(v.nodes) {
-		e.entries = append(e.entries, entry{cost: impossible, verdict: verdictUnresolvable})
+		e.entries = append(e.entries, entry{cost: victims.Impossible, verdict: verdictUnresolvable})
 	}
 	e.size = 1 << bits.Len32(uint32(max(len(v.nodes)-1, 0)))
 	e.winner = make([]int32, 2*e.size)
@@ -143,10 +145,10 @@ func (e *evictions) playAll() {
 
 func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 	n, at := &v.nodes[slot], &e.entries[slot]
-	if at.cost.possible() {
+	if at.cost.Possible() {
 		e.candidates--
 	}
-	*at = entry{cost: impossible, verdict: verdictUnresolvable, exact: true}
+	*at = entry{cost: victims.Impossible, verdict: verdictUnresolvable, exact: true}
 	delete(e.open, slot)
 	delete(e.blocked, slot)
 	if n.obj == nil {
@@ -156,9 +158,9 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 		return
 	}
 	p := e.problem
-	e.meter.spend(workLook + b.terms()*workTerm)
+	e.meter.Spend(workLook + b.terms()*workTerm)
 	at.exact = false
-	at.cost, at.verdict = p.ask(n, budgets)
+	at.cost, at.verdict = p.bound(n, budgets)
 	at.fails = p.fails
 	if at.verdict == verdictCandidate && e.how.searchLimit == 0 {
 		e.settle(at, n, budgets)
@@ -166,24 +168,24 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 	if at.verdict == verdictBlocked {
 		e.blocked[slot] = p.blocked
 	}
-	if at.cost.possible() {
+	if at.cost.Possible() {
 		e.candidates++
 	}
 }
 
-// settle puts a node's cost in the place of its bound; the problem was asked about the node, and is filled for it still or
-// again.
+// settle puts a node's cost in the place of its bound; the problem was asked about the node, and is filled for it still
+// or again.
 func (e *evictions) settle(at *entry, n *node, budgets Budgets) {
-	s, ok := e.problem.answer(n, budgets, at.cost)
+	s, ok := e.problem.solve(n, budgets, at.cost)
 	slot := n.slot
 	at.exact = true
 	if !ok {
-		at.cost, at.verdict = impossible, verdictBlocked
+		at.cost, at.verdict = victims.Impossible, verdictBlocked
 		e.blocked[slot] = e.problem.blocked
 	} else {
 		at.cost = s.cost
 	}
-	if !s.minimal && s.known.possible() {
+	if !s.minimal && s.known.Possible() {
 		e.open[slot] = s.known
 	}
 }
@@ -193,7 +195,7 @@ func (e *evictions) search(v *View, slot int32, budgets Budgets) {
 	at := &e.entries[slot]
 	e.problem.fill(&v.nodes[slot], budgets)
 	e.settle(at, &v.nodes[slot], budgets)
-	if !at.cost.possible() {
+	if !at.cost.Possible() {
 		e.candidates--
 	}
 	e.play(v.nodes[slot].rank)
@@ -203,7 +205,7 @@ func (e *evictions) search(v *View, slot int32, budgets Budgets) {
 func (e *evictions) minimal(chosen int32) bool {
 	// order does not matter: any one of them is enough.
 	for _, bound := range e.open {
-		if bound.less(&e.entries[chosen].cost) {
+		if bound.Less(&e.entries[chosen].cost) {
 			return false
 		}
 	}
@@ -212,13 +214,13 @@ func (e *evictions) minimal(chosen int32) bool {
 
 // cheaper returns the slot of the lower cost, the left one of equals, or -1 if neither is possible.
 func (e *evictions) cheaper(left, right int32) int32 {
-	if left < 0 || !e.entries[left].cost.possible() {
-		if right >= 0 && e.entries[right].cost.possible() {
+	if left < 0 || !e.entries[left].cost.Possible() {
+		if right >= 0 && e.entries[right].cost.Possible() {
 			return right
 		}
 		return -1
 	}
-	if right >= 0 && e.entries[right].cost.less(&e.entries[left].cost) {
+	if right >= 0 && e.entries[right].cost.Less(&e.entries[left].cost) {
 		return right
 	}
 	return left
@@ -242,7 +244,7 @@ func (e *evictions) best(v *View, budgets Budgets, start int32) (int32, bool) {
 	}
 	for e.behind = false; ; {
 		root := e.winner[1]
-		if root < 0 || !e.entries[root].cost.possible() {
+		if root < 0 || !e.entries[root].cost.Possible() {
 			return 0, false
 		}
 		slot := e.first(1, 0, e.size, start, &e.entries[root].cost)
@@ -262,9 +264,9 @@ func (e *evictions) best(v *View, budgets Budgets, start int32) (int32, bool) {
 
 // first returns the slot of the first leaf at or after rank start whose cost is not above c, or -1. Tree node i covers
 // the ranks [low, low+width).
-func (e *evictions) first(i, low, width, start int32, c *cost) int32 {
+func (e *evictions) first(i, low, width, start int32, c *victims.Cost) int32 {
 	w := e.winner[i]
-	if low+width <= start || w < 0 || c.less(&e.entries[w].cost) {
+	if low+width <= start || w < 0 || c.Less(&e.entries[w].cost) {
 		return -1
 	}
 	if width == 1 {
@@ -281,7 +283,7 @@ func (e *evictions) first(i, low, width, start int32, c *cost) int32 {
 func (e *evictions) runnerUp(v *View, budgets Budgets, chosen, start int32) (int32, bool) {
 	at := &e.entries[chosen]
 	kept := at.cost
-	at.cost = impossible
+	at.cost = victims.Impossible
 	e.play(v.nodes[chosen].rank)
 	slot, ok := e.best(v, budgets, start)
 	at.cost = kept

@@ -19,8 +19,8 @@ type NodeVerdict struct {
 	Reasons []Reason
 	// Preemption says what evicting pods of lower priority would do; "" where the pod fits or may not preempt.
 	Preemption string
-	// Victims are those who would have to be evicted, on this node or others, by key, most important first; Ending those
-	// who are ending anyway and would have to be waited for.
+	// Victims are those who would have to be evicted, on this node or others, by key, most important first; Ending
+	// those who are ending anyway and would have to be waited for.
 	Victims []string
 	Ending  []string
 }
@@ -50,10 +50,13 @@ func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod) ([]NodeVerdi
 	how := preemptingOf(state.SchedulerConfig())
 	question := newProblem(c, how)
 	question.meter = &meter{left: explainWork}
-	var others *crowds
+	question.solver.Meter = question.meter
+	var blockers *blockerSearch
 	if rules != nil {
-		question.others = &surroundings{view: v, judge: rules.Judge(c), most: int(how.otherNodes), meter: question.meter}
-		others = &crowds{state: state, view: v, judge: rules.Judge(c), class: c, asked: pod, list: list, terms: map[uint64]map[int32]*Crowd{}}
+		question.topo = &topoProblem{view: v, judge: rules.Judge(c), most: int(how.otherNodes), meter: question.meter}
+		blockers = &blockerSearch{
+			state: state, view: v, judge: rules.Judge(c), class: c, asked: pod, list: list, terms: map[uint64]map[int32]*Blockers{},
+		}
 	}
 	out := make([]NodeVerdict, len(v.nodes))
 	for i := range v.nodes {
@@ -61,16 +64,16 @@ func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod) ([]NodeVerdi
 			return nil, fmt.Errorf("%d of %d nodes were asked: %w", i, len(v.nodes), ctx.Err())
 		}
 		if question.meter.out() {
-			question.limit = 0
+			question.solver.Limit = 0
 		}
 		n, verdict := &v.nodes[i], &out[i]
 		var scratch model.Usage
 		verdict.Node = n.name
 		for _, r := range model.Check(c, n.obj, n.alloc, n.usageOf(c, &scratch)) {
-			verdict.Reasons = append(verdict.Reasons, Reason{Reason: r, Crowds: keptFrom(c, n, &r)})
+			verdict.Reasons = append(verdict.Reasons, Reason{Reason: r, Blockers: keptFrom(c, n, &r)})
 		}
 		if rules != nil {
-			verdict.Reasons = append(verdict.Reasons, others.reasons(n.name)...)
+			verdict.Reasons = append(verdict.Reasons, blockers.reasons(n.name)...)
 		}
 		if len(verdict.Reasons) > 0 && mayPreempt {
 			list(n)
@@ -80,12 +83,12 @@ func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod) ([]NodeVerdi
 	return out, nil
 }
 
-// explainWork is how much work the searches for victims of one question may be. On the nodes that are asked when it is used
-// up victims are chosen by reprieve alone, as without a search.
+// explainWork is how much work the searches for victims of one question may be. On the nodes that are asked when it is
+// used up victims are chosen by reprieve alone, as without a search.
 const explainWork = 20 * stepWork
 
-// rulesWithout is what the state's pods ask of each other, without one of them and without the nominations that are not in
-// its way; nil where there is nothing that can keep the class off a node.
+// rulesWithout is what the state's pods ask of each other, without one of them and without the nominations that are not
+// in its way; nil where there is nothing that can keep the class off a node.
 func rulesWithout(state *fsm.View, c *model.Class, pod *corev1.Pod) *model.Topology {
 	rules := state.RulesFor(c)
 	if rules == nil {
@@ -131,7 +134,7 @@ func addPods(state *fsm.View, n *node, except *corev1.Pod) {
 	state.ClassesOnNode(n.name, func(obj *corev1.Pod, c *model.Class) bool {
 		if obj.UID != except.UID && !model.Terminal(obj) {
 			p := newPod(obj, c)
-			p.slot = n.slot
+			p.Slot = n.slot
 			n.pods = append(n.pods, p)
 		}
 		return true
@@ -153,7 +156,7 @@ func (p *problem) explain(n *node, budgets Budgets, verdict *NodeVerdict) {
 		verdict.Preemption = "No preemption victims found for incoming pod"
 	case verdictStillFails:
 		verdict.Preemption = "would not fit even without all pods of lower priority"
-		if o := p.others; o != nil && len(o.elsewhere) > o.most {
+		if o := p.topo; o != nil && len(o.elsewhere) > o.most {
 			verdict.Preemption = fmt.Sprintf("pods of more than %d other nodes would have to go (preemption.maxOtherNodes)", o.most)
 		}
 	case verdictBlocked:

@@ -82,7 +82,8 @@ func newReign(t *testing.T, state, replica *fsm.State, now int64) *reign {
 	return &reign{t: t, state: state, replica: replica, sched: New(state), now: now, evicted: map[types.UID]string{}}
 }
 
-// successor is the reign that begins when the leader is lost now: its state comes from a snapshot, its follower was there.
+// successor is the reign that begins when the leader is lost now: its state comes from a snapshot, its follower was
+// there.
 func (r *reign) successor() *reign {
 	next := newReign(r.t, restored(r.state), r.state.View().Fork(), r.now+2*second)
 	next.wanted, next.evicted = preemptorsOf(*preemptions), maps.Clone(r.evicted)
@@ -149,8 +150,8 @@ func (r *reign) apply(entry []byte) []fsm.Result {
 	return results
 }
 
-// found makes the cluster: a node for each preemptor, full of ready pods of several priorities, and budgets that allow for
-// the end of none, of half and of most of those of an app.
+// found makes the cluster: a node for each preemptor, full of ready pods of several priorities, and budgets that allow
+// for the end of none, of half and of most of those of an app.
 func (r *reign) found(preemptors int) {
 	commands := []fsm.Command{&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()}}
 	for _, priority := range []int32{0, 1, 2, 3, 10, 20, 30} {
@@ -185,9 +186,9 @@ func readyReport(pod *corev1.Pod) fsm.Command {
 		{Key: fsm.PodKey(pod.Namespace, pod.Name), UID: string(pod.UID), Status: fsm.PodStatusWire{Object: status}}}}
 }
 
-// preemptorsOf are what the clients want to run, each in the room of two or three pods. Each priority has nodes of its own:
-// a pod that waits for its victims may take room that is promised to one of lower priority (NM4, NM6), who then needs other
-// victims, and whether it does depends on when the first of them end.
+// preemptorsOf are what the clients want to run, each in the room of two or three pods. Each priority has nodes of its
+// own: a pod that waits for its victims may take room that is promised to one of lower priority (NM4, NM6), who then
+// needs other victims, and whether it does depends on when the first of them end.
 func preemptorsOf(n int) []*corev1.Pod {
 	pods := make([]*corev1.Pod, n)
 	for i := range pods {
@@ -204,7 +205,8 @@ const (
 	plansUnderWay  = 3
 )
 
-// run goes on until every preemptor has its place. Plans are made ahead of the log, and workers confirm one node at a time.
+// run goes on until every preemptor has its place. Plans are made ahead of the log, and workers confirm one node at a
+// time.
 func (r *reign) run() {
 	for turn := 0; ; turn++ {
 		if turn > 100*len(r.wanted)+100 {

@@ -51,10 +51,11 @@ func (s *Scheduler) catchUp(state *fsm.View) bool {
 	return true
 }
 
-// load builds the view from a state and lays the unsettled decisions over it again, those of a plan that is being made too.
+// load builds the view from a state and lays the unsettled decisions over it again, those of a plan that is being made
+// too.
 func (s *Scheduler) load(state *fsm.View, making *Plan) {
 	s.broken = true
-	unsettled := s.unsettledFlights(making)
+	unsettled := s.unsettledAssumptions(making)
 	v := newView()
 	if s.view != nil {
 		// Ranks and log positions of the old view mean nothing in the new one.
@@ -63,13 +64,13 @@ func (s *Scheduler) load(state *fsm.View, making *Plan) {
 	}
 	s.view, s.revision = v, state.Revision()
 	s.dropAll()
-	clear(s.anchors)
-	clear(s.stirred)
+	clear(s.unsettledSlots)
+	clear(s.unsettledClasses)
 	clear(s.evicting)
 	s.book = newBudgetBook()
-	clear(s.flights)
+	clear(s.assumptions)
 	for _, f := range unsettled {
-		f.pod, f.nomination, f.anchored = nil, nil, false
+		f.pod, f.nomination, f.marked = nil, nil, false
 		pod, there := state.Pods.Get(f.key)
 		f.over = !there || pod.UID != f.uid || pod.Spec.NodeName != ""
 	}
@@ -94,9 +95,9 @@ func (s *Scheduler) load(state *fsm.View, making *Plan) {
 		return true
 	})
 	for _, f := range unsettled {
-		s.lay(f)
-		if making == nil || !slices.Contains(making.flights, f) { // those are anchored when the plan is made
-			s.anchor(f)
+		s.assume(f)
+		if making == nil || !slices.Contains(making.assumptions, f) { // those are marked when the plan is made
+			s.markUnsettled(f)
 		}
 	}
 	s.broken = false
@@ -164,24 +165,25 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	p.obj = obj
 	if before != nil && !sharesSpec(before, obj) || !maps.Equal(p.class.Labels, obj.Labels) {
 		if c := s.classOf(obj); c.Signature != p.class.Signature {
-			v.alter(p, func(p *pod) { p.class, p.cohort = c, nil })
+			v.alter(p, func(p *pod) { p.class, p.coverage = c, nil })
 		}
 	}
-	if start := model.StartUnixNano(obj); start != p.start {
+	if start := model.StartUnixNano(obj); start != p.StartUnixNano {
 		v.setStart(p, start)
 	}
 	if leaving := model.Terminating(obj); leaving != p.leaving {
 		v.alter(p, func(p *pod) { p.leaving = leaving })
 	}
-	if p.cohort != nil && len(p.cohort.budgets) > 0 && before != nil && (model.Ready(before) != model.Ready(obj) || before.Status.Phase != obj.Status.Phase) {
-		v.touch(p.slot) // it may matter to a budget (PD8, PD9)
+	if p.coverage != nil && len(p.coverage.budgets) > 0 && before != nil && (model.Ready(before) != model.Ready(obj) || before.Status.Phase != obj.Status.Phase) {
+		v.touch(p.Slot) // it may matter to a budget (PD8, PD9)
 	}
 	if p.evicting > 0 || p.charged != nil {
 		s.charge(p)
 	}
 }
 
-// sharesSpec says whether two states of a pod have one spec in memory, as they have but for a change of the spec itself.
+// sharesSpec says whether two states of a pod have one spec in memory, as they have but for a change of the spec
+// itself.
 func sharesSpec(a, b *corev1.Pod) bool {
 	x, y := a.Spec.Containers, b.Spec.Containers
 	return len(x) > 0 && len(y) > 0 && &x[0] == &y[0]
@@ -191,19 +193,19 @@ func sharesSpec(a, b *corev1.Pod) bool {
 // pod only changes from assumed to real.
 func (s *Scheduler) landed(obj *corev1.Pod, slot int32) *pod {
 	v := s.view
-	if f, ok := s.flights[obj.UID]; ok && f.pod != nil {
+	if f, ok := s.assumptions[obj.UID]; ok && f.pod != nil {
 		p := f.pod
 		f.pod, f.over = nil, true
-		if p.slot == slot {
+		if p.Slot == slot {
 			v.pods[obj.UID] = p
-			s.unanchor(f)
+			s.unmarkUnsettled(f)
 			return p
 		}
 		v.removePod(p)
-		s.unanchor(f)
+		s.unmarkUnsettled(f)
 	}
 	p := newPod(obj, s.classOf(obj))
-	p.slot, p.evicting = slot, s.evicting[obj.UID]
+	p.Slot, p.evicting = slot, s.evicting[obj.UID]
 	v.pods[obj.UID] = p
 	v.addPod(p)
 	return p
@@ -221,13 +223,13 @@ func (s *Scheduler) classOf(obj *corev1.Pod) *model.Class {
 	return s.view.classes.Of(obj)
 }
 
-// dropPod takes a pod off its node that ended or was removed. A binding of ours that has not been applied comes too late
-// then.
+// dropPod takes a pod off its node that ended or was removed. A binding of ours that has not been applied comes too
+// late then.
 func (s *Scheduler) dropPod(obj *corev1.Pod) {
-	if f, ok := s.flights[obj.UID]; ok && f.pod != nil {
+	if f, ok := s.assumptions[obj.UID]; ok && f.pod != nil {
 		s.view.removePod(f.pod)
 		f.pod, f.over = nil, true
-		s.unanchor(f)
+		s.unmarkUnsettled(f)
 	}
 	if p, ok := s.view.pods[obj.UID]; ok {
 		s.recover(p)

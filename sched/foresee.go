@@ -60,11 +60,11 @@ func victimsIn(v *fsm.View, planned []fsm.PlannedVictim) []Victim {
 	return out
 }
 
-// Foresee tells where pods would go if they were created now, in this order, and who would be evicted for them: the same
-// code on a copy of the state. Nothing is changed, and the pods are left as they are. It also follows the evictions: on the
-// same copy the victims go, their controllers make new pods like them, and those are decided in their turn. The commands of
-// setup are carried out first; the first refusal of one is the error. So is the end of ctx, for which it looks between bounded
-// pieces of work: nobody waits for the answer then.
+// Foresee tells where pods would go if they were created now, in this order, and who would be evicted for them: the
+// same code on a copy of the state. Nothing is changed, and the pods are left as they are. It also follows the
+// evictions: on the same copy the victims go, their controllers make new pods like them, and those are decided in their
+// turn. The commands of setup are carried out first; the first refusal of one is the error. So is the end of ctx, for
+// which it looks between bounded pieces of work: nobody waits for the answer then.
 func Foresee(ctx context.Context, state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.Pod) (*Foresight, error) {
 	w := newWhatIf(ctx, state)
 	for _, c := range setup {

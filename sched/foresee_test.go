@@ -23,8 +23,8 @@ func controlled(spec string) *corev1.Pod {
 	return p
 }
 
-// TestForeseeFollowsTheCascade: each victim's successor evicts the next, until one finds a free place; and the cluster is as
-// it was. Victims without a grace period are gone at once, and are told of and replaced all the same.
+// TestForeseeFollowsTheCascade: each victim's successor evicts the next, until one finds a free place; and the cluster
+// is as it was. Victims without a grace period are gone at once, and are told of and replaced all the same.
 func TestForeseeFollowsTheCascade(t *testing.T) {
 	for _, grace := range []string{"grace=30", "grace=0"} {
 		t.Run(grace, func(t *testing.T) { foreseeCascade(t, grace) })

@@ -14,8 +14,8 @@ type groupKey struct {
 	topo     int32 // what the class sees of the pods around them, see topoView
 }
 
-// group holds the nodes of one key that do not fail the class by themselves, by usageScore. Whatever a score is, it has its
-// level, and no group holds more levels than nodes.
+// group holds the nodes of one key that do not fail the class by themselves, by usageScore. Whatever a score is, it has
+// its level, and no group holds more levels than nodes.
 type group struct {
 	groupKey
 	n      int32
@@ -72,8 +72,8 @@ func (g *group) remove(score, rank int32) {
 // top is the level of the highest usageScore in the group, which must not be empty.
 func (g *group) top() *level { return g.levels[len(g.levels)-1] }
 
-// choice is the node that a decision takes, and the one that came next.
-type choice struct {
+// place is the node that a decision takes, and the one that came next.
+type place struct {
 	slot     int32
 	runnerUp int32 // -1 where no other node fits
 }
@@ -91,12 +91,12 @@ func (r *ring) before(start int32, a, b ranked) bool {
 	return a.score > b.score || a.score == b.score && r.distance(start, a.rank) < r.distance(start, b.rank)
 }
 
-// best returns the node with the highest score, ties broken on the ring from start on, and the next one in the same order;
-// false when no node fits.
-func (b *board) best(v *View, start int32) (choice, bool) {
+// best returns the node with the highest score, ties broken on the ring from start on, and the next one in the same
+// order; false when no node fits.
+func (b *board) best(v *View, start int32) (place, bool) {
 	open := b.open(v)
 	if len(open) == 0 {
-		return choice{}, false
+		return place{}, false
 	}
 	first, second := unranked, unranked
 	var from *group
@@ -116,7 +116,7 @@ func (b *board) best(v *View, start int32) (choice, bool) {
 	if next := b.after(from, first, start); next != unranked && v.ring.before(start, next, second) {
 		second = next
 	}
-	out := choice{slot: v.ring.slots[first.rank], runnerUp: -1}
+	out := place{slot: v.ring.slots[first.rank], runnerUp: -1}
 	if second != unranked {
 		out.runnerUp = v.ring.slots[second.rank]
 	}

@@ -25,25 +25,25 @@ type imageStore struct {
 
 // put takes in what a node holds now; it says whether that changed.
 func (s *imageStore) put(slot int32, before, now *corev1.Node) bool {
-	var old, new []corev1.ContainerImage
+	var had, has []corev1.ContainerImage
 	if before != nil {
-		old = before.Status.Images
+		had = before.Status.Images
 	}
 	if now != nil {
-		new = now.Status.Images
+		has = now.Status.Images
 	}
-	if len(old) == len(new) && (len(old) == 0 || &old[0] == &new[0] || slices.EqualFunc(old, new, sameImage)) {
+	if len(had) == len(has) && (len(had) == 0 || &had[0] == &has[0] || slices.EqualFunc(had, has, sameImage)) {
 		return false
 	}
 	s.version++
-	for _, image := range old {
+	for _, image := range had {
 		for _, name := range image.Names {
 			if delete(s.holders[name], slot); len(s.holders[name]) == 0 {
 				delete(s.holders, name)
 			}
 		}
 	}
-	for _, image := range new {
+	for _, image := range has {
 		for _, name := range image.Names {
 			if s.holders == nil {
 				s.holders = map[string]map[int32]int64{}

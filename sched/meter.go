@@ -1,9 +1,9 @@
 package sched
 
-// A step has so much work that it may do, counted and not timed: what is charged is about ten nanoseconds each. What does
-// not fit is gone on with in the next step, from where it was left: the structures that it is done in (a board, a tree of
-// evictions) keep what they know. So no input makes a step long, and how a pod is decided does not depend on where a step
-// ended.
+// A step has so much work that it may do, counted and not timed: what is charged is about ten nanoseconds each. What
+// does not fit is gone on with in the next step, from where it was left: the structures that it is done in (a board, a
+// tree of evictions) keep what they know. So no input makes a step long, and how a pod is decided does not depend on
+// where a step ended.
 //
 // Whoever loops over something that can be long charges it, and stops where out says so if what is left can wait.
 type meter struct {
@@ -19,19 +19,17 @@ const stepWork = 3_000_000
 
 // The costs of what is done again and again.
 const (
-	workLook    = 25  // a node's verdict for a class
-	workPod     = 6   // a pod that may have to go, looked at
-	workTerm    = 2   // a rule between pods, asked for a node or a group
-	workGroup   = 2   // a group of nodes, scored
-	workStep    = 25  // a step of a search for victims
-	workTrial   = 100 // a choice tried with the rules between pods
-	workNode    = 5   // a node that is passed by
-	workReason  = 10  // a reason of a node, counted
+	workLook    = 25 // a node's verdict for a class
+	workPod     = 6  // a pod that may have to go, looked at
+	workTerm    = 2  // a rule between pods, asked for a node or a group
+	workGroup   = 2  // a group of nodes, scored
+	workNode    = 5  // a node that is passed by
+	workReason  = 10 // a reason of a node, counted
 	workDecided = 300
 )
 
-// spend charges work; a nil meter counts none.
-func (m *meter) spend(units int) {
+// Spend charges work; a nil meter counts none.
+func (m *meter) Spend(units int) {
 	if m == nil {
 		return
 	}

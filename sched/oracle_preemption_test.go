@@ -86,7 +86,8 @@ func (o *oracle) victimsOn(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool)
 	return best, found
 }
 
-// victimsAnywhere tries every set of pods of lower priority, on whatever nodes they are. Leaving ones are as good as gone.
+// victimsAnywhere tries every set of pods of lower priority, on whatever nodes they are. Leaving ones are as good as
+// gone.
 func (o *oracle) victimsAnywhere(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool) {
 	var stay, leaving []*plainPod
 	for _, p := range o.pods {
@@ -203,8 +204,8 @@ func (o *oracle) waits(n *corev1.Node, pod *corev1.Pod, victims, leaving []*plai
 	return out
 }
 
-// reprieved is kube-scheduler's choice (PR8, PR9). Whose eviction must not be is not touched: those who have to go in any
-// case, because of a port, count before the others there, or nobody could be evicted where one may be.
+// reprieved is kube-scheduler's choice (PR8, PR9). Whose eviction must not be is not touched: those who have to go in
+// any case, because of a port, count before the others there, or nobody could be evicted where one may be.
 func (o *oracle) reprieved(n *corev1.Node, pod *corev1.Pod, stay, leaving []*plainPod) (plainVictims, bool) {
 	inOrder := slices.Clone(stay)
 	slices.SortStableFunc(inOrder, func(a, b *plainPod) int { return cmp.Compare(min(portsIn(b.obj, pod), 1), min(portsIn(a.obj, pod), 1)) })
@@ -239,8 +240,8 @@ func (o *oracle) reprieved(n *corev1.Node, pod *corev1.Pod, stay, leaving []*pla
 	return out, true
 }
 
-// beyond returns those of the pods that, evicted in this order, find a budget used up: one that must not be violated, or one
-// that may be.
+// beyond returns those of the pods that, evicted in this order, find a budget used up: one that must not be violated,
+// or one that may be.
 func (o *oracle) beyond(pod *corev1.Pod, inOrder []*plainPod, hard bool) []*plainPod {
 	spent := map[*Budget]int32{}
 	var out []*plainPod

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// oracle is the scheduler as one would write it on a blackboard: every decision looks at every node and every pod again,
-// with no cache, no index and no increment. It follows kube-scheduler's text: filter, score, normalise, and for
+// oracle is the scheduler as one would write it on a blackboard: every decision looks at every node and every pod
+// again, with no cache, no index and no increment. It follows kube-scheduler's text: filter, score, normalise, and for
 // preemption remove, reprieve and choose.
 type oracle struct {
 	nodes   []*corev1.Node
@@ -47,7 +47,7 @@ type plainNom struct {
 }
 
 type decision struct {
-	kind    flightKind
+	kind    assumptionKind
 	node    string
 	best    fsm.BindDecision // of a binding: what it says of the nodes that fit; nothing where none was compared
 	set     plainVictims
@@ -103,12 +103,14 @@ func (o *oracle) usage(n *corev1.Node, pod *corev1.Pod, nominated bool, without 
 	return u
 }
 
-// counts says whether a nomination takes away room from a pod: NM4, and the earlier of two equal ones on a node goes first.
+// counts says whether a nomination takes away room from a pod: NM4, and the earlier of two equal ones on a node goes
+// first.
 func (o *oracle) counts(nom plainNom, pod *corev1.Pod) bool {
 	return o.standsInTheWay(nom, pod, func(own plainNom) bool { return own.node == nom.node })
 }
 
-// seen says whether a nomination is seen by a pod's rules about other pods: there the earlier one goes first on any node.
+// seen says whether a nomination is seen by a pod's rules about other pods: there the earlier one goes first on any
+// node.
 func (o *oracle) seen(nom plainNom, pod *corev1.Pod) bool {
 	return o.standsInTheWay(nom, pod, func(plainNom) bool { return true })
 }
@@ -158,7 +160,7 @@ func (o *oracle) decide(pod *corev1.Pod) decision {
 		why := o.check(n, pod)
 		if len(why) == 0 {
 			if n.Name == own {
-				return decision{kind: flightBind, node: own} // NM5
+				return decision{kind: assumeBind, node: own} // NM5
 			}
 			feasible = append(feasible, n)
 		}
@@ -169,11 +171,11 @@ func (o *oracle) decide(pod *corev1.Pod) decision {
 	}
 	if len(feasible) > 0 {
 		order := o.ranking(feasible, pod)
-		return decision{kind: flightBind, node: order[0], best: fsm.BindDecision{
+		return decision{kind: assumeBind, node: order[0], best: fsm.BindDecision{
 			Feasible: int32(len(order)), Score: o.totals(feasible, pod)[order[0]], RunnerUp: append(order, "")[1],
 		}}
 	}
-	fail := decision{kind: flightFail, reasons: reasons}
+	fail := decision{kind: assumeFail, reasons: reasons}
 	if !o.preempt || model.NeverPreempts(pod) {
 		return fail
 	}
@@ -185,7 +187,7 @@ func (o *oracle) decide(pod *corev1.Pod) decision {
 		}
 	}
 	if set, ok := o.preemption(pod, failures); ok {
-		return decision{kind: flightPreempt, node: set.node, set: set}
+		return decision{kind: assumePreempt, node: set.node, set: set}
 	}
 	return fail
 }
@@ -336,10 +338,10 @@ func (o *oracle) assume(pod *corev1.Pod, d decision) {
 		o.noms = slices.DeleteFunc(o.noms, func(n plainNom) bool { return n.pod.UID == uid })
 	}
 	switch d.kind {
-	case flightBind:
+	case assumeBind:
 		drop(pod.UID)
 		o.pods = append(o.pods, &plainPod{obj: pod, node: d.node})
-	case flightPreempt:
+	case assumePreempt:
 		drop(pod.UID)
 		o.noms = slices.DeleteFunc(o.noms, func(n plainNom) bool { // NM3
 			return n.node == d.node && model.Priority(n.pod) < model.Priority(pod)

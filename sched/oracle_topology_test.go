@@ -16,8 +16,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// The oracle's PodTopologySpread, InterPodAffinity and ImageLocality: straight from the API's objects, every count taken
-// anew for every question.
+// The oracle's PodTopologySpread, InterPodAffinity and ImageLocality: straight from the API's objects, every count
+// taken anew for every question.
 
 // stander is a pod on a node, as these plugins see it.
 type stander struct {
@@ -283,8 +283,8 @@ func (o *oracle) affinityFailures(n *corev1.Node, pod *corev1.Pod, all []stander
 	return out
 }
 
-// affinityHolds: in the node's domain of every key is a pod that matches all terms; or, so that a first one can come, no
-// such pod is anywhere and the pod matches its own terms.
+// affinityHolds: in the node's domain of every key is a pod that matches all terms; or, so that a first one can come,
+// no such pod is anywhere and the pod matches its own terms.
 func (o *oracle) affinityHolds(n *corev1.Node, pod *corev1.Pod, terms []corev1.PodAffinityTerm, all []stander) bool {
 	matchesAll := func(p *corev1.Pod) bool {
 		for _, t := range terms {

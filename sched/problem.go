@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/victims"
 )
 
 // problem is the question who has to leave for a pod of a class: pods that may go, what has to come free, and what
@@ -17,49 +18,30 @@ type problem struct {
 	meter *meter // nil: the work is not counted
 	// strict: no budget may be violated, whatever the budget itself says.
 	strict bool
-	// limit bounds the search, in nodes of its tree; 0: victims are chosen by reprieve alone.
-	limit int32
-	wants []dimension // what the class asks for
+	wants  []dimension // what the class asks for
 
-	movable []*pod   // who may go and does not have to, most important first
-	need    []int64  // what has to come free, by dimension, all above 0
-	frees   []int64  // what movable[i] frees is frees[i*len(need):][:len(need)]
-	rules   []rule   // those that could be broken
-	spends  []uint64 // by pod: the rules that it counts under
-	forces  []uint64 // the same by forced pod, where there are rules
+	movable []*pod // who may go and does not have to, most important first
+	forced  []*pod // who has to go in any case, most important first
+	// solver is the question in numbers. It is complete when fill has returned verdictCandidate.
+	solver  victims.Problem
+	budgets []*Budget // of the solver's rules; nil for one of required affinity
 
-	slot   int32         // of the node
-	others *surroundings // nil where no rule between pods is about the class
-	// roam is on how many other nodes than those of the forced pods victims may be; negative where no choice could have
-	// them on more.
-	roam int32
-
-	forced []*pod // who has to go in any case, most important first
-	base   cost   // of the forced ones
+	topo *topoProblem // nil where no rule between pods is about the class
 
 	fails   model.Failures // why nothing helps, for verdictStillFails
 	blocked []*Budget      // what forbids it, for verdictBlocked
 
-	used    []int64 // by wants
-	active  []int   // wants in which something has to come free
-	ofNode  []rule  // before those that cannot be broken are left out
-	amounts []int64
-	levels  []int // where priorities begin among the movable pods, the lowest first
-	try     search
+	used   []int64      // by wants
+	active []int        // wants in which something has to come free
+	ofNode []budgetRule // before those that cannot be broken are left out
 }
 
-// rule says how many of the pods that count under it may go.
-type rule struct {
-	budget  *Budget
-	allowed int32 // beside the forced pods
-	before  int32 // with these still to go
-	members int32 // of the movable pods
-	pods    int32 // of all that may go or have to, whether they spend anything or not
-	hard    bool  // more must not go; otherwise each further one is a violation
+// budgetRule is what a budget says of a node's pods.
+type budgetRule struct {
+	victims.Rule
+	budget *Budget
+	pods   int32 // of all that may go or have to, whether they spend anything or not
 }
-
-// maxRules is how many rules a problem can have: they are bits of a word. Pods under further ones do not move.
-const maxRules = 64
 
 // dimension is a resource that a class asks for.
 type dimension struct {
@@ -94,7 +76,8 @@ func (d *dimension) of(r *model.Resources) int64 {
 
 // newProblem returns an empty problem for the class.
 func newProblem(c *model.Class, how preempting) *problem {
-	p := &problem{class: c, strict: model.StrictFor(how.config, c), limit: how.searchLimit}
+	p := &problem{class: c, strict: model.StrictFor(how.config, c)}
+	p.solver.Limit = how.searchLimit
 	add := func(kind dimensionKind, name string, want int64) {
 		if want > 0 { // what a pod does not ask for cannot keep it off
 			p.wants = append(p.wants, dimension{kind, name, want})
@@ -114,7 +97,7 @@ func newProblem(c *model.Class, how preempting) *problem {
 // lowerOn returns the pods of a node whose priority is below a limit (PR6: strictly), most important first.
 func lowerOn(n *node, priority int32) []*pod {
 	from, _ := slices.BinarySearchFunc(n.pods, priority, func(p *pod, priority int32) int {
-		if p.priority < priority {
+		if p.Priority < priority {
 			return 1
 		}
 		return -1
@@ -125,12 +108,14 @@ func lowerOn(n *node, priority int32) []*pod {
 // fill asks the question for one node. Pods that are ending already are neither evicted again nor reprieved: their room
 // is on its way, so nobody else is evicted where waiting for them is enough.
 func (p *problem) fill(n *node, budgets Budgets) verdict {
-	p.movable, p.forced = p.movable[:0], p.forced[:0]
-	p.rules, p.spends, p.forces = p.rules[:0], p.spends[:0], p.forces[:0]
-	p.fails, p.blocked, p.slot, p.roam = 0, nil, n.slot, -1
+	q := &p.solver
+	p.movable, p.forced, p.budgets = p.movable[:0], p.forced[:0], p.budgets[:0]
+	q.Rules, q.Spends, q.Forces = q.Rules[:0], q.Spends[:0], q.Forces[:0]
+	q.Slot, q.Roam, q.Elsewhere = n.slot, -1, nil
+	p.fails, p.blocked = 0, nil
 	lower := lowerOn(n, p.class.Priority)
-	p.meter.spend(len(lower) * workPod * (1 + len(p.wants)/2))
-	if len(lower) == 0 && p.others == nil {
+	p.meter.Spend(len(lower) * workPod * (1 + len(p.wants)/2))
+	if len(lower) == 0 && p.topo == nil {
 		return verdictNoVictims
 	}
 	for _, v := range lower {
@@ -142,12 +127,12 @@ func (p *problem) fill(n *node, budgets Budgets) verdict {
 			p.movable = append(p.movable, v)
 		}
 	}
-	if p.others != nil {
+	if p.topo != nil {
 		var ok bool
 		if p.fails, ok = p.surround(n); !ok {
 			return verdictStillFails
 		}
-		if len(p.movable)+len(p.forced)+len(p.others.pending) == 0 && len(lower) == 0 {
+		if len(p.movable)+len(p.forced)+len(p.topo.pending) == 0 && len(lower) == 0 {
 			return verdictNoVictims
 		}
 	}
@@ -158,16 +143,37 @@ func (p *problem) fill(n *node, budgets Budgets) verdict {
 	if !p.count(n, budgets) {
 		return verdictBlocked
 	}
-	if p.others != nil && !p.anchor() {
+	if p.topo != nil && !p.keepNeeded() {
 		return verdictBlocked // PR14
 	}
+	q.Movable, q.Forced = numbersOf(q.Movable[:0], p.movable), numbersOf(q.Forced[:0], p.forced)
 	return verdictCandidate
+}
+
+func numbersOf(out []victims.Pod, pods []*pod) []victims.Pod {
+	for _, v := range pods {
+		out = append(out, v.Pod)
+	}
+	return out
+}
+
+// chosen is a choice that the solver made.
+func (p *problem) chosen(s *victims.Solution) choice {
+	out := choice{victims: slices.Clone(p.forced), cost: s.Cost, minimal: s.Minimal, known: s.Known}
+	for _, i := range s.Goes {
+		out.victims = append(out.victims, p.movable[i])
+	}
+	if len(p.forced) > 0 {
+		slices.SortFunc(out.victims, moreImportant) // T4: the first is the highest
+	}
+	return out
 }
 
 // measure computes what has to come free, with the leaving and the forced pods gone, and what each movable pod frees of
 // it. It returns false if not even all of them are enough.
 func (p *problem) measure(n *node, lower []*pod) bool {
-	p.need, p.active, p.frees = p.need[:0], p.active[:0], p.frees[:0]
+	q := &p.solver
+	q.Need, q.Frees, p.active = q.Need[:0], q.Frees[:0], p.active[:0]
 	for i := range p.wants {
 		p.used[i] = p.wants[i].of(&n.usage.Requested)
 	}
@@ -188,47 +194,30 @@ func (p *problem) measure(n *node, lower []*pod) bool {
 	for i := range p.wants {
 		w := &p.wants[i]
 		if need := w.want - (w.of(&n.alloc) - p.used[i]); need > 0 {
-			p.need = append(p.need, need)
+			q.Need = append(q.Need, need)
 			p.active = append(p.active, i)
 		}
 	}
-	if p.others != nil {
+	if p.topo != nil {
 		p.measureSpread()
 	}
-	if len(p.need) == 0 {
+	if len(q.Need) == 0 {
 		return true
 	}
 	for _, v := range p.movable {
 		for _, i := range p.active {
 			freed := int64(0)
-			if v.slot == n.slot {
+			if v.Slot == n.slot {
 				freed = p.wants[i].of(&v.class.Request)
 			}
-			p.frees = append(p.frees, freed)
+			q.Frees = append(q.Frees, freed)
 		}
-		if p.others != nil {
+		if p.topo != nil {
 			p.freeSpread(v)
 		}
 	}
-	return p.enough(0)
+	return q.Enough(0)
 }
-
-// enough says whether the movable pods from one on free what is needed, rules aside.
-func (p *problem) enough(from int) bool {
-	dims := len(p.need)
-	for d, need := range p.need {
-		for i := from*dims + d; i < len(p.frees) && need > 0; i += dims {
-			need -= p.frees[i]
-		}
-		if need > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// of is what a movable pod frees.
-func (p *problem) of(i int) []int64 { return p.frees[i*len(p.need):][:len(p.need)] }
 
 // holdsPort says whether a pod has a host port that the class wants.
 func (p *problem) holdsPort(v *pod) bool {
@@ -262,9 +251,13 @@ func failsWithout(n *node, c *model.Class, gone []*pod) model.Failures {
 // count finds the rules that could be broken: every pod that goes spends one of each budget that covers it (PR8). It
 // returns false if the forced pods alone break one that must not be.
 func (p *problem) count(n *node, budgets Budgets) bool {
-	p.base = costOf(p.forced, 0)
-	p.base.others = elsewhereOf(p.slot, p.forced) > 0
-	if book, ok := budgets.(*budgetBook); ok && p.others == nil && !book.limits(n) {
+	q := &p.solver
+	q.Base = victims.None
+	for _, v := range p.forced {
+		q.Base = q.Base.With(&v.Pod)
+		q.Base.Elsewhere = q.Base.Elsewhere || v.Slot != n.slot
+	}
+	if book, ok := budgets.(*budgetBook); ok && p.topo == nil && !book.limits(n) {
 		return true
 	}
 	p.ofNode = p.ofNode[:0]
@@ -272,8 +265,8 @@ func (p *problem) count(n *node, budgets Budgets) bool {
 		for _, b := range covering(v, budgets) {
 			r := p.ruleOf(b)
 			r.pods++
-			if !r.hard || !b.spares(v.obj) {
-				r.members++
+			if !r.Hard || !b.spares(v.obj) {
+				r.Members++
 			}
 		}
 	}
@@ -281,28 +274,29 @@ func (p *problem) count(n *node, budgets Budgets) bool {
 		for _, b := range covering(v, budgets) {
 			r := p.ruleOf(b)
 			r.pods++
-			if r.hard && b.spares(v.obj) {
+			if r.Hard && b.spares(v.obj) {
 				continue
 			}
-			if r.allowed--; r.allowed < 0 {
-				if r.hard {
+			if r.Allowed--; r.Allowed < 0 {
+				if r.Hard {
 					p.blocked = append(p.blocked, b)
 				}
-				p.base.violations++
-				r.allowed = 0
+				q.Base.Violations++
+				r.Allowed = 0
 			}
 		}
 	}
-	for _, r := range p.ofNode {
+	for i := range p.ofNode {
+		r := &p.ofNode[i]
 		r.budget.watch(n.slot, r.pods)
-		if r.members > r.allowed {
-			p.rules = append(p.rules, r)
+		if r.Members > r.Allowed {
+			p.addRule(r.Rule, r.budget)
 		}
 	}
 	if p.blocked != nil {
 		return false
 	}
-	if len(p.rules) == 0 {
+	if len(q.Rules) == 0 {
 		return true
 	}
 	for i := 0; i < len(p.movable); i++ {
@@ -312,25 +306,30 @@ func (p *problem) count(n *node, budgets Budgets) bool {
 			i--
 			continue
 		}
-		p.spends = append(p.spends, under)
+		q.Spends = append(q.Spends, under)
 	}
 	for _, v := range p.forced {
 		under, _ := p.under(v, budgets)
-		p.forces = append(p.forces, under)
+		q.Forces = append(q.Forces, under)
 	}
-	p.rules = p.rules[:min(len(p.rules), maxRules)]
+	most := min(len(q.Rules), victims.MaxRules) // pods under further ones do not move
+	q.Rules, p.budgets = q.Rules[:most], p.budgets[:most]
 	return true
+}
+
+func (p *problem) addRule(r victims.Rule, of *Budget) {
+	p.solver.Rules, p.budgets = append(p.solver.Rules, r), append(p.budgets, of)
 }
 
 // under returns the rules that a pod counts under; false: there are more that it does.
 func (p *problem) under(v *pod, budgets Budgets) (rules uint64, all bool) {
 	all = true
 	for _, b := range covering(v, budgets) {
-		r := slices.IndexFunc(p.rules, func(r rule) bool { return r.budget == b })
+		r := slices.Index(p.budgets, b)
 		switch {
-		case r >= maxRules:
+		case r >= victims.MaxRules:
 			all = false
-		case r >= 0 && (!p.rules[r].hard || !b.spares(v.obj)):
+		case r >= 0 && (!p.solver.Rules[r].Hard || !b.spares(v.obj)):
 			rules |= 1 << r
 		}
 	}
@@ -340,30 +339,33 @@ func (p *problem) under(v *pod, budgets Budgets) (rules uint64, all bool) {
 // drop takes a pod from those that may go.
 func (p *problem) drop(i int) {
 	p.movable = slices.Delete(p.movable, i, i+1)
-	if dims := len(p.need); dims > 0 {
-		p.frees = slices.Delete(p.frees, i*dims, (i+1)*dims)
+	if dims := len(p.solver.Need); dims > 0 {
+		p.solver.Frees = slices.Delete(p.solver.Frees, i*dims, (i+1)*dims)
 	}
 }
 
 // ruleOf is the rule of a budget for this class.
-func (p *problem) ruleOf(b *Budget) *rule {
+func (p *problem) ruleOf(b *Budget) *budgetRule {
 	for i := range p.ofNode {
 		if p.ofNode[i].budget == b {
 			return &p.ofNode[i]
 		}
 	}
 	allowed := max(b.Allowed, 0)
-	p.ofNode = append(p.ofNode, rule{budget: b, allowed: allowed, before: allowed, hard: p.mustKeep(b)})
+	p.ofNode = append(p.ofNode, budgetRule{budget: b, Rule: victims.Rule{Allowed: allowed, Before: allowed, Hard: p.mustKeep(b)}})
 	return &p.ofNode[len(p.ofNode)-1]
 }
 
 // mustKeep says whether the class's pods must not violate a budget.
 func (p *problem) mustKeep(b *Budget) bool { return p.strict || b.protects(p.class.Priority) }
 
-// spending is what a movable pod counts under.
-func (p *problem) spending(i int) uint64 {
-	if len(p.rules) == 0 {
-		return 0
+// hardest are the budgets to be named when no choice keeps the rules.
+func (p *problem) hardest() []*Budget {
+	var out []*Budget
+	for i, r := range p.solver.Rules {
+		if r.Hard && p.budgets[i] != nil {
+			out = append(out, p.budgets[i])
+		}
 	}
-	return p.spends[i]
+	return out
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// profile is how the nodes are scored for the pods of one scheduler name: kube-scheduler's plugins, each with its weight;
-// 0: it does not count. What a pod requires holds in every profile.
+// profile is how the nodes are scored for the pods of one scheduler name: kube-scheduler's plugins, each with its
+// weight; 0: it does not count. What a pod requires holds in every profile.
 type profile struct {
 	fit      int64 // NodeResourcesFit: leastAllocated
 	balanced int64 // NodeResourcesBalancedAllocation

@@ -171,7 +171,8 @@ func TestOracle(t *testing.T) {
 	})
 }
 
-// runBeside steps until nothing is left to decide, and holds every plan against an oracle of the state that it is made on.
+// runBeside steps until nothing is left to decide, and holds every plan against an oracle of the state that it is made
+// on.
 func (w *world) runBeside(oracle func() *oracle) {
 	for {
 		ready := w.ready()
@@ -242,27 +243,27 @@ func (w *world) ready() []*fsm.QueueEntry {
 
 // compare takes the pods in queue order and holds every decision of the plan against the oracle's.
 func (w *world) compare(o *oracle, p *Plan, ready []*fsm.QueueEntry) {
-	left := len(p.flights)
+	left := len(p.assumptions)
 	for _, e := range ready {
 		if left == 0 {
 			return
 		}
 		pod, _ := w.state.View().Pods.Get(e.Key())
 		want := o.decide(pod)
-		i := slices.IndexFunc(p.flights, func(f *flight) bool { return f.uid == e.UID })
+		i := slices.IndexFunc(p.assumptions, func(f *assumption) bool { return f.uid == e.UID })
 		if i < 0 {
-			if want.kind == flightBind || want.kind == flightPreempt {
+			if want.kind == assumeBind || want.kind == assumePreempt {
 				w.t.Fatalf("%s was passed over; the oracle has %+v", e.Key(), want)
 			}
 			continue // held back: it hangs on what was decided before it
 		}
 		left--
-		got := p.flights[i]
+		got := p.assumptions[i]
 		if got.kind != want.kind || got.node != want.node || !sameRanking(p.Command, got, &want) || !o.sameVictims(got, pod, &want) {
 			w.t.Fatalf("%s: got kind %d on %q evicting %v, the oracle has %+v (%v, waiting for %v; scores %v)\n%s", e.Key(), got.kind, got.node, got.victims,
 				want, uidsOf(want.set.pods), uidsOf(want.set.waits), o.totals(o.feasible(pod), pod), describe(p.Command))
 		}
-		if want.kind == flightFail {
+		if want.kind == assumeFail {
 			if counts := failureCounts(p.Command, e.Key()); !maps.Equal(counts, want.reasons) {
 				w.t.Fatalf("%s: reasons %v, the oracle has %v", e.Key(), counts, want.reasons)
 			}
@@ -275,7 +276,7 @@ func (w *world) compare(o *oracle, p *Plan, ready []*fsm.QueueEntry) {
 }
 
 // sameRanking says whether a binding tells of the other nodes that fit what the oracle does.
-func sameRanking(c *fsm.ApplyPlan, f *flight, want *decision) bool {
+func sameRanking(c *fsm.ApplyPlan, f *assumption, want *decision) bool {
 	i := slices.IndexFunc(c.Bindings, func(d fsm.BindDecision) bool { return d.UID == string(f.uid) })
 	if i < 0 {
 		return want.best == fsm.BindDecision{}
@@ -290,8 +291,8 @@ func sameRanking(c *fsm.ApplyPlan, f *flight, want *decision) bool {
 // sameVictims says whether the scheduler's victims are as good as the oracle's, and goes on with them: of equally good
 // choices either may be made. Those of kube-scheduler's way have to be the same. To wait for pods that are ending costs
 // nothing: where rules between pods count, all that matters is that the pod fits when they have gone.
-func (o *oracle) sameVictims(got *flight, pod *corev1.Pod, want *decision) bool {
-	if want.kind != flightPreempt {
+func (o *oracle) sameVictims(got *assumption, pod *corev1.Pod, want *decision) bool {
+	if want.kind != assumePreempt {
 		return len(got.victims) == 0
 	}
 	var victims, leaving, waits []*plainPod
@@ -366,8 +367,8 @@ func (w *world) checkViewOf(fatalf func(format string, values ...any)) {
 			!slices.Equal(got.usage.Ports, want.usage.Ports) || got.unsettled != 0 ||
 			len(got.noms) != len(want.noms) || !slices.EqualFunc(byUID(got.noms), byUID(want.noms), (*nomination).same) ||
 			!slices.EqualFunc(got.pods, want.pods, func(a, b *pod) bool {
-				return a.uid == b.uid && a.obj == b.obj && a.isLeaving() == b.isLeaving() && a.start == b.start &&
-					a.priority == b.priority && a.class.Signature == b.class.Signature
+				return a.UID == b.UID && a.obj == b.obj && a.isLeaving() == b.isLeaving() && a.StartUnixNano == b.StartUnixNano &&
+					a.Priority == b.Priority && a.class.Signature == b.class.Signature
 			}) {
 			fatalf("node %s: followed %+v, built anew %+v", want.name, got, want)
 		}
@@ -382,10 +383,10 @@ func (w *world) checkViewOf(fatalf func(format string, values ...any)) {
 		}
 		return true
 	})
-	if n := len(w.sched.stirred); n != 0 {
+	if n := len(w.sched.unsettledClasses); n != 0 {
 		fatalf("%d classes of settled plans are left", n)
 	}
-	if n := len(w.sched.flights) + len(w.sched.evicting) + len(w.sched.anchors); n != 0 {
+	if n := len(w.sched.assumptions) + len(w.sched.evicting) + len(w.sched.unsettledSlots); n != 0 {
 		fatalf("%d traces of settled plans are left", n)
 	}
 }
@@ -442,9 +443,9 @@ func randomBudgets(t *rapid.T) Budgets {
 	return b
 }
 
-// TestPipeline: with several plans under way, committed in order, some of them lost, others overtaken by what happens to
-// the cluster: no pod is decided twice at once, none is left waiting while a node has room for
-// it, and when all is settled the view is that of the state.
+// TestPipeline: with several plans under way, committed in order, some of them lost, others overtaken by what happens
+// to the cluster: no pod is decided twice at once, none is left waiting while a node has room for it, and when all is
+// settled the view is that of the state.
 func TestPipeline(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
@@ -500,7 +501,7 @@ func (w *world) pipeline(nodes int, happen func(nodes int)) {
 func (w *world) notTwice(plans []*Plan) {
 	seen := map[types.UID]bool{}
 	for _, p := range plans {
-		for _, f := range p.flights {
+		for _, f := range p.assumptions {
 			if seen[f.uid] {
 				w.t.Fatalf("%s is decided twice at once", f.key)
 			}
@@ -515,7 +516,7 @@ func (w *world) nobodySleepsBesideRoom() {
 	o := newOracle(v, w.stateBudgets())
 	v.Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
 		pod, _ := v.Pods.Get(key)
-		if d := o.decide(pod); e.State == berthv1.QueueUnschedulable && d.kind != flightFail {
+		if d := o.decide(pod); e.State == berthv1.QueueUnschedulable && d.kind != assumeFail {
 			w.t.Fatalf("%s sleeps, and the oracle has %+v", key, d)
 		}
 		return true

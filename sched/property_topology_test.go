@@ -186,8 +186,8 @@ func (w *world) furnishTopology(nodes int) {
 	}
 }
 
-// TestOracleTopology: on random clusters with zones, racks and hosts, and pods with all kinds of rules about each other,
-// every decision is the oracle's: same node, victims as good as the best, same count of every reason.
+// TestOracleTopology: on random clusters with zones, racks and hosts, and pods with all kinds of rules about each
+// other, every decision is the oracle's: same node, victims as good as the best, same count of every reason.
 func TestOracleTopology(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 6).Draw(t, "nodes")

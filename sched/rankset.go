@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// rankSet is a set of ranks with a fast "first at or after". While it is small it is a sorted list; then a bitset with a
-// second one over its words, until it is empty again.
+// rankSet is a set of ranks with a fast "first at or after". While it is small it is a sorted list; then a bitset with
+// a second one over its words, until it is empty again.
 type rankSet struct {
 	size  int // ranks are below it
 	n     int32

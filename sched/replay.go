@@ -17,8 +17,8 @@ type EntryLog interface {
 }
 
 // Replay decides again what a log says was decided. It applies the entries one after the other and lets a scheduler of
-// its own make every plan at the revision, at the time, and over the unsettled plans that the recorded one names. A plan
-// is a function of these alone: whatever else a scheduler remembers may only save it work.
+// its own make every plan at the revision, at the time, and over the unsettled plans that the recorded one names. A
+// plan is a function of these alone: whatever else a scheduler remembers may only save it work.
 //
 // Where a recorded plan stopped for want of time, because it was full or had looked at too many nodes, the replay stops
 // too: it makes as many decisions.
@@ -60,8 +60,9 @@ type ReplayReport struct {
 	Failures    int `json:"failures"`
 	// Reservations made or renewed.
 	Reservations int `json:"reservations"`
-	// Skipped are the plans that could not be decided again: those that lie over plans made before the log begins, those
-	// that lie over one that is not in the log or came out otherwise, and those of versions that did not number them.
+	// Skipped are the plans that could not be decided again: those that lie over plans made before the log begins,
+	// those that lie over one that is not in the log or came out otherwise, and those of versions that did not number
+	// them.
 	SkippedAtStart int `json:"skippedAtStart,omitempty"`
 	SkippedUnknown int `json:"skippedUnknown,omitempty"`
 	SkippedOld     int `json:"skippedOld,omitempty"`
@@ -112,8 +113,8 @@ func (r *Replay) Run(to uint64) error {
 	return nil
 }
 
-// decideAgain makes the plans that were made on the state as it is now. Plans come in the order in which they were made,
-// so that the first one that was made later ends the search.
+// decideAgain makes the plans that were made on the state as it is now. Plans come in the order in which they were
+// made, so that the first one that was made later ends the search.
 func (r *Replay) decideAgain() error {
 	for {
 		for len(r.coming) == 0 && r.ahead < r.to {
@@ -139,7 +140,8 @@ func (r *Replay) decideAgain() error {
 	}
 }
 
-// unreached drops the plans of an entry that is about to be applied although the state never stood where they were made.
+// unreached drops the plans of an entry that is about to be applied although the state never stood where they were
+// made.
 func (r *Replay) unreached(index uint64) {
 	for len(r.coming) > 0 && r.coming[0].index <= index {
 		r.stray(r.coming[0])

@@ -69,9 +69,9 @@ func recordedWorld(t *rapid.T, nodes int) (w *world, happen func(nodes int)) {
 	return w, w.happen
 }
 
-// live lets a recorded world go through whatever can happen to a leader: plans under way over each other, settled in any
-// order, some of them lost, changes of leader, of the configuration, and memory that is forgotten. It returns how many
-// plans never came into the log.
+// live lets a recorded world go through whatever can happen to a leader: plans under way over each other, settled in
+// any order, some of them lost, changes of leader, of the configuration, and memory that is forgotten. It returns how
+// many plans never came into the log.
 func (w *world) live(nodes int, happen func(nodes int)) (lost int) {
 	t := w.t
 	var under []*Plan
@@ -143,8 +143,8 @@ func (w *world) live(nodes int, happen func(nodes int)) (lost int) {
 // maxUnder is how many plans may be under way at once in these tests.
 const maxUnder = 4
 
-// TestReplayDecidesTheSame: whatever happened, the log is enough to decide every plan again, and each comes out the same.
-// Only plans that lie over one that was lost can not be decided again, because nobody knows what that one was.
+// TestReplayDecidesTheSame: whatever happened, the log is enough to decide every plan again, and each comes out the
+// same. Only plans that lie over one that was lost can not be decided again, because nobody knows what that one was.
 func TestReplayDecidesTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
@@ -187,8 +187,8 @@ func TestReplayFromTheMiddle(t *testing.T) {
 	})
 }
 
-// TestReplayFindsWhatIsNotSo: one decision of the log is another than the scheduler would have made, and the replay says
-// which.
+// TestReplayFindsWhatIsNotSo: one decision of the log is another than the scheduler would have made, and the replay
+// says which.
 func TestReplayFindsWhatIsNotSo(t *testing.T) {
 	for _, c := range []struct {
 		what, pod string

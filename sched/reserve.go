@@ -10,16 +10,16 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// A large pod can wait for ever beside a stream of small ones: whatever becomes free is taken at once, and there is never
-// enough of it in one place. When the first of the blocked pods has been waiting for room for long, the plan reserves the
-// node that will have room for it first: what becomes free there is kept, while the other nodes go on as before, and pods that
-// surely end in time use the node until then.
+// A large pod can wait for ever beside a stream of small ones: whatever becomes free is taken at once, and there is
+// never enough of it in one place. When the first of the blocked pods has been waiting for room for long, the plan
+// reserves the node that will have room for it first: what becomes free there is kept, while the other nodes go on as
+// before, and pods that surely end in time use the node until then.
 
 // maxBlocked is how many blocked pods are looked at for one that room can be kept for.
 const maxBlocked = 64
 
-// reserve makes the reservation, or renews it when half of its time has passed. It may use a quarter of the step's work: the
-// blocked pods that it does not come to are looked at in the next step.
+// reserve makes the reservation, or renews it when half of its time has passed. It may use a quarter of the step's
+// work: the blocked pods that it does not come to are looked at in the next step.
 func (s *Scheduler) reserve(p *pass, now int64) {
 	if !*s.config.Spec.Reservation.Enabled || s.reserving() || s.replaying && s.reserveOnly == "" {
 		return
@@ -48,8 +48,8 @@ func (s *Scheduler) tryReserve(p *pass, now int64) {
 			return looked < maxBlocked
 		}
 		s.meter.passBy()
-		_, flying := s.flights[e.UID]
-		done := !flying && p.state.MayReserve(e, now) && s.ownNomination(e) == nil && s.reserveFor(p, e, "", now)
+		_, assumed := s.assumptions[e.UID]
+		done := !assumed && p.state.MayReserve(e, now) && s.ownNomination(e) == nil && s.reserveFor(p, e, "", now)
 		switch {
 		case done || p.closed:
 			return false
@@ -95,7 +95,7 @@ func (s *Scheduler) reserveRoom(p *pass, e *fsm.QueueEntry, held string, now int
 	if s.behind {
 		return false
 	}
-	s.meter.spend(b.openCost())
+	s.meter.Spend(b.openCost())
 	if b.best(s.view, 0); b.fit > 0 {
 		return false // it has room, and only has to be tried
 	}
@@ -111,7 +111,7 @@ func (s *Scheduler) reserveRoom(p *pass, e *fsm.QueueEntry, held string, now int
 	n := &s.view.nodes[slot]
 	d := fsm.ReserveDecision{Key: e.Key(), UID: string(e.UID), Node: n.name, BackfillSeconds: backfillSeconds(freeAt(n, c, own), now)}
 	p.plan.Command.Reservations = append(p.plan.Command.Reservations, d)
-	p.reserving = newFlight(e, flightPreempt, n.name)
+	p.reserving = newAssumption(e, assumePreempt, n.name)
 	p.reserving.backfill = d.BackfillSeconds
 	if own != nil && own.node == n.name {
 		p.reserving.made = own.made
@@ -132,11 +132,12 @@ func (s *Scheduler) timeChanged(r *fsm.Nomination, now int64) bool {
 	return backfillSeconds(freeAt(&s.view.nodes[slot], r.Class(), h.placed), now) != r.BackfillSeconds
 }
 
-// backfillMarginSeconds is what a pod that uses the time may take to start and to end, and what a change of leader may take.
+// backfillMarginSeconds is what a pod that uses the time may take to start and to end, and what a change of leader may
+// take.
 const backfillMarginSeconds = 10
 
-// backfillSeconds is how long pods may run that use a node until it is free for the pod that it is kept for: a power of two,
-// so that it seldom changes; 0 where nobody knows when that will be.
+// backfillSeconds is how long pods may run that use a node until it is free for the pod that it is kept for: a power of
+// two, so that it seldom changes; 0 where nobody knows when that will be.
 func backfillSeconds(freeAtUnixNano, now int64) int64 {
 	left := (freeAtUnixNano-now)/nanosPerSecond - backfillMarginSeconds
 	if freeAtUnixNano == math.MaxInt64 || left < 1 {
@@ -154,22 +155,22 @@ func (s *Scheduler) canBeFreed(b *board, slot int32) bool {
 	return fails != 0 && fails.Resolvable() && fails&model.TopologyFailures == 0
 }
 
-// soonest is the node that will have room for the class first: by the deadlines of the pods there if they have such, and
-// else the one where the least is missing; -1 if there is none, which is remembered until a verdict changes: pods that no
-// node can ever take may wait for long, and are asked about in every step.
+// soonest is the node that will have room for the class first: by the deadlines of the pods there if they have such,
+// and else the one where the least is missing; -1 if there is none, which is remembered until a verdict changes: pods
+// that no node can ever take may wait for long, and are asked about in every step.
 func (s *Scheduler) soonest(b *board) int32 {
 	now := b.version(s.view)
 	if b.noProspect == now {
 		return -1
 	}
-	s.meter.spend(len(s.view.nodes) * workLook)
+	s.meter.Spend(len(s.view.nodes) * workLook)
 	best, at, missing := int32(-1), int64(math.MaxInt64), int64(math.MaxInt64)
 	for slot := range s.view.nodes {
 		if !s.canBeFreed(b, int32(slot)) {
 			continue
 		}
 		n := &s.view.nodes[slot]
-		s.meter.spend(len(n.pods) * workPod)
+		s.meter.Spend(len(n.pods) * workPod)
 		t, m := freeAt(n, b.class, nil), missingOn(n, b.class)
 		if best < 0 || t < at || t == at && (m < missing || m == missing && n.rank < s.view.nodes[best].rank) {
 			best, at, missing = int32(slot), t, m
@@ -181,8 +182,8 @@ func (s *Scheduler) soonest(b *board) int32 {
 	return best
 }
 
-// freeAt is when the pods on the node that have a deadline have ended and the class fits for it; the end of time if their
-// ends are not enough. own is the nomination of the pod that asks, nil if it has none.
+// freeAt is when the pods on the node that have a deadline have ended and the class fits for it; the end of time if
+// their ends are not enough. own is the nomination of the pod that asks, nil if it has none.
 func freeAt(n *node, c *model.Class, own *nomination) int64 {
 	type end struct {
 		at int64
@@ -193,8 +194,8 @@ func freeAt(n *node, c *model.Class, own *nomination) int64 {
 		switch {
 		case p.isLeaving():
 			ends = append(ends, end{0, p})
-		case p.obj != nil && p.obj.Spec.ActiveDeadlineSeconds != nil && p.start != model.NeverStarted:
-			ends = append(ends, end{p.start + *p.obj.Spec.ActiveDeadlineSeconds*nanosPerSecond, p})
+		case p.obj != nil && p.obj.Spec.ActiveDeadlineSeconds != nil && p.StartUnixNano != model.NeverStarted:
+			ends = append(ends, end{p.StartUnixNano + *p.obj.Spec.ActiveDeadlineSeconds*nanosPerSecond, p})
 		}
 	}
 	if len(ends) == 0 {
@@ -216,8 +217,8 @@ func freeAt(n *node, c *model.Class, own *nomination) int64 {
 	return math.MaxInt64
 }
 
-// missingOn is how much of what the class asks for is missing on a node, in 1024ths of the request, of the resource that
-// is the shortest.
+// missingOn is how much of what the class asks for is missing on a node, in 1024ths of the request, of the resource
+// that is the shortest.
 func missingOn(n *node, c *model.Class) int64 {
 	var scratch model.Usage
 	u := n.usageFor(c.Priority, &scratch)

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-dev/berth/fsm"
 )
 
-// TestPropertyReservation: whatever happens around a reservation, no plan that makes, renews or minds one is refused when
-// nothing came between, steps come to an end, there is one at a time, and its pod waits.
+// TestPropertyReservation: whatever happens around a reservation, no plan that makes, renews or minds one is refused
+// when nothing came between, steps come to an end, there is one at a time, and its pod waits.
 func TestPropertyReservation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")

@@ -5,19 +5,20 @@ import (
 	"slices"
 )
 
-// What the scheduler remembers of classes is bounded by the bytes that it holds. A board and its eviction costs are weighed
-// when they have been brought up to date; when all of them hold too much, those that were not asked for longest are
-// forgotten, and so are those that nobody has asked for in a long time: their pods are gone. Forgetting costs work and
-// changes no decision.
+// What the scheduler remembers of classes is bounded by the bytes that it holds. A board and its eviction costs are
+// weighed when they have been brought up to date; when all of them hold too much, those that were not asked for longest
+// are forgotten, and so are those that nobody has asked for in a long time: their pods are gone. Forgetting costs work
+// and changes no decision.
 
 const (
 	maxBytes = 192 << 20
-	// idleSteps: a board that was not asked for in so many steps is forgotten; sweepSteps is how often they are looked for.
+	// idleSteps: a board that was not asked for in so many steps is forgotten; sweepSteps is how often they are looked
+	// for.
 	idleSteps  = 1 << 14
 	sweepSteps = 1 << 10
 
-	// Of what there is one of for each board (with the class, its compiled selectors and the judge's part), cell, group,
-	// level, entry of the eviction costs, and pod of an obstacle that is remembered.
+	// Of what there is one of for each board (with the class, its compiled selectors and the judge's part), cell,
+	// group, level, entry of the eviction costs, and pod of an obstacle that is remembered.
 	boardBytes  = 6 << 10
 	cellBytes   = 32
 	groupBytes  = 256
@@ -38,7 +39,7 @@ func (b *board) holds() int {
 // holds is how many bytes eviction costs hold.
 func (e *evictions) holds() int {
 	return costsBytes + cap(e.entries)*entryBytes + cap(e.winner)*4 + cap(e.dirty)*4 + (len(e.open)+len(e.blocked))*sightBytes +
-		len(e.around.seen)*sightBytes + e.around.seenPods*podRefBytes
+		len(e.topo.seen)*sightBytes + e.topo.seenPods*podRefBytes
 }
 
 // weigh takes note of what a board and its costs hold, and forgets others if that is too much.
@@ -70,10 +71,10 @@ func (s *Scheduler) forget(may func(b *board) bool) {
 		all = append(all, b)
 	}
 	slices.SortFunc(all, func(a, b *board) int {
-		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.key.class, b.key.class), cmp.Compare(a.key.others, b.key.others),
+		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.key.class, b.key.class), cmp.Compare(a.key.rules, b.key.rules),
 			cmp.Compare(a.key.images, b.key.images))
 	})
-	s.meter.spend(len(all) * workNode)
+	s.meter.Spend(len(all) * workNode)
 	for _, b := range all {
 		if may(b) {
 			s.drop(b)

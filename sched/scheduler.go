@@ -27,11 +27,11 @@ type Scheduler struct {
 	config   *berthv1.SchedulerConfiguration // of which profiles and boards are
 	profiles map[string]*profile             // by scheduler name
 
-	plans    []*Plan // unsettled, oldest first
-	flights  map[types.UID]*flight
-	evicting map[types.UID]int32
-	anchors  map[int32]struct{}     // slots with unsettled decisions
-	stirred  map[*model.Class]int32 // how many unsettled decisions are about pods of a class
+	plans            []*Plan // unsettled, oldest first
+	assumptions      map[types.UID]*assumption
+	evicting         map[types.UID]int32
+	unsettledSlots   map[int32]struct{}     // slots with unsettled decisions
+	unsettledClasses map[*model.Class]int32 // how many unsettled decisions are about pods of a class
 
 	made      int64      // plans so far
 	how       preempting // as the configuration has it
@@ -55,8 +55,8 @@ type Scheduler struct {
 
 	disputes      map[types.UID]dispute
 	disagreements []Disagreement
-	rereads       []*flight // decisions that were refused twice
-	reload        bool      // one was refused again
+	rereads       []*assumption // decisions that were refused twice
+	reload        bool          // one was refused again
 	reloadedAt    int64
 }
 
@@ -67,7 +67,7 @@ type Plan struct {
 	// Decisions is the number of pods that Command decides about.
 	Decisions int
 
-	flights []*flight
+	assumptions []*assumption
 }
 
 // New returns a scheduler for the pods that wait in a state.
@@ -75,16 +75,16 @@ func New(state *fsm.State) *Scheduler {
 	return &Scheduler{
 		state: state, book: newBudgetBook(), stepWork: stepWork, limit: maxBytes,
 		boards: map[boardKey]*board{}, costs: map[boardKey]*evictions{},
-		flights: map[types.UID]*flight{}, evicting: map[types.UID]int32{}, anchors: map[int32]struct{}{},
-		stirred: map[*model.Class]int32{}, asides: map[string]aside{}, disputes: map[types.UID]dispute{},
+		assumptions: map[types.UID]*assumption{}, evicting: map[types.UID]int32{}, unsettledSlots: map[int32]struct{}{},
+		unsettledClasses: map[*model.Class]int32{}, asides: map[string]aside{}, disputes: map[types.UID]dispute{},
 	}
 }
 
 // Unsettled is the number of plans that were made and not settled.
 func (s *Scheduler) Unsettled() int { return len(s.plans) }
 
-// Behind says whether the last Step had to stop because of the work that it took: the next one goes on, and is to be called
-// at once.
+// Behind says whether the last Step had to stop because of the work that it took: the next one goes on, and is to be
+// called at once.
 func (s *Scheduler) Behind() bool { return s.behind }
 
 // Settle ends a plan. The state that New was given must have applied the plan's entry before, if it was committed:
@@ -98,8 +98,8 @@ func (s *Scheduler) Settle(p *Plan) {
 	s.follow()
 	s.plans = slices.Delete(s.plans, i, i+1)
 	s.broken = true
-	for _, f := range p.flights {
-		s.lift(f)
+	for _, f := range p.assumptions {
+		s.retract(f)
 	}
 	s.broken = false
 }
@@ -107,7 +107,7 @@ func (s *Scheduler) Settle(p *Plan) {
 // boardKey tells apart the classes that find different things on a node.
 type boardKey struct {
 	class  string // Class.Shape
-	others string // model.Judge.Likeness: what the class sees of other pods
+	rules  string // model.Judge.Likeness: what the class sees of other pods
 	images string // Class.ImageSet where a node holds any of the images
 }
 
@@ -115,20 +115,20 @@ type boardKey struct {
 func (s *Scheduler) boardOf(c *model.Class) *board {
 	p := s.profileOf(c)
 	judge := s.view.topo.Judge(c)
-	key := boardKey{class: c.Shape, others: judge.Likeness()}
+	key := boardKey{class: c.Shape, rules: judge.Likeness()}
 	if p.images != 0 && s.view.images.anyHeld(c) {
 		key.images = c.ImageSet
 	}
 	b, ok := s.boards[key]
 	if !ok {
 		b = newBoard(key, c, p)
-		if key.others != "" {
+		if key.rules != "" {
 			b.topo = &topoView{class: c, hardWeight: int64(*s.config.Spec.HardPodAffinityWeight)}
 		}
 		s.boards[key] = b
 	}
 	if b.topo != nil {
-		b.topo.see(s.view.topo, c, key.others)
+		b.topo.see(s.view.topo, c, key.rules)
 	}
 	b.used = s.step
 	s.refresh(b)

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// TestForget: the boards not asked for longest go first, what they held is not counted any more, and those that nobody has
-// asked for in a long time go by themselves.
+// TestForget: the boards not asked for longest go first, what they held is not counted any more, and those that nobody
+// has asked for in a long time go by themselves.
 func TestForget(t *testing.T) {
 	h := newHarness()
 	for i := range 4 {

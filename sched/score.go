@@ -49,8 +49,8 @@ func balanced(c *model.Class, alloc *model.Resources, u *model.Usage) int64 {
 	return maxNodeScore/2 + (maxNodeScore/2+with-without)/2
 }
 
-// balance is 100 where cpu and memory are used to the same fraction, and less by their standard deviation, which is half of
-// their difference: 100·(1−|x−y|/2), rounded down.
+// balance is 100 where cpu and memory are used to the same fraction, and less by their standard deviation, which is
+// half of their difference: 100·(1−|x−y|/2), rounded down.
 func balance(milliCPU, memoryBytes int64, alloc *model.Resources) int64 {
 	if alloc.MilliCPU == 0 || alloc.MemoryBytes == 0 {
 		return maxNodeScore // one fraction or none deviates from nothing

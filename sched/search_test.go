@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/victims"
 )
 
 // oneNode draws a node with pods of several kinds, some of them ending, and a pod that wants to go there.
@@ -65,24 +66,24 @@ func (w *oneNode) fitsWithout(gone []*pod) bool {
 }
 
 // costOf is what evicting the pods costs, and whether it may be.
-func (w *oneNode) costOf(victims []*pod, strict bool) (cost, bool) {
-	spent := map[*Budget]int32{}
-	var violations int32
-	for _, v := range victims {
+func (w *oneNode) costOf(gone []*pod, strict bool) (victims.Cost, bool) {
+	spent, c := map[*Budget]int32{}, victims.None
+	for _, v := range gone {
+		c = c.With(&v.Pod)
 		for _, b := range w.budgets.Of("default", v.class.Labels) {
 			if spent[b]++; spent[b] > b.Allowed {
 				if strict || b.protects(w.c.Priority) {
-					return impossible, false
+					return victims.Impossible, false
 				}
-				violations++
+				c.Violations++
 			}
 		}
 	}
-	return costOf(victims, violations), true
+	return c, true
 }
 
 // exhaust looks at every set of pods of lower priority; the leaving ones are gone in any case.
-func (w *oneNode) exhaust(strict bool) (best cost, found bool) {
+func (w *oneNode) exhaust(strict bool) (best victims.Cost, found bool) {
 	var leaving, stay []*pod
 	for _, p := range lowerOn(&w.n, w.c.Priority) {
 		if p.isLeaving() {
@@ -101,7 +102,7 @@ func (w *oneNode) exhaust(strict bool) (best cost, found bool) {
 		if !w.fitsWithout(append(slices.Clone(gone), leaving...)) {
 			continue
 		}
-		if c, ok := w.costOf(gone, strict); ok && (!found || c.less(&best)) {
+		if c, ok := w.costOf(gone, strict); ok && (!found || c.Less(&best)) {
 			best, found = c, true
 		}
 	}
@@ -143,18 +144,18 @@ func TestOracleMinimumVictims(t *testing.T) {
 		if !ok || got != set.cost || !slices.IsSortedFunc(set.victims, moreImportant) {
 			t.Fatalf("the victims %v cost %+v (%v) and not %+v", keys(set.victims), got, ok, set.cost)
 		}
-		if got.less(&want) || set.minimal && got != want || limit == 1000000 && (got != want || !set.minimal) {
+		if got.Less(&want) || set.minimal && got != want || limit == 1000000 && (got != want || !set.minimal) {
 			t.Fatalf("minimal %v: %v cost %+v, the least is %+v", set.minimal, keys(set.victims), got, want)
 		}
-		if !set.minimal && want.less(&set.known) {
+		if !set.minimal && want.Less(&set.known) {
 			t.Fatalf("%+v is said to be a bound of %+v", set.known, want)
 		}
 		p.fill(&w.n, w.budgets)
-		if least, _ := p.bound(); want.less(&least) {
+		if least, _ := p.solver.Bound(); want.Less(&least) {
 			t.Fatalf("bound %+v is above %+v", least, want)
 		}
-		if greedy, ok := p.greedy(); ok && greedy.cost.less(&got) {
-			t.Fatalf("%v cost %+v; reprieving, %v cost %+v", keys(set.victims), got, keys(greedy.victims), greedy.cost)
+		if reprieved, ok := p.solver.Reprieve(); ok && reprieved.Cost.Less(&got) {
+			t.Fatalf("%v cost %+v; reprieving, %v cost %+v", keys(set.victims), got, keys(p.chosen(&reprieved).victims), reprieved.Cost)
 		}
 		w.checkWaits(t, set)
 	})
@@ -195,12 +196,11 @@ func BenchmarkSearch(b *testing.B) {
 			for b.Loop() {
 				n := &nodes[i%len(nodes)]
 				p.fill(n, budgetTable{})
-				least, _ := p.bound()
-				p.try.steps = 0
-				s, _ := p.solve(least)
+				least, _ := p.solver.Bound()
+				s, _ := p.solver.Solve(least)
 				if i < len(nodes) {
-					steps += p.try.steps
-					if s.minimal {
+					steps += s.Steps
+					if s.Minimal {
 						minimal++
 					}
 				}

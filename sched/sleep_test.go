@@ -13,8 +13,8 @@ import (
 )
 
 // TestNobodySleepsWhoCouldBePlaced (QU8): whatever happens to a cluster, with plans under way, leaders lost and what is
-// about rules, budgets, reservations and nominations changed in any order: once everything is settled, nobody waits for a
-// change whom Explain would place or preempt for.
+// about rules, budgets, reservations and nominations changed in any order: once everything is settled, nobody waits for
+// a change whom Explain would place or preempt for.
 func TestNobodySleepsWhoCouldBePlaced(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newSleepWorld(t)

@@ -25,7 +25,7 @@ type pass struct {
 	state   *fsm.View
 	plan    *Plan
 	preempt bool // the configuration allows preemption
-	max     int
+	most    int
 
 	passedOver int
 	held       int
@@ -34,8 +34,8 @@ type pass struct {
 	preempted bool
 	closed    bool
 
-	reserving     *flight // of the reservation that the plan makes or renews
-	reserveBehind bool    // the look for one was not finished
+	reserving     *assumption // of the reservation that the plan makes or renews
+	reserveBehind bool        // the look for one was not finished
 
 	// evicted are the classes of the pods that this plan evicts; see overtakes.
 	evicted []*model.Class
@@ -45,22 +45,22 @@ type pass struct {
 	helpless []*board
 }
 
-// Step takes the next pods of the queue, at most max, decides about each on the state as it will be if everything
-// decided before holds, and returns the plan; nil when there is nothing to decide now. It is to be called again when the
-// state changed, a plan was settled, or a backoff ended (fsm.View.NextBackoffUnixNano).
-func (s *Scheduler) Step(nowUnixNano int64, max int) *Plan {
+// Step takes the next pods of the queue, at most so many, decides about each on the state as it will be if everything
+// decided before holds, and returns the plan; nil when there is nothing to decide now. It is to be called again when
+// the state changed, a plan was settled, or a backoff ended (fsm.View.NextBackoffUnixNano).
+func (s *Scheduler) Step(nowUnixNano int64, most int) *Plan {
 	state := s.follow()
 	if s.draining && len(s.plans) > 0 {
 		return nil
 	}
 	s.settleDisputes(state, nowUnixNano)
 	s.behind, s.broken = false, true
-	plan := s.makePlan(state, nowUnixNano, max)
+	plan := s.makePlan(state, nowUnixNano, most)
 	s.broken = false
 	return plan
 }
 
-func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, max int) *Plan {
+func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, most int) *Plan {
 	s.draining = false
 	s.step++
 	s.sweep()
@@ -71,25 +71,25 @@ func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, max int) *Plan 
 	p := &pass{
 		state:   state,
 		plan:    &Plan{Command: &fsm.ApplyPlan{Revision: s.revision}},
-		preempt: *config.Spec.Preemption.Enabled, max: max,
+		preempt: *config.Spec.Preemption.Enabled, most: most,
 	}
 	s.reserve(p, nowUnixNano)
 	if f := p.reserving; f != nil {
-		s.lay(f)
-		p.plan.flights = append(p.plan.flights, f)
+		s.assume(f)
+		p.plan.assumptions = append(p.plan.assumptions, f)
 		p.plan.Decisions++
 	}
 	state.Ready(nowUnixNano, func(e *fsm.QueueEntry) bool {
-		if p.plan.Decisions >= p.max {
+		if p.plan.Decisions >= p.most {
 			return false
 		}
-		if _, flying := s.flights[e.UID]; flying {
+		if _, assumed := s.assumptions[e.UID]; assumed {
 			p.passedOver++
 		} else {
 			s.try(p, e, nowUnixNano)
 		}
 		s.meter.passBy()
-		if p.closed || p.plan.Decisions >= p.max || p.passedOver+p.held >= maxPassedOver {
+		if p.closed || p.plan.Decisions >= p.most || p.passedOver+p.held >= maxPassedOver {
 			return false
 		}
 		s.behind = s.behind || s.meter.out()
@@ -100,8 +100,8 @@ func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, max int) *Plan 
 	if p.plan.Decisions == 0 && (len(s.plans) > 0 || !state.WakesPending()) {
 		return nil // else an empty plan lets the state machine go on with waking
 	}
-	for _, f := range p.plan.flights {
-		s.anchor(f)
+	for _, f := range p.plan.assumptions {
+		s.markUnsettled(f)
 	}
 	s.number(p.plan.Command, nowUnixNano)
 	s.plans = append(s.plans, p.plan)
@@ -158,14 +158,14 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 		s.hide(aside, 1)
 		muted = s.mute(own, c)
 	}
-	var f *flight
+	var f *assumption
 	if b := s.boardOf(c); !s.behind {
-		s.meter.spend(workDecided + b.openCost())
-		var to choice
+		s.meter.Spend(workDecided + b.openCost())
+		var to place
 		var ok bool
 		if own != nil && b.fits(own.slot) {
-			to, ok = choice{own.slot, -1}, true // NM5: it is compared with none
-			b.open(s.view)                      // counts the nodes that fit
+			to, ok = place{own.slot, -1}, true // NM5: it is compared with none
+			b.open(s.view)                     // counts the nodes that fit
 		} else {
 			to, ok = b.best(s.view, s.view.ring.start(start))
 		}
@@ -178,15 +178,15 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 	if own != nil {
 		s.hide(aside, -1)
 		s.unmute(muted)
-		if f != nil && f.kind == flightBind {
+		if f != nil && f.kind == assumeBind {
 			f.ends = append(f.ends, e.UID)
 		}
 	}
 	if f == nil {
 		return
 	}
-	s.lay(f)
-	p.plan.flights = append(p.plan.flights, f)
+	s.assume(f)
+	p.plan.assumptions = append(p.plan.assumptions, f)
 	p.plan.Decisions++
 }
 
@@ -198,7 +198,8 @@ func (s *Scheduler) ownNomination(e *fsm.QueueEntry) *nomination {
 	return nil
 }
 
-// yielding returns the nominations to a nominated pod's node that do not stand in its way: its own and those that yield.
+// yielding returns the nominations to a nominated pod's node that do not stand in its way: its own and those that
+// yield.
 func (s *Scheduler) yielding(own *nomination) []types.UID {
 	uids := []types.UID{own.uid}
 	for _, n := range s.view.nodes[own.slot].noms {
@@ -209,8 +210,8 @@ func (s *Scheduler) yielding(own *nomination) []types.UID {
 	return uids
 }
 
-// mute takes nominations to other nodes out of the sight of rules about other pods, and returns them: those that yield to
-// a nominated pod as on its own node. They keep their room.
+// mute takes nominations to other nodes out of the sight of rules about other pods, and returns them: those that yield
+// to a nominated pod as on its own node. They keep their room.
 func (s *Scheduler) mute(own *nomination, c *model.Class) []*nomination {
 	judge := s.view.topo.Judge(c)
 	if judge.Plain() {
@@ -246,14 +247,14 @@ func (s *Scheduler) hide(uids []types.UID, by int32) {
 	}
 }
 
-func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, to choice) *flight {
+func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, to place) *assumption {
 	if p.preempted && e.Priority > p.lowest {
-		// A plan's bindings are applied before its preemptions. This pod may take the room of one of them (NM4 lets it),
-		// so it has to come in a later plan.
+		// A plan's bindings are applied before its preemptions. This pod may take the room of one of them (NM4 lets
+		// it), so it has to come in a later plan.
 		p.closed = true
 		return nil
 	}
-	s.meter.spend((len(p.helpless) + len(p.preemptors) + len(p.evicted)) * workTerm)
+	s.meter.Spend((len(p.helpless) + len(p.preemptors) + len(p.evicted)) * workTerm)
 	if p.helps(e.Class()) || p.spoils(e.Class()) || p.overtakes(b) {
 		p.closed = true
 		return nil
@@ -263,7 +264,7 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, to choice) *fligh
 		d.RunnerUp = s.view.nodes[to.runnerUp].name
 	}
 	p.plan.Command.Bindings = append(p.plan.Command.Bindings, d)
-	return newFlight(e, flightBind, d.Node)
+	return newAssumption(e, assumeBind, d.Node)
 }
 
 // overtakes says whether a rule of the class is about a pod that this plan evicts. Bindings are applied before
@@ -278,8 +279,9 @@ func (p *pass) spoils(c *model.Class) bool {
 	return slices.ContainsFunc(p.preemptors, func(b *board) bool { return b.topo.judge.Minds(c) })
 }
 
-// helps says whether a pod that comes to a node could help one that failed before it in this plan. A plan's bindings are
-// applied before its failures: it has to come in a later plan, so that the failure is known by then, and its end noticed.
+// helps says whether a pod that comes to a node could help one that failed before it in this plan. A plan's bindings
+// are applied before its failures: it has to come in a later plan, so that the failure is known by then, and its end
+// noticed.
 func (p *pass) helps(c *model.Class) bool {
 	return slices.ContainsFunc(p.helpless, func(b *board) bool { return b.topo.judge.Welcomes(c) })
 }
@@ -289,12 +291,12 @@ func (p *pass) troubles(c *model.Class) bool {
 	return slices.ContainsFunc(p.helpless, func(b *board) bool { return b.topo.judge.Minds(c) })
 }
 
-func newFlight(e *fsm.QueueEntry, kind flightKind, node string) *flight {
-	return &flight{uid: e.UID, key: e.Key(), class: e.Class(), priority: e.Priority, kind: kind, node: node, stirs: []*model.Class{e.Class()}}
+func newAssumption(e *fsm.QueueEntry, kind assumptionKind, node string) *assumption {
+	return &assumption{uid: e.UID, key: e.Key(), class: e.Class(), priority: e.Priority, kind: kind, node: node, classes: []*model.Class{e.Class()}}
 }
 
 // preemptOrFail is what happens to a pod for which no node has room (PR1).
-func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nomination) *flight {
+func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nomination) *assumption {
 	c := b.class
 	switch {
 	case !p.preempt: // PC11
@@ -326,7 +328,7 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 		p.closed = true
 		return nil
 	}
-	f := newFlight(e, flightPreempt, n.name)
+	f := newAssumption(e, assumePreempt, n.name)
 	d := fsm.PreemptDecision{
 		Key: e.Key(), UID: string(e.UID), Node: n.name,
 		Diagnosis: s.diagnose(b, attemptPreempted), Alternatives: alternatives,
@@ -336,10 +338,10 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 		d.SearchLimit = s.how.searchLimit
 	}
 	for _, v := range slices.Concat(set.victims, set.waits) {
-		planned := fsm.PlannedVictim{Key: v.key, UID: string(v.uid), ViolatesBudget: slices.Contains(set.violating, v)}
+		planned := fsm.PlannedVictim{Key: v.key, UID: string(v.UID), ViolatesBudget: slices.Contains(set.violating, v)}
 		d.Victims = append(d.Victims, planned)
-		f.victims = append(f.victims, v.uid)
-		f.stirs = append(f.stirs, v.class)
+		f.victims = append(f.victims, v.UID)
+		f.classes = append(f.classes, v.class)
 		if !slices.Contains(p.evicted, v.class) {
 			p.evicted = append(p.evicted, v.class)
 		}
@@ -362,9 +364,9 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 	return f
 }
 
-// waitsForVictims says whether the pod has to wait for pods that end because of a preemption on its nominated node (T5), or
-// that its nomination waits for wherever and for whatever reason they end: it may not preempt again, unless the node can
-// no longer take it at all.
+// waitsForVictims says whether the pod has to wait for pods that end because of a preemption on its nominated node
+// (T5), or that its nomination waits for wherever and for whatever reason they end: it may not preempt again, unless
+// the node can no longer take it at all.
 func (s *Scheduler) waitsForVictims(state *fsm.View, e *fsm.QueueEntry, b *board, own *nomination) bool {
 	n, c := &s.view.nodes[own.slot], b.class
 	if n.obj == nil || !b.failsOn(own.slot).Resolvable() {
@@ -374,7 +376,7 @@ func (s *Scheduler) waitsForVictims(state *fsm.View, e *fsm.QueueEntry, b *board
 		return true
 	}
 	for _, p := range n.pods {
-		if p.priority < c.Priority && (p.evicting > 0 || p.obj != nil && model.PreemptionVictim(p.obj)) {
+		if p.Priority < c.Priority && (p.evicting > 0 || p.obj != nil && model.PreemptionVictim(p.obj)) {
 			return true
 		}
 	}
@@ -386,37 +388,37 @@ func (s *Scheduler) alternatives(e *evictions, chosen, start int32) *berthv1.Pre
 	a := &berthv1.PreemptionAlternatives{Candidates: e.candidates, NodesConsidered: int32(s.view.live)}
 	if next, ok := e.runnerUp(s.view, s.budgetsNow(), chosen, start); ok {
 		a.RunnerUp = s.view.nodes[next].name
-		a.DecidedBy = e.entries[chosen].cost.decidedBy(&e.entries[next].cost)
+		a.DecidedBy = e.entries[chosen].cost.DecidedBy(&e.entries[next].cost)
 	}
 	return a
 }
 
-// fail parks the pod, unless the failure hangs on decisions of earlier plans that may yet be refused: then the pod stays
-// where it is in the queue and is looked at again when they are settled. So no pod is ever parked for a reason that never
-// came true, and nothing has to wake it.
-func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *flight {
+// fail parks the pod, unless the failure hangs on decisions of earlier plans that may yet be refused: then the pod
+// stays where it is in the queue and is looked at again when they are settled. So no pod is ever parked for a reason
+// that never came true, and nothing has to wake it.
+func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *assumption {
 	if s.dependsOnUnsettled(b, p.preempt) || how == attemptHelpless && s.spendingUnsettled(s.costs[b.key]) {
 		p.held++
 		return nil
 	}
 	d := s.diagnose(b, how)
-	f := newFlight(e, flightFail, "")
+	f := newAssumption(e, assumeFail, "")
 	if b.topo != nil && !slices.Contains(p.helpless, b) {
 		p.helpless = append(p.helpless, b)
 	}
 	// PR11: a pod that not even preemption can help loses its nomination. So does one that may not preempt.
 	// What is kept for one goes on being kept.
-	clear := how != attemptWaiting && !s.reservedFor(e)
-	if clear && s.ownBase(e) {
+	ends := how != attemptWaiting && !s.reservedFor(e)
+	if ends && s.ownBase(e) {
 		f.ends = append(f.ends, e.UID)
 		p.closed = true
 	}
 	fails := p.plan.Command.Failures
 	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
-	if n := len(fails); n > 0 && fails[n-1].Diagnosis == d && fails[n-1].SetAside == nil && fails[n-1].ClearNomination == clear {
+	if n := len(fails); n > 0 && fails[n-1].Diagnosis == d && fails[n-1].SetAside == nil && fails[n-1].ClearNomination == ends {
 		fails[n-1].Pods = append(fails[n-1].Pods, ref)
 	} else {
-		p.plan.Command.Failures = append(fails, fsm.FailDecision{Pods: []fsm.PodRef{ref}, Diagnosis: d, ClearNomination: clear})
+		p.plan.Command.Failures = append(fails, fsm.FailDecision{Pods: []fsm.PodRef{ref}, Diagnosis: d, ClearNomination: ends})
 	}
 	return f
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// TestStrictBudgetsProperty: evictions, drains and preemptions of every kind interleave, leaders are lost with plans under
-// way and go on from snapshots, and nobody but these disrupts a pod. Under strict budgets each of them then has, after
-// every entry, the healthy pods that it demands.
+// TestStrictBudgetsProperty: evictions, drains and preemptions of every kind interleave, leaders are lost with plans
+// under way and go on from snapshots, and nobody but these disrupts a pod. Under strict budgets each of them then has,
+// after every entry, the healthy pods that it demands.
 func TestStrictBudgetsProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newStrictWorld(t)

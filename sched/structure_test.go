@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/victims"
 )
 
 // TestRankSet holds the two-level bitset against a plain list.
@@ -60,7 +61,9 @@ func TestEvictionsTree(t *testing.T) {
 		for range rapid.IntRange(0, 100).Draw(t, "steps") {
 			slot := rapid.Int32Range(0, int32(len(v.nodes)-1)).Draw(t, "slot")
 			e.entries[slot].exact = true
-			e.entries[slot].cost = rapid.SampledFrom([]cost{impossible, {count: 1}, {count: 2}, {count: 2, start: 5}, {violations: 1}}).Draw(t, "cost")
+			e.entries[slot].cost = rapid.SampledFrom([]victims.Cost{
+				victims.Impossible, {Count: 1}, {Count: 2}, {Count: 2, StartUnixNano: 5}, {Violations: 1},
+			}).Draw(t, "cost")
 			e.play(v.nodes[slot].rank)
 			start := rapid.Int32Range(0, int32(len(v.nodes)-1)).Draw(t, "start")
 			want, found := walk(v, e, start, -1)
@@ -84,10 +87,10 @@ func walk(v *View, e *evictions, start, except int32) (int32, bool) {
 	best, found := int32(0), false
 	for i := range v.ring.slots {
 		slot := v.ring.slots[(int(start)+i)%len(v.ring.slots)]
-		if slot == except || !e.entries[slot].cost.possible() {
+		if slot == except || !e.entries[slot].cost.Possible() {
 			continue
 		}
-		if !found || e.entries[slot].cost.less(&e.entries[best].cost) {
+		if !found || e.entries[slot].cost.Less(&e.entries[best].cost) {
 			best, found = slot, true
 		}
 	}

@@ -22,8 +22,8 @@ type topoView struct {
 	raw        []int64
 }
 
-// see makes ready to decide about a class of the given likeness. The judge stays that of the class that it was of first, for
-// as long as that one is like it: the groups of nodes are his.
+// see makes ready to decide about a class of the given likeness. The judge stays that of the class that it was of
+// first, for as long as that one is like it: the groups of nodes are his.
 func (t *topoView) see(topo *model.Topology, c *model.Class, likeness string) {
 	t.judge = topo.Judge(t.class)
 	if t.judge.Likeness() != likeness {
@@ -50,7 +50,8 @@ func (t *topoView) fails(group int32) model.Failures {
 	return t.judge.FailsGroup(group)
 }
 
-// score adds to the scores of groups whose nodes pass every filter what PodTopologySpread and InterPodAffinity give them.
+// score adds to the scores of groups whose nodes pass every filter what PodTopologySpread and InterPodAffinity give
+// them.
 func (t *topoView) score(open []*group, p *profile) {
 	if t == nil {
 		return

@@ -285,7 +285,7 @@ func (s *transcript) why(t *testing.T, key string) string {
 			if i > 0 {
 				b.WriteString(";")
 			}
-			b.WriteString(" " + r.Explain() + describeCrowds(r.Crowds))
+			b.WriteString(" " + r.Explain() + describeBlockers(r.Blockers))
 		}
 		if v.Preemption != "" {
 			b.WriteString(" | " + strings.TrimSpace(v.Preemption+" "+strings.Join(append(v.Victims, v.Ending...), ", ")))
@@ -295,10 +295,10 @@ func (s *transcript) why(t *testing.T, key string) string {
 	return b.String()
 }
 
-// describeCrowds names who is in the way.
-func describeCrowds(crowds []*Crowd) string {
+// describeBlockers names who is in the way.
+func describeBlockers(blockers []*Blockers) string {
 	var b strings.Builder
-	for _, c := range crowds {
+	for _, c := range blockers {
 		var names []string
 		for _, p := range c.Pods {
 			name := p.Key

@@ -3,10 +3,10 @@ package sched
 import "github.com/berth-dev/berth/model"
 
 // dependsOnUnsettled says whether a pod of the class, for which no node has room as things will be if every unsettled
-// decision holds, could find room if some of those in earlier plans were refused. (Those of the same plan do not matter:
-// when one of them is refused, so are the plan's failures.) It errs on the side of yes. Only nodes with unsettled
-// decisions can make the difference, and of those only the ones that changed since the last time they did not; and, for a
-// class that has rules about other pods or about which others have, decisions about such pods.
+// decision holds, could find room if some of those in earlier plans were refused. (Those of the same plan do not
+// matter: when one of them is refused, so are the plan's failures.) It errs on the side of yes. Only nodes with
+// unsettled decisions can make the difference, and of those only the ones that changed since the last time they did
+// not; and, for a class that has rules about other pods or about which others have, decisions about such pods.
 func (s *Scheduler) dependsOnUnsettled(b *board, preempt bool) bool {
 	if b.waitsStep == s.step {
 		return b.waitsFor
@@ -15,9 +15,9 @@ func (s *Scheduler) dependsOnUnsettled(b *board, preempt bool) bool {
 	switch topo := s.view.topo.Version(); {
 	case could:
 	case b.waitsFor || b.waitsStep == 0 || b.topo != nil && b.topo.cleared != topo:
-		s.meter.spend(len(s.anchors) * workNode)
+		s.meter.Spend(len(s.unsettledSlots) * workNode)
 		// order does not matter: any one of them is enough.
-		for slot := range s.anchors {
+		for slot := range s.unsettledSlots {
 			could = could || s.couldTake(slot, b, preempt)
 		}
 		if b.topo != nil {
@@ -32,13 +32,13 @@ func (s *Scheduler) dependsOnUnsettled(b *board, preempt bool) bool {
 	return could
 }
 
-// unsettledMatterTo says whether a rule of the class about other pods, or one of theirs about the class, is about a pod that
-// an unsettled decision places, nominates or evicts.
+// unsettledMatterTo says whether a rule of the class about other pods, or one of theirs about the class, is about a pod
+// that an unsettled decision places, nominates or evicts.
 func (s *Scheduler) unsettledMatterTo(b *board) bool {
 	matter := false
-	s.meter.spend(len(s.stirred) * b.terms() * workTerm)
+	s.meter.Spend(len(s.unsettledClasses) * b.terms() * workTerm)
 	// order does not matter: any one of them is enough.
-	for c := range s.stirred {
+	for c := range s.unsettledClasses {
 		matter = matter || b.topo.judge.Minds(c)
 	}
 	return matter
@@ -54,9 +54,9 @@ func (s *Scheduler) couldTake(slot int32, b *board, preempt bool) bool {
 	}
 	preempt = preempt && !c.NeverPreempts
 	u := n.usage
-	s.meter.spend(len(n.pods) * workPod)
+	s.meter.Spend(len(n.pods) * workPod)
 	for _, p := range n.pods {
-		if p.obj == nil || preempt && p.priority < c.Priority {
+		if p.obj == nil || preempt && p.Priority < c.Priority {
 			u = u.Without(p.class)
 		}
 	}

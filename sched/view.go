@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/victims"
 )
 
 // View is the cluster as the scheduler sees it: what the state holds, with the scheduler's own unsettled decisions laid
@@ -57,49 +58,28 @@ type node struct {
 
 // pod is a pod that occupies a node.
 type pod struct {
-	uid      types.UID
+	victims.Pod
 	key      string
 	obj      *corev1.Pod // nil while the state does not show the binding
 	class    *model.Class
-	priority int32
-	start    int64
-	slot     int32
 	leaving  bool  // deletion has begun
 	evicting int32 // unsettled preemptions that evict it
 
-	cohort  *cohort   // nil until somebody asks
-	charged []*Budget // those that count it as spent by an unsettled preemption
+	coverage *coverage // nil until somebody asks
+	charged  []*Budget // those that count it as spent by an unsettled preemption
 }
 
 func (p *pod) isLeaving() bool { return p.leaving || p.evicting > 0 }
 
 func newPod(obj *corev1.Pod, c *model.Class) *pod {
 	return &pod{
-		uid: obj.UID, key: fsm.PodKey(obj.Namespace, obj.Name), obj: obj, class: c, priority: model.Priority(obj),
-		start: model.StartUnixNano(obj), leaving: model.Terminating(obj),
+		Pod: victims.Pod{UID: obj.UID, Priority: model.Priority(obj), StartUnixNano: model.StartUnixNano(obj)},
+		key: fsm.PodKey(obj.Namespace, obj.Name), obj: obj, class: c, leaving: model.Terminating(obj),
 	}
 }
 
-// moreImportant orders the pods of a node (PR7): model.MoreImportant on what the slot keeps.
-func moreImportant(a, b *pod) int {
-	switch {
-	case a.priority != b.priority:
-		if a.priority > b.priority {
-			return -1
-		}
-		return 1
-	case a.start != b.start:
-		if a.start < b.start {
-			return -1
-		}
-		return 1
-	case a.uid < b.uid:
-		return -1
-	case a.uid > b.uid:
-		return 1
-	}
-	return 0
-}
+// moreImportant orders the pods of a node (PR7).
+func moreImportant(a, b *pod) int { return victims.MoreImportant(&a.Pod, &b.Pod) }
 
 // nomination keeps room on a node for a pod (NM4).
 type nomination struct {
@@ -124,8 +104,8 @@ func (n *nomination) yieldsTo(own *nomination) bool {
 	return n.priority == own.priority && n.made > own.made
 }
 
-// same says whether two states of a nomination differ in nothing that a decision can see. It compares all there is but the
-// slot, which follows from the node; classes are compared by what they ask for.
+// same says whether two states of a nomination differ in nothing that a decision can see. It compares all there is but
+// the slot, which follows from the node; classes are compared by what they ask for.
 func (n *nomination) same(o *nomination) bool {
 	x, y := *n, *o
 	x.slot, y.slot = 0, 0
@@ -243,44 +223,44 @@ func sameForFilters(a, b *corev1.Node) bool {
 
 // addPod puts a pod onto its slot.
 func (v *View) addPod(p *pod) {
-	n := &v.nodes[p.slot]
+	n := &v.nodes[p.Slot]
 	i, _ := slices.BinarySearchFunc(n.pods, p, moreImportant)
 	n.pods = slices.Insert(n.pods, i, p)
 	n.usage = n.usage.With(p.class)
 	v.topo.AddPod(n.name, p.class, p.isLeaving())
-	v.touch(p.slot)
+	v.touch(p.Slot)
 }
 
 // removePod takes a pod off its slot.
 func (v *View) removePod(p *pod) {
-	n := &v.nodes[p.slot]
+	n := &v.nodes[p.Slot]
 	if i := slices.Index(n.pods, p); i >= 0 {
 		n.pods = slices.Delete(n.pods, i, i+1)
 		n.usage = n.usage.Without(p.class)
 		v.topo.RemovePod(n.name, p.class, p.isLeaving())
-		v.touch(p.slot)
+		v.touch(p.Slot)
 	}
 }
 
 // alter changes what others see of a pod: its class or whether it is leaving.
 func (v *View) alter(p *pod, change func(p *pod)) {
-	n, before := &v.nodes[p.slot], p.class
+	n, before := &v.nodes[p.Slot], p.class
 	v.topo.RemovePod(n.name, before, p.isLeaving())
 	change(p)
 	v.topo.AddPod(n.name, p.class, p.isLeaving())
 	if p.class != before {
 		n.usage = n.usage.Without(before).With(p.class)
 	}
-	v.touch(p.slot)
+	v.touch(p.Slot)
 }
 
 // setStart moves a pod to its place in the order of importance after its start time changed.
 func (v *View) setStart(p *pod, start int64) {
-	n := &v.nodes[p.slot]
+	n := &v.nodes[p.Slot]
 	if i := slices.Index(n.pods, p); i >= 0 {
 		n.pods = slices.Delete(n.pods, i, i+1)
 	}
-	v.alter(p, func(p *pod) { p.start = start }) // it matters to other nodes too that could evict the pod
+	v.alter(p, func(p *pod) { p.StartUnixNano = start }) // it matters to other nodes too that could evict the pod
 	i, _ := slices.BinarySearchFunc(n.pods, p, moreImportant)
 	n.pods = slices.Insert(n.pods, i, p)
 }

@@ -100,8 +100,8 @@ func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 	return out
 }
 
-// note takes down what a plan decided about the pods that are still open. What was refused is decided again. The victims
-// are looked up in the state before: one without a grace period is gone already in the state after.
+// note takes down what a plan decided about the pods that are still open. What was refused is decided again. The
+// victims are looked up in the state before: one without a grace period is gone already in the state after.
 func note(c *fsm.ApplyPlan, result *fsm.PlanResult, before *fsm.View, open map[string]*Placement) {
 	refused := map[string]bool{}
 	for _, r := range result.Refused {

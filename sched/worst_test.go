@@ -11,8 +11,8 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 )
 
-// The worst cases for one step. Each benchmark tells the longest step of a life (worst-ms), how many there were, and what
-// they took in all. They were found by hostile reading.
+// The worst cases for one step. Each benchmark tells the longest step of a life (worst-ms), how many there were, and
+// what they took in all. They were found by hostile reading.
 
 // worst drives a scheduler, plan after plan, until nothing is left to decide or so many pods were decided.
 func (h *harness) worst(b *testing.B, decisions int) {

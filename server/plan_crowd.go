@@ -46,7 +46,7 @@ func (w *whoBars) tell(ctx context.Context, key string, reasons []berthv1.Reason
 				if all[r.Text()] == nil {
 					all[r.Text()] = &gathered{}
 				}
-				all[r.Text()].rally.add(r.Crowds)
+				all[r.Text()].rally.add(r.Blockers)
 				all[r.Text()].skews.add(r.Skews)
 			}
 		}

@@ -251,9 +251,9 @@ func (q *question) nodeVerdict(v *sched.NodeVerdict, who *naming) ledger.NodeVer
 	out := ledger.NodeVerdict{Node: v.Node, Preemption: v.Preemption, Victims: q.shownKeys(v.Victims), Ending: q.shownKeys(v.Ending)}
 	for _, r := range v.Reasons {
 		text := r.Explain()
-		if len(r.Crowds) > 0 {
+		if len(r.Blockers) > 0 {
 			all := rally{reason: r.Text()}
-			all.add(r.Crowds)
+			all.add(r.Blockers)
 			fields, words := who.told(&all)
 			out.InTheWay = append(out.InTheWay, fields...)
 			if all.kept() {

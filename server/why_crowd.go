@@ -28,16 +28,16 @@ type rally struct {
 type rallied struct {
 	topologyKey string
 	shared      bool // some domain has several nodes
-	seen        map[*sched.Crowd]bool
-	crowds      []*sched.Crowd
+	seen        map[*sched.Blockers]bool
+	crowds      []*sched.Blockers
 }
 
-func (r *rally) add(crowds []*sched.Crowd) {
+func (r *rally) add(crowds []*sched.Blockers) {
 	for _, c := range crowds {
 		i := slices.IndexFunc(r.keys, func(k *rallied) bool { return k.topologyKey == c.Key })
 		if i < 0 {
 			i = len(r.keys)
-			r.keys = append(r.keys, &rallied{topologyKey: c.Key, seen: map[*sched.Crowd]bool{}})
+			r.keys = append(r.keys, &rallied{topologyKey: c.Key, seen: map[*sched.Blockers]bool{}})
 		}
 		k := r.keys[i]
 		if !k.seen[c] {
@@ -57,7 +57,7 @@ func (r *rally) kept() bool { return r.keys[0].topologyKey == "" }
 // some is kept for the others.
 type naming struct {
 	q       *question
-	numbers map[*sched.Crowd]uint64
+	numbers map[*sched.Blockers]uint64
 	known   map[string]*named
 }
 
@@ -67,7 +67,7 @@ type named struct {
 }
 
 func newNaming(q *question) *naming {
-	return &naming{q: q, numbers: map[*sched.Crowd]uint64{}, known: map[string]*named{}}
+	return &naming{q: q, numbers: map[*sched.Blockers]uint64{}, known: map[string]*named{}}
 }
 
 // told is what a rally comes to: fields for a program, and words for a reader.
@@ -98,7 +98,7 @@ func (n *naming) told(r *rally) (fields []ledger.InTheWay, words string) {
 }
 
 // union is who is in any of the crowds, each pod once.
-func (n *naming) union(crowds []*sched.Crowd) *named {
+func (n *naming) union(crowds []*sched.Blockers) *named {
 	var id []byte
 	for _, c := range crowds {
 		number, ok := n.numbers[c]
@@ -112,7 +112,7 @@ func (n *naming) union(crowds []*sched.Crowd) *named {
 		return all
 	}
 	type standing struct {
-		pod    *sched.InTheWay
+		pod    *sched.Blocker
 		domain string
 	}
 	var first []standing

@@ -51,7 +51,7 @@ func (f *refusal) add(v *sched.NodeVerdict) {
 		g := &f.reasons[i]
 		g.least, g.most = min(g.least, r.ShortBy), max(g.most, r.ShortBy)
 		g.tell(r.Detail, f.nodes == 1)
-		g.rally.add(r.Crowds)
+		g.rally.add(r.Blockers)
 		g.skews.add(r.Skews)
 	}
 }

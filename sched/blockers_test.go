@@ -11,8 +11,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// namesThem: who is in a pod's way by anti-affinity, on every node, is whom the oracle finds by asking every pod; and what is
-// short is kept for those nominated pods that ask for some of it too.
+// namesThem: who is in a pod's way by anti-affinity, on every node, is whom the oracle finds by asking every pod; and
+// what is short is kept for those nominated pods that ask for some of it too.
 func (w *world) namesThem(o *oracle, pod *corev1.Pod) {
 	all := o.standing(pod, true)
 	_, anti := affinityOf(pod)
@@ -46,9 +46,9 @@ func (w *world) namesThem(o *oracle, pod *corev1.Pod) {
 				}
 			}
 			var got []types.UID
-			for _, c := range r.Crowds {
-				if !slices.IsSortedFunc(c.Pods, func(x, y InTheWay) int { return x.Before(&y) }) || n.Labels[c.Key] != c.Value {
-					w.t.Fatalf("%s on %s: a crowd in disorder: %+v", pod.Name, n.Name, c)
+			for _, c := range r.Blockers {
+				if !slices.IsSortedFunc(c.Pods, func(x, y Blocker) int { return x.Before(&y) }) || n.Labels[c.Key] != c.Value {
+					w.t.Fatalf("%s on %s: blockers in disorder: %+v", pod.Name, n.Name, c)
 				}
 				for _, p := range c.Pods {
 					if !slices.Contains(got, p.UID) {
@@ -77,7 +77,8 @@ func (w *world) namesThem(o *oracle, pod *corev1.Pod) {
 	}
 }
 
-// BenchmarkExplain: what a question about one pod costs where other pods keep it off all of 5,000 nodes with 20 pods each.
+// BenchmarkExplain: what a question about one pod costs where other pods keep it off all of 5,000 nodes with 20 pods
+// each.
 func BenchmarkExplain(b *testing.B) {
 	for _, c := range []struct{ name, others, asked string }{
 		{"plain", "", "cpu=40"},

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-dev/berth/fsm"
 )
 
-// TestOracleCrossNode: where rules between pods are in the way, who has to leave, on whatever nodes, costs exactly as much
-// as the best of all sets of pods of lower priority; and the state machine takes the plan.
+// TestOracleCrossNode: where rules between pods are in the way, who has to leave, on whatever nodes, costs exactly as
+// much as the best of all sets of pods of lower priority; and the state machine takes the plan.
 func TestOracleCrossNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{harness: newHarness(), t: t}
@@ -44,11 +44,11 @@ func TestOracleCrossNode(t *testing.T) {
 		if p == nil {
 			t.Fatal("nothing was decided")
 		}
-		got := p.flights[0]
-		if got.kind != want.kind || got.kind == flightBind && got.node != want.node {
+		got := p.assumptions[0]
+		if got.kind != want.kind || got.kind == assumeBind && got.node != want.node {
 			t.Fatalf("got kind %d on %q, the oracle has %+v %v\n%s", got.kind, got.node, want, uidsOf(want.set.pods), describe(p.Command))
 		}
-		if got.kind == flightPreempt {
+		if got.kind == assumePreempt {
 			w.compareAnywhere(o, pod, got, &want)
 			w.explainsIt(pod, &p.Command.Preemptions[0])
 		}
@@ -58,14 +58,14 @@ func TestOracleCrossNode(t *testing.T) {
 		w.confirm()
 		w.now += 100 * second
 		w.run()
-		if stored, _ := w.state.View().Pods.Get(ready[0].Key()); got.kind == flightPreempt && stored.Spec.NodeName != got.node {
+		if stored, _ := w.state.View().Pods.Get(ready[0].Key()); got.kind == assumePreempt && stored.Spec.NodeName != got.node {
 			t.Fatalf("%s is on %q and was to go to %s", stored.Name, stored.Spec.NodeName, got.node)
 		}
 	})
 }
 
 // compareAnywhere holds a preemption against the oracle's, and every victim against the need for it.
-func (w *world) compareAnywhere(o *oracle, pod *corev1.Pod, got *flight, want *decision) {
+func (w *world) compareAnywhere(o *oracle, pod *corev1.Pod, got *assumption, want *decision) {
 	set := plainVictims{node: got.node}
 	var gone []*plainPod
 	for _, p := range o.pods {
@@ -104,8 +104,8 @@ func (w *world) explainsIt(pod *corev1.Pod, d *fsm.PreemptDecision) {
 	}
 }
 
-// TestPropertyCrossNodePipeline is TestPipeline among pods that preempt and have rules about each other: plans under way, lost
-// or overtaken, come to an end, and the view is that of the state.
+// TestPropertyCrossNodePipeline is TestPipeline among pods that preempt and have rules about each other: plans under
+// way, lost or overtaken, come to an end, and the view is that of the state.
 func TestPropertyCrossNodePipeline(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{harness: newHarness(), t: t}

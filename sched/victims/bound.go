@@ -1,4 +1,4 @@
-package sched
+package victims
 
 import (
 	"math"
@@ -9,36 +9,35 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// bound is a cost that no choice can be below: what the choice would cost if every dimension had to be satisfied for
+// Bound is a cost that no choice can be below: what the choice would cost if every dimension had to be satisfied for
 // itself and every rule bound for itself. It is computed on every node that changed; the search is made only where the
 // bound can still win. For pods that are all alike it is exact. false: no choice keeps the rules.
-func (p *problem) bound() (cost, bool) {
-	c := p.base
-	if len(p.need) == 0 {
+func (p *Problem) Bound() (Cost, bool) {
+	c := p.Base
+	if len(p.Need) == 0 {
 		return c, true
 	}
-	p.meter.spend(len(p.movable) * len(p.need) * (1 + len(p.rules)))
+	p.spend(len(p.Movable) * len(p.Need) * (1 + len(p.Rules)))
 	extra, ok := p.leastViolations()
 	if !ok {
-		p.blocked = p.hardest()
-		return impossible, false
+		return Impossible, false
 	}
-	c.violations += extra
+	c.Violations += extra
 	from := p.ceiling(extra)
-	ceiling := p.movable[from].priority
-	raised := ceiling > c.highest
+	ceiling := p.Movable[from].Priority
+	raised := ceiling > c.Highest
 	if raised {
-		c.highest, c.start = ceiling, model.NeverStarted
+		c.Highest, c.StartUnixNano = ceiling, model.NeverStarted
 	}
 	count := p.fewest(from, 0)
-	c.count += count
-	c.sum += p.lightest(from, count, raised)
-	c.start = min(c.start, p.latestStart(from, c.highest, raised))
+	c.Count += count
+	c.Sum += p.lightest(from, count, raised)
+	c.StartUnixNano = min(c.StartUnixNano, p.latestStart(from, c.Highest, raised))
 	return c, true
 }
 
 // leastViolations is the least number of violations with which relaxed says yes; false if there is none.
-func (p *problem) leastViolations() (int32, bool) {
+func (p *Problem) leastViolations() (int32, bool) {
 	if p.relaxed(0, 0) {
 		return 0, true
 	}
@@ -58,47 +57,36 @@ func (p *problem) leastViolations() (int32, bool) {
 }
 
 // mostViolations is how many violations there are when everybody goes.
-func (p *problem) mostViolations() int32 {
+func (p *Problem) mostViolations() int32 {
 	var n int32
-	for i := range p.rules {
-		if r := &p.rules[i]; !r.hard {
-			n += r.members - r.allowed
+	for i := range p.Rules {
+		if r := &p.Rules[i]; !r.Hard {
+			n += max(r.Members-r.Allowed, 0)
 		}
 	}
 	return n
 }
 
-// hardest are the budgets to be named when no choice keeps the rules.
-func (p *problem) hardest() []*Budget {
-	var out []*Budget
-	for i := range p.rules {
-		if p.rules[i].hard && p.rules[i].budget != nil {
-			out = append(out, p.rules[i].budget)
-		}
-	}
-	return out
-}
-
 // relaxed says whether the movable pods from one on could free what is needed with so many violations, if the
 // dimensions and the rules were independent of each other. When it says no, they cannot.
-func (p *problem) relaxed(violations int32, from int) bool {
-	if len(p.rules) == 0 {
-		return p.enough(from)
+func (p *Problem) relaxed(violations int32, from int) bool {
+	if len(p.Rules) == 0 {
+		return p.Enough(from)
 	}
-	for d := range p.need {
+	for d := range p.Need {
 		free := int64(0)
-		for i := from; i < len(p.movable); i++ {
-			if p.spends[i] == 0 {
-				free += p.of(i)[d]
+		for i := from; i < len(p.Movable); i++ {
+			if p.Spends[i] == 0 {
+				free += p.frees(i)[d]
 			}
 		}
-		for r := range p.rules {
-			if free >= p.need[d] {
+		for r := range p.Rules {
+			if free >= p.Need[d] {
 				break
 			}
 			free += p.mostUnder(r, d, from, violations)
 		}
-		if free < p.need[d] {
+		if free < p.Need[d] {
 			return false
 		}
 	}
@@ -106,18 +94,18 @@ func (p *problem) relaxed(violations int32, from int) bool {
 }
 
 // mostUnder is the most that the pods whose first rule this is can free together.
-func (p *problem) mostUnder(r, d, from int, violations int32) int64 {
-	n := p.rules[r].allowed
-	if !p.rules[r].hard {
+func (p *Problem) mostUnder(r, d, from int, violations int32) int64 {
+	n := p.Rules[r].Allowed
+	if !p.Rules[r].Hard {
 		n += violations
 	}
 	if n == 0 {
 		return 0
 	}
 	p.amounts = p.amounts[:0]
-	for i := from; i < len(p.movable); i++ {
-		if p.spends[i] != 0 && bits.TrailingZeros64(p.spends[i]) == r {
-			p.amounts = append(p.amounts, p.of(i)[d])
+	for i := from; i < len(p.Movable); i++ {
+		if p.Spends[i] != 0 && bits.TrailingZeros64(p.Spends[i]) == r {
+			p.amounts = append(p.amounts, p.frees(i)[d])
 		}
 	}
 	if int(n) < len(p.amounts) {
@@ -142,16 +130,16 @@ func descending(a, b int64) int {
 }
 
 // ceiling is the first of the movable pods with the lowest priority that the highest victim can have.
-func (p *problem) ceiling(violations int32) int {
+func (p *Problem) ceiling(violations int32) int {
 	// With more pods relaxed never says no where it said yes with fewer: so the level is found by halving.
 	p.levels = p.levels[:0]
-	for from := p.levelBelow(len(p.movable)); from >= 0; from = p.levelBelow(from) {
+	for from := p.levelBelow(len(p.Movable)); from >= 0; from = p.levelBelow(from) {
 		p.levels = append(p.levels, from)
 	}
 	at := sort.Search(len(p.levels)-1, func(i int) bool { return p.relaxed(violations, p.levels[i]) })
 	from := p.levels[at]
 	// Up to the priority of those who go in any case nothing becomes worse.
-	for from > 0 && p.movable[from-1].priority <= p.base.highest {
+	for from > 0 && p.Movable[from-1].Priority <= p.Base.Highest {
 		from--
 	}
 	return from
@@ -159,15 +147,15 @@ func (p *problem) ceiling(violations int32) int {
 
 // fewest is the least number of the movable pods from one on that can free what is needed in every dimension, seen one
 // by one, when those from another on (below) are gone for nothing.
-func (p *problem) fewest(from, below int) int32 {
+func (p *Problem) fewest(from, below int) int32 {
 	var most int32
-	for d, need := range p.need {
+	for d, need := range p.Need {
 		p.amounts = p.amounts[:0]
-		for i := from; i < len(p.movable); i++ {
+		for i := from; i < len(p.Movable); i++ {
 			if below > 0 && i >= below {
-				need -= p.of(i)[d]
+				need -= p.frees(i)[d]
 			} else {
-				p.amounts = append(p.amounts, p.of(i)[d])
+				p.amounts = append(p.amounts, p.frees(i)[d])
 			}
 		}
 		var n int32
@@ -206,27 +194,25 @@ const maxPicked = 32
 
 // lightest is the least sum of so many priorities among the movable pods from one on; one of them is of the highest
 // priority there if it must be.
-func (p *problem) lightest(from int, count int32, withHighest bool) int64 {
+func (p *Problem) lightest(from int, count int32, withHighest bool) int64 {
 	var sum int64
-	at := len(p.movable) - 1
+	at := len(p.Movable) - 1
 	if withHighest && count > 0 {
-		sum += weight(p.movable[from])
+		sum += weight(&p.Movable[from])
 		count--
 	}
 	for ; count > 0; count-- {
-		sum += weight(p.movable[at])
+		sum += weight(&p.Movable[at])
 		at--
 	}
 	return sum
 }
 
-func weight(v *pod) int64 { return int64(v.priority) + offset }
-
-// latestStart is the latest start that the earliest of the victims of the highest priority can have; one of them is among
-// the movable pods if it must be.
-func (p *problem) latestStart(from int, highest int32, oneMust bool) int64 {
+// latestStart is the latest start that the earliest of the victims of the highest priority can have; one of them is
+// among the movable pods if it must be.
+func (p *Problem) latestStart(from int, highest int32, oneMust bool) int64 {
 	below := from
-	for below < len(p.movable) && p.movable[below].priority == highest {
+	for below < len(p.Movable) && p.Movable[below].Priority == highest {
 		below++
 	}
 	if below == from {
@@ -240,5 +226,5 @@ func (p *problem) latestStart(from int, highest int32, oneMust bool) int64 {
 	if n == 0 {
 		return model.NeverStarted
 	}
-	return p.movable[below-int(n)].start
+	return p.Movable[below-int(n)].StartUnixNano
 }

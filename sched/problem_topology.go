@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/victims"
 )
 
 // Rules between pods are part of the question who has to leave. Anti-affinity, the class's own and that of placed pods,
@@ -11,8 +12,8 @@ import (
 // dimension, in which each pod of the domain frees one. And of the pods that required affinity needs, one has to stay,
 // which is a rule like a budget's (PR14). So pods on other nodes are movable too where such a rule needs them gone.
 
-// surroundings is what a problem knows of the pods on other nodes.
-type surroundings struct {
+// topoProblem is what a problem knows of the rules between pods, and of the pods on other nodes.
+type topoProblem struct {
 	view  *View
 	judge *model.Judge
 	meter *meter
@@ -22,7 +23,7 @@ type surroundings struct {
 	near bool
 	// first: the class is to be the first of those that its required affinity is about, so all the others go (AF2).
 	first bool
-	// wide: pods of other nodes may go that help only because others go; see thorough.
+	// wide: pods of other nodes may go that help only because others go; see tryAll.
 	wide bool
 
 	seen     map[obstacleID]seenObstacle
@@ -30,10 +31,10 @@ type surroundings struct {
 
 	obstacles []model.Obstacle // of the node under way
 	spread    []model.Obstacle // those of them that are dimensions
-	anchors   []model.Obstacle
-	pending   []*pod  // in the way, and leaving already
-	elsewhere []int32 // other nodes that have forced pods, each once
-	cut       bool    // some movable pods were left out
+	needed    []model.Obstacle // the pods that required affinity is about
+	pending   []*pod           // in the way, and leaving already
+	elsewhere []int32          // other nodes that have forced pods, each once
+	cut       bool             // some movable pods were left out
 }
 
 // obstacleID is model.Obstacle.ID.
@@ -58,9 +59,9 @@ const (
 const maxElsewhere = 64
 
 // look finds out what the rules between pods have against a node; false if pods' leaving cannot end it.
-func (o *surroundings) look(n *node) bool {
+func (o *topoProblem) look(n *node) bool {
 	o.spread, o.pending, o.elsewhere, o.cut = o.spread[:0], o.pending[:0], o.elsewhere[:0], false
-	o.obstacles, o.anchors = nil, nil
+	o.obstacles, o.needed = nil, nil
 	var ok bool
 	if o.obstacles, ok = o.judge.Obstacles(n.name); !ok {
 		return false
@@ -77,14 +78,14 @@ func (o *surroundings) look(n *node) bool {
 		}
 		o.obstacles = append(o.obstacles, o.judge.Kin()...)
 	} else {
-		o.anchors = o.judge.Anchors(n.name)
+		o.needed = o.judge.Anchors(n.name)
 	}
 	return true
 }
 
 // skew finds the spread constraints that the node would break with some pods gone: where others are fewer, the least is
 // less. false if no more pods' leaving can end it.
-func (o *surroundings) skew(n *node, gone []*pod) bool {
+func (o *topoProblem) skew(n *node, gone []*pod) bool {
 	if len(gone)+len(o.pending) == 0 {
 		return true // as look found it
 	}
@@ -98,7 +99,7 @@ func (o *surroundings) skew(n *node, gone []*pod) bool {
 }
 
 // without calls f as if some pods, and those that are in the way and leaving, were not there.
-func (o *surroundings) without(gone []*pod, f func()) {
+func (o *topoProblem) without(gone []*pod, f func()) {
 	o.view.topo.Peek(func() {
 		for _, v := range gone {
 			o.view.removeRules(v)
@@ -116,16 +117,16 @@ func (o *surroundings) without(gone []*pod, f func()) {
 	})
 }
 
-func (v *View) removeRules(p *pod) { v.topo.RemovePod(v.nodes[p.slot].name, p.class, p.isLeaving()) }
-func (v *View) addRules(p *pod)    { v.topo.AddPod(v.nodes[p.slot].name, p.class, p.isLeaving()) }
+func (v *View) removeRules(p *pod) { v.topo.RemovePod(v.nodes[p.Slot].name, p.class, p.isLeaving()) }
+func (v *View) addRules(p *pod)    { v.topo.AddPod(v.nodes[p.Slot].name, p.class, p.isLeaving()) }
 
 // podsOf returns the pods that an obstacle is about, wherever they are, the most important first.
-func (o *surroundings) podsOf(b *model.Obstacle) []*pod { return o.lookAt(b).pods }
+func (o *topoProblem) podsOf(b *model.Obstacle) []*pod { return o.lookAt(b).pods }
 
 // stayingOf is how many of the pods that an obstacle is about are not leaving.
-func (o *surroundings) stayingOf(b *model.Obstacle) int32 { return o.lookAt(b).stay }
+func (o *topoProblem) stayingOf(b *model.Obstacle) int32 { return o.lookAt(b).stay }
 
-func (o *surroundings) lookAt(b *model.Obstacle) seenObstacle {
+func (o *topoProblem) lookAt(b *model.Obstacle) seenObstacle {
 	var id obstacleID
 	id.counter, id.domain = b.ID()
 	changed := b.ChangedAt()
@@ -145,7 +146,7 @@ func (o *surroundings) lookAt(b *model.Obstacle) seenObstacle {
 		}
 	}
 	slices.SortFunc(pods, moreImportant)
-	o.meter.spend(len(slots)*workNode + len(pods)*workPod)
+	o.meter.Spend(len(slots)*workNode + len(pods)*workPod)
 	if o.seen == nil || len(o.seen) >= maxSeen || o.seenPods > maxSeenPods {
 		o.seen, o.seenPods = map[obstacleID]seenObstacle{}, 0
 	}
@@ -160,19 +161,19 @@ func (o *surroundings) lookAt(b *model.Obstacle) seenObstacle {
 	return now
 }
 
-// surround adds what the rules between pods ask for to a problem that holds the pods of its node: who has to go, and who
-// elsewhere may. It returns what still bars the node if somebody in the way cannot be evicted.
+// surround adds what the rules between pods ask for to a problem that holds the pods of its node: who has to go, and
+// who elsewhere may. It returns what still bars the node if somebody in the way cannot be evicted.
 func (p *problem) surround(n *node) (model.Failures, bool) {
-	o := p.others
+	o := p.topo
 	if !o.look(n) {
 		return o.judge.Fails(n.name), false
 	}
 	for i := range o.obstacles {
 		for _, v := range o.podsOf(&o.obstacles[i]) {
 			switch {
-			case v.isLeaving() && v.priority >= p.class.Priority && o.obstacles[i].Kind == model.PodAffinity:
+			case v.isLeaving() && v.Priority >= p.class.Priority && o.obstacles[i].Kind == model.PodAffinity:
 				// It need not be waited for if it is near: the class has it now, and is the first when it is gone.
-			case v.priority >= p.class.Priority:
+			case v.Priority >= p.class.Priority:
 				return o.judge.Fails(n.name), false
 			case v.isLeaving():
 				if !slices.Contains(o.pending, v) {
@@ -180,8 +181,8 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 				}
 			case !slices.Contains(p.forced, v):
 				p.forced = append(p.forced, v)
-				if v.slot != n.slot && !slices.Contains(o.elsewhere, v.slot) {
-					o.elsewhere = append(o.elsewhere, v.slot)
+				if v.Slot != n.slot && !slices.Contains(o.elsewhere, v.Slot) {
+					o.elsewhere = append(o.elsewhere, v.Slot)
 				}
 				if len(o.elsewhere) > o.most { // whoever else is in the way
 					return o.judge.Fails(n.name), false
@@ -198,10 +199,10 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 	return 0, true
 }
 
-// reachElsewhere adds the pods of other nodes that spread constraints count: the least important, for these are the ones
-// that the cost prefers.
+// reachElsewhere adds the pods of other nodes that spread constraints count: the least important, for these are the
+// ones that the cost prefers.
 func (p *problem) reachElsewhere(n *node) {
-	o := p.others
+	o := p.topo
 	if o.most == 0 || o.near {
 		return
 	}
@@ -214,7 +215,7 @@ func (p *problem) reachElsewhere(n *node) {
 		pods := o.podsOf(&counted[i])
 		for j := len(pods) - 1; j >= 0; j-- {
 			v := pods[j]
-			if v.slot == n.slot || v.isLeaving() || v.priority >= p.class.Priority || slices.Contains(p.forced, v) || slices.Contains(p.movable[before:], v) {
+			if v.Slot == n.slot || v.isLeaving() || v.Priority >= p.class.Priority || slices.Contains(p.forced, v) || slices.Contains(p.movable[before:], v) {
 				continue
 			}
 			if len(p.movable)-before == maxElsewhere {
@@ -231,46 +232,39 @@ func (p *problem) reachElsewhere(n *node) {
 
 // measureSpread adds a dimension for each spread constraint that the node would break.
 func (p *problem) measureSpread() {
-	o := p.others
+	o, q := p.topo, &p.solver
 	var wanted int64
 	for i := range o.spread {
-		p.need = append(p.need, o.spread[i].Need)
+		q.Need = append(q.Need, o.spread[i].Need)
 		wanted += o.spread[i].Need
 	}
+	q.Most, q.Elsewhere = int32(o.most), o.elsewhere
 	if left := int64(o.most - len(o.elsewhere)); wanted > left || o.wide {
-		p.roam = int32(left)
+		q.Roam = int32(left)
 	}
 }
 
 // freeSpread appends what a pod frees in the dimensions of spread constraints.
 func (p *problem) freeSpread(v *pod) {
-	for i := range p.others.spread {
+	for i := range p.topo.spread {
 		freed := int64(0)
-		if p.countsFor(&p.others.spread[i], v) {
+		if p.countsFor(&p.topo.spread[i], v) {
 			freed = 1
 		}
-		p.frees = append(p.frees, freed)
+		p.solver.Frees = append(p.solver.Frees, freed)
 	}
-}
-
-// opens is the other node that a movable pod's eviction takes one of the few of; -1 for none.
-func (p *problem) opens(v *pod) int32 {
-	if p.roam < 0 || v.slot == p.slot || slices.Contains(p.others.elsewhere, v.slot) {
-		return -1
-	}
-	return v.slot
 }
 
 func (p *problem) countsFor(b *model.Obstacle, v *pod) bool {
-	return b.Counts(p.others.view.nodes[v.slot].name, v.class)
+	return b.Counts(p.topo.view.nodes[v.Slot].name, v.class)
 }
 
-// anchor adds the rules of required affinity: of the pods that it needs, one has to stay that is not leaving already. It
-// returns false if none can.
-func (p *problem) anchor() bool {
-	o := p.others
-	for i := range o.anchors {
-		b := &o.anchors[i]
+// keepNeeded adds the rules of required affinity: of the pods that it needs, one has to stay that is not leaving
+// already. It returns false if none can.
+func (p *problem) keepNeeded() bool {
+	o, q := p.topo, &p.solver
+	for i := range o.needed {
+		b := &o.needed[i]
 		stay := o.stayingOf(b)
 		for _, v := range p.forced {
 			if !v.isLeaving() && p.countsFor(b, v) {
@@ -280,35 +274,24 @@ func (p *problem) anchor() bool {
 		if stay == 0 {
 			return false
 		}
-		r := rule{allowed: stay - 1, hard: true}
+		r := victims.Rule{Allowed: stay - 1, Hard: true}
 		for _, v := range p.movable {
 			if p.countsFor(b, v) {
-				r.members++
+				r.Members++
 			}
 		}
-		if r.members <= r.allowed || len(p.rules) == maxRules {
+		if r.Members <= r.Allowed || len(q.Rules) == victims.MaxRules {
 			continue
 		}
-		p.rules = append(p.rules, r)
-		for len(p.spends) < len(p.movable) {
-			p.spends = append(p.spends, 0)
+		p.addRule(r, nil)
+		for len(q.Spends) < len(p.movable) {
+			q.Spends = append(q.Spends, 0)
 		}
 		for j, v := range p.movable {
 			if p.countsFor(b, v) {
-				p.spends[j] |= 1 << (len(p.rules) - 1)
+				q.Spends[j] |= 1 << (len(q.Rules) - 1)
 			}
 		}
 	}
 	return true
-}
-
-// elsewhereOf is on how many other nodes than the given one pods are.
-func elsewhereOf(slot int32, pods []*pod) int {
-	var others []int32
-	for _, v := range pods {
-		if v.slot != slot && !slices.Contains(others, v.slot) {
-			others = append(others, v.slot)
-		}
-	}
-	return len(others)
 }

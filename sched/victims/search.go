@@ -1,4 +1,4 @@
-package sched
+package victims
 
 import (
 	"cmp"
@@ -9,209 +9,104 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// solution is a choice of victims.
-type solution struct {
-	victims []*pod // most important first
-	cost    cost
-	// minimal: it was proven that no other choice costs less. Otherwise the search's limit was reached.
-	minimal bool
-	// known is a bound of the cost of every choice, where the solution is not minimal.
-	known cost
-	// pending are pods that are in the way and leaving already.
-	pending []*pod
-}
-
-// solve finds the cheapest choice. The greedy one is where it begins, so the outcome is never worse. least is the
-// problem's bound: a choice that costs no more is the cheapest. false: nobody's leaving helps within the rules.
-//
-// The cost is compared violations first, then the highest priority, then the rest. So the pairs of these two are tried
-// in their order, and for each the tree of choices is searched that stays within the pair: the first pair that has a
-// choice has the cheapest one.
-func (p *problem) solve(least cost) (solution, bool) {
-	best, found := p.greedy()
-	if found && !least.less(&best.cost) {
-		best.minimal = true
+// Solve finds the cheapest choice. Reprieve's is where it begins, so the outcome is never worse. least is the problem's
+// bound: a choice that costs no more is the cheapest. false: none was found; there is none if what is known is
+// Impossible.
+func (p *Problem) Solve(least Cost) (Solution, bool) {
+	best, found := p.Reprieve()
+	if found && !least.Less(&best.Cost) {
+		best.Minimal = true
 		return best, true
 	}
-	if p.limit == 0 || len(p.movable) > maxSearched {
-		best.known = least
+	if p.Limit == 0 || len(p.Movable) > maxSearched {
+		best.Known = least
 		return best, found
 	}
 	s := &p.try
 	s.begin(p)
+	best, found = s.run(best, found, least)
+	best.Steps = s.steps
+	return best, found
+}
+
+// run goes on from a choice, if one was found.
+//
+// The cost is compared violations first, then the highest priority, then the rest. So the pairs of these two are tried
+// in their order, and for each the tree of choices is searched that stays within the pair: the first pair that has a
+// choice has the cheapest one.
+func (s *search) run(best Solution, found bool, least Cost) (Solution, bool) {
+	p := s.p
 	most := p.mostViolations()
 	if found {
-		most = best.cost.violations - p.base.violations
+		most = best.Cost.Violations - p.Base.Violations
 	}
-	for extra := least.violations - p.base.violations; extra <= most; extra++ {
-		for from := p.levelBelow(len(p.movable)); from >= 0; from = p.levelBelow(from) {
-			within := cost{violations: p.base.violations + extra, highest: max(p.movable[from].priority, p.base.highest)}
+	for extra := least.Violations - p.Base.Violations; extra <= most; extra++ {
+		for from := p.levelBelow(len(p.Movable)); from >= 0; from = p.levelBelow(from) {
+			within := Cost{Violations: p.Base.Violations + extra, Highest: max(p.Movable[from].Priority, p.Base.Highest)}
 			switch {
-			case from > 0 && p.movable[from-1].priority <= p.base.highest: // one level with the next
+			case from > 0 && p.Movable[from-1].Priority <= p.Base.Highest: // one level with the next
 				continue
-			case within.highest < least.highest && within.violations == least.violations:
+			case within.Highest < least.Highest && within.Violations == least.Violations:
 				continue
 			}
-			if s.weigh(); s.steps > p.limit {
+			if s.weigh(); s.steps > p.Limit {
 				s.exhausted = true
 			} else if !p.relaxed(extra, from) {
 				continue
 			}
-			known := best.cost
-			if !found || within.violations < known.violations || within.highest < known.highest {
-				known = impossible
+			known := best.Cost
+			if !found || within.Violations < known.Violations || within.Highest < known.Highest {
+				known = Impossible
 			}
-			if !s.exhausted && s.within(from, extra, within.highest, known) {
+			if !s.exhausted && s.within(from, extra, within.Highest, known) {
 				best, found = s.collect(), true
 			}
 			switch {
 			case s.exhausted:
-				best.known = within
-				best.known.start = model.NeverStarted
+				best.Known = within
+				best.Known.StartUnixNano = model.NeverStarted
 				return best, found
-			case found && best.cost.violations == within.violations && best.cost.highest <= within.highest:
-				best.minimal = true
+			case found && best.Cost.Violations == within.Violations && best.Cost.Highest <= within.Highest:
+				best.Minimal = true
 				return best, true
 			}
 		}
 	}
-	p.blocked = p.hardest()
 	if !found {
-		best.known = impossible
+		best.Known = Impossible
 	}
 	return best, found
 }
 
-// maxSearched is among how many pods of a node victims are searched for; where there are more they are chosen by reprieve.
+// maxSearched is among how many pods of a node victims are searched for; where there are more they are chosen by
+// reprieve.
 const maxSearched = 2048
 
-// weigh counts a question about all of the movable pods as steps of the search, if there are so many that it takes long.
+// weigh counts a question about all of the movable pods as steps of the search, if there are so many that it takes
+// long.
 func (s *search) weigh() {
-	n := len(s.p.movable) * len(s.p.need) * (1 + len(s.p.rules))
+	n := len(s.p.Movable) * len(s.p.Need) * (1 + len(s.p.Rules))
 	s.steps += int32(n / 1024)
-	s.p.meter.spend(n)
+	s.p.spend(n)
 }
 
 // levelBelow is the first movable pod of the next priority above that of the pods from one on: levels come lowest
 // first; -1 after the last.
-func (p *problem) levelBelow(from int) int {
+func (p *Problem) levelBelow(from int) int {
 	if from == 0 {
 		return -1
 	}
 	next := from - 1
-	for next > 0 && p.movable[next-1].priority == p.movable[next].priority {
+	for next > 0 && p.Movable[next-1].Priority == p.Movable[next].Priority {
 		next--
 	}
 	return next
 }
 
-// greedy is kube-scheduler's choice (PR9): with all of them gone, those whose eviction would violate a budget are
-// reprieved first, then the others, the most important first. Where a budget must not be violated those whose eviction
-// would are not touched at all.
-func (p *problem) greedy() (solution, bool) {
-	p.amounts = p.amounts[:0]
-	for d, need := range p.need {
-		spare := -need
-		for i := range p.movable {
-			spare += p.of(i)[d]
-		}
-		p.amounts = append(p.amounts, spare)
-	}
-	spare := p.amounts
-	reprieve := func(i int) bool {
-		for d, f := range p.of(i) {
-			if f > spare[d] {
-				return false
-			}
-		}
-		for d, f := range p.of(i) {
-			spare[d] -= f
-		}
-		return true
-	}
-	violating, forbidden := p.violating()
-	goes := make([]bool, len(p.movable))
-	for i := range p.movable {
-		if forbidden.has(i) && !reprieve(i) {
-			return solution{}, false
-		}
-	}
-	for i := range p.movable {
-		if violating.has(i) && !forbidden.has(i) {
-			goes[i] = !reprieve(i)
-		}
-	}
-	for i := range p.movable {
-		if !forbidden.has(i) && !violating.has(i) {
-			goes[i] = !reprieve(i)
-		}
-	}
-	s := p.solution(goes)
-	return s, p.roam < 0 || elsewhereOf(p.slot, s.victims) <= p.others.most
-}
-
-// picks is a set of positions in a list of pods; nil is empty.
-type picks []bool
-
-func (p picks) has(i int) bool { return p != nil && p[i] }
-
-// violating says which of the movable pods would find a budget used up, and which of them one that must not be. The first
-// is kube-scheduler's question (PR8), of all who may go, in the order of importance. For the second the forced pods have
-// gone before, or nobody could be evicted where one may be.
-func (p *problem) violating() (soft, hard picks) {
-	if len(p.rules) == 0 {
-		return nil, nil
-	}
-	soft, hard = make(picks, len(p.movable)), make(picks, len(p.movable))
-	spent := make([]int32, len(p.rules))
-	forced := 0
-	for i, under := range p.spends {
-		for ; forced < len(p.forces) && moreImportant(p.forced[forced], p.movable[i]) < 0; forced++ {
-			for also := p.forces[forced]; also != 0; also &= also - 1 {
-				if r := bits.TrailingZeros64(also); !p.rules[r].hard {
-					spent[r]++
-				}
-			}
-		}
-		for ; under != 0; under &= under - 1 {
-			r := bits.TrailingZeros64(under)
-			spent[r]++
-			soft[i] = soft[i] || !p.rules[r].hard && spent[r] > p.rules[r].before
-			hard[i] = hard[i] || p.rules[r].hard && spent[r] > p.rules[r].allowed
-		}
-	}
-	return soft, hard
-}
-
-// solution is the choice of the forced pods and those marked. Its violations are those of the pods that go, and of
-// nobody else: every disruption beyond what a budget allows is one.
-func (p *problem) solution(goes []bool) solution {
-	s, violations := solution{victims: slices.Clone(p.forced)}, p.base.violations
-	spent := make([]int32, len(p.rules))
-	for i, v := range p.movable {
-		if !goes[i] {
-			continue
-		}
-		s.victims = append(s.victims, v)
-		for under := p.spending(i); under != 0; under &= under - 1 {
-			r := bits.TrailingZeros64(under)
-			if spent[r]++; spent[r] > p.rules[r].allowed {
-				violations++
-			}
-		}
-	}
-	if len(p.forced) > 0 {
-		slices.SortFunc(s.victims, moreImportant) // T4: the first is the highest
-	}
-	s.cost = costOf(s.victims, violations)
-	s.cost.others = elsewhereOf(p.slot, s.victims) > 0
-	return s
-}
-
 // search is branch and bound over kinds of pods that are alike in all that the problem asks about but their start. It
 // chooses how many of each kind go; which ones, the cost decides: those that started last.
 type search struct {
-	p         *problem
+	p         *Problem
 	kinds     []kind
 	byName    map[string]int // by what makes a kind, where there are many pods
 	name      []byte
@@ -222,7 +117,7 @@ type search struct {
 	violations int32 // that may be added
 	highest    int32
 	from       int // the movable pods before this one stay
-	known      cost
+	known      Cost
 	found      bool
 	taken      []int32
 	best       []int32
@@ -249,14 +144,14 @@ type kind struct {
 }
 
 // begin sorts the movable pods into kinds: the most useful first.
-func (s *search) begin(p *problem) {
+func (s *search) begin(p *Problem) {
 	s.p, s.steps, s.exhausted = p, 0, false
 	s.kinds = s.kinds[:0]
-	p.meter.spend(len(p.movable) * workPod)
+	p.spend(len(p.Movable) * workPod)
 	clear(s.byName)
-	for i := len(p.movable) - 1; i >= 0; i-- {
-		v := p.movable[i]
-		own := kind{frees: p.of(i), weight: weight(v), spends: p.spending(i), other: p.opens(v)}
+	for i := len(p.Movable) - 1; i >= 0; i-- {
+		v := &p.Movable[i]
+		own := kind{frees: p.frees(i), weight: weight(v), spends: p.spending(i), other: p.opens(v)}
 		k := s.kindLike(&own)
 		if k < 0 {
 			own.useful = p.usefulness(i)
@@ -276,7 +171,7 @@ func (s *search) begin(p *problem) {
 	if len(s.kinds) > maxCompared {
 		return // what could replace what is not known then, and only saves steps
 	}
-	p.meter.spend(len(s.kinds) * len(s.kinds))
+	p.spend(len(s.kinds) * len(s.kinds))
 	for i := range s.kinds {
 		for j := range i {
 			if s.kinds[j].replaces(&s.kinds[i]) {
@@ -291,7 +186,7 @@ const maxCompared = 256
 
 // kindLike is the kind that is like another one, or -1: then the other one is to be added.
 func (s *search) kindLike(own *kind) int {
-	if len(s.p.movable) <= maxPicked {
+	if len(s.p.Movable) <= maxPicked {
 		return slices.IndexFunc(s.kinds, func(k kind) bool {
 			return k.other == own.other && k.weight == own.weight && k.spends == own.spends && slices.Equal(k.frees, own.frees)
 		})
@@ -313,12 +208,12 @@ func (s *search) kindLike(own *kind) int {
 }
 
 // usefulness is the sum over the dimensions of how much of the need one pod frees, in 1024ths.
-func (p *problem) usefulness(i int) int64 {
+func (p *Problem) usefulness(i int) int64 {
 	var sum int64
-	for d, f := range p.of(i) {
-		if f = min(f, p.need[d]); f > 0 {
+	for d, f := range p.frees(i) {
+		if f = min(f, p.Need[d]); f > 0 {
 			hi, lo := bits.Mul64(uint64(f), 1024)
-			q, _ := bits.Div64(hi, lo, uint64(p.need[d]))
+			q, _ := bits.Div64(hi, lo, uint64(p.Need[d]))
 			sum += int64(max(q, 1))
 		}
 	}
@@ -338,15 +233,15 @@ func (k *kind) replaces(other *kind) bool {
 
 // within searches for a choice that costs less than the known one, among the movable pods from one on and with no more
 // violations than given. It says whether it found one.
-func (s *search) within(from int, violations, highest int32, known cost) bool {
+func (s *search) within(from int, violations, highest int32, known Cost) bool {
 	p := s.p
 	s.violations, s.highest, s.from, s.known, s.found = violations, highest, from, known, false
-	n, dims := len(s.kinds), len(p.need)
+	n, dims := len(s.kinds), len(p.Need)
 	s.taken, s.best = append(s.taken[:0], make([]int32, n)...), append(s.best[:0], make([]int32, n)...)
-	s.left = append(s.left[:0], p.need...)
-	s.spent = append(s.spent[:0], make([]int32, len(p.rules))...)
+	s.left = append(s.left[:0], p.Need...)
+	s.spent = append(s.spent[:0], make([]int32, len(p.Rules))...)
 	s.opened = nil
-	if p.roam >= 0 {
+	if p.Roam >= 0 {
 		s.opened = map[int32]int32{}
 	}
 	s.suffix = append(s.suffix[:0], make([]int64, (n+1)*dims)...)
@@ -360,8 +255,8 @@ func (s *search) within(from int, violations, highest int32, known cost) bool {
 			for d, f := range kd.frees {
 				s.suffix[k*dims+d] += f * int64(len(kd.members))
 			}
-			if p.movable[kd.first].priority == highest {
-				s.latest[k] = max(s.latest[k], p.movable[kd.members[0]].start)
+			if p.Movable[kd.first].Priority == highest {
+				s.latest[k] = max(s.latest[k], p.Movable[kd.members[0]].StartUnixNano)
 			}
 			s.byWeight = append(s.byWeight, int32(k))
 		}
@@ -375,16 +270,16 @@ func (s *search) within(from int, violations, highest int32, known cost) bool {
 		slices.SortStableFunc(s.byAmount[d], func(a, b int32) int { return descending(s.kinds[a].frees[d], s.kinds[b].frees[d]) })
 	}
 	start := model.NeverStarted
-	if p.base.highest == highest {
-		start = p.base.start
+	if p.Base.Highest == highest {
+		start = p.Base.StartUnixNano
 	}
-	s.descend(0, cost{violations: p.base.violations, highest: highest, sum: p.base.sum, count: p.base.count, start: start}, 0, p.base.highest == highest)
+	s.descend(0, Cost{Violations: p.Base.Violations, Highest: highest, Sum: p.Base.Sum, Count: p.Base.Count, StartUnixNano: start}, 0, p.Base.Highest == highest)
 	return s.found
 }
 
 // collect is the best choice that was found.
-func (s *search) collect() solution {
-	goes := make([]bool, len(s.p.movable))
+func (s *search) collect() Solution {
+	goes := make([]bool, len(s.p.Movable))
 	for k, n := range s.best {
 		for _, i := range s.kinds[k].members[:n] {
 			goes[i] = true
@@ -396,13 +291,13 @@ func (s *search) collect() solution {
 // step counts a step of the search: of so many kinds that looking at all of them takes long it counts as several.
 func (s *search) step() {
 	s.steps += 1 + int32(len(s.kinds)/64)
-	s.p.meter.spend(workStep + len(s.kinds))
+	s.p.spend(workStep + len(s.kinds))
 }
 
 // descend decides about the kinds from k on. so is the cost of what was taken before, extra the violations that it
 // adds; counted says whether one of the highest priority is among it.
-func (s *search) descend(k int, so cost, extra int32, counted bool) {
-	if s.step(); s.steps > s.p.limit {
+func (s *search) descend(k int, so Cost, extra int32, counted bool) {
+	if s.step(); s.steps > s.p.Limit {
 		s.exhausted = true
 		return
 	}
@@ -411,8 +306,8 @@ func (s *search) descend(k int, so cost, extra int32, counted bool) {
 		done = done && left <= 0
 	}
 	if done {
-		so.violations += extra
-		if so.less(&s.known) {
+		so.Violations += extra
+		if so.Less(&s.known) {
 			s.known, s.found = so, true
 			copy(s.best, s.taken)
 		}
@@ -426,15 +321,15 @@ func (s *search) descend(k int, so cost, extra int32, counted bool) {
 		s.descend(k+1, so, extra, counted)
 		return
 	}
-	top := s.p.movable[kd.first].priority == s.highest
+	top := s.p.Movable[kd.first].Priority == s.highest
 	for n := s.mostOf(k, top); n >= 0 && !s.exhausted; n-- {
 		added, ok := s.take(kd, n)
 		if ok && extra+added <= s.violations {
 			next := so
-			next.sum += int64(n) * kd.weight
-			next.count += n
+			next.Sum += int64(n) * kd.weight
+			next.Count += n
 			if n > 0 && top {
-				next.start = min(next.start, s.p.movable[kd.members[n-1]].start)
+				next.StartUnixNano = min(next.StartUnixNano, s.p.Movable[kd.members[n-1]].StartUnixNano)
 			}
 			s.taken[k] = n
 			s.descend(k+1, next, extra+added, counted || n > 0 && top)
@@ -455,16 +350,16 @@ func (s *search) take(kd *kind, n int32) (added int32, ok bool) {
 		if s.opened[kd.other] += n; s.opened[kd.other] == 0 {
 			delete(s.opened, kd.other)
 		}
-		ok = len(s.opened) <= int(s.p.roam)
+		ok = len(s.opened) <= int(s.p.Roam)
 	}
 	for under := kd.spends; under != 0; under &= under - 1 {
 		r := bits.TrailingZeros64(under)
-		rule := &s.p.rules[r]
+		rule := &s.p.Rules[r]
 		before := s.spent[r]
 		s.spent[r] += n
-		if over := s.spent[r] - rule.allowed; over > 0 {
-			ok = ok && !rule.hard
-			added += over - max(before-rule.allowed, 0)
+		if over := s.spent[r] - rule.Allowed; over > 0 {
+			ok = ok && !rule.Hard
+			added += over - max(before-rule.Allowed, 0)
 		}
 	}
 	return added, ok
@@ -489,8 +384,8 @@ func (s *search) mostOf(k int, top bool) int32 {
 		if !top || other.weight < kd.weight {
 			return 0
 		}
-		out := s.p.movable[other.members[s.taken[j]]].start
-		for n > 0 && s.p.movable[kd.members[n-1]].start <= out {
+		out := s.p.Movable[other.members[s.taken[j]]].StartUnixNano
+		for n > 0 && s.p.Movable[kd.members[n-1]].StartUnixNano <= out {
 			n--
 		}
 	}
@@ -498,7 +393,7 @@ func (s *search) mostOf(k int, top bool) int32 {
 }
 
 // canWin says whether the kinds from k on can make up what is left so that the choice costs less than the known one.
-func (s *search) canWin(k int, so cost, extra int32, counted bool) bool {
+func (s *search) canWin(k int, so Cost, extra int32, counted bool) bool {
 	dims := len(s.left)
 	var most int32
 	for d, left := range s.left {
@@ -520,20 +415,20 @@ func (s *search) canWin(k int, so cost, extra int32, counted bool) bool {
 		}
 		most = max(most, n)
 	}
-	so.violations += extra
-	so.count += most
+	so.Violations += extra
+	so.Count += most
 	for _, j := range s.byWeight {
 		if most == 0 {
 			break
 		}
 		if int(j) >= k {
 			m := min(most, int32(len(s.kinds[j].members)))
-			so.sum += int64(m) * s.kinds[j].weight
+			so.Sum += int64(m) * s.kinds[j].weight
 			most -= m
 		}
 	}
 	if !counted {
-		so.start = min(so.start, s.latest[k])
+		so.StartUnixNano = min(so.StartUnixNano, s.latest[k])
 	}
-	return so.less(&s.known)
+	return so.Less(&s.known)
 }

@@ -6,18 +6,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/victims"
 )
 
-// A flight is one decision between being made and being settled. While it lasts the view shows the cluster as if the
-// decision held, and the pod is not decided again. Nothing in the view is overwritten: a flight adds its layer when it
-// is laid and takes it away when it is lifted, whatever the state has shown in between.
-type flight struct {
+// An assumption is one decision between being made and being settled. While it lasts the view shows the cluster as if
+// the decision held, and the pod is not decided again. Nothing in the view is overwritten: an assumption adds its layer
+// when it is made and takes it away when it is retracted, whatever the state has shown in between.
+type assumption struct {
 	uid      types.UID
 	key      string
 	class    *model.Class
 	priority int32
 
-	kind flightKind
+	kind assumptionKind
 	node string
 
 	pod        *pod        // of a binding, until the state shows the pod on the node
@@ -27,38 +28,40 @@ type flight struct {
 	backfill   int64       // of a reservation
 	made       int64       // of a reservation that is renewed where it is: it keeps its place among the nominations
 	ends       []types.UID // nominations that the decision ends (NM3, NM7)
-	anchored   bool        // counted in its node's unsettled; not while its plan is being made
-	// stirs are the classes of the pod and of its victims, counted in Scheduler.stirred while the decision is anchored. They
-	// are those that it was made with: whatever the state shows by now, a refusal may bring them back.
-	stirs []*model.Class
+	marked     bool        // counted in its node's unsettled; not while its plan is being made
+	// classes are those of the pod and of its victims, counted in Scheduler.unsettledClasses while the decision is
+	// marked. They are those that it was made with: whatever the state shows by now, a refusal may bring them back.
+	classes []*model.Class
 }
 
-type flightKind uint8
+type assumptionKind uint8
 
 const (
-	flightBind flightKind = iota
-	flightPreempt
-	flightFail
+	assumeBind assumptionKind = iota
+	assumePreempt
+	assumeFail
 )
 
-// lay puts the decision's layer over the view.
-func (s *Scheduler) lay(f *flight) {
+// assume puts the decision's layer over the view.
+func (s *Scheduler) assume(f *assumption) {
 	v := s.view
-	s.flights[f.uid] = f
+	s.assumptions[f.uid] = f
 	for _, uid := range f.ends {
 		h := v.holdOf(uid)
 		h.hidden++
 		v.settleHold(uid, h)
 	}
 	switch f.kind {
-	case flightBind:
+	case assumeBind:
 		if f.over {
 			return
 		}
-		f.pod = &pod{uid: f.uid, key: f.key, class: f.class, priority: f.priority, start: model.NeverStarted,
-			slot: v.slot(f.node), evicting: s.evicting[f.uid]}
+		f.pod = &pod{
+			Pod: victims.Pod{UID: f.uid, Priority: f.priority, StartUnixNano: model.NeverStarted, Slot: v.slot(f.node)},
+			key: f.key, class: f.class, evicting: s.evicting[f.uid],
+		}
 		v.addPod(f.pod)
-	case flightPreempt:
+	case assumePreempt:
 		made := cmp.Or(f.made, notYet)
 		f.nomination = &nomination{uid: f.uid, key: f.key, node: f.node, class: f.class, priority: f.priority, made: made, backfill: f.backfill}
 		h := v.holdOf(f.uid)
@@ -70,10 +73,10 @@ func (s *Scheduler) lay(f *flight) {
 	}
 }
 
-// lift takes the decision's layer off the view: what the state shows now is what became of it.
-func (s *Scheduler) lift(f *flight) {
+// retract takes the decision's layer off the view: what the state shows now is what became of it.
+func (s *Scheduler) retract(f *assumption) {
 	v := s.view
-	delete(s.flights, f.uid)
+	delete(s.assumptions, f.uid)
 	if f.pod != nil {
 		v.removePod(f.pod)
 		f.pod = nil
@@ -92,7 +95,7 @@ func (s *Scheduler) lift(f *flight) {
 		h.hidden--
 		v.settleHold(uid, h)
 	}
-	s.unanchor(f)
+	s.unmarkUnsettled(f)
 }
 
 // setEvicting counts the unsettled preemptions that evict a pod.
@@ -101,7 +104,7 @@ func (s *Scheduler) setEvicting(uid types.UID, by int32) {
 		delete(s.evicting, uid)
 	}
 	p, ok := s.view.pods[uid]
-	if f, flying := s.flights[uid]; !ok && flying && f.pod != nil {
+	if f, assumed := s.assumptions[uid]; !ok && assumed && f.pod != nil {
 		p, ok = f.pod, true // bound and evicted by decisions that are both unsettled
 	}
 	if ok {
@@ -110,32 +113,32 @@ func (s *Scheduler) setEvicting(uid types.UID, by int32) {
 	}
 }
 
-// anchor notes that the decision lies over its node and that the state does not show it yet.
-func (s *Scheduler) anchor(f *flight) {
-	if f.kind == flightFail || f.kind == flightBind && f.pod == nil {
+// markUnsettled notes that the decision lies over its node and that the state does not show it yet.
+func (s *Scheduler) markUnsettled(f *assumption) {
+	if f.kind == assumeFail || f.kind == assumeBind && f.pod == nil {
 		return
 	}
-	f.anchored = true
+	f.marked = true
 	slot := s.view.slot(f.node)
 	s.view.nodes[slot].unsettled++
-	s.anchors[slot] = struct{}{}
-	for _, c := range f.stirs {
-		s.stirred[c]++
+	s.unsettledSlots[slot] = struct{}{}
+	for _, c := range f.classes {
+		s.unsettledClasses[c]++
 	}
 }
 
-func (s *Scheduler) unanchor(f *flight) {
-	if !f.anchored {
+func (s *Scheduler) unmarkUnsettled(f *assumption) {
+	if !f.marked {
 		return
 	}
-	f.anchored = false
+	f.marked = false
 	slot := s.view.slot(f.node)
 	if s.view.nodes[slot].unsettled--; s.view.nodes[slot].unsettled == 0 {
-		delete(s.anchors, slot)
+		delete(s.unsettledSlots, slot)
 	}
-	for _, c := range f.stirs {
-		if s.stirred[c]--; s.stirred[c] == 0 {
-			delete(s.stirred, c)
+	for _, c := range f.classes {
+		if s.unsettledClasses[c]--; s.unsettledClasses[c] == 0 {
+			delete(s.unsettledClasses, c)
 		}
 	}
 }

@@ -8,9 +8,10 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// cohort is the pods of one namespace and one set of labels: the budgets that cover one of them cover all. So selectors are
-// held against a set of labels once, and not against every pod of every node for every class that preempts.
-type cohort struct {
+// coverage is which budgets cover the pods of one namespace and one set of labels: those that cover one of them cover
+// all. So selectors are held against a set of labels once, and not against every pod of every node for every class that
+// preempts.
+type coverage struct {
 	namespace string
 	labels    map[string]string
 	budgets   []*Budget // that cover it, by name
@@ -18,38 +19,38 @@ type cohort struct {
 	changedAt uint64    // the generation in which they, or the rules of one of them, changed last
 }
 
-// cohortOf returns the pod's cohort.
-func (k *budgetBook) cohortOf(v *pod) *cohort {
-	if v.cohort == nil {
-		v.cohort = k.cohortOfClass(v.class)
+// coverageOf returns the pod's coverage.
+func (k *budgetBook) coverageOf(v *pod) *coverage {
+	if v.coverage == nil {
+		v.coverage = k.coverageOfClass(v.class)
 	}
-	if v.cohort.asOf != k.generation {
-		k.refresh(v.cohort)
+	if v.coverage.asOf != k.generation {
+		k.refresh(v.coverage)
 	}
-	return v.cohort
+	return v.coverage
 }
 
-func (k *budgetBook) cohortOfClass(c *model.Class) *cohort {
+func (k *budgetBook) coverageOfClass(c *model.Class) *coverage {
 	if out, ok := k.ofClass[c]; ok {
 		return out
 	}
 	if len(k.ofClass) > k.maxClasses {
 		// Those in use stay alive through their pods; that another of the same labels is made does no harm.
 		clear(k.ofClass)
-		clear(k.cohorts)
+		clear(k.coverages)
 	}
-	name := cohortName(c)
-	out, ok := k.cohorts[name]
+	name := labelSetKey(c)
+	out, ok := k.coverages[name]
 	if !ok {
-		out = &cohort{namespace: c.Namespace, labels: c.Labels}
-		k.cohorts[name] = out
+		out = &coverage{namespace: c.Namespace, labels: c.Labels}
+		k.coverages[name] = out
 	}
 	k.ofClass[c] = out
 	return out
 }
 
-// cohortName has separators that are in no label.
-func cohortName(c *model.Class) string {
+// labelSetKey has separators that are in no label.
+func labelSetKey(c *model.Class) string {
 	var b strings.Builder
 	b.WriteString(c.Namespace)
 	for _, key := range slices.Sorted(maps.Keys(c.Labels)) {
@@ -61,8 +62,8 @@ func cohortName(c *model.Class) string {
 	return b.String()
 }
 
-// refresh brings a cohort up to the book's generation.
-func (k *budgetBook) refresh(c *cohort) {
+// refresh brings a coverage up to the book's generation.
+func (k *budgetBook) refresh(c *coverage) {
 	now := k.Of(c.namespace, c.labels)
 	if !slices.Equal(now, c.budgets) || slices.ContainsFunc(now, func(b *Budget) bool { return b.ruledAt > c.asOf }) {
 		c.changedAt = k.generation
@@ -70,14 +71,14 @@ func (k *budgetBook) refresh(c *cohort) {
 	c.budgets, c.asOf = now, k.generation
 }
 
-// tell has the nodes looked at again that have a pod whose budgets, or their rules, are other ones than when this was done
-// last.
+// tell has the nodes looked at again that have a pod whose budgets, or their rules, are other ones than when this was
+// done last.
 func (k *budgetBook) tell(v *View) {
 	if k.told == k.generation {
 		return
 	}
 	for slot := range v.nodes {
-		if slices.ContainsFunc(v.nodes[slot].pods, func(p *pod) bool { return k.cohortOf(p).changedAt > k.told }) {
+		if slices.ContainsFunc(v.nodes[slot].pods, func(p *pod) bool { return k.coverageOf(p).changedAt > k.told }) {
 			v.touch(int32(slot))
 		}
 	}
@@ -158,9 +159,9 @@ type latitude struct {
 	limited bool
 }
 
-// limits says whether a budget could limit who of a node's pods may go: it allows for fewer than it covers there. Where none
-// does, which is usual, no class has to count. An allowance that changes so that the answer does makes the node a changed
-// one, because the node watches for it.
+// limits says whether a budget could limit who of a node's pods may go: it allows for fewer than it covers there. Where
+// none does, which is usual, no class has to count. An allowance that changes so that the answer does makes the node a
+// changed one, because the node watches for it.
 func (k *budgetBook) limits(n *node) bool {
 	for int(n.slot) >= len(k.latitudes) {
 		k.latitudes = append(k.latitudes, latitude{})

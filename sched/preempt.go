@@ -1,65 +1,12 @@
 package sched
 
 import (
-	"math"
 	"slices"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/victims"
 )
-
-// cost is what preempting on one node would do, in the order in which nodes are compared (PR10, T3): fewer budgets
-// violated, a lower highest victim, a smaller sum of priorities with 2^31 added to each (which makes it the number of
-// victims first), fewer victims, and the latest start among the victims of the highest priority.
-type cost struct {
-	violations int32
-	highest    int32
-	sum        int64
-	count      int32
-	start      int64
-	others     bool // has victims on other nodes: of two that are equal in all else the other one
-}
-
-// impossible is the cost of a node where preemption does not help. It compares above every other.
-var impossible = cost{violations: math.MaxInt32}
-
-func (c cost) possible() bool { return c.violations != math.MaxInt32 }
-
-func (c *cost) less(d *cost) bool {
-	switch {
-	case c.violations != d.violations:
-		return c.violations < d.violations
-	case c.highest != d.highest:
-		return c.highest < d.highest
-	case c.sum != d.sum:
-		return c.sum < d.sum
-	case c.count != d.count:
-		return c.count < d.count
-	}
-	if c.start != d.start {
-		return c.start > d.start
-	}
-	return !c.others && d.others
-}
-
-// decidedBy names the criterion that sets two costs apart.
-func (c *cost) decidedBy(d *cost) string {
-	switch {
-	case c.violations != d.violations:
-		return "fewest budget violations"
-	case c.highest != d.highest:
-		return "lowest highest victim priority"
-	case c.count != d.count && c.sum != d.sum:
-		return "fewest victims"
-	case c.sum != d.sum:
-		return "lowest sum of victim priorities"
-	case c.start != d.start:
-		return "latest start of the highest victims"
-	case c.others != d.others:
-		return "no victims on other nodes"
-	}
-	return "hash, all else being equal"
-}
 
 // verdict says why preempting on a node does not help.
 type verdict uint8
@@ -77,16 +24,23 @@ type victimSet struct {
 	verdict verdict
 	fails   model.Failures // for verdictStillFails
 	blocked []*Budget      // for verdictBlocked
-	solution
+	choice
 	// waits are pods that are ending anyway and whose room is needed too. They cost nothing and are not evicted again.
 	waits []*pod
 	// violating are those of the victims whose eviction a budget does not allow.
 	violating []*pod
 }
 
-// offset makes every priority positive, so that one victim more always outweighs any difference of priority within
-// ordinary values (T3).
-const offset = math.MaxInt32 + 1
+// choice is a choice of victims.
+type choice struct {
+	victims []*pod // most important first
+	cost    victims.Cost
+	// minimal and known are as in victims.Solution.
+	minimal bool
+	known   victims.Cost
+	// pending are pods that are in the way and leaving already.
+	pending []*pod
+}
 
 // preempting is what the configuration says of preemption.
 type preempting struct {
@@ -103,17 +57,17 @@ func preemptingOf(c *berthv1.SchedulerConfiguration) preempting {
 // chooseVictims finds who has to leave a node for a pod of the problem's class, at the least cost.
 func (p *problem) chooseVictims(n *node, budgets Budgets) victimSet {
 	var set victimSet
-	least, v := p.ask(n, budgets)
+	least, v := p.bound(n, budgets)
 	if set.verdict = v; v != verdictCandidate {
 		set.fails, set.blocked = p.fails, p.blocked
 		return set
 	}
 	var ok bool
-	if set.solution, ok = p.answer(n, budgets, least); !ok {
+	if set.choice, ok = p.solve(n, budgets, least); !ok {
 		set.verdict, set.blocked = verdictBlocked, p.blocked
 		return set
 	}
-	if set.cost.violations > 0 {
+	if set.cost.Violations > 0 {
 		set.violating = p.violators(set.victims, budgets)
 	}
 	set.waits = append(set.pending, waitsOn(n, p.class, slices.Concat(set.victims, set.pending))...)
@@ -121,10 +75,10 @@ func (p *problem) chooseVictims(n *node, budgets Budgets) victimSet {
 }
 
 // violators are those of the victims that find a budget used up that may be violated, when they go in this order (PR8).
-func (p *problem) violators(victims []*pod, budgets Budgets) []*pod {
+func (p *problem) violators(gone []*pod, budgets Budgets) []*pod {
 	var out []*pod
 	spent := map[*Budget]int32{}
-	for _, v := range victims {
+	for _, v := range gone {
 		violates := false
 		for _, b := range covering(v, budgets) {
 			spent[b]++
@@ -166,26 +120,4 @@ func waitsOn(n *node, c *model.Class, gone []*pod) []*pod {
 		}
 	}
 	return waits
-}
-
-func costOf(victims []*pod, violated int32) cost {
-	// Where nobody has to be evicted, nothing is lost.
-	c := cost{violations: violated, highest: math.MinInt32, start: model.NeverStarted}
-	for _, v := range victims {
-		c = c.with(v)
-	}
-	return c
-}
-
-// with is the cost with one more victim, no rule looked at.
-func (c cost) with(v *pod) cost {
-	switch {
-	case v.priority > c.highest:
-		c.highest, c.start = v.priority, v.start
-	case v.priority == c.highest:
-		c.start = min(c.start, v.start)
-	}
-	c.sum += weight(v)
-	c.count++
-	return c
 }
