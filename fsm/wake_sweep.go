@@ -195,7 +195,7 @@ func (tx *Tx) sweepFrom(s *sweepScope, from string) {
 	next := ""
 	begin := max(from, string(rune(wakeByCPU)))
 	work := tx.wakeWork
-	v.wakeups.ScanFrom(begin, string(rune(wakeByCPU)), func(key string, w wakeup) bool {
+	v.wakeups.ScanFrom(string(rune(wakeByCPU)), begin, func(key string, w wakeup) bool {
 		if work >= maxWakeWork {
 			next = key
 			return false
