@@ -88,7 +88,7 @@ func (c *cache) diagnosis(d *Diagnosis) *Diagnosis {
 	if shared, ok := c.diagnoses.get(string(b)); ok {
 		return shared
 	}
-	c.diagnoses.put(string(b), d, len(b)+d.bytes())
+	c.diagnoses.put(string(b), d, len(b)+d.Bytes())
 	return d
 }
 

@@ -96,15 +96,6 @@ type FailDecision struct {
 	ClearNomination bool `msgpack:"clear_nomination,omitempty"`
 }
 
-// SetAside is what went wrong when the scheduler decided about a pod.
-type SetAside struct {
-	// Kind is a word in CamelCase, "Panic" for one.
-	Kind string `msgpack:"kind"`
-	// Message is a line for people. What is beyond 1 KiB is cut off when it is
-	// applied.
-	Message string `msgpack:"message"`
-}
-
 // PlanResult tells which decisions of a plan were refused.
 type PlanResult struct {
 	Refused []PlanRefusal `msgpack:"refused,omitempty"`
@@ -220,12 +211,12 @@ func (tx *Tx) applyBinding(d *BindDecision) string {
 	if !ok {
 		return "node " + d.Node + " is gone"
 	}
-	u := tx.view.withNominations(*tx.view.Usage(d.Node), d.Node, e.Priority, e.class.RunsAtMostSeconds, d.Key)
+	u := tx.view.withNominations(*tx.view.Usage(d.Node), d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
 	offer := tx.view.offer(d.Node)
-	if !model.Fits(e.class, node, offer, &u) {
-		return explain(d.Node, model.Check(e.class, node, *offer, &u))
+	if !model.Fits(e.Class(), node, offer, &u) {
+		return explain(d.Node, model.Check(e.Class(), node, *offer, &u))
 	}
-	if reasons := tx.view.barredFrom(tx.view.ruledClass(e.class, pod), d.Node, d.Key, nil); len(reasons) > 0 {
+	if reasons := tx.view.barredFrom(tx.view.ruledClass(e.Class(), pod), d.Node, d.Key, nil); len(reasons) > 0 {
 		return explain(d.Node, reasons)
 	}
 	tx.bind(d.Key, pod, d.Node)

@@ -123,11 +123,11 @@ func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 		return
 	}
 	class := tx.view.cache.class(pod)
-	if class.Signature == e.class.Signature {
+	if class.Signature == e.Class().Signature {
 		return
 	}
 	next := *e
-	next.class = class
+	next.SetClass(class)
 	next.Priority = model.Priority(pod)
 	switch {
 	case model.Gated(pod):
@@ -136,7 +136,7 @@ func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 		next.State = berthv1.QueueActive
 		next.EnqueuedRevision, next.EnqueuedUnixNano = tx.view.Revision()+1, tx.view.TimeUnixNano()
 	case !tx.view.mayHelp(e, class):
-	case e.State == berthv1.QueueUnschedulable, e.State == berthv1.QueueNominated:
+	case e.Waits():
 		next.State, next.BackoffUntilUnixNano = berthv1.QueueActive, 0
 	}
 	put(tx, tx.view.Queue, key, &next)
@@ -150,5 +150,5 @@ func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 // mayHelp says whether a waiting pod can find a place because it is of another
 // class now. Labels alone help only who is judged by rules between pods.
 func (v *View) mayHelp(e *QueueEntry, class *model.Class) bool {
-	return class.Shape != e.class.Shape || e.KeptAway || e.ByDefaults || class.HasHardTopology() || v.hardDefaults()
+	return class.Shape != e.Class().Shape || e.KeptAway || e.ByDefaults || class.HasHardTopology() || v.hardDefaults()
 }

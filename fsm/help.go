@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/queue"
 )
 
 // help answers for one node, as it is now, whom it has room for.
@@ -26,8 +27,8 @@ func newHelp(v *live, n *corev1.Node) *help {
 
 // room is how many pods of the group the node could take, with or without
 // evicting pods of lower priority.
-func (h *help) room(tx *Tx, w wakeup, evicting bool) int {
-	c := w.class
+func (h *help) room(tx *Tx, g queue.Group, evicting bool) int {
+	c := g.Class
 	u := h.usage(c, evicting)
 	if !model.Fits(c, h.node, h.offer, u) {
 		return 0
@@ -41,10 +42,10 @@ func (h *help) room(tx *Tx, w wakeup, evicting bool) int {
 	fits(c.Request.MilliCPU, h.offer.MilliCPU-u.Requested.MilliCPU)
 	fits(c.Request.MemoryBytes, h.offer.MemoryBytes-u.Requested.MemoryBytes)
 	n = max(n, 1)
-	if bars := h.bars(tx, w); bars != 0 && !(evicting && bars.Resolvable() && h.view.mayEvict(c)) {
+	if bars := h.bars(tx, g); bars != 0 && !(evicting && bars.Resolvable() && h.view.MayEvict(c)) {
 		return 0
 	}
-	if h.view.judgedBy(w).HasHardTopology() {
+	if h.view.queue.RulesOf(h.view, &g).HasHardTopology() {
 		n = 1 // each may be in the next one's way; whoever finds a place wakes the next
 	}
 	return int(n)
@@ -53,13 +54,13 @@ func (h *help) room(tx *Tx, w wakeup, evicting bool) int {
 // bars are the rules between pods that keep all of the group off the node. When
 // an entry has asked for the rules of many groups, nobody is barred: those who
 // are woken in vain find that out.
-func (h *help) bars(tx *Tx, w wakeup) model.Failures {
-	c := h.view.judgedBy(w)
-	if !c.HasHardTopology() && (h.view.guards == 0 || !w.alike()) || !tx.mayJudge(w.group) {
+func (h *help) bars(tx *Tx, g queue.Group) model.Failures {
+	c := h.view.queue.RulesOf(h.view, &g)
+	if !c.HasHardTopology() && (h.view.guards == 0 || !g.Alike()) || !tx.work.MayJudge(g.Key) {
 		return 0
 	}
 	f := h.view.topology().Judge(c).Fails(h.node.Name)
-	if !w.alike() {
+	if !g.Alike() {
 		f = f.ByItself()
 	}
 	return f

@@ -78,47 +78,27 @@ func (r *random) checkPods(t *rapid.T, v *View) {
 
 // checkQueue: every entry has its pod, and stands where its state puts it.
 func (r *random) checkQueue(t *rapid.T, v *View) {
-	placed := v.order.Len() + v.backoffs.Len() + v.waiting.Len()
+	q := v.QueueLengths()
+	gated := 0
 	v.Queue.Scan("", func(key string, e *QueueEntry) bool {
 		p, ok := v.Pods.Get(key)
 		if !ok {
 			t.Fatalf("%s has an entry and is no pod", key)
 		}
-		if e.Priority != model.Priority(p) || e.class.Signature != model.ClassOf(p).Signature {
+		if e.Priority != model.Priority(p) || e.Class().Signature != model.ClassOf(p).Signature {
 			t.Fatalf("%s: the entry does not ask for what the pod asks for", key)
 		}
 		if (e.State == berthv1.QueueGated) != model.Gated(p) {
 			t.Fatalf("%s: gated %t, state %s", key, model.Gated(p), e.State)
 		}
 		if e.State == berthv1.QueueGated {
-			placed++
+			gated++
 		}
 		return true
 	})
-	if placed != v.Queue.Len() {
-		t.Fatalf("%d entries, %d of them have a place", v.Queue.Len(), placed)
+	if gated != q.Gated {
+		t.Fatalf("%d entries have no place in the queue, %d are gated", q.Gated, gated)
 	}
-	r.checkWakeups(t, v)
-}
-
-func (r *random) checkWakeups(t *rapid.T, v *View) {
-	want := map[string]int{}
-	v.Queue.Scan("", func(_ string, e *QueueEntry) bool {
-		if e.State == berthv1.QueueUnschedulable || e.State == berthv1.QueueNominated {
-			want[wakeKey(wakeByCPU, e.class, e.group())]++
-			want[wakeKey(wakeByMemory, e.class, e.group())]++
-		}
-		return true
-	})
-	if len(want) != v.wakeups.Len() {
-		t.Fatalf("the wake index has %d keys, the entries have %d", v.wakeups.Len(), len(want))
-	}
-	v.wakeups.Scan("", func(k string, w wakeup) bool {
-		if want[k] != w.pods {
-			t.Fatalf("the wake index counts %d pods under %q, there are %d", w.pods, k, want[k])
-		}
-		return true
-	})
 }
 
 // checkNominations: a nomination has its pod, which waits, its node, and

@@ -67,7 +67,7 @@ func (b *book) preemption(d *PreemptDecision, refused string) {
 func (b *book) failure(d *FailDecision, ref PodRef) {
 	out := Decision{Kind: DecisionUnschedulable, Key: ref.Key, UID: ref.UID, Error: d.Error || d.SetAside != nil}
 	if d.SetAside != nil {
-		out.Diagnosis = b.diagnosis(&Diagnosis{Message: d.SetAside.told()})
+		out.Diagnosis = b.diagnosis(&Diagnosis{Message: d.SetAside.Told()})
 	} else {
 		out.Diagnosis = b.diagnosis(d.Diagnosis)
 	}
@@ -82,7 +82,7 @@ func (b *book) diagnosis(d *Diagnosis) int32 {
 	switch {
 	case d == nil:
 		return 0
-	case len(all) == 0 || !all[len(all)-1].equal(d):
+	case len(all) == 0 || !all[len(all)-1].Equal(d):
 		b.record.Diagnoses = append(all, d)
 	}
 	return int32(len(b.record.Diagnoses))

@@ -28,9 +28,7 @@ func (tx *Tx) victimGone(victim *corev1.Pod) {
 			continue
 		}
 		if e, ok := v.Queue.Get(n.Key()); ok && e.State != berthv1.QueueSetAside {
-			ready := *e
-			ready.State, ready.BackoffUntilUnixNano = berthv1.QueueActive, 0
-			put(tx, v.Queue, n.Key(), &ready)
+			put(tx, v.Queue, n.Key(), e.AtOnce())
 		}
 	}
 }

@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
-	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/queue"
 )
 
 // failureJudge records one FailDecision, pod by pod. What happened since the
@@ -45,9 +45,9 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 		pod, _ = tx.view.Pods.Get(ref.Key)
 		e, _ = tx.view.Queue.Get(ref.Key)
 	}
-	next := *e
+	var group queue.Group
 	if !d.Error {
-		tx.view.joinGroup(&next, pod)
+		e, group = tx.view.joined(e, pod)
 	}
 	state := berthv1.QueueUnschedulable
 	switch {
@@ -57,10 +57,10 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 		state = berthv1.QueueBackoff
 	case nominated && len(n.Victims) > 0:
 		state = berthv1.QueueNominated
-	case j.missed(tx, &next, pod):
+	case j.missed(tx, group):
 		state = berthv1.QueueBackoff
 	}
-	tx.recordAttempt(&next, d.Diagnosis, d.Error, state)
+	tx.recordAttempt(e, d.Diagnosis, d.Error, state)
 	reason := corev1.PodReasonUnschedulable
 	if d.Error {
 		reason = corev1.PodReasonSchedulerError
@@ -75,73 +75,36 @@ func (tx *Tx) fitsNominated(n *Nomination) bool {
 	return ok && newHelp(tx.view, node).hasRoomFor(n)
 }
 
-// joinGroup works out to which group the pod of an entry belongs that finds no
-// place as things are.
-func (v *live) joinGroup(e *QueueEntry, pod *corev1.Pod) {
-	rules := v.ruledClass(e.class, pod)
-	e.ByDefaults, e.SpreadOwner = rules != e.class && rules.HasHardTopology(), ""
-	if e.ByDefaults {
-		e.SpreadOwner = spreadOwner(pod)
+// joined is the entry of a pod that finds no place as things are, in the group
+// where it is to wait, and that group.
+func (v *live) joined(e *QueueEntry, pod *corev1.Pod) (*QueueEntry, queue.Group) {
+	next, rules := *e, v.ruledClass(e.Class(), pod)
+	next.ByDefaults, next.SpreadOwner = rules != e.Class() && rules.HasHardTopology(), ""
+	if next.ByDefaults {
+		next.SpreadOwner = spreadOwner(pod)
 	}
-	e.KeptAway = v.guards > 0 && v.topology().Judge(rules).KeptAway()
+	next.KeptAway = v.guards > 0 && v.topology().Judge(rules).KeptAway()
+	return &next, queue.Group{Class: e.Class(), Key: next.Group(), Rules: rules}
 }
 
-func (j *failureJudge) missed(tx *Tx, e *QueueEntry, pod *corev1.Pod) bool {
-	newest, _, _ := tx.view.marksByRevision.Max()
-	newestOther, _, _ := tx.view.podMarksByRevision.Max()
-	newest += newestOther
-	if j.helped == nil || newest != j.lastMark {
+func (j *failureJudge) missed(tx *Tx, g queue.Group) bool {
+	if newest := tx.view.queue.NewestMark(); j.helped == nil || newest != j.lastMark {
 		j.helped, j.lastMark = map[string]bool{}, newest
 	}
-	group := e.group()
-	h, known := j.helped[group]
+	h, known := j.helped[g.Key]
 	if !known {
-		w := wakeup{class: e.class, group: group, rules: tx.view.ruledClass(e.class, pod)}
-		h = tx.missed(j.decidedAt, w, j.d.Diagnosis)
-		j.helped[group] = h
+		h = tx.missed(j.decidedAt, g, j.d.Diagnosis)
+		j.helped[g.Key] = h
 	}
 	return h
 }
 
 // recordAttempt stores the outcome of an attempt in the queue (QU5).
 func (tx *Tx) recordAttempt(e *QueueEntry, diagnosis *Diagnosis, failed bool, state berthv1.QueueState) {
-	next := *e
-	if failed {
-		next.Errors++
-	} else {
-		next.Errors = 0
-		next.Attempts++
-		next.Refusals, next.Refusal = 0, ""
-		next.SetAside, next.TimesSetAside = nil, 0
-		next.Diagnosis = diagnosis
-	}
-	next.LastAttemptRevision = tx.view.Revision() + 1
-	next.BackoffUntilUnixNano = tx.view.TimeUnixNano() + tx.backoff(&next, failed)
-	if next.BlockedSinceUnixNano == 0 {
-		next.BlockedSinceUnixNano = tx.view.TimeUnixNano()
-	}
-	next.State = state
-	if state == berthv1.QueueBackoff && next.BackoffUntilUnixNano <= tx.view.TimeUnixNano() {
-		next.State = berthv1.QueueActive
-	}
-	put(tx, tx.view.Queue, e.Key(), &next)
-}
-
-// backoff is min(initial<<(n-1), max) in nanoseconds, n being the number of
-// consecutive errors or of fruitless attempts; a maximum of 0 switches it off
-// (QU5).
-func (tx *Tx) backoff(e *QueueEntry, failed bool) int64 {
-	spec := &tx.view.SchedulerConfig().Spec
-	n := e.Attempts
-	if failed {
-		n = e.Errors
-	}
-	seconds := int64(*spec.PodInitialBackoffSeconds)
-	most := int64(*spec.PodMaxBackoffSeconds)
-	for ; n > 1 && seconds < most; n-- {
-		seconds *= 2
-	}
-	return int64(model.Seconds(min(seconds, most)))
+	v := tx.view
+	put(tx, v.Queue, e.Key(), e.Attempted(queue.Attempt{
+		Revision: v.Revision() + 1, UnixNano: v.TimeUnixNano(), Failed: failed, Diagnosis: diagnosis, State: state,
+	}, &v.SchedulerConfig().Spec))
 }
 
 // announce tells the pod's owner why it waits (QU10), and to which node it was

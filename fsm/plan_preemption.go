@@ -17,7 +17,7 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
 	switch {
 	case why != "":
 		return why
-	case e.class.NeverPreempts: // PC12
+	case e.Class().NeverPreempts: // PC12
 		return "the pod's class never preempts"
 	case !*tx.view.SchedulerConfig().Spec.Preemption.Enabled: // PC11
 		return "preemption is switched off"
@@ -33,11 +33,11 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
 	if why != "" {
 		return why
 	}
-	victims, why = tx.checkRoom(victims, d, tx.view.ruledClass(e.class, pod), node)
+	victims, why = tx.checkRoom(victims, d, tx.view.ruledClass(e.Class(), pod), node)
 	if why != "" {
 		return why
 	}
-	beyond, why := tx.judgeVictims(victims, e.class)
+	beyond, why := tx.judgeVictims(victims, e.Class())
 	if why != "" {
 		return why
 	}
@@ -162,9 +162,8 @@ func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecis
 	if diagnosis == nil {
 		diagnosis = e.Diagnosis
 	}
-	joined := *e
-	v.joinGroup(&joined, pod)
-	tx.recordAttempt(&joined, diagnosis, false, berthv1.QueueNominated)
+	joined, _ := v.joined(e, pod)
+	tx.recordAttempt(joined, diagnosis, false, berthv1.QueueNominated)
 	tx.announce(d.Key, pod, corev1.PodReasonUnschedulable, d.Diagnosis, d.Node)
 	for _, victim := range victims {
 		tx.evictVictim(victim, pod, d.Node)

@@ -1,97 +1,31 @@
 package fsm
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/queue"
 )
 
 // What it costs a pod that a decision about it came to nothing, and what that
 // means for the failures that were decided after it.
 
-const (
-	// freeRefusals is how many refusals in a row cost no backoff: one happens to
-	// everybody whose node has changed meanwhile.
-	freeRefusals = 1
-	// setAsideSeconds is the first backoff of a pod that was set aside, which
-	// doubles each time in a row, up to maxSetAsideSeconds.
-	setAsideSeconds    = 10
-	maxSetAsideSeconds = 300
-	// maxTold bounds in bytes what a row keeps of a refusal or a panic.
-	maxTold = 1 << 10
-)
-
-// setBack counts a refused decision against its pod, which from the second in a
-// row on is not tried again for a second at least: whatever the scheduler and
-// the state machine do not agree upon, they do not do so more often. A waiting
-// pod goes on waiting, but no room is kept for it meanwhile.
+// setBack counts a refused decision against its pod (see queue.Entry.Refused).
 func (tx *Tx) setBack(ref PodRef, why string) {
 	_, e, gone := tx.schedulable(ref)
 	if gone != "" {
 		return
 	}
-	next := *e
-	next.Refusals++
-	next.Refusal = told(why)
-	if next.Refusals > freeRefusals {
-		most := max(int64(*tx.view.SchedulerConfig().Spec.PodMaxBackoffSeconds), 1)
-		until := tx.view.TimeUnixNano() + int64(model.Seconds(doubled(1, most, next.Refusals-freeRefusals)))
-		next.BackoffUntilUnixNano = max(next.BackoffUntilUnixNano, until)
-	}
-	switch e.State {
-	case berthv1.QueueActive, berthv1.QueueBackoff, berthv1.QueueSetAside:
-		next.State = berthv1.QueueActive
-		if next.Refusals > freeRefusals {
-			next.State = berthv1.QueueBackoff
-		}
-	}
-	put(tx, tx.view.Queue, e.Key(), &next)
+	put(tx, tx.view.Queue, e.Key(), e.Refused(why, tx.view.TimeUnixNano(), &tx.view.SchedulerConfig().Spec))
 }
 
-// setAside takes a pod out of the scheduler's sight for 10 s, the next time in
-// a row for 20, and so on to 5 min. Nothing wakes it before; its turn passes to
-// the next of its group.
+// setAside takes a pod out of the scheduler's sight for a while (see
+// queue.Entry.PutAside).
 func (tx *Tx) setAside(key string, pod *corev1.Pod, e *QueueEntry, what *SetAside) {
-	next := *e
-	next.State = berthv1.QueueSetAside
-	next.TimesSetAside++
-	next.SetAside = &SetAside{Kind: told(what.Kind), Message: told(what.Message)}
-	next.LastAttemptRevision = tx.view.Revision() + 1
-	next.BackoffUntilUnixNano = tx.view.TimeUnixNano() +
-		int64(model.Seconds(doubled(setAsideSeconds, maxSetAsideSeconds, next.TimesSetAside)))
-	if next.BlockedSinceUnixNano == 0 {
-		next.BlockedSinceUnixNano = tx.view.TimeUnixNano()
-	}
-	put(tx, tx.view.Queue, key, &next)
-	tx.announce(key, pod, corev1.PodReasonSchedulerError, &Diagnosis{Message: what.told()}, "")
-}
-
-// told is what people are told of it.
-func (s *SetAside) told() string {
-	return fmt.Sprintf("the scheduler could not decide about the pod (%s: %s); it is set aside for a while",
-		told(s.Kind), told(s.Message))
-}
-
-// doubled is least, doubled for each of times beyond the first, and at most
-// most.
-func doubled(least, most int64, times int32) int64 {
-	for ; times > 1 && least < most; times-- {
-		least *= 2
-	}
-	return min(least, most)
-}
-
-// told cuts a text down to what a row may keep.
-func told(s string) string {
-	if len(s) <= maxTold {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxTold], "")
+	put(tx, tx.view.Queue, key, e.PutAside(what, tx.view.Revision()+1, tx.view.TimeUnixNano()))
+	tx.announce(key, pod, corev1.PodReasonSchedulerError, &Diagnosis{Message: what.Told()}, "")
 }
 
 // undone is what the failures of a plan counted on, and did not come true: the
@@ -99,7 +33,7 @@ func told(s string) string {
 // back since: that frees nodes, and pods leave that never came.
 type undone struct {
 	nodes   []string
-	pods    []*podMark
+	pods    []*queue.PodMark
 	budgets bool // disruptions were not spent
 }
 
@@ -124,7 +58,7 @@ func (u *undone) preemption(tx *Tx, d *PreemptDecision) {
 	u.budgets = true
 	for _, victim := range d.Victims {
 		if pod, ok := tx.findPod(PodRef{victim.Key, victim.UID}); ok && pod.Spec.NodeName != "" {
-			u.pods = append(u.pods, markOf(change{model.PodCame, tx.view.classOn(pod), pod.Spec.NodeName}))
+			u.pods = append(u.pods, queue.MarkOf(queue.PodChange{How: model.PodCame, Pod: tx.view.classOn(pod), Node: pod.Spec.NodeName}))
 		}
 	}
 }
@@ -134,26 +68,26 @@ func (u *undone) left(tx *Tx, key, uid, node string) {
 	u.node(node)
 	pod, ok := tx.findPod(PodRef{key, uid})
 	if !ok {
-		u.pods = append(u.pods, &podMark{Domains: true}) // nobody knows what it was
+		u.pods = append(u.pods, &queue.PodMark{Domains: true}) // nobody knows what it was
 		return
 	}
-	u.pods = append(u.pods, markOf(change{model.PodLeft, tx.view.cache.class(pod), node}))
+	u.pods = append(u.pods, queue.MarkOf(queue.PodChange{How: model.PodLeft, Pod: tx.view.cache.class(pod), Node: node}))
 }
 
 // couldHelp says whether what is undone could help the pods of a group that
 // were told the diagnosis.
-func (u *undone) couldHelp(tx *Tx, w wakeup, d *Diagnosis) bool {
+func (u *undone) couldHelp(tx *Tx, g queue.Group, d *Diagnosis) bool {
 	v := tx.view
-	if u.budgets && v.mindsBudgets(w.class, 1<<40) {
+	if u.budgets && v.MindsBudgets(g.Class, queue.AnyPriority) {
 		return true
 	}
 	for _, m := range u.pods {
-		if v.concerns(m, w, d) {
+		if v.queue.Concerns(v, m, &g, d) {
 			return true
 		}
 	}
 	for _, name := range u.nodes {
-		if n, ok := v.Nodes.Get(name); ok && newHelp(v, n).room(tx, w, true) > 0 {
+		if n, ok := v.Nodes.Get(name); ok && newHelp(v, n).room(tx, g, true) > 0 {
 			return true
 		}
 	}
@@ -166,17 +100,14 @@ func (j *failureJudge) hangsOnUndone(tx *Tx, e *QueueEntry, pod *corev1.Pod) boo
 	if j.undone.none() {
 		return false
 	}
-	next := *e
-	tx.view.joinGroup(&next, pod)
-	group := next.group()
-	hangs, known := j.spared[group]
+	_, g := tx.view.joined(e, pod)
+	hangs, known := j.spared[g.Key]
 	if !known {
 		if j.spared == nil {
 			j.spared = map[string]bool{}
 		}
-		w := wakeup{class: e.class, group: group, rules: tx.view.ruledClass(e.class, pod)}
-		hangs = j.undone.couldHelp(tx, w, j.d.Diagnosis)
-		j.spared[group] = hangs
+		hangs = j.undone.couldHelp(tx, g, j.d.Diagnosis)
+		j.spared[g.Key] = hangs
 	}
 	return hangs
 }

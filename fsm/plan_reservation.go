@@ -29,12 +29,6 @@ const ReservationSeconds = 60
 // that surely end before (BackfillSeconds), which may use it meanwhile. There is
 // one in the cluster at a time: two could each hold a part of what one needs.
 
-// Blocked calls f, in queue order, for the pods for which no place was found
-// and that wait for nobody's end, until f returns false.
-func (v *View) Blocked(f func(e *QueueEntry) bool) {
-	v.blockedPods.Scan("", func(_ string, e *QueueEntry) bool { return f(e) })
-}
-
 // Reservation is the one that there is, nil if there is none.
 func (v *View) Reservation() *Nomination {
 	if v.reserved == "" {
@@ -100,13 +94,13 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	case !v.MayReserve(e, v.TimeUnixNano()):
 		return "the pod has not been waiting for room for long enough"
 	}
-	u := v.withNominations(*v.Usage(d.Node), d.Node, e.Priority, e.class.RunsAtMostSeconds, d.Key)
-	f := model.NodeFailures(e.class, node) | model.UsageFailures(e.class, v.offer(d.Node), &u)
+	u := v.withNominations(*v.Usage(d.Node), d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
+	f := model.NodeFailures(e.Class(), node) | model.UsageFailures(e.Class(), v.offer(d.Node), &u)
 	if f == 0 {
 		return "node " + d.Node + " has room for the pod"
 	}
 	if !f.Resolvable() {
-		return explain(d.Node, model.Check(e.class, node, *v.offer(d.Node), &u))
+		return explain(d.Node, model.Check(e.Class(), node, *v.offer(d.Node), &u))
 	}
 	next := &Nomination{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.Revision() + 1,

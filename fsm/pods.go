@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/queue"
 )
 
 // What several commands do to pods.
@@ -166,20 +167,7 @@ func (tx *Tx) storeNewPod(key string, pod *corev1.Pod, class *model.Class) {
 
 // enqueue puts an unbound pod into the queue (QU4).
 func (tx *Tx) enqueue(key string, pod *corev1.Pod, class *model.Class) {
-	e := &QueueEntry{
-		Namespace:        pod.Namespace,
-		Name:             pod.Name,
-		UID:              pod.UID,
-		State:            berthv1.QueueActive,
-		Priority:         model.Priority(pod),
-		EnqueuedRevision: tx.view.Revision() + 1,
-		EnqueuedUnixNano: tx.view.TimeUnixNano(),
-		class:            class,
-	}
-	if model.Gated(pod) {
-		e.State = berthv1.QueueGated
-	}
-	put(tx, tx.view.Queue, key, e)
+	put(tx, tx.view.Queue, key, queue.NewEntry(pod, class, tx.view.Revision()+1, tx.view.TimeUnixNano()))
 }
 
 // dequeue takes a pod out of the queue.

@@ -253,16 +253,16 @@ func (r *random) awake(t *rapid.T) {
 	onTheirWay := map[string]bool{}
 	v.Queue.Scan("", func(_ string, e *QueueEntry) bool {
 		if e.State == berthv1.QueueActive || e.State == berthv1.QueueBackoff {
-			onTheirWay[e.group()] = true
+			onTheirWay[e.Group()] = true
 		}
 		return true
 	})
 	v.Queue.Scan("", func(key string, e *QueueEntry) bool {
-		if e.State != berthv1.QueueUnschedulable || onTheirWay[e.group()] {
+		if e.State != berthv1.QueueUnschedulable || onTheirWay[e.Group()] {
 			return true
 		}
 		v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-			if len(v.obstacles(v.ruledClassOf(key, e.class), n, key, nil)) == 0 {
+			if len(v.obstacles(v.ruledClassOf(key, e.Class()), n, key, nil)) == 0 {
 				t.Fatalf("%s sleeps beside the room on %s: %s", key, name, describeEntry(e))
 			}
 			return true
@@ -337,7 +337,7 @@ func decide(decidedOn *View, now time.Time, most int) *ApplyPlan {
 func fittingNode(v *live, e *QueueEntry) (string, bool) {
 	found := ""
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		if len(v.obstacles(v.ruledClassOf(e.Key(), e.class), n, e.Key(), nil)) == 0 {
+		if len(v.obstacles(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), nil)) == 0 {
 			found = name
 		}
 		return found == ""
@@ -348,7 +348,7 @@ func fittingNode(v *live, e *QueueEntry) (string, bool) {
 func diagnose(v *live, e *QueueEntry) *Diagnosis {
 	d := &Diagnosis{Nodes: int32(v.Nodes.Len()), Message: "no node takes it"}
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		for _, r := range v.obstacles(v.ruledClassOf(e.Key(), e.class), n, e.Key(), nil) {
+		for _, r := range v.obstacles(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), nil) {
 			d.Reasons = append(d.Reasons, ReasonCount{Kind: r.Kind, Resource: r.Resource, Text: r.Text(), Nodes: 1})
 		}
 		return true
@@ -358,20 +358,20 @@ func diagnose(v *live, e *QueueEntry) *Diagnosis {
 
 func evictFor(v *live, e *QueueEntry) (PreemptDecision, bool) {
 	d := PreemptDecision{Key: e.Key(), UID: string(e.UID), Diagnosis: diagnose(v, e)}
-	if e.class.NeverPreempts || !*v.SchedulerConfig().Spec.Preemption.Enabled {
+	if e.Class().NeverPreempts || !*v.SchedulerConfig().Spec.Preemption.Enabled {
 		return d, false
 	}
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
 		var victims []PlannedVictim
 		var gone []*corev1.Pod
 		v.PodsOnNode(name, func(p *corev1.Pod) bool {
-			if !model.Terminal(p) && model.Priority(p) < e.Priority && len(v.obstacles(v.ruledClassOf(e.Key(), e.class), n, e.Key(), gone)) > 0 {
+			if !model.Terminal(p) && model.Priority(p) < e.Priority && len(v.obstacles(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), gone)) > 0 {
 				victims = append(victims, PlannedVictim{Key: PodKey(p.Namespace, p.Name), UID: string(p.UID)})
 				gone = append(gone, p)
 			}
 			return true
 		})
-		if len(victims) > 0 && len(v.obstacles(v.ruledClassOf(e.Key(), e.class), n, e.Key(), gone)) == 0 {
+		if len(victims) > 0 && len(v.obstacles(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), gone)) == 0 {
 			d.Node, d.Victims = name, victims
 		}
 		return d.Node == ""

@@ -33,29 +33,6 @@ func podBytes(before, now *corev1.Pod, gone bool) int {
 // sameSlice says whether two slices are one in memory.
 func sameSlice[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
-func queueEntryBytes(before, now *QueueEntry, gone bool) int {
-	n := 512 + len(before.SpreadOwner)
-	if gone || now.Diagnosis != before.Diagnosis {
-		n += before.Diagnosis.bytes()
-	}
-	return n
-}
-
-func (d *Diagnosis) bytes() int {
-	if d == nil {
-		return 0
-	}
-	n := 256 + len(d.Message) + len(d.Preemption)
-	for i := range d.Reasons {
-		r := &d.Reasons[i]
-		n += 96 + len(r.Resource) + len(r.Text) + len(r.Detail)
-	}
-	for _, b := range d.Budgets {
-		n += 16 + len(b)
-	}
-	return n
-}
-
 func nominationBytes(before, _ *Nomination, _ bool) int { return 512 + 128*len(before.Victims) }
 
 func preemptionBytes(before, _ *berthv1.Preemption, _ bool) int {

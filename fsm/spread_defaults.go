@@ -30,6 +30,21 @@ func (v *View) spreadDefaults() ([]corev1.TopologySpreadConstraint, bool) {
 	return systemSpread, true
 }
 
+// hardDefaults says whether the cluster's default constraints can keep a pod
+// off a node; the built-in ones cannot (TS13).
+func (v *View) hardDefaults() bool {
+	constraints, system := v.spreadDefaults()
+	if system {
+		return false
+	}
+	for i := range constraints {
+		if constraints[i].WhenUnsatisfiable == corev1.DoNotSchedule {
+			return true
+		}
+	}
+	return false
+}
+
 // EffectiveClass is the class by which the pod is to be judged: with the
 // cluster's default spread constraints if it has none of its own and belongs
 // to a service or a workload (TS12), else c itself. It may be asked of any

@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -21,11 +20,11 @@ const (
 
 var eventTable = protoTable("events", func(v *live, key string, old, new *corev1.Event, hadOld, hasNew bool) {
 	if hadOld {
-		v.eventOrder.Delete(revisionKey(parseRevision(old.ResourceVersion)))
+		v.eventOrder.Delete(store.RevisionKey(parseRevision(old.ResourceVersion)))
 		v.eventBytes -= old.Size()
 	}
 	if hasNew {
-		v.eventOrder.Set(revisionKey(parseRevision(new.ResourceVersion)), key)
+		v.eventOrder.Set(store.RevisionKey(parseRevision(new.ResourceVersion)), key)
 		v.eventBytes += new.Size()
 	}
 })
@@ -111,11 +110,6 @@ func (tx *Tx) forgetArrivals() {
 		}
 		remove(tx, v.arrivals, first)
 	}
-}
-
-// revisionKey sorts as revisions do.
-func revisionKey(revision int64) string {
-	return string(binary.BigEndian.AppendUint64(nil, uint64(revision)))
 }
 
 func formatRevision(revision int64) string { return strconv.FormatInt(revision, 10) }

@@ -66,7 +66,7 @@ func (v *live) placedClass(key string, old, new *corev1.Pod, was placed) *model.
 			return was.class
 		}
 		if e, ok := v.Queue.Get(key); ok && e.UID == new.UID {
-			return e.class // it is being bound
+			return e.Class() // it is being bound
 		}
 	}
 	return v.cache.class(new)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/store"
 )
 
 // maxPreemptions is how many preemptions are remembered, the oldest going
@@ -21,10 +22,10 @@ var preemptionTable = &tableDef[*berthv1.Preemption]{
 	Size:   preemptionBytes,
 	Index: func(v *live, key string, old, new *berthv1.Preemption, hadOld, hasNew bool) {
 		if hadOld {
-			v.preemptionOrder.Delete(revisionKey(old.Status.Revision))
+			v.preemptionOrder.Delete(store.RevisionKey(old.Status.Revision))
 		}
 		if hasNew {
-			v.preemptionOrder.Set(revisionKey(new.Status.Revision), key)
+			v.preemptionOrder.Set(store.RevisionKey(new.Status.Revision), key)
 		}
 	},
 }

@@ -6,6 +6,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/queue"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -35,9 +36,9 @@ type tableSet struct {
 	Nominations Table[*Nomination]
 	Preemptions Table[*berthv1.Preemption]
 	Config      Table[*berthv1.SchedulerConfiguration]
-	marks       Table[*nodeMark]
-	podMarks    Table[*podMark]
-	pending     Table[*pendingWake]
+	marks       Table[*queue.NodeMark]
+	podMarks    Table[*queue.PodMark]
+	pending     Table[*queue.Pending]
 	// Decisions is the ledger: the newest plans, by what came before them (see
 	// DecisionsAbout).
 	Decisions Table[*PlanRecord]

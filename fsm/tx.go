@@ -5,6 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-dev/berth/queue"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -21,11 +22,9 @@ type Tx struct {
 	// put in the place of the last; 0: it is the same.
 	replaced int64
 	// walked is how many of the changes were looked at for whom they could help,
-	// wakeWork what the entry has spent on that, and judged the groups for whose
-	// rules the counters were asked.
-	walked   int
-	wakeWork int
-	judged   map[string]bool
+	// and work what the entry has spent on that.
+	walked int
+	work   queue.Work
 
 	command Command // under way
 	guarded bool    // see part

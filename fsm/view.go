@@ -6,6 +6,7 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/owners"
+	"github.com/berth-dev/berth/queue"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -19,8 +20,8 @@ type View struct {
 	podIndexes
 	nodeIndexes
 	nominationIndexes
-	queueIndexes
 	budgetIndexes
+	queue  queue.Index
 	owners owners.Index
 	spreadIndexes
 	orderIndexes
@@ -31,7 +32,9 @@ type View struct {
 // their index functions, and therefore in no snapshot.
 
 func newView() View {
-	return View{tableSet: newTableSet(), spreadIndexes: spreadIndexes{effective: new(effectiveClasses)}}
+	v := View{tableSet: newTableSet(), spreadIndexes: spreadIndexes{effective: new(effectiveClasses)}}
+	v.queue.Reorder(queue.OrderOf(&defaultConfig.Spec))
+	return v
 }
 
 // fork returns a copy that shares every row; it costs the same whatever the
@@ -43,7 +46,7 @@ func (v *View) fork() View {
 		podIndexes:        v.podIndexes.fork(),
 		nodeIndexes:       v.nodeIndexes.fork(),
 		nominationIndexes: v.nominationIndexes.fork(),
-		queueIndexes:      v.queueIndexes.fork(),
+		queue:             v.queue.Fork(),
 		budgetIndexes:     v.budgetIndexes.fork(),
 		owners:            v.owners.Fork(),
 		spreadIndexes:     v.spreadIndexes.fork(),
@@ -107,27 +110,6 @@ type nominationIndexes struct {
 func (x *nominationIndexes) fork() nominationIndexes {
 	return nominationIndexes{
 		nominationsByNode: x.nominationsByNode.Fork(), nominationsByVictim: x.nominationsByVictim.Fork(), reserved: x.reserved,
-	}
-}
-
-// queueIndexes are the order of the queue, and what wakes those that wait.
-type queueIndexes struct {
-	order              store.Tree[*QueueEntry] // orderKey: active
-	backoffs           store.Tree[*QueueEntry] // end of backoff and orderKey
-	waiting            store.Tree[*QueueEntry] // waitKey: those that wait for a change
-	blockedPods        store.Tree[*QueueEntry] // orderKey: those of them that wait for nobody's end
-	wakeups            store.Tree[wakeup]      // wakeKey: which change could help which class
-	otherWakeups       store.Tree[wakeup]      // placePrefix and group: rules between pods
-	podMarksByRevision store.Tree[string]      // markKey -> key of podMarks
-	marksByRevision    store.Tree[string]      // markKey -> node
-	ruled              int                     // pods in the queue that have hard rules about others
-}
-
-func (x *queueIndexes) fork() queueIndexes {
-	return queueIndexes{
-		order: x.order.Fork(), backoffs: x.backoffs.Fork(), waiting: x.waiting.Fork(), blockedPods: x.blockedPods.Fork(),
-		wakeups: x.wakeups.Fork(), otherWakeups: x.otherWakeups.Fork(),
-		podMarksByRevision: x.podMarksByRevision.Fork(), marksByRevision: x.marksByRevision.Fork(), ruled: x.ruled,
 	}
 }
 
@@ -227,14 +209,3 @@ func (v *View) SchedulerConfig() *berthv1.SchedulerConfiguration {
 }
 
 var defaultConfig = berthv1.Default()
-
-// QueueLengths are how many pods wait, by state; those that wait for their
-// victims count as waiting.
-type QueueLengths struct{ Active, Backoff, Waiting, Gated int }
-
-// QueueLengths counts the queue without walking it.
-func (v *View) QueueLengths() QueueLengths {
-	q := QueueLengths{Active: v.order.Len(), Backoff: v.backoffs.Len(), Waiting: v.waiting.Len()}
-	q.Gated = v.Queue.Len() - q.Active - q.Backoff - q.Waiting
-	return q
-}

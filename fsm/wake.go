@@ -1,12 +1,13 @@
 package fsm
 
 import (
-	"encoding/binary"
-	"strings"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
-	"github.com/berth-dev/berth/store"
+	"github.com/berth-dev/berth/queue"
 )
 
 // What wakes a waiting pod (QU8, ours) follows from rows: when a command is
@@ -15,126 +16,63 @@ import (
 // command's remembering somebody, on what a pod was told, or on a periodic
 // flush (QU6).
 //
-// Waiting pods stand in indexes under what their class asks: amounts, and the
-// places of pods that its rules are about. A node that got better, or on which
-// room came free, is looked at once a command (wake_nodes.go); a pod that came,
-// left, began to leave or changed looks up the groups whose rules it matches
-// (wake_pods.go); what may help anybody of a kind is swept (wake_sweep.go). As
+// Waiting pods stand in indexes under what their class asks (package queue):
+// amounts, and the places of pods that its rules are about. A node that got
+// better, or on which room came free, is looked at once a command
+// (wake_nodes.go); a pod that came, left, began to leave or changed looks up the
+// groups whose rules it matches; what may help anybody of a kind is swept. As
 // many pods of a group are woken as could find room, first ones first. Whenever
 // a pod that was to be tried finds a place or goes away, the next of its group
 // is woken; so a group goes on for as long as its pods find places.
 
-// group is what pods that wait together have in common: whatever helps one of a
-// group helps each. A node alone sees no more of a pod than its shape. Pods
-// with rules about others have their rules in common as well, and those that
-// others keep away, or default constraints spread, everything. Who is kept away
-// by others is known when it was tried: it changes its group then, and passes
-// its turn on.
-func (e *QueueEntry) group() string {
-	c := e.class
-	switch {
-	case e.ByDefaults:
-		return defaultsGroup(c, e.SpreadOwner)
-	case e.KeptAway:
-		return c.Signature
-	case c.HasHardTopology():
-		return c.Rules()
+// flushWakes walks the changes since the last time, and wakes those whom they
+// can have helped. It ends every command.
+func (tx *Tx) flushWakes() {
+	w := &wakes{tx: tx}
+	for ; tx.walked < len(tx.Changes()); tx.walked++ {
+		w.row(&tx.Changes()[tx.walked])
 	}
-	return c.Shape
+	tx.wakeAll(&w.Changes)
+	tx.walked = len(tx.Changes()) // who is woken helps nobody
 }
 
-// waitKey sorts the waiting pods by group, in each those that wait for a
-// change before those that wait for their victims, and then in queue order.
-func waitKey(e *QueueEntry, orderKey string) string {
-	return waitPrefix(e.group(), e.State) + orderKey
-}
-
-func waitPrefix(group string, state berthv1.QueueState) string {
-	if state == berthv1.QueueNominated {
-		return group + "n"
+// wakeAll wakes whom the changes of a command can have helped.
+func (tx *Tx) wakeAll(c *queue.Changes) {
+	for _, group := range c.Passed {
+		tx.wakeNext(group)
 	}
-	return group + "a"
-}
-
-// wakeup is a group of waiting pods in an index.
-type wakeup struct {
-	class *model.Class // any class of the group
-	group string
-	pods  int // waiting pods of the group
-	// rules is the class by which the group's pods are judged, where that is
-	// known; nil in an index.
-	rules *model.Class
-}
-
-// alike: the group's pods differ in nothing, so that what others keep one of
-// them away by keeps away all. Of another group any class may stand here, and
-// nothing may follow from which.
-func (w *wakeup) alike() bool {
-	_, byDefaults := w.byDefaults()
-	return byDefaults || w.group == w.class.Signature
-}
-
-// What keys of the wake index begin with: by which amount they are sorted.
-const wakeByCPU, wakeByMemory = 'c', 'm'
-
-// wakeKey sorts by priority and then by a requested amount, so that a node with
-// so much to give finds just those who ask for no more. Every group stands
-// there once for each amount.
-func wakeKey(by byte, c *model.Class, group string) string {
-	b := make([]byte, 0, 1+4+8+len(group))
-	b = appendPriorityDescending(append(b, by), c.Priority)
-	amount := c.Request.MilliCPU
-	if by == wakeByMemory {
-		amount = c.Request.MemoryBytes
+	slices.Sort(c.Placed)
+	for _, group := range slices.Compact(c.Placed) {
+		tx.wakeNominees(group)
 	}
-	b = binary.BigEndian.AppendUint64(b, uint64(amount))
-	return string(append(b, group...))
-}
-
-// levelLen is how much of a key of the wake index says the amount's kind and
-// the priority.
-const levelLen = 1 + 4
-
-// watch enters a waiting pod into the wake indexes (by 1) or takes it out
-// again (by -1).
-func (v *live) watch(e *QueueEntry, by int) {
-	group := e.group()
-	count := func(index *store.Tree[wakeup], k string) {
-		w, _ := index.Get(k)
-		w.class, w.group = e.class, group
-		if w.pods += by; w.pods <= 0 {
-			index.Delete(k)
-		} else {
-			index.Set(k, w)
-		}
+	tx.wakeSpread(c.Selectors)
+	woken := tx.wakeBesides(c)
+	for i := range c.Nodes {
+		tx.lookAt(&c.Nodes[i], woken)
 	}
-	count(&v.wakeups, wakeKey(wakeByCPU, e.class, group))
-	count(&v.wakeups, wakeKey(wakeByMemory, e.class, group))
-	for _, k := range otherKeys(e, group) {
-		count(&v.otherWakeups, k)
-	}
+	tx.sweep(&c.Scope)
+	tx.goOnWaking()
 }
 
 // wake makes a waiting pod ready, or lets it finish its backoff first.
 func (tx *Tx) wake(e *QueueEntry) {
-	tx.wakeWork += costWake
-	woken := *e
-	woken.State = berthv1.QueueActive
-	if woken.BackoffUntilUnixNano > tx.view.TimeUnixNano() {
-		woken.State = berthv1.QueueBackoff
-	}
-	put(tx, tx.view.Queue, e.Key(), &woken)
+	tx.work.Wake()
+	put(tx, tx.view.Queue, e.Key(), e.Woken(tx.view.TimeUnixNano()))
 }
 
-// wakeNext wakes the first of a group that waits for a change, and says whether
-// there is one.
-func (tx *Tx) wakeNext(group string) bool {
-	prefix := waitPrefix(group, berthv1.QueueUnschedulable)
-	k, e, ok := tx.view.waiting.First(prefix)
-	if ok = ok && strings.HasPrefix(k, prefix); ok {
+// wakeNext wakes the first of a group that waits for a change.
+func (tx *Tx) wakeNext(group string) {
+	if e, ok := tx.view.queue.First(group); ok {
 		tx.wake(e)
 	}
-	return ok
+}
+
+// wakeNominees wakes those of a group that wait for their victims: each may
+// find a place elsewhere for which nobody has to go (NM6).
+func (tx *Tx) wakeNominees(group string) {
+	for _, e := range tx.view.queue.Nominees(group) {
+		tx.wake(e)
+	}
 }
 
 // wakeWaiting wakes the first of a group that waits for a change, and those
@@ -145,16 +83,191 @@ func (tx *Tx) wakeWaiting(group string) {
 	tx.wakeNominees(group)
 }
 
-// wakeNominees wakes those of a group that wait for their victims: each may
-// find a place elsewhere for which nobody has to go (NM6).
-func (tx *Tx) wakeNominees(group string) {
-	var entries []*QueueEntry
-	prefix := waitPrefix(group, berthv1.QueueNominated)
-	tx.view.waiting.ScanFrom(prefix, prefix, func(_ string, e *QueueEntry) bool {
-		entries = append(entries, e)
-		return true
-	})
-	for _, e := range entries {
-		tx.wake(e)
+// wakeBesides wakes whom the changes of pods can have helped, one of each group,
+// and remembers them for those who are being decided.
+func (tx *Tx) wakeBesides(c *queue.Changes) (woken map[string]bool) {
+	v := tx.view
+	came := int64(0)
+	for _, p := range c.Pods {
+		if m := queue.MarkOf(p); m.Guard || v.concernedWithOthers() {
+			tx.putMark(m.Bounded())
+		}
+		if p.How == model.PodCame {
+			came++
+		}
 	}
+	if len(c.Pods) == 0 || !v.queue.HasRuledGroups() {
+		return nil
+	}
+	woken = map[string]bool{}
+	for _, p := range c.Pods {
+		if tx.work.Over() {
+			c.Scope.Ruled = true
+			return woken
+		}
+		for _, g := range v.queue.Concerned(&tx.work, p) {
+			if !woken[g.Key] && v.queue.Helped(v, &tx.work, &g, p, came) {
+				woken[g.Key] = true
+				tx.wakeWaiting(g.Key)
+			}
+		}
+	}
+	return woken
+}
+
+// wakeSpread wakes one of each group that default constraints spread, and whose
+// constraints the changes of selectors can have changed.
+func (tx *Tx) wakeSpread(changes []queue.SelectorChange) {
+	if len(changes) == 0 {
+		return
+	}
+	tx.putMark(&queue.PodMark{Defaults: true})
+	for _, c := range changes {
+		for _, group := range tx.view.queue.Spread(&tx.work, c) {
+			tx.wakeWaiting(group)
+		}
+	}
+}
+
+// ownerChanged follows a change of the workload that a waiting pod is of.
+func (tx *Tx) ownerChanged(pod *corev1.Pod) {
+	key := PodKey(pod.Namespace, pod.Name)
+	e, ok := tx.view.Queue.Get(key)
+	if !ok || len(e.Class().Spread) > 0 || !tx.view.hardDefaults() {
+		return
+	}
+	if e.State == berthv1.QueueUnschedulable {
+		tx.wake(e)
+		return
+	}
+	again := *e // a decision under way is about what the pod was
+	put(tx, tx.view.Queue, key, &again)
+}
+
+// sweep wakes one of each group that is meant, or as many as the entry has time
+// for.
+func (tx *Tx) sweep(s *queue.Scope) {
+	if s.None() {
+		return
+	}
+	v := tx.view
+	if s.Domains() && v.concernedWithOthers() {
+		tx.putMark(&queue.PodMark{Domains: true})
+	}
+	if s.Budgets {
+		tx.putMark(&queue.PodMark{Budgets: true, Below: s.Below})
+	}
+	if !v.queue.HasGroups() {
+		return
+	}
+	if p, ok := v.pending.Get(queue.PendingSweep); ok && p.Scope != nil {
+		s.Add(p.Scope) // and from the beginning
+	}
+	tx.sweepFrom(s, "")
+}
+
+func (tx *Tx) sweepFrom(s *queue.Scope, from string) {
+	meant, next := tx.view.queue.Sweep(tx.view, &tx.work, s, from)
+	for _, m := range meant {
+		tx.wakeNext(m.Group)
+		if m.Nominees {
+			tx.wakeNominees(m.Group)
+		}
+	}
+	tx.remember(queue.PendingSweep, s, next)
+}
+
+// remember notes where to go on with what is pending, or that nothing is left
+// to do.
+func (tx *Tx) remember(key string, s *queue.Scope, next string) {
+	switch pending := tx.view.pending; {
+	case next != "":
+		put(tx, pending, key, &queue.Pending{Scope: s, From: next})
+	case pending.Len() > 0:
+		remove(tx, pending, key)
+	}
+}
+
+// goOnWaking does what earlier entries had no time for, for as long as this one
+// has.
+func (tx *Tx) goOnWaking() {
+	v := tx.view
+	if v.pending.Len() == 0 {
+		return
+	}
+	if p, ok := v.pending.Get(queue.PendingSweep); ok && !tx.work.Over() {
+		tx.sweepFrom(p.Scope, p.From)
+	}
+	var nodes []string
+	v.pending.Scan(queue.PendingNodes, func(key string, _ *queue.Pending) bool {
+		nodes = append(nodes, key)
+		return len(nodes) < queue.MaxPending
+	})
+	for _, key := range nodes {
+		if tx.work.Over() {
+			return
+		}
+		tx.work.Look()
+		p, ok := v.pending.Get(key)
+		if !ok {
+			continue
+		}
+		if n, ok := v.Nodes.Get(key[len(queue.PendingNodes):]); ok {
+			newHelp(v, n).look(tx, p.From)
+		} else {
+			tx.remember(key, nil, "")
+		}
+	}
+}
+
+// putMark remembers a change for those who are being decided.
+func (tx *Tx) putMark(m *queue.PodMark) {
+	v := tx.view
+	key := m.Key()
+	m.Revision = v.Revision()
+	if old, ok := v.podMarks.Get(key); ok && old.Revision == m.Revision && old.Below >= m.Below {
+		return
+	}
+	put(tx, v.podMarks, key, m)
+	for v.podMarks.Len() > queue.MaxPodMarks {
+		oldest := v.queue.OldestPodMark()
+		gone, _ := v.podMarks.Get(oldest)
+		remove(tx, v.podMarks, oldest)
+		forgotten := queue.Forgotten(gone.Revision)
+		put(tx, v.podMarks, forgotten.Key(), forgotten)
+	}
+}
+
+// mark remembers that something happened on the node that could help: a plan
+// made on an older state does not know of it.
+func (tx *Tx) mark(node string) {
+	v := tx.view
+	if old, ok := v.marks.Get(node); ok && old.Revision == v.Revision() {
+		return
+	}
+	put(tx, v.marks, node, &queue.NodeMark{Revision: v.Revision()})
+}
+
+// missed reports whether something happened after a revision that could help a
+// pod for which no place was found at that revision, and that is to wait in
+// this group. Where so much happened that it would take long to find out, it
+// says yes.
+func (tx *Tx) missed(revision int64, g queue.Group, d *Diagnosis) (missed bool) {
+	v := tx.view
+	v.queue.PodMarksAfter(revision, func(key string) bool {
+		m, _ := v.podMarks.Get(key)
+		missed = tx.work.Missed() || v.queue.Concerns(v, m, &g, d)
+		return !missed
+	})
+	if missed {
+		return true
+	}
+	v.queue.NodeMarksAfter(revision, func(node string) bool {
+		tooMany := tx.work.Missed()
+		if n, ok := v.Nodes.Get(node); ok {
+			missed = tooMany || newHelp(v, n).room(tx, g, true) > 0
+		}
+		return !missed
+	})
+	return missed
 }

@@ -1,35 +1,32 @@
 package fsm
 
 import (
-	"encoding/binary"
-	"math"
-
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
-	"github.com/berth-dev/berth/store"
+	"github.com/berth-dev/berth/queue"
 )
 
 // lookAt wakes those whom a node can have helped by what happened there, or
 // leaves that to a later entry if this one has woken for long. Of groups with
 // rules one is woken at a time, and of some (woken) it has been.
-func (tx *Tx) lookAt(at *nodeEvent, woken map[string]bool) {
-	n, ok := tx.view.Nodes.Get(at.name)
+func (tx *Tx) lookAt(c *queue.NodeChange, woken map[string]bool) {
+	n, ok := tx.view.Nodes.Get(c.Name)
 	if !ok {
 		return
 	}
 	h := newHelp(tx.view, n)
 	h.woken = woken
 	h.wakeNominated(tx)
-	if !at.changed && !at.room {
+	if !c.Changed && !c.Room {
 		return
 	}
-	tx.mark(at.name)
-	if tx.view.wakeups.Len() == 0 {
+	tx.mark(c.Name)
+	if !tx.view.queue.HasGroups() {
 		return
 	}
-	if at.changed && at.before != nil && !at.room {
-		h.before = at.before
-		offer := model.Allocatable(at.before)
+	if c.Changed && c.Before != nil && !c.Room {
+		h.before = c.Before
+		offer := model.Allocatable(c.Before)
 		h.offerBefore = &offer
 	}
 	h.look(tx, "")
@@ -39,53 +36,12 @@ func (tx *Tx) lookAt(at *nodeEvent, woken map[string]bool) {
 // index on, and wakes of each as many as fit. If the entry has no time for all
 // of them, the node is remembered, with where to go on.
 func (h *help) look(tx *Tx, from string) {
-	next := h.candidates(tx, from, func(w wakeup) {
-		if !h.woken[w.group] && !h.helpedBefore(w.class) {
-			h.wake(tx, w)
+	next := h.view.queue.Candidates(&tx.work, from, h.free, func(g queue.Group) {
+		if !h.woken[g.Key] && !h.helpedBefore(g.Class) {
+			h.wake(tx, g)
 		}
 	})
-	tx.remember(pendingNode+h.node.Name, next)
-}
-
-// candidates calls f for every group, from a key of the index on, that asks for
-// no more than the node can have for its priority, and returns where to go on
-// if the time that an entry has was over; "" if all were asked. For each
-// priority it walks those with little CPU and those with little memory in
-// turns, and takes whichever are fewer.
-func (h *help) candidates(tx *Tx, from string, f func(w wakeup)) (next string) {
-	v := h.view
-	level := from
-	if level == "" {
-		level = string(rune(wakeByCPU))
-	}
-	for {
-		key, w, ok := v.wakeups.First(level)
-		if !ok || key[0] != wakeByCPU {
-			return ""
-		}
-		if tx.wakeWork >= maxWakeWork {
-			return key
-		}
-		tx.wakeWork += costLook
-		prefix := key[:levelLen]
-		free := h.free(w.class.Priority)
-		begin := prefix
-		if level > prefix {
-			begin = level // in the middle of a priority
-		}
-		level = store.After(prefix)
-		if free.Pods < 1 {
-			continue
-		}
-		found, byCPU := v.fewest(prefix, begin, free)
-		for i := range found {
-			if byCPU && tx.wakeWork >= maxWakeWork && i > 0 {
-				return wakeKey(wakeByCPU, found[i].class, found[i].group)
-			}
-			f(found[i])
-			tx.wakeWork += costAsk
-		}
-	}
+	tx.remember(queue.PendingNodes+h.node.Name, nil, next)
 }
 
 // free is what the node has for pods of a priority, with or without evicting.
@@ -98,52 +54,6 @@ func (h *help) free(priority int32) model.Resources {
 	}
 }
 
-// fewest are the groups of a priority that ask for no more CPU and memory than
-// is free; byCPU says that they stand in order of CPU, from begin on. It costs
-// as much as there are groups that ask for little of the scarcer of the two.
-func (v *View) fewest(prefix, begin string, free model.Resources) (found []wakeup, byCPU bool) {
-	byMemory := string(rune(wakeByMemory)) + prefix[1:]
-	for most := firstLook; ; most *= 2 {
-		found, all := v.thatFit(prefix, begin, free.MilliCPU, free, most)
-		if all {
-			return found, true
-		}
-		if begin == prefix { // else what comes before was asked already
-			if found, all = v.thatFit(byMemory, byMemory, free.MemoryBytes, free, most); all {
-				return found, false
-			}
-		}
-	}
-}
-
-// firstLook is how many groups are looked at first in either order.
-const firstLook = 64
-
-// thatFit are, of at most so many groups whose amount is not above a bound,
-// those that ask for no more than is free, and whether there are no others.
-func (v *View) thatFit(prefix, begin string, bound int64, free model.Resources, most int) (found []wakeup, all bool) {
-	all = true
-	v.wakeups.ScanFrom(prefix, begin, func(key string, w wakeup) bool {
-		if amountIn(key) > bound {
-			return false
-		}
-		if most--; most < 0 {
-			all = false
-			return false
-		}
-		if w.class.Request.MilliCPU <= free.MilliCPU && w.class.Request.MemoryBytes <= free.MemoryBytes {
-			found = append(found, w)
-		}
-		return true
-	})
-	return found, all
-}
-
-// amountIn is the amount by which a key of the wake index is sorted.
-func amountIn(key string) int64 {
-	return int64(min(binary.BigEndian.Uint64([]byte(key[levelLen:levelLen+8])), math.MaxInt64))
-}
-
 // wakeNominated wakes the pods that are nominated to the node and fit it now,
 // which their own nominations would keep their group from seeing, and those for
 // whom the node is none any more, so that they look elsewhere (T5). One that
@@ -153,7 +63,7 @@ func (h *help) wakeNominated(tx *Tx) {
 	h.view.NominationsOnNode(h.node.Name, func(n *Nomination) bool {
 		e, ok := h.view.Queue.Get(n.Key())
 		switch {
-		case !ok || e.State != berthv1.QueueUnschedulable && e.State != berthv1.QueueNominated:
+		case !ok || !e.Waits():
 		case e.State == berthv1.QueueUnschedulable && !n.Reserved, h.hasRoomFor(n), model.NodeFailures(n.class, h.node) != 0:
 			ready = append(ready, e)
 		}
@@ -166,24 +76,16 @@ func (h *help) wakeNominated(tx *Tx) {
 
 // wake wakes as many waiting pods of a group as the node has room for, first
 // ones first.
-func (h *help) wake(tx *Tx, w wakeup) {
-	room := h.room(tx, w, true)
+func (h *help) wake(tx *Tx, g queue.Group) {
+	room := h.room(tx, g, true)
 	if room == 0 {
 		return
 	}
-	var entries []*QueueEntry
-	take := func(state berthv1.QueueState, most int) {
-		h.view.waiting.Scan(waitPrefix(w.group, state), func(_ string, e *QueueEntry) bool {
-			entries = append(entries, e)
-			most--
-			return most > 0
-		})
-	}
-	take(berthv1.QueueUnschedulable, room)
+	entries := h.view.queue.Waiting(g.Key, berthv1.QueueUnschedulable, room)
 	// A pod that waits for its victims takes another node only if nobody has
 	// to go for it there (NM6).
-	if room = h.room(tx, w, false); room > 0 {
-		take(berthv1.QueueNominated, room)
+	if room = h.room(tx, g, false); room > 0 {
+		entries = append(entries, h.view.queue.Waiting(g.Key, berthv1.QueueNominated, room)...)
 	}
 	for _, e := range entries {
 		tx.wake(e)

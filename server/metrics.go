@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/queue"
 	"github.com/berth-dev/berth/sched"
 )
 
@@ -79,11 +80,11 @@ func stateGauges(state *fsm.State) []prometheus.Collector {
 	gauge(prometheus.GaugeOpts{Name: "berth_nodes", Help: "Nodes in the state."}, func(v *fsm.View) int { return v.Nodes.Len() })
 	gauge(prometheus.GaugeOpts{Name: "berth_nominations", Help: "Pods that wait for their victims."}, func(v *fsm.View) int { return v.Nominations.Len() })
 	gauge(prometheus.GaugeOpts{Name: "berth_revision", Help: "The state's revision."}, func(v *fsm.View) int { return int(v.Revision()) })
-	for name, read := range map[string]func(q fsm.QueueLengths) int{
-		"active":        func(q fsm.QueueLengths) int { return q.Active },
-		"backoff":       func(q fsm.QueueLengths) int { return q.Backoff },
-		"unschedulable": func(q fsm.QueueLengths) int { return q.Waiting },
-		"gated":         func(q fsm.QueueLengths) int { return q.Gated },
+	for name, read := range map[string]func(q queue.Lengths) int{
+		"active":        func(q queue.Lengths) int { return q.Active },
+		"backoff":       func(q queue.Lengths) int { return q.Backoff },
+		"unschedulable": func(q queue.Lengths) int { return q.Waiting },
+		"gated":         func(q queue.Lengths) int { return q.Gated },
 	} {
 		gauge(prometheus.GaugeOpts{
 			Name: "scheduler_pending_pods", Help: "Pods that wait, by state.", ConstLabels: prometheus.Labels{"queue": name},

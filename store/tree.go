@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/binary"
 	"strings"
 
 	"github.com/tidwall/btree"
@@ -123,4 +124,9 @@ func After(prefix string) string {
 		}
 	}
 	return strings.Repeat("\xff", len(b)+1)
+}
+
+// RevisionKey is a key that sorts by revision.
+func RevisionKey(revision int64) string {
+	return string(binary.BigEndian.AppendUint64(nil, uint64(revision)))
 }

@@ -1,0 +1,63 @@
+package fsm
+
+import (
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/queue"
+)
+
+// What the queue says of a view, and what it asks of the rest.
+
+// Ready calls f for the entries that may be tried now, in queue order, until f
+// returns false (see queue.Index.Ready).
+func (v *View) Ready(nowUnixNano int64, f func(e *QueueEntry) bool) { v.queue.Ready(nowUnixNano, f) }
+
+// InOrder calls f for every entry that is or will be tried without further
+// cause, in queue order, whatever its backoff, with its position counted from
+// 1.
+func (v *View) InOrder(f func(position int32, e *QueueEntry) bool) { v.queue.InOrder(f) }
+
+// NextBackoffUnixNano is when the next pod returns from its backoff, and
+// whether there is one.
+func (v *View) NextBackoffUnixNano() (int64, bool) { return v.queue.NextBackoffUnixNano() }
+
+// Blocked calls f, in queue order, for the pods for which no place was found
+// and that wait for nobody's end, until f returns false.
+func (v *View) Blocked(f func(e *QueueEntry) bool) { v.queue.Blocked(f) }
+
+// QueueLengths counts the queue without walking it.
+func (v *View) QueueLengths() queue.Lengths { return v.queue.Lengths(v.Queue.Len()) }
+
+// WakesPending says whether pods may have to be woken that no entry had time
+// for: any entry goes on with that, an empty plan too.
+func (v *View) WakesPending() bool { return v.pending.Len() > 0 }
+
+// concernedWithOthers says whether any pod, waiting or placed, has a hard rule
+// about others: without one nobody can be refused by such a rule.
+func (v *View) concernedWithOthers() bool {
+	return v.guards > 0 || v.queue.HasRules() || v.hardDefaults()
+}
+
+// RuledClass implements queue.State.
+func (v *live) RuledClass(pod string, c *model.Class) *model.Class { return v.ruledClassOf(pod, c) }
+
+// Topology implements queue.State.
+func (v *live) Topology() *model.Topology { return v.topology() }
+
+// MayEvict implements queue.State.
+func (v *live) MayEvict(c *model.Class) bool {
+	return !c.NeverPreempts && *v.SchedulerConfig().Spec.Preemption.Enabled && v.topology().LowestPriority() < c.Priority
+}
+
+// MindsBudgets implements queue.State.
+func (v *live) MindsBudgets(c *model.Class, below int64) bool {
+	return (int64(c.Priority) < below || model.StrictFor(&v.SchedulerConfig().Spec.Preemption, c)) && v.MayEvict(c)
+}
+
+// NamespaceLabels implements queue.State.
+func (v *live) NamespaceLabels(namespace string) map[string]string {
+	ns, ok := v.Namespaces.Get(namespace)
+	if !ok {
+		return nil
+	}
+	return ns.Labels
+}

@@ -1,0 +1,140 @@
+package queue
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// Changes is what a command did, as far as it can help those who wait. What is
+// not put here helps nobody.
+type Changes struct {
+	Nodes []NodeChange // each node once
+	Pods  []PodChange
+	// Selectors are the services and workloads that came, went or select others.
+	Selectors []SelectorChange
+	Scope     Scope
+	// Passed are the groups whose turn passes to the next: a pod that was to be
+	// tried left them.
+	Passed []string
+	// Placed are groups of which a pod found a place that it was not promised:
+	// those that wait for their victims may do so, too.
+	Placed []string
+
+	nodeAt map[string]int
+}
+
+// NodeChange is a node on which something happened that can help, if only those
+// who are nominated to it.
+type NodeChange struct {
+	Name string
+	// Before is the node as it was before the command, if it was changed; nil
+	// with Changed if it is new.
+	Before  *corev1.Node
+	Changed bool
+	Room    bool // room came free
+}
+
+// Freed notes that there is more room on a node.
+func (c *Changes) Freed(node string) { c.at(node).Room = true }
+
+// Pod notes what a pod on a node did, or a nomination to it.
+func (c *Changes) Pod(how model.PodChange, pod *model.Class, node string) {
+	c.Pods = append(c.Pods, PodChange{how, pod, node})
+}
+
+// Pass notes that a turn of a group passes on.
+func (c *Changes) Pass(group string) { c.Passed = append(c.Passed, group) }
+
+func (c *Changes) at(node string) *NodeChange {
+	i, ok := c.nodeAt[node]
+	if !ok {
+		if c.nodeAt == nil {
+			c.nodeAt = map[string]int{}
+		}
+		i = len(c.Nodes)
+		c.nodeAt[node] = i
+		c.Nodes = append(c.Nodes, NodeChange{Name: node})
+	}
+	return &c.Nodes[i]
+}
+
+// Node: one that got better for anybody is looked at. Its labels say what domain
+// it is in, and sometimes its labels and taints whether it is one. A new one may
+// be awaited by pods and nominations that are on it already.
+func (c *Changes) Node(old, new *corev1.Node, awaited func() bool) {
+	switch {
+	case old == nil:
+		c.at(new.Name).Changed = true
+		c.Scope.nodeAdded(new, awaited())
+		return
+	case new == nil:
+		c.Scope.nodeGone(old)
+		return
+	}
+	if at := c.at(new.Name); !at.Changed && gotBetter(old, new) {
+		at.Changed, at.Before = true, old
+	}
+	c.Scope.nodeChanged(old, new)
+}
+
+// gotBetter says whether a change of a node can let anybody come who could not
+// before: taints that are added and amounts that shrink do not.
+func gotBetter(old, new *corev1.Node) bool {
+	if !maps.Equal(old.Labels, new.Labels) || old.Spec.Unschedulable && !new.Spec.Unschedulable {
+		return true
+	}
+	for i := range old.Spec.Taints {
+		t := &old.Spec.Taints[i]
+		if t.Effect != corev1.TaintEffectPreferNoSchedule && !slices.ContainsFunc(new.Spec.Taints, func(n corev1.Taint) bool { return n.MatchTaint(t) }) {
+			return true
+		}
+	}
+	// Taints of the same key and effect may have another value.
+	for i := range new.Spec.Taints {
+		t := &new.Spec.Taints[i]
+		if slices.ContainsFunc(old.Spec.Taints, func(o corev1.Taint) bool { return o.MatchTaint(t) && o.Value != t.Value }) {
+			return true
+		}
+	}
+	// order does not matter: one is enough.
+	for name, is := range new.Status.Allocatable {
+		if was, ok := old.Status.Allocatable[name]; !ok || is.Cmp(was) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Namespace: terms choose namespaces by their labels.
+func (c *Changes) Namespace(old, new *corev1.Namespace) {
+	var was, is map[string]string
+	if old != nil {
+		was = old.Labels
+	}
+	if new != nil {
+		is = new.Labels
+	}
+	if !maps.Equal(was, is) {
+		c.Scope.Spaces = true
+	}
+}
+
+// Budget: it allows more, protects fewer, or is gone.
+func (c *Changes) Budget(old, new *policyv1.PodDisruptionBudget) {
+	switch {
+	case old == nil:
+	case new == nil, !equality.Semantic.DeepEqual(old.Spec, new.Spec), !maps.Equal(old.Annotations, new.Annotations):
+		c.Scope.Budget(old)
+	case new.Status.DisruptionsAllowed > old.Status.DisruptionsAllowed, new.Status.CurrentHealthy > old.Status.CurrentHealthy,
+		new.Status.DesiredHealthy < old.Status.DesiredHealthy, len(new.Status.DisruptedPods) > 0 &&
+			!maps.EqualFunc(old.Status.DisruptedPods, new.Status.DisruptedPods, func(a, b metav1.Time) bool { return a.Equal(&b) }):
+		c.Scope.Budget(old)
+	}
+}

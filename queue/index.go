@@ -1,0 +1,112 @@
+package queue
+
+import (
+	"fmt"
+
+	"github.com/berth-dev/berth/store"
+)
+
+// Index is the order of the queue, and under what those stand who wait. Its
+// zero value is empty, in the order of no configuration: Reorder comes first.
+// Fork copies it in constant time; one that is written to is for one goroutine.
+type Index struct {
+	order    Order
+	active   store.Tree[*Entry] // Order.key
+	backoffs store.Tree[*Entry] // end of backoff and Order.key
+	waiting  store.Tree[*Entry] // waitKey: those that wait for a change
+	blocked  store.Tree[*Entry] // Order.key: those of them that wait for nobody's end
+
+	groups      store.Tree[Group]  // groupKey: by what their classes request
+	ruledGroups store.Tree[Group]  // placePrefix and group: by the pods that their rules are about
+	podMarks    store.Tree[string] // markKey -> key of a PodMark
+	nodeMarks   store.Tree[string] // markKey -> node
+	ruled       int                // pods in the queue that have hard rules about others
+}
+
+// Fork returns an index that starts as a copy. From then on the index itself
+// must not be written to, only the fork.
+func (x *Index) Fork() Index {
+	return Index{
+		order: x.order, active: x.active.Fork(), backoffs: x.backoffs.Fork(), waiting: x.waiting.Fork(), blocked: x.blocked.Fork(),
+		groups: x.groups.Fork(), ruledGroups: x.ruledGroups.Fork(),
+		podMarks: x.podMarks.Fork(), nodeMarks: x.nodeMarks.Fork(), ruled: x.ruled,
+	}
+}
+
+// Put takes in that an entry came, changed or went: nil stands for one that is
+// not there.
+func (x *Index) Put(old, new *Entry) {
+	if old != nil {
+		x.countRuled(old, -1)
+		x.leave(old)
+		if old.Waits() {
+			x.watch(old, -1)
+		}
+	}
+	if new != nil {
+		x.countRuled(new, 1)
+		x.enter(new)
+		if new.Waits() {
+			x.watch(new, 1)
+		}
+	}
+}
+
+func (x *Index) countRuled(e *Entry, by int) {
+	if e.class.HasHardTopology() {
+		x.ruled += by
+	}
+}
+
+// HasRules says whether any pod of the queue has a hard rule about others.
+func (x *Index) HasRules() bool { return x.ruled > 0 }
+
+// Lengths are how many pods there are, by state; those that wait for their
+// victims count as waiting.
+type Lengths struct{ Active, Backoff, Waiting, Gated int }
+
+// Lengths counts the queue, of which all entries are given, without walking it.
+func (x *Index) Lengths(all int) Lengths {
+	l := Lengths{Active: x.active.Len(), Backoff: x.backoffs.Len(), Waiting: x.waiting.Len()}
+	l.Gated = all - l.Active - l.Backoff - l.Waiting
+	return l
+}
+
+// Blocked calls f, in queue order, for the entries for which no place was found
+// and that wait for nobody's end, until f returns false.
+func (x *Index) Blocked(f func(e *Entry) bool) {
+	x.blocked.Scan("", func(_ string, e *Entry) bool { return f(e) })
+}
+
+// Describe calls f for everything that the index holds, in a fixed order, as
+// text: two indexes of one state describe themselves alike.
+func (x *Index) Describe(f func(line string)) {
+	f(fmt.Sprintf("order %+v ruled %d", x.order, x.ruled))
+	entries := func(name string, t store.Tree[*Entry]) {
+		t.Scan("", func(at string, e *Entry) bool {
+			f(fmt.Sprintf("%s %q: %s@%d %x", name, at, e.Key(), e.Revision, e.class.Signature))
+			return true
+		})
+	}
+	entries("active", x.active)
+	entries("backoffs", x.backoffs)
+	entries("waiting", x.waiting)
+	entries("blocked", x.blocked)
+	groups := func(name string, t store.Tree[Group]) {
+		t.Scan("", func(at string, g Group) bool {
+			// Any class of the group may stand there: what all have in common.
+			f(fmt.Sprintf("%s %q: %x %x %d", name, at, g.Class.Shape, g.Key, g.pods))
+			return true
+		})
+	}
+	groups("groups", x.groups)
+	groups("ruled groups", x.ruledGroups)
+	marks := func(name string, t store.Tree[string]) {
+		t.Scan("", func(at, of string) bool {
+			f(fmt.Sprintf("%s %q: %q", name, at, of))
+			return true
+		})
+	}
+	marks("pod marks", x.podMarks)
+	marks("node marks", x.nodeMarks)
+}

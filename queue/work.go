@@ -1,0 +1,67 @@
+package queue
+
+// What an entry of the log does to wake others is bounded, in units of about a
+// tenth of a microsecond: what does not fit is remembered in rows, and done by
+// the entries that follow. The scheduler sees to it that there are such.
+const (
+	maxWork  = 100_000
+	costLook = 10  // to look for a group
+	costAsk  = 10  // to ask whether a group is helped
+	costWake = 200 // to wake a pod
+	// maxMissedWork bounds what an entry looks for that its decisions missed.
+	maxMissedWork = 2 * maxWork
+	// maxJudged bounds the groups for whose rules the counters are asked in one
+	// entry: to count for the first time whom a rule is about costs as much as
+	// there are pods. Others count as helped.
+	maxJudged = 64
+)
+
+// Work is what an entry of the log has spent on waking. Its zero value is
+// nothing.
+type Work struct {
+	spent  int
+	judged map[string]bool // the groups for whose rules the counters were asked
+}
+
+// Over says whether nothing is left to spend.
+func (w *Work) Over() bool { return w.spent >= maxWork }
+
+func (w *Work) spend(units int) { w.spent += units }
+
+// Wake charges the waking of one pod.
+func (w *Work) Wake() { w.spend(costWake) }
+
+// Look charges the search for something that is pending.
+func (w *Work) Look() { w.spend(costLook) }
+
+// MayJudge says whether the counters may be asked about a group.
+func (w *Work) MayJudge(group string) bool {
+	if w.judged[group] {
+		return true
+	}
+	if len(w.judged) >= maxJudged {
+		return false
+	}
+	if w.judged == nil {
+		w.judged = map[string]bool{}
+	}
+	w.judged[group] = true
+	return true
+}
+
+// Pending is what an entry of the log had no time to wake for.
+type Pending struct {
+	// Scope is what a sweep means; nil where a node is to be looked at.
+	Scope *Scope `msgpack:"scope,omitempty"`
+	// From is the key of the groups to go on from.
+	From string `msgpack:"from"`
+}
+
+// Keys of what is pending: the sweep, and nodes by name.
+const (
+	PendingSweep = "sweep"
+	PendingNodes = "node/"
+)
+
+// MaxPending is how many nodes that are pending are looked at in one entry.
+const MaxPending = maxWork / costLook
