@@ -31,6 +31,7 @@ var floors = map[string]int{
 	"sched/victims": 1,
 	"apiserver":     5,
 	"cluster":       5,
+	"explain":       5,
 	"peers":         5,
 	"raftnode":      5,
 	"rpc":           5,

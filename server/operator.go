@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/cluster"
+	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/peers"
 	"github.com/berth-dev/berth/raftnode"
@@ -49,7 +50,7 @@ func (s *Server) operatorHandler() http.Handler {
 	handle("POST "+operator.PathTransferLeader, s.transferLeader)
 	handle("POST "+operator.PathVerify, func(r *http.Request) (any, error) { return s.Verify(r.Context()) })
 	handle("GET "+ledger.PathWhy, s.why)
-	handle("GET "+operator.PathClassDrift, func(*http.Request) (any, error) { return s.classDrift(), nil })
+	handle("GET "+operator.PathClassDrift, func(*http.Request) (any, error) { return explain.ClassDrift(s.state.View()), nil })
 	mux.HandleFunc("GET "+operator.PathSnapshot, s.saveSnapshot)
 	mux.HandleFunc("PUT "+operator.PathSnapshot, s.restoreSnapshot)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{s.config.Metrics, apiserver.Gatherer()}, promhttp.HandlerOpts{}))
@@ -86,14 +87,14 @@ var errBadRequest = errors.New("bad request")
 func operatorCode(err error) (int, metav1.StatusReason) {
 	var (
 		elsewhere *raftnode.NotLeaderError
-		refused   *unanswered
+		refused   *explain.Refused
 	)
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 	}
 	switch {
 	case errors.As(err, &refused):
-		return refused.code, refused.reason
+		return refusedCode(refused.Reason), refused.Reason
 	case is(raftnode.ErrUnknownServer):
 		return http.StatusNotFound, metav1.StatusReasonNotFound
 	case is(errStillAlive):

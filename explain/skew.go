@@ -1,4 +1,4 @@
-package server
+package explain
 
 import (
 	"fmt"
@@ -25,7 +25,8 @@ func (s *skews) add(bars []model.Bar) {
 	for i := range bars {
 		b := &bars[i]
 		at := slices.IndexFunc(s.of, func(k ledger.Skew) bool {
-			return k.TopologyKey == b.Key && k.Least == b.Least && k.MaxSkew == b.MaxSkew && k.WithNominated == b.Nominated && k.FewDomains == b.FewDomains
+			return k.TopologyKey == b.Key && k.Least == b.Least && k.MaxSkew == b.MaxSkew &&
+				k.WithNominated == b.Nominated && k.FewDomains == b.FewDomains
 		})
 		if at < 0 {
 			at = len(s.of)

@@ -1,4 +1,4 @@
-package server
+package explain
 
 import (
 	"encoding/binary"
@@ -136,7 +136,9 @@ func (n *naming) union(crowds []*sched.Blockers) *named {
 	}
 	all := &named{total: len(seen)}
 	for _, s := range first {
-		shown := ledger.PodInTheWay{UID: s.pod.UID, Node: s.pod.Node, Domain: s.domain, Nominated: s.pod.Nominated, Ending: s.pod.Ending}
+		shown := ledger.PodInTheWay{
+			UID: s.pod.UID, Node: s.pod.Node, Domain: s.domain, Nominated: s.pod.Nominated, Ending: s.pod.Ending,
+		}
 		if ns, name, _ := strings.Cut(s.pod.Key, "/"); n.q.mayRead(ns) {
 			shown.Namespace, shown.Name = ns, name
 		}
@@ -153,7 +155,7 @@ func (n *naming) word(p *ledger.PodInTheWay, topologyKey string) string {
 	switch {
 	case p.Name == "":
 		s = "pod " + string(p.UID)
-	case p.Namespace != n.q.namespace:
+	case p.Namespace != n.q.Namespace:
 		s = p.Namespace + "/" + p.Name
 	}
 	switch {

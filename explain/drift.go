@@ -1,20 +1,20 @@
-package server
+package explain
 
 import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 
 	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 )
 
 // maxDrift bounds how many pods one answer lists.
 const maxDrift = 1000
 
-// classDrift lists the pods that keep a priority which their class no longer
+// ClassDrift lists the pods that keep a priority which their class no longer
 // has (PC16).
-func (s *Server) classDrift() *operator.ClassDrift {
-	view := s.state.View()
+func ClassDrift(view *fsm.View) *operator.ClassDrift {
 	out := &operator.ClassDrift{Revision: view.Revision(), Pods: []operator.DriftPod{}}
 	view.PodsApartFromClass(func(pod *corev1.Pod, class *schedulingv1.PriorityClass) bool {
 		if len(out.Pods) == maxDrift {

@@ -1,4 +1,4 @@
-package server
+package explain
 
 import (
 	"context"
@@ -10,16 +10,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/api/berthv1"
-	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/sched"
 )
 
-// planner answers what would become of pods (apiserver.Planner).
-type planner struct{ clock *clock.Clock }
-
-// Plan implements apiserver.Planner.
-func (planner) Plan(ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {
+// Plan answers what would become of pods that are created after setup was
+// carried out. A pod without a UID or a name is given one. mayRead tells of
+// which namespaces the asker may read the pods (PR20).
+func Plan(
+	ctx context.Context, view *fsm.View, by sched.Asker, mayRead func(namespace string) bool,
+	setup []fsm.Command, pods []*corev1.Pod,
+) (*berthv1.PlanStatus, error) {
 	asked := make([]*corev1.Pod, len(pods))
 	for i, pod := range pods {
 		pod = pod.DeepCopy()
@@ -31,15 +32,15 @@ func (planner) Plan(ctx context.Context, view *fsm.View, user string, groups []s
 		}
 		asked[i] = pod
 	}
-	seen, err := sched.Foresee(ctx, view, sched.Asker{User: user, Groups: groups}, setup, asked)
+	seen, err := sched.Foresee(ctx, view, by, setup, asked)
 	if err != nil {
 		return nil, err
 	}
-	shown := planView{seen, readable(ctx)}
+	shown := planView{seen, mayRead}
 	out := &berthv1.PlanStatus{
 		Revision: view.Revision(), Budgets: budgetsTouched(seen), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
 	}
-	bars := whoBars{after: seen.After, mayRead: shown.mayRead, known: map[string]map[string]string{}}
+	bars := whoBars{after: seen.After, mayRead: mayRead, known: map[string]map[string]string{}}
 	for i := range seen.Placements {
 		p := &seen.Placements[i]
 		reasons := p.Diagnosis.API()
@@ -58,7 +59,8 @@ func (planner) Plan(ctx context.Context, view *fsm.View, user string, groups []s
 		ref := berthv1.PodReference{UID: s.Of.UID, Priority: s.Of.Priority}
 		ref.Namespace, ref.Name = shown.name(s.Of.Key)
 		out.Replacements = append(out.Replacements, berthv1.PlanReplacement{
-			Of: ref, Round: int32(s.Round), Node: s.Node, NominatedNode: s.NominatedNode, Victims: shown.victims(&s.Placement), Message: s.Message,
+			Of: ref, Round: int32(s.Round), Node: s.Node, NominatedNode: s.NominatedNode,
+			Victims: shown.victims(&s.Placement), Message: s.Message,
 		})
 	}
 	return out, nil
@@ -98,10 +100,11 @@ func budgetsTouched(seen *sched.Foresight) []berthv1.PlanBudget {
 		if !ok {
 			return true
 		}
-		if a, b := &after.Status, &before.Status; a.DisruptionsAllowed < b.DisruptionsAllowed || a.CurrentHealthy < b.CurrentHealthy {
+		a, b := &after.Status, &before.Status
+		if a.DisruptionsAllowed < b.DisruptionsAllowed || a.CurrentHealthy < b.CurrentHealthy {
 			out = append(out, berthv1.PlanBudget{
-				Namespace: after.Namespace, Name: after.Name, AllowedBefore: b.DisruptionsAllowed, AllowedAfter: a.DisruptionsAllowed,
-				DesiredHealthy: a.DesiredHealthy, HealthyAfter: a.CurrentHealthy,
+				Namespace: after.Namespace, Name: after.Name, AllowedBefore: b.DisruptionsAllowed,
+				AllowedAfter: a.DisruptionsAllowed, DesiredHealthy: a.DesiredHealthy, HealthyAfter: a.CurrentHealthy,
 			})
 		}
 		return true

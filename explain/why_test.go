@@ -1,12 +1,10 @@
-package server
+package explain
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -92,18 +90,9 @@ func (a *asked) podWith(namespace, name, class, cpu string, with ...func(p *core
 	}
 }
 
-func (a *asked) ask(namespace, pod string, more ...string) (*ledger.Answer, error) {
+func (a *asked) ask(q Question) (*ledger.Answer, error) {
 	a.Helper()
-	values := url.Values{ledger.ParamNamespace: {namespace}, ledger.ParamPod: {pod}}
-	for i := 0; i < len(more); i += 2 {
-		values.Set(more[i], more[i+1])
-	}
-	q, err := askedAbout(values)
-	if err != nil {
-		return nil, err
-	}
-	q.view, q.mayRead = a.state.View(), func(ns string) bool { return ns == "default" }
-	return q.answer(context.Background())
+	return Why(context.Background(), a.state.View(), q, func(ns string) bool { return ns == "default" })
 }
 
 func (a *asked) must1(answer *ledger.Answer, err error) *ledger.Answer {
@@ -120,7 +109,7 @@ func TestWhy(t *testing.T) {
 	a.pod("secret", "boss", "high", "2")
 	a.pod("default", "huge", "low", "4")
 
-	web := a.must1(a.ask("default", "web"))
+	web := a.must1(a.ask(Question{Namespace: "default", Pod: "web"}))
 	if len(web.Decisions) != 1 || web.Decisions[0].Kind != "Bound" || web.Decisions[0].Node != "n1" || web.Decisions[0].Feasible != 1 {
 		t.Errorf("the decision about web: %+v", web.Decisions)
 	}
@@ -132,7 +121,7 @@ func TestWhy(t *testing.T) {
 		t.Errorf("a record that tells the preemptor's name, or not the victim's: %+v", p)
 	}
 
-	huge := a.must1(a.ask("default", "huge", ledger.ParamNodes, "true"))
+	huge := a.must1(a.ask(Question{Namespace: "default", Pod: "huge", Nodes: true}))
 	if huge.Now == nil || huge.Now.Total != 3 || huge.Now.Fit != 0 || len(huge.Now.Each) != 3 {
 		t.Fatalf("the nodes say %+v", huge.Now)
 	}
@@ -146,17 +135,17 @@ func TestWhy(t *testing.T) {
 	// By UID, when the pod is gone.
 	zero := int64(0)
 	a.must(&fsm.DeletePod{Key: "default/web", GraceSeconds: &zero})
-	gone := a.must1(a.ask("default", "uid-web"))
+	gone := a.must1(a.ask(Question{Namespace: "default", Pod: "uid-web"}))
 	if gone.Name != "web" || gone.UID != "uid-web" || len(gone.Decisions) != 1 || len(gone.Against) != 1 {
 		t.Errorf("by its UID: %+v", gone)
 	}
 	// At a revision: what counted then, and nothing that came later.
-	at := fmt.Sprint(web.Decisions[0].Revision)
-	then := a.must1(a.ask("default", "web", ledger.ParamAt, at))
+	at := web.Decisions[0].Revision
+	then := a.must1(a.ask(Question{Namespace: "default", Pod: "web", At: at}))
 	if len(then.Decisions) != 1 || then.Against != nil || then.Now != nil {
-		t.Errorf("at revision %s: %+v", at, then)
+		t.Errorf("at revision %d: %+v", at, then)
 	}
-	if early := a.must1(a.ask("default", "huge", ledger.ParamAt, at)); len(early.Decisions) != 0 {
+	if early := a.must1(a.ask(Question{Namespace: "default", Pod: "huge", At: at})); len(early.Decisions) != 0 {
 		t.Errorf("before huge was there: %+v", early)
 	}
 }
@@ -172,25 +161,20 @@ func TestWhyRefuses(t *testing.T) {
 		a.must(c)
 	}
 	for _, c := range []struct {
-		namespace, pod, at string
-		code               int
-		text               string
+		namespace, pod string
+		at             int64
+		reason         metav1.StatusReason
+		text           string
 	}{
-		{"default", "", "", 0, "both namespace and pod must be given"},
-		{"default", "web", "soon", 0, `"soon" is not a revision`},
-		{"default", "web", "1", http.StatusGone, "the ledger reaches back to revision"},
-		{"default", "web", "999999", http.StatusBadRequest, "revision 999999 has not come yet"},
-		{"default", "other", "", http.StatusNotFound, "there is no pod other in namespace default"},
-		{"secret", "boss", "", http.StatusForbidden, "you may not read the pods of namespace secret"},
+		{"default", "web", 1, metav1.StatusReasonExpired, "the ledger reaches back to revision"},
+		{"default", "web", 999999, metav1.StatusReasonBadRequest, "revision 999999 has not come yet"},
+		{"default", "other", 0, metav1.StatusReasonNotFound, "there is no pod other in namespace default"},
+		{"secret", "boss", 0, metav1.StatusReasonForbidden, "you may not read the pods of namespace secret"},
 	} {
-		_, err := a.ask(c.namespace, c.pod, ledger.ParamAt, c.at)
-		if err == nil || !strings.Contains(err.Error(), c.text) {
+		_, err := a.ask(Question{Namespace: c.namespace, Pod: c.pod, At: c.at})
+		var refused *Refused
+		if !errors.As(err, &refused) || refused.Reason != c.reason || !strings.Contains(refused.Text, c.text) {
 			t.Errorf("%+v: %v", c, err)
-			continue
-		}
-		var u *unanswered
-		if errors.As(err, &u) && u.code != c.code || !errors.As(err, &u) && c.code != 0 {
-			t.Errorf("%+v: answered with %v", c, err)
 		}
 	}
 }
@@ -226,14 +210,14 @@ func TestWhyNamesWhoIsInTheWay(t *testing.T) {
 		{"late", "node(s) didn't match Pod's node affinity/selector | node(s) didn't satisfy existing pods anti-affinity rules (pod uid-vault)"},
 	} {
 		var reasons []string
-		for _, r := range a.must1(a.ask("default", c.pod)).Now.Refusals {
+		for _, r := range a.must1(a.ask(Question{Namespace: "default", Pod: c.pod})).Now.Refusals {
 			reasons = append(reasons, r.Reasons...)
 		}
 		if got := strings.Join(reasons, " | "); got != c.reasons {
 			t.Errorf("%s: kept off by %s, want %s", c.pod, got, c.reasons)
 		}
 	}
-	byHost := a.must1(a.ask("default", "byhost", ledger.ParamNodes, "true")).Now
+	byHost := a.must1(a.ask(Question{Namespace: "default", Pod: "byhost", Nodes: true})).Now
 	who := byHost.Refusals[0].InTheWay
 	if len(who) != 1 || who[0].Total != 6 || who[0].TopologyKey != "host" || who[0].Reason != rule || len(who[0].Pods) != maxNamed {
 		t.Fatalf("all nodes together: %+v", who)
@@ -245,7 +229,7 @@ func TestWhyNamesWhoIsInTheWay(t *testing.T) {
 	if n2 := byHost.Each[1]; n2.Reasons[0] != rule+": web-1, web-4" || len(n2.InTheWay) != 1 || n2.InTheWay[0].Total != 2 {
 		t.Errorf("n2 by itself: %+v", n2)
 	}
-	text, err := json.Marshal(a.must1(a.ask("default", "late", ledger.ParamNodes, "true")))
+	text, err := json.Marshal(a.must1(a.ask(Question{Namespace: "default", Pod: "late", Nodes: true})))
 	if err != nil || strings.Contains(string(text), `"vault"`) || strings.Contains(string(text), "secret") {
 		t.Errorf("who may not know a pod is told of it: %s, %v", text, err)
 	}
@@ -258,7 +242,7 @@ func TestWhyTellsForWhomRoomIsKept(t *testing.T) {
 		a.pod("default", "web", "low", "2")
 		a.pod(c.namespace, "boss", "high", "2")
 		a.pod("default", "late", "low", "2")
-		now := a.must1(a.ask("default", "late", ledger.ParamNodes, "true")).Now
+		now := a.must1(a.ask(Question{Namespace: "default", Pod: "late", Nodes: true})).Now
 		want := "Insufficient cpu (short 1 to 4; kept for " + c.name + " on n1)"
 		var told []string
 		for _, r := range now.Refusals {
@@ -290,7 +274,7 @@ func TestWhyTellsTheSkew(t *testing.T) {
 	for i := range 3 {
 		a.podWith("default", fmt.Sprintf("web-%d", i), "low", "100m", spread)
 	}
-	now := a.must1(a.ask("default", "web-2")).Now
+	now := a.must1(a.ask(Question{Namespace: "default", Pod: "web-2"})).Now
 	want := []ledger.Skew{{TopologyKey: "host", MaxSkew: 1, Domains: []ledger.SkewedDomain{{Domain: "n1", Pods: 1}, {Domain: "n2", Pods: 1}}, Total: 2}}
 	if len(now.Refusals) != 2 || !reflect.DeepEqual(now.Refusals[0].Skews, want) {
 		t.Fatalf("the nodes say %+v", now)

@@ -1,4 +1,4 @@
-package server
+package explain
 
 import (
 	"fmt"
@@ -42,8 +42,8 @@ func BenchmarkWhy(b *testing.B) {
 	for _, each := range []bool{false, true} {
 		b.Run(fmt.Sprintf("nodes=%v", each), func(b *testing.B) {
 			for b.Loop() {
-				q := &question{namespace: "default", pod: "asked", nodes: each, view: state.View(), mayRead: func(string) bool { return true }}
-				a, err := q.answer(b.Context())
+				q := Question{Namespace: "default", Pod: "asked", Nodes: each}
+				a, err := Why(b.Context(), state.View(), q, func(string) bool { return true })
 				if err != nil || a.Now.Refusals[0].InTheWay[0].Total != nodes*perNode {
 					b.Fatal(err, a)
 				}

@@ -1,4 +1,4 @@
-package server
+package explain
 
 import (
 	"context"
@@ -50,7 +50,7 @@ func (w *whoBars) tell(ctx context.Context, key string, reasons []berthv1.Reason
 				all[r.Text()].skews.add(r.Skews)
 			}
 		}
-		who := newNaming(&question{namespace: pod.Namespace, mayRead: w.mayRead})
+		who := newNaming(&question{Question: Question{Namespace: pod.Namespace}, mayRead: w.mayRead})
 		// order does not matter: each reason by itself.
 		for text, g := range all {
 			if _, words[text] = who.told(&g.rally); words[text] == "" {

@@ -1,0 +1,177 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/api/ledger"
+	"github.com/berth-dev/berth/fsm"
+)
+
+// Refused says why a question about a pod has no answer: Forbidden, BadRequest,
+// NotFound or Expired.
+type Refused struct {
+	Reason metav1.StatusReason
+	Text   string
+}
+
+func (r *Refused) Error() string { return r.Text }
+
+func refusedf(reason metav1.StatusReason, format string, values ...any) error {
+	return &Refused{reason, fmt.Sprintf(format, values...)}
+}
+
+// maxHistory bounds the decisions of one answer.
+const maxHistory = 100
+
+// Question is one question about a pod.
+type Question struct {
+	// Namespace and Pod name it; Pod may be its UID.
+	Namespace, Pod string
+	// At is the revision whose decision is asked for; 0: now.
+	At int64
+	// Nodes asks for every node's own verdict.
+	Nodes bool
+}
+
+// Why answers why a pod is where it is. mayRead tells of which namespaces the
+// asker may read the pods (PR20); it is asked often. Errors are *Refused, or
+// those of ctx.
+func Why(
+	ctx context.Context, view *fsm.View, asked Question, mayRead func(namespace string) bool,
+) (*ledger.Answer, error) {
+	q := &question{Question: asked, view: view, mayRead: mayRead}
+	return q.answer(ctx)
+}
+
+type question struct {
+	Question
+	view    *fsm.View
+	mayRead func(namespace string) bool
+}
+
+func (q *question) answer(ctx context.Context) (*ledger.Answer, error) {
+	v := q.view
+	reach := v.LedgerReach()
+	switch {
+	case !q.mayRead(q.Namespace):
+		return nil, refusedf(metav1.StatusReasonForbidden, "you may not read the pods of namespace %s", q.Namespace)
+	case q.At > v.Revision():
+		return nil, refusedf(metav1.StatusReasonBadRequest, "revision %d has not come yet: the state is at %d",
+			q.At, v.Revision())
+	case q.At > 0 && q.At < reach:
+		return nil, refusedf(metav1.StatusReasonExpired,
+			"the ledger reaches back to revision %d; what was decided at revision %d is no longer in it", reach, q.At)
+	}
+	a := &ledger.Answer{Namespace: q.Namespace, Name: q.Pod, Revision: v.Revision(), At: q.At, ReachesBackTo: reach}
+	pod, there := v.Pods.Get(fsm.PodKey(q.Namespace, q.Pod))
+	if there {
+		a.UID = pod.UID
+	} else {
+		q.byUID(a)
+	}
+	q.addDecisions(a)
+	q.addPreemptions(a)
+	if !there && len(a.Decisions)+len(a.For)+len(a.Against) == 0 {
+		return nil, refusedf(metav1.StatusReasonNotFound,
+			"there is no pod %s in namespace %s, and neither the ledger nor a preemption names one", q.Pod, q.Namespace)
+	}
+	if there && q.At == 0 && (q.Nodes || pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil) {
+		var err error
+		if a.Now, err = q.askNodes(ctx, pod); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// byUID takes what was asked for as a UID, if a pod of the namespace has it or
+// had it.
+func (q *question) byUID(a *ledger.Answer) {
+	uid, prefix := types.UID(q.Pod), q.Namespace+"/"
+	take := func(key string) bool {
+		name, ours := strings.CutPrefix(key, prefix)
+		if ours {
+			a.Name, a.UID = name, uid
+		}
+		return ours
+	}
+	found := false
+	q.view.Preemptions.Scan("", func(_ string, p *berthv1.Preemption) bool {
+		for _, v := range p.Status.Victims {
+			found = found || v.UID == uid && take(fsm.PodKey(v.Namespace, v.Name))
+		}
+		return !found
+	})
+	if found {
+		return
+	}
+	q.view.Decisions.Scan("", func(_ string, r *fsm.PlanRecord) bool {
+		for i := range r.Decisions {
+			found = found || r.Decisions[i].UID == q.Pod && take(r.Decisions[i].Key)
+		}
+		return !found
+	})
+}
+
+func (q *question) addDecisions(a *ledger.Answer) {
+	q.view.DecisionsAbout(fsm.PodKey(a.Namespace, a.Name), a.UID, q.At, func(r *fsm.PlanRecord, d *fsm.Decision) bool {
+		out := ledger.Decision{
+			Kind: d.Kind.String(), UID: types.UID(d.UID), Refused: d.Refused, Revision: d.Revision, RaftIndex: r.Index,
+			Term: r.Term, DecidedAtRevision: r.DecidedAtRevision, Node: d.Node, Feasible: d.Feasible, Score: d.Score,
+			RunnerUp: d.RunnerUp,
+			Time:     metav1.NewMicroTime(time.Unix(0, r.TimeUnixNano).UTC().Truncate(time.Microsecond)),
+		}
+		_, out.Preemption, _ = strings.Cut(d.Preemption, "/")
+		if why := r.Why(d); why != nil {
+			out.Nodes, out.Message, out.Reasons = why.Nodes, why.Message, why.API()
+		}
+		a.Decisions = append(a.Decisions, out)
+		return q.At == 0 && len(a.Decisions) < maxHistory
+	})
+}
+
+// addPreemptions looks up who made room for the pod, and who had it evicted.
+func (q *question) addPreemptions(a *ledger.Answer) {
+	is := func(ns, name string, uid types.UID) bool {
+		return ns == a.Namespace && name == a.Name && (a.UID == "" || uid == "" || uid == a.UID)
+	}
+	q.view.Preemptions.Scan("", func(_ string, p *berthv1.Preemption) bool {
+		if q.At > 0 && p.Status.Revision > q.At {
+			return true
+		}
+		if ref := p.Status.Preemptor; is(ref.Namespace, ref.Name, ref.UID) {
+			a.For = append(a.For, q.shown(p))
+		}
+		if slices.ContainsFunc(p.Status.Victims, func(v berthv1.Victim) bool { return is(v.Namespace, v.Name, v.UID) }) {
+			a.Against = append(a.Against, q.shown(p))
+		}
+		return true
+	})
+	for _, list := range [][]berthv1.Preemption{a.For, a.Against} {
+		slices.SortFunc(list, func(x, y berthv1.Preemption) int { return cmp.Compare(x.Status.Revision, y.Status.Revision) })
+	}
+}
+
+// shown is a preemption as the asker may see it (PR20).
+func (q *question) shown(p *berthv1.Preemption) berthv1.Preemption {
+	out := *p.DeepCopy()
+	if ref := &out.Status.Preemptor; !q.mayRead(ref.Namespace) {
+		ref.Namespace, ref.Name = "", ""
+		out.ObjectMeta = metav1.ObjectMeta{UID: out.UID}
+	}
+	for i := range out.Status.Victims {
+		if v := &out.Status.Victims[i]; !q.mayRead(v.Namespace) {
+			v.Namespace, v.Name = "", ""
+		}
+	}
+	return out
+}
