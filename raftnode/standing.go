@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -176,4 +177,45 @@ func (n *Node) admission(to string) *position {
 func (n *Node) firstLeadership() bool {
 	var second raft.Log
 	return n.IsLeader() && n.log.GetLog(2, &second) == nil && second.Term == n.raft.CurrentTerm()
+}
+
+// checkNewcomer asks a server whom it belongs to, before the cluster counts on
+// it.
+func (n *Node) checkNewcomer(id, addr string) error {
+	if !n.IsLeader() {
+		return notLeader(n.raft)
+	}
+	if n.stream == nil || id == n.c.ID {
+		return nil
+	}
+	_, member := n.server(id)
+	if member {
+		return n.stream.probe(addr, id, nil)
+	}
+	at := n.promises.position()
+	return n.stream.probe(addr, id, &at)
+}
+
+// restock is told that a server of the configuration is there without its
+// data. It must not vote as the one that it was: what that one has acknowledged
+// may be nowhere else. So the leader removes it and adds it again as a newcomer;
+// autopilot gives it a vote once it has caught up.
+func (n *Node) restock(id string) {
+	s, ok := n.server(id)
+	if !ok || !n.Leadership().Leader || !n.restocking.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer n.restocking.Store(false)
+		ctx, cancel := context.WithTimeout(context.Background(), changeTimeout)
+		defer cancel()
+		n.logger.Warn("a server has lost its data; it is removed and added again without a vote", "id", id, "address", s.Address)
+		err := n.RemoveServer(ctx, id)
+		if err == nil {
+			err = n.AddNonvoter(ctx, id, s.Address)
+		}
+		if err != nil {
+			n.logger.Error("a server that has lost its data could not be added again", "id", id, "error", err)
+		}
+	}()
 }
