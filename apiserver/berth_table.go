@@ -107,7 +107,7 @@ func addPreemptionTable(h printers.PrintHandler) {
 		column("Preemptor", "string", "The pod that the place is for."),
 		column("Priority", "integer", "The preemptor's priority."),
 		column("Node", "string", "The node that is cleared."),
-		column("Victims", "string", "The evicted pods."),
+		column("Victims", "string", "The evicted pods, and in parentheses those that were ending before."),
 		column("State", "string", "Terminating, Bound or Released."),
 		column("Revision", "integer", "The revision at which it was decided."),
 		column("Age", "string", "The time since then."),
@@ -122,6 +122,9 @@ func printPreemption(p *berthv1.Preemption) metav1.TableRow {
 		victims[i] = v.Name
 		if v.Namespace != p.Namespace {
 			victims[i] = v.Namespace + "/" + v.Name
+		}
+		if v.WaitedFor {
+			victims[i] = "(" + victims[i] + ")"
 		}
 	}
 	decidedBy := ""
@@ -166,7 +169,13 @@ func addPlanTable(h printers.PrintHandler) {
 			if node == "" && pl.NominatedNode != "" {
 				node = pl.NominatedNode + " (after evictions)"
 			}
-			rows[i] = row(p, pl.Pod.Name, node, int64(len(pl.Victims)), pl.Message)
+			evicted := int64(0)
+			for _, v := range pl.Victims {
+				if !v.WaitedFor {
+					evicted++
+				}
+			}
+			rows[i] = row(p, pl.Pod.Name, node, evicted, pl.Message)
 		}
 		return rows, nil
 	}))

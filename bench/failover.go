@@ -350,8 +350,10 @@ func auditVictims(ctx context.Context, p *process) (int, error) {
 			if v.EvictedAt == nil {
 				return 0, fmt.Errorf("preemption %s does not say when victim %s was evicted", record.Name, v.Name)
 			}
-			// A later preemption may wait for a victim of an earlier one.
-			if at, twice := told[v.UID]; twice && v.EvictedAt.Sub(at.Time).Abs() > time.Second {
+			if v.WaitedFor {
+				continue // a later preemption may wait for a victim of an earlier one
+			}
+			if at, twice := told[v.UID]; twice {
 				return 0, fmt.Errorf("victim %s was evicted at %s and at %s", v.Name, at, v.EvictedAt)
 			}
 			told[v.UID] = *v.EvictedAt

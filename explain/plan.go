@@ -84,7 +84,9 @@ func (p *planView) name(key string) (namespace, name string) {
 func (p *planView) victims(of *sched.Placement) []berthv1.Victim {
 	var out []berthv1.Victim
 	for _, v := range of.Victims {
-		shown := berthv1.Victim{UID: v.UID, Priority: v.Priority, Node: v.Node, ViolatesBudget: v.ViolatesBudget}
+		shown := berthv1.Victim{
+			UID: v.UID, Priority: v.Priority, Node: v.Node, ViolatesBudget: v.ViolatesBudget, WaitedFor: v.WaitedFor,
+		}
 		shown.Namespace, shown.Name = p.name(v.Key)
 		out = append(out, shown)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -29,13 +30,20 @@ func refusedf(reason metav1.StatusReason, format string, values ...any) error {
 	return &Refused{reason, fmt.Sprintf(format, values...)}
 }
 
-// maxHistory bounds the decisions of one answer.
-const maxHistory = 100
+const (
+	// maxHistory bounds the decisions of one answer, and maxOthers the other pods of
+	// the name.
+	maxHistory = 100
+	maxOthers  = 16
+)
 
 // Question is one question about a pod.
 type Question struct {
 	// Namespace and Pod name it; Pod may be its UID.
 	Namespace, Pod string
+	// UID chooses one of those that had the name; "": the one that is there, or
+	// else the last.
+	UID types.UID
 	// At is the revision whose decision is asked for; 0: now.
 	At int64
 	// Nodes asks for every node's own verdict.
@@ -73,16 +81,16 @@ func (q *question) answer(ctx context.Context) (*ledger.Answer, error) {
 	}
 	a := &ledger.Answer{Namespace: q.Namespace, Name: q.Pod, Revision: v.Revision(), At: q.At, ReachesBackTo: reach}
 	pod, there := v.Pods.Get(fsm.PodKey(q.Namespace, q.Pod))
-	if there {
-		a.UID = pod.UID
-	} else {
+	if !there && q.UID == "" {
 		q.byUID(a)
 	}
+	q.choose(a, pod)
+	there = there && pod.UID == a.UID
 	q.addDecisions(a)
 	q.addPreemptions(a)
-	if !there && len(a.Decisions)+len(a.For)+len(a.Against) == 0 {
+	if !there && len(a.Decisions)+len(a.For)+len(a.Against)+len(a.AwaitedBy) == 0 {
 		return nil, refusedf(metav1.StatusReasonNotFound,
-			"there is no pod %s in namespace %s, and neither the ledger nor a preemption names one", q.Pod, q.Namespace)
+			"there is no pod %s in namespace %s, and neither the ledger nor a preemption names one", q.asked(), q.Namespace)
 	}
 	if there && q.At == 0 && (q.Nodes || pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil) {
 		var err error
@@ -91,6 +99,66 @@ func (q *question) answer(ctx context.Context) (*ledger.Answer, error) {
 		}
 	}
 	return a, nil
+}
+
+// asked is how the pod was named.
+func (q *question) asked() string {
+	if q.UID == "" {
+		return q.Pod
+	}
+	return fmt.Sprintf("%s of UID %s", q.Pod, q.UID)
+}
+
+// choose decides of which of those that had the name the answer tells: who was
+// asked for, who is there, or the last. Of an earlier revision, that is the last
+// about whom something had been decided. The others are named.
+func (q *question) choose(a *ledger.Answer, pod *corev1.Pod) {
+	all := q.namesakes(a)
+	switch {
+	case q.UID != "":
+		a.UID = q.UID
+	case a.UID != "": // found by it
+	case pod != nil && (q.At == 0 || len(all) == 0):
+		a.UID = pod.UID
+	case len(all) > 0:
+		a.UID = all[0].UID
+	}
+	all = slices.DeleteFunc(all, func(n ledger.Namesake) bool { return n.UID == a.UID })
+	a.Others = all[:min(len(all), maxOthers)]
+}
+
+// namesakes are all pods that had the name, as far as something is known of them,
+// the last first.
+func (q *question) namesakes(a *ledger.Answer) []ledger.Namesake {
+	last := map[types.UID]int64{}
+	q.view.DecisionsAbout(fsm.PodKey(a.Namespace, a.Name), "", q.At, func(_ *fsm.PlanRecord, d *fsm.Decision) bool {
+		last[types.UID(d.UID)] = max(last[types.UID(d.UID)], d.Revision)
+		return true
+	})
+	q.view.Preemptions.Scan("", func(_ string, p *berthv1.Preemption) bool {
+		if q.At > 0 && p.Status.Revision > q.At {
+			return true
+		}
+		note := func(ns, name string, uid types.UID) {
+			if ns == a.Namespace && name == a.Name {
+				last[uid] = max(last[uid], p.Status.Revision)
+			}
+		}
+		note(p.Status.Preemptor.Namespace, p.Status.Preemptor.Name, p.Status.Preemptor.UID)
+		for i := range p.Status.Victims {
+			v := &p.Status.Victims[i]
+			note(v.Namespace, v.Name, v.UID)
+		}
+		return true
+	})
+	var all []ledger.Namesake
+	for uid, revision := range last {
+		all = append(all, ledger.Namesake{UID: uid, Revision: revision})
+	}
+	slices.SortFunc(all, func(x, y ledger.Namesake) int {
+		return cmp.Or(cmp.Compare(y.Revision, x.Revision), cmp.Compare(x.UID, y.UID))
+	})
+	return all
 }
 
 // byUID takes what was asked for as a UID, if a pod of the namespace has it or
@@ -139,10 +207,11 @@ func (q *question) addDecisions(a *ledger.Answer) {
 	})
 }
 
-// addPreemptions looks up who made room for the pod, and who had it evicted.
+// addPreemptions looks up who made room for the pod, who had it evicted, and who
+// waited for it, because it was ending anyway.
 func (q *question) addPreemptions(a *ledger.Answer) {
 	is := func(ns, name string, uid types.UID) bool {
-		return ns == a.Namespace && name == a.Name && (a.UID == "" || uid == "" || uid == a.UID)
+		return ns == a.Namespace && name == a.Name && uid == a.UID
 	}
 	q.view.Preemptions.Scan("", func(_ string, p *berthv1.Preemption) bool {
 		if q.At > 0 && p.Status.Revision > q.At {
@@ -151,12 +220,18 @@ func (q *question) addPreemptions(a *ledger.Answer) {
 		if ref := p.Status.Preemptor; is(ref.Namespace, ref.Name, ref.UID) {
 			a.For = append(a.For, q.shown(p))
 		}
-		if slices.ContainsFunc(p.Status.Victims, func(v berthv1.Victim) bool { return is(v.Namespace, v.Name, v.UID) }) {
-			a.Against = append(a.Against, q.shown(p))
+		for i := range p.Status.Victims {
+			switch v := &p.Status.Victims[i]; {
+			case !is(v.Namespace, v.Name, v.UID):
+			case v.WaitedFor:
+				a.AwaitedBy = append(a.AwaitedBy, q.shown(p))
+			default:
+				a.Against = append(a.Against, q.shown(p))
+			}
 		}
 		return true
 	})
-	for _, list := range [][]berthv1.Preemption{a.For, a.Against} {
+	for _, list := range [][]berthv1.Preemption{a.For, a.Against, a.AwaitedBy} {
 		slices.SortFunc(list, func(x, y berthv1.Preemption) int { return cmp.Compare(x.Status.Revision, y.Status.Revision) })
 	}
 }

@@ -84,6 +84,12 @@ func (a *asked) podWith(namespace, name, class, cpu string, with ...func(p *core
 		set(pod)
 	}
 	a.must(&fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}})
+	a.step()
+}
+
+// step decides on whoever waits.
+func (a *asked) step() {
+	a.Helper()
 	for p := a.sched.Step(askedAtNano, 100); p != nil; p = a.sched.Step(askedAtNano, 100) {
 		a.must(p.Command)
 		a.sched.Settle(p)
@@ -320,5 +326,89 @@ func TestPlanTellsWhoBars(t *testing.T) {
 	}
 	if len(bars.known) != 2 {
 		t.Errorf("%d pods were asked about, two would do", len(bars.known))
+	}
+}
+
+func (a *asked) remove(key string, graceSeconds int64) {
+	a.Helper()
+	a.must(&fsm.DeletePod{Key: key, GraceSeconds: &graceSeconds})
+}
+
+// TestWhyOfAGoneName: of several pods that had one name, one is told of, and the
+// others are named.
+func TestWhyOfAGoneName(t *testing.T) {
+	a := newAsked(t)
+	first := func(uid string) func(p *corev1.Pod) { return func(p *corev1.Pod) { p.UID = types.UID(uid) } }
+	for _, uid := range []string{"one", "two", "three"} {
+		a.podWith("default", "web", "low", "1", first(uid))
+		a.remove("default/web", 0)
+	}
+	uids := func(answer *ledger.Answer) (told string) {
+		for _, d := range answer.Decisions {
+			told += string(d.UID) + " "
+		}
+		told += "|"
+		for _, n := range answer.Others {
+			told += " " + string(n.UID)
+		}
+		return told
+	}
+	name := Question{Namespace: "default", Pod: "web"}
+	last := a.must1(a.ask(name))
+	if got, want := uids(last), "three | two one"; got != want || last.UID != "three" {
+		t.Errorf("the last one: %s, UID %s, want %s", got, last.UID, want)
+	}
+	at := last.Others[0].Revision
+	for _, c := range []struct {
+		ask  Question
+		want string
+	}{
+		{Question{UID: "one"}, "one | three two"},
+		{Question{UID: "two", At: at}, "two | one"},
+		{Question{At: at}, "two | one"},
+	} {
+		c.ask.Namespace, c.ask.Pod = name.Namespace, name.Pod
+		if got := uids(a.must1(a.ask(c.ask))); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.ask, got, c.want)
+		}
+	}
+	var refused *Refused
+	if _, err := a.ask(Question{Namespace: "default", Pod: "web", UID: "four"}); !errors.As(err, &refused) ||
+		refused.Reason != metav1.StatusReasonNotFound || !strings.Contains(refused.Text, "web of UID four") {
+		t.Errorf("a UID that nobody had: %v", err)
+	}
+	// One is there again, about whom nothing is decided yet.
+	a.podWith("default", "web", "low", "9", first("five"), func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "x"}} })
+	if got, want := uids(a.must1(a.ask(name))), "| three two one"; got != want {
+		t.Errorf("who is there: %s, want %s", got, want)
+	}
+	if got, want := uids(a.must1(a.ask(Question{Namespace: "default", Pod: "web", UID: "three"}))), "three | two one"; got != want {
+		t.Errorf("one that was there before: %s, want %s", got, want)
+	}
+}
+
+// TestWhyOfOneWhoWasEndingBefore: whoever waited for his end is not its cause.
+func TestWhyOfOneWhoWasEndingBefore(t *testing.T) {
+	a := newAsked(t)
+	for _, name := range []string{"deleted", "alive"} {
+		a.podWith("default", name, "low", "1", func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
+	}
+	a.remove("default/deleted", 30)
+	a.podWith("default", "boss", "high", "2", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": "n1"} })
+	a.changeNodes(func(n *corev1.Node) { n.Labels = map[string]string{"kubernetes.io/hostname": n.Name} })
+	a.step()
+
+	deleted := a.must1(a.ask(Question{Namespace: "default", Pod: "deleted"}))
+	if len(deleted.Against) != 0 || len(deleted.AwaitedBy) != 1 || deleted.AwaitedBy[0].Status.Preemptor.Name != "boss" {
+		t.Errorf("who was deleted had to go for %+v, and was waited for by %+v", deleted.Against, deleted.AwaitedBy)
+	}
+	alive := a.must1(a.ask(Question{Namespace: "default", Pod: "alive"}))
+	if len(alive.Against) != 1 || len(alive.AwaitedBy) != 0 {
+		t.Errorf("who was evicted had to go for %+v, and was waited for by %+v", alive.Against, alive.AwaitedBy)
+	}
+	for _, v := range alive.Against[0].Status.Victims {
+		if v.WaitedFor != (v.Name == "deleted") {
+			t.Errorf("the record says of %s: waited for: %t", v.Name, v.WaitedFor)
+		}
 	}
 }

@@ -96,9 +96,12 @@ type FailDecision struct {
 	ClearNomination bool `msgpack:"clear_nomination,omitempty"`
 }
 
-// PlanResult tells which decisions of a plan were refused.
+// PlanResult tells which decisions of a plan were refused, and of each preemption
+// that was carried out how many pods it evicted, those not counted that were
+// ending already.
 type PlanResult struct {
 	Refused []PlanRefusal `msgpack:"refused,omitempty"`
+	Evicted []int         `msgpack:"evicted,omitempty"`
 }
 
 // PlanRefusal is a decision that was not carried out, and why. What it was
@@ -142,10 +145,16 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	}
 	for i := range c.Preemptions {
 		d := &c.Preemptions[i]
-		why := tx.decision(d.Key, func() string { return tx.applyPreemption(d, c.Revision) })
+		evicted := 0
+		why := tx.decision(d.Key, func() (why string) {
+			evicted, why = tx.applyPreemption(d, c.Revision)
+			return why
+		})
 		if why != "" {
 			undone.preemption(tx, d)
 			tx.setBack(PodRef{d.Key, d.UID}, why)
+		} else {
+			out.Evicted = append(out.Evicted, evicted)
 		}
 		refuse(d.Key, d.UID, why)
 		book.preemption(d, why)

@@ -11,38 +11,38 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// applyPreemption nominates a pod and evicts its victims, or says why not.
-func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) string {
+// applyPreemption nominates a pod and evicts its victims, and returns how many
+// were evicted; or says why not.
+func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) (evicted int, why string) {
 	pod, e, why := tx.schedulable(PodRef{d.Key, d.UID})
 	switch {
 	case why != "":
-		return why
+		return 0, why
 	case e.Class().NeverPreempts: // PC12
-		return "the pod's class never preempts"
+		return 0, "the pod's class never preempts"
 	case !*tx.view.SchedulerConfig().Spec.Preemption.Enabled: // PC11
-		return "preemption is switched off"
+		return 0, "preemption is switched off"
 	}
 	node, ok := tx.view.Nodes.Get(d.Node)
 	if !ok {
-		return "node " + d.Node + " is gone"
+		return 0, "node " + d.Node + " is gone"
 	}
 	if n, ok := tx.view.Nominations.Get(d.Key); ok && tx.view.stillPromised(n) {
-		return fmt.Sprintf("the pod waits for its victims on node %s", n.Node)
+		return 0, fmt.Sprintf("the pod waits for its victims on node %s", n.Node)
 	}
 	victims, why := tx.checkVictims(d, e)
 	if why != "" {
-		return why
+		return 0, why
 	}
 	victims, why = tx.checkRoom(victims, d, tx.view.ruledClass(e.Class(), pod), node)
 	if why != "" {
-		return why
+		return 0, why
 	}
 	beyond, why := tx.judgeVictims(victims, e.Class())
 	if why != "" {
-		return why
+		return 0, why
 	}
-	tx.carryOutPreemption(pod, e, d, decidedAt, victims, beyond)
-	return ""
+	return tx.carryOutPreemption(pod, e, d, decidedAt, victims, beyond), ""
 }
 
 // stillPromised: the victims of a nomination are on their way out and the node
@@ -130,8 +130,11 @@ func (tx *Tx) letOff(victims []*corev1.Pod, d *PreemptDecision, c *model.Class, 
 	return victims
 }
 
-// carryOutPreemption nominates and evicts, all at once (NM1, PR12).
-func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecision, decidedAt int64, victims []*corev1.Pod, beyond map[types.UID]bool) {
+// carryOutPreemption nominates and evicts, all at once (NM1, PR12), and returns
+// how many were evicted.
+func (tx *Tx) carryOutPreemption(
+	pod *corev1.Pod, e *QueueEntry, d *PreemptDecision, decidedAt int64, victims []*corev1.Pod, beyond map[types.UID]bool,
+) (evicted int) {
 	v := tx.view
 	if n, ok := v.Nominations.Get(d.Key); ok {
 		tx.endNomination(n, berthv1.PreemptionReleased, "replaced by a later decision")
@@ -153,7 +156,8 @@ func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecis
 		}
 		records[i] = berthv1.Victim{
 			Namespace: victim.Namespace, Name: victim.Name, UID: victim.UID, Priority: model.Priority(victim),
-			Node: victim.Spec.NodeName, ViolatesBudget: beyond[victim.UID], EvictedAt: micro(tx.toldToEnd(victim)),
+			Node: victim.Spec.NodeName, ViolatesBudget: beyond[victim.UID],
+			WaitedFor: model.Terminating(victim), EvictedAt: micro(tx.toldToEnd(victim)),
 		}
 		lastEnd = max(lastEnd, tx.endsBy(victim))
 	}
@@ -166,16 +170,17 @@ func (tx *Tx) carryOutPreemption(pod *corev1.Pod, e *QueueEntry, d *PreemptDecis
 	tx.recordAttempt(joined, diagnosis, false, berthv1.QueueNominated)
 	tx.announce(d.Key, pod, corev1.PodReasonUnschedulable, d.Diagnosis, d.Node)
 	for _, victim := range victims {
+		if model.Terminating(victim) {
+			continue // nobody is evicted twice
+		}
 		tx.evictVictim(victim, pod, d.Node)
+		evicted++
 	}
+	return evicted
 }
 
-// evictVictim begins a victim's end, unless it is on its way out already:
-// nobody is evicted twice.
+// evictVictim begins a victim's end.
 func (tx *Tx) evictVictim(victim, preemptor *corev1.Pod, node string) {
-	if model.Terminating(victim) {
-		return
-	}
 	by := fmt.Sprintf("pod %s", preemptor.UID)
 	if preemptor.Namespace == victim.Namespace { // PR20: a name is not shown across namespaces
 		by = fmt.Sprintf("%s/%s", preemptor.Namespace, preemptor.Name)

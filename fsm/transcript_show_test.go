@@ -316,6 +316,9 @@ func describePreemption(p *berthv1.Preemption) string {
 		if v.ViolatesBudget {
 			out += " (beyond its budget)"
 		}
+		if v.WaitedFor {
+			out += " (ending before)"
+		}
 		if v.GoneAt != nil {
 			out += " (gone " + clock(v.GoneAt.UnixNano()) + ")"
 		}

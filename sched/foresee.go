@@ -3,6 +3,7 @@ package sched
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,6 +46,8 @@ type Victim struct {
 	Priority       int32
 	Node           string
 	ViolatesBudget bool
+	// WaitedFor: it is ending already, and nobody would evict it.
+	WaitedFor bool
 
 	pod *corev1.Pod
 }
@@ -54,7 +57,10 @@ func victimsIn(v *fsm.View, planned []fsm.PlannedVictim) []Victim {
 	out := make([]Victim, 0, len(planned))
 	for _, p := range planned {
 		if pod, ok := v.Pods.Get(p.Key); ok && string(pod.UID) == p.UID {
-			out = append(out, Victim{p.Key, pod.UID, model.Priority(pod), pod.Spec.NodeName, p.ViolatesBudget, pod})
+			out = append(out, Victim{
+				Key: p.Key, UID: pod.UID, Priority: model.Priority(pod), Node: pod.Spec.NodeName,
+				ViolatesBudget: p.ViolatesBudget, WaitedFor: model.Terminating(pod), pod: pod,
+			})
 		}
 	}
 	return out
@@ -79,7 +85,7 @@ func Foresee(ctx context.Context, state *fsm.View, asker Asker, setup []fsm.Comm
 	}
 	out.After = w.state.View()
 	victims := victimsOf(out.Placements)
-	for len(victims) > 0 {
+	for slices.ContainsFunc(victims, func(v Victim) bool { return !v.WaitedFor }) {
 		if out.Depth++; out.Depth > maxRounds {
 			out.Depth, out.Cut = maxRounds, true
 			break
@@ -99,7 +105,7 @@ func Foresee(ctx context.Context, state *fsm.View, asker Asker, setup []fsm.Comm
 	return out, nil
 }
 
-// victimsOf are all whom placements evict, each once.
+// victimsOf are all whom placements evict or wait for, each once.
 func victimsOf(placements []Placement) []Victim {
 	var out []Victim
 	seen := map[types.UID]bool{}
@@ -124,8 +130,8 @@ func (w *whatIf) replace(victims []Victim, round int) (out []Successor, cut bool
 		}
 		// Whoever is gone already, for want of a grace period, is replaced all the same.
 		w.state.Try(w.now, fsm.Proposal{Command: &fsm.DeletePod{Key: v.Key, Precondition: fsm.Precondition{UID: string(v.UID)}, GraceSeconds: &zero}})
-		if metav1.GetControllerOf(v.pod) == nil {
-			continue // nobody makes it anew
+		if v.WaitedFor || metav1.GetControllerOf(v.pod) == nil {
+			continue // it was replaced when its end began, or nobody makes it anew
 		}
 		if len(pods) == maxSuccessors {
 			cut = true

@@ -120,3 +120,24 @@ func TestForeseeIsWhatHappens(t *testing.T) {
 		}
 	}
 }
+
+// TestForeseeWaitsForWhoIsEnding: whoever is ending already is told of as that, is
+// not counted as evicted, and is not replaced a second time.
+func TestForeseeWaitsForWhoIsEnding(t *testing.T) {
+	h := newHarness()
+	h.node(mkNode("n1 cpu=4"))
+	h.pod(controlled("ending priority=-1 cpu=4 node=n1 grace=30"))
+	h.must(&fsm.DeletePod{Key: "default/ending"})
+	asked := mkPod("asked cpu=4")
+	asked.Namespace, asked.UID = "default", "uid-asked"
+	f, err := Foresee(t.Context(), h.state.View(), asAdmin, nil, []*corev1.Pod{asked})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := f.Placements[0].Victims; len(v) != 1 || !v[0].WaitedFor {
+		t.Errorf("%+v", f.Placements[0])
+	}
+	if f.Depth != 0 || len(f.Successors) != 0 {
+		t.Errorf("depth %d, successors %+v", f.Depth, f.Successors)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/api/ledger"
@@ -49,7 +50,7 @@ func readable(ctx context.Context) func(namespace string) bool {
 func askedAbout(values url.Values) (explain.Question, error) {
 	q := explain.Question{
 		Namespace: values.Get(ledger.ParamNamespace), Pod: values.Get(ledger.ParamPod),
-		Nodes: values.Get(ledger.ParamNodes) == "true",
+		UID: types.UID(values.Get(ledger.ParamUID)), Nodes: values.Get(ledger.ParamNodes) == "true",
 	}
 	if q.Namespace == "" || q.Pod == "" {
 		return q, fmt.Errorf("%w: both %s and %s must be given", errBadRequest, ledger.ParamNamespace, ledger.ParamPod)

@@ -28,8 +28,9 @@ func TestAskedAbout(t *testing.T) {
 	}
 	values := askedWith("default", "web", "7")
 	values.Set(ledger.ParamNodes, "true")
+	values.Set(ledger.ParamUID, "u")
 	q, err := askedAbout(values)
-	if want := (explain.Question{Namespace: "default", Pod: "web", At: 7, Nodes: true}); err != nil || q != want {
+	if want := (explain.Question{Namespace: "default", Pod: "web", UID: "u", At: 7, Nodes: true}); err != nil || q != want {
 		t.Errorf("asked %+v, %v, want %+v", q, err, want)
 	}
 }

@@ -115,7 +115,7 @@ func TestObservePlan(t *testing.T) {
 		Bindings:    []fsm.BindDecision{{Key: "a"}, {Key: "b"}, {Key: "c"}},
 		Failures:    []fsm.FailDecision{{Pods: []fsm.PodRef{{Key: "d"}, {Key: "e"}}}, {Pods: []fsm.PodRef{{Key: "f"}}, Error: true}},
 		Preemptions: []fsm.PreemptDecision{{Key: "g"}, {Key: "h"}},
-	}, &fsm.PlanResult{Refused: []fsm.PlanRefusal{{Key: "b"}, {Key: "e"}, {Key: "h"}}})
+	}, &fsm.PlanResult{Refused: []fsm.PlanRefusal{{Key: "b"}, {Key: "e"}, {Key: "h"}}, Evicted: []int{3}})
 	for result, want := range map[string]float64{"scheduled": 2, "unschedulable": 1, "error": 1, "refused": 3} {
 		if got := testutil.ToFloat64(m.decisions.WithLabelValues(result)); got != want {
 			t.Errorf("%v attempts are %s, want %v", got, result, want)

@@ -131,10 +131,8 @@ func (m *metrics) observePlan(c *fsm.ApplyPlan, r *fsm.PlanResult) {
 		}
 	}
 	m.preemptionTries.Add(float64(len(c.Preemptions)))
-	for _, p := range c.Preemptions {
-		if !refused[p.Key] {
-			m.preemptionVictims.Observe(float64(len(p.Victims)))
-		}
+	for _, n := range r.Evicted {
+		m.preemptionVictims.Observe(float64(n))
 	}
 }
 

@@ -135,7 +135,7 @@ type PlanPlacement struct {
 	// NominatedNode is where the pod would be bound after its victims ended.
 	// +optional
 	NominatedNode string `json:"nominatedNode,omitempty"`
-	// Victims would be evicted for it.
+	// Victims would be evicted for it, or are ending already and would be waited for.
 	// +optional
 	// +listType=atomic
 	Victims []Victim `json:"victims,omitempty"`

@@ -39,7 +39,8 @@ type PreemptionStatus struct {
 	Preemptor PodReference `json:"preemptor"`
 	// Node is the node that the preemptor is nominated to.
 	Node string `json:"node"`
-	// Victims are the evicted pods, in the order in which they were chosen.
+	// Victims are the evicted pods, and those that were ending already and are
+	// waited for, in the order in which they were chosen.
 	// +optional
 	// +listType=atomic
 	Victims []Victim `json:"victims,omitempty"`
@@ -106,7 +107,12 @@ type Victim struct {
 	// and the priority overrode it (PR8).
 	// +optional
 	ViolatesBudget bool `json:"violatesBudget,omitempty"`
-	// EvictedAt is when the victim was told to end.
+	// WaitedFor is true if the pod was ending already when the decision was
+	// applied: somebody had deleted or evicted it before, and its end has another
+	// cause.
+	// +optional
+	WaitedFor bool `json:"waitedFor,omitempty"`
+	// EvictedAt is when the victim was told to end, by whomever.
 	// +optional
 	EvictedAt *metav1.MicroTime `json:"evictedAt,omitempty"`
 	// GoneAt is when its place was free.

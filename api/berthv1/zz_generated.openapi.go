@@ -206,7 +206,7 @@ func schema_berth_dev_berth_api_berthv1_PlanPlacement(ref common.ReferenceCallba
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Victims would be evicted for it.",
+							Description: "Victims would be evicted for it, or are ending already and would be waited for.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -873,7 +873,7 @@ func schema_berth_dev_berth_api_berthv1_PreemptionStatus(ref common.ReferenceCal
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Victims are the evicted pods, in the order in which they were chosen.",
+							Description: "Victims are the evicted pods, and those that were ending already and are waited for, in the order in which they were chosen.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1681,9 +1681,16 @@ func schema_berth_dev_berth_api_berthv1_Victim(ref common.ReferenceCallback) com
 							Format:      "",
 						},
 					},
+					"waitedFor": {
+						SchemaProps: spec.SchemaProps{
+							Description: "WaitedFor is true if the pod was ending already when the decision was applied: somebody had deleted or evicted it before, and its end has another cause.",
+							Type:        []string{"boolean"},
+							Format:      "",
+						},
+					},
 					"evictedAt": {
 						SchemaProps: spec.SchemaProps{
-							Description: "EvictedAt is when the victim was told to end.",
+							Description: "EvictedAt is when the victim was told to end, by whomever.",
 							Ref:         ref(metav1.MicroTime{}.OpenAPIModelName()),
 						},
 					},

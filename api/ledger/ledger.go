@@ -21,6 +21,9 @@ const (
 	// ParamNamespace and ParamPod name the pod; ParamPod may be its UID.
 	ParamNamespace = "namespace"
 	ParamPod       = "pod"
+	// ParamUID chooses one of those that had the name; absent: the one that is
+	// there, or else the last.
+	ParamUID = "uid"
 	// ParamAt is the revision whose decision is asked for; absent: now.
 	ParamAt = "at"
 	// ParamNodes, if "true", asks for every node's own verdict.
@@ -35,6 +38,9 @@ type Answer struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid,omitempty"`
+	// Others are other pods that had the name, as far as something is known of
+	// them, the last first.
+	Others []Namesake `json:"others,omitempty"`
 	// Revision is the state's revision that the answer is read from.
 	Revision int64 `json:"revision"`
 	// At is the revision that was asked about, if one was.
@@ -46,11 +52,20 @@ type Answer struct {
 	// then: the newest up to it.
 	Decisions []Decision `json:"decisions,omitempty"`
 	// For are the preemptions that made room for the pod, Against those that
-	// evicted it; oldest first.
-	For     []berthv1.Preemption `json:"for,omitempty"`
-	Against []berthv1.Preemption `json:"against,omitempty"`
+	// evicted it, and AwaitedBy those that waited for it: it was ending already, of
+	// another cause. Oldest first.
+	For       []berthv1.Preemption `json:"for,omitempty"`
+	Against   []berthv1.Preemption `json:"against,omitempty"`
+	AwaitedBy []berthv1.Preemption `json:"awaitedBy,omitempty"`
 	// Now is what the nodes say to the pod as things are.
 	Now *Nodes `json:"now,omitempty"`
+}
+
+// Namesake is another pod of the same name.
+type Namesake struct {
+	UID types.UID `json:"uid"`
+	// Revision is that of the last decision which is known about it.
+	Revision int64 `json:"revision"`
 }
 
 // Decision is one decision about a pod, and what became of it.

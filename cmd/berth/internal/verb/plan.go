@@ -185,7 +185,12 @@ func placement(node, nominated, message string, victims []berthv1.Victim) string
 	case node != "":
 		return "would be bound to " + node
 	case nominated != "":
-		return fmt.Sprintf("would be bound to %s after %s: %s", nominated, plural(len(victims), "eviction"), victimNames(victims))
+		evicted, awaited := evictions(victims)
+		after := plural(evicted, "eviction")
+		if awaited > 0 {
+			after += " and the end of " + plural(awaited, "other pod")
+		}
+		return fmt.Sprintf("would be bound to %s after %s: %s", nominated, after, victimNames(victims))
 	case message != "":
 		return "no place: " + message
 	}

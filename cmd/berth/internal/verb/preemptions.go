@@ -145,11 +145,24 @@ func (e *Env) preemptionDetails(w io.Writer, p *berthv1.Preemption) {
 	}
 }
 
+// evictions counts the victims that are not ending anyway, and those that are.
+func evictions(victims []berthv1.Victim) (evicted, awaited int) {
+	for _, v := range victims {
+		if v.WaitedFor {
+			awaited++
+		}
+	}
+	return len(victims) - awaited, awaited
+}
+
 // victimNames lists victims with their priorities.
 func victimNames(victims []berthv1.Victim) string {
 	var out []string
 	for _, v := range victims {
 		s := fmt.Sprintf("%s (%d)", podNamed(v.Namespace, v.Name, v.UID), v.Priority)
+		if v.WaitedFor {
+			s += " ending before"
+		}
 		if v.ViolatesBudget {
 			s += " against its budget"
 		}

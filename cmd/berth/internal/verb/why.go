@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/api/ledger"
@@ -21,8 +22,11 @@ import (
 
 // Explanation is what `berth why` found, in the form that -o json prints.
 type Explanation struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid,omitempty"`
+	// Others are other pods that had the name, the last first.
+	Others []ledger.Namesake `json:"others,omitempty"`
 	// Node is where the pod is bound; ScheduledRevision is that of the event which
 	// says so, if it is still there.
 	Node              string              `json:"node,omitempty"`
@@ -35,9 +39,11 @@ type Explanation struct {
 	// Decisions about the pod, newest first.
 	Decisions []ledger.Decision `json:"decisions,omitempty"`
 	// For are the preemptions that made room for the pod, Against those that
-	// evicted it; oldest first.
-	For     []berthv1.Preemption `json:"for,omitempty"`
-	Against []berthv1.Preemption `json:"against,omitempty"`
+	// evicted it, AwaitedBy those that waited for it while it was ending anyway;
+	// oldest first.
+	For       []berthv1.Preemption `json:"for,omitempty"`
+	Against   []berthv1.Preemption `json:"against,omitempty"`
+	AwaitedBy []berthv1.Preemption `json:"awaitedBy,omitempty"`
 	// Now is what the nodes say to a pod that waits.
 	Now *ledger.Nodes `json:"now,omitempty"`
 
@@ -48,6 +54,7 @@ type Explanation struct {
 type whyFlags struct {
 	at    int64
 	nodes bool
+	uid   string
 }
 
 func (e *Env) why() *cobra.Command {
@@ -56,7 +63,8 @@ func (e *Env) why() *cobra.Command {
 		Use:   "why POD",
 		Short: "Explain where a pod is, or why it has no place, or for whom it had to go",
 		Long: `Explain where a pod is and why there, or why it has no place, or for whom it had to go. A pod that is gone is still
-explained for as long as the ledger of decisions or a preemption names it. POD may be a UID.`,
+explained for as long as the ledger of decisions or a preemption names it. POD may be a UID. Of several pods that had one
+name, the one that is there is explained, or else the last.`,
 		Example: `  berth why web-0
   berth why -n batch crunch-7 -o yaml
 
@@ -75,6 +83,7 @@ explained for as long as the ledger of decisions or a preemption names it. POD m
 	}
 	cmd.Flags().Int64Var(&f.at, "at", 0, "Explain what had been decided by this revision.")
 	cmd.Flags().BoolVar(&f.nodes, "nodes", false, "Show what every node says to the pod now.")
+	cmd.Flags().StringVar(&f.uid, "uid", "", "Explain the pod of this UID, of several that had the name.")
 	return e.outputFlag(cmd)
 }
 
@@ -110,13 +119,16 @@ func explain(ctx context.Context, api *connect.API, ns, name string, f whyFlags)
 	if f.nodes {
 		question.Set(ledger.ParamNodes, "true")
 	}
+	if f.uid != "" {
+		question.Set(ledger.ParamUID, f.uid)
+	}
 	var a ledger.Answer
 	if err := api.Ask(ctx, ledger.PathWhy, question, &a); err != nil {
 		return nil, err
 	}
 	x := &Explanation{
-		Namespace: a.Namespace, Name: a.Name, At: a.At, ReachesBackTo: a.ReachesBackTo,
-		Decisions: a.Decisions, For: a.For, Against: a.Against, Now: a.Now,
+		Namespace: a.Namespace, Name: a.Name, UID: a.UID, Others: a.Others, At: a.At, ReachesBackTo: a.ReachesBackTo,
+		Decisions: a.Decisions, For: a.For, Against: a.Against, AwaitedBy: a.AwaitedBy, Now: a.Now,
 	}
 	if x.At > 0 {
 		return x, nil
@@ -169,6 +181,8 @@ func (e *Env) sentences(x *Explanation) []string {
 	switch {
 	case x.At > 0:
 		out = append(out, decidedBy(name, x))
+	case x.pod == nil && len(x.Others) > 0:
+		out = append(out, fmt.Sprintf("%s of UID %s is gone.", name, x.UID))
 	case x.pod == nil:
 		out = append(out, name+" is gone.")
 	case x.Node != "":
@@ -201,6 +215,18 @@ func (e *Env) sentences(x *Explanation) []string {
 		for _, line := range considered(p) {
 			out = append(out, "  "+line)
 		}
+	}
+	for i := range x.AwaitedBy {
+		p := &x.AwaitedBy[i].Status
+		out = append(out, fmt.Sprintf("It was ending already when %s (priority %d) began to wait for its place on %s, decided at revision %d, %s.",
+			podNamed(p.Preemptor.Namespace, p.Preemptor.Name, p.Preemptor.UID), p.Preemptor.Priority, p.Node, p.Revision, clock(p.Time.Time)))
+	}
+	if x.pod == nil && len(x.Others) > 0 {
+		var others []string
+		for _, n := range x.Others {
+			others = append(others, fmt.Sprintf("%s (last decided about at revision %d)", n.UID, n.Revision))
+		}
+		out = append(out, "Others had the name, and --uid explains them: "+strings.Join(others, ", ")+".")
 	}
 	return out
 }
@@ -265,7 +291,12 @@ func tellPreemption(p *berthv1.Preemption) []string {
 	if s.State == berthv1.PreemptionTerminating {
 		title = "Room is being made for it"
 	}
-	line := fmt.Sprintf("%s on %s: %s, decided at revision %d, %s", title, s.Node, plural(len(s.Victims), "victim"), s.Revision, clock(s.Time.Time))
+	evicted, awaited := evictions(s.Victims)
+	victims := plural(evicted, "victim")
+	if awaited > 0 {
+		victims += fmt.Sprintf(" and %s that ended anyway", plural(awaited, "pod"))
+	}
+	line := fmt.Sprintf("%s on %s: %s, decided at revision %d, %s", title, s.Node, victims, s.Revision, clock(s.Time.Time))
 	switch s.State {
 	case berthv1.PreemptionTerminating:
 		line += "; under way"
@@ -294,6 +325,9 @@ func victimLines(s *berthv1.PreemptionStatus) []string {
 			state = "gone at " + clock(v.GoneAt.Time)
 		}
 		line := fmt.Sprintf("%s (priority %d) on %s: %s", podNamed(v.Namespace, v.Name, v.UID), v.Priority, orDash(v.Node), state)
+		if v.WaitedFor {
+			line += "; it was ending before and was waited for"
+		}
 		if v.ViolatesBudget {
 			line += ", against its budget"
 		}

@@ -67,7 +67,7 @@ func decision(d *ledger.Decision) string {
 			s += ", " + best(d)
 		}
 	case "Nominated":
-		s = "nominated to " + d.Node + ", where others have to go for it"
+		s = "nominated to " + d.Node + ", where others have to go first"
 	case "Reserved":
 		s = "what comes free on " + d.Node + " is kept for it"
 		if d.Message != "" {
@@ -139,11 +139,7 @@ func tellHistory(w io.Writer, x *Explanation) {
 	row(w, "REVISION", "ENTRY", "TIME", "DECISION")
 	for i := range x.Decisions[:min(len(x.Decisions), shownDecisions)] {
 		d := &x.Decisions[i]
-		text := decision(d)
-		if d.UID != x.Decisions[0].UID {
-			text += " (an earlier pod of this name)"
-		}
-		row(w, d.Revision, d.RaftIndex, clock(d.Time.Time), text)
+		row(w, d.Revision, d.RaftIndex, clock(d.Time.Time), decision(d))
 	}
 	if more := len(x.Decisions) - shownDecisions; more > 0 {
 		fmt.Fprintf(w, "and %d earlier\n", more)
