@@ -58,7 +58,7 @@ func (q *question) nodeVerdict(v *sched.NodeVerdict, who *naming) ledger.NodeVer
 	for _, r := range v.Reasons {
 		text := r.Explain()
 		if len(r.Blockers) > 0 {
-			all := rally{reason: r.Text()}
+			all := blockers{reason: r.Text()}
 			all.add(r.Blockers)
 			fields, words := who.told(&all)
 			out.InTheWay = append(out.InTheWay, fields...)

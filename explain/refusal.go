@@ -24,7 +24,7 @@ type gathered struct {
 	least, most    int64
 	details        []string
 	own            int // how many of the details are the first node's
-	rally          rally
+	blockers       blockers
 	skews          skews
 }
 
@@ -35,7 +35,7 @@ func newRefusal(v *sched.NodeVerdict) *refusal {
 	out := &refusal{}
 	for _, r := range v.Reasons {
 		out.reasons = append(out.reasons, gathered{
-			text: r.Text(), resource: r.Resource, least: r.ShortBy, most: r.ShortBy, rally: rally{reason: r.Text()},
+			text: r.Text(), resource: r.Resource, least: r.ShortBy, most: r.ShortBy, blockers: blockers{reason: r.Text()},
 		})
 	}
 	return out
@@ -51,7 +51,7 @@ func (f *refusal) add(v *sched.NodeVerdict) {
 		g := &f.reasons[i]
 		g.least, g.most = min(g.least, r.ShortBy), max(g.most, r.ShortBy)
 		g.tell(r.Detail, f.nodes == 1)
-		g.rally.add(r.Blockers)
+		g.blockers.add(r.Blockers)
 		g.skews.add(r.Skews)
 	}
 }
@@ -73,10 +73,10 @@ func (f *refusal) shown(who *naming) ledger.Refusal {
 	for i := range f.reasons {
 		g := &f.reasons[i]
 		switch {
-		case len(g.rally.keys) > 0:
-			fields, words := who.told(&g.rally)
+		case len(g.blockers.keys) > 0:
+			fields, words := who.told(&g.blockers)
 			out.InTheWay = append(out.InTheWay, fields...)
-			if note := g.note(); g.rally.kept() && note != "" {
+			if note := g.note(); g.blockers.kept() && note != "" {
 				words = note + "; " + words
 			}
 			out.Reasons = append(out.Reasons, fmt.Sprintf("%s (%s)", g.text, words))

@@ -17,32 +17,32 @@ import (
 // counted.
 const maxNamed = 3
 
-// rally gathers who is in the way for one reason, of one node or many.
-type rally struct {
+// blockers gathers who is in the way for one reason, of one node or many.
+type blockers struct {
 	reason string
-	keys   []*rallied
+	keys   []*keyed
 }
 
-// rallied are those whose rules go by one topology key; without a key, those for
+// keyed are those whose rules go by one topology key; without a key, those for
 // whom a node keeps its room.
-type rallied struct {
+type keyed struct {
 	topologyKey string
 	shared      bool // some domain has several nodes
 	seen        map[*sched.Blockers]bool
-	crowds      []*sched.Blockers
+	groups      []*sched.Blockers
 }
 
-func (r *rally) add(crowds []*sched.Blockers) {
-	for _, c := range crowds {
-		i := slices.IndexFunc(r.keys, func(k *rallied) bool { return k.topologyKey == c.Key })
+func (r *blockers) add(groups []*sched.Blockers) {
+	for _, c := range groups {
+		i := slices.IndexFunc(r.keys, func(k *keyed) bool { return k.topologyKey == c.Key })
 		if i < 0 {
 			i = len(r.keys)
-			r.keys = append(r.keys, &rallied{topologyKey: c.Key, seen: map[*sched.Blockers]bool{}})
+			r.keys = append(r.keys, &keyed{topologyKey: c.Key, seen: map[*sched.Blockers]bool{}})
 		}
 		k := r.keys[i]
 		if !k.seen[c] {
 			k.seen[c] = true
-			k.crowds = append(k.crowds, c)
+			k.groups = append(k.groups, c)
 			k.shared = k.shared || c.Shared
 		}
 	}
@@ -50,7 +50,7 @@ func (r *rally) add(crowds []*sched.Blockers) {
 
 // kept: the nodes would have what is missing, and keep it for others. Otherwise
 // those who are in the way are what a node's detail counts.
-func (r *rally) kept() bool { return r.keys[0].topologyKey == "" }
+func (r *blockers) kept() bool { return r.keys[0].topologyKey == "" }
 
 // naming tells who is in the way of one pod, as the asker may see it (PR20).
 // Nodes of one domain are kept from it by the same pods, so what was found for
@@ -70,11 +70,11 @@ func newNaming(q *question) *naming {
 	return &naming{q: q, numbers: map[*sched.Blockers]uint64{}, known: map[string]*named{}}
 }
 
-// told is what a rally comes to: fields for a program, and words for a reader.
-func (n *naming) told(r *rally) (fields []ledger.InTheWay, words string) {
+// told is what they come to: fields for a program, and words for a reader.
+func (n *naming) told(r *blockers) (fields []ledger.InTheWay, words string) {
 	var parts []string
 	for _, k := range r.keys {
-		all := n.union(k.crowds)
+		all := n.union(k.groups)
 		fields = append(fields, ledger.InTheWay{
 			Reason: r.reason, TopologyKey: k.topologyKey, Pods: all.pods, Total: all.total,
 		})
@@ -97,10 +97,10 @@ func (n *naming) told(r *rally) (fields []ledger.InTheWay, words string) {
 	return fields, strings.Join(parts, "; ")
 }
 
-// union is who is in any of the crowds, each pod once.
-func (n *naming) union(crowds []*sched.Blockers) *named {
+// union is who is in any of the groups, each pod once.
+func (n *naming) union(groups []*sched.Blockers) *named {
 	var id []byte
-	for _, c := range crowds {
+	for _, c := range groups {
 		number, ok := n.numbers[c]
 		if !ok {
 			number = uint64(len(n.numbers))
@@ -117,7 +117,7 @@ func (n *naming) union(crowds []*sched.Blockers) *named {
 	}
 	var first []standing
 	seen := map[types.UID]bool{}
-	for _, c := range crowds {
+	for _, c := range groups {
 		for i := range c.Pods {
 			p := &c.Pods[i]
 			if seen[p.UID] {

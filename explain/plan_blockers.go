@@ -46,14 +46,14 @@ func (w *whoBars) tell(ctx context.Context, key string, reasons []berthv1.Reason
 				if all[r.Text()] == nil {
 					all[r.Text()] = &gathered{}
 				}
-				all[r.Text()].rally.add(r.Blockers)
+				all[r.Text()].blockers.add(r.Blockers)
 				all[r.Text()].skews.add(r.Skews)
 			}
 		}
 		who := newNaming(&question{Question: Question{Namespace: pod.Namespace}, mayRead: w.mayRead})
 		// order does not matter: each reason by itself.
 		for text, g := range all {
-			if _, words[text] = who.told(&g.rally); words[text] == "" {
+			if _, words[text] = who.told(&g.blockers); words[text] == "" {
 				words[text] = g.skews.words()
 			}
 		}
