@@ -46,8 +46,7 @@ func (tx *Tx) markBudget(key string, old *policyv1.PodDisruptionBudget) Result {
 	next := *old
 	next.DeletionTimestamp, next.DeletionGracePeriodSeconds = &now, &none
 	next.Generation++
-	counted, _ := tx.view.coverages.Get(key)
-	next.Status = tx.budgetStatus(&next, counted)
+	next.Status = tx.budgetStatus(&next)
 	put(tx, tx.view.Budgets, key, &next)
 	return Result{Table: tx.view.Budgets.Name(), Object: &next}
 }

@@ -28,7 +28,7 @@ func (c *EvictPod) Apply(tx *Tx) Result {
 		pod, gone := tx.deletePod(c.Key, old, c.GraceSeconds, nil)
 		return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}
 	}
-	if forbidding := tx.newAccount().take(old).forbidding; len(forbidding) > 0 {
+	if forbidding := tx.newAccount().Take(old).Forbidding; len(forbidding) > 0 {
 		return tx.view.refuseEviction(forbidding)
 	}
 	pod, gone := tx.disrupt(c.Key, old, disruptor{

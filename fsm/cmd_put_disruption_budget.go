@@ -60,10 +60,8 @@ func (c *PutDisruptionBudget) Apply(tx *Tx) Result {
 			return Result{Table: v.Budgets.Name(), Object: old}
 		}
 	}
-	v.touchBudget(key)
-	v.cover(b)
-	counted, _ := v.coverages.Get(key)
-	b.Status = tx.budgetStatus(b, counted)
+	v.budgets.Cover(v.budgetState(), b, v.podsToCount())
+	b.Status = tx.budgetStatus(b)
 	put(tx, v.Budgets, key, b)
 	if b.DeletionTimestamp != nil && len(b.Finalizers) == 0 {
 		remove(tx, v.Budgets, key)

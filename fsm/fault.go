@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
 	"reflect"
 	"runtime/debug"
@@ -40,14 +39,13 @@ const maxFaults = 16
 // savepoint is what a part of an entry goes back to.
 type savepoint struct {
 	view       *View
-	touched    map[string]*coverage
 	changes    int
 	checkpoint bool
 	replaced   int64
 }
 
 func (tx *Tx) save() savepoint {
-	return savepoint{tx.view.freeze(), maps.Clone(tx.view.touchedBudgets), len(tx.Changes()), tx.checkpoint, tx.replaced}
+	return savepoint{tx.view.freeze(), len(tx.Changes()), tx.checkpoint, tx.replaced}
 }
 
 // undo goes back to a savepoint. Tables and indexes are copies; what is worked
@@ -55,7 +53,7 @@ func (tx *Tx) save() savepoint {
 // starts anew.
 func (tx *Tx) undo(to savepoint) {
 	*tx.view = *to.view.thaw()
-	tx.view.effective, tx.view.touchedBudgets = new(effectiveClasses), to.touched
+	tx.view.effective = new(effectiveClasses)
 	tx.Undo(to.changes)
 	tx.checkpoint, tx.replaced = to.checkpoint, to.replaced
 	tx.walked = min(tx.walked, to.changes)

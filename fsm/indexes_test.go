@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/queue"
 	"github.com/berth-dev/berth/store"
@@ -35,6 +36,7 @@ func compareIndexes(t failer, what string, want, got *View) {
 	t.Helper()
 	a, b := describeIndexes(want), describeIndexes(got)
 	a["owners"], b["owners"] = describeIndex(want.owners.Describe), describeIndex(got.owners.Describe)
+	a["budgets"], b["budgets"] = describeIndex(want.budgets.Describe), describeIndex(got.budgets.Describe)
 	a["queue"], b["queue"] = describeIndex(want.queue.Describe), describeIndex(got.queue.Describe)
 	for name := range a {
 		if a[name] != b[name] {
@@ -60,11 +62,6 @@ func describeIndexes(v *View) map[string]string {
 		"eventOrder":          list(v.eventOrder, asText),
 		"preemptionOrder":     list(v.preemptionOrder, asText),
 		"defaultClasses":      list(v.defaultClasses, asText),
-		"budgetRules":         list(v.budgetRules, describeRule),
-		"coverages":           list(v.coverages, func(c *coverage) string { return describeRule(c.rule) + describeCoverage(c) }),
-		"budgetOwners":        list(v.budgetOwners, asText),
-		"ownersBudgets":       list(v.ownersBudgets, asText),
-		"budgetTimes":         list(v.budgetTimes, asText),
 	}
 }
 
@@ -72,16 +69,6 @@ func describeIndex(index func(f func(line string))) string {
 	var b strings.Builder
 	index(func(line string) { fmt.Fprintf(&b, "%q\n", line) })
 	return b.String()
-}
-
-func describeRule(r *budgetRule) string {
-	return fmt.Sprintf("%s %v %s, scaled %t", r.key, r.of, r.selector, r.scaled)
-}
-
-func describeCoverage(c *coverage) string {
-	next := *c
-	next.rule = nil
-	return asText(next)
 }
 
 func asText[T any](v T) string { return fmt.Sprintf("%+v", reflect.Indirect(reflect.ValueOf(v))) }
@@ -108,7 +95,7 @@ func TestEveryIndexIsCompared(t *testing.T) {
 	for name := range describeIndexes(&v) {
 		compared = append(compared, name)
 	}
-	for _, index := range []any{owners.Index{}, queue.Index{}} { // they describe themselves
+	for _, index := range []any{budgets.Index{}, owners.Index{}, queue.Index{}} { // they describe themselves
 		eachTree(reflect.ValueOf(index), func(name string, _ reflect.Value) { compared = append(compared, name) })
 	}
 	sort.Strings(names)

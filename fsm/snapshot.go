@@ -48,7 +48,7 @@ func readLive(r io.Reader) (*live, error) {
 		return nil, err
 	}
 	v.cache.restored = nil
-	v.touchedBudgets = nil // their statuses are those of the snapshot
+	v.budgets.Untouch() // their statuses are those of the snapshot
 	v.settle()
 	return v, nil
 }

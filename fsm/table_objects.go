@@ -96,7 +96,7 @@ var objectTable = &tableDef[*Object]{
 	Revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
 	Size:   func(before, _ *Object, _ bool) int { return structBytes + before.Value.Size() },
 	Index: func(v *live, key string, old, new *Object, hadOld, hasNew bool) {
-		v.rescaleBudgets(old, new)
+		v.budgets.PutScale(scaleOf(old), scaleOf(new))
 		indexObjectOwners(v, old, new)
 		indexService(v, old, new)
 	},

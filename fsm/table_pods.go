@@ -54,7 +54,7 @@ func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	} else if hadOld && model.Terminal(old) {
 		v.ended.Delete(key)
 	}
-	v.countForBudgets(old, new)
+	v.budgets.PutPod(v.budgetState(), old, new)
 	v.owners.PutPod(old, new)
 }
 

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/queue"
@@ -20,9 +21,9 @@ type View struct {
 	podIndexes
 	nodeIndexes
 	nominationIndexes
-	budgetIndexes
-	queue  queue.Index
-	owners owners.Index
+	queue   queue.Index
+	budgets budgets.Index
+	owners  owners.Index
 	spreadIndexes
 	orderIndexes
 }
@@ -47,7 +48,7 @@ func (v *View) fork() View {
 		nodeIndexes:       v.nodeIndexes.fork(),
 		nominationIndexes: v.nominationIndexes.fork(),
 		queue:             v.queue.Fork(),
-		budgetIndexes:     v.budgetIndexes.fork(),
+		budgets:           v.budgets.Fork(),
 		owners:            v.owners.Fork(),
 		spreadIndexes:     v.spreadIndexes.fork(),
 		orderIndexes:      v.orderIndexes.fork(),
@@ -59,9 +60,6 @@ func (v *View) fork() View {
 type live struct {
 	View
 	cache *cache
-	// touchedBudgets are those whose status the command under way may have
-	// changed, with what their pods added up to before it.
-	touchedBudgets map[string]*coverage
 }
 
 func newLive() *live { return &live{View: newView(), cache: newCache()} }
@@ -110,22 +108,6 @@ type nominationIndexes struct {
 func (x *nominationIndexes) fork() nominationIndexes {
 	return nominationIndexes{
 		nominationsByNode: x.nominationsByNode.Fork(), nominationsByVictim: x.nominationsByVictim.Fork(), reserved: x.reserved,
-	}
-}
-
-// budgetIndexes say which pods a budget covers and what they add up to.
-type budgetIndexes struct {
-	budgetRules   store.Tree[*budgetRule] // labelKeys: which budgets a label leads to
-	coverages     store.Tree[*coverage]   // key of Budgets: what the pods add up to
-	budgetOwners  store.Tree[int32]       // key of Budgets, ownerRef.key: pods of that controller
-	ownersBudgets store.Tree[string]      // ownerRef.key, key of Budgets -> key of Budgets
-	budgetTimes   store.Tree[string]      // budgetTimeKey -> key of Budgets: when the status changes by itself
-}
-
-func (x *budgetIndexes) fork() budgetIndexes {
-	return budgetIndexes{
-		budgetRules: x.budgetRules.Fork(), coverages: x.coverages.Fork(), budgetOwners: x.budgetOwners.Fork(),
-		ownersBudgets: x.ownersBudgets.Fork(), budgetTimes: x.budgetTimes.Fork(),
 	}
 }
 

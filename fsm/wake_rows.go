@@ -90,12 +90,11 @@ func (w *wakes) pod(old, new *corev1.Pod) {
 		w.other(model.PodLeaving, new, to)
 	}
 	// It may be evicted now, or be waited for, that could not before.
-	if v.budgetRules.Len() > 0 && (leaves || model.Ready(old) && !model.Ready(new) || !maps.Equal(old.Labels, new.Labels)) {
-		for _, r := range v.rulesOf(old.Namespace, old.Labels) {
-			if b, ok := v.Budgets.Get(r.key); ok {
-				w.Scope.Budget(b)
-			}
-		}
+	if v.budgets.Any() && (leaves || model.Ready(old) && !model.Ready(new) || !maps.Equal(old.Labels, new.Labels)) {
+		v.BudgetsOf(old.Namespace, old.Labels, func(b *policyv1.PodDisruptionBudget) bool {
+			w.Scope.Budget(b)
+			return true
+		})
 	}
 }
 

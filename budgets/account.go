@@ -1,0 +1,93 @@
+package budgets
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// Spares says whether a pod's disruption takes nothing that a budget has to
+// give (PD8, PD9), where so many healthy pods are desired and so many there
+// are: it is not ready, and is not running yet or one to be lenient with.
+func Spares(spec *policyv1.PodDisruptionBudgetSpec, pod *corev1.Pod, desired, current int64) bool {
+	return !model.Ready(pod) && (pod.Status.Phase == corev1.PodPending || Lenient(spec, desired, current))
+}
+
+// Lenient says whether pods that are not ready may go and cost nothing (PD9).
+func Lenient(spec *policyv1.PodDisruptionBudgetSpec, desired, current int64) bool {
+	if p := spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
+		return true
+	}
+	return desired > 0 && current >= desired
+}
+
+// Account is what the disruption of several pods at once would cost the budgets
+// that cover them. Nothing is changed by asking.
+type Account struct {
+	index *Index
+	state State
+	spent map[string]*spending
+}
+
+type spending struct {
+	health Health
+	named  int64 // pods, healthy or not
+	taken  int64 // pods that took one of the disruptions allowed
+}
+
+// Account opens one.
+func (x *Index) Account(s State) *Account {
+	return &Account{index: x, state: s, spent: map[string]*spending{}}
+}
+
+// Charge is what one more pod does to its budgets.
+type Charge struct {
+	// Forbidding are the budgets by whose rules the pod must not be disrupted
+	// (PD6, PD8, PD9).
+	Forbidding []*policyv1.PodDisruptionBudget
+	// Broken are those of them that lose a healthy pod that they need.
+	Broken []*policyv1.PodDisruptionBudget
+	// Beyond are the budgets with fewer disruptions left than pods were named,
+	// healthy or not (PR8).
+	Beyond []*policyv1.PodDisruptionBudget
+}
+
+// Take charges a pod's disruption to all of its budgets, whether they can
+// afford it or not. A pod that is ending already costs nothing.
+func (a *Account) Take(pod *corev1.Pod) Charge {
+	var out Charge
+	if model.Terminating(pod) || model.Terminal(pod) {
+		return out
+	}
+	a.index.Of(a.state, pod.Namespace, pod.Labels, func(b *policyv1.PodDisruptionBudget) bool {
+		s := a.of(b)
+		if _, announced := s.health.announced[pod.Name]; announced {
+			return true // it is in the count already
+		}
+		if s.named++; s.named > s.health.Allowed {
+			out.Beyond = append(out.Beyond, b)
+		}
+		if Spares(&b.Spec, pod, s.health.Desired, s.health.Current-s.taken) {
+			return true
+		}
+		if s.taken++; s.taken > s.health.Allowed {
+			out.Forbidding = append(out.Forbidding, b)
+			if model.Ready(pod) {
+				out.Broken = append(out.Broken, b)
+			}
+		}
+		return true
+	})
+	return out
+}
+
+func (a *Account) of(b *policyv1.PodDisruptionBudget) *spending {
+	key := keyOf(b)
+	s, ok := a.spent[key]
+	if !ok {
+		s = &spending{health: a.index.HealthOf(a.state, b)}
+		a.spent[key] = s
+	}
+	return s
+}

@@ -1,0 +1,109 @@
+package budgets
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// rule is what a budget covers and how it counts. It is immutable, and one for
+// as long as that part of the budget stays.
+type rule struct {
+	key      string // of the budget
+	of       *metav1.LabelSelector
+	selector labels.Selector
+	// scaled: what is expected is the scale of the pods' controllers, not the
+	// number of pods (PD2).
+	scaled bool
+}
+
+func (r *rule) String() string {
+	return fmt.Sprintf("%s %v %s, scaled %t", r.key, r.of, r.selector, r.scaled)
+}
+
+// isOf says whether the rule is that of a spec. A row that only got another
+// status shares its spec with the one before.
+func (r *rule) isOf(s *policyv1.PodDisruptionBudgetSpec) bool {
+	return (r.of == s.Selector || equality.Semantic.DeepEqual(r.of, s.Selector)) && r.scaled == countsScales(s)
+}
+
+func countsScales(s *policyv1.PodDisruptionBudgetSpec) bool {
+	return s.MaxUnavailable != nil || s.MinAvailable != nil && s.MinAvailable.Type == intstr.String
+}
+
+func compile(key string, spec *policyv1.PodDisruptionBudgetSpec) *rule {
+	return &rule{key: key, of: spec.Selector, selector: Selector(spec), scaled: countsScales(spec)}
+}
+
+// Selector says which pods of its namespace a budget covers (PD1): nil selects
+// nothing, {} everything.
+func Selector(spec *policyv1.PodDisruptionBudgetSpec) labels.Selector {
+	selector, err := metav1.LabelSelectorAsSelector(spec.Selector)
+	if err != nil {
+		return labels.Nothing() // such a budget is refused; should it be there, it covers nothing
+	}
+	return selector
+}
+
+// keys are those under which a rule is found: by one pair of labels that every
+// pod it covers must have, or else in the list of those that every pod of the
+// namespace has to be held against.
+func (r *rule) keys() []string {
+	requirements, selectable := r.selector.Requirements()
+	if !selectable {
+		return nil
+	}
+	namespace, name, _ := strings.Cut(r.key, "/")
+	key, values := "", []string(nil)
+	for _, q := range requirements {
+		switch q.Operator() {
+		case selection.Equals, selection.DoubleEquals, selection.In:
+			// The fewer and the longer its values, the fewer pods it is likely to have.
+			if vs := q.Values().List(); values == nil || len(vs) < len(values) || len(vs) == len(values) && len(vs[0]) > len(values[0]) {
+				key, values = q.Key(), vs
+			}
+		}
+	}
+	if values == nil {
+		return []string{generalRules(namespace) + name}
+	}
+	keys := make([]string, len(values))
+	for i, value := range values {
+		keys[i] = pairRules(namespace, key, value) + name
+	}
+	return keys
+}
+
+func generalRules(namespace string) string { return namespace + "/\x00" }
+
+func pairRules(namespace, key, value string) string {
+	return namespace + "/" + key + "=" + value + "\x00"
+}
+
+func (x *Index) rulesFor(namespace string, podLabels map[string]string) []*rule {
+	var rules []*rule
+	take := func(prefix string) {
+		x.rules.Scan(prefix, func(_ string, r *rule) bool {
+			if r.selector.Matches(labels.Set(podLabels)) {
+				rules = append(rules, r)
+			}
+			return true
+		})
+	}
+	take(generalRules(namespace))
+	// order does not matter: the rules are sorted below.
+	for key, value := range podLabels {
+		take(pairRules(namespace, key, value))
+	}
+	if len(rules) > 1 {
+		slices.SortFunc(rules, func(a, b *rule) int { return strings.Compare(a.key, b.key) })
+	}
+	return rules
+}
