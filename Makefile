@@ -70,7 +70,7 @@ sweep: ## the oracles over CASES random cases each, the other properties over a 
 	go test -timeout 5h ./sched -run '^TestOracle' -rapid.checks=$(CASES)
 	go test -timeout 5h ./sched -run NobodySleepsWho -rapid.checks=1000000
 	go test -timeout 5h ./sched -run 'Property|Pipeline|ReplayDecides|ReplayFrom' -rapid.checks=$$(( $(CASES) / 10 ))
-	go test -timeout 5h ./fsm ./controller -run 'Nobody|RandomCommands|Overspent|Converge|SpreadScaleIn' -rapid.checks=$$(( $(CASES) / 10 ))
+	go test -timeout 5h ./fsm ./controller -run 'Nobody|RandomCommands|ExtremeValues|Overspent|Converge|SpreadScaleIn' -rapid.checks=$$(( $(CASES) / 10 ))
 	go test -timeout 1h ./sched -run LeaderLostAtEveryPosition -preemptions=500
 
 DAMAGES ?= 20000

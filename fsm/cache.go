@@ -108,7 +108,7 @@ func (c *cache) decodeSpec(b []byte) (*decodedSpec, error) {
 		return d, nil
 	}
 	d := &decodedSpec{admitted: map[admission]*admittedSpec{}}
-	if err := d.spec.Unmarshal(b); err != nil {
+	if err := unmarshalKnown(b, &d.spec); err != nil {
 		return nil, err
 	}
 	c.decoded.put(string(b), d, structBytes+6*len(b))

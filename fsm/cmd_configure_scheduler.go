@@ -2,11 +2,13 @@ package fsm
 
 import (
 	"encoding/json"
+	"errors"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/store"
 )
 
 // ConfigureScheduler stores the one scheduler configuration, as JSON in the
@@ -23,6 +25,14 @@ type ConfigureScheduler struct {
 	// OnlyIfAbsent leaves a configuration that is there as it is: the first
 	// leader of a cluster proposes the one of its configuration file.
 	OnlyIfAbsent bool `msgpack:"only_if_absent,omitempty"`
+}
+
+// unpack stops at fields that are not known.
+func (c *ConfigureScheduler) unpack(*cache) error {
+	if err := unmarshalKnownJSON(c.JSON, new(berthv1.SchedulerConfiguration)); errors.Is(err, store.ErrUnknownCommand) {
+		return err
+	}
+	return nil
 }
 
 // Apply implements Command.

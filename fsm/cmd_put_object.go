@@ -2,7 +2,10 @@ package fsm
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // PutObject creates (Create) or replaces an object of a kind without meaning
@@ -17,6 +20,25 @@ type PutObject struct {
 	Raw      []byte `msgpack:"raw"`
 	Create   bool   `msgpack:"create,omitempty"`
 	Revision int64  `msgpack:"revision,omitempty"`
+
+	value ProtoObject // Raw, once it is unpacked
+}
+
+// unpack stops at fields that are not known. All else that is wrong is refused
+// when the command is applied.
+func (c *PutObject) unpack(*cache) error {
+	kind, ok := objectKinds[c.Resource]
+	if !ok {
+		return nil
+	}
+	value := kind.New()
+	switch err := unmarshalKnown(c.Raw, value); {
+	case errors.Is(err, store.ErrUnknownCommand):
+		return err
+	case err == nil:
+		c.value = value
+	}
+	return nil
 }
 
 // Apply implements Command.
@@ -25,9 +47,12 @@ func (c *PutObject) Apply(tx *Tx) Result {
 	if !ok {
 		return refuseBadRequest(fmt.Sprintf("PutObject does not know the resource %q", c.Resource))
 	}
-	value := kind.New()
-	if err := value.Unmarshal(c.Raw); err != nil {
-		return refuseBadRequest(fmt.Sprintf("PutObject: %s: %v", c.Resource, err))
+	value := c.value
+	if value == nil {
+		value = kind.New()
+		if err := value.Unmarshal(c.Raw); err != nil {
+			return refuseBadRequest(fmt.Sprintf("PutObject: %s: %v", c.Resource, err))
+		}
 	}
 	if value.GetName() == "" {
 		return refuseBadRequest(fmt.Sprintf("PutObject: %s without a name", c.Resource))

@@ -1,9 +1,12 @@
 package fsm
 
 import (
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/store"
 )
 
 // SetStatus stores what a controller says of its workload: the status and
@@ -18,6 +21,18 @@ type SetStatus struct {
 	Status         []byte `msgpack:"status"`
 	WarningReason  string `msgpack:"warning_reason,omitempty"`
 	WarningMessage string `msgpack:"warning_message,omitempty"`
+}
+
+// unpack stops at fields that are not known.
+func (c *SetStatus) unpack(*cache) error {
+	kind := objectKinds[c.Owner.Resource]
+	if kind.Workload == nil {
+		return nil
+	}
+	if _, err := kind.Workload.WithStatus(kind.New(), c.Status); errors.Is(err, store.ErrUnknownCommand) {
+		return err
+	}
+	return nil
 }
 
 // Apply implements Command.

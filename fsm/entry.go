@@ -30,7 +30,7 @@ func DecodeEntry(b []byte) (Header, []Proposal, error) {
 }
 
 // decodeForApply is DecodeEntry helped by the cache of the state that the entry
-// is for. A command whose decoder panics is one that panics when it is applied.
+// is for. A command that can not be decoded is one that panics when it is applied.
 func decodeForApply(b []byte, cached *cache) (Header, []Proposal, error) {
 	d := decoding(cached)
 	d.Rescue = func(number uint16, value any) Command { return &unreadable{number, value} }
@@ -41,8 +41,8 @@ func decodeForApply(b []byte, cached *cache) (Header, []Proposal, error) {
 // there is one.
 func decoding(cached *cache) store.Decoding[Command] {
 	return store.Decoding[Command]{Finish: func(c Command) error {
-		if carrier, ok := c.(podCarrier); ok {
-			return carrier.unpack(cached)
+		if c, ok := c.(carrier); ok {
+			return c.unpack(cached)
 		}
 		return nil
 	}}

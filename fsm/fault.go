@@ -117,7 +117,7 @@ func (tx *Tx) attempt(ps []Proposal) (results []Result, ok bool) {
 	return tx.carryOut(ps), true
 }
 
-// unreadable stands for a command whose bytes make their decoder panic.
+// unreadable stands for a command whose bytes can not be decoded.
 type unreadable struct {
 	number uint16
 	value  any

@@ -44,6 +44,11 @@ func goldenEntries(t testing.TB) [][]byte {
 // inhabited is a small state in which most things are under way.
 func inhabited(t testing.TB) *State {
 	s := newTranscript(t)
+	inhabit(s)
+	return s.state
+}
+
+func inhabit(s *transcript) {
 	s.run("cluster", nil, strings.TrimSpace(`
 node n1 cpu=2
 node n2 cpu=2
@@ -56,7 +61,6 @@ object configmaps settings
 event event
 namespace team`))
 	s.run("plan", nil, "preempt high n1 low\nfail huge capacity:2")
-	return s.state
 }
 
 // FuzzEntry: whatever the bytes are, they are decoded and applied without a
@@ -105,7 +109,7 @@ func FuzzPodWire(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var plain corev1.Pod
-		plainly := plain.Unmarshal(b)
+		plainly := unmarshalKnown(b, &plain)
 		c := newCache()
 		for range 2 {
 			w := PodWire{raw: bytes.Clone(b)}

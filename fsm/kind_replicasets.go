@@ -22,7 +22,7 @@ func replicaSetKind() ObjectKind {
 			WithStatus: func(o ProtoObject, status []byte) (ProtoObject, error) {
 				rs := *o.(*appsv1.ReplicaSet)
 				rs.Status = appsv1.ReplicaSetStatus{}
-				if err := rs.Status.Unmarshal(status); err != nil {
+				if err := unmarshalKnown(status, &rs.Status); err != nil {
 					return nil, fmt.Errorf("status of a ReplicaSet: %w", err)
 				}
 				return &rs, nil

@@ -30,7 +30,7 @@ var applyFailureTable = &tableDef[*ApplyFailure]{
 	Marshal: func(f *ApplyFailure) ([]byte, error) { return store.Marshal(f) },
 	Unmarshal: func(b []byte) (*ApplyFailure, error) {
 		f := new(ApplyFailure)
-		return f, store.Unmarshal(b, f)
+		return f, store.UnmarshalKnown(b, f)
 	},
 }
 

@@ -8,11 +8,12 @@ import (
 )
 
 var configTable = &tableDef[*berthv1.SchedulerConfiguration]{
-	Name:    "schedulerconfigurations",
-	Marshal: func(c *berthv1.SchedulerConfiguration) ([]byte, error) { return json.Marshal(c) },
+	Name:      "schedulerconfigurations",
+	Canonical: canonicalRow[*berthv1.SchedulerConfiguration](asJSON),
+	Marshal:   func(c *berthv1.SchedulerConfiguration) ([]byte, error) { return json.Marshal(c) },
 	Unmarshal: func(b []byte) (*berthv1.SchedulerConfiguration, error) {
 		c := new(berthv1.SchedulerConfiguration)
-		err := json.Unmarshal(b, c)
+		err := unmarshalKnownJSON(b, c)
 		c.SetDefaults() // it may come from a version that knew fewer fields
 		return c, err
 	},

@@ -96,11 +96,12 @@ func decisionsKey(before int64) string { return fmt.Sprintf("%016x", before) }
 // The ledger is bookkeeping: nobody watches it, and a decision has made its
 // revisions already.
 var decisionTable = &tableDef[*PlanRecord]{
-	Name:    "decisions",
-	Marshal: func(r *PlanRecord) ([]byte, error) { return store.Marshal(r) },
+	Name:      "decisions",
+	Canonical: canonicalRow[*PlanRecord](asMsgpack),
+	Marshal:   func(r *PlanRecord) ([]byte, error) { return store.Marshal(r) },
 	Unmarshal: func(b []byte) (*PlanRecord, error) {
 		r := new(PlanRecord)
-		return r, store.Unmarshal(b, r)
+		return r, store.UnmarshalKnown(b, r)
 	},
 	Complete: func(v *live, _ string, r *PlanRecord) error {
 		for i, d := range r.Diagnoses {

@@ -53,7 +53,7 @@ var eventArrivalTable = &tableDef[*eventArrival]{
 	Marshal: func(a *eventArrival) ([]byte, error) { return store.Marshal(a) },
 	Unmarshal: func(b []byte) (*eventArrival, error) {
 		a := new(eventArrival)
-		return a, store.Unmarshal(b, a)
+		return a, store.UnmarshalKnown(b, a)
 	},
 }
 

@@ -61,11 +61,12 @@ func (n *Nomination) YieldsTo(own *Nomination) bool {
 func (n *Nomination) Class() *model.Class { return n.class }
 
 var nominationTable = &tableDef[*Nomination]{
-	Name:    "nominations",
-	Marshal: func(n *Nomination) ([]byte, error) { return store.Marshal(n) },
+	Name:      "nominations",
+	Canonical: canonicalRow[*Nomination](asMsgpack),
+	Marshal:   func(n *Nomination) ([]byte, error) { return store.Marshal(n) },
 	Unmarshal: func(b []byte) (*Nomination, error) {
 		n := new(Nomination)
-		return n, store.Unmarshal(b, n)
+		return n, store.UnmarshalKnown(b, n)
 	},
 	Revise: func(n *Nomination, revision int64) { n.Revision = revision },
 	Size:   nominationBytes,

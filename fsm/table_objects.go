@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -91,8 +92,22 @@ var objectTable = &tableDef[*Object]{
 			return nil, fmt.Errorf("an object of unknown kind %.40q", resource)
 		}
 		o := &Object{Resource: resource, Value: kind.New()}
-		return o, o.Value.Unmarshal([]byte(rest))
+		return o, unmarshalKnown([]byte(rest), o.Value)
 	},
+	Canonical: func() func(row, before *Object, had bool) {
+		kinds := map[string]canonical{}
+		// order does not matter: it fills a map.
+		for resource, k := range objectKinds {
+			kinds[resource] = canonicalOf(reflect.TypeOf(k.New()), asProtobuf)
+		}
+		return func(row, before *Object, had bool) {
+			var was reflect.Value
+			if had && before.Resource == row.Resource {
+				was = reflect.ValueOf(before.Value)
+			}
+			kinds[row.Resource](reflect.ValueOf(row.Value), was)
+		}
+	}(),
 	Revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
 	Size:   func(before, _ *Object, _ bool) int { return structBytes + before.Value.Size() },
 	Index: func(v *live, key string, old, new *Object, hadOld, hasNew bool) {

@@ -12,11 +12,12 @@ import (
 const maxPreemptions = 10_000
 
 var preemptionTable = &tableDef[*berthv1.Preemption]{
-	Name:    "preemptions",
-	Marshal: func(p *berthv1.Preemption) ([]byte, error) { return json.Marshal(p) },
+	Name:      "preemptions",
+	Canonical: canonicalRow[*berthv1.Preemption](asJSON),
+	Marshal:   func(p *berthv1.Preemption) ([]byte, error) { return json.Marshal(p) },
 	Unmarshal: func(b []byte) (*berthv1.Preemption, error) {
 		p := new(berthv1.Preemption)
-		return p, json.Unmarshal(b, p)
+		return p, unmarshalKnownJSON(b, p)
 	},
 	Revise: reviseObject[*berthv1.Preemption],
 	Size:   preemptionBytes,

@@ -23,11 +23,12 @@ type ReasonCount = queue.ReasonCount
 type SetAside = queue.SetAside
 
 var queueTable = &tableDef[*QueueEntry]{
-	Name:    "queueentries",
-	Marshal: func(e *QueueEntry) ([]byte, error) { return store.Marshal(e) },
+	Name:      "queueentries",
+	Canonical: canonicalRow[*QueueEntry](asMsgpack),
+	Marshal:   func(e *QueueEntry) ([]byte, error) { return store.Marshal(e) },
 	Unmarshal: func(b []byte) (*QueueEntry, error) {
 		e := new(QueueEntry)
-		return e, store.Unmarshal(b, e)
+		return e, store.UnmarshalKnown(b, e)
 	},
 	Revise: func(e *QueueEntry, revision int64) { e.Revision = revision },
 	Size:   (*QueueEntry).Bytes,
@@ -54,26 +55,28 @@ var markTable = &tableDef[*queue.NodeMark]{
 	Marshal: func(m *queue.NodeMark) ([]byte, error) { return store.Marshal(m) },
 	Unmarshal: func(b []byte) (*queue.NodeMark, error) {
 		m := new(queue.NodeMark)
-		return m, store.Unmarshal(b, m)
+		return m, store.UnmarshalKnown(b, m)
 	},
 	Index: func(v *live, node string, old, new *queue.NodeMark, _, _ bool) { v.queue.PutNodeMark(node, old, new) },
 }
 
 var podMarkTable = &tableDef[*queue.PodMark]{
-	Name:    "podmarks",
-	Marshal: func(m *queue.PodMark) ([]byte, error) { return store.Marshal(m) },
+	Name:      "podmarks",
+	Canonical: canonicalRow[*queue.PodMark](asMsgpack),
+	Marshal:   func(m *queue.PodMark) ([]byte, error) { return store.Marshal(m) },
 	Unmarshal: func(b []byte) (*queue.PodMark, error) {
 		m := new(queue.PodMark)
-		return m, store.Unmarshal(b, m)
+		return m, store.UnmarshalKnown(b, m)
 	},
 	Index: func(v *live, key string, old, new *queue.PodMark, _, _ bool) { v.queue.PutPodMark(key, old, new) },
 }
 
 var pendingTable = &tableDef[*queue.Pending]{
-	Name:    "pendingwakes",
-	Marshal: func(p *queue.Pending) ([]byte, error) { return store.Marshal(p) },
+	Name:      "pendingwakes",
+	Canonical: canonicalRow[*queue.Pending](asMsgpack),
+	Marshal:   func(p *queue.Pending) ([]byte, error) { return store.Marshal(p) },
 	Unmarshal: func(b []byte) (*queue.Pending, error) {
 		p := new(queue.Pending)
-		return p, store.Unmarshal(b, p)
+		return p, store.UnmarshalKnown(b, p)
 	},
 }

@@ -31,11 +31,12 @@ const restoredKey = "restored"
 
 // What is staged is bookkeeping: nobody watches it.
 var stagedTable = &tableDef[*stagedPiece]{
-	Name:    "stagedsnapshots",
-	Marshal: func(p *stagedPiece) ([]byte, error) { return store.Marshal(p) },
+	Name:      "stagedsnapshots",
+	Canonical: canonicalRow[*stagedPiece](asMsgpack),
+	Marshal:   func(p *stagedPiece) ([]byte, error) { return store.Marshal(p) },
 	Unmarshal: func(b []byte) (*stagedPiece, error) {
 		p := new(stagedPiece)
-		return p, store.Unmarshal(b, p)
+		return p, store.UnmarshalKnown(b, p)
 	},
 }
 

@@ -58,7 +58,7 @@ func (w *Wire[T, P]) DecodeMsgpack(d *msgpack.Decoder) error {
 		return err
 	}
 	w.Object = new(T)
-	return w.Object.Unmarshal(b)
+	return unmarshalKnown(b, w.Object)
 }
 
 // protoTable defines a table whose rows are Kubernetes objects.
@@ -71,11 +71,12 @@ func protoTable[T any, P interface {
 		Marshal: func(o P) ([]byte, error) { return o.Marshal() },
 		Unmarshal: func(b []byte) (P, error) {
 			o := P(new(T))
-			return o, o.Unmarshal(b)
+			return o, unmarshalKnown(b, o)
 		},
-		Revise: reviseObject[P],
-		Size:   func(before, _ P, _ bool) int { return structBytes + before.Size() },
-		Index:  index,
+		Revise:    reviseObject[P],
+		Canonical: canonicalRow[P](asProtobuf),
+		Size:      func(before, _ P, _ bool) int { return structBytes + before.Size() },
+		Index:     index,
 	}
 }
 

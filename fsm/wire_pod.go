@@ -27,8 +27,9 @@ func (w *PodWire) DecodeMsgpack(d *msgpack.Decoder) (err error) {
 	return err
 }
 
-// podCarrier is a command that carries a pod. unpack completes its decoding.
-type podCarrier interface{ unpack(c *cache) error }
+// carrier is a command that carries an object in bytes of its own. unpack
+// completes its decoding.
+type carrier interface{ unpack(c *cache) error }
 
 func (c *AdmitPod) unpack(cached *cache) error  { return c.Pod.unpack(cached) }
 func (c *AdmitPods) unpack(cached *cache) error { return c.Template.unpack(cached) }
@@ -43,22 +44,22 @@ func (w *PodWire) unpack(c *cache) error {
 	w.raw, w.Object = nil, new(corev1.Pod)
 	parts, ok := splitPod(raw)
 	if c == nil || !ok {
-		return w.Object.Unmarshal(raw)
+		return unmarshalKnown(raw, w.Object)
 	}
 	spec, node, ok := cutNode(parts[1])
 	if !ok {
-		return w.Object.Unmarshal(raw)
+		return unmarshalKnown(raw, w.Object)
 	}
 	origin, err := c.decodeSpec(spec)
 	if err != nil {
 		return err
 	}
-	if err := w.Object.ObjectMeta.Unmarshal(parts[0]); err != nil {
+	if err := unmarshalKnown(parts[0], &w.Object.ObjectMeta); err != nil {
 		return err
 	}
 	w.origin, w.Object.Spec = origin, origin.spec
 	w.Object.Spec.NodeName = node
-	return w.Object.Status.Unmarshal(parts[2])
+	return unmarshalKnown(parts[2], &w.Object.Status)
 }
 
 // Wire types of protobuf, and the fields of a pod that are told apart here.

@@ -129,6 +129,7 @@ func (w *world) followFeed() {
 			delete(rows, c.Key)
 		} else {
 			rows[c.Key] = c.New
+			requireReadBack(w.t, rowCodecs[c.Table], c.Key, c.New)
 		}
 	}
 	if w.seen != w.view().Revision() {
@@ -136,6 +137,7 @@ func (w *world) followFeed() {
 	}
 	for _, table := range w.view().tables() {
 		if !inFeed(table) {
+			w.followBookkeeping(table)
 			continue
 		}
 		shadow := w.shadow[table.Name()]
@@ -148,6 +150,19 @@ func (w *world) followFeed() {
 			}
 		})
 	}
+}
+
+// followBookkeeping looks at the rows of a table whose changes nobody is told.
+func (w *world) followBookkeeping(table anyTable) {
+	w.t.Helper()
+	rows := map[string]any{}
+	eachRow(table, func(key string, row any) {
+		rows[key] = row
+		if w.shadow[table.Name()][key] != row {
+			requireReadBack(w.t, table, key, row)
+		}
+	})
+	w.shadow[table.Name()] = rows
 }
 
 // eachRow calls f for every row of a table.

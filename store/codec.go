@@ -37,9 +37,9 @@ func Unmarshal(b []byte, v any) error {
 	return msgpack.Unmarshal(b, v)
 }
 
-// unmarshalKnown is Unmarshal that fails with ErrUnknownCommand for a field that
+// UnmarshalKnown is Unmarshal that fails with ErrUnknownCommand for a field that
 // v does not have: whoever wrote it meant something by it.
-func unmarshalKnown(b []byte, v any) error {
+func UnmarshalKnown(b []byte, v any) error {
 	if err := wire.Check(b, maxElements); err != nil {
 		return err
 	}

@@ -125,7 +125,9 @@ type Decoding[C any] struct {
 	// Finish completes the decoding of each command.
 	Finish func(C) error
 	// Rescue, where there is one, gives a command that stands for the one of
-	// this number whose decoder panicked.
+	// this number whose bytes can not be read, or made their decoder panic. Those
+	// that a later version may be able to read (ErrUnknownCommand) are not among
+	// them.
 	Rescue func(number uint16, value any) C
 }
 
@@ -144,7 +146,7 @@ func (r *Registry[C]) DecodeEntry(b []byte, how Decoding[C]) (Header, []Proposal
 
 func openEntry(b []byte) (wireEntry, error) {
 	var e wireEntry
-	if err := unmarshalKnown(b, &e); err != nil {
+	if err := UnmarshalKnown(b, &e); err != nil {
 		return e, fmt.Errorf("decode entry: %w", err)
 	}
 	if e.Format == 0 || e.Format > EntryFormat {
@@ -182,7 +184,7 @@ func (r *Registry[C]) EncodeProposals(ps []Proposal[C]) ([]byte, error) {
 // DecodeProposals is the inverse of EncodeProposals.
 func (r *Registry[C]) DecodeProposals(b []byte, how Decoding[C]) ([]Proposal[C], error) {
 	var wire []wireProposal
-	if err := unmarshalKnown(b, &wire); err != nil {
+	if err := UnmarshalKnown(b, &wire); err != nil {
 		return nil, fmt.Errorf("decode proposals: %w", err)
 	}
 	return r.fromWire(wire, how)
@@ -221,13 +223,15 @@ func (r *Registry[C]) command(w *wireProposal, how Decoding[C]) (c C, err error)
 		defer func() {
 			if value := recover(); value != nil {
 				c, err = how.Rescue(w.Number, value), nil
+			} else if err != nil && !errors.Is(err, ErrUnknownCommand) {
+				c, err = how.Rescue(w.Number, err), nil
 			}
 		}()
 	}
 	if c, err = r.New(w.Number); err != nil {
 		return c, err
 	}
-	if err := unmarshalKnown(w.Payload, c); err != nil {
+	if err := UnmarshalKnown(w.Payload, c); err != nil {
 		return c, fmt.Errorf("decode command %T: %w", c, err)
 	}
 	if err := how.Finish(c); err != nil {

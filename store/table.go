@@ -25,6 +25,9 @@ type Definition[S, T any] struct {
 	// nil for bookkeeping tables, whose changes have no revision and are not
 	// in the feed.
 	Revise func(T, int64)
+	// Canonical makes a row what is read back from its bytes, before it is
+	// stored. nil where every row is.
+	Canonical func(row, before T, had bool)
 	// Size is about how many bytes of memory a row holds alone when it has been
 	// replaced by now, or removed (gone): what the two share is not counted. It
 	// may be too much and must not be far too little. nil for bookkeeping tables.
@@ -83,6 +86,9 @@ func Put[S, T any](tx *Tx, s S, t Table[S, T], key string, row T) {
 	if t.def.Revise != nil {
 		tx.at.revision++
 		t.def.Revise(row, tx.at.revision)
+	}
+	if t.def.Canonical != nil {
+		t.def.Canonical(row, before, had)
 	}
 	t.rows.Set(key, row)
 	if t.def.Index != nil {
