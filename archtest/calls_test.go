@@ -64,6 +64,33 @@ func TestTheCoreIsDeterministic(t *testing.T) {
 	}
 }
 
+// judging are the files of the core in which a class is held against a node,
+// with why that class is the right one.
+var judging = map[string]string{
+	"fsm/ruled.go":     "only a ruled class can be asked there",
+	"sched/board.go":   "boards are of effective classes",
+	"sched/explain.go": "the pod's effective class is asked there",
+}
+
+// TestNodesAreJudgedByWhatTheConfigurationAddsToo: whether a node takes a pod
+// depends on the pod's profile, too; who asks with the pod's own class wakes,
+// binds or evicts for a node that the scheduler does not want.
+func TestNodesAreJudgedByWhatTheConfigurationAddsToo(t *testing.T) {
+	s := load(t)
+	for _, f := range s.files {
+		if f.Test || !within(f.Dir, core...) || f.Dir == "model" || judging[f.Path] != "" {
+			continue
+		}
+		ast.Inspect(f.AST, func(n ast.Node) bool {
+			p, name, ok := f.qualified(n)
+			if ok && strings.HasSuffix(p, "/model") && slices.Contains([]string{"Fits", "Check", "CheckNode", "NodeFailures"}, name) {
+				t.Errorf("%s: model.%s: ask a ruled class (fsm/ruled.go), or explain here why this class is the effective one", s.line(n.Pos()), name)
+			}
+			return true
+		})
+	}
+}
+
 // floatsAllowed are the files of the core that may use floating-point numbers, with the reason.
 var floatsAllowed = map[string]string{
 	"controller/nodes.go": "the rate of evictions is the leader's own, and what it proposes is in the log: nobody computes it again",

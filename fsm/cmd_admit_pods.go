@@ -74,7 +74,7 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 		made.add(pod.Name)
 	}
 	if owner != nil {
-		tx.event(owner.ref.Namespace, eventName(owner.ref.Name, uint64(tx.view.Revision()+1)), owner.about(),
+		tx.event(eventSource, owner.ref.Namespace, eventName(owner.ref.Name, uint64(tx.view.Revision()+1)), owner.about(),
 			corev1.EventTypeNormal, "SuccessfulCreate", "Created "+made.String())
 	}
 	return Result{}

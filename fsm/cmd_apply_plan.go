@@ -4,7 +4,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
-	"github.com/berth-dev/berth/model"
 )
 
 // ApplyPlan carries out what the scheduler decided on the state at Revision.
@@ -222,10 +221,11 @@ func (tx *Tx) applyBinding(d *BindDecision) string {
 	}
 	u := tx.view.withNominations(*tx.view.Usage(d.Node), d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
 	offer := tx.view.offer(d.Node)
-	if !model.Fits(e.Class(), node, offer, &u) {
-		return explain(d.Node, model.Check(e.Class(), node, *offer, &u))
+	rules := tx.view.ruledClass(e.Class(), pod)
+	if !rules.fits(node, offer, &u) {
+		return explain(d.Node, rules.check(node, offer, &u))
 	}
-	if reasons := tx.view.barredFrom(tx.view.ruledClass(e.Class(), pod), d.Node, d.Key, nil); len(reasons) > 0 {
+	if reasons := tx.view.barredFrom(rules, d.Node, d.Key, nil); len(reasons) > 0 {
 		return explain(d.Node, reasons)
 	}
 	tx.bind(d.Key, pod, d.Node)

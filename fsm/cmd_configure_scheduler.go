@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -74,7 +75,19 @@ func (c *ConfigureScheduler) Apply(tx *Tx) Result {
 // judgesOtherwise says whether a pod that found no place under one configuration
 // may find one under the other.
 func judgesOtherwise(before, after *berthv1.SchedulerConfigurationSpec) bool {
-	return !equality.Semantic.DeepEqual(before.Preemption, after.Preemption) ||
+	return !equality.Semantic.DeepEqual(addedAffinities(before), addedAffinities(after)) ||
+		!equality.Semantic.DeepEqual(before.Preemption, after.Preemption) ||
 		!equality.Semantic.DeepEqual(before.PodTopologySpread, after.PodTopologySpread) ||
 		!equality.Semantic.DeepEqual(before.Reservation, after.Reservation)
+}
+
+// addedAffinities are what the profiles ask of nodes, by scheduler name.
+func addedAffinities(s *berthv1.SchedulerConfigurationSpec) map[string]*corev1.NodeAffinity {
+	out := map[string]*corev1.NodeAffinity{}
+	for i := range s.Profiles {
+		if a := s.Profiles[i].AddedAffinity(); a != nil {
+			out[s.Profiles[i].SchedulerName] = a
+		}
+	}
+	return out
 }

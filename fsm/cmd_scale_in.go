@@ -39,7 +39,7 @@ func (c *ScaleIn) Apply(tx *Tx) Result {
 		surplus--
 	}
 	if gone.count > 0 {
-		tx.event(owner.ref.Namespace, eventName(owner.ref.Name, uint64(tx.view.Revision()+1)), owner.about(),
+		tx.event(eventSource, owner.ref.Namespace, eventName(owner.ref.Name, uint64(tx.view.Revision()+1)), owner.about(),
 			corev1.EventTypeNormal, "SuccessfulDelete", "Deleted "+gone.String())
 	}
 	return Result{}

@@ -50,7 +50,7 @@ func (c *SetStatus) Apply(tx *Tx) Result {
 		put(tx, tx.view.Objects, ObjectKey(c.Owner.Resource, c.Owner.Namespace, c.Owner.Name), owner.object)
 	}
 	if c.WarningReason != "" {
-		tx.repeatedEvent(owner.ref.Namespace, owner.ref.Name, owner.about(), corev1.EventTypeWarning, c.WarningReason, c.WarningMessage)
+		tx.repeatedEvent(eventSource, owner.ref.Namespace, owner.about(), corev1.EventTypeWarning, c.WarningReason, c.WarningMessage)
 	}
 	return Result{Table: tx.view.Objects.Name(), Object: owner.object}
 }

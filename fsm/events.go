@@ -14,9 +14,10 @@ import (
 
 const eventSource = "berth"
 
-// podEvent records that something happened to a pod.
-func (tx *Tx) podEvent(pod *corev1.Pod, eventType, reason, message string) {
-	tx.event(pod.Namespace, eventName(pod.Name, uint64(tx.view.Revision()+1)), podInvolved(pod), eventType, reason, message)
+// scheduled records what the scheduler of a profile did to a pod; it is said in
+// the profile's name, as by kube-scheduler.
+func (tx *Tx) scheduled(profile string, pod *corev1.Pod, eventType, reason, message string) {
+	tx.event(profile, pod.Namespace, eventName(pod.Name, uint64(tx.view.Revision()+1)), podInvolved(pod), eventType, reason, message)
 }
 
 // eventName is NAME.0123456789abcdef, as Kubernetes names events.
@@ -36,26 +37,26 @@ func podInvolved(pod *corev1.Pod) corev1.ObjectReference {
 	}
 }
 
-// repeatedPodEvent is podEvent for what happens again and again: one event
+// scheduledAgain is scheduled for what happens again and again: one event
 // counts the repetitions.
-func (tx *Tx) repeatedPodEvent(pod *corev1.Pod, eventType, reason, message string) {
-	tx.repeatedEvent(pod.Namespace, pod.Name, podInvolved(pod), eventType, reason, message)
+func (tx *Tx) scheduledAgain(profile string, pod *corev1.Pod, eventType, reason, message string) {
+	tx.repeatedEvent(profile, pod.Namespace, podInvolved(pod), eventType, reason, message)
 }
 
 // onceEvent records something about an object, unless it is on record.
 func (tx *Tx) onceEvent(about corev1.ObjectReference, eventType, reason, message string) {
 	name := repeatedName(about, reason)
 	if _, ok := tx.view.Events.Get(about.Namespace + "/" + name); !ok {
-		tx.event(about.Namespace, name, about, eventType, reason, message)
+		tx.event(eventSource, about.Namespace, name, about, eventType, reason, message)
 	}
 }
 
-func (tx *Tx) repeatedEvent(namespace, about string, involved corev1.ObjectReference, eventType, reason, message string) {
+func (tx *Tx) repeatedEvent(component, namespace string, involved corev1.ObjectReference, eventType, reason, message string) {
 	name := repeatedName(involved, reason)
 	key := namespace + "/" + name
 	old, ok := tx.view.Events.Get(key)
 	if !ok {
-		tx.event(namespace, name, involved, eventType, reason, message)
+		tx.event(component, namespace, name, involved, eventType, reason, message)
 		return
 	}
 	e := *old
@@ -71,12 +72,13 @@ func repeatedName(about corev1.ObjectReference, reason string) string {
 }
 
 func (tx *Tx) nodeEvent(node *corev1.Node, eventType, reason, message string) {
-	tx.event(metav1.NamespaceDefault, eventName(node.Name, uint64(tx.view.Revision()+1)), corev1.ObjectReference{
+	tx.event(eventSource, metav1.NamespaceDefault, eventName(node.Name, uint64(tx.view.Revision()+1)), corev1.ObjectReference{
 		Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID,
 	}, eventType, reason, message)
 }
 
-func (tx *Tx) event(namespace, name string, about corev1.ObjectReference, eventType, reason, message string) {
+// event records what a component did.
+func (tx *Tx) event(component, namespace, name string, about corev1.ObjectReference, eventType, reason, message string) {
 	limit := int(*tx.view.SchedulerConfig().Spec.EventLimit)
 	if limit == 0 {
 		return
@@ -88,8 +90,8 @@ func (tx *Tx) event(namespace, name string, about corev1.ObjectReference, eventT
 		Type:                eventType,
 		Reason:              reason,
 		Message:             message,
-		Source:              corev1.EventSource{Component: eventSource},
-		ReportingController: eventSource,
+		Source:              corev1.EventSource{Component: component},
+		ReportingController: component,
 		FirstTimestamp:      now,
 		LastTimestamp:       now,
 		Count:               1,

@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/model"
@@ -28,10 +30,20 @@ func newHelp(v *live, n *corev1.Node) *help {
 // room is how many pods of the group the node could take, with or without
 // evicting pods of lower priority.
 func (h *help) room(tx *Tx, g queue.Group, evicting bool) int {
-	c := g.Class
-	u := h.usage(c, evicting)
-	if !model.Fits(c, h.node, h.offer, u) {
+	n, bars := h.roomBeside(tx, g, evicting)
+	if bars != 0 && !(evicting && bars.Resolvable() && h.view.MayEvict(g.Class)) {
 		return 0
+	}
+	return n
+}
+
+// roomBeside is room if it were not for the rules between pods, and those that
+// keep all of the group off the node.
+func (h *help) roomBeside(tx *Tx, g queue.Group, evicting bool) (pods int, bars model.Failures) {
+	c, rules := g.Class, h.view.ruledGroup(&g)
+	u := h.usage(c, evicting)
+	if !rules.fits(h.node, h.offer, u) {
+		return 0, 0
 	}
 	n := h.offer.Pods - u.Requested.Pods
 	fits := func(asked, has int64) {
@@ -42,24 +54,21 @@ func (h *help) room(tx *Tx, g queue.Group, evicting bool) int {
 	fits(c.Request.MilliCPU, h.offer.MilliCPU-u.Requested.MilliCPU)
 	fits(c.Request.MemoryBytes, h.offer.MemoryBytes-u.Requested.MemoryBytes)
 	n = max(n, 1)
-	if bars := h.bars(tx, g); bars != 0 && !(evicting && bars.Resolvable() && h.view.MayEvict(c)) {
-		return 0
-	}
-	if h.view.queue.RulesOf(h.view, &g).HasHardTopology() {
+	bars = h.bars(tx, g, rules)
+	if rules.class.HasHardTopology() {
 		n = 1 // each may be in the next one's way; whoever finds a place wakes the next
 	}
-	return int(n)
+	return int(n), bars
 }
 
 // bars are the rules between pods that keep all of the group off the node. When
 // an entry has asked for the rules of many groups, nobody is barred: those who
 // are woken in vain find that out.
-func (h *help) bars(tx *Tx, g queue.Group) model.Failures {
-	c := h.view.queue.RulesOf(h.view, &g)
-	if !c.HasHardTopology() && (h.view.guards == 0 || !g.Alike()) || !tx.work.MayJudge(g.Key) {
+func (h *help) bars(tx *Tx, g queue.Group, rules ruled) model.Failures {
+	if !rules.class.HasHardTopology() && (h.view.guards == 0 || !g.Alike()) || !tx.work.MayJudge(g.Key) {
 		return 0
 	}
-	f := h.view.topology().Judge(c).Fails(h.node.Name)
+	f := h.view.judge(rules).Fails(h.node.Name)
 	if !g.Alike() {
 		f = f.ByItself()
 	}
@@ -111,6 +120,33 @@ func (v *View) withNominations(u model.Usage, node string, priority int32, runsA
 // hasRoomFor says whether a nominated pod fits its node as things are.
 func (h *help) hasRoomFor(n *Nomination) bool {
 	u := h.view.withNominations(*h.view.Usage(n.Node), n.Node, n.Priority, n.class.RunsAtMostSeconds, n.Key())
-	return model.Fits(n.class, h.node, h.offer, &u) &&
-		len(h.view.barredFrom(h.view.ruledClassOf(n.Key(), n.class), n.Node, n.Key(), nil)) == 0
+	rules := h.view.ruledClassOf(n.Key(), n.class)
+	return rules.fits(h.node, h.offer, &u) && len(h.view.barredFrom(rules, n.Node, n.Key(), nil)) == 0
+}
+
+// couldEvictFor says whether a nominated pod may fit its node if pods of lower
+// priority go.
+func (h *help) couldEvictFor(n *Nomination) bool {
+	if !h.view.MayEvict(n.class) {
+		return false
+	}
+	u := h.view.withNominations(h.view.use(n.Node).from(n.Priority), n.Node, n.Priority, n.class.RunsAtMostSeconds, n.Key())
+	rules := h.view.ruledClassOf(n.Key(), n.class)
+	return rules.fits(h.node, h.offer, &u) && !slices.ContainsFunc(h.view.barredFrom(rules, n.Node, n.Key(), nil), func(r model.Reason) bool {
+		return !r.Kind.Resolvable()
+	})
+}
+
+// freeOfOwn are those pods that wait, are nominated to some node, and are kept
+// off this one by no rule between pods once their own nominations are left out.
+// When nothing is left to spend on finding out it is all of them.
+func (h *help) freeOfOwn(tx *Tx, g queue.Group, waiting []*QueueEntry) []*QueueEntry {
+	rules := h.view.ruledGroup(&g)
+	return slices.DeleteFunc(waiting, func(e *QueueEntry) bool {
+		if tx.work.Over() {
+			return false
+		}
+		tx.work.Look()
+		return len(h.view.barredFrom(rules, h.node.Name, e.Key(), nil)) > 0
+	})
 }

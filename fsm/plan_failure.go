@@ -79,12 +79,12 @@ func (tx *Tx) fitsNominated(n *Nomination) bool {
 // where it is to wait, and that group.
 func (v *live) joined(e *QueueEntry, pod *corev1.Pod) (*QueueEntry, queue.Group) {
 	next, rules := *e, v.ruledClass(e.Class(), pod)
-	next.ByDefaults, next.SpreadOwner = rules != e.Class() && rules.HasHardTopology(), ""
+	next.ByDefaults, next.SpreadOwner = v.hardDefaults() && len(v.defaultsFor(e.Class(), pod).constraints) > 0, ""
 	if next.ByDefaults {
 		next.SpreadOwner = spreadOwner(pod)
 	}
-	next.KeptAway = v.guards > 0 && v.topology().Judge(rules).KeptAway()
-	return &next, queue.Group{Class: e.Class(), Key: next.Group(), Rules: rules}
+	next.KeptAway = v.guards > 0 && v.judge(rules).KeptAway()
+	return &next, queue.Group{Class: e.Class(), Key: next.Group(), Rules: rules.class}
 }
 
 func (j *failureJudge) missed(tx *Tx, g queue.Group) bool {
@@ -130,6 +130,6 @@ func (tx *Tx) announce(key string, old *corev1.Pod, reason string, d *Diagnosis,
 		put(tx, tx.view.Pods, key, pod)
 	}
 	if d != nil {
-		tx.repeatedPodEvent(pod, corev1.EventTypeWarning, "FailedScheduling", d.Message)
+		tx.scheduledAgain(schedulerOf(pod), pod, corev1.EventTypeWarning, "FailedScheduling", d.Message)
 	}
 }

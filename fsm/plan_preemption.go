@@ -52,11 +52,11 @@ func (v *live) stillPromised(n *Nomination) bool {
 	if !ok || len(n.Victims) == 0 {
 		return false
 	}
-	f := model.NodeFailures(n.class, node) | model.UsageFailures(n.class, v.offer(n.Node), v.Usage(n.Node))
-	if !f.Resolvable() {
+	rules := v.ruledClassOf(n.Key(), n.class)
+	if !rules.failures(node, v.offer(n.Node), v.Usage(n.Node)).Resolvable() {
 		return false
 	}
-	return !slices.ContainsFunc(v.barredFrom(v.ruledClassOf(n.Key(), n.class), n.Node, n.Key(), nil), func(r model.Reason) bool {
+	return !slices.ContainsFunc(v.barredFrom(rules, n.Node, n.Key(), nil), func(r model.Reason) bool {
 		return !r.Kind.Resolvable()
 	})
 }
@@ -92,7 +92,7 @@ func (tx *Tx) checkVictims(d *PreemptDecision, e *QueueEntry) ([]*corev1.Pod, st
 // checkRoom says why the eviction would be in vain (PR13, PR17): the preemptor
 // would not fit even without its victims, or fits beside them. If it is needed
 // and helps, it returns those who have to go for it.
-func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, c *model.Class, node *corev1.Node) ([]*corev1.Pod, string) {
+func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, c ruled, node *corev1.Node) ([]*corev1.Pod, string) {
 	if len(tx.view.obstacles(c, node, d.Key, nil)) == 0 {
 		return nil, "node " + d.Node + " takes the pod without an eviction"
 	}
@@ -116,7 +116,7 @@ func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, c *model.Clas
 // important ones first: something else left since the plan was made. Those on
 // other nodes need not even be waited for: only a rule between pods can need
 // them (PR18).
-func (tx *Tx) letOff(victims []*corev1.Pod, d *PreemptDecision, c *model.Class, node *corev1.Node) []*corev1.Pod {
+func (tx *Tx) letOff(victims []*corev1.Pod, d *PreemptDecision, c ruled, node *corev1.Node) []*corev1.Pod {
 	for i := 0; i < len(victims); {
 		if victims[i].Spec.NodeName != d.Node || !model.Terminating(victims[i]) {
 			others := slices.Delete(slices.Clone(victims), i, i+1)
@@ -185,7 +185,7 @@ func (tx *Tx) evictVictim(victim, preemptor *corev1.Pod, node string) {
 	if preemptor.Namespace == victim.Namespace { // PR20: a name is not shown across namespaces
 		by = fmt.Sprintf("%s/%s", preemptor.Namespace, preemptor.Name)
 	}
-	tx.podEvent(victim, corev1.EventTypeNormal, "Preempted", fmt.Sprintf("Preempted by %s on node %s", by, node))
+	tx.scheduled(schedulerOf(preemptor), victim, corev1.EventTypeNormal, "Preempted", fmt.Sprintf("Preempted by %s on node %s", by, node))
 	tx.disrupt(PodKey(victim.Namespace, victim.Name), victim, disruptor{
 		reason:  corev1.PodReasonPreemptionByScheduler,
 		message: fmt.Sprintf("%s: preempting to accommodate a higher priority pod", preemptor.Spec.SchedulerName),

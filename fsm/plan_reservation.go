@@ -95,12 +95,13 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 		return "the pod has not been waiting for room for long enough"
 	}
 	u := v.withNominations(*v.Usage(d.Node), d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
-	f := model.NodeFailures(e.Class(), node) | model.UsageFailures(e.Class(), v.offer(d.Node), &u)
+	rules := v.ruledClass(e.Class(), pod)
+	f := rules.failures(node, v.offer(d.Node), &u)
 	if f == 0 {
 		return "node " + d.Node + " has room for the pod"
 	}
 	if !f.Resolvable() {
-		return explain(d.Node, model.Check(e.Class(), node, *v.offer(d.Node), &u))
+		return explain(d.Node, rules.check(node, v.offer(d.Node), &u))
 	}
 	next := &Nomination{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.Revision() + 1,
@@ -115,7 +116,7 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	put(tx, v.Nominations, d.Key, next)
 	if !nominated || old.Node != d.Node {
 		tx.announce(d.Key, pod, "", nil, d.Node)
-		tx.podEvent(pod, corev1.EventTypeNormal, "Reserved", fmt.Sprintf("Room that comes free on node %s is kept for the pod", d.Node))
+		tx.scheduled(schedulerOf(pod), pod, corev1.EventTypeNormal, "Reserved", fmt.Sprintf("Room that comes free on node %s is kept for the pod", d.Node))
 	}
 	return ""
 }

@@ -202,7 +202,7 @@ func (tx *Tx) bind(key string, old *corev1.Pod, node string) *corev1.Pod {
 		})
 	})
 	tx.dequeue(key)
-	tx.podEvent(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned "+key+" to "+node)
+	tx.scheduled(schedulerOf(pod), pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned "+key+" to "+node)
 	return pod
 }
 

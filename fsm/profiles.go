@@ -15,6 +15,12 @@ import (
 // scheduler of one of its profiles. The others are stored, and left to whom
 // they name.
 
+// schedulerOf is the name of the scheduler that a pod is left to: of a profile
+// of the configuration, or of another one.
+func schedulerOf(pod *corev1.Pod) string {
+	return cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName)
+}
+
 // waits says whether a pod belongs in the queue.
 func (v *View) waits(pod *corev1.Pod) bool {
 	return unplaced(pod) && v.SchedulerConfig().Spec.Profile(pod.Spec.SchedulerName) != nil

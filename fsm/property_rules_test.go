@@ -148,7 +148,7 @@ func (r *random) counted(t *rapid.T) {
 	live.Queue.Scan("", func(key string, e *QueueEntry) bool {
 		live.Nodes.Scan("", func(node string, _ *corev1.Node) bool {
 			c := live.ruledClassOf(key, e.Class())
-			want, got := fresh.Judge(c).Fails(node), live.cache.topology.Judge(c).Fails(node)
+			want, got := fresh.Judge(c.class).Fails(node), live.judge(c).Fails(node)
 			if want != got {
 				t.Fatalf("%s on %s: the live counters say %b, new ones %b", key, node, got, want)
 			}

@@ -45,51 +45,72 @@ func (v *View) hardDefaults() bool {
 	return false
 }
 
-// EffectiveClass is the class by which the pod is to be judged: with the
-// cluster's default spread constraints if it has none of its own and belongs
-// to a service or a workload (TS12), else c itself. It may be asked of any
-// view by anybody, and costs a few look-ups.
+// EffectiveClass is the class by which the pod is to be judged: with what its
+// profile asks of nodes, and with the cluster's default spread constraints if
+// it has none of its own and belongs to a service or a workload (TS12). It may
+// be asked of any view by anybody, and costs a few look-ups.
 func (v *View) EffectiveClass(c *model.Class, pod *corev1.Pod) *model.Class {
+	return v.withAdditions(c, v.defaultsFor(c, pod))
+}
+
+// defaultSpread are the default constraints of a pod; the zero value is none.
+type defaultSpread struct {
+	constraints []corev1.TopologySpreadConstraint
+	system      bool                  // the built-in ones
+	owner       *metav1.LabelSelector // of its workload; nil: none
+	services    map[string]string     // the selectors of its services, merged
+}
+
+// defaultsFor are the default constraints that hold for a pod.
+func (v *View) defaultsFor(c *model.Class, pod *corev1.Pod) defaultSpread {
 	if len(c.Spread) > 0 {
-		return c
+		return defaultSpread{}
 	}
-	constraints, system := v.spreadDefaults()
-	if len(constraints) == 0 {
-		return c
+	d := defaultSpread{}
+	if d.constraints, d.system = v.spreadDefaults(); len(d.constraints) == 0 {
+		return defaultSpread{}
 	}
-	key := effectiveKey{class: c, config: v.SchedulerConfig(), owner: v.ownerSelector(pod)}
-	services := v.serviceSelectors(pod)
-	if len(services) == 0 && key.owner == nil {
-		return c
+	d.owner, d.services = v.ownerSelector(pod), v.serviceSelectors(pod)
+	if len(d.services) == 0 && d.owner == nil {
+		return defaultSpread{}
 	}
-	key.services = pairsText(services)
-	return v.effective.get(key, func() *model.Class {
-		selector := labels.SelectorFromSet(services)
-		if key.owner != nil {
-			if own, err := metav1.LabelSelectorAsSelector(key.owner); err == nil {
-				requirements, _ := own.Requirements()
-				selector = selector.Add(requirements...)
-			}
+	return d
+}
+
+// selector says which pods count for the constraints.
+func (d *defaultSpread) selector() labels.Selector {
+	selector := labels.SelectorFromSet(d.services)
+	if d.owner != nil {
+		if own, err := metav1.LabelSelectorAsSelector(d.owner); err == nil {
+			requirements, _ := own.Requirements()
+			selector = selector.Add(requirements...)
 		}
-		return c.WithSpread(constraints, selector, system)
-	})
+	}
+	return selector
 }
 
-// ruledClass is EffectiveClass where only what can keep a pod off a node
-// matters: the built-in defaults cannot (TS13).
-func (v *View) ruledClass(c *model.Class, pod *corev1.Pod) *model.Class {
-	if _, system := v.spreadDefaults(); system {
+// withAdditions is the class with what the configuration adds to it.
+func (v *View) withAdditions(c *model.Class, d defaultSpread) *model.Class {
+	config := v.SchedulerConfig()
+	var added *corev1.NodeAffinity
+	profile := config.Spec.Profile(c.SchedulerName)
+	if profile != nil {
+		added = profile.AddedAffinity()
+	}
+	if added == nil && len(d.constraints) == 0 {
 		return c
 	}
-	return v.EffectiveClass(c, pod)
-}
-
-// ruledClassOf is ruledClass for the pod under a key.
-func (v *View) ruledClassOf(key string, c *model.Class) *model.Class {
-	if pod, ok := v.Pods.Get(key); ok {
-		return v.ruledClass(c, pod)
-	}
-	return c
+	key := effectiveKey{class: c, config: config, owner: d.owner, services: pairsText(d.services)}
+	return v.effective.get(key, func() *model.Class {
+		c := c
+		if len(d.constraints) > 0 {
+			c = c.WithSpread(d.constraints, d.selector(), d.system)
+		}
+		if added != nil {
+			c = c.WithAddedAffinity(v.effective.compiled(added))
+		}
+		return c
+	})
 }
 
 // ownerSelector is that of the workload that controls the pod; nil if none
@@ -189,11 +210,13 @@ func pairsText(m map[string]string) string {
 	return b.String()
 }
 
-// effectiveClasses remembers classes with defaults, so that equal pods go on
-// having one class. All views of a state share it.
+// effectiveClasses remembers classes with what is added to them, so that equal
+// pods go on having one class. All views of a state share it.
 type effectiveClasses struct {
 	mu sync.Mutex
 	of map[effectiveKey]*model.Class
+	// added are the added affinities of profiles, by their addresses in rows.
+	added map[*corev1.NodeAffinity]*model.AddedAffinity
 }
 
 // effectiveKey names rows of tables, which never change, by their addresses.
@@ -204,8 +227,8 @@ type effectiveKey struct {
 	services string
 }
 
-// maxEffective bounds what is remembered.
-const maxEffective = 1 << 14
+// maxEffective and maxAdded bound what is remembered.
+const maxEffective, maxAdded = 1 << 14, 64
 
 func (x *effectiveClasses) get(key effectiveKey, make func() *model.Class) *model.Class {
 	x.mu.Lock()
@@ -218,5 +241,18 @@ func (x *effectiveClasses) get(key effectiveKey, make func() *model.Class) *mode
 	}
 	c := make()
 	x.of[key] = c
+	return c
+}
+
+// compiled is an added affinity, compiled once. The caller is in get.
+func (x *effectiveClasses) compiled(a *corev1.NodeAffinity) *model.AddedAffinity {
+	if c, ok := x.added[a]; ok {
+		return c
+	}
+	if len(x.added) >= maxAdded || x.added == nil {
+		x.added = map[*corev1.NodeAffinity]*model.AddedAffinity{}
+	}
+	c := model.CompileAddedAffinity(a)
+	x.added[a] = c
 	return c
 }

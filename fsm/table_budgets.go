@@ -109,7 +109,7 @@ func (tx *Tx) budgetStatus(b *policyv1.PodDisruptionBudget) policyv1.PodDisrupti
 }
 
 func (tx *Tx) budgetEvent(b *policyv1.PodDisruptionBudget, eventType, reason, message string) {
-	tx.repeatedEvent(b.Namespace, b.Name, budgetInvolved(b), eventType, reason, message)
+	tx.repeatedEvent(eventSource, b.Namespace, budgetInvolved(b), eventType, reason, message)
 }
 
 func budgetInvolved(b *policyv1.PodDisruptionBudget) corev1.ObjectReference {

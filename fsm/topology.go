@@ -110,12 +110,12 @@ func indexNamespace(v *live, name string, _, new *corev1.Namespace, _, hasNew bo
 // node, were the given pods gone. self is the pod's key: its own nomination
 // does not stand in its way, nor do those of its priority that were made after
 // it, for they were made with it counted.
-func (v *live) barredFrom(c *model.Class, node, self string, without []*corev1.Pod) []model.Reason {
-	if !c.HasHardTopology() && v.guards == 0 {
+func (v *live) barredFrom(c ruled, node, self string, without []*corev1.Pod) []model.Reason {
+	if !c.class.HasHardTopology() && v.guards == 0 {
 		return nil
 	}
 	t := v.topology()
-	if t.Judge(c).Plain() {
+	if v.judge(c).Plain() {
 		return nil
 	}
 	for _, pod := range without {
@@ -125,7 +125,7 @@ func (v *live) barredFrom(c *model.Class, node, self string, without []*corev1.P
 	for _, n := range aside {
 		t.Unnominate(n.Node, n.class, n.Priority)
 	}
-	out := t.Judge(c).Reasons(node)
+	out := v.judge(c).Reasons(node)
 	for _, n := range aside {
 		t.Nominate(n.Node, n.class, n.Priority)
 	}
@@ -154,17 +154,17 @@ func (v *View) yielding(self string) []*Nomination {
 // obstacles are all reasons that keep a waiting pod off a node, were the given
 // pods gone: what the node is, what it has room for, what other pods demand.
 // The given pods may be on other nodes too.
-func (v *live) obstacles(c *model.Class, node *corev1.Node, self string, without []*corev1.Pod) []model.Reason {
+func (v *live) obstacles(c ruled, node *corev1.Node, self string, without []*corev1.Pod) []model.Reason {
 	offer := v.offer(node.Name)
-	u := v.withNominations(*v.Usage(node.Name), node.Name, c.Priority, c.RunsAtMostSeconds, self)
+	u := v.withNominations(*v.Usage(node.Name), node.Name, c.class.Priority, c.class.RunsAtMostSeconds, self)
 	for _, pod := range without {
 		if pod.Spec.NodeName == node.Name {
 			u = u.Without(v.classOn(pod))
 		}
 	}
 	var out []model.Reason
-	if !model.Fits(c, node, offer, &u) {
-		out = model.Check(c, node, *offer, &u)
+	if !c.fits(node, offer, &u) {
+		out = c.check(node, offer, &u)
 	}
 	return append(out, v.barredFrom(c, node.Name, self, without)...)
 }

@@ -38,7 +38,9 @@ func (v *View) concernedWithOthers() bool {
 }
 
 // RuledClass implements queue.State.
-func (v *live) RuledClass(pod string, c *model.Class) *model.Class { return v.ruledClassOf(pod, c) }
+func (v *live) RuledClass(pod string, c *model.Class) *model.Class {
+	return v.ruledClassOf(pod, c).class
+}
 
 // Topology implements queue.State.
 func (v *live) Topology() *model.Topology { return v.topology() }

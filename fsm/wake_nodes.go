@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"slices"
+
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
@@ -37,7 +39,7 @@ func (tx *Tx) lookAt(c *queue.NodeChange, woken map[string]bool) {
 // of them, the node is remembered, with where to go on.
 func (h *help) look(tx *Tx, from string) {
 	next := h.view.queue.Candidates(&tx.work, from, h.free, func(g queue.Group) {
-		if !h.woken[g.Key] && !h.helpedBefore(g.Class) {
+		if !h.woken[g.Key] && !h.helpedBefore(&g) {
 			h.wake(tx, g)
 		}
 	})
@@ -57,14 +59,16 @@ func (h *help) free(priority int32) model.Resources {
 // wakeNominated wakes the pods that are nominated to the node and fit it now,
 // which their own nominations would keep their group from seeing, and those for
 // whom the node is none any more, so that they look elsewhere (T5). One that
-// waits there for nobody of its own looks again whatever happened.
+// waits there for nobody of its own looks again whatever happened, and one for
+// which room is kept when there may be somebody to evict.
 func (h *help) wakeNominated(tx *Tx) {
 	var ready []*QueueEntry
 	h.view.NominationsOnNode(h.node.Name, func(n *Nomination) bool {
 		e, ok := h.view.Queue.Get(n.Key())
 		switch {
 		case !ok || !e.Waits():
-		case e.State == berthv1.QueueUnschedulable && !n.Reserved, h.hasRoomFor(n), model.NodeFailures(n.class, h.node) != 0:
+		case e.State == berthv1.QueueUnschedulable && !n.Reserved, h.hasRoomFor(n), n.Reserved && h.couldEvictFor(n),
+			h.view.ruledClassOf(n.Key(), n.class).failures(h.node, nil, nil) != 0:
 			ready = append(ready, e)
 		}
 		return true
@@ -77,24 +81,43 @@ func (h *help) wakeNominated(tx *Tx) {
 // wake wakes as many waiting pods of a group as the node has room for, first
 // ones first.
 func (h *help) wake(tx *Tx, g queue.Group) {
-	room := h.room(tx, g, true)
-	if room == 0 {
-		return
+	var entries []*QueueEntry
+	if room := h.room(tx, g, true); room > 0 {
+		entries = h.view.queue.Waiting(g.Key, berthv1.QueueUnschedulable, room)
 	}
-	entries := h.view.queue.Waiting(g.Key, berthv1.QueueUnschedulable, room)
 	// A pod that waits for its victims takes another node only if nobody has
-	// to go for it there (NM6).
-	if room = h.room(tx, g, false); room > 0 {
+	// to go for it there (NM6). Its own nomination is not in its way, nor is the
+	// reservation of one that has been waiting for long.
+	switch room, bars := h.roomBeside(tx, g, false); {
+	case room == 0:
+	case bars == 0:
 		entries = append(entries, h.view.queue.Waiting(g.Key, berthv1.QueueNominated, room)...)
+	default:
+		nominated := h.view.queue.Nominees(g.Key)
+		if e, ok := h.view.reservedIn(g.Key); ok && !slices.Contains(entries, e) {
+			nominated = append(nominated, e)
+		}
+		free := h.freeOfOwn(tx, g, nominated)
+		entries = append(entries, free[:min(room, len(free))]...)
 	}
 	for _, e := range entries {
 		tx.wake(e)
 	}
 }
 
-// helpedBefore says whether the node could have taken pods of the class before
+// helpedBefore says whether the node could have taken pods of the group before
 // it was changed, as far as the node and its room go: then it is not by this
 // change that it can now.
-func (h *help) helpedBefore(c *model.Class) bool {
-	return h.before != nil && model.Fits(c, h.before, h.offerBefore, h.usage(c, true))
+func (h *help) helpedBefore(g *queue.Group) bool {
+	return h.before != nil && h.view.ruledGroup(g).fits(h.before, h.offerBefore, h.usage(g.Class, true))
+}
+
+// reservedIn is the pod of a group for which room is kept, if it waits.
+func (v *View) reservedIn(group string) (*QueueEntry, bool) {
+	r := v.Reservation()
+	if r == nil {
+		return nil, false
+	}
+	e, ok := v.Queue.Get(r.Key())
+	return e, ok && e.State == berthv1.QueueUnschedulable && e.Group() == group
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,8 @@ func CheckNode(c *Class, n *corev1.Node) []Reason {
 	out := NodeFailures(c, n).Reasons(c)
 	for i := range out {
 		switch out[i].Kind {
+		case EnforcedAffinity:
+			out[i].Detail = "by the profile " + cmp.Or(c.SchedulerName, corev1.DefaultSchedulerName)
 		case NodeName:
 			out[i].Detail = "wants " + c.NodeName
 		case Taint:
@@ -47,6 +50,9 @@ func NodeFailures(c *Class, n *corev1.Node) Failures {
 			f |= failTaint
 			break
 		}
+	}
+	if !c.added.admits(n) {
+		f |= failEnforcedAffinity
 	}
 	if !matchesAffinity(c, n) {
 		f |= failAffinity

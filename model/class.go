@@ -52,6 +52,7 @@ type Class struct {
 	required  nodeaffinity.RequiredNodeAffinity
 	selects   bool // required demands something
 	preferred *nodeaffinity.PreferredSchedulingTerms
+	added     *AddedAffinity // of the profile; nil: nothing
 
 	terms *podTerms // nil: none
 }
@@ -288,17 +289,27 @@ func (w *signer) message(m interface{ Marshal() ([]byte, error) }) {
 // Asks is how many conditions the class has for a node object's labels, those that are merely preferred and each value that
 // one names among them.
 func (c *Class) Asks() int {
-	if c.Affinity == nil || c.Affinity.NodeAffinity == nil {
-		return 1
-	}
 	n := 1
+	if c.Affinity != nil {
+		n += asksOf(c.Affinity.NodeAffinity)
+	}
+	if c.added != nil {
+		n += c.added.asks
+	}
+	return n
+}
+
+func asksOf(a *corev1.NodeAffinity) int {
+	if a == nil {
+		return 0
+	}
+	n := 0
 	count := func(t *corev1.NodeSelectorTerm) {
 		for i := range t.MatchExpressions {
 			n += 1 + len(t.MatchExpressions[i].Values)
 		}
 		n += len(t.MatchFields)
 	}
-	a := c.Affinity.NodeAffinity
 	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
 		for i := range r.NodeSelectorTerms {
 			count(&r.NodeSelectorTerms[i])

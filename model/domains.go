@@ -120,7 +120,7 @@ func (e *eligibility) admits(n *corev1.Node) bool {
 			return false
 		}
 	}
-	var honored Failures
+	var honored Failures // not failEnforcedAffinity: what a profile adds does not say which nodes are domains
 	if e.affinity {
 		honored |= failAffinity
 	}

@@ -16,6 +16,7 @@ const (
 	failPodAffinity
 	failPodAntiAffinity
 	failExistingAntiAffinity
+	failEnforcedAffinity
 	firstResourceBit = 11
 )
 
@@ -42,7 +43,7 @@ func short(resource int, exceeds bool) Failures {
 }
 
 const (
-	unresolvableNode Failures = failUnschedulable | failNodeName | failTaint | failAffinity | failSpreadMissing | failPodAffinity
+	unresolvableNode Failures = failUnschedulable | failNodeName | failTaint | failEnforcedAffinity | failAffinity | failSpreadMissing | failPodAffinity
 	// Every second bit, from the first resource's on.
 	exceedsCapacity Failures = 0x5555555555555555 &^ (1<<(firstResourceBit+1) - 1)
 )
@@ -65,6 +66,7 @@ func (f Failures) Reasons(c *Class) []Reason {
 	add(failUnschedulable, NodeUnschedulable)
 	add(failNodeName, NodeName)
 	add(failTaint, Taint)
+	add(failEnforcedAffinity, EnforcedAffinity)
 	add(failAffinity, NodeAffinity)
 	add(failPorts, Ports)
 	for i := range min(resourceScalars+len(c.Request.Scalars), maxResources) {

@@ -30,6 +30,8 @@ const (
 	ExistingAntiAffinity
 	// DisruptionBudget: not a filter; a budget forbids the evictions that would help (PD13).
 	DisruptionBudget
+	// EnforcedAffinity: the profile's added affinity does not match.
+	EnforcedAffinity
 )
 
 // Helps is a set of kinds of change that can make a filter pass that failed before.
@@ -69,7 +71,7 @@ func (k ReasonKind) HelpedBy() Helps {
 		return HelpNodeAdded | HelpNodeTaints
 	case NodeName:
 		return HelpNodeAdded
-	case NodeAffinity, TopologyMissing:
+	case NodeAffinity, EnforcedAffinity, TopologyMissing:
 		return HelpNodeAdded | HelpNodeLabels
 	case Ports:
 		return HelpNodeAdded | HelpPodGone
@@ -92,7 +94,7 @@ func (k ReasonKind) String() string {
 		return "NodeName"
 	case Taint:
 		return "TaintToleration"
-	case NodeAffinity:
+	case NodeAffinity, EnforcedAffinity:
 		return "NodeAffinity"
 	case Ports:
 		return "NodePorts"
@@ -130,6 +132,8 @@ func (r Reason) Text() string {
 		return "node(s) had untolerated taint(s)"
 	case NodeAffinity:
 		return "node(s) didn't match Pod's node affinity/selector"
+	case EnforcedAffinity:
+		return "node(s) didn't match scheduler-enforced node affinity"
 	case Ports:
 		return "node(s) didn't have free ports for the requested pod ports"
 	case InsufficientResource, ExceedsCapacity:

@@ -47,15 +47,23 @@ func (c *Class) PreferNoScheduleCount(node *corev1.Node) int64 {
 // PreferredAffinity returns the sum of the weights of the preferred node affinity terms that the node matches: the raw
 // score of kube-scheduler's NodeAffinity. HasPreferredAffinity says whether there are any such terms.
 func (c *Class) PreferredAffinity(node *corev1.Node) int64 {
-	if c.preferred == nil {
-		return 0
+	var score int64
+	if c.preferred != nil {
+		score = c.preferred.Score(node)
 	}
-	return c.preferred.Score(node)
+	if c.added != nil && c.added.preferred != nil {
+		score += c.added.preferred.Score(node)
+	}
+	return score
 }
 
 // HasPreferredAffinity says whether the class prefers any nodes by affinity.
-func (c *Class) HasPreferredAffinity() bool { return c.preferred != nil }
+func (c *Class) HasPreferredAffinity() bool {
+	return c.preferred != nil || c.added != nil && c.added.preferred != nil
+}
 
 // AnyNode says whether the class asks nothing of a node but room: then a node without taints that is not cordoned has no
 // NodeFailures for it and raw scores of 0.
-func (c *Class) AnyNode() bool { return !c.selects && c.preferred == nil && c.NodeName == "" }
+func (c *Class) AnyNode() bool {
+	return !c.selects && c.preferred == nil && c.added == nil && c.NodeName == ""
+}

@@ -17,7 +17,8 @@ import (
 // State is what has to be known of the rest of a state to say who is helped.
 type State interface {
 	// RuledClass is the class by which a pod, by its key, is kept off nodes as
-	// things are: with the default spread constraints that can do so.
+	// things are: with what its profile asks of nodes, and the default spread
+	// constraints that can keep it off. With the key "" it is without these.
 	RuledClass(pod string, c *model.Class) *model.Class
 	// Topology counts for the rules between pods.
 	Topology() *model.Topology
@@ -67,13 +68,12 @@ func (x *Index) RulesOf(s State, g *Group) *model.Class {
 	if g.Rules != nil {
 		return g.Rules
 	}
-	if _, ok := g.Owner(); !ok {
-		return g.Class
+	if _, byDefaults := g.Owner(); byDefaults {
+		if e, ok := x.Any(g.Key); ok {
+			return s.RuledClass(e.Key(), g.Class)
+		}
 	}
-	if e, ok := x.Any(g.Key); ok {
-		return s.RuledClass(e.Key(), g.Class)
-	}
-	return g.Class
+	return s.RuledClass("", g.Class)
 }
 
 // PodChange is what happened to a pod on a node, or to a nomination to it.

@@ -137,6 +137,9 @@ func (o *oracle) check(n *corev1.Node, pod *corev1.Pod, without ...*plainPod) []
 		for _, r := range model.Check(model.ClassOf(pod), n, model.Allocatable(n), &u) {
 			add(r)
 		}
+		if !o.enforced(n, pod) {
+			add(model.Reason{Kind: model.EnforcedAffinity})
+		}
 		all := o.standing(pod, nominated, without...)
 		for _, kind := range append(o.spreadFailures(n, pod, all), o.affinityFailures(n, pod, all)...) {
 			add(model.Reason{Kind: kind})
@@ -204,16 +207,8 @@ func resolvable(reasons []model.Reason) bool {
 // totals scores the nodes as kube-scheduler's plugins do.
 func (o *oracle) totals(nodes []*corev1.Node, pod *corev1.Pod) map[string]int64 {
 	c := model.ClassOf(pod)
-	name := pod.Spec.SchedulerName
-	if name == "" {
-		name = corev1.DefaultSchedulerName
-	}
-	profile := &berthv1.SchedulerProfile{}
-	for i := range o.config.Profiles {
-		if o.config.Profiles[i].SchedulerName == name {
-			profile = &o.config.Profiles[i]
-		}
-	}
+	profile := o.profile(pod)
+	strategy := profile.ScoringStrategy()
 	weight := func(plugin string) int64 { return int64(profile.Weight(plugin)) }
 	all := o.standing(pod, false)
 	spread, attraction := o.spreadScores(nodes, pod, all), o.affinityScores(nodes, pod, all)
@@ -222,9 +217,9 @@ func (o *oracle) totals(nodes []*corev1.Node, pod *corev1.Pod) map[string]int64 
 	var maxAffinity, maxTaints int64
 	for _, n := range nodes {
 		u := o.usage(n, pod, false)
-		total[n.Name] = weight("NodeResourcesFit")*plainLeast(c, n, u) + weight("NodeResourcesBalancedAllocation")*plainBalanced(c, n, u) +
+		total[n.Name] = weight("NodeResourcesFit")*plainFit(&strategy, c, model.Allocatable(n), &u) + weight("NodeResourcesBalancedAllocation")*plainBalanced(c, n, u) +
 			weight("PodTopologySpread")*spread[n.Name] + weight("InterPodAffinity")*attraction[n.Name] + weight("ImageLocality")*o.imageScore(n, pod)
-		affinity[n.Name], taints[n.Name] = c.PreferredAffinity(n), c.PreferNoScheduleCount(n)
+		affinity[n.Name], taints[n.Name] = c.PreferredAffinity(n)+o.addedPreference(n, pod), c.PreferNoScheduleCount(n)
 		maxAffinity, maxTaints = max(maxAffinity, affinity[n.Name]), max(maxTaints, taints[n.Name])
 	}
 	for _, n := range nodes {
@@ -263,25 +258,6 @@ func (o *oracle) ranking(nodes []*corev1.Node, pod *corev1.Pod) []string {
 		left = slices.DeleteFunc(left, func(name string) bool { return name == out[len(out)-1] })
 	}
 	return out
-}
-
-func plainLeast(c *model.Class, n *corev1.Node, u model.Usage) int64 {
-	alloc := model.Allocatable(n)
-	var sum, weight int64
-	for _, name := range []string{"cpu", "memory"} {
-		capacity, requested := alloc.Get(name), u.NonZero.Get(name)+c.NonZero.Get(name)
-		if capacity == 0 {
-			continue
-		}
-		weight++
-		if requested <= capacity {
-			sum += (capacity - requested) * 100 / capacity
-		}
-	}
-	if weight == 0 {
-		return 0
-	}
-	return sum / weight
 }
 
 func plainBalanced(c *model.Class, n *corev1.Node, u model.Usage) int64 {

@@ -18,6 +18,8 @@ type profile struct {
 	interPod int64 // InterPodAffinity
 	images   int64 // ImageLocality
 
+	strategy *strategy // NodeResourcesFit's; nil: LeastAllocated of cpu and memory, each counting the same
+
 	// step divides every score that depends on a node's usage: it makes them small numbers, by which nodes are sorted.
 	step int64
 }
@@ -30,6 +32,7 @@ func compileProfile(p *berthv1.SchedulerProfile) *profile {
 		spread: weight(berthv1.PluginPodTopologySpread), interPod: weight(berthv1.PluginInterPodAffinity),
 		images: weight(berthv1.PluginImageLocality),
 	}
+	out.strategy = compileStrategy(p.ScoringStrategy())
 	a, b := out.fit, out.balanced
 	for b != 0 {
 		a, b = b, a%b

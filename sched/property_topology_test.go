@@ -173,6 +173,7 @@ func (w *world) furnishTopology(nodes int) {
 		weight := rapid.Int32Range(0, 3).Draw(t, "hardPodAffinityWeight")
 		s.HardPodAffinityWeight = &weight
 	})
+	w.configuresPlugins("odd")
 	if rapid.Bool().Draw(t, "services") {
 		w.service("web", map[string]string{"app": "web"})
 		w.service("first", map[string]string{"app": "web", "rev": "1"})

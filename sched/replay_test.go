@@ -118,7 +118,7 @@ func (w *world) live(nodes int, happen func(nodes int)) (lost int) {
 				happen(nodes)
 			}
 		case 8:
-			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			switch rapid.IntRange(0, 4).Draw(t, "what") {
 			case 0: // the feed was lost
 				w.sched.load(w.state.View(), nil)
 			case 1: // too many classes for memory, and changes long gone
@@ -132,6 +132,8 @@ func (w *world) live(nodes int, happen func(nodes int)) (lost int) {
 			case 3:
 				on := rapid.Bool().Draw(t, "preemption")
 				w.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Preemption.Enabled = &on })
+			case 4:
+				w.configuresPlugins(w.pick("profile", "odd", "default-scheduler"))
 			}
 		case 9: // a step that leads to nothing, and still follows the state
 			w.sched.follow()

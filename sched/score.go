@@ -9,7 +9,11 @@ const maxNodeScore int64 = 100
 func (p *profile) usageScore(c *model.Class, alloc *model.Resources, u *model.Usage) int32 {
 	var s int64
 	if p.fit != 0 {
-		s += p.fit * leastAllocated(c, alloc, u)
+		if p.strategy != nil {
+			s += p.fit * p.strategy.score(c, alloc, u)
+		} else {
+			s += p.fit * leastAllocated(c, alloc, u)
+		}
 	}
 	if p.balanced != 0 {
 		s += p.balanced * balanced(c, alloc, u)

@@ -71,7 +71,7 @@ func (w *world) sleeper(bound bool) *corev1.Pod {
 
 // anythingHappens lets one thing happen to the cluster.
 func (w *world) anythingHappens() {
-	switch rapid.IntRange(0, 19).Draw(w.t, "anything") {
+	switch rapid.IntRange(0, 20).Draw(w.t, "anything") {
 	case 0, 1, 2, 3:
 		for range rapid.IntRange(1, 3).Draw(w.t, "pods") {
 			w.pod(w.sleeper(false))
@@ -105,6 +105,8 @@ func (w *world) anythingHappens() {
 		w.changesNode()
 	case 16:
 		w.changesSelectors()
+	case 17:
+		w.configuresPlugins(w.pick("profile", "odd", "default-scheduler"))
 	default:
 		w.happenAround(4)
 	}

@@ -266,3 +266,44 @@ func run(t *testing.T, tests []invalid) {
 		})
 	}
 }
+
+// arguments adds a profile with one plugin's arguments to the default one.
+func arguments(plugin string, args berthv1.PluginArguments) func(*berthv1.SchedulerConfiguration) {
+	return func(c *berthv1.SchedulerConfiguration) {
+		c.Spec.Profiles = append(c.Spec.Profiles, berthv1.SchedulerProfile{
+			SchedulerName: "packed", PluginConfig: []berthv1.PluginConfig{{Name: plugin, Args: args}}})
+	}
+}
+
+func TestValidatePluginArguments(t *testing.T) {
+	strategy := func(s berthv1.ScoringStrategy) func(*berthv1.SchedulerConfiguration) {
+		return arguments("NodeResourcesFit", berthv1.PluginArguments{ScoringStrategy: &s})
+	}
+	shape := func(points ...berthv1.UtilizationShapePoint) func(*berthv1.SchedulerConfiguration) {
+		return strategy(berthv1.ScoringStrategy{Type: "RequestedToCapacityRatio", RequestedToCapacityRatio: &berthv1.RequestedToCapacityRatio{Shape: points}})
+	}
+	const at = "spec.profiles[1].pluginConfig[0]."
+	run(t, []invalid{
+		{"a plugin without", arguments("ImageLocality", berthv1.PluginArguments{}), at + `name: Invalid value: "ImageLocality": it has no arguments`},
+		{"one with its arguments elsewhere", arguments("InterPodAffinity", berthv1.PluginArguments{}),
+			at + `name: Invalid value: "InterPodAffinity": its argument is spec.hardPodAffinityWeight, for all profiles`},
+		{"no plugin", arguments("Fit", berthv1.PluginArguments{}),
+			at + `name: Unsupported value: "Fit": supported values: "NodeAffinity", "NodeResourcesFit"`},
+		{"ignored resources", arguments("NodeResourcesFit", berthv1.PluginArguments{IgnoredResources: []string{"example.com/x"}}),
+			at + `args.ignoredResources: Forbidden: every resource that a pod requests has to be there`},
+		{"another's argument", arguments("NodeAffinity", berthv1.PluginArguments{ScoringStrategy: &berthv1.ScoringStrategy{}}),
+			at + `args: Forbidden: only addedAffinity is an argument of NodeAffinity`},
+		{"type", strategy(berthv1.ScoringStrategy{Type: "Random"}),
+			at + `args.scoringStrategy.type: Unsupported value: "Random": supported values: "LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"`},
+		{"pods", strategy(berthv1.ScoringStrategy{Resources: []berthv1.ResourceWeight{{Name: "pods"}}}),
+			at + `args.scoringStrategy.resources[0].name: Invalid value: "pods": the number of pods is not scored`},
+		{"weight", strategy(berthv1.ScoringStrategy{Resources: []berthv1.ResourceWeight{{Name: "cpu", Weight: 101}}}),
+			at + `args.scoringStrategy.resources[0].weight: Invalid value: 101: must be between 1 and 100`},
+		{"no shape", shape(), at + `args.scoringStrategy.requestedToCapacityRatio.shape: Required value: at least one point must be there`},
+		{"shape that falls back", shape(berthv1.UtilizationShapePoint{Utilization: 50}, berthv1.UtilizationShapePoint{Utilization: 50, Score: 1}),
+			at + `args.scoringStrategy.requestedToCapacityRatio.shape[1].utilization: Invalid value: 50: must be above that of the point before`},
+		{"no terms", arguments("NodeAffinity", berthv1.PluginArguments{AddedAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{}}}),
+			at + `args.addedAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: Required value: must have at least one node selector term`},
+	})
+}

@@ -128,6 +128,11 @@ type SchedulerProfile struct {
 	SchedulerName string `json:"schedulerName"`
 	// +optional
 	Plugins ProfilePlugins `json:"plugins,omitempty"`
+	// PluginConfig are arguments of plugins.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	PluginConfig []PluginConfig `json:"pluginConfig,omitempty"`
 }
 
 // ProfilePlugins says what counts when nodes are compared. What a pod requires

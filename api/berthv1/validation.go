@@ -44,6 +44,7 @@ func validateProfiles(path *field.Path, profiles []SchedulerProfile) field.Error
 		}
 		seen[p.SchedulerName] = true
 		errs = append(errs, validatePlugins(path.Index(i).Child("plugins"), &p.Plugins)...)
+		errs = append(errs, validatePluginConfig(path.Index(i).Child("pluginConfig"), p.PluginConfig)...)
 	}
 	return errs
 }

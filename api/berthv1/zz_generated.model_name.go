@@ -51,6 +51,16 @@ func (in PlanStatus) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PluginArguments) OpenAPIModelName() string {
+	return "dev.berth.v1.PluginArguments"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PluginConfig) OpenAPIModelName() string {
+	return "dev.berth.v1.PluginConfig"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in PodReference) OpenAPIModelName() string {
 	return "dev.berth.v1.PodReference"
 }
@@ -111,8 +121,18 @@ func (in ReasonCount) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in RequestedToCapacityRatio) OpenAPIModelName() string {
+	return "dev.berth.v1.RequestedToCapacityRatio"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in ReservationConfiguration) OpenAPIModelName() string {
 	return "dev.berth.v1.ReservationConfiguration"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in ResourceWeight) OpenAPIModelName() string {
+	return "dev.berth.v1.ResourceWeight"
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
@@ -136,8 +156,18 @@ func (in SchedulerProfile) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in ScoringStrategy) OpenAPIModelName() string {
+	return "dev.berth.v1.ScoringStrategy"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in SystemClasses) OpenAPIModelName() string {
 	return "dev.berth.v1.SystemClasses"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in UtilizationShapePoint) OpenAPIModelName() string {
+	return "dev.berth.v1.UtilizationShapePoint"
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.

@@ -24,6 +24,8 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		PlanScale{}.OpenAPIModelName():                      schema_berth_dev_berth_api_berthv1_PlanScale(ref),
 		PlanSpec{}.OpenAPIModelName():                       schema_berth_dev_berth_api_berthv1_PlanSpec(ref),
 		PlanStatus{}.OpenAPIModelName():                     schema_berth_dev_berth_api_berthv1_PlanStatus(ref),
+		PluginArguments{}.OpenAPIModelName():                schema_berth_dev_berth_api_berthv1_PluginArguments(ref),
+		PluginConfig{}.OpenAPIModelName():                   schema_berth_dev_berth_api_berthv1_PluginConfig(ref),
 		PodReference{}.OpenAPIModelName():                   schema_berth_dev_berth_api_berthv1_PodReference(ref),
 		PodTopologySpreadConfiguration{}.OpenAPIModelName(): schema_berth_dev_berth_api_berthv1_PodTopologySpreadConfiguration(ref),
 		Preemption{}.OpenAPIModelName():                     schema_berth_dev_berth_api_berthv1_Preemption(ref),
@@ -36,12 +38,16 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		QueueEntryList{}.OpenAPIModelName():                 schema_berth_dev_berth_api_berthv1_QueueEntryList(ref),
 		QueueEntryStatus{}.OpenAPIModelName():               schema_berth_dev_berth_api_berthv1_QueueEntryStatus(ref),
 		ReasonCount{}.OpenAPIModelName():                    schema_berth_dev_berth_api_berthv1_ReasonCount(ref),
+		RequestedToCapacityRatio{}.OpenAPIModelName():       schema_berth_dev_berth_api_berthv1_RequestedToCapacityRatio(ref),
 		ReservationConfiguration{}.OpenAPIModelName():       schema_berth_dev_berth_api_berthv1_ReservationConfiguration(ref),
+		ResourceWeight{}.OpenAPIModelName():                 schema_berth_dev_berth_api_berthv1_ResourceWeight(ref),
 		SchedulerConfiguration{}.OpenAPIModelName():         schema_berth_dev_berth_api_berthv1_SchedulerConfiguration(ref),
 		SchedulerConfigurationList{}.OpenAPIModelName():     schema_berth_dev_berth_api_berthv1_SchedulerConfigurationList(ref),
 		SchedulerConfigurationSpec{}.OpenAPIModelName():     schema_berth_dev_berth_api_berthv1_SchedulerConfigurationSpec(ref),
 		SchedulerProfile{}.OpenAPIModelName():               schema_berth_dev_berth_api_berthv1_SchedulerProfile(ref),
+		ScoringStrategy{}.OpenAPIModelName():                schema_berth_dev_berth_api_berthv1_ScoringStrategy(ref),
 		SystemClasses{}.OpenAPIModelName():                  schema_berth_dev_berth_api_berthv1_SystemClasses(ref),
+		UtilizationShapePoint{}.OpenAPIModelName():          schema_berth_dev_berth_api_berthv1_UtilizationShapePoint(ref),
 		Victim{}.OpenAPIModelName():                         schema_berth_dev_berth_api_berthv1_Victim(ref),
 	}
 }
@@ -579,6 +585,102 @@ func schema_berth_dev_berth_api_berthv1_PlanStatus(ref common.ReferenceCallback)
 		},
 		Dependencies: []string{
 			PlanBudget{}.OpenAPIModelName(), PlanPlacement{}.OpenAPIModelName(), PlanRemoval{}.OpenAPIModelName(), PlanReplacement{}.OpenAPIModelName()},
+	}
+}
+
+func schema_berth_dev_berth_api_berthv1_PluginArguments(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "PluginArguments are the arguments of the plugins, by kube-scheduler's names.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"scoringStrategy": {
+						SchemaProps: spec.SchemaProps{
+							Description: "ScoringStrategy, of NodeResourcesFit, says how much room a good node has.",
+							Ref:         ref(ScoringStrategy{}.OpenAPIModelName()),
+						},
+					},
+					"addedAffinity": {
+						SchemaProps: spec.SchemaProps{
+							Description: "AddedAffinity, of NodeAffinity, is asked of the nodes of all pods of the profile, beside what the pods themselves ask.",
+							Ref:         ref(corev1.NodeAffinity{}.OpenAPIModelName()),
+						},
+					},
+					"ignoredResources": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "IgnoredResources and IgnoredResourceGroups, of NodeResourcesFit, are kube-scheduler's; they are refused, because no request is ignored here.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
+					"ignoredResourceGroups": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Type: []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
+				},
+			},
+		},
+		Dependencies: []string{
+			ScoringStrategy{}.OpenAPIModelName(), corev1.NodeAffinity{}.OpenAPIModelName()},
+	}
+}
+
+func schema_berth_dev_berth_api_berthv1_PluginConfig(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "PluginConfig are the arguments of one plugin of a profile, as in kube-scheduler's configuration.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"name": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Name is NodeResourcesFit or NodeAffinity: the others have no arguments here, or have them in other places of this configuration.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"args": {
+						SchemaProps: spec.SchemaProps{
+							Default: map[string]interface{}{},
+							Ref:     ref(PluginArguments{}.OpenAPIModelName()),
+						},
+					},
+				},
+				Required: []string{"name"},
+			},
+		},
+		Dependencies: []string{
+			PluginArguments{}.OpenAPIModelName()},
 	}
 }
 
@@ -1318,6 +1420,41 @@ func schema_berth_dev_berth_api_berthv1_ReasonCount(ref common.ReferenceCallback
 	}
 }
 
+func schema_berth_dev_berth_api_berthv1_RequestedToCapacityRatio(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "RequestedToCapacityRatio scores by how much of a node is requested.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"shape": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Shape are points of a function, by rising utilization; between them it is straight, and beyond the first and the last as it is there.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(UtilizationShapePoint{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+				},
+				Required: []string{"shape"},
+			},
+		},
+		Dependencies: []string{
+			UtilizationShapePoint{}.OpenAPIModelName()},
+	}
+}
+
 func schema_berth_dev_berth_api_berthv1_ReservationConfiguration(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -1340,6 +1477,35 @@ func schema_berth_dev_berth_api_berthv1_ReservationConfiguration(ref common.Refe
 						},
 					},
 				},
+			},
+		},
+	}
+}
+
+func schema_berth_dev_berth_api_berthv1_ResourceWeight(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "ResourceWeight is what a resource counts.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"name": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Name of the resource: cpu, memory, ephemeral-storage or an extended one.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"weight": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Weight is 1 to 100. Default 1.",
+							Type:        []string{"integer"},
+							Format:      "int64",
+						},
+					},
+				},
+				Required: []string{"name"},
 			},
 		},
 	}
@@ -1575,12 +1741,84 @@ func schema_berth_dev_berth_api_berthv1_SchedulerProfile(ref common.ReferenceCal
 							Ref:     ref(ProfilePlugins{}.OpenAPIModelName()),
 						},
 					},
+					"pluginConfig": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-map-keys": []interface{}{
+									"name",
+								},
+								"x-kubernetes-list-type": "map",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "PluginConfig are arguments of plugins.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(PluginConfig{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
 				},
 				Required: []string{"schedulerName"},
 			},
 		},
 		Dependencies: []string{
-			ProfilePlugins{}.OpenAPIModelName()},
+			PluginConfig{}.OpenAPIModelName(), ProfilePlugins{}.OpenAPIModelName()},
+	}
+}
+
+func schema_berth_dev_berth_api_berthv1_ScoringStrategy(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "ScoringStrategy says how NodeResourcesFit scores.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"type": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Type is LeastAllocated (the default), MostAllocated or RequestedToCapacityRatio.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"resources": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-map-keys": []interface{}{
+									"name",
+								},
+								"x-kubernetes-list-type": "map",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Resources are those that count, with their weights. Default: cpu and memory, each 1.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(ResourceWeight{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+					"requestedToCapacityRatio": {
+						SchemaProps: spec.SchemaProps{
+							Description: "RequestedToCapacityRatio is of the strategy of this name, which needs it.",
+							Ref:         ref(RequestedToCapacityRatio{}.OpenAPIModelName()),
+						},
+					},
+				},
+			},
+		},
+		Dependencies: []string{
+			RequestedToCapacityRatio{}.OpenAPIModelName(), ResourceWeight{}.OpenAPIModelName()},
 	}
 }
 
@@ -1630,6 +1868,36 @@ func schema_berth_dev_berth_api_berthv1_SystemClasses(ref common.ReferenceCallba
 						},
 					},
 				},
+			},
+		},
+	}
+}
+
+func schema_berth_dev_berth_api_berthv1_UtilizationShapePoint(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "UtilizationShapePoint is the score of a utilization.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"utilization": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Utilization is 0 to 100, in hundredths of what the node has.",
+							Default:     0,
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"score": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Score is 0 to 10.",
+							Default:     0,
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+				},
+				Required: []string{"utilization", "score"},
 			},
 		},
 	}
