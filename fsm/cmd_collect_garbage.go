@@ -68,7 +68,7 @@ func (tx *Tx) deleteOwned(ref ObjectRef, p Propagation) {
 	if ref.Resource == owners.Pods {
 		key := PodKey(ref.Namespace, ref.Name)
 		if pod, ok := v.Pods.Get(key); ok {
-			tx.deletePod(key, tx.propagate(key, pod, p), nil, nil)
+			tx.deletePod(key, propagate(pod, p), nil, nil)
 		}
 		return
 	}

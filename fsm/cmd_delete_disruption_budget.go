@@ -34,6 +34,10 @@ func (tx *Tx) endBudget(key string, old *policyv1.PodDisruptionBudget) Result {
 	if len(old.Finalizers) > 0 {
 		return tx.markBudget(key, old)
 	}
+	return tx.removeBudget(key, old)
+}
+
+func (tx *Tx) removeBudget(key string, old *policyv1.PodDisruptionBudget) Result {
 	remove(tx, tx.view.Budgets, key)
 	return Result{Table: tx.view.Budgets.Name(), Object: old, Deleted: true}
 }
@@ -60,8 +64,9 @@ func (tx *Tx) changeBudget(key string, change func(o metav1.Object)) {
 	}
 	next := *old
 	change(&next)
-	put(tx, tx.view.Budgets, key, &next)
-	if next.DeletionTimestamp != nil && len(next.Finalizers) == 0 {
-		tx.endBudget(key, &next)
+	if letGo(&next) {
+		tx.removeBudget(key, old)
+		return
 	}
+	put(tx, tx.view.Budgets, key, &next)
 }

@@ -32,7 +32,7 @@ func (c *DeletePod) Apply(tx *Tx) Result {
 	if r, ok := c.Precondition.check(old, podResource); !ok {
 		return r
 	}
-	old = tx.propagate(c.Key, old, c.Propagation)
+	old = propagate(old, c.Propagation)
 	var pod *corev1.Pod
 	var gone bool
 	if c.DisruptionReason != "" {

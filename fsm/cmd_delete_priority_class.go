@@ -22,8 +22,12 @@ func (c *DeletePriorityClass) Apply(tx *Tx) Result {
 		return r
 	}
 	if model.IsSystemClass(c.Name) {
-		return refuseForbidden(classResource.groupResource(), c.Name, "this is a system priority class and cannot be deleted")
+		return refuseSystemClass(c.Name)
 	}
 	remove(tx, tx.view.PriorityClasses, c.Name)
 	return Result{Table: tx.view.PriorityClasses.Name(), Object: old, Deleted: true}
+}
+
+func refuseSystemClass(name string) Result {
+	return refuseForbidden(classResource.groupResource(), name, "this is a system priority class and cannot be deleted")
 }

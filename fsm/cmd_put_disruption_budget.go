@@ -59,14 +59,13 @@ func (c *PutDisruptionBudget) Apply(tx *Tx) Result {
 		if equality.Semantic.DeepEqual(b, old) {
 			return Result{Table: v.Budgets.Name(), Object: old}
 		}
+		if letGo(b) {
+			return tx.removeBudget(key, old)
+		}
 	}
 	v.budgets.Cover(v.budgetState(), b, v.podsToCount())
 	b.Status = tx.budgetStatus(b)
 	put(tx, v.Budgets, key, b)
-	if b.DeletionTimestamp != nil && len(b.Finalizers) == 0 {
-		remove(tx, v.Budgets, key)
-		return Result{Table: v.Budgets.Name(), Object: b, Deleted: true}
-	}
 	return Result{Table: v.Budgets.Name(), Object: b}
 }
 

@@ -46,10 +46,9 @@ func (c *PutNode) Apply(tx *Tx) Result {
 	if equality.Semantic.DeepEqual(node, old) {
 		return Result{Table: v.Nodes.Name(), Object: old}
 	}
-	if node.DeletionTimestamp != nil && len(node.Finalizers) == 0 {
-		put(tx, v.Nodes, node.Name, node)
-		tx.removeNode(node)
-		return Result{Table: v.Nodes.Name(), Object: node, Deleted: true}
+	if letGo(node) {
+		tx.removeNode(old)
+		return Result{Table: v.Nodes.Name(), Object: old, Deleted: true}
 	}
 	tx.putNode(node)
 	return Result{Table: v.Nodes.Name(), Object: node}

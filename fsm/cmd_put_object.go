@@ -92,11 +92,9 @@ func (c *PutObject) Apply(tx *Tx) Result {
 	if same(value, old.Value) {
 		return Result{Table: v.Objects.Name(), Object: old}
 	}
-	if value.GetDeletionTimestamp() != nil && len(value.GetFinalizers()) == 0 {
-		r := tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
-		remove(tx, tx.view.Objects, key)
-		r.Deleted = true
-		return r
+	if letGo(value) {
+		remove(tx, v.Objects, key)
+		return Result{Table: v.Objects.Name(), Object: old, Deleted: true}
 	}
 	return tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
 }

@@ -48,9 +48,13 @@ func (c *UpdatePod) Apply(tx *Tx) Result {
 	if why := tx.view.outgrows(old, pod); why != "" {
 		return refuseConflict(podResource.groupResource(), pod.Name, why)
 	}
+	if podLetGo(pod) {
+		tx.removePod(key, old)
+		return Result{Table: tx.view.Pods.Name(), Object: old, Deleted: true}
+	}
 	put(tx, tx.view.Pods, key, pod)
-	gone := tx.followPod(key, old, pod)
-	return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}
+	tx.followPod(key, old, pod)
+	return Result{Table: tx.view.Pods.Name(), Object: pod}
 }
 
 // keepDecided undoes what no update may change: the node, the nomination, the
@@ -91,28 +95,16 @@ func (v *live) outgrows(old, pod *corev1.Pod) string {
 	return explain(node.Name, model.CheckUsage(is, *v.offer(node.Name), &u))
 }
 
-// followPod does to queue and nominations what a change of the pod means, and
-// says whether it is the pod's end.
-func (tx *Tx) followPod(key string, old, pod *corev1.Pod) bool {
+// followPod does to queue and nominations what a change of the pod means.
+func (tx *Tx) followPod(key string, old, pod *corev1.Pod) {
 	if model.Terminal(pod) && !model.Terminal(old) {
 		tx.leftNode(pod)
 	}
-	switch {
-	case pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && graceOver(pod):
-		tx.removePod(key, pod)
-		return true
-	case pod.DeletionTimestamp != nil || model.Terminal(pod):
+	if pod.DeletionTimestamp != nil || model.Terminal(pod) {
 		tx.stopScheduling(key, pod)
-	default:
+	} else {
 		tx.requeue(key, old, pod)
 	}
-	return false
-}
-
-// graceOver: nobody runs the pod, so nobody will confirm its end.
-func graceOver(pod *corev1.Pod) bool {
-	return pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds == 0 ||
-		pod.Spec.NodeName == ""
 }
 
 // requeue follows a change of what a waiting pod asks for: it is tried at once,

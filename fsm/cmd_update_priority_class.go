@@ -10,7 +10,7 @@ import (
 // UpdatePriorityClass replaces a class. Existing pods keep their priority
 // (PC6).
 //
-// Refuses: 404 if there is none; 409 for a stale revision; 422 if value or
+// Refuses: 403 for the end of a system class, which finalizers would put off (PC3); 404 if there is none; 409 for a stale revision; 422 if value or
 // preemptionPolicy differ (PC8); 403 for a second global default (PC4).
 type UpdatePriorityClass struct {
 	Class    PriorityClassWire `msgpack:"class"`
@@ -29,6 +29,9 @@ func (c *UpdatePriorityClass) Apply(tx *Tx) Result {
 	}
 	if r, ok := (Precondition{UID: string(class.UID), Revision: c.Revision}).check(old, classResource); !ok {
 		return r
+	}
+	if model.IsSystemClass(class.Name) && class.DeletionTimestamp != nil {
+		return refuseSystemClass(class.Name)
 	}
 	errs := append(model.ValidateClassUpdate(class, old), model.ValidateUserClass(class)...)
 	if len(errs) > 0 {

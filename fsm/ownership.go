@@ -286,7 +286,7 @@ func (tx *Tx) deleteObject(key string, old *Object, p Propagation) (*Object, boo
 	if old.Value.GetDeletionTimestamp() != nil && slices.Equal(finalizers, old.Value.GetFinalizers()) {
 		return old, false
 	}
-	next := tx.changeObject(key, old, func(o metav1.Object) {
+	next := changedObject(old, func(o metav1.Object) {
 		o.SetFinalizers(finalizers)
 		if o.GetDeletionTimestamp() != nil {
 			return
@@ -298,16 +298,15 @@ func (tx *Tx) deleteObject(key string, old *Object, p Propagation) (*Object, boo
 			o.SetGeneration(o.GetGeneration() + 1)
 		}
 	})
+	put(tx, tx.view.Objects, key, next)
 	return next, false
 }
 
-// changeObject stores a changed copy of a plain object.
-func (tx *Tx) changeObject(key string, old *Object, change func(o metav1.Object)) *Object {
+// changedObject is a changed copy of a plain object.
+func changedObject(old *Object, change func(o metav1.Object)) *Object {
 	value := old.Value.(runtime.Object).DeepCopyObject().(ProtoObject)
 	change(value)
-	next := &Object{Resource: old.Resource, Value: value}
-	put(tx, tx.view.Objects, key, next)
-	return next
+	return &Object{Resource: old.Resource, Value: value}
 }
 
 // changeOwned changes the owner references and finalizers of a pod or plain
@@ -320,9 +319,11 @@ func (tx *Tx) changeOwned(ref ObjectRef, change func(o metav1.Object)) {
 		if !ok {
 			return
 		}
-		pod := tx.modifyPod(key, old, func(pod *corev1.Pod) { change(pod) })
-		if pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && graceOver(pod) {
-			tx.removePod(key, pod)
+		pod := *old
+		if change(&pod); podLetGo(&pod) {
+			tx.removePod(key, old)
+		} else {
+			put(tx, v.Pods, key, &pod)
 		}
 		return
 	}
@@ -335,10 +336,24 @@ func (tx *Tx) changeOwned(ref ObjectRef, change func(o metav1.Object)) {
 	if !ok {
 		return
 	}
-	next := tx.changeObject(key, old, change)
-	if next.Value.GetDeletionTimestamp() != nil && len(next.Value.GetFinalizers()) == 0 {
-		remove(tx, tx.view.Objects, key)
+	next := changedObject(old, change)
+	if letGo(next.Value) {
+		remove(tx, v.Objects, key)
+	} else {
+		put(tx, v.Objects, key, next)
 	}
+}
+
+// letGo says whether nothing holds an object any more that is to be deleted. What
+// its writer wanted to store then never is: the end is one change, as whoever
+// watches expects.
+func letGo(o metav1.Object) bool {
+	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
+}
+
+// podLetGo is letGo for pods: one that runs goes when its worker says so.
+func podLetGo(pod *corev1.Pod) bool {
+	return letGo(pod) && (pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds == 0 || pod.Spec.NodeName == "")
 }
 
 // withoutOwners are the references but for those that drop says. The slice is a

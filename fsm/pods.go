@@ -208,8 +208,8 @@ func (tx *Tx) bind(key string, old *corev1.Pod, node string) *corev1.Pod {
 
 // deletePod carries out a deletion with a grace period: a pod that nobody runs
 // goes at once (TM1), another is marked and goes when its worker confirms.
-// graceSeconds nil means the pod's own. It returns the pod as it is then, and
-// whether it is gone.
+// graceSeconds nil means the pod's own. The pod may be changed already and not
+// stored. It returns the pod as it is then, and whether it is gone.
 func (tx *Tx) deletePod(key string, old *corev1.Pod, graceSeconds *int64, condition *corev1.PodCondition) (*corev1.Pod, bool) {
 	at, grace := tx.endOf(old, graceSeconds)
 	if grace == 0 && len(old.Finalizers) == 0 {
@@ -218,7 +218,8 @@ func (tx *Tx) deletePod(key string, old *corev1.Pod, graceSeconds *int64, condit
 	}
 	pod := old
 	begins := old.DeletionTimestamp == nil
-	if begins || condition != nil || old.DeletionGracePeriodSeconds == nil || grace != *old.DeletionGracePeriodSeconds {
+	stored, _ := tx.view.Pods.Get(key)
+	if begins || old != stored || condition != nil || old.DeletionGracePeriodSeconds == nil || grace != *old.DeletionGracePeriodSeconds {
 		pod = tx.modifyPod(key, old, func(pod *corev1.Pod) {
 			if condition != nil {
 				condition.ObservedGeneration = pod.Generation
@@ -236,13 +237,15 @@ func (tx *Tx) deletePod(key string, old *corev1.Pod, graceSeconds *int64, condit
 }
 
 // propagate settles what becomes of the objects that a pod owns once it is
-// deleted.
-func (tx *Tx) propagate(key string, pod *corev1.Pod, p Propagation) *corev1.Pod {
+// deleted. What deletePod is to be given is not stored before: it may be the end.
+func propagate(pod *corev1.Pod, p Propagation) *corev1.Pod {
 	finalizers := finalizersFor(pod.Finalizers, p)
 	if slices.Equal(finalizers, pod.Finalizers) {
 		return pod
 	}
-	return tx.modifyPod(key, pod, func(pod *corev1.Pod) { pod.Finalizers = finalizers })
+	next := *pod
+	next.Finalizers = finalizers
+	return &next
 }
 
 // endOf is when a pod that is deleted has to have ended, and the grace that it

@@ -24,7 +24,9 @@ var proposals = map[string]func(s *transcript, a words, input string) []Command{
 		return one(&CreatePriorityClass{Class: PriorityClassWire{Object: a.class()}})
 	},
 	"update-class": func(s *transcript, a words, _ string) []Command {
-		return one(&UpdatePriorityClass{Class: PriorityClassWire{Object: a.class()}, Revision: s.revision(a)})
+		class := a.class()
+		s.endIn(a, &class.ObjectMeta)
+		return one(&UpdatePriorityClass{Class: PriorityClassWire{Object: class}, Revision: s.revision(a)})
 	},
 	"delete-class": func(s *transcript, a words, _ string) []Command {
 		return one(&DeletePriorityClass{Name: a.name(), Precondition: s.precondition(a)})
@@ -231,7 +233,8 @@ func (s *transcript) meta(a words, namespace string) metav1.ObjectMeta {
 }
 
 func (w words) class() *schedulingv1.PriorityClass {
-	c := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: w.name(), UID: types.UID("uid-" + w.name()), Annotations: pairs(w.list("annotations"))},
+	c := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: w.name(), UID: types.UID("uid-" + w.name()), Annotations: pairs(w.list("annotations")), Labels: pairs(w.list("labels")),
+		Finalizers: w.list("finalizers")},
 		GlobalDefault: w.has("default"), Description: w.or("description", "")}
 	if v := w.number("value"); v != nil {
 		c.Value = int32(*v)

@@ -78,6 +78,7 @@ func (s *transcript) putNode(a words, _ string) []Command {
 		n = old.DeepCopy()
 	}
 	a.fillNode(n)
+	s.endIn(a, &n.ObjectMeta)
 	_, update := a.get("at")
 	return one(&PutNode{Node: NodeWire{Object: n}, Create: !(known || update) || a.has("anew"), Revision: s.revision(a)})
 }
@@ -179,14 +180,20 @@ func (s *transcript) updatePod(a words, _ string) []Command {
 			p.OwnerReferences = append(p.OwnerReferences, ownerReference(owner))
 		}
 	}
+	s.endIn(a, &p.ObjectMeta)
+	return one(&UpdatePod{Pod: PodWire{Object: p}, Revision: s.revision(a)})
+}
+
+// endIn takes an object's finalizers (unfinalize), and begins its end as the API
+// does (end).
+func (s *transcript) endIn(a words, m *metav1.ObjectMeta) {
 	if a.has("unfinalize") {
-		p.Finalizers = nil
+		m.Finalizers = nil
 	}
 	if a.has("end") {
 		at, grace := metav1.NewTime(s.now), int64(0)
-		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
+		m.DeletionTimestamp, m.DeletionGracePeriodSeconds = &at, &grace
 	}
-	return one(&UpdatePod{Pod: PodWire{Object: p}, Revision: s.revision(a)})
 }
 
 // report NODE, then a pod a line: NAME [PHASE] [ready|unready] [removed] [uid=]
