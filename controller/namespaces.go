@@ -10,7 +10,7 @@ import (
 // Namespaces empties the namespaces that are being deleted: first what is in
 // them is deleted, pods with their grace period; when nothing else is left
 // their events are, and then the namespace itself. Pods that end make events,
-// so events come last.
+// so events come last. One that takes its time says what holds it.
 //
 // Its memory is how far the pods of each were deleted: nothing new comes into
 // a namespace that ends, so those who take their time are not walked over
@@ -25,6 +25,8 @@ type walk struct {
 	// again is when a walk that has come to its end begins anew, in case a
 	// deletion was not carried out.
 	again int64
+	// tell is when the namespace says again what holds it.
+	tell int64
 }
 
 const walkAgainSeconds = 10
@@ -34,16 +36,28 @@ func (n *Namespaces) Reconcile(v *fsm.View, nowUnixNano int64) []fsm.Command {
 	before := n.done
 	n.done = map[string]walk{}
 	var out []fsm.Command
+	counted := 0
 	v.Namespaces.Scan("", func(name string, ns *corev1.Namespace) bool {
 		if ns.DeletionTimestamp == nil {
 			return true
 		}
 		w, ok := before[name]
+		if !ok {
+			w.tell = nowUnixNano + seconds(tellAfterSeconds)
+		}
 		if !ok || w.again != 0 && w.again <= nowUnixNano {
-			w = walk{from: name + "/"}
+			w = walk{from: name + "/", tell: w.tell}
 		}
 		if w.again == 0 {
 			out = append(out, w.pods(v, name, Batch-len(out), nowUnixNano)...)
+		}
+		if w.tell <= nowUnixNano && counted < remainingBatch && len(out) < Batch {
+			w.tell = nowUnixNano + seconds(walkAgainSeconds)
+			left := remainingIn(v, name)
+			counted += left.counted
+			if c := left.tell(ns, nowUnixNano); c != nil {
+				out = append(out, c)
+			}
 		}
 		n.done[name] = w
 		out = append(out, plainObjects(v, name, Batch-len(out))...)

@@ -115,6 +115,11 @@ func (w *world) show(what string) string {
 	case "namespaces":
 		v.Namespaces.Scan("", func(name string, ns *corev1.Namespace) bool {
 			out = append(out, name+" "+string(ns.Status.Phase))
+			for _, c := range ns.Status.Conditions {
+				if c.Status == corev1.ConditionTrue {
+					out = append(out, "  "+c.Message)
+				}
+			}
 			return true
 		})
 	case "replicasets":

@@ -275,6 +275,9 @@ func describe(c fsm.Command) []string {
 		}
 		return []string{"delete events before " + time.Unix(0, c.BeforeUnixNano).UTC().Format(time.TimeOnly)}
 	case *fsm.PutNamespace:
+		if !c.Furnish {
+			return []string{"tell what holds namespace " + c.Namespace.Object.Name}
+		}
 		return []string{"furnish namespace " + c.Namespace.Object.Name}
 	case *fsm.DeleteNamespace:
 		return []string{"delete namespace " + c.Name}
