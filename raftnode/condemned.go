@@ -52,6 +52,7 @@ func (d Difference) String() string {
 // Condemn stops this server, whose state differs from the others', for good with
 // the data that it has.
 func (n *Node) Condemn(d Difference) {
+	n.condemned.Store(&d)
 	what := fmt.Errorf("this server's state differs from that of the other servers %s: it stops, and is filled anew by them when it is started again", d)
 	if n.c.DataDir != "" {
 		b, err := json.Marshal(d)
@@ -64,6 +65,9 @@ func (n *Node) Condemn(d Difference) {
 	}
 	n.fail(what)
 }
+
+// Condemned is where this server's state was found to differ; nil if it was not.
+func (n *Node) Condemned() *Difference { return n.condemned.Load() }
 
 // setAside takes the data of a condemned server out of the way: the directory is
 // empty then, but for them. They are kept for whoever wants to know how they came

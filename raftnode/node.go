@@ -50,6 +50,8 @@ type Node struct {
 	up       chan struct{} // closed when it has started
 	failOnce sync.Once
 	failed   atomic.Bool
+	// condemned is set when the state was found to differ from the others'.
+	condemned atomic.Pointer[Difference]
 	// failedLeader: it led when it failed.
 	failedLeader atomic.Bool
 	// dead is closed once no outcome will come any more.

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"github.com/berth-dev/berth/handshake"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -75,6 +76,8 @@ type stream struct {
 
 	// mine are this server's other addresses.
 	mine Addresses
+
+	gate handshake.Gate // of connections that have not greeted yet
 
 	mu         sync.Mutex
 	closed     bool
@@ -185,25 +188,43 @@ func (s *stream) open(addr string, timeout time.Duration) (net.Conn, error) {
 	return conn, nil
 }
 
+// RefusedHandshakes is how many connections for consensus were cut unheard,
+// because too many had not yet shown who they are.
+func (n *Node) RefusedHandshakes() int64 {
+	if n.stream == nil {
+		return 0
+	}
+	return n.stream.gate.Refused()
+}
+
 // Accept implements net.Listener. The greeting is answered on the first read,
 // so that a silent peer holds up nobody else.
 func (s *stream) Accept() (net.Conn, error) {
-	raw, err := s.listener.Accept()
-	if err != nil {
-		return nil, err
+	var raw net.Conn
+	var done func()
+	for admitted := false; !admitted; {
+		var err error
+		if raw, err = s.listener.Accept(); err != nil {
+			return nil, err
+		}
+		if done, admitted = s.gate.Begin(raw.RemoteAddr()); !admitted {
+			_ = raw.Close() // to say more would cost what the bound saves
+		}
 	}
 	conn, err := s.track(raw)
 	if err != nil {
+		done()
 		return nil, err
 	}
 	if s.tls != nil {
 		cfg, err := s.tls.ServerConfig(tls.RequireAndVerifyClientCert)
 		if err != nil {
+			done()
 			return nil, errors.Join(err, conn.Close())
 		}
 		conn = tls.Server(conn, cfg)
 	}
-	return &greetedConn{Conn: conn, s: s}, nil
+	return &greetedConn{Conn: conn, s: s, shaken: sync.OnceFunc(done)}, nil
 }
 
 type greetedConn struct {
@@ -212,10 +233,19 @@ type greetedConn struct {
 	once sync.Once
 	err  error
 	peer string // who it is, once it is greeted
+	// shaken ends the handshake, which the greeting is part of.
+	shaken func()
+}
+
+// Close implements net.Conn.
+func (g *greetedConn) Close() error {
+	g.shaken()
+	return g.Conn.Close()
 }
 
 func (g *greetedConn) Read(b []byte) (int, error) {
 	g.once.Do(func() {
+		defer g.shaken()
 		_ = g.SetDeadline(time.Now().Add(greetingTimeout))
 		if g.peer, g.err = g.s.answer(g.Conn); errors.Is(g.err, errAsked) {
 			return

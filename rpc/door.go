@@ -4,22 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/berth-dev/berth/handshake"
 	"github.com/berth-dev/berth/pki"
-)
-
-const (
-	// handshakeTimeout is how long a peer may take to show its certificate.
-	handshakeTimeout = 10 * time.Second
-	// maxAcceptPause bounds the pause after the listener could not accept, when
-	// the process has no file descriptors left.
-	maxAcceptPause = time.Second
 )
 
 // door is what one kind of peer comes through: a listener whose connections have
@@ -88,6 +79,7 @@ func (s shaken) Clone() credentials.TransportCredentials { return s }
 // door of its kind.
 type porter struct {
 	config *tls.Config
+	gate   *handshake.Gate
 	// door is the one for an identity, and how many connections it may have.
 	door func(id *pki.Identity) (d *door, limit int)
 
@@ -98,44 +90,12 @@ type porter struct {
 // serve accepts until the listener is closed or ctx ends. It returns when every
 // handshake is over.
 func (p *porter) serve(ctx context.Context, lis net.Listener) error {
-	ctx, cancel := context.WithCancel(ctx)
-	var handshakes sync.WaitGroup
-	defer handshakes.Wait()
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = lis.Close() })() // whoever closed it before has its error
-	pause := time.Duration(0)
-	for {
-		raw, err := lis.Accept()
-		switch {
-		case err == nil:
-			pause = 0
-			handshakes.Go(func() { p.welcome(ctx, raw) })
-			continue
-		case errors.Is(err, net.ErrClosed):
-			return nil
-		}
-		var passing interface{ Temporary() bool }
-		if !errors.As(err, &passing) || !passing.Temporary() {
-			return fmt.Errorf("accepting connections: %w", err)
-		}
-		pause = min(max(2*pause, 5*time.Millisecond), maxAcceptPause)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	d := handshake.Door{Config: p.config, Gate: p.gate, Welcome: p.welcome}
+	return d.Serve(ctx, lis)
 }
 
-// welcome shakes hands, and hands the connection on or closes it.
-func (p *porter) welcome(ctx context.Context, raw net.Conn) {
-	shake, cancel := context.WithTimeout(ctx, handshakeTimeout)
-	defer cancel()
-	conn := tls.Server(raw, p.config)
-	if err := conn.HandshakeContext(shake); err != nil {
-		_ = raw.Close() // the peer's trouble: it has its alert
-		return
-	}
+// welcome hands a connection on or closes it.
+func (p *porter) welcome(ctx context.Context, conn *tls.Conn) {
 	id, err := pki.PeerIdentity(conn.ConnectionState().VerifiedChains)
 	if err != nil {
 		_ = conn.Close() // a certificate of nobody: there is nothing to say to it

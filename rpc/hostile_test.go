@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-dev/berth/handshake"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -200,7 +201,7 @@ func TestSilentPeers(t *testing.T) {
 	}
 	began := make(chan struct{})
 	go func() { defer close(began); s.stop() }()
-	ctx, cancel := context.WithTimeout(t.Context(), handshakeTimeout/2)
+	ctx, cancel := context.WithTimeout(t.Context(), handshake.Timeout/2)
 	defer cancel()
 	select {
 	case <-began:

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/berth-dev/berth/handshake"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -39,6 +40,8 @@ type ServerConfig struct {
 type Server struct {
 	// Hub knows the workers connected here.
 	Hub *Hub
+	// Gate counts the handshakes under way.
+	Gate handshake.Gate
 
 	config ServerConfig
 	log    hclog.Logger
@@ -112,7 +115,7 @@ func (s *Server) newGRPC(l peerLimits) *grpc.Server {
 		grpc.SharedWriteBuffer(true),
 		grpc.MaxConcurrentStreams(l.streams),
 		grpc.WaitForHandlers(true),
-		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.ConnectionTimeout(handshake.Timeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
@@ -127,7 +130,7 @@ const maxHeaderBytes = 16 << 10
 // Serve answers on lis until Stop, and closes it.
 func (s *Server) Serve(lis net.Listener) error {
 	forServers, forWorkers := newDoor(lis.Addr()), newDoor(lis.Addr())
-	p := &porter{config: s.tls, open: map[string]int{}, door: func(id *pki.Identity) (*door, int) {
+	p := &porter{config: s.tls, gate: &s.Gate, open: map[string]int{}, door: func(id *pki.Identity) (*door, int) {
 		if id.Kind == pki.Server {
 			return forServers, serverLimits().connections
 		}
