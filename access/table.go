@@ -83,6 +83,10 @@ func Rules() []Rule {
 			Why: "everything but secrets and logs, in every namespace",
 		},
 		{
+			Group: Authenticated, Verbs: []string{"list"}, Resources: []string{"customresourcedefinitions.apiextensions.k8s.io"},
+			Why: "there are none; kubectl looks before it says that a kind is not served",
+		},
+		{
 			Group: Authenticated, Verbs: write, OwnNamespaces: true,
 			Resources: []string{
 				"pods", "services", "configmaps", "serviceaccounts", "podtemplates",

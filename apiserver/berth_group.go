@@ -47,7 +47,7 @@ func (s withoutProtobuf) SupportedMediaTypes() []runtime.SerializerInfo {
 func (g *registry) berthGroup(scheme *runtime.Scheme, planner Planner) (genericapiserver.APIGroupInfo, error) {
 	codecs := serializer.NewCodecFactory(scheme)
 	info := genericapiserver.NewDefaultAPIGroupInfo(berthv1.GroupName, scheme, runtime.NewParameterCodec(scheme), codecs)
-	info.NegotiatedSerializer = withoutProtobuf{codecs}
+	info.NegotiatedSerializer = listSerializer{withoutProtobuf{codecs}, scheme}
 	describe := func(k *kind, singular string, namespaced bool, list func() runtime.Object, shortNames ...string) description {
 		return description{
 			kind: k, singular: singular, shortNames: shortNames, list: list,

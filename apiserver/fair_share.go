@@ -1,15 +1,14 @@
 package apiserver
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
 // What one client, and all of them, may have under way at a time. What is beyond
@@ -32,12 +31,14 @@ type fairShare struct {
 	mu      sync.Mutex
 	clients map[string]*underway
 	bytes   int64
+	answers int64
 }
 
 // underway is what a client has asked and not been answered.
 type underway struct {
 	requests, streams int
-	bytes             int64
+	bytes             int64 // of requests
+	answers           int64 // bytes that answers hold
 }
 
 // ServeHTTP implements http.Handler.
@@ -56,12 +57,15 @@ func (f *fairShare) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	if why := f.begin(name, one); why != "" {
-		err := apierrors.NewTooManyRequests(why, 1)
-		responsewriters.ErrorNegotiated(err, legacyscheme.Codecs, schema.GroupVersion{Version: "v1"}, w, req)
+		metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, one.bytes > 0)
+		err := apierrors.NewTooManyRequests(why, retryAfterSeconds)
+		refuse(err, w, req)
 		return
 	}
 	defer f.end(name, one)
-	f.next.ServeHTTP(w, req)
+	a := &answer{form: formOf(req), share: f, client: name}
+	defer func() { f.letGo(name, a.held) }()
+	f.next.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), answerKey{}, a)))
 }
 
 // begin takes a request into account, or says why not.

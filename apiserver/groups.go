@@ -57,6 +57,7 @@ func kubernetesTable() rest.TableConvertor {
 func groupOf(gv schema.GroupVersion, resources map[string]rest.Storage) genericapiserver.APIGroupInfo {
 	info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
 	info.PrioritizedVersions = []schema.GroupVersion{gv}
+	info.NegotiatedSerializer = listSerializer{info.NegotiatedSerializer, legacyscheme.Scheme}
 	info.VersionedResourcesStorageMap[gv.Version] = resources
 	return info
 }

@@ -61,6 +61,11 @@ func (r *served) Create(ctx context.Context, obj runtime.Object, validate rest.V
 	return r.Store.Create(ctx, obj, validate, options)
 }
 
+// List implements rest.Lister.
+func (r *served) List(ctx context.Context, options *metainternalversion.ListOptions) (runtime.Object, error) {
+	return listIn(ctx, r.Store, options)
+}
+
 // Update implements rest.Updater.
 func (r *served) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
 	update rest.ValidateObjectUpdateFunc, forceAllowCreate bool, options *metav1.UpdateOptions,
@@ -181,7 +186,7 @@ func (r *served) eraseAll(ctx context.Context, options *metav1.DeleteOptions, li
 	if err != nil {
 		return nil, err
 	}
-	list, err := r.List(ctx, listOptions)
+	list, err := r.Store.List(ctx, listOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -332,7 +337,7 @@ func (r *readOnly) Get(ctx context.Context, name string, options *metav1.GetOpti
 
 // List implements rest.Lister.
 func (r *readOnly) List(ctx context.Context, options *metainternalversion.ListOptions) (runtime.Object, error) {
-	return r.store.List(ctx, options)
+	return listIn(ctx, r.store, options)
 }
 
 // ConvertToTable implements rest.TableConvertor.

@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	handlersmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
+	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/filters"
@@ -20,6 +22,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-dev/berth/handshake"
 )
 
 // Requests that are being worked on at a time; what is above waits for its
@@ -35,6 +39,7 @@ type Server struct {
 	hub     *hub
 	generic *genericapiserver.GenericAPIServer
 	logger  hclog.Logger
+	gate    handshake.Gate
 }
 
 // New sets up the API. Nothing is served before Run.
@@ -61,6 +66,10 @@ func New(config Config) (*Server, error) {
 	if err := g.install(generic, berth, config); err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
 	}
+	// What handlers measure is in Gatherer only once it is registered, which
+	// upstream does where it serves /metrics itself.
+	apimetrics.Register()
+	handlersmetrics.Register()
 	for path, handler := range config.Handlers {
 		if strings.HasSuffix(path, "/") {
 			generic.Handler.NonGoRestfulMux.HandlePrefix(path, handler)
@@ -152,6 +161,7 @@ func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.
 	for i := range infos {
 		pointers[i] = &infos[i]
 	}
+	newUnserved(append(infos, coreInfo)).install(s)
 	return s.InstallAPIGroups(pointers...)
 }
 
@@ -173,7 +183,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}()
 	s.generic.RunPostStartHooks(watching)
 	s.logger.Info("serving the API", "address", s.config.Listener.Addr().String(), "kubernetes", kubernetesGitVersion)
-	err = serve(ctx, httpServer, s.config.Listener, s.config.ShutdownTimeout, endWatches)
+	err = serve(ctx, httpServer, s.config.Listener, &s.gate, s.config.ShutdownTimeout, endWatches)
 	endWatches()
 	<-following
 	return err
@@ -182,6 +192,10 @@ func (s *Server) Run(ctx context.Context) error {
 // Gatherer gives what Kubernetes' libraries measure in this process, for a
 // /metrics that serves more than that.
 func Gatherer() prometheus.Gatherer { return legacyregistry.DefaultGatherer }
+
+// RefusedHandshakes is how many connections were cut unheard, because too many
+// had not yet shown who they are.
+func (s *Server) RefusedHandshakes() int64 { return s.gate.Refused() }
 
 // Addr is the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.config.Listener.Addr() }

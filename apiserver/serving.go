@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/net/http2"
+
+	"github.com/berth-dev/berth/handshake"
 )
 
 // Limits of a connection; Kubernetes has the same.
@@ -64,9 +66,9 @@ const goAwayGrace = 100 * time.Millisecond
 
 // serve runs until the context ends, then stops accepting, ends the watches and
 // lets what else is in flight end.
-func serve(ctx context.Context, s *http.Server, l net.Listener, timeout time.Duration, endWatches func()) error {
+func serve(ctx context.Context, s *http.Server, l net.Listener, gate *handshake.Gate, timeout time.Duration, endWatches func()) error {
 	failed := make(chan error, 1)
-	go func() { failed <- s.Serve(tls.NewListener(l, s.TLSConfig)) }()
+	go func() { failed <- s.Serve(handshake.NewListener(l, s.TLSConfig, gate, s.ErrorLog.Printf)) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serving the API on %s: %w", l.Addr(), err)

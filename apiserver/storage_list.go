@@ -31,7 +31,12 @@ func (t *tables) GetList(ctx context.Context, key string, opts storage.ListOptio
 	if err != nil {
 		return err
 	}
-	if err := t.fill(list, at.view, s.rows); err != nil {
+	if err := answerFrom(ctx).take(s.rows); err != nil {
+		return err
+	}
+	if l, ok := ctx.Value(listingKey{}).(*listing); ok {
+		l.kind, l.view, l.rows = t.kind, at.view, s.rows
+	} else if err := fillList(list, t.kind, at.view, s.rows); err != nil {
 		return err
 	}
 	token, err := t.rest(ctx, at, key, &s)
@@ -149,15 +154,15 @@ func (s *selection) add(t *tables, v *fsm.View, m *matcher, key string, row any)
 	return err
 }
 
-// fill presents rows as the items of a list.
-func (t *tables) fill(list runtime.Object, v *fsm.View, rows []any) error {
+// fillList presents rows as the items of a list.
+func fillList(list runtime.Object, k *kind, v *fsm.View, rows []any) error {
 	items, err := meta.GetItemsPtr(list)
 	if err != nil {
 		return err
 	}
 	slice := reflect.ValueOf(items).Elem()
 	slice.Set(reflect.MakeSlice(slice.Type(), len(rows), len(rows)))
-	present := t.kind.present(v)
+	present := k.present(v)
 	for i, row := range rows {
 		if err := present(row, slice.Index(i).Addr().Interface().(runtime.Object)); err != nil {
 			return err

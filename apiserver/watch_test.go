@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
@@ -191,7 +192,7 @@ func TestSlowWatcher(t *testing.T) {
 	}
 	for i := range n {
 		e := next(t, w)
-		if got := metaOf(e.Object).GetLabels()["value"]; got != strconv.Itoa(i) {
+		if got := metaOf(e.Object.(runtime.CacheableObject).GetObject()).GetLabels()["value"]; got != strconv.Itoa(i) {
 			t.Fatalf("change %d came as %s", i, got)
 		}
 	}

@@ -33,15 +33,17 @@ const (
 )
 
 // sharedChange is a change on its way to several watchers of one kind. It is
-// presented once for all of them, by the first that needs it.
+// presented once for all of them, and encoded once a form, by the first that
+// needs it.
 type sharedChange struct {
 	revision int64
 	key      string
 	old, new any
 
-	oldOnce, newOnce sync.Once
-	oldObj, newObj   runtime.Object
-	oldErr, newErr   error
+	oldOnce, newOnce, goneOnce sync.Once
+	oldObj                     runtime.Object
+	newObj, goneObj            *encodedOnce
+	oldErr, newErr             error
 }
 
 func (c *sharedChange) showOld(k *kind, v func() *fsm.View) (runtime.Object, error) {
@@ -49,9 +51,28 @@ func (c *sharedChange) showOld(k *kind, v func() *fsm.View) (runtime.Object, err
 	return c.oldObj, c.oldErr
 }
 
-func (c *sharedChange) showNew(k *kind, v func() *fsm.View) (runtime.Object, error) {
-	c.newOnce.Do(func() { c.newObj, c.newErr = k.showChange(v(), c.new) })
+func (c *sharedChange) showNew(k *kind, v func() *fsm.View) (*encodedOnce, error) {
+	c.newOnce.Do(func() {
+		var obj runtime.Object
+		obj, c.newErr = k.showChange(v(), c.new)
+		c.newObj = &encodedOnce{object: obj}
+	})
 	return c.newObj, c.newErr
+}
+
+// showGone is the old object as those are told of it for whom it is gone: with
+// the revision of the change.
+func (c *sharedChange) showGone(k *kind, v func() *fsm.View) (*encodedOnce, error) {
+	obj, err := c.showOld(k, v)
+	if err != nil {
+		return nil, err
+	}
+	c.goneOnce.Do(func() {
+		gone := shallowCopy(obj)
+		metaOf(gone).SetResourceVersion(strconv.FormatInt(c.revision, 10))
+		c.goneObj = &encodedOnce{object: gone}
+	})
+	return c.goneObj, nil
 }
 
 func (k *kind) showChange(v *fsm.View, row any) (runtime.Object, error) {
@@ -298,12 +319,10 @@ func (w *watcher) sendChange(c *sharedChange) error {
 	case is:
 		return w.sendNew(watch.Added, c)
 	case was:
-		obj, err := c.oldShown(w)()
+		gone, err := c.showGone(w.kind, w.backend.View)
 		if err != nil {
 			return err
 		}
-		gone := shallowCopy(obj)
-		metaOf(gone).SetResourceVersion(strconv.FormatInt(c.revision, 10))
 		return w.send(watch.Deleted, gone)
 	}
 	return nil
@@ -328,19 +347,25 @@ func (c *sharedChange) oldShown(w *watcher) func() (runtime.Object, error) {
 }
 
 func (c *sharedChange) newShown(w *watcher) func() (runtime.Object, error) {
-	return func() (runtime.Object, error) { return c.showNew(w.kind, w.backend.View) }
+	return func() (runtime.Object, error) {
+		shown, err := c.showNew(w.kind, w.backend.View)
+		if err != nil {
+			return nil, err
+		}
+		return shown.object, nil
+	}
 }
 
 func (w *watcher) sendNew(t watch.EventType, c *sharedChange) error {
-	obj, err := c.newShown(w)()
+	shown, err := c.showNew(w.kind, w.backend.View)
 	if err != nil {
 		return err
 	}
-	return w.send(t, shallowCopy(obj))
+	return w.send(t, shown)
 }
 
-// shallowCopy gives each watcher an object of its own: encoders write the type
-// into it.
+// shallowCopy gives each encoder an object of its own: it writes the type into
+// it.
 func shallowCopy(obj runtime.Object) runtime.Object {
 	out := reflect.New(reflect.TypeOf(obj).Elem())
 	out.Elem().Set(reflect.ValueOf(obj).Elem())

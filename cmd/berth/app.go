@@ -118,9 +118,22 @@ func (a *app) fatal(msg string, code int) {
 		msg = "error: " + lost.Error()
 	}
 	if msg != "" {
-		fmt.Fprintln(a.errOut, strings.TrimSuffix(msg, "\n"))
+		fmt.Fprintln(a.errOut, strings.TrimSuffix(sayServed(msg), "\n"))
 	}
 	a.exit(code)
+}
+
+// sayServed corrects what kubectl says of a kind that is not served: nobody could
+// install it here.
+func sayServed(msg string) string {
+	const hint = `Berth does not serve it; "berth api-resources" lists what it serves`
+	if before, ok := strings.CutSuffix(msg, "ensure CRDs are installed first"); ok {
+		return before + hint
+	}
+	if strings.Contains(msg, "the server doesn't have a resource type") {
+		return msg + "\n" + hint
+	}
+	return msg
 }
 
 func (a *app) root() *cobra.Command {

@@ -1,0 +1,91 @@
+package apiserver
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/emicklei/go-restful/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/berth-dev/berth/access"
+)
+
+// unserved answers requests for kinds that are not served: it says so, and which
+// are.
+type unserved struct {
+	served []string     // as "pods", "replicasets.apps"
+	paths  http.Handler // for what is no resource
+}
+
+func newUnserved(infos []genericapiserver.APIGroupInfo) *unserved {
+	u := &unserved{}
+	for _, info := range infos {
+		for _, resources := range info.VersionedResourcesStorageMap {
+			for name := range resources {
+				if !strings.Contains(name, "/") {
+					u.served = append(u.served, access.Resource(info.PrioritizedVersions[0].Group, name, ""))
+				}
+			}
+		}
+	}
+	slices.Sort(u.served)
+	u.served = slices.Compact(u.served)
+	return u
+}
+
+// definitionsPath is where kubectl looks for a kind that it does not find, before
+// it says that there is none. Were it refused, kubectl would tell of that instead.
+const definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+const noDefinitions = `{"kind":"CustomResourceDefinitionList","apiVersion":"apiextensions.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}` + "\n"
+
+// install puts the answers where nothing else is.
+func (u *unserved) install(s *genericapiserver.GenericAPIServer) {
+	u.paths = routes.IndexLister{StatusCode: http.StatusNotFound, PathProvider: s}
+	s.Handler.NonGoRestfulMux.UnlistedHandleFunc(definitionsPath, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet || r.URL.Query().Has("watch") {
+			u.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, noDefinitions) // the client may be gone
+	})
+	s.Handler.NonGoRestfulMux.NotFoundHandler(u)
+	s.Handler.GoRestfulContainer.ServiceErrorHandler(func(err restful.ServiceError, r *restful.Request, w *restful.Response) {
+		if err.Code == http.StatusNotFound {
+			u.ServeHTTP(w, r.Request)
+			return
+		}
+		refuse(apierrors.NewGenericServerResponse(err.Code, "", schema.GroupResource{}, "", err.Message, 0, false), w, r.Request)
+	})
+}
+
+// ServeHTTP implements http.Handler.
+func (u *unserved) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	info, ok := request.RequestInfoFrom(r.Context())
+	if !ok || !info.IsResourceRequest {
+		u.paths.ServeHTTP(w, r)
+		return
+	}
+	what := access.Resource(info.APIGroup, info.Resource, info.Subresource)
+	refuse(&apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+		Details: &metav1.StatusDetails{Group: info.APIGroup, Kind: info.Resource},
+		Message: fmt.Sprintf("the server could not find the requested resource: Berth does not serve %s in version %s; it serves %s",
+			what, info.APIVersion, strings.Join(u.served, ", ")),
+	}}, w, r)
+}
+
+func refuse(err error, w http.ResponseWriter, r *http.Request) {
+	responsewriters.ErrorNegotiated(err, legacyscheme.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+}

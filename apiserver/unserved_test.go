@@ -1,0 +1,88 @@
+package apiserver
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+const deployment = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec: {replicas: 2}
+`
+
+// TestKubectlToldOfKindsThatAreNotServed: kubectl says that there is no such
+// kind, and not what went wrong when it looked for one.
+func TestKubectlToldOfKindsThatAreNotServed(t *testing.T) {
+	s := share(t)
+	k := newKubectl(t, s, s.namespace(t))
+	const none = `no matches for kind "Deployment" in version "apps/v1"`
+	for _, args := range [][]string{{"apply"}, {"apply", "--validate=strict"}, {"apply", "--server-side"}, {"apply", "--dry-run=server"}, {"create"}, {"replace"}, {"delete"}} {
+		k.refused(deployment, args, none)
+	}
+	k.refused("", []string{"get", "crd"}, `the server doesn't have a resource type "crd"`)
+	k.refused("", []string{"get", "deployments"}, `the server doesn't have a resource type "deployments"`)
+	k.refused("", []string{"delete", "deployment", "web"}, `the server doesn't have a resource type "deployment"`)
+	k.refused("", []string{"get", "--raw", "/apis/apps/v1/deployments"}, "Berth does not serve deployments.apps in version v1; it serves bindings, configmaps, events")
+}
+
+// TestUnserved: what is not served is refused with what is, as a Status; paths
+// that are no resources are answered as ever.
+func TestUnserved(t *testing.T) {
+	s := share(t)
+	root, ann := httpClient(t, s.config(t, "root", user.SystemPrivilegedGroup)), httpClient(t, s.config(t, "ann", "people"))
+	base := "https://" + s.Addr().String()
+	for _, tt := range []struct {
+		client *http.Client
+		path   string
+		status int
+		parts  string
+	}{
+		{root, "/apis/batch/v1/namespaces/default/jobs", 404, `"kind":"Status"|does not serve jobs.batch in version v1; it serves|replicasets.apps`},
+		{root, "/api/v1/endpoints", 404, `"reason":"NotFound"|does not serve endpoints in version v1`},
+		{root, "/apis/apps/v1/namespaces/default/replicasets/x/unknown", 404, `does not serve replicasets.apps/unknown`},
+		{root, "/nowhere", 404, `"/livez"`},
+		{root, definitionsPath, 200, `"items":[]`},
+		{ann, definitionsPath, 200, `"items":[]`},
+		{root, definitionsPath + "?watch=true", 404, "does not serve customresourcedefinitions.apiextensions.k8s.io"},
+		{ann, definitionsPath + "/x", 403, "cannot get resource"},
+	} {
+		status, body := get(t, tt.client, base+tt.path)
+		if status != tt.status {
+			t.Errorf("%s: status %d: %s", tt.path, status, body)
+		}
+		for part := range strings.SplitSeq(tt.parts, "|") {
+			if !strings.Contains(body, part) {
+				t.Errorf("%s: no %q in %s", tt.path, part, body)
+			}
+		}
+	}
+}
+
+// TestRequestsAreMeasured: what upstream's handlers measure of requests is in
+// Gatherer.
+func TestRequestsAreMeasured(t *testing.T) {
+	s := share(t)
+	get(t, httpClient(t, s.config(t, "root", user.SystemPrivilegedGroup)), "https://"+s.Addr().String()+"/api/v1/namespaces/default/podtemplates")
+	want := map[string]string{
+		"apiserver_request_total": "podtemplates", "apiserver_request_duration_seconds": "podtemplates",
+		"apiserver_response_sizes": "podtemplates", "apiserver_current_inflight_requests": "", "apiserver_longrunning_requests": "",
+	}
+	eventually(t, "the request's metrics", func() bool {
+		families, err := Gatherer().Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := 0
+		for _, f := range families {
+			if resource, ok := want[f.GetName()]; ok && (resource == "" || strings.Contains(f.String(), `value:"`+resource+`"`)) {
+				seen++
+			}
+		}
+		return seen >= 3
+	})
+}
