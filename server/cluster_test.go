@@ -228,6 +228,8 @@ func operatorsAreAnswered(t *testing.T, c *testCluster) {
 		{leader, http.MethodGet, "/metrics", "", 200, "scheduler_preemption_attempts_total"}, // PR19
 		{leader, http.MethodGet, "/metrics", "", 200, "berth_raft_leader 1"},
 		{leader, http.MethodGet, "/metrics", "", 200, "go_goroutines "},
+		{leader, http.MethodGet, "/metrics", "", 200, "apiserver_request_total{"},
+		{leader, http.MethodGet, "/metrics", "", 200, `berth_handshakes_refused_total{door="rpc"} 0`},
 		{leader, http.MethodGet, "/metrics", "", 200, "berth_clock_offset_seconds "},
 		{follower, http.MethodGet, "/metrics", "", 200, "berth_state_time_ahead_seconds "},
 	} {

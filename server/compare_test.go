@@ -46,6 +46,13 @@ func TestDifferingServer(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "in table namespaces") || strings.Contains(err.Error(), "\n") {
 		t.Fatalf("it stopped because of %v", err)
 	}
+	for _, s := range c.servers {
+		for _, check := range s.checks() {
+			if err := check.Do(); check.Name == "digest" && (err != nil) != (s == bad) {
+				t.Errorf("%s: /readyz says of the digest: %v", s.Name(), err)
+			}
+		}
+	}
 	if equalAt[bad.Name()] != before || equalAt[leader.Name()] == before {
 		t.Errorf("equal at %v", equalAt)
 	}

@@ -152,3 +152,19 @@ func (s *Server) clockGauges() error {
 	}
 	return nil
 }
+
+// handshakeCounters read the doors' counts when they are asked.
+func (s *Server) handshakeCounters() error {
+	for door, read := range map[string]func() int64{
+		"api": s.api.RefusedHandshakes, "rpc": s.rpc.Gate.Refused, "raft": s.node.RefusedHandshakes,
+	} {
+		err := s.config.Metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "berth_handshakes_refused_total", ConstLabels: prometheus.Labels{"door": door},
+			Help: "Connections that were cut because too many had not yet shown who they are.",
+		}, func() float64 { return float64(read()) }))
+		if err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return nil
+}

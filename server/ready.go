@@ -29,6 +29,12 @@ func (s *Server) checks() []apiserver.Check {
 			}
 			return nil
 		}},
+		{Name: "digest", Do: func() error {
+			if d := s.node.Condemned(); d != nil {
+				return fmt.Errorf("this server's state differs from that of the other servers %s", d)
+			}
+			return nil
+		}},
 	}
 }
 

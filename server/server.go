@@ -117,6 +117,9 @@ func (s *Server) open() error {
 	if err := s.clockGauges(); err != nil {
 		return err
 	}
+	if err := s.handshakeCounters(); err != nil {
+		return err
+	}
 	run, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.loops.Go(func() {
