@@ -25,6 +25,8 @@ type benchState struct {
 	b     *testing.B
 	index uint64
 	cpu   int64 // nanoseconds of what is measured
+
+	logBytes int // of the entries
 }
 
 func newBenchState(b *testing.B, nodes int) *benchState {
@@ -64,6 +66,7 @@ func (s *benchState) apply(cs ...Command) []Result { return s.applyEntry(s.entry
 
 func (s *benchState) applyEntry(entry []byte) []Result {
 	s.index++
+	s.logBytes += len(entry)
 	rs, err := s.Apply(s.index, 1, entry)
 	if err != nil {
 		s.b.Fatal(err)
