@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	core "k8s.io/kubernetes/pkg/apis/core"
+	node "k8s.io/kubernetes/pkg/apis/node"
 
 	"github.com/berth-dev/berth/fsm"
 )
@@ -64,6 +66,42 @@ func suiteKind(d *double) *kind {
 		s := corev1.Secret{ObjectMeta: pod.ObjectMeta, Data: map[string][]byte{held: b}}
 		raw, err := s.Marshal()
 		return &fsm.PutObject{Resource: "secrets", Raw: raw, Create: revision == 0, Revision: revision}, err
+	}
+	k.create = func(obj runtime.Object) (fsm.Command, error) { return put(obj, 0) }
+	k.update = put
+	return k
+}
+
+// suiteClusterKind keeps those that are in no namespace, in an annotation of
+// runtime classes.
+func suiteClusterKind() *kind {
+	const held = "object"
+	k := inNoNamespace(plainKind[node.RuntimeClass, nodev1.RuntimeClass](node.Resource("runtimeclasses")))
+	k.newObject = func() runtime.Object { return new(example.Pod) }
+	k.present = func(*fsm.View) presenter {
+		return func(row any, into runtime.Object) error {
+			c := row.(*fsm.Object).Value.(*nodev1.RuntimeClass)
+			pod := into.(*example.Pod)
+			if err := json.Unmarshal([]byte(c.Annotations[held]), pod); err != nil {
+				return err
+			}
+			pod.ObjectMeta = *c.ObjectMeta.DeepCopy()
+			pod.Annotations = nil
+			return nil
+		}
+	}
+	put := func(obj runtime.Object, revision int64) (fsm.Command, error) {
+		pod := obj.(*example.Pod)
+		bare := *pod
+		bare.ObjectMeta = metav1.ObjectMeta{}
+		b, err := json.Marshal(bare)
+		if err != nil {
+			return nil, err
+		}
+		c := nodev1.RuntimeClass{ObjectMeta: *pod.ObjectMeta.DeepCopy()}
+		c.Annotations = map[string]string{held: string(b)}
+		raw, err := c.Marshal()
+		return &fsm.PutObject{Resource: "runtimeclasses", Raw: raw, Create: revision == 0, Revision: revision}, err
 	}
 	k.create = func(obj runtime.Object) (fsm.Command, error) { return put(obj, 0) }
 	k.update = put
@@ -168,6 +206,18 @@ func TestStorageSuite(t *testing.T) {
 	run("ListContinuationWithFilter", func(t *testing.T, s *suiteStore) {
 		storagetesting.RunTestListContinuationWithFilter(ctx, t, s, noCalls)
 	})
+	run("ClusterScopedWatch", func(t *testing.T, s *suiteStore) {
+		s.kind = suiteClusterKind()
+		storagetesting.RunTestClusterScopedWatch(ctx, t, s)
+	})
+	run("ListResourceVersionMatch", func(t *testing.T, s *suiteStore) {
+		s.kind = suiteClusterKind()
+		storagetesting.RunTestListResourceVersionMatch(ctx, t, s)
+	})
+	run("ListPaginationRareObject", func(t *testing.T, s *suiteStore) {
+		s.kind = suiteClusterKind()
+		storagetesting.RunTestListPaginationRareObject(ctx, t, s, noCalls)
+	})
 	run("WatchDispatchBookmarkEvents", func(t *testing.T, s *suiteStore) {
 		storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, s, true)
 	})
@@ -222,7 +272,4 @@ var suiteLeft = map[string]string{
 	"PreconditionalDeleteWithOnlySuggestionPass": "as PreconditionalDeleteWithSuggestion",
 	"GuaranteedUpdateWithConflict":               "changes the UID and the name of what is under a key",
 	"GuaranteedUpdate":                           "puts one name under several keys; the key of a row is its name",
-	"ClusterScopedWatch":                         "its objects are in no namespace; the kind that stands for them has namespaces",
-	"ListPaginationRareObject":                   "as ClusterScopedWatch",
-	"ListResourceVersionMatch":                   "as ClusterScopedWatch",
 }
