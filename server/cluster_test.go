@@ -207,6 +207,7 @@ func operatorsAreAnswered(t *testing.T, c *testCluster) {
 		want         int
 		says         string
 	}{
+		{leader, http.MethodGet, "/api/v1/nodes", "", 200, "NodeList"}, // for what is measured of it
 		{follower, http.MethodGet, operator.PathMembers, "", 200, leader.Name()},
 		{follower, http.MethodGet, operator.PathStatus, "", 200, `"follower"`},
 		{leader, http.MethodGet, operator.PathStatus, "", 200, `"leader"`},
