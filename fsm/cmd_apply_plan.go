@@ -219,8 +219,8 @@ func (tx *Tx) applyBinding(d *BindDecision) string {
 	if !ok {
 		return "node " + d.Node + " is gone"
 	}
-	u := tx.view.withNominations(*tx.view.Usage(d.Node), d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
-	offer := tx.view.offer(d.Node)
+	u := tx.view.usage.Taken(d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
+	offer := tx.view.usage.Offer(d.Node)
 	rules := tx.view.ruledClass(e.Class(), pod)
 	if !rules.fits(node, offer, &u) {
 		return explain(d.Node, rules.check(node, offer, &u))

@@ -57,8 +57,8 @@ func (c *BindPod) Apply(tx *Tx) Result {
 // is promised to others that it must not overtake (NM4); "" if it can.
 func (v *live) noRoom(key string, pod *corev1.Pod, node *corev1.Node) string {
 	c := v.cache.class(pod)
-	u := v.withNominations(*v.Usage(node.Name), node.Name, c.Priority, c.RunsAtMostSeconds, key)
-	return explain(node.Name, model.CheckUsage(c, *v.offer(node.Name), &u))
+	u := v.usage.Taken(node.Name, c.Priority, c.RunsAtMostSeconds, key)
+	return explain(node.Name, model.CheckUsage(c, *v.usage.Offer(node.Name), &u))
 }
 
 func explain(node string, reasons []model.Reason) string {

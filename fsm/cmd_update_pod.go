@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/usage"
 )
 
 // UpdatePod replaces a pod by a changed one that the API has validated: spec,
@@ -80,11 +81,11 @@ func keepDecided(pod, old *corev1.Pod) {
 // outgrows says why a pod on a node cannot ask for what it asks for now: the
 // node has no room for it; "" if it can.
 func (v *live) outgrows(old, pod *corev1.Pod) string {
-	if usedNode(pod) == "" || asksTheSame(old, pod) {
+	if usage.NodeOf(pod) == "" || asksTheSame(old, pod) {
 		return ""
 	}
 	node, ok := v.Nodes.Get(pod.Spec.NodeName)
-	was, is := v.classOn(old), v.cache.class(pod)
+	was, is := v.usage.ClassOf(old), v.cache.class(pod)
 	switch {
 	case is.Request.Equal(was.Request) && slices.Equal(is.Ports, was.Ports):
 		return ""
@@ -92,7 +93,7 @@ func (v *live) outgrows(old, pod *corev1.Pod) string {
 		return "node " + pod.Spec.NodeName + " is gone, so nobody can say whether it has room for what the pod asks for now"
 	}
 	u := v.Usage(node.Name).Without(was)
-	return explain(node.Name, model.CheckUsage(is, *v.offer(node.Name), &u))
+	return explain(node.Name, model.CheckUsage(is, *v.usage.Offer(node.Name), &u))
 }
 
 // followPod does to queue and nominations what a change of the pod means.
@@ -134,7 +135,7 @@ func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 	put(tx, tx.view.Queue, key, &next)
 	if n, ok := tx.view.Nominations.Get(key); ok {
 		held := *n
-		held.class = class
+		held.SetClass(class)
 		put(tx, tx.view.Nominations, key, &held)
 	}
 }

@@ -24,7 +24,7 @@ type help struct {
 }
 
 func newHelp(v *live, n *corev1.Node) *help {
-	return &help{view: v, node: n, offer: v.offer(n.Name), above: map[int32]*model.Usage{}}
+	return &help{view: v, node: n, offer: v.usage.Offer(n.Name), above: map[int32]*model.Usage{}}
 }
 
 // room is how many pods of the group the node could take, with or without
@@ -65,7 +65,7 @@ func (h *help) roomBeside(tx *Tx, g queue.Group, evicting bool) (pods int, bars 
 // an entry has asked for the rules of many groups, nobody is barred: those who
 // are woken in vain find that out.
 func (h *help) bars(tx *Tx, g queue.Group, rules ruled) model.Failures {
-	if !rules.class.HasHardTopology() && (h.view.guards == 0 || !g.Alike()) || !tx.work.MayJudge(g.Key) {
+	if !rules.class.HasHardTopology() && (!h.view.usage.KeepAway() || !g.Alike()) || !tx.work.MayJudge(g.Key) {
 		return 0
 	}
 	f := h.view.judge(rules).Fails(h.node.Name)
@@ -81,7 +81,7 @@ func (h *help) usage(c *model.Class, evicting bool) *model.Usage {
 	if evicting && !c.NeverPreempts && *h.view.SchedulerConfig().Spec.Preemption.Enabled {
 		return h.usageFrom(c.Priority)
 	}
-	u := h.view.withNominations(*h.view.Usage(h.node.Name), h.node.Name, c.Priority, c.RunsAtMostSeconds, "")
+	u := h.view.usage.Taken(h.node.Name, c.Priority, c.RunsAtMostSeconds, "")
 	return &u
 }
 
@@ -91,7 +91,7 @@ func (h *help) usageFrom(priority int32) *model.Usage {
 	if u, ok := h.above[priority]; ok {
 		return u
 	}
-	u := h.view.withNominations(h.view.use(h.node.Name).from(priority), h.node.Name, priority, briefest, "")
+	u := h.view.usage.TakenFrom(h.node.Name, priority, briefest, "")
 	h.above[priority] = &u
 	return &u
 }
@@ -99,39 +99,21 @@ func (h *help) usageFrom(priority int32) *model.Usage {
 // briefest is the least bound of a pod's time, in seconds.
 const briefest = 1
 
-// withNominations adds what the nominations to the node of at least a priority
-// will use (NM4), but for the pod's own and those that yield to it. Nor does a
-// pod count a reservation whose room it surely leaves before it is needed.
-func (v *View) withNominations(u model.Usage, node string, priority int32, runsAtMostSeconds int64, self string) model.Usage {
-	own, nominated := v.Nominations.Get(self)
-	nominated = nominated && own.Node == node
-	v.NominationsOnNode(node, func(n *Nomination) bool {
-		switch {
-		case n.Priority < priority || n.Key() == self || model.EndsWithin(runsAtMostSeconds, n.BackfillSeconds):
-		case nominated && n.YieldsTo(own):
-		default:
-			u = u.With(n.class)
-		}
-		return true
-	})
-	return u
-}
-
 // hasRoomFor says whether a nominated pod fits its node as things are.
 func (h *help) hasRoomFor(n *Nomination) bool {
-	u := h.view.withNominations(*h.view.Usage(n.Node), n.Node, n.Priority, n.class.RunsAtMostSeconds, n.Key())
-	rules := h.view.ruledClassOf(n.Key(), n.class)
+	u := h.view.usage.Taken(n.Node, n.Priority, n.Class().RunsAtMostSeconds, n.Key())
+	rules := h.view.ruledClassOf(n.Key(), n.Class())
 	return rules.fits(h.node, h.offer, &u) && len(h.view.barredFrom(rules, n.Node, n.Key(), nil)) == 0
 }
 
 // couldEvictFor says whether a nominated pod may fit its node if pods of lower
 // priority go.
 func (h *help) couldEvictFor(n *Nomination) bool {
-	if !h.view.MayEvict(n.class) {
+	if !h.view.MayEvict(n.Class()) {
 		return false
 	}
-	u := h.view.withNominations(h.view.use(n.Node).from(n.Priority), n.Node, n.Priority, n.class.RunsAtMostSeconds, n.Key())
-	rules := h.view.ruledClassOf(n.Key(), n.class)
+	u := h.view.usage.TakenFrom(n.Node, n.Priority, n.Class().RunsAtMostSeconds, n.Key())
+	rules := h.view.ruledClassOf(n.Key(), n.Class())
 	return rules.fits(h.node, h.offer, &u) && !slices.ContainsFunc(h.view.barredFrom(rules, n.Node, n.Key(), nil), func(r model.Reason) bool {
 		return !r.Kind.Resolvable()
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/queue"
 	"github.com/berth-dev/berth/store"
+	"github.com/berth-dev/berth/usage"
 )
 
 // compareViews fails unless two views hold the same state: the same digest,
@@ -27,9 +28,6 @@ func compareViews(t failer, what string, want, got *View) {
 		t.Fatalf("%s: positions differ: %+v, %+v", what, want.Position, got.Position)
 	}
 	compareIndexes(t, what, want, got)
-	if want.guards != got.guards {
-		t.Fatalf("%s: %d pods keep others away, %d", what, want.guards, got.guards)
-	}
 }
 
 func compareIndexes(t failer, what string, want, got *View) {
@@ -37,6 +35,7 @@ func compareIndexes(t failer, what string, want, got *View) {
 	a, b := describeIndexes(want), describeIndexes(got)
 	a["owners"], b["owners"] = describeIndex(want.owners.Describe), describeIndex(got.owners.Describe)
 	a["budgets"], b["budgets"] = describeIndex(want.budgets.Describe), describeIndex(got.budgets.Describe)
+	a["usage"], b["usage"] = describeIndex(want.usage.Describe), describeIndex(got.usage.Describe)
 	a["queue"], b["queue"] = describeIndex(want.queue.Describe), describeIndex(got.queue.Describe)
 	for name := range a {
 		if a[name] != b[name] {
@@ -49,19 +48,13 @@ func compareIndexes(t failer, what string, want, got *View) {
 // where its rows are in memory.
 func describeIndexes(v *View) map[string]string {
 	pod := func(p *corev1.Pod) string { return PodKey(p.Namespace, p.Name) + "@" + p.ResourceVersion }
-	nomination := func(n *Nomination) string { return fmt.Sprintf("%s@%d %x", n.Key(), n.Revision, n.class.Signature) }
 	return map[string]string{
-		"podsByNode":          list(v.podsByNode, func(p placed) string { return fmt.Sprintf("%s %x", pod(p.pod), p.class.Signature) }),
-		"unclaimed":           list(v.unclaimed, pod),
-		"ended":               list(v.ended, pod),
-		"usage":               list(v.usage, func(u *nodeUse) string { return fmt.Sprintf("%+v", *u) }),
-		"offers":              list(v.offers, asText),
-		"nominationsByNode":   list(v.nominationsByNode, nomination),
-		"nominationsByVictim": list(v.nominationsByVictim, nomination),
-		"services":            list(v.services, asText),
-		"eventOrder":          list(v.eventOrder, asText),
-		"preemptionOrder":     list(v.preemptionOrder, asText),
-		"defaultClasses":      list(v.defaultClasses, asText),
+		"unclaimed":       list(v.unclaimed, pod),
+		"ended":           list(v.ended, pod),
+		"services":        list(v.services, asText),
+		"eventOrder":      list(v.eventOrder, asText),
+		"preemptionOrder": list(v.preemptionOrder, asText),
+		"defaultClasses":  list(v.defaultClasses, asText),
 	}
 }
 
@@ -95,7 +88,7 @@ func TestEveryIndexIsCompared(t *testing.T) {
 	for name := range describeIndexes(&v) {
 		compared = append(compared, name)
 	}
-	for _, index := range []any{budgets.Index{}, owners.Index{}, queue.Index{}} { // they describe themselves
+	for _, index := range []any{budgets.Index{}, owners.Index{}, queue.Index{}, usage.Index{}} { // they describe themselves
 		eachTree(reflect.ValueOf(index), func(name string, _ reflect.Value) { compared = append(compared, name) })
 	}
 	sort.Strings(names)
@@ -145,11 +138,5 @@ func TestForkCopiesEveryField(t *testing.T) {
 	})
 	if got := len(v.tables()); got != tables {
 		t.Errorf("View has %d tables, tables() lists %d", tables, got)
-	}
-	if v.guards++; v.fork().guards != v.guards {
-		t.Error("fork leaves out guards")
-	}
-	if v.reserved += "x"; v.fork().reserved != v.reserved {
-		t.Error("fork leaves out reserved")
 	}
 }

@@ -14,12 +14,7 @@ import (
 // wait for it. A pod all of whose victims are gone is tried at once.
 func (tx *Tx) victimGone(victim *corev1.Pod) {
 	v := tx.view
-	var waiting []*Nomination
-	v.nominationsByVictim.ScanFrom(string(victim.UID)+"/", string(victim.UID)+"/", func(_ string, n *Nomination) bool {
-		waiting = append(waiting, n)
-		return true
-	})
-	for _, n := range waiting {
+	for _, n := range v.usage.WaitingFor(victim.UID) {
 		left := *n
 		left.Victims = slices.DeleteFunc(slices.Clone(n.Victims), func(r VictimRef) bool { return r.UID == victim.UID })
 		put(tx, v.Nominations, n.Key(), &left)
@@ -95,7 +90,6 @@ func because(reason string) func(*Nomination) string {
 // nominate records a decided preemption: the nomination, and the record of it.
 func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, waiting []VictimRef, victims []berthv1.Victim, lastEndUnixNano int64) {
 	v := tx.view
-	key, class := PodKey(pod.Namespace, pod.Name), v.cache.class(pod)
 	deadline := lastEndUnixNano + int64(model.Seconds(int64(*v.SchedulerConfig().Spec.NominationSlackSeconds)))
 	minimal := d.Minimal
 	record := &berthv1.Preemption{
@@ -116,10 +110,11 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 		_, oldest, _ := v.preemptionOrder.Min()
 		remove(tx, v.Preemptions, oldest)
 	}
-	put(tx, v.Nominations, key, &Nomination{
+	n := &Nomination{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.Revision() + 1,
 		Node: d.Node, Priority: model.Priority(pod), Victims: waiting,
 		DeadlineUnixNano: deadline, Preemption: recordKey,
-		class: class,
-	})
+	}
+	n.SetClass(v.cache.class(pod))
+	put(tx, v.Nominations, n.Key(), n)
 }

@@ -52,8 +52,8 @@ func (v *live) stillPromised(n *Nomination) bool {
 	if !ok || len(n.Victims) == 0 {
 		return false
 	}
-	rules := v.ruledClassOf(n.Key(), n.class)
-	if !rules.failures(node, v.offer(n.Node), v.Usage(n.Node)).Resolvable() {
+	rules := v.ruledClassOf(n.Key(), n.Class())
+	if !rules.failures(node, v.usage.Offer(n.Node), v.Usage(n.Node)).Resolvable() {
 		return false
 	}
 	return !slices.ContainsFunc(v.barredFrom(rules, n.Node, n.Key(), nil), func(r model.Reason) bool {

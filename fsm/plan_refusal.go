@@ -58,7 +58,7 @@ func (u *undone) preemption(tx *Tx, d *PreemptDecision) {
 	u.budgets = true
 	for _, victim := range d.Victims {
 		if pod, ok := tx.findPod(PodRef{victim.Key, victim.UID}); ok && pod.Spec.NodeName != "" {
-			u.pods = append(u.pods, queue.MarkOf(queue.PodChange{How: model.PodCame, Pod: tx.view.classOn(pod), Node: pod.Spec.NodeName}))
+			u.pods = append(u.pods, queue.MarkOf(queue.PodChange{How: model.PodCame, Pod: tx.view.usage.ClassOf(pod), Node: pod.Spec.NodeName}))
 		}
 	}
 }

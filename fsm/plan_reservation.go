@@ -31,10 +31,7 @@ const ReservationSeconds = 60
 
 // Reservation is the one that there is, nil if there is none.
 func (v *View) Reservation() *Nomination {
-	if v.reserved == "" {
-		return nil
-	}
-	n, _ := v.Nominations.Get(v.reserved)
+	n, _ := v.Nominations.Get(v.usage.Reserved()) // nobody's key is empty
 	return n
 }
 
@@ -94,20 +91,21 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	case !v.MayReserve(e, v.TimeUnixNano()):
 		return "the pod has not been waiting for room for long enough"
 	}
-	u := v.withNominations(*v.Usage(d.Node), d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
+	u := v.usage.Taken(d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
 	rules := v.ruledClass(e.Class(), pod)
-	f := rules.failures(node, v.offer(d.Node), &u)
+	f := rules.failures(node, v.usage.Offer(d.Node), &u)
 	if f == 0 {
 		return "node " + d.Node + " has room for the pod"
 	}
 	if !f.Resolvable() {
-		return explain(d.Node, rules.check(node, v.offer(d.Node), &u))
+		return explain(d.Node, rules.check(node, v.usage.Offer(d.Node), &u))
 	}
 	next := &Nomination{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.Revision() + 1,
 		Node: d.Node, Priority: model.Priority(pod), Reserved: true, BackfillSeconds: d.BackfillSeconds,
-		DeadlineUnixNano: v.TimeUnixNano() + int64(model.Seconds(ReservationSeconds)), class: v.cache.class(pod),
+		DeadlineUnixNano: v.TimeUnixNano() + int64(model.Seconds(ReservationSeconds)),
 	}
+	next.SetClass(v.cache.class(pod))
 	if nominated && old.Node == d.Node {
 		next.FirstRevision = old.FirstRevision
 	} else if nominated {

@@ -33,8 +33,6 @@ func podBytes(before, now *corev1.Pod, gone bool) int {
 // sameSlice says whether two slices are one in memory.
 func sameSlice[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
-func nominationBytes(before, _ *Nomination, _ bool) int { return 512 + 128*len(before.Victims) }
-
 func preemptionBytes(before, _ *berthv1.Preemption, _ bool) int {
 	return structBytes + before.ObjectMeta.Size() + 512*len(before.Status.Victims) + len(before.Status.ReleasedReason)
 }

@@ -15,40 +15,18 @@ var podTable = func() *tableDef[*corev1.Pod] {
 	return def
 }()
 
-// placed is a pod on its node, with what it asks for.
-type placed struct {
-	pod   *corev1.Pod
-	class *model.Class
-}
-
-// indexPod keeps the pods by node, what they use there, and those that have
-// ended. Ended pods are still on their node but use nothing.
+// indexPod keeps what is used of nodes, who waits for another scheduler, who has
+// ended, and what budgets, owners and counters make of pods.
 func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	v.cache.specs.follow(old, new)
 	indexUnclaimed(v, key, old, new, hadOld, hasNew)
-	var was, is placed
-	if hadOld && old.Spec.NodeName != "" {
-		was, _ = v.podsByNode.Get(old.Spec.NodeName + "/" + key)
-	}
+	var is *model.Class
+	was := v.usage.ClassOf(old)
 	if hasNew && new.Spec.NodeName != "" {
-		is = placed{new, v.placedClass(key, old, new, was)}
+		is = v.placedClass(key, old, new, was)
 	}
-	from, to := usedNode(old), usedNode(new)
-	if from != to || from != "" && was.class != is.class {
-		if from != "" {
-			v.setUse(from, v.use(from).without(was.class))
-		}
-		if to != "" {
-			v.setUse(to, v.use(to).with(is.class))
-		}
-	}
-	v.countPod(from, to, old, new, was.class, is.class)
-	if was.pod != nil && (is.pod == nil || is.pod.Spec.NodeName != was.pod.Spec.NodeName) {
-		v.podsByNode.Delete(was.pod.Spec.NodeName + "/" + key)
-	}
-	if is.pod != nil {
-		v.podsByNode.Set(is.pod.Spec.NodeName+"/"+key, is)
-	}
+	v.usage.PutPod(old, new, was, is)
+	v.countPod(old, new, was, is)
 	if hasNew && model.Terminal(new) {
 		v.ended.Set(key, new)
 	} else if hadOld && model.Terminal(old) {
@@ -60,22 +38,16 @@ func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 
 // placedClass is the class of a pod on a node, from where it is known already:
 // most changes of a pod leave alone what it asks for.
-func (v *live) placedClass(key string, old, new *corev1.Pod, was placed) *model.Class {
+func (v *live) placedClass(key string, old, new *corev1.Pod, was *model.Class) *model.Class {
 	if old != nil && asksTheSame(old, new) {
-		if was.class != nil {
-			return was.class
+		if was != nil {
+			return was
 		}
 		if e, ok := v.Queue.Get(key); ok && e.UID == new.UID {
 			return e.Class() // it is being bound
 		}
 	}
 	return v.cache.class(new)
-}
-
-// classOn is the class of a pod that is bound to a node.
-func (v *View) classOn(pod *corev1.Pod) *model.Class {
-	p, _ := v.podsByNode.Get(pod.Spec.NodeName + "/" + PodKey(pod.Namespace, pod.Name))
-	return p.class
 }
 
 // asksTheSame says whether two states of a pod surely have one class. Specs
@@ -87,14 +59,6 @@ func asksTheSame(a, b *corev1.Pod) bool {
 
 func sameSpec(a, b *corev1.PodSpec) bool {
 	return len(a.Containers) > 0 && len(a.Containers) == len(b.Containers) && &a.Containers[0] == &b.Containers[0]
-}
-
-// usedNode is the node on which the pod occupies resources, or "".
-func usedNode(pod *corev1.Pod) string {
-	if pod == nil || model.Terminal(pod) {
-		return ""
-	}
-	return pod.Spec.NodeName
 }
 
 // PodKey is the key of a pod in the tables.

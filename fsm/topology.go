@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/usage"
 )
 
 // The rules between pods are rechecked with counters by topology domain. The
@@ -23,7 +24,7 @@ func (v *live) topology() *model.Topology {
 // rules between pods a class is kept off nodes. It costs a walk over the pods,
 // but is nil, for nothing, where no such rule can be. It is the caller's own.
 func (v *View) RulesFor(c *model.Class) *model.Topology {
-	if !c.HasHardTopology() && v.guards == 0 {
+	if !c.HasHardTopology() && !v.usage.KeepAway() {
 		return nil
 	}
 	return v.countAll()
@@ -39,14 +40,14 @@ func (v *View) countAll() *model.Topology {
 		t.PutNode(n)
 		return true
 	})
-	v.podsByNode.Scan("", func(_ string, p placed) bool {
-		if node := usedNode(p.pod); node != "" {
-			t.AddPod(node, p.class, model.Terminating(p.pod))
+	v.usage.Pods(func(pod *corev1.Pod, c *model.Class) bool {
+		if node := usage.NodeOf(pod); node != "" {
+			t.AddPod(node, c, model.Terminating(pod))
 		}
 		return true
 	})
 	v.Nominations.Scan("", func(_ string, n *Nomination) bool {
-		t.Nominate(n.Node, n.class, n.Priority)
+		t.Nominate(n.Node, n.Class(), n.Priority)
 		return true
 	})
 	return t
@@ -54,20 +55,15 @@ func (v *View) countAll() *model.Topology {
 
 // countPod tells the counters of a pod that came, left, began to leave or
 // changed its class.
-func (v *live) countPod(from, to string, old, new *corev1.Pod, was, is *model.Class) {
+func (v *live) countPod(old, new *corev1.Pod, was, is *model.Class) {
+	t := v.cache.topology
+	if t == nil {
+		return
+	}
+	from, to := usage.NodeOf(old), usage.NodeOf(new)
 	leaving := old != nil && model.Terminating(old)
 	leaves := new != nil && model.Terminating(new)
 	if from == to && was == is && leaving == leaves {
-		return
-	}
-	if from != "" {
-		v.countGuard(was, -1)
-	}
-	if to != "" {
-		v.countGuard(is, 1)
-	}
-	t := v.cache.topology
-	if t == nil {
 		return
 	}
 	if from != "" {
@@ -78,21 +74,17 @@ func (v *live) countPod(from, to string, old, new *corev1.Pod, was, is *model.Cl
 	}
 }
 
-// countGuard counts the pods, placed or nominated, that keep others away.
-func (v *live) countGuard(c *model.Class, by int) {
-	if c.KeepsAway() {
-		v.guards += by
+// countNomination is countPod for a nomination.
+func (v *live) countNomination(old, new *Nomination) {
+	t := v.cache.topology
+	if t == nil {
+		return
 	}
-}
-
-func (v *live) countNomination(n *Nomination, by int) {
-	v.countGuard(n.class, by)
-	switch t := v.cache.topology; {
-	case t == nil:
-	case by > 0:
-		t.Nominate(n.Node, n.class, n.Priority)
-	default:
-		t.Unnominate(n.Node, n.class, n.Priority)
+	if old != nil {
+		t.Unnominate(old.Node, old.Class(), old.Priority)
+	}
+	if new != nil {
+		t.Nominate(new.Node, new.Class(), new.Priority)
 	}
 }
 
@@ -111,7 +103,7 @@ func indexNamespace(v *live, name string, _, new *corev1.Namespace, _, hasNew bo
 // does not stand in its way, nor do those of its priority that were made after
 // it, for they were made with it counted.
 func (v *live) barredFrom(c ruled, node, self string, without []*corev1.Pod) []model.Reason {
-	if !c.class.HasHardTopology() && v.guards == 0 {
+	if !c.class.HasHardTopology() && !v.usage.KeepAway() {
 		return nil
 	}
 	t := v.topology()
@@ -119,35 +111,22 @@ func (v *live) barredFrom(c ruled, node, self string, without []*corev1.Pod) []m
 		return nil
 	}
 	for _, pod := range without {
-		t.RemovePod(pod.Spec.NodeName, v.classOn(pod), model.Terminating(pod))
+		t.RemovePod(pod.Spec.NodeName, v.usage.ClassOf(pod), model.Terminating(pod))
 	}
-	aside := v.yielding(self)
+	var aside []*Nomination
+	if own, ok := v.Nominations.Get(self); ok {
+		aside = v.usage.Yielding(own)
+	}
 	for _, n := range aside {
-		t.Unnominate(n.Node, n.class, n.Priority)
+		t.Unnominate(n.Node, n.Class(), n.Priority)
 	}
 	out := v.judge(c).Reasons(node)
 	for _, n := range aside {
-		t.Nominate(n.Node, n.class, n.Priority)
+		t.Nominate(n.Node, n.Class(), n.Priority)
 	}
 	for _, pod := range without {
-		t.AddPod(pod.Spec.NodeName, v.classOn(pod), model.Terminating(pod))
+		t.AddPod(pod.Spec.NodeName, v.usage.ClassOf(pod), model.Terminating(pod))
 	}
-	return out
-}
-
-// yielding are the nominations that do not stand in a pod's way.
-func (v *View) yielding(self string) []*Nomination {
-	own, ok := v.Nominations.Get(self)
-	if !ok {
-		return nil
-	}
-	out := []*Nomination{own}
-	v.Nominations.Scan("", func(_ string, n *Nomination) bool {
-		if n.YieldsTo(own) {
-			out = append(out, n)
-		}
-		return true
-	})
 	return out
 }
 
@@ -155,11 +134,11 @@ func (v *View) yielding(self string) []*Nomination {
 // pods gone: what the node is, what it has room for, what other pods demand.
 // The given pods may be on other nodes too.
 func (v *live) obstacles(c ruled, node *corev1.Node, self string, without []*corev1.Pod) []model.Reason {
-	offer := v.offer(node.Name)
-	u := v.withNominations(*v.Usage(node.Name), node.Name, c.class.Priority, c.class.RunsAtMostSeconds, self)
+	offer := v.usage.Offer(node.Name)
+	u := v.usage.Taken(node.Name, c.class.Priority, c.class.RunsAtMostSeconds, self)
 	for _, pod := range without {
 		if pod.Spec.NodeName == node.Name {
-			u = u.Without(v.classOn(pod))
+			u = u.Without(v.usage.ClassOf(pod))
 		}
 	}
 	var out []model.Reason

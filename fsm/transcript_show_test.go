@@ -2,6 +2,8 @@ package fsm
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,10 +113,20 @@ func (s *transcript) showReady(words) string {
 }
 
 func (s *transcript) showUsage(a words) string {
-	u := s.view().use(a.name())
-	out := fmt.Sprintf("in all: %s\n", amounts(&u.total))
-	for _, l := range u.levels {
-		out += fmt.Sprintf("priority %d: %s\n", l.priority, amounts(&l.usage))
+	v, node := s.view(), a.name()
+	out := fmt.Sprintf("in all: %s\n", amounts(v.Usage(node)))
+	levels := map[int32]bool{}
+	v.PodsOnNode(node, func(p *corev1.Pod) bool {
+		levels[model.Priority(p)] = true
+		return true
+	})
+	var above model.Usage
+	for _, priority := range slices.Backward(slices.Sorted(maps.Keys(levels))) {
+		from := v.usage.From(node, priority)
+		level := model.Usage{Requested: from.Requested.Sub(above.Requested)}
+		if above = from; level.Requested.Pods > 0 {
+			out += fmt.Sprintf("priority %d: %s\n", priority, amounts(&level))
+		}
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/queue"
 	"github.com/berth-dev/berth/store"
+	"github.com/berth-dev/berth/usage"
 )
 
 // View is the state at one log index: its tables, and what is derived from
@@ -18,14 +19,13 @@ type View struct {
 	store.Position
 	tableSet
 
-	podIndexes
-	nodeIndexes
-	nominationIndexes
+	usage   usage.Index
 	queue   queue.Index
 	budgets budgets.Index
 	owners  owners.Index
-	spreadIndexes
-	orderIndexes
+	orders
+
+	effective *effectiveClasses // shared by all views of the state
 }
 
 // Every part of a view is a struct of its own that says what is in it and how it
@@ -33,7 +33,7 @@ type View struct {
 // their index functions, and therefore in no snapshot.
 
 func newView() View {
-	v := View{tableSet: newTableSet(), spreadIndexes: spreadIndexes{effective: new(effectiveClasses)}}
+	v := View{tableSet: newTableSet(), effective: new(effectiveClasses)}
 	v.queue.Reorder(queue.OrderOf(&defaultConfig.Spec))
 	return v
 }
@@ -42,16 +42,14 @@ func newView() View {
 // size of the state.
 func (v *View) fork() View {
 	return View{
-		Position:          v.Position,
-		tableSet:          v.tableSet.fork(),
-		podIndexes:        v.podIndexes.fork(),
-		nodeIndexes:       v.nodeIndexes.fork(),
-		nominationIndexes: v.nominationIndexes.fork(),
-		queue:             v.queue.Fork(),
-		budgets:           v.budgets.Fork(),
-		owners:            v.owners.Fork(),
-		spreadIndexes:     v.spreadIndexes.fork(),
-		orderIndexes:      v.orderIndexes.fork(),
+		Position:  v.Position,
+		tableSet:  v.tableSet.fork(),
+		usage:     v.usage.Fork(),
+		queue:     v.queue.Fork(),
+		budgets:   v.budgets.Fork(),
+		owners:    v.owners.Fork(),
+		orders:    v.orders.fork(),
+		effective: v.effective,
 	}
 }
 
@@ -76,87 +74,46 @@ func (v *live) freeze() *View {
 	return frozen
 }
 
-// podIndexes are the pods by what they are at.
-type podIndexes struct {
-	podsByNode store.Tree[placed]      // node/namespace/name
-	unclaimed  store.Tree[*corev1.Pod] // unclaimedKey: unbound pods that no profile is for
-	ended      store.Tree[*corev1.Pod] // key of Pods: those in a terminal phase
-	guards     int                     // pods, placed or nominated, that keep others away
+// orders are other orders of tables than that of their keys.
+type orders struct {
+	unclaimed       store.Tree[*corev1.Pod]       // unclaimedKey: unbound pods that no profile is for
+	ended           store.Tree[*corev1.Pod]       // key of Pods: those in a terminal phase
+	services        store.Tree[map[string]string] // namespace, label, value, name: a service's selector
+	eventOrder      store.Tree[string]            // revisionKey -> key of Events
+	eventBytes      int                           // of all Events
+	preemptionOrder store.Tree[string]            // revisionKey -> key of Preemptions
+	defaultClasses  store.Tree[string]            // value and name -> name (PC4)
 }
 
-func (x *podIndexes) fork() podIndexes {
-	return podIndexes{podsByNode: x.podsByNode.Fork(), unclaimed: x.unclaimed.Fork(), ended: x.ended.Fork(), guards: x.guards}
-}
-
-// nodeIndexes say what nodes have and what is used of it.
-type nodeIndexes struct {
-	usage  store.Tree[*nodeUse]         // node
-	offers store.Tree[*model.Resources] // node: what it has for pods
-}
-
-func (x *nodeIndexes) fork() nodeIndexes {
-	return nodeIndexes{usage: x.usage.Fork(), offers: x.offers.Fork()}
-}
-
-// nominationIndexes are the nominations by what they are about.
-type nominationIndexes struct {
-	nominationsByNode   store.Tree[*Nomination] // node/namespace/name
-	nominationsByVictim store.Tree[*Nomination] // victim UID/namespace/name
-	reserved            string                  // key of the nomination that is a reservation
-}
-
-func (x *nominationIndexes) fork() nominationIndexes {
-	return nominationIndexes{
-		nominationsByNode: x.nominationsByNode.Fork(), nominationsByVictim: x.nominationsByVictim.Fork(), reserved: x.reserved,
-	}
-}
-
-// spreadIndexes are what default spread constraints follow from.
-type spreadIndexes struct {
-	services  store.Tree[map[string]string] // namespace, label, value, name: a service's selector
-	effective *effectiveClasses             // shared by all views of the state
-}
-
-func (x *spreadIndexes) fork() spreadIndexes {
-	return spreadIndexes{services: x.services.Fork(), effective: x.effective}
-}
-
-// orderIndexes are other orders of tables than that of their keys.
-type orderIndexes struct {
-	eventOrder      store.Tree[string] // revisionKey -> key of Events
-	eventBytes      int                // of all Events
-	preemptionOrder store.Tree[string] // revisionKey -> key of Preemptions
-	defaultClasses  store.Tree[string] // value and name -> name (PC4)
-}
-
-func (x *orderIndexes) fork() orderIndexes {
-	return orderIndexes{
+func (x *orders) fork() orders {
+	return orders{
+		unclaimed: x.unclaimed.Fork(), ended: x.ended.Fork(), services: x.services.Fork(),
 		eventOrder: x.eventOrder.Fork(), eventBytes: x.eventBytes, preemptionOrder: x.preemptionOrder.Fork(), defaultClasses: x.defaultClasses.Fork(),
 	}
 }
 
 // PodsOnNode calls f for every pod bound to a node, in key order.
 func (v *View) PodsOnNode(node string, f func(pod *corev1.Pod) bool) {
-	v.podsByNode.ScanFrom(node+"/", node+"/", func(_ string, p placed) bool { return f(p.pod) })
+	v.usage.PodsOn(node, func(pod *corev1.Pod, _ *model.Class) bool { return f(pod) })
 }
 
 // ClassesOnNode is PodsOnNode with what each pod asks for.
 func (v *View) ClassesOnNode(node string, f func(pod *corev1.Pod, c *model.Class) bool) {
-	v.podsByNode.ScanFrom(node+"/", node+"/", func(_ string, p placed) bool { return f(p.pod, p.class) })
+	v.usage.PodsOn(node, f)
 }
 
 // NodesWithPods calls f for the name of every node that a pod is bound to,
 // whether the node is there or not.
-func (v *View) NodesWithPods(f func(node string) bool) {
-	from := ""
-	for {
-		key, p, ok := v.podsByNode.First(from)
-		if !ok || !f(p.pod.Spec.NodeName) {
-			return
-		}
-		from = store.After(key[:len(p.pod.Spec.NodeName)+1])
-	}
+func (v *View) NodesWithPods(f func(node string) bool) { v.usage.Nodes(f) }
+
+// NominationsOnNode calls f for every nomination to a node, in key order.
+func (v *View) NominationsOnNode(node string, f func(n *Nomination) bool) {
+	v.usage.NominationsOn(node, f)
 }
+
+// Usage is what the running pods of a node have requested. It must not be
+// changed.
+func (v *View) Usage(node string) *model.Usage { return v.usage.Of(node) }
 
 // EndedPods is the number of pods in a terminal phase.
 func (v *View) EndedPods() int { return v.ended.Len() }
@@ -174,11 +131,6 @@ func (v *View) OldestEventUnixNano() (int64, bool) {
 		return 0, false
 	}
 	return first.TimeUnixNano, true
-}
-
-// NominationsOnNode calls f for every nomination to a node, in key order.
-func (v *View) NominationsOnNode(node string, f func(n *Nomination) bool) {
-	v.nominationsByNode.ScanFrom(node+"/", node+"/", func(_ string, n *Nomination) bool { return f(n) })
 }
 
 // SchedulerConfig is the replicated scheduler configuration with every default

@@ -34,7 +34,7 @@ func (v *View) WakesPending() bool { return v.pending.Len() > 0 }
 // concernedWithOthers says whether any pod, waiting or placed, has a hard rule
 // about others: without one nobody can be refused by such a rule.
 func (v *View) concernedWithOthers() bool {
-	return v.guards > 0 || v.queue.HasRules() || v.hardDefaults()
+	return v.usage.KeepAway() || v.queue.HasRules() || v.hardDefaults()
 }
 
 // RuledClass implements queue.State.

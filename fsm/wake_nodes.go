@@ -68,7 +68,7 @@ func (h *help) wakeNominated(tx *Tx) {
 		switch {
 		case !ok || !e.Waits():
 		case e.State == berthv1.QueueUnschedulable && !n.Reserved, h.hasRoomFor(n), n.Reserved && h.couldEvictFor(n),
-			h.view.ruledClassOf(n.Key(), n.class).failures(h.node, nil, nil) != 0:
+			h.view.ruledClassOf(n.Key(), n.Class()).failures(h.node, nil, nil) != 0:
 			ready = append(ready, e)
 		}
 		return true

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
 	"github.com/berth-dev/berth/store"
+	"github.com/berth-dev/berth/usage"
 )
 
 // wakes gathers what the changes of a command say of who could be helped by
@@ -62,7 +63,7 @@ func (w *wakes) pod(old, new *corev1.Pod) {
 	if old != nil && new != nil && spreadOwner(old) != spreadOwner(new) {
 		w.tx.ownerChanged(new)
 	}
-	from, to := usedNode(old), usedNode(new)
+	from, to := usage.NodeOf(old), usage.NodeOf(new)
 	if from == "" && to == "" {
 		return
 	}
@@ -128,7 +129,7 @@ func (w *wakes) entry(old, new *QueueEntry) {
 
 // nomination: it holds room, and counts for rules between pods.
 func (w *wakes) nomination(old, new *Nomination) {
-	if old != nil && (new == nil || new.Node != old.Node || new.class != old.class) {
+	if old != nil && (new == nil || new.Node != old.Node || new.Class() != old.Class()) {
 		if w.ended == nil {
 			w.ended = map[string]string{}
 		}
@@ -136,15 +137,15 @@ func (w *wakes) nomination(old, new *Nomination) {
 		pod, ok := w.tx.view.Pods.Get(old.Key())
 		if !ok || pod.UID != old.UID || pod.Spec.NodeName != old.Node { // else it took the room itself
 			w.Freed(old.Node)
-			w.Pod(model.PodLeft, old.class, old.Node)
+			w.Pod(model.PodLeft, old.Class(), old.Node)
 		}
 	}
-	if new != nil && (old == nil || new.Node != old.Node || new.class != old.class) {
+	if new != nil && (old == nil || new.Node != old.Node || new.Class() != old.Class()) {
 		if w.begun == nil {
 			w.begun = map[string]bool{}
 		}
 		w.begun[new.Key()] = true
-		w.Pod(model.PodCame, new.class, new.Node)
+		w.Pod(model.PodCame, new.Class(), new.Node)
 	}
 	if old != nil && new != nil && new.BackfillSeconds > old.BackfillSeconds || old == nil && new != nil && new.BackfillSeconds > 0 {
 		w.Freed(new.Node) // time to fill is room too

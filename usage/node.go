@@ -1,4 +1,4 @@
-package fsm
+package usage
 
 import (
 	"slices"
@@ -53,7 +53,7 @@ func (u *nodeUse) with(c *model.Class) *nodeUse {
 func (u *nodeUse) without(c *model.Class) *nodeUse {
 	i, found := u.level(c.Priority)
 	if !found {
-		panic("fsm: a pod leaves a node that does not count it")
+		panic("usage: a pod leaves a node that does not count it")
 	}
 	next := &nodeUse{total: u.total.Without(c), levels: slices.Clone(u.levels)}
 	next.levels[i].usage = u.levels[i].usage.Without(c)
@@ -81,22 +81,3 @@ func (u *nodeUse) from(priority int32) model.Usage {
 	}
 	return u.total
 }
-
-func (v *View) use(node string) *nodeUse {
-	if u, ok := v.usage.Get(node); ok {
-		return u
-	}
-	return noUse
-}
-
-func (v *live) setUse(node string, u *nodeUse) {
-	if u == nil {
-		v.usage.Delete(node)
-		return
-	}
-	v.usage.Set(node, u)
-}
-
-// Usage is what the running pods of a node have requested. It must not be
-// changed.
-func (v *View) Usage(node string) *model.Usage { return &v.use(node).total }

@@ -1,0 +1,270 @@
+// Package usage keeps what is used of nodes: which pods are there and what they
+// have requested, what nodes offer, and which nominations keep room on them.
+// What a nomination takes away, and from whom, is said here and nowhere else.
+//
+// The index knows rows by Put, and looks at no table.
+package usage
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
+)
+
+// Index is the index. Its zero value is empty and ready. Fork copies it in
+// constant time; one that is written to is for one goroutine.
+type Index struct {
+	placed      store.Tree[placed]           // node/namespace/name: pods on their nodes
+	used        store.Tree[*nodeUse]         // node
+	offers      store.Tree[*model.Resources] // node: what it has for pods
+	nominations store.Tree[*Nomination]      // node/namespace/name
+	waitedFor   store.Tree[*Nomination]      // victim's UID/namespace/name
+	reserved    string                       // key of the nomination that is a reservation
+	guards      int                          // pods, placed or nominated, that keep others away
+}
+
+// placed is a pod on its node, with what it asks for.
+type placed struct {
+	pod   *corev1.Pod
+	class *model.Class
+}
+
+// Fork returns an index that starts as a copy. From then on the index itself
+// must not be written to, only the fork.
+func (x *Index) Fork() Index {
+	return Index{
+		placed: x.placed.Fork(), used: x.used.Fork(), offers: x.offers.Fork(),
+		nominations: x.nominations.Fork(), waitedFor: x.waitedFor.Fork(), reserved: x.reserved, guards: x.guards,
+	}
+}
+
+// NodeOf is the node on which a pod occupies resources, or "": a pod that has
+// ended is still on its node, but uses nothing. nil uses nothing.
+func NodeOf(pod *corev1.Pod) string {
+	if pod == nil || model.Terminal(pod) {
+		return ""
+	}
+	return pod.Spec.NodeName
+}
+
+func placeOf(pod *corev1.Pod) string { return pod.Spec.NodeName + "/" + pod.Namespace + "/" + pod.Name }
+
+// ClassOf is what a pod asks for that was put with a node; nil for another.
+func (x *Index) ClassOf(pod *corev1.Pod) *model.Class {
+	if pod == nil || pod.Spec.NodeName == "" {
+		return nil
+	}
+	p, _ := x.placed.Get(placeOf(pod))
+	return p.class
+}
+
+// PutPod takes in that a pod came, changed or went: nil stands for one that is
+// not there. was is the class that it was put with (ClassOf), is that which it
+// has now; they are asked only of pods with a node.
+func (x *Index) PutPod(old, new *corev1.Pod, was, is *model.Class) {
+	from, to := NodeOf(old), NodeOf(new)
+	if from != to || from != "" && was != is {
+		if from != "" {
+			x.setUse(from, x.use(from).without(was))
+			x.guard(was, -1)
+		}
+		if to != "" {
+			x.setUse(to, x.use(to).with(is))
+			x.guard(is, 1)
+		}
+	}
+	if old != nil && old.Spec.NodeName != "" && (new == nil || new.Spec.NodeName != old.Spec.NodeName) {
+		x.placed.Delete(placeOf(old))
+	}
+	if new != nil && new.Spec.NodeName != "" {
+		x.placed.Set(placeOf(new), placed{new, is})
+	}
+}
+
+// PutNode takes in what a node offers that came or changed; DropNode that it
+// went.
+func (x *Index) PutNode(n *corev1.Node) {
+	offer := model.Allocatable(n)
+	x.offers.Set(n.Name, &offer)
+}
+
+// DropNode takes in that a node went.
+func (x *Index) DropNode(name string) { x.offers.Delete(name) }
+
+// PutNomination takes in that a nomination came, changed or went.
+func (x *Index) PutNomination(old, new *Nomination) {
+	if old != nil {
+		key := old.Key()
+		if x.reserved == key {
+			x.reserved = ""
+		}
+		x.guard(old.class, -1)
+		x.nominations.Delete(old.Node + "/" + key)
+		for _, victim := range old.Victims {
+			x.waitedFor.Delete(string(victim.UID) + "/" + key)
+		}
+	}
+	if new != nil {
+		key := new.Key()
+		if new.Reserved {
+			x.reserved = key
+		}
+		x.guard(new.class, 1)
+		x.nominations.Set(new.Node+"/"+key, new)
+		for _, victim := range new.Victims {
+			x.waitedFor.Set(string(victim.UID)+"/"+key, new)
+		}
+	}
+}
+
+func (x *Index) guard(c *model.Class, by int) {
+	if c.KeepsAway() {
+		x.guards += by
+	}
+}
+
+// KeepAway says whether there are pods, placed or nominated, that keep others
+// away by required anti-affinity.
+func (x *Index) KeepAway() bool { return x.guards > 0 }
+
+func (x *Index) use(node string) *nodeUse {
+	if u, ok := x.used.Get(node); ok {
+		return u
+	}
+	return noUse
+}
+
+func (x *Index) setUse(node string, u *nodeUse) {
+	if u == nil {
+		x.used.Delete(node)
+		return
+	}
+	x.used.Set(node, u)
+}
+
+// Of is what the running pods of a node have requested. It must not be changed.
+func (x *Index) Of(node string) *model.Usage { return &x.use(node).total }
+
+// Offer is what a node that is there has for pods; nil for another. It must not
+// be changed.
+func (x *Index) Offer(node string) *model.Resources {
+	o, _ := x.offers.Get(node)
+	return o
+}
+
+// Taken is what a pod finds taken on a node: what the pods there have requested,
+// and what nominations keep from it (NM4), but for its own (self is its key) and
+// those that yield to it.
+func (x *Index) Taken(node string, priority int32, runsAtMostSeconds int64, self string) model.Usage {
+	return x.withNominations(*x.Of(node), node, priority, runsAtMostSeconds, self)
+}
+
+// From is what the running pods of at least a priority have requested on a node.
+func (x *Index) From(node string, priority int32) model.Usage { return x.use(node).from(priority) }
+
+// TakenFrom is Taken with those pods of the node left out that are below the
+// priority.
+func (x *Index) TakenFrom(node string, priority int32, runsAtMostSeconds int64, self string) model.Usage {
+	return x.withNominations(x.From(node, priority), node, priority, runsAtMostSeconds, self)
+}
+
+func (x *Index) withNominations(u model.Usage, node string, priority int32, runsAtMostSeconds int64, self string) model.Usage {
+	var own *Nomination
+	if self != "" && x.nominations.Len() > 0 {
+		own, _ = x.nominations.Get(node + "/" + self)
+	}
+	x.NominationsOn(node, func(n *Nomination) bool {
+		if n != own && n.TakesFrom(priority, runsAtMostSeconds) && (own == nil || !n.YieldsTo(own)) {
+			u = u.With(n.class)
+		}
+		return true
+	})
+	return u
+}
+
+// Yielding are the nominations, to whatever node, that do not stand in the way
+// of the pod of one of them: its own, and those that yield to it.
+func (x *Index) Yielding(own *Nomination) []*Nomination {
+	out := []*Nomination{own}
+	x.nominations.Scan("", func(_ string, n *Nomination) bool {
+		if n.YieldsTo(own) {
+			out = append(out, n)
+		}
+		return true
+	})
+	return out
+}
+
+// PodsOn calls f for every pod that is on a node, with what it asks for, in key
+// order, until f returns false.
+func (x *Index) PodsOn(node string, f func(pod *corev1.Pod, c *model.Class) bool) {
+	x.placed.Scan(node+"/", func(_ string, p placed) bool { return f(p.pod, p.class) })
+}
+
+// Pods is PodsOn for all nodes.
+func (x *Index) Pods(f func(pod *corev1.Pod, c *model.Class) bool) {
+	x.placed.Scan("", func(_ string, p placed) bool { return f(p.pod, p.class) })
+}
+
+// Nodes calls f for the name of every node that a pod is on, whether the node
+// is there or not, until f returns false.
+func (x *Index) Nodes(f func(node string) bool) {
+	from := ""
+	for {
+		key, p, ok := x.placed.First(from)
+		if !ok || !f(p.pod.Spec.NodeName) {
+			return
+		}
+		from = store.After(key[:len(p.pod.Spec.NodeName)+1])
+	}
+}
+
+// NominationsOn calls f for every nomination to a node, in key order, until f
+// returns false.
+func (x *Index) NominationsOn(node string, f func(n *Nomination) bool) {
+	if x.nominations.Len() > 0 {
+		x.nominations.Scan(node+"/", func(_ string, n *Nomination) bool { return f(n) })
+	}
+}
+
+// WaitingFor are the nominations that wait for a victim.
+func (x *Index) WaitingFor(victim types.UID) (out []*Nomination) {
+	x.waitedFor.Scan(string(victim)+"/", func(_ string, n *Nomination) bool {
+		out = append(out, n)
+		return true
+	})
+	return out
+}
+
+// Reserved is the key of the nomination that is a reservation, or "".
+func (x *Index) Reserved() string { return x.reserved }
+
+// Describe calls f for everything that the index holds, in a fixed order, as
+// text: two indexes of one state describe themselves alike.
+func (x *Index) Describe(f func(line string)) {
+	f(fmt.Sprintf("reserved %q guards %d", x.reserved, x.guards))
+	x.placed.Scan("", func(at string, p placed) bool {
+		f(fmt.Sprintf("placed %q: @%s %x", at, p.pod.ResourceVersion, p.class.Signature))
+		return true
+	})
+	x.used.Scan("", func(at string, u *nodeUse) bool {
+		f(fmt.Sprintf("used %q: %+v", at, *u))
+		return true
+	})
+	x.offers.Scan("", func(at string, o *model.Resources) bool {
+		f(fmt.Sprintf("offer %q: %+v", at, *o))
+		return true
+	})
+	nominations := func(name string, t store.Tree[*Nomination]) {
+		t.Scan("", func(at string, n *Nomination) bool {
+			f(fmt.Sprintf("%s %q: %s@%d %x", name, at, n.Key(), n.Revision, n.class.Signature))
+			return true
+		})
+	}
+	nominations("nomination", x.nominations)
+	nominations("waited for", x.waitedFor)
+}
