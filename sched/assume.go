@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/sched/victims"
+	"github.com/berth-dev/berth/usage"
 )
 
 // An assumption is one decision between being made and being settled. While it lasts the view shows the cluster as if
@@ -63,7 +64,9 @@ func (s *Scheduler) assume(f *assumption) {
 		v.addPod(f.pod)
 	case assumePreempt:
 		made := cmp.Or(f.made, notYet)
-		f.nomination = &nomination{uid: f.uid, key: f.key, node: f.node, class: f.class, priority: f.priority, made: made, backfill: f.backfill}
+		f.nomination = &nomination{Claim: usage.Claim{
+			UID: f.uid, Key: f.key, Node: f.node, Class: f.class, Priority: f.priority, Made: made, BackfillSeconds: f.backfill,
+		}}
 		h := v.holdOf(f.uid)
 		h.assumed = f.nomination
 		v.settleHold(f.uid, h)

@@ -56,17 +56,17 @@ func keptFrom(c *model.Class, n *node, r *model.Reason) []*Blockers {
 		var takes bool
 		switch r.Kind {
 		case model.InsufficientResource:
-			takes = nom.class.Request.Get(r.Resource) > 0
+			takes = nom.Class.Request.Get(r.Resource) > 0
 		case model.Ports:
-			takes = slices.ContainsFunc(c.Ports, func(p model.HostPort) bool { return slices.ContainsFunc(nom.class.Ports, p.Conflicts) })
+			takes = slices.ContainsFunc(c.Ports, func(p model.HostPort) bool { return slices.ContainsFunc(nom.Class.Ports, p.Conflicts) })
 		}
-		if !takes || !nom.countsFor(c.Priority, c.RunsAtMostSeconds) {
+		if !takes || !nom.TakesFrom(c.Priority, c.RunsAtMostSeconds) {
 			continue
 		}
 		if kept == nil {
 			kept = &Blockers{}
 		}
-		kept.Pods = append(kept.Pods, Blocker{Key: nom.key, UID: nom.uid, Priority: nom.priority, Node: n.name, Nominated: true})
+		kept.Pods = append(kept.Pods, Blocker{Key: nom.Key, UID: nom.UID, Priority: nom.Priority, Node: n.name, Nominated: true})
 	}
 	if kept == nil {
 		return nil

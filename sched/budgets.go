@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 )
@@ -51,15 +53,12 @@ func (b *Budget) spares(obj *corev1.Pod) bool {
 	if b.row == nil {
 		return false
 	}
-	return obj == nil || !model.Ready(obj) && (obj.Status.Phase == corev1.PodPending || b.lenient())
+	return obj == nil || budgets.Spares(&b.row.Spec, obj, int64(b.needed), int64(b.healthy))
 }
 
 // lenient says whether pods that are not ready may go and cost nothing (PD9).
 func (b *Budget) lenient() bool {
-	if p := b.row.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
-		return true
-	}
-	return b.needed > 0 && b.healthy >= b.needed
+	return budgets.Lenient(&b.row.Spec, int64(b.needed), int64(b.healthy))
 }
 
 // lacks tells a reader why the budget stands in the way.
@@ -74,11 +73,7 @@ func newBudget(row *policyv1.PodDisruptionBudget) *Budget {
 		_, announced := b.row.Status.DisruptedPods[name]
 		return announced
 	}
-	selector, err := metav1.LabelSelectorAsSelector(row.Spec.Selector)
-	if err != nil {
-		selector = labels.Nothing()
-	}
-	b.selector = selector
+	b.selector = budgets.Selector(&row.Spec)
 	b.put(row)
 	b.settle()
 	return b
@@ -87,12 +82,9 @@ func newBudget(row *policyv1.PodDisruptionBudget) *Budget {
 // put takes in another state of the row.
 func (b *Budget) put(row *policyv1.PodDisruptionBudget) {
 	b.row, b.ViolableFrom = row, nil
-	if s, ok := row.Annotations[model.ViolatorPriorityAnnotation]; ok {
-		from := int32(1<<31 - 1) // what cannot be read protects
-		if n, err := strconv.ParseInt(s, 10, 32); err == nil {
-			from = int32(n)
-		}
-		b.ViolableFrom = &from
+	if from, ok := model.ProtectsBelow(row); ok {
+		least := int32(min(from, math.MaxInt32))
+		b.ViolableFrom = &least
 	}
 }
 

@@ -122,7 +122,7 @@ func nodeWithout(state *fsm.View, obj *corev1.Node, pod *corev1.Pod, c *model.Cl
 	}
 	state.NominationsOnNode(obj.Name, func(nom *fsm.Nomination) bool {
 		if !yieldsTo(nom, own, pod.UID) { // NM4
-			n.noms = append(n.noms, nominationOf(nom))
+			n.noms = append(n.noms, &nomination{Claim: nom.Claim()})
 		}
 		return true
 	})

@@ -238,16 +238,10 @@ func (s *Scheduler) dropPod(obj *corev1.Pod) {
 	}
 }
 
-func nominationOf(n *fsm.Nomination) *nomination {
-	return &nomination{
-		uid: n.UID, key: n.Key(), node: n.Node, class: n.Class(), priority: n.Priority, made: n.FirstRevision, reserved: n.Reserved, backfill: n.BackfillSeconds,
-	}
-}
-
 func (s *Scheduler) putNomination(n *fsm.Nomination) {
 	h := s.view.holdOf(n.UID)
-	if now := nominationOf(n); h.base == nil || !h.base.same(now) {
-		h.base = now
+	if now := n.Claim(); h.base == nil || !h.base.Same(now) {
+		h.base = &nomination{Claim: now}
 	}
 	s.view.settleHold(n.UID, h)
 }

@@ -178,9 +178,9 @@ func (p *problem) measure(n *node, lower []*pod) bool {
 		p.used[i] = p.wants[i].of(&n.usage.Requested)
 	}
 	for _, nom := range n.noms {
-		if nom.priority >= p.class.Priority { // NM4
+		if nom.Priority >= p.class.Priority { // NM4
 			for i := range p.wants {
-				p.used[i] += p.wants[i].of(&nom.class.Request)
+				p.used[i] += p.wants[i].of(&nom.Class.Request)
 			}
 		}
 	}

@@ -346,7 +346,7 @@ func failureCounts(c *fsm.ApplyPlan, key string) map[string]int {
 }
 
 func byUID(noms []*nomination) []*nomination {
-	return slices.SortedFunc(slices.Values(noms), func(a, b *nomination) int { return strings.Compare(string(a.uid), string(b.uid)) })
+	return slices.SortedFunc(slices.Values(noms), func(a, b *nomination) int { return strings.Compare(string(a.UID), string(b.UID)) })
 }
 
 // checkView holds the followed view against one built anew from the state.
@@ -365,7 +365,7 @@ func (w *world) checkViewOf(fatalf func(format string, values ...any)) {
 		got := &w.sched.view.nodes[slot]
 		if got.obj != want.obj || !got.alloc.Equal(want.alloc) || !got.usage.Requested.Equal(want.usage.Requested) ||
 			!slices.Equal(got.usage.Ports, want.usage.Ports) || got.unsettled != 0 ||
-			len(got.noms) != len(want.noms) || !slices.EqualFunc(byUID(got.noms), byUID(want.noms), (*nomination).same) ||
+			len(got.noms) != len(want.noms) || !slices.EqualFunc(byUID(got.noms), byUID(want.noms), func(a, b *nomination) bool { return a.Same(b.Claim) }) ||
 			!slices.EqualFunc(got.pods, want.pods, func(a, b *pod) bool {
 				return a.UID == b.UID && a.obj == b.obj && a.isLeaving() == b.isLeaving() && a.StartUnixNano == b.StartUnixNano &&
 					a.Priority == b.Priority && a.class.Signature == b.class.Signature

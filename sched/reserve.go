@@ -113,8 +113,8 @@ func (s *Scheduler) reserveRoom(p *pass, e *fsm.QueueEntry, held string, now int
 	p.plan.Command.Reservations = append(p.plan.Command.Reservations, d)
 	p.reserving = newAssumption(e, assumePreempt, n.name)
 	p.reserving.backfill = d.BackfillSeconds
-	if own != nil && own.node == n.name {
-		p.reserving.made = own.made
+	if own != nil && own.Node == n.name {
+		p.reserving.made = own.Made
 	}
 	return true
 }
@@ -205,8 +205,8 @@ func freeAt(n *node, c *model.Class, own *nomination) int64 {
 	var scratch model.Usage
 	u := *n.usageFor(c.Priority, &scratch)
 	for _, nom := range n.noms {
-		if own != nil && (nom == own || nom.yieldsTo(own)) {
-			u = u.Without(nom.class)
+		if own != nil && (nom == own || nom.YieldsTo(&own.Claim)) {
+			u = u.Without(nom.Class)
 		}
 	}
 	for _, e := range ends {

@@ -201,10 +201,10 @@ func (s *Scheduler) ownNomination(e *fsm.QueueEntry) *nomination {
 // yielding returns the nominations to a nominated pod's node that do not stand in its way: its own and those that
 // yield.
 func (s *Scheduler) yielding(own *nomination) []types.UID {
-	uids := []types.UID{own.uid}
+	uids := []types.UID{own.UID}
 	for _, n := range s.view.nodes[own.slot].noms {
-		if n.yieldsTo(own) {
-			uids = append(uids, n.uid)
+		if n.YieldsTo(&own.Claim) {
+			uids = append(uids, n.UID)
 		}
 	}
 	return uids
@@ -220,12 +220,12 @@ func (s *Scheduler) mute(own *nomination, c *model.Class) []*nomination {
 	var out []*nomination
 	// order does not matter: each is taken out by itself.
 	for _, h := range s.view.noms {
-		if n := h.placed; n != nil && n.slot != own.slot && n.yieldsTo(own) && judge.Minds(n.class) {
+		if n := h.placed; n != nil && n.slot != own.slot && n.YieldsTo(&own.Claim) && judge.Minds(n.Class) {
 			out = append(out, n)
 		}
 	}
 	for _, n := range out {
-		s.view.topo.Unnominate(n.node, n.class, n.priority)
+		s.view.topo.Unnominate(n.Node, n.Class, n.Priority)
 		s.view.touch(n.slot)
 	}
 	return out
@@ -233,7 +233,7 @@ func (s *Scheduler) mute(own *nomination, c *model.Class) []*nomination {
 
 func (s *Scheduler) unmute(muted []*nomination) {
 	for _, n := range muted {
-		s.view.topo.Nominate(n.node, n.class, n.priority)
+		s.view.topo.Nominate(n.Node, n.Class, n.Priority)
 		s.view.touch(n.slot)
 	}
 }
@@ -354,8 +354,8 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 		p.preempted, p.lowest = true, e.Priority
 	}
 	for _, nom := range n.noms {
-		if nom.priority < e.Priority { // NM3
-			f.ends = append(f.ends, nom.uid)
+		if nom.Priority < e.Priority { // NM3
+			f.ends = append(f.ends, nom.UID)
 		}
 	}
 	// What ends a nomination makes room, and a plan's bindings are applied before it does: nothing later in this plan
@@ -372,7 +372,7 @@ func (s *Scheduler) waitsForVictims(state *fsm.View, e *fsm.QueueEntry, b *board
 	if n.obj == nil || !b.failsOn(own.slot).Resolvable() {
 		return false
 	}
-	if nom, ok := state.Nominations.Get(e.Key()); ok && nom.UID == e.UID && nom.Node == own.node && len(nom.Victims) > 0 {
+	if nom, ok := state.Nominations.Get(e.Key()); ok && nom.UID == e.UID && nom.Node == own.Node && len(nom.Victims) > 0 {
 		return true
 	}
 	for _, p := range n.pods {
@@ -426,7 +426,7 @@ func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *ass
 // reservedFor says whether the state keeps room for the pod.
 func (s *Scheduler) reservedFor(e *fsm.QueueEntry) bool {
 	h, ok := s.view.noms[e.UID]
-	return ok && h.base != nil && h.base.reserved
+	return ok && h.base != nil && h.base.Reserved
 }
 
 // ownBase says whether the state holds a nomination of the pod.

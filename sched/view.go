@@ -10,6 +10,7 @@ import (
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/sched/victims"
+	"github.com/berth-dev/berth/usage"
 )
 
 // View is the cluster as the scheduler sees it: what the state holds, with the scheduler's own unsettled decisions laid
@@ -81,38 +82,10 @@ func newPod(obj *corev1.Pod, c *model.Class) *pod {
 // moreImportant orders the pods of a node (PR7).
 func moreImportant(a, b *pod) int { return victims.MoreImportant(&a.Pod, &b.Pod) }
 
-// nomination keeps room on a node for a pod (NM4).
+// nomination keeps room on a node for a pod (NM4). It is made notYet while no state shows it.
 type nomination struct {
-	uid      types.UID
-	key      string
-	node     string
-	class    *model.Class
-	priority int32
-	made     int64 // the revision at which it was made; notYet while no state shows it
-	reserved bool  // nobody was evicted for it
-	backfill int64 // seconds; see fsm.Nomination.BackfillSeconds
-	slot     int32
-}
-
-// countsFor says whether it takes room away from a pod of the priority (NM4) that runs for so many seconds at most.
-func (n *nomination) countsFor(priority int32, runsAtMostSeconds int64) bool {
-	return n.priority >= priority && !model.EndsWithin(runsAtMostSeconds, n.backfill)
-}
-
-// yieldsTo is fsm.Nomination.YieldsTo.
-func (n *nomination) yieldsTo(own *nomination) bool {
-	return n.priority == own.priority && n.made > own.made
-}
-
-// same says whether two states of a nomination differ in nothing that a decision can see. It compares all there is but
-// the slot, which follows from the node; classes are compared by what they ask for.
-func (n *nomination) same(o *nomination) bool {
-	x, y := *n, *o
-	x.slot, y.slot = 0, 0
-	if x.class.Signature == y.class.Signature {
-		x.class = y.class
-	}
-	return x == y
+	usage.Claim
+	slot int32 // of the node
 }
 
 // notYet is later than every revision.
@@ -298,9 +271,9 @@ func (v *View) place(h *hold, n *nomination) {
 	if n == nil {
 		return
 	}
-	n.slot = v.slot(n.node)
+	n.slot = v.slot(n.Node)
 	v.nodes[n.slot].noms = append(v.nodes[n.slot].noms, n)
-	v.topo.Nominate(n.node, n.class, n.priority)
+	v.topo.Nominate(n.Node, n.Class, n.Priority)
 	v.touch(n.slot)
 }
 
@@ -314,7 +287,7 @@ func (v *View) unplace(h *hold) {
 	if i := slices.Index(*on, n); i >= 0 {
 		*on = slices.Delete(*on, i, i+1)
 	}
-	v.topo.Unnominate(n.node, n.class, n.priority)
+	v.topo.Unnominate(n.Node, n.Class, n.Priority)
 	v.touch(n.slot)
 }
 
@@ -333,8 +306,8 @@ func (n *node) usageOf(c *model.Class, scratch *model.Usage) *model.Usage {
 func (n *node) usageBeside(priority int32, runsAtMostSeconds int64, scratch *model.Usage) *model.Usage {
 	u := &n.usage
 	for _, nom := range n.noms {
-		if nom.countsFor(priority, runsAtMostSeconds) {
-			*scratch = u.With(nom.class)
+		if nom.TakesFrom(priority, runsAtMostSeconds) {
+			*scratch = u.With(nom.Class)
 			u = scratch
 		}
 	}
