@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"encoding/hex"
 	"strconv"
 	"time"
 
@@ -67,6 +68,7 @@ func showQueueEntry(v *fsm.View, e *fsm.QueueEntry, out *berthv1.QueueEntry) {
 			FirstEnqueuedRevision: e.EnqueuedRevision,
 			LastAttemptRevision:   e.LastAttemptRevision,
 			BlockedSince:          microTime(e.BlockedSinceUnixNano),
+			SortKey:               hex.EncodeToString([]byte(v.QueueSortKey(e))),
 		},
 	}
 	out.Status.Refusals, out.Status.Refusal = e.Refusals, e.Refusal
@@ -77,9 +79,7 @@ func showQueueEntry(v *fsm.View, e *fsm.QueueEntry, out *berthv1.QueueEntry) {
 	if e.State == berthv1.QueueBackoff || e.State == berthv1.QueueSetAside {
 		out.Status.BackoffUntil = microTime(e.BackoffUntilUnixNano)
 	}
-	if n, ok := v.Nominations.Get(e.Key()); ok {
-		out.Status.NominatedNode, out.Status.Reserved = n.Node, n.Reserved
-	}
+	out.Status.NominatedNode, out.Status.Reserved = e.Promised().Node, e.Promised().Reserved
 	if d := e.Diagnosis; d != nil {
 		out.Status.Message = d.Message
 		out.Status.Reasons = d.API()

@@ -88,6 +88,9 @@ func (r *random) checkQueue(t *rapid.T, v *View) {
 		if e.Priority != model.Priority(p) || e.Class().Signature != model.ClassOf(p).Signature {
 			t.Fatalf("%s: the entry does not ask for what the pod asks for", key)
 		}
+		if e.Promised() != v.promisedTo(key) {
+			t.Fatalf("%s: the entry is promised %v, the pod is promised %v", key, e.Promised(), v.promisedTo(key))
+		}
 		if (e.State == berthv1.QueueGated) != model.Gated(p) {
 			t.Fatalf("%s: gated %t, state %s", key, model.Gated(p), e.State)
 		}

@@ -65,7 +65,16 @@ func (tx *Tx) releaseNomination(n *Nomination, reason string) {
 	}
 	if e, ok := v.Queue.Get(n.Key()); ok && e.State == berthv1.QueueNominated {
 		tx.wake(e)
+	} else if ok {
+		tx.storePromise(e)
 	}
+}
+
+// storePromise stores a waiting pod's entry anew, because what the pod is promised
+// has changed: whoever watches the queue is told.
+func (tx *Tx) storePromise(e *QueueEntry) {
+	next := *e
+	put(tx, tx.view.Queue, e.Key(), &next)
 }
 
 // releaseNominationsOn ends the nominations to a node whose priority is below

@@ -113,6 +113,7 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	}
 	put(tx, v.Nominations, d.Key, next)
 	if !nominated || old.Node != d.Node {
+		tx.storePromise(e)
 		tx.announce(d.Key, pod, "", nil, d.Node)
 		tx.scheduled(schedulerOf(pod), pod, corev1.EventTypeNormal, "Reserved", fmt.Sprintf("Room that comes free on node %s is kept for the pod", d.Node))
 	}

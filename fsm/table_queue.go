@@ -38,7 +38,21 @@ var queueTable = &tableDef[*QueueEntry]{
 		e.SetClass(class)
 		return err
 	},
-	Index: func(v *live, _ string, old, new *QueueEntry, _, _ bool) { v.queue.Put(old, new) },
+	Index: func(v *live, key string, old, new *QueueEntry, _, hasNew bool) {
+		if hasNew {
+			new.SetPromised(v.promisedTo(key))
+		}
+		v.queue.Put(old, new)
+	},
+}
+
+// promisedTo is what a waiting pod is promised.
+func (v *View) promisedTo(key string) queue.Place {
+	n, ok := v.Nominations.Get(key)
+	if !ok {
+		return queue.Place{}
+	}
+	return queue.Place{Node: n.Node, Reserved: n.Reserved}
 }
 
 // classOfWaiting is the class of the pod that a restored row is about.

@@ -16,6 +16,10 @@ func (v *View) Ready(nowUnixNano int64, f func(e *QueueEntry) bool) { v.queue.Re
 // 1.
 func (v *View) InOrder(f func(position int32, e *QueueEntry) bool) { v.queue.InOrder(f) }
 
+// QueueSortKey puts the queue's entries in the order in which they are tried, as
+// bytes.
+func (v *View) QueueSortKey(e *QueueEntry) string { return v.queue.SortKey(e) }
+
 // NextBackoffUnixNano is when the next pod returns from its backoff, and
 // whether there is one.
 func (v *View) NextBackoffUnixNano() (int64, bool) { return v.queue.NextBackoffUnixNano() }

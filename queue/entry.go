@@ -58,7 +58,15 @@ type Entry struct {
 	ByDefaults  bool   `msgpack:"by_defaults,omitempty"`
 	SpreadOwner string `msgpack:"spread_owner,omitempty"`
 
-	class *model.Class
+	class    *model.Class
+	promised Place
+}
+
+// Place is what a pod is promised while it waits: the node that it is nominated
+// to, or on which room is kept for it (Reserved); none: "".
+type Place struct {
+	Node     string
+	Reserved bool
 }
 
 // NewEntry is the entry of a pod that enters the queue (QU4), or waits at its
@@ -88,6 +96,13 @@ func (e *Entry) Class() *model.Class { return e.class }
 
 // SetClass says what the pod asks for, of an entry that is not stored yet.
 func (e *Entry) SetClass(c *model.Class) { e.class = c }
+
+// Promised is what the pod was promised when the entry was stored. Whatever changes
+// that stores the entry anew.
+func (e *Entry) Promised() Place { return e.promised }
+
+// SetPromised says what the pod is promised, of an entry that is being stored.
+func (e *Entry) SetPromised(p Place) { e.promised = p }
 
 // Waits says whether the entry waits for a change, or for its victims.
 func (e *Entry) Waits() bool {

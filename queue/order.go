@@ -157,6 +157,9 @@ func (x *Index) InOrder(f func(position int32, e *Entry) bool) {
 	})
 }
 
+// SortKey puts entries in the order in which they are tried, as bytes.
+func (x *Index) SortKey(e *Entry) string { return x.order.key(e) }
+
 type ordered struct {
 	key   string
 	entry *Entry

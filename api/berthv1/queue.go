@@ -52,6 +52,11 @@ type QueueEntryStatus struct {
 	// computed when the entry is read. It is absent for a pod that is not active.
 	// +optional
 	Position int32 `json:"position,omitempty"`
+	// SortKey sorts entries, as text, in the order in which the queue tries pods,
+	// whatever that order goes by (priority, first come, or age). It is computed
+	// when the entry is read.
+	// +optional
+	SortKey string `json:"sortKey,omitempty"`
 	// Attempts counts the scheduling attempts that found no place.
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`

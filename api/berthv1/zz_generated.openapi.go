@@ -1240,6 +1240,13 @@ func schema_berth_dev_berth_api_berthv1_QueueEntryStatus(ref common.ReferenceCal
 							Format:      "int32",
 						},
 					},
+					"sortKey": {
+						SchemaProps: spec.SchemaProps{
+							Description: "SortKey sorts entries, as text, in the order in which the queue tries pods, whatever that order goes by (priority, first come, or age). It is computed when the entry is read.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
 					"attempts": {
 						SchemaProps: spec.SchemaProps{
 							Description: "Attempts counts the scheduling attempts that found no place.",

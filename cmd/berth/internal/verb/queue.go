@@ -143,11 +143,12 @@ func (e *Env) describeEntry(w io.Writer, q *berthv1.QueueEntry) {
 	}
 }
 
-// compareEntries puts first what is tried first: the active pods by position,
-// then the others by how near they are to being tried, then as the queue orders.
+// compareEntries puts first what is tried first: the active pods, then the others
+// by how near they are to being tried, and each of these as the queue orders them.
 func compareEntries(a, b berthv1.QueueEntry) int {
 	return cmp.Or(
 		cmp.Compare(stateRank(a.Status.State), stateRank(b.Status.State)),
+		cmp.Compare(a.Status.SortKey, b.Status.SortKey),
 		cmp.Compare(a.Status.Position, b.Status.Position),
 		-cmp.Compare(a.Status.Priority, b.Status.Priority),
 		cmp.Compare(a.Status.FirstEnqueuedRevision, b.Status.FirstEnqueuedRevision),
