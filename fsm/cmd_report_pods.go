@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/model"
 )
@@ -61,6 +62,9 @@ func (tx *Tx) reportPod(node string, r *PodReport) {
 // starts again.
 func (tx *Tx) takeStatus(key string, old *corev1.Pod, reported *corev1.PodStatus) *corev1.Pod {
 	next := mergeStatus(old, reported)
+	if next.StartTime != nil && old.Status.StartTime == nil {
+		next.StartTime = tx.believable(old, next.StartTime)
+	}
 	ended := model.Terminal(&corev1.Pod{Status: next})
 	if model.Terminal(old) && !ended || equality.Semantic.DeepEqual(next, old.Status) {
 		return old
@@ -70,6 +74,20 @@ func (tx *Tx) takeStatus(key string, old *corev1.Pod, reported *corev1.PodStatus
 		tx.leftNode(pod)
 	}
 	return pod
+}
+
+// believable is when a pod started, by what its worker says: neither before it got
+// its node nor after now. The worker's clock may be wrong, and the start is what
+// makes a pod senior for as long as it lives (PR7).
+func (tx *Tx) believable(pod *corev1.Pod, said *metav1.Time) *metav1.Time {
+	now, placed := tx.now(), model.PlacedAt(pod)
+	switch {
+	case now.Before(said):
+		return &now
+	case said.Before(&placed):
+		return &placed
+	}
+	return said
 }
 
 // mergeStatus takes over what the worker says, and keeps what is not the

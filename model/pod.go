@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Terminal says whether the pod has ended for good. A terminal pod holds no resources.
@@ -55,6 +56,16 @@ func StartUnixNano(pod *corev1.Pod) int64 {
 		return t.UnixNano()
 	}
 	return NeverStarted
+}
+
+// PlacedAt is the state's time at which a pod got its node, or else was made: nothing that a worker says of it is older.
+func PlacedAt(pod *corev1.Pod) metav1.Time {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime
+		}
+	}
+	return pod.CreationTimestamp
 }
 
 // MoreImportant orders pods for preemption (PR7): higher priority first, then the earlier start, then the smaller UID.

@@ -107,6 +107,9 @@ func (h *harness) pod(p *corev1.Pod) {
 	}
 	p.CreationTimestamp = metav1.Unix(h.now/second, 0)
 	start, conditions := p.Status.StartTime, p.Status.Conditions
+	if start != nil { // it was made when it started: nothing starts before
+		p.CreationTimestamp = *start
+	}
 	h.must(&fsm.AdmitPod{Pod: fsm.PodWire{Object: p}})
 	if start != nil || conditions != nil {
 		status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: start, Conditions: conditions}
