@@ -3,6 +3,9 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,5 +165,72 @@ func TestSharesAreBounded(t *testing.T) {
 	}
 	if s.get("liar").whole() {
 		t.Error("a share that was used was forgotten")
+	}
+}
+
+// TestHostileNode: what a worker may not say of its node is refused, with the
+// field, and its node is as it was; it does not grow by what is said of it.
+func TestHostileNode(t *testing.T) {
+	c := newTestCluster(t)
+	s := c.start("s1", func(cfg *Config) { cfg.BootstrapExpect = 1 })
+	await(t, s, "the namespaces", func(v *fsm.View) bool { _, ok := v.Namespaces.Get("default"); return ok })
+	hello := func(change func(n *corev1.Node)) error {
+		t.Helper()
+		n := workerNode("mine")
+		change(n)
+		raw, err := n.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.WorkerHello(t.Context(), &rpc.Hello{Name: "mine", Node: raw})
+	}
+	lies := map[string]func(n *corev1.Node){
+		"metadata.finalizers":      func(n *corev1.Node) { n.Finalizers = []string{"stays.example/for-ever"} },
+		"metadata.ownerReferences": func(n *corev1.Node) { n.OwnerReferences = []metav1.OwnerReference{{Name: "gone", UID: "gone"}} },
+		"metadata.deletionTimestamp": func(n *corev1.Node) {
+			now := metav1.Unix(1, 0)
+			n.DeletionTimestamp = &now
+		},
+		"metadata.uid":                           func(n *corev1.Node) { n.UID = "chosen" },
+		"node-restriction.kubernetes.io/secrets": func(n *corev1.Node) { n.Labels = map[string]string{"node-restriction.kubernetes.io/secrets": "yes"} },
+		"spec but for its taints":                func(n *corev1.Node) { n.Spec.PodCIDR = "10.0.0.0/8" },
+	}
+	tell := func(when string) {
+		t.Helper()
+		for _, field := range slices.Sorted(maps.Keys(lies)) {
+			if err := hello(lies[field]); !errors.Is(err, rpc.ErrInvalid) || !strings.Contains(err.Error(), field) {
+				t.Errorf("%s, %s: %v", when, field, err)
+			}
+		}
+	}
+	tell("before it is registered")
+	if _, there := s.View().Nodes.Get("mine"); there {
+		t.Fatal("a node that was refused is there")
+	}
+	if err := hello(func(*corev1.Node) {}); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := s.View().Nodes.Get("mine")
+	tell("afterwards")
+	var refused error
+	for i := range 10 {
+		status := workerNode("mine").Status
+		for j := range 30 {
+			status.Conditions = append(status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(fmt.Sprintf("Lie%d", 30*i+j)), Status: "True"})
+		}
+		raw, err := status.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if refused = s.WorkerStatus(t.Context(), "mine", &rpc.StatusBatch{NodeStatus: raw}); refused != nil {
+			break
+		}
+	}
+	after, _ := s.View().Nodes.Get("mine")
+	if !errors.Is(refused, rpc.ErrInvalid) || len(after.Status.Conditions) > 64 {
+		t.Errorf("a node with %d conditions, and %v", len(after.Status.Conditions), refused)
+	}
+	if after.UID != before.UID || len(after.Finalizers)+len(after.OwnerReferences) > 0 || after.Spec.PodCIDR != "" {
+		t.Errorf("it became %+v", after)
 	}
 }

@@ -35,6 +35,9 @@ func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
 	if node.Name != h.Name {
 		return fmt.Errorf("%w: worker %s registers node %q", rpc.ErrInvalid, h.Name, node.Name)
 	}
+	if err := s.checkNode(node); err != nil {
+		return err
+	}
 	if err := s.shares.waitHello(ctx, h.Name); err != nil {
 		return err
 	}
@@ -46,6 +49,15 @@ func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
 		return ctx.Err()
 	}
 	return s.registerNode(ctx, node)
+}
+
+// checkNode refuses what a worker may not say of its node.
+func (s *Server) checkNode(said *corev1.Node) error {
+	old, _ := s.state.View().Nodes.Get(said.Name)
+	if err := access.CheckNode(said, old); err != nil {
+		return fmt.Errorf("%w: node %s: %w", rpc.ErrInvalid, said.Name, err)
+	}
+	return nil
 }
 
 // maxWelcoming bounds the workers that register at a server at a time, so that
@@ -132,6 +144,9 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 		n.Name = node
 		if err := n.Status.Unmarshal(b.NodeStatus); err != nil {
 			return fmt.Errorf("%w: the status of node %s: %w", rpc.ErrInvalid, node, err)
+		}
+		if err := s.checkNode(n); err != nil {
+			return err
 		}
 		add(&fsm.RegisterNode{Node: fsm.NodeWire{Object: n}})
 	}
