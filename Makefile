@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz e2e upgrade conformance bench damage demo sweep clean
+.PHONY: help build test race lint check fuzz e2e upgrade conformance bench damage demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,12 @@ fuzz: ## every fuzz target for FUZZTIME each
 	  for f in $$(go test -list '^Fuzz' $$pkg 2>/dev/null | grep '^Fuzz' || true); do \
 	    echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; \
 	  done; done
+
+WORLDS ?= 20
+SCALE  ?= 10
+SEED   ?= 1
+worst: ## the dearest commands in WORLDS big worlds of SCALE percent of 10,000 nodes and 100,000 waiting pods
+	go test -timeout 10h ./fsm -run '^TestWorst$$' -v -worst.worlds=$(WORLDS) -worst.scale=$(SCALE) -worst.seed=$(SEED)
 
 CASES ?= 100000
 sweep: ## the oracles over CASES random cases each, the other properties over a tenth, the leader lost in a longer run

@@ -170,7 +170,7 @@ func (c *cluster) propose(ctx context.Context, commands []fsm.Command) error {
 }
 
 // maxAdmit is the most pods that one AdmitPods takes.
-const maxAdmit = 10_000
+const maxAdmit = 1000
 
 // admit stores many pods of one template by few commands.
 func (c *cluster) admit(ctx context.Context, template *corev1.Pod, count int) error {

@@ -80,6 +80,11 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 		heard := seen >= sinceUnixNano && silent <= l.grace
 		if h, ok := change(n, lost, heard, silent); ok {
 			changes = append(changes, h)
+		} else if lost && v.Usage(n.Name).Requested.Pods > fsm.MaxUnready && hasReadyPods(v, n.Name) {
+			// Said again, in the same words, for the pods that were too many at once.
+			h := unreachable(n.Name, silent)
+			h.Message = readyMessage(n)
+			changes = append(changes, h)
 		}
 		// One that was lost and was not heard of since is not well either,
 		// although it has another grace period.
@@ -94,10 +99,45 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 		return true
 	})
 	changes = append(changes, l.letGo(zones, nowUnixNano)...)
-	if len(changes) == 0 {
-		return nil
+	return inPieces(v, changes)
+}
+
+// healthPods is how many nodes and pods on them one command is about: those of a
+// lost node are no longer ready.
+const healthPods = 250
+
+// inPieces makes commands of about equal cost of what has to be stored.
+func inPieces(v *fsm.View, changes []fsm.NodeHealth) []fsm.Command {
+	var out []fsm.Command
+	cost := int64(0)
+	for _, h := range changes {
+		pods := int64(1)
+		if h.Ready != string(corev1.ConditionTrue) {
+			pods += min(v.Usage(h.Name).Requested.Pods, fsm.MaxUnready)
+		}
+		if len(out) == 0 || cost+pods > healthPods {
+			out, cost = append(out, &fsm.SetNodeHealth{}), 0
+		}
+		cost += pods
+		c := out[len(out)-1].(*fsm.SetNodeHealth)
+		c.Nodes = append(c.Nodes, h)
 	}
-	return []fsm.Command{&fsm.SetNodeHealth{Nodes: changes}}
+	return out
+}
+
+func hasReadyPods(v *fsm.View, node string) (found bool) {
+	v.ReadyPodsOnNode(node, func(*corev1.Pod) bool {
+		found = true
+		return false
+	})
+	return found
+}
+
+func unreachable(node string, silent int64) fsm.NodeHealth {
+	return fsm.NodeHealth{
+		Name: node, Ready: string(corev1.ConditionUnknown), Reason: "NodeStatusUnknown",
+		Message: fmt.Sprintf("the worker has been silent for %d seconds", silent/seconds(1)),
+	}
 }
 
 // change is what has to be stored of a node's health, if anything.
@@ -105,10 +145,7 @@ func change(n *corev1.Node, lost, heard bool, silent int64) (fsm.NodeHealth, boo
 	status := readyStatus(n)
 	switch {
 	case lost && (status != corev1.ConditionUnknown || !hasTaint(n, corev1.TaintNodeUnreachable, corev1.TaintEffectNoSchedule)):
-		return fsm.NodeHealth{
-			Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: "NodeStatusUnknown",
-			Message: fmt.Sprintf("the worker has been silent for %d seconds", silent/seconds(1)),
-		}, true
+		return unreachable(n.Name, silent), true
 	case heard && (status != corev1.ConditionTrue || tainted(n)):
 		return fsm.NodeHealth{
 			Name: n.Name, Ready: string(corev1.ConditionTrue), Reason: "WorkerReady", Message: "the worker is connected",
@@ -201,6 +238,16 @@ func readyStatus(n *corev1.Node) corev1.ConditionStatus {
 		}
 	}
 	return corev1.ConditionUnknown
+}
+
+// readyMessage is what was said of the node's health last.
+func readyMessage(n *corev1.Node) string {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == corev1.NodeReady {
+			return n.Status.Conditions[i].Message
+		}
+	}
+	return ""
 }
 
 // nodeReadySince is when the node became ready, 0 if it is not. What lies ahead of the

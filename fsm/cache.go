@@ -23,6 +23,9 @@ type cache struct {
 	// identifies them as long as nobody else makes pods: their containers.
 	restored map[*corev1.Container]*admittedSpec
 
+	// work is what was done so far, see live.work.
+	work int64
+
 	mostPods int // at once, since counters were made or dropped
 }
 
@@ -99,6 +102,7 @@ func (c *cache) class(pod *corev1.Pod) *model.Class {
 			return a.class(c, pod)
 		}
 	}
+	c.work += costClass
 	return c.classes.Of(pod)
 }
 
@@ -157,6 +161,7 @@ func (a *admittedSpec) class(c *cache, pod *corev1.Pod) *model.Class {
 			return class
 		}
 	}
+	c.work += costClass
 	class := c.classes.Of(pod)
 	if len(a.classes) == maxSpecsClasses {
 		a.classes = nil

@@ -9,7 +9,7 @@ import (
 )
 
 // maxAdmitPods bounds how long one command can keep the others waiting.
-const maxAdmitPods = 10_000
+const maxAdmitPods = 1000
 
 // AdmitPods stores many new pods of one template. Their names are the
 // template's GenerateName with a suffix made from the revision; their UIDs and

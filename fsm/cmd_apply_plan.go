@@ -17,6 +17,8 @@ import (
 // could help the pod that failed, the failure is not recorded, and the pod is
 // tried again.
 //
+// A plan may cost so much (maxPlanWork); decisions beyond that are deferred.
+//
 // A refusal costs its pod something: from the second in a row on the pod backs
 // off, so whatever is wrong, there is an entry a second about it at most.
 //
@@ -109,6 +111,9 @@ type PlanRefusal struct {
 	Key    string `msgpack:"key"`
 	UID    string `msgpack:"uid"`
 	Reason string `msgpack:"reason"`
+	// Deferred: nothing is wrong with the decision, but those before it cost as
+	// much as one plan may. It is to be made again.
+	Deferred bool `msgpack:"deferred,omitempty"`
 }
 
 // Apply implements Command.
@@ -116,7 +121,20 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	var out PlanResult
 	refuse := func(key, uid, why string) {
 		if why != "" {
-			out.Refused = append(out.Refused, PlanRefusal{Key: key, UID: uid, Reason: why})
+			out.Refused = append(out.Refused, PlanRefusal{Key: key, UID: uid, Reason: why, Deferred: why == deferred})
+		}
+	}
+	end := tx.spent() + maxPlanWork
+	decide := func(key string, f func() string) string {
+		if tx.spent() > end {
+			return deferred
+		}
+		tx.view.cache.work += costDecision
+		return tx.decision(key, f)
+	}
+	setBack := func(key, uid, why string) {
+		if why != deferred {
+			tx.setBack(PodRef{key, uid}, why)
 		}
 	}
 	book := tx.openBook(c)
@@ -124,20 +142,20 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	for i := range c.Reservations {
 		d := &c.Reservations[i]
 		before, _ := tx.view.Nominations.Get(d.Key)
-		why := tx.decision(d.Key, func() string { return tx.applyReservation(d) })
+		why := decide(d.Key, func() string { return tx.applyReservation(d) })
 		if why != "" {
 			undone.reservation(tx, d)
-			tx.setBack(PodRef{d.Key, d.UID}, why)
+			setBack(d.Key, d.UID, why)
 		}
 		refuse(d.Key, d.UID, why)
 		book.reservation(d, before, why)
 	}
 	for i := range c.Bindings {
 		d := &c.Bindings[i]
-		why := tx.decision(d.Key, func() string { return tx.applyBinding(d) })
+		why := decide(d.Key, func() string { return tx.applyBinding(d) })
 		if why != "" {
 			undone.binding(tx, d)
-			tx.setBack(PodRef{d.Key, d.UID}, why)
+			setBack(d.Key, d.UID, why)
 		}
 		refuse(d.Key, d.UID, why)
 		book.binding(d, why)
@@ -145,13 +163,13 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	for i := range c.Preemptions {
 		d := &c.Preemptions[i]
 		evicted := 0
-		why := tx.decision(d.Key, func() (why string) {
+		why := decide(d.Key, func() (why string) {
 			evicted, why = tx.applyPreemption(d, c.Revision)
 			return why
 		})
 		if why != "" {
 			undone.preemption(tx, d)
-			tx.setBack(PodRef{d.Key, d.UID}, why)
+			setBack(d.Key, d.UID, why)
 		} else {
 			out.Evicted = append(out.Evicted, evicted)
 		}
@@ -163,12 +181,12 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		judge := failureJudge{decidedAt: c.Revision, d: &c.Failures[i], undone: undone}
 		for _, ref := range c.Failures[i].Pods {
 			blame := true
-			why := tx.decision(ref.Key, func() (why string) {
+			why := decide(ref.Key, func() (why string) {
 				why, blame = judge.apply(tx, ref)
 				return why
 			})
 			if why != "" && blame {
-				tx.setBack(ref, why)
+				setBack(ref.Key, ref.UID, why)
 			}
 			refuse(ref.Key, ref.UID, why)
 			if why == "" {
@@ -179,6 +197,9 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	book.close()
 	return Result{Plan: &out}
 }
+
+// deferred is why a decision was not looked at.
+const deferred = "the decisions before it in the plan cost as much as one plan may; it is made again"
 
 // decision carries out one decision of a plan, or says why not. One that
 // panics takes none of the others with it.

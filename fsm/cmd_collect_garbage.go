@@ -36,6 +36,7 @@ func (c *CollectGarbage) Apply(tx *Tx) Result {
 
 func (tx *Tx) collect(ref ObjectRef) {
 	v := tx.view
+	v.cache.work += costObject
 	if foreign, ok := v.Foreign(ref); ok {
 		tx.reportForeign(ref, foreign)
 	}

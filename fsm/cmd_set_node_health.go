@@ -12,7 +12,8 @@ import (
 // SetNodeHealth records changes of nodes' health, which is all that the log
 // ever hears of heartbeats: the Ready condition, and the taints that keep pods
 // away and let those go that do not tolerate them (PD12). A lost node's
-// nominations end (NM7) and its pods are no longer ready.
+// nominations end (NM7) and its pods are no longer ready, so many of them
+// (MaxUnready) each time that it is said.
 //
 // Refuses: 400 for a health that is none. Nodes that are gone are passed over.
 type SetNodeHealth struct {
@@ -54,30 +55,39 @@ func (tx *Tx) setHealth(h NodeHealth) {
 	status := corev1.ConditionStatus(h.Ready)
 	next := old.DeepCopy()
 	tx.setNodeReady(next, status, h.Reason, h.Message, h.LetGo)
-	if equality.Semantic.DeepEqual(next, old) {
-		return
+	if !equality.Semantic.DeepEqual(next, old) {
+		tx.putNode(next)
 	}
-	was := nodeReadyStatus(old)
-	tx.putNode(next)
-	if was == status {
-		return
-	}
-	if status == corev1.ConditionTrue {
+	switch was := nodeReadyStatus(old); {
+	case was == status:
+	case status == corev1.ConditionTrue:
 		tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", h.Message)
-		return
+	default:
+		tx.nodeEvent(next, corev1.EventTypeWarning, "NodeNotReady", h.Message)
+		tx.releaseNominationsOn(h.Name, anyPriority, "", because("node "+h.Name+" is not ready"))
 	}
-	tx.nodeEvent(next, corev1.EventTypeWarning, "NodeNotReady", h.Message)
-	tx.releaseNominationsOn(h.Name, anyPriority, "", because("node "+h.Name+" is not ready"))
-	tx.unreadyPods(h.Name)
+	if status != corev1.ConditionTrue {
+		tx.unreadyPods(h.Name)
+	}
+}
+
+// MaxUnready is how many pods of a node one SetNodeHealth marks as not ready.
+const MaxUnready = 500
+
+// ReadyPodsOnNode calls f for the pods of a node that are said to be ready and
+// have not ended, until f returns false.
+func (v *View) ReadyPodsOnNode(node string, f func(pod *corev1.Pod) bool) {
+	v.PodsOnNode(node, func(pod *corev1.Pod) bool {
+		c := findCondition(&pod.Status, corev1.PodReady)
+		return c == nil || c.Status != corev1.ConditionTrue || model.Terminal(pod) || f(pod)
+	})
 }
 
 func (tx *Tx) unreadyPods(node string) {
 	var pods []*corev1.Pod
-	tx.view.PodsOnNode(node, func(pod *corev1.Pod) bool {
-		if c := findCondition(&pod.Status, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue && !model.Terminal(pod) {
-			pods = append(pods, pod)
-		}
-		return true
+	tx.view.ReadyPodsOnNode(node, func(pod *corev1.Pod) bool {
+		pods = append(pods, pod)
+		return len(pods) < MaxUnready
 	})
 	for _, pod := range pods {
 		tx.modifyPod(PodKey(pod.Namespace, pod.Name), pod, func(pod *corev1.Pod) {

@@ -44,6 +44,7 @@ func (c *StageSnapshot) Apply(tx *Tx) Result {
 		return Result{Code: http.StatusRequestEntityTooLarge, Reason: metav1.StatusReasonRequestEntityTooLarge, Message: fmt.Sprintf(
 			"StageSnapshot: a snapshot may have %d bytes when it is compressed, and this one has more", int64(MaxStagedBytes))}
 	}
+	tx.view.cache.work += int64(len(c.Data) / bytesPerUnit)
 	if c.Offset == 0 {
 		tx.dropStaged()
 	}

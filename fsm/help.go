@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
+	"github.com/berth-dev/berth/usage"
 )
 
 // help answers for one node, as it is now, whom it has room for.
@@ -14,8 +15,10 @@ type help struct {
 	view  *live
 	node  *corev1.Node
 	offer *model.Resources
-	// above is what the pods and nominations of at least a priority use.
-	above map[int32]*model.Usage
+	// sums are what the pods and nominations of at least a priority use; made when
+	// first asked for.
+	sums   usage.Sums
+	summed bool
 	// before is the node as it was, with what it offered then, where only those
 	// are of interest whom a change of the node helps; else nil.
 	before      *corev1.Node
@@ -24,7 +27,7 @@ type help struct {
 }
 
 func newHelp(v *live, n *corev1.Node) *help {
-	return &help{view: v, node: n, offer: v.usage.Offer(n.Name), above: map[int32]*model.Usage{}}
+	return &help{view: v, node: n, offer: v.usage.Offer(n.Name)}
 }
 
 // room is how many pods of the group the node could take, with or without
@@ -68,7 +71,8 @@ func (h *help) bars(tx *Tx, g queue.Group, rules ruled) model.Failures {
 	if !rules.class.HasHardTopology() && (!h.view.usage.KeepAway() || !g.Alike()) || !tx.work.MayJudge(g.Key) {
 		return 0
 	}
-	f := h.view.judge(rules).Fails(h.node.Name)
+	var f model.Failures
+	tx.judging(func() { f = h.view.judge(rules).Fails(h.node.Name) })
 	if !g.Alike() {
 		f = f.ByItself()
 	}
@@ -88,12 +92,10 @@ func (h *help) usage(c *model.Class, evicting bool) *model.Usage {
 // usageFrom is what the pods and nominations of at least this priority use, for
 // the briefest of pods: it only sorts out those who surely have no room.
 func (h *help) usageFrom(priority int32) *model.Usage {
-	if u, ok := h.above[priority]; ok {
-		return u
+	if !h.summed {
+		h.sums, h.summed = h.view.usage.Sums(h.node.Name, briefest), true
 	}
-	u := h.view.usage.TakenFrom(h.node.Name, priority, briefest, "")
-	h.above[priority] = &u
-	return &u
+	return h.sums.From(priority)
 }
 
 // briefest is the least bound of a pod's time, in seconds.

@@ -83,7 +83,7 @@ func (v *live) joined(e *QueueEntry, pod *corev1.Pod) (*QueueEntry, queue.Group)
 	if next.ByDefaults {
 		next.SpreadOwner = spreadOwner(pod)
 	}
-	next.KeptAway = v.usage.KeepAway() && v.judge(rules).KeptAway()
+	next.KeptAway = v.usage.KeepAway() && v.topology().KeptAway(rules.class)
 	return &next, queue.Group{Class: e.Class(), Key: next.Group(), Rules: rules.class}
 }
 

@@ -82,11 +82,13 @@ func (u *undone) couldHelp(tx *Tx, g queue.Group, d *Diagnosis) bool {
 		return true
 	}
 	for _, m := range u.pods {
+		tx.work.Ask()
 		if v.queue.Concerns(v, m, &g, d) {
 			return true
 		}
 	}
 	for _, name := range u.nodes {
+		tx.work.Ask()
 		if n, ok := v.Nodes.Get(name); ok && newHelp(v, n).room(tx, g, true) > 0 {
 			return true
 		}

@@ -36,6 +36,10 @@ type Result struct {
 	// Plan tells what became of each decision of an ApplyPlan.
 	Plan *PlanResult `msgpack:"plan,omitempty"`
 
+	// Work is what the command has cost, in the units of
+	// docs/benchmarks.md; it is the same on every server, and does not travel.
+	Work int64 `msgpack:"-"`
+
 	Raw []byte `msgpack:"raw,omitempty"` // Object's bytes, while in transit
 }
 

@@ -84,7 +84,7 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() 
 
 func (s *State) begin(index, term uint64, h Header) *Tx {
 	v := s.live
-	return &Tx{Tx: store.Begin(&v.Position, index, term, h, s.spare), view: v}
+	return &Tx{Tx: store.Begin(&v.Position, index, term, h, s.spare), view: v, began: v.work()}
 }
 
 // carryOut applies commands one after the other.
@@ -92,9 +92,11 @@ func (tx *Tx) carryOut(ps []Proposal) []Result {
 	results := make([]Result, len(ps))
 	for i, p := range ps {
 		tx.User, tx.Groups, tx.command = p.User, p.Groups, p.Command
+		before := tx.spent()
 		if !tx.part("", func() { results[i] = tx.applyCommand(p.Command) }) {
 			results[i] = tx.refuseFailed()
 		}
+		results[i].Work = tx.spent() - before
 		results[i].Revision, results[i].Index = tx.view.Revision(), tx.view.Index()
 	}
 	return results

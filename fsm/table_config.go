@@ -33,5 +33,8 @@ func indexConfig(v *live, _ string, old, new *berthv1.SchedulerConfiguration, ha
 		after = new
 	}
 	indexProfiles(v, before, after)
+	if queue.OrderOf(&before.Spec) != queue.OrderOf(&after.Spec) {
+		v.cache.work += int64(v.Queue.Len()) * costReorder
+	}
 	v.queue.Reorder(queue.OrderOf(&after.Spec))
 }

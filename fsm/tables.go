@@ -92,7 +92,13 @@ func (t *tableSet) fork() tableSet {
 
 // put stores a row, stamps the revision on it and records the change. The row
 // must be a new one: stored rows are shared by every view.
-func put[T any](tx *Tx, t Table[T], key string, row T) { store.Put(&tx.Tx, tx.view, t, key, row) }
+func put[T any](tx *Tx, t Table[T], key string, row T) {
+	tx.view.cache.work += costChange
+	store.Put(&tx.Tx, tx.view, t, key, row)
+}
 
 // remove deletes the row under a key, if it is there, and records the change.
-func remove[T any](tx *Tx, t Table[T], key string) { store.Remove(&tx.Tx, tx.view, t, key) }
+func remove[T any](tx *Tx, t Table[T], key string) {
+	tx.view.cache.work += costChange
+	store.Remove(&tx.Tx, tx.view, t, key)
+}

@@ -20,6 +20,9 @@ func (v *live) topology() *model.Topology {
 	return v.cache.topology
 }
 
+// costCounted is the work of counting a pod or node for the first time.
+const costCounted = 10
+
 // RulesFor counts all pods of a view for somebody who wants to know by which
 // rules between pods a class is kept off nodes. It costs a walk over the pods,
 // but is nil, for nothing, where no such rule can be. It is the caller's own.
@@ -32,6 +35,7 @@ func (v *View) RulesFor(c *model.Class) *model.Topology {
 
 func (v *View) countAll() *model.Topology {
 	t := model.NewTopology()
+	defer func() { t.Charge(int64(v.Pods.Len()+v.Nodes.Len()+v.Nominations.Len()) * costCounted) }()
 	v.Namespaces.Scan("", func(name string, ns *corev1.Namespace) bool {
 		t.PutNamespace(name, ns.Labels)
 		return true

@@ -26,6 +26,8 @@ type Tx struct {
 	walked int
 	work   queue.Work
 
+	began   int64   // the state's work, see spent
+	judged  int64   // of it, what is charged to the waking too
 	command Command // under way
 	guarded bool    // see part
 	faults  []Fault // of this entry

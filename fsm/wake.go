@@ -106,7 +106,13 @@ func (tx *Tx) wakeBesides(c *queue.Changes) (woken map[string]bool) {
 			return woken
 		}
 		for _, g := range v.queue.Concerned(&tx.work, p) {
-			if !woken[g.Key] && v.queue.Helped(v, &tx.work, &g, p, came) {
+			if tx.work.Over() { // each may cost much
+				c.Scope.Ruled = true
+				return woken
+			}
+			helped := false
+			tx.judging(func() { helped = !woken[g.Key] && v.queue.Helped(v, &tx.work, &g, p, came) })
+			if helped {
 				woken[g.Key] = true
 				tx.wakeWaiting(g.Key)
 			}
@@ -192,10 +198,10 @@ func (tx *Tx) remember(key string, s *queue.Scope, next string) {
 // has.
 func (tx *Tx) goOnWaking() {
 	v := tx.view
-	if v.pending.Len() == 0 {
+	if v.pending.Len() == 0 || tx.work.Over() {
 		return
 	}
-	if p, ok := v.pending.Get(queue.PendingSweep); ok && !tx.work.Over() {
+	if p, ok := v.pending.Get(queue.PendingSweep); ok {
 		tx.sweepFrom(p.Scope, p.From)
 	}
 	var nodes []string

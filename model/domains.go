@@ -138,6 +138,7 @@ type counter struct {
 	refs   int
 	dead   bool // forgotten; those who still know it skip it
 
+	held        int64        // bytes, with what leads to it, for matching pods
 	match       []*podMatch  // all of them must match; the one that a carried term is about
 	role        carriedRole  // notCarried for matching pods
 	eligible    *eligibility // nil: every node that has the key
@@ -177,6 +178,7 @@ type layer struct {
 	count    tally
 	total    int64
 	rank     histogram // of the domains that exist
+	held     int64     // bytes, when it was made
 }
 
 func (c *counter) counts(slot int32) bool { return c.eligible == nil || c.eligible.ok[slot] }
@@ -275,10 +277,14 @@ func (c *counter) nominated(t *Topology, priority int32) *layer {
 		}
 	}
 	if len(c.layers) == maxLayers {
+		for _, l := range c.layers {
+			t.hold(c, -l.held)
+		}
 		c.layers = nil
 	}
 	l := &layer{priority: priority, count: c.base.count.clone(), total: c.base.total, rank: c.base.rank.clone()}
 	c.layers = append(c.layers, l)
+	t.work += int64(len(t.nominations)) + l.bytes()/domainBytes
 	for _, n := range t.nominations {
 		if n.priority < priority {
 			continue
@@ -289,6 +295,8 @@ func (c *counter) nominated(t *Topology, priority int32) *layer {
 			}
 		}
 	}
+	l.held = l.bytes()
+	t.hold(c, l.held)
 	return l
 }
 

@@ -35,7 +35,8 @@ import (
 type Judge struct {
 	t     *Topology
 	class *Class
-	used  uint64
+	// newer and older are the judges that were asked for after and before it.
+	newer, older *Judge
 
 	own          []judged // the class's own terms
 	terms        []judged // own ones, then those that placed pods carry about the class
@@ -50,6 +51,7 @@ type Judge struct {
 	relabelled uint64
 	groups     map[string]int32
 	seen       []group
+	grouped    int64 // bytes of all groups
 	buf        []byte
 
 	at        uint64 // version for which the terms' layers are right
@@ -96,25 +98,18 @@ type sight struct {
 	counts  []count
 }
 
-// maxJudges bounds the judges kept, maxGroups the groups that one has seen.
-const (
-	maxJudges = 512
-	maxGroups = 1 << 16
-)
+// maxGroups bounds the groups that a judge has seen.
+const maxGroups = 1 << 16
 
 // Judge returns what the class sees; the first time, its terms are counted, which costs the nodes and the distinct
 // classes placed in the namespaces that the terms are about. See Judge for how long the result may be used.
 func (t *Topology) Judge(c *Class) *Judge {
-	t.clock++
-	j, ok := t.judges[c.Signature]
+	j, ok := t.judges.use(c.Signature)
 	if !ok {
-		if len(t.judges) >= maxJudges {
-			t.dismiss()
-		}
 		j = t.newJudge(c)
-		t.judges[c.Signature] = j
+		t.judges.keep(j)
+		t.dismissSurplus()
 	}
-	j.used = t.clock
 	if j.changedTerms != t.changedTerms {
 		j.look()
 		j.likeness = ""
@@ -127,25 +122,6 @@ func (t *Topology) Judge(c *Class) *Judge {
 
 // single says whether every domain has one node.
 func (k *topoKey) single() bool { return k.shared == 0 }
-
-// dismiss forgets the judge that was not asked for for the longest time.
-func (t *Topology) dismiss() {
-	var oldest *Judge
-	// order does not matter: no two were used at the same time.
-	for _, j := range t.judges {
-		if oldest == nil || j.used < oldest.used {
-			oldest = j
-		}
-	}
-	delete(t.judges, oldest.class.Signature)
-	for i := range oldest.own {
-		c := oldest.own[i].counter
-		if c.refs--; c.refs == 0 {
-			t.matching.remove(c)
-			t.forget(c)
-		}
-	}
-}
 
 // newJudge finds or makes the counters of the class's own terms.
 func (t *Topology) newJudge(c *Class) *Judge {
@@ -233,6 +209,7 @@ func (t *Topology) eligibilityOf(c *Class, s *spreadTerm, keys []string) *eligib
 	if known, ok := t.eligible[e.id]; ok {
 		return known
 	}
+	t.work += int64(len(t.spots))
 	e.ok = make([]bool, len(t.spots))
 	for i := range t.spots {
 		if n := t.spots[i].node; n != nil {
@@ -281,12 +258,13 @@ func (t *Topology) counterOf(c counter) *counter {
 	}
 	made.key.counters = append(made.key.counters, made)
 	t.matching.add(made)
+	t.work += int64(len(made.key.of))
 	fill := func(sp *space) {
+		t.work += int64(len(sp.kinds))
 		for _, k := range sp.kinds {
 			if made.about(k.class, sp.labels) {
-				s := sum{made, 1}
-				k.sums = append(k.sums, s)
-				t.countKind(k, s, 1)
+				t.link(k, made)
+				t.countKind(k, sum{made, 1}, 1)
 			}
 		}
 	}
@@ -296,12 +274,13 @@ func (t *Topology) counterOf(c counter) *counter {
 				fill(sp)
 			}
 		}
-		return made
+	} else {
+		// order does not matter: counts add up.
+		for _, sp := range t.spaces {
+			fill(sp)
+		}
 	}
-	// order does not matter: counts add up.
-	for _, sp := range t.spaces {
-		fill(sp)
-	}
+	t.hold(made, countBytes+made.base.bytes()+int64(len(made.domains))*domainBytes)
 	return made
 }
 
@@ -333,7 +312,7 @@ func (j *Judge) look() {
 	nsLabels := t.namespaceLabels(c.Namespace)
 	j.attracted = j.attracts > 0 && c.attractsSelf(nsLabels)
 	var theirs []*counter
-	t.carried.lookup(c, nsLabels, func(k *counter) { theirs = append(theirs, k) })
+	t.work += t.carried.lookup(c, nsLabels, func(k *counter) { theirs = append(theirs, k) })
 	slices.SortFunc(theirs, func(a, b *counter) int { return strings.Compare(a.id, b.id) })
 	known := j.terms[min(len(j.own), len(j.terms)):]
 	if j.layout != 0 && slices.EqualFunc(known, theirs, func(k judged, c *counter) bool { return k.counter == c }) {
@@ -357,6 +336,8 @@ func (j *Judge) look() {
 func (j *Judge) arrange() {
 	j.t.layouts++
 	j.layout, j.at, j.relabelled = j.t.layouts, 0, j.t.relabelled
+	j.t.judges.bytes -= j.grouped
+	j.grouped = 0
 	j.groups, j.seen, j.keys = map[string]int32{}, nil, nil
 	for i := range j.terms {
 		k := &j.terms[i]
@@ -444,6 +425,8 @@ func (j *Judge) Group(node string) int32 {
 	}
 	g := int32(len(j.seen))
 	j.groups[string(b)] = g
+	j.grouped += j.groupBytes()
+	j.t.judges.bytes += j.groupBytes()
 	j.seen = append(j.seen, j.newGroup(slot))
 	return g
 }

@@ -182,12 +182,19 @@ func (t *Topology) KeepsAwayBy(keys []string) bool {
 	return false
 }
 
-// KeptAway says whether terms that pods carry, placed or nominated, keep the class away from some node.
-func (j *Judge) KeptAway() bool {
-	j.fresh()
-	return slices.ContainsFunc(j.terms, func(k judged) bool {
-		return k.role == theirAntiAffinity && (k.counter.base.total > 0 || k.with.total > 0)
+// KeptAway says whether terms that pods carry, placed or nominated, keep the class away from some node. It counts nothing for
+// the class's own terms.
+func (t *Topology) KeptAway(c *Class) bool {
+	kept := false
+	t.work += t.carried.lookup(c, t.namespaceLabels(c.Namespace), func(k *counter) {
+		kept = kept || k.role == carriedAnti && (k.base.total > 0 || k.promised(c.Priority))
 	})
+	return kept
+}
+
+// promised says whether pods that are nominated with at least a priority count in it.
+func (c *counter) promised(priority int32) bool {
+	return slices.ContainsFunc(c.nominal, func(p priorityCount) bool { return p.priority >= priority && p.pods > 0 })
 }
 
 // Event is what happened to a pod of another class on a node, which the Topology counts already.

@@ -52,12 +52,13 @@ func (x *matchIndex) remove(c *counter) {
 	}
 }
 
-// lookup calls f for every counter that is about pods of the class, in no order.
-func (x *matchIndex) lookup(c *Class, nsLabels map[string]string, f func(c *counter)) {
+// lookup calls f for every counter that is about pods of the class, in no order, and returns how many it tried.
+func (x *matchIndex) lookup(c *Class, nsLabels map[string]string, f func(c *counter)) (tried int64) {
 	if len(x.byID) == 0 {
-		return
+		return 0
 	}
 	try := func(at matchKey) {
+		tried += int64(len(x.by[at]))
 		for _, m := range x.by[at] {
 			if m.about(c, nsLabels) {
 				f(m)
@@ -71,6 +72,7 @@ func (x *matchIndex) lookup(c *Class, nsLabels map[string]string, f func(c *coun
 		try(matchKey{c.Namespace, key, value})
 		try(matchKey{anyNamespace, key, value})
 	}
+	return tried
 }
 
 // about says whether pods of the class are what the counter counts, or what the term that it counts carriers of is about.

@@ -156,9 +156,9 @@ func (o *Obstacle) Nodes(f func(node string)) {
 		if !slices.ContainsFunc(k.sums, func(s sum) bool { return s.counter == o.counter }) {
 			continue
 		}
-		for _, slot := range k.slots {
-			if o.covers(slot) {
-				f(o.t.spots[slot].name)
+		for _, p := range k.slots {
+			if o.covers(p.slot) {
+				f(o.t.spots[p.slot].name)
 			}
 		}
 	}

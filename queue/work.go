@@ -1,8 +1,9 @@
 package queue
 
-// What an entry of the log does to wake others is bounded, in units of about a
-// tenth of a microsecond: what does not fit is remembered in rows, and done by
-// the entries that follow. The scheduler sees to it that there are such.
+// What an entry of the log does to wake others is bounded, in units of 20 to 90
+// nanoseconds (measured, see docs/benchmarks.md), so that it takes less than ten
+// milliseconds: what does not fit is remembered in rows, and done by the entries
+// that follow. The scheduler sees to it that there are such.
 const (
 	maxWork  = 100_000
 	costLook = 10  // to look for a group
@@ -30,6 +31,15 @@ func (w *Work) spend(units int) { w.spent += units }
 
 // Wake charges the waking of one pod.
 func (w *Work) Wake() { w.spend(costWake) }
+
+// Ask charges a question about one group.
+func (w *Work) Ask() { w.spend(costAsk) }
+
+// Charge charges what somebody else counted.
+func (w *Work) Charge(units int) { w.spend(units) }
+
+// Spent is what was charged so far.
+func (w *Work) Spent() int { return w.spent }
 
 // Look charges the search for something that is pending.
 func (w *Work) Look() { w.spend(costLook) }

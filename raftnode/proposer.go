@@ -30,6 +30,7 @@ type proposer struct {
 	state   *fsm.State
 	clock   *clock.Clock
 	metrics *metrics
+	pace    *pace
 
 	mu     sync.Mutex
 	queue  []*Future
@@ -50,6 +51,7 @@ type proposer struct {
 type Future struct {
 	p     *proposer
 	parts []store.Encoded
+	loads []load // of the parts
 	bytes int
 	taken atomic.Bool // by gather, or by a caller that gives up first
 
@@ -84,7 +86,7 @@ func (e *entry) unblock() { e.once.Do(func() { close(e.written) }) }
 
 func newProposer(c Config, r *raft.Raft, state *fsm.State, now *clock.Clock, m *metrics) *proposer {
 	p := &proposer{
-		c: c, raft: r, state: state, clock: now, metrics: m,
+		c: c, raft: r, state: state, clock: now, metrics: m, pace: newPace(),
 		wake:     make(chan struct{}, 1),
 		inFlight: make(chan *entry, c.MaxInFlight),
 		dead:     make(chan struct{}),
@@ -96,7 +98,7 @@ func newProposer(c Config, r *raft.Raft, state *fsm.State, now *clock.Clock, m *
 
 // submit queues proposals. The encoding is done here, by the caller.
 func (p *proposer) submit(ps []fsm.Proposal) (*Future, error) {
-	f := &Future{p: p, done: make(chan struct{}), parts: make([]store.Encoded, len(ps))}
+	f := &Future{p: p, done: make(chan struct{}), parts: make([]store.Encoded, len(ps)), loads: make([]load, len(ps))}
 	for i, proposal := range ps {
 		if err := p.checkVersion(proposal.Command); err != nil {
 			return nil, err
@@ -108,7 +110,7 @@ func (p *proposer) submit(ps []fsm.Proposal) (*Future, error) {
 		if len(b) > p.c.MaxCommandBytes {
 			return nil, fmt.Errorf("propose %T of %d bytes: %w", proposal.Command, len(b), ErrTooLarge)
 		}
-		f.parts[i] = b
+		f.parts[i], f.loads[i] = b, loadOf(proposal.Command)
 		f.bytes += len(b)
 	}
 	return f, p.enqueue(f)
@@ -237,11 +239,11 @@ func (p *proposer) take() (e *entry, closed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e = &entry{written: make(chan struct{})}
-	bytes, commands := store.EntryOverheadBytes, 0
+	bytes, commands, work := store.EntryOverheadBytes, 0, int64(0)
 	for len(p.queue) > 0 {
 		f := p.queue[0]
 		// A call's proposals stay in one entry if one entry can hold them.
-		fits := bytes+f.bytes <= p.c.MaxEntryBytes && commands+len(f.parts) <= p.c.MaxBatch
+		fits := bytes+f.bytes <= p.c.MaxEntryBytes && commands+len(f.parts) <= p.c.MaxBatch && work+p.pace.expect(f.loads[f.next:]...) <= entryWork
 		if !fits && len(e.pieces) > 0 && !p.closed {
 			break
 		}
@@ -252,10 +254,13 @@ func (p *proposer) take() (e *entry, closed bool) {
 		from := f.next
 		for ; f.next < len(f.parts); f.next++ {
 			size := len(f.parts[f.next])
-			if commands > 0 && (bytes+size > p.c.MaxEntryBytes || commands == p.c.MaxBatch) && !p.closed {
+			expected := p.pace.expect(f.loads[f.next])
+			full := bytes+size > p.c.MaxEntryBytes || commands == p.c.MaxBatch || work+expected > entryWork
+			if commands > 0 && full && !p.closed {
 				break
 			}
 			bytes += size
+			work += expected
 			commands++
 		}
 		e.pieces = append(e.pieces, piece{f, from, f.next})
@@ -348,6 +353,9 @@ func (p *proposer) finish(e *entry, out applied, err error) {
 		}
 		switch {
 		case err == nil:
+			for i, r := range out.results[commands : commands+n] {
+				p.pace.learn(f.loads[piece.from+i], r.Work)
+			}
 			f.results = append(f.results, out.results[commands:commands+n]...)
 			f.index, f.term = e.future.Index(), out.term
 		case f.err == nil && n < len(f.parts):

@@ -48,7 +48,7 @@ func (s *Scheduler) Refused(p *Plan, refusals []fsm.PlanRefusal) {
 	for _, f := range p.assumptions {
 		i := slices.IndexFunc(refusals, func(r fsm.PlanRefusal) bool { return r.UID == string(f.uid) })
 		switch {
-		case f.kind == assumeFail:
+		case f.kind == assumeFail, i >= 0 && refusals[i].Deferred:
 		case i < 0:
 			delete(s.disputes, f.uid)
 		default:

@@ -170,6 +170,9 @@ func (l *scheduleLoop) settle(d settled) {
 	l.scheduler.Settle(d.plan)
 	if d.err == nil {
 		l.limit, l.said = min(2*l.limit, stepPods), ""
+		if n := deferredIn(d.refused); n > 0 {
+			l.limit = max(1, d.plan.Decisions-n) // as many as one entry has carried out
+		}
 		return
 	}
 	if errors.Is(d.err, raftnode.ErrTooLarge) {
@@ -180,6 +183,16 @@ func (l *scheduleLoop) settle(d settled) {
 		l.said = text
 		l.log.Warn("a plan was not applied for certain", "decisions", d.plan.Decisions, "error", d.err)
 	}
+}
+
+// deferredIn counts the decisions that their plan was too dear for.
+func deferredIn(refused []fsm.PlanRefusal) (n int) {
+	for _, r := range refused {
+		if r.Deferred {
+			n++
+		}
+	}
+	return n
 }
 
 // wake fires when the next backoff ends. What was due when the last step was

@@ -17,8 +17,12 @@ import (
 	"github.com/berth-dev/berth/store"
 )
 
-// maxReportBytes bounds one ReportPods command.
-const maxReportBytes = 256 << 10
+// maxReportBytes and maxReports bound one ReportPods command: a status may touch
+// every disruption budget that covers its pod.
+const (
+	maxReportBytes = 256 << 10
+	maxReports     = 100
+)
 
 // WorkerHello implements rpc.WorkerHandler: the worker's node is registered,
 // or brought up to date.
@@ -127,7 +131,7 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 				s.said.said(node, r.UID, model.WorkerStatusDigest(report.Status.Object))
 			}
 		}
-		if size > 0 && size+len(r.Status) > maxReportBytes {
+		if size > 0 && size+len(r.Status) > maxReportBytes || len(reports.Reports) == maxReports {
 			add(reports)
 			reports, size = &fsm.ReportPods{Node: node}, 0
 		}

@@ -18,8 +18,8 @@ import (
 // Index is the index. Its zero value is empty and ready. Fork copies it in
 // constant time; one that is written to is for one goroutine.
 type Index struct {
-	placed      store.Tree[placed]           // node/namespace/name: pods on their nodes
-	used        store.Tree[*nodeUse]         // node
+	placed      store.Tree[placed] // node/namespace/name: pods on their nodes
+	used        nodeSums
 	offers      store.Tree[*model.Resources] // node: what it has for pods
 	nominations store.Tree[*Nomination]      // node/namespace/name
 	waitedFor   store.Tree[*Nomination]      // victim's UID/namespace/name
@@ -37,7 +37,7 @@ type placed struct {
 // must not be written to, only the fork.
 func (x *Index) Fork() Index {
 	return Index{
-		placed: x.placed.Fork(), used: x.used.Fork(), offers: x.offers.Fork(),
+		placed: x.placed.Fork(), used: x.used.fork(), offers: x.offers.Fork(),
 		nominations: x.nominations.Fork(), waitedFor: x.waitedFor.Fork(), reserved: x.reserved, guards: x.guards,
 	}
 }
@@ -69,11 +69,11 @@ func (x *Index) PutPod(old, new *corev1.Pod, was, is *model.Class) {
 	from, to := NodeOf(old), NodeOf(new)
 	if from != to || from != "" && was != is {
 		if from != "" {
-			x.setUse(from, x.use(from).without(was))
+			x.used.remove(from, was)
 			x.guard(was, -1)
 		}
 		if to != "" {
-			x.setUse(to, x.use(to).with(is))
+			x.used.add(to, is)
 			x.guard(is, 1)
 		}
 	}
@@ -131,23 +131,8 @@ func (x *Index) guard(c *model.Class, by int) {
 // away by required anti-affinity.
 func (x *Index) KeepAway() bool { return x.guards > 0 }
 
-func (x *Index) use(node string) *nodeUse {
-	if u, ok := x.used.Get(node); ok {
-		return u
-	}
-	return noUse
-}
-
-func (x *Index) setUse(node string, u *nodeUse) {
-	if u == nil {
-		x.used.Delete(node)
-		return
-	}
-	x.used.Set(node, u)
-}
-
 // Of is what the running pods of a node have requested. It must not be changed.
-func (x *Index) Of(node string) *model.Usage { return &x.use(node).total }
+func (x *Index) Of(node string) *model.Usage { return x.used.of(node) }
 
 // Offer is what a node that is there has for pods; nil for another. It must not
 // be changed.
@@ -164,7 +149,7 @@ func (x *Index) Taken(node string, priority int32, runsAtMostSeconds int64, self
 }
 
 // From is what the running pods of at least a priority have requested on a node.
-func (x *Index) From(node string, priority int32) model.Usage { return x.use(node).from(priority) }
+func (x *Index) From(node string, priority int32) model.Usage { return x.used.from(node, priority) }
 
 // TakenFrom is Taken with those pods of the node left out that are below the
 // priority.
@@ -251,10 +236,14 @@ func (x *Index) Describe(f func(line string)) {
 		f(fmt.Sprintf("placed %q: @%s %x", at, p.pod.ResourceVersion, p.class.Signature))
 		return true
 	})
-	x.used.Scan("", func(at string, u *nodeUse) bool {
-		f(fmt.Sprintf("used %q: %+v", at, *u))
-		return true
-	})
+	uses := func(name string, t store.Tree[*model.Usage]) {
+		t.Scan("", func(at string, u *model.Usage) bool {
+			f(fmt.Sprintf("%s %q: %+v", name, at, *u))
+			return true
+		})
+	}
+	uses("used", x.used.total)
+	uses("used by level", x.used.levels)
 	x.offers.Scan("", func(at string, o *model.Resources) bool {
 		f(fmt.Sprintf("offer %q: %+v", at, *o))
 		return true

@@ -1,83 +1,134 @@
 package usage
 
 import (
+	"cmp"
+	"encoding/binary"
 	"slices"
+	"sort"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
 )
 
-// nodeUse is what the running pods of one node have requested: in all, and by
+// nodeSums are what the running pods of each node have requested: in all, and by
 // priority, so that what a pod could not evict there is known without a walk
-// over the pods. It is immutable.
-type nodeUse struct {
-	total model.Usage
-	// levels has the highest priority first and no priority without a pod.
-	levels []priorityUse
+// over the pods. A pod that comes or goes costs the same however many
+// priorities there are on its node.
+type nodeSums struct {
+	total  store.Tree[*model.Usage] // node
+	levels store.Tree[*model.Usage] // levelKey: the pods of one priority; none without a pod
 }
 
-type priorityUse struct {
+func (x *nodeSums) fork() nodeSums { return nodeSums{total: x.total.Fork(), levels: x.levels.Fork()} }
+
+// levelKey sorts the priorities of a node, the highest first.
+func levelKey(node string, priority int32) string {
+	b := make([]byte, 0, len(node)+1+4)
+	return string(binary.BigEndian.AppendUint32(append(append(b, node...), '/'), ^(uint32(priority) ^ 1<<31)))
+}
+
+func priorityInLevel(key string) int32 {
+	return int32(^binary.BigEndian.Uint32([]byte(key[len(key)-4:])) ^ 1<<31)
+}
+
+// add counts one more pod on a node.
+func (x *nodeSums) add(node string, c *model.Class) {
+	count := func(t *store.Tree[*model.Usage], key string) {
+		u, ok := t.Get(key)
+		if !ok {
+			u = noUse
+		}
+		next := u.With(c)
+		t.Set(key, &next)
+	}
+	count(&x.total, node)
+	count(&x.levels, levelKey(node, c.Priority))
+}
+
+// remove counts one pod less.
+func (x *nodeSums) remove(node string, c *model.Class) {
+	count := func(t *store.Tree[*model.Usage], key string) {
+		u, ok := t.Get(key)
+		if !ok {
+			panic("usage: a pod leaves a node that does not count it")
+		}
+		if next := u.Without(c); next.Requested.Pods == 0 {
+			t.Delete(key)
+		} else {
+			t.Set(key, &next)
+		}
+	}
+	count(&x.total, node)
+	count(&x.levels, levelKey(node, c.Priority))
+}
+
+// noUse is never changed.
+var noUse = &model.Usage{}
+
+func (x *nodeSums) of(node string) *model.Usage {
+	if u, ok := x.total.Get(node); ok {
+		return u
+	}
+	return noUse
+}
+
+// eachLevel calls f for what the pods of each priority on a node use, the
+// highest first, until f returns false.
+func (x *nodeSums) eachLevel(node string, f func(priority int32, u *model.Usage) bool) {
+	x.levels.Scan(node+"/", func(key string, u *model.Usage) bool { return f(priorityInLevel(key), u) })
+}
+
+// from is what the pods of at least a priority use.
+func (x *nodeSums) from(node string, priority int32) (sum model.Usage) {
+	x.eachLevel(node, func(level int32, u *model.Usage) bool {
+		if level >= priority {
+			sum = sum.Plus(*u)
+		}
+		return level >= priority
+	})
+	return sum
+}
+
+// Sums answers TakenFrom for any priority on one node, as it was when they were
+// made, for one bound of a pod's time and with all nominations somebody else's.
+// They cost the priorities that there are.
+type Sums []levelSum // the highest first
+
+// levelSum is what the pods and nominations of at least a priority use.
+type levelSum struct {
 	priority int32
 	usage    model.Usage
 }
 
-var noUse = &nodeUse{}
-
-func (u *nodeUse) level(priority int32) (int, bool) {
-	return slices.BinarySearchFunc(u.levels, priority, func(l priorityUse, p int32) int {
-		switch {
-		case l.priority > p:
-			return -1
-		case l.priority < p:
-			return 1
-		}
-		return 0
+// Sums are those of a node.
+func (x *Index) Sums(node string, runsAtMostSeconds int64) Sums {
+	var s Sums
+	x.used.eachLevel(node, func(priority int32, u *model.Usage) bool {
+		s = append(s, levelSum{priority, *u})
+		return true
 	})
-}
-
-func (u *nodeUse) with(c *model.Class) *nodeUse {
-	i, found := u.level(c.Priority)
-	next := &nodeUse{total: u.total.With(c)}
-	if found {
-		next.levels = slices.Clone(u.levels)
-		next.levels[i].usage = u.levels[i].usage.With(c)
-		return next
-	}
-	next.levels = make([]priorityUse, 0, len(u.levels)+1)
-	next.levels = append(next.levels, u.levels[:i]...)
-	next.levels = append(next.levels, priorityUse{c.Priority, model.Usage{}.With(c)})
-	next.levels = append(next.levels, u.levels[i:]...)
-	return next
-}
-
-// without takes one pod away; nil when it was the last.
-func (u *nodeUse) without(c *model.Class) *nodeUse {
-	i, found := u.level(c.Priority)
-	if !found {
-		panic("usage: a pod leaves a node that does not count it")
-	}
-	next := &nodeUse{total: u.total.Without(c), levels: slices.Clone(u.levels)}
-	next.levels[i].usage = u.levels[i].usage.Without(c)
-	if next.levels[i].usage.Requested.Pods == 0 {
-		next.levels = slices.Delete(next.levels, i, i+1)
-	}
-	if len(next.levels) == 0 {
-		return nil
-	}
-	return next
-}
-
-// from is what the pods of at least a priority use.
-func (u *nodeUse) from(priority int32) model.Usage {
-	var sum model.Usage
-	for i, l := range u.levels {
-		if l.priority < priority {
-			return sum
+	pods := len(s)
+	x.NominationsOn(node, func(n *Nomination) bool {
+		if n.TakesFrom(n.Priority, runsAtMostSeconds) {
+			s = append(s, levelSum{n.Priority, model.Usage{}.With(n.class)})
 		}
-		if i == 0 {
-			sum = l.usage
-			continue
-		}
-		sum = sum.Plus(l.usage)
+		return true
+	})
+	if len(s) > pods {
+		slices.SortStableFunc(s, func(a, b levelSum) int { return cmp.Compare(b.priority, a.priority) })
 	}
-	return u.total
+	for i := 1; i < len(s); i++ {
+		s[i].usage = s[i-1].usage.Plus(s[i].usage)
+	}
+	return s
+}
+
+// From is what is taken of the node from a pod of a priority. It must not be
+// changed.
+func (s Sums) From(priority int32) *model.Usage {
+	below := sort.Search(len(s), func(i int) bool { return s[i].priority < priority })
+	if below == 0 {
+		return noUse
+	}
+	return &s[below-1].usage
 }

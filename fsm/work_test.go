@@ -1,0 +1,80 @@
+package fsm
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestDearPlanIsDeferred: what a plan may cost bounds how many of its decisions
+// are carried out; the rest is held against nobody.
+func TestDearPlanIsDeferred(t *testing.T) {
+	// Each term is about all pods, in words of its own.
+	w := worstPlan{Nodes: 50, Zones: 2, Placed: 2000, Kinds: 2000, Waiting: 300, Shapes: 300, Namespaces: 1, Levels: 1,
+		WaitingRules: worstRules{Affinity: 8, About: 2, Key: 1}}.build(t)
+	left := map[string]bool{}
+	for i := range w.Waiting {
+		left[w.waitingName(i).Key] = true
+	}
+	rounds := 0
+	for len(left) > 0 {
+		rounds++
+		plan := &ApplyPlan{Revision: w.state.View().Revision()}
+		for i := range w.Waiting {
+			if pod := w.waitingName(i); left[pod.Key] {
+				plan.Bindings = append(plan.Bindings, BindDecision{Key: pod.Key, UID: pod.UID, Node: w.nodeName(i % w.Nodes)})
+			}
+		}
+		was := len(left)
+		r := w.may(plan)[0]
+		if r.Work > 2*maxPlanWork {
+			t.Fatalf("a plan did %d units of work", r.Work)
+		}
+		for _, d := range plan.Bindings {
+			delete(left, d.Key)
+		}
+		for _, refused := range r.Plan.Refused {
+			if !refused.Deferred {
+				t.Fatalf("%s: %s", refused.Key, refused.Reason)
+			}
+			left[refused.Key] = true
+			if e, ok := w.state.View().Queue.Get(refused.Key); !ok || e.Refusals > 0 {
+				t.Fatalf("%s: %+v", refused.Key, e)
+			}
+		}
+		if len(left) >= was {
+			t.Fatal("nothing was carried out")
+		}
+	}
+	if rounds < 2 {
+		t.Error("the plan was not too dear")
+	}
+	t.Logf("%d plans", rounds)
+}
+
+// TestLostNodeOfManyPods: so many pods of a lost node are marked each time that it
+// is said, and no change is left out.
+func TestLostNodeOfManyPods(t *testing.T) {
+	const pods = 2*MaxUnready + 7
+	w := worstPlan{Nodes: 1, Zones: 1, Placed: pods, Kinds: 1, Namespaces: 1, Levels: 1}.build(t)
+	report := &ReportPods{Node: w.nodeName(0)}
+	for i := range pods {
+		pod := w.placedName(i)
+		report.Reports = append(report.Reports, PodReport{Key: pod.Key, UID: pod.UID, Status: PodStatusWire{Object: runningStatus()}})
+	}
+	w.must(report)
+	for _, want := range []int{pods - MaxUnready, pods - 2*MaxUnready, 0, 0} {
+		w.must(&SetNodeHealth{Nodes: []NodeHealth{{Name: w.nodeName(0), Ready: "Unknown", Reason: "r", Message: "m"}}})
+		if got := len(readyPods(w.state.View(), w.nodeName(0))); got != want {
+			t.Fatalf("%d pods are ready, want %d", got, want)
+		}
+	}
+}
+
+func readyPods(v *View, node string) (names []string) {
+	v.ReadyPodsOnNode(node, func(pod *corev1.Pod) bool {
+		names = append(names, pod.Name)
+		return true
+	})
+	return names
+}

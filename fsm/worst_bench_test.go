@@ -1,0 +1,72 @@
+package fsm
+
+import (
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"testing"
+)
+
+// The worst cases that were found, each a world and the commands that were dear
+// in it. They tell the longest entry of those applied (worst-ms), of it what the
+// proposer would put into one entry (paced-ms), and the time of a unit of work.
+// The worlds have a tenth of the size that is the goal, unless they say
+// otherwise: `-worst.plan` makes any other.
+
+func benchmarkWorst(b *testing.B, p worstPlan, names ...string) {
+	gc := debug.SetGCPercent(-1)
+	defer debug.SetGCPercent(gc)
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(4 << 30))
+	w := p.build(b)
+	for _, c := range worstCases() {
+		if !slices.Contains(names, c.name) {
+			continue
+		}
+		b.Run(c.name, func(b *testing.B) {
+			own := w.copy()
+			runtime.GC()
+			var worst, all worstCost
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				cs := c.make(own, i)
+				b.StartTimer()
+				cost := own.measure(cs)
+				worst.Time, worst.Paced = max(worst.Time, cost.Time), max(worst.Paced, cost.Paced)
+				all.Time, all.Work = all.Time+cost.Time, all.Work+cost.Work
+			}
+			b.ReportMetric(float64(worst.Time.Microseconds())/1000, "worst-ms")
+			b.ReportMetric(float64(worst.Paced.Microseconds())/1000, "paced-ms")
+			b.ReportMetric(float64(all.Time.Nanoseconds())/float64(max(1, all.Work)), "ns/unit")
+		})
+	}
+}
+
+// BenchmarkWorstRules: those who wait have rules that demand no label, so that
+// each term is about all pods.
+func BenchmarkWorstRules(b *testing.B) {
+	benchmarkWorst(b, worstPlan{Nodes: 1000, Zones: 3, NodeLabels: 4, Placed: 5000, Kinds: 1000, Waiting: 5000, Shapes: 1000, Namespaces: 1, Labels: 2,
+		Levels: 1, PlacedRules: worstRules{Anti: 2, Key: 1}, WaitingRules: worstRules{Anti: 4, About: 2}},
+		"ApplyPlan/bindings", "ApplyPlan/failures", "ApplyPlan/preemptions", "DeletePod", "DeletePod/full", "PutNode/new", "UpdatePod/labels")
+}
+
+// BenchmarkWorstPriorities: a node has thousands of pods of hundreds of
+// priorities.
+func BenchmarkWorstPriorities(b *testing.B) {
+	benchmarkWorst(b, worstPlan{Nodes: 100, Zones: 3, Placed: 1000, Kinds: 1, Crowd: 7000, Waiting: 100, Shapes: 100, Namespaces: 1, Labels: 10, Levels: 300},
+		"DeletePod", "DeletePod/full", "UpdatePod/labels-full", "ReportPods/ready", "AdmitPods/named", "SetNodeHealth/lost")
+}
+
+// BenchmarkWorstBudgets: hundreds of budgets demand no label, so that each of
+// them covers all pods.
+func BenchmarkWorstBudgets(b *testing.B) {
+	benchmarkWorst(b, worstPlan{Nodes: 100, Zones: 3, Placed: 10_000, Kinds: 100, Waiting: 100, Shapes: 100, Namespaces: 1, Levels: 1, Budgets: 300, AnyBudget: true},
+		"DeletePod", "EvictPod", "ReportPods/ready", "ReportPods/nodes", "PutDisruptionBudget")
+}
+
+// BenchmarkWorstShapes: thousands of shapes wait that would fit everywhere, so
+// that whatever happens to a node wakes as many as an entry may.
+func BenchmarkWorstShapes(b *testing.B) {
+	benchmarkWorst(b, worstPlan{Nodes: 1000, Zones: 3, Placed: 1000, Kinds: 10, Waiting: 100_000, Shapes: 10_000, Namespaces: 1, Levels: 300},
+		"PutNode/new", "PutNode/grow", "SetNodeHealth/all", "SetNodeHealth/back", "DeletePod", "ApplyPlan/empty", "ConfigureScheduler/budgets",
+		"ConfigureScheduler/fifo", "ConfigureScheduler/profiles")
+}

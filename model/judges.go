@@ -1,0 +1,135 @@
+package model
+
+import "k8s.io/apimachinery/pkg/labels"
+
+// judges are those that were asked for of late. What they cost is bounded in bytes: those whose terms are about few pods are
+// cheap, and there may be ten thousands of them; one whose terms are about everybody costs every kind of pods that there is.
+type judges struct {
+	by             map[string]*Judge // by signature
+	newest, oldest *Judge
+	bytes          int64 // of the judges with their groups, of counters of matching pods, and of what leads to these
+}
+
+// maxJudgeBytes bounds what judges hold. It is also what bounds the work of counting a pod: one for each counter.
+const maxJudgeBytes = 64 << 20
+
+// keptJudges are kept whatever they hold: somebody may be asking them.
+const keptJudges = 4
+
+// About what things take, in bytes.
+const (
+	judgeBytes  = 1 << 10
+	termBytes   = 128
+	countBytes  = 512 // a counter, without what it has by domain
+	domainBytes = 4
+	linkBytes   = 16
+)
+
+func newJudges() judges { return judges{by: map[string]*Judge{}} }
+
+// hold takes note of what a counter of matching pods holds; those of carried terms are the pods' own.
+func (t *Topology) hold(c *counter, bytes int64) {
+	if c.role == notCarried {
+		c.held += bytes
+		t.judges.bytes += bytes
+	}
+}
+
+// bytes is what the counts hold.
+func (l *layer) bytes() int64 {
+	return int64(2*len(l.count.few)+len(l.count.all)+2*len(l.rank.levels)) * domainBytes
+}
+
+func (j *Judge) bytes() int64 { return judgeBytes + int64(len(j.own))*termBytes }
+
+// groupBytes is what one group holds.
+func (j *Judge) groupBytes() int64 {
+	return 128 + int64(len(j.keys))*2*domainBytes + int64(len(j.terms))*2*domainBytes
+}
+
+// use finds a judge, and remembers that it was asked for.
+func (s *judges) use(signature string) (*Judge, bool) {
+	j, ok := s.by[signature]
+	if ok && s.newest != j {
+		s.unchain(j)
+		s.chain(j)
+	}
+	return j, ok
+}
+
+func (s *judges) keep(j *Judge) {
+	s.by[j.class.Signature] = j
+	s.bytes += j.bytes()
+	s.chain(j)
+}
+
+func (s *judges) chain(j *Judge) {
+	j.older, j.newer = s.newest, nil
+	if s.newest != nil {
+		s.newest.newer = j
+	} else {
+		s.oldest = j
+	}
+	s.newest = j
+}
+
+func (s *judges) unchain(j *Judge) {
+	if j.newer != nil {
+		j.newer.older = j.older
+	} else {
+		s.newest = j.older
+	}
+	if j.older != nil {
+		j.older.newer = j.newer
+	} else {
+		s.oldest = j.newer
+	}
+}
+
+// dismissSurplus forgets the judges that were not asked for for the longest time while all of them hold too much.
+func (t *Topology) dismissSurplus() {
+	for t.judges.bytes > maxJudgeBytes && len(t.judges.by) > keptJudges {
+		t.dismiss(t.judges.oldest)
+	}
+}
+
+func (t *Topology) dismiss(j *Judge) {
+	s := &t.judges
+	s.unchain(j)
+	delete(s.by, j.class.Signature)
+	s.bytes -= j.bytes() + j.grouped
+	for i := range j.own {
+		c := j.own[i].counter
+		t.work++
+		if c.refs--; c.refs == 0 {
+			t.matching.remove(c)
+			t.forget(c)
+		}
+	}
+}
+
+// dismissSelecting forgets the judges of whose terms one chooses namespaces by labels that a namespace has now, or had: its
+// pods are counted anew when they are asked for again.
+func (t *Topology) dismissSelecting(before, now map[string]string) {
+	for j := t.judges.newest; j != nil; {
+		older := j.older
+		t.work += int64(len(j.own))
+		for i := range j.own {
+			if j.own[i].counter.choosesOtherwise(before, now) {
+				t.dismiss(j)
+				break
+			}
+		}
+		j = older
+	}
+}
+
+// choosesOtherwise says whether one of the counter's terms chooses a namespace by only one of two sets of labels.
+func (c *counter) choosesOtherwise(before, now map[string]string) bool {
+	for _, m := range c.match {
+		if m.nsSelector != nil && m.nsSelector.Matches(labels.Set(before)) != m.nsSelector.Matches(labels.Set(now)) {
+			return true
+		}
+	}
+	return false
+}

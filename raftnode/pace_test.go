@@ -1,0 +1,73 @@
+package raftnode
+
+import (
+	"testing"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// TestPace: as many commands are put into an entry as it may cost, by what those
+// of their kind have cost before.
+func TestPace(t *testing.T) {
+	p := newPace()
+	fits := func(c fsm.Command) (n int64) { return entryWork / p.expect(loadOf(c)) }
+	admit, remove := &fsm.AdmitPod{}, &fsm.DeletePod{}
+	usual := fits(admit)
+	if usual != entryWork/usualWork || fits(&fsm.AdmitPods{Count: 100}) != usual/100 {
+		t.Fatalf("nothing is known, and %d fit", usual)
+	}
+	p.learn(loadOf(admit), entryWork/2)
+	if fits(admit) != 2 || fits(remove) != usual {
+		t.Errorf("of the dear kind %d fit, of another %d", fits(admit), fits(remove))
+	}
+	last := fits(admit)
+	for range 200 {
+		p.learn(loadOf(admit), 100)
+		if now := fits(admit); now < last {
+			t.Fatalf("it was cheap, and fewer fit: %d, then %d", last, now)
+		}
+		last = fits(admit)
+	}
+	if last != entryWork/100 {
+		t.Errorf("it is cheap by now, and %d fit", last)
+	}
+	p.learn(loadOf(&fsm.SetNodeHealth{Nodes: make([]fsm.NodeHealth, 10)}), 10*entryWork)
+	if got := p.expect(loadOf(&fsm.SetNodeHealth{Nodes: make([]fsm.NodeHealth, 3)})); got != 3*entryWork {
+		t.Errorf("three dear nodes are expected to cost %d", got)
+	}
+}
+
+// TestEntriesByCost: what waits is put into entries by what it will cost, and a
+// call that one entry can hold is not split.
+func TestEntriesByCost(t *testing.T) {
+	p := &proposer{c: Config{}.withDefaults(), pace: newPace()}
+	call := func(commands int) *Future {
+		f := &Future{p: p, done: make(chan struct{})}
+		for range commands {
+			f.parts, f.loads = append(f.parts, []byte("x")), append(f.loads, loadOf(&fsm.DeletePod{}))
+			f.bytes++
+		}
+		p.queue = append(p.queue, f)
+		return f
+	}
+	most := int(entryWork / usualWork)
+	a, b, _ := call(most/2), call(most/2+1), call(3*most)
+	var got [][]int
+	for len(p.queue) > 0 {
+		e, _ := p.take()
+		var pieces []int
+		for _, piece := range e.pieces {
+			pieces = append(pieces, piece.to-piece.from)
+		}
+		got = append(got, pieces)
+	}
+	want := [][]int{{len(a.parts)}, {len(b.parts)}, {most}, {most}, {most}}
+	if len(got) != len(want) {
+		t.Fatalf("entries %v, want %v", got, want)
+	}
+	for i := range want {
+		if len(got[i]) != 1 || got[i][0] != want[i][0] {
+			t.Errorf("entries %v, want %v", got, want)
+		}
+	}
+}
