@@ -22,25 +22,22 @@ import (
 // again and again, for every pod, node and change, has narrower bounds here:
 // far above what anybody needs, and low enough that no object is a burden.
 const (
-	maxLabels        = 128
-	maxReferences    = 64  // owner references and finalizers
-	maxContainers    = 128 // of all sorts together
-	maxHostPorts     = 128
-	maxVolumes       = 256
-	maxTolerations   = 128
-	maxPodTerms      = 64 // affinity and anti-affinity together, required and preferred
-	maxSpread        = 32
-	maxNodeTerms     = 64
-	maxExpressions   = 64  // of one selector or term
-	maxValues        = 256 // of one expression
-	maxNamespaces    = 64  // of one term
-	maxMatchKeys     = 32
-	maxResources     = 64 // named by one container, or by the overhead
-	maxGates         = 32
-	maxTaints        = 64
-	maxNodeResources = 256
-	maxConditions    = 64
-	maxGraceSeconds  = 1 << 31
+	maxReferences   = 64  // owner references and finalizers
+	maxContainers   = 128 // of all sorts together
+	maxHostPorts    = 128
+	maxVolumes      = 256
+	maxTolerations  = 128
+	maxPodTerms     = 64 // affinity and anti-affinity together, required and preferred
+	maxSpread       = 32
+	maxNodeTerms    = 64
+	maxExpressions  = 64  // of one selector or term
+	maxValues       = 256 // of one expression
+	maxNamespaces   = 64  // of one term
+	maxMatchKeys    = 32
+	maxResources    = 64 // named by one container, or by the overhead
+	maxGates        = 32
+	maxTaints       = 64
+	maxGraceSeconds = 1 << 31
 )
 
 // limits collects what is over its bound.
@@ -58,7 +55,7 @@ func checkLimits(obj runtime.Object) error {
 	var l limits
 	m := metaOf(obj)
 	path := field.NewPath("metadata")
-	l.count(path.Child("labels"), len(m.GetLabels()), maxLabels)
+	l.count(path.Child("labels"), len(m.GetLabels()), model.MaxLabels)
 	l.count(path.Child("ownerReferences"), len(m.GetOwnerReferences()), maxReferences)
 	l.count(path.Child("finalizers"), len(m.GetFinalizers()), maxReferences)
 	spec := field.NewPath("spec")
@@ -67,7 +64,7 @@ func checkLimits(obj runtime.Object) error {
 		l.pod(spec, &o.Spec)
 	case *apps.ReplicaSet:
 		l.selector(spec.Child("selector"), o.Spec.Selector)
-		l.count(spec.Child("template", "metadata", "labels"), len(o.Spec.Template.Labels), maxLabels)
+		l.count(spec.Child("template", "metadata", "labels"), len(o.Spec.Template.Labels), model.MaxLabels)
 		l.pod(spec.Child("template", "spec"), &o.Spec.Template.Spec)
 	case *policy.PodDisruptionBudget:
 		l.selector(spec.Child("selector"), o.Spec.Selector)
@@ -221,7 +218,7 @@ func (l *limits) selector(path *field.Path, s *metav1.LabelSelector) {
 // model.MaxAmount does not count.
 func (l *limits) node(n *core.Node) {
 	l.count(field.NewPath("spec", "taints"), len(n.Spec.Taints), maxTaints)
-	l.count(field.NewPath("status", "capacity"), len(n.Status.Capacity), maxNodeResources)
-	l.count(field.NewPath("status", "allocatable"), len(n.Status.Allocatable), maxNodeResources)
-	l.count(field.NewPath("status", "conditions"), len(n.Status.Conditions), maxConditions)
+	l.count(field.NewPath("status", "capacity"), len(n.Status.Capacity), model.MaxNodeResources)
+	l.count(field.NewPath("status", "allocatable"), len(n.Status.Allocatable), model.MaxNodeResources)
+	l.count(field.NewPath("status", "conditions"), len(n.Status.Conditions), model.MaxConditions)
 }

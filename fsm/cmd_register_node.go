@@ -7,6 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-dev/berth/model"
 )
 
 // RegisterNode is what a worker says of its machine when it joins, and from
@@ -16,7 +20,8 @@ import (
 // cordon, other labels, and extended resources that the worker knows nothing
 // of.
 //
-// Refuses: 409 if another machine is alive under this name.
+// Refuses: 409 if another machine is alive under this name; 422 if a node would
+// have more labels, annotations, resources or conditions than one can have.
 type RegisterNode struct {
 	Node NodeWire `msgpack:"node"`
 }
@@ -30,6 +35,9 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 	v := tx.view
 	// The worker keeps to it too; a row must not grow by what a worker claims.
 	node.Status.Images = node.Status.Images[:min(len(node.Status.Images), maxNodeImages)]
+	if r, ok := checkGrowth(new(corev1.Node), node); !ok {
+		return r
+	}
 	old, known := v.Nodes.Get(node.Name)
 	if !known {
 		node.CreationTimestamp = tx.now()
@@ -45,6 +53,9 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 			"another machine is connected under the name %s; give this worker a name of its own, or stop the other one", node.Name))
 	}
 	next := mergeNode(old, node)
+	if r, ok := checkGrowth(old, next); !ok {
+		return r
+	}
 	tx.setNodeReady(next, corev1.ConditionTrue, "WorkerReady", "the worker is connected", false)
 	if equality.Semantic.DeepEqual(next, old) {
 		return Result{Table: v.Nodes.Name(), Object: old}
@@ -55,6 +66,34 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 	}
 	return Result{Table: v.Nodes.Name(), Object: next}
 }
+
+// checkGrowth refuses to let a worker give its node more than a node can have: a
+// worker that says something else each time would make the row grow for ever.
+func checkGrowth(old, next *corev1.Node) (Result, bool) {
+	meta, status := field.NewPath("metadata"), field.NewPath("status")
+	var errs field.ErrorList
+	count := func(path *field.Path, before, now, most int) {
+		if now > most && now > before {
+			errs = append(errs, field.TooMany(path, now, most))
+		}
+	}
+	count(meta.Child("labels"), len(old.Labels), len(next.Labels), model.MaxLabels)
+	count(meta.Child("annotations"), len(old.Annotations), len(next.Annotations), model.MaxLabels)
+	count(status.Child("capacity"), len(old.Status.Capacity), len(next.Status.Capacity), model.MaxNodeResources)
+	count(status.Child("allocatable"), len(old.Status.Allocatable), len(next.Status.Allocatable), model.MaxNodeResources)
+	count(status.Child("conditions"), len(old.Status.Conditions), len(next.Status.Conditions), model.MaxConditions)
+	if n := next.Size(); n > maxNodeBytes && n > old.Size() {
+		errs = append(errs, field.TooLong(field.NewPath(""), "", maxNodeBytes))
+	}
+	if len(errs) > 0 {
+		return refusal(apierrors.NewInvalid(nodeResource.groupKind(), next.Name, errs)), false
+	}
+	return Result{}, true
+}
+
+// maxNodeBytes is far above what a node of a worker has: fifty images, a
+// hundred volumes, and what users have written on it.
+const maxNodeBytes = 1 << 20
 
 // maxNodeImages is how many images of a node are kept, as in Kubernetes.
 const maxNodeImages = 50

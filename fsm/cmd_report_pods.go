@@ -113,6 +113,8 @@ func mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.PodStatus {
 	for _, c := range reported.Conditions {
 		i := slices.IndexFunc(next.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
 		switch {
+		case i < 0 && !slices.Contains(own, c.Type) && c.Type != corev1.DisruptionTarget && c.Type != corev1.PodScheduled:
+			// Others' conditions stay, and no worker adds to them.
 		case i < 0:
 			next.Conditions = append(next.Conditions, c)
 		case c.Type == corev1.DisruptionTarget && !model.Terminal(pod):

@@ -101,7 +101,7 @@ func (v *View) withAdditions(c *model.Class, d defaultSpread) *model.Class {
 		return c
 	}
 	key := effectiveKey{class: c, config: config, owner: d.owner, services: pairsText(d.services)}
-	return v.effective.get(key, func() *model.Class {
+	return v.effective.get(key, key.bytes(len(d.constraints)), func() *model.Class {
 		c := c
 		if len(d.constraints) > 0 {
 			c = c.WithSpread(d.constraints, d.selector(), d.system)
@@ -213,8 +213,9 @@ func pairsText(m map[string]string) string {
 // effectiveClasses remembers classes with what is added to them, so that equal
 // pods go on having one class. All views of a state share it.
 type effectiveClasses struct {
-	mu sync.Mutex
-	of map[effectiveKey]*model.Class
+	mu    sync.Mutex
+	of    map[effectiveKey]*model.Class
+	bytes int // of them
 	// added are the added affinities of profiles, by their addresses in rows.
 	added map[*corev1.NodeAffinity]*model.AddedAffinity
 }
@@ -227,20 +228,31 @@ type effectiveKey struct {
 	services string
 }
 
-// maxEffective and maxAdded bound what is remembered.
-const maxEffective, maxAdded = 1 << 14, 64
+// maxEffectiveBytes and maxAdded bound what is remembered.
+const maxEffectiveBytes, maxAdded = 32 << 20, 64
 
-func (x *effectiveClasses) get(key effectiveKey, make func() *model.Class) *model.Class {
+// bytes is about what a class holds beyond the one that it is made from, with
+// constraints each of which selects by the key's services and owner.
+func (k *effectiveKey) bytes(constraints int) int {
+	n := len(k.services)
+	if k.owner != nil {
+		n += k.owner.Size()
+	}
+	return 2*structBytes + 4*constraints*n
+}
+
+func (x *effectiveClasses) get(key effectiveKey, bytes int, make func() *model.Class) *model.Class {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if c, ok := x.of[key]; ok {
 		return c
 	}
-	if len(x.of) >= maxEffective || x.of == nil {
-		x.of = map[effectiveKey]*model.Class{}
+	if x.bytes+bytes > maxEffectiveBytes || x.of == nil {
+		x.of, x.bytes = map[effectiveKey]*model.Class{}, 0
 	}
 	c := make()
 	x.of[key] = c
+	x.bytes += bytes
 	return c
 }
 

@@ -42,6 +42,9 @@ func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
 	if err := s.checkNode(node); err != nil {
 		return err
 	}
+	said := heard{now: time.Now()}
+	said.nodeStatus(&node.Status)
+	s.tellHeard(&said, "node", h.Name, h.Name)
 	if err := s.shares.waitHello(ctx, h.Name); err != nil {
 		return err
 	}
@@ -125,9 +128,20 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 		if len(r.Status) > 0 {
 			report.Status.Object = new(corev1.PodStatus)
 			if err := report.Status.Object.Unmarshal(r.Status); err != nil {
-				return fmt.Errorf("%w: the status of pod %s: %w", rpc.ErrInvalid, report.Key, err)
+				s.drop("pod", node, "pod", report.Key, "reason", err.Error())
+				continue
 			}
-			if pod, ok := s.state.View().Pods.Get(report.Key); ok && pod.Spec.NodeName == node && string(pod.UID) == r.UID {
+			pod, known := s.state.View().Pods.Get(report.Key)
+			if known = known && pod.Spec.NodeName == node && string(pod.UID) == r.UID; !known {
+				pod = nil
+			}
+			h := heard{now: time.Now()}
+			if err := h.podStatus(pod, report.Status.Object); err != nil {
+				s.drop("pod", node, "pod", report.Key, "reason", err.Error())
+				continue
+			}
+			s.tellHeard(&h, "pod", node, report.Key)
+			if known {
 				s.said.said(node, r.UID, model.WorkerStatusDigest(report.Status.Object))
 			}
 		}
@@ -152,6 +166,9 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 		if err := s.checkNode(n); err != nil {
 			return err
 		}
+		h := heard{now: time.Now()}
+		h.nodeStatus(&n.Status)
+		s.tellHeard(&h, "node", node, node)
 		add(&fsm.RegisterNode{Node: fsm.NodeWire{Object: n}})
 	}
 	must := len(ps)
@@ -178,10 +195,21 @@ func (s *Server) mayReport(view *fsm.View, node string, r *rpc.PodReport) bool {
 	if (!known || pod.Spec.NodeName == node) && len(r.Status) <= maxPodStatusBytes {
 		return true
 	}
-	s.metrics.workerDropped.WithLabelValues("pod").Inc()
-	s.log.Warn("what a worker says of a pod is not taken: it is another node's, or too large",
-		"node", node, "pod", r.Namespace+"/"+r.Name, "bytes", len(r.Status))
+	s.drop("pod", node, "pod", fsm.PodKey(r.Namespace, r.Name), "reason", "it is another node's, or too large", "bytes", len(r.Status))
 	return false
+}
+
+// drop counts and tells what a worker says and is not taken.
+func (s *Server) drop(kind, node string, about ...any) {
+	s.metrics.workerDropped.WithLabelValues(kind).Inc()
+	s.log.Warn("what a worker says is not taken", append([]any{"node", node}, about...)...)
+}
+
+// tellHeard tells of what a worker says what was not taken.
+func (s *Server) tellHeard(h *heard, kind, node, key string) {
+	if what := h.String(); what != "" {
+		s.drop(kind, node, kind, key, "reason", what)
+	}
 }
 
 // WorkerAssignments implements rpc.WorkerHandler: all the pods of a node. A

@@ -1,0 +1,163 @@
+package server
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// Bounds of what a worker says of a pod or of its node. Texts are cut; of what
+// is too many, or of another pod, the rest is left out.
+const (
+	maxSaidText = 4 << 10 // a termination message has that at most
+	maxSaidList = 128     // as many containers as a pod can have
+	maxSaidMap  = 256     // as many resources as a node can have
+	// saidAhead is how far ahead of a server's clock a worker's may be.
+	saidAhead = time.Hour
+)
+
+// heard takes what a worker says for what it can be, and says what of it was not
+// taken, so that it can be told; "" if all was.
+type heard struct {
+	now   time.Time
+	taken []string
+}
+
+func (h *heard) not(format string, args ...any) {
+	if len(h.taken) < 8 {
+		h.taken = append(h.taken, fmt.Sprintf(format, args...))
+	}
+}
+
+func (h *heard) String() string { return strings.Join(h.taken, "; ") }
+
+// podStatus makes a status one that a worker may say of a pod; pod is nil when
+// it is not known here. It fails for a phase that there is not.
+func (h *heard) podStatus(pod *corev1.Pod, s *corev1.PodStatus) error {
+	switch s.Phase {
+	case "", corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown:
+	default:
+		return fmt.Errorf("there is no phase %.40q", string(s.Phase))
+	}
+	h.value("status", reflect.ValueOf(s).Elem())
+	own := append(model.WorkerConditions(), corev1.DisruptionTarget, corev1.PodScheduled)
+	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool {
+		foreign := !slices.Contains(own, c.Type) || !isConditionStatus(c.Status)
+		if foreign {
+			h.not("the condition %.40q with status %.40q", string(c.Type), string(c.Status))
+		}
+		return foreign
+	})
+	if pod != nil {
+		h.containers("containerStatuses", &s.ContainerStatuses, names(pod.Spec.Containers, func(c *corev1.Container) string { return c.Name }))
+		h.containers("initContainerStatuses", &s.InitContainerStatuses, names(pod.Spec.InitContainers, func(c *corev1.Container) string { return c.Name }))
+		h.containers("ephemeralContainerStatuses", &s.EphemeralContainerStatuses,
+			names(pod.Spec.EphemeralContainers, func(c *corev1.EphemeralContainer) string { return c.Name }))
+	}
+	return nil
+}
+
+func isConditionStatus(s corev1.ConditionStatus) bool {
+	return s == corev1.ConditionTrue || s == corev1.ConditionFalse || s == corev1.ConditionUnknown
+}
+
+func names[T any](of []T, name func(*T) string) []string {
+	out := make([]string, len(of))
+	for i := range of {
+		out[i] = name(&of[i])
+	}
+	return out
+}
+
+// containers leaves the statuses of containers that the pod has, each once.
+func (h *heard) containers(field string, said *[]corev1.ContainerStatus, of []string) {
+	seen := map[string]bool{}
+	*said = slices.DeleteFunc(*said, func(c corev1.ContainerStatus) bool {
+		wrong := seen[c.Name] || !slices.Contains(of, c.Name)
+		if wrong {
+			h.not("status.%s of container %.40q, which the pod does not have, or twice", field, c.Name)
+		}
+		seen[c.Name] = true
+		return wrong
+	})
+	for i := range *said {
+		if c := &(*said)[i]; c.RestartCount < 0 {
+			h.not("status.%s of container %s: %d restarts", field, c.Name, c.RestartCount)
+			c.RestartCount = 0
+		}
+	}
+}
+
+// nodeStatus makes a status one that a worker may say of its node.
+func (h *heard) nodeStatus(s *corev1.NodeStatus) {
+	h.value("status", reflect.ValueOf(s).Elem())
+	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.NodeCondition) bool {
+		wrong := c.Type == "" || !isConditionStatus(c.Status)
+		if wrong {
+			h.not("the condition %.40q with status %.40q", string(c.Type), string(c.Status))
+		}
+		return wrong
+	})
+}
+
+// value bounds every text, list, map and time of a status.
+func (h *heard) value(path string, v reflect.Value) {
+	switch at := v.Interface().(type) {
+	case metav1.Time:
+		if at.After(h.now.Add(saidAhead)) || at.UTC().Year() < 1970 && !at.IsZero() {
+			h.not("%s: %s", path, at.UTC().Truncate(time.Second))
+			v.Set(reflect.ValueOf(metav1.Time{Time: h.now.Truncate(time.Second)}))
+		}
+		return
+	case metav1.MicroTime:
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		if text := cut(v.String(), maxSaidText); text != v.String() {
+			h.not("%s: the rest of %d bytes", path, v.Len())
+			v.SetString(text)
+		}
+	case reflect.Pointer:
+		if !v.IsNil() {
+			h.value(path, v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); f.IsExported() {
+				h.value(path+"."+f.Name, v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		if v.Len() > maxSaidList {
+			h.not("%s: all but %d of %d", path, maxSaidList, v.Len())
+			v.Set(v.Slice(0, maxSaidList))
+		}
+		for i := range v.Len() {
+			h.value(path, v.Index(i))
+		}
+	case reflect.Map:
+		h.entries(path, v)
+	}
+}
+
+// entries bounds a map: too many are none, since which of them to take would be
+// anybody's choice.
+func (h *heard) entries(path string, v reflect.Value) {
+	tooLong := v.Len() > maxSaidMap
+	for _, key := range v.MapKeys() {
+		tooLong = tooLong || key.Kind() == reflect.String && key.Len() > math.MaxUint8*2
+	}
+	if tooLong {
+		h.not("%s: %d keys, or one that is too long", path, v.Len())
+		v.SetZero()
+	}
+}
