@@ -166,8 +166,12 @@ func (tx *Tx) carryOutPreemption(
 	if diagnosis == nil {
 		diagnosis = e.Diagnosis
 	}
-	joined, _ := v.joined(e, pod)
-	tx.recordAttempt(joined, diagnosis, false, berthv1.QueueNominated)
+	joined, group := v.joined(e, pod)
+	state := berthv1.QueueNominated
+	if tx.missedRoom(decidedAt, joined, group, d.Diagnosis) { // QU8: an event in flight
+		state = berthv1.QueueBackoff
+	}
+	tx.recordAttempt(joined, diagnosis, false, state)
 	tx.announce(d.Key, pod, corev1.PodReasonUnschedulable, d.Diagnosis, d.Node)
 	for _, victim := range victims {
 		if model.Terminating(victim) {

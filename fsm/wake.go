@@ -277,3 +277,28 @@ func (tx *Tx) missed(revision int64, g queue.Group, d *Diagnosis) (missed bool) 
 	})
 	return missed
 }
+
+// missedRoom reports whether something happened after a revision that could let
+// a pod that was nominated at that revision find room for which nobody has to
+// go: nodes changed, or pods that its rules are about.
+func (tx *Tx) missedRoom(revision int64, e *QueueEntry, g queue.Group, d *Diagnosis) (missed bool) {
+	v := tx.view
+	v.queue.PodMarksAfter(revision, func(key string) bool {
+		m, _ := v.podMarks.Get(key)
+		missed = tx.work.Missed() || !m.Budgets && v.queue.Concerns(v, m, &g, d)
+		return !missed
+	})
+	if missed {
+		return true
+	}
+	rules := v.ruledClassOf(e.Key(), e.Class())
+	v.queue.NodeMarksAfter(revision, func(node string) bool {
+		missed = tx.work.Missed()
+		if n, ok := v.Nodes.Get(node); ok && !missed {
+			h := newHelp(v, n)
+			missed = rules.fits(n, h.offer, h.usage(e.Class(), false)) && len(v.barredFrom(rules, node, e.Key(), nil)) == 0
+		}
+		return !missed
+	})
+	return missed
+}

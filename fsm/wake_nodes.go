@@ -39,7 +39,7 @@ func (tx *Tx) lookAt(c *queue.NodeChange, woken map[string]bool) {
 // of them, the node is remembered, with where to go on.
 func (h *help) look(tx *Tx, from string) {
 	next := h.view.queue.Candidates(&tx.work, from, h.free, func(g queue.Group) {
-		if !h.woken[g.Key] && !h.helpedBefore(&g) {
+		if !h.woken[g.Key] {
 			h.wake(tx, g)
 		}
 	})
@@ -82,14 +82,14 @@ func (h *help) wakeNominated(tx *Tx) {
 // ones first.
 func (h *help) wake(tx *Tx, g queue.Group) {
 	var entries []*QueueEntry
-	if room := h.room(tx, g, true); room > 0 {
+	if room := h.room(tx, g, true); room > 0 && !h.helpedBefore(&g, true) {
 		entries = h.view.queue.Waiting(g.Key, berthv1.QueueUnschedulable, room)
 	}
 	// A pod that waits for its victims takes another node only if nobody has
 	// to go for it there (NM6). Its own nomination is not in its way, nor is the
 	// reservation of one that has been waiting for long.
 	switch room, bars := h.roomBeside(tx, g, false); {
-	case room == 0:
+	case room == 0 || h.helpedBefore(&g, false):
 	case bars == 0:
 		entries = append(entries, h.view.queue.Waiting(g.Key, berthv1.QueueNominated, room)...)
 	default:
@@ -106,10 +106,10 @@ func (h *help) wake(tx *Tx, g queue.Group) {
 }
 
 // helpedBefore says whether the node could have taken pods of the group before
-// it was changed, as far as the node and its room go: then it is not by this
-// change that it can now.
-func (h *help) helpedBefore(g *queue.Group) bool {
-	return h.before != nil && h.view.ruledGroup(g).fits(h.before, h.offerBefore, h.usage(g.Class, true))
+// it was changed, with or without evicting, as far as the node and its room go:
+// then it is not by this change that it can now.
+func (h *help) helpedBefore(g *queue.Group, evicting bool) bool {
+	return h.before != nil && h.view.ruledGroup(g).fits(h.before, h.offerBefore, h.usage(g.Class, evicting))
 }
 
 // reservedIn is the pod of a group for which room is kept, if it waits.
