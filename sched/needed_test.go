@@ -72,8 +72,8 @@ func TestNobodyTooManyIsEvicted(t *testing.T) {
 			refused[r.Key] = true
 		}
 		h.sched.Settle(plan)
-		if len(plan.Command.Preemptions) > 1 {
-			return // the later ones stand on the earlier
+		if len(plan.Command.Preemptions) > 1 || len(plan.Command.Bindings) > 0 {
+			return // the later ones stand on the earlier, and all of them on who is bound beside
 		}
 		d := &plan.Command.Preemptions[0]
 		if refused[d.Key] {

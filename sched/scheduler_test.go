@@ -69,7 +69,7 @@ func TestBoardsHoldWhatTheySay(t *testing.T) {
 			s.boardOf(model.ClassOf(mkPod(fmt.Sprintf("p cpu=%dm select=zone=z%d", shape, shape))))
 		}
 	}
-	churn(3000) // what is kept beside them is there by now
+	churn(70_000) // what is kept beside them, the judges of model above all, is as much as it gets by now
 	before, boards := heap(), len(s.boards)
 	churn(20_000)
 	if grown := heap() - before; grown > s.limit || len(s.boards) > 2*boards+16 {
@@ -84,6 +84,7 @@ func TestBoardsHoldWhatTheySay(t *testing.T) {
 	if freed := clear - heap(); freed > 2*held {
 		t.Errorf("%d bytes were counted and %d were held", held, freed)
 	}
+	runtime.KeepAlive(h) // with it would go what is kept beside them
 }
 
 // TestBounds: one Step decides no more than it is told, and none when everything is under way.

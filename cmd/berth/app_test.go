@@ -145,7 +145,8 @@ func TestKubectlGoesToTheServerThatIsUp(t *testing.T) {
 	if want := "NAME    STATUS\nfront   Running\n"; res.out != want || res.status != 0 {
 		t.Errorf("want %q, got %+v", want, res)
 	}
-	if res := berth(t, home, "get", "ghosts"); res.status != 1 || res.errOut != "error: the server doesn't have a resource type \"ghosts\"\n" {
+	unserved := "error: the server doesn't have a resource type \"ghosts\"\nBerth does not serve it; \"berth api-resources\" lists what it serves\n"
+	if res := berth(t, home, "get", "ghosts"); res.status != 1 || res.errOut != unserved {
 		t.Errorf("unknown resource: %+v", res)
 	}
 	res = berth(t, home, "version", "-o", "json")
