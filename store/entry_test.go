@@ -2,6 +2,8 @@ package store
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -20,7 +22,7 @@ func (f *fragile) DecodeMsgpack(d *msgpack.Decoder) (err error) {
 // EncodeMsgpack implements msgpack.CustomEncoder.
 func (f *fragile) EncodeMsgpack(e *msgpack.Encoder) error { return e.EncodeInt(int64(f.N)) }
 
-// TestRescue: a command whose decoder panics takes none of the others with it,
+// TestRescue: a command that can not be read, or whose decoder panics, takes none of the others with it,
 // and is one for which there is another to stand.
 func TestRescue(t *testing.T) {
 	r := NewRegistry(1, []Registration[any]{{Number: 7, Since: 1, New: func() any { return new(fragile) }}})
@@ -46,9 +48,13 @@ func TestRescue(t *testing.T) {
 	if got[1].Command != any([2]any{uint16(7), "thirteen"}) || got[1].User != "bob" {
 		t.Errorf("the one that panicked: %+v", got[1])
 	}
-	wrong := errors.New("wrong")
-	how.Finish = func(any) error { return wrong }
-	if _, _, err := r.DecodeEntry(entry, how); !errors.Is(err, wrong) {
-		t.Errorf("what does not finish: %v", err)
+	how.Finish = func(any) error { return errors.New("wrong") }
+	_, got, err = r.DecodeEntry(entry, how)
+	if err != nil || len(got) != 3 || !strings.Contains(fmt.Sprint(got[0].Command), "wrong") {
+		t.Errorf("what does not finish: %+v, %v", got, err)
+	}
+	how.Finish = func(any) error { return ErrUnknownCommand }
+	if _, _, err := r.DecodeEntry(entry, how); !errors.Is(err, ErrUnknownCommand) {
+		t.Errorf("what a later version may be able to read: %v", err)
 	}
 }
