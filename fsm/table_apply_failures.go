@@ -3,8 +3,6 @@ package fsm
 import (
 	"fmt"
 	"strings"
-
-	"github.com/berth-dev/berth/store"
 )
 
 // maxApplyFailures is how many are kept, the oldest going first.
@@ -26,12 +24,9 @@ type ApplyFailure struct {
 
 // The failures are bookkeeping: nobody watches them.
 var applyFailureTable = &tableDef[*ApplyFailure]{
-	Name:    "applyfailures",
-	Marshal: func(f *ApplyFailure) ([]byte, error) { return store.Marshal(f) },
-	Unmarshal: func(b []byte) (*ApplyFailure, error) {
-		f := new(ApplyFailure)
-		return f, store.UnmarshalKnown(b, f)
-	},
+	Name:      "applyfailures",
+	Marshal:   packRow[ApplyFailure],
+	Unmarshal: unpackRow[ApplyFailure],
 }
 
 func (tx *Tx) recordFailure(f *ApplyFailure) {

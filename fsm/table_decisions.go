@@ -2,8 +2,6 @@ package fsm
 
 import (
 	"fmt"
-
-	"github.com/berth-dev/berth/store"
 )
 
 // maxDecisions is how many decisions the ledger holds, the oldest going first.
@@ -98,11 +96,8 @@ func decisionsKey(before int64) string { return fmt.Sprintf("%016x", before) }
 var decisionTable = &tableDef[*PlanRecord]{
 	Name:      "decisions",
 	Canonical: canonicalRow[*PlanRecord](asMsgpack),
-	Marshal:   func(r *PlanRecord) ([]byte, error) { return store.Marshal(r) },
-	Unmarshal: func(b []byte) (*PlanRecord, error) {
-		r := new(PlanRecord)
-		return r, store.UnmarshalKnown(b, r)
-	},
+	Marshal:   packRow[PlanRecord],
+	Unmarshal: unpackRow[PlanRecord],
 	Complete: func(v *live, _ string, r *PlanRecord) error {
 		for i, d := range r.Diagnoses {
 			r.Diagnoses[i] = v.cache.diagnosis(d)

@@ -49,12 +49,9 @@ type eventArrival struct {
 const arrivalGrain = 10_000_000_000
 
 var eventArrivalTable = &tableDef[*eventArrival]{
-	Name:    "eventarrivals",
-	Marshal: func(a *eventArrival) ([]byte, error) { return store.Marshal(a) },
-	Unmarshal: func(b []byte) (*eventArrival, error) {
-		a := new(eventArrival)
-		return a, store.UnmarshalKnown(b, a)
-	},
+	Name:      "eventarrivals",
+	Marshal:   packRow[eventArrival],
+	Unmarshal: unpackRow[eventArrival],
 }
 
 func arrivalKey(revision int64) string { return fmt.Sprintf("%016x", revision) }

@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"github.com/berth-dev/berth/store"
 	"github.com/berth-dev/berth/usage"
 )
 
@@ -14,13 +13,10 @@ type VictimRef = usage.VictimRef
 var nominationTable = &tableDef[*Nomination]{
 	Name:      "nominations",
 	Canonical: canonicalRow[*Nomination](asMsgpack),
-	Marshal:   func(n *Nomination) ([]byte, error) { return store.Marshal(n) },
-	Unmarshal: func(b []byte) (*Nomination, error) {
-		n := new(Nomination)
-		return n, store.UnmarshalKnown(b, n)
-	},
-	Revise: func(n *Nomination, revision int64) { n.Revision = revision },
-	Size:   func(before, _ *Nomination, _ bool) int { return before.Bytes() },
+	Marshal:   packRow[Nomination],
+	Unmarshal: unpackRow[Nomination],
+	Revise:    func(n *Nomination, revision int64) { n.Revision = revision },
+	Size:      func(before, _ *Nomination, _ bool) int { return before.Bytes() },
 	Complete: func(v *live, key string, n *Nomination) error {
 		class, err := v.classOfWaiting(key)
 		n.SetClass(class)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
-	"github.com/berth-dev/berth/store"
 )
 
 // What the queue says is in package queue; here is how its rows are kept.
@@ -25,13 +24,10 @@ type SetAside = queue.SetAside
 var queueTable = &tableDef[*QueueEntry]{
 	Name:      "queueentries",
 	Canonical: canonicalRow[*QueueEntry](asMsgpack),
-	Marshal:   func(e *QueueEntry) ([]byte, error) { return store.Marshal(e) },
-	Unmarshal: func(b []byte) (*QueueEntry, error) {
-		e := new(QueueEntry)
-		return e, store.UnmarshalKnown(b, e)
-	},
-	Revise: func(e *QueueEntry, revision int64) { e.Revision = revision },
-	Size:   (*QueueEntry).Bytes,
+	Marshal:   packRow[QueueEntry],
+	Unmarshal: unpackRow[QueueEntry],
+	Revise:    func(e *QueueEntry, revision int64) { e.Revision = revision },
+	Size:      (*QueueEntry).Bytes,
 	Complete: func(v *live, key string, e *QueueEntry) error {
 		e.Diagnosis = v.cache.diagnosis(e.Diagnosis)
 		class, err := v.classOfWaiting(key)
@@ -65,32 +61,23 @@ func (v *live) classOfWaiting(key string) (*model.Class, error) {
 }
 
 var markTable = &tableDef[*queue.NodeMark]{
-	Name:    "nodemarks",
-	Marshal: func(m *queue.NodeMark) ([]byte, error) { return store.Marshal(m) },
-	Unmarshal: func(b []byte) (*queue.NodeMark, error) {
-		m := new(queue.NodeMark)
-		return m, store.UnmarshalKnown(b, m)
-	},
-	Index: func(v *live, node string, old, new *queue.NodeMark, _, _ bool) { v.queue.PutNodeMark(node, old, new) },
+	Name:      "nodemarks",
+	Marshal:   packRow[queue.NodeMark],
+	Unmarshal: unpackRow[queue.NodeMark],
+	Index:     func(v *live, node string, old, new *queue.NodeMark, _, _ bool) { v.queue.PutNodeMark(node, old, new) },
 }
 
 var podMarkTable = &tableDef[*queue.PodMark]{
 	Name:      "podmarks",
 	Canonical: canonicalRow[*queue.PodMark](asMsgpack),
-	Marshal:   func(m *queue.PodMark) ([]byte, error) { return store.Marshal(m) },
-	Unmarshal: func(b []byte) (*queue.PodMark, error) {
-		m := new(queue.PodMark)
-		return m, store.UnmarshalKnown(b, m)
-	},
-	Index: func(v *live, key string, old, new *queue.PodMark, _, _ bool) { v.queue.PutPodMark(key, old, new) },
+	Marshal:   packRow[queue.PodMark],
+	Unmarshal: unpackRow[queue.PodMark],
+	Index:     func(v *live, key string, old, new *queue.PodMark, _, _ bool) { v.queue.PutPodMark(key, old, new) },
 }
 
 var pendingTable = &tableDef[*queue.Pending]{
 	Name:      "pendingwakes",
 	Canonical: canonicalRow[*queue.Pending](asMsgpack),
-	Marshal:   func(p *queue.Pending) ([]byte, error) { return store.Marshal(p) },
-	Unmarshal: func(b []byte) (*queue.Pending, error) {
-		p := new(queue.Pending)
-		return p, store.UnmarshalKnown(b, p)
-	},
+	Marshal:   packRow[queue.Pending],
+	Unmarshal: unpackRow[queue.Pending],
 }

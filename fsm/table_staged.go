@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/berth-dev/berth/store"
 )
 
 // MaxStagedBytes bounds what a snapshot that is being restored may have when it
@@ -33,11 +31,8 @@ const restoredKey = "restored"
 var stagedTable = &tableDef[*stagedPiece]{
 	Name:      "stagedsnapshots",
 	Canonical: canonicalRow[*stagedPiece](asMsgpack),
-	Marshal:   func(p *stagedPiece) ([]byte, error) { return store.Marshal(p) },
-	Unmarshal: func(b []byte) (*stagedPiece, error) {
-		p := new(stagedPiece)
-		return p, store.UnmarshalKnown(b, p)
-	},
+	Marshal:   packRow[stagedPiece],
+	Unmarshal: unpackRow[stagedPiece],
 }
 
 const stagedPrefix = "piece/"

@@ -16,6 +16,16 @@ type Table[T any] = store.Table[*live, T]
 // tableDef is what a table's file says of it.
 type tableDef[T any] = store.Definition[*live, T]
 
+// packRow and unpackRow are for the tables whose rows are msgpack alone
+// (store.Definition.Marshal, Unmarshal). A field that this version does not know
+// is an error.
+func packRow[T any](row *T) ([]byte, error) { return store.Marshal(row) }
+
+func unpackRow[T any](b []byte) (*T, error) {
+	row := new(T)
+	return row, store.UnmarshalKnown(b, row)
+}
+
 // anyTable is a table, whatever its rows are.
 type anyTable = store.AnyTable[*live]
 
