@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/metrics"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -60,18 +61,25 @@ func peak() (stop func() uint64) {
 	}
 }
 
+// listForm is a form in which a list can be asked for.
+type listForm struct{ name, query, accept string }
+
+// byRow are the forms that are written row by row.
+var byRow = []listForm{
+	{"json", "", "application/json"},
+	{"pretty", "?pretty=true", "application/json"},
+	{"protobuf", "", "application/vnd.kubernetes.protobuf"},
+}
+
 // BenchmarkLists lists 30,000 pods twenty times at once, for one user. What is
 // refused is asked for again when the answer says so.
 func BenchmarkLists(b *testing.B) {
 	s := start(b, manyPods(b, 30_000), nil)
 	client := httpClient(b, s.config(b, "lister", "system:masters"))
-	for _, form := range []struct{ name, query, accept string }{
-		{"json", "", "application/json"},
-		{"pretty", "?pretty=true", "application/json"},
-		{"protobuf", "", "application/vnd.kubernetes.protobuf"},
+	for _, form := range slices.Concat(byRow, []listForm{
 		{"metadata", "", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"},
 		{"table", "", "application/json;as=Table;g=meta.k8s.io;v=v1"},
-	} {
+	}) {
 		b.Run(form.name, func(b *testing.B) {
 			for b.Loop() {
 				runtime.GC()
@@ -121,11 +129,7 @@ const orTable = ", application/json;as=Table;g=meta.k8s.io;v=v1;q=0.1"
 func BenchmarkList(b *testing.B) {
 	s := start(b, manyPods(b, 30_000), nil)
 	client := httpClient(b, s.config(b, "lister", "system:masters"))
-	for _, form := range []struct{ name, query, accept string }{
-		{"json", "", "application/json"},
-		{"pretty", "?pretty=true", "application/json"},
-		{"protobuf", "", "application/vnd.kubernetes.protobuf"},
-	} {
+	for _, form := range byRow {
 		for how, also := range map[string]string{"by-row": "", "whole": orTable} {
 			b.Run(form.name+"/"+how, func(b *testing.B) {
 				b.ReportAllocs()

@@ -50,10 +50,7 @@ func suiteKind(d *double) *kind {
 		}
 	}
 	put := func(obj runtime.Object, revision int64) (fsm.Command, error) {
-		pod := obj.(*example.Pod)
-		bare := *pod
-		bare.ObjectMeta = metav1.ObjectMeta{}
-		b, err := json.Marshal(bare)
+		pod, b, err := withoutMeta(obj)
 		if err != nil {
 			return nil, err
 		}
@@ -70,6 +67,15 @@ func suiteKind(d *double) *kind {
 	k.create = func(obj runtime.Object) (fsm.Command, error) { return put(obj, 0) }
 	k.update = put
 	return k
+}
+
+// withoutMeta is the suite's pod, and what of it is not its metadata, encoded.
+func withoutMeta(obj runtime.Object) (*example.Pod, []byte, error) {
+	pod := obj.(*example.Pod)
+	bare := *pod
+	bare.ObjectMeta = metav1.ObjectMeta{}
+	b, err := json.Marshal(bare)
+	return pod, b, err
 }
 
 // suiteClusterKind keeps those that are in no namespace, in an annotation of
@@ -91,10 +97,7 @@ func suiteClusterKind() *kind {
 		}
 	}
 	put := func(obj runtime.Object, revision int64) (fsm.Command, error) {
-		pod := obj.(*example.Pod)
-		bare := *pod
-		bare.ObjectMeta = metav1.ObjectMeta{}
-		b, err := json.Marshal(bare)
+		pod, b, err := withoutMeta(obj)
 		if err != nil {
 			return nil, err
 		}

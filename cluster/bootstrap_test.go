@@ -103,16 +103,18 @@ func TestNeverTwoFoundingSets(t *testing.T) {
 // believe finds every server where it says that it is.
 func believe(Member) error { return nil }
 
-func TestServersAgreeOnBootstrap(t *testing.T) {
+// foundThree starts three founders whose gossip is tuned so, and fails unless all of
+// them come to the same set of three. It returns whom the others joined.
+func foundThree(t *testing.T, tune func(*memberlist.Config)) (first *Pool) {
+	t.Helper()
 	type result struct {
 		peers []Peer
 		err   error
 	}
 	results := make(chan result, 3)
-	var first *Pool
 	for i := range 3 {
 		c := config(fmt.Sprintf("m%d", i), RoleServer)
-		c.Meta.BootstrapExpect = 3
+		c.Meta.BootstrapExpect, c.tune = 3, tune
 		if first != nil {
 			c.Join = []string{first.Addr()}
 		}
@@ -139,6 +141,11 @@ func TestServersAgreeOnBootstrap(t *testing.T) {
 			t.Errorf("got %v, want %v", r.peers, want)
 		}
 	}
+	return first
+}
+
+func TestServersAgreeOnBootstrap(t *testing.T) {
+	first := foundThree(t, quick)
 	if err := first.Advertise(t.Context(), func(m *Meta) { m.Bootstrapped = true }); err != nil {
 		t.Fatal(err)
 	}
@@ -153,37 +160,10 @@ func TestServersAgreeOnBootstrap(t *testing.T) {
 
 // Founders agree although no rumour of any of them comes through.
 func TestFoundersExchangeWhatTheyKnow(t *testing.T) {
-	founded := make(chan []Peer, 3)
-	var first *Pool
-	for i := range 3 {
-		c := config(fmt.Sprintf("m%d", i), RoleServer)
-		c.Meta.BootstrapExpect = 3
-		c.tune = func(mc *memberlist.Config) {
-			quick(mc)
-			mc.GossipInterval, mc.PushPullInterval, mc.ProbeInterval = 0, 0, 0
-		}
-		if first != nil {
-			c.Join = []string{first.Addr()}
-		}
-		p := start(t, c)
-		if first == nil {
-			first = p
-		}
-		run(t, p)
-		go func() {
-			peers, err := p.Bootstrap(t.Context(), believe)
-			if err != nil {
-				t.Error(err)
-			}
-			founded <- peers
-		}()
-	}
-	want := <-founded
-	for range 2 {
-		if got := <-founded; len(got) != 3 || !reflect.DeepEqual(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
-	}
+	foundThree(t, func(mc *memberlist.Config) {
+		quick(mc)
+		mc.GossipInterval, mc.PushPullInterval, mc.ProbeInterval = 0, 0, 0
+	})
 }
 
 func TestBootstrapObeysContext(t *testing.T) {

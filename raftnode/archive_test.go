@@ -18,10 +18,7 @@ func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	var want string
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 1, func(c *Config) {
-			onDisk(dir)(c)
-			c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs, c.segmentBytes = 50*time.Millisecond, 20, 5, 1000
-		})
+		c := newCluster(t, 1, onDiskWithSnapshots(dir, 20, 5, 1000))
 		c.must(namespace())
 		for i := range 60 {
 			c.must(create(fmt.Sprint(i), "1"))

@@ -32,10 +32,7 @@ func newVictim(t *testing.T) victim {
 	dir := t.TempDir()
 	v := victim{dir: filepath.Join(dir, "b")}
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, func(c *Config) {
-			onDisk(dir)(c)
-			c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs, c.segmentBytes = 50*time.Millisecond, 20, 10, 4000
-		})
+		c := newCluster(t, 3, onDiskWithSnapshots(dir, 20, 10, 4000))
 		c.must(namespace())
 		for i := range 60 {
 			c.must(create(fmt.Sprint(i), "a value"))

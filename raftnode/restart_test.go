@@ -21,6 +21,15 @@ func onDisk(dir string) func(*Config) {
 	}
 }
 
+// onDiskWithSnapshots keeps everything in dir too, and takes a snapshot after so many
+// entries, of which it keeps so many beside it, in files of the log of so many bytes.
+func onDiskWithSnapshots(dir string, threshold, trailing uint64, segmentBytes int64) func(*Config) {
+	return func(c *Config) {
+		onDisk(dir)(c)
+		c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs, c.segmentBytes = 50*time.Millisecond, threshold, trailing, segmentBytes
+	}
+}
+
 func TestRestartFromDisk(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -113,10 +122,7 @@ func TestDataOfAnotherServerIsRefused(t *testing.T) {
 func TestDamagedDataIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 1, func(c *Config) {
-			onDisk(dir)(c)
-			c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs, c.segmentBytes = 50*time.Millisecond, 10, 1, 1000
-		})
+		c := newCluster(t, 1, onDiskWithSnapshots(dir, 10, 1, 1000))
 		c.must(namespace())
 		for i := range 40 {
 			c.must(create(fmt.Sprint(i), "1"))

@@ -213,6 +213,20 @@ func startServer(t *testing.T, c *cluster, name string, tls *pki.Source) *testSe
 	return &testServer{s, h, lis.Addr().String(), stop}
 }
 
+// nobodyAt is an address at which connections are refused.
+func nobodyAt(t *testing.T) string {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := lis.Addr().String()
+	if err := lis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
 func startPool(t *testing.T, tls *pki.Source) *Pool {
 	t.Helper()
 	if tls == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"testing"
 )
@@ -72,14 +71,7 @@ func TestErrorsSurviveTheWire(t *testing.T) {
 }
 
 func TestForwardNotSent(t *testing.T) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := lis.Addr().String()
-	if err := lis.Close(); err != nil {
-		t.Fatal(err)
-	}
+	addr := nobodyAt(t)
 	p := startPool(t, nil)
 	if _, err := p.Forward(t.Context(), addr, nil); !errors.Is(err, ErrNotSent) || errors.Is(err, ErrUnknownOutcome) {
 		t.Errorf("refused connection: %v", err)

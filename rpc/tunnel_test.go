@@ -132,14 +132,7 @@ func TestTunnelThroughAServerThatCameLate(t *testing.T) {
 	s := startServer(t, newCluster(), "s1", nil)
 	startWorker(t, "n1", nil, &agent{}, s)
 	eventually(t, "the worker is connected", func() bool { return s.Hub.Holds("n1") })
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := lis.Addr().String()
-	if err := lis.Close(); err != nil {
-		t.Fatal(err)
-	}
+	addr := nobodyAt(t)
 	pool := startPool(t, nil)
 	if _, err := pool.Status(t.Context(), addr); err == nil {
 		t.Fatal("a server answers where none is")
