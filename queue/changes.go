@@ -92,14 +92,16 @@ func gotBetter(old, new *corev1.Node) bool {
 	}
 	for i := range old.Spec.Taints {
 		t := &old.Spec.Taints[i]
-		if t.Effect != corev1.TaintEffectPreferNoSchedule && !slices.ContainsFunc(new.Spec.Taints, func(n corev1.Taint) bool { return n.MatchTaint(t) }) {
+		if t.Effect != corev1.TaintEffectPreferNoSchedule &&
+			!slices.ContainsFunc(new.Spec.Taints, func(n corev1.Taint) bool { return n.MatchTaint(t) }) {
 			return true
 		}
 	}
 	// Taints of the same key and effect may have another value.
 	for i := range new.Spec.Taints {
 		t := &new.Spec.Taints[i]
-		if slices.ContainsFunc(old.Spec.Taints, func(o corev1.Taint) bool { return o.MatchTaint(t) && o.Value != t.Value }) {
+		if slices.ContainsFunc(old.Spec.Taints,
+			func(o corev1.Taint) bool { return o.MatchTaint(t) && o.Value != t.Value }) {
 			return true
 		}
 	}
@@ -132,9 +134,11 @@ func (c *Changes) Budget(old, new *policyv1.PodDisruptionBudget) {
 	case old == nil:
 	case new == nil, !equality.Semantic.DeepEqual(old.Spec, new.Spec), !maps.Equal(old.Annotations, new.Annotations):
 		c.Scope.Budget(old)
-	case new.Status.DisruptionsAllowed > old.Status.DisruptionsAllowed, new.Status.CurrentHealthy > old.Status.CurrentHealthy,
+	case new.Status.DisruptionsAllowed > old.Status.DisruptionsAllowed,
+		new.Status.CurrentHealthy > old.Status.CurrentHealthy,
 		new.Status.DesiredHealthy < old.Status.DesiredHealthy, len(new.Status.DisruptedPods) > 0 &&
-			!maps.EqualFunc(old.Status.DisruptedPods, new.Status.DisruptedPods, func(a, b metav1.Time) bool { return a.Equal(&b) }):
+			!maps.EqualFunc(old.Status.DisruptedPods, new.Status.DisruptedPods,
+				func(a, b metav1.Time) bool { return a.Equal(&b) }):
 		c.Scope.Budget(old)
 	}
 }

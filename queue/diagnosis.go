@@ -42,7 +42,8 @@ func (d *Diagnosis) Equal(o *Diagnosis) bool {
 
 // keptAway says whether other pods' rules are among the reasons.
 func (d *Diagnosis) keptAway() bool {
-	return d != nil && slices.ContainsFunc(d.Reasons, func(r ReasonCount) bool { return r.Kind == model.ExistingAntiAffinity })
+	return d != nil &&
+		slices.ContainsFunc(d.Reasons, func(r ReasonCount) bool { return r.Kind == model.ExistingAntiAffinity })
 }
 
 // API is the diagnosis's reasons as the API shows them; nil has none.

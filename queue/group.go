@@ -157,7 +157,9 @@ func (x *Index) HasGroups() bool { return x.groups.Len() > 0 }
 // go on if the time that an entry has was over; "" if all were asked. For each
 // priority it walks those with little CPU and those with little memory in
 // turns, and takes whichever are fewer.
-func (x *Index) Candidates(work *Work, from string, free func(priority int32) model.Resources, f func(g Group)) (next string) {
+func (x *Index) Candidates(
+	work *Work, from string, free func(priority int32) model.Resources, f func(g Group),
+) (next string) {
 	level := from
 	if level == "" {
 		level = string(rune(byCPU))

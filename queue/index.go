@@ -27,8 +27,8 @@ type Index struct {
 // must not be written to, only the fork.
 func (x *Index) Fork() Index {
 	return Index{
-		order: x.order, active: x.active.Fork(), backoffs: x.backoffs.Fork(), waiting: x.waiting.Fork(), blocked: x.blocked.Fork(),
-		groups: x.groups.Fork(), ruledGroups: x.ruledGroups.Fork(),
+		order: x.order, active: x.active.Fork(), backoffs: x.backoffs.Fork(), waiting: x.waiting.Fork(),
+		blocked: x.blocked.Fork(), groups: x.groups.Fork(), ruledGroups: x.ruledGroups.Fork(),
 		podMarks: x.podMarks.Fork(), nodeMarks: x.nodeMarks.Fork(), ruled: x.ruled,
 	}
 }

@@ -94,7 +94,8 @@ func (e *Entry) PutAside(what *SetAside, revision, nowUnixNano int64) *Entry {
 	next.TimesSetAside++
 	next.SetAside = &SetAside{Kind: told(what.Kind), Message: told(what.Message)}
 	next.LastAttemptRevision = revision
-	next.BackoffUntilUnixNano = nowUnixNano + int64(model.Seconds(doubled(setAsideSeconds, maxSetAsideSeconds, next.TimesSetAside)))
+	backoff := model.Seconds(doubled(setAsideSeconds, maxSetAsideSeconds, next.TimesSetAside))
+	next.BackoffUntilUnixNano = nowUnixNano + int64(backoff)
 	if next.BlockedSinceUnixNano == 0 {
 		next.BlockedSinceUnixNano = nowUnixNano
 	}

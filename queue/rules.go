@@ -44,7 +44,8 @@ func placeKeys(e *Entry, group string) []string {
 	}
 	if e.KeptAway {
 		// Who stands in the way has the rule: the namespace is all that is known.
-		keys = append(keys, placePrefix(model.ExistingAntiAffinity, model.TermPlace{Namespace: e.class.Namespace})+group)
+		keys = append(keys, placePrefix(model.ExistingAntiAffinity,
+			model.TermPlace{Namespace: e.class.Namespace})+group)
 	}
 	if e.class.HasHardTopology() {
 		for _, kind := range hardKinds {
@@ -148,14 +149,15 @@ func (x *Index) Spread(work *Work, c SelectorChange) []string {
 		return len(selector) > 0 && labels.SelectorFromSet(selector).Matches(labels.Set(of.Labels))
 	}
 	var groups []string
-	x.ruledGroups.Scan(placePrefix(model.TopologySpread, model.TermPlace{Namespace: c.Namespace}), func(_ string, g Group) bool {
-		work.spend(costAsk)
-		owner, ok := g.Owner()
-		if ok && (c.Owner != "" && owner == c.Owner || selects(c.Before, g.Class) || selects(c.After, g.Class)) {
-			groups = append(groups, g.Key)
-		}
-		return true
-	})
+	x.ruledGroups.Scan(placePrefix(model.TopologySpread, model.TermPlace{Namespace: c.Namespace}),
+		func(_ string, g Group) bool {
+			work.spend(costAsk)
+			owner, ok := g.Owner()
+			if ok && (c.Owner != "" && owner == c.Owner || selects(c.Before, g.Class) || selects(c.After, g.Class)) {
+				groups = append(groups, g.Key)
+			}
+			return true
+		})
 	return groups
 }
 

@@ -102,7 +102,8 @@ func (s *Scope) nodeChanged(old, new *corev1.Node) {
 			}
 		}
 	}
-	if old.Spec.Unschedulable != new.Spec.Unschedulable || !slices.EqualFunc(old.Spec.Taints, new.Spec.Taints, sameTaint) {
+	if old.Spec.Unschedulable != new.Spec.Unschedulable ||
+		!slices.EqualFunc(old.Spec.Taints, new.Spec.Taints, sameTaint) {
 		s.Taints = true
 	}
 }

@@ -49,7 +49,8 @@ type mark struct{ reservations, bindings, preemptions, failures, failed, assumpt
 
 func (p *pass) mark() mark {
 	c := p.plan.Command
-	m := mark{len(c.Reservations), len(c.Bindings), len(c.Preemptions), len(c.Failures), 0, len(p.plan.assumptions), p.plan.Decisions}
+	m := mark{len(c.Reservations), len(c.Bindings), len(c.Preemptions), len(c.Failures), 0, len(p.plan.assumptions),
+		p.plan.Decisions}
 	if m.failures > 0 {
 		m.failed = len(c.Failures[m.failures-1].Pods)
 	}

@@ -65,7 +65,8 @@ func (s *Scheduler) assume(f *assumption) {
 	case assumePreempt:
 		made := cmp.Or(f.made, notYet)
 		f.nomination = &nomination{Claim: usage.Claim{
-			UID: f.uid, Key: f.key, Node: f.node, Class: f.class, Priority: f.priority, Made: made, BackfillSeconds: f.backfill,
+			UID: f.uid, Key: f.key, Node: f.node, Class: f.class, Priority: f.priority, Made: made,
+			BackfillSeconds: f.backfill,
 		}}
 		h := v.holdOf(f.uid)
 		h.assumed = f.nomination

@@ -58,7 +58,8 @@ func keptFrom(c *model.Class, n *node, r *model.Reason) []*Blockers {
 		case model.InsufficientResource:
 			takes = nom.Class.Request.Get(r.Resource) > 0
 		case model.Ports:
-			takes = slices.ContainsFunc(c.Ports, func(p model.HostPort) bool { return slices.ContainsFunc(nom.Class.Ports, p.Conflicts) })
+			takes = slices.ContainsFunc(c.Ports,
+				func(p model.HostPort) bool { return slices.ContainsFunc(nom.Class.Ports, p.Conflicts) })
 		}
 		if !takes || !nom.TakesFrom(c.Priority, c.RunsAtMostSeconds) {
 			continue
@@ -66,7 +67,8 @@ func keptFrom(c *model.Class, n *node, r *model.Reason) []*Blockers {
 		if kept == nil {
 			kept = &Blockers{}
 		}
-		kept.Pods = append(kept.Pods, Blocker{Key: nom.Key, UID: nom.UID, Priority: nom.Priority, Node: n.name, Nominated: true})
+		kept.Pods = append(kept.Pods, Blocker{Key: nom.Key, UID: nom.UID, Priority: nom.Priority, Node: n.name,
+			Nominated: true})
 	}
 	if kept == nil {
 		return nil

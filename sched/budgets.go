@@ -63,7 +63,8 @@ func (b *Budget) lenient() bool {
 
 // lacks tells a reader why the budget stands in the way.
 func (b *Budget) lacks() string {
-	return "node(s) blocked by PodDisruptionBudget " + b.Name + " (needs " + strconv.Itoa(int(b.needed)) + " healthy, has " + strconv.Itoa(int(b.healthy)) + ")"
+	return "node(s) blocked by PodDisruptionBudget " + b.Name + " (needs " + strconv.Itoa(int(b.needed)) +
+		" healthy, has " + strconv.Itoa(int(b.healthy)) + ")"
 }
 
 // newBudget is a budget as a row shows it.
@@ -129,7 +130,9 @@ func (b *Budget) label() budgetLabel {
 	at := budgetLabel{namespace: b.row.Namespace}
 	requirements, _ := b.selector.Requirements()
 	for _, r := range requirements {
-		if values := r.ValuesUnsorted(); len(values) == 1 && (r.Operator() == selection.In || r.Operator() == selection.Equals || r.Operator() == selection.DoubleEquals) {
+		if values := r.ValuesUnsorted(); len(values) == 1 &&
+			(r.Operator() == selection.In || r.Operator() == selection.Equals ||
+				r.Operator() == selection.DoubleEquals) {
 			at.key, at.value = r.Key(), values[0]
 			break
 		}
@@ -139,7 +142,8 @@ func (b *Budget) label() budgetLabel {
 
 func newBudgetBook() *budgetBook {
 	return &budgetBook{
-		maxClasses: spareClasses, byName: map[string]*Budget{}, byLabel: map[budgetLabel][]*Budget{}, generation: 1, told: 1,
+		maxClasses: spareClasses, byName: map[string]*Budget{}, byLabel: map[budgetLabel][]*Budget{},
+		generation: 1, told: 1,
 		coverages: map[string]*coverage{}, ofClass: map[*model.Class]*coverage{},
 	}
 }
@@ -155,11 +159,13 @@ func (k *budgetBook) put(row *policyv1.PodDisruptionBudget) {
 		k.byName[name] = b
 		k.byLabel[b.label()] = append(k.byLabel[b.label()], b)
 		k.generation++
-	case b.row.Spec.Selector != row.Spec.Selector && !equality.Semantic.DeepEqual(b.row.Spec.Selector, row.Spec.Selector):
+	case b.row.Spec.Selector != row.Spec.Selector &&
+		!equality.Semantic.DeepEqual(b.row.Spec.Selector, row.Spec.Selector):
 		k.drop(b.row)
 		k.put(row)
 	default:
-		rules := b.row.Annotations[model.ViolatorPriorityAnnotation] != row.Annotations[model.ViolatorPriorityAnnotation] ||
+		was, is := b.row.Annotations[model.ViolatorPriorityAnnotation], row.Annotations[model.ViolatorPriorityAnnotation]
+		rules := was != is ||
 			!equality.Semantic.DeepEqual(b.row.Spec.UnhealthyPodEvictionPolicy, row.Spec.UnhealthyPodEvictionPolicy) ||
 			!sameKeys(b.row.Status.DisruptedPods, row.Status.DisruptedPods)
 		b.put(row)
@@ -192,7 +198,8 @@ func (k *budgetBook) drop(row *policyv1.PodDisruptionBudget) {
 	}
 	delete(k.byName, b.Name)
 	at := b.label()
-	if k.byLabel[at] = slices.DeleteFunc(k.byLabel[at], func(o *Budget) bool { return o == b }); len(k.byLabel[at]) == 0 {
+	k.byLabel[at] = slices.DeleteFunc(k.byLabel[at], func(o *Budget) bool { return o == b })
+	if len(k.byLabel[at]) == 0 {
 		delete(k.byLabel, at)
 	}
 	b.release(-1, func(int32) {})

@@ -73,7 +73,8 @@ func (b *board) reasons() []fsm.ReasonCount {
 			continue
 		}
 		for _, r := range (t.fails | b.topo.fails(t.topo)).Reasons(b.class) {
-			i := slices.IndexFunc(out, func(c fsm.ReasonCount) bool { return c.Kind == r.Kind && c.Resource == r.Resource })
+			i := slices.IndexFunc(out,
+				func(c fsm.ReasonCount) bool { return c.Kind == r.Kind && c.Resource == r.Resource })
 			if i < 0 {
 				i = len(out)
 				out = append(out, fsm.ReasonCount{Kind: r.Kind, Resource: r.Resource, Text: r.Text()})

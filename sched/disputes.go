@@ -71,7 +71,8 @@ func (s *Scheduler) disputed(f *assumption, reason string) {
 	case d.times == rereadAt:
 		s.rereads = append(s.rereads, f)
 	case d.times >= reloadAt:
-		s.disagreements = append(s.disagreements, Disagreement{Pod: f.key, Node: f.node, Reason: reason, Times: d.times})
+		s.disagreements = append(s.disagreements, Disagreement{Pod: f.key, Node: f.node, Reason: reason,
+			Times: d.times})
 		s.reload = true
 	}
 }

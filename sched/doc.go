@@ -6,11 +6,12 @@
 // structures make that cheap, and each has a plain counterpart in the tests that must agree with it on every decision:
 //
 //   - View keeps the nodes in dense slots, up to date from the change feed, with a log of which node changed last.
-//   - A board keeps, for one class of pods, every node's verdict and score; it looks again only at nodes in that log. Nodes
-//     that have alike what does not depend on their usage are one group: the raw scores of the node object, the images
-//     they hold, and what the class sees of the pods around them (model.Judge). A decision is a walk over the groups.
-//   - An evictions tree keeps, for one class, what preempting on each node would cost. Who has to leave a node is a problem
-//     (problem.go), which package victims solves.
+//   - A board keeps, for one class of pods, every node's verdict and score; it looks again only at nodes in that log.
+//     Nodes that have alike what does not depend on their usage are one group: the raw scores of the node object, the
+//     images they hold, and what the class sees of the pods around them (model.Judge). A decision is a walk over the
+//     groups.
+//   - An evictions tree keeps, for one class, what preempting on each node would cost. Who has to leave a node is a
+//     problem (problem.go), which package victims solves.
 //
 // The package must never read a clock (time is Step's argument), draw a random number, start a goroutine, do I/O, log,
 // or let the order of a Go map reach a decision.

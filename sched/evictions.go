@@ -50,7 +50,8 @@ type entry struct {
 }
 
 func newEvictions(c *model.Class, how preempting) *evictions {
-	return &evictions{class: c, how: how, problem: newProblem(c, how), open: map[int32]victims.Cost{}, blocked: map[int32][]*Budget{}}
+	return &evictions{class: c, how: how, problem: newProblem(c, how), open: map[int32]victims.Cost{},
+		blocked: map[int32][]*Budget{}}
 }
 
 // sync brings the tree up to date; the board of the same class must be so already. It returns false if there is more to

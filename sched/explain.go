@@ -55,7 +55,8 @@ func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod) ([]NodeVerdi
 	if rules != nil {
 		question.topo = &topoProblem{view: v, judge: rules.Judge(c), most: int(how.otherNodes), meter: question.meter}
 		blockers = &blockerSearch{
-			state: state, view: v, judge: rules.Judge(c), class: c, asked: pod, list: list, terms: map[uint64]map[int32]*Blockers{},
+			state: state, view: v, judge: rules.Judge(c), class: c, asked: pod, list: list,
+			terms: map[uint64]map[int32]*Blockers{},
 		}
 	}
 	out := make([]NodeVerdict, len(v.nodes))
@@ -95,7 +96,8 @@ func rulesWithout(state *fsm.View, c *model.Class, pod *corev1.Pod) *model.Topol
 		return nil
 	}
 	key := fsm.PodKey(pod.Namespace, pod.Name)
-	if stored, ok := state.Pods.Get(key); ok && stored.UID == pod.UID && stored.Spec.NodeName != "" && !model.Terminal(stored) {
+	if stored, ok := state.Pods.Get(key); ok && stored.UID == pod.UID && stored.Spec.NodeName != "" &&
+		!model.Terminal(stored) {
 		rules.RemovePod(stored.Spec.NodeName, model.ClassOf(stored), model.Terminating(stored))
 	}
 	own, _ := state.Nominations.Get(key)
@@ -157,7 +159,8 @@ func (p *problem) explain(n *node, budgets Budgets, verdict *NodeVerdict) {
 	case verdictStillFails:
 		verdict.Preemption = "would not fit even without all pods of lower priority"
 		if o := p.topo; o != nil && len(o.elsewhere) > o.most {
-			verdict.Preemption = fmt.Sprintf("pods of more than %d other nodes would have to go (preemption.maxOtherNodes)", o.most)
+			verdict.Preemption = fmt.Sprintf(
+				"pods of more than %d other nodes would have to go (preemption.maxOtherNodes)", o.most)
 		}
 	case verdictBlocked:
 		verdict.Preemption = lacking(set.blocked)

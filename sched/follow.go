@@ -174,7 +174,8 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	if leaving := model.Terminating(obj); leaving != p.leaving {
 		v.alter(p, func(p *pod) { p.leaving = leaving })
 	}
-	if p.coverage != nil && len(p.coverage.budgets) > 0 && before != nil && (model.Ready(before) != model.Ready(obj) || before.Status.Phase != obj.Status.Phase) {
+	if p.coverage != nil && len(p.coverage.budgets) > 0 && before != nil &&
+		(model.Ready(before) != model.Ready(obj) || before.Status.Phase != obj.Status.Phase) {
 		v.touch(p.Slot) // it may matter to a budget (PD8, PD9)
 	}
 	if p.evicting > 0 || p.charged != nil {

@@ -71,10 +71,13 @@ func victimsIn(v *fsm.View, planned []fsm.PlannedVictim) []Victim {
 // evictions: on the same copy the victims go, their controllers make new pods like them, and those are decided in their
 // turn. The commands of setup are carried out first; the first refusal of one is the error. So is the end of ctx, for
 // which it looks between bounded pieces of work: nobody waits for the answer then.
-func Foresee(ctx context.Context, state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.Pod) (*Foresight, error) {
+func Foresee(
+	ctx context.Context, state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.Pod,
+) (*Foresight, error) {
 	w := newWhatIf(ctx, state)
 	for _, c := range setup {
-		if err := w.state.Try(w.now, fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: c})[0].Err(); err != nil {
+		asked := fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: c}
+		if err := w.state.Try(w.now, asked)[0].Err(); err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +132,8 @@ func (w *whatIf) replace(victims []Victim, round int) (out []Successor, cut bool
 			break
 		}
 		// Whoever is gone already, for want of a grace period, is replaced all the same.
-		w.state.Try(w.now, fsm.Proposal{Command: &fsm.DeletePod{Key: v.Key, Precondition: fsm.Precondition{UID: string(v.UID)}, GraceSeconds: &zero}})
+		w.state.Try(w.now, fsm.Proposal{Command: &fsm.DeletePod{Key: v.Key,
+			Precondition: fsm.Precondition{UID: string(v.UID)}, GraceSeconds: &zero}})
 		if v.WaitedFor || metav1.GetControllerOf(v.pod) == nil {
 			continue // it was replaced when its end began, or nobody makes it anew
 		}

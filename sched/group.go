@@ -35,7 +35,8 @@ type level struct {
 
 // levelAt is where the level of a score is or would be.
 func (g *group) levelAt(score int32) (int, bool) {
-	return slices.BinarySearchFunc(g.levels, score, func(l *level, score int32) int { return cmp.Compare(l.score, score) })
+	return slices.BinarySearchFunc(g.levels, score,
+		func(l *level, score int32) int { return cmp.Compare(l.score, score) })
 }
 
 func (g *group) add(score, rank int32, ranks int) {

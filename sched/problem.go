@@ -352,7 +352,8 @@ func (p *problem) ruleOf(b *Budget) *budgetRule {
 		}
 	}
 	allowed := max(b.Allowed, 0)
-	p.ofNode = append(p.ofNode, budgetRule{budget: b, Rule: victims.Rule{Allowed: allowed, Before: allowed, Hard: p.mustKeep(b)}})
+	p.ofNode = append(p.ofNode, budgetRule{budget: b, Rule: victims.Rule{Allowed: allowed, Before: allowed,
+		Hard: p.mustKeep(b)}})
 	return &p.ofNode[len(p.ofNode)-1]
 }
 

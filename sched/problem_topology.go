@@ -215,7 +215,8 @@ func (p *problem) reachElsewhere(n *node) {
 		pods := o.podsOf(&counted[i])
 		for j := len(pods) - 1; j >= 0; j-- {
 			v := pods[j]
-			if v.Slot == n.slot || v.isLeaving() || v.Priority >= p.class.Priority || slices.Contains(p.forced, v) || slices.Contains(p.movable[before:], v) {
+			if v.Slot == n.slot || v.isLeaving() || v.Priority >= p.class.Priority || slices.Contains(p.forced, v) ||
+				slices.Contains(p.movable[before:], v) {
 				continue
 			}
 			if len(p.movable)-before == maxElsewhere {

@@ -155,7 +155,8 @@ func (r *Replay) stray(p recordedPlan) {
 		r.Report.SkippedAtStart++
 		return
 	}
-	r.differ(p, Difference{Recorded: fmt.Sprintf("a plan made at revision %d", p.command.Revision), Decided: "nothing: no entry ends at that revision"})
+	r.differ(p, Difference{Recorded: fmt.Sprintf("a plan made at revision %d", p.command.Revision),
+		Decided: "nothing: no entry ends at that revision"})
 }
 
 // step decides one plan again, if what it depends on is known.
@@ -320,7 +321,8 @@ func (r *Replay) differ(p recordedPlan, d Difference) {
 // summary says in a line what a plan of one decision decides.
 func summary(c *fsm.ApplyPlan) string {
 	for _, d := range c.Bindings {
-		return fmt.Sprintf("%s is bound to %s, which is the best of %d (score %d, before %q)", d.Key, d.Node, d.Feasible, d.Score, d.RunnerUp)
+		return fmt.Sprintf("%s is bound to %s, which is the best of %d (score %d, before %q)", d.Key, d.Node,
+			d.Feasible, d.Score, d.RunnerUp)
 	}
 	for _, d := range c.Reservations {
 		return fmt.Sprintf("room is kept for %s on %s", d.Key, d.Node)

@@ -33,7 +33,8 @@ func (s *Scheduler) reserve(p *pass, now int64) {
 func (s *Scheduler) tryReserve(p *pass, now int64) {
 	if r := p.state.Reservation(); r != nil {
 		e, ok := p.state.Queue.Get(r.Key())
-		if ok && p.state.MayReserve(e, now) && (r.DeadlineUnixNano-now < fsm.ReservationSeconds*nanosPerSecond/2 || s.timeChanged(r, now)) {
+		if ok && p.state.MayReserve(e, now) &&
+			(r.DeadlineUnixNano-now < fsm.ReservationSeconds*nanosPerSecond/2 || s.timeChanged(r, now)) {
 			s.reserveFor(p, e, r.Node, now)
 		}
 		return
@@ -109,7 +110,8 @@ func (s *Scheduler) reserveRoom(p *pass, e *fsm.QueueEntry, held string, now int
 		return false
 	}
 	n := &s.view.nodes[slot]
-	d := fsm.ReserveDecision{Key: e.Key(), UID: string(e.UID), Node: n.name, BackfillSeconds: backfillSeconds(freeAt(n, c, own), now)}
+	d := fsm.ReserveDecision{Key: e.Key(), UID: string(e.UID), Node: n.name,
+		BackfillSeconds: backfillSeconds(freeAt(n, c, own), now)}
 	p.plan.Command.Reservations = append(p.plan.Command.Reservations, d)
 	p.reserving = newAssumption(e, assumePreempt, n.name)
 	p.reserving.backfill = d.BackfillSeconds

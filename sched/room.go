@@ -38,8 +38,8 @@ func (b *board) holds() int {
 
 // holds is how many bytes eviction costs hold.
 func (e *evictions) holds() int {
-	return costsBytes + cap(e.entries)*entryBytes + cap(e.winner)*4 + cap(e.dirty)*4 + (len(e.open)+len(e.blocked))*sightBytes +
-		len(e.topo.seen)*sightBytes + e.topo.seenPods*podRefBytes
+	return costsBytes + cap(e.entries)*entryBytes + cap(e.winner)*4 + cap(e.dirty)*4 +
+		(len(e.open)+len(e.blocked))*sightBytes + len(e.topo.seen)*sightBytes + e.topo.seenPods*podRefBytes
 }
 
 // weigh takes note of what a board and its costs hold, and forgets others if that is too much.
@@ -71,8 +71,8 @@ func (s *Scheduler) forget(may func(b *board) bool) {
 		all = append(all, b)
 	}
 	slices.SortFunc(all, func(a, b *board) int {
-		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.key.class, b.key.class), cmp.Compare(a.key.rules, b.key.rules),
-			cmp.Compare(a.key.images, b.key.images))
+		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.key.class, b.key.class),
+			cmp.Compare(a.key.rules, b.key.rules), cmp.Compare(a.key.images, b.key.images))
 	})
 	s.meter.Spend(len(all) * workNode)
 	for _, b := range all {

@@ -259,7 +259,8 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, to place) *assump
 		p.closed = true
 		return nil
 	}
-	d := fsm.BindDecision{Key: e.Key(), UID: string(e.UID), Node: s.view.nodes[to.slot].name, Feasible: b.fit, Score: b.scoreOf(to.slot)}
+	d := fsm.BindDecision{Key: e.Key(), UID: string(e.UID), Node: s.view.nodes[to.slot].name, Feasible: b.fit,
+		Score: b.scoreOf(to.slot)}
 	if to.runnerUp >= 0 {
 		d.RunnerUp = s.view.nodes[to.runnerUp].name
 	}
@@ -292,7 +293,8 @@ func (p *pass) troubles(c *model.Class) bool {
 }
 
 func newAssumption(e *fsm.QueueEntry, kind assumptionKind, node string) *assumption {
-	return &assumption{uid: e.UID, key: e.Key(), class: e.Class(), priority: e.Priority, kind: kind, node: node, classes: []*model.Class{e.Class()}}
+	return &assumption{uid: e.UID, key: e.Key(), class: e.Class(), priority: e.Priority, kind: kind, node: node,
+		classes: []*model.Class{e.Class()}}
 }
 
 // preemptOrFail is what happens to a pod for which no node has room (PR1).
@@ -372,7 +374,8 @@ func (s *Scheduler) waitsForVictims(state *fsm.View, e *fsm.QueueEntry, b *board
 	if n.obj == nil || !b.failsOn(own.slot).Resolvable() {
 		return false
 	}
-	if nom, ok := state.Nominations.Get(e.Key()); ok && nom.UID == e.UID && nom.Node == own.Node && len(nom.Victims) > 0 {
+	if nom, ok := state.Nominations.Get(e.Key()); ok && nom.UID == e.UID && nom.Node == own.Node &&
+		len(nom.Victims) > 0 {
 		return true
 	}
 	for _, p := range n.pods {
@@ -415,10 +418,12 @@ func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *ass
 	}
 	fails := p.plan.Command.Failures
 	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
-	if n := len(fails); n > 0 && fails[n-1].Diagnosis == d && fails[n-1].SetAside == nil && fails[n-1].ClearNomination == ends {
+	if n := len(fails); n > 0 && fails[n-1].Diagnosis == d && fails[n-1].SetAside == nil &&
+		fails[n-1].ClearNomination == ends {
 		fails[n-1].Pods = append(fails[n-1].Pods, ref)
 	} else {
-		p.plan.Command.Failures = append(fails, fsm.FailDecision{Pods: []fsm.PodRef{ref}, Diagnosis: d, ClearNomination: ends})
+		p.plan.Command.Failures = append(fails, fsm.FailDecision{Pods: []fsm.PodRef{ref}, Diagnosis: d,
+			ClearNomination: ends})
 	}
 	return f
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// strategy is how NodeResourcesFit scores where a profile says it: kube-scheduler's MostAllocated, RequestedToCapacityRatio,
-// and LeastAllocated with resources of the profile's own.
+// strategy is how NodeResourcesFit scores where a profile says it: kube-scheduler's MostAllocated,
+// RequestedToCapacityRatio, and LeastAllocated with resources of the profile's own.
 type strategy struct {
 	kind      berthv1.ScoringStrategyType
 	resources []berthv1.ResourceWeight
@@ -19,7 +19,8 @@ type strategy struct {
 
 // compileStrategy returns nil for the default one.
 func compileStrategy(s berthv1.ScoringStrategy) *strategy {
-	if s.Type == berthv1.LeastAllocated && slices.Equal(s.Resources, (&berthv1.SchedulerProfile{}).ScoringStrategy().Resources) {
+	if s.Type == berthv1.LeastAllocated &&
+		slices.Equal(s.Resources, (&berthv1.SchedulerProfile{}).ScoringStrategy().Resources) {
 		return nil
 	}
 	out := &strategy{kind: s.Type, resources: s.Resources}
@@ -29,8 +30,8 @@ func compileStrategy(s berthv1.ScoringStrategy) *strategy {
 	return out
 }
 
-// score is the weighted mean over the resources that the node has and, of extended ones, that the pod asks for. Pods that
-// request no cpu or memory count with kube-scheduler's defaults.
+// score is the weighted mean over the resources that the node has and, of extended ones, that the pod asks for. Pods
+// that request no cpu or memory count with kube-scheduler's defaults.
 func (s *strategy) score(c *model.Class, alloc *model.Resources, u *model.Usage) int64 {
 	var sum, weights int64
 	for i := range s.resources {

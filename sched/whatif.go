@@ -74,7 +74,8 @@ func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 				out[i].Node, out[i].Message = "", fmt.Sprintf("names node %s, which is not there", p.Spec.NodeName)
 			}
 		case w.state.View().SchedulerConfig().Spec.Profile(p.Spec.SchedulerName) == nil:
-			out[i].Message = fmt.Sprintf("is left to scheduler %q: no profile of the scheduler configuration is for it", p.Spec.SchedulerName)
+			out[i].Message = fmt.Sprintf("is left to scheduler %q: no profile of the scheduler configuration is for it",
+				p.Spec.SchedulerName)
 		default:
 			out[i].Message = "waits behind too many other pods"
 			if len(p.Spec.SchedulingGates) > 0 {

@@ -42,7 +42,8 @@ func (s *search) run(best Solution, found bool, least Cost) (Solution, bool) {
 	}
 	for extra := least.Violations - p.Base.Violations; extra <= most; extra++ {
 		for from := p.levelBelow(len(p.Movable)); from >= 0; from = p.levelBelow(from) {
-			within := Cost{Violations: p.Base.Violations + extra, Highest: max(p.Movable[from].Priority, p.Base.Highest)}
+			within := Cost{Violations: p.Base.Violations + extra,
+				Highest: max(p.Movable[from].Priority, p.Base.Highest)}
 			switch {
 			case from > 0 && p.Movable[from-1].Priority <= p.Base.Highest: // one level with the next
 				continue
@@ -188,7 +189,8 @@ const maxCompared = 256
 func (s *search) kindLike(own *kind) int {
 	if len(s.p.Movable) <= maxPicked {
 		return slices.IndexFunc(s.kinds, func(k kind) bool {
-			return k.other == own.other && k.weight == own.weight && k.spends == own.spends && slices.Equal(k.frees, own.frees)
+			return k.other == own.other && k.weight == own.weight && k.spends == own.spends &&
+				slices.Equal(k.frees, own.frees)
 		})
 	}
 	s.name = binary.AppendVarint(s.name[:0], int64(own.other))
@@ -267,13 +269,15 @@ func (s *search) within(from int, violations, highest int32, known Cost) bool {
 	}
 	for d := range dims {
 		s.byAmount[d] = append(s.byAmount[d][:0], s.byWeight...)
-		slices.SortStableFunc(s.byAmount[d], func(a, b int32) int { return descending(s.kinds[a].frees[d], s.kinds[b].frees[d]) })
+		slices.SortStableFunc(s.byAmount[d],
+			func(a, b int32) int { return descending(s.kinds[a].frees[d], s.kinds[b].frees[d]) })
 	}
 	start := model.NeverStarted
 	if p.Base.Highest == highest {
 		start = p.Base.StartUnixNano
 	}
-	s.descend(0, Cost{Violations: p.Base.Violations, Highest: highest, Sum: p.Base.Sum, Count: p.Base.Count, StartUnixNano: start}, 0, p.Base.Highest == highest)
+	s.descend(0, Cost{Violations: p.Base.Violations, Highest: highest, Sum: p.Base.Sum, Count: p.Base.Count,
+		StartUnixNano: start}, 0, p.Base.Highest == highest)
 	return s.found
 }
 
