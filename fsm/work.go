@@ -1,6 +1,6 @@
 package fsm
 
-// What an entry costs is counted, in units of 20 to 90 nanoseconds (measured,
+// What an entry costs is counted, in units of 25 to 100 nanoseconds (measured,
 // see docs/benchmarks.md): in what is done and not in time, so that every server
 // counts the same. Three ask for it. An entry does only so much to wake others,
 // and the next ones go on with it (queue.Work). A plan whose decisions cost too much has the rest of
@@ -15,10 +15,10 @@ const (
 	bytesPerUnit = 50  // of what is only kept
 
 	// countsPerUnit are the steps of model.Topology.Work that cost a unit.
-	countsPerUnit = 6
+	countsPerUnit = 3
 
 	// maxPlanWork is what the decisions of one plan may cost.
-	maxPlanWork = 200_000
+	maxPlanWork = 450_000
 )
 
 // work is what was done to the state so far.

@@ -17,8 +17,8 @@ type pace struct {
 }
 
 const (
-	// entryWork is what the commands of an entry may cost, in units of 20 to
-	// 90 nanoseconds. A single command may cost more.
+	// entryWork is what the commands of an entry may cost, in units of 25 to
+	// 100 nanoseconds. A single command may cost more.
 	entryWork = 250_000
 	// usualWork is what one thing costs as long as nothing is known of its kind.
 	usualWork = 250
