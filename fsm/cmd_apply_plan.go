@@ -17,7 +17,7 @@ import (
 // could help the pod that failed, the failure is not recorded, and the pod is
 // tried again.
 //
-// A plan may cost so much (maxPlanWork); decisions beyond that are deferred.
+// A plan may cost so much (MaxPlanWork); decisions beyond that are deferred.
 //
 // A refusal costs its pod something: from the second in a row on the pod backs
 // off, so whatever is wrong, there is an entry a second about it at most.
@@ -103,6 +103,11 @@ type FailDecision struct {
 type PlanResult struct {
 	Refused []PlanRefusal `msgpack:"refused,omitempty"`
 	Evicted []int         `msgpack:"evicted,omitempty"`
+	// Weight is how many things those decisions were about that were looked at
+	// (Weight), Work what that has cost, the waking of others left out. The server
+	// that applied the plan knows them, nobody else.
+	Weight int   `msgpack:"-"`
+	Work   int64 `msgpack:"-"`
 }
 
 // PlanRefusal is a decision that was not carried out, and why. What it was
@@ -124,13 +129,15 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 			out.Refused = append(out.Refused, PlanRefusal{Key: key, UID: uid, Reason: why, Deferred: why == deferred})
 		}
 	}
-	end := tx.spent() + maxPlanWork
-	decide := func(key string, f func() string) string {
-		if tx.spent() > end {
+	decide := func(key string, weight int, f func() string) string {
+		if out.Work > MaxPlanWork {
 			return deferred
 		}
+		before := tx.spent()
 		tx.view.cache.work += costDecision
-		return tx.decision(key, f)
+		why := tx.decision(key, f)
+		out.Weight, out.Work = out.Weight+weight, out.Work+tx.spent()-before
+		return why
 	}
 	setBack := func(key, uid, why string) {
 		if why != deferred {
@@ -142,7 +149,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	for i := range c.Reservations {
 		d := &c.Reservations[i]
 		before, _ := tx.view.Nominations.Get(d.Key)
-		why := decide(d.Key, func() string { return tx.applyReservation(d) })
+		why := decide(d.Key, 1, func() string { return tx.applyReservation(d) })
 		if why != "" {
 			undone.reservation(tx, d)
 			setBack(d.Key, d.UID, why)
@@ -152,7 +159,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	}
 	for i := range c.Bindings {
 		d := &c.Bindings[i]
-		why := decide(d.Key, func() string { return tx.applyBinding(d) })
+		why := decide(d.Key, 1, func() string { return tx.applyBinding(d) })
 		if why != "" {
 			undone.binding(tx, d)
 			setBack(d.Key, d.UID, why)
@@ -163,7 +170,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	for i := range c.Preemptions {
 		d := &c.Preemptions[i]
 		evicted := 0
-		why := decide(d.Key, func() (why string) {
+		why := decide(d.Key, 1+len(d.Victims), func() (why string) {
 			evicted, why = tx.applyPreemption(d, c.Revision)
 			return why
 		})
@@ -181,7 +188,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		judge := failureJudge{decidedAt: c.Revision, d: &c.Failures[i], undone: undone}
 		for _, ref := range c.Failures[i].Pods {
 			blame := true
-			why := decide(ref.Key, func() (why string) {
+			why := decide(ref.Key, 1, func() (why string) {
 				why, blame = judge.apply(tx, ref)
 				return why
 			})

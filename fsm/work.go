@@ -17,8 +17,8 @@ const (
 	// countsPerUnit are the steps of model.Topology.Work that cost a unit.
 	countsPerUnit = 3
 
-	// maxPlanWork is what the decisions of one plan may cost.
-	maxPlanWork = 450_000
+	// MaxPlanWork is what the decisions of one plan may cost.
+	MaxPlanWork = 450_000
 )
 
 // work is what was done to the state so far.

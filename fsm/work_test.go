@@ -27,7 +27,7 @@ func TestDearPlanIsDeferred(t *testing.T) {
 		}
 		was := len(left)
 		r := w.may(plan)[0]
-		if r.Work > 2*maxPlanWork {
+		if r.Work > 2*MaxPlanWork {
 			t.Fatalf("a plan did %d units of work", r.Work)
 		}
 		for _, d := range plan.Bindings {

@@ -10,23 +10,37 @@ import (
 // pace says how many commands an entry takes, by what they cost: nobody waits for
 // an entry that is applied for long. A command tells itself how many things it is
 // about (fsm.Weight); what such a thing costs was counted when the last of its kind were
-// applied (fsm.Result.Work). It rises at once and falls slowly.
+// applied (fsm.Result.Work).
 type pace struct {
 	mu   sync.Mutex
-	each map[reflect.Type]int64 // units for one thing
+	each map[reflect.Type]Cost
+}
+
+// Cost is what one of the things costs that a command is about (fsm.Weight), in
+// units of work, as far as is known. It rises at once and falls slowly.
+type Cost int64
+
+// UsualCost is the one as long as nothing is known.
+const UsualCost Cost = 250
+
+// After is the cost when so many things have cost so much.
+func (c Cost) After(weight int, work int64) Cost {
+	found := Cost(work / int64(max(weight, 1)))
+	if found < c {
+		return c - (c-found+forget-1)/forget
+	}
+	return found
 }
 
 const (
 	// entryWork is what the commands of an entry may cost, in units of 25 to
 	// 100 nanoseconds. A single command may cost more.
 	entryWork = 250_000
-	// usualWork is what one thing costs as long as nothing is known of its kind.
-	usualWork = 250
 	// forget is by which part the cost of a kind falls towards what was found.
 	forget = 8
 )
 
-func newPace() *pace { return &pace{each: map[reflect.Type]int64{}} }
+func newPace() *pace { return &pace{each: map[reflect.Type]Cost{}} }
 
 // load is what a command is about to cost.
 type load struct {
@@ -41,25 +55,25 @@ func (p *pace) expect(ls ...load) (work int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range ls {
-		work += l.weight * p.of(l.kind)
+		work += l.weight * int64(p.of(l.kind))
 	}
 	return work
 }
 
-func (p *pace) of(kind reflect.Type) int64 {
+func (p *pace) of(kind reflect.Type) Cost {
 	if each, ok := p.each[kind]; ok {
 		return each
 	}
-	return usualWork
+	return UsualCost
 }
 
-// learn is told what a command has cost.
-func (p *pace) learn(l load, work int64) {
+// learn is told what came of a command. What a plan did not look at cost nothing.
+func (p *pace) learn(l load, r fsm.Result) {
+	weight := int(l.weight)
+	if r.Plan != nil {
+		weight = r.Plan.Weight
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	each, found := p.of(l.kind), work/l.weight
-	if found < each {
-		found = each - (each-found+forget-1)/forget
-	}
-	p.each[l.kind] = found
+	p.each[l.kind] = p.of(l.kind).After(weight, r.Work)
 }

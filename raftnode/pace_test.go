@@ -13,16 +13,16 @@ func TestPace(t *testing.T) {
 	fits := func(c fsm.Command) (n int64) { return entryWork / p.expect(loadOf(c)) }
 	admit, remove := &fsm.AdmitPod{}, &fsm.DeletePod{}
 	usual := fits(admit)
-	if usual != entryWork/usualWork || fits(&fsm.AdmitPods{Count: 100}) != usual/100 {
+	if usual != entryWork/int64(UsualCost) || fits(&fsm.AdmitPods{Count: 100}) != usual/100 {
 		t.Fatalf("nothing is known, and %d fit", usual)
 	}
-	p.learn(loadOf(admit), entryWork/2)
+	p.learn(loadOf(admit), fsm.Result{Work: entryWork / 2})
 	if fits(admit) != 2 || fits(remove) != usual {
 		t.Errorf("of the dear kind %d fit, of another %d", fits(admit), fits(remove))
 	}
 	last := fits(admit)
 	for range 200 {
-		p.learn(loadOf(admit), 100)
+		p.learn(loadOf(admit), fsm.Result{Work: 100})
 		if now := fits(admit); now < last {
 			t.Fatalf("it was cheap, and fewer fit: %d, then %d", last, now)
 		}
@@ -31,7 +31,7 @@ func TestPace(t *testing.T) {
 	if last != entryWork/100 {
 		t.Errorf("it is cheap by now, and %d fit", last)
 	}
-	p.learn(loadOf(&fsm.SetNodeHealth{Nodes: make([]fsm.NodeHealth, 10)}), 10*entryWork)
+	p.learn(loadOf(&fsm.SetNodeHealth{Nodes: make([]fsm.NodeHealth, 10)}), fsm.Result{Work: 10 * entryWork})
 	if got := p.expect(loadOf(&fsm.SetNodeHealth{Nodes: make([]fsm.NodeHealth, 3)})); got != 3*entryWork {
 		t.Errorf("three dear nodes are expected to cost %d", got)
 	}
@@ -50,7 +50,7 @@ func TestEntriesByCost(t *testing.T) {
 		p.queue = append(p.queue, f)
 		return f
 	}
-	most := int(entryWork / usualWork)
+	most := int(entryWork / UsualCost)
 	a, b, _ := call(most/2), call(most/2+1), call(3*most)
 	var got [][]int
 	for len(p.queue) > 0 {

@@ -354,7 +354,7 @@ func (p *proposer) finish(e *entry, out applied, err error) {
 		switch {
 		case err == nil:
 			for i, r := range out.results[commands : commands+n] {
-				p.pace.learn(f.loads[piece.from+i], r.Work)
+				p.pace.learn(f.loads[piece.from+i], r)
 			}
 			f.results = append(f.results, out.results[commands:commands+n]...)
 			f.index, f.term = e.future.Index(), out.term

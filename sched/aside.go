@@ -45,12 +45,12 @@ func (s *Scheduler) Panics() []Panic {
 }
 
 // mark is how far a plan has come.
-type mark struct{ reservations, bindings, preemptions, failures, failed, assumptions, decisions int }
+type mark struct{ reservations, bindings, preemptions, failures, failed, assumptions, decisions, weight int }
 
 func (p *pass) mark() mark {
 	c := p.plan.Command
 	m := mark{len(c.Reservations), len(c.Bindings), len(c.Preemptions), len(c.Failures), 0, len(p.plan.assumptions),
-		p.plan.Decisions}
+		p.plan.Decisions, p.plan.Weight}
 	if m.failures > 0 {
 		m.failed = len(c.Failures[m.failures-1].Pods)
 	}
@@ -66,7 +66,7 @@ func (p *pass) reset(m mark) {
 		last := &c.Failures[m.failures-1]
 		last.Pods = last.Pods[:m.failed]
 	}
-	p.plan.assumptions, p.plan.Decisions = p.plan.assumptions[:m.assumptions], m.decisions
+	p.plan.assumptions, p.plan.Decisions, p.plan.Weight = p.plan.assumptions[:m.assumptions], m.decisions, m.weight
 }
 
 // attempt calls f, which decides something about a pod. It says whether that panicked, and how: then the plan is as it
@@ -114,10 +114,7 @@ func (s *Scheduler) setAside(p *pass, e *fsm.QueueEntry, said string) {
 	}
 	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
 	p.plan.Command.Failures = append(p.plan.Command.Failures, fsm.FailDecision{Pods: []fsm.PodRef{ref}, SetAside: d})
-	f := newAssumption(e, assumeFail, "")
-	s.assume(f)
-	p.plan.assumptions = append(p.plan.assumptions, f)
-	p.plan.Decisions++
+	s.decided(p, newAssumption(e, assumeFail, ""))
 }
 
 // asideIn are the pods that a plan sets aside, with what it says of them.

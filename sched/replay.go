@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 
@@ -199,7 +200,7 @@ func (r *Replay) step(p recordedPlan) {
 	for i := range c.Reservations {
 		r.sched.reserveOnly = c.Reservations[i].Key
 	}
-	again := r.sched.Step(c.StepUnixNano, decisionsIn(c))
+	again := r.sched.decideNext(c.StepUnixNano, most{decisionsIn(c), math.MaxInt})
 	r.compare(p, again)
 	if again != nil {
 		r.open = append(r.open, again)

@@ -64,8 +64,8 @@ type Scheduler struct {
 // plan must be given to Settle. Command must not be changed.
 type Plan struct {
 	Command *fsm.ApplyPlan
-	// Decisions is the number of pods that Command decides about.
-	Decisions int
+	// Decisions is the number of pods that Command decides about, Weight that of those and their victims (fsm.Weight).
+	Decisions, Weight int
 
 	assumptions []*assumption
 }

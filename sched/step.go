@@ -20,12 +20,20 @@ const (
 	maxHeldNanos = 200_000_000
 )
 
+// most bounds a plan: how many pods it decides about, and what it weighs.
+type most struct{ decisions, weight int }
+
+// full says whether the plan under way has reached its bound.
+func (p *pass) full() bool {
+	return p.plan.Decisions >= p.most.decisions || p.plan.Weight >= p.most.weight
+}
+
 // pass is one Step under way.
 type pass struct {
 	state   *fsm.View
 	plan    *Plan
 	preempt bool // the configuration allows preemption
-	most    int
+	most    most
 
 	passedOver int
 	held       int
@@ -45,22 +53,26 @@ type pass struct {
 	helpless []*board
 }
 
-// Step takes the next pods of the queue, at most so many, decides about each on the state as it will be if everything
-// decided before holds, and returns the plan; nil when there is nothing to decide now. It is to be called again when
-// the state changed, a plan was settled, or a backoff ended (fsm.View.NextBackoffUnixNano).
-func (s *Scheduler) Step(nowUnixNano int64, most int) *Plan {
+// Step takes the next pods of the queue until the plan weighs so much, decides about each on the state as it will be if
+// everything decided before holds, and returns the plan; nil when there is nothing to decide now. It is to be called
+// again when the state changed, a plan was settled, or a backoff ended (fsm.View.NextBackoffUnixNano).
+func (s *Scheduler) Step(nowUnixNano int64, weight int) *Plan {
+	return s.decideNext(nowUnixNano, most{weight, weight})
+}
+
+func (s *Scheduler) decideNext(nowUnixNano int64, bound most) *Plan {
 	state := s.follow()
 	if s.draining && len(s.plans) > 0 {
 		return nil
 	}
 	s.settleDisputes(state, nowUnixNano)
 	s.behind, s.broken = false, true
-	plan := s.makePlan(state, nowUnixNano, most)
+	plan := s.makePlan(state, nowUnixNano, bound)
 	s.broken = false
 	return plan
 }
 
-func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, most int) *Plan {
+func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, bound most) *Plan {
 	s.draining = false
 	s.step++
 	s.sweep()
@@ -71,16 +83,14 @@ func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, most int) *Plan
 	p := &pass{
 		state:   state,
 		plan:    &Plan{Command: &fsm.ApplyPlan{Revision: s.revision}},
-		preempt: *config.Spec.Preemption.Enabled, most: most,
+		preempt: *config.Spec.Preemption.Enabled, most: bound,
 	}
 	s.reserve(p, nowUnixNano)
 	if f := p.reserving; f != nil {
-		s.assume(f)
-		p.plan.assumptions = append(p.plan.assumptions, f)
-		p.plan.Decisions++
+		s.decided(p, f)
 	}
 	state.Ready(nowUnixNano, func(e *fsm.QueueEntry) bool {
-		if p.plan.Decisions >= p.most {
+		if p.full() {
 			return false
 		}
 		if _, assumed := s.assumptions[e.UID]; assumed {
@@ -89,7 +99,7 @@ func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, most int) *Plan
 			s.try(p, e, nowUnixNano)
 		}
 		s.meter.passBy()
-		if p.closed || p.plan.Decisions >= p.most || p.passedOver+p.held >= maxPassedOver {
+		if p.closed || p.full() || p.passedOver+p.held >= maxPassedOver {
 			return false
 		}
 		s.behind = s.behind || s.meter.out()
@@ -185,9 +195,15 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 	if f == nil {
 		return
 	}
+	s.decided(p, f)
+}
+
+// decided counts a decision that the plan holds, and lays it over the view.
+func (s *Scheduler) decided(p *pass, f *assumption) {
 	s.assume(f)
 	p.plan.assumptions = append(p.plan.assumptions, f)
 	p.plan.Decisions++
+	p.plan.Weight += 1 + len(f.victims)
 }
 
 // ownNomination is the nomination of the pod that counts now.

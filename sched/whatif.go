@@ -34,8 +34,8 @@ type Placement struct {
 // A what-if decides about the pods that wait before those asked about, as the real scheduler would, but not about
 // any number of them.
 const (
-	whatIfSteps     = 256
-	whatIfDecisions = 512
+	whatIfSteps  = 256
+	whatIfWeight = 512
 )
 
 // whatIf is a copy of a state with a scheduler of its own.
@@ -86,7 +86,7 @@ func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 		}
 	}
 	for steps := 0; steps < whatIfSteps && len(open) > 0 && w.ctx.Err() == nil; {
-		plan := w.sched.Step(w.now, whatIfDecisions)
+		plan := w.sched.Step(w.now, whatIfWeight)
 		if plan == nil && w.sched.Behind() {
 			continue
 		} else if plan == nil {

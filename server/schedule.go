@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// stepPods bounds the pods of one plan, so that entries stay small.
-	stepPods = 1024
+	// stepWeight bounds what a plan weighs, in pods that it moves (fsm.Weight), so
+	// that entries stay small.
+	stepWeight = 1024
 	// maxPlans bounds the plans that are on their way through the log.
 	maxPlans = 8
 	// planPause is how long no plan is made after the log has refused one: it
@@ -50,22 +51,23 @@ type scheduleLoop struct {
 	tell    func() // of what the scheduler has to tell after a step
 	log     hclog.Logger
 
-	done  chan settled // capacity maxPlans
-	limit int          // pods of the next plan
-	said  string       // the last warning
+	done  chan settled  // capacity maxPlans
+	limit int           // of the next plan's weight, by what the log takes
+	cost  raftnode.Cost // of what plans do
+	said  string        // the last warning
 	pause <-chan time.Time
 }
 
 // settled is a plan whose outcome is known.
 type settled struct {
-	plan    *sched.Plan
-	refused []fsm.PlanRefusal
-	err     error
+	plan   *sched.Plan
+	result fsm.PlanResult
+	err    error
 }
 
-// planOutcome waits until a plan's outcome is known: which of its decisions the
-// state machine refused, or why the plan was not applied for certain.
-type planOutcome func(ctx context.Context) (refused []fsm.PlanRefusal, err error)
+// planOutcome waits until a plan's outcome is known: what became of its
+// decisions, or why the plan was not applied for certain.
+type planOutcome func(ctx context.Context) (result fsm.PlanResult, err error)
 
 // schedule runs the scheduler while ctx lasts.
 func (s *Server) schedule(ctx context.Context) {
@@ -91,7 +93,7 @@ func (s *Server) tellOfScheduler(scheduler *sched.Scheduler) {
 }
 
 func (l *scheduleLoop) run(ctx context.Context) {
-	l.done, l.limit = make(chan settled, maxPlans), stepPods
+	l.done, l.limit, l.cost = make(chan settled, maxPlans), stepWeight, raftnode.UsualCost
 	changed, stop := signalChanges(ctx, l.state.Feed())
 	defer stop()
 	for ctx.Err() == nil {
@@ -125,12 +127,18 @@ func (l *scheduleLoop) step(nowUnixNano int64) *sched.Plan {
 		return nil
 	}
 	began := time.Now()
-	plan := l.scheduler.Step(nowUnixNano, l.limit)
+	plan := l.scheduler.Step(nowUnixNano, l.most())
 	if plan != nil || l.scheduler.Behind() {
 		l.observe(plan, time.Since(began))
 	}
 	l.tell()
 	return plan
+}
+
+// most is what the next plan may weigh. What costs more than a plan may would
+// be deferred, and decided again.
+func (l *scheduleLoop) most() int {
+	return max(1, min(l.limit, int(fsm.MaxPlanWork/l.cost)))
 }
 
 func (l *scheduleLoop) mayStep() bool {
@@ -154,8 +162,8 @@ func (l *scheduleLoop) send(ctx context.Context, plan *sched.Plan) {
 		return
 	}
 	go func() {
-		refused, err := wait(ctx)
-		l.done <- settled{plan, refused, err}
+		result, err := wait(ctx)
+		l.done <- settled{plan, result, err}
 	}()
 	l.takeSettled()
 }
@@ -165,34 +173,24 @@ func (l *scheduleLoop) send(ctx context.Context, plan *sched.Plan) {
 // parts.
 func (l *scheduleLoop) settle(d settled) {
 	if d.err == nil {
-		l.scheduler.Refused(d.plan, d.refused)
+		l.scheduler.Refused(d.plan, d.result.Refused)
 	}
 	l.scheduler.Settle(d.plan)
 	if d.err == nil {
-		l.limit, l.said = min(2*l.limit, stepPods), ""
-		if n := deferredIn(d.refused); n > 0 {
-			l.limit = max(1, d.plan.Decisions-n) // as many as one entry has carried out
+		l.limit, l.said = min(2*l.limit, stepWeight), ""
+		if d.result.Weight > 0 {
+			l.cost = l.cost.After(d.result.Weight, d.result.Work)
 		}
 		return
 	}
 	if errors.Is(d.err, raftnode.ErrTooLarge) {
-		l.limit = max(1, d.plan.Decisions/2)
+		l.limit = max(1, d.plan.Weight/2)
 	}
 	l.pause = time.After(planPause)
 	if text := d.err.Error(); text != l.said {
 		l.said = text
 		l.log.Warn("a plan was not applied for certain", "decisions", d.plan.Decisions, "error", d.err)
 	}
-}
-
-// deferredIn counts the decisions that their plan was too dear for.
-func deferredIn(refused []fsm.PlanRefusal) (n int) {
-	for _, r := range refused {
-		if r.Deferred {
-			n++
-		}
-	}
-	return n
 }
 
 // wake fires when the next backoff ends. What was due when the last step was
@@ -234,19 +232,18 @@ func (s *Server) proposePlan(plan *sched.Plan) (wait planOutcome, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) ([]fsm.PlanRefusal, error) {
+	return func(ctx context.Context) (result fsm.PlanResult, err error) {
 		rs, _, err := future.Wait(ctx)
 		if err != nil {
-			return nil, err
+			return result, err
 		}
-		var refusals []fsm.PlanRefusal
 		if rs[0].Plan != nil {
-			refusals = rs[0].Plan.Refused
+			result = *rs[0].Plan
 			s.metrics.observePlan(plan.Command, rs[0].Plan)
-			for _, refused := range rs[0].Plan.Refused {
+			for _, refused := range result.Refused {
 				s.log.Debug("a decision was refused", "pod", refused.Key, "reason", refused.Reason)
 			}
 		}
-		return refusals, rs[0].Err()
+		return result, rs[0].Err()
 	}, nil
 }

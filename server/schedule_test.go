@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -41,7 +42,7 @@ func (f *fakeScheduler) Step(_ int64, limit int) *sched.Plan {
 	}
 	f.limits = append(f.limits, limit)
 	f.unsettled++
-	return &sched.Plan{Command: &fsm.ApplyPlan{}, Decisions: n}
+	return &sched.Plan{Command: &fsm.ApplyPlan{}, Decisions: n, Weight: n}
 }
 
 func (f *fakeScheduler) Settle(*sched.Plan) {
@@ -70,6 +71,7 @@ type fakeLog struct {
 	mu      sync.Mutex
 	err     error
 	largest int           // 0: any
+	cost    int64         // of a decision; 0: a plan does nothing
 	outcome chan struct{} // a plan's outcome is known when it gives one; nil: at once
 	taken   int
 }
@@ -80,19 +82,24 @@ func (l *fakeLog) propose(p *sched.Plan) (planOutcome, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
-	if l.largest > 0 && p.Decisions > l.largest {
+	if l.largest > 0 && p.Weight > l.largest {
 		return nil, fmt.Errorf("a plan: %w", raftnode.ErrTooLarge)
 	}
 	l.taken++
-	return func(ctx context.Context) ([]fsm.PlanRefusal, error) {
+	var result fsm.PlanResult
+	if l.cost > 0 {
+		result.Weight = min(p.Weight, int(fsm.MaxPlanWork/l.cost)+1)
+		result.Work = int64(result.Weight) * l.cost
+	}
+	return func(ctx context.Context) (fsm.PlanResult, error) {
 		if l.outcome == nil {
-			return nil, nil
+			return result, nil
 		}
 		select {
 		case <-l.outcome:
-			return nil, nil
+			return result, nil
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return result, ctx.Err()
 		}
 	}, nil
 }
@@ -239,6 +246,20 @@ func TestSchedulePlanThatIsTooLargeComesInParts(t *testing.T) {
 		stop()
 		if log.proposed() == 0 || f.limits[1] != 500 || f.limits[2] > 300 {
 			t.Errorf("plans of at most %v pods were made, and %d taken", f.limits, log.proposed())
+		}
+	})
+}
+
+// A plan is no larger than what one plan may cost, by what the last ones did.
+func TestSchedulePlanThatIsTooDearIsNotMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeScheduler{plans: []int{100_000}}
+		log := &fakeLog{cost: fsm.MaxPlanWork / 100}
+		stop := runSchedule(f, log, fsm.NewState())
+		pass(time.Second)
+		stop()
+		if f.limits[0] != stepWeight || slices.Max(f.limits[maxPlans+1:]) > 100 || len(f.plans) > 0 {
+			t.Errorf("plans of at most %v pods were made, where one may cost as much as 100", f.limits)
 		}
 	})
 }
