@@ -91,9 +91,10 @@ func (g *registry) coreGroup(logs Logs, rootCA string) (info genericapiserver.AP
 func nodeDescription() description {
 	return description{
 		kind: nodeKind(), singular: "node", shortNames: []string{"no"},
-		list:  func() runtime.Object { return new(core.NodeList) },
+		list:   func() runtime.Object { return new(core.NodeList) },
+		create: nodeCreation{node.Strategy}, update: node.Strategy, remove: node.Strategy, reset: node.Strategy,
 		attrs: node.GetAttrs, predicate: node.MatchNode,
-	}.by(node.Strategy)
+	}
 }
 
 func namespaceDescription(rootCA string) description {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -217,7 +218,13 @@ func (l *limits) selector(path *field.Path, s *metav1.LabelSelector) {
 // node: its amounts are not bounded here, since what a node claims beyond
 // model.MaxAmount does not count.
 func (l *limits) node(n *core.Node) {
-	l.count(field.NewPath("spec", "taints"), len(n.Spec.Taints), maxTaints)
+	own := 0 // Berth's, which nobody has to leave room for
+	for i := range n.Spec.Taints {
+		if key := n.Spec.Taints[i].Key; key == corev1.TaintNodeNotReady || key == corev1.TaintNodeUnreachable {
+			own++
+		}
+	}
+	l.count(field.NewPath("spec", "taints"), len(n.Spec.Taints)-own, maxTaints)
 	l.count(field.NewPath("status", "capacity"), len(n.Status.Capacity), model.MaxNodeResources)
 	l.count(field.NewPath("status", "allocatable"), len(n.Status.Allocatable), model.MaxNodeResources)
 	l.count(field.NewPath("status", "conditions"), len(n.Status.Conditions), model.MaxConditions)

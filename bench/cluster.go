@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/agent"
+	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
@@ -56,12 +57,24 @@ func (r *run) startServers(ctx context.Context, consensus server.Consensus) (*cl
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	dev, err := agent.StartDev(ctx, agent.DevConfig{
-		DataDir: r.DataDir, Version: r.Version, Servers: r.Servers, Runtime: "fake", Consensus: consensus, Logger: r.Logger,
+		DataDir: r.DataDir, Version: r.Version, Servers: r.Servers, Runtime: "fake", Consensus: consensus, Scheduler: r.scheduler(), Logger: r.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &cluster{dev: dev, servers: dev.Servers()}, nil
+}
+
+// scheduler is the configuration that the cluster begins with: the default one, but
+// that stubs are not missed. Nobody renews a lease for them, so that nothing else
+// is in the log than what is measured.
+func (r *run) scheduler() *berthv1.SchedulerConfiguration {
+	c := berthv1.Default()
+	if r.Workers == StubWorkers {
+		day := int32((24 * time.Hour) / time.Second)
+		c.Spec.NodeGraceSeconds = &day
+	}
+	return c
 }
 
 // stop ends everything.

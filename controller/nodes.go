@@ -20,16 +20,18 @@ const (
 )
 
 // Heartbeats answers when a server last heard of a worker; ok is false for a
-// node that no worker has ever connected for.
+// node that no worker has connected for while this server leads.
 type Heartbeats interface {
 	LastSeenUnixNano(node string) (unixNano int64, ok bool)
 }
 
 // NodeLifecycle decides which nodes are lost, which are back, and when the
-// pods of lost nodes are let go (PD12). Its memory is that of its rates, and of
-// a time when every node was lost.
+// pods of lost nodes are let go (PD12). Its memory is that of its rates, of
+// a time when every node was lost, and of what was written of nodes that have
+// no worker of ours.
 type NodeLifecycle struct {
 	zones map[zoneName]*zoneRate
+	posts posts
 	// allLost: every node is. It is more likely then that the servers are cut
 	// off than that everything died.
 	allLost bool
@@ -50,7 +52,7 @@ type zoneName struct{ region, zone string }
 type zone struct {
 	name          zoneName
 	ready, absent int
-	toLetGo       []*corev1.Node // lost, and their pods not yet let go
+	toLetGo       []fsm.NodeHealth // not well, and their pods not yet let go
 }
 
 // Reconcile compares the nodes' health as it is stored with what their
@@ -61,11 +63,8 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 	var changes []fsm.NodeHealth
 	byName := map[zoneName]*zone{}
 	var zones []*zone // in the order of their first node
+	found := posts{}
 	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
-		seen, managed := beats.LastSeenUnixNano(n.Name)
-		if !managed && !everConnected(n) {
-			return true // made through the API, with no worker behind it: its health is its maker's to say
-		}
 		name := zoneOf(n)
 		z := byName[name]
 		if z == nil {
@@ -73,34 +72,95 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 			byName[name] = z
 			zones = append(zones, z)
 		}
-		// A worker that registers is heard, though no server has reported it yet.
-		seen = max(seen, nodeReadySince(n, nowUnixNano))
-		silent := nowUnixNano - max(seen, sinceUnixNano)
-		lost := nowUnixNano-max(seen, sinceUnixNano, l.resumed) > l.grace
-		heard := seen >= sinceUnixNano && silent <= l.grace
-		if h, ok := change(n, lost, heard, silent); ok {
-			changes = append(changes, h)
-		} else if lost && v.Usage(n.Name).Requested.Pods > fsm.MaxUnready && hasReadyPods(v, n.Name) {
-			// Said again, in the same words, for the pods that were too many at once.
-			h := unreachable(n.Name, silent)
-			h.Message = readyMessage(n)
-			changes = append(changes, h)
-		}
-		// One that was lost and was not heard of since is not well either,
-		// although it has another grace period.
-		if lost || !heard && readyStatus(n) != corev1.ConditionTrue {
-			z.absent++
+		var said verdict
+		if seen, managed := beats.LastSeenUnixNano(n.Name); managed {
+			said = l.ofStream(n, seen, sinceUnixNano, nowUnixNano)
+		} else if lease := nodeLease(v, n.Name); lease != nil || !everConnected(n) {
+			seen = l.posts.look(n, lease, nowUnixNano, found)
+			said = l.ofPosts(n, max(seen, sinceUnixNano), nowUnixNano)
 		} else {
-			z.ready++
+			said = l.ofStream(n, 0, sinceUnixNano, nowUnixNano)
 		}
-		if lost && !hasTaint(n, corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute) {
-			z.toLetGo = append(z.toLetGo, n)
+		if said.well {
+			z.ready++
+		} else {
+			z.absent++
+		}
+		if said.health == nil {
+			return true
+		}
+		if h, ok := change(v, n, *said.health); ok {
+			changes = append(changes, h)
+		}
+		if key := keepsAway(said.health); key != "" && !hasTaint(n, key, corev1.TaintEffectNoExecute) {
+			z.toLetGo = append(z.toLetGo, fsm.NodeHealth{Name: n.Name, Ready: said.health.Ready, LetGo: true})
 		}
 		return true
 	})
+	l.posts = found
 	changes = append(changes, l.letGo(zones, nowUnixNano)...)
 	return inPieces(v, changes)
 }
+
+// verdict is what heartbeats say of a node.
+type verdict struct {
+	well bool
+	// health is what has to be stored of it; nil as long as nothing is known that
+	// would change anything.
+	health *fsm.NodeHealth
+}
+
+// lost: a node that was heard then has been silent for longer than the grace.
+func (l *NodeLifecycle) lost(seenUnixNano, nowUnixNano int64) bool {
+	return nowUnixNano-max(seenUnixNano, l.resumed) > l.grace
+}
+
+// ofStream judges the node of a worker of ours: it is ready while it is heard.
+func (l *NodeLifecycle) ofStream(n *corev1.Node, seen, since, now int64) verdict {
+	// A worker that registers is heard, though no server has reported it yet.
+	seen = max(seen, nodeReadySince(n, now))
+	silent := now - max(seen, since)
+	heard := seen >= since && silent <= l.grace
+	switch {
+	case l.lost(max(seen, since), now):
+		return verdict{health: &fsm.NodeHealth{
+			Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: "NodeStatusUnknown",
+			Message: fmt.Sprintf("the worker has been silent for %d seconds", silent/seconds(1)),
+		}}
+	case heard:
+		return verdict{well: true, health: &fsm.NodeHealth{
+			Name: n.Name, Ready: string(corev1.ConditionTrue), Reason: "WorkerReady", Message: "the worker is connected",
+		}}
+	}
+	// One that was lost and was not heard of since is not well either, although it has
+	// another grace period.
+	return verdict{well: readyStatus(n) == corev1.ConditionTrue}
+}
+
+// ofPosts judges a node that no worker of ours is behind: it is what was written of
+// it, as long as something is.
+func (l *NodeLifecycle) ofPosts(n *corev1.Node, seen, now int64) verdict {
+	c := readyCondition(n)
+	h := &fsm.NodeHealth{Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: "NodeStatusUnknown"}
+	lost := l.lost(seen, now)
+	known := c != nil && (c.Status == corev1.ConditionTrue || c.Status == corev1.ConditionFalse)
+	switch {
+	case known && !lost:
+		return verdict{well: c.Status == corev1.ConditionTrue, health: &fsm.NodeHealth{Name: n.Name, Ready: string(c.Status)}}
+	case !lost && hasTaint(n, corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule):
+		return verdict{} // it is new: no pods go there until its status is posted
+	case !known && (c == nil || c.Reason == neverPosted):
+		h.Reason, h.Message = neverPosted, "the node's status was never posted"
+	case !lost:
+		h.Message = "the node's status does not say whether it is ready"
+	default:
+		h.Message = fmt.Sprintf("the node's lease was not renewed, nor its status posted, for %d seconds", (now-seen)/seconds(1))
+	}
+	return verdict{health: h}
+}
+
+// neverPosted is the reason that Kubernetes gives for a node nothing was ever said of.
+const neverPosted = "NodeStatusNeverUpdated"
 
 // healthPods is how many nodes and pods on them one command is about: those of a
 // lost node are no longer ready.
@@ -133,25 +193,30 @@ func hasReadyPods(v *fsm.View, node string) (found bool) {
 	return found
 }
 
-func unreachable(node string, silent int64) fsm.NodeHealth {
-	return fsm.NodeHealth{
-		Name: node, Ready: string(corev1.ConditionUnknown), Reason: "NodeStatusUnknown",
-		Message: fmt.Sprintf("the worker has been silent for %d seconds", silent/seconds(1)),
+// change is what has to be stored of a node's health, if anything.
+func change(v *fsm.View, n *corev1.Node, h fsm.NodeHealth) (fsm.NodeHealth, bool) {
+	c, key := readyCondition(n), keepsAway(&h)
+	switch {
+	case c == nil || string(c.Status) != h.Ready:
+		return h, true
+	case key == "":
+		return h, tainted(n)
+	case !hasTaint(n, key, corev1.TaintEffectNoSchedule):
+		return h, true
 	}
+	// Said again, without new words, for the pods that were too many at once.
+	return fsm.NodeHealth{Name: h.Name, Ready: h.Ready}, v.Usage(n.Name).Requested.Pods > fsm.MaxUnready && hasReadyPods(v, n.Name)
 }
 
-// change is what has to be stored of a node's health, if anything.
-func change(n *corev1.Node, lost, heard bool, silent int64) (fsm.NodeHealth, bool) {
-	status := readyStatus(n)
-	switch {
-	case lost && (status != corev1.ConditionUnknown || !hasTaint(n, corev1.TaintNodeUnreachable, corev1.TaintEffectNoSchedule)):
-		return unreachable(n.Name, silent), true
-	case heard && (status != corev1.ConditionTrue || tainted(n)):
-		return fsm.NodeHealth{
-			Name: n.Name, Ready: string(corev1.ConditionTrue), Reason: "WorkerReady", Message: "the worker is connected",
-		}, true
+// keepsAway is the taint of a node of this health, "" if it is well.
+func keepsAway(h *fsm.NodeHealth) string {
+	switch corev1.ConditionStatus(h.Ready) {
+	case corev1.ConditionTrue:
+		return ""
+	case corev1.ConditionFalse:
+		return corev1.TaintNodeNotReady
 	}
-	return fsm.NodeHealth{}, false
+	return corev1.TaintNodeUnreachable
 }
 
 // Held: pods of unreachable nodes stay for now, because all nodes are lost, or
@@ -185,15 +250,12 @@ func (l *NodeLifecycle) letGo(zones []*zone, nowUnixNano int64) []fsm.NodeHealth
 			perSecond = 0
 		}
 		rate.refill(perSecond, nowUnixNano)
-		for _, n := range z.toLetGo {
+		for _, h := range z.toLetGo {
 			if perSecond == 0 || rate.tokens < 1 {
 				break
 			}
 			rate.tokens--
-			out = append(out, fsm.NodeHealth{
-				Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: "NodeStatusUnknown",
-				Message: "the worker is silent", LetGo: true,
-			})
+			out = append(out, h)
 		}
 	}
 	return out
@@ -231,33 +293,29 @@ func tainted(n *corev1.Node) bool {
 	})
 }
 
-func readyStatus(n *corev1.Node) corev1.ConditionStatus {
+// readyCondition is what was said of the node's health last; nil if nothing was.
+func readyCondition(n *corev1.Node) *corev1.NodeCondition {
 	for i := range n.Status.Conditions {
 		if n.Status.Conditions[i].Type == corev1.NodeReady {
-			return n.Status.Conditions[i].Status
+			return &n.Status.Conditions[i]
 		}
 	}
-	return corev1.ConditionUnknown
+	return nil
 }
 
-// readyMessage is what was said of the node's health last.
-func readyMessage(n *corev1.Node) string {
-	for i := range n.Status.Conditions {
-		if n.Status.Conditions[i].Type == corev1.NodeReady {
-			return n.Status.Conditions[i].Message
-		}
+func readyStatus(n *corev1.Node) corev1.ConditionStatus {
+	if c := readyCondition(n); c != nil {
+		return c.Status
 	}
-	return ""
+	return corev1.ConditionUnknown
 }
 
 // nodeReadySince is when the node became ready, 0 if it is not. What lies ahead of the
 // state's time was written by somebody, and says nothing.
 func nodeReadySince(n *corev1.Node, nowUnixNano int64) int64 {
-	for i := range n.Status.Conditions {
-		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			if at := c.LastTransitionTime.UnixNano(); at <= nowUnixNano {
-				return at
-			}
+	if c := readyCondition(n); c != nil && c.Status == corev1.ConditionTrue {
+		if at := c.LastTransitionTime.UnixNano(); at <= nowUnixNano {
+			return at
 		}
 	}
 	return 0

@@ -5,7 +5,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +28,51 @@ func (w *world) node(a args) *corev1.Node {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffect(effect)})
 	}
 	return n
+}
+
+// post stores a node's Ready condition as whoever made the node writes it.
+func (w *world) post(a args) string {
+	old, ok := w.state.View().Nodes.Get(a.name(0))
+	if !ok {
+		return "no such node"
+	}
+	n := old.DeepCopy()
+	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionStatus(a.name(1)), Reason: "Posted", Message: "as its maker says"}
+	if skew, ok := a.get("heartbeat"); ok {
+		c.LastHeartbeatTime = metav1.NewTime(w.skewed(skew))
+	}
+	i := slices.IndexFunc(n.Status.Conditions, func(o corev1.NodeCondition) bool { return o.Type == corev1.NodeReady })
+	if i < 0 {
+		n.Status.Conditions = append(n.Status.Conditions, c)
+	} else {
+		n.Status.Conditions[i] = c
+	}
+	return w.apply(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
+}
+
+// renew stores a node's lease.
+func (w *world) renew(a args) string {
+	key := fsm.ObjectKey("leases", corev1.NamespaceNodeLease, a.name(0))
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: a.name(0), UID: types.UID("lease-" + a.name(0))}}
+	if skew := a.or("at", "0s"); skew != "never" {
+		at := metav1.NewMicroTime(w.skewed(skew))
+		lease.Spec.RenewTime = &at
+	}
+	raw, err := lease.Marshal()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_, known := w.state.View().Objects.Get(key)
+	return w.apply(&fsm.PutObject{Resource: "leases", Raw: raw, Create: !known})
+}
+
+// skewed is the time by another clock.
+func (w *world) skewed(by string) time.Time {
+	d, err := time.ParseDuration(by)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.now.Add(d)
 }
 
 // pod makes a pod, bound to a node if one is given, and brings it into the

@@ -246,7 +246,10 @@ func describe(c fsm.Command) []string {
 	case *fsm.SetNodeHealth:
 		var out []string
 		for _, n := range c.Nodes {
-			line := fmt.Sprintf("%s is %s: %s", n.Name, n.Ready, n.Message)
+			line := n.Name + " is " + n.Ready
+			if n.Message != "" {
+				line += ": " + n.Message
+			}
 			if n.LetGo {
 				line += " (let go)"
 			}
@@ -315,6 +318,15 @@ func (w *world) change(cmd string, a args) string {
 			return w.apply(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
 		}
 		return w.apply(&fsm.PutNode{Create: true, Node: fsm.NodeWire{Object: n}})
+	case "node-of-machine": // node-of-machine n1: made through the API, ready, with the identity of a machine
+		n := w.node(a)
+		n.Status.NodeInfo.SystemUUID = "machine-" + a.name(0)
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		return w.apply(&fsm.PutNode{Create: true, Node: fsm.NodeWire{Object: n}})
+	case "post": // post n1 True heartbeat=-1h: whoever made the node posts its status, by a clock of its own
+		return w.post(a)
+	case "renew": // renew n1 at=-1h: and renews its lease; without a time: at=never
+		return w.renew(a)
 	case "delete-node":
 		return w.apply(&fsm.DeleteNode{Name: a.name(0)})
 	case "pod": // pod p node=n1 tolerate=key:seconds,key phase=Failed reason=Evicted finalizers=f

@@ -133,14 +133,18 @@ func mergeAmounts(old, said corev1.ResourceList) corev1.ResourceList {
 	return next
 }
 
-func nodeReady(n *corev1.Node) bool { return nodeReadyStatus(n) == corev1.ConditionTrue }
+func nodeReady(n *corev1.Node) bool {
+	c := nodeReadyCondition(n)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
 
-func nodeReadyStatus(n *corev1.Node) corev1.ConditionStatus {
+// nodeReadyCondition is nil if nobody has ever said whether the node is ready.
+func nodeReadyCondition(n *corev1.Node) *corev1.NodeCondition {
 	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
 	if i < 0 {
-		return corev1.ConditionUnknown
+		return nil
 	}
-	return n.Status.Conditions[i].Status
+	return &n.Status.Conditions[i]
 }
 
 // setNodeCondition changes a node that is not stored yet.
@@ -160,10 +164,13 @@ func setNodeCondition(n *corev1.Node, c corev1.NodeCondition) {
 // setNodeReady sets the Ready condition and the taints that go with it (PD12):
 // NoSchedule at once, NoExecute when the pods there are to be let go.
 func (tx *Tx) setNodeReady(n *corev1.Node, status corev1.ConditionStatus, reason, message string, letGo bool) {
-	setNodeCondition(n, corev1.NodeCondition{
-		Type: corev1.NodeReady, Status: status, Reason: reason, Message: message,
-		LastTransitionTime: tx.now(), LastHeartbeatTime: tx.now(),
-	})
+	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: status, Reason: reason, Message: message, LastTransitionTime: tx.now()}
+	if status == corev1.ConditionTrue {
+		c.LastHeartbeatTime = tx.now()
+	} else if was := nodeReadyCondition(n); was != nil {
+		c.LastHeartbeatTime = was.LastHeartbeatTime // that it is silent is no heartbeat
+	}
+	setNodeCondition(n, c)
 	wanted := ""
 	switch status {
 	case corev1.ConditionUnknown:

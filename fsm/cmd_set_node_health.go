@@ -24,7 +24,9 @@ type SetNodeHealth struct {
 type NodeHealth struct {
 	Name string `msgpack:"name"`
 	// Ready is True, False or Unknown.
-	Ready   string `msgpack:"ready"`
+	Ready string `msgpack:"ready"`
+	// Reason and Message are the condition's. Without a reason those that it has
+	// stay, as whoever posted it wrote them.
 	Reason  string `msgpack:"reason,omitempty"`
 	Message string `msgpack:"message,omitempty"`
 	// LetGo adds the NoExecute taint, which ends the pods that do not
@@ -53,22 +55,50 @@ func (tx *Tx) setHealth(h NodeHealth) {
 		return
 	}
 	status := corev1.ConditionStatus(h.Ready)
+	was := nodeReadyCondition(old)
+	event := h.Message
+	if h.Reason == "" && was != nil {
+		h.Reason, h.Message = was.Reason, was.Message
+	}
 	next := old.DeepCopy()
 	tx.setNodeReady(next, status, h.Reason, h.Message, h.LetGo)
 	if !equality.Semantic.DeepEqual(next, old) {
 		tx.putNode(next)
 	}
-	switch was := nodeReadyStatus(old); {
-	case was == status:
+	// Of a node that no worker of ours is behind the condition is there before: it is
+	// the taint that makes the difference.
+	before, after := awayTaint(old), awayTaint(next)
+	switch {
+	case was != nil && was.Status == status && before == after:
 	case status == corev1.ConditionTrue:
-		tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", h.Message)
+		tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", turned(event, next.Name, "NodeReady"))
 	default:
-		tx.nodeEvent(next, corev1.EventTypeWarning, "NodeNotReady", h.Message)
+		tx.nodeEvent(next, corev1.EventTypeWarning, "NodeNotReady", turned(event, next.Name, "NodeNotReady"))
 		tx.releaseNominationsOn(h.Name, anyPriority, "", because("node "+h.Name+" is not ready"))
 	}
 	if status != corev1.ConditionTrue {
 		tx.unreadyPods(h.Name)
 	}
+}
+
+// turned is what an event says of a node's health, in Kubernetes' words if nobody has
+// others.
+func turned(message, node, reason string) string {
+	if message != "" {
+		return message
+	}
+	return fmt.Sprintf("Node %s status is now: %s", node, reason)
+}
+
+// awayTaint is the key of the taint that keeps pods away from a node that is not
+// ready; "" for none.
+func awayTaint(n *corev1.Node) string {
+	for _, t := range n.Spec.Taints {
+		if t.Effect == corev1.TaintEffectNoSchedule && (t.Key == corev1.TaintNodeUnreachable || t.Key == corev1.TaintNodeNotReady) {
+			return t.Key
+		}
+	}
+	return ""
 }
 
 // MaxUnready is how many pods of a node one SetNodeHealth marks as not ready.

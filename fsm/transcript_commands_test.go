@@ -58,7 +58,10 @@ var proposals = map[string]func(s *transcript, a words, input string) []Command{
 		n.UID = ""
 		return one(&RegisterNode{Node: NodeWire{Object: n}})
 	},
-	"health": func(s *transcript, a words, _ string) []Command { // health n1 Unknown [let-go]
+	"health": func(s *transcript, a words, _ string) []Command { // health n1 Unknown [let-go], or wordless: it keeps its words
+		if a.has("wordless") {
+			return one(&SetNodeHealth{Nodes: []NodeHealth{{Name: a[0], Ready: a[1], LetGo: a.has("let-go")}}})
+		}
 		return one(&SetNodeHealth{Nodes: []NodeHealth{{Name: a[0], Ready: a[1], Reason: a.or("reason", "Test"), Message: a.or("message", "test"), LetGo: a.has("let-go")}}})
 	},
 	"delete-node": func(s *transcript, a words, _ string) []Command {

@@ -265,7 +265,11 @@ func describePod(p *corev1.Pod) string {
 
 func describeNode(n *corev1.Node) string {
 	o := model.Allocatable(n)
-	out := fmt.Sprintf("ready %s, cpu %s, memory %s, %d pods", nodeReadyStatus(n), model.FormatAmount("cpu", o.MilliCPU), model.FormatAmount("memory", o.MemoryBytes), o.Pods)
+	ready := corev1.ConditionUnknown
+	if c := nodeReadyCondition(n); c != nil {
+		ready = c.Status
+	}
+	out := fmt.Sprintf("ready %s, cpu %s, memory %s, %d pods", ready, model.FormatAmount("cpu", o.MilliCPU), model.FormatAmount("memory", o.MemoryBytes), o.Pods)
 	for k, v := range sortedPairs(n.Labels) {
 		out += fmt.Sprintf(", %s=%s", k, v)
 	}
