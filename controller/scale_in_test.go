@@ -117,10 +117,15 @@ func (w *world) member(set string, words []string) {
 			status.Conditions[0].LastTransitionTime = metav1.Time{}
 		}
 	}
-	if answer := w.apply(
-		&fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}},
-		&fsm.ReportPods{Node: pod.Spec.NodeName, Reports: []fsm.PodReport{{Key: "default/" + name, UID: string(pod.UID), Status: fsm.PodStatusWire{Object: status}}}},
-	); answer != "ok" {
+	if answer := w.apply(&fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}}); answer != "ok" {
+		w.t.Fatal(answer)
+	}
+	// Written, not reported: since when it is ready would be the state's time.
+	placed, _ := w.state.View().Pods.Get(fsm.PodKey("default", name))
+	placed = placed.DeepCopy()
+	status.Conditions = append(status.Conditions, placed.Status.Conditions...)
+	placed.Status = *status
+	if answer := w.apply(&fsm.UpdatePod{Pod: fsm.PodWire{Object: placed}}); answer != "ok" {
 		w.t.Fatal(answer)
 	}
 }

@@ -61,7 +61,7 @@ func (tx *Tx) reportPod(node string, r *PodReport) {
 // takeStatus stores what the worker says of a pod. One that has ended never
 // starts again.
 func (tx *Tx) takeStatus(key string, old *corev1.Pod, reported *corev1.PodStatus) *corev1.Pod {
-	next := mergeStatus(old, reported)
+	next := tx.mergeStatus(old, reported)
 	if next.StartTime != nil && old.Status.StartTime == nil {
 		next.StartTime = tx.believable(old, next.StartTime)
 	}
@@ -91,9 +91,9 @@ func (tx *Tx) believable(pod *corev1.Pod, said *metav1.Time) *metav1.Time {
 }
 
 // mergeStatus takes over what the worker says, and keeps what is not the
-// worker's (model.WorkerStatus): the nomination, and the conditions of the
-// scheduler and of others.
-func mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.PodStatus {
+// worker's (model.WorkerStatus): the nomination, the conditions of the
+// scheduler and of others, and since when its own are what they are.
+func (tx *Tx) mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.PodStatus {
 	next := *reported
 	next.NominatedNodeName = pod.Status.NominatedNodeName
 	next.QOSClass = pod.Status.QOSClass
@@ -111,6 +111,7 @@ func mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.PodStatus {
 		}
 	}
 	for _, c := range reported.Conditions {
+		c.LastTransitionTime = tx.turnedAt(pod, &c)
 		i := slices.IndexFunc(next.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
 		switch {
 		case i < 0 && !slices.Contains(own, c.Type) && c.Type != corev1.DisruptionTarget && c.Type != corev1.PodScheduled:
@@ -122,4 +123,15 @@ func mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.PodStatus {
 		}
 	}
 	return next
+}
+
+// turnedAt is since when a pod's condition is what its worker says: since it was said
+// first. The worker's clock may be wrong, and since when pods are ready decides
+// which of them go when there are to be fewer (SI6).
+func (tx *Tx) turnedAt(pod *corev1.Pod, said *corev1.PodCondition) metav1.Time {
+	was := findCondition(&pod.Status, said.Type)
+	if was == nil || was.Status != said.Status || was.LastTransitionTime.IsZero() {
+		return tx.now()
+	}
+	return was.LastTransitionTime
 }

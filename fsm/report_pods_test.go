@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -16,25 +17,93 @@ func TestAWorkersClockMakesNobodySenior(t *testing.T) {
 	for _, c := range []struct{ said, stored metav1.Time }{
 		{at(0), made}, {at(999), made}, {at(1000), at(1000)}, {at(1030), at(1030)}, {at(1060), at(1060)}, {at(1061), now}, {at(1 << 33), now},
 	} {
-		s := NewState()
-		must := func(seconds int64, cmd Command) {
-			t.Helper()
-			if r := s.Try(seconds*int64(time.Second), Proposal{User: "test", Groups: []string{"system:masters"}, Command: cmd})[0]; r.Refused() {
-				t.Fatal(r.Message)
-			}
-		}
-		must(1000, &PutNamespace{Create: true, Namespace: NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "ns"}}}})
-		must(1000, &PutNode{Create: true, Node: NodeWire{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "n1"}}}})
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p", CreationTimestamp: made}}
-		pod.Spec = corev1.PodSpec{SchedulerName: "default-scheduler", NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
-		must(1000, &AdmitPod{Pod: PodWire{Object: pod}})
+		s := newReported(t)
 		for _, said := range []metav1.Time{c.said, at(1)} { // the first word counts
-			status := &corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &said}
-			must(1060, &ReportPods{Node: "n1", Reports: []PodReport{{Key: "default/p", UID: "p", Status: PodStatusWire{Object: status}}}})
+			s.report(1060, &corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &said})
 		}
-		got, _ := s.View().Pods.Get("default/p")
+		got := s.pod()
 		if got.Status.StartTime == nil || !got.Status.StartTime.Equal(&c.stored) {
 			t.Errorf("said to have started at %s, it has %v, want %s", c.said, got.Status.StartTime, c.stored)
 		}
 	}
+}
+
+// TestAWorkersClockDecidesNoScaleIn: who has been ready for the shortest time goes first
+// (SI6), and since when a pod is ready is the state's time, whatever its worker says.
+func TestAWorkersClockDecidesNoScaleIn(t *testing.T) {
+	at := func(seconds int64) metav1.Time { return metav1.NewTime(time.Unix(seconds, 0).UTC()) }
+	for _, worker := range []metav1.Time{{}, at(0), at(1005), at(1010), at(1 << 33)} {
+		s := newReported(t)
+		for _, step := range []struct {
+			now   int64
+			ready corev1.ConditionStatus
+			want  metav1.Time
+		}{
+			{1010, corev1.ConditionFalse, at(1010)},
+			{1020, corev1.ConditionTrue, at(1020)},
+			{1030, corev1.ConditionTrue, at(1020)},
+			{1040, corev1.ConditionFalse, at(1040)},
+			{1050, corev1.ConditionTrue, at(1050)},
+		} {
+			status := &corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: step.ready, LastTransitionTime: worker},
+			}}
+			s.report(step.now, status)
+			conditions := s.pod().Status.Conditions
+			i := slices.IndexFunc(conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+			if got := conditions[i]; got.Status != step.ready || !got.LastTransitionTime.Equal(&step.want) {
+				t.Errorf("at %d its worker says %s since %s: it is %s since %s, want %s",
+					step.now, step.ready, worker, got.Status, got.LastTransitionTime, step.want)
+			}
+			// Said again by a clock that was set, nothing has changed.
+			revision := s.pod().ResourceVersion
+			status.Conditions[0].LastTransitionTime = at(1015)
+			s.report(step.now, status)
+			if now := s.pod().ResourceVersion; now != revision {
+				t.Errorf("at %d the same by another clock made revision %s of %s", step.now, now, revision)
+			}
+		}
+	}
+}
+
+// reported is a state with one pod on one node.
+type reported struct {
+	*State
+	t *testing.T
+}
+
+func newReported(t *testing.T) *reported {
+	s := &reported{NewState(), t}
+	s.must(1000, &PutNamespace{Create: true, Namespace: NamespaceWire{
+		Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "ns"}},
+	}})
+	s.must(1000, &PutNode{Create: true, Node: NodeWire{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "n1"}}}})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "p", UID: "p", CreationTimestamp: metav1.NewTime(time.Unix(1000, 0).UTC()),
+	}}
+	pod.Spec = corev1.PodSpec{
+		SchedulerName: "default-scheduler", NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}},
+	}
+	s.must(1000, &AdmitPod{Pod: PodWire{Object: pod}})
+	return s
+}
+
+func (s *reported) must(seconds int64, cmd Command) {
+	s.t.Helper()
+	p := Proposal{User: "test", Groups: []string{"system:masters"}, Command: cmd}
+	if r := s.Try(seconds*int64(time.Second), p)[0]; r.Refused() {
+		s.t.Fatal(r.Message)
+	}
+}
+
+func (s *reported) report(seconds int64, status *corev1.PodStatus) {
+	s.t.Helper()
+	s.must(seconds, &ReportPods{Node: "n1", Reports: []PodReport{
+		{Key: "default/p", UID: "p", Status: PodStatusWire{Object: status.DeepCopy()}},
+	}})
+}
+
+func (s *reported) pod() *corev1.Pod {
+	pod, _ := s.View().Pods.Get("default/p")
+	return pod
 }

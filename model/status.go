@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // WorkerConditions are the pod conditions that are the worker's alone to say, in the order in which it says them.
@@ -14,15 +15,17 @@ func WorkerConditions() []corev1.PodConditionType {
 }
 
 // WorkerStatus reduces a pod's status to what its worker alone says, in one form: two statuses whose reductions are equal
-// say the same of what is true on the node. The start time, once stored, is the servers' (PR7), as are the QoS class and
-// the nomination. The result shares its parts with s.
+// say the same of what is true on the node. The start time, once stored, is the servers' (PR7), as are the QoS class,
+// the nomination, and since when conditions are what they are (SI6). The result shares its parts with s.
 func WorkerStatus(s *corev1.PodStatus) corev1.PodStatus {
 	own := *s
 	own.StartTime, own.QOSClass, own.NominatedNodeName = nil, "", ""
 	own.Conditions = nil
 	for _, t := range WorkerConditions() {
 		if i := slices.IndexFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == t }); i >= 0 {
-			own.Conditions = append(own.Conditions, s.Conditions[i])
+			c := s.Conditions[i]
+			c.LastTransitionTime = metav1.Time{}
+			own.Conditions = append(own.Conditions, c)
 		}
 	}
 	return own
