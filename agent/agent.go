@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -228,7 +229,12 @@ func (a *Agent) Fatal() <-chan error {
 	return a.fatal
 }
 
-// Stop stops the process's parts. Pods go on running.
+// leaveTimeout bounds how long a worker that stops waits for its goodbye to be heard.
+const leaveTimeout = 2 * time.Second
+
+// Stop stops the process's parts. Pods go on running. A worker leaves gossip: nobody
+// takes it for one that failed, nor tries to reach it. A server does not: it stays a
+// member of its cluster, and is missed.
 func (a *Agent) Stop(ctx context.Context) error {
 	var errs []error
 	if a.worker != nil {
@@ -237,6 +243,11 @@ func (a *Agent) Stop(ctx context.Context) error {
 	a.cancel()
 	a.loops.Wait()
 	if a.pool != nil {
+		leaving, cancel := context.WithTimeout(ctx, leaveTimeout)
+		if err := a.pool.Leave(leaving); err != nil {
+			a.config.Logger.Warn("the others may take this worker for one that failed", "error", err)
+		}
+		cancel()
 		errs = append(errs, a.pool.Shutdown())
 	}
 	if a.server != nil {

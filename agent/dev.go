@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -261,9 +262,15 @@ func (d *Dev) Fatal(ctx context.Context) <-chan error {
 // Stop ends the cluster. Pods of the process runtime go on running and are
 // found again.
 func (d *Dev) Stop(ctx context.Context) error {
-	var errs []error
-	for i := len(d.agents) - 1; i >= 0; i-- {
-		errs = append(errs, d.agents[i].Stop(ctx))
+	errs := make([]error, len(d.agents))
+	servers := min(d.config.Servers, len(d.agents))
+	var workers sync.WaitGroup
+	for i, a := range d.agents[servers:] {
+		workers.Go(func() { errs[servers+i] = a.Stop(ctx) })
+	}
+	workers.Wait()
+	for i := servers - 1; i >= 0; i-- {
+		errs[i] = d.agents[i].Stop(ctx)
 	}
 	d.cancel()
 	<-d.done

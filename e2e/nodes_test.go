@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -126,5 +127,26 @@ func TestANodeThatSomebodyElseMade(t *testing.T) {
 			err = fmt.Errorf("it is on %s, conditions %v", p.Spec.NodeName, p.Status.Conditions)
 		}
 		return err
+	})
+}
+
+// A worker that is stopped in order has left gossip, and one that was killed has failed.
+func TestAWorkerThatIsStoppedLeaves(t *testing.T) {
+	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), worker("worker-1"), worker("worker-2"))
+	if err := c.waitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	workers := c.Workers()
+	workers[0].Signal(syscall.SIGTERM)
+	workers[1].Kill()
+	c.eventually(t, "what became of the workers", func(context.Context) error {
+		out := c.berth(t, "members")
+		for _, line := range strings.Split(out, "\n") {
+			if strings.HasPrefix(line, "worker-1") && !strings.Contains(line, "left") ||
+				strings.HasPrefix(line, "worker-2") && !strings.Contains(line, "failed") {
+				return errors.New(out)
+			}
+		}
+		return nil
 	})
 }
