@@ -76,9 +76,6 @@ func rowsOf[T any](name string, table func(v *fsm.View) fsm.Table[T]) rows {
 	}
 }
 
-// tableKey is the key of a row in its table.
-func (r rows) tableKey(key string) string { return r.keyPrefix + key }
-
 func labelsOf(row any) labels.Set {
 	if m, ok := row.(metav1.Object); ok {
 		return m.GetLabels()

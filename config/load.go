@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -157,23 +156,4 @@ func labelOf(block reflect.Value) string {
 		}
 	}
 	return ""
-}
-
-// Options lists the full name of every option that an agent's configuration can
-// have, sorted.
-func Options() []string {
-	var out []string
-	var walk func(t reflect.Type, prefix string)
-	walk = func(t reflect.Type, prefix string) {
-		for _, o := range optionsOf(t) {
-			if o.kind == "block" {
-				walk(structOf(t.Field(o.index).Type), prefix+o.name+".")
-				continue
-			}
-			out = append(out, prefix+o.name)
-		}
-	}
-	walk(reflect.TypeFor[Config](), "")
-	slices.Sort(out)
-	return out
 }

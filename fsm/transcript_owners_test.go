@@ -144,3 +144,10 @@ func describeOwners(o metav1.Object) string {
 	}
 	return out
 }
+
+// ownableKey is what is under "resource/namespace/name" of the plain objects.
+func ownableKey(key string) owners.Key {
+	resource, rest, _ := strings.Cut(key, "/")
+	namespace, name, _ := strings.Cut(rest, "/")
+	return owners.Key{Resource: resource, Namespace: namespace, Name: name}
+}

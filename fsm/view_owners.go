@@ -1,8 +1,6 @@
 package fsm
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -91,13 +89,6 @@ func (v *View) refOf(k owners.Key) (ObjectRef, bool) {
 		ref.UID = string(o.GetUID())
 	}
 	return ref, ok
-}
-
-// ownableKey is what is under "resource/namespace/name" of the plain objects.
-func ownableKey(key string) owners.Key {
-	resource, rest, _ := strings.Cut(key, "/")
-	namespace, name, _ := strings.Cut(rest, "/")
-	return owners.Key{Resource: resource, Namespace: namespace, Name: name}
 }
 
 // owned is the pod, budget or plain object that a reference names, whatever its

@@ -7,7 +7,6 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 )
 
@@ -169,26 +168,6 @@ func TestHostPortConflicts(t *testing.T) {
 	for _, tt := range tests {
 		if tt.a.Conflicts(tt.b) != tt.want || tt.b.Conflicts(tt.a) != tt.want {
 			t.Errorf("%v and %v: want %v both ways", tt.a, tt.b, tt.want)
-		}
-	}
-}
-
-func TestMoreImportant(t *testing.T) {
-	pod := func(priority int32, startSeconds int64, uid types.UID) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}, Spec: corev1.PodSpec{Priority: &priority}}
-		if startSeconds > 0 {
-			start := metav1.Unix(startSeconds, 0)
-			p.Status.StartTime = &start
-		}
-		return p
-	}
-	// PR7: each is more important than all that follow.
-	order := []*corev1.Pod{pod(5, 0, "z"), pod(1, 10, "z"), pod(1, 20, "a"), pod(1, 20, "b"), pod(1, 0, "a"), pod(1, 0, "b"), pod(-1, 1, "a")}
-	for i, a := range order {
-		for j, b := range order {
-			if got := MoreImportant(a, b); got != (i < j) {
-				t.Errorf("MoreImportant(%d, %d) = %v", i, j, got)
-			}
 		}
 	}
 }

@@ -67,14 +67,3 @@ func PlacedAt(pod *corev1.Pod) metav1.Time {
 	}
 	return pod.CreationTimestamp
 }
-
-// MoreImportant orders pods for preemption (PR7): higher priority first, then the earlier start, then the smaller UID.
-func MoreImportant(a, b *corev1.Pod) bool {
-	if pa, pb := Priority(a), Priority(b); pa != pb {
-		return pa > pb
-	}
-	if sa, sb := StartUnixNano(a), StartUnixNano(b); sa != sb {
-		return sa < sb
-	}
-	return a.UID < b.UID
-}

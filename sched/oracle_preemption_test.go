@@ -271,10 +271,10 @@ func portsIn(held, wanted *corev1.Pod) int {
 
 func byImportance(pods []*plainPod) {
 	slices.SortFunc(pods, func(a, b *plainPod) int { // PR7
-		if model.MoreImportant(a.obj, b.obj) {
-			return -1
-		}
-		return 1
+		return cmp.Or(
+			-cmp.Compare(model.Priority(a.obj), model.Priority(b.obj)),
+			cmp.Compare(model.StartUnixNano(a.obj), model.StartUnixNano(b.obj)),
+			cmp.Compare(a.obj.UID, b.obj.UID))
 	})
 }
 

@@ -23,8 +23,8 @@ const snapshotMagic = "BERTHSNAP"
 // ErrSnapshot means that a snapshot stream is damaged or not one of Berth's.
 var ErrSnapshot = errors.New("not a valid snapshot")
 
-// SnapshotHeader says which state a snapshot holds.
-type SnapshotHeader struct {
+// snapshotHeader says which state a snapshot holds.
+type snapshotHeader struct {
 	Format       uint8  `msgpack:"format"`
 	Index        uint64 `msgpack:"index"`
 	Term         uint64 `msgpack:"term"`
@@ -44,7 +44,7 @@ func WriteSnapshot[S any](w io.Writer, at Position, revision int64, tables []Any
 	sum := sha256.New()
 	out := &fieldWriter{w: bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<16)}
 	tables = inhabited(tables)
-	header, err := Marshal(SnapshotHeader{
+	header, err := Marshal(snapshotHeader{
 		Format: 1, Index: at.index, Term: at.term, Revision: max(revision, at.revision),
 		TimeUnixNano: at.timeUnixNano, Tables: len(tables), Version: at.version,
 	})
@@ -147,12 +147,6 @@ func (d Digests) Differing(other Digests) []string {
 	return append(out, slices.Sorted(maps.Keys(digests))...)
 }
 
-// ReadSnapshotHeader reads what a snapshot says of itself, without its tables.
-func ReadSnapshotHeader(r io.Reader) (SnapshotHeader, error) {
-	in := &fieldReader{r: bufio.NewReader(r), sum: sha256.New()}
-	return in.header()
-}
-
 // ReadSnapshot fills a new state from a snapshot, which goes by rules up to the
 // version that is known: the tables, which are empty, and then all that is derived
 // from them, in the order of the tables. A table whose Index reads another comes
@@ -242,8 +236,8 @@ type fieldReader struct {
 	sum hash.Hash
 }
 
-func (f *fieldReader) header() (SnapshotHeader, error) {
-	var h SnapshotHeader
+func (f *fieldReader) header() (snapshotHeader, error) {
+	var h snapshotHeader
 	magic := make([]byte, len(snapshotMagic))
 	if _, err := io.ReadFull(f.r, magic); err != nil || string(magic) != snapshotMagic {
 		return h, fmt.Errorf("%w: it does not start as one", ErrSnapshot)

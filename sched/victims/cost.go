@@ -16,7 +16,8 @@ type Pod struct {
 	Slot          int32 // tells its node from others
 }
 
-// MoreImportant orders pods (PR7), negative when a comes first: model.MoreImportant on what is kept of them.
+// MoreImportant orders pods for preemption (PR7), negative when a comes first: higher priority first, then the earlier
+// start, then the smaller UID.
 func MoreImportant(a, b *Pod) int {
 	switch {
 	case a.Priority != b.Priority:

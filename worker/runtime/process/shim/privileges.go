@@ -24,8 +24,6 @@ type Privileges struct {
 	Filter bool `json:",omitempty"`
 }
 
-func (p *Privileges) any() bool { return p.NoNewPrivs || len(p.Drop) > 0 || p.Filter }
-
 // Capabilities are the names of all capabilities that this kernel has, without CAP_ and in upper case.
 func Capabilities() ([]string, error) {
 	all, err := capability.ListSupported()
