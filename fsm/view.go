@@ -102,6 +102,21 @@ func (v *View) ClassesOnNode(node string, f func(pod *corev1.Pod, c *model.Class
 	v.usage.PodsOn(node, f)
 }
 
+// PlacedFrom calls f for every pod that is bound to a node, node by node, with
+// where it is and what it asks for. It begins at such a place; "" is the first.
+func (v *View) PlacedFrom(from string, f func(at string, pod *corev1.Pod, c *model.Class) bool) {
+	v.usage.PodsFrom(from, f)
+}
+
+// PlacedClass is what a pod asks for that is bound to a node, as it is now; nil
+// for one that is not there any more.
+func (v *View) PlacedClass(pod *corev1.Pod) *model.Class {
+	if now, ok := v.Pods.Get(PodKey(pod.Namespace, pod.Name)); ok && now.UID == pod.UID {
+		return v.usage.ClassOf(now)
+	}
+	return nil
+}
+
 // NodesWithPods calls f for the name of every node that a pod is bound to,
 // whether the node is there or not.
 func (v *View) NodesWithPods(f func(node string) bool) { v.usage.Nodes(f) }

@@ -125,10 +125,60 @@ func (k *topoKey) single() bool { return k.shared == 0 }
 
 // newJudge finds or makes the counters of the class's own terms.
 func (t *Topology) newJudge(c *Class) *Judge {
-	j := &Judge{t: t, class: c, changedTerms: t.changedTerms - 1}
-	terms := c.terms
+	p := t.begin(c)
+	for _, make := range p.left {
+		make()
+	}
+	return p.judge
+}
+
+// preparation is a judge whose counters are being made, one after the other: each costs the nodes and the classes placed.
+type preparation struct {
+	judge *Judge
+	left  []func()
+}
+
+// Prepare makes what Judge will need for a class until out says that this is enough for now, and says whether all of it is
+// there. It is called again to go on; what was made for a class that was not finished is forgotten when another is asked for.
+func (t *Topology) Prepare(c *Class, out func() bool) bool {
+	if _, ok := t.judges.by[c.Signature]; ok {
+		return true
+	}
+	if p := t.preparing; p == nil || p.judge.class.Signature != c.Signature {
+		t.abandon()
+		t.preparing = t.begin(c)
+	}
+	for p := t.preparing; len(p.left) > 0; {
+		if out() {
+			return false
+		}
+		p.left[0]()
+		p.left = p.left[1:]
+	}
+	j := t.preparing.judge
+	t.preparing = nil
+	t.judges.keep(j)
+	t.dismissSurplus()
+	return true
+}
+
+// abandon forgets a judge that was not finished.
+func (t *Topology) abandon() {
+	if t.preparing != nil {
+		t.letGo(t.preparing.judge)
+		t.preparing = nil
+	}
+}
+
+// begin returns the judge of a class, with what there is to do for it.
+func (t *Topology) begin(c *Class) *preparation {
+	p := &preparation{judge: &Judge{t: t, class: c, changedTerms: t.changedTerms - 1}}
+	j, terms := p.judge, c.terms
 	if terms == nil {
-		return j
+		return p
+	}
+	later := func(role termRole, s *spreadTerm, weight int64, counter func() *counter) {
+		p.left = append(p.left, func() { j.add(role, counter(), s, weight) })
 	}
 	hard, soft := spreadKeys(terms.spread, true), spreadKeys(terms.spread, false)
 	if terms.system {
@@ -136,32 +186,36 @@ func (t *Topology) newJudge(c *Class) *Judge {
 	}
 	for i := range terms.spread {
 		s := &terms.spread[i]
+		role, keys := softSpread, soft
 		if s.hard {
-			j.add(hardSpread, t.spreadCounter(c, s, hard), s, 0)
-		} else {
-			j.add(softSpread, t.spreadCounter(c, s, soft), s, 0)
+			role, keys = hardSpread, hard
 		}
+		later(role, s, 0, func() *counter { return t.spreadCounter(c, s, keys) })
 	}
+	j.attracts = len(terms.affinity)
 	var all []*podMatch
+	var labels []string
 	for i := range terms.affinity {
 		all = append(all, terms.affinity[i].match)
-	}
-	j.attracts = len(all)
-	for i := range terms.affinity {
-		key := terms.affinity[i].topologyKey
-		if !slices.ContainsFunc(j.own, func(k judged) bool { return k.role == ownAffinity && k.counter.key.label == key }) {
-			j.add(ownAffinity, t.counterOf(counter{match: all, key: t.keyOf(key, false)}), nil, 0)
+		if label := terms.affinity[i].topologyKey; !slices.Contains(labels, label) {
+			labels = append(labels, label)
 		}
 	}
+	for _, label := range labels {
+		later(ownAffinity, nil, 0, func() *counter { return t.counterOf(counter{match: all, key: t.keyOf(label, false)}) })
+	}
+	about := func(role termRole, a *affinityTerm, weight int64) {
+		later(role, nil, weight, func() *counter {
+			return t.counterOf(counter{match: []*podMatch{a.match}, key: t.keyOf(a.topologyKey, false)})
+		})
+	}
 	for i := range terms.antiAffinity {
-		a := &terms.antiAffinity[i]
-		j.add(ownAntiAffinity, t.counterOf(counter{match: []*podMatch{a.match}, key: t.keyOf(a.topologyKey, false)}), nil, 0)
+		about(ownAntiAffinity, &terms.antiAffinity[i], 0)
 	}
 	for i := range terms.preferred {
-		a := &terms.preferred[i]
-		j.add(ownPreference, t.counterOf(counter{match: []*podMatch{a.match}, key: t.keyOf(a.topologyKey, false)}), nil, a.weight)
+		about(ownPreference, &terms.preferred[i], terms.preferred[i].weight)
 	}
-	return j
+	return p
 }
 
 func (j *Judge) add(role termRole, c *counter, s *spreadTerm, weight int64) {
@@ -260,8 +314,9 @@ func (t *Topology) counterOf(c counter) *counter {
 	t.matching.add(made)
 	t.work += int64(len(made.key.of))
 	fill := func(sp *space) {
-		t.work += int64(len(sp.kinds))
-		for _, k := range sp.kinds {
+		kinds := t.labelledKinds(sp, made.match)
+		t.work += int64(len(kinds))
+		for _, k := range kinds {
 			if made.about(k.class, sp.labels) {
 				t.link(k, made)
 				t.countKind(k, sum{made, 1}, 1)

@@ -47,6 +47,9 @@ func (j *Judge) groupBytes() int64 {
 	return 128 + int64(len(j.keys))*2*domainBytes + int64(len(j.terms))*2*domainBytes
 }
 
+// Judged says whether what Judge needs for a class is there.
+func (t *Topology) Judged(c *Class) bool { return t.judges.by[c.Signature] != nil }
+
 // use finds a judge, and remembers that it was asked for.
 func (s *judges) use(signature string) (*Judge, bool) {
 	j, ok := s.by[signature]
@@ -98,6 +101,11 @@ func (t *Topology) dismiss(j *Judge) {
 	s.unchain(j)
 	delete(s.by, j.class.Signature)
 	s.bytes -= j.bytes() + j.grouped
+	t.letGo(j)
+}
+
+// letGo forgets a judge's counters that no other one has.
+func (t *Topology) letGo(j *Judge) {
 	for i := range j.own {
 		c := j.own[i].counter
 		t.work++

@@ -190,11 +190,51 @@ func (t *Topology) kindOf(c *Class) *kind {
 	sp := t.space(c.Namespace)
 	k := &kind{class: c, space: sp, at: int32(len(sp.kinds))}
 	sp.kinds = append(sp.kinds, k)
+	t.work += int64(len(sp.labelled))
+	// order does not matter: each key has its own lists.
+	for key, byValue := range sp.labelled {
+		if value, ok := c.Labels[key]; ok {
+			byValue[value] = append(byValue[value], k)
+		}
+	}
 	t.kinds[c.Signature] = k
 	t.empty++
 	t.work += t.matching.lookup(c, sp.labels, func(m *counter) { t.link(k, m) })
 	t.carry(k)
 	return k
+}
+
+// maxLabelled is by how many keys the kinds of a namespace are found at once.
+const maxLabelled = 16
+
+// labelledKinds are the kinds of a namespace among which all are that the matches are about: those with a label that one
+// of the matches demands, or all.
+func (t *Topology) labelledKinds(sp *space, matches []*podMatch) []*kind {
+	for _, m := range matches {
+		if m.key == "" {
+			continue
+		}
+		byValue, ok := sp.labelled[m.key]
+		switch {
+		case ok:
+			return byValue[m.value]
+		case len(sp.labelled) == maxLabelled:
+			continue
+		}
+		t.work += int64(len(sp.kinds))
+		byValue = map[string][]*kind{}
+		for _, k := range sp.kinds {
+			if value, ok := k.class.Labels[m.key]; ok {
+				byValue[value] = append(byValue[value], k)
+			}
+		}
+		if sp.labelled == nil {
+			sp.labelled = map[string]map[string][]*kind{}
+		}
+		sp.labelled[m.key] = byValue
+		return byValue[m.value]
+	}
+	return sp.kinds
 }
 
 // carry makes the counters of the terms that the kind's pods carry.
@@ -236,6 +276,7 @@ func (t *Topology) sweep() {
 		}
 		delete(t.kinds, signature)
 		last := len(k.space.kinds) - 1
+		k.space.labelled = nil // is made anew when it is asked for
 		k.space.kinds[k.at] = k.space.kinds[last]
 		k.space.kinds[k.at].at = k.at
 		k.space.kinds = k.space.kinds[:last]

@@ -44,10 +44,11 @@ type Topology struct {
 
 	stamps *stamps // nil: nobody asks when counts changed
 
-	judges  judges
-	layouts uint64 // handed out
-	made    uint64 // counters so far
-	work    int64  // see Work
+	judges    judges
+	preparing *preparation // nil: none
+	layouts   uint64       // handed out
+	made      uint64       // counters so far
+	work      int64        // see Work
 }
 
 // spot is one node, or the pods of a node that is not there.
@@ -71,6 +72,8 @@ type nominated struct {
 type space struct {
 	labels map[string]string
 	kinds  []*kind
+	// labelled are the kinds by a label's key and value, for keys that a counter was filled by; see labelledKinds.
+	labelled map[string]map[string][]*kind
 }
 
 // NewTopology returns one without nodes or pods.
@@ -275,6 +278,7 @@ func (t *Topology) PutNamespace(name string, labels map[string]string) {
 	t.changedTerms++
 	t.relabelled++
 	t.version++
+	t.abandon()
 	t.dismissSelecting(before, labels)
 }
 

@@ -192,7 +192,12 @@ func (x *Index) PodsOn(node string, f func(pod *corev1.Pod, c *model.Class) bool
 
 // Pods is PodsOn for all nodes.
 func (x *Index) Pods(f func(pod *corev1.Pod, c *model.Class) bool) {
-	x.placed.Scan("", func(_ string, p placed) bool { return f(p.pod, p.class) })
+	x.PodsFrom("", func(_ string, pod *corev1.Pod, c *model.Class) bool { return f(pod, c) })
+}
+
+// PodsFrom is Pods that tells where each pod is, and begins at such a place.
+func (x *Index) PodsFrom(from string, f func(at string, pod *corev1.Pod, c *model.Class) bool) {
+	x.placed.ScanFrom("", from, func(at string, p placed) bool { return f(at, p.pod, p.class) })
 }
 
 // Nodes calls f for the name of every node that a pod is on, whether the node
