@@ -67,8 +67,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 WORLDS ?= 20
 SCALE  ?= 10
 SEED   ?= 1
-worst: ## the dearest commands in WORLDS big worlds of SCALE percent of 10,000 nodes and 100,000 waiting pods
+worst: ## the dearest commands and steps in WORLDS big worlds of SCALE percent of 10,000 nodes and 100,000 waiting pods
 	go test -timeout 10h ./fsm -run '^TestWorst$$' -v -worst.worlds=$(WORLDS) -worst.scale=$(SCALE) -worst.seed=$(SEED)
+	go test -timeout 10h ./sched -run '^TestWorst$$' -v -worst.worlds=$(WORLDS) -worst.scale=$(SCALE) -worst.seed=$(SEED)
 
 CASES ?= 100000
 sweep: ## the oracles over CASES random cases each, the other properties over a tenth, the leader lost in a longer run

@@ -3,16 +3,17 @@ package sched
 import (
 	"fmt"
 	"runtime/debug"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
 )
 
-// A pod whose decision panics must not keep the others from theirs. What it had changed of the plan is undone, the
-// view, which may be half changed, is built anew from the state, and the plan ends with the pod's being set aside: an
-// attempt that failed by itself (fsm.SetAside), which is replicated and tried again after a back-off of its own.
+// A pod whose decision panics must not keep the others from theirs. What it had changed of the plan is undone, the plan
+// ends with the pod's being set aside (an attempt that failed by itself, fsm.SetAside, which is replicated and tried again
+// after a back-off of its own), and the view, which may be half changed, is built anew by the next steps.
+//
+// Nor may one whose decision takes longer than anybody can wait for.
 
 // Panic is a panic of a decision, for whoever can log it.
 type Panic struct {
@@ -20,6 +21,9 @@ type Panic struct {
 	Value string
 	Stack string
 }
+
+// decisionSteps is in how many steps a decision has to be made, each of which did nothing else.
+const decisionSteps = 1 << 10
 
 const (
 	// asideNanos is how long pods of a class whose decision panicked are set aside without being tried: building the
@@ -67,6 +71,7 @@ func (p *pass) reset(m mark) {
 		last.Pods = last.Pods[:m.failed]
 	}
 	p.plan.assumptions, p.plan.Decisions, p.plan.Weight = p.plan.assumptions[:m.assumptions], m.decisions, m.weight
+	p.reserving = nil
 }
 
 // attempt calls f, which decides something about a pod. It says whether that panicked, and how: then the plan is as it
@@ -84,16 +89,21 @@ func (s *Scheduler) attempt(p *pass, e *fsm.QueueEntry, now int64, f func()) (sa
 		if len(s.panics) < maxPanics {
 			s.panics = append(s.panics, Panic{Pod: e.Key(), Value: said, Stack: string(debug.Stack())})
 		}
-		if len(s.asides) >= maxAside {
-			clear(s.asides)
-		}
-		s.asides[e.Class().Signature] = aside{now + asideNanos, said}
+		s.keepAside(e, now, said)
 		p.reset(before)
 		p.closed = true // what it knows of boards is about a view that is gone
-		s.load(p.state, p.plan)
+		s.spoilt, s.seen.hiding = true, nil
 	}()
 	f()
 	return "", false
+}
+
+// keepAside has the pods of a class set aside without being tried for a while.
+func (s *Scheduler) keepAside(e *fsm.QueueEntry, now int64, said string) {
+	if len(s.asides) >= maxAside {
+		clear(s.asides)
+	}
+	s.asides[e.Class().Signature] = aside{now + asideNanos, said}
 }
 
 // isAside says whether pods of the class are not to be tried now, and why.
@@ -126,18 +136,6 @@ func asideIn(c *fsm.ApplyPlan) map[types.UID]*fsm.SetAside {
 				out[types.UID(ref.UID)] = d.SetAside
 			}
 		}
-	}
-	return out
-}
-
-// unsettledAssumptions are the decisions of all plans under way, and of one that is being made.
-func (s *Scheduler) unsettledAssumptions(making *Plan) []*assumption {
-	var out []*assumption
-	for _, p := range s.plans {
-		out = append(out, p.assumptions...)
-	}
-	if making != nil {
-		out = slices.Concat(out, making.assumptions)
 	}
 	return out
 }

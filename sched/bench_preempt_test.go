@@ -64,7 +64,7 @@ func BenchmarkPreemptMixed(b *testing.B) {
 
 // slowest decides count pods one by one and returns the longest time that one took.
 func (h *harness) slowest(b *testing.B, count int) time.Duration {
-	h.sched.follow()
+	h.sched.followAll()
 	var most time.Duration
 	for range count {
 		from := time.Now()

@@ -51,7 +51,7 @@ func (h *harness) admit(count int, specs ...string) {
 
 // drive steps until count pods are decided and reports how many a second.
 func (h *harness) drive(b *testing.B, count int, unit string) {
-	h.sched.follow() // a leader's view is there before its first pod
+	h.sched.followAll() // a leader's view is there before its first pod
 	decided := 0
 	var inSched, inApply time.Duration
 	for decided < count {
@@ -148,7 +148,7 @@ func BenchmarkLoad(b *testing.B) {
 	h := benchCluster(b, "priority=1 cpu=8 mem=8Gi")
 	for b.Loop() {
 		s := New(h.state)
-		s.follow()
+		s.followAll()
 	}
 	b.ReportMetric(float64(benchNodes*4), "pods")
 }

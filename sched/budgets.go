@@ -37,8 +37,10 @@ type Budget struct {
 	spending int32
 	dirty    bool
 
+	// asked is its place in a list that is being made, from 1 on; 0: in none.
+	asked int32
+
 	book     *budgetBook // nil outside of one
-	ruledAt  uint64      // the book's generation in which its rules changed last
 	watchers [][]int32   // slots whose costs depend on the budget, by the number of its pods there
 }
 
@@ -113,12 +115,17 @@ type budgetBook struct {
 	byLabel map[budgetLabel][]*Budget
 	// generation grows with every change of who is covered by what, and by which rules.
 	generation uint64
-	told       uint64 // the generation that the nodes have been told of
+	changes    []bookChange // the latest of those that made generations
+	told       uint64       // the generation that the nodes have been told of
+	telling    uint64       // the one that they are being told of, up to the slot at tellFrom
+	tellFrom   int
 	dirty      []*Budget
+	meter      *meter // may be nil
 	coverages  map[string]*coverage
 	ofClass    map[*model.Class]*coverage
-	maxClasses int       // more of them are not remembered
-	watches    [][]watch // by slot
+	maxClasses int                // more of them are not remembered
+	watches    [][]watch          // by slot
+	watchesAll map[int32]struct{} // slots that have too many budgets to watch each by itself
 	latitudes  []latitude
 	onNode     []watch // of one node, while they are counted
 }
@@ -143,7 +150,7 @@ func (b *Budget) label() budgetLabel {
 func newBudgetBook() *budgetBook {
 	return &budgetBook{
 		maxClasses: spareClasses, byName: map[string]*Budget{}, byLabel: map[budgetLabel][]*Budget{},
-		generation: 1, told: 1,
+		generation: 1, told: 1, watchesAll: map[int32]struct{}{},
 		coverages: map[string]*coverage{}, ofClass: map[*model.Class]*coverage{},
 	}
 }
@@ -158,7 +165,7 @@ func (k *budgetBook) put(row *policyv1.PodDisruptionBudget) {
 		b.book = k
 		k.byName[name] = b
 		k.byLabel[b.label()] = append(k.byLabel[b.label()], b)
-		k.generation++
+		k.advance(bookChange{budget: b})
 	case b.row.Spec.Selector != row.Spec.Selector &&
 		!equality.Semantic.DeepEqual(b.row.Spec.Selector, row.Spec.Selector):
 		k.drop(b.row)
@@ -171,8 +178,7 @@ func (k *budgetBook) put(row *policyv1.PodDisruptionBudget) {
 		b.put(row)
 		k.spoil(b)
 		if rules {
-			k.generation++
-			b.ruledAt = k.generation
+			k.advance(bookChange{budget: b, ruled: true})
 		}
 	}
 }
@@ -203,7 +209,7 @@ func (k *budgetBook) drop(row *policyv1.PodDisruptionBudget) {
 		delete(k.byLabel, at)
 	}
 	b.release(-1, func(int32) {})
-	k.generation++
+	k.advance(bookChange{budget: b, gone: true})
 }
 
 func (k *budgetBook) spoil(b *Budget) {
@@ -249,17 +255,30 @@ func covering(v *pod, budgets Budgets) []*Budget {
 	if len(all) == 0 {
 		return nil
 	}
-	name := v.key[strings.IndexByte(v.key, '/')+1:]
-	announced := func(b *Budget) bool { return b.Disrupted != nil && b.Disrupted(name) }
-	if slices.ContainsFunc(all, announced) {
-		return slices.DeleteFunc(slices.Clone(all), announced)
+	announces := func(b *Budget) bool { return b.announces(v) }
+	if slices.ContainsFunc(all, announces) {
+		return slices.DeleteFunc(slices.Clone(all), announces)
 	}
 	return all
 }
 
-// flush brings the allowances up to date and has the nodes looked at again whose costs depend on what changed.
-func (k *budgetBook) flush(v *View) {
-	k.tell(v)
+// announces says whether a pod's disruption is in Allowed already.
+func (b *Budget) announces(v *pod) bool {
+	return b.Disrupted != nil && b.Disrupted(v.key[strings.IndexByte(v.key, '/')+1:])
+}
+
+// covers says whether a budget of the state is about pods with such labels.
+func (b *Budget) covers(namespace string, podLabels map[string]string) bool {
+	return b.row.Namespace == namespace && b.selector.Matches(labels.Set(podLabels))
+}
+
+// flush brings the allowances up to date and has the nodes looked at again whose costs depend on what changed. It returns
+// false if that is more than the step's work allows.
+func (k *budgetBook) flush(v *View) bool {
+	if !k.tell(v) {
+		return false
+	}
+	moved := false
 	for _, b := range k.dirty {
 		b.dirty = false
 		allowed, lenient := b.Allowed, b.lenient()
@@ -271,9 +290,19 @@ func (k *budgetBook) flush(v *View) {
 		case allowed == b.Allowed:
 			continue
 		}
+		moved = true
 		b.release(least, v.touch)
 	}
+	k.meter.take(len(k.dirty) * workChange)
 	k.dirty = k.dirty[:0]
+	if moved {
+		// order does not matter: a node is looked at or it is not.
+		for slot := range k.watchesAll {
+			v.touch(slot)
+		}
+		clear(k.watchesAll)
+	}
+	return true
 }
 
 // charge counts a pod that an unsettled preemption evicts among what its budgets have spent, for as long as their rows
@@ -284,6 +313,7 @@ func (s *Scheduler) charge(p *pod) {
 		return
 	}
 	p.charged = covering(p, s.book)
+	s.meter.take(len(p.charged) * workBudget)
 	for _, b := range p.charged {
 		b.spending++
 		s.book.spoil(b)
@@ -301,23 +331,43 @@ func (s *Scheduler) recover(p *pod) {
 
 // putBudget takes in a budget as the state shows it; nil says that it is gone.
 func (s *Scheduler) putBudget(old, row *policyv1.PodDisruptionBudget) {
-	before := s.book.generation
+	k := s.book
+	before := k.generation
 	switch {
 	case row == nil:
-		s.book.drop(old)
+		k.drop(old)
 	case old != nil && old.UID != row.UID:
-		s.book.drop(old)
-		s.book.put(row)
+		k.drop(old)
+		k.put(row)
 	default:
-		s.book.put(row)
+		k.put(row)
 	}
-	if s.book.generation == before {
-		return
+	for _, c := range k.changes[max(0, len(k.changes)-int(k.generation-before)):] {
+		s.recount(&c)
 	}
+}
+
+// recount charges a budget anew for the pods that unsettled preemptions evict, after who is covered by it changed.
+func (s *Scheduler) recount(c *bookChange) {
+	b := c.budget
+	s.meter.take(len(s.evicting) * workBudget)
 	// order does not matter: each is counted by itself.
 	for uid := range s.evicting {
-		if p, ok := s.view.pods[uid]; ok {
-			s.charge(p)
+		p, ok := s.view.pods[uid]
+		if !ok || p.evicting == 0 || p.obj == nil || !model.Healthy(p.obj) {
+			continue
+		}
+		at := slices.Index(p.charged, b)
+		is := !c.gone && b.covers(p.class.Namespace, p.class.Labels) && !b.announces(p)
+		switch {
+		case at >= 0 && !is:
+			p.charged = slices.Concat(p.charged[:at], p.charged[at+1:])
+			b.spending--
+			s.book.spoil(b)
+		case at < 0 && is:
+			p.charged = append(slices.Clip(p.charged), b)
+			b.spending++
+			s.book.spoil(b)
 		}
 	}
 }
@@ -328,6 +378,7 @@ func (s *Scheduler) spendingUnsettled(e *evictions) bool {
 	if len(s.evicting) == 0 {
 		return false
 	}
+	s.meter.Spend(e.blockedRefs * workBudget)
 	// order does not matter: any one of them is enough.
 	for _, blocking := range e.blocked {
 		if slices.ContainsFunc(blocking, func(b *Budget) bool { return b.spending > 0 }) {

@@ -62,27 +62,85 @@ func labelSetKey(c *model.Class) string {
 	return b.String()
 }
 
-// refresh brings a coverage up to the book's generation.
+// bookChange is what made a generation of the book: a budget that is new, whose rules changed, or that is gone.
+type bookChange struct {
+	budget      *Budget
+	ruled, gone bool
+}
+
+// maxBookChanges is how many changes are remembered.
+const maxBookChanges = 1 << 10
+
+// advance begins a generation.
+func (k *budgetBook) advance(c bookChange) {
+	k.generation++
+	if len(k.changes) == 2*maxBookChanges {
+		k.changes = append(k.changes[:0], k.changes[maxBookChanges:]...)
+	}
+	k.changes = append(k.changes, c)
+}
+
+// refresh brings a coverage up to the book's generation: by what changed since, or by asking all budgets.
 func (k *budgetBook) refresh(c *coverage) {
-	now := k.Of(c.namespace, c.labels)
-	if !slices.Equal(now, c.budgets) || slices.ContainsFunc(now, func(b *Budget) bool { return b.ruledAt > c.asOf }) {
+	since := k.generation - c.asOf
+	if c.asOf == 0 || since > uint64(len(k.changes)) || since > uint64(len(k.byName)) {
+		now := k.Of(c.namespace, c.labels)
+		k.meter.take((1 + len(c.labels) + len(now)) * workBudget)
+		if !slices.Equal(now, c.budgets) || k.ruledSince(since, now) {
+			c.changedAt = k.generation
+		}
+		c.budgets, c.asOf = now, k.generation
+		return
+	}
+	k.meter.take(int(since) * workBudget)
+	for _, change := range k.changes[uint64(len(k.changes))-since:] {
+		b := change.budget
+		at, is := slices.BinarySearchFunc(c.budgets, b, func(x, b *Budget) int { return strings.Compare(x.Name, b.Name) })
+		switch {
+		case is && c.budgets[at] == b && change.gone:
+			c.budgets = slices.Concat(c.budgets[:at], c.budgets[at+1:]) // others may hold the list
+		case is && c.budgets[at] == b && change.ruled:
+		case !is && !change.gone && !change.ruled && b.covers(c.namespace, c.labels):
+			c.budgets = slices.Concat(c.budgets[:at], []*Budget{b}, c.budgets[at:])
+		default:
+			continue
+		}
 		c.changedAt = k.generation
 	}
-	c.budgets, c.asOf = now, k.generation
+	c.asOf = k.generation
+}
+
+// ruledSince says whether the rules of one of some budgets changed in the latest generations.
+func (k *budgetBook) ruledSince(generations uint64, of []*Budget) bool {
+	if generations > uint64(len(k.changes)) {
+		return len(of) > 0
+	}
+	return slices.ContainsFunc(k.changes[uint64(len(k.changes))-generations:], func(c bookChange) bool {
+		return c.ruled && slices.Contains(of, c.budget)
+	})
 }
 
 // tell has the nodes looked at again that have a pod whose budgets, or their rules, are other ones than when this was
-// done last.
-func (k *budgetBook) tell(v *View) {
+// done last. It returns false if that is more than the step's work allows.
+func (k *budgetBook) tell(v *View) bool {
 	if k.told == k.generation {
-		return
+		return true
 	}
-	for slot := range v.nodes {
-		if slices.ContainsFunc(v.nodes[slot].pods, func(p *pod) bool { return k.coverageOf(p).changedAt > k.told }) {
-			v.touch(int32(slot))
+	if k.telling != k.generation {
+		k.telling, k.tellFrom = k.generation, 0
+	}
+	for ; k.tellFrom < len(v.nodes); k.tellFrom++ {
+		if k.meter.out() {
+			return false
+		}
+		on := v.nodes[k.tellFrom].pods
+		k.meter.take(workNode + len(on)*workPod)
+		if slices.ContainsFunc(on, func(p *pod) bool { return k.coverageOf(p).changedAt > k.told }) {
+			v.touch(int32(k.tellFrom))
 		}
 	}
 	k.told = k.generation
+	return true
 }
 
 // watch is a node whose costs depend on a budget up to so many of its pods there.
@@ -103,6 +161,9 @@ func (b *Budget) watch(slot, pods int32) {
 	}
 	i := k.watchOf(slot, b)
 	switch {
+	case i < 0 && len(k.watches[slot]) == maxWatches:
+		k.watchAll(slot)
+		return
 	case i < 0:
 		i = len(k.watches[slot])
 		k.watches[slot] = append(k.watches[slot], watch{budget: b})
@@ -117,6 +178,14 @@ func (b *Budget) watch(slot, pods int32) {
 	w := &k.watches[slot][i]
 	w.pods, w.at = pods, int32(len(b.watchers[pods]))
 	b.watchers[pods] = append(b.watchers[pods], slot)
+}
+
+// maxWatches is how many budgets a node watches, each by itself; with more, it watches whether anything changes.
+const maxWatches = 64
+
+// watchAll has a node looked at again when any budget allows another number.
+func (k *budgetBook) watchAll(slot int32) {
+	k.watchesAll[slot] = struct{}{}
 }
 
 func (k *budgetBook) watchOf(slot int32, b *Budget) int {
@@ -172,20 +241,24 @@ func (k *budgetBook) limits(n *node) bool {
 	}
 	*at = latitude{asOf: n.changedAt + 1}
 	k.onNode = k.onNode[:0]
+	asked := 0
 	for _, v := range n.pods {
 		if v.isLeaving() {
 			continue
 		}
-		for _, b := range covering(v, k) {
-			i := slices.IndexFunc(k.onNode, func(w watch) bool { return w.budget == b })
-			if i < 0 {
-				i = len(k.onNode)
+		of := covering(v, k)
+		asked += len(of)
+		for _, b := range of {
+			if b.asked == 0 {
 				k.onNode = append(k.onNode, watch{budget: b})
+				b.asked = int32(len(k.onNode))
 			}
-			k.onNode[i].pods++
+			k.onNode[b.asked-1].pods++
 		}
 	}
+	k.meter.take((len(n.pods) + asked + len(k.onNode)*min(len(k.onNode), maxWatches)/4) * workBudget)
 	for _, w := range k.onNode {
+		w.budget.asked = 0
 		w.budget.watch(n.slot, w.pods)
 		at.limited = at.limited || w.pods > w.budget.Allowed
 	}

@@ -54,7 +54,7 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 	case attemptWaiting:
 		d.Preemption = "not eligible due to a terminating pod on the nominated node."
 	case attemptHelpless:
-		s.meter.Spend(len(s.view.nodes) * workReason)
+		s.meter.Spend(len(s.view.nodes)*workReason + s.costs[b.key].blockedRefs*workBudget)
 		d.Preemption = unavailable(d.Nodes, s.costs[b.key].counts(s.view))
 		d.Budgets = s.costs[b.key].blocking()
 	}
@@ -162,14 +162,20 @@ func lacking(blocking []*Budget) string {
 
 // blocking are the names of all budgets whose allowance would have to grow for preemption to help.
 func (e *evictions) blocking() []string {
-	var names []string
+	var all []*Budget
 	// order does not matter: the names are sorted below.
 	for _, blocking := range e.blocked {
 		for _, b := range blocking {
-			if b.row != nil {
-				names = append(names, b.Name)
+			if b.row != nil && b.asked == 0 {
+				b.asked = 1
+				all = append(all, b)
 			}
 		}
+	}
+	var names []string
+	for _, b := range all {
+		b.asked = 0
+		names = append(names, b.Name)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

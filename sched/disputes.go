@@ -26,6 +26,8 @@ const (
 	rereadAt    = 2
 	reloadAt    = 3
 	maxDisputes = 1 << 12
+	// maxReread is how many nominations are read anew for one decision; where there are more, everything is.
+	maxReread = 1 << 12
 	// reloadNanos is the time between two times that everything is read anew because of disputes.
 	reloadNanos = 60 * nanosPerSecond
 )
@@ -77,17 +79,23 @@ func (s *Scheduler) disputed(f *assumption, reason string) {
 	}
 }
 
-// settleDisputes reads anew what the view may have wrong. It is called when the view has been brought up to date.
-func (s *Scheduler) settleDisputes(state *fsm.View, now int64) {
-	if s.reload && now-s.reloadedAt >= reloadNanos {
+// settleDisputes reads anew what the view may have wrong. It is called when the view has been brought up to date and no
+// decision is under way. It returns false if that is more than the step's work allows.
+func (s *Scheduler) settleDisputes(state *fsm.View, now int64) bool {
+	if s.reload && now-s.reloadedAt >= reloadNanos || len(s.rereads) > 0 && state.Nominations.Len() > maxReread {
 		s.reload, s.reloadedAt, s.rereads = false, now, nil
-		s.load(state, nil)
-		return
+		s.beginLoad(state)
+		return s.follow()
 	}
-	for _, f := range s.rereads {
-		s.reread(state, f)
+	for len(s.rereads) > 0 {
+		if s.meter.out() {
+			return false
+		}
+		s.reread(state, s.rereads[0])
+		s.rereads = s.rereads[1:]
+		s.chargeView(state.Nominations.Len() * workChange)
 	}
-	s.rereads = nil
+	return true
 }
 
 // reread reads anew what the view holds of a decision's node, of all nominations, and of the pod's class.
@@ -108,6 +116,7 @@ func (s *Scheduler) reread(state *fsm.View, f *assumption) {
 	if obj != nil {
 		v.putNode(f.node, obj)
 	}
+	s.meter.take(2 * len(v.nodes[slot].pods) * workChange)
 	for _, p := range slices.Clone(v.nodes[slot].pods) {
 		if p.obj != nil {
 			s.dropPod(p.obj)

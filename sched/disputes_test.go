@@ -43,7 +43,7 @@ func TestDisputes(t *testing.T) {
 			h.pod(mkPod("high priority=10 cpu=3"))
 			h.run() // it is nominated, and waits
 			h.pod(mkPod("asks priority=10 cpu=1 never"))
-			h.sched.follow()
+			h.sched.followAll()
 			wrong.do(h.sched.view)
 			refused := 0
 			for range 5 {
@@ -73,13 +73,15 @@ func TestDisagreement(t *testing.T) {
 	h := newHarness()
 	h.node(mkNode("n1 cpu=4"))
 	h.pod(mkPod("asks cpu=1"))
-	h.sched.follow()
+	h.sched.followAll()
 	for i := range 4 {
 		f := &assumption{uid: "uid-asks", key: "default/asks", kind: assumeBind, node: "n1", class: model.ClassOf(mkPod("asks cpu=1"))}
 		p := &Plan{Command: &fsm.ApplyPlan{}, assumptions: []*assumption{f}}
 		h.sched.Refused(p, []fsm.PlanRefusal{{Key: f.key, UID: "uid-asks", Reason: "because"}})
 		before := h.sched.view
-		h.sched.settleDisputes(h.sched.follow(), h.now)
+		h.sched.seen, h.sched.meter.left = glimpse{state: h.state.View(), nowNano: h.now}, stepWork
+		h.sched.lookUp()
+		h.sched.lookAway()
 		told := h.sched.Disagreements()
 		if want := i+1 >= reloadAt; (len(told) == 1) != want {
 			t.Errorf("refusal %d: told %v", i+1, told)

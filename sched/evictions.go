@@ -38,7 +38,8 @@ type evictions struct {
 	// open holds, for nodes on which the search reached its limit, a bound of every choice there.
 	open map[int32]victims.Cost
 	// blocked are the budgets that keep a node from being a candidate.
-	blocked map[int32][]*Budget
+	blocked     map[int32][]*Budget
+	blockedRefs int // in all of them
 }
 
 type entry struct {
@@ -151,7 +152,7 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 	}
 	*at = entry{cost: victims.Impossible, verdict: verdictUnresolvable, exact: true}
 	delete(e.open, slot)
-	delete(e.blocked, slot)
+	e.block(slot, nil)
 	if n.obj == nil {
 		return
 	}
@@ -167,10 +168,20 @@ func (e *evictions) look(v *View, b *board, slot int32, budgets Budgets) {
 		e.settle(at, n, budgets)
 	}
 	if at.verdict == verdictBlocked {
-		e.blocked[slot] = p.blocked
+		e.block(slot, p.blocked)
 	}
 	if at.cost.Possible() {
 		e.candidates++
+	}
+}
+
+// block notes which budgets keep a node from being a candidate.
+func (e *evictions) block(slot int32, by []*Budget) {
+	e.blockedRefs += len(by) - len(e.blocked[slot])
+	if len(by) == 0 {
+		delete(e.blocked, slot)
+	} else {
+		e.blocked[slot] = by
 	}
 }
 
@@ -182,7 +193,7 @@ func (e *evictions) settle(at *entry, n *node, budgets Budgets) {
 	at.exact = true
 	if !ok {
 		at.cost, at.verdict = victims.Impossible, verdictBlocked
-		e.blocked[slot] = e.problem.blocked
+		e.block(slot, e.problem.blocked)
 	} else {
 		at.cost = s.cost
 	}

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
@@ -13,25 +14,49 @@ import (
 )
 
 // maxChanges is how many changes are taken from the feed at once.
-const maxChanges = 1 << 12
+const maxChanges = 1 << 8
 
-// follow brings the view up to the newest published state and returns that state. When the feed no longer reaches back
-// far enough, or the view carries too many slots of nodes long gone, it is built anew.
-func (s *Scheduler) follow() *fsm.View {
-	state := s.state.View()
-	s.configure(state.SchedulerConfig())
-	if s.view == nil || s.broken || s.view.gone > len(s.view.nodes)/2+64 || !s.catchUp(state) {
-		s.load(state, nil)
-	}
-	return state
+// glimpse is what a step looks at: a state and a time. A step that is not through with its first decision when its work
+// is used up is gone on with in the next one, which looks at the same: whatever changes meanwhile, a decision that was
+// begun comes to its end.
+type glimpse struct {
+	state   *fsm.View // nil: the next step takes the newest
+	nowNano int64
+	// at is the entry of the queue at which the next step goes on; "" is the first. Those before it were decided in
+	// earlier plans, or their failure is held back: so many.
+	at               types.UID
+	passedOver, held int
+	steps            int // that were made for the pod there
+	hiding           *hiding
 }
 
-// catchUp takes in what the feed has; false if it does not reach back far enough.
+// follow brings the view up to the state that is looked at. It returns false if there is more to do than the step's work
+// allows: then it goes on the next time. When the feed no longer reaches back far enough, or the view carries too many
+// slots of nodes long gone, the view is built anew.
+func (s *Scheduler) follow() bool {
+	state := s.seen.state
+	s.configure(state.SchedulerConfig())
+	if s.view == nil || s.broken || s.loading == nil && s.view.gone > len(s.view.nodes)/2+64 {
+		s.beginLoad(state)
+	}
+	s.broken = true // if this panics
+	up := s.loading != nil || s.catchUp(state)
+	if s.lost {
+		s.beginLoad(state)
+		up = true
+	}
+	up = up && (s.loading == nil || s.load()) && s.retire()
+	s.broken = false
+	return up
+}
+
+// catchUp takes in what the feed has; false if it does not reach back far enough, or if there is more of it than the
+// step's work allows.
 func (s *Scheduler) catchUp(state *fsm.View) bool {
-	s.broken = true
 	for s.revision < state.Revision() {
 		changes, err := s.state.Feed().After(s.revision, maxChanges)
 		if err != nil {
+			s.lost = true // the view is to be built anew
 			return false
 		}
 		if len(changes) == 0 {
@@ -40,67 +65,47 @@ func (s *Scheduler) catchUp(state *fsm.View) bool {
 		}
 		for i := range changes {
 			if changes[i].Revision > state.Revision() {
-				s.broken = false
 				return true
+			}
+			if s.meter.out() {
+				return false
 			}
 			s.take(&changes[i])
 			s.revision = changes[i].Revision
+			s.chargeView(workChange)
 		}
 	}
-	s.broken = false
 	return true
 }
 
-// load builds the view from a state and lays the unsettled decisions over it again, those of a plan that is being made
-// too.
-func (s *Scheduler) load(state *fsm.View, making *Plan) {
-	s.broken = true
-	unsettled := s.unsettledAssumptions(making)
-	v := newView()
-	if s.view != nil {
-		// Ranks and log positions of the old view mean nothing in the new one.
-		v.ring.epoch = s.view.ring.epoch + 1
-		v.log.first = s.view.log.head()
-	}
-	s.view, s.revision = v, state.Revision()
-	s.dropAll()
-	clear(s.unsettledSlots)
-	clear(s.unsettledClasses)
-	clear(s.evicting)
-	s.book = newBudgetBook()
-	clear(s.assumptions)
-	for _, f := range unsettled {
-		f.pod, f.nomination, f.marked = nil, nil, false
-		pod, there := state.Pods.Get(f.key)
-		f.over = !there || pod.UID != f.uid || pod.Spec.NodeName != ""
-	}
-	state.Namespaces.Scan("", func(_ string, n *corev1.Namespace) bool {
-		v.topo.PutNamespace(n.Name, n.Labels)
-		return true
-	})
-	state.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
-		v.putNode(n.Name, n)
-		return true
-	})
-	state.Budgets.Scan("", func(_ string, b *policyv1.PodDisruptionBudget) bool {
-		s.book.put(b)
-		return true
-	})
-	state.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
-		s.putPod(p)
-		return true
-	})
-	state.Nominations.Scan("", func(_ string, n *fsm.Nomination) bool {
-		s.putNomination(n)
-		return true
-	})
-	for _, f := range unsettled {
-		s.assume(f)
-		if making == nil || !slices.Contains(making.assumptions, f) { // those are marked when the plan is made
-			s.markUnsettled(f)
+// chargeView charges a change of the view, and what counting it by topology domains took.
+func (s *Scheduler) chargeView(units int) {
+	work := s.view.topo.Work()
+	s.meter.take(units + int(work-s.view.charged)*workCount)
+	s.view.charged = work
+}
+
+// retire takes the plans off the view that were settled, and whose outcome the view shows. It returns false if that is
+// more than the step's work allows.
+func (s *Scheduler) retire() bool {
+	for i := 0; i < len(s.plans); {
+		p := s.plans[i]
+		if !p.settled || p.settledAt > s.revision {
+			i++
+			continue
 		}
+		for len(p.assumptions) > 0 {
+			if s.meter.out() {
+				return false
+			}
+			last := len(p.assumptions) - 1
+			s.retract(p.assumptions[last])
+			p.assumptions = p.assumptions[:last]
+			s.chargeView(workChange)
+		}
+		s.plans = slices.Delete(s.plans, i, i+1)
 	}
-	s.broken = false
+	return true
 }
 
 // take applies one change of the state to the view.
@@ -217,6 +222,15 @@ func (s *Scheduler) landed(obj *corev1.Pod, slot int32) *pod {
 const spareClasses = 1 << 12
 
 func (s *Scheduler) classOf(obj *corev1.Pod) *model.Class {
+	if s.seen.state != nil {
+		if c := s.seen.state.PlacedClass(obj); c != nil {
+			return c
+		}
+	}
+	s.meter.take(workClass * (1 + len(obj.Spec.InitContainers) + len(obj.Spec.Containers)))
+	if a := obj.Spec.Affinity; a != nil {
+		s.meter.take(a.Size())
+	}
 	s.book.maxClasses = spareClasses + 2*s.view.topo.Kinds()
 	if s.view.classes.Len() > s.book.maxClasses {
 		s.view.classes = model.Classes{}

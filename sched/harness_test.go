@@ -452,3 +452,13 @@ func nextOf(s *Scheduler, now int64, most int) *Plan {
 		}
 	}
 }
+
+// followAll brings the view up to the newest state, whatever work that is.
+func (s *Scheduler) followAll() {
+	s.lookAway()
+	s.seen.state = s.state.View()
+	s.meter.boundless = true
+	s.follow()
+	s.meter.boundless = false
+	s.seen = glimpse{}
+}

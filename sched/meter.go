@@ -24,8 +24,12 @@ const (
 	workTerm    = 2  // a rule between pods, asked for a node or a group
 	workGroup   = 2  // a group of nodes, scored
 	workNode    = 5  // a node that is passed by
+	workBudget  = 2  // a budget of a pod, counted
 	workReason  = 10 // a reason of a node, counted
 	workDecided = 300
+	workChange  = 100 // a change of the view
+	workCount   = 5   // a count by topology domains (model.Topology.Work)
+	workClass   = 50  // a container, when a pod's class is worked out
 )
 
 // Spend charges work; a nil meter counts none.
@@ -39,8 +43,12 @@ func (m *meter) Spend(units int) {
 	}
 }
 
-// passBy charges an entry of the queue that was come to.
-func (m *meter) passBy() { m.left -= workNode }
+// take charges what is no part of a decision.
+func (m *meter) take(units int) {
+	if m != nil {
+		m.left -= int64(units)
+	}
+}
 
 // out says whether the work of the step is used up.
 func (m *meter) out() bool { return m != nil && m.left <= 0 && !m.boundless }

@@ -41,6 +41,7 @@ type budgetRule struct {
 	victims.Rule
 	budget *Budget
 	pods   int32 // of all that may go or have to, whether they spend anything or not
+	rule   int   // its place among the solver's rules; -1: it is none of them
 }
 
 // dimension is a resource that a class asks for.
@@ -261,8 +262,12 @@ func (p *problem) count(n *node, budgets Budgets) bool {
 		return true
 	}
 	p.ofNode = p.ofNode[:0]
+	defer p.forgetRules()
+	asked := 0
 	for _, v := range p.movable {
-		for _, b := range covering(v, budgets) {
+		of := covering(v, budgets)
+		asked += len(of)
+		for _, b := range of {
 			r := p.ruleOf(b)
 			r.pods++
 			if !r.Hard || !b.spares(v.obj) {
@@ -286,10 +291,13 @@ func (p *problem) count(n *node, budgets Budgets) bool {
 			}
 		}
 	}
+	watched := len(p.ofNode) * min(len(p.ofNode), maxWatches) / 4
+	p.meter.Spend((len(p.movable) + len(p.forced) + 2*asked + watched) * workBudget)
 	for i := range p.ofNode {
 		r := &p.ofNode[i]
 		r.budget.watch(n.slot, r.pods)
 		if r.Members > r.Allowed {
+			r.rule = len(q.Rules)
 			p.addRule(r.Rule, r.budget)
 		}
 	}
@@ -325,7 +333,7 @@ func (p *problem) addRule(r victims.Rule, of *Budget) {
 func (p *problem) under(v *pod, budgets Budgets) (rules uint64, all bool) {
 	all = true
 	for _, b := range covering(v, budgets) {
-		r := slices.Index(p.budgets, b)
+		r := p.ruleOf(b).rule
 		switch {
 		case r >= victims.MaxRules:
 			all = false
@@ -346,15 +354,20 @@ func (p *problem) drop(i int) {
 
 // ruleOf is the rule of a budget for this class.
 func (p *problem) ruleOf(b *Budget) *budgetRule {
-	for i := range p.ofNode {
-		if p.ofNode[i].budget == b {
-			return &p.ofNode[i]
-		}
+	if b.asked == 0 {
+		allowed := max(b.Allowed, 0)
+		rule := victims.Rule{Allowed: allowed, Before: allowed, Hard: p.mustKeep(b)}
+		p.ofNode = append(p.ofNode, budgetRule{budget: b, rule: -1, Rule: rule})
+		b.asked = int32(len(p.ofNode))
 	}
-	allowed := max(b.Allowed, 0)
-	p.ofNode = append(p.ofNode, budgetRule{budget: b, Rule: victims.Rule{Allowed: allowed, Before: allowed,
-		Hard: p.mustKeep(b)}})
-	return &p.ofNode[len(p.ofNode)-1]
+	return &p.ofNode[b.asked-1]
+}
+
+// forgetRules ends that budgets have a place among those of the node.
+func (p *problem) forgetRules() {
+	for i := range p.ofNode {
+		p.ofNode[i].budget.asked = 0
+	}
 }
 
 // mustKeep says whether the class's pods must not violate a budget.

@@ -354,8 +354,8 @@ func (w *world) checkView() { w.checkViewOf(w.t.Fatalf) }
 
 func (w *world) checkViewOf(fatalf func(format string, values ...any)) {
 	fresh := New(w.state)
-	fresh.follow()
-	w.sched.follow()
+	fresh.followAll()
+	w.sched.followAll()
 	for i := range fresh.view.nodes {
 		want := &fresh.view.nodes[i]
 		slot, ok := w.sched.view.byName[want.name]
@@ -461,7 +461,7 @@ func (w *world) pipeline(nodes int, happen func(nodes int)) {
 	for range rapid.IntRange(5, 40).Draw(t, "turns") {
 		switch rapid.IntRange(0, 6).Draw(t, "turn") {
 		case 5: // the feed was lost
-			w.sched.load(w.state.View(), nil)
+			w.sched.broken = true
 		case 6: // too many classes for memory, and changes long gone
 			w.sched.dropAll()
 			if w.sched.view != nil {

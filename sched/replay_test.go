@@ -120,7 +120,7 @@ func (w *world) live(nodes int, happen func(nodes int)) (lost int) {
 		case 8:
 			switch rapid.IntRange(0, 4).Draw(t, "what") {
 			case 0: // the feed was lost
-				w.sched.load(w.state.View(), nil)
+				w.sched.broken = true
 			case 1: // too many classes for memory, and changes long gone
 				w.sched.dropAll()
 				if w.sched.view != nil {
@@ -136,7 +136,7 @@ func (w *world) live(nodes int, happen func(nodes int)) (lost int) {
 				w.configuresPlugins(w.pick("profile", "odd", "default-scheduler"))
 			}
 		case 9: // a step that leads to nothing, and still follows the state
-			w.sched.follow()
+			w.sched.followAll()
 		}
 	}
 	return lost
@@ -297,7 +297,7 @@ func TestLoadHoldsBack(t *testing.T) {
 		}
 		h.pod(mkPod("near priority=10 near=kubernetes.io/hostname:app=web"))
 		if anew {
-			h.sched.load(h.state.View(), nil)
+			h.sched.broken = true
 		}
 		if q := h.next(8); q != nil {
 			t.Errorf("loaded anew: %v: it does not wait for the plan under way: %s", anew, describe(q.Command))

@@ -24,10 +24,11 @@ func (s *Scheduler) reserve(p *pass, now int64) {
 	if !*s.config.Spec.Reservation.Enabled || s.reserving() || s.replaying && s.reserveOnly == "" {
 		return
 	}
-	s.meter.left = s.stepWork / 4
+	all := s.meter.left
+	s.meter.left = all / 4
 	s.tryReserve(p, now)
 	p.reserveBehind, s.behind = s.behind, false
-	s.meter.left += s.stepWork - s.stepWork/4
+	s.meter.left += all - all/4
 }
 
 func (s *Scheduler) tryReserve(p *pass, now int64) {
@@ -48,7 +49,7 @@ func (s *Scheduler) tryReserve(p *pass, now int64) {
 		if s.replaying && e.Key() != s.reserveOnly {
 			return looked < maxBlocked
 		}
-		s.meter.passBy()
+		s.meter.take(workNode)
 		_, assumed := s.assumptions[e.UID]
 		done := !assumed && p.state.MayReserve(e, now) && s.ownNomination(e) == nil && s.reserveFor(p, e, "", now)
 		switch {
@@ -85,6 +86,9 @@ func (s *Scheduler) reserveRoom(p *pass, e *fsm.QueueEntry, held string, now int
 	c := e.Class()
 	if pod, ok := p.state.Pods.Get(e.Key()); ok {
 		c = p.state.EffectiveClass(c, pod)
+	}
+	if !s.prepare(c) {
+		return false
 	}
 	own := s.ownNomination(e)
 	if own != nil {

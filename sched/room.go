@@ -38,8 +38,9 @@ func (b *board) holds() int {
 
 // holds is how many bytes eviction costs hold.
 func (e *evictions) holds() int {
-	return costsBytes + cap(e.entries)*entryBytes + cap(e.winner)*4 + cap(e.dirty)*4 +
-		(len(e.open)+len(e.blocked))*sightBytes + len(e.topo.seen)*sightBytes + e.topo.seenPods*podRefBytes
+	blocked := (len(e.open)+len(e.blocked))*sightBytes + e.blockedRefs*podRefBytes
+	return costsBytes + cap(e.entries)*entryBytes + cap(e.winner)*4 + cap(e.dirty)*4 + blocked +
+		len(e.topo.seen)*sightBytes + e.topo.seenPods*podRefBytes
 }
 
 // weigh takes note of what a board and its costs hold, and forgets others if that is too much.

@@ -14,8 +14,10 @@ import (
 // the first Step and then follows the change feed.
 type Scheduler struct {
 	state    *fsm.State
+	seen     glimpse // of the step under way
 	view     *View
-	revision int64 // of the state, up to which the view is right
+	revision int64    // of the state, up to which the view is right
+	loading  *loading // nil: the view is all there
 	book     *budgetBook
 	budgets  Budgets // other ones, in tests; nil: those of the book
 
@@ -43,6 +45,8 @@ type Scheduler struct {
 	draining  bool
 	behind    bool // the last step ended before it was through
 	broken    bool // the view was being changed when something panicked
+	spoilt    bool // a decision panicked: the view is to be built anew
+	lost      bool // the feed does not reach back to the view's revision
 
 	asides map[string]aside // by Class.Signature
 	panics []Panic
@@ -67,41 +71,47 @@ type Plan struct {
 	// Decisions is the number of pods that Command decides about, Weight that of those and their victims (fsm.Weight).
 	Decisions, Weight int
 
-	assumptions []*assumption
+	assumptions []*assumption // not retracted yet
+	settled     bool
+	settledAt   int64 // the revision that shows the outcome
 }
 
 // New returns a scheduler for the pods that wait in a state.
 func New(state *fsm.State) *Scheduler {
-	return &Scheduler{
-		state: state, book: newBudgetBook(), stepWork: stepWork, limit: maxBytes,
+	s := &Scheduler{
+		state: state, stepWork: stepWork, limit: maxBytes,
 		boards: map[boardKey]*board{}, costs: map[boardKey]*evictions{},
 		assumptions: map[types.UID]*assumption{}, evicting: map[types.UID]int32{}, unsettledSlots: map[int32]struct{}{},
 		unsettledClasses: map[*model.Class]int32{}, asides: map[string]aside{}, disputes: map[types.UID]dispute{},
 	}
+	s.book = newBudgetBook()
+	s.book.meter = &s.meter
+	return s
 }
 
 // Unsettled is the number of plans that were made and not settled.
-func (s *Scheduler) Unsettled() int { return len(s.plans) }
+func (s *Scheduler) Unsettled() int {
+	n := 0
+	for _, p := range s.plans {
+		if !p.settled {
+			n++
+		}
+	}
+	return n
+}
 
-// Behind says whether the last Step had to stop because of the work that it took: the next one goes on, and is to be
-// called at once.
+// Behind says whether the last Step had to stop because of the work that it took: the next one goes on with it, on the
+// same state and at the same time, and is to be called at once.
 func (s *Scheduler) Behind() bool { return s.behind }
 
 // Settle ends a plan. The state that New was given must have applied the plan's entry before, if it was committed:
 // then every decision that was carried out is in the state already, and one that was refused is undone here and its pod
-// tried again. A plan that was not committed, or whose fate is unknown, is settled in the same way.
+// tried again. A plan that was not committed, or whose fate is unknown, is settled in the same way. The next Step that
+// looks at a state of now does so.
 func (s *Scheduler) Settle(p *Plan) {
-	i := slices.Index(s.plans, p)
-	if i < 0 {
-		return
+	if !p.settled && slices.Contains(s.plans, p) {
+		p.settled, p.settledAt = true, s.state.View().Revision()
 	}
-	s.follow()
-	s.plans = slices.Delete(s.plans, i, i+1)
-	s.broken = true
-	for _, f := range p.assumptions {
-		s.retract(f)
-	}
-	s.broken = false
 }
 
 // boardKey tells apart the classes that find different things on a node.
@@ -109,6 +119,18 @@ type boardKey struct {
 	class  string // Class.Shape
 	rules  string // model.Judge.Likeness: what the class sees of other pods
 	images string // Class.ImageSet where a node holds any of the images
+}
+
+// prepare makes ready what a class has to know of other pods. It returns false, and the step is behind, if that is more
+// than the step's work allows.
+func (s *Scheduler) prepare(c *model.Class) bool {
+	ready := s.view.topo.Prepare(c, func() bool {
+		s.chargeView(0)
+		return s.meter.out()
+	})
+	s.chargeView(0)
+	s.behind = s.behind || !ready
+	return ready
 }
 
 // boardOf returns the class's board, up to date unless the step is behind.
@@ -131,6 +153,7 @@ func (s *Scheduler) boardOf(c *model.Class) *board {
 		b.topo.see(s.view.topo, c, key.rules)
 	}
 	b.used = s.step
+	s.chargeView(0)
 	s.refresh(b)
 	s.weigh(b)
 	return b
@@ -147,7 +170,10 @@ func (s *Scheduler) refresh(b *board) {
 
 // costsOf returns the class's eviction costs, up to date unless the step is behind; b is the class's board.
 func (s *Scheduler) costsOf(b *board) *evictions {
-	s.book.flush(s.view)
+	if !s.book.flush(s.view) {
+		s.behind = true
+		return nil
+	}
 	e, ok := s.costs[b.key]
 	if !ok || e.how != s.how {
 		e = newEvictions(b.class, s.how)

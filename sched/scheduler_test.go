@@ -17,7 +17,7 @@ func TestForget(t *testing.T) {
 		h.node(mkNode(fmt.Sprintf("n%d cpu=8 mem=8Gi", i)))
 	}
 	s := h.sched
-	s.follow()
+	s.followAll()
 	known := func(i int) bool {
 		_, kept := s.boards[boardKey{class: model.ClassOf(mkPod(fmt.Sprintf("p cpu=%d", i+1))).Shape}]
 		return kept
@@ -60,7 +60,7 @@ func TestBoardsHoldWhatTheySay(t *testing.T) {
 		return int(m.HeapAlloc)
 	}
 	s := h.sched
-	s.follow()
+	s.followAll()
 	shape := 0
 	churn := func(shapes int) {
 		for range shapes {

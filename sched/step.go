@@ -1,9 +1,8 @@
 package sched
 
 import (
+	"fmt"
 	"slices"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
@@ -54,22 +53,51 @@ type pass struct {
 }
 
 // Step takes the next pods of the queue until the plan weighs so much, decides about each on the state as it will be if
-// everything decided before holds, and returns the plan; nil when there is nothing to decide now. It is to be called
-// again when the state changed, a plan was settled, or a backoff ended (fsm.View.NextBackoffUnixNano).
+// everything decided before holds, and returns the plan; nil when there is nothing to decide now, or when the step's
+// work did not suffice (Behind). It is to be called again when the state changed, a plan was settled, or a backoff ended
+// (fsm.View.NextBackoffUnixNano).
 func (s *Scheduler) Step(nowUnixNano int64, weight int) *Plan {
 	return s.decideNext(nowUnixNano, most{weight, weight})
 }
 
 func (s *Scheduler) decideNext(nowUnixNano int64, bound most) *Plan {
-	state := s.follow()
-	if s.draining && len(s.plans) > 0 {
-		return nil
+	s.meter.left = s.stepWork
+	s.behind = false
+	if s.seen.state == nil {
+		s.seen = glimpse{state: s.state.View(), nowNano: nowUnixNano}
 	}
-	s.settleDisputes(state, nowUnixNano)
-	s.behind, s.broken = false, true
-	plan := s.makePlan(state, nowUnixNano, bound)
-	s.broken = false
-	return plan
+	if s.lookUp() {
+		if s.draining && len(s.plans) > 0 {
+			s.lookAway()
+			return nil
+		}
+		s.broken = true
+		plan := s.makePlan(s.seen.state, s.seen.nowNano, bound)
+		s.broken, s.spoilt = s.spoilt, false
+		if plan != nil || !s.behind {
+			s.lookAway()
+		}
+		return plan
+	}
+	s.behind = true
+	return nil
+}
+
+// lookUp makes the view ready for decisions on the state that is looked at; false if that takes more work than there is.
+func (s *Scheduler) lookUp() bool {
+	if !s.follow() {
+		return false
+	}
+	if s.seen.at == "" && !s.settleDisputes(s.seen.state, s.seen.nowNano) {
+		return false
+	}
+	return !s.meter.out()
+}
+
+// lookAway ends what the step looks at: the next one takes the newest state.
+func (s *Scheduler) lookAway() {
+	s.show()
+	s.seen = glimpse{}
 }
 
 func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, bound most) *Plan {
@@ -77,7 +105,6 @@ func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, bound most) *Pl
 	s.step++
 	s.sweep()
 	s.stepStart = s.view.log.head()
-	s.meter.left = s.stepWork
 	config := state.SchedulerConfig()
 	s.how = preemptingOf(config)
 	p := &pass{
@@ -85,37 +112,69 @@ func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, bound most) *Pl
 		plan:    &Plan{Command: &fsm.ApplyPlan{Revision: s.revision}},
 		preempt: *config.Spec.Preemption.Enabled, most: bound,
 	}
-	s.reserve(p, nowUnixNano)
+	if s.seen.at == "" {
+		s.reserve(p, nowUnixNano)
+	}
 	if f := p.reserving; f != nil {
 		s.decided(p, f)
 	}
-	state.Ready(nowUnixNano, func(e *fsm.QueueEntry) bool {
-		if p.full() {
+	s.tryAll(p, nowUnixNano)
+	s.behind = s.behind || p.reserveBehind
+	s.hold(p, nowUnixNano)
+	if p.plan.Decisions == 0 && (len(s.plans) > 0 || s.behind || s.spoilt || !state.WakesPending()) {
+		s.behind = s.behind || s.spoilt
+		return nil // else an empty plan lets the state machine go on with waking
+	}
+	for _, f := range p.plan.assumptions {
+		if !s.spoilt { // or it is done when the view is built anew
+			s.markUnsettled(f)
+		}
+	}
+	s.number(p.plan.Command, nowUnixNano)
+	s.plans = append(s.plans, p.plan)
+	return p.plan
+}
+
+// tryAll tries the pods of the queue, from where the step before left off.
+func (s *Scheduler) tryAll(p *pass, now int64) {
+	from := s.seen.at
+	p.passedOver, p.held = s.seen.passedOver, s.seen.held
+	if p.closed {
+		return
+	}
+	p.state.Ready(now, func(e *fsm.QueueEntry) bool {
+		if from != "" && e.UID != from {
+			return true
+		}
+		from = ""
+		if p.full() || p.passedOver+p.held >= maxPassedOver {
+			return false
+		}
+		if s.meter.out() {
+			s.behind = true
+			s.stopAt(p, e)
 			return false
 		}
 		if _, assumed := s.assumptions[e.UID]; assumed {
 			p.passedOver++
 		} else {
-			s.try(p, e, nowUnixNano)
+			s.try(p, e, now)
 		}
-		s.meter.passBy()
-		if p.closed || p.full() || p.passedOver+p.held >= maxPassedOver {
-			return false
+		s.meter.take(workNode)
+		if s.behind {
+			s.stopAt(p, e)
 		}
-		s.behind = s.behind || s.meter.out()
-		return !s.behind
+		return !p.closed && !s.behind
 	})
-	s.behind = s.behind || p.reserveBehind
-	s.hold(p, nowUnixNano)
-	if p.plan.Decisions == 0 && (len(s.plans) > 0 || !state.WakesPending()) {
-		return nil // else an empty plan lets the state machine go on with waking
+}
+
+// stopAt has the next step go on with an entry of the queue.
+func (s *Scheduler) stopAt(p *pass, e *fsm.QueueEntry) {
+	if s.seen.at != e.UID {
+		s.seen.steps = 0
 	}
-	for _, f := range p.plan.assumptions {
-		s.markUnsettled(f)
-	}
-	s.number(p.plan.Command, nowUnixNano)
-	s.plans = append(s.plans, p.plan)
-	return p.plan
+	s.seen.at, s.seen.passedOver, s.seen.held = e.UID, p.passedOver, p.held
+	s.seen.steps++
 }
 
 // number notes in a plan what it depends on beside the state, so that it can be decided again from the log (Replay).
@@ -145,6 +204,9 @@ func (s *Scheduler) try(p *pass, e *fsm.QueueEntry, now int64) {
 	said, is := s.isAside(e, now)
 	if _, given := s.given[e.UID]; given {
 		is = true
+	} else if !is && s.seen.at == e.UID && s.seen.steps >= decisionSteps {
+		said, is = fmt.Sprintf("the decision was not made in %d steps", s.seen.steps), true
+		s.keepAside(e, now, said)
 	} else if !is {
 		said, is = s.attempt(p, e, now, func() { s.decide(p, e) })
 	}
@@ -160,14 +222,10 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 		c = p.state.EffectiveClass(c, pod) // TS12
 	}
 	start := hash64(string(e.UID))
-	own := s.ownNomination(e)
-	var aside []types.UID
-	var muted []*nomination
-	if own != nil {
-		aside = s.yielding(own)
-		s.hide(aside, 1)
-		muted = s.mute(own, c)
+	if !s.prepare(c) {
+		return
 	}
+	own := s.hideOwn(e, c)
 	var f *assumption
 	if b := s.boardOf(c); !s.behind {
 		s.meter.Spend(workDecided + b.openCost())
@@ -185,12 +243,13 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 			f = s.preemptOrFail(p, e, b, own)
 		}
 	}
-	if own != nil {
-		s.hide(aside, -1)
-		s.unmute(muted)
-		if f != nil && f.kind == assumeBind {
-			f.ends = append(f.ends, e.UID)
-		}
+	s.chargeView(0)
+	if s.behind {
+		return // what is hidden stays so until this is gone on with, or nothing would be as it was found
+	}
+	s.show()
+	if own != nil && f != nil && f.kind == assumeBind {
+		f.ends = append(f.ends, e.UID)
 	}
 	if f == nil {
 		return
@@ -204,63 +263,6 @@ func (s *Scheduler) decided(p *pass, f *assumption) {
 	p.plan.assumptions = append(p.plan.assumptions, f)
 	p.plan.Decisions++
 	p.plan.Weight += 1 + len(f.victims)
-}
-
-// ownNomination is the nomination of the pod that counts now.
-func (s *Scheduler) ownNomination(e *fsm.QueueEntry) *nomination {
-	if h, ok := s.view.noms[e.UID]; ok {
-		return h.placed
-	}
-	return nil
-}
-
-// yielding returns the nominations to a nominated pod's node that do not stand in its way: its own and those that
-// yield.
-func (s *Scheduler) yielding(own *nomination) []types.UID {
-	uids := []types.UID{own.UID}
-	for _, n := range s.view.nodes[own.slot].noms {
-		if n.YieldsTo(&own.Claim) {
-			uids = append(uids, n.UID)
-		}
-	}
-	return uids
-}
-
-// mute takes nominations to other nodes out of the sight of rules about other pods, and returns them: those that yield
-// to a nominated pod as on its own node. They keep their room.
-func (s *Scheduler) mute(own *nomination, c *model.Class) []*nomination {
-	judge := s.view.topo.Judge(c)
-	if judge.Plain() {
-		return nil
-	}
-	var out []*nomination
-	// order does not matter: each is taken out by itself.
-	for _, h := range s.view.noms {
-		if n := h.placed; n != nil && n.slot != own.slot && n.YieldsTo(&own.Claim) && judge.Minds(n.Class) {
-			out = append(out, n)
-		}
-	}
-	for _, n := range out {
-		s.view.topo.Unnominate(n.Node, n.Class, n.Priority)
-		s.view.touch(n.slot)
-	}
-	return out
-}
-
-func (s *Scheduler) unmute(muted []*nomination) {
-	for _, n := range muted {
-		s.view.topo.Nominate(n.Node, n.Class, n.Priority)
-		s.view.touch(n.slot)
-	}
-}
-
-// hide takes nominations out of sight, or back.
-func (s *Scheduler) hide(uids []types.UID, by int32) {
-	for _, uid := range uids {
-		h := s.view.holdOf(uid)
-		h.away += by
-		s.view.settleHold(uid, h)
-	}
 }
 
 func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, to place) *assumption {

@@ -25,8 +25,10 @@ type topoView struct {
 // see makes ready to decide about a class of the given likeness. The judge stays that of the class that it was of
 // first, for as long as that one is like it: the groups of nodes are his.
 func (t *topoView) see(topo *model.Topology, c *model.Class, likeness string) {
-	t.judge = topo.Judge(t.class)
-	if t.judge.Likeness() != likeness {
+	if topo.Judged(t.class) {
+		t.judge = topo.Judge(t.class)
+	}
+	if !topo.Judged(t.class) || t.judge.Likeness() != likeness {
 		t.class, t.judge = c, topo.Judge(c)
 	}
 }

@@ -31,8 +31,9 @@ type View struct {
 	classes model.Classes
 
 	// topo counts what is in the view, nominations included, by topology domains.
-	topo   *model.Topology
-	images imageStore
+	topo    *model.Topology
+	charged int64 // of topo's work
+	images  imageStore
 
 	openGroups []*group // of the decision under way
 }

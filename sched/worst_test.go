@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 
 // worst drives a scheduler, plan after plan, until nothing is left to decide or so many pods were decided.
 func (h *harness) worst(b *testing.B, decisions int) {
-	h.sched.follow()
+	h.sched.followAll()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var longest, all time.Duration
@@ -45,18 +44,6 @@ func (h *harness) worst(b *testing.B, decisions int) {
 	b.ReportMetric(worstUnit, "ns/unit")
 	b.ReportMetric(float64(steps), "steps")
 	b.ReportMetric(float64(decided), "decisions")
-}
-
-// rusageThread is Linux' RUSAGE_THREAD.
-const rusageThread = 1
-
-// threadTime is the processor's time that this thread used: what else the machine does must not count.
-func threadTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(rusageThread, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // zoned makes nodes in so many zones.
