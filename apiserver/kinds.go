@@ -16,6 +16,7 @@ import (
 	scheduling "k8s.io/kubernetes/pkg/apis/scheduling"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -135,7 +136,7 @@ func plainKind[T, V any, P interface {
 }, W interface {
 	*V
 	runtime.Object
-	fsm.ProtoObject
+	codec.Object
 }](resource schema.GroupResource) *kind {
 	put := func(obj runtime.Object) (*fsm.PutObject, error) {
 		v, err := versioned[V, W](obj)

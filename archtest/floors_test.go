@@ -22,6 +22,7 @@ var floors = map[string]int{
 	"raftlog":    1,
 	"store":      1,
 	"budgets":    2,
+	"codec":      2,
 	"owners":     2,
 	"queue":      2,
 	"usage":      2,

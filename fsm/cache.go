@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/store"
 )
@@ -112,7 +113,7 @@ func (c *cache) decodeSpec(b []byte) (*decodedSpec, error) {
 		return d, nil
 	}
 	d := &decodedSpec{admitted: map[admission]*admittedSpec{}}
-	if err := unmarshalKnown(b, &d.spec); err != nil {
+	if err := codec.Unmarshal(b, &d.spec); err != nil {
 		return nil, err
 	}
 	c.decoded.put(string(b), d, structBytes+6*len(b))

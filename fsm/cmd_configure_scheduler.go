@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -30,7 +31,7 @@ type ConfigureScheduler struct {
 
 // unpack stops at fields that are not known.
 func (c *ConfigureScheduler) unpack(*cache) error {
-	if err := unmarshalKnownJSON(c.JSON, new(berthv1.SchedulerConfiguration)); errors.Is(err, store.ErrUnknownCommand) {
+	if err := codec.UnmarshalJSON(c.JSON, new(berthv1.SchedulerConfiguration)); errors.Is(err, store.ErrUnknownCommand) {
 		return err
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -21,7 +22,7 @@ type PutObject struct {
 	Create   bool   `msgpack:"create,omitempty"`
 	Revision int64  `msgpack:"revision,omitempty"`
 
-	value ProtoObject // Raw, once it is unpacked
+	value codec.Object // Raw, once it is unpacked
 }
 
 // unpack stops at fields that are not known. All else that is wrong is refused
@@ -32,7 +33,7 @@ func (c *PutObject) unpack(*cache) error {
 		return nil
 	}
 	value := kind.New()
-	switch err := unmarshalKnown(c.Raw, value); {
+	switch err := codec.Unmarshal(c.Raw, value); {
 	case errors.Is(err, store.ErrUnknownCommand):
 		return err
 	case err == nil:
@@ -104,7 +105,7 @@ func (tx *Tx) storeObject(key string, o *Object) Result {
 	return Result{Table: tx.view.Objects.Name(), Object: o}
 }
 
-func same(a, b ProtoObject) bool {
+func same(a, b codec.Object) bool {
 	x, errX := a.Marshal()
 	y, errY := b.Marshal()
 	return errX == nil && errY == nil && bytes.Equal(x, y)

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -109,7 +110,7 @@ func FuzzPodWire(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var plain corev1.Pod
-		plainly := unmarshalKnown(b, &plain)
+		plainly := codec.Unmarshal(b, &plain)
 		c := newCache()
 		for range 2 {
 			w := PodWire{raw: bytes.Clone(b)}

@@ -6,6 +6,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/codec"
 )
 
 // ReplicaSets is the resource of ReplicaSets in the table of plain objects.
@@ -14,15 +16,15 @@ const ReplicaSets = "replicasets"
 func replicaSetKind() ObjectKind {
 	return ObjectKind{
 		Group: appsv1.GroupName, Resource: ReplicaSets, Kind: "ReplicaSet",
-		New: func() ProtoObject { return new(appsv1.ReplicaSet) },
+		New: func() codec.Object { return new(appsv1.ReplicaSet) },
 		Workload: &Workload{
-			Replicas: func(o ProtoObject) int32 { return ReplicasOf(o.(*appsv1.ReplicaSet)) },
-			Selector: func(o ProtoObject) *metav1.LabelSelector { return o.(*appsv1.ReplicaSet).Spec.Selector },
-			Template: func(o ProtoObject) *corev1.PodTemplateSpec { return &o.(*appsv1.ReplicaSet).Spec.Template },
-			WithStatus: func(o ProtoObject, status []byte) (ProtoObject, error) {
+			Replicas: func(o codec.Object) int32 { return ReplicasOf(o.(*appsv1.ReplicaSet)) },
+			Selector: func(o codec.Object) *metav1.LabelSelector { return o.(*appsv1.ReplicaSet).Spec.Selector },
+			Template: func(o codec.Object) *corev1.PodTemplateSpec { return &o.(*appsv1.ReplicaSet).Spec.Template },
+			WithStatus: func(o codec.Object, status []byte) (codec.Object, error) {
 				rs := *o.(*appsv1.ReplicaSet)
 				rs.Status = appsv1.ReplicaSetStatus{}
-				if err := unmarshalKnown(status, &rs.Status); err != nil {
+				if err := codec.Unmarshal(status, &rs.Status); err != nil {
 					return nil, fmt.Errorf("status of a ReplicaSet: %w", err)
 				}
 				return &rs, nil

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/berth-dev/berth/codec"
 )
 
 const runtimeClasses = "runtimeclasses"
@@ -18,7 +20,7 @@ const runtimeClasses = "runtimeclasses"
 func runtimeClassKind() ObjectKind {
 	return ObjectKind{
 		Group: nodev1.GroupName, Resource: runtimeClasses, Kind: "RuntimeClass", ClusterScoped: true,
-		New: func() ProtoObject { return new(nodev1.RuntimeClass) },
+		New: func() codec.Object { return new(nodev1.RuntimeClass) },
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/owners"
 )
 
@@ -304,7 +305,7 @@ func (tx *Tx) deleteObject(key string, old *Object, p Propagation) (*Object, boo
 
 // changedObject is a changed copy of a plain object.
 func changedObject(old *Object, change func(o metav1.Object)) *Object {
-	value := old.Value.(runtime.Object).DeepCopyObject().(ProtoObject)
+	value := old.Value.(runtime.Object).DeepCopyObject().(codec.Object)
 	change(value)
 	return &Object{Resource: old.Resource, Value: value}
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
 )
@@ -101,7 +102,7 @@ func (tx *Tx) setPriority(pod *corev1.Pod, priority int32, policy corev1.Preempt
 // checkTemplate refuses a workload whose template names a system class that its
 // writer may not use (AD5). What is left of an old template as it was, by those
 // who change something else, was asked before.
-func (tx *Tx) checkTemplate(kind ObjectKind, value, old ProtoObject) (Result, bool) {
+func (tx *Tx) checkTemplate(kind ObjectKind, value, old codec.Object) (Result, bool) {
 	if kind.Workload == nil || kind.Workload.Template == nil {
 		return Result{}, true
 	}

@@ -4,16 +4,17 @@ import (
 	"encoding/json"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/queue"
 )
 
 var configTable = &tableDef[*berthv1.SchedulerConfiguration]{
 	Name:      "schedulerconfigurations",
-	Canonical: canonicalRow[*berthv1.SchedulerConfiguration](asJSON),
+	Canonical: codec.Canonical[*berthv1.SchedulerConfiguration](codec.JSON),
 	Marshal:   func(c *berthv1.SchedulerConfiguration) ([]byte, error) { return json.Marshal(c) },
 	Unmarshal: func(b []byte) (*berthv1.SchedulerConfiguration, error) {
 		c := new(berthv1.SchedulerConfiguration)
-		err := unmarshalKnownJSON(b, c)
+		err := codec.UnmarshalJSON(b, c)
 		c.SetDefaults() // it may come from a version that knew fewer fields
 		return c, err
 	},

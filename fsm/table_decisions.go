@@ -2,6 +2,8 @@ package fsm
 
 import (
 	"fmt"
+
+	"github.com/berth-dev/berth/codec"
 )
 
 // maxDecisions is how many decisions the ledger holds, the oldest going first.
@@ -95,7 +97,7 @@ func decisionsKey(before int64) string { return fmt.Sprintf("%016x", before) }
 // revisions already.
 var decisionTable = &tableDef[*PlanRecord]{
 	Name:      "decisions",
-	Canonical: canonicalRow[*PlanRecord](asMsgpack),
+	Canonical: codec.Canonical[*PlanRecord](codec.Msgpack),
 	Marshal:   packRow[PlanRecord],
 	Unmarshal: unpackRow[PlanRecord],
 	Complete: func(v *live, _ string, r *PlanRecord) error {

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/usage"
 )
 
@@ -12,7 +13,7 @@ type VictimRef = usage.VictimRef
 
 var nominationTable = &tableDef[*Nomination]{
 	Name:      "nominations",
-	Canonical: canonicalRow[*Nomination](asMsgpack),
+	Canonical: codec.Canonical[*Nomination](codec.Msgpack),
 	Marshal:   packRow[Nomination],
 	Unmarshal: unpackRow[Nomination],
 	Revise:    func(n *Nomination, revision int64) { n.Revision = revision },

@@ -8,6 +8,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/codec"
 )
 
 // Object is a stored object of a kind that no command of its own is for.
@@ -15,7 +17,7 @@ type Object struct {
 	// Resource is the kind's plural name, as in URLs.
 	Resource string
 	// Value is the Kubernetes object: *corev1.ConfigMap, …
-	Value ProtoObject
+	Value codec.Object
 }
 
 // ObjectKind is a kind that the table of plain objects can hold.
@@ -23,7 +25,7 @@ type ObjectKind struct {
 	Group, Resource, Kind string
 	// ClusterScoped objects are in no namespace.
 	ClusterScoped bool
-	New           func() ProtoObject
+	New           func() codec.Object
 	// Workload is what a kind that keeps pods says of them; nil for others.
 	Workload *Workload
 }
@@ -38,25 +40,25 @@ func (k ObjectKind) apiVersion() string {
 // Workload is how the state machine reads a kind whose objects keep pods.
 type Workload struct {
 	// Replicas is how many pods the object wants.
-	Replicas func(o ProtoObject) int32
+	Replicas func(o codec.Object) int32
 	// Selector says which pods can be the object's.
-	Selector func(o ProtoObject) *metav1.LabelSelector
+	Selector func(o codec.Object) *metav1.LabelSelector
 	// Template is what the object's pods are made from; nil if it has none.
-	Template func(o ProtoObject) *corev1.PodTemplateSpec
+	Template func(o codec.Object) *corev1.PodTemplateSpec
 	// WithStatus gives a copy that has another status, in protobuf bytes, and
 	// shares all else.
-	WithStatus func(o ProtoObject, status []byte) (ProtoObject, error)
+	WithStatus func(o codec.Object, status []byte) (codec.Object, error)
 }
 
 // ObjectKinds are the kinds that the table of plain objects can hold.
 func ObjectKinds() []ObjectKind {
 	return []ObjectKind{
-		{Group: "", Resource: "configmaps", Kind: "ConfigMap", New: func() ProtoObject { return new(corev1.ConfigMap) }},
-		{Group: "", Resource: "secrets", Kind: "Secret", New: func() ProtoObject { return new(corev1.Secret) }},
-		{Group: "", Resource: "serviceaccounts", Kind: "ServiceAccount", New: func() ProtoObject { return new(corev1.ServiceAccount) }},
-		{Group: "", Resource: "services", Kind: "Service", New: func() ProtoObject { return new(corev1.Service) }},
-		{Group: "", Resource: "podtemplates", Kind: "PodTemplate", New: func() ProtoObject { return new(corev1.PodTemplate) }},
-		{Group: "coordination.k8s.io", Resource: "leases", Kind: "Lease", New: func() ProtoObject { return new(coordinationv1.Lease) }},
+		{Group: "", Resource: "configmaps", Kind: "ConfigMap", New: func() codec.Object { return new(corev1.ConfigMap) }},
+		{Group: "", Resource: "secrets", Kind: "Secret", New: func() codec.Object { return new(corev1.Secret) }},
+		{Group: "", Resource: "serviceaccounts", Kind: "ServiceAccount", New: func() codec.Object { return new(corev1.ServiceAccount) }},
+		{Group: "", Resource: "services", Kind: "Service", New: func() codec.Object { return new(corev1.Service) }},
+		{Group: "", Resource: "podtemplates", Kind: "PodTemplate", New: func() codec.Object { return new(corev1.PodTemplate) }},
+		{Group: "coordination.k8s.io", Resource: "leases", Kind: "Lease", New: func() codec.Object { return new(coordinationv1.Lease) }},
 		replicaSetKind(),
 		runtimeClassKind(),
 	}
@@ -92,13 +94,13 @@ var objectTable = &tableDef[*Object]{
 			return nil, fmt.Errorf("an object of unknown kind %.40q", resource)
 		}
 		o := &Object{Resource: resource, Value: kind.New()}
-		return o, unmarshalKnown([]byte(rest), o.Value)
+		return o, codec.Unmarshal([]byte(rest), o.Value)
 	},
 	Canonical: func() func(row, before *Object, had bool) {
-		kinds := map[string]canonical{}
+		kinds := map[string]codec.Form{}
 		// order does not matter: it fills a map.
 		for resource, k := range objectKinds {
-			kinds[resource] = canonicalOf(reflect.TypeOf(k.New()), asProtobuf)
+			kinds[resource] = codec.FormOf(reflect.TypeOf(k.New()), codec.Protobuf)
 		}
 		return func(row, before *Object, had bool) {
 			var was reflect.Value

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -13,11 +14,11 @@ const maxPreemptions = 10_000
 
 var preemptionTable = &tableDef[*berthv1.Preemption]{
 	Name:      "preemptions",
-	Canonical: canonicalRow[*berthv1.Preemption](asJSON),
+	Canonical: codec.Canonical[*berthv1.Preemption](codec.JSON),
 	Marshal:   func(p *berthv1.Preemption) ([]byte, error) { return json.Marshal(p) },
 	Unmarshal: func(b []byte) (*berthv1.Preemption, error) {
 		p := new(berthv1.Preemption)
-		return p, unmarshalKnownJSON(b, p)
+		return p, codec.UnmarshalJSON(b, p)
 	},
 	Revise: reviseObject[*berthv1.Preemption],
 	Size:   preemptionBytes,

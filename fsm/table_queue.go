@@ -3,6 +3,7 @@ package fsm
 import (
 	"errors"
 
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
 )
@@ -23,7 +24,7 @@ type SetAside = queue.SetAside
 
 var queueTable = &tableDef[*QueueEntry]{
 	Name:      "queueentries",
-	Canonical: canonicalRow[*QueueEntry](asMsgpack),
+	Canonical: codec.Canonical[*QueueEntry](codec.Msgpack),
 	Marshal:   packRow[QueueEntry],
 	Unmarshal: unpackRow[QueueEntry],
 	Revise:    func(e *QueueEntry, revision int64) { e.Revision = revision },
@@ -69,7 +70,7 @@ var markTable = &tableDef[*queue.NodeMark]{
 
 var podMarkTable = &tableDef[*queue.PodMark]{
 	Name:      "podmarks",
-	Canonical: canonicalRow[*queue.PodMark](asMsgpack),
+	Canonical: codec.Canonical[*queue.PodMark](codec.Msgpack),
 	Marshal:   packRow[queue.PodMark],
 	Unmarshal: unpackRow[queue.PodMark],
 	Index:     func(v *live, key string, old, new *queue.PodMark, _, _ bool) { v.queue.PutPodMark(key, old, new) },
@@ -77,7 +78,7 @@ var podMarkTable = &tableDef[*queue.PodMark]{
 
 var pendingTable = &tableDef[*queue.Pending]{
 	Name:      "pendingwakes",
-	Canonical: canonicalRow[*queue.Pending](asMsgpack),
+	Canonical: codec.Canonical[*queue.Pending](codec.Msgpack),
 	Marshal:   packRow[queue.Pending],
 	Unmarshal: unpackRow[queue.Pending],
 }

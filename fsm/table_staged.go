@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/berth-dev/berth/codec"
 )
 
 // MaxStagedBytes bounds what a snapshot that is being restored may have when it
@@ -30,7 +32,7 @@ const restoredKey = "restored"
 // What is staged is bookkeeping: nobody watches it.
 var stagedTable = &tableDef[*stagedPiece]{
 	Name:      "stagedsnapshots",
-	Canonical: canonicalRow[*stagedPiece](asMsgpack),
+	Canonical: codec.Canonical[*stagedPiece](codec.Msgpack),
 	Marshal:   packRow[stagedPiece],
 	Unmarshal: unpackRow[stagedPiece],
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/codec"
 )
 
 // proposals are the directives that propose a command (or, rarely, several in
@@ -309,7 +310,7 @@ func (s *transcript) ref(name string) PodRef {
 func (s *transcript) object(a words, _ string) []Command { // object configmaps NAME data=k:v [update]
 	resource := a[0]
 	meta := s.meta(a[1:], "default")
-	var o ProtoObject
+	var o codec.Object
 	switch resource {
 	case "secrets":
 		o = &corev1.Secret{ObjectMeta: meta}

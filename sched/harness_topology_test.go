@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -154,7 +155,7 @@ func (h *harness) replicaSet(name string, selector *metav1.LabelSelector) {
 		Spec: appsv1.ReplicaSetSpec{Selector: selector}})
 }
 
-func (h *harness) object(resource string, o fsm.ProtoObject) {
+func (h *harness) object(resource string, o codec.Object) {
 	_, known := h.state.View().Objects.Get(fsm.ObjectKey(resource, o.GetNamespace(), o.GetName()))
 	b, err := o.Marshal()
 	if err != nil {

@@ -1,4 +1,4 @@
-package fsm
+package codec
 
 import (
 	"bytes"
@@ -17,9 +17,9 @@ import (
 // a proposal with it is refused, and an entry or a snapshot with it stops the
 // server.
 
-// unmarshalKnown decodes an object whose every field is known, or fails with
+// Unmarshal decodes an object whose every field is known, or fails with
 // store.ErrUnknownCommand.
-func unmarshalKnown(b []byte, o interface {
+func Unmarshal(b []byte, o interface {
 	Size() int
 	Unmarshal([]byte) error
 },
@@ -36,8 +36,8 @@ func unmarshalKnown(b []byte, o interface {
 	return nil // the same in other bytes
 }
 
-// unmarshalKnownJSON is the same for JSON.
-func unmarshalKnownJSON(b []byte, o any) error {
+// UnmarshalJSON is the same for JSON.
+func UnmarshalJSON(b []byte, o any) error {
 	if err := json.Unmarshal(b, o); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package fsm
+package codec
 
 import (
 	"reflect"
@@ -18,24 +18,25 @@ import (
 // bytes have, and lie between the years 1 and 9999, since no client reads
 // others; texts that are written as JSON are valid UTF-8.
 
-// canonical makes values of one type canonical. before is what was there, or not
+// Form makes values of one type canonical. before is what was there, or not
 // valid: what both share is so already, and is not looked at again. It writes to
 // nothing that was canonical, since others may read that. nil stands for types
 // of which every value is canonical.
-type canonical func(v, before reflect.Value) (changed bool)
+type Form func(v, before reflect.Value) (changed bool)
 
-// codecKind is how a row is written, of which it depends what is read back.
-type codecKind string
+// Encoding is how a row is written, of which it depends what is read back.
+type Encoding string
 
+// The encodings of rows.
 const (
-	asProtobuf codecKind = "protobuf"
-	asMsgpack  codecKind = "msgpack"
-	asJSON     codecKind = "json"
+	Protobuf Encoding = "protobuf"
+	Msgpack  Encoding = "msgpack"
+	JSON     Encoding = "json"
 )
 
-// canonicalRow is for store.Definition.Canonical.
-func canonicalRow[T any](codec codecKind) func(row, before T, had bool) {
-	f := canonicalOf(reflect.TypeFor[T](), codec)
+// Canonical makes the rows of a table canonical (store.Definition.Canonical).
+func Canonical[T any](as Encoding) func(row, before T, had bool) {
+	f := FormOf(reflect.TypeFor[T](), as)
 	return func(row, before T, had bool) {
 		var was reflect.Value
 		if had {
@@ -54,7 +55,8 @@ var (
 	podSpecType   = reflect.TypeFor[corev1.PodSpec]()
 )
 
-func canonicalOf(t reflect.Type, codec codecKind) canonical {
+// FormOf is the form of a type whose values are written so.
+func FormOf(t reflect.Type, as Encoding) Form {
 	switch t {
 	case timeType:
 		return func(v, _ reflect.Value) bool {
@@ -69,17 +71,17 @@ func canonicalOf(t reflect.Type, codec codecKind) canonical {
 	}
 	switch t.Kind() {
 	case reflect.String:
-		if codec == asJSON {
-			return canonicalText
+		if as == JSON {
+			return textForm
 		}
 	case reflect.Pointer:
-		return canonicalPointer(canonicalOf(t.Elem(), codec))
+		return pointerForm(FormOf(t.Elem(), as))
 	case reflect.Struct:
-		return canonicalStruct(t, codec)
+		return structForm(t, as)
 	case reflect.Slice:
-		return canonicalSlice(canonicalOf(t.Elem(), codec))
+		return sliceForm(FormOf(t.Elem(), as))
 	case reflect.Map:
-		return canonicalMap(t, canonicalOf(t.Elem(), codec))
+		return mapForm(t, FormOf(t.Elem(), as))
 	}
 	return nil
 }
@@ -105,7 +107,7 @@ func inCalendar(t *time.Time, unit time.Duration) (changed bool) {
 	return true
 }
 
-func canonicalText(v, _ reflect.Value) (changed bool) {
+func textForm(v, _ reflect.Value) (changed bool) {
 	if utf8.ValidString(v.String()) {
 		return false
 	}
@@ -113,23 +115,23 @@ func canonicalText(v, _ reflect.Value) (changed bool) {
 	return true
 }
 
-// canonicalField is one of a struct with which there is something to do.
-type canonicalField struct {
+// field is one of a struct with which there is something to do.
+type field struct {
 	index int
 	nil   bool // when it is empty
-	value canonical
+	value Form
 }
 
-func canonicalStruct(t reflect.Type, codec codecKind) canonical {
-	var fields []canonicalField
+func structForm(t reflect.Type, as Encoding) Form {
+	var fields []field
 	for i := range t.NumField() {
 		f := t.Field(i)
 		if !f.IsExported() {
 			continue
 		}
-		field := canonicalField{index: i, value: canonicalOf(f.Type, codec)}
+		field := field{index: i, value: FormOf(f.Type, as)}
 		if k := f.Type.Kind(); k == reflect.Slice || k == reflect.Map {
-			field.nil = codec == asProtobuf || strings.Contains(f.Tag.Get(string(codec)), ",omitempty")
+			field.nil = as == Protobuf || strings.Contains(f.Tag.Get(string(as)), ",omitempty")
 		}
 		if field.nil || field.value != nil {
 			fields = append(fields, field)
@@ -151,7 +153,7 @@ func canonicalStruct(t reflect.Type, codec codecKind) canonical {
 	}
 }
 
-func (f *canonicalField) apply(v, before reflect.Value) (changed bool) {
+func (f *field) apply(v, before reflect.Value) (changed bool) {
 	if f.nil && v.Len() == 0 {
 		if v.IsNil() {
 			return false
@@ -162,7 +164,7 @@ func (f *canonicalField) apply(v, before reflect.Value) (changed bool) {
 	return f.value != nil && f.value(v, before)
 }
 
-func canonicalPointer(elem canonical) canonical {
+func pointerForm(elem Form) Form {
 	if elem == nil {
 		return nil
 	}
@@ -177,7 +179,7 @@ func canonicalPointer(elem canonical) canonical {
 	}
 }
 
-func canonicalSlice(elem canonical) canonical {
+func sliceForm(elem Form) Form {
 	if elem == nil {
 		return nil
 	}
@@ -192,7 +194,7 @@ func canonicalSlice(elem canonical) canonical {
 	}
 }
 
-func canonicalMap(t reflect.Type, elem canonical) canonical {
+func mapForm(t reflect.Type, elem Form) Form {
 	if elem == nil {
 		return nil
 	}
