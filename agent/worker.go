@@ -33,6 +33,9 @@ type WorkerConfig struct {
 	DataDir string
 	// Runtime is "process" or "fake".
 	Runtime string
+	// Containers is the runtime itself, if it is there already and outlives the
+	// worker. It never blocks, and is closed by whoever made it.
+	Containers runtime.Runtime
 	// Timeline drives fake containers, and may be shared by many workers; nil
 	// makes one of its own.
 	Timeline *fake.Timeline
@@ -41,6 +44,8 @@ type WorkerConfig struct {
 	// Servers are the servers' RPC addresses known now.
 	Servers func() []string
 	TLS     *pki.Source
+	// Dial reaches the servers; nil: TCP.
+	Dial rpc.Dial
 	// LogBytes and LogFiles bound a container's log; 0 means the defaults.
 	LogBytes int64
 	LogFiles int
@@ -74,7 +79,7 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	}
 	if err == nil {
 		link.client, err = rpc.NewWorkerClient(rpc.WorkerConfig{
-			Node: c.Node.Name, Agent: link, Servers: c.Servers, TLS: c.TLS, Logger: c.Logger,
+			Node: c.Node.Name, Agent: link, Servers: c.Servers, TLS: c.TLS, Dial: c.Dial, Logger: c.Logger,
 		})
 	}
 	if err != nil {
@@ -115,6 +120,9 @@ func (w *Worker) Stop() {
 }
 
 func openRuntime(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error) {
+	if c.Containers != nil {
+		return c.Containers, func() {}, nil
+	}
 	switch c.Runtime {
 	case "fake":
 		if c.Timeline != nil {
@@ -177,7 +185,7 @@ func podsDir(dataDir string) string { return filepath.Join(dataDir, "pods") }
 
 func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.Runtime) worker.Options {
 	o := worker.Options{Node: node, Uplink: link, Runtime: rt, Getter: link, Recorder: link, Logger: c.Logger}
-	if c.Runtime == "fake" {
+	if c.Runtime == "fake" || c.Containers != nil {
 		o.CallsAtOnce = worker.CallsInline
 		o.Getter = nil
 		return o

@@ -27,6 +27,9 @@ type Config struct {
 	// any free port, for TCP and UDP alike.
 	BindAddr string
 	BindPort int
+	// Transport carries what members say; nil opens UDP and TCP sockets at
+	// BindAddr and BindPort, which must both be given otherwise.
+	Transport memberlist.NodeAwareTransport
 	// AdvertiseAddr is what others dial, as host or host:port; empty for
 	// the bound address.
 	AdvertiseAddr string
@@ -160,10 +163,11 @@ func (p *Pool) configure(c Config) (*memberlist.Config, error) {
 		}
 		mc.AdvertiseAddr = ip.String()
 	}
-	if p.transport, err = listen(p.bindAddr.String(), c.BindPort, mc.Logger); err != nil {
+	if c.Transport != nil {
+		p.transport, p.bindPort = &transport{NodeAwareTransport: c.Transport}, c.BindPort
+	} else if p.transport, p.bindPort, err = listen(p.bindAddr.String(), c.BindPort, mc.Logger); err != nil {
 		return nil, err
 	}
-	p.bindPort = p.transport.GetAutoBindPort()
 	mc.Transport, mc.BindAddr, mc.BindPort, mc.AdvertisePort = p.transport, p.bindAddr.String(), p.bindPort, p.bindPort
 	if port != "" {
 		n, err := strconv.ParseUint(port, 10, 16)

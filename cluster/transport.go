@@ -11,11 +11,11 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// transport is memberlist's own, and remembers for the Join under way whether
+// transport is memberlist's own, or another one, and remembers for the Join under way whether
 // an address could be dialled: memberlist's errors carry no type, and "nobody is
 // there" needs another remedy than "they do not understand us".
 type transport struct {
-	*memberlist.NetTransport
+	memberlist.NodeAwareTransport
 
 	mu   sync.Mutex
 	dial *dialWatch
@@ -31,7 +31,7 @@ type dialWatch struct {
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-func listen(addr string, port int, logger *log.Logger) (*transport, error) {
+func listen(addr string, port int, logger *log.Logger) (*transport, int, error) {
 	// With port 0 the kernel picks the TCP port, and the UDP port of that
 	// number may be in use.
 	tries := 1
@@ -43,10 +43,10 @@ func listen(addr string, port int, logger *log.Logger) (*transport, error) {
 		var nt *memberlist.NetTransport
 		nt, err = memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{addr}, BindPort: port, Logger: logger})
 		if err == nil {
-			return &transport{NetTransport: nt}, nil
+			return &transport{NodeAwareTransport: nt}, nt.GetAutoBindPort(), nil
 		}
 	}
-	return nil, fmt.Errorf("opening the gossip port: %w", err)
+	return nil, 0, fmt.Errorf("opening the gossip port: %w", err)
 }
 
 // watch makes dials of addr obey ctx until done is called, which says how they
@@ -73,10 +73,9 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	w := t.dial
 	t.mu.Unlock()
 	if w == nil || w.addr != a.Addr {
-		return t.NetTransport.DialAddressTimeout(a, timeout)
+		return t.NodeAwareTransport.DialAddressTimeout(a, timeout)
 	}
-	d := net.Dialer{Timeout: timeout}
-	conn, err := d.DialContext(w.ctx, "tcp", a.Addr)
+	conn, err := t.dialFor(w, a, timeout)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err != nil {
@@ -86,6 +85,16 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	w.reached = true
 	stop := context.AfterFunc(w.ctx, func() { _ = conn.Close() })
 	return &watchedConn{Conn: conn, stop: stop}, nil
+}
+
+// dialFor dials until the Join ends that wants it. Sockets are dialled here:
+// memberlist would not end before the timeout.
+func (t *transport) dialFor(w *dialWatch, a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	if _, sockets := t.NodeAwareTransport.(*memberlist.NetTransport); !sockets {
+		return t.NodeAwareTransport.DialAddressTimeout(a, timeout)
+	}
+	d := net.Dialer{Timeout: timeout}
+	return d.DialContext(w.ctx, "tcp", a.Addr)
 }
 
 // watchedConn lets go of its context when it is closed.

@@ -40,7 +40,7 @@ func TestWhoMay(t *testing.T) {
 // TestPlainConnection: who does not speak TLS is answered by nobody.
 func TestPlainConnection(t *testing.T) {
 	s := startServer(t, newCluster(), "s1", nil)
-	cc, err := dial(s.addr, insecure.NewCredentials())
+	cc, err := newConn(s.addr, insecure.NewCredentials(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestPlainConnection(t *testing.T) {
 	if err := cc.Invoke(t.Context(), methodStatus, &StatusRequest{}, new(StatusResponse)); err == nil {
 		t.Error("it was answered")
 	}
-	if _, err := NewPool("x", nil); err == nil {
+	if _, err := NewPool("x", nil, nil); err == nil {
 		t.Error("a pool without a certificate")
 	}
 	h := &handler{cluster: newCluster()}
@@ -117,7 +117,7 @@ func TestBadOwnCertificates(t *testing.T) {
 			t.Errorf("%s certificate serves", name)
 		}
 	}
-	if _, err := NewPool("s1", foreign); err == nil {
+	if _, err := NewPool("s1", foreign, nil); err == nil {
 		t.Error("a foreign certificate calls")
 	}
 }

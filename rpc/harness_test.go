@@ -232,7 +232,7 @@ func startPool(t *testing.T, tls *pki.Source) *Pool {
 	if tls == nil {
 		tls = oneCA(t).source(pki.Server, "caller")
 	}
-	p, err := NewPool("caller", tls)
+	p, err := NewPool("caller", tls, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

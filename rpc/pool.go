@@ -22,19 +22,30 @@ import (
 type Pool struct {
 	name  string
 	creds credentials.TransportCredentials
+	dial  Dial
 
 	mu     sync.Mutex
 	conns  map[string]*grpc.ClientConn
 	closed bool
 }
 
-// NewPool makes the calling side of the server called name.
-func NewPool(name string, tls *pki.Source) (*Pool, error) {
+// Dial opens a connection to an address, host:port.
+type Dial func(ctx context.Context, addr string) (net.Conn, error)
+
+// DialTCP is the Dial of whoever is given none.
+func DialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// NewPool makes the calling side of the server called name. A dial of nil is
+// DialTCP.
+func NewPool(name string, tls *pki.Source, dial Dial) (*Pool, error) {
 	creds, err := dialCredentials(tls)
 	if err != nil {
 		return nil, err
 	}
-	return &Pool{name: name, creds: creds, conns: map[string]*grpc.ClientConn{}}, nil
+	return &Pool{name: name, creds: creds, dial: dial, conns: map[string]*grpc.ClientConn{}}, nil
 }
 
 func dialCredentials(tls *pki.Source) (credentials.TransportCredentials, error) {
@@ -48,17 +59,17 @@ func dialCredentials(tls *pki.Source) (credentials.TransportCredentials, error) 
 	return creds, nil
 }
 
-// dial connects when the first call is made.
-func dial(addr string, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
+// newConn connects when the first call is made.
+func newConn(addr string, creds credentials.TransportCredentials, dial Dial) (*grpc.ClientConn, error) {
+	if dial == nil {
+		dial = DialTCP
+	}
 	// passthrough: addresses come from gossip and configuration; no resolver
 	// and no proxy shall come between.
 	return grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithAuthority(pki.ServerDNSName),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "tcp", addr)
-		}),
+		grpc.WithContextDialer(dial),
 		grpc.WithDefaultCallOptions(
 			grpc.ForceCodecV2(codec{}),
 			grpc.MaxCallRecvMsgSize(MaxMessageBytes),
@@ -87,7 +98,7 @@ func (p *Pool) conn(addr string) (*grpc.ClientConn, error) {
 	if cc := p.conns[addr]; cc != nil {
 		return cc, nil
 	}
-	cc, err := dial(addr, p.creds)
+	cc, err := newConn(addr, p.creds, p.dial)
 	if err != nil {
 		return nil, err
 	}

@@ -239,7 +239,7 @@ func dialAs(t *testing.T, s *testServer, kind pki.Kind, name string) *grpc.Clien
 	if err != nil {
 		t.Fatal(err)
 	}
-	cc, err := dial(s.addr, creds)
+	cc, err := newConn(s.addr, creds, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

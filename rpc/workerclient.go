@@ -57,6 +57,7 @@ type WorkerConfig struct {
 	// Servers are the RPC addresses known now.
 	Servers func() []string
 	TLS     *pki.Source // required
+	Dial    Dial        // nil: DialTCP
 	Logger  hclog.Logger
 }
 
@@ -163,7 +164,7 @@ func (c *WorkerClient) pick() string {
 
 // stream runs one stream to its end. welcomed says whether it began.
 func (c *WorkerClient) stream(ctx context.Context, addr string) (welcomed bool, err error) {
-	cc, err := dial(addr, c.creds)
+	cc, err := newConn(addr, c.creds, c.config.Dial)
 	if err != nil {
 		return false, fmt.Errorf("connecting to the server at %s: %w", addr, err)
 	}

@@ -5,11 +5,13 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/memberlist"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/rpc"
 )
 
 // Config says what a server is made of. The listeners are open already, so that
@@ -25,6 +27,9 @@ type Config struct {
 	// others dial, host:port.
 	HTTP, RPC, Raft             net.Listener
 	HTTPAddr, RPCAddr, RaftAddr string
+
+	// Dial reaches the other servers, for consensus and for RPC; nil: TCP.
+	Dial rpc.Dial
 
 	Gossip Gossip
 
@@ -72,6 +77,7 @@ type Gossip struct {
 	BindAddr      string
 	BindPort      int
 	AdvertiseAddr string
+	Transport     memberlist.NodeAwareTransport // see cluster.Config
 	EncryptionKey string
 	Join          []string
 	RetryInterval time.Duration

@@ -59,11 +59,16 @@ type Server struct {
 }
 
 // dialer is a listener that also dials, as consensus wants it.
-type dialer struct{ net.Listener }
+type dialer struct {
+	net.Listener
+	dial rpc.Dial
+}
 
 // Dial implements raftnode.Listener.
-func (dialer) Dial(addr string, timeout time.Duration) (net.Conn, error) {
-	return net.DialTimeout("tcp", addr, timeout)
+func (d dialer) Dial(addr string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return d.dial(ctx, addr)
 }
 
 // Start starts a server. It returns once the server listens everywhere; it
@@ -77,6 +82,9 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	}
 	if c.Scheduler == nil {
 		c.Scheduler = berthv1.Default()
+	}
+	if c.Dial == nil {
+		c.Dial = rpc.DialTCP
 	}
 	c.Logger = c.Logger.With("server", c.Name)
 	s := &Server{
@@ -154,7 +162,7 @@ func (s *Server) open() error {
 func (s *Server) openConsensus() error {
 	c := &s.config
 	node, err := raftnode.Open(raftnode.Config{
-		ID: c.Name, DataDir: c.DataDir, Listener: dialer{c.Raft}, AdvertiseAddr: c.RaftAddr, TLS: c.TLS,
+		ID: c.Name, DataDir: c.DataDir, Listener: dialer{c.Raft, c.Dial}, AdvertiseAddr: c.RaftAddr, TLS: c.TLS,
 		HeartbeatTimeout: c.Consensus.HeartbeatTimeout, ElectionTimeout: c.Consensus.ElectionTimeout,
 		LeaderLeaseTimeout: c.Consensus.LeaderLeaseTimeout,
 		SnapshotInterval:   c.Consensus.SnapshotInterval, SnapshotThreshold: c.Consensus.SnapshotThreshold,
@@ -176,7 +184,7 @@ func (s *Server) openRPC() error {
 	if err != nil {
 		return err
 	}
-	if s.peers, err = rpc.NewPool(s.config.Name, s.config.TLS); err != nil {
+	if s.peers, err = rpc.NewPool(s.config.Name, s.config.TLS, s.config.Dial); err != nil {
 		return err
 	}
 	s.tunneler = &rpc.Tunneler{Hub: s.rpc.Hub, Pool: s.peers, Peers: s.mayHoldWorkers}
@@ -193,7 +201,7 @@ func (s *Server) openGossip() error {
 			Version: c.Version, NonVoter: c.NonVoter,
 			BootstrapExpect: c.BootstrapExpect, Bootstrapped: s.node.HasExistingState(),
 		},
-		EncryptionKey: c.Gossip.EncryptionKey, Join: c.Gossip.Join, RetryInterval: c.Gossip.RetryInterval,
+		Transport: c.Gossip.Transport, EncryptionKey: c.Gossip.EncryptionKey, Join: c.Gossip.Join, RetryInterval: c.Gossip.RetryInterval,
 		Loopback: cluster.IsLoopback(c.Gossip.BindAddr), Logger: c.Logger.Named("gossip"),
 	})
 	s.pool = pool
