@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz e2e upgrade conformance bench damage demo sweep worst clean
+.PHONY: help build test race lint check fuzz e2e upgrade conformance bench damage sim sim-long demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,23 @@ sweep: ## the oracles over CASES random cases each, the other properties over a 
 DAMAGES ?= 20000
 damage: ## DAMAGES data directories of a server damaged at random, and opened
 	go test -timeout 2h ./raftnode -run '^TestEveryDamage$$' -damages=$(DAMAGES)
+
+SEEDS   ?= 1-6
+FRESH   ?= 4
+MINUTES ?= 3
+STORIES ?= bin/stories
+sim: ## simulated clusters: SEEDS, and FRESH ones that nobody has chosen, MINUTES of virtual time each
+	go run ./sim/build -o bin/sim.test
+	mkdir -p $(STORIES)
+	bin/sim.test -test.run '^TestSeeds$$' -test.v -test.timeout 1h -sim.jobs=$(JOBS) -sim.seeds=$(SEEDS) -sim.fresh=$(FRESH) \
+	  -sim.minutes=$(MINUTES) -sim.stories=$(CURDIR)/$(STORIES)
+
+HOURS ?= 8
+sim-long: ## simulated clusters of fresh seeds for HOURS of virtual time
+	go run ./sim/build -o bin/sim.test
+	mkdir -p $(STORIES)
+	bin/sim.test -test.run '^TestSeeds$$' -test.v -test.timeout 0 -sim.jobs=$(JOBS) -sim.seeds= -sim.hours=$(HOURS) \
+	  -sim.stories=$(CURDIR)/$(STORIES)
 
 bench: build ## the figures of docs/benchmarks.md
 	bin/berth bench

@@ -1,0 +1,40 @@
+// Command build builds the simulation's test binary with the patches of package
+// overlay laid over the toolchain.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/berth-dev/berth/sim/overlay"
+)
+
+func main() {
+	out := flag.String("o", "bin/sim.test", "where the binary goes")
+	flag.Parse()
+	if err := build(*out); err != nil {
+		fmt.Fprintln(os.Stderr, "build:", err)
+		os.Exit(1)
+	}
+}
+
+func build(out string) error {
+	dir, err := os.MkdirTemp("", "berth-overlay-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // what is left of it harms nobody
+	root, err := overlay.GoRoot()
+	if err != nil {
+		return err
+	}
+	list, err := overlay.Write(dir, map[string][]overlay.Edit{root: overlay.Runtime()})
+	if err != nil {
+		return err
+	}
+	c := exec.Command("go", "test", "-vet=off", "-c", "-overlay", list, "-o", out, "./sim")
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	return c.Run()
+}

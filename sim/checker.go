@@ -1,0 +1,267 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
+)
+
+// checker holds what every server shows against the others, and against what must
+// never be.
+type checker struct {
+	story *story
+
+	mu        sync.Mutex
+	changes   map[int64]change // by revision, as the first server told them
+	newest    int64
+	bound     map[types.UID]string // where a pod was bound to
+	requests  map[types.UID]model.Resources
+	digests   map[uint64]digest // by index
+	broken    []error
+	followers int
+}
+
+type change struct {
+	sum  uint64
+	what string
+	by   string
+}
+
+type digest struct{ sum, by string }
+
+func newChecker(s *story) *checker {
+	return &checker{story: s, changes: map[int64]change{}, bound: map[types.UID]string{}, requests: map[types.UID]model.Resources{}, digests: map[uint64]digest{}}
+}
+
+// violated notes what must never be.
+func (k *checker) violated(format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	k.story.tell("CHECK", "%v", err)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.broken = append(k.broken, err)
+}
+
+// Err is what was found so far.
+func (k *checker) Err() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return errors.Join(k.broken...)
+}
+
+// follow reads every change of a server's life, until ctx ends.
+func (k *checker) follow(ctx context.Context, name string, feed *store.Feed, view func() *fsm.View) {
+	at := view().Revision()
+	for {
+		if err := feed.Wait(ctx, at); err != nil {
+			return
+		}
+		changes, err := feed.After(at, 1000)
+		if errors.Is(err, store.ErrCompacted) { // a snapshot replaced the state
+			at = view().Revision()
+			continue
+		}
+		for _, c := range changes {
+			if c.Revision != at+1 {
+				k.violated("server %s: revision %d is followed by %d", name, at, c.Revision)
+			}
+			at = c.Revision
+			k.take(name, &c)
+		}
+	}
+}
+
+func (k *checker) take(name string, c *store.Change) {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s %s %v ", c.Table, c.Key, c.New == nil)
+	if m, ok := c.New.(interface{ Marshal() ([]byte, error) }); ok {
+		b, err := m.Marshal()
+		if err != nil {
+			k.violated("server %s: revision %d can not be encoded: %v", name, c.Revision, err)
+		}
+		h.Write(b)
+	}
+	mine := change{sum: h.Sum64(), what: c.Table + " " + c.Key, by: name}
+	k.mu.Lock()
+	first, known := k.changes[c.Revision]
+	if !known {
+		k.changes[c.Revision] = mine
+		k.newest = max(k.newest, c.Revision)
+	}
+	k.mu.Unlock()
+	k.story.mu.Lock()
+	k.story.add(fmt.Appendf(nil, "%s %d %x", name, c.Revision, mine.sum))
+	k.story.mu.Unlock()
+	if known && first.sum != mine.sum {
+		k.violated("revision %d is %s on server %s, and %s on server %s, with other content", c.Revision, first.what, first.by, mine.what, name)
+	}
+	if known {
+		return // what is equal was looked at
+	}
+	old, _ := c.Old.(*corev1.Pod)
+	if pod, ok := c.New.(*corev1.Pod); ok {
+		k.pod(c.Revision, old, pod)
+	}
+}
+
+// pod looks at one change of a pod.
+func (k *checker) pod(revision int64, old, pod *corev1.Pod) {
+	if node := pod.Spec.NodeName; node != "" {
+		k.mu.Lock()
+		before, ok := k.bound[pod.UID]
+		k.bound[pod.UID] = node
+		k.mu.Unlock()
+		if ok && before != node {
+			k.violated("revision %d: pod %s was bound to %s, and is bound to %s", revision, pod.Name, before, node)
+		}
+	}
+	if old == nil || old.UID != pod.UID {
+		return
+	}
+	if old.Spec.NodeName != "" && pod.Spec.NodeName == "" {
+		k.violated("revision %d: pod %s is bound no longer", revision, pod.Name)
+	}
+	if old.DeletionTimestamp != nil && pod.DeletionTimestamp == nil {
+		k.violated("revision %d: pod %s was to go, and is not any more", revision, pod.Name)
+	}
+	if ended(old) && pod.Status.Phase != old.Status.Phase {
+		k.violated("revision %d: pod %s was %s, and is %s", revision, pod.Name, old.Status.Phase, pod.Status.Phase)
+	}
+	for i := range old.Status.ContainerStatuses {
+		was := old.Status.ContainerStatuses[i].State.Terminated
+		if was == nil || pod.Spec.RestartPolicy != corev1.RestartPolicyNever || i >= len(pod.Status.ContainerStatuses) {
+			continue
+		}
+		if now := pod.Status.ContainerStatuses[i]; now.State.Terminated == nil || now.RestartCount > 0 {
+			k.violated("revision %d: a container of pod %s, which never restarts, has ended and goes on", revision, pod.Name)
+		}
+	}
+}
+
+func ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// view looks at a whole state: no node may have more than it can hold.
+func (k *checker) view(name string, v *fsm.View) {
+	used := map[string]model.Resources{}
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		if p.Spec.NodeName != "" && !ended(p) {
+			used[p.Spec.NodeName] = used[p.Spec.NodeName].Add(k.request(p))
+		}
+		return true
+	})
+	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
+		u, room := used[n.Name], model.Allocatable(n)
+		if u.MilliCPU > room.MilliCPU || u.MemoryBytes > room.MemoryBytes || u.Pods > room.Pods {
+			k.violated("server %s, revision %d: node %s holds %dm cpu, %d bytes and %d pods, and has %dm, %d and %d",
+				name, v.Revision(), n.Name, u.MilliCPU, u.MemoryBytes, u.Pods, room.MilliCPU, room.MemoryBytes, room.Pods)
+		}
+		return true
+	})
+}
+
+func (k *checker) request(p *corev1.Pod) model.Resources {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r, ok := k.requests[p.UID]
+	if !ok {
+		r = model.PodRequest(p)
+		k.requests[p.UID] = r
+	}
+	return r
+}
+
+// whole compares the digest of a state with that of another server at its index.
+func (k *checker) whole(name string, v *fsm.View) {
+	d := digest{v.Digest(), name}
+	k.mu.Lock()
+	first, known := k.digests[v.Index()]
+	if !known {
+		k.digests[v.Index()] = d
+	}
+	k.mu.Unlock()
+	if known && first.sum != d.sum {
+		k.violated("after entry %d servers %s and %s hold different states", v.Index(), first.by, name)
+	}
+}
+
+// settled looks at a state that had time to come to rest: everybody who can be
+// placed is, everybody who must go is gone, and everybody who was placed runs.
+func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
+	free := map[string]model.Resources{}
+	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
+		if !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 {
+			free[n.Name] = model.Allocatable(n)
+		} else {
+			unsettled = append(unsettled, fmt.Sprintf("node %s: unschedulable %v, taints %v", n.Name, n.Spec.Unschedulable, n.Spec.Taints))
+		}
+		return true
+	})
+	var waiting []*corev1.Pod
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		switch {
+		case ended(p):
+		case p.DeletionTimestamp != nil && nowUnixNano > p.DeletionTimestamp.UnixNano()+30e9:
+			unsettled = append(unsettled, fmt.Sprintf("pod %s was to be gone at %s", p.Name, p.DeletionTimestamp.UTC().Format("15:04:05")))
+		case p.Spec.NodeName == "":
+			waiting = append(waiting, p)
+		default:
+			r := k.request(p)
+			f := free[p.Spec.NodeName]
+			f.MilliCPU, f.MemoryBytes, f.Pods = f.MilliCPU-r.MilliCPU, f.MemoryBytes-r.MemoryBytes, f.Pods-r.Pods
+			free[p.Spec.NodeName] = f
+			if p.Status.Phase != corev1.PodRunning && p.DeletionTimestamp == nil {
+				unsettled = append(unsettled, fmt.Sprintf("pod %s on %s is %s", p.Name, p.Spec.NodeName, p.Status.Phase))
+			}
+		}
+		return true
+	})
+	names := make([]string, 0, len(free))
+	for name := range free {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, p := range waiting {
+		if p.DeletionTimestamp != nil || p.Spec.Affinity != nil || len(p.Spec.NodeSelector) > 0 || p.Status.NominatedNodeName != "" {
+			continue // the simple ones are enough: nobody else may hold them up
+		}
+		r := k.request(p)
+		for _, n := range names {
+			f := free[n]
+			if f.MilliCPU >= r.MilliCPU && f.MemoryBytes >= r.MemoryBytes && f.Pods >= r.Pods && v.Nominations.Len() == 0 {
+				unsettled = append(unsettled, fmt.Sprintf("pod %s waits, and %s has room", p.Name, n))
+				break
+			}
+		}
+	}
+	return unsettled
+}
+
+// podsOn are the pods that are bound to a node.
+func podsOn(v *fsm.View, node string) (out []*corev1.Pod) {
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		if p.Spec.NodeName == node {
+			out = append(out, p)
+		}
+		return true
+	})
+	return out
+}
+
+func restarts(p *corev1.Pod) int32 {
+	if len(p.Status.ContainerStatuses) == 0 {
+		return 0
+	}
+	return p.Status.ContainerStatuses[0].RestartCount
+}

@@ -1,0 +1,105 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/fake"
+)
+
+// containers is a node's runtime as one life of its worker sees it: what the
+// worker asks for after its end reaches nobody, calls fail now and then, and
+// events come late and twice.
+type containers struct {
+	*fake.Runtime
+	checker *checker
+
+	mu   sync.Mutex
+	rand *rand.Rand
+	dead bool
+	runs *runs
+}
+
+// runs are what containers a node has started, over all lives of its worker.
+type runs struct {
+	mu      sync.Mutex
+	started map[runtime.ID]int
+}
+
+var errRuntime = errors.New("the runtime does not answer")
+
+func (c *containers) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dead = true
+}
+
+// fails says whether a call is to fail, one in so many.
+func (c *containers) fails(oneIn int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dead || c.rand.IntN(oneIn) == 0
+}
+
+// Open implements runtime.Runtime.
+func (c *containers) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
+	return c.Runtime.Open(func(e runtime.Event) {
+		c.mu.Lock()
+		dead, late, twice := c.dead, time.Duration(0), c.rand.IntN(20) == 0
+		if c.rand.IntN(20) == 0 {
+			late = time.Duration(c.rand.Int64N(int64(2 * time.Second)))
+		}
+		c.mu.Unlock()
+		switch {
+		case dead:
+		case e.Exit == nil || late == 0:
+			notify(e)
+			if twice && e.Exit != nil {
+				notify(e)
+			}
+		default:
+			time.AfterFunc(late, func() { notify(e) })
+		}
+	})
+}
+
+// Start implements runtime.Runtime.
+func (c *containers) Start(ctx context.Context, spec runtime.Spec) error {
+	if c.fails(30) {
+		return errRuntime
+	}
+	c.runs.mu.Lock()
+	c.runs.started[spec.ID]++
+	again := c.runs.started[spec.ID] > 1
+	c.runs.mu.Unlock()
+	if again {
+		c.checker.violated("container %s was started twice", spec.ID)
+	}
+	if spec.Pod.Spec.RestartPolicy == corev1.RestartPolicyNever && spec.Attempt > 0 {
+		c.checker.violated("container %s of a pod that never restarts was started again", spec.ID)
+	}
+	return c.Runtime.Start(ctx, spec)
+}
+
+// Signal implements runtime.Runtime.
+func (c *containers) Signal(ctx context.Context, id runtime.ID, signal runtime.Signal) error {
+	if c.fails(30) {
+		return errRuntime
+	}
+	return c.Runtime.Signal(ctx, id, signal)
+}
+
+// Remove implements runtime.Runtime.
+func (c *containers) Remove(ctx context.Context, pod types.UID) error {
+	if c.fails(30) {
+		return errRuntime
+	}
+	return c.Runtime.Remove(ctx, pod)
+}

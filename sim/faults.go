@@ -1,0 +1,137 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// fault is something that goes wrong, and for how long.
+type fault struct {
+	At   time.Duration // since the world's begin
+	Kind string
+	Who  string // a machine; of a link: from
+	To   string
+	For  time.Duration // 0: once
+}
+
+func (f fault) String() string {
+	return fmt.Sprintf("%s %s %s %s", f.Kind, f.Who, f.To, f.For)
+}
+
+// kinds are the faults, with their weights.
+var kinds = []struct {
+	name   string
+	weight int
+}{
+	{"kill server", 3}, {"cut link", 6}, {"cut off server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
+	{"set clock", 2}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3},
+}
+
+// draw makes the faults of a world, one every interval on average.
+func draw(seed uint64, servers, workers int, from, until, interval time.Duration) (out []fault) {
+	r := rand.New(rand.NewPCG(seed, 3))
+	total := 0
+	for _, k := range kinds {
+		total += k.weight
+	}
+	for at := from; at < until; at += time.Duration(r.Int64N(int64(2 * interval))) {
+		n := r.IntN(total)
+		f := fault{At: at}
+		for _, k := range kinds {
+			if n -= k.weight; n < 0 {
+				f.Kind = k.name
+				break
+			}
+		}
+		server := func() string { return string(rune('a' + r.IntN(servers))) }
+		worker := func() string { return fmt.Sprintf("node-%02d", r.IntN(workers)) }
+		f.Who = server()
+		// Most are short; some last longer than any timeout.
+		f.For = time.Duration(r.Int64N(int64(8 * time.Second)))
+		if r.IntN(10) == 0 {
+			f.For += time.Duration(r.Int64N(int64(60 * time.Second)))
+		}
+		switch f.Kind {
+		case "kill worker", "crash container", "cut off worker":
+			f.Who = worker()
+		case "cut link", "slow link", "lossy link", "double packets":
+			if f.To = server(); f.To == f.Who {
+				f.To = worker()
+			}
+			if r.IntN(2) == 0 {
+				f.Who, f.To = f.To, f.Who
+			}
+		}
+		f.For = min(f.For, until-at)
+		out = append(out, f)
+	}
+	return out
+}
+
+// ipOf is the address of a machine.
+func (w *World) ipOf(name string) string {
+	for _, m := range w.servers {
+		if m.name == name {
+			return m.ip
+		}
+	}
+	for _, n := range w.workers {
+		if n.name == name {
+			return n.ip
+		}
+	}
+	return ""
+}
+
+// links changes a link, or all links of a machine, and makes it calm again later.
+func (w *World) link(from, to string, l link, d time.Duration) {
+	a, b := w.ipOf(from), w.ipOf(to)
+	w.network.set(a, b, l)
+	time.AfterFunc(d, func() { w.network.set(a, b, calm()) })
+}
+
+// happen lets a fault happen.
+func (w *World) happen(f fault) {
+	w.story.tell("FAULT", "%s", f)
+	w.faults++
+	switch f.Kind {
+	case "kill server":
+		m := w.machine(f.Who)
+		if m.server == nil {
+			return
+		}
+		m.kill(false)
+		w.after(f.For, func() { w.restart(m) })
+	case "cut link":
+		w.link(f.Who, f.To, link{cut: true, delay: time.Millisecond}, f.For)
+	case "cut off server", "cut off worker":
+		for _, m := range w.servers {
+			if m.name != f.Who {
+				w.link(f.Who, m.name, link{cut: true, delay: time.Millisecond}, f.For)
+				w.link(m.name, f.Who, link{cut: true, delay: time.Millisecond}, f.For)
+			}
+		}
+	case "slow link":
+		w.link(f.Who, f.To, link{delay: 300 * time.Millisecond}, f.For)
+	case "lossy link":
+		w.link(f.Who, f.To, link{delay: time.Millisecond, loss: 0.2}, f.For)
+	case "double packets":
+		w.link(f.Who, f.To, link{delay: 20 * time.Millisecond, twice: 0.5}, f.For)
+	case "set clock":
+		w.machine(f.Who).set(time.Duration(w.rand.Int64N(int64(2*time.Minute))) - time.Minute)
+	case "kill worker":
+		n := w.node(f.Who)
+		if n.worker == nil {
+			return
+		}
+		n.kill()
+		w.after(f.For, func() {
+			if err := n.start(); err != nil {
+				w.checker.violated("%v", err)
+			}
+		})
+	case "crash container":
+		w.crashContainer(w.node(f.Who))
+	}
+}

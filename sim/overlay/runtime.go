@@ -1,0 +1,37 @@
+package overlay
+
+// Runtime makes a process that runs on one processor repeat itself: what is random
+// in the scheduler, in select, in maps and in timers comes from one seed
+// (SeedVariable), no thread looks over the goroutines' shoulders, and a lock does
+// not ask how long somebody has really waited for it.
+func Runtime() []Edit {
+	return []Edit{
+		// Hash functions and the order in which maps are walked.
+		{"src/runtime/rand.go", "\tseed := &globalRand.seed\n\tif len(startupRand) >= 16 &&", "\tseed := &globalRand.seed\n\tif true {\n" +
+			"\t\tfor i := range seed {\n\t\t\tseed[i] = byte(i + 1)\n\t\t}\n\t} else if len(startupRand) >= 16 &&"},
+		{"src/runtime/rand.go", "\tmp := getg().m\n\tc := &mp.chacha8\n", "\tmp := getg().m\n" +
+			"\tif gp := mp.curg; gp != nil && gp.bubble != nil {\n\t\treturn bubbleRand()\n\t}\n\tc := &mp.chacha8\n"},
+		{"src/runtime/rand.go", "//go:linkname maps_rand internal/runtime/maps.rand", "// bubbleState is what is random in bubbles.\nvar bubbleState uint64\n\n" +
+			"//go:nosplit\nfunc bubbleRand() uint64 {\n\tbubbleState += 0x9e3779b97f4a7c15\n\tz := bubbleState\n" +
+			"\tz = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9\n\tz = (z ^ (z >> 27)) * 0x94d049bb133111eb\n\treturn z ^ (z >> 31)\n}\n\n" +
+			"//go:linkname maps_rand internal/runtime/maps.rand"},
+		{"src/runtime/synctest.go", "\tbubble.now = synctestBaseTime\n", "\tbubble.now = synctestBaseTime\n" +
+			"\tbubbleState = 0\n\tfor _, c := range []byte(gogetenv(\"" + SeedVariable + "\")) {\n\t\tbubbleState = bubbleState*10 + uint64(c-'0')\n\t}\n"},
+		// Which of several ready cases is taken.
+		{"src/runtime/select.go", "\t\tj := cheaprandn(uint32(norder + 1))\n", "\t\tj := uint32(0)\n\t\tif gp.bubble != nil {\n" +
+			"\t\t\tj = uint32(bubbleRand() % uint64(norder+1))\n\t\t} else {\n\t\t\tj = cheaprandn(uint32(norder + 1))\n\t\t}\n"},
+		// Which of several timers of one instant comes first.
+		{"src/runtime/time.go", "\t\t\tt.rand = cheaprand()\n", "\t\t\tt.rand = uint32(bubbleRand())\n"},
+		// Nobody preempts, and nobody takes the processor from a system call.
+		{"src/runtime/proc.go", "const haveSysmon = GOARCH != \"wasm\"", "const haveSysmon = false"},
+		// How long somebody has waited for a lock is virtual time.
+		{"src/runtime/sema.go", "func internal_sync_nanotime() int64 {\n", "func internal_sync_nanotime() int64 {\n" +
+			"\tif gp := getg(); gp.bubble != nil {\n\t\treturn gp.bubble.now\n\t}\n"},
+		// Who is made ready runs next, or after the others: as chance will.
+		{"src/runtime/proc.go", "\t\tnext = false\n\t}\n\tif randomizeScheduler && next && randn(2) == 0 {\n",
+			"\t\tnext = next && gp.bubble != nil && bubbleRand()&3 == 0\n\t}\n\tif randomizeScheduler && next && randn(2) == 0 {\n"},
+	}
+}
+
+// SeedVariable is the environment's variable that has the seed, a decimal number.
+const SeedVariable = "BERTH_SIM_SEED"

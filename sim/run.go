@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+func (w *World) machine(name string) *machine {
+	for _, m := range w.servers {
+		if m.name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+func (w *World) node(name string) *node {
+	for _, n := range w.workers {
+		if n.name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// task is something that the world does at a time.
+type task struct {
+	at time.Duration
+	do func()
+}
+
+// after does something in a while, between two steps.
+func (w *World) after(d time.Duration, do func()) {
+	w.tasks = append(w.tasks, task{time.Since(begin) + d, do})
+}
+
+// due does what is due, in the order in which it is.
+func (w *World) due() {
+	for {
+		first := -1
+		for i, t := range w.tasks {
+			if t.at <= time.Since(begin) && (first < 0 || t.at < w.tasks[first].at) {
+				first = i
+			}
+		}
+		if first < 0 {
+			return
+		}
+		do := w.tasks[first].do
+		w.tasks = append(w.tasks[:first], w.tasks[first+1:]...)
+		do()
+	}
+}
+
+func (w *World) restart(m *machine) {
+	if m.server != nil {
+		return
+	}
+	if err := m.start(); err != nil {
+		w.checker.violated("%v", err)
+	}
+}
+
+// crashContainer ends a container of a node by itself.
+func (w *World) crashContainer(n *node) {
+	m := w.up()
+	if m == nil {
+		return
+	}
+	for _, p := range podsOn(m.server.View(), n.name) {
+		if n.containers.Crash(runtime.ID{Pod: p.UID, Container: "main", Attempt: restarts(p)}, 3) == nil {
+			return
+		}
+	}
+}
+
+// up is a server that runs.
+func (w *World) up() *machine {
+	for _, m := range w.servers {
+		if m.server != nil {
+			return m
+		}
+	}
+	return nil
+}
+
+const (
+	step = 500 * time.Millisecond
+	// restAfter is within how long the world must come to rest once nothing goes
+	// wrong any more.
+	restAfter = 4 * time.Minute
+)
+
+// Run lets a world live: the faults happen while users work, and are over; then
+// the users stop, and everything must come to rest. wait returns when nobody in
+// the bubble can go on (synctest.Wait), pause is called between two steps.
+func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) error {
+	if err := w.Start(); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	registers := &registers{}
+	observers, err := w.populate(ctx, registers)
+	if err != nil {
+		return err
+	}
+	for _, f := range faults {
+		w.after(f.At-time.Since(begin), func() { w.happen(f) })
+	}
+	for n := 0; time.Since(begin) < until && w.checker.Err() == nil; n++ {
+		time.Sleep(step)
+		wait()
+		w.due()
+		w.look(n%40 == 0)
+		pause()
+	}
+	w.story.tell("world", "the faults are over")
+	w.network.heal()
+	for _, m := range w.servers {
+		m.set(0)
+		w.restart(m)
+	}
+	time.Sleep(10 * time.Second) // the users go on
+	stop()
+	w.rest(observers, wait, pause)
+	if err := registers.check(); err != nil {
+		w.checker.violated("%v", err)
+	}
+	return w.checker.Err()
+}
+
+// populate brings the users.
+func (w *World) populate(ctx context.Context, r *registers) ([]*observer, error) {
+	var users []*user
+	for i, name := range []string{"owner", "submit", "tidy", "scale", "drain", "watch", "reg-1", "reg-2", "reg-3"} {
+		u, err := w.newUser(name, i)
+		if err != nil {
+			return nil, err
+		}
+		users = append(users, u)
+	}
+	go func() {
+		users[0].furnish(ctx)
+		go users[1].submit(ctx, 200)
+		go users[2].tidy(ctx)
+		go users[3].scale(ctx)
+		go users[4].drain(ctx)
+		for i, u := range users[6:] {
+			go u.useRegisters(ctx, r, i)
+		}
+	}()
+	return users[5].observe(context.Background()), nil
+}
+
+// look checks what the servers show now.
+func (w *World) look(whole bool) {
+	for _, m := range w.servers {
+		if m.server == nil {
+			continue
+		}
+		v := m.server.View()
+		w.checker.view(m.name, v)
+		if whole {
+			w.checker.whole(m.name, v)
+		}
+	}
+}
+
+// rest waits until the world has come to rest, or tells what has not.
+func (w *World) rest(observers []*observer, wait, pause func()) {
+	var why []string
+	for limit := time.Since(begin) + restAfter; time.Since(begin) < limit && w.checker.Err() == nil; {
+		time.Sleep(5 * time.Second)
+		wait()
+		w.due()
+		w.look(true)
+		pause()
+		if why = w.restless(observers); len(why) == 0 {
+			w.story.tell("world", "has come to rest")
+			return
+		}
+	}
+	if w.checker.Err() == nil {
+		w.checker.violated("%s after the last fault:\n  %s", restAfter, strings.Join(why, "\n  "))
+	}
+}
+
+// restless says what has not come to rest.
+func (w *World) restless(observers []*observer) (why []string) {
+	var first *machine
+	for i, m := range w.servers {
+		if m.server == nil {
+			why = append(why, "server "+m.name+" does not run")
+			continue
+		}
+		v := m.server.View()
+		if first == nil {
+			first = m
+			why = append(why, w.checker.settled(v, time.Now().UnixNano())...)
+		} else if a, b := first.server.View().Index(), v.Index(); a != b {
+			why = append(why, "servers "+first.name+" and "+m.name+" are not equally far")
+		}
+		if err := observers[i].same(v); err != nil {
+			why = append(why, err.Error())
+		}
+	}
+	if len(why) > 20 {
+		why = append(why[:20], "and more")
+	}
+	return why
+}

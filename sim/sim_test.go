@@ -1,0 +1,284 @@
+package sim
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-dev/berth/sim/overlay"
+)
+
+var (
+	seedList = flag.String("sim.seeds", "1", "seeds to run: 3,5,10-20")
+	fresh    = flag.Int("sim.fresh", 0, "how many seeds to run that nobody has chosen")
+	minutes  = flag.Int("sim.minutes", 1, "virtual minutes of every seed")
+	hours    = flag.Int("sim.hours", 0, "virtual hours to run fresh seeds for, an hour each")
+	jobs     = flag.Int("sim.jobs", 1, "worlds at a time")
+	stories  = flag.String("sim.stories", "", "directory for the stories of what failed")
+	child    = flag.Uint64("sim.child", 0, "the seed that this process runs")
+	skip     = flag.String("sim.skip", "", "faults that do not happen, by number: 3,5,10-20")
+	traced   = flag.String("sim.trace", "", "file for everything that the trace is a sum of")
+	told     = flag.Bool("sim.v", false, "tell the story as it happens")
+)
+
+// sweepInterval is how often the memory is tidied, between two steps. A collection
+// is not the same twice, and after one two runs of a seed may part.
+const sweepInterval = 10 * time.Minute
+
+// result is what one world says of itself.
+type result struct {
+	Seed       uint64
+	Faults     int
+	Seconds    float64 // virtual
+	Trace      string
+	Violations string
+	Drawn      int // faults, with those that were skipped
+}
+
+const resultPrefix = "RESULT "
+
+// TestSeed runs one world, in a process of its own: its goroutines end with it.
+func TestSeed(t *testing.T) {
+	if *child == 0 {
+		t.Skip("TestSeeds runs it")
+	}
+	klog.SetOutput(io.Discard)
+	klog.LogToStderr(false)
+	cryptotest.SetGlobalRandom(t, *child)
+	dir, err := os.MkdirTemp(scratch(), "berth-sim-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir) // paths are the same in every run
+	synctest.Test(t, func(t *testing.T) {
+		r, s, err := live(".")
+		_ = os.RemoveAll(dir) // what is left of it harms nobody
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Violations != "" && *stories != "" {
+			if err := os.WriteFile(filepath.Join(*stories, fmt.Sprintf("seed-%d.txt", *child)), []byte(strings.Join(s.Lines(), "\n")), 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+		b, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("%s%s\n", resultPrefix, b)
+		os.Exit(0)
+	})
+}
+
+// scratch is where files are fast.
+func scratch() string {
+	if _, err := os.Stat("/dev/shm"); err == nil {
+		return "/dev/shm"
+	}
+	return os.TempDir()
+}
+
+func live(dir string) (result, *story, error) {
+	s := &story{}
+	if *told {
+		s.out = os.Stdout
+	}
+	if *traced != "" {
+		f, err := os.Create(*traced)
+		if err != nil {
+			return result{}, nil, err
+		}
+		s.every = bufio.NewWriter(f)
+		defer s.every.Flush()
+	}
+	w, err := New(Config{Seed: *child, Dir: dir, Servers: 3, Workers: 20, Level: hclog.Info}, s)
+	if err != nil {
+		return result{}, nil, err
+	}
+	until := time.Duration(*minutes) * time.Minute
+	drawn := draw(*child, 3, 20, 20*time.Second, until, 2*time.Second)
+	skipped, err := numbers(*skip)
+	if err != nil {
+		return result{}, nil, err
+	}
+	var faults []fault
+	for i, f := range drawn {
+		if !skipped[uint64(i)] {
+			faults = append(faults, f)
+		}
+	}
+	r := result{Seed: *child, Drawn: len(drawn)}
+	swept := time.Now()
+	err = w.Run(faults, until, synctest.Wait, func() {
+		// By virtual time: how much memory is in use is not the same twice.
+		if time.Since(swept) >= sweepInterval {
+			swept = time.Now()
+			synctest.Wait() // or who runs first would depend on how long it takes
+			runtime.GC()
+		}
+	})
+	if err != nil {
+		r.Violations = err.Error()
+	}
+	r.Faults, r.Seconds, r.Trace = w.faults, time.Since(begin).Seconds(), fmt.Sprintf("%x", s.Trace())
+	return r, s, nil
+}
+
+// numbers reads 3,5,10-20.
+func numbers(list string) (map[uint64]bool, error) {
+	out := map[uint64]bool{}
+	for part := range strings.SplitSeq(list, ",") {
+		if part == "" {
+			continue
+		}
+		low, high, isRange := strings.Cut(part, "-")
+		from, err := strconv.ParseUint(low, 10, 64)
+		to := from
+		if err == nil && isRange {
+			to, err = strconv.ParseUint(high, 10, 64)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%q is no list of numbers: %w", list, err)
+		}
+		for n := from; n <= to; n++ {
+			out[n] = true
+		}
+	}
+	return out, nil
+}
+
+// TestSeeds runs worlds, and shortens and tells what went wrong in them.
+func TestSeeds(t *testing.T) {
+	if *child != 0 {
+		t.Skip("a world runs in this process")
+	}
+	chosen, err := numbers(*seedList)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seeds := make(chan uint64)
+	go func() {
+		defer close(seeds)
+		for s := range chosen {
+			seeds <- s
+		}
+		for i := range *fresh + *hours {
+			seeds <- uint64(time.Now().UnixNano()) + uint64(i)
+		}
+	}()
+	if *hours > 0 {
+		*minutes = 60
+	}
+	var mu sync.Mutex
+	var sum result
+	worlds := 0
+	var wg sync.WaitGroup
+	for range max(*jobs, 1) {
+		wg.Go(func() {
+			for seed := range seeds {
+				r := run(t, seed, "")
+				mu.Lock()
+				worlds++
+				sum.Faults += r.Faults
+				sum.Seconds += r.Seconds
+				mu.Unlock()
+				t.Logf("seed %d: %d faults in %.0f virtual seconds, trace %s", r.Seed, r.Faults, r.Seconds, r.Trace)
+				if r.Violations != "" {
+					report(t, r)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d worlds, %d faults, %.2f virtual hours", worlds, sum.Faults, sum.Seconds/3600)
+}
+
+// run runs a world in a process of its own.
+func run(t *testing.T, seed uint64, skipped string) result {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*minutes+5)*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestSeed$", "-sim.child="+fmt.Sprint(seed),
+		fmt.Sprintf("-sim.minutes=%d", *minutes), "-sim.skip="+skipped, "-sim.stories="+*stories)
+	c.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", overlay.SeedVariable+"="+fmt.Sprint(seed))
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGQUIT) }
+	c.WaitDelay = 10 * time.Second
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	err := c.Run()
+	for line := range strings.SplitSeq(out.String(), "\n") {
+		if text, ok := strings.CutPrefix(line, resultPrefix); ok {
+			var r result
+			if err := json.Unmarshal([]byte(text), &r); err != nil {
+				t.Error(err)
+			}
+			return r
+		}
+	}
+	text := out.String()
+	return result{Seed: seed, Violations: fmt.Sprintf("the world ended without a result: %v\n%s", err, text[:min(len(text), 20000)])}
+}
+
+// report shortens what went wrong, and tells it.
+func report(t *testing.T, r result) {
+	skipped, tries := shorten(r.Drawn, 30, func(skipped string) bool { return run(t, r.Seed, skipped).Violations != "" })
+	last := run(t, r.Seed, skipped)
+	t.Errorf("seed %d: %s\nWith -sim.seeds=%d -sim.minutes=%d -sim.skip=%s (%d of %d faults, after %d tries): %s",
+		r.Seed, r.Violations, r.Seed, *minutes, skipped, last.Faults, r.Drawn, tries, last.Violations)
+}
+
+// shorten looks for as few faults as still fail: it leaves out half of them, a
+// quarter, and so on, as long as it may try.
+func shorten(n, most int, fails func(skipped string) bool) (skipped string, tries int) {
+	out := make([]bool, n)
+	list := func() string {
+		var s []string
+		for i, gone := range out {
+			if gone {
+				s = append(s, strconv.Itoa(i))
+			}
+		}
+		return strings.Join(s, ",")
+	}
+	for size := (n + 1) / 2; size > 0 && tries < most; size /= 2 {
+		for at := 0; at < n && tries < most; at += size {
+			before := append([]bool(nil), out...)
+			for i := at; i < min(at+size, n); i++ {
+				out[i] = true
+			}
+			if tries++; !fails(list()) {
+				out = before
+			}
+		}
+	}
+	return list(), tries
+}
+
+// Of ten faults two are needed.
+func TestShorten(t *testing.T) {
+	got, _ := shorten(10, 100, func(skipped string) bool {
+		gone, err := numbers(skipped)
+		return err == nil && !gone[3] && !gone[7]
+	})
+	if want := "0,1,2,4,5,6,8,9"; got != want {
+		t.Errorf("left out %s, want %s", got, want)
+	}
+}

@@ -1,0 +1,291 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/agent"
+	"github.com/berth-dev/berth/clock"
+	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/server"
+	"github.com/berth-dev/berth/worker"
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/fake"
+)
+
+// Config says what a world is made of.
+type Config struct {
+	Seed    uint64
+	Dir     string // where the machines' files are
+	Servers int
+	Workers int
+	Level   hclog.Level // of what servers and workers log into the story
+}
+
+// The ports of every server.
+const (
+	httpPort = 6443
+	rpcPort  = 4646
+	raftPort = 4647
+)
+
+// World is a cluster, its machines and its clients.
+type World struct {
+	config  Config
+	rand    *rand.Rand
+	story   *story
+	checker *checker
+	network *network
+	ca      *pki.CA
+	logger  hclog.Logger
+
+	servers []*machine
+	workers []*node
+	faults  int
+	tasks   []task
+}
+
+// machine is one that a server runs on, now and then.
+type machine struct {
+	world *World
+	name  string
+	ip    string
+	tls   *pki.Source
+	lives int
+
+	mu   sync.Mutex
+	skew time.Duration // of its wall clock
+
+	host   *host
+	server *server.Server // nil: it does not run
+	cancel context.CancelFunc
+}
+
+// New makes a world. It must be called in a bubble of testing/synctest, as must
+// everything else.
+func New(c Config, s *story) (*World, error) {
+	ca, err := pki.NewCA(time.Now(), 0)
+	if err != nil {
+		return nil, err
+	}
+	w := &World{config: c, rand: rand.New(rand.NewPCG(c.Seed, 2)), story: s, checker: newChecker(s), network: newNetwork(c.Seed, s), ca: ca}
+	w.logger = hclog.New(&hclog.LoggerOptions{Level: c.Level, Output: s, DisableTime: true})
+	for i := range c.Servers {
+		m := &machine{world: w, name: string(rune('a' + i)), ip: fmt.Sprintf("10.0.0.%d", i+1)}
+		if m.tls, err = w.issue(pki.Server, m.name); err != nil {
+			return nil, err
+		}
+		w.servers = append(w.servers, m)
+	}
+	for i := range c.Workers {
+		n, err := w.newNode(i)
+		if err != nil {
+			return nil, err
+		}
+		w.workers = append(w.workers, n)
+	}
+	return w, nil
+}
+
+func (w *World) issue(kind pki.Kind, name string, groups ...string) (*pki.Source, error) {
+	r := pki.Request{Kind: kind, Name: name, Groups: groups}
+	if kind == pki.Server {
+		for _, ip := range w.addresses() {
+			r.IPs = append(r.IPs, net.ParseIP(ip))
+		}
+	}
+	pair, err := w.ca.Issue(time.Now(), r)
+	if err != nil {
+		return nil, err
+	}
+	return pki.FromPEM(w.ca.CertPEM(), pair)
+}
+
+func (w *World) addresses() []string {
+	var ips []string
+	for i := range w.config.Servers {
+		ips = append(ips, fmt.Sprintf("10.0.0.%d", i+1))
+	}
+	return ips
+}
+
+// Start starts everybody.
+func (w *World) Start() error {
+	for _, m := range w.servers {
+		if err := m.start(); err != nil {
+			return err
+		}
+	}
+	for _, n := range w.workers {
+		if err := n.start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start begins a life of a server.
+func (m *machine) start() error {
+	w := m.world
+	m.host = w.network.start(m.ip)
+	m.lives++
+	g, err := m.host.openGossip()
+	if err != nil {
+		return err
+	}
+	c := server.Config{
+		Name: m.name, Version: "sim", DataDir: m.dir(),
+		HTTPAddr: address(m.ip, httpPort), RPCAddr: address(m.ip, rpcPort), RaftAddr: address(m.ip, raftPort),
+		Dial: m.host.dial, TLS: m.tls, APICA: w.ca.CertPEM(), BootstrapExpect: w.config.Servers,
+		Gossip:    server.Gossip{BindAddr: m.ip, BindPort: gossipPort, AdvertiseAddr: m.ip, Transport: g, RetryInterval: time.Second},
+		Consensus: server.Consensus{SnapshotThreshold: 2000, SnapshotInterval: 30 * time.Second, TrailingLogs: 500},
+		Clock:     m.clock(), Logger: w.logger.With("life", m.lives),
+	}
+	for _, o := range w.servers {
+		if o != m {
+			c.Gossip.Join = append(c.Gossip.Join, address(o.ip, gossipPort))
+		}
+	}
+	for _, l := range []struct {
+		port int
+		to   *net.Listener
+	}{{httpPort, &c.HTTP}, {rpcPort, &c.RPC}, {raftPort, &c.Raft}} {
+		if *l.to, err = m.host.listen(l.port); err != nil {
+			return err
+		}
+	}
+	s, err := server.Start(context.Background(), c)
+	if err != nil {
+		w.network.end(m.host, false)
+		return fmt.Errorf("server %s, life %d: %w", m.name, m.lives, err)
+	}
+	m.server = s
+	w.story.tell(m.name, "starts, life %d", m.lives)
+	ctx, cancel := context.WithCancel(context.Background())
+	m.cancel = cancel
+	go w.checker.follow(ctx, m.name, s.Feed(), s.View)
+	go func() {
+		select {
+		case err := <-s.Fatal():
+			w.checker.violated("server %s gives up: %v", m.name, err)
+		case <-ctx.Done():
+		}
+	}()
+	return nil
+}
+
+// dir is where the files of the present life are.
+func (m *machine) dir() string {
+	return filepath.Join(m.world.config.Dir, fmt.Sprintf("%s-%d", m.name, m.lives))
+}
+
+func (m *machine) set(skew time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.skew = skew
+}
+
+// clock is the machine's: real time passes everywhere, wall clocks are set.
+func (m *machine) clock() clock.Source {
+	began := time.Now()
+	return func() clock.Reading {
+		now := time.Now()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return clock.Reading{WallUnixNano: now.Add(m.skew).UnixNano(), Elapsed: now.Sub(began)}
+	}
+}
+
+// kill ends a server's life at once. What remains of the process reaches nobody.
+func (m *machine) kill(power bool) {
+	s, dir := m.server, m.dir()
+	m.server = nil
+	m.cancel()
+	m.world.network.end(m.host, power)
+	m.world.story.tell(m.name, "is killed")
+	// What remains writes into files that nobody reads any more.
+	m.lives++
+	if err := os.CopyFS(m.dir(), os.DirFS(dir)); err != nil {
+		m.world.checker.violated("server %s: %v", m.name, err)
+	}
+	m.lives--
+	go func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = s.Stop(ctx) // it reaches nobody, and says so
+		_ = os.RemoveAll(dir)
+	}()
+}
+
+// node is a machine with a worker.
+type node struct {
+	world      *World
+	name, ip   string
+	number     int
+	tls        *pki.Source
+	containers *fake.Runtime
+	timeline   *fake.Timeline
+	runs       runs
+	lives      int
+	host       *host
+	runtime    *containers
+	worker     *agent.Worker // nil: it does not run
+}
+
+func (w *World) newNode(i int) (*node, error) {
+	n := &node{world: w, number: i + 1, name: fmt.Sprintf("node-%02d", i), ip: fmt.Sprintf("10.0.1.%d", i+1), timeline: fake.NewTimeline(nil)}
+	n.containers = fake.New(n.timeline)
+	n.runs = runs{started: map[runtime.ID]int{}}
+	go n.timeline.Run(context.Background())
+	var err error
+	n.tls, err = w.issue(pki.Worker, n.name)
+	return n, err
+}
+
+func (n *node) start() error {
+	n.host = n.world.network.start(n.ip)
+	n.lives++
+	n.runtime = &containers{Runtime: n.containers, checker: n.world.checker, runs: &n.runs, rand: rand.New(rand.NewPCG(n.world.config.Seed, uint64(n.number)<<32|uint64(n.lives)))}
+	w, err := agent.StartWorker(agent.WorkerConfig{
+		Node: worker.NodeConfig{
+			Name: n.name, Addresses: []string{n.ip}, Labels: map[string]string{corev1.LabelTopologyZone: "zone-" + string('a'+n.name[len(n.name)-1]%3)},
+			Capacity: corev1.ResourceList{
+				"cpu": resource.MustParse("8"), "memory": resource.MustParse("16Gi"), "ephemeral-storage": resource.MustParse("100Gi"), "pods": resource.MustParse("50"),
+			},
+		},
+		DataDir: filepath.Join(n.world.config.Dir, n.name), Containers: n.runtime, TLS: n.tls, Dial: n.host.dial,
+		Servers: func() []string {
+			var out []string
+			for _, ip := range n.world.addresses() {
+				out = append(out, address(ip, rpcPort))
+			}
+			return out
+		},
+		Logger: n.world.logger,
+	})
+	if err != nil {
+		return fmt.Errorf("worker %s: %w", n.name, err)
+	}
+	n.worker = w
+	n.world.story.tell(n.name, "starts")
+	return nil
+}
+
+// kill ends the worker; its containers go on.
+func (n *node) kill() {
+	n.world.network.end(n.host, false)
+	n.runtime.end()
+	w := n.worker
+	n.worker = nil
+	go w.Stop()
+}
