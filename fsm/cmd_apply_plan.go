@@ -104,8 +104,8 @@ type PlanResult struct {
 	Refused []PlanRefusal `msgpack:"refused,omitempty"`
 	Evicted []int         `msgpack:"evicted,omitempty"`
 	// Weight is how many things those decisions were about that were looked at
-	// (Weight), Work what that has cost, the waking of others left out. The server
-	// that applied the plan knows them, nobody else.
+	// (Weight), Work what that has cost as every server counts it, the waking of
+	// others left out. The server that applied the plan knows them, nobody else.
 	Weight int   `msgpack:"-"`
 	Work   int64 `msgpack:"-"`
 }
@@ -133,10 +133,11 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		if out.Work > MaxPlanWork {
 			return deferred
 		}
-		before := tx.spent()
+		before := tx.billed()
+		tx.view.billUnits(costDecision)
 		tx.view.cache.work += costDecision
 		why := tx.decision(key, f)
-		out.Weight, out.Work = out.Weight+weight, out.Work+tx.spent()-before
+		out.Weight, out.Work = out.Weight+weight, out.Work+int64(tx.billed()-before)
 		return why
 	}
 	setBack := func(key, uid, why string) {

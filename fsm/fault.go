@@ -53,7 +53,7 @@ func (tx *Tx) save() savepoint {
 // starts anew.
 func (tx *Tx) undo(to savepoint) {
 	*tx.view = *to.view.thaw()
-	tx.view.effective = new(effectiveClasses)
+	tx.view.effective, tx.view.bill = new(effectiveClasses), tx.bill
 	tx.Undo(to.changes)
 	tx.checkpoint, tx.replaced = to.checkpoint, to.replaced
 	tx.walked = min(tx.walked, to.changes)

@@ -68,11 +68,13 @@ func (h *help) roomBeside(tx *Tx, g queue.Group, evicting bool) (pods int, bars 
 // an entry has asked for the rules of many groups, nobody is barred: those who
 // are woken in vain find that out.
 func (h *help) bars(tx *Tx, g queue.Group, rules ruled) model.Failures {
-	if !rules.class.HasHardTopology() && (!h.view.usage.KeepAway() || !g.Alike()) || !tx.work.MayJudge(g.Key) {
+	if !rules.class.HasHardTopology() && (!h.view.usage.KeepAway() || !g.Alike()) {
 		return 0
 	}
-	var f model.Failures
-	tx.judging(func() { f = h.view.judge(rules).Fails(h.node.Name) })
+	if !tx.work.MayJudge(g.Key, func() int { return h.view.JudgeCost(rules.class) }) {
+		return 0
+	}
+	f := h.view.judge(rules).Fails(h.node.Name)
 	if !g.Alike() {
 		f = f.ByItself()
 	}

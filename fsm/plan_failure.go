@@ -83,7 +83,12 @@ func (v *live) joined(e *QueueEntry, pod *corev1.Pod) (*QueueEntry, queue.Group)
 	if next.ByDefaults {
 		next.SpreadOwner = spreadOwner(pod)
 	}
-	next.KeptAway = v.usage.KeepAway() && v.topology().KeptAway(rules.class)
+	if v.usage.KeepAway() {
+		v.billUnits(v.guardCost())
+		next.KeptAway = v.topology().KeptAway(rules.class)
+	} else {
+		next.KeptAway = false
+	}
 	return &next, queue.Group{Class: e.Class(), Key: next.Group(), Rules: rules.class}
 }
 

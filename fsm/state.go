@@ -84,7 +84,11 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() 
 
 func (s *State) begin(index, term uint64, h Header) *Tx {
 	v := s.live
-	return &Tx{Tx: store.Begin(&v.Position, index, term, h, s.spare), view: v, began: v.work()}
+	v.bill = new(bill)
+	return &Tx{
+		Tx: store.Begin(&v.Position, index, term, h, s.spare), view: v,
+		began: v.work(), beganBudgets: v.budgets.Work(), bill: v.bill,
+	}
 }
 
 // carryOut applies commands one after the other.

@@ -110,10 +110,12 @@ func (v *live) barredFrom(c ruled, node, self string, without []*corev1.Pod) []m
 	if !c.class.HasHardTopology() && !v.usage.KeepAway() {
 		return nil
 	}
+	v.billJudge(c.class)
 	t := v.topology()
 	if v.judge(c).Plain() {
 		return nil
 	}
+	v.billUnits(len(without) * costWithout)
 	for _, pod := range without {
 		t.RemovePod(pod.Spec.NodeName, v.usage.ClassOf(pod), model.Terminating(pod))
 	}

@@ -26,11 +26,12 @@ type Tx struct {
 	walked int
 	work   queue.Work
 
-	began   int64   // the state's work, see spent
-	judged  int64   // of it, what is charged to the waking too
-	command Command // under way
-	guarded bool    // see part
-	faults  []Fault // of this entry
+	began        int64 // the state's work, see spent
+	beganBudgets int64
+	bill         *bill
+	command      Command // under way
+	guarded      bool    // see part
+	faults       []Fault // of this entry
 }
 
 // now is the state's time. Objects carry whole seconds, as in Kubernetes.

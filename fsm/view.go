@@ -58,6 +58,7 @@ func (v *View) fork() View {
 type live struct {
 	View
 	cache *cache
+	bill  *bill // of the entry under way
 }
 
 func newLive() *live { return &live{View: newView(), cache: newCache()} }

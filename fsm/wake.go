@@ -110,9 +110,7 @@ func (tx *Tx) wakeBesides(c *queue.Changes) (woken map[string]bool) {
 				c.Scope.Ruled = true
 				return woken
 			}
-			helped := false
-			tx.judging(func() { helped = !woken[g.Key] && v.queue.Helped(v, &tx.work, &g, p, came) })
-			if helped {
+			if !woken[g.Key] && v.queue.Helped(v, &tx.work, &g, p, came) {
 				woken[g.Key] = true
 				tx.wakeWaiting(g.Key)
 			}

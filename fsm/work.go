@@ -1,16 +1,21 @@
 package fsm
 
+import "github.com/berth-dev/berth/model"
+
 // What an entry costs is counted, in units of 25 to 100 nanoseconds (measured,
-// see docs/benchmarks.md): in what is done and not in time, so that every server
-// counts the same. Three ask for it. An entry does only so much to wake others,
-// and the next ones go on with it (queue.Work). A plan whose decisions cost too much has the rest of
-// them refused, and they are made again. And a leader that finds a kind of
-// command dear puts fewer of them into an entry (Result.Work).
+// see docs/benchmarks.md): in what is done and not in time. Three ask for it, in
+// two ways. What an entry does is a rule, and all servers must stop at the same
+// place, so that is counted from the tables alone: an entry does only so much to
+// wake others, and the next ones go on with it (queue.Work); a plan whose decisions
+// cost too much has the rest of them refused, and they are made again (billed).
+// And a leader that finds a kind of command dear puts fewer of them into an entry
+// (Result.Work): that is what was really done, and differs between servers.
 const (
 	costChange   = 80  // to store a row, with its indexes
 	costClass    = 200 // to work out what a pod asks for
 	costReorder  = 60  // to give an entry another place in the queue
 	costDecision = 150 // to look at a decision, whatever becomes of it
+	costWithout  = 200 // to see what would be without a pod
 	costObject   = 20  // to look whether an object is garbage
 	bytesPerUnit = 50  // of what is only kept
 
@@ -21,7 +26,9 @@ const (
 	MaxPlanWork = 450_000
 )
 
-// work is what was done to the state so far.
+// work is what was done to the state so far. What is worked out once and kept is
+// in it when it is worked out: two servers may count differently, and nothing
+// that an entry does may depend on it.
 func (v *live) work() int64 {
 	return v.cache.work + v.budgets.Work() + v.countWork()
 }
@@ -34,16 +41,64 @@ func (v *live) countWork() int64 {
 	return 0
 }
 
-// spent is what the entry under way has cost so far.
+// spent is what the entry under way has cost so far, for whoever proposes.
 func (tx *Tx) spent() int64 {
-	return max(0, tx.view.work()-tx.began) + int64(tx.work.Spent()) - tx.judged
+	return max(0, tx.view.work()-tx.began) + int64(tx.work.Spent())
 }
 
-// judging calls f, and charges what it has the counters do to the waking.
-func (tx *Tx) judging(f func()) {
-	before := tx.view.countWork()
-	f()
-	did := max(0, tx.view.countWork()-before)
-	tx.work.Charge(int(did))
-	tx.judged += did
+// bill is what the decisions of the entry under way cost as the tables say it:
+// the same on every server, whatever it has worked out before.
+type bill struct {
+	units  int
+	judged map[string]bool // classes, by signature
+}
+
+// judge charges that the counters are asked about a class: the first time they
+// may have to count whom its rules are about.
+func (v *live) billJudge(c *model.Class) {
+	b := v.bill
+	if b == nil || b.judged[c.Signature] {
+		return
+	}
+	if b.judged == nil {
+		b.judged = map[string]bool{}
+	}
+	b.judged[c.Signature] = true
+	b.units += v.JudgeCost(c)
+}
+
+func (v *live) billUnits(units int) {
+	if v.bill != nil {
+		v.bill.units += units
+	}
+}
+
+// billed is what the entry has cost as every server counts it.
+func (tx *Tx) billed() int {
+	return tx.bill.units + len(tx.Changes())*costChange + int(tx.view.budgets.Work()-tx.beganBudgets) + tx.work.Spent()
+}
+
+// What it may cost to count for a class, for each of its terms: every node, and
+// every kind of pods that the term may be about. Of those with the label that it
+// demands the tables do not know how many there are.
+const (
+	costJudge     = 20
+	costTerm      = 20
+	costKind      = 2
+	nodesPerUnit  = 32
+	labelledShare = 32 // one in so many kinds is taken to have the label that is demanded
+)
+
+// JudgeCost implements queue.State.
+func (v *live) JudgeCost(c *model.Class) int {
+	labelled, wide := c.CountTerms()
+	kinds, _, _ := v.usage.Kinds()
+	return costJudge + v.guardCost() + (labelled+wide)*(costTerm+v.Nodes.Len()/nodesPerUnit) +
+		labelled*(kinds*costKind/labelledShare) + wide*kinds*costKind
+}
+
+// guardCost is what it costs to find the terms that keep a class away.
+func (v *live) guardCost() int {
+	_, guards, wide := v.usage.Kinds()
+	return guards*costKind/labelledShare + wide*costKind
 }

@@ -156,7 +156,14 @@ type counter struct {
 	// layers count the nominations of at least a priority too. They are made when first asked for.
 	layers  []*layer
 	nominal []priorityCount // nominations counted in layers, by priority
+	coming  map[coming]int32
 }
+
+// coming is where nominations of a priority are counted.
+type coming struct{ priority, domain int32 }
+
+// comingBytes is about what one takes.
+const comingBytes = 32
 
 type priorityCount struct {
 	priority int32
@@ -236,7 +243,13 @@ func (c *counter) addTo(l *layer, d, pods int32) {
 	l.total += int64(pods)
 }
 
-// nominate counts pods nominated to a slot.
+// nominateIn counts pods nominated to a slot.
+func (t *Topology) nominateIn(c *counter, slot, priority, pods int32) {
+	before := len(c.coming)
+	c.nominate(slot, priority, pods)
+	t.hold(c, int64(len(c.coming)-before)*comingBytes)
+}
+
 func (c *counter) nominate(slot, priority, pods int32) {
 	d := c.key.domainOf(slot)
 	if d == noDomain || !c.counts(slot) {
@@ -250,6 +263,13 @@ func (c *counter) nominate(slot, priority, pods int32) {
 	}
 	if c.nominal[i].pods += pods; c.nominal[i].pods == 0 {
 		c.nominal = slices.Delete(c.nominal, i, i+1)
+	}
+	if c.coming == nil {
+		c.coming = map[coming]int32{}
+	}
+	at := coming{priority, d}
+	if c.coming[at] += pods; c.coming[at] == 0 {
+		delete(c.coming, at)
 	}
 	for _, l := range c.layers {
 		if l.priority <= priority {
@@ -284,15 +304,11 @@ func (c *counter) nominated(t *Topology, priority int32) *layer {
 	}
 	l := &layer{priority: priority, count: c.base.count.clone(), total: c.base.total, rank: c.base.rank.clone()}
 	c.layers = append(c.layers, l)
-	t.work += int64(len(t.nominations)) + l.bytes()/domainBytes
-	for _, n := range t.nominations {
-		if n.priority < priority {
-			continue
-		}
-		for _, s := range n.kind.sums {
-			if d := c.key.domainOf(n.slot); s.counter == c && d != noDomain && c.counts(n.slot) {
-				c.addTo(l, d, n.pods*s.weight)
-			}
+	t.work += int64(len(c.coming)) + l.bytes()/domainBytes
+	// order does not matter: counts add up.
+	for at, pods := range c.coming {
+		if at.priority >= priority {
+			c.addTo(l, at.domain, pods)
 		}
 	}
 	l.held = l.bytes()
@@ -306,7 +322,7 @@ func (c *counter) forget() {
 	if i := slices.Index(c.key.counters, c); i >= 0 {
 		c.key.counters = slices.Delete(c.key.counters, i, i+1)
 	}
-	c.base, c.layers, c.nominal, c.domains = layer{}, nil, nil, nil
+	c.base, c.layers, c.nominal, c.coming, c.domains = layer{}, nil, nil, nil, nil
 }
 
 // sameForTopology says whether two states of a node differ in nothing that makes domains.

@@ -172,14 +172,7 @@ func isAmong(sorted []string, s string) bool {
 // KeepsAwayBy says whether any pod, placed or nominated, keeps others away by required anti-affinity of one of the topology
 // keys, which are sorted.
 func (t *Topology) KeepsAwayBy(keys []string) bool {
-	// order does not matter: one is enough.
-	for _, k := range t.kinds {
-		if k.users > 0 && k.class.terms != nil &&
-			slices.ContainsFunc(k.class.terms.antiAffinity, func(a affinityTerm) bool { return isAmong(keys, a.topologyKey) }) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(keys, func(key string) bool { return t.guards[key] > 0 })
 }
 
 // KeptAway says whether terms that pods carry, placed or nominated, keep the class away from some node. It counts nothing for

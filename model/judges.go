@@ -1,6 +1,10 @@
 package model
 
-import "k8s.io/apimachinery/pkg/labels"
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
 
 // judges are those that were asked for of late. What they cost is bounded in bytes: those whose terms are about few pods are
 // cheap, and there may be ten thousands of them; one whose terms are about everybody costs every kind of pods that there is.
@@ -10,8 +14,11 @@ type judges struct {
 	bytes          int64 // of the judges with their groups, of counters of matching pods, and of what leads to these
 }
 
-// maxJudgeBytes bounds what judges hold. It is also what bounds the work of counting a pod: one for each counter.
-const maxJudgeBytes = 64 << 20
+// maxJudgeBytes bounds what judges hold, and maxLinks the work of counting a pod: one for each counter that is about it.
+const (
+	maxJudgeBytes = 64 << 20
+	maxLinks      = 1024
+)
 
 // keptJudges are kept whatever they hold: somebody may be asking them.
 const keptJudges = 4
@@ -93,6 +100,16 @@ func (s *judges) unchain(j *Judge) {
 func (t *Topology) dismissSurplus() {
 	for t.judges.bytes > maxJudgeBytes && len(t.judges.by) > keptJudges {
 		t.dismiss(t.judges.oldest)
+	}
+	for k := t.crowded; k != nil; k = t.crowded {
+		k.sums = slices.DeleteFunc(k.sums, func(s sum) bool { return s.counter.dead })
+		if len(k.sums) <= maxLinks || len(t.judges.by) <= keptJudges {
+			t.crowded = nil
+			return
+		}
+		for range min(1+len(t.judges.by)/8, len(t.judges.by)-keptJudges) {
+			t.dismiss(t.judges.oldest)
+		}
 	}
 }
 

@@ -19,7 +19,8 @@ type kind struct {
 	where map[int32]int32 // slot -> in slots; nil while they are few
 	sums  []sum
 	users int32 // nodes and nominations that name it
-	noms  int32 // nominations that name it
+
+	nominations []*nominated
 }
 
 // place is where pods of a kind are.
@@ -67,7 +68,7 @@ func (t *Topology) nominateKind(k *kind, slot, priority, pods int32) bool {
 	for _, s := range k.sums {
 		// Preferences only score, and nominations count in filters alone.
 		if !s.counter.dead && s.counter.role != carriedPreference {
-			s.counter.nominate(slot, priority, s.weight*pods)
+			t.nominateIn(s.counter, slot, priority, s.weight*pods)
 		}
 	}
 	return len(k.sums) > 0
@@ -173,11 +174,26 @@ func (t *Topology) use(k *kind, by int32) {
 	if k.users == 0 {
 		t.empty--
 		t.lowest.add(k.class.Priority, 1)
+		t.guard(k, 1)
 	}
 	if k.users += by; k.users == 0 {
 		t.lowest.add(k.class.Priority, -1)
+		t.guard(k, -1)
 		if t.empty++; t.empty > maxEmpty+len(t.kinds)/2 {
 			t.sweep()
+		}
+	}
+}
+
+// guard notes by which topology keys pods of the kind keep others away.
+func (t *Topology) guard(k *kind, by int) {
+	if k.class.terms == nil {
+		return
+	}
+	for i := range k.class.terms.antiAffinity {
+		key := k.class.terms.antiAffinity[i].topologyKey
+		if t.guards[key] += by; t.guards[key] == 0 {
+			delete(t.guards, key)
 		}
 	}
 }
@@ -312,6 +328,9 @@ func (t *Topology) link(k *kind, c *counter) {
 		}
 	}
 	k.sums = append(k.sums, sum{c, 1})
+	if len(k.sums) > maxLinks {
+		t.crowded = k
+	}
 	t.work += linkWork
 	t.hold(c, linkBytes)
 }
@@ -327,12 +346,8 @@ func (t *Topology) countKind(k *kind, s sum, sign int32) {
 		}
 		s.counter.add(at.slot, sign*s.weight*pods)
 	}
-	if k.noms == 0 {
-		return
-	}
-	for _, n := range t.nominations {
-		if n.kind == k {
-			s.counter.nominate(n.slot, n.priority, sign*s.weight*n.pods)
-		}
+	t.work += int64(len(k.nominations))
+	for _, n := range k.nominations {
+		t.nominateIn(s.counter, n.slot, n.priority, sign*s.weight*n.pods)
 	}
 }

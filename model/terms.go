@@ -301,3 +301,31 @@ func (c *Class) WithSpread(constraints []corev1.TopologySpreadConstraint, select
 
 // KeepsAway says whether placed pods of the class keep others away: they have required anti-affinity.
 func (c *Class) KeepsAway() bool { return c.terms != nil && len(c.terms.antiAffinity) > 0 }
+
+// KeepsAwayAny says whether one of the terms by which placed pods of the class keep others away demands no label of them.
+func (c *Class) KeepsAwayAny() bool {
+	return c.terms != nil && slices.ContainsFunc(c.terms.antiAffinity, func(a affinityTerm) bool { return a.match.key == "" })
+}
+
+// CountTerms counts the class's own terms about other pods: those that demand a label of them, and those that do not (wide).
+func (c *Class) CountTerms() (labelled, wide int) {
+	if c.terms == nil {
+		return 0, 0
+	}
+	add := func(m *podMatch) {
+		if m.key == "" {
+			wide++
+		} else {
+			labelled++
+		}
+	}
+	for i := range c.terms.spread {
+		add(c.terms.spread[i].match)
+	}
+	for _, terms := range [][]affinityTerm{c.terms.affinity, c.terms.antiAffinity, c.terms.preferred} {
+		for i := range terms {
+			add(terms[i].match)
+		}
+	}
+	return labelled, wide
+}

@@ -33,6 +33,7 @@ type Topology struct {
 	kinds  map[string]*kind // by signature
 	empty  int              // kinds without pods
 	lowest lowestPriority
+	guards map[string]int // by topology key: kinds with pods that keep others away by it
 
 	matching matchIndex // counters of pods that match
 	carried  matchIndex // counters of terms that placed pods carry
@@ -40,11 +41,10 @@ type Topology struct {
 	changedTerms uint64
 	relabelled   uint64 // counts namespaces whose labels changed
 
-	nominations []*nominated
-
 	stamps *stamps // nil: nobody asks when counts changed
 
 	judges    judges
+	crowded   *kind        // more counters than maxLinks count its pods; nil: none
 	preparing *preparation // nil: none
 	layouts   uint64       // handed out
 	made      uint64       // counters so far
@@ -65,7 +65,7 @@ type nominated struct {
 	slot     int32
 	priority int32
 	pods     int32
-	at       int32 // in Topology.nominations
+	at       int32 // in kind.nominations
 }
 
 // space is one namespace.
@@ -80,7 +80,7 @@ type space struct {
 func NewTopology() *Topology {
 	return &Topology{
 		slots: map[string]int32{}, keys: map[string]*topoKey{}, labelled: map[string]int32{}, eligible: map[string]*eligibility{},
-		spaces: map[string]*space{}, kinds: map[string]*kind{}, judges: newJudges(),
+		spaces: map[string]*space{}, kinds: map[string]*kind{}, judges: newJudges(), guards: map[string]int{},
 		matching: newMatchIndex(), carried: newMatchIndex(), lowest: lowestPriority{kinds: map[int32]int32{}, stale: true},
 	}
 }
@@ -214,11 +214,10 @@ func (t *Topology) nominate(node string, c *Class, priority, pods int32) {
 	s := &t.spots[slot]
 	i := slices.IndexFunc(s.nominated, func(n *nominated) bool { return n.kind == k && n.priority == priority })
 	if i < 0 {
-		n := &nominated{kind: k, slot: slot, priority: priority, at: int32(len(t.nominations))}
+		n := &nominated{kind: k, slot: slot, priority: priority, at: int32(len(k.nominations))}
 		i = len(s.nominated)
 		s.nominated = append(s.nominated, n)
-		t.nominations = append(t.nominations, n)
-		k.noms++
+		k.nominations = append(k.nominations, n)
 		t.use(k, 1)
 	}
 	n := s.nominated[i]
@@ -229,11 +228,11 @@ func (t *Topology) nominate(node string, c *Class, priority, pods int32) {
 	if n.pods != 0 {
 		return
 	}
-	last := t.nominations[len(t.nominations)-1]
-	t.nominations[n.at], last.at = last, n.at
-	t.nominations = t.nominations[:len(t.nominations)-1]
+	last := k.nominations[len(k.nominations)-1]
+	k.nominations[n.at], last.at = last, n.at
+	k.nominations[len(k.nominations)-1] = nil
+	k.nominations = k.nominations[:len(k.nominations)-1]
 	s.nominated = slices.Delete(s.nominated, i, i+1)
-	k.noms--
 	t.use(k, -1)
 	t.release(slot)
 }

@@ -20,8 +20,10 @@ type State interface {
 	// things are: with what its profile asks of nodes, and the default spread
 	// constraints that can keep it off. With the key "" it is without these.
 	RuledClass(pod string, c *model.Class) *model.Class
-	// Topology counts for the rules between pods.
+	// Topology counts for the rules between pods. JudgeCost is what it may cost to
+	// ask it about a class for the first time, as the tables say it.
 	Topology() *model.Topology
+	JudgeCost(rules *model.Class) int
 	// MayEvict says whether there may be pods that a pod of the class could evict.
 	MayEvict(c *model.Class) bool
 	// MindsBudgets says whether budgets can keep the class from preempting, those
@@ -127,7 +129,7 @@ func (x *Index) Helped(s State, work *Work, g *Group, c PodChange, came int64) b
 	if !rules.HelpedBy(c.How) {
 		return false
 	}
-	if !work.MayJudge(g.Key) {
+	if !work.MayJudge(g.Key, func() int { return s.JudgeCost(rules) }) {
 		return true
 	}
 	return s.Topology().Judge(rules).Helped(model.Event{

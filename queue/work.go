@@ -11,14 +11,12 @@ const (
 	costWake = 200 // to wake a pod
 	// maxMissedWork bounds what an entry looks for that its decisions missed.
 	maxMissedWork = 2 * maxWork
-	// maxJudged bounds the groups for whose rules the counters are asked in one
-	// entry: to count for the first time whom a rule is about costs as much as
-	// there are pods. Others count as helped.
-	maxJudged = 64
 )
 
 // Work is what an entry of the log has spent on waking. Its zero value is
-// nothing.
+// nothing. Where an entry stops is a rule of the state machine, so that whatever
+// is charged must follow from the tables alone: never from what a server has
+// worked out before, which one that was restored a moment ago has not.
 type Work struct {
 	spent  int
 	judged map[string]bool // the groups for whose rules the counters were asked
@@ -35,27 +33,27 @@ func (w *Work) Wake() { w.spend(costWake) }
 // Ask charges a question about one group.
 func (w *Work) Ask() { w.spend(costAsk) }
 
-// Charge charges what somebody else counted.
-func (w *Work) Charge(units int) { w.spend(units) }
-
 // Spent is what was charged so far.
 func (w *Work) Spent() int { return w.spent }
 
 // Look charges the search for something that is pending.
 func (w *Work) Look() { w.spend(costLook) }
 
-// MayJudge says whether the counters may be asked about a group.
-func (w *Work) MayJudge(group string) bool {
+// MayJudge says whether the counters may be asked about a group. The first time
+// they may have to count whom its rules are about (cost), and are charged for
+// that whether they know it or not. Who may not be asked about counts as helped.
+func (w *Work) MayJudge(group string, cost func() int) bool {
 	if w.judged[group] {
 		return true
 	}
-	if len(w.judged) >= maxJudged {
+	if w.Over() {
 		return false
 	}
 	if w.judged == nil {
 		w.judged = map[string]bool{}
 	}
 	w.judged[group] = true
+	w.spend(cost())
 	return true
 }
 

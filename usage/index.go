@@ -24,7 +24,9 @@ type Index struct {
 	nominations store.Tree[*Nomination]      // node/namespace/name
 	waitedFor   store.Tree[*Nomination]      // victim's UID/namespace/name
 	reserved    string                       // key of the nomination that is a reservation
-	guards      int                          // pods, placed or nominated, that keep others away
+	kinds       store.Tree[int]              // signature of a class: pods of it, placed or nominated
+	guards      int                          // classes among them that keep others away
+	wideGuards  int                          // of these, those of which a term demands no label
 }
 
 // placed is a pod on its node, with what it asks for.
@@ -38,7 +40,8 @@ type placed struct {
 func (x *Index) Fork() Index {
 	return Index{
 		placed: x.placed.Fork(), used: x.used.fork(), offers: x.offers.Fork(),
-		nominations: x.nominations.Fork(), waitedFor: x.waitedFor.Fork(), reserved: x.reserved, guards: x.guards,
+		nominations: x.nominations.Fork(), waitedFor: x.waitedFor.Fork(), reserved: x.reserved,
+		kinds: x.kinds.Fork(), guards: x.guards, wideGuards: x.wideGuards,
 	}
 }
 
@@ -70,11 +73,11 @@ func (x *Index) PutPod(old, new *corev1.Pod, was, is *model.Class) {
 	if from != to || from != "" && was != is {
 		if from != "" {
 			x.used.remove(from, was)
-			x.guard(was, -1)
+			x.count(was, -1)
 		}
 		if to != "" {
 			x.used.add(to, is)
-			x.guard(is, 1)
+			x.count(is, 1)
 		}
 	}
 	if old != nil && old.Spec.NodeName != "" && (new == nil || new.Spec.NodeName != old.Spec.NodeName) {
@@ -102,7 +105,7 @@ func (x *Index) PutNomination(old, new *Nomination) {
 		if x.reserved == key {
 			x.reserved = ""
 		}
-		x.guard(old.class, -1)
+		x.count(old.class, -1)
 		x.nominations.Delete(old.Node + "/" + key)
 		for _, victim := range old.Victims {
 			x.waitedFor.Delete(string(victim.UID) + "/" + key)
@@ -113,7 +116,7 @@ func (x *Index) PutNomination(old, new *Nomination) {
 		if new.Reserved {
 			x.reserved = key
 		}
-		x.guard(new.class, 1)
+		x.count(new.class, 1)
 		x.nominations.Set(new.Node+"/"+key, new)
 		for _, victim := range new.Victims {
 			x.waitedFor.Set(string(victim.UID)+"/"+key, new)
@@ -121,10 +124,29 @@ func (x *Index) PutNomination(old, new *Nomination) {
 	}
 }
 
-func (x *Index) guard(c *model.Class, by int) {
-	if c.KeepsAway() {
-		x.guards += by
+// count counts the pods of a class.
+func (x *Index) count(c *model.Class, by int) {
+	was, _ := x.kinds.Get(c.Signature)
+	is := was + by
+	if is == 0 {
+		x.kinds.Delete(c.Signature)
+	} else {
+		x.kinds.Set(c.Signature, is)
 	}
+	if (was == 0) == (is == 0) || !c.KeepsAway() {
+		return
+	}
+	x.guards += by
+	if c.KeepsAwayAny() {
+		x.wideGuards += by
+	}
+}
+
+// Kinds counts the classes of the pods that are placed or nominated, of these those
+// that keep others away by required anti-affinity, and of these those of which a
+// term demands no label.
+func (x *Index) Kinds() (all, guards, wideGuards int) {
+	return x.kinds.Len(), x.guards, x.wideGuards
 }
 
 // KeepAway says whether there are pods, placed or nominated, that keep others
@@ -236,7 +258,11 @@ func (x *Index) Reserved() string { return x.reserved }
 // Describe calls f for everything that the index holds, in a fixed order, as
 // text: two indexes of one state describe themselves alike.
 func (x *Index) Describe(f func(line string)) {
-	f(fmt.Sprintf("reserved %q guards %d", x.reserved, x.guards))
+	x.kinds.Scan("", func(at string, pods int) bool {
+		f(fmt.Sprintf("kind %x: %d", at, pods))
+		return true
+	})
+	f(fmt.Sprintf("reserved %q guards %d wide %d", x.reserved, x.guards, x.wideGuards))
 	x.placed.Scan("", func(at string, p placed) bool {
 		f(fmt.Sprintf("placed %q: @%s %x", at, p.pod.ResourceVersion, p.class.Signature))
 		return true
