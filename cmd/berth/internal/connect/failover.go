@@ -3,7 +3,6 @@ package connect
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -13,6 +12,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // failover sends each request to the first server that can be reached, beginning
@@ -111,11 +114,14 @@ const maxNotice = 4096
 func unavailableText(resp *http.Response) string {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxNotice))
 	resp.Body = &reread{Reader: io.MultiReader(bytes.NewReader(body), resp.Body), Closer: resp.Body}
-	status := struct {
-		Message string `json:"message"`
-	}{}
-	if err == nil && json.Unmarshal(body, &status) == nil && status.Message != "" {
-		return status.Message
+	if err != nil {
+		return resp.Status
+	}
+	// Some of kubectl's verbs ask for protobuf.
+	if obj, err := runtime.Decode(scheme.Codecs.UniversalDeserializer(), body); err == nil {
+		if status, ok := obj.(*metav1.Status); ok && status.Message != "" {
+			return status.Message
+		}
 	}
 	return resp.Status
 }

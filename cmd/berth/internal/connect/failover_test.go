@@ -9,6 +9,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // saying answers every request alike.
@@ -29,9 +34,21 @@ func (s *saying) RoundTrip(*http.Request) (*http.Response, error) {
 // the patience lasts.
 func TestALeaderIsNotWaitedForInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const body = `{"message":"the cluster has no leader at the moment: of 3 voting servers b and c do not answer server a"}`
+		status := &metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: http.StatusServiceUnavailable,
+			Message: "the cluster has no leader at the moment: of 3 voting servers b and c do not answer server a",
+		}
+		bodies := make([]string, 2) // kubectl's verbs ask for either form
+		for i, form := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
+			info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), form)
+			b, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion), status)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bodies[i] = string(b)
+		}
 		var told []string
-		next := &saying{http.StatusServiceUnavailable, body}
+		next := &saying{http.StatusServiceUnavailable, ""}
 		f := &failover{
 			next: next, targets: []*url.URL{{Scheme: "https", Host: "a"}}, lost: new(atomic.Pointer[NoServerError]),
 			patience: leaderPatience, notice: func(text string) { told = append(told, text) },
@@ -51,7 +68,8 @@ func TestALeaderIsNotWaitedForInSilence(t *testing.T) {
 			}
 			return resp.Header.Get("Retry-After") != ""
 		}
-		for range 2 {
+		for _, body := range append(bodies, bodies...) {
+			next.code, next.body = http.StatusServiceUnavailable, body
 			told = nil
 			began := time.Now()
 			for ask() {
@@ -65,8 +83,8 @@ func TestALeaderIsNotWaitedForInSilence(t *testing.T) {
 			}
 			next.code, next.body = http.StatusOK, "{}"
 			ask() // a leader is there, and goes again
-			next.code, next.body = http.StatusServiceUnavailable, body
 		}
+		next.code, next.body = http.StatusServiceUnavailable, bodies[0]
 		f.patience = 0
 		for range 100 {
 			if !ask() {
