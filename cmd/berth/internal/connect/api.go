@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -192,7 +191,7 @@ func (a *API) leader(ctx context.Context) (rest.Interface, error) {
 		// A member's address has no scheme: they all have the same.
 		scheme, _, _ := strings.Cut(a.client.rest.Host, "://")
 		t := trust{caFile: a.client.conn.CAFile, certFile: a.client.conn.CertFile, serverName: a.client.rest.ServerName}
-		cfg, err := a.client.configFor(t, []string{scheme + "://" + m.HTTPAddress}, new(atomic.Pointer[NoServerError]))
+		cfg, err := a.client.configFor(t, []string{scheme + "://" + m.HTTPAddress}, new(answers))
 		if err != nil {
 			return nil, err
 		}

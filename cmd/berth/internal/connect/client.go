@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,8 +25,8 @@ import (
 	"github.com/berth-dev/berth/pki"
 )
 
-// dialTimeout is how long a server may take to accept a connection before the
-// next one is tried.
+// dialTimeout is how long a server may take to accept a connection, and then to
+// shake hands, before the next one is tried.
 const dialTimeout = 3 * time.Second
 
 // Client reaches the cluster that the command line's settings name. It implements
@@ -38,7 +37,7 @@ type Client struct {
 	getenv func(string) string
 	// Notice is where it is told that a command waits; nil: nowhere.
 	Notice io.Writer
-	lost   atomic.Pointer[NoServerError]
+	learnt answers
 
 	once sync.Once
 	conn *config.Connection
@@ -81,7 +80,7 @@ func (c *Client) tell(text string) {
 }
 
 // Lost is why the last request reached no server; nil if it reached one.
-func (c *Client) Lost() *NoServerError { return c.lost.Load() }
+func (c *Client) Lost() *NoServerError { return c.learnt.lost.Load() }
 
 // Connection returns the settings.
 func (c *Client) Connection() (*config.Connection, error) {
@@ -122,12 +121,12 @@ func (c *Client) restConfig() (*rest.Config, error) {
 		return nil, err
 	}
 	t := trust{caFile: conn.CAFile, certFile: conn.CertFile, serverName: name}
-	return c.configFor(t, conn.Servers, &c.lost)
+	return c.configFor(t, conn.Servers, &c.learnt)
 }
 
-// configFor is the configuration that goes to the given servers; lost is where it
-// is kept that none of them answers.
-func (c *Client) configFor(t trust, servers []string, lost *atomic.Pointer[NoServerError]) (*rest.Config, error) {
+// configFor is the configuration that goes to the given servers; learnt is where it
+// is kept who of them answers.
+func (c *Client) configFor(t trust, servers []string, learnt *answers) (*rest.Config, error) {
 	targets := make([]*url.URL, len(servers))
 	for i, s := range servers {
 		u, err := url.Parse(s)
@@ -147,7 +146,8 @@ func (c *Client) configFor(t trust, servers []string, lost *atomic.Pointer[NoSer
 		QPS:  -1, // the server's flow control is what counts
 	}
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-		return &failover{next: rt, targets: targets, trust: t, lost: lost, patience: c.patience(), notice: c.tell}
+		hurry(rt)
+		return &failover{next: rt, targets: targets, trust: t, answers: learnt, patience: c.patience(), notice: c.tell}
 	})
 	return cfg, nil
 }

@@ -25,14 +25,38 @@ type failover struct {
 	targets []*url.URL
 	trust   trust
 
-	current atomic.Int64
 	// patience bounds how long servers without a leader are asked again; notice is
-	// told at once what they say. leaderless is since when they say so.
-	patience   time.Duration
-	notice     func(text string)
+	// told at once what they say.
+	patience time.Duration
+	notice   func(text string)
+	*answers
+}
+
+// answers is what all clients of a command have learnt of the servers: one that
+// is silent is waited for once and not by each of them.
+type answers struct {
+	// current is the target that answered last.
+	current atomic.Int64
+	// leaderless is since when they say that nobody leads; nil if somebody does.
 	leaderless atomic.Pointer[time.Time]
 	// lost is the reason why the last request reached no server; nil if it did.
-	lost *atomic.Pointer[NoServerError]
+	lost atomic.Pointer[NoServerError]
+}
+
+// hurry bounds the handshake as well as the dialling: a process that is stopped
+// accepts connections, by its kernel, and says nothing.
+func hurry(rt http.RoundTripper) {
+	for {
+		switch t := rt.(type) {
+		case *http.Transport:
+			t.TLSHandshakeTimeout = dialTimeout
+			return
+		case interface{ WrappedRoundTripper() http.RoundTripper }:
+			rt = t.WrappedRoundTripper()
+		default:
+			return
+		}
+	}
 }
 
 // retryAfter is how long the answer "no server" stands. Discovery asks again and

@@ -1,8 +1,11 @@
 package connect
 
 import (
+	"context"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -14,6 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-dev/berth/config"
 )
 
 // saying answers every request alike.
@@ -50,7 +56,7 @@ func TestALeaderIsNotWaitedForInSilence(t *testing.T) {
 		var told []string
 		next := &saying{http.StatusServiceUnavailable, ""}
 		f := &failover{
-			next: next, targets: []*url.URL{{Scheme: "https", Host: "a"}}, lost: new(atomic.Pointer[NoServerError]),
+			next: next, targets: []*url.URL{{Scheme: "https", Host: "a"}}, answers: new(answers),
 			patience: leaderPatience, notice: func(text string) { told = append(told, text) },
 		}
 		ask := func() (again bool) {
@@ -93,4 +99,56 @@ func TestALeaderIsNotWaitedForInSilence(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 	})
+}
+
+// A server whose process is stopped accepts connections and says nothing: it is not
+// waited for longer than for one that cannot be dialled, and once by all clients
+// of a command.
+func TestASilentServerIsWaitedForOnce(t *testing.T) {
+	c := New(&config.Flags{}, func(string) string { return "" })
+	c.conn = &config.Connection{SkipVerify: true}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	well := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(well.Close)
+	var dialled atomic.Int64
+	for range 2 {
+		cfg, err := c.configFor(trust{}, []string{"https://" + silent.Addr().String(), well.URL}, &c.learnt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dial := cfg.Dial
+		cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if addr == silent.Addr().String() {
+				dialled.Add(1)
+			}
+			return dial(ctx, network, addr)
+		}
+		client, err := rest.HTTPClientFor(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bound := time.Duration(0)
+		for rt := client.Transport; ; {
+			if at, ok := rt.(*http.Transport); ok {
+				bound = at.TLSHandshakeTimeout
+				break
+			}
+			rt = rt.(interface{ WrappedRoundTripper() http.RoundTripper }).WrappedRoundTripper()
+		}
+		if bound != dialTimeout {
+			t.Errorf("a handshake may last %s", bound)
+		}
+		resp, err := client.Get("https://nobody/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	if n := dialled.Load(); n != 1 {
+		t.Errorf("the silent server was asked %d times", n)
+	}
 }
