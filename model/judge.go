@@ -413,20 +413,23 @@ func (j *Judge) Plain() bool { return len(j.terms) == 0 }
 // that differ in labels that nobody asks about are alike. It is "" for a plain one.
 func (j *Judge) Likeness() string {
 	if j.likeness == "" && len(j.terms) > 0 {
-		var b []byte
-		if j.attracted {
-			b = append(b, 1)
-		}
+		// What is said of the class itself always takes a byte: otherwise one class's could read as another's terms.
+		b := []byte{bit(j.attracted)}
 		for i := range j.terms {
 			k := &j.terms[i]
 			b = binary.AppendUvarint(append(b, byte(k.role)), k.counter.number)
-			if k.spread != nil && k.spread.matchesSelf {
-				b = append(b, 1)
-			}
+			b = append(b, bit(k.spread != nil && k.spread.matchesSelf))
 		}
 		j.likeness = string(b)
 	}
 	return j.likeness
+}
+
+func bit(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // Layout changes when the groups of nodes have to be asked for anew. No two Judges ever have the same Layout.
