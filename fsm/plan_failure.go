@@ -57,6 +57,9 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 		state = berthv1.QueueBackoff
 	case nominated && len(n.Victims) > 0:
 		state = berthv1.QueueNominated
+		if !tx.view.stillPromised(n) || tx.missedRoom(j.decidedAt, e, group, d.Diagnosis) { // QU8, T5
+			state = berthv1.QueueBackoff
+		}
 	case j.missed(tx, group):
 		state = berthv1.QueueBackoff
 	}

@@ -49,9 +49,12 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) (evicted int,
 // could take the pod then, so nobody else has to go for it (T5).
 func (v *live) stillPromised(n *Nomination) bool {
 	node, ok := v.Nodes.Get(n.Node)
-	if !ok || len(n.Victims) == 0 {
-		return false
-	}
+	return ok && len(n.Victims) > 0 && v.mayStillTake(node, n)
+}
+
+// mayStillTake says whether a node can take the pod that is nominated to it if
+// only pods have to go for that.
+func (v *live) mayStillTake(node *corev1.Node, n *Nomination) bool {
 	rules := v.ruledClassOf(n.Key(), n.Class())
 	if !rules.failures(node, v.usage.Offer(n.Node), v.Usage(n.Node)).Resolvable() {
 		return false

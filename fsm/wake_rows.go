@@ -146,6 +146,9 @@ func (w *wakes) nomination(old, new *Nomination) {
 		}
 		w.begun[new.Key()] = true
 		w.Pod(model.PodCame, new.Class(), new.Node)
+		if new.Reserved {
+			w.Kept(new.Node) // what came free for others of its group is its own now
+		}
 	}
 	if old != nil && new != nil && new.BackfillSeconds > old.BackfillSeconds || old == nil && new != nil && new.BackfillSeconds > 0 {
 		w.Freed(new.Node) // time to fill is room too

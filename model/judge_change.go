@@ -101,7 +101,6 @@ func (c *Class) GuardedNamespaces() []string {
 func (c *Class) MayConcern(kind ReasonKind, how PodChange, namespace string, podLabels, nsLabels map[string]string) bool {
 	switch {
 	case kind == TopologySpread && how == PodGone,
-		kind == PodAffinity && how == PodLeaving,
 		kind == PodAntiAffinity && how == PodCame:
 		return false
 	}
@@ -247,7 +246,7 @@ func (j *Judge) helps(k *judged, d int32, e *Event) bool {
 		case PodCame:
 			return true
 		case PodLeaving:
-			return false
+			return j.attracted && e.waitedFor(j.class) // it may be the first when it has evicted the others
 		}
 		return j.attracted // it may be the first now
 	case ownAntiAffinity:

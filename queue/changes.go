@@ -44,6 +44,10 @@ type NodeChange struct {
 // Freed notes that there is more room on a node.
 func (c *Changes) Freed(node string) { c.at(node).Room = true }
 
+// Kept notes that room is kept on a node from now on: who it is kept for looks
+// again.
+func (c *Changes) Kept(node string) { c.at(node) }
+
 // Pod notes what a pod on a node did, or a nomination to it.
 func (c *Changes) Pod(how model.PodChange, pod *model.Class, node string) {
 	c.Pods = append(c.Pods, PodChange{how, pod, node})

@@ -170,11 +170,11 @@ func (x *Index) Concerns(s State, m *PodMark, g *Group, d *Diagnosis) bool {
 	rules := x.RulesOf(s, g)
 	ruled := rules.HasHardTopology()
 	switch {
-	case m.Domains && !m.Defaults:
-		return ruled || g.Alike() || d.keptAway()
+	case m.Domains && (ruled || g.Alike() || d.keptAway()):
+		return true
 	case m.Defaults:
 		return len(g.Class.Spread) == 0 // it may have been spread when it was decided
-	case m.Budgets:
+	case m.Domains, m.Budgets:
 		return false
 	case m.Guard && (g.Alike() || d.keptAway()):
 		return true

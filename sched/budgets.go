@@ -171,8 +171,8 @@ func (k *budgetBook) put(row *policyv1.PodDisruptionBudget) {
 		k.drop(b.row)
 		k.put(row)
 	default:
-		was, is := b.row.Annotations[model.ViolatorPriorityAnnotation], row.Annotations[model.ViolatorPriorityAnnotation]
-		rules := was != is ||
+		from := model.ViolatorPriorityAnnotation
+		rules := b.row.Annotations[from] != row.Annotations[from] ||
 			!equality.Semantic.DeepEqual(b.row.Spec.UnhealthyPodEvictionPolicy, row.Spec.UnhealthyPodEvictionPolicy) ||
 			!sameKeys(b.row.Status.DisruptedPods, row.Status.DisruptedPods)
 		b.put(row)

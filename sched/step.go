@@ -386,10 +386,10 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 
 // waitsForVictims says whether the pod has to wait for pods that end because of a preemption on its nominated node
 // (T5), or that its nomination waits for wherever and for whatever reason they end: it may not preempt again, unless
-// the node can no longer take it at all.
+// the node can no longer take it at all. One for which room is only kept has not preempted yet.
 func (s *Scheduler) waitsForVictims(state *fsm.View, e *fsm.QueueEntry, b *board, own *nomination) bool {
 	n, c := &s.view.nodes[own.slot], b.class
-	if n.obj == nil || !b.failsOn(own.slot).Resolvable() {
+	if own.Reserved || n.obj == nil || !b.failsOn(own.slot).Resolvable() {
 		return false
 	}
 	if nom, ok := state.Nominations.Get(e.Key()); ok && nom.UID == e.UID && nom.Node == own.Node &&
