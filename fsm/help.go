@@ -133,6 +133,8 @@ func (h *help) freeOfOwn(tx *Tx, g queue.Group, waiting []*QueueEntry) []*QueueE
 			return false
 		}
 		tx.work.Look()
-		return len(h.view.barredFrom(rules, h.node.Name, e.Key(), nil)) > 0
+		barred := false
+		tx.waking(func() { barred = len(h.view.barredFrom(rules, h.node.Name, e.Key(), nil)) > 0 })
+		return barred
 	})
 }

@@ -119,10 +119,7 @@ func (v *live) barredFrom(c ruled, node, self string, without []*corev1.Pod) []m
 	for _, pod := range without {
 		t.RemovePod(pod.Spec.NodeName, v.usage.ClassOf(pod), model.Terminating(pod))
 	}
-	var aside []*Nomination
-	if own, ok := v.Nominations.Get(self); ok {
-		aside = v.usage.Yielding(own)
-	}
+	aside := v.yielding(c, self)
 	for _, n := range aside {
 		t.Unnominate(n.Node, n.Class(), n.Priority)
 	}
@@ -133,6 +130,32 @@ func (v *live) barredFrom(c ruled, node, self string, without []*corev1.Pod) []m
 	for _, pod := range without {
 		t.AddPod(pod.Spec.NodeName, v.usage.ClassOf(pod), model.Terminating(pod))
 	}
+	return out
+}
+
+// yielding are the nominations that a rule of the class is about, or the other
+// way round, and that do not stand in the way of a pod of it: its own, and those
+// that yield to it.
+func (v *live) yielding(c ruled, self string) []*Nomination {
+	own, ok := v.Nominations.Get(self)
+	if !ok {
+		return nil
+	}
+	var out []*Nomination
+	looked, judge, minded := int64(0), v.judge(c), map[*model.Class]bool{}
+	v.usage.Yielding(own, func(n *Nomination) {
+		looked++
+		is, known := minded[n.Class()]
+		if !known {
+			is = judge.Minds(n.Class())
+			minded[n.Class()] = is
+		}
+		if is {
+			out = append(out, n)
+		}
+	})
+	v.billUnits(int(looked)*costLooked + len(out)*costYield)
+	v.topology().Charge(looked)
 	return out
 }
 

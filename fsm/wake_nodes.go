@@ -60,15 +60,15 @@ func (h *help) free(priority int32) model.Resources {
 // which their own nominations would keep their group from seeing, and those for
 // whom the node is none any more, so that they look elsewhere (T5). One that
 // waits there for nobody of its own looks again whatever happened, and one for
-// which room is kept when there may be somebody to evict.
+// which room is kept when there may be somebody to evict. When nothing is left
+// to spend on finding out all of them do.
 func (h *help) wakeNominated(tx *Tx) {
 	var ready []*QueueEntry
 	h.view.NominationsOnNode(h.node.Name, func(n *Nomination) bool {
 		e, ok := h.view.Queue.Get(n.Key())
 		switch {
 		case !ok || !e.Waits():
-		case e.State == berthv1.QueueUnschedulable && !n.Reserved, h.hasRoomFor(n), n.Reserved && h.couldEvictFor(n),
-			h.view.ruledClassOf(n.Key(), n.Class()).failures(h.node, nil, nil) != 0:
+		case e.State == berthv1.QueueUnschedulable && !n.Reserved, tx.work.Over(), h.concernsNominated(tx, n):
 			ready = append(ready, e)
 		}
 		return true
@@ -76,6 +76,15 @@ func (h *help) wakeNominated(tx *Tx) {
 	for _, e := range ready {
 		tx.wake(e)
 	}
+}
+
+// concernsNominated says whether a pod that is nominated to the node is to look
+// again because of what the node is now.
+func (h *help) concernsNominated(tx *Tx, n *Nomination) (does bool) {
+	tx.waking(func() {
+		does = h.hasRoomFor(n) || n.Reserved && h.couldEvictFor(n) || !h.view.mayStillTake(h.node, n)
+	})
+	return does
 }
 
 // wake wakes as many waiting pods of a group as the node has room for, first

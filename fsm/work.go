@@ -16,6 +16,8 @@ const (
 	costReorder  = 60  // to give an entry another place in the queue
 	costDecision = 150 // to look at a decision, whatever becomes of it
 	costWithout  = 200 // to see what would be without a pod
+	costLooked   = 1   // to look whether a nomination is minded
+	costYield    = 20  // to see what would be without one
 	costObject   = 20  // to look whether an object is garbage
 	bytesPerUnit = 50  // of what is only kept
 
@@ -71,6 +73,14 @@ func (v *live) billUnits(units int) {
 	if v.bill != nil {
 		v.bill.units += units
 	}
+}
+
+// waking calls f, and charges to the waking what it bills.
+func (tx *Tx) waking(f func()) {
+	before := tx.bill.units
+	f()
+	tx.work.Charge(tx.bill.units - before)
+	tx.bill.units = before
 }
 
 // billed is what the entry has cost as every server counts it.

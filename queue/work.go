@@ -33,6 +33,9 @@ func (w *Work) Wake() { w.spend(costWake) }
 // Ask charges a question about one group.
 func (w *Work) Ask() { w.spend(costAsk) }
 
+// Charge charges what somebody else counted, from the tables alone.
+func (w *Work) Charge(units int) { w.spend(units) }
+
 // Spent is what was charged so far.
 func (w *Work) Spent() int { return w.spent }
 

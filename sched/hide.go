@@ -72,6 +72,7 @@ func (s *Scheduler) mute(own *nomination, c *model.Class) []*nomination {
 		return nil
 	}
 	var out []*nomination
+	s.meter.Spend(len(s.view.noms) * workTerm)
 	// order does not matter: each is taken out by itself.
 	for _, h := range s.view.noms {
 		if n := h.placed; n != nil && n.slot != own.slot && n.YieldsTo(&own.Claim) && judge.Minds(n.Class) {

@@ -6,6 +6,7 @@
 package usage
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,7 @@ type Index struct {
 	used        nodeSums
 	offers      store.Tree[*model.Resources] // node: what it has for pods
 	nominations store.Tree[*Nomination]      // node/namespace/name
+	ranked      store.Tree[*Nomination]      // rankKey and namespace/name
 	waitedFor   store.Tree[*Nomination]      // victim's UID/namespace/name
 	reserved    string                       // key of the nomination that is a reservation
 	kinds       store.Tree[int]              // signature of a class: pods of it, placed or nominated
@@ -40,8 +42,8 @@ type placed struct {
 func (x *Index) Fork() Index {
 	return Index{
 		placed: x.placed.Fork(), used: x.used.fork(), offers: x.offers.Fork(),
-		nominations: x.nominations.Fork(), waitedFor: x.waitedFor.Fork(), reserved: x.reserved,
-		kinds: x.kinds.Fork(), guards: x.guards, wideGuards: x.wideGuards,
+		nominations: x.nominations.Fork(), ranked: x.ranked.Fork(), waitedFor: x.waitedFor.Fork(),
+		reserved: x.reserved, kinds: x.kinds.Fork(), guards: x.guards, wideGuards: x.wideGuards,
 	}
 }
 
@@ -107,6 +109,7 @@ func (x *Index) PutNomination(old, new *Nomination) {
 		}
 		x.count(old.class, -1)
 		x.nominations.Delete(old.Node + "/" + key)
+		x.ranked.Delete(rankKey(old.Priority, old.FirstRevision) + key)
 		for _, victim := range old.Victims {
 			x.waitedFor.Delete(string(victim.UID) + "/" + key)
 		}
@@ -118,6 +121,7 @@ func (x *Index) PutNomination(old, new *Nomination) {
 		}
 		x.count(new.class, 1)
 		x.nominations.Set(new.Node+"/"+key, new)
+		x.ranked.Set(rankKey(new.Priority, new.FirstRevision)+key, new)
 		for _, victim := range new.Victims {
 			x.waitedFor.Set(string(victim.UID)+"/"+key, new)
 		}
@@ -193,18 +197,27 @@ func (x *Index) withNominations(u model.Usage, node string, priority int32, runs
 	return u
 }
 
-// Yielding are the nominations, to whatever node, that do not stand in the way
-// of the pod of one of them: its own, and those that yield to it.
-func (x *Index) Yielding(own *Nomination) []*Nomination {
-	out := []*Nomination{own}
-	x.nominations.Scan("", func(_ string, n *Nomination) bool {
-		if n.YieldsTo(own) {
-			out = append(out, n)
-		}
+// Yielding calls f for the nominations, to whatever node, that do not stand in
+// the way of the pod of one of them: its own, and those that yield to it. It
+// costs no more than there are of these.
+func (x *Index) Yielding(own *Nomination, f func(n *Nomination)) {
+	f(own)
+	level := rankKey(own.Priority, 0)[:rankLevelLen]
+	x.ranked.ScanFrom(level, rankKey(own.Priority, own.FirstRevision+1), func(_ string, n *Nomination) bool {
+		f(n)
 		return true
 	})
-	return out
 }
+
+// rankKey sorts nominations by priority, and those of one by when they were
+// made.
+func rankKey(priority int32, made int64) string {
+	b := binary.BigEndian.AppendUint32(make([]byte, 0, rankLevelLen+8), uint32(priority)^1<<31)
+	return string(binary.BigEndian.AppendUint64(b, uint64(made)))
+}
+
+// rankLevelLen is how much of a rankKey is the priority.
+const rankLevelLen = 4
 
 // PodsOn calls f for every pod that is on a node, with what it asks for, in key
 // order, until f returns false.

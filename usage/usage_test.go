@@ -130,6 +130,20 @@ func (w *world) compare(t *rapid.T, x *Index) {
 			taken = taken.With(n.Class())
 		}
 	}
+	if own != nil {
+		var got, want []string
+		x.Yielding(own, func(n *Nomination) { got = append(got, n.Key()) })
+		for _, n := range w.nominations {
+			if n == own || n.YieldsTo(own) {
+				want = append(want, n.Key())
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%v yield to %s, want %v", got, own.Key(), want)
+		}
+	}
 	for what, c := range map[string][2]model.Usage{
 		"of": {*x.Of(node), all}, "from": {x.From(node, priority), from}, "taken": {x.Taken(node, priority, runs, "ns/"+self), taken},
 	} {
