@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestLowestPriority(t *testing.T) {
@@ -51,5 +52,31 @@ func TestHelpedBy(t *testing.T) {
 				t.Errorf("%s, change %d: %v", c.name, how, got)
 			}
 		}
+	}
+}
+
+// TestLikenessTellsClassesApart: pods of one shape that find other verdicts are not alike, whatever of their terms their
+// own labels match.
+func TestLikenessTellsClassesApart(t *testing.T) {
+	of := func(app string) *Class {
+		selects := func(app string) *metav1.LabelSelector {
+			return &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Labels: map[string]string{"app": app}}}
+		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
+			{TopologyKey: "host", MaxSkew: 1, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: selects("a")}}
+		pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+				{TopologyKey: "host", LabelSelector: selects("b")}, {TopologyKey: "zone", LabelSelector: selects("b")}}}}
+		return ClassOf(pod)
+	}
+	topo := NewTopology()
+	topo.PutNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"host": "1", "zone": "1"}}})
+	alone, first := topo.Judge(of("a")), topo.Judge(of("b"))
+	if alone.Fails("n1") == 0 || first.Fails("n1") != 0 {
+		t.Fatalf("the one without a friend: %v; the first of its kind: %v", alone.Fails("n1"), first.Fails("n1"))
+	}
+	if alone.Likeness() == first.Likeness() {
+		t.Errorf("they are alike: %q", first.Likeness())
 	}
 }

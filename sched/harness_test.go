@@ -141,6 +141,9 @@ func (h *harness) budget(words []string) {
 		case "min":
 			n := intstr.Parse(value)
 			b.Spec.MinAvailable = &n
+		case "max":
+			n := intstr.Parse(value)
+			b.Spec.MaxUnavailable = &n
 		case "from":
 			b.Annotations = map[string]string{model.ViolatorPriorityAnnotation: value}
 		case "always-allow":

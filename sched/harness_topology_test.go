@@ -150,9 +150,9 @@ func (h *harness) service(name string, selector map[string]string) {
 		Spec: corev1.ServiceSpec{Selector: selector}})
 }
 
-func (h *harness) replicaSet(name string, selector *metav1.LabelSelector) {
+func (h *harness) replicaSet(name string, selector *metav1.LabelSelector, replicas int32) {
 	h.object("replicasets", &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
-		Spec: appsv1.ReplicaSetSpec{Selector: selector}})
+		Spec: appsv1.ReplicaSetSpec{Selector: selector, Replicas: &replicas}})
 }
 
 func (h *harness) object(resource string, o codec.Object) {
@@ -182,7 +182,7 @@ func (h *harness) clusterLine(words []string) error {
 	case "service": // service NAME select=K=V...
 		h.service(words[1], labels("select"))
 	case "replicaset": // replicaset NAME select=K=V...
-		h.replicaSet(words[1], &metav1.LabelSelector{MatchLabels: labels("select")})
+		h.replicaSet(words[1], &metav1.LabelSelector{MatchLabels: labels("select")}, 1)
 	default:
 		return fmt.Errorf("what is %s?", words[0])
 	}

@@ -22,7 +22,11 @@ type world struct {
 	*harness
 	t        *rapid.T
 	relabels bool // pods get other labels too
-	stepWork int64
+	events   []event
+	saved    []byte // a snapshot, deflated
+	// overtaking: plans are under way.
+	overtaking bool
+	stepWork   int64
 }
 
 func (w *world) pick(label string, of ...string) string {

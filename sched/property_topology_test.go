@@ -91,7 +91,11 @@ func (w *world) topologyPod(bound bool) *corev1.Pod {
 	if bound {
 		spec += " node=" + w.someNode()
 	}
-	return mkPod(spec)
+	p := mkPod(spec)
+	if !*w.state.View().SchedulerConfig().Spec.Preemption.Enabled { // then pods have no priorities (PC11)
+		p.Spec.Priority, p.Spec.PreemptionPolicy = nil, nil
+	}
+	return p
 }
 
 // happenAround lets one thing happen to the cluster.
@@ -177,7 +181,7 @@ func (w *world) furnishTopology(nodes int) {
 	if rapid.Bool().Draw(t, "services") {
 		w.service("web", map[string]string{"app": "web"})
 		w.service("first", map[string]string{"app": "web", "rev": "1"})
-		w.replicaSet("web", selectorOf("app=web"))
+		w.replicaSet("web", selectorOf("app=web"), 1)
 	}
 	for i := range nodes {
 		w.putTopologyNode(i)

@@ -1,7 +1,7 @@
 package sched
 
 import (
-	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +31,7 @@ func TestNobodySleepsWhoCouldBePlaced(t *testing.T) {
 // newSleepWorld is a small cluster of mixed kinds, with any configuration.
 func newSleepWorld(t *rapid.T) *world {
 	w := &world{harness: newHarness(), t: t, relabels: true}
+	w.drawEvents()
 	w.furnishTopology(rapid.IntRange(1, 4).Draw(t, "nodes"))
 	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		others := rapid.Int32Range(0, 2).Draw(t, "other nodes")
@@ -54,9 +55,13 @@ func newSleepWorld(t *rapid.T) *world {
 // sleeper is a pod with something of everything.
 func (w *world) sleeper(bound bool) *corev1.Pod {
 	p := w.topologyPod(bound)
+	if p.Spec.Priority != nil && w.pick("system", "", "", "", "", "", "", "", "system") != "" {
+		p.Spec.Priority, p.Spec.PreemptionPolicy = ptr(int32(model.SystemCriticalPriority)), nil
+	}
 	for _, word := range []string{
 		w.pick("port", "", "", "", "port=80"), w.pick("strict", "", "", "", "strict"), w.pick("mem", "", "mem=3Gi"),
-		w.pick("deadline", "", "", "", "deadline=30"), w.pick("gate", "", "", "", "", "gate=g"), w.pick("more cpu", "", "", "cpu=3", "cpu=15"),
+		w.pick("deadline", "", "", "", "deadline=30"), w.pick("gate", "", "", "", "", "gate=g"),
+		w.pick("more cpu", "", "", "cpu=3", "cpu=15"),
 		w.pick("tolerates", "", "", "", "tolerate=old"),
 	} {
 		if word == "" || bound && word == "gate=g" {
@@ -67,139 +72,6 @@ func (w *world) sleeper(bound bool) *corev1.Pod {
 		}
 	}
 	return p
-}
-
-// anythingHappens lets one thing happen to the cluster.
-func (w *world) anythingHappens() {
-	switch rapid.IntRange(0, 20).Draw(w.t, "anything") {
-	case 0, 1, 2, 3:
-		for range rapid.IntRange(1, 3).Draw(w.t, "pods") {
-			w.pod(w.sleeper(false))
-		}
-	case 4:
-		w.pod(w.sleeper(true))
-	case 5:
-		w.confirm()
-	case 6:
-		w.randomBudgets()
-	case 7:
-		w.dropBudgets()
-	case 8, 9:
-		w.changesReadiness()
-	case 10, 11:
-		w.changesPod()
-	case 12: // the leader is lost
-		w.sched = New(w.state)
-	case 13: // a plan is overtaken
-		if p := w.step(rapid.IntRange(1, 4).Draw(w.t, "max")); p != nil {
-			w.anythingHappens()
-			w.commit(p)
-		}
-	case 14:
-		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
-			s.Preemption.Budgets = rapid.SampledFrom([]berthv1.BudgetPolicy{"", berthv1.BudgetsStrict}).Draw(w.t, "budgets")
-			others := rapid.Int32Range(0, 2).Draw(w.t, "other nodes now")
-			s.Preemption.MaxOtherNodes = &others
-		})
-	case 15:
-		w.changesNode()
-	case 16:
-		w.changesSelectors()
-	case 17:
-		w.configuresPlugins(w.pick("profile", "odd", "default-scheduler"))
-	default:
-		w.happenAround(4)
-	}
-	w.now += rapid.Int64Range(0, 20).Draw(w.t, "seconds") * second
-}
-
-// changesReadiness has a pod that runs say whether it is ready.
-func (w *world) changesReadiness() {
-	if key, ok := w.someBoundPod(); ok {
-		w.report(key, rapid.Bool().Draw(w.t, "ready"))
-	}
-}
-
-func (w *world) someBoundPod() (string, bool) {
-	var keys []string
-	w.state.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
-		if p.Spec.NodeName != "" && !model.Terminal(p) {
-			keys = append(keys, key)
-		}
-		return true
-	})
-	if len(keys) == 0 {
-		return "", false
-	}
-	return w.pick("bound", keys...), true
-}
-
-// changesPod changes what an update of a pod may change.
-func (w *world) changesPod() {
-	key, ok := w.somePod()
-	if !ok {
-		return
-	}
-	old, _ := w.state.View().Pods.Get(key)
-	p := old.DeepCopy()
-	switch w.pick("what", "labels", "labels", "toleration", "gate", "strict", "image") {
-	case "labels":
-		p.Labels = map[string]string{"app": w.pick("app", "web", "db", "none"), "rev": w.pick("rev", "1", "2")}
-	case "toleration":
-		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: w.pick("tolerated", "team", "old"), Operator: corev1.TolerationOpExists})
-	case "gate":
-		p.Spec.SchedulingGates = nil
-	case "strict":
-		p.Annotations = map[string]string{model.DisruptionPolicyAnnotation: w.pick("policy", "Strict", "")}
-	case "image":
-		p.Spec.Containers[0].Image = w.pick("image", "web:1", "db")
-	}
-	w.must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: p}})
-}
-
-// changesNode changes one thing of a node.
-func (w *world) changesNode() {
-	old, ok := w.state.View().Nodes.Get(w.someNode())
-	if !ok {
-		return
-	}
-	n := old.DeepCopy()
-	n.ResourceVersion = ""
-	switch w.pick("of the node", "cordon", "taint", "label", "unrelated") {
-	case "cordon":
-		n.Spec.Unschedulable = !n.Spec.Unschedulable
-	case "taint":
-		n.Spec.Taints = nil
-		if rapid.Bool().Draw(w.t, "tainted") {
-			n.Spec.Taints = []corev1.Taint{{Key: w.pick("taint key", "team", "old"), Effect: corev1.TaintEffectNoSchedule}}
-		}
-	case "label":
-		if n.Labels == nil {
-			n.Labels = map[string]string{}
-		}
-		key := w.pick("label key", "zone", zoneKey, hostKey, "rack")
-		if v := w.pick("label value", "", "a", "b", "1"); v != "" {
-			n.Labels[key] = v
-		} else {
-			delete(n.Labels, key)
-		}
-	case "unrelated":
-		if n.Labels == nil {
-			n.Labels = map[string]string{}
-		}
-		n.Labels["unrelated"] = fmt.Sprint(w.now)
-	}
-	w.must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
-}
-
-// changesSelectors changes what default constraints go by.
-func (w *world) changesSelectors() {
-	name := w.pick("service", "web", "first")
-	if _, ok := w.state.View().Objects.Get(fsm.ObjectKey("services", "default", name)); ok {
-		w.must(&fsm.DeleteObject{Resource: "services", Namespace: "default", Name: name})
-		return
-	}
-	w.service(name, map[string]string{"app": w.pick("selects", "web", "db")})
 }
 
 // settle lets everything be decided that can be without anything new. Victims need not have ended.
@@ -254,8 +126,9 @@ func (w *world) nobodySleeps() {
 		}
 		pod, _ := v.Pods.Get(key)
 		nom, nominated := v.Nominations.Get(key)
-		waits := nominated && !nom.Reserved
-		for _, n := range explainAll(v, pod) {
+		verdicts := explainAll(v, pod)
+		waits := nominated && !nom.Reserved && mayStillTake(verdicts, nom.Node)
+		for _, n := range verdicts {
 			if len(n.Reasons) == 0 {
 				w.t.Fatalf("%s (%s: %s) sleeps beside room on %s", key, e.State, e.Diagnosis.Message, n.Node)
 			}
@@ -265,5 +138,14 @@ func (w *world) nobodySleeps() {
 			}
 		}
 		return true
+	})
+}
+
+// mayStillTake says whether a node can take the pod that is nominated to it once its victims have gone (T5). That other
+// pods, or a service that came, make it impossible is found out when they have gone, or are late.
+func mayStillTake(verdicts []NodeVerdict, node string) bool {
+	i := slices.IndexFunc(verdicts, func(n NodeVerdict) bool { return n.Node == node })
+	return i >= 0 && !slices.ContainsFunc(verdicts[i].Reasons, func(r Reason) bool {
+		return !r.Kind.Resolvable() && r.Kind != model.TopologyMissing && r.Kind != model.PodAffinity
 	})
 }
