@@ -22,19 +22,22 @@ type CollectGarbage struct {
 	Objects []ObjectRef `msgpack:"objects"`
 }
 
-// maxReleased bounds the dependents that one look at an owner releases; the
-// collector looks again.
+// maxReleased bounds the dependents that one command releases, of whichever
+// owners; the collector looks again.
 const maxReleased = 1000
 
 // Apply implements Command.
 func (c *CollectGarbage) Apply(tx *Tx) Result {
+	release := maxReleased
 	for _, ref := range c.Objects {
-		tx.part(ref.Resource+"/"+PodKey(ref.Namespace, ref.Name), func() { tx.collect(ref) })
+		tx.part(ref.Resource+"/"+PodKey(ref.Namespace, ref.Name), func() { tx.collect(ref, &release) })
 	}
 	return Result{}
 }
 
-func (tx *Tx) collect(ref ObjectRef) {
+// collect does what is to be done about one object, and takes the dependents that
+// it releases from those that may be.
+func (tx *Tx) collect(ref ObjectRef, release *int) {
 	v := tx.view
 	v.cache.work += costObject
 	if foreign, ok := v.Foreign(ref); ok {
@@ -54,7 +57,7 @@ func (tx *Tx) collect(ref ObjectRef) {
 		tx.breakCircle(ref)
 		tx.deleteOwned(ref, Propagation(metav1.DeletePropagationForeground))
 	case Release:
-		tx.releaseDependents(ref)
+		*release -= tx.releaseDependents(ref, *release)
 	case Unblock:
 		tx.unblock(ref)
 	case Finish:
@@ -113,26 +116,32 @@ func (tx *Tx) unblock(ref ObjectRef) {
 }
 
 // releaseDependents takes the references to an owner that leaves its dependents
-// behind out of them. After the last the owner goes.
-func (tx *Tx) releaseDependents(ref ObjectRef) {
+// behind out of so many of them, and says of how many. After the last the owner
+// goes.
+func (tx *Tx) releaseDependents(ref ObjectRef, most int) int {
+	if most <= 0 {
+		return 0
+	}
 	v := tx.view
 	o, _ := v.owned(ref)
 	uid := o.GetUID()
 	var dependents []ObjectRef
 	v.Dependents(owners.IDOf(o), "", func(_ string, d ObjectRef, _ owners.Dependent) bool {
 		dependents = append(dependents, d)
-		return len(dependents) <= maxReleased
+		return len(dependents) <= most
 	})
-	for _, d := range dependents[:min(len(dependents), maxReleased)] {
+	released := dependents[:min(len(dependents), most)]
+	for _, d := range released {
 		tx.changeOwned(d, func(o metav1.Object) {
 			o.SetOwnerReferences(withoutOwners(o.GetOwnerReferences(), func(r *metav1.OwnerReference) bool { return r.UID == uid }))
 		})
 	}
-	if len(dependents) <= maxReleased {
+	if len(dependents) <= most {
 		tx.changeOwned(ref, func(o metav1.Object) {
 			o.SetFinalizers(without(o.GetFinalizers(), metav1.FinalizerOrphanDependents))
 		})
 	}
+	return len(released)
 }
 
 // reportForeign says once of an object that one of its owners is in another

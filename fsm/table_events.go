@@ -66,9 +66,13 @@ func (tx *Tx) putEvent(e *corev1.Event, limit int) {
 	tx.trimEvents(limit)
 }
 
+// maxTrimmed bounds how many events go at once when fewer are to be kept; the
+// others go as new ones come.
+const maxTrimmed = 10_000
+
 func (tx *Tx) trimEvents(limit int) {
 	v := tx.view
-	for v.Events.Len() > limit || v.eventBytes > maxEventsBytes {
+	for n := 0; n < maxTrimmed && (v.Events.Len() > limit || v.eventBytes > maxEventsBytes); n++ {
 		_, oldest, _ := v.eventOrder.Min()
 		remove(tx, v.Events, oldest)
 	}

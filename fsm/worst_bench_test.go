@@ -67,6 +67,14 @@ func BenchmarkWorstBudgets(b *testing.B) {
 // that whatever happens to a node wakes as many as an entry may.
 func BenchmarkWorstShapes(b *testing.B) {
 	benchmarkWorst(b, worstPlan{Nodes: 1000, Zones: 3, Placed: 1000, Kinds: 10, Waiting: 100_000, Shapes: 10_000, Namespaces: 1, Levels: 300},
-		"PutNode/new", "PutNode/grow", "SetNodeHealth/all", "SetNodeHealth/back", "DeletePod", "ApplyPlan/empty", "ConfigureScheduler/budgets",
+		"PutNode/new", "PutNode/grow", "SetNodeHealth/many", "SetNodeHealth/back", "DeletePod", "ApplyPlan/empty", "ConfigureScheduler/budgets",
 		"ConfigureScheduler/fifo", "ConfigureScheduler/profiles")
+}
+
+// BenchmarkWorstKinds: thousands of kinds of pods are placed and wait, each with
+// rules about its own kind by a zone and with priorities of its own.
+func BenchmarkWorstKinds(b *testing.B) {
+	benchmarkWorst(b, worstPlan{Nodes: 1000, Zones: 3, NodeLabels: 4, Placed: 10_000, Kinds: 10_000, Waiting: 10_000, Shapes: 10_000, Namespaces: 1, Labels: 10,
+		Levels: 300, PlacedRules: worstRules{Anti: 1, Key: 1}, WaitingRules: worstRules{Anti: 1, Affinity: 1, Spread: 2, Key: 1}},
+		"PutNode/grow", "DeletePod", "UpdatePod/labels", "ApplyPlan/bindings", "ApplyPlan/failures")
 }

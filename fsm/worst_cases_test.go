@@ -210,9 +210,9 @@ func worstCases() []worstCase {
 		{"DeleteNode", single(func(w *worstWorld, i int) Command { return &DeleteNode{Name: w.nodeName(i % w.Nodes)} })},
 		{"DeleteNode/full", several(2000, func(w *worstWorld, i int) Command { return &DeleteNode{Name: w.nodeName(i % w.Nodes)} })},
 		{"SetNodeHealth/lost", single(health("Unknown"))},
-		{"SetNodeHealth/all", single(func(w *worstWorld, at int) Command {
+		{"SetNodeHealth/many", single(func(w *worstWorld, at int) Command {
 			c := &SetNodeHealth{}
-			for i := range w.Nodes {
+			for i := range min(w.Nodes, 250) { // as many as the controller says at once
 				c.Nodes = append(c.Nodes, NodeHealth{Name: w.nodeName(i), Ready: [...]string{"Unknown", "True"}[at%2], Reason: "r", LetGo: true})
 			}
 			return c

@@ -19,6 +19,7 @@ var (
 	worstSeedFlag   = flag.Uint64("worst.seed", 1, "where the search begins")
 	worstOnlyFlag   = flag.String("worst.only", "", "the commands that are looked at, by the beginning of their name")
 	worstPlanFlag   = flag.String("worst.plan", "", "one world, as the search prints it, instead of a search")
+	worstFullFlag   = flag.Bool("worst.full", false, "the worlds of full size that are known to be dear, instead of a search")
 	worstTimesFlag  = flag.Int("worst.times", 2, "how often each command is applied in each world")
 )
 
@@ -40,12 +41,45 @@ func TestWorst(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.look(p)
+	} else if *worstFullFlag {
+		for _, p := range fullWorlds() {
+			s.look(p)
+			runtime.GC()
+		}
 	} else {
 		for i := range *worstWorldsFlag {
 			s.look(s.next(i))
 		}
 	}
 	s.report()
+}
+
+// fullWorlds are of 10,000 nodes and up to 100,000 waiting pods of 10,000 shapes.
+func fullWorlds() []worstPlan {
+	all := worstPlan{Nodes: 10_000, Zones: 3, NodeLabels: 4, Placed: 20_000, Kinds: 1000, Waiting: 100_000, Shapes: 10_000, Namespaces: 1, Labels: 2, Levels: 300}
+	with := func(change func(p *worstPlan)) worstPlan {
+		p := all
+		change(&p)
+		return p
+	}
+	return []worstPlan{
+		all,
+		with(func(p *worstPlan) { // rules about everybody
+			p.Levels, p.PlacedRules, p.WaitingRules = 1, worstRules{Anti: 2, Key: 1}, worstRules{Anti: 4, About: 2}
+		}),
+		with(func(p *worstPlan) { // rules about one's own kind, of which there are many
+			p.Placed, p.Kinds, p.PlacedRules, p.WaitingRules = 100_000, 10_000, worstRules{Anti: 1, Key: 1}, worstRules{Anti: 1, Affinity: 1, Spread: 2, Key: 1}
+		}),
+		with(func(p *worstPlan) { // as many terms as a pod may have
+			p.NodeLabels, p.Waiting, p.Shapes, p.WaitingRules = 64, 10_000, 1000, worstRules{Anti: 64, Key: 2}
+		}),
+		with(func(p *worstPlan) { p.Crowd, p.Labels, p.Nominated = 7000, 10, 50_000 }),
+		with(func(p *worstPlan) { p.Zones, p.Namespaces, p.Services, p.Replicas = 100_000, 10, 10, true }),
+		with(func(p *worstPlan) { p.Budgets, p.AnyBudget = 100, true }),
+		with(func(p *worstPlan) { // a herd of one shape
+			p.Kinds, p.Shapes, p.Nominated, p.WaitingRules = 1, 1, 10_000, worstRules{Anti: 1}
+		}),
+	}
 }
 
 type worstSearch struct {
@@ -136,7 +170,7 @@ func (s *worstSearch) change(p *worstPlan) {
 func (s *worstSearch) look(p worstPlan) {
 	gc := debug.SetGCPercent(-1)
 	defer debug.SetGCPercent(gc)
-	debug.SetMemoryLimit(6 << 30)
+	debug.SetMemoryLimit(8 << 30)
 	began := time.Now()
 	text, err := json.Marshal(p)
 	if err != nil {

@@ -160,9 +160,31 @@ func (x *Index) HasGroups() bool { return x.groups.Len() > 0 }
 func (x *Index) Candidates(
 	work *Work, from string, free func(priority int32) model.Resources, f func(g Group),
 ) (next string) {
+	ask := func(by byte, found []Group) (next string) {
+		for i := range found {
+			if i > 0 && work.Over() {
+				return groupKey(by, found[i].Class, found[i].Key)
+			}
+			f(found[i])
+			work.spend(costAsk)
+		}
+		return ""
+	}
 	level := from
-	if level == "" {
+	switch {
+	case from == "":
 		level = string(rune(byCPU))
+	case from[0] == byMemory: // in the middle of a priority
+		prefix := from[:levelLen]
+		if key, g, ok := x.groups.First(from); ok && strings.HasPrefix(key, prefix) {
+			if has := free(g.Class.Priority); has.Pods >= 1 {
+				found, _ := x.thatFit(prefix, from, has.MemoryBytes, has, math.MaxInt)
+				if next = ask(byMemory, found); next != "" {
+					return next
+				}
+			}
+		}
+		level = store.After(string(rune(byCPU)) + prefix[1:])
 	}
 	for {
 		key, g, ok := x.groups.First(level)
@@ -183,30 +205,25 @@ func (x *Index) Candidates(
 		if has.Pods < 1 {
 			continue
 		}
-		found, inOrder := x.fewest(prefix, begin, has)
-		for i := range found {
-			if inOrder && work.Over() && i > 0 {
-				return groupKey(byCPU, found[i].Class, found[i].Key)
-			}
-			f(found[i])
-			work.spend(costAsk)
+		if next = ask(x.fewest(prefix, begin, has)); next != "" {
+			return next
 		}
 	}
 }
 
 // fewest are the groups of a priority that ask for no more CPU and memory than
-// is free; inOrder says that they stand in order of CPU, from begin on. It costs
+// is free; by says in which order they stand, that of CPU from begin on. It costs
 // as much as there are groups that ask for little of the scarcer of the two.
-func (x *Index) fewest(prefix, begin string, free model.Resources) (found []Group, inOrder bool) {
+func (x *Index) fewest(prefix, begin string, free model.Resources) (by byte, found []Group) {
 	memory := string(rune(byMemory)) + prefix[1:]
 	for most := firstLook; ; most *= 2 {
 		found, all := x.thatFit(prefix, begin, free.MilliCPU, free, most)
 		if all {
-			return found, true
+			return byCPU, found
 		}
 		if begin == prefix { // else what comes before was asked already
 			if found, all = x.thatFit(memory, memory, free.MemoryBytes, free, most); all {
-				return found, false
+				return byMemory, found
 			}
 		}
 	}

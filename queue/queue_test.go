@@ -200,3 +200,44 @@ func TestOutcomes(t *testing.T) {
 		t.Errorf("%d bytes are kept of a refusal", len(long.Refusal))
 	}
 }
+
+// TestCandidatesGoOnByMemory: who is asked by memory, for there are fewer of them,
+// is gone on with as well when the time of an entry is over.
+func TestCandidatesGoOnByMemory(t *testing.T) {
+	x := new(Index)
+	x.Reorder(OrderOf(&berthv1.Default().Spec))
+	const little, much = 1200, 3000
+	for i := range little + much {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("p%05d", i), UID: types.UID(fmt.Sprint(i))}}
+		memory := int64(1 + i)
+		if i >= little {
+			memory += 1 << 40
+		}
+		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+			"cpu": *apiresource.NewMilliQuantity(1, apiresource.DecimalSI), "memory": *apiresource.NewQuantity(memory, apiresource.BinarySI),
+		}}}}
+		e := NewEntry(pod, model.ClassOf(pod), int64(i+1), 0)
+		e.State = berthv1.QueueUnschedulable
+		x.Put(nil, e)
+	}
+	free := func(int32) model.Resources { return model.Resources{Pods: 9, MilliCPU: 1000, MemoryBytes: 1 << 30} }
+	asked, entries := map[string]int{}, 0
+	for from := ""; entries == 0 || from != ""; entries++ {
+		work := new(Work)
+		from = x.Candidates(work, from, free, func(g Group) {
+			asked[g.Key]++
+			work.Wake()
+		})
+		if spent := work.Spent(); spent > maxWork+2*costWake {
+			t.Fatalf("an entry spent %d", spent)
+		}
+	}
+	if entries < 2 || len(asked) != little {
+		t.Errorf("%d groups were asked in %d entries", len(asked), entries)
+	}
+	for key, times := range asked {
+		if times != 1 {
+			t.Fatalf("%q was asked %d times", key, times)
+		}
+	}
+}
