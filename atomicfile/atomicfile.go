@@ -2,6 +2,8 @@
 // stops, a file is the old one or the new one, and what a call that returned
 // has written is still there afterwards.
 //
+// Its functions are for the machine's own files; Files is the same on any disk.
+//
 // It must never know what is in a file.
 package atomicfile
 
@@ -10,80 +12,87 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/berth-dev/berth/disk"
 )
 
 // prefix begins the names of files that are not finished.
 const prefix = ".unfinished-"
 
+// Files are those of a disk.
+type Files struct{ disk.Disk }
+
+// Write is Files.Write on this machine.
+func Write(path string, b []byte, mode fs.FileMode) error {
+	return Files{disk.OS{}}.Write(path, b, mode)
+}
+
+// WriteFrom is Files.WriteFrom on this machine.
+func WriteFrom(path string, mode fs.FileMode, fill func(w io.Writer, path string) error) error {
+	return Files{disk.OS{}}.WriteFrom(path, mode, fill)
+}
+
 // Write puts b at path, with the permissions of mode. The bytes, the name and
 // the directory are synced before it returns.
-func Write(path string, b []byte, mode fs.FileMode) error {
-	return WriteFrom(path, mode, func(f *os.File) error {
-		_, err := f.Write(b)
+func (d Files) Write(path string, b []byte, mode fs.FileMode) error {
+	return d.WriteFrom(path, mode, func(w io.Writer, _ string) error {
+		_, err := w.Write(b)
 		return err
 	})
 }
 
-// WriteFrom is Write for what fill writes. If fill fails, nothing changes at
-// path, and its error is returned. fill does not close the file.
-func WriteFrom(path string, mode fs.FileMode, fill func(f *os.File) error) error {
+// WriteFrom is Write for what fill writes into a file that is for now at a path of
+// its own. If fill fails, nothing changes, and its error is returned.
+func (d Files) WriteFrom(path string, mode fs.FileMode, fill func(w io.Writer, path string) error) error {
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, prefix+filepath.Base(path)+"-*")
+	f, temp, err := disk.CreateTemp(d, dir, prefix+filepath.Base(path)+"-*")
 	if err != nil {
 		return err
 	}
-	err = fill(f)
+	err = fill(f, temp)
+	if c, ok := f.(interface{ Chmod(fs.FileMode) error }); ok && err == nil {
+		err = c.Chmod(mode)
+	}
 	if err == nil {
-		err = errors.Join(f.Chmod(mode), f.Sync())
+		err = f.Sync()
 	}
 	if closing := f.Close(); err == nil {
 		err = closing
 	}
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = d.Disk.Rename(temp, path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return errors.Join(err, d.Disk.Remove(temp))
 	}
-	return SyncDir(dir)
+	return disk.SyncDir(d, dir)
 }
 
 // Rename gives a file of a directory another name there, for good.
-func Rename(from, to string) error {
+func (d Files) Rename(from, to string) error {
 	if filepath.Dir(from) != filepath.Dir(to) {
 		return fmt.Errorf("rename %s to %s: they are in two directories", from, to)
 	}
-	if err := os.Rename(from, to); err != nil {
+	if err := d.Disk.Rename(from, to); err != nil {
 		return err
 	}
-	return SyncDir(filepath.Dir(to))
+	return disk.SyncDir(d, filepath.Dir(to))
 }
 
 // Remove takes a file away for good. It may be gone already.
-func Remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (d Files) Remove(path string) error {
+	if err := d.Disk.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return SyncDir(filepath.Dir(path))
-}
-
-// SyncDir makes the names in a directory outlast a loss of power: a file that is
-// synced may be gone as long as the directory that names it is not.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return disk.SyncDir(d, filepath.Dir(path))
 }
 
 // Sweep removes what writes that were cut off have left in a directory. Nobody
 // may be writing there. A directory that is not there has nothing left over.
-func Sweep(dir string) error {
-	entries, err := os.ReadDir(dir)
+func (d Files) Sweep(dir string) error {
+	entries, err := d.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -94,27 +103,9 @@ func Sweep(dir string) error {
 		if !strings.HasPrefix(e.Name(), prefix) || !e.Type().IsRegular() {
 			continue
 		}
-		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+		if err := d.Disk.Remove(filepath.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// Read is os.ReadFile with a bound: a damaged or foreign file may be of any
-// size. The error of a larger one names it.
-func Read(path string, atMost int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, atMost+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(b)) > atMost {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, atMost)
-	}
-	return b, nil
 }

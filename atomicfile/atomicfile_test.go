@@ -2,11 +2,16 @@ package atomicfile
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/berth-dev/berth/disk"
 )
+
+func files() Files { return Files{disk.OS{}} }
 
 func names(t *testing.T, dir string) (out []string) {
 	t.Helper()
@@ -27,7 +32,7 @@ func TestWriteReplacesWhole(t *testing.T) {
 		if err := Write(path, []byte(text), 0o640); err != nil {
 			t.Fatal(err)
 		}
-		b, err := Read(path, 100)
+		b, err := disk.ReadFile(disk.OS{}, path, 100)
 		if err != nil || string(b) != text {
 			t.Errorf("%q, %v", b, err)
 		}
@@ -38,7 +43,7 @@ func TestWriteReplacesWhole(t *testing.T) {
 	if got := names(t, dir); len(got) != 1 {
 		t.Errorf("left: %v", got)
 	}
-	if _, err := Read(path, 4); err == nil {
+	if _, err := disk.ReadFile(disk.OS{}, path, 4); err == nil {
 		t.Error("a file beyond the bound was read")
 	}
 }
@@ -50,14 +55,14 @@ func TestAFailedWriteChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := errors.New("broken")
-	err := WriteFrom(path, 0o600, func(f *os.File) error {
-		_, _ = f.WriteString("ne")
+	err := WriteFrom(path, 0o600, func(w io.Writer, _ string) error {
+		_, _ = io.WriteString(w, "ne")
 		return broken
 	})
 	if !errors.Is(err, broken) {
 		t.Error(err)
 	}
-	if b, _ := Read(path, 10); string(b) != "old" || len(names(t, dir)) != 1 {
+	if b, _ := disk.ReadFile(disk.OS{}, path, 10); string(b) != "old" || len(names(t, dir)) != 1 {
 		t.Errorf("%q among %v", b, names(t, dir))
 	}
 }
@@ -72,13 +77,13 @@ func TestSweepTakesOnlyWhatIsUnfinished(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, prefix+"dir"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := Sweep(dir); err != nil {
+	if err := files().Sweep(dir); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); len(got) != 3 {
 		t.Errorf("left: %v", got)
 	}
-	if err := Sweep(filepath.Join(dir, "nothing")); err != nil {
+	if err := files().Sweep(filepath.Join(dir, "nothing")); err != nil {
 		t.Error(err)
 	}
 }
@@ -89,14 +94,14 @@ func TestRenameAndRemove(t *testing.T) {
 	if err := Write(a, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Rename(a, b); err != nil {
+	if err := files().Rename(a, b); err != nil {
 		t.Fatal(err)
 	}
-	if err := Rename(b, filepath.Join(t.TempDir(), "b")); err == nil {
+	if err := files().Rename(b, filepath.Join(t.TempDir(), "b")); err == nil {
 		t.Error("a rename into another directory, which would not be synced")
 	}
 	for range 2 {
-		if err := Remove(b); err != nil {
+		if err := files().Remove(b); err != nil {
 			t.Error(err)
 		}
 	}

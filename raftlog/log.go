@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
 )
 
 // Options say how a log is opened. Zero values mean the defaults.
@@ -30,6 +30,8 @@ type Options struct {
 	// LockTimeout is how long to wait for another process to let go (1 s).
 	LockTimeout time.Duration
 	NoSync      bool // tests only: a crash may lose what was stored
+	// Disk has the directory; nil: the machine's.
+	Disk disk.Disk
 }
 
 // Log is a log in a directory. Its methods may be called by several goroutines;
@@ -37,7 +39,7 @@ type Options struct {
 type Log struct {
 	dir     string
 	options Options
-	lock    *os.File
+	lock    disk.File
 
 	writing sync.Mutex // held by whoever changes files
 	buffer  []byte     // under writing
@@ -62,16 +64,19 @@ func Open(dir string, o Options) (_ *Log, err error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = time.Second
 	}
+	if o.Disk == nil {
+		o.Disk = disk.OS{}
+	}
 	l := &Log{dir: dir, options: o}
 	if !o.ReadOnly {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := disk.MkdirAll(o.Disk, dir, 0o700); err != nil {
 			return nil, err
 		}
-		if err := atomicfile.SyncDir(filepath.Dir(dir)); err != nil {
+		if err := disk.SyncDir(o.Disk, filepath.Dir(dir)); err != nil {
 			return nil, err
 		}
 	}
-	if l.lock, err = Lock(dir, o.ReadOnly, o.LockTimeout); err != nil {
+	if l.lock, err = Lock(o.Disk, dir, o.ReadOnly, o.LockTimeout); err != nil {
 		return nil, err
 	}
 	if err := l.load(); err != nil {
@@ -82,7 +87,7 @@ func Open(dir string, o Options) (_ *Log, err error) {
 
 // load opens and checks all segments.
 func (l *Log) load() error {
-	entries, err := os.ReadDir(l.dir)
+	entries, err := l.options.Disk.ReadDir(l.dir)
 	if err != nil {
 		return err
 	}
@@ -114,7 +119,7 @@ func (l *Log) load() error {
 // was cut off; if nothing else is in it, it is not kept.
 func (l *Log) loadSegment(first uint64, newest bool) (kept bool, err error) {
 	path := segmentPath(l.dir, first)
-	s, r, err := openSegment(path, first, !l.options.ReadOnly)
+	s, r, err := openSegment(l.options.Disk, path, first, !l.options.ReadOnly)
 	if errors.Is(err, errUnbegun) {
 		if newest && first > l.options.Acknowledged {
 			return false, l.discard(path)
@@ -152,7 +157,7 @@ func (l *Log) discard(path string) error {
 	if l.options.ReadOnly {
 		return nil
 	}
-	return atomicfile.Remove(path)
+	return atomicfile.Files{Disk: l.options.Disk}.Remove(path)
 }
 
 // truncate leaves a segment its first entries.
@@ -171,16 +176,11 @@ func (l *Log) truncate(s *segment, entries int) error {
 	return l.sync(s.file)
 }
 
-func (l *Log) sync(f *os.File) error {
+func (l *Log) sync(f disk.File) error {
 	if l.options.NoSync {
 		return nil
 	}
-	for {
-		// The length of a file that has grown is synced with its data.
-		if err := syscall.Fdatasync(int(f.Fd())); !errors.Is(err, syscall.EINTR) {
-			return err
-		}
-	}
+	return f.Sync()
 }
 
 // Close ends the use of the log.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/berth-dev/berth/disk"
 )
 
 const (
@@ -45,7 +47,7 @@ func (e *DamageError) Error() string {
 // segment is one file of the log.
 type segment struct {
 	path    string
-	file    *os.File
+	file    disk.File
 	first   uint64
 	offsets []int64 // where the frame of entry first+i begins
 	end     int64   // where the next frame goes
@@ -247,15 +249,15 @@ const zeroBlock = 64 << 10
 var errUnbegun = errors.New("the file ends within its header")
 
 // openSegment checks the header of a file and gives a reader of its frames.
-func openSegment(path string, first uint64, writable bool) (*segment, *frameReader, error) {
+func openSegment(on disk.Disk, path string, first uint64, writable bool) (*segment, *frameReader, error) {
 	flag := os.O_RDONLY
 	if writable {
 		flag = os.O_RDWR
 	}
-	if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() {
+	if st, err := on.Lstat(path); err == nil && !st.Mode().IsRegular() {
 		return nil, nil, &DamageError{path, 0, 0, "it is not a file"}
 	}
-	f, err := os.OpenFile(path, flag, 0)
+	f, err := on.OpenFile(path, flag, 0)
 	if err != nil {
 		return nil, nil, err
 	}

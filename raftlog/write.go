@@ -6,11 +6,10 @@ import (
 	"math"
 	"os"
 	"slices"
-	"syscall"
 
 	"github.com/hashicorp/raft"
 
-	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
 )
 
 // keptBuffer is how large a write may be for its memory to be kept for the next.
@@ -102,7 +101,7 @@ func (l *Log) tail(next uint64) (*segment, error) {
 	}
 	s := &segment{path: segmentPath(l.dir, next), first: next, end: int64(headerBytes), size: int64(headerBytes)}
 	var err error
-	if s.file, err = os.OpenFile(s.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+	if s.file, err = l.options.Disk.OpenFile(s.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		return nil, fmt.Errorf("begin a file of the log: %w", err)
 	}
 	if _, err = s.file.WriteAt(header(next), 0); err == nil {
@@ -131,7 +130,7 @@ func (l *Log) makeRoom(s *segment, need int64) {
 		return
 	}
 	room := min(max(need, roomBytes), max(need, l.options.SegmentBytes-s.end))
-	if err := syscall.Fallocate(int(s.file.Fd()), 0, s.end, room); err != nil {
+	if err := s.file.Reserve(s.end + room); err != nil {
 		s.size = s.end + need
 		return
 	}
@@ -142,7 +141,7 @@ func (l *Log) syncDir() error {
 	if l.options.NoSync {
 		return nil
 	}
-	return atomicfile.SyncDir(l.dir)
+	return disk.SyncDir(l.options.Disk, l.dir)
 }
 
 // DeleteRange implements raft.LogStore. What is deleted must be the beginning or
@@ -217,7 +216,7 @@ func newestFirst(s []*segment) []*segment {
 // other.
 func (l *Log) remove(gone []*segment) error {
 	for _, s := range gone {
-		if err := errors.Join(s.file.Close(), os.Remove(s.path), l.syncDir()); err != nil {
+		if err := errors.Join(s.file.Close(), l.options.Disk.Remove(s.path), l.syncDir()); err != nil {
 			return fmt.Errorf("remove %s: %w", s.path, err)
 		}
 	}

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
 )
 
 // A server whose state differs from the others' must not serve, vote or lead: it
@@ -57,7 +57,7 @@ func (n *Node) Condemn(d Difference) {
 	if n.c.DataDir != "" {
 		b, err := json.Marshal(d)
 		if err == nil {
-			err = atomicfile.Write(filepath.Join(n.c.DataDir, condemnedFile), append(b, '\n'), 0o600)
+			err = n.c.files().Write(filepath.Join(n.c.DataDir, condemnedFile), append(b, '\n'), 0o600)
 		}
 		if err != nil {
 			what = fmt.Errorf("%w; but its data could not be marked, so remove everything in %s before that: %w", what, n.c.DataDir, err)
@@ -72,12 +72,12 @@ func (n *Node) Condemned() *Difference { return n.condemned.Load() }
 // setAside takes the data of a condemned server out of the way: the directory is
 // empty then, but for them. They are kept for whoever wants to know how they came
 // to differ, those of the last time only.
-func setAside(dir string, logger hclog.Logger) error {
+func setAside(files atomicfile.Files, dir string, logger hclog.Logger) error {
 	if dir == "" {
 		return nil
 	}
 	note := filepath.Join(dir, condemnedFile)
-	b, err := os.ReadFile(note)
+	b, err := disk.ReadFile(files, note, maxIdentityBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -89,7 +89,7 @@ func setAside(dir string, logger hclog.Logger) error {
 		return fmt.Errorf("%s is damaged: this server's data differ from the others'; remove everything in %s, and it gets its data from them: %w", note, dir, err)
 	}
 	aside := fmt.Sprintf("%s%d", setAsidePrefix, d.Index)
-	if err := moveAside(dir, aside); err != nil {
+	if err := moveAside(files, dir, aside); err != nil {
 		return fmt.Errorf("set the data in %s aside, which differ from the others': %w", dir, err)
 	}
 	logger.Warn("this server's data differed from the others'; they were set aside, and it joins as one without data",
@@ -99,11 +99,11 @@ func setAside(dir string, logger hclog.Logger) error {
 
 // moveAside may be cut off anywhere and goes on at the next start: the note is
 // removed last.
-func moveAside(dir, aside string) error {
-	if err := os.MkdirAll(filepath.Join(dir, aside), 0o700); err != nil {
+func moveAside(files atomicfile.Files, dir, aside string) error {
+	if err := disk.MkdirAll(files, filepath.Join(dir, aside), 0o700); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(dir)
+	entries, err := files.ReadDir(dir)
 	if err != nil {
 		return err
 	}
@@ -113,16 +113,16 @@ func moveAside(dir, aside string) error {
 		case name == aside || name == condemnedFile:
 			continue
 		case strings.HasPrefix(name, setAsidePrefix):
-			err = os.RemoveAll(filepath.Join(dir, name))
+			err = disk.RemoveAll(files, filepath.Join(dir, name))
 		default:
-			err = os.Rename(filepath.Join(dir, name), filepath.Join(dir, aside, name))
+			err = files.Disk.Rename(filepath.Join(dir, name), filepath.Join(dir, aside, name))
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(atomicfile.SyncDir(filepath.Join(dir, aside)), atomicfile.SyncDir(dir)); err != nil {
+	if err := errors.Join(disk.SyncDir(files, filepath.Join(dir, aside)), disk.SyncDir(files, dir)); err != nil {
 		return err
 	}
-	return atomicfile.Remove(filepath.Join(dir, condemnedFile))
+	return files.Remove(filepath.Join(dir, condemnedFile))
 }

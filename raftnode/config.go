@@ -9,7 +9,9 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/clock"
+	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -22,6 +24,8 @@ type Config struct {
 	DataDir  string
 	InMemory bool // tests only: nothing is kept
 	NoFsync  bool // tests only: a crash may lose what was acknowledged
+	// Disk has the data directory; nil: the machine's.
+	Disk disk.Disk
 
 	// Transport replaces the network (tests). Otherwise the node listens on
 	// BindAddr, or uses Listener in its place.
@@ -101,6 +105,9 @@ func (c Config) withDefaults() Config {
 	defInt(&c.MaxInFlight, 64)
 	defInt(&c.QueueLen, 65536)
 	defInt(&c.QueueBytes, 64<<20)
+	if c.Disk == nil {
+		c.Disk = disk.OS{}
+	}
 	if c.Clock == nil {
 		c.Clock = clock.Process()
 	}
@@ -109,6 +116,9 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
+
+// files are those of the data directory.
+func (c Config) files() atomicfile.Files { return atomicfile.Files{Disk: c.Disk} }
 
 func (c Config) check() error {
 	switch {

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"sync"
 
 	"github.com/google/uuid"
 
 	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
 )
 
 const (
@@ -24,7 +24,8 @@ const (
 // anything else is said on that connection. From then on no connection with
 // another cluster's server goes beyond the greeting.
 type identity struct {
-	dir string // empty: in memory
+	dir   string // empty: in memory
+	files atomicfile.Files
 
 	mu   sync.Mutex
 	file identityRecord
@@ -55,17 +56,17 @@ type copyOf struct {
 
 // openIdentity reads the identity in a data directory, or writes a new one for
 // an empty directory, which is then fresh.
-func openIdentity(dir, server string) (_ *identity, fresh bool, err error) {
-	id := &identity{dir: dir, file: identityRecord{
+func openIdentity(files atomicfile.Files, dir, server string) (_ *identity, fresh bool, err error) {
+	id := &identity{dir: dir, files: files, file: identityRecord{
 		Format: 2, Server: server, copyOf: copyOf{Incarnation: uuid.NewString()},
 	}}
 	if dir == "" {
 		return id, true, nil
 	}
 	path := filepath.Join(dir, identityFile)
-	b, err := atomicfile.Read(path, maxIdentityBytes)
+	b, err := disk.ReadFile(files, path, maxIdentityBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(filepath.Join(dir, raftDir)); err == nil {
+		if _, err := files.Lstat(filepath.Join(dir, raftDir)); err == nil {
 			return nil, false, &DamagedFileError{path, "is missing, and it is not clear whose the data beside it are", startOver(dir)}
 		}
 		return id, true, nil // written when the promises are there
@@ -131,7 +132,7 @@ func (id *identity) keep(r identityRecord) error {
 	}
 	b, err := sealRecord(r)
 	if err == nil {
-		err = atomicfile.Write(filepath.Join(id.dir, identityFile), b, 0o600)
+		err = id.files.Write(filepath.Join(id.dir, identityFile), b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("keep the server's identity: %w", err)

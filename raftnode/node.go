@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -15,8 +15,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
-	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/clock"
+	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftlog"
 )
@@ -27,7 +27,7 @@ type Node struct {
 	logger  hclog.Logger
 	state   *fsm.State
 	id      *identity
-	lock    *os.File // of the data directory
+	lock    disk.File // of the data directory
 	clock   *clock.Clock
 	metrics *metrics
 
@@ -100,11 +100,11 @@ func Open(c Config, state *fsm.State) (*Node, error) {
 func (n *Node) openData() (*storage, error) {
 	dir := n.c.DataDir
 	if dir != "" {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := disk.MkdirAll(n.c.Disk, dir, 0o700); err != nil {
 			return nil, fmt.Errorf("data directory: %w", err)
 		}
 		var err error
-		n.lock, err = raftlog.Lock(dir, false, lockTimeout)
+		n.lock, err = raftlog.Lock(n.c.Disk, dir, false, lockTimeout)
 		if errors.Is(err, raftlog.ErrInUse) {
 			return nil, inUse(dir)
 		}
@@ -112,10 +112,10 @@ func (n *Node) openData() (*storage, error) {
 			return nil, fmt.Errorf("data directory: %w", err)
 		}
 	}
-	if err := setAside(dir, n.logger); err != nil {
+	if err := setAside(n.c.files(), dir, n.logger); err != nil {
 		return nil, err
 	}
-	id, fresh, err := openIdentity(dir, n.c.ID)
+	id, fresh, err := openIdentity(n.c.files(), dir, n.c.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -486,10 +486,10 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 		return nil
 	}
 	path := n.peersFile()
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+	if _, err := n.c.Disk.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	conf, err := raft.ReadConfigJSON(path)
+	conf, err := raft.ReadConfigJSON(path) // by hand, on this machine
 	if err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)
 	}
@@ -508,7 +508,7 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 	if err := n.promises.resign(len(conf.Servers) == 1); err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)
 	}
-	if err := atomicfile.Rename(path, path+".done"); err != nil {
+	if err := n.c.files().Rename(path, path+".done"); err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)
 	}
 	n.logger.Warn("the cluster's servers were set from peers.json; entries that were not committed may have become so", "servers", len(conf.Servers))

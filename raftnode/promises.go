@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
 )
 
 const (
@@ -49,7 +50,7 @@ func (p position) String() string { return fmt.Sprintf("entry %d of term %d", p.
 //
 // It implements raft.StableStore for the three values that Raft keeps.
 type promises struct {
-	file   *os.File // nil: in memory
+	file   disk.File // nil: in memory
 	noSync bool
 
 	mu   sync.Mutex
@@ -80,7 +81,7 @@ type promisesRecord struct {
 
 // openPromises opens the promises in a data directory. Only that of a new server
 // has none.
-func openPromises(dir string, fresh, noSync bool) (*promises, error) {
+func openPromises(files atomicfile.Files, dir string, fresh, noSync bool) (*promises, error) {
 	p := &promises{noSync: noSync, kept: promisesRecord{Format: 1}, closing: make(chan struct{})}
 	if dir == "" {
 		return p, nil
@@ -90,11 +91,11 @@ func openPromises(dir string, fresh, noSync bool) (*promises, error) {
 		return &DamagedFileError{path, what + ", and what this server promised the others is not known without it", startOver(dir)}
 	}
 	if fresh {
-		if err := atomicfile.Write(path, make([]byte, 2*slotBytes), 0o600); err != nil {
+		if err := files.Write(path, make([]byte, 2*slotBytes), 0o600); err != nil {
 			return nil, fmt.Errorf("keep the server's promises: %w", err)
 		}
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := files.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, damaged("is missing")
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
 )
 
 const (
@@ -29,6 +29,7 @@ const (
 // itself has checksums of its own.
 type snapshotStore struct {
 	raft.SnapshotStore
+	files atomicfile.Files
 	dir   string // of the snapshots; empty: in memory
 	holds func(position)
 }
@@ -67,7 +68,7 @@ func (s *snapshotSink) Close() error {
 
 func (s *snapshotStore) seal(id string) error {
 	dir := filepath.Join(s.dir, id)
-	b, err := atomicfile.Read(filepath.Join(dir, snapshotMeta), maxMetaBytes)
+	b, err := disk.ReadFile(s.files, filepath.Join(dir, snapshotMeta), maxMetaBytes)
 	if err != nil {
 		return fmt.Errorf("seal a snapshot: %w", err)
 	}
@@ -75,7 +76,7 @@ func (s *snapshotStore) seal(id string) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(filepath.Join(dir, snapshotSeal), record, 0o600); err != nil {
+	if err := s.files.Write(filepath.Join(dir, snapshotSeal), record, 0o600); err != nil {
 		return fmt.Errorf("seal a snapshot: %w", err)
 	}
 	return nil
@@ -89,7 +90,7 @@ func (s *snapshotStore) check() error {
 	if s.dir == "" {
 		return nil
 	}
-	entries, err := os.ReadDir(s.dir)
+	entries, err := s.files.ReadDir(s.dir)
 	if err != nil {
 		return fmt.Errorf("list the snapshots: %w", err)
 	}
@@ -97,7 +98,7 @@ func (s *snapshotStore) check() error {
 		switch {
 		case !e.IsDir():
 		case strings.HasSuffix(e.Name(), unfinishedSuffix):
-			err = os.RemoveAll(filepath.Join(s.dir, e.Name()))
+			err = disk.RemoveAll(s.files, filepath.Join(s.dir, e.Name()))
 		default:
 			err = s.checkOne(e.Name())
 		}
@@ -116,7 +117,7 @@ func (s *snapshotStore) damaged(id, file, what string) error {
 
 func (s *snapshotStore) checkOne(id string) error {
 	dir := filepath.Join(s.dir, id)
-	b, err := atomicfile.Read(filepath.Join(dir, snapshotMeta), maxMetaBytes)
+	b, err := disk.ReadFile(s.files, filepath.Join(dir, snapshotMeta), maxMetaBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s.damaged(id, snapshotMeta, "is missing")
 	}
@@ -127,11 +128,11 @@ func (s *snapshotStore) checkOne(id string) error {
 	if err := json.Unmarshal(b, &meta); err != nil || meta.ID != id || meta.Version != raft.SnapshotVersionMax {
 		return s.damaged(id, snapshotMeta, "is damaged")
 	}
-	st, err := os.Stat(filepath.Join(dir, snapshotState))
+	st, err := s.files.Lstat(filepath.Join(dir, snapshotState))
 	if err != nil || st.Size() != meta.Size || !st.Mode().IsRegular() {
 		return s.damaged(id, snapshotState, fmt.Sprintf("is damaged: it should be a file of %d bytes", meta.Size))
 	}
-	raw, err := atomicfile.Read(filepath.Join(dir, snapshotSeal), maxMetaBytes)
+	raw, err := disk.ReadFile(s.files, filepath.Join(dir, snapshotSeal), maxMetaBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s.seal(id) // a crash came between the snapshot and its seal
 	}

@@ -10,6 +10,9 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/hashicorp/raft"
+
+	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
 )
 
 // standings are servers as their data say that they are, without a network or a
@@ -26,7 +29,7 @@ type standingServer struct {
 
 // fresh is a server with an empty data directory.
 func (s *standings) fresh(name, incarnation string) *standingServer {
-	p, err := openPromises("", true, true)
+	p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, "", true, true)
 	must(s.t, err)
 	return &standingServer{
 		id:       &identity{file: identityRecord{Format: 2, Server: name, copyOf: copyOf{Incarnation: incarnation}}},

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/raftlog"
 )
 
@@ -62,7 +62,7 @@ func (s *storage) Close() error { return errors.Join(s.promises.close(), s.log.C
 // openStorage opens what is below the data directory. Nobody else may use it. In a
 // fresh one it keeps the identity once the promises are there, and before the log.
 func openStorage(c Config, fresh bool, logger hclog.Logger, keepIdentity func() error) (_ *storage, err error) {
-	p, err := openPromises(c.DataDir, fresh, c.NoFsync)
+	p, err := openPromises(c.files(), c.DataDir, fresh, c.NoFsync)
 	if err != nil {
 		return nil, err
 	}
@@ -83,28 +83,28 @@ func openStorage(c Config, fresh bool, logger hclog.Logger, keepIdentity func() 
 		}
 	}
 	dir := filepath.Join(c.DataDir, raftDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := disk.MkdirAll(c.Disk, dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	if _, err := os.Lstat(filepath.Join(dir, oldLogFile)); err == nil {
+	if _, err := c.Disk.Lstat(filepath.Join(dir, oldLogFile)); err == nil {
 		return nil, &DamagedFileError{filepath.Join(dir, oldLogFile), "is the log of a version from before the first release, which this one does not read",
 			fmt.Sprintf("save a snapshot with that version, remove everything in %s, start this one, and restore the snapshot", c.DataDir)}
 	}
-	if err := sweep(c.DataDir, dir); err != nil {
+	if err := sweep(c.files(), c.DataDir, dir); err != nil {
 		return nil, fmt.Errorf("remove what was left unfinished in data directory %s: %w", c.DataDir, err)
 	}
-	if err := probeDisk(dir, c.MaxEntryBytes); err != nil {
+	if err := probeDisk(c.Disk, dir, c.MaxEntryBytes); err != nil {
 		return nil, fmt.Errorf("data directory %s can not keep a log entry: %w", c.DataDir, err)
 	}
 	if err := s.openLog(c, dir); err != nil {
 		return nil, err
 	}
-	return s, s.openSnapshots(dir, logger)
+	return s, s.openSnapshots(c.files(), dir, logger)
 }
 
 func (s *storage) openLog(c Config, dir string) error {
 	path := filepath.Join(dir, logDir)
-	log, err := raftlog.Open(path, raftlog.Options{Acknowledged: s.record().Acknowledged.Index, NoSync: c.NoFsync, SegmentBytes: c.segmentBytes})
+	log, err := raftlog.Open(path, raftlog.Options{Acknowledged: s.record().Acknowledged.Index, NoSync: c.NoFsync, SegmentBytes: c.segmentBytes, Disk: c.Disk})
 	var damage *raftlog.DamageError
 	switch {
 	case errors.As(err, &damage):
@@ -127,12 +127,13 @@ func (s *storage) openLog(c Config, dir string) error {
 	return nil
 }
 
-func (s *storage) openSnapshots(dir string, logger hclog.Logger) error {
-	files, err := raft.NewFileSnapshotStoreWithLogger(dir, retainedSnapshots, logger.Named("snapshot"))
+func (s *storage) openSnapshots(files atomicfile.Files, dir string, logger hclog.Logger) error {
+	path := filepath.Join(dir, snapshotsDir)
+	err := disk.MkdirAll(files, path, 0o755)
 	if err != nil {
 		return fmt.Errorf("open the snapshots in %s: %w", dir, err)
 	}
-	s.snapshots = &snapshotStore{SnapshotStore: files, dir: filepath.Join(dir, snapshotsDir), holds: s.holds}
+	s.snapshots = &snapshotStore{SnapshotStore: &snapshotFiles{files: files, dir: path, logger: logger.Named("snapshot")}, files: files, dir: path, holds: s.holds}
 	return s.snapshots.check()
 }
 
@@ -154,24 +155,24 @@ const (
 )
 
 // sweep removes what a crash has left unfinished.
-func sweep(dataDir, dir string) error {
+func sweep(files atomicfile.Files, dataDir, dir string) error {
 	for _, d := range []string{dataDir, dir} {
-		if err := atomicfile.Sweep(d); err != nil {
+		if err := files.Sweep(d); err != nil {
 			return err
 		}
 	}
-	return errors.Join(removeMatching(dir, probePattern), removeMatching(dataDir, scratchPattern))
+	return errors.Join(removeMatching(files, dir, probePattern), removeMatching(files, dataDir, scratchPattern))
 }
 
-func removeMatching(dir, pattern string) error {
-	entries, err := os.ReadDir(dir)
+func removeMatching(on disk.Disk, dir, pattern string) error {
+	entries, err := on.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
 		match, err := filepath.Match(pattern, e.Name())
 		if err == nil && match && e.Type().IsRegular() {
-			err = os.Remove(filepath.Join(dir, e.Name()))
+			err = on.Remove(filepath.Join(dir, e.Name()))
 		}
 		if err != nil {
 			return err
@@ -182,13 +183,13 @@ func removeMatching(dir, pattern string) error {
 
 // probeDisk finds out before the start whether an entry could be kept: a full
 // or read-only disk is better told at once than at the first entry.
-func probeDisk(dir string, size int) (err error) {
-	f, err := os.CreateTemp(dir, probePattern)
+func probeDisk(on disk.Disk, dir string, size int) (err error) {
+	f, path, err := disk.CreateTemp(on, dir, probePattern)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		err = errors.Join(err, f.Close(), on.Remove(path))
 	}()
 	if _, err := f.Write(make([]byte, size)); err != nil {
 		return err

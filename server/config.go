@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/clock"
+	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
 )
@@ -22,6 +23,8 @@ type Config struct {
 	Name    string
 	Version string
 	DataDir string
+	// Disk has the log and what is kept with it; nil: the machine's.
+	Disk disk.Disk
 
 	// HTTP, RPC and Raft are where the server listens. The addresses are what
 	// others dial, host:port.

@@ -162,7 +162,7 @@ func (s *Server) open() error {
 func (s *Server) openConsensus() error {
 	c := &s.config
 	node, err := raftnode.Open(raftnode.Config{
-		ID: c.Name, DataDir: c.DataDir, Listener: dialer{c.Raft, c.Dial}, AdvertiseAddr: c.RaftAddr, TLS: c.TLS,
+		ID: c.Name, DataDir: c.DataDir, Disk: c.Disk, Listener: dialer{c.Raft, c.Dial}, AdvertiseAddr: c.RaftAddr, TLS: c.TLS,
 		HeartbeatTimeout: c.Consensus.HeartbeatTimeout, ElectionTimeout: c.Consensus.ElectionTimeout,
 		LeaderLeaseTimeout: c.Consensus.LeaderLeaseTimeout,
 		SnapshotInterval:   c.Consensus.SnapshotInterval, SnapshotThreshold: c.Consensus.SnapshotThreshold,

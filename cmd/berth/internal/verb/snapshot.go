@@ -65,12 +65,12 @@ func (e *Env) saveSnapshot(ctx context.Context, file string) (size int64, err er
 		return 0, err
 	}
 	defer stream.Close()
-	err = atomicfile.WriteFrom(file, 0o600, func(f *os.File) error {
-		if size, err = io.Copy(f, stream); err != nil {
+	err = atomicfile.WriteFrom(file, 0o600, func(w io.Writer, path string) error {
+		if size, err = io.Copy(w, stream); err != nil {
 			return err
 		}
 		// The summary reads the whole file, checksum included.
-		_, err := e.inspect(f.Name())
+		_, err := e.inspect(path)
 		return err
 	})
 	if err != nil {

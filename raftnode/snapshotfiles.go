@@ -1,0 +1,210 @@
+package raftnode
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc64"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
+)
+
+// snapshotFiles keeps the newest snapshots, each in a directory of its own. A
+// snapshot is in one of a name that ends in unfinishedSuffix until everything of it
+// is on the disk.
+type snapshotFiles struct {
+	files  atomicfile.Files
+	dir    string
+	logger hclog.Logger
+}
+
+// snapshotRecord is what stands in a snapshot's meta.json.
+type snapshotRecord struct {
+	raft.SnapshotMeta
+	CRC []byte // CRC-64 (ECMA) of state.bin
+}
+
+func stateSum() hash.Hash64 { return crc64.New(crc64.MakeTable(crc64.ECMA)) }
+
+// Create implements raft.SnapshotStore.
+func (s *snapshotFiles) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+	if version != raft.SnapshotVersionMax {
+		return nil, fmt.Errorf("snapshots of version %d are not known", version)
+	}
+	id := fmt.Sprintf("%d-%d-%s", term, index, time.Now().UTC().Format("20060102150405.000"))
+	sink := &snapshotFile{store: s, dir: filepath.Join(s.dir, id+unfinishedSuffix), sum: stateSum(), record: snapshotRecord{
+		SnapshotMeta: raft.SnapshotMeta{Version: version, ID: id, Index: index, Term: term, Configuration: c, ConfigurationIndex: cIndex},
+	}}
+	s.logger.Info("creating new snapshot", "path", sink.dir)
+	if err := disk.MkdirAll(s.files, sink.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("create a snapshot: %w", err)
+	}
+	var err error
+	if sink.state, err = disk.Create(s.files, filepath.Join(sink.dir, snapshotState), 0o600); err != nil {
+		return nil, fmt.Errorf("create a snapshot: %w", err)
+	}
+	sink.out = bufio.NewWriterSize(io.MultiWriter(sink.state, sink.sum), 256<<10)
+	return sink, nil
+}
+
+// all are the finished snapshots, newest first.
+func (s *snapshotFiles) all() ([]snapshotRecord, error) {
+	entries, err := s.files.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []snapshotRecord
+	for _, e := range entries {
+		if !e.IsDir() || strings.HasSuffix(e.Name(), unfinishedSuffix) {
+			continue
+		}
+		r, err := s.record(e.Name())
+		if err != nil {
+			s.logger.Warn("what is known of a snapshot can not be read", "name", e.Name(), "error", err)
+			continue
+		}
+		out = append(out, *r)
+	}
+	slices.SortFunc(out, func(a, b snapshotRecord) int {
+		return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(b.Index, a.Index), cmp.Compare(b.ID, a.ID))
+	})
+	return out, nil
+}
+
+func (s *snapshotFiles) record(id string) (*snapshotRecord, error) {
+	b, err := disk.ReadFile(s.files, filepath.Join(s.dir, id, snapshotMeta), maxMetaBytes)
+	if err != nil {
+		return nil, err
+	}
+	r := new(snapshotRecord)
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// List implements raft.SnapshotStore.
+func (s *snapshotFiles) List() ([]*raft.SnapshotMeta, error) {
+	all, err := s.all()
+	if err != nil {
+		return nil, err
+	}
+	var out []*raft.SnapshotMeta
+	for i := range all[:min(len(all), retainedSnapshots)] {
+		out = append(out, &all[i].SnapshotMeta)
+	}
+	return out, nil
+}
+
+// Open implements raft.SnapshotStore. Every byte is checked before the first is
+// given out.
+func (s *snapshotFiles) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	r, err := s.record(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	path := filepath.Join(s.dir, id, snapshotState)
+	f, err := disk.Open(s.files, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	sum := stateSum()
+	if _, err := io.Copy(sum, f); err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	if !bytes.Equal(sum.Sum(nil), r.CRC) {
+		return nil, nil, errors.Join(fmt.Errorf("%s: its checksum is wrong", path), f.Close())
+	}
+	return &r.SnapshotMeta, &openSnapshot{bufio.NewReaderSize(io.NewSectionReader(f, 0, r.Size), 256<<10), f}, nil
+}
+
+type openSnapshot struct {
+	io.Reader
+	io.Closer
+}
+
+// reap removes all but the newest.
+func (s *snapshotFiles) reap() error {
+	all, err := s.all()
+	if err != nil {
+		return err
+	}
+	for _, r := range all[min(len(all), retainedSnapshots):] {
+		if err := disk.RemoveAll(s.files, filepath.Join(s.dir, r.ID)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// snapshotFile is one that is being written.
+type snapshotFile struct {
+	store  *snapshotFiles
+	dir    string
+	record snapshotRecord
+	state  disk.File
+	sum    hash.Hash64
+	out    *bufio.Writer
+	closed bool
+}
+
+// ID implements raft.SnapshotSink.
+func (f *snapshotFile) ID() string { return f.record.ID }
+
+// Write implements io.Writer.
+func (f *snapshotFile) Write(b []byte) (int, error) { return f.out.Write(b) }
+
+// Close implements raft.SnapshotSink: the snapshot is finished.
+func (f *snapshotFile) Close() error {
+	if f.closed {
+		return nil
+	}
+	f.closed = true
+	if err := f.finish(); err != nil {
+		return errors.Join(fmt.Errorf("finish snapshot %s: %w", f.record.ID, err), disk.RemoveAll(f.store.files, f.dir))
+	}
+	return f.store.reap()
+}
+
+func (f *snapshotFile) finish() error {
+	err := f.out.Flush()
+	if err == nil {
+		err = f.state.Sync()
+	}
+	st, statErr := f.state.Stat()
+	if err := errors.Join(err, statErr, f.state.Close()); err != nil {
+		return err
+	}
+	f.record.Size, f.record.CRC = st.Size(), f.sum.Sum(nil)
+	b, err := json.Marshal(&f.record)
+	if err != nil {
+		return err
+	}
+	d := f.store.files
+	if err := d.Write(filepath.Join(f.dir, snapshotMeta), append(b, '\n'), 0o600); err != nil { // syncs the names in dir
+		return err
+	}
+	return d.Rename(f.dir, strings.TrimSuffix(f.dir, unfinishedSuffix))
+}
+
+// Cancel implements raft.SnapshotSink: there is no snapshot.
+func (f *snapshotFile) Cancel() error {
+	if f.closed {
+		return nil
+	}
+	f.closed = true
+	return errors.Join(f.state.Close(), disk.RemoveAll(f.store.files, f.dir))
+}
