@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz e2e upgrade conformance bench damage sim sim-long demo sweep worst clean
+.PHONY: help build test race lint check fuzz e2e upgrade conformance bench damage sim sim-long sim-mutants demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,10 @@ sim: ## simulated clusters: SEEDS, and FRESH ones that nobody has chosen, MINUTE
 	mkdir -p $(STORIES)
 	bin/sim.test -test.run '^TestSeeds$$' -test.v -test.timeout 1h -sim.jobs=$(JOBS) -sim.seeds=$(SEEDS) -sim.fresh=$(FRESH) \
 	  -sim.minutes=$(MINUTES) -sim.stories=$(CURDIR)/$(STORIES)
+
+sim-mutants: ## whether defects that are put in on purpose are found by the seeds SEEDS
+	go run ./sim/build -mutants -o bin/sim-mutants.test
+	bin/sim-mutants.test -test.run '^TestMutants$$' -test.v -test.timeout 5h -sim.mutants -sim.seeds=$(SEEDS) -sim.minutes=$(MINUTES)
 
 HOURS ?= 8
 sim-long: ## simulated clusters of fresh seeds for HOURS of virtual time

@@ -201,10 +201,12 @@ func (k *checker) whole(name string, v *fsm.View) {
 func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 	free := map[string]model.Resources{}
 	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
-		if !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 {
+		switch {
+		case n.Spec.Unschedulable: // whoever was draining it has gone home
+		case len(n.Spec.Taints) > 0:
+			unsettled = append(unsettled, fmt.Sprintf("node %s has taints %v", n.Name, n.Spec.Taints))
+		default:
 			free[n.Name] = model.Allocatable(n)
-		} else {
-			unsettled = append(unsettled, fmt.Sprintf("node %s: unschedulable %v, taints %v", n.Name, n.Spec.Unschedulable, n.Spec.Taints))
 		}
 		return true
 	})

@@ -24,7 +24,7 @@ var kinds = []struct {
 	name   string
 	weight int
 }{
-	{"kill server", 3}, {"cut link", 6}, {"cut off server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
+	{"kill server", 2}, {"lose power", 2}, {"blackout", 1}, {"full disk", 1}, {"cut link", 6}, {"cut off server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
 	{"set clock", 2}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3},
 }
 
@@ -91,18 +91,37 @@ func (w *World) link(from, to string, l link, d time.Duration) {
 	time.AfterFunc(d, func() { w.network.set(a, b, calm()) })
 }
 
+// kill ends a server within one of the changes that it makes on its disk next, and
+// starts it again after a while.
+func (w *World) kill(m *machine, power bool, d time.Duration) {
+	if m.server == nil || m.dying {
+		return
+	}
+	m.dying = true
+	host := m.host
+	m.disk.light(1+w.rand.IntN(20), func() { w.network.end(host, power) })
+	w.after(step, func() {
+		m.dying = false
+		m.kill(power)
+		w.after(d, func() { w.restart(m) })
+	})
+}
+
 // happen lets a fault happen.
 func (w *World) happen(f fault) {
 	w.story.tell("FAULT", "%s", f)
 	w.faults++
 	switch f.Kind {
-	case "kill server":
-		m := w.machine(f.Who)
-		if m.server == nil {
-			return
+	case "kill server", "lose power":
+		w.kill(w.machine(f.Who), f.Kind == "lose power", f.For)
+	case "blackout":
+		for i, m := range w.servers {
+			w.kill(m, true, f.For+time.Duration(i)*time.Second)
 		}
-		m.kill(false)
-		w.after(f.For, func() { w.restart(m) })
+	case "full disk":
+		m := w.machine(f.Who)
+		m.platter.fill(true)
+		w.after(f.For, func() { m.platter.fill(false) })
 	case "cut link":
 		w.link(f.Who, f.To, link{cut: true, delay: time.Millisecond}, f.For)
 	case "cut off server", "cut off worker":

@@ -59,7 +59,13 @@ func (w *World) restart(m *machine) {
 	if m.server != nil {
 		return
 	}
-	if err := m.start(); err != nil {
+	err := m.start()
+	if err != nil && m.platter.isFull() {
+		w.story.tell(m.name, "does not start: %v", err)
+		w.after(5*time.Second, func() { w.restart(m) })
+		return
+	}
+	if err != nil {
 		w.checker.violated("%v", err)
 	}
 }
@@ -122,6 +128,7 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 	w.network.heal()
 	for _, m := range w.servers {
 		m.set(0)
+		m.platter.fill(false)
 		w.restart(m)
 	}
 	time.Sleep(10 * time.Second) // the users go on
@@ -162,12 +169,31 @@ func (w *World) look(whole bool) {
 		if m.server == nil {
 			continue
 		}
+		if m.dying {
+			continue
+		}
+		if err := m.hasFailed(); err != nil {
+			w.gaveUp(m, err)
+			continue
+		}
 		v := m.server.View()
 		w.checker.view(m.name, v)
 		if whole {
 			w.checker.whole(m.name, v)
 		}
 	}
+}
+
+// gaveUp is told of a server that has stopped by itself. One without a place to
+// write must; its process ends, and is started again.
+func (w *World) gaveUp(m *machine, err error) {
+	if !m.platter.wasFull() {
+		w.checker.violated("server %s gives up: %v", m.name, err)
+		return
+	}
+	w.story.tell(m.name, "gives up: %v", err)
+	m.kill(false)
+	w.after(5*time.Second, func() { w.restart(m) })
 }
 
 // rest waits until the world has come to rest, or tells what has not.

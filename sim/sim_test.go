@@ -7,11 +7,12 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/hashicorp/go-hclog"
 	"k8s.io/klog/v2"
 
@@ -35,6 +37,8 @@ var (
 	jobs     = flag.Int("sim.jobs", 1, "worlds at a time")
 	stories  = flag.String("sim.stories", "", "directory for the stories of what failed")
 	child    = flag.Uint64("sim.child", 0, "the seed that this process runs")
+	mutant   = flag.String("sim.mutant", "", "the only mutant to look for")
+	mutants  = flag.Bool("sim.mutants", false, "whether each mutant of the build is found by one of the seeds")
 	skip     = flag.String("sim.skip", "", "faults that do not happen, by number: 3,5,10-20")
 	traced   = flag.String("sim.trace", "", "file for everything that the trace is a sum of")
 	told     = flag.Bool("sim.v", false, "tell the story as it happens")
@@ -61,8 +65,7 @@ func TestSeed(t *testing.T) {
 	if *child == 0 {
 		t.Skip("TestSeeds runs it")
 	}
-	klog.SetOutput(io.Discard)
-	klog.LogToStderr(false)
+	klog.SetLogger(logr.Discard())
 	cryptotest.SetGlobalRandom(t, *child)
 	dir, err := os.MkdirTemp(scratch(), "berth-sim-")
 	if err != nil {
@@ -168,8 +171,8 @@ func numbers(list string) (map[uint64]bool, error) {
 
 // TestSeeds runs worlds, and shortens and tells what went wrong in them.
 func TestSeeds(t *testing.T) {
-	if *child != 0 {
-		t.Skip("a world runs in this process")
+	if *child != 0 || *mutants {
+		t.Skip("another test runs worlds")
 	}
 	chosen, err := numbers(*seedList)
 	if err != nil {
@@ -212,13 +215,42 @@ func TestSeeds(t *testing.T) {
 	t.Logf("%d worlds, %d faults, %.2f virtual hours", worlds, sum.Faults, sum.Seconds/3600)
 }
 
+// TestMutants runs worlds with a defect until one finds it.
+func TestMutants(t *testing.T) {
+	if !*mutants {
+		t.Skip("the build has no mutants: make sim-mutants")
+	}
+	chosen, err := numbers(*seedList)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seeds := slices.Sorted(maps.Keys(chosen))
+	for _, m := range overlay.Mutants() {
+		if *mutant != "" && *mutant != m.Name {
+			continue
+		}
+		found := slices.IndexFunc(seeds, func(seed uint64) bool {
+			r := run(t, seed, "", overlay.MutantVariable+"="+m.Name)
+			if r.Violations != "" {
+				first, _, _ := strings.Cut(r.Violations, "\n")
+				t.Logf("%s (%s) is found by seed %d after %.0f virtual seconds: %.200s", m.Name, m.What, seed, r.Seconds, first)
+			}
+			return r.Violations != ""
+		})
+		if found < 0 {
+			t.Errorf("%s (%s) is found by none of %d seeds", m.Name, m.What, len(seeds))
+		}
+	}
+}
+
 // run runs a world in a process of its own.
-func run(t *testing.T, seed uint64, skipped string) result {
+func run(t *testing.T, seed uint64, skipped string, env ...string) result {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*minutes+5)*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestSeed$", "-sim.child="+fmt.Sprint(seed),
 		fmt.Sprintf("-sim.minutes=%d", *minutes), "-sim.skip="+skipped, "-sim.stories="+*stories)
 	c.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", overlay.SeedVariable+"="+fmt.Sprint(seed))
+	c.Env = append(c.Env, env...)
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGQUIT) }
 	c.WaitDelay = 10 * time.Second
 	var out bytes.Buffer

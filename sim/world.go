@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -62,11 +61,16 @@ type machine struct {
 	ip    string
 	tls   *pki.Source
 	lives int
+	dying bool // its end has begun
 
-	mu   sync.Mutex
-	skew time.Duration // of its wall clock
+	platter *platter
+
+	mu     sync.Mutex
+	skew   time.Duration // of its wall clock
+	failed error         // why the present life has given up
 
 	host   *host
+	disk   *mounted
 	server *server.Server // nil: it does not run
 	cancel context.CancelFunc
 }
@@ -81,7 +85,7 @@ func New(c Config, s *story) (*World, error) {
 	w := &World{config: c, rand: rand.New(rand.NewPCG(c.Seed, 2)), story: s, checker: newChecker(s), network: newNetwork(c.Seed, s), ca: ca}
 	w.logger = hclog.New(&hclog.LoggerOptions{Level: c.Level, Output: s, DisableTime: true})
 	for i := range c.Servers {
-		m := &machine{world: w, name: string(rune('a' + i)), ip: fmt.Sprintf("10.0.0.%d", i+1)}
+		m := &machine{world: w, name: string(rune('a' + i)), ip: fmt.Sprintf("10.0.0.%d", i+1), platter: newPlatter(rand.New(rand.NewPCG(c.Seed, uint64(10+i))))}
 		if m.tls, err = w.issue(pki.Server, m.name); err != nil {
 			return nil, err
 		}
@@ -137,14 +141,14 @@ func (w *World) Start() error {
 // start begins a life of a server.
 func (m *machine) start() error {
 	w := m.world
-	m.host = w.network.start(m.ip)
+	m.host, m.disk = w.network.start(m.ip), m.platter.mount()
 	m.lives++
 	g, err := m.host.openGossip()
 	if err != nil {
 		return err
 	}
 	c := server.Config{
-		Name: m.name, Version: "sim", DataDir: m.dir(),
+		Name: m.name, Version: "sim", DataDir: dataDir, Disk: m.disk,
 		HTTPAddr: address(m.ip, httpPort), RPCAddr: address(m.ip, rpcPort), RaftAddr: address(m.ip, raftPort),
 		Dial: m.host.dial, TLS: m.tls, APICA: w.ca.CertPEM(), BootstrapExpect: w.config.Servers,
 		Gossip:    server.Gossip{BindAddr: m.ip, BindPort: gossipPort, AdvertiseAddr: m.ip, Transport: g, RetryInterval: time.Second},
@@ -167,26 +171,38 @@ func (m *machine) start() error {
 	s, err := server.Start(context.Background(), c)
 	if err != nil {
 		w.network.end(m.host, false)
+		m.disk.end()
 		return fmt.Errorf("server %s, life %d: %w", m.name, m.lives, err)
 	}
 	m.server = s
 	w.story.tell(m.name, "starts, life %d", m.lives)
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
+	m.setFailed(nil)
 	go w.checker.follow(ctx, m.name, s.Feed(), s.View)
 	go func() {
 		select {
 		case err := <-s.Fatal():
-			w.checker.violated("server %s gives up: %v", m.name, err)
+			m.setFailed(err)
 		case <-ctx.Done():
 		}
 	}()
 	return nil
 }
 
-// dir is where the files of the present life are.
-func (m *machine) dir() string {
-	return filepath.Join(m.world.config.Dir, fmt.Sprintf("%s-%d", m.name, m.lives))
+// dataDir is that of every server, on a disk of its own.
+const dataDir = "/data"
+
+func (m *machine) setFailed(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failed = err
+}
+
+func (m *machine) hasFailed() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failed
 }
 
 func (m *machine) set(skew time.Duration) {
@@ -206,24 +222,22 @@ func (m *machine) clock() clock.Source {
 	}
 }
 
-// kill ends a server's life at once. What remains of the process reaches nobody.
+// kill ends a server's life at once. What remains of the process reaches nobody,
+// and no disk; with the power goes what was not synced.
 func (m *machine) kill(power bool) {
-	s, dir := m.server, m.dir()
+	s := m.server
 	m.server = nil
 	m.cancel()
 	m.world.network.end(m.host, power)
-	m.world.story.tell(m.name, "is killed")
-	// What remains writes into files that nobody reads any more.
-	m.lives++
-	if err := os.CopyFS(m.dir(), os.DirFS(dir)); err != nil {
-		m.world.checker.violated("server %s: %v", m.name, err)
+	m.disk.end()
+	if power {
+		m.platter.losePower()
 	}
-	m.lives--
+	m.world.story.tell(m.name, "is killed, with its power: %v", power)
 	go func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = s.Stop(ctx) // it reaches nobody, and says so
-		_ = os.RemoveAll(dir)
 	}()
 }
 

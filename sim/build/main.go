@@ -13,14 +13,15 @@ import (
 
 func main() {
 	out := flag.String("o", "bin/sim.test", "where the binary goes")
+	mutants := flag.Bool("mutants", false, "put the mutants in; "+overlay.MutantVariable+" says which is at work")
 	flag.Parse()
-	if err := build(*out); err != nil {
+	if err := build(*out, *mutants); err != nil {
 		fmt.Fprintln(os.Stderr, "build:", err)
 		os.Exit(1)
 	}
 }
 
-func build(out string) error {
+func build(out string, mutants bool) error {
 	dir, err := os.MkdirTemp("", "berth-overlay-")
 	if err != nil {
 		return err
@@ -30,7 +31,15 @@ func build(out string) error {
 	if err != nil {
 		return err
 	}
-	list, err := overlay.Write(dir, map[string][]overlay.Edit{root: overlay.Runtime()})
+	edits := map[string][]overlay.Edit{root: overlay.Runtime()}
+	if mutants {
+		here, err := os.Getwd()
+		if err != nil {
+			return err
+		}
+		edits[here] = overlay.On(overlay.Mutants())
+	}
+	list, err := overlay.Write(dir, edits)
 	if err != nil {
 		return err
 	}

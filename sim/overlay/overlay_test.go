@@ -19,6 +19,17 @@ func TestTheToolchainIsTheOneThatIsEdited(t *testing.T) {
 	}
 }
 
+// The mutants are in the product's sources as they are.
+func TestMutantsFollowTheSources(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Write(t.TempDir(), map[string][]Edit{root: On(Mutants())}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestATextThatIsNotThereIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a.go"), []byte("package a // twice twice\n"), 0o600); err != nil {

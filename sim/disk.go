@@ -1,0 +1,569 @@
+package sim
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/berth-dev/berth/disk"
+)
+
+// platter is a machine's disk, over all lives of its server. What is written is
+// in memory until it is synced; a loss of power takes any part of it away, by pages,
+// and names that were not synced.
+type platter struct {
+	mu   sync.Mutex
+	rand *rand.Rand
+	root *inode
+	full bool
+	// filled: it has been full.
+	filled bool
+}
+
+// pageBytes is what a disk writes whole or not at all.
+const pageBytes = 4096
+
+// inode is a file or a directory, as everybody sees it and as it is on the disk.
+type inode struct {
+	dir    bool
+	names  map[string]*inode // of a directory
+	kept   map[string]*inode
+	bytes  []byte
+	synced []byte
+	since  []write // not synced, in order
+	moved  []naming
+	held   map[*openFile]bool // with whether it is shared
+}
+
+// write is one that is not on the disk yet; without bytes, a length.
+type write struct {
+	at    int64
+	bytes []byte
+	size  int64
+}
+
+// naming is a change of names in a directory that is not on the disk yet: nil is
+// no name. A renaming is one.
+type naming map[string]*inode
+
+func newPlatter(r *rand.Rand) *platter {
+	p := &platter{rand: r, root: newDir()}
+	data := newDir() // somebody made it before, and it is there
+	p.root.names["data"], p.root.kept["data"] = data, data
+	return p
+}
+
+func newDir() *inode { return &inode{dir: true, names: map[string]*inode{}, kept: map[string]*inode{}} }
+
+// fill makes a disk one that takes no more, or gives it room again.
+func (p *platter) fill(full bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.full = full
+	p.filled = p.filled || full
+}
+
+func (p *platter) isFull() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.full
+}
+
+// wasFull: it has been since it was asked last, or is.
+func (p *platter) wasFull() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.filled
+	p.filled = p.full
+	return was
+}
+
+// losePower makes of the disk what is left of it.
+func (p *platter) losePower() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lose(p.root, map[*inode]bool{})
+}
+
+func (p *platter) lose(n *inode, seen map[*inode]bool) {
+	if seen[n] {
+		return
+	}
+	seen[n] = true
+	n.held = nil
+	if !n.dir {
+		for _, w := range n.since {
+			p.keepSome(n, w)
+		}
+		n.since, n.bytes = nil, slices.Clone(n.synced)
+		return
+	}
+	// Of the changes of names the first ones are there, as a journal has it.
+	for _, m := range n.moved[:p.rand.IntN(len(n.moved)+1)] {
+		m.apply(n.kept)
+	}
+	n.moved, n.names = nil, map[string]*inode{}
+	for _, name := range sorted(n.kept) {
+		n.names[name] = n.kept[name]
+		p.lose(n.kept[name], seen)
+	}
+}
+
+// keepSome lets pages of a write be on the disk, or none.
+func (p *platter) keepSome(n *inode, w write) {
+	if w.bytes == nil {
+		if p.rand.IntN(2) == 0 {
+			n.synced = resize(n.synced, w.size)
+		}
+		return
+	}
+	how := p.rand.IntN(3)
+	for from := int64(0); from < int64(len(w.bytes)); {
+		to := min((w.at+from)/pageBytes*pageBytes+pageBytes-w.at, int64(len(w.bytes)))
+		if how == 0 || how == 1 && p.rand.IntN(2) == 0 {
+			n.synced = overwrite(n.synced, w.at+from, w.bytes[from:to])
+		}
+		from = to
+	}
+}
+
+func (m naming) apply(to map[string]*inode) {
+	for _, name := range sorted(m) {
+		if m[name] == nil {
+			delete(to, name)
+		} else {
+			to[name] = m[name]
+		}
+	}
+}
+
+func sorted(m map[string]*inode) []string {
+	out := make([]string, 0, len(m))
+	for name := range m {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func resize(b []byte, size int64) []byte {
+	if int64(len(b)) >= size {
+		return b[:size:size]
+	}
+	return append(b, make([]byte, size-int64(len(b)))...)
+}
+
+func overwrite(b []byte, at int64, with []byte) []byte {
+	if end := at + int64(len(with)); end > int64(len(b)) {
+		b = resize(b, end)
+	}
+	copy(b[at:], with)
+	return b
+}
+
+// mount gives a life of a server its disk.
+func (p *platter) mount() *mounted { return &mounted{platter: p} }
+
+// mounted is a disk as one process has it. After its end nothing is read or
+// written.
+type mounted struct {
+	*platter
+	dead bool
+	// fuse is after how many changes more the process ends, within the last of
+	// them; 0: never. blown is told, with mu held.
+	fuse  int
+	blown func()
+}
+
+// light lets the process end within one of its next changes.
+func (m *mounted) light(changes int, blown func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fuse, m.blown = changes, blown
+}
+
+// burn is called with mu held, before a change. What it reports is that the process
+// has ended.
+func (m *mounted) burn() bool {
+	if m.fuse == 0 || m.dead {
+		return m.dead
+	}
+	if m.fuse--; m.fuse > 0 {
+		return false
+	}
+	m.dead = true
+	m.blown()
+	return true
+}
+
+func (m *mounted) isDead() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.dead
+}
+
+var _ disk.Disk = (*mounted)(nil)
+
+// end takes the disk away from a process, and lets go what it held.
+func (m *mounted) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dead = true
+	m.release(m.root)
+}
+
+func (m *mounted) release(n *inode) {
+	for f := range n.held {
+		if f.disk == m {
+			delete(n.held, f)
+		}
+	}
+	for _, child := range n.names {
+		m.release(child)
+	}
+}
+
+func pathError(op, path string, err error) error { return &fs.PathError{Op: op, Path: path, Err: err} }
+
+// findToChange is find before a change.
+func (m *mounted) findToChange(op, path string) (dir *inode, name string, at *inode, err error) {
+	m.burn()
+	return m.find(op, path)
+}
+
+// find is called with mu held. Without a name it is the directory.
+func (m *mounted) find(op, path string) (dir *inode, name string, at *inode, err error) {
+	if m.dead {
+		return nil, "", nil, pathError(op, path, syscall.EIO)
+	}
+	dir, at = nil, m.root
+	for part := range strings.SplitSeq(filepath.Clean("/"+path), "/") {
+		if part == "" {
+			continue
+		}
+		if at == nil || !at.dir {
+			return nil, "", nil, pathError(op, path, fs.ErrNotExist)
+		}
+		dir, name, at = at, part, at.names[part]
+	}
+	return dir, name, at, nil
+}
+
+func (n *inode) rename(m naming) {
+	m.apply(n.names)
+	n.moved = append(n.moved, m)
+}
+
+// OpenFile implements disk.Disk.
+func (m *mounted) OpenFile(path string, flag int, _ fs.FileMode) (disk.File, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	find := m.find
+	if flag&os.O_CREATE != 0 {
+		find = m.findToChange
+	}
+	dir, name, at, err := find("open", path)
+	switch {
+	case err != nil:
+		return nil, err
+	case at == nil && flag&os.O_CREATE == 0:
+		return nil, pathError("open", path, fs.ErrNotExist)
+	case at == nil && m.full:
+		return nil, pathError("open", path, syscall.ENOSPC)
+	case at == nil:
+		at = &inode{}
+		dir.rename(naming{name: at})
+	case flag&os.O_EXCL != 0:
+		return nil, pathError("open", path, fs.ErrExist)
+	}
+	f := &openFile{disk: m, inode: at, path: path}
+	if flag&os.O_TRUNC != 0 {
+		at.resize(0)
+	}
+	return f, nil
+}
+
+// Mkdir implements disk.Disk.
+func (m *mounted) Mkdir(path string, _ fs.FileMode) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	dir, name, at, err := m.findToChange("mkdir", path)
+	if err != nil {
+		return err
+	}
+	if at != nil {
+		return pathError("mkdir", path, fs.ErrExist)
+	}
+	dir.rename(naming{name: newDir()})
+	return nil
+}
+
+// Remove implements disk.Disk.
+func (m *mounted) Remove(path string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	dir, name, at, err := m.findToChange("remove", path)
+	switch {
+	case err != nil:
+		return err
+	case at == nil:
+		return pathError("remove", path, fs.ErrNotExist)
+	case len(at.names) > 0:
+		return pathError("remove", path, syscall.ENOTEMPTY)
+	}
+	dir.rename(naming{name: nil})
+	return nil
+}
+
+// Rename implements disk.Disk.
+func (m *mounted) Rename(from, to string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	dir, name, at, err := m.findToChange("rename", from)
+	if err == nil && at == nil {
+		err = pathError("rename", from, fs.ErrNotExist)
+	}
+	if err != nil {
+		return err
+	}
+	toDir, toName, there, err := m.find("rename", to)
+	switch {
+	case err != nil:
+		return err
+	case there != nil && there.dir && len(there.names) > 0:
+		return pathError("rename", to, syscall.ENOTEMPTY)
+	case dir == toDir:
+		dir.rename(naming{name: nil, toName: at})
+	default:
+		toDir.rename(naming{toName: at})
+		dir.rename(naming{name: nil})
+	}
+	return nil
+}
+
+// Lstat implements disk.Disk.
+func (m *mounted) Lstat(path string) (fs.FileInfo, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, name, at, err := m.find("lstat", path)
+	if err == nil && at == nil {
+		err = pathError("lstat", path, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return at.info(name), nil
+}
+
+// ReadDir implements disk.Disk.
+func (m *mounted) ReadDir(path string) ([]fs.DirEntry, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, _, at, err := m.find("readdir", path)
+	if err == nil && (at == nil || !at.dir) {
+		err = pathError("readdir", path, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []fs.DirEntry
+	for _, name := range sorted(at.names) {
+		out = append(out, fs.FileInfoToDirEntry(at.names[name].info(name)))
+	}
+	return out, nil
+}
+
+type info struct {
+	name string
+	size int64
+	dir  bool
+}
+
+func (n *inode) info(name string) fs.FileInfo { return info{name, int64(len(n.bytes)), n.dir} }
+
+func (i info) Name() string       { return i.name }
+func (i info) Size() int64        { return i.size }
+func (i info) ModTime() time.Time { return begin }
+func (i info) IsDir() bool        { return i.dir }
+func (i info) Sys() any           { return nil }
+func (i info) Mode() fs.FileMode {
+	if i.dir {
+		return fs.ModeDir | 0o700
+	}
+	return 0o600
+}
+
+// openFile is a file of one process.
+type openFile struct {
+	disk   *mounted
+	inode  *inode
+	path   string
+	at     int64 // where Read and Write go on
+	closed bool
+}
+
+// use is called with mu held.
+func (f *openFile) use(op string) error {
+	switch {
+	case f.closed:
+		return pathError(op, f.path, fs.ErrClosed)
+	case op != "read" && op != "stat" && f.disk.burn(), f.disk.dead:
+		return pathError(op, f.path, syscall.EIO)
+	}
+	return nil
+}
+
+// Read implements disk.File.
+func (f *openFile) Read(b []byte) (int, error) {
+	n, err := f.ReadAt(b, f.at)
+	f.at += int64(n)
+	if n > 0 && errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
+}
+
+// ReadAt implements disk.File.
+func (f *openFile) ReadAt(b []byte, at int64) (int, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if err := f.use("read"); err != nil {
+		return 0, err
+	}
+	if at >= int64(len(f.inode.bytes)) {
+		return 0, io.EOF
+	}
+	n := copy(b, f.inode.bytes[at:])
+	if n < len(b) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// Write implements disk.File.
+func (f *openFile) Write(b []byte) (int, error) {
+	n, err := f.WriteAt(b, f.at)
+	f.at += int64(n)
+	return n, err
+}
+
+// WriteAt implements disk.File.
+func (f *openFile) WriteAt(b []byte, at int64) (int, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if err := f.use("write"); err != nil {
+		return 0, err
+	}
+	if f.disk.full && at+int64(len(b)) > int64(len(f.inode.bytes)) {
+		return 0, pathError("write", f.path, syscall.ENOSPC)
+	}
+	f.inode.bytes = overwrite(f.inode.bytes, at, b)
+	f.inode.since = append(f.inode.since, write{at: at, bytes: slices.Clone(b)})
+	return len(b), nil
+}
+
+func (n *inode) resize(size int64) {
+	n.bytes = slices.Clone(resize(n.bytes, size))
+	n.since = append(n.since, write{size: size})
+}
+
+// Truncate implements disk.File.
+func (f *openFile) Truncate(size int64) error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if err := f.use("truncate"); err != nil {
+		return err
+	}
+	f.inode.resize(size)
+	return nil
+}
+
+// Reserve implements disk.File.
+func (f *openFile) Reserve(size int64) error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if err := f.use("fallocate"); err != nil {
+		return err
+	}
+	if size <= int64(len(f.inode.bytes)) {
+		return nil
+	}
+	if f.disk.full {
+		return pathError("fallocate", f.path, syscall.ENOSPC)
+	}
+	f.inode.resize(size)
+	return nil
+}
+
+// Stat implements disk.File.
+func (f *openFile) Stat() (fs.FileInfo, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if err := f.use("stat"); err != nil {
+		return nil, err
+	}
+	return f.inode.info(filepath.Base(f.path)), nil
+}
+
+// Sync implements disk.File. It takes no time: who waits for a lock that its caller
+// holds would keep virtual time from passing.
+func (f *openFile) Sync() error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if err := f.use("sync"); err != nil {
+		return err
+	}
+	n := f.inode
+	for _, w := range n.since {
+		if w.bytes == nil {
+			n.synced = resize(n.synced, w.size)
+		} else {
+			n.synced = overwrite(n.synced, w.at, w.bytes)
+		}
+	}
+	n.since = nil
+	for _, m := range n.moved {
+		m.apply(n.kept)
+	}
+	n.moved = nil
+	return nil
+}
+
+// Hold implements disk.File.
+func (f *openFile) Hold(shared bool) error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if err := f.use("flock"); err != nil {
+		return err
+	}
+	for o, sharing := range f.inode.held {
+		if o != f && !(shared && sharing) {
+			return disk.ErrHeld
+		}
+	}
+	if f.inode.held == nil {
+		f.inode.held = map[*openFile]bool{}
+	}
+	f.inode.held[f] = shared
+	return nil
+}
+
+// Close implements disk.File.
+func (f *openFile) Close() error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if f.closed {
+		return pathError("close", f.path, fs.ErrClosed)
+	}
+	f.closed = true
+	delete(f.inode.held, f)
+	return nil
+}

@@ -1,0 +1,134 @@
+package sim
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What was synced is there after a loss of power, and of the rest any part.
+func TestLossOfPower(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost, kept, torn, nameless := 0, 0, 0, 0
+		for seed := range uint64(100) {
+			p := newPlatter(rand.New(rand.NewPCG(seed, 0)))
+			m := p.mount()
+			f, err := disk.Create(m, "/data/f", 0o600)
+			must(t, err)
+			_, err = f.WriteAt(bytes.Repeat([]byte("a"), 3*pageBytes), 0)
+			must(t, errors.Join(err, f.Sync(), disk.SyncDir(m, "/data")))
+			_, err = f.WriteAt(bytes.Repeat([]byte("b"), 3*pageBytes), 0)
+			must(t, err)
+			_, err = disk.Create(m, "/data/g", 0o600)
+			must(t, err)
+			m.end()
+			p.losePower()
+			if _, err := f.WriteAt([]byte("z"), 0); !errors.Is(err, syscall.EIO) {
+				t.Fatalf("a process without a disk wrote: %v", err)
+			}
+			m = p.mount()
+			b, err := disk.ReadFile(m, "/data/f", 1<<20)
+			must(t, err)
+			switch n := bytes.Count(b, []byte("b")); {
+			case len(b) != 3*pageBytes || n%pageBytes != 0:
+				t.Fatalf("%d bytes are left, %d of them new", len(b), n)
+			case n == 0:
+				lost++
+			case n == len(b):
+				kept++
+			default:
+				torn++
+			}
+			if _, err := m.Lstat("/data/g"); errors.Is(err, fs.ErrNotExist) {
+				nameless++
+			}
+		}
+		if lost == 0 || kept == 0 || torn == 0 || nameless == 0 || nameless == 100 {
+			t.Errorf("of 100 writes that were not synced %d are lost, %d there and %d torn; %d names are lost", lost, kept, torn, nameless)
+		}
+	})
+}
+
+// A file that is replaced whole is the old one or the new one, whenever the power
+// goes, and the new one once the call has returned.
+func TestFilesAreReplacedWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range uint64(300) {
+			p := newPlatter(rand.New(rand.NewPCG(seed, 1)))
+			m := p.mount()
+			files := atomicfile.Files{Disk: m}
+			must(t, files.Write("/data/f", []byte("old"), 0o600))
+			blown := false
+			m.light(1+int(seed%10), func() { blown = true })
+			err := files.Write("/data/f", []byte("new"), 0o600)
+			if (err != nil) != blown {
+				t.Fatalf("seed %d: the process has ended: %v, and the call returned %v", seed, blown, err)
+			}
+			m.end()
+			p.losePower()
+			b, readErr := disk.ReadFile(p.mount(), "/data/f", 10)
+			must(t, readErr)
+			if got := string(b); got != "new" && (err == nil || got != "old") {
+				t.Fatalf("seed %d: the file holds %q, and the call returned %v", seed, got, err)
+			}
+		}
+	})
+}
+
+func TestHold(t *testing.T) {
+	m := newPlatter(rand.New(rand.NewPCG(0, 0))).mount()
+	open := func() disk.File {
+		f, err := disk.Open(m, "/data")
+		must(t, err)
+		return f
+	}
+	a, b := open(), open()
+	must(t, a.Hold(true))
+	must(t, b.Hold(true))
+	if err := a.Hold(false); !errors.Is(err, disk.ErrHeld) {
+		t.Errorf("one that is shared was taken: %v", err)
+	}
+	must(t, b.Close())
+	must(t, a.Hold(false))
+	next := m.platter.mount()
+	m.end()
+	f, err := disk.Open(next, "/data")
+	must(t, err)
+	must(t, f.Hold(false))
+}
+
+func TestFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlatter(rand.New(rand.NewPCG(0, 0)))
+		m := p.mount()
+		f, err := m.OpenFile("/data/f", os.O_RDWR|os.O_CREATE, 0o600)
+		must(t, err)
+		must(t, f.Reserve(100))
+		p.fill(true)
+		if _, err := f.WriteAt([]byte("in room that is there"), 0); err != nil {
+			t.Error(err)
+		}
+		if _, err := f.WriteAt([]byte("beyond"), 100); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("beyond it: %v", err)
+		}
+		p.fill(false)
+		if _, err := f.WriteAt([]byte("beyond"), 100); err != nil {
+			t.Error(err)
+		}
+	})
+}
