@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -126,11 +127,8 @@ func matchesAffinity(c *Class, n *corev1.Node) bool {
 func takenPorts(want, used []HostPort) []string {
 	var out []string
 	for _, w := range want {
-		for _, u := range used {
-			if w.Conflicts(u) {
-				out = append(out, w.String())
-				break
-			}
+		if slices.ContainsFunc(samePort(used, w.Port), w.Conflicts) {
+			out = append(out, w.String())
 		}
 	}
 	return out

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,9 +75,41 @@ func addPorts(used, more []HostPort) []HostPort {
 		return used
 	}
 	out := make([]HostPort, 0, len(used)+len(more))
-	out = append(append(out, used...), more...)
-	slices.SortFunc(out, compareHostPorts)
+	for _, p := range more {
+		at, _ := slices.BinarySearchFunc(used, p, compareHostPorts)
+		out, used = append(append(out, used[:at]...), p), used[at:]
+	}
+	return append(out, used...)
+}
+
+// samePort are the ports of a sorted list that have a number.
+func samePort(used []HostPort, port int32) []HostPort {
+	from, _ := slices.BinarySearchFunc(used, port, func(p HostPort, port int32) int { return cmp.Compare(p.Port, port) })
+	to := from
+	for to < len(used) && used[to].Port == port {
+		to++
+	}
+	return used[from:to]
+}
+
+// contending are those of the used ports that conflict with one of the wanted; both are sorted, as the result is.
+func contending(used, wanted []HostPort) []HostPort {
+	var out []HostPort
+	for i := 0; i < len(wanted); {
+		same := samePort(wanted[i:], wanted[i].Port)
+		for _, p := range samePort(used, wanted[i].Port) {
+			if slices.ContainsFunc(same, p.Conflicts) {
+				out = append(out, p)
+			}
+		}
+		i += len(same)
+	}
 	return out
+}
+
+// TakesPortOf says whether pods of two classes cannot be on one node because of their host ports.
+func (c *Class) TakesPortOf(b *Class) bool {
+	return slices.ContainsFunc(c.Ports, func(w HostPort) bool { return slices.ContainsFunc(samePort(b.Ports, w.Port), w.Conflicts) })
 }
 
 // removePorts returns used without one occurrence of each of gone.
@@ -85,16 +118,15 @@ func removePorts(used, gone []HostPort) []HostPort {
 		return used
 	}
 	var out []HostPort
-	j := 0
-	for _, p := range used {
-		for j < len(gone) && compareHostPorts(gone[j], p) < 0 {
-			j++
+	for _, p := range gone {
+		at, there := slices.BinarySearchFunc(used, p, compareHostPorts)
+		out = append(out, used[:at]...)
+		if used = used[at:]; there {
+			used = used[1:]
 		}
-		if j < len(gone) && gone[j] == p {
-			j++
-			continue
-		}
-		out = append(out, p)
 	}
-	return out
+	if len(out) == 0 && len(used) == 0 {
+		return nil
+	}
+	return append(out, used...)
 }

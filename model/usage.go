@@ -26,6 +26,13 @@ func (u Usage) Without(c *Class) Usage {
 	}
 }
 
+// Toward returns the usage as far as it matters to a class: of the ports only those that conflict with its own. A node may
+// have thousands of others, which every With and Without copies.
+func (u Usage) Toward(c *Class) Usage {
+	u.Ports = contending(u.Ports, c.Ports)
+	return u
+}
+
 // Plus returns the usage of both sets of pods together.
 func (u Usage) Plus(b Usage) Usage {
 	return Usage{

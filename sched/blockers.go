@@ -58,8 +58,7 @@ func keptFrom(c *model.Class, n *node, r *model.Reason) []*Blockers {
 		case model.InsufficientResource:
 			takes = nom.Class.Request.Get(r.Resource) > 0
 		case model.Ports:
-			takes = slices.ContainsFunc(c.Ports,
-				func(p model.HostPort) bool { return slices.ContainsFunc(nom.Class.Ports, p.Conflicts) })
+			takes = c.TakesPortOf(nom.Class)
 		}
 		if !takes || !nom.TakesFrom(c.Priority, c.RunsAtMostSeconds) {
 			continue

@@ -118,7 +118,7 @@ func (b *board) sync(v *View, m *meter) bool {
 
 // lookCost is the work of looking at a node.
 func (b *board) lookCost(n *node, c *cell) int {
-	cost := workLook + b.terms()*workTerm + len(n.noms)*workPod
+	cost := workLook + b.terms()*workTerm + len(n.noms)*workPod + len(b.class.Ports)
 	if (!c.known || c.stale) && n.obj != nil {
 		cost += b.asks + len(n.obj.Spec.Taints)*(1+len(b.class.Tolerations)) + len(b.images.names)*workNode
 	}

@@ -81,8 +81,8 @@ func (s *Scheduler) catchUp(state *fsm.View) bool {
 // chargeView charges a change of the view, and what counting it by topology domains took.
 func (s *Scheduler) chargeView(units int) {
 	work := s.view.topo.Work()
-	s.meter.take(units + int(work-s.view.charged)*workCount)
-	s.view.charged = work
+	s.meter.take(units + int(work-s.view.charged)*workCount + s.view.work)
+	s.view.charged, s.view.work = work, 0
 }
 
 // retire takes the plans off the view that were settled, and whose outcome the view shows. It returns false if that is

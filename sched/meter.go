@@ -29,6 +29,7 @@ const (
 	workDecided = 300
 	workChange  = 100 // a change of the view
 	workCount   = 5   // a count by topology domains (model.Topology.Work)
+	portsCopied = 2   // ports of a node that are copied for a unit
 	workClass   = 50  // a container, when a pod's class is worked out
 )
 

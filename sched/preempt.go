@@ -96,7 +96,7 @@ func (p *problem) violators(gone []*pod, budgets Budgets) []*pod {
 func waitsOn(n *node, c *model.Class, gone []*pod) []*pod {
 	lower := lowerOn(n, c.Priority)
 	var scratch model.Usage
-	u := *n.usageFor(c.Priority, &scratch)
+	u := n.usageFor(c.Priority, &scratch).Toward(c)
 	leaving := false
 	for _, v := range lower {
 		if going := slices.Contains(gone, v); going || v.isLeaving() {

@@ -186,10 +186,13 @@ func (p *problem) measure(n *node, lower []*pod) bool {
 		}
 	}
 	for _, v := range lower {
-		if v.isLeaving() || len(p.forced) > 0 && slices.Contains(p.forced, v) {
-			for i := range p.wants {
-				p.used[i] -= p.wants[i].of(&v.class.Request)
-			}
+		if v.isLeaving() {
+			p.unuse(v)
+		}
+	}
+	for _, v := range p.forced {
+		if v.Slot == n.slot {
+			p.unuse(v)
 		}
 	}
 	for i := range p.wants {
@@ -220,16 +223,16 @@ func (p *problem) measure(n *node, lower []*pod) bool {
 	return q.Enough(0)
 }
 
+// unuse takes away what a pod that goes in any case uses.
+func (p *problem) unuse(v *pod) {
+	for i := range p.wants {
+		p.used[i] -= p.wants[i].of(&v.class.Request)
+	}
+}
+
 // holdsPort says whether a pod has a host port that the class wants.
 func (p *problem) holdsPort(v *pod) bool {
-	for _, want := range p.class.Ports {
-		for _, held := range v.class.Ports {
-			if want.Conflicts(held) {
-				return true
-			}
-		}
-	}
-	return false
+	return p.class.TakesPortOf(v.class)
 }
 
 // portsWithout says whether ports stay taken when the pods given are gone.
@@ -242,7 +245,7 @@ func portsWithout(n *node, c *model.Class, gone []*pod) bool {
 // failsWithout tells what keeps the class off a node even when all the pods given are gone.
 func failsWithout(n *node, c *model.Class, gone []*pod) model.Failures {
 	var scratch model.Usage
-	u := *n.usageFor(c.Priority, &scratch)
+	u := n.usageFor(c.Priority, &scratch).Toward(c)
 	for _, v := range gone {
 		u = u.Without(v.class)
 	}

@@ -168,8 +168,15 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 	if !o.look(n) {
 		return o.judge.Fails(n.name), false
 	}
+	forced := make(map[*pod]struct{}, len(p.forced))
+	for _, v := range p.forced {
+		forced[v] = struct{}{}
+	}
 	for i := range o.obstacles {
-		for _, v := range o.podsOf(&o.obstacles[i]) {
+		pods := o.podsOf(&o.obstacles[i])
+		o.meter.Spend(len(pods) * workPod)
+		for _, v := range pods {
+			_, is := forced[v]
 			switch {
 			case v.isLeaving() && v.Priority >= p.class.Priority && o.obstacles[i].Kind == model.PodAffinity:
 				// It need not be waited for if it is near: the class has it now, and is the first when it is gone.
@@ -179,7 +186,8 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 				if !slices.Contains(o.pending, v) {
 					o.pending = append(o.pending, v)
 				}
-			case !slices.Contains(p.forced, v):
+			case !is:
+				forced[v] = struct{}{}
 				p.forced = append(p.forced, v)
 				if v.Slot != n.slot && !slices.Contains(o.elsewhere, v.Slot) {
 					o.elsewhere = append(o.elsewhere, v.Slot)
@@ -193,7 +201,12 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 	if !o.skew(n, p.forced) {
 		return o.judge.Fails(n.name), false
 	}
-	p.movable = slices.DeleteFunc(p.movable, func(v *pod) bool { return slices.Contains(p.forced, v) })
+	if len(forced) > 0 {
+		p.movable = slices.DeleteFunc(p.movable, func(v *pod) bool {
+			_, is := forced[v]
+			return is
+		})
+	}
 	slices.SortFunc(p.forced, moreImportant)
 	p.reachElsewhere(n)
 	return 0, true

@@ -209,7 +209,7 @@ func freeAt(n *node, c *model.Class, own *nomination) int64 {
 	}
 	slices.SortStableFunc(ends, func(a, b end) int { return cmp.Compare(a.at, b.at) })
 	var scratch model.Usage
-	u := *n.usageFor(c.Priority, &scratch)
+	u := n.usageFor(c.Priority, &scratch).Toward(c)
 	for _, nom := range n.noms {
 		if own != nil && (nom == own || nom.YieldsTo(&own.Claim)) {
 			u = u.Without(nom.Class)

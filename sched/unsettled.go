@@ -53,7 +53,7 @@ func (s *Scheduler) couldTake(slot int32, b *board, preempt bool) bool {
 		return false
 	}
 	preempt = preempt && !c.NeverPreempts
-	u := n.usage
+	u := n.usage.Toward(c)
 	s.meter.Spend(len(n.pods) * workPod)
 	for _, p := range n.pods {
 		if p.obj == nil || preempt && p.Priority < c.Priority {

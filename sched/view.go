@@ -33,6 +33,7 @@ type View struct {
 	// topo counts what is in the view, nominations included, by topology domains.
 	topo    *model.Topology
 	charged int64 // of topo's work
+	work    int   // of other changes, not charged yet
 	images  imageStore
 
 	openGroups []*group // of the decision under way
@@ -201,6 +202,7 @@ func (v *View) addPod(p *pod) {
 	i, _ := slices.BinarySearchFunc(n.pods, p, moreImportant)
 	n.pods = slices.Insert(n.pods, i, p)
 	n.usage = n.usage.With(p.class)
+	v.work += len(n.usage.Ports) / portsCopied
 	v.topo.AddPod(n.name, p.class, p.isLeaving())
 	v.touch(p.Slot)
 }
@@ -211,6 +213,7 @@ func (v *View) removePod(p *pod) {
 	if i := slices.Index(n.pods, p); i >= 0 {
 		n.pods = slices.Delete(n.pods, i, i+1)
 		n.usage = n.usage.Without(p.class)
+		v.work += len(n.usage.Ports) / portsCopied
 		v.topo.RemovePod(n.name, p.class, p.isLeaving())
 		v.touch(p.Slot)
 	}
