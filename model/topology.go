@@ -49,6 +49,7 @@ type Topology struct {
 	layouts   uint64       // handed out
 	made      uint64       // counters so far
 	work      int64        // see Work
+	spent     int64        // beside it, see Cost
 }
 
 // spot is one node, or the pods of a node that is not there.
@@ -155,6 +156,7 @@ func (t *Topology) attach(slot int32) {
 	for _, e := range t.eligible {
 		e.ok[slot] = e.admits(s.node)
 	}
+	t.spent += t.nodeCost()
 	t.label(s.node, 1)
 	// order does not matter: each key by itself.
 	for _, k := range t.keys {
@@ -163,8 +165,19 @@ func (t *Topology) attach(slot int32) {
 	t.countSpot(s, slot, 1)
 }
 
+// nodeCost is about what it costs that a node comes or goes, without its pods.
+func (t *Topology) nodeCost() int64 {
+	n := 4 * int64(len(t.eligible)+len(t.keys))
+	// order does not matter: it is a sum.
+	for _, k := range t.keys {
+		n += 4 * int64(len(k.counters))
+	}
+	return n
+}
+
 // detach is the inverse of attach.
 func (t *Topology) detach(slot int32) {
+	t.spent += t.nodeCost()
 	t.countSpot(&t.spots[slot], slot, -1)
 	t.label(t.spots[slot].node, -1)
 	// order does not matter: each key by itself.

@@ -23,7 +23,7 @@ type Panic struct {
 }
 
 // decisionSteps is in how many steps a decision has to be made, each of which did nothing else.
-const decisionSteps = 1 << 10
+const decisionSteps = 1 << 11
 
 const (
 	// asideNanos is how long pods of a class whose decision panicked are set aside without being tried: building the

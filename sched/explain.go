@@ -86,7 +86,7 @@ func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod) ([]NodeVerdi
 
 // explainWork is how much work the searches for victims of one question may be. On the nodes that are asked when it is
 // used up victims are chosen by reprieve alone, as without a search.
-const explainWork = 20 * stepWork
+const explainWork = 50 * stepWork
 
 // rulesWithout is what the state's pods ask of each other, without one of them and without the nominations that are not
 // in its way; nil where there is nothing that can keep the class off a node.

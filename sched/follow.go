@@ -78,9 +78,9 @@ func (s *Scheduler) catchUp(state *fsm.View) bool {
 	return true
 }
 
-// chargeView charges a change of the view, and what counting it by topology domains took.
+// chargeView charges a change of the view, and what counting it by topology domains cost.
 func (s *Scheduler) chargeView(units int) {
-	work := s.view.topo.Work()
+	work := s.view.topo.Cost()
 	s.meter.take(units + int(work-s.view.charged)*workCount + s.view.work)
 	s.view.charged, s.view.work = work, 0
 }

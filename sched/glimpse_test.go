@@ -92,7 +92,7 @@ func nominatedTo(h *harness, key string) string {
 	return n.Node
 }
 
-// TestEndlessDecision: a pod whose decision is not made in a thousand steps is set aside, is told, and the next is tried.
+// TestEndlessDecision: a pod whose decision is not made in two thousand steps is set aside, is told, and the next is tried.
 func TestEndlessDecision(t *testing.T) {
 	h := newHarness()
 	h.zoned(decisionSteps+100, 3, "")
