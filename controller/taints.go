@@ -23,7 +23,7 @@ type TaintEviction struct {
 // look is what was found on a node.
 type look struct {
 	node  *corev1.Node
-	usage *model.Usage // another one whenever a pod comes, goes or asks for something else
+	usage *model.Usage // another one whenever a pod comes, goes, asks for something else or tolerates otherwise
 	next  int64        // when the next pod has to go
 }
 

@@ -331,6 +331,23 @@ func (w *world) change(cmd string, a args) string {
 		return w.apply(&fsm.DeleteNode{Name: a.name(0)})
 	case "pod": // pod p node=n1 tolerate=key:seconds,key phase=Failed reason=Evicted finalizers=f
 		return w.pod(a)
+	case "tolerate": // tolerate p k:60: its toleration lasts so long now
+		old, ok := w.state.View().Pods.Get("default/" + a.name(0))
+		if !ok {
+			return "no such pod"
+		}
+		pod := old.DeepCopy()
+		key, after, _ := strings.Cut(a.name(1), ":")
+		n, err := strconv.ParseInt(after, 10, 64)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for i := range pod.Spec.Tolerations {
+			if t := &pod.Spec.Tolerations[i]; t.Key == key {
+				t.TolerationSeconds = &n
+			}
+		}
+		return w.apply(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
 	case "pods": // pods p 600 node=n1 …
 		count, _ := strconv.Atoi(a.name(1))
 		for i := range count {

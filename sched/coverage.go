@@ -39,6 +39,7 @@ func (k *budgetBook) coverageOfClass(c *model.Class) *coverage {
 		clear(k.ofClass)
 		clear(k.coverages)
 	}
+	k.meter.take(workCovered + len(c.Labels)*workNode)
 	name := labelSetKey(c)
 	out, ok := k.coverages[name]
 	if !ok {

@@ -26,6 +26,7 @@ const (
 	workGroup   = 2  // a group of nodes, scored
 	workNode    = 5  // a node that is passed by
 	workBudget  = 2  // a budget of a pod, counted
+	workCovered = 60 // a class whose budgets are looked up for the first time
 	workReason  = 10 // a reason of a node, counted
 	workDecided = 300
 	workChange  = 200 // a change of the view

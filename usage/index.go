@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
@@ -81,6 +82,8 @@ func (x *Index) PutPod(old, new *corev1.Pod, was, is *model.Class) {
 			x.used.add(to, is)
 			x.count(is, 1)
 		}
+	} else if from != "" && !sameTolerations(old, new) {
+		x.used.renew(from)
 	}
 	if old != nil && old.Spec.NodeName != "" && (new == nil || new.Spec.NodeName != old.Spec.NodeName) {
 		x.placed.Delete(placeOf(old))
@@ -88,6 +91,16 @@ func (x *Index) PutPod(old, new *corev1.Pod, was, is *model.Class) {
 	if new != nil && new.Spec.NodeName != "" {
 		x.placed.Set(placeOf(new), placed{new, is})
 	}
+}
+
+// sameTolerations says whether two states of a pod are driven away by the same taints, after the same time: what no class
+// says.
+func sameTolerations(a, b *corev1.Pod) bool {
+	x, y := a.Spec.Tolerations, b.Spec.Tolerations
+	if len(x) != len(y) || len(x) == 0 || &x[0] == &y[0] {
+		return len(x) == len(y)
+	}
+	return equality.Semantic.DeepEqual(x, y)
 }
 
 // PutNode takes in what a node offers that came or changed; DropNode that it

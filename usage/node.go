@@ -62,6 +62,12 @@ func (x *nodeSums) remove(node string, c *model.Class) {
 	count(&x.levels, levelKey(node, c.Priority))
 }
 
+// renew makes what is used of a node another object.
+func (x *nodeSums) renew(node string) {
+	u := *x.of(node)
+	x.total.Set(node, &u)
+}
+
 // noUse is never changed.
 var noUse = &model.Usage{}
 
