@@ -93,22 +93,23 @@ func (k *budgetBook) refresh(c *coverage) {
 		c.budgets, c.asOf = now, k.generation
 		return
 	}
-	k.meter.take(int(since) * workBudget)
+	k.meter.take(workCovered + int(since)*workReason + len(c.budgets)*workBudget)
+	now := slices.Clone(c.budgets) // others may hold the list
 	for _, change := range k.changes[uint64(len(k.changes))-since:] {
 		b := change.budget
-		at, is := slices.BinarySearchFunc(c.budgets, b, func(x, b *Budget) int { return strings.Compare(x.Name, b.Name) })
+		at, is := slices.BinarySearchFunc(now, b, func(x, b *Budget) int { return strings.Compare(x.Name, b.Name) })
 		switch {
-		case is && c.budgets[at] == b && change.gone:
-			c.budgets = slices.Concat(c.budgets[:at], c.budgets[at+1:]) // others may hold the list
-		case is && c.budgets[at] == b && change.ruled:
+		case is && now[at] == b && change.gone:
+			now = slices.Delete(now, at, at+1)
+		case is && now[at] == b && change.ruled:
 		case !is && !change.gone && !change.ruled && b.covers(c.namespace, c.labels):
-			c.budgets = slices.Concat(c.budgets[:at], []*Budget{b}, c.budgets[at:])
+			now = slices.Insert(now, at, b)
 		default:
 			continue
 		}
 		c.changedAt = k.generation
 	}
-	c.asOf = k.generation
+	c.budgets, c.asOf = now, k.generation
 }
 
 // ruledSince says whether the rules of one of some budgets changed in the latest generations.

@@ -158,3 +158,67 @@ func BenchmarkWorstReserve(b *testing.B) {
 		h.worst(b, 1)
 	}
 }
+
+// BenchmarkWorstSearched: worlds that the search for the worst found, each with what happened before its longest step.
+// They have a twentieth of the nodes that are the goal.
+func BenchmarkWorstSearched(b *testing.B) {
+	plain := worstPlan{
+		Nodes: 500, Zones: 50, NodeLabels: 4, Each: 10, Kinds: 1000, Levels: 300, Waiting: 1000, Shapes: 1000, Ask: 2,
+		SearchLimit: 1000, OtherNodes: 3,
+	}
+	with := func(change func(p *worstPlan)) worstPlan {
+		p := plain
+		change(&p)
+		return p
+	}
+	for _, c := range []struct {
+		name   string
+		plan   worstPlan
+		events []string
+	}{
+		{"shapes", plain, []string{"leader", "reload", "budget", "gone"}},
+		{"terms", with(func(p *worstPlan) { p.WaitingRules = worstRules{Affinity: 1, Preferred: 60} }), []string{"leader", "relabel-pods"}},
+		{"rules", with(func(p *worstPlan) { p.WaitingRules = worstRules{Anti: 4, Spread: 4, Key: 1, About: 1} }), []string{"leader", "gone", "disputes"}},
+		{"hosts", with(func(p *worstPlan) { p.WaitingRules, p.Taints, p.Resources = worstRules{Anti: 64, Spread: 4}, 4, 28 }), []string{"leader", "taint", "relabel"}},
+		{"budgets", with(func(p *worstPlan) { p.Nodes, p.Budgets, p.AnyBudget, p.Strict = 200, 64, true, true }), []string{"leader", "budgets"}},
+		{"ports", with(func(p *worstPlan) {
+			p.Nodes, p.Crowd, p.Crowded, p.Ports, p.Waiting, p.Shapes = 10, 100, 1, 100, 100, 100
+		}), []string{"leader", "gone"}},
+		{"large-pods", with(func(p *worstPlan) {
+			p.Containers, p.Images, p.NodeTerms, p.Tolerations, p.Waiting, p.Shapes = 128, 10, 64, 128, 100, 100
+		}), []string{"leader", "reload"}},
+	} {
+		var w *worstWorld
+		for _, event := range c.events {
+			b.Run(c.name+"/"+event, func(b *testing.B) {
+				if w == nil {
+					w = c.plan.build()
+					w.live(b, 30)
+				}
+				for b.Loop() {
+					w.happen(event)
+					w.live(b, 30)
+				}
+			})
+		}
+	}
+}
+
+// live makes so many steps, or until there is nothing to decide, and tells the longest.
+func (w *worstWorld) live(b *testing.B, steps int) {
+	var longest worstCost
+	for range steps {
+		cost, plan := w.measure()
+		if cost.Time > longest.Time {
+			longest = cost
+		}
+		if plan != nil {
+			w.apply(plan.Command)
+			w.sched.Settle(plan)
+		} else if !w.sched.Behind() {
+			break
+		}
+	}
+	b.ReportMetric(float64(longest.Time.Microseconds())/1000, "worst-ms")
+	b.ReportMetric(longest.perUnit(), "ns/unit")
+}
