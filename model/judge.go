@@ -315,8 +315,7 @@ func (t *Topology) counterOf(c counter) *counter {
 	t.work += int64(len(made.key.of))
 	fill := func(sp *space) {
 		kinds := t.labelledKinds(sp, made.match)
-		t.work += int64(len(sp.kinds))
-		t.spent += int64(len(kinds) - len(sp.kinds))
+		t.work += int64(len(kinds))
 		for _, k := range kinds {
 			if made.about(k.class, sp.labels) {
 				t.link(k, made)

@@ -39,8 +39,7 @@ type sum struct {
 // what something costs asks for it before and after. It depends on nothing but what was asked and told.
 func (t *Topology) Work() int64 { return t.work }
 
-// Cost is Work with what is not part of it: what was really done. Work decides what entries of the log come to, and must
-// stay what it is.
+// Cost is Work with what is not part of it: what it takes to give a node that comes or goes its domains.
 func (t *Topology) Cost() int64 { return t.work + t.spent }
 
 // Charge adds to Work what its owner did to feed it.
@@ -210,7 +209,7 @@ func (t *Topology) kindOf(c *Class) *kind {
 	sp := t.space(c.Namespace)
 	k := &kind{class: c, space: sp, at: int32(len(sp.kinds))}
 	sp.kinds = append(sp.kinds, k)
-	t.spent += int64(len(sp.labelled))
+	t.work += int64(len(sp.labelled))
 	// order does not matter: each key has its own lists.
 	for key, byValue := range sp.labelled {
 		if value, ok := c.Labels[key]; ok {
@@ -241,7 +240,7 @@ func (t *Topology) labelledKinds(sp *space, matches []*podMatch) []*kind {
 		case len(sp.labelled) == maxLabelled:
 			continue
 		}
-		t.spent += int64(len(sp.kinds))
+		t.work += int64(len(sp.kinds))
 		byValue = map[string][]*kind{}
 		for _, k := range sp.kinds {
 			if value, ok := k.class.Labels[m.key]; ok {
