@@ -11,10 +11,10 @@ import "github.com/berth-dev/berth/model"
 // And a leader that finds a kind of command dear puts fewer of them into an entry
 // (Result.Work): that is what was really done, and differs between servers.
 const (
-	costChange   = 80  // to store a row, with its indexes
+	costChange   = 60  // to store a row, with its indexes
 	costClass    = 200 // to work out what a pod asks for
 	costReorder  = 60  // to give an entry another place in the queue
-	costDecision = 150 // to look at a decision, whatever becomes of it
+	costDecision = 120 // to look at a decision, whatever becomes of it
 	costWithout  = 200 // to see what would be without a pod
 	costLooked   = 1   // to look whether a nomination is minded
 	costYield    = 20  // to see what would be without one

@@ -31,18 +31,26 @@ func priorityInLevel(key string) int32 {
 	return int32(^binary.BigEndian.Uint32([]byte(key[len(key)-4:])) ^ 1<<31)
 }
 
-// add counts one more pod on a node.
+// add counts one more pod on a node. Where all pods are of one priority, its sum is
+// that of the node, and kept once.
 func (x *nodeSums) add(node string, c *model.Class) {
-	count := func(t *store.Tree[*model.Usage], key string) {
-		u, ok := t.Get(key)
-		if !ok {
-			u = noUse
-		}
-		next := u.With(c)
-		t.Set(key, &next)
+	level := levelKey(node, c.Priority)
+	was, ofLevel := x.of(node), x.ofLevel(level)
+	next := was.With(c)
+	x.total.Set(node, &next)
+	if ofLevel == was {
+		x.levels.Set(level, &next)
+		return
 	}
-	count(&x.total, node)
-	count(&x.levels, levelKey(node, c.Priority))
+	own := ofLevel.With(c)
+	x.levels.Set(level, &own)
+}
+
+func (x *nodeSums) ofLevel(key string) *model.Usage {
+	if u, ok := x.levels.Get(key); ok {
+		return u
+	}
+	return noUse
 }
 
 // remove counts one pod less.
