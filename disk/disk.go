@@ -79,7 +79,8 @@ func cutLast(s string, sep byte) (before, after string, found bool) {
 	return s, "", false
 }
 
-// MkdirAll makes a directory and those above it.
+// MkdirAll makes a directory and those above it. Their names outlast a loss of
+// power: what is synced in a directory that nothing names is lost.
 func MkdirAll(d Disk, path string, mode fs.FileMode) error {
 	err := d.Mkdir(path, mode)
 	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path {
@@ -88,7 +89,10 @@ func MkdirAll(d Disk, path string, mode fs.FileMode) error {
 		}
 		err = d.Mkdir(path, mode)
 	}
-	if !errors.Is(err, fs.ErrExist) {
+	switch {
+	case err == nil:
+		return SyncDir(d, filepath.Dir(path))
+	case !errors.Is(err, fs.ErrExist):
 		return err
 	}
 	if st, failed := d.Lstat(path); failed == nil && st.Mode().IsRegular() {

@@ -64,6 +64,25 @@ func TestLossOfPower(t *testing.T) {
 	})
 }
 
+// A directory that was made is there after a loss of power, with what was synced
+// in it.
+func TestDirectoriesAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range uint64(20) {
+			p := newPlatter(rand.New(rand.NewPCG(seed, 0)))
+			m := p.mount()
+			must(t, disk.MkdirAll(m, "/data/raft/log", 0o700))
+			f, err := disk.Create(m, "/data/raft/log/f", 0o600)
+			must(t, errors.Join(err, f.Sync(), disk.SyncDir(m, "/data/raft/log")))
+			m.end()
+			p.losePower()
+			if _, err := p.mount().Lstat("/data/raft/log/f"); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+		}
+	})
+}
+
 // A file that is replaced whole is the old one or the new one, whenever the power
 // goes, and the new one once the call has returned.
 func TestFilesAreReplacedWhole(t *testing.T) {
