@@ -156,7 +156,8 @@ func (p *Pool) Bootstrap(ctx context.Context, isServer func(Member) error) ([]Pe
 	_, sub := p.Subscribe()
 	defer sub.Close()
 	var said string
-	seen := &witness{pool: p, isServer: isServer, proven: map[string]bool{}}
+	seen := &witness{pool: p, isServer: isServer, proven: map[string]bool{}, asked: map[string]bool{}}
+	defer seen.asking.Wait()
 	for {
 		members := seen.members()
 		d, err := DecideBootstrap(p.name, members)
@@ -211,7 +212,7 @@ func (p *Pool) promise(ctx context.Context, set string) error {
 func (p *Pool) exchange(ctx context.Context, seen *witness) {
 	addrs := slices.Clone(p.join)
 	for _, m := range p.Members() {
-		if m.Status == StatusAlive && seen.proven[witnessed(m)] && !slices.Contains(addrs, m.Addr) {
+		if m.Status == StatusAlive && seen.isProven(m) && !slices.Contains(addrs, m.Addr) {
 			addrs = append(addrs, m.Addr)
 		}
 	}
@@ -224,16 +225,23 @@ const (
 	// lookPause is how soon the members are asked again, and one is looked at again
 	// that could not be found to be the server that it says it is.
 	lookPause = time.Second
+	// answerPause is how long one look waits for answers.
+	answerPause = 250 * time.Millisecond
 	// maxDoubts bounds how many of them are looked at, at a time.
 	maxDoubts = 32
 )
 
-// witness is who was found to be a server.
+// witness is who was found to be a server. Who does not answer is waited for by
+// nobody else: it is asked beside the others, and once at a time.
 type witness struct {
 	pool     *Pool
 	isServer func(Member) error
-	proven   map[string]bool // by name, process and address
-	next     int             // where the next look begins
+	asking   sync.WaitGroup
+
+	mu     sync.Mutex
+	proven map[string]bool // by name, process and address
+	asked  map[string]bool // by the same: who has not answered yet
+	next   int             // where the next look begins
 }
 
 // witnessed is what stays the same as long as a member need not be looked at again.
@@ -242,33 +250,62 @@ func witnessed(m Member) string { return m.Name + " " + m.Instance + " " + m.Raf
 // members are the pool's, without those who call themselves servers and were not
 // found to be.
 func (w *witness) members() (out []Member) {
-	var doubts []Member
 	all := w.pool.Members()
-	for _, m := range all {
-		if m.Role == RoleServer && m.Status == StatusAlive && m.Name != w.pool.name && !w.proven[witnessed(m)] {
-			doubts = append(doubts, m)
-		}
-	}
-	var asking sync.WaitGroup
-	found := make([]error, min(len(doubts), maxDoubts))
-	for i := range found {
-		m := doubts[(w.next+i)%len(doubts)]
-		asking.Go(func() { found[i] = w.isServer(m) })
-	}
-	asking.Wait()
-	for i, err := range found {
-		m := doubts[(w.next+i)%len(doubts)]
-		if err == nil {
-			w.proven[witnessed(m)] = true
-			continue
-		}
-		w.pool.log.Debug("a member calls itself a server and is not found to be one", "name", m.Name, "address", m.RaftAddr, "error", err)
-	}
-	w.next += len(found)
+	w.look(all)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, m := range all {
 		if m.Role != RoleServer || m.Name == w.pool.name || w.proven[witnessed(m)] {
 			out = append(out, m)
 		}
 	}
 	return out
+}
+
+// look asks those who were not found to be servers yet, and gives them a moment to
+// answer; the next look finds what they said later.
+func (w *witness) look(all []Member) {
+	w.mu.Lock()
+	var doubts []Member
+	for _, m := range all {
+		if m.Role == RoleServer && m.Status == StatusAlive && m.Name != w.pool.name && !w.proven[witnessed(m)] && !w.asked[witnessed(m)] {
+			doubts = append(doubts, m)
+		}
+	}
+	n := min(len(doubts), maxDoubts-len(w.asked))
+	answered := make(chan struct{}, max(n, 0))
+	for i := range n {
+		m := doubts[(w.next+i)%len(doubts)]
+		w.asked[witnessed(m)] = true
+		w.asking.Go(func() { w.ask(m); answered <- struct{}{} })
+	}
+	w.next += max(n, 0)
+	w.mu.Unlock()
+	enough := time.After(answerPause)
+	for range n {
+		select {
+		case <-answered:
+		case <-enough:
+			return
+		}
+	}
+}
+
+func (w *witness) ask(m Member) {
+	err := w.isServer(m)
+	if err != nil {
+		w.pool.log.Debug("a member calls itself a server and is not found to be one", "name", m.Name, "address", m.RaftAddr, "error", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.asked, witnessed(m))
+	if err == nil {
+		w.proven[witnessed(m)] = true
+	}
+}
+
+func (w *witness) isProven(m Member) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.proven[witnessed(m)]
 }
