@@ -99,7 +99,7 @@ func (w *World) kill(m *machine, power bool, d time.Duration) {
 	}
 	m.dying = true
 	host := m.host
-	m.disk.light(1+w.rand.IntN(20), func() { w.network.end(host, power) })
+	m.disk.Light(1+w.rand.IntN(20), func() { w.network.end(host, power) })
 	w.after(step, func() {
 		m.dying = false
 		m.kill(power)
@@ -120,8 +120,8 @@ func (w *World) happen(f fault) {
 		}
 	case "full disk":
 		m := w.machine(f.Who)
-		m.platter.fill(true)
-		w.after(f.For, func() { m.platter.fill(false) })
+		m.platter.Fill(true)
+		w.after(f.For, func() { m.platter.Fill(false) })
 	case "cut link":
 		w.link(f.Who, f.To, link{cut: true, delay: time.Millisecond}, f.For)
 	case "cut off server", "cut off worker":

@@ -60,7 +60,7 @@ func (w *World) restart(m *machine) {
 		return
 	}
 	err := m.start()
-	if err != nil && m.platter.isFull() {
+	if err != nil && m.platter.IsFull() {
 		w.story.tell(m.name, "does not start: %v", err)
 		w.after(5*time.Second, func() { w.restart(m) })
 		return
@@ -128,7 +128,7 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 	w.network.heal()
 	for _, m := range w.servers {
 		m.set(0)
-		m.platter.fill(false)
+		m.platter.Fill(false)
 		w.restart(m)
 	}
 	time.Sleep(10 * time.Second) // the users go on
@@ -187,7 +187,7 @@ func (w *World) look(whole bool) {
 // gaveUp is told of a server that has stopped by itself. One without a place to
 // write must; its process ends, and is started again.
 func (w *World) gaveUp(m *machine, err error) {
-	if !m.platter.wasFull() {
+	if !m.platter.WasFull() {
 		w.checker.violated("server %s gives up: %v", m.name, err)
 		return
 	}

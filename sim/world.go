@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/clock"
+	"github.com/berth-dev/berth/disk/platter"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker"
@@ -63,14 +64,14 @@ type machine struct {
 	lives int
 	dying bool // its end has begun
 
-	platter *platter
+	platter *platter.Platter
 
 	mu     sync.Mutex
 	skew   time.Duration // of its wall clock
 	failed error         // why the present life has given up
 
 	host   *host
-	disk   *mounted
+	disk   *platter.Mounted
 	server *server.Server // nil: it does not run
 	cancel context.CancelFunc
 }
@@ -85,7 +86,7 @@ func New(c Config, s *story) (*World, error) {
 	w := &World{config: c, rand: rand.New(rand.NewPCG(c.Seed, 2)), story: s, checker: newChecker(s), network: newNetwork(c.Seed, s), ca: ca}
 	w.logger = hclog.New(&hclog.LoggerOptions{Level: c.Level, Output: s, DisableTime: true})
 	for i := range c.Servers {
-		m := &machine{world: w, name: string(rune('a' + i)), ip: fmt.Sprintf("10.0.0.%d", i+1), platter: newPlatter(rand.New(rand.NewPCG(c.Seed, uint64(10+i))))}
+		m := &machine{world: w, name: string(rune('a' + i)), ip: fmt.Sprintf("10.0.0.%d", i+1), platter: platter.New(rand.New(rand.NewPCG(c.Seed, uint64(10+i))), dataDir[1:])}
 		if m.tls, err = w.issue(pki.Server, m.name); err != nil {
 			return nil, err
 		}
@@ -141,7 +142,7 @@ func (w *World) Start() error {
 // start begins a life of a server.
 func (m *machine) start() error {
 	w := m.world
-	m.host, m.disk = w.network.start(m.ip), m.platter.mount()
+	m.host, m.disk = w.network.start(m.ip), m.platter.Mount()
 	m.lives++
 	g, err := m.host.openGossip()
 	if err != nil {
@@ -171,7 +172,7 @@ func (m *machine) start() error {
 	s, err := server.Start(context.Background(), c)
 	if err != nil {
 		w.network.end(m.host, false)
-		m.disk.end()
+		m.disk.End()
 		return fmt.Errorf("server %s, life %d: %w", m.name, m.lives, err)
 	}
 	m.server = s
@@ -229,9 +230,9 @@ func (m *machine) kill(power bool) {
 	m.server = nil
 	m.cancel()
 	m.world.network.end(m.host, power)
-	m.disk.end()
+	m.disk.End()
 	if power {
-		m.platter.losePower()
+		m.platter.LosePower()
 	}
 	m.world.story.tell(m.name, "is killed, with its power: %v", power)
 	go func() {

@@ -1,4 +1,4 @@
-package sim
+package platter
 
 import (
 	"bytes"
@@ -26,8 +26,8 @@ func TestLossOfPower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost, kept, torn, nameless := 0, 0, 0, 0
 		for seed := range uint64(100) {
-			p := newPlatter(rand.New(rand.NewPCG(seed, 0)))
-			m := p.mount()
+			p := New(rand.New(rand.NewPCG(seed, 0)), "data")
+			m := p.Mount()
 			f, err := disk.Create(m, "/data/f", 0o600)
 			must(t, err)
 			_, err = f.WriteAt(bytes.Repeat([]byte("a"), 3*pageBytes), 0)
@@ -36,12 +36,12 @@ func TestLossOfPower(t *testing.T) {
 			must(t, err)
 			_, err = disk.Create(m, "/data/g", 0o600)
 			must(t, err)
-			m.end()
-			p.losePower()
+			m.End()
+			p.LosePower()
 			if _, err := f.WriteAt([]byte("z"), 0); !errors.Is(err, syscall.EIO) {
 				t.Fatalf("a process without a disk wrote: %v", err)
 			}
-			m = p.mount()
+			m = p.Mount()
 			b, err := disk.ReadFile(m, "/data/f", 1<<20)
 			must(t, err)
 			switch n := bytes.Count(b, []byte("b")); {
@@ -69,14 +69,14 @@ func TestLossOfPower(t *testing.T) {
 func TestDirectoriesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for seed := range uint64(20) {
-			p := newPlatter(rand.New(rand.NewPCG(seed, 0)))
-			m := p.mount()
+			p := New(rand.New(rand.NewPCG(seed, 0)), "data")
+			m := p.Mount()
 			must(t, disk.MkdirAll(m, "/data/raft/log", 0o700))
 			f, err := disk.Create(m, "/data/raft/log/f", 0o600)
 			must(t, errors.Join(err, f.Sync(), disk.SyncDir(m, "/data/raft/log")))
-			m.end()
-			p.losePower()
-			if _, err := p.mount().Lstat("/data/raft/log/f"); err != nil {
+			m.End()
+			p.LosePower()
+			if _, err := p.Mount().Lstat("/data/raft/log/f"); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}
@@ -88,19 +88,19 @@ func TestDirectoriesAreKept(t *testing.T) {
 func TestFilesAreReplacedWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for seed := range uint64(300) {
-			p := newPlatter(rand.New(rand.NewPCG(seed, 1)))
-			m := p.mount()
+			p := New(rand.New(rand.NewPCG(seed, 1)), "data")
+			m := p.Mount()
 			files := atomicfile.Files{Disk: m}
 			must(t, files.Write("/data/f", []byte("old"), 0o600))
 			blown := false
-			m.light(1+int(seed%10), func() { blown = true })
+			m.Light(1+int(seed%10), func() { blown = true })
 			err := files.Write("/data/f", []byte("new"), 0o600)
 			if (err != nil) != blown {
 				t.Fatalf("seed %d: the process has ended: %v, and the call returned %v", seed, blown, err)
 			}
-			m.end()
-			p.losePower()
-			b, readErr := disk.ReadFile(p.mount(), "/data/f", 10)
+			m.End()
+			p.LosePower()
+			b, readErr := disk.ReadFile(p.Mount(), "/data/f", 10)
 			must(t, readErr)
 			if got := string(b); got != "new" && (err == nil || got != "old") {
 				t.Fatalf("seed %d: the file holds %q, and the call returned %v", seed, got, err)
@@ -110,7 +110,7 @@ func TestFilesAreReplacedWhole(t *testing.T) {
 }
 
 func TestHold(t *testing.T) {
-	m := newPlatter(rand.New(rand.NewPCG(0, 0))).mount()
+	m := New(rand.New(rand.NewPCG(0, 0)), "data").Mount()
 	open := func() disk.File {
 		f, err := disk.Open(m, "/data")
 		must(t, err)
@@ -124,8 +124,8 @@ func TestHold(t *testing.T) {
 	}
 	must(t, b.Close())
 	must(t, a.Hold(false))
-	next := m.platter.mount()
-	m.end()
+	next := m.Platter.Mount()
+	m.End()
 	f, err := disk.Open(next, "/data")
 	must(t, err)
 	must(t, f.Hold(false))
@@ -133,19 +133,19 @@ func TestHold(t *testing.T) {
 
 func TestFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlatter(rand.New(rand.NewPCG(0, 0)))
-		m := p.mount()
+		p := New(rand.New(rand.NewPCG(0, 0)), "data")
+		m := p.Mount()
 		f, err := m.OpenFile("/data/f", os.O_RDWR|os.O_CREATE, 0o600)
 		must(t, err)
 		must(t, f.Reserve(100))
-		p.fill(true)
+		p.Fill(true)
 		if _, err := f.WriteAt([]byte("in room that is there"), 0); err != nil {
 			t.Error(err)
 		}
 		if _, err := f.WriteAt([]byte("beyond"), 100); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("beyond it: %v", err)
 		}
-		p.fill(false)
+		p.Fill(false)
 		if _, err := f.WriteAt([]byte("beyond"), 100); err != nil {
 			t.Error(err)
 		}

@@ -1,4 +1,6 @@
-package sim
+// Package platter is a disk in memory that forgets as a machine's does: what was
+// not synced is lost with the power, whole, in parts or not at all.
+package platter
 
 import (
 	"errors"
@@ -16,10 +18,10 @@ import (
 	"github.com/berth-dev/berth/disk"
 )
 
-// platter is a machine's disk, over all lives of its server. What is written is
+// Platter is a machine's disk, over all lives of its server. What is written is
 // in memory until it is synced; a loss of power takes any part of it away, by pages,
 // and names that were not synced.
-type platter struct {
+type Platter struct {
 	mu   sync.Mutex
 	rand *rand.Rand
 	root *inode
@@ -54,31 +56,36 @@ type write struct {
 // no name. A renaming is one.
 type naming map[string]*inode
 
-func newPlatter(r *rand.Rand) *platter {
-	p := &platter{rand: r, root: newDir()}
-	data := newDir() // somebody made it before, and it is there
-	p.root.names["data"], p.root.kept["data"] = data, data
+// New makes a disk with the directories that somebody made before, and that are
+// there. What is lost with the power follows from r.
+func New(r *rand.Rand, directories ...string) *Platter {
+	p := &Platter{rand: r, root: newDir()}
+	for _, name := range directories {
+		d := newDir()
+		p.root.names[name], p.root.kept[name] = d, d
+	}
 	return p
 }
 
 func newDir() *inode { return &inode{dir: true, names: map[string]*inode{}, kept: map[string]*inode{}} }
 
-// fill makes a disk one that takes no more, or gives it room again.
-func (p *platter) fill(full bool) {
+// Fill makes a disk one that takes no more, or gives it room again.
+func (p *Platter) Fill(full bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.full = full
 	p.filled = p.filled || full
 }
 
-func (p *platter) isFull() bool {
+// IsFull: the disk takes no more.
+func (p *Platter) IsFull() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.full
 }
 
-// wasFull: it has been since it was asked last, or is.
-func (p *platter) wasFull() bool {
+// WasFull: it has been since it was asked last, or is.
+func (p *Platter) WasFull() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	was := p.filled
@@ -86,14 +93,14 @@ func (p *platter) wasFull() bool {
 	return was
 }
 
-// losePower makes of the disk what is left of it.
-func (p *platter) losePower() {
+// LosePower makes of the disk what is left of it.
+func (p *Platter) LosePower() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lose(p.root, map[*inode]bool{})
 }
 
-func (p *platter) lose(n *inode, seen map[*inode]bool) {
+func (p *Platter) lose(n *inode, seen map[*inode]bool) {
 	if seen[n] {
 		return
 	}
@@ -118,7 +125,7 @@ func (p *platter) lose(n *inode, seen map[*inode]bool) {
 }
 
 // keepSome lets pages of a write be on the disk, or none.
-func (p *platter) keepSome(n *inode, w write) {
+func (p *Platter) keepSome(n *inode, w write) {
 	if w.bytes == nil {
 		if p.rand.IntN(2) == 0 {
 			n.synced = resize(n.synced, w.size)
@@ -169,13 +176,13 @@ func overwrite(b []byte, at int64, with []byte) []byte {
 	return b
 }
 
-// mount gives a life of a server its disk.
-func (p *platter) mount() *mounted { return &mounted{platter: p} }
+// Mount gives a life of a server its disk.
+func (p *Platter) Mount() *Mounted { return &Mounted{Platter: p} }
 
-// mounted is a disk as one process has it. After its end nothing is read or
+// Mounted is a disk as one process has it. After its end nothing is read or
 // written.
-type mounted struct {
-	*platter
+type Mounted struct {
+	*Platter
 	dead bool
 	// fuse is after how many changes more the process ends, within the last of
 	// them; 0: never. blown is told, with mu held.
@@ -183,8 +190,8 @@ type mounted struct {
 	blown func()
 }
 
-// light lets the process end within one of its next changes.
-func (m *mounted) light(changes int, blown func()) {
+// Light lets the process end within one of its next changes.
+func (m *Mounted) Light(changes int, blown func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fuse, m.blown = changes, blown
@@ -192,7 +199,7 @@ func (m *mounted) light(changes int, blown func()) {
 
 // burn is called with mu held, before a change. What it reports is that the process
 // has ended.
-func (m *mounted) burn() bool {
+func (m *Mounted) burn() bool {
 	if m.fuse == 0 || m.dead {
 		return m.dead
 	}
@@ -204,23 +211,24 @@ func (m *mounted) burn() bool {
 	return true
 }
 
-func (m *mounted) isDead() bool {
+// IsDead: the process has ended.
+func (m *Mounted) IsDead() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.dead
 }
 
-var _ disk.Disk = (*mounted)(nil)
+var _ disk.Disk = (*Mounted)(nil)
 
-// end takes the disk away from a process, and lets go what it held.
-func (m *mounted) end() {
+// End takes the disk away from a process, and lets go what it held.
+func (m *Mounted) End() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dead = true
 	m.release(m.root)
 }
 
-func (m *mounted) release(n *inode) {
+func (m *Mounted) release(n *inode) {
 	for f := range n.held {
 		if f.disk == m {
 			delete(n.held, f)
@@ -234,13 +242,13 @@ func (m *mounted) release(n *inode) {
 func pathError(op, path string, err error) error { return &fs.PathError{Op: op, Path: path, Err: err} }
 
 // findToChange is find before a change.
-func (m *mounted) findToChange(op, path string) (dir *inode, name string, at *inode, err error) {
+func (m *Mounted) findToChange(op, path string) (dir *inode, name string, at *inode, err error) {
 	m.burn()
 	return m.find(op, path)
 }
 
 // find is called with mu held. Without a name it is the directory.
-func (m *mounted) find(op, path string) (dir *inode, name string, at *inode, err error) {
+func (m *Mounted) find(op, path string) (dir *inode, name string, at *inode, err error) {
 	if m.dead {
 		return nil, "", nil, pathError(op, path, syscall.EIO)
 	}
@@ -263,7 +271,7 @@ func (n *inode) rename(m naming) {
 }
 
 // OpenFile implements disk.Disk.
-func (m *mounted) OpenFile(path string, flag int, _ fs.FileMode) (disk.File, error) {
+func (m *Mounted) OpenFile(path string, flag int, _ fs.FileMode) (disk.File, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	find := m.find
@@ -292,7 +300,7 @@ func (m *mounted) OpenFile(path string, flag int, _ fs.FileMode) (disk.File, err
 }
 
 // Mkdir implements disk.Disk.
-func (m *mounted) Mkdir(path string, _ fs.FileMode) error {
+func (m *Mounted) Mkdir(path string, _ fs.FileMode) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	dir, name, at, err := m.findToChange("mkdir", path)
@@ -307,7 +315,7 @@ func (m *mounted) Mkdir(path string, _ fs.FileMode) error {
 }
 
 // Remove implements disk.Disk.
-func (m *mounted) Remove(path string) error {
+func (m *Mounted) Remove(path string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	dir, name, at, err := m.findToChange("remove", path)
@@ -324,7 +332,7 @@ func (m *mounted) Remove(path string) error {
 }
 
 // Rename implements disk.Disk.
-func (m *mounted) Rename(from, to string) error {
+func (m *Mounted) Rename(from, to string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	dir, name, at, err := m.findToChange("rename", from)
@@ -350,7 +358,7 @@ func (m *mounted) Rename(from, to string) error {
 }
 
 // Lstat implements disk.Disk.
-func (m *mounted) Lstat(path string) (fs.FileInfo, error) {
+func (m *Mounted) Lstat(path string) (fs.FileInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, name, at, err := m.find("lstat", path)
@@ -364,7 +372,7 @@ func (m *mounted) Lstat(path string) (fs.FileInfo, error) {
 }
 
 // ReadDir implements disk.Disk.
-func (m *mounted) ReadDir(path string) ([]fs.DirEntry, error) {
+func (m *Mounted) ReadDir(path string) ([]fs.DirEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, _, at, err := m.find("readdir", path)
@@ -391,7 +399,7 @@ func (n *inode) info(name string) fs.FileInfo { return info{name, int64(len(n.by
 
 func (i info) Name() string       { return i.name }
 func (i info) Size() int64        { return i.size }
-func (i info) ModTime() time.Time { return begin }
+func (i info) ModTime() time.Time { return time.Unix(0, 0) }
 func (i info) IsDir() bool        { return i.dir }
 func (i info) Sys() any           { return nil }
 func (i info) Mode() fs.FileMode {
@@ -403,7 +411,7 @@ func (i info) Mode() fs.FileMode {
 
 // openFile is a file of one process.
 type openFile struct {
-	disk   *mounted
+	disk   *Mounted
 	inode  *inode
 	path   string
 	at     int64 // where Read and Write go on
