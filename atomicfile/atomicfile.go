@@ -51,9 +51,8 @@ func (d Files) WriteFrom(path string, mode fs.FileMode, fill func(w io.Writer, p
 	if err != nil {
 		return err
 	}
-	err = fill(f, temp)
-	if c, ok := f.(interface{ Chmod(fs.FileMode) error }); ok && err == nil {
-		err = c.Chmod(mode)
+	if err = fill(f, temp); err == nil {
+		err = f.Chmod(mode)
 	}
 	if err == nil {
 		err = f.Sync()

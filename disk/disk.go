@@ -36,6 +36,7 @@ type File interface {
 	io.ReaderAt
 	io.WriterAt
 	Stat() (fs.FileInfo, error)
+	Chmod(mode fs.FileMode) error
 	Truncate(size int64) error
 	// Reserve makes a file reach to a size, with zeroes; what is there stays.
 	Reserve(size int64) error
@@ -80,25 +81,33 @@ func cutLast(s string, sep byte) (before, after string, found bool) {
 }
 
 // MkdirAll makes a directory and those above it. Their names outlast a loss of
-// power: what is synced in a directory that nothing names is lost.
+// power: what is synced in a directory that nothing names is lost. That holds too
+// where a process that made some of them was ended before it could sync: each is
+// synced before the one below it is made, so only the lowest that is there can be
+// without a name.
 func MkdirAll(d Disk, path string, mode fs.FileMode) error {
-	err := d.Mkdir(path, mode)
-	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path {
-		if err := MkdirAll(d, filepath.Dir(path), mode); err != nil {
+	parent := filepath.Dir(path)
+	st, err := d.Lstat(path)
+	switch {
+	case err == nil && st.Mode().IsRegular():
+		return &fs.PathError{Op: "mkdir", Path: path, Err: fs.ErrExist}
+	case err == nil:
+		// Who may not read a directory did not make what is in it, and its name
+		// is another's care.
+		if err := SyncDir(d, parent); !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
-		err = d.Mkdir(path, mode)
-	}
-	switch {
-	case err == nil:
-		return SyncDir(d, filepath.Dir(path))
-	case !errors.Is(err, fs.ErrExist):
+		return nil
+	case !errors.Is(err, fs.ErrNotExist) || parent == path:
 		return err
 	}
-	if st, failed := d.Lstat(path); failed == nil && st.Mode().IsRegular() {
-		return err // a file is in the way
+	if err := MkdirAll(d, parent, mode); err != nil {
+		return err
 	}
-	return nil
+	if err := d.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) { // somebody else made it meanwhile
+		return err
+	}
+	return SyncDir(d, parent)
 }
 
 // RemoveAll takes away what is at a path and below it; nothing may be.

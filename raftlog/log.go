@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -70,9 +69,6 @@ func Open(dir string, o Options) (_ *Log, err error) {
 	l := &Log{dir: dir, options: o}
 	if !o.ReadOnly {
 		if err := disk.MkdirAll(o.Disk, dir, 0o700); err != nil {
-			return nil, err
-		}
-		if err := disk.SyncDir(o.Disk, filepath.Dir(dir)); err != nil {
 			return nil, err
 		}
 	}

@@ -521,6 +521,13 @@ func (f *openFile) Stat() (fs.FileInfo, error) {
 	return f.inode.info(filepath.Base(f.path)), nil
 }
 
+// Chmod implements disk.File. Nobody is kept out here.
+func (f *openFile) Chmod(fs.FileMode) error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	return f.use("chmod")
+}
+
 // Sync implements disk.File. It takes no time: who waits for a lock that its caller
 // holds would keep virtual time from passing.
 func (f *openFile) Sync() error {

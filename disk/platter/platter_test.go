@@ -65,11 +65,19 @@ func TestLossOfPower(t *testing.T) {
 }
 
 // A directory that was made is there after a loss of power, with what was synced
-// in it.
+// in it, also where a process before was ended as soon as it had made some of it.
 func TestDirectoriesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for seed := range uint64(20) {
+		for seed := range uint64(60) {
 			p := New(rand.New(rand.NewPCG(seed, 0)), "data")
+			for made := range seed % 3 { // by one that was ended before it had synced
+				m := p.Mount()
+				must(t, m.Mkdir([]string{"/data/raft", "/data/raft/log"}[made], 0o700))
+				if made+1 < seed%3 {
+					must(t, disk.SyncDir(m, "/data"))
+				}
+				m.End()
+			}
 			m := p.Mount()
 			must(t, disk.MkdirAll(m, "/data/raft/log", 0o700))
 			f, err := disk.Create(m, "/data/raft/log/f", 0o600)
