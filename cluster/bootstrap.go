@@ -272,14 +272,14 @@ func (w *witness) look(all []Member) {
 			doubts = append(doubts, m)
 		}
 	}
-	n := min(len(doubts), maxDoubts-len(w.asked))
-	answered := make(chan struct{}, max(n, 0))
+	n := min(len(doubts), maxDoubts-len(w.asked)) // of those who are asked there are never more than that
+	answered := make(chan struct{}, n)
 	for i := range n {
 		m := doubts[(w.next+i)%len(doubts)]
 		w.asked[witnessed(m)] = true
 		w.asking.Go(func() { w.ask(m); answered <- struct{}{} })
 	}
-	w.next += max(n, 0)
+	w.next += n
 	w.mu.Unlock()
 	enough := time.After(answerPause)
 	for range n {

@@ -258,12 +258,7 @@ func (tx *Tx) mark(node string) {
 // says yes.
 func (tx *Tx) missed(revision int64, g queue.Group, d *Diagnosis) (missed bool) {
 	v := tx.view
-	v.queue.PodMarksAfter(revision, func(key string) bool {
-		m, _ := v.podMarks.Get(key)
-		missed = tx.work.Missed() || v.queue.Concerns(v, m, &g, d)
-		return !missed
-	})
-	if missed {
+	if tx.missedPods(revision, &g, d, true) {
 		return true
 	}
 	v.queue.NodeMarksAfter(revision, func(node string) bool {
@@ -276,17 +271,24 @@ func (tx *Tx) missed(revision int64, g queue.Group, d *Diagnosis) (missed bool) 
 	return missed
 }
 
+// missedPods reports whether something happened to pods after a revision that could
+// help those of a group; to budgets, if they count.
+func (tx *Tx) missedPods(revision int64, g *queue.Group, d *Diagnosis, budgets bool) (missed bool) {
+	v := tx.view
+	v.queue.PodMarksAfter(revision, func(key string) bool {
+		m, _ := v.podMarks.Get(key)
+		missed = tx.work.Missed() || (budgets || !m.Budgets) && v.queue.Concerns(v, m, g, d)
+		return !missed
+	})
+	return missed
+}
+
 // missedRoom reports whether something happened after a revision that could let
 // a pod that was nominated at that revision find room for which nobody has to
 // go: nodes changed, or pods that its rules are about.
 func (tx *Tx) missedRoom(revision int64, e *QueueEntry, g queue.Group, d *Diagnosis) (missed bool) {
 	v := tx.view
-	v.queue.PodMarksAfter(revision, func(key string) bool {
-		m, _ := v.podMarks.Get(key)
-		missed = tx.work.Missed() || !m.Budgets && v.queue.Concerns(v, m, &g, d)
-		return !missed
-	})
-	if missed {
+	if tx.missedPods(revision, &g, d, false) {
 		return true
 	}
 	rules := v.ruledClassOf(e.Key(), e.Class())

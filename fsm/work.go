@@ -55,7 +55,7 @@ type bill struct {
 	judged map[string]bool // classes, by signature
 }
 
-// judge charges that the counters are asked about a class: the first time they
+// billJudge charges that the counters are asked about a class: the first time they
 // may have to count whom its rules are about.
 func (v *live) billJudge(c *model.Class) {
 	b := v.bill

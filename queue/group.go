@@ -166,7 +166,7 @@ func (x *Index) Candidates(
 				return groupKey(by, found[i].Class, found[i].Key)
 			}
 			f(found[i])
-			work.spend(costAsk)
+			work.Charge(costAsk)
 		}
 		return ""
 	}
@@ -194,7 +194,7 @@ func (x *Index) Candidates(
 		if work.Over() {
 			return key
 		}
-		work.spend(costLook)
+		work.Charge(costLook)
 		prefix := key[:levelLen]
 		has := free(g.Class.Priority)
 		begin := prefix

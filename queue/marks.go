@@ -156,7 +156,7 @@ func (x *Index) OldestPodMark() (oldest string) {
 // Missed charges that a mark is looked at, and says whether so many were that it
 // would take too long to go on.
 func (w *Work) Missed() bool {
-	w.spend(costAsk)
+	w.Charge(costAsk)
 	return w.spent > maxMissedWork
 }
 

@@ -92,9 +92,9 @@ func (x *Index) Concerned(work *Work, c PodChange) []Group {
 	var out []Group
 	seen := map[string]bool{}
 	look := func(prefix string) {
-		work.spend(costLook)
+		work.Charge(costLook)
 		x.ruledGroups.ScanFrom(prefix, prefix, func(_ string, g Group) bool {
-			work.spend(1)
+			work.Charge(1)
 			if !seen[g.Key] {
 				seen[g.Key] = true
 				out = append(out, g)
@@ -124,7 +124,7 @@ func (x *Index) Concerned(work *Work, c PodChange) []Group {
 // Helped says whether a change of a pod, which the counters know already, can
 // have helped a group. came is how many pods came with it.
 func (x *Index) Helped(s State, work *Work, g *Group, c PodChange, came int64) bool {
-	work.spend(costAsk)
+	work.Charge(costAsk)
 	rules := x.RulesOf(s, g)
 	if !rules.HelpedBy(c.How) {
 		return false
@@ -153,7 +153,7 @@ func (x *Index) Spread(work *Work, c SelectorChange) []string {
 	var groups []string
 	x.ruledGroups.Scan(placePrefix(model.TopologySpread, model.TermPlace{Namespace: c.Namespace}),
 		func(_ string, g Group) bool {
-			work.spend(costAsk)
+			work.Charge(costAsk)
 			owner, ok := g.Owner()
 			if ok && (c.Owner != "" && owner == c.Owner || selects(c.Before, g.Class) || selects(c.After, g.Class)) {
 				groups = append(groups, g.Key)

@@ -1,9 +1,9 @@
 package queue
 
-// What an entry of the log does to wake others is bounded, in units of 20 to 90
-// nanoseconds (measured, see docs/benchmarks.md), so that it takes less than ten
-// milliseconds: what does not fit is remembered in rows, and done by the entries
-// that follow. The scheduler sees to it that there are such.
+// What an entry of the log does to wake others is bounded, in the units in which
+// its cost is counted (fsm/work.go), so that it takes less than ten milliseconds:
+// what does not fit is remembered in rows, and done by the entries that follow.
+// The scheduler sees to it that there are such.
 const (
 	maxWork  = 100_000
 	costLook = 10  // to look for a group
@@ -25,22 +25,20 @@ type Work struct {
 // Over says whether nothing is left to spend.
 func (w *Work) Over() bool { return w.spent >= maxWork }
 
-func (w *Work) spend(units int) { w.spent += units }
+// Charge charges what was counted, from the tables alone.
+func (w *Work) Charge(units int) { w.spent += units }
 
 // Wake charges the waking of one pod.
-func (w *Work) Wake() { w.spend(costWake) }
+func (w *Work) Wake() { w.Charge(costWake) }
 
 // Ask charges a question about one group.
-func (w *Work) Ask() { w.spend(costAsk) }
-
-// Charge charges what somebody else counted, from the tables alone.
-func (w *Work) Charge(units int) { w.spend(units) }
+func (w *Work) Ask() { w.Charge(costAsk) }
 
 // Spent is what was charged so far.
 func (w *Work) Spent() int { return w.spent }
 
 // Look charges the search for something that is pending.
-func (w *Work) Look() { w.spend(costLook) }
+func (w *Work) Look() { w.Charge(costLook) }
 
 // MayJudge says whether the counters may be asked about a group. The first time
 // they may have to count whom its rules are about (cost), and are charged for
@@ -56,7 +54,7 @@ func (w *Work) MayJudge(group string, cost func() int) bool {
 		w.judged = map[string]bool{}
 	}
 	w.judged[group] = true
-	w.spend(cost())
+	w.Charge(cost())
 	return true
 }
 

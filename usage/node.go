@@ -35,7 +35,7 @@ func priorityInLevel(key string) int32 {
 // that of the node, and kept once.
 func (x *nodeSums) add(node string, c *model.Class) {
 	level := levelKey(node, c.Priority)
-	was, ofLevel := x.of(node), x.ofLevel(level)
+	was, ofLevel := x.of(node), sumAt(&x.levels, level)
 	next := was.With(c)
 	x.total.Set(node, &next)
 	if ofLevel == was {
@@ -44,13 +44,6 @@ func (x *nodeSums) add(node string, c *model.Class) {
 	}
 	own := ofLevel.With(c)
 	x.levels.Set(level, &own)
-}
-
-func (x *nodeSums) ofLevel(key string) *model.Usage {
-	if u, ok := x.levels.Get(key); ok {
-		return u
-	}
-	return noUse
 }
 
 // remove counts one pod less.
@@ -79,8 +72,10 @@ func (x *nodeSums) renew(node string) {
 // noUse is never changed.
 var noUse = &model.Usage{}
 
-func (x *nodeSums) of(node string) *model.Usage {
-	if u, ok := x.total.Get(node); ok {
+func (x *nodeSums) of(node string) *model.Usage { return sumAt(&x.total, node) }
+
+func sumAt(t *store.Tree[*model.Usage], key string) *model.Usage {
+	if u, ok := t.Get(key); ok {
 		return u
 	}
 	return noUse
