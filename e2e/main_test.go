@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 		}
 		code := m.Run()
 		stopShared()
+		defer removeCgroups()
 		if left := reap(root); left > 0 {
 			fmt.Fprintf(os.Stderr, "%d processes were left behind, and have been ended\n", left)
 			code = max(code, 1)
@@ -49,6 +50,18 @@ func build() error {
 		return fmt.Errorf("build the binary: %w", err)
 	}
 	return nil
+}
+
+// removeCgroups takes away the parents that killed workers could not, if they are
+// empty.
+func removeCgroups() {
+	left, err := filepath.Glob("/sys/fs/cgroup/*/berth")
+	if err != nil {
+		panic(err) // the pattern is a constant
+	}
+	for _, dir := range append(left, "/sys/fs/cgroup/berth") {
+		_ = os.Remove(dir) // nothing, or somebody else's
+	}
 }
 
 // reap kills the processes that belong to a directory: agents, and pods that

@@ -31,7 +31,6 @@ type memory struct {
 	state   *State
 	index   uint64
 	elapsed time.Duration
-	most    int // live bytes, where they were measured
 }
 
 func newMemory(t *testing.T) *memory {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -262,11 +261,6 @@ func (c *cluster) must(ps ...fsm.Proposal) uint64 {
 		}
 		return index
 	}
-}
-
-func drain(r io.ReadCloser) ([]byte, error) {
-	b, err := io.ReadAll(r)
-	return b, errors.Join(err, r.Close())
 }
 
 func names(n int) (out []string) {

@@ -71,7 +71,6 @@ func TestRefusedUnread(t *testing.T) {
 type rawConn struct {
 	t      *testing.T
 	framer *http2.Framer
-	head   []byte
 	enc    *hpack.Encoder
 	buf    *writer
 }

@@ -21,14 +21,13 @@ import (
 type checker struct {
 	story *story
 
-	mu        sync.Mutex
-	changes   map[int64]change // by revision, as the first server told them
-	newest    int64
-	bound     map[types.UID]string // where a pod was bound to
-	requests  map[types.UID]model.Resources
-	digests   map[uint64]digest // by index
-	broken    []error
-	followers int
+	mu       sync.Mutex
+	changes  map[int64]change // by revision, as the first server told them
+	newest   int64
+	bound    map[types.UID]string // where a pod was bound to
+	requests map[types.UID]model.Resources
+	digests  map[uint64]digest // by index
+	broken   []error
 }
 
 type change struct {

@@ -54,7 +54,6 @@ type bench struct {
 	full     string // the pod whose volume holds too much
 	damaged  bool   // what the runtime kept of pods cannot be read
 	stubborn bool   // the servers answer, and take nothing over
-	quiet    bool
 }
 
 func (b *bench) run(d *datadriven.TestData) {

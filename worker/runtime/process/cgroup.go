@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -93,8 +94,18 @@ func (t *cgroupTree) resources(r *corev1.ResourceRequirements) *specs.LinuxResou
 	return out
 }
 
-// create makes a cgroup and returns its directories: one, or with version 1 one for each controller.
-func (t *cgroupTree) create(name string, r *specs.LinuxResources) ([]string, error) {
+// create makes a cgroup and returns its directories: one, or with version 1 one for each controller. Somebody else who has
+// the same parent may be taking it away, empty, at the same time.
+func (t *cgroupTree) create(name string, r *specs.LinuxResources) (dirs []string, err error) {
+	for range 3 {
+		if dirs, err = t.tryToCreate(name, r); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return dirs, err
+}
+
+func (t *cgroupTree) tryToCreate(name string, r *specs.LinuxResources) ([]string, error) {
 	group := path.Join(t.parent, name)
 	if t.unified {
 		if _, err := cgroup2.NewManager(unifiedRoot, group, cgroup2.ToResources(r)); err != nil {
@@ -193,6 +204,13 @@ func (t *cgroupTree) processes(id runtime.ID) []int {
 		}
 	}
 	return out
+}
+
+// close takes the parent away if nothing is left in it.
+func (t *cgroupTree) close() {
+	if t != nil {
+		_ = t.remove("") // where containers run on it stays, for whoever comes next
+	}
 }
 
 func (t *cgroupTree) removeContainer(id runtime.ID) error {

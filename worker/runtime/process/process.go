@@ -185,6 +185,7 @@ func (r *Runtime) Close() {
 	}
 	r.mu.Unlock()
 	r.watch.Wait()
+	r.cgroups.close()
 }
 
 // Directories: Root/<pod uid>/pod.record, and containers/<name>/<attempt>/ with what package shim keeps there.

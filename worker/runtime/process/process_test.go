@@ -15,7 +15,6 @@ import (
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -77,9 +76,6 @@ func open(t *testing.T, opts Options) *harness {
 				if err := h.rt.Remove(context.Background(), types.UID(e.Name())); err != nil {
 					t.Error(err)
 				}
-			}
-			if h.rt.cgroups != nil {
-				_ = h.rt.cgroups.remove("")
 			}
 		}
 		h.rt.Close()
@@ -472,39 +468,6 @@ func TestShimKilled(t *testing.T) {
 func zombie(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && strings.Contains(string(b), ") Z ")
-}
-
-func TestLimitsAndOutOfMemory(t *testing.T) {
-	h := open(t, Options{PIDs: 50})
-	if h.rt.cgroups == nil {
-		t.Skip("cgroups are not writable here")
-	}
-	c := shell(`cat /proc/self/cgroup; x=$(head -c 200000000 /dev/zero | tr '\0' x); echo survived`)
-	c.Resources.Limits = corev1.ResourceList{"memory": resource.MustParse("32Mi"), "cpu": resource.MustParse("500m")}
-	p := pod("greedy", c)
-	id := h.start(p, 0)
-	x := h.exit()
-	if x.Reason != runtime.ReasonOOMKilled || x.Code == 0 {
-		t.Errorf("exit is %+v, log %.300q", x, h.logs(id, runtime.LogOptions{}))
-	}
-	if log := h.logs(id, runtime.LogOptions{}); !strings.Contains(log, string(p.UID)+"/main_0") {
-		t.Errorf("it ran in another cgroup: %s", log)
-	}
-	dirs, err := h.rt.cgroups.dirs(h.rt.cgroups.name(id))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.rt.Remove(context.Background(), p.UID); err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range dirs {
-		if _, err := os.Stat(d); !os.IsNotExist(err) {
-			t.Errorf("cgroup %s is left: %v", d, err)
-		}
-	}
-	if _, err := os.Stat(h.rt.podDir(p.UID)); !os.IsNotExist(err) {
-		t.Errorf("the pod's directory is left: %v", err)
-	}
 }
 
 func TestLogRotationAndSelection(t *testing.T) {
