@@ -17,7 +17,8 @@ import (
 )
 
 var states = []berthv1.QueueState{
-	berthv1.QueueActive, berthv1.QueueBackoff, berthv1.QueueSetAside, berthv1.QueueUnschedulable, berthv1.QueueNominated, berthv1.QueueGated,
+	berthv1.QueueActive, berthv1.QueueBackoff, berthv1.QueueSetAside, berthv1.QueueUnschedulable, berthv1.QueueNominated,
+	berthv1.QueueGated,
 }
 
 func drawEntry(t *rapid.T, name string) *Entry {
@@ -29,10 +30,13 @@ func drawEntry(t *rapid.T, name string) *Entry {
 		"memory": *apiresource.NewQuantity(rapid.Int64Range(0, 4).Draw(t, "memory")<<20, apiresource.BinarySI),
 	}}}}
 	if rapid.Bool().Draw(t, "ruled") {
-		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
-			{TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")}}}}}}
+		app := map[string]string{"app": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")}
+		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+				{TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: app}}}}}
 	}
-	e := NewEntry(pod, model.ClassOf(pod), rapid.Int64Range(1, 50).Draw(t, "enqueued"), rapid.Int64Range(0, 9).Draw(t, "at")*1e9)
+	e := NewEntry(pod, model.ClassOf(pod), rapid.Int64Range(1, 50).Draw(t, "enqueued"),
+		rapid.Int64Range(0, 9).Draw(t, "at")*1e9)
 	e.State = rapid.SampledFrom(states).Draw(t, "state")
 	e.Errors = rapid.Int32Range(0, 1).Draw(t, "errors")
 	e.KeptAway = rapid.Bool().Draw(t, "kept away")
@@ -57,7 +61,8 @@ func TestIndexAgainstAWalk(t *testing.T) {
 			before, was := x, dump(x)
 			forked := x.Fork()
 			x = &forked
-			switch name := rapid.SampledFrom([]string{"p0", "p1", "p2", "p3", "p4", "p5"}).Draw(t, "name"); rapid.IntRange(0, 4).Draw(t, "what") {
+			name := rapid.SampledFrom([]string{"p0", "p1", "p2", "p3", "p4", "p5"}).Draw(t, "name")
+			switch rapid.IntRange(0, 4).Draw(t, "what") {
 			case 0:
 				x.Put(all[name], nil)
 				delete(all, name)
@@ -140,7 +145,8 @@ func inOrder(x *Index, entries []*Entry, sort bool) string {
 // checkCandidates: a node finds those who ask for no more than it has free.
 func checkCandidates(t *rapid.T, x *Index, all map[string]*Entry) {
 	free := model.Resources{
-		Pods: 1, MilliCPU: rapid.Int64Range(0, 4).Draw(t, "free cpu") * 100, MemoryBytes: rapid.Int64Range(0, 4).Draw(t, "free memory") << 20,
+		Pods: 1, MilliCPU: rapid.Int64Range(0, 4).Draw(t, "free cpu") * 100,
+		MemoryBytes: rapid.Int64Range(0, 4).Draw(t, "free memory") << 20,
 	}
 	want, got := map[string]bool{}, map[string]bool{}
 	for _, e := range all {
@@ -162,7 +168,8 @@ func TestOutcomes(t *testing.T) {
 		return e.Attempted(Attempt{Revision: 7, UnixNano: 100 * s, Failed: true, State: berthv1.QueueBackoff}, spec)
 	}
 	found := func(e *Entry) *Entry {
-		return e.Attempted(Attempt{Revision: 7, UnixNano: 100 * s, Diagnosis: &Diagnosis{}, State: berthv1.QueueUnschedulable}, spec)
+		return e.Attempted(Attempt{Revision: 7, UnixNano: 100 * s, Diagnosis: &Diagnosis{},
+			State: berthv1.QueueUnschedulable}, spec)
 	}
 	refused := func(e *Entry) *Entry { return e.Refused("why", 100*s, spec) }
 	aside := func(e *Entry) *Entry { return e.PutAside(&SetAside{Kind: "Panic"}, 7, 100*s) }
@@ -196,7 +203,8 @@ func TestOutcomes(t *testing.T) {
 		t.Error("an outcome changed the entry that it is of")
 	}
 	long := refused(&Entry{})
-	if long = long.Refused(strings.Repeat("é", maxTold), 0, spec); len(long.Refusal) > maxTold || !strings.HasSuffix(long.Refusal, "é") {
+	if long = long.Refused(strings.Repeat("é", maxTold), 0, spec); len(long.Refusal) > maxTold ||
+		!strings.HasSuffix(long.Refusal, "é") {
 		t.Errorf("%d bytes are kept of a refusal", len(long.Refusal))
 	}
 }
@@ -208,13 +216,15 @@ func TestCandidatesGoOnByMemory(t *testing.T) {
 	x.Reorder(OrderOf(&berthv1.Default().Spec))
 	const little, much = 1200, 3000
 	for i := range little + much {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("p%05d", i), UID: types.UID(fmt.Sprint(i))}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("p%05d", i),
+			UID: types.UID(fmt.Sprint(i))}}
 		memory := int64(1 + i)
 		if i >= little {
 			memory += 1 << 40
 		}
 		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-			"cpu": *apiresource.NewMilliQuantity(1, apiresource.DecimalSI), "memory": *apiresource.NewQuantity(memory, apiresource.BinarySI),
+			"cpu":    *apiresource.NewMilliQuantity(1, apiresource.DecimalSI),
+			"memory": *apiresource.NewQuantity(memory, apiresource.BinarySI),
 		}}}}
 		e := NewEntry(pod, model.ClassOf(pod), int64(i+1), 0)
 		e.State = berthv1.QueueUnschedulable

@@ -101,7 +101,8 @@ func TestPanicSpares(t *testing.T) {
 	}
 	h.run()
 	panics := h.sched.Panics()
-	if len(panics) != 1 || panics[0].Value != "the second pod" || !strings.Contains(panics[0].Stack, "sched.(*meter).Spend") {
+	if len(panics) != 1 || panics[0].Value != "the second pod" ||
+		!strings.Contains(panics[0].Stack, "sched.(*meter).Spend") {
 		t.Fatalf("told: %+v", panics)
 	}
 	bound := 0

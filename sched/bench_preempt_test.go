@@ -23,7 +23,8 @@ func mixedCluster(b *testing.B, budgets bool, limit int32) *harness {
 				cpu = left
 			}
 			left -= cpu
-			h.pod(mkPod(fmt.Sprintf("low-%d-%d priority=%d cpu=%dm mem=%dMi node=node-%d start=%d ready label=app=a%d", i, j, (i+j)%3, cpu,
+			h.pod(mkPod(fmt.Sprintf("low-%d-%d priority=%d cpu=%dm mem=%dMi node=node-%d start=%d ready label=app=a%d", i, j,
+				(i+j)%3, cpu,
 				512+256*((i+j*5)%7), i, 1+(i*7+j*13)%997, (i*31+j)%1000)))
 		}
 	}

@@ -29,7 +29,8 @@ func BenchmarkTopology(b *testing.B) {
 			for b.Loop() {
 				h := newHarness()
 				for i := range benchNodes {
-					h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d", i, hostKey, i, zoneKey, i%10)))
+					h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d", i, hostKey, i,
+						zoneKey, i%10)))
 				}
 				var specs []string
 				for app := range 10 { // ten workloads

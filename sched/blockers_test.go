@@ -92,7 +92,8 @@ func BenchmarkExplain(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/priority=%d", c.name, priority), func(b *testing.B) {
 				h := newHarness()
 				for i := range benchNodes {
-					h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d", i, hostKey, i, zoneKey, i%10)))
+					h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d", i, hostKey, i,
+						zoneKey, i%10)))
 					for j := range 20 {
 						others := c.others
 						if c.name == "unique-carriers" {

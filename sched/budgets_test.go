@@ -23,7 +23,8 @@ func TestPropertyStrictBudgets(t *testing.T) {
 			w.node(mkNode(fmt.Sprintf("n%d cpu=4 mem=8Gi pods=110", i)))
 			for range rapid.IntRange(0, 4).Draw(t, "pods") {
 				w.pod(mkPod(fmt.Sprintf("p%d priority=%s cpu=1 node=n%d label=app=%s%s%s", w.pods, w.pick("priority", "0", "1"), i,
-					w.pick("app", "web", "db", "none"), w.pick("start", " start=10", " start=20"), w.pick("ready", " ready", " ready", ""))))
+					w.pick("app", "web", "db", "none"), w.pick("start", " start=10", " start=20"),
+					w.pick("ready", " ready", " ready", ""))))
 			}
 		}
 		for _, app := range []string{"web", "db"} {
@@ -80,7 +81,8 @@ func (w *world) disturb(under []*Plan) []*Plan {
 			under = under[1:]
 		}
 	case 3:
-		w.pod(mkPod(fmt.Sprintf("p%d priority=%s cpu=%s%s", w.pods, w.pick("priority", "5", "9"), w.pick("cpu", "1", "2", "3"), w.pick("app", "", " label=app=web"))))
+		w.pod(mkPod(fmt.Sprintf("p%d priority=%s cpu=%s%s", w.pods, w.pick("priority", "5", "9"),
+			w.pick("cpu", "1", "2", "3"), w.pick("app", "", " label=app=web"))))
 	case 4:
 		if key, ok := w.somePod(); ok {
 			w.apply(&fsm.EvictPod{Key: key}) // may be refused

@@ -75,7 +75,8 @@ func TestDisagreement(t *testing.T) {
 	h.pod(mkPod("asks cpu=1"))
 	h.sched.followAll()
 	for i := range 4 {
-		f := &assumption{uid: "uid-asks", key: "default/asks", kind: assumeBind, node: "n1", class: model.ClassOf(mkPod("asks cpu=1"))}
+		f := &assumption{uid: "uid-asks", key: "default/asks", kind: assumeBind, node: "n1",
+			class: model.ClassOf(mkPod("asks cpu=1"))}
 		p := &Plan{Command: &fsm.ApplyPlan{}, assumptions: []*assumption{f}}
 		h.sched.Refused(p, []fsm.PlanRefusal{{Key: f.key, UID: "uid-asks", Reason: "because"}})
 		before := h.sched.view

@@ -17,7 +17,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-var preemptions = flag.Int("preemptions", 20, "how many preemptions the run has in which the leader is lost at every position")
+var preemptions = flag.Int("preemptions", 20,
+	"how many preemptions the run has in which the leader is lost at every position")
 
 // TestLeaderLostAtEveryPosition: a run of preemptions is recorded. Then, for every position of its log, the leader is
 // lost there with all that it had under way, and another goes on from a snapshot of that state. Whatever the position,
@@ -40,7 +41,8 @@ func TestLeaderLostAtEveryPosition(t *testing.T) {
 			next := told.successor()
 			next.run()
 			if !maps.Equal(next.evicted, whole.evicted) {
-				t.Fatalf("the leader was lost after entry %d, and others were evicted: %s", i, difference(whole.evicted, next.evicted))
+				t.Fatalf("the leader was lost after entry %d, and others were evicted: %s", i,
+					difference(whole.evicted, next.evicted))
 			}
 		}
 		told.apply(entry)
@@ -156,7 +158,8 @@ func (r *reign) found(preemptors int) {
 	commands := []fsm.Command{&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()}}
 	for _, priority := range []int32{0, 1, 2, 3, 10, 20, 30} {
 		commands = append(commands, &fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: &schedulingv1.PriorityClass{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", priority), UID: types.UID(fmt.Sprintf("p%d", priority))}, Value: priority}}})
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", priority), UID: types.UID(fmt.Sprintf("p%d", priority))},
+			Value:      priority}}})
 	}
 	for i := range preemptors {
 		node := mkNode(fmt.Sprintf("n%03d cpu=4 mem=8Gi label=band=%d", i, i%3))
@@ -171,17 +174,20 @@ func (r *reign) found(preemptors int) {
 	}
 	for j, least := range []int{preemptors, preemptors / 2, preemptors / 8} {
 		amount := intstr.FromInt(least)
-		commands = append(commands, &fsm.PutDisruptionBudget{Create: true, Budget: fsm.BudgetWire{Object: &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("a%d", j), UID: types.UID(fmt.Sprintf("a%d", j))},
-			Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &amount, Selector: &metav1.LabelSelector{
-				MatchLabels: map[string]string{"app": fmt.Sprintf("a%d", j)}}}}}})
+		commands = append(commands, &fsm.PutDisruptionBudget{Create: true,
+			Budget: fsm.BudgetWire{Object: &policyv1.PodDisruptionBudget{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("a%d", j),
+					UID: types.UID(fmt.Sprintf("a%d", j))},
+				Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &amount, Selector: &metav1.LabelSelector{
+					MatchLabels: map[string]string{"app": fmt.Sprintf("a%d", j)}}}}}})
 	}
 	r.propose(commands...)
 	r.wanted = preemptorsOf(preemptors)
 }
 
 func readyReport(pod *corev1.Pod) fsm.Command {
-	status := &corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	status := &corev1.PodStatus{Phase: corev1.PodRunning,
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
 	return &fsm.ReportPods{Node: pod.Spec.NodeName, Reports: []fsm.PodReport{
 		{Key: fsm.PodKey(pod.Namespace, pod.Name), UID: string(pod.UID), Status: fsm.PodStatusWire{Object: status}}}}
 }
@@ -273,7 +279,8 @@ func (r *reign) worker() []fsm.Command {
 	}
 	v.PodsOnNode(report.Node, func(pod *corev1.Pod) bool {
 		if model.Terminating(pod) {
-			report.Reports = append(report.Reports, fsm.PodReport{Key: fsm.PodKey(pod.Namespace, pod.Name), UID: string(pod.UID), Removed: true})
+			report.Reports = append(report.Reports, fsm.PodReport{Key: fsm.PodKey(pod.Namespace, pod.Name), UID: string(pod.UID),
+				Removed: true})
 		}
 		return true
 	})

@@ -19,7 +19,8 @@ var asAdmin = Asker{User: "admin", Groups: []string{"system:masters"}}
 func controlled(spec string) *corev1.Pod {
 	p := mkPod(spec)
 	yes := true
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs", UID: "rs", Controller: &yes}}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs", UID: "rs",
+		Controller: &yes}}
 	return p
 }
 
@@ -59,7 +60,8 @@ func foreseeCascade(t *testing.T, grace string) {
 		t.Fatalf("depth %d, cut %v, %+v", f.Depth, f.Cut, f.Successors)
 	}
 	first, second := f.Successors[0], f.Successors[1]
-	if first.Of.Key != "default/mid" || first.Of.Priority != 5 || first.Round != 1 || first.NominatedNode != "n2" || len(first.Victims) != 1 {
+	if first.Of.Key != "default/mid" || first.Of.Priority != 5 || first.Round != 1 || first.NominatedNode != "n2" ||
+		len(first.Victims) != 1 {
 		t.Errorf("in place of mid: %+v", first)
 	}
 	if second.Of.Key != "default/low" || second.Round != 2 || second.Node != "n3" {
@@ -80,7 +82,9 @@ func TestForeseeWithoutControllers(t *testing.T) {
 		t.Errorf("%+v, %v", f, err)
 	}
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "p100", UID: types.UID("other")}, Value: 3}
-	if _, err := Foresee(t.Context(), h.state.View(), asAdmin, []fsm.Command{&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: class}}}, nil); err == nil || !strings.Contains(err.Error(), "already exists") {
+	if _, err := Foresee(t.Context(), h.state.View(), asAdmin,
+		[]fsm.Command{&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: class}}}, nil); err == nil ||
+		!strings.Contains(err.Error(), "already exists") {
 		t.Errorf("a class that is there already: %v", err)
 	}
 }
@@ -91,7 +95,8 @@ func TestForeseeIsWhatHappens(t *testing.T) {
 	for _, n := range []string{"n1 cpu=4", "n2 cpu=3", "n3 cpu=2"} {
 		h.node(mkNode(n))
 	}
-	for _, p := range []string{"a priority=1 cpu=2 node=n1", "b priority=2 cpu=2 node=n1", "c priority=1 cpu=3 node=n2", "d priority=9 cpu=1 node=n3"} {
+	for _, p := range []string{"a priority=1 cpu=2 node=n1", "b priority=2 cpu=2 node=n1", "c priority=1 cpu=3 node=n2",
+		"d priority=9 cpu=1 node=n3"} {
 		h.pod(mkPod(p))
 	}
 	h.class(7, nil)
@@ -115,7 +120,8 @@ func TestForeseeIsWhatHappens(t *testing.T) {
 		if pod.Spec.NodeName != p.Node || nominated != (p.NominatedNode != "") || nominated && n.Node != p.NominatedNode {
 			t.Errorf("%s: foreseen %+v, became %q, nomination %+v", p.Key, p, pod.Spec.NodeName, n)
 		}
-		if nominated && !slices.EqualFunc(p.Victims, n.Victims, func(a Victim, b fsm.VictimRef) bool { return a.UID == b.UID }) {
+		if nominated && !slices.EqualFunc(p.Victims, n.Victims,
+			func(a Victim, b fsm.VictimRef) bool { return a.UID == b.UID }) {
 			t.Errorf("%s: victims foreseen %v, became %v", p.Key, p.Victims, n.Victims)
 		}
 	}

@@ -35,7 +35,8 @@ func TestFollowsInParts(t *testing.T) {
 		t.Errorf("the view of 300 objects was built in %d steps", n)
 	}
 	for i := range 100 {
-		h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d label=new=", i, hostKey, i, zoneKey, i%4)))
+		h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d label=new=", i, hostKey,
+			i, zoneKey, i%4)))
 	}
 	if n := steps(); n < 5 {
 		t.Errorf("100 changes were followed in %d steps", n)
@@ -92,7 +93,8 @@ func nominatedTo(h *harness, key string) string {
 	return n.Node
 }
 
-// TestEndlessDecision: a pod whose decision is not made in two thousand steps is set aside, is told, and the next is tried.
+// TestEndlessDecision: a pod whose decision is not made in two thousand steps is set aside, is told, and the next is
+// tried.
 func TestEndlessDecision(t *testing.T) {
 	h := newHarness()
 	h.zoned(decisionSteps+100, 3, "")

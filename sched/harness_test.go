@@ -126,7 +126,8 @@ func (h *harness) report(key string, ready bool) {
 	if ready {
 		status.Conditions[0].Status = corev1.ConditionTrue
 	}
-	h.must(&fsm.ReportPods{Node: p.Spec.NodeName, Reports: []fsm.PodReport{{Key: key, UID: string(p.UID), Status: fsm.PodStatusWire{Object: &status}}}})
+	h.must(&fsm.ReportPods{Node: p.Spec.NodeName,
+		Reports: []fsm.PodReport{{Key: key, UID: string(p.UID), Status: fsm.PodStatusWire{Object: &status}}}})
 }
 
 // budget stores a disruption budget, in words: its name, app=<label> or all, min=<pods>, from=<priority>, always-allow.
@@ -218,7 +219,8 @@ func (h *harness) run() []fsm.PlanRefusal {
 			return refused
 		}
 		if plans == 1000 {
-			panic("the scheduler goes round in circles: " + describe(p.Command) + describeRefused(refused[max(0, len(refused)-3):]))
+			panic("the scheduler goes round in circles: " + describe(p.Command) +
+				describeRefused(refused[max(0, len(refused)-3):]))
 		}
 		refused = append(refused, h.commit(p)...)
 	}
@@ -234,8 +236,9 @@ func (h *harness) commit(p *Plan) []fsm.PlanRefusal {
 // Builders in the words of the transcripts.
 
 func buildNode(words []string) (*corev1.Node, error) {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: words[0], Labels: map[string]string{}}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
-		corev1.ResourcePods: resource.MustParse("110")}}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: words[0], Labels: map[string]string{}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourcePods: resource.MustParse("110")}}}
 	for _, w := range words[1:] {
 		key, value, _ := strings.Cut(w, "=")
 		switch key {
@@ -276,7 +279,8 @@ func resourceOf(word string) corev1.ResourceName {
 func buildPod(words []string) (*corev1.Pod, error) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: words[0]}, Spec: corev1.PodSpec{
 		SchedulerName: "default-scheduler",
-		Containers:    []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{}}}}}}
+		Containers: []corev1.Container{{Name: "c", Image: "i",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{}}}}}}
 	for _, w := range words[1:] {
 		if err := addToPod(p, w); err != nil {
 			return nil, fmt.Errorf("pod %s: %s: %w", p.Name, w, err)
@@ -307,7 +311,8 @@ func addToPod(p *corev1.Pod, w string) error {
 		start := metav1.Unix(int64(n), 0)
 		p.Status.StartTime = &start
 	case "ready":
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+		p.Status.Conditions = append(p.Status.Conditions,
+			corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
 	case "strict":
 		p.Annotations = map[string]string{model.DisruptionPolicyAnnotation: model.StrictBudgets}
 	case "deadline":
@@ -334,7 +339,8 @@ func addToPod(p *corev1.Pod, w string) error {
 		prefer(p, weight, kv)
 	case "tolerate":
 		k, effect, _ := strings.Cut(value, ":")
-		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: k, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffect(effect)})
+		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: k, Operator: corev1.TolerationOpExists,
+			Effect: corev1.TaintEffect(effect)})
 	case "label":
 		k, v, _ := strings.Cut(value, "=")
 		if p.Labels == nil {
@@ -379,7 +385,8 @@ func prefer(p *corev1.Pod, weight, label string) {
 	}
 	terms := &p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
 	*terms = append(*terms, corev1.PreferredSchedulingTerm{Weight: int32(n), Preference: corev1.NodeSelectorTerm{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{v}}}}})
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: k, Operator: corev1.NodeSelectorOpIn,
+			Values: []string{v}}}}})
 }
 
 func mkNode(spec string) *corev1.Node {
@@ -421,7 +428,8 @@ func describe(c *fsm.ApplyPlan) string {
 			fmt.Fprintf(&b, "  not proven minimal within %d steps\n", d.SearchLimit)
 		}
 		if a := d.Alternatives; a != nil && a.RunnerUp != "" {
-			fmt.Fprintf(&b, "  %d candidates of %d nodes; before %s by %s\n", a.Candidates, a.NodesConsidered, a.RunnerUp, a.DecidedBy)
+			fmt.Fprintf(&b, "  %d candidates of %d nodes; before %s by %s\n", a.Candidates, a.NodesConsidered, a.RunnerUp,
+				a.DecidedBy)
 		}
 	}
 	for _, d := range c.Failures {

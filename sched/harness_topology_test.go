@@ -17,8 +17,8 @@ import (
 // Words for what pods ask of other pods:
 //
 //	spread=KEY:SKEW:SELECTOR[:OPTION...]  options: soft, min=N, affinity=Ignore, taints=Honor, keys=LABEL
-//	near=KEY:SELECTOR[:OPTION...]         required pod affinity; far= anti-affinity. Options: w=WEIGHT makes it preferred,
-//	                                      ns=NAME+NAME, nsel=SELECTOR, keys=LABEL, notkeys=LABEL
+//	near=KEY:SELECTOR[:OPTION...]         required pod affinity; far= anti-affinity. Options: w=WEIGHT makes
+//	                                      it preferred, ns=NAME+NAME, nsel=SELECTOR, keys=LABEL, notkeys=LABEL
 //
 // A SELECTOR is label=value&label=value, * for the empty one, - for none at all.
 
@@ -117,15 +117,19 @@ func addTerm(p *corev1.Pod, near bool, word string) error {
 		a.PodAntiAffinity = &corev1.PodAntiAffinity{}
 	}
 	weighted := corev1.WeightedPodAffinityTerm{Weight: int32(weight), PodAffinityTerm: t}
-	switch {
-	case near && weight == 0:
-		a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, t)
-	case near:
-		a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
-	case weight == 0:
-		a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, t)
-	default:
-		a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
+	var required *[]corev1.PodAffinityTerm
+	var preferred *[]corev1.WeightedPodAffinityTerm
+	if near {
+		required = &a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		preferred = &a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	} else {
+		required = &a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		preferred = &a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	}
+	if weight == 0 {
+		*required = append(*required, t)
+	} else {
+		*preferred = append(*preferred, weighted)
 	}
 	return nil
 }
@@ -146,12 +150,14 @@ func (h *harness) namespace(name string, labels map[string]string) {
 
 // service stores a service in the namespace default.
 func (h *harness) service(name string, selector map[string]string) {
-	h.object("services", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+	h.object("services", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+		UID: types.UID("uid-" + name)},
 		Spec: corev1.ServiceSpec{Selector: selector}})
 }
 
 func (h *harness) replicaSet(name string, selector *metav1.LabelSelector, replicas int32) {
-	h.object("replicasets", &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+	h.object("replicasets", &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+		UID: types.UID("uid-" + name)},
 		Spec: appsv1.ReplicaSetSpec{Selector: selector, Replicas: &replicas}})
 }
 

@@ -125,6 +125,7 @@ func binds(h *harness, before *fsm.View, d *fsm.PreemptDecision, named map[strin
 // apart keeps a pod away from those of app a.
 func apart(p *corev1.Pod, key string) {
 	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}}},
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: key,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}}},
 	}}
 }

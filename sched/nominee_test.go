@@ -9,8 +9,8 @@ import (
 	"github.com/berth-dev/berth/fsm"
 )
 
-// TestNomineeFindsRoomElsewhere (NM6, QU8): who waits for his victims is bound as soon as a node has room for which nobody has
-// to go, whatever hid that from the group that he waits with.
+// TestNomineeFindsRoomElsewhere (NM6, QU8): who waits for his victims is bound as soon as a node has room for which
+// nobody has to go, whatever hid that from the group that he waits with.
 func TestNomineeFindsRoomElsewhere(t *testing.T) {
 	const full = "node=n1 priority=0 cpu=4"
 	for _, c := range []struct {
@@ -25,8 +25,9 @@ func TestNomineeFindsRoomElsewhere(t *testing.T) {
 			pod: "high priority=5 cpu=4 label=app=web near=" + hostKey + ":app=web"},
 		{name: "the nominee's own anti-affinity counts its nomination", node: "n2 cpu=8 label=zone=a",
 			pod: "high priority=5 cpu=4 label=app=web far=zone:app=web"},
-		{name: "the node would have had room before, with evictions", pod: "high priority=5 cpu=4", before: []string{"n2 cpu=4"},
-			node: "n2 cpu=16"},
+		{name: "the node would have had room before, with evictions", pod: "high priority=5 cpu=4",
+			before: []string{"n2 cpu=4"},
+			node:   "n2 cpu=16"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHarness()

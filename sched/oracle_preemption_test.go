@@ -110,7 +110,8 @@ func (o *oracle) victimsAnywhere(n *corev1.Node, pod *corev1.Pod) (plainVictims,
 			}
 		}
 		c, ok := o.judge(n, pod, gone)
-		if ok && (!found || cheaper(c, best)) && elsewhere(c) <= int64(*o.config.Preemption.MaxOtherNodes) && o.opens(n, pod, append(gone, leaving...)) {
+		if ok && (!found || cheaper(c, best)) && elsewhere(c) <= int64(*o.config.Preemption.MaxOtherNodes) &&
+			o.opens(n, pod, append(gone, leaving...)) {
 			best, found = c, true
 		}
 	}
@@ -137,7 +138,8 @@ func (o *oracle) opens(n *corev1.Node, pod *corev1.Pod, gone []*plainPod) bool {
 // matters says whether a pod on another node can make a difference to one: a hard rule of either is about the other.
 func (o *oracle) matters(pod, other *corev1.Pod) bool {
 	hard, _ := o.constraints(pod, true)
-	if other.Namespace == pod.Namespace && slices.ContainsFunc(hard, func(c plainConstraint) bool { return c.selector.Matches(labels.Set(other.Labels)) }) {
+	if other.Namespace == pod.Namespace && slices.ContainsFunc(hard,
+		func(c plainConstraint) bool { return c.selector.Matches(labels.Set(other.Labels)) }) {
 		return true
 	}
 	about := func(owner, other *corev1.Pod) func(t corev1.PodAffinityTerm) bool {
@@ -184,7 +186,8 @@ func (o *oracle) judge(n *corev1.Node, pod *corev1.Pod, gone []*plainPod) (plain
 }
 
 func (o *oracle) isStrict(pod *corev1.Pod) bool {
-	bound := *pod.Spec.Priority < model.SystemCriticalPriority || o.config.Preemption.SystemClassBudgets == berthv1.BudgetsStrict
+	bound := *pod.Spec.Priority < model.SystemCriticalPriority ||
+		o.config.Preemption.SystemClassBudgets == berthv1.BudgetsStrict
 	return o.strict && bound || model.DemandsStrictBudgets(pod)
 }
 
@@ -208,7 +211,10 @@ func (o *oracle) waits(n *corev1.Node, pod *corev1.Pod, victims, leaving []*plai
 // any case, because of a port, count before the others there, or nobody could be evicted where one may be.
 func (o *oracle) reprieved(n *corev1.Node, pod *corev1.Pod, stay, leaving []*plainPod) (plainVictims, bool) {
 	inOrder := slices.Clone(stay)
-	slices.SortStableFunc(inOrder, func(a, b *plainPod) int { return cmp.Compare(min(portsIn(b.obj, pod), 1), min(portsIn(a.obj, pod), 1)) })
+	slices.SortStableFunc(inOrder, func(a, b *plainPod) int {
+		return cmp.Compare(min(portsIn(b.obj, pod), 1),
+			min(portsIn(a.obj, pod), 1))
+	})
 	bad, never := o.beyond(pod, stay, false), o.beyond(pod, inOrder, true)
 	var forbidden, violating, rest []*plainPod
 	for _, p := range stay { // PR8
@@ -247,7 +253,8 @@ func (o *oracle) beyond(pod *corev1.Pod, inOrder []*plainPod, hard bool) []*plai
 	var out []*plainPod
 	for _, p := range inOrder {
 		for _, b := range o.budgets.Of(p.obj.Namespace, p.obj.Labels) {
-			if b.Disrupted != nil && b.Disrupted(p.obj.Name) || hard != (o.isStrict(pod) || b.protects(model.Priority(pod))) || hard && b.spares(p.obj) {
+			if b.Disrupted != nil && b.Disrupted(p.obj.Name) || hard != (o.isStrict(pod) || b.protects(model.Priority(pod))) ||
+				hard && b.spares(p.obj) {
 				continue
 			}
 			if spent[b]++; spent[b] > b.Allowed && !slices.Contains(out, p) {

@@ -19,9 +19,10 @@ func (o *oracle) enforced(n *corev1.Node, pod *corev1.Pod) bool {
 	if a == nil || a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return true
 	}
-	return slices.ContainsFunc(a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
-		return plainTerm(&t, n)
-	})
+	return slices.ContainsFunc(a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms,
+		func(t corev1.NodeSelectorTerm) bool {
+			return plainTerm(&t, n)
+		})
 }
 
 // addedPreference are the weights of what the profile prefers, and the node has.
@@ -64,7 +65,8 @@ func plainFit(s *berthv1.ScoringStrategy, c *model.Class, alloc model.Resources,
 		if r.Name == "cpu" || r.Name == "memory" {
 			requested = u.NonZero.Get(r.Name) + c.NonZero.Get(r.Name)
 		}
-		if capacity == 0 || r.Name != "cpu" && r.Name != "memory" && r.Name != "ephemeral-storage" && c.Request.Get(r.Name) == 0 {
+		if capacity == 0 || r.Name != "cpu" && r.Name != "memory" && r.Name != "ephemeral-storage" &&
+			c.Request.Get(r.Name) == 0 {
 			continue
 		}
 		score := plainPart(s, requested, capacity)
@@ -109,10 +111,12 @@ func plainPart(s *berthv1.ScoringStrategy, requested, capacity int64) int64 {
 func (w *world) configuresPlugins(name string) {
 	var config []berthv1.PluginConfig
 	if a := w.addedAffinity(name); a != nil {
-		config = append(config, berthv1.PluginConfig{Name: berthv1.PluginNodeAffinity, Args: berthv1.PluginArguments{AddedAffinity: a}})
+		config = append(config, berthv1.PluginConfig{Name: berthv1.PluginNodeAffinity,
+			Args: berthv1.PluginArguments{AddedAffinity: a}})
 	}
 	if s := w.strategy(name); s != nil {
-		config = append(config, berthv1.PluginConfig{Name: berthv1.PluginNodeResourcesFit, Args: berthv1.PluginArguments{ScoringStrategy: s}})
+		config = append(config, berthv1.PluginConfig{Name: berthv1.PluginNodeResourcesFit,
+			Args: berthv1.PluginArguments{ScoringStrategy: s}})
 	}
 	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		if p := s.Profile(name); p != nil {
@@ -124,7 +128,8 @@ func (w *world) configuresPlugins(name string) {
 func (w *world) addedAffinity(of string) *corev1.NodeAffinity {
 	var a corev1.NodeAffinity
 	term := func(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
-		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
+		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op,
+			Values: values}}}
 	}
 	in, notIn, exists := corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists
 	if terms, some := map[string][]corev1.NodeSelectorTerm{
@@ -137,14 +142,16 @@ func (w *world) addedAffinity(of string) *corev1.NodeAffinity {
 		a.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{
 			{Weight: 2, Preference: term(key, exists)}, {Weight: 5, Preference: term(key, in, "b", "2")}}
 	}
-	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil && a.PreferredDuringSchedulingIgnoredDuringExecution == nil {
+	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil &&
+		a.PreferredDuringSchedulingIgnoredDuringExecution == nil {
 		return nil
 	}
 	return &a
 }
 
 func (w *world) strategy(of string) *berthv1.ScoringStrategy {
-	kind := w.pick(of+" scores", "", "", string(berthv1.LeastAllocated), string(berthv1.MostAllocated), string(berthv1.RequestedToCapacityRatioStrategy))
+	kind := w.pick(of+" scores", "", "", string(berthv1.LeastAllocated), string(berthv1.MostAllocated),
+		string(berthv1.RequestedToCapacityRatioStrategy))
 	if kind == "" {
 		return nil
 	}

@@ -71,7 +71,8 @@ func newOracle(v *fsm.View, budgets Budgets) *oracle {
 	})
 	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
 		if p.Spec.NodeName != "" && !model.Terminal(p) {
-			o.pods = append(o.pods, &plainPod{obj: p, node: p.Spec.NodeName, leaving: p.DeletionTimestamp != nil, victim: model.PreemptionVictim(p)})
+			o.pods = append(o.pods, &plainPod{obj: p, node: p.Spec.NodeName, leaving: p.DeletionTimestamp != nil,
+				victim: model.PreemptionVictim(p)})
 		}
 		return true
 	})
@@ -128,7 +129,10 @@ func (o *oracle) standsInTheWay(nom plainNom, pod *corev1.Pod, rivals func(own p
 func (o *oracle) check(n *corev1.Node, pod *corev1.Pod, without ...*plainPod) []model.Reason {
 	var out []model.Reason
 	add := func(r model.Reason) {
-		if !slices.ContainsFunc(out, func(have model.Reason) bool { return have.Kind == r.Kind && have.Resource == r.Resource }) {
+		if !slices.ContainsFunc(out, func(have model.Reason) bool {
+			return have.Kind == r.Kind &&
+				have.Resource == r.Resource
+		}) {
 			out = append(out, r)
 		}
 	}
@@ -217,8 +221,10 @@ func (o *oracle) totals(nodes []*corev1.Node, pod *corev1.Pod) map[string]int64 
 	var maxAffinity, maxTaints int64
 	for _, n := range nodes {
 		u := o.usage(n, pod, false)
-		total[n.Name] = weight("NodeResourcesFit")*plainFit(&strategy, c, model.Allocatable(n), &u) + weight("NodeResourcesBalancedAllocation")*plainBalanced(c, n, u) +
-			weight("PodTopologySpread")*spread[n.Name] + weight("InterPodAffinity")*attraction[n.Name] + weight("ImageLocality")*o.imageScore(n, pod)
+		total[n.Name] = weight("NodeResourcesFit")*plainFit(&strategy, c, model.Allocatable(n), &u) +
+			weight("NodeResourcesBalancedAllocation")*plainBalanced(c, n, u) +
+			weight("PodTopologySpread")*spread[n.Name] + weight("InterPodAffinity")*attraction[n.Name] +
+			weight("ImageLocality")*o.imageScore(n, pod)
 		affinity[n.Name], taints[n.Name] = c.PreferredAffinity(n)+o.addedPreference(n, pod), c.PreferNoScheduleCount(n)
 		maxAffinity, maxTaints = max(maxAffinity, affinity[n.Name]), max(maxTaints, taints[n.Name])
 	}

@@ -105,7 +105,8 @@ func (o *oracle) defaultSelector(pod *corev1.Pod) labels.Selector {
 		if !ok || service.Namespace != pod.Namespace {
 			return false
 		}
-		if s := labels.SelectorFromSet(service.Spec.Selector); service.Spec.Selector != nil && s.Matches(labels.Set(pod.Labels)) {
+		if s := labels.SelectorFromSet(service.Spec.Selector); service.Spec.Selector != nil &&
+			s.Matches(labels.Set(pod.Labels)) {
 			r, _ := s.Requirements()
 			selector = selector.Add(r...)
 		}
@@ -144,9 +145,10 @@ func (c *plainConstraint) included(n *corev1.Node, pod *corev1.Pod) bool {
 		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
 	for _, t := range taints {
-		if t.Effect != corev1.TaintEffectPreferNoSchedule && !slices.ContainsFunc(pod.Spec.Tolerations, func(l corev1.Toleration) bool {
-			return model.Tolerates(&l, &t)
-		}) {
+		if t.Effect != corev1.TaintEffectPreferNoSchedule &&
+			!slices.ContainsFunc(pod.Spec.Tolerations, func(l corev1.Toleration) bool {
+				return model.Tolerates(&l, &t)
+			}) {
 			return false
 		}
 	}
@@ -157,7 +159,8 @@ func (c *plainConstraint) included(n *corev1.Node, pod *corev1.Pod) bool {
 func (c *plainConstraint) matching(n *corev1.Node, pod *corev1.Pod, all []stander) int {
 	count := 0
 	for _, s := range all {
-		if s.node == n && s.pod.Namespace == pod.Namespace && !s.leaving && !c.selector.Empty() && c.selector.Matches(labels.Set(s.pod.Labels)) {
+		if s.node == n && s.pod.Namespace == pod.Namespace && !s.leaving && !c.selector.Empty() &&
+			c.selector.Matches(labels.Set(s.pod.Labels)) {
 			count++
 		}
 	}

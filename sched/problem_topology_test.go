@@ -22,19 +22,24 @@ func TestOracleCrossNode(t *testing.T) {
 			s.Preemption.MaxOtherNodes = &most
 		})
 		for i := range rapid.IntRange(1, 3).Draw(t, "nodes") {
-			w.node(mkNode(fmt.Sprintf("n%d cpu=%s mem=8Gi label=zone=%s label=host=n%d", i, w.pick("cpu", "2", "3", "4"), w.pick("zone", "a", "a", "b"), i)))
+			w.node(mkNode(fmt.Sprintf("n%d cpu=%s mem=8Gi label=zone=%s label=host=n%d", i, w.pick("cpu", "2", "3", "4"),
+				w.pick("zone", "a", "a", "b"), i)))
 		}
 		for range rapid.IntRange(0, 9).Draw(t, "pods") {
-			spec := fmt.Sprintf("p%d priority=%s cpu=%s node=%s label=app=%s%s", w.pods, w.pick("priority", "0", "0", "1", "2", "9"),
-				w.pick("cpu", "0", "500m", "1"), w.someNode(), w.pick("app", "web", "web", "db"), w.pick("start", "", " start=10", " start=20"))
+			spec := fmt.Sprintf("p%d priority=%s cpu=%s node=%s label=app=%s%s", w.pods,
+				w.pick("priority", "0", "0", "1", "2", "9"),
+				w.pick("cpu", "0", "500m", "1"), w.someNode(), w.pick("app", "web", "web", "db"),
+				w.pick("start", "", " start=10", " start=20"))
 			w.pod(mkPod(spec + w.pick("its far", "", "", "", " far=zone:app=new", " far=host:app=new", " far=host:app=db")))
 		}
 		if key, ok := w.somePod(); ok && rapid.Bool().Draw(t, "leaving") {
 			w.must(&fsm.DeletePod{Key: key})
 		}
 		w.pod(mkPod(fmt.Sprintf("x priority=5 cpu=%s label=app=new%s", w.pick("its cpu", "0", "1", "2"),
-			w.pick("rules", "", " far=zone:app=web", " far=host:app=web", " far=zone:app=web far=host:app=db", " spread=zone:1:app=web", " spread=host:1:app=web",
-				" near=zone:app=web", " near=host:app=db", " near=zone:app=db far=host:app=web", " spread=zone:1:app=db near=zone:app=web"))))
+			w.pick("rules", "", " far=zone:app=web", " far=host:app=web", " far=zone:app=web far=host:app=db",
+				" spread=zone:1:app=web", " spread=host:1:app=web",
+				" near=zone:app=web", " near=host:app=db", " near=zone:app=db far=host:app=web",
+				" spread=zone:1:app=db near=zone:app=web"))))
 		ready := w.ready()
 		o := newOracle(w.state.View(), budgetTable{})
 		o.cross = true
@@ -46,7 +51,8 @@ func TestOracleCrossNode(t *testing.T) {
 		}
 		got := p.assumptions[0]
 		if got.kind != want.kind || got.kind == assumeBind && got.node != want.node {
-			t.Fatalf("got kind %d on %q, the oracle has %+v %v\n%s", got.kind, got.node, want, uidsOf(want.set.pods), describe(p.Command))
+			t.Fatalf("got kind %d on %q, the oracle has %+v %v\n%s", got.kind, got.node, want, uidsOf(want.set.pods),
+				describe(p.Command))
 		}
 		if got.kind == assumePreempt {
 			w.compareAnywhere(o, pod, got, &want)
@@ -58,7 +64,8 @@ func TestOracleCrossNode(t *testing.T) {
 		w.confirm()
 		w.now += 100 * second
 		w.run()
-		if stored, _ := w.state.View().Pods.Get(ready[0].Key()); got.kind == assumePreempt && stored.Spec.NodeName != got.node {
+		if stored, _ := w.state.View().Pods.Get(ready[0].Key()); got.kind == assumePreempt &&
+			stored.Spec.NodeName != got.node {
 			t.Fatalf("%s is on %q and was to go to %s", stored.Name, stored.Spec.NodeName, got.node)
 		}
 	})
@@ -78,7 +85,8 @@ func (w *world) compareAnywhere(o *oracle, pod *corev1.Pod, got *assumption, wan
 	}
 	at := slices.IndexFunc(o.nodes, func(n *corev1.Node) bool { return n.Name == got.node })
 	if len(o.check(o.nodes[at], pod, gone...)) > 0 || !equallyCheap(set, want.set) {
-		w.t.Fatalf("%s: evicting %v for a place on %s, the oracle has %v on %s", pod.Name, got.victims, got.node, uidsOf(want.set.pods), want.set.node)
+		w.t.Fatalf("%s: evicting %v for a place on %s, the oracle has %v on %s", pod.Name, got.victims, got.node,
+			uidsOf(want.set.pods), want.set.node)
 	}
 	for _, p := range set.pods {
 		without := slices.DeleteFunc(slices.Clone(gone), func(q *plainPod) bool { return q == p })
@@ -147,11 +155,14 @@ func (w *world) happenAmongRuled(nodes int) {
 }
 
 func (w *world) putZonedNode(i int) {
-	w.node(mkNode(fmt.Sprintf("n%d cpu=%s mem=8Gi label=zone=%s label=host=n%d", i, w.pick("cpu", "1", "2", "3"), w.pick("zone", "a", "a", "b"), i)))
+	w.node(mkNode(fmt.Sprintf("n%d cpu=%s mem=8Gi label=zone=%s label=host=n%d", i, w.pick("cpu", "1", "2", "3"),
+		w.pick("zone", "a", "a", "b"), i)))
 }
 
 func (w *world) ruledPod() *corev1.Pod {
-	return mkPod(fmt.Sprintf("p%d priority=%s cpu=%s label=app=%s%s", w.pods, w.pick("priority", "0", "1", "2", "9"), w.pick("cpu", "0", "500m", "1", "2"),
-		w.pick("app", "web", "db", "new"), w.pick("rules", "", "", " far=zone:app=web", " far=host:app=web", " far=host:app=new", " far=zone:app=db",
+	return mkPod(fmt.Sprintf("p%d priority=%s cpu=%s label=app=%s%s", w.pods, w.pick("priority", "0", "1", "2", "9"),
+		w.pick("cpu", "0", "500m", "1", "2"),
+		w.pick("app", "web", "db", "new"), w.pick("rules", "", "", " far=zone:app=web", " far=host:app=web",
+			" far=host:app=new", " far=zone:app=db",
 			" spread=zone:1:app=web", " spread=host:1:app=db", " near=zone:app=web", " near=host:app=db")))
 }

@@ -34,10 +34,12 @@ func (w *world) pick(label string, of ...string) string {
 }
 
 func (w *world) putNode(i int) {
-	spec := fmt.Sprintf("n%d cpu=%s mem=%s pods=%s", i, w.pick("cpu", "2", "3", "4", "0"), w.pick("mem", "4Gi", "8Gi", "6Gi"), w.pick("pods", "3", "5", "110"))
+	spec := fmt.Sprintf("n%d cpu=%s mem=%s pods=%s", i, w.pick("cpu", "2", "3", "4", "0"),
+		w.pick("mem", "4Gi", "8Gi", "6Gi"), w.pick("pods", "3", "5", "110"))
 	for _, extra := range []string{
 		w.pick("zone", "", " label=zone=a", " label=zone=b"), w.pick("disk", "", " label=disk=ssd"),
-		w.pick("taint", "", "", "", " taint=team=x:NoSchedule", " taint=old=y:PreferNoSchedule", " taint=old=y:PreferNoSchedule taint=slow=:PreferNoSchedule"),
+		w.pick("taint", "", "", "", " taint=team=x:NoSchedule", " taint=old=y:PreferNoSchedule",
+			" taint=old=y:PreferNoSchedule taint=slow=:PreferNoSchedule"),
 		w.pick("gpu", "", " a.io/gpu=2"), w.pick("cordon", "", "", "", "", " cordoned"),
 	} {
 		spec += extra
@@ -49,7 +51,8 @@ func (w *world) randomPod(bound bool) *corev1.Pod {
 	spec := fmt.Sprintf("p%d priority=%s", w.pods, w.pick("priority", "0", "0", "1", "2", "5", "-3"))
 	for _, extra := range []string{
 		w.pick("cpu", "", " cpu=1", " cpu=1", " cpu=500m", " cpu=2"), w.pick("mem", "", " mem=1Gi", " mem=2Gi"),
-		w.pick("select", "", "", "", " select=zone=a", " select=disk=ssd"), w.pick("tolerate", "", "", " tolerate=team", " tolerate=old", " tolerate="),
+		w.pick("select", "", "", "", " select=zone=a", " select=disk=ssd"),
+		w.pick("tolerate", "", "", " tolerate=team", " tolerate=old", " tolerate="),
 		w.pick("prefer", "", "", " prefer=3:zone=a", " prefer=3:zone=a prefer=7:disk=ssd"),
 		w.pick("port", "", "", "", " port=80", " port=10.0.0.1:80"), w.pick("gpu", "", "", "", " a.io/gpu=1"),
 		w.pick("never", "", "", "", "", " never"), w.pick("app", "", " label=app=web", " label=app=db"),
@@ -57,7 +60,8 @@ func (w *world) randomPod(bound bool) *corev1.Pod {
 		spec += extra
 	}
 	if bound {
-		spec += " node=" + w.someNode() + w.pick("start", "", " start=10", " start=20", " start=30") + w.pick("ready", "", " ready")
+		spec += " node=" + w.someNode() + w.pick("start", "", " start=10", " start=20", " start=30") +
+			w.pick("ready", "", " ready")
 	}
 	return mkPod(spec)
 }
@@ -119,7 +123,8 @@ func (w *world) end(key string) {
 		return
 	}
 	status := corev1.PodStatus{Phase: corev1.PodSucceeded}
-	w.must(&fsm.ReportPods{Node: p.Spec.NodeName, Reports: []fsm.PodReport{{Key: key, UID: string(p.UID), Status: fsm.PodStatusWire{Object: &status}}}})
+	w.must(&fsm.ReportPods{Node: p.Spec.NodeName,
+		Reports: []fsm.PodReport{{Key: key, UID: string(p.UID), Status: fsm.PodStatusWire{Object: &status}}}})
 }
 
 // furnish fills an empty world.
@@ -263,8 +268,10 @@ func (w *world) compare(o *oracle, p *Plan, ready []*fsm.QueueEntry) {
 		}
 		left--
 		got := p.assumptions[i]
-		if got.kind != want.kind || got.node != want.node || !sameRanking(p.Command, got, &want) || !o.sameVictims(got, pod, &want) {
-			w.t.Fatalf("%s: got kind %d on %q evicting %v, the oracle has %+v (%v, waiting for %v; scores %v)\n%s", e.Key(), got.kind, got.node, got.victims,
+		if got.kind != want.kind || got.node != want.node || !sameRanking(p.Command, got, &want) ||
+			!o.sameVictims(got, pod, &want) {
+			w.t.Fatalf("%s: got kind %d on %q evicting %v, the oracle has %+v (%v, waiting for %v; scores %v)\n%s", e.Key(),
+				got.kind, got.node, got.victims,
 				want, uidsOf(want.set.pods), uidsOf(want.set.waits), o.totals(o.feasible(pod), pod), describe(p.Command))
 		}
 		if want.kind == assumeFail {
@@ -323,7 +330,8 @@ func (o *oracle) sameVictims(got *assumption, pod *corev1.Pod, want *decision) b
 	byImportance(waits)
 	if !ok || !equallyCheap(set, want.set) || len(waits)+len(victims) != len(got.victims) ||
 		!o.opens(n, pod, append(slices.Clone(leaving), victims...)) ||
-		!slices.Equal(waits, o.waits(n, pod, victims, leaving)) && !(o.cross && o.opens(n, pod, slices.Concat(victims, waits))) {
+		!slices.Equal(waits, o.waits(n, pod, victims, leaving)) &&
+			!(o.cross && o.opens(n, pod, slices.Concat(victims, waits))) {
 		return false
 	}
 	byImportance(victims)
@@ -350,7 +358,8 @@ func failureCounts(c *fsm.ApplyPlan, key string) map[string]int {
 }
 
 func byUID(noms []*nomination) []*nomination {
-	return slices.SortedFunc(slices.Values(noms), func(a, b *nomination) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	return slices.SortedFunc(slices.Values(noms),
+		func(a, b *nomination) int { return strings.Compare(string(a.UID), string(b.UID)) })
 }
 
 // checkView holds the followed view against one built anew from the state.
@@ -369,7 +378,8 @@ func (w *world) checkViewOf(fatalf func(format string, values ...any)) {
 		got := &w.sched.view.nodes[slot]
 		if got.obj != want.obj || !got.alloc.Equal(want.alloc) || !got.usage.Requested.Equal(want.usage.Requested) ||
 			!slices.Equal(got.usage.Ports, want.usage.Ports) || got.unsettled != 0 ||
-			len(got.noms) != len(want.noms) || !slices.EqualFunc(byUID(got.noms), byUID(want.noms), func(a, b *nomination) bool { return a.Same(b.Claim) }) ||
+			len(got.noms) != len(want.noms) || !slices.EqualFunc(byUID(got.noms), byUID(want.noms),
+			func(a, b *nomination) bool { return a.Same(b.Claim) }) ||
 			!slices.EqualFunc(got.pods, want.pods, func(a, b *pod) bool {
 				return a.UID == b.UID && a.obj == b.obj && a.isLeaving() == b.isLeaving() && a.StartUnixNano == b.StartUnixNano &&
 					a.Priority == b.Priority && a.class.Signature == b.class.Signature

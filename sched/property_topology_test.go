@@ -23,8 +23,10 @@ func (w *world) putTopologyNode(i int) {
 	spec := fmt.Sprintf("n%d cpu=%s mem=8Gi pods=%s", i, w.pick("cpu", "2", "4", "16"), w.pick("pods", "3", "110", "110"))
 	for _, extra := range []string{
 		w.pick("zone", "", " label=zone=a", " label=zone=b"),
-		w.pick("zone label", "", " label="+zoneKey+"=a", " label="+zoneKey+"=b", " label="+zoneKey+"=b", " label="+zoneKey+"=c"),
-		w.pick("host", "", fmt.Sprintf(" label=%s=n%d", hostKey, i), fmt.Sprintf(" label=%s=n%d", hostKey, i), fmt.Sprintf(" label=%s=n%d", hostKey, i), " label="+hostKey+"=n0"),
+		w.pick("zone label", "", " label="+zoneKey+"=a", " label="+zoneKey+"=b", " label="+zoneKey+"=b",
+			" label="+zoneKey+"=c"),
+		w.pick("host", "", fmt.Sprintf(" label=%s=n%d", hostKey, i), fmt.Sprintf(" label=%s=n%d", hostKey, i),
+			fmt.Sprintf(" label=%s=n%d", hostKey, i), " label="+hostKey+"=n0"),
 		w.pick("rack", "", " label=rack=1", " label=rack=2"),
 		w.pick("taint", "", "", "", "", " taint=team=x:NoSchedule", " taint=old=y:PreferNoSchedule"),
 		w.pick("cordon", "", "", "", "", "", " cordoned"),
@@ -63,9 +65,11 @@ func (w *world) randomTerms() string {
 	}
 	for range rapid.IntRange(0, 2).Draw(w.t, "terms") {
 		of := w.somePodSelector()
-		fmt.Fprintf(&out, " %s=%s:%s", w.pick("side", "near", "far"), w.pick("term key", zoneKey, hostKey, hostKey, "rack", "zone"), of)
+		fmt.Fprintf(&out, " %s=%s:%s", w.pick("side", "near", "far"), w.pick("term key", zoneKey, hostKey, hostKey, "rack",
+			"zone"), of)
 		out.WriteString(w.pick("weight", "", "", ":w=1", ":w=10", ":w=100"))
-		out.WriteString(w.pick("namespaces", "", "", "", ":ns=other", ":ns=default+other", ":nsel=team=a", ":nsel=*", ":ns=other:nsel=team=b"))
+		out.WriteString(w.pick("namespaces", "", "", "", ":ns=other", ":ns=default+other", ":nsel=team=a", ":nsel=*",
+			":ns=other:nsel=team=b"))
 		if of != "-" {
 			out.WriteString(w.pick("keys", "", "", "", "", ":keys=rev", ":notkeys=rev"))
 		}
@@ -79,8 +83,10 @@ func (w *world) topologyPod(bound bool) *corev1.Pod {
 		w.pick("never", "", "", "", " never"),
 		w.pick("cpu", "", " cpu=1", " cpu=500m"), w.pick("select", "", "", "", "", " select=zone=a"),
 		w.pick("tolerate", "", "", " tolerate=team"), w.pick("prefer", "", "", "", " prefer=3:zone=a"),
-		w.pick("app", "", " label=app=web", " label=app=web", " label=app=db"), w.pick("rev", "", " label=rev=1", " label=rev=2"),
-		w.pick("namespace", "", "", "", " ns=other"), w.pick("image", "", " image=web:1", " image=db", " image=web:1 image=db"),
+		w.pick("app", "", " label=app=web", " label=app=web", " label=app=db"),
+		w.pick("rev", "", " label=rev=1", " label=rev=2"),
+		w.pick("namespace", "", "", "", " ns=other"), w.pick("image", "", " image=web:1", " image=db",
+			" image=web:1 image=db"),
 		w.pick("scheduler", "", "", "", " scheduler=odd"), w.pick("owner", "", "", "", " owner=web"),
 	} {
 		spec += extra
@@ -166,7 +172,8 @@ func (w *world) furnishTopology(nodes int) {
 	w.namespace("other", map[string]string{"team": "a"})
 	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		s.Profiles = append(s.Profiles, berthv1.SchedulerProfile{SchedulerName: "odd", Plugins: berthv1.ProfilePlugins{
-			Weights: map[string]int32{berthv1.PluginPodTopologySpread: 7, berthv1.PluginNodeResourcesFit: 3, berthv1.PluginTaintToleration: 0}}})
+			Weights: map[string]int32{berthv1.PluginPodTopologySpread: 7, berthv1.PluginNodeResourcesFit: 3,
+				berthv1.PluginTaintToleration: 0}}})
 		if rapid.IntRange(0, 3).Draw(t, "list of defaults") == 0 {
 			s.PodTopologySpread.DefaultingType = berthv1.SpreadList
 			for _, word := range []string{zoneKey + ":1:-", "rack:2:-:soft"} {

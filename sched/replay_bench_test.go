@@ -7,8 +7,8 @@ import (
 	"github.com/berth-dev/berth/fsm"
 )
 
-// BenchmarkReplay replays a log of pods that come one by one, evict others where there is no room, and leave, on 1,000 nodes.
-// -benchtime=1000000x makes it a million entries.
+// BenchmarkReplay replays a log of pods that come one by one, evict others where there is no room, and leave, on 1,000
+// nodes. -benchtime=1000000x makes it a million entries.
 func BenchmarkReplay(b *testing.B) {
 	l := &memoryLog{term: 1}
 	h := newHarnessOn(l)

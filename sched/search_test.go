@@ -23,13 +23,15 @@ type oneNode struct {
 
 func drawNode(t *rapid.T, most int) *oneNode {
 	w := &oneNode{budgets: budgetTable{}}
-	obj := mkNode(fmt.Sprintf("n cpu=%d mem=%dGi a.io/gpu=4", rapid.IntRange(2, 12).Draw(t, "cpu"), rapid.IntRange(2, 12).Draw(t, "mem")))
+	obj := mkNode(fmt.Sprintf("n cpu=%d mem=%dGi a.io/gpu=4", rapid.IntRange(2, 12).Draw(t, "cpu"),
+		rapid.IntRange(2, 12).Draw(t, "mem")))
 	w.n = node{name: "n", obj: obj, alloc: model.Allocatable(obj)}
 	pick := func(label string, of ...string) string { return rapid.SampledFrom(of).Draw(t, label) }
 	for i := range rapid.IntRange(0, most).Draw(t, "pods") {
 		spec := fmt.Sprintf("p%d priority=%s", i, pick("priority", "0", "0", "1", "2", "7", "-2147483648", "2000000000"))
 		for _, extra := range []string{
-			pick("cpu", "", " cpu=1", " cpu=2", " cpu=3"), pick("mem", "", " mem=1Gi", " mem=2Gi"), pick("gpu", "", "", " a.io/gpu=1"),
+			pick("cpu", "", " cpu=1", " cpu=2", " cpu=3"), pick("mem", "", " mem=1Gi", " mem=2Gi"),
+			pick("gpu", "", "", " a.io/gpu=1"),
 			pick("start", "", " start=10", " start=20", " start=30"), pick("port", "", "", "", "", "", " port=80"),
 			pick("app", "", " label=app=web", " label=app=db"),
 		} {
@@ -52,8 +54,10 @@ func drawNode(t *rapid.T, most int) *oneNode {
 			}
 		}
 	}
-	w.c = model.ClassOf(mkPod("x priority=" + pick("its priority", "5", "10", "1") + pick("its cpu", "", " cpu=1", " cpu=3", " cpu=6") +
-		pick("its mem", "", " mem=2Gi", " mem=5Gi") + pick("its gpu", "", "", " a.io/gpu=2") + pick("its port", "", "", " port=80")))
+	w.c = model.ClassOf(mkPod("x priority=" + pick("its priority", "5", "10", "1") + pick("its cpu", "", " cpu=1",
+		" cpu=3", " cpu=6") +
+		pick("its mem", "", " mem=2Gi", " mem=5Gi") + pick("its gpu", "", "", " a.io/gpu=2") + pick("its port", "", "",
+		" port=80")))
 	return w
 }
 
@@ -155,7 +159,8 @@ func TestOracleMinimumVictims(t *testing.T) {
 			t.Fatalf("bound %+v is above %+v", least, want)
 		}
 		if reprieved, ok := p.solver.Reprieve(); ok && reprieved.Cost.Less(&got) {
-			t.Fatalf("%v cost %+v; reprieving, %v cost %+v", keys(set.victims), got, keys(p.chosen(&reprieved).victims), reprieved.Cost)
+			t.Fatalf("%v cost %+v; reprieving, %v cost %+v", keys(set.victims), got, keys(p.chosen(&reprieved).victims),
+				reprieved.Cost)
 		}
 		w.checkWaits(t, set)
 	})
@@ -182,7 +187,8 @@ func BenchmarkSearch(b *testing.B) {
 				obj := mkNode(fmt.Sprintf("n cpu=%dm mem=%dMi pods=200", 350*size, 600*size))
 				n := node{obj: obj, alloc: model.Allocatable(obj)}
 				for i := range size {
-					obj := mkPod(fmt.Sprintf("p%d priority=%d cpu=%dm mem=%dMi start=%d", i, rng.Intn(3), 100+50*rng.Intn(10), 128+64*rng.Intn(12), rng.Intn(1000)))
+					obj := mkPod(fmt.Sprintf("p%d priority=%d cpu=%dm mem=%dMi start=%d", i, rng.Intn(3), 100+50*rng.Intn(10),
+						128+64*rng.Intn(12), rng.Intn(1000)))
 					obj.UID = types.UID(obj.Name)
 					n.pods = append(n.pods, newPod(obj, model.ClassOf(obj)))
 					n.usage = n.usage.With(n.pods[i].class)
@@ -190,7 +196,8 @@ func BenchmarkSearch(b *testing.B) {
 				slices.SortFunc(n.pods, moreImportant)
 				nodes = append(nodes, n)
 			}
-			p := newProblem(model.ClassOf(mkPod(fmt.Sprintf("x priority=10 cpu=%dm mem=%dMi", 120*size, 200*size))), preempting{searchLimit: 1000})
+			p := newProblem(model.ClassOf(mkPod(fmt.Sprintf("x priority=10 cpu=%dm mem=%dMi", 120*size, 200*size))),
+				preempting{searchLimit: 1000})
 			minimal, steps := 0, int32(0)
 			i := 0
 			for b.Loop() {

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,7 +13,8 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// TestStrategies holds the scores against kube-scheduler's formulas, written down as plainly as they are in its documents.
+// TestStrategies holds the scores against kube-scheduler's formulas, written down as plainly as they are in its
+// documents.
 func TestStrategies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawStrategy(t, rapid.SampledFrom([]berthv1.ScoringStrategyType{
@@ -20,7 +22,8 @@ func TestStrategies(t *testing.T) {
 			"cpu", "memory", "ephemeral-storage", "example.com/gpu")
 		amount := rapid.Int64Range(0, 200)
 		resources := func(what string) model.Resources {
-			r := model.Resources{MilliCPU: amount.Draw(t, what), MemoryBytes: amount.Draw(t, what), EphemeralStorageBytes: amount.Draw(t, what)}
+			r := model.Resources{MilliCPU: amount.Draw(t, what), MemoryBytes: amount.Draw(t, what),
+				EphemeralStorageBytes: amount.Draw(t, what)}
 			if gpus := amount.Draw(t, what); gpus > 0 {
 				r.Scalars = []model.Scalar{{Name: "example.com/gpu", Value: gpus}}
 			}
@@ -37,27 +40,32 @@ func TestStrategies(t *testing.T) {
 		if got := one.score(c, &alloc, u); got != want {
 			t.Fatalf("%+v: %d, want %d", *s, got, want)
 		}
-		plain := berthv1.ScoringStrategy{Type: berthv1.LeastAllocated, Resources: (&berthv1.SchedulerProfile{}).ScoringStrategy().Resources}
+		plain := berthv1.ScoringStrategy{Type: berthv1.LeastAllocated,
+			Resources: (&berthv1.SchedulerProfile{}).ScoringStrategy().Resources}
 		if compileStrategy(plain) != nil {
 			t.Fatal("the default is not the default")
 		}
-		if got, want := (&strategy{kind: plain.Type, resources: plain.Resources}).score(c, &alloc, u), leastAllocated(c, &alloc, u); got != want {
+		if got, want := (&strategy{kind: plain.Type, resources: plain.Resources}).score(c, &alloc, u),
+			leastAllocated(c, &alloc, u); got != want {
 			t.Fatalf("the default scores %d, said in words %d", want, got)
 		}
 	})
 }
 
-// TestAddedAffinity: what a profile asks of nodes holds for its pods and for no others: in a decision, in a preemption, when
-// it is applied, and in why. When it changes those who wait are tried again.
+// TestAddedAffinity: what a profile asks of nodes holds for its pods and for no others: in a decision, in a preemption,
+// when it is applied, and in why. When it changes those who wait are tried again.
 func TestAddedAffinity(t *testing.T) {
 	added := func(value string) func(*berthv1.SchedulerConfigurationSpec) {
 		return func(s *berthv1.SchedulerConfigurationSpec) {
 			s.Profiles = s.Profiles[:1]
-			s.Profiles = append(s.Profiles, berthv1.SchedulerProfile{SchedulerName: "pool", PluginConfig: []berthv1.PluginConfig{{
-				Name: berthv1.PluginNodeAffinity, Args: berthv1.PluginArguments{AddedAffinity: &corev1.NodeAffinity{
-					RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-						MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{value}}}}}},
-				}}}}})
+			s.Profiles = append(s.Profiles, berthv1.SchedulerProfile{SchedulerName: "pool",
+				PluginConfig: []berthv1.PluginConfig{{
+					Name: berthv1.PluginNodeAffinity, Args: berthv1.PluginArguments{AddedAffinity: &corev1.NodeAffinity{
+						RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+							NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+								MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn,
+									Values: []string{value}}}}}},
+					}}}}})
 		}
 	}
 	h := newHarness()
@@ -80,7 +88,8 @@ func TestAddedAffinity(t *testing.T) {
 	h.pod(mkPod("large cpu=9 scheduler=pool"))
 	p := h.next(1)
 	d := p.Command.Failures[0].Diagnosis
-	if want := "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match scheduler-enforced node affinity."; len(d.Message) < len(want) || d.Message[:len(want)] != want {
+	const want = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match scheduler-enforced node affinity."
+	if !strings.HasPrefix(d.Message, want) {
 		t.Errorf("it fails with %q", d.Message)
 	}
 	h.commit(p)
@@ -89,7 +98,8 @@ func TestAddedAffinity(t *testing.T) {
 	if len(verdict.Reasons) != 1 || verdict.Reasons[0].Detail != "by the profile pool" {
 		t.Errorf("why says %+v", verdict)
 	}
-	r := h.must(&fsm.ApplyPlan{Revision: h.state.View().Revision(), Bindings: []fsm.BindDecision{{Key: "default/large", UID: "uid-large", Node: "n2"}}})
+	r := h.must(&fsm.ApplyPlan{Revision: h.state.View().Revision(),
+		Bindings: []fsm.BindDecision{{Key: "default/large", UID: "uid-large", Node: "n2"}}})
 	if len(r.Plan.Refused) != 1 {
 		t.Error("a binding beside the profile's affinity is not refused")
 	}
@@ -115,8 +125,10 @@ func TestAddedAffinity(t *testing.T) {
 func TestStrategyPacks(t *testing.T) {
 	h := newHarness()
 	h.configure(func(s *berthv1.SchedulerConfigurationSpec) {
-		s.Profiles = append(s.Profiles, berthv1.SchedulerProfile{SchedulerName: "packed", PluginConfig: []berthv1.PluginConfig{{
-			Name: berthv1.PluginNodeResourcesFit, Args: berthv1.PluginArguments{ScoringStrategy: &berthv1.ScoringStrategy{Type: berthv1.MostAllocated}}}},
+		s.Profiles = append(s.Profiles, berthv1.SchedulerProfile{SchedulerName: "packed",
+			PluginConfig: []berthv1.PluginConfig{{
+				Name: berthv1.PluginNodeResourcesFit,
+				Args: berthv1.PluginArguments{ScoringStrategy: &berthv1.ScoringStrategy{Type: berthv1.MostAllocated}}}},
 			Plugins: berthv1.ProfilePlugins{Disabled: []string{berthv1.PluginNodeResourcesBalancedAllocation}}})
 	})
 	for i := range 4 {

@@ -80,7 +80,8 @@ func newStrictWorld(t *rapid.T) *strictWorld {
 		w.node(mkNode(fmt.Sprintf("n%d cpu=4 mem=8Gi", i)))
 	}
 	for i := range 9 {
-		pod := mkPod(fmt.Sprintf("low%d priority=%s cpu=1 node=n%d start=%d %s", i, w.pick("priority", "0", "1", "2"), i%3, 10+i, w.labels()))
+		pod := mkPod(fmt.Sprintf("low%d priority=%s cpu=1 node=n%d start=%d %s", i, w.pick("priority", "0", "1", "2"), i%3,
+			10+i, w.labels()))
 		w.pod(pod)
 	}
 	w.ready()
@@ -102,7 +103,8 @@ func newStrictWorld(t *rapid.T) *strictWorld {
 }
 
 func (w *strictWorld) labels() string {
-	return w.pick("app", "label=app=web", "label=app=web", "label=app=db", "") + " " + w.pick("tier", "", "label=tier=gold")
+	return w.pick("app", "label=app=web", "label=app=web", "label=app=db", "") + " " +
+		w.pick("tier", "", "label=tier=gold")
 }
 
 // arrive admits a pod: one that may have to evict others, or one more of those that are covered.
@@ -111,7 +113,8 @@ func (w *strictWorld) arrive() {
 		w.pod(mkPod(fmt.Sprintf("low%d priority=%s cpu=1 %s", w.pods, w.pick("priority", "0", "1", "2"), w.labels())))
 		return
 	}
-	w.pod(mkPod(fmt.Sprintf("high%d priority=%s cpu=%s", w.pods, w.pick("priority", "2", "5", "9"), w.pick("cpu", "1", "2", "3", "4"))))
+	w.pod(mkPod(fmt.Sprintf("high%d priority=%s cpu=%s", w.pods, w.pick("priority", "2", "5", "9"),
+		w.pick("cpu", "1", "2", "3", "4"))))
 }
 
 // drain cordons a node and evicts whoever may go (PD10).
@@ -140,7 +143,8 @@ func (w *strictWorld) ready() {
 		if p.Spec.NodeName != "" && !model.Ready(p) {
 			status := p.Status.DeepCopy()
 			status.Phase = corev1.PodRunning
-			status.Conditions = append(status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+			status.Conditions = append(status.Conditions, corev1.PodCondition{Type: corev1.PodReady,
+				Status: corev1.ConditionTrue})
 			reports = append(reports, &fsm.ReportPods{Node: p.Spec.NodeName, Reports: []fsm.PodReport{
 				{Key: key, UID: string(p.UID), Status: fsm.PodStatusWire{Object: status}}}})
 		}
@@ -186,7 +190,8 @@ func (w *strictWorld) healthy(of *metav1.LabelSelector) int {
 func (w *strictWorld) list() string {
 	var b strings.Builder
 	w.state.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
-		fmt.Fprintf(&b, "%s on %q, priority %d, labels %v, ready %t, ending %t\n", key, p.Spec.NodeName, model.Priority(p), p.Labels, model.Ready(p), model.Terminating(p))
+		fmt.Fprintf(&b, "%s on %q, priority %d, labels %v, ready %t, ending %t\n", key, p.Spec.NodeName, model.Priority(p),
+			p.Labels, model.Ready(p), model.Terminating(p))
 		return true
 	})
 	return b.String()

@@ -153,7 +153,10 @@ func TestGroupLevels(t *testing.T) {
 			for rank, score := range plain {
 				all = append(all, ranked{int64(score), rank})
 			}
-			slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.rank, b.rank)) })
+			slices.SortFunc(all, func(a, b ranked) int {
+				return cmp.Or(cmp.Compare(b.score, a.score),
+					cmp.Compare(a.rank, b.rank))
+			})
 			if all = append(all, unranked); first != all[0] || second != all[1] || int(g.n) != len(plain) {
 				t.Fatalf("%v and %v of %d, want %v", first, second, g.n, all)
 			}

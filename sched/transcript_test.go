@@ -124,7 +124,8 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 						spec.PodTopologySpread.DefaultConstraints = append(spec.PodTopologySpread.DefaultConstraints, c)
 					}
 				case "profile": // profile=(NAME,PLUGIN:WEIGHT,...)
-					p := berthv1.SchedulerProfile{SchedulerName: a.Vals[0], Plugins: berthv1.ProfilePlugins{Weights: map[string]int32{}}}
+					p := berthv1.SchedulerProfile{SchedulerName: a.Vals[0],
+						Plugins: berthv1.ProfilePlugins{Weights: map[string]int32{}}}
 					for _, word := range a.Vals[1:] {
 						plugin, weight, _ := strings.Cut(word, ":")
 						n, _ := strconv.Atoi(weight)

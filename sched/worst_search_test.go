@@ -15,11 +15,13 @@ import (
 
 var (
 	worstWorldsFlag = flag.Int("worst.worlds", 1, "how many worlds the search for the worst step looks at")
-	worstScaleFlag  = flag.Int("worst.scale", 1, "the size of these worlds in percent of 10,000 nodes and 100,000 waiting pods")
-	worstSeedFlag   = flag.Uint64("worst.seed", 1, "where the search begins")
-	worstOnlyFlag   = flag.String("worst.only", "", "the events that are looked at, by the beginning of their name; the first is always")
-	worstPlanFlag   = flag.String("worst.plan", "", "one world, as the search prints it, instead of a search")
-	worstStepsFlag  = flag.Int("worst.steps", 30, "how many steps are made after each event")
+	worstScaleFlag  = flag.Int("worst.scale", 1,
+		"the size of these worlds in percent of 10,000 nodes and 100,000 waiting pods")
+	worstSeedFlag = flag.Uint64("worst.seed", 1, "where the search begins")
+	worstOnlyFlag = flag.String("worst.only", "",
+		"the events that are looked at, by the beginning of their name; the first is always")
+	worstPlanFlag  = flag.String("worst.plan", "", "one world, as the search prints it, instead of a search")
+	worstStepsFlag = flag.Int("worst.steps", 30, "how many steps are made after each event")
 )
 
 // worstFound is the worst step that was seen after an event.
@@ -32,7 +34,8 @@ type worstFound struct {
 // begins with a random world; half of the others are changes of one in which some step was at its worst. Without flags
 // it only shows that the tool works; `make worst` looks in earnest.
 func TestWorst(t *testing.T) {
-	s := &worstSearch{t: t, rng: rand.New(rand.NewPCG(*worstSeedFlag, 0)), found: map[string]worstFound{}, dearest: map[string]worstFound{}}
+	s := &worstSearch{t: t, rng: rand.New(rand.NewPCG(*worstSeedFlag, 0)), found: map[string]worstFound{},
+		dearest: map[string]worstFound{}}
 	if *worstPlanFlag != "" {
 		var p worstPlan
 		if err := json.Unmarshal([]byte(*worstPlanFlag), &p); err != nil {
@@ -69,7 +72,8 @@ func (s *worstSearch) next(i int) worstPlan {
 			return p
 		}
 	}
-	p := worstPlan{Nodes: 100, Zones: 3, Each: 10, Kinds: 100, Levels: 1, Waiting: 1000, Shapes: 100, SearchLimit: 1000, OtherNodes: 3, Ask: 2}
+	p := worstPlan{Nodes: 100, Zones: 3, Each: 10, Kinds: 100, Levels: 1, Waiting: 1000, Shapes: 100, SearchLimit: 1000,
+		OtherNodes: 3, Ask: 2}
 	for range 25 {
 		s.change(&p)
 	}
@@ -130,7 +134,8 @@ func (s *worstSearch) change(p *worstPlan) {
 		p.Budgets, p.AnyBudget, p.Strict = pick(0, scaled(100), scaled(1000), 64), pick(0, 1) == 1, pick(0, 1) == 1
 	case 21:
 		p.NodeTerms, p.Tolerations = pick(0, 0, 64), pick(0, 0, 128)
-		p.SearchLimit, p.OtherNodes, p.Deadlines = int32(pick(0, 1000, 1000, 1_000_000)), int32(pick(0, 3, 3, 16)), pick(0, 0, 1) == 1
+		p.SearchLimit, p.OtherNodes, p.Deadlines = int32(pick(0, 1000, 1000, 1_000_000)), int32(pick(0, 3, 3, 16)),
+			pick(0, 0, 1) == 1
 	}
 	p.Shapes = min(p.Shapes, p.Waiting)
 	for p.placed() > 1_000*scaled(1000) {
@@ -176,7 +181,8 @@ func (s *worstSearch) look(p worstPlan) {
 				break
 			}
 		}
-		s.t.Logf("  %-14s %8.2f ms %10d units %6.1f ns/unit %10d bytes", event, float64(worst.Time.Microseconds())/1000, worst.Work, worst.perUnit(), worst.Bytes)
+		s.t.Logf("  %-14s %8.2f ms %10d units %6.1f ns/unit %10d bytes", event, float64(worst.Time.Microseconds())/1000,
+			worst.Work, worst.perUnit(), worst.Bytes)
 	}
 }
 
@@ -192,7 +198,8 @@ func (s *worstSearch) report() {
 			if f.Time == 0 {
 				continue
 			}
-			fmt.Fprintf(&b, "%-14s %8.2f %10d %8.1f %12d", event, float64(f.Time.Microseconds())/1000, f.Work, f.perUnit(), f.Bytes)
+			fmt.Fprintf(&b, "%-14s %8.2f %10d %8.1f %12d", event, float64(f.Time.Microseconds())/1000, f.Work, f.perUnit(),
+				f.Bytes)
 			if !shown[f.plan] {
 				shown[f.plan] = true
 				text, err := json.Marshal(f.plan)

@@ -49,7 +49,8 @@ func (h *harness) worst(b *testing.B, decisions int) {
 // zoned makes nodes in so many zones.
 func (h *harness) zoned(nodes, zones int, more string) {
 	for i := range nodes {
-		h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d %s", i, hostKey, i, zoneKey, i%zones, more)))
+		h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d %s", i, hostKey, i,
+			zoneKey, i%zones, more)))
 	}
 }
 
@@ -65,7 +66,8 @@ func (h *harness) fill(nodes, each int, spec string) {
 // BenchmarkWorstRules: preemptors with rules about each other, on nodes that are full.
 func BenchmarkWorstRules(b *testing.B) {
 	for _, terms := range []string{
-		"far=" + hostKey + ":app=A", "far=" + zoneKey + ":app=B", "spread=" + zoneKey + ":1:app=A", "spread=" + hostKey + ":1:app=A",
+		"far=" + hostKey + ":app=A", "far=" + zoneKey + ":app=B", "spread=" + zoneKey + ":1:app=A",
+		"spread=" + hostKey + ":1:app=A",
 		"near=" + zoneKey + ":app=low", "far=" + hostKey + ":app=low",
 	} {
 		b.Run(terms[:strings.Index(terms, "=")]+"-"+terms[strings.Index(terms, "/")+1:], func(b *testing.B) {
@@ -177,10 +179,14 @@ func BenchmarkWorstSearched(b *testing.B) {
 		events []string
 	}{
 		{"shapes", plain, []string{"leader", "reload", "budget", "gone"}},
-		{"terms", with(func(p *worstPlan) { p.WaitingRules = worstRules{Affinity: 1, Preferred: 60} }), []string{"leader", "relabel-pods"}},
-		{"rules", with(func(p *worstPlan) { p.WaitingRules = worstRules{Anti: 4, Spread: 4, Key: 1, About: 1} }), []string{"leader", "gone", "disputes"}},
-		{"hosts", with(func(p *worstPlan) { p.WaitingRules, p.Taints, p.Resources = worstRules{Anti: 64, Spread: 4}, 4, 28 }), []string{"leader", "taint", "relabel"}},
-		{"budgets", with(func(p *worstPlan) { p.Nodes, p.Budgets, p.AnyBudget, p.Strict = 200, 64, true, true }), []string{"leader", "budgets"}},
+		{"terms", with(func(p *worstPlan) { p.WaitingRules = worstRules{Affinity: 1, Preferred: 60} }),
+			[]string{"leader", "relabel-pods"}},
+		{"rules", with(func(p *worstPlan) { p.WaitingRules = worstRules{Anti: 4, Spread: 4, Key: 1, About: 1} }),
+			[]string{"leader", "gone", "disputes"}},
+		{"hosts", with(func(p *worstPlan) { p.WaitingRules, p.Taints, p.Resources = worstRules{Anti: 64, Spread: 4}, 4, 28 }),
+			[]string{"leader", "taint", "relabel"}},
+		{"budgets", with(func(p *worstPlan) { p.Nodes, p.Budgets, p.AnyBudget, p.Strict = 200, 64, true, true }),
+			[]string{"leader", "budgets"}},
 		{"ports", with(func(p *worstPlan) {
 			p.Nodes, p.Crowd, p.Crowded, p.Ports, p.Waiting, p.Shapes = 10, 100, 1, 100, 100, 100
 		}), []string{"leader", "gone"}},

@@ -27,22 +27,26 @@ type worstPlan struct {
 	Levels                                   int // priorities of the placed pods
 	Waiting, Shapes                          int
 	Nominated                                int // of those who wait
-	Ask                                      int // what they ask for: 0 little, 1 more than there is, 2 what some pods have to go for, 3 what most of them have to
-	PlacedRules, WaitingRules                worstRules
-	Ports                                    int
-	Budgets                                  int
-	AnyBudget, Strict                        bool // budgets demand no label, so that each covers all pods; none may be violated
-	Resources                                int  // that pods ask for beyond cpu, memory and pods
-	NodeTerms, Tolerations, Containers       int
-	SearchLimit, OtherNodes                  int32
-	Deadlines                                bool // placed pods have deadlines, and room is kept for those who wait for long
+	// what they ask for: 0 little, 1 more than there is, 2 what some pods have to go for, 3 what most of them have to
+	Ask                       int
+	PlacedRules, WaitingRules worstRules
+	Ports                     int
+	Budgets                   int
+	// budgets demand no label, so that each covers all pods; none may be violated
+	AnyBudget, Strict                  bool
+	Resources                          int // that pods ask for beyond cpu, memory and pods
+	NodeTerms, Tolerations, Containers int
+	SearchLimit, OtherNodes            int32
+	// placed pods have deadlines, and room is kept for those who wait for long
+	Deadlines bool
 }
 
 // worstRules are the terms of each pod about others.
 type worstRules struct {
 	Anti, Affinity, Spread, Preferred int
 	Key                               int // the topology key: 0 host, 1 zone, 2 one of its own for each term
-	About                             int // 0: the pod's own kind, by a label; 1: a few kinds, without a label; 2: all pods, each term in words of its own
+	// 0: the pod's own kind, by a label; 1: a few kinds, without a label; 2: all pods, each term in words of its own
+	About int
 }
 
 // worstWorld is a harness on a state that is made by a plan.
@@ -107,7 +111,8 @@ func (w *worstWorld) many(n int, command func(i int) fsm.Command) {
 
 func (w *worstWorld) priority(value int) {
 	w.must(&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: &schedulingv1.PriorityClass{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("level-%d", value), UID: types.UID(fmt.Sprintf("level-%d", value))}, Value: int32(value)}}})
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("level-%d", value), UID: types.UID(fmt.Sprintf("level-%d", value))},
+		Value:      int32(value)}}})
 }
 
 func (w *worstWorld) nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
@@ -115,18 +120,22 @@ func (w *worstWorld) nodeName(i int) string { return fmt.Sprintf("node-%05d", i)
 func (w *worstWorld) nodeOf(i int) *corev1.Node {
 	name := w.nodeName(i)
 	n := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{hostKey: name, zoneKey: fmt.Sprintf("zone-%d", i%w.Zones)}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name),
+			Labels: map[string]string{hostKey: name, zoneKey: fmt.Sprintf("zone-%d", i%w.Zones)}},
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
-			"cpu": *resource.NewQuantity(worstCPU, resource.DecimalSI), "memory": resource.MustParse("1000Gi"), "pods": resource.MustParse("8191")}},
+			"cpu": *resource.NewQuantity(worstCPU, resource.DecimalSI), "memory": resource.MustParse("1000Gi"),
+			"pods": resource.MustParse("8191")}},
 	}
 	for l := range w.NodeLabels {
 		n.Labels[fmt.Sprintf("key-%d", l)] = fmt.Sprintf("v%d", i%(l+2))
 	}
 	for l := range w.Taints {
-		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: fmt.Sprintf("taint-%d", l), Value: fmt.Sprint(i), Effect: corev1.TaintEffectPreferNoSchedule})
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: fmt.Sprintf("taint-%d", l), Value: fmt.Sprint(i),
+			Effect: corev1.TaintEffectPreferNoSchedule})
 	}
 	for l := range w.Images {
-		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("image-%d", l)}, SizeBytes: int64(50+i) << 20})
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("image-%d", l)},
+			SizeBytes: int64(50+i) << 20})
 	}
 	for r := range w.Resources {
 		n.Status.Allocatable[corev1.ResourceName(fmt.Sprintf("example.com/r%d", r))] = resource.MustParse("1000")
@@ -135,10 +144,12 @@ func (w *worstWorld) nodeOf(i int) *corev1.Node {
 }
 
 func (w *worstWorld) budgetOf(i int) *policyv1.PodDisruptionBudget {
-	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("budget-%05d", i), UID: types.UID(fmt.Sprintf("budget-%05d", i))}}
+	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+		Name: fmt.Sprintf("budget-%05d", i), UID: types.UID(fmt.Sprintf("budget-%05d", i))}}
 	least := intstr.FromInt32(1)
 	b.Spec.MinAvailable = &least
-	b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"kind": fmt.Sprintf("placed-%d", i%max(1, w.Kinds))}}
+	b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"kind": fmt.Sprintf("placed-%d",
+		i%max(1, w.Kinds))}}
 	if w.AnyBudget {
 		b.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 			Key: "kind", Operator: metav1.LabelSelectorOpNotIn, Values: []string{b.Name}}}}
@@ -148,15 +159,18 @@ func (w *worstWorld) budgetOf(i int) *policyv1.PodDisruptionBudget {
 
 func (w *worstWorld) pod(name, kind string, rules worstRules) *corev1.Pod {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), Generation: 1, Labels: map[string]string{"kind": kind}},
-		Spec:       corev1.PodSpec{SchedulerName: "default-scheduler"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), Generation: 1,
+			Labels: map[string]string{"kind": kind}},
+		Spec: corev1.PodSpec{SchedulerName: "default-scheduler"},
 	}
 	for i := range max(1, w.Containers) {
-		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprintf("c%d", i), Image: fmt.Sprintf("image-%d", i)})
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprintf("c%d", i),
+			Image: fmt.Sprintf("image-%d", i)})
 	}
 	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{}
 	for r := range w.Resources {
-		pod.Spec.Containers[0].Resources.Requests[corev1.ResourceName(fmt.Sprintf("example.com/r%d", r))] = resource.MustParse("1")
+		pod.Spec.Containers[0].Resources.Requests[corev1.ResourceName(fmt.Sprintf("example.com/r%d",
+			r))] = resource.MustParse("1")
 	}
 	rules.give(pod, kind)
 	return pod
@@ -188,11 +202,13 @@ func (w *worstWorld) placedPod(i int) *corev1.Pod {
 		pod.Spec.PriorityClassName = fmt.Sprintf("level-%d", (i/w.Nodes+i)%w.Levels)
 	}
 	share := int64(worstCPU * 1000 / max(1, pods))
-	pod.Spec.Containers[0].Resources.Requests["cpu"] = *resource.NewMilliQuantity(max(1, share-int64(i*7%13)*share/50), resource.DecimalSI)
+	pod.Spec.Containers[0].Resources.Requests["cpu"] = *resource.NewMilliQuantity(max(1, share-int64(i*7%13)*share/50),
+		resource.DecimalSI)
 	pod.Spec.Containers[0].Resources.Requests["memory"] = *resource.NewQuantity(int64(1+i*11%17)<<20, resource.BinarySI)
 	for l := range w.Ports {
 		port := int32(1000 + i/w.Nodes*w.Ports + l)
-		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: port, ContainerPort: port})
+		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports,
+			corev1.ContainerPort{HostPort: port, ContainerPort: port})
 	}
 	if w.Deadlines {
 		pod.Spec.ActiveDeadlineSeconds = new(int64(10_000 + i%1000))
@@ -205,8 +221,10 @@ func (w *worstWorld) running(node int) fsm.Command {
 	c := &fsm.ReportPods{Node: w.nodeName(node)}
 	w.state.View().PodsOnNode(c.Node, func(pod *corev1.Pod) bool {
 		at := metav1.Unix(w.now/second-int64(len(c.Reports)*31%997), 0)
-		c.Reports = append(c.Reports, fsm.PodReport{Key: fsm.PodKey(pod.Namespace, pod.Name), UID: string(pod.UID), Status: fsm.PodStatusWire{Object: &corev1.PodStatus{
-			Phase: corev1.PodRunning, StartTime: &at, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}})
+		c.Reports = append(c.Reports, fsm.PodReport{Key: fsm.PodKey(pod.Namespace, pod.Name), UID: string(pod.UID),
+			Status: fsm.PodStatusWire{Object: &corev1.PodStatus{
+				Phase: corev1.PodRunning, StartTime: &at,
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}})
 		return true
 	})
 	return c
@@ -230,10 +248,12 @@ func (w *worstWorld) waitingPod(i int) *corev1.Pod {
 	pod.Spec.Containers[0].Resources.Requests["cpu"] = *resource.NewMilliQuantity(cpu, resource.DecimalSI)
 	pod.Spec.Containers[0].Resources.Requests["memory"] = resource.MustParse("1Mi")
 	for l := range w.Ports {
-		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: int32(1000 + l), ContainerPort: int32(1000 + l)})
+		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: int32(1000 + l),
+			ContainerPort: int32(1000 + l)})
 	}
 	for l := range w.Tolerations {
-		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: fmt.Sprintf("taint-%d", l), Operator: corev1.TolerationOpEqual, Value: "none"})
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: fmt.Sprintf("taint-%d", l),
+			Operator: corev1.TolerationOpEqual, Value: "none"})
 	}
 	if w.NodeTerms > 0 {
 		terms := &corev1.NodeSelector{}
@@ -242,10 +262,12 @@ func (w *worstWorld) waitingPod(i int) *corev1.Pod {
 			for v := range 64 {
 				values = append(values, fmt.Sprintf("other-%d-%d", t, v))
 			}
-			terms.NodeSelectorTerms = append(terms.NodeSelectorTerms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
-				{Key: fmt.Sprintf("key-%d", t%max(1, w.NodeLabels)), Operator: corev1.NodeSelectorOpIn, Values: values}}})
+			terms.NodeSelectorTerms = append(terms.NodeSelectorTerms,
+				corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: fmt.Sprintf("key-%d", t%max(1, w.NodeLabels)), Operator: corev1.NodeSelectorOpIn, Values: values}}})
 		}
-		terms.NodeSelectorTerms[w.NodeTerms-1].MatchExpressions[0] = corev1.NodeSelectorRequirement{Key: hostKey, Operator: corev1.NodeSelectorOpExists}
+		terms.NodeSelectorTerms[w.NodeTerms-1].MatchExpressions[0] = corev1.NodeSelectorRequirement{Key: hostKey,
+			Operator: corev1.NodeSelectorOpExists}
 		if pod.Spec.Affinity == nil {
 			pod.Spec.Affinity = &corev1.Affinity{}
 		}
@@ -271,8 +293,9 @@ func (r worstRules) give(pod *corev1.Pod, kind string) {
 	selector := func(term int) *metav1.LabelSelector {
 		switch r.About {
 		case 0:
-			return &metav1.LabelSelector{MatchLabels: map[string]string{"kind": kind}, MatchExpressions: []metav1.LabelSelectorRequirement{
-				{Key: fmt.Sprintf("no-%d", term), Operator: metav1.LabelSelectorOpDoesNotExist}}}
+			return &metav1.LabelSelector{MatchLabels: map[string]string{"kind": kind},
+				MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: fmt.Sprintf("no-%d", term), Operator: metav1.LabelSelectorOpDoesNotExist}}}
 		case 1:
 			return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 				{Key: "kind", Operator: metav1.LabelSelectorOpIn, Values: []string{kind, fmt.Sprintf("placed-%d", term)}}}}
@@ -304,7 +327,8 @@ func (r worstRules) give(pod *corev1.Pod, kind string) {
 
 // worstEvents are what happens before a step.
 func worstEvents() []string {
-	return []string{"leader", "nothing", "reload", "relabel", "taint", "images", "budget", "budgets", "config", "gone", "relabel-pods", "namespace", "disputes"}
+	return []string{"leader", "nothing", "reload", "relabel", "taint", "images", "budget", "budgets", "config", "gone",
+		"relabel-pods", "namespace", "disputes"}
 }
 
 // happen lets something happen.
@@ -328,11 +352,13 @@ func (w *worstWorld) happen(event string) {
 		w.many(w.Nodes, changeNode(func(n *corev1.Node) { n.Labels["more"] = fmt.Sprint(w.fresh) }))
 	case "taint":
 		w.many(w.Nodes, changeNode(func(n *corev1.Node) {
-			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: fmt.Sprintf("new-%d", w.fresh), Effect: corev1.TaintEffectPreferNoSchedule})
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: fmt.Sprintf("new-%d", w.fresh),
+				Effect: corev1.TaintEffectPreferNoSchedule})
 		}))
 	case "images":
 		w.many(w.Nodes, changeNode(func(n *corev1.Node) {
-			n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("more-%d", w.fresh)}, SizeBytes: 100 << 20})
+			n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("more-%d", w.fresh)},
+				SizeBytes: 100 << 20})
 		}))
 	case "budget", "budgets":
 		n := 1

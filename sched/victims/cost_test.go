@@ -10,8 +10,10 @@ func TestMoreImportant(t *testing.T) {
 	// PR7: each is more important than all that follow.
 	order := []Pod{
 		{Priority: 5, StartUnixNano: model.NeverStarted, UID: "z"},
-		{Priority: 1, StartUnixNano: 10, UID: "z"}, {Priority: 1, StartUnixNano: 20, UID: "a"}, {Priority: 1, StartUnixNano: 20, UID: "b"},
-		{Priority: 1, StartUnixNano: model.NeverStarted, UID: "a"}, {Priority: 1, StartUnixNano: model.NeverStarted, UID: "b"},
+		{Priority: 1, StartUnixNano: 10, UID: "z"}, {Priority: 1, StartUnixNano: 20, UID: "a"},
+		{Priority: 1, StartUnixNano: 20, UID: "b"},
+		{Priority: 1, StartUnixNano: model.NeverStarted, UID: "a"}, {Priority: 1, StartUnixNano: model.NeverStarted,
+			UID: "b"},
 		{Priority: -1, StartUnixNano: 1, UID: "a"},
 	}
 	for i := range order {
