@@ -118,11 +118,11 @@ func (c *Class) hasHardSpread() bool {
 // HelpedBy says whether such a change of a pod can help the class at all, by the kinds of its rules: where it cannot,
 // Judge.Helped is false, and need not be asked.
 func (c *Class) HelpedBy(how PodChange) bool {
-	switch how {
-	case PodCame: // it can only be sought, or even out a skew
-		return c.hasHardSpread() || c.terms != nil && len(c.terms.affinity) > 0
+	if how != PodCame {
+		return true
 	}
-	return true
+	// It can only be sought, or even out a skew.
+	return c.hasHardSpread() || c.terms != nil && len(c.terms.affinity) > 0
 }
 
 // HonorsTaints says whether taints decide which nodes are domains for a hard constraint of the class (TS6).

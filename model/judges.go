@@ -67,10 +67,13 @@ func (s *judges) use(signature string) (*Judge, bool) {
 	return j, ok
 }
 
-func (s *judges) keep(j *Judge) {
+// keep remembers a judge, for which others may have to go.
+func (t *Topology) keep(j *Judge) {
+	s := &t.judges
 	s.by[j.class.Signature] = j
 	s.bytes += j.bytes()
 	s.chain(j)
+	t.dismissSurplus()
 }
 
 func (s *judges) chain(j *Judge) {

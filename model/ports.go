@@ -22,16 +22,10 @@ type HostPort struct {
 func (p HostPort) String() string { return fmt.Sprintf("%s:%d/%s", p.IP, p.Port, p.Protocol) }
 
 func compareHostPorts(a, b HostPort) int {
-	if a.Port != b.Port {
-		return int(a.Port) - int(b.Port)
-	}
-	if c := strings.Compare(a.Protocol, b.Protocol); c != 0 {
-		return c
-	}
-	return strings.Compare(a.IP, b.IP)
+	return cmp.Or(cmp.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.IP, b.IP))
 }
 
-// Conflicts says whether two pods cannot have a and b on one host: same protocol and port, and the same address or one
+// Conflicts says whether two pods cannot have p and b on one host: same protocol and port, and the same address or one
 // of the two on all addresses.
 func (p HostPort) Conflicts(b HostPort) bool {
 	return p.Port == b.Port && p.Protocol == b.Protocol && (p.IP == b.IP || p.IP == AnyHostIP || b.IP == AnyHostIP)
