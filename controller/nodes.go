@@ -124,7 +124,7 @@ func (l *NodeLifecycle) ofStream(n *corev1.Node, seen, since, now int64) verdict
 	switch {
 	case l.lost(max(seen, since), now):
 		return verdict{health: &fsm.NodeHealth{
-			Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: "NodeStatusUnknown",
+			Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: fsm.NodeStatusUnknown,
 			Message: fmt.Sprintf("the worker has been silent for %d seconds", silent/seconds(1)),
 		}}
 	case heard:
@@ -141,7 +141,7 @@ func (l *NodeLifecycle) ofStream(n *corev1.Node, seen, since, now int64) verdict
 // it, as long as something is.
 func (l *NodeLifecycle) ofPosts(n *corev1.Node, seen, now int64) verdict {
 	c := readyCondition(n)
-	h := &fsm.NodeHealth{Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: "NodeStatusUnknown"}
+	h := &fsm.NodeHealth{Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: fsm.NodeStatusUnknown}
 	lost := l.lost(seen, now)
 	known := c != nil && (c.Status == corev1.ConditionTrue || c.Status == corev1.ConditionFalse)
 	switch {
@@ -149,8 +149,8 @@ func (l *NodeLifecycle) ofPosts(n *corev1.Node, seen, now int64) verdict {
 		return verdict{well: c.Status == corev1.ConditionTrue, health: &fsm.NodeHealth{Name: n.Name, Ready: string(c.Status)}}
 	case !lost && hasTaint(n, corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule):
 		return verdict{} // it is new: no pods go there until its status is posted
-	case !known && (c == nil || c.Reason == neverPosted):
-		h.Reason, h.Message = neverPosted, "the node's status was never posted"
+	case !known && (c == nil || c.Reason == fsm.NodeStatusNeverUpdated):
+		h.Reason, h.Message = fsm.NodeStatusNeverUpdated, "the node's status was never posted"
 	case !lost:
 		h.Message = "the node's status does not say whether it is ready"
 	default:
@@ -158,9 +158,6 @@ func (l *NodeLifecycle) ofPosts(n *corev1.Node, seen, now int64) verdict {
 	}
 	return verdict{health: h}
 }
-
-// neverPosted is the reason that Kubernetes gives for a node nothing was ever said of.
-const neverPosted = "NodeStatusNeverUpdated"
 
 // healthPods is how many nodes and pods on them one command is about: those of a
 // lost node are no longer ready.

@@ -48,7 +48,7 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 		tx.nodeEvent(node, corev1.EventTypeNormal, "RegisteredNode", fmt.Sprintf("Node %s registered", node.Name))
 		return Result{Table: v.Nodes.Name(), Object: node}
 	}
-	if before, now := old.Status.NodeInfo.SystemUUID, node.Status.NodeInfo.SystemUUID; before != "" && before != now && nodeReady(old) {
+	if before, now := old.Status.NodeInfo.SystemUUID, node.Status.NodeInfo.SystemUUID; before != "" && before != now && NodeReady(old) {
 		return refuseConflict(nodeResource.groupResource(), node.Name, fmt.Sprintf(
 			"another machine is connected under the name %s; give this worker a name of its own, or stop the other one", node.Name))
 	}
@@ -61,7 +61,7 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 		return Result{Table: v.Nodes.Name(), Object: old}
 	}
 	tx.putNode(next)
-	if !nodeReady(old) {
+	if !NodeReady(old) {
 		tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", "the worker is connected")
 	}
 	return Result{Table: v.Nodes.Name(), Object: next}
@@ -133,14 +133,20 @@ func mergeAmounts(old, said corev1.ResourceList) corev1.ResourceList {
 	return next
 }
 
-func nodeReady(n *corev1.Node) bool {
+// NodeReady says whether a node is said to be ready.
+func NodeReady(n *corev1.Node) bool {
 	c := nodeReadyCondition(n)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 // nodeReadyCondition is nil if nobody has ever said whether the node is ready.
 func nodeReadyCondition(n *corev1.Node) *corev1.NodeCondition {
-	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	return nodeCondition(n, corev1.NodeReady)
+}
+
+// nodeCondition is nil for one that the node does not have.
+func nodeCondition(n *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCondition {
+	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == t })
 	if i < 0 {
 		return nil
 	}

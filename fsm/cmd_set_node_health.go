@@ -11,9 +11,10 @@ import (
 
 // SetNodeHealth records changes of nodes' health, which is all that the log
 // ever hears of heartbeats: the Ready condition, and the taints that keep pods
-// away and let those go that do not tolerate them (PD12). A lost node's
-// nominations end (NM7) and its pods are no longer ready, so many of them
-// (MaxUnready) each time that it is said.
+// away and let those go that do not tolerate them (PD12); of a node that nobody
+// hears its pressure is not known either. A lost node's nominations end (NM7) and
+// its pods are no longer ready, so many of them (MaxUnready) each time that it is
+// said.
 //
 // Refuses: 400 for a health that is none. Nodes that are gone are passed over.
 type SetNodeHealth struct {
@@ -62,6 +63,9 @@ func (tx *Tx) setHealth(h NodeHealth) {
 	}
 	next := old.DeepCopy()
 	tx.setNodeReady(next, status, h.Reason, h.Message, h.LetGo)
+	if status == corev1.ConditionUnknown {
+		tx.forgetPressure(next, h.Message)
+	}
 	if !equality.Semantic.DeepEqual(next, old) {
 		tx.putNode(next)
 	}
@@ -80,6 +84,31 @@ func (tx *Tx) setHealth(h NodeHealth) {
 		tx.unreadyPods(h.Name)
 	}
 }
+
+// forgetPressure sets a node's pressure conditions to Unknown, as Kubernetes' node
+// lifecycle controller does: it is what it was when the node was heard last.
+func (tx *Tx) forgetPressure(n *corev1.Node, message string) {
+	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		c := corev1.NodeCondition{
+			Type: t, Status: corev1.ConditionUnknown, Reason: NodeStatusUnknown, Message: message, LastTransitionTime: tx.now(),
+		}
+		if was := nodeCondition(n, t); was == nil {
+			c.Reason, c.Message, c.LastHeartbeatTime = NodeStatusNeverUpdated, "the node's status was never posted", n.CreationTimestamp
+		} else if was.Status == corev1.ConditionUnknown {
+			continue
+		} else {
+			c.LastHeartbeatTime = was.LastHeartbeatTime
+		}
+		setNodeCondition(n, c)
+	}
+}
+
+// Kubernetes' reasons for conditions of a node that are not known, because nobody
+// hears it, or ever did.
+const (
+	NodeStatusUnknown      = "NodeStatusUnknown"
+	NodeStatusNeverUpdated = "NodeStatusNeverUpdated"
+)
 
 // turned is what an event says of a node's health, in Kubernetes' words if nobody has
 // others.

@@ -53,6 +53,10 @@ func (a words) fillNode(n *corev1.Node) {
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: p[0], Value: p[1], Effect: corev1.TaintEffect(p[2])})
 		}
 	}
+	for _, c := range a.list("conditions") { // conditions=TYPE:STATUS,…
+		t, status, _ := strings.Cut(c, ":")
+		setNodeCondition(n, corev1.NodeCondition{Type: corev1.NodeConditionType(t), Status: corev1.ConditionStatus(status), Reason: "Said"})
+	}
 	if k := a.number("images"); k != nil {
 		n.Status.Images = nil
 		for i := range *k {

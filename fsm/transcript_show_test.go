@@ -19,6 +19,7 @@ import (
 var shows = map[string]func(s *transcript, a words) string{
 	"pods":        func(s *transcript, a words) string { return rows(s.view().Pods, a.name()) },
 	"nodes":       func(s *transcript, a words) string { return rows(s.view().Nodes, a.name()) },
+	"conditions":  (*transcript).showConditions,
 	"classes":     func(s *transcript, a words) string { return rows(s.view().PriorityClasses, a.name()) },
 	"namespaces":  func(s *transcript, a words) string { return rows(s.view().Namespaces, a.name()) },
 	"budgets":     func(s *transcript, a words) string { return rows(s.view().Budgets, a.name()) },
@@ -286,6 +287,25 @@ func describeNode(n *corev1.Node) string {
 		out += fmt.Sprintf(", %d images", len(n.Status.Images))
 	}
 	return out
+}
+
+// showConditions shows those of a node.
+func (s *transcript) showConditions(a words) string {
+	n, _ := s.view().Nodes.Get(a.name())
+	var b strings.Builder
+	for _, c := range n.Status.Conditions {
+		fmt.Fprintf(&b, "%s=%s", c.Type, c.Status)
+		for _, more := range []string{c.Reason, c.Message} {
+			if more != "" {
+				b.WriteString(" " + more)
+			}
+		}
+		if !c.LastTransitionTime.IsZero() {
+			b.WriteString(", since " + clock(c.LastTransitionTime.UnixNano()))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 func describeClass(c *schedulingv1.PriorityClass) string {

@@ -36,6 +36,8 @@ var (
 	ErrReplaced = errors.New("a newer stream of this worker has taken over")
 	// ErrNodeGone: the worker's node was deleted; it has to register anew.
 	ErrNodeGone = errors.New("the node was deleted; its worker registers it again")
+	// ErrNodeForgotten: the worker's node was lost, and is back; it has to register anew.
+	ErrNodeForgotten = errors.New("the node was lost; its worker says anew what it is")
 	// ErrDeaf: the worker does not read what it is sent.
 	ErrDeaf = errors.New("the worker does not read what it is sent")
 	// ErrNotFound: what was asked for is not there.
@@ -88,6 +90,7 @@ func wireErrors() []wireErrorKind {
 		{ErrNodeTaken, codes.AlreadyExists, "NODE_TAKEN"},
 		{ErrReplaced, codes.Aborted, "REPLACED"},
 		{ErrNodeGone, codes.Aborted, "NODE_GONE"},
+		{ErrNodeForgotten, codes.Aborted, "NODE_FORGOTTEN"},
 		{ErrDeaf, codes.Aborted, "DEAF"},
 		{ErrNotFound, codes.NotFound, "NOT_FOUND"},
 		{ErrInvalid, codes.InvalidArgument, "INVALID"},

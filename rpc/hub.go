@@ -139,13 +139,13 @@ func (h *Hub) Nodes() []string {
 	return out
 }
 
-// Renew ends the stream of node, if it ends here: its worker comes back and
-// registers anew. The node's object was deleted, and its worker lives.
-func (h *Hub) Renew(node string) {
+// Renew ends the stream of node, if it ends here: its worker lives, comes back and
+// registers anew. why is ErrNodeGone or ErrNodeForgotten.
+func (h *Hub) Renew(node string, why error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	if s := h.sessions[node]; s != nil {
-		s.cancel(ErrNodeGone)
+		s.cancel(why)
 	}
 }
 

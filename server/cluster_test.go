@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -155,6 +156,15 @@ func workerHears(t *testing.T, c *testCluster) {
 	}
 	w.client.Report(rpc.PodReport{Namespace: "default", Name: "p3", UID: "uid-p3", Removed: true})
 
+	// The node was lost and is heard again: its worker says anew what else is true of it.
+	await(t, leader, "the node to be ready, and its pressure to be known", func(v *fsm.View) bool {
+		n, _ := v.Nodes.Get("w1")
+		return fsm.NodeReady(n) && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeMemoryPressure && c.Status == corev1.ConditionFalse
+		})
+	})
+	eventually(t, "the second connection's assignments", func() bool { return w.full() == 2 })
+
 	// A status does not bring back a node that was deleted: its worker does, which registers again.
 	before, _ := leader.View().Nodes.Get("w1")
 	c.propose(leader, &fsm.DeleteNode{Name: "w1"})
@@ -175,13 +185,13 @@ func workerHears(t *testing.T, c *testCluster) {
 
 	// When the state is replaced, what happened was not pushed: workers read
 	// everything anew.
-	eventually(t, "the second connection's assignments", func() bool { return w.full() == 2 })
+	eventually(t, "the third connection's assignments", func() bool { return w.full() == 3 })
 	eventually(t, "all servers to have told their version", func() bool { return leader.versionNow(t.Context()) == fsm.LogVersion })
 	_, snapshot := c.call(leader, http.MethodGet, operator.PathSnapshot, "", true)
 	if code, body := c.call(leader, http.MethodPut, operator.PathSnapshot, snapshot, true); code != http.StatusOK {
 		t.Fatalf("restore: %d %s", code, body)
 	}
-	eventually(t, "a new full set", func() bool { return w.full() == 3 })
+	eventually(t, "a new full set", func() bool { return w.full() == 4 })
 	c.propose(leader, admit("p2", "w1"))
 	eventually(t, "a pod after the restore", func() bool { p := w.pods(t); return p[len(p)-1].Name == "p2" })
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -294,14 +295,18 @@ func (s *Server) renewAll() {
 	view := s.state.View()
 	for _, node := range s.rpc.Hub.Nodes() {
 		if _, there := view.Nodes.Get(node); !there {
-			s.rpc.Hub.Renew(node)
+			s.rpc.Hub.Renew(node, rpc.ErrNodeGone)
 		}
 	}
 }
 
 func (s *Server) push(c *store.Change) {
-	if node, ok := c.Old.(*corev1.Node); ok && c.New == nil {
-		s.rpc.Hub.Renew(node.Name)
+	if old, ok := c.Old.(*corev1.Node); ok {
+		if node, _ := c.New.(*corev1.Node); node == nil {
+			s.rpc.Hub.Renew(old.Name, rpc.ErrNodeGone)
+		} else if !fsm.NodeReady(old) && fsm.NodeReady(node) && isForgotten(node) {
+			s.rpc.Hub.Renew(node.Name, rpc.ErrNodeForgotten)
+		}
 		return
 	}
 	old, _ := c.Old.(*corev1.Pod)
@@ -321,6 +326,15 @@ func (s *Server) push(c *store.Change) {
 		s.said.forget(old.Spec.NodeName, string(old.UID))
 		s.rpc.Hub.Push(old.Spec.NodeName, rpc.Update{UID: string(old.UID), Revision: c.Revision})
 	}
+}
+
+// isForgotten: what the node's worker said of it does not count any more, because
+// it was lost; its worker says it again only when something changes, and when it
+// registers.
+func isForgotten(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Status == corev1.ConditionUnknown && c.Reason == fsm.NodeStatusUnknown
+	})
 }
 
 // concernsWorker: the change is more than the status that the worker itself

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,7 +82,7 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 			body.settle()
 			f.current.Store(int64(n))
 			f.lost.Store(nil)
-			return f.mind(resp, began), nil
+			return f.mind(resp, req.URL.Path, began), nil
 		}
 		if req.Context().Err() != nil {
 			body.settle()
@@ -111,7 +112,15 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // mind looks for the answer that nobody leads. client-go would ask again in
 // silence for minutes: here that is said at once, and ends when patience does.
-func (f *failover) mind(resp *http.Response, began time.Time) *http.Response {
+// And it looks for a discovery that is refused, of which client-go would say
+// "unknown": what the server says becomes plain text, which it shows.
+func (f *failover) mind(resp *http.Response, path string, began time.Time) *http.Response {
+	if resp.StatusCode == http.StatusForbidden && isDiscovery(path) {
+		text := statusText(resp)
+		_ = resp.Body.Close() // all that matters of it was read
+		resp.Header.Set("Content-Type", "text/plain")
+		resp.ContentLength, resp.Body = int64(len(text)), io.NopCloser(strings.NewReader(text))
+	}
 	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
 		f.leaderless.Store(nil)
 		return resp
@@ -121,7 +130,7 @@ func (f *failover) mind(resp *http.Response, began time.Time) *http.Response {
 		since = &began
 		f.leaderless.Store(since)
 		if f.notice != nil {
-			f.notice(unavailableText(resp))
+			f.notice(statusText(resp))
 		}
 	}
 	if f.patience > 0 && time.Since(*since) >= f.patience {
@@ -133,9 +142,15 @@ func (f *failover) mind(resp *http.Response, began time.Time) *http.Response {
 // maxNotice bounds what is read of an answer to be told.
 const maxNotice = 4096
 
-// unavailableText is what a server says of why it can not; the answer can be read
-// again.
-func unavailableText(resp *http.Response) string {
+// isDiscovery: the path is one at which a server says what it serves.
+func isDiscovery(path string) bool {
+	return path == "/api" || path == "/apis" || strings.HasPrefix(path, "/api/") && strings.Count(path, "/") == 2 ||
+		strings.HasPrefix(path, "/apis/") && strings.Count(path, "/") <= 3
+}
+
+// statusText is what a server says of why it can not or will not; the answer can be
+// read again.
+func statusText(resp *http.Response) string {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxNotice))
 	resp.Body = &reread{Reader: io.MultiReader(bytes.NewReader(body), resp.Body), Closer: resp.Body}
 	if err != nil {

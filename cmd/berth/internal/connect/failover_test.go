@@ -2,6 +2,7 @@ package connect
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -14,8 +15,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
@@ -99,6 +102,34 @@ func TestALeaderIsNotWaitedForInSilence(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 	})
+}
+
+// Who is refused already when asking what there is learns who that is and why, as
+// with any other request.
+func TestARefusedDiscoverySaysWho(t *testing.T) {
+	const who = `forbidden: User "berth:worker:w9" cannot get path "/api"`
+	b, err := json.Marshal(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: who,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &failover{
+		next: &saying{http.StatusForbidden, string(b)}, targets: []*url.URL{{Scheme: "https", Host: "a"}}, answers: new(answers),
+	}
+	d, err := discovery.NewDiscoveryClientForConfig(&rest.Config{Host: "https://a", Transport: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lists, err := d.ServerGroupsAndResources()
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), who) {
+		t.Errorf("%v, %v", lists, err)
+	}
+	_, err = d.ServerResourcesForGroupVersion("apps/v1")
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), who) {
+		t.Error(err)
+	}
 }
 
 // A server whose process is stopped accepts connections and says nothing: it is not
