@@ -2,6 +2,7 @@ package budgets
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -40,12 +41,20 @@ func (r *rows) Scale(o Owner) (int32, bool) {
 
 func (r *rows) TimeUnixNano() int64 { return r.now }
 
-func (r *rows) all(namespace string, f func(pod *corev1.Pod) bool) {
-	for _, p := range r.pods {
-		if p.Namespace == namespace && !f(p) {
+func (r *rows) all(namespace, from string, f func(pod *corev1.Pod) bool) {
+	for _, key := range slices.Sorted(maps.Keys(r.pods)) {
+		if p := r.pods[key]; p.Namespace == namespace && p.Name >= from && !f(p) {
 			return
 		}
 	}
+}
+
+// count counts so many pods of a budget.
+func (r *rows) count(x *Index, key string, most int) {
+	x.Count(r, key, r.all, func(int) bool {
+		most--
+		return most >= 0
+	})
 }
 
 func owner(name string) Owner { return Owner{"apps", "ReplicaSet", "ns", name, "uid-" + name} }
@@ -102,7 +111,7 @@ func TestIndexAgainstAWalk(t *testing.T) {
 
 func change(t *rapid.T, x *Index, r *rows) {
 	gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0
-	switch rapid.IntRange(0, 4).Draw(t, "what") {
+	switch rapid.IntRange(0, 6).Draw(t, "what") {
 	case 0:
 		key := "ns/" + rapid.SampledFrom([]string{"b0", "b1"}).Draw(t, "budget")
 		old := r.budgets[key]
@@ -110,8 +119,10 @@ func change(t *rapid.T, x *Index, r *rows) {
 			r.budgets[key] = drawBudget(t, key[3:])
 		}
 		if new := r.budgets[key]; old != nil || new != nil {
-			x.Put(r, old, new, r.all)
+			x.Put(old, new)
 		}
+	case 2:
+		r.count(x, "ns/"+rapid.SampledFrom([]string{"b0", "b1"}).Draw(t, "budget"), rapid.IntRange(0, 9).Draw(t, "time"))
 	case 1:
 		o := owner(rapid.SampledFrom([]string{"r0", "r1"}).Draw(t, "set"))
 		var was, is *Scale
@@ -137,8 +148,10 @@ func change(t *rapid.T, x *Index, r *rows) {
 // is given in another order, and against the selectors.
 func compare(t *rapid.T, x *Index, r *rows) {
 	again := new(Index)
-	for _, b := range r.budgets {
-		again.Put(r, nil, b, nil)
+	for key, b := range r.budgets {
+		again.Put(nil, b)
+		c, _ := x.coverages.Get(key)
+		again.Resume(key, c.upTo, !c.counting)
 	}
 	for _, p := range r.pods {
 		again.PutPod(r, nil, p)
@@ -166,8 +179,12 @@ func compare(t *rapid.T, x *Index, r *rows) {
 		}
 	}
 	for _, b := range r.budgets {
-		if h := x.HealthOf(r, b); h.failed == "" && h.Allowed != 0 && h.Allowed != h.Current-h.Desired {
+		h := x.HealthOf(r, b)
+		if h.failed == "" && h.Allowed != 0 && h.Allowed != h.Current-h.Desired {
 			t.Fatalf("%s: %+v", b.Name, h)
+		}
+		if x.Counting(keyOf(b)) && (h.Allowed != 0 || Lenient(&b.Spec, h.Desired, h.Current)) {
+			t.Fatalf("%s allows something, and its pods are being counted: %+v", b.Name, h)
 		}
 	}
 }
@@ -189,7 +206,8 @@ func TestTouched(t *testing.T) {
 		if name == "b1" {
 			b.Status.DisruptedPods = map[string]metav1.Time{"p": metav1.Unix(60, 0)}
 		}
-		x.Put(r, nil, b, r.all)
+		x.Put(nil, b)
+		r.count(x, keyOf(b), 1)
 	}
 	touched := func(nowSeconds int64) string {
 		var keys []string

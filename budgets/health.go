@@ -23,6 +23,8 @@ type Health struct {
 	announced map[string]metav1.Time
 	// failed says why nothing can be said of what is expected; "" if it can.
 	failed string
+	// counting: nothing can be said at all yet.
+	counting bool
 }
 
 // HealthOf counts for a budget (PD2, PD3).
@@ -33,7 +35,7 @@ func (x *Index) HealthOf(s State, b *policyv1.PodDisruptionBudget) Health {
 
 // health counts. Percentages are rounded up.
 func (x *Index) health(s State, b *policyv1.PodDisruptionBudget, c *Coverage) Health {
-	h := Health{Expected: c.pods, Current: c.healthy}
+	h := Health{Expected: c.pods, Current: c.healthy, counting: c.counting}
 	if c.rule.scaled {
 		h.Expected = min(c.scale, math.MaxInt32)
 	}
@@ -49,7 +51,10 @@ func (x *Index) health(s State, b *policyv1.PodDisruptionBudget, c *Coverage) He
 	if len(b.Status.DisruptedPods) > 0 {
 		h.announced = stillAnnounced(s, b, c.rule, &h.Current)
 	}
-	if h.Expected > 0 && h.failed == "" {
+	switch {
+	case h.counting: // and nobody is lenient
+		h.Desired = max(h.Desired, h.Current+1)
+	case h.Expected > 0 && h.failed == "":
 		h.Allowed = max(0, h.Current-h.Desired)
 	}
 	return h
@@ -94,6 +99,8 @@ func (x *Index) Status(s State, b *policyv1.PodDisruptionBudget, now metav1.Time
 		Status: metav1.ConditionFalse, Reason: policyv1.InsufficientPodsReason,
 	}
 	switch {
+	case h.counting:
+		return uncounted(b, h.announced, condition)
 	case h.failed != "":
 		condition.Reason, condition.Message = policyv1.SyncFailedReason, h.failed
 	case h.Allowed > 0:
@@ -108,6 +115,21 @@ func (x *Index) Status(s State, b *policyv1.PodDisruptionBudget, now metav1.Time
 		ExpectedPods:       int32(h.Expected),
 		Conditions:         withCondition(b.Status.Conditions, condition),
 	}
+}
+
+// uncounted is the status of a budget whose pods are being counted: what was said
+// of it before, but that it allows nothing.
+func uncounted(
+	b *policyv1.PodDisruptionBudget, announced map[string]metav1.Time, condition metav1.Condition,
+) policyv1.PodDisruptionBudgetStatus {
+	out := *b.Status.DeepCopy()
+	out.DisruptedPods, out.DisruptionsAllowed = announced, 0
+	// Nobody may read leniency from what was.
+	out.DesiredHealthy = max(out.DesiredHealthy, out.CurrentHealthy+1)
+	condition.ObservedGeneration = out.ObservedGeneration
+	condition.Reason, condition.Message = policyv1.SyncFailedReason, "the pods that the budget covers are being counted"
+	out.Conditions = withCondition(b.Status.Conditions, condition)
+	return out
 }
 
 // withCondition replaces or adds a condition in a copy of the list; the
@@ -144,7 +166,10 @@ type Notice struct{ Type, Reason, Message string }
 // owner expects of it. before is what Touched gave.
 func (x *Index) Notices(s State, b *policyv1.PodDisruptionBudget, before *Coverage) (out []Notice) {
 	c, _ := x.coverages.Get(keyOf(b))
-	if before == nil {
+	if c.counting {
+		return nil // and everything then
+	}
+	if before == nil || before.counting {
 		before = &Coverage{}
 		if c.pods == 0 {
 			out = append(out, Notice{corev1.EventTypeNormal, "NoPods", "No matching pods found"})
@@ -164,6 +189,8 @@ func (x *Index) Notices(s State, b *policyv1.PodDisruptionBudget, before *Covera
 // Lacks says, as the eviction API does, why a budget does not let a pod go.
 func (h *Health) Lacks(budget string) string {
 	switch {
+	case h.counting:
+		return fmt.Sprintf("The disruption budget %s is still being processed by the server.", budget)
 	case h.failed != "":
 		return fmt.Sprintf("The disruption budget %s does not allow evicting pods currently because it failed sync: %s", budget, h.failed)
 	case h.Current <= h.Desired:

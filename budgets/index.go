@@ -2,7 +2,8 @@
 // to, and says what a budget allows: its status is exact after every command.
 //
 // The index knows budgets and pods by Put, at a cost that depends only on the
-// budgets that cover a pod. What it must know of the rest of a state it asks
+// budgets that cover a pod. The pods of a new budget are counted in parts, since
+// they may be many, and until all are it allows nothing. What it must know of the rest of a state it asks
 // State. Nothing here writes to a table: who carries out a command writes the
 // statuses of the budgets that were Touched.
 package budgets
@@ -17,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/store"
@@ -57,11 +57,8 @@ func (x *Index) Fork() Index {
 	}
 }
 
-// What is counted as work, in units of 20 to 90 nanoseconds.
-const (
-	workMatch    = 2 // to hold a selector against labels
-	workCoverage = 6 // to change what a budget's pods add up to
-)
+// workCoverage is the work of changing what a budget's pods add up to.
+const workCoverage = 6
 
 // Work grows with what was done here, in units of 20 to 90
 // nanoseconds, and depends on nothing but what was put.
@@ -78,12 +75,19 @@ type Coverage struct {
 	// controllers that nobody knows. Both only for rules that count scales.
 	scale  int64
 	strays int64
+	// counting: only the pods with keys up to upTo are counted; see Count.
+	counting bool
+	upTo     string
+}
+
+// missing says whether a pod is not counted yet.
+func (c *Coverage) missing(pod *corev1.Pod) bool {
+	return c.counting && pod.Namespace+"/"+pod.Name > c.upTo
 }
 
 // Put takes in that a budget came, changed or went: nil stands for one that is
-// not there. pods gives the pods of a namespace that were put; nil where they
-// are all put afterwards.
-func (x *Index) Put(s State, old, new *policyv1.PodDisruptionBudget, pods Pods) {
+// not there. Whose rule is new has its pods counted by Count.
+func (x *Index) Put(old, new *policyv1.PodDisruptionBudget) {
 	if old != nil {
 		if at, ok := firstRunsOut(old); ok {
 			x.times.Delete(timeKey(at, keyOf(old)))
@@ -98,16 +102,14 @@ func (x *Index) Put(s State, old, new *policyv1.PodDisruptionBudget, pods Pods) 
 		x.times.Set(timeKey(at, key), key)
 	}
 	x.touch(key)
-	x.Cover(s, new, pods)
+	x.Cover(new)
 }
-
-// Pods calls f for the pods of a namespace, until f returns false.
-type Pods func(namespace string, f func(pod *corev1.Pod) bool)
 
 func keyOf(b *policyv1.PodDisruptionBudget) string { return b.Namespace + "/" + b.Name }
 
-// Cover sees to it that a budget's pods are counted by its rule as it is now.
-func (x *Index) Cover(s State, b *policyv1.PodDisruptionBudget, pods Pods) {
+// Cover sees to it that a budget's pods are counted by its rule as it is now: of
+// a new rule none is yet.
+func (x *Index) Cover(b *policyv1.PodDisruptionBudget) {
 	key := keyOf(b)
 	c, ok := x.coverages.Get(key)
 	if ok && c.rule.isOf(&b.Spec) {
@@ -118,58 +120,7 @@ func (x *Index) Cover(s State, b *policyv1.PodDisruptionBudget, pods Pods) {
 	for _, k := range r.keys() {
 		x.rules.Set(k, r)
 	}
-	x.coverages.Set(key, &Coverage{rule: r})
-	if requirements, selectable := r.selector.Requirements(); pods == nil || !selectable && len(requirements) == 0 {
-		return
-	}
-	var sum sumOfPods
-	pods(b.Namespace, func(pod *corev1.Pod) bool {
-		x.work += workMatch
-		if r.selector.Matches(labels.Set(pod.Labels)) {
-			sum.add(pod)
-		}
-		return true
-	})
-	x.countAtOnce(s, r, &sum)
-}
-
-// sumOfPods is what the pods add up to that a new rule covers.
-type sumOfPods struct {
-	pods, healthy, unmanaged int64
-	owners                   map[Owner]int32
-}
-
-func (s *sumOfPods) add(pod *corev1.Pod) {
-	s.pods++
-	s.healthy += one(model.Healthy(pod))
-	owner, managed := controllerOf(pod)
-	if !managed {
-		s.unmanaged++
-		return
-	}
-	if s.owners == nil {
-		s.owners = map[Owner]int32{}
-	}
-	s.owners[owner]++
-}
-
-// countAtOnce is count for all the pods of a rule of which it has counted none:
-// a namespace has many.
-func (x *Index) countAtOnce(s State, r *rule, sum *sumOfPods) {
-	next := Coverage{rule: r, pods: sum.pods, healthy: sum.healthy}
-	if r.scaled {
-		next.unmanaged = sum.unmanaged
-		// order does not matter: each owner by itself, and sums.
-		for owner, pods := range sum.owners {
-			x.countOwner(r.key, owner.key(), pods)
-			if scale, known := s.Scale(owner); known {
-				next.scale += int64(scale)
-			} else {
-				next.strays++
-			}
-		}
-	}
-	x.set(&next)
+	x.coverages.Set(key, &Coverage{rule: r, counting: r.selects()})
 }
 
 // drop forgets a budget that goes, or whose rule changes.
@@ -207,6 +158,9 @@ func (x *Index) PutPod(s State, old, new *corev1.Pod) {
 		}
 		for _, r := range x.covering(new.Namespace, new.Labels) {
 			c, _ := x.coverages.Get(r.key)
+			if c.missing(new) {
+				continue
+			}
 			next := *c
 			next.healthy += one(is) - one(was)
 			x.set(&next)
@@ -235,6 +189,9 @@ func one(b bool) int64 {
 // count adds a pod to what a rule covers, or takes it away.
 func (x *Index) count(s State, r *rule, pod *corev1.Pod, by int64) {
 	c, _ := x.coverages.Get(r.key)
+	if c.missing(pod) {
+		return
+	}
 	next := *c
 	next.pods += by
 	next.healthy += by * one(model.Healthy(pod))
@@ -327,7 +284,8 @@ func (x *Index) Describe(f func(line string)) {
 		return true
 	})
 	x.coverages.Scan("", func(at string, c *Coverage) bool {
-		f(fmt.Sprintf("coverage %q: %s pods %d healthy %d unmanaged %d scale %d strays %d", at, c.rule, c.pods, c.healthy, c.unmanaged, c.scale, c.strays))
+		f(fmt.Sprintf("coverage %q: %s pods %d healthy %d unmanaged %d scale %d strays %d, counting %t up to %q", at, c.rule,
+			c.pods, c.healthy, c.unmanaged, c.scale, c.strays, c.counting, c.upTo))
 		return true
 	})
 	x.scaledBy.Scan("", func(at string, n int32) bool {

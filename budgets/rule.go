@@ -22,6 +22,7 @@ type rule struct {
 	// scaled: what is expected is the scale of the pods' controllers, not the
 	// number of pods (PD2).
 	scaled bool
+	cost   int // of holding a pod against it
 }
 
 func (r *rule) String() string {
@@ -39,7 +40,32 @@ func countsScales(s *policyv1.PodDisruptionBudgetSpec) bool {
 }
 
 func compile(key string, spec *policyv1.PodDisruptionBudgetSpec) *rule {
-	return &rule{key: key, of: spec.Selector, selector: Selector(spec), scaled: countsScales(spec)}
+	selector := Selector(spec)
+	return &rule{key: key, of: spec.Selector, selector: selector, scaled: countsScales(spec), cost: costOf(selector)}
+}
+
+// selects says whether the rule covers any pods.
+func (r *rule) selects() bool {
+	_, selectable := r.selector.Requirements()
+	return selectable
+}
+
+// What it costs, in units of 20 to 90 nanoseconds, to look at a pod and at an
+// entry of a selector, and how many of its values are compared for one.
+const (
+	costPod         = 8
+	costRequirement = 4
+	valuesPerUnit   = 8
+)
+
+// costOf is what it costs to look at a pod and hold a selector against its labels.
+func costOf(selector labels.Selector) int {
+	requirements, _ := selector.Requirements()
+	units := costPod
+	for i := range requirements {
+		units += costRequirement + len(requirements[i].ValuesUnsorted())/valuesPerUnit
+	}
+	return units
 }
 
 // Selector says which pods of its namespace a budget covers (PD1): nil selects

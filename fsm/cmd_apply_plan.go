@@ -235,6 +235,8 @@ func (tx *Tx) schedulable(ref PodRef) (*corev1.Pod, *QueueEntry, string) {
 		return nil, nil, "the pod is not waiting"
 	case e.State == berthv1.QueueGated:
 		return nil, nil, "the pod is gated"
+	case tx.view.leaving() && tx.view.profileFor(pod.Spec.SchedulerName) == nil:
+		return nil, nil, noProfile(pod.Spec.SchedulerName)
 	}
 	return pod, e, ""
 }

@@ -17,7 +17,8 @@ import (
 // form of the API. What it leaves out gets its default. Pods that name the
 // scheduler of a new profile enter the queue, the oldest first; those of a
 // profile that is gone leave it, and their nominations end. So does a
-// reservation that would not be made any more.
+// reservation that would not be made any more. Where these pods are many, they
+// come and go in the next entries, and so does another order of the queue.
 //
 // Refuses: 400 for unreadable JSON; 422 for an invalid configuration; 409 for
 // a stale revision.
@@ -64,11 +65,9 @@ func (c *ConfigureScheduler) Apply(tx *Tx) Result {
 		config.UID, config.CreationTimestamp = tx.newUID(), tx.now()
 	}
 	before := v.SchedulerConfig()
-	joined, left := changedProfiles(before, config)
-	coming, going := v.unclaimedBy(joined), v.waitingFor(left)
 	put(tx, v.Config, config.Name, config)
 	tx.trimEvents(int(*config.Spec.EventLimit))
-	tx.followProfiles(coming, going)
+	tx.followProfiles(before, config)
 	tx.endDisallowedReservation()
 	return Result{Table: v.Config.Name(), Object: config}
 }

@@ -3,6 +3,8 @@ package fsm
 import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/queue"
 )
 
 // DeleteDisruptionBudget removes a disruption budget: nothing protects its pods
@@ -39,6 +41,9 @@ func (tx *Tx) endBudget(key string, old *policyv1.PodDisruptionBudget) Result {
 
 func (tx *Tx) removeBudget(key string, old *policyv1.PodDisruptionBudget) Result {
 	remove(tx, tx.view.Budgets, key)
+	if tx.view.pending.Len() > 0 {
+		remove(tx, tx.view.pending, queue.PendingBudgets+key) // its pods may have been in counting
+	}
 	return Result{Table: tx.view.Budgets.Name(), Object: old, Deleted: true}
 }
 

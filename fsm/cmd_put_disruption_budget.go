@@ -15,7 +15,8 @@ import (
 // PutDisruptionBudget creates (Create) or replaces a disruption budget. Of its
 // status only the announced disruptions (disruptedPods) and conditions of
 // other types than DisruptionAllowed are taken over: all else is the state
-// machine's own.
+// machine's own. Where there are many pods, they are counted in the next entries;
+// until then the budget allows nothing, and its status is behind its generation.
 //
 // Refuses: 404 or 403 for a namespace that is missing or on its way out; 409
 // if a budget to be created exists, or for a stale revision; 404 if one to be
@@ -63,7 +64,8 @@ func (c *PutDisruptionBudget) Apply(tx *Tx) Result {
 			return tx.removeBudget(key, old)
 		}
 	}
-	v.budgets.Cover(v.budgetState(), b, v.podsToCount())
+	v.budgets.Cover(b)
+	tx.countBudget(key)
 	b.Status = tx.budgetStatus(b)
 	put(tx, v.Budgets, key, b)
 	return Result{Table: v.Budgets.Name(), Object: b}

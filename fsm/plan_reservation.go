@@ -66,7 +66,7 @@ func (tx *Tx) endDisallowedReservation() {
 	if r == nil {
 		return
 	}
-	if e, ok := v.Queue.Get(r.Key()); !ok || !v.waitsForLong(e, v.TimeUnixNano()) {
+	if e, ok := v.Queue.Get(r.Key()); !ok || !v.waitsForLong(e, v.TimeUnixNano()) || v.profileFor(e.Class().SchedulerName) == nil {
 		tx.releaseNomination(r, "")
 	}
 }

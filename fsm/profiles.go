@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 	"strings"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/queue"
 )
 
 // Whose pods are placed is replicated configuration: those that name the
@@ -21,9 +23,14 @@ func schedulerOf(pod *corev1.Pod) string {
 	return cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName)
 }
 
+// profileFor is the profile of those who name a scheduler; nil if there is none.
+func (v *View) profileFor(scheduler string) *berthv1.SchedulerProfile {
+	return v.SchedulerConfig().Spec.Profile(scheduler)
+}
+
 // waits says whether a pod belongs in the queue.
 func (v *View) waits(pod *corev1.Pod) bool {
-	return unplaced(pod) && v.SchedulerConfig().Spec.Profile(pod.Spec.SchedulerName) != nil
+	return unplaced(pod) && v.profileFor(pod.Spec.SchedulerName) != nil
 }
 
 // unplaced: a scheduler, whichever, has still to find a node for the pod.
@@ -31,8 +38,31 @@ func unplaced(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName == "" && !model.Terminating(pod) && !model.Terminal(pod)
 }
 
-// unclaimedKey sorts the pods that wait for another scheduler by its name.
-func unclaimedKey(pod *corev1.Pod, key string) string { return pod.Spec.SchedulerName + "\x00" + key }
+// unclaimedKey sorts the pods that nobody here places by the name of their
+// scheduler, the oldest first.
+func unclaimedKey(pod *corev1.Pod, key string) string {
+	b := append([]byte(schedulerOf(pod)), 0)
+	b = binary.BigEndian.AppendUint64(b, uint64(pod.CreationTimestamp.Unix())^1<<63)
+	return string(append(b, key...))
+}
+
+// isUnclaimed says whether a pod is to be found by a profile that comes: it is
+// not in the queue and has no profile, or has one since a moment ago.
+func (v *View) isUnclaimed(key string, pod *corev1.Pod) bool {
+	if !unplaced(pod) || !v.mayBeUnclaimed(pod.Spec.SchedulerName) {
+		return false
+	}
+	_, queued := v.Queue.Get(key)
+	return !queued
+}
+
+func (v *View) mayBeUnclaimed(scheduler string) bool {
+	if v.profileFor(scheduler) == nil {
+		return true
+	}
+	_, joining := v.pending.Get(queue.PendingJoin)
+	return joining
+}
 
 // indexUnclaimed keeps the pods that nobody here places, so that a profile that
 // is added finds its own.
@@ -40,95 +70,122 @@ func indexUnclaimed(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bo
 	if hadOld && v.unclaimed.Len() > 0 {
 		v.unclaimed.Delete(unclaimedKey(old, key))
 	}
-	if hasNew && unplaced(new) && !v.waits(new) {
+	if hasNew && v.isUnclaimed(key, new) {
 		v.unclaimed.Set(unclaimedKey(new, key), new)
 	}
 }
 
-// indexProfiles follows a change of the profiles.
-func indexProfiles(v *live, before, after *berthv1.SchedulerConfiguration) {
-	joined, left := changedProfiles(before, after)
-	for _, pod := range v.unclaimedBy(joined) {
-		v.unclaimed.Delete(unclaimedKey(pod, PodKey(pod.Namespace, pod.Name)))
-	}
-	for _, pod := range v.waitingFor(left) {
-		v.unclaimed.Set(unclaimedKey(pod, PodKey(pod.Namespace, pod.Name)), pod)
+// indexQueued is indexUnclaimed for pods that enter the queue or leave it.
+func indexQueued(v *live, key string, old, new *QueueEntry) {
+	switch {
+	case old == nil && v.unclaimed.Len() > 0:
+		if pod, ok := v.Pods.Get(key); ok {
+			v.unclaimed.Delete(unclaimedKey(pod, key))
+		}
+	case new == nil && v.mayBeUnclaimed(old.Class().SchedulerName):
+		if pod, ok := v.Pods.Get(key); ok && v.isUnclaimed(key, pod) {
+			v.unclaimed.Set(unclaimedKey(pod, key), pod)
+		}
 	}
 }
 
-// changedProfiles lists the scheduler names that only one of two configurations
-// has a profile for.
-func changedProfiles(before, after *berthv1.SchedulerConfiguration) (joined, left []string) {
-	only := func(in, notIn *berthv1.SchedulerConfiguration) (names []string) {
-		for i := range in.Spec.Profiles {
-			if name := in.Spec.Profiles[i].SchedulerName; notIn.Spec.Profile(name) == nil {
-				names = append(names, name)
-			}
-		}
-		return names
+// changedProfiles says whether scheduler names have a profile now that had none,
+// and the other way round.
+func changedProfiles(before, after *berthv1.SchedulerConfiguration) (joined, left bool) {
+	only := func(in, notIn *berthv1.SchedulerConfiguration) bool {
+		return slices.ContainsFunc(in.Spec.Profiles, func(p berthv1.SchedulerProfile) bool {
+			return notIn.Spec.Profile(p.SchedulerName) == nil
+		})
 	}
 	return only(after, before), only(before, after)
 }
 
-// unclaimedBy lists the pods without a profile that name one of these
-// schedulers, the oldest first.
-func (v *View) unclaimedBy(schedulers []string) []*corev1.Pod {
-	var pods []*corev1.Pod
-	for _, name := range schedulers {
-		for _, written := range spellings(name) {
-			v.unclaimed.ScanFrom(written+"\x00", written+"\x00", func(_ string, pod *corev1.Pod) bool {
-				if pod.Spec.SchedulerName == written {
-					pods = append(pods, pod)
-				}
-				return true
-			})
+// A change of profiles costs what the pods cost that it brings into the queue, or
+// takes out of it, and there may be any number of them: so many an entry. Until
+// one whose profile is gone has left, nobody decides about it (schedulable, Ready).
+
+// followProfiles has those enter the queue who name a new profile, and those leave
+// it whose profile is gone, from the end of the command on.
+func (tx *Tx) followProfiles(before, after *berthv1.SchedulerConfiguration) {
+	v := tx.view
+	joined, left := changedProfiles(before, after)
+	if joined && v.unclaimed.Len() > 0 {
+		put(tx, v.pending, queue.PendingJoin, new(queue.Pending))
+	}
+	if left && v.Queue.Len() > 0 {
+		put(tx, v.pending, queue.PendingLeave, new(queue.Pending)) // from the beginning
+	}
+}
+
+// letOut takes those out of the queue who have no profile, from a key on, with the
+// room that was being cleared for them.
+func (tx *Tx) letOut(from string) {
+	v := tx.view
+	var out []string
+	next := ""
+	v.Queue.ScanFrom("", from, func(key string, e *QueueEntry) bool {
+		if tx.work.HalfOver() {
+			next = key
+			return false
 		}
-	}
-	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
-			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	return pods
-}
-
-// spellings is how a pod may name a scheduler.
-func spellings(scheduler string) []string {
-	if scheduler == corev1.DefaultSchedulerName {
-		return []string{scheduler, ""}
-	}
-	return []string{scheduler}
-}
-
-// waitingFor lists the pods in the queue that name one of these schedulers.
-func (v *View) waitingFor(schedulers []string) []*corev1.Pod {
-	if len(schedulers) == 0 {
-		return nil
-	}
-	var pods []*corev1.Pod
-	v.Queue.Scan("", func(key string, _ *QueueEntry) bool {
-		if pod, ok := v.Pods.Get(key); ok && slices.ContainsFunc(schedulers, func(name string) bool {
-			return slices.Contains(spellings(name), pod.Spec.SchedulerName)
-		}) {
-			pods = append(pods, pod)
+		tx.work.Look()
+		if v.profileFor(e.Class().SchedulerName) == nil {
+			tx.work.Charge(costLeave)
+			out = append(out, key)
 		}
 		return true
 	})
-	return pods
-}
-
-// followProfiles brings those into the queue who name a new profile, and takes
-// those out whose profile is gone, with the room that was being cleared for
-// them. It costs what these pods cost.
-func (tx *Tx) followProfiles(joined, left []*corev1.Pod) {
-	v := tx.view
-	for _, pod := range left {
-		key := PodKey(pod.Namespace, pod.Name)
+	for _, key := range out {
+		e, _ := v.Queue.Get(key)
 		if n, ok := v.Nominations.Get(key); ok {
-			tx.releaseNomination(n, "no profile of the scheduler configuration is for "+pod.Spec.SchedulerName+" any more")
+			tx.work.Charge(costLeave)
+			tx.releaseNomination(n, noProfile(e.Class().SchedulerName))
 		}
 		tx.dequeue(key)
 	}
-	for _, pod := range joined {
-		tx.enqueue(PodKey(pod.Namespace, pod.Name), pod, v.cache.class(pod))
+	tx.remember(queue.PendingLeave, nil, next)
+}
+
+// takeIn brings those into the queue who have a profile and are not in it, profile
+// by profile, the oldest first.
+func (tx *Tx) takeIn() {
+	v := tx.view
+	profiles := v.SchedulerConfig().Spec.Profiles
+	for i := range profiles {
+		prefix := profiles[i].SchedulerName + "\x00"
+		for {
+			at, pod, ok := v.unclaimed.First(prefix)
+			if !ok || !strings.HasPrefix(at, prefix) {
+				break
+			}
+			if tx.work.HalfOver() {
+				return
+			}
+			tx.work.Charge(costJoin)
+			tx.enqueue(PodKey(pod.Namespace, pod.Name), pod, v.cache.class(pod))
+		}
 	}
+	remove(tx, v.pending, queue.PendingJoin)
+}
+
+// noProfile is why nothing is decided about a pod any more.
+func noProfile(scheduler string) string {
+	return "no profile of the scheduler configuration is for " + cmp.Or(scheduler, corev1.DefaultSchedulerName) + " any more"
+}
+
+// leaving says whether there may be pods in the queue that have no profile.
+func (v *View) leaving() bool {
+	if v.pending.Len() == 0 {
+		return false
+	}
+	_, is := v.pending.Get(queue.PendingLeave)
+	return is
+}
+
+// claimed calls f as the queue would, but for those who have no profile any more.
+func (v *View) claimed(f func(e *QueueEntry) bool) func(e *QueueEntry) bool {
+	if !v.leaving() {
+		return f
+	}
+	return func(e *QueueEntry) bool { return v.profileFor(e.Class().SchedulerName) == nil || f(e) }
 }

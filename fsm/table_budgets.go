@@ -1,21 +1,26 @@
 package fsm
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-dev/berth/budgets"
+	"github.com/berth-dev/berth/queue"
 )
 
 // The statuses of disruption budgets are exact at the end of every command:
 // the index (package budgets) counts as pods change, and what changed is written
-// into the rows once a command is carried out (flushBudgets).
+// into the rows once a command is carried out (flushBudgets). Only a budget whose
+// rule is new may be behind: its pods are counted by so many an entry, and until
+// then it allows nothing.
 
 var budgetTable = protoTable("poddisruptionbudgets", indexBudget)
 
-func indexBudget(v *live, _ string, old, new *policyv1.PodDisruptionBudget, hadOld, hasNew bool) {
+func indexBudget(v *live, key string, old, new *policyv1.PodDisruptionBudget, hadOld, hasNew bool) {
 	var was, is metav1.Object
 	if hadOld {
 		was = old
@@ -24,18 +29,48 @@ func indexBudget(v *live, _ string, old, new *policyv1.PodDisruptionBudget, hadO
 		is = new
 	}
 	v.owners.Put(DisruptionBudgets, was, is)
-	v.budgets.Put(v.budgetState(), old, new, v.podsToCount())
+	v.budgets.Put(old, new)
+	if v.cache.restored != nil { // its pods are put one by one afterwards
+		p, counting := v.pending.Get(queue.PendingBudgets + key)
+		upTo := ""
+		if counting {
+			upTo = p.From
+		}
+		v.budgets.Resume(key, upTo, !counting)
+	}
 }
 
-// podsToCount gives the pods that a budget counts which comes, or covers others
-// now. A state that is being restored has its pods counted one by one
-// afterwards.
-func (v *live) podsToCount() budgets.Pods {
-	if v.cache.restored != nil {
-		return nil
+// countBudget counts pods that a budget covers which is new, or covers others now,
+// and notes where to go on.
+func (tx *Tx) countBudget(key string) (done bool) {
+	v := tx.view
+	pods := func(namespace, from string, f func(pod *corev1.Pod) bool) {
+		v.Pods.ScanFrom(namespace+"/", PodKey(namespace, from), func(_ string, pod *corev1.Pod) bool { return f(pod) })
 	}
-	return func(namespace string, f func(pod *corev1.Pod) bool) {
-		v.Pods.Scan(namespace+"/", func(_ string, pod *corev1.Pod) bool { return f(pod) })
+	upTo, done := v.budgets.Count(v.budgetState(), key, pods, func(units int) bool {
+		if tx.work.HalfOver() {
+			return false
+		}
+		tx.work.Charge(units)
+		return true
+	})
+	if !done {
+		put(tx, v.pending, queue.PendingBudgets+key, &queue.Pending{From: upTo})
+	} else if v.pending.Len() > 0 {
+		remove(tx, v.pending, queue.PendingBudgets+key)
+	}
+	return done
+}
+
+// countBudgets goes on with the budgets whose pods earlier entries had no time to
+// count.
+func (tx *Tx) countBudgets() {
+	for {
+		at, _, ok := tx.view.pending.First(queue.PendingBudgets)
+		key, is := strings.CutPrefix(at, queue.PendingBudgets)
+		if !ok || !is || !tx.countBudget(key) {
+			return
+		}
 	}
 }
 

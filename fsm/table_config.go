@@ -23,19 +23,17 @@ var configTable = &tableDef[*berthv1.SchedulerConfiguration]{
 	Index:  indexConfig,
 }
 
-// indexConfig orders the queue anew when its order changes (QU1, QU2), and knows
-// who has a scheduler when the profiles change.
-func indexConfig(v *live, _ string, old, new *berthv1.SchedulerConfiguration, hadOld, hasNew bool) {
-	before, after := defaultConfig, defaultConfig
-	if hadOld {
-		before = old
-	}
+// indexConfig has the queue go over to another order when its order changes (QU1,
+// QU2), or goes on with that in a state that is restored.
+func indexConfig(v *live, _ string, _, new *berthv1.SchedulerConfiguration, _, hasNew bool) {
+	config := defaultConfig
 	if hasNew {
-		after = new
+		config = new
 	}
-	indexProfiles(v, before, after)
-	if queue.OrderOf(&before.Spec) != queue.OrderOf(&after.Spec) {
-		v.cache.work += int64(v.Queue.Len()) * costReorder
+	order := queue.OrderOf(&config.Spec)
+	if p, ok := v.pending.Get(queue.PendingOrder); ok && v.cache.restored != nil && p.Order != nil {
+		v.queue.Resume(*p.Order, order, p.From)
+		return
 	}
-	v.queue.Reorder(queue.OrderOf(&after.Spec))
+	v.queue.Reorder(order)
 }

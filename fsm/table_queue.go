@@ -40,6 +40,7 @@ var queueTable = &tableDef[*QueueEntry]{
 			new.SetPromised(v.promisedTo(key))
 		}
 		v.queue.Put(old, new)
+		indexQueued(v, key, old, new)
 	},
 }
 
@@ -77,7 +78,7 @@ var podMarkTable = &tableDef[*queue.PodMark]{
 }
 
 var pendingTable = &tableDef[*queue.Pending]{
-	Name:      "pendingwakes",
+	Name:      "pending",
 	Canonical: codec.Canonical[*queue.Pending](codec.Msgpack),
 	Marshal:   packRow[queue.Pending],
 	Unmarshal: unpackRow[queue.Pending],

@@ -8,8 +8,11 @@ import (
 // What the queue says of a view, and what it asks of the rest.
 
 // Ready calls f for the entries that may be tried now, in queue order, until f
-// returns false (see queue.Index.Ready).
-func (v *View) Ready(nowUnixNano int64, f func(e *QueueEntry) bool) { v.queue.Ready(nowUnixNano, f) }
+// returns false (see queue.Index.Ready). Those who only have still to leave the
+// queue, their profile being gone, are left out, here and in Blocked.
+func (v *View) Ready(nowUnixNano int64, f func(e *QueueEntry) bool) {
+	v.queue.Ready(nowUnixNano, v.claimed(f))
+}
 
 // InOrder calls f for every entry that is or will be tried without further
 // cause, in queue order, whatever its backoff, with its position counted from
@@ -26,14 +29,14 @@ func (v *View) NextBackoffUnixNano() (int64, bool) { return v.queue.NextBackoffU
 
 // Blocked calls f, in queue order, for the pods for which no place was found
 // and that wait for nobody's end, until f returns false.
-func (v *View) Blocked(f func(e *QueueEntry) bool) { v.queue.Blocked(f) }
+func (v *View) Blocked(f func(e *QueueEntry) bool) { v.queue.Blocked(v.claimed(f)) }
 
 // QueueLengths counts the queue without walking it.
 func (v *View) QueueLengths() queue.Lengths { return v.queue.Lengths(v.Queue.Len()) }
 
-// WakesPending says whether pods may have to be woken that no entry had time
-// for: any entry goes on with that, an empty plan too.
-func (v *View) WakesPending() bool { return v.pending.Len() > 0 }
+// WorkPending says whether there is something that no entry had time for, pods to
+// be woken or to be let in: any entry goes on with that, an empty plan too.
+func (v *View) WorkPending() bool { return v.pending.Len() > 0 }
 
 // concernedWithOthers says whether any pod, waiting or placed, has a hard rule
 // about others: without one nobody can be refused by such a rule.

@@ -37,15 +37,15 @@ func TestASweepGoesOnInLaterEntries(t *testing.T) {
 	try(&ApplyPlan{Revision: s.View().Revision(), Failures: []FailDecision{*fail}})
 	now = now.Add(time.Hour) // no backoff
 	try(&ConfigureScheduler{JSON: []byte(`{"metadata":{"name":"cluster"},"spec":{"preemption":{"enabled":false}}}`)})
-	if q := s.View().QueueLengths(); !s.View().WakesPending() || q.Waiting == 0 || q.Waiting == groups {
+	if q := s.View().QueueLengths(); !s.View().WorkPending() || q.Waiting == 0 || q.Waiting == groups {
 		t.Fatalf("%+v: the sweep was to be more than one entry's", q)
 	}
 	for range groups {
-		if s.View().WakesPending() {
+		if s.View().WorkPending() {
 			try(&ApplyPlan{Revision: s.View().Revision()})
 		}
 	}
-	if q := s.View().QueueLengths(); s.View().WakesPending() || q.Active != groups {
+	if q := s.View().QueueLengths(); s.View().WorkPending() || q.Active != groups {
 		t.Fatalf("of %d groups that the sweep means so many were woken: %+v", groups, q)
 	}
 }

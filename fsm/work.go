@@ -13,7 +13,8 @@ import "github.com/berth-dev/berth/model"
 const (
 	costChange   = 60  // to store a row, with its indexes
 	costClass    = 200 // to work out what a pod asks for
-	costReorder  = 60  // to give an entry another place in the queue
+	costJoin     = 200 // to let a pod into the queue
+	costLeave    = 200 // to let one out, and once more to take back what was promised to it
 	costDecision = 120 // to look at a decision, whatever becomes of it
 	costWithout  = 200 // to see what would be without a pod
 	costLooked   = 1   // to look whether a nomination is minded

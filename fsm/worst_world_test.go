@@ -89,7 +89,7 @@ func (p worstPlan) build(t failer) *worstWorld {
 		w.may(w.preempt(first, min(worstBatch, p.Nominated-first, p.Waiting-first)))
 	}
 	for range 200 {
-		if !w.state.View().WakesPending() {
+		if !w.state.View().WorkPending() {
 			break
 		}
 		w.must(&ApplyPlan{})

@@ -75,7 +75,7 @@ func (x *Index) First(group string) (*Entry, bool) {
 }
 
 func (x *Index) firstIn(prefix string) (*Entry, bool) {
-	k, e, ok := x.waiting.First(prefix)
+	k, e, ok := x.now.waiting.First(prefix)
 	return e, ok && strings.HasPrefix(k, prefix)
 }
 
@@ -92,7 +92,7 @@ func (x *Index) Any(group string) (*Entry, bool) {
 // at least.
 func (x *Index) Waiting(group string, state berthv1.QueueState, most int) []*Entry {
 	var entries []*Entry
-	x.waiting.Scan(waitPrefix(group, state), func(_ string, e *Entry) bool {
+	x.now.waiting.Scan(waitPrefix(group, state), func(_ string, e *Entry) bool {
 		entries = append(entries, e)
 		return len(entries) < most
 	})

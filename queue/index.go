@@ -10,11 +10,12 @@ import (
 // zero value is empty, in the order of no configuration: Reorder comes first.
 // Fork copies it in constant time; one that is written to is for one goroutine.
 type Index struct {
-	order    Order
-	active   store.Tree[*Entry] // Order.key
-	backoffs store.Tree[*Entry] // end of backoff and Order.key
-	waiting  store.Tree[*Entry] // waitKey: those that wait for a change
-	blocked  store.Tree[*Entry] // Order.key: those of them that wait for nobody's end
+	now ordering
+	// While the queue goes over to another order (Reorder): that order, and those
+	// that have their place in it, which are the entries up to a key.
+	next    ordering
+	sorting bool
+	sorted  string
 
 	groups      store.Tree[Group]  // groupKey: by what their classes request
 	ruledGroups store.Tree[Group]  // placePrefix and group: by the pods that their rules are about
@@ -27,8 +28,8 @@ type Index struct {
 // must not be written to, only the fork.
 func (x *Index) Fork() Index {
 	return Index{
-		order: x.order, active: x.active.Fork(), backoffs: x.backoffs.Fork(), waiting: x.waiting.Fork(),
-		blocked: x.blocked.Fork(), groups: x.groups.Fork(), ruledGroups: x.ruledGroups.Fork(),
+		now: x.now.fork(), next: x.next.fork(), sorting: x.sorting, sorted: x.sorted,
+		groups: x.groups.Fork(), ruledGroups: x.ruledGroups.Fork(),
 		podMarks: x.podMarks.Fork(), nodeMarks: x.nodeMarks.Fork(), ruled: x.ruled,
 	}
 }
@@ -67,7 +68,7 @@ type Lengths struct{ Active, Backoff, Waiting, Gated int }
 
 // Lengths counts the queue, of which all entries are given, without walking it.
 func (x *Index) Lengths(all int) Lengths {
-	l := Lengths{Active: x.active.Len(), Backoff: x.backoffs.Len(), Waiting: x.waiting.Len()}
+	l := Lengths{Active: x.now.active.Len(), Backoff: x.now.backoffs.Len(), Waiting: x.now.waiting.Len()}
 	l.Gated = all - l.Active - l.Backoff - l.Waiting
 	return l
 }
@@ -75,23 +76,26 @@ func (x *Index) Lengths(all int) Lengths {
 // Blocked calls f, in queue order, for the entries for which no place was found
 // and that wait for nobody's end, until f returns false.
 func (x *Index) Blocked(f func(e *Entry) bool) {
-	x.blocked.Scan("", func(_ string, e *Entry) bool { return f(e) })
+	x.now.blocked.Scan("", func(_ string, e *Entry) bool { return f(e) })
 }
 
 // Describe calls f for everything that the index holds, in a fixed order, as
 // text: two indexes of one state describe themselves alike.
 func (x *Index) Describe(f func(line string)) {
-	f(fmt.Sprintf("order %+v ruled %d", x.order, x.ruled))
+	f(fmt.Sprintf("order %+v ruled %d, sorting %t up to %q", x.now.order, x.ruled, x.sorting, x.sorted))
 	entries := func(name string, t store.Tree[*Entry]) {
 		t.Scan("", func(at string, e *Entry) bool {
 			f(fmt.Sprintf("%s %q: %s@%d %x", name, at, e.Key(), e.Revision, e.class.Signature))
 			return true
 		})
 	}
-	entries("active", x.active)
-	entries("backoffs", x.backoffs)
-	entries("waiting", x.waiting)
-	entries("blocked", x.blocked)
+	for _, q := range []*ordering{&x.now, &x.next} {
+		f(fmt.Sprintf("by %+v", q.order))
+		entries("active", q.active)
+		entries("backoffs", q.backoffs)
+		entries("waiting", q.waiting)
+		entries("blocked", q.blocked)
+	}
 	groups := func(name string, t store.Tree[Group]) {
 		t.Scan("", func(at string, g Group) bool {
 			// Any class of the group may stand there: what all have in common.

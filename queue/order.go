@@ -11,18 +11,20 @@ import (
 
 // Order is what the order of the queue depends on.
 type Order struct {
-	// fifo: the queue ignores priorities, because it is told to (QU1) or because
+	// FIFO: the queue ignores priorities, because it is told to (QU1) or because
 	// priority as a whole is switched off (PC11).
-	fifo            bool
-	secondsPerPoint int64
+	FIFO bool `msgpack:"fifo,omitempty"`
+	// SecondsPerPoint is how much waiting a point of priority is worth; 0: no time
+	// makes up for priority.
+	SecondsPerPoint int64 `msgpack:"seconds_per_point,omitempty"`
 }
 
 // OrderOf is the order that a configuration with every default filled in asks
 // for.
 func OrderOf(spec *berthv1.SchedulerConfigurationSpec) Order {
 	return Order{
-		fifo:            spec.Queue == berthv1.QueueFIFO || !*spec.Preemption.Enabled,
-		secondsPerPoint: int64(*spec.Aging.SecondsPerPoint),
+		FIFO:            spec.Queue == berthv1.QueueFIFO || !*spec.Preemption.Enabled,
+		SecondsPerPoint: int64(*spec.Aging.SecondsPerPoint),
 	}
 }
 
@@ -34,11 +36,11 @@ func OrderOf(spec *berthv1.SchedulerConfigurationSpec) Order {
 func (o Order) key(e *Entry) string {
 	b := make([]byte, 0, 8+8+len(e.UID))
 	switch {
-	case o.fifo:
+	case o.FIFO:
 		b = append(b, 0, 0, 0, 0)
-	case o.secondsPerPoint > 0:
+	case o.SecondsPerPoint > 0:
 		const millis = 1_000_000
-		worth := int64(e.Priority) * o.secondsPerPoint * 1000
+		worth := int64(e.Priority) * o.SecondsPerPoint * 1000
 		b = binary.BigEndian.AppendUint64(b, uint64(e.EnqueuedUnixNano/millis-worth)^1<<63)
 	default:
 		b = appendPriorityDescending(b, e.Priority)
@@ -51,53 +53,119 @@ func appendPriorityDescending(b []byte, priority int32) []byte {
 	return binary.BigEndian.AppendUint32(b, ^(uint32(priority) ^ 1<<31))
 }
 
-// Reorder sorts all entries by another order (QU1, QU2), if it is another.
+// ordering is the queue in one order.
+type ordering struct {
+	order    Order
+	active   store.Tree[*Entry] // Order.key
+	backoffs store.Tree[*Entry] // end of backoff and Order.key
+	waiting  store.Tree[*Entry] // waitKey: those that wait for a change
+	blocked  store.Tree[*Entry] // Order.key: those of them that wait for nobody's end
+}
+
+func (q *ordering) fork() ordering {
+	return ordering{
+		order: q.order, active: q.active.Fork(), backoffs: q.backoffs.Fork(), waiting: q.waiting.Fork(), blocked: q.blocked.Fork(),
+	}
+}
+
+// Reorder has the queue go over to another order (QU1, QU2). All that are in it
+// are given their place in that by Sort, so many at a time; until it has done so
+// the queue goes by the order that it has.
 func (x *Index) Reorder(o Order) {
-	if x.order == o {
+	if x.sorting && x.next.order == o {
 		return
 	}
-	x.order = o
-	var entries []*Entry
-	for _, m := range []*store.Tree[*Entry]{&x.active, &x.backoffs, &x.waiting} {
-		m.Scan("", func(_ string, e *Entry) bool {
-			entries = append(entries, e)
-			return true
-		})
-		m.Clear()
+	x.next, x.sorting, x.sorted = ordering{}, false, ""
+	switch {
+	case x.now.order == o:
+	case x.now.active.Len()+x.now.backoffs.Len()+x.now.waiting.Len() == 0:
+		x.now.order = o
+	default:
+		x.next.order, x.sorting = o, true
 	}
-	x.blocked.Clear()
-	for _, e := range entries {
-		x.enter(e)
+}
+
+// Resume is Reorder for an index without entries, of a queue that was in the midst
+// of it: it goes by one order, and those with keys up to sorted have their place
+// in the next.
+func (x *Index) Resume(now, next Order, sorted string) {
+	x.now.order, x.next.order, x.sorting, x.sorted = now, next, true, sorted
+}
+
+// Sorting says by which order the queue goes, and whether it is going over to
+// another one.
+func (x *Index) Sorting() (now Order, is bool) { return x.now.order, x.sorting }
+
+// Sort goes on with what Reorder began, for half of the time that an entry of the
+// log has. scan gives the queue's entries by key, from one on. It returns the last
+// key that has its place in the next order, and whether the queue goes by that now.
+func (x *Index) Sort(work *Work, scan func(from string, f func(key string, e *Entry) bool)) (sorted string, done bool) {
+	done = true
+	from := x.sorted
+	if from != "" {
+		from += "\x00" // the one after it
+	}
+	scan(from, func(key string, e *Entry) bool {
+		if work.HalfOver() {
+			done = false
+			return false
+		}
+		work.Charge(costSort)
+		x.next.enter(e)
+		x.sorted = key
+		return true
+	})
+	sorted = x.sorted
+	if done {
+		x.now, x.next, x.sorting, x.sorted = x.next, ordering{}, false, ""
+	}
+	return sorted, done
+}
+
+// inNext says whether an entry has its place in the next order, too.
+func (x *Index) inNext(e *Entry) bool { return x.sorting && e.Key() <= x.sorted }
+
+func (x *Index) enter(e *Entry) {
+	x.now.enter(e)
+	if x.inNext(e) {
+		x.next.enter(e)
+	}
+}
+
+func (x *Index) leave(e *Entry) {
+	x.now.leave(e)
+	if x.inNext(e) {
+		x.next.leave(e)
 	}
 }
 
 // enter puts an entry where its state says.
-func (x *Index) enter(e *Entry) {
-	k := x.order.key(e)
+func (q *ordering) enter(e *Entry) {
+	k := q.order.key(e)
 	switch e.State {
 	case berthv1.QueueActive:
-		x.active.Set(k, e)
+		q.active.Set(k, e)
 	case berthv1.QueueBackoff, berthv1.QueueSetAside:
-		x.backoffs.Set(backoffKey(e, k), e)
+		q.backoffs.Set(backoffKey(e, k), e)
 	case berthv1.QueueUnschedulable, berthv1.QueueNominated:
-		x.waiting.Set(waitKey(e, k), e)
+		q.waiting.Set(waitKey(e, k), e)
 		if e.State == berthv1.QueueUnschedulable {
-			x.blocked.Set(k, e)
+			q.blocked.Set(k, e)
 		}
 	}
 }
 
 // leave takes it out again.
-func (x *Index) leave(e *Entry) {
-	k := x.order.key(e)
+func (q *ordering) leave(e *Entry) {
+	k := q.order.key(e)
 	switch e.State {
 	case berthv1.QueueActive:
-		x.active.Delete(k)
+		q.active.Delete(k)
 	case berthv1.QueueBackoff, berthv1.QueueSetAside:
-		x.backoffs.Delete(backoffKey(e, k))
+		q.backoffs.Delete(backoffKey(e, k))
 	case berthv1.QueueUnschedulable, berthv1.QueueNominated:
-		x.waiting.Delete(waitKey(e, k))
-		x.blocked.Delete(k)
+		q.waiting.Delete(waitKey(e, k))
+		q.blocked.Delete(k)
 	}
 }
 
@@ -134,7 +202,7 @@ const maxEarly = 64
 // (QU7).
 func (x *Index) Ready(nowUnixNano int64, f func(e *Entry) bool) {
 	due := x.dueBackoffs(nowUnixNano)
-	if len(due) == 0 && x.active.Len() == 0 {
+	if len(due) == 0 && x.now.active.Len() == 0 {
 		due = x.earlyBackoffs()
 	}
 	x.merge(due, f)
@@ -144,9 +212,9 @@ func (x *Index) Ready(nowUnixNano int64, f func(e *Entry) bool) {
 // cause, in queue order, whatever its backoff, with its position counted from
 // 1.
 func (x *Index) InOrder(f func(position int32, e *Entry) bool) {
-	backoffs := make([]ordered, 0, x.backoffs.Len())
-	x.backoffs.Scan("", func(_ string, e *Entry) bool {
-		backoffs = append(backoffs, ordered{x.order.key(e), e})
+	backoffs := make([]ordered, 0, x.now.backoffs.Len())
+	x.now.backoffs.Scan("", func(_ string, e *Entry) bool {
+		backoffs = append(backoffs, ordered{x.now.order.key(e), e})
 		return true
 	})
 	slices.SortFunc(backoffs, compareOrder)
@@ -158,7 +226,7 @@ func (x *Index) InOrder(f func(position int32, e *Entry) bool) {
 }
 
 // SortKey puts entries in the order in which they are tried, as bytes.
-func (x *Index) SortKey(e *Entry) string { return x.order.key(e) }
+func (x *Index) SortKey(e *Entry) string { return x.now.order.key(e) }
 
 type ordered struct {
 	key   string
@@ -169,7 +237,7 @@ type ordered struct {
 // returns false.
 func (x *Index) merge(others []ordered, f func(e *Entry) bool) {
 	goOn := true
-	x.active.Scan("", func(k string, e *Entry) bool {
+	x.now.active.Scan("", func(k string, e *Entry) bool {
 		for len(others) > 0 && others[0].key < k && goOn {
 			goOn = f(others[0].entry)
 			others = others[1:]
@@ -189,11 +257,11 @@ func (x *Index) dueBackoffs(nowUnixNano int64) []ordered {
 	var due []ordered
 	for _, kind := range []byte{earlyBackoff, lateBackoff} {
 		most := len(due) + maxDue
-		x.backoffs.ScanFrom(string(kind), string(kind), func(_ string, e *Entry) bool {
+		x.now.backoffs.ScanFrom(string(kind), string(kind), func(_ string, e *Entry) bool {
 			if e.BackoffUntilUnixNano > nowUnixNano || len(due) == most {
 				return false
 			}
-			due = append(due, ordered{x.order.key(e), e})
+			due = append(due, ordered{x.now.order.key(e), e})
 			return true
 		})
 	}
@@ -203,8 +271,8 @@ func (x *Index) dueBackoffs(nowUnixNano int64) []ordered {
 
 func (x *Index) earlyBackoffs() []ordered {
 	var early []ordered
-	x.backoffs.ScanFrom(string(earlyBackoff), string(earlyBackoff), func(_ string, e *Entry) bool {
-		early = append(early, ordered{x.order.key(e), e})
+	x.now.backoffs.ScanFrom(string(earlyBackoff), string(earlyBackoff), func(_ string, e *Entry) bool {
+		early = append(early, ordered{x.now.order.key(e), e})
 		return len(early) < maxEarly
 	})
 	slices.SortFunc(early, compareOrder)
@@ -219,7 +287,7 @@ func (x *Index) NextBackoffUnixNano() (int64, bool) {
 	var least int64
 	found := false
 	for _, kind := range []byte{earlyBackoff, lateBackoff} {
-		x.backoffs.ScanFrom(string(kind), string(kind), func(_ string, e *Entry) bool {
+		x.now.backoffs.ScanFrom(string(kind), string(kind), func(_ string, e *Entry) bool {
 			if !found || e.BackoffUntilUnixNano < least {
 				found, least = true, e.BackoffUntilUnixNano
 			}

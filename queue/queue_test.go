@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -62,12 +63,14 @@ func TestIndexAgainstAWalk(t *testing.T) {
 			forked := x.Fork()
 			x = &forked
 			name := rapid.SampledFrom([]string{"p0", "p1", "p2", "p3", "p4", "p5"}).Draw(t, "name")
-			switch rapid.IntRange(0, 4).Draw(t, "what") {
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
 			case 0:
 				x.Put(all[name], nil)
 				delete(all, name)
 			case 1:
 				x.Reorder(drawOrder(t))
+			case 2:
+				sortSome(t, x, all)
 			default:
 				e := drawEntry(t, name)
 				x.Put(all[name], e)
@@ -77,7 +80,9 @@ func TestIndexAgainstAWalk(t *testing.T) {
 				t.Fatal("a change of a fork reached what it was forked from")
 			}
 			again := new(Index)
-			again.Reorder(x.order)
+			if again.now.order = x.now.order; x.sorting {
+				again.Resume(x.now.order, x.next.order, x.sorted)
+			}
 			for _, e := range all {
 				again.Put(nil, e)
 			}
@@ -88,6 +93,36 @@ func TestIndexAgainstAWalk(t *testing.T) {
 			checkCandidates(t, x, all)
 		}
 	})
+}
+
+// sortSome gives a few entries their place in the next order, and all of them in
+// the end.
+func sortSome(t *rapid.T, x *Index, all map[string]*Entry) {
+	was, sorting := x.Sorting()
+	if !sorting {
+		return
+	}
+	next, most := x.next.order, rapid.IntRange(0, 3).Draw(t, "time")
+	work := &Work{spent: maxWork/2 - most*costSort}
+	_, done := x.Sort(work, func(from string, f func(key string, e *Entry) bool) {
+		for _, key := range slices.Sorted(maps.Keys(byKey(all))) {
+			if key >= from && !f(key, byKey(all)[key]) {
+				return
+			}
+		}
+	})
+	now, sorting := x.Sorting()
+	if done == sorting || done && now != next || !done && now != was {
+		t.Fatalf("sorted: %t, the order is %+v, was %+v, will be %+v", done, now, was, next)
+	}
+}
+
+func byKey(all map[string]*Entry) map[string]*Entry {
+	out := map[string]*Entry{}
+	for _, e := range all {
+		out[e.Key()] = e
+	}
+	return out
 }
 
 func dump(x *Index) string {
@@ -133,7 +168,7 @@ func checkOrder(t *rapid.T, x *Index, all map[string]*Entry, now int64) {
 
 func inOrder(x *Index, entries []*Entry, sort bool) string {
 	if sort {
-		slices.SortFunc(entries, func(a, b *Entry) int { return strings.Compare(x.order.key(a), x.order.key(b)) })
+		slices.SortFunc(entries, func(a, b *Entry) int { return strings.Compare(x.now.order.key(a), x.now.order.key(b)) })
 	}
 	names := ""
 	for _, e := range entries {

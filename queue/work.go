@@ -9,6 +9,7 @@ const (
 	costLook = 10  // to look for a group
 	costAsk  = 10  // to ask whether a group is helped
 	costWake = 200 // to wake a pod
+	costSort = 60  // to give an entry its place in another order
 	// maxMissedWork bounds what an entry looks for that its decisions missed.
 	maxMissedWork = 2 * maxWork
 )
@@ -24,6 +25,11 @@ type Work struct {
 
 // Over says whether nothing is left to spend.
 func (w *Work) Over() bool { return w.spent >= maxWork }
+
+// HalfOver says whether half is spent. What was left to do of changes of the
+// configuration and of budgets goes on until then, at the beginning of an entry:
+// the rest is for waking.
+func (w *Work) HalfOver() bool { return w.spent >= maxWork/2 }
 
 // Charge charges what was counted, from the tables alone.
 func (w *Work) Charge(units int) { w.spent += units }
@@ -58,18 +64,31 @@ func (w *Work) MayJudge(group string, cost func() int) bool {
 	return true
 }
 
-// Pending is what an entry of the log had no time to wake for.
+// Pending is what an entry of the log had no time for.
 type Pending struct {
 	// Scope is what a sweep means; nil where a node is to be looked at.
 	Scope *Scope `msgpack:"scope,omitempty"`
-	// From is the key of the groups to go on from.
+	// From is the key to go on from: of the groups, or of what is gone through.
 	From string `msgpack:"from"`
+	// Order is the order by which the queue goes until all of it is in another.
+	Order *Order `msgpack:"order,omitempty"`
 }
 
-// Keys of what is pending: the sweep, and nodes by name.
+// Keys of what is pending.
 const (
 	PendingSweep = "sweep"
-	PendingNodes = "node/"
+	PendingNodes = "node/" // by name
+	// PendingOrder: entries of the queue are given their place in another order;
+	// those up to From have it.
+	PendingOrder = "order"
+	// PendingLeave: those whose scheduler has no profile any more leave the queue;
+	// those before From have left. PendingJoin: those whose scheduler has one now
+	// enter it.
+	PendingLeave = "leave"
+	PendingJoin  = "join"
+	// PendingBudgets, by key: the pods are counted that a disruption budget covers;
+	// those up to From are.
+	PendingBudgets = "budget/"
 )
 
 // MaxPending is how many nodes that are pending are looked at in one entry.
