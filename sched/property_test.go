@@ -78,7 +78,9 @@ func (w *world) someNode() string {
 func (w *world) somePod() (string, bool) {
 	var keys []string
 	w.state.View().Pods.Scan("", func(key string, _ *corev1.Pod) bool {
-		keys = append(keys, key)
+		if !inCrowd(key) {
+			keys = append(keys, key)
+		}
 		return true
 	})
 	if len(keys) == 0 {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
@@ -104,7 +105,7 @@ func (w *world) someBoundPod() (string, bool) {
 func (w *world) somePodThat(label string, is func(p *corev1.Pod) bool) (string, bool) {
 	var keys []string
 	w.state.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
-		if is(p) {
+		if is(p) && !inCrowd(key) {
 			keys = append(keys, key)
 		}
 		return true
@@ -114,6 +115,23 @@ func (w *world) somePodThat(label string, is func(p *corev1.Pod) bool) (string, 
 	}
 	return w.pick(label, keys...), true
 }
+
+// crowd lets so many pods be there, bound and waiting for a scheduler that may go, that what a change means for all pods
+// is more than one entry does: budgets are counted in parts, and profiles bring and take pods in parts. Nothing else
+// happens to them.
+func (w *world) crowd() {
+	admit := func(count int32, words string) {
+		p := mkPod(words)
+		p.Name, p.GenerateName, p.Namespace = "", "crowd-", "default"
+		w.must(&fsm.AdmitPods{Template: fsm.PodWire{Object: p}, Count: count})
+	}
+	for range 5 {
+		admit(1000, "crowd node=crowded label=app:crowd")
+	}
+	admit(300, "crowd cpu=99 scheduler=odd")
+}
+
+func inCrowd(key string) bool { return strings.HasPrefix(key, "default/crowd-") }
 
 // update changes a pod as the API does.
 func (w *world) update(key string, change func(p *corev1.Pod)) {

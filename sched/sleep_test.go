@@ -49,6 +49,9 @@ func newSleepWorld(t *rapid.T) *world {
 			s.PodTopologySpread.DefaultConstraints = []corev1.TopologySpreadConstraint{c}
 		}
 	})
+	if rapid.IntRange(0, 19).Draw(t, "crowd") == 19 {
+		w.crowd()
+	}
 	return w
 }
 
@@ -90,7 +93,7 @@ func (w *world) settle() {
 
 // decideAll steps until nothing is left to decide.
 func (w *world) decideAll() {
-	for range 200 {
+	for range 200 + 4*w.state.View().Queue.Len() { // one wakes the next
 		p := w.step(1024)
 		if p == nil {
 			return
@@ -123,6 +126,9 @@ func (w *world) nobodySleeps() {
 	v.Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
 		if e.State != berthv1.QueueUnschedulable && e.State != berthv1.QueueNominated {
 			return true
+		}
+		if inCrowd(key) {
+			return true // no node is so large
 		}
 		pod, _ := v.Pods.Get(key)
 		nom, nominated := v.Nominations.Get(key)

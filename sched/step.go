@@ -121,7 +121,7 @@ func (s *Scheduler) makePlan(state *fsm.View, nowUnixNano int64, bound most) *Pl
 	s.tryAll(p, nowUnixNano)
 	s.behind = s.behind || p.reserveBehind
 	s.hold(p, nowUnixNano)
-	if p.plan.Decisions == 0 && (len(s.plans) > 0 || s.behind || s.spoilt || !state.WakesPending()) {
+	if p.plan.Decisions == 0 && (len(s.plans) > 0 || s.behind || s.spoilt || !state.WorkPending()) {
 		s.behind = s.behind || s.spoilt
 		return nil // else an empty plan lets the state machine go on with waking
 	}

@@ -88,7 +88,7 @@ func (p worstPlan) build() *worstWorld {
 		w.many(min(p.Nominated, p.Waiting), func(i int) fsm.Command { return w.nominate(i) })
 	}
 	for range 200 {
-		if !w.state.View().WakesPending() {
+		if !w.state.View().WorkPending() {
 			break
 		}
 		w.must(&fsm.ApplyPlan{})
