@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz e2e upgrade conformance bench damage sim sim-long sim-mutants demo sweep worst clean
+.PHONY: help build test race lint check fuzz e2e upgrade conformance bench damage sim sim-long sim-mutants chaos demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,8 @@ DAMAGES ?= 20000
 damage: ## DAMAGES data directories of a server damaged at random, and opened
 	go test -timeout 2h ./raftnode -run '^TestEveryDamage$$' -damages=$(DAMAGES)
 
+CHAOS   ?= 30
+SEED    ?= 0
 SEEDS   ?= 1-6
 FRESH   ?= 4
 MINUTES ?= 3
@@ -107,6 +109,9 @@ sim-long: ## simulated clusters of fresh seeds for HOURS of virtual time
 	mkdir -p $(STORIES)
 	bin/sim.test -test.run '^TestSeeds$$' -test.v -test.timeout 0 -sim.jobs=$(JOBS) -sim.seeds= -sim.hours=$(HOURS) \
 	  -sim.stories=$(CURDIR)/$(STORIES)
+
+chaos: ## a cluster of real processes under faults for CHAOS minutes: killed, cut off, without power; needs root
+	go test -count=1 -timeout 0 ./e2e -run '^TestChaos$$' -v -chaos.minutes=$(CHAOS) -chaos.seed=$(SEED)
 
 bench: build ## the figures of docs/benchmarks.md
 	bin/berth bench

@@ -83,6 +83,8 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
+require github.com/hanwen/go-fuse/v2 v2.12.1
+
 require (
 	cel.dev/expr v0.25.1 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20230124172434-306776ec8161 // indirect

@@ -292,8 +292,7 @@ func sharedCluster(t *testing.T) *cluster {
 		for i := range 3 {
 			specs = append(specs, worker(fmt.Sprintf("worker-%d", i+1), `capacity { cpu = "4" }`))
 		}
-		specs = append(specs, worker("pretender", `runtime = "fake"`, `taints = ["pretend:NoSchedule"]`,
-			`max_pods = 10000`, `capacity { cpu = "1000" }`))
+		specs = append(specs, pretender())
 		if shared.c, shared.err = startCluster("shared", specs...); shared.err == nil {
 			shared.err = shared.c.waitReady(context.Background())
 		}
@@ -310,6 +309,11 @@ func sharedCluster(t *testing.T) *cluster {
 		}
 	})
 	return shared.c
+}
+
+// pretender is a worker with room for everybody who asks for it, see pretended.
+func pretender() fleet.Spec {
+	return worker("pretender", `runtime = "fake"`, `taints = ["pretend:NoSchedule"]`, `max_pods = 10000`, `capacity { cpu = "1000" }`)
 }
 
 func stopShared() {

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -43,6 +44,11 @@ type Spec struct {
 	Kind pki.Kind
 	// HCL is the agent's part of the configuration: its server or worker block.
 	HCL string
+	// Host is the address that the agent binds to and is reached at; "": 127.0.0.1.
+	Host string
+	// Prefix is a program, with arguments, that executes the agent as itself: in
+	// another namespace, say.
+	Prefix []string
 }
 
 // New prepares a fleet without agents: a directory, a CA, a gossip key.
@@ -83,12 +89,12 @@ func (f *Fleet) Add(specs ...Spec) ([]*Process, error) {
 
 func (f *Fleet) newProcess(s Spec) (*Process, error) {
 	p := &Process{
-		Name: s.Name, Kind: s.Kind, fleet: f,
+		Name: s.Name, Kind: s.Kind, fleet: f, host: cmp.Or(s.Host, localhost), prefix: s.Prefix,
 		Config: filepath.Join(f.Dir, s.Name+".hcl"), Log: filepath.Join(f.Dir, s.Name+".log"), DataDir: filepath.Join(f.Dir, s.Name),
 	}
 	r := pki.Request{Kind: s.Kind, Name: s.Name}
 	if s.Kind == pki.Server {
-		r.DNSNames, r.IPs = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
+		r.DNSNames, r.IPs = []string{"localhost"}, []net.IP{net.ParseIP(p.host)}
 	}
 	var err error
 	if p.files, err = pki.Issue(filepath.Join(f.Dir, "ca"), r, false); err != nil {
@@ -208,6 +214,7 @@ func (f *Fleet) rest(host string) *rest.Config {
 }
 
 const (
+	localhost = "127.0.0.1"
 	firstPort = 20_000
 	// lastPort is below the range that systems give to connections by
 	// themselves: a server that was killed finds its ports free again.
@@ -232,7 +239,7 @@ func (f *Fleet) freePort() (int, error) {
 }
 
 func bindable(port int) bool {
-	addr := loopback(port)
+	addr := net.JoinHostPort(localhost, strconv.Itoa(port))
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return false
@@ -245,8 +252,6 @@ func bindable(port int) bool {
 	_ = u.Close() // as above
 	return true
 }
-
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 func tail(s string, lines int) string {
 	all := strings.Split(strings.TrimRight(s, "\n"), "\n")

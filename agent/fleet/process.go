@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -38,6 +41,8 @@ type Process struct {
 	Dynamic dynamic.Interface
 
 	fleet  *Fleet
+	host   string
+	prefix []string
 	files  pki.Files
 	http   *http.Client
 	cmd    *exec.Cmd
@@ -49,11 +54,11 @@ type Process struct {
 func (p *Process) configure(part string) error {
 	var join []string
 	for _, s := range p.fleet.Servers() {
-		join = append(join, fmt.Sprintf("%q", loopback(s.Ports.Gossip)))
+		join = append(join, fmt.Sprintf("%q", s.at(s.Ports.Gossip)))
 	}
 	text := fmt.Sprintf(`name      = %q
 data_dir  = %q
-bind_addr = "127.0.0.1"
+bind_addr = %q
 join      = [%s]
 ports {
   http   = %d
@@ -69,7 +74,7 @@ tls {
   cert_file = %q
   key_file  = %q
 }
-%s`, p.Name, p.DataDir, strings.Join(join, ", "), p.Ports.HTTP, p.Ports.RPC, p.Ports.Raft, p.Ports.Gossip,
+%s`, p.Name, p.DataDir, p.host, strings.Join(join, ", "), p.Ports.HTTP, p.Ports.RPC, p.Ports.Raft, p.Ports.Gossip,
 		p.fleet.GossipKey, p.files.CA, p.files.Cert, p.files.Key, part)
 	return os.WriteFile(p.Config, []byte(text), 0o600)
 }
@@ -92,7 +97,9 @@ func (p *Process) connect() error {
 func (p *Process) RESTConfig() *rest.Config { return p.fleet.rest(p.HTTP()) }
 
 // HTTP is the address of a server's API.
-func (p *Process) HTTP() string { return loopback(p.Ports.HTTP) }
+func (p *Process) HTTP() string { return p.at(p.Ports.HTTP) }
+
+func (p *Process) at(port int) string { return net.JoinHostPort(p.host, strconv.Itoa(port)) }
 
 // PID is the process's; 0 if it was never started.
 func (p *Process) PID() int {
@@ -110,7 +117,8 @@ func (p *Process) Start() error {
 		return err
 	}
 	defer func() { _ = log.Close() }() // the child has its own
-	cmd := exec.Command(cmp.Or(p.Binary, p.fleet.Binary), "agent", "-config", p.Config)
+	args := append(slices.Clone(p.prefix), cmp.Or(p.Binary, p.fleet.Binary), "agent", "-config", p.Config)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = attributes(p.fleet.DieTogether)
 	if err := cmd.Start(); err != nil {
