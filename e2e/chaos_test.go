@@ -284,7 +284,7 @@ func (c *chaos) rest(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), chaosPatience)
 	defer cancel()
 	for _, s := range c.Servers() {
-		for err := unsettled(ctx, s); err != nil; err = unsettled(ctx, s) {
+		for err := unsettled(ctx, s); err != nil && len(c.checker.violations()) == 0; err = unsettled(ctx, s) {
 			if ctx.Err() != nil {
 				c.checker.violated("%s after the last fault, as %s says: %v", chaosPatience, s.Name, err)
 				break
