@@ -88,7 +88,7 @@ func (d *chaosDisk) delay() {
 		wait = time.Duration(d.rand.Int64N(int64(d.slow)))
 	}
 	d.mu.Unlock()
-	time.Sleep(wait)
+	<-time.After(wait) // the disk is slow
 }
 
 // chaosNode is a file or directory, chaosFile one that is open.
