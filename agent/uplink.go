@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/rpc"
@@ -197,6 +198,18 @@ func (u *uplink) ConfigMap(ctx context.Context, namespace, name string) (*corev1
 func (u *uplink) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	o := new(corev1.Secret)
 	return o, u.fetch(ctx, "secrets", namespace, name, o)
+}
+
+// ServiceAccount implements worker.Getter.
+func (u *uplink) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+	o := new(corev1.ServiceAccount)
+	return o, u.fetch(ctx, "serviceaccounts", namespace, name, o)
+}
+
+// handler finds which of the runtime's handlers a RuntimeClass means.
+func (u *uplink) handler(ctx context.Context, class string) (string, error) {
+	o := new(nodev1.RuntimeClass)
+	return o.Handler, u.fetch(ctx, "runtimeclasses", "", class, o)
 }
 
 func (u *uplink) fetch(ctx context.Context, resource, namespace, name string, into interface{ Unmarshal([]byte) error }) error {

@@ -22,6 +22,9 @@ const (
 	ActionRemove
 	ActionProbe
 	ActionMeasure
+	ActionSandbox     // make the pod's
+	ActionSandboxStop // give back what it holds
+	ActionPull        // see to it that the container's image is here
 )
 
 func (k ActionKind) String() string {
@@ -40,6 +43,12 @@ func (k ActionKind) String() string {
 		return "probe"
 	case ActionMeasure:
 		return "measure"
+	case ActionSandbox:
+		return "sandbox"
+	case ActionSandboxStop:
+		return "sandbox stop"
+	case ActionPull:
+		return "pull"
 	}
 	return "none"
 }
@@ -48,17 +57,22 @@ func (k ActionKind) String() string {
 type Action struct {
 	Kind      ActionKind
 	Pod       *corev1.Pod
-	ID        runtime.ID // Container and Attempt are not set for ActionRemove and ActionMeasure
+	ID        runtime.ID // Container and Attempt are set for what is about one container
+	IPs       []string   // the pod's addresses
+	Image     string     // of ActionStart: what ActionPull found
 	Container *corev1.Container
 	Signal    runtime.Signal
 	Hook      *corev1.LifecycleHandler
 	Probe     *corev1.Probe
 	ProbeKind ProbeKind
-	Timeout   time.Duration // of a hook or a probe; 0: none
+	Timeout   time.Duration // 0: what all calls have
 }
 
 // Outcome is how an action went.
 type Outcome struct {
 	Action
 	Err error
+	// Sandbox is the outcome of ActionSandbox, Image that of ActionPull.
+	Sandbox runtime.Sandbox
+	Image   string
 }

@@ -43,8 +43,6 @@ type Options struct {
 	Recorder Recorder
 	// Pressure is asked every ten seconds for the node's conditions; nil: the conditions never change.
 	Pressure func() (Pressure, error)
-	// PodIP gives pods their addresses; nil: that of the host.
-	PodIP func(*corev1.Pod) string
 	// CallsAtOnce bounds the calls to the runtime under way; 0: 8; CallsInline: none beside the agent's goroutine.
 	CallsAtOnce int
 	// Clock defaults to the real one, Logger to none.
@@ -100,7 +98,9 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{clock: o.Clock, log: o.Logger, uplink: o.Uplink, runtime: o.Runtime, opts: o, node: o.Node.DeepCopy()}
 	a.inputs.wake = make(chan struct{}, 1)
-	co := CoreOptions{Node: o.Node, RuntimeName: o.Runtime.Name(), HostIPs: ips, PodIP: o.PodIP}
+	co := CoreOptions{Node: o.Node, RuntimeName: o.Runtime.Name(), HostIPs: ips}
+	_, co.Sandboxes = o.Runtime.(runtime.Sandboxer)
+	_, co.Images = o.Runtime.(runtime.ImageStore)
 	if o.Recorder != nil {
 		co.Event = o.Recorder.Event
 	}
@@ -121,7 +121,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.core = NewCore(co)
 	a.caller = &caller{runtime: o.Runtime, volumes: o.Volumes, getter: o.Getter, alloc: o.Node.Status.Allocatable,
-		hostIPs: ips, podIP: a.core.env.podIP}
+		hostIPs: ips, event: co.Event}
 	return a, nil
 }
 
@@ -172,15 +172,16 @@ func (r *retry) settle(err error, now time.Time) {
 // Run is the agent's life: it takes over what the runtime kept, then runs until ctx is cancelled. Pods go on running
 // after it; the next agent over the same runtime finds them. The error is nil unless the runtime could not be opened.
 func (a *Agent) Run(ctx context.Context) error {
-	pods, err := a.runtime.Open(func(ev runtime.Event) {
-		a.inputs.put(func(now time.Time) { a.core.Observe(ev, now) })
-	})
-	if err != nil {
-		return fmt.Errorf("opening the %s runtime: %w", a.runtime.Name(), err)
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.calls.Wait()
 	defer cancel()
+	pods, early, err := a.open(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return fmt.Errorf("opening the %s runtime: %w", a.runtime.Name(), err)
+	}
 	now := a.clock.Now()
 	if len(pods) > 0 {
 		a.log.Info("took over pods from before", "pods", len(pods))
@@ -191,6 +192,19 @@ func (a *Agent) Run(ctx context.Context) error {
 	var kept []types.UID // volumes from before
 	if a.opts.Volumes != nil {
 		kept = a.opts.Volumes.pods()
+	}
+	take := func(as Assignment) {
+		if as.Full && !first {
+			a.registering.wanted = true // a new connection, perhaps to servers that forgot the node
+		}
+		a.locked(func() { a.core.Assign(as, a.clock.Now()) })
+		if first {
+			a.dropVolumes(kept)
+		}
+		first = false
+	}
+	for _, as := range early {
+		take(as)
 	}
 	for {
 		a.act(ctx, a.clock.Now())
@@ -204,14 +218,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			stopTimer(timer)
 			return nil
 		case as := <-a.uplink.Assignments():
-			if as.Full && !first {
-				a.registering.wanted = true // a new connection, perhaps to servers that forgot the node
-			}
-			a.locked(func() { a.core.Assign(as, a.clock.Now()) })
-			if first {
-				a.dropVolumes(kept)
-			}
-			first = false
+			take(as)
 		case <-a.inputs.wake:
 		case <-fired:
 		}
@@ -322,9 +329,9 @@ func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 			})
 			continue
 		}
-		// Hooks may take as long as a pod's grace and do not count; nor do
-		// probes and measurements, which are bounded by their own timeouts.
-		uncounted := hook || next.Kind == ActionProbe || next.Kind == ActionMeasure
+		// Hooks may take as long as a pod's grace and do not count; nor do probes and measurements, which are bounded by
+		// their own timeouts, nor images that are fetched, of which the runtime takes only so many at a time.
+		uncounted := hook || next.Kind == ActionProbe || next.Kind == ActionMeasure || next.Kind == ActionPull
 		if !uncounted && a.underWay >= a.opts.CallsAtOnce {
 			break
 		}
@@ -419,6 +426,7 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 	sinceTold := now.Sub(a.reportedAt)
 	a.spawn(func() {
 		p, err := a.opts.Pressure()
+		p.Unready = a.unready(ctx)
 		var told bool
 		if err != nil {
 			a.log.Warn("the machine's state could not be measured", "error", err)

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +20,8 @@ type caller struct {
 	getter  Getter
 	alloc   corev1.ResourceList
 	hostIPs []string
-	podIP   func(*corev1.Pod) string
+	// event takes events; nil: none are made.
+	event func(pod *corev1.Pod, eventType, reason, message string)
 }
 
 func (c *caller) do(ctx context.Context, a Action) Outcome {
@@ -32,7 +32,16 @@ func (c *caller) do(ctx context.Context, a Action) Outcome {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var err error
+	o := Outcome{Action: a}
 	switch a.Kind {
+	case ActionSandbox:
+		o.Sandbox, err = c.sandbox(ctx, a)
+	case ActionSandboxStop:
+		if s, ok := c.runtime.(runtime.Sandboxer); ok {
+			err = s.StopSandbox(ctx, a.ID.Pod)
+		}
+	case ActionPull:
+		o.Image, err = c.pull(ctx, a)
 	case ActionStart:
 		err = c.start(ctx, a)
 	case ActionSignal:
@@ -50,21 +59,34 @@ func (c *caller) do(ctx context.Context, a Action) Outcome {
 			err = c.volumes.remove(a.ID.Pod)
 		}
 	}
-	return Outcome{Action: a, Err: err}
+	o.Err = err
+	return o
+}
+
+func (c *caller) sandbox(ctx context.Context, a Action) (runtime.Sandbox, error) {
+	s, ok := c.runtime.(runtime.Sandboxer)
+	if !ok {
+		return runtime.Sandbox{}, fmt.Errorf("the runtime %s has no sandboxes", c.runtime.Name())
+	}
+	return s.RunSandbox(ctx, a.Pod)
 }
 
 func (c *caller) start(ctx context.Context, a Action) error {
-	spec := runtime.Spec{ID: a.ID, Pod: a.Pod, Container: a.Container}
-	r := &resolver{pod: a.Pod, alloc: c.alloc, podIP: c.podIP(a.Pod), hostIPs: c.hostIPs, getter: c.getter}
+	spec := runtime.Spec{ID: a.ID, Pod: a.Pod, Container: a.Container, Image: a.Image}
+	r := &resolver{pod: a.Pod, alloc: c.alloc, podIPs: a.IPs, hostIPs: c.hostIPs, getter: c.getter}
 	env, values, err := r.environment(ctx, a.Container)
 	if err != nil {
 		return &prepareError{wait: "CreateContainerConfigError", event: "Failed", err: err}
 	}
 	spec.Env = env
 	lookup := func(name string) (string, bool) { v, ok := values[name]; return v, ok }
-	for _, word := range slices.Concat(a.Container.Command, a.Container.Args) {
-		spec.Command = append(spec.Command, expand(word, lookup))
+	expandAll := func(words []string) (out []string) {
+		for _, word := range words {
+			out = append(out, expand(word, lookup))
+		}
+		return out
 	}
+	spec.Command, spec.Args = expandAll(a.Container.Command), expandAll(a.Container.Args)
 	if c.volumes != nil {
 		if spec.Mounts, err = c.volumes.mounts(ctx, r, a.Container, values); err != nil {
 			return &prepareError{wait: "ContainerCreating", event: "FailedMount", err: err}

@@ -71,11 +71,11 @@ func truth(ok bool) corev1.ConditionStatus {
 	return corev1.ConditionFalse
 }
 
-// readyToStart: what the containers need around them is there, as shown by one having been started.
+// readyToStart: what the containers need around them is there. Without sandboxes, one that was started shows it.
 func (p *podState) readyToStart(s *corev1.PodStatus) corev1.PodCondition {
-	up := false
+	up := p.sandbox == sandboxReady
 	for i := range p.ctrs {
-		up = up || p.ctrs[i].attempt >= 0
+		up = up || !p.env.sandboxes && p.ctrs[i].attempt >= 0
 	}
 	ended := s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed
 	return corev1.PodCondition{Status: truth(up && !ended)}

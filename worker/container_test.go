@@ -60,6 +60,13 @@ func (o objects) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, name)
 }
 
+func (o objects) ServiceAccount(_ context.Context, _, name string) (*corev1.ServiceAccount, error) {
+	if name == "robot" {
+		return &corev1.ServiceAccount{ImagePullSecrets: []corev1.LocalObjectReference{{Name: "s"}, {Name: "none"}}}, nil
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccounts"}, name)
+}
+
 func (o objects) Secret(_ context.Context, _, name string) (*corev1.Secret, error) {
 	if data, ok := o.secrets[name]; ok {
 		return &corev1.Secret{Data: data}, nil
@@ -75,7 +82,7 @@ func testResolver(t *testing.T, spec string) *resolver {
 		t.Fatal(err)
 	}
 	pod.Spec.NodeName = "n1"
-	return &resolver{pod: pod, podIP: "10.0.0.9", hostIPs: []string{"10.0.0.1", "fd00::1"},
+	return &resolver{pod: pod, podIPs: []string{"10.0.0.9"}, hostIPs: []string{"10.0.0.1", "fd00::1"},
 		alloc: corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi")},
 		getter: objects{configMaps: map[string]map[string]string{"cm": {"k": "v", "other": "w"}},
 			secrets: map[string]map[string][]byte{"s": {"pass": []byte("word")}}}}

@@ -24,8 +24,8 @@ type CoreOptions struct {
 	RuntimeName string
 	// HostIPs are the node's addresses, the first one first.
 	HostIPs []string
-	// PodIP gives a pod's address; nil: that of the host, as for pods in the host's network.
-	PodIP func(*corev1.Pod) string
+	// Sandboxes: the runtime is a runtime.Sandboxer. Images: it is a runtime.ImageStore.
+	Sandboxes, Images bool
 	// Refuse says why nothing of a pod can be started here; nil, as the function or as its answer: it can. Told lists what
 	// a pod asks for and does not get; nil: nothing is told.
 	Refuse func(*corev1.Pod) *runtime.Refusal
@@ -60,16 +60,8 @@ type Core struct {
 // NewCore returns a Core without pods.
 func NewCore(o CoreOptions) *Core {
 	c := &Core{pods: map[types.UID]*podState{}}
-	c.env = podEnv{runtimeName: o.RuntimeName, hostIPs: o.HostIPs, podIP: o.PodIP, event: o.Event,
-		refuse: o.Refuse, told: o.Told}
-	if c.env.podIP == nil {
-		c.env.podIP = func(*corev1.Pod) string {
-			if len(o.HostIPs) == 0 {
-				return ""
-			}
-			return o.HostIPs[0]
-		}
-	}
+	c.env = podEnv{runtimeName: o.RuntimeName, hostIPs: o.HostIPs, event: o.Event,
+		refuse: o.Refuse, told: o.Told, sandboxes: o.Sandboxes, images: o.Images}
 	c.setNode(o.Node)
 	return c
 }
@@ -87,6 +79,7 @@ func (c *Core) Adopt(pods []runtime.Pod, now time.Time) {
 	for i := range pods {
 		p := newPodState(pods[i].Pod, c.classes.Of(pods[i].Pod), &c.env, now)
 		p.adopt(pods[i].Containers)
+		p.adoptSandbox(pods[i].Sandbox)
 		p.adopted, p.lost = true, pods[i].Lost
 		c.pods[p.pod.UID] = p
 		c.count(p)
@@ -349,6 +342,23 @@ func (c *Core) Pod(uid types.UID, now time.Time) (*corev1.Pod, corev1.PodStatus,
 		return nil, corev1.PodStatus{}, false
 	}
 	return p.pod, p.status(now), true
+}
+
+// Run returns which run of a container of the pod the API calls so; false: none that is known.
+func (c *Core) Run(uid types.UID, containerID string) (runtime.ID, bool) {
+	p := c.pods[uid]
+	if p == nil {
+		return runtime.ID{}, false
+	}
+	for i := range p.ctrs {
+		c := &p.ctrs[i]
+		for attempt := c.attempt; attempt >= max(c.attempt-1, 0); attempt-- {
+			if p.containerID(c, attempt) == containerID {
+				return runtime.ID{Pod: uid, Container: c.spec.Name, Attempt: attempt}, true
+			}
+		}
+	}
+	return runtime.ID{}, false
 }
 
 // Len returns how many pods the node has.

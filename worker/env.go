@@ -16,7 +16,7 @@ import (
 type resolver struct {
 	pod        *corev1.Pod
 	alloc      corev1.ResourceList // stands in for limits that are not set
-	podIP      string
+	podIPs     []string
 	hostIPs    []string
 	getter     Getter
 	configMaps map[string]*corev1.ConfigMap
@@ -186,17 +186,24 @@ func (r *resolver) field(path string) (string, error) {
 		return p.Spec.NodeName, nil
 	case "spec.serviceAccountName":
 		return p.Spec.ServiceAccountName, nil
-	case "status.podIP", "status.podIPs":
-		return r.podIP, nil
+	case "status.podIP":
+		return first(r.podIPs), nil
+	case "status.podIPs":
+		return strings.Join(r.podIPs, ","), nil
 	case "status.hostIP":
-		if len(r.hostIPs) == 0 {
-			return "", nil
-		}
-		return r.hostIPs[0], nil
+		return first(r.hostIPs), nil
 	case "status.hostIPs":
 		return strings.Join(r.hostIPs, ","), nil
 	}
 	return "", fmt.Errorf("field %q of a pod is not available to containers", path)
+}
+
+// first is the main one of several addresses; empty where there is none.
+func first(ips []string) string {
+	if len(ips) == 0 {
+		return ""
+	}
+	return ips[0]
 }
 
 // formatMap writes labels or annotations one to a line, sorted, as downward API files have them.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,9 +51,14 @@ func (a *Agent) Logs(ctx context.Context, pod types.UID, container string, o Log
 	if !ok {
 		return nil, fmt.Errorf("%w: uid %s", ErrUnknownPod, pod)
 	}
-	id, err := logSource(object.Name, &status, container, o.Previous)
+	ref, err := logSource(object.Name, &status, container, o.Previous)
 	if err != nil {
 		return nil, err
+	}
+	var id runtime.ID
+	a.locked(func() { id, ok = a.core.Run(pod, ref) })
+	if !ok {
+		return nil, noLogsf("the logs of container %q in pod %q are not kept any more", container, object.Name)
 	}
 	ro := runtime.LogOptions{Follow: o.Follow, TailLines: o.TailLines, Timestamps: o.Timestamps, LimitBytes: o.LimitBytes, Stream: o.Stream}
 	switch {
@@ -74,7 +78,7 @@ func (a *Agent) Logs(ctx context.Context, pod types.UID, container string, o Log
 }
 
 // logSource finds the run of the container whose output is meant.
-func logSource(pod string, s *corev1.PodStatus, name string, previous bool) (runtime.ID, error) {
+func logSource(pod string, s *corev1.PodStatus, name string, previous bool) (containerID string, err error) {
 	var cs *corev1.ContainerStatus
 	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
 		for i := range list {
@@ -84,14 +88,14 @@ func logSource(pod string, s *corev1.PodStatus, name string, previous bool) (run
 		}
 	}
 	if cs == nil {
-		return runtime.ID{}, noLogsf("container %q in pod %q is not available", name, pod)
+		return "", noLogsf("container %q in pod %q is not available", name, pod)
 	}
 	last := cs.LastTerminationState.Terminated
 	id := ""
 	switch {
 	case previous:
 		if last == nil || last.ContainerID == "" {
-			return runtime.ID{}, noLogsf("previous terminated container %q in pod %q not found", name, pod)
+			return "", noLogsf("previous terminated container %q in pod %q not found", name, pod)
 		}
 		id = last.ContainerID
 	case cs.State.Running != nil:
@@ -101,13 +105,9 @@ func logSource(pod string, s *corev1.PodStatus, name string, previous bool) (run
 	case last != nil && last.ContainerID != "":
 		id = last.ContainerID
 	case cs.State.Waiting != nil:
-		return runtime.ID{}, noLogsf("container %q in pod %q is waiting to start: %s", name, pod, cs.State.Waiting.Reason)
+		return "", noLogsf("container %q in pod %q is waiting to start: %s", name, pod, cs.State.Waiting.Reason)
 	default:
-		return runtime.ID{}, noLogsf("container %q in pod %q is terminated", name, pod)
+		return "", noLogsf("container %q in pod %q is terminated", name, pod)
 	}
-	_, ref, ok := strings.Cut(id, "://")
-	if !ok {
-		return runtime.ID{}, noLogsf("container id %q is of no runtime", id)
-	}
-	return runtime.ParseID(ref)
+	return id, nil
 }

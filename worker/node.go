@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/model"
 )
 
 // DefaultMaxPods is how many pods a node takes unless its capacity says otherwise.
@@ -79,7 +81,11 @@ func NewNode(cfg NodeConfig, m Machine, now time.Time) (*corev1.Node, error) {
 }
 
 // Pressure says what the machine is short of.
-type Pressure struct{ Memory, Disk, PID bool }
+type Pressure struct {
+	Memory, Disk, PID bool
+	// Unready says why no pod can be started; empty: pods can be.
+	Unready string
+}
 
 // NodeConditions returns the node's conditions; since when each holds is taken over from before where it has not
 // changed.
@@ -105,6 +111,7 @@ func NodeConditions(p Pressure, before []corev1.NodeCondition, now time.Time) []
 			"NodeHasNoDiskPressure", "the node has no disk pressure"),
 		condition(corev1.NodePIDPressure, p.PID, "NodeHasInsufficientPID", "the node has insufficient PID available",
 			"NodeHasSufficientPID", "the node has sufficient PID available"),
-		condition(corev1.NodeReady, true, "NodeReady", "the node agent is posting ready status", "", ""),
+		condition(corev1.NodeReady, p.Unready == "", "NodeReady", "the node agent is posting ready status",
+			model.ReasonWorkerUnready, p.Unready),
 	}
 }

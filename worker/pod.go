@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,11 @@ type podState struct {
 	pod   *corev1.Pod
 	class *model.Class
 	env   *podEnv
+
+	sandbox        sandboxState
+	ips            []string // of the newest sandbox
+	sandboxRetryAt time.Time
+	sandboxFailed  int // times in a row
 
 	admission admission
 	counted   bool // its request is part of the node's usage
@@ -62,7 +68,8 @@ type podState struct {
 type podEnv struct {
 	runtimeName string
 	hostIPs     []string
-	podIP       func(*corev1.Pod) string
+	sandboxes   bool // the runtime's pods have some
+	images      bool // the runtime's containers are made of some
 	event       func(pod *corev1.Pod, eventType, reason, message string)
 	refuse      func(*corev1.Pod) *runtime.Refusal
 	told        func(*corev1.Pod) []string
@@ -98,6 +105,7 @@ type ctrState uint8
 
 const (
 	ctrIdle     ctrState = iota // never ran
+	ctrPulling                  // its image is looked for; else as before
 	ctrStarting                 // attempt+1 is being started
 	ctrHooking                  // runs; its postStart hook does too
 	ctrRunning
@@ -120,6 +128,16 @@ type ctr struct {
 	state   ctrState
 	attempt int32 // the newest that ran; -1: none
 
+	// here: attempt ran in the sandbox that the pod has now.
+	here bool
+	// ref and lastRef are the runtime's own names of attempt and of the one before.
+	ref, lastRef string
+	imageID      string
+
+	image        string    // what the next attempt is to be started from; empty: not known
+	pull         backoff   // of the image
+	pullFailedAt time.Time // zero: it did not fail, or is being tried again
+
 	startedAt time.Time
 	exit      *runtime.Exit // of attempt, when it has ended
 	last      *runtime.Exit // of the attempt before it
@@ -129,13 +147,15 @@ type ctr struct {
 	backoff           backoff
 	backedOff         bool // backoff counts the restart that is being made
 
-	stop       stopStage
-	hookUntil  time.Time
-	termAt     time.Time
-	killAt     time.Time
-	missing    int // times that the runtime did not know it when it was to be killed
-	condemned  time.Time
-	replacedBy bool // its spec changed: it starts again whatever its restart policy says
+	stop      stopStage
+	hookUntil time.Time
+	termAt    time.Time
+	// termRetryAt is when TERM is sent again, as it was lost; zero: it was not.
+	termRetryAt time.Time
+	killAt      time.Time
+	missing     int // times that the runtime did not know it when it was to be killed
+	condemned   time.Time
+	replacedBy  bool // its spec changed: it starts again whatever its restart policy says
 	// condemnedGrace is that of the probe that condemned it; nil: the pod's.
 	condemnedGrace *int64
 	probing        *probing // nil: it has no probes
@@ -174,13 +194,14 @@ func (p *podState) adopt(containers []runtime.Container) {
 		switch {
 		case rc.Attempt > c.attempt:
 			if rc.Attempt == c.attempt+1 {
-				c.last = c.exit
+				c.last, c.lastRef = c.exit, c.ref
 			} else {
-				c.last = nil
+				c.last, c.lastRef = nil, ""
 			}
 			c.attempt, c.startedAt, c.exit = rc.Attempt, rc.StartedAt, rc.Exit
+			c.ref, c.imageID, c.here = rc.Ref, rc.ImageID, !rc.Earlier
 		case rc.Attempt == c.attempt-1:
-			c.last = rc.Exit
+			c.last, c.lastRef = rc.Exit, rc.Ref
 		default:
 			continue
 		}
@@ -201,8 +222,10 @@ func (p *podState) replaceLost(old *podState) {
 		from := &old.ctrs[i]
 		if c := p.find(from.spec.Name); c != nil {
 			c.state, c.attempt, c.startedAt, c.exit, c.last = from.state, from.attempt, from.startedAt, from.exit, from.last
+			c.ref, c.lastRef, c.imageID, c.here = from.ref, from.lastRef, from.imageID, from.here
 		}
 	}
+	p.sandbox, p.ips = old.sandbox, old.ips
 	p.startTime, p.admission, p.adopted = old.startTime, admitted, true
 	p.emit(corev1.EventTypeWarning, "PodRecordLost",
 		"What the node had written down about this pod cannot be read; its containers were found and go on")
@@ -240,12 +263,22 @@ func (p *podState) recall() {
 			default:
 				continue
 			}
-			c.attempt, c.state = s.RestartCount, ctrEnded
+			c.attempt, c.state, c.here = s.RestartCount, ctrEnded, false
+			c.ref, c.lastRef, c.imageID = refOf(s.ContainerID), "", s.ImageID
+			if last != nil {
+				c.lastRef = refOf(s.LastTerminationState.Terminated.ContainerID)
+			}
 			p.admission = admitted
 		}
 	}
 	recall(p.pod.Status.InitContainerStatuses)
 	recall(p.pod.Status.ContainerStatuses)
+}
+
+// refOf is what a runtime calls a container itself.
+func refOf(containerID string) string {
+	_, ref, _ := strings.Cut(containerID, "://")
+	return ref
 }
 
 func exitOf(t *corev1.ContainerStateTerminated) *runtime.Exit {
@@ -276,6 +309,9 @@ func (p *podState) assign(pod *corev1.Pod, now time.Time) {
 			c.condemned = now
 			p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s definition changed, will be restarted", c.spec.Name))
 		}
+		if spec.Image != c.spec.Image {
+			p.otherImage(c)
+		}
 		c.spec = spec
 	}
 }
@@ -303,14 +339,19 @@ func (p *podState) find(name string) *ctr {
 	return nil
 }
 
-// observe takes what the runtime reports of a container.
+// observe takes what the runtime reports of a container, or of the pod's sandbox.
 func (p *podState) observe(ev runtime.Event, now time.Time) {
+	if ev.Container == "" {
+		p.sandboxLost()
+		return
+	}
 	c := p.find(ev.Container)
 	if c == nil {
 		return
 	}
 	if c.state == ctrStarting && ev.Attempt == c.attempt+1 {
 		c.began(ev.StartedAt)
+		c.ref, c.imageID = ev.Ref, ev.ImageID
 		p.emit(corev1.EventTypeNormal, "Started", "Started container "+c.spec.Name)
 		if ev.Exit == nil {
 			p.postStart(c, now)
@@ -324,6 +365,8 @@ func (p *podState) observe(ev runtime.Event, now time.Time) {
 func (c *ctr) began(at time.Time) {
 	c.attempt++
 	c.last, c.exit = c.exit, nil
+	c.ref, c.lastRef = "", c.ref
+	c.here, c.image = true, ""
 	c.startedAt = at
 	c.state = ctrRunning
 	c.wait, c.waitMessage = "", ""
@@ -339,7 +382,7 @@ func (c *ctr) ended(exit *runtime.Exit) {
 }
 
 // alive says whether a process of the container may be there.
-func (c *ctr) alive() bool { return c.state != ctrIdle && c.state != ctrEnded }
+func (c *ctr) alive() bool { return c.state >= ctrStarting && c.state != ctrEnded }
 
 // starting says whether the start of some container is under way.
 func (p *podState) starting() bool {
@@ -369,8 +412,15 @@ func (p *podState) done(o Outcome, now time.Time) {
 		}
 		return
 	}
-	if o.Kind == ActionMeasure {
+	switch o.Kind {
+	case ActionMeasure:
 		p.measured(o.Err, now)
+		return
+	case ActionSandbox:
+		p.sandboxMade(o, now)
+		return
+	case ActionSandboxStop:
+		p.sandboxStopped(o.Err, now)
 		return
 	}
 	c := p.find(o.ID.Container)
@@ -380,18 +430,15 @@ func (p *podState) done(o Outcome, now time.Time) {
 	switch o.Kind {
 	case ActionProbe:
 		p.probed(c, o, now)
+	case ActionPull:
+		p.pulled(c, o, now)
 	case ActionStart:
 		if o.Err != nil && c.state == ctrStarting && o.ID.Attempt == c.attempt+1 {
 			p.startFailed(c, o.Err, now)
 		}
 	case ActionSignal:
-		if o.Err != nil && o.Signal == runtime.Kill && o.ID.Attempt == c.attempt && c.alive() {
-			// The end of a container that is not there any more is usually on its way as an event.
-			if errors.Is(o.Err, runtime.ErrNotFound) {
-				if c.missing++; c.missing > 1 {
-					c.ended(lostExit(c.startedAt, now))
-				}
-			}
+		if o.Err != nil && o.ID.Attempt == c.attempt && c.alive() {
+			p.signalFailed(c, o, now)
 		}
 	case ActionPostStart:
 		if c.state == ctrHooking && o.ID.Attempt == c.attempt {
@@ -411,6 +458,19 @@ func (p *podState) done(o Outcome, now time.Time) {
 	}
 }
 
+// signalFailed: what was to end a container did not reach it.
+func (p *podState) signalFailed(c *ctr, o Outcome, now time.Time) {
+	switch {
+	case o.Signal == runtime.Kill && errors.Is(o.Err, runtime.ErrNotFound):
+		// The end of a container that is not there any more is usually on its way as an event.
+		if c.missing++; c.missing > 1 {
+			c.ended(lostExit(c.startedAt, now))
+		}
+	case o.Signal == runtime.Terminate && errors.Is(o.Err, runtime.ErrUnavailable) && c.stop == stopTerm:
+		c.termRetryAt = now.Add(time.Second)
+	}
+}
+
 func (p *podState) startFailed(c *ctr, err error, now time.Time) {
 	var se *runtime.StartError
 	if errors.As(err, &se) {
@@ -419,10 +479,8 @@ func (p *podState) startFailed(c *ctr, err error, now time.Time) {
 		p.emit(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
 		return
 	}
-	c.state = ctrIdle
-	if c.exit != nil {
-		c.state = ctrEnded
-	}
+	c.rest()
+	c.image = "" // it may have been removed
 	c.wait, c.waitMessage = "CreateContainerError", err.Error()
 	reason := "Failed"
 	var pe *prepareError
@@ -435,6 +493,21 @@ func (p *podState) startFailed(c *ctr, err error, now time.Time) {
 	}
 	c.retryAt = now.Add(retryInterval)
 	p.emit(corev1.EventTypeWarning, reason, "Error: "+err.Error())
+}
+
+// rest: the next attempt was not to be.
+func (c *ctr) rest() {
+	c.state = ctrIdle
+	if c.exit != nil {
+		c.state = ctrEnded
+	}
+}
+
+// act asks for a call.
+func (p *podState) act(a Action) {
+	a.Pod, a.IPs = p.pod, p.podIPs()
+	a.ID.Pod = p.pod.UID
+	p.out = append(p.out, a)
 }
 
 // prepareError is a failure before the runtime is asked: something that the container refers to is not there.

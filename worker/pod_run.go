@@ -72,6 +72,9 @@ func (p *podState) stepRun(now time.Time) {
 		return
 	}
 	p.stepMeasure(now)
+	if !p.ensureSandbox(now) {
+		return
+	}
 	if !p.initialize(now) {
 		return
 	}
@@ -83,7 +86,7 @@ func (p *podState) stepRun(now time.Time) {
 // initialize says whether the containers may start.
 func (p *podState) initialize(now time.Time) bool {
 	// T7: init containers are not run again once a container has been.
-	begun := p.anyAppBegan()
+	begun := p.anyAppBeganHere()
 	for i := 0; i < p.inits; i++ {
 		c := &p.ctrs[i]
 		switch {
@@ -95,7 +98,7 @@ func (p *podState) initialize(now time.Time) bool {
 			if !begun {
 				return false
 			}
-		case begun, c.state == ctrEnded && c.exit.Code == 0:
+		case begun, c.state == ctrEnded && c.exit.Code == 0 && p.here(c):
 		default:
 			p.ensure(c, now)
 			return false
@@ -125,7 +128,11 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 		}
 		return
 	}
-	if c.state == ctrEnded {
+	if c.state == ctrPulling {
+		return
+	}
+	anew := c.role != roleApp && !p.here(c) // IN5: in another sandbox all of it is done again
+	if c.state == ctrEnded && !anew {
 		if !p.restarts(c) {
 			return
 		}
@@ -136,16 +143,21 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 		}
 	}
 	if now.Before(c.retryAt) {
+		p.backOffPull(c, now)
 		p.wakeAt(c.retryAt)
 		return
 	}
-	if c.state == ctrEnded && !c.backedOff && !c.replacedBy {
+	if c.state == ctrEnded && !c.backedOff && !c.replacedBy && !anew {
 		c.backoff.next(c.exit.FinishedAt, now)
 		c.backedOff = true
 	}
+	if p.env.images && c.image == "" {
+		p.beginPull(c)
+		return
+	}
 	c.state = ctrStarting
-	p.out = append(p.out, Action{Kind: ActionStart, Pod: p.pod, Container: c.spec,
-		ID: runtime.ID{Pod: p.pod.UID, Container: c.spec.Name, Attempt: c.attempt + 1}})
+	p.act(Action{Kind: ActionStart, Container: c.spec, Image: c.image,
+		ID: runtime.ID{Container: c.spec.Name, Attempt: c.attempt + 1}})
 }
 
 func (p *podState) backOff(c *ctr) {
@@ -232,7 +244,7 @@ func (p *podState) postStart(c *ctr, now time.Time) {
 		c.hookUntil = now.Add(model.Seconds(s.Seconds))
 		return
 	}
-	p.out = append(p.out, Action{Kind: ActionPostStart, Pod: p.pod, Container: c.spec, Hook: l.PostStart, ID: p.id(c)})
+	p.act(Action{Kind: ActionPostStart, Container: c.spec, Hook: l.PostStart, ID: p.id(c)})
 }
 
 // stepHooks ends postStart hooks that only sleep.

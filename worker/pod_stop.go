@@ -53,7 +53,11 @@ func (p *podState) stepStop(now time.Time) {
 		before = true
 		p.stopContainer(c, now, deadline)
 	}
-	if p.alive() || p.removal != removalNone || !p.gone && p.pod.DeletionTimestamp == nil {
+	if p.alive() || p.sandbox == sandboxMaking || p.sandbox == sandboxStopping || p.removal != removalNone {
+		return
+	}
+	if !p.gone && p.pod.DeletionTimestamp == nil {
+		p.releaseSandbox(now)
 		return
 	}
 	if now.Before(p.removeRetryAt) {
@@ -61,7 +65,7 @@ func (p *podState) stepStop(now time.Time) {
 		return
 	}
 	p.removal = removalUnderWay
-	p.out = append(p.out, Action{Kind: ActionRemove, Pod: p.pod, ID: runtime.ID{Pod: p.pod.UID}})
+	p.act(Action{Kind: ActionRemove})
 }
 
 // stopContainer takes one container through preStop, TERM and KILL (TM2).
@@ -91,6 +95,7 @@ func (p *podState) stopContainer(c *ctr, now, deadline time.Time) {
 		p.terminate(c, now)
 	}
 	if c.stop == stopTerm {
+		p.repeatTerm(c, now)
 		c.killAt = c.termAt.Add(minimumGrace)
 		if c.killAt.Before(deadline) {
 			c.killAt = deadline
@@ -117,8 +122,7 @@ func (p *podState) preStop(c *ctr, now, deadline time.Time) bool {
 		return true
 	}
 	c.hookUntil = deadline
-	p.out = append(p.out, Action{Kind: ActionPreStop, Pod: p.pod, Container: c.spec, Hook: l.PreStop,
-		Timeout: deadline.Sub(now), ID: p.id(c)})
+	p.act(Action{Kind: ActionPreStop, Container: c.spec, Hook: l.PreStop, Timeout: deadline.Sub(now), ID: p.id(c)})
 	return true
 }
 
@@ -127,6 +131,18 @@ func (p *podState) terminate(c *ctr, now time.Time) {
 	p.signal(c, runtime.Terminate)
 }
 
+// repeatTerm sends TERM again where it did not reach the runtime.
+func (p *podState) repeatTerm(c *ctr, now time.Time) {
+	switch {
+	case c.termRetryAt.IsZero():
+	case now.Before(c.termRetryAt):
+		p.wakeAt(c.termRetryAt)
+	default:
+		c.termRetryAt = time.Time{}
+		p.signal(c, runtime.Terminate)
+	}
+}
+
 func (p *podState) signal(c *ctr, s runtime.Signal) {
-	p.out = append(p.out, Action{Kind: ActionSignal, Pod: p.pod, Container: c.spec, Signal: s, ID: p.id(c)})
+	p.act(Action{Kind: ActionSignal, Container: c.spec, Signal: s, ID: p.id(c)})
 }

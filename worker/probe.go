@@ -1,11 +1,14 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 // ProbeKind is one of a container's probes.
@@ -97,7 +100,7 @@ func (p *podState) stepProbe(c *ctr, k ProbeKind, spec *corev1.Probe, now time.T
 	}
 	pr.underWay = true
 	pr.at = now.Add(time.Duration(orDefault(spec.PeriodSeconds, 10)) * time.Second)
-	p.out = append(p.out, Action{Kind: ActionProbe, Pod: p.pod, Container: c.spec, Probe: spec, ProbeKind: k,
+	p.act(Action{Kind: ActionProbe, Container: c.spec, Probe: spec, ProbeKind: k,
 		Timeout: time.Duration(orDefault(spec.TimeoutSeconds, 1)) * time.Second, ID: p.id(c)})
 }
 
@@ -118,6 +121,9 @@ func (p *podState) probed(c *ctr, o Outcome, now time.Time) {
 	pr.underWay = false
 	if c.state != ctrRunning || !c.condemned.IsZero() || !p.stopAt.IsZero() {
 		return
+	}
+	if errors.Is(o.Err, runtime.ErrUnavailable) {
+		return // PB2: it is not known, and nothing follows from it
 	}
 	ok := o.Err == nil
 	if ok != pr.last {

@@ -31,7 +31,7 @@ func (c *caller) probe(ctx context.Context, a Action) error {
 	case h.TCPSocket != nil:
 		host := h.TCPSocket.Host
 		if host == "" {
-			host = c.podIP(a.Pod)
+			host = first(a.IPs)
 		}
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, portOf(h.TCPSocket.Port, a.Container)))
 		if err != nil {
@@ -61,7 +61,7 @@ func (c *caller) command(ctx context.Context, id runtime.ID, command []string) e
 func (c *caller) httpGet(ctx context.Context, a Action, get *corev1.HTTPGetAction) error {
 	host, scheme := get.Host, strings.ToLower(string(get.Scheme))
 	if host == "" {
-		host = c.podIP(a.Pod)
+		host = first(a.IPs)
 	}
 	if scheme == "" {
 		scheme = "http"
@@ -104,7 +104,7 @@ func portOf(port intstr.IntOrString, container *corev1.Container) string {
 }
 
 func (c *caller) grpcHealth(ctx context.Context, a Action, action *corev1.GRPCAction) error {
-	addr := net.JoinHostPort(c.podIP(a.Pod), strconv.Itoa(int(action.Port)))
+	addr := net.JoinHostPort(first(a.IPs), strconv.Itoa(int(action.Port)))
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
 	if err != nil {
 		return err

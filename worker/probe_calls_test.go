@@ -90,10 +90,10 @@ func TestProbeCalls(t *testing.T) {
 		{"none", corev1.ProbeHandler{}, 0, "does not know"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			caller := caller{runtime: execOnly{code: c.code}, podIP: func(*corev1.Pod) string { return "127.0.0.1" }}
+			caller := caller{runtime: execOnly{code: c.code}}
 			container := &corev1.Container{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: port}}}
 			o := caller.do(context.Background(), Action{
-				Kind: ActionProbe, Pod: &corev1.Pod{}, Container: container, Probe: &corev1.Probe{ProbeHandler: c.handler}, Timeout: 10 * time.Second,
+				Kind: ActionProbe, Pod: &corev1.Pod{}, IPs: []string{"127.0.0.1"}, Container: container, Probe: &corev1.Probe{ProbeHandler: c.handler}, Timeout: 10 * time.Second,
 			})
 			if c.fails == "" && o.Err != nil || c.fails != "" && (o.Err == nil || !strings.Contains(o.Err.Error(), c.fails)) {
 				t.Errorf("got %v, want %q", o.Err, c.fails)

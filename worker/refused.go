@@ -7,9 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/berth-dev/berth/worker/runtime"
 )
 
 // notHonoured is the reason of the event about something that a pod asks for, does not get, and can do without.
@@ -81,7 +78,7 @@ func (p *podState) stepMeasure(now time.Time) {
 		return
 	}
 	p.measuring = true
-	p.out = append(p.out, Action{Kind: ActionMeasure, Pod: p.pod, ID: runtime.ID{Pod: types.UID(p.pod.UID)}, Timeout: measureInterval})
+	p.act(Action{Kind: ActionMeasure, Timeout: measureInterval})
 }
 
 func limitedVolumes(pod *corev1.Pod) bool {

@@ -29,9 +29,10 @@ func (p *podState) status(now time.Time) corev1.PodStatus {
 		p.containerStatuses(&s)
 	}
 	if p.admission == admitted {
-		if ip := p.env.podIP(p.pod); ip != "" {
-			s.PodIP = ip
-			s.PodIPs = []corev1.PodIP{{IP: ip}}
+		ips := p.podIPs()
+		s.PodIP = first(ips)
+		for _, ip := range ips {
+			s.PodIPs = append(s.PodIPs, corev1.PodIP{IP: ip})
 		}
 	}
 	p.setConditions(&s, now)
@@ -77,7 +78,7 @@ func (p *podState) final() bool {
 
 func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	running, started := c.state == ctrRunning, c.started()
-	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image, RestartCount: max(c.attempt, 0), Started: &started}
+	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image, ImageID: c.imageID, RestartCount: max(c.attempt, 0), Started: &started}
 	switch c.role {
 	case roleInit:
 		s.Ready = c.state == ctrEnded && c.exit.Code == 0
@@ -87,7 +88,7 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	}
 	id := ""
 	if c.attempt >= 0 {
-		id = p.containerID(c.spec.Name, c.attempt)
+		id = p.containerID(c, c.attempt)
 		s.ContainerID = id
 	}
 	last, lastAttempt := c.last, c.attempt-1
@@ -103,13 +104,21 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 		}
 	}
 	if last != nil {
-		s.LastTerminationState.Terminated = terminated(last, p.containerID(c.spec.Name, lastAttempt))
+		s.LastTerminationState.Terminated = terminated(last, p.containerID(c, lastAttempt))
 	}
 	return s
 }
 
-func (p *podState) containerID(name string, attempt int32) string {
-	return p.env.runtimeName + "://" + runtime.ID{Pod: p.pod.UID, Container: name, Attempt: attempt}.String()
+// containerID is how the API calls the container's newest run, or the one before.
+func (p *podState) containerID(c *ctr, attempt int32) string {
+	ref := c.ref
+	if attempt != c.attempt {
+		ref = c.lastRef
+	}
+	if ref == "" {
+		ref = runtime.ID{Pod: p.pod.UID, Container: c.spec.Name, Attempt: attempt}.String()
+	}
+	return p.env.runtimeName + "://" + ref
 }
 
 func (p *podState) waiting(c *ctr) *corev1.ContainerStateWaiting {

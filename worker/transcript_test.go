@@ -52,6 +52,7 @@ type bench struct {
 	pods     map[string]*corev1.Pod
 	deaf     bool   // the servers do not answer
 	full     string // the pod whose volume holds too much
+	boxes    *boxes // nil: a runtime without sandboxes
 	damaged  bool   // what the runtime kept of pods cannot be read
 	stubborn bool   // the servers answer, and take nothing over
 }
@@ -93,6 +94,15 @@ func (b *bench) run(d *datadriven.TestData) {
 		b.assignPods(pod)
 	case "fill":
 		b.full = d.CmdArgs[0].Key
+	case "lose":
+		delete(b.boxes.made, types.UID(d.CmdArgs[0].Key))
+		if !d.HasArg("quietly") {
+			b.events = append(b.events, runtime.Event{ID: runtime.ID{Pod: types.UID(d.CmdArgs[0].Key)}})
+		}
+	case "network":
+		b.boxes.broken = d.CmdArgs[0].Key == "down"
+	case "push":
+		b.boxes.registry[d.CmdArgs[0].Key] = true
 	case "stubborn":
 		b.stubborn = d.CmdArgs[0].Key == "on"
 	case "condition":
@@ -155,7 +165,19 @@ func (b *bench) newNode(d *datadriven.TestData) {
 	b.pods = map[string]*corev1.Pod{}
 	b.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}}
 	list := corev1.ResourceList{"pods": resource.MustParse("10")}
+	b.boxes = nil
 	for _, a := range d.CmdArgs {
+		switch a.Key {
+		case "sandboxes":
+			b.boxes = &boxes{made: map[types.UID]string{}}
+			continue
+		case "images":
+			b.boxes.registry, b.boxes.here = map[string]bool{}, map[string]bool{}
+			for _, name := range a.Vals {
+				b.boxes.registry[name] = true
+			}
+			continue
+		}
 		list[corev1.ResourceName(a.Key)] = resource.MustParse(a.Vals[0])
 	}
 	b.node.Status.Allocatable = list
@@ -169,6 +191,7 @@ func (b *bench) restart(lost bool) {
 		b.runtime = fake.New(b.timeline)
 	}
 	b.core = NewCore(CoreOptions{Node: b.node, RuntimeName: "fake", HostIPs: []string{"10.0.0.1"},
+		Sandboxes: b.boxes != nil, Images: b.boxes != nil && b.boxes.registry != nil,
 		Refuse: func(pod *corev1.Pod) *runtime.Refusal {
 			if why, ok := pod.Annotations["refuse"]; ok {
 				return &runtime.Refusal{Reason: runtime.ReasonUnsupported, Message: why}
@@ -184,9 +207,16 @@ func (b *bench) restart(lost bool) {
 		Event: func(pod *corev1.Pod, _, reason, message string) {
 			b.trace("event %s %s: %s", pod.Name, reason, message)
 		}})
-	b.caller = caller{runtime: b.runtime, hostIPs: []string{"10.0.0.1"}, podIP: b.core.env.podIP}
+	var rt runtime.Runtime = b.runtime
+	if b.boxes != nil {
+		rt = b.boxes
+		b.boxes.Runtime = b.runtime
+	}
+	b.caller = caller{runtime: rt, hostIPs: []string{"10.0.0.1"}, event: func(pod *corev1.Pod, _, reason, message string) {
+		b.trace("event %s %s: %s", pod.Name, reason, message)
+	}}
 	b.events = nil
-	pods, err := b.runtime.Open(func(ev runtime.Event) { b.events = append(b.events, ev) })
+	pods, err := rt.Open(func(ev runtime.Event) { b.events = append(b.events, ev) })
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -291,7 +321,7 @@ func (b *bench) traceAction(a Action) {
 	switch a.Kind {
 	case ActionSignal:
 		b.trace("%s %s#%d", a.Signal, name, a.ID.Attempt)
-	case ActionRemove, ActionMeasure:
+	case ActionRemove, ActionMeasure, ActionSandbox, ActionSandboxStop:
 		b.trace("%s %s", a.Kind, a.Pod.Name)
 	case ActionPreStop:
 		b.trace("preStop %s#%d within %s", name, a.ID.Attempt, a.Timeout)

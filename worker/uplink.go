@@ -59,4 +59,5 @@ type Recorder interface {
 type Getter interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
 }

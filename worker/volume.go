@@ -88,7 +88,8 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 		}
 		out = append(out, runtime.Mount{Volume: m.Name, Source: source, SubPath: sub, Target: m.MountPath, ReadOnly: m.ReadOnly,
 			Recursive: m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled,
-			Follow:    m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationHostToContainer})
+			Follow:    m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationHostToContainer,
+			Share:     m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationBidirectional})
 	}
 	return out, nil
 }

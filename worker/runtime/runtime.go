@@ -27,7 +27,8 @@ type Runtime interface {
 	Name() string
 	// Open is called once, before anything else. It returns every pod that an earlier instance left behind, running or
 	// not, and from then on reports what happens to containers through notify: one Event when a container runs, one
-	// when it has ended. Containers that Open returns as ended get no further event. notify must not block.
+	// when it has ended. Containers that Open returns as ended get no further event. notify must not block. A Checkup that
+	// is away fails with ErrUnavailable, and is opened again later.
 	Open(notify func(Event)) ([]Pod, error)
 	// Start creates a container and runs it. Nil means that the runtime has taken it on and events follow; an error
 	// means that nothing runs and none follow. A *StartError says that the command itself cannot be run and the
@@ -63,6 +64,63 @@ type Image struct {
 type Prober interface {
 	Probe(ctx context.Context, id ID, kind string) error
 }
+
+// Sandboxer is a runtime whose pods have a sandbox: what the containers of a pod share, their network first of all. It is
+// made before the first container is started, and again, when it was lost, after all of them have ended.
+type Sandboxer interface {
+	// RunSandbox makes the pod's sandbox, after it has removed what is left of an earlier one. Where a good one is there
+	// already it returns that.
+	RunSandbox(ctx context.Context, pod *corev1.Pod) (Sandbox, error)
+	// StopSandbox gives back what the sandbox holds, its addresses among it. What is left of containers stays, with their
+	// logs. A pod without a sandbox is none's mistake.
+	StopSandbox(ctx context.Context, pod types.UID) error
+}
+
+// Sandbox is what a pod's containers share.
+type Sandbox struct {
+	// IPs are the pod's addresses, the first one first; none: those of the host.
+	IPs []string
+}
+
+// ImageStore is a runtime whose containers are made of images.
+type ImageStore interface {
+	ImageLister
+	// FindImage returns what a container is to be started from, where the image of that name is here; empty: it is not. An
+	// *ImageNameError says that the name is none.
+	FindImage(ctx context.Context, name string) (ref string, err error)
+	// PullImage fetches an image, with the credentials of the secrets (of the types dockerconfigjson and dockercfg) that
+	// are its registry's. It waits for its turn where only so many are fetched at a time.
+	PullImage(ctx context.Context, name string, secrets []*corev1.Secret) (Pulled, error)
+}
+
+// Pulled is how an image was fetched. Waited is the part of Took before its turn had come.
+type Pulled struct {
+	Ref          string
+	SizeBytes    int64
+	Took, Waited time.Duration
+}
+
+// ImageNameError says that no image can be called that.
+type ImageNameError struct {
+	Name string
+	Err  error
+}
+
+func (e *ImageNameError) Error() string {
+	return fmt.Sprintf("couldn't parse image name %q: %v", e.Name, e.Err)
+}
+func (e *ImageNameError) Unwrap() error { return e.Err }
+
+// Checkup is a runtime that may be away, or not be able to start anything, while its containers go on.
+type Checkup interface {
+	// Check says why nothing can be started now; nil: it can. It answers within seconds.
+	Check(ctx context.Context) error
+	// Version is the runtime's own; it and Name are known for sure after Open.
+	Version() string
+}
+
+// ErrUnavailable says that the runtime did not answer: nothing is known of what was asked.
+var ErrUnavailable = errors.New("the container runtime does not answer")
 
 // Refuser is a runtime that cannot do all that a pod may ask for.
 type Refuser interface {
@@ -136,8 +194,11 @@ type Spec struct {
 	Pod *corev1.Pod
 	// Container is the container's part of Pod.
 	Container *corev1.Container
-	// Command is command and args with variables expanded. It may be empty: the image decides then, where there is one.
-	Command []string
+	// Command and Args are those of the container with variables expanded. They may be empty: the image decides then, where
+	// there is one.
+	Command, Args []string
+	// Image is what the ImageStore said that the container's image is; empty for runtimes without images.
+	Image string
 	// Env is KEY=VALUE in order of declaration; a later entry wins.
 	Env []string
 	// Mounts are the volumes of the container as directories or files of the host.
@@ -155,8 +216,8 @@ type Mount struct {
 	ReadOnly bool
 	// Recursive: what is mounted below Source is read-only, too.
 	Recursive bool
-	// Follow: what the host mounts below Source later is seen by the container.
-	Follow bool
+	// Follow: what the host mounts below Source later is seen by the container. Share: and the other way round, too.
+	Follow, Share bool
 }
 
 // Signal is what the agent may ask of a running container.
@@ -200,15 +261,24 @@ type Container struct {
 	ID
 	StartedAt time.Time
 	Exit      *Exit
+	// Ref is the runtime's own name of the run, as the API shows it; empty: that of ID.
+	Ref string
+	// ImageID is the image that it runs, as the API shows it; empty for runtimes without images.
+	ImageID string
+	// Earlier: it ran in a sandbox of its pod that is not there any more.
+	Earlier bool
 }
 
-// Event tells that a container runs (Exit nil) or has ended.
+// Event tells that a container runs (Exit nil) or has ended. One without a container's name tells that the sandbox of the
+// pod is gone, and with it its network; it is told again until there is another sandbox.
 type Event = Container
 
 // Pod is what a runtime kept of a pod from before.
 type Pod struct {
 	Pod        *corev1.Pod
 	Containers []Container
+	// Sandbox is nil where the pod has none that its containers could be started in.
+	Sandbox *Sandbox
 	// Lost: what the runtime kept of the object cannot be read. Pod has its UID and the names of the containers that
 	// were found, and nothing else.
 	Lost bool

@@ -29,7 +29,7 @@ func TestLimitsAndOutOfMemory(t *testing.T) {
 	if log := h.logs(id, runtime.LogOptions{}); !strings.Contains(log, string(p.UID)+"/main_0") {
 		t.Errorf("it ran in another cgroup: %s", log)
 	}
-	dirs, err := h.rt.cgroups.dirs(h.rt.cgroups.name(id))
+	dirs, err := h.rt.cgroups.Dirs(h.rt.cgroups.name(id))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestNoCgroupIsLeft(t *testing.T) {
 	if h.rt.cgroups == nil {
 		t.Skip("cgroups are not writable here")
 	}
-	dirs, err := h.rt.cgroups.dirs("")
+	dirs, err := h.rt.cgroups.Dirs("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
+	"github.com/berth-dev/berth/worker/runtime/record"
 )
 
 // IsShim says whether the process's arguments are those of a shim; the program must then exit with ShimMain.
@@ -277,14 +278,11 @@ func (r *Runtime) Remove(_ context.Context, pod types.UID) error {
 	dir := r.podDir(pod)
 	// The record goes last: without it nobody would look for the rest again.
 	err = os.RemoveAll(filepath.Join(dir, "containers"))
-	for _, name := range [...]string{recordFile, damagedFile, recordFile + ".tmp"} {
-		if err == nil {
-			err = os.RemoveAll(filepath.Join(dir, name))
-		}
+	if err == nil {
+		err = record.Remove(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("removing pod %s: %w", pod, err)
 	}
-	_ = os.Remove(dir) // volumes may still be there
 	return nil
 }

@@ -2,10 +2,7 @@ package process
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,61 +12,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/record"
 )
 
-const (
-	// recordFile is a pod's object as its first container was started with it: a CRC-32C, then its protobuf.
-	recordFile = "pod.record"
-	// damagedFile is a record that could not be read, kept for whoever wants to know why.
-	damagedFile = "pod.record.damaged"
-	// besideTimeout is how long a start waits for the end of what an earlier attempt left behind.
-	besideTimeout = 2 * time.Second
-)
-
-var errDamaged = errors.New("the record is damaged")
-
-func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
-
-// writeRecord keeps the pod's object, unless it is kept already.
-func (r *Runtime) writeRecord(pod *corev1.Pod) error {
-	path := filepath.Join(r.podDir(pod.UID), recordFile)
-	if _, err := os.Stat(path); !os.IsNotExist(err) {
-		return err
-	}
-	b, err := pod.Marshal()
-	if err != nil {
-		return err
-	}
-	b = append(binary.LittleEndian.AppendUint32(nil, checksum(b)), b...)
-	return atomicfile.Write(path, b, 0o600)
-}
-
-// readRecord returns errors that satisfy os.IsNotExist where there is no record, and errDamaged for one that is not the
-// pod's.
-func (r *Runtime) readRecord(uid types.UID) (*corev1.Pod, error) {
-	b, err := os.ReadFile(filepath.Join(r.podDir(uid), recordFile))
-	if err != nil {
-		return nil, err
-	}
-	if len(b) < 4 || binary.LittleEndian.Uint32(b) != checksum(b[4:]) {
-		return nil, errDamaged
-	}
-	pod := &corev1.Pod{}
-	if err := pod.Unmarshal(b[4:]); err != nil {
-		return nil, fmt.Errorf("%w: %w", errDamaged, err)
-	}
-	if pod.UID != uid {
-		return nil, fmt.Errorf("%w: it is that of pod %s", errDamaged, pod.UID)
-	}
-	return pod, nil
-}
+// besideTimeout is how long a start waits for the end of what an earlier attempt left behind.
+const besideTimeout = 2 * time.Second
 
 // recover reads a pod's record. A pod whose record is lost while its containers may run is known by its UID and by the
 // names of its containers; lost says so. It returns nil for what is only the rest of a pod.
 func (r *Runtime) recover(uid types.UID, ids []runtime.ID) (pod *corev1.Pod, lost bool) {
-	pod, err := r.readRecord(uid)
+	pod, err := record.Read(r.podDir(uid), uid)
 	if err == nil {
 		return pod, false
 	}
@@ -84,18 +37,13 @@ func (r *Runtime) recover(uid types.UID, ids []runtime.ID) (pod *corev1.Pod, los
 		}
 	}
 	r.log.Error("a pod's record cannot be read; its containers are taken over by what their shims say", "pod", uid, "error", err)
-	path := filepath.Join(r.podDir(uid), recordFile)
-	if err := os.Rename(path, filepath.Join(r.podDir(uid), damagedFile)); err != nil && !os.IsNotExist(err) {
-		r.log.Error("a damaged record cannot be put aside", "pod", uid, "error", err)
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = id.Container
 	}
-	pod = &corev1.Pod{}
-	pod.UID = uid
-	names := map[string]bool{}
-	for _, id := range ids {
-		if !names[id.Container] {
-			names[id.Container] = true
-			pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: id.Container})
-		}
+	pod, err = record.Replace(r.podDir(uid), uid, names)
+	if err != nil {
+		r.log.Error("a damaged record cannot be put aside", "pod", uid, "error", err)
 	}
 	return pod, true
 }

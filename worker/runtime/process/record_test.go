@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
+	"github.com/berth-dev/berth/worker/runtime/record"
 )
 
 // Whatever has become of a pod's record, the containers that run are found, and none is started beside them.
@@ -27,7 +28,7 @@ func TestRecordDamaged(t *testing.T) {
 			return os.WriteFile(path, b, 0o600)
 		},
 		"another's": func(path string) error {
-			return os.Rename(filepath.Join(filepath.Dir(filepath.Dir(path)), "uid-other", recordFile), path)
+			return os.Rename(filepath.Join(filepath.Dir(filepath.Dir(path)), "uid-other", record.File), path)
 		},
 	}
 	for name, how := range damage {
@@ -36,7 +37,7 @@ func TestRecordDamaged(t *testing.T) {
 			id := h.start(pod("a", shell("sleep 1000")), 0)
 			h.start(pod("other", shell("true")), 0)
 			h.exit()
-			if err := how(filepath.Join(h.rt.podDir(id.Pod), recordFile)); err != nil {
+			if err := how(filepath.Join(h.rt.podDir(id.Pod), record.File)); err != nil {
 				t.Fatal(err)
 			}
 			h = h.reopen()

@@ -340,15 +340,6 @@ func TestNames(t *testing.T) {
 	if after, err := os.Hostname(); err != nil || after != before {
 		t.Errorf("the host is called %q, %v", after, err)
 	}
-	merged := resolverConfig("domain x\nnameserver 9.9.9.9\noptions ndots:5 rotate\n", corev1.DNSClusterFirst, p.Spec.DNSConfig)
-	if merged != "search x\nnameserver 9.9.9.9\noptions ndots:5 rotate\n" {
-		t.Errorf("the host's: %q", merged)
-	}
-	merged = resolverConfig("search x y\nnameserver 9.9.9.9\noptions ndots:5 rotate\n", corev1.DNSDefault,
-		&corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "9.9.9.9"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}}})
-	if merged != "search x y\nnameserver 9.9.9.9\nnameserver 1.1.1.1\noptions rotate ndots:2\n" {
-		t.Errorf("merged: %q", merged)
-	}
 }
 
 // What the runtime cannot do it refuses, and names the field.

@@ -18,7 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/naming"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
+	"github.com/berth-dev/berth/worker/runtime/record"
 )
 
 const (
@@ -30,10 +32,11 @@ const (
 
 // Start implements runtime.Runtime.
 func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
-	if len(spec.Command) == 0 {
+	command := slices.Concat(spec.Command, spec.Args)
+	if len(command) == 0 {
 		return &runtime.StartError{Err: errors.New("the container has no command; images are ignored, so it must have one of its own")}
 	}
-	config, err := r.configure(&spec)
+	config, err := r.configure(&spec, command)
 	if err != nil {
 		return &runtime.ConfigError{Err: err}
 	}
@@ -101,7 +104,7 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 	if err := r.hostFiles(spec.Pod, dir); err != nil {
 		return err
 	}
-	if err := r.writeRecord(spec.Pod); err != nil {
+	if err := record.Write(r.podDir(spec.Pod.UID), spec.Pod); err != nil {
 		return err
 	}
 	// The attempt before this one is kept for its logs and its exit code; older ones are not.
@@ -119,9 +122,9 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 }
 
 // configure says what the shim is to do.
-func (r *Runtime) configure(spec *runtime.Spec) (*shim.Config, error) {
+func (r *Runtime) configure(spec *runtime.Spec, command []string) (*shim.Config, error) {
 	dir := r.dir(spec.ID)
-	c := &shim.Config{Command: spec.Command, WorkDir: spec.Container.WorkingDir, StopSignal: int(stopSignal(spec.Container)),
+	c := &shim.Config{Command: command, WorkDir: spec.Container.WorkingDir, StopSignal: int(stopSignal(spec.Container)),
 		LogBytes: r.opts.LogBytes, LogFiles: r.opts.LogFiles}
 	work, termination := filepath.Join(dir, workDir), filepath.Join(dir, shim.TerminationFile)
 	if r.bind {
@@ -134,13 +137,13 @@ func (r *Runtime) configure(spec *runtime.Spec) (*shim.Config, error) {
 		c.Mounts = []shim.Mount{{Source: work, Target: shim.Home + "/" + workDir}, {Source: termination, Target: last}}
 		work, termination = c.Mounts[0].Target, last
 		if !spec.Pod.Spec.HostNetwork {
-			c.Hostname = hostname(spec.Pod)
+			c.Hostname = naming.Hostname(spec.Pod)
 		}
 	}
 	if c.WorkDir == "" {
 		c.WorkDir = work
 	}
-	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname(spec.Pod), TerminationEnv + "=" + termination}
+	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + naming.Hostname(spec.Pod), TerminationEnv + "=" + termination}
 	for _, m := range spec.Mounts {
 		name := strings.ToUpper(strings.ReplaceAll(m.Volume, "-", "_"))
 		if !r.bind {
@@ -183,22 +186,6 @@ func subPath(m *runtime.Mount) error {
 		return err
 	}
 	return root.MkdirAll(m.SubPath, 0o755)
-}
-
-// hostname is the name of the pod's host as the pod sees it.
-func hostname(pod *corev1.Pod) string {
-	name := pod.Name
-	if pod.Spec.Hostname != "" {
-		name = pod.Spec.Hostname
-	}
-	if h := pod.Spec.HostnameOverride; h != nil && *h != "" {
-		name = *h
-	}
-	const longest = 63
-	if len(name) > longest {
-		name = strings.TrimRight(name[:longest], "-.")
-	}
-	return name
 }
 
 func readOnlyRoot(c *corev1.Container) bool {

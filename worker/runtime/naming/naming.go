@@ -1,0 +1,120 @@
+// Package naming says what a pod is called and how it finds others by name: its host name, its hosts file and the
+// configuration of its resolver. It must never touch a file.
+package naming
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Hostname is the name of the pod's host as the pod sees it, unless it is on the host's network.
+func Hostname(pod *corev1.Pod) string {
+	name := pod.Name
+	if pod.Spec.Hostname != "" {
+		name = pod.Spec.Hostname
+	}
+	if h := pod.Spec.HostnameOverride; h != nil && *h != "" {
+		name = *h
+	}
+	const longest = 63
+	if len(name) > longest {
+		name = strings.TrimRight(name[:longest], "-.")
+	}
+	return name
+}
+
+// Hosts is an /etc/hosts with a pod's aliases at its end.
+func Hosts(host string, aliases []corev1.HostAlias) string {
+	var b strings.Builder
+	b.WriteString(host)
+	if host != "" && !strings.HasSuffix(host, "\n") {
+		b.WriteByte('\n')
+	}
+	if len(aliases) == 0 {
+		return b.String()
+	}
+	b.WriteString("\n# Entries added by HostAliases.\n")
+	for _, a := range aliases {
+		fmt.Fprintf(&b, "%s\t%s\n", a.IP, strings.Join(a.Hostnames, "\t"))
+	}
+	return b.String()
+}
+
+// OwnHosts is the /etc/hosts of a pod with addresses of its own, before its aliases.
+func OwnHosts(pod *corev1.Pod, ips []string) string {
+	var b strings.Builder
+	b.WriteString("# Kubernetes-managed hosts file.\n" +
+		"127.0.0.1\tlocalhost\n" +
+		"::1\tlocalhost ip6-localhost ip6-loopback\n" +
+		"fe00::0\tip6-localnet\n" +
+		"fe00::0\tip6-mcastprefix\n" +
+		"fe00::1\tip6-allnodes\n" +
+		"fe00::2\tip6-allrouters\n")
+	for _, ip := range ips {
+		fmt.Fprintf(&b, "%s\t%s\n", ip, Hostname(pod))
+	}
+	return b.String()
+}
+
+// Resolver is the configuration of a pod's resolver.
+type Resolver struct{ Servers, Searches, Options []string }
+
+// ResolverOf is a host's resolv.conf with what the pod adds to it; with the policy None, it has only that. An option of
+// the pod's takes the place of the host's.
+func ResolverOf(host string, policy corev1.DNSPolicy, c *corev1.PodDNSConfig) Resolver {
+	var r Resolver
+	for line := range strings.Lines(host) {
+		f := strings.Fields(line)
+		if len(f) < 2 || policy == corev1.DNSNone {
+			continue
+		}
+		switch f[0] {
+		case "nameserver":
+			r.Servers = append(r.Servers, f[1])
+		case "search", "domain":
+			r.Searches = f[1:]
+		case "options":
+			r.Options = append(r.Options, f[1:]...)
+		}
+	}
+	if c == nil {
+		return r
+	}
+	r.Servers, r.Searches = union(r.Servers, c.Nameservers), union(r.Searches, c.Searches)
+	for _, o := range c.Options {
+		r.Options = slices.DeleteFunc(r.Options, func(s string) bool { name, _, _ := strings.Cut(s, ":"); return name == o.Name })
+		text := o.Name
+		if o.Value != nil {
+			text += ":" + *o.Value
+		}
+		r.Options = append(r.Options, text)
+	}
+	return r
+}
+
+// String is the resolv.conf.
+func (r Resolver) String() string {
+	var b strings.Builder
+	if len(r.Searches) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(r.Searches, " "))
+	}
+	for _, s := range r.Servers {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	if len(r.Options) > 0 {
+		fmt.Fprintf(&b, "options %s\n", strings.Join(r.Options, " "))
+	}
+	return b.String()
+}
+
+func union(a, b []string) []string {
+	for _, s := range b {
+		if !slices.Contains(a, s) {
+			a = append(a, s)
+		}
+	}
+	return a
+}

@@ -1,0 +1,76 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/fake"
+)
+
+// boxes gives the fake runtime sandboxes, and images where registry is not nil.
+type boxes struct {
+	*fake.Runtime
+	made     map[types.UID]string // the pod's address
+	count    int
+	broken   bool            // no sandbox can be made
+	registry map[string]bool // what can be fetched
+	here     map[string]bool // what was
+}
+
+var (
+	_ runtime.Sandboxer  = (*boxes)(nil)
+	_ runtime.ImageStore = (*boxes)(nil)
+)
+
+func (b *boxes) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
+	pods, err := b.Runtime.Open(notify)
+	for i := range pods {
+		if ip, ok := b.made[pods[i].Pod.UID]; ok {
+			pods[i].Sandbox = &runtime.Sandbox{IPs: []string{ip}}
+			continue
+		}
+		for j := range pods[i].Containers {
+			pods[i].Containers[j].Earlier = true
+		}
+	}
+	return pods, err
+}
+
+func (b *boxes) RunSandbox(_ context.Context, pod *corev1.Pod) (runtime.Sandbox, error) {
+	if b.broken {
+		return runtime.Sandbox{}, errors.New("no network")
+	}
+	b.count++
+	b.made[pod.UID] = fmt.Sprintf("10.1.0.%d", b.count)
+	return runtime.Sandbox{IPs: []string{b.made[pod.UID]}}, nil
+}
+
+func (b *boxes) StopSandbox(_ context.Context, uid types.UID) error {
+	delete(b.made, uid)
+	return nil
+}
+
+func (b *boxes) FindImage(_ context.Context, name string) (string, error) {
+	switch {
+	case strings.ToLower(name) != name:
+		return "", &runtime.ImageNameError{Name: name, Err: errors.New("repository name must be lowercase")}
+	case b.here[name]:
+		return "id of " + name, nil
+	}
+	return "", nil
+}
+
+func (b *boxes) PullImage(_ context.Context, name string, _ []*corev1.Secret) (runtime.Pulled, error) {
+	if !b.registry[name] {
+		return runtime.Pulled{}, errors.New("not found")
+	}
+	b.here[name] = true
+	return runtime.Pulled{Ref: "id of " + name, SizeBytes: 7, Took: 3 * time.Second, Waited: time.Second}, nil
+}
