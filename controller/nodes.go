@@ -115,7 +115,7 @@ func (l *NodeLifecycle) lost(seenUnixNano, nowUnixNano int64) bool {
 	return nowUnixNano-max(seenUnixNano, l.resumed) > l.grace
 }
 
-// ofStream judges the node of a worker of ours: it is ready while it is heard.
+// ofStream judges the node of a worker of ours: it is ready while it is heard, unless it says itself that it is not.
 func (l *NodeLifecycle) ofStream(n *corev1.Node, seen, since, now int64) verdict {
 	// A worker that registers is heard, though no server has reported it yet.
 	seen = max(seen, nodeReadySince(n, now))
@@ -127,6 +127,8 @@ func (l *NodeLifecycle) ofStream(n *corev1.Node, seen, since, now int64) verdict
 			Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: fsm.NodeStatusUnknown,
 			Message: fmt.Sprintf("the worker has been silent for %d seconds", silent/seconds(1)),
 		}}
+	case heard && fsm.SaidUnready(n):
+		return verdict{health: &fsm.NodeHealth{Name: n.Name, Ready: string(corev1.ConditionFalse)}}
 	case heard:
 		return verdict{well: true, health: &fsm.NodeHealth{
 			Name: n.Name, Ready: string(corev1.ConditionTrue), Reason: "WorkerReady", Message: "the worker is connected",

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 )
 
 // TestTranscripts replays testdata/*.txt; -rewrite regenerates what the
@@ -301,6 +302,10 @@ func (w *world) change(cmd string, a args) string {
 	case "worker": // worker n1 zone=z: its worker has connected
 		n := w.node(a)
 		n.Status.NodeInfo.SystemUUID = "machine-" + a.name(0)
+		if why, ok := a.get("unready"); ok { // it says that it can start no pods
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
+				Reason: model.ReasonWorkerUnready, Message: why}}
+		}
 		return w.apply(&fsm.RegisterNode{Node: fsm.NodeWire{Object: n}})
 	case "workers": // workers n 60 zone=z: n00 … n59
 		count, _ := strconv.Atoi(a.name(1))

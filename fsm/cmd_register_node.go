@@ -42,13 +42,14 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 	if !known {
 		node.CreationTimestamp = tx.now()
 		node.UID = tx.newUID()
-		tx.setNodeReady(node, corev1.ConditionTrue, "WorkerReady", "the worker is connected", false)
+		tx.setNodeSaid(node, node)
 		tx.stampTaints(node)
 		put(tx, v.Nodes, node.Name, node)
 		tx.nodeEvent(node, corev1.EventTypeNormal, "RegisteredNode", fmt.Sprintf("Node %s registered", node.Name))
 		return Result{Table: v.Nodes.Name(), Object: node}
 	}
-	if before, now := old.Status.NodeInfo.SystemUUID, node.Status.NodeInfo.SystemUUID; before != "" && before != now && NodeReady(old) {
+	heard := NodeReady(old) || SaidUnready(old)
+	if before, now := old.Status.NodeInfo.SystemUUID, node.Status.NodeInfo.SystemUUID; before != "" && before != now && heard {
 		return refuseConflict(nodeResource.groupResource(), node.Name, fmt.Sprintf(
 			"another machine is connected under the name %s; give this worker a name of its own, or stop the other one", node.Name))
 	}
@@ -56,13 +57,16 @@ func (c *RegisterNode) Apply(tx *Tx) Result {
 	if r, ok := checkGrowth(old, next); !ok {
 		return r
 	}
-	tx.setNodeReady(next, corev1.ConditionTrue, "WorkerReady", "the worker is connected", false)
+	tx.setNodeSaid(next, node)
 	if equality.Semantic.DeepEqual(next, old) {
 		return Result{Table: v.Nodes.Name(), Object: old}
 	}
 	tx.putNode(next)
-	if !NodeReady(old) {
-		tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", "the worker is connected")
+	switch c := nodeReadyCondition(next); {
+	case NodeReady(next) && !NodeReady(old):
+		tx.nodeEvent(next, corev1.EventTypeNormal, "NodeReady", c.Message)
+	case !NodeReady(next) && NodeReady(old):
+		tx.nodeEvent(next, corev1.EventTypeWarning, "NodeNotReady", c.Message)
 	}
 	return Result{Table: v.Nodes.Name(), Object: next}
 }
@@ -165,6 +169,22 @@ func setNodeCondition(n *corev1.Node, c corev1.NodeCondition) {
 		c.LastHeartbeatTime = n.Status.Conditions[i].LastHeartbeatTime // heartbeats are not replicated
 	}
 	n.Status.Conditions[i] = c
+}
+
+// SaidUnready says whether the node's own worker says that it can start no pods.
+func SaidUnready(n *corev1.Node) bool {
+	c := nodeReadyCondition(n)
+	return c != nil && c.Status == corev1.ConditionFalse && c.Reason == model.ReasonWorkerUnready
+}
+
+// setNodeSaid sets the Ready condition of a node whose worker is heard: it is ready, unless the worker says that it can
+// start no pods.
+func (tx *Tx) setNodeSaid(n, said *corev1.Node) {
+	if SaidUnready(said) {
+		tx.setNodeReady(n, corev1.ConditionFalse, model.ReasonWorkerUnready, nodeReadyCondition(said).Message, false)
+		return
+	}
+	tx.setNodeReady(n, corev1.ConditionTrue, "WorkerReady", "the worker is connected", false)
 }
 
 // setNodeReady sets the Ready condition and the taints that go with it (PD12):

@@ -57,6 +57,10 @@ func (a words) fillNode(n *corev1.Node) {
 		t, status, _ := strings.Cut(c, ":")
 		setNodeCondition(n, corev1.NodeCondition{Type: corev1.NodeConditionType(t), Status: corev1.ConditionStatus(status), Reason: "Said"})
 	}
+	if why, ok := a.get("unready"); ok { // as its worker says
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
+			Reason: model.ReasonWorkerUnready, Message: why}}
+	}
 	if k := a.number("images"); k != nil {
 		n.Status.Images = nil
 		for i := range *k {

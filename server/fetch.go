@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -10,8 +11,9 @@ import (
 	"github.com/berth-dev/berth/rpc"
 )
 
-// WorkerFetch implements rpc.WorkerHandler: a worker may read the config maps
-// and secrets that the pods on its node refer to, and no others.
+// WorkerFetch implements rpc.WorkerHandler: a worker may read the config maps,
+// secrets, service accounts and runtime classes that the pods on its node refer
+// to, and no others.
 func (s *Server) WorkerFetch(_ context.Context, r *rpc.FetchRequest) (*rpc.FetchResponse, error) {
 	view := s.state.View()
 	if !refersTo(view, r) {
@@ -31,10 +33,32 @@ func (s *Server) WorkerFetch(_ context.Context, r *rpc.FetchRequest) (*rpc.Fetch
 func refersTo(view *fsm.View, r *rpc.FetchRequest) bool {
 	found := false
 	view.PodsOnNode(r.Node, func(pod *corev1.Pod) bool {
-		found = pod.Namespace == r.Namespace && podRefersTo(&pod.Spec, r.Resource, r.Name)
+		switch {
+		case r.Resource == "runtimeclasses":
+			found = r.Namespace == "" && pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == r.Name
+		case pod.Namespace != r.Namespace:
+		case r.Resource == serviceAccounts:
+			found = pod.Spec.ServiceAccountName == r.Name
+		default:
+			found = podRefersTo(&pod.Spec, r.Resource, r.Name) || r.Resource == "secrets" && pullsWith(view, pod, r.Name)
+		}
 		return !found
 	})
 	return found
+}
+
+const serviceAccounts = "serviceaccounts"
+
+// pullsWith says whether a secret is for the images of a pod: the pod names it, or, where it names none, its service
+// account does.
+func pullsWith(view *fsm.View, pod *corev1.Pod, secret string) bool {
+	refs := pod.Spec.ImagePullSecrets
+	if len(refs) == 0 && pod.Spec.ServiceAccountName != "" {
+		if o, ok := view.Objects.Get(fsm.ObjectKey(serviceAccounts, pod.Namespace, pod.Spec.ServiceAccountName)); ok {
+			refs = o.Value.(*corev1.ServiceAccount).ImagePullSecrets
+		}
+	}
+	return slices.ContainsFunc(refs, func(ref corev1.LocalObjectReference) bool { return ref.Name == secret })
 }
 
 func podRefersTo(spec *corev1.PodSpec, resource, name string) bool {

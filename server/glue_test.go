@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -236,6 +237,16 @@ func TestWorkerFetchIsForItsOwnPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	applyTo(t, s.state, &fsm.PutObject{Resource: "configmaps", Raw: raw, Create: true})
+	put := func(resource string, o interface{ Marshal() ([]byte, error) }) {
+		raw, err := o.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		applyTo(t, s.state, &fsm.PutObject{Resource: resource, Raw: raw, Create: true})
+	}
+	put("serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "robot"},
+		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}})
+	put("runtimeclasses", &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "gvisor"}, Handler: "runsc"})
 	yes := true
 	env := func(name string) corev1.EnvFromSource {
 		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: &yes}}
@@ -243,9 +254,18 @@ func TestWorkerFetchIsForItsOwnPods(t *testing.T) {
 	applyTo(t, s.state, &fsm.AdmitPod{Pod: fsm.PodWire{Object: &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "uid-p"},
 		Spec: corev1.PodSpec{
-			NodeName:   "n1",
-			Containers: []corev1.Container{{Name: "main", Image: "none", EnvFrom: []corev1.EnvFromSource{env("there"), env("missing")}}},
-			Volumes:    []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "key"}}}},
+			NodeName:           "n1",
+			Containers:         []corev1.Container{{Name: "main", Image: "none", EnvFrom: []corev1.EnvFromSource{env("there"), env("missing")}}},
+			Volumes:            []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "key"}}}},
+			ServiceAccountName: "robot",
+		},
+	}}})
+	class := "gvisor"
+	applyTo(t, s.state, &fsm.AdmitPod{Pod: fsm.PodWire{Object: &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "q", UID: "uid-q"},
+		Spec: corev1.PodSpec{
+			NodeName: "n3", Containers: []corev1.Container{{Name: "main", Image: "none"}}, ServiceAccountName: "robot", RuntimeClassName: &class,
+			ImagePullSecrets: []corev1.LocalObjectReference{{Name: "own"}},
 		},
 	}}})
 	for _, tt := range []struct {
@@ -260,6 +280,15 @@ func TestWorkerFetchIsForItsOwnPods(t *testing.T) {
 		{"n1", "configmaps", "other", "there", rpc.ErrForbidden},
 		{"n1", "services", "default", "there", rpc.ErrForbidden},
 		{"n2", "configmaps", "default", "there", rpc.ErrForbidden},
+		{"n1", "serviceaccounts", "default", "robot", nil},
+		{"n1", "serviceaccounts", "default", "default", rpc.ErrForbidden},
+		{"n1", "serviceaccounts", "other", "robot", rpc.ErrForbidden},
+		{"n1", "secrets", "default", "pull", rpc.ErrNotFound}, // the service account's
+		{"n3", "secrets", "default", "own", rpc.ErrNotFound},
+		{"n3", "secrets", "default", "pull", rpc.ErrForbidden}, // the pod has its own
+		{"n3", "runtimeclasses", "", "gvisor", nil},
+		{"n1", "runtimeclasses", "", "gvisor", rpc.ErrForbidden},
+		{"n3", "runtimeclasses", "default", "gvisor", rpc.ErrForbidden},
 	} {
 		_, err := s.WorkerFetch(t.Context(), &rpc.FetchRequest{Node: tt.node, Resource: tt.resource, Namespace: tt.namespace, Name: tt.name})
 		if !errors.Is(err, tt.want) {
