@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz e2e upgrade conformance bench damage sim sim-long sim-mutants chaos demo sweep worst clean
+.PHONY: help build test race lint check fuzz containers e2e upgrade conformance bench damage sim sim-long sim-mutants chaos demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,13 +24,21 @@ demo: build ## a cluster, a preemption, and the leader killed in its middle
 	bin/berth demo
 
 # lint vets everything with every analyser; to vet again would take minutes.
-test: ## every test, the end-to-end ones included
+test: containers ## every test, the end-to-end ones included
 	go test -vet=off -p $(JOBS) -timeout 20m ./...
 
 race: ## the concurrent packages under the race detector
 	go test -race -p $(JOBS) -timeout 30m $(RACE)
 
-e2e: ## the end-to-end tests alone: real processes, real faults
+# Without them the tests of real containers fail where root could install them, and are left out elsewhere;
+# BERTH_WITHOUT_CONTAINERS=1 leaves them out anywhere.
+CONTAINERS   := containerd runc containernetworking-plugins iptables iproute2 busybox-static
+containers: ## what tests of real containers need (Debian's packages), where root can install it
+	@if [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && command -v apt-get >/dev/null && \
+	  ! dpkg-query -W $(CONTAINERS) >/dev/null 2>&1; then \
+	    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $(CONTAINERS); fi
+
+e2e: containers ## the end-to-end tests alone: real processes, real faults
 	go test -count=1 -timeout 20m ./e2e/...
 
 # The commit is named in e2e/testdata/earlier-commit.

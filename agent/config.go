@@ -58,9 +58,17 @@ type ServerPart struct {
 	Scheduler       *berthv1.SchedulerConfiguration
 }
 
+// CRIPart is what the runtime cri needs.
+type CRIPart struct {
+	Endpoint      string
+	ParallelPulls int
+}
+
 // WorkerPart configures the worker of a process.
 type WorkerPart struct {
+	// Runtime is "cri", "process", "fake", or "auto" for the first two.
 	Runtime string
+	CRI     CRIPart
 	// Address is the node's; empty: where the agent is dialed.
 	Address            string
 	Labels             map[string]string

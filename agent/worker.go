@@ -31,8 +31,9 @@ type WorkerConfig struct {
 	// is allowed for the fake runtime only, whose worker is another one after
 	// every start.
 	DataDir string
-	// Runtime is "process" or "fake".
+	// Runtime is "cri", "process", "fake", or "auto" for the first two.
 	Runtime string
+	CRI     CRIPart
 	// Containers is the runtime itself, if it is there already and outlives the
 	// worker. It never blocks, and is closed by whoever made it.
 	Containers runtime.Runtime
@@ -69,6 +70,9 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	}
 	c.Logger = c.Logger.Named("worker").With("node", c.Node.Name)
 	link := newUplink(c.Logger)
+	if err := chooseRuntime(&c); err != nil {
+		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
+	}
 	rt, closeRuntime, err := openRuntime(&c, link)
 	if err != nil {
 		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
@@ -138,15 +142,17 @@ func openRuntime(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error)
 			return nil, nil, errors.New("the process runtime needs a data directory")
 		}
 		rt, err := process.New(process.Options{
-			Root: filepath.Join(c.DataDir, "containers"), Hide: []string{podsDir(c.DataDir)}, LogBytes: c.LogBytes, LogFiles: c.LogFiles,
+			Root: processDir(c.DataDir), Hide: []string{podsDir(c.DataDir)}, LogBytes: c.LogBytes, LogFiles: c.LogFiles,
 			Event: link.Event, Logger: c.Logger,
 		})
 		if err != nil {
 			return nil, nil, err
 		}
 		return rt, rt.Close, nil
+	case "cri":
+		return openCRI(c, link)
 	}
-	return nil, nil, fmt.Errorf("there is no runtime %q: it is process or fake", c.Runtime)
+	return nil, nil, fmt.Errorf("there is no runtime %q: it is cri, process, fake or auto", c.Runtime)
 }
 
 func newNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
@@ -161,11 +167,23 @@ func newNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
 		return nil, err
 	}
 	machine.Info.SystemUUID = id
-	cfg := c.Node
-	cfg.Runtime = rt.Name() + "://" + cfg.Version
-	node, err := worker.NewNode(cfg, machine, time.Now())
+	var unready string
+	cfg, version := c.Node, c.Node.Version
+	if checkup, ok := rt.(runtime.Checkup); ok {
+		if err := checkup.Check(context.Background()); err != nil {
+			unready = err.Error()
+		}
+		version = checkup.Version()
+	}
+	cfg.Runtime = rt.Name() + "://" + version
+	now := time.Now()
+	node, err := worker.NewNode(cfg, machine, now)
 	if err != nil {
 		return nil, err
+	}
+	if unready != "" {
+		node.Status.Conditions = worker.NodeConditions(worker.Pressure{Unready: unready}, nil, now)
+		return node, nil // the images are listed when it can be asked
 	}
 	if node.Status.Images, err = worker.NodeImages(rt); err != nil {
 		return nil, fmt.Errorf("list the images: %w", err)

@@ -101,6 +101,8 @@ func TestMistakes(t *testing.T) {
 			`berth.hcl:4: worker.enabled: the worker knows no member of a cluster; set join`},
 		{"runtime", minimal + "worker {\n  enabled = true\n  runtime = \"proces\"\n}\n",
 			`berth.hcl:7: worker.runtime: "proces" is not known; did you mean "process"?`},
+		{"endpoint", minimal + "worker {\n  enabled = true\n  cri {\n    endpoint = \"/run/x.sock\"\n  }\n}\n",
+			`berth.hcl:8: worker.cri.endpoint: "/run/x.sock" is not a socket; write "unix:///PATH"`},
 		{"taint without effect", minimal + "worker {\n  enabled = true\n  taints = [\"dedicated=gpu\"]\n}\n",
 			`berth.hcl:7: worker.taints: "dedicated=gpu" has no effect; a taint is written "key=value:Effect" or "key:Effect"`},
 		{"taint with a near effect", minimal + "worker {\n  enabled = true\n  taints = [\"a:NoSchedul\"]\n}\n",

@@ -54,8 +54,9 @@ func Default() *Config {
 			},
 		},
 		Worker: &Worker{
-			Runtime:  "process",
+			Runtime:  "auto",
 			MaxPods:  110,
+			CRI:      &WorkerCRI{Endpoint: "unix:///run/containerd/containerd.sock", ParallelPulls: 3},
 			Capacity: &Capacity{},
 			Reserved: &Reserved{},
 			Logs:     &WorkerLogs{MaxSize: "10Mi", MaxFiles: 5},

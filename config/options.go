@@ -136,9 +136,16 @@ type Worker struct {
 	// Images are those that the fake runtime pretends to have.
 	Images map[string]Quantity `hcl:"images,optional"`
 
+	CRI      *WorkerCRI  `hcl:"cri,block"`
 	Capacity *Capacity   `hcl:"capacity,block"`
 	Reserved *Reserved   `hcl:"reserved,block"`
 	Logs     *WorkerLogs `hcl:"logs,block"`
+}
+
+// WorkerCRI is the program behind the container runtime interface.
+type WorkerCRI struct {
+	Endpoint      string `hcl:"endpoint,optional"`
+	ParallelPulls int    `hcl:"parallel_pulls,optional"`
 }
 
 // Capacity replaces what the machine is found to have; empty: as found.

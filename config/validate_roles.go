@@ -2,6 +2,8 @@ package config
 
 import (
 	"maps"
+	"net/url"
+	"path"
 	"slices"
 	"time"
 
@@ -117,9 +119,13 @@ func (c *Config) validateWorker(k checker) {
 	if len(w.Images) > 0 && w.Runtime != "fake" {
 		k.fail("worker.images", "only the fake runtime has images")
 	}
-	if problem, ok := oneOf(w.Runtime, "process", "fake"); !ok {
+	if problem, ok := oneOf(w.Runtime, "auto", "cri", "process", "fake"); !ok {
 		k.fail("worker.runtime", "%s", problem)
 	}
+	if u, err := url.Parse(w.CRI.Endpoint); err != nil || u.Scheme != "unix" || u.Host != "" || !path.IsAbs(u.Path) {
+		k.fail("worker.cri.endpoint", "%q is not a socket; write \"unix:///PATH\"", w.CRI.Endpoint)
+	}
+	k.between("worker.cri.parallel_pulls", w.CRI.ParallelPulls, 1, 100)
 	if !c.Server.Enabled && len(c.Join) == 0 {
 		k.fail("worker.enabled", "the worker knows no member of a cluster; set join")
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -39,7 +40,11 @@ func server(name string, more ...string) fleet.Spec {
 	return fleet.Spec{Name: name, Kind: pki.Server, HCL: "server {\n  enabled = true\n" + strings.Join(more, "\n") + "\n}\n"}
 }
 
+// worker is one that runs processes, unless it says otherwise: what answers on the machine is none of the tests'.
 func worker(name string, more ...string) fleet.Spec {
+	if !slices.ContainsFunc(more, func(line string) bool { return strings.HasPrefix(line, "runtime") }) {
+		more = append(more, `runtime = "process"`)
+	}
 	return fleet.Spec{Name: name, Kind: pki.Worker, HCL: "worker {\n  enabled = true\n" + strings.Join(more, "\n") + "\n}\n"}
 }
 

@@ -30,6 +30,10 @@ func TestMain(m *testing.M) {
 		code := m.Run()
 		stopShared()
 		defer removeCgroups()
+		if err := stopRealContainers(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
 		if left := reap(root); left > 0 {
 			fmt.Fprintf(os.Stderr, "%d processes were left behind, and have been ended\n", left)
 			code = max(code, 1)

@@ -81,7 +81,7 @@ func prepare(binary, dir string) (*fleet.Fleet, error) {
 	for i := range workerCount {
 		specs = append(specs, fleet.Spec{
 			Name: fmt.Sprintf("worker-%d", i+1), Kind: pki.Worker,
-			HCL: fmt.Sprintf("worker {\n  enabled = true\n  capacity {\n    cpu = \"%d\"\n  }\n}\n", workerCPU),
+			HCL: fmt.Sprintf("worker {\n  enabled = true\n  runtime = \"process\"\n  capacity {\n    cpu = \"%d\"\n  }\n}\n", workerCPU),
 		})
 	}
 	_, err = f.Add(specs...)

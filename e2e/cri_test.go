@@ -1,0 +1,223 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/agent/fleet"
+	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
+)
+
+// The containerd that tests share, made by the first that needs it.
+var criDaemon struct {
+	once sync.Once
+	d    *containerdtest.Daemon
+	err  error
+}
+
+// realContainers is a containerd of the tests' own. Tests are left out where nobody could install one, and fail where root
+// could.
+func realContainers(t *testing.T) *containerdtest.Daemon {
+	t.Helper()
+	if missing := containerdtest.Missing(); missing != "" {
+		if os.Geteuid() != 0 || os.Getenv("BERTH_WITHOUT_CONTAINERS") != "" {
+			t.Skipf("real containers need %s", missing)
+		}
+		t.Fatalf("real containers need %s: `make containers` installs it on Debian; BERTH_WITHOUT_CONTAINERS=1 leaves these tests out", missing)
+	}
+	criDaemon.once.Do(func() {
+		criDaemon.d, criDaemon.err = containerdtest.Start(context.Background(), root, uint16(os.Getpid()))
+	})
+	if criDaemon.err != nil {
+		t.Fatal(criDaemon.err)
+	}
+	return criDaemon.d
+}
+
+// stopRealContainers ends it, and says what the tests left in it.
+func stopRealContainers() error {
+	if criDaemon.d == nil {
+		return nil
+	}
+	left, err := criDaemon.d.Left(context.Background())
+	if left != "" {
+		err = errors.Join(err, fmt.Errorf("left behind: %s", left))
+	}
+	return errors.Join(err, criDaemon.d.Close())
+}
+
+// criWorker is a worker of that containerd.
+func criWorker(d *containerdtest.Daemon, name string) fleet.Spec {
+	return worker(name, `runtime = "cri"`, fmt.Sprintf("cri {\n  endpoint = %q\n}", d.Endpoint()))
+}
+
+// emptied sees to it that the pods are gone from their node before the test ends what would have to end them.
+func (c *cluster) emptied(t *testing.T, d *containerdtest.Daemon) {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := c.deletePods(ctx, metav1.NamespaceAll); err != nil {
+			t.Error(err)
+		}
+		c.eventually(t, "nothing to be left on the node", func(ctx context.Context) error {
+			left, err := d.Left(ctx)
+			if err == nil && left != "" {
+				err = errors.New(left)
+			}
+			return err
+		})
+	})
+}
+
+// imaged is a pod of an image.
+func imaged(name, command string, more ...func(*corev1.Pod)) *corev1.Pod {
+	p := pod("default", name, command, more...)
+	if c := &p.Spec.Containers[0]; c.Image == "none" {
+		c.Image = containerdtest.Busybox
+	}
+	return p
+}
+
+func (c *cluster) get(ctx context.Context, name string) (*corev1.Pod, error) {
+	return c.Reader().Kube.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
+}
+
+// waitFor waits until a pod is as it is to be, and returns it.
+func (c *cluster) waitFor(t *testing.T, name, what string, ok func(p *corev1.Pod) bool) *corev1.Pod {
+	t.Helper()
+	var out *corev1.Pod
+	c.eventually(t, "pod "+name+": "+what, func(ctx context.Context) error {
+		p, err := c.get(ctx, name)
+		if err == nil && !ok(p) {
+			err = fmt.Errorf("it is %s: %+v %+v", p.Status.Phase, p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
+		}
+		out = p
+		return err
+	})
+	return out
+}
+
+func waiting(p *corev1.Pod) string {
+	if s := p.Status.ContainerStatuses; len(s) > 0 && s[0].State.Waiting != nil {
+		return s[0].State.Waiting.Reason
+	}
+	return ""
+}
+
+// hasEvent waits for an event about a pod.
+func (c *cluster) hasEvent(t *testing.T, pod, reason, text string) {
+	t.Helper()
+	c.eventually(t, "event "+reason+" of "+pod, func(ctx context.Context) error {
+		list, err := c.Reader().Kube.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
+		if err != nil {
+			return err
+		}
+		var seen []string
+		for i := range list.Items {
+			e := &list.Items[i]
+			if e.Reason == reason && strings.Contains(e.Message, text) {
+				return nil
+			}
+			seen = append(seen, e.Reason+": "+e.Message)
+		}
+		return fmt.Errorf("there are: %q", seen)
+	})
+}
+
+// What only real containers show: addresses, images, and a runtime that goes away.
+func TestRealContainers(t *testing.T) {
+	d := realContainers(t)
+	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), criWorker(d, "worker-1"))
+	c.emptied(t, d)
+	if err := c.waitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kube := c.Reader().Kube
+
+	t.Run("a pod has an address of its own, and is probed there", func(t *testing.T) {
+		serves := imaged("serves", "echo hello > /tmp/index.html; exec httpd -f -p 8080 -h /tmp", func(p *corev1.Pod) {
+			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1,
+				ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intOf(8080), Path: "/index.html"}}}
+		})
+		create(t, kube, serves)
+		p := c.waitRunning(t, "default", "serves")[0]
+		if p.Status.PodIP == "" || p.Status.PodIP == p.Status.HostIP || !strings.HasPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://") ||
+			p.Status.ContainerStatuses[0].ImageID == "" {
+			t.Errorf("status %+v", p.Status)
+		}
+		asks := imaged("asks", fmt.Sprintf("wget -q -O - http://%s:8080/", p.Status.PodIP), func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
+		create(t, kube, asks)
+		c.waitFor(t, "asks", "to succeed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
+		if got := c.berth(t, "logs", "asks"); got != "hello\n" {
+			t.Errorf("it was told %q", got)
+		}
+	})
+
+	t.Run("images that cannot be had", func(t *testing.T) {
+		image := func(name string, policy corev1.PullPolicy) func(*corev1.Pod) {
+			return func(p *corev1.Pod) {
+				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = name, policy
+			}
+		}
+		create(t, kube, imaged("never", "true", image("127.0.0.1:1/none:1", corev1.PullNever)),
+			imaged("nowhere", "true", image("127.0.0.1:1/none:1", "")), imaged("misspelt", "true", image("127.0.0.1:1/None:1", "")))
+		c.waitFor(t, "never", "to wait", func(p *corev1.Pod) bool { return waiting(p) == "ErrImageNeverPull" })
+		c.waitFor(t, "misspelt", "to wait", func(p *corev1.Pod) bool { return waiting(p) == "InvalidImageName" })
+		c.waitFor(t, "nowhere", "to wait", func(p *corev1.Pod) bool { return waiting(p) == "ImagePullBackOff" })
+		c.hasEvent(t, "nowhere", "Failed", "Failed to pull image")
+		c.hasEvent(t, "serves", "Pulled", "already present on machine")
+	})
+
+	t.Run("the node tells its images and its runtime", func(t *testing.T) {
+		n, err := kube.CoreV1().Nodes().Get(t.Context(), "worker-1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := slices.ContainsFunc(n.Status.Images, func(i corev1.ContainerImage) bool { return slices.Contains(i.Names, containerdtest.Busybox) })
+		if !has || !strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://") {
+			t.Errorf("images %+v, runtime %s", n.Status.Images, n.Status.NodeInfo.ContainerRuntimeVersion)
+		}
+	})
+
+	t.Run("a runtime that goes away makes the node not ready, and takes nothing with it", func(t *testing.T) {
+		before := c.waitRunning(t, "default", "serves")[0]
+		d.Kill()
+		c.waitNode(t, false)
+		create(t, kube, imaged("comes", "exec sleep 1000", func(p *corev1.Pod) { p.Spec.NodeName = "worker-1" }))
+		w := c.Workers()[0]
+		w.Kill() // the worker comes back before its runtime does
+		if err := w.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c.waitNode(t, true)
+		c.waitRunning(t, "default", "comes")
+		after := c.waitRunning(t, "default", "serves")[0]
+		if a, b := before.Status.ContainerStatuses[0], after.Status.ContainerStatuses[0]; a.ContainerID != b.ContainerID || b.RestartCount != 0 ||
+			before.Status.PodIP != after.Status.PodIP {
+			t.Errorf("the pod is another: %+v", after.Status)
+		}
+	})
+}
+
+func (c *cluster) waitNode(t *testing.T, ready bool) {
+	t.Helper()
+	c.eventually(t, fmt.Sprintf("the node's readiness to be %v", ready), func(ctx context.Context) error {
+		n, err := c.Reader().Kube.CoreV1().Nodes().Get(ctx, "worker-1", metav1.GetOptions{})
+		if err == nil && nodeReady(n) != ready {
+			err = fmt.Errorf("conditions %+v", n.Status.Conditions)
+		}
+		return err
+	})
+}

@@ -1,0 +1,163 @@
+package cri
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/resource"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime/cgroup"
+)
+
+// The kernel's badness of a container when memory is short: what must go last, what goes first, and what lies between.
+const (
+	badnessLast  = -997
+	badnessFirst = 1000
+)
+
+// podCgroups says whether the agent makes the pods' cgroups. systemd makes its slices itself; what a pod's containers
+// have together is not bounded then.
+func (r *Runtime) podCgroups() bool { return r.cgroups != nil && !r.known().systemd }
+
+// podCgroupName is the pod's cgroup below the parent of all, in the kubelet's layout: Guaranteed pods beside the two
+// classes of others.
+func podCgroupName(pod *corev1.Pod) string {
+	name := "pod" + string(pod.UID)
+	switch model.QOS(pod) {
+	case corev1.PodQOSBurstable:
+		return path.Join("burstable", name)
+	case corev1.PodQOSBestEffort:
+		return path.Join("besteffort", name)
+	}
+	return name
+}
+
+// cgroupParent is what the runtime is told: a path, or the name of a slice where systemd makes them.
+func (r *Runtime) cgroupParent(pod *corev1.Pod) string {
+	full := path.Join("/", r.opts.CgroupParent, podCgroupName(pod))
+	if !r.known().systemd {
+		if r.cgroups == nil {
+			return ""
+		}
+		return full
+	}
+	parts := strings.Split(strings.Trim(full, "/"), "/")
+	for i := range parts {
+		parts[i] = strings.ReplaceAll(parts[i], "-", "_")
+	}
+	return strings.Join(parts, "-") + ".slice"
+}
+
+// podCgroup makes the pod's cgroup, with what the pod may take as a whole.
+func (r *Runtime) podCgroup(pod *corev1.Pod) error {
+	if !r.podCgroups() {
+		return nil
+	}
+	if qos := path.Dir(podCgroupName(pod)); qos == "besteffort" {
+		least := uint64(cgroup.MinShares)
+		if _, err := r.cgroups.Create(qos, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &least}, Memory: &specs.LinuxMemory{}}); err != nil {
+			return err
+		}
+	}
+	resources := podResources(pod)
+	if _, err := r.cgroups.Create(podCgroupName(pod), cgroup.Resources(resources, r.opts.PIDs)); err != nil {
+		return err
+	}
+	return r.weigh(pod)
+}
+
+// weigh counts a pod among those of its class: all Burstable pods together weigh what they ask for, beside the Guaranteed.
+func (r *Runtime) weigh(pod *corev1.Pod) error {
+	if !r.podCgroups() || model.QOS(pod) != corev1.PodQOSBurstable {
+		return nil
+	}
+	r.mu.Lock()
+	r.burstable[pod.UID] = podResources(pod).Requests.Cpu().MilliValue()
+	r.mu.Unlock()
+	return r.weighBurstable()
+}
+
+func (r *Runtime) weighBurstable() error {
+	sum := int64(0)
+	r.mu.Lock()
+	for _, milli := range r.burstable {
+		sum += milli
+	}
+	r.mu.Unlock()
+	shares := cgroup.Shares(sum)
+	_, err := r.cgroups.Create("burstable", &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Memory: &specs.LinuxMemory{}})
+	return err
+}
+
+// podResources are the requests of a pod and, for what all its containers are limited in, its limits.
+func podResources(pod *corev1.Pod) *corev1.ResourceRequirements {
+	out := &corev1.ResourceRequirements{Requests: resource.PodRequests(pod, resource.PodResourcesOptions{}), Limits: corev1.ResourceList{}}
+	cpu, memory := true, true
+	limits := resource.PodLimits(pod, resource.PodResourcesOptions{ContainerFn: func(l corev1.ResourceList, _ resource.ContainerType) {
+		cpu, memory = cpu && !l.Cpu().IsZero(), memory && !l.Memory().IsZero()
+	}})
+	if own := pod.Spec.Resources; own != nil {
+		cpu, memory = cpu || !own.Limits.Cpu().IsZero(), memory || !own.Limits.Memory().IsZero()
+	}
+	if cpu {
+		out.Limits[corev1.ResourceCPU] = *limits.Cpu()
+	}
+	if memory {
+		out.Limits[corev1.ResourceMemory] = *limits.Memory()
+	}
+	return out
+}
+
+// removeCgroup deletes the pod's cgroup, whatever its class was.
+func (r *Runtime) removeCgroup(pod types.UID) error {
+	if !r.podCgroups() {
+		return nil
+	}
+	for _, class := range [...]string{"", "burstable", "besteffort"} {
+		if err := r.cgroups.RemoveAll(path.Join(class, "pod"+string(pod))); err != nil {
+			return fmt.Errorf("removing the pod's cgroup: %w", err)
+		}
+	}
+	r.mu.Lock()
+	_, counted := r.burstable[pod]
+	delete(r.burstable, pod)
+	others := len(r.burstable)
+	r.mu.Unlock()
+	if !counted || others == 0 {
+		return nil
+	}
+	return r.weighBurstable()
+}
+
+// resources are what a container is bounded by, and whom the kernel ends first when memory is short.
+func (r *Runtime) resources(pod *corev1.Pod, c *corev1.Container) *criv1.LinuxContainerResources {
+	k := cgroup.Resources(&c.Resources, 0)
+	out := &criv1.LinuxContainerResources{CpuShares: int64(*k.CPU.Shares), OomScoreAdj: r.badness(pod, c)}
+	if k.CPU.Quota != nil {
+		out.CpuQuota, out.CpuPeriod = *k.CPU.Quota, int64(*k.CPU.Period)
+	}
+	if k.Memory.Limit != nil {
+		out.MemoryLimitInBytes = *k.Memory.Limit
+	}
+	return out
+}
+
+// badness is Kubernetes': Guaranteed and critical pods last, BestEffort first, Burstable the less they asked for the
+// sooner.
+func (r *Runtime) badness(pod *corev1.Pod, c *corev1.Container) int64 {
+	qos := model.QOS(pod)
+	switch {
+	case qos == corev1.PodQOSGuaranteed, pod.Spec.Priority != nil && *pod.Spec.Priority >= model.SystemCriticalPriority:
+		return badnessLast
+	case qos == corev1.PodQOSBestEffort, r.opts.MemoryBytes <= 0:
+		return badnessFirst
+	}
+	score := 1000 - 1000*c.Resources.Requests.Memory().Value()/r.opts.MemoryBytes
+	return min(max(score, 1000+badnessLast), badnessFirst-1)
+}

@@ -1,0 +1,298 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+const (
+	terminationFile        = "termination.log"
+	defaultTerminationPath = "/dev/termination-log"
+
+	// termWait is how long a refusal of TERM is waited for.
+	termWait = time.Second
+	// killTimeout bounds one try to kill.
+	killTimeout = 30 * time.Second
+	// execSlack is what a command may take beyond its time until the runtime has ended it.
+	execSlack = 2 * time.Second
+	// maxExecBytes is what of a command's output is kept.
+	maxExecBytes = 4 << 10
+	// never is the time after which the runtime itself would kill what was asked to end: that is not its to decide.
+	never = int64(math.MaxInt32)
+)
+
+// Start implements runtime.Runtime.
+func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
+	r.mu.Lock()
+	box, ok := r.sandboxes[spec.ID.Pod]
+	r.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("starting container %s: the pod has no sandbox", spec.ID)
+	}
+	config, err := r.containerConfig(ctx, &spec)
+	if err != nil {
+		return err
+	}
+	if err := r.makeRoom(ctx, spec.ID); err != nil {
+		return fmt.Errorf("starting container %s: %w", spec.ID, err)
+	}
+	if err := r.prepare(&spec, config); err != nil {
+		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
+	}
+	pod, err := r.sandboxConfig(spec.Pod, box.attempt)
+	if err != nil {
+		return err
+	}
+	made, err := r.runtime.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: box.id, Config: config, SandboxConfig: pod})
+	if err != nil {
+		return asked(err)
+	}
+	_, err = r.runtime.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: made.ContainerId})
+	// Whatever has become of it, it must not run without anybody knowing.
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	defer cancel()
+	s, serr := r.status(after, made.ContainerId)
+	if err != nil {
+		if serr == nil && s.State == criv1.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 {
+			return &runtime.StartError{Err: errors.New(cmp.Or(s.Message, unwrapped(err).Error()))}
+		}
+		if rerr := r.removeContainer(after, made.ContainerId); rerr != nil {
+			r.mu.Lock()
+			r.unwanted[made.ContainerId] = true
+			r.mu.Unlock()
+		}
+		return asked(err)
+	}
+	if serr != nil {
+		s = &criv1.ContainerStatus{Id: made.ContainerId, StartedAt: time.Now().UnixNano(), State: criv1.ContainerState_CONTAINER_RUNNING}
+	}
+	r.began(spec.ID, s)
+	if s.State == criv1.ContainerState_CONTAINER_EXITED {
+		r.ended(spec.ID, s)
+	}
+	return nil
+}
+
+// makeRoom forgets what is left of earlier runs of the container. The attempt before this one is kept for its logs and its
+// exit code. It fails where one may still run: a container never runs twice.
+func (r *Runtime) makeRoom(ctx context.Context, id runtime.ID) error {
+	all, err := r.containersOf(ctx, id.Pod, id.Container)
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		attempt := int32(c.GetMetadata().GetAttempt())
+		switch c.State {
+		case criv1.ContainerState_CONTAINER_RUNNING, criv1.ContainerState_CONTAINER_UNKNOWN:
+			return fmt.Errorf("attempt %d of it may still run", attempt)
+		}
+		if attempt == id.Attempt-1 {
+			continue
+		}
+		if err := r.removeContainer(ctx, c.Id); err != nil {
+			return err
+		}
+	}
+	for attempt := range id.Attempt - 1 {
+		old := runtime.ID{Pod: id.Pod, Container: id.Container, Attempt: attempt}
+		if err := r.forget(old); err != nil {
+			return err
+		}
+	}
+	return r.forget(id) // of an attempt that did not come to run
+}
+
+// forget removes what is kept on disk of a run.
+func (r *Runtime) forget(id runtime.ID) error {
+	if _, err := os.Stat(r.dir(id)); os.IsNotExist(err) {
+		return nil
+	}
+	if err := unmountBelow(r.dir(id)); err != nil {
+		return err
+	}
+	logs, err := filepath.Glob(r.logFile(id) + "*")
+	for _, f := range logs {
+		err = errors.Join(err, os.Remove(f))
+	}
+	return errors.Join(err, os.RemoveAll(r.dir(id)))
+}
+
+// containersOf lists the containers of a pod, or the runs of one of them.
+func (r *Runtime) containersOf(ctx context.Context, pod types.UID, name string) ([]*criv1.Container, error) {
+	labels := map[string]string{labelNode: r.opts.Node, labelPodUID: string(pod)}
+	if name != "" {
+		labels[labelContainer] = name
+	}
+	list, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{LabelSelector: labels}})
+	if err != nil {
+		return nil, fmt.Errorf("listing containers: %w", asked(err))
+	}
+	return list.Containers, nil
+}
+
+func (r *Runtime) removeContainer(ctx context.Context, ref string) error {
+	if _, err := r.runtime.RemoveContainer(ctx, &criv1.RemoveContainerRequest{ContainerId: ref}); err != nil && !notFound(err) {
+		return fmt.Errorf("removing container %s: %w", ref, asked(err))
+	}
+	return nil
+}
+
+func (r *Runtime) status(ctx context.Context, ref string) (*criv1.ContainerStatus, error) {
+	s, err := r.runtime.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: ref})
+	if err != nil {
+		return nil, err
+	}
+	return s.GetStatus(), nil
+}
+
+// prepare makes the container's directory and what is mounted from it.
+func (r *Runtime) prepare(spec *runtime.Spec, config *criv1.ContainerConfig) error {
+	dir := r.dir(spec.ID)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(r.logFile(spec.ID)), 0o755); err != nil {
+		return err
+	}
+	last := filepath.Join(dir, terminationFile)
+	if err := os.WriteFile(last, nil, 0o666); err != nil {
+		return err
+	}
+	if err := os.Chmod(last, 0o666); err != nil { // whoever the container runs as
+		return err
+	}
+	mounts, err := r.mounts(spec)
+	if err != nil {
+		return err
+	}
+	config.Mounts = append(config.Mounts, mounts...)
+	return nil
+}
+
+func (r *Runtime) containerConfig(ctx context.Context, spec *runtime.Spec) (*criv1.ContainerConfig, error) {
+	c := spec.Container
+	security, err := r.security(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	labels := r.labels(spec.Pod)
+	labels[labelContainer] = c.Name
+	config := &criv1.ContainerConfig{
+		Metadata: &criv1.ContainerMetadata{Name: c.Name, Attempt: uint32(spec.Attempt)},
+		Image:    &criv1.ImageSpec{Image: spec.Image, UserSpecifiedImage: c.Image},
+		Command:  spec.Command, Args: spec.Args, WorkingDir: c.WorkingDir,
+		Labels: labels, LogPath: logPath(spec.ID),
+		Stdin: c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
+		Linux: &criv1.LinuxContainerConfig{Resources: r.resources(spec.Pod, c), SecurityContext: security},
+	}
+	for _, e := range spec.Env {
+		name, value, _ := strings.Cut(e, "=")
+		config.Envs = append(config.Envs, &criv1.KeyValue{Key: name, Value: []byte(value)})
+	}
+	return config, nil
+}
+
+func (r *Runtime) find(id runtime.ID) (running, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c, ok := r.running[id]; ok {
+		return c, nil
+	}
+	return running{}, fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
+}
+
+// Signal implements runtime.Runtime.
+func (r *Runtime) Signal(ctx context.Context, id runtime.ID, signal runtime.Signal) error {
+	c, err := r.find(id)
+	if err != nil {
+		return err
+	}
+	if signal == runtime.Kill {
+		ctx, cancel := context.WithTimeout(ctx, killTimeout)
+		defer cancel()
+		_, err := r.runtime.StopContainer(ctx, &criv1.StopContainerRequest{ContainerId: c.ref})
+		r.look()
+		return r.settled(err)
+	}
+	// The interface has no signals, only a way to end within a time. The call is left open until the container has ended: a
+	// runtime sends the signal and waits.
+	told := make(chan error, 1)
+	r.loops.Go(func() {
+		_, err := r.runtime.StopContainer(r.ctx, &criv1.StopContainerRequest{ContainerId: c.ref, Timeout: never})
+		told <- err
+		r.look()
+	})
+	timer := time.NewTimer(termWait)
+	defer timer.Stop()
+	select {
+	case err := <-told:
+		return r.settled(err)
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// Exec implements runtime.Runtime.
+func (r *Runtime) Exec(ctx context.Context, id runtime.ID, command []string) (runtime.ExecResult, error) {
+	c, err := r.find(id)
+	if err != nil {
+		return runtime.ExecResult{}, err
+	}
+	limit := time.Minute
+	if at, ok := ctx.Deadline(); ok {
+		limit = max(time.Until(at), 0)
+	}
+	seconds := int64(math.Ceil(limit.Seconds()))
+	// The runtime ends the command at its time, and needs somebody to tell.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(seconds)*time.Second+execSlack)
+	defer cancel()
+	res, err := r.runtime.ExecSync(ctx, &criv1.ExecSyncRequest{ContainerId: c.ref, Cmd: command, Timeout: seconds})
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return runtime.ExecResult{}, fmt.Errorf("running a command in container %s: %w", id, runtime.ErrUnavailable)
+	case deadline(err):
+		return runtime.ExecResult{}, fmt.Errorf("command timed out: %w", unwrapped(err))
+	default:
+		return runtime.ExecResult{}, r.settled(err)
+	}
+	output := slices.Concat(res.Stdout, res.Stderr)
+	return runtime.ExecResult{Code: int(res.ExitCode), Output: output[:min(len(output), maxExecBytes)]}, nil
+}
+
+// exitOf is how a container ended.
+func (r *Runtime) exitOf(id runtime.ID, s *criv1.ContainerStatus, pod *corev1.Pod) *runtime.Exit {
+	x := &runtime.Exit{Code: s.ExitCode, Reason: s.Reason, StartedAt: time.Unix(0, s.StartedAt), FinishedAt: time.Unix(0, s.FinishedAt)}
+	if s.FinishedAt == 0 {
+		x.FinishedAt = time.Now()
+	}
+	switch {
+	case x.Reason == "" && x.Code == 0:
+		x.Reason = runtime.ReasonCompleted
+	case x.Reason == "":
+		x.Reason = runtime.ReasonError
+	}
+	if s.StartedAt == 0 || x.StartedAt.After(x.FinishedAt) {
+		x.StartedAt = x.FinishedAt // containerd takes note of a start when the command may have ended already
+	}
+	if x.Message = r.terminationMessage(id, pod, x.Code != 0); x.Message == "" {
+		x.Message = s.Message
+	}
+	return x
+}

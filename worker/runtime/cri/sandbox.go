@@ -1,0 +1,289 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/naming"
+	"github.com/berth-dev/berth/worker/runtime/record"
+)
+
+// hostsFile is the pod's /etc/hosts in its directory.
+const hostsFile = "hosts"
+
+// Where a host's resolver is configured; the second is systemd-resolved's, whose first is of no use on another network.
+const (
+	resolverFile = "/etc/resolv.conf"
+	resolvedFile = "/run/systemd/resolve/resolv.conf"
+	resolvedStub = "127.0.0.53"
+)
+
+// RunSandbox implements runtime.Sandboxer.
+func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (runtime.Sandbox, error) {
+	old, err := r.sandboxesOf(ctx, pod.UID)
+	if err != nil {
+		return runtime.Sandbox{}, err
+	}
+	attempt := uint32(0)
+	for i, s := range old {
+		attempt = max(attempt, s.GetMetadata().GetAttempt()+1)
+		if i == 0 && s.State == criv1.PodSandboxState_SANDBOX_READY {
+			return r.takeSandbox(ctx, pod.UID, s.Id, s.GetMetadata().GetAttempt())
+		}
+		// The newest is kept for the exit codes and logs of what ran in it; its network is given back.
+		if err := r.endSandbox(ctx, s.Id, i > 0); err != nil {
+			return runtime.Sandbox{}, err
+		}
+	}
+	handler, err := r.handler(ctx, pod)
+	if err != nil {
+		return runtime.Sandbox{}, err
+	}
+	if err := os.MkdirAll(r.logDir(pod.UID), 0o755); err != nil {
+		return runtime.Sandbox{}, err
+	}
+	// From here on there may be something to adopt.
+	if err := record.Write(r.podDir(pod.UID), pod); err != nil {
+		return runtime.Sandbox{}, fmt.Errorf("keeping the pod's object: %w", err)
+	}
+	if err := r.podCgroup(pod); err != nil {
+		return runtime.Sandbox{}, err
+	}
+	config, err := r.sandboxConfig(pod, attempt)
+	if err != nil {
+		return runtime.Sandbox{}, err
+	}
+	made, err := r.runtime.RunPodSandbox(ctx, &criv1.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+	if err != nil {
+		return runtime.Sandbox{}, asked(err)
+	}
+	s, err := r.takeSandbox(ctx, pod.UID, made.PodSandboxId, attempt)
+	if err == nil {
+		err = r.writeHosts(pod, s.IPs)
+	}
+	return s, err
+}
+
+func (r *Runtime) handler(ctx context.Context, pod *corev1.Pod) (string, error) {
+	class := pod.Spec.RuntimeClassName
+	if class == nil || *class == "" {
+		return "", nil
+	}
+	if r.opts.Handler == nil {
+		return "", fmt.Errorf("runtime class %q: this node knows no runtime classes", *class)
+	}
+	return r.opts.Handler(ctx, *class)
+}
+
+// takeSandbox makes a sandbox the pod's.
+func (r *Runtime) takeSandbox(ctx context.Context, pod types.UID, id string, attempt uint32) (runtime.Sandbox, error) {
+	s, err := r.runtime.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: id})
+	if err != nil {
+		return runtime.Sandbox{}, fmt.Errorf("asking for the addresses of the sandbox: %w", asked(err))
+	}
+	box := sandbox{id: id, attempt: attempt}
+	if n := s.GetStatus().GetNetwork(); n.GetIp() != "" {
+		box.ips = append(box.ips, n.Ip)
+		for _, more := range n.AdditionalIps {
+			box.ips = append(box.ips, more.Ip)
+		}
+	}
+	r.mu.Lock()
+	r.sandboxes[pod] = box
+	r.mu.Unlock()
+	return runtime.Sandbox{IPs: box.ips}, nil
+}
+
+// sandboxesOf lists the pod's sandboxes, the newest first.
+func (r *Runtime) sandboxesOf(ctx context.Context, pod types.UID) ([]*criv1.PodSandbox, error) {
+	list, err := r.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
+		LabelSelector: map[string]string{labelNode: r.opts.Node, labelPodUID: string(pod)}}})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pod's sandboxes: %w", asked(err))
+	}
+	newestFirst(list.Items)
+	return list.Items, nil
+}
+
+func newestFirst(boxes []*criv1.PodSandbox) {
+	slices.SortFunc(boxes, func(a, b *criv1.PodSandbox) int {
+		return cmp.Or(cmp.Compare(b.GetMetadata().GetAttempt(), a.GetMetadata().GetAttempt()), cmp.Compare(b.CreatedAt, a.CreatedAt))
+	})
+}
+
+// endSandbox gives back what a sandbox holds, and forgets it with its containers, too, if it is to.
+func (r *Runtime) endSandbox(ctx context.Context, id string, forget bool) error {
+	_, err := r.runtime.StopPodSandbox(ctx, &criv1.StopPodSandboxRequest{PodSandboxId: id})
+	if err == nil && forget {
+		_, err = r.runtime.RemovePodSandbox(ctx, &criv1.RemovePodSandboxRequest{PodSandboxId: id})
+	}
+	if err != nil && !notFound(err) {
+		return fmt.Errorf("ending a sandbox of the pod: %w", asked(err))
+	}
+	return nil
+}
+
+// StopSandbox implements runtime.Sandboxer.
+func (r *Runtime) StopSandbox(ctx context.Context, pod types.UID) error {
+	r.mu.Lock()
+	delete(r.sandboxes, pod)
+	r.mu.Unlock()
+	boxes, err := r.sandboxesOf(ctx, pod)
+	if err != nil {
+		return err
+	}
+	for _, s := range boxes {
+		if err := r.endSandbox(ctx, s.Id, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sandboxConfig is what the runtime is told of a pod, at its sandbox's start and with each of its containers.
+func (r *Runtime) sandboxConfig(pod *corev1.Pod, attempt uint32) (*criv1.PodSandboxConfig, error) {
+	c := &criv1.PodSandboxConfig{
+		Metadata:     &criv1.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
+		LogDirectory: r.logDir(pod.UID),
+		Labels:       r.labels(pod),
+		Annotations:  pod.Annotations,
+		Linux: &criv1.LinuxPodSandboxConfig{
+			CgroupParent:    r.cgroupParent(pod),
+			Sysctls:         map[string]string{},
+			SecurityContext: sandboxSecurity(pod),
+		},
+	}
+	if !pod.Spec.HostNetwork {
+		c.Hostname = naming.Hostname(pod)
+	}
+	var err error
+	if c.DnsConfig, err = dnsConfig(pod); err != nil {
+		return nil, err
+	}
+	if s := pod.Spec.SecurityContext; s != nil {
+		for _, one := range s.Sysctls {
+			c.Linux.Sysctls[one.Name] = one.Value
+		}
+	}
+	if pod.Spec.HostNetwork {
+		return c, nil
+	}
+	for i := range pod.Spec.InitContainers {
+		c.PortMappings = append(c.PortMappings, portMappings(&pod.Spec.InitContainers[i])...)
+	}
+	for i := range pod.Spec.Containers {
+		c.PortMappings = append(c.PortMappings, portMappings(&pod.Spec.Containers[i])...)
+	}
+	return c, nil
+}
+
+func portMappings(c *corev1.Container) []*criv1.PortMapping {
+	var out []*criv1.PortMapping
+	for i := range c.Ports {
+		p := &c.Ports[i]
+		if p.HostPort == 0 {
+			continue
+		}
+		out = append(out, &criv1.PortMapping{Protocol: protocol(p.Protocol), ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP})
+	}
+	return out
+}
+
+func protocol(p corev1.Protocol) criv1.Protocol {
+	switch p {
+	case corev1.ProtocolUDP:
+		return criv1.Protocol_UDP
+	case corev1.ProtocolSCTP:
+		return criv1.Protocol_SCTP
+	}
+	return criv1.Protocol_TCP
+}
+
+func dnsConfig(pod *corev1.Pod) (*criv1.DNSConfig, error) {
+	host, err := os.ReadFile(resolverFile)
+	if err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("reading the host's resolver configuration: %w", err)
+	}
+	r := naming.ResolverOf(string(host), corev1.DNSDefault, nil)
+	if !pod.Spec.HostNetwork && len(r.Servers) == 1 && r.Servers[0] == resolvedStub {
+		if b, err := os.ReadFile(resolvedFile); err == nil {
+			host = b
+		}
+	}
+	r = naming.ResolverOf(string(host), pod.Spec.DNSPolicy, pod.Spec.DNSConfig)
+	return &criv1.DNSConfig{Servers: r.Servers, Searches: r.Searches, Options: r.Options}, nil
+}
+
+// writeHosts writes the pod's /etc/hosts, which its containers have mounted.
+func (r *Runtime) writeHosts(pod *corev1.Pod, ips []string) error {
+	text := naming.OwnHosts(pod, ips)
+	if pod.Spec.HostNetwork {
+		host, err := os.ReadFile("/etc/hosts")
+		if err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		text = string(host)
+	}
+	path := filepath.Join(r.podDir(pod.UID), hostsFile)
+	if err := os.WriteFile(path, []byte(naming.Hosts(text, pod.Spec.HostAliases)), 0o644); err != nil {
+		return fmt.Errorf("writing the pod's hosts file: %w", err)
+	}
+	return nil
+}
+
+// Remove implements runtime.Runtime.
+func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
+	r.mu.Lock()
+	for id := range r.running {
+		if id.Pod == pod {
+			r.mu.Unlock()
+			return fmt.Errorf("removing pod %s: container %s still runs", pod, id.Container)
+		}
+	}
+	delete(r.sandboxes, pod)
+	r.mu.Unlock()
+	boxes, err := r.sandboxesOf(ctx, pod)
+	if err != nil {
+		return fmt.Errorf("removing pod %s: %w", pod, err)
+	}
+	for _, s := range boxes {
+		if err := r.endSandbox(ctx, s.Id, true); err != nil {
+			return fmt.Errorf("removing pod %s: %w", pod, err)
+		}
+	}
+	// Containers whose sandbox is not there any more.
+	left, err := r.containersOf(ctx, pod, "")
+	for _, c := range left {
+		err = errors.Join(err, r.removeContainer(ctx, c.Id))
+	}
+	if err == nil {
+		err = r.removeCgroup(pod)
+	}
+	dir := r.podDir(pod)
+	if err == nil {
+		err = unmountBelow(filepath.Join(dir, "containers"))
+	}
+	// The record goes last: without it nobody would look for the rest again.
+	for _, name := range [...]string{"containers", "logs", hostsFile} {
+		if err == nil {
+			err = os.RemoveAll(filepath.Join(dir, name))
+		}
+	}
+	if err == nil {
+		err = record.Remove(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("removing pod %s: %w", pod, err)
+	}
+	return nil
+}

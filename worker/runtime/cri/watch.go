@@ -1,0 +1,384 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/record"
+)
+
+const (
+	// listInterval is how often what runs is listed where the runtime tells of no events; listAnyway where it does.
+	listInterval = time.Second
+	listAnyway   = 10 * time.Second
+	// eventsAgain is how long a stream of events that broke is waited for.
+	eventsAgain = time.Second
+	// rotateInterval is how often the sizes of logs are looked at.
+	rotateInterval = 10 * time.Second
+)
+
+// Open implements runtime.Runtime. Its error satisfies runtime.ErrUnavailable where the runtime does not answer.
+func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
+	defer cancel()
+	var boxes []*criv1.PodSandbox
+	var containers []*criv1.Container
+	err := r.meet(ctx)
+	if err == nil {
+		boxes, containers, err = r.list(ctx)
+	}
+	if err != nil {
+		// Whatever it says: one that is starting, or that does not serve the interface yet, says all kinds of things.
+		return nil, fmt.Errorf("%w: %w", runtime.ErrUnavailable, err)
+	}
+	found, err := r.findPods(boxes, containers)
+	if err != nil {
+		return nil, fmt.Errorf("looking for pods from before: %w", err)
+	}
+	r.notify = notify
+	var out []runtime.Pod
+	for _, uid := range sortedPods(found) {
+		p, err := r.adopt(ctx, uid, found[uid])
+		if err != nil {
+			return nil, fmt.Errorf("taking over pod %s: %w", uid, err)
+		}
+		if p != nil {
+			out = append(out, *p)
+		}
+	}
+	r.mu.Lock()
+	r.listedAt = time.Now()
+	r.mu.Unlock()
+	r.loops.Go(r.watch)
+	r.loops.Go(r.follow)
+	return out, nil
+}
+
+// left is what there is of a pod from before.
+type left struct {
+	boxes      []*criv1.PodSandbox // the newest first
+	containers []*criv1.Container
+}
+
+func sortedPods(found map[types.UID]*left) []types.UID {
+	uids := make([]types.UID, 0, len(found))
+	for uid := range found {
+		uids = append(uids, uid)
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+func (r *Runtime) findPods(boxes []*criv1.PodSandbox, containers []*criv1.Container) (map[types.UID]*left, error) {
+	found := map[types.UID]*left{}
+	of := func(uid string) *left {
+		l := found[types.UID(uid)]
+		if l == nil {
+			l = &left{}
+			found[types.UID(uid)] = l
+		}
+		return l
+	}
+	entries, err := os.ReadDir(r.opts.Root)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			of(e.Name())
+		}
+	}
+	for _, b := range boxes {
+		l := of(b.Labels[labelPodUID])
+		l.boxes = append(l.boxes, b)
+	}
+	for _, c := range containers {
+		l := of(c.Labels[labelPodUID])
+		l.containers = append(l.containers, c)
+	}
+	for _, l := range found {
+		newestFirst(l.boxes)
+	}
+	return found, nil
+}
+
+// adopt takes over what an earlier agent left of a pod; nil where there was only its rest.
+func (r *Runtime) adopt(ctx context.Context, uid types.UID, l *left) (*runtime.Pod, error) {
+	pod, err := record.Read(r.podDir(uid), uid)
+	lost := err != nil
+	switch {
+	case lost && len(l.boxes) == 0 && len(l.containers) == 0, !lost && len(l.boxes) == 0:
+		// The agent ended before the pod's sandbox was made, or while the pod was being removed.
+		if err := r.Remove(ctx, uid); err != nil {
+			r.log.Warn("what is left of a pod could not be removed", "pod", uid, "error", err)
+		}
+		return nil, nil
+	case lost:
+		r.log.Error("a pod's record cannot be read; its containers are taken over by what the container runtime says", "pod", uid, "error", err)
+		names := make([]string, len(l.containers))
+		for i, c := range l.containers {
+			names[i] = c.GetMetadata().GetName()
+		}
+		if pod, err = record.Replace(r.podDir(uid), uid, names); err != nil {
+			r.log.Error("a damaged record cannot be put aside", "pod", uid, "error", err)
+		}
+	}
+	out := &runtime.Pod{Pod: pod, Lost: lost}
+	if err := r.weigh(pod); err != nil {
+		r.log.Warn("a pod's class could not be given its weight", "pod", uid, "error", err)
+	}
+	current := ""
+	if b := l.boxes; len(b) > 0 && b[0].State == criv1.PodSandboxState_SANDBOX_READY {
+		s, err := r.takeSandbox(ctx, uid, b[0].Id, b[0].GetMetadata().GetAttempt())
+		if err != nil {
+			return nil, err
+		}
+		current, out.Sandbox = b[0].Id, &s
+	}
+	slices.SortFunc(l.containers, func(a, b *criv1.Container) int {
+		return cmp.Or(cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()), cmp.Compare(a.GetMetadata().GetAttempt(), b.GetMetadata().GetAttempt()))
+	})
+	for _, c := range l.containers {
+		one, err := r.adoptContainer(ctx, c, pod)
+		if err != nil {
+			return nil, err
+		}
+		if one != nil {
+			one.Earlier = current == "" || c.PodSandboxId != current
+			out.Containers = append(out.Containers, *one)
+		}
+	}
+	return out, nil
+}
+
+func idOf(c *criv1.Container) runtime.ID {
+	return runtime.ID{Pod: types.UID(c.Labels[labelPodUID]), Container: c.GetMetadata().GetName(), Attempt: int32(c.GetMetadata().GetAttempt())}
+}
+
+// adoptContainer takes over one run; nil where it never came to run.
+func (r *Runtime) adoptContainer(ctx context.Context, c *criv1.Container, pod *corev1.Pod) (*runtime.Container, error) {
+	if c.State == criv1.ContainerState_CONTAINER_CREATED {
+		return nil, r.removeContainer(ctx, c.Id)
+	}
+	s, err := r.status(ctx, c.Id)
+	if notFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, asked(err)
+	}
+	id := idOf(c)
+	out := &runtime.Container{ID: id, StartedAt: time.Unix(0, s.StartedAt), Ref: s.Id, ImageID: s.ImageRef}
+	if s.State == criv1.ContainerState_CONTAINER_EXITED {
+		out.Exit = r.exitOf(id, s, pod)
+		out.StartedAt = out.Exit.StartedAt
+		return out, nil
+	}
+	r.mu.Lock()
+	r.running[id] = running{ref: s.Id, startedAt: out.StartedAt, imageID: s.ImageRef}
+	r.mu.Unlock()
+	return out, nil
+}
+
+// list is everything that is this agent's.
+func (r *Runtime) list(ctx context.Context) ([]*criv1.PodSandbox, []*criv1.Container, error) {
+	mine := map[string]string{labelNode: r.opts.Node}
+	boxes, err := r.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{LabelSelector: mine}})
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing sandboxes: %w", asked(err))
+	}
+	containers, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{LabelSelector: mine}})
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing containers: %w", asked(err))
+	}
+	return boxes.Items, containers.Containers, nil
+}
+
+// look asks for a listing soon.
+func (r *Runtime) look() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+// watch lists what runs, again and again, and tells what has ended.
+func (r *Runtime) watch() {
+	rotate := time.NewTicker(rotateInterval)
+	defer rotate.Stop()
+	tick := time.NewTimer(listInterval)
+	defer tick.Stop()
+	failed := 0
+	for {
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-r.kick:
+		case <-tick.C:
+		case <-rotate.C:
+			r.rotateLogs(r.ctx)
+			continue
+		}
+		ctx, cancel := context.WithTimeout(r.ctx, askTimeout)
+		err := r.compare(ctx)
+		cancel()
+		if err != nil && r.ctx.Err() == nil {
+			if failed++; failed&(failed-1) == 0 {
+				r.log.Warn("what runs cannot be listed", "error", err)
+			}
+		} else {
+			failed = 0
+		}
+		every := listInterval
+		if r.eventful() && err == nil {
+			every = listAnyway
+		}
+		tick.Reset(every)
+	}
+}
+
+// compare tells what a listing shows that was not known.
+func (r *Runtime) compare(ctx context.Context) error {
+	// What is known is looked at first: what comes up meanwhile is not held against an older listing.
+	r.mu.Lock()
+	known := make(map[runtime.ID]running, len(r.running))
+	for id, c := range r.running {
+		known[id] = c
+	}
+	current := make(map[types.UID]string, len(r.sandboxes))
+	for uid, s := range r.sandboxes {
+		current[uid] = s.id
+	}
+	unwanted := make([]string, 0, len(r.unwanted))
+	for ref := range r.unwanted {
+		unwanted = append(unwanted, ref)
+	}
+	r.mu.Unlock()
+	boxes, containers, err := r.list(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.listedAt = time.Now()
+	r.mu.Unlock()
+	state := make(map[string]criv1.ContainerState, len(containers))
+	for _, c := range containers {
+		state[c.Id] = c.State
+	}
+	for id, c := range known {
+		s, there := state[c.ref]
+		if there && s == criv1.ContainerState_CONTAINER_RUNNING {
+			continue
+		}
+		if err := r.lookAt(ctx, id, c); err != nil {
+			return err
+		}
+	}
+	ready := map[string]bool{}
+	for _, b := range boxes {
+		ready[b.Id] = b.State == criv1.PodSandboxState_SANDBOX_READY
+	}
+	for uid, id := range current {
+		if !ready[id] {
+			r.notify(runtime.Event{ID: runtime.ID{Pod: uid}})
+		}
+	}
+	for _, ref := range unwanted {
+		if err := r.removeContainer(ctx, ref); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		delete(r.unwanted, ref)
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// lookAt finds out what has become of a container that does not seem to run any more.
+func (r *Runtime) lookAt(ctx context.Context, id runtime.ID, c running) error {
+	s, err := r.status(ctx, c.ref)
+	switch {
+	case notFound(err):
+		s = &criv1.ContainerStatus{Id: c.ref, State: criv1.ContainerState_CONTAINER_EXITED, ExitCode: 137, ImageRef: c.imageID,
+			Reason: runtime.ReasonStatusUnknown, Message: "The container was removed by others", StartedAt: c.startedAt.UnixNano()}
+	case err != nil:
+		return asked(err)
+	}
+	switch s.State {
+	case criv1.ContainerState_CONTAINER_EXITED:
+		r.ended(id, s)
+	case criv1.ContainerState_CONTAINER_UNKNOWN:
+		// The runtime has lost track of it. What may be left of it is ended, so that it never runs twice.
+		if _, err := r.runtime.StopContainer(ctx, &criv1.StopContainerRequest{ContainerId: c.ref}); err != nil {
+			return asked(err)
+		}
+	}
+	return nil
+}
+
+// began takes note of a container that runs, and tells it.
+func (r *Runtime) began(id runtime.ID, s *criv1.ContainerStatus) {
+	c := running{ref: s.Id, startedAt: time.Unix(0, s.StartedAt), imageID: s.ImageRef}
+	r.mu.Lock()
+	r.running[id] = c
+	r.mu.Unlock()
+	r.notify(runtime.Container{ID: id, StartedAt: c.startedAt, Ref: c.ref, ImageID: c.imageID})
+}
+
+// ended tells the end of a container, once.
+func (r *Runtime) ended(id runtime.ID, s *criv1.ContainerStatus) {
+	x := r.exitOf(id, s, nil)
+	r.mu.Lock()
+	c, ok := r.running[id]
+	if ok = ok && c.ref == s.Id; ok {
+		delete(r.running, id)
+	}
+	r.mu.Unlock()
+	if ok {
+		r.notify(runtime.Container{ID: id, StartedAt: x.StartedAt, Exit: x, Ref: s.Id, ImageID: s.ImageRef})
+	}
+}
+
+// follow reads the runtime's events, each of which asks for a listing. A runtime that has none is listed more often.
+func (r *Runtime) follow() {
+	for r.ctx.Err() == nil {
+		stream, err := r.runtime.GetContainerEvents(r.ctx, &criv1.GetEventsRequest{})
+		for err == nil {
+			if _, err = stream.Recv(); err == nil {
+				r.setEventful(true)
+				r.look()
+			}
+		}
+		r.setEventful(false)
+		if unimplemented(err) {
+			return
+		}
+		timer := time.NewTimer(eventsAgain)
+		select {
+		case <-r.ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+func (r *Runtime) eventful() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.events
+}
+
+func (r *Runtime) setEventful(yes bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = yes
+}
