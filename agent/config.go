@@ -62,6 +62,8 @@ type ServerPart struct {
 type CRIPart struct {
 	Endpoint      string
 	ParallelPulls int
+	// ImagesHigh and ImagesLow are percentages of the images' disk.
+	ImagesHigh, ImagesLow int
 }
 
 // WorkerPart configures the worker of a process.

@@ -81,7 +81,7 @@ func openCRI(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error) {
 	}
 	rt, err := cri.New(cri.Options{
 		Endpoint: c.CRI.Endpoint, Root: criDir(c.DataDir), Node: id, MemoryBytes: machine.Capacity.Memory().Value(),
-		PullsAtOnce: c.CRI.ParallelPulls, LogBytes: c.LogBytes, LogFiles: c.LogFiles, Handler: link.handler, Logger: c.Logger,
+		PullsAtOnce: c.CRI.ParallelPulls, ImagesHigh: c.CRI.ImagesHigh, ImagesLow: c.CRI.ImagesLow, LogBytes: c.LogBytes, LogFiles: c.LogFiles, Handler: link.handler, Logger: c.Logger,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -56,7 +56,7 @@ func Default() *Config {
 		Worker: &Worker{
 			Runtime:  "auto",
 			MaxPods:  110,
-			CRI:      &WorkerCRI{Endpoint: "unix:///run/containerd/containerd.sock", ParallelPulls: 3},
+			CRI:      &WorkerCRI{Endpoint: "unix:///run/containerd/containerd.sock", ParallelPulls: 3, ImageGCHighPercent: 85, ImageGCLowPercent: 80},
 			Capacity: &Capacity{},
 			Reserved: &Reserved{},
 			Logs:     &WorkerLogs{MaxSize: "10Mi", MaxFiles: 5},

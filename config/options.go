@@ -146,6 +146,9 @@ type Worker struct {
 type WorkerCRI struct {
 	Endpoint      string `hcl:"endpoint,optional"`
 	ParallelPulls int    `hcl:"parallel_pulls,optional"`
+	// Images that nobody uses are removed above the one percentage of their disk, down to the other.
+	ImageGCHighPercent int `hcl:"image_gc_high_percent,optional"`
+	ImageGCLowPercent  int `hcl:"image_gc_low_percent,optional"`
 }
 
 // Capacity replaces what the machine is found to have; empty: as found.

@@ -126,6 +126,8 @@ func (c *Config) validateWorker(k checker) {
 		k.fail("worker.cri.endpoint", "%q is not a socket; write \"unix:///PATH\"", w.CRI.Endpoint)
 	}
 	k.between("worker.cri.parallel_pulls", w.CRI.ParallelPulls, 1, 100)
+	k.between("worker.cri.image_gc_high_percent", w.CRI.ImageGCHighPercent, 1, 100)
+	k.between("worker.cri.image_gc_low_percent", w.CRI.ImageGCLowPercent, 0, w.CRI.ImageGCHighPercent)
 	if !c.Server.Enabled && len(c.Join) == 0 {
 		k.fail("worker.enabled", "the worker knows no member of a cluster; set join")
 	}

@@ -104,7 +104,8 @@ func serverPart(c *config.Config) *agent.ServerPart {
 func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
 	size := w.Logs.MaxSize.Value()
 	out := &agent.WorkerPart{
-		Runtime: w.Runtime, CRI: agent.CRIPart{Endpoint: w.CRI.Endpoint, ParallelPulls: w.CRI.ParallelPulls}, Labels: w.Labels,
+		Runtime: w.Runtime, CRI: agent.CRIPart{Endpoint: w.CRI.Endpoint, ParallelPulls: w.CRI.ParallelPulls,
+			ImagesHigh: w.CRI.ImageGCHighPercent, ImagesLow: w.CRI.ImageGCLowPercent}, Labels: w.Labels,
 		Capacity: amounts(w.Capacity.CPU, w.Capacity.Memory, w.Capacity.EphemeralStorage),
 		Reserved: amounts(w.Reserved.CPU, w.Reserved.Memory, w.Reserved.EphemeralStorage),
 		LogBytes: size.Value(), LogFiles: w.Logs.MaxFiles,

@@ -58,6 +58,9 @@ type Options struct {
 	MemoryBytes int64
 	// PullsAtOnce bounds how many images are fetched at a time; default 3.
 	PullsAtOnce int
+	// ImagesHigh is the percentage of their disk above which images that nobody uses are removed, until ImagesLow percent
+	// are in use; defaults 85 and 80. With 100 none are.
+	ImagesHigh, ImagesLow int
 	// LogBytes and LogFiles bound a container's log: size of a file (10 MiB), number of files (5).
 	LogBytes int64
 	LogFiles int
@@ -167,6 +170,9 @@ func New(opts Options) (*Runtime, error) {
 	}
 	if opts.PullsAtOnce <= 0 {
 		opts.PullsAtOnce = 3
+	}
+	if opts.ImagesHigh == 0 {
+		opts.ImagesHigh, opts.ImagesLow = 85, 80
 	}
 	if opts.LogBytes == 0 {
 		opts.LogBytes = 10 << 20

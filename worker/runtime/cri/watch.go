@@ -60,6 +60,7 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 	r.mu.Unlock()
 	r.loops.Go(r.watch)
 	r.loops.Go(r.follow)
+	r.loops.Go(r.collect)
 	return out, nil
 }
 
