@@ -55,9 +55,9 @@ func stopRealContainers() error {
 	return errors.Join(err, criDaemon.d.Close())
 }
 
-// criWorker is a worker of that containerd.
-func criWorker(d *containerdtest.Daemon, name string) fleet.Spec {
-	return worker(name, `runtime = "cri"`, fmt.Sprintf("cri {\n  endpoint = %q\n}", d.Endpoint()))
+// criWorker is a worker of that containerd, by the runtime cri or auto.
+func criWorker(d *containerdtest.Daemon, name, runtime string) fleet.Spec {
+	return worker(name, fmt.Sprintf("runtime = %q", runtime), fmt.Sprintf("cri {\n  endpoint = %q\n}", d.Endpoint()))
 }
 
 // emptied sees to it that the pods are gone from their node before the test ends what would have to end them.
@@ -136,7 +136,7 @@ func (c *cluster) hasEvent(t *testing.T, pod, reason, text string) {
 // What only real containers show: addresses, images, and a runtime that goes away.
 func TestRealContainers(t *testing.T) {
 	d := realContainers(t)
-	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), criWorker(d, "worker-1"))
+	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), criWorker(d, "worker-1", "auto"))
 	c.emptied(t, d)
 	if err := c.waitReady(t.Context()); err != nil {
 		t.Fatal(err)
@@ -188,6 +188,18 @@ func TestRealContainers(t *testing.T) {
 		}
 	})
 
+	t.Run("a sandbox that is lost is made again", func(t *testing.T) {
+		before := c.waitRunning(t, "default", "serves")[0]
+		if err := d.KillSandbox(t.Context(), string(before.UID)); err != nil {
+			t.Fatal(err)
+		}
+		after := c.waitFor(t, "serves", "to serve again", func(p *corev1.Pod) bool { return podReady(p) && p.Status.ContainerStatuses[0].RestartCount == 1 })
+		c.hasEvent(t, "serves", "SandboxChanged", "Pod sandbox changed")
+		if after.UID != before.UID || after.Status.PodIP == before.Status.PodIP {
+			t.Errorf("its address was %s and is %s", before.Status.PodIP, after.Status.PodIP)
+		}
+	})
+
 	t.Run("a runtime that goes away makes the node not ready, and takes nothing with it", func(t *testing.T) {
 		before := c.waitRunning(t, "default", "serves")[0]
 		d.Kill()
@@ -204,7 +216,7 @@ func TestRealContainers(t *testing.T) {
 		c.waitNode(t, true)
 		c.waitRunning(t, "default", "comes")
 		after := c.waitRunning(t, "default", "serves")[0]
-		if a, b := before.Status.ContainerStatuses[0], after.Status.ContainerStatuses[0]; a.ContainerID != b.ContainerID || b.RestartCount != 0 ||
+		if a, b := before.Status.ContainerStatuses[0], after.Status.ContainerStatuses[0]; a.ContainerID != b.ContainerID || b.RestartCount != a.RestartCount ||
 			before.Status.PodIP != after.Status.PodIP {
 			t.Errorf("the pod is another: %+v", after.Status)
 		}

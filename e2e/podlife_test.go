@@ -26,7 +26,7 @@ func TestPodLife(t *testing.T) {
 func podLife(t *testing.T, d *containerdtest.Daemon) {
 	w := worker("worker-1", `capacity { cpu = "8" }`)
 	if d != nil {
-		w = criWorker(d, "worker-1")
+		w = criWorker(d, "worker-1", "cri")
 	}
 	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), w)
 	if d != nil {

@@ -193,6 +193,23 @@ func (d *Daemon) Freeze() error { return d.cmd.Process.Signal(syscall.SIGSTOP) }
 // Thaw lets the daemon go on.
 func (d *Daemon) Thaw() error { return d.cmd.Process.Signal(syscall.SIGCONT) }
 
+// KillSandbox kills what holds the sandbox of a pod, as a machine that is short of memory may.
+func (d *Daemon) KillSandbox(ctx context.Context, podUID string) error {
+	ctr := func(args ...string) ([]byte, error) {
+		return exec.CommandContext(ctx, "ctr", append([]string{"-a", d.socket(), "-n", "k8s.io"}, args...)...).CombinedOutput()
+	}
+	out, err := ctr("containers", "list", "-q", `labels."io.kubernetes.pod.uid"==`+podUID+`,labels."io.cri-containerd.kind"==sandbox`)
+	if ids := strings.Fields(string(out)); err == nil && len(ids) == 1 {
+		out, err = ctr("tasks", "kill", "-s", "KILL", ids[0])
+	} else if err == nil {
+		err = fmt.Errorf("%d sandboxes", len(ids))
+	}
+	if err != nil {
+		return fmt.Errorf("killing the sandbox of pod %s: %w: %s", podUID, err, out)
+	}
+	return nil
+}
+
 // Import adds images.
 func (d *Daemon) Import(ctx context.Context, images ...*imagepack.Image) error {
 	var tar bytes.Buffer

@@ -1,0 +1,163 @@
+package cri
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+// away is a runtime that answers nothing: what it refuses does not depend on that.
+func away(t *testing.T) *Runtime {
+	t.Helper()
+	dir := t.TempDir()
+	r, err := New(Options{Endpoint: "unix://" + filepath.Join(dir, "none.sock"), Root: filepath.Join(dir, "cri"), Node: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+// What the runtime cannot do it refuses, and names the field.
+func TestRefuse(t *testing.T) {
+	r := away(t)
+	no, yes, name := false, true, "x"
+	strict, enabled := corev1.SupplementalGroupsPolicyStrict, corev1.RecursiveReadOnlyEnabled
+	signal, policy := corev1.SIGUSR1, corev1.SELinuxChangePolicyRecursive
+	profile := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &name}
+	armor := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}
+	sysctl := func(name string) func(*corev1.Pod, *corev1.Container) {
+		return func(p *corev1.Pod, _ *corev1.Container) {
+			p.Spec.SecurityContext.Sysctls = []corev1.Sysctl{{Name: "kernel.shm_rmid_forced", Value: "1"}, {Name: name, Value: "1"}}
+		}
+	}
+	type change = func(p *corev1.Pod, c *corev1.Container)
+	cases := map[string]change{
+		"spec.hostUsers":                                func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostUsers = &no },
+		"spec.setHostnameAsFQDN":                        func(p *corev1.Pod, _ *corev1.Container) { p.Spec.SetHostnameAsFQDN, p.Spec.Subdomain = &yes, "s" },
+		"spec.runtimeClassName":                         func(p *corev1.Pod, _ *corev1.Container) { p.Spec.RuntimeClassName = &name },
+		"spec.securityContext.sysctls[1]":               sysctl("kernel.msgmax"),
+		"spec.securityContext.supplementalGroupsPolicy": func(p *corev1.Pod, _ *corev1.Container) { p.Spec.SecurityContext.SupplementalGroupsPolicy = &strict },
+		"spec.securityContext.seLinuxChangePolicy":      func(p *corev1.Pod, _ *corev1.Container) { p.Spec.SecurityContext.SELinuxChangePolicy = &policy },
+		"spec.securityContext.seccompProfile":           func(p *corev1.Pod, _ *corev1.Container) { p.Spec.SecurityContext.SeccompProfile = profile },
+		"spec.securityContext.windowsOptions": func(p *corev1.Pod, _ *corev1.Container) {
+			p.Spec.SecurityContext.WindowsOptions = &corev1.WindowsSecurityContextOptions{}
+		},
+		"spec.containers[0].securityContext.seccompProfile": func(_ *corev1.Pod, c *corev1.Container) { c.SecurityContext.SeccompProfile = profile },
+		"spec.containers[0].volumeDevices[0]":               func(_ *corev1.Pod, c *corev1.Container) { c.VolumeDevices = []corev1.VolumeDevice{{}} },
+		"spec.containers[0].volumeMounts[0].recursiveReadOnly": func(_ *corev1.Pod, c *corev1.Container) {
+			c.VolumeMounts = []corev1.VolumeMount{{RecursiveReadOnly: &enabled}}
+		},
+		"spec.containers[0].lifecycle.stopSignal": func(_ *corev1.Pod, c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: &signal} },
+		"spec.initContainers[0].securityContext.windowsOptions": func(p *corev1.Pod, c *corev1.Container) {
+			init := *c.DeepCopy()
+			init.SecurityContext.WindowsOptions = &corev1.WindowsSecurityContextOptions{}
+			p.Spec.InitContainers = []corev1.Container{init}
+		},
+	}
+	if !appArmor() {
+		cases["spec.containers[0].securityContext.appArmorProfile"] = func(_ *corev1.Pod, c *corev1.Container) { c.SecurityContext.AppArmorProfile = armor }
+	}
+	if !exists("/sys/fs/selinux/enforce") {
+		cases["spec.securityContext.seLinuxOptions"] = func(p *corev1.Pod, _ *corev1.Container) {
+			p.Spec.SecurityContext.SELinuxOptions = &corev1.SELinuxOptions{}
+		}
+	}
+	make := func(change change) *corev1.Pod {
+		p := pod("p", corev1.Container{SecurityContext: &corev1.SecurityContext{}})
+		p.Spec.SecurityContext = &corev1.PodSecurityContext{}
+		change(p, &p.Spec.Containers[0])
+		return p
+	}
+	for field, change := range cases {
+		if x := r.Refuse(make(change)); x == nil || !strings.HasPrefix(x.Message, field+": this node does not have it: ") {
+			t.Errorf("%s: %+v", field, x)
+		}
+	}
+	if x := r.Refuse(make(cases["spec.securityContext.sysctls[1]"])); x == nil || x.Reason != "SysctlForbidden" {
+		t.Errorf("a sysctl: %+v", x)
+	}
+	onHost := make(sysctl("net.ipv4.tcp_syncookies"))
+	if x := r.Refuse(onHost); x != nil {
+		t.Errorf("safe sysctls: %+v", x)
+	}
+	if onHost.Spec.HostNetwork = true; r.Refuse(onHost) == nil {
+		t.Error("a sysctl of the host's network is taken")
+	}
+	// A profile that is there is taken.
+	if err := os.MkdirAll(r.profileDir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(r.profileDir(), name), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if x := r.Refuse(make(cases["spec.securityContext.seccompProfile"])); x != nil {
+		t.Errorf("a profile that is there: %+v", x)
+	}
+}
+
+func TestTold(t *testing.T) {
+	r := away(t)
+	p := pod("p", corev1.Container{Stdin: true, Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")}}})
+	p.Spec.Subdomain = "s"
+	if got := r.Told(p); len(got) != 3 || !strings.Contains(strings.Join(got, " "), "spec.containers[0].stdin") {
+		t.Errorf("told %q", got)
+	}
+	var _ runtime.Refuser = r
+}
+
+// What the runtime shows of its configuration is read; what is not understood is not there.
+func TestConfigured(t *testing.T) {
+	var a about
+	a.configured(`{"sandboxImage":"p:1","containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{"SystemdCgroup":true}}}}}`)
+	if a.pause != "p:1" || !a.systemd {
+		t.Errorf("%+v", a)
+	}
+	for _, text := range []string{"", "[]", `{"containerd":null}`, `{"containerd":{"runtimes":{"runc":{"options":null}}}}`} {
+		a = about{}
+		if a.configured(text); a.systemd || a.pause != "" {
+			t.Errorf("%s: %+v", text, a)
+		}
+	}
+}
+
+// The kubelet's layout: where a pod's cgroup is, by its class and by who makes it.
+func TestCgroupParent(t *testing.T) {
+	r := away(t)
+	best := pod("best", corev1.Container{})
+	burst := pod("burst", corev1.Container{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse("1Gi")}}})
+	sure := pod("sure", corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+		"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}, Requests: corev1.ResourceList{
+		"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}}})
+	r.opts.MemoryBytes = 4 << 30
+	for _, c := range []struct {
+		pod           *corev1.Pod
+		path, slice   string
+		badness       int64
+		shares, quota int64
+	}{
+		{best, "/kubepods/besteffort/poduid-best", "kubepods-besteffort-poduid_best.slice", 1000, 2, 0},
+		{burst, "/kubepods/burstable/poduid-burst", "kubepods-burstable-poduid_burst.slice", 750, 2, 0},
+		{sure, "/kubepods/poduid-sure", "kubepods-poduid_sure.slice", -997, 1024, 100000},
+	} {
+		r.about.systemd = false
+		if got := r.cgroupParent(c.pod); r.cgroups != nil && got != c.path {
+			t.Errorf("%s: %s", c.pod.Name, got)
+		}
+		k := r.resources(c.pod, &c.pod.Spec.Containers[0])
+		if k.OomScoreAdj != c.badness || k.CpuShares != c.shares || k.CpuQuota != c.quota {
+			t.Errorf("%s: %+v", c.pod.Name, k)
+		}
+		r.about.systemd = true
+		if got := r.cgroupParent(c.pod); got != c.slice {
+			t.Errorf("%s: %s", c.pod.Name, got)
+		}
+	}
+}
