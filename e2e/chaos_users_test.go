@@ -50,7 +50,7 @@ func (c *chaos) users(t *testing.T, ctx context.Context) *sync.WaitGroup {
 			c.checker.violated("no order explains what the clients were answered")
 		}
 		for what := range maps.Keys(h.count) {
-			if strings.Contains(what, "refused") {
+			if strings.Contains(what, wrong) {
 				c.checker.violated("no answer that there should be: %s", what)
 			}
 		}

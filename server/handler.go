@@ -57,7 +57,7 @@ func (s *Server) notLeader() error {
 // Digest waits until this server has the checkpoint and gives its digests.
 func (h handler) Digest(ctx context.Context, r *rpc.DigestRequest) (*rpc.DigestResponse, error) {
 	if err := h.node.WaitApplied(ctx, r.Index); err != nil {
-		return nil, err
+		return nil, peerError(err)
 	}
 	d, err := h.digests.at(h.state, r.Index)
 	if err != nil {

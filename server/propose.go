@@ -152,7 +152,13 @@ func (s *Server) readOnce(ctx context.Context) error {
 	if err != nil { // whatever it is: nothing was done, and another may lead
 		return fmt.Errorf("%w: %w", apiserver.ErrNoLeader, err)
 	}
-	return s.node.WaitApplied(ctx, index)
+	return s.awaitApplied(ctx, index)
+}
+
+// awaitApplied returns once this server's state has the entry at index. A server
+// that stops meanwhile is one that another has to be asked instead of.
+func (s *Server) awaitApplied(ctx context.Context, index uint64) error {
+	return backendError(s.node.WaitApplied(ctx, index))
 }
 
 // NowUnixNano is the state's time now.

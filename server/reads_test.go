@@ -107,3 +107,16 @@ func TestSharedCallerGivesUp(t *testing.T) {
 		t.Errorf("after the end: %v, want ErrNoLeader", err)
 	}
 }
+
+// Who waits for an entry while the server stops is told that nothing was done, not
+// of a fault of the server's.
+func TestReadWhileTheServerStops(t *testing.T) {
+	c := newTestCluster(t)
+	s := c.start("a", nil)
+	waited := make(chan error)
+	go func() { waited <- s.awaitApplied(context.Background(), 1<<40) }()
+	c.stop(s)
+	if err := <-waited; !errors.Is(err, apiserver.ErrNoLeader) {
+		t.Errorf("it was told %v", err)
+	}
+}
