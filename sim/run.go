@@ -107,10 +107,8 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 	if err := w.Start(); err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
 	registers := &registers{}
-	observers, err := w.populate(ctx, registers)
+	observers, goHome, err := w.populate(registers)
 	if err != nil {
 		return err
 	}
@@ -132,7 +130,10 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 		w.restart(m)
 	}
 	time.Sleep(10 * time.Second) // the users go on
-	stop()
+	for _, stop := range goHome {
+		stop()
+		wait() // one after the other: what each does last is the same in every run
+	}
 	w.rest(observers, wait, pause)
 	if err := registers.check(); err != nil {
 		w.checker.violated("%v", err)
@@ -140,27 +141,47 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 	return w.checker.Err()
 }
 
-// populate brings the users.
-func (w *World) populate(ctx context.Context, r *registers) ([]*observer, error) {
-	var users []*user
-	for i, name := range []string{"owner", "submit", "tidy", "scale", "drain", "watch", "reg-1", "reg-2", "reg-3"} {
-		u, err := w.newUser(name, i)
-		if err != nil {
-			return nil, err
-		}
-		users = append(users, u)
+// populate brings the users, and says how each of them is sent home.
+func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFunc, err error) {
+	crew := []struct {
+		name string
+		work func(u *user, ctx context.Context)
+	}{
+		{"submit", func(u *user, ctx context.Context) { u.submit(ctx, 200) }},
+		{"tidy", (*user).tidy},
+		{"scale", (*user).scale},
+		{"drain", (*user).drain},
+		{"reg-1", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 1) }},
+		{"reg-2", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 2) }},
+		{"reg-3", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 3) }},
 	}
+	owner, err := w.newUser("owner", 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	watcher, err := w.newUser("watch", 1)
+	if err != nil {
+		return nil, nil, err
+	}
+	var begin []func()
+	for i, c := range crew {
+		u, err := w.newUser(c.name, 2+i)
+		if err != nil {
+			return nil, nil, err
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		goHome = append(goHome, stop)
+		begin = append(begin, func() { go c.work(u, ctx) })
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	goHome = append(goHome, stop)
 	go func() {
-		users[0].furnish(ctx)
-		go users[1].submit(ctx, 200)
-		go users[2].tidy(ctx)
-		go users[3].scale(ctx)
-		go users[4].drain(ctx)
-		for i, u := range users[6:] {
-			go u.useRegisters(ctx, r, i)
+		owner.furnish(ctx)
+		for _, do := range begin {
+			do()
 		}
 	}()
-	return users[5].observe(context.Background()), nil
+	return watcher.observe(context.Background()), goHome, nil
 }
 
 // look checks what the servers show now.

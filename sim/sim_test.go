@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,12 +43,9 @@ var (
 	mutants  = flag.Bool("sim.mutants", false, "whether each mutant of the build is found by one of the seeds")
 	skip     = flag.String("sim.skip", "", "faults that do not happen, by number: 3,5,10-20")
 	traced   = flag.String("sim.trace", "", "file for everything that the trace is a sum of")
+	sweep    = flag.Duration("sim.sweep", 2*time.Minute, "how often the memory is tidied, in virtual time")
 	told     = flag.Bool("sim.v", false, "tell the story as it happens")
 )
-
-// sweepInterval is how often the memory is tidied, between two steps. A collection
-// is not the same twice, and after one two runs of a seed may part.
-const sweepInterval = 10 * time.Minute
 
 // result is what one world says of itself.
 type result struct {
@@ -92,6 +90,7 @@ func TestSeed(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Printf("%s%s\n", resultPrefix, b)
+		pprof.StopCPUProfile() // of -test.cpuprofile
 		os.Exit(0)
 	})
 }
@@ -137,7 +136,7 @@ func live(dir string) (result, *story, error) {
 	swept := time.Now()
 	err = w.Run(faults, until, synctest.Wait, func() {
 		// By virtual time: how much memory is in use is not the same twice.
-		if time.Since(swept) >= sweepInterval {
+		if time.Since(swept) >= *sweep {
 			swept = time.Now()
 			synctest.Wait() // or who runs first would depend on how long it takes
 			runtime.GC()
@@ -185,7 +184,7 @@ func TestSeeds(t *testing.T) {
 	seeds := make(chan uint64)
 	go func() {
 		defer close(seeds)
-		for s := range chosen {
+		for _, s := range slices.Sorted(maps.Keys(chosen)) {
 			seeds <- s
 		}
 		for i := range *fresh + *hours {

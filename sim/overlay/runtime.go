@@ -11,7 +11,7 @@ func Runtime() []Edit {
 			"\t\tfor i := range seed {\n\t\t\tseed[i] = byte(i + 1)\n\t\t}\n\t} else if len(startupRand) >= 16 &&"},
 		{"src/runtime/rand.go", "\tmp := getg().m\n\tc := &mp.chacha8\n", "\tmp := getg().m\n" +
 			"\tif gp := mp.curg; gp != nil && gp.bubble != nil {\n\t\treturn bubbleRand()\n\t}\n\tc := &mp.chacha8\n"},
-		{"src/runtime/rand.go", "//go:linkname maps_rand internal/runtime/maps.rand", "// bubbleState is what is random in bubbles.\nvar bubbleState uint64\n\n" +
+		{"src/runtime/rand.go", "//go:linkname maps_rand internal/runtime/maps.rand", "// bubbleState is what is random in bubbles.\nvar bubbleState, bubbleCheap uint64\n\n" +
 			"//go:nosplit\nfunc bubbleRand() uint64 {\n\tbubbleState += 0x9e3779b97f4a7c15\n\tz := bubbleState\n" +
 			"\tz = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9\n\tz = (z ^ (z >> 27)) * 0x94d049bb133111eb\n\treturn z ^ (z >> 31)\n}\n\n" +
 			"//go:linkname maps_rand internal/runtime/maps.rand"},
@@ -27,6 +27,13 @@ func Runtime() []Edit {
 		// How long somebody has waited for a lock is virtual time.
 		{"src/runtime/sema.go", "func internal_sync_nanotime() int64 {\n", "func internal_sync_nanotime() int64 {\n" +
 			"\tif gp := getg(); gp.bubble != nil {\n\t\treturn gp.bubble.now\n\t}\n"},
+		// What a bubble does alone decides what its goroutines draw, be it ever so cheap:
+		// a collector draws too.
+		{"src/runtime/rand.go", "func cheaprand() uint32 {\n", "func cheaprand() uint32 {\n" +
+			"\tif gp := getg(); gp.bubble != nil {\n\t\tbubbleCheap = bubbleCheap*0x9e3779b97f4a7c15 + 0x632be59bd9b4e019\n\t\treturn uint32(bubbleCheap >> 32)\n\t}\n"},
+		// How often the scheduler was at work, for a collector too, says nothing of who
+		// runs next.
+		{"src/runtime/proc.go", "\tif pp.schedtick%61 == 0 && !sched.runq.empty() {\n", "\tif false {\n"},
 		// Who is made ready runs next, or after the others: as chance will.
 		{"src/runtime/proc.go", "\t\tnext = false\n\t}\n\tif randomizeScheduler && next && randn(2) == 0 {\n",
 			"\t\tnext = next && gp.bubble != nil && bubbleRand()&3 == 0\n\t}\n\tif randomizeScheduler && next && randn(2) == 0 {\n"},
