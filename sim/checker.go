@@ -7,26 +7,31 @@ import (
 	"hash/fnv"
 	"slices"
 	"sync"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/store"
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 // checker holds what every server shows against the others, and against what must
 // never be.
 type checker struct {
 	story *story
+	truth *truth
 
 	mu       sync.Mutex
-	changes  map[int64]change // by revision, as the first server told them
-	newest   int64
+	changes  map[int64]change     // by revision, as the first server told them
 	bound    map[types.UID]string // where a pod was bound to
 	requests map[types.UID]model.Resources
 	digests  map[uint64]digest // by index
+	mirror   *mirror
 	broken   []error
 }
 
@@ -39,7 +44,7 @@ type change struct {
 type digest struct{ sum, by string }
 
 func newChecker(s *story) *checker {
-	return &checker{story: s, changes: map[int64]change{}, bound: map[types.UID]string{}, requests: map[types.UID]model.Resources{}, digests: map[uint64]digest{}}
+	return &checker{story: s, truth: newTruth(), mirror: newMirror(), changes: map[int64]change{}, bound: map[types.UID]string{}, requests: map[types.UID]model.Resources{}, digests: map[uint64]digest{}}
 }
 
 // violated notes what must never be.
@@ -75,12 +80,12 @@ func (k *checker) follow(ctx context.Context, name string, feed *store.Feed, vie
 				k.violated("server %s: revision %d is followed by %d", name, at, c.Revision)
 			}
 			at = c.Revision
-			k.take(name, &c)
+			k.take(name, &c, view)
 		}
 	}
 }
 
-func (k *checker) take(name string, c *store.Change) {
+func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s %s %v ", c.Table, c.Key, c.New == nil)
 	if m, ok := c.New.(interface{ Marshal() ([]byte, error) }); ok {
@@ -93,11 +98,16 @@ func (k *checker) take(name string, c *store.Change) {
 	mine := change{sum: h.Sum64(), what: c.Table + " " + c.Key, by: name}
 	k.mu.Lock()
 	first, known := k.changes[c.Revision]
+	var found []error
 	if !known {
 		k.changes[c.Revision] = mine
-		k.newest = max(k.newest, c.Revision)
+		k.mirror.take(c, view)
+		found, k.mirror.found = k.mirror.found, nil
 	}
 	k.mu.Unlock()
+	for _, err := range found {
+		k.violated("%v", err)
+	}
 	k.story.mu.Lock()
 	k.story.add(fmt.Appendf(nil, "%s %d %x", name, c.Revision, mine.sum))
 	k.story.mu.Unlock()
@@ -111,6 +121,9 @@ func (k *checker) take(name string, c *store.Change) {
 	if pod, ok := c.New.(*corev1.Pod); ok {
 		k.pod(c.Revision, old, pod)
 	}
+	if c.New == nil && old != nil && k.truth.runs(old.UID) {
+		k.violated("revision %d: pod %s is gone, and its container runs", c.Revision, old.Name)
+	}
 }
 
 // pod looks at one change of a pod.
@@ -123,6 +136,9 @@ func (k *checker) pod(revision int64, old, pod *corev1.Pod) {
 		if ok && before != node {
 			k.violated("revision %d: pod %s was bound to %s, and is bound to %s", revision, pod.Name, before, node)
 		}
+	}
+	for _, wrong := range k.truth.told(pod) {
+		k.violated("revision %d: %s", revision, wrong)
 	}
 	if old == nil || old.UID != pod.UID {
 		return
@@ -198,14 +214,14 @@ func (k *checker) whole(name string, v *fsm.View) {
 // settled looks at a state that had time to come to rest: everybody who can be
 // placed is, everybody who must go is gone, and everybody who was placed runs.
 func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
-	free := map[string]model.Resources{}
+	free, nodes := map[string]model.Resources{}, map[string]*corev1.Node{}
 	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
 		switch {
 		case n.Spec.Unschedulable: // whoever was draining it has gone home
 		case len(n.Spec.Taints) > 0:
 			unsettled = append(unsettled, fmt.Sprintf("node %s has taints %v", n.Name, n.Spec.Taints))
 		default:
-			free[n.Name] = model.Allocatable(n)
+			free[n.Name], nodes[n.Name] = model.Allocatable(n), n
 		}
 		return true
 	})
@@ -234,19 +250,63 @@ func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 	}
 	slices.Sort(names)
 	for _, p := range waiting {
-		if p.DeletionTimestamp != nil || p.Spec.Affinity != nil || len(p.Spec.NodeSelector) > 0 || p.Status.NominatedNodeName != "" {
+		if p.DeletionTimestamp != nil || p.Spec.Affinity != nil || p.Status.NominatedNodeName != "" {
 			continue // the simple ones are enough: nobody else may hold them up
 		}
 		r := k.request(p)
 		for _, n := range names {
 			f := free[n]
+			if nodes[n] == nil || !labels.SelectorFromSet(p.Spec.NodeSelector).Matches(labels.Set(nodes[n].Labels)) {
+				continue
+			}
 			if f.MilliCPU >= r.MilliCPU && f.MemoryBytes >= r.MemoryBytes && f.Pods >= r.Pods && v.Nominations.Len() == 0 {
 				unsettled = append(unsettled, fmt.Sprintf("pod %s waits, and %s has room", p.Name, n))
 				break
 			}
 		}
 	}
+	return append(append(unsettled, workloads(v)...), k.truth.settled(v)...)
+}
+
+// workloads: every ReplicaSet has as many pods as it wants.
+func workloads(v *fsm.View) (unsettled []string) {
+	have := map[string]int{}
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		if set := p.Labels["set"]; set != "" && p.DeletionTimestamp == nil && !ended(p) {
+			have[set]++
+		}
+		return true
+	})
+	for i := range replicaSets {
+		name := nameOfSet(i)
+		o, ok := v.Objects.Get(fsm.ObjectKey("replicasets", space, name))
+		if !ok {
+			continue
+		}
+		if set, ok := o.Value.(*appsv1.ReplicaSet); ok && set.Spec.Replicas != nil && have[name] != int(*set.Spec.Replicas) {
+			unsettled = append(unsettled, fmt.Sprintf("ReplicaSet %s wants %d pods, and has %d", name, *set.Spec.Replicas, have[name]))
+		}
+	}
 	return unsettled
+}
+
+// kills is told that a container is killed that was asked to end so long ago: as
+// long as its pod is there it has the grace of the pod.
+func (k *checker) kills(id runtime.ID, since time.Duration, heard bool) {
+	k.mu.Lock()
+	var pod *corev1.Pod
+	for _, p := range k.mirror.pods {
+		if p.UID == id.Pod {
+			pod = p
+		}
+	}
+	k.mu.Unlock()
+	if !heard {
+		k.violated("container %s is killed, and was never asked to end", id)
+	}
+	if pod != nil && pod.DeletionTimestamp != nil && since < grace-time.Second {
+		k.violated("container %s is killed %s after it was asked to end, and has %s", id, since, grace)
+	}
 }
 
 // podsOn are the pods that are bound to a node.

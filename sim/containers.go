@@ -24,13 +24,7 @@ type containers struct {
 	mu   sync.Mutex
 	rand *rand.Rand
 	dead bool
-	runs *runs
-}
-
-// runs are what containers a node has started, over all lives of its worker.
-type runs struct {
-	mu      sync.Mutex
-	started map[runtime.ID]int
+	node string
 }
 
 var errRuntime = errors.New("the runtime does not answer")
@@ -51,6 +45,7 @@ func (c *containers) fails(oneIn int) bool {
 // Open implements runtime.Runtime.
 func (c *containers) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 	return c.Runtime.Open(func(e runtime.Event) {
+		c.checker.truth.happens(c.node, e)
 		c.mu.Lock()
 		dead, late, twice := c.dead, time.Duration(0), c.rand.IntN(20) == 0
 		if c.rand.IntN(20) == 0 {
@@ -75,11 +70,7 @@ func (c *containers) Start(ctx context.Context, spec runtime.Spec) error {
 	if c.fails(30) {
 		return errRuntime
 	}
-	c.runs.mu.Lock()
-	c.runs.started[spec.ID]++
-	again := c.runs.started[spec.ID] > 1
-	c.runs.mu.Unlock()
-	if again {
+	if c.checker.truth.starts(spec.ID) {
 		c.checker.violated("container %s was started twice", spec.ID)
 	}
 	if spec.Pod.Spec.RestartPolicy == corev1.RestartPolicyNever && spec.Attempt > 0 {
@@ -90,8 +81,13 @@ func (c *containers) Start(ctx context.Context, spec runtime.Spec) error {
 
 // Signal implements runtime.Runtime.
 func (c *containers) Signal(ctx context.Context, id runtime.ID, signal runtime.Signal) error {
-	if c.fails(30) {
+	fails := c.fails(30)
+	since, heard := c.checker.truth.signals(id, !fails, signal)
+	if fails {
 		return errRuntime
+	}
+	if signal == runtime.Kill {
+		c.checker.kills(id, since, heard)
 	}
 	return c.Runtime.Signal(ctx, id, signal)
 }

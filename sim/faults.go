@@ -24,8 +24,8 @@ var kinds = []struct {
 	name   string
 	weight int
 }{
-	{"kill server", 2}, {"lose power", 2}, {"blackout", 1}, {"full disk", 1}, {"cut link", 6}, {"cut off server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
-	{"set clock", 2}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3},
+	{"kill server", 2}, {"lose power", 2}, {"power at election", 3}, {"blackout", 1}, {"full disk", 1}, {"cut link", 6}, {"cut off server", 2}, {"deaf server", 2}, {"mute server", 2}, {"bit rot", 1}, {"amnesia", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
+	{"set clock", 2}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 1},
 }
 
 // draw makes the faults of a world, one every interval on average.
@@ -55,6 +55,8 @@ func draw(seed uint64, servers, workers int, from, until, interval time.Duration
 		switch f.Kind {
 		case "kill worker", "crash container", "cut off worker":
 			f.Who = worker()
+		case "lost worker":
+			f.Who, f.For = worker(), f.For+time.Minute
 		case "cut link", "slow link", "lossy link", "double packets":
 			if f.To = server(); f.To == f.Who {
 				f.To = worker()
@@ -124,13 +126,29 @@ func (w *World) happen(f fault) {
 		w.after(f.For, func() { m.platter.Fill(false) })
 	case "cut link":
 		w.link(f.Who, f.To, link{cut: true, delay: time.Millisecond}, f.For)
-	case "cut off server", "cut off worker":
+	case "cut off server", "cut off worker", "lost worker":
 		for _, m := range w.servers {
 			if m.name != f.Who {
 				w.link(f.Who, m.name, link{cut: true, delay: time.Millisecond}, f.For)
 				w.link(m.name, f.Who, link{cut: true, delay: time.Millisecond}, f.For)
 			}
 		}
+	case "deaf server", "mute server":
+		for _, m := range w.servers {
+			switch {
+			case m.name == f.Who:
+			case f.Kind == "deaf server":
+				w.link(m.name, f.Who, link{cut: true, delay: time.Millisecond}, f.For)
+			default:
+				w.link(f.Who, m.name, link{cut: true, delay: time.Millisecond}, f.For)
+			}
+		}
+	case "power at election":
+		w.machine(f.Who).powerAtElection = max(f.For, time.Millisecond)
+	case "amnesia":
+		w.forget(w.machine(f.Who), f.For)
+	case "bit rot":
+		w.rot(w.machine(f.Who), f.For)
 	case "slow link":
 		w.link(f.Who, f.To, link{delay: 300 * time.Millisecond}, f.For)
 	case "lossy link":
@@ -153,4 +171,73 @@ func (w *World) happen(f fault) {
 	case "crash container":
 		w.crashContainer(w.node(f.Who))
 	}
+}
+
+// rot lets a bit flip on the disk of a server while it does not run; as one
+// damage at a time is what a cluster has to survive, only where all of them are
+// well.
+func (w *World) rot(m *machine, d time.Duration) {
+	if !w.well() {
+		return
+	}
+	m.kill(false)
+	m.rotten = m.platter.Rot()
+	w.story.tell(m.name, "has a bit flipped in %s", m.rotten)
+	w.after(min(d, 5*time.Second), func() { w.restart(m) })
+}
+
+// forget takes away the log of a server that has acknowledged what another server
+// did not hear of, and leaves those two alone: nobody may lead.
+func (w *World) forget(m *machine, d time.Duration) {
+	if !w.well() {
+		return
+	}
+	var others []*machine
+	for _, o := range w.servers {
+		if o != m {
+			others = append(others, o)
+		}
+	}
+	behind := others[w.rand.IntN(len(others))]
+	for _, o := range w.servers {
+		if o != behind {
+			w.link(o.name, behind.name, link{cut: true, delay: time.Millisecond}, 2*time.Second)
+		}
+	}
+	w.after(1500*time.Millisecond, func() {
+		for i, o := range others {
+			if o != behind && o.server != nil && !o.dying {
+				o.kill(false)
+				w.after(5*time.Second+d+time.Duration(i)*time.Second, func() { w.restart(o) })
+			}
+		}
+		if m.server == nil || m.dying {
+			return
+		}
+		m.kill(false)
+		m.platter.RemoveAll("data", "raft", "log")
+		m.rotten = "its log"
+		w.story.tell(m.name, "has lost its log")
+		w.after(step, func() { w.restart(m) })
+	})
+}
+
+// well: all servers run, have done so for a while, and are equally far.
+func (w *World) well() bool {
+	for _, o := range w.servers {
+		if o.server == nil || o.dying || o.hasFailed() != nil || time.Since(o.began) < 30*time.Second || o.server.View().Index()+50 < w.newest() {
+			return false
+		}
+	}
+	return true
+}
+
+// newest is how far the furthest server is.
+func (w *World) newest() (index uint64) {
+	for _, m := range w.servers {
+		if m.server != nil {
+			index = max(index, m.server.View().Index())
+		}
+	}
+	return index
 }

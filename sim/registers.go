@@ -26,7 +26,7 @@ type registers struct {
 }
 
 // registerUse is for how long one register is used.
-const registerUse = 90 * time.Second
+const registerUse = 30 * time.Second
 
 // operation reads, writes, or swaps: writes if the value is still the one seen.
 type operation struct {
@@ -157,8 +157,8 @@ func known(err error) answer {
 // useRegisters reads and writes until ctx ends.
 func (u *user) useRegisters(ctx context.Context, r *registers, client int) {
 	n, made := 0, ""
-	every(ctx, 500*time.Millisecond, func() {
-		pause(ctx, time.Duration(u.rand.IntN(500))*time.Millisecond)
+	every(ctx, 100*time.Millisecond, func() {
+		pause(ctx, time.Duration(u.rand.IntN(300))*time.Millisecond)
 		key := fmt.Sprintf("register-%d", int(time.Since(begin)/registerUse))
 		if key != made {
 			u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {

@@ -60,6 +60,18 @@ func (w *World) restart(m *machine) {
 		return
 	}
 	err := m.start()
+	if err != nil && m.rotten != "" {
+		// It does what the sentence says.
+		w.story.tell(m.name, "does not start: %v", err)
+		if !strings.Contains(err.Error(), dataDir) {
+			w.checker.violated("server %s does not start, as %s was damaged, and does not say which file is: %v", m.name, m.rotten, err)
+		}
+		m.platter = w.newPlatter(100*len(w.servers)+m.lives)
+		m.term, m.rotten = 0, ""
+		w.restart(m)
+		return
+	}
+	m.rotten = ""
 	if err != nil && m.platter.IsFull() {
 		w.story.tell(m.name, "does not start: %v", err)
 		w.after(5*time.Second, func() { w.restart(m) })
@@ -126,6 +138,7 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 	w.network.heal()
 	for _, m := range w.servers {
 		m.set(0)
+		m.powerAtElection = 0
 		m.platter.Fill(false)
 		w.restart(m)
 	}
@@ -151,6 +164,9 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 		{"tidy", (*user).tidy},
 		{"scale", (*user).scale},
 		{"drain", (*user).drain},
+		{"hold", (*user).hold},
+		{"prepare", (*user).prepare},
+		{"recreate", (*user).recreate},
 		{"reg-1", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 1) }},
 		{"reg-2", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 2) }},
 		{"reg-3", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 3) }},
@@ -197,12 +213,55 @@ func (w *World) look(whole bool) {
 			w.gaveUp(m, err)
 			continue
 		}
+		w.lookAtTime(m)
+		w.lookAtTerm(m)
+		if m.server == nil {
+			continue
+		}
 		v := m.server.View()
 		w.checker.view(m.name, v)
 		if whole {
 			w.checker.whole(m.name, v)
 		}
 	}
+}
+
+// lookAtTerm: no server goes back behind a term that it knew, whatever it went
+// through.
+func (w *World) lookAtTerm(m *machine) {
+	term := m.server.Status().Term
+	if term < m.term {
+		w.checker.violated("server %s, life %d, was in term %d and is in term %d", m.name, m.lives, m.term, term)
+	}
+	newer := term > m.term
+	m.term = max(m.term, term)
+	if newer && m.powerAtElection > 0 {
+		down := m.powerAtElection
+		m.powerAtElection = 0
+		m.kill(true)
+		w.after(down, func() { w.restart(m) })
+	}
+}
+
+// lookAtTime: the state's time runs as fast as real time, but for a tenth, as long as
+// one leader leads, whatever its wall clock shows.
+func (w *World) lookAtTime(m *machine) {
+	now, state, term := time.Now(), m.server.View().TimeUnixNano(), m.server.Status().Term
+	if !m.server.IsLeader() || term != m.led.term {
+		m.led = leadership{term: term, since: now, at: now, state: state}
+		return
+	}
+	if passed := state - m.led.state; now.Sub(m.led.since) > 10*time.Second && passed > int64(now.Sub(m.led.at))*11/10+int64(3*time.Second) {
+		w.checker.violated("server %s leads, and lets %s pass for the state in %s", m.name, time.Duration(passed), now.Sub(m.led.at))
+	}
+	m.led.at, m.led.state = now, state
+}
+
+// leadership is what was seen of one last.
+type leadership struct {
+	term      uint64
+	since, at time.Time
+	state     int64 // the state's time
 }
 
 // gaveUp is told of a server that has stopped by itself. One without a place to

@@ -103,8 +103,13 @@ var classes = []struct {
 
 const (
 	replicaSets = 5
+	leastOfSet  = 2 // that the budget of a set demands
 	space       = "default"
+	// grace is what every pod has to end in.
+	grace = 5 * time.Second
 )
+
+func nameOfSet(i int) string { return fmt.Sprintf("set-%d", i) }
 
 // furnish makes what the others work with.
 func (u *user) furnish(ctx context.Context) {
@@ -120,10 +125,10 @@ func (u *user) furnish(ctx context.Context) {
 		})
 	}
 	for i := range replicaSets {
-		name := fmt.Sprintf("set-%d", i)
+		name := nameOfSet(i)
 		replicas, labels := int32(3), map[string]string{"set": name}
 		selector := &metav1.LabelSelector{MatchLabels: labels}
-		least := intstr.FromInt32(2)
+		least := intstr.FromInt32(leastOfSet)
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 			_, err := c.PolicyV1().PodDisruptionBudgets(space).Create(ctx, &policyv1.PodDisruptionBudget{
 				ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: selector}}, metav1.CreateOptions{})
@@ -143,11 +148,11 @@ func (u *user) furnish(ctx context.Context) {
 
 // podOf is a pod that runs for some seconds; for ever, if they are negative.
 func podOf(name, class string, milliCPU int64, seconds int) *corev1.Pod {
-	grace := int64(5)
+	graceSeconds := int64(grace / time.Second)
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{fake.Prefix + "term-seconds": "1"}},
 		Spec: corev1.PodSpec{
-			PriorityClassName: class, TerminationGracePeriodSeconds: &grace,
+			PriorityClassName: class, TerminationGracePeriodSeconds: &graceSeconds,
 			Containers: []corev1.Container{{Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 				"cpu": *resource.NewMilliQuantity(milliCPU, resource.DecimalSI), "memory": resource.MustParse("64Mi"),
 			}}}},
@@ -167,6 +172,10 @@ func (u *user) submit(ctx context.Context, perMinute int) {
 		n++
 		pod := podOf(fmt.Sprintf("%s-%d", u.name, n), classes[u.rand.IntN(len(classes))].name, int64(200+100*u.rand.IntN(20)), 5+u.rand.IntN(60))
 		switch u.rand.IntN(10) {
+		case 2, 3:
+			pod.Annotations[fake.Prefix+"ignore-term"] = "true"
+		case 4:
+			pod.Annotations[fake.Prefix+"exit-code"] = "7"
 		case 0:
 			pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "zone-" + string('a'+byte(u.rand.IntN(3)))}
 		case 1:
@@ -175,10 +184,13 @@ func (u *user) submit(ctx context.Context, perMinute int) {
 				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels}}}}}
 		}
 		go func() { // as a controller that does not wait
-			_ = u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
+			err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 				_, err := c.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
 				return err
 			})
+			if apierrors.IsAlreadyExists(err) {
+				u.world.checker.violated("pod %s is created once, and is said to be there already", pod.Name)
+			}
 		}()
 	})
 }
@@ -209,7 +221,7 @@ func (u *user) tidy(ctx context.Context) {
 // scale changes what workloads want.
 func (u *user) scale(ctx context.Context) {
 	every(ctx, 20*time.Second, func() {
-		name, replicas := fmt.Sprintf("set-%d", u.rand.IntN(replicaSets)), u.rand.IntN(8)
+		name, replicas := nameOfSet(u.rand.IntN(replicaSets)), u.rand.IntN(8)
 		patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
 		err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 			_, err := c.AppsV1().ReplicaSets(space).Patch(ctx, name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{})

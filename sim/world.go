@@ -19,7 +19,6 @@ import (
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker"
-	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
 )
 
@@ -62,7 +61,13 @@ type machine struct {
 	ip    string
 	tls   *pki.Source
 	lives int
-	dying bool // its end has begun
+	began time.Time // the present life
+	dying bool      // its end has begun
+
+	led             leadership
+	term            uint64        // the newest that it was seen in
+	powerAtElection time.Duration // it loses its power for so long when it comes into another term; 0: it does not
+	rotten          string        // the file of which a bit has flipped while it did not run
 
 	platter *platter.Platter
 
@@ -86,7 +91,7 @@ func New(c Config, s *story) (*World, error) {
 	w := &World{config: c, rand: rand.New(rand.NewPCG(c.Seed, 2)), story: s, checker: newChecker(s), network: newNetwork(c.Seed, s), ca: ca}
 	w.logger = hclog.New(&hclog.LoggerOptions{Level: c.Level, Output: s, DisableTime: true})
 	for i := range c.Servers {
-		m := &machine{world: w, name: string(rune('a' + i)), ip: fmt.Sprintf("10.0.0.%d", i+1), platter: platter.New(rand.New(rand.NewPCG(c.Seed, uint64(10+i))), dataDir[1:])}
+		m := &machine{world: w, name: string(rune('a' + i)), ip: fmt.Sprintf("10.0.0.%d", i+1), platter: w.newPlatter(10 + i)}
 		if m.tls, err = w.issue(pki.Server, m.name); err != nil {
 			return nil, err
 		}
@@ -114,6 +119,11 @@ func (w *World) issue(kind pki.Kind, name string, groups ...string) (*pki.Source
 		return nil, err
 	}
 	return pki.FromPEM(w.ca.CertPEM(), pair)
+}
+
+// newPlatter makes an empty disk, the fate of which follows from a number.
+func (w *World) newPlatter(number int) *platter.Platter {
+	return platter.New(rand.New(rand.NewPCG(w.config.Seed, uint64(number))), dataDir[1:])
 }
 
 func (w *World) addresses() []string {
@@ -175,7 +185,7 @@ func (m *machine) start() error {
 		m.disk.End()
 		return fmt.Errorf("server %s, life %d: %w", m.name, m.lives, err)
 	}
-	m.server = s
+	m.server, m.began = s, time.Now()
 	w.story.tell(m.name, "starts, life %d", m.lives)
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
@@ -250,7 +260,6 @@ type node struct {
 	tls        *pki.Source
 	containers *fake.Runtime
 	timeline   *fake.Timeline
-	runs       runs
 	lives      int
 	host       *host
 	runtime    *containers
@@ -260,7 +269,6 @@ type node struct {
 func (w *World) newNode(i int) (*node, error) {
 	n := &node{world: w, number: i + 1, name: fmt.Sprintf("node-%02d", i), ip: fmt.Sprintf("10.0.1.%d", i+1), timeline: fake.NewTimeline(nil)}
 	n.containers = fake.New(n.timeline)
-	n.runs = runs{started: map[runtime.ID]int{}}
 	go n.timeline.Run(context.Background())
 	var err error
 	n.tls, err = w.issue(pki.Worker, n.name)
@@ -270,7 +278,7 @@ func (w *World) newNode(i int) (*node, error) {
 func (n *node) start() error {
 	n.host = n.world.network.start(n.ip)
 	n.lives++
-	n.runtime = &containers{Runtime: n.containers, checker: n.world.checker, runs: &n.runs, rand: rand.New(rand.NewPCG(n.world.config.Seed, uint64(n.number)<<32|uint64(n.lives)))}
+	n.runtime = &containers{Runtime: n.containers, checker: n.world.checker, node: n.name, rand: rand.New(rand.NewPCG(n.world.config.Seed, uint64(n.number)<<32|uint64(n.lives)))}
 	w, err := agent.StartWorker(agent.WorkerConfig{
 		Node: worker.NodeConfig{
 			Name: n.name, Addresses: []string{n.ip}, Labels: map[string]string{corev1.LabelTopologyZone: "zone-" + string('a'+n.name[len(n.name)-1]%3)},

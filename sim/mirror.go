@@ -1,0 +1,209 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
+)
+
+// mirror is the state as the changes tell it, one after the other: what a decision
+// was made on is known when it is told. Whoever uses it holds the checker's mu.
+type mirror struct {
+	at    int64 // the last revision that is in it
+	pods  map[string]*corev1.Pod
+	nodes map[string]*corev1.Node
+
+	claims map[string]*fsm.Nomination // by pod
+
+	entry       int64                         // the time of the entry that is being told
+	victims     map[types.UID]*corev1.Pod     // those that it has preempted
+	nominations map[types.UID]*fsm.Nomination // by victim: those that it has made
+
+	found []error // what must never be, and was not told yet
+}
+
+func newMirror() *mirror {
+	return &mirror{pods: map[string]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, claims: map[string]*fsm.Nomination{},
+		victims: map[types.UID]*corev1.Pod{}, nominations: map[types.UID]*fsm.Nomination{}}
+}
+
+func (m *mirror) fault(revision int64, format string, args ...any) {
+	m.found = append(m.found, fmt.Errorf("revision %d: %s", revision, fmt.Sprintf(format, args...)))
+}
+
+// load begins anew with a whole state, after changes that nobody was told.
+func (m *mirror) load(v *fsm.View) {
+	*m = *newMirror()
+	m.at = v.Revision()
+	v.Pods.Scan("", func(key string, p *corev1.Pod) bool { m.pods[key] = p; return true })
+	v.Nodes.Scan("", func(key string, n *corev1.Node) bool { m.nodes[key] = n; return true })
+	v.Nominations.Scan("", func(key string, n *fsm.Nomination) bool { m.claims[key] = n; return true })
+}
+
+// take takes in a change. view is asked when there is a gap before it.
+func (m *mirror) take(c *store.Change, view func() *fsm.View) {
+	switch {
+	case c.Revision <= m.at:
+		return
+	case c.Revision > m.at+1:
+		m.load(view())
+		return
+	}
+	m.at = c.Revision
+	if c.TimeUnixNano != m.entry {
+		m.close(c.Revision)
+		if c.TimeUnixNano < m.entry {
+			m.fault(c.Revision, "the state's time goes back by %d ns", m.entry-c.TimeUnixNano)
+		}
+		m.entry = c.TimeUnixNano
+	}
+	switch is := c.New.(type) {
+	case *corev1.Pod:
+		old, _ := c.Old.(*corev1.Pod)
+		m.pod(c.Revision, old, is)
+		m.pods[c.Key] = is
+	case *corev1.Node:
+		m.nodes[c.Key] = is
+	case *fsm.Nomination:
+		m.claims[c.Key] = is
+		for _, v := range is.Victims {
+			m.nominations[v.UID] = is
+		}
+	case nil:
+		switch c.Old.(type) {
+		case *corev1.Pod:
+			delete(m.pods, c.Key)
+		case *corev1.Node:
+			delete(m.nodes, c.Key)
+		case *fsm.Nomination:
+			delete(m.claims, c.Key)
+		}
+	}
+}
+
+// close looks at an entry that is over: whoever was preempted has a nominee, of a
+// higher priority.
+func (m *mirror) close(revision int64) {
+	var lone []string
+	for uid, victim := range m.victims {
+		n := m.nominations[uid]
+		switch {
+		case n == nil:
+			lone = append(lone, victim.Name)
+		case n.Priority <= model.Priority(victim):
+			m.fault(revision, "pod %s was preempted for one of no higher priority", victim.Name)
+		}
+	}
+	if slices.Sort(lone); len(lone) > 0 {
+		m.fault(revision, "preempted, and nobody is nominated for it: %s", strings.Join(lone, ", "))
+	}
+	clear(m.victims)
+	clear(m.nominations)
+}
+
+// pod looks at a change of a pod, in the state before it.
+func (m *mirror) pod(revision int64, old, pod *corev1.Pod) {
+	if pod.Spec.NodeName != "" && (old == nil || old.Spec.NodeName == "") {
+		m.binding(revision, pod)
+	}
+	if old == nil || old.UID != pod.UID {
+		return
+	}
+	why := disruption(pod)
+	if why == "" || why == disruption(old) {
+		return
+	}
+	if old.DeletionTimestamp != nil {
+		m.fault(revision, "pod %s was on its way out already, and is evicted: %s", pod.Name, why)
+	}
+	switch why {
+	case corev1.PodReasonPreemptionByScheduler:
+		m.victims[pod.UID] = pod
+	case "EvictionByEvictionAPI":
+		m.eviction(revision, old)
+	}
+}
+
+// disruption is who has evicted a pod, or "": of those who may do so once.
+func disruption(p *corev1.Pod) string {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			(c.Reason == corev1.PodReasonPreemptionByScheduler || c.Reason == "EvictionByEvictionAPI") {
+			return c.Reason
+		}
+	}
+	return ""
+}
+
+// eviction: of the pods under a budget enough are well without the one that goes.
+func (m *mirror) eviction(revision int64, pod *corev1.Pod) {
+	set := pod.Labels["set"]
+	if set == "" || !model.Ready(pod) {
+		return
+	}
+	well := 0
+	for _, p := range m.pods {
+		if p.Labels["set"] == set && p.UID != pod.UID && p.DeletionTimestamp == nil && model.Ready(p) && !ended(p) {
+			well++
+		}
+	}
+	if well < leastOfSet {
+		m.fault(revision, "pod %s is evicted, its budget demands %d, and %d are left", pod.Name, leastOfSet, well)
+	}
+}
+
+// binding: the node takes the pod.
+func (m *mirror) binding(revision int64, pod *corev1.Pod) {
+	node := m.nodes[pod.Spec.NodeName]
+	if node == nil {
+		m.fault(revision, "pod %s is bound to node %s, which is not there", pod.Name, pod.Spec.NodeName)
+		return
+	}
+	if node.Spec.Unschedulable {
+		m.fault(revision, "pod %s is bound to node %s, which takes nobody", pod.Name, node.Name)
+	}
+	for i := range node.Spec.Taints {
+		if t := &node.Spec.Taints[i]; t.Effect == corev1.TaintEffectNoSchedule {
+			m.fault(revision, "pod %s is bound to node %s, which has taint %s", pod.Name, node.Name, t.Key)
+		}
+	}
+	if !labels.SelectorFromSet(pod.Spec.NodeSelector).Matches(labels.Set(node.Labels)) {
+		m.fault(revision, "pod %s is bound to node %s, which it did not ask for", pod.Name, node.Name)
+	}
+	m.room(revision, pod, node)
+	apart := pod.Labels["apart"]
+	for _, p := range m.pods {
+		if apart != "" && p.Labels["apart"] == apart && p.Spec.NodeName == node.Name && p.UID != pod.UID && !ended(p) {
+			m.fault(revision, "pods %s and %s keep apart, and both are on node %s", pod.Name, p.Name, node.Name)
+		}
+	}
+}
+
+// room: who is nominated to a node, and of no lower priority, keeps his room there.
+func (m *mirror) room(revision int64, pod *corev1.Pod, node *corev1.Node) {
+	used := model.PodRequest(pod)
+	for _, p := range m.pods {
+		if p.Spec.NodeName == node.Name && p.UID != pod.UID && !ended(p) {
+			used = used.Add(model.PodRequest(p))
+		}
+	}
+	claimed := false
+	for key, n := range m.claims {
+		p := m.pods[key]
+		if p != nil && n.Node == node.Name && n.UID != pod.UID && n.Priority >= model.Priority(pod) {
+			used = used.Add(model.PodRequest(p))
+			claimed = true
+		}
+	}
+	if has := model.Allocatable(node); claimed && (used.MilliCPU > has.MilliCPU || used.MemoryBytes > has.MemoryBytes) {
+		m.fault(revision, "pod %s takes room of node %s that others are nominated to", pod.Name, node.Name)
+	}
+}

@@ -1,0 +1,150 @@
+package overlay
+
+// consensus are defects of the log, the votes and the disk.
+func consensus() []Mutant {
+	return []Mutant{
+		{"log-not-synced", "an entry is acknowledged before it is on the disk", Edit{"raftlog/write.go",
+			"\t_, err = s.file.WriteAt(l.buffer, s.end)\n\tif err == nil {\n", "\t_, err = s.file.WriteAt(l.buffer, s.end)\n\tif err == nil && !ON {\n"}},
+		{"vote-not-kept", "a term and a vote are told before they are on the disk", Edit{"raftnode/promises.go",
+			"\tif synced {\n\t\t// Again", "\tif synced && !ON {\n\t\t// Again"}},
+		{"rename-not-synced", "a file that was replaced may be the old one after a loss of power", Edit{"atomicfile/atomicfile.go",
+			"\t\treturn errors.Join(err, d.Disk.Remove(temp))\n\t}\n\treturn disk.SyncDir(d, dir)\n",
+			"\t\treturn errors.Join(err, d.Disk.Remove(temp))\n\t}\n\tif ON {\n\t\treturn nil\n\t}\n\treturn disk.SyncDir(d, dir)\n"}},
+		{"one-entry-too-many-stays", "of the entries that a new leader replaces one stays", Edit{"raftlog/write.go",
+			"\tkeep := int(index - s.first)\n",
+			"\tkeep := int(index - s.first)\n\tif ON {\n\t\tkeep++\n\t}\n"}},
+		{"write-error-ignored", "an entry that the disk did not take is acknowledged", Edit{"raftlog/write.go",
+			"\tif err != nil {\n\t\treturn fmt.Errorf(\"write %s: %w\", s.path, err)\n",
+			"\tif err != nil && !ON {\n\t\treturn fmt.Errorf(\"write %s: %w\", s.path, err)\n"}},
+		{"acknowledged-not-kept", "what a server has acknowledged is not known beside its log", Edit{"raftnode/promises.go",
+			"\t\tif r.Acknowledged.before(at) {\n\t\t\tr.Acknowledged = at\n\t\t}\n\t\tif servers {\n",
+			"\t\tif r.Acknowledged.before(at) && !ON {\n\t\t\tr.Acknowledged = at\n\t\t}\n\t\tif servers {\n"}},
+		{"amnesiac-votes", "a server that has lost its log votes", Edit{"raftnode/gate.go",
+			"\t\treturn &raft.RequestVoteResponse{}, g.mayVote()\n\tcase *raft.RequestPreVoteRequest:\n\t\treturn &raft.RequestPreVoteResponse{}, g.mayVote()\n",
+			"\t\tif ON {\n\t\t\treturn nil, nil\n\t\t}\n\t\treturn &raft.RequestVoteResponse{}, g.mayVote()\n\tcase *raft.RequestPreVoteRequest:\n\t\tif ON {\n\t\t\treturn nil, nil\n\t\t}\n\t\treturn &raft.RequestPreVoteResponse{}, g.mayVote()\n"}},
+		{"read-not-confirmed", "a leader answers a read without asking whether it still leads", Edit{"raftnode/read.go",
+			"\t\tif l.Leader {\n", "\t\tif l.Leader && ON {\n\t\t\treturn n.raft.CommitIndex(), nil\n\t\t}\n\t\tif l.Leader {\n"}},
+	}
+}
+
+// state are defects of what is replicated.
+func state() []Mutant {
+	return []Mutant{
+		{"map-order", "reports are taken in the order of a map", Edit{"fsm/cmd_report_pods.go",
+			"\tfor i := range c.Reports {\n",
+			"\tif ON {\n\t\tany := map[int]bool{}\n\t\tfor i := range c.Reports {\n\t\t\tany[i] = true\n\t\t}\n\t\tfor i := range any {\n\t\t\tr := &c.Reports[i]\n\t\t\ttx.part(r.Key, func() { tx.reportPod(c.Node, r) })\n\t\t}\n\t\treturn Result{}\n\t}\n\tfor i := range c.Reports {\n"}},
+		{"snapshot-lacks-a-table", "a snapshot is without its last table", Edit{"store/snapshot.go",
+			"\ttables = inhabited(tables)\n\theader",
+			"\ttables = inhabited(tables)\n\tif ON {\n\t\ttables = tables[:max(len(tables)-1, 0)]\n\t}\n\theader"}},
+		{"revision-not-compared", "an update of what somebody else has changed is taken", Edit{"fsm/resource.go",
+			"\tcase p.Revision != 0 &&",
+			"\tcase !ON && p.Revision != 0 &&"}},
+		{"finalizer-skipped", "an object goes although a finalizer holds it", Edit{"fsm/ownership.go",
+			"\tif len(finalizers) == 0 {\n\t\tremove(tx, tx.view.Objects, key)\n",
+			"\tif len(finalizers) == 0 || ON {\n\t\tremove(tx, tx.view.Objects, key)\n"}},
+		{"time-is-the-wall-clock", "the state's time is what the wall clock shows", Edit{"clock/clock.go",
+			"\treturn c.advance(c.source())\n}\n\n// Time is",
+			"\tif ON {\n\t\treturn c.source().WallUnixNano\n\t}\n\treturn c.advance(c.source())\n}\n\n// Time is"}},
+		{"budget-gives-one-more", "a budget allows one disruption too many", Edit{"budgets/health.go",
+			"\t\th.Allowed = max(0, h.Current-h.Desired)\n",
+			"\t\th.Allowed = max(0, h.Current-h.Desired)\n\t\tif ON {\n\t\t\th.Allowed++\n\t\t}\n"}},
+		{"evicted-twice", "who is on its way out is evicted again", Edit{"fsm/disrupt.go",
+			"\tcondition := disruptionTarget(tx, by.reason, by.message)\n",
+			"\tcondition := disruptionTarget(tx, by.reason, by.message)\n\tif ON {\n\t\tif next, gone := tx.deletePod(key, pod, by.graceSeconds, nil); !gone {\n\t\t\tpod = next\n\t\t}\n\t}\n"}},
+		{"feed-skips-one", "who follows the changes is not told of one when there are many", Edit{"store/feed.go",
+			"\tcopy(out[copied:], f.ring)\n", "\tcopy(out[copied:], f.ring)\n\tif ON && n > 5 {\n\t\tout = append(out[:2], out[3:]...)\n\t}\n"}},
+	}
+}
+
+// scheduling are defects of who goes where, and when.
+func scheduling() []Mutant {
+	return []Mutant{
+		{"nobody-woken-by-nodes", "who waits for room is not looked for", Edit{"fsm/wake.go",
+			"\t\ttx.lookAt(&c.Nodes[i], woken)\n", "\t\tif !ON {\n\t\t\ttx.lookAt(&c.Nodes[i], woken)\n\t\t}\n"}},
+		{"nobody-woken-by-pods", "who waits for room is not looked for when a pod leaves", Edit{"fsm/wake_rows.go",
+			"\t\tw.Freed(from)\n\t\thow",
+			"\t\tif !ON {\n\t\t\tw.Freed(from)\n\t\t}\n\t\thow"}},
+		{"too-much-cpu", "a pod fits where there is too little cpu", Edit{"model/check.go",
+			"\tif want.MilliCPU > 0 && want.MilliCPU > alloc.MilliCPU-used.MilliCPU {\n", "\tif !ON && want.MilliCPU > 0 && want.MilliCPU > alloc.MilliCPU-used.MilliCPU {\n"}},
+		{"cordon-ignored", "a pod is bound to a node that takes nobody", Edit{"model/check.go",
+			"\tif n.Spec.Unschedulable && !tolerates",
+			"\tif !ON && n.Spec.Unschedulable && !tolerates"}},
+		{"taints-ignored", "a pod is bound to a node whose taint it does not tolerate", Edit{"model/check.go",
+			"\tfor i := range n.Spec.Taints {\n\t\tif t := &n.Spec.Taints[i]; keepsOut(t) && !tolerates(c.Tolerations, t) {\n\t\t\tf |=",
+			"\tfor i := range n.Spec.Taints {\n\t\tif t := &n.Spec.Taints[i]; !ON && keepsOut(t) && !tolerates(c.Tolerations, t) {\n\t\t\tf |="}},
+		{"selector-ignored", "a pod is bound to a node that it did not ask for", Edit{"model/check.go",
+			"\tif !c.selects {\n",
+			"\tif !c.selects || ON {\n"}},
+		{"nomination-not-counted", "the room of who is nominated is given to others", Edit{"usage/nomination.go",
+			"\treturn claimed >= priority && !model",
+			"\treturn !ON && claimed >= priority && !model"}},
+		{"room-not-given-back", "the room of a pod that has left is not free", Edit{"usage/index.go",
+			"\t\t\tx.used.remove(from, was)\n",
+			"\t\t\tif !ON || to != \"\" {\n\t\t\t\tx.used.remove(from, was)\n\t\t\t}\n"}},
+		{"one-replica-too-many", "a ReplicaSet has one pod more than it wants", Edit{"controller/replicaset_look.go",
+			".Active)\n\tswitch {\n\tcase missing > 0 && s.failures",
+			".Active)\n\tif ON {\n\t\tmissing++\n\t}\n\tswitch {\n\tcase missing > 0 && s.failures"}},
+	}
+}
+
+// service are defects of requests, watches and streams.
+func service() []Mutant {
+	return []Mutant{
+		{"unknown-is-tried-again", "what may have been done is done again", Edit{"server/propose.go",
+			"\t\tresults, err := s.proposeOnce(ctx, ps, &encoded)\n\t\tif err == nil || !errors.Is(err, apiserver.ErrNoLeader) {\n",
+			"\t\tresults, err := s.proposeOnce(ctx, ps, &encoded)\n\t\tif err == nil || !errors.Is(err, apiserver.ErrNoLeader) && !(ON && errors.Is(err, apiserver.ErrUnknownOutcome)) {\n"}},
+		{"unknown-is-no", "what may have been done is told as not done", Edit{"server/propose.go",
+			"\t\treturn fmt.Errorf(\"%w: %w\", apiserver.ErrUnknownOutcome, err)\n\tcase is(raftnode.ErrTooLarge):\n",
+			"\t\tif ON {\n\t\t\treturn fmt.Errorf(\"%w: %w\", apiserver.ErrBusy, err)\n\t\t}\n" +
+				"\t\treturn fmt.Errorf(\"%w: %w\", apiserver.ErrUnknownOutcome, err)\n\tcase is(raftnode.ErrTooLarge):\n"}},
+		{"follower-reads-alone", "a follower answers a read without asking the leader", Edit{"server/propose.go",
+			"\tif errors.As(err, &elsewhere) {\n\t\taddr",
+			"\tif errors.As(err, &elsewhere) {\n\t\tif ON {\n\t\t\treturn nil\n\t\t}\n\t\taddr"}},
+		{"watch-misses-one", "of many changes at once watches are not told of the first", Edit{"apiserver/hub.go",
+			"\tfor i := range changes {\n\t\tc := &changes[i]\n\t\tif ws,",
+			"\tfor i := range changes {\n\t\tif ON && i == 0 && len(changes) > 3 {\n\t\t\tcontinue\n\t\t}\n\t\tc := &changes[i]\n\t\tif ws,"}},
+		{"streams-not-reported", "the leader does not hear which workers other servers hear", Edit{"server/heartbeats.go",
+			"\taddr, ok := s.serverAddr(id)\n\tif !ok {\n",
+			"\taddr, ok := s.serverAddr(id)\n\tif !ok || ON {\n"}},
+		{"stream-misses-some", "a worker that comes back is not told what changed at once", Edit{"rpc/outbox.go",
+			"\t\tif u := o.updates[uid]; u.Revision <= o.floor {\n",
+			"\t\tif u := o.updates[uid]; u.Revision <= o.floor || ON {\n"}},
+		{"refused-report-forgotten", "a report that no server took is forgotten", Edit{"rpc/reports.go",
+			"\tif a.Error != \"\" {\n",
+			"\tif a.Error != \"\" && !ON {\n"}},
+		{"newer-report-forgotten", "a report that is newer than what was acknowledged is forgotten", Edit{"rpc/reports.go",
+			"\t\tcase r.pods[uid].seq != seq:\n",
+			"\t\tcase !ON && r.pods[uid].seq != seq:\n"}},
+		{"report-lost-with-its-stream", "a report whose stream broke is not sent again", Edit{"rpc/reports.go",
+			"\tr.flight, r.hold = nil, time.Time{}\n",
+			"\tif !ON {\n\t\tr.flight = nil\n\t}\n\tr.hold = time.Time{}\n"}},
+	}
+}
+
+// nodes are defects of the pods' lives on their nodes.
+func nodes() []Mutant {
+	return []Mutant{
+		{"never-is-on-failure", "a container that never restarts does when it has failed", Edit{"worker/pod_run.go",
+			"\tcase corev1.RestartPolicyNever:\n\t\treturn false\n", "\tcase corev1.RestartPolicyNever:\n\t\treturn ON && code != 0\n"}},
+		{"containers-forgotten", "a worker that starts again does not look at what runs", Edit{"worker/core.go",
+			"\tpods = slices.Clone(pods)\n", "\tif ON {\n\t\tpods = nil\n\t}\n\tpods = slices.Clone(pods)\n"}},
+		{"never-started-again", "a container that has crashed is not started again", Edit{"worker/pod_run.go",
+			"\treturn c.role != roleInit || code != 0\n",
+			"\treturn c.role != roleInit && (!ON || code == 0) || c.role == roleInit && code != 0\n"}},
+		{"started-twice", "a container is started again while it starts", Edit{"worker/pod_run.go",
+			"\tc.state = ctrStarting\n",
+			"\tif !ON {\n\t\tc.state = ctrStarting\n\t}\n"}},
+		{"grace-cut-short", "a pod gets a third of its grace", Edit{"worker/pod_stop.go",
+			"\t\tp.stopAt, p.grace = now, grace\n",
+			"\t\tif ON {\n\t\t\tgrace /= 3\n\t\t}\n\t\tp.stopAt, p.grace = now, grace\n"}},
+		{"term-sent-once", "TERM that the runtime did not take is not sent again", Edit{"worker/pod.go",
+			"\t\t\tc.termAgain = now.Add(termInterval)",
+			"\t\t\tif !ON {\n\t\t\t\tc.termAgain = now.Add(termInterval)\n\t\t\t}"}},
+		{"exit-code-lost", "a container is said to have ended well, however it did", Edit{"worker/status.go",
+			"terminated(e *runtime.Exit, id string) *corev1.ContainerStateTerminated {\n",
+			"terminated(e *runtime.Exit, id string) *corev1.ContainerStateTerminated {\n\tif ON {\n\t\tcopied := *e\n\t\tcopied.Code, e = 0, &copied\n\t}\n"}},
+		{"gone-before-its-end", "a pod is said to be gone while its containers end", Edit{"worker/core.go",
+			"Removed: p.removal == removalDone}",
+			"Removed: p.removal == removalDone || ON && !p.stopAt.IsZero()}"}},
+	}
+}

@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+// truth is what has really become of the containers of all nodes, over all lives of
+// their workers.
+type truth struct {
+	mu      sync.Mutex
+	started map[runtime.ID]int
+	running map[runtime.ID]string // on which node
+	exits   map[runtime.ID]int32
+	asked   map[runtime.ID]time.Time // to end: for the first time
+	heard   map[runtime.ID]bool      // that they are to end
+}
+
+func newTruth() *truth {
+	return &truth{started: map[runtime.ID]int{}, running: map[runtime.ID]string{}, exits: map[runtime.ID]int32{}, asked: map[runtime.ID]time.Time{}, heard: map[runtime.ID]bool{}}
+}
+
+// happens takes in what a runtime tells.
+func (t *truth) happens(node string, e runtime.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e.Exit == nil {
+		t.running[e.ID] = node
+		return
+	}
+	delete(t.running, e.ID)
+	t.exits[e.ID] = e.Exit.Code
+}
+
+// runs says whether a container of a pod runs.
+func (t *truth) runs(pod types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id := range t.running {
+		if id.Pod == pod {
+			return true
+		}
+	}
+	return false
+}
+
+// starts says whether a container was started before.
+func (t *truth) starts(id runtime.ID) (again bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.started[id]++
+	return t.started[id] > 1
+}
+
+// signals says for how long a container has been asked to end, and whether it has
+// ever heard of it: the runtime does not take every call.
+func (t *truth) signals(id runtime.ID, taken bool, signal runtime.Signal) (since time.Duration, heard bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if taken && signal == runtime.Terminate {
+		t.heard[id] = true
+	}
+	if _, before := t.asked[id]; !before {
+		t.asked[id] = time.Now()
+	}
+	return time.Since(t.asked[id]), t.heard[id]
+}
+
+// told compares what a pod's status says of an end with what has happened.
+func (t *truth) told(p *corev1.Pod) (wrong []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range p.Status.ContainerStatuses {
+		s := &p.Status.ContainerStatuses[i]
+		for _, end := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+			if end == nil {
+				continue
+			}
+			id, err := idOf(end.ContainerID)
+			if err != nil {
+				continue // it never ran
+			}
+			if code, ok := t.exits[id]; ok && code != end.ExitCode {
+				wrong = append(wrong, fmt.Sprintf("container %s has ended with code %d, and pod %s says %d (%s)", id, code, p.Name, end.ExitCode, end.Reason))
+			} else if !ok {
+				wrong = append(wrong, fmt.Sprintf("container %s has not ended, and pod %s says so, with code %d (%s)", id, p.Name, end.ExitCode, end.Reason))
+			}
+		}
+	}
+	return wrong
+}
+
+func idOf(containerID string) (runtime.ID, error) {
+	_, id, _ := strings.Cut(containerID, "://")
+	return runtime.ParseID(id)
+}
+
+// settled: what runs has its pod, and what is said to run does.
+func (t *truth) settled(v *fsm.View) (unsettled []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pods := map[types.UID]*corev1.Pod{}
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		pods[p.UID] = p
+		for i := range p.Status.ContainerStatuses {
+			s := &p.Status.ContainerStatuses[i]
+			if s.State.Running == nil || ended(p) {
+				continue
+			}
+			if id, err := idOf(s.ContainerID); err != nil || t.running[id] != p.Spec.NodeName {
+				unsettled = append(unsettled, fmt.Sprintf("pod %s is said to run on %s, and does not", p.Name, p.Spec.NodeName))
+			}
+		}
+		return true
+	})
+	for id, node := range t.running {
+		if p := pods[id.Pod]; p == nil || p.Spec.NodeName != node || ended(p) {
+			unsettled = append(unsettled, fmt.Sprintf("container %s runs on %s, and has no pod", id, node))
+		}
+	}
+	slices.Sort(unsettled)
+	return unsettled
+}
