@@ -57,10 +57,14 @@ func New(config Config) (*Server, error) {
 		return nil, err
 	}
 	setOpenAPI(settings, berth)
-	generic, err := settings.Complete(nil).New("berth", genericapiserver.NewEmptyDelegate())
+	completed := settings.Complete(nil)
+	description := completed.OpenAPIConfig
+	completed.OpenAPIConfig = nil // see describeLate
+	generic, err := completed.New("berth", genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
 	}
+	describeLate(generic, description)
 	pins := newPins(time.Now)
 	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins}
 	if err := g.install(generic, berth, config); err != nil {
