@@ -66,7 +66,7 @@ func (w *World) restart(m *machine) {
 		if !strings.Contains(err.Error(), dataDir) {
 			w.checker.violated("server %s does not start, as %s was damaged, and does not say which file is: %v", m.name, m.rotten, err)
 		}
-		m.platter = w.newPlatter(100*len(w.servers)+m.lives)
+		m.platter = w.newPlatter(100*len(w.servers) + m.lives)
 		m.term, m.rotten = 0, ""
 		w.restart(m)
 		return
