@@ -109,7 +109,7 @@ sim: ## simulated clusters: SEEDS, and FRESH ones that nobody has chosen, MINUTE
 
 sim-mutants: ## whether defects that are put in on purpose are found by the seeds SEEDS
 	go run ./sim/build -mutants -o bin/sim-mutants.test
-	bin/sim-mutants.test -test.run '^TestMutants$$' -test.v -test.timeout 5h -sim.mutants -sim.seeds=$(SEEDS) -sim.minutes=$(MINUTES)
+	bin/sim-mutants.test -test.run '^TestMutants$$' -test.v -test.timeout 5h -sim.mutants -sim.jobs=$(JOBS) -sim.seeds=$(SEEDS) -sim.minutes=$(MINUTES)
 
 HOURS ?= 8
 sim-long: ## simulated clusters of fresh seeds for HOURS of virtual time

@@ -25,7 +25,7 @@ var kinds = []struct {
 	weight int
 }{
 	{"kill server", 2}, {"lose power", 2}, {"power at election", 3}, {"blackout", 1}, {"full disk", 1}, {"cut link", 6}, {"cut off server", 2}, {"deaf server", 2}, {"mute server", 2}, {"bit rot", 1}, {"amnesia", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
-	{"set clock", 2}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 1},
+	{"set clock", 2}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 3},
 }
 
 // draw makes the faults of a world, one every interval on average.

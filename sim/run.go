@@ -2,9 +2,12 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
+	"github.com/berth-dev/berth/raftlog"
+	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -63,7 +66,9 @@ func (w *World) restart(m *machine) {
 	if err != nil && m.rotten != "" {
 		// It does what the sentence says.
 		w.story.tell(m.name, "does not start: %v", err)
-		if !strings.Contains(err.Error(), dataDir) {
+		var file *raftnode.DamagedFileError
+		var entry *raftlog.DamageError
+		if !errors.As(err, &file) && !errors.As(err, &entry) {
 			w.checker.violated("server %s does not start, as %s was damaged, and does not say which file is: %v", m.name, m.rotten, err)
 		}
 		m.platter = w.newPlatter(100*len(w.servers) + m.lives)

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/cryptotest"
@@ -228,22 +229,37 @@ func TestMutants(t *testing.T) {
 		t.Fatal(err)
 	}
 	seeds := slices.Sorted(maps.Keys(chosen))
+	var wg sync.WaitGroup
+	var missed atomic.Int32
+	busy := make(chan struct{}, max(*jobs, 1))
 	for _, m := range overlay.Mutants() {
 		if *mutant != "" && *mutant != m.Name {
 			continue
 		}
-		found := slices.IndexFunc(seeds, func(seed uint64) bool {
-			r := run(t, seed, "", overlay.MutantVariable+"="+m.Name)
-			if r.Violations != "" {
-				first, _, _ := strings.Cut(r.Violations, "\n")
-				t.Logf("%s (%s) is found by seed %d after %.0f virtual seconds: %.200s", m.Name, m.What, seed, r.Seconds, first)
+		busy <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-busy }()
+			if !isFound(t, &m, seeds) {
+				missed.Add(1)
 			}
-			return r.Violations != ""
 		})
-		if found < 0 {
-			t.Errorf("%s (%s) is found by none of %d seeds", m.Name, m.What, len(seeds))
+	}
+	wg.Wait()
+	t.Logf("%d mutants, %d of them found by none of %d seeds", len(overlay.Mutants()), missed.Load(), len(seeds))
+}
+
+// isFound says whether one of the seeds finds a mutant.
+func isFound(t *testing.T, m *overlay.Mutant, seeds []uint64) bool {
+	for _, seed := range seeds {
+		r := run(t, seed, "", overlay.MutantVariable+"="+m.Name)
+		if r.Violations != "" {
+			first, _, _ := strings.Cut(r.Violations, "\n")
+			t.Logf("%s (%s) is found by seed %d after %.0f virtual seconds: %.200s", m.Name, m.What, seed, r.Seconds, first)
+			return true
 		}
 	}
+	t.Errorf("%s (%s) is found by none of %d seeds", m.Name, m.What, len(seeds))
+	return false
 }
 
 // run runs a world in a process of its own.

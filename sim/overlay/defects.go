@@ -13,17 +13,15 @@ func consensus() []Mutant {
 		{"one-entry-too-many-stays", "of the entries that a new leader replaces one stays", Edit{"raftlog/write.go",
 			"\tkeep := int(index - s.first)\n",
 			"\tkeep := int(index - s.first)\n\tif ON {\n\t\tkeep++\n\t}\n"}},
-		{"write-error-ignored", "an entry that the disk did not take is acknowledged", Edit{"raftlog/write.go",
-			"\tif err != nil {\n\t\treturn fmt.Errorf(\"write %s: %w\", s.path, err)\n",
-			"\tif err != nil && !ON {\n\t\treturn fmt.Errorf(\"write %s: %w\", s.path, err)\n"}},
 		{"acknowledged-not-kept", "what a server has acknowledged is not known beside its log", Edit{"raftnode/promises.go",
 			"\t\tif r.Acknowledged.before(at) {\n\t\t\tr.Acknowledged = at\n\t\t}\n\t\tif servers {\n",
 			"\t\tif r.Acknowledged.before(at) && !ON {\n\t\t\tr.Acknowledged = at\n\t\t}\n\t\tif servers {\n"}},
 		{"amnesiac-votes", "a server that has lost its log votes", Edit{"raftnode/gate.go",
 			"\t\treturn &raft.RequestVoteResponse{}, g.mayVote()\n\tcase *raft.RequestPreVoteRequest:\n\t\treturn &raft.RequestPreVoteResponse{}, g.mayVote()\n",
 			"\t\tif ON {\n\t\t\treturn nil, nil\n\t\t}\n\t\treturn &raft.RequestVoteResponse{}, g.mayVote()\n\tcase *raft.RequestPreVoteRequest:\n\t\tif ON {\n\t\t\treturn nil, nil\n\t\t}\n\t\treturn &raft.RequestPreVoteResponse{}, g.mayVote()\n"}},
-		{"read-not-confirmed", "a leader answers a read without asking whether it still leads", Edit{"raftnode/read.go",
-			"\t\tif l.Leader {\n", "\t\tif l.Leader && ON {\n\t\t\treturn n.raft.CommitIndex(), nil\n\t\t}\n\t\tif l.Leader {\n"}},
+		{"new-leader-reads-early", "a leader answers reads before it knows what its predecessor acknowledged", Edit{"raftnode/read.go",
+			"\t\tl, changed := n.office.get()\n\t\tif l.Leader {\n",
+			"\t\tif ON && n.IsLeader() {\n\t\t\treturn n.raft.CommitIndex(), nil\n\t\t}\n\t\tl, changed := n.office.get()\n\t\tif l.Leader {\n"}},
 	}
 }
 
