@@ -466,7 +466,8 @@ func (p *podState) signalFailed(c *ctr, o Outcome, now time.Time) {
 		if c.missing++; c.missing > 1 {
 			c.ended(lostExit(c.startedAt, now))
 		}
-	case o.Signal == runtime.Terminate && errors.Is(o.Err, runtime.ErrUnavailable) && c.stop == stopTerm:
+	case o.Signal == runtime.Terminate && !errors.Is(o.Err, runtime.ErrNotFound) && c.stop == stopTerm:
+		// Whatever went wrong: it would be killed without ever having been told.
 		c.termRetryAt = now.Add(time.Second)
 	}
 }
