@@ -92,14 +92,8 @@ func (tx *Tx) deleteOwned(ref ObjectRef, p Propagation) {
 // breakCircle: owners that wait for each other in a circle would wait for ever.
 // One whose dependents wait themselves lets its own owners go on.
 func (tx *Tx) breakCircle(ref ObjectRef) {
-	v, circle := tx.view, false
-	o, _ := v.owned(ref)
-	v.Dependents(owners.IDOf(o), "", func(_ string, dependent ObjectRef, _ owners.Dependent) bool {
-		d, ok := v.owned(dependent)
-		circle = ok && waitsForDependents(d)
-		return !circle
-	})
-	if circle {
+	o, _ := tx.view.owned(ref)
+	if circle, _ := tx.view.owners.Blocked(owners.IDOf(o)); circle {
 		tx.unblock(ref)
 	}
 }

@@ -74,7 +74,7 @@ func (v *View) Judge(ref ObjectRef) Verdict {
 		switch {
 		case slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents):
 			return Release
-		case !waitsForDependents(o):
+		case !owners.WaitsForDependents(o):
 			return Keep
 		case !v.blocked(o):
 			return Finish
@@ -129,7 +129,7 @@ func (v *View) ownerState(ref *metav1.OwnerReference, namespace string) ownerSta
 	case !known:
 		return ownerPresent
 	case owner != nil && owner.GetUID() == ref.UID:
-		if waitsForDependents(owner) {
+		if owners.WaitsForDependents(owner) {
 			return ownerWaiting
 		}
 		return ownerPresent
@@ -200,17 +200,8 @@ func (v *View) hasDependents(o metav1.Object) bool {
 
 // blocked: a dependent is left that the owner's deletion waits for.
 func (v *View) blocked(o metav1.Object) bool {
-	blocked := false
-	v.Dependents(owners.IDOf(o), "", func(_ string, _ ObjectRef, d owners.Dependent) bool {
-		blocked = d.Blocks
-		return !blocked
-	})
-	return blocked
-}
-
-// waitsForDependents: it is being deleted in the foreground.
-func waitsForDependents(o metav1.Object) bool {
-	return o.GetDeletionTimestamp() != nil && slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents)
+	byWaiting, byOthers := v.owners.Blocked(owners.IDOf(o))
+	return byWaiting || byOthers
 }
 
 // maxCircle bounds the owners that are followed to find a circle.
@@ -219,33 +210,26 @@ const maxCircle = 256
 // waitsForItself: all that the object's deletion waits for is being deleted in
 // the foreground as well, and waits in the end for the object.
 func (v *View) waitsForItself(o metav1.Object) bool {
-	seen := map[types.UID]bool{o.GetUID(): true}
-	for next := []metav1.Object{o}; len(next) > 0 && len(seen) <= maxCircle; next = next[1:] {
-		circle, other := false, false
-		v.Dependents(owners.IDOf(next[0]), "", func(_ string, ref ObjectRef, d owners.Dependent) bool {
-			if !d.Blocks {
-				return true
-			}
-			dependent, ok := v.owned(ref)
-			switch waits := ok && waitsForDependents(dependent); {
-			case !waits:
-				other = true // the circle is not what it waits for, or not alone
+	circle, seen := false, map[types.UID]bool{o.GetUID(): true}
+	for next := []metav1.Object{o}; len(next) > 0 && len(seen) <= maxCircle && !circle; next = next[1:] {
+		owner := owners.IDOf(next[0])
+		if _, byOthers := v.owners.Blocked(owner); byOthers {
+			continue // the circle is not what it waits for, or not alone
+		}
+		v.owners.Waiting(owner, func(k owners.Key) bool {
+			dependent, ok := v.owned(ObjectRef{Resource: k.Resource, Namespace: k.Namespace, Name: k.Name})
+			switch {
+			case !ok:
 			case dependent.GetUID() == o.GetUID():
 				circle = true
 			case !seen[dependent.GetUID()]:
 				seen[dependent.GetUID()] = true
 				next = append(next, dependent)
 			}
-			return !circle && !other && len(seen) <= maxCircle
+			return !circle && len(seen) <= maxCircle
 		})
-		if circle {
-			return true
-		}
-		if other && next[0].GetUID() == o.GetUID() {
-			return false
-		}
 	}
-	return false
+	return circle
 }
 
 // finalizersFor are an object's finalizers once it is deleted with a

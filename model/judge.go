@@ -295,7 +295,7 @@ func (t *Topology) counterOf(c counter) *counter {
 	t.matching.add(made)
 	t.work += int64(len(made.key.of))
 	fill := func(sp *space) {
-		kinds := t.labelledKinds(sp, made.match)
+		kinds := t.kindsFor(sp, made.match)
 		t.work += int64(len(kinds))
 		for _, k := range kinds {
 			if made.about(k.class, sp.labels) {

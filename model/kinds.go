@@ -211,10 +211,8 @@ func (t *Topology) kindOf(c *Class) *kind {
 	sp.kinds = append(sp.kinds, k)
 	t.work += int64(len(sp.labelled))
 	// order does not matter: each key has its own lists.
-	for key, byValue := range sp.labelled {
-		if value, ok := c.Labels[key]; ok {
-			byValue[value] = append(byValue[value], k)
-		}
+	for key, l := range sp.labelled {
+		l.add(k, key)
 	}
 	t.kinds[c.Signature] = k
 	t.empty++
@@ -226,34 +224,62 @@ func (t *Topology) kindOf(c *Class) *kind {
 // maxLabelled is by how many keys the kinds of a namespace are found at once.
 const maxLabelled = 16
 
-// labelledKinds are the kinds of a namespace among which all are that the matches are about: those with a label that one
-// of the matches demands, or all.
-func (t *Topology) labelledKinds(sp *space, matches []*podMatch) []*kind {
+// kindsFor are the kinds of a namespace among which all are that the matches are about: those with a label that one of
+// the matches demands, or all.
+func (t *Topology) kindsFor(sp *space, matches []*podMatch) []*kind {
 	for _, m := range matches {
 		if m.key == "" {
 			continue
 		}
-		byValue, ok := sp.labelled[m.key]
+		l, ok := sp.labelled[m.key]
 		switch {
 		case ok:
-			return byValue[m.value]
+			return l.of(sp, m.value)
 		case len(sp.labelled) == maxLabelled:
 			continue
 		}
 		t.work += int64(len(sp.kinds))
-		byValue = map[string][]*kind{}
+		l = &labelledKinds{last: make(map[string]int32, len(sp.kinds)), before: make([]int32, 0, len(sp.kinds))}
 		for _, k := range sp.kinds {
-			if value, ok := k.class.Labels[m.key]; ok {
-				byValue[value] = append(byValue[value], k)
-			}
+			l.add(k, m.key)
 		}
 		if sp.labelled == nil {
-			sp.labelled = map[string]map[string][]*kind{}
+			sp.labelled = map[string]*labelledKinds{}
 		}
-		sp.labelled[m.key] = byValue
-		return byValue[m.value]
+		sp.labelled[m.key] = l
+		return l.of(sp, m.value)
 	}
 	return sp.kinds
+}
+
+// labelledKinds are the kinds of a namespace by the value of one label: chains of places in space.kinds, since there may
+// be as many values as kinds, and the list is made whole when it is first asked for.
+type labelledKinds struct {
+	last   map[string]int32 // by value: the last kind that has it
+	before []int32          // for each kind: the one before with the same value; -1: none, or without the label
+}
+
+// add takes in the next kind of the namespace.
+func (l *labelledKinds) add(k *kind, key string) {
+	at := int32(-1)
+	if value, ok := k.class.Labels[key]; ok {
+		if last, ok := l.last[value]; ok {
+			at = last
+		}
+		l.last[value] = k.at
+	}
+	l.before = append(l.before, at)
+}
+
+// of are the kinds with a value, the last first.
+func (l *labelledKinds) of(sp *space, value string) []*kind {
+	var out []*kind
+	at, ok := l.last[value]
+	for ok && at >= 0 {
+		out = append(out, sp.kinds[at])
+		at = l.before[at]
+	}
+	return out
 }
 
 // carry makes the counters of the terms that the kind's pods carry.

@@ -73,8 +73,8 @@ type nominated struct {
 type space struct {
 	labels map[string]string
 	kinds  []*kind
-	// labelled are the kinds by a label's key and value, for keys that a counter was filled by; see labelledKinds.
-	labelled map[string]map[string][]*kind
+	// labelled are the kinds by a label, for keys that a counter was filled by; see kindsFor.
+	labelled map[string]*labelledKinds
 }
 
 // NewTopology returns one without nodes or pods.

@@ -10,6 +10,7 @@ package owners
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,7 +54,7 @@ type Tally struct {
 // Index is the index. Its zero value is empty and ready. Fork copies it in
 // constant time; one that is written to is for one goroutine.
 type Index struct {
-	dependents store.Tree[Dependent] // UID, namespace, resource, name: who names the UID as an owner
+	dependents store.Tree[Dependent] // UID, rank, namespace, resource, name: who names the UID as an owner
 	tallies    store.Tree[*Tally]    // the controller's UID, namespace, labels: how its pods are
 	orphans    store.Tree[struct{}]  // namespace/name of pods that are active and have no controller
 	there      store.Tree[struct{}]  // UID, namespace, resource, name of what was put
@@ -68,15 +69,15 @@ func (x *Index) Fork() Index {
 // Put takes in that an object of a resource other than pods came, changed or
 // went: nil stands for one that is not there.
 func (x *Index) Put(resource string, old, new metav1.Object) {
-	var was, is []metav1.OwnerReference
+	var was, is belongings
 	var before, now types.UID
 	at := Key{Resource: resource}
 	if old != nil {
-		was, before = old.GetOwnerReferences(), old.GetUID()
+		was, before = belongingsOf(old), old.GetUID()
 		at.Namespace, at.Name = old.GetNamespace(), old.GetName()
 	}
 	if new != nil {
-		is, now = new.GetOwnerReferences(), new.GetUID()
+		is, now = belongingsOf(new), new.GetUID()
 		at.Namespace, at.Name = new.GetNamespace(), new.GetName()
 	}
 	x.refer(at, was, is)
@@ -110,7 +111,7 @@ func (x *Index) PutPod(old, new *corev1.Pod) {
 	if pod == nil {
 		pod = old
 	}
-	x.refer(Key{Pods, pod.Namespace, pod.Name}, was.owners, is.owners)
+	x.refer(Key{Pods, pod.Namespace, pod.Name}, was.belongings, is.belongings)
 	if was.orphan() != is.orphan() {
 		key := pod.Namespace + "/" + pod.Name
 		if is.orphan() {
@@ -127,21 +128,76 @@ func (x *Index) PutPod(old, new *corev1.Pod) {
 	x.tally(is.controller, new, is.counts, 1)
 }
 
+// belongings are what an object says of its owners.
+type belongings struct {
+	owners []metav1.OwnerReference
+	waits  bool // it is being deleted in the foreground itself
+}
+
+func belongingsOf(o metav1.Object) belongings {
+	return belongings{o.GetOwnerReferences(), WaitsForDependents(o)}
+}
+
+// WaitsForDependents says whether an object is being deleted in the foreground.
+func WaitsForDependents(o metav1.Object) bool {
+	return o.GetDeletionTimestamp() != nil && slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents)
+}
+
+// Ranks sort the dependents of an owner by what its deletion in the foreground
+// has to do with them, since it asks again and again whether one is left: those
+// that it waits for and that wait for dependents of their own, the others that it
+// waits for, and the rest.
+const rankWaits, rankBlocks, rankRest = "0", "1", "2"
+
+func ranks() [3]string { return [...]string{rankWaits, rankBlocks, rankRest} }
+
+func (b *belongings) rank(r *metav1.OwnerReference) string {
+	switch {
+	case r.BlockOwnerDeletion == nil || !*r.BlockOwnerDeletion:
+		return rankRest
+	case b.waits:
+		return rankWaits
+	}
+	return rankBlocks
+}
+
+// each calls f for every owner that is named, once: the last reference to it
+// counts.
+func (b *belongings) each(f func(r *metav1.OwnerReference)) {
+	for i := range b.owners {
+		r := &b.owners[i]
+		if !slices.ContainsFunc(b.owners[i+1:], func(o metav1.OwnerReference) bool { return o.UID == r.UID }) {
+			f(r)
+		}
+	}
+}
+
 // refer takes in an object's owner references. They are immutable and shared
 // by the states of an object, so one slice means that nothing has changed.
-func (x *Index) refer(at Key, was, is []metav1.OwnerReference) {
-	if len(was) == len(is) && (len(was) == 0 || &was[0] == &is[0]) {
+func (x *Index) refer(at Key, was, is belongings) {
+	if len(was.owners) == len(is.owners) && was.waits == is.waits && (len(was.owners) == 0 || &was.owners[0] == &is.owners[0]) {
 		return
 	}
-	for i := range was {
-		x.dependents.Delete(keyOf(was[i].UID, at))
-	}
-	for i := range is {
-		x.dependents.Set(keyOf(is[i].UID, at), Dependent{
-			Controller: is[i].Controller != nil && *is[i].Controller,
-			Blocks:     is[i].BlockOwnerDeletion != nil && *is[i].BlockOwnerDeletion,
+	was.each(func(r *metav1.OwnerReference) { x.dependents.Delete(keyOfDependent(r.UID, was.rank(r), at)) })
+	is.each(func(r *metav1.OwnerReference) {
+		x.dependents.Set(keyOfDependent(r.UID, is.rank(r), at), Dependent{
+			Controller: r.Controller != nil && *r.Controller,
+			Blocks:     r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion,
 		})
+	})
+}
+
+func keyOfDependent(uid types.UID, rank string, at Key) string {
+	return ID{UID: uid}.prefix() + rank + at.Namespace + "\x00" + at.Resource + "/" + at.Name
+}
+
+// prefixOf begins the keys of an owner's dependents of a rank.
+func (id ID) prefixOf(rank string) string {
+	prefix := ID{UID: id.UID}.prefix() + rank
+	if id.Namespace == "" {
+		return prefix
 	}
+	return prefix + id.Namespace + "\x00"
 }
 
 // prefix begins the keys of what belongs to an owner. A UID in a reference is
@@ -171,18 +227,53 @@ func split(at string) Key {
 	return Key{resource, namespace, name}
 }
 
+// splitDependent is the inverse of what keyOfDependent appends.
+func splitDependent(at string) Key {
+	k := split(at)
+	k.Namespace = k.Namespace[1:] // the rank
+	return k
+}
+
 // Dependents calls f for every object that names an owner, from the one after
 // `after` on ("" for the first), in a fixed order, until f returns false. at is
 // what to go on after.
 func (x *Index) Dependents(owner ID, after string, f func(at string, k Key, d Dependent) bool) {
-	prefix := owner.prefix()
-	x.dependents.ScanFrom(prefix, max(prefix, next(after)), func(at string, d Dependent) bool { return f(at, split(at), d) })
+	goOn := true
+	for _, rank := range ranks() {
+		prefix := owner.prefixOf(rank)
+		x.dependents.ScanFrom(prefix, max(prefix, next(after)), func(at string, d Dependent) bool {
+			goOn = f(at, splitDependent(at), d)
+			return goOn
+		})
+		if !goOn {
+			return
+		}
+	}
+}
+
+// Waiting calls f for those of an owner's dependents that its deletion in the
+// foreground waits for and that are being deleted in the foreground themselves,
+// until f returns false.
+func (x *Index) Waiting(owner ID, f func(k Key) bool) {
+	x.dependents.Scan(owner.prefixOf(rankWaits), func(at string, _ Dependent) bool { return f(splitDependent(at)) })
+}
+
+// Blocked says whether an owner's deletion in the foreground has to wait: for
+// dependents that wait themselves, and for others.
+func (x *Index) Blocked(owner ID) (byWaiting, byOthers bool) {
+	return x.anyOf(owner, rankWaits), x.anyOf(owner, rankBlocks)
+}
+
+func (x *Index) anyOf(owner ID, rank string) bool {
+	prefix := owner.prefixOf(rank)
+	at, _, ok := x.dependents.First(prefix)
+	return ok && strings.HasPrefix(at, prefix)
 }
 
 // Scan calls f for every object that has owners, once for each of them, from
 // the one after `after` on.
 func (x *Index) Scan(after string, f func(at string, k Key) bool) {
-	x.dependents.ScanFrom("", next(after), func(at string, _ Dependent) bool { return f(at, split(at)) })
+	x.dependents.ScanFrom("", next(after), func(at string, _ Dependent) bool { return f(at, splitDependent(at)) })
 }
 
 func next(after string) string {
@@ -214,7 +305,7 @@ func (x *Index) Orphan(key string) bool {
 
 // standing is what the index knows of a pod.
 type standing struct {
-	owners     []metav1.OwnerReference
+	belongings
 	controller types.UID
 	counts     [4]bool // is there, active, ready, terminating
 }
@@ -225,7 +316,7 @@ func standingOf(pod *corev1.Pod) standing {
 	if pod == nil {
 		return standing{}
 	}
-	s := standing{owners: pod.OwnerReferences}
+	s := standing{belongings: belongingsOf(pod)}
 	if c := ControllerOf(pod); c != nil {
 		s.controller = c.UID
 	}

@@ -28,6 +28,16 @@ func references(t *rapid.T) []metav1.OwnerReference {
 	return out
 }
 
+// dying has an object be deleted in the foreground, or almost.
+func dying(t *rapid.T, o metav1.Object) {
+	if rapid.Bool().Draw(t, "ends") {
+		o.SetDeletionTimestamp(&metav1.Time{})
+	}
+	if rapid.Bool().Draw(t, "in the foreground") {
+		o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
+	}
+}
+
 // The index answers as a walk over all objects would, at every moment, and a
 // change of a fork does not reach what it was forked from.
 func TestIndexAgainstAWalk(t *testing.T) {
@@ -45,6 +55,7 @@ func TestIndexAgainstAWalk(t *testing.T) {
 				if rapid.IntRange(0, 3).Draw(t, "goes") > 0 {
 					next = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, OwnerReferences: references(t)}}
 					next.Labels = map[string]string{"app": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")}
+					dying(t, next)
 					next.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{"Running", "Failed"}).Draw(t, "phase")
 				}
 				if next == nil && pods[key] == nil {
@@ -62,6 +73,7 @@ func TestIndexAgainstAWalk(t *testing.T) {
 				delete(objects, key)
 				if rapid.IntRange(0, 3).Draw(t, "goes") > 0 {
 					o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, UID: types.UID(key), OwnerReferences: references(t)}}
+					dying(t, o)
 					next, objects[key] = o, o
 				}
 				if old != nil || next != nil {
@@ -89,15 +101,26 @@ func TestIndexAgainstAWalk(t *testing.T) {
 func check(t *rapid.T, x *Index, pods map[string]*corev1.Pod, objects map[string]*corev1.ConfigMap) {
 	for _, uid := range uids {
 		for _, ns := range []string{"ns", "ns1", ""} {
-			var want, got []string
+			var want, got, waiting []string
+			wantBlocked := [2]bool{}
 			tallies := map[string]int32{}
 			note := func(resource string, o metav1.Object) {
 				if ns != "" && o.GetNamespace() != ns {
 					return
 				}
 				for _, r := range o.GetOwnerReferences() {
-					if r.UID == uid {
-						want = append(want, resource+"/"+o.GetNamespace()+"/"+o.GetName())
+					if r.UID != uid {
+						continue
+					}
+					name := resource + "/" + o.GetNamespace() + "/" + o.GetName()
+					want = append(want, name)
+					switch {
+					case r.BlockOwnerDeletion == nil:
+					case WaitsForDependents(o):
+						waiting = append(waiting, name)
+						wantBlocked[0] = true
+					default:
+						wantBlocked[1] = true
 					}
 				}
 			}
@@ -116,6 +139,20 @@ func check(t *rapid.T, x *Index, pods map[string]*corev1.Pod, objects map[string
 				last = at
 				return true
 			})
+			if a, b := x.Blocked(ID{ns, uid}); [2]bool{a, b} != wantBlocked {
+				t.Fatalf("%q in %q waits for those that wait: %t, for others: %t; want %v", uid, ns, a, b, wantBlocked)
+			}
+			x.Waiting(ID{ns, uid}, func(k Key) bool {
+				i := slices.Index(waiting, k.Resource+"/"+k.Namespace+"/"+k.Name)
+				if i < 0 {
+					t.Fatalf("%v waits for nobody, or nobody for it", k)
+				}
+				waiting = slices.Delete(waiting, i, i+1)
+				return true
+			})
+			if len(waiting) > 0 {
+				t.Fatalf("%v wait, too", waiting)
+			}
 			slices.Sort(want)
 			slices.Sort(got)
 			if !slices.Equal(want, got) {
