@@ -22,8 +22,12 @@ func Lenient(spec *policyv1.PodDisruptionBudgetSpec, desired, current int64) boo
 	return desired > 0 && current >= desired
 }
 
+// workAccount is the work of charging one budget.
+const workAccount = 12
+
 // Account is what the disruption of several pods at once would cost the budgets
-// that cover them. Nothing is changed by asking.
+// that cover them. Nothing is changed by asking, but that it counts as work of the
+// index.
 type Account struct {
 	index *Index
 	state State
@@ -60,16 +64,21 @@ func (a *Account) Take(pod *corev1.Pod) Charge {
 	if model.Terminating(pod) || model.Terminal(pod) {
 		return out
 	}
-	a.index.Of(a.state, pod.Namespace, pod.Labels, func(b *policyv1.PodDisruptionBudget) bool {
+	for _, r := range a.index.charged(pod.Namespace, pod.Labels) {
+		b, ok := a.state.Budget(r.key)
+		if !ok {
+			continue
+		}
+		a.index.work += workAccount
 		s := a.of(b)
 		if _, announced := s.health.announced[pod.Name]; announced {
-			return true // it is in the count already
+			continue // it is in the count already
 		}
 		if s.named++; s.named > s.health.Allowed {
 			out.Beyond = append(out.Beyond, b)
 		}
 		if Spares(&b.Spec, pod, s.health.Desired, s.health.Current-s.taken) {
-			return true
+			continue
 		}
 		if s.taken++; s.taken > s.health.Allowed {
 			out.Forbidding = append(out.Forbidding, b)
@@ -77,8 +86,7 @@ func (a *Account) Take(pod *corev1.Pod) Charge {
 				out.Broken = append(out.Broken, b)
 			}
 		}
-		return true
-	})
+	}
 	return out
 }
 

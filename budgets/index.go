@@ -156,7 +156,7 @@ func (x *Index) PutPod(s State, old, new *corev1.Pod) {
 		if was == is && new.DeletionTimestamp.Equal(old.DeletionTimestamp) {
 			return
 		}
-		for _, r := range x.covering(new.Namespace, new.Labels) {
+		for _, r := range x.charged(new.Namespace, new.Labels) {
 			c, _ := x.coverages.Get(r.key)
 			if c.missing(new) {
 				continue
@@ -168,12 +168,12 @@ func (x *Index) PutPod(s State, old, new *corev1.Pod) {
 		return
 	}
 	if old != nil {
-		for _, r := range x.covering(old.Namespace, old.Labels) {
+		for _, r := range x.charged(old.Namespace, old.Labels) {
 			x.count(s, r, old, -1)
 		}
 	}
 	if new != nil {
-		for _, r := range x.covering(new.Namespace, new.Labels) {
+		for _, r := range x.charged(new.Namespace, new.Labels) {
 			x.count(s, r, new, 1)
 		}
 	}
@@ -312,18 +312,27 @@ func (x *Index) Any() bool { return x.rules.Len() > 0 }
 // Of calls f for every budget that covers a pod of these labels, by name, until
 // f returns false (PD1).
 func (x *Index) Of(s State, namespace string, podLabels map[string]string, f func(b *policyv1.PodDisruptionBudget) bool) {
-	for _, r := range x.covering(namespace, podLabels) {
+	rules, _ := x.covering(namespace, podLabels)
+	for _, r := range rules {
 		if b, ok := s.Budget(r.key); ok && !f(b) {
 			return
 		}
 	}
 }
 
+// charged is covering, and counts what it costs as work. It is for whoever writes
+// to the index.
+func (x *Index) charged(namespace string, podLabels map[string]string) []*rule {
+	rules, cost := x.covering(namespace, podLabels)
+	x.work += cost
+	return rules
+}
+
 // covering gives the rules that cover a pod of these labels, in the order of
-// the budgets' names.
-func (x *Index) covering(namespace string, podLabels map[string]string) []*rule {
+// the budgets' names, and what it costs to find them.
+func (x *Index) covering(namespace string, podLabels map[string]string) (rules []*rule, cost int64) {
 	if k, _, ok := x.rules.First(namespace + "/"); !ok || !strings.HasPrefix(k, namespace+"/") {
-		return nil // most namespaces have no budgets
+		return nil, 0 // most namespaces have no budgets
 	}
 	return x.rulesFor(namespace, podLabels)
 }

@@ -113,10 +113,11 @@ func pairRules(namespace, key, value string) string {
 	return namespace + "/" + key + "=" + value + "\x00"
 }
 
-func (x *Index) rulesFor(namespace string, podLabels map[string]string) []*rule {
-	var rules []*rule
+// rulesFor also says what it cost to find them.
+func (x *Index) rulesFor(namespace string, podLabels map[string]string) (rules []*rule, cost int64) {
 	take := func(prefix string) {
 		x.rules.Scan(prefix, func(_ string, r *rule) bool {
+			cost += int64(r.cost)
 			if r.selector.Matches(labels.Set(podLabels)) {
 				rules = append(rules, r)
 			}
@@ -131,5 +132,5 @@ func (x *Index) rulesFor(namespace string, podLabels map[string]string) []*rule 
 	if len(rules) > 1 {
 		slices.SortFunc(rules, func(a, b *rule) int { return strings.Compare(a.key, b.key) })
 	}
-	return rules
+	return rules, cost
 }

@@ -17,7 +17,8 @@ const maxAdmitPods = 1000
 //
 // With an Owner they are the pods of a workload, which becomes their
 // controller, and there are never more of them than it wants by now: whoever
-// proposes the same twice, or has missed a change, makes none too many.
+// proposes the same twice, or has missed a change, makes none too many. Where each
+// costs much fewer are made than Count: the rest is to be asked for again.
 //
 // Refuses the whole for what AdmitPod would refuse of one, and 400 for a count
 // out of range. With an owner: 404 if it is gone, 409 if it is another one by
@@ -67,6 +68,9 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 	class := tx.finishNewPod(&c.Template)
 	var made names
 	for range count {
+		if tx.enough() {
+			break
+		}
 		pod := *template
 		pod.UID = tx.newUID()
 		pod.Name = tx.generateName(template.Namespace, template.GenerateName)

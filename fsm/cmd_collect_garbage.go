@@ -30,6 +30,9 @@ const maxReleased = 1000
 func (c *CollectGarbage) Apply(tx *Tx) Result {
 	release := maxReleased
 	for _, ref := range c.Objects {
+		if tx.enough() {
+			break // the collector looks again
+		}
 		tx.part(ref.Resource+"/"+PodKey(ref.Namespace, ref.Name), func() { tx.collect(ref, &release) })
 	}
 	return Result{}

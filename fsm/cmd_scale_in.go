@@ -27,7 +27,7 @@ func (c *ScaleIn) Apply(tx *Tx) Result {
 	surplus := -owner.missing(&tx.view.View)
 	var gone names
 	for _, ref := range c.Victims {
-		if surplus <= 0 {
+		if surplus <= 0 || tx.enough() {
 			break
 		}
 		pod, ok := tx.findPod(ref)

@@ -74,7 +74,8 @@ func (tx *Tx) newAccount() *budgets.Account {
 
 // refuseEviction is the eviction API's answer when budgets stand in the way,
 // with one cause for each (PD6).
-func (v *View) refuseEviction(forbidding []*policyv1.PodDisruptionBudget) Result {
+func (v *live) refuseEviction(forbidding []*policyv1.PodDisruptionBudget) Result {
+	v.cache.work += int64(len(forbidding)) * costForbidding
 	r := Result{
 		Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
 		Message: "Cannot evict pod as it would violate the pod's disruption budget.",

@@ -49,6 +49,9 @@ func readLive(r io.Reader) (*live, error) {
 	}
 	v.cache.restored = nil
 	v.budgets.Untouch() // their statuses are those of the snapshot
+	if v.concernedWithOthers() {
+		v.topology() // now, and not when an entry first needs it
+	}
 	v.settle()
 	return v, nil
 }

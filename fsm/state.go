@@ -109,6 +109,7 @@ func (tx *Tx) carryOut(ps []Proposal) []Result {
 func (tx *Tx) applyCommand(c Command) Result {
 	tx.goOn()
 	before := tx.view.Revision()
+	tx.billedBefore = tx.billed()
 	r := c.Apply(tx)
 	if r.Refused() && tx.view.Revision() != before {
 		panic(fmt.Sprintf("%T changed the state and refused: %s", c, r.Message))

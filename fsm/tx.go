@@ -29,6 +29,7 @@ type Tx struct {
 	began        int64 // the state's work, see spent
 	beganBudgets int64
 	bill         *bill
+	billedBefore int     // before the command under way, see enough
 	command      Command // under way
 	guarded      bool    // see part
 	faults       []Fault // of this entry

@@ -20,13 +20,18 @@ const (
 	costLooked   = 1   // to look whether a nomination is minded
 	costYield    = 20  // to see what would be without one
 	costObject   = 20  // to look whether an object is garbage
-	bytesPerUnit = 50  // of what is only kept
+	// costForbidding is to say why a budget does not let a pod go.
+	costForbidding = 30
+	bytesPerUnit   = 50 // of what is only kept
 
 	// countsPerUnit are the steps of model.Topology.Work that cost a unit.
 	countsPerUnit = 3
 
 	// MaxPlanWork is what the decisions of one plan may cost.
 	MaxPlanWork = 450_000
+	// maxManyWork is what a command may cost that does one thing to many pods and is
+	// proposed again for those that are left.
+	maxManyWork = 250_000
 )
 
 // work is what was done to the state so far. What is worked out once and kept is
@@ -88,6 +93,10 @@ func (tx *Tx) waking(f func()) {
 func (tx *Tx) billed() int {
 	return tx.bill.units + len(tx.Changes())*costChange + int(tx.view.budgets.Work()-tx.beganBudgets) + tx.work.Spent()
 }
+
+// enough says, of a command that does one thing to many objects, whether it has
+// done as much as one may: whoever proposed it looks again.
+func (tx *Tx) enough() bool { return tx.billed()-tx.billedBefore > maxManyWork }
 
 // What it may cost to count for a class, for each of its terms: every node, and
 // every kind of pods that the term may be about. Of those with the label that it

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/model"
 )
 
 // TestDearPlanIsDeferred: what a plan may cost bounds how many of its decisions
@@ -77,4 +79,41 @@ func readyPods(v *View, node string) (names []string) {
 		return true
 	})
 	return names
+}
+
+// TestACommandAboutManyDoesSoMany: where each of many things costs much, as pods do
+// that hundreds of budgets cover, a command does some of them, and the rest when it
+// comes again.
+func TestACommandAboutManyDoesSoMany(t *testing.T) {
+	const budgets, pods = 300, 1000
+	w := worstPlan{Nodes: 10, Zones: 1, Kinds: 1, Placed: 1, Namespaces: 1, Budgets: budgets, AnyBudget: true, Replicas: true}.build(t)
+	set := ObjectRef{Resource: ReplicaSets, Namespace: w.namespace(0), Name: "set", UID: "set"}
+	w.must(w.replicaSet(pods, false))
+	there := func() int { return w.state.View().Pods.Len() }
+	for before, entries := there(), 1; there() < pods; before, entries = there(), entries+1 {
+		pod := w.pod("", "set", 0, 0, worstRules{})
+		pod.GenerateName, pod.Labels["app"], pod.Spec.NodeName = "set-", "set", w.nodeName(0)
+		w.must(&AdmitPods{Template: PodWire{Object: pod}, Count: maxAdmitPods, Owner: &set})
+		if made := there() - before; made < 1 || made > pods/5 {
+			t.Fatalf("one command made %d pods in entry %d", made, entries)
+		}
+	}
+	w.must(w.replicaSet(0, false))
+	active := func() (refs []PodRef) {
+		w.state.View().Pods.Scan("", func(key string, pod *corev1.Pod) bool {
+			if !model.Terminating(pod) {
+				refs = append(refs, PodRef{key, string(pod.UID)})
+			}
+			return true
+		})
+		return refs
+	}
+	for refs := active(); len(refs) > 0; {
+		w.must(&ScaleIn{Owner: set, Victims: refs})
+		left := active()
+		if ended := len(refs) - len(left); ended < 1 || ended > pods/5 {
+			t.Fatalf("one command ended %d pods", ended)
+		}
+		refs = left
+	}
 }

@@ -134,6 +134,13 @@ func worstCases() []worstCase {
 			pod.GenerateName = "many-"
 			return &AdmitPods{Template: PodWire{Object: pod}, Count: maxAdmitPods}
 		})},
+		{"AdmitPod/first-rules", func(w *worstWorld, i int) []Command {
+			w.fresh++
+			name := fmt.Sprintf("new-%d", w.fresh)
+			pod := w.pod(name, name, 0, 0, worstRules{Anti: 1, Key: 1})
+			return []Command{&AdmitPod{Pod: PodWire{Object: pod}}, &ApplyPlan{Revision: w.state.View().Revision() + 2, Bindings: []BindDecision{
+				{Key: PodKey(pod.Namespace, name), UID: string(pod.UID), Node: w.nodeName(i)}}}}
+		}},
 		{"AdmitPods/named", single(func(w *worstWorld, _ int) Command {
 			w.fresh++
 			pod := w.pod("", fmt.Sprintf("many-%d", w.fresh), 0, 0, w.PlacedRules)
@@ -228,6 +235,17 @@ func worstCases() []worstCase {
 			return &PutNamespace{Namespace: NamespaceWire{Object: ns}}
 		})},
 		{"PutDisruptionBudget", single(budget)},
+		{"PutDisruptionBudget/long", single(func(w *worstWorld, i int) Command {
+			c := budget(w, i).(*PutDisruptionBudget)
+			for e := range 64 {
+				r := metav1.LabelSelectorRequirement{Key: "kind", Operator: metav1.LabelSelectorOpNotIn}
+				for v := range 256 {
+					r.Values = append(r.Values, fmt.Sprintf("placed-%d-%d", e, v))
+				}
+				c.Budget.Object.Spec.Selector.MatchExpressions = append(c.Budget.Object.Spec.Selector.MatchExpressions, r)
+			}
+			return c
+		})},
 		{"DeleteDisruptionBudget", single(func(w *worstWorld, i int) Command {
 			b := w.budget(i % max(1, w.Budgets))
 			return &DeleteDisruptionBudget{Namespace: b.Namespace, Name: b.Name}
@@ -282,6 +300,22 @@ func worstCases() []worstCase {
 				c.Objects = append(c.Objects, ObjectRef{Resource: "pods", Namespace: ns, Name: name, UID: pod.UID})
 			}
 			return c
+		})},
+		{"CollectGarbage/owner", func(w *worstWorld, i int) []Command { // whose dependents are the placed pods
+			return []Command{
+				&DeleteObject{Resource: ReplicaSets, Namespace: w.namespace(0), Name: "set", Propagation: Propagation(metav1.DeletePropagationForeground)},
+				&CollectGarbage{Objects: []ObjectRef{{Resource: ReplicaSets, Namespace: w.namespace(0), Name: "set", UID: "set"}}},
+			}
+		}},
+		{"ClaimPods", single(func(w *worstWorld, at int) Command {
+			c := &ClaimPods{Owner: ObjectRef{Resource: ReplicaSets, Namespace: w.namespace(0), Name: "set", UID: "set"}}
+			for i := at * worstBatch; i < (at+1)*worstBatch; i++ {
+				c.Adopt = append(c.Adopt, w.waitingName(i%w.Waiting))
+			}
+			return c
+		})},
+		{"DeletePriorityClass", single(func(w *worstWorld, i int) Command {
+			return &DeletePriorityClass{Name: fmt.Sprintf("level-%d", i)}
 		})},
 		{"DeleteNamespace", single(func(w *worstWorld, i int) Command { return &DeleteNamespace{Name: w.namespace(i)} })},
 		{"UpdatePriorityClass", single(func(w *worstWorld, i int) Command {
