@@ -132,15 +132,6 @@ type Refuser interface {
 	Told(pod *corev1.Pod) []string
 }
 
-// Refusal is why nothing of a pod is started here.
-type Refusal struct {
-	Reason  string // of the event: ReasonUnsupported, or Kubernetes' own
-	Message string // names the field
-}
-
-// ReasonUnsupported is the reason of a pod that asks for something that this node does not have.
-const ReasonUnsupported = "PodFeatureUnsupported"
-
 // ErrNotFound says that the runtime does not know the container or that it does not run.
 var ErrNotFound = errors.New("no such container")
 

@@ -12,11 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/logfile"
 )
 
 const (
@@ -31,6 +33,8 @@ const (
 	execSlack = 2 * time.Second
 	// maxExecBytes is what of a command's output is kept.
 	maxExecBytes = 4 << 10
+	// maxExecAnswerBytes bounds what it may write: a probe that writes more fails. The interface hands over all of it.
+	maxExecAnswerBytes = 1 << 20
 	// never is the time after which the runtime itself would kill what was asked to end: that is not its to decide.
 	never = int64(math.MaxInt32)
 )
@@ -124,11 +128,11 @@ func (r *Runtime) forget(id runtime.ID) error {
 	if err := unmountBelow(r.dir(id)); err != nil {
 		return err
 	}
-	logs, err := filepath.Glob(r.logFile(id) + "*")
-	for _, f := range logs {
-		err = errors.Join(err, os.Remove(f))
+	var errs []error
+	for i := range r.opts.LogFiles {
+		errs = append(errs, os.RemoveAll(logfile.Name(r.logFile(id), i)))
 	}
-	return errors.Join(err, os.RemoveAll(r.dir(id)))
+	return errors.Join(append(errs, os.RemoveAll(r.dir(id)))...)
 }
 
 // containersOf lists the containers of a pod, or the runs of one of them.
@@ -262,9 +266,12 @@ func (r *Runtime) Exec(ctx context.Context, id runtime.ID, command []string) (ru
 	// The runtime ends the command at its time, and needs somebody to tell.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(seconds)*time.Second+execSlack)
 	defer cancel()
-	res, err := r.runtime.ExecSync(ctx, &criv1.ExecSyncRequest{ContainerId: c.ref, Cmd: command, Timeout: seconds})
+	res, err := r.runtime.ExecSync(ctx, &criv1.ExecSyncRequest{ContainerId: c.ref, Cmd: command, Timeout: seconds},
+		grpc.MaxCallRecvMsgSize(maxExecAnswerBytes))
 	switch {
 	case err == nil:
+	case tooLarge(err):
+		return runtime.ExecResult{}, fmt.Errorf("the command wrote more than %d bytes", maxExecAnswerBytes)
 	case ctx.Err() != nil:
 		return runtime.ExecResult{}, fmt.Errorf("running a command in container %s: %w", id, runtime.ErrUnavailable)
 	case deadline(err):

@@ -276,7 +276,7 @@ func asked(err error) error {
 	switch status.Code(err) {
 	case codes.NotFound:
 		return fmt.Errorf("%w: %w", runtime.ErrNotFound, unwrapped(err))
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.ResourceExhausted:
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		return fmt.Errorf("%w: %w", runtime.ErrUnavailable, unwrapped(err))
 	}
 	return unwrapped(err)
@@ -305,6 +305,8 @@ func unwrapped(err error) error {
 }
 
 func notFound(err error) bool { return status.Code(err) == codes.NotFound }
+
+func tooLarge(err error) bool { return status.Code(err) == codes.ResourceExhausted }
 
 func deadline(err error) bool { return status.Code(err) == codes.DeadlineExceeded }
 

@@ -77,6 +77,9 @@ func TestSignalsAndCommands(t *testing.T) {
 		t.Errorf("a command that takes too long: %v", err)
 	}
 	cancel()
+	if _, err := h.rt.Exec(ctx, id, []string{"head", "-c", "2000000", "/dev/zero"}); err == nil || errors.Is(err, runtime.ErrUnavailable) {
+		t.Errorf("a command that writes too much: %v", err)
+	}
 	if err := h.rt.Signal(ctx, id, runtime.Terminate); err != nil {
 		t.Fatal(err)
 	}

@@ -12,13 +12,6 @@ import (
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
-// A wish is a field that a pod has set, and why it is not to be had.
-type wish struct {
-	field string
-	set   bool
-	why   string
-}
-
 // safeSysctls are those that only the pod feels, as in Kubernetes.
 func safeSysctls() []string {
 	return []string{"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range",
@@ -29,43 +22,22 @@ func safeSysctls() []string {
 // Refuse implements runtime.Refuser.
 func (r *Runtime) Refuse(pod *corev1.Pod) *runtime.Refusal {
 	wishes := r.podWishes(pod)
-	each(pod, func(c *corev1.Container, at string) { wishes = append(wishes, r.containerWishes(c, at)...) })
-	for _, w := range wishes {
-		if w.set {
-			return refusal(w)
-		}
-	}
-	return nil
+	runtime.EachContainer(pod, func(c *corev1.Container, at string) { wishes = append(wishes, r.containerWishes(c, at)...) })
+	return runtime.FirstRefused(wishes)
 }
 
-func each(pod *corev1.Pod, do func(c *corev1.Container, at string)) {
-	for i := range pod.Spec.InitContainers {
-		do(&pod.Spec.InitContainers[i], fmt.Sprintf("spec.initContainers[%d].", i))
-	}
-	for i := range pod.Spec.Containers {
-		do(&pod.Spec.Containers[i], fmt.Sprintf("spec.containers[%d].", i))
-	}
-}
-
-func refusal(w wish) *runtime.Refusal {
-	x := &runtime.Refusal{Reason: runtime.ReasonUnsupported, Message: fmt.Sprintf("%s: this node does not have it: %s", w.field, w.why)}
-	switch {
-	case strings.HasSuffix(w.field, "appArmorProfile"):
-		x.Reason = "AppArmor"
-	case strings.Contains(w.field, "sysctls"):
-		x.Reason = "SysctlForbidden"
-	}
-	return x
-}
-
-func (r *Runtime) podWishes(pod *corev1.Pod) []wish {
+func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 	s := &pod.Spec
 	known := r.known()
-	out := []wish{
-		{"spec.hostUsers", s.HostUsers != nil && !*s.HostUsers, "containers have no user namespace of their own"},
-		{"spec.setHostnameAsFQDN", isTrue(s.SetHostnameAsFQDN) && s.Subdomain != "", "there is no cluster domain"},
-		{"spec.runtimeClassName", s.RuntimeClassName != nil && *s.RuntimeClassName != "" && r.opts.Handler == nil, "it knows no runtime classes"},
-		{"spec.resources", s.Resources != nil && len(s.Resources.Limits) > 0 && !r.podCgroups(), "pods have no cgroup that this agent may bound"},
+	out := []runtime.Wish{
+		runtime.Unmet("spec.hostUsers", s.HostUsers != nil && !*s.HostUsers,
+			"containers have no user namespace of their own"),
+		runtime.Unmet("spec.setHostnameAsFQDN", isTrue(s.SetHostnameAsFQDN) && s.Subdomain != "",
+			"there is no cluster domain"),
+		runtime.Unmet("spec.runtimeClassName", s.RuntimeClassName != nil && *s.RuntimeClassName != "" && r.opts.Handler == nil,
+			"it knows no runtime classes"),
+		runtime.Unmet("spec.resources", s.Resources != nil && len(s.Resources.Limits) > 0 && !r.podCgroups(),
+			"pods have no cgroup that this agent may bound"),
 	}
 	c := s.SecurityContext
 	if c == nil {
@@ -75,16 +47,20 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []wish {
 	out = append(out, r.sharedWishes(at, c.SELinuxOptions, c.AppArmorProfile, c.SeccompProfile)...)
 	strict := c.SupplementalGroupsPolicy != nil && *c.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
 	out = append(out,
-		wish{at("supplementalGroupsPolicy"), strict && !known.strictGroups, "the container runtime always adds the groups of the image"},
-		wish{at("seLinuxChangePolicy"), c.SELinuxChangePolicy != nil, "it labels no volumes"},
-		wish{at("windowsOptions"), c.WindowsOptions != nil, "this is not Windows"})
+		runtime.Unmet(at("supplementalGroupsPolicy"), strict && !known.strictGroups,
+			"the container runtime always adds the groups of the image"),
+		runtime.Unmet(at("seLinuxChangePolicy"), c.SELinuxChangePolicy != nil, "it labels no volumes"),
+		runtime.Unmet(at("windowsOptions"), c.WindowsOptions != nil, "this is not Windows"))
 	for i, one := range c.Sysctls {
 		field := at(fmt.Sprintf("sysctls[%d]", i))
 		name := strings.ReplaceAll(one.Name, "/", ".")
 		out = append(out,
-			wish{field, !slices.Contains(safeSysctls(), name), fmt.Sprintf("%q is not among the safe sysctls", one.Name)},
-			wish{field, strings.HasPrefix(name, "net.") && s.HostNetwork, fmt.Sprintf("%q is the host's, whose network the pod is in", one.Name)},
-			wish{field, strings.HasPrefix(name, "kernel.") && s.HostIPC, fmt.Sprintf("%q is the host's, whose IPC the pod is in", one.Name)})
+			runtime.Unmet(field, !slices.Contains(safeSysctls(), name),
+				fmt.Sprintf("%q is not among the safe sysctls", one.Name)),
+			runtime.Unmet(field, strings.HasPrefix(name, "net.") && s.HostNetwork,
+				fmt.Sprintf("%q is the host's, whose network the pod is in", one.Name)),
+			runtime.Unmet(field, strings.HasPrefix(name, "kernel.") && s.HostIPC,
+				fmt.Sprintf("%q is the host's, whose IPC the pod is in", one.Name)))
 	}
 	return out
 }
@@ -92,15 +68,17 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []wish {
 // sharedWishes are those that pods and containers have in common.
 func (r *Runtime) sharedWishes(at func(string) string, linux *corev1.SELinuxOptions, armor *corev1.AppArmorProfile,
 	seccomp *corev1.SeccompProfile,
-) []wish {
+) []runtime.Wish {
 	profile := ""
 	if seccomp != nil && seccomp.Type == corev1.SeccompProfileTypeLocalhost && seccomp.LocalhostProfile != nil {
 		profile = filepath.Join(r.profileDir(), *seccomp.LocalhostProfile)
 	}
-	return []wish{
-		{at("seLinuxOptions"), linux != nil && !exists("/sys/fs/selinux/enforce"), "the host has no SELinux"},
-		{at("appArmorProfile"), armor != nil && armor.Type != corev1.AppArmorProfileTypeUnconfined && !appArmor(), "the host has no AppArmor"},
-		{at("seccompProfile"), profile != "" && !exists(profile), "there is no profile " + profile},
+	return []runtime.Wish{
+		runtime.Unmet(at("seLinuxOptions"), linux != nil && !exists("/sys/fs/selinux/enforce"),
+			"the host has no SELinux"),
+		runtime.Unmet(at("appArmorProfile"), armor != nil && armor.Type != corev1.AppArmorProfileTypeUnconfined && !appArmor(),
+			"the host has no AppArmor"),
+		runtime.Unmet(at("seccompProfile"), profile != "" && !exists(profile), "there is no profile "+profile),
 	}
 }
 
@@ -114,27 +92,28 @@ func appArmor() bool {
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
-func (r *Runtime) containerWishes(c *corev1.Container, path string) []wish {
-	var out []wish
+func (r *Runtime) containerWishes(c *corev1.Container, path string) []runtime.Wish {
+	var out []runtime.Wish
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
 		must := m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled
-		out = append(out, wish{fmt.Sprintf("%svolumeMounts[%d].recursiveReadOnly", path, i), must && !r.known().readOnlyBelow,
-			"the container runtime cannot mount so"})
+		out = append(out, runtime.Unmet(fmt.Sprintf("%s.volumeMounts[%d].recursiveReadOnly", path, i), must && !r.known().readOnlyBelow,
+			"the container runtime cannot mount so"))
 	}
 	for i := range c.VolumeDevices {
-		out = append(out, wish{fmt.Sprintf("%svolumeDevices[%d]", path, i), true, "it has no block devices"})
+		out = append(out, runtime.Unmet(fmt.Sprintf("%s.volumeDevices[%d]", path, i), true, "it has no block devices"))
 	}
 	if l := c.Lifecycle; l != nil && l.StopSignal != nil {
-		out = append(out, wish{path + "lifecycle.stopSignal", true, "the container runtime sends the one that the image names"})
+		out = append(out, runtime.Unmet(path+".lifecycle.stopSignal", true,
+			"the container runtime sends the one that the image names"))
 	}
 	s := c.SecurityContext
 	if s == nil {
 		return out
 	}
-	at := func(field string) string { return path + "securityContext." + field }
+	at := func(field string) string { return path + ".securityContext." + field }
 	return append(append(out, r.sharedWishes(at, s.SELinuxOptions, s.AppArmorProfile, s.SeccompProfile)...),
-		wish{at("windowsOptions"), s.WindowsOptions != nil, "this is not Windows"})
+		runtime.Unmet(at("windowsOptions"), s.WindowsOptions != nil, "this is not Windows"))
 }
 
 // Told implements runtime.Refuser.
@@ -143,12 +122,12 @@ func (r *Runtime) Told(pod *corev1.Pod) []string {
 	if pod.Spec.Subdomain != "" {
 		out = append(out, "spec.subdomain gives the pod no name: there is no cluster DNS")
 	}
-	each(pod, func(c *corev1.Container, at string) {
+	runtime.EachContainer(pod, func(c *corev1.Container, at string) {
 		if c.Stdin {
-			out = append(out, at+"stdin: nothing can be written to it")
+			out = append(out, at+".stdin: nothing can be written to it")
 		}
 		if !c.Resources.Limits.StorageEphemeral().IsZero() {
-			out = append(out, at+"resources.limits[ephemeral-storage] is not enforced; limits of emptyDir volumes are")
+			out = append(out, at+".resources.limits[ephemeral-storage] is not enforced; limits of emptyDir volumes are")
 		}
 	})
 	return out

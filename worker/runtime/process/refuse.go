@@ -14,13 +14,6 @@ import (
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
 )
 
-// A wish is a field that a pod has set, and what the runtime has to say to it.
-type wish struct {
-	field string
-	set   bool
-	why   string
-}
-
 const (
 	needsRoot = "the agent does not run as root"
 	needsBind = "this node has no mount namespaces for containers"
@@ -28,46 +21,27 @@ const (
 
 // Refuse implements runtime.Refuser.
 func (r *Runtime) Refuse(pod *corev1.Pod) *runtime.Refusal {
-	for _, w := range r.podWishes(pod) {
-		if w.set {
-			return refusal(w.field, w.why)
+	refused := runtime.FirstRefused(r.podWishes(pod))
+	runtime.EachContainer(pod, func(c *corev1.Container, at string) {
+		if refused == nil {
+			refused = r.refuseContainer(pod, c, at)
 		}
-	}
-	for i := range pod.Spec.InitContainers {
-		if x := r.refuseContainer(pod, &pod.Spec.InitContainers[i], fmt.Sprintf("spec.initContainers[%d]", i)); x != nil {
-			return x
-		}
-	}
-	for i := range pod.Spec.Containers {
-		if x := r.refuseContainer(pod, &pod.Spec.Containers[i], fmt.Sprintf("spec.containers[%d]", i)); x != nil {
-			return x
-		}
-	}
-	return nil
-}
-
-func refusal(field, why string) *runtime.Refusal {
-	x := &runtime.Refusal{Reason: runtime.ReasonUnsupported,
-		Message: fmt.Sprintf("%s: the process runtime does not have it: %s", field, why)}
-	switch {
-	case strings.HasSuffix(field, "appArmorProfile"):
-		x.Reason = "AppArmor"
-	case strings.HasSuffix(field, "sysctls"):
-		x.Reason = "SysctlForbidden"
-	}
-	return x
+	})
+	return refused
 }
 
 // podWishes are the fields of a pod, beside its containers', that the runtime refuses where they are set.
-func (r *Runtime) podWishes(pod *corev1.Pod) []wish {
+func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 	s := &pod.Spec
-	out := []wish{
-		{"spec.hostAliases", len(s.HostAliases) > 0 && !r.bind, needsBind},
-		{"spec.dnsConfig", s.DNSConfig != nil && !r.bind, needsBind},
-		{"spec.dnsPolicy", s.DNSPolicy == corev1.DNSNone && !r.bind, needsBind},
-		{"spec.hostnameOverride", s.HostnameOverride != nil && !r.bind, needsBind},
-		{"spec.setHostnameAsFQDN", s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN && s.Subdomain != "", "there is no cluster domain"},
-		{"spec.hostUsers", s.HostUsers != nil && !*s.HostUsers, "containers have no user namespace of their own"},
+	out := []runtime.Wish{
+		runtime.Unmet("spec.hostAliases", len(s.HostAliases) > 0 && !r.bind, needsBind),
+		runtime.Unmet("spec.dnsConfig", s.DNSConfig != nil && !r.bind, needsBind),
+		runtime.Unmet("spec.dnsPolicy", s.DNSPolicy == corev1.DNSNone && !r.bind, needsBind),
+		runtime.Unmet("spec.hostnameOverride", s.HostnameOverride != nil && !r.bind, needsBind),
+		runtime.Unmet("spec.setHostnameAsFQDN", s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN && s.Subdomain != "",
+			"there is no cluster domain"),
+		runtime.Unmet("spec.hostUsers", s.HostUsers != nil && !*s.HostUsers,
+			"containers have no user namespace of their own"),
 	}
 	c := s.SecurityContext
 	if c == nil {
@@ -75,28 +49,31 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []wish {
 	}
 	at := func(field string) string { return "spec.securityContext." + field }
 	return append(out, append(r.sharedWishes(at, c.RunAsUser, c.RunAsGroup, c.SELinuxOptions, c.AppArmorProfile, c.SeccompProfile),
-		wish{at("supplementalGroups"), len(c.SupplementalGroups) > 0 && os.Geteuid() != 0, needsRoot},
-		wish{at("fsGroup"), c.FSGroup != nil && os.Geteuid() != 0, needsRoot},
-		wish{at("sysctls"), len(c.Sysctls) > 0, "containers share the host's kernel settings"},
-		wish{at("seLinuxChangePolicy"), c.SELinuxChangePolicy != nil, "it labels nothing"},
-		wish{at("windowsOptions"), c.WindowsOptions != nil, "this is not Windows"})...)
+		runtime.Unmet(at("supplementalGroups"), len(c.SupplementalGroups) > 0 && os.Geteuid() != 0, needsRoot),
+		runtime.Unmet(at("fsGroup"), c.FSGroup != nil && os.Geteuid() != 0, needsRoot),
+		runtime.Unmet(at("sysctls"), len(c.Sysctls) > 0, "containers share the host's kernel settings"),
+		runtime.Unmet(at("seLinuxChangePolicy"), c.SELinuxChangePolicy != nil, "it labels nothing"),
+		runtime.Unmet(at("windowsOptions"), c.WindowsOptions != nil, "this is not Windows"))...)
 }
 
 // sharedWishes are those that pods and containers have in common.
 func (r *Runtime) sharedWishes(at func(string) string, user, group *int64, linux *corev1.SELinuxOptions,
 	armor *corev1.AppArmorProfile, seccomp *corev1.SeccompProfile,
-) []wish {
+) []runtime.Wish {
 	other := func(id *int64, own int) bool { return id != nil && os.Geteuid() != 0 && *id != int64(own) }
-	return []wish{
-		{at("runAsUser"), other(user, os.Getuid()), needsRoot},
-		{at("runAsGroup"), other(group, os.Getgid()), needsRoot},
+	return []runtime.Wish{
+		runtime.Unmet(at("runAsUser"), other(user, os.Getuid()), needsRoot),
+		runtime.Unmet(at("runAsGroup"), other(group, os.Getgid()), needsRoot),
 		// What is the pods' on the host is for root's eyes only; another user sees it only as mounted.
-		{at("runAsUser"), user != nil && *user != 0 && os.Geteuid() == 0 && !r.bind, needsBind},
-		{at("seLinuxOptions"), linux != nil, "it labels nothing"},
-		{at("appArmorProfile"), armor != nil && armor.Type != corev1.AppArmorProfileTypeUnconfined, "it loads no profiles"},
-		{at("seccompProfile"), seccomp != nil && seccomp.Type == corev1.SeccompProfileTypeLocalhost, "it reads no profiles from files"},
-		{at("seccompProfile"), filtered(seccomp) && shim.FilterArch() == 0, "it has no profile for this processor"},
-		{at("seccompProfile"), filtered(seccomp) && os.Geteuid() != 0, needsRoot},
+		runtime.Unmet(at("runAsUser"), user != nil && *user != 0 && os.Geteuid() == 0 && !r.bind, needsBind),
+		runtime.Unmet(at("seLinuxOptions"), linux != nil, "it labels nothing"),
+		runtime.Unmet(at("appArmorProfile"), armor != nil && armor.Type != corev1.AppArmorProfileTypeUnconfined,
+			"it loads no profiles"),
+		runtime.Unmet(at("seccompProfile"), seccomp != nil && seccomp.Type == corev1.SeccompProfileTypeLocalhost,
+			"it reads no profiles from files"),
+		runtime.Unmet(at("seccompProfile"), filtered(seccomp) && shim.FilterArch() == 0,
+			"it has no profile for this processor"),
+		runtime.Unmet(at("seccompProfile"), filtered(seccomp) && os.Geteuid() != 0, needsRoot),
 	}
 }
 
@@ -105,49 +82,53 @@ func filtered(p *corev1.SeccompProfile) bool {
 }
 
 func (r *Runtime) refuseContainer(pod *corev1.Pod, c *corev1.Container, path string) *runtime.Refusal {
-	var wishes []wish
+	var wishes []runtime.Wish
 	for i := range c.Ports {
 		p := &c.Ports[i]
-		wishes = append(wishes, wish{fmt.Sprintf("%s.ports[%d].hostPort", path, i), p.HostPort != 0 && p.HostPort != p.ContainerPort,
-			"containers listen on the host's ports as they are"})
+		wishes = append(wishes, runtime.Unmet(fmt.Sprintf("%s.ports[%d].hostPort", path, i), p.HostPort != 0 && p.HostPort != p.ContainerPort,
+			"containers listen on the host's ports as they are"))
 	}
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
 		at := fmt.Sprintf("%s.volumeMounts[%d]", path, i)
 		p := m.MountPropagation
 		wishes = append(wishes,
-			wish{at + ".mountPropagation", p != nil && *p == corev1.MountPropagationBidirectional, "nothing that a container mounts shows on the host"},
-			wish{at + ".mountPropagation", p != nil && *p != corev1.MountPropagationNone && !r.bind, needsBind},
-			wish{at + ".readOnly", m.ReadOnly && !r.bind, needsBind},
-			wish{at + ".recursiveReadOnly", m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled && !r.bind, needsBind})
+			runtime.Unmet(at+".mountPropagation", p != nil && *p == corev1.MountPropagationBidirectional,
+				"nothing that a container mounts shows on the host"),
+			runtime.Unmet(at+".mountPropagation", p != nil && *p != corev1.MountPropagationNone && !r.bind,
+				needsBind),
+			runtime.Unmet(at+".readOnly", m.ReadOnly && !r.bind, needsBind),
+			runtime.Unmet(at+".recursiveReadOnly", m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled && !r.bind,
+				needsBind))
 	}
 	for i := range c.VolumeDevices {
-		wishes = append(wishes, wish{fmt.Sprintf("%s.volumeDevices[%d]", path, i), true, "it has no block devices"})
+		wishes = append(wishes, runtime.Unmet(fmt.Sprintf("%s.volumeDevices[%d]", path, i), true,
+			"it has no block devices"))
 	}
 	if l := c.Lifecycle; l != nil && l.StopSignal != nil {
-		wishes = append(wishes, wish{path + ".lifecycle.stopSignal", unix.SignalNum(string(*l.StopSignal)) == 0, "there is no such signal on this machine"})
+		wishes = append(wishes, runtime.Unmet(path+".lifecycle.stopSignal", unix.SignalNum(string(*l.StopSignal)) == 0,
+			"there is no such signal on this machine"))
 	}
 	wishes = append(wishes, r.contextWishes(c.SecurityContext, path+".securityContext.")...)
-	for _, w := range wishes {
-		if w.set {
-			return refusal(w.field, w.why)
-		}
+	if x := runtime.FirstRefused(wishes); x != nil {
+		return x
 	}
 	if err := r.lessen(c.SecurityContext, pod.Spec.SecurityContext, &shim.Privileges{}); err != nil {
-		return refusal(path+".securityContext.capabilities", err.Error())
+		return runtime.Refuse(path+".securityContext.capabilities", err.Error())
 	}
 	return nil
 }
 
-func (r *Runtime) contextWishes(s *corev1.SecurityContext, path string) []wish {
+func (r *Runtime) contextWishes(s *corev1.SecurityContext, path string) []runtime.Wish {
 	if s == nil {
 		return nil
 	}
 	at := func(field string) string { return path + field }
 	return append(r.sharedWishes(at, s.RunAsUser, s.RunAsGroup, s.SELinuxOptions, s.AppArmorProfile, s.SeccompProfile),
-		wish{at("privileged"), s.Privileged != nil && *s.Privileged && os.Geteuid() != 0, needsRoot},
-		wish{at("readOnlyRootFilesystem"), s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem && !r.bind, needsBind},
-		wish{at("windowsOptions"), s.WindowsOptions != nil, "this is not Windows"})
+		runtime.Unmet(at("privileged"), s.Privileged != nil && *s.Privileged && os.Geteuid() != 0, needsRoot),
+		runtime.Unmet(at("readOnlyRootFilesystem"), s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem && !r.bind,
+			needsBind),
+		runtime.Unmet(at("windowsOptions"), s.WindowsOptions != nil, "this is not Windows"))
 }
 
 // Told implements runtime.Refuser.
@@ -156,27 +137,21 @@ func (r *Runtime) Told(pod *corev1.Pod) []string {
 	if pod.Spec.Subdomain != "" {
 		out = append(out, "spec.subdomain gives the pod no name: there is no cluster DNS")
 	}
-	each := func(list []corev1.Container, field string) {
-		for i := range list {
-			c := &list[i]
-			at := fmt.Sprintf("spec.%s[%d].", field, i)
-			if c.Stdin || c.TTY {
-				out = append(out, at+"stdin and tty: the container has neither, its input is empty")
-			}
-			limits := c.Resources.Limits
-			if r.cgroups == nil && (!limits.Cpu().IsZero() || !limits.Memory().IsZero()) {
-				out = append(out, at+"resources.limits are not enforced: this node has no cgroups for containers")
-			}
-			if !limits.StorageEphemeral().IsZero() {
-				out = append(out, at+"resources.limits[ephemeral-storage] is not enforced; limits of emptyDir volumes are")
-			}
-			if masked(c) && !r.bind {
-				out = append(out, at+"securityContext.procMount: the container sees the host's /proc as it is")
-			}
+	runtime.EachContainer(pod, func(c *corev1.Container, at string) {
+		if c.Stdin || c.TTY {
+			out = append(out, at+".stdin and tty: the container has neither, its input is empty")
 		}
-	}
-	each(pod.Spec.InitContainers, "initContainers")
-	each(pod.Spec.Containers, "containers")
+		limits := c.Resources.Limits
+		if r.cgroups == nil && (!limits.Cpu().IsZero() || !limits.Memory().IsZero()) {
+			out = append(out, at+".resources.limits are not enforced: this node has no cgroups for containers")
+		}
+		if !limits.StorageEphemeral().IsZero() {
+			out = append(out, at+".resources.limits[ephemeral-storage] is not enforced; limits of emptyDir volumes are")
+		}
+		if masked(c) && !r.bind {
+			out = append(out, at+".securityContext.procMount: the container sees the host's /proc as it is")
+		}
+	})
 	return out
 }
 
