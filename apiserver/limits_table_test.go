@@ -1,0 +1,392 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	core "k8s.io/kubernetes/pkg/apis/core"
+
+	"github.com/berth-dev/berth/docs"
+	"github.com/berth-dev/berth/fsm"
+)
+
+// TestTheTableOfLimits: what docs/limits.md says that the API admits is admitted,
+// and one more is refused with the field and the bound.
+func TestTheTableOfLimits(t *testing.T) {
+	a := newAdmission(t)
+	docs.Hold(t, "../docs/limits.md", "# Limits", map[string]func(*testing.T, docs.Row){
+		"an amount of one resource in a request, limit or overhead": a.amounts,
+		"pods that count on one node":                               a.podsOnNode,
+		"labels of an object": a.podsOf(0,
+			most("metadata.labels", func(p *corev1.Pod, n int) { p.Labels = numbered(n) })),
+		"owner references, and finalizers, of an object": a.podsOf(0,
+			most("metadata.ownerReferences", func(p *corev1.Pod, n int) { p.OwnerReferences = ownersOf(n) }),
+			most("metadata.finalizers", func(p *corev1.Pod, n int) { p.Finalizers = many(n, "example.com/f%d") })),
+		"containers of a pod, of all sorts together": a.podsOf(0,
+			most("spec.containers", manyContainers),
+			most("spec.containers", func(p *corev1.Pod, n int) {
+				manyContainers(p, n-1)
+				p.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "busybox"}}
+			})),
+		"host ports of a pod": a.podsOf(0, most("spec.containers.ports", func(p *corev1.Pod, n int) {
+			for i := range n {
+				port := int32(1000 + i)
+				p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: port, ContainerPort: port})
+			}
+		})),
+		"volumes of a pod": a.podsOf(0, most("spec.volumes", func(p *corev1.Pod, n int) {
+			for _, name := range many(n, "v%d") {
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+					EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			}
+		})),
+		"resources that one container, or the overhead, names": func(t *testing.T, r docs.Row) {
+			a.podsOf(0, most("spec.containers[0].resources.requests", func(p *corev1.Pod, n int) {
+				list := resources(n)
+				p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list, Limits: list}
+			}))(t, r)
+			holds(t, r.Numbers(t, 1)[0], "spec.overhead", func(n int) runtime.Object {
+				list := core.ResourceList{}
+				for name, q := range resources(n) {
+					list[core.ResourceName(name)] = q
+				}
+				return &core.Pod{Spec: core.PodSpec{Overhead: list}}
+			})
+		},
+		// Two more are given to a pod.
+		"tolerations": a.podsOf(0, most("spec.tolerations", func(p *corev1.Pod, n int) {
+			p.Spec.Tolerations = make([]corev1.Toleration, n-2)
+			fillTolerations(p)
+		})),
+		"scheduling gates": a.podsOf(0, most("spec.schedulingGates", func(p *corev1.Pod, n int) {
+			for _, name := range many(n, "example.com/g%d") {
+				p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: name})
+			}
+		})),
+		"terms of pod affinity and anti-affinity, required and preferred together": a.podsOf(0, most("spec.affinity",
+			func(p *corev1.Pod, n int) {
+				required, preferred := podTerms(p)
+				*required = terms(n / 2)
+				for _, t := range terms(n - n/2) {
+					*preferred = append(*preferred, corev1.WeightedPodAffinityTerm{Weight: 1, PodAffinityTerm: t})
+				}
+			})),
+		"topology spread constraints": a.podsOf(0, most("spec.topologySpreadConstraints", func(p *corev1.Pod, n int) {
+			p.Spec.TopologySpreadConstraints = spread(n)
+		})),
+		"node affinity terms, required and preferred each": a.podsOf(0,
+			most("requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms", func(p *corev1.Pod, n int) {
+				nodeAffinity(p).RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: nodeTerms(n, 1, 1)}
+			}),
+			most("nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution", func(p *corev1.Pod, n int) {
+				for _, t := range nodeTerms(n, 1, 1) {
+					of := &nodeAffinity(p).PreferredDuringSchedulingIgnoredDuringExecution
+					*of = append(*of, corev1.PreferredSchedulingTerm{Weight: 1, Preference: t})
+				}
+			})),
+		"entries of a selector or term": a.selectors,
+		"namespaces of a pod affinity term": a.podsOf(0, most("[0].namespaces", func(p *corev1.Pod, n int) {
+			required, _ := podTerms(p)
+			*required = terms(1)
+			(*required)[0].Namespaces = many(n, "ns-%d")
+		})),
+		"matchLabelKeys, mismatchLabelKeys": a.podsOf(0,
+			most("topologySpreadConstraints[0].matchLabelKeys", func(p *corev1.Pod, n int) {
+				p.Spec.TopologySpreadConstraints = spread(1)
+				p.Spec.TopologySpreadConstraints[0].MatchLabelKeys = many(n, "k%d")
+			}),
+			most("[0].matchLabelKeys", func(p *corev1.Pod, n int) {
+				required, _ := podTerms(p)
+				*required = terms(1)
+				(*required)[0].MatchLabelKeys = many(n, "k%d")
+			}),
+			most("[0].mismatchLabelKeys", func(p *corev1.Pod, n int) {
+				required, _ := podTerms(p)
+				*required = terms(1)
+				(*required)[0].MismatchLabelKeys = many(n, "k%d")
+			})),
+		"terminationGracePeriodSeconds": a.grace,
+		"taints, and conditions, of a node": func(t *testing.T, r docs.Row) {
+			n := r.Numbers(t, 1)[0]
+			holds(t, n, "spec.taints", func(n int) runtime.Object {
+				return &core.Node{Spec: core.NodeSpec{Taints: make([]core.Taint, n)}}
+			})
+			holds(t, n, "status.conditions", func(n int) runtime.Object {
+				return &core.Node{Status: core.NodeStatus{Conditions: make([]core.NodeCondition, n)}}
+			})
+			a.nodes(t, n, "spec.taints", func(node *corev1.Node, n int) {
+				for _, key := range many(n, "example.com/t%d") {
+					node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+				}
+			})
+		},
+		"resources that a node has": func(t *testing.T, r docs.Row) {
+			a.nodes(t, r.Numbers(t, 1)[0], "status.capacity", func(node *corev1.Node, n int) { node.Status.Capacity = resources(n) })
+			a.nodes(t, r.Numbers(t, 1)[0], "status.allocatable", func(node *corev1.Node, n int) { node.Status.Allocatable = resources(n) })
+		},
+	})
+}
+
+// limited is a pod with so many of what a field bounds.
+type limited struct {
+	field string
+	give  func(p *corev1.Pod, n int)
+}
+
+func most(field string, give func(p *corev1.Pod, n int)) limited { return limited{field, give} }
+
+// podsOf tries pods with as many as the row's number says, and with one more.
+func (a *admissionTest) podsOf(number int, cases ...limited) func(*testing.T, docs.Row) {
+	return func(t *testing.T, r docs.Row) {
+		bound := int(r.Numbers(t, number+1)[number])
+		for _, c := range cases {
+			if _, err := a.dry(func(p *corev1.Pod) { c.give(p, bound) }); err != nil {
+				t.Errorf("%s: %d: %v", c.field, bound, err)
+			}
+			_, err := a.dry(func(p *corev1.Pod) { c.give(p, bound+1) })
+			wantStatus(t, err, 422, c.field+tooMany(int64(bound)))
+		}
+	}
+}
+
+func tooMany(bound int64) string {
+	return fmt.Sprintf(": Too many: %d: must have at most %d items", bound+1, bound)
+}
+
+func (a *admissionTest) dry(change func(p *corev1.Pod)) (*corev1.Pod, error) {
+	return a.try(metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}, change)
+}
+
+// holds asks the check itself, of what no client can send.
+func holds(t *testing.T, bound int64, field string, object func(n int) runtime.Object) {
+	t.Helper()
+	if err := checkLimits(object(int(bound))); err != nil {
+		t.Errorf("%s: %d: %v", field, bound, err)
+	}
+	wantStatus(t, checkLimits(object(int(bound)+1)), 422, field+tooMany(bound))
+}
+
+func (a *admissionTest) nodes(t *testing.T, bound int64, field string, give func(node *corev1.Node, n int)) {
+	t.Helper()
+	create := func(n int) error {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+		give(node, n)
+		_, err := a.server.client(t).CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	// One of Berth's own is given to a new node, and does not count.
+	if err := create(int(bound)); err != nil {
+		t.Errorf("%s: %d: %v", field, bound, err)
+	}
+	wantStatus(t, create(int(bound)+1), 422, field+tooMany(bound))
+}
+
+func (a *admissionTest) amounts(t *testing.T, r docs.Row) {
+	bound := r.Numbers(t, 1)[0]
+	for name, q := range map[corev1.ResourceName]struct{ most, more, told string }{
+		"memory": {fmt.Sprint(bound), fmt.Sprint(bound + 1), "256Ti"}, "example.com/gpu": {fmt.Sprint(bound), fmt.Sprint(bound + 1), "256Ti"},
+		"cpu": {fmt.Sprintf("%dm", bound), fmt.Sprintf("%dm", bound+1), "281474976710656m"},
+	} {
+		if number := strings.TrimSuffix(q.told, "m"); !strings.Contains(r.Says, number) {
+			t.Errorf("the row says %q, and not %s", r.Says, number)
+		}
+		list := func(amount string) corev1.ResourceList { return corev1.ResourceList{name: resource.MustParse(amount)} }
+		field := fmt.Sprintf("[%s]: Invalid value", name)
+		for in, give := range map[string]func(p *corev1.Pod, amount string){
+			"requests": func(p *corev1.Pod, amount string) {
+				p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list(amount), Limits: list(amount)}
+			},
+			"limits": func(p *corev1.Pod, amount string) {
+				p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: list(amount)}
+			},
+		} {
+			if _, err := a.dry(func(p *corev1.Pod) { give(p, q.most) }); err != nil {
+				t.Errorf("%s of %s of %s: %v", in, q.most, name, err)
+			}
+			_, err := a.dry(func(p *corev1.Pod) { give(p, q.more) })
+			wantStatus(t, err, 422, "resources."+in+field)
+			wantStatus(t, err, 422, "must be at most "+q.told)
+		}
+		overhead := func(amount string) error {
+			return checkLimits(&core.Pod{Spec: core.PodSpec{Overhead: core.ResourceList{core.ResourceName(name): resource.MustParse(amount)}}})
+		}
+		if err := overhead(q.most); err != nil {
+			t.Errorf("an overhead of %s: %v", q.most, err)
+		}
+		wantStatus(t, overhead(q.more), 422, "spec.overhead"+field)
+	}
+}
+
+func (a *admissionTest) podsOnNode(t *testing.T, r docs.Row) {
+	bound := r.Numbers(t, 2)
+	ctx := context.Background()
+	d := newDouble(t)
+	s := start(t, d, nil)
+	var ps []fsm.Proposal
+	for i := range bound[0] - 1 {
+		p := testPod(fmt.Sprintf("full-%d", i))
+		p.Namespace, p.UID, p.Spec.NodeName = "default", types.UID(p.Name), "n1"
+		ps = append(ps, fsm.Proposal{User: "admin", Groups: []string{"system:masters"}, Command: &fsm.AdmitPod{Pod: fsm.PodWire{Object: p}}})
+	}
+	rs, err := d.Propose(ctx, ps...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, result := range rs {
+		if err := result.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := func(name string) error {
+		p := testPod(name)
+		p.Spec.NodeName = "n1"
+		_, err := s.client(t).CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{})
+		return err
+	}
+	if err := one("last"); err != nil {
+		t.Errorf("pod %d of a node: %v", bound[0], err)
+	}
+	wantStatus(t, one("beyond"), int32(bound[1]), fmt.Sprintf("spec.nodeName: node n1 would have more than %d pods", bound[0]))
+}
+
+func (a *admissionTest) grace(t *testing.T, r docs.Row) {
+	bound := r.Numbers(t, 1)[0]
+	more := bound + 1
+	if _, err := a.dry(func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &bound }); err != nil {
+		t.Error(err)
+	}
+	_, err := a.dry(func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &more })
+	wantStatus(t, err, 422, fmt.Sprintf("spec.terminationGracePeriodSeconds: Invalid value: %d: must be less than %d", more, more))
+}
+
+func (a *admissionTest) selectors(t *testing.T, r docs.Row) {
+	expressions := func(n, values int) (out []metav1.LabelSelectorRequirement) {
+		for _, key := range many(n, "k%d") {
+			out = append(out, metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: many(values, "v%d")})
+		}
+		return out
+	}
+	inTerm := func(p *corev1.Pod, s *metav1.LabelSelector) {
+		required, _ := podTerms(p)
+		*required = terms(1)
+		(*required)[0].LabelSelector = s
+	}
+	a.podsOf(0,
+		most("spec.nodeSelector", func(p *corev1.Pod, n int) { p.Spec.NodeSelector = numbered(n) }),
+		most("labelSelector.matchLabels", func(p *corev1.Pod, n int) { inTerm(p, &metav1.LabelSelector{MatchLabels: numbered(n)}) }),
+		most("labelSelector.matchExpressions", func(p *corev1.Pod, n int) {
+			inTerm(p, &metav1.LabelSelector{MatchExpressions: expressions(n, 1)})
+		}),
+		most("namespaceSelector.matchLabels", func(p *corev1.Pod, n int) {
+			inTerm(p, &metav1.LabelSelector{})
+			required, _ := podTerms(p)
+			(*required)[0].NamespaceSelector = &metav1.LabelSelector{MatchLabels: numbered(n)}
+		}),
+		most("topologySpreadConstraints[0].labelSelector.matchLabels", func(p *corev1.Pod, n int) {
+			p.Spec.TopologySpreadConstraints = spread(1)
+			p.Spec.TopologySpreadConstraints[0].LabelSelector = &metav1.LabelSelector{MatchLabels: numbered(n)}
+		}),
+		most("nodeSelectorTerms[0].matchExpressions", func(p *corev1.Pod, n int) {
+			nodeAffinity(p).RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: nodeTerms(1, n, 1)}
+		}),
+	)(t, r)
+	a.podsOf(1,
+		most("labelSelector.matchExpressions[0].values", func(p *corev1.Pod, n int) {
+			inTerm(p, &metav1.LabelSelector{MatchExpressions: expressions(1, n)})
+		}),
+		most("nodeSelectorTerms[0].matchExpressions[0].values", func(p *corev1.Pod, n int) {
+			nodeAffinity(p).RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: nodeTerms(1, 1, n)}
+		}),
+	)(t, r)
+	bound := r.Numbers(t, 1)[0]
+	holds(t, bound, "spec.selector", func(n int) runtime.Object {
+		return &core.Service{Spec: core.ServiceSpec{Selector: numbered(n)}}
+	})
+	budget := func(n int) error {
+		_, err := a.server.client(t).PolicyV1().PodDisruptionBudgets("default").Create(t.Context(), &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Name: "b"},
+			Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: numbered(n)}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	if err := budget(int(bound)); err != nil {
+		t.Error(err)
+	}
+	wantStatus(t, budget(int(bound)+1), 422, "spec.selector.matchLabels"+tooMany(bound))
+}
+
+// many are n words.
+func many(n int, format string) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf(format, i)
+	}
+	return out
+}
+
+func ownersOf(n int) (out []metav1.OwnerReference) {
+	for _, name := range many(n, "o%d") {
+		out = append(out, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: types.UID(name)})
+	}
+	return out
+}
+
+func resources(n int) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for _, name := range many(n, "example.com/r%d") {
+		list[corev1.ResourceName(name)] = resource.MustParse("1")
+	}
+	return list
+}
+
+// podTerms are a pod's required anti-affinity and preferred affinity.
+func podTerms(p *corev1.Pod) (required *[]corev1.PodAffinityTerm, preferred *[]corev1.WeightedPodAffinityTerm) {
+	if p.Spec.Affinity == nil {
+		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}, PodAntiAffinity: &corev1.PodAntiAffinity{}}
+	}
+	return &p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+		&p.Spec.Affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+}
+
+func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
+	if p.Spec.Affinity == nil {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
+	}
+	return p.Spec.Affinity.NodeAffinity
+}
+
+func terms(n int) (out []corev1.PodAffinityTerm) {
+	for _, key := range many(n, "key-%d") {
+		out = append(out, corev1.PodAffinityTerm{TopologyKey: key, LabelSelector: &metav1.LabelSelector{}})
+	}
+	return out
+}
+
+func spread(n int) (out []corev1.TopologySpreadConstraint) {
+	for _, key := range many(n, "key-%d") {
+		out = append(out, corev1.TopologySpreadConstraint{
+			MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: numbered(1)},
+		})
+	}
+	return out
+}
+
+func nodeTerms(n, expressions, values int) (out []corev1.NodeSelectorTerm) {
+	for range n {
+		var t corev1.NodeSelectorTerm
+		for _, key := range many(expressions, "k%d") {
+			t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{
+				Key: key, Operator: corev1.NodeSelectorOpIn, Values: many(values, "v%d")})
+		}
+		out = append(out, t)
+	}
+	return out
+}
