@@ -20,15 +20,11 @@ func Events(v *fsm.View, nowUnixNano int64) []fsm.Command {
 	return []fsm.Command{&fsm.DeleteEvents{BeforeUnixNano: limit, Limit: eventsAtOnce}}
 }
 
-// StagedSeconds is how long what is staged of a snapshot waits for its next
-// piece, or to be restored.
-const StagedSeconds = 600
-
 // StagedSnapshots gives up a restore that does not go on: whoever asked for it is
 // gone.
 func StagedSnapshots(v *fsm.View, nowUnixNano int64) []fsm.Command {
 	id, since := v.StagedSnapshot()
-	if id == "" || nowUnixNano-since < seconds(StagedSeconds) {
+	if id == "" || nowUnixNano-since < seconds(fsm.StagedSeconds) {
 		return nil
 	}
 	return []fsm.Command{&fsm.AbandonSnapshot{ID: id}}

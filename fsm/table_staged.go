@@ -13,6 +13,10 @@ import (
 // is compressed.
 const MaxStagedBytes = 1 << 30
 
+// StagedSeconds is how long what is staged of a snapshot waits for its next
+// piece, or to be restored.
+const StagedSeconds = 600
+
 // stagedPiece is a piece of a snapshot that is being restored.
 type stagedPiece struct {
 	ID     string `msgpack:"id"`
