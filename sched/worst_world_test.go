@@ -58,6 +58,7 @@ type worstWorld struct {
 
 const (
 	worstBatch    = 1000
+	worstHeap     = 4 << 30
 	worstCPU      = 1000 // cpus of a node
 	worstPriority = 1000 // of those who wait, and above that of all placed pods
 )
@@ -415,7 +416,10 @@ func (w *worstWorld) measure() (worstCost, *Plan) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
+	if runtime.ReadMemStats(&m); m.HeapAlloc > worstHeap {
+		runtime.GC() // before the step: one that begins within makes whoever allocates help
+		runtime.ReadMemStats(&m)
+	}
 	allocated, began := m.TotalAlloc, threadTime()
 	plan := w.sched.Step(w.now, 1024)
 	took := threadTime() - began
