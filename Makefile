@@ -79,8 +79,9 @@ worst: ## the dearest commands and steps in WORLDS big worlds of SCALE percent o
 	go test -timeout 10h ./fsm -run '^TestWorst$$' -v -worst.worlds=$(WORLDS) -worst.scale=$(SCALE) -worst.seed=$(SEED)
 	go test -timeout 10h ./sched -run '^TestWorst$$' -v -worst.worlds=$(WORLDS) -worst.scale=$(SCALE) -worst.seed=$(SEED)
 
-worst-full: ## the dearest commands in known worlds of 10,000 nodes and 100,000 waiting pods, within 8 GiB
+worst-full: ## the dearest commands and steps in known worlds of 10,000 nodes and 100,000 waiting pods, within 8 GiB
 	go test -timeout 10h ./fsm -run '^TestWorst$$' -v -worst.full
+	go test -timeout 10h ./sched -run '^TestWorst$$' -v -worst.full -worst.steps=300
 
 CASES ?= 100000
 sweep: ## the oracles over CASES random cases each, the other properties over a tenth, the leader lost in a longer run

@@ -35,7 +35,7 @@ const (
 	maxValues       = 256 // of one expression
 	maxNamespaces   = 64  // of one term
 	maxMatchKeys    = 32
-	maxResources    = 64 // named by one container, or by the overhead
+	maxResources    = 64 // named by a pod, all containers and the overhead together
 	maxGates        = 32
 	maxTaints       = 64
 	maxGraceSeconds = 1 << 31
@@ -87,6 +87,7 @@ func checkLimits(obj runtime.Object) error {
 // pod: the spec of a pod, or of a template.
 func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 	l.count(path.Child("containers"), len(spec.Containers)+len(spec.InitContainers)+len(spec.EphemeralContainers), maxContainers)
+	l.count(path.Child("containers").Child("resources"), len(resourceNames(spec)), maxResources)
 	ports := 0
 	each := func(at *field.Path, containers []core.Container) {
 		for i := range containers {
@@ -121,9 +122,31 @@ func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 	}
 }
 
+// resourceNames are those that a pod asks for or bounds, anywhere: each is looked at
+// on every node.
+func resourceNames(spec *core.PodSpec) map[core.ResourceName]bool {
+	names := map[core.ResourceName]bool{}
+	add := func(lists ...core.ResourceList) {
+		for _, list := range lists {
+			for name := range list {
+				names[name] = true
+			}
+		}
+	}
+	for _, containers := range [][]core.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			add(containers[i].Resources.Requests, containers[i].Resources.Limits)
+		}
+	}
+	if r := spec.Resources; r != nil {
+		add(r.Requests, r.Limits)
+	}
+	add(spec.Overhead)
+	return names
+}
+
 // amounts refuses quantities that would not be counted as they are.
 func (l *limits) amounts(path *field.Path, list core.ResourceList) {
-	l.count(path, len(list), maxResources)
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		q := list[name]
 		if !model.Countable(string(name), q) && q.Sign() > 0 { // upstream refuses what is negative

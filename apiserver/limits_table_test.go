@@ -48,12 +48,21 @@ func TestTheTableOfLimits(t *testing.T) {
 					EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 			}
 		})),
-		"resources that one container, or the overhead, names": func(t *testing.T, r docs.Row) {
-			a.podsOf(0, most("spec.containers[0].resources.requests", func(p *corev1.Pod, n int) {
-				list := resources(n)
-				p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list, Limits: list}
-			}))(t, r)
-			holds(t, r.Numbers(t, 1)[0], "spec.overhead", func(n int) runtime.Object {
+		"resources that a pod names, in all containers and the overhead": func(t *testing.T, r docs.Row) {
+			a.podsOf(0,
+				most("spec.containers.resources", func(p *corev1.Pod, n int) {
+					list := resources(n)
+					p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list, Limits: list}
+				}),
+				most("spec.containers.resources", func(p *corev1.Pod, n int) { // each in a container of its own
+					manyContainers(p, n)
+					for name := range resources(n) {
+						n--
+						list := corev1.ResourceList{name: resource.MustParse("1")}
+						p.Spec.Containers[n].Resources = corev1.ResourceRequirements{Requests: list, Limits: list}
+					}
+				}))(t, r)
+			holds(t, r.Numbers(t, 1)[0], "spec.containers.resources", func(n int) runtime.Object {
 				list := core.ResourceList{}
 				for name, q := range resources(n) {
 					list[core.ResourceName(name)] = q

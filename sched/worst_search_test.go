@@ -21,6 +21,7 @@ var (
 	worstOnlyFlag = flag.String("worst.only", "",
 		"the events that are looked at, by the beginning of their name; the first is always")
 	worstPlanFlag  = flag.String("worst.plan", "", "one world, as the search prints it, instead of a search")
+	worstFullFlag  = flag.Bool("worst.full", false, "the worlds of full size that are known to be dear, instead of a search")
 	worstStepsFlag = flag.Int("worst.steps", 30, "how many steps are made after each event")
 )
 
@@ -42,12 +43,44 @@ func TestWorst(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.look(p)
+	} else if *worstFullFlag {
+		for _, p := range fullWorlds() {
+			s.look(p)
+			runtime.GC()
+		}
 	} else {
 		for i := range *worstWorldsFlag {
 			s.look(s.next(i))
 		}
 	}
 	s.report()
+}
+
+// fullWorlds are of 10,000 nodes and 100,000 waiting pods of 10,000 shapes.
+func fullWorlds() []worstPlan {
+	all := worstPlan{
+		Nodes: 10_000, Zones: 50, NodeLabels: 4, Each: 10, Kinds: 1000, Levels: 300, Waiting: 100_000, Shapes: 10_000,
+		Ask: 2, SearchLimit: 1000, OtherNodes: 3,
+	}
+	with := func(change func(p *worstPlan)) worstPlan {
+		p := all
+		change(&p)
+		return p
+	}
+	return []worstPlan{
+		all,
+		// As many terms as a pod may have, by which no two nodes are alike.
+		with(func(p *worstPlan) { p.WaitingRules, p.Taints, p.Resources = worstRules{Anti: 64, Spread: 4}, 4, 28 }),
+		with(func(p *worstPlan) { p.WaitingRules = worstRules{Anti: 4, Spread: 4, Key: 1, About: 2} }),
+		// Searches as long as may be configured, among many pods that may have to go, minding budgets.
+		with(func(p *worstPlan) {
+			p.Nodes, p.Each, p.Ask, p.SearchLimit, p.Budgets, p.Strict = 1000, 100, 3, 1_000_000, 1000, true
+		}),
+		with(func(p *worstPlan) {
+			p.Crowd, p.Crowded, p.Ask, p.SearchLimit, p.OtherNodes = 8000, 5, 3, 1_000_000, 16
+		}),
+		with(func(p *worstPlan) { p.Nominated, p.Deadlines = 20_000, true }),
+	}
 }
 
 type worstSearch struct {
