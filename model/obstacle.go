@@ -145,21 +145,26 @@ func (o *Obstacle) Counts(node string, c *Class) bool {
 // Same says whether two obstacles are about the same pods.
 func (o *Obstacle) Same(b *Obstacle) bool { return o.counter == b.counter && o.domain == b.domain }
 
-// Nodes calls f for every node with pods that the rule is about, perhaps more than once, in no order.
-func (o *Obstacle) Nodes(f func(node string)) {
+// Nodes calls f for every node with pods that the rule is about, in no order, and returns how much there was to look at:
+// the nodes, and the counters of the kinds of pods that are in the domain. The kinds of all domains would be more.
+func (o *Obstacle) Nodes(f func(node string)) (looked int) {
 	if o.domain >= 0 && o.counter.key.nodes[o.domain] == 1 {
 		f(o.t.spots[o.slot].name) // a host name, say: there is nobody else to look at
-		return
+		return 1
 	}
-	// order does not matter: whoever needs one makes it.
-	for _, k := range o.t.kinds {
-		if !slices.ContainsFunc(k.sums, func(s sum) bool { return s.counter == o.counter }) {
+	for slot := range o.t.spots {
+		if !o.covers(int32(slot)) {
 			continue
 		}
-		for _, p := range k.slots {
-			if o.covers(p.slot) {
-				f(o.t.spots[p.slot].name)
+		s := &o.t.spots[slot]
+		for i := range s.standing {
+			sums := s.standing[i].kind.sums
+			looked += 1 + len(sums)
+			if slices.ContainsFunc(sums, func(s sum) bool { return s.counter == o.counter }) {
+				f(s.name)
+				break
 			}
 		}
 	}
+	return looked + len(o.t.spots)
 }

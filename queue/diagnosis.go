@@ -17,8 +17,8 @@ type Diagnosis struct {
 	Preemption string `msgpack:"preemption,omitempty"`
 	// Message is the Kubernetes wording of it all (QU10).
 	Message string `msgpack:"message"`
-	// Budgets are the disruption budgets that forbid evictions that would have
-	// helped, by key: the pod is tried again when one of them allows more.
+	// Budgets are disruption budgets that forbid evictions that would have helped,
+	// by key: as many as are kept. The pod is tried again when any allows more.
 	Budgets []string `msgpack:"budgets,omitempty"`
 }
 

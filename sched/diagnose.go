@@ -3,6 +3,7 @@ package sched
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -39,12 +40,13 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 		return kept.of
 	}
 	s.meter.Spend(len(b.hist) * (workReason + b.terms()*workTerm))
-	d := &fsm.Diagnosis{Reasons: b.reasons(), Nodes: int32(s.view.live)}
+	reasons := b.reasons()
+	d := &fsm.Diagnosis{Reasons: bounded(reasons), Nodes: int32(s.view.live)}
 	if exact {
 		s.meter.Spend(len(s.view.nodes) * workNode * (1 + len(d.Reasons)))
 		b.fillShort(s.view, d.Reasons)
 	}
-	d.Message = unavailable(d.Nodes, countByText(d.Reasons))
+	d.Message = unavailable(d.Nodes, countByText(reasons))
 	if d.Nodes == 0 {
 		how = attemptNoPreemption // there is nowhere to preempt
 	}
@@ -56,7 +58,7 @@ func (s *Scheduler) diagnose(b *board, how attempt) *fsm.Diagnosis {
 	case attemptHelpless:
 		s.meter.Spend(len(s.view.nodes)*workReason + s.costs[b.key].blockedRefs*workBudget)
 		d.Preemption = unavailable(d.Nodes, s.costs[b.key].counts(s.view))
-		d.Budgets = s.costs[b.key].blocking()
+		d.Budgets = firstNames(s.costs[b.key].blocking())
 	}
 	if d.Preemption != "" {
 		d.Message += " preemption: " + d.Preemption
@@ -181,16 +183,78 @@ func (e *evictions) blocking() []string {
 	return slices.Compact(names)
 }
 
-// unavailable is kube-scheduler's sentence for "no node" (QU10).
+// What a diagnosis holds is kept for every class that waits, in the queue, in the log and in memory, and its message for
+// every pod; so it is bounded, whatever the names of resources and budgets are, and however many.
+const (
+	maxReasonBytes = 8 << 10
+	maxTextBytes   = 2 << 10 // of why nodes do not take the pod, and of why preemption does not help, each
+	maxNameBytes   = 2 << 10 // of budgets
+)
+
+// bounded leaves the reasons of the most nodes, of each kind at least one, in the order that they have.
+func bounded(all []fsm.ReasonCount) []fsm.ReasonCount {
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(all[j].Nodes, all[i].Nodes) })
+	kinds, left := map[model.ReasonKind]bool{}, maxReasonBytes
+	keep := make([]bool, len(all))
+	take := func(i int) {
+		keep[i] = true
+		left -= (&fsm.Diagnosis{Reasons: all[i : i+1]}).Bytes()
+	}
+	for _, i := range order {
+		if !kinds[all[i].Kind] {
+			kinds[all[i].Kind] = true
+			take(i)
+		}
+	}
+	out := all[:0:0]
+	for _, i := range order {
+		if !keep[i] && left > 0 {
+			take(i)
+		}
+	}
+	for i := range all {
+		if keep[i] {
+			out = append(out, all[i])
+		}
+	}
+	return out
+}
+
+// firstNames are as many of the names as may be kept.
+func firstNames(names []string) []string {
+	held := 0
+	for i, name := range names {
+		if held += len(name); held > maxNameBytes {
+			return slices.Clone(names[:i])
+		}
+	}
+	return names
+}
+
+// unavailable is kube-scheduler's sentence for "no node" (QU10). Where it would be too long the reasons of the fewest
+// nodes are only counted.
 func unavailable(nodes int32, byText map[string]int32) string {
 	if nodes == 0 {
 		return "no nodes available to schedule pods"
 	}
-	parts := make([]string, 0, len(byText))
-	// order does not matter: the parts are sorted below.
-	for text, n := range byText {
-		parts = append(parts, fmt.Sprintf("%d %s", n, text))
+	texts := slices.SortedFunc(maps.Keys(byText), func(a, b string) int {
+		return cmp.Or(cmp.Compare(byText[b], byText[a]), strings.Compare(a, b))
+	})
+	parts, held := make([]string, 0, len(byText)), 0
+	for _, text := range texts {
+		part := fmt.Sprintf("%d %s", byText[text], text)
+		if held += len(part); held > maxTextBytes {
+			break
+		}
+		parts = append(parts, part)
 	}
 	slices.Sort(parts)
+	if more := len(texts) - len(parts); more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d reasons more", more))
+	}
 	return fmt.Sprintf("0/%d nodes are available: %s.", nodes, strings.Join(parts, ", "))
 }

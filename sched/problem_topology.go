@@ -55,6 +55,9 @@ const (
 	maxSeenPods = 1 << 17
 )
 
+// workTold is what it takes to tell of a pod whether a rule is about it, in counters that are looked at.
+const workTold = 80
+
 // maxElsewhere bounds the pods on other nodes among which a problem chooses.
 const maxElsewhere = 64
 
@@ -134,11 +137,12 @@ func (o *topoProblem) lookAt(b *model.Obstacle) seenObstacle {
 		return known
 	}
 	var slots []int32
-	b.Nodes(func(name string) { slots = append(slots, o.view.byName[name]) })
+	looked := b.Nodes(func(name string) { slots = append(slots, o.view.byName[name]) })
 	slices.Sort(slots)
 	var pods []*pod
-	for _, slot := range slices.Compact(slots) {
+	for _, slot := range slots {
 		n := &o.view.nodes[slot]
+		looked += len(n.pods) * workTold
 		for _, p := range n.pods {
 			if b.Counts(n.name, p.class) {
 				pods = append(pods, p)
@@ -146,7 +150,7 @@ func (o *topoProblem) lookAt(b *model.Obstacle) seenObstacle {
 		}
 	}
 	slices.SortFunc(pods, moreImportant)
-	o.meter.Spend(len(slots)*workNode + len(pods)*workPod)
+	o.meter.Spend(looked*workTerm + len(slots)*workNode + len(pods)*workPod)
 	if o.seen == nil || len(o.seen) >= maxSeen || o.seenPods > maxSeenPods {
 		o.seen, o.seenPods = map[obstacleID]seenObstacle{}, 0
 	}

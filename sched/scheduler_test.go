@@ -48,10 +48,23 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestBoardsHoldWhatTheySay: shapes that come and go hold no more memory than is allowed, as the runtime measures it.
+// TestBoardsHoldWhatTheySay: shapes that come and go hold no more memory than is allowed, as the runtime measures it; with
+// rules between pods too.
 func TestBoardsHoldWhatTheySay(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, more int
+		pod         string
+	}{
+		"plain": {70_000, 20_000, "p cpu=%[1]dm select=zone=z%[1]d"},
+		"rules": {45_000, 10_000, "p cpu=%[1]dm label=app=a%[1]d far=zone:app=a%[1]d near=zone:app=a%[1]d"},
+	} {
+		t.Run(name, func(t *testing.T) { boardsHoldWhatTheySay(t, c.first, c.more, c.pod) })
+	}
+}
+
+func boardsHoldWhatTheySay(t *testing.T, first, more int, pod string) {
 	h := newHarness()
-	h.node(mkNode("n1 cpu=1000 mem=8Gi pods=100"))
+	h.node(mkNode("n1 cpu=1000 mem=8Gi pods=100 label=zone=a"))
 	h.sched.limit = 8 << 20
 	heap := func() int {
 		runtime.GC()
@@ -66,12 +79,12 @@ func TestBoardsHoldWhatTheySay(t *testing.T) {
 		for range shapes {
 			s.step++
 			shape++
-			s.boardOf(model.ClassOf(mkPod(fmt.Sprintf("p cpu=%dm select=zone=z%d", shape, shape))))
+			s.boardOf(model.ClassOf(mkPod(fmt.Sprintf(pod, shape))))
 		}
 	}
-	churn(70_000) // what is kept beside them, the judges of model above all, is as much as it gets by now
+	churn(first) // what is kept beside them, the judges of model above all, is as much as it gets by now
 	before, boards := heap(), len(s.boards)
-	churn(20_000)
+	churn(more)
 	if grown := heap() - before; grown > s.limit || len(s.boards) > 2*boards+16 {
 		t.Errorf("grown by %d bytes, %d boards from %d", grown, len(s.boards), boards)
 	}

@@ -183,6 +183,8 @@ func BenchmarkWorstSearched(b *testing.B) {
 			[]string{"leader", "relabel-pods"}},
 		{"rules", with(func(p *worstPlan) { p.WaitingRules = worstRules{Anti: 4, Spread: 4, Key: 1, About: 1} }),
 			[]string{"leader", "gone", "disputes"}},
+		{"everybody", with(func(p *worstPlan) { p.WaitingRules = worstRules{Anti: 4, Spread: 4, Key: 1, About: 2} }),
+			[]string{"leader"}},
 		{"hosts", with(func(p *worstPlan) { p.WaitingRules, p.Taints, p.Resources = worstRules{Anti: 64, Spread: 4}, 4, 28 }),
 			[]string{"leader", "taint", "relabel"}},
 		{"budgets", with(func(p *worstPlan) { p.Nodes, p.Budgets, p.AnyBudget, p.Strict = 200, 64, true, true }),
