@@ -13,6 +13,7 @@ var floors = map[string]int{
 	"api":        0,
 	"clock":      0,
 	"disk":       0,
+	"docs":       0,
 	"atomicfile": 0,
 	"handshake":  0,
 	"config":     0,
