@@ -53,6 +53,7 @@ type bench struct {
 	deaf     bool   // the servers do not answer
 	full     string // the pod whose volume holds too much
 	boxes    *boxes // nil: a runtime without sandboxes
+	away     bool   // the runtime does not answer
 	damaged  bool   // what the runtime kept of pods cannot be read
 	stubborn bool   // the servers answer, and take nothing over
 }
@@ -101,6 +102,8 @@ func (b *bench) run(d *datadriven.TestData) {
 		}
 	case "network":
 		b.boxes.broken = d.CmdArgs[0].Key == "down"
+	case "runtime":
+		b.away = d.CmdArgs[0].Key == "away"
 	case "push":
 		b.boxes.registry[d.CmdArgs[0].Key] = true
 	case "stubborn":
@@ -278,7 +281,10 @@ func (b *bench) settle() {
 		}
 		for _, a := range actions {
 			b.traceAction(a)
-			o := b.caller.do(context.Background(), a)
+			o := Outcome{Action: a, Err: runtime.ErrUnavailable}
+			if !b.away {
+				o = b.caller.do(context.Background(), a)
+			}
 			if a.Kind == ActionMeasure && b.full == a.Pod.Name {
 				o.Err = &overLimit{"scratch", resource.MustParse("1Mi")}
 			}
