@@ -37,7 +37,9 @@ type succession struct {
 	n      *Node
 	closed chan string // a server whose connection has ended; capacity 1
 
-	mu    sync.Mutex
+	// turn is held by whoever looks, and found is his. A look asks others, so who
+	// waits for his turn does not wait beyond the server's end.
+	turn  chan struct{}
 	found map[string]finding
 }
 
@@ -54,7 +56,7 @@ type standing struct {
 }
 
 func newSuccession(n *Node) *succession {
-	return &succession{n: n, closed: make(chan string, 1), found: map[string]finding{}}
+	return &succession{n: n, closed: make(chan string, 1), turn: make(chan struct{}, 1), found: map[string]finding{}}
 }
 
 // ended is told that a connection of another server has ended. It does not wait.
@@ -93,8 +95,12 @@ func (s *succession) leader() string {
 
 // gone finds out whether a server's process is gone.
 func (s *succession) gone(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-s.n.closing:
+		return false
+	}
 	if f, ok := s.found[id]; ok && time.Since(f.at) < goneFor {
 		return f.gone
 	}

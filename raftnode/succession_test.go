@@ -103,3 +103,17 @@ func closedPort(t *testing.T) string {
 	}
 	return addr.String()
 }
+
+// Whoever asks for a finding while another look asks the network is not held up beyond
+// the server's end.
+func TestAServerThatEndsWaitsForNoLook(t *testing.T) {
+	n := &Node{closing: make(chan struct{})}
+	s := newSuccession(n)
+	s.turn <- struct{}{} // somebody looks, and is not answered
+	answer := make(chan bool)
+	go func() { answer <- s.gone("a") }()
+	close(n.closing)
+	if <-answer {
+		t.Error("a server of which nothing is known is said to be gone")
+	}
+}
