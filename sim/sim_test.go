@@ -33,7 +33,7 @@ import (
 )
 
 var (
-	seedList = flag.String("sim.seeds", "1", "seeds to run: 3,5,10-20")
+	seedList = flag.String("sim.seeds", "", "seeds to run: 3,5,10-20")
 	fresh    = flag.Int("sim.fresh", 0, "how many seeds to run that nobody has chosen")
 	minutes  = flag.Int("sim.minutes", 1, "virtual minutes of every seed")
 	hours    = flag.Int("sim.hours", 0, "virtual hours to run fresh seeds for, an hour each")
@@ -175,8 +175,11 @@ func numbers(list string) (map[uint64]bool, error) {
 
 // TestSeeds runs worlds, and shortens and tells what went wrong in them.
 func TestSeeds(t *testing.T) {
-	if *child != 0 || *mutants {
+	switch {
+	case *child != 0 || *mutants:
 		t.Skip("another test runs worlds")
+	case *seedList == "" && *fresh+*hours == 0:
+		t.Skip("make sim runs it: a world can only be repeated with patches over the runtime")
 	}
 	chosen, err := numbers(*seedList)
 	if err != nil {
