@@ -345,6 +345,7 @@ func (p *proposer) settle() {
 
 func (p *proposer) finish(e *entry, out applied, err error) {
 	commands, bytes := 0, 0
+	var done []*Future
 	for _, piece := range e.pieces {
 		f := piece.f
 		n := piece.to - piece.from
@@ -368,12 +369,16 @@ func (p *proposer) finish(e *entry, out applied, err error) {
 			if f.err != nil {
 				f.results, f.index = nil, 0
 			}
-			close(f.done)
+			done = append(done, f)
 		}
 	}
+	// Their room is free before they are told: whoever proposes again finds it.
 	p.mu.Lock()
 	p.account(-commands, -bytes)
 	p.mu.Unlock()
+	for _, f := range done {
+		close(f.done)
+	}
 }
 
 // explain says what Raft's error means for who proposed.
