@@ -22,6 +22,7 @@ type mirror struct {
 	nodes map[string]*corev1.Node
 
 	claims map[string]*fsm.Nomination // by pod
+	ended  map[string]*fsm.Nomination // by pod: those that have gone with the present entry
 
 	entry       int64                         // the time of the entry that is being told
 	victims     map[types.UID]*corev1.Pod     // those that it has preempted
@@ -31,7 +32,7 @@ type mirror struct {
 }
 
 func newMirror() *mirror {
-	return &mirror{pods: map[string]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, claims: map[string]*fsm.Nomination{},
+	return &mirror{pods: map[string]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, claims: map[string]*fsm.Nomination{}, ended: map[string]*fsm.Nomination{},
 		victims: map[types.UID]*corev1.Pod{}, nominations: map[types.UID]*fsm.Nomination{}}
 }
 
@@ -60,6 +61,7 @@ func (m *mirror) take(c *store.Change, view func() *fsm.View) {
 	m.at = c.Revision
 	if c.TimeUnixNano != m.entry {
 		m.close(c.Revision)
+		clear(m.ended)
 		if c.TimeUnixNano < m.entry {
 			m.fault(c.Revision, "the state's time goes back by %d ns", m.entry-c.TimeUnixNano)
 		}
@@ -78,13 +80,14 @@ func (m *mirror) take(c *store.Change, view func() *fsm.View) {
 			m.nominations[v.UID] = is
 		}
 	case nil:
-		switch c.Old.(type) {
+		switch was := c.Old.(type) {
 		case *corev1.Pod:
 			delete(m.pods, c.Key)
 		case *corev1.Node:
 			delete(m.nodes, c.Key)
 		case *fsm.Nomination:
 			delete(m.claims, c.Key)
+			m.ended[c.Key] = was
 		}
 	}
 }
@@ -188,7 +191,17 @@ func (m *mirror) binding(revision int64, pod *corev1.Pod) {
 }
 
 // room: who is nominated to a node, and of no lower priority, keeps his room there.
+// Of two of one priority that are nominated there the first does not wait for the
+// other's victims: their room is not his.
 func (m *mirror) room(revision int64, pod *corev1.Pod, node *corev1.Node) {
+	key := pod.Namespace + "/" + pod.Name
+	own := m.claims[key]
+	if own == nil {
+		own = m.ended[key]
+	}
+	yields := func(n *fsm.Nomination) bool {
+		return own != nil && own.Node == node.Name && n.Priority == own.Priority && n.FirstRevision > own.FirstRevision
+	}
 	used := model.PodRequest(pod)
 	for _, p := range m.pods {
 		if p.Spec.NodeName == node.Name && p.UID != pod.UID && !ended(p) {
@@ -198,7 +211,7 @@ func (m *mirror) room(revision int64, pod *corev1.Pod, node *corev1.Node) {
 	claimed := false
 	for key, n := range m.claims {
 		p := m.pods[key]
-		if p != nil && n.Node == node.Name && n.UID != pod.UID && n.Priority >= model.Priority(pod) {
+		if p != nil && n.Node == node.Name && n.UID != pod.UID && n.Priority >= model.Priority(pod) && !yields(n) {
 			used = used.Add(model.PodRequest(p))
 			claimed = true
 		}
