@@ -48,6 +48,10 @@ var (
 	told     = flag.Bool("sim.v", false, "tell the story as it happens")
 )
 
+// memoryLimit bounds the bytes of a world: who goes round and round makes garbage that
+// nobody collects before the next step.
+const memoryLimit = 8 << 30
+
 // result is what one world says of itself.
 type result struct {
 	Seed       uint64
@@ -64,6 +68,9 @@ const resultPrefix = "RESULT "
 func TestSeed(t *testing.T) {
 	if *child == 0 {
 		t.Skip("TestSeeds runs it")
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_AS, &syscall.Rlimit{Cur: memoryLimit, Max: memoryLimit}); err != nil {
+		t.Fatal(err)
 	}
 	klog.SetLogger(logr.Discard())
 	// Its back-off has read the machine's clock: in a bubble the first error would
