@@ -6,6 +6,10 @@ const (
 	Servers = "berth:servers"
 	Workers = "berth:workers"
 
+	// Controllers are those of workloads, inside of the leading server. Each is also in
+	// a group of its own (ControllerGroup).
+	Controllers = "berth:controllers"
+
 	Masters       = "system:masters"
 	Monitoring    = "system:monitoring"
 	Authenticated = "system:authenticated"
@@ -35,6 +39,9 @@ type Rule struct {
 	Why string
 }
 
+// ControllerGroup is the group of one controller of workloads.
+func ControllerGroup(name string) string { return "berth:controller:" + name }
+
 // SystemNamespaces are those in which only system:masters writes.
 func SystemNamespaces() []string { return []string{"kube-system", "kube-public", "kube-node-lease"} }
 
@@ -47,7 +54,7 @@ func PublicPaths() []string { return []string{"/healthz", "/livez", "/readyz", "
 func Rules() []Rule {
 	read := []string{"get", "list", "watch"}
 	write := []string{"create", "update", "patch", "delete", "deletecollection"}
-	return []Rule{
+	return append([]Rule{
 		{Group: Everybody, Verbs: []string{"get", "head"}, Paths: PublicPaths(), Why: "load balancers and probes"},
 		{Group: Masters, Verbs: []string{"*"}, Resources: []string{"*"}, Why: "administrators: everything at the API"},
 		{
@@ -76,6 +83,12 @@ func Rules() []Rule {
 				"pods", "pods/status", "nodes", "nodes/status", "namespaces", "namespaces/status", "events", "events.events.k8s.io",
 				"services", "services/status", "configmaps", "serviceaccounts", "podtemplates",
 				"replicasets.apps", "replicasets.apps/status", "replicasets.apps/scale",
+				"deployments.apps", "deployments.apps/status", "deployments.apps/scale",
+				"statefulsets.apps", "statefulsets.apps/status", "statefulsets.apps/scale",
+				"daemonsets.apps", "daemonsets.apps/status", "controllerrevisions.apps",
+				"jobs.batch", "jobs.batch/status", "cronjobs.batch", "cronjobs.batch/status",
+				"replicationcontrollers", "replicationcontrollers/status", "replicationcontrollers/scale",
+				"endpoints", "endpointslices.discovery.k8s.io",
 				"poddisruptionbudgets.policy", "poddisruptionbudgets.policy/status",
 				"priorityclasses.scheduling.k8s.io", "runtimeclasses.node.k8s.io", "leases.coordination.k8s.io",
 				"queueentries.berth.dev", "preemptions.berth.dev", "schedulerconfigurations.berth.dev",
@@ -90,13 +103,15 @@ func Rules() []Rule {
 			Group: Authenticated, Verbs: write, OwnNamespaces: true,
 			Resources: []string{
 				"pods", "services", "configmaps", "serviceaccounts", "podtemplates",
+				"deployments.apps", "statefulsets.apps", "daemonsets.apps", "jobs.batch", "cronjobs.batch", "replicationcontrollers",
 				"replicasets.apps", "poddisruptionbudgets.policy", "leases.coordination.k8s.io",
 			},
 			Why: "applications",
 		},
 		{
 			Group: Authenticated, Verbs: []string{"update", "patch"}, OwnNamespaces: true,
-			Resources: []string{"replicasets.apps/scale"}, Why: "`berth scale`",
+			Resources: []string{"replicasets.apps/scale", "deployments.apps/scale", "statefulsets.apps/scale", "replicationcontrollers/scale"},
+			Why:       "`berth scale`",
 		},
 		{
 			Group: Authenticated, Verbs: []string{"create"}, OwnNamespaces: true,
@@ -126,5 +141,36 @@ func Rules() []Rule {
 			},
 			Why: "a worker of the same name in the server's own process",
 		},
+	}, controllerRules()...)
+}
+
+// controllerRules: what each controller of workloads writes, and what it looks up
+// beyond the state that it sees.
+func controllerRules() []Rule {
+	row := func(controller string, verbs []string, resources ...string) Rule {
+		return Rule{Group: ControllerGroup(controller), Verbs: verbs, Resources: resources, Why: "the controller in the leading server"}
+	}
+	keep := []string{"get", "create", "update", "patch", "delete"}
+	change := []string{"get", "update", "patch"}
+	return []Rule{
+		{
+			Group: Controllers, Verbs: []string{"create", "update", "patch"}, Resources: []string{"events", "events.events.k8s.io"},
+			Why: "what controllers of workloads tell",
+		},
+		row("deployment", change, "deployments.apps", "deployments.apps/status"),
+		row("deployment", keep, "replicasets.apps"),
+		row("statefulset", change, "statefulsets.apps", "statefulsets.apps/status"),
+		row("statefulset", keep, "pods", "controllerrevisions.apps"),
+		row("daemonset", change, "daemonsets.apps", "daemonsets.apps/status"),
+		row("daemonset", keep, "pods", "controllerrevisions.apps"),
+		row("job", change, "jobs.batch", "jobs.batch/status"),
+		row("job", keep, "pods"),
+		row("cronjob", change, "cronjobs.batch", "cronjobs.batch/status"),
+		row("cronjob", keep, "jobs.batch"),
+		row("ttlafterfinished", []string{"get", "delete"}, "jobs.batch"),
+		row("replication", change, "replicationcontrollers", "replicationcontrollers/status"),
+		row("replication", keep, "pods"),
+		row("endpoint", []string{"get", "list", "create", "update", "delete"}, "endpoints"),
+		row("endpointslice", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),
 	}
 }

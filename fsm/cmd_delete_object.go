@@ -18,7 +18,7 @@ type DeleteObject struct {
 
 // Apply implements Command.
 func (c *DeleteObject) Apply(tx *Tx) Result {
-	kind, ok := objectKinds[c.Resource]
+	kind, ok := tx.view.objectKind(c.Resource)
 	if !ok {
 		return refuseBadRequest(fmt.Sprintf("DeleteObject does not know the resource %q", c.Resource))
 	}

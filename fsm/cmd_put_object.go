@@ -25,6 +25,9 @@ type PutObject struct {
 	value codec.Object // Raw, once it is unpacked
 }
 
+// since implements laterCommand.
+func (c *PutObject) since() int { return objectKinds[c.Resource].Since }
+
 // unpack stops at fields that are not known. All else that is wrong is refused
 // when the command is applied.
 func (c *PutObject) unpack(*cache) error {
@@ -44,7 +47,7 @@ func (c *PutObject) unpack(*cache) error {
 
 // Apply implements Command.
 func (c *PutObject) Apply(tx *Tx) Result {
-	kind, ok := objectKinds[c.Resource]
+	kind, ok := tx.view.objectKind(c.Resource)
 	if !ok {
 		return refuseBadRequest(fmt.Sprintf("PutObject does not know the resource %q", c.Resource))
 	}

@@ -26,7 +26,7 @@ type SetStatus struct {
 // unpack stops at fields that are not known.
 func (c *SetStatus) unpack(*cache) error {
 	kind := objectKinds[c.Owner.Resource]
-	if kind.Workload == nil {
+	if kind.Workload == nil || kind.Workload.WithStatus == nil {
 		return nil
 	}
 	if _, err := kind.Workload.WithStatus(kind.New(), c.Status); errors.Is(err, store.ErrUnknownCommand) {

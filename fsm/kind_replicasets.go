@@ -35,12 +35,7 @@ func replicaSetKind() ObjectKind {
 
 // ReplicasOf is how many pods a ReplicaSet wants; one, unless it says
 // otherwise.
-func ReplicasOf(rs *appsv1.ReplicaSet) int32 {
-	if rs.Spec.Replicas == nil {
-		return 1
-	}
-	return *rs.Spec.Replicas
-}
+func ReplicasOf(rs *appsv1.ReplicaSet) int32 { return replicasOr1(rs.Spec.Replicas) }
 
 // ReplicaSet returns a ReplicaSet. It must not be changed.
 func (v *View) ReplicaSet(namespace, name string) (*appsv1.ReplicaSet, bool) {

@@ -144,7 +144,7 @@ func (v *View) ownerState(ref *metav1.OwnerReference, namespace string) ownerSta
 // none. known is false for kinds that are not held here.
 func (v *View) owner(ref *metav1.OwnerReference, namespace string) (owner metav1.Object, known bool) {
 	named := kindNamed(ref)
-	if kind, ok := kindsByName[named]; ok {
+	if kind, ok := kindsByName[named]; ok && v.Version() >= kind.Since {
 		if o, ok := v.Objects.Get(ObjectKey(kind.Resource, namespace, ref.Name)); ok {
 			return o.Value, true
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/codec"
+	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
 )
@@ -107,6 +108,9 @@ func (tx *Tx) checkTemplate(kind ObjectKind, value, old codec.Object) (Result, b
 		return Result{}, true
 	}
 	template := kind.Workload.Template(value)
+	if template == nil {
+		return Result{}, true
+	}
 	name := template.Spec.PriorityClassName
 	if !model.IsSystemClass(name) || tx.maySystemClass() {
 		return Result{}, true
@@ -124,6 +128,10 @@ func (tx *Tx) noSystemClass(class string) string {
 
 func (tx *Tx) maySystemClass() bool {
 	allowed := tx.view.SchedulerConfig().Spec.SystemClasses
+	// Controllers make pods of templates, whose writers were asked.
+	if slices.Contains(tx.Groups, access.Controllers) && tx.view.Version() >= sinceWorkloads {
+		return true
+	}
 	if slices.Contains(allowed.Users, tx.User) {
 		return true
 	}

@@ -7,7 +7,7 @@ import "github.com/berth-dev/berth/store"
 // by which version it is to be carried out, the lowest that all voting servers
 // have told; a leader proposes no command of a later one, and a rule that is
 // changed asks the state's Version which way it goes.
-const LogVersion = 2
+const LogVersion = 3
 
 // commands is the registry: one line a command.
 var commands = []store.Registration[Command]{
@@ -48,5 +48,14 @@ var commands = []store.Registration[Command]{
 
 var registry = store.NewRegistry(LogVersion, commands)
 
+// laterCommand is a command that may need a later version than it was introduced by,
+// for what it carries.
+type laterCommand interface{ since() int }
+
 // Since is the LogVersion from which on servers know a command.
-func Since(c Command) int { return registry.Since(c) }
+func Since(c Command) int {
+	if l, ok := c.(laterCommand); ok {
+		return max(registry.Since(c), l.since())
+	}
+	return registry.Since(c)
+}

@@ -143,7 +143,7 @@ func workloadSelector(o *Object) *metav1.LabelSelector {
 	if o == nil {
 		return nil
 	}
-	if w := objectKinds[o.Resource].Workload; w != nil {
+	if w := objectKinds[o.Resource].Workload; w != nil && w.Selector != nil {
 		return w.Selector(o.Value)
 	}
 	return nil

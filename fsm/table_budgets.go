@@ -88,7 +88,7 @@ func (s budgetState) Pod(key string) (*corev1.Pod, bool) { return s.Pods.Get(key
 // Scale knows workloads of the kinds that are served.
 func (s budgetState) Scale(o budgets.Owner) (int32, bool) {
 	kind := kindsByName[schema.GroupKind{Group: o.Group, Kind: o.Kind}]
-	if kind.Workload == nil {
+	if kind.Workload == nil || kind.Workload.Replicas == nil {
 		return 0, false
 	}
 	row, ok := s.Objects.Get(ObjectKey(kind.Resource, o.Namespace, o.Name))
@@ -104,7 +104,7 @@ func scaleOf(o *Object) *budgets.Scale {
 		return nil
 	}
 	kind := objectKinds[o.Resource]
-	if kind.Workload == nil {
+	if kind.Workload == nil || kind.Workload.Replicas == nil {
 		return nil
 	}
 	return &budgets.Scale{

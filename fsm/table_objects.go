@@ -25,7 +25,9 @@ type ObjectKind struct {
 	Group, Resource, Kind string
 	// ClusterScoped objects are in no namespace.
 	ClusterScoped bool
-	New           func() codec.Object
+	// Since is the version of the rules that brought the kind; 0: it was always there.
+	Since int
+	New   func() codec.Object
 	// Workload is what a kind that keeps pods says of them; nil for others.
 	Workload *Workload
 }
@@ -37,22 +39,23 @@ func (k ObjectKind) apiVersion() string {
 	return k.Group + "/v1"
 }
 
-// Workload is how the state machine reads a kind whose objects keep pods.
+// Workload is how the state machine reads a kind whose objects keep pods. What
+// has no meaning here for a kind is nil.
 type Workload struct {
-	// Replicas is how many pods the object wants.
+	// Replicas is how many pods the object wants whose controller it is.
 	Replicas func(o codec.Object) int32
 	// Selector says which pods can be the object's.
 	Selector func(o codec.Object) *metav1.LabelSelector
-	// Template is what the object's pods are made from; nil if it has none.
+	// Template is what the object's pods are made from in the end.
 	Template func(o codec.Object) *corev1.PodTemplateSpec
 	// WithStatus gives a copy that has another status, in protobuf bytes, and
-	// shares all else.
+	// shares all else. Kinds that have it are kept by commands.
 	WithStatus func(o codec.Object, status []byte) (codec.Object, error)
 }
 
 // ObjectKinds are the kinds that the table of plain objects can hold.
 func ObjectKinds() []ObjectKind {
-	return []ObjectKind{
+	return append([]ObjectKind{
 		{Group: "", Resource: "configmaps", Kind: "ConfigMap", New: func() codec.Object { return new(corev1.ConfigMap) }},
 		{Group: "", Resource: "secrets", Kind: "Secret", New: func() codec.Object { return new(corev1.Secret) }},
 		{Group: "", Resource: "serviceaccounts", Kind: "ServiceAccount", New: func() codec.Object { return new(corev1.ServiceAccount) }},
@@ -61,7 +64,7 @@ func ObjectKinds() []ObjectKind {
 		{Group: "coordination.k8s.io", Resource: "leases", Kind: "Lease", New: func() codec.Object { return new(coordinationv1.Lease) }},
 		replicaSetKind(),
 		runtimeClassKind(),
-	}
+	}, workloadKinds()...)
 }
 
 var objectKinds = func() map[string]ObjectKind {
@@ -71,6 +74,12 @@ var objectKinds = func() map[string]ObjectKind {
 	}
 	return m
 }()
+
+// objectKind is a kind that objects of may be stored by the rules as they are now.
+func (v *View) objectKind(resource string) (ObjectKind, bool) {
+	kind, ok := objectKinds[resource]
+	return kind, ok && v.Version() >= kind.Since
+}
 
 // ObjectKey is the key of an object in the table of plain objects. What is
 // cluster-scoped has an empty namespace.

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/owners"
 )
 
@@ -29,6 +30,28 @@ func (s *transcript) setOf(a words, meta metav1.ObjectMeta) *appsv1.ReplicaSet {
 		rs.Generation = *n
 	}
 	return rs
+}
+
+// laterObject is one of the kinds whose controllers go through the API: class= is that
+// of its template.
+func (s *transcript) laterObject(kind ObjectKind, a words, meta metav1.ObjectMeta) codec.Object {
+	o := kind.New()
+	o.SetNamespace(meta.Namespace)
+	o.SetName(meta.Name)
+	o.SetUID(meta.UID)
+	o.SetLabels(meta.Labels)
+	o.SetAnnotations(meta.Annotations)
+	o.SetOwnerReferences(meta.OwnerReferences)
+	o.SetFinalizers(meta.Finalizers)
+	o.SetCreationTimestamp(meta.CreationTimestamp)
+	o.SetGeneration(meta.Generation)
+	if rc, ok := o.(*corev1.ReplicationController); ok {
+		rc.Spec.Template = &corev1.PodTemplateSpec{}
+	}
+	if kind.Workload != nil {
+		kind.Workload.Template(o).Spec.PriorityClassName = a.or("class", "")
+	}
+	return o
 }
 
 // ownerReference is one from [controller:|blocks:]RESOURCE/NAME[@UID].

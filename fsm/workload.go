@@ -10,7 +10,7 @@ import (
 	"github.com/berth-dev/berth/owners"
 )
 
-// workload is an object that keeps pods, as a command meets it.
+// workload is an object that keeps pods by commands, as one of them meets it.
 type workload struct {
 	ref    ObjectRef
 	kind   ObjectKind
@@ -23,7 +23,7 @@ func (w *workload) resource() resource { return resource{w.kind.Group, w.kind.Re
 // is not there.
 func (tx *Tx) workload(ref ObjectRef) (*workload, Result) {
 	kind, ok := objectKinds[ref.Resource]
-	if !ok || kind.Workload == nil {
+	if !ok || kind.Workload == nil || kind.Workload.WithStatus == nil {
 		return nil, refuseBadRequest(fmt.Sprintf("%q is no kind of workload", ref.Resource))
 	}
 	w := &workload{ref: ref, kind: kind}
