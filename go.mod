@@ -87,6 +87,8 @@ require (
 
 require github.com/hanwen/go-fuse/v2 v2.12.1
 
+require k8s.io/endpointslice v0.0.0 // indirect
+
 require (
 	cel.dev/expr v0.25.1 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20230124172434-306776ec8161 // indirect

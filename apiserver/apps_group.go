@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,8 +11,13 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/registry/apps/daemonset"
+	"k8s.io/kubernetes/pkg/registry/apps/deployment"
+	deploymentstorage "k8s.io/kubernetes/pkg/registry/apps/deployment/storage"
 	"k8s.io/kubernetes/pkg/registry/apps/replicaset"
 	replicasetstorage "k8s.io/kubernetes/pkg/registry/apps/replicaset/storage"
+	"k8s.io/kubernetes/pkg/registry/apps/statefulset"
+	statefulsetstorage "k8s.io/kubernetes/pkg/registry/apps/statefulset/storage"
 
 	// The groups' types, conversions and defaults register themselves in
 	// Kubernetes' scheme. Scale is of the group autoscaling, of which nothing
@@ -50,7 +56,26 @@ func (g *registry) appsGroup() (genericapiserver.APIGroupInfo, error) {
 	resources["replicasets"] = sets
 	resources["replicasets/status"] = partOf(sets, replicaset.StatusStrategy)
 	resources["replicasets/scale"] = &scale{upstream.Scale, g.backend}
-	return info, nil
+	return info, errors.Join(
+		g.workload(resources, deploymentDescription(), deployment.StatusStrategy),
+		g.workload(resources, statefulSetDescription(), statefulset.StatusStrategy),
+		g.workload(resources, daemonSetDescription(), daemonset.StatusStrategy),
+		g.workload(resources, controllerRevisionDescription(), nil),
+		g.appsScales(resources),
+	)
+}
+
+// appsScales serves the scales of Deployments and StatefulSets by upstream's
+// registries.
+func (g *registry) appsScales(resources map[string]rest.Storage) error {
+	deployments, err := deploymentstorage.NewStorage(g.options(deploymentDescription()))
+	if err != nil {
+		return err
+	}
+	resources["deployments/scale"] = &scale{deployments.Scale, g.backend}
+	sets, err := statefulsetstorage.NewStorage(g.options(statefulSetDescription()))
+	resources["statefulsets/scale"] = &scale{sets.Scale, g.backend}
+	return err
 }
 
 // replicaSetCreation is upstream's strategy, which knows nothing of our annotation.
@@ -80,7 +105,9 @@ func plain(d description) description {
 	resource := d.kind.resource.Resource
 	d.erase = func(key string, p fsm.Precondition, options *metav1.DeleteOptions) fsm.Command {
 		c := removeObject(resource, key, p)
-		c.Propagation = propagation(options)
+		if c.Propagation = propagation(options); d.orphans {
+			c.Propagation = orphaning(c.Propagation)
+		}
 		return c
 	}
 	d.endsInApply = true
@@ -110,7 +137,7 @@ type upstreamScale interface {
 	Destroy()
 }
 
-// scale serves replicasets/scale by upstream's registry, with dry runs that
+// scale serves the scale of a kind by upstream's registry, with dry runs that
 // run.
 type scale struct {
 	upstreamScale

@@ -30,7 +30,7 @@ func newAuthenticator(tokens *tokenFile) authenticator.Request {
 		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: p})
 	}
 	known := authgroup.NewAuthenticatedGroupAdder(union.New(ways...))
-	return union.NewFailOnError(known, anonymous.NewAuthenticator(conditions))
+	return union.NewFailOnError(authenticator.RequestFunc(byProcess), known, anonymous.NewAuthenticator(conditions))
 }
 
 // byCertificate believes the certificate that the TLS handshake has verified.

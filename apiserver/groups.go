@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,8 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/node"
 	"k8s.io/kubernetes/pkg/registry/core/pod"
 	"k8s.io/kubernetes/pkg/registry/core/podtemplate"
+	"k8s.io/kubernetes/pkg/registry/core/replicationcontroller"
+	replicationcontrollerstorage "k8s.io/kubernetes/pkg/registry/core/replicationcontroller/storage"
 	"k8s.io/kubernetes/pkg/registry/core/secret"
 	"k8s.io/kubernetes/pkg/registry/core/service"
 	"k8s.io/kubernetes/pkg/registry/core/serviceaccount"
@@ -84,8 +87,22 @@ func (g *registry) coreGroup(logs Logs, rootCA string) (info genericapiserver.AP
 	resources["namespaces/status"] = partOf(made["namespaces"], namespace.StatusStrategy)
 	resources["namespaces/finalize"] = partOf(made["namespaces"], namespace.FinalizeStrategy)
 	resources["nodes/status"] = partOf(made["nodes"], node.StatusStrategy)
+	err = errors.Join(
+		g.workload(resources, replicationControllerDescription(), replicationcontroller.StatusStrategy),
+		g.workload(resources, endpointsDescription(), nil),
+		g.replicationControllerScale(resources),
+	)
+	if err != nil {
+		return info, nil, err
+	}
 	resources["services/status"] = partOf(made["services"], service.StatusStrategy)
 	return groupOf(corev1.SchemeGroupVersion, resources), resources["events"], nil
+}
+
+func (g *registry) replicationControllerScale(resources map[string]rest.Storage) error {
+	upstream, err := replicationcontrollerstorage.NewStorage(g.options(replicationControllerDescription()))
+	resources["replicationcontrollers/scale"] = &scale{upstream.Scale, g.backend}
+	return err
 }
 
 func nodeDescription() description {

@@ -79,7 +79,7 @@ func (d *double) Propose(_ context.Context, ps ...fsm.Proposal) ([]fsm.Result, e
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	entry, err := fsm.EncodeEntry(fsm.Header{TimeUnixNano: time.Now().UnixNano(), Server: "s1"}, ps)
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: time.Now().UnixNano(), Server: "s1"}, ps)
 	if err != nil {
 		return nil, err
 	}

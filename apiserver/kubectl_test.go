@@ -30,7 +30,12 @@ type kubectl struct {
 
 func newKubectl(t testing.TB, s *testServer, namespace string) *kubectl {
 	t.Helper()
-	c := s.config(t, "root", "system:masters")
+	return newKubectlAs(t, s, namespace, "root", "system:masters")
+}
+
+func newKubectlAs(t testing.TB, s *testServer, namespace, user string, groups ...string) *kubectl {
+	t.Helper()
+	c := s.config(t, user, groups...)
 	config := clientcmdapi.NewConfig()
 	config.Clusters["c"] = &clientcmdapi.Cluster{Server: c.Host, CertificateAuthorityData: c.CAData, TLSServerName: c.ServerName}
 	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData}

@@ -63,16 +63,14 @@ func checkLimits(obj runtime.Object) error {
 	switch o := obj.(type) {
 	case *core.Pod:
 		l.pod(spec, &o.Spec)
-	case *apps.ReplicaSet:
-		l.selector(spec.Child("selector"), o.Spec.Selector)
-		l.count(spec.Child("template", "metadata", "labels"), len(o.Spec.Template.Labels), model.MaxLabels)
-		l.pod(spec.Child("template", "spec"), &o.Spec.Template.Spec)
 	case *policy.PodDisruptionBudget:
 		l.selector(spec.Child("selector"), o.Spec.Selector)
 	case *core.Service:
 		l.count(spec.Child("selector"), len(o.Spec.Selector), maxExpressions)
 	case *core.Node:
 		l.node(o)
+	default:
+		l.template(obj)
 	}
 	if len(l.ErrorList) == 0 {
 		return nil
@@ -82,6 +80,38 @@ func checkLimits(obj runtime.Object) error {
 		return err
 	}
 	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(), l.ErrorList)
+}
+
+// Controllers add labels and tolerations to the pods that they make, or ask for one
+// label more: for those a template leaves room.
+const (
+	addedLabels      = 8
+	addedTolerations = 8
+)
+
+// template: what the pods of a workload are made from.
+func (l *limits) template(obj runtime.Object) {
+	template, at := podTemplateOf(obj)
+	if template == nil {
+		return
+	}
+	l.selector(field.NewPath("spec", "selector"), podSelectorOf(obj))
+	most := model.MaxLabels
+	switch o := obj.(type) {
+	case *apps.ReplicaSet, *core.ReplicationController:
+	case *apps.Deployment:
+		most -= addedLabels
+		if o.Spec.Selector != nil {
+			l.count(field.NewPath("spec", "selector", "matchLabels"), len(o.Spec.Selector.MatchLabels), maxExpressions-1)
+		}
+	case *apps.DaemonSet:
+		most -= addedLabels
+		l.count(at.Child("spec", "tolerations"), len(template.Spec.Tolerations), maxTolerations-addedTolerations)
+	default:
+		most -= addedLabels
+	}
+	l.count(at.Child("metadata", "labels"), len(template.Labels), most)
+	l.pod(at.Child("spec"), &template.Spec)
 }
 
 // pod: the spec of a pod, or of a template.

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kubernetes/pkg/apis/apps"
 	core "k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/berth-dev/berth/docs"
@@ -25,6 +26,21 @@ func TestTheTableOfLimits(t *testing.T) {
 	docs.Hold(t, "../docs/limits.md", "# Limits", map[string]func(*testing.T, docs.Row){
 		"an amount of one resource in a request, limit or overhead": a.amounts,
 		"pods that count on one node":                               a.podsOnNode,
+		"labels that a template brings whose controller adds some": func(t *testing.T, r docs.Row) {
+			holds(t, r.Numbers(t, 1)[0], "spec.template.metadata.labels", func(n int) runtime.Object {
+				return &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: numbered(n)}}}}
+			})
+		},
+		"tolerations of a DaemonSet's template": func(t *testing.T, r docs.Row) {
+			holds(t, r.Numbers(t, 1)[0], "spec.template.spec.tolerations", func(n int) runtime.Object {
+				return &apps.DaemonSet{Spec: apps.DaemonSetSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{Tolerations: make([]core.Toleration, n)}}}}
+			})
+		},
+		"matchLabels of a Deployment's selector, which its ReplicaSets extend": func(t *testing.T, r docs.Row) {
+			holds(t, r.Numbers(t, 1)[0], "spec.selector.matchLabels", func(n int) runtime.Object {
+				return &apps.Deployment{Spec: apps.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: numbered(n)}}}
+			})
+		},
 		"labels of an object": a.podsOf(0,
 			most("metadata.labels", func(p *corev1.Pod, n int) { p.Labels = numbered(n) })),
 		"owner references, and finalizers, of an object": a.podsOf(0,

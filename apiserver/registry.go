@@ -47,6 +47,8 @@ type description struct {
 	// endsInApply: an update that takes the last finalizer away ends the object
 	// in Apply.
 	endsInApply bool
+	// orphans: dependents stay, unless a deletion says otherwise.
+	orphans bool
 }
 
 // strategy is what most of upstream's strategies are at once.

@@ -40,6 +40,8 @@ type Server struct {
 	generic *genericapiserver.GenericAPIServer
 	logger  hclog.Logger
 	gate    handshake.Gate
+	// prepared is closed when the handlers are complete.
+	prepared chan struct{}
 }
 
 // New sets up the API. Nothing is served before Run.
@@ -81,7 +83,7 @@ func New(config Config) (*Server, error) {
 			generic.Handler.NonGoRestfulMux.Handle(path, handler)
 		}
 	}
-	return &Server{config: config, hub: g.hub, generic: generic, logger: config.Logger}, nil
+	return &Server{config: config, hub: g.hub, generic: generic, logger: config.Logger, prepared: make(chan struct{})}, nil
 }
 
 // genericConfig is the configuration of upstream's server.
@@ -150,6 +152,8 @@ func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.
 	infos := append(reviewGroups(), eventsGroup(events), berthInfo)
 	for _, group := range []func() (genericapiserver.APIGroupInfo, error){
 		g.appsGroup,
+		g.batchGroup,
+		g.discoveryGroup,
 		g.schedulingGroup,
 		g.coordinationGroup,
 		g.policyGroup,
@@ -173,6 +177,7 @@ func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.
 // flight have Config.ShutdownTimeout to do so.
 func (s *Server) Run(ctx context.Context) error {
 	prepared := s.generic.PrepareRun()
+	close(s.prepared)
 	defer s.generic.Destroy()
 	httpServer, err := newHTTPServer(prepared.Handler, s.config.TLS, s.logger)
 	if err != nil {

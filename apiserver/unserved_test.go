@@ -8,11 +8,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-const deployment = `
-apiVersion: apps/v1
-kind: Deployment
+const autoscaler = `
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
 metadata: {name: web}
-spec: {replicas: 2}
+spec: {maxReplicas: 2}
 `
 
 // TestKubectlToldOfKindsThatAreNotServed: kubectl says that there is no such
@@ -20,14 +20,14 @@ spec: {replicas: 2}
 func TestKubectlToldOfKindsThatAreNotServed(t *testing.T) {
 	s := share(t)
 	k := newKubectl(t, s, s.namespace(t))
-	const none = `no matches for kind "Deployment" in version "apps/v1"`
+	const none = `no matches for kind "HorizontalPodAutoscaler" in version "autoscaling/v2"`
 	for _, args := range [][]string{{"apply"}, {"apply", "--validate=strict"}, {"apply", "--server-side"}, {"apply", "--dry-run=server"}, {"create"}, {"replace"}, {"delete"}} {
-		k.refused(deployment, args, none)
+		k.refused(autoscaler, args, none)
 	}
 	k.refused("", []string{"get", "crd"}, `the server doesn't have a resource type "crd"`)
-	k.refused("", []string{"get", "deployments"}, `the server doesn't have a resource type "deployments"`)
-	k.refused("", []string{"delete", "deployment", "web"}, `the server doesn't have a resource type "deployment"`)
-	k.refused("", []string{"get", "--raw", "/apis/apps/v1/deployments"}, "Berth does not serve deployments.apps in version v1; it serves bindings, configmaps, events")
+	k.refused("", []string{"get", "hpa"}, `the server doesn't have a resource type "hpa"`)
+	k.refused("", []string{"delete", "hpa", "web"}, `the server doesn't have a resource type "hpa"`)
+	k.refused("", []string{"get", "--raw", "/apis/autoscaling/v2/horizontalpodautoscalers"}, "Berth does not serve horizontalpodautoscalers.autoscaling in version v2; it serves bindings, configmaps, controllerrevisions.apps")
 }
 
 // TestUnserved: what is not served is refused with what is, as a Status; paths
@@ -42,8 +42,8 @@ func TestUnserved(t *testing.T) {
 		status int
 		parts  string
 	}{
-		{root, "/apis/batch/v1/namespaces/default/jobs", 404, `"kind":"Status"|does not serve jobs.batch in version v1; it serves|replicasets.apps`},
-		{root, "/api/v1/endpoints", 404, `"reason":"NotFound"|does not serve endpoints in version v1`},
+		{root, "/apis/policy/v1/namespaces/default/podsecuritypolicies", 404, `"kind":"Status"|does not serve podsecuritypolicies.policy in version v1; it serves|replicasets.apps`},
+		{root, "/api/v1/resourcequotas", 404, `"reason":"NotFound"|does not serve resourcequotas in version v1`},
 		{root, "/apis/apps/v1/namespaces/default/replicasets/x/unknown", 404, `does not serve replicasets.apps/unknown`},
 		{root, "/nowhere", 404, `"/livez"`},
 		{root, definitionsPath, 200, `"items":[]`},

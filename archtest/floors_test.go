@@ -41,6 +41,7 @@ var floors = map[string]int{
 	"rpc":           5,
 	"web":           5,
 	"worker":        5,
+	"workloads":     5,
 	"agent":         6,
 	"server":        6,
 	"bench":         7,

@@ -10,10 +10,10 @@ import (
 	"github.com/berth-dev/berth/codec"
 )
 
-// sinceWorkloads is the version of the rules that brought the kinds below. By
+// SinceWorkloads is the version of the rules that brought the kinds below. By
 // those before there is no such kind: an object of it is not stored, and an owner
 // of it is taken to be there.
-const sinceWorkloads = 3
+const SinceWorkloads = 3
 
 // workloadKinds are the kinds whose pods are made through the API, by controllers
 // that no command is for, and what these keep beside.
@@ -48,7 +48,7 @@ func workloadKinds() []ObjectKind {
 		},
 	}
 	for i := range kinds {
-		kinds[i].Since = sinceWorkloads
+		kinds[i].Since = SinceWorkloads
 	}
 	return kinds
 }

@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/codec"
-	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
 )
@@ -129,7 +129,7 @@ func (tx *Tx) noSystemClass(class string) string {
 func (tx *Tx) maySystemClass() bool {
 	allowed := tx.view.SchedulerConfig().Spec.SystemClasses
 	// Controllers make pods of templates, whose writers were asked.
-	if slices.Contains(tx.Groups, access.Controllers) && tx.view.Version() >= sinceWorkloads {
+	if slices.Contains(tx.Groups, access.Controllers) && tx.view.Version() >= SinceWorkloads {
 		return true
 	}
 	if slices.Contains(allowed.Users, tx.User) {

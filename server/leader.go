@@ -55,6 +55,7 @@ func (s *Server) lead(ctx context.Context) {
 	keep("vigil", func(ctx context.Context) { s.keepVigil(ctx, vigil) })
 	keep("controllers", func(ctx context.Context) { s.controlLoop(ctx, vigil) })
 	keep("workloads", s.keepWorkloads)
+	keep("kubernetes", s.keepKubernetes)
 	keep("membership", s.membershipLoop)
 	keep("compare", s.compareLoop)
 	loops.Wait()

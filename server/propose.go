@@ -28,6 +28,10 @@ const (
 // of apiserver: ErrNoLeader and ErrBusy mean that nothing was done,
 // ErrUnknownOutcome that it may have been.
 func (s *Server) Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result, error) {
+	if ctx.Value(here{}) != nil {
+		results, _, err := s.node.Propose(ctx, ps...)
+		return results, backendError(err)
+	}
 	give := time.Now().Add(s.patience())
 	var encoded []byte
 	for {

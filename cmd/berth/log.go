@@ -5,12 +5,15 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/hashicorp/go-hclog"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 )
 
 // logLibraries sends what the Kubernetes libraries log to the agent's log.
 func logLibraries(log hclog.Logger) {
 	klog.SetLogger(logr.New(&sink{log: log.Named("kubernetes"), repeats: newRepeats()}))
+	// A controller that panics is told of in the log, and goes on with its next object.
+	utilruntime.ReallyCrash = false
 }
 
 // silenceLibraries is for commands that say themselves what goes wrong.

@@ -1,0 +1,74 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/workloads"
+)
+
+// controllerVerbosity is from which level of klog's on it is told what Kubernetes'
+// controllers do; their errors always are.
+const controllerVerbosity = 3
+
+// keepKubernetes runs Kubernetes' own controllers of workloads while ctx lasts. They
+// begin when every voter knows their kinds.
+func (s *Server) keepKubernetes(ctx context.Context) {
+	ctx = klog.NewContext(ctx, klog.Background().V(controllerVerbosity))
+	for ctx.Err() == nil {
+		if s.state.View().Version() >= fsm.SinceWorkloads {
+			err := workloads.Run(ctx, s, func(name string) (kubernetes.Interface, error) { return s.controllerClient(ctx, name) })
+			if ctx.Err() == nil {
+				s.log.Info("the controllers of workloads begin anew", "reason", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(controlInterval):
+		}
+	}
+}
+
+// controllerClient is a controller's way to the API of this server.
+func (s *Server) controllerClient(ctx context.Context, name string) (kubernetes.Interface, error) {
+	return kubernetes.NewForConfig(&rest.Config{
+		Host:      "http://" + s.config.Name, // nobody dials it
+		UserAgent: name + "-controller",
+		Transport: &fenced{next: s.api.Local("system:controller:"+name, access.Controllers, access.ControllerGroup(name)), leading: ctx},
+		QPS:       -1, // who is too fast is told so by the API
+		ContentConfig: rest.ContentConfig{
+			ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
+		},
+	})
+}
+
+// here is the key of a request's context whose writes only this server may carry out,
+// as the leader.
+type here struct{}
+
+// fenced lets requests through while a leadership lasts. What is written is proposed by
+// this server or not at all: so a new leader, which begins when it has applied all that
+// the one before it had proposed, never meets a write that was thought of on an older state.
+type fenced struct {
+	next    http.RoundTripper
+	leading context.Context
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f *fenced) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := f.leading.Err(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), here{}, true))
+	defer cancel()
+	defer context.AfterFunc(f.leading, cancel)()
+	return f.next.RoundTrip(r.WithContext(ctx))
+}

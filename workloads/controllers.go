@@ -1,0 +1,150 @@
+package workloads
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/kubernetes/pkg/controller/cronjob"
+	"k8s.io/kubernetes/pkg/controller/daemon"
+	"k8s.io/kubernetes/pkg/controller/deployment"
+	"k8s.io/kubernetes/pkg/controller/endpoint"
+	"k8s.io/kubernetes/pkg/controller/endpointslice"
+	"k8s.io/kubernetes/pkg/controller/job"
+	"k8s.io/kubernetes/pkg/controller/replicaset"
+	"k8s.io/kubernetes/pkg/controller/replication"
+	"k8s.io/kubernetes/pkg/controller/statefulset"
+	"k8s.io/kubernetes/pkg/controller/ttlafterfinished"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// kinds are the kinds that controllers look at. Claims are not served: there is none.
+func kinds() []struct {
+	object runtime.Object
+	rows   *rows
+} {
+	return []struct {
+		object runtime.Object
+		rows   *rows
+	}{
+		{&corev1.Pod{}, pods()},
+		{&corev1.Node{}, nodes()},
+		{&corev1.Service{}, plain("services")},
+		{&corev1.Endpoints{}, plain("endpoints")},
+		{&corev1.ReplicationController{}, plain("replicationcontrollers")},
+		{&corev1.PersistentVolumeClaim{}, none()},
+		{&appsv1.ReplicaSet{}, plain(fsm.ReplicaSets)},
+		{&appsv1.Deployment{}, plain("deployments")},
+		{&appsv1.StatefulSet{}, plain("statefulsets")},
+		{&appsv1.DaemonSet{}, plain("daemonsets")},
+		{&appsv1.ControllerRevision{}, revisions()},
+		{&batchv1.Job{}, plain("jobs")},
+		{&batchv1.CronJob{}, plain("cronjobs")},
+		{&discoveryv1.EndpointSlice{}, plain("endpointslices")},
+	}
+}
+
+// newFactory gives a factory whose informers are the state's, and what tells them.
+func newFactory(state State) (informers.SharedInformerFactory, *feed) {
+	factory, f := informers.NewSharedInformerFactory(nil, 0), &feed{state: state}
+	for _, k := range kinds() {
+		i := newInformer(k.rows, state.View)
+		f.informers = append(f.informers, i)
+		factory.InformerFor(k.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return i })
+	}
+	return factory, f
+}
+
+// controller is one of Kubernetes' controllers.
+type controller interface {
+	Run(ctx context.Context, workers int)
+}
+
+// entry is a controller that is run, and how many objects it works on at a time: what
+// kube-controller-manager has by default.
+type entry struct {
+	name    string
+	workers int
+	make    func(ctx context.Context, client kubernetes.Interface, f informers.SharedInformerFactory) (controller, error)
+}
+
+const (
+	// endpointsOfASlice is how many pods are in one endpoint slice.
+	endpointsOfASlice = 100
+	// A DaemonSet's pods that fail on a node are made again there after longer and
+	// longer.
+	daemonBackoff, maxDaemonBackoff = time.Second, 15 * time.Minute
+)
+
+// entries is the list of what is run.
+func entries() []entry {
+	return []entry{
+		{"deployment", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+			return deployment.NewDeploymentController(ctx, f.Apps().V1().Deployments(), f.Apps().V1().ReplicaSets(), f.Core().V1().Pods(), c)
+		}},
+		{"statefulset", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+			return statefulset.NewStatefulSetController(ctx, f.Core().V1().Pods(), f.Apps().V1().StatefulSets(),
+				f.Core().V1().PersistentVolumeClaims(), f.Apps().V1().ControllerRevisions(), c), nil
+		}},
+		{"daemonset", 2, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+			return daemon.NewDaemonSetsController(ctx, f.Apps().V1().DaemonSets(), f.Apps().V1().ControllerRevisions(),
+				f.Core().V1().Pods(), f.Core().V1().Nodes(), c, flowcontrol.NewBackOff(daemonBackoff, maxDaemonBackoff))
+		}},
+		{"job", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+			return job.NewController(ctx, c, f.Core().V1().Pods(), f.Batch().V1().Jobs(), nil, nil)
+		}},
+		{"cronjob", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+			return cronjob.NewControllerV2(ctx, f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), c)
+		}},
+		{"ttlafterfinished", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+			return ttlafterfinished.New(ctx, f.Batch().V1().Jobs(), c), nil
+		}},
+		{"replication", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+			return replication.NewReplicationManager(ctx, f.Core().V1().Pods(), f.Core().V1().ReplicationControllers(), c, replicaset.BurstReplicas), nil
+		}},
+		{"endpoint", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+			return endpoint.NewEndpointController(ctx, f.Core().V1().Pods(), f.Core().V1().Services(), f.Core().V1().Endpoints(), c, 0), nil
+		}},
+		{"endpointslice", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+			return endpointslice.NewController(ctx, f.Core().V1().Pods(), f.Core().V1().Services(), f.Core().V1().Nodes(),
+				f.Discovery().V1().EndpointSlices(), endpointsOfASlice, c, 0), nil
+		}},
+	}
+}
+
+// Names are the controllers' names.
+func Names() []string {
+	var names []string
+	for _, e := range entries() {
+		names = append(names, e.name)
+	}
+	return names
+}
+
+// construct makes every controller; each registers its handlers with the factory's
+// informers.
+func construct(ctx context.Context, client func(controller string) (kubernetes.Interface, error), f informers.SharedInformerFactory) ([]controller, error) {
+	var made []controller
+	for _, e := range entries() {
+		c, err := client(e.name)
+		if err != nil {
+			return nil, fmt.Errorf("client of the controller %s: %w", e.name, err)
+		}
+		m, err := e.make(ctx, c, f)
+		if err != nil {
+			return nil, fmt.Errorf("controller %s: %w", e.name, err)
+		}
+		made = append(made, m)
+	}
+	return made, nil
+}

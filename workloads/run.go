@@ -1,0 +1,38 @@
+package workloads
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
+)
+
+// State is what the controllers look at.
+type State interface {
+	// View is the latest state, Feed the changes that lead to it.
+	View() *fsm.View
+	Feed() *store.Feed
+}
+
+// Run runs the controllers until ctx ends, and returns when all of them have. They begin
+// with the state as it is: whoever calls has made sure that it is the latest. An error
+// means that they cannot go on with what they know, and have to be begun again.
+func Run(ctx context.Context, state State, client func(controller string) (kubernetes.Interface, error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	factory, f := newFactory(state)
+	controllers, err := construct(ctx, client, factory)
+	if err != nil {
+		return err
+	}
+	at := f.begin()
+	for i, c := range controllers {
+		running.Go(func() { c.Run(ctx, entries()[i].workers) })
+	}
+	return f.follow(ctx, at)
+}
