@@ -36,6 +36,7 @@ func TestCluster(t *testing.T) {
 		{"a worker's hello brings its server up to date", helloIsABarrier},
 		{"a worker hears what concerns it", workerHears},
 		{"operators are answered", operatorsAreAnswered},
+		{"workloads are kept", workloadsAreKept},
 		{"a new leader furnishes nothing anew and goes on", newLeaderGoesOn},
 		{"a server that stops loses nothing", stopLosesNothing},
 		{"without a quorum nothing is done", noQuorum},

@@ -1,0 +1,66 @@
+package server
+
+import (
+	"net/http"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/owners"
+)
+
+const deployment = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"replicas":2,"selector":{"matchLabels":{"app":"web"}},
+"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"none"}]}}}}`
+
+// workloadsAreKept: a Deployment that one server was given is kept by the leader, and
+// by the next one. That all of their goroutines end with a leadership is asked when the
+// tests are over.
+func workloadsAreKept(t *testing.T, c *testCluster) {
+	const path = "/apis/apps/v1/namespaces/default/deployments"
+	if code, body := c.call(c.followers()[0], http.MethodPost, path, deployment, true); code != http.StatusCreated {
+		t.Fatalf("%d %s", code, body)
+	}
+	settled := func(replicas int32) func(v *fsm.View) bool {
+		return func(v *fsm.View) bool {
+			o, ok := v.Objects.Get(fsm.ObjectKey("deployments", "default", "web"))
+			if !ok {
+				return false
+			}
+			pods := int32(0)
+			v.ScanReplicaSets("default", func(rs *appsv1.ReplicaSet) bool {
+				if metav1.IsControlledBy(rs, o.Value) {
+					pods += v.TallyOf(owners.IDOf(rs)).Active
+				}
+				return true
+			})
+			d := o.Value.(*appsv1.Deployment)
+			return pods == replicas && d.Status.Replicas == replicas && d.Status.ObservedGeneration == d.Generation
+		}
+	}
+	leader := c.leader()
+	await(t, leader, "the Deployment's pods", settled(2))
+	if err := leader.node.TransferLeadership(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another leader", func() bool { return c.leader() != leader })
+	if code, body := c.call(leader, http.MethodDelete, path+"/web?propagationPolicy=Background", "", true); code != http.StatusOK {
+		t.Fatalf("%d %s", code, body)
+	}
+	if code, body := c.call(leader, http.MethodPost, path, deployment, true); code != http.StatusCreated {
+		t.Fatalf("%d %s", code, body)
+	}
+	await(t, c.leader(), "the Deployment's pods, by the new leader", settled(2))
+	if code, body := c.call(leader, http.MethodDelete, path+"/web?propagationPolicy=Background", "", true); code != http.StatusOK {
+		t.Fatalf("%d %s", code, body)
+	}
+	await(t, c.leader(), "the pods' end", func(v *fsm.View) bool {
+		left := false
+		v.ScanReplicaSets("default", func(*appsv1.ReplicaSet) bool {
+			left = true
+			return false
+		})
+		return !left
+	})
+}
