@@ -48,6 +48,7 @@ func (l *local) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 	if in.Body == nil {
 		in.Body = http.NoBody
 	}
+	defer func() { _ = in.Body.Close() }() // as every transport does
 	defer func() {
 		if p := recover(); p != nil { // how handlers break a connection off
 			answer, err = nil, fmt.Errorf("%s %s was broken off: %v", r.Method, r.URL.Path, p)

@@ -62,6 +62,8 @@ func Workloads() []Workload {
 		{"unschedulable", "throughput beside pods that wait without a chance", Config{Nodes: 5_000, Pods: 100_000, Workers: StubWorkers}, unschedulable},
 		{"starvation", "a pod takes a node from replicas that come back at once, beside pods/s of others", Config{Nodes: 500, Pods: 1_000, Workers: StubWorkers}, starvation},
 		{"replicaset", "a ReplicaSet is scaled from nothing", Config{Nodes: 5_000, Pods: 30_000, Workers: StubWorkers}, replicaSet},
+		{"deployment", "a Deployment is created, and rolled out anew", Config{Nodes: 500, Pods: 5_000, Workers: FakeWorkers}, deployment},
+		{"job", "a Job of pods that end at once", Config{Nodes: 500, Pods: 1_000, Workers: FakeWorkers}, job},
 		{"restart", "a server starts from a snapshot; memory a bound pod", Config{Nodes: 5_000, Pods: 100_000, Workers: StubWorkers}, restart},
 		{"failover", "SIGKILL of the leader under load", Config{Nodes: 500, Pods: 4_000, Clients: 32, Workers: FakeWorkers}, failover},
 	}

@@ -21,6 +21,8 @@ func TestWorkloads(t *testing.T) {
 		"preemption-budgets": {Nodes: 40, Pods: 20},
 		"starvation":         {Nodes: 20, Pods: 200},
 		"replicaset":         {Nodes: 50, Pods: 500},
+		"deployment":         {Nodes: 10, Pods: 40},
+		"job":                {Nodes: 10, Pods: 40},
 		"spread":             {Nodes: 50, Pods: 300},
 		"anti-affinity":      {Nodes: 50, Pods: 300},
 		"affinity":           {Nodes: 50, Pods: 300},

@@ -61,6 +61,9 @@ func TestBackendError(t *testing.T) {
 	if err := backendError(fmt.Errorf("propose: %w", rpc.ErrInvalid)); !apierrors.IsBadRequest(err) {
 		t.Errorf("what another server could not read became %v", err)
 	}
+	if err := backendError(&raftnode.VersionError{Command: "PutObject", Needs: 3, ClusterHas: 2}); !apierrors.IsBadRequest(err) {
+		t.Errorf("what not every server knows became %v", err)
+	}
 }
 
 // An error keeps its meaning from the leader over the wire to the API.
@@ -76,8 +79,10 @@ func TestPeerErrorKeepsItsMeaning(t *testing.T) {
 			t.Errorf("%v became %v, want %v", tt.err, got, tt.want)
 		}
 	}
-	if got := peerError(raftnode.ErrTooLarge); !errors.Is(got, rpc.ErrInvalid) {
-		t.Errorf("what is too large became %v", got)
+	for _, err := range []error{raftnode.ErrTooLarge, &raftnode.VersionError{Command: "PutObject", Needs: 3, ClusterHas: 2}} {
+		if got := peerError(err); !errors.Is(got, rpc.ErrInvalid) {
+			t.Errorf("%v became %v", err, got)
+		}
 	}
 }
 

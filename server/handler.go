@@ -68,7 +68,10 @@ func (h handler) Digest(ctx context.Context, r *rpc.DigestRequest) (*rpc.DigestR
 
 // peerError gives an error of consensus the meaning that it keeps on the wire.
 func peerError(err error) error {
-	var elsewhere *raftnode.NotLeaderError
+	var (
+		elsewhere *raftnode.NotLeaderError
+		unknown   *raftnode.VersionError
+	)
 	switch {
 	case errors.As(err, &elsewhere):
 		return &rpc.NotLeaderError{Leader: elsewhere.LeaderID, Addr: elsewhere.LeaderAddr}
@@ -80,7 +83,7 @@ func peerError(err error) error {
 		return fmt.Errorf("%w: %w", rpc.ErrNoLeader, err)
 	case errors.Is(err, raftnode.ErrShutdown):
 		return fmt.Errorf("%w: %w", rpc.ErrStopping, err)
-	case errors.Is(err, raftnode.ErrTooLarge):
+	case errors.Is(err, raftnode.ErrTooLarge), errors.As(err, &unknown):
 		return fmt.Errorf("%w: %w", rpc.ErrInvalid, err)
 	}
 	return err

@@ -107,9 +107,15 @@ func backendError(err error) error {
 	case is(raftnode.ErrNoLeader, raftnode.ErrShutdown, rpc.ErrNoLeader, rpc.ErrNotLeader, rpc.ErrNotSent, rpc.ErrStopping):
 		return fmt.Errorf("%w: %w", apiserver.ErrNoLeader, err)
 	}
-	var elsewhere *raftnode.NotLeaderError
-	if errors.As(err, &elsewhere) {
+	var (
+		elsewhere *raftnode.NotLeaderError
+		unknown   *raftnode.VersionError
+	)
+	switch {
+	case errors.As(err, &elsewhere):
 		return fmt.Errorf("%w: %w", apiserver.ErrNoLeader, err)
+	case errors.As(err, &unknown):
+		return apierrors.NewBadRequest(err.Error())
 	}
 	return err
 }
