@@ -19,7 +19,7 @@ type cache struct {
 	decoded   recent[*decodedSpec] // by its bytes in a command
 	fields    recent[[]byte]
 	diagnoses recent[*Diagnosis]
-	topology  *model.Topology // nil until somebody needs it; see live.topology
+	counters  *counters
 	// restored are the specs of a snapshot that is being restored, by what
 	// identifies them as long as nobody else makes pods: their containers.
 	restored map[*corev1.Container]*admittedSpec
@@ -56,8 +56,9 @@ const maxSpecsClasses = 8
 
 func newCache() *cache {
 	return &cache{
-		specs:   sharedSpecs{byHash: map[[32]byte]*sharedSpec{}, byContainers: map[*corev1.Container]*sharedSpec{}},
-		decoded: recent[*decodedSpec]{mostBytes: 8 << 20}, fields: recent[[]byte]{mostBytes: 4 << 20},
+		counters: new(counters),
+		specs:    sharedSpecs{byHash: map[[32]byte]*sharedSpec{}, byContainers: map[*corev1.Container]*sharedSpec{}},
+		decoded:  recent[*decodedSpec]{mostBytes: 8 << 20}, fields: recent[[]byte]{mostBytes: 4 << 20},
 		diagnoses: recent[*Diagnosis]{mostBytes: 8 << 20},
 	}
 }
@@ -66,6 +67,7 @@ func newCache() *cache {
 // once have gone it lets go of what was worked out for them.
 func (v *live) settle() {
 	c, pods := v.cache, v.Pods.Len()
+	c.counters.settle()
 	c.specs.settle()
 	c.mostPods = max(c.mostPods, pods)
 	if c.mostPods < 1<<10 || pods > min(c.mostPods/16, 1<<13) {
@@ -75,7 +77,9 @@ func (v *live) settle() {
 	c.decoded.clear()
 	c.fields.clear()
 	c.diagnoses.clear()
-	c.topology = nil // is made again, of the few that are left, when it is needed
+	if c.counters.topology != nil {
+		c.counters = &counters{topology: v.countAll()} // of the few that are left
+	}
 	v.effective = new(effectiveClasses)
 }
 

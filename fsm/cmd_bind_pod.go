@@ -56,7 +56,7 @@ func (c *BindPod) Apply(tx *Tx) Result {
 // noRoom says why the node can not hold the pod beside what is there and what
 // is promised to others that it must not overtake (NM4); "" if it can.
 func (v *live) noRoom(key string, pod *corev1.Pod, node *corev1.Node) string {
-	c := v.cache.class(pod)
+	c := v.classOf(pod)
 	u := v.usage.Taken(node.Name, c.Priority, c.RunsAtMostSeconds, key)
 	return explain(node.Name, model.CheckUsage(c, *v.usage.Offer(node.Name), &u))
 }

@@ -42,21 +42,36 @@ type savepoint struct {
 	changes    int
 	checkpoint bool
 	replaced   int64
+	counters   *counters
+	told       int
 }
 
 func (tx *Tx) save() savepoint {
-	return savepoint{tx.view.freeze(), len(tx.Changes()), tx.checkpoint, tx.replaced}
+	return savepoint{tx.view.freeze(), len(tx.Changes()), tx.checkpoint, tx.replaced, tx.view.cache.counters, len(tx.view.cache.counters.told)}
 }
 
 // undo goes back to a savepoint. Tables and indexes are copies; what is worked
-// out from them and kept (topology, interned classes) may be half changed, and
-// starts anew.
+// out from them and kept (interned classes) may be half changed, and starts anew.
+// The counters of rules between pods, which it would take long to make anew, take
+// back what they were told.
 func (tx *Tx) undo(to savepoint) {
+	counted := tx.view.cache.counters
 	*tx.view = *to.view.thaw()
+	if counted == to.counters { // no others are those of this state
+		tx.view.cache.counters = counted.after(to.told)
+	}
 	tx.view.effective, tx.view.bill = new(effectiveClasses), tx.bill
 	tx.Undo(to.changes)
 	tx.checkpoint, tx.replaced = to.checkpoint, to.replaced
 	tx.walked = min(tx.walked, to.changes)
+}
+
+// doubtCounters is called for a panic while its stack stands: counters that it
+// came out of are made anew when they are needed.
+func (tx *Tx) doubtCounters() {
+	if counting() {
+		tx.view.cache.counters = new(counters)
+	}
 }
 
 // part carries out what stands or falls by itself: a command, or one of many
@@ -73,6 +88,7 @@ func (tx *Tx) part(key string, f func()) (done bool) {
 	before := tx.save()
 	defer func() {
 		if p := recover(); p != nil {
+			tx.doubtCounters()
 			tx.undo(before)
 			tx.blame(key, p, debug.Stack())
 			done = false
@@ -111,6 +127,7 @@ func (tx *Tx) refuseFailed() Result {
 func (tx *Tx) attempt(ps []Proposal) (results []Result, ok bool) {
 	defer func() {
 		if recover() != nil {
+			tx.doubtCounters()
 			results, ok = nil, false // it is looked at when it comes again
 		}
 	}()

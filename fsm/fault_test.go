@@ -67,6 +67,7 @@ func TestPanicsInApplyAreRefusals(t *testing.T) {
 				actions[""] = func(t *rapid.T) {
 					arm(false)
 					r.sound(t)
+					r.counted(t)
 					faults += len(r.state.Faults())
 					arm(true)
 				}

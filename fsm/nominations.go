@@ -124,6 +124,6 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 		Node: d.Node, Priority: model.Priority(pod), Victims: waiting,
 		DeadlineUnixNano: deadline, Preemption: recordKey,
 	}
-	n.SetClass(v.cache.class(pod))
+	n.SetClass(v.classOf(pod))
 	put(tx, v.Nominations, n.Key(), n)
 }

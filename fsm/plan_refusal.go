@@ -1,8 +1,6 @@
 package fsm
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/model"
@@ -33,6 +31,7 @@ func (tx *Tx) setAside(key string, pod *corev1.Pod, e *QueueEntry, what *SetAsid
 // back since: that frees nodes, and pods leave that never came.
 type undone struct {
 	nodes   []string
+	named   map[string]bool // nodes
 	pods    []*queue.PodMark
 	budgets bool // disruptions were not spent
 }
@@ -40,9 +39,14 @@ type undone struct {
 func (u *undone) none() bool { return len(u.nodes)+len(u.pods) == 0 }
 
 func (u *undone) node(name string) {
-	if !slices.Contains(u.nodes, name) {
-		u.nodes = append(u.nodes, name)
+	if u.named[name] {
+		return
 	}
+	if u.named == nil {
+		u.named = map[string]bool{}
+	}
+	u.named[name] = true
+	u.nodes = append(u.nodes, name)
 }
 
 func (u *undone) reservation(tx *Tx, d *ReserveDecision) {
@@ -71,7 +75,7 @@ func (u *undone) left(tx *Tx, key, uid, node string) {
 		u.pods = append(u.pods, &queue.PodMark{Domains: true}) // nobody knows what it was
 		return
 	}
-	u.pods = append(u.pods, queue.MarkOf(queue.PodChange{How: model.PodLeft, Pod: tx.view.cache.class(pod), Node: node}))
+	u.pods = append(u.pods, queue.MarkOf(queue.PodChange{How: model.PodLeft, Pod: tx.view.classOf(pod), Node: node}))
 }
 
 // couldHelp says whether what is undone could help the pods of a group that

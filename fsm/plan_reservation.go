@@ -105,7 +105,7 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 		Node: d.Node, Priority: model.Priority(pod), Reserved: true, BackfillSeconds: d.BackfillSeconds,
 		DeadlineUnixNano: v.TimeUnixNano() + int64(model.Seconds(ReservationSeconds)),
 	}
-	next.SetClass(v.cache.class(pod))
+	next.SetClass(e.Class())
 	if nominated && old.Node == d.Node {
 		next.FirstRevision = old.FirstRevision
 	} else if nominated {

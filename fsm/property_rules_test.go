@@ -141,9 +141,6 @@ func (r *random) settle() {
 // counted: the counters that the indexes keep say what new ones say.
 func (r *random) counted(t *rapid.T) {
 	live := r.state.live
-	if live.cache.topology == nil {
-		return
-	}
 	fresh := r.view().Fork().live.topology()
 	live.Queue.Scan("", func(key string, e *QueueEntry) bool {
 		live.Nodes.Scan("", func(node string, _ *corev1.Node) bool {

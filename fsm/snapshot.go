@@ -43,15 +43,14 @@ const MaxSnapshotBytes = 16 << 30
 // readLive reads a snapshot whole.
 func readLive(r io.Reader) (*live, error) {
 	v := newLive()
+	v.cache.counters.topology = nil // all at once is faster
 	v.cache.restored = map[*corev1.Container]*admittedSpec{}
 	if err := store.ReadSnapshot(r, LogVersion, v, &v.Position, v.tables()); err != nil {
 		return nil, err
 	}
 	v.cache.restored = nil
 	v.budgets.Untouch() // their statuses are those of the snapshot
-	if v.concernedWithOthers() {
-		v.topology() // now, and not when an entry first needs it
-	}
+	v.topology()        // now, and not when an entry first needs it
 	v.settle()
 	return v, nil
 }

@@ -68,12 +68,17 @@ func (s *State) Apply(index, term uint64, entry []byte) ([]Result, error) {
 // apply carries out the commands of one entry. again gives the same commands
 // as they were at first.
 func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() []Proposal) []Result {
+	counting := s.live.cache.counters
 	tx := s.begin(index, term, h)
 	results, ok := tx.attempt(ps)
 	if !ok {
 		clear(s.spare[:cap(s.spare)])
+		counted := s.live.cache.counters
 		s.live = s.View().thaw()
 		s.live.effective = new(effectiveClasses)
+		if counted == counting { // no others are those of this state
+			s.live.cache.counters = counted.after(0)
+		}
 		tx = s.begin(index, term, h)
 		tx.guarded = true
 		results = tx.carryOut(again())

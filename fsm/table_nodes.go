@@ -7,17 +7,17 @@ import (
 var nodeTable = protoTable("nodes", indexNode)
 
 // indexNode keeps what the nodes offer in the form that decisions need.
-func indexNode(v *live, name string, _, new *corev1.Node, _, hasNew bool) {
-	t := v.cache.topology
+func indexNode(v *live, name string, old, new *corev1.Node, hadOld, hasNew bool) {
+	what := told{}
+	if hadOld {
+		what.wasNode = old
+	}
 	if !hasNew {
 		v.usage.DropNode(name)
-		if t != nil {
-			t.RemoveNode(name)
-		}
+		v.cache.counters.tell(what)
 		return
 	}
-	if t != nil {
-		t.PutNode(new)
-	}
+	what.isNode = new
+	v.cache.counters.tell(what)
 	v.usage.PutNode(new)
 }

@@ -50,6 +50,21 @@ func (v *live) placedClass(key string, old, new *corev1.Pod, was *model.Class) *
 	return v.cache.class(new)
 }
 
+// classOf is the class of a pod, from where it is known already if this is the
+// pod's newest state.
+func (v *live) classOf(pod *corev1.Pod) *model.Class {
+	key := PodKey(pod.Namespace, pod.Name)
+	if now, ok := v.Pods.Get(key); ok && now == pod {
+		if pod.Spec.NodeName != "" {
+			return v.usage.ClassOf(pod)
+		}
+		if e, ok := v.Queue.Get(key); ok && e.UID == pod.UID {
+			return e.Class()
+		}
+	}
+	return v.cache.class(pod)
+}
+
 // asksTheSame says whether two states of a pod surely have one class. Specs
 // are immutable and shared, so one slice of containers means one spec, but for
 // the node.

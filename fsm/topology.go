@@ -8,16 +8,16 @@ import (
 )
 
 // The rules between pods are rechecked with counters by topology domain. The
-// live view makes them when somebody first needs them, and from then on the
-// tables' index functions keep them in step; in a cluster whose pods have no
-// such rules nobody ever does.
+// tables' index functions keep them in step from the first row on, whether a pod
+// has such rules or not: to count all pods when the first one has would take
+// longer than one entry may. A fork makes them when it first needs them.
 
 // topology is the live view's counters.
 func (v *live) topology() *model.Topology {
-	if v.cache.topology == nil {
-		v.cache.topology = v.countAll()
+	if v.cache.counters.topology == nil {
+		v.cache.counters = &counters{topology: v.countAll()}
 	}
-	return v.cache.topology
+	return v.cache.counters.topology
 }
 
 // costCounted is the work of counting a pod or node for the first time.
@@ -60,10 +60,6 @@ func (v *View) countAll() *model.Topology {
 // countPod tells the counters of a pod that came, left, began to leave or
 // changed its class.
 func (v *live) countPod(old, new *corev1.Pod, was, is *model.Class) {
-	t := v.cache.topology
-	if t == nil {
-		return
-	}
 	from, to := usage.NodeOf(old), usage.NodeOf(new)
 	leaving := old != nil && model.Terminating(old)
 	leaves := new != nil && model.Terminating(new)
@@ -71,35 +67,36 @@ func (v *live) countPod(old, new *corev1.Pod, was, is *model.Class) {
 		return
 	}
 	if from != "" {
-		t.RemovePod(from, was, leaving)
+		v.cache.counters.tell(told{sign: -1, node: from, class: was, leaving: leaving})
 	}
 	if to != "" {
-		t.AddPod(to, is, leaves)
+		v.cache.counters.tell(told{sign: 1, node: to, class: is, leaving: leaves})
 	}
 }
 
 // countNomination is countPod for a nomination.
 func (v *live) countNomination(old, new *Nomination) {
-	t := v.cache.topology
-	if t == nil {
-		return
-	}
 	if old != nil {
-		t.Unnominate(old.Node, old.Class(), old.Priority)
+		v.cache.counters.tell(nominal(old, -1))
 	}
 	if new != nil {
-		t.Nominate(new.Node, new.Class(), new.Priority)
+		v.cache.counters.tell(nominal(new, 1))
 	}
 }
 
-func indexNamespace(v *live, name string, _, new *corev1.Namespace, _, hasNew bool) {
-	switch t := v.cache.topology; {
-	case t == nil:
-	case hasNew:
-		t.PutNamespace(name, new.Labels)
-	default:
-		t.RemoveNamespace(name)
+func nominal(n *Nomination, sign int32) told {
+	return told{sign: sign, nominal: true, node: n.Node, class: n.Class(), priority: n.Priority}
+}
+
+func indexNamespace(v *live, name string, old, new *corev1.Namespace, hadOld, hasNew bool) {
+	what := told{namespace: name, namespaceIsGone: !hasNew}
+	if hadOld {
+		what.wasLabels = old.Labels
 	}
+	if hasNew {
+		what.isLabels = new.Labels
+	}
+	v.cache.counters.tell(what)
 }
 
 // barredFrom returns the rules between pods that keep a waiting pod off a
@@ -111,25 +108,19 @@ func (v *live) barredFrom(c ruled, node, self string, without []*corev1.Pod) []m
 		return nil
 	}
 	v.billJudge(c.class)
-	t := v.topology()
 	if v.judge(c).Plain() {
 		return nil
 	}
 	v.billUnits(len(without) * costWithout)
+	var aside []told
 	for _, pod := range without {
-		t.RemovePod(pod.Spec.NodeName, v.usage.ClassOf(pod), model.Terminating(pod))
+		aside = append(aside, told{sign: -1, node: pod.Spec.NodeName, class: v.usage.ClassOf(pod), leaving: model.Terminating(pod)})
 	}
-	aside := v.yielding(c, self)
-	for _, n := range aside {
-		t.Unnominate(n.Node, n.Class(), n.Priority)
+	for _, n := range v.yielding(c, self) {
+		aside = append(aside, nominal(n, -1))
 	}
-	out := v.judge(c).Reasons(node)
-	for _, n := range aside {
-		t.Nominate(n.Node, n.Class(), n.Priority)
-	}
-	for _, pod := range without {
-		t.AddPod(pod.Spec.NodeName, v.usage.ClassOf(pod), model.Terminating(pod))
-	}
+	var out []model.Reason
+	v.cache.counters.peek(aside, func() { out = v.judge(c).Reasons(node) })
 	return out
 }
 

@@ -61,7 +61,12 @@ type live struct {
 	bill  *bill // of the entry under way
 }
 
-func newLive() *live { return &live{View: newView(), cache: newCache()} }
+// newLive is a state without rows.
+func newLive() *live {
+	v := &live{View: newView(), cache: newCache()}
+	v.cache.counters.topology = model.NewTopology()
+	return v
+}
 
 // thaw gives a live state of its own that starts as a copy of a view.
 func (v *View) thaw() *live { return &live{View: v.fork(), cache: newCache()} }

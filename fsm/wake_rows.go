@@ -104,7 +104,7 @@ func (w *wakes) other(how model.PodChange, pod *corev1.Pod, node string) {
 	if a := pod.Spec.Affinity; !v.queue.HasRuledGroups() && (a == nil || a.PodAntiAffinity == nil) && !v.concernedWithOthers() {
 		return
 	}
-	w.Pod(how, v.cache.class(pod), node)
+	w.Pod(how, v.classOf(pod), node)
 }
 
 // entry: the turn of a pod that was to be tried passes on when it leaves the

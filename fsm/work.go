@@ -43,7 +43,7 @@ func (v *live) work() int64 {
 
 // countWork is what the counters of rules between pods did so far.
 func (v *live) countWork() int64 {
-	if t := v.cache.topology; t != nil {
+	if t := v.cache.counters.topology; t != nil {
 		return t.Work() / countsPerUnit
 	}
 	return 0

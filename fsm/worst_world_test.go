@@ -250,9 +250,7 @@ func (w *worstWorld) service(namespace, i int) Command {
 func (w *worstWorld) copy() *worstWorld {
 	own := *w
 	own.state = w.state.View().Fork()
-	if own.state.live.concernedWithOthers() {
-		own.state.live.topology()
-	}
+	own.state.live.topology()
 	own.may(&ApplyPlan{})
 	return &own
 }
