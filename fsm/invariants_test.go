@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,18 +35,19 @@ func (r *random) checkNodes(t *rapid.T, v *View) {
 	})
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
 		u := used[name]
-		if got := v.Usage(name); !got.Requested.Equal(u.Requested) || len(got.Ports) != len(u.Ports) {
+		if got := v.Usage(name); !got.Requested.Equal(u.Requested) || got.Ports.String() != u.Ports.String() {
 			t.Fatalf("%s: the pods use %+v, the index says %+v", name, u, *got)
 		}
 		left := model.Allocatable(n).Sub(u.Requested)
 		if left.MilliCPU < 0 || left.MemoryBytes < 0 || left.Pods < 0 {
 			t.Fatalf("%s is overcommitted: %+v left", name, left)
 		}
-		for i := 1; i < len(u.Ports); i++ {
-			if u.Ports[i-1].Conflicts(u.Ports[i]) {
-				t.Fatalf("%s: two pods have port %s", name, u.Ports[i])
+		v.ClassesOnNode(name, func(pod *corev1.Pod, c *model.Class) bool {
+			if !model.Terminal(pod) && slices.ContainsFunc(c.Ports, u.Ports.Without(c.Ports).Take) {
+				t.Fatalf("%s: another pod has a port of %s", name, pod.Name)
 			}
-		}
+			return true
+		})
 		return true
 	})
 }

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/usage"
 )
 
 var podTable = func() *tableDef[*corev1.Pod] {
@@ -25,6 +26,7 @@ func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	if hasNew && new.Spec.NodeName != "" {
 		is = v.placedClass(key, old, new, was)
 	}
+	v.cache.work += portWork(old, new, was, is)
 	v.usage.PutPod(old, new, was, is)
 	v.countPod(old, new, was, is)
 	if hasNew && model.Terminal(new) {
@@ -34,6 +36,19 @@ func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	}
 	v.budgets.PutPod(v.budgetState(), old, new)
 	v.owners.PutPod(old, new)
+}
+
+// portWork is the work of a change of the host ports that are used of nodes.
+func portWork(old, new *corev1.Pod, was, is *model.Class) (work int64) {
+	if from, to := usage.NodeOf(old), usage.NodeOf(new); from != to || was != is {
+		if from != "" {
+			work += int64(len(was.Ports)) * costPort
+		}
+		if to != "" {
+			work += int64(len(is.Ports)) * costPort
+		}
+	}
+	return work
 }
 
 // placedClass is the class of a pod on a node, from where it is known already:

@@ -77,7 +77,7 @@ func CheckUsage(c *Class, alloc Resources, u *Usage) []Reason {
 // UsageFailures is CheckUsage in its cheapest form.
 func UsageFailures(c *Class, alloc *Resources, u *Usage) Failures {
 	var f Failures
-	if len(c.Ports) > 0 && len(u.Ports) > 0 && len(takenPorts(c.Ports, u.Ports)) > 0 {
+	if slices.ContainsFunc(c.Ports, u.Ports.Take) {
 		f |= failPorts
 	}
 	want, used := &c.Request, &u.Requested
@@ -124,10 +124,10 @@ func matchesAffinity(c *Class, n *corev1.Node) bool {
 	return ok && err == nil
 }
 
-func takenPorts(want, used []HostPort) []string {
+func takenPorts(want []HostPort, used UsedPorts) []string {
 	var out []string
 	for _, w := range want {
-		if slices.ContainsFunc(samePort(used, w.Port), w.Conflicts) {
+		if used.Take(w) {
 			out = append(out, w.String())
 		}
 	}

@@ -1,40 +1,58 @@
 package model
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 )
 
 func drawPorts(t *rapid.T, label string) []HostPort {
+	many := rapid.Int32Range(0, 1).Draw(t, "many")
 	out := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) HostPort {
 		return HostPort{
 			IP: rapid.SampledFrom([]string{AnyHostIP, "10.0.0.1", "10.0.0.2"}).Draw(t, "ip"), Protocol: rapid.SampledFrom([]string{"TCP", "UDP"}).Draw(t, "protocol"),
-			Port: rapid.Int32Range(1, 5).Draw(t, "port"),
+			Port: rapid.Int32Range(1, 5+100*many).Draw(t, "port"),
 		}
-	}), 0, 12).Draw(t, label)
+	}), 0, 12+int(200*many)).Draw(t, label)
 	slices.SortFunc(out, compareHostPorts)
 	return out
 }
 
-// TestPorts holds what is done with sorted lists of ports against looking at all pairs.
+// TestPorts holds what is done with sorted ports against looking at all pairs.
 func TestPorts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		used, more, wanted := drawPorts(t, "used"), drawPorts(t, "more"), drawPorts(t, "wanted")
-		all := slices.Concat(used, more)
-		slices.SortFunc(all, compareHostPorts)
-		if got := addPorts(used, more); !slices.Equal(got, all) {
-			t.Fatalf("with more: %v, want %v", got, all)
+		list := func(ports []HostPort) string {
+			counts := map[HostPort]int{}
+			for _, p := range ports {
+				counts[p]++
+			}
+			var out []string
+			for _, p := range slices.SortedFunc(maps.Keys(counts), compareHostPorts) {
+				out = append(out, fmt.Sprintf("%v*%d", p, counts[p]))
+			}
+			return strings.Join(out, " ")
 		}
-		if got := removePorts(all, more); !slices.Equal(got, used) {
-			t.Fatalf("without more: %v, want %v", got, used)
+		same := func(what string, got UsedPorts, want []HostPort) {
+			if got.String() != list(want) || (got.chunks == nil) != (len(want) == 0) ||
+				slices.ContainsFunc(got.chunks, func(c []usedPort) bool { return len(c) == 0 }) {
+				t.Fatalf("%s: %v, want %v", what, got, list(want))
+			}
 		}
+		set := UsedPorts{}.With(used)
+		all := set.With(more)
+		same("used", set, used)
+		same("with more", all, slices.Concat(used, more))
+		same("both", set.Plus(UsedPorts{}.With(more)), slices.Concat(used, more))
+		same("without more", all.Without(more), used)
+		same("as it was", all, slices.Concat(used, more))
 		conflict := func(p HostPort) bool { return slices.ContainsFunc(wanted, p.Conflicts) }
 		want := slices.DeleteFunc(slices.Clone(used), func(p HostPort) bool { return !conflict(p) })
-		if got := contending(used, wanted); !slices.Equal(got, want) {
-			t.Fatalf("contending: %v, want %v", got, want)
-		}
+		same("of those that conflict", set.Toward(wanted), want)
 		a, b := &Class{Ports: used}, &Class{Ports: wanted}
 		if got := a.TakesPortOf(b); got != (len(want) > 0) || got != b.TakesPortOf(a) {
 			t.Fatalf("takes a port: %v, want %v", got, len(want) > 0)
@@ -45,37 +63,37 @@ func TestPorts(t *testing.T) {
 				taken = append(taken, w.String())
 			}
 		}
-		if got := takenPorts(wanted, used); !slices.Equal(got, taken) {
+		if got := takenPorts(wanted, set); !slices.Equal(got, taken) {
 			t.Fatalf("taken: %v, want %v", got, taken)
 		}
 		// What conflicts with the wanted is the same, whether the others were left out before or after.
-		left := contending(removePorts(all, more), wanted)
-		if got := removePorts(contending(all, wanted), more); !slices.Equal(got, left) {
-			t.Fatalf("without more, of those that conflict: %v, want %v", got, left)
+		if got, want := all.Toward(wanted).Without(more).String(), all.Without(more).Toward(wanted).String(); got != want {
+			t.Fatalf("without more, of those that conflict: %v, want %v", got, want)
 		}
 	})
 }
 
-// BenchmarkPorts: a pod with a hundred host ports comes to a node that has thirty thousand.
+// BenchmarkPorts: a pod with 128 host ports comes to a node where so many pods have as many, on addresses of their own.
 func BenchmarkPorts(b *testing.B) {
-	var u Usage
-	var c Class
-	for i := range 300 {
-		c.Ports = nil
-		for j := range 100 {
-			c.Ports = append(c.Ports, HostPort{AnyHostIP, "TCP", int32(i*100 + j)})
-		}
-		u = u.With(&c)
-	}
-	for _, name := range []string{"With", "Toward"} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				if name == "With" {
-					u.With(&c)
-				} else {
-					u.Toward(&c)
-				}
+	for _, pods := range []int{10, 500, 8000} {
+		var u Usage
+		var c Class
+		for i := range pods {
+			c.Ports = nil
+			for j := range 128 {
+				c.Ports = append(c.Ports, HostPort{fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250), "TCP", int32(1000 + j)})
 			}
-		})
+			u = u.With(&c)
+		}
+		for name, f := range map[string]func(){
+			"With": func() { u.With(&c) }, "Without": func() { u.Without(&c) }, "Toward": func() { u.Toward(&c) },
+			"UsageFailures": func() { UsageFailures(&c, &Resources{}, &u) },
+		} {
+			b.Run(fmt.Sprintf("%s/pods=%d", name, pods), func(b *testing.B) {
+				for b.Loop() {
+					f()
+				}
+			})
+		}
 	}
 }

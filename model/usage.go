@@ -5,7 +5,7 @@ package model
 type Usage struct {
 	Requested Resources
 	NonZero   Resources
-	Ports     []HostPort // sorted, repetitions kept, nil when there are none
+	Ports     UsedPorts
 }
 
 // With returns the usage with one more pod of class c.
@@ -13,7 +13,7 @@ func (u Usage) With(c *Class) Usage {
 	return Usage{
 		Requested: u.Requested.Add(c.Request),
 		NonZero:   u.NonZero.Add(c.NonZero),
-		Ports:     addPorts(u.Ports, c.Ports),
+		Ports:     u.Ports.With(c.Ports),
 	}
 }
 
@@ -22,14 +22,14 @@ func (u Usage) Without(c *Class) Usage {
 	return Usage{
 		Requested: u.Requested.Sub(c.Request),
 		NonZero:   u.NonZero.Sub(c.NonZero),
-		Ports:     removePorts(u.Ports, c.Ports),
+		Ports:     u.Ports.Without(c.Ports),
 	}
 }
 
 // Toward returns the usage as far as it matters to a class: of the ports only those that conflict with its own. A node may
-// have thousands of others, which every With and Without copies.
+// have thousands of others, among which every Without looks for its own.
 func (u Usage) Toward(c *Class) Usage {
-	u.Ports = contending(u.Ports, c.Ports)
+	u.Ports = u.Ports.Toward(c.Ports)
 	return u
 }
 
@@ -38,6 +38,6 @@ func (u Usage) Plus(b Usage) Usage {
 	return Usage{
 		Requested: u.Requested.Add(b.Requested),
 		NonZero:   u.NonZero.Add(b.NonZero),
-		Ports:     addPorts(u.Ports, b.Ports),
+		Ports:     u.Ports.Plus(b.Ports),
 	}
 }

@@ -31,7 +31,7 @@ const (
 	workDecided = 300
 	workChange  = 200 // a change of the view
 	workCount   = 10  // a count by topology domains (model.Topology.Cost)
-	portsCopied = 2   // ports of a node that are copied for a unit
+	workPort    = 40  // a host port that comes or goes
 	workClass   = 50  // a container, when a pod's class is worked out
 )
 

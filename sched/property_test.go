@@ -379,7 +379,7 @@ func (w *world) checkViewOf(fatalf func(format string, values ...any)) {
 		}
 		got := &w.sched.view.nodes[slot]
 		if got.obj != want.obj || !got.alloc.Equal(want.alloc) || !got.usage.Requested.Equal(want.usage.Requested) ||
-			!slices.Equal(got.usage.Ports, want.usage.Ports) || got.unsettled != 0 ||
+			got.usage.Ports.String() != want.usage.Ports.String() || got.unsettled != 0 ||
 			len(got.noms) != len(want.noms) || !slices.EqualFunc(byUID(got.noms), byUID(want.noms),
 			func(a, b *nomination) bool { return a.Same(b.Claim) }) ||
 			!slices.EqualFunc(got.pods, want.pods, func(a, b *pod) bool {

@@ -202,7 +202,7 @@ func (v *View) addPod(p *pod) {
 	i, _ := slices.BinarySearchFunc(n.pods, p, moreImportant)
 	n.pods = slices.Insert(n.pods, i, p)
 	n.usage = n.usage.With(p.class)
-	v.work += len(n.usage.Ports) / portsCopied
+	v.work += len(p.class.Ports) * workPort
 	v.topo.AddPod(n.name, p.class, p.isLeaving())
 	v.touch(p.Slot)
 }
@@ -213,7 +213,7 @@ func (v *View) removePod(p *pod) {
 	if i := slices.Index(n.pods, p); i >= 0 {
 		n.pods = slices.Delete(n.pods, i, i+1)
 		n.usage = n.usage.Without(p.class)
-		v.work += len(n.usage.Ports) / portsCopied
+		v.work += len(p.class.Ports) * workPort
 		v.topo.RemovePod(n.name, p.class, p.isLeaving())
 		v.touch(p.Slot)
 	}
