@@ -138,6 +138,9 @@ type counter struct {
 	refs   int
 	dead   bool // forgotten; those who still know it skip it
 
+	filling  bool
+	unfilled []*kind // while it is filling: those that are not in it yet
+
 	held        int64        // bytes, with what leads to it, for matching pods
 	match       []*podMatch  // all of them must match; the one that a carried term is about
 	role        carriedRole  // notCarried for matching pods
@@ -204,6 +207,28 @@ func (c *counter) nodeJoined(slot, domain int32) {
 		for _, l := range c.layers {
 			l.rank.add(l.count.at(domain))
 		}
+	}
+}
+
+// allJoined is nodeJoined for all nodes of the key, for a counter in which nothing is counted yet.
+func (c *counter) allJoined() {
+	if !c.ranked {
+		return
+	}
+	c.domains = make([]int32, len(c.key.values))
+	for slot, d := range c.key.of {
+		if d != noDomain && c.counts(int32(slot)) {
+			c.domains[d]++
+		}
+	}
+	for d, nodes := range c.domains {
+		if nodes > 0 {
+			c.mark(int32(d))
+			c.existing++
+		}
+	}
+	if c.existing > 0 {
+		c.base.rank.levels = []level{{pods: 0, domains: int32(c.existing)}}
 	}
 }
 
@@ -322,6 +347,7 @@ func (c *counter) forget() {
 	if i := slices.Index(c.key.counters, c); i >= 0 {
 		c.key.counters = slices.Delete(c.key.counters, i, i+1)
 	}
+	c.filling, c.unfilled = false, nil
 	c.base, c.layers, c.nominal, c.coming, c.domains = layer{}, nil, nil, nil, nil
 }
 

@@ -108,16 +108,34 @@ func (k *topoKey) single() bool { return k.shared == 0 }
 // newJudge finds or makes the counters of the class's own terms.
 func (t *Topology) newJudge(c *Class) *Judge {
 	p := t.begin(c)
-	for _, count := range p.left {
-		count()
-	}
+	t.goOn(p, func() bool { return false })
 	return p.judge
 }
 
-// preparation is a judge whose counters are being made, one after the other: each costs the nodes and the classes placed.
+// preparation is a judge whose counters are being made, one after the other: each costs the nodes, and then the classes
+// placed.
 type preparation struct {
-	judge *Judge
-	left  []func()
+	judge   *Judge
+	left    []func() *counter
+	filling *counter // nil: none
+}
+
+// goOn makes counters until out says that this is enough for now, and says whether all are made.
+func (t *Topology) goOn(p *preparation, out func() bool) bool {
+	for {
+		if p.filling != nil && !t.fill(p.filling, out) {
+			return false
+		}
+		p.filling = nil
+		if len(p.left) == 0 {
+			return true
+		}
+		if out() {
+			return false
+		}
+		p.filling = p.left[0]()
+		p.left = p.left[1:]
+	}
 }
 
 // Prepare makes what Judge will need for a class until out says that this is enough for now, and says whether all of it is
@@ -130,12 +148,8 @@ func (t *Topology) Prepare(c *Class, out func() bool) bool {
 		t.abandon()
 		t.preparing = t.begin(c)
 	}
-	for p := t.preparing; len(p.left) > 0; {
-		if out() {
-			return false
-		}
-		p.left[0]()
-		p.left = p.left[1:]
+	if !t.goOn(t.preparing, out) {
+		return false
 	}
 	j := t.preparing.judge
 	t.preparing = nil
@@ -158,8 +172,8 @@ func (t *Topology) begin(c *Class) *preparation {
 	if terms == nil {
 		return p
 	}
-	later := func(role termRole, s *spreadTerm, weight int64, counter func() *counter) {
-		p.left = append(p.left, func() { j.add(role, counter(), s, weight) })
+	later := func(role termRole, s *spreadTerm, weight int64, of func() *counter) {
+		p.left = append(p.left, func() *counter { return j.add(role, of(), s, weight) })
 	}
 	hard, soft := spreadKeys(terms.spread, true), spreadKeys(terms.spread, false)
 	if terms.system {
@@ -199,9 +213,10 @@ func (t *Topology) begin(c *Class) *preparation {
 	return p
 }
 
-func (j *Judge) add(role termRole, c *counter, s *spreadTerm, weight int64) {
+func (j *Judge) add(role termRole, c *counter, s *spreadTerm, weight int64) *counter {
 	c.refs++
 	j.own = append(j.own, judged{role: role, counter: c, spread: s, weight: weight})
+	return c
 }
 
 func spreadKeys(terms []spreadTerm, hard bool) []string {
@@ -274,7 +289,7 @@ func (t *Topology) keyOf(label string, perNode bool) *topoKey {
 	return k
 }
 
-// counterOf returns the counter of matching pods that is like c, filling it on first use.
+// counterOf returns the counter of matching pods that is like c. One that is new has to be filled.
 func (t *Topology) counterOf(c counter) *counter {
 	c.id = c.describe()
 	if known, ok := t.matching.byID[c.id]; ok {
@@ -286,38 +301,51 @@ func (t *Topology) counterOf(c counter) *counter {
 	if e := made.eligible; e != nil {
 		e.refs++
 	}
-	for slot, d := range made.key.of {
-		if d != noDomain {
-			made.nodeJoined(int32(slot), d)
-		}
-	}
+	made.allJoined()
 	made.key.counters = append(made.key.counters, made)
 	t.matching.add(made)
 	t.work += int64(len(made.key.of))
-	fill := func(sp *space) {
-		kinds := t.kindsFor(sp, made.match)
-		t.work += int64(len(kinds))
-		for _, k := range kinds {
-			if made.about(k.class, sp.labels) {
-				t.link(k, made)
-				t.countKind(k, sum{made, 1}, 1)
-			}
-		}
-	}
+	made.filling = true
 	if first := made.match[0]; first.nsSelector == nil {
 		for _, ns := range first.namespaces {
 			if sp, ok := t.spaces[ns]; ok {
-				fill(sp)
+				made.unfilled = append(made.unfilled, t.kindsFor(sp, made.match)...)
 			}
 		}
 	} else {
 		// order does not matter: counts add up.
 		for _, sp := range t.spaces {
-			fill(sp)
+			made.unfilled = append(made.unfilled, t.kindsFor(sp, made.match)...)
 		}
 	}
-	t.hold(made, countBytes+made.base.bytes()+int64(len(made.domains))*domainBytes)
 	return made
+}
+
+// fillAtOnce is how many kinds of pods a counter is filled with before it is asked whether that is enough for now.
+const fillAtOnce = 1024
+
+// fill counts the pods that were there when the counter was made, until out says that this is enough for now, and says
+// whether all are counted. The kinds that it has reached, and those that are new, keep it in step meanwhile.
+func (t *Topology) fill(c *counter, out func() bool) bool {
+	for len(c.unfilled) > 0 {
+		if out() {
+			return false
+		}
+		now := c.unfilled[:min(t.fillStep, len(c.unfilled))]
+		c.unfilled = c.unfilled[len(now):]
+		t.work += int64(len(now))
+		for _, k := range now {
+			if !k.swept && c.about(k.class, k.space.labels) {
+				t.link(k, c)
+				t.countKind(k, sum{c, 1}, 1)
+			}
+		}
+	}
+	if c.filling {
+		c.filling, c.unfilled = false, nil
+		t.hold(c, countBytes+c.base.bytes()+int64(len(c.domains))*domainBytes)
+	}
+	return true
 }
 
 func (c *counter) describe() string {

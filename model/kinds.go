@@ -19,6 +19,7 @@ type kind struct {
 	where map[int32]int32 // slot -> in slots; nil while they are few
 	sums  []sum
 	users int32 // nodes and nominations that name it
+	swept bool  // forgotten
 
 	nominations []*nominated
 }
@@ -320,6 +321,7 @@ func (t *Topology) sweep() {
 			continue
 		}
 		delete(t.kinds, signature)
+		k.swept = true
 		last := len(k.space.kinds) - 1
 		k.space.labelled = nil // is made anew when it is asked for
 		k.space.kinds[k.at] = k.space.kinds[last]

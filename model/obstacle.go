@@ -145,6 +145,45 @@ func (o *Obstacle) Counts(node string, c *Class) bool {
 // Same says whether two obstacles are about the same pods.
 func (o *Obstacle) Same(b *Obstacle) bool { return o.counter == b.counter && o.domain == b.domain }
 
+// Beyond says whether pods that the rule is about, and that are not leaving, are on more than so many nodes beside one, and
+// returns how much there was to look at to find that out, as Nodes does.
+func (o *Obstacle) Beyond(most int, node string) (is bool, looked int) {
+	if o.domain >= 0 && o.counter.key.nodes[o.domain] == 1 {
+		return most < 0, 1
+	}
+	own, ok := o.t.slots[node]
+	if !ok {
+		own = -1
+	}
+	for slot := range o.t.spots {
+		looked++
+		if int32(slot) == own || !o.covers(int32(slot)) {
+			continue
+		}
+		found, sums := o.isOn(&o.t.spots[slot], true)
+		looked += sums
+		if !found {
+			continue
+		}
+		if most--; most < 0 {
+			return true, looked
+		}
+	}
+	return false, looked
+}
+
+// isOn says whether pods that the rule is about are among those of a node; staying, whether such that are not leaving are.
+func (o *Obstacle) isOn(s *spot, staying bool) (is bool, looked int) {
+	for i := range s.standing {
+		st := &s.standing[i]
+		looked += 1 + len(st.kind.sums)
+		if !(staying && st.pods == st.leaving) && slices.ContainsFunc(st.kind.sums, func(s sum) bool { return s.counter == o.counter }) {
+			return true, looked
+		}
+	}
+	return false, looked
+}
+
 // Nodes calls f for every node with pods that the rule is about, in no order, and returns how much there was to look at:
 // the nodes, and the counters of the kinds of pods that are in the domain. The kinds of all domains would be more.
 func (o *Obstacle) Nodes(f func(node string)) (looked int) {
@@ -157,13 +196,9 @@ func (o *Obstacle) Nodes(f func(node string)) (looked int) {
 			continue
 		}
 		s := &o.t.spots[slot]
-		for i := range s.standing {
-			sums := s.standing[i].kind.sums
-			looked += 1 + len(sums)
-			if slices.ContainsFunc(sums, func(s sum) bool { return s.counter == o.counter }) {
-				f(s.name)
-				break
-			}
+		is, sums := o.isOn(s, false)
+		if looked += sums; is {
+			f(s.name)
 		}
 	}
 	return looked + len(o.t.spots)

@@ -44,6 +44,7 @@ type Topology struct {
 	stamps *stamps // nil: nobody asks when counts changed
 
 	judges    judges
+	fillStep  int          // fillAtOnce
 	crowded   *kind        // more counters than maxLinks count its pods; nil: none
 	preparing *preparation // nil: none
 	layouts   uint64       // handed out
@@ -82,7 +83,7 @@ func NewTopology() *Topology {
 	return &Topology{
 		slots: map[string]int32{}, keys: map[string]*topoKey{}, labelled: map[string]int32{}, eligible: map[string]*eligibility{},
 		spaces: map[string]*space{}, kinds: map[string]*kind{}, judges: newJudges(), guards: map[string]int{},
-		matching: newMatchIndex(), carried: newMatchIndex(), lowest: lowestPriority{kinds: map[int32]int32{}, stale: true},
+		matching: newMatchIndex(), carried: newMatchIndex(), fillStep: fillAtOnce, lowest: lowestPriority{kinds: map[int32]int32{}, stale: true},
 	}
 }
 

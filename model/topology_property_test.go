@@ -15,6 +15,8 @@ type twin struct {
 	t     *rapid.T
 	topo  *Topology
 	plain *plainCluster
+
+	preparing *corev1.Pod
 }
 
 func (w *twin) pick(what string, from ...string) string {
@@ -244,6 +246,7 @@ func (w *twin) judge(pod *corev1.Pod, c *Class, system bool) {
 				w.t.Fatalf("%s: reason %+v", n.Name, r)
 			}
 		}
+		w.beyond(j, n.Name)
 		if j.Plain() && len(want) > 0 {
 			w.t.Fatalf("%s: plain, and yet %v", n.Name, want)
 		}
@@ -270,6 +273,38 @@ func (w *twin) judge(pod *corev1.Pod, c *Class, system bool) {
 	}
 }
 
+// prepare goes on with preparing what a pod has to know of others, or begins with another one: whatever happens meanwhile,
+// the counters are right when it is through.
+func (w *twin) prepare() {
+	w.topo.fillStep = 1
+	if w.preparing == nil || w.chance("another", 20) {
+		w.preparing = w.pod()
+	}
+	c, left := ClassOf(w.preparing), rapid.IntRange(0, 6).Draw(w.t, "pieces")
+	if w.topo.Prepare(c, func() bool { left--; return left < 0 }) {
+		w.judge(w.preparing, c, false)
+		w.preparing = nil
+	}
+}
+
+// beyond compares on how many other nodes those in the way of a node are.
+func (w *twin) beyond(j *Judge, node string) {
+	obstacles, _ := j.Obstacles(node)
+	for _, o := range append(obstacles, j.Kin()...) {
+		others := map[string]bool{}
+		for _, q := range w.plain.pods {
+			if !q.nominated && !Terminating(q.pod) && q.node != node && o.Counts(q.node, ClassOf(q.pod)) {
+				others[q.node] = true
+			}
+		}
+		for most := range 3 {
+			if is, _ := o.Beyond(most, node); is != (len(others) > most) {
+				w.t.Fatalf("%s: on more than %d nodes beside: %t; they are on %v", node, most, is, others)
+			}
+		}
+	}
+}
+
 // TestJudgeAgainstTheRules (TS1–TS11, TS15, AF2, NM4): whatever happened, every class finds on every node what the rules
 // say, and nodes of one group are alike.
 func TestJudgeAgainstTheRules(t *testing.T) {
@@ -284,6 +319,7 @@ func TestJudgeAgainstTheRules(t *testing.T) {
 			} else {
 				known = append(known, pod)
 			}
+			w.prepare()
 			w.judge(pod, ClassOf(pod), false)
 			if len(pod.Spec.TopologySpreadConstraints) == 0 {
 				w.defaults(pod)

@@ -158,7 +158,7 @@ func (p *problem) explain(n *node, budgets Budgets, verdict *NodeVerdict) {
 		verdict.Preemption = "No preemption victims found for incoming pod"
 	case verdictStillFails:
 		verdict.Preemption = "would not fit even without all pods of lower priority"
-		if o := p.topo; o != nil && len(o.elsewhere) > o.most {
+		if o := p.topo; o != nil && o.tooFar {
 			verdict.Preemption = fmt.Sprintf(
 				"pods of more than %d other nodes would have to go (preemption.maxOtherNodes)", o.most)
 		}

@@ -35,6 +35,7 @@ type topoProblem struct {
 	pending   []*pod           // in the way, and leaving already
 	elsewhere []int32          // other nodes that have forced pods, each once
 	cut       bool             // some movable pods were left out
+	tooFar    bool             // those who would have to go are on more than most other nodes
 }
 
 // obstacleID is model.Obstacle.ID.
@@ -64,6 +65,7 @@ const maxElsewhere = 64
 // look finds out what the rules between pods have against a node; false if pods' leaving cannot end it.
 func (o *topoProblem) look(n *node) bool {
 	o.spread, o.pending, o.elsewhere, o.cut = o.spread[:0], o.pending[:0], o.elsewhere[:0], false
+	o.tooFar = false
 	o.obstacles, o.needed = nil, nil
 	var ok bool
 	if o.obstacles, ok = o.judge.Obstacles(n.name); !ok {
@@ -129,11 +131,30 @@ func (o *topoProblem) podsOf(b *model.Obstacle) []*pod { return o.lookAt(b).pods
 // stayingOf is how many of the pods that an obstacle is about are not leaving.
 func (o *topoProblem) stayingOf(b *model.Obstacle) int32 { return o.lookAt(b).stay }
 
+// known is what is remembered of an obstacle, if that is still right.
+func (o *topoProblem) known(b *model.Obstacle) (seenObstacle, bool) {
+	var id obstacleID
+	id.counter, id.domain = b.ID()
+	s, ok := o.seen[id]
+	return s, ok && s.at == b.ChangedAt()
+}
+
+// farFlung says whether those in the way of a node, who would all have to go, are on more other nodes than victims may be
+// on: that is told without looking at every pod.
+func (o *topoProblem) farFlung(b *model.Obstacle, n *node) bool {
+	if _, ok := o.known(b); ok {
+		return false // it is as cheap to look at them
+	}
+	beyond, looked := b.Beyond(o.most, n.name)
+	o.meter.Spend(looked * workTerm)
+	return beyond
+}
+
 func (o *topoProblem) lookAt(b *model.Obstacle) seenObstacle {
 	var id obstacleID
 	id.counter, id.domain = b.ID()
 	changed := b.ChangedAt()
-	if known, ok := o.seen[id]; ok && known.at == changed {
+	if known, ok := o.known(b); ok {
 		return known
 	}
 	var slots []int32
@@ -177,6 +198,10 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 		forced[v] = struct{}{}
 	}
 	for i := range o.obstacles {
+		if o.farFlung(&o.obstacles[i], n) {
+			o.tooFar = true
+			return o.judge.Fails(n.name), false
+		}
 		pods := o.podsOf(&o.obstacles[i])
 		o.meter.Spend(len(pods) * workPod)
 		for _, v := range pods {
@@ -197,6 +222,7 @@ func (p *problem) surround(n *node) (model.Failures, bool) {
 					o.elsewhere = append(o.elsewhere, v.Slot)
 				}
 				if len(o.elsewhere) > o.most { // whoever else is in the way
+					o.tooFar = true
 					return o.judge.Fails(n.name), false
 				}
 			}
