@@ -25,7 +25,7 @@ func (x *Index) Counting(key string) bool {
 }
 
 // Count goes on with counting a budget's pods for as long as mayGoOn, which is
-// given what the next one costs, in units of 20 to 90 nanoseconds, says so. It
+// given what the next one costs, in units of work (fsm/work.go), says so. It
 // returns the key of the last that was looked at, and whether all were.
 func (x *Index) Count(s State, key string, pods Pods, mayGoOn func(units int) bool) (upTo string, done bool) {
 	c, ok := x.coverages.Get(key)

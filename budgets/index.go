@@ -3,9 +3,9 @@
 //
 // The index knows budgets and pods by Put, at a cost that depends only on the
 // budgets that cover a pod. The pods of a new budget are counted in parts, since
-// they may be many, and until all are it allows nothing. What it must know of the rest of a state it asks
-// State. Nothing here writes to a table: who carries out a command writes the
-// statuses of the budgets that were Touched.
+// they may be many, and until all are it allows nothing. What it must know of the
+// rest of a state it asks State. Nothing here writes to a table: who carries out a
+// command writes the statuses of the budgets that were Touched.
 package budgets
 
 import (
@@ -60,8 +60,8 @@ func (x *Index) Fork() Index {
 // workCoverage is the work of changing what a budget's pods add up to.
 const workCoverage = 6
 
-// Work grows with what was done here, in units of 20 to 90
-// nanoseconds, and depends on nothing but what was put.
+// Work grows with what was done here, in units of work (fsm/work.go), and depends
+// on nothing but what was put.
 func (x *Index) Work() int64 { return x.work }
 
 // Coverage is what a budget's pods add up to. It is immutable; it is replaced as

@@ -50,8 +50,8 @@ func (r *rule) selects() bool {
 	return selectable
 }
 
-// What it costs, in units of 20 to 90 nanoseconds, to look at a pod and at an
-// entry of a selector, and how many of its values are compared for one.
+// What it costs, in units of work (fsm/work.go), to look at a pod and at an entry
+// of a selector, and how many of its values are compared for one.
 const (
 	costPod         = 8
 	costRequirement = 4

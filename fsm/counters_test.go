@@ -34,7 +34,8 @@ func TestPanicKeepsTheCounters(t *testing.T) {
 			panic("outside")
 		}, true},
 		"in a look": {func(tx *Tx) {
-			tx.view.cache.counters.peek([]told{{sign: -1, node: "n1", class: tx.view.usage.ClassOf(podOf(tx, "default/a"))}}, func() { panic("in a look") })
+			class := tx.view.usage.ClassOf(podOf(tx, "default/a"))
+			tx.view.cache.counters.peek([]told{{sign: -1, node: "n1", class: class}}, func() { panic("in a look") })
 		}, true},
 		"inside": {func(tx *Tx) {
 			remove(tx, tx.view.Pods, "default/a")
@@ -47,7 +48,8 @@ func TestPanicKeepsTheCounters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			counted := w.state.live.cache.counters
-			rs := w.state.apply(w.index+1, 1, Header{}, []Proposal{{Command: anything(c.do)}}, func() []Proposal { return []Proposal{{Command: anything(c.do)}} })
+			again := func() []Proposal { return []Proposal{{Command: anything(c.do)}} }
+			rs := w.state.apply(w.index+1, 1, Header{}, again(), again)
 			w.index++
 			if rs[0].Code != 500 {
 				t.Fatalf("%+v", rs[0])

@@ -47,7 +47,8 @@ type savepoint struct {
 }
 
 func (tx *Tx) save() savepoint {
-	return savepoint{tx.view.freeze(), len(tx.Changes()), tx.checkpoint, tx.replaced, tx.view.cache.counters, len(tx.view.cache.counters.told)}
+	counted := tx.view.cache.counters
+	return savepoint{tx.view.freeze(), len(tx.Changes()), tx.checkpoint, tx.replaced, counted, len(counted.told)}
 }
 
 // undo goes back to a savepoint. Tables and indexes are copies; what is worked

@@ -76,7 +76,8 @@ func (w *hurried) command() Command {
 		pod := rapid.SampledFrom(all).Draw(w.t, "pod")
 		return pod, PodRef{PodKey(pod.Namespace, pod.Name), string(pod.UID)}
 	}
-	what := pick("what", "pod", "pod", "pod", "fail", "fail", "bind", "bind", "bind", "preempt", "delete", "relabel", "ready", "configure", "configure", "configure", "budget", "budget", "no budget")
+	what := pick("what", "pod", "pod", "pod", "fail", "fail", "bind", "bind", "bind",
+		"preempt", "delete", "relabel", "ready", "configure", "configure", "configure", "budget", "budget", "no budget")
 	if len(all) == 0 && slices.Contains([]string{"fail", "bind", "preempt", "delete", "relabel", "ready"}, what) {
 		what = "pod"
 	}
@@ -99,14 +100,17 @@ func (w *hurried) command() Command {
 		return &AdmitPod{Pod: PodWire{Object: pod}}
 	case "fail":
 		_, ref := some()
-		return &ApplyPlan{Revision: w.state.View().Revision(), Failures: []FailDecision{{Pods: []PodRef{ref}, Diagnosis: &Diagnosis{Message: "no room"}}}}
+		return &ApplyPlan{Revision: w.state.View().Revision(), Failures: []FailDecision{
+			{Pods: []PodRef{ref}, Diagnosis: &Diagnosis{Message: "no room"}}}}
 	case "bind":
 		_, ref := some()
-		return &ApplyPlan{Revision: w.state.View().Revision(), Bindings: []BindDecision{{Key: ref.Key, UID: ref.UID, Node: "n1"}}}
+		return &ApplyPlan{Revision: w.state.View().Revision(), Bindings: []BindDecision{
+			{Key: ref.Key, UID: ref.UID, Node: "n1"}}}
 	case "preempt":
 		_, ref := some()
 		_, victim := some()
-		return &ApplyPlan{Revision: w.state.View().Revision(), Preemptions: []PreemptDecision{{Key: ref.Key, UID: ref.UID, Node: "n1",
+		return &ApplyPlan{Revision: w.state.View().Revision(), Preemptions: []PreemptDecision{{
+			Key: ref.Key, UID: ref.UID, Node: "n1",
 			Victims: []PlannedVictim{{Key: victim.Key, UID: victim.UID}}}}}
 	case "delete":
 		_, ref := some()
@@ -122,9 +126,11 @@ func (w *hurried) command() Command {
 		if pod.Spec.NodeName == "" {
 			return nil
 		}
-		return &ReportPods{Node: "n1", Reports: []PodReport{{Key: ref.Key, UID: ref.UID, Status: PodStatusWire{Object: runningStatus()}}}}
+		return &ReportPods{Node: "n1", Reports: []PodReport{
+			{Key: ref.Key, UID: ref.UID, Status: PodStatusWire{Object: runningStatus()}}}}
 	case "configure":
-		spec := map[string]any{"queue": pick("queue", "fifo", "priority"), "aging": map[string]any{"secondsPerPoint": rapid.IntRange(0, 2).Draw(w.t, "aging")}}
+		spec := map[string]any{"queue": pick("queue", "fifo", "priority"),
+			"aging": map[string]any{"secondsPerPoint": rapid.IntRange(0, 2).Draw(w.t, "aging")}}
 		var profiles []map[string]any
 		for _, name := range []string{"default-scheduler", "other", "third"} {
 			if rapid.Bool().Draw(w.t, name) {
@@ -137,9 +143,11 @@ func (w *hurried) command() Command {
 		return &ConfigureScheduler{JSON: worstConfig(spec)}
 	case "budget":
 		least := intstr.FromString(pick("least", "50%", "0%", "100%"))
-		b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pick("budget", "b1", "b2"), Generation: 1}}
+		b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: pick("budget", "b1", "b2"), Generation: 1}}
 		b.Spec.MinAvailable = &least
-		b.Spec.Selector = rapid.SampledFrom([]*metav1.LabelSelector{nil, {}, {MatchLabels: map[string]string{"app": "x"}}}).Draw(w.t, "selector")
+		b.Spec.Selector = rapid.SampledFrom([]*metav1.LabelSelector{
+			nil, {}, {MatchLabels: map[string]string{"app": "x"}}}).Draw(w.t, "selector")
 		old, known := w.state.View().Budgets.Get("default/" + b.Name)
 		if known {
 			b.Generation = old.Generation + 1
@@ -158,7 +166,8 @@ func TestWhatIsPendingGoesOn(t *testing.T) {
 		w := &hurried{t: t, state: NewState(), now: worldStart.UnixNano()}
 		node := benchNodeObject(1)
 		node.Name = "n1"
-		w.must(0, &PutNamespace{Create: true, Namespace: NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}},
+		w.must(0, &PutNamespace{Create: true, Namespace: NamespaceWire{
+			Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}},
 			&CreatePriorityClass{Class: PriorityClassWire{Object: words{"high", "value=7"}.class()}},
 			&PutNode{Create: true, Node: NodeWire{Object: node}})
 		for range rapid.IntRange(10, 60).Draw(t, "steps") {
@@ -232,9 +241,11 @@ func (w *hurried) check() {
 	v.Budgets.Scan("", func(key string, b *policyv1.PodDisruptionBudget) bool {
 		is := v.budgets.Counting(key)
 		if is != (b.Status.ObservedGeneration != b.Generation) {
-			w.t.Fatalf("the pods of %s are being counted: %t; its status is of generation %d, it is %d", key, is, b.Status.ObservedGeneration, b.Generation)
+			w.t.Fatalf("the pods of %s are being counted: %t; its status is of generation %d, it is %d",
+				key, is, b.Status.ObservedGeneration, b.Generation)
 		}
-		if is && (b.Status.DisruptionsAllowed != 0 || budgets.Lenient(&b.Spec, int64(b.Status.DesiredHealthy), int64(b.Status.CurrentHealthy))) {
+		if is && (b.Status.DisruptionsAllowed != 0 ||
+			budgets.Lenient(&b.Spec, int64(b.Status.DesiredHealthy), int64(b.Status.CurrentHealthy))) {
 			w.t.Fatalf("%s allows something while its pods are being counted: %+v", key, b.Status)
 		}
 		return true
@@ -292,7 +303,8 @@ func TestManyPodsFollowAChangeInParts(t *testing.T) {
 	const pods = 3000
 	w := worstPlan{Nodes: 10, Zones: 1, Placed: 5 * pods, Kinds: 3, Waiting: pods, Shapes: 10, Namespaces: 1}.build(t)
 	evicted := w.placedName(0)
-	w.must(&ReportPods{Node: w.nodeName(0), Reports: []PodReport{{Key: evicted.Key, UID: evicted.UID, Status: PodStatusWire{Object: runningStatus()}}}})
+	w.must(&ReportPods{Node: w.nodeName(0), Reports: []PodReport{{
+		Key: evicted.Key, UID: evicted.UID, Status: PodStatusWire{Object: runningStatus()}}}})
 	for _, c := range []struct {
 		name     string
 		commands []Command
@@ -302,14 +314,17 @@ func TestManyPodsFollowAChangeInParts(t *testing.T) {
 			now, _ := v.queue.Sorting()
 			return now.FIFO
 		}},
-		{"leave", []Command{&ConfigureScheduler{JSON: worstConfig(map[string]any{"profiles": []any{map[string]any{"schedulerName": "other"}}})}},
+		{"leave", []Command{&ConfigureScheduler{JSON: worstConfig(map[string]any{
+			"profiles": []any{map[string]any{"schedulerName": "other"}}})}},
 			func(v *View) bool { return v.Queue.Len() == 0 }},
-		{"join", []Command{&ConfigureScheduler{JSON: worstConfig(map[string]any{})}}, func(v *View) bool { return v.Queue.Len() == pods }},
-		{"budget", []Command{&PutDisruptionBudget{Create: true, Budget: BudgetWire{Object: func() *policyv1.PodDisruptionBudget {
-			b := w.budget(0)
-			b.Generation, b.Spec.Selector = 1, &metav1.LabelSelector{}
-			return b
-		}()}}}, func(v *View) bool {
+		{"join", []Command{&ConfigureScheduler{JSON: worstConfig(map[string]any{})}},
+			func(v *View) bool { return v.Queue.Len() == pods }},
+		{"budget", []Command{&PutDisruptionBudget{Create: true, Budget: BudgetWire{
+			Object: func() *policyv1.PodDisruptionBudget {
+				b := w.budget(0)
+				b.Generation, b.Spec.Selector = 1, &metav1.LabelSelector{}
+				return b
+			}()}}}, func(v *View) bool {
 			b, ok := v.Budgets.Get(w.namespace(0) + "/budget-00000")
 			return ok && b.Status.ObservedGeneration == 1
 		}},
@@ -322,7 +337,8 @@ func TestManyPodsFollowAChangeInParts(t *testing.T) {
 			w.must(commands...)
 			if c.name == "budget" && entries == 1 {
 				r := w.may(&EvictPod{Key: evicted.Key})[0]
-				if r.Code != http.StatusTooManyRequests || len(r.Details.Causes) != 1 || !strings.Contains(r.Details.Causes[0].Message, "is still being processed") {
+				if r.Code != http.StatusTooManyRequests || len(r.Details.Causes) != 1 ||
+					!strings.Contains(r.Details.Causes[0].Message, "is still being processed") {
 					t.Errorf("an eviction while pods are counted: %+v", r)
 				}
 			}
@@ -343,7 +359,8 @@ func TestManyPodsFollowAChangeInParts(t *testing.T) {
 func TestTheOldestJoinFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &hurried{t: t, state: NewState(), now: worldStart.UnixNano()}
-		w.must(0, &PutNamespace{Create: true, Namespace: NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}})
+		w.must(0, &PutNamespace{Create: true, Namespace: NamespaceWire{
+			Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}})
 		var made []string
 		for i := range 20 {
 			pod := benchPod(i)
@@ -352,8 +369,11 @@ func TestTheOldestJoinFirst(t *testing.T) {
 			w.must(0, &AdmitPod{Pod: PodWire{Object: pod}})
 			made = append(made, pod.Name)
 		}
-		w.must(rapid.SampledFrom([]int{0, 1, 500}).Draw(t, "time"), &ConfigureScheduler{JSON: worstConfig(map[string]any{"profiles": []any{
-			map[string]any{"schedulerName": "other"}, map[string]any{"schedulerName": berthv1.Default().Spec.Profiles[0].SchedulerName}}})})
+		profiles := []any{
+			map[string]any{"schedulerName": "other"},
+			map[string]any{"schedulerName": berthv1.Default().Spec.Profiles[0].SchedulerName}}
+		w.must(rapid.SampledFrom([]int{0, 1, 500}).Draw(t, "time"),
+			&ConfigureScheduler{JSON: worstConfig(map[string]any{"profiles": profiles})})
 		for w.state.View().WorkPending() {
 			w.apply(300, &Checkpoint{})
 		}

@@ -2,8 +2,8 @@ package fsm
 
 import "github.com/berth-dev/berth/model"
 
-// What an entry costs is counted, in units of 25 to 100 nanoseconds (measured,
-// see docs/benchmarks.md): in what is done and not in time. Three ask for it, in
+// What an entry costs is counted, in units of work of 25 to 100 nanoseconds each
+// (measured, see docs/benchmarks.md): in what is done and not in time. Three ask for it, in
 // two ways. What an entry does is a rule, and all servers must stop at the same
 // place, so that is counted from the tables alone: an entry does only so much to
 // wake others, and the next ones go on with it (queue.Work); a plan whose decisions
@@ -20,6 +20,7 @@ const (
 	costLooked   = 1   // to look whether a nomination is minded
 	costYield    = 20  // to see what would be without one
 	costObject   = 20  // to look whether an object is garbage
+	costPort     = 10  // to change what is used of a node's host ports by one
 	// costForbidding is to say why a budget does not let a pod go.
 	costForbidding = 30
 	bytesPerUnit   = 50 // of what is only kept

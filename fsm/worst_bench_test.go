@@ -1,10 +1,13 @@
 package fsm
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"testing"
+	"time"
 )
 
 // The worst cases that were found, each a world and the commands that were dear
@@ -77,4 +80,21 @@ func BenchmarkWorstKinds(b *testing.B) {
 	benchmarkWorst(b, worstPlan{Nodes: 1000, Zones: 3, NodeLabels: 4, Placed: 10_000, Kinds: 10_000, Waiting: 10_000, Shapes: 10_000, Namespaces: 1, Labels: 10,
 		Levels: 300, PlacedRules: worstRules{Anti: 1, Key: 1}, WaitingRules: worstRules{Anti: 1, Affinity: 1, Spread: 2, Key: 1}},
 		"PutNode/grow", "DeletePod", "UpdatePod/labels", "ApplyPlan/bindings", "ApplyPlan/failures")
+}
+
+// BenchmarkWorstRestore: a snapshot of 10,000 nodes and 100,000 pods becomes the
+// state, in one entry.
+func BenchmarkWorstRestore(b *testing.B) {
+	w := worstPlan{Nodes: 10_000, Zones: 3, NodeLabels: 4, Placed: 100_000, Kinds: 1000, Namespaces: 1, Labels: 2, Levels: 1}.build(b)
+	whole := deflated(b, w.state.View())
+	sum := sha256.Sum256(whole)
+	var worst time.Duration
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		own, id := w.copy(), fmt.Sprint(i)
+		own.must(&StageSnapshot{ID: id, Data: whole})
+		b.StartTimer()
+		worst = max(worst, own.measure([]Command{&RestoreSnapshot{ID: id, Bytes: int64(len(whole)), SHA256: sum[:]}}).Time)
+	}
+	b.ReportMetric(float64(worst.Microseconds())/1000, "worst-ms")
 }

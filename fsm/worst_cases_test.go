@@ -33,6 +33,17 @@ func several(n int, f func(w *worstWorld, i int) Command) func(w *worstWorld, i 
 	}
 }
 
+// bindNew makes a pod with rules and binds it.
+func bindNew(rules worstRules) func(w *worstWorld, i int) []Command {
+	return func(w *worstWorld, i int) []Command {
+		w.fresh++
+		name := fmt.Sprintf("new-%d", w.fresh)
+		pod := w.pod(name, name, 0, 0, rules)
+		return []Command{&AdmitPod{Pod: PodWire{Object: pod}}, &ApplyPlan{Revision: w.state.View().Revision() + 2, Bindings: []BindDecision{
+			{Key: PodKey(pod.Namespace, name), UID: string(pod.UID), Node: w.nodeName(i)}}}}
+	}
+}
+
 // worstCases is every kind of command, alone and as many as an entry holds.
 func worstCases() []worstCase {
 	zero := int64(0)
@@ -47,6 +58,13 @@ func worstCases() []worstCase {
 		w.fresh++
 		pod := w.pod(fmt.Sprintf("new-%d", w.fresh), fmt.Sprintf("new-%d", w.fresh), w.fresh, 0, w.PlacedRules)
 		pod.Spec.NodeName = w.nodeName(w.fresh % w.Nodes)
+		return &AdmitPod{Pod: PodWire{Object: pod}}
+	}
+	crowded := func(w *worstWorld, _ int) Command {
+		w.fresh++
+		pod := w.pod(fmt.Sprintf("new-%d", w.fresh), fmt.Sprintf("new-%d", w.fresh), w.fresh, 0, w.PlacedRules)
+		pod.Spec.NodeName = w.nodeName(0)
+		w.ports(pod, w.Crowd+w.fresh)
 		return &AdmitPod{Pod: PodWire{Object: pod}}
 	}
 	relabel := func(w *worstWorld, i int) Command {
@@ -128,19 +146,16 @@ func worstCases() []worstCase {
 		{"AdmitPod/full", several(300, admit)},
 		{"AdmitPod/named", single(named)},
 		{"AdmitPod/named-full", several(300, named)},
+		{"AdmitPod/crowd-full", several(300, crowded)},
 		{"AdmitPods", single(func(w *worstWorld, _ int) Command {
 			w.fresh++
 			pod := w.pod("", fmt.Sprintf("many-%d", w.fresh), 0, 0, w.WaitingRules)
 			pod.GenerateName = "many-"
 			return &AdmitPods{Template: PodWire{Object: pod}, Count: maxAdmitPods}
 		})},
-		{"AdmitPod/first-rules", func(w *worstWorld, i int) []Command {
-			w.fresh++
-			name := fmt.Sprintf("new-%d", w.fresh)
-			pod := w.pod(name, name, 0, 0, worstRules{Anti: 1, Key: 1})
-			return []Command{&AdmitPod{Pod: PodWire{Object: pod}}, &ApplyPlan{Revision: w.state.View().Revision() + 2, Bindings: []BindDecision{
-				{Key: PodKey(pod.Namespace, name), UID: string(pod.UID), Node: w.nodeName(i)}}}}
-		}},
+		{"AdmitPod/first-rules", bindNew(worstRules{Anti: 1, Key: 1})},
+		{"AdmitPod/wide-rule", bindNew(worstRules{Anti: 1, Key: 1, About: 2})},
+		{"AdmitPod/wide-rules", bindNew(worstRules{Anti: 64, Key: 1, About: 2})},
 		{"AdmitPods/named", single(func(w *worstWorld, _ int) Command {
 			w.fresh++
 			pod := w.pod("", fmt.Sprintf("many-%d", w.fresh), 0, 0, w.PlacedRules)
@@ -182,6 +197,16 @@ func worstCases() []worstCase {
 			c := w.fail(at*worstBatch%w.Waiting, min(worstBatch, w.Waiting-at*worstBatch%w.Waiting)).(*ApplyPlan)
 			c.Revision = max(0, c.Revision-20_000)
 			return c
+		})},
+		{"ApplyPlan/undone", single(func(w *worstWorld, at int) Command { // failures that counted on what is refused
+			first := at * worstBatch % w.Waiting
+			plan := w.fail(first, min(worstBatch/2, w.Waiting-first)).(*ApplyPlan)
+			for i := first + worstBatch/2; i < first+worstBatch; i++ {
+				pod := w.waitingName(i % w.Waiting)
+				pod.UID += "-of-another"
+				plan.Bindings = append(plan.Bindings, BindDecision{Key: pod.Key, UID: pod.UID, Node: w.nodeName(i % w.Nodes)})
+			}
+			return plan
 		})},
 		{"ApplyPlan/empty", single(func(*worstWorld, int) Command { return &ApplyPlan{} })},
 		{"ReportPods/ready", single(func(w *worstWorld, i int) Command {

@@ -23,6 +23,7 @@ type worstPlan struct {
 	Nodes, Zones, NodeLabels int
 	Placed, Kinds            int // pods on nodes, and of how many kinds they are
 	Crowd                    int // more pods on the first node, all of different kinds
+	Ports                    int // host ports of each of these, on an address of its own
 	Waiting, Shapes          int
 	Namespaces, Labels       int // of pods, beside the one that tells their kind
 	PlacedRules              worstRules
@@ -76,6 +77,7 @@ func (p worstPlan) build(t failer) *worstWorld {
 	w.many(p.Crowd, func(i int) Command {
 		pod := w.placedPod(p.Placed+i, 0)
 		pod.Labels["crowd"] = fmt.Sprint(i)
+		w.ports(pod, i)
 		return &AdmitPod{Pod: PodWire{Object: pod}}
 	})
 	for i := range p.Budgets {
@@ -204,6 +206,15 @@ func (w *worstWorld) placedPod(i, node int) *corev1.Pod {
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "set", UID: "set", Controller: &yes}}
 	}
 	return pod
+}
+
+// ports gives a pod host ports, the i-th of a node others than the rest.
+func (w *worstWorld) ports(pod *corev1.Pod, i int) {
+	for p := range w.Ports {
+		port := int32(1000 + p)
+		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{
+			ContainerPort: port, HostPort: port, HostIP: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), Protocol: corev1.ProtocolTCP})
+	}
 }
 
 func (w *worstWorld) waitingPod(i int) *corev1.Pod {
