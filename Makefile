@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz containers e2e upgrade conformance bench damage sim sim-long sim-mutants chaos demo sweep worst clean
+.PHONY: help build test race lint check fuzz containers e2e upgrade conformance bench bench-paired damage sim sim-long sim-mutants chaos demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,15 @@ chaos: ## a cluster of real processes under faults for CHAOS minutes: killed, cu
 
 bench: build ## the figures of docs/benchmarks.md
 	bin/berth bench
+
+OLD      ?= HEAD~1
+PAIRS    ?= 5
+WORKLOAD ?= all
+bench-paired: build ## this version's figures over those of commit OLD: WORKLOAD, in PAIRS pairs of runs
+	rm -rf bin/old && mkdir -p bin/old && git archive $(OLD) | tar -x -C bin/old
+	cd bin/old && go build -ldflags '$(LDFLAGS)' -o ../berth-old ./cmd/berth
+	rm -rf bin/old
+	bin/berth bench --workload $(WORKLOAD) --against bin/berth-old --pairs $(PAIRS)
 
 clean: ## remove what was built
 	rm -rf bin

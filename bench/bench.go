@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -38,6 +39,8 @@ type Config struct {
 	// processes.
 	Program string
 	Logger  hclog.Logger
+	// Progress is told of each part of a workload that has many; nil: nobody is.
+	Progress io.Writer
 }
 
 // Workload is one thing that is measured.

@@ -37,7 +37,9 @@ func TestWorkloads(t *testing.T) {
 				t.Fatalf("workload %s has no small size", w.Name)
 			}
 			c.DataDir, c.Version = t.TempDir(), "test"
+			var told bytes.Buffer
 			if w.Name == "failover" {
+				c.Progress = &told
 				if testing.Short() {
 					t.Skip("builds the binary and waits for an election")
 				}
@@ -56,6 +58,9 @@ func TestWorkloads(t *testing.T) {
 				}
 			}
 			show(t, r)
+			if n := strings.Count(told.String(), "leading after"); n != c.Kills {
+				t.Errorf("of %d kills %d were told as they went:\n%s", c.Kills, n, told.String())
+			}
 		})
 	}
 }

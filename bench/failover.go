@@ -26,6 +26,8 @@ const (
 	preemptEvery = 10
 	// clientPatience is how long a client tries to create a pod.
 	clientPatience = time.Minute
+	// roundTimeout bounds one kill, with the load before it and the audit after it.
+	roundTimeout = 5 * time.Minute
 )
 
 // drill is a failover under way, or several, one after another.
@@ -40,6 +42,7 @@ type drill struct {
 	wave        atomic.Pointer[wave]
 
 	bound, elected, agreed []time.Duration // one a kill
+	steps                  string          // of the last one's change of leader
 }
 
 // wave is the load around one kill.
@@ -100,12 +103,7 @@ func (d *drill) carryOut(ctx context.Context) error {
 	}
 	victims := 0
 	for n := range d.Kills {
-		if n > 0 {
-			if err := d.clear(ctx); err != nil {
-				return err
-			}
-		}
-		evicted, err := d.kill(ctx, n)
+		evicted, err := d.round(ctx, n)
 		if err != nil {
 			return fmt.Errorf("kill %d: %w", n+1, err)
 		}
@@ -114,6 +112,34 @@ func (d *drill) carryOut(ctx context.Context) error {
 	d.tell(victims)
 	return nil
 }
+
+// round is one kill, with all that it takes before and afterwards. Whoever waits
+// for many is told of each.
+func (d *drill) round(ctx context.Context, n int) (victims int, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, roundTimeout, fmt.Errorf("it took longer than %s", roundTimeout))
+	defer cancel()
+	began := time.Now()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
+	}()
+	if n > 0 {
+		if err := d.clear(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if victims, err = d.kill(ctx, n); err != nil {
+		return 0, err
+	}
+	if d.Progress != nil {
+		_, err = fmt.Fprintf(d.Progress, "kill %d of %d: %s; first binding after %s; %s in all\n", n+1, d.Kills,
+			d.steps, inSeconds(d.bound[n]), inSeconds(time.Since(began)))
+	}
+	return victims, err
+}
+
+func inSeconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
 
 // tell gives the figures: of one kill, or the median and the worst of many.
 func (d *drill) tell(victims int) {
@@ -164,6 +190,7 @@ func (d *drill) kill(ctx context.Context, n int) (victims int, err error) {
 		case <-time.After(poll):
 		}
 	}
+	logged := d.servers.logged()
 	now := time.Now()
 	w.killed.Store(true)
 	if err := leader.kill(); err != nil {
@@ -180,6 +207,7 @@ func (d *drill) kill(ctx context.Context, n int) (victims int, err error) {
 	case <-time.After(stallTimeout):
 		return 0, errors.New("the new leader binds nothing")
 	}
+	d.steps = successor.steps(logged[successor], now)
 	for loaded := false; !loaded; d.comparisons++ {
 		// The digest is of every table: the queue and the nominations are in it.
 		if _, err := d.servers.verify(ctx, successor); err != nil {
@@ -359,15 +387,13 @@ func auditVictims(ctx context.Context, p *process) (int, error) {
 			told[v.UID] = *v.EvictedAt
 		}
 	}
-	events, err := p.client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	events, err := p.client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "reason=Preempted"})
 	if err != nil {
 		return 0, fmt.Errorf("list the events: %w", err)
 	}
 	preempted := map[types.UID]int32{}
 	for _, e := range events.Items {
-		if e.Reason == "Preempted" {
-			preempted[e.InvolvedObject.UID] += max(e.Count, 1)
-		}
+		preempted[e.InvolvedObject.UID] += max(e.Count, 1)
 	}
 	for uid, n := range preempted {
 		if n != 1 {

@@ -20,10 +20,11 @@ type observer struct {
 	loop    sync.WaitGroup
 	cancel  context.CancelFunc
 
-	mu    sync.Mutex
-	pods  map[types.UID]*observed
-	wrong []error
-	moved time.Time // when the last change came
+	mu     sync.Mutex
+	pods   map[types.UID]*observed
+	counts [4]int // of pods, by how they are
+	wrong  []error
+	moved  time.Time // when the last change came
 	// bindings tells the names of pods as they are seen bound; a slow reader
 	// misses none.
 	onBinding func(name string, at time.Time)
@@ -33,6 +34,28 @@ type observed struct {
 	name, node string
 	ends       *metav1.Time // when it has to have ended
 	gone       bool
+}
+
+// stage is how far a pod is.
+type stage int
+
+const (
+	waits stage = iota
+	isBound
+	isEnding
+	isGone
+)
+
+func (p *observed) stage() stage {
+	switch {
+	case p.gone:
+		return isGone
+	case p.ends != nil:
+		return isEnding
+	case p.node == "":
+		return waits
+	}
+	return isBound
 }
 
 func watchPods(servers *processes, onBinding func(name string, at time.Time)) *observer {
@@ -94,7 +117,10 @@ func (o *observer) see(what watch.EventType, pod *corev1.Pod) {
 	if !known {
 		was = &observed{name: pod.Name}
 		o.pods[pod.UID] = was
+		o.counts[waits]++
 	}
+	o.counts[was.stage()]--
+	defer func() { o.counts[was.stage()]++ }()
 	switch {
 	case was.gone:
 		o.wrong = append(o.wrong, fmt.Errorf("pod %s came back", pod.Name))
@@ -120,18 +146,7 @@ func (o *observer) see(what watch.EventType, pod *corev1.Pod) {
 func (o *observer) settled(ctx context.Context, pods, left int) error {
 	for {
 		o.mu.Lock()
-		waiting, ending, bound := 0, 0, 0
-		for _, p := range o.pods {
-			switch {
-			case p.gone:
-			case p.ends != nil:
-				ending++
-			case p.node == "":
-				waiting++
-			default:
-				bound++
-			}
-		}
+		waiting, ending, bound := o.counts[waits], o.counts[isEnding], o.counts[isBound]
 		seen, moved, wrong := len(o.pods), o.moved, errors.Join(o.wrong...)
 		o.mu.Unlock()
 		switch {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime"
 	"runtime/pprof"
@@ -22,6 +23,8 @@ type benchFlags struct {
 	config                 bench.Config
 	workers                string
 	json, verbose          bool
+	against                string
+	pairs                  int
 	cpuProfile, memProfile string
 }
 
@@ -43,7 +46,8 @@ states differ, is an error. The exit status is 1 if a target is missed.
 Workloads:
 ` + about.String(),
 		Example: `  berth bench --workload bulk
-  berth bench --workload all --json`,
+  berth bench --workload all --json
+  berth bench --workload bulk --against ./berth-old --pairs 7`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
@@ -61,6 +65,8 @@ Workloads:
 	fs.StringVar(&f.workers, "workers", "", "What is behind the nodes: stub (nothing) or fake (node agents); empty: the workload's own.")
 	fs.StringVar(&f.config.DataDir, "data-dir", "", "The directory below which the servers keep their logs; its disk is measured too.")
 	fs.BoolVar(&f.json, "json", false, "Print JSON.")
+	fs.StringVar(&f.against, "against", "", "Another berth: it and this one run in turn, as processes, and the ratios of their figures are told.")
+	fs.IntVar(&f.pairs, "pairs", 5, "How many runs of each --against compares.")
 	fs.BoolVar(&f.verbose, "verbose", false, "Show the servers' and workers' logs.")
 	fs.StringVar(&f.cpuProfile, "cpuprofile", "", "Write a profile of the processor to this file.")
 	fs.StringVar(&f.memProfile, "memprofile", "", "Write a profile of the memory to this file.")
@@ -78,13 +84,18 @@ func (a *app) runBench(ctx context.Context, f benchFlags) (err error) {
 	switch {
 	case len(chosen) == 0:
 		return &verb.UsageError{Message: fmt.Sprintf("there is no workload %q", f.workload)}
+	case f.against != "" && (f.cpuProfile != "" || f.memProfile != "" || f.verbose):
+		return &verb.UsageError{Message: "--against runs other processes: it goes with no --cpuprofile, --memprofile or --verbose"}
 	case f.workers != "" && f.config.Workers != bench.StubWorkers && f.config.Workers != bench.FakeWorkers:
 		return &verb.UsageError{Message: fmt.Sprintf("--workers %q: it is stub or fake", f.workers)}
 	}
-	f.config.Version = version
+	f.config.Version, f.config.Progress = version, a.errOut
 	f.config.Logger = a.devLog(f.verbose)
 	if f.config.Program, err = os.Executable(); err != nil {
 		return fmt.Errorf("finding this program: %w", err)
+	}
+	if f.against != "" {
+		return a.compareBench(ctx, chosen, f)
 	}
 	stop, err := startProfile(f.cpuProfile)
 	if err != nil {
@@ -115,6 +126,31 @@ func (a *app) runBench(ctx context.Context, f benchFlags) (err error) {
 	}
 	if !met {
 		return errors.New("a target was missed")
+	}
+	return nil
+}
+
+// compareBench compares this program with another.
+func (a *app) compareBench(ctx context.Context, chosen []bench.Workload, f benchFlags) error {
+	against, err := exec.LookPath(f.against)
+	if err != nil {
+		return fmt.Errorf("--against: %w", err)
+	}
+	var all []*bench.Comparison
+	for _, w := range chosen {
+		c, err := bench.Compare(ctx, w, f.config, against, f.pairs)
+		if err != nil {
+			return err
+		}
+		all = append(all, c)
+		if !f.json {
+			if err := bench.WriteComparison(a.out, c); err != nil {
+				return err
+			}
+		}
+	}
+	if f.json {
+		return bench.WriteComparisons(a.out, all)
 	}
 	return nil
 }
