@@ -107,8 +107,21 @@ func (c *cache) class(pod *corev1.Pod) *model.Class {
 			return a.class(c, pod)
 		}
 	}
+	shared := c.specs.of(&pod.Spec)
+	if shared != nil && shared.class != nil && isOfClass(pod, shared.class) {
+		return shared.class
+	}
 	c.work += costClass
-	return c.classes.Of(pod)
+	class := c.classes.Of(pod)
+	if shared != nil {
+		shared.class = class
+	}
+	return class
+}
+
+// isOfClass says whether a pod is of a class that another one with its spec is of.
+func isOfClass(pod *corev1.Pod, class *model.Class) bool {
+	return class.Namespace == pod.Namespace && class.StrictBudgets == model.DemandsStrictBudgets(pod) && maps.Equal(class.Labels, pod.Labels)
 }
 
 // decodeSpec decodes a spec, unless its bytes are known.
@@ -162,7 +175,7 @@ func (c *cache) admitted(pod *corev1.Pod, origin *decodedSpec) *admittedSpec {
 // class is the class of a pod with this spec.
 func (a *admittedSpec) class(c *cache, pod *corev1.Pod) *model.Class {
 	for _, class := range a.classes {
-		if class.Namespace == pod.Namespace && class.StrictBudgets == model.DemandsStrictBudgets(pod) && maps.Equal(class.Labels, pod.Labels) {
+		if isOfClass(pod, class) {
 			return class
 		}
 	}

@@ -2,8 +2,11 @@ package fsm
 
 import (
 	"crypto/sha256"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/model"
 )
 
 // sharedSpecs are the specs that pods of the state have, each once: 1,000,000
@@ -17,9 +20,10 @@ type sharedSpecs struct {
 }
 
 type sharedSpec struct {
-	spec corev1.PodSpec // without a node
-	hash [32]byte
-	pods int // of the state
+	spec  corev1.PodSpec // without a node
+	hash  [32]byte
+	pods  int          // of the state
+	class *model.Class // of the last pod that was asked about; nil: none was
 }
 
 // intern replaces everything that a spec without a node points to by an equal,
@@ -36,6 +40,8 @@ func (s *sharedSpecs) intern(spec *corev1.PodSpec) {
 	shared, ok := s.byHash[hash]
 	if !ok {
 		shared = &sharedSpec{spec: *spec, hash: hash}
+		// Specs that become different ones (another priority) may come from one.
+		shared.spec.Containers = slices.Clone(spec.Containers)
 		s.keep(shared)
 	}
 	*spec = shared.spec

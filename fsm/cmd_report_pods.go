@@ -103,8 +103,14 @@ func (tx *Tx) mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.Po
 	if pod.Status.StartTime != nil {
 		next.StartTime = pod.Status.StartTime // seniority is never lost (PR7)
 	}
-	next.Conditions = nil
 	own := model.WorkerConditions()
+	kept := 0
+	for i := range pod.Status.Conditions {
+		if !slices.Contains(own, pod.Status.Conditions[i].Type) {
+			kept++
+		}
+	}
+	next.Conditions = make([]corev1.PodCondition, 0, kept+len(reported.Conditions))
 	for _, c := range pod.Status.Conditions {
 		if !slices.Contains(own, c.Type) {
 			next.Conditions = append(next.Conditions, c)

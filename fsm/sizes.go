@@ -33,6 +33,23 @@ func podBytes(before, now *corev1.Pod, gone bool) int {
 // sameSlice says whether two slices are one in memory.
 func sameSlice[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
+// eventBytes adds up the texts: most events have nothing else.
+func eventBytes(before, _ *corev1.Event, _ bool) int {
+	n, about := structBytes, &before.InvolvedObject
+	for _, s := range [...]string{
+		before.Name, before.GenerateName, before.Namespace, string(before.UID), about.Kind, about.APIVersion, about.Namespace,
+		about.Name, string(about.UID), about.ResourceVersion, about.FieldPath, before.Message, before.Source.Component, before.Source.Host,
+		before.Type, before.Action, before.ReportingController, before.ReportingInstance,
+	} {
+		n += len(s)
+	}
+	if len(before.Labels) > 0 || len(before.Annotations) > 0 || len(before.ManagedFields) > 0 || before.Related != nil ||
+		len(before.OwnerReferences) > 0 || len(before.Finalizers) > 0 {
+		n += before.Size()
+	}
+	return n
+}
+
 func preemptionBytes(before, _ *berthv1.Preemption, _ bool) int {
 	return structBytes + before.ObjectMeta.Size() + 512*len(before.Status.Victims) + len(before.Status.ReleasedReason)
 }

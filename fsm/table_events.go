@@ -18,16 +18,27 @@ const (
 	maxEventsBytes = 64 << 20
 )
 
-var eventTable = protoTable("events", func(v *live, key string, old, new *corev1.Event, hadOld, hasNew bool) {
-	if hadOld {
-		v.eventOrder.Delete(store.RevisionKey(parseRevision(old.ResourceVersion)))
-		v.eventBytes -= old.Size()
-	}
-	if hasNew {
-		v.eventOrder.Set(store.RevisionKey(parseRevision(new.ResourceVersion)), key)
-		v.eventBytes += new.Size()
-	}
-})
+var eventTable = func() *tableDef[*corev1.Event] {
+	def := protoTable("events", func(v *live, key string, old, new *corev1.Event, hadOld, hasNew bool) {
+		if hadOld {
+			was, _ := v.eventOrder.Delete(store.RevisionKey(parseRevision(old.ResourceVersion)))
+			v.eventBytes -= was.bytes
+		}
+		if hasNew {
+			is := keptEvent{key, new.Size()}
+			v.eventOrder.Set(store.RevisionKey(parseRevision(new.ResourceVersion)), is)
+			v.eventBytes += is.bytes
+		}
+	})
+	def.Size = eventBytes
+	return def
+}()
+
+// keptEvent is the key of an event, and what it holds.
+type keptEvent struct {
+	key   string
+	bytes int
+}
 
 // checkEventSize refuses an event that holds too much.
 func checkEventSize(e *corev1.Event) (Result, bool) {
@@ -74,7 +85,7 @@ func (tx *Tx) trimEvents(limit int) {
 	v := tx.view
 	for n := 0; n < maxTrimmed && (v.Events.Len() > limit || v.eventBytes > maxEventsBytes); n++ {
 		_, oldest, _ := v.eventOrder.Min()
-		remove(tx, v.Events, oldest)
+		remove(tx, v.Events, oldest.key)
 	}
 	tx.forgetArrivals()
 }
@@ -87,8 +98,8 @@ func (tx *Tx) removeEventsBefore(unixNano int64, most int32) {
 		if !ok || came >= unixNano {
 			break
 		}
-		_, key, _ := tx.view.eventOrder.Min()
-		remove(tx, tx.view.Events, key)
+		_, oldest, _ := tx.view.eventOrder.Min()
+		remove(tx, tx.view.Events, oldest.key)
 		tx.forgetArrivals()
 	}
 }
@@ -102,10 +113,12 @@ func (tx *Tx) forgetArrivals() {
 		if !ok {
 			return
 		}
-		if _, key, any := v.eventOrder.Min(); any {
-			oldest, _ := v.Events.Get(key)
+		if _, kept, any := v.eventOrder.Min(); any {
 			next, _, later := v.arrivals.First(first + "\x00")
-			if !later || next > arrivalKey(parseRevision(oldest.ResourceVersion)) {
+			if !later {
+				return
+			}
+			if oldest, _ := v.Events.Get(kept.key); next > arrivalKey(parseRevision(oldest.ResourceVersion)) {
 				return
 			}
 		}

@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"reflect"
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -106,17 +105,17 @@ var objectTable = &tableDef[*Object]{
 		return o, codec.Unmarshal([]byte(rest), o.Value)
 	},
 	Canonical: func() func(row, before *Object, had bool) {
-		kinds := map[string]codec.Form{}
+		kinds := map[string]func(o, before codec.Object){}
 		// order does not matter: it fills a map.
 		for resource, k := range objectKinds {
-			kinds[resource] = codec.FormOf(reflect.TypeOf(k.New()), codec.Protobuf)
+			kinds[resource] = codec.CanonicalObject(k.New(), codec.Protobuf)
 		}
 		return func(row, before *Object, had bool) {
-			var was reflect.Value
+			var was codec.Object
 			if had && before.Resource == row.Resource {
-				was = reflect.ValueOf(before.Value)
+				was = before.Value
 			}
-			kinds[row.Resource](reflect.ValueOf(row.Value), was)
+			kinds[row.Resource](row.Value, was)
 		}
 	}(),
 	Revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },

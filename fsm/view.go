@@ -85,7 +85,7 @@ type orders struct {
 	unclaimed       store.Tree[*corev1.Pod]       // unclaimedKey: unbound pods that no profile is for
 	ended           store.Tree[*corev1.Pod]       // key of Pods: those in a terminal phase
 	services        store.Tree[map[string]string] // namespace, label, value, name: a service's selector
-	eventOrder      store.Tree[string]            // revisionKey -> key of Events
+	eventOrder      store.Tree[keptEvent]         // revisionKey -> which of Events
 	eventBytes      int                           // of all Events
 	preemptionOrder store.Tree[string]            // revisionKey -> key of Preemptions
 	defaultClasses  store.Tree[string]            // value and name -> name (PC4)

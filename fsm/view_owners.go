@@ -26,7 +26,7 @@ type ObjectRef struct {
 func (v *View) TallyOf(controller owners.ID) owners.Tally {
 	var sum owners.Tally
 	v.Tallies(controller, func(t *owners.Tally) bool {
-		sum.Add(t, 1)
+		sum.Add(t)
 		return true
 	})
 	return sum

@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
@@ -120,12 +119,14 @@ func (x *Index) PutPod(old, new *corev1.Pod) {
 			x.orphans.Delete(key)
 		}
 	}
-	if was.controller == "" && is.controller == "" ||
-		was.counts == is.counts && was.controller == is.controller && maps.Equal(old.Labels, new.Labels) {
-		return
+	switch {
+	case was.controller == "" && is.controller == "":
+	case was.controller != is.controller || !maps.Equal(old.Labels, new.Labels):
+		x.tally(was.controller, old, was.counts, none)
+		x.tally(is.controller, new, none, is.counts)
+	case was.counts != is.counts:
+		x.tally(is.controller, new, was.counts, is.counts)
 	}
-	x.tally(was.controller, old, was.counts, -1)
-	x.tally(is.controller, new, is.counts, 1)
 }
 
 // belongings are what an object says of its owners.
@@ -188,7 +189,9 @@ func (x *Index) refer(at Key, was, is belongings) {
 }
 
 func keyOfDependent(uid types.UID, rank string, at Key) string {
-	return ID{UID: uid}.prefix() + rank + at.Namespace + "\x00" + at.Resource + "/" + at.Name
+	b := append(ID{UID: uid}.appendPrefix(make([]byte, 0, keyRoom)), rank...)
+	b = append(append(b, at.Namespace...), 0)
+	return string(append(append(append(b, at.Resource...), '/'), at.Name...))
 }
 
 // prefixOf begins the keys of an owner's dependents of a rank.
@@ -200,18 +203,31 @@ func (id ID) prefixOf(rank string) string {
 	return prefix + id.Namespace + "\x00"
 }
 
-// prefix begins the keys of what belongs to an owner. A UID in a reference is
-// whatever its author wrote, and must not be taken for parts of a key.
-func (id ID) prefix() string {
-	uid := string(id.UID)
-	if strings.ContainsAny(uid, "\x00\x01") {
-		uid = strings.ReplaceAll(strings.ReplaceAll(uid, "\x01", "\x01\x02"), "\x00", "\x01\x01")
+// keyRoom is enough for most keys, which are put together in memory of a fixed size,
+// so that nothing but themselves is allocated.
+const keyRoom = 192
+
+// prefix begins the keys of what belongs to an owner.
+func (id ID) prefix() string { return string(id.appendPrefix(make([]byte, 0, keyRoom))) }
+
+// appendPrefix: a UID in a reference is whatever its author wrote, and must not be
+// taken for parts of a key.
+func (id ID) appendPrefix(b []byte) []byte {
+	for _, c := range []byte(id.UID) {
+		switch c {
+		case 0:
+			b = append(b, 1, 1)
+		case 1:
+			b = append(b, 1, 2)
+		default:
+			b = append(b, c)
+		}
 	}
-	uid += "\x00"
+	b = append(b, 0)
 	if id.Namespace == "" {
-		return uid
+		return b
 	}
-	return uid + id.Namespace + "\x00"
+	return append(append(b, id.Namespace...), 0)
 }
 
 func keyOf(uid types.UID, at Key) string {
@@ -307,8 +323,14 @@ func (x *Index) Orphan(key string) bool {
 type standing struct {
 	belongings
 	controller types.UID
-	counts     [4]bool // is there, active, ready, terminating
+	counts     counts
 }
+
+// counts says as what a pod counts: is there, active, ready, terminating.
+type counts [4]bool
+
+// none is as what a pod counts that is not there.
+var none counts
 
 func (s *standing) orphan() bool { return s.counts[1] && s.controller == "" }
 
@@ -321,7 +343,7 @@ func standingOf(pod *corev1.Pod) standing {
 		s.controller = c.UID
 	}
 	active := Active(pod)
-	s.counts = [4]bool{true, active, active && model.Ready(pod), model.Terminating(pod) && !model.Terminal(pod)}
+	s.counts = counts{true, active, active && model.Ready(pod), model.Terminating(pod) && !model.Terminal(pod)}
 	return s
 }
 
@@ -341,22 +363,41 @@ func ControllerOf(o metav1.Object) *metav1.OwnerReference {
 	return nil
 }
 
-func (x *Index) tally(controller types.UID, pod *corev1.Pod, counts [4]bool, sign int32) {
+// appendLabels writes labels down in one way, as labels.Set does.
+func appendLabels(b []byte, labels map[string]string) []byte {
+	keys := make([]string, 0, 16)
+	// order does not matter: they are sorted.
+	for key := range labels {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for i, key := range keys {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, key...), '='), labels[key]...)
+	}
+	return b
+}
+
+// tally takes in as what a pod of a controller counted, and counts now.
+func (x *Index) tally(controller types.UID, pod *corev1.Pod, was, is counts) {
 	if controller == "" {
 		return
 	}
-	key := ID{pod.Namespace, controller}.prefix() + labels.Set(pod.Labels).String()
+	key := string(appendLabels(ID{pod.Namespace, controller}.appendPrefix(make([]byte, 0, keyRoom)), pod.Labels))
 	sum := Tally{Labels: pod.Labels}
 	if t, ok := x.tallies.Get(key); ok {
 		sum = *t
 	}
-	one := Tally{}
-	for i, n := range []*int32{&one.Pods, &one.Active, &one.Ready, &one.Terminating} {
-		if counts[i] {
-			*n = 1
+	for i, n := range []*int32{&sum.Pods, &sum.Active, &sum.Ready, &sum.Terminating} {
+		if was[i] {
+			*n--
+		}
+		if is[i] {
+			*n++
 		}
 	}
-	sum.Add(&one, sign)
 	if sum.Pods == 0 {
 		x.tallies.Delete(key)
 		return
@@ -364,12 +405,12 @@ func (x *Index) tally(controller types.UID, pod *corev1.Pod, counts [4]bool, sig
 	x.tallies.Set(key, &sum)
 }
 
-// Add adds, or with a sign of -1 subtracts, another tally.
-func (t *Tally) Add(o *Tally, sign int32) {
-	t.Pods += sign * o.Pods
-	t.Active += sign * o.Active
-	t.Ready += sign * o.Ready
-	t.Terminating += sign * o.Terminating
+// Add adds another tally.
+func (t *Tally) Add(o *Tally) {
+	t.Pods += o.Pods
+	t.Active += o.Active
+	t.Ready += o.Ready
+	t.Terminating += o.Terminating
 }
 
 // Describe calls f for every entry, in a fixed order, as text: two indexes of

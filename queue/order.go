@@ -34,7 +34,7 @@ func OrderOf(spec *berthv1.SchedulerConfigurationSpec) Order {
 // order, by the time of enqueueing less what the priority is worth, never
 // changes while they wait.
 func (o Order) key(e *Entry) string {
-	b := make([]byte, 0, 8+8+len(e.UID))
+	b := make([]byte, 0, 8+8+48) // a UID has 36; of a fixed size, so that only the key is allocated
 	switch {
 	case o.FIFO:
 		b = append(b, 0, 0, 0, 0)

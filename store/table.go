@@ -82,7 +82,7 @@ func (t Table[S, T]) Max() (key string, row T, ok bool) { return t.rows.Max() }
 // Put stores a row, stamps the revision on it and records the change. The row
 // must be a new one: stored rows are shared by every fork.
 func Put[S, T any](tx *Tx, s S, t Table[S, T], key string, row T) {
-	before, had := t.rows.Get(key)
+	before, had := t.rows.swap(key, row)
 	if t.def.Revise != nil {
 		tx.at.revision++
 		t.def.Revise(row, tx.at.revision)
@@ -90,7 +90,6 @@ func Put[S, T any](tx *Tx, s S, t Table[S, T], key string, row T) {
 	if t.def.Canonical != nil {
 		t.def.Canonical(row, before, had)
 	}
-	t.rows.Set(key, row)
 	if t.def.Index != nil {
 		t.def.Index(s, key, before, row, had, true)
 	}

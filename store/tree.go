@@ -40,11 +40,14 @@ func (t Tree[V]) Get(key string) (V, bool) {
 }
 
 // Set puts a value under a key.
-func (t *Tree[V]) Set(key string, value V) {
+func (t *Tree[V]) Set(key string, value V) { t.swap(key, value) }
+
+// swap is Set that returns what was under the key.
+func (t *Tree[V]) swap(key string, value V) (before V, had bool) {
 	if t.rows == nil {
 		t.rows = btree.NewMap[string, V](degree)
 	}
-	t.rows.Set(key, value)
+	return t.rows.Set(key, value)
 }
 
 // Delete takes a key away and returns what was under it.
@@ -128,5 +131,7 @@ func After(prefix string) string {
 
 // RevisionKey is a key that sorts by revision.
 func RevisionKey(revision int64) string {
-	return string(binary.BigEndian.AppendUint64(nil, uint64(revision)))
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], uint64(revision))
+	return string(b[:])
 }

@@ -23,7 +23,7 @@ func (x *nodeSums) fork() nodeSums { return nodeSums{total: x.total.Fork(), leve
 
 // levelKey sorts the priorities of a node, the highest first.
 func levelKey(node string, priority int32) string {
-	b := make([]byte, 0, len(node)+1+4)
+	b := make([]byte, 0, 64) // of a fixed size, so that only the key is allocated
 	return string(binary.BigEndian.AppendUint32(append(append(b, node...), '/'), ^(uint32(priority) ^ 1<<31)))
 }
 
