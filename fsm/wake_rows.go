@@ -18,7 +18,8 @@ import (
 // them. Tables that are not named here help nobody.
 type wakes struct {
 	queue.Changes
-	tx *Tx
+	tx  *Tx
+	key string // of the row under way
 
 	ended map[string]string // nominations that are gone: pod's key -> node
 	begun map[string]bool   // pods that were nominated
@@ -26,6 +27,7 @@ type wakes struct {
 
 // row says what a change of one row means.
 func (w *wakes) row(c *store.Change) {
+	w.key = c.Key
 	is := c.New
 	if is == nil {
 		is = c.Old
@@ -117,11 +119,11 @@ func (w *wakes) entry(old, new *QueueEntry) {
 	switch {
 	case new == nil:
 		w.Pass(group)
-		pod, ok := w.tx.view.Pods.Get(old.Key())
-		if ok && pod.UID == old.UID && pod.Spec.NodeName != "" && w.ended[old.Key()] != pod.Spec.NodeName {
+		pod, ok := w.tx.view.Pods.Get(w.key)
+		if ok && pod.UID == old.UID && pod.Spec.NodeName != "" && w.ended[w.key] != pod.Spec.NodeName {
 			w.Placed = append(w.Placed, group)
 		}
-	case new.State == berthv1.QueueNominated && w.begun[old.Key()],
+	case new.State == berthv1.QueueNominated && w.begun[w.key],
 		new.State == berthv1.QueueSetAside, new.State == berthv1.QueueGated, new.Group() != group:
 		w.Pass(group)
 	}
@@ -133,8 +135,8 @@ func (w *wakes) nomination(old, new *Nomination) {
 		if w.ended == nil {
 			w.ended = map[string]string{}
 		}
-		w.ended[old.Key()] = old.Node
-		pod, ok := w.tx.view.Pods.Get(old.Key())
+		w.ended[w.key] = old.Node
+		pod, ok := w.tx.view.Pods.Get(w.key)
 		if !ok || pod.UID != old.UID || pod.Spec.NodeName != old.Node { // else it took the room itself
 			w.Freed(old.Node)
 			w.Pod(model.PodLeft, old.Class(), old.Node)
@@ -144,7 +146,7 @@ func (w *wakes) nomination(old, new *Nomination) {
 		if w.begun == nil {
 			w.begun = map[string]bool{}
 		}
-		w.begun[new.Key()] = true
+		w.begun[w.key] = true
 		w.Pod(model.PodCame, new.Class(), new.Node)
 		if new.Reserved {
 			w.Kept(new.Node) // what came free for others of its group is its own now
