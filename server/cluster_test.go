@@ -77,23 +77,23 @@ func namespace(name string) *fsm.PutNamespace {
 // older set of pods than another server has told it: it would end the newer ones.
 func helloIsABarrier(t *testing.T, c *testCluster) {
 	leader, behind := c.leader(), c.followers()
-	raw, err := workerNode("again").Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 30 {
-		name := fmt.Sprintf("again-%d", i)
-		c.propose(leader, admit(name, "again"))
+	for i := range 3 * workerHellos { // one that comes more often at once is held up
+		worker, pods := fmt.Sprintf("again-%d", i/workerHellos), i%workerHellos+1
+		raw, err := workerNode(worker).Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.propose(leader, admit(fmt.Sprintf("again-%d", i), worker))
 		for _, s := range behind {
-			if err := s.WorkerHello(t.Context(), &rpc.Hello{Name: "again", Node: raw}); err != nil {
+			if err := s.WorkerHello(t.Context(), &rpc.Hello{Name: worker, Node: raw}); err != nil {
 				t.Fatal(err)
 			}
-			a, err := s.WorkerAssignments(t.Context(), "again", 0)
+			a, err := s.WorkerAssignments(t.Context(), worker, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(a.Pods) != i+1 {
-				t.Fatalf("%s tells a restarted worker of %d pods, and it runs %d", s.Name(), len(a.Pods), i+1)
+			if len(a.Pods) != pods {
+				t.Fatalf("%s tells a restarted worker of %d pods, and it runs %d", s.Name(), len(a.Pods), pods)
 			}
 		}
 	}
