@@ -42,7 +42,7 @@ func (g *registry) appsGroup() (genericapiserver.APIGroupInfo, error) {
 		version: appsv1.SchemeGroupVersion, table: kubernetesTable(),
 		list:  func() runtime.Object { return new(apps.ReplicaSetList) },
 		attrs: replicaset.GetAttrs, predicate: replicaset.MatchReplicaSet,
-		create: replicaSetCreation{replicaset.Strategy}, update: replicaSetChange{replicaset.Strategy},
+		create: scaleInCreation{replicaset.Strategy}, update: scaleInChange{replicaset.Strategy},
 		remove: replicaset.Strategy, reset: replicaset.Strategy,
 	})
 	sets, err := g.resource(d)
@@ -78,19 +78,20 @@ func (g *registry) appsScales(resources map[string]rest.Storage) error {
 	return err
 }
 
-// replicaSetCreation is upstream's strategy, which knows nothing of our annotation.
-type replicaSetCreation struct{ rest.RESTCreateStrategy }
+// scaleInCreation is upstream's strategy of ReplicaSets, or of Deployments, whose
+// annotations their ReplicaSets get; it knows nothing of ours.
+type scaleInCreation struct{ rest.RESTCreateStrategy }
 
 // Validate implements rest.RESTCreateStrategy.
-func (s replicaSetCreation) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+func (s scaleInCreation) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	return append(s.RESTCreateStrategy.Validate(ctx, obj), controller.ValidateScaleIn(metaOf(obj).GetAnnotations())...)
 }
 
-// replicaSetChange is the same for changed ReplicaSets.
-type replicaSetChange struct{ rest.RESTUpdateStrategy }
+// scaleInChange is the same for what is changed.
+type scaleInChange struct{ rest.RESTUpdateStrategy }
 
 // ValidateUpdate implements rest.RESTUpdateStrategy.
-func (s replicaSetChange) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+func (s scaleInChange) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old)
 	now, before := metaOf(obj).GetAnnotations(), metaOf(old).GetAnnotations()
 	if now[controller.ScaleInAnnotation] == before[controller.ScaleInAnnotation] {

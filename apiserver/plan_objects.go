@@ -112,7 +112,7 @@ func (p *plannedObjects) addBudget(ctx context.Context, in *policyv1.PodDisrupti
 // addReplicaSet plans the pods that a ReplicaSet would make, beyond those that it
 // has.
 func (p *plannedObjects) addReplicaSet(ctx context.Context, in *appsv1.ReplicaSet) error {
-	rs, err := finish[apps.ReplicaSet, appsv1.ReplicaSet](ctx, in, replicaSetCreation{replicaset.Strategy})
+	rs, err := finish[apps.ReplicaSet, appsv1.ReplicaSet](ctx, in, scaleInCreation{replicaset.Strategy})
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func checkReplicaSetChange(ctx context.Context, rs, old *appsv1.ReplicaSet) erro
 		return err
 	}
 	now.ResourceVersion = before.ResourceVersion
-	return rest.BeforeUpdate(replicaSetChange{replicaset.Strategy}, genericapirequest.WithNamespace(ctx, rs.Namespace), now, before)
+	return rest.BeforeUpdate(scaleInChange{replicaset.Strategy}, genericapirequest.WithNamespace(ctx, rs.Namespace), now, before)
 }
 
 // scale plans the pods that a ReplicaSet lacks, or has too many. old is the one

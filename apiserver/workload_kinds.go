@@ -46,7 +46,9 @@ func deploymentDescription() description {
 		singular: "deployment", shortNames: []string{"deploy"}, categories: []string{"all"},
 		version: appsv1.SchemeGroupVersion,
 		list:    func() runtime.Object { return new(apps.DeploymentList) },
-	}.by(deployment.Strategy)
+		create:  scaleInCreation{deployment.Strategy}, update: scaleInChange{deployment.Strategy},
+		remove: deployment.Strategy, reset: deployment.Strategy,
+	}
 }
 
 func statefulSetDescription() description {

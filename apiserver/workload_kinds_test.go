@@ -64,6 +64,7 @@ func TestWorkloadsByKubectl(t *testing.T) {
 		k.want("", []string{"scale", w.short + "/web", "--replicas=5"}, "scaled")
 		k.want("", []string{"get", w.short, "web", "-o", "jsonpath={.spec.replicas} {.metadata.generation}"}, "5 2")
 	}
+	k.refused("", []string{"annotate", "deploy", "web", "berth.dev/scale-in=spred"}, `metadata.annotations[berth.dev/scale-in]: Unsupported value: "spred"`)
 	claims := strings.Replace(manifestOf("StatefulSet", workloads[1].manifest, ""), "serviceName: web",
 		"volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]", 1)
 	k.refused(strings.Replace(claims, "name: web", "name: other", 1), []string{"create"}, "spec.volumeClaimTemplates: Forbidden: persistent volume claims are not served by Berth")
