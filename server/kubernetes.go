@@ -25,7 +25,8 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.Background().V(controllerVerbosity))
 	for ctx.Err() == nil {
 		if s.state.View().Version() >= fsm.SinceWorkloads {
-			err := workloads.Run(ctx, s, func(name string) (kubernetes.Interface, error) { return s.controllerClient(ctx, name) })
+			term := s.node.Leadership().Term // the state is at least as new
+			err := workloads.Run(ctx, s, func(name string) (kubernetes.Interface, error) { return s.controllerClient(ctx, name, term) })
 			if ctx.Err() == nil {
 				s.log.Info("the controllers of workloads begin anew", "reason", err)
 			}
@@ -38,28 +39,31 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 }
 
 // controllerClient is a controller's way to the API of this server.
-func (s *Server) controllerClient(ctx context.Context, name string) (kubernetes.Interface, error) {
+func (s *Server) controllerClient(ctx context.Context, name string, term uint64) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(&rest.Config{
 		Host:      "http://" + s.config.Name, // nobody dials it
 		UserAgent: name + "-controller",
-		Transport: &fenced{next: s.api.Local("system:controller:"+name, access.Controllers, access.ControllerGroup(name)), leading: ctx},
-		QPS:       -1, // who is too fast is told so by the API
+		Transport: &fenced{
+			next: s.api.Local("system:controller:"+name, access.Controllers, access.ControllerGroup(name)), leading: ctx, term: term,
+		},
+		QPS: -1, // who is too fast is told so by the API
 		ContentConfig: rest.ContentConfig{
 			ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 		},
 	})
 }
 
-// here is the key of a request's context whose writes only this server may carry out,
-// as the leader.
+// here is the key of the term in which, as the leader, only this server may carry out
+// what a request writes.
 type here struct{}
 
 // fenced lets requests through while a leadership lasts. What is written is proposed by
-// this server or not at all: so a new leader, which begins when it has applied all that
+// this server, in this term, or not at all: so a new leader, which begins when it has applied all that
 // the one before it had proposed, never meets a write that was thought of on an older state.
 type fenced struct {
 	next    http.RoundTripper
 	leading context.Context
+	term    uint64
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -67,7 +71,7 @@ func (f *fenced) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := f.leading.Err(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), here{}, true))
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), here{}, f.term))
 	defer cancel()
 	defer context.AfterFunc(f.leading, cancel)()
 	return f.next.RoundTrip(r.WithContext(ctx))

@@ -1,12 +1,15 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/owners"
 )
@@ -41,6 +44,12 @@ func workloadsAreKept(t *testing.T, c *testCluster) {
 	}
 	leader := c.leader()
 	await(t, leader, "the Deployment's pods", settled(2))
+	over := context.WithValue(t.Context(), here{}, leader.node.Leadership().Term-1)
+	for _, s := range c.servers {
+		if _, err := s.Propose(over, fsm.Proposal{Command: &fsm.Checkpoint{}}); !errors.Is(err, apiserver.ErrNoLeader) {
+			t.Errorf("%s proposed for a leadership that is over: %v", s.Name(), err)
+		}
+	}
 	if err := leader.node.TransferLeadership(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
