@@ -45,7 +45,7 @@ func TestMayAsk(t *testing.T) {
 		{"create pods/eviction default", "ann root prometheus"},
 		{"get pods/log default", "ann root prometheus"},
 		{"get pods/log kube-system", "root"},
-		{"create pods/exec default", "root"},
+		{"create pods/exec default", "ann prometheus root"},
 		{"get secrets default", "root"},
 		{"list secrets", "root"},
 		{"watch secrets default", "root"},

@@ -118,6 +118,11 @@ func Rules() []Rule {
 			Resources: []string{"pods/eviction"}, Why: "`berth evict`, within the budgets",
 		},
 		{Group: Authenticated, Verbs: []string{"get"}, OwnNamespaces: true, Resources: []string{"pods/log"}, Why: "`berth logs`"},
+		{
+			Group: Authenticated, Verbs: []string{"get", "create"}, OwnNamespaces: true,
+			Resources: []string{"pods/exec", "pods/attach", "pods/portforward"},
+			Why:       "`berth exec`, `cp`, `attach`, `port-forward`; a WebSocket needs both verbs",
+		},
 		{Group: Authenticated, Verbs: []string{"create"}, Resources: []string{"plans.berth.dev"}, Why: "`berth plan`: nothing is changed"},
 		{
 			Group: Workers,

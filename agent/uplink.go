@@ -2,11 +2,7 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"sync"
 	"time"
 
@@ -144,48 +140,6 @@ func (u *uplink) Disconnected(err error) {
 	defer u.mu.Unlock()
 	u.server = ""
 	u.log.Info("disconnected; pods keep running", "reason", err)
-}
-
-// Tunnel implements rpc.WorkerAgent.
-func (u *uplink) Tunnel(ctx context.Context, kind string, body []byte, conn net.Conn) error {
-	if kind != rpc.KindLogs {
-		return &rpc.TunnelError{Code: http.StatusNotImplemented, Message: fmt.Sprintf("this worker does not know tunnels of kind %q", kind)}
-	}
-	r, err := rpc.DecodeLogsRequest(body)
-	if err != nil {
-		return &rpc.TunnelError{Code: http.StatusBadRequest, Message: err.Error()}
-	}
-	o := worker.LogOptions{
-		Follow: r.Follow, Previous: r.Previous, Timestamps: r.Timestamps,
-		TailLines: r.TailLines, SinceSeconds: r.SinceSeconds, LimitBytes: r.LimitBytes,
-	}
-	if r.SinceTimeUnixNano != nil {
-		at := time.Unix(0, *r.SinceTimeUnixNano)
-		o.SinceTime = &at
-	}
-	from, err := u.agent.Logs(ctx, types.UID(r.PodUID), r.Container, o)
-	if err != nil {
-		return logsError(err)
-	}
-	defer func() { _ = from.Close() }() // it was only read
-	stop := context.AfterFunc(ctx, func() { _ = from.Close() })
-	defer stop()
-	if _, err := conn.Write([]byte{rpc.LogsBegin}); err != nil {
-		return err
-	}
-	_, err = io.Copy(conn, from)
-	return err
-}
-
-func logsError(err error) error {
-	code := http.StatusInternalServerError
-	switch {
-	case errors.Is(err, worker.ErrUnknownPod):
-		code = http.StatusNotFound
-	case errors.Is(err, worker.ErrNoLogs):
-		code = http.StatusBadRequest
-	}
-	return &rpc.TunnelError{Code: code, Message: err.Error()}
 }
 
 // ConfigMap implements worker.Getter.

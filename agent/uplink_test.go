@@ -92,6 +92,7 @@ func TestTunnelRefusals(t *testing.T) {
 		code int
 	}{
 		{"another kind", u.Tunnel(t.Context(), "exec", nil, nil), http.StatusNotImplemented},
+		{"a garbled stream", u.Tunnel(t.Context(), rpc.KindStream, []byte{0xc1}, nil), http.StatusBadRequest},
 		{"garbage", u.Tunnel(t.Context(), rpc.KindLogs, []byte{0xc1}, nil), http.StatusBadRequest},
 		{"unknown pod", logsError(fmt.Errorf("%w: uid 1", worker.ErrUnknownPod)), http.StatusNotFound},
 		{"no logs", logsError(fmt.Errorf("%w: it waits to start", worker.ErrNoLogs)), http.StatusBadRequest},

@@ -276,7 +276,7 @@ func TestTableIsServed(t *testing.T) {
 		}
 	}
 	administrators := []string{
-		"secrets", "bindings", "pods/binding", "pods/ephemeralcontainers", "pods/exec", "pods/attach", "pods/portforward",
+		"secrets", "bindings", "pods/binding", "pods/ephemeralcontainers",
 		"namespaces/finalize", "schedulerconfigurations.berth.dev/status",
 	}
 	for r := range served {

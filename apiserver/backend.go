@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -46,6 +47,14 @@ var (
 // is one of the pod's. An error that carries an API status is answered as it is.
 type Logs interface {
 	Open(ctx context.Context, pod *corev1.Pod, container string, options *corev1.PodLogOptions) (io.ReadCloser, error)
+}
+
+// Streams leads into pods: what is "exec", "attach" or "portforward". The
+// connection is to the pod's worker, who answers one HTTP request on it as a
+// kubelet would; it ends with ctx. An error that carries an API status is answered
+// as it is.
+type Streams interface {
+	Open(ctx context.Context, pod *corev1.Pod, what, container string) (net.Conn, error)
 }
 
 // Planner answers what would become of pods. It works on a copy of the view, on

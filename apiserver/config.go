@@ -14,8 +14,10 @@ import (
 type Config struct {
 	// Backend is required.
 	Backend Backend
-	// Logs and Planner may be nil: their requests are then answered with 501.
+	// Logs, Streams and Planner may be nil: their requests are then answered with
+	// 501.
 	Logs    Logs
+	Streams Streams
 	Planner Planner
 
 	// Listener accepts plain TCP connections; the server speaks TLS on it and

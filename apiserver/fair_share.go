@@ -16,7 +16,7 @@ import (
 // request, and the client comes again.
 const (
 	maxClientRequests = 512
-	maxClientStreams  = 2048 // watches and logs
+	maxClientStreams  = 2048 // watches, logs and streams into pods
 	maxClientBytes    = 64 << 20
 	maxBytes          = 512 << 20
 )
@@ -80,7 +80,7 @@ func (f *fairShare) begin(name string, one underway) (why string) {
 	case c.requests+one.requests > maxClientRequests:
 		return fmt.Sprintf("user %q has %d requests under way, and may have no more", name, c.requests)
 	case c.streams+one.streams > maxClientStreams:
-		return fmt.Sprintf("user %q has %d watches and logs open, and may have no more", name, c.streams)
+		return fmt.Sprintf("user %q has %d watches, logs and streams open, and may have no more", name, c.streams)
 	case c.bytes+one.bytes > maxClientBytes:
 		return fmt.Sprintf("user %q has requests of %d bytes under way, and may have %d", name, c.bytes, maxClientBytes)
 	case f.bytes+one.bytes > maxBytes:

@@ -81,7 +81,7 @@ func TestFairShare(t *testing.T) {
 		want   string
 	}{
 		"requests":                  {url, 0, maxClientRequests, "512 requests under way"},
-		"watches":                   {watch, 0, maxClientStreams, "2048 watches and logs open"},
+		"watches":                   {watch, 0, maxClientStreams, "2048 watches, logs and streams open"},
 		"bytes":                     {url, 1 << 20, maxClientBytes >> 20, "requests of 67108864 bytes under way"},
 		"bytes of unknown length":   {url, -1, maxClientBytes / (3 << 20), "bytes under way"},
 		"more than a body may have": {url, 1 << 40, maxClientBytes / (3 << 20), "bytes under way"},

@@ -67,11 +67,11 @@ func groupOf(gv schema.GroupVersion, resources map[string]rest.Storage) generica
 
 // coreGroup is the group without a name. It also gives the events, which are
 // served under two names.
-func (g *registry) coreGroup(logs Logs, rootCA string) (info genericapiserver.APIGroupInfo, events rest.Storage, err error) {
+func (g *registry) coreGroup(config Config) (info genericapiserver.APIGroupInfo, events rest.Storage, err error) {
 	table := kubernetesTable()
 	made := map[string]*served{}
 	resources := map[string]rest.Storage{}
-	for _, d := range append(plainDescriptions(), podDescription(), nodeDescription(), namespaceDescription(rootCA), eventDescription()) {
+	for _, d := range append(plainDescriptions(), podDescription(), nodeDescription(), namespaceDescription(config.RootCA), eventDescription()) {
 		d.version, d.table = corev1.SchemeGroupVersion, table
 		if d.kind.rows.table == objectsTable {
 			d = plain(d)
@@ -82,7 +82,7 @@ func (g *registry) coreGroup(logs Logs, rootCA string) (info genericapiserver.AP
 		}
 		resources[name] = made[name]
 	}
-	addPodParts(resources, made["pods"], logs)
+	addPodParts(resources, made["pods"], config)
 	resources["namespaces"] = oneByOne{made["namespaces"]}
 	resources["namespaces/status"] = partOf(made["namespaces"], namespace.StatusStrategy)
 	resources["namespaces/finalize"] = partOf(made["namespaces"], namespace.FinalizeStrategy)
@@ -178,17 +178,19 @@ func podDescription() description {
 	}
 }
 
-func addPodParts(resources map[string]rest.Storage, pods *served, logs Logs) {
+func addPodParts(resources map[string]rest.Storage, pods *served, config Config) {
 	b := &binding{pods.backend}
 	resources["bindings"] = &bindings{b}
 	resources["pods/binding"] = b
 	resources["pods/eviction"] = &eviction{pods.backend}
 	resources["pods/status"] = partOf(pods, pod.StatusStrategy)
-	resources["pods/log"] = &podLog{backend: pods.backend, logs: logs}
+	resources["pods/log"] = &podLog{backend: pods.backend, logs: config.Logs}
 	resources["pods/ephemeralcontainers"] = &unsupportedPart{partOf(pods, pod.StatusStrategy), "ephemeral containers"}
-	resources["pods/exec"] = &unsupportedStream{"exec", func() runtime.Object { return new(core.PodExecOptions) }}
-	resources["pods/attach"] = &unsupportedStream{"attach", func() runtime.Object { return new(core.PodAttachOptions) }}
-	resources["pods/portforward"] = &unsupportedStream{"port forwarding", func() runtime.Object { return new(core.PodPortForwardOptions) }}
+	for what, options := range streamKinds() {
+		resources["pods/"+what] = &podStream{
+			what: what, options: options, backend: pods.backend, streams: config.Streams, logger: config.Logger.Named("streams"),
+		}
+	}
 }
 
 func (g *registry) schedulingGroup() (genericapiserver.APIGroupInfo, error) {

@@ -251,6 +251,7 @@ func share(t testing.TB) *testServer {
 		d := newDouble(t)
 		shared.server, shared.err = startOn(d, "127.0.0.1:0", dir, func(c *Config) {
 			c.Logs = fakeLogs{}
+			c.Streams = fakeStreams{}
 			c.Planner = fakePlanner{}
 		})
 		os.RemoveAll(dir)

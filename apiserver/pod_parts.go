@@ -153,36 +153,6 @@ func dryRunContext(ctx context.Context, backend Backend, flags []string) (contex
 	return withDryRun(ctx, backend)
 }
 
-// unsupportedStream serves pods/exec, pods/attach and pods/portforward, which
-// need a connection to the worker that Berth does not make.
-type unsupportedStream struct {
-	what    string
-	options func() runtime.Object
-}
-
-var _ rest.Connecter = (*unsupportedStream)(nil)
-
-// New implements rest.Storage.
-func (u *unsupportedStream) New() runtime.Object { return u.options() }
-
-// Destroy implements rest.Storage.
-func (u *unsupportedStream) Destroy() {}
-
-// NewConnectOptions implements rest.Connecter.
-func (u *unsupportedStream) NewConnectOptions() (runtime.Object, bool, string) {
-	return u.options(), false, ""
-}
-
-// ConnectMethods implements rest.Connecter.
-func (u *unsupportedStream) ConnectMethods() []string {
-	return []string{http.MethodGet, http.MethodPost}
-}
-
-// Connect implements rest.Connecter.
-func (u *unsupportedStream) Connect(context.Context, string, runtime.Object, rest.Responder) (http.Handler, error) {
-	return nil, notImplemented(u.what)
-}
-
 // unsupportedPart serves a subresource that can be read with its object but
 // not be changed.
 type unsupportedPart struct {

@@ -36,16 +36,22 @@ func (secretGuard) Validate(ctx context.Context, a admission.Attributes, _ admis
 	if old := podSpecOf(a.GetOldObject()); old != nil && equality.Semantic.DeepEqual(old, spec) {
 		return nil // labels, scale and the like do not make it tell
 	}
-	var secret string
-	podutil.VisitPodSecretNames(&core.Pod{Spec: *spec}, func(name string) bool {
-		secret = name
-		return false
-	}, podutil.AllContainers)
+	secret := secretIn(spec)
 	if secret == "" {
 		return nil
 	}
 	return admission.NewForbidden(a, fmt.Errorf("it refers to the secret %q, and User %q cannot get resource \"secrets\" in API group \"\" in the namespace %q",
 		secret, a.GetUserInfo().GetName(), a.GetNamespace()))
+}
+
+// secretIn is a secret that a pod refers to; empty: there is none.
+func secretIn(spec *core.PodSpec) string {
+	var secret string
+	podutil.VisitPodSecretNames(&core.Pod{Spec: *spec}, func(name string) bool {
+		secret = name
+		return false
+	}, podutil.AllContainers)
+	return secret
 }
 
 // podSpecOf is what pods are made of, nil for objects of which none are.

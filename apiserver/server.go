@@ -138,7 +138,7 @@ func longRunning(paths []string) request.LongRunningRequestCheck {
 
 // install adds every group.
 func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.Scheme, config Config) error {
-	coreInfo, events, err := g.coreGroup(config.Logs, config.RootCA)
+	coreInfo, events, err := g.coreGroup(config)
 	if err != nil {
 		return err
 	}

@@ -37,10 +37,11 @@ func podLife(t *testing.T, d *containerdtest.Daemon) {
 	}
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"ends": ends, "restarts": restarts, "init": initContainers, "sees": sees, "stops": stops, "probed": probed, "refused": refused,
-		"fails": fails,
+		"fails": fails, "entered": entered,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
+	t.Run("forwarded", func(t *testing.T) { forwarded(t, c, d != nil) })
 	t.Run("goes on without its worker", func(t *testing.T) { goesOn(t, c) })
 }
 

@@ -241,13 +241,45 @@ type TunnelError struct {
 
 func (e *TunnelError) Error() string { return e.Message }
 
-// KindLogs is the kind of a tunnel whose body is a LogsRequest and through which
-// the worker sends LogsBegin, and then a container's log; or closes it with the
-// reason why there is none.
-const KindLogs = "logs"
+// Kinds of tunnels. Through each the worker sends Begin first; or it closes the
+// tunnel with the reason why there is nothing.
+const (
+	// KindLogs has a LogsRequest as its body. A container's log follows.
+	KindLogs = "logs"
+	// KindStream has a StreamRequest as its body. The server's end then makes one
+	// HTTP request, which the worker answers as a kubelet would.
+	KindStream = "stream"
+)
 
-// LogsBegin says that the log is there, although perhaps still empty.
-const LogsBegin byte = 1
+// Begin says that what the tunnel was asked for is there, although a log may
+// still be empty.
+const Begin byte = 1
+
+// What a StreamRequest may want.
+const (
+	StreamExec        = "exec"
+	StreamAttach      = "attach"
+	StreamPortForward = "portforward"
+)
+
+// StreamRequest asks to enter a pod. Container is empty for StreamPortForward.
+type StreamRequest struct {
+	PodUID    string `msgpack:"pod_uid"`
+	Container string `msgpack:"container,omitempty"`
+	What      string `msgpack:"what"`
+}
+
+// Encode gives the body of a KindStream tunnel.
+func (r *StreamRequest) Encode() ([]byte, error) { return encode(r) }
+
+// DecodeStreamRequest is the inverse of Encode.
+func DecodeStreamRequest(body []byte) (*StreamRequest, error) {
+	r := new(StreamRequest)
+	if err := decode(body, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
 
 // LogsRequest asks for the log of one container.
 type LogsRequest struct {

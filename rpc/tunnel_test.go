@@ -261,3 +261,88 @@ func (c *closeNotify) Close() error {
 	defer c.closed()
 	return c.Conn.Close()
 }
+
+// A tunnel whose reader has stopped holds up neither the others nor the worker's own stream.
+func TestStalledTunnelsHoldUpNobody(t *testing.T) {
+	a := &agent{onTunel: func(_ context.Context, kind string, _ []byte, conn net.Conn) error {
+		if kind == "echo" {
+			_, err := io.Copy(conn, conn)
+			return err
+		}
+		for {
+			if _, err := conn.Write(make([]byte, frameBytes)); err != nil {
+				return err
+			}
+		}
+	}}
+	for name, tun := range tunnels(t, a) {
+		var stalled []*Tunnel
+		for range 20 {
+			conn, err := tun.Open(t.Context(), "n1", "flood", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(conn, make([]byte, 4*frameBytes)); err != nil { // it floods, and nobody reads on
+				t.Fatal(err)
+			}
+			stalled = append(stalled, conn)
+		}
+		var flows sync.WaitGroup
+		for range 8 {
+			flows.Go(func() { echoes(t, name, tun, 1<<20) })
+		}
+		flows.Wait()
+		for _, conn := range stalled {
+			_ = conn.Close()
+		}
+		for _, conn := range stalled {
+			<-conn.Done()
+		}
+	}
+}
+
+// Many at a time, half of which end in the middle: the others do not notice.
+func TestManyTunnelsEndAbruptly(t *testing.T) {
+	for name, tun := range tunnels(t, &agent{}) {
+		var all sync.WaitGroup
+		for i := range maxTunnels / 2 { // the worker may still be closing those of before
+			if i%2 == 0 {
+				all.Go(func() { echoes(t, name, tun, 64<<10) })
+				continue
+			}
+			all.Go(func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				conn, err := tun.Open(ctx, "n1", "echo", nil)
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+					return
+				}
+				go func() { _, _ = conn.Write(make([]byte, 1<<20)) }()
+				if _, err := conn.Read(make([]byte, 1)); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				cancel()
+				<-conn.Done()
+			})
+		}
+		all.Wait()
+	}
+}
+
+// echoes sends so many bytes, and wants them back.
+func echoes(t *testing.T, name string, tun *Tunneler, size int) {
+	conn, err := tun.Open(t.Context(), "n1", "echo", nil)
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+		return
+	}
+	want := bytes.Repeat([]byte{7}, size)
+	go func() { _, _ = conn.Write(want) }()
+	got := make([]byte, size)
+	if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s: %v, equal %v", name, err, bytes.Equal(got, want))
+	}
+	_ = conn.Close()
+	<-conn.Done()
+}

@@ -62,8 +62,9 @@ type Agent struct {
 	mu   sync.Mutex // guards core
 	core *Core
 
-	inputs mailbox
-	calls  sync.WaitGroup
+	inputs  mailbox
+	calls   sync.WaitGroup
+	streams streams
 
 	// What follows belongs to the goroutine of Run.
 	node        *corev1.Node

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -110,6 +111,35 @@ func (e *ImageNameError) Error() string {
 	return fmt.Sprintf("couldn't parse image name %q: %v", e.Name, e.Err)
 }
 func (e *ImageNameError) Unwrap() error { return e.Err }
+
+// Streamer is a runtime whose pods can be entered while they run. What its methods return answers one HTTP request by
+// Kubernetes' protocols for streams, SPDY and WebSocket; ErrNotFound means that the container does not run.
+type Streamer interface {
+	// ExecStream runs a command in a container. Where the client goes away, so does what the command reads from.
+	ExecStream(ctx context.Context, id ID, o StreamOptions) (http.Handler, error)
+	// AttachStream joins what a container writes, and reads.
+	AttachStream(ctx context.Context, id ID, o StreamOptions) (http.Handler, error)
+	// ForwardStream connects with what listens on a pod's loopback. The ports are those that the request names by itself;
+	// most clients name them later.
+	ForwardStream(ctx context.Context, pod types.UID, ports []int32) (http.Handler, error)
+}
+
+// StreamOptions are which streams a client wants. Command is ExecStream's.
+type StreamOptions struct {
+	Command                    []string
+	Stdin, Stdout, Stderr, TTY bool
+}
+
+// ErrNoStream says that a runtime does not do that.
+var ErrNoStream = errors.New("the container runtime of this node does not do that")
+
+// Limits of a stream: those of the kubelet.
+const (
+	// StreamIdle ends a stream on which nothing happens.
+	StreamIdle = 4 * time.Hour
+	// StreamSetup is how long a client may take to say what it wants.
+	StreamSetup = 30 * time.Second
+)
 
 // Checkup is a runtime that may be away, or not be able to start anything, while its containers go on.
 type Checkup interface {

@@ -123,9 +123,6 @@ func (r *Runtime) Told(pod *corev1.Pod) []string {
 		out = append(out, "spec.subdomain gives the pod no name: there is no cluster DNS")
 	}
 	runtime.EachContainer(pod, func(c *corev1.Container, at string) {
-		if c.Stdin {
-			out = append(out, at+".stdin: nothing can be written to it")
-		}
 		if !c.Resources.Limits.StorageEphemeral().IsZero() {
 			out = append(out, at+".resources.limits[ephemeral-storage] is not enforced; limits of emptyDir volumes are")
 		}

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -195,7 +197,9 @@ func (s *shim) startMain() (State, error) {
 	startedAt := time.Now()
 	var pid int
 	// Pdeathsig goes by thread: the one that starts the command must live as long as the shim.
-	onThread(true, func() { pid, err = s.spawn(path, c.Command, stdout, stderr, true) })
+	onThread(true, func() {
+		pid, err = s.spawn(child{path: path, argv: c.Command, out: stdout, errs: stderr, mortal: true})
+	})
 	if err != nil {
 		return State{}, &commandError{fmt.Errorf("exec: %q in %q: %w", c.Command[0], c.WorkDir, err)}
 	}
@@ -213,17 +217,31 @@ func cause(err error) error {
 	return err
 }
 
+// child is a process of the container's.
+type child struct {
+	path          string
+	argv          []string
+	in, out, errs *os.File // nil: nothing
+	terminal      bool     // in is the terminal that controls it
+	mortal        bool     // it ends with the thread that starts it
+}
+
 // spawn starts a process in the container's cgroup, session of its own. The caller is locked to its thread.
-func (s *shim) spawn(path string, argv []string, stdout, stderr *os.File, mortal bool) (int, error) {
+func (s *shim) spawn(p child) (int, error) {
 	c := &s.config
-	null, err := os.Open(os.DevNull)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return 0, err
 	}
 	defer null.Close()
-	attr := &syscall.ProcAttr{Dir: c.WorkDir, Env: c.Env, Files: []uintptr{null.Fd(), stdout.Fd(), stderr.Fd()},
-		Sys: &syscall.SysProcAttr{Setsid: true}}
-	if mortal {
+	attr := &syscall.ProcAttr{Dir: c.WorkDir, Env: c.Env, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: p.terminal}}
+	for _, f := range [...]*os.File{p.in, p.out, p.errs} {
+		attr.Files = append(attr.Files, cmp.Or(f, null).Fd())
+	}
+	if p.terminal {
+		attr.Env = append(slices.Clip(attr.Env), "TERM=xterm")
+	}
+	if p.mortal {
 		attr.Sys.Pdeathsig = syscall.SIGKILL
 	}
 	if c.UID != nil || c.GID != nil || len(c.Groups) > 0 {
@@ -253,7 +271,7 @@ func (s *shim) spawn(path string, argv []string, stdout, stderr *os.File, mortal
 	if err := c.Privileges.take(); err != nil {
 		return 0, err
 	}
-	return syscall.ForkExec(path, argv, attr)
+	return syscall.ForkExec(p.path, p.argv, attr)
 }
 
 // onThread runs f on a thread of its own that is not the process's first: to the memory controller of cgroup v1, the

@@ -12,6 +12,25 @@ import (
 // subreaper, so repeating it after each end reaches everything.
 func killChildren() {
 	self := os.Getpid()
+	eachProcess(func(pid int, stat [][]byte) {
+		// A child that is not waited for yet keeps its number, so this cannot hit another.
+		if ppid, _ := strconv.Atoi(string(stat[1])); ppid == self && string(stat[0]) != "Z" {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+}
+
+// signalSession signals every process of a session. The leader is one that is not waited for yet, so the session is its.
+func signalSession(leader int, sig syscall.Signal) {
+	eachProcess(func(pid int, stat [][]byte) {
+		if session, _ := strconv.Atoi(string(stat[3])); session == leader {
+			_ = syscall.Kill(pid, sig)
+		}
+	})
+}
+
+// eachProcess visits all processes that are seen from here, with what statFields says of them.
+func eachProcess(visit func(pid int, stat [][]byte)) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return
@@ -21,13 +40,8 @@ func killChildren() {
 		if err != nil {
 			continue
 		}
-		f, err := statFields(pid)
-		if err != nil || len(f) < 2 {
-			continue
-		}
-		// A child that is not waited for yet keeps its number, so this cannot hit another.
-		if ppid, _ := strconv.Atoi(string(f[1])); ppid == self && string(f[0]) != "Z" {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		if f, err := statFields(pid); err == nil && len(f) > 3 {
+			visit(pid, f)
 		}
 	}
 }

@@ -100,6 +100,8 @@ type Exit struct {
 type Request struct {
 	Op      string
 	Command []string `json:",omitempty"`
+	// Of OpStream: which descriptors come with the message, in this order. A terminal is one for all.
+	Stdin, Stdout, Stderr, TTY bool `json:",omitempty"`
 }
 
 const (
@@ -107,6 +109,7 @@ const (
 	OpStop   = "stop"   // the stop signal to the command
 	OpKill   = "kill"   // KILL to everything
 	OpExec   = "exec"   // run Command beside the container's; ends with the connection
+	OpStream = "stream" // OpExec with the agent's own ends of pipes, or of a terminal
 	maxExecB = 4 << 10  // of an exec's output
 	maxLineB = 16 << 10 // of a log line; longer ones are split
 )

@@ -27,8 +27,13 @@ func (s *shim) serve(l net.Listener) {
 
 func (s *shim) talk(conn net.Conn) {
 	defer conn.Close()
-	var req Request
-	if err := json.NewDecoder(conn).Decode(&req); err != nil {
+	req, files, err := receive(conn.(*net.UnixConn))
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	if err != nil {
 		return
 	}
 	var ans Answer
@@ -42,6 +47,8 @@ func (s *shim) talk(conn net.Conn) {
 		ans = s.signal(syscall.SIGKILL, true)
 	case OpExec:
 		ans = s.exec(conn, req.Command)
+	case OpStream:
+		ans = s.stream(conn, req, files)
 	default:
 		ans.Error = fmt.Sprintf("unknown request %q", req.Op)
 	}
@@ -79,7 +86,7 @@ func (s *shim) exec(conn net.Conn, command []string) Answer {
 	}
 	defer r.Close()
 	done := make(chan syscall.WaitStatus, 1)
-	pid, ans := s.startExec(path, command, w, done)
+	pid, ans := s.startExec(child{path: path, argv: command, out: w, errs: w}, done)
 	w.Close()
 	if pid == 0 {
 		return ans
@@ -114,7 +121,7 @@ func (s *shim) exec(conn net.Conn, command []string) Answer {
 	return ans
 }
 
-func (s *shim) startExec(path string, command []string, w *os.File, done chan<- syscall.WaitStatus) (int, Answer) {
+func (s *shim) startExec(p child, done chan<- syscall.WaitStatus) (int, Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -122,9 +129,9 @@ func (s *shim) startExec(path string, command []string, w *os.File, done chan<- 
 	}
 	var pid int
 	var err error
-	onThread(false, func() { pid, err = s.spawn(path, command, w, w, false) })
+	onThread(false, func() { pid, err = s.spawn(p) })
 	if err != nil {
-		return 0, Answer{Error: fmt.Sprintf("exec: %q: %v", command[0], err)}
+		return 0, Answer{Error: fmt.Sprintf("exec: %q: %v", p.argv[0], err)}
 	}
 	s.waiting[pid] = done
 	return pid, Answer{}

@@ -1,0 +1,26 @@
+package server
+
+import (
+	"context"
+	"net"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/rpc"
+)
+
+// streams leads into pods through the worker's own connection, whichever server
+// holds it (apiserver.Streams).
+type streams struct{ *Server }
+
+// Open implements apiserver.Streams.
+func (s streams) Open(ctx context.Context, pod *corev1.Pod, what, container string) (net.Conn, error) {
+	if pod.Spec.NodeName == "" {
+		return nil, noHost(pod)
+	}
+	body, err := (&rpc.StreamRequest{PodUID: string(pod.UID), Container: container, What: what}).Encode()
+	if err != nil {
+		return nil, err
+	}
+	return s.openTunnel(ctx, pod, rpc.KindStream, body)
+}
