@@ -179,7 +179,7 @@ func (e *entrance) GetConnectionInfo(_ context.Context, node types.NodeName) (*k
 		if e.dialed.Swap(true) {
 			return nil, errDialedTwice
 		}
-		return conn, nil
+		return &limitedAnswer{Conn: conn}, nil
 	}
 	return &kubeletclient.ConnectionInfo{
 		Scheme: "http", Hostname: string(node), Port: "0", // of the tunnel, which has neither
