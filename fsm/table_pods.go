@@ -26,7 +26,7 @@ func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	if hasNew && new.Spec.NodeName != "" {
 		is = v.placedClass(key, old, new, was)
 	}
-	v.cache.work += portWork(old, new, was, is)
+	v.cache.work += v.portWork(old, new, was, is)
 	v.usage.PutPod(old, new, was, is)
 	v.countPod(old, new, was, is)
 	if hasNew && model.Terminal(new) {
@@ -38,14 +38,14 @@ func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	v.owners.PutPod(old, new)
 }
 
-// portWork is the work of a change of the host ports that are used of nodes.
-func portWork(old, new *corev1.Pod, was, is *model.Class) (work int64) {
+// portWork is the work of a change of the host ports that are used of nodes: the more a node has, the more is copied.
+func (v *live) portWork(old, new *corev1.Pod, was, is *model.Class) (work int64) {
 	if from, to := usage.NodeOf(old), usage.NodeOf(new); from != to || was != is {
 		if from != "" {
-			work += int64(len(was.Ports)) * costPort
+			work += int64(len(was.Ports) * (costPort + v.usage.Of(from).Ports.Len()/portsPerUnit))
 		}
 		if to != "" {
-			work += int64(len(is.Ports)) * costPort
+			work += int64(len(is.Ports) * (costPort + v.usage.Of(to).Ports.Len()/portsPerUnit))
 		}
 	}
 	return work

@@ -20,10 +20,11 @@ const (
 	costLooked   = 1   // to look whether a nomination is minded
 	costYield    = 20  // to see what would be without one
 	costObject   = 20  // to look whether an object is garbage
-	costPort     = 10  // to change what is used of a node's host ports by one
+	costPort     = 2   // to change what is used of a node's host ports by one; and one more for each portsPerUnit of these
 	// costForbidding is to say why a budget does not let a pod go.
 	costForbidding = 30
 	bytesPerUnit   = 50 // of what is only kept
+	portsPerUnit   = 8192
 
 	// countsPerUnit are the steps of model.Topology.Work that cost a unit.
 	countsPerUnit = 3

@@ -126,6 +126,8 @@ func contend(x, y []HostPort) bool {
 type UsedPorts struct {
 	chunks [][]usedPort // sorted; none is empty
 	n      int
+	// beside are more of them, too many to be merged for a few questions; none has such itself.
+	beside []UsedPorts
 }
 
 // usedPort is a port, and how many of the pods have it: when one of them goes the others still do.
@@ -144,18 +146,34 @@ func (u UsedPorts) With(more []HostPort) UsedPorts { return u.changed(timesOf(mo
 
 // Without are these but for one pod's of each of the gone, which are sorted.
 func (u UsedPorts) Without(gone []HostPort) UsedPorts {
-	if u.n == 0 {
+	if u.Len() == 0 {
 		return u
 	}
-	return u.changed(timesOf(gone, -1))
+	return u.merged().changed(timesOf(gone, -1))
 }
 
-// Plus are those of both.
+// Plus are those of both. It costs no more than a few of them do.
 func (u UsedPorts) Plus(b UsedPorts) UsedPorts {
-	if u.n < b.n {
-		u, b = b, u
+	for _, part := range append([]UsedPorts{{chunks: b.chunks, n: b.n}}, b.beside...) {
+		switch {
+		case u.n == 0:
+			u.chunks, u.n = part.chunks, part.n
+		case part.n <= mostInChunk:
+			u = u.changed(slices.Concat(part.chunks...))
+		default:
+			u.beside = append(slices.Clip(u.beside), part)
+		}
 	}
-	return u.changed(slices.Concat(b.chunks...))
+	return u
+}
+
+// merged are the same in one piece.
+func (u UsedPorts) merged() UsedPorts {
+	out := UsedPorts{chunks: u.chunks, n: u.n}
+	for _, part := range u.beside {
+		out = out.changed(slices.Concat(part.chunks...))
+	}
+	return out
 }
 
 // timesOf are sorted ports, each once, with how often they come or go.
@@ -176,7 +194,7 @@ func (u UsedPorts) changed(by []usedPort) UsedPorts {
 	if len(by) == 0 {
 		return u
 	}
-	out := UsedPorts{chunks: make([][]usedPort, 0, len(u.chunks)+1+2*len(by)/mostInChunk), n: u.n}
+	out := UsedPorts{chunks: make([][]usedPort, 0, len(u.chunks)+1+2*len(by)/mostInChunk), n: u.n, beside: u.beside}
 	at := 0
 	for len(by) > 0 {
 		in := u.chunkOf(at, by[0].HostPort)
@@ -194,9 +212,8 @@ func (u UsedPorts) changed(by []usedPort) UsedPorts {
 		out.append(merged)
 		by = by[here:]
 	}
-	out.chunks = append(out.chunks, u.chunks[at:]...)
-	if out.n == 0 {
-		return UsedPorts{}
+	if out.chunks = append(out.chunks, u.chunks[at:]...); out.n == 0 {
+		out.chunks = nil
 	}
 	return out
 }
@@ -252,7 +269,7 @@ func mergePorts(chunk, by []usedPort) []usedPort {
 	return append(out, chunk...)
 }
 
-// from calls f for each of them that is not below one, sorted, until f returns false.
+// from calls f for each that is not below one, sorted, until f returns false; not for those beside.
 func (u UsedPorts) from(first HostPort, f func(p usedPort) bool) {
 	if u.n == 0 {
 		return
@@ -268,7 +285,7 @@ func (u UsedPorts) from(first HostPort, f func(p usedPort) bool) {
 	}
 }
 
-// has says whether a port is one of them.
+// has says whether a port is one of them; not of those beside.
 func (u UsedPorts) has(p HostPort) (usedPort, bool) {
 	if u.n > 0 {
 		chunk := u.chunks[u.chunkOf(0, p)]
@@ -279,8 +296,21 @@ func (u UsedPorts) has(p HostPort) (usedPort, bool) {
 	return usedPort{}, false
 }
 
-// conflicting calls f for each of them that conflicts with a port, until f returns false.
+// conflicting calls f for each of them that conflicts with a port, until f returns false; for one that is beside another
+// like it, several times.
 func (u UsedPorts) conflicting(p HostPort, f func(p usedPort) bool) {
+	goOn := true
+	again := func(p usedPort) bool {
+		goOn = f(p)
+		return goOn
+	}
+	u.ownConflicting(p, again)
+	for i := 0; goOn && i < len(u.beside); i++ {
+		u.beside[i].ownConflicting(p, again)
+	}
+}
+
+func (u UsedPorts) ownConflicting(p HostPort, f func(p usedPort) bool) {
 	if p.IP == AnyHostIP {
 		u.from(HostPort{Protocol: p.Protocol, Port: p.Port}, func(used usedPort) bool {
 			return compareSockets(used.HostPort, p) == 0 && f(used)
@@ -307,26 +337,40 @@ func (u UsedPorts) Take(p HostPort) (taken bool) {
 }
 
 // Toward are those of them that conflict with one of the wanted.
-func (u UsedPorts) Toward(wanted []HostPort) UsedPorts {
+func (u UsedPorts) Toward(wanted []HostPort) (out UsedPorts) {
+	found := map[HostPort]bool{} // for two of the wanted may conflict with one
 	var all []usedPort
-	for _, p := range wanted {
-		u.conflicting(p, func(used usedPort) bool {
-			all = append(all, used)
-			return true
-		})
+	for _, part := range append([]UsedPorts{u}, u.beside...) {
+		clear(found)
+		all = all[:0]
+		for _, p := range wanted {
+			part.ownConflicting(p, func(used usedPort) bool {
+				if !found[used.HostPort] {
+					found[used.HostPort] = true
+					all = append(all, used)
+				}
+				return true
+			})
+		}
+		slices.SortFunc(all, func(a, b usedPort) int { return comparePortTo(a, b.HostPort) })
+		out = out.changed(all)
 	}
-	slices.SortFunc(all, func(a, b usedPort) int { return comparePortTo(a, b.HostPort) })
-	all = slices.CompactFunc(all, func(a, b usedPort) bool { return a.HostPort == b.HostPort })
-	return UsedPorts{}.changed(all)
+	return out
 }
 
-// Len is how many different ones there are.
-func (u UsedPorts) Len() int { return u.n }
+// Len is how many there are; one that is beside another like it counts again.
+func (u UsedPorts) Len() int {
+	n := u.n
+	for _, part := range u.beside {
+		n += part.n
+	}
+	return n
+}
 
 // String lists them, with how many pods have each.
 func (u UsedPorts) String() string {
 	var out []string
-	u.from(HostPort{}, func(p usedPort) bool {
+	u.merged().from(HostPort{}, func(p usedPort) bool {
 		out = append(out, fmt.Sprintf("%v*%d", p.HostPort, p.pods))
 		return true
 	})

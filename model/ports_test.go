@@ -38,7 +38,7 @@ func TestPorts(t *testing.T) {
 			return strings.Join(out, " ")
 		}
 		same := func(what string, got UsedPorts, want []HostPort) {
-			if got.String() != list(want) || (got.chunks == nil) != (len(want) == 0) ||
+			if got.String() != list(want) || (got.Len() == 0) != (len(want) == 0) ||
 				slices.ContainsFunc(got.chunks, func(c []usedPort) bool { return len(c) == 0 }) {
 				t.Fatalf("%s: %v, want %v", what, got, list(want))
 			}
@@ -47,8 +47,11 @@ func TestPorts(t *testing.T) {
 		all := set.With(more)
 		same("used", set, used)
 		same("with more", all, slices.Concat(used, more))
-		same("both", set.Plus(UsedPorts{}.With(more)), slices.Concat(used, more))
+		both := set.Plus(UsedPorts{}.With(more))
+		same("both", both, slices.Concat(used, more))
 		same("without more", all.Without(more), used)
+		same("both without more", both.Without(more), used)
+		same("both and more", both.With(more), slices.Concat(used, more, more))
 		same("as it was", all, slices.Concat(used, more))
 		conflict := func(p HostPort) bool { return slices.ContainsFunc(wanted, p.Conflicts) }
 		want := slices.DeleteFunc(slices.Clone(used), func(p HostPort) bool { return !conflict(p) })
@@ -66,6 +69,11 @@ func TestPorts(t *testing.T) {
 		if got := takenPorts(wanted, set); !slices.Equal(got, taken) {
 			t.Fatalf("taken: %v, want %v", got, taken)
 		}
+		if got, want := takenPorts(wanted, both), takenPorts(wanted, all); !slices.Equal(got, want) {
+			t.Fatalf("taken of both: %v, want %v", got, want)
+		}
+		same("of both that conflict", both.Toward(wanted),
+			slices.DeleteFunc(slices.Concat(used, more), func(p HostPort) bool { return !conflict(p) }))
 		// What conflicts with the wanted is the same, whether the others were left out before or after.
 		if got, want := all.Toward(wanted).Without(more).String(), all.Without(more).Toward(wanted).String(); got != want {
 			t.Fatalf("without more, of those that conflict: %v, want %v", got, want)
