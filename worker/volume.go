@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // Volumes keeps the pods' volumes as directories of the host: emptyDir below Root, which lives exactly as long as the
@@ -171,10 +172,7 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 // remove deletes what the pod's volumes held, but nothing of a hostPath.
 func (v *Volumes) remove(pod types.UID) error {
 	dir := filepath.Join(v.Root, string(pod))
-	if err := unmountBelow(filepath.Join(dir, "volumes")); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(filepath.Join(dir, "volumes")); err != nil {
+	if err := mounts.RemoveAll(filepath.Join(dir, "volumes")); err != nil {
 		return err
 	}
 	// A runtime may keep its own records in the same place.

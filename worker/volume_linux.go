@@ -90,30 +90,6 @@ func isMounted(dir string) (bool, error) {
 	return at.Dev != above.Dev, err
 }
 
-// unmountBelow unmounts the volumes in memory below a directory, so that their removal leaves nothing mounted.
-func unmountBelow(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !os.IsNotExist(err) {
-		return err
-	}
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		for {
-			mounted, err := isMounted(path)
-			if err != nil {
-				return err
-			}
-			if !mounted {
-				break
-			}
-			if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-				return fmt.Errorf("unmounting %s: %w", path, err)
-			}
-		}
-	}
-	return nil
-}
-
 // exceeded measures the volumes that have a limit on disk, and returns an *overLimit for the first that holds more.
 func (v *Volumes) exceeded(ctx context.Context, pod *corev1.Pod) error {
 	for i := range pod.Spec.Volumes {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/logfile"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 const (
@@ -125,14 +126,11 @@ func (r *Runtime) forget(id runtime.ID) error {
 	if _, err := os.Stat(r.dir(id)); os.IsNotExist(err) {
 		return nil
 	}
-	if err := unmountBelow(r.dir(id)); err != nil {
-		return err
-	}
 	var errs []error
 	for i := range r.opts.LogFiles {
 		errs = append(errs, os.RemoveAll(logfile.Name(r.logFile(id), i)))
 	}
-	return errors.Join(append(errs, os.RemoveAll(r.dir(id)))...)
+	return errors.Join(append(errs, mounts.RemoveAll(r.dir(id)))...)
 }
 
 // containersOf lists the containers of a pod, or the runs of one of them.
@@ -179,11 +177,11 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *criv1.ContainerConfig) err
 	if err := os.Chmod(last, 0o666); err != nil { // whoever the container runs as
 		return err
 	}
-	mounts, err := r.mounts(spec)
+	volumes, err := r.mounts(spec)
 	if err != nil {
 		return err
 	}
-	config.Mounts = append(config.Mounts, mounts...)
+	config.Mounts = append(config.Mounts, volumes...)
 	return nil
 }
 

@@ -1,12 +1,9 @@
 package cri
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -106,37 +103,4 @@ func openBeneath(dir, path string) (*os.File, error) {
 		return nil, fmt.Errorf("opening %s below %s: %w", path, dir, err)
 	}
 	return os.NewFile(uintptr(fd), path), nil
-}
-
-// unmountBelow unmounts what is mounted below a directory, so that its removal removes nothing of a volume.
-func unmountBelow(dir string) error {
-	var pinned []string
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if os.IsNotExist(err) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if filepath.Base(filepath.Dir(path)) == "sub" && path != dir {
-			pinned = append(pinned, path)
-			if e.IsDir() {
-				return fs.SkipDir
-			}
-		}
-		return nil
-	})
-	slices.Reverse(pinned)
-	for _, path := range pinned {
-		for {
-			uerr := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-			if errors.Is(uerr, unix.EINVAL) || errors.Is(uerr, unix.ENOENT) {
-				break // nothing is mounted there
-			}
-			if uerr != nil {
-				return errors.Join(err, fmt.Errorf("unmounting %s: %w", path, uerr))
-			}
-		}
-	}
-	return err
 }

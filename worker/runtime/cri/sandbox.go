@@ -14,6 +14,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 	"github.com/berth-dev/berth/worker/runtime/naming"
 	"github.com/berth-dev/berth/worker/runtime/record"
 )
@@ -270,13 +271,10 @@ func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
 		err = r.removeCgroup(pod)
 	}
 	dir := r.podDir(pod)
-	if err == nil {
-		err = unmountBelow(filepath.Join(dir, "containers"))
-	}
 	// The record goes last: without it nobody would look for the rest again.
 	for _, name := range [...]string{"containers", "logs", hostsFile} {
 		if err == nil {
-			err = os.RemoveAll(filepath.Join(dir, name))
+			err = mounts.RemoveAll(filepath.Join(dir, name))
 		}
 	}
 	if err == nil {

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
 	"github.com/berth-dev/berth/worker/runtime/record"
 )
@@ -277,7 +278,7 @@ func (r *Runtime) Remove(_ context.Context, pod types.UID) error {
 	}
 	dir := r.podDir(pod)
 	// The record goes last: without it nobody would look for the rest again.
-	err = os.RemoveAll(filepath.Join(dir, "containers"))
+	err = mounts.RemoveAll(filepath.Join(dir, "containers"))
 	if err == nil {
 		err = record.Remove(dir)
 	}

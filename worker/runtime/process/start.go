@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 	"github.com/berth-dev/berth/worker/runtime/naming"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
 	"github.com/berth-dev/berth/worker/runtime/record"
@@ -61,7 +62,7 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 		if errors.As(err, &se) {
 			return err
 		}
-		_ = os.RemoveAll(dir)
+		_ = mounts.RemoveAll(dir)
 		return fmt.Errorf("starting container %s: %w", spec.ID, err)
 	}
 	if spec.Attempt == 0 && spec.Container.Image != "" && r.opts.Event != nil {
@@ -83,7 +84,7 @@ const (
 // prepare makes the container's directory and the pod's record.
 func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []runtime.ID) error {
 	dir := r.dir(spec.ID)
-	if err := os.RemoveAll(dir); err != nil { // of an attempt that did not come to run
+	if err := mounts.RemoveAll(dir); err != nil { // of an attempt that did not come to run
 		return err
 	}
 	for _, name := range [...]string{workDir, rootDir} {
@@ -112,7 +113,7 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 		if old.Container == spec.ID.Container && old.Attempt < spec.Attempt {
 			_ = r.cgroups.removeContainer(old)
 			if old.Attempt < spec.Attempt-1 {
-				if err := os.RemoveAll(r.dir(old)); err != nil {
+				if err := mounts.RemoveAll(r.dir(old)); err != nil {
 					return err
 				}
 			}
