@@ -26,7 +26,7 @@ demo: build ## a cluster, a preemption, and the leader killed in its middle
 # lint vets everything with every analyser; to vet again would take minutes.
 test: containers ## every test, the end-to-end ones and simulated worlds included
 	go test -vet=off -p $(JOBS) -timeout 20m ./...
-	$(MAKE) sim SEEDS=1-2 FRESH=0 MINUTES=1
+	$(MAKE) sim SEEDS=1-2 FRESH=2 MINUTES=1
 
 race: ## the concurrent packages under the race detector
 	go test -race -p $(JOBS) -timeout 30m $(RACE)

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"time"
 
@@ -29,15 +28,10 @@ type chaosDisk struct {
 	platter *platter.Platter
 	server  *fuse.Server
 	mounted *platter.Mounted
-
-	mu   sync.Mutex
-	rand *rand.Rand
-	slow time.Duration // a sync takes up to so long
 }
 
 func newChaosDisk(dir, control string, seed uint64) (*chaosDisk, error) {
-	r := rand.New(rand.NewPCG(seed, 1))
-	return &chaosDisk{dir: dir, control: control, platter: platter.New(r), rand: rand.New(rand.NewPCG(seed, 2))}, os.MkdirAll(dir, 0o700)
+	return &chaosDisk{dir: dir, control: control, platter: platter.New(rand.New(rand.NewPCG(seed, 1)))}, os.MkdirAll(dir, 0o700)
 }
 
 func (d *chaosDisk) mount() error {
@@ -73,22 +67,6 @@ func (d *chaosDisk) unmount(power bool) error {
 	// by its connection.
 	abort := filepath.Join(d.control, fmt.Sprint(d.device), "abort")
 	return errors.Join(os.WriteFile(abort, []byte("1"), 0), syscall.Unmount(d.dir, syscall.MNT_DETACH))
-}
-
-func (d *chaosDisk) setSlow(most time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.slow = most
-}
-
-func (d *chaosDisk) delay() {
-	d.mu.Lock()
-	var wait time.Duration
-	if d.slow > 0 {
-		wait = time.Duration(d.rand.Int64N(int64(d.slow)))
-	}
-	d.mu.Unlock()
-	<-time.After(wait) // the disk is slow
 }
 
 // chaosNode is a file or directory, chaosFile one that is open.
@@ -238,7 +216,6 @@ func (n *chaosNode) Write(_ context.Context, f fs.FileHandle, b []byte, at int64
 }
 
 func (n *chaosNode) Fsync(_ context.Context, f fs.FileHandle, _ uint32) syscall.Errno {
-	n.disk.delay()
 	if open, ok := f.(*chaosFile); ok {
 		return chaosErrno(open.Sync())
 	}

@@ -376,8 +376,8 @@ func (c *chaos) fault(t *testing.T) {
 			c.after(short, func() { c.disks[s].platter.Fill(false) })
 		}},
 		{"slow disk", 2, func() {
-			c.disks[s].setSlow(500 * time.Millisecond)
-			c.after(short, func() { c.disks[s].setSlow(0) })
+			c.disks[s].platter.Slow(500 * time.Millisecond)
+			c.after(short, func() { c.disks[s].platter.Slow(0) })
 		}},
 		{"kill worker", 3, func() { c.takeDown(t, w, false, short) }},
 		{"pause worker", 2, func() { c.pauseProcess(w, 2*short) }},

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/api/operator"
 )
 
 const mergePatch = "application/merge-patch+json"
@@ -119,4 +121,32 @@ func (u *user) make(ctx context.Context, name string) {
 	case err == nil && found.UID != made.UID:
 		u.world.checker.violated("pod %s was made with UID %s, and has %s", name, made.UID, found.UID)
 	}
+}
+
+// handOver asks now and then that another server leads.
+func (u *user) handOver(ctx context.Context) {
+	every(ctx, 20*time.Second, func() {
+		pause(ctx, time.Duration(u.rand.IntN(20))*time.Second)
+		to := u.world.servers[u.rand.IntN(len(u.world.servers))].name
+		err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
+			return c.CoreV1().RESTClient().Post().AbsPath(operator.PathTransferLeader).SetHeader("Content-Type", "application/json").
+				Body(fmt.Appendf(nil, `{"id":%q}`, to)).Do(ctx).Error()
+		})
+		u.world.story.tell(u.name, "hands leadership to %s: %v", to, err)
+	})
+}
+
+// remove takes a server that does not run out of the cluster. It gives up when it runs.
+func (u *user) remove(m *machine) {
+	u.insist(context.Background(), func(ctx context.Context, c *kubernetes.Clientset) error {
+		if m.server != nil {
+			return nil
+		}
+		err := c.CoreV1().RESTClient().Delete().AbsPath(operator.PathRaftServers, m.name).Do(ctx).Error()
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+	u.world.story.tell(u.name, "has removed %s", m.name)
 }

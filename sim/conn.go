@@ -104,9 +104,10 @@ func (c *conn) Read(b []byte) (int, error) {
 			c.mu.Unlock()
 			return 0, c.opError("read", os.ErrDeadlineExceeded)
 		case len(c.arrived) > 0 && c.broken == nil:
-			if wait := time.Until(c.arrived[0].at); wait > 0 {
+			if at := c.arrived[0].at; time.Now().Before(at) {
+				signal := c.signal
 				c.mu.Unlock()
-				time.Sleep(wait)
+				c.readBy.waitUntil(signal, at)
 				continue
 			}
 			n := copy(b, c.arrived[0].bytes)
@@ -295,10 +296,17 @@ func (d *deadline) passed() bool {
 
 // wait returns when the signal comes, or the time has passed.
 func (d *deadline) wait(signal <-chan struct{}) {
-	at := d.get()
-	if at.IsZero() {
+	if at := d.get(); at.IsZero() {
 		<-signal
-		return
+	} else {
+		d.waitUntil(signal, at)
+	}
+}
+
+// waitUntil is wait for somebody who has something to do at a time, too.
+func (d *deadline) waitUntil(signal <-chan struct{}, at time.Time) {
+	if by := d.get(); !by.IsZero() && by.Before(at) {
+		at = by
 	}
 	t := time.NewTimer(time.Until(at))
 	defer t.Stop()

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,8 +25,10 @@ var kinds = []struct {
 	name   string
 	weight int
 }{
-	{"kill server", 2}, {"lose power", 2}, {"power at election", 3}, {"blackout", 1}, {"full disk", 1}, {"cut link", 6}, {"cut off server", 2}, {"deaf server", 2}, {"mute server", 2}, {"bit rot", 1}, {"amnesia", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
-	{"set clock", 2}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 3},
+	{"kill server", 2}, {"lose power", 2}, {"power at election", 3}, {"blackout", 1}, {"replace server", 1},
+	{"full disk", 1}, {"slow disk", 3}, {"bit rot", 1}, {"amnesia", 2},
+	{"cut link", 6}, {"cut off server", 2}, {"deaf server", 2}, {"mute server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
+	{"set clock", 2}, {"clock drifts", 1}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 3},
 }
 
 // draw makes the faults of a world, one every interval on average.
@@ -124,6 +127,12 @@ func (w *World) happen(f fault) {
 		m := w.machine(f.Who)
 		m.platter.Fill(true)
 		w.after(f.For, func() { m.platter.Fill(false) })
+	case "slow disk":
+		m := w.machine(f.Who)
+		m.platter.Slow(500 * time.Millisecond)
+		w.after(f.For, func() { m.platter.Slow(0) })
+	case "replace server":
+		w.replace(w.machine(f.Who), f.For)
 	case "cut link":
 		w.link(f.Who, f.To, link{cut: true, delay: time.Millisecond}, f.For)
 	case "cut off server", "cut off worker", "lost worker":
@@ -156,7 +165,9 @@ func (w *World) happen(f fault) {
 	case "double packets":
 		w.link(f.Who, f.To, link{delay: 20 * time.Millisecond, twice: 0.5}, f.For)
 	case "set clock":
-		w.machine(f.Who).set(time.Duration(w.rand.Int64N(int64(2*time.Minute))) - time.Minute)
+		w.machine(f.Who).setClock(w.anyOf(time.Minute), 0)
+	case "clock drifts":
+		w.machine(f.Who).setClock(w.anyOf(time.Second), w.anyOf(50*time.Millisecond))
 	case "kill worker":
 		n := w.node(f.Who)
 		if n.worker == nil {
@@ -171,6 +182,35 @@ func (w *World) happen(f fault) {
 	case "crash container":
 		w.crashContainer(w.node(f.Who))
 	}
+}
+
+// anyOf is any time between -d and d.
+func (w *World) anyOf(d time.Duration) time.Duration {
+	return time.Duration(w.rand.Int64N(int64(2*d))) - d
+}
+
+// replace takes a server out of the cluster, and brings another machine in its place
+// and under its name, with an empty disk.
+func (w *World) replace(m *machine, d time.Duration) {
+	if !w.well() {
+		return
+	}
+	m.kill(false)
+	m.platter, m.term = w.newPlatter(100*len(w.servers)+m.lives), 0
+	var removed atomic.Bool
+	go func() {
+		w.operator.remove(m)
+		removed.Store(true)
+	}()
+	var begin func()
+	begin = func() {
+		if removed.Load() {
+			w.restart(m)
+		} else {
+			w.after(step, begin)
+		}
+	}
+	w.after(d, begin)
 }
 
 // rot lets a bit flip on the disk of a server while it does not run; as one

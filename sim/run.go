@@ -142,9 +142,10 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 	w.story.tell("world", "the faults are over")
 	w.network.heal()
 	for _, m := range w.servers {
-		m.set(0)
+		m.setClock(0, 0)
 		m.powerAtElection = 0
 		m.platter.Fill(false)
+		m.platter.Slow(0)
 		w.restart(m)
 	}
 	time.Sleep(10 * time.Second) // the users go on
@@ -172,6 +173,7 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 		{"hold", (*user).hold},
 		{"prepare", (*user).prepare},
 		{"recreate", (*user).recreate},
+		{"hand-over", (*user).handOver},
 		{"reg-1", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 1) }},
 		{"reg-2", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 2) }},
 		{"reg-3", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 3) }},
@@ -182,6 +184,9 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 	}
 	watcher, err := w.newUser("watch", 1)
 	if err != nil {
+		return nil, nil, err
+	}
+	if w.operator, err = w.newUser("operator", 100); err != nil {
 		return nil, nil, err
 	}
 	var begin []func()

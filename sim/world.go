@@ -51,7 +51,9 @@ type World struct {
 	servers []*machine
 	workers []*node
 	faults  int
-	tasks   []task
+	// operator takes servers out of the cluster.
+	operator *user
+	tasks    []task
 }
 
 // machine is one that a server runs on, now and then.
@@ -72,7 +74,9 @@ type machine struct {
 	platter *platter.Platter
 
 	mu     sync.Mutex
-	skew   time.Duration // of its wall clock
+	skew   time.Duration // of its wall clock, when it was set last
+	set    time.Time
+	drift  time.Duration // by how much it goes ahead in a second
 	failed error         // why the present life has given up
 
 	host   *host
@@ -216,10 +220,16 @@ func (m *machine) hasFailed() error {
 	return m.failed
 }
 
-func (m *machine) set(skew time.Duration) {
+// setClock sets the machine's wall clock, which goes ahead by drift every second from then on.
+func (m *machine) setClock(skew, drift time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.skew = skew
+	m.skew, m.drift, m.set = skew, drift, time.Now()
+}
+
+// skewAt is by how much the wall clock differs. It is called with mu held.
+func (m *machine) skewAt(now time.Time) time.Duration {
+	return m.skew + time.Duration(now.Sub(m.set).Seconds()*float64(m.drift))
 }
 
 // clock is the machine's: real time passes everywhere, wall clocks are set.
@@ -229,7 +239,7 @@ func (m *machine) clock() clock.Source {
 		now := time.Now()
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return clock.Reading{WallUnixNano: now.Add(m.skew).UnixNano(), Elapsed: now.Sub(began)}
+		return clock.Reading{WallUnixNano: now.Add(m.skewAt(now)).UnixNano(), Elapsed: now.Sub(began)}
 	}
 }
 

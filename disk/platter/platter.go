@@ -3,8 +3,6 @@
 package platter
 
 import (
-	"errors"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -28,6 +26,7 @@ type Platter struct {
 	full bool
 	// filled: it has been full.
 	filled bool
+	slow   time.Duration // a sync takes up to so long
 }
 
 // pageBytes is what a disk writes whole or not at all.
@@ -75,6 +74,23 @@ func (p *Platter) Fill(full bool) {
 	defer p.mu.Unlock()
 	p.full = full
 	p.filled = p.filled || full
+}
+
+// Slow makes a disk one whose syncs take up to so long each.
+func (p *Platter) Slow(most time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slow = most
+}
+
+// delay is what a sync takes.
+func (p *Platter) delay() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.slow <= 0 {
+		return 0
+	}
+	return time.Duration(p.rand.Int64N(int64(p.slow)))
 }
 
 // IsFull: the disk takes no more.
@@ -407,178 +423,4 @@ func (i info) Mode() fs.FileMode {
 		return fs.ModeDir | 0o700
 	}
 	return 0o600
-}
-
-// openFile is a file of one process.
-type openFile struct {
-	disk   *Mounted
-	inode  *inode
-	path   string
-	at     int64 // where Read and Write go on
-	closed bool
-}
-
-// use is called with mu held.
-func (f *openFile) use(op string) error {
-	switch {
-	case f.closed:
-		return pathError(op, f.path, fs.ErrClosed)
-	case op != "read" && op != "stat" && f.disk.burn(), f.disk.dead:
-		return pathError(op, f.path, syscall.EIO)
-	}
-	return nil
-}
-
-// Read implements disk.File.
-func (f *openFile) Read(b []byte) (int, error) {
-	n, err := f.ReadAt(b, f.at)
-	f.at += int64(n)
-	if n > 0 && errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return n, err
-}
-
-// ReadAt implements disk.File.
-func (f *openFile) ReadAt(b []byte, at int64) (int, error) {
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	if err := f.use("read"); err != nil {
-		return 0, err
-	}
-	if at >= int64(len(f.inode.bytes)) {
-		return 0, io.EOF
-	}
-	n := copy(b, f.inode.bytes[at:])
-	if n < len(b) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-// Write implements disk.File.
-func (f *openFile) Write(b []byte) (int, error) {
-	n, err := f.WriteAt(b, f.at)
-	f.at += int64(n)
-	return n, err
-}
-
-// WriteAt implements disk.File.
-func (f *openFile) WriteAt(b []byte, at int64) (int, error) {
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	if err := f.use("write"); err != nil {
-		return 0, err
-	}
-	if f.disk.full && at+int64(len(b)) > int64(len(f.inode.bytes)) {
-		return 0, pathError("write", f.path, syscall.ENOSPC)
-	}
-	f.inode.bytes = overwrite(f.inode.bytes, at, b)
-	f.inode.since = append(f.inode.since, write{at: at, bytes: slices.Clone(b)})
-	return len(b), nil
-}
-
-func (n *inode) resize(size int64) {
-	n.bytes = slices.Clone(resize(n.bytes, size))
-	n.since = append(n.since, write{size: size})
-}
-
-// Truncate implements disk.File.
-func (f *openFile) Truncate(size int64) error {
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	if err := f.use("truncate"); err != nil {
-		return err
-	}
-	f.inode.resize(size)
-	return nil
-}
-
-// Reserve implements disk.File.
-func (f *openFile) Reserve(size int64) error {
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	if err := f.use("fallocate"); err != nil {
-		return err
-	}
-	if size <= int64(len(f.inode.bytes)) {
-		return nil
-	}
-	if f.disk.full {
-		return pathError("fallocate", f.path, syscall.ENOSPC)
-	}
-	f.inode.resize(size)
-	return nil
-}
-
-// Stat implements disk.File.
-func (f *openFile) Stat() (fs.FileInfo, error) {
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	if err := f.use("stat"); err != nil {
-		return nil, err
-	}
-	return f.inode.info(filepath.Base(f.path)), nil
-}
-
-// Chmod implements disk.File. Nobody is kept out here.
-func (f *openFile) Chmod(fs.FileMode) error {
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	return f.use("chmod")
-}
-
-// Sync implements disk.File. It takes no time: who waits for a lock that its caller
-// holds would keep virtual time from passing.
-func (f *openFile) Sync() error {
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	if err := f.use("sync"); err != nil {
-		return err
-	}
-	n := f.inode
-	for _, w := range n.since {
-		if w.bytes == nil {
-			n.synced = resize(n.synced, w.size)
-		} else {
-			n.synced = overwrite(n.synced, w.at, w.bytes)
-		}
-	}
-	n.since = nil
-	for _, m := range n.moved {
-		m.apply(n.kept)
-	}
-	n.moved = nil
-	return nil
-}
-
-// Hold implements disk.File.
-func (f *openFile) Hold(shared bool) error {
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	if err := f.use("flock"); err != nil {
-		return err
-	}
-	for o, sharing := range f.inode.held {
-		if o != f && !(shared && sharing) {
-			return disk.ErrHeld
-		}
-	}
-	if f.inode.held == nil {
-		f.inode.held = map[*openFile]bool{}
-	}
-	f.inode.held[f] = shared
-	return nil
-}
-
-// Close implements disk.File.
-func (f *openFile) Close() error {
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	if f.closed {
-		return pathError("close", f.path, fs.ErrClosed)
-	}
-	f.closed = true
-	delete(f.inode.held, f)
-	return nil
 }

@@ -24,6 +24,10 @@ func Runtime() []Edit {
 		{"src/runtime/time.go", "\t\t\tt.rand = cheaprand()\n", "\t\t\tt.rand = uint32(bubbleRand())\n"},
 		// Nobody preempts, and nobody takes the processor from a system call.
 		{"src/runtime/proc.go", "const haveSysmon = GOARCH != \"wasm\"", "const haveSysmon = false"},
+		// Who waits for a lock waits: time may pass meanwhile, or whoever holds it over a
+		// write to a slow disk would hold up time.
+		{"src/runtime/runtime2.go", "\twaitReasonSyncCondWait:          true,\n", "\twaitReasonSyncCondWait:          true,\n" +
+			"\twaitReasonSyncMutexLock:         true,\n\twaitReasonSyncRWMutexRLock:      true,\n\twaitReasonSyncRWMutexLock:       true,\n"},
 		// How long somebody has waited for a lock is virtual time.
 		{"src/runtime/sema.go", "func internal_sync_nanotime() int64 {\n", "func internal_sync_nanotime() int64 {\n" +
 			"\tif gp := getg(); gp.bubble != nil {\n\t\treturn gp.bubble.now\n\t}\n"},
