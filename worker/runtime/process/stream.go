@@ -141,7 +141,7 @@ type output struct {
 
 // terminal makes a terminal for the command.
 func (s *sides) terminal(in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) error {
-	ours, theirs, err := pty.Open()
+	ours, theirs, err := openTerminal()
 	if err != nil {
 		return fmt.Errorf("making a terminal: %w", err)
 	}
@@ -151,7 +151,7 @@ func (s *sides) terminal(in io.Reader, out io.Writer, resize <-chan remotecomman
 	}
 	s.feeds = append(s.feeds, func() {
 		for size := range resize {
-			_ = pty.Setsize(ours, &pty.Winsize{Rows: size.Height, Cols: size.Width})
+			_ = setSize(ours, size)
 		}
 	})
 	if out == nil {
@@ -159,6 +159,37 @@ func (s *sides) terminal(in io.Reader, out io.Writer, resize <-chan remotecomman
 	}
 	s.outputs = append(s.outputs, &output{from: ours, to: out})
 	return nil
+}
+
+// openTerminal makes a terminal whose own end can be waited for with a deadline, and closed meanwhile.
+func openTerminal() (ours, theirs *os.File, err error) {
+	blocking, theirs, err := pty.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer blocking.Close()
+	fd, err := unix.FcntlInt(blocking.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fd), blocking.Name()), theirs, nil
+}
+
+// setSize leaves a terminal that is closed meanwhile alone.
+func setSize(terminal *os.File, size remotecommand.TerminalSize) error {
+	raw, err := terminal.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width})
+	})
+	return errors.Join(err, failed)
 }
 
 // pipes makes a pipe for each stream that the client wants.

@@ -135,4 +135,10 @@ func TestExecStreamTerminal(t *testing.T) {
 	if exit := (utilexec.CodeExitError{}); !errors.As(err, &exit) || exit.Code != 3 || !strings.HasPrefix(out.String(), "again\r\n"+owner) {
 		t.Errorf("%v, wrote %q", err, out.String())
 	}
+	// What it leaves running has the terminal, and nobody waits for that.
+	out.Reset()
+	err = h.stream(t.Context(), id, `trap "" HUP; sleep 1000 & echo done`, nil, &out, nil, resize)
+	if err != nil || out.String() != "done\r\n" {
+		t.Errorf("%v, wrote %q", err, out.String())
+	}
 }
