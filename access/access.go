@@ -35,6 +35,25 @@ func MayCall(groups []string, method string) bool {
 	return slices.ContainsFunc(RulesFor(groups), func(rule Rule) bool { return slices.Contains(rule.Methods, method) })
 }
 
+// IsAccount: a service account, by its token, which is nobody of
+// system:authenticated either: that row is for people, who may make pods.
+func IsAccount(groups []string) bool { return slices.Contains(groups, Accounts) }
+
+// home is the namespace of a service account; "" where there is none, or more
+// than one.
+func home(groups []string) string {
+	found := ""
+	for _, g := range groups {
+		if namespace, ok := strings.CutPrefix(g, Accounts+":"); ok {
+			if found != "" {
+				return ""
+			}
+			found = namespace
+		}
+	}
+	return found
+}
+
 // IsMachine: a server or a worker, which is nobody of system:authenticated.
 func IsMachine(groups []string) bool {
 	return slices.Contains(groups, Servers) || slices.Contains(groups, Workers)
@@ -42,16 +61,26 @@ func IsMachine(groups []string) bool {
 
 // RulesFor are the rows that speak of members of the groups.
 func RulesFor(groups []string) []Rule {
-	machine := IsMachine(groups)
-	return slices.DeleteFunc(Rules(), func(r Rule) bool {
+	machine, account, at := IsMachine(groups), IsAccount(groups), home(groups)
+	rules := slices.DeleteFunc(Rules(), func(r Rule) bool {
 		switch {
 		case r.Group == Everybody:
 			return false
 		case machine && r.Group != Servers && r.Group != Workers:
 			return true
+		case account && r.Group != Accounts:
+			return true
+		case r.Home && at == "":
+			return true
 		}
 		return !slices.Contains(groups, r.Group)
 	})
+	for i := range rules {
+		if rules[i].Home {
+			rules[i].only = at
+		}
+	}
+	return rules
 }
 
 // allows asks one row.
@@ -65,10 +94,18 @@ func (r *Rule) allows(q Request) bool {
 	if q.Resource == "" {
 		return slices.ContainsFunc(r.Paths, func(p string) bool { return covers(p, q.Path) })
 	}
-	if r.OwnNamespaces && slices.Contains(SystemNamespaces(), q.Namespace) {
+	if !r.reaches(q.Namespace) {
 		return false
 	}
 	return slices.Contains(r.Resources, Resource(q.Group, q.Resource, q.Subresource))
+}
+
+// reaches: the row counts in the namespace.
+func (r *Rule) reaches(namespace string) bool {
+	if r.Home {
+		return namespace != "" && namespace == r.only
+	}
+	return !r.OwnNamespaces || !slices.Contains(SystemNamespaces(), namespace)
 }
 
 // covers: the pattern is the path, or a beginning of it that ends in a slash.
@@ -81,7 +118,7 @@ func covers(pattern, path string) bool {
 
 // ResourcesIn are the row's resources that count in a namespace, by API group.
 func (r *Rule) ResourcesIn(namespace string) (groups []string, names [][]string) {
-	if r.OwnNamespaces && slices.Contains(SystemNamespaces(), namespace) {
+	if !r.reaches(namespace) {
 		return nil, nil
 	}
 	for _, full := range r.Resources {

@@ -9,19 +9,21 @@ func TestMayAsk(t *testing.T) {
 	who := map[string][]string{
 		"nobody": nil, "ann": {"people", Authenticated}, "root": {Masters, Authenticated},
 		"prometheus": {Monitoring, Authenticated}, "worker": {Workers, Authenticated}, "server": {Servers, Authenticated},
-		"odd": {Workers, Masters, Authenticated}, // no certificate and no token is this
+		"app": {Accounts, Accounts + ":team", Authenticated}, "grown": {Accounts, Accounts + ":team", Masters, Authenticated},
+		"homeless": {Accounts, Accounts + ":team", Accounts + ":default", Authenticated},
+		"odd":      {Workers, Masters, Authenticated}, // no certificate and no token is this
 	}
 	for _, tt := range []struct {
 		ask string // verb resource-or-path [namespace]
 		may string
 	}{
-		{"get /healthz", "nobody ann root prometheus worker server odd"},
-		{"head /version", "nobody ann root prometheus worker server odd"},
+		{"get /healthz", "nobody ann root prometheus worker server odd app grown homeless"},
+		{"head /version", "nobody ann root prometheus worker server odd app grown homeless"},
 		{"post /healthz", "root"},
 		{"get /healthz/etcd", "root prometheus"},
 		{"get /healthzz", "root"},
-		{"get /api", "ann root prometheus"},
-		{"get /apis/apps/v1", "ann root prometheus"},
+		{"get /api", "ann root prometheus app grown homeless"},
+		{"get /apis/apps/v1", "ann root prometheus app grown homeless"},
 		{"get /metrics", "root prometheus"},
 		{"get /berth/v1/status", "ann root prometheus"},
 		{"get /berth/v1/why", "ann root prometheus"},
@@ -63,7 +65,18 @@ func TestMayAsk(t *testing.T) {
 		{"create plans.berth.dev", "ann root prometheus"},
 		{"update replicasets.apps/scale default", "ann root prometheus"},
 		{"update replicasets.apps/status default", "root"},
-		{"create selfsubjectaccessreviews.authorization.k8s.io", "ann root prometheus"},
+		{"create selfsubjectaccessreviews.authorization.k8s.io", "ann root prometheus app grown homeless"},
+		{"get /openid/v1/jwks", "ann root prometheus app grown homeless"},
+		{"create tokenreviews.authentication.k8s.io", "root"},
+		{"create serviceaccounts/token default", "ann root prometheus"},
+		{"create serviceaccounts/token kube-system", "root"},
+		{"get pods team", "ann root prometheus app grown"},
+		{"watch configmaps team", "ann root prometheus app grown"},
+		{"create pods team", "ann root prometheus"},
+		{"get secrets team", "root"},
+		{"get pods/log team", "ann root prometheus"},
+		{"list nodes", "ann root prometheus"},
+		{"list leases.coordination.k8s.io default", "ann root prometheus"},
 	} {
 		for name, groups := range who {
 			want := contains(tt.may, name)

@@ -63,6 +63,9 @@ func markdown() string {
 		if r.OwnNamespaces {
 			objects += "; not in `" + strings.Join(SystemNamespaces(), "`, `") + "`"
 		}
+		if r.Home {
+			objects += "; in its own namespace"
+		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", who, verbs, objects, r.Why)
 	}
 	b.WriteString("\n")

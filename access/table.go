@@ -13,6 +13,9 @@ const (
 	Masters       = "system:masters"
 	Monitoring    = "system:monitoring"
 	Authenticated = "system:authenticated"
+	// Accounts are the service accounts: whoever shows a token of one. Another
+	// group names the account's namespace: system:serviceaccounts:NAMESPACE.
+	Accounts = "system:serviceaccounts"
 
 	// Everybody is who is known, and who is not.
 	Everybody = "*"
@@ -22,7 +25,7 @@ const (
 // a verb, Methods at the RPC without one.
 type Rule struct {
 	// Group whose members may. Authenticated stands for people and programs,
-	// never for servers and workers.
+	// never for servers and workers, nor for service accounts.
 	Group string
 	// Verbs are the API's, for paths HTTP's in lower case. "*" is every one.
 	Verbs []string
@@ -31,6 +34,9 @@ type Rule struct {
 	Resources []string
 	// OwnNamespaces: not in those that belong to the system (SystemNamespaces).
 	OwnNamespaces bool
+	// Home: in the service account's own namespace alone.
+	Home bool
+	only string // of Home: which one
 	// Paths that end in "/*" stand for everything below.
 	Paths []string
 	// Methods are RPC's full names.
@@ -125,11 +131,38 @@ func Rules() []Rule {
 		},
 		{Group: Authenticated, Verbs: []string{"create"}, Resources: []string{"plans.berth.dev"}, Why: "`berth plan`: nothing is changed"},
 		{
+			Group: Authenticated, Verbs: []string{"create"}, OwnNamespaces: true,
+			Resources: []string{"serviceaccounts/token"}, Why: "`kubectl create token`: a service account may less than they",
+		},
+		{
+			Group: Authenticated, Verbs: []string{"get", "head"}, Paths: openID(), Why: "by what others believe tokens of service accounts",
+		},
+		{
+			Group: Accounts, Verbs: []string{"get", "head"},
+			Paths: append([]string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*"}, openID()...), Why: "what is served here",
+		},
+		{
+			Group: Accounts, Verbs: []string{"create"},
+			Resources: []string{
+				"selfsubjectreviews.authentication.k8s.io", "selfsubjectaccessreviews.authorization.k8s.io",
+				"selfsubjectrulesreviews.authorization.k8s.io",
+			},
+			Why: "who it is, and what it may",
+		},
+		{
+			Group: Accounts, Verbs: read, Home: true,
+			Resources: []string{
+				"pods", "pods/status", "services", "services/status", "configmaps", "serviceaccounts", "podtemplates",
+				"replicasets.apps", "replicasets.apps/status", "replicasets.apps/scale", "leases.coordination.k8s.io",
+			},
+			Why: "a pod finds the others of its application; it writes nothing, and reads no secret",
+		},
+		{
 			Group: Workers,
 			Methods: []string{
-				"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Tunnel",
+				"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Token", "/berth.rpc.Worker/Tunnel",
 			},
-			Why: "for the node that the certificate names: its pods, what they refer to, their logs",
+			Why: "for the node that the certificate names: its pods, what they refer to, their tokens and logs",
 		},
 		{
 			Group: Servers,
@@ -142,7 +175,7 @@ func Rules() []Rule {
 		{
 			Group: Servers,
 			Methods: []string{
-				"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Tunnel",
+				"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Token", "/berth.rpc.Worker/Tunnel",
 			},
 			Why: "a worker of the same name in the server's own process",
 		},
@@ -179,3 +212,6 @@ func controllerRules() []Rule {
 		row("endpointslice", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),
 	}
 }
+
+// openID are where the public keys of service accounts' tokens are.
+func openID() []string { return []string{"/.well-known/openid-configuration", "/openid/v1/jwks"} }

@@ -15,16 +15,18 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/pki"
 )
 
-// newAuthenticator tells who makes a request, by certificate or token. tokens
-// may be nil.
-func newAuthenticator(tokens *tokenFile) authenticator.Request {
+// newAuthenticator tells who makes a request, by certificate or token. file may
+// be nil.
+func newAuthenticator(file *tokenFile, accounts *tokens.Accounts) authenticator.Request {
 	ways := []authenticator.Request{authenticator.RequestFunc(byCertificate)}
-	if tokens != nil {
-		ways = append(ways, bearertoken.New(tokens))
+	if file != nil {
+		ways = append(ways, bearertoken.New(file))
 	}
+	ways = append(ways, bearertoken.New(accounts.Authenticator()))
 	var conditions []apiserver.AnonymousAuthCondition
 	for _, p := range access.PublicPaths() {
 		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: p})

@@ -42,8 +42,11 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/policy/install"
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
 
+	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/fsm"
 )
+
+const serviceAccounts = "serviceaccounts"
 
 // deleteWorkers is how many objects of a collection are deleted at a time,
 // where a deletion is more than one command.
@@ -67,9 +70,12 @@ func groupOf(gv schema.GroupVersion, resources map[string]rest.Storage) generica
 
 // coreGroup is the group without a name. It also gives the events, which are
 // served under two names.
-func (g *registry) coreGroup(config Config) (info genericapiserver.APIGroupInfo, events rest.Storage, err error) {
+func (g *registry) coreGroup(
+	config Config, accounts *tokens.Accounts,
+) (info genericapiserver.APIGroupInfo, events rest.Storage, err error) {
 	table := kubernetesTable()
 	made := map[string]*served{}
+	var account description
 	resources := map[string]rest.Storage{}
 	for _, d := range append(plainDescriptions(), podDescription(), nodeDescription(), namespaceDescription(config.RootCA), eventDescription()) {
 		d.version, d.table = corev1.SchemeGroupVersion, table
@@ -77,6 +83,9 @@ func (g *registry) coreGroup(config Config) (info genericapiserver.APIGroupInfo,
 			d = plain(d)
 		}
 		name := d.kind.resource.Resource
+		if name == serviceAccounts {
+			account = d
+		}
 		if made[name], err = g.resource(d); err != nil {
 			return info, nil, err
 		}
@@ -96,6 +105,9 @@ func (g *registry) coreGroup(config Config) (info genericapiserver.APIGroupInfo,
 		return info, nil, err
 	}
 	resources["services/status"] = partOf(made["services"], service.StatusStrategy)
+	if resources["serviceaccounts/token"], err = g.accountToken(account, accounts, made); err != nil {
+		return info, nil, err
+	}
 	return groupOf(corev1.SchemeGroupVersion, resources), resources["events"], nil
 }
 

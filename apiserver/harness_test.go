@@ -131,8 +131,8 @@ func (d *double) must(t testing.TB, cs ...fsm.Command) []fsm.Result {
 // authority is the CA of all tests.
 var authority = sync.OnceValues(func() (*pki.CA, error) { return pki.NewCA(time.Now(), 0) })
 
-// tokens is what the tests' token file holds.
-const tokens = `secret-of-robot,robot,7,"robots,night"` + "\n"
+// tokenLines is what the tests' token file holds.
+const tokenLines = `secret-of-robot,robot,7,"robots,night"` + "\n"
 
 // testServer is a running API over a double.
 type testServer struct {
@@ -171,7 +171,7 @@ func startOn(d *double, address, dir string, change func(*Config)) (*testServer,
 		return nil, err
 	}
 	tokenFile := dir + "/tokens.csv"
-	if err := os.WriteFile(tokenFile, []byte(tokens), 0o600); err != nil {
+	if err := os.WriteFile(tokenFile, []byte(tokenLines), 0o600); err != nil {
 		return nil, err
 	}
 	listener, err := net.Listen("tcp", address)

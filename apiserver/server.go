@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	handlersmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -23,6 +24,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/handshake"
 )
 
@@ -54,7 +56,8 @@ func New(config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("types of %s: %w", "berth.dev", err)
 	}
-	settings, err := genericConfig(config)
+	accounts := tokens.New(config.Backend)
+	settings, err := genericConfig(config, accounts)
 	if err != nil {
 		return nil, err
 	}
@@ -69,9 +72,10 @@ func New(config Config) (*Server, error) {
 	describeLate(generic, description)
 	pins := newPins(time.Now)
 	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins}
-	if err := g.install(generic, berth, config); err != nil {
+	if err := g.install(generic, berth, config, accounts, settings.Authentication.Authenticator); err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
 	}
+	discloseKeys(generic, accounts, settings.ExternalAddress)
 	// What handlers measure is in Gatherer only once it is registered, which
 	// upstream does where it serves /metrics itself.
 	apimetrics.Register()
@@ -87,13 +91,14 @@ func New(config Config) (*Server, error) {
 }
 
 // genericConfig is the configuration of upstream's server.
-func genericConfig(config Config) (*genericapiserver.Config, error) {
+func genericConfig(config Config, accounts *tokens.Accounts) (*genericapiserver.Config, error) {
 	c := genericapiserver.NewConfig(legacyscheme.Codecs)
-	tokens, err := openTokens(config.TokenFile, config.Logger)
+	file, err := openTokens(config.TokenFile, config.Logger)
 	if err != nil {
 		return nil, err
 	}
-	c.Authentication.Authenticator = newAuthenticator(tokens)
+	c.Authentication.Authenticator = newAuthenticator(file, accounts)
+	c.Authentication.APIAudiences = tokens.Audiences()
 	c.Authorization.Authorizer = accessTable{}
 	c.RuleResolver = accessTable{}
 	c.AdmissionControl = secretGuard{}
@@ -137,8 +142,10 @@ func longRunning(paths []string) request.LongRunningRequestCheck {
 }
 
 // install adds every group.
-func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.Scheme, config Config) error {
-	coreInfo, events, err := g.coreGroup(config)
+func (g *registry) install(
+	s *genericapiserver.GenericAPIServer, berth *runtime.Scheme, config Config, accounts *tokens.Accounts, who authenticator.Request,
+) error {
+	coreInfo, events, err := g.coreGroup(config, accounts)
 	if err != nil {
 		return err
 	}
@@ -149,7 +156,7 @@ func (g *registry) install(s *genericapiserver.GenericAPIServer, berth *runtime.
 	if err != nil {
 		return err
 	}
-	infos := append(reviewGroups(), eventsGroup(events), berthInfo)
+	infos := append(reviewGroups(who), eventsGroup(events), berthInfo)
 	for _, group := range []func() (genericapiserver.APIGroupInfo, error){
 		g.appsGroup,
 		g.batchGroup,

@@ -91,6 +91,20 @@ func TestTheTableOfWhatIsHeld(t *testing.T) {
 				t.Errorf("%d bytes are held", held)
 			}
 		},
+		"signing keys": func(t *testing.T, r docs.Row) {
+			equal(t, r, MaxSigningKeys, maxKeyBytes)
+			w := newWorld(t)
+			for i := range MaxSigningKeys + 1 {
+				key := &AddSigningKey{ID: fmt.Sprint(i), Private: make([]byte, maxKeyBytes/2), Public: []byte("public")}
+				if refused := w.apply(key)[0].Refused(); refused != (i == MaxSigningKeys) {
+					t.Errorf("key %d is refused: %t", i, refused)
+				}
+			}
+			large := &AddSigningKey{ID: "k", Revoke: true, Private: make([]byte, maxKeyBytes), Public: []byte("public")}
+			if !w.apply(large)[0].Refused() {
+				t.Error("a key that is too large is taken")
+			}
+		},
 		"classes with default constraints": func(t *testing.T, r docs.Row) { equal(t, r, maxEffectiveBytes) },
 	})
 }

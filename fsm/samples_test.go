@@ -53,6 +53,7 @@ func samples() []Command {
 	return []Command{
 		&StageSnapshot{ID: "restore", Offset: 7, Data: []byte("data")},
 		&AbandonSnapshot{ID: "restore"},
+		&AddSigningKey{ID: "key", Private: []byte("private"), Public: []byte("public"), Revoke: true, OnlyIfNone: true},
 		&RestoreSnapshot{ID: "restore", Bytes: 7, SHA256: []byte("sum")},
 		&CreatePriorityClass{Class: PriorityClassWire{Object: class}},
 		&UpdatePriorityClass{Class: PriorityClassWire{Object: class}, Revision: 7},

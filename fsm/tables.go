@@ -57,6 +57,8 @@ type tableSet struct {
 	ApplyFailures Table[*ApplyFailure]
 	// staged are the pieces of a snapshot that is to be restored.
 	staged Table[*stagedPiece]
+	// signingKeys are those of service accounts' tokens, by their IDs.
+	signingKeys Table[*SigningKey]
 }
 
 func newTableSet() tableSet {
@@ -79,6 +81,7 @@ func newTableSet() tableSet {
 		Decisions:       decisionTable.New(),
 		ApplyFailures:   applyFailureTable.New(),
 		staged:          stagedTable.New(),
+		signingKeys:     signingKeyTable.New(),
 	}
 }
 
@@ -88,7 +91,7 @@ func (t *tableSet) tables() []anyTable {
 	return []anyTable{
 		&t.Config, &t.PriorityClasses, &t.Namespaces, &t.Objects, &t.Budgets, &t.Nodes, &t.Pods,
 		&t.Nominations, &t.Queue, &t.Preemptions, &t.Events, &t.arrivals, &t.marks, &t.podMarks, &t.pending,
-		&t.Decisions, &t.ApplyFailures, &t.staged,
+		&t.Decisions, &t.ApplyFailures, &t.staged, &t.signingKeys,
 	}
 }
 

@@ -50,6 +50,10 @@ var proposals = map[string]func(s *transcript, a words, input string) []Command{
 	"abandon": func(_ *transcript, a words, _ string) []Command { // abandon ID
 		return one(&AbandonSnapshot{ID: a.name()})
 	},
+	"key": func(_ *transcript, a words, _ string) []Command { // key ID [revoke] [if-none]
+		return one(&AddSigningKey{ID: a.name(), Private: []byte("private " + a.name()), Public: []byte("public " + a.name()),
+			Revoke: a.has("revoke"), OnlyIfNone: a.has("if-none")})
+	},
 	"restore":     (*transcript).restoreSaved,
 	"node":        (*transcript).putNode,
 	"update-node": (*transcript).putNode,

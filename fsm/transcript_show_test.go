@@ -27,6 +27,7 @@ var shows = map[string]func(s *transcript, a words) string{
 	"events":      func(s *transcript, a words) string { return rows(s.view().Events, a.name()) },
 	"nominations": func(s *transcript, a words) string { return rows(s.view().Nominations, a.name()) },
 	"preemptions": func(s *transcript, a words) string { return rows(s.view().Preemptions, a.name()) },
+	"keys":        func(s *transcript, _ words) string { return showKeys(s.view()) },
 	"config":      func(s *transcript, a words) string { return describe(s.view().SchedulerConfig()) },
 	"tally":       (*transcript).showTally,
 	"judge":       (*transcript).showVerdicts,
@@ -56,6 +57,16 @@ func rows[T any](t Table[T], prefix string) string {
 		if strings.HasPrefix(key, prefix) || strings.HasPrefix(key, "default/"+prefix) {
 			out += fmt.Sprintf("%s %s\n", key, describe(row))
 		}
+		return true
+	})
+	return out
+}
+
+// showKeys lists those that verify tokens.
+func showKeys(v *View) string {
+	out := ""
+	v.SigningKeys(func(id string, k *SigningKey) bool {
+		out += fmt.Sprintf("%s signs: %t, private part: %t\n", id, k.RetiredUnixNano == 0, len(k.Private) > 0)
 		return true
 	})
 	return out

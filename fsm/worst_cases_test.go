@@ -357,6 +357,9 @@ func worstCases() []worstCase {
 		{"StageSnapshot", single(func(w *worstWorld, i int) Command {
 			return &StageSnapshot{ID: fmt.Sprint("restore-", i), Data: slices.Repeat([]byte{byte(i)}, 1<<20)}
 		})},
+		{"AddSigningKey", single(func(_ *worstWorld, i int) Command {
+			return &AddSigningKey{ID: fmt.Sprint("key-", i), Private: []byte("private"), Public: []byte("public"), Revoke: i%MaxSigningKeys == 0}
+		})},
 	}
 }
 

@@ -56,6 +56,7 @@ func (s *Server) lead(ctx context.Context) {
 	keep("controllers", func(ctx context.Context) { s.controlLoop(ctx, vigil) })
 	keep("workloads", s.keepWorkloads)
 	keep("kubernetes", s.keepKubernetes)
+	keep("signing key", s.keepSigningKey)
 	keep("membership", s.membershipLoop)
 	keep("compare", s.compareLoop)
 	loops.Wait()

@@ -49,6 +49,7 @@ func (s *Server) operatorHandler() http.Handler {
 	handle("DELETE "+operator.PathRaftServers+"/{id}", s.removeServer)
 	handle("POST "+operator.PathTransferLeader, s.transferLeader)
 	handle("POST "+operator.PathVerify, func(r *http.Request) (any, error) { return s.Verify(r.Context()) })
+	handle("POST "+operator.PathSigningKey, s.rotateSigningKey)
 	handle("GET "+ledger.PathWhy, s.why)
 	handle("GET "+operator.PathClassDrift, func(*http.Request) (any, error) { return explain.ClassDrift(s.state.View()), nil })
 	mux.HandleFunc("GET "+operator.PathSnapshot, s.saveSnapshot)

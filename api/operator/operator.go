@@ -17,6 +17,7 @@ const (
 	PathTransferLeader    = "/berth/v1/raft/transfer-leader"
 	PathSnapshot          = "/berth/v1/snapshot"
 	PathVerify            = "/berth/v1/verify"
+	PathSigningKey        = "/berth/v1/signing-key"
 	PathClassDrift        = "/berth/v1/class-drift"
 )
 
@@ -164,6 +165,19 @@ type VerifyServer struct {
 	Digest string `json:"digest,omitempty"`
 	// Error says why there is no digest.
 	Error string `json:"error,omitempty"`
+}
+
+// SigningKeyRequest is the body of POST PathSigningKey: a new key signs the
+// tokens of service accounts from now on.
+type SigningKeyRequest struct {
+	// Revoke: no token that was made before is good any more.
+	Revoke bool `json:"revoke,omitempty"`
+}
+
+// SigningKeyResult answers it.
+type SigningKeyResult struct {
+	// ID is what tokens call the new key.
+	ID string `json:"id"`
 }
 
 // VerifyResult answers POST PathVerify: the digests of all servers' states at

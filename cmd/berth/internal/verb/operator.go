@@ -23,7 +23,7 @@ func (e *Env) operator() *cobra.Command {
 	}
 	raft := &cobra.Command{Use: "raft", Short: "See and change which servers keep the log", Args: cobra.NoArgs, RunE: needsSubcommand}
 	raft.AddCommand(e.listPeers(), e.removePeer())
-	cmd.AddCommand(raft, e.snapshot(), e.status(), e.transferLeader(), e.verify(), e.gossipKey())
+	cmd.AddCommand(raft, e.snapshot(), e.status(), e.transferLeader(), e.verify(), e.signingKey(), e.gossipKey())
 	return cmd
 }
 
@@ -222,6 +222,30 @@ func (e *Env) verify() *cobra.Command {
 			return err
 		},
 	})
+}
+
+func (e *Env) signingKey() *cobra.Command {
+	var req operator.SigningKeyRequest
+	cmd := e.outputFlag(&cobra.Command{
+		Use:   "rotate-signing-key",
+		Short: "Sign service accounts' tokens with a new key",
+		Long: "Make a new key sign the tokens of service accounts. Those that were signed before stay good until they end, " +
+			"unless -revoke says that none does: pods then get nowhere with theirs until they are renewed or restarted.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := e.Client.API()
+			if err != nil {
+				return err
+			}
+			var done operator.SigningKeyResult
+			if err := api.Operator(cmd.Context(), http.MethodPost, operator.PathSigningKey, &req, &done); err != nil {
+				return fmt.Errorf("rotating the signing key: %w", err)
+			}
+			return e.print(&done, func(w io.Writer) { fmt.Fprintf(w, "service accounts' tokens are signed with the key %s\n", done.ID) })
+		},
+	})
+	cmd.Flags().BoolVar(&req.Revoke, "revoke", false, "No token that was made before is good any more.")
+	return cmd
 }
 
 func (e *Env) gossipKey() *cobra.Command {

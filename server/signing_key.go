@@ -1,0 +1,77 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/apiserver/tokens"
+	"github.com/berth-dev/berth/fsm"
+)
+
+// keepSigningKey makes the key that service accounts' tokens are signed with,
+// once every server knows of such keys.
+func (s *Server) keepSigningKey(ctx context.Context) {
+	ticker := time.NewTicker(controlInterval)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		if has := s.hasSigningKey(); has {
+			return
+		}
+		if err := s.addSigningKey(ctx, func(c *fsm.AddSigningKey) { c.OnlyIfNone = true }); err != nil && ctx.Err() == nil {
+			s.log.Debug("the cluster has no key for service accounts' tokens yet", "reason", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+}
+
+func (s *Server) hasSigningKey() (has bool) {
+	s.state.View().SigningKeys(func(_ string, k *fsm.SigningKey) bool {
+		has = has || k.RetiredUnixNano == 0
+		return !has
+	})
+	return has
+}
+
+// addSigningKey makes a key as how says.
+func (s *Server) addSigningKey(ctx context.Context, how func(c *fsm.AddSigningKey)) error {
+	c, err := tokens.NewKey()
+	if err != nil {
+		return err
+	}
+	how(c)
+	if lowest, needs := s.versionNow(ctx), fsm.Since(c); lowest < needs {
+		return fmt.Errorf("%w: signing keys need every server at log version %d, and one is at %d: upgrade all servers first", errBadRequest, needs, lowest)
+	}
+	r, err := s.proposeOne(ctx, systemUser, c)
+	if err != nil {
+		return err
+	}
+	if r.Refused() {
+		return fmt.Errorf("%w: %s", errBadRequest, r.Message)
+	}
+	return nil
+}
+
+// rotateSigningKey makes another key sign service accounts' tokens.
+func (s *Server) rotateSigningKey(r *http.Request) (any, error) {
+	var req operator.SigningKeyRequest
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: read the request: %w", errBadRequest, err)
+	}
+	out := &operator.SigningKeyResult{}
+	err := s.addSigningKey(r.Context(), func(c *fsm.AddSigningKey) { c.Revoke, out.ID = req.Revoke, c.ID })
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("an operator has changed the key of service accounts' tokens", "key", out.ID, "revoked", req.Revoke)
+	return out, nil
+}
