@@ -153,6 +153,7 @@ func Rules() []Rule {
 			Group: Accounts, Verbs: read, Home: true,
 			Resources: []string{
 				"pods", "pods/status", "services", "services/status", "configmaps", "serviceaccounts", "podtemplates",
+				"endpoints", "endpointslices.discovery.k8s.io",
 				"replicasets.apps", "replicasets.apps/status", "replicasets.apps/scale", "leases.coordination.k8s.io",
 			},
 			Why: "a pod finds the others of its application; it writes nothing, and reads no secret",

@@ -67,7 +67,7 @@ func podsIn(dir string) (int, error) {
 	return n, nil
 }
 
-func openCRI(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error) {
+func openCRI(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Runtime, func(), error) {
 	if c.DataDir == "" {
 		return nil, nil, errors.New("the cri runtime needs a data directory")
 	}
@@ -81,7 +81,8 @@ func openCRI(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error) {
 	}
 	rt, err := cri.New(cri.Options{
 		Endpoint: c.CRI.Endpoint, Root: criDir(c.DataDir), Node: id, MemoryBytes: machine.Capacity.Memory().Value(),
-		PullsAtOnce: c.CRI.ParallelPulls, ImagesHigh: c.CRI.ImagesHigh, ImagesLow: c.CRI.ImagesLow, LogBytes: c.LogBytes, LogFiles: c.LogFiles, Handler: link.handler, Logger: c.Logger,
+		PullsAtOnce: c.CRI.ParallelPulls, ImagesHigh: c.CRI.ImagesHigh, ImagesLow: c.CRI.ImagesLow, LogBytes: c.LogBytes, LogFiles: c.LogFiles,
+		Handler: link.handler, HostAliases: forward.hostAliases(), Logger: c.Logger,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -22,6 +23,8 @@ type uplink struct {
 	client      *rpc.WorkerClient
 	agent       *worker.Agent
 	assignments chan worker.Assignment
+	objects     objects
+	api         atomic.Pointer[[]string]
 
 	mu        sync.Mutex
 	node      []byte // corev1.Node, protobuf
@@ -122,7 +125,8 @@ func (u *uplink) Assign(ctx context.Context, a *rpc.Assignments) error {
 }
 
 // Connected implements rpc.WorkerAgent.
-func (u *uplink) Connected(server string) {
+func (u *uplink) Connected(server string, api []string) {
+	u.api.Store(&api)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.server = server
@@ -132,6 +136,20 @@ func (u *uplink) Connected(server string) {
 		close(u.connected)
 	}
 	u.log.Info("connected", "server", server)
+	u.objects.doubt() // nobody has told this worker of changes meanwhile
+	if u.agent != nil {
+		u.agent.Doubt()
+	}
+}
+
+// Changed implements rpc.WorkerAgent.
+func (u *uplink) Changed(refs []rpc.ObjectRef) {
+	out := make([]worker.ObjectRef, len(refs))
+	for i, r := range refs {
+		out[i] = worker.ObjectRef(r)
+	}
+	u.objects.changed(out)
+	u.agent.Changed(out)
 }
 
 // Disconnected implements rpc.WorkerAgent. Pods keep running.
@@ -145,13 +163,13 @@ func (u *uplink) Disconnected(err error) {
 // ConfigMap implements worker.Getter.
 func (u *uplink) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	o := new(corev1.ConfigMap)
-	return o, u.fetch(ctx, "configmaps", namespace, name, o)
+	return o, u.followed(ctx, worker.ObjectRef{Resource: "configmaps", Namespace: namespace, Name: name}, o)
 }
 
 // Secret implements worker.Getter.
 func (u *uplink) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	o := new(corev1.Secret)
-	return o, u.fetch(ctx, "secrets", namespace, name, o)
+	return o, u.followed(ctx, worker.ObjectRef{Resource: "secrets", Namespace: namespace, Name: name}, o)
 }
 
 // ServiceAccount implements worker.Getter.
@@ -166,13 +184,61 @@ func (u *uplink) handler(ctx context.Context, class string) (string, error) {
 	return o.Handler, u.fetch(ctx, "runtimeclasses", "", class, o)
 }
 
-func (u *uplink) fetch(ctx context.Context, resource, namespace, name string, into interface{ Unmarshal([]byte) error }) error {
-	raw, err := u.client.Fetch(ctx, resource, namespace, name)
+// servers are the addresses of the API that the last server has told.
+func (u *uplink) servers() []string {
+	if api := u.api.Load(); api != nil {
+		return *api
+	}
+	return nil
+}
+
+// Services implements worker.Getter.
+func (u *uplink) Services(ctx context.Context, namespace string) ([]corev1.Service, error) {
+	list := new(corev1.ServiceList)
+	err := u.fetch(ctx, "services", namespace, "", list)
+	if errors.Is(err, rpc.ErrForbidden) {
+		return nil, nil // a server of an earlier version tells no worker of services
+	}
+	return list.Items, err
+}
+
+// Token implements worker.Getter.
+func (u *uplink) Token(ctx context.Context, pod *corev1.Pod, audience string, seconds int64) (string, time.Time, error) {
+	r, err := u.client.Token(ctx, rpc.TokenRequest{
+		Namespace: pod.Namespace, Pod: pod.Name, PodUID: string(pod.UID), Audience: audience, ExpirationSeconds: seconds,
+	})
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	return r.Token, time.Unix(0, r.ExpiresUnixNano), nil
+}
+
+func (u *uplink) fetch(ctx context.Context, resource, namespace, name string, into message) error {
+	r, err := u.client.Fetch(ctx, rpc.FetchRequest{Resource: resource, Namespace: namespace, Name: name})
 	if err != nil {
 		return fetchError(err, resource, name)
 	}
+	return decodeFetched(r.Object, worker.ObjectRef{Resource: resource, Namespace: namespace, Name: name}, into)
+}
+
+// followed gives an object of which the worker has a copy, as long as nobody says that it has changed.
+func (u *uplink) followed(ctx context.Context, ref worker.ObjectRef, into message) error {
+	raw, err := u.objects.get(ctx, ref, func(ctx context.Context, have int64) (*rpc.FetchResponse, error) {
+		return u.client.Fetch(ctx, rpc.FetchRequest{
+			Resource: ref.Resource, Namespace: ref.Namespace, Name: ref.Name, Follow: true, Have: have,
+		})
+	})
+	if err != nil {
+		return fetchError(err, ref.Resource, ref.Name)
+	}
+	return decodeFetched(raw, ref, into)
+}
+
+type message interface{ Unmarshal([]byte) error }
+
+func decodeFetched(raw []byte, ref worker.ObjectRef, into message) error {
 	if err := into.Unmarshal(raw); err != nil {
-		return fmt.Errorf("decode %s %s/%s: %w", resource, namespace, name, err)
+		return fmt.Errorf("decode %s %s/%s: %w", ref.Resource, ref.Namespace, ref.Name, err)
 	}
 	return nil
 }

@@ -43,12 +43,12 @@ func TestRegisterWaitsForTheFirstStream(t *testing.T) {
 		if err := said.Unmarshal(u.Hello().Node); err != nil || said.Labels["disk"] != "ssd" {
 			t.Errorf("the stream begins with %v, %v", said, err)
 		}
-		u.Connected("a")
+		u.Connected("a", nil)
 		if err := <-registered; err != nil {
 			t.Error(err)
 		}
 		u.Disconnected(errors.New("gone"))
-		u.Connected("b")
+		u.Connected("b", nil)
 		if err := u.Register(t.Context(), node); err != nil {
 			t.Error(err)
 		}

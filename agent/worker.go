@@ -73,13 +73,17 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	if err := chooseRuntime(&c); err != nil {
 		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
 	}
-	rt, closeRuntime, err := openRuntime(&c, link)
+	forward := startForwarder(&c, link.servers)
+	rt, closeRuntime, err := openRuntime(&c, link, forward)
 	if err != nil {
+		forward.close()
 		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
 	}
+	endRuntime := closeRuntime
+	closeRuntime = func() { endRuntime(); forward.close() }
 	node, err := newNode(&c, rt)
 	if err == nil {
-		link.agent, err = worker.New(workerOptions(&c, node, link, rt))
+		link.agent, err = worker.New(workerOptions(&c, node, link, rt, forward))
 	}
 	if err == nil {
 		link.client, err = rpc.NewWorkerClient(rpc.WorkerConfig{
@@ -100,6 +104,9 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	}
 	link.node = raw
 	w.loops.Go(func() { link.client.Run(ctx) })
+	if forward != nil {
+		w.loops.Go(func() { forward.run(ctx) })
+	}
 	w.loops.Go(func() {
 		// Without an agent nothing runs here, and the servers must not
 		// believe that it did: the stream ends as well.
@@ -123,7 +130,7 @@ func (w *Worker) Stop() {
 	w.close()
 }
 
-func openRuntime(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error) {
+func openRuntime(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Runtime, func(), error) {
 	if c.Containers != nil {
 		return c.Containers, func() {}, nil
 	}
@@ -150,7 +157,7 @@ func openRuntime(c *WorkerConfig, link *uplink) (runtime.Runtime, func(), error)
 		}
 		return rt, rt.Close, nil
 	case "cri":
-		return openCRI(c, link)
+		return openCRI(c, link, forward)
 	}
 	return nil, nil, fmt.Errorf("there is no runtime %q: it is cri, process, fake or auto", c.Runtime)
 }
@@ -201,7 +208,7 @@ func readMachine(dataDir string) (worker.Machine, error) {
 // podsDir is where the pods' volumes are.
 func podsDir(dataDir string) string { return filepath.Join(dataDir, "pods") }
 
-func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.Runtime) worker.Options {
+func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.Runtime, forward *forwarder) worker.Options {
 	o := worker.Options{Node: node, Uplink: link, Runtime: rt, Getter: link, Recorder: link, Logger: c.Logger}
 	if c.Runtime == "fake" || c.Containers != nil {
 		o.CallsAtOnce = worker.CallsInline
@@ -209,6 +216,10 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 		return o
 	}
 	o.Volumes = &worker.Volumes{Root: podsDir(c.DataDir)}
+	if forward != nil {
+		_, ownNetwork := rt.(runtime.Sandboxer)
+		o.API = func(pod *corev1.Pod) (host, port string) { return forward.addressFor(pod, ownNetwork) }
+	}
 	dir := c.DataDir
 	o.Pressure = func() (worker.Pressure, error) { return worker.ReadPressure(dir) }
 	return o

@@ -128,14 +128,15 @@ func TestScaleApply(t *testing.T) {
 // created one by one.
 func TestFinishTemplate(t *testing.T) {
 	template := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "web-", Labels: map[string]string{"app": "web"}}, Spec: testPod("x").Spec}
-	pod, err := FinishTemplate(template)
+	finish := FinishTemplate(newDouble(t).View)
+	pod, err := finish(template)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pod.Name != "" || pod.UID != "" || pod.GenerateName != "web-" || len(pod.Spec.Tolerations) != 2 || pod.Spec.ServiceAccountName != "default" || pod.Generation != 1 {
+	if pod.Name != "" || pod.UID != "" || pod.GenerateName != "web-" || len(pod.Spec.Tolerations) != 2 || pod.Spec.ServiceAccountName != "default" || len(pod.Spec.Volumes) != 1 || pod.Generation != 1 {
 		t.Errorf("%+v", pod)
 	}
 	template.Spec.Containers = nil
-	_, err = FinishTemplate(template)
+	_, err = finish(template)
 	wantStatus(t, err, 422, "spec.containers: Required value")
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/pod"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
 )
 
 // configuration serves schedulerconfigurations: the one object is read and
@@ -79,7 +80,7 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 	}
 	pods := make([]*corev1.Pod, len(plan.Spec.Pods))
 	for i := range plan.Spec.Pods {
-		finished, err := finishPod(ctx, &plan.Spec.Pods[i])
+		finished, err := finishPod(ctx, p.backend.View, &plan.Spec.Pods[i])
 		if err != nil {
 			return nil, err
 		}
@@ -114,19 +115,21 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 	return plan, nil
 }
 
-// FinishTemplate does to the pod of a workload's template what the API does to a
-// pod that is created, and refuses what it would refuse. The pod stays without a
-// name: its metadata.generateName is what the pods' names begin with.
-func FinishTemplate(pod *corev1.Pod) (*corev1.Pod, error) {
-	finished, err := finishPod(context.Background(), pod)
-	if err != nil {
-		return nil, err
+// FinishTemplate gives what does to the pod of a workload's template what the API
+// does to a pod that is created, and refuses what it would refuse. The pod stays
+// without a name: its metadata.generateName is what the pods' names begin with.
+func FinishTemplate(view func() *fsm.View) func(pod *corev1.Pod) (*corev1.Pod, error) {
+	return func(pod *corev1.Pod) (*corev1.Pod, error) {
+		finished, err := finishPod(context.Background(), view, pod)
+		if err != nil {
+			return nil, err
+		}
+		finished.Name, finished.UID, finished.CreationTimestamp = "", "", metav1.Time{}
+		return finished, nil
 	}
-	finished.Name, finished.UID, finished.CreationTimestamp = "", "", metav1.Time{}
-	return finished, nil
 }
 
 // finishPod is finish for a pod that somebody else may hold.
-func finishPod(ctx context.Context, in *corev1.Pod) (*corev1.Pod, error) {
-	return finish[core.Pod](ctx, in.DeepCopy(), podCreation{pod.Strategy})
+func finishPod(ctx context.Context, view func() *fsm.View, in *corev1.Pod) (*corev1.Pod, error) {
+	return finish[core.Pod](ctx, in.DeepCopy(), podCreation{pod.Strategy, view})
 }

@@ -77,7 +77,7 @@ func (g *registry) coreGroup(
 	made := map[string]*served{}
 	var account description
 	resources := map[string]rest.Storage{}
-	for _, d := range append(plainDescriptions(), podDescription(), nodeDescription(), namespaceDescription(config.RootCA), eventDescription()) {
+	for _, d := range append(plainDescriptions(), podDescription(g.backend), nodeDescription(), namespaceDescription(config.RootCA), eventDescription()) {
 		d.version, d.table = corev1.SchemeGroupVersion, table
 		if d.kind.rows.table == objectsTable {
 			d = plain(d)
@@ -177,11 +177,11 @@ func plainDescriptions() []description {
 	}
 }
 
-func podDescription() description {
+func podDescription(backend Backend) description {
 	return description{
 		kind: podKind(), singular: "pod", shortNames: []string{"po"}, categories: []string{"all"}, whole: true,
 		list:   func() runtime.Object { return new(core.PodList) },
-		create: podCreation{pod.Strategy}, update: podChange{pod.Strategy}, remove: pod.Strategy, reset: pod.Strategy,
+		create: podCreation{pod.Strategy, backend.View}, update: podChange{pod.Strategy}, remove: pod.Strategy, reset: pod.Strategy,
 		attrs: pod.GetAttrs, predicate: pod.MatchPod,
 		erase: func(key string, p fsm.Precondition, options *metav1.DeleteOptions) fsm.Command {
 			return &fsm.DeletePod{Key: key, Precondition: p, GraceSeconds: options.GracePeriodSeconds, Propagation: propagation(options)}

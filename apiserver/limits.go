@@ -139,7 +139,11 @@ func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 		l.amounts(path.Child("resources", "limits"), r.Limits)
 	}
 	l.amounts(path.Child("overhead"), spec.Overhead)
-	l.count(path.Child("volumes"), len(spec.Volumes), maxVolumes)
+	volumes := len(spec.Volumes)
+	if slices.ContainsFunc(spec.Volumes, func(v core.Volume) bool { return v.Name == accountVolume }) {
+		volumes-- // nobody asked for it
+	}
+	l.count(path.Child("volumes"), volumes, maxVolumes)
 	l.count(path.Child("tolerations"), len(spec.Tolerations), maxTolerations)
 	l.count(path.Child("schedulingGates"), len(spec.SchedulingGates), maxGates)
 	l.count(path.Child("nodeSelector"), len(spec.NodeSelector), maxExpressions)

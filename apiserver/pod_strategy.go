@@ -6,9 +6,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	core "k8s.io/kubernetes/pkg/apis/core"
 
+	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 )
 
@@ -22,7 +24,10 @@ const (
 
 // podCreation is upstream's strategy together with what Kubernetes does to new
 // pods in admission and what needs no other object.
-type podCreation struct{ rest.RESTCreateStrategy }
+type podCreation struct {
+	rest.RESTCreateStrategy
+	view func() *fsm.View
+}
 
 // PrepareForCreate implements rest.RESTCreateStrategy.
 func (s podCreation) PrepareForCreate(ctx context.Context, obj runtime.Object) {
@@ -32,6 +37,7 @@ func (s podCreation) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 		pod.Spec.ServiceAccountName = defaultServiceAccount
 	}
 	tolerateLostNode(pod)
+	mountAccount(s.view(), genericapirequest.NamespaceValue(ctx), pod)
 }
 
 // Validate implements rest.RESTCreateStrategy.

@@ -28,7 +28,11 @@ func podLife(t *testing.T, d *containerdtest.Daemon) {
 	if d != nil {
 		w = criWorker(d, "worker-1", "cri")
 	}
-	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), w)
+	s := server("server-1", "bootstrap_expect = 1")
+	if d != nil { // pods have a network of their own
+		s.Host, w.Host = reachable(), reachable()
+	}
+	c := newCluster(t, s, w)
 	if d != nil {
 		c.emptied(t, d)
 	}
@@ -37,7 +41,7 @@ func podLife(t *testing.T, d *containerdtest.Daemon) {
 	}
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"ends": ends, "restarts": restarts, "init": initContainers, "sees": sees, "stops": stops, "probed": probed, "refused": refused,
-		"fails": fails, "entered": entered,
+		"fails": fails, "entered": entered, "mounts": mounts,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}

@@ -13,11 +13,39 @@ type FetchRequest struct {
 	Resource  string `msgpack:"resource"`
 	Namespace string `msgpack:"namespace"`
 	Name      string `msgpack:"name"`
+	// Follow: the worker is to be told, once, when the object is another one than
+	// the answer says, also when there is none now.
+	Follow bool `msgpack:"follow,omitempty"`
+	// Have is the revision of the object that the worker has already.
+	Have int64 `msgpack:"have,omitempty"`
 }
 
 // FetchResponse carries the object's protobuf bytes.
 type FetchResponse struct {
 	Object []byte `msgpack:"object"`
+	// Revision is the object's own; Unchanged: it is the one that the worker has.
+	Revision  int64 `msgpack:"revision,omitempty"`
+	Unchanged bool  `msgpack:"unchanged,omitempty"`
+	// Followed: the server will tell of a change.
+	Followed bool `msgpack:"followed,omitempty"`
+}
+
+// TokenRequest asks for a token of a pod's service account that is bound to the
+// pod. It never goes through the log.
+type TokenRequest struct {
+	Node      string `msgpack:"node"`
+	Namespace string `msgpack:"namespace"`
+	Pod       string `msgpack:"pod"`
+	PodUID    string `msgpack:"pod_uid"`
+	// Audience and ExpirationSeconds are those of a volume of the pod's spec.
+	Audience          string `msgpack:"audience,omitempty"`
+	ExpirationSeconds int64  `msgpack:"expiration_seconds"`
+}
+
+// TokenResponse carries it.
+type TokenResponse struct {
+	Token           string `msgpack:"token"`
+	ExpiresUnixNano int64  `msgpack:"expires_unix_nano"`
 }
 
 // fetch answers a worker that speaks for its own node.
@@ -31,21 +59,47 @@ func (s *Server) fetch(ctx context.Context, r *FetchRequest) (*FetchResponse, er
 // errNotConnected: there is no stream to fetch beside.
 var errNotConnected = errors.New("the worker is not connected to a server")
 
+// token answers a worker that speaks for its own node.
+func (s *Server) token(ctx context.Context, r *TokenRequest) (*TokenResponse, error) {
+	if err := mayBeNode(ctx, r.Node); err != nil {
+		return nil, err
+	}
+	return s.config.Workers.WorkerToken(ctx, r)
+}
+
 // Fetch reads an object from the server that the worker is connected to. The
 // error is ErrNotFound if there is none, ErrForbidden if no pod of the node
 // refers to it.
-func (c *WorkerClient) Fetch(ctx context.Context, resource, namespace, name string) ([]byte, error) {
+func (c *WorkerClient) Fetch(ctx context.Context, r FetchRequest) (*FetchResponse, error) {
+	resp := new(FetchResponse)
+	r.Node = c.config.Node
+	if err := c.ask(ctx, methodFetch, &r, resp); err != nil {
+		return nil, fmt.Errorf("fetching %s %s/%s: %w", r.Resource, r.Namespace, r.Name, err)
+	}
+	return resp, nil
+}
+
+// Token asks the server that the worker is connected to for a pod's token. The
+// error is ErrForbidden if the pod is not the node's, or has no such volume.
+func (c *WorkerClient) Token(ctx context.Context, r TokenRequest) (*TokenResponse, error) {
+	resp := new(TokenResponse)
+	r.Node = c.config.Node
+	if err := c.ask(ctx, methodToken, &r, resp); err != nil {
+		return nil, fmt.Errorf("asking for a token of pod %s/%s: %w", r.Namespace, r.Pod, err)
+	}
+	return resp, nil
+}
+
+func (c *WorkerClient) ask(ctx context.Context, method string, req, resp any) error {
 	cc := c.current.Load()
 	if cc == nil {
-		return nil, errNotConnected
+		return errNotConnected
 	}
-	resp := new(FetchResponse)
-	r := &FetchRequest{Node: c.config.Node, Resource: resource, Namespace: namespace, Name: name}
-	if err := cc.Invoke(ctx, methodFetch, r, resp); err != nil {
+	err := cc.Invoke(ctx, method, req, resp)
+	if err != nil {
 		err, _ = fromStatus(err)
-		return nil, fmt.Errorf("fetching %s %s/%s: %w", resource, namespace, name, err)
 	}
-	return resp.Object, nil
+	return err
 }
 
 // maxPendingEvents bounds the events that wait; the oldest are dropped.

@@ -14,20 +14,39 @@ func TestFetchIsForTheNodeItself(t *testing.T) {
 	a := &agent{}
 	w := startWorker(t, "n1", ca.source(pki.Worker, "n1"), a, s)
 	eventually(t, "the worker is connected", func() bool { return a.on() == "s1" })
-	got, err := w.Fetch(t.Context(), "secrets", "default", "token")
-	if err != nil || string(got) != "secrets/default/token" {
-		t.Errorf("got %q, %v", got, err)
+	secret := FetchRequest{Resource: "secrets", Namespace: "default", Name: "token", Follow: true}
+	got, err := w.Fetch(t.Context(), secret)
+	if err != nil || string(got.Object) != "secrets/default/token" {
+		t.Errorf("got %+v, %v", got, err)
 	}
+	if got, err := w.Token(t.Context(), TokenRequest{Pod: "p"}); err != nil || got.Token != "n1 p" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	// It is told once, until it has asked again.
+	ref := ObjectRef{"secrets", "default", "token"}
+	s.Hub.ObjectChanged(ref)
+	s.Hub.ObjectChanged(ref)
+	s.Hub.ObjectChanged(ObjectRef{"secrets", "default", "other"})
+	eventually(t, "the worker is told", func() bool { return len(a.told()) > 0 })
+	if _, err := w.Fetch(t.Context(), secret); err != nil {
+		t.Error(err)
+	}
+	s.Hub.ObjectChanged(ref)
+	eventually(t, "the worker is told again", func() bool { return slices.Equal(a.told(), []ObjectRef{ref, ref}) })
 	// The same connection, in another node's name.
 	err = w.current.Load().Invoke(t.Context(), methodFetch, &FetchRequest{Node: "n2"}, new(FetchResponse))
 	if err, _ = fromStatus(err); !errors.Is(err, ErrForbidden) {
 		t.Errorf("another node: %v", err)
 	}
+	err = w.current.Load().Invoke(t.Context(), methodToken, &TokenRequest{Node: "n2", Pod: "p"}, new(TokenResponse))
+	if err, _ = fromStatus(err); !errors.Is(err, ErrForbidden) {
+		t.Errorf("a token of another node's pod: %v", err)
+	}
 	alone, err := NewWorkerClient(WorkerConfig{Node: "n1", Agent: a, TLS: ca.source(pki.Worker, "n1")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := alone.Fetch(t.Context(), "secrets", "default", "token"); !errors.Is(err, errNotConnected) {
+	if _, err := alone.Fetch(t.Context(), secret); !errors.Is(err, errNotConnected) {
 		t.Errorf("without a server: %v", err)
 	}
 }

@@ -75,6 +75,7 @@ func (c *cluster) committed(uid string) []string {
 
 // handler is one fake server of a cluster.
 type handler struct {
+	follow func(node string, ref ObjectRef) bool
 	*cluster
 	onForward func(ctx context.Context, r *ForwardRequest) (*ForwardResponse, error)
 }
@@ -165,9 +166,16 @@ func (h *handler) WorkerAssignments(_ context.Context, node string, since int64)
 	return a, nil
 }
 
+func (h *handler) WorkerToken(_ context.Context, r *TokenRequest) (*TokenResponse, error) {
+	return &TokenResponse{Token: r.Node + " " + r.Pod}, nil
+}
+
 func (h *handler) WorkerFetch(_ context.Context, r *FetchRequest) (*FetchResponse, error) {
 	if r.Name == "missing" {
 		return nil, ErrNotFound
+	}
+	if r.Follow {
+		h.follow(r.Node, ObjectRef{r.Resource, r.Namespace, r.Name})
 	}
 	return &FetchResponse{Object: []byte(r.Resource + "/" + r.Namespace + "/" + r.Name)}, nil
 }
@@ -195,6 +203,7 @@ func startServer(t *testing.T, c *cluster, name string, tls *pki.Source) *testSe
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.follow = s.Hub.Follow
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -248,6 +257,7 @@ type agent struct {
 	fulls   int
 	server  string
 	ended   []error
+	changed []ObjectRef
 	block   chan struct{} // Assign waits for it, if it is set
 	onTunel func(ctx context.Context, kind string, body []byte, conn net.Conn) error
 }
@@ -297,10 +307,22 @@ func (a *agent) Tunnel(ctx context.Context, kind string, body []byte, conn net.C
 	return err
 }
 
-func (a *agent) Connected(server string) {
+func (a *agent) Connected(server string, _ []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.server = server
+}
+
+func (a *agent) told() []ObjectRef {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.changed)
+}
+
+func (a *agent) Changed(refs []ObjectRef) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.changed = append(a.changed, refs...)
 }
 
 func (a *agent) Disconnected(err error) {

@@ -17,8 +17,9 @@ import (
 const tunnelOpenTimeout = 10 * time.Second
 
 // Hub knows the workers whose streams end at this server. Its methods take time
-// that does not grow with the number of workers, except Held and Drain, and
-// never wait for a worker.
+// that does not grow with the number of workers, except Held, Drain, Resync and
+// ObjectChanged, which is about those that follow the object, and never wait for
+// a worker.
 type Hub struct {
 	log       hclog.Logger
 	heartbeat time.Duration
@@ -28,7 +29,13 @@ type Hub struct {
 	sessions map[string]*session // by node
 	drain    *Drain
 	tunnels  map[string]*pendingTunnel // by ID
+	// followers are the sessions that are to be told when an object is another one.
+	followers map[ObjectRef]map[*session]struct{}
 }
+
+// maxFollowed bounds what one worker follows. Of what is beyond it is told at
+// once that it has changed, so it asks again.
+const maxFollowed = 16 << 10
 
 // session is one worker's stream.
 type session struct {
@@ -38,6 +45,7 @@ type session struct {
 	cancel   context.CancelCauseFunc
 	heard    *heard
 	gone     chan struct{} // closed at the end
+	follows  map[ObjectRef]struct{}
 }
 
 // heard is when a worker was last heard, by the monotonic clock: whoever sets the
@@ -70,7 +78,8 @@ type workerTunnel struct {
 }
 
 func newHub(log hclog.Logger, heartbeat time.Duration) *Hub {
-	return &Hub{log: log, heartbeat: heartbeat, sessions: map[string]*session{}, tunnels: map[string]*pendingTunnel{}}
+	return &Hub{log: log, heartbeat: heartbeat, sessions: map[string]*session{}, tunnels: map[string]*pendingTunnel{},
+		followers: map[ObjectRef]map[*session]struct{}{}}
 }
 
 // Push hands a pod's newest state to the worker of node, if its stream ends
@@ -94,10 +103,65 @@ func (h *Hub) Advance(revision int64) { h.revision.Store(revision) }
 // revision: what happened meanwhile was not pushed.
 func (h *Hub) Resync(revision int64) {
 	h.revision.Store(revision)
-	h.mu.RLock()
-	defer h.mu.RUnlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, s := range h.sessions {
 		s.box.forceResync(revision)
+		h.unfollowAll(s)
+	}
+}
+
+// Follow has the worker of node told, once, when the object is another one; false:
+// its stream does not end here. Whoever reads the object for it does so after
+// this call, or a change could be missed.
+func (h *Hub) Follow(node string, ref ObjectRef) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.sessions[node]
+	if s == nil {
+		return false
+	}
+	if len(s.follows) >= maxFollowed {
+		h.unfollowAll(s)
+	}
+	s.follows[ref] = struct{}{}
+	if h.followers[ref] == nil {
+		h.followers[ref] = map[*session]struct{}{}
+	}
+	h.followers[ref][s] = struct{}{}
+	return true
+}
+
+// ObjectChanged tells the workers that follow the object, and takes time for no
+// other.
+func (h *Hub) ObjectChanged(ref ObjectRef) {
+	h.mu.RLock()
+	n := len(h.followers[ref])
+	h.mu.RUnlock()
+	if n == 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.followers[ref] {
+		h.unfollow(s, ref)
+		s.box.tellChanged(ref)
+	}
+}
+
+// unfollowAll tells a worker that all it follows may have changed.
+func (h *Hub) unfollowAll(s *session) {
+	for ref := range s.follows {
+		h.unfollow(s, ref)
+		s.box.tellChanged(ref)
+	}
+}
+
+func (h *Hub) unfollow(s *session, ref ObjectRef) {
+	delete(s.follows, ref)
+	delete(h.followers[ref], s)
+	if len(h.followers[ref]) == 0 {
+		delete(h.followers, ref)
 	}
 }
 
@@ -164,7 +228,7 @@ func (h *Hub) Drain(reason string) {
 func (h *Hub) add(hello *Hello, heard *heard, cancel context.CancelCauseFunc) (*session, error) {
 	s := &session{
 		node: hello.Name, instance: hello.Instance, box: newOutbox(hello.ResumeRevision),
-		cancel: cancel, heard: heard, gone: make(chan struct{}),
+		cancel: cancel, heard: heard, gone: make(chan struct{}), follows: map[ObjectRef]struct{}{},
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,6 +251,9 @@ func (h *Hub) remove(s *session) bool {
 	close(s.gone)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for ref := range s.follows {
+		h.unfollow(s, ref)
+	}
 	if h.sessions[s.node] != s {
 		return false
 	}

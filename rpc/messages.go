@@ -164,12 +164,24 @@ type ServerMessage struct {
 	Acks        []Ack        `msgpack:"acks,omitempty"`
 	Tunnels     []TunnelOpen `msgpack:"tunnels,omitempty"`
 	Drain       *Drain       `msgpack:"drain,omitempty"`
+	// Changed are objects that the worker follows (FetchRequest.Follow) and that
+	// are others now. It follows them no more until it fetches them again.
+	Changed []ObjectRef `msgpack:"changed,omitempty"`
+}
+
+// ObjectRef names an object that pods refer to.
+type ObjectRef struct {
+	Resource  string `msgpack:"resource"`
+	Namespace string `msgpack:"namespace"`
+	Name      string `msgpack:"name"`
 }
 
 // Welcome accepts a worker.
 type Welcome struct {
 	Server          string `msgpack:"server"`
 	HeartbeatMillis int64  `msgpack:"heartbeat_millis"`
+	// API are the addresses of the servers' API, host:port, the own one first.
+	API []string `msgpack:"api,omitempty"`
 }
 
 // Assignments says what shall run on the node.

@@ -50,6 +50,7 @@ type outbox struct {
 	acks    []Ack
 	tunnels []TunnelOpen
 	drain   *Drain
+	changed map[ObjectRef]struct{}
 }
 
 // limits are those above, except in tests.
@@ -131,6 +132,31 @@ func (o *outbox) openTunnel(t TunnelOpen) error {
 	return nil
 }
 
+// tellChanged: the worker learns it before any pod that was put in later.
+func (o *outbox) tellChanged(ref ObjectRef) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.changed == nil {
+		o.changed = map[ObjectRef]struct{}{}
+	}
+	o.changed[ref] = struct{}{} // bounded by what a worker follows
+	o.signal()
+}
+
+// takeChanged takes what fits into one message.
+func (o *outbox) takeChanged() []ObjectRef {
+	var refs []ObjectRef
+	size := 0
+	for ref := range o.changed {
+		refs = append(refs, ref)
+		delete(o.changed, ref)
+		if size += len(ref.Namespace) + len(ref.Name) + 64; size > o.limits.chunk {
+			break
+		}
+	}
+	return refs
+}
+
 func (o *outbox) setDrain(d Drain) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -184,11 +210,13 @@ func (o *outbox) next() *ServerMessage {
 	defer o.mu.Unlock()
 	m := &ServerMessage{Acks: o.acks, Tunnels: o.tunnels, Drain: o.drain}
 	o.acks, o.tunnels, o.drain = nil, nil, nil
-	// While a resync is due, nothing says up to where the worker has all.
-	if o.due && !o.resync {
+	m.Changed = o.takeChanged()
+	// While a resync is due, nothing says up to where the worker has all. Pods wait
+	// for what they may refer to.
+	if o.due && !o.resync && len(o.changed) == 0 {
 		m.Assignments = o.takeUpdates()
 	}
-	if m.Assignments == nil && m.Acks == nil && m.Tunnels == nil && m.Drain == nil {
+	if m.Assignments == nil && m.Acks == nil && m.Tunnels == nil && m.Drain == nil && m.Changed == nil {
 		return nil
 	}
 	return m

@@ -33,7 +33,9 @@ type ServerConfig struct {
 	// Heartbeat is asked of the workers; 0 means DefaultHeartbeat. A stream
 	// that is silent for four of them ends.
 	Heartbeat time.Duration
-	Logger    hclog.Logger
+	// API are the addresses of the servers' API as of now; nil: workers learn none.
+	API    func() []string
+	Logger hclog.Logger
 }
 
 // Server answers servers and workers on one listener.
@@ -237,7 +239,11 @@ func (s *Server) connect(st grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	err = st.SendMsg(&ServerMessage{Welcome: &Welcome{Server: s.config.Name, HeartbeatMillis: s.config.Heartbeat.Milliseconds()}})
+	welcome := &Welcome{Server: s.config.Name, HeartbeatMillis: s.config.Heartbeat.Milliseconds()}
+	if s.config.API != nil {
+		welcome.API = s.config.API()
+	}
+	err = st.SendMsg(&ServerMessage{Welcome: welcome})
 	if err == nil {
 		w := &workerStream{server: s, session: ses, st: st, in: in, silence: s.silence(), acked: make(chan Ack, 1)}
 		err = w.serve(ctx)

@@ -39,6 +39,9 @@ type WorkerHandler interface {
 	// WorkerFetch reads an object that a pod of the node refers to
 	// (ErrNotFound, ErrForbidden).
 	WorkerFetch(ctx context.Context, r *FetchRequest) (*FetchResponse, error)
+	// WorkerToken makes a token of a pod's service account, for a volume of that
+	// pod, if it is bound to the worker's node (ErrForbidden, ErrBusy).
+	WorkerToken(ctx context.Context, r *TokenRequest) (*TokenResponse, error)
 	// WorkerGone tells that node's stream has ended and no other has taken
 	// its place here.
 	WorkerGone(node string, reason error)
@@ -58,6 +61,7 @@ const (
 	methodServerTunnel  = "/" + serverService + "/Tunnel"
 	methodConnect       = "/" + workerService + "/Connect"
 	methodFetch         = "/" + workerService + "/Fetch"
+	methodToken         = "/" + workerService + "/Token"
 	methodWorkerTunnel  = "/" + workerService + "/Tunnel"
 )
 
@@ -90,7 +94,7 @@ func (s *Server) workerDesc() *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: workerService,
 		HandlerType: (*any)(nil),
-		Methods:     []grpc.MethodDesc{unary(workerService, "Fetch", s.fetch)},
+		Methods:     []grpc.MethodDesc{unary(workerService, "Fetch", s.fetch), unary(workerService, "Token", s.token)},
 		Streams: []grpc.StreamDesc{
 			bothWays("Connect", func(_ any, st grpc.ServerStream) error { return s.connect(st) }),
 			bothWays("Tunnel", func(_ any, st grpc.ServerStream) error { return s.workerTunnel(st) }),

@@ -41,11 +41,15 @@ type WorkerAgent interface {
 	// must return soon: acknowledgements wait behind it. An error ends the
 	// stream, and the next one resumes from what Hello says.
 	Assign(ctx context.Context, a *Assignments) error
+	// Changed tells of objects that were fetched to be followed and are others now.
+	// It must not block.
+	Changed(refs []ObjectRef)
 	// Tunnel serves one tunnel and returns when it is done; the error is what
 	// the other end reads. It need not close conn.
 	Tunnel(ctx context.Context, kind string, body []byte, conn net.Conn) error
-	// Connected and Disconnected tell how the worker fares.
-	Connected(server string)
+	// Connected and Disconnected tell how the worker fares. api are the addresses of
+	// the servers' API.
+	Connected(server string, api []string)
 	Disconnected(err error)
 }
 
@@ -186,7 +190,7 @@ func (c *WorkerClient) stream(ctx context.Context, addr string) (welcomed bool, 
 		c.reports.reset()
 		c.current.Store(cc)
 		defer c.current.CompareAndSwap(cc, nil)
-		c.config.Agent.Connected(welcome.Server)
+		c.config.Agent.Connected(welcome.Server, welcome.API)
 		err = w.run(ctx, cancel, time.Duration(welcome.HeartbeatMillis)*time.Millisecond)
 		return true, fmt.Errorf("stream to server %s at %s: %w", welcome.Server, addr, err)
 	}
@@ -316,6 +320,9 @@ func (w *workerEnd) handle(ctx context.Context, m *ServerMessage) error {
 			defer w.tunnels.Done()
 			w.tunnel(ctx, t)
 		}()
+	}
+	if len(m.Changed) > 0 {
+		w.client.config.Agent.Changed(m.Changed)
 	}
 	if m.Assignments != nil {
 		if err := w.assign(ctx, m.Assignments); err != nil {

@@ -4,30 +4,117 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/store"
 )
 
 // WorkerFetch implements rpc.WorkerHandler: a worker may read the config maps,
 // secrets, service accounts and runtime classes that the pods on its node refer
 // to, and no others.
-func (s *Server) WorkerFetch(_ context.Context, r *rpc.FetchRequest) (*rpc.FetchResponse, error) {
+func (s *Server) WorkerFetch(ctx context.Context, r *rpc.FetchRequest) (*rpc.FetchResponse, error) {
 	view := s.state.View()
+	if r.Resource == services && r.Name == "" {
+		return linkedServices(view, r)
+	}
 	if !refersTo(view, r) {
 		return nil, fmt.Errorf("%w: no pod on node %s refers to %s %s/%s", rpc.ErrForbidden, r.Node, r.Resource, r.Namespace, r.Name)
+	}
+	followed := false
+	if r.Follow && isFollowed(r.Resource) {
+		// The state is read after this: no change falls between.
+		followed = s.rpc.Hub.Follow(r.Node, rpc.ObjectRef{Resource: r.Resource, Namespace: r.Namespace, Name: r.Name})
+		view = s.state.View()
 	}
 	o, ok := view.Objects.Get(fsm.ObjectKey(r.Resource, r.Namespace, r.Name))
 	if !ok {
 		return nil, fmt.Errorf("%w: %s %s/%s", rpc.ErrNotFound, r.Resource, r.Namespace, r.Name)
 	}
+	revision, _ := strconv.ParseInt(o.Value.GetResourceVersion(), 10, 64) // the state's own
+	if r.Have != 0 && r.Have == revision {
+		return &rpc.FetchResponse{Revision: revision, Unchanged: true, Followed: followed}, nil
+	}
 	raw, err := o.Value.Marshal()
 	if err != nil {
 		return nil, err
 	}
-	return &rpc.FetchResponse{Object: raw}, nil
+	if r.Have != 0 {
+		// It changed for all who follow it at once; a pod that starts does not wait.
+		if err := s.refetched.WaitN(ctx, min(len(raw), refetchedAtOnce)); err != nil {
+			return nil, fmt.Errorf("%w: too much has changed that workers follow: %w", rpc.ErrBusy, err)
+		}
+	}
+	return &rpc.FetchResponse{Object: raw, Revision: revision, Followed: followed}, nil
+}
+
+const (
+	// refetchedPerSecond and refetchedAtOnce bound, in bytes, what workers are given
+	// again of objects that have changed. Who waits gets the newest.
+	refetchedPerSecond, refetchedAtOnce = 32 << 20, 64 << 20
+)
+
+// isFollowed: what pods mount and see change.
+func isFollowed(resource string) bool { return resource == "configmaps" || resource == "secrets" }
+
+// tellFollowers tells the workers that follow an object of a change.
+func (s *Server) tellFollowers(c *store.Change) bool {
+	o, ok := c.New.(*fsm.Object)
+	if !ok || o == nil {
+		if o, ok = c.Old.(*fsm.Object); !ok || o == nil {
+			return false
+		}
+	}
+	if isFollowed(o.Resource) {
+		s.rpc.Hub.ObjectChanged(rpc.ObjectRef{Resource: o.Resource, Namespace: o.Value.GetNamespace(), Name: o.Value.GetName()})
+	}
+	return true
+}
+
+// WorkerToken implements rpc.WorkerHandler: a worker may have those tokens that
+// the pods on its node mount (NodeRestriction's rule), and no others.
+func (s *Server) WorkerToken(ctx context.Context, r *rpc.TokenRequest) (*rpc.TokenResponse, error) {
+	if err := s.shares.waitToken(ctx, r.Node); err != nil {
+		return nil, err
+	}
+	pod, ok := s.state.View().Pods.Get(fsm.PodKey(r.Namespace, r.Pod))
+	if !ok || string(pod.UID) != r.PodUID || pod.Spec.NodeName != r.Node || model.Terminal(pod) {
+		return nil, fmt.Errorf("%w: no pod %s/%s of that UID is on node %s", rpc.ErrForbidden, r.Namespace, r.Pod, r.Node)
+	}
+	if !mountsToken(&pod.Spec, r) {
+		return nil, fmt.Errorf("%w: pod %s/%s mounts no token for the audience %q that is good for %d seconds",
+			rpc.ErrForbidden, r.Namespace, r.Pod, r.Audience, r.ExpirationSeconds)
+	}
+	token, expires, err := s.accounts.ForPod(ctx, tokens.Request{Pod: pod, Audience: r.Audience, ExpirationSeconds: r.ExpirationSeconds})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("%w: %w", rpc.ErrNotFound, err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", rpc.ErrBusy, err)
+	}
+	return &rpc.TokenResponse{Token: token, ExpiresUnixNano: expires.UnixNano()}, nil
+}
+
+func mountsToken(spec *corev1.PodSpec, r *rpc.TokenRequest) bool {
+	for i := range spec.Volumes {
+		p := spec.Volumes[i].Projected
+		if p == nil {
+			continue
+		}
+		for j := range p.Sources {
+			t := p.Sources[j].ServiceAccountToken
+			if t != nil && t.Audience == r.Audience && t.ExpirationSeconds != nil && *t.ExpirationSeconds == r.ExpirationSeconds {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func refersTo(view *fsm.View, r *rpc.FetchRequest) bool {
@@ -47,7 +134,38 @@ func refersTo(view *fsm.View, r *rpc.FetchRequest) bool {
 	return found
 }
 
-const serviceAccounts = "serviceaccounts"
+const serviceAccounts, services = "serviceaccounts", "services"
+
+// linkedServices are the services of a namespace that pods' environments tell of:
+// those with an address. A worker may have those of the namespaces of its pods.
+func linkedServices(view *fsm.View, r *rpc.FetchRequest) (*rpc.FetchResponse, error) {
+	found := false
+	view.PodsOnNode(r.Node, func(pod *corev1.Pod) bool {
+		found = pod.Namespace == r.Namespace
+		return !found
+	})
+	if !found {
+		return nil, fmt.Errorf("%w: no pod on node %s is in namespace %s", rpc.ErrForbidden, r.Node, r.Namespace)
+	}
+	list := &corev1.ServiceList{}
+	view.Objects.Scan(fsm.ObjectKey(services, r.Namespace, ""), func(_ string, o *fsm.Object) bool {
+		s := o.Value.(*corev1.Service)
+		if ip := s.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone {
+			link := corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: s.Spec.Ports}}
+			link.Namespace, link.Name = s.Namespace, s.Name
+			list.Items = append(list.Items, link)
+		}
+		return len(list.Items) <= maxLinkedServices
+	})
+	raw, err := list.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return &rpc.FetchResponse{Object: raw}, nil
+}
+
+// maxLinkedServices is more than a worker puts into an environment, by one.
+const maxLinkedServices = 1000
 
 // pullsWith says whether a secret is for the images of a pod: the pod names it, or, where it names none, its service
 // account does.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,8 +16,10 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/raftnode"
@@ -284,6 +287,8 @@ func TestWorkerFetchIsForItsOwnPods(t *testing.T) {
 		{"n1", "configmaps", "default", "key", rpc.ErrForbidden},
 		{"n1", "configmaps", "other", "there", rpc.ErrForbidden},
 		{"n1", "services", "default", "there", rpc.ErrForbidden},
+		{"n1", "services", "default", "", nil}, // all with addresses
+		{"n1", "services", "other", "", rpc.ErrForbidden},
 		{"n2", "configmaps", "default", "there", rpc.ErrForbidden},
 		{"n1", "serviceaccounts", "default", "robot", nil},
 		{"n1", "serviceaccounts", "default", "default", rpc.ErrForbidden},
@@ -299,6 +304,55 @@ func TestWorkerFetchIsForItsOwnPods(t *testing.T) {
 		if !errors.Is(err, tt.want) {
 			t.Errorf("%s asks for %s %s/%s: %v, want %v", tt.node, tt.resource, tt.namespace, tt.name, err, tt.want)
 		}
+	}
+}
+
+// TestWorkerTokenIsForItsOwnPods: a worker has the tokens that the pods on its node mount, as they mount them.
+func TestWorkerTokenIsForItsOwnPods(t *testing.T) {
+	s := &Server{state: fsm.NewState(), shares: newShares()}
+	s.accounts = tokens.New(s)
+	addNamespace(t, s.state, "default")
+	hour := int64(3600)
+	mounts := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t", ExpirationSeconds: &hour}},
+	}}}}
+	for name, volumes := range map[string][]corev1.Volume{"p": {mounts}, "bare": nil} {
+		applyTo(t, s.state, &fsm.AdmitPod{Pod: fsm.PodWire{Object: &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+			Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "main", Image: "none"}}, Volumes: volumes, ServiceAccountName: "default"},
+		}}})
+	}
+	right := rpc.TokenRequest{Node: "n1", Namespace: "default", Pod: "p", PodUID: "uid-p", ExpirationSeconds: hour}
+	if _, err := s.WorkerToken(t.Context(), &right); !errors.Is(err, rpc.ErrBusy) {
+		t.Errorf("without a key: %v", err)
+	}
+	key, err := tokens.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	applyTo(t, s.state, key)
+	for what, wrong := range map[string]func(r *rpc.TokenRequest){
+		"another node":      func(r *rpc.TokenRequest) { r.Node = "n2" },
+		"an earlier pod":    func(r *rpc.TokenRequest) { r.PodUID = "uid-before" },
+		"another audience":  func(r *rpc.TokenRequest) { r.Audience = "vault" },
+		"a longer life":     func(r *rpc.TokenRequest) { r.ExpirationSeconds = 1 << 40 },
+		"no such pod":       func(r *rpc.TokenRequest) { r.Pod = "none" },
+		"a pod without any": func(r *rpc.TokenRequest) { r.Pod, r.PodUID = "bare", "uid-bare" },
+	} {
+		r := right
+		wrong(&r)
+		if got, err := s.WorkerToken(t.Context(), &r); !errors.Is(err, rpc.ErrForbidden) {
+			t.Errorf("%s: %v, %v", what, got, err)
+		}
+	}
+	got, err := s.WorkerToken(t.Context(), &right)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, ok, err := s.accounts.Authenticator().AuthenticateToken(t.Context(), got.Token)
+	if err != nil || !ok || who.User.GetName() != "system:serviceaccount:default:default" ||
+		slices.Equal(who.User.GetExtra()["authentication.kubernetes.io/node-name"], []string{"n1"}) == false {
+		t.Errorf("%+v, %v, %v", who, ok, err)
 	}
 }
 

@@ -300,11 +300,13 @@ func (w *testWorker) Assign(_ context.Context, a *rpc.Assignments) error {
 
 func (w *testWorker) Tunnel(context.Context, string, []byte, net.Conn) error { return nil }
 
-func (w *testWorker) Connected(server string) {
+func (w *testWorker) Connected(server string, _ []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.servers = append(w.servers, server)
 }
+
+func (w *testWorker) Changed([]rpc.ObjectRef) {}
 
 func (w *testWorker) Disconnected(error) {}
 

@@ -27,6 +27,20 @@ func TestTheTableOfWhatWorkersSay(t *testing.T) {
 	d := &door{Server: s}
 	docs.Hold(t, "../docs/limits.md", "## What a worker says", map[string]func(*testing.T, docs.Row){
 		"the status of one pod": d.podStatusBytes,
+		"tokens of its pods": func(t *testing.T, r docs.Row) {
+			numbers := r.Numbers(t, 2)
+			s := newShares()
+			of := s.get("w")
+			if int64(of.tokens.Limit()) != numbers[0] || int64(of.tokens.Burst()) != numbers[1] {
+				t.Errorf("%v tokens a second, %d at once", of.tokens.Limit(), of.tokens.Burst())
+			}
+			of.tokens.AllowN(time.Now(), int(numbers[1]))
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := s.waitToken(ended, "w"); !errors.Is(err, rpc.ErrBusy) {
+				t.Errorf("one more does not wait: %v", err)
+			}
+		},
 		"a text in a status": func(t *testing.T, r docs.Row) {
 			n := int(r.Numbers(t, 1)[0])
 			for _, text := range []string{strings.Repeat("x", n), strings.Repeat("x", n+1), "\xff"} {

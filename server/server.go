@@ -11,9 +11,11 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/peers"
@@ -44,6 +46,9 @@ type Server struct {
 	pushed atomic.Int64 // revision up to which workers were pushed to
 	said   reportedStatuses
 	shares *shares // of the workers
+	// refetched bounds what workers are given again of objects that have changed.
+	refetched *rate.Limiter
+	accounts  *tokens.Accounts
 	// welcoming holds a token for every worker that registers just now.
 	welcoming chan struct{}
 	digests   digestCache
@@ -91,6 +96,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		config: c, log: c.Logger.Named("server"), state: fsm.NewState(), rootCA: string(c.APICA),
 		stopped: make(chan struct{}), fatal: make(chan error, 1), welcoming: make(chan struct{}, maxWelcoming), shares: newShares(),
 	}
+	s.refetched, s.accounts = rate.NewLimiter(refetchedPerSecond, refetchedAtOnce), tokens.New(s)
 	s.reads = newShared(s.readIndex)
 	err := s.open()
 	if err != nil {
@@ -179,7 +185,7 @@ func (s *Server) openConsensus() error {
 func (s *Server) openRPC() error {
 	var err error
 	s.rpc, err = rpc.NewServer(rpc.ServerConfig{
-		Name: s.config.Name, Servers: handler{s}, Workers: s, TLS: s.config.TLS, Logger: s.config.Logger.Named("rpc"),
+		Name: s.config.Name, Servers: handler{s}, Workers: s, TLS: s.config.TLS, API: s.apiAddresses, Logger: s.config.Logger.Named("rpc"),
 	})
 	if err != nil {
 		return err
@@ -334,6 +340,17 @@ func (s *Server) ClusterID() string { return s.node.ClusterID() }
 // Servers are the RPC addresses of the live servers, this one among them.
 func (s *Server) Servers() []string {
 	return append(s.otherServers((*peers.Peer).Answers), s.config.RPCAddr)
+}
+
+// apiAddresses are where the API of the live servers is reached, this one's first.
+func (s *Server) apiAddresses() []string {
+	out := []string{s.config.HTTPAddr}
+	for _, p := range s.room.Peers() {
+		if !p.Self && p.Answer != nil && p.Answer.HTTPAddr != "" {
+			out = append(out, p.Answer.HTTPAddr)
+		}
+	}
+	return out
 }
 
 // GossipAddr is where other members reach this one, host:port.

@@ -17,6 +17,7 @@ const (
 	workerBytesPerSecond, workerBytesAtOnce = 512 << 10, 8 << 20
 	workerHellosPerMinute, workerHellos     = 30, 10
 	workerEventsPerSecond, workerEvents     = 16, 1024
+	workerTokensPerSecond, workerTokens     = 32, 1024
 
 	// idleShares is how many shares are kept before those that are whole are
 	// forgotten: a whole one is what a new one would be.
@@ -24,19 +25,20 @@ const (
 )
 
 // share is what is left to one worker.
-type share struct{ bytes, hellos, events *rate.Limiter }
+type share struct{ bytes, hellos, events, tokens *rate.Limiter }
 
 func newShare() *share {
 	return &share{
 		bytes:  rate.NewLimiter(workerBytesPerSecond, workerBytesAtOnce),
 		hellos: rate.NewLimiter(rate.Limit(workerHellosPerMinute)/60, workerHellos),
 		events: rate.NewLimiter(workerEventsPerSecond, workerEvents),
+		tokens: rate.NewLimiter(workerTokensPerSecond, workerTokens),
 	}
 }
 
 // whole says that nothing has been taken that is not back.
 func (s *share) whole() bool {
-	return s.bytes.Tokens() >= workerBytesAtOnce && s.hellos.Tokens() >= workerHellos && s.events.Tokens() >= workerEvents
+	return s.bytes.Tokens() >= workerBytesAtOnce && s.hellos.Tokens() >= workerHellos && s.events.Tokens() >= workerEvents && s.tokens.Tokens() >= workerTokens
 }
 
 // shares are those of the workers that came lately. They outlive their streams,
@@ -84,6 +86,15 @@ func (s *shares) waitBytes(ctx context.Context, node string, b *rpc.StatusBatch)
 	}
 	if err := s.get(node).bytes.WaitN(ctx, min(size, workerBytesAtOnce)); err != nil {
 		return fmt.Errorf("%w: worker %s reports too much: %w", rpc.ErrBusy, node, err)
+	}
+	return nil
+}
+
+// waitToken holds up a worker that asks for tokens again and again: each is a
+// signature.
+func (s *shares) waitToken(ctx context.Context, node string) error {
+	if err := s.get(node).tokens.Wait(ctx); err != nil {
+		return fmt.Errorf("%w: worker %s asks for too many tokens: %w", rpc.ErrBusy, node, err)
 	}
 	return nil
 }

@@ -301,6 +301,9 @@ func (s *Server) renewAll() {
 }
 
 func (s *Server) push(c *store.Change) {
+	if s.tellFollowers(c) {
+		return
+	}
 	if old, ok := c.Old.(*corev1.Node); ok {
 		if node, _ := c.New.(*corev1.Node); node == nil {
 			s.rpc.Hub.Renew(old.Name, rpc.ErrNodeGone)

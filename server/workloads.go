@@ -39,7 +39,7 @@ type reconciler interface {
 // keepWorkloads runs the controllers of workloads while ctx lasts.
 func (s *Server) keepWorkloads(ctx context.Context) {
 	l := &workLoop{state: s.state, clock: s.node.Clock(), propose: s.proposeWork, log: s.log}
-	l.run(ctx, &controller.ReplicaSets{Finish: apiserver.FinishTemplate}, &controller.Garbage{})
+	l.run(ctx, &controller.ReplicaSets{Finish: apiserver.FinishTemplate(s.state.View)}, &controller.Garbage{})
 }
 
 // workLoop lets reconcilers follow the state and proposes what they want,

@@ -24,6 +24,7 @@ const (
 	ActionMeasure
 	ActionSandbox     // make the pod's
 	ActionSandboxStop // give back what it holds
+	ActionRefresh     // write the volumes anew that show objects
 	ActionPull        // see to it that the container's image is here
 )
 
@@ -47,6 +48,8 @@ func (k ActionKind) String() string {
 		return "sandbox"
 	case ActionSandboxStop:
 		return "sandbox stop"
+	case ActionRefresh:
+		return "refresh"
 	case ActionPull:
 		return "pull"
 	}
@@ -75,4 +78,6 @@ type Outcome struct {
 	// Sandbox is the outcome of ActionSandbox, Image that of ActionPull.
 	Sandbox runtime.Sandbox
 	Image   string
+	// RenewAt is when the first of the pod's tokens is due, after ActionStart and ActionRefresh; zero: it has none.
+	RenewAt time.Time
 }

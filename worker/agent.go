@@ -39,6 +39,8 @@ type Options struct {
 	Volumes *Volumes
 	// Getter reads config maps and secrets; without it, containers that refer to some cannot start.
 	Getter Getter
+	// API is where a pod's containers find the API, host and port; nil, or an empty host: nowhere.
+	API func(pod *corev1.Pod) (host, port string)
 	// Recorder takes events; may be nil.
 	Recorder Recorder
 	// Pressure is asked every ten seconds for the node's conditions; nil: the conditions never change.
@@ -99,7 +101,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{clock: o.Clock, log: o.Logger, uplink: o.Uplink, runtime: o.Runtime, opts: o, node: o.Node.DeepCopy()}
 	a.inputs.wake = make(chan struct{}, 1)
-	co := CoreOptions{Node: o.Node, RuntimeName: o.Runtime.Name(), HostIPs: ips}
+	co := CoreOptions{Node: o.Node, RuntimeName: o.Runtime.Name(), HostIPs: ips, Files: o.Volumes != nil}
 	_, co.Sandboxes = o.Runtime.(runtime.Sandboxer)
 	_, co.Images = o.Runtime.(runtime.ImageStore)
 	if o.Recorder != nil {
@@ -122,7 +124,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.core = NewCore(co)
 	a.caller = &caller{runtime: o.Runtime, volumes: o.Volumes, getter: o.Getter, alloc: o.Node.Status.Allocatable,
-		hostIPs: ips, event: co.Event}
+		hostIPs: ips, event: co.Event, api: o.API, refreshes: make(chan struct{}, refreshesAtOnce)}
 	return a, nil
 }
 
@@ -261,6 +263,16 @@ func (a *Agent) dropVolumes(kept []types.UID) {
 	})
 }
 
+// Changed tells that objects are others now that pods may mount. It does not block.
+func (a *Agent) Changed(refs []ObjectRef) {
+	a.inputs.put(func(now time.Time) { a.core.Changed(refs, now) })
+}
+
+// Doubt tells that any object may be another one now. It does not block.
+func (a *Agent) Doubt() {
+	a.inputs.put(func(now time.Time) { a.core.Doubt(now) })
+}
+
 func stopTimer(t clock.Timer) {
 	if t != nil {
 		t.Stop()
@@ -331,8 +343,10 @@ func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 			continue
 		}
 		// Hooks may take as long as a pod's grace and do not count; nor do probes and measurements, which are bounded by
-		// their own timeouts, nor images that are fetched, of which the runtime takes only so many at a time.
-		uncounted := hook || next.Kind == ActionProbe || next.Kind == ActionMeasure || next.Kind == ActionPull
+		// their own timeouts, nor images that are fetched, of which the runtime takes only so many at a time, nor volumes that are
+		// written anew, which wait for each other.
+		uncounted := hook || next.Kind == ActionProbe || next.Kind == ActionMeasure || next.Kind == ActionPull ||
+			next.Kind == ActionRefresh
 		if !uncounted && a.underWay >= a.opts.CallsAtOnce {
 			break
 		}

@@ -20,6 +20,10 @@ type caller struct {
 	getter  Getter
 	alloc   corev1.ResourceList
 	hostIPs []string
+	// refreshes holds a token for every pod whose volumes are written anew just now.
+	refreshes chan struct{}
+	// api is where a pod finds the API; nil: nowhere.
+	api func(pod *corev1.Pod) (host, port string)
 	// event takes events; nil: none are made.
 	event func(pod *corev1.Pod, eventType, reason, message string)
 }
@@ -44,6 +48,8 @@ func (c *caller) do(ctx context.Context, a Action) Outcome {
 		o.Image, err = c.pull(ctx, a)
 	case ActionStart:
 		err = c.start(ctx, a)
+	case ActionRefresh:
+		err = c.refresh(ctx, a)
 	case ActionSignal:
 		err = c.runtime.Signal(ctx, a.ID, a.Signal)
 	case ActionPostStart, ActionPreStop:
@@ -58,6 +64,9 @@ func (c *caller) do(ctx context.Context, a Action) Outcome {
 		if err = c.runtime.Remove(ctx, a.ID.Pod); err == nil && c.volumes != nil {
 			err = c.volumes.remove(a.ID.Pod)
 		}
+	}
+	if c.volumes != nil && (a.Kind == ActionStart || a.Kind == ActionRefresh) {
+		o.RenewAt = c.volumes.renewAt(a.Pod)
 	}
 	o.Err = err
 	return o
@@ -74,6 +83,9 @@ func (c *caller) sandbox(ctx context.Context, a Action) (runtime.Sandbox, error)
 func (c *caller) start(ctx context.Context, a Action) error {
 	spec := runtime.Spec{ID: a.ID, Pod: a.Pod, Container: a.Container, Image: a.Image}
 	r := &resolver{pod: a.Pod, alloc: c.alloc, podIPs: a.IPs, hostIPs: c.hostIPs, getter: c.getter}
+	if c.api != nil {
+		r.apiHost, r.apiPort = c.api(a.Pod)
+	}
 	env, values, err := r.environment(ctx, a.Container)
 	if err != nil {
 		return &prepareError{wait: "CreateContainerConfigError", event: "Failed", err: err}

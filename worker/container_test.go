@@ -51,6 +51,14 @@ func TestExpand(t *testing.T) {
 type objects struct {
 	configMaps map[string]map[string]string
 	secrets    map[string]map[string][]byte
+	services   []corev1.Service
+	token      func(audience string, seconds int64) (string, time.Time, error)
+}
+
+func (o objects) Services(context.Context, string) ([]corev1.Service, error) { return o.services, nil }
+
+func (o objects) Token(_ context.Context, _ *corev1.Pod, audience string, seconds int64) (string, time.Time, error) {
+	return o.token(audience, seconds)
 }
 
 func (o objects) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap, error) {

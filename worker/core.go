@@ -26,6 +26,8 @@ type CoreOptions struct {
 	HostIPs []string
 	// Sandboxes: the runtime is a runtime.Sandboxer. Images: it is a runtime.ImageStore.
 	Sandboxes, Images bool
+	// Files: pods have volumes whose files follow the objects that they show.
+	Files bool
 	// Refuse says why nothing of a pod can be started here; nil, as the function or as its answer: it can. Told lists what
 	// a pod asks for and does not get; nil: nothing is told.
 	Refuse func(*corev1.Pod) *runtime.Refusal
@@ -61,7 +63,7 @@ type Core struct {
 func NewCore(o CoreOptions) *Core {
 	c := &Core{pods: map[types.UID]*podState{}}
 	c.env = podEnv{runtimeName: o.RuntimeName, hostIPs: o.HostIPs, event: o.Event,
-		refuse: o.Refuse, told: o.Told, sandboxes: o.Sandboxes, images: o.Images}
+		refuse: o.Refuse, told: o.Told, sandboxes: o.Sandboxes, images: o.Images, files: o.Files}
 	c.setNode(o.Node)
 	return c
 }
@@ -165,9 +167,12 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 		}
 	} else {
 		p.gone = false
+		old := p.pod
 		p.assign(pod, now)
+		p.relabeled(old, now)
 		if p.adopted {
 			p.adopted = false
+			p.outdated(now) // what changed while no agent ran
 			p.recall()
 			p.sum = digest(&pod.Status, false)
 		} else {

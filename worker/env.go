@@ -19,11 +19,14 @@ type resolver struct {
 	podIPs     []string
 	hostIPs    []string
 	getter     Getter
+	apiHost    string // where the pod finds the API; empty: nowhere
+	apiPort    string
 	configMaps map[string]*corev1.ConfigMap
 	secrets    map[string]*corev1.Secret
 }
 
-// environment returns KEY=VALUE in order of declaration: envFrom first, env over it.
+// environment returns KEY=VALUE in order of declaration: envFrom first, env over it, and services where neither says
+// anything else.
 func (r *resolver) environment(ctx context.Context, c *corev1.Container) ([]string, map[string]string, error) {
 	var order []string
 	values := map[string]string{}
@@ -38,7 +41,17 @@ func (r *resolver) environment(ctx context.Context, c *corev1.Container) ([]stri
 			return nil, nil, err
 		}
 	}
-	lookup := func(name string) (string, bool) { v, ok := values[name]; return v, ok }
+	linked, services, err := r.serviceVariables(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	lookup := func(name string) (string, bool) {
+		v, ok := values[name]
+		if !ok {
+			v, ok = services[name]
+		}
+		return v, ok
+	}
 	for i := range c.Env {
 		e := &c.Env[i]
 		value := expand(e.Value, lookup)
@@ -53,6 +66,11 @@ func (r *resolver) environment(ctx context.Context, c *corev1.Container) ([]stri
 			value = v
 		}
 		set(e.Name, value)
+	}
+	for _, name := range linked {
+		if _, ok := values[name]; !ok {
+			set(name, services[name])
+		}
 	}
 	env := make([]string, len(order))
 	for i, name := range order {

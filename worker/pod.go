@@ -49,6 +49,11 @@ type podState struct {
 	measuring bool // of its volumes, for their limits
 	measureAt time.Time
 
+	refreshing   bool      // its volumes are written anew
+	refreshAt    time.Time // when that is due; zero: it is not
+	refreshedAt  time.Time
+	refreshError string
+
 	out  []Action
 	wake time.Time
 
@@ -70,6 +75,7 @@ type podEnv struct {
 	hostIPs     []string
 	sandboxes   bool // the runtime's pods have some
 	images      bool // the runtime's containers are made of some
+	files       bool // volumes follow the objects that they show
 	event       func(pod *corev1.Pod, eventType, reason, message string)
 	refuse      func(*corev1.Pod) *runtime.Refusal
 	told        func(*corev1.Pod) []string
@@ -413,6 +419,9 @@ func (p *podState) done(o Outcome, now time.Time) {
 		return
 	}
 	switch o.Kind {
+	case ActionRefresh:
+		p.refreshed(o, now)
+		return
 	case ActionMeasure:
 		p.measured(o.Err, now)
 		return
@@ -433,6 +442,7 @@ func (p *podState) done(o Outcome, now time.Time) {
 	case ActionPull:
 		p.pulled(c, o, now)
 	case ActionStart:
+		p.refreshBy(o.RenewAt)
 		if o.Err != nil && c.state == ctrStarting && o.ID.Attempt == c.attempt+1 {
 			p.startFailed(c, o.Err, now)
 		}

@@ -72,6 +72,7 @@ func (p *podState) stepRun(now time.Time) {
 		return
 	}
 	p.stepMeasure(now)
+	p.stepRefresh(now)
 	if !p.ensureSandbox(now) {
 		return
 	}

@@ -50,12 +50,15 @@ type bench struct {
 	caller   caller
 	events   []runtime.Event
 	pods     map[string]*corev1.Pod
-	deaf     bool   // the servers do not answer
-	full     string // the pod whose volume holds too much
-	boxes    *boxes // nil: a runtime without sandboxes
-	away     bool   // the runtime does not answer
-	damaged  bool   // what the runtime kept of pods cannot be read
-	stubborn bool   // the servers answer, and take nothing over
+	deaf     bool          // the servers do not answer
+	full     string        // the pod whose volume holds too much
+	boxes    *boxes        // nil: a runtime without sandboxes
+	away     bool          // the runtime does not answer
+	damaged  bool          // what the runtime kept of pods cannot be read
+	stubborn bool          // the servers answer, and take nothing over
+	files    bool          // volumes follow their objects
+	tokens   time.Duration // after which tokens are due; 0: no pod has one
+	missing  string        // what cannot be had for volumes
 }
 
 func (b *bench) run(d *datadriven.TestData) {
@@ -99,6 +102,26 @@ func (b *bench) run(d *datadriven.TestData) {
 		delete(b.boxes.made, types.UID(d.CmdArgs[0].Key))
 		if !d.HasArg("quietly") {
 			b.events = append(b.events, runtime.Event{ID: runtime.ID{Pod: types.UID(d.CmdArgs[0].Key)}})
+		}
+	case "changed": // changed configmaps/settings…, or everything
+		var refs []ObjectRef
+		for _, a := range d.CmdArgs {
+			resource, name, _ := strings.Cut(a.Key, "/")
+			refs = append(refs, ObjectRef{resource, "default", name})
+		}
+		if b.core.Changed(refs, b.clock.Now()); len(refs) == 0 {
+			b.core.Doubt(b.clock.Now())
+		}
+	case "label":
+		pod := b.change(d)
+		pod.Labels = map[string]string{"is": d.CmdArgs[1].Key}
+		b.assignPods(pod)
+	case "tokens":
+		b.tokens, _ = time.ParseDuration(d.CmdArgs[0].Key)
+	case "missing":
+		b.missing = ""
+		if len(d.CmdArgs) > 0 {
+			b.missing = d.CmdArgs[0].Key
 		}
 	case "network":
 		b.boxes.broken = d.CmdArgs[0].Key == "down"
@@ -171,6 +194,9 @@ func (b *bench) newNode(d *datadriven.TestData) {
 	b.boxes = nil
 	for _, a := range d.CmdArgs {
 		switch a.Key {
+		case "files":
+			b.files = true
+			continue
 		case "sandboxes":
 			b.boxes = &boxes{made: map[types.UID]string{}}
 			continue
@@ -194,7 +220,7 @@ func (b *bench) restart(lost bool) {
 		b.runtime = fake.New(b.timeline)
 	}
 	b.core = NewCore(CoreOptions{Node: b.node, RuntimeName: "fake", HostIPs: []string{"10.0.0.1"},
-		Sandboxes: b.boxes != nil, Images: b.boxes != nil && b.boxes.registry != nil,
+		Files: b.files, Sandboxes: b.boxes != nil, Images: b.boxes != nil && b.boxes.registry != nil,
 		Refuse: func(pod *corev1.Pod) *runtime.Refusal {
 			if why, ok := pod.Annotations["refuse"]; ok {
 				return &runtime.Refusal{Reason: runtime.ReasonUnsupported, Message: why}
@@ -288,6 +314,12 @@ func (b *bench) settle() {
 			if a.Kind == ActionMeasure && b.full == a.Pod.Name {
 				o.Err = &overLimit{"scratch", resource.MustParse("1Mi")}
 			}
+			if b.tokens > 0 && (a.Kind == ActionStart || a.Kind == ActionRefresh) {
+				o.RenewAt = now.Add(b.tokens)
+			}
+			if a.Kind == ActionRefresh && b.missing != "" {
+				o.Err = fmt.Errorf("%s is not there", b.missing)
+			}
 			b.core.Done(o, now)
 		}
 		if len(actions) == 0 && len(events) == 0 {
@@ -327,7 +359,7 @@ func (b *bench) traceAction(a Action) {
 	switch a.Kind {
 	case ActionSignal:
 		b.trace("%s %s#%d", a.Signal, name, a.ID.Attempt)
-	case ActionRemove, ActionMeasure, ActionSandbox, ActionSandboxStop:
+	case ActionRemove, ActionMeasure, ActionRefresh, ActionSandbox, ActionSandboxStop:
 		b.trace("%s %s", a.Kind, a.Pod.Name)
 	case ActionPreStop:
 		b.trace("preStop %s#%d within %s", name, a.ID.Attempt, a.Timeout)

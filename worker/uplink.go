@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,5 +60,9 @@ type Recorder interface {
 type Getter interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	// Services are those of a namespace that have an address.
+	Services(ctx context.Context, namespace string) ([]corev1.Service, error)
+	// Token gives a token of the pod's service account that is bound to the pod.
+	Token(ctx context.Context, pod *corev1.Pod, audience string, seconds int64) (token string, expires time.Time, err error)
 	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
 }

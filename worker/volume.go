@@ -7,8 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,14 +17,51 @@ import (
 )
 
 // Volumes keeps the pods' volumes as directories of the host: emptyDir below Root, which lives exactly as long as the
-// pod (PO9), hostPath where it is, and configMap, secret, downwardAPI and projected written out once at the pod's start.
-// Volumes that need a storage system are refused.
+// pod (PO9), hostPath where it is, and configMap, secret, downwardAPI and projected written out when a container starts
+// and again when what they show has changed. Volumes that need a storage system are refused.
 //
 // Root is for the agent's eyes only. Within it, modes and owners are those that a container is to see: it sees its
 // volumes where a runtime mounts them, and those of others nowhere.
 type Volumes struct {
 	// Root holds one directory a pod, named by its UID.
 	Root string
+
+	mu   sync.Mutex
+	kept map[types.UID]*podVolumes
+}
+
+// podVolumes is what is remembered of the volumes of one pod.
+type podVolumes struct {
+	// writing is held by who writes files of the pod's volumes.
+	writing sync.Mutex
+
+	mu     sync.Mutex // guards tokens
+	tokens map[tokenSource]heldToken
+}
+
+func (p *podVolumes) held(s tokenSource) (heldToken, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t, ok := p.tokens[s]
+	return t, ok
+}
+
+func (p *podVolumes) hold(s tokenSource, t heldToken) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tokens[s] = t
+}
+
+func (v *Volumes) of(pod types.UID) *podVolumes {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.kept == nil {
+		v.kept = map[types.UID]*podVolumes{}
+	}
+	if v.kept[pod] == nil {
+		v.kept[pod] = &podVolumes{tokens: map[tokenSource]heldToken{}}
+	}
+	return v.kept[pod]
 }
 
 // refuse says which volume of the pod this node does not have.
@@ -52,8 +88,9 @@ func unsupported(vol *corev1.Volume) (field, why string) {
 		return "emptyDir.medium", fmt.Sprintf("there is no medium %q", s.EmptyDir.Medium)
 	case s.Projected != nil:
 		for i := range s.Projected.Sources {
-			if p := &s.Projected.Sources[i]; p.ConfigMap == nil && p.Secret == nil && p.DownwardAPI == nil {
-				return fmt.Sprintf("projected.sources[%d]", i), "only configMap, secret and downwardAPI are projected"
+			p := &s.Projected.Sources[i]
+			if p.ConfigMap == nil && p.Secret == nil && p.DownwardAPI == nil && p.ServiceAccountToken == nil {
+				return fmt.Sprintf("projected.sources[%d]", i), "only configMap, secret, downwardAPI and serviceAccountToken are projected"
 			}
 		}
 	case s.EmptyDir == nil && s.HostPath == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil:
@@ -64,6 +101,9 @@ func unsupported(vol *corev1.Volume) (field, why string) {
 
 // mounts prepares the volumes that the container mounts.
 func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
+	kept := v.of(r.pod.UID)
+	kept.writing.Lock()
+	defer kept.writing.Unlock()
 	var out []runtime.Mount
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
@@ -109,19 +149,56 @@ func (v *Volumes) prepare(ctx context.Context, r *resolver, vol *corev1.Volume) 
 		return dir, emptyDir(dir, s.EmptyDir, group)
 	case s.ConfigMap != nil:
 		files, err := r.configMapFiles(ctx, s.ConfigMap.Name, s.ConfigMap.Items, s.ConfigMap.Optional)
-		return dir, writeFiles(dir, files, err, s.ConfigMap.DefaultMode, group)
+		return dir, published(dir, files, err, s.ConfigMap.DefaultMode, group)
 	case s.Secret != nil:
 		files, err := r.secretFiles(ctx, s.Secret.SecretName, s.Secret.Items, s.Secret.Optional)
-		return dir, writeFiles(dir, files, err, s.Secret.DefaultMode, group)
+		return dir, published(dir, files, err, s.Secret.DefaultMode, group)
 	case s.DownwardAPI != nil:
 		files, err := r.downwardFiles(s.DownwardAPI.Items)
-		return dir, writeFiles(dir, files, err, s.DownwardAPI.DefaultMode, group)
+		return dir, published(dir, files, err, s.DownwardAPI.DefaultMode, group)
 	case s.Projected != nil:
-		files, err := r.projectedFiles(ctx, s.Projected)
-		return dir, writeFiles(dir, files, err, s.Projected.DefaultMode, group)
+		files, err := r.projectedFiles(ctx, s.Projected, v.of(r.pod.UID))
+		return dir, published(dir, files, err, s.Projected.DefaultMode, group)
 	}
 	_, why := unsupported(vol)
 	return "", errors.New(why)
+}
+
+func published(dir string, files map[string]volumeFile, err error, defaultMode *int32, group *int64) error {
+	if err != nil {
+		return err
+	}
+	return publish(dir, files, defaultMode, group)
+}
+
+// refresh writes those volumes of the pod anew that a container has mounted and whose contents have changed. It goes on
+// after a failure; subPath mounts show what they showed.
+func (v *Volumes) refresh(ctx context.Context, r *resolver) error {
+	if _, err := os.Lstat(filepath.Join(v.Root, string(r.pod.UID))); err != nil {
+		return nil // no container has asked for any yet, or the pod is gone
+	}
+	kept := v.of(r.pod.UID)
+	kept.writing.Lock()
+	defer kept.writing.Unlock()
+	var errs []error
+	for i := range r.pod.Spec.Volumes {
+		vol := &r.pod.Spec.Volumes[i]
+		if !isWritten(vol) {
+			continue
+		}
+		if _, err := os.Lstat(v.dir(r.pod.UID, vol.Name)); err != nil {
+			continue // no container has asked for it yet
+		}
+		if _, err := v.prepare(ctx, r, vol); err != nil {
+			errs = append(errs, fmt.Errorf("refreshing volume %q: %w", vol.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isWritten: the volume shows objects.
+func isWritten(vol *corev1.Volume) bool {
+	return vol.ConfigMap != nil || vol.Secret != nil || vol.DownwardAPI != nil || vol.Projected != nil
 }
 
 func (v *Volumes) dir(pod types.UID, volume string) string {
@@ -171,6 +248,14 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 
 // remove deletes what the pod's volumes held, but nothing of a hostPath.
 func (v *Volumes) remove(pod types.UID) error {
+	kept := v.of(pod)
+	kept.writing.Lock() // who writes files writes no more after this
+	defer kept.writing.Unlock()
+	defer func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		delete(v.kept, pod)
+	}()
 	dir := filepath.Join(v.Root, string(pod))
 	if err := mounts.RemoveAll(filepath.Join(dir, "volumes")); err != nil {
 		return err
@@ -197,11 +282,6 @@ func (v *Volumes) pods() []types.UID {
 		}
 	}
 	return out
-}
-
-type volumeFile struct {
-	data []byte
-	mode *int32
 }
 
 func (r *resolver) configMapFiles(ctx context.Context, name string, items []corev1.KeyToPath, optional *bool) (map[string]volumeFile, error) {
@@ -266,7 +346,7 @@ func (r *resolver) downwardFiles(items []corev1.DownwardAPIVolumeFile) (map[stri
 	return out, nil
 }
 
-func (r *resolver) projectedFiles(ctx context.Context, p *corev1.ProjectedVolumeSource) (map[string]volumeFile, error) {
+func (r *resolver) projectedFiles(ctx context.Context, p *corev1.ProjectedVolumeSource, kept *podVolumes) (map[string]volumeFile, error) {
 	out := map[string]volumeFile{}
 	for i := range p.Sources {
 		var files map[string]volumeFile
@@ -278,6 +358,8 @@ func (r *resolver) projectedFiles(ctx context.Context, p *corev1.ProjectedVolume
 			files, err = r.secretFiles(ctx, s.Secret.Name, s.Secret.Items, s.Secret.Optional)
 		case s.DownwardAPI != nil:
 			files, err = r.downwardFiles(s.DownwardAPI.Items)
+		case s.ServiceAccountToken != nil:
+			files, err = r.tokenFile(ctx, s.ServiceAccountToken, kept)
 		default:
 			err = fmt.Errorf("projected source %d is of a kind that this node does not have", i)
 		}
@@ -287,46 +369,4 @@ func (r *resolver) projectedFiles(ctx context.Context, p *corev1.ProjectedVolume
 		maps.Copy(out, files)
 	}
 	return out, nil
-}
-
-// writeFiles writes the files of a volume below dir.
-func writeFiles(dir string, files map[string]volumeFile, err error, defaultMode *int32, group *int64) error {
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	for _, path := range slices.Sorted(maps.Keys(files)) {
-		f := files[path]
-		mode := os.FileMode(0o644)
-		if defaultMode != nil {
-			mode = os.FileMode(*defaultMode) & os.ModePerm
-		}
-		if f.mode != nil {
-			mode = os.FileMode(*f.mode) & os.ModePerm
-		}
-		if i := strings.LastIndexByte(path, '/'); i > 0 {
-			if err := root.MkdirAll(path[:i], 0o755); err != nil {
-				return err
-			}
-		}
-		// Not in place: another container of the pod may be reading it.
-		tmp := path + ".tmp"
-		if err := root.WriteFile(tmp, f.data, mode); err != nil {
-			return err
-		}
-		if err := root.Chmod(tmp, mode); err != nil {
-			return err
-		}
-		if err := root.Rename(tmp, path); err != nil {
-			return err
-		}
-	}
-	return giveToGroup(dir, group, readOnlyBits)
 }

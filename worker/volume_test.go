@@ -101,11 +101,11 @@ containers:
 // A volume that the node cannot serve is refused before anything runs, by its field.
 func TestVolumesUnsupported(t *testing.T) {
 	for spec, field := range map[string]string{
-		"persistentVolumeClaim: {claimName: c}":                                     "persistentVolumeClaim",
-		"ephemeral: {volumeClaimTemplate: {spec: {}}}":                              "ephemeral",
-		"emptyDir: {medium: HugePages}":                                             "emptyDir.medium",
-		"projected: {sources: [{configMap: {}}, {serviceAccountToken: {path: t}}]}": "projected.sources[1]",
-		"nfs: {server: s, path: /}":                                                 "name",
+		"persistentVolumeClaim: {claimName: c}":                                    "persistentVolumeClaim",
+		"ephemeral: {volumeClaimTemplate: {spec: {}}}":                             "ephemeral",
+		"emptyDir: {medium: HugePages}":                                            "emptyDir.medium",
+		"projected: {sources: [{configMap: {}}, {clusterTrustBundle: {path: t}}]}": "projected.sources[1]",
+		"nfs: {server: s, path: /}":                                                "name",
 	} {
 		r := testResolver(t, "volumes: [{name: ok, emptyDir: {}}, {name: v, "+spec+"}]\ncontainers: [{name: a}]")
 		x := (&Volumes{}).refuse(r.pod)

@@ -64,6 +64,8 @@ type Options struct {
 	// LogBytes and LogFiles bound a container's log: size of a file (10 MiB), number of files (5).
 	LogBytes int64
 	LogFiles int
+	// HostAliases are in the hosts file of every pod with addresses of its own, before the pod's.
+	HostAliases []corev1.HostAlias
 	// Handler finds what a RuntimeClass names; nil: no pod may name one.
 	Handler func(ctx context.Context, class string) (string, error)
 	// Logger defaults to none.

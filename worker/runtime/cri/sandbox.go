@@ -227,8 +227,9 @@ func dnsConfig(pod *corev1.Pod) (*criv1.DNSConfig, error) {
 
 // writeHosts writes the pod's /etc/hosts, which its containers have mounted.
 func (r *Runtime) writeHosts(pod *corev1.Pod, ips []string) error {
-	text := naming.OwnHosts(pod, ips)
+	text, aliases := naming.OwnHosts(pod, ips), slices.Concat(r.opts.HostAliases, pod.Spec.HostAliases)
 	if pod.Spec.HostNetwork {
+		aliases = pod.Spec.HostAliases
 		host, err := os.ReadFile("/etc/hosts")
 		if err != nil && !os.IsNotExist(err) {
 			return err
@@ -236,7 +237,7 @@ func (r *Runtime) writeHosts(pod *corev1.Pod, ips []string) error {
 		text = string(host)
 	}
 	path := filepath.Join(r.podDir(pod.UID), hostsFile)
-	if err := os.WriteFile(path, []byte(naming.Hosts(text, pod.Spec.HostAliases)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(naming.Hosts(text, aliases)), 0o644); err != nil {
 		return fmt.Errorf("writing the pod's hosts file: %w", err)
 	}
 	return nil

@@ -1,0 +1,176 @@
+package worker
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// dataLink is the symbolic link over which the files of a volume are seen, as in Kubernetes: NAME leads to ..data/NAME,
+// and ..data to the directory with the files of the moment. Changing where it leads changes all files at once.
+const dataLink = "..data"
+
+// volumeFile is one file of a configMap, secret, downwardAPI or projected volume.
+type volumeFile struct {
+	data  []byte
+	mode  *int32 // nil: the volume's
+	owner *int64 // nil: the agent's
+}
+
+// publish makes files what a volume holds, all at once. Where it holds them already nothing is touched.
+func publish(dir string, files map[string]volumeFile, defaultMode *int32, group *int64) error {
+	for path := range files {
+		if !filepath.IsLocal(path) || strings.HasPrefix(path, "..") {
+			return fmt.Errorf("a volume has no file %q", path)
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	current, err := root.Readlink(dataLink)
+	switch {
+	case os.IsNotExist(err):
+		if err := removeEntries(root, func(string) bool { return false }); err != nil { // what an earlier version of the agent had written
+			return err
+		}
+	case err != nil:
+		return err
+	case holds(root, current, files):
+		return nil
+	}
+	next, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
+	if err != nil {
+		return err
+	}
+	if err := writeFiles(next, files, defaultMode); err != nil {
+		return err
+	}
+	if err := giveToGroup(dir, group, readOnlyBits); err != nil {
+		return err
+	}
+	const before = dataLink + "_tmp"
+	if err := root.Remove(before); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if err := root.Symlink(filepath.Base(next), before); err != nil {
+		return err
+	}
+	if err := root.Rename(before, dataLink); err != nil {
+		return err
+	}
+	for name := range topNames(files) {
+		if err := root.Symlink(dataLink+"/"+name, name); err != nil && !os.IsExist(err) {
+			return err
+		}
+	}
+	return tidyVolume(root, filepath.Base(next), files)
+}
+
+// writeFiles writes files below a directory that nobody sees yet.
+func writeFiles(dir string, files map[string]volumeFile, defaultMode *int32) error {
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		f := files[path]
+		mode := os.FileMode(0o644)
+		if defaultMode != nil {
+			mode = os.FileMode(*defaultMode) & os.ModePerm
+		}
+		if f.mode != nil {
+			mode = os.FileMode(*f.mode) & os.ModePerm
+		}
+		if i := strings.LastIndexByte(path, '/'); i > 0 {
+			if err := root.MkdirAll(path[:i], 0o755); err != nil {
+				return err
+			}
+		}
+		if err := root.WriteFile(path, f.data, mode); err != nil {
+			return err
+		}
+		if err := root.Chmod(path, mode); err != nil {
+			return err
+		}
+		if f.owner != nil {
+			if err := root.Chown(path, int(*f.owner), -1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// errOther ends a comparison.
+var errOther = errors.New("the volume holds something else")
+
+// holds says whether a directory of the volume has these files and no others.
+func holds(root *os.Root, dir string, files map[string]volumeFile) bool {
+	found := 0
+	err := fs.WalkDir(root.FS(), dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		f, wanted := files[rel]
+		if !wanted {
+			return errOther
+		}
+		data, err := root.ReadFile(path)
+		if err != nil || !bytes.Equal(data, f.data) {
+			return errOther
+		}
+		found++
+		return nil
+	})
+	return err == nil && found == len(files)
+}
+
+func topNames(files map[string]volumeFile) map[string]bool {
+	out := map[string]bool{}
+	for path := range files {
+		name, _, _ := strings.Cut(path, "/")
+		out[name] = true
+	}
+	return out
+}
+
+// tidyVolume removes what is not part of the volume any more.
+func tidyVolume(root *os.Root, current string, files map[string]volumeFile) error {
+	names := topNames(files)
+	return removeEntries(root, func(name string) bool { return name == dataLink || name == current || names[name] })
+}
+
+func removeEntries(root *os.Root, keep func(name string) bool) error {
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !keep(e.Name()) {
+			if err := root.RemoveAll(e.Name()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
