@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,8 +186,20 @@ func TestPodAdmission(t *testing.T) {
 func (a *admissionTest) defaults(t *testing.T) {
 	p := a.must(metav1.CreateOptions{}, func(*corev1.Pod) {})
 	if p.Spec.RestartPolicy != corev1.RestartPolicyAlways || *p.Spec.TerminationGracePeriodSeconds != 30 || p.Spec.ServiceAccountName != "default" ||
-		len(p.Spec.Volumes) != 0 || *p.Spec.Priority != 0 || p.Status.Phase != corev1.PodPending || p.Generation != 1 {
+		len(p.Spec.Volumes) != 1 || p.Spec.Volumes[0].Name != accountVolume || *p.Spec.Priority != 0 || p.Status.Phase != corev1.PodPending || p.Generation != 1 {
 		t.Fatalf("got %v", p)
+	}
+	no := false
+	for what, without := range map[string]func(*corev1.Pod){
+		"it does not want the token": func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = &no },
+		"something else is mounted there": func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "own", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "own", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount"}}
+		},
+	} {
+		if p := a.must(metav1.CreateOptions{}, without); slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == accountVolume }) {
+			t.Errorf("%s: %v", what, p.Spec.Volumes)
+		}
 	}
 	if len(p.Spec.Tolerations) != 2 || *p.Spec.Tolerations[0].TolerationSeconds != 300 || p.Spec.Tolerations[1].Key != corev1.TaintNodeUnreachable {
 		t.Fatalf("got %v", p.Spec.Tolerations)
