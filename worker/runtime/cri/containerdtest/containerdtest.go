@@ -112,7 +112,7 @@ state = "%[1]s/state"
 `
 
 const network = `{"cniVersion": "0.4.0", "name": "%[1]s", "plugins": [
-  {"type": "bridge", "bridge": "%[1]s", "isGateway": true, "ipMasq": false, "hairpinMode": true, "mtu": 1400,
+  {"type": "bridge", "bridge": "%[1]s", "isDefaultGateway": true, "ipMasq": false, "hairpinMode": true, "mtu": 1400,
    "ipam": {"type": "host-local", "dataDir": "%[2]s/ipam", "ranges": [[{"subnet": "10.%[3]d.%[4]d.0/24"}]]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `
