@@ -210,7 +210,7 @@ func (u *uplink) Token(ctx context.Context, pod *corev1.Pod, audience string, se
 	if err != nil {
 		return "", time.Time{}, err
 	}
-	return r.Token, time.Unix(0, r.ExpiresUnixNano), nil
+	return r.Token, time.Now().Add(time.Duration(r.LifeSeconds) * time.Second), nil
 }
 
 func (u *uplink) fetch(ctx context.Context, resource, namespace, name string, into message) error {

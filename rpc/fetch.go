@@ -42,10 +42,11 @@ type TokenRequest struct {
 	ExpirationSeconds int64  `msgpack:"expiration_seconds"`
 }
 
-// TokenResponse carries it.
+// TokenResponse carries it. LifeSeconds is how long it is good from now on, so
+// that the worker's clock does not have to be the server's.
 type TokenResponse struct {
-	Token           string `msgpack:"token"`
-	ExpiresUnixNano int64  `msgpack:"expires_unix_nano"`
+	Token       string `msgpack:"token"`
+	LifeSeconds int64  `msgpack:"life_seconds"`
 }
 
 // fetch answers a worker that speaks for its own node.

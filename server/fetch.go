@@ -91,14 +91,14 @@ func (s *Server) WorkerToken(ctx context.Context, r *rpc.TokenRequest) (*rpc.Tok
 		return nil, fmt.Errorf("%w: pod %s/%s mounts no token for the audience %q that is good for %d seconds",
 			rpc.ErrForbidden, r.Namespace, r.Pod, r.Audience, r.ExpirationSeconds)
 	}
-	token, expires, err := s.accounts.ForPod(ctx, tokens.Request{Pod: pod, Audience: r.Audience, ExpirationSeconds: r.ExpirationSeconds})
+	token, life, err := s.accounts.ForPod(ctx, tokens.Request{Pod: pod, Audience: r.Audience, ExpirationSeconds: r.ExpirationSeconds})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("%w: %w", rpc.ErrNotFound, err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", rpc.ErrBusy, err)
 	}
-	return &rpc.TokenResponse{Token: token, ExpiresUnixNano: expires.UnixNano()}, nil
+	return &rpc.TokenResponse{Token: token, LifeSeconds: int64(life.Seconds())}, nil
 }
 
 func mountsToken(spec *corev1.PodSpec, r *rpc.TokenRequest) bool {

@@ -162,13 +162,13 @@ type Request struct {
 }
 
 // ForPod makes a token of a pod's service account that is good while the pod is
-// there, as TokenRequest does when it is bound to the pod. The service account
-// must be there.
-func (a *Accounts) ForPod(ctx context.Context, r Request) (token string, expires time.Time, err error) {
+// there, as TokenRequest does when it is bound to the pod, and says for how long
+// at most. The service account must be there.
+func (a *Accounts) ForPod(ctx context.Context, r Request) (token string, life time.Duration, err error) {
 	pod := r.Pod
 	account, err := a.GetServiceAccount(ctx, pod.Namespace, pod.Spec.ServiceAccountName)
 	if err != nil {
-		return "", time.Time{}, err
+		return "", 0, err
 	}
 	node := &core.Node{}
 	node.Name = pod.Spec.NodeName
@@ -183,13 +183,12 @@ func (a *Accounts) ForPod(ctx context.Context, r Request) (token string, expires
 		audience = Issuer
 	}
 	seconds := min(r.ExpirationSeconds, fsm.MaxTokenSeconds)
-	expires = time.Now().Add(time.Duration(seconds) * time.Second)
 	claims, private, err := serviceaccount.Claims(of, bound, nil, node, seconds, 0, []string{audience})
 	if err != nil {
-		return "", time.Time{}, err
+		return "", 0, err
 	}
 	token, err = a.GenerateToken(ctx, claims, private)
-	return token, expires, err
+	return token, time.Duration(seconds) * time.Second, err
 }
 
 // Audiences are those that a token has to have one of to be believed by this API.
