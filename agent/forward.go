@@ -22,8 +22,10 @@ import (
 )
 
 const (
-	// forwardsAtOnce bounds the connections of a node's pods to the API.
+	// forwardsAtOnce bounds the connections of a node's pods to the API, forwardsOfPod those from one address that is
+	// not the node's own.
 	forwardsAtOnce = 1024
+	forwardsOfPod  = 64
 	// forwardDial is how long one server may take to accept one, before the next is tried.
 	forwardDial = 3 * time.Second
 	// forwardPorts is how many ports are tried that are to be free at two addresses.
@@ -42,14 +44,17 @@ type forwarder struct {
 	// node is the address at which pods with addresses of their own find the forwarder; empty: nowhere.
 	node      string
 	listeners []net.Listener
-	slots     chan struct{}
 	conns     sync.WaitGroup
+
+	mu   sync.Mutex
+	all  int
+	from map[string]int // by the address of a pod
 }
 
 // openForwarder listens on the loopback address and, where it is another one, on the node's, at one port that stays the
 // same from one start of the worker to the next.
 func openForwarder(log hclog.Logger, dataDir, node string, servers func() []string) (*forwarder, error) {
-	f := &forwarder{log: log, servers: servers, slots: make(chan struct{}, forwardsAtOnce)}
+	f := &forwarder{log: log, servers: servers, from: map[string]int{}}
 	if ip := net.ParseIP(node); ip != nil && !ip.IsLoopback() {
 		f.node = node
 	}
@@ -136,15 +141,44 @@ func (f *forwarder) accept(ctx context.Context, l net.Listener) {
 				return
 			}
 		}
-		select {
-		case f.slots <- struct{}{}:
-			f.conns.Go(func() {
-				defer func() { <-f.slots }()
-				f.forward(ctx, conn)
-			})
-		default:
+		pod := f.podOf(conn)
+		if !f.enter(pod) {
 			_ = conn.Close() // the client tries again
+			continue
 		}
+		f.conns.Go(func() {
+			defer f.leave(pod)
+			f.forward(ctx, conn)
+		})
+	}
+}
+
+// podOf is the address of the pod that a connection is from; empty for those that share the node's.
+func (f *forwarder) podOf(conn net.Conn) string {
+	from, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok || from.IP.IsLoopback() || from.IP.String() == f.node {
+		return ""
+	}
+	return from.IP.String()
+}
+
+func (f *forwarder) enter(pod string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.all >= forwardsAtOnce || pod != "" && f.from[pod] >= forwardsOfPod {
+		return false
+	}
+	f.all++
+	f.from[pod]++
+	return true
+}
+
+func (f *forwarder) leave(pod string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all--
+	if f.from[pod]--; f.from[pod] == 0 {
+		delete(f.from, pod)
 	}
 }
 

@@ -90,6 +90,28 @@ func TestForwarder(t *testing.T) {
 	}
 }
 
+// No pod takes the way to the API from the others.
+func TestForwarderIsShared(t *testing.T) {
+	f := &forwarder{from: map[string]int{}}
+	taken := 0
+	for f.enter("10.0.0.1") {
+		taken++
+	}
+	if taken != forwardsOfPod || !f.enter("10.0.0.2") {
+		t.Errorf("one pod has %d connections, and another none", taken)
+	}
+	for f.enter("") {
+		taken++
+	}
+	if taken+1 != forwardsAtOnce {
+		t.Errorf("%d in all", taken+1)
+	}
+	f.leave("10.0.0.1")
+	if f.leave(""); !f.enter("10.0.0.1") || f.enter("10.0.0.1") {
+		t.Error("what is given back is not there for others, or too much is")
+	}
+}
+
 func TestForwarderAddresses(t *testing.T) {
 	own, host := &corev1.Pod{}, &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true}}
 	for _, tt := range []struct {
