@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -70,6 +71,17 @@ func ends(t *testing.T, c *cluster) {
 	}
 }
 
+// waitLog waits until a pod's container has written what it is to: one that runs may have written nothing yet.
+func waitLog(t *testing.T, c *cluster, pod, want string) {
+	t.Helper()
+	c.eventually(t, "the log of "+pod, func(context.Context) error {
+		if got := c.berth(t, "logs", pod, "-c", "main"); got != want {
+			return fmt.Errorf("it is %q, not %q", got, want)
+		}
+		return nil
+	})
+}
+
 // RB1, RB2: what ends is started again, its logs are those of the newest run, and of the one before.
 func restarts(t *testing.T, c *cluster) {
 	create(t, c.Reader().Kube, imaged("again", `if [ ! -e /data/once ]; then touch /data/once; echo first; exit 1; fi; echo second; exec sleep 1000`,
@@ -78,8 +90,9 @@ func restarts(t *testing.T, c *cluster) {
 	if last := p.Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil || last.ExitCode != 1 {
 		t.Errorf("its last end: %+v", last)
 	}
-	if now, before := c.berth(t, "logs", "again"), c.berth(t, "logs", "again", "--previous"); now != "second\n" || before != "first\n" {
-		t.Errorf("logs %q, before %q", now, before)
+	waitLog(t, c, "again", "second\n")
+	if before := c.berth(t, "logs", "again", "--previous"); before != "first\n" {
+		t.Errorf("the log before: %q", before)
 	}
 }
 
@@ -96,9 +109,7 @@ func initContainers(t *testing.T, c *cluster) {
 	}
 	create(t, c.Reader().Kube, p)
 	c.waitRunning(t, "default", "inits")
-	if got := c.berth(t, "logs", "inits", "-c", "main"); got != "one\none\ntwo\n" {
-		t.Errorf("it saw %q", got)
-	}
+	waitLog(t, c, "inits", "one\none\ntwo\n")
 }
 
 // What a container sees of its pod, its configuration and its security context.
