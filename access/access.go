@@ -62,25 +62,20 @@ func IsMachine(groups []string) bool {
 // RulesFor are the rows that speak of members of the groups.
 func RulesFor(groups []string) []Rule {
 	machine, account, at := IsMachine(groups), IsAccount(groups), home(groups)
-	rules := slices.DeleteFunc(Rules(), func(r Rule) bool {
+	var out []Rule
+	for _, r := range table {
 		switch {
 		case r.Group == Everybody:
-			return false
-		case machine && r.Group != Servers && r.Group != Workers:
-			return true
-		case account && r.Group != Accounts:
-			return true
-		case r.Home && at == "":
-			return true
+		case machine && r.Group != Servers && r.Group != Workers, account && r.Group != Accounts,
+			r.Home && at == "", !slices.Contains(groups, r.Group):
+			continue
 		}
-		return !slices.Contains(groups, r.Group)
-	})
-	for i := range rules {
-		if rules[i].Home {
-			rules[i].only = at
+		if r.Home {
+			r.only = at
 		}
+		out = append(out, r)
 	}
-	return rules
+	return out
 }
 
 // allows asks one row.

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -43,7 +44,7 @@ func markdown() string {
 	var b strings.Builder
 	b.WriteString("\n| who | may | on | for |\n|---|---|---|---|\n")
 	for _, r := range Rules() {
-		who, verbs, on := "`"+r.Group+"`", strings.Join(r.Verbs, ", "), append(append(r.Resources, r.Paths...), r.Methods...)
+		who, verbs, on := "`"+r.Group+"`", strings.Join(r.Verbs, ", "), slices.Concat(r.Resources, r.Paths, r.Methods)
 		if r.Group == Everybody {
 			who = "everybody"
 		}

@@ -1,5 +1,7 @@
 package access
 
+import "slices"
+
 // Groups that the table speaks of, beside Kubernetes' own. The certificates of
 // servers and workers carry theirs, and no other certificate and no token may.
 const (
@@ -55,9 +57,23 @@ func SystemNamespaces() []string { return []string{"kube-system", "kube-public",
 // is.
 func PublicPaths() []string { return []string{"/healthz", "/livez", "/readyz", "/version"} }
 
-// Rules is the table. Roles will take the place of the rows for
+// Rules is the table.
+func Rules() []Rule { return slices.Clone(table) }
+
+// table is asked for every request, so it is made once. Nothing changes it.
+var table = rules()
+
+// rules are the rows. Roles will take the place of those for
 // system:authenticated.
-func Rules() []Rule {
+func rules() []Rule {
+	discovery := []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*"}
+	selfReviews := []string{
+		"selfsubjectreviews.authentication.k8s.io", "selfsubjectaccessreviews.authorization.k8s.io",
+		"selfsubjectrulesreviews.authorization.k8s.io",
+	}
+	workerMethods := []string{
+		"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Token", "/berth.rpc.Worker/Tunnel",
+	}
 	read := []string{"get", "list", "watch"}
 	write := []string{"create", "update", "patch", "delete", "deletecollection"}
 	return append([]Rule{
@@ -69,15 +85,11 @@ func Rules() []Rule {
 		},
 		{
 			Group: Authenticated, Verbs: []string{"get", "head"},
-			Paths: []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*"}, Why: "what is served here",
+			Paths: discovery, Why: "what is served here",
 		},
 		{
 			Group: Authenticated, Verbs: []string{"create"},
-			Resources: []string{
-				"selfsubjectreviews.authentication.k8s.io", "selfsubjectaccessreviews.authorization.k8s.io",
-				"selfsubjectrulesreviews.authorization.k8s.io",
-			},
-			Why: "`berth auth whoami`, `berth auth can-i`",
+			Resources: selfReviews, Why: "`berth auth whoami`, `berth auth can-i`",
 		},
 		{
 			Group: Authenticated, Verbs: []string{"get"}, Paths: []string{"/berth/v1/members", "/berth/v1/status", "/berth/v1/why"},
@@ -139,15 +151,11 @@ func Rules() []Rule {
 		},
 		{
 			Group: Accounts, Verbs: []string{"get", "head"},
-			Paths: append([]string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*"}, openID()...), Why: "what is served here",
+			Paths: slices.Concat(discovery, openID()), Why: "what is served here",
 		},
 		{
 			Group: Accounts, Verbs: []string{"create"},
-			Resources: []string{
-				"selfsubjectreviews.authentication.k8s.io", "selfsubjectaccessreviews.authorization.k8s.io",
-				"selfsubjectrulesreviews.authorization.k8s.io",
-			},
-			Why: "who it is, and what it may",
+			Resources: selfReviews, Why: "who it is, and what it may",
 		},
 		{
 			Group: Accounts, Verbs: read, Home: true,
@@ -159,11 +167,8 @@ func Rules() []Rule {
 			Why: "a pod finds the others of its application; it writes nothing, and reads no secret",
 		},
 		{
-			Group: Workers,
-			Methods: []string{
-				"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Token", "/berth.rpc.Worker/Tunnel",
-			},
-			Why: "for the node that the certificate names: its pods, what they refer to, their tokens and logs",
+			Group:   Workers,
+			Methods: workerMethods, Why: "for the node that the certificate names: its pods, what they refer to, their tokens and logs",
 		},
 		{
 			Group: Servers,
@@ -174,11 +179,8 @@ func Rules() []Rule {
 			Why: "servers among themselves",
 		},
 		{
-			Group: Servers,
-			Methods: []string{
-				"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Token", "/berth.rpc.Worker/Tunnel",
-			},
-			Why: "a worker of the same name in the server's own process",
+			Group:   Servers,
+			Methods: workerMethods, Why: "a worker of the same name in the server's own process",
 		},
 	}, controllerRules()...)
 }

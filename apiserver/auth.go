@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -82,15 +83,15 @@ func (accessTable) RulesFor(
 		groups, names := r.ResourcesIn(namespace)
 		for i, group := range groups {
 			resources = append(resources, &authorizer.DefaultResourceRuleInfo{
-				Verbs: r.Verbs, APIGroups: []string{group}, Resources: names[i],
+				Verbs: slices.Clone(r.Verbs), APIGroups: []string{group}, Resources: names[i],
 			})
 		}
-		urls := r.Paths
+		urls := slices.Clone(r.Paths) // the table is everybody's
 		if len(r.Resources) > 0 && r.Resources[0] == "*" {
 			urls = []string{"*"}
 		}
 		if len(urls) > 0 {
-			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: r.Verbs, NonResourceURLs: urls})
+			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: slices.Clone(r.Verbs), NonResourceURLs: urls})
 		}
 	}
 	return resources, paths, false, nil

@@ -164,10 +164,3 @@ func WriteComparison(w io.Writer, c *Comparison) error {
 	}
 	return t.Flush()
 }
-
-// WriteComparisons writes comparisons as one JSON array.
-func WriteComparisons(w io.Writer, all []*Comparison) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(all)
-}

@@ -75,11 +75,11 @@ func (r *Report) Met() bool {
 	return true
 }
 
-// WriteJSON writes the reports as one JSON array.
-func WriteJSON(w io.Writer, reports []*Report) error {
+// WriteJSON writes reports, or comparisons, as one JSON array.
+func WriteJSON[T Report | Comparison](w io.Writer, all []*T) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	return enc.Encode(reports)
+	return enc.Encode(all)
 }
 
 // WriteTable writes a report for people.

@@ -85,3 +85,14 @@ func (v *View) SigningKey(id string) (*SigningKey, bool) {
 	k, ok := v.signingKeys.Get(id)
 	return k, ok && k.Verifies(v.TimeUnixNano())
 }
+
+// SignsNow is the key that signs tokens now; ok is false while there is none.
+func (v *View) SignsNow() (id string, key *SigningKey, ok bool) {
+	v.signingKeys.Scan("", func(at string, k *SigningKey) bool {
+		if ok = k.RetiredUnixNano == 0; ok {
+			id, key = at, k
+		}
+		return !ok
+	})
+	return id, key, ok
+}

@@ -267,14 +267,8 @@ const (
 // still be empty.
 const Begin byte = 1
 
-// What a StreamRequest may want.
-const (
-	StreamExec        = "exec"
-	StreamAttach      = "attach"
-	StreamPortForward = "portforward"
-)
-
-// StreamRequest asks to enter a pod. Container is empty for StreamPortForward.
+// StreamRequest asks to enter a pod. What is "exec", "attach" or "portforward",
+// for which Container is empty.
 type StreamRequest struct {
 	PodUID    string `msgpack:"pod_uid"`
 	Container string `msgpack:"container,omitempty"`

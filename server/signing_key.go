@@ -20,7 +20,7 @@ func (s *Server) keepSigningKey(ctx context.Context) {
 	ticker := time.NewTicker(controlInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
-		if has := s.hasSigningKey(); has {
+		if _, _, has := s.state.View().SignsNow(); has {
 			return
 		}
 		if err := s.addSigningKey(ctx, func(c *fsm.AddSigningKey) { c.OnlyIfNone = true }); err != nil && ctx.Err() == nil {
@@ -31,14 +31,6 @@ func (s *Server) keepSigningKey(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
-}
-
-func (s *Server) hasSigningKey() (has bool) {
-	s.state.View().SigningKeys(func(_ string, k *fsm.SigningKey) bool {
-		has = has || k.RetiredUnixNano == 0
-		return !has
-	})
-	return has
 }
 
 // addSigningKey makes a key as how says.

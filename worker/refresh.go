@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 const (
@@ -67,7 +69,7 @@ func mountsAny(pod *corev1.Pod, changed map[ObjectRef]bool) bool {
 
 // outdated: what the pod's volumes show may be another thing now.
 func (p *podState) outdated(now time.Time) {
-	if !p.env.files || !slices.ContainsFunc(p.pod.Spec.Volumes, func(v corev1.Volume) bool { return isWritten(&v) }) {
+	if !p.env.files || !slices.ContainsFunc(p.pod.Spec.Volumes, func(v corev1.Volume) bool { return runtime.ShowsObjects(&v) }) {
 		return
 	}
 	at := p.refreshedAt.Add(refreshInterval)

@@ -183,7 +183,7 @@ func (v *Volumes) refresh(ctx context.Context, r *resolver) error {
 	var errs []error
 	for i := range r.pod.Spec.Volumes {
 		vol := &r.pod.Spec.Volumes[i]
-		if !isWritten(vol) {
+		if !runtime.ShowsObjects(vol) {
 			continue
 		}
 		if _, err := os.Lstat(v.dir(r.pod.UID, vol.Name)); err != nil {
@@ -194,11 +194,6 @@ func (v *Volumes) refresh(ctx context.Context, r *resolver) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// isWritten: the volume shows objects.
-func isWritten(vol *corev1.Volume) bool {
-	return vol.ConfigMap != nil || vol.Secret != nil || vol.DownwardAPI != nil || vol.Projected != nil
 }
 
 func (v *Volumes) dir(pod types.UID, volume string) string {

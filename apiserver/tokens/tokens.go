@@ -124,15 +124,8 @@ func (a *Accounts) GenerateToken(ctx context.Context, claims *jwt.Claims, privat
 }
 
 func (a *Accounts) signer() (serviceaccount.TokenGenerator, error) {
-	var signing string
-	var key *fsm.SigningKey
-	a.state.View().SigningKeys(func(id string, k *fsm.SigningKey) bool {
-		if k.RetiredUnixNano == 0 {
-			signing, key = id, k
-		}
-		return true
-	})
-	if key == nil {
+	signing, key, ok := a.state.View().SignsNow()
+	if !ok {
 		return nil, ErrNoKey
 	}
 	a.mu.Lock()

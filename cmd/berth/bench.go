@@ -150,7 +150,7 @@ func (a *app) compareBench(ctx context.Context, chosen []bench.Workload, f bench
 		}
 	}
 	if f.json {
-		return bench.WriteComparisons(a.out, all)
+		return bench.WriteJSON(a.out, all)
 	}
 	return nil
 }

@@ -57,3 +57,8 @@ func EachContainer(pod *corev1.Pod, visit func(c *corev1.Container, at string)) 
 		visit(&pod.Spec.Containers[i], fmt.Sprintf("spec.containers[%d]", i))
 	}
 }
+
+// ShowsObjects: the volume's files are made of what objects of the API hold.
+func ShowsObjects(v *corev1.Volume) bool {
+	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+}

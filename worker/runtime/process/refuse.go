@@ -81,12 +81,10 @@ func filtered(p *corev1.SeccompProfile) bool {
 	return p != nil && p.Type == corev1.SeccompProfileTypeRuntimeDefault
 }
 
-// showsObjects: the volume is a copy of objects that is the pod's own. Whatever it writes there nobody else sees. Every
-// pod mounts such a one, with its token.
-func showsObjects(pod *corev1.Pod, volume string) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.Name == volume && (v.Projected != nil || v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil)
-	})
+// ownCopy: the volume is a copy of objects that is the pod's own. Whatever it writes there nobody else sees. Every pod
+// mounts such a one, with its token.
+func ownCopy(pod *corev1.Pod, volume string) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume && runtime.ShowsObjects(&v) })
 }
 
 func (r *Runtime) refuseContainer(pod *corev1.Pod, c *corev1.Container, path string) *runtime.Refusal {
@@ -105,7 +103,7 @@ func (r *Runtime) refuseContainer(pod *corev1.Pod, c *corev1.Container, path str
 				"nothing that a container mounts shows on the host"),
 			runtime.Unmet(at+".mountPropagation", p != nil && *p != corev1.MountPropagationNone && !r.bind,
 				needsBind),
-			runtime.Unmet(at+".readOnly", m.ReadOnly && !r.bind && !showsObjects(pod, m.Name), needsBind),
+			runtime.Unmet(at+".readOnly", m.ReadOnly && !r.bind && !ownCopy(pod, m.Name), needsBind),
 			runtime.Unmet(at+".recursiveReadOnly", m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled && !r.bind,
 				needsBind))
 	}
