@@ -137,6 +137,8 @@ type counter struct {
 	key    *topoKey
 	refs   int
 	dead   bool // forgotten; those who still know it skip it
+	// keepers are the rules for which it is kept, see PrepareKept: what it holds is none of the judges' then.
+	keepers int
 
 	filling  bool
 	unfilled []*kind // while it is filling: those that are not in it yet

@@ -118,6 +118,7 @@ type preparation struct {
 	judge   *Judge
 	left    []func() *counter
 	filling *counter // nil: none
+	kept    bool     // see PrepareKept
 }
 
 // goOn makes counters until out says that this is enough for now, and says whether all are made.
@@ -135,6 +136,9 @@ func (t *Topology) goOn(p *preparation, out func() bool) bool {
 		}
 		p.filling = p.left[0]()
 		p.left = p.left[1:]
+		if p.kept {
+			t.keepCounter(p.filling)
+		}
 	}
 }
 
@@ -144,25 +148,74 @@ func (t *Topology) Prepare(c *Class, out func() bool) bool {
 	if _, ok := t.judges.by[c.Signature]; ok {
 		return true
 	}
-	if p := t.preparing; p == nil || p.judge.class.Signature != c.Signature {
+	return t.prepare(c, false, out) != nil
+}
+
+// PrepareKept is Prepare for all classes of the class's Rules: the counters of these are kept, whatever they hold and however
+// long nobody asks for them, until Release.
+func (t *Topology) PrepareKept(c *Class, out func() bool) bool {
+	rules := c.Rules()
+	if _, ok := t.kept[rules]; ok || rules == "" {
+		return true
+	}
+	j := t.prepare(c, true, out)
+	if j == nil {
+		return false
+	}
+	counters := make([]*counter, len(j.own))
+	for i := range j.own {
+		counters[i] = j.own[i].counter
+		counters[i].refs++
+	}
+	if t.kept == nil {
+		t.kept = map[string][]*counter{}
+	}
+	t.kept[rules] = counters
+	return true
+}
+
+// Release lets go of the counters that are kept for Rules.
+func (t *Topology) Release(rules string) {
+	for _, c := range t.kept[rules] {
+		t.unkeep(c)
+		t.letGoCounter(c)
+	}
+	delete(t.kept, rules)
+}
+
+// prepare returns the judge of a class once it is ready, which it may have been before.
+func (t *Topology) prepare(c *Class, kept bool, out func() bool) *Judge {
+	if p := t.preparing; p == nil || p.judge.class.Signature != c.Signature || p.kept != kept {
 		t.abandon()
 		t.preparing = t.begin(c)
+		t.preparing.kept = kept
 	}
 	if !t.goOn(t.preparing, out) {
-		return false
+		return nil
 	}
 	j := t.preparing.judge
 	t.preparing = nil
+	if known, ok := t.judges.by[c.Signature]; ok { // it has the same counters
+		t.letGo(j)
+		return known
+	}
 	t.keep(j)
-	return true
+	return j
 }
 
 // abandon forgets a judge that was not finished.
 func (t *Topology) abandon() {
-	if t.preparing != nil {
-		t.letGo(t.preparing.judge)
-		t.preparing = nil
+	p := t.preparing
+	if p == nil {
+		return
 	}
+	t.preparing = nil
+	if p.kept {
+		for i := range p.judge.own {
+			t.unkeep(p.judge.own[i].counter)
+		}
+	}
+	t.letGo(p.judge)
 }
 
 // begin returns the judge of a class, with what there is to do for it.
@@ -188,15 +241,8 @@ func (t *Topology) begin(c *Class) *preparation {
 		later(role, s, 0, func() *counter { return t.spreadCounter(c, s, keys) })
 	}
 	j.attracts = len(terms.affinity)
-	var all []*podMatch
-	var labels []string
-	for i := range terms.affinity {
-		all = append(all, terms.affinity[i].match)
-		if label := terms.affinity[i].topologyKey; !slices.Contains(labels, label) {
-			labels = append(labels, label)
-		}
-	}
-	for _, label := range labels {
+	all, keys := attraction(terms.affinity)
+	for _, label := range keys {
 		later(ownAffinity, nil, 0, func() *counter { return t.counterOf(counter{match: all, key: t.keyOf(label, false)}) })
 	}
 	about := func(role termRole, a *affinityTerm, weight int64) {
@@ -313,6 +359,7 @@ func (t *Topology) counterOf(c counter) *counter {
 			}
 		}
 	} else {
+		t.work += int64(len(t.spaces))
 		// order does not matter: counts add up.
 		for _, sp := range t.spaces {
 			made.unfilled = append(made.unfilled, t.kindsFor(sp, made.match)...)

@@ -36,8 +36,11 @@ func newJudges() judges { return judges{by: map[string]*Judge{}} }
 
 // hold takes note of what a counter of matching pods holds; those of carried terms are the pods' own.
 func (t *Topology) hold(c *counter, bytes int64) {
-	if c.role == notCarried {
-		c.held += bytes
+	if c.role != notCarried {
+		return
+	}
+	c.held += bytes
+	if c.keepers == 0 {
 		t.judges.bytes += bytes
 	}
 }
@@ -127,26 +130,49 @@ func (t *Topology) dismiss(j *Judge) {
 // letGo forgets a judge's counters that no other one has.
 func (t *Topology) letGo(j *Judge) {
 	for i := range j.own {
-		c := j.own[i].counter
-		t.work++
-		if c.refs--; c.refs == 0 {
-			t.matching.remove(c)
-			t.forget(c)
-		}
+		t.letGoCounter(j.own[i].counter)
+	}
+}
+
+func (t *Topology) letGoCounter(c *counter) {
+	t.work++
+	if c.refs--; c.refs == 0 {
+		t.matching.remove(c)
+		t.forget(c)
+	}
+}
+
+// keepCounter takes a counter out of what the judges may hold; unkeep is the inverse.
+func (t *Topology) keepCounter(c *counter) {
+	if c.keepers++; c.keepers == 1 {
+		t.judges.bytes -= c.held
+	}
+}
+
+func (t *Topology) unkeep(c *counter) {
+	if c.keepers--; c.keepers == 0 {
+		t.judges.bytes += c.held
 	}
 }
 
 // dismissSelecting forgets the judges of whose terms one chooses namespaces by labels that a namespace has now, or had: its
 // pods are counted anew when they are asked for again.
 func (t *Topology) dismissSelecting(before, now map[string]string) {
+	otherwise := func(c *counter) bool { return c.choosesOtherwise(before, now) }
+	// order does not matter: each by itself.
+	for rules, counters := range t.kept {
+		if slices.ContainsFunc(counters, otherwise) {
+			t.Release(rules)
+		}
+	}
+	if p := t.preparing; p != nil && slices.ContainsFunc(p.judge.own, func(k judged) bool { return otherwise(k.counter) }) {
+		t.abandon()
+	}
 	for j := t.judges.newest; j != nil; {
 		older := j.older
 		t.work += int64(len(j.own))
-		for i := range j.own {
-			if j.own[i].counter.choosesOtherwise(before, now) {
-				t.dismiss(j)
-				break
-			}
+		if slices.ContainsFunc(j.own, func(k judged) bool { return otherwise(k.counter) }) {
+			t.dismiss(j)
 		}
 		j = older
 	}

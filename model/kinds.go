@@ -17,6 +17,7 @@ type kind struct {
 	at    int32           // in space.kinds
 	slots []place         // where there are such pods
 	where map[int32]int32 // slot -> in slots; nil while they are few
+	found []label         // where it is found by its labels
 	sums  []sum
 	users int32 // nodes and nominations that name it
 	swept bool  // forgotten
@@ -175,12 +176,15 @@ func (t *Topology) unstand(k *kind, slot, in int32) {
 const maxEmpty = 1024
 
 func (t *Topology) use(k *kind, by int32) {
-	if k.users == 0 {
+	was := k.users
+	k.users += by
+	t.census(k, was)
+	if was == 0 {
 		t.empty--
 		t.lowest.add(k.class.Priority, 1)
 		t.guard(k, 1)
 	}
-	if k.users += by; k.users == 0 {
+	if k.users == 0 {
 		t.lowest.add(k.class.Priority, -1)
 		t.guard(k, -1)
 		if t.empty++; t.empty > maxEmpty+len(t.kinds)/2 {
@@ -210,77 +214,12 @@ func (t *Topology) kindOf(c *Class) *kind {
 	sp := t.space(c.Namespace)
 	k := &kind{class: c, space: sp, at: int32(len(sp.kinds))}
 	sp.kinds = append(sp.kinds, k)
-	t.work += int64(len(sp.labelled))
-	// order does not matter: each key has its own lists.
-	for key, l := range sp.labelled {
-		l.add(k, key)
-	}
+	t.index(k)
 	t.kinds[c.Signature] = k
 	t.empty++
 	t.work += t.matching.lookup(c, sp.labels, func(m *counter) { t.link(k, m) })
 	t.carry(k)
 	return k
-}
-
-// maxLabelled is by how many keys the kinds of a namespace are found at once.
-const maxLabelled = 16
-
-// kindsFor are the kinds of a namespace among which all are that the matches are about: those with a label that one of
-// the matches demands, or all.
-func (t *Topology) kindsFor(sp *space, matches []*podMatch) []*kind {
-	for _, m := range matches {
-		if m.key == "" {
-			continue
-		}
-		l, ok := sp.labelled[m.key]
-		switch {
-		case ok:
-			return l.of(sp, m.value)
-		case len(sp.labelled) == maxLabelled:
-			continue
-		}
-		t.work += int64(len(sp.kinds))
-		l = &labelledKinds{last: make(map[string]int32, len(sp.kinds)), before: make([]int32, 0, len(sp.kinds))}
-		for _, k := range sp.kinds {
-			l.add(k, m.key)
-		}
-		if sp.labelled == nil {
-			sp.labelled = map[string]*labelledKinds{}
-		}
-		sp.labelled[m.key] = l
-		return l.of(sp, m.value)
-	}
-	return sp.kinds
-}
-
-// labelledKinds are the kinds of a namespace by the value of one label: chains of places in space.kinds, since there may
-// be as many values as kinds, and the list is made whole when it is first asked for.
-type labelledKinds struct {
-	last   map[string]int32 // by value: the last kind that has it
-	before []int32          // for each kind: the one before with the same value; -1: none, or without the label
-}
-
-// add takes in the next kind of the namespace.
-func (l *labelledKinds) add(k *kind, key string) {
-	at := int32(-1)
-	if value, ok := k.class.Labels[key]; ok {
-		if last, ok := l.last[value]; ok {
-			at = last
-		}
-		l.last[value] = k.at
-	}
-	l.before = append(l.before, at)
-}
-
-// of are the kinds with a value, the last first.
-func (l *labelledKinds) of(sp *space, value string) []*kind {
-	var out []*kind
-	at, ok := l.last[value]
-	for ok && at >= 0 {
-		out = append(out, sp.kinds[at])
-		at = l.before[at]
-	}
-	return out
 }
 
 // carry makes the counters of the terms that the kind's pods carry.
@@ -316,35 +255,40 @@ func (t *Topology) carry(k *kind) {
 // sweep forgets the kinds without pods.
 func (t *Topology) sweep() {
 	// order does not matter: each kind by itself.
-	for signature, k := range t.kinds {
-		if k.users > 0 {
-			continue
+	for _, k := range t.kinds {
+		if k.users == 0 {
+			t.drop(k)
 		}
-		delete(t.kinds, signature)
-		k.swept = true
-		last := len(k.space.kinds) - 1
-		k.space.labelled = nil // is made anew when it is asked for
-		k.space.kinds[k.at] = k.space.kinds[last]
-		k.space.kinds[k.at].at = k.at
-		k.space.kinds = k.space.kinds[:last]
-		if last == 0 && k.space.labels == nil {
-			delete(t.spaces, k.class.Namespace)
-		}
-		for _, s := range k.sums {
-			switch c := s.counter; {
-			case c.dead:
-			case c.role == notCarried:
-				t.hold(c, -linkBytes)
-			default:
-				if c.refs--; c.refs == 0 {
-					t.carried.remove(c)
-					t.forget(c)
-					t.changedTerms++
-				}
+	}
+}
+
+// drop forgets a kind that has no pods.
+func (t *Topology) drop(k *kind) {
+	delete(t.kinds, k.class.Signature)
+	k.swept = true
+	t.empty--
+	t.unindex(k)
+	last := len(k.space.kinds) - 1
+	k.space.kinds[k.at] = k.space.kinds[last]
+	k.space.kinds[k.at].at = k.at
+	k.space.kinds[last] = nil
+	k.space.kinds = k.space.kinds[:last]
+	if last == 0 && k.space.labels == nil {
+		delete(t.spaces, k.class.Namespace)
+	}
+	for _, s := range k.sums {
+		switch c := s.counter; {
+		case c.dead:
+		case c.role == notCarried:
+			t.hold(c, -linkBytes)
+		default:
+			if c.refs--; c.refs == 0 {
+				t.carried.remove(c)
+				t.forget(c)
+				t.changedTerms++
 			}
 		}
 	}
-	t.empty = 0
 }
 
 // linkWork is about what a link costs beyond the look at the kind.

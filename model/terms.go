@@ -18,24 +18,31 @@ type podMatch struct {
 	namespaces []string        // sorted
 	nsSelector labels.Selector // nil: only the namespaces listed
 	selector   labels.Selector
-	// key and value are a label that every pod matched must have, by which those who cannot match are passed over;
-	// empty when the selector demands no such label.
+	// demanded are the labels that every pod matched must have; key and value are the first of them, by which those who
+	// cannot match are passed over: empty when the selector demands no such label.
+	demanded   []demandedLabel
 	key, value string
+	nobody     bool // no pod is meant
 }
+
+type demandedLabel struct{ key, value string }
 
 func newPodMatch(namespaces []string, nsSelector, selector labels.Selector) *podMatch {
 	m := &podMatch{namespaces: namespaces, nsSelector: nsSelector, selector: selector}
 	slices.Sort(m.namespaces)
 	m.namespaces = slices.Compact(m.namespaces)
-	requirements, _ := selector.Requirements()
+	requirements, selectable := selector.Requirements()
+	m.nobody = !selectable
 	for _, r := range requirements {
 		if op := r.Operator(); op != selection.In && op != selection.Equals && op != selection.DoubleEquals {
 			continue
 		}
 		if values := r.ValuesUnsorted(); len(values) == 1 {
-			m.key, m.value = r.Key(), values[0]
-			break
+			m.demanded = append(m.demanded, demandedLabel{r.Key(), values[0]})
 		}
+	}
+	if len(m.demanded) > 0 {
+		m.key, m.value = m.demanded[0].key, m.demanded[0].value
 	}
 	var b strings.Builder
 	for _, ns := range m.namespaces {

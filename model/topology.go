@@ -31,7 +31,9 @@ type Topology struct {
 
 	spaces map[string]*space
 	kinds  map[string]*kind // by signature
-	empty  int              // kinds without pods
+	cells  map[uint32]*cell // by a hash of namespace and label, see index
+	pods   census
+	empty  int // kinds without pods
 	lowest lowestPriority
 	guards map[string]int // by topology key: kinds with pods that keep others away by it
 
@@ -44,13 +46,14 @@ type Topology struct {
 	stamps *stamps // nil: nobody asks when counts changed
 
 	judges    judges
-	fillStep  int          // fillAtOnce
-	crowded   *kind        // more counters than maxLinks count its pods; nil: none
-	preparing *preparation // nil: none
-	layouts   uint64       // handed out
-	made      uint64       // counters so far
-	work      int64        // see Work
-	spent     int64        // beside it, see Cost
+	kept      map[string][]*counter // by Class.Rules, see PrepareKept
+	fillStep  int                   // fillAtOnce
+	crowded   *kind                 // more counters than maxLinks count its pods; nil: none
+	preparing *preparation          // nil: none
+	layouts   uint64                // handed out
+	made      uint64                // counters so far
+	work      int64                 // see Work
+	spent     int64                 // beside it, see Cost
 }
 
 // spot is one node, or the pods of a node that is not there.
@@ -72,17 +75,17 @@ type nominated struct {
 
 // space is one namespace.
 type space struct {
+	hash   uint64 // of its name
 	labels map[string]string
 	kinds  []*kind
-	// labelled are the kinds by a label, for keys that a counter was filled by; see kindsFor.
-	labelled map[string]*labelledKinds
+	pods   census
 }
 
 // NewTopology returns one without nodes or pods.
 func NewTopology() *Topology {
 	return &Topology{
 		slots: map[string]int32{}, keys: map[string]*topoKey{}, labelled: map[string]int32{}, eligible: map[string]*eligibility{},
-		spaces: map[string]*space{}, kinds: map[string]*kind{}, judges: newJudges(), guards: map[string]int{},
+		spaces: map[string]*space{}, kinds: map[string]*kind{}, cells: map[uint32]*cell{}, judges: newJudges(), guards: map[string]int{},
 		matching: newMatchIndex(), carried: newMatchIndex(), fillStep: fillAtOnce, lowest: lowestPriority{kinds: map[int32]int32{}, stale: true},
 	}
 }
@@ -267,7 +270,7 @@ func (t *Topology) forget(c *counter) {
 func (t *Topology) space(name string) *space {
 	s, ok := t.spaces[name]
 	if !ok {
-		s = &space{}
+		s = &space{hash: hashOfNamespace(name)}
 		t.spaces[name] = s
 	}
 	return s
@@ -291,8 +294,13 @@ func (t *Topology) PutNamespace(name string, labels map[string]string) {
 	t.changedTerms++
 	t.relabelled++
 	t.version++
-	t.abandon()
-	t.dismissSelecting(before, labels)
+	if s.pods.kinds > 0 {
+		t.dismissSelecting(before, labels)
+		return
+	}
+	for len(s.kinds) > 0 { // without pods, and linked by the labels as they were
+		t.drop(s.kinds[len(s.kinds)-1])
+	}
 }
 
 // RemoveNamespace forgets a namespace's labels.

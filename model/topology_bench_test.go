@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // BenchmarkTopology: what one placement costs in a cluster of 10,000 nodes: the pod is counted, and another one judged in
@@ -42,6 +43,48 @@ func BenchmarkTopology(b *testing.B) {
 					j.FailsGroup(g)
 				}
 				topo.RemovePod(node, c.class, false)
+			}
+		})
+	}
+}
+
+// BenchmarkKinds: 100,000 pods with labels of their own, as jobs and stateful sets have them: what one of them costs to
+// count, and what the first question by a label costs, and by a term that demands none.
+func BenchmarkKinds(b *testing.B) {
+	topo := NewTopology()
+	for i := range 10_000 {
+		name := fmt.Sprintf("n%05d", i)
+		topo.PutNode(labelled(name, "zone="+fmt.Sprint(i%3), "host="+name))
+	}
+	class := func(i int) *Class {
+		return ClassOf(podOf("default", map[string]string{"app": fmt.Sprint("app-", i%1000), "tier": "back", "team": fmt.Sprint(i % 20), "part-of": "shop",
+			"uid": fmt.Sprintf("%032d", i), "pod-name": fmt.Sprint("web-", i)}, corev1.PodSpec{}))
+	}
+	for i := range 100_000 {
+		topo.AddPod(fmt.Sprintf("n%05d", i%10_000), class(i), false)
+	}
+	asking := func(i int, operator metav1.LabelSelectorOperator) *Class {
+		return ClassOf(podOf("default", nil, corev1.PodSpec{Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "uid", Operator: operator, Values: []string{fmt.Sprintf("%032d", i)}}}}}}}}}))
+	}
+	b.Run("new", func(b *testing.B) {
+		fresh := make([]*Class, 20_000)
+		for i := range fresh {
+			fresh[i] = class(200_000 + i)
+		}
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			topo.AddPod("n00001", fresh[i%len(fresh)], false)
+			topo.RemovePod("n00001", fresh[i%len(fresh)], false)
+		}
+	})
+	for _, operator := range []metav1.LabelSelectorOperator{metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn} {
+		b.Run(string(operator), func(b *testing.B) {
+			asked := 0
+			for b.Loop() {
+				asked++
+				topo.Judge(asking(asked, operator))
 			}
 		})
 	}

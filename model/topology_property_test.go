@@ -281,9 +281,63 @@ func (w *twin) prepare() {
 		w.preparing = w.pod()
 	}
 	c, left := ClassOf(w.preparing), rapid.IntRange(0, 6).Draw(w.t, "pieces")
-	if w.topo.Prepare(c, func() bool { left--; return left < 0 }) {
+	prepare := w.topo.Prepare
+	if w.chance("kept", 50) {
+		prepare = w.topo.PrepareKept
+	}
+	if prepare(c, func() bool { left--; return left < 0 }) {
 		w.judge(w.preparing, c, false)
 		w.preparing = nil
+	}
+	if w.chance("release", 10) {
+		w.topo.Release(c.Rules())
+	}
+	w.census(c)
+}
+
+// census asks what it takes to count for a class: as much as for one who has been told the same at once, and enough.
+func (w *twin) census(c *Class) {
+	fresh := NewTopology()
+	for ns, l := range w.plain.namespaces {
+		fresh.PutNamespace(ns, l)
+	}
+	for _, q := range w.plain.pods {
+		if q.nominated {
+			fresh.Nominate(q.node, ClassOf(q.pod), q.priority)
+		} else {
+			fresh.AddPod(q.node, ClassOf(q.pod), Terminating(q.pod))
+		}
+	}
+	has := w.topo.CountFor(c)
+	if want := fresh.CountFor(c); has != want {
+		w.t.Fatalf("counting takes %+v, and %+v where all was told at once", has, want)
+	}
+	links := 0
+	j := fresh.Judge(c)
+	for i := range j.own {
+		for _, k := range fresh.kinds {
+			if j.own[i].counter.about(k.class, k.space.labels) {
+				links++
+			}
+		}
+	}
+	if int(has.Counters) != len(j.own) || int(has.Kinds) < links {
+		w.t.Fatalf("counting takes %+v, and %d counters count %d kinds", has, len(j.own), links)
+	}
+	var held int64
+	for _, c := range w.topo.matching.byID {
+		if c.keepers == 0 {
+			held += c.held
+		}
+	}
+	for _, j := range w.topo.judges.by {
+		held += j.bytes() + j.grouped
+	}
+	if w.topo.judges.bytes != held {
+		w.t.Fatalf("the judges hold %d bytes, and take %d for it", held, w.topo.judges.bytes)
+	}
+	if w.chance("sweep", 20) {
+		w.topo.sweep()
 	}
 }
 
