@@ -55,14 +55,14 @@ func kinds() []struct {
 }
 
 // newFactory gives a factory whose informers are the state's, and what tells them.
-func newFactory(state State) (informers.SharedInformerFactory, *feed) {
-	factory, f := informers.NewSharedInformerFactory(nil, 0), &feed{state: state}
+func newFactory(state State) (factory, *feed) {
+	made, f := informers.NewSharedInformerFactory(nil, 0), &feed{state: state}
 	for _, k := range kinds() {
 		i := newInformer(k.rows, state.View)
 		f.informers = append(f.informers, i)
-		factory.InformerFor(k.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return i })
+		made.InformerFor(k.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return i })
 	}
-	return factory, f
+	return made, f
 }
 
 // controller is one of Kubernetes' controllers.
@@ -70,12 +70,15 @@ type controller interface {
 	Run(ctx context.Context, workers int)
 }
 
-// entry is a controller that is run, and how many objects it works on at a time: what
-// kube-controller-manager has by default.
+type factory = informers.SharedInformerFactory
+
+// entry is a controller that is run, how many objects it works on at a time (what
+// kube-controller-manager has by default), and in which pods it has an interest.
 type entry struct {
 	name    string
 	workers int
-	make    func(ctx context.Context, client kubernetes.Interface, f informers.SharedInformerFactory) (controller, error)
+	pods    *interest
+	make    func(ctx context.Context, client kubernetes.Interface, f factory) (controller, error)
 }
 
 const (
@@ -89,33 +92,33 @@ const (
 // entries is the list of what is run.
 func entries() []entry {
 	return []entry{
-		{"deployment", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+		{"deployment", 5, inObjectsOf("deployments"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return deployment.NewDeploymentController(ctx, f.Apps().V1().Deployments(), f.Apps().V1().ReplicaSets(), f.Core().V1().Pods(), c)
 		}},
-		{"statefulset", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+		{"statefulset", 5, inObjectsOf("statefulsets"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return statefulset.NewStatefulSetController(ctx, f.Core().V1().Pods(), f.Apps().V1().StatefulSets(),
 				f.Core().V1().PersistentVolumeClaims(), f.Apps().V1().ControllerRevisions(), c), nil
 		}},
-		{"daemonset", 2, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+		{"daemonset", 2, inObjectsOf("daemonsets"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return daemon.NewDaemonSetsController(ctx, f.Apps().V1().DaemonSets(), f.Apps().V1().ControllerRevisions(),
 				f.Core().V1().Pods(), f.Core().V1().Nodes(), c, flowcontrol.NewBackOff(daemonBackoff, maxDaemonBackoff))
 		}},
-		{"job", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+		{"job", 5, inObjectsOf("jobs"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return job.NewController(ctx, c, f.Core().V1().Pods(), f.Batch().V1().Jobs(), nil, nil)
 		}},
-		{"cronjob", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+		{"cronjob", 5, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return cronjob.NewControllerV2(ctx, f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), c)
 		}},
-		{"ttlafterfinished", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+		{"ttlafterfinished", 5, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return ttlafterfinished.New(ctx, f.Batch().V1().Jobs(), c), nil
 		}},
-		{"replication", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+		{"replication", 5, inObjectsOf("replicationcontrollers"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return replication.NewReplicationManager(ctx, f.Core().V1().Pods(), f.Core().V1().ReplicationControllers(), c, replicaset.BurstReplicas), nil
 		}},
-		{"endpoint", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+		{"endpoint", 5, inServices(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return endpoint.NewEndpointController(ctx, f.Core().V1().Pods(), f.Core().V1().Services(), f.Core().V1().Endpoints(), c, 0), nil
 		}},
-		{"endpointslice", 5, func(ctx context.Context, c kubernetes.Interface, f informers.SharedInformerFactory) (controller, error) {
+		{"endpointslice", 5, inServices(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return endpointslice.NewController(ctx, f.Core().V1().Pods(), f.Core().V1().Services(), f.Core().V1().Nodes(),
 				f.Discovery().V1().EndpointSlices(), endpointsOfASlice, c, 0), nil
 		}},
@@ -133,14 +136,17 @@ func Names() []string {
 
 // construct makes every controller; each registers its handlers with the factory's
 // informers.
-func construct(ctx context.Context, client func(controller string) (kubernetes.Interface, error), f informers.SharedInformerFactory) ([]controller, error) {
+func construct(
+	ctx context.Context, client func(controller string) (kubernetes.Interface, error), informers factory, f *feed,
+) ([]controller, error) {
 	var made []controller
 	for _, e := range entries() {
 		c, err := client(e.name)
 		if err != nil {
 			return nil, fmt.Errorf("client of the controller %s: %w", e.name, err)
 		}
-		m, err := e.make(ctx, c, f)
+		f.begins(e.pods)
+		m, err := e.make(ctx, c, informers)
 		if err != nil {
 			return nil, fmt.Errorf("controller %s: %w", e.name, err)
 		}

@@ -17,6 +17,7 @@ import (
 type informer struct {
 	*indexer
 	registered []*registration
+	interest   *interest     // of those who register next
 	synced     chan struct{} // closed when the handlers know what there is
 }
 
@@ -33,14 +34,17 @@ func newInformer(r *rows, view func() *fsm.View) *informer {
 // registration is a handler of an informer.
 type registration struct {
 	*informer
-	handler cache.ResourceEventHandler
+	handler  cache.ResourceEventHandler
+	interest *interest // in pods; nil: in all that the informer tells of
 }
 
 // begin tells the handlers what there is.
 func (i *informer) begin(v *fsm.View) {
 	i.rows.scan(v, "", func(_ string, o any) bool {
 		for _, r := range i.registered {
-			r.handler.OnAdd(o, true)
+			if r.interest.has(nil, o) {
+				r.handler.OnAdd(o, true)
+			}
 		}
 		return true
 	})
@@ -55,7 +59,7 @@ func (i *informer) tell(c *store.Change) {
 	old, now := i.objectOf(c.Old), i.objectOf(c.New)
 	for _, r := range i.registered {
 		switch {
-		case old == nil && now == nil:
+		case old == nil && now == nil, !r.interest.has(old, now):
 		case old == nil:
 			r.handler.OnAdd(now, false)
 		case now == nil:
@@ -80,7 +84,7 @@ func (i *informer) AddEventHandler(h cache.ResourceEventHandler) (cache.Resource
 	if i.HasSynced() {
 		return nil, errBegun
 	}
-	r := &registration{i, h}
+	r := &registration{i, h, i.interest}
 	i.registered = append(i.registered, r)
 	return r, nil
 }
@@ -157,6 +161,20 @@ func (*informer) IsStopped() bool { return false }
 type feed struct {
 	state     State
 	informers []*informer
+	interests []*interest
+}
+
+// begins notes in which pods the controller has an interest that registers its handlers
+// from now on; nil: in all.
+func (f *feed) begins(i *interest) {
+	if i != nil {
+		f.interests = append(f.interests, i)
+	}
+	for _, informer := range f.informers {
+		if informer.rows.table == podTable {
+			informer.interest = i
+		}
+	}
 }
 
 // changesAtOnce is how many changes are read at a time.
@@ -165,6 +183,9 @@ const changesAtOnce = 4096
 // begin tells of what there is, and gives the revision that it was read at.
 func (f *feed) begin() int64 {
 	v := f.state.View()
+	for _, i := range f.interests {
+		i.begin(v)
+	}
 	var telling sync.WaitGroup
 	for _, i := range f.informers {
 		telling.Go(func() { i.begin(v) })
@@ -183,9 +204,7 @@ func (f *feed) follow(ctx context.Context, at int64) error {
 			return err
 		}
 		for c := range changes {
-			for _, i := range f.informers {
-				i.tell(&changes[c])
-			}
+			f.tell(&changes[c])
 		}
 		if len(changes) > 0 {
 			at = changes[len(changes)-1].Revision
@@ -194,5 +213,14 @@ func (f *feed) follow(ctx context.Context, at int64) error {
 		if err := f.state.Feed().Wait(ctx, at); err != nil {
 			return err
 		}
+	}
+}
+
+func (f *feed) tell(c *store.Change) {
+	for _, i := range f.interests {
+		i.follow(c)
+	}
+	for _, i := range f.informers {
+		i.tell(c)
 	}
 }

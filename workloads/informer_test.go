@@ -72,7 +72,7 @@ func (w *world) step(t *rapid.T) {
 	name := rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "name")
 	m := meta(namespace, name, rapid.IntRange(0, 2).Draw(t, "owner"))
 	key := namespace + "/" + name
-	switch rapid.SampledFrom([]string{"pod", "end", "bind", "revision", "drop", "set"}).Draw(t, "what") {
+	switch rapid.SampledFrom([]string{"pod", "end", "bind", "revision", "drop", "set", "service"}).Draw(t, "what") {
 	case "pod":
 		w.do(t, &fsm.AdmitPod{Pod: fsm.PodWire{Object: &corev1.Pod{ObjectMeta: m, Spec: corev1.PodSpec{
 			NodeName: rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "node"), Containers: []corev1.Container{{Name: "main", Image: "i"}}}}}})
@@ -83,8 +83,11 @@ func (w *world) step(t *rapid.T) {
 		w.put(t, controllerRevisions, &appsv1.ControllerRevision{ObjectMeta: m})
 	case "set":
 		w.put(t, "statefulsets", &appsv1.StatefulSet{ObjectMeta: m})
+	case "service":
+		w.put(t, "services", &corev1.Service{ObjectMeta: m, Spec: corev1.ServiceSpec{
+			Selector: rapid.SampledFrom([]map[string]string{nil, {"app": "x"}}).Draw(t, "selector")}})
 	case "drop":
-		w.do(t, &fsm.DeleteObject{Resource: rapid.SampledFrom([]string{controllerRevisions, "statefulsets"}).Draw(t, "kind"), Namespace: namespace, Name: name})
+		w.do(t, &fsm.DeleteObject{Resource: rapid.SampledFrom([]string{controllerRevisions, "statefulsets", "services"}).Draw(t, "kind"), Namespace: namespace, Name: name})
 	}
 }
 
@@ -298,5 +301,89 @@ func TestNothingCanBePutIntoTheState(t *testing.T) {
 	}
 	if i.LastSyncResourceVersion() == "" || i.LastSyncResourceVersion() == "0" {
 		t.Error("it does not say how far it is")
+	}
+}
+
+// TestInterestFollowsTheState: whatever happens, an interest knows of the namespaces that
+// have what it is about, as one that begins now does.
+func TestInterestFollowsTheState(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		some := func() {
+			for range rapid.IntRange(0, 40).Draw(t, "steps") {
+				w.step(t)
+			}
+		}
+		some()
+		sets, services := inObjectsOf("statefulsets"), inServices()
+		for _, i := range []*interest{sets, services} {
+			i.begin(w.View())
+		}
+		at := w.View().Revision()
+		some()
+		changes, err := w.Feed().After(at, changesAtOnce)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		for c := range changes {
+			sets.follow(&changes[c])
+			services.follow(&changes[c])
+		}
+		now, nowServices := inObjectsOf("statefulsets"), inServices()
+		now.begin(w.View())
+		nowServices.begin(w.View())
+		if !reflect.DeepEqual(sets.in, now.in) || !reflect.DeepEqual(services.in, nowServices.in) {
+			t.Fatalf("sets %v and %v, services %v and %v", sets.in, now.in, services.in, nowServices.in)
+		}
+	})
+}
+
+// TestOnlyWhoHasAnInterestIsTold of a pod: who has something in its namespace, and of one
+// with a finalizer everybody.
+func TestOnlyWhoHasAnInterestIsTold(t *testing.T) {
+	w := newWorld(t)
+	_, f := newFactory(w)
+	told := map[string][]string{}
+	for name, i := range map[string]*interest{"all": nil, "sets": inObjectsOf("statefulsets"), "services": inServices()} {
+		f.begins(i)
+		note := func(o any) { told[name] = append(told[name], o.(*corev1.Pod).Name) }
+		if _, err := f.informers[0].AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: note, UpdateFunc: func(old, _ any) { note(old) }, DeleteFunc: note,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admit := func(namespace, name string, finalizers ...string) {
+		m := meta(namespace, name, 0)
+		m.Finalizers = finalizers
+		w.do(t, &fsm.AdmitPod{Pod: fsm.PodWire{Object: &corev1.Pod{ObjectMeta: m, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "main", Image: "i"}}}}}})
+	}
+	service := func(name string, selector map[string]string) {
+		w.put(t, "services", &corev1.Service{ObjectMeta: meta("b", name, 0), Spec: corev1.ServiceSpec{Selector: selector}})
+	}
+	w.put(t, "statefulsets", &appsv1.StatefulSet{ObjectMeta: meta("a", "set", 0)})
+	service("plain", nil)
+	admit("a", "before")
+	at := f.begin()
+	admit("a", "owned")
+	admit("b", "free")
+	admit("b", "held", "example.com/mine")
+	service("selects", map[string]string{"app": "x"})
+	admit("b", "served")
+	w.do(t, &fsm.DeleteObject{Resource: "services", Namespace: "b", Name: "selects"})
+	admit("b", "late")
+	changes, err := w.Feed().After(at, changesAtOnce)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for c := range changes {
+		f.tell(&changes[c])
+	}
+	if want := map[string][]string{
+		"all":  {"before", "owned", "free", "held", "served", "late"},
+		"sets": {"before", "owned", "held"}, "services": {"held", "served"},
+	}; !reflect.DeepEqual(told, want) {
+		t.Errorf("told were %v, and not %v", told, want)
 	}
 }

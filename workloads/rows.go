@@ -89,8 +89,10 @@ func none() *rows {
 	}
 }
 
+const podTable = "pods"
+
 func pods() *rows {
-	r := typed("pods", func(v *fsm.View) fsm.Table[*corev1.Pod] { return v.Pods })
+	r := typed(podTable, func(v *fsm.View) fsm.Table[*corev1.Pod] { return v.Pods })
 	r.indexes = map[string]index{
 		podcontroller.PodControllerIndex: func(v *fsm.View, value string) []any {
 			out := []any{}

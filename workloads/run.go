@@ -26,7 +26,7 @@ func Run(ctx context.Context, state State, client func(controller string) (kuber
 	defer running.Wait()
 	defer cancel()
 	factory, f := newFactory(state)
-	controllers, err := construct(ctx, client, factory)
+	controllers, err := construct(ctx, client, factory, f)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,73 @@
+package workloads
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
+)
+
+// interest says which pods a controller can have something to do with: those of a
+// namespace with an object that it keeps pods for, and those with a finalizer, which may
+// be its own. Most pods are of namespaces in which most controllers have nothing, and
+// each of them would look that up for each change of each pod.
+//
+// It is as old as the change that is told of. That is soon enough: a controller looks at
+// all pods of an object that comes, or selects others, after the pods' changes.
+type interest struct {
+	keeps func(o *fsm.Object) bool
+	in    map[string]int // namespace: objects that are kept
+}
+
+// inObjectsOf is an interest in the pods for which there are objects of a resource.
+func inObjectsOf(resource string) *interest {
+	return &interest{in: map[string]int{}, keeps: func(o *fsm.Object) bool { return o.Resource == resource }}
+}
+
+// inServices is an interest in the pods that services can select.
+func inServices() *interest {
+	return &interest{in: map[string]int{}, keeps: func(o *fsm.Object) bool {
+		s, ok := o.Value.(*corev1.Service)
+		return ok && s.Spec.Selector != nil
+	}}
+}
+
+// begin takes in what there is.
+func (i *interest) begin(v *fsm.View) {
+	v.Objects.Scan("", func(_ string, o *fsm.Object) bool {
+		i.count(o, 1)
+		return true
+	})
+}
+
+// follow takes in a change.
+func (i *interest) follow(c *store.Change) {
+	old, _ := c.Old.(*fsm.Object)
+	now, _ := c.New.(*fsm.Object)
+	i.count(old, -1)
+	i.count(now, 1)
+}
+
+func (i *interest) count(o *fsm.Object, by int) {
+	if o == nil || !i.keeps(o) {
+		return
+	}
+	namespace := o.Value.GetNamespace()
+	if i.in[namespace] += by; i.in[namespace] == 0 {
+		delete(i.in, namespace)
+	}
+}
+
+// has says whether a controller may have something to do with a pod. Either is nil for
+// one that came or went; who has no interest has it in everything.
+func (i *interest) has(old, now any) bool {
+	if i == nil {
+		return true
+	}
+	for _, o := range [...]any{old, now} {
+		if pod, ok := o.(*corev1.Pod); ok && (i.in[pod.Namespace] > 0 || len(pod.Finalizers) > 0) {
+			return true
+		}
+	}
+	return false
+}
