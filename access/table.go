@@ -106,7 +106,7 @@ func rules() []Rule {
 				"daemonsets.apps", "daemonsets.apps/status", "controllerrevisions.apps",
 				"jobs.batch", "jobs.batch/status", "cronjobs.batch", "cronjobs.batch/status",
 				"replicationcontrollers", "replicationcontrollers/status", "replicationcontrollers/scale",
-				"endpoints", "endpointslices.discovery.k8s.io",
+				"endpoints", "endpointslices.discovery.k8s.io", "limitranges", "resourcequotas", "resourcequotas/status",
 				"poddisruptionbudgets.policy", "poddisruptionbudgets.policy/status",
 				"priorityclasses.scheduling.k8s.io", "runtimeclasses.node.k8s.io", "leases.coordination.k8s.io",
 				"queueentries.berth.dev", "preemptions.berth.dev", "schedulerconfigurations.berth.dev",

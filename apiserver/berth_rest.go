@@ -131,5 +131,5 @@ func FinishTemplate(view func() *fsm.View) func(pod *corev1.Pod) (*corev1.Pod, e
 
 // finishPod is finish for a pod that somebody else may hold.
 func finishPod(ctx context.Context, view func() *fsm.View, in *corev1.Pod) (*corev1.Pod, error) {
-	return finish[core.Pod](ctx, in.DeepCopy(), podCreation{pod.Strategy, view})
+	return finish(ctx, in.DeepCopy(), podCreation{pod.Strategy, view}, func(p *core.Pod) error { return limitTemplate(view(), p) })
 }

@@ -29,6 +29,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/podtemplate"
 	"k8s.io/kubernetes/pkg/registry/core/replicationcontroller"
 	replicationcontrollerstorage "k8s.io/kubernetes/pkg/registry/core/replicationcontroller/storage"
+	"k8s.io/kubernetes/pkg/registry/core/resourcequota"
 	"k8s.io/kubernetes/pkg/registry/core/secret"
 	"k8s.io/kubernetes/pkg/registry/core/service"
 	"k8s.io/kubernetes/pkg/registry/core/serviceaccount"
@@ -99,6 +100,8 @@ func (g *registry) coreGroup(
 	err = errors.Join(
 		g.workload(resources, replicationControllerDescription(), replicationcontroller.StatusStrategy),
 		g.workload(resources, endpointsDescription(), nil),
+		g.workload(resources, limitRangeDescription(), nil),
+		g.workload(resources, resourceQuotaDescription(), resourcequota.StatusStrategy),
 		g.replicationControllerScale(resources),
 	)
 	if err != nil {

@@ -67,6 +67,10 @@ func checkLimits(obj runtime.Object) error {
 		l.selector(spec.Child("selector"), o.Spec.Selector)
 	case *core.Service:
 		l.count(spec.Child("selector"), len(o.Spec.Selector), maxExpressions)
+	case *core.ResourceQuota:
+		l.resourceQuota(spec, o)
+	case *core.LimitRange:
+		l.limitRange(spec.Child("limits"), o)
 	case *core.Node:
 		l.node(o)
 	default:

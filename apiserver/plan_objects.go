@@ -175,7 +175,7 @@ func tooManyPlanned() error {
 }
 
 // finish does to an object what its creation would do before the state machine
-// sees it: defaults, system fields, name, validation.
+// sees it: defaults, system fields, name, admission, validation.
 func finish[I, V any, IP interface {
 	*I
 	runtime.Object
@@ -183,7 +183,7 @@ func finish[I, V any, IP interface {
 }, VP interface {
 	*V
 	runtime.Object
-}](ctx context.Context, in VP, strategy rest.RESTCreateStrategy) (VP, error) {
+}](ctx context.Context, in VP, strategy rest.RESTCreateStrategy, admit ...func(obj IP) error) (VP, error) {
 	legacyscheme.Scheme.Default(in)
 	obj := IP(new(I))
 	if err := legacyscheme.Scheme.Convert(in, obj, nil); err != nil {
@@ -195,6 +195,11 @@ func finish[I, V any, IP interface {
 	rest.FillObjectMetaSystemFields(obj)
 	if obj.GetGenerateName() != "" && obj.GetName() == "" {
 		obj.SetName(strategy.GenerateName(obj.GetGenerateName()))
+	}
+	for _, f := range admit {
+		if err := f(obj); err != nil {
+			return nil, err
+		}
 	}
 	if err := rest.BeforeCreate(strategy, genericapirequest.WithNamespace(ctx, obj.GetNamespace()), obj); err != nil {
 		return nil, err

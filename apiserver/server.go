@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	handlersmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
@@ -101,7 +102,7 @@ func genericConfig(config Config, accounts *tokens.Accounts) (*genericapiserver.
 	c.Authentication.APIAudiences = tokens.Audiences()
 	c.Authorization.Authorizer = accessTable{}
 	c.RuleResolver = accessTable{}
-	c.AdmissionControl = secretGuard{}
+	c.AdmissionControl = admission.NewChainHandler(limitRanges{config.Backend.View}, secretGuard{})
 	// Nothing calls back, but a configuration must be there.
 	c.LoopbackClientConfig = &restclient.Config{Host: "https://" + config.Listener.Addr().String()}
 	c.ExternalAddress = config.Listener.Addr().String()

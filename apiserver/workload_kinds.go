@@ -126,7 +126,9 @@ func endpointSliceDescription() description {
 
 // workload adds a kind to the resources of a group, with its status.
 func (g *registry) workload(resources map[string]rest.Storage, d description, status statusStrategy) error {
-	d.table = kubernetesTable()
+	if d.table == nil {
+		d.table = kubernetesTable()
+	}
 	s, err := g.resource(plain(d))
 	if err != nil {
 		return err

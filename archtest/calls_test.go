@@ -11,7 +11,7 @@ import (
 
 // core are the packages whose results every server must get alike, from the
 // same input.
-var core = []string{"model", "store", "codec", "budgets", "owners", "queue", "usage", "fsm", "sched", "controller"}
+var core = []string{"model", "store", "codec", "budgets", "owners", "queue", "quotas", "usage", "fsm", "sched", "controller"}
 
 // bannedInCore: a package, what of it (nothing means all), and why.
 var bannedInCore = []struct {

@@ -27,6 +27,7 @@ var floors = map[string]int{
 	"codec":      2,
 	"owners":     2,
 	"queue":      2,
+	"quotas":     2,
 	"usage":      2,
 	"fsm":        3,
 	"controller": 4,

@@ -6,6 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -81,8 +82,15 @@ func (r *ReplicaSets) Observe(_ *fsm.View, changes []store.Change) {
 			newPod, _ := c.New.(*corev1.Pod)
 			r.observePod(c.Key, oldPod, newPod)
 		case *fsm.Object:
-			if row.Resource == fsm.ReplicaSets {
+			switch row.Resource {
+			case fsm.ReplicaSets:
 				r.observeSet(c)
+			case fsm.LimitRanges:
+				r.tryAgain(row.Value.GetNamespace() + "/")
+			case fsm.ResourceQuotas:
+				if allowsMore(c) {
+					r.tryAgain(row.Value.GetNamespace() + "/")
+				}
 			}
 		default:
 			r.observeOther(c)
@@ -165,11 +173,24 @@ func (r *ReplicaSets) observeSet(c *store.Change) {
 func (r *ReplicaSets) observeOther(c *store.Change) {
 	switch c.Table {
 	case "priorityclasses", "namespaces", "schedulerconfigurations":
-	default:
-		return
+		r.tryAgain("")
 	}
+}
+
+// allowsMore: a quota may allow more pods than it did, other than by pods that go, which
+// are many: for those who failed wait as long as they do.
+func allowsMore(c *store.Change) bool {
+	if c.Old == nil || c.New == nil {
+		return c.New == nil
+	}
+	was, is := c.Old.(*fsm.Object).Value.(*corev1.ResourceQuota), c.New.(*fsm.Object).Value.(*corev1.ResourceQuota)
+	return !equality.Semantic.DeepEqual(was.Spec, is.Spec)
+}
+
+// tryAgain makes creations at once that failed, of ReplicaSets whose keys begin so.
+func (r *ReplicaSets) tryAgain(prefix string) {
 	for _, s := range r.timed {
-		if s.failures > 0 {
+		if s.failures > 0 && strings.HasPrefix(s.key, prefix) {
 			s.failures, s.retryUnixNano = 1, 0
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/quotas"
 )
 
 // sharedSpecs are the specs that pods of the state have, each once: 1,000,000
@@ -24,6 +25,8 @@ type sharedSpec struct {
 	hash  [32]byte
 	pods  int          // of the state
 	class *model.Class // of the last pod that was asked about; nil: none was
+	// charge is what quotas count; nil: nobody has asked.
+	charge *quotas.Charge
 }
 
 // intern replaces everything that a spec without a node points to by an equal,

@@ -8,7 +8,8 @@ package fsm
 // if the name is taken; 403 for an unknown service account, class (AD2) or RuntimeClass, an
 // overhead or a node selector that is not the RuntimeClass's, a priority or policy
 // of its own (AD3), a system class without permission (AD5), any class when priority
-// is switched off (PC11), or a node that counts as many pods as it can.
+// is switched off (PC11), a quota that does not allow
+// it (PC15), or a node that counts as many pods as it can.
 type AdmitPod struct {
 	Pod PodWire `msgpack:"pod"`
 }
@@ -30,6 +31,9 @@ func (c *AdmitPod) Apply(tx *Tx) Result {
 		return r
 	}
 	if r, ok := tx.resolveClasses(&c.Pod, nil); !ok {
+		return r
+	}
+	if r, ok := tx.view.checkPodQuotas(pod, nil); !ok {
 		return r
 	}
 	tx.storeNewPod(key, pod, tx.finishNewPod(&c.Pod))

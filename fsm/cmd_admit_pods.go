@@ -18,7 +18,8 @@ const maxAdmitPods = 1000
 // With an Owner they are the pods of a workload, which becomes their
 // controller, and there are never more of them than it wants by now: whoever
 // proposes the same twice, or has missed a change, makes none too many. Where each
-// costs much fewer are made than Count: the rest is to be asked for again.
+// costs much fewer are made than Count: the rest is to be asked for again. Of the pods
+// of a workload those are made that quotas allow, and the refusal is for the next.
 //
 // Refuses the whole for what AdmitPod would refuse of one, and 400 for a count
 // out of range. With an owner: 404 if it is gone, 409 if it is another one by
@@ -62,6 +63,10 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 		return r
 	}
 	if r, ok := tx.resolveClasses(&c.Template, owner); !ok {
+		return r
+	}
+	count, r, ok := tx.view.checkManyPods(template, count, owner != nil)
+	if !ok {
 		return r
 	}
 	template.CreationTimestamp = tx.now()

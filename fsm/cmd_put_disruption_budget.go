@@ -18,7 +18,8 @@ import (
 // machine's own. Where there are many pods, they are counted in the next entries;
 // until then the budget allows nothing, and its status is behind its generation.
 //
-// Refuses: 404 or 403 for a namespace that is missing or on its way out; 409
+// Refuses: 404 or 403 for a namespace that is missing or on its way out, 403 for
+// one more than a quota allows; 409
 // if a budget to be created exists, or for a stale revision; 404 if one to be
 // replaced does not; 422 for a selector or a priority that cannot be read.
 type PutDisruptionBudget struct {
@@ -53,6 +54,11 @@ func (c *PutDisruptionBudget) Apply(tx *Tx) Result {
 	}
 	if errs := checkBudget(b); len(errs) > 0 {
 		return refuseInvalid(budgetResource.groupKind(), b.Name, errs...)
+	}
+	if !known {
+		if r, ok := v.checkCountQuotas(budgetResource, b.Namespace, b.Name); !ok {
+			return r
+		}
 	}
 	keepCounted(b, old)
 	if known {

@@ -68,15 +68,16 @@ func (c *PutNamespace) Apply(tx *Tx) Result {
 }
 
 // furnishNamespace gives a namespace what every one has, and leaves alone what
-// is there as it should be.
+// is there as it should be. What a quota does not allow now is made when it does.
 func (tx *Tx) furnishNamespace(namespace, rootCA string) {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: tx.newUID(), CreationTimestamp: tx.now()}
 	}
 	if !tx.view.hasServiceAccount(namespace, defaultServiceAccount) {
-		tx.storeObject(ObjectKey(serviceAccounts, namespace, defaultServiceAccount), &Object{
-			Resource: serviceAccounts, Value: &corev1.ServiceAccount{ObjectMeta: meta(defaultServiceAccount)},
-		})
+		o := &Object{Resource: serviceAccounts, Value: &corev1.ServiceAccount{ObjectMeta: meta(defaultServiceAccount)}}
+		if _, ok := tx.view.checkObjectQuotas(o, nil); ok {
+			tx.storeObject(ObjectKey(serviceAccounts, namespace, defaultServiceAccount), o)
+		}
 	}
 	old, right := tx.view.rootCA(namespace, rootCA)
 	if right {
@@ -89,7 +90,13 @@ func (tx *Tx) furnishNamespace(namespace, rootCA string) {
 		old.DeepCopyInto(cm)
 	}
 	cm.Data = map[string]string{rootCAKey: rootCA}
-	tx.storeObject(ObjectKey("configmaps", namespace, rootCAConfigMap), &Object{Resource: "configmaps", Value: cm})
+	o := &Object{Resource: "configmaps", Value: cm}
+	if old == nil {
+		if _, ok := tx.view.checkObjectQuotas(o, nil); !ok {
+			return
+		}
+	}
+	tx.storeObject(ObjectKey("configmaps", namespace, rootCAConfigMap), o)
 }
 
 // Furnished says whether a namespace has what every one has from the start:

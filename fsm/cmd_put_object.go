@@ -12,7 +12,8 @@ import (
 // PutObject creates (Create) or replaces an object of a kind without meaning
 // for scheduling.
 //
-// Refuses: 403 for a template of a system class without permission (AD5); 400 for an unknown kind or unreadable bytes; 404 or 403 for a
+// Refuses: 403 for a template of a system class without permission (AD5), for one more in a namespace that has as many as it may, and for
+// what a quota does not allow; 400 for an unknown kind or unreadable bytes; 404 or 403 for a
 // namespace that is missing or on its way out; 409 if an object to be created
 // exists, or for a stale revision; 404 if one to be replaced does not.
 type PutObject struct {
@@ -74,7 +75,13 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		if known {
 			return refuseExists(res.groupResource(), value.GetName())
 		}
+		if r, ok := v.checkRoom(kind, value.GetNamespace(), value.GetName()); !ok {
+			return r
+		}
 		if r, ok := tx.checkTemplate(kind, value, nil); !ok {
+			return r
+		}
+		if r, ok := v.checkObjectQuotas(&Object{Resource: c.Resource, Value: value}, nil); !ok {
 			return r
 		}
 		return tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
@@ -86,6 +93,9 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		return r
 	}
 	if r, ok := tx.checkTemplate(kind, value, old.Value); !ok {
+		return r
+	}
+	if r, ok := v.checkObjectQuotas(&Object{Resource: c.Resource, Value: value}, old); !ok {
 		return r
 	}
 	value.SetResourceVersion(old.Value.GetResourceVersion())

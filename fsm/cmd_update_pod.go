@@ -17,7 +17,8 @@ import (
 // are.
 //
 // Refuses: 404 if there is none; 409 for a stale revision or another UID, and
-// for a pod that its node has no room for any more.
+// for a pod that its node has no room for any more; 403 for one that quotas do not
+// allow as it is to be.
 type UpdatePod struct {
 	Pod      PodWire `msgpack:"pod"`
 	Revision int64   `msgpack:"revision,omitempty"`
@@ -48,6 +49,9 @@ func (c *UpdatePod) Apply(tx *Tx) Result {
 	}
 	if why := tx.view.outgrows(old, pod); why != "" {
 		return refuseConflict(podResource.groupResource(), pod.Name, why)
+	}
+	if r, ok := tx.view.checkPodQuotas(pod, old); !ok {
+		return r
 	}
 	if podLetGo(pod) {
 		tx.removePod(key, old)

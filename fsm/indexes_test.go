@@ -13,6 +13,7 @@ import (
 	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/queue"
+	"github.com/berth-dev/berth/quotas"
 	"github.com/berth-dev/berth/store"
 	"github.com/berth-dev/berth/usage"
 )
@@ -35,6 +36,7 @@ func compareIndexes(t failer, what string, want, got *View) {
 	a, b := describeIndexes(want), describeIndexes(got)
 	a["owners"], b["owners"] = describeIndex(want.owners.Describe), describeIndex(got.owners.Describe)
 	a["budgets"], b["budgets"] = describeIndex(want.budgets.Describe), describeIndex(got.budgets.Describe)
+	a["quotas"], b["quotas"] = describeIndex(want.quotas.Describe), describeIndex(got.quotas.Describe)
 	a["usage"], b["usage"] = describeIndex(want.usage.Describe), describeIndex(got.usage.Describe)
 	a["queue"], b["queue"] = describeIndex(want.queue.Describe), describeIndex(got.queue.Describe)
 	for name := range a {
@@ -88,7 +90,7 @@ func TestEveryIndexIsCompared(t *testing.T) {
 	for name := range describeIndexes(&v) {
 		compared = append(compared, name)
 	}
-	for _, index := range []any{budgets.Index{}, owners.Index{}, queue.Index{}, usage.Index{}} { // they describe themselves
+	for _, index := range []any{budgets.Index{}, owners.Index{}, queue.Index{}, quotas.Index{}, usage.Index{}} { // they describe themselves
 		eachTree(reflect.ValueOf(index), func(name string, _ reflect.Value) { compared = append(compared, name) })
 	}
 	sort.Strings(names)

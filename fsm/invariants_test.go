@@ -20,6 +20,7 @@ func (r *random) sound(t *rapid.T) {
 	r.checkQueue(t, v)
 	r.checkNominations(t, v)
 	r.checkBudgets(t, v)
+	r.checkQuotas(t, v)
 	compareViews(t, "recomputed", v, restoredFrom(t, v).View())
 }
 

@@ -20,8 +20,9 @@ type random struct {
 	bound    map[string]string // UID -> node
 	uids     int
 	restores int
-	honest   bool // every failure is true of the state that it was decided on
-	rules    bool // pods have rules about each other
+	honest   bool                             // every failure is true of the state that it was decided on
+	rules    bool                             // pods have rules about each other
+	quotas   map[string]*corev1.ResourceQuota // as they were last
 }
 
 func newRandom(t *rapid.T, honest bool) *random {
@@ -66,7 +67,7 @@ func (r *random) actions() map[string]func(*rapid.T) {
 		"health": line("health %s %s %s", r.nodeName, func() string { return r.pick("ready", "True", "True", "False", "Unknown") },
 			func() string { return r.pick("let go", "", "let-go") }),
 		"update": line("update-pod %s %s", r.podName, func() string {
-			return r.pick("change", "labels=a:1", "labels=a:2", "annotations=berth.dev/disruption-policy:Strict", "annotations=", "labels=app:x", "labels=app:y", "ungate", "phase=Failed", "phase=Running", "unfinalize", "end", "cpu=1")
+			return r.pick("change", "labels=a:1", "labels=a:2", "annotations=berth.dev/disruption-policy:Strict", "annotations=", "labels=app:x", "labels=app:y", "ungate", "phase=Failed", "phase=Running", "unfinalize", "end", "cpu=1", "cpu=3", "deadline=9")
 		}),
 		"delete":        line("delete %s %s", r.podName, func() string { return r.pick("grace", "", "grace=0", "grace=5", "grace=100") }),
 		"evict":         do(r.evict),
@@ -95,7 +96,16 @@ func (r *random) actions() map[string]func(*rapid.T) {
 		"restore":  do(r.restoreSome),
 		"snapshot": do(func() string { return r.run("snapshot", nil, "") }),
 		"object":   line("object configmaps %s %s", func() string { return r.pick("object", "a", "b") }, func() string { return r.pick("how", "", "update", "data=a:1 update") }),
-		"events":   line("delete-events before=1h limit=2"),
+		"quota": line("object resourcequotas %s hard=%s,requests.cpu:%s %s %s", func() string { return r.pick("quota", "q1", "q2") },
+			func() string {
+				return r.pick("pods", "pods:0", "pods:2", "pods:5", "count/pods:4", "configmaps:1,count/replicasets.apps:1")
+			}, cpu,
+			func() string {
+				return r.pick("scope", "", "", "scopes=BestEffort", "scopes=NotTerminating", "class=In:p0:p5", "class=NotIn:p5:p10", "class=DoesNotExist")
+			},
+			func() string { return r.pick("how", "", "update") }),
+		"delete quota": line("delete-object resourcequotas %s", func() string { return r.pick("quota", "q1", "q2") }),
+		"events":       line("delete-events before=1h limit=2"),
 		"set": line("object replicasets %s replicas=%s selector=a:1 %s", r.setName, func() string { return r.pick("replicas", "0", "2", "4") },
 			func() string { return r.pick("how", "", "update", "update finalizers=mine") }),
 		"scale out": line("pods-of r- count=%s for=%s labels=%s", func() string { return r.pick("count", "1", "5") }, r.setName,

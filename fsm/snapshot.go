@@ -50,7 +50,8 @@ func readLive(r io.Reader) (*live, error) {
 	}
 	v.cache.restored = nil
 	v.budgets.Untouch() // their statuses are those of the snapshot
-	v.topology()        // now, and not when an entry first needs it
+	v.quotas.Untouch()
+	v.topology() // now, and not when an entry first needs it
 	v.settle()
 	return v, nil
 }

@@ -92,7 +92,7 @@ func (s *State) begin(index, term uint64, h Header) *Tx {
 	v.bill = new(bill)
 	return &Tx{
 		Tx: store.Begin(&v.Position, index, term, h, s.spare), view: v,
-		began: v.work(), beganBudgets: v.budgets.Work(), bill: v.bill,
+		began: v.work(), beganBudgets: v.budgets.Work() + v.quotas.Work(), bill: v.bill,
 	}
 }
 
@@ -121,6 +121,7 @@ func (tx *Tx) applyCommand(c Command) Result {
 	}
 	tx.goOn()
 	tx.flushBudgets()
+	tx.flushQuotas()
 	tx.flushWakes()
 	return r
 }

@@ -29,6 +29,7 @@ func indexBudget(v *live, key string, old, new *policyv1.PodDisruptionBudget, ha
 		is = new
 	}
 	v.owners.Put(DisruptionBudgets, was, is)
+	indexBudgetUse(v, was, is)
 	v.budgets.Put(old, new)
 	if v.cache.restored != nil { // its pods are put one by one afterwards
 		p, counting := v.pending.Get(queue.PendingBudgets + key)

@@ -27,6 +27,8 @@ type ObjectKind struct {
 	// Since is the version of the rules that brought the kind; 0: it was always there.
 	Since int
 	New   func() codec.Object
+	// MostInNamespace is how many there may be in one namespace; 0: any number.
+	MostInNamespace int
 	// Workload is what a kind that keeps pods says of them; nil for others.
 	Workload *Workload
 }
@@ -63,6 +65,8 @@ func ObjectKinds() []ObjectKind {
 		{Group: "coordination.k8s.io", Resource: "leases", Kind: "Lease", New: func() codec.Object { return new(coordinationv1.Lease) }},
 		replicaSetKind(),
 		runtimeClassKind(),
+		limitRangeKind(),
+		resourceQuotaKind(),
 	}, workloadKinds()...)
 }
 
@@ -78,6 +82,24 @@ var objectKinds = func() map[string]ObjectKind {
 func (v *View) objectKind(resource string) (ObjectKind, bool) {
 	kind, ok := objectKinds[resource]
 	return kind, ok && v.Version() >= kind.Since
+}
+
+// checkRoom refuses one more object of a kind in a namespace that has as many as it may
+// have.
+func (v *View) checkRoom(kind ObjectKind, namespace, name string) (Result, bool) {
+	if kind.MostInNamespace == 0 {
+		return Result{}, true
+	}
+	n := 0
+	v.Objects.Scan(ObjectKey(kind.Resource, namespace, ""), func(string, *Object) bool {
+		n++
+		return n < kind.MostInNamespace
+	})
+	if n < kind.MostInNamespace {
+		return Result{}, true
+	}
+	return refuseForbidden(resource{kind.Group, kind.Resource, kind.Kind}.groupResource(), name,
+		fmt.Sprintf("a namespace may have %d of them at most, and %s has as many", kind.MostInNamespace, namespace)), false
 }
 
 // ObjectKey is the key of an object in the table of plain objects. What is
@@ -124,6 +146,7 @@ var objectTable = &tableDef[*Object]{
 		v.budgets.PutScale(scaleOf(old), scaleOf(new))
 		indexObjectOwners(v, old, new)
 		indexService(v, old, new)
+		indexObjectUse(v, old, new)
 	},
 }
 

@@ -36,6 +36,7 @@ func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	}
 	v.budgets.PutPod(v.budgetState(), old, new)
 	v.owners.PutPod(old, new)
+	v.indexPodUse(old, new)
 }
 
 // portWork is the work of a change of the host ports that are used of nodes: the more a node has, the more is copied.

@@ -320,8 +320,11 @@ func (s *transcript) object(a words, _ string) []Command { // object configmaps 
 		o = &corev1.Secret{ObjectMeta: meta}
 	case "services":
 		o = &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Selector: pairs(a.list("selector"))}}
+		s.serviceOf(a, o.(*corev1.Service))
 	case ReplicaSets:
 		o = s.setOf(a, meta)
+	case ResourceQuotas:
+		o = s.quotaOf(a, meta)
 	case "runtimeclasses": // overhead=CPU selector=k:v,… tolerate=key:effect,…
 		o = s.runtimeClass(a[1:])
 	default:

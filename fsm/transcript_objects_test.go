@@ -94,7 +94,7 @@ func (s *transcript) putNode(a words, _ string) []Command {
 // pod: ns= priority= class= cpu= mem= node= labels=k:v,… selector=k:v,…
 // tolerate=key:effect,… gates=a,b grace= port= never (with priority=) init-cpu=
 // set-priority= set-policy= finalizers= uid= owner=[KIND:]NAME annotations=k:v,… scheduler=
-// runtime= overhead= and the words of fillTerms
+// runtime= overhead= limits=RESOURCE:AMOUNT,… deadline= and the words of fillTerms
 func (s *transcript) pod(a words) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: s.meta(a, "default"), Spec: corev1.PodSpec{
 		SchedulerName: a.or("scheduler", "default-scheduler"), NodeName: a.or("node", ""), ServiceAccountName: a.or("sa", ""), PriorityClassName: a.or("class", ""),
@@ -126,6 +126,15 @@ func (s *transcript) pod(a words) *corev1.Pod {
 		p.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse(v)}
 	}
 	a.fillTerms(p)
+	for _, l := range a.list("limits") { // limits=RESOURCE:AMOUNT,…
+		name, amount, _ := strings.Cut(l, ":")
+		r := &p.Spec.Containers[0].Resources
+		if r.Limits == nil {
+			r.Limits = corev1.ResourceList{}
+		}
+		r.Limits[corev1.ResourceName(name)] = apiresource.MustParse(amount)
+	}
+	p.Spec.ActiveDeadlineSeconds = a.number("deadline")
 	if port := a.number("port"); port != nil {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: int32(*port)}}
 	}
@@ -165,6 +174,9 @@ func (s *transcript) updatePod(a words, _ string) []Command {
 	}
 	if _, ok := a.get("cpu"); ok {
 		p.Spec.Containers[0].Resources.Requests = amountsOf(a, false)
+	}
+	if n := a.number("deadline"); n != nil {
+		p.Spec.ActiveDeadlineSeconds = n
 	}
 	if _, ok := a.get("annotations"); ok {
 		p.Annotations = pairs(a.list("annotations"))

@@ -147,6 +147,9 @@ func describeObject(o *Object) string {
 	if rs, ok := o.Value.(*appsv1.ReplicaSet); ok {
 		add("wants %d, has %d, ready %d", ReplicasOf(rs), rs.Status.Replicas, rs.Status.ReadyReplicas)
 	}
+	if q, ok := o.Value.(*corev1.ResourceQuota); ok {
+		add("%s", describeQuota(q))
+	}
 	if o.Value.GetDeletionTimestamp() != nil {
 		add("is being deleted")
 	}

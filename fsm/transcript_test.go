@@ -68,7 +68,7 @@ func snake(name string) string {
 
 // rules are those that the state machine keeps and a transcript shows.
 var rules = strings.Fields(`
-	PC1 PC2 PC3 PC4 PC5 PC6 PC7 PC8 PC9 PC10 PC11 PC12 PC16
+	PC1 PC2 PC3 PC4 PC5 PC6 PC7 PC8 PC9 PC10 PC11 PC12 PC15 PC16
 	AD1 AD2 AD3 AD4 AD5 AD6
 	QU1 QU2 QU3 QU4 QU5 QU6 QU7 QU8 QU10
 	NM1 NM2 NM3 NM4 NM5 NM6 NM7

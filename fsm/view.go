@@ -8,6 +8,7 @@ import (
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/queue"
+	"github.com/berth-dev/berth/quotas"
 	"github.com/berth-dev/berth/store"
 	"github.com/berth-dev/berth/usage"
 )
@@ -23,6 +24,7 @@ type View struct {
 	queue   queue.Index
 	budgets budgets.Index
 	owners  owners.Index
+	quotas  quotas.Index
 	orders
 
 	effective *effectiveClasses // shared by all views of the state
@@ -48,6 +50,7 @@ func (v *View) fork() View {
 		queue:     v.queue.Fork(),
 		budgets:   v.budgets.Fork(),
 		owners:    v.owners.Fork(),
+		quotas:    v.quotas.Fork(),
 		orders:    v.orders.fork(),
 		effective: v.effective,
 	}

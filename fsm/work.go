@@ -40,7 +40,7 @@ const (
 // in it when it is worked out: two servers may count differently, and nothing
 // that an entry does may depend on it.
 func (v *live) work() int64 {
-	return v.cache.work + v.budgets.Work() + v.countWork()
+	return v.cache.work + v.budgets.Work() + v.quotas.Work() + v.countWork()
 }
 
 // countWork is what the counters of rules between pods did so far.
@@ -93,7 +93,7 @@ func (tx *Tx) waking(f func()) {
 
 // billed is what the entry has cost as every server counts it.
 func (tx *Tx) billed() int {
-	return tx.bill.units + len(tx.Changes())*costChange + int(tx.view.budgets.Work()-tx.beganBudgets) + tx.work.Spent()
+	return tx.bill.units + len(tx.Changes())*costChange + int(tx.view.budgets.Work()+tx.view.quotas.Work()-tx.beganBudgets) + tx.work.Spent()
 }
 
 // enough says, of a command that does one thing to many objects, whether it has
