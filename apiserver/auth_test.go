@@ -83,6 +83,8 @@ func TestWhoMay(t *testing.T) {
 		{"/api/v1/namespaces/default/secrets?watch=true&timeoutSeconds=1", []int{401, 401, 403, 403, 403, 403, 403, 200}, ""},
 		{"/apis", []int{401, 401, 403, 403, 200, 200, 200, 200}, "berth.dev"},
 		{"/openapi/v2", []int{401, 401, 403, 403, 200, 200, 200, 200}, "dev.berth.v1.QueueEntry"},
+		{"/openapi/v3", []int{401, 401, 403, 403, 200, 200, 200, 200}, "apis/berth.dev/v1"},
+		{"/openapi/v3/apis/berth.dev/v1", []int{401, 401, 403, 403, 200, 200, 200, 200}, "dev.berth.v1.QueueEntry"},
 		{"/berth/v1/members", []int{401, 401, 403, 403, 200, 200, 200, 200}, "members"},
 		{"/berth/v1/raft/servers/x", []int{401, 401, 403, 403, 403, 403, 403, 200}, "/berth/v1/raft/servers/x"},
 		{"/metrics", []int{401, 401, 403, 403, 403, 403, 200, 200}, "our metrics"},

@@ -2,10 +2,14 @@ package apiserver
 
 import (
 	"maps"
+	"net/http"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/cached"
 	"k8s.io/kube-openapi/pkg/common"
@@ -32,14 +36,17 @@ func setOpenAPI(c *genericapiserver.Config, berth *runtime.Scheme) {
 	c.OpenAPIV3Config.Info.Title = "Berth"
 }
 
-// openAPIV2Path is where the second version of the description is.
-const openAPIV2Path = "/openapi/v2"
+// The paths of the descriptions.
+const (
+	openAPIV2Path = "/openapi/v2"
+	openAPIV3Path = "/openapi/v3"
+)
 
-// describeLate makes the second version of the description when somebody first asks for it. Upstream makes it when a
-// server starts, which takes as long as all else together, and clients of today ask for the third.
-func describeLate(s *genericapiserver.GenericAPIServer, c *common.Config) {
+// describeLate makes each version of the description when somebody first asks for it. Upstream makes both when a
+// server starts, which takes longer than all else together.
+func describeLate(s *genericapiserver.GenericAPIServer, v2 *common.Config, v3 *common.OpenAPIV3Config) {
 	description := cached.Once(cached.Func(func() (*spec.Swagger, string, error) {
-		out, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(s.Handler.GoRestfulContainer.RegisteredWebServices()), c)
+		out, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(s.Handler.GoRestfulContainer.RegisteredWebServices()), v2)
 		if err != nil {
 			return nil, "", err
 		}
@@ -47,4 +54,13 @@ func describeLate(s *genericapiserver.GenericAPIServer, c *common.Config) {
 		return out, "", nil
 	}))
 	handler.NewOpenAPIServiceLazy(description).RegisterOpenAPIVersionedService(openAPIV2Path, s.Handler.NonGoRestfulMux)
+
+	third := sync.OnceValue(func() http.Handler {
+		m := mux.NewPathRecorderMux("openapi")
+		routes.OpenAPI{V3Config: v3}.InstallV3(s.Handler.GoRestfulContainer, m)
+		return m
+	})
+	late := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { third().ServeHTTP(w, r) })
+	s.Handler.NonGoRestfulMux.Handle(openAPIV3Path, late)
+	s.Handler.NonGoRestfulMux.HandlePrefix(openAPIV3Path+"/", late)
 }

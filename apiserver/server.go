@@ -63,14 +63,13 @@ func New(config Config) (*Server, error) {
 		return nil, err
 	}
 	setOpenAPI(settings, berth)
+	settings.SkipOpenAPIInstallation = true // see describeLate
 	completed := settings.Complete(nil)
-	description := completed.OpenAPIConfig
-	completed.OpenAPIConfig = nil // see describeLate
 	generic, err := completed.New("berth", genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
 	}
-	describeLate(generic, description)
+	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config)
 	pins := newPins(time.Now)
 	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins}
 	if err := g.install(generic, berth, config, accounts, settings.Authentication.Authenticator); err != nil {
