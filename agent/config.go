@@ -53,6 +53,7 @@ type ServerPart struct {
 	NonVoter        bool
 	TokenFile       string
 	MaxClockOffset  time.Duration
+	MaxLogVersion   int // see server.Config
 	Consensus       server.Consensus
 	Autopilot       server.Autopilot
 	Scheduler       *berthv1.SchedulerConfiguration

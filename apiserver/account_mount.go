@@ -19,7 +19,13 @@ const accountVolume = accountadmission.ServiceAccountVolumeName + "-berth"
 // it, every container that mounts nothing at the usual place gets the pod's token
 // there, with the CA of the API and the name of the namespace. That the account
 // is there is checked where the pod is admitted.
+//
+// Before all servers know of signing keys no token can be had, and a pod that asked
+// for one would wait until they do.
 func mountAccount(view *fsm.View, namespace string, pod *core.Pod) {
+	if view.Version() < fsm.Since(&fsm.AddSigningKey{}) {
+		return
+	}
 	name := pod.Spec.ServiceAccountName
 	if name == "" {
 		name = defaultServiceAccount

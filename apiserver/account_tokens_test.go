@@ -114,6 +114,18 @@ func TestTokenOfAPod(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
+// TestNoTokenBeforeKeys: as long as a server does not know of keys that sign tokens, no pod waits for a token.
+func TestNoTokenBeforeKeys(t *testing.T) {
+	s := start(t, newDoubleAt(t, fsm.Since(&fsm.AddSigningKey{})-1), nil)
+	pod, err := s.client(t).CoreV1().Pods("default").Create(t.Context(), testPod("web"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pod.Spec.Volumes) > 0 {
+		t.Errorf("it has volumes %v", pod.Spec.Volumes)
+	}
+}
+
 // TestSigningKeysChange: tokens of an earlier key stay good, until it is revoked.
 func TestSigningKeysChange(t *testing.T) {
 	s := start(t, newDouble(t), nil)

@@ -39,13 +39,20 @@ type double struct {
 	mu    sync.Mutex
 	index uint64
 	users []string // who proposed, in order
+	rules int      // the version by which entries are carried out
 
 	failPropose, failRead atomic.Pointer[error]
 	reads                 atomic.Int64
 }
 
 func newDouble(t testing.TB) *double {
-	d := &double{state: fsm.NewState()}
+	return newDoubleAt(t, fsm.LogVersion)
+}
+
+// newDoubleAt is a cluster of servers of which one knows a version of the rules and no
+// newer one.
+func newDoubleAt(t testing.TB, rules int) *double {
+	d := &double{state: fsm.NewState(), rules: rules}
 	ps := []fsm.Proposal{}
 	add := func(c fsm.Command) { ps = append(ps, fsm.Proposal{User: "berth:server:s1", Command: c}) }
 	for _, name := range fsm.SystemNamespaces() {
@@ -79,7 +86,7 @@ func (d *double) Propose(_ context.Context, ps ...fsm.Proposal) ([]fsm.Result, e
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: time.Now().UnixNano(), Server: "s1"}, ps)
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: d.rules, TimeUnixNano: time.Now().UnixNano(), Server: "s1"}, ps)
 	if err != nil {
 		return nil, err
 	}

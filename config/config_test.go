@@ -95,6 +95,8 @@ func TestMistakes(t *testing.T) {
 			`berth.hcl:6: server.scheduler.pod_initial_backoff: "500ms" is not a whole number of seconds`},
 		{"queue", "name = \"s1\"\ndata_dir = \"d\"\nserver {\n  enabled = true\n  scheduler {\n    queue = \"prio\"\n  }\n}\n",
 			`berth.hcl:6: server.scheduler.queue: "prio" is not known; it can be "priority" or "fifo"`},
+		{"rules of before the first", "name = \"s1\"\ndata_dir = \"d\"\nserver {\n  enabled = true\n  max_log_version = -1\n}\n",
+			`berth.hcl:5: server.max_log_version: -1 is too small; it must be at least 0`},
 		{"join", minimal + "join = [\"10.0.0.1:gossip\"]\n",
 			`berth.hcl:5: join: "10.0.0.1:gossip" has a bad port`},
 		{"nothing to join", "name = \"w1\"\ndata_dir = \"d\"\nworker {\n  enabled = true\n}\n",

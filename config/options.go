@@ -65,6 +65,8 @@ type Server struct {
 	NonVoter        bool `hcl:"non_voter,optional"`
 	// MaxClockOffset: one whose clock is further off than this does not lead.
 	MaxClockOffset Duration `hcl:"max_clock_offset,optional"`
+	// MaxLogVersion holds the log's rules back at a version; 0: the newest that all servers know.
+	MaxLogVersion int `hcl:"max_log_version,optional"`
 
 	Raft      *Raft      `hcl:"raft,block"`
 	Autopilot *Autopilot `hcl:"autopilot,block"`

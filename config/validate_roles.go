@@ -41,6 +41,7 @@ func (c *Config) validateServer(k checker) {
 		k.fail("server.non_voter", "a server without a vote founds no cluster, and it knows none to join; set join")
 	}
 	k.atLeastDuration("server.max_clock_offset", s.MaxClockOffset, 100*time.Millisecond)
+	k.atLeast("server.max_log_version", s.MaxLogVersion, 0)
 	c.validateRaft(k)
 
 	a := s.Autopilot

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/agent/fleet"
+	"github.com/berth-dev/berth/fsm"
 )
 
 // earlierCommit names the commit whose servers run together with those of this
@@ -62,9 +64,13 @@ func buildEarlier(t *testing.T) string {
 	return built
 }
 
+// heldBack is the option of a server that keeps all of them at the rules of the earlier
+// commit.
+const heldBack = "  max_log_version = 2"
+
 // TestUpgrade: servers of an earlier commit and of this one run together under
 // load, whoever leads, and their states are equal; one after the other is upgraded
-// in place, and nothing that was acknowledged is lost.
+// in place, and one goes back, and nothing that was acknowledged is lost.
 func TestUpgrade(t *testing.T) {
 	earlier := buildEarlier(t)
 	dir, err := os.MkdirTemp(root, "upgrade-")
@@ -81,7 +87,7 @@ func TestUpgrade(t *testing.T) {
 	expect := "  bootstrap_expect = 4"
 	pretends := []string{`runtime = "fake"`, `taints = ["pretend:NoSchedule"]`, `max_pods = 10000`, `capacity { cpu = "1000" }`}
 	agents, err := f.Add(
-		server("server-1", expect), server("server-2", expect), server("server-3", expect), server("server-4", expect),
+		server("server-1", expect), server("server-2", expect), server("server-3", expect, heldBack), server("server-4", expect),
 		worker("pretender", pretends...), worker("other", pretends...))
 	if err == nil {
 		err = c.writeCLI()
@@ -129,20 +135,41 @@ func TestUpgrade(t *testing.T) {
 		c.berth(t, "operator", "transfer-leader", s.Name)
 		compare("while " + s.Name + " leads")
 	}
-	for _, p := range agents {
-		if p.Binary == "" {
-			continue
-		}
+	become := func(p *fleet.Process, binary, what string) {
+		t.Helper()
 		p.Signal(syscall.SIGTERM)
 		<-p.Exited()
-		p.Binary = ""
+		p.Binary = binary
 		if p.Kind == servers[0].Kind {
 			c.restart(t, p)
 		} else if err := p.Start(); err != nil {
 			t.Fatal(err)
 		}
-		compare("after " + p.Name + " was upgraded")
+		compare("after " + p.Name + " " + what)
 	}
+	for _, p := range agents {
+		if p.Binary != "" {
+			become(p, "", "was upgraded")
+		}
+	}
+	become(servers[0], earlier, "went back")
+	become(servers[0], "", "was upgraded again")
+	file := servers[2].Config
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, bytes.Replace(text, []byte(heldBack), nil, 1), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	become(servers[2], "", "holds nobody back any more")
+	newest := fmt.Sprintf("version %d, of %[1]d that this server knows", fsm.LogVersion)
+	c.eventually(t, "the newest rules", func(context.Context) error {
+		if out := c.berth(t, "operator", "status"); !strings.Contains(out, newest) {
+			return fmt.Errorf("the status has no %q:\n%s", newest, out)
+		}
+		return nil
+	})
 	stop()
 	clients.Wait()
 	list, err := c.Reader().Kube.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
@@ -164,8 +191,8 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 	// What came with this version is there once all have it.
-	file := filepath.Join(c.Dir, "upgraded.snapshot")
-	c.berth(t, "operator", "snapshot", "save", file)
-	has(t, "restore", c.berth(t, "operator", "snapshot", "restore", file), "restored at index")
+	saved := filepath.Join(c.Dir, "upgraded.snapshot")
+	c.berth(t, "operator", "snapshot", "save", saved)
+	has(t, "restore", c.berth(t, "operator", "snapshot", "restore", saved), "restored at index")
 	c.verify(t, len(servers))
 }

@@ -150,8 +150,9 @@ func damagedLog(dataDir string, err error) error {
 
 // Files that are written to be removed again; a crash leaves them.
 const (
-	probePattern   = "probe-*"
-	scratchPattern = "restore-*" // of a snapshot that is to be restored
+	probePattern = "probe-*"
+	// ScratchPattern names, in the data directory, a snapshot that is to be restored.
+	ScratchPattern = "restore-*"
 )
 
 // sweep removes what a crash has left unfinished.
@@ -161,7 +162,7 @@ func sweep(files atomicfile.Files, dataDir, dir string) error {
 			return err
 		}
 	}
-	return errors.Join(removeMatching(files, dir, probePattern), removeMatching(files, dataDir, scratchPattern))
+	return errors.Join(removeMatching(files, dir, probePattern), removeMatching(files, dataDir, ScratchPattern))
 }
 
 func removeMatching(on disk.Disk, dir, pattern string) error {

@@ -56,6 +56,9 @@ type Config struct {
 	MaxClockOffset time.Duration
 	// Clock is what the state's time runs by; nil: clock.Process.
 	Clock clock.Source
+	// MaxLogVersion holds the cluster back at a version of the log's rules: this
+	// server says that it knows none above. 0: fsm.LogVersion.
+	MaxLogVersion int
 
 	// Scheduler is the configuration that the first leader stores.
 	Scheduler *berthv1.SchedulerConfiguration

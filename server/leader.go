@@ -66,6 +66,9 @@ func (s *Server) lead(ctx context.Context) {
 // namespaces, the API's service and the scheduler configuration.
 func (s *Server) furnish(ctx context.Context) error {
 	v := s.state.View()
+	if _, ok := v.Namespaces.Get(corev1.NamespaceDefault); !ok {
+		s.hearVersions(ctx)
+	}
 	var ps []fsm.Proposal
 	add := func(c fsm.Command) {
 		ps = append(ps, fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c})

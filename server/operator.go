@@ -21,7 +21,6 @@ import (
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/explain"
-	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/peers"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/store"
@@ -147,7 +146,7 @@ func (s *Server) Status() *operator.Status {
 		Name: s.config.Name, ID: s.node.ID(), ClusterID: s.node.ClusterID(), Version: s.config.Version,
 		State: s.role(), Leader: leader, Term: s.node.Term(), CommitIndex: s.commitIndex(),
 		AppliedIndex: view.Index(), Revision: view.Revision(), Healthy: true,
-		LogVersion: view.Version(), KnownVersion: fsm.LogVersion,
+		LogVersion: view.Version(), KnownVersion: s.knownVersion(),
 	}
 	out.Clock = s.clockStatus()
 	if err := s.failure(); err != nil {

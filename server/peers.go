@@ -57,11 +57,20 @@ func (s *Server) describe() peers.Answer {
 	stats := s.node.ServerStats()
 	leader, _ := s.node.Leader()
 	return peers.Answer{
-		Server: s.config.Name, Cluster: s.node.ClusterID(), Version: s.config.Version, Behaviour: fsm.LogVersion,
+		Server: s.config.Name, Cluster: s.node.ClusterID(), Version: s.config.Version, Behaviour: s.knownVersion(),
 		RPCAddr: s.config.RPCAddr, HTTPAddr: s.config.HTTPAddr, NonVoter: s.config.NonVoter, Leader: leader,
 		LastTerm: stats.LastTerm, LastIndex: stats.LastIndex, LastContact: stats.LastContact,
 		Applied: s.state.View().Index(), WallUnixNano: s.node.Clock().Wall(),
 	}
+}
+
+// knownVersion is the newest version of the log's rules that this server says it
+// knows: whatever it has been told to hold back is not offered to the cluster.
+func (s *Server) knownVersion() int {
+	if v := s.config.MaxLogVersion; v > 0 {
+		return v
+	}
+	return fsm.LogVersion
 }
 
 func (s *Server) askPeer(ctx context.Context, addr string) (peers.Answer, error) {
@@ -95,6 +104,30 @@ func (s *Server) minServerVersion() int {
 	v, _ := s.room.LowestBehaviour()
 	return max(v, 1)
 }
+
+// hearVersions waits for a while until every server has told its version, so that a
+// new cluster goes by the newest rules from its first object on.
+func (s *Server) hearVersions(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, versionsWait)
+	defer cancel()
+	for ctx.Err() == nil {
+		if _, complete := s.room.LowestBehaviour(); complete {
+			return
+		}
+		s.room.Refresh(ctx)
+		select {
+		case <-ctx.Done():
+		case <-time.After(versionsPoll):
+		}
+	}
+}
+
+// versionsWait is how long a new cluster waits for those of its founders that have
+// not told their version, and versionsPoll how often it asks.
+const (
+	versionsWait = 3 * time.Second
+	versionsPoll = 50 * time.Millisecond
+)
 
 // serverAddr is the RPC address of another server.
 func (s *Server) serverAddr(name string) (string, bool) {

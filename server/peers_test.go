@@ -125,6 +125,24 @@ func TestHostileMembersOfGossip(t *testing.T) {
 	c.propose(leader, namespace("after"))
 }
 
+// A server that is told to hold back says that it knows no newer rules, and one that does
+// not know what it is told to go by says so.
+func TestMaxLogVersion(t *testing.T) {
+	c := newTestCluster(t)
+	s := c.start("a", func(cfg *Config) { cfg.BootstrapExpect, cfg.MaxLogVersion = 1, fsm.LogVersion-1 })
+	c.leader()
+	c.propose(s, namespace("held-back"))
+	if got := s.View().Version(); got != fsm.LogVersion-1 {
+		t.Errorf("the log goes by version %d of the rules, want %d", got, fsm.LogVersion-1)
+	}
+	c.stop(s)
+	_, err := Start(t.Context(), Config{Name: "b", DataDir: t.TempDir(), MaxLogVersion: fsm.LogVersion + 1})
+	if want := fmt.Sprintf("server.max_log_version: this version of Berth knows the log's rules up to version %d, and not %d", fsm.LogVersion, fsm.LogVersion+1); err == nil ||
+		!strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // Servers find each other without gossip: who connects for consensus tells where
 // else it is reached.
 func TestServersFindEachOtherWithoutGossip(t *testing.T) {

@@ -8,14 +8,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/raftnode"
 )
 
 const (
@@ -81,7 +82,7 @@ func (s *Server) RestoreState(ctx context.Context, from io.Reader) (fsm.Result, 
 // versionNow is the log's version. The last entry may have been made before all
 // servers knew a newer one: then another entry is.
 func (s *Server) versionNow(ctx context.Context) int {
-	if s.state.View().Version() < fsm.LogVersion {
+	if s.state.View().Version() < s.knownVersion() {
 		if _, _, err := s.checkpoint(ctx); err != nil {
 			s.log.Debug("the log's version is taken from its last entry", "error", err)
 		}
@@ -91,28 +92,29 @@ func (s *Server) versionNow(ctx context.Context) int {
 
 // spooled is a checked snapshot, compressed, in a file of this server's.
 type spooled struct {
-	file  *os.File
+	disk  disk.Disk
+	file  disk.File
+	path  string
 	bytes int64
 	sum   []byte
 }
 
-func (p *spooled) remove() { _ = errors.Join(p.file.Close(), os.Remove(p.file.Name())) }
+func (p *spooled) remove() { _ = errors.Join(p.file.Close(), p.disk.Remove(p.path)) }
 
 // spoolSnapshot reads a snapshot whole, checks it, and keeps it until it is
 // restored.
 func (s *Server) spoolSnapshot(from io.Reader) (_ *spooled, err error) {
-	f, err := os.CreateTemp(s.config.DataDir, "restore-")
-	if err != nil {
+	p := &spooled{disk: s.config.Disk}
+	if p.file, p.path, err = disk.CreateTemp(p.disk, s.config.DataDir, raftnode.ScratchPattern); err != nil {
 		return nil, err
 	}
-	p := &spooled{file: f}
 	defer func() {
 		if err != nil {
 			p.remove()
 		}
 	}()
 	sum := sha256.New()
-	deflated, err := flate.NewWriter(io.MultiWriter(f, sum), flate.BestSpeed)
+	deflated, err := flate.NewWriter(io.MultiWriter(p.file, sum), flate.BestSpeed)
 	if err != nil {
 		return nil, err
 	}
@@ -127,18 +129,19 @@ func (s *Server) spoolSnapshot(from io.Reader) (_ *spooled, err error) {
 		return nil, err
 	}
 	p.sum = sum.Sum(nil)
-	if p.bytes, err = f.Seek(0, io.SeekCurrent); err != nil {
+	st, err := p.file.Stat()
+	if err != nil {
 		return nil, err
 	}
-	_, err = f.Seek(0, io.SeekStart)
-	return p, err
+	p.bytes = st.Size()
+	return p, nil
 }
 
 // stageSnapshot brings a snapshot to all servers, one piece after the other.
 func (s *Server) stageSnapshot(ctx context.Context, id string, p *spooled) error {
 	for offset := int64(0); offset < p.bytes; {
 		piece := make([]byte, min(pieceBytes, p.bytes-offset))
-		if _, err := io.ReadFull(p.file, piece); err != nil {
+		if _, err := p.file.ReadAt(piece, offset); err != nil {
 			return err
 		}
 		trying, cancel := context.WithTimeout(ctx, pieceTimeout)

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/cluster"
+	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/peers"
 	"github.com/berth-dev/berth/raftnode"
@@ -91,6 +92,9 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	if c.Dial == nil {
 		c.Dial = rpc.DialTCP
 	}
+	if c.Disk == nil {
+		c.Disk = disk.OS{}
+	}
 	c.Logger = c.Logger.With("server", c.Name)
 	s := &Server{
 		config: c, log: c.Logger.Named("server"), state: fsm.NewState(), rootCA: string(c.APICA),
@@ -108,6 +112,9 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 
 // open brings the parts up, each on top of those before it.
 func (s *Server) open() error {
+	if v := s.config.MaxLogVersion; v > fsm.LogVersion {
+		return fmt.Errorf("server.max_log_version: this version of Berth knows the log's rules up to version %d, and not %d", fsm.LogVersion, v)
+	}
 	var err error
 	if s.metrics, err = newMetrics(s.config.Metrics, s.state); err != nil {
 		return err

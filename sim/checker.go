@@ -33,6 +33,9 @@ type checker struct {
 	digests  map[uint64]digest // by index
 	mirror   *mirror
 	broken   []error
+	// forgotten is when somebody first restored a snapshot, after the world's begin; 0:
+	// nobody has. What was acknowledged in the time before it may be gone, any time later.
+	forgotten time.Duration
 }
 
 type change struct {
@@ -54,6 +57,21 @@ func (k *checker) violated(format string, args ...any) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.broken = append(k.broken, err)
+}
+
+// forgets notes that somebody restores a snapshot.
+func (k *checker) forgets() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.forgotten == 0 {
+		k.forgotten = time.Since(begin)
+	}
+}
+
+func (k *checker) hasForgotten() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.forgotten > 0
 }
 
 // Err is what was found so far.
@@ -133,11 +151,11 @@ func (k *checker) pod(revision int64, old, pod *corev1.Pod) {
 		before, ok := k.bound[pod.UID]
 		k.bound[pod.UID] = node
 		k.mu.Unlock()
-		if ok && before != node {
+		if ok && before != node && !k.hasForgotten() {
 			k.violated("revision %d: pod %s was bound to %s, and is bound to %s", revision, pod.Name, before, node)
 		}
 	}
-	for _, wrong := range k.truth.told(pod) {
+	for _, wrong := range k.truth.told(pod, k.hasForgotten()) {
 		k.violated("revision %d: %s", revision, wrong)
 	}
 	if old == nil || old.UID != pod.UID {
@@ -265,7 +283,7 @@ func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 			}
 		}
 	}
-	return append(append(unsettled, workloads(v)...), k.truth.settled(v)...)
+	return append(append(append(unsettled, workloads(v)...), kept(v)...), k.truth.settled(v)...)
 }
 
 // workloads: every ReplicaSet has as many pods as it wants.

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +36,7 @@ func (u *user) hold(ctx context.Context) {
 			_, err := c.CoreV1().ConfigMaps(space).Get(ctx, name, metav1.GetOptions{})
 			return err
 		})
-		if apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) && !u.world.checker.hasForgotten() {
 			u.world.checker.violated("config map %s is gone, and its finalizer was not taken away", name)
 		}
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
@@ -67,6 +68,42 @@ func (u *user) prepare(ctx context.Context) {
 		if ctx.Err() == nil && u.rand.IntN(4) > 0 { // else it stays: somebody may wait for it at the end
 			u.label(ctx, node, key, "null")
 		}
+	})
+}
+
+// reserve keeps a node free for a while by a taint. At the end none is: a restored
+// snapshot may have brought taints back.
+func (u *user) reserve(ctx context.Context) {
+	every(ctx, 5*time.Second, func() {
+		pause(ctx, time.Duration(u.rand.IntN(10))*time.Second)
+		node := u.world.workers[u.rand.IntN(len(u.world.workers))].name
+		u.taint(ctx, node, true)
+		pause(ctx, time.Duration(u.rand.IntN(15))*time.Second)
+		u.taint(ctx, node, false)
+	})
+	for _, n := range u.world.workers {
+		u.taint(context.WithoutCancel(ctx), n.name, false)
+	}
+}
+
+// taint gives a node the taint of those that are reserved, or takes it away, and leaves
+// what others have put there.
+func (u *user) taint(ctx context.Context, node string, yes bool) {
+	reserved := corev1.Taint{Key: "berth.dev/reserved", Effect: corev1.TaintEffectNoSchedule}
+	u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
+		n, err := c.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		}
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == reserved.Key })
+		if yes {
+			n.Spec.Taints = append(n.Spec.Taints, reserved)
+		}
+		_, err = c.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{})
+		return err
 	})
 }
 
@@ -104,7 +141,7 @@ func (u *user) make(ctx context.Context, name string) {
 		made, err = c.CoreV1().Pods(space).Create(ctx, podOf(name, "middle", 100, -1), metav1.CreateOptions{})
 		return err
 	})
-	if apierrors.IsAlreadyExists(err) {
+	if apierrors.IsAlreadyExists(err) && !u.world.checker.hasForgotten() {
 		u.world.checker.violated("pod %s was not there, is made, and is said to be there already", name)
 	}
 	if err != nil {
@@ -118,7 +155,7 @@ func (u *user) make(ctx context.Context, name string) {
 	switch {
 	case apierrors.IsNotFound(err):
 		// Preempted and gone, it may be; but not within the grace that it has.
-	case err == nil && found.UID != made.UID:
+	case err == nil && found.UID != made.UID && !u.world.checker.hasForgotten():
 		u.world.checker.violated("pod %s was made with UID %s, and has %s", name, made.UID, found.UID)
 	}
 }
@@ -149,4 +186,25 @@ func (u *user) remove(m *machine) {
 		return err
 	})
 	u.world.story.tell(u.name, "has removed %s", m.name)
+}
+
+// restore saves the cluster's state, and a while later makes it the state again. From
+// then on nobody can know what has been forgotten.
+func (u *user) restore(d time.Duration) {
+	var saved []byte
+	get := func(ctx context.Context, c *kubernetes.Clientset) (err error) {
+		saved, err = c.CoreV1().RESTClient().Get().AbsPath(operator.PathSnapshot).DoRaw(ctx)
+		return err
+	}
+	if err := u.ask(context.Background(), get); err != nil {
+		u.world.story.tell(u.name, "saves no snapshot: %v", err)
+		return
+	}
+	time.Sleep(d)
+	u.world.story.tell(u.name, "restores a snapshot of %s ago", d)
+	u.world.checker.forgets()
+	err := u.ask(context.Background(), func(ctx context.Context, c *kubernetes.Clientset) error {
+		return c.CoreV1().RESTClient().Put().AbsPath(operator.PathSnapshot).MaxRetries(0).Body(saved).Do(ctx).Error()
+	})
+	u.world.story.tell(u.name, "has restored it: %v", err)
 }

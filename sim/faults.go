@@ -1,10 +1,14 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/server"
 )
 
 // fault is something that goes wrong, and for how long.
@@ -25,7 +29,7 @@ var kinds = []struct {
 	name   string
 	weight int
 }{
-	{"kill server", 2}, {"lose power", 2}, {"power at election", 3}, {"blackout", 1}, {"replace server", 1},
+	{"kill server", 2}, {"stop server", 1}, {"upgrade server", 2}, {"lose power", 2}, {"power at election", 3}, {"blackout", 1}, {"replace server", 1}, {"restore snapshot", 1},
 	{"full disk", 1}, {"slow disk", 3}, {"bit rot", 1}, {"amnesia", 2},
 	{"cut link", 6}, {"cut off server", 2}, {"deaf server", 2}, {"mute server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
 	{"set clock", 2}, {"clock drifts", 1}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 3},
@@ -112,6 +116,33 @@ func (w *World) kill(m *machine, power bool, d time.Duration) {
 	})
 }
 
+// stop ends a server's life in good order, and starts it again after a while.
+func (w *World) stop(m *machine, d time.Duration) {
+	if m.server == nil || m.dying {
+		return
+	}
+	m.dying = true
+	w.story.tell(m.name, "is told to stop")
+	var stopped atomic.Bool
+	go func(s *server.Server) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = s.Stop(ctx) // what it has not done by then it does not do
+		stopped.Store(true)
+	}(m.server)
+	var end func()
+	end = func() {
+		if !stopped.Load() {
+			w.after(step, end)
+			return
+		}
+		m.dying = false
+		m.kill(false)
+		w.after(d, func() { w.restart(m) })
+	}
+	w.after(step, end)
+}
+
 // happen lets a fault happen.
 func (w *World) happen(f fault) {
 	w.story.tell("FAULT", "%s", f)
@@ -119,6 +150,13 @@ func (w *World) happen(f fault) {
 	switch f.Kind {
 	case "kill server", "lose power":
 		w.kill(w.machine(f.Who), f.Kind == "lose power", f.For)
+	case "stop server":
+		w.stop(w.machine(f.Who), f.For)
+	case "upgrade server":
+		if m := w.machine(f.Who); m.knows < fsm.LogVersion {
+			w.stop(m, f.For)
+			m.knows = fsm.LogVersion // from its next life on, however it comes to it
+		}
 	case "blackout":
 		for i, m := range w.servers {
 			w.kill(m, true, f.For+time.Duration(i)*time.Second)
@@ -131,6 +169,10 @@ func (w *World) happen(f fault) {
 		m := w.machine(f.Who)
 		m.platter.Slow(500 * time.Millisecond)
 		w.after(f.For, func() { m.platter.Slow(0) })
+	case "restore snapshot":
+		if w.config.Restores {
+			go w.operator.restore(f.For)
+		}
 	case "replace server":
 		w.replace(w.machine(f.Who), f.For)
 	case "cut link":

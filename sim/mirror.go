@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,12 +29,14 @@ type mirror struct {
 	victims     map[types.UID]*corev1.Pod     // those that it has preempted
 	nominations map[types.UID]*fsm.Nomination // by victim: those that it has made
 
+	pieces map[types.UID]map[string]bool // of Jobs: those that have succeeded
+
 	found []error // what must never be, and was not told yet
 }
 
 func newMirror() *mirror {
 	return &mirror{pods: map[string]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, claims: map[string]*fsm.Nomination{}, ended: map[string]*fsm.Nomination{},
-		victims: map[types.UID]*corev1.Pod{}, nominations: map[types.UID]*fsm.Nomination{}}
+		victims: map[types.UID]*corev1.Pod{}, nominations: map[types.UID]*fsm.Nomination{}, pieces: map[types.UID]map[string]bool{}}
 }
 
 func (m *mirror) fault(revision int64, format string, args ...any) {
@@ -42,9 +45,11 @@ func (m *mirror) fault(revision int64, format string, args ...any) {
 
 // load begins anew with a whole state, after changes that nobody was told.
 func (m *mirror) load(v *fsm.View) {
+	pieces := m.pieces
 	*m = *newMirror()
+	m.pieces = pieces
 	m.at = v.Revision()
-	v.Pods.Scan("", func(key string, p *corev1.Pod) bool { m.pods[key] = p; return true })
+	v.Pods.Scan("", func(key string, p *corev1.Pod) bool { m.pods[key] = p; m.piece(p); return true })
 	v.Nodes.Scan("", func(key string, n *corev1.Node) bool { m.nodes[key] = n; return true })
 	v.Nominations.Scan("", func(key string, n *fsm.Nomination) bool { m.claims[key] = n; return true })
 }
@@ -74,6 +79,10 @@ func (m *mirror) take(c *store.Change, view func() *fsm.View) {
 		m.pods[c.Key] = is
 	case *corev1.Node:
 		m.nodes[c.Key] = is
+	case *fsm.Object:
+		if job, ok := is.Value.(*batchv1.Job); ok {
+			m.job(c.Revision, c.Key, job)
+		}
 	case *fsm.Nomination:
 		m.claims[c.Key] = is
 		for _, v := range is.Victims {
@@ -117,7 +126,9 @@ func (m *mirror) pod(revision int64, old, pod *corev1.Pod) {
 	if pod.Spec.NodeName != "" && (old == nil || old.Spec.NodeName == "") {
 		m.binding(revision, pod)
 	}
+	m.piece(pod)
 	if old == nil || old.UID != pod.UID {
+		m.kept(revision, pod)
 		return
 	}
 	why := disruption(pod)
@@ -170,12 +181,14 @@ func (m *mirror) binding(revision int64, pod *corev1.Pod) {
 		m.fault(revision, "pod %s is bound to node %s, which is not there", pod.Name, pod.Spec.NodeName)
 		return
 	}
+	taints := slices.Clone(node.Spec.Taints)
 	if node.Spec.Unschedulable {
-		m.fault(revision, "pod %s is bound to node %s, which takes nobody", pod.Name, node.Name)
+		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
-	for i := range node.Spec.Taints {
-		if t := &node.Spec.Taints[i]; t.Effect == corev1.TaintEffectNoSchedule {
-			m.fault(revision, "pod %s is bound to node %s, which has taint %s", pod.Name, node.Name, t.Key)
+	for i := range taints {
+		tolerates := func(t corev1.Toleration) bool { return model.Tolerates(&t, &taints[i]) }
+		if taints[i].Effect != corev1.TaintEffectPreferNoSchedule && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
+			m.fault(revision, "pod %s is bound to node %s, which has taint %s", pod.Name, node.Name, taints[i].Key)
 		}
 	}
 	if !labels.SelectorFromSet(pod.Spec.NodeSelector).Matches(labels.Set(node.Labels)) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,8 +118,9 @@ func (r *registers) end(id int, out answer) {
 	r.history = append(r.history, o)
 }
 
-// check says of every register whether one order explains all answers.
-func (r *registers) check() error {
+// check says of every register whether one order explains all answers. Those that were
+// used when, or after, somebody restored a snapshot, a while into the world, are left out.
+func (r *registers) check(forgotten time.Duration) error {
 	r.mu.Lock()
 	history := slices.Clone(r.history)
 	for _, o := range r.open {
@@ -127,6 +130,12 @@ func (r *registers) check() error {
 		}
 	}
 	r.mu.Unlock()
+	if forgotten > 0 {
+		history = slices.DeleteFunc(history, func(o porcupine.Operation) bool {
+			n, err := strconv.Atoi(strings.TrimPrefix(o.Input.(operation).key, "register-"))
+			return err != nil || time.Duration(n+2)*registerUse > forgotten // its last user may have been late
+		})
+	}
 	slices.SortStableFunc(history, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
 	var errs []error
 	for _, part := range registerModel.Partition(history) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftlog"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/worker/runtime"
@@ -154,7 +155,7 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 		wait() // one after the other: what each does last is the same in every run
 	}
 	w.rest(observers, wait, pause)
-	if err := registers.check(); err != nil {
+	if err := registers.check(w.checker.forgotten); err != nil {
 		w.checker.violated("%v", err)
 	}
 	return w.checker.Err()
@@ -172,8 +173,10 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 		{"drain", (*user).drain},
 		{"hold", (*user).hold},
 		{"prepare", (*user).prepare},
+		{"reserve", (*user).reserve},
 		{"recreate", (*user).recreate},
 		{"hand-over", (*user).handOver},
+		{"deploy", (*user).deploy},
 		{"reg-1", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 1) }},
 		{"reg-2", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 2) }},
 		{"reg-3", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 3) }},
@@ -229,11 +232,23 @@ func (w *World) look(whole bool) {
 			continue
 		}
 		v := m.server.View()
+		if lowest := w.lowest(); v.Version() > lowest {
+			w.checker.violated("server %s goes by version %d of the log's rules, and one knows %d", m.name, v.Version(), lowest)
+		}
 		w.checker.view(m.name, v)
 		if whole {
 			w.checker.whole(m.name, v)
 		}
 	}
+}
+
+// lowest is the newest version of the log's rules that all servers know.
+func (w *World) lowest() int {
+	v := fsm.LogVersion
+	for _, m := range w.servers {
+		v = min(v, m.goes)
+	}
+	return v
 }
 
 // lookAtTerm: no server goes back behind a term that it knew, whatever it went

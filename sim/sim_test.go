@@ -128,7 +128,8 @@ func live(dir string) (result, *story, error) {
 		defer s.every.Flush()
 	}
 	servers := serversOf(*child)
-	w, err := New(Config{Seed: *child, Dir: dir, Servers: servers, Workers: 20, Level: hclog.Info}, s)
+	w, err := New(Config{Seed: *child, Dir: dir, Servers: servers, Workers: 20, Earlier: *child%3 == 0, Restores: *child%4 == 2,
+		Level: hclog.Info}, s)
 	if err != nil {
 		return result{}, nil, err
 	}

@@ -75,14 +75,15 @@ func (t *truth) signals(id runtime.ID, taken bool, signal runtime.Signal) (since
 	return time.Since(t.asked[id]), t.heard[id]
 }
 
-// told compares what a pod's status says of an end with what has happened.
-func (t *truth) told(p *corev1.Pod) (wrong []string) {
+// told compares what a pod's status says of an end with what has happened. Of a pod that
+// was gone and is back nobody knows.
+func (t *truth) told(p *corev1.Pod, forgotten bool) (wrong []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range p.Status.ContainerStatuses {
 		s := &p.Status.ContainerStatuses[i]
 		for _, end := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
-			if end == nil {
+			if end == nil || forgotten && end.Reason == "ContainerStatusUnknown" {
 				continue
 			}
 			id, err := idOf(end.ContainerID)

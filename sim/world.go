@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/disk/platter"
+	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker"
@@ -24,11 +25,13 @@ import (
 
 // Config says what a world is made of.
 type Config struct {
-	Seed    uint64
-	Dir     string // where the machines' files are
-	Servers int
-	Workers int
-	Level   hclog.Level // of what servers and workers log into the story
+	Seed     uint64
+	Dir      string // where the machines' files are
+	Servers  int
+	Workers  int
+	Earlier  bool        // half of the servers are of earlier versions, until they are upgraded
+	Restores bool        // the operator restores snapshots
+	Level    hclog.Level // of what servers and workers log into the story
 }
 
 // The ports of every server.
@@ -68,6 +71,8 @@ type machine struct {
 
 	led             leadership
 	term            uint64        // the newest that it was seen in
+	knows           int           // the newest version of the log's rules that its binary knows
+	goes            int           // that of the binary of its last life
 	powerAtElection time.Duration // it loses its power for so long when it comes into another term; 0: it does not
 	rotten          string        // the file of which a bit has flipped while it did not run
 
@@ -95,7 +100,10 @@ func New(c Config, s *story) (*World, error) {
 	w := &World{config: c, rand: rand.New(rand.NewPCG(c.Seed, 2)), story: s, checker: newChecker(s), network: newNetwork(c.Seed, s), ca: ca}
 	w.logger = hclog.New(&hclog.LoggerOptions{Level: c.Level, Output: s, DisableTime: true})
 	for i := range c.Servers {
-		m := &machine{world: w, name: string(rune('a' + i)), ip: fmt.Sprintf("10.0.0.%d", i+1), platter: w.newPlatter(10 + i)}
+		m := &machine{world: w, name: string(rune('a' + i)), ip: fmt.Sprintf("10.0.0.%d", i+1), platter: w.newPlatter(10 + i), knows: fsm.LogVersion}
+		if c.Earlier && i%2 == 0 {
+			m.knows = 1 + w.rand.IntN(fsm.LogVersion-1)
+		}
 		if m.tls, err = w.issue(pki.Server, m.name); err != nil {
 			return nil, err
 		}
@@ -166,9 +174,9 @@ func (m *machine) start() error {
 		Name: m.name, Version: "sim", DataDir: dataDir, Disk: m.disk,
 		HTTPAddr: address(m.ip, httpPort), RPCAddr: address(m.ip, rpcPort), RaftAddr: address(m.ip, raftPort),
 		Dial: m.host.dial, TLS: m.tls, APICA: w.ca.CertPEM(), BootstrapExpect: w.config.Servers,
-		Gossip:    server.Gossip{BindAddr: m.ip, BindPort: gossipPort, AdvertiseAddr: m.ip, Transport: g, RetryInterval: time.Second},
-		Consensus: server.Consensus{SnapshotThreshold: 2000, SnapshotInterval: 30 * time.Second, TrailingLogs: 500},
-		Clock:     m.clock(), Logger: w.logger.With("life", m.lives),
+		Gossip:        server.Gossip{BindAddr: m.ip, BindPort: gossipPort, AdvertiseAddr: m.ip, Transport: g, RetryInterval: time.Second},
+		Consensus:     server.Consensus{SnapshotThreshold: 2000, SnapshotInterval: 30 * time.Second, TrailingLogs: 500},
+		MaxLogVersion: m.knows, Clock: m.clock(), Logger: w.logger.With("life", m.lives),
 	}
 	for _, o := range w.servers {
 		if o != m {
@@ -189,7 +197,7 @@ func (m *machine) start() error {
 		m.disk.End()
 		return fmt.Errorf("server %s, life %d: %w", m.name, m.lives, err)
 	}
-	m.server, m.began = s, time.Now()
+	m.server, m.began, m.goes = s, time.Now(), m.knows
 	w.story.tell(m.name, "starts, life %d", m.lives)
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel

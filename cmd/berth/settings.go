@@ -86,7 +86,7 @@ func serverPart(c *config.Config) *agent.ServerPart {
 	r, ap := c.Server.Raft, c.Server.Autopilot
 	return &agent.ServerPart{
 		BootstrapExpect: c.Server.BootstrapExpect, NonVoter: c.Server.NonVoter, TokenFile: string(c.Auth.TokenFile),
-		MaxClockOffset: c.Server.MaxClockOffset.Value(),
+		MaxClockOffset: c.Server.MaxClockOffset.Value(), MaxLogVersion: c.Server.MaxLogVersion,
 		Consensus: server.Consensus{
 			HeartbeatTimeout: r.HeartbeatTimeout.Value(), ElectionTimeout: r.ElectionTimeout.Value(),
 			LeaderLeaseTimeout: r.LeaderLeaseTimeout.Value(), SnapshotInterval: r.SnapshotInterval.Value(),

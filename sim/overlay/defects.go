@@ -25,6 +25,16 @@ func consensus() []Mutant {
 	}
 }
 
+// upgrades are defects of clusters whose servers are of several versions.
+func upgrades() []Mutant {
+	return []Mutant{
+		{"rules-too-new", "an entry is carried out by rules that not every server knows", Edit{"raftnode/proposer.go",
+			"\t\tlowest = min(lowest, p.c.MinServerVersion())\n", "\t\tif !ON {\n\t\t\tlowest = min(lowest, p.c.MinServerVersion())\n\t\t}\n"}},
+		{"token-nobody-signs", "pods ask for tokens that not every server can sign", Edit{"apiserver/account_mount.go",
+			"\tif view.Version() < fsm.Since(&fsm.AddSigningKey{}) {\n", "\tif !ON && view.Version() < fsm.Since(&fsm.AddSigningKey{}) {\n"}},
+	}
+}
+
 // state are defects of what is replicated.
 func state() []Mutant {
 	return []Mutant{
@@ -88,6 +98,8 @@ func scheduling() []Mutant {
 // service are defects of requests, watches and streams.
 func service() []Mutant {
 	return []Mutant{
+		{"leader-of-before-writes", "a controller writes for a leader that leads no longer", Edit{"server/propose.go",
+			"(uint64); ok {\n\t\treturn s.proposeHere", "(uint64); ok && !ON {\n\t\treturn s.proposeHere"}},
 		{"unknown-is-tried-again", "what may have been done is done again", Edit{"server/propose.go",
 			"\t\tresults, err := s.proposeOnce(ctx, ps, &encoded)\n\t\tif err == nil || !errors.Is(err, apiserver.ErrNoLeader) {\n",
 			"\t\tresults, err := s.proposeOnce(ctx, ps, &encoded)\n\t\tif err == nil || !errors.Is(err, apiserver.ErrNoLeader) && !(ON && errors.Is(err, apiserver.ErrUnknownOutcome)) {\n"}},
