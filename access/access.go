@@ -1,6 +1,7 @@
 package access
 
 import (
+	"iter"
 	"slices"
 	"strings"
 )
@@ -27,12 +28,22 @@ func Resource(group, resource, subresource string) string {
 
 // MayAsk says whether a member of the groups may make a request of the API.
 func MayAsk(groups []string, r Request) bool {
-	return slices.ContainsFunc(RulesFor(groups), func(rule Rule) bool { return rule.allows(r) })
+	for rule := range rulesFor(groups) {
+		if rule.allows(r) {
+			return true
+		}
+	}
+	return false
 }
 
 // MayCall says whether a member of the groups may call an RPC method.
 func MayCall(groups []string, method string) bool {
-	return slices.ContainsFunc(RulesFor(groups), func(rule Rule) bool { return slices.Contains(rule.Methods, method) })
+	for rule := range rulesFor(groups) {
+		if slices.Contains(rule.Methods, method) {
+			return true
+		}
+	}
+	return false
 }
 
 // IsAccount: a service account, by its token, which is nobody of
@@ -60,22 +71,28 @@ func IsMachine(groups []string) bool {
 }
 
 // RulesFor are the rows that speak of members of the groups.
-func RulesFor(groups []string) []Rule {
+func RulesFor(groups []string) []Rule { return slices.Collect(rulesFor(groups)) }
+
+// rulesFor is RulesFor for who asks with every request, and needs to see no more of them
+// than the one that allows it.
+func rulesFor(groups []string) iter.Seq[Rule] {
 	machine, account, at := IsMachine(groups), IsAccount(groups), home(groups)
-	var out []Rule
-	for _, r := range table {
-		switch {
-		case r.Group == Everybody:
-		case machine && r.Group != Servers && r.Group != Workers, account && r.Group != Accounts,
-			r.Home && at == "", !slices.Contains(groups, r.Group):
-			continue
+	return func(yield func(Rule) bool) {
+		for _, r := range table {
+			switch {
+			case r.Group == Everybody:
+			case machine && r.Group != Servers && r.Group != Workers, account && r.Group != Accounts,
+				r.Home && at == "", !slices.Contains(groups, r.Group):
+				continue
+			}
+			if r.Home {
+				r.only = at
+			}
+			if !yield(r) {
+				return
+			}
 		}
-		if r.Home {
-			r.only = at
-		}
-		out = append(out, r)
 	}
-	return out
 }
 
 // allows asks one row.

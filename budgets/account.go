@@ -1,6 +1,8 @@
 package budgets
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 
@@ -31,19 +33,23 @@ const workAccount = 12
 type Account struct {
 	index *Index
 	state State
-	spent map[string]*spending
+	spent []spending
+	// at finds one by the budget's key where there are more than fewSpent.
+	at map[string]int
 }
 
+// fewSpent are found as fast by looking at all of them.
+const fewSpent = 8
+
 type spending struct {
+	key    string // of the budget
 	health Health
 	named  int64 // pods, healthy or not
 	taken  int64 // pods that took one of the disruptions allowed
 }
 
 // Account opens one.
-func (x *Index) Account(s State) *Account {
-	return &Account{index: x, state: s, spent: map[string]*spending{}}
-}
+func (x *Index) Account(s State) Account { return Account{index: x, state: s} }
 
 // Charge is what one more pod does to its budgets.
 type Charge struct {
@@ -70,7 +76,7 @@ func (a *Account) Take(pod *corev1.Pod) Charge {
 			continue
 		}
 		a.index.work += workAccount
-		s := a.of(b)
+		s := a.of(r.key, b)
 		if _, announced := s.health.announced[pod.Name]; announced {
 			continue // it is in the count already
 		}
@@ -90,12 +96,26 @@ func (a *Account) Take(pod *corev1.Pod) Charge {
 	return out
 }
 
-func (a *Account) of(b *policyv1.PodDisruptionBudget) *spending {
-	key := keyOf(b)
-	s, ok := a.spent[key]
-	if !ok {
-		s = &spending{health: a.index.HealthOf(a.state, b)}
-		a.spent[key] = s
+// of is what a budget, by its key, has spent. It is good until the next is asked for.
+func (a *Account) of(key string, b *policyv1.PodDisruptionBudget) *spending {
+	i, known := a.at[key]
+	if a.at == nil {
+		i = slices.IndexFunc(a.spent, func(s spending) bool { return s.key == key })
+		known = i >= 0
 	}
-	return s
+	if known {
+		return &a.spent[i]
+	}
+	c, _ := a.index.coverages.Get(key)
+	a.spent = append(a.spent, spending{key: key, health: a.index.health(a.state, b, c)})
+	switch {
+	case a.at != nil:
+		a.at[key] = len(a.spent) - 1
+	case len(a.spent) > fewSpent:
+		a.at = make(map[string]int, 2*len(a.spent))
+		for i := range a.spent {
+			a.at[a.spent[i].key] = i
+		}
+	}
+	return &a.spent[len(a.spent)-1]
 }

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"strings"
+
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -51,8 +53,22 @@ func (p post) saysMore(now post) bool {
 		now.ready != p.ready && (now.ready == corev1.ConditionTrue || now.ready == corev1.ConditionFalse)
 }
 
-// nodeLease is the lease that stands for a node; nil if there is none.
-func nodeLease(v *fsm.View, node string) *coordinationv1.Lease {
+// nodeLeases are the leases that stand for nodes.
+type nodeLeases bool
+
+// anyNodeLease says whether there are any: workers of ours have none, so most clusters
+// need not be asked for each node.
+func anyNodeLease(v *fsm.View) nodeLeases {
+	prefix := fsm.ObjectKey("leases", corev1.NamespaceNodeLease, "")
+	key, _, ok := v.Objects.First(prefix)
+	return nodeLeases(ok && strings.HasPrefix(key, prefix))
+}
+
+// of is the lease that stands for a node; nil if there is none.
+func (l nodeLeases) of(v *fsm.View, node string) *coordinationv1.Lease {
+	if !l {
+		return nil
+	}
 	o, ok := v.Objects.Get(fsm.ObjectKey("leases", corev1.NamespaceNodeLease, node))
 	if !ok {
 		return nil

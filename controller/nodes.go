@@ -63,7 +63,8 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 	var changes []fsm.NodeHealth
 	byName := map[zoneName]*zone{}
 	var zones []*zone // in the order of their first node
-	found := posts{}
+	found := make(posts, len(l.posts))
+	leases := anyNodeLease(v)
 	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
 		name := zoneOf(n)
 		z := byName[name]
@@ -75,7 +76,7 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 		var said verdict
 		if seen, managed := beats.LastSeenUnixNano(n.Name); managed {
 			said = l.ofStream(n, seen, sinceUnixNano, nowUnixNano)
-		} else if lease := nodeLease(v, n.Name); lease != nil || !everConnected(n) {
+		} else if lease := leases.of(v, n.Name); lease != nil || !everConnected(n) {
 			seen = l.posts.look(n, lease, nowUnixNano, found)
 			said = l.ofPosts(n, max(seen, sinceUnixNano), nowUnixNano)
 		} else {
@@ -86,13 +87,13 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 		} else {
 			z.absent++
 		}
-		if said.health == nil {
+		if said.health.Name == "" {
 			return true
 		}
-		if h, ok := change(v, n, *said.health); ok {
+		if h, ok := change(v, n, said.health); ok {
 			changes = append(changes, h)
 		}
-		if key := keepsAway(said.health); key != "" && !hasTaint(n, key, corev1.TaintEffectNoExecute) {
+		if key := keepsAway(&said.health); key != "" && !hasTaint(n, key, corev1.TaintEffectNoExecute) {
 			z.toLetGo = append(z.toLetGo, fsm.NodeHealth{Name: n.Name, Ready: said.health.Ready, LetGo: true})
 		}
 		return true
@@ -105,9 +106,9 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 // verdict is what heartbeats say of a node.
 type verdict struct {
 	well bool
-	// health is what has to be stored of it; nil as long as nothing is known that
-	// would change anything.
-	health *fsm.NodeHealth
+	// health is what has to be stored of it; without a name as long as nothing is known
+	// that would change anything.
+	health fsm.NodeHealth
 }
 
 // lost: a node that was heard then has been silent for longer than the grace.
@@ -123,14 +124,14 @@ func (l *NodeLifecycle) ofStream(n *corev1.Node, seen, since, now int64) verdict
 	heard := seen >= since && silent <= l.grace
 	switch {
 	case l.lost(max(seen, since), now):
-		return verdict{health: &fsm.NodeHealth{
+		return verdict{health: fsm.NodeHealth{
 			Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: fsm.NodeStatusUnknown,
 			Message: fmt.Sprintf("the worker has been silent for %d seconds", silent/seconds(1)),
 		}}
 	case heard && fsm.SaidUnready(n):
-		return verdict{health: &fsm.NodeHealth{Name: n.Name, Ready: string(corev1.ConditionFalse)}}
+		return verdict{health: fsm.NodeHealth{Name: n.Name, Ready: string(corev1.ConditionFalse)}}
 	case heard:
-		return verdict{well: true, health: &fsm.NodeHealth{
+		return verdict{well: true, health: fsm.NodeHealth{
 			Name: n.Name, Ready: string(corev1.ConditionTrue), Reason: "WorkerReady", Message: "the worker is connected",
 		}}
 	}
@@ -143,12 +144,12 @@ func (l *NodeLifecycle) ofStream(n *corev1.Node, seen, since, now int64) verdict
 // it, as long as something is.
 func (l *NodeLifecycle) ofPosts(n *corev1.Node, seen, now int64) verdict {
 	c := readyCondition(n)
-	h := &fsm.NodeHealth{Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: fsm.NodeStatusUnknown}
+	h := fsm.NodeHealth{Name: n.Name, Ready: string(corev1.ConditionUnknown), Reason: fsm.NodeStatusUnknown}
 	lost := l.lost(seen, now)
 	known := c != nil && (c.Status == corev1.ConditionTrue || c.Status == corev1.ConditionFalse)
 	switch {
 	case known && !lost:
-		return verdict{well: c.Status == corev1.ConditionTrue, health: &fsm.NodeHealth{Name: n.Name, Ready: string(c.Status)}}
+		return verdict{well: c.Status == corev1.ConditionTrue, health: fsm.NodeHealth{Name: n.Name, Ready: string(c.Status)}}
 	case !lost && hasTaint(n, corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule):
 		return verdict{} // it is new: no pods go there until its status is posted
 	case !known && (c == nil || c.Reason == fsm.NodeStatusNeverUpdated):

@@ -28,7 +28,8 @@ func (c *EvictPod) Apply(tx *Tx) Result {
 		pod, gone := tx.deletePod(c.Key, old, c.GraceSeconds, nil)
 		return Result{Table: tx.view.Pods.Name(), Object: pod, Deleted: gone}
 	}
-	if forbidding := tx.newAccount().Take(old).Forbidding; len(forbidding) > 0 {
+	account := tx.newAccount()
+	if forbidding := account.Take(old).Forbidding; len(forbidding) > 0 {
 		return tx.view.refuseEviction(forbidding)
 	}
 	pod, gone := tx.disrupt(c.Key, old, disruptor{

@@ -32,7 +32,8 @@ type disruptor struct {
 // whether it is gone. What its budgets have to say to it was asked before (see
 // account); that a budget is broken is told on the budget.
 func (tx *Tx) disrupt(key string, pod *corev1.Pod, by disruptor) (*corev1.Pod, bool) {
-	for _, b := range tx.newAccount().Take(pod).Broken {
+	account := tx.newAccount()
+	for _, b := range account.Take(pod).Broken {
 		h := tx.view.budgets.HealthOf(tx.view.budgetState(), b)
 		tx.budgetEvent(b, corev1.EventTypeWarning, "BudgetViolated", fmt.Sprintf(
 			"Pod %s was disrupted (%s), although %d healthy pods are needed and there were %d", pod.Name, by.reason, h.Desired, h.Current))
@@ -68,7 +69,7 @@ func disruptionTarget(tx *Tx, reason, message string) *corev1.PodCondition {
 	}
 }
 
-func (tx *Tx) newAccount() *budgets.Account {
+func (tx *Tx) newAccount() budgets.Account {
 	return tx.view.budgets.Account(tx.view.budgetState())
 }
 
@@ -99,12 +100,17 @@ func (v *View) whyForbidden(b *policyv1.PodDisruptionBudget) string {
 // demands. What such a budget does not forbid is no violation of it.
 func (tx *Tx) judgeVictims(victims []*corev1.Pod, class *model.Class) (map[types.UID]bool, string) {
 	strict := model.StrictFor(&tx.view.SchedulerConfig().Spec.Preemption, class)
-	account, beyond := tx.newAccount(), map[types.UID]bool{}
+	account, beyond := tx.newAccount(), map[types.UID]bool(nil)
 	for _, victim := range victims {
 		c := account.Take(victim)
-		beyond[victim.UID] = slices.ContainsFunc(c.Beyond, func(b *policyv1.PodDisruptionBudget) bool {
+		if slices.ContainsFunc(c.Beyond, func(b *policyv1.PodDisruptionBudget) bool {
 			return model.MayViolate(b, class.Priority, strict)
-		})
+		}) {
+			if beyond == nil {
+				beyond = map[types.UID]bool{}
+			}
+			beyond[victim.UID] = true
+		}
 		for _, b := range c.Forbidding {
 			if model.MayViolate(b, class.Priority, strict) {
 				continue

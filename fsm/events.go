@@ -22,13 +22,17 @@ func (tx *Tx) scheduled(profile string, pod *corev1.Pod, eventType, reason, mess
 
 // eventName is NAME.0123456789abcdef, as Kubernetes names events.
 func eventName(about string, n uint64) string {
-	const digits = "0123456789abcdef"
 	b := make([]byte, 0, 96) // of a fixed size, so that only the name is allocated
-	b = append(append(b, about...), '.')
+	return string(appendHex(append(append(b, about...), '.'), n))
+}
+
+// appendHex appends all sixteen digits.
+func appendHex(b []byte, n uint64) []byte {
+	const digits = "0123456789abcdef"
 	for shift := 60; shift >= 0; shift -= 4 {
 		b = append(b, digits[n>>shift&15])
 	}
-	return string(b)
+	return b
 }
 
 func podInvolved(pod *corev1.Pod) corev1.ObjectReference {

@@ -96,11 +96,11 @@ func (tx *Tx) checkVictims(d *PreemptDecision, e *QueueEntry) ([]*corev1.Pod, st
 // would not fit even without its victims, or fits beside them. If it is needed
 // and helps, it returns those who have to go for it.
 func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, c ruled, node *corev1.Node) ([]*corev1.Pod, string) {
-	if len(tx.view.obstacles(c, node, d.Key, nil)) == 0 {
+	if o := tx.view.obstacles(c, node, d.Key, nil); o.none() {
 		return nil, "node " + d.Node + " takes the pod without an eviction"
 	}
-	if why := tx.view.obstacles(c, node, d.Key, victims); len(why) > 0 {
-		return nil, explain(d.Node, why)
+	if o := tx.view.obstacles(c, node, d.Key, victims); !o.none() {
+		return nil, explain(d.Node, o.reasons())
 	}
 	victims = tx.letOff(victims, d, c, node)
 	nodes := map[string]bool{}
@@ -123,7 +123,7 @@ func (tx *Tx) letOff(victims []*corev1.Pod, d *PreemptDecision, c ruled, node *c
 	for i := 0; i < len(victims); {
 		if victims[i].Spec.NodeName != d.Node || !model.Terminating(victims[i]) {
 			others := slices.Delete(slices.Clone(victims), i, i+1)
-			if len(tx.view.obstacles(c, node, d.Key, others)) == 0 {
+			if o := tx.view.obstacles(c, node, d.Key, others); o.none() {
 				victims = others
 				continue
 			}
@@ -176,27 +176,25 @@ func (tx *Tx) carryOutPreemption(
 	}
 	tx.recordAttempt(joined, diagnosis, false, state)
 	tx.announce(d.Key, pod, corev1.PodReasonUnschedulable, d.Diagnosis, d.Node)
-	for _, victim := range victims {
+	message := pod.Spec.SchedulerName + ": preempting to accommodate a higher priority pod"
+	for i, victim := range victims {
 		if model.Terminating(victim) {
 			continue // nobody is evicted twice
 		}
-		tx.evictVictim(victim, pod, d.Node)
+		tx.evictVictim(waiting[i].Key, victim, pod, d.Node, message)
 		evicted++
 	}
 	return evicted
 }
 
-// evictVictim begins a victim's end.
-func (tx *Tx) evictVictim(victim, preemptor *corev1.Pod, node string) {
-	by := fmt.Sprintf("pod %s", preemptor.UID)
+// evictVictim begins a victim's end; message is what is said of it on the pod.
+func (tx *Tx) evictVictim(key string, victim, preemptor *corev1.Pod, node, message string) {
+	by := "pod " + string(preemptor.UID)
 	if preemptor.Namespace == victim.Namespace { // PR20: a name is not shown across namespaces
-		by = fmt.Sprintf("%s/%s", preemptor.Namespace, preemptor.Name)
+		by = preemptor.Namespace + "/" + preemptor.Name
 	}
-	tx.scheduled(schedulerOf(preemptor), victim, corev1.EventTypeNormal, "Preempted", fmt.Sprintf("Preempted by %s on node %s", by, node))
-	tx.disrupt(PodKey(victim.Namespace, victim.Name), victim, disruptor{
-		reason:  corev1.PodReasonPreemptionByScheduler,
-		message: fmt.Sprintf("%s: preempting to accommodate a higher priority pod", preemptor.Spec.SchedulerName),
-	})
+	tx.scheduled(schedulerOf(preemptor), victim, corev1.EventTypeNormal, "Preempted", "Preempted by "+by+" on node "+node)
+	tx.disrupt(key, victim, disruptor{reason: corev1.PodReasonPreemptionByScheduler, message: message})
 }
 
 // endsBy is when a victim has to be gone, in Unix nanoseconds.

@@ -272,7 +272,7 @@ func (r *random) awake(t *rapid.T) {
 			return true
 		}
 		v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-			if len(v.obstacles(v.ruledClassOf(key, e.Class()), n, key, nil)) == 0 {
+			if v.unhindered(v.ruledClassOf(key, e.Class()), n, key, nil) {
 				t.Fatalf("%s sleeps beside the room on %s: %s", key, name, describeEntry(e))
 			}
 			return true
@@ -347,7 +347,7 @@ func decide(decidedOn *View, now time.Time, most int) *ApplyPlan {
 func fittingNode(v *live, e *QueueEntry) (string, bool) {
 	found := ""
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		if len(v.obstacles(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), nil)) == 0 {
+		if v.unhindered(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), nil) {
 			found = name
 		}
 		return found == ""
@@ -358,7 +358,8 @@ func fittingNode(v *live, e *QueueEntry) (string, bool) {
 func diagnose(v *live, e *QueueEntry) *Diagnosis {
 	d := &Diagnosis{Nodes: int32(v.Nodes.Len()), Message: "no node takes it"}
 	v.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		for _, r := range v.obstacles(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), nil) {
+		o := v.obstacles(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), nil)
+		for _, r := range o.reasons() {
 			d.Reasons = append(d.Reasons, ReasonCount{Kind: r.Kind, Resource: r.Resource, Text: r.Text(), Nodes: 1})
 		}
 		return true
@@ -375,16 +376,22 @@ func evictFor(v *live, e *QueueEntry) (PreemptDecision, bool) {
 		var victims []PlannedVictim
 		var gone []*corev1.Pod
 		v.PodsOnNode(name, func(p *corev1.Pod) bool {
-			if !model.Terminal(p) && model.Priority(p) < e.Priority && len(v.obstacles(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), gone)) > 0 {
+			if !model.Terminal(p) && model.Priority(p) < e.Priority && !v.unhindered(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), gone) {
 				victims = append(victims, PlannedVictim{Key: PodKey(p.Namespace, p.Name), UID: string(p.UID)})
 				gone = append(gone, p)
 			}
 			return true
 		})
-		if len(victims) > 0 && len(v.obstacles(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), gone)) == 0 {
+		if len(victims) > 0 && v.unhindered(v.ruledClassOf(e.Key(), e.Class()), n, e.Key(), gone) {
 			d.Node, d.Victims = name, victims
 		}
 		return d.Node == ""
 	})
 	return d, d.Node != ""
+}
+
+// unhindered says that a node takes a waiting pod, were the given pods gone.
+func (v *live) unhindered(c ruled, node *corev1.Node, self string, without []*corev1.Pod) bool {
+	o := v.obstacles(c, node, self, without)
+	return o.none()
 }

@@ -65,7 +65,9 @@ var eventArrivalTable = &tableDef[*eventArrival]{
 	Unmarshal: unpackRow[eventArrival],
 }
 
-func arrivalKey(revision int64) string { return fmt.Sprintf("%016x", revision) }
+func arrivalKey(revision int64) string {
+	return string(appendHex(make([]byte, 0, 16), uint64(revision)))
+}
 
 // putEvent stores an event, and lets the oldest go that are too many.
 func (tx *Tx) putEvent(e *corev1.Event, limit int) {
@@ -108,22 +110,26 @@ func (tx *Tx) removeEventsBefore(unixNano int64, most int32) {
 // is that of the oldest event.
 func (tx *Tx) forgetArrivals() {
 	v := tx.view
-	for {
-		first, _, ok := v.arrivals.Min()
-		if !ok {
+	for v.arrivals.Len() > 0 {
+		first, second := v.firstArrivals()
+		if oldest, _, any := v.eventOrder.Min(); any && (second == "" || second > arrivalKey(store.RevisionOf(oldest))) {
 			return
-		}
-		if _, kept, any := v.eventOrder.Min(); any {
-			next, _, later := v.arrivals.First(first + "\x00")
-			if !later {
-				return
-			}
-			if oldest, _ := v.Events.Get(kept.key); next > arrivalKey(parseRevision(oldest.ResourceVersion)) {
-				return
-			}
 		}
 		remove(tx, v.arrivals, first)
 	}
+}
+
+// firstArrivals are the keys of the first two arrivals, "" where there is none.
+func (v *View) firstArrivals() (first, second string) {
+	v.arrivals.Scan("", func(key string, _ *eventArrival) bool {
+		if first == "" {
+			first = key
+			return true
+		}
+		second = key
+		return false
+	})
+	return first, second
 }
 
 func formatRevision(revision int64) string { return strconv.FormatInt(revision, 10) }

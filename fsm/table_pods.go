@@ -35,7 +35,7 @@ func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 		v.ended.Delete(key)
 	}
 	v.budgets.PutPod(v.budgetState(), old, new)
-	v.owners.PutPod(old, new)
+	v.owners.PutPod(key, old, new)
 	v.indexPodUse(old, new)
 }
 

@@ -150,20 +150,41 @@ func (v *live) yielding(c ruled, self string) []*Nomination {
 	return out
 }
 
-// obstacles are all reasons that keep a waiting pod off a node, were the given
-// pods gone: what the node is, what it has room for, what other pods demand.
-// The given pods may be on other nodes too.
-func (v *live) obstacles(c ruled, node *corev1.Node, self string, without []*corev1.Pod) []model.Reason {
-	offer := v.usage.Offer(node.Name)
-	u := v.usage.Taken(node.Name, c.class.Priority, c.class.RunsAtMostSeconds, self)
+// obstacles is what keeps a waiting pod off a node.
+type obstacles struct {
+	class  ruled
+	node   *corev1.Node
+	offer  *model.Resources
+	used   model.Usage
+	fits   bool
+	barred []model.Reason
+}
+
+// obstacles finds all that keeps a waiting pod off a node, were the given pods gone: what
+// the node is, what it has room for, what other pods demand. The given pods may be on
+// other nodes too.
+func (v *live) obstacles(c ruled, node *corev1.Node, self string, without []*corev1.Pod) obstacles {
+	o := obstacles{
+		class: c, node: node, offer: v.usage.Offer(node.Name),
+		used: v.usage.Taken(node.Name, c.class.Priority, c.class.RunsAtMostSeconds, self),
+	}
 	for _, pod := range without {
 		if pod.Spec.NodeName == node.Name {
-			u = u.Without(v.usage.ClassOf(pod))
+			o.used = o.used.Without(v.usage.ClassOf(pod))
 		}
 	}
-	var out []model.Reason
-	if !c.fits(node, offer, &u) {
-		out = c.check(node, offer, &u)
+	o.fits = c.fits(node, o.offer, &o.used)
+	o.barred = v.barredFrom(c, node.Name, self, without)
+	return o
+}
+
+// none says that the node takes the pod.
+func (o *obstacles) none() bool { return o.fits && len(o.barred) == 0 }
+
+// reasons names all of them.
+func (o *obstacles) reasons() []model.Reason {
+	if o.fits {
+		return o.barred
 	}
-	return append(out, v.barredFrom(c, node.Name, self, without)...)
+	return append(o.class.check(o.node, o.offer, &o.used), o.barred...)
 }

@@ -88,9 +88,18 @@ func (tx *Tx) wakeWaiting(group string) {
 func (tx *Tx) wakeBesides(c *queue.Changes) (woken map[string]bool) {
 	v := tx.view
 	came := int64(0)
+	marks := map[queue.PodChange]keyedMark{} // what is made of pods of one class, on whatever nodes
 	for _, p := range c.Pods {
-		if m := queue.MarkOf(p); m.Guard || v.concernedWithOthers() {
-			tx.putMark(m.Bounded())
+		of := queue.PodChange{How: p.How, Pod: p.Pod}
+		m, known := marks[of]
+		if !known {
+			mark := queue.MarkOf(p)
+			m = keyedMark{guard: mark.Guard, mark: mark.Bounded()}
+			m.key = m.mark.Key()
+			marks[of] = m
+		}
+		if m.guard || v.concernedWithOthers() {
+			tx.putMarkAt(m.key, m.mark)
 		}
 		if p.How == model.PodCame {
 			came++
@@ -117,6 +126,13 @@ func (tx *Tx) wakeBesides(c *queue.Changes) (woken map[string]bool) {
 		}
 	}
 	return woken
+}
+
+// keyedMark is a mark and where it is kept; guard as before it was bounded.
+type keyedMark struct {
+	guard bool
+	key   string
+	mark  *queue.PodMark
 }
 
 // wakeSpread wakes one of each group that default constraints spread, and whose
@@ -225,14 +241,17 @@ func (tx *Tx) goOnWaking() {
 }
 
 // putMark remembers a change for those who are being decided.
-func (tx *Tx) putMark(m *queue.PodMark) {
+func (tx *Tx) putMark(m *queue.PodMark) { tx.putMarkAt(m.Key(), m) }
+
+// putMarkAt is putMark where the mark's key is known. The mark stays as it is.
+func (tx *Tx) putMarkAt(key string, m *queue.PodMark) {
 	v := tx.view
-	key := m.Key()
-	m.Revision = v.Revision()
-	if old, ok := v.podMarks.Get(key); ok && old.Revision == m.Revision && old.Below >= m.Below {
+	if old, ok := v.podMarks.Get(key); ok && old.Revision == v.Revision() && old.Below >= m.Below {
 		return
 	}
-	put(tx, v.podMarks, key, m)
+	row := *m
+	row.Revision = v.Revision()
+	put(tx, v.podMarks, key, &row)
 	for v.podMarks.Len() > queue.MaxPodMarks {
 		oldest := v.queue.OldestPodMark()
 		gone, _ := v.podMarks.Get(oldest)

@@ -102,9 +102,9 @@ func (x *Index) Foreign(id ID) bool {
 	return foreign
 }
 
-// PutPod is Put for a pod. Most changes of a pod are none of what is counted
-// here, and cost next to nothing.
-func (x *Index) PutPod(old, new *corev1.Pod) {
+// PutPod is Put for a pod, whose key is namespace/name. Most changes of a pod are none
+// of what is counted here, and cost next to nothing.
+func (x *Index) PutPod(key string, old, new *corev1.Pod) {
 	was, is := standingOf(old), standingOf(new)
 	pod := new
 	if pod == nil {
@@ -112,7 +112,6 @@ func (x *Index) PutPod(old, new *corev1.Pod) {
 	}
 	x.refer(Key{Pods, pod.Namespace, pod.Name}, was.belongings, is.belongings)
 	if was.orphan() != is.orphan() {
-		key := pod.Namespace + "/" + pod.Name
 		if is.orphan() {
 			x.orphans.Set(key, struct{}{})
 		} else {

@@ -61,7 +61,7 @@ func TestIndexAgainstAWalk(t *testing.T) {
 				if next == nil && pods[key] == nil {
 					continue
 				}
-				x.PutPod(pods[key], next)
+				x.PutPod(key, pods[key], next)
 				if pods[key] = next; next == nil {
 					delete(pods, key)
 				}
@@ -85,7 +85,7 @@ func TestIndexAgainstAWalk(t *testing.T) {
 			}
 			again := new(Index)
 			for _, p := range pods {
-				again.PutPod(nil, p)
+				again.PutPod(p.Namespace+"/"+p.Name, nil, p)
 			}
 			for _, o := range objects {
 				again.Put("configmaps", nil, o)

@@ -135,3 +135,6 @@ func RevisionKey(revision int64) string {
 	binary.BigEndian.PutUint64(b[:], uint64(revision))
 	return string(b[:])
 }
+
+// RevisionOf is the inverse of RevisionKey.
+func RevisionOf(key string) int64 { return int64(binary.BigEndian.Uint64([]byte(key))) }
