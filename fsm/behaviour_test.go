@@ -143,6 +143,7 @@ func writeCorpus(t *testing.T) {
 	for i := range 40 {
 		logs = append(logs, recordedLog{fmt.Sprintf("extreme-%02d", i), extremeLog(t).Example(i)})
 	}
+	logs = append(logs, recordedLog{"counted", countedLog(t)})
 	raw, err := store.Marshal(logs)
 	if err != nil {
 		t.Fatal(err)

@@ -117,7 +117,8 @@ type PlanRefusal struct {
 	UID    string `msgpack:"uid"`
 	Reason string `msgpack:"reason"`
 	// Deferred: nothing is wrong with the decision, but those before it cost as
-	// much as one plan may. It is to be made again.
+	// much as one plan may, or it has to be counted first whom the pod's rules are
+	// about. It is to be made again.
 	Deferred bool `msgpack:"deferred,omitempty"`
 }
 
@@ -126,7 +127,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	var out PlanResult
 	refuse := func(key, uid, why string) {
 		if why != "" {
-			out.Refused = append(out.Refused, PlanRefusal{Key: key, UID: uid, Reason: why, Deferred: why == deferred})
+			out.Refused = append(out.Refused, PlanRefusal{Key: key, UID: uid, Reason: why, Deferred: why == deferred || why == stillCounting})
 		}
 	}
 	decide := func(key string, weight int, f func() string) string {
@@ -141,7 +142,11 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		return why
 	}
 	setBack := func(key, uid, why string) {
-		if why != deferred {
+		switch why {
+		case deferred:
+		case stillCounting:
+			tx.awaitCount(PodRef{key, uid})
+		default:
 			tx.setBack(PodRef{key, uid}, why)
 		}
 	}
@@ -255,6 +260,9 @@ func (tx *Tx) applyBinding(d *BindDecision) string {
 	rules := tx.view.ruledClass(e.Class(), pod)
 	if !rules.fits(node, offer, &u) {
 		return explain(d.Node, rules.check(node, offer, &u))
+	}
+	if !tx.countFor(rules, pod) {
+		return stillCounting
 	}
 	if reasons := tx.view.barredFrom(rules, d.Node, d.Key, nil); len(reasons) > 0 {
 		return explain(d.Node, reasons)

@@ -56,8 +56,9 @@ func (tx *Tx) save() savepoint {
 // The counters of rules between pods, which it would take long to make anew, take
 // back what they were told.
 func (tx *Tx) undo(to savepoint) {
-	counted := tx.view.cache.counters
+	counted, trying := tx.view.cache.counters, tx.view.trying
 	*tx.view = *to.view.thaw()
+	tx.view.trying = trying
 	if counted == to.counters { // no others are those of this state
 		tx.view.cache.counters = counted.after(to.told)
 	}

@@ -128,6 +128,9 @@ func (h *help) couldEvictFor(n *Nomination) bool {
 // When nothing is left to spend on finding out it is all of them.
 func (h *help) freeOfOwn(tx *Tx, g queue.Group, waiting []*QueueEntry) []*QueueEntry {
 	rules := h.view.ruledGroup(&g)
+	if !h.view.mayAsk(rules) {
+		return waiting
+	}
 	return slices.DeleteFunc(waiting, func(e *QueueEntry) bool {
 		if tx.work.Over() {
 			return false

@@ -91,6 +91,9 @@ func TestTheTableOfWhatIsHeld(t *testing.T) {
 				t.Errorf("%d bytes are held", held)
 			}
 		},
+		"counts that took long to make, for rules between pods": func(t *testing.T, r docs.Row) {
+			equal(t, r, maxCountedRules, maxCounted/costCountedKind*bytesCountedKind)
+		},
 		"signing keys": func(t *testing.T, r docs.Row) {
 			equal(t, r, MaxSigningKeys, maxKeyBytes)
 			w := newWorld(t)

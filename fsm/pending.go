@@ -24,6 +24,7 @@ func (tx *Tx) goOn() {
 		tx.takeIn()
 	}
 	tx.countBudgets()
+	tx.goOnCounting()
 }
 
 // sortQueue gives entries of the queue their place in another order.

@@ -53,6 +53,8 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 	switch {
 	case d.Error:
 		state = berthv1.QueueBackoff
+	case !tx.countFor(tx.view.ruledClass(e.Class(), pod), pod) && nominated: // it is tried again when that is known
+		state = berthv1.QueueBackoff
 	case nominated && tx.fitsNominated(n): // QU8: an event in flight
 		state = berthv1.QueueBackoff
 	case nominated && len(n.Victims) > 0:

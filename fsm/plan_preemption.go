@@ -27,6 +27,10 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) (evicted int,
 	if !ok {
 		return 0, "node " + d.Node + " is gone"
 	}
+	rules := tx.view.ruledClass(e.Class(), pod)
+	if !tx.countFor(rules, pod) {
+		return 0, stillCounting
+	}
 	if n, ok := tx.view.Nominations.Get(d.Key); ok && tx.view.stillPromised(n) {
 		return 0, fmt.Sprintf("the pod waits for its victims on node %s", n.Node)
 	}
@@ -34,7 +38,7 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) (evicted int,
 	if why != "" {
 		return 0, why
 	}
-	victims, why = tx.checkRoom(victims, d, tx.view.ruledClass(e.Class(), pod), node)
+	victims, why = tx.checkRoom(victims, d, rules, node)
 	if why != "" {
 		return 0, why
 	}

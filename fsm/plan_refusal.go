@@ -3,6 +3,7 @@ package fsm
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
 )
@@ -17,6 +18,20 @@ func (tx *Tx) setBack(ref PodRef, why string) {
 		return
 	}
 	put(tx, tx.view.Queue, e.Key(), e.Refused(why, tx.view.TimeUnixNano(), &tx.view.SchedulerConfig().Spec))
+}
+
+// awaitCount leaves a pod alone for a moment, and tells why: it is still being
+// counted whom its rules are about.
+func (tx *Tx) awaitCount(ref PodRef) {
+	pod, e, gone := tx.schedulable(ref)
+	if gone != "" {
+		return
+	}
+	next := e.Uncounted(stillCounting, tx.view.TimeUnixNano())
+	put(tx, tx.view.Queue, e.Key(), next)
+	if next.State == berthv1.QueueBackoff {
+		tx.announce(ref.Key, pod, corev1.PodReasonUnschedulable, next.Diagnosis, "")
+	}
 }
 
 // setAside takes a pod out of the scheduler's sight for a while (see

@@ -52,6 +52,7 @@ func readLive(r io.Reader) (*live, error) {
 	v.budgets.Untouch() // their statuses are those of the snapshot
 	v.quotas.Untouch()
 	v.topology() // now, and not when an entry first needs it
+	v.countAgain()
 	v.settle()
 	return v, nil
 }

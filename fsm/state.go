@@ -165,6 +165,7 @@ func (v *View) Fork() *State {
 //
 // If one of them panics, all are refused with 500 and nothing is done.
 func (s *State) Try(timeUnixNano int64, ps ...Proposal) []Result {
+	s.live.trying = true
 	return s.apply(s.live.Index()+1, s.live.Term(), Header{TimeUnixNano: timeUnixNano}, ps, func() []Proposal {
 		failed := make([]Proposal, len(ps))
 		for i := range failed {

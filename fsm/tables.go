@@ -59,6 +59,9 @@ type tableSet struct {
 	staged Table[*stagedPiece]
 	// signingKeys are those of service accounts' tokens, by their IDs.
 	signingKeys Table[*SigningKey]
+	// counted are rules between pods, by what identifies them, of which it is
+	// counted whom they are about.
+	counted Table[*countedRules]
 }
 
 func newTableSet() tableSet {
@@ -82,6 +85,7 @@ func newTableSet() tableSet {
 		ApplyFailures:   applyFailureTable.New(),
 		staged:          stagedTable.New(),
 		signingKeys:     signingKeyTable.New(),
+		counted:         countedRulesTable.New(),
 	}
 }
 
@@ -91,7 +95,7 @@ func (t *tableSet) tables() []anyTable {
 	return []anyTable{
 		&t.Config, &t.PriorityClasses, &t.Namespaces, &t.Objects, &t.Budgets, &t.Nodes, &t.Pods,
 		&t.Nominations, &t.Queue, &t.Preemptions, &t.Events, &t.arrivals, &t.marks, &t.podMarks, &t.pending,
-		&t.Decisions, &t.ApplyFailures, &t.staged, &t.signingKeys,
+		&t.Decisions, &t.ApplyFailures, &t.staged, &t.signingKeys, &t.counted,
 	}
 }
 

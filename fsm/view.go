@@ -62,6 +62,8 @@ type live struct {
 	View
 	cache *cache
 	bill  *bill // of the entry under way
+	// trying: no server follows this state, and nobody waits for its entries.
+	trying bool
 }
 
 // newLive is a state without rows.

@@ -81,6 +81,9 @@ func (h *help) wakeNominated(tx *Tx) {
 // concernsNominated says whether a pod that is nominated to the node is to look
 // again because of what the node is now.
 func (h *help) concernsNominated(tx *Tx, n *Nomination) (does bool) {
+	if !h.view.mayAsk(h.view.ruledClassOf(n.Key(), n.Class())) {
+		return true
+	}
 	tx.waking(func() {
 		does = h.hasRoomFor(n) || n.Reserved && h.couldEvictFor(n) || !h.view.mayStillTake(h.node, n)
 	})

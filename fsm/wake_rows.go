@@ -42,6 +42,7 @@ func (w *wakes) row(c *store.Change) {
 	case *corev1.Node:
 		walk(c, w.node)
 	case *corev1.Namespace:
+		walk(c, w.tx.forgetChosen)
 		walk(c, w.Namespace)
 	case *policyv1.PodDisruptionBudget:
 		walk(c, w.Budget)

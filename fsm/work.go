@@ -74,7 +74,7 @@ func (v *live) billJudge(c *model.Class) {
 		b.judged = map[string]bool{}
 	}
 	b.judged[c.Signature] = true
-	b.units += v.JudgeCost(c)
+	b.units += max(0, v.JudgeCost(c))
 }
 
 func (v *live) billUnits(units int) {
@@ -113,6 +113,13 @@ const (
 
 // JudgeCost implements queue.State.
 func (v *live) JudgeCost(c *model.Class) int {
+	if v.countsParts() {
+		own := v.ruleCost(c)
+		if own == uncounted {
+			return uncounted
+		}
+		return costJudge + v.guardCost() + own
+	}
 	labelled, wide := c.CountTerms()
 	kinds, _, _ := v.usage.Kinds()
 	return costJudge + v.guardCost() + (labelled+wide)*(costTerm+v.Nodes.Len()/nodesPerUnit) +

@@ -82,6 +82,13 @@ func BenchmarkWorstKinds(b *testing.B) {
 		"PutNode/grow", "DeletePod", "UpdatePod/labels", "ApplyPlan/bindings", "ApplyPlan/failures")
 }
 
+// BenchmarkWorstCounting: the first pod, with as many terms as it may have, about
+// 100,000 pods that have labels of their own each, and what counts them.
+func BenchmarkWorstCounting(b *testing.B) {
+	benchmarkWorst(b, worstPlan{Nodes: 10_000, Zones: 3, NodeLabels: 4, Placed: 100_000, Kinds: 100_000, Namespaces: 1, Labels: 4, Levels: 1},
+		"AdmitPod/first-rules", "AdmitPod/wide-rule", "AdmitPod/counting")
+}
+
 // BenchmarkWorstRestore: a snapshot of 10,000 nodes and 100,000 pods becomes the
 // state, in one entry.
 func BenchmarkWorstRestore(b *testing.B) {

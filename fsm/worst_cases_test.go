@@ -156,6 +156,12 @@ func worstCases() []worstCase {
 		{"AdmitPod/first-rules", bindNew(worstRules{Anti: 1, Key: 1})},
 		{"AdmitPod/wide-rule", bindNew(worstRules{Anti: 1, Key: 1, About: 2})},
 		{"AdmitPod/wide-rules", bindNew(worstRules{Anti: 64, Key: 1, About: 2})},
+		{"AdmitPod/counting", func(w *worstWorld, i int) []Command { // and the entries that go on with it
+			if i > 0 && w.state.View().WorkPending() {
+				return []Command{&ApplyPlan{}}
+			}
+			return bindNew(worstRules{Anti: 64, Key: 1, About: 2})(w, i)
+		}},
 		{"AdmitPods/named", single(func(w *worstWorld, _ int) Command {
 			w.fresh++
 			pod := w.pod("", fmt.Sprintf("many-%d", w.fresh), 0, 0, w.PlacedRules)

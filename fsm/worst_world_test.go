@@ -35,6 +35,7 @@ type worstPlan struct {
 	Ask                      int  // what waiting pods ask for: 0 little, 1 more than there is, 2 something in between
 	Services                 int  // of every namespace, and hard default constraints by them
 	Replicas                 bool // placed pods are of one ReplicaSet
+	Recorded                 bool `json:",omitempty"` // its log is kept
 }
 
 // worstRules are the terms of each pod about others.
@@ -52,6 +53,7 @@ type worstWorld struct {
 	state *State
 	index uint64
 	fresh int // names used so far
+	log   [][]byte
 }
 
 const worstBatch = 1000
@@ -262,6 +264,7 @@ func (w *worstWorld) copy() *worstWorld {
 	own := *w
 	own.state = w.state.View().Fork()
 	own.state.live.topology()
+	own.state.live.countAgain()
 	own.may(&ApplyPlan{})
 	return &own
 }
@@ -282,7 +285,11 @@ func (w *worstWorld) entry(cs ...Command) []byte {
 // may applies commands that may be refused.
 func (w *worstWorld) may(cs ...Command) []Result {
 	w.index++
-	rs, err := w.state.Apply(w.index, 1, w.entry(cs...))
+	entry := w.entry(cs...)
+	if w.Recorded {
+		w.log = append(w.log, entry)
+	}
+	rs, err := w.state.Apply(w.index, 1, entry)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -206,3 +206,26 @@ func attraction(terms []affinityTerm) (all []*podMatch, keys []string) {
 	}
 	return all, keys
 }
+
+// HasPods says whether a namespace has pods, placed or nominated.
+func (t *Topology) HasPods(namespace string) bool {
+	sp, ok := t.spaces[namespace]
+	return ok && sp.pods.kinds > 0
+}
+
+// ChoosesAnyNamespaces says whether a term of the class, preferred ones included, chooses namespaces by their labels.
+func (c *Class) ChoosesAnyNamespaces() bool {
+	return c.chooses(func(m *podMatch) bool { return m.nsSelector != nil })
+}
+
+// ChoosesOtherwise says whether a term of the class chooses a namespace by only one of two sets of labels.
+func (c *Class) ChoosesOtherwise(before, now map[string]string) bool {
+	return c.chooses(func(m *podMatch) bool { return m.choosesOtherwise(before, now) })
+}
+
+func (c *Class) chooses(f func(m *podMatch) bool) bool {
+	if c.terms == nil {
+		return false
+	}
+	return slices.ContainsFunc(slices.Concat(c.terms.affinity, c.terms.antiAffinity, c.terms.preferred), func(a affinityTerm) bool { return f(a.match) })
+}

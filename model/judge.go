@@ -162,6 +162,25 @@ func (t *Topology) PrepareKept(c *Class, out func() bool) bool {
 	if j == nil {
 		return false
 	}
+	t.keepFor(rules, j)
+	return true
+}
+
+// Keep is PrepareKept all at once. It leaves alone what is being prepared.
+func (t *Topology) Keep(c *Class) {
+	rules := c.Rules()
+	if _, ok := t.kept[rules]; ok || rules == "" {
+		return
+	}
+	j := t.Judge(c)
+	for i := range j.own {
+		t.keepCounter(j.own[i].counter)
+	}
+	t.keepFor(rules, j)
+}
+
+// keepFor has the counters of a judge, which are taken out of what the judges may hold, stay until Release.
+func (t *Topology) keepFor(rules string, j *Judge) {
 	counters := make([]*counter, len(j.own))
 	for i := range j.own {
 		counters[i] = j.own[i].counter
@@ -171,7 +190,6 @@ func (t *Topology) PrepareKept(c *Class, out func() bool) bool {
 		t.kept = map[string][]*counter{}
 	}
 	t.kept[rules] = counters
-	return true
 }
 
 // Release lets go of the counters that are kept for Rules.

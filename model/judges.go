@@ -180,10 +180,9 @@ func (t *Topology) dismissSelecting(before, now map[string]string) {
 
 // choosesOtherwise says whether one of the counter's terms chooses a namespace by only one of two sets of labels.
 func (c *counter) choosesOtherwise(before, now map[string]string) bool {
-	for _, m := range c.match {
-		if m.nsSelector != nil && m.nsSelector.Matches(labels.Set(before)) != m.nsSelector.Matches(labels.Set(now)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.match, func(m *podMatch) bool { return m.choosesOtherwise(before, now) })
+}
+
+func (m *podMatch) choosesOtherwise(before, now map[string]string) bool {
+	return m.nsSelector != nil && m.nsSelector.Matches(labels.Set(before)) != m.nsSelector.Matches(labels.Set(now))
 }

@@ -289,6 +289,9 @@ func (w *twin) prepare() {
 		w.judge(w.preparing, c, false)
 		w.preparing = nil
 	}
+	if w.chance("keep", 10) {
+		w.topo.Keep(ClassOf(w.pod()))
+	}
 	if w.chance("release", 10) {
 		w.topo.Release(c.Rules())
 	}

@@ -85,6 +85,22 @@ func (e *Entry) Refused(why string, nowUnixNano int64, spec *berthv1.SchedulerCo
 	return &next
 }
 
+// uncountedSeconds is how long a pod is left alone while it is counted whom its
+// rules are about.
+const uncountedSeconds = 1
+
+// Uncounted is an entry about whose pod nothing was decided, since it is not
+// counted yet whom its rules are about.
+func (e *Entry) Uncounted(why string, nowUnixNano int64) *Entry {
+	next := *e
+	next.BackoffUntilUnixNano = max(next.BackoffUntilUnixNano, nowUnixNano+int64(model.Seconds(uncountedSeconds)))
+	if e.IsTried() {
+		next.State = berthv1.QueueBackoff
+		next.Diagnosis = &Diagnosis{Message: why}
+	}
+	return &next
+}
+
 // PutAside is an entry whose pod is out of the scheduler's sight for 10 s, the
 // next time in a row for 20, and so on to 5 min. Nothing wakes it before; its
 // turn passes to the next of its group. revision is that of the attempt.

@@ -21,7 +21,8 @@ type State interface {
 	// constraints that can keep it off. With the key "" it is without these.
 	RuledClass(pod string, c *model.Class) *model.Class
 	// Topology counts for the rules between pods. JudgeCost is what it may cost to
-	// ask it about a class for the first time, as the tables say it.
+	// ask it about a class for the first time, as the tables say it; below 0: it is
+	// not to be asked yet.
 	Topology() *model.Topology
 	JudgeCost(rules *model.Class) int
 	// MayEvict says whether there may be pods that a pod of the class could evict.

@@ -31,6 +31,9 @@ func (w *Work) Over() bool { return w.spent >= maxWork }
 // the rest is for waking.
 func (w *Work) HalfOver() bool { return w.spent >= maxWork/2 }
 
+// LeftOfHalf is how much of the half is left.
+func (w *Work) LeftOfHalf() int { return max(0, maxWork/2-w.spent) }
+
 // Charge charges what was counted, from the tables alone.
 func (w *Work) Charge(units int) { w.spent += units }
 
@@ -48,7 +51,8 @@ func (w *Work) Look() { w.Charge(costLook) }
 
 // MayJudge says whether the counters may be asked about a group. The first time
 // they may have to count whom its rules are about (cost), and are charged for
-// that whether they know it or not. Who may not be asked about counts as helped.
+// that whether they know it or not. Who may not be asked about counts as helped,
+// and so does who can not be asked about yet (a cost below 0).
 func (w *Work) MayJudge(group string, cost func() int) bool {
 	if w.judged[group] {
 		return true
@@ -56,11 +60,15 @@ func (w *Work) MayJudge(group string, cost func() int) bool {
 	if w.Over() {
 		return false
 	}
+	units := cost()
+	if units < 0 {
+		return false
+	}
 	if w.judged == nil {
 		w.judged = map[string]bool{}
 	}
 	w.judged[group] = true
-	w.Charge(cost())
+	w.Charge(units)
 	return true
 }
 
@@ -89,6 +97,8 @@ const (
 	// PendingBudgets, by key: the pods are counted that a disruption budget covers;
 	// those up to From are.
 	PendingBudgets = "budget/"
+	// PendingCount: pods are counted that rules are about; From is which rules.
+	PendingCount = "count"
 )
 
 // MaxPending is how many nodes that are pending are looked at in one entry.
