@@ -85,7 +85,8 @@ func (r *random) restoreSome() string {
 		r.admit()
 	}
 	r.line("stage s " + id + " from=40")
-	clear(r.bound) // pods go back to where they were
+	clear(r.bound)  // pods go back to where they were
+	clear(r.quotas) // and may be more than a quota lets come
 	return r.line("restore s " + id)
 }
 
