@@ -16,6 +16,7 @@ import (
 	core "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/policy"
 
+	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 )
 
@@ -25,7 +26,7 @@ import (
 const (
 	maxReferences   = 64  // owner references and finalizers
 	maxContainers   = 128 // of all sorts together
-	maxHostPorts    = 128
+	maxHostPorts    = fsm.MaxHostPorts
 	maxVolumes      = 256
 	maxTolerations  = 128
 	maxPodTerms     = 64 // affinity and anti-affinity together, required and preferred

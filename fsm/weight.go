@@ -1,5 +1,11 @@
 package fsm
 
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/model"
+)
+
 // Weight is how many things a command is about, at least 1: pods, nodes, objects,
 // decisions. What it costs grows with that, as far as a command alone can tell.
 func Weight(c Command) int {
@@ -31,4 +37,30 @@ func Weight(c Command) int {
 		n = int(c.Limit)
 	}
 	return max(n, 1)
+}
+
+// MaxHostPorts is how many host ports the API lets a pod have.
+const MaxHostPorts = 128
+
+// MostWork is what a command may cost by what it carries, where others of its kind that
+// cost little say nothing of it: host ports, on a node that has as many as can be. Of
+// others it is 0.
+func MostWork(c Command) int64 {
+	switch c := c.(type) {
+	case *AdmitPod:
+		return portWork(c.Pod.Object)
+	case *AdmitPods:
+		return int64(c.Count) * portWork(c.Template.Object)
+	case *UpdatePod: // it may be of another kind from now on
+		return 2 * portWork(c.Pod.Object)
+	}
+	return 0
+}
+
+func portWork(pod *corev1.Pod) int64 {
+	if pod == nil || pod.Spec.NodeName == "" {
+		return 0
+	}
+	ports := int64(len(model.HostPorts(pod)))
+	return ports * (costPort + model.MaxPodsPerNode*MaxHostPorts/portsPerUnit)
 }

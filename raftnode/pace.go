@@ -10,7 +10,7 @@ import (
 // pace says how many commands an entry takes, by what they cost: nobody waits for
 // an entry that is applied for long. A command tells itself how many things it is
 // about (fsm.Weight); what such a thing costs was counted when the last of its kind were
-// applied (fsm.Result.Work).
+// applied (fsm.Result.Work), and some carry what may be dear (fsm.MostWork).
 type pace struct {
 	mu   sync.Mutex
 	each map[reflect.Type]Cost
@@ -46,16 +46,19 @@ func newPace() *pace { return &pace{each: map[reflect.Type]Cost{}} }
 type load struct {
 	kind   reflect.Type
 	weight int64
+	most   int64 // by what it carries
 }
 
-func loadOf(c fsm.Command) load { return load{reflect.TypeOf(c), int64(fsm.Weight(c))} }
+func loadOf(c fsm.Command) load {
+	return load{reflect.TypeOf(c), int64(fsm.Weight(c)), fsm.MostWork(c)}
+}
 
 // expect is what commands will cost, as far as is known.
 func (p *pace) expect(ls ...load) (work int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range ls {
-		work += l.weight * int64(p.of(l.kind))
+		work += max(l.weight*int64(p.of(l.kind)), l.most)
 	}
 	return work
 }

@@ -3,6 +3,8 @@ package raftnode
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -34,6 +36,31 @@ func TestPace(t *testing.T) {
 	p.learn(loadOf(&fsm.SetNodeHealth{Nodes: make([]fsm.NodeHealth, 10)}), fsm.Result{Work: 10 * entryWork})
 	if got := p.expect(loadOf(&fsm.SetNodeHealth{Nodes: make([]fsm.NodeHealth, 3)})); got != 3*entryWork {
 		t.Errorf("three dear nodes are expected to cost %d", got)
+	}
+}
+
+// TestPaceOfPorts: pods with many host ports are taken for dear, however cheap those
+// before them were.
+func TestPaceOfPorts(t *testing.T) {
+	p := newPace()
+	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{}}}}
+	for i := range int32(128) {
+		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: 1 + i})
+	}
+	admit := &fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}}
+	for range 100 {
+		p.learn(loadOf(&fsm.AdmitPod{}), fsm.Result{Work: 100})
+	}
+	if n := entryWork / p.expect(loadOf(admit)); n < 10 || n > 20 {
+		t.Errorf("%d pods with 128 host ports fit", n)
+	}
+	if n := entryWork / p.expect(loadOf(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})); n > 10 {
+		t.Errorf("%d that may change their kind fit", n)
+	}
+	waiting := pod.DeepCopy()
+	waiting.Spec.NodeName = ""
+	if n := entryWork / p.expect(loadOf(&fsm.AdmitPod{Pod: fsm.PodWire{Object: waiting}})); n < 1000 {
+		t.Errorf("%d that have no node yet fit", n)
 	}
 }
 
