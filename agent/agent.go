@@ -78,7 +78,8 @@ func (a *Agent) startServer(ctx context.Context) error {
 		Name: c.Name, Version: c.Version, DataDir: ServerDir(c.DataDir),
 		Gossip: a.gossip(), TLS: c.TLS, APICA: c.CA, TokenFile: p.TokenFile,
 		BootstrapExpect: p.BootstrapExpect, NonVoter: p.NonVoter, MaxClockOffset: p.MaxClockOffset, MaxLogVersion: p.MaxLogVersion,
-		Consensus: p.Consensus, Autopilot: p.Autopilot, Scheduler: p.Scheduler, Clock: clock.System(), Logger: c.Logger,
+		Consensus: p.Consensus, Autopilot: p.Autopilot, Scheduler: p.Scheduler, Services: p.Services,
+		Clock: clock.System(), Logger: c.Logger,
 	}
 	var err error
 	for _, l := range []struct {

@@ -57,6 +57,7 @@ type ServerPart struct {
 	Consensus       server.Consensus
 	Autopilot       server.Autopilot
 	Scheduler       *berthv1.SchedulerConfiguration
+	Services        server.Services
 }
 
 // CRIPart is what the runtime cri needs.

@@ -34,6 +34,9 @@ type Config struct {
 	// published in every new namespace.
 	RootCA string
 
+	// Services says which addresses services get.
+	Services ServiceRanges
+
 	// Ready are asked at /readyz, beside upstream's own checks.
 	Ready []Check
 
@@ -64,6 +67,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Backend == nil || c.Listener == nil || c.Logger == nil || c.TLS == nil {
 		return c, errors.New("the API needs a backend, a listener, a certificate and a logger")
 	}
+	c.Services = c.Services.withDefaults()
 	if c.RequestTimeout == 0 {
 		c.RequestTimeout = 60 * time.Second
 	}

@@ -107,7 +107,10 @@ func (g *registry) coreGroup(
 	if err != nil {
 		return info, nil, err
 	}
-	resources["services/status"] = partOf(made["services"], service.StatusStrategy)
+	if resources["services"], err = g.services(made["services"], config.Services); err != nil {
+		return info, nil, err
+	}
+	resources["services/status"] = partOf(made["services"], serviceStatusChange{service.StatusStrategy})
 	if resources["serviceaccounts/token"], err = g.accountToken(account, accounts, made); err != nil {
 		return info, nil, err
 	}
@@ -171,12 +174,16 @@ func plainDescriptions() []description {
 			kind: podTemplateKind(), singular: "podtemplate",
 			list: func() runtime.Object { return new(core.PodTemplateList) },
 		}.by(podtemplate.Strategy),
-		{
-			kind: serviceKind(), singular: "service", shortNames: []string{"svc"}, categories: []string{"all"},
-			list:   func() runtime.Object { return new(core.ServiceList) },
-			create: serviceCreation{service.Strategy}, update: serviceChange{service.Strategy}, remove: service.Strategy, reset: service.Strategy,
-			attrs: service.GetAttrs, predicate: service.Matcher,
-		},
+		serviceDescription(),
+	}
+}
+
+func serviceDescription() description {
+	return description{
+		kind: serviceKind(), singular: "service", shortNames: []string{"svc"}, categories: []string{"all"}, version: corev1.SchemeGroupVersion,
+		list:   func() runtime.Object { return new(core.ServiceList) },
+		create: serviceCreation{service.Strategy}, update: serviceChange{service.Strategy}, remove: service.Strategy, reset: service.Strategy,
+		attrs: service.GetAttrs, predicate: service.Matcher,
 	}
 }
 

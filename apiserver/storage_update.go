@@ -59,7 +59,8 @@ func (t *tables) GuaranteedUpdate(ctx context.Context, key string, out runtime.O
 // one that was to be made, since it was read.
 func overtaken(cur *current, err error) bool {
 	if cur.shown == nil {
-		return apierrors.IsAlreadyExists(err)
+		// A conflict is about something that is to be the object's alone (fsm.SinceServiceAddresses).
+		return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err)
 	}
 	return apierrors.IsConflict(err)
 }

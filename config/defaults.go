@@ -52,6 +52,7 @@ func Default() *Config {
 				HardPodAffinityWeight: 1,
 				Aging:                 "0s",
 			},
+			Services: &Services{ClusterIPRanges: []string{"10.96.0.0/16"}, NodePorts: "30000-32767"},
 		},
 		Worker: &Worker{
 			Runtime:  "auto",

@@ -71,6 +71,14 @@ type Server struct {
 	Raft      *Raft      `hcl:"raft,block"`
 	Autopilot *Autopilot `hcl:"autopilot,block"`
 	Scheduler *Scheduler `hcl:"scheduler,block"`
+	Services  *Services  `hcl:"services,block"`
+}
+
+// Services says which addresses services get.
+type Services struct {
+	// ClusterIPRanges are one range, or one of IPv4 and one of IPv6.
+	ClusterIPRanges []string `hcl:"cluster_ip_ranges,optional"`
+	NodePorts       string   `hcl:"node_ports,optional"`
 }
 
 // Raft tunes the log.

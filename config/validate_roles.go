@@ -49,6 +49,12 @@ func (c *Config) validateServer(k checker) {
 	k.atLeast("server.autopilot.min_quorum", a.MinQuorum, 0)
 	k.atLeastDuration("server.autopilot.last_contact_threshold", a.LastContactThreshold, 10*time.Millisecond)
 
+	if _, err := s.Services.Ranges(); err != nil {
+		k.fail("server.services.cluster_ip_ranges", "%v", err)
+	}
+	if _, _, err := s.Services.Ports(); err != nil {
+		k.fail("server.services.node_ports", "%v", err)
+	}
 	c.validateScheduler(k)
 }
 

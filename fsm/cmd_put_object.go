@@ -15,7 +15,8 @@ import (
 // Refuses: 403 for a template of a system class without permission (AD5), for one more in a namespace that has as many as it may, and for
 // what a quota does not allow; 400 for an unknown kind or unreadable bytes; 404 or 403 for a
 // namespace that is missing or on its way out; 409 if an object to be created
-// exists, or for a stale revision; 404 if one to be replaced does not.
+// exists, or for a stale revision, and for a service
+// that is to have the address or the port of another; 404 if one to be replaced does not.
 type PutObject struct {
 	Resource string `msgpack:"resource"`
 	// Raw is the object's protobuf encoding.
@@ -84,6 +85,9 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		if r, ok := v.checkObjectQuotas(&Object{Resource: c.Resource, Value: value}, nil); !ok {
 			return r
 		}
+		if r, ok := v.checkGiven(value, nil); !ok {
+			return r
+		}
 		return tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
 	}
 	if !known {
@@ -96,6 +100,9 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		return r
 	}
 	if r, ok := v.checkObjectQuotas(&Object{Resource: c.Resource, Value: value}, old); !ok {
+		return r
+	}
+	if r, ok := v.checkGiven(value, old.Value); !ok {
 		return r
 	}
 	value.SetResourceVersion(old.Value.GetResourceVersion())

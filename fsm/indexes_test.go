@@ -54,6 +54,7 @@ func describeIndexes(v *View) map[string]string {
 		"unclaimed":       list(v.unclaimed, pod),
 		"ended":           list(v.ended, pod),
 		"services":        list(v.services, asText),
+		"given":           list(v.given, asText),
 		"eventOrder":      list(v.eventOrder, asText),
 		"preemptionOrder": list(v.preemptionOrder, asText),
 		"defaultClasses":  list(v.defaultClasses, asText),

@@ -22,6 +22,7 @@ var (
 	namespaceResource = resource{"", "namespaces", "Namespace"}
 	eventResource     = resource{"", "events", "Event"}
 	budgetResource    = resource{policyv1.GroupName, "poddisruptionbudgets", "PodDisruptionBudget"}
+	serviceResource   = resource{"", "services", "Service"}
 	classResource     = resource{"scheduling.k8s.io", "priorityclasses", "PriorityClass"}
 	configResource    = resource{berthv1.GroupName, "schedulerconfigurations", "SchedulerConfiguration"}
 )

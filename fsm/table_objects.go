@@ -146,6 +146,7 @@ var objectTable = &tableDef[*Object]{
 		v.budgets.PutScale(scaleOf(old), scaleOf(new))
 		indexObjectOwners(v, old, new)
 		indexService(v, old, new)
+		indexGiven(v, old, new)
 		indexObjectUse(v, old, new)
 	},
 }

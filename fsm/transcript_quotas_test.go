@@ -39,8 +39,14 @@ func (s *transcript) quotaOf(a words, meta metav1.ObjectMeta) *corev1.ResourceQu
 	return q
 }
 
-// serviceOf: type=TYPE ports=COUNT
+// serviceOf: type=TYPE ports=COUNT address=ADDRESS,… node-port=NUMBER
 func (s *transcript) serviceOf(a words, o *corev1.Service) {
+	if o.Spec.ClusterIPs = a.list("address"); len(o.Spec.ClusterIPs) > 0 {
+		o.Spec.ClusterIP = o.Spec.ClusterIPs[0]
+	}
+	if n := a.number("node-port"); n != nil {
+		o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Name: "node", Port: 80, NodePort: int32(*n)})
+	}
 	o.Spec.Type = corev1.ServiceType(a.or("type", ""))
 	n, _ := strconv.Atoi(a.or("ports", "0"))
 	for i := range n {

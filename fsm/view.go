@@ -90,6 +90,7 @@ type orders struct {
 	unclaimed       store.Tree[*corev1.Pod]       // unclaimedKey: unbound pods that no profile is for
 	ended           store.Tree[*corev1.Pod]       // key of Pods: those in a terminal phase
 	services        store.Tree[map[string]string] // namespace, label, value, name: a service's selector
+	given           store.Tree[struct{}]          // address or port, service: what services have for themselves
 	eventOrder      store.Tree[keptEvent]         // revisionKey -> which of Events
 	eventBytes      int                           // of all Events
 	preemptionOrder store.Tree[string]            // revisionKey -> key of Preemptions
@@ -98,7 +99,7 @@ type orders struct {
 
 func (x *orders) fork() orders {
 	return orders{
-		unclaimed: x.unclaimed.Fork(), ended: x.ended.Fork(), services: x.services.Fork(),
+		unclaimed: x.unclaimed.Fork(), ended: x.ended.Fork(), services: x.services.Fork(), given: x.given.Fork(),
 		eventOrder: x.eventOrder.Fork(), eventBytes: x.eventBytes, preemptionOrder: x.preemptionOrder.Fork(), defaultClasses: x.defaultClasses.Fork(),
 	}
 }

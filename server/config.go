@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/pki"
@@ -63,10 +64,16 @@ type Config struct {
 	// Scheduler is the configuration that the first leader stores.
 	Scheduler *berthv1.SchedulerConfiguration
 
+	// Services says which addresses services get; its zero value means the usual ones.
+	Services Services
+
 	Logger hclog.Logger
 	// Metrics collects what is shown at /metrics; nil makes a registry.
 	Metrics *prometheus.Registry
 }
+
+// Services are ranges of addresses and ports for services.
+type Services = apiserver.ServiceRanges
 
 // defaultMaxClockOffset is much more than any clock is off that somebody keeps.
 const defaultMaxClockOffset = 30 * time.Second

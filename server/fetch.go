@@ -22,7 +22,7 @@ import (
 func (s *Server) WorkerFetch(ctx context.Context, r *rpc.FetchRequest) (*rpc.FetchResponse, error) {
 	view := s.state.View()
 	if r.Resource == services && r.Name == "" {
-		return linkedServices(view, r)
+		return linkedServices(view, r, s.config.Services)
 	}
 	if !refersTo(view, r) {
 		return nil, fmt.Errorf("%w: no pod on node %s refers to %s %s/%s", rpc.ErrForbidden, r.Node, r.Resource, r.Namespace, r.Name)
@@ -137,8 +137,10 @@ func refersTo(view *fsm.View, r *rpc.FetchRequest) bool {
 const serviceAccounts, services = "serviceaccounts", "services"
 
 // linkedServices are the services of a namespace that pods' environments tell of:
-// those with an address. A worker may have those of the namespaces of its pods.
-func linkedServices(view *fsm.View, r *rpc.FetchRequest) (*rpc.FetchResponse, error) {
+// those with an address behind which somebody is. Nothing carries traffic to the
+// addresses that services get here, so they are told to nobody. A worker may have those of the
+// namespaces of its pods.
+func linkedServices(view *fsm.View, r *rpc.FetchRequest, ranges Services) (*rpc.FetchResponse, error) {
 	found := false
 	view.PodsOnNode(r.Node, func(pod *corev1.Pod) bool {
 		found = pod.Namespace == r.Namespace
@@ -150,7 +152,7 @@ func linkedServices(view *fsm.View, r *rpc.FetchRequest) (*rpc.FetchResponse, er
 	list := &corev1.ServiceList{}
 	view.Objects.Scan(fsm.ObjectKey(services, r.Namespace, ""), func(_ string, o *fsm.Object) bool {
 		s := o.Value.(*corev1.Service)
-		if ip := s.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone {
+		if ip := s.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone && !ranges.Has(ip) {
 			link := corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: s.Spec.Ports}}
 			link.Namespace, link.Name = s.Namespace, s.Name
 			list.Items = append(list.Items, link)

@@ -84,7 +84,11 @@ func agentConfig(c *config.Config, addrs []net.Addr) (agent.Config, error) {
 
 func serverPart(c *config.Config) *agent.ServerPart {
 	r, ap := c.Server.Raft, c.Server.Autopilot
+	var services server.Services // the configuration was checked
+	services.ClusterIPs, _ = c.Server.Services.Ranges()
+	services.FirstNodePort, services.LastNodePort, _ = c.Server.Services.Ports()
 	return &agent.ServerPart{
+		Services:        services,
 		BootstrapExpect: c.Server.BootstrapExpect, NonVoter: c.Server.NonVoter, TokenFile: string(c.Auth.TokenFile),
 		MaxClockOffset: c.Server.MaxClockOffset.Value(), MaxLogVersion: c.Server.MaxLogVersion,
 		Consensus: server.Consensus{

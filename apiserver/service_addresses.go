@@ -1,0 +1,269 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	core "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
+	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
+	servicestorage "k8s.io/kubernetes/pkg/registry/core/service/storage"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// ServiceRanges are where services get their addresses and ports from.
+type ServiceRanges struct {
+	// ClusterIPs are one range, or one of each family; the first is the default.
+	ClusterIPs []netip.Prefix
+	// FirstNodePort to LastNodePort are the ports on the nodes.
+	FirstNodePort, LastNodePort int
+}
+
+func (r ServiceRanges) withDefaults() ServiceRanges {
+	if len(r.ClusterIPs) == 0 {
+		r.ClusterIPs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	}
+	if r.FirstNodePort == 0 {
+		r.FirstNodePort, r.LastNodePort = 30000, 32767
+	}
+	return r
+}
+
+// Has says whether an address is of the ranges.
+func (r ServiceRanges) Has(address string) bool {
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return false
+	}
+	for _, p := range r.withDefaults().ClusterIPs {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// services serves services by upstream's rules for addresses, over allocators that hold
+// nothing: they choose what is free in this server's view, and the command is refused if
+// it is not free any more when it is applied. Then it is chosen anew.
+type services struct{ *served }
+
+func (g *registry) services(s *served, ranges ServiceRanges) (rest.Storage, error) {
+	view := g.backend.View
+	byFamily := map[core.IPFamily]ipallocator.Interface{}
+	first := familyOf(ranges.ClusterIPs[0])
+	for _, p := range ranges.ClusterIPs {
+		byFamily[familyOf(p)] = &addresses{view: view, prefix: p, chosen: newChosen()}
+	}
+	ports := &nodePorts{view: view, first: ranges.FirstNodePort, last: ranges.LastNodePort, chosen: newChosen()}
+	upstream, _, _, err := servicestorage.NewREST(g.options(serviceDescription()), first, byFamily, ports, nil, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("registry of services: %w", err)
+	}
+	known := func() bool { return view().Version() >= fsm.SinceServiceAddresses }
+	s.BeginCreate = func(ctx context.Context, obj runtime.Object, options *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+		if !known() { // nobody would see to it that they are free
+			return func(context.Context, bool) {}, nil
+		}
+		return upstream.BeginCreate(ctx, obj, options)
+	}
+	s.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, options *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+		if !known() {
+			return func(context.Context, bool) {}, nil
+		}
+		return upstream.BeginUpdate(ctx, obj, old, options)
+	}
+	return &services{s}, nil
+}
+
+func familyOf(p netip.Prefix) core.IPFamily {
+	if p.Addr().Is4() {
+		return core.IPv4Protocol
+	}
+	return core.IPv6Protocol
+}
+
+// Create implements rest.Creater: who was overtaken chooses anew, or is told of what was
+// asked for.
+func (r *services) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	for try := 0; ; try++ {
+		out, err := r.served.Create(ctx, obj.DeepCopyObject(), validate, options)
+		if !apierrors.IsConflict(err) || try >= maxTries {
+			return out, err
+		}
+		if err := r.backend.ReadIndex(ctx); err != nil { // this server's view may not have it yet
+			return nil, readError(err)
+		}
+	}
+}
+
+// chosen remembers what was chosen of late, so that two that ask at once, or one that asks
+// twice, do not choose the same.
+type chosen struct {
+	mu   sync.Mutex
+	ring [512]int
+	at   int
+	is   map[int]bool
+}
+
+func newChosen() *chosen { return &chosen{is: map[int]bool{}} }
+
+// choose finds a number from first to last that is not taken, at random; the first of them
+// last, which are left to those who ask for one.
+func (c *chosen) choose(first, last int, taken func(n int) bool) (int, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	size := last - first + 1
+	band := min(max(size/32, 16), 256)
+	if band >= size {
+		band = 0
+	}
+	try := func(first, last int, taken func(n int) bool) (int, bool) {
+		size := last - first + 1
+		if size <= 0 {
+			return 0, false
+		}
+		for i, from := 0, rand.IntN(size); i < size; i++ {
+			if n := first + (from+i)%size; !taken(n) {
+				return n, true
+			}
+		}
+		return 0, false
+	}
+	for _, remembered := range []bool{true, false} { // what was chosen and came to nothing, in the end
+		for _, part := range [][2]int{{first + band, last}, {first, first + band - 1}} {
+			n, ok := try(part[0], part[1], func(n int) bool { return remembered && c.is[n] || taken(n) })
+			if ok {
+				delete(c.is, c.ring[c.at])
+				c.ring[c.at], c.is[n] = n, true
+				c.at = (c.at + 1) % len(c.ring)
+				return n, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// addresses is upstream's allocator of the addresses of one range.
+type addresses struct {
+	view   func() *fsm.View
+	prefix netip.Prefix
+	chosen *chosen
+}
+
+var _ ipallocator.Interface = (*addresses)(nil)
+
+// Allocate implements ipallocator.Interface.
+func (a *addresses) Allocate(ip net.IP) error {
+	switch {
+	case !a.Has(ip):
+		return &ipallocator.ErrNotInRange{IP: ip, ValidRange: a.prefix.String()}
+	case a.view().AddressTaken(ip.String()):
+		return ipallocator.ErrAllocated
+	}
+	return nil
+}
+
+// AllocateNext implements ipallocator.Interface. The range's own address, the next, which
+// Kubernetes gives to its API, and the last are given to nobody who does not ask.
+func (a *addresses) AllocateNext() (net.IP, error) {
+	v := a.view()
+	last := 1<<(a.prefix.Addr().BitLen()-a.prefix.Bits()) - 1
+	n, ok := a.chosen.choose(2, last-1, func(n int) bool { return v.AddressTaken(a.at(n).String()) })
+	if !ok {
+		return nil, ipallocator.ErrFull
+	}
+	return a.at(n), nil
+}
+
+// at is the n-th address of the range.
+func (a *addresses) at(n int) net.IP {
+	b := a.prefix.Addr().AsSlice()
+	b[len(b)-2] |= byte(n >> 8) // ranges differ in 16 bits at most
+	b[len(b)-1] |= byte(n)
+	return b
+}
+
+// Release implements ipallocator.Interface: what no service has is free.
+func (*addresses) Release(net.IP) error { return nil }
+
+// ForEach implements ipallocator.Interface.
+func (*addresses) ForEach(func(net.IP)) {}
+
+// CIDR implements ipallocator.Interface.
+func (a *addresses) CIDR() net.IPNet {
+	return net.IPNet{IP: a.at(0), Mask: net.CIDRMask(a.prefix.Bits(), a.prefix.Addr().BitLen())}
+}
+
+// IPFamily implements ipallocator.Interface.
+func (a *addresses) IPFamily() core.IPFamily { return familyOf(a.prefix) }
+
+// Has implements ipallocator.Interface.
+func (a *addresses) Has(ip net.IP) bool {
+	n, ok := netip.AddrFromSlice(ip)
+	return ok && a.prefix.Contains(n.Unmap())
+}
+
+// Destroy implements ipallocator.Interface.
+func (*addresses) Destroy() {}
+
+// EnableMetrics implements ipallocator.Interface.
+func (*addresses) EnableMetrics() {}
+
+// DryRun implements ipallocator.Interface: nothing is held in either case.
+func (a *addresses) DryRun() ipallocator.Interface { return a }
+
+// nodePorts is upstream's allocator of the ports on the nodes.
+type nodePorts struct {
+	view        func() *fsm.View
+	first, last int
+	chosen      *chosen
+}
+
+var _ portallocator.Interface = (*nodePorts)(nil)
+
+// Allocate implements portallocator.Interface.
+func (p *nodePorts) Allocate(port int) error {
+	switch {
+	case port < p.first || port > p.last:
+		return &portallocator.ErrNotInRange{ValidPorts: fmt.Sprintf("%d-%d", p.first, p.last)}
+	case p.Has(port):
+		return portallocator.ErrAllocated
+	}
+	return nil
+}
+
+// AllocateNext implements portallocator.Interface.
+func (p *nodePorts) AllocateNext() (int, error) {
+	v := p.view()
+	n, ok := p.chosen.choose(p.first, p.last, func(n int) bool { return v.NodePortTaken(int32(n)) })
+	if !ok {
+		return 0, portallocator.ErrFull
+	}
+	return n, nil
+}
+
+// Release implements portallocator.Interface.
+func (*nodePorts) Release(int) error { return nil }
+
+// ForEach implements portallocator.Interface.
+func (*nodePorts) ForEach(func(int)) {}
+
+// Has implements portallocator.Interface.
+func (p *nodePorts) Has(port int) bool { return p.view().NodePortTaken(int32(port)) }
+
+// Destroy implements portallocator.Interface.
+func (*nodePorts) Destroy() {}
+
+// EnableMetrics implements portallocator.Interface.
+func (*nodePorts) EnableMetrics() {}
