@@ -43,7 +43,10 @@ type replicaSet struct {
 
 	queued, timed bool
 	busy          bool  // commands are under way
+	looked        int64 // the revision at which they were wanted
 	after         int64 // the revision by which the last ones were applied
+	// idleUnixNano is until when it is left alone: what was wanted has changed nothing.
+	idleUnixNano int64
 	// orphans are pods that match and seem to have no controller; all: look at
 	// all orphans of the namespace.
 	orphans []string
@@ -252,6 +255,9 @@ func (r *ReplicaSets) due(nowUnixNano int64) {
 // next is when the ReplicaSet has to be looked at though nothing has changed.
 func (s *replicaSet) next() int64 {
 	at := int64(never)
+	if s.idleUnixNano > 0 {
+		return s.idleUnixNano
+	}
 	if s.failures > 0 {
 		at = s.retryUnixNano
 	}
@@ -291,12 +297,17 @@ func (r *ReplicaSets) Step(v *fsm.View, nowUnixNano int64, most int) []Work {
 			continue
 		}
 		s.queued = false
+		if nowUnixNano < s.idleUnixNano {
+			r.later(s)
+			continue
+		}
+		s.idleUnixNano = 0
 		commands := r.look(v, s, nowUnixNano)
 		if s.next() != never {
 			r.later(s)
 		}
 		if len(commands) > 0 {
-			s.busy = true
+			s.busy, s.looked = true, v.Revision()
 			out = append(out, Work{For: s.key, Commands: commands})
 		}
 	}
@@ -323,6 +334,11 @@ func (r *ReplicaSets) Settle(_ *fsm.View, o Outcome, nowUnixNano int64) {
 	}
 	for _, result := range o.Results {
 		s.after = max(s.after, result.Revision)
+	}
+	if s.after == s.looked {
+		// The state that was looked at and the one that the commands met are the same, and
+		// nothing came of them: it would be so again, and again.
+		s.idleUnixNano = nowUnixNano + retryFirst
 	}
 	r.settleCreation(s, &o, nowUnixNano)
 	r.enqueue(s)

@@ -82,7 +82,7 @@ func (s *Server) RestoreState(ctx context.Context, from io.Reader) (fsm.Result, 
 // versionNow is the log's version. The last entry may have been made before all
 // servers knew a newer one: then another entry is.
 func (s *Server) versionNow(ctx context.Context) int {
-	if s.state.View().Version() < s.knownVersion() {
+	if s.state.View().Version() < s.minServerVersion() {
 		if _, _, err := s.checkpoint(ctx); err != nil {
 			s.log.Debug("the log's version is taken from its last entry", "error", err)
 		}

@@ -23,8 +23,10 @@ func (s *Server) keepSigningKey(ctx context.Context) {
 		if _, _, has := s.state.View().SignsNow(); has {
 			return
 		}
-		if err := s.addSigningKey(ctx, func(c *fsm.AddSigningKey) { c.OnlyIfNone = true }); err != nil && ctx.Err() == nil {
-			s.log.Debug("the cluster has no key for service accounts' tokens yet", "reason", err)
+		if s.minServerVersion() >= fsm.Since(&fsm.AddSigningKey{}) {
+			if err := s.addSigningKey(ctx, func(c *fsm.AddSigningKey) { c.OnlyIfNone = true }); err != nil && ctx.Err() == nil {
+				s.log.Debug("the cluster has no key for service accounts' tokens yet", "reason", err)
+			}
 		}
 		select {
 		case <-ctx.Done():

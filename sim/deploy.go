@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -67,6 +68,44 @@ func (u *user) deploy(ctx context.Context) {
 		})
 		u.world.story.tell(u.name, "changes the pods of %s %s: %v", kind, name, err)
 	})
+}
+
+// rationed is the class of which a namespace may have so many pods at a time, and ration
+// the name of the quota that says so.
+const (
+	rationed   = "low"
+	ration     = "few"
+	rationPods = 40
+)
+
+// ration lets the namespace have few pods of the lowest class.
+func (u *user) ration(ctx context.Context) {
+	u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
+		_, err := c.CoreV1().ResourceQuotas(space).Create(ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: ration}, Spec: corev1.ResourceQuotaSpec{
+			Hard: corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(rationPods, resource.DecimalSI)},
+			ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{
+				ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{rationed},
+			}}},
+		}}, metav1.CreateOptions{})
+		return err
+	})
+	u.world.story.tell(u.name, "has made quota %s", ration)
+}
+
+// rations looks at a pod that has just been made: its namespace may have it.
+func (m *mirror) rations(revision int64, pod *corev1.Pod) {
+	if !m.rationed || pod.Spec.PriorityClassName != rationed {
+		return
+	}
+	have := 1
+	for _, p := range m.pods {
+		if p.Spec.PriorityClassName == rationed && p.Namespace == pod.Namespace && p.UID != pod.UID && !ended(p) {
+			have++
+		}
+	}
+	if have > rationPods {
+		m.fault(revision, "pod %s is made, the %dth of class %s, and quota %s allows %d", pod.Name, have, rationed, ration, rationPods)
+	}
 }
 
 // runJob makes a Job, and removes one of some time ago.

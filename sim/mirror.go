@@ -29,6 +29,8 @@ type mirror struct {
 	victims     map[types.UID]*corev1.Pod     // those that it has preempted
 	nominations map[types.UID]*fsm.Nomination // by victim: those that it has made
 
+	rationed bool // the quota is there
+
 	pieces map[types.UID]map[string]bool // of Jobs: those that have succeeded
 
 	found []error // what must never be, and was not told yet
@@ -49,6 +51,7 @@ func (m *mirror) load(v *fsm.View) {
 	*m = *newMirror()
 	m.pieces = pieces
 	m.at = v.Revision()
+	_, m.rationed = v.Objects.Get(fsm.ObjectKey("resourcequotas", space, ration))
 	v.Pods.Scan("", func(key string, p *corev1.Pod) bool { m.pods[key] = p; m.piece(p); return true })
 	v.Nodes.Scan("", func(key string, n *corev1.Node) bool { m.nodes[key] = n; return true })
 	v.Nominations.Scan("", func(key string, n *fsm.Nomination) bool { m.claims[key] = n; return true })
@@ -80,8 +83,11 @@ func (m *mirror) take(c *store.Change, view func() *fsm.View) {
 	case *corev1.Node:
 		m.nodes[c.Key] = is
 	case *fsm.Object:
-		if job, ok := is.Value.(*batchv1.Job); ok {
-			m.job(c.Revision, c.Key, job)
+		switch is := is.Value.(type) {
+		case *batchv1.Job:
+			m.job(c.Revision, c.Key, is)
+		case *corev1.ResourceQuota:
+			m.rationed = true
 		}
 	case *fsm.Nomination:
 		m.claims[c.Key] = is
@@ -129,6 +135,7 @@ func (m *mirror) pod(revision int64, old, pod *corev1.Pod) {
 	m.piece(pod)
 	if old == nil || old.UID != pod.UID {
 		m.kept(revision, pod)
+		m.rations(revision, pod)
 		return
 	}
 	why := disruption(pod)

@@ -177,6 +177,7 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 		{"recreate", (*user).recreate},
 		{"hand-over", (*user).handOver},
 		{"deploy", (*user).deploy},
+		{"ration", (*user).ration},
 		{"reg-1", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 1) }},
 		{"reg-2", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 2) }},
 		{"reg-3", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 3) }},
