@@ -170,6 +170,9 @@ func (k *checker) pod(revision int64, old, pod *corev1.Pod) {
 	if ended(old) && pod.Status.Phase != old.Status.Phase {
 		k.violated("revision %d: pod %s was %s, and is %s", revision, pod.Name, old.Status.Phase, pod.Status.Phase)
 	}
+	if ended(pod) && !ended(old) && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && pod.Status.Reason == "" && pod.DeletionTimestamp == nil {
+		k.violated("revision %d: pod %s, which is always started again, is %s", revision, pod.Name, pod.Status.Phase)
+	}
 	for i := range old.Status.ContainerStatuses {
 		was := old.Status.ContainerStatuses[i].State.Terminated
 		if was == nil || pod.Spec.RestartPolicy != corev1.RestartPolicyNever || i >= len(pod.Status.ContainerStatuses) {
@@ -283,7 +286,7 @@ func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 			}
 		}
 	}
-	return append(append(append(unsettled, workloads(v)...), kept(v)...), k.truth.settled(v)...)
+	return append(append(append(unsettled, workloads(v)...), kept(v)...), k.truth.settled(v, nowUnixNano)...)
 }
 
 // workloads: every ReplicaSet has as many pods as it wants.

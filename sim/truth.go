@@ -105,8 +105,9 @@ func idOf(containerID string) (runtime.ID, error) {
 	return runtime.ParseID(id)
 }
 
-// settled: what runs has its pod, and what is said to run does.
-func (t *truth) settled(v *fsm.View) (unsettled []string) {
+// settled: what runs has its pod, what is said to run does, and what is always started
+// again has been.
+func (t *truth) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pods := map[types.UID]*corev1.Pod{}
@@ -114,6 +115,9 @@ func (t *truth) settled(v *fsm.View) (unsettled []string) {
 		pods[p.UID] = p
 		for i := range p.Status.ContainerStatuses {
 			s := &p.Status.ContainerStatuses[i]
+			if end := s.State.Terminated; end != nil && p.DeletionTimestamp == nil && p.Spec.RestartPolicy == corev1.RestartPolicyAlways && nowUnixNano > end.FinishedAt.UnixNano()+60e9 {
+				unsettled = append(unsettled, fmt.Sprintf("container %s of pod %s has ended at %s, and was not started again", s.Name, p.Name, end.FinishedAt.UTC().Format("15:04:05")))
+			}
 			if s.State.Running == nil || ended(p) {
 				continue
 			}

@@ -89,9 +89,6 @@ func scheduling() []Mutant {
 		{"room-not-given-back", "the room of a pod that has left is not free", Edit{"usage/index.go",
 			"\t\t\tx.used.remove(from, was)\n",
 			"\t\t\tif !ON || to != \"\" {\n\t\t\t\tx.used.remove(from, was)\n\t\t\t}\n"}},
-		{"one-replica-too-many", "a ReplicaSet has one pod more than it wants", Edit{"controller/replicaset_look.go",
-			".Active)\n\tswitch {\n\tcase missing > 0 && s.failures",
-			".Active)\n\tif ON {\n\t\tmissing++\n\t}\n\tswitch {\n\tcase missing > 0 && s.failures"}},
 	}
 }
 
