@@ -170,7 +170,8 @@ func (k *checker) pod(revision int64, old, pod *corev1.Pod) {
 	if ended(old) && pod.Status.Phase != old.Status.Phase {
 		k.violated("revision %d: pod %s was %s, and is %s", revision, pod.Name, old.Status.Phase, pod.Status.Phase)
 	}
-	if ended(pod) && !ended(old) && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && pod.Status.Reason == "" && pod.DeletionTimestamp == nil {
+	if ended(pod) && !ended(old) && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && pod.Status.Reason == "" &&
+		pod.DeletionTimestamp == nil && !k.hasForgotten() {
 		k.violated("revision %d: pod %s, which is always started again, is %s", revision, pod.Name, pod.Status.Phase)
 	}
 	for i := range old.Status.ContainerStatuses {

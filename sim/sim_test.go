@@ -44,7 +44,7 @@ var (
 	mutants  = flag.Bool("sim.mutants", false, "whether each mutant of the build is found by one of the seeds")
 	skip     = flag.String("sim.skip", "", "faults that do not happen, by number: 3,5,10-20")
 	traced   = flag.String("sim.trace", "", "file for everything that the trace is a sum of")
-	sweep    = flag.Duration("sim.sweep", 2*time.Minute, "how often the memory is tidied, in virtual time")
+	sweep    = flag.Duration("sim.sweep", time.Minute, "how often the memory is tidied, in virtual time")
 	told     = flag.Bool("sim.v", false, "tell the story as it happens")
 )
 
