@@ -335,12 +335,12 @@ func (r *ReplicaSets) Settle(_ *fsm.View, o Outcome, nowUnixNano int64) {
 	for _, result := range o.Results {
 		s.after = max(s.after, result.Revision)
 	}
-	if s.after == s.looked {
+	r.settleCreation(s, &o, nowUnixNano)
+	if s.after == s.looked && s.failures == 0 {
 		// The state that was looked at and the one that the commands met are the same, and
 		// nothing came of them: it would be so again, and again.
 		s.idleUnixNano = nowUnixNano + retryFirst
 	}
-	r.settleCreation(s, &o, nowUnixNano)
 	r.enqueue(s)
 }
 
