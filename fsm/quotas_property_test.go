@@ -74,7 +74,7 @@ func inScopes(q *corev1.ResourceQuota, p *corev1.Pod) bool {
 	for _, scope := range q.Spec.Scopes {
 		switch scope {
 		case corev1.ResourceQuotaScopeBestEffort:
-			if p.Status.QOSClass != corev1.PodQOSBestEffort {
+			if model.QOS(p) != corev1.PodQOSBestEffort { // the API lets no update change it
 				return false
 			}
 		case corev1.ResourceQuotaScopeNotTerminating:

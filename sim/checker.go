@@ -127,7 +127,7 @@ func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 		k.violated("%v", err)
 	}
 	k.story.mu.Lock()
-	k.story.add(fmt.Appendf(nil, "%s %d %x", name, c.Revision, mine.sum))
+	k.story.add(fmt.Appendf(nil, "%s %d %s %x", name, c.Revision, mine.what, mine.sum))
 	k.story.mu.Unlock()
 	if known && first.sum != mine.sum {
 		k.violated("revision %d is %s on server %s, and %s on server %s, with other content", c.Revision, first.what, first.by, mine.what, name)

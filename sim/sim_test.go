@@ -26,6 +26,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/hashicorp/go-hclog"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 
@@ -80,6 +81,7 @@ func TestSeed(t *testing.T) {
 	// wait for decades.
 	utilruntime.ErrorHandlers = nil
 	cryptotest.SetGlobalRandom(t, *child)
+	utilrand.Seed(int64(*child)) // else by the machine's clock, and names are made of it
 	dir, err := os.MkdirTemp(scratch(), "berth-sim-")
 	if err != nil {
 		t.Fatal(err)

@@ -30,8 +30,6 @@ func upgrades() []Mutant {
 	return []Mutant{
 		{"rules-too-new", "an entry is carried out by rules that not every server knows", Edit{"raftnode/proposer.go",
 			"\t\tlowest = min(lowest, p.c.MinServerVersion())\n", "\t\tif !ON {\n\t\t\tlowest = min(lowest, p.c.MinServerVersion())\n\t\t}\n"}},
-		{"token-nobody-signs", "pods ask for tokens that not every server can sign", Edit{"apiserver/account_mount.go",
-			"\tif view.Version() < fsm.Since(&fsm.AddSigningKey{}) {\n", "\tif !ON && view.Version() < fsm.Since(&fsm.AddSigningKey{}) {\n"}},
 	}
 }
 
