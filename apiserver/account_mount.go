@@ -15,6 +15,9 @@ import (
 // that equal pods stay equal; Kubernetes draws the end of it.
 const accountVolume = accountadmission.ServiceAccountVolumeName + "-berth"
 
+// sinceTokens is the version of the rules from which on tokens can be signed.
+var sinceTokens = fsm.Since(&fsm.AddSigningKey{})
+
 // mountAccount is Kubernetes' rule: unless the pod or its account does not want
 // it, every container that mounts nothing at the usual place gets the pod's token
 // there, with the CA of the API and the name of the namespace. That the account
@@ -23,7 +26,7 @@ const accountVolume = accountadmission.ServiceAccountVolumeName + "-berth"
 // Before all servers know of signing keys no token can be had, and a pod that asked
 // for one would wait until they do.
 func mountAccount(view *fsm.View, namespace string, pod *core.Pod) {
-	if view.Version() < fsm.Since(&fsm.AddSigningKey{}) {
+	if view.Version() < sinceTokens {
 		return
 	}
 	name := pod.Spec.ServiceAccountName

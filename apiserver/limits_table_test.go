@@ -192,6 +192,18 @@ func (a *admissionTest) dry(change func(p *corev1.Pod)) (*corev1.Pod, error) {
 	return a.try(metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}, change)
 }
 
+// fillsNamespace makes as many objects in the namespace kube-public as it may have, and is
+// refused one more.
+func fillsNamespace(t *testing.T, bound int64, create func(i int64) error) {
+	t.Helper()
+	for i := range bound {
+		if err := create(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantStatus(t, create(bound), 403, fmt.Sprintf("a namespace may have %d of them at most, and kube-public has as many", bound))
+}
+
 // holds asks the check itself, of what no client can send.
 func holds(t *testing.T, bound int64, field string, object func(n int) runtime.Object) {
 	t.Helper()

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,9 +30,12 @@ type ServiceRanges struct {
 	FirstNodePort, LastNodePort int
 }
 
+// usualClusterIPs are the ranges where nobody says others.
+var usualClusterIPs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+
 func (r ServiceRanges) withDefaults() ServiceRanges {
 	if len(r.ClusterIPs) == 0 {
-		r.ClusterIPs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+		r.ClusterIPs = usualClusterIPs
 	}
 	if r.FirstNodePort == 0 {
 		r.FirstNodePort, r.LastNodePort = 30000, 32767
@@ -42,15 +46,7 @@ func (r ServiceRanges) withDefaults() ServiceRanges {
 // Has says whether an address is of the ranges.
 func (r ServiceRanges) Has(address string) bool {
 	a, err := netip.ParseAddr(address)
-	if err != nil {
-		return false
-	}
-	for _, p := range r.withDefaults().ClusterIPs {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return err == nil && slices.ContainsFunc(r.withDefaults().ClusterIPs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // services serves services by upstream's rules for addresses, over allocators that hold

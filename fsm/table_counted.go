@@ -101,10 +101,14 @@ func (v *live) ruleCost(c *model.Class) int {
 	return int(units)
 }
 
-// mayAsk says whether the counters may be asked about a class, or need not be.
-func (v *live) mayAsk(c ruled) bool {
-	return !v.countsParts() || !c.class.HasTopology() || !c.class.HasHardTopology() && !v.usage.KeepAway() || v.ruleCost(c.class) != uncounted
+// countsFor says whether it has to be counted whom a class's rules are about before it
+// is decided about.
+func (v *live) countsFor(c ruled) bool {
+	return v.countsParts() && c.class.HasTopology() && (c.class.HasHardTopology() || v.usage.KeepAway())
 }
+
+// mayAsk says whether the counters may be asked about a class, or need not be.
+func (v *live) mayAsk(c ruled) bool { return !v.countsFor(c) || v.ruleCost(c.class) != uncounted }
 
 // stillCounting is why a decision was not looked at.
 const stillCounting = "the pods that its rules are about are still being counted; it is tried again every second"
@@ -113,7 +117,7 @@ const stillCounting = "the pods that its rules are about are still being counted
 // and says whether that is done.
 func (tx *Tx) countFor(c ruled, pod *corev1.Pod) bool {
 	v := tx.view
-	if !v.countsParts() || !c.class.HasTopology() || !c.class.HasHardTopology() && !v.usage.KeepAway() || v.isCounted(c.class) {
+	if !v.countsFor(c) || v.isCounted(c.class) {
 		return true
 	}
 	units := v.countUnits(c.class)

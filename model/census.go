@@ -100,6 +100,22 @@ func (t *Topology) census(k *kind, was int32) {
 	}
 }
 
+// spacesOf calls f for every namespace among which all are that a match may be about, in no order.
+func (t *Topology) spacesOf(m *podMatch, f func(sp *space)) {
+	if m.nsSelector == nil {
+		for _, ns := range m.namespaces {
+			if sp, ok := t.spaces[ns]; ok {
+				f(sp)
+			}
+		}
+		return
+	}
+	// order does not matter: what is counted adds up.
+	for _, sp := range t.spaces {
+		f(sp)
+	}
+}
+
 // kindsFor are the kinds of a namespace among which all are that the matches are about: those with a label that one of
 // the matches demands, if any does, and then with the one that the fewest have.
 func (t *Topology) kindsFor(sp *space, matches []*podMatch) []*kind {
@@ -158,25 +174,13 @@ func (t *Topology) CountFor(c *Class) Count {
 			labels += len(m.demanded)
 		}
 		var has census
-		in := func(sp *space) {
+		t.spacesOf(matches[0], func(sp *space) {
 			if sp.pods.kinds > 0 {
 				c := t.censusOf(sp, matches)
 				has.add(c.kinds, c.places)
 				out.Looks += int64(labels)
 			}
-		}
-		if first := matches[0]; first.nsSelector == nil {
-			for _, ns := range first.namespaces {
-				if sp, ok := t.spaces[ns]; ok {
-					in(sp)
-				}
-			}
-		} else {
-			// order does not matter: it is a sum.
-			for _, sp := range t.spaces {
-				in(sp)
-			}
-		}
+		})
 		out.Counters += int64(times)
 		out.Kinds += int64(times) * has.kinds
 		out.Places += int64(times) * has.places

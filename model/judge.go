@@ -370,19 +370,11 @@ func (t *Topology) counterOf(c counter) *counter {
 	t.matching.add(made)
 	t.work += int64(len(made.key.of))
 	made.filling = true
-	if first := made.match[0]; first.nsSelector == nil {
-		for _, ns := range first.namespaces {
-			if sp, ok := t.spaces[ns]; ok {
-				made.unfilled = append(made.unfilled, t.kindsFor(sp, made.match)...)
-			}
-		}
-	} else {
+	first := made.match[0]
+	if first.nsSelector != nil {
 		t.work += int64(len(t.spaces))
-		// order does not matter: counts add up.
-		for _, sp := range t.spaces {
-			made.unfilled = append(made.unfilled, t.kindsFor(sp, made.match)...)
-		}
 	}
+	t.spacesOf(first, func(sp *space) { made.unfilled = append(made.unfilled, t.kindsFor(sp, made.match)...) })
 	return made
 }
 

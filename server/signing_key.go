@@ -23,10 +23,8 @@ func (s *Server) keepSigningKey(ctx context.Context) {
 		if _, _, has := s.state.View().SignsNow(); has {
 			return
 		}
-		if s.minServerVersion() >= fsm.Since(&fsm.AddSigningKey{}) {
-			if err := s.addSigningKey(ctx, func(c *fsm.AddSigningKey) { c.OnlyIfNone = true }); err != nil && ctx.Err() == nil {
-				s.log.Debug("the cluster has no key for service accounts' tokens yet", "reason", err)
-			}
+		if err := s.addSigningKey(ctx, func(c *fsm.AddSigningKey) { c.OnlyIfNone = true }); err != nil && ctx.Err() == nil {
+			s.log.Debug("the cluster has no key for service accounts' tokens yet", "reason", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -37,14 +35,14 @@ func (s *Server) keepSigningKey(ctx context.Context) {
 
 // addSigningKey makes a key as how says.
 func (s *Server) addSigningKey(ctx context.Context, how func(c *fsm.AddSigningKey)) error {
+	if lowest, needs := s.versionNow(ctx), fsm.Since(&fsm.AddSigningKey{}); lowest < needs {
+		return fmt.Errorf("%w: signing keys need every server at log version %d, and one is at %d: upgrade all servers first", errBadRequest, needs, lowest)
+	}
 	c, err := tokens.NewKey()
 	if err != nil {
 		return err
 	}
 	how(c)
-	if lowest, needs := s.versionNow(ctx), fsm.Since(c); lowest < needs {
-		return fmt.Errorf("%w: signing keys need every server at log version %d, and one is at %d: upgrade all servers first", errBadRequest, needs, lowest)
-	}
 	r, err := s.proposeOne(ctx, systemUser, c)
 	if err != nil {
 		return err

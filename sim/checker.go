@@ -68,6 +68,14 @@ func (k *checker) forgets() {
 	}
 }
 
+// contradicted notes what must never be, unless somebody has restored a snapshot: what was
+// before it says nothing then of what is.
+func (k *checker) contradicted(format string, args ...any) {
+	if !k.hasForgotten() {
+		k.violated(format, args...)
+	}
+}
+
 func (k *checker) hasForgotten() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -151,8 +159,8 @@ func (k *checker) pod(revision int64, old, pod *corev1.Pod) {
 		before, ok := k.bound[pod.UID]
 		k.bound[pod.UID] = node
 		k.mu.Unlock()
-		if ok && before != node && !k.hasForgotten() {
-			k.violated("revision %d: pod %s was bound to %s, and is bound to %s", revision, pod.Name, before, node)
+		if ok && before != node {
+			k.contradicted("revision %d: pod %s was bound to %s, and is bound to %s", revision, pod.Name, before, node)
 		}
 	}
 	for _, wrong := range k.truth.told(pod, k.hasForgotten()) {
@@ -170,9 +178,8 @@ func (k *checker) pod(revision int64, old, pod *corev1.Pod) {
 	if ended(old) && pod.Status.Phase != old.Status.Phase {
 		k.violated("revision %d: pod %s was %s, and is %s", revision, pod.Name, old.Status.Phase, pod.Status.Phase)
 	}
-	if ended(pod) && !ended(old) && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && pod.Status.Reason == "" &&
-		pod.DeletionTimestamp == nil && !k.hasForgotten() {
-		k.violated("revision %d: pod %s, which is always started again, is %s", revision, pod.Name, pod.Status.Phase)
+	if ended(pod) && !ended(old) && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && pod.Status.Reason == "" && pod.DeletionTimestamp == nil {
+		k.contradicted("revision %d: pod %s, which is always started again, is %s", revision, pod.Name, pod.Status.Phase)
 	}
 	for i := range old.Status.ContainerStatuses {
 		was := old.Status.ContainerStatuses[i].State.Terminated

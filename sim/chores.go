@@ -36,8 +36,8 @@ func (u *user) hold(ctx context.Context) {
 			_, err := c.CoreV1().ConfigMaps(space).Get(ctx, name, metav1.GetOptions{})
 			return err
 		})
-		if apierrors.IsNotFound(err) && !u.world.checker.hasForgotten() {
-			u.world.checker.violated("config map %s is gone, and its finalizer was not taken away", name)
+		if apierrors.IsNotFound(err) {
+			u.world.checker.contradicted("config map %s is gone, and its finalizer was not taken away", name)
 		}
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 			_, err := c.CoreV1().ConfigMaps(space).Patch(ctx, name, mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
@@ -141,8 +141,8 @@ func (u *user) make(ctx context.Context, name string) {
 		made, err = c.CoreV1().Pods(space).Create(ctx, podOf(name, "middle", 100, -1), metav1.CreateOptions{})
 		return err
 	})
-	if apierrors.IsAlreadyExists(err) && !u.world.checker.hasForgotten() {
-		u.world.checker.violated("pod %s was not there, is made, and is said to be there already", name)
+	if apierrors.IsAlreadyExists(err) {
+		u.world.checker.contradicted("pod %s was not there, is made, and is said to be there already", name)
 	}
 	if err != nil {
 		return
@@ -155,8 +155,8 @@ func (u *user) make(ctx context.Context, name string) {
 	switch {
 	case apierrors.IsNotFound(err):
 		// Preempted and gone, it may be; but not within the grace that it has.
-	case err == nil && found.UID != made.UID && !u.world.checker.hasForgotten():
-		u.world.checker.violated("pod %s was made with UID %s, and has %s", name, made.UID, found.UID)
+	case err == nil && found.UID != made.UID:
+		u.world.checker.contradicted("pod %s was made with UID %s, and has %s", name, made.UID, found.UID)
 	}
 }
 

@@ -70,11 +70,11 @@ func (c *containers) Start(ctx context.Context, spec runtime.Spec) error {
 	if c.fails(30) {
 		return errRuntime
 	}
-	if c.checker.truth.starts(spec.ID) && !c.checker.hasForgotten() {
-		c.checker.violated("container %s was started twice", spec.ID)
+	if c.checker.truth.starts(spec.ID) {
+		c.checker.contradicted("container %s was started twice", spec.ID)
 	}
-	if spec.Pod.Spec.RestartPolicy == corev1.RestartPolicyNever && spec.Attempt > 0 && !c.checker.hasForgotten() {
-		c.checker.violated("container %s of a pod that never restarts was started again", spec.ID)
+	if spec.Pod.Spec.RestartPolicy == corev1.RestartPolicyNever && spec.Attempt > 0 {
+		c.checker.contradicted("container %s of a pod that never restarts was started again", spec.ID)
 	}
 	return c.Runtime.Start(ctx, spec)
 }
