@@ -214,6 +214,8 @@ func TestReplicaSetCascades(t *testing.T) {
 	// In the foreground it stays until the last of its pods has ended.
 	s.kubectl("delete", "rs", "fore", "--cascade=foreground", "--wait=false")
 	s.eventually(t, "the pods to end before their ReplicaSet", func(ctx context.Context) error {
+		// Who is listed after the ReplicaSet was found gone has outlived it.
+		_, gone := s.Reader().Kube.AppsV1().ReplicaSets(s.ns).Get(ctx, "fore", metav1.GetOptions{})
 		list, err := s.Reader().Kube.CoreV1().Pods(s.ns).List(ctx, metav1.ListOptions{LabelSelector: "app=fore"})
 		if err != nil {
 			return err
@@ -222,11 +224,11 @@ func TestReplicaSetCascades(t *testing.T) {
 			if p.DeletionTimestamp == nil {
 				return fmt.Errorf("%s is not ending", p.Name)
 			}
+			if apierrors.IsNotFound(gone) {
+				t.Errorf("the ReplicaSet went before its pod %s: %v", p.Name, gone)
+			}
 		}
 		if len(list.Items) > 0 {
-			if _, err := s.Reader().Kube.AppsV1().ReplicaSets(s.ns).Get(ctx, "fore", metav1.GetOptions{}); err != nil {
-				t.Errorf("the ReplicaSet went before its pods: %v", err)
-			}
 			return fmt.Errorf("%d pods are ending", len(list.Items))
 		}
 		return nil
