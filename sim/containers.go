@@ -21,6 +21,10 @@ type containers struct {
 	*fake.Runtime
 	checker *checker
 
+	// life is held by whoever is in a call that changes something: what was begun before the worker's end is done before
+	// the next one looks.
+	life sync.RWMutex
+
 	mu   sync.Mutex
 	rand *rand.Rand
 	dead bool
@@ -30,6 +34,8 @@ type containers struct {
 var errRuntime = errors.New("the runtime does not answer")
 
 func (c *containers) end() {
+	c.life.Lock()
+	defer c.life.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dead = true
@@ -67,6 +73,8 @@ func (c *containers) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 
 // Start implements runtime.Runtime.
 func (c *containers) Start(ctx context.Context, spec runtime.Spec) error {
+	c.life.RLock()
+	defer c.life.RUnlock()
 	if c.fails(30) {
 		return errRuntime
 	}
@@ -81,6 +89,8 @@ func (c *containers) Start(ctx context.Context, spec runtime.Spec) error {
 
 // Signal implements runtime.Runtime.
 func (c *containers) Signal(ctx context.Context, id runtime.ID, signal runtime.Signal) error {
+	c.life.RLock()
+	defer c.life.RUnlock()
 	fails := c.fails(30)
 	since, heard := c.checker.truth.signals(id, !fails, signal)
 	if fails {
@@ -94,6 +104,8 @@ func (c *containers) Signal(ctx context.Context, id runtime.ID, signal runtime.S
 
 // Remove implements runtime.Runtime.
 func (c *containers) Remove(ctx context.Context, pod types.UID) error {
+	c.life.RLock()
+	defer c.life.RUnlock()
 	if c.fails(30) {
 		return errRuntime
 	}

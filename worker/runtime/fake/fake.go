@@ -108,13 +108,24 @@ func (r *Runtime) Start(_ context.Context, spec runtime.Spec) error {
 		r.mu.Unlock()
 		return nil
 	}
-	r.mu.Unlock()
-	r.begin(c, now)
+	r.run(c, now)
 	return nil
 }
 
 func (r *Runtime) begin(c *container, now time.Time) {
 	r.mu.Lock()
+	if c.running || c.Exit != nil {
+		r.mu.Unlock() // a signal came first
+		return
+	}
+	early := c.next
+	r.run(c, now)
+	r.timeline.cancel(early)
+}
+
+// run: a container that was taken on begins to run. It is called with the lock held, and gives it back: whoever looks
+// sees a container that was not yet taken on, or one that runs.
+func (r *Runtime) run(c *container, now time.Time) {
 	c.running = true
 	c.StartedAt = now
 	c.next = nil
@@ -162,7 +173,7 @@ func (r *Runtime) end(c *container, exit runtime.Exit, now time.Time) {
 
 // Crash ends a running container as if it had done so itself; tests and demonstrations use it.
 func (r *Runtime) Crash(id runtime.ID, code int32) error {
-	c, err := r.find(id)
+	c, err := r.find(id, false)
 	if err != nil {
 		return err
 	}
@@ -170,12 +181,13 @@ func (r *Runtime) Crash(id runtime.ID, code int32) error {
 	return nil
 }
 
-func (r *Runtime) find(id runtime.ID) (*container, error) {
+// find returns a container that runs, or one that was taken on and has not ended.
+func (r *Runtime) find(id runtime.ID, starting bool) (*container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.pods[id.Pod]; p != nil {
 		for _, c := range p.containers {
-			if c.ID == id && c.running {
+			if c.ID == id && (c.running || starting && c.Exit == nil) {
 				return c, nil
 			}
 		}
@@ -183,13 +195,14 @@ func (r *Runtime) find(id runtime.ID) (*container, error) {
 	return nil, fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
 }
 
-// Signal implements runtime.Runtime.
+// Signal implements runtime.Runtime. Who is still starting hears it as the first thing.
 func (r *Runtime) Signal(_ context.Context, id runtime.ID, signal runtime.Signal) error {
-	c, err := r.find(id)
+	c, err := r.find(id, true)
 	if err != nil {
 		return err
 	}
 	now := r.timeline.clock.Now()
+	r.begin(c, now)
 	switch {
 	case signal == runtime.Kill:
 		r.end(c, runtime.Exit{Code: 137, Signal: 9}, now)
@@ -210,7 +223,7 @@ func (r *Runtime) Signal(_ context.Context, id runtime.ID, signal runtime.Signal
 
 // Exec implements runtime.Runtime.
 func (r *Runtime) Exec(_ context.Context, id runtime.ID, _ []string) (runtime.ExecResult, error) {
-	c, err := r.find(id)
+	c, err := r.find(id, false)
 	if err != nil {
 		return runtime.ExecResult{}, err
 	}
@@ -219,7 +232,7 @@ func (r *Runtime) Exec(_ context.Context, id runtime.ID, _ []string) (runtime.Ex
 
 // Probe implements runtime.Prober.
 func (r *Runtime) Probe(_ context.Context, id runtime.ID, kind string) error {
-	c, err := r.find(id)
+	c, err := r.find(id, false)
 	if err != nil {
 		return err
 	}
@@ -245,7 +258,7 @@ func (r *Runtime) Remove(_ context.Context, uid types.UID) error {
 		return nil
 	}
 	for _, c := range p.containers {
-		if c.running {
+		if c.Exit == nil {
 			return fmt.Errorf("removing pod %s: container %s still runs", uid, c.ID.Container)
 		}
 	}
