@@ -52,6 +52,11 @@ func (c *containers) fails(oneIn int) bool {
 func (c *containers) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 	return c.Runtime.Open(func(e runtime.Event) {
 		c.checker.truth.happens(c.node, e)
+		if e.Exit == nil {
+			c.checker.story.tell(c.node, "container %s runs", e.ID)
+		} else {
+			c.checker.story.tell(c.node, "container %s has ended with code %d (%s)", e.ID, e.Exit.Code, e.Exit.Reason)
+		}
 		c.mu.Lock()
 		dead, late, twice := c.dead, time.Duration(0), c.rand.IntN(20) == 0
 		if c.rand.IntN(20) == 0 {
@@ -78,6 +83,7 @@ func (c *containers) Start(ctx context.Context, spec runtime.Spec) error {
 	if c.fails(30) {
 		return errRuntime
 	}
+	c.checker.story.tell(c.node, "starts container %s of pod %s", spec.ID, spec.Pod.Name)
 	if c.checker.truth.starts(spec.ID) {
 		c.checker.contradicted("container %s was started twice", spec.ID)
 	}
@@ -96,6 +102,7 @@ func (c *containers) Signal(ctx context.Context, id runtime.ID, signal runtime.S
 	if fails {
 		return errRuntime
 	}
+	c.checker.story.tell(c.node, "sends %s to container %s", signal, id)
 	if signal == runtime.Kill {
 		c.checker.kills(id, since, heard)
 	}
@@ -109,5 +116,6 @@ func (c *containers) Remove(ctx context.Context, pod types.UID) error {
 	if c.fails(30) {
 		return errRuntime
 	}
+	c.checker.story.tell(c.node, "removes pod %s", pod)
 	return c.Runtime.Remove(ctx, pod)
 }

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -116,18 +115,18 @@ func scratch() string {
 	return os.TempDir()
 }
 
-func live(dir string) (result, *story, error) {
-	s := &story{}
+func live(dir string) (r result, s *story, err error) {
+	s = &story{}
 	if *told {
 		s.out = os.Stdout
 	}
 	if *traced != "" {
-		f, err := os.Create(*traced)
-		if err != nil {
-			return result{}, nil, err
-		}
-		s.every = bufio.NewWriter(f)
-		defer s.every.Flush()
+		s.every = &pages{}
+		defer func() {
+			if werr := os.WriteFile(*traced, bytes.Join(s.every.full, nil), 0o600); werr != nil && err == nil {
+				err = werr
+			}
+		}()
 	}
 	servers := serversOf(*child)
 	w, err := New(Config{Seed: *child, Dir: dir, Servers: servers, Workers: 20, Earlier: *child%3 == 0, Restores: *child%4 == 2,
@@ -147,7 +146,7 @@ func live(dir string) (result, *story, error) {
 			faults = append(faults, f)
 		}
 	}
-	r := result{Seed: *child, Drawn: len(drawn)}
+	r = result{Seed: *child, Drawn: len(drawn)}
 	swept := time.Now()
 	err = w.Run(faults, until, synctest.Wait, func() {
 		// By virtual time: how much memory is in use is not the same twice.

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"bufio"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -17,14 +16,27 @@ var begin = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // story is what has happened in a world: the lines that a reader wants, and the
 // trace, a sum over everything, by which two runs are compared.
 type story struct {
-	out   io.Writer     // nil: lines are kept, and told when something is wrong
-	every *bufio.Writer // nil, or all that the trace is a sum of
+	out   io.Writer // nil: lines are kept, and told when something is wrong
+	every *pages    // nil, or all that the trace is a sum of
 
 	mu    sync.Mutex
 	lines []string
 	trace uint64
 	sent  int
 	told  int
+}
+
+// pages holds a text of any length. A world that wrote files would not repeat itself.
+type pages struct{ full [][]byte }
+
+func (p *pages) Write(b []byte) (int, error) {
+	const size = 1 << 20
+	if n := len(p.full); n == 0 || len(p.full[n-1])+len(b) > size {
+		p.full = append(p.full, make([]byte, 0, max(size, len(b))))
+	}
+	last := &p.full[len(p.full)-1]
+	*last = append(*last, b...)
+	return len(b), nil
 }
 
 // maxLines bounds what is kept of a story.
