@@ -11,12 +11,14 @@ import (
 
 // gate stands between Raft and the other servers. It lets no entry in whose seal
 // is wrong, and keeps a server from voting, and from asking for votes, that lacks
-// something it has promised to keep (standing). Everything else passes.
+// something it has promised to keep (standing). Heartbeats pass beside the others where they can do no harm (terms).
+// Everything else passes.
 type gate struct {
 	raft.Transport
 	logger hclog.Logger
 	// mayVote is nil, or why this server has no vote.
 	mayVote func() error
+	terms   *terms
 
 	requests chan raft.RPC
 	done     chan struct{}
@@ -28,8 +30,8 @@ var (
 	_ raft.WithClose   = (*gate)(nil)
 )
 
-func newGate(t raft.Transport, mayVote func() error, logger hclog.Logger) *gate {
-	g := &gate{Transport: t, logger: logger, mayVote: mayVote, requests: make(chan raft.RPC), done: make(chan struct{})}
+func newGate(t raft.Transport, p *promises, logger hclog.Logger) *gate {
+	g := &gate{Transport: t, logger: logger, mayVote: p.mayVote, terms: &p.terms, requests: make(chan raft.RPC), done: make(chan struct{})}
 	go g.run(t.Consumer())
 	return g
 }

@@ -253,7 +253,7 @@ func (n *Node) makesEntries() bool {
 
 func (n *Node) openTransport() error {
 	if n.c.Transport != nil {
-		n.transport = newGate(n.c.Transport, n.promises.mayVote, n.logger)
+		n.transport = newGate(n.c.Transport, n.promises, n.logger)
 		return nil
 	}
 	l, addr, err := openListener(n.c)
@@ -271,7 +271,7 @@ func (n *Node) openTransport() error {
 		Timeout:                 10 * time.Second,
 		MsgpackUseNewTimeFormat: true,
 	}))
-	n.transport = newGate(n.inlet, n.promises.mayVote, n.logger)
+	n.transport = newGate(n.inlet, n.promises, n.logger)
 	return nil
 }
 

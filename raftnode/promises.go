@@ -52,6 +52,7 @@ func (p position) String() string { return fmt.Sprintf("entry %d of term %d", p.
 type promises struct {
 	file   disk.File // nil: in memory
 	noSync bool
+	terms  terms
 
 	mu   sync.Mutex
 	kept promisesRecord
@@ -341,6 +342,12 @@ func (p *promises) Get(key []byte) ([]byte, error) {
 func (p *promises) SetUint64(key []byte, val uint64) error {
 	switch string(key) {
 	case keyCurrentTerm:
+		p.terms.begin(val)
+		if now := p.record().Term; val < now {
+			return fmt.Errorf("term %d was promised, and %d is before it", now, val)
+		} else if val == now {
+			return nil
+		}
 		return p.change(true, func(r *promisesRecord) { r.Term = val })
 	case keyLastVoteTerm:
 		// The candidate follows at once, and is synced with it. Until then there
