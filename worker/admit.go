@@ -38,6 +38,15 @@ func (c *Core) admit(p *podState) {
 	p.emit(corev1.EventTypeWarning, v.reason, v.message)
 }
 
+// resume lets a pod go on whose end was taken back. Its room may be another's by now.
+func (c *Core) resume(p *podState) {
+	p.stopAt, p.grace = time.Time{}, 0
+	if p.admission == admitted && !p.counted {
+		p.admission = admissionOpen
+		c.admit(p)
+	}
+}
+
 func (c *Core) count(p *podState) {
 	c.usage = c.usage.With(p.class)
 	p.counted = true

@@ -226,6 +226,9 @@ func (c *Core) step(p *podState, now time.Time) {
 	if !c.synced {
 		return
 	}
+	if p.takenBack() {
+		c.resume(p)
+	}
 	p.step(now)
 	c.actions = append(c.actions, p.out...)
 	p.out = nil

@@ -30,6 +30,13 @@ func (p *podState) beginStop(now time.Time, grace time.Duration) {
 	}
 }
 
+// takenBack says whether the pod has ended because its object was to go, and is not to go any more: the servers went
+// back to a state of theirs from before.
+func (p *podState) takenBack() bool {
+	return !p.stopAt.IsZero() && !p.gone && p.pod.DeletionTimestamp == nil && p.verdict == nil && !model.Terminal(p.pod) &&
+		!p.alive() && p.removal == removalNone && p.sandbox != sandboxMaking && p.sandbox != sandboxStopping && !p.complete()
+}
+
 // stepStop ends the containers and, when the pod's object is to go, removes what is left.
 func (p *podState) stepStop(now time.Time) {
 	deadline := p.stopAt.Add(p.grace)

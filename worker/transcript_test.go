@@ -74,6 +74,10 @@ func (b *bench) run(d *datadriven.TestData) {
 		now := metav1.NewTime(b.clock.Now())
 		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, &grace
 		b.assignPods(pod)
+	case "undelete": // the servers went back to a state in which it was not to go
+		pod := b.change(d)
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
+		b.assignPods(pod)
 	case "gone":
 		delete(b.pods, d.CmdArgs[0].Key)
 		b.core.Assign(Assignment{Gone: []types.UID{types.UID(d.CmdArgs[0].Key)}}, b.clock.Now())
