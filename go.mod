@@ -88,9 +88,17 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/hanwen/go-fuse/v2 v2.12.1
+require (
+	github.com/hanwen/go-fuse/v2 v2.12.1
+	github.com/vishvananda/netlink v1.3.1
+)
 
-require k8s.io/endpointslice v0.0.0 // indirect
+require (
+	github.com/google/cadvisor v0.56.2 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
+	k8s.io/endpointslice v0.0.0 // indirect
+	sigs.k8s.io/knftables v0.0.21 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.1 // indirect
@@ -150,7 +158,7 @@ require (
 	github.com/mailru/easyjson v0.7.7 // indirect
 	github.com/mattn/go-colorable v0.1.12 // indirect
 	github.com/mattn/go-isatty v0.0.14 // indirect
-	github.com/miekg/dns v1.1.73 // indirect
+	github.com/miekg/dns v1.1.73
 	github.com/mitchellh/go-wordwrap v1.0.1 // indirect
 	github.com/moby/spdystream v0.5.1 // indirect
 	github.com/moby/sys/userns v0.1.0 // indirect

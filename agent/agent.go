@@ -164,7 +164,7 @@ func (a *Agent) startWorker(run context.Context) error {
 			Name: c.Name, Addresses: []string{address}, Labels: p.Labels, Taints: p.Taints,
 			Capacity: p.Capacity, Reserved: p.Reserved, Version: c.Version,
 		},
-		DataDir: filepath.Join(c.DataDir, "worker"), Runtime: p.Runtime, CRI: p.CRI, Images: p.Images, Timeline: p.Timeline, Servers: servers, TLS: c.TLS,
+		DataDir: filepath.Join(c.DataDir, "worker"), Runtime: p.Runtime, CRI: p.CRI, Services: p.Services, Images: p.Images, Timeline: p.Timeline, Servers: servers, TLS: c.TLS,
 		LogBytes: p.LogBytes, LogFiles: p.LogFiles, Logger: c.Logger,
 	})
 	if err != nil {

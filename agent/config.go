@@ -68,11 +68,20 @@ type CRIPart struct {
 	ImagesHigh, ImagesLow int
 }
 
+// ServicesPart is a node's part in services.
+type ServicesPart struct {
+	// Mode is "on", "auto" (on with the runtime cri, where the machine lets it), or "off", also where it is empty.
+	Mode string
+	// Domain is that of the cluster's names.
+	Domain string
+}
+
 // WorkerPart configures the worker of a process.
 type WorkerPart struct {
 	// Runtime is "cri", "process", "fake", or "auto" for the first two.
-	Runtime string
-	CRI     CRIPart
+	Runtime  string
+	CRI      CRIPart
+	Services ServicesPart
 	// Address is the node's; empty: where the agent is dialed.
 	Address            string
 	Labels             map[string]string

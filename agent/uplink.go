@@ -25,6 +25,7 @@ type uplink struct {
 	agent       *worker.Agent
 	assignments chan worker.Assignment
 	objects     objects
+	services    *carriedServices // nil: this node carries none
 	api         atomic.Pointer[[]string]
 
 	mu        sync.Mutex
@@ -98,7 +99,11 @@ func (u *uplink) Event(pod *corev1.Pod, eventType, reason, message string) {
 func (u *uplink) Hello() rpc.Hello {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return rpc.Hello{Node: u.node, ResumeRevision: u.revision}
+	h := rpc.Hello{Node: u.node, ResumeRevision: u.revision}
+	if u.services != nil {
+		h.Services, h.ServicesRevision = true, u.services.node.Table.Revision()
+	}
+	return h
 }
 
 // Assign implements rpc.WorkerAgent.
@@ -215,7 +220,7 @@ func (u *uplink) Token(ctx context.Context, pod *corev1.Pod, audience string, se
 }
 
 func (u *uplink) fetch(ctx context.Context, resource, namespace, name string, into message) error {
-	r, err := u.client.Fetch(ctx, rpc.FetchRequest{Resource: resource, Namespace: namespace, Name: name})
+	r, err := u.client.Fetch(ctx, rpc.FetchRequest{Resource: resource, Namespace: namespace, Name: name, Carried: u.services != nil})
 	if err != nil {
 		return fetchError(err, resource, name)
 	}

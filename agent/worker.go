@@ -32,8 +32,9 @@ type WorkerConfig struct {
 	// every start.
 	DataDir string
 	// Runtime is "cri", "process", "fake", or "auto" for the first two.
-	Runtime string
-	CRI     CRIPart
+	Runtime  string
+	CRI      CRIPart
+	Services ServicesPart
 	// Containers is the runtime itself, if it is there already and outlives the
 	// worker. It never blocks, and is closed by whoever made it.
 	Containers runtime.Runtime
@@ -73,14 +74,18 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	if err := chooseRuntime(&c); err != nil {
 		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
 	}
+	if err := openServices(&c, link); err != nil {
+		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
+	}
 	forward := startForwarder(&c, link.servers)
 	rt, closeRuntime, err := openRuntime(&c, link, forward)
 	if err != nil {
 		forward.close()
+		link.services.close()
 		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
 	}
 	endRuntime := closeRuntime
-	closeRuntime = func() { endRuntime(); forward.close() }
+	closeRuntime = func() { endRuntime(); forward.close(); link.services.close() }
 	node, err := newNode(&c, rt)
 	if err == nil {
 		link.agent, err = worker.New(workerOptions(&c, node, link, rt, forward))
@@ -106,6 +111,9 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	w.loops.Go(func() { link.client.Run(ctx) })
 	if forward != nil {
 		w.loops.Go(func() { forward.run(ctx) })
+	}
+	if link.services != nil {
+		w.loops.Go(func() { link.services.node.Run(ctx) })
 	}
 	w.loops.Go(func() {
 		// Without an agent nothing runs here, and the servers must not

@@ -101,7 +101,7 @@ func genericConfig(config Config, accounts *tokens.Accounts) (*genericapiserver.
 	c.Authentication.APIAudiences = tokens.Audiences()
 	c.Authorization.Authorizer = accessTable{}
 	c.RuleResolver = accessTable{}
-	c.AdmissionControl = admission.NewChainHandler(limitRanges{config.Backend.View}, secretGuard{})
+	c.AdmissionControl = admission.NewChainHandler(limitRanges{config.Backend.View}, secretGuard{}, externalGuard{})
 	// Nothing calls back, but a configuration must be there.
 	c.LoopbackClientConfig = &restclient.Config{Host: "https://" + config.Listener.Addr().String()}
 	c.ExternalAddress = config.Listener.Addr().String()

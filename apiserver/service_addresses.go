@@ -43,6 +43,9 @@ func (r ServiceRanges) withDefaults() ServiceRanges {
 	return r
 }
 
+// First is the range that addresses are of by default.
+func (r ServiceRanges) First() netip.Prefix { return r.withDefaults().ClusterIPs[0] }
+
 // Has says whether an address is of the ranges.
 func (r ServiceRanges) Has(address string) bool {
 	a, err := netip.ParseAddr(address)

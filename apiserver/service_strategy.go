@@ -11,8 +11,7 @@ import (
 	core "k8s.io/kubernetes/pkg/apis/core"
 )
 
-// Services get addresses (services), to which nothing carries traffic, and nobody
-// provides load balancers: who asks for one is told. Until every server knows of
+// Services get addresses (services), and nobody provides load balancers: who asks for one is told. Until every server knows of
 // addresses, the one that a manifest brings along is kept and none is given.
 
 // noBalancer is the condition of a service that waits for a load balancer.

@@ -58,6 +58,7 @@ func Default() *Config {
 			Runtime:  "auto",
 			MaxPods:  110,
 			CRI:      &WorkerCRI{Endpoint: "unix:///run/containerd/containerd.sock", ParallelPulls: 3, ImageGCHighPercent: 85, ImageGCLowPercent: 80},
+			Services: &WorkerServices{Mode: "auto", ClusterDomain: "cluster.local"},
 			Capacity: &Capacity{},
 			Reserved: &Reserved{},
 			Logs:     &WorkerLogs{MaxSize: "10Mi", MaxFiles: 5},

@@ -146,10 +146,18 @@ type Worker struct {
 	// Images are those that the fake runtime pretends to have.
 	Images map[string]Quantity `hcl:"images,optional"`
 
-	CRI      *WorkerCRI  `hcl:"cri,block"`
-	Capacity *Capacity   `hcl:"capacity,block"`
-	Reserved *Reserved   `hcl:"reserved,block"`
-	Logs     *WorkerLogs `hcl:"logs,block"`
+	CRI      *WorkerCRI      `hcl:"cri,block"`
+	Services *WorkerServices `hcl:"services,block"`
+	Capacity *Capacity       `hcl:"capacity,block"`
+	Reserved *Reserved       `hcl:"reserved,block"`
+	Logs     *WorkerLogs     `hcl:"logs,block"`
+}
+
+// WorkerServices is the node's part in services: what is sent to their addresses, and their names.
+type WorkerServices struct {
+	// Mode is "on", "off", or "auto": on with the runtime cri, where the machine lets it.
+	Mode          string `hcl:"mode,optional"`
+	ClusterDomain string `hcl:"cluster_domain,optional"`
 }
 
 // WorkerCRI is the program behind the container runtime interface.

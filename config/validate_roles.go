@@ -132,6 +132,15 @@ func (c *Config) validateWorker(k checker) {
 	if u, err := url.Parse(w.CRI.Endpoint); err != nil || u.Scheme != "unix" || u.Host != "" || !path.IsAbs(u.Path) {
 		k.fail("worker.cri.endpoint", "%q is not a socket; write \"unix:///PATH\"", w.CRI.Endpoint)
 	}
+	if problem, ok := oneOf(w.Services.Mode, "auto", "on", "off"); !ok {
+		k.fail("worker.services.mode", "%s", problem)
+	}
+	if w.Services.Mode == "on" && w.Runtime == "fake" {
+		k.fail("worker.services.mode", "the fake runtime has no pods that services could lead to")
+	}
+	if problems := validation.IsDNS1123Subdomain(w.Services.ClusterDomain); len(problems) > 0 {
+		k.fail("worker.services.cluster_domain", "%q is no domain: %s", w.Services.ClusterDomain, problems[0])
+	}
 	k.between("worker.cri.parallel_pulls", w.CRI.ParallelPulls, 1, 100)
 	k.between("worker.cri.image_gc_high_percent", w.CRI.ImageGCHighPercent, 1, 100)
 	k.between("worker.cri.image_gc_low_percent", w.CRI.ImageGCLowPercent, 0, w.CRI.ImageGCHighPercent)

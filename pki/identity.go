@@ -22,6 +22,10 @@ const (
 	// certificate and of no other.
 	ServerDNSName = "server.berth.internal"
 
+	// ServiceDNSName is that of the service that stands for the API, as pods find it by name;
+	// every server certificate has its shorter forms, too, and that with the usual domain.
+	ServiceDNSName = "kubernetes.default.svc"
+
 	// ServersGroup and WorkersGroup are the O of the two kinds of node.
 	ServersGroup = "berth:servers"
 	WorkersGroup = "berth:workers"

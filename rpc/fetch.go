@@ -18,6 +18,8 @@ type FetchRequest struct {
 	Follow bool `msgpack:"follow,omitempty"`
 	// Have is the revision of the object that the worker has already.
 	Have int64 `msgpack:"have,omitempty"`
+	// Carried: this node carries what is sent to services' addresses.
+	Carried bool `msgpack:"carried,omitempty"`
 }
 
 // FetchResponse carries the object's protobuf bytes.

@@ -199,7 +199,9 @@ func startServer(t *testing.T, c *cluster, name string, tls *pki.Source) *testSe
 		tls = oneCA(t).source(pki.Server, name)
 	}
 	h := &handler{cluster: c}
-	s, err := NewServer(ServerConfig{Name: name, Servers: h, Workers: h, TLS: tls, Heartbeat: time.Second})
+	s, err := NewServer(ServerConfig{Name: name, Servers: h, Workers: h, TLS: tls, Heartbeat: time.Second, Services: &ServicesSource{
+		Load: h.loadServices, Topology: func(node string) map[string]string { return map[string]string{"zone": "of-" + node} },
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,14 +260,17 @@ type agent struct {
 	server  string
 	ended   []error
 	changed []ObjectRef
-	block   chan struct{} // Assign waits for it, if it is set
-	onTunel func(ctx context.Context, kind string, body []byte, conn net.Conn) error
+
+	wantsServices bool
+	services      servicesModel
+	block         chan struct{} // Assign waits for it, if it is set
+	onTunel       func(ctx context.Context, kind string, body []byte, conn net.Conn) error
 }
 
 func (a *agent) Hello() Hello {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return Hello{Node: []byte("node"), ResumeRevision: a.resume, Version: "v1"}
+	return Hello{Node: []byte("node"), ResumeRevision: a.resume, Version: "v1", Services: a.wantsServices, ServicesRevision: a.services.revision}
 }
 
 func (a *agent) Assign(ctx context.Context, as *Assignments) error {
@@ -317,6 +322,13 @@ func (a *agent) told() []ObjectRef {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.changed)
+}
+
+func (a *agent) Carry(s *Services) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.services.take(s)
+	return nil
 }
 
 func (a *agent) Changed(refs []ObjectRef) {

@@ -24,6 +24,9 @@ type Hub struct {
 	log       hclog.Logger
 	heartbeat time.Duration
 	revision  atomic.Int64 // see Advance
+	services  *servicesFeed
+	// changed: services have changed since the last Advance. Known to who pushes only.
+	changed bool
 
 	mu       sync.RWMutex
 	sessions map[string]*session // by node
@@ -46,6 +49,7 @@ type session struct {
 	heard    *heard
 	gone     chan struct{} // closed at the end
 	follows  map[ObjectRef]struct{}
+	services bool // it is sent services
 }
 
 // heard is when a worker was last heard, by the monotonic clock: whoever sets the
@@ -77,9 +81,13 @@ type workerTunnel struct {
 	release func()
 }
 
-func newHub(log hclog.Logger, heartbeat time.Duration) *Hub {
-	return &Hub{log: log, heartbeat: heartbeat, sessions: map[string]*session{}, tunnels: map[string]*pendingTunnel{},
+func newHub(log hclog.Logger, heartbeat time.Duration, services *ServicesSource) *Hub {
+	h := &Hub{log: log, heartbeat: heartbeat, sessions: map[string]*session{}, tunnels: map[string]*pendingTunnel{},
 		followers: map[ObjectRef]map[*session]struct{}{}}
+	if services != nil {
+		h.services = newServicesFeed(*services)
+	}
+	return h
 }
 
 // Push hands a pod's newest state to the worker of node, if its stream ends
@@ -97,12 +105,46 @@ func (h *Hub) Push(node string, u Update) {
 // Advance tells that everything up to revision was pushed, for all nodes.
 // Workers learn it with the answer to their next heartbeat, and so resume from
 // there even if nothing concerned them.
-func (h *Hub) Advance(revision int64) { h.revision.Store(revision) }
+func (h *Hub) Advance(revision int64) {
+	h.revision.Store(revision)
+	if h.services == nil {
+		return
+	}
+	h.services.advance(revision)
+	if h.changed {
+		h.changed = false
+		h.wakeServices()
+	}
+}
+
+// ServicesWanted says whether a worker here carries services, so that encoding them
+// is worth it.
+func (h *Hub) ServicesWanted() bool { return h.services != nil && h.services.wanted() }
+
+// PutService tells the workers that carry services of one, or of an endpoint slice,
+// at the next Advance. The goroutine that pushes calls it.
+func (h *Hub) PutService(o ServiceRevision) {
+	h.services.put(o)
+	h.changed = true
+}
+
+func (h *Hub) wakeServices() {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	for _, s := range h.sessions {
+		if s.services {
+			s.box.signal()
+		}
+	}
+}
 
 // Resync makes every worker read its assignments anew, at least as of
 // revision: what happened meanwhile was not pushed.
 func (h *Hub) Resync(revision int64) {
 	h.revision.Store(revision)
+	if h.services != nil {
+		h.services.unload()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.sessions {
@@ -229,6 +271,7 @@ func (h *Hub) add(hello *Hello, heard *heard, cancel context.CancelCauseFunc) (*
 	s := &session{
 		node: hello.Name, instance: hello.Instance, box: newOutbox(hello.ResumeRevision),
 		cancel: cancel, heard: heard, gone: make(chan struct{}), follows: map[ObjectRef]struct{}{},
+		services: hello.Services,
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -129,6 +129,10 @@ type Hello struct {
 	// ResumeRevision is up to where the worker has all that concerns it.
 	ResumeRevision int64  `msgpack:"resume_revision"`
 	Version        string `msgpack:"version,omitempty"`
+	// Services: the worker carries services and wants them all. It has those up to
+	// ServicesRevision (0: none).
+	Services         bool  `msgpack:"services,omitempty"`
+	ServicesRevision int64 `msgpack:"services_revision,omitempty"`
 }
 
 // StatusBatch reports statuses. A worker has one batch unacknowledged at most.
@@ -167,6 +171,8 @@ type ServerMessage struct {
 	// Changed are objects that the worker follows (FetchRequest.Follow) and that
 	// are others now. It follows them no more until it fetches them again.
 	Changed []ObjectRef `msgpack:"changed,omitempty"`
+	// Services are for workers that want them (Hello.Services).
+	Services *Services `msgpack:"services,omitempty"`
 }
 
 // ObjectRef names an object that pods refer to.

@@ -34,8 +34,10 @@ type ServerConfig struct {
 	// that is silent for four of them ends.
 	Heartbeat time.Duration
 	// API are the addresses of the servers' API as of now; nil: workers learn none.
-	API    func() []string
-	Logger hclog.Logger
+	API func() []string
+	// Services is what workers that carry services are sent; nil: they get none.
+	Services *ServicesSource
+	Logger   hclog.Logger
 }
 
 // Server answers servers and workers on one listener.
@@ -87,7 +89,7 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.TLS == nil {
 		return nil, errNoCertificate
 	}
-	s := &Server{Hub: newHub(c.Logger, c.Heartbeat), config: c, log: c.Logger}
+	s := &Server{Hub: newHub(c.Logger, c.Heartbeat, c.Services), config: c, log: c.Logger}
 	var err error
 	if s.tls, err = serverConfig(c.TLS); err != nil {
 		return nil, fmt.Errorf("rpc with TLS: %w", err)
@@ -246,6 +248,9 @@ func (s *Server) connect(st grpc.ServerStream) error {
 	err = st.SendMsg(&ServerMessage{Welcome: welcome})
 	if err == nil {
 		w := &workerStream{server: s, session: ses, st: st, in: in, silence: s.silence(), acked: make(chan Ack, 1)}
+		if hello.Services && s.Hub.services != nil {
+			w.services = &servicesPlace{at: hello.ServicesRevision, said: hello.ServicesRevision}
+		}
 		err = w.serve(ctx)
 	}
 	if errors.Is(err, io.EOF) {

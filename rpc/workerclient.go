@@ -44,6 +44,9 @@ type WorkerAgent interface {
 	// Changed tells of objects that were fetched to be followed and are others now.
 	// It must not block.
 	Changed(refs []ObjectRef)
+	// Carry takes over services and endpoint slices, of a worker whose Hello wants
+	// them. It must return soon.
+	Carry(s *Services) error
 	// Tunnel serves one tunnel and returns when it is done; the error is what
 	// the other end reads. It need not close conn.
 	Tunnel(ctx context.Context, kind string, body []byte, conn net.Conn) error
@@ -210,6 +213,8 @@ type workerEnd struct {
 	slots   chan struct{}
 	heard   chan struct{} // capacity 1
 	partial *Assignments  // parts that came so far
+
+	services servicesEnd
 }
 
 func (w *workerEnd) open(ctx context.Context) (*Welcome, error) {
@@ -327,6 +332,13 @@ func (w *workerEnd) handle(ctx context.Context, m *ServerMessage) error {
 	if m.Assignments != nil {
 		if err := w.assign(ctx, m.Assignments); err != nil {
 			return fmt.Errorf("taking over the assignments: %w", err)
+		}
+	}
+	if m.Services != nil {
+		if s := w.services.take(m.Services); s != nil {
+			if err := w.client.config.Agent.Carry(s); err != nil {
+				return fmt.Errorf("taking over the services: %w", err)
+			}
 		}
 	}
 	if m.Drain != nil {

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,6 +18,10 @@ type workerStream struct {
 	silence time.Duration
 	acked   chan Ack // capacity 1: one batch is in flight
 	busy    bool     // a batch is being committed
+
+	services *servicesPlace // nil: the worker wants none
+	topology map[string]string
+	rested   <-chan time.Time // when the worker is sent services again; nil: at once
 }
 
 // serve runs the stream, and returns when it ends. A send that is held up by a
@@ -78,6 +83,11 @@ func (w *workerStream) run(ctx context.Context) error {
 			if err := w.send(ctx); err != nil {
 				return err
 			}
+		case <-w.rested:
+			w.rested = nil
+			if err := w.send(ctx); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -115,6 +125,14 @@ func (w *workerStream) send(ctx context.Context) error {
 			}
 		}
 		m := box.next()
+		// A revision that is told comes with the answer to a heartbeat, so that the next stream
+		// goes on from there although nothing has changed.
+		if services := w.nextServices(m != nil && m.Assignments != nil); services != nil {
+			if m == nil {
+				m = &ServerMessage{}
+			}
+			m.Services = services
+		}
 		if m == nil {
 			return nil
 		}
@@ -122,6 +140,25 @@ func (w *workerStream) send(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// nextServices is what the worker is to be sent of services now. Between two parts of
+// everything it does not rest.
+func (w *workerStream) nextServices(tell bool) *Services {
+	if w.services == nil || w.rested != nil {
+		return nil
+	}
+	m := w.server.Hub.services.next(w.services, w.session.box.limits.chunk, tell)
+	if labels := w.server.Hub.services.source.Topology(w.session.node); !maps.Equal(labels, w.topology) && (m != nil || tell) {
+		if m == nil {
+			m = &Services{Revision: w.services.said}
+		}
+		w.topology, m.Topology = labels, labels
+	}
+	if m != nil && !m.More {
+		w.rested = time.After(servicesPause)
+	}
+	return m
 }
 
 // sendMsg sends a message that the worker takes in time. One that speaks and

@@ -37,6 +37,7 @@ func TestCluster(t *testing.T) {
 		{"a worker hears what concerns it", workerHears},
 		{"operators are answered", operatorsAreAnswered},
 		{"workloads are kept", workloadsAreKept},
+		{"the cluster's own services are kept", ownServicesAreKept},
 		{"a new leader furnishes nothing anew and goes on", newLeaderGoesOn},
 		{"a server that stops loses nothing", stopLosesNothing},
 		{"without a quorum nothing is done", noQuorum},

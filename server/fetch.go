@@ -71,6 +71,9 @@ func (s *Server) tellFollowers(c *store.Change) bool {
 			return false
 		}
 	}
+	if isCarried(o.Resource) && s.rpc.Hub.ServicesWanted() {
+		s.pushService(c, o)
+	}
 	if isFollowed(o.Resource) {
 		s.rpc.Hub.ObjectChanged(rpc.ObjectRef{Resource: o.Resource, Namespace: o.Value.GetNamespace(), Name: o.Value.GetName()})
 	}
@@ -137,9 +140,8 @@ func refersTo(view *fsm.View, r *rpc.FetchRequest) bool {
 const serviceAccounts, services = "serviceaccounts", "services"
 
 // linkedServices are the services of a namespace that pods' environments tell of:
-// those with an address behind which somebody is. Nothing carries traffic to the
-// addresses that services get here, so they are told to nobody. A worker may have those of the
-// namespaces of its pods.
+// those with an address behind which somebody is, as seen from the node. Those that services get
+// here are told where they lead somewhere. A worker may have those of the namespaces of its pods.
 func linkedServices(view *fsm.View, r *rpc.FetchRequest, ranges Services) (*rpc.FetchResponse, error) {
 	found := false
 	view.PodsOnNode(r.Node, func(pod *corev1.Pod) bool {
@@ -152,7 +154,7 @@ func linkedServices(view *fsm.View, r *rpc.FetchRequest, ranges Services) (*rpc.
 	list := &corev1.ServiceList{}
 	view.Objects.Scan(fsm.ObjectKey(services, r.Namespace, ""), func(_ string, o *fsm.Object) bool {
 		s := o.Value.(*corev1.Service)
-		if ip := s.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone && !ranges.Has(ip) {
+		if ip := s.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone && (r.Carried || !ranges.Has(ip)) {
 			link := corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: s.Spec.Ports}}
 			link.Namespace, link.Name = s.Namespace, s.Name
 			list.Items = append(list.Items, link)

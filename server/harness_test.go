@@ -290,6 +290,8 @@ func (w *testWorker) Hello() rpc.Hello {
 	return rpc.Hello{Node: w.node, ResumeRevision: w.resume}
 }
 
+func (w *testWorker) Carry(*rpc.Services) error { return nil }
+
 func (w *testWorker) Assign(_ context.Context, a *rpc.Assignments) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

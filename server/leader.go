@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -13,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/clock"
@@ -57,6 +55,7 @@ func (s *Server) lead(ctx context.Context) {
 	keep("workloads", s.keepWorkloads)
 	keep("kubernetes", s.keepKubernetes)
 	keep("signing key", s.keepSigningKey)
+	keep("own services", s.keepOwnServices)
 	keep("membership", s.membershipLoop)
 	keep("compare", s.compareLoop)
 	loops.Wait()
@@ -97,12 +96,12 @@ func (s *Server) furnish(ctx context.Context) error {
 			add(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: ns}, Create: true, RootCA: s.rootCA})
 		}
 	}
-	if _, ok := v.Objects.Get(fsm.ObjectKey("services", corev1.NamespaceDefault, apiServiceName)); !ok {
-		raw, err := s.apiService(meta).Marshal()
-		if err != nil {
-			return err
-		}
-		add(&fsm.PutObject{Resource: "services", Raw: raw, Create: true})
+	own, err := s.ownServices(v, now)
+	if err != nil {
+		return err
+	}
+	for _, c := range own {
+		add(c)
 	}
 	if len(ps) == 0 {
 		return nil
@@ -114,32 +113,6 @@ func (s *Server) furnish(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// apiServiceName is the name of the service that stands for the cluster's API.
-// Clients of Kubernetes take it for granted.
-const apiServiceName = "kubernetes"
-
-// apiService has no address of its own, as no service has one here.
-func (s *Server) apiService(meta func(*metav1.ObjectMeta)) *corev1.Service {
-	const standardPort = 443
-	single, cluster := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: corev1.NamespaceDefault, Name: apiServiceName,
-			Labels: map[string]string{"component": "apiserver", "provider": "kubernetes"},
-		},
-		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, ClusterIP: corev1.ClusterIPNone, ClusterIPs: []string{corev1.ClusterIPNone},
-			SessionAffinity: corev1.ServiceAffinityNone, IPFamilyPolicy: &single, InternalTrafficPolicy: &cluster,
-			Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: standardPort, TargetPort: intstr.FromInt32(standardPort)}},
-		},
-	}
-	if _, port, err := net.SplitHostPort(s.config.HTTPAddr); err == nil {
-		service.Spec.Ports[0].TargetPort = intstr.Parse(port)
-	}
-	meta(&service.ObjectMeta)
-	return service
 }
 
 // controllers are the reconcilers, with what they remember of one leadership.

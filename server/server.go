@@ -192,7 +192,8 @@ func (s *Server) openConsensus() error {
 func (s *Server) openRPC() error {
 	var err error
 	s.rpc, err = rpc.NewServer(rpc.ServerConfig{
-		Name: s.config.Name, Servers: handler{s}, Workers: s, TLS: s.config.TLS, API: s.apiAddresses, Logger: s.config.Logger.Named("rpc"),
+		Name: s.config.Name, Servers: handler{s}, Workers: s, TLS: s.config.TLS, API: s.apiAddresses,
+		Services: &rpc.ServicesSource{Load: s.loadServices, Topology: s.topologyOf}, Logger: s.config.Logger.Named("rpc"),
 	})
 	if err != nil {
 		return err

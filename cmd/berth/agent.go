@@ -67,7 +67,7 @@ func (a *app) runAgent(ctx context.Context, paths []string) error {
 	log := hclog.New(&hclog.LoggerOptions{
 		Name: "berth", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogJSON, Output: a.errOut,
 	})
-	addrs, err := net.InterfaceAddrs()
+	addrs, err := reachableAddresses()
 	if err != nil {
 		return fmt.Errorf("listing this machine's addresses: %w", err)
 	}
@@ -95,4 +95,25 @@ func (a *app) runAgent(ctx context.Context, paths []string) error {
 		err = errors.Join(err, fmt.Errorf("shutting down: %w", stopErr))
 	}
 	return err
+}
+
+// reachableAddresses are this machine's, but for those of its loopback interface: nobody else reaches
+// them there, such as the one at which a worker answers for names.
+func reachableAddresses() ([]net.Addr, error) {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var out []net.Addr
+	for i := range interfaces {
+		if interfaces[i].Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		addrs, err := interfaces[i].Addrs()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, addrs...)
+	}
+	return out, nil
 }

@@ -58,7 +58,7 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	if err := r.prepare(&spec, config); err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
 	}
-	pod, err := r.sandboxConfig(spec.Pod, box.attempt)
+	pod, err := r.sandboxConfig(ctx, spec.Pod, box.attempt)
 	if err != nil {
 		return err
 	}

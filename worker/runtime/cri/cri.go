@@ -28,6 +28,7 @@ import (
 
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/cgroup"
+	"github.com/berth-dev/berth/worker/runtime/naming"
 )
 
 // DefaultEndpoint is where containerd listens.
@@ -66,6 +67,9 @@ type Options struct {
 	LogFiles int
 	// HostAliases are in the hosts file of every pod with addresses of its own, before the pod's.
 	HostAliases []corev1.HostAlias
+	// ClusterDNS is where names of the cluster are answered, for pods whose policy asks there; nil, or
+	// one that gives nil: nowhere.
+	ClusterDNS func(ctx context.Context) (*naming.ClusterDNS, error)
 	// Handler finds what a RuntimeClass names; nil: no pod may name one.
 	Handler func(ctx context.Context, class string) (string, error)
 	// Logger defaults to none.

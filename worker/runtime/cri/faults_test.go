@@ -40,7 +40,7 @@ func TestAdopt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sandboxConfig, err := other.sandboxConfig(bare, 0)
+	sandboxConfig, err := other.sandboxConfig(ctx, bare, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,8 +119,8 @@ func (r *Runtime) containerWishes(c *corev1.Container, path string) []runtime.Wi
 // Told implements runtime.Refuser.
 func (r *Runtime) Told(pod *corev1.Pod) []string {
 	var out []string
-	if pod.Spec.Subdomain != "" {
-		out = append(out, "spec.subdomain gives the pod no name: there is no cluster DNS")
+	if pod.Spec.Subdomain != "" && r.opts.ClusterDNS == nil {
+		out = append(out, "spec.subdomain gives the pod no name: this node answers for no names of the cluster")
 	}
 	runtime.EachContainer(pod, func(c *corev1.Container, at string) {
 		if !c.Resources.Limits.StorageEphemeral().IsZero() {

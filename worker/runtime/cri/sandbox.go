@@ -29,6 +29,9 @@ const (
 	resolvedStub = "127.0.0.53"
 )
 
+// ResolverFiles are where the resolvers of this machine may stand, in the order in which they count.
+func ResolverFiles() []string { return []string{resolverFile, resolvedFile} }
+
 // RunSandbox implements runtime.Sandboxer.
 func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (runtime.Sandbox, error) {
 	old, err := r.sandboxesOf(ctx, pod.UID)
@@ -60,7 +63,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (runtime.Sand
 	if err := r.podCgroup(pod); err != nil {
 		return runtime.Sandbox{}, err
 	}
-	config, err := r.sandboxConfig(pod, attempt)
+	config, err := r.sandboxConfig(ctx, pod, attempt)
 	if err != nil {
 		return runtime.Sandbox{}, err
 	}
@@ -103,6 +106,18 @@ func (r *Runtime) takeSandbox(ctx context.Context, pod types.UID, id string, att
 	r.sandboxes[pod] = box
 	r.mu.Unlock()
 	return runtime.Sandbox{IPs: box.ips}, nil
+}
+
+// HasAddress says whether an address is that of a pod that is here.
+func (r *Runtime) HasAddress(address string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, box := range r.sandboxes {
+		if slices.Contains(box.ips, address) {
+			return true
+		}
+	}
+	return false
 }
 
 // sandboxesOf lists the pod's sandboxes, the newest first.
@@ -152,7 +167,7 @@ func (r *Runtime) StopSandbox(ctx context.Context, pod types.UID) error {
 }
 
 // sandboxConfig is what the runtime is told of a pod, at its sandbox's start and with each of its containers.
-func (r *Runtime) sandboxConfig(pod *corev1.Pod, attempt uint32) (*criv1.PodSandboxConfig, error) {
+func (r *Runtime) sandboxConfig(ctx context.Context, pod *corev1.Pod, attempt uint32) (*criv1.PodSandboxConfig, error) {
 	c := &criv1.PodSandboxConfig{
 		Metadata:     &criv1.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
 		LogDirectory: r.logDir(pod.UID),
@@ -168,7 +183,13 @@ func (r *Runtime) sandboxConfig(pod *corev1.Pod, attempt uint32) (*criv1.PodSand
 		c.Hostname = naming.Hostname(pod)
 	}
 	var err error
-	if c.DnsConfig, err = dnsConfig(pod); err != nil {
+	var cluster *naming.ClusterDNS
+	if r.opts.ClusterDNS != nil && naming.AsksCluster(pod) {
+		if cluster, err = r.opts.ClusterDNS(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if c.DnsConfig, err = dnsConfig(pod, cluster); err != nil {
 		return nil, err
 	}
 	if s := pod.Spec.SecurityContext; s != nil {
@@ -210,7 +231,7 @@ func protocol(p corev1.Protocol) criv1.Protocol {
 	return criv1.Protocol_TCP
 }
 
-func dnsConfig(pod *corev1.Pod) (*criv1.DNSConfig, error) {
+func dnsConfig(pod *corev1.Pod, cluster *naming.ClusterDNS) (*criv1.DNSConfig, error) {
 	host, err := os.ReadFile(resolverFile)
 	if err != nil && !os.IsNotExist(err) {
 		return nil, fmt.Errorf("reading the host's resolver configuration: %w", err)
@@ -221,7 +242,7 @@ func dnsConfig(pod *corev1.Pod) (*criv1.DNSConfig, error) {
 			host = b
 		}
 	}
-	r = naming.ResolverOf(string(host), pod.Spec.DNSPolicy, pod.Spec.DNSConfig)
+	r = naming.ResolverFor(string(host), pod, cluster)
 	return &criv1.DNSConfig{Servers: r.Servers, Searches: r.Searches, Options: r.Options}, nil
 }
 

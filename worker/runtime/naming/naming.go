@@ -62,6 +62,35 @@ func OwnHosts(pod *corev1.Pod, ips []string) string {
 // Resolver is the configuration of a pod's resolver.
 type Resolver struct{ Servers, Searches, Options []string }
 
+// ClusterDNS is where names of the cluster are answered.
+type ClusterDNS struct {
+	Servers []string
+	Domain  string
+}
+
+// AsksCluster says whether a pod finds others by the cluster's names: by its policy, and those of the host's network only where they say so.
+func AsksCluster(pod *corev1.Pod) bool {
+	switch pod.Spec.DNSPolicy {
+	case corev1.DNSClusterFirstWithHostNet:
+		return true
+	case corev1.DNSClusterFirst, "":
+		return !pod.Spec.HostNetwork
+	}
+	return false
+}
+
+// ResolverFor is the configuration of a pod's resolver over the host's; with a cluster's for those pods
+// that ask it, as a kubelet makes it.
+func ResolverFor(host string, pod *corev1.Pod, cluster *ClusterDNS) Resolver {
+	if cluster == nil || !AsksCluster(pod) {
+		return ResolverOf(host, pod.Spec.DNSPolicy, pod.Spec.DNSConfig)
+	}
+	svc := "svc." + cluster.Domain
+	searches := union([]string{pod.Namespace + "." + svc, svc, cluster.Domain}, ResolverOf(host, corev1.DNSDefault, nil).Searches)
+	text := Resolver{Servers: cluster.Servers, Searches: searches, Options: []string{"ndots:5"}}.String()
+	return ResolverOf(text, corev1.DNSDefault, pod.Spec.DNSConfig)
+}
+
 // ResolverOf is a host's resolv.conf with what the pod adds to it; with the policy None, it has only that. An option of
 // the pod's takes the place of the host's.
 func ResolverOf(host string, policy corev1.DNSPolicy, c *corev1.PodDNSConfig) Resolver {

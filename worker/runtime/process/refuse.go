@@ -141,7 +141,7 @@ func (r *Runtime) contextWishes(s *corev1.SecurityContext, path string) []runtim
 func (r *Runtime) Told(pod *corev1.Pod) []string {
 	var out []string
 	if pod.Spec.Subdomain != "" {
-		out = append(out, "spec.subdomain gives the pod no name: there is no cluster DNS")
+		out = append(out, "spec.subdomain gives the pod no name: it shares the resolver of the node")
 	}
 	runtime.EachContainer(pod, func(c *corev1.Container, at string) {
 		if c.Stdin || c.TTY {

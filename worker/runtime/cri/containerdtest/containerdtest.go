@@ -36,7 +36,7 @@ func Missing() string {
 		return "root"
 	}
 	var missing []string
-	for _, name := range [...]string{"containerd", "runc", "ctr", "busybox", "iptables"} {
+	for _, name := range [...]string{"containerd", "runc", "ctr", "busybox", "iptables", "nft"} {
 		if _, err := exec.LookPath(name); err != nil {
 			missing = append(missing, name)
 		}

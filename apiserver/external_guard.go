@@ -1,0 +1,46 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	core "k8s.io/kubernetes/pkg/apis/core"
+
+	"github.com/berth-dev/berth/access"
+)
+
+// externalGuard is an admission plugin: an external address is added to a service by those alone who
+// may write statuses of services, where load balancers put theirs. Nodes carry what is sent to such an
+// address to the service's pods, so that whoever may add any takes what is meant for others.
+type externalGuard struct{}
+
+var _ admission.ValidationInterface = externalGuard{}
+
+// Handles implements admission.Interface.
+func (externalGuard) Handles(o admission.Operation) bool {
+	return o == admission.Create || o == admission.Update
+}
+
+// Validate implements admission.ValidationInterface.
+func (externalGuard) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	service, ok := a.GetObject().(*core.Service)
+	if !ok {
+		return nil
+	}
+	var had []string
+	if old, ok := a.GetOldObject().(*core.Service); ok {
+		had = old.Spec.ExternalIPs
+	}
+	added := slices.ContainsFunc(service.Spec.ExternalIPs, func(ip string) bool { return !slices.Contains(had, ip) })
+	who, known := request.UserFrom(ctx)
+	if !added || known && access.MayAsk(who.GetGroups(), access.Request{
+		Verb: "update", Resource: "services", Subresource: "status", Namespace: a.GetNamespace(),
+	}) {
+		return nil
+	}
+	return admission.NewForbidden(a, errors.New("spec.externalIPs: what is sent to an external address is carried to the service's pods, "+
+		"so one is added by those alone who may update resource \"services/status\""))
+}

@@ -1,0 +1,135 @@
+package rpc
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// servicesModel is what a worker makes of what it is sent.
+type servicesModel struct {
+	has      map[ObjectRef]string
+	revision int64
+	fulls    int
+	topology map[string]string
+}
+
+func (m *servicesModel) take(s *Services) {
+	if s.Full || m.has == nil {
+		m.has = map[ObjectRef]string{}
+		m.fulls++
+	}
+	for _, o := range s.Objects {
+		if o.Object == nil {
+			delete(m.has, o.ObjectRef)
+		} else {
+			m.has[o.ObjectRef] = string(o.Object)
+		}
+	}
+	if s.Topology != nil {
+		m.topology = s.Topology
+	}
+	m.revision = s.Revision
+}
+
+func serviceRef(i int) ObjectRef {
+	return ObjectRef{Resource: "services", Namespace: "ns", Name: fmt.Sprintf("s%d", i)}
+}
+
+// loadServices implements ServicesSource.
+func (h *handler) loadServices() (int64, []ServiceRevision) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.rev, []ServiceRevision{{ServiceObject{serviceRef(0), []byte("at the start")}, 1}}
+}
+
+// Workers of any pace, that come and go between servers which forget, have in the end
+// what there is, and go back in time only within a server that is behind.
+func TestServicesFeed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now, state := int64(1), map[ObjectRef]ServiceRevision{}
+		load := func() (int64, []ServiceRevision) {
+			var out []ServiceRevision
+			for _, o := range state {
+				out = append(out, o)
+			}
+			return now, out
+		}
+		feed := newServicesFeed(ServicesSource{Load: load})
+		feed.maxGone = rapid.IntRange(1, 6).Draw(t, "gone")
+		chunk := rapid.IntRange(1, 400).Draw(t, "chunk")
+		type workerOf struct {
+			place servicesPlace
+			end   servicesEnd
+			model servicesModel
+		}
+		workers := make([]workerOf, 3)
+		step := func(w *workerOf) bool {
+			m := feed.next(&w.place, chunk, true)
+			if m == nil {
+				return false
+			}
+			if whole := w.end.take(m); whole != nil {
+				w.model.take(whole)
+			}
+			return true
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"put": func(t *rapid.T) {
+				now++
+				o := ServiceRevision{ServiceObject{serviceRef(rapid.IntRange(0, 12).Draw(t, "object")), nil}, now}
+				if rapid.Bool().Draw(t, "there") {
+					o.Object = fmt.Appendf(nil, "at %d", now)
+					state[o.ObjectRef] = o
+				} else {
+					delete(state, o.ObjectRef)
+				}
+				feed.put(o)
+			},
+			"other":  func(*rapid.T) { now++; feed.advance(now) },
+			"step":   func(t *rapid.T) { step(&workers[rapid.IntRange(0, 2).Draw(t, "worker")]) },
+			"unload": func(*rapid.T) { feed.unload() },
+			"reconnect": func(t *rapid.T) {
+				w := &workers[rapid.IntRange(0, 2).Draw(t, "worker")]
+				w.place, w.end = servicesPlace{at: w.model.revision, said: w.model.revision}, servicesEnd{}
+			},
+		})
+		for i := range workers {
+			w := &workers[i]
+			for step(w) {
+			}
+			want := map[ObjectRef]string{}
+			for ref, o := range state {
+				want[ref] = string(o.Object)
+			}
+			if !maps.Equal(w.model.has, want) {
+				t.Fatalf("worker %d has %v, there is %v", i, w.model.has, want)
+			}
+		}
+	})
+}
+
+func TestServicesReachWorkersThatWantThem(t *testing.T) {
+	c := newCluster()
+	s := startServer(t, c, "s1", nil)
+	wants, wantsNot := &agent{wantsServices: true}, &agent{}
+	startWorker(t, "n1", nil, wants, s)
+	startWorker(t, "n2", nil, wantsNot, s)
+	has := func(a *agent) string {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return fmt.Sprintf("%d %s,%s,%s", len(a.services.has), a.services.has[serviceRef(0)], a.services.has[serviceRef(1)], a.services.topology["zone"])
+	}
+	eventually(t, "the first services", func() bool { return has(wants) == "1 at the start,,of-n1" })
+	s.Hub.PutService(ServiceRevision{ServiceObject{serviceRef(1), []byte("new")}, 1 << 20})
+	s.Hub.Advance(1 << 20)
+	eventually(t, "a change", func() bool { return has(wants) == "2 at the start,new,of-n1" })
+	s.Hub.PutService(ServiceRevision{ServiceObject{serviceRef(0), nil}, 1<<20 + 1})
+	s.Hub.Advance(1<<20 + 1)
+	eventually(t, "what is gone", func() bool { return has(wants) == "1 ,new,of-n1" })
+	if wantsNot.services.has != nil || wants.services.fulls != 1 {
+		t.Errorf("the other has %v; everything was sent %d times", wantsNot.services.has, wants.services.fulls)
+	}
+}
