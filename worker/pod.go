@@ -258,7 +258,7 @@ func (p *podState) recall() {
 			}
 			last := exitOf(s.LastTerminationState.Terminated)
 			switch {
-			case s.State.Terminated != nil:
+			case s.State.Terminated != nil && s.State.Terminated.ContainerID != "": // without one there was no container
 				c.exit, c.last = exitOf(s.State.Terminated), last
 			case s.State.Running != nil:
 				c.exit, c.last = lostExit(s.State.Running.StartedAt.Time, s.State.Running.StartedAt.Time), last
