@@ -26,9 +26,10 @@ func Resource(group, resource, subresource string) string {
 	return resource
 }
 
-// MayAsk says whether a member of the groups may make a request of the API.
-func MayAsk(groups []string, r Request) bool {
-	for rule := range rulesFor(groups) {
+// MayAsk says whether a member of the groups may make a request of the API, in a
+// cluster that has roles or in one of before there were any.
+func MayAsk(groups []string, hasRoles bool, r Request) bool {
+	for rule := range rulesFor(groups, hasRoles) {
 		if rule.allows(r) {
 			return true
 		}
@@ -38,7 +39,7 @@ func MayAsk(groups []string, r Request) bool {
 
 // MayCall says whether a member of the groups may call an RPC method.
 func MayCall(groups []string, method string) bool {
-	for rule := range rulesFor(groups) {
+	for rule := range rulesFor(groups, true) {
 		if slices.Contains(rule.Methods, method) {
 			return true
 		}
@@ -71,15 +72,19 @@ func IsMachine(groups []string) bool {
 }
 
 // RulesFor are the rows that speak of members of the groups.
-func RulesFor(groups []string) []Rule { return slices.Collect(rulesFor(groups)) }
+func RulesFor(groups []string, hasRoles bool) []Rule {
+	return slices.Collect(rulesFor(groups, hasRoles))
+}
 
 // rulesFor is RulesFor for who asks with every request, and needs to see no more of them
 // than the one that allows it.
-func rulesFor(groups []string) iter.Seq[Rule] {
+func rulesFor(groups []string, hasRoles bool) iter.Seq[Rule] {
 	machine, account, at := IsMachine(groups), IsAccount(groups), home(groups)
 	return func(yield func(Rule) bool) {
 		for _, r := range table {
 			switch {
+			case r.Before && hasRoles:
+				continue
 			case r.Group == Everybody:
 			case machine && r.Group != Servers && r.Group != Workers, account && r.Group != Accounts,
 				r.Home && at == "", !slices.Contains(groups, r.Group):
@@ -133,6 +138,11 @@ func (r *Rule) ResourcesIn(namespace string) (groups []string, names [][]string)
 	if !r.reaches(namespace) {
 		return nil, nil
 	}
+	return r.Everywhere()
+}
+
+// Everywhere are the row's resources, by API group, in whatever namespace they count.
+func (r *Rule) Everywhere() (groups []string, names [][]string) {
 	for _, full := range r.Resources {
 		resource, sub, isPart := strings.Cut(full, "/")
 		resource, group, _ := strings.Cut(resource, ".")

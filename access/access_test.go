@@ -83,9 +83,28 @@ func TestMayAsk(t *testing.T) {
 			if name == "odd" {
 				want = contains(tt.may, "nobody")
 			}
-			if got := MayAsk(groups, parse(tt.ask)); got != want {
+			if got := MayAsk(groups, false, parse(tt.ask)); got != want {
 				t.Errorf("%s: %s: %v, want %v", name, tt.ask, got, want)
 			}
+		}
+	}
+}
+
+// TestMayAskWithRoles: what was everybody's before there were roles is nobody's by the table.
+func TestMayAskWithRoles(t *testing.T) {
+	ann, app := []string{Authenticated}, []string{Accounts, Accounts + ":team", Authenticated}
+	for ask, may := range map[string]bool{
+		"get pods default": false, "get pods team": false, "create pods default": false, "create plans.berth.dev": false,
+		"get /berth/v1/status": false, "get /apis/apps/v1": true, "get /healthz": true, "get /openid/v1/jwks": true,
+		"create selfsubjectaccessreviews.authorization.k8s.io": true, "create selfsubjectrulesreviews.authorization.k8s.io": true,
+	} {
+		for _, groups := range [][]string{ann, app} {
+			if got := MayAsk(groups, true, parse(ask)); got != may {
+				t.Errorf("%v: %s: %v, want %v", groups, ask, got, may)
+			}
+		}
+		if !MayAsk([]string{Masters}, true, parse(ask)) {
+			t.Errorf("masters may not %s", ask)
 		}
 	}
 }

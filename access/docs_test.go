@@ -67,6 +67,9 @@ func markdown() string {
 		if r.Home {
 			objects += "; in its own namespace"
 		}
+		if r.Before {
+			who += ", without roles"
+		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", who, verbs, objects, r.Why)
 	}
 	b.WriteString("\n")

@@ -1,6 +1,9 @@
 package access
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Groups that the table speaks of, beside Kubernetes' own. The certificates of
 // servers and workers carry theirs, and no other certificate and no token may.
@@ -45,7 +48,20 @@ type Rule struct {
 	Methods []string
 	// Why is for the reader of the documentation.
 	Why string
+	// Before: as long as the cluster has no roles (View.HasRoles), which is one that was founded
+	// before there were any. Roles say it from then on (Applications, Home).
+	Before bool
 }
+
+// ClassUsers is the group that a command carries whose user was found to have the right to
+// use a PriorityClass. No certificate and no token has it.
+func ClassUsers(class string) string { return reserved + "use:" + class }
+
+// reserved is what the names of groups begin with that are Berth's own.
+const reserved = "berth:"
+
+// IsReserved: a group that no user has by certificate, token or impersonation.
+func IsReserved(group string) bool { return strings.HasPrefix(group, reserved) }
 
 // ControllerGroup is the group of one controller of workloads.
 func ControllerGroup(name string) string { return "berth:controller:" + name }
@@ -63,8 +79,8 @@ func Rules() []Rule { return slices.Clone(table) }
 // table is asked for every request, so it is made once. Nothing changes it.
 var table = rules()
 
-// rules are the rows. Roles will take the place of those for
-// system:authenticated.
+// rules are the rows. Those that hold Before are what everybody might before there were
+// roles.
 func rules() []Rule {
 	discovery := []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*"}
 	selfReviews := []string{
@@ -74,9 +90,7 @@ func rules() []Rule {
 	workerMethods := []string{
 		"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Token", "/berth.rpc.Worker/Tunnel",
 	}
-	read := []string{"get", "list", "watch"}
-	write := []string{"create", "update", "patch", "delete", "deletecollection"}
-	return append([]Rule{
+	return slices.Concat([]Rule{
 		{Group: Everybody, Verbs: []string{"get", "head"}, Paths: PublicPaths(), Why: "load balancers and probes"},
 		{Group: Masters, Verbs: []string{"*"}, Resources: []string{"*"}, Why: "administrators: everything at the API"},
 		{
@@ -91,6 +105,81 @@ func rules() []Rule {
 			Group: Authenticated, Verbs: []string{"create"},
 			Resources: selfReviews, Why: "`berth auth whoami`, `berth auth can-i`",
 		},
+		{
+			Group: Authenticated, Verbs: []string{"list"}, Resources: []string{"customresourcedefinitions.apiextensions.k8s.io"},
+			Why: "there are none; kubectl looks before it says that a kind is not served",
+		},
+		{
+			Group: Authenticated, Verbs: []string{"get", "head"}, Paths: openID(), Why: "by what others believe tokens of service accounts",
+		},
+		{
+			Group: Accounts, Verbs: []string{"get", "head"},
+			Paths: slices.Concat(discovery, openID()), Why: "what is served here",
+		},
+		{
+			Group: Accounts, Verbs: []string{"create"},
+			Resources: selfReviews, Why: "who it is, and what it may",
+		},
+		{
+			Group:   Workers,
+			Methods: workerMethods, Why: "for the node that the certificate names: its pods, what they refer to, their tokens and logs",
+		},
+		{
+			Group: Servers,
+			Methods: []string{
+				"/berth.rpc.Server/Forward", "/berth.rpc.Server/ReadIndex", "/berth.rpc.Server/ReportStreams",
+				"/berth.rpc.Server/Digest", "/berth.rpc.Server/Differs", "/berth.rpc.Server/Status", "/berth.rpc.Server/Holds", "/berth.rpc.Server/Tunnel",
+			},
+			Why: "servers among themselves",
+		},
+		{
+			Group:   Servers,
+			Methods: workerMethods, Why: "a worker of the same name in the server's own process",
+		},
+	}, controllerRules(), rulesBefore())
+}
+
+// controllerRules: what each controller of workloads writes, and what it looks up
+// beyond the state that it sees.
+func controllerRules() []Rule {
+	row := func(controller string, verbs []string, resources ...string) Rule {
+		return Rule{Group: ControllerGroup(controller), Verbs: verbs, Resources: resources, Why: "the controller in the leading server"}
+	}
+	keep := []string{"get", "create", "update", "patch", "delete"}
+	change := []string{"get", "update", "patch"}
+	return []Rule{
+		{
+			Group: Controllers, Verbs: []string{"create", "update", "patch"}, Resources: []string{"events", "events.events.k8s.io"},
+			Why: "what controllers of workloads tell",
+		},
+		row("deployment", change, "deployments.apps", "deployments.apps/status"),
+		row("deployment", keep, "replicasets.apps"),
+		row("statefulset", change, "statefulsets.apps", "statefulsets.apps/status"),
+		row("statefulset", keep, "pods", "controllerrevisions.apps"),
+		row("daemonset", change, "daemonsets.apps", "daemonsets.apps/status"),
+		row("daemonset", keep, "pods", "controllerrevisions.apps"),
+		row("job", change, "jobs.batch", "jobs.batch/status"),
+		row("job", keep, "pods"),
+		row("cronjob", change, "cronjobs.batch", "cronjobs.batch/status"),
+		row("cronjob", keep, "jobs.batch"),
+		row("ttlafterfinished", []string{"get", "delete"}, "jobs.batch"),
+		row("replication", change, "replicationcontrollers", "replicationcontrollers/status"),
+		row("replication", keep, "pods"),
+		row("clusterrole-aggregation", []string{"get", "update", "patch", "escalate"}, "clusterroles.rbac.authorization.k8s.io"),
+		row("endpoint", []string{"get", "list", "create", "update", "delete"}, "endpoints"),
+		row("endpointslice", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),
+	}
+}
+
+// openID are where the public keys of service accounts' tokens are.
+func openID() []string { return []string{"/.well-known/openid-configuration", "/openid/v1/jwks"} }
+
+// rulesBefore are the rows that hold as long as there are no roles, and what those may
+// by roles who were there before (package roles).
+func rulesBefore() []Rule {
+	read := []string{"get", "list", "watch"}
+	write := []string{"create", "update", "patch", "delete", "deletecollection"}
+	rows := []Rule{
 		{
 			Group: Authenticated, Verbs: []string{"get"}, Paths: []string{"/berth/v1/members", "/berth/v1/status", "/berth/v1/why"},
 			Why: "`berth members`, `berth operator status`, `berth why`",
@@ -112,10 +201,6 @@ func rules() []Rule {
 				"queueentries.berth.dev", "preemptions.berth.dev", "schedulerconfigurations.berth.dev",
 			},
 			Why: "everything but secrets and logs, in every namespace",
-		},
-		{
-			Group: Authenticated, Verbs: []string{"list"}, Resources: []string{"customresourcedefinitions.apiextensions.k8s.io"},
-			Why: "there are none; kubectl looks before it says that a kind is not served",
 		},
 		{
 			Group: Authenticated, Verbs: write, OwnNamespaces: true,
@@ -147,17 +232,6 @@ func rules() []Rule {
 			Resources: []string{"serviceaccounts/token"}, Why: "`kubectl create token`: a service account may less than they",
 		},
 		{
-			Group: Authenticated, Verbs: []string{"get", "head"}, Paths: openID(), Why: "by what others believe tokens of service accounts",
-		},
-		{
-			Group: Accounts, Verbs: []string{"get", "head"},
-			Paths: slices.Concat(discovery, openID()), Why: "what is served here",
-		},
-		{
-			Group: Accounts, Verbs: []string{"create"},
-			Resources: selfReviews, Why: "who it is, and what it may",
-		},
-		{
 			Group: Accounts, Verbs: read, Home: true,
 			Resources: []string{
 				"pods", "pods/status", "services", "services/status", "configmaps", "serviceaccounts", "podtemplates",
@@ -166,55 +240,9 @@ func rules() []Rule {
 			},
 			Why: "a pod finds the others of its application; it writes nothing, and reads no secret",
 		},
-		{
-			Group:   Workers,
-			Methods: workerMethods, Why: "for the node that the certificate names: its pods, what they refer to, their tokens and logs",
-		},
-		{
-			Group: Servers,
-			Methods: []string{
-				"/berth.rpc.Server/Forward", "/berth.rpc.Server/ReadIndex", "/berth.rpc.Server/ReportStreams",
-				"/berth.rpc.Server/Digest", "/berth.rpc.Server/Differs", "/berth.rpc.Server/Status", "/berth.rpc.Server/Holds", "/berth.rpc.Server/Tunnel",
-			},
-			Why: "servers among themselves",
-		},
-		{
-			Group:   Servers,
-			Methods: workerMethods, Why: "a worker of the same name in the server's own process",
-		},
-	}, controllerRules()...)
-}
-
-// controllerRules: what each controller of workloads writes, and what it looks up
-// beyond the state that it sees.
-func controllerRules() []Rule {
-	row := func(controller string, verbs []string, resources ...string) Rule {
-		return Rule{Group: ControllerGroup(controller), Verbs: verbs, Resources: resources, Why: "the controller in the leading server"}
 	}
-	keep := []string{"get", "create", "update", "patch", "delete"}
-	change := []string{"get", "update", "patch"}
-	return []Rule{
-		{
-			Group: Controllers, Verbs: []string{"create", "update", "patch"}, Resources: []string{"events", "events.events.k8s.io"},
-			Why: "what controllers of workloads tell",
-		},
-		row("deployment", change, "deployments.apps", "deployments.apps/status"),
-		row("deployment", keep, "replicasets.apps"),
-		row("statefulset", change, "statefulsets.apps", "statefulsets.apps/status"),
-		row("statefulset", keep, "pods", "controllerrevisions.apps"),
-		row("daemonset", change, "daemonsets.apps", "daemonsets.apps/status"),
-		row("daemonset", keep, "pods", "controllerrevisions.apps"),
-		row("job", change, "jobs.batch", "jobs.batch/status"),
-		row("job", keep, "pods"),
-		row("cronjob", change, "cronjobs.batch", "cronjobs.batch/status"),
-		row("cronjob", keep, "jobs.batch"),
-		row("ttlafterfinished", []string{"get", "delete"}, "jobs.batch"),
-		row("replication", change, "replicationcontrollers", "replicationcontrollers/status"),
-		row("replication", keep, "pods"),
-		row("endpoint", []string{"get", "list", "create", "update", "delete"}, "endpoints"),
-		row("endpointslice", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),
+	for i := range rows {
+		rows[i].Before = true
 	}
+	return rows
 }
-
-// openID are where the public keys of service accounts' tokens are.
-func openID() []string { return []string{"/.well-known/openid-configuration", "/openid/v1/jwks"} }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -13,10 +14,15 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/apiserver/roles"
 	"github.com/berth-dev/berth/apiserver/tokens"
+	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -48,38 +54,80 @@ func byCertificate(req *http.Request) (*authenticator.Response, bool, error) {
 	return &authenticator.Response{User: &user.DefaultInfo{Name: id.User, Groups: id.Groups}}, true, nil
 }
 
-// accessTable asks package access: it is the API's authorizer, and tells who may what.
-type accessTable struct{}
+// rights say who may do what: it is the API's authorizer. The table of package access is
+// asked first, then the cluster's roles.
+type rights struct {
+	view  func() *fsm.View
+	roles *roles.Authorizer
+	log   hclog.Logger
+}
+
+func newRights(backend Backend, log hclog.Logger) *rights {
+	before := func(a authorizer.Attributes) bool {
+		return access.MayAsk(groupsOf(a.GetUser()), false, tableRequest(a))
+	}
+	return &rights{backend.View, roles.New(backend, before), log}
+}
+
+func groupsOf(who user.Info) []string {
+	if who == nil {
+		return nil
+	}
+	return who.GetGroups()
+}
+
+func tableRequest(a authorizer.Attributes) access.Request {
+	if !a.IsResourceRequest() {
+		return access.Request{Verb: a.GetVerb(), Path: a.GetPath()}
+	}
+	return access.Request{
+		Verb: a.GetVerb(), Group: a.GetAPIGroup(), Resource: a.GetResource(), Subresource: a.GetSubresource(),
+		Namespace: a.GetNamespace(),
+	}
+}
 
 // Authorize implements authorizer.Authorizer.
-func (accessTable) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	var groups []string
-	if a.GetUser() != nil {
-		groups = a.GetUser().GetGroups()
-	}
-	r := access.Request{Verb: a.GetVerb(), Path: a.GetPath()}
-	if a.IsResourceRequest() {
-		r = access.Request{
-			Verb: a.GetVerb(), Group: a.GetAPIGroup(), Resource: a.GetResource(), Subresource: a.GetSubresource(),
-			Namespace: a.GetNamespace(),
-		}
-	}
+func (r *rights) Authorize(ctx context.Context, a authorizer.Attributes) (decision authorizer.Decision, why string, err error) {
+	groups := groupsOf(a.GetUser())
+	impersonation := a.IsResourceRequest() && strings.HasPrefix(a.GetVerb(), "impersonate")
 	switch {
-	case access.MayAsk(groups, r):
-		return authorizer.DecisionAllow, "", nil
+	case impersonation && a.GetResource() == "groups" && access.IsReserved(a.GetName()):
+		return authorizer.DecisionDeny, "groups of Berth's own parts are nobody's to impersonate", nil
+	case access.MayAsk(groups, true, tableRequest(a)):
+		decision = authorizer.DecisionAllow
 	case access.IsMachine(groups):
 		return authorizer.DecisionNoOpinion, "the certificates of servers and workers are not for the API", nil
+	default:
+		decision, why, err = r.roles.Authorize(ctx, a)
 	}
-	return authorizer.DecisionNoOpinion, "", nil
+	if impersonation && decision == authorizer.DecisionAllow {
+		r.tellImpersonation(ctx, a)
+	}
+	return decision, why, err
+}
+
+// tellImpersonation: whoever acts as somebody else is named beside them. What is written is
+// logged; what is only looked at, if somebody wants to know.
+func (r *rights) tellImpersonation(ctx context.Context, a authorizer.Attributes) {
+	info, ok := request.RequestInfoFrom(ctx)
+	if !ok || strings.HasSuffix(info.Resource, "reviews") { // who asks whether they may does not do it
+		return
+	}
+	tell := r.log.Info
+	if slices.Contains([]string{"get", "list", "watch", "head"}, info.Verb) {
+		tell = r.log.Debug
+	}
+	tell("a user acts as another", "user", a.GetUser().GetName(), "as", a.GetResource(), "name", a.GetName(),
+		"verb", info.Verb, "path", info.Path)
 }
 
 // RulesFor implements authorizer.RuleResolver.
-func (accessTable) RulesFor(
-	_ context.Context, who user.Info, namespace string,
+func (r *rights) RulesFor(
+	ctx context.Context, who user.Info, namespace string,
 ) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	var resources []authorizer.ResourceRuleInfo
 	var paths []authorizer.NonResourceRuleInfo
-	for _, r := range access.RulesFor(who.GetGroups()) {
+	for _, r := range access.RulesFor(who.GetGroups(), r.view().HasRoles()) {
 		groups, names := r.ResourcesIn(namespace)
 		for i, group := range groups {
 			resources = append(resources, &authorizer.DefaultResourceRuleInfo{
@@ -94,18 +142,42 @@ func (accessTable) RulesFor(
 			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: slices.Clone(r.Verbs), NonResourceURLs: urls})
 		}
 	}
-	return resources, paths, false, nil
+	if access.IsMachine(who.GetGroups()) {
+		return resources, paths, false, nil
+	}
+	more, morePaths, incomplete, err := r.roles.RulesFor(ctx, who, namespace)
+	return append(resources, more...), append(paths, morePaths...), incomplete, err
+}
+
+// rightsKey is the key of a request's context that holds the server's rights.
+type rightsKey struct{}
+
+// rightsOf are those of the server that a request was made to.
+func rightsOf(ctx context.Context) authorizer.Authorizer {
+	if r, ok := ctx.Value(rightsKey{}).(*rights); ok {
+		return r
+	}
+	return authorizerfactory.NewAlwaysDenyAuthorizer()
+}
+
+// may says whether whoever makes a request may do something else too.
+func may(ctx context.Context, q authorizer.AttributesRecord) bool {
+	who, ok := request.UserFrom(ctx)
+	if !ok {
+		return false
+	}
+	q.User, q.ResourceRequest = who, true
+	decision, _, _ := rightsOf(ctx).Authorize(ctx, q)
+	return decision == authorizer.DecisionAllow
 }
 
 // MayReadPods says whether whoever makes a request may read the pods of a
 // namespace: what names them elsewhere is shown to nobody else (PR20).
 func MayReadPods(ctx context.Context, namespace string) bool {
-	who, ok := request.UserFrom(ctx)
-	return ok && access.MayAsk(who.GetGroups(), access.Request{Verb: "get", Resource: "pods", Namespace: namespace})
+	return may(ctx, authorizer.AttributesRecord{Verb: "get", APIVersion: "v1", Resource: "pods", Namespace: namespace})
 }
 
 // mayReadSecrets says the same of secrets.
 func mayReadSecrets(ctx context.Context, namespace string) bool {
-	who, ok := request.UserFrom(ctx)
-	return ok && access.MayAsk(who.GetGroups(), access.Request{Verb: "get", Resource: "secrets", Namespace: namespace})
+	return may(ctx, authorizer.AttributesRecord{Verb: "get", APIVersion: "v1", Resource: "secrets", Namespace: namespace})
 }

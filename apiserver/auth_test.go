@@ -280,6 +280,8 @@ func TestTableIsServed(t *testing.T) {
 	administrators := []string{
 		"secrets", "bindings", "pods/binding", "pods/ephemeralcontainers",
 		"namespaces/finalize", "schedulerconfigurations.berth.dev/status", "tokenreviews.authentication.k8s.io",
+		"subjectaccessreviews.authorization.k8s.io", "localsubjectaccessreviews.authorization.k8s.io",
+		"roles.rbac.authorization.k8s.io", "rolebindings.rbac.authorization.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io",
 	}
 	for r := range served {
 		if !named[r] && !slices.Contains(administrators, r) {

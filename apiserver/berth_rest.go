@@ -104,6 +104,7 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 		return nil, tooManyPlanned()
 	}
 	who := proposal(ctx, nil)
+	who.Groups = append(who.Groups, plannedClassGroups(ctx, made.view, pods)...)
 	status, err := p.planner.Plan(ctx, made.view, who.User, who.Groups, made.setup, pods)
 	if err != nil {
 		return nil, readError(err)

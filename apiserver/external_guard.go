@@ -6,10 +6,8 @@ import (
 	"slices"
 
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	core "k8s.io/kubernetes/pkg/apis/core"
-
-	"github.com/berth-dev/berth/access"
 )
 
 // externalGuard is an admission plugin: an external address is added to a service by those alone who
@@ -35,9 +33,8 @@ func (externalGuard) Validate(ctx context.Context, a admission.Attributes, _ adm
 		had = old.Spec.ExternalIPs
 	}
 	added := slices.ContainsFunc(service.Spec.ExternalIPs, func(ip string) bool { return !slices.Contains(had, ip) })
-	who, known := request.UserFrom(ctx)
-	if !added || known && access.MayAsk(who.GetGroups(), access.Request{
-		Verb: "update", Resource: "services", Subresource: "status", Namespace: a.GetNamespace(),
+	if !added || may(ctx, authorizer.AttributesRecord{
+		Verb: "update", APIVersion: "v1", Resource: "services", Subresource: "status", Namespace: a.GetNamespace(),
 	}) {
 		return nil
 	}

@@ -33,7 +33,6 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/secret"
 	"k8s.io/kubernetes/pkg/registry/core/service"
 	"k8s.io/kubernetes/pkg/registry/core/serviceaccount"
-	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
 
 	// The groups' types, conversions and defaults register themselves in
 	// Kubernetes' scheme.
@@ -220,7 +219,7 @@ func (g *registry) schedulingGroup() (genericapiserver.APIGroupInfo, error) {
 		kind: priorityClassKind(), singular: "priorityclass", shortNames: []string{"pc"},
 		version: schedulingv1.SchemeGroupVersion, table: kubernetesTable(),
 		list: func() runtime.Object { return new(scheduling.PriorityClassList) },
-	}.by(priorityclass.Strategy))
+	}.by(newClassStrategy()))
 	return groupOf(schedulingv1.SchemeGroupVersion, map[string]rest.Storage{"priorityclasses": r}), err
 }
 

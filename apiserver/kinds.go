@@ -172,18 +172,17 @@ func plainKind[T, V any, P interface {
 }
 
 func removeObject(resource, key string, p fsm.Precondition) *fsm.DeleteObject {
-	namespace, name, _ := strings.Cut(key, "/")
+	namespace, name, ok := strings.Cut(key, "/")
+	if !ok { // of a kind that is in no namespace
+		namespace, name = "", key
+	}
 	return &fsm.DeleteObject{Resource: resource, Namespace: namespace, Name: name, Precondition: p}
 }
 
 // inNoNamespace makes a plain kind a cluster-scoped one. In the table its
 // objects have an empty namespace.
 func inNoNamespace(k *kind) *kind {
-	resource := k.resource.Resource
-	k.rows = plainRows(resource + "/")
-	k.remove = func(key string, p fsm.Precondition) fsm.Command {
-		return &fsm.DeleteObject{Resource: resource, Name: key, Precondition: p}
-	}
+	k.rows = plainRows(k.resource.Resource + "/")
 	return k
 }
 

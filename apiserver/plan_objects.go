@@ -19,7 +19,6 @@ import (
 	"k8s.io/kubernetes/pkg/apis/scheduling"
 	"k8s.io/kubernetes/pkg/registry/apps/replicaset"
 	"k8s.io/kubernetes/pkg/registry/policy/poddisruptionbudget"
-	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
 
 	// The group's types, conversions and defaults register themselves.
 	_ "k8s.io/kubernetes/pkg/apis/policy/install"
@@ -83,7 +82,7 @@ func (p *plannedObjects) add(ctx context.Context, raw *runtime.RawExtension) err
 }
 
 func (p *plannedObjects) addClass(ctx context.Context, in *schedulingv1.PriorityClass) error {
-	class, err := finish[scheduling.PriorityClass, schedulingv1.PriorityClass](ctx, in, priorityclass.Strategy)
+	class, err := finish[scheduling.PriorityClass, schedulingv1.PriorityClass](ctx, in, newClassStrategy())
 	if err != nil {
 		return err
 	}

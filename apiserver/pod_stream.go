@@ -150,12 +150,12 @@ func (e *entrance) connect(name string, opts runtime.Object, responder rest.Resp
 		}
 		e.container, e.command = o.Container, strings.Join(o.Command, " ")
 		e.command = e.command[:min(len(e.command), maxLoggedCommand)]
-		return (&podrest.ExecREST{Store: e, KubeletConn: e, Authorizer: accessTable{}}).Connect(e.ctx, name, opts, responder)
+		return (&podrest.ExecREST{Store: e, KubeletConn: e, Authorizer: rightsOf(e.ctx)}).Connect(e.ctx, name, opts, responder)
 	case *core.PodAttachOptions:
 		e.container = o.Container
-		return (&podrest.AttachREST{Store: e, KubeletConn: e, Authorizer: accessTable{}}).Connect(e.ctx, name, opts, responder)
+		return (&podrest.AttachREST{Store: e, KubeletConn: e, Authorizer: rightsOf(e.ctx)}).Connect(e.ctx, name, opts, responder)
 	}
-	return (&podrest.PortForwardREST{Store: e, KubeletConn: e, Authorizer: accessTable{}}).Connect(e.ctx, name, opts, responder)
+	return (&podrest.PortForwardREST{Store: e, KubeletConn: e, Authorizer: rightsOf(e.ctx)}).Connect(e.ctx, name, opts, responder)
 }
 
 // Get implements the getter of upstream's pods.

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,7 +19,7 @@ const freshnessTimeout = 3 * time.Second
 func proposal(ctx context.Context, command fsm.Command) fsm.Proposal {
 	p := fsm.Proposal{Command: command}
 	if user, ok := genericapirequest.UserFrom(ctx); ok {
-		p.User, p.Groups = user.GetName(), user.GetGroups()
+		p.User, p.Groups = user.GetName(), slices.Concat(user.GetGroups(), classGroups(ctx))
 	}
 	return p
 }

@@ -24,6 +24,7 @@ type registry struct {
 	backend Backend
 	hub     *hub
 	pins    *pins
+	rights  *rights
 }
 
 // description is what one resource adds to the machinery.

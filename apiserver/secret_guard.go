@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/apps"
 	core "k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/berth-dev/berth/access"
@@ -63,4 +65,23 @@ func podSpecOf(obj runtime.Object) *core.PodSpec {
 		return &template.Spec
 	}
 	return nil
+}
+
+// revisionGuard is an admission plugin: revisions of StatefulSets and DaemonSets, which hold templates that were
+// asked about when they were written, are written by controllers, whatever roles say.
+type revisionGuard struct{}
+
+var _ admission.ValidationInterface = revisionGuard{}
+
+// Handles implements admission.Interface.
+func (revisionGuard) Handles(o admission.Operation) bool { return secretGuard{}.Handles(o) }
+
+// Validate implements admission.ValidationInterface.
+func (revisionGuard) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	groups := a.GetUserInfo().GetGroups()
+	if a.GetResource().GroupResource() != apps.Resource("controllerrevisions") ||
+		slices.Contains(groups, access.Controllers) || slices.Contains(groups, access.Masters) {
+		return nil
+	}
+	return admission.NewForbidden(a, errors.New("revisions hold templates of pods; controllers and system:masters write them"))
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,6 +26,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-dev/berth/apiserver/roles"
 	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/handshake"
 )
@@ -38,11 +40,13 @@ const (
 
 // Server is the API of one server.
 type Server struct {
-	config  Config
-	hub     *hub
-	generic *genericapiserver.GenericAPIServer
-	logger  hclog.Logger
-	gate    handshake.Gate
+	config Config
+	hub    *hub
+	// standing asks about what lasts again.
+	standing *standing
+	generic  *genericapiserver.GenericAPIServer
+	logger   hclog.Logger
+	gate     handshake.Gate
 	// prepared is closed when the handlers are complete.
 	prepared chan struct{}
 }
@@ -58,7 +62,9 @@ func New(config Config) (*Server, error) {
 		return nil, fmt.Errorf("types of %s: %w", "berth.dev", err)
 	}
 	accounts := tokens.New(config.Backend)
-	settings, err := genericConfig(config, accounts)
+	rights := newRights(config.Backend, config.Logger.Named("rights"))
+	lasting := &standing{rights: rights, backend: config.Backend, open: map[*lasting]struct{}{}}
+	settings, err := genericConfig(config, accounts, rights, lasting)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +77,7 @@ func New(config Config) (*Server, error) {
 	}
 	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config)
 	pins := newPins(time.Now)
-	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins}
+	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins, rights: rights}
 	if err := g.install(generic, berth, config, accounts, settings.Authentication.Authenticator); err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
 	}
@@ -87,11 +93,11 @@ func New(config Config) (*Server, error) {
 			generic.Handler.NonGoRestfulMux.Handle(path, handler)
 		}
 	}
-	return &Server{config: config, hub: g.hub, generic: generic, logger: config.Logger, prepared: make(chan struct{})}, nil
+	return &Server{config: config, hub: g.hub, standing: lasting, generic: generic, logger: config.Logger, prepared: make(chan struct{})}, nil
 }
 
 // genericConfig is the configuration of upstream's server.
-func genericConfig(config Config, accounts *tokens.Accounts) (*genericapiserver.Config, error) {
+func genericConfig(config Config, accounts *tokens.Accounts, rights *rights, lasting *standing) (*genericapiserver.Config, error) {
 	c := genericapiserver.NewConfig(legacyscheme.Codecs)
 	file, err := openTokens(config.TokenFile, config.Logger)
 	if err != nil {
@@ -99,9 +105,11 @@ func genericConfig(config Config, accounts *tokens.Accounts) (*genericapiserver.
 	}
 	c.Authentication.Authenticator = newAuthenticator(file, accounts)
 	c.Authentication.APIAudiences = tokens.Audiences()
-	c.Authorization.Authorizer = accessTable{}
-	c.RuleResolver = accessTable{}
-	c.AdmissionControl = admission.NewChainHandler(limitRanges{config.Backend.View}, secretGuard{}, externalGuard{})
+	c.Authorization.Authorizer = rights
+	c.RuleResolver = rights
+	c.AdmissionControl = admission.NewChainHandler(
+		limitRanges{config.Backend.View}, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{config.Backend.View},
+	)
 	// Nothing calls back, but a configuration must be there.
 	c.LoopbackClientConfig = &restclient.Config{Host: "https://" + config.Listener.Addr().String()}
 	c.ExternalAddress = config.Listener.Addr().String()
@@ -111,9 +119,14 @@ func genericConfig(config Config, accounts *tokens.Accounts) (*genericapiserver.
 	c.LongRunningFunc = longRunning(config.LongRunning)
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		// Inside of all the others: who asks is known, and may.
-		return genericapiserver.DefaultBuildHandlerChain(&fairShare{
-			next: api, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, clients: map[string]*underway{},
+		lasting.next, lasting.longRunning = api, c.LongRunningFunc
+		chain := genericapiserver.DefaultBuildHandlerChain(&fairShare{
+			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, clients: map[string]*underway{},
 		}, c)
+		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			ctx := withClass(roles.OncePerRequest(context.WithValue(req.Context(), rightsKey{}, rights)))
+			chain.ServeHTTP(w, req.WithContext(ctx))
+		})
 	}
 	c.EnableProfiling = false
 	c.StorageObjectCountTracker = nil
@@ -156,7 +169,7 @@ func (g *registry) install(
 	if err != nil {
 		return err
 	}
-	infos := append(reviewGroups(who), eventsGroup(events), berthInfo)
+	infos := append(reviewGroups(who, g.rights), eventsGroup(events), berthInfo)
 	for _, group := range []func() (genericapiserver.APIGroupInfo, error){
 		g.appsGroup,
 		g.batchGroup,
@@ -165,6 +178,7 @@ func (g *registry) install(
 		g.coordinationGroup,
 		g.policyGroup,
 		g.nodeGroup,
+		g.rolesGroup,
 	} {
 		info, err := group()
 		if err != nil {
@@ -192,16 +206,14 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	watching, endWatches := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatches()
-	following := make(chan struct{})
-	go func() {
-		defer close(following)
-		s.hub.run(watching)
-	}()
+	var following sync.WaitGroup
+	following.Go(func() { s.hub.run(watching) })
+	following.Go(func() { s.standing.run(watching) })
 	s.generic.RunPostStartHooks(watching)
 	s.logger.Info("serving the API", "address", s.config.Listener.Addr().String(), "kubernetes", kubernetesGitVersion)
 	err = serve(ctx, httpServer, s.config.Listener, &s.gate, s.config.ShutdownTimeout, endWatches)
 	endWatches()
-	<-following
+	following.Wait()
 	return err
 }
 

@@ -78,8 +78,8 @@ func readTokens(file string) (*tokenfile.TokenAuthenticator, error) {
 		}
 		if len(fields) > 3 {
 			for g := range strings.SplitSeq(fields[3], ",") {
-				if access.IsMachine([]string{strings.TrimSpace(g)}) {
-					return nil, fmt.Errorf("%s:%d: the group %q is for the certificates of servers and workers", file, line, g)
+				if access.IsReserved(strings.TrimSpace(g)) {
+					return nil, fmt.Errorf("%s:%d: the group %q is for Berth's own parts, such as servers and workers", file, line, g)
 				}
 			}
 		}

@@ -45,6 +45,8 @@ func mounts(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	kube := c.Reader().Kube
+	c.berth(t, "create", "role", "mounts", "--verb=get", "--resource=pods")
+	c.berth(t, "create", "rolebinding", "mounts", "--role=mounts", "--serviceaccount=default:default")
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "follow"}, Data: map[string]string{"key": "one"}}
 	if _, err := kube.CoreV1().ConfigMaps("default").Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

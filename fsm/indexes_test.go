@@ -55,6 +55,7 @@ func describeIndexes(v *View) map[string]string {
 		"ended":           list(v.ended, pod),
 		"services":        list(v.services, asText),
 		"given":           list(v.given, asText),
+		"grants":          fmt.Sprintln(v.roles) + list(v.grants, func(o *Object) string { return o.Value.GetName() + "@" + o.Value.GetResourceVersion() }),
 		"eventOrder":      list(v.eventOrder, asText),
 		"preemptionOrder": list(v.preemptionOrder, asText),
 		"defaultClasses":  list(v.defaultClasses, asText),

@@ -41,7 +41,8 @@ func (tx *Tx) resolvePriority(pod *corev1.Pod, owner *workload) (Result, bool) {
 		return tx.setPriority(pod, model.DefaultPriority, corev1.PreemptLowerPriority)
 	}
 	name := pod.Spec.PriorityClassName
-	if name == "" {
+	named := name != "" // the default is for everybody
+	if !named {
 		class, ok := tx.view.DefaultPriorityClass()
 		if !ok { // PC5
 			return tx.setPriority(pod, model.DefaultPriority, corev1.PreemptLowerPriority)
@@ -53,8 +54,8 @@ func (tx *Tx) resolvePriority(pod *corev1.Pod, owner *workload) (Result, bool) {
 	if !ok { // AD2
 		return refuse(fmt.Sprintf("no PriorityClass with name %s was found", name))
 	}
-	if owner == nil && model.IsSystemClass(name) && !tx.maySystemClass() { // AD5
-		return refuse(tx.noSystemClass(name))
+	if why := tx.noUse(class); owner == nil && (named || model.IsSystemClass(name)) && why != "" { // AD5
+		return refuse(why)
 	}
 	inheritDisruptionPolicy(pod, class)
 	policy := corev1.PreemptLowerPriority
@@ -100,7 +101,7 @@ func (tx *Tx) setPriority(pod *corev1.Pod, priority int32, policy corev1.Preempt
 	return Result{}, true
 }
 
-// checkTemplate refuses a workload whose template names a system class that its
+// checkTemplate refuses a workload whose template names a class that its
 // writer may not use (AD5). What is left of an old template as it was, by those
 // who change something else, was asked before.
 func (tx *Tx) checkTemplate(kind ObjectKind, value, old codec.Object) (Result, bool) {
@@ -111,27 +112,40 @@ func (tx *Tx) checkTemplate(kind ObjectKind, value, old codec.Object) (Result, b
 	if template == nil {
 		return Result{}, true
 	}
-	name := template.Spec.PriorityClassName
-	if !model.IsSystemClass(name) || tx.maySystemClass() {
+	class, ok := tx.view.PriorityClasses.Get(template.Spec.PriorityClassName)
+	if !ok {
+		class = &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: template.Spec.PriorityClassName}}
+	}
+	why := tx.noUse(class)
+	if why == "" {
 		return Result{}, true
 	}
 	if old != nil && equality.Semantic.DeepEqual(kind.Workload.Template(old), template) {
 		return Result{}, true
 	}
 	res := resource{kind.Group, kind.Resource, kind.Kind}
-	return refuseForbidden(res.groupResource(), value.GetName(), tx.noSystemClass(name)), false
+	return refuseForbidden(res.groupResource(), value.GetName(), why), false
 }
 
-func (tx *Tx) noSystemClass(class string) string {
-	return fmt.Sprintf("pods with the PriorityClass %s may be created only by the users and groups named in the scheduler configuration (spec.systemClasses), and %q is not one of them", class, tx.User)
+// noUse says why the command's user may not make pods of a class, which may be one that
+// is not there; empty: they may. Controllers make pods of templates, whose writers were asked.
+func (tx *Tx) noUse(class *schedulingv1.PriorityClass) string {
+	version := tx.view.Version()
+	system := model.IsSystemClass(class.Name)
+	switch {
+	case slices.Contains(tx.Groups, access.Controllers) && version >= SinceWorkloads,
+		slices.Contains(tx.Groups, access.ClassUsers(class.Name)) && version >= SinceRoles:
+		return ""
+	case system && !tx.maySystemClass():
+		return fmt.Sprintf("pods with the PriorityClass %s may be created only by the users and groups named in the scheduler configuration (spec.systemClasses), and %q is not one of them", class.Name, tx.User)
+	case !system && version >= SinceRoles && model.RestrictsUse(class):
+		return fmt.Sprintf("the use of the PriorityClass %s is restricted, and User %q has no role with the verb \"use\" on it (priorityclasses of scheduling.k8s.io)", class.Name, tx.User)
+	}
+	return ""
 }
 
 func (tx *Tx) maySystemClass() bool {
 	allowed := tx.view.SchedulerConfig().Spec.SystemClasses
-	// Controllers make pods of templates, whose writers were asked.
-	if slices.Contains(tx.Groups, access.Controllers) && tx.view.Version() >= SinceWorkloads {
-		return true
-	}
 	if slices.Contains(allowed.Users, tx.User) {
 		return true
 	}

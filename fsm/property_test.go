@@ -105,7 +105,13 @@ func (r *random) actions() map[string]func(*rapid.T) {
 			},
 			func() string { return r.pick("how", "", "update") }),
 		"delete quota": line("delete-object resourcequotas %s", func() string { return r.pick("quota", "q1", "q2") }),
-		"events":       line("delete-events before=1h limit=2"),
+		"binding": line("object %s b subjects=%s %s", func() string { return r.pick("bindings", "rolebindings", "clusterrolebindings") },
+			func() string {
+				return r.pick("subjects", "user:ann", "group:ops,user:ann", "account:app,group:ops", "")
+			},
+			func() string { return r.pick("how", "", "update") }),
+		"delete binding": line("delete-object rolebindings b"),
+		"events":         line("delete-events before=1h limit=2"),
 		"set": line("object replicasets %s replicas=%s selector=a:1 %s", r.setName, func() string { return r.pick("replicas", "0", "2", "4") },
 			func() string { return r.pick("how", "", "update", "update finalizers=mine") }),
 		"scale out": line("pods-of r- count=%s for=%s labels=%s", func() string { return r.pick("count", "1", "5") }, r.setName,

@@ -67,7 +67,7 @@ func ObjectKinds() []ObjectKind {
 		runtimeClassKind(),
 		limitRangeKind(),
 		resourceQuotaKind(),
-	}, workloadKinds()...)
+	}, append(workloadKinds(), roleKinds()...)...)
 }
 
 var objectKinds = func() map[string]ObjectKind {
@@ -148,6 +148,7 @@ var objectTable = &tableDef[*Object]{
 		indexService(v, old, new)
 		indexGiven(v, old, new)
 		indexObjectUse(v, old, new)
+		indexRoles(v, old, new)
 	},
 }
 

@@ -45,6 +45,7 @@ func (s *transcript) laterObject(kind ObjectKind, a words, meta metav1.ObjectMet
 	o.SetFinalizers(meta.Finalizers)
 	o.SetCreationTimestamp(meta.CreationTimestamp)
 	o.SetGeneration(meta.Generation)
+	fillBinding(kind, o, a)
 	if rc, ok := o.(*corev1.ReplicationController); ok {
 		rc.Spec.Template = &corev1.PodTemplateSpec{}
 	}

@@ -91,6 +91,8 @@ type orders struct {
 	ended           store.Tree[*corev1.Pod]       // key of Pods: those in a terminal phase
 	services        store.Tree[map[string]string] // namespace, label, value, name: a service's selector
 	given           store.Tree[struct{}]          // address or port, service: what services have for themselves
+	grants          store.Tree[*Object]           // namespace, subject, name: bindings of roles
+	roles           int                           // of roles and bindings
 	eventOrder      store.Tree[keptEvent]         // revisionKey -> which of Events
 	eventBytes      int                           // of all Events
 	preemptionOrder store.Tree[string]            // revisionKey -> key of Preemptions
@@ -100,6 +102,7 @@ type orders struct {
 func (x *orders) fork() orders {
 	return orders{
 		unclaimed: x.unclaimed.Fork(), ended: x.ended.Fork(), services: x.services.Fork(), given: x.given.Fork(),
+		grants: x.grants.Fork(), roles: x.roles,
 		eventOrder: x.eventOrder.Fork(), eventBytes: x.eventBytes, preemptionOrder: x.preemptionOrder.Fork(), defaultClasses: x.defaultClasses.Fork(),
 	}
 }

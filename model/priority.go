@@ -23,6 +23,24 @@ const (
 	SystemNodeCritical    = SystemClassPrefix + "node-critical"
 )
 
+// RestrictedUseAnnotation says on a PriorityClass, by "true", that pods that name it are made only by those whose roles
+// allow them the verb "use" on it (AD5).
+const RestrictedUseAnnotation = "berth.dev/restricted-use"
+
+// RestrictsUse says whether a class is one that not everybody may use.
+func RestrictsUse(pc *schedulingv1.PriorityClass) bool {
+	return pc.Annotations[RestrictedUseAnnotation] == "true"
+}
+
+// ValidateRestrictedUse checks the annotation, if it is there.
+func ValidateRestrictedUse(annotations map[string]string) field.ErrorList {
+	value, ok := annotations[RestrictedUseAnnotation]
+	if !ok || value == "true" || value == "false" {
+		return nil
+	}
+	return field.ErrorList{field.NotSupported(field.NewPath("metadata", "annotations").Key(RestrictedUseAnnotation), value, []string{"true", "false"})}
+}
+
 // Priority returns the pod's priority; a pod that has none counts as 0 (AD6).
 func Priority(pod *corev1.Pod) int32 {
 	if pod.Spec.Priority == nil {

@@ -11,8 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/controller"
@@ -56,21 +54,31 @@ func (s *Server) lead(ctx context.Context) {
 	keep("kubernetes", s.keepKubernetes)
 	keep("signing key", s.keepSigningKey)
 	keep("own services", s.keepOwnServices)
+	keep("roles", s.keepRoles)
 	keep("membership", s.membershipLoop)
 	keep("compare", s.compareLoop)
 	loops.Wait()
 }
 
 // furnish makes what every cluster has: the system classes (PC3), the system
-// namespaces, the API's service and the scheduler configuration.
+// namespaces, the API's service, the scheduler configuration, and roles.
 func (s *Server) furnish(ctx context.Context) error {
 	v := s.state.View()
-	if _, ok := v.Namespaces.Get(corev1.NamespaceDefault); !ok {
+	_, founded := v.Namespaces.Get(corev1.NamespaceDefault)
+	if !founded {
 		s.hearVersions(ctx)
 	}
 	var ps []fsm.Proposal
 	add := func(c fsm.Command) {
 		ps = append(ps, fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c})
+	}
+	// Before the namespaces: by those a cluster is known that was founded before there were roles.
+	own, err := s.ownRoles(ctx, v, !founded)
+	if err != nil {
+		return err
+	}
+	for _, c := range own {
+		add(c)
 	}
 	if _, ok := v.Config.Get(s.config.Scheduler.Name); !ok {
 		raw, err := json.Marshal(s.config.Scheduler)
@@ -79,10 +87,7 @@ func (s *Server) furnish(ctx context.Context) error {
 		}
 		add(&fsm.ConfigureScheduler{JSON: raw, OnlyIfAbsent: true})
 	}
-	now := metav1.NewTime(s.node.Clock().Time())
-	meta := func(o *metav1.ObjectMeta) {
-		o.UID, o.CreationTimestamp = types.UID(uuid.NewUUID()), now
-	}
+	meta := s.finishOwn()
 	for _, class := range model.SystemClasses() {
 		if _, ok := v.PriorityClasses.Get(class.Name); !ok {
 			meta(&class.ObjectMeta)
@@ -96,13 +101,18 @@ func (s *Server) furnish(ctx context.Context) error {
 			add(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: ns}, Create: true, RootCA: s.rootCA})
 		}
 	}
-	own, err := s.ownServices(v, now)
+	more, err := s.ownServices(v, metav1.NewTime(s.node.Clock().Time()))
 	if err != nil {
 		return err
 	}
-	for _, c := range own {
+	for _, c := range more {
 		add(c)
 	}
+	return s.proposeOwn(ctx, ps)
+}
+
+// proposeOwn proposes what makes the cluster's own objects.
+func (s *Server) proposeOwn(ctx context.Context, ps []fsm.Proposal) error {
 	if len(ps) == 0 {
 		return nil
 	}

@@ -9,11 +9,13 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/cronjob"
 	"k8s.io/kubernetes/pkg/controller/daemon"
 	"k8s.io/kubernetes/pkg/controller/deployment"
@@ -51,6 +53,7 @@ func kinds() []struct {
 		{&batchv1.Job{}, plain("jobs")},
 		{&batchv1.CronJob{}, plain("cronjobs")},
 		{&discoveryv1.EndpointSlice{}, plain("endpointslices")},
+		{&rbacv1.ClusterRole{}, clusterWide(fsm.ClusterRoles)},
 	}
 }
 
@@ -121,6 +124,9 @@ func entries() []entry {
 		{"endpointslice", 5, inServices(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return endpointslice.NewController(ctx, f.Core().V1().Pods(), f.Core().V1().Services(), f.Core().V1().Nodes(),
 				f.Discovery().V1().EndpointSlices(), endpointsOfASlice, c, 0), nil
+		}},
+		{"clusterrole-aggregation", 5, nil, func(_ context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			return clusterroleaggregation.NewClusterRoleAggregation(f.Rbac().V1().ClusterRoles(), c.RbacV1()), nil
 		}},
 	}
 }

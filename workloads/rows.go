@@ -57,8 +57,12 @@ func typed[T any](name string, table func(v *fsm.View) fsm.Table[T]) *rows {
 }
 
 // plain are those of a resource in the table of plain objects.
-func plain(resource string) *rows {
-	prefix := resource + "/"
+func plain(resource string) *rows { return plainUnder(resource, resource+"/") }
+
+// clusterWide are those of one whose objects are in no namespace.
+func clusterWide(resource string) *rows { return plainUnder(resource, fsm.ObjectKey(resource, "", "")) }
+
+func plainUnder(resource, prefix string) *rows {
 	return &rows{
 		table: "objects", prefix: prefix,
 		get: func(v *fsm.View, key string) (any, bool) {

@@ -191,6 +191,9 @@ func (a *app) verbs() *verb.Env {
 }
 
 func (a *app) addConnectionFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&a.client.As.UserName, "as", "", "The user to make requests as (impersonation).")
+	fs.StringArrayVar(&a.client.As.Groups, "as-group", nil, "A group to make requests as, with --as; may be given several times.")
+	fs.StringVar(&a.client.As.UID, "as-uid", "", "The UID to make requests as, with --as.")
 	f := &a.flags
 	fs.StringVar(&f.CLIConfig, "cli-config", "", "The command line's configuration file.")
 	fs.StringVar(&f.Context, "context", "", "The context of that file to use.")

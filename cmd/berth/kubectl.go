@@ -41,7 +41,7 @@ import (
 
 // kubectlCommands are kubectl's own, over our connection. Left out is what has
 // nothing to act on here: services' networking, metrics, certificate requests,
-// roles, kubeconfig files.
+// kubeconfig files.
 func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 	s := genericiooptions.IOStreams{In: a.in, Out: a.out, ErrOut: a.errOut}
 	getCmd := get.NewCmdGet("berth", f, s)
@@ -63,7 +63,7 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 		}},
 		{Message: "Know the API:", Commands: []*cobra.Command{
 			apiresources.NewCmdAPIResources(f, s), apiresources.NewCmdAPIVersions(f, s),
-			whoAndWhat(f, s), proxy.NewCmdProxy(f, s), kustomize.NewCmdKustomize(s),
+			auth.NewCmdAuth(f, s), proxy.NewCmdProxy(f, s), kustomize.NewCmdKustomize(s),
 		}},
 	}
 	for _, g := range groups {
@@ -72,17 +72,6 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 		}
 	}
 	return groups
-}
-
-// whoAndWhat is `auth` without what is about roles.
-func whoAndWhat(f cmdutil.Factory, s genericiooptions.IOStreams) *cobra.Command {
-	cmd := auth.NewCmdAuth(f, s)
-	for _, c := range cmd.Commands() {
-		if c.Name() == "reconcile" {
-			cmd.RemoveCommand(c)
-		}
-	}
-	return cmd
 }
 
 // rename makes the help speak of this binary.

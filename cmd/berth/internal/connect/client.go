@@ -37,6 +37,8 @@ type Client struct {
 	getenv func(string) string
 	// Notice is where it is told that a command waits; nil: nowhere.
 	Notice io.Writer
+	// As is whom requests are made as; empty: as the user.
+	As     rest.ImpersonationConfig
 	learnt answers
 
 	once sync.Once
@@ -138,6 +140,7 @@ func (c *Client) configFor(t trust, servers []string, learnt *answers) (*rest.Co
 	cfg := &rest.Config{
 		Host:        servers[0],
 		BearerToken: c.conn.Token,
+		Impersonate: c.As,
 		TLSClientConfig: rest.TLSClientConfig{
 			CAFile: t.caFile, CertFile: t.certFile, KeyFile: c.conn.KeyFile, ServerName: t.serverName,
 			Insecure: c.conn.SkipVerify,

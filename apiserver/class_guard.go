@@ -1,0 +1,127 @@
+package apiserver
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
+
+	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+// classGuard is an admission plugin that asks whether whoever writes a pod, or a template
+// of pods, may use its PriorityClass (AD5). It refuses nobody: the answer goes with the
+// command, and whether it is needed is known when that is applied.
+type classGuard struct{ view func() *fsm.View }
+
+var _ admission.ValidationInterface = classGuard{}
+
+// Handles implements admission.Interface.
+func (classGuard) Handles(o admission.Operation) bool {
+	return o == admission.Create || o == admission.Update
+}
+
+// Validate implements admission.ValidationInterface.
+func (g classGuard) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	answer, ok := ctx.Value(classKey{}).(*atomic.Pointer[string])
+	if !ok {
+		return nil
+	}
+	answer.Store(nil)
+	spec := podSpecOf(a.GetObject())
+	if spec == nil {
+		return nil
+	}
+	if name := spec.PriorityClassName; mayUse(ctx, g.view(), name, a.GetNamespace()) {
+		answer.Store(&name)
+	}
+	return nil
+}
+
+// mayUse says whether whoever makes a request has the right to use a class in a namespace, if it is
+// one that not everybody may.
+func mayUse(ctx context.Context, v *fsm.View, name, namespace string) bool {
+	class, ok := v.PriorityClasses.Get(name)
+	if !ok {
+		return false
+	}
+	who, _ := request.UserFrom(ctx)
+	switch system := model.IsSystemClass(name); {
+	case !system && !model.RestrictsUse(class):
+		return false
+	case system && slices.Contains(groupsOf(who), access.Masters):
+		return false // the scheduler's configuration names them, or does not
+	}
+	return may(ctx, authorizer.AttributesRecord{
+		Verb: "use", APIGroup: "scheduling.k8s.io", APIVersion: "v1", Resource: "priorityclasses", Name: name, Namespace: namespace,
+	})
+}
+
+// plannedClassGroups are the groups of the classes that whoever asks has the right to use for
+// all pods of a plan that name them.
+func plannedClassGroups(ctx context.Context, v *fsm.View, pods []*corev1.Pod) (groups []string) {
+	type place struct{ class, namespace string }
+	asked, refused := map[place]bool{}, map[string]bool{}
+	var classes []string
+	for _, pod := range pods {
+		p := place{pod.Spec.PriorityClassName, pod.Namespace}
+		if asked[p] {
+			continue
+		}
+		asked[p] = true
+		if !mayUse(ctx, v, p.class, p.namespace) {
+			refused[p.class] = true
+		} else if !slices.Contains(classes, p.class) {
+			classes = append(classes, p.class)
+		}
+	}
+	for _, class := range classes {
+		if !refused[class] {
+			groups = append(groups, access.ClassUsers(class))
+		}
+	}
+	return groups
+}
+
+// classKey is the key of a request's context that holds the class that its user was found to
+// have the right to use.
+type classKey struct{}
+
+func withClass(ctx context.Context) context.Context {
+	return context.WithValue(ctx, classKey{}, new(atomic.Pointer[string]))
+}
+
+// classGroups are the groups that a command carries for the class of the request's pods.
+func classGroups(ctx context.Context) []string {
+	if answer, ok := ctx.Value(classKey{}).(*atomic.Pointer[string]); ok {
+		if class := answer.Load(); class != nil {
+			return []string{access.ClassUsers(*class)}
+		}
+	}
+	return nil
+}
+
+// classStrategy is upstream's strategy of PriorityClasses, which knows nothing of our
+// annotation.
+type classStrategy struct{ strategy }
+
+func newClassStrategy() classStrategy { return classStrategy{priorityclass.Strategy} }
+
+// Validate implements rest.RESTCreateStrategy.
+func (s classStrategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	return append(s.strategy.Validate(ctx, obj), model.ValidateRestrictedUse(metaOf(obj).GetAnnotations())...)
+}
+
+// ValidateUpdate implements rest.RESTUpdateStrategy.
+func (s classStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	return append(s.strategy.ValidateUpdate(ctx, obj, old), model.ValidateRestrictedUse(metaOf(obj).GetAnnotations())...)
+}
