@@ -171,6 +171,9 @@ func (a *Agent) startWorker(run context.Context) error {
 		return err
 	}
 	a.watch(a.worker.Fatal())
+	if p.MetricsAddress != "" {
+		return a.serveMetrics(run, p.MetricsAddress)
+	}
 	return nil
 }
 

@@ -82,6 +82,8 @@ type WorkerPart struct {
 	Runtime  string
 	CRI      CRIPart
 	Services ServicesPart
+	// MetricsAddress is where the worker's metrics are read, host:port; empty: nowhere.
+	MetricsAddress string
 	// Address is the node's; empty: where the agent is dialed.
 	Address            string
 	Labels             map[string]string

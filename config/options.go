@@ -145,6 +145,8 @@ type Worker struct {
 	MaxPods int               `hcl:"max_pods,optional"`
 	// Images are those that the fake runtime pretends to have.
 	Images map[string]Quantity `hcl:"images,optional"`
+	// MetricsAddress is where the node's own metrics are read; empty: nowhere.
+	MetricsAddress string `hcl:"metrics_address,optional"`
 
 	CRI      *WorkerCRI      `hcl:"cri,block"`
 	Services *WorkerServices `hcl:"services,block"`

@@ -2,6 +2,7 @@ package config
 
 import (
 	"maps"
+	"net/netip"
 	"net/url"
 	"path"
 	"slices"
@@ -140,6 +141,9 @@ func (c *Config) validateWorker(k checker) {
 	}
 	if problems := validation.IsDNS1123Subdomain(w.Services.ClusterDomain); len(problems) > 0 {
 		k.fail("worker.services.cluster_domain", "%q is no domain: %s", w.Services.ClusterDomain, problems[0])
+	}
+	if at, err := netip.ParseAddrPort(w.MetricsAddress); w.MetricsAddress != "" && (err != nil || !at.Addr().IsLoopback()) {
+		k.fail("worker.metrics_address", "%q is no address of the loopback interface with a port, like \"127.0.0.1:7645\": it is read without a certificate", w.MetricsAddress)
 	}
 	k.between("worker.cri.parallel_pulls", w.CRI.ParallelPulls, 1, 100)
 	k.between("worker.cri.image_gc_high_percent", w.CRI.ImageGCHighPercent, 1, 100)

@@ -61,7 +61,7 @@ func TestServices(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	w := worker("worker-1", `runtime = "cri"`, fmt.Sprintf("cri {\n  endpoint = %q\n}", d.Endpoint()))
+	w := worker("worker-1", `runtime = "cri"`, `metrics_address = "127.0.0.1:7645"`, fmt.Sprintf("cri {\n  endpoint = %q\n}", d.Endpoint()))
 	s := server("server-1", "bootstrap_expect = 1")
 	s.Host, w.Host = nodeAddress, nodeAddress
 	c := newCluster(t, s, w)
@@ -207,6 +207,16 @@ func services(t *testing.T, c *cluster, d *containerdtest.Daemon) {
 		return nil
 	})
 	is("both to be led to by name when the worker is back", finds("web"), both...)
+	c.eventually(t, "the worker's metrics", func(ctx context.Context) error {
+		text, err := fetch(ctx, "http://127.0.0.1:7645/metrics")
+		for _, part := range []string{`berth_services_carried{what="services"} 2`, `berth_dns_queries_total{answer="NOERROR",name="cluster"}`,
+			"kubeproxy_sync_proxy_rules_duration_seconds"} {
+			if err == nil && !strings.Contains(text, part) {
+				err = errors.New("they have no " + part)
+			}
+		}
+		return err
+	})
 	n, err := kube.CoreV1().Nodes().Get(t.Context(), "worker-1", metav1.GetOptions{})
 	if err != nil || n.Annotations["berth.dev/services"] != "carried" {
 		t.Errorf("the node says %v, %v", n.Annotations, err)

@@ -66,10 +66,19 @@ type ServiceRevision struct {
 
 // ServicesSource is where a server has its services from.
 type ServicesSource struct {
-	// Load reads all services and endpoint slices of one state, and its revision.
-	Load func() (revision int64, objects []ServiceRevision)
+	// Load reads all services and endpoint slices of one state.
+	Load func() LoadedServices
 	// Topology are the labels of a node by which endpoints are chosen.
 	Topology func(node string) map[string]string
+}
+
+// LoadedServices are those of one state.
+type LoadedServices struct {
+	// Revision is the state's.
+	Revision int64
+	// Gone are those that went after Horizon; some of them may be there again.
+	Horizon       int64
+	Gone, Objects []ServiceRevision
 }
 
 func newServicesFeed(source ServicesSource) *servicesFeed {
@@ -147,12 +156,14 @@ func (f *servicesFeed) unload() {
 }
 
 func (f *servicesFeed) reload() {
-	revision, objects := f.source.Load()
-	f.loaded, f.revision, f.horizon, f.gone = true, revision, revision, 0
-	f.objects = make(map[ObjectRef]*ServiceRevision, len(objects))
+	l := f.source.Load()
+	f.loaded, f.revision, f.horizon, f.gone = true, l.Revision, l.Horizon, 0
+	f.objects = make(map[ObjectRef]*ServiceRevision, len(l.Objects))
 	f.order = btree.NewBTreeGOptions(byRevision, btree.Options{NoLocks: true})
-	for i := range objects {
-		f.take(&objects[i])
+	for _, of := range [][]ServiceRevision{l.Gone, l.Objects} {
+		for i := range of {
+			f.take(&of[i])
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/rpc"
 )
 
 // The API's endpoint slices are those of the servers, by port and family.
@@ -59,4 +61,10 @@ func ownServicesAreKept(t *testing.T, c *testCluster) {
 	}
 	has("default/kubernetes", "10.96.0.1")
 	has("kube-system/kube-dns", "10.96.0.10")
+	// Who comes from another server is told what went, and not everything anew.
+	l := leader.loadServices()
+	went := slices.ContainsFunc(l.Gone, func(o rpc.ServiceRevision) bool { return o.Name == dnsServiceName && o.Revision > l.Horizon })
+	if !went || l.Horizon >= v.Revision() {
+		t.Errorf("of what went since %d (the state is at %d) is known: %+v", l.Horizon, l.Revision, l.Gone)
+	}
 }

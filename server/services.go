@@ -18,30 +18,54 @@ const endpointSlices = "endpointslices"
 // isCarried: workers that carry services are sent these.
 func isCarried(resource string) bool { return resource == services || resource == endpointSlices }
 
-// loadServices reads what workers that carry services are sent.
-func (s *Server) loadServices() (int64, []rpc.ServiceRevision) {
+// loadServices reads what workers that carry services are sent. What the change feed remembers of those
+// that went spares workers that come from another server from being sent everything.
+func (s *Server) loadServices() rpc.LoadedServices {
 	view := s.state.View()
-	var out []rpc.ServiceRevision
+	out := rpc.LoadedServices{Revision: view.Revision()}
+	out.Horizon, out.Gone = s.goneServices(out.Revision)
 	for _, resource := range []string{services, endpointSlices} {
 		view.Objects.Scan(resource+"/", func(_ string, o *fsm.Object) bool {
 			revision, _ := strconv.ParseInt(o.Value.GetResourceVersion(), 10, 64) // the state's own
 			if sent, ok := s.serviceObject(o); ok {
-				out = append(out, rpc.ServiceRevision{ServiceObject: sent, Revision: revision})
+				out.Objects = append(out.Objects, rpc.ServiceRevision{ServiceObject: sent, Revision: revision})
 			}
 			return true
 		})
 	}
-	return view.Revision(), out
+	return out
+}
+
+// goneServices are those that went until a revision, and since when it is known.
+func (s *Server) goneServices(revision int64) (since int64, gone []rpc.ServiceRevision) {
+	feed := s.state.Feed()
+	since = feed.First()
+	for at := since; at < revision; {
+		changes, err := feed.After(at, pushBatch)
+		if err != nil || len(changes) == 0 {
+			return revision, nil // it has moved on
+		}
+		for i := range changes {
+			c := &changes[i]
+			at = c.Revision
+			if o, ok := c.Old.(*fsm.Object); ok && o != nil && isGone(c) && isCarried(o.Resource) && at <= revision {
+				gone = append(gone, rpc.ServiceRevision{ServiceObject: rpc.ServiceObject{ObjectRef: refOf(o)}, Revision: at})
+			}
+		}
+	}
+	return min(since, revision), gone
+}
+
+// isGone: the change, of a plain object, is its end.
+func isGone(c *store.Change) bool {
+	now, ok := c.New.(*fsm.Object)
+	return !ok || now == nil
 }
 
 // pushService hands a change to the workers that carry services.
 func (s *Server) pushService(c *store.Change, o *fsm.Object) {
-	gone := c.New == nil
-	if now, ok := c.New.(*fsm.Object); ok {
-		gone = now == nil
-	}
 	sent := rpc.ServiceObject{ObjectRef: refOf(o)}
-	if !gone {
+	if !isGone(c) {
 		var ok bool
 		if sent, ok = s.serviceObject(o); !ok {
 			return

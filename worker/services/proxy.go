@@ -207,7 +207,7 @@ func put[T any](in map[key]*T, k key, v *T) {
 // carried: another proxy may have asked for it, or nobody has to carry it.
 func carried(k key, s *corev1.Service) bool {
 	_, others := s.Labels[apis.LabelServiceProxyName]
-	return !others && !answeredHere(k, s)
+	return !others && !answeredHere(k, s) && len(addressesOf(s)) > 0
 }
 
 // bridged has what pods on one bridge send each other pass the rules: an answer that comes from the pod itself, and not from
