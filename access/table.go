@@ -106,8 +106,8 @@ func rules() []Rule {
 			Resources: selfReviews, Why: "`berth auth whoami`, `berth auth can-i`",
 		},
 		{
-			Group: Authenticated, Verbs: []string{"list"}, Resources: []string{"customresourcedefinitions.apiextensions.k8s.io"},
-			Why: "there are none; kubectl looks before it says that a kind is not served",
+			Group: Authenticated, Verbs: []string{"get", "list", "watch"}, Resources: []string{"customresourcedefinitions.apiextensions.k8s.io"},
+			Why: "which kinds were defined; kubectl looks before it says that a kind is not served",
 		},
 		{
 			Group: Authenticated, Verbs: []string{"get", "head"}, Paths: openID(), Why: "by what others believe tokens of service accounts",
@@ -166,6 +166,7 @@ func controllerRules() []Rule {
 		row("replication", change, "replicationcontrollers", "replicationcontrollers/status"),
 		row("replication", keep, "pods"),
 		row("clusterrole-aggregation", []string{"get", "update", "patch", "escalate"}, "clusterroles.rbac.authorization.k8s.io"),
+		row("customresourcedefinition", change, "customresourcedefinitions.apiextensions.k8s.io/status"),
 		row("endpoint", []string{"get", "list", "create", "update", "delete"}, "endpoints"),
 		row("endpointslice", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),
 	}

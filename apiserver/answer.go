@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -37,6 +38,8 @@ var (
 	converted = form{name: "a table or metadata", whole: true, perByte: 3, perRow: 2 << 10}
 	asYAML    = form{name: "YAML", whole: true, perByte: 40, perRow: 2 << 10}
 	deleted   = form{name: "what is to be deleted", whole: true, perByte: 1, perRow: 2 << 10}
+	// custom objects are made of maps, and never written row by row.
+	custom = form{name: "custom objects", whole: true, perByte: 12, perRow: 4 << 10}
 )
 
 func formOf(r *http.Request) form {
@@ -75,21 +78,34 @@ func (a *answer) take(rows []any) error {
 		return nil
 	}
 	var bytes int64
+	form := a.form
+	if len(rows) > 0 && isCustom(rows[0]) && form.perByte < custom.perByte {
+		form = custom
+	}
 	for _, row := range rows {
-		bytes += a.perRow + a.perByte*rowBytes(row)
+		bytes += form.perRow + form.perByte*rowBytes(row)
 	}
 	switch {
-	case !a.whole:
+	case !form.whole:
 		bytes = min(bytes, maxClientAnswerBytes)
 	case bytes > maxAnswerBytes:
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
-			"%d objects as %s would take %d bytes of memory, and may take %d: ask for them in parts, with limit=500", len(rows), a.name, bytes, maxAnswerBytes))
+			"%d objects as %s would take %d bytes of memory, and may take %d: ask for them in parts, with limit=500", len(rows), form.name, bytes, maxAnswerBytes))
 	}
 	if why := a.share.hold(a.client, bytes); why != "" {
 		return apierrors.NewTooManyRequests(why, retryAfterSeconds)
 	}
 	a.held += bytes
 	return nil
+}
+
+func isCustom(row any) bool {
+	o, ok := row.(*fsm.Object)
+	if !ok {
+		return false
+	}
+	_, ok = o.Value.(*codec.CustomObject)
+	return ok
 }
 
 // rowBytes is about how large a row is in protobuf.

@@ -103,9 +103,9 @@ func (s scaleInChange) ValidateUpdate(ctx context.Context, obj, old runtime.Obje
 // plain completes the description of a kind of the table of plain objects: one
 // command ends its objects, and what their finalizers hold ends in Apply.
 func plain(d description) description {
-	resource := d.kind.resource.Resource
+	remove := d.kind.remove
 	d.erase = func(key string, p fsm.Precondition, options *metav1.DeleteOptions) fsm.Command {
-		c := removeObject(resource, key, p)
+		c := remove(key, p).(*fsm.DeleteObject)
 		if c.Propagation = propagation(options); d.orphans {
 			c.Propagation = orphaning(c.Propagation)
 		}

@@ -34,7 +34,8 @@ type hub struct {
 	mu       sync.Mutex
 	position int64 // every change up to this revision has been routed
 	closed   bool
-	groups   map[group]*watchers
+	// groups are by kind within: one table of rows can be shown in several versions.
+	groups map[group]map[*kind]*watchers
 }
 
 // group is what changes are routed by: the table, and the resource in a table
@@ -52,7 +53,7 @@ type watchers struct {
 type scope struct{ key, namespace, node string }
 
 func newHub(backend Backend, pins *pins) *hub {
-	return &hub{backend: backend, pins: pins, position: backend.Feed().Last(), groups: map[group]*watchers{}}
+	return &hub{backend: backend, pins: pins, position: backend.Feed().Last(), groups: map[group]map[*kind]*watchers{}}
 }
 
 // run routes changes until the context ends; then every watch ends.
@@ -95,15 +96,16 @@ func (h *hub) route(changes []store.Change) {
 	defer h.mu.Unlock()
 	for i := range changes {
 		c := &changes[i]
-		if ws, key := h.watching(c); ws != nil {
+		kinds, key := h.watching(c)
+		for _, ws := range kinds {
 			ws.route(&sharedChange{revision: c.Revision, key: key, old: c.Old, new: c.New})
 		}
 	}
 	h.position = changes[len(changes)-1].Revision
 }
 
-// watching finds the group that a change is for, and its key there.
-func (h *hub) watching(c *store.Change) (*watchers, string) {
+// watching finds who watches the group that a change is for, and its key there.
+func (h *hub) watching(c *store.Change) (map[*kind]*watchers, string) {
 	if len(h.groups) == 0 {
 		return nil, ""
 	}
@@ -169,10 +171,13 @@ func (h *hub) attach(w *watcher, revision int64) bool {
 	w.attached = true
 	w.told, w.toldAt = revision, time.Now()
 	g := w.group()
-	ws := h.groups[g]
+	ws := h.groups[g][w.kind]
 	if ws == nil {
 		ws = &watchers{rows: w.kind.rows, every: map[*watcher]struct{}{}, by: map[scope]map[*watcher]struct{}{}}
-		h.groups[g] = ws
+		if h.groups[g] == nil {
+			h.groups[g] = map[*kind]*watchers{}
+		}
+		h.groups[g][w.kind] = ws
 	}
 	if w.scope == (scope{}) {
 		ws.every[w] = struct{}{}
@@ -198,7 +203,8 @@ func (h *hub) release(w *watcher) {
 	}
 	w.attached = false
 	close(w.input)
-	ws := h.groups[w.group()]
+	kinds := h.groups[w.group()]
+	ws := kinds[w.kind]
 	delete(ws.every, w)
 	if in := ws.by[w.scope]; in != nil {
 		delete(in, w)
@@ -207,6 +213,9 @@ func (h *hub) release(w *watcher) {
 		}
 	}
 	if len(ws.every) == 0 && len(ws.by) == 0 {
+		delete(kinds, w.kind)
+	}
+	if len(kinds) == 0 {
 		delete(h.groups, w.group())
 	}
 }
@@ -243,14 +252,20 @@ func (h *hub) close() {
 }
 
 func (h *hub) each(f func(w *watcher)) {
-	for _, ws := range h.groups {
-		for w := range ws.every {
-			f(w)
+	for _, kinds := range h.groups {
+		for _, ws := range kinds {
+			ws.each(f)
 		}
-		for _, in := range ws.by {
-			for w := range in {
-				f(w)
-			}
+	}
+}
+
+func (ws *watchers) each(f func(w *watcher)) {
+	for w := range ws.every {
+		f(w)
+	}
+	for _, in := range ws.by {
+		for w := range in {
+			f(w)
 		}
 	}
 }

@@ -31,6 +31,12 @@ type kind struct {
 	create func(obj runtime.Object) (fsm.Command, error)
 	update func(obj runtime.Object, revision int64) (fsm.Command, error)
 	remove func(key string, p fsm.Precondition) fsm.Command
+	// emptied: upstream's registry deletes what an update has taken the last finalizer
+	// from, and does not store the update first.
+	emptied bool
+	// current says whether a row is written as it would be now; nil where there is one
+	// way to write it.
+	current func(row any, obj runtime.Object) bool
 }
 
 // presenter fills an empty internal object from a row.

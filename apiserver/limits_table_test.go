@@ -43,6 +43,7 @@ func TestTheTableOfLimits(t *testing.T) {
 		},
 		"limit ranges of a namespace; what one limits; amounts of each sort":  limitRangeBounds,
 		"quotas of a namespace; resources of one; scopes; classes of a scope": quotaBounds,
+		"a definition of a custom kind":                                       definitionBound,
 		"labels of an object": a.podsOf(0,
 			most("metadata.labels", func(p *corev1.Pod, n int) { p.Labels = numbered(n) })),
 		"owner references, and finalizers, of an object": a.podsOf(0,

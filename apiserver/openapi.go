@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/hashicorp/go-hclog"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
@@ -44,7 +46,7 @@ const (
 
 // describeLate makes each version of the description when somebody first asks for it. Upstream makes both when a
 // server starts, which takes longer than all else together.
-func describeLate(s *genericapiserver.GenericAPIServer, v2 *common.Config, v3 *common.OpenAPIV3Config) {
+func describeLate(s *genericapiserver.GenericAPIServer, v2 *common.Config, v3 *common.OpenAPIV3Config, custom *customDescriptions, logger hclog.Logger) {
 	description := cached.Once(cached.Func(func() (*spec.Swagger, string, error) {
 		out, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(s.Handler.GoRestfulContainer.RegisteredWebServices()), v2)
 		if err != nil {
@@ -53,14 +55,19 @@ func describeLate(s *genericapiserver.GenericAPIServer, v2 *common.Config, v3 *c
 		out.Definitions = handler.PruneDefaults(out.Definitions)
 		return out, "", nil
 	}))
-	handler.NewOpenAPIServiceLazy(description).RegisterOpenAPIVersionedService(openAPIV2Path, s.Handler.NonGoRestfulMux)
+	handler.NewOpenAPIServiceLazy(custom.with(description)).RegisterOpenAPIVersionedService(openAPIV2Path, s.Handler.NonGoRestfulMux)
 
-	third := sync.OnceValue(func() http.Handler {
+	third := sync.OnceValues(func() (http.Handler, *handler3.OpenAPIService) {
 		m := mux.NewPathRecorderMux("openapi")
-		routes.OpenAPI{V3Config: v3}.InstallV3(s.Handler.GoRestfulContainer, m)
-		return m
+		return m, routes.OpenAPI{V3Config: v3}.InstallV3(s.Handler.GoRestfulContainer, m)
 	})
-	late := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { third().ServeHTTP(w, r) })
+	late := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h, service := third()
+		if err := custom.update(service); err != nil {
+			logger.Error("custom kinds could not be described", "error", err)
+		}
+		h.ServeHTTP(w, r)
+	})
 	s.Handler.NonGoRestfulMux.Handle(openAPIV3Path, late)
 	s.Handler.NonGoRestfulMux.HandlePrefix(openAPIV3Path+"/", late)
 }

@@ -44,15 +44,18 @@ type Server struct {
 	hub    *hub
 	// standing asks about what lasts again.
 	standing *standing
-	generic  *genericapiserver.GenericAPIServer
-	logger   hclog.Logger
-	gate     handshake.Gate
+	// definitions are those of custom kinds.
+	definitions *definitions
+	generic     *genericapiserver.GenericAPIServer
+	logger      hclog.Logger
+	gate        handshake.Gate
 	// prepared is closed when the handlers are complete.
 	prepared chan struct{}
 }
 
 // New sets up the API. Nothing is served before Run.
 func New(config Config) (*Server, error) {
+	installDefinitions()
 	config, err := config.withDefaults()
 	if err != nil {
 		return nil, err
@@ -75,12 +78,19 @@ func New(config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
 	}
-	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config)
+	builtIn := map[string]bool{}
+	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config, &customDescriptions{view: config.Backend.View, builtIn: builtIn}, config.Logger)
 	pins := newPins(time.Now)
 	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins, rights: rights}
-	if err := g.install(generic, berth, config, accounts, settings.Authentication.Authenticator); err != nil {
+	infos, err := g.install(generic, berth, config, accounts, settings.Authentication.Authenticator, builtIn)
+	if err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
 	}
+	custom, err := newCustomResources(g, generic, settings, builtIn, infos[0].StaticOpenAPISpec, newUnserved(generic, infos))
+	if err != nil {
+		return nil, fmt.Errorf("setting up custom kinds: %w", err)
+	}
+	serveElsewhere(generic, custom)
 	discloseKeys(generic, accounts, settings.ExternalAddress)
 	// What handlers measure is in Gatherer only once it is registered, which
 	// upstream does where it serves /metrics itself.
@@ -93,7 +103,10 @@ func New(config Config) (*Server, error) {
 			generic.Handler.NonGoRestfulMux.Handle(path, handler)
 		}
 	}
-	return &Server{config: config, hub: g.hub, standing: lasting, generic: generic, logger: config.Logger, prepared: make(chan struct{})}, nil
+	return &Server{
+		config: config, hub: g.hub, standing: lasting, definitions: custom.definitions, generic: generic, logger: config.Logger,
+		prepared: make(chan struct{}),
+	}, nil
 }
 
 // genericConfig is the configuration of upstream's server.
@@ -154,20 +167,21 @@ func longRunning(paths []string) request.LongRunningRequestCheck {
 	}
 }
 
-// install adds every group.
+// install adds every group, and says which.
 func (g *registry) install(
 	s *genericapiserver.GenericAPIServer, berth *runtime.Scheme, config Config, accounts *tokens.Accounts, who authenticator.Request,
-) error {
+	builtIn map[string]bool,
+) ([]genericapiserver.APIGroupInfo, error) {
 	coreInfo, events, err := g.coreGroup(config, accounts)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &coreInfo); err != nil {
-		return err
+		return nil, err
 	}
 	berthInfo, err := g.berthGroup(berth, config.Planner)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	infos := append(reviewGroups(who, g.rights), eventsGroup(events), berthInfo)
 	for _, group := range []func() (genericapiserver.APIGroupInfo, error){
@@ -179,19 +193,21 @@ func (g *registry) install(
 		g.policyGroup,
 		g.nodeGroup,
 		g.rolesGroup,
+		func() (genericapiserver.APIGroupInfo, error) { return g.definitionsGroup(builtIn) },
 	} {
 		info, err := group()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		infos = append(infos, info)
 	}
 	pointers := make([]*genericapiserver.APIGroupInfo, len(infos))
 	for i := range infos {
 		pointers[i] = &infos[i]
+		builtIn[infos[i].PrioritizedVersions[0].Group] = true
 	}
-	newUnserved(append(infos, coreInfo)).install(s)
-	return s.InstallAPIGroups(pointers...)
+	err = s.InstallAPIGroups(pointers...)
+	return append(infos, coreInfo), err
 }
 
 // Run serves until the context ends. Then every watch ends, and requests in
@@ -209,6 +225,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var following sync.WaitGroup
 	following.Go(func() { s.hub.run(watching) })
 	following.Go(func() { s.standing.run(watching) })
+	following.Go(func() { s.definitions.run(watching) })
 	s.generic.RunPostStartHooks(watching)
 	s.logger.Info("serving the API", "address", s.config.Listener.Addr().String(), "kubernetes", kubernetesGitVersion)
 	err = serve(ctx, httpServer, s.config.Listener, &s.gate, s.config.ShutdownTimeout, endWatches)

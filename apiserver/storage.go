@@ -24,6 +24,8 @@ type tables struct {
 	hub       *hub
 	attrs     storage.AttrFunc
 	versioner storage.APIObjectVersioner
+	// ended, if not nil, ends the watches: the kind is not served in this form any more.
+	ended context.Context
 }
 
 var _ storage.Interface = (*tables)(nil)
@@ -206,13 +208,24 @@ func (t *tables) Delete(ctx context.Context, key string, out runtime.Object, pre
 			continue
 		}
 		pre := fsm.Precondition{UID: string(metaOf(cur.own).GetUID()), Revision: int64(cur.revision)}
-		result, err := propose(ctx, t.backend, t.kind.remove(t.rowKey(key), pre))
+		command := t.kind.remove(t.rowKey(key), pre)
+		m := metaOf(cur.own)
+		emptied := t.kind.emptied && m.GetDeletionTimestamp() != nil && len(m.GetFinalizers()) > 0
+		if emptied {
+			m.SetFinalizers(nil) // which ends it in Apply
+			if command, err = t.kind.update(cur.own, int64(cur.revision)); err != nil {
+				return err
+			}
+		}
+		result, err := propose(ctx, t.backend, command)
 		switch {
 		case err == nil:
 			return t.answer(ctx, key, result, out)
 		case ctx.Err() != nil:
 			return apiError(ctx.Err())
 		case !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) || try >= maxTries:
+			return err
+		case emptied && cur.latest: // somebody may have put another finalizer there
 			return err
 		}
 	}

@@ -68,6 +68,7 @@ func overtaken(cur *current, err error) bool {
 // current is an object as an update finds it.
 type current struct {
 	view     *fsm.View
+	row      any
 	shown    runtime.Object // shares memory with the row; nil if there is none
 	own      runtime.Object // the caller's copy; zero if there is none
 	revision uint64
@@ -91,6 +92,7 @@ func (t *tables) current(ctx context.Context, key string, out runtime.Object, la
 		cur.own = reflect.New(reflect.TypeOf(out).Elem()).Interface().(runtime.Object)
 		return cur, nil
 	}
+	cur.row = row
 	if cur.shown, err = t.kind.show(v, row); err != nil {
 		return nil, err
 	}
@@ -119,7 +121,7 @@ func (t *tables) change(key string, cur *current, preconditions *storage.Precond
 		}
 		return t.kind.create(next)
 	}
-	if equality.Semantic.DeepEqual(next, cur.shown) {
+	if equality.Semantic.DeepEqual(next, cur.shown) && (t.kind.current == nil || t.kind.current(cur.row, next)) {
 		return nil, nil
 	}
 	return t.kind.update(next, int64(cur.revision))

@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,8 +26,8 @@ type unserved struct {
 	paths  http.Handler // for what is no resource
 }
 
-func newUnserved(infos []genericapiserver.APIGroupInfo) *unserved {
-	u := &unserved{}
+func newUnserved(s *genericapiserver.GenericAPIServer, infos []genericapiserver.APIGroupInfo) *unserved {
+	u := &unserved{paths: routes.IndexLister{StatusCode: http.StatusNotFound, PathProvider: s}}
 	for _, info := range infos {
 		for _, resources := range info.VersionedResourcesStorageMap {
 			for name := range resources {
@@ -43,27 +42,12 @@ func newUnserved(infos []genericapiserver.APIGroupInfo) *unserved {
 	return u
 }
 
-// definitionsPath is where kubectl looks for a kind that it does not find, before
-// it says that there is none. Were it refused, kubectl would tell of that instead.
-const definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-
-const noDefinitions = `{"kind":"CustomResourceDefinitionList","apiVersion":"apiextensions.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}` + "\n"
-
-// install puts the answers where nothing else is.
-func (u *unserved) install(s *genericapiserver.GenericAPIServer) {
-	u.paths = routes.IndexLister{StatusCode: http.StatusNotFound, PathProvider: s}
-	s.Handler.NonGoRestfulMux.UnlistedHandleFunc(definitionsPath, func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet || r.URL.Query().Has("watch") {
-			u.ServeHTTP(w, r)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, noDefinitions) // the client may be gone
-	})
-	s.Handler.NonGoRestfulMux.NotFoundHandler(u)
+// serveElsewhere has a handler answer where nothing else does.
+func serveElsewhere(s *genericapiserver.GenericAPIServer, h http.Handler) {
+	s.Handler.NonGoRestfulMux.NotFoundHandler(h)
 	s.Handler.GoRestfulContainer.ServiceErrorHandler(func(err restful.ServiceError, r *restful.Request, w *restful.Response) {
 		if err.Code == http.StatusNotFound {
-			u.ServeHTTP(w, r.Request)
+			h.ServeHTTP(w, r.Request)
 			return
 		}
 		refuse(apierrors.NewGenericServerResponse(err.Code, "", schema.GroupResource{}, "", err.Message, 0, false), w, r.Request)

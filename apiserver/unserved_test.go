@@ -24,7 +24,6 @@ func TestKubectlToldOfKindsThatAreNotServed(t *testing.T) {
 	for _, args := range [][]string{{"apply"}, {"apply", "--validate=strict"}, {"apply", "--server-side"}, {"apply", "--dry-run=server"}, {"create"}, {"replace"}, {"delete"}} {
 		k.refused(autoscaler, args, none)
 	}
-	k.refused("", []string{"get", "crd"}, `the server doesn't have a resource type "crd"`)
 	k.refused("", []string{"get", "hpa"}, `the server doesn't have a resource type "hpa"`)
 	k.refused("", []string{"delete", "hpa", "web"}, `the server doesn't have a resource type "hpa"`)
 	k.refused("", []string{"get", "--raw", "/apis/autoscaling/v2/horizontalpodautoscalers"}, "Berth does not serve horizontalpodautoscalers.autoscaling in version v2; it serves bindings, clusterrolebindings.rbac.authorization.k8s.io")
@@ -46,10 +45,8 @@ func TestUnserved(t *testing.T) {
 		{root, "/api/v1/persistentvolumeclaims", 404, `"reason":"NotFound"|does not serve persistentvolumeclaims in version v1`},
 		{root, "/apis/apps/v1/namespaces/default/replicasets/x/unknown", 404, `does not serve replicasets.apps/unknown`},
 		{root, "/nowhere", 404, `"/livez"`},
-		{root, definitionsPath, 200, `"items":[]`},
-		{ann, definitionsPath, 200, `"items":[]`},
-		{root, definitionsPath + "?watch=true", 404, "does not serve customresourcedefinitions.apiextensions.k8s.io"},
-		{ann, definitionsPath + "/x", 403, "cannot get resource"},
+		{ann, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", 200, `"CustomResourceDefinitionList"`},
+		{ann, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/x", 404, `customresourcedefinitions.apiextensions.k8s.io \"x\" not found`},
 	} {
 		status, body := get(t, tt.client, base+tt.path)
 		if status != tt.status {

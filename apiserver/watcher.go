@@ -367,6 +367,9 @@ func (w *watcher) sendNew(t watch.EventType, c *sharedChange) error {
 // shallowCopy gives each encoder an object of its own: it writes the type into
 // it.
 func shallowCopy(obj runtime.Object) runtime.Object {
+	if _, all := obj.(runtime.Unstructured); all { // its metadata is as deep as the rest
+		return obj.DeepCopyObject()
+	}
 	out := reflect.New(reflect.TypeOf(obj).Elem())
 	out.Elem().Set(reflect.ValueOf(obj).Elem())
 	return out.Interface().(runtime.Object)
@@ -436,6 +439,13 @@ func (t *tables) Watch(ctx context.Context, key string, opts storage.ListOptions
 	}
 	w.endsAt, _ = ctx.Deadline()
 	w.ctx, w.cancel = context.WithCancel(ctx)
+	if t.ended != nil {
+		forget, cancel := context.AfterFunc(t.ended, w.cancel), w.cancel
+		w.cancel = func() {
+			forget()
+			cancel()
+		}
+	}
 	go w.run(position)
 	return w, nil
 }

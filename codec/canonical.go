@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -74,6 +75,7 @@ var (
 	microTimeType = reflect.TypeFor[metav1.MicroTime]()
 	quantityType  = reflect.TypeFor[apiresource.Quantity]()
 	podSpecType   = reflect.TypeFor[corev1.PodSpec]()
+	schemaType    = reflect.TypeFor[apiextensionsv1.JSONSchemaProps]()
 )
 
 // formOf is the form of a type whose values are written so.
@@ -85,6 +87,8 @@ func formOf(t reflect.Type, as Encoding) form {
 		return func(v, _ unsafe.Pointer) bool { return inCalendar(&(*metav1.MicroTime)(v).Time, time.Microsecond) }
 	case podSpecType:
 		return nil // has no times, and comes out of bytes; it is shared by too many to be looked at for each
+	case schemaType:
+		return schemaForm
 	}
 	switch t.Kind() {
 	case reflect.String:
@@ -130,6 +134,22 @@ func textForm(v, _ unsafe.Pointer) (changed bool) {
 		return false
 	}
 	*text = strings.ToValidUTF8(*text, "\uFFFD")
+	return true
+}
+
+// schemaForm reads a schema back from its bytes: schemas contain schemas, and are
+// written seldom.
+func schemaForm(v, _ unsafe.Pointer) (changed bool) {
+	schema := (*apiextensionsv1.JSONSchemaProps)(v)
+	b, err := schema.Marshal()
+	if err != nil {
+		return false // what has no bytes is not stored
+	}
+	var back apiextensionsv1.JSONSchemaProps
+	if back.Unmarshal(b) != nil {
+		return false
+	}
+	*schema = back
 	return true
 }
 

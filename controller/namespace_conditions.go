@@ -47,11 +47,11 @@ func remainingIn(v *fsm.View, namespace string) remaining {
 		v.Budgets.Scan(namespace+"/", func(_ string, b *policyv1.PodDisruptionBudget) bool { return count("poddisruptionbudgets.policy", b) })
 	}
 	if r.counted <= maxRemaining {
-		groups := map[string]string{}
-		for _, kind := range fsm.ObjectKinds() {
-			groups[kind.Resource] = kind.Group
-		}
-		v.NamespaceObjects(namespace, func(o *fsm.Object) bool { return count(o.Resource+"."+groups[o.Resource], o.Value) })
+		v.NamespaceObjects(namespace, func(o *fsm.Object) bool {
+			kind, _ := fsm.KindOf(o.Resource)
+			names := kind.GroupResource()
+			return count(names.Resource+"."+names.Group, o.Value)
+		})
 	}
 	return r
 }

@@ -149,6 +149,8 @@ func (tx *Tx) reportForeign(ref ObjectRef, foreign metav1.OwnerReference) {
 	about.APIVersion, about.Kind = "v1", "Pod"
 	if kind, ok := objectKinds[ref.Resource]; ok {
 		about.APIVersion, about.Kind = kind.apiVersion(), kind.Kind
+	} else if d, ok := tx.view.Definition(ref.Resource); ok {
+		about.APIVersion, about.Kind = d.Spec.Group+"/"+storageVersion(d), d.Status.AcceptedNames.Kind
 	} else if ref.Resource == DisruptionBudgets {
 		about.APIVersion, about.Kind = policyv1.SchemeGroupVersion.String(), "PodDisruptionBudget"
 	}

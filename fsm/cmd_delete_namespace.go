@@ -3,6 +3,7 @@ package fsm
 import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
 )
@@ -92,13 +93,17 @@ func (tx *Tx) forgetPreemptions(namespace string) {
 // NamespaceObjects calls f for the plain objects in a namespace.
 func (v *View) NamespaceObjects(namespace string, f func(o *Object) bool) {
 	goOn := true
-	for _, kind := range ObjectKinds() {
-		v.Objects.Scan(ObjectKey(kind.Resource, namespace, ""), func(_ string, o *Object) bool {
+	of := func(resource string) bool {
+		v.Objects.Scan(ObjectKey(resource, namespace, ""), func(_ string, o *Object) bool {
 			goOn = f(o)
 			return goOn
 		})
-		if !goOn {
+		return goOn
+	}
+	for _, kind := range ObjectKinds() {
+		if !of(kind.Resource) {
 			return
 		}
 	}
+	v.Definitions(func(d *apiextensionsv1.CustomResourceDefinition) bool { return of(d.Name) })
 }

@@ -22,7 +22,7 @@ func (c *DeleteObject) Apply(tx *Tx) Result {
 	if !ok {
 		return refuseBadRequest(fmt.Sprintf("DeleteObject does not know the resource %q", c.Resource))
 	}
-	res := resource{kind.Group, kind.Resource, kind.Kind}
+	res := kind.names()
 	key := ObjectKey(c.Resource, c.Namespace, c.Name)
 	old, ok := tx.view.Objects.Get(key)
 	if !ok {

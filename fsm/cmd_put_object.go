@@ -14,9 +14,10 @@ import (
 //
 // Refuses: 403 for a template of a system class without permission (AD5), for one more in a namespace that has as many as it may, and for
 // what a quota does not allow; 400 for an unknown kind or unreadable bytes; 404 or 403 for a
-// namespace that is missing or on its way out; 409 if an object to be created
-// exists, or for a stale revision, and for a service
-// that is to have the address or the port of another; 404 if one to be replaced does not.
+// namespace, or the definition of a custom kind, that is missing or on its way out; 409 if an object to be created
+// exists, or for a stale revision, for a service
+// that is to have the address or the port of another, and for a definition that is to go before its objects; 404 if one to be
+// replaced does not exist.
 type PutObject struct {
 	Resource string `msgpack:"resource"`
 	// Raw is the object's protobuf encoding.
@@ -28,12 +29,15 @@ type PutObject struct {
 }
 
 // since implements laterCommand.
-func (c *PutObject) since() int { return objectKinds[c.Resource].Since }
+func (c *PutObject) since() int {
+	kind, _ := KindOf(c.Resource)
+	return kind.Since
+}
 
 // unpack stops at fields that are not known. All else that is wrong is refused
 // when the command is applied.
 func (c *PutObject) unpack(*cache) error {
-	kind, ok := objectKinds[c.Resource]
+	kind, ok := KindOf(c.Resource)
 	if !ok {
 		return nil
 	}
@@ -64,11 +68,14 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		return refuseBadRequest(fmt.Sprintf("PutObject: %s without a name", c.Resource))
 	}
 	v := tx.view
-	res := resource{kind.Group, kind.Resource, kind.Kind}
+	res := kind.names()
 	key := ObjectKey(c.Resource, value.GetNamespace(), value.GetName())
 	old, known := v.Objects.Get(key)
 	if c.Create {
-		if !kind.ClusterScoped {
+		if r, ok := v.checkDefined(kind, value); !ok {
+			return r
+		}
+		if !kind.ClusterScoped && !(kind.Custom && value.GetNamespace() == "") {
 			if r, ok := v.checkNamespace(value.GetNamespace(), res, value.GetName()); !ok {
 				return r
 			}
@@ -114,6 +121,9 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		return Result{Table: v.Objects.Name(), Object: old}
 	}
 	if letGo(value) {
+		if r, ok := v.checkUnused(kind, value.GetName()); !ok {
+			return r
+		}
 		remove(tx, v.Objects, key)
 		return Result{Table: v.Objects.Name(), Object: old, Deleted: true}
 	}

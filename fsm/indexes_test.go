@@ -59,6 +59,7 @@ func describeIndexes(v *View) map[string]string {
 		"eventOrder":      list(v.eventOrder, asText),
 		"preemptionOrder": list(v.preemptionOrder, asText),
 		"defaultClasses":  list(v.defaultClasses, asText),
+		"definedKinds":    list(v.definedKinds, asText),
 	}
 }
 

@@ -59,11 +59,11 @@ func objectUse(o *Object) map[string]int64 {
 	if o == nil {
 		return nil
 	}
-	kind := objectKinds[o.Resource]
-	if kind.ClusterScoped {
+	kind, _ := KindOf(o.Resource)
+	if kind.ClusterScoped || kind.Custom && o.Value.GetNamespace() == "" {
 		return nil
 	}
-	use := map[string]int64{quotas.Count(kind.Group, kind.Resource): 1}
+	use := map[string]int64{quotas.Count(kind.Group, kind.names().Name): 1}
 	if service, ok := o.Value.(*corev1.Service); ok {
 		quotas.CountService(service, use)
 	}
@@ -153,8 +153,8 @@ func (v *live) checkObjectQuotas(o, old *Object) (Result, bool) {
 	if !v.quotas.Any(namespace) {
 		return Result{}, true
 	}
-	kind := objectKinds[o.Resource]
-	return refuseQuota(resource{kind.Group, kind.Resource, kind.Kind}, o.Value.GetName(),
+	kind, _ := KindOf(o.Resource)
+	return refuseQuota(kind.names(), o.Value.GetName(),
 		v.quotas.RefuseObjects(namespace, moreUse(objectUse(o), objectUse(old))))
 }
 

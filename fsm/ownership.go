@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -145,7 +146,19 @@ func (v *View) ownerState(ref *metav1.OwnerReference, namespace string) ownerSta
 func (v *View) owner(ref *metav1.OwnerReference, namespace string) (owner metav1.Object, known bool) {
 	named := kindNamed(ref)
 	if kind, ok := kindsByName[named]; ok && v.Version() >= kind.Since {
+		if kind.ClusterScoped && v.Version() >= SinceDefinitions {
+			namespace = ""
+		}
 		if o, ok := v.Objects.Get(ObjectKey(kind.Resource, namespace, ref.Name)); ok {
+			return o.Value, true
+		}
+		return nil, true
+	}
+	if d, ok := v.definedKind(named); ok {
+		if d.Spec.Scope == apiextensionsv1.ClusterScoped {
+			namespace = ""
+		}
+		if o, ok := v.Objects.Get(ObjectKey(d.Name, namespace, ref.Name)); ok {
 			return o.Value, true
 		}
 		return nil, true
@@ -263,7 +276,7 @@ func finalizersFor(have []string, p Propagation) []string {
 // deleteObject ends a plain object: at once, or, if finalizers hold it, when
 // the last of them is gone.
 func (tx *Tx) deleteObject(key string, old *Object, p Propagation) (*Object, bool) {
-	finalizers := finalizersFor(old.Value.GetFinalizers(), p)
+	finalizers := tx.view.finalizersOfDefinition(old, finalizersFor(old.Value.GetFinalizers(), p))
 	if len(finalizers) == 0 {
 		remove(tx, tx.view.Objects, key)
 		return old, true
@@ -369,7 +382,13 @@ func (v *View) OwnerRef(ref *metav1.OwnerReference, namespace string) (ObjectRef
 	out := ObjectRef{Resource: owners.Pods, Namespace: namespace, Name: ref.Name, UID: string(ref.UID)}
 	named := kindNamed(ref)
 	if kind, ok := kindsByName[named]; ok {
-		out.Resource = kind.Resource
+		if out.Resource = kind.Resource; kind.ClusterScoped {
+			out.Namespace = ""
+		}
+	} else if d, ok := v.definedKind(named); ok {
+		if out.Resource = d.Name; d.Spec.Scope == apiextensionsv1.ClusterScoped {
+			out.Namespace = ""
+		}
 	} else if named != podResource.groupKind() {
 		return out, false
 	}

@@ -7,6 +7,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-dev/berth/codec"
 )
@@ -21,7 +22,11 @@ type Object struct {
 
 // ObjectKind is a kind that the table of plain objects can hold.
 type ObjectKind struct {
+	// Resource is what its objects are under in the table: the plural name, for a
+	// custom kind with its group behind ("widgets.example.com").
 	Group, Resource, Kind string
+	// Custom: users have defined it (see customKind).
+	Custom bool
 	// ClusterScoped objects are in no namespace.
 	ClusterScoped bool
 	// Since is the version of the rules that brought the kind; 0: it was always there.
@@ -32,6 +37,17 @@ type ObjectKind struct {
 	// Workload is what a kind that keeps pods says of them; nil for others.
 	Workload *Workload
 }
+
+// names are the kind's in the API.
+func (k ObjectKind) names() resource {
+	if k.Custom {
+		return resource{k.Group, strings.TrimSuffix(k.Resource, "."+k.Group), k.Kind}
+	}
+	return resource{k.Group, k.Resource, k.Kind}
+}
+
+// GroupResource names the kind as the API does.
+func (k ObjectKind) GroupResource() schema.GroupResource { return k.names().groupResource() }
 
 func (k ObjectKind) apiVersion() string {
 	if k.Group == "" {
@@ -67,6 +83,7 @@ func ObjectKinds() []ObjectKind {
 		runtimeClassKind(),
 		limitRangeKind(),
 		resourceQuotaKind(),
+		definitionKind(),
 	}, append(workloadKinds(), roleKinds()...)...)
 }
 
@@ -78,9 +95,17 @@ var objectKinds = func() map[string]ObjectKind {
 	return m
 }()
 
+// KindOf is the kind that is under a resource in the table of plain objects.
+func KindOf(resource string) (ObjectKind, bool) {
+	if kind, ok := objectKinds[resource]; ok {
+		return kind, true
+	}
+	return customKind(resource)
+}
+
 // objectKind is a kind that objects of may be stored by the rules as they are now.
 func (v *View) objectKind(resource string) (ObjectKind, bool) {
-	kind, ok := objectKinds[resource]
+	kind, ok := KindOf(resource)
 	return kind, ok && v.Version() >= kind.Since
 }
 
@@ -98,7 +123,7 @@ func (v *View) checkRoom(kind ObjectKind, namespace, name string) (Result, bool)
 	if n < kind.MostInNamespace {
 		return Result{}, true
 	}
-	return refuseForbidden(resource{kind.Group, kind.Resource, kind.Kind}.groupResource(), name,
+	return refuseForbidden(kind.GroupResource(), name,
 		fmt.Sprintf("a namespace may have %d of them at most, and %s has as many", kind.MostInNamespace, namespace)), false
 }
 
@@ -119,7 +144,7 @@ var objectTable = &tableDef[*Object]{
 	},
 	Unmarshal: func(b []byte) (*Object, error) {
 		resource, rest, ok := strings.Cut(string(b), "\x00")
-		kind, known := objectKinds[resource]
+		kind, known := KindOf(resource)
 		if !ok || !known {
 			return nil, fmt.Errorf("an object of unknown kind %.40q", resource)
 		}
@@ -132,12 +157,17 @@ var objectTable = &tableDef[*Object]{
 		for resource, k := range objectKinds {
 			kinds[resource] = codec.CanonicalObject(k.New(), codec.Protobuf)
 		}
+		custom := codec.CanonicalObject(new(codec.CustomObject), codec.Protobuf)
 		return func(row, before *Object, had bool) {
 			var was codec.Object
 			if had && before.Resource == row.Resource {
 				was = before.Value
 			}
-			kinds[row.Resource](row.Value, was)
+			if canonical := kinds[row.Resource]; canonical != nil {
+				canonical(row.Value, was)
+				return
+			}
+			custom(row.Value, was)
 		}
 	}(),
 	Revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
@@ -149,6 +179,7 @@ var objectTable = &tableDef[*Object]{
 		indexGiven(v, old, new)
 		indexObjectUse(v, old, new)
 		indexRoles(v, old, new)
+		indexDefinition(v, old, new)
 	},
 }
 

@@ -329,7 +329,7 @@ func (s *transcript) object(a words, _ string) []Command { // object configmaps 
 		o = s.runtimeClass(a[1:])
 	default:
 		o = &corev1.ConfigMap{ObjectMeta: meta, Data: pairs(a.list("data"))}
-		if kind := objectKinds[resource]; kind.Since > 0 {
+		if kind, _ := KindOf(resource); kind.Since > 0 {
 			o = s.laterObject(kind, a, meta)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -48,6 +49,17 @@ func (s *transcript) laterObject(kind ObjectKind, a words, meta metav1.ObjectMet
 	fillBinding(kind, o, a)
 	if rc, ok := o.(*corev1.ReplicationController); ok {
 		rc.Spec.Template = &corev1.PodTemplateSpec{}
+	}
+	switch o := o.(type) {
+	case *apiextensionsv1.CustomResourceDefinition: // kind= scope=
+		o.Namespace = ""
+		_, o.Spec.Group, _ = strings.Cut(o.Name, ".")
+		o.Spec.Scope = apiextensionsv1.ResourceScope(a.or("scope", string(apiextensionsv1.NamespaceScoped)))
+		o.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
+			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{}, Required: []string{}}}}}
+		o.Status.AcceptedNames.Kind = a.or("kind", "")
+	case *codec.CustomObject:
+		o.Content = []byte(`{"data":"` + a.or("data", "") + `"}`)
 	}
 	if kind.Workload != nil {
 		kind.Workload.Template(o).Spec.PriorityClassName = a.or("class", "")

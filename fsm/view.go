@@ -97,6 +97,7 @@ type orders struct {
 	eventBytes      int                           // of all Events
 	preemptionOrder store.Tree[string]            // revisionKey -> key of Preemptions
 	defaultClasses  store.Tree[string]            // value and name -> name (PC4)
+	definedKinds    store.Tree[string]            // definedKindKey -> resource of a custom kind
 }
 
 func (x *orders) fork() orders {
@@ -104,6 +105,7 @@ func (x *orders) fork() orders {
 		unclaimed: x.unclaimed.Fork(), ended: x.ended.Fork(), services: x.services.Fork(), given: x.given.Fork(),
 		grants: x.grants.Fork(), roles: x.roles,
 		eventOrder: x.eventOrder.Fork(), eventBytes: x.eventBytes, preemptionOrder: x.preemptionOrder.Fork(), defaultClasses: x.defaultClasses.Fork(),
+		definedKinds: x.definedKinds.Fork(),
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -26,7 +25,7 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 	for ctx.Err() == nil {
 		if s.state.View().Version() >= fsm.SinceWorkloads {
 			term := s.node.Leadership().Term // the state is at least as new
-			err := workloads.Run(ctx, s, func(name string) (kubernetes.Interface, error) { return s.controllerClient(ctx, name, term) })
+			err := workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) })
 			if ctx.Err() == nil {
 				s.log.Info("the controllers of workloads begin anew", "reason", err)
 			}
@@ -38,9 +37,9 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 	}
 }
 
-// controllerClient is a controller's way to the API of this server.
-func (s *Server) controllerClient(ctx context.Context, name string, term uint64) (kubernetes.Interface, error) {
-	return kubernetes.NewForConfig(&rest.Config{
+// controllerConfig is a controller's way to the API of this server.
+func (s *Server) controllerConfig(ctx context.Context, name string, term uint64) *rest.Config {
+	return &rest.Config{
 		Host:      "http://" + s.config.Name, // nobody dials it
 		UserAgent: name + "-controller",
 		Transport: &fenced{
@@ -50,7 +49,7 @@ func (s *Server) controllerClient(ctx context.Context, name string, term uint64)
 		ContentConfig: rest.ContentConfig{
 			ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 		},
-	})
+	}
 }
 
 // here is the key of the term in which, as the leader, only this server may carry out

@@ -145,6 +145,7 @@ func (c *controllers) reconcile(p *panics, v *fsm.View, beats controller.Heartbe
 	ask("nodes", func() []fsm.Command { return c.lifecycle.Reconcile(v, beats, since, now) })
 	ask("taints", func() []fsm.Command { return c.taints.Reconcile(v, c.lifecycle.Held(now), now) })
 	ask("namespaces", func() []fsm.Command { return c.namespaces.Reconcile(v, now) })
+	ask("definitions", func() []fsm.Command { return controller.Definitions(v, now) })
 	ask("pods", func() []fsm.Command { return c.gc.Reconcile(v, now) })
 	ask("snapshots", func() []fsm.Command { return controller.StagedSnapshots(v, now) })
 	ask("furnishing", func() []fsm.Command { return c.furnishing.Reconcile(v, now) })

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
@@ -142,12 +143,10 @@ func Names() []string {
 
 // construct makes every controller; each registers its handlers with the factory's
 // informers.
-func construct(
-	ctx context.Context, client func(controller string) (kubernetes.Interface, error), informers factory, f *feed,
-) ([]controller, error) {
-	var made []controller
+func construct(ctx context.Context, config func(controller string) *rest.Config, informers factory, f *feed) ([]begun, error) {
+	var made []begun
 	for _, e := range entries() {
-		c, err := client(e.name)
+		c, err := kubernetes.NewForConfig(config(e.name))
 		if err != nil {
 			return nil, fmt.Errorf("client of the controller %s: %w", e.name, err)
 		}
@@ -156,7 +155,11 @@ func construct(
 		if err != nil {
 			return nil, fmt.Errorf("controller %s: %w", e.name, err)
 		}
-		made = append(made, m)
+		made = append(made, func(ctx context.Context) { m.Run(ctx, e.workers) })
 	}
-	return made, nil
+	definitions, err := newDefinitions(ctx, config(definitionController), f)
+	return append(made, definitions...), err
 }
+
+// begun runs a controller that is made, until the context ends.
+type begun func(ctx context.Context)

@@ -84,6 +84,13 @@ func plainUnder(resource, prefix string) *rows {
 	}
 }
 
+// inNoNamespace are those of a cluster-scoped kind of the table of plain objects.
+func inNoNamespace(resource string) *rows {
+	r := plain(resource + "/")
+	r.object = plain(resource).object
+	return r
+}
+
 // none are those of a kind that is not served: there is none.
 func none() *rows {
 	return &rows{

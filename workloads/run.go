@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/store"
@@ -20,19 +20,21 @@ type State interface {
 // Run runs the controllers until ctx ends, and returns when all of them have. They begin
 // with the state as it is: whoever calls has made sure that it is the latest. An error
 // means that they cannot go on with what they know, and have to be begun again.
-func Run(ctx context.Context, state State, client func(controller string) (kubernetes.Interface, error)) error {
+//
+// config is how a controller is a client of the API.
+func Run(ctx context.Context, state State, config func(controller string) *rest.Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	factory, f := newFactory(state)
-	controllers, err := construct(ctx, client, factory, f)
+	controllers, err := construct(ctx, config, factory, f)
 	if err != nil {
 		return err
 	}
 	at := f.begin()
-	for i, c := range controllers {
-		running.Go(func() { c.Run(ctx, entries()[i].workers) })
+	for _, run := range controllers {
+		running.Go(func() { run(ctx) })
 	}
 	return f.follow(ctx, at)
 }

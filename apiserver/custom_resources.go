@@ -1,0 +1,75 @@
+package apiserver
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// customResources serves the kinds that users define: their objects by upstream's
+// handler, which is made of a definition when somebody first asks for one of them, and
+// what is said of the kinds to whoever looks around.
+type customResources struct {
+	registry    *registry
+	definitions *definitions
+	builtIn     map[string]bool // groups
+	discovery   discoveryManagers
+	objects     http.Handler
+	next        http.Handler // for what is not defined
+}
+
+// newCustomResources adds custom kinds to a server that serves all others. types are the
+// schemas of Kubernetes' types, by which fields are merged.
+func newCustomResources(
+	g *registry, s *genericapiserver.GenericAPIServer, c *genericapiserver.Config, builtIn map[string]bool, types map[string]*spec.Schema, next http.Handler,
+) (*customResources, error) {
+	out := &customResources{
+		registry: g, definitions: newDefinitions(g.backend), builtIn: builtIn, discovery: newDiscoveryManagers(s), next: next,
+	}
+	out.definitions.changed = out.discover
+	// Kinds are established by the leader alone: what is queued here is never looked at.
+	idle := establish.NewEstablishingController(out.definitions, nil)
+	ended, end := context.WithCancel(context.Background())
+	end()
+	idle.RunWithContext(ended)
+	objects, err := apiextensionsserver.NewCustomResourceDefinitionHandler(
+		nil, nil, out.definitions, next, out, c.AdmissionControl, idle,
+		serviceEndpoints{g.backend.View}, nil, 1, c.Authorization.Authorizer,
+		c.RequestTimeout, time.Duration(c.MinRequestTimeout)*time.Second, types, c.MaxRequestBodyBytes,
+	)
+	out.objects = objects
+	return out, err
+}
+
+// ServeHTTP implements http.Handler.
+func (c *customResources) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	info, ok := request.RequestInfoFrom(r.Context())
+	if !ok || !strings.HasPrefix(r.URL.Path, genericapiserver.APIGroupPrefix+"/") {
+		c.next.ServeHTTP(w, r)
+		return
+	}
+	if !info.IsResourceRequest {
+		c.serveDiscovery(w, r)
+		return
+	}
+	crd, ok := c.definitions.view().Definition(info.Resource + "." + info.APIGroup)
+	if !ok || c.builtIn[info.APIGroup] {
+		c.next.ServeHTTP(w, r)
+		return
+	}
+	if revision, err := strconv.ParseInt(crd.ResourceVersion, 10, 64); err == nil {
+		if err := c.definitions.await(r.Context(), revision); err != nil {
+			refuse(readError(err), w, r)
+			return
+		}
+	}
+	c.objects.ServeHTTP(w, r)
+}
