@@ -12,7 +12,7 @@ import (
 )
 
 // serviceEndpoints finds what is behind a service that converts custom objects: one of its
-// ready pods, since nothing carries traffic to the addresses of services.
+// ready pods, since addresses of services mean something on nodes alone.
 type serviceEndpoints struct{ view func() *fsm.View }
 
 // ResolveEndpoint implements webhook.ServiceResolver.
