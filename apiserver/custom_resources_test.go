@@ -86,7 +86,7 @@ func customObject(kind, version, name string, spec map[string]any) *unstructured
 }
 
 func TestVerbsOfCustomKinds(t *testing.T) {
-	s := share(t)
+	s := start(t, newDouble(t), nil)
 	client := dynamicClient(t, s)
 	spec := map[string]any{"size": int64(1), "ratio": 0.25}
 	define(t, s, definition("gadgets", "Gadget", apiextensionsv1.NamespaceScoped))
@@ -100,7 +100,7 @@ func TestVerbsOfCustomKinds(t *testing.T) {
 // TestCustomVersionsApart: who watches one version is told of objects in it, whoever
 // else watches; and a definition that changes holds from the next request on.
 func TestCustomVersionsApart(t *testing.T) {
-	s := share(t)
+	s := start(t, newDouble(t), nil)
 	client, ns := dynamicClient(t, s), s.namespace(t)
 	d := define(t, s, definition("gears", "Gear", apiextensionsv1.NamespaceScoped))
 	old, now := client.Resource(customResource("gears", "v1beta1")).Namespace(ns), client.Resource(customResource("gears", "v1")).Namespace(ns)
@@ -166,7 +166,7 @@ func TestCustomVersionsApart(t *testing.T) {
 // TestCustomKindsAreDiscovered: in both forms, and described in both versions, from the
 // moment that they are established until they are gone.
 func TestCustomKindsAreDiscovered(t *testing.T) {
-	s := share(t)
+	s := start(t, newDouble(t), nil)
 	d := definition("globs", "Glob", apiextensionsv1.NamespaceScoped)
 	d.Name, d.Spec.Group = "globs.found.example.com", "found.example.com"
 	define(t, s, d)
@@ -214,7 +214,7 @@ func TestCustomKindsAreDiscovered(t *testing.T) {
 func TestCustomKindsThatAreRefused(t *testing.T) {
 	d := definition("things", "Thing", apiextensionsv1.NamespaceScoped)
 	d.Name, d.Spec.Group = "things.berth.dev", "berth.dev"
-	_, err := definitionsClient(t, share(t)).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), d, metav1.CreateOptions{})
+	_, err := definitionsClient(t, start(t, newDouble(t), nil)).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), d, metav1.CreateOptions{})
 	wantStatus(t, err, 422, "Berth serves the group berth.dev itself")
 	older := start(t, newDoubleAt(t, fsm.SinceDefinitions-1), nil)
 	_, err = definitionsClient(t, older).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), definition("things", "Thing", "Cluster"), metav1.CreateOptions{})
@@ -224,7 +224,7 @@ func TestCustomKindsThatAreRefused(t *testing.T) {
 // TestCustomOwners: who is deleted with a propagation says so to its dependents by its
 // finalizers, as every owner does.
 func TestCustomOwners(t *testing.T) {
-	s := share(t)
+	s := start(t, newDouble(t), nil)
 	client, ns := dynamicClient(t, s), s.namespace(t)
 	define(t, s, definition("owners", "Owner", apiextensionsv1.NamespaceScoped))
 	api := client.Resource(customResource("owners", "v1")).Namespace(ns)
@@ -255,7 +255,7 @@ func TestCustomOwners(t *testing.T) {
 
 func definitionBound(t *testing.T, r docs.Row) {
 	most := int(r.Numbers(t, 1)[0])
-	api := definitionsClient(t, share(t)).ApiextensionsV1().CustomResourceDefinitions()
+	api := definitionsClient(t, start(t, newDouble(t), nil)).ApiextensionsV1().CustomResourceDefinitions()
 	d := definition("large", "Large", apiextensionsv1.ClusterScoped)
 	schema := d.Spec.Versions[0].Schema.OpenAPIV3Schema
 	schema.Description = strings.Repeat("x", most)
