@@ -94,9 +94,14 @@ require (
 )
 
 require (
+	cyphar.com/go-pathrs v0.2.2 // indirect
+	github.com/cyphar/filepath-securejoin v0.6.1 // indirect
 	github.com/google/cadvisor v0.56.2 // indirect
+	github.com/opencontainers/selinux v1.13.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
+	k8s.io/csi-translation-lib v0.0.0 // indirect
 	k8s.io/endpointslice v0.0.0 // indirect
+	k8s.io/mount-utils v0.0.0 // indirect
 	sigs.k8s.io/knftables v0.0.21 // indirect
 )
 

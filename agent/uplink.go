@@ -184,6 +184,33 @@ func (u *uplink) ServiceAccount(ctx context.Context, namespace, name string) (*c
 	return o, u.fetch(ctx, "serviceaccounts", namespace, name, o)
 }
 
+// VolumeOf implements worker.Getter. Both are asked for anew: a claim that is another one has another volume.
+func (u *uplink) VolumeOf(ctx context.Context, namespace, claim string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
+	c := new(corev1.PersistentVolumeClaim)
+	if err := u.fetch(ctx, "persistentvolumeclaims", namespace, claim, c); err != nil {
+		return nil, nil, err
+	}
+	if c.Spec.VolumeName == "" || c.Status.Phase != corev1.ClaimBound {
+		return c, nil, nil
+	}
+	v := new(corev1.PersistentVolume)
+	return c, v, u.fetch(ctx, persistentVolumes, "", c.Spec.VolumeName, v)
+}
+
+const persistentVolumes = "persistentvolumes"
+
+// PersistentVolume implements worker.VolumeKeeper.
+func (u *uplink) PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	v := new(corev1.PersistentVolume)
+	return v, u.followed(ctx, worker.ObjectRef{Resource: persistentVolumes, Name: name}, v)
+}
+
+// VolumeGone implements worker.VolumeKeeper.
+func (u *uplink) VolumeGone(ctx context.Context, name string) error {
+	_, err := u.client.Fetch(ctx, rpc.FetchRequest{Resource: persistentVolumes, Name: name, Gone: true})
+	return err
+}
+
 // handler finds which of the runtime's handlers a RuntimeClass means.
 func (u *uplink) handler(ctx context.Context, class string) (string, error) {
 	o := new(nodev1.RuntimeClass)

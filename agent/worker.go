@@ -223,7 +223,8 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 		o.Getter = nil
 		return o
 	}
-	o.Volumes = &worker.Volumes{Root: podsDir(c.DataDir)}
+	o.Volumes = &worker.Volumes{Root: podsDir(c.DataDir), Kept: filepath.Join(c.DataDir, "volumes")}
+	o.Keeper = link
 	if forward != nil {
 		_, ownNetwork := rt.(runtime.Sandboxer)
 		o.API = func(pod *corev1.Pod) (host, port string) { return forward.addressFor(pod, ownNetwork) }

@@ -102,6 +102,7 @@ func (g *registry) coreGroup(
 		g.workload(resources, limitRangeDescription(), nil),
 		g.workload(resources, resourceQuotaDescription(), resourcequota.StatusStrategy),
 		g.replicationControllerScale(resources),
+		g.volumes(resources),
 	)
 	if err != nil {
 		return info, nil, err

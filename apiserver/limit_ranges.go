@@ -47,6 +47,13 @@ func (l limitRanges) Admit(_ context.Context, a admission.Attributes, _ admissio
 
 // Validate implements admission.ValidationInterface.
 func (l limitRanges) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if claim, ok := a.GetObject().(*core.PersistentVolumeClaim); ok && a.GetSubresource() == "" {
+		for _, r := range l.view().LimitRangesOf(a.GetNamespace()) {
+			if err := limitranger.PersistentVolumeClaimValidateLimitFunc(r, claim); err != nil {
+				return admission.NewForbidden(a, err)
+			}
+		}
+	}
 	return l.each(a, limitranger.PodValidateLimitFunc)
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/apps"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/policy"
+	"k8s.io/kubernetes/pkg/apis/storage"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
@@ -74,6 +75,12 @@ func checkLimits(obj runtime.Object) error {
 		l.limitRange(spec.Child("limits"), o)
 	case *core.Node:
 		l.node(o)
+	case *core.PersistentVolumeClaim:
+		l.volumeClaim(spec, o)
+	case *core.PersistentVolume:
+		l.persistentVolume(spec, o)
+	case *storage.StorageClass:
+		l.storageClass(o)
 	default:
 		l.template(obj)
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	core "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/storage"
 
 	"github.com/berth-dev/berth/docs"
 	"github.com/berth-dev/berth/fsm"
@@ -44,6 +45,26 @@ func TestTheTableOfLimits(t *testing.T) {
 		"limit ranges of a namespace; what one limits; amounts of each sort":  limitRangeBounds,
 		"quotas of a namespace; resources of one; scopes; classes of a scope": quotaBounds,
 		"a definition of a custom kind":                                       definitionBound,
+		"node affinity terms of a volume; topology terms of a storage class": func(t *testing.T, r docs.Row) {
+			numbers := r.Numbers(t, 1)
+			holds(t, numbers[0], "spec.nodeAffinity.required.nodeSelectorTerms", func(n int) runtime.Object {
+				return &core.PersistentVolume{Spec: core.PersistentVolumeSpec{NodeAffinity: &core.VolumeNodeAffinity{
+					Required: &core.NodeSelector{NodeSelectorTerms: make([]core.NodeSelectorTerm, n)},
+				}}}
+			})
+			holds(t, numbers[0], "allowedTopologies", func(n int) runtime.Object {
+				return &storage.StorageClass{AllowedTopologies: make([]core.TopologySelectorTerm, n)}
+			})
+		},
+		"access modes of a claim or volume": func(t *testing.T, r docs.Row) {
+			modes := func(n int) []core.PersistentVolumeAccessMode { return make([]core.PersistentVolumeAccessMode, n) }
+			holds(t, r.Numbers(t, 1)[0], "spec.accessModes", func(n int) runtime.Object {
+				return &core.PersistentVolumeClaim{Spec: core.PersistentVolumeClaimSpec{AccessModes: modes(n)}}
+			})
+			holds(t, r.Numbers(t, 1)[0], "spec.accessModes", func(n int) runtime.Object {
+				return &core.PersistentVolume{Spec: core.PersistentVolumeSpec{AccessModes: modes(n)}}
+			})
+		},
 		"labels of an object": a.podsOf(0,
 			most("metadata.labels", func(p *corev1.Pod, n int) { p.Labels = numbered(n) })),
 		"owner references, and finalizers, of an object": a.podsOf(0,

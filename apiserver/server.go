@@ -121,7 +121,7 @@ func genericConfig(config Config, accounts *tokens.Accounts, rights *rights, las
 	c.Authorization.Authorizer = rights
 	c.RuleResolver = rights
 	c.AdmissionControl = admission.NewChainHandler(
-		limitRanges{config.Backend.View}, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{config.Backend.View},
+		limitRanges{config.Backend.View}, volumeAdmission{config.Backend.View}, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{config.Backend.View},
 	)
 	// Nothing calls back, but a configuration must be there.
 	c.LoopbackClientConfig = &restclient.Config{Host: "https://" + config.Listener.Addr().String()}
@@ -193,6 +193,7 @@ func (g *registry) install(
 		g.policyGroup,
 		g.nodeGroup,
 		g.rolesGroup,
+		g.storageGroup,
 		func() (genericapiserver.APIGroupInfo, error) { return g.definitionsGroup(builtIn) },
 	} {
 		info, err := group()

@@ -42,7 +42,7 @@ func TestUnserved(t *testing.T) {
 		parts  string
 	}{
 		{root, "/apis/policy/v1/namespaces/default/podsecuritypolicies", 404, `"kind":"Status"|does not serve podsecuritypolicies.policy in version v1; it serves|replicasets.apps`},
-		{root, "/api/v1/persistentvolumeclaims", 404, `"reason":"NotFound"|does not serve persistentvolumeclaims in version v1`},
+		{root, "/apis/storage.k8s.io/v1/csinodes", 404, `"reason":"NotFound"|does not serve csinodes.storage.k8s.io in version v1`},
 		{root, "/apis/apps/v1/namespaces/default/replicasets/x/unknown", 404, `does not serve replicasets.apps/unknown`},
 		{root, "/nowhere", 404, `"/livez"`},
 		{ann, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", 200, `"CustomResourceDefinitionList"`},

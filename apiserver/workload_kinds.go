@@ -1,8 +1,6 @@
 package apiserver
 
 import (
-	"context"
-
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -57,9 +55,7 @@ func statefulSetDescription() description {
 		singular: "statefulset", shortNames: []string{"sts"}, categories: []string{"all"},
 		version: appsv1.SchemeGroupVersion,
 		list:    func() runtime.Object { return new(apps.StatefulSetList) },
-		create:  statefulSetCreation{statefulset.Strategy}, update: statefulset.Strategy,
-		remove: statefulset.Strategy, reset: statefulset.Strategy,
-	}
+	}.by(statefulset.Strategy)
 }
 
 func daemonSetDescription() description {
@@ -156,19 +152,6 @@ func (g *registry) discoveryGroup() (genericapiserver.APIGroupInfo, error) {
 	resources := map[string]rest.Storage{}
 	err := g.workload(resources, endpointSliceDescription(), nil)
 	return groupOf(discoveryv1.SchemeGroupVersion, resources), err
-}
-
-// statefulSetCreation is upstream's strategy, for a cluster that has no claims: pods
-// that wait for a volume would wait for ever.
-type statefulSetCreation struct{ rest.RESTCreateStrategy }
-
-// Validate implements rest.RESTCreateStrategy. The templates never change later.
-func (s statefulSetCreation) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
-	errs := s.RESTCreateStrategy.Validate(ctx, obj)
-	if len(obj.(*apps.StatefulSet).Spec.VolumeClaimTemplates) > 0 {
-		errs = append(errs, field.Forbidden(field.NewPath("spec", "volumeClaimTemplates"), "persistent volume claims are not served by Berth"))
-	}
-	return errs
 }
 
 // podTemplateOf is what the pods of a workload are made from; nil for other objects.

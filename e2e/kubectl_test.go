@@ -123,12 +123,12 @@ func TestLogs(t *testing.T) {
 	refused("counter", &corev1.PodLogOptions{Previous: true}, `previous terminated container "main" in pod "counter" not found`)
 	create(t, kube, pod(ns, "waits", "true", func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{{Name: "claimed", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "nobody's"}}}}
+			NFS: &corev1.NFSVolumeSource{Server: "nobody", Path: "/"}}}}
 	}))
 	c.eventually(t, "the pod to be refused by its field", func(ctx context.Context) error {
 		p, err := kube.CoreV1().Pods(ns).Get(ctx, "waits", metav1.GetOptions{})
 		if err != nil || len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].State.Waiting == nil ||
-			!strings.Contains(p.Status.ContainerStatuses[0].State.Waiting.Message, "spec.volumes[0].persistentVolumeClaim") {
+			!strings.Contains(p.Status.ContainerStatuses[0].State.Waiting.Message, "spec.volumes[0].name") {
 			return fmt.Errorf("%v: %+v", err, p.Status)
 		}
 		return nil

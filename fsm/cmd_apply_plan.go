@@ -267,6 +267,9 @@ func (tx *Tx) applyBinding(d *BindDecision) string {
 	if reasons := tx.view.barredFrom(rules, d.Node, d.Key, nil); len(reasons) > 0 {
 		return explain(d.Node, reasons)
 	}
+	if why := tx.bindClaims(pod, node, rules.class); why != "" {
+		return why
+	}
 	tx.bind(d.Key, pod, d.Node)
 	return ""
 }

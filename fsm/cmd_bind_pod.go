@@ -14,7 +14,7 @@ import (
 // fits in is not.
 //
 // Refuses: 404 for a pod or node that is not there; 409 if the pod is bound,
-// ending or gated, or if the node has no room for it.
+// ending or gated, or if the node has no room for it, or its claims no volumes there.
 type BindPod struct {
 	Key  string `msgpack:"key"`
 	UID  string `msgpack:"uid,omitempty"`
@@ -47,6 +47,9 @@ func (c *BindPod) Apply(tx *Tx) Result {
 		return refuseNotFound(nodeResource.groupResource(), c.Node)
 	}
 	if why := tx.view.noRoom(c.Key, pod, node); why != "" {
+		return conflict(why)
+	}
+	if why := tx.bindClaims(pod, node, tx.view.ruledClass(tx.view.classOf(pod), pod).class); why != "" {
 		return conflict(why)
 	}
 	pod = tx.bind(c.Key, pod, c.Node)

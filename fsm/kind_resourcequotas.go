@@ -64,8 +64,11 @@ func objectUse(o *Object) map[string]int64 {
 		return nil
 	}
 	use := map[string]int64{quotas.Count(kind.Group, kind.names().Name): 1}
-	if service, ok := o.Value.(*corev1.Service); ok {
-		quotas.CountService(service, use)
+	switch value := o.Value.(type) {
+	case *corev1.Service:
+		quotas.CountService(value, use)
+	case *corev1.PersistentVolumeClaim:
+		quotas.CountClaim(value, use)
 	}
 	return use
 }
@@ -93,7 +96,7 @@ func indexObjectUse(v *live, old, new *Object) {
 	if either == nil {
 		either = old
 	}
-	if _, service := either.Value.(*corev1.Service); service || old == nil || new == nil {
+	if usesMore(either) || old == nil || new == nil {
 		// order does not matter: each has a number of its own, and the quotas are the same.
 		for what, n := range moreUse(objectUse(new), objectUse(old)) {
 			v.quotas.Add(either.Value.GetNamespace(), what, n)
@@ -102,6 +105,11 @@ func indexObjectUse(v *live, old, new *Object) {
 	if either.Resource == ResourceQuotas {
 		v.quotas.Put(quotaIn(old), quotaIn(new))
 	}
+}
+
+// usesMore says whether more is counted of an object than that it is there.
+func usesMore(o *Object) bool {
+	return o.Resource == serviceResource.Name || o.Resource == VolumeClaims
 }
 
 func quotaIn(o *Object) *corev1.ResourceQuota {

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
 )
 
@@ -87,6 +88,9 @@ func (v *live) joined(e *QueueEntry, pod *corev1.Pod) (*QueueEntry, queue.Group)
 	next.ByDefaults, next.SpreadOwner = v.hardDefaults() && len(v.defaultsFor(e.Class(), pod).constraints) > 0, ""
 	if next.ByDefaults {
 		next.SpreadOwner = spreadOwner(pod)
+	}
+	if v.Version() >= SinceVolumes {
+		next.Claims = model.Claims(pod)
 	}
 	if v.usage.KeepAway() {
 		v.billUnits(v.guardCost())

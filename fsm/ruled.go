@@ -39,14 +39,16 @@ func (v *live) judge(r ruled) *model.Judge { return v.topology().Judge(r.class) 
 // matters: the built-in default constraints cannot (TS13).
 func (v *View) ruledClass(c *model.Class, pod *corev1.Pod) ruled {
 	if _, system := v.spreadDefaults(); system {
-		return v.ruledAlone(c)
+		return ruled{v.withAdditions(c, defaultSpread{}, v.volumesFor(pod))}
 	}
 	return ruled{v.EffectiveClass(c, pod)}
 }
 
 // ruledAlone is ruledClass as far as the class alone says it: without default
-// constraints, which go by who owns the pod.
-func (v *View) ruledAlone(c *model.Class) ruled { return ruled{v.withAdditions(c, defaultSpread{})} }
+// constraints, which go by who owns the pod, and claims.
+func (v *View) ruledAlone(c *model.Class) ruled {
+	return ruled{v.withAdditions(c, defaultSpread{}, nil)}
+}
 
 // ruledClassOf is ruledClass for the pod under a key.
 func (v *View) ruledClassOf(key string, c *model.Class) ruled {

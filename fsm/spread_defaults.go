@@ -46,11 +46,11 @@ func (v *View) hardDefaults() bool {
 }
 
 // EffectiveClass is the class by which the pod is to be judged: with what its
-// profile asks of nodes, and with the cluster's default spread constraints if
-// it has none of its own and belongs to a service or a workload (TS12). It may
+// profile asks of nodes and what its claims do, and with the cluster's default
+// spread constraints if it has none of its own and belongs to a service or a workload (TS12). It may
 // be asked of any view by anybody, and costs a few look-ups.
 func (v *View) EffectiveClass(c *model.Class, pod *corev1.Pod) *model.Class {
-	return v.withAdditions(c, v.defaultsFor(c, pod))
+	return v.withAdditions(c, v.defaultsFor(c, pod), v.volumesFor(pod))
 }
 
 // defaultSpread are the default constraints of a pod; the zero value is none.
@@ -89,18 +89,19 @@ func (d *defaultSpread) selector() labels.Selector {
 	return selector
 }
 
-// withAdditions is the class with what the configuration adds to it.
-func (v *View) withAdditions(c *model.Class, d defaultSpread) *model.Class {
+// withAdditions is the class with what the configuration and a pod's claims add to
+// it.
+func (v *View) withAdditions(c *model.Class, d defaultSpread, volumes *model.Volumes) *model.Class {
 	config := v.SchedulerConfig()
 	var added *corev1.NodeAffinity
 	profile := config.Spec.Profile(c.SchedulerName)
 	if profile != nil {
 		added = profile.AddedAffinity()
 	}
-	if added == nil && len(d.constraints) == 0 {
+	if added == nil && len(d.constraints) == 0 && volumes == nil {
 		return c
 	}
-	key := effectiveKey{class: c, config: config, owner: d.owner, services: pairsText(d.services)}
+	key := effectiveKey{class: c, config: config, owner: d.owner, services: pairsText(d.services), volumes: volumes.Sum()}
 	return v.effective.get(key, key.bytes(len(d.constraints)), func() *model.Class {
 		c := c
 		if len(d.constraints) > 0 {
@@ -109,7 +110,7 @@ func (v *View) withAdditions(c *model.Class, d defaultSpread) *model.Class {
 		if added != nil {
 			c = c.WithAddedAffinity(v.effective.compiled(added))
 		}
-		return c
+		return c.WithVolumes(volumes)
 	})
 }
 
@@ -218,6 +219,9 @@ type effectiveClasses struct {
 	bytes int // of them
 	// added are the added affinities of profiles, by their addresses in rows.
 	added map[*corev1.NodeAffinity]*model.AddedAffinity
+	// claims are what claims ask, and claimBytes what that holds.
+	claims     map[volumesKey]*model.Volumes
+	claimBytes int
 }
 
 // effectiveKey names rows of tables, which never change, by their addresses.
@@ -226,6 +230,7 @@ type effectiveKey struct {
 	config   *berthv1.SchedulerConfiguration
 	owner    *metav1.LabelSelector
 	services string
+	volumes  string // model.Volumes.Sum
 }
 
 // maxEffectiveBytes and maxAdded bound what is remembered.

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -84,7 +85,7 @@ func ObjectKinds() []ObjectKind {
 		limitRangeKind(),
 		resourceQuotaKind(),
 		definitionKind(),
-	}, append(workloadKinds(), roleKinds()...)...)
+	}, slices.Concat(workloadKinds(), roleKinds(), volumeKinds())...)
 }
 
 var objectKinds = func() map[string]ObjectKind {
@@ -180,6 +181,7 @@ var objectTable = &tableDef[*Object]{
 		indexObjectUse(v, old, new)
 		indexRoles(v, old, new)
 		indexDefinition(v, old, new)
+		indexVolumes(v, old, new)
 	},
 }
 

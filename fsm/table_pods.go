@@ -37,6 +37,7 @@ func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
 	v.budgets.PutPod(v.budgetState(), old, new)
 	v.owners.PutPod(key, old, new)
 	v.indexPodUse(old, new)
+	indexClaims(v, old, new)
 }
 
 // portWork is the work of a change of the host ports that are used of nodes: the more a node has, the more is copied.

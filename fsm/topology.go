@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/model"
@@ -164,6 +166,9 @@ type obstacles struct {
 // the node is, what it has room for, what other pods demand. The given pods may be on
 // other nodes too.
 func (v *live) obstacles(c ruled, node *corev1.Node, self string, without []*corev1.Pod) obstacles {
+	c = ruled{c.class.WithoutHolders(func(uid string) bool {
+		return slices.ContainsFunc(without, func(pod *corev1.Pod) bool { return string(pod.UID) == uid })
+	})}
 	o := obstacles{
 		class: c, node: node, offer: v.usage.Offer(node.Name),
 		used: v.usage.Taken(node.Name, c.class.Priority, c.class.RunsAtMostSeconds, self),

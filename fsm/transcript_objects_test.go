@@ -135,6 +135,7 @@ func (s *transcript) pod(a words) *corev1.Pod {
 		r.Limits[corev1.ResourceName(name)] = apiresource.MustParse(amount)
 	}
 	p.Spec.ActiveDeadlineSeconds = a.number("deadline")
+	a.fillClaims(p)
 	if port := a.number("port"); port != nil {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: int32(*port)}}
 	}

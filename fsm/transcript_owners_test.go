@@ -163,6 +163,12 @@ func describeObject(o *Object) string {
 	if q, ok := o.Value.(*corev1.ResourceQuota); ok {
 		add("%s", describeQuota(q))
 	}
+	switch value := o.Value.(type) {
+	case *corev1.PersistentVolume:
+		add("%s", describeVolume(value))
+	case *corev1.PersistentVolumeClaim:
+		add("%s", describeClaim(value))
+	}
 	if o.Value.GetDeletionTimestamp() != nil {
 		add("is being deleted")
 	}

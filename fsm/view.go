@@ -26,6 +26,7 @@ type View struct {
 	owners  owners.Index
 	quotas  quotas.Index
 	orders
+	volumes volumeOrders
 
 	effective *effectiveClasses // shared by all views of the state
 }
@@ -52,6 +53,7 @@ func (v *View) fork() View {
 		owners:    v.owners.Fork(),
 		quotas:    v.quotas.Fork(),
 		orders:    v.orders.fork(),
+		volumes:   v.volumes.fork(),
 		effective: v.effective,
 	}
 }

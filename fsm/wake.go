@@ -46,6 +46,7 @@ func (tx *Tx) wakeAll(c *queue.Changes) {
 		tx.wakeNominees(group)
 	}
 	tx.wakeSpread(c.Selectors)
+	tx.wakeClaims(c)
 	woken := tx.wakeBesides(c)
 	for i := range c.Nodes {
 		tx.lookAt(&c.Nodes[i], woken)

@@ -70,6 +70,11 @@ func (w *wakes) pod(old, new *corev1.Pod) {
 	if from == "" && to == "" {
 		return
 	}
+	if from != "" && to == "" && v.queue.HasClaims() {
+		for _, claim := range model.Claims(old) { // one pod at a time may use it
+			w.Claims = append(w.Claims, PodKey(old.Namespace, claim))
+		}
+	}
 	if from != "" && from != to {
 		w.Freed(from)
 		how := model.PodLeft
@@ -177,6 +182,9 @@ func (w *wakes) node(old, new *corev1.Node) {
 // object: a service, or a workload, by whose selector default constraints
 // count (TS12, TS14).
 func (w *wakes) object(old, new *Object) {
+	if w.volumes(old, new) {
+		return
+	}
 	if !w.tx.view.hardDefaults() {
 		return
 	}

@@ -58,7 +58,7 @@ func NodeFailures(c *Class, n *corev1.Node) Failures {
 	if !matchesAffinity(c, n) {
 		f |= failAffinity
 	}
-	return f
+	return f | c.volumes.failures(n)
 }
 
 // CheckUsage is the part of Check that depends on what runs on the node: host ports and resources.

@@ -53,6 +53,7 @@ type Class struct {
 	selects   bool // required demands something
 	preferred *nodeaffinity.PreferredSchedulingTerms
 	added     *AddedAffinity // of the profile; nil: nothing
+	volumes   *Volumes       // of the claims; nil: they ask nothing
 
 	terms *podTerms // nil: none
 }
@@ -296,7 +297,7 @@ func (c *Class) Asks() int {
 	if c.added != nil {
 		n += c.added.asks
 	}
-	return n
+	return n + c.volumes.asks()
 }
 
 func asksOf(a *corev1.NodeAffinity) int {

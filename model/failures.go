@@ -17,8 +17,18 @@ const (
 	failPodAntiAffinity
 	failExistingAntiAffinity
 	failEnforcedAffinity
-	firstResourceBit = 11
+	// By the pod's claims; see Volumes.
+	failVolumes
+	failClaimInUse
+	failClaimElsewhere
+	failVolumeNode
+	failVolumeBind
+	failVolumeZone
+	firstResourceBit = 17
 )
+
+// ClaimsInUse is that of a node on which pods use claims that the class wants for itself.
+const ClaimsInUse = failClaimInUse
 
 // TopologyFailures are those that a Judge finds.
 const TopologyFailures = failSpread | failSpreadMissing | failPodAffinity | failPodAntiAffinity | failExistingAntiAffinity
@@ -34,7 +44,7 @@ const (
 )
 
 func short(resource int, exceeds bool) Failures {
-	// A pod with more than 22 extended resources gets the rest of them named after the 22nd.
+	// A pod with more than 19 extended resources gets the rest of them named after the 19th.
 	bit := firstResourceBit + 2*min(resource, maxResources-1)
 	if exceeds {
 		bit++
@@ -43,7 +53,8 @@ func short(resource int, exceeds bool) Failures {
 }
 
 const (
-	unresolvableNode Failures = failUnschedulable | failNodeName | failTaint | failEnforcedAffinity | failAffinity | failSpreadMissing | failPodAffinity
+	unresolvableNode Failures = failUnschedulable | failNodeName | failTaint | failEnforcedAffinity | failAffinity | failSpreadMissing | failPodAffinity |
+		failVolumes | failClaimElsewhere | failVolumeNode | failVolumeBind | failVolumeZone
 	// Every second bit, from the first resource's on.
 	exceedsCapacity Failures = 0x5555555555555555 &^ (1<<(firstResourceBit+1) - 1)
 )
@@ -77,6 +88,14 @@ func (f Failures) Reasons(c *Class) []Reason {
 			out = append(out, Reason{Kind: InsufficientResource, Resource: resourceName(c, i)})
 		}
 	}
+	if f&failVolumes != 0 {
+		out = append(out, c.volumes.kept)
+	}
+	add(failClaimInUse, ClaimInUse)
+	add(failClaimElsewhere, ClaimInUseElsewhere)
+	add(failVolumeNode, VolumeNode)
+	add(failVolumeBind, VolumeBind)
+	add(failVolumeZone, VolumeZone)
 	add(failSpread, TopologySpread)
 	add(failSpreadMissing, TopologyMissing)
 	add(failPodAffinity, PodAffinity)

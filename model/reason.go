@@ -32,6 +32,23 @@ const (
 	DisruptionBudget
 	// EnforcedAffinity: the profile's added affinity does not match.
 	EnforcedAffinity
+	// The kinds from here on come from the pod's claims. Those that keep it off every node name a claim (Resource).
+	ClaimMissing
+	ClaimNotMade // of an ephemeral volume
+	ClaimForeign // of an ephemeral volume, but not the pod's
+	ClaimDeleted
+	ClaimLost
+	ClaimUnbound // and it does not wait for a pod
+	ClaimRefused // nobody makes such a volume: Resource says why
+	VolumeMissing
+	// ClaimInUse, ClaimInUseElsewhere: another pod uses a claim that one at a time may use, on this node or on another.
+	ClaimInUse
+	ClaimInUseElsewhere
+	// VolumeNode: a volume that a claim has cannot be reached from the node. VolumeZone: it is in another zone.
+	VolumeNode
+	VolumeZone
+	// VolumeBind: there is no volume for a claim on the node, and none is made.
+	VolumeBind
 )
 
 // Helps is a set of kinds of change that can make a filter pass that failed before.
@@ -52,12 +69,14 @@ const (
 	HelpPodBound
 	// HelpPodLabels: labels of another pod changed.
 	HelpPodLabels
+	// HelpVolumes: a claim, a volume or a class of volumes changed.
+	HelpVolumes
 )
 
 // Resolvable says whether removing pods from the node can make this filter pass (PR4).
 func (k ReasonKind) Resolvable() bool {
 	switch k {
-	case Ports, InsufficientResource, TopologySpread, PodAntiAffinity, ExistingAntiAffinity:
+	case Ports, InsufficientResource, TopologySpread, PodAntiAffinity, ExistingAntiAffinity, ClaimInUse:
 		return true
 	}
 	return false
@@ -81,6 +100,12 @@ func (k ReasonKind) HelpedBy() Helps {
 		return HelpNodeAdded | HelpNodeCapacity
 	case TopologySpread, PodAffinity, PodAntiAffinity, ExistingAntiAffinity:
 		return HelpNodeAdded | HelpNodeLabels | HelpPodGone | HelpPodBound | HelpPodLabels
+	case ClaimMissing, ClaimNotMade, ClaimForeign, ClaimDeleted, ClaimLost, ClaimUnbound, ClaimRefused, VolumeMissing:
+		return HelpVolumes
+	case ClaimInUse, ClaimInUseElsewhere:
+		return HelpPodGone | HelpVolumes
+	case VolumeNode, VolumeZone, VolumeBind:
+		return HelpNodeAdded | HelpNodeLabels | HelpVolumes
 	}
 	return 0
 }
@@ -106,6 +131,12 @@ func (k ReasonKind) String() string {
 		return "InterPodAffinity"
 	case DisruptionBudget:
 		return "DefaultPreemption"
+	case ClaimInUse, ClaimInUseElsewhere:
+		return "VolumeRestrictions"
+	case VolumeZone:
+		return "VolumeZone"
+	case ClaimMissing, ClaimNotMade, ClaimForeign, ClaimDeleted, ClaimLost, ClaimUnbound, ClaimRefused, VolumeMissing, VolumeNode, VolumeBind:
+		return "VolumeBinding"
 	}
 	return "None"
 }
@@ -151,6 +182,30 @@ func (r Reason) Text() string {
 		return "node(s) didn't match pod anti-affinity rules"
 	case ExistingAntiAffinity:
 		return "node(s) didn't satisfy existing pods anti-affinity rules"
+	case ClaimMissing:
+		return fmt.Sprintf("persistentvolumeclaim %q not found", r.Resource)
+	case ClaimNotMade:
+		return fmt.Sprintf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", r.Resource)
+	case ClaimForeign:
+		return fmt.Sprintf("persistentvolumeclaim %q was not created for the pod", r.Resource)
+	case ClaimDeleted:
+		return fmt.Sprintf("persistentvolumeclaim %q is being deleted", r.Resource)
+	case ClaimLost:
+		return fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume", r.Resource)
+	case ClaimUnbound:
+		return "pod has unbound immediate PersistentVolumeClaims"
+	case ClaimRefused:
+		return r.Resource
+	case VolumeMissing:
+		return "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+	case ClaimInUse, ClaimInUseElsewhere:
+		return "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+	case VolumeNode:
+		return "node(s) didn't match PersistentVolume's node affinity"
+	case VolumeZone:
+		return "node(s) had no available volume zone"
+	case VolumeBind:
+		return "node(s) didn't find available persistent volumes to bind"
 	}
 	return "node(s) are available"
 }

@@ -65,5 +65,5 @@ func (c *Class) HasPreferredAffinity() bool {
 // AnyNode says whether the class asks nothing of a node but room: then a node without taints that is not cordoned has no
 // NodeFailures for it and raw scores of 0.
 func (c *Class) AnyNode() bool {
-	return !c.selects && c.preferred == nil && c.added == nil && c.NodeName == ""
+	return !c.selects && c.preferred == nil && c.added == nil && c.volumes == nil && c.NodeName == ""
 }

@@ -19,7 +19,10 @@ type Changes struct {
 	Pods  []PodChange
 	// Selectors are the services and workloads that came, went or select others.
 	Selectors []SelectorChange
-	Scope     Scope
+	// Claims are the keys of claims of volumes of which something changed, and
+	// StorageClasses the classes of which there are others volumes.
+	Claims, StorageClasses []string
+	Scope                  Scope
 	// Passed are the groups whose turn passes to the next: a pod that was to be
 	// tried left them.
 	Passed []string

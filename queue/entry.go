@@ -57,6 +57,9 @@ type Entry struct {
 	// among others (TS12).
 	ByDefaults  bool   `msgpack:"by_defaults,omitempty"`
 	SpreadOwner string `msgpack:"spread_owner,omitempty"`
+	// Claims are the names of the claims of volumes that the pod has, when the last
+	// attempt found no place: whatever helps it need not help others of its class.
+	Claims []string `msgpack:"claims,omitempty"`
 
 	class    *model.Class
 	promised Place
@@ -117,7 +120,7 @@ func (e *Entry) IsTried() bool {
 // Bytes is about what memory the entry holds alone when it has been replaced by
 // now, or removed (gone).
 func (e *Entry) Bytes(now *Entry, gone bool) int {
-	n := 512 + len(e.SpreadOwner)
+	n := 512 + len(e.SpreadOwner) + 16*len(e.Claims) // their names are the pod's
 	if gone || now.Diagnosis != e.Diagnosis {
 		n += e.Diagnosis.Bytes()
 	}

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"math"
 	"strings"
@@ -27,7 +28,27 @@ type Group struct {
 // in common as well, and those that others keep away, or default constraints
 // spread, everything. Who is kept away by others is known when it was tried: it
 // changes its group then, and passes its turn on.
+//
+// Pods that claim volumes have their claims in common, too: what helps one may be
+// far from the volumes of another.
 func (e *Entry) Group() string {
+	if len(e.Claims) == 0 {
+		return e.groupBut()
+	}
+	sum := sha256.New()
+	sum.Write([]byte(e.Namespace))
+	for _, claim := range e.Claims {
+		sum.Write([]byte("/" + claim)) // no name has a slash
+	}
+	return string(sum.Sum([]byte(claimsPrefix))[:claimsLen]) + e.groupBut()
+}
+
+// Groups of pods with claims begin so, and with so many bytes in all that say which.
+const claimsPrefix = "claims\x00"
+const claimsLen = len(claimsPrefix) + 16
+
+// groupBut is the group but for the claims.
+func (e *Entry) groupBut() string {
 	c := e.class
 	switch {
 	case e.ByDefaults:
@@ -40,10 +61,21 @@ func (e *Entry) Group() string {
 	return c.Shape
 }
 
+// OfClaims says whether the group's pods claim volumes, the same ones.
+func (g *Group) OfClaims() bool { return strings.HasPrefix(g.Key, claimsPrefix) }
+
+// but is the group's key but for the claims.
+func (g *Group) but() string {
+	if g.OfClaims() {
+		return g.Key[claimsLen:]
+	}
+	return g.Key
+}
+
 // Owner says whether the group is one of those that default constraints spread,
 // and which workload its pods are of ("" for none).
 func (g *Group) Owner() (owner string, byDefaults bool) {
-	rest, ok := strings.CutPrefix(g.Key, g.Class.Signature)
+	rest, ok := strings.CutPrefix(g.but(), g.Class.Signature)
 	if !ok || rest == "" {
 		return "", false
 	}
@@ -55,7 +87,7 @@ func (g *Group) Owner() (owner string, byDefaults bool) {
 // and nothing may follow from which.
 func (g *Group) Alike() bool {
 	_, byDefaults := g.Owner()
-	return byDefaults || g.Key == g.Class.Signature
+	return byDefaults || g.but() == g.Class.Signature
 }
 
 // waitKey sorts the waiting pods by group, in each those that wait for a
@@ -146,6 +178,9 @@ func (x *Index) watch(e *Entry, by int) {
 	count(&x.groups, groupKey(byMemory, e.class, group))
 	for _, k := range placeKeys(e, group) {
 		count(&x.ruledGroups, k)
+	}
+	for _, claim := range e.Claims {
+		count(&x.claims, claimKey(e.Namespace, claim)+group)
 	}
 }
 

@@ -19,6 +19,7 @@ type Index struct {
 
 	groups      store.Tree[Group]  // groupKey: by what their classes request
 	ruledGroups store.Tree[Group]  // placePrefix and group: by the pods that their rules are about
+	claims      store.Tree[Group]  // claimKey and group: by the claims of volumes
 	podMarks    store.Tree[string] // markKey -> key of a PodMark
 	nodeMarks   store.Tree[string] // markKey -> node
 	ruled       int                // pods in the queue that have hard rules about others
@@ -29,7 +30,7 @@ type Index struct {
 func (x *Index) Fork() Index {
 	return Index{
 		now: x.now.fork(), next: x.next.fork(), sorting: x.sorting, sorted: x.sorted,
-		groups: x.groups.Fork(), ruledGroups: x.ruledGroups.Fork(),
+		groups: x.groups.Fork(), ruledGroups: x.ruledGroups.Fork(), claims: x.claims.Fork(),
 		podMarks: x.podMarks.Fork(), nodeMarks: x.nodeMarks.Fork(), ruled: x.ruled,
 	}
 }
@@ -105,6 +106,7 @@ func (x *Index) Describe(f func(line string)) {
 	}
 	groups("groups", x.groups)
 	groups("ruled groups", x.ruledGroups)
+	groups("claims", x.claims)
 	marks := func(name string, t store.Tree[string]) {
 		t.Scan("", func(at, of string) bool {
 			f(fmt.Sprintf("%s %q: %q", name, at, of))

@@ -36,6 +36,8 @@ type PodMark struct {
 	// Budgets: a budget allows more; Below is as in a Scope.
 	Budgets bool  `msgpack:"budgets,omitempty"`
 	Below   int64 `msgpack:"below,omitempty"`
+	// Volumes: claims of volumes, volumes or their classes changed.
+	Volumes bool `msgpack:"volumes,omitempty"`
 }
 
 // MaxPodMarks bounds the marks of pods, and maxMarkBytes what one holds; what is
@@ -87,6 +89,8 @@ func (m *PodMark) Key() string {
 		return "defaults"
 	case m.Budgets:
 		return "budgets"
+	case m.Volumes:
+		return "volumes"
 	}
 	key := string(rune('0'+m.How)) + m.Namespace + "\x00"
 	for _, s := range m.Labels {
@@ -166,6 +170,9 @@ func (w *Work) Missed() bool {
 func (x *Index) Concerns(s State, m *PodMark, g *Group, d *Diagnosis) bool {
 	if m.Budgets && s.MindsBudgets(g.Class, m.Below) {
 		return true
+	}
+	if forgotten := m.Domains && m.Budgets; m.Volumes || forgotten && g.OfClaims() {
+		return g.OfClaims()
 	}
 	rules := x.RulesOf(s, g)
 	ruled := rules.HasHardTopology()

@@ -72,7 +72,7 @@ func (x *Index) RulesOf(s State, g *Group) *model.Class {
 	if g.Rules != nil {
 		return g.Rules
 	}
-	if _, byDefaults := g.Owner(); byDefaults {
+	if _, byDefaults := g.Owner(); byDefaults || g.OfClaims() {
 		if e, ok := x.Any(g.Key); ok {
 			return s.RuledClass(e.Key(), g.Class)
 		}

@@ -32,6 +32,8 @@ type Scope struct {
 	// may not violate those that say from which one on they give way.
 	Budgets bool  `msgpack:"budgets,omitempty"`
 	Below   int64 `msgpack:"below,omitempty"`
+	// Volumes: whoever claims volumes.
+	Volumes bool `msgpack:"volumes,omitempty"`
 }
 
 // maxScopeNames bounds what a scope lists; beyond it everybody with rules is
@@ -40,7 +42,7 @@ const maxScopeNames = 256
 
 // None says whether nobody is meant.
 func (s *Scope) None() bool {
-	return !s.All && !s.Ruled && !s.Labels && !s.Taints && !s.Spaces && !s.Budgets &&
+	return !s.All && !s.Ruled && !s.Labels && !s.Taints && !s.Spaces && !s.Budgets && !s.Volumes &&
 		len(s.Keys)+len(s.NewKeys) == 0
 }
 
@@ -114,6 +116,7 @@ func sameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b
 func (s *Scope) Add(o *Scope) {
 	s.All, s.Ruled, s.Labels, s.Taints = s.All || o.All, s.Ruled || o.Ruled, s.Labels || o.Labels, s.Taints || o.Taints
 	s.Spaces, s.Budgets, s.Below = s.Spaces || o.Spaces, s.Budgets || o.Budgets, max(s.Below, o.Below)
+	s.Volumes = s.Volumes || o.Volumes
 	for _, key := range o.Keys {
 		s.name(&s.Keys, key)
 	}
@@ -125,7 +128,7 @@ func (s *Scope) Add(o *Scope) {
 // means says whether a group is of the kinds that the scope names, but for
 // Budgets.
 func (x *Index) means(of State, s *Scope, g *Group) bool {
-	if s.All {
+	if s.All || s.Volumes && g.OfClaims() {
 		return true
 	}
 	c := g.Class

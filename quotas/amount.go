@@ -8,6 +8,8 @@ import (
 	"gopkg.in/inf.v0"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/model"
 )
 
 // total is a sum of amounts. However many pods there are, it does not wrap.
@@ -165,8 +167,8 @@ func counted(name string) (own string, ok bool) {
 	case ServicesNodePorts, ServicesLoadBalancers:
 		return name, true
 	}
-	if name == string(corev1.ResourceRequestsStorage) || strings.Contains(name, ".storageclass.storage.k8s.io/") {
-		return name, true // of claims, of which there are none
+	if name == RequestsStorage || strings.Contains(name, ofStorageClass) {
+		return name, true
 	}
 	return name, strings.HasPrefix(name, counts) && name != allPods
 }
@@ -176,6 +178,29 @@ const (
 	ServicesNodePorts     = "services.nodeports"
 	ServicesLoadBalancers = "services.loadbalancers"
 )
+
+// What is counted of volume claims beside their number: the bytes that they ask for, and both
+// of those of one class, whose name comes before.
+const (
+	RequestsStorage = string(corev1.ResourceRequestsStorage)
+	ofStorageClass  = ".storageclass.storage.k8s.io/"
+)
+
+// CountClaim adds what is counted of a volume claim beside its number. What it has been given
+// may be more than it asks for, as long as it is resized. Where a quota bounds the sum it cannot
+// wrap; where none does, it comes back when the claims go.
+func CountClaim(c *corev1.PersistentVolumeClaim, to map[string]int64) {
+	asked := c.Spec.Resources.Requests[corev1.ResourceStorage]
+	if given, ok := c.Status.AllocatedResources[corev1.ResourceStorage]; ok && given.Cmp(asked) > 0 {
+		asked = given
+	}
+	bytes := max(asked.Value(), 0)
+	to[RequestsStorage] = bytes
+	if class := model.ClaimClass(c); class != "" {
+		to[class+ofStorageClass+RequestsStorage] = bytes
+		to[class+ofStorageClass+"persistentvolumeclaims"] = 1
+	}
+}
 
 // CountService adds what is counted of a service beside its number: the node ports that
 // it has or is to get, as Kubernetes counts them.

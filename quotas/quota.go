@@ -19,7 +19,7 @@ type limit struct {
 }
 
 func (l *limit) format() resource.Format {
-	if l.pods && !inThousandths(l.own) {
+	if l.pods && !inThousandths(l.own) || strings.HasSuffix(l.own, RequestsStorage) {
 		return l.quantity.Format
 	}
 	return resource.DecimalSI

@@ -20,6 +20,9 @@ type FetchRequest struct {
 	Have int64 `msgpack:"have,omitempty"`
 	// Carried: this node carries what is sent to services' addresses.
 	Carried bool `msgpack:"carried,omitempty"`
+	// Gone says of a volume that is being deleted that nothing of it is on the worker's
+	// node any more; nothing is fetched.
+	Gone bool `msgpack:"gone,omitempty"`
 }
 
 // FetchResponse carries the object's protobuf bytes.

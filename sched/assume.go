@@ -30,6 +30,7 @@ type assumption struct {
 	made       int64       // of a reservation that is renewed where it is: it keeps its place among the nominations
 	ends       []types.UID // nominations that the decision ends (NM3, NM7)
 	marked     bool        // counted in its node's unsettled; not while its plan is being made
+	chooses    bool        // of a binding that gives claims volumes: which, only the state shows
 	// classes are those of the pod and of its victims, counted in Scheduler.unsettledClasses while the decision is
 	// marked. They are those that it was made with: whatever the state shows by now, a refusal may bring them back.
 	classes []*model.Class
@@ -100,6 +101,17 @@ func (s *Scheduler) retract(f *assumption) {
 		v.settleHold(uid, h)
 	}
 	s.unmarkUnsettled(f)
+}
+
+// choosing says whether claims are being given volumes that the state does not show yet.
+func (s *Scheduler) choosing() bool {
+	// order does not matter: one is enough.
+	for _, f := range s.assumptions {
+		if f.chooses {
+			return true
+		}
+	}
+	return false
 }
 
 // setEvicting counts the unsettled preemptions that evict a pod.

@@ -113,7 +113,7 @@ func waitsOn(n *node, c *model.Class, gone []*pod) []*pod {
 			continue
 		}
 		with := u.With(v.class)
-		if model.UsageFailures(c, &n.alloc, &with) != 0 {
+		if c.HeldBy(string(v.UID)) || model.UsageFailures(c, &n.alloc, &with) != 0 {
 			waits = append(waits, v)
 		} else {
 			u = with

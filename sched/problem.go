@@ -9,7 +9,8 @@ import (
 
 // problem is the question who has to leave for a pod of a class: pods that may go, what has to come free, and what
 // must not be done. Everything that keeps the pod off a node and that others' leaving can end is an amount that has to
-// come free in some dimension (a resource), or a pod that has to go in any case (it holds a port). What limits the
+// come free in some dimension (a resource), or a pod that has to go in any case (it holds a port, or a claim that one pod
+// at a time may use). What limits the
 // choice is a rule: so many of these pods may go, and more only at a cost or not at all.
 //
 // It is filled for one node at a time and used again for the next, so that looking at a node allocates nothing.
@@ -122,11 +123,17 @@ func (p *problem) fill(n *node, budgets Budgets) verdict {
 	for _, v := range lower {
 		switch {
 		case v.isLeaving():
-		case p.holdsPort(v):
+		case p.holdsPort(v), p.class.HeldBy(string(v.UID)):
 			p.forced = append(p.forced, v)
 		default:
 			p.movable = append(p.movable, v)
 		}
+	}
+	if !p.class.ReleasedBy(func(uid string) bool {
+		return slices.ContainsFunc(lower, func(v *pod) bool { return string(v.UID) == uid })
+	}) {
+		p.fails = model.ClaimsInUse
+		return verdictStillFails
 	}
 	if p.topo != nil {
 		var ok bool

@@ -222,6 +222,10 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 		c = p.state.EffectiveClass(c, pod) // TS12
 	}
 	start := hash64(string(e.UID))
+	if c.ChoosesVolumes() && s.choosing() {
+		p.held++ // what is left for it is known when the choice before is settled
+		return
+	}
 	if !s.prepare(c) {
 		return
 	}
@@ -283,7 +287,9 @@ func (s *Scheduler) bind(p *pass, e *fsm.QueueEntry, b *board, to place) *assump
 		d.RunnerUp = s.view.nodes[to.runnerUp].name
 	}
 	p.plan.Command.Bindings = append(p.plan.Command.Bindings, d)
-	return newAssumption(e, assumeBind, d.Node)
+	f := newAssumption(e, assumeBind, d.Node)
+	f.chooses = b.class.ChoosesVolumes()
+	return f
 }
 
 // overtakes says whether a rule of the class is about a pod that this plan evicts. Bindings are applied before

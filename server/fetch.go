@@ -24,6 +24,12 @@ func (s *Server) WorkerFetch(ctx context.Context, r *rpc.FetchRequest) (*rpc.Fet
 	if r.Resource == services && r.Name == "" {
 		return linkedServices(view, r, s.config.Services)
 	}
+	if r.Gone {
+		return new(rpc.FetchResponse), s.volumeGone(ctx, view, r)
+	}
+	if _, ok := view.PersistentVolume(r.Name); r.Resource == fsm.PersistentVolumes && !ok {
+		return nil, fmt.Errorf("%w: %s %s", rpc.ErrNotFound, r.Resource, r.Name)
+	}
 	if !refersTo(view, r) {
 		return nil, fmt.Errorf("%w: no pod on node %s refers to %s %s/%s", rpc.ErrForbidden, r.Node, r.Resource, r.Namespace, r.Name)
 	}
@@ -60,8 +66,10 @@ const (
 	refetchedPerSecond, refetchedAtOnce = 32 << 20, 64 << 20
 )
 
-// isFollowed: what pods mount and see change.
-func isFollowed(resource string) bool { return resource == "configmaps" || resource == "secrets" }
+// isFollowed: what pods mount and see change, and volumes that may have to go.
+func isFollowed(resource string) bool {
+	return resource == "configmaps" || resource == "secrets" || resource == fsm.PersistentVolumes
+}
 
 // tellFollowers tells the workers that follow an object of a change.
 func (s *Server) tellFollowers(c *store.Change) bool {
@@ -122,11 +130,28 @@ func mountsToken(spec *corev1.PodSpec, r *rpc.TokenRequest) bool {
 
 func refersTo(view *fsm.View, r *rpc.FetchRequest) bool {
 	found := false
+	if r.Resource == fsm.PersistentVolumes {
+		volume, ok := view.PersistentVolume(r.Name)
+		if ok && r.Namespace == "" && model.LocalVolumeNode(volume) == r.Node {
+			return true
+		}
+		if !ok || volume.Spec.ClaimRef == nil {
+			return false
+		}
+		ref := volume.Spec.ClaimRef
+		claim, ok := view.VolumeClaim(ref.Namespace, ref.Name)
+		if !ok || claim.UID != ref.UID || claim.Spec.VolumeName != volume.Name {
+			return false
+		}
+		r = &rpc.FetchRequest{Node: r.Node, Resource: fsm.VolumeClaims, Namespace: ref.Namespace, Name: ref.Name}
+	}
 	view.PodsOnNode(r.Node, func(pod *corev1.Pod) bool {
 		switch {
 		case r.Resource == "runtimeclasses":
 			found = r.Namespace == "" && pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == r.Name
 		case pod.Namespace != r.Namespace:
+		case r.Resource == fsm.VolumeClaims:
+			found = slices.Contains(model.Claims(pod), r.Name)
 		case r.Resource == serviceAccounts:
 			found = pod.Spec.ServiceAccountName == r.Name
 		default:
@@ -135,6 +160,23 @@ func refersTo(view *fsm.View, r *rpc.FetchRequest) bool {
 		return !found
 	})
 	return found
+}
+
+// volumeGone lets a volume go of which nothing is on its node any more.
+func (s *Server) volumeGone(ctx context.Context, view *fsm.View, r *rpc.FetchRequest) error {
+	volume, ok := view.PersistentVolume(r.Name)
+	if !ok || r.Resource != fsm.PersistentVolumes || model.LocalVolumeNode(volume) != r.Node || !model.MayRemove(volume) {
+		return fmt.Errorf("%w: no volume %s that is to go is on node %s", rpc.ErrForbidden, r.Name, r.Node)
+	}
+	raw, err := model.WithoutLocalFinalizer(volume).Marshal()
+	if err != nil {
+		return err
+	}
+	revision, _ := strconv.ParseInt(volume.ResourceVersion, 10, 64) // the state's own
+	_, err = s.Propose(ctx, fsm.Proposal{
+		User: workerUser(r.Node), Groups: workerGroups, Command: &fsm.PutObject{Resource: fsm.PersistentVolumes, Raw: raw, Revision: revision},
+	})
+	return err
 }
 
 const serviceAccounts, services = "serviceaccounts", "services"

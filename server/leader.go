@@ -147,6 +147,7 @@ func (c *controllers) reconcile(p *panics, v *fsm.View, beats controller.Heartbe
 	ask("namespaces", func() []fsm.Command { return c.namespaces.Reconcile(v, now) })
 	ask("definitions", func() []fsm.Command { return controller.Definitions(v, now) })
 	ask("pods", func() []fsm.Command { return c.gc.Reconcile(v, now) })
+	ask("volumes", func() []fsm.Command { return controller.LocalVolumes(v) })
 	ask("snapshots", func() []fsm.Command { return controller.StagedSnapshots(v, now) })
 	ask("furnishing", func() []fsm.Command { return c.furnishing.Reconcile(v, now) })
 	ask("events", func() []fsm.Command { return controller.Events(v, now) })

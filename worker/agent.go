@@ -39,6 +39,8 @@ type Options struct {
 	Volumes *Volumes
 	// Getter reads config maps and secrets; without it, containers that refer to some cannot start.
 	Getter Getter
+	// Keeper tells which volumes are to go; nil: none does.
+	Keeper VolumeKeeper
 	// API is where a pod's containers find the API, host and port; nil, or an empty host: nowhere.
 	API func(pod *corev1.Pod) (host, port string)
 	// Recorder takes events; may be nil.
@@ -190,6 +192,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log.Info("took over pods from before", "pods", len(pods))
 	}
 	a.locked(func() { a.core.Adopt(pods, now) })
+	if a.opts.Volumes != nil && a.opts.Keeper != nil {
+		a.spawn(func() { a.opts.Volumes.Reclaim(ctx, a.opts.Keeper, a.log) })
+	}
 	a.registering.wanted = true
 	first := true
 	var kept []types.UID // volumes from before

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
 )
@@ -52,6 +53,7 @@ type objects struct {
 	configMaps map[string]map[string]string
 	secrets    map[string]map[string][]byte
 	services   []corev1.Service
+	volumes    map[string]*corev1.PersistentVolume // by claim; nil: it has none yet
 	token      func(audience string, seconds int64) (string, time.Time, error)
 }
 
@@ -66,6 +68,14 @@ func (o objects) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap
 		return &corev1.ConfigMap{Data: data}, nil
 	}
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, name)
+}
+
+func (o objects) VolumeOf(_ context.Context, _, name string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
+	if v, ok := o.volumes[name]; ok {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
+		return claim, v, nil
+	}
+	return nil, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaims"}, name)
 }
 
 func (o objects) ServiceAccount(_ context.Context, _, name string) (*corev1.ServiceAccount, error) {

@@ -65,4 +65,6 @@ type Getter interface {
 	// Token gives a token of the pod's service account that is bound to the pod.
 	Token(ctx context.Context, pod *corev1.Pod, audience string, seconds int64) (token string, expires time.Time, err error)
 	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
+	// VolumeOf gives a claim and the volume that it has; nil: none yet.
+	VolumeOf(ctx context.Context, namespace, claim string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error)
 }

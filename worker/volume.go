@@ -12,19 +12,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // Volumes keeps the pods' volumes as directories of the host: emptyDir below Root, which lives exactly as long as the
 // pod (PO9), hostPath where it is, and configMap, secret, downwardAPI and projected written out when a container starts
-// and again when what they show has changed. Volumes that need a storage system are refused.
+// and again when what they show has changed; and those that outlive a pod (persistent.go).
 //
 // Root is for the agent's eyes only. Within it, modes and owners are those that a container is to see: it sees its
 // volumes where a runtime mounts them, and those of others nowhere.
 type Volumes struct {
 	// Root holds one directory a pod, named by its UID.
 	Root string
+	// Kept holds one directory for each volume of model.LocalProvisioner that is on this node.
+	Kept string
 
 	mu   sync.Mutex
 	kept map[types.UID]*podVolumes
@@ -78,10 +81,7 @@ func (v *Volumes) refuse(pod *corev1.Pod) *runtime.Refusal {
 
 func unsupported(vol *corev1.Volume) (field, why string) {
 	switch s := &vol.VolumeSource; {
-	case s.PersistentVolumeClaim != nil:
-		return "persistentVolumeClaim", fmt.Sprintf("nobody provides storage for the claim %q", s.PersistentVolumeClaim.ClaimName)
-	case s.Ephemeral != nil:
-		return "ephemeral", "nobody provides storage for its claim"
+	case s.PersistentVolumeClaim != nil, s.Ephemeral != nil: // which volume it is the servers say when it is mounted
 	case s.EmptyDir != nil && s.EmptyDir.Medium == corev1.StorageMediumMemory && os.Geteuid() != 0:
 		return "emptyDir.medium", "memory needs an agent that runs as root"
 	case s.EmptyDir != nil && s.EmptyDir.Medium != corev1.StorageMediumMemory && s.EmptyDir.Medium != corev1.StorageMediumDefault:
@@ -94,7 +94,7 @@ func unsupported(vol *corev1.Volume) (field, why string) {
 			}
 		}
 	case s.EmptyDir == nil && s.HostPath == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil:
-		return "name", "this node has only emptyDir, hostPath, configMap, secret, downwardAPI and projected volumes"
+		return "name", "this node has only emptyDir, hostPath, configMap, secret, downwardAPI, projected and claimed volumes"
 	}
 	return "", ""
 }
@@ -116,7 +116,14 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 		if vol == nil {
 			return nil, fmt.Errorf("container %s mounts volume %q, which the pod does not have", c.Name, m.Name)
 		}
-		source, err := v.prepare(ctx, r, vol)
+		var source string
+		var err error
+		readOnly := false
+		if model.ClaimOf(r.pod, vol) != "" {
+			source, readOnly, err = v.persistent(ctx, r, vol)
+		} else {
+			source, err = v.prepare(ctx, r, vol)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("preparing volume %q: %w", vol.Name, err)
 		}
@@ -127,7 +134,7 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 		if sub != "" && !filepath.IsLocal(sub) {
 			return nil, fmt.Errorf("volume %q: sub path %q leads out of the volume", vol.Name, sub)
 		}
-		out = append(out, runtime.Mount{Volume: m.Name, Source: source, SubPath: sub, Target: m.MountPath, ReadOnly: m.ReadOnly,
+		out = append(out, runtime.Mount{Volume: m.Name, Source: source, SubPath: sub, Target: m.MountPath, ReadOnly: m.ReadOnly || readOnly,
 			Recursive: m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled,
 			Follow:    m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationHostToContainer,
 			Share:     m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationBidirectional})

@@ -27,6 +27,13 @@ func fsGroup(pod *corev1.Pod) *int64 {
 	return nil
 }
 
+func groupOf(fi fs.FileInfo) int64 {
+	if s, ok := fi.Sys().(*syscall.Stat_t); ok {
+		return int64(s.Gid)
+	}
+	return -1
+}
+
 // giveToGroup makes a volume the pod's fsGroup's; nil: nobody's in particular.
 func giveToGroup(dir string, group *int64, bits fs.FileMode) error {
 	if group == nil {

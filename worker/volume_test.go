@@ -101,8 +101,6 @@ containers:
 // A volume that the node cannot serve is refused before anything runs, by its field.
 func TestVolumesUnsupported(t *testing.T) {
 	for spec, field := range map[string]string{
-		"persistentVolumeClaim: {claimName: c}":                                    "persistentVolumeClaim",
-		"ephemeral: {volumeClaimTemplate: {spec: {}}}":                             "ephemeral",
 		"emptyDir: {medium: HugePages}":                                            "emptyDir.medium",
 		"projected: {sources: [{configMap: {}}, {clusterTrustBundle: {path: t}}]}": "projected.sources[1]",
 		"nfs: {server: s, path: /}":                                                "name",

@@ -10,12 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/cronjob"
 	"k8s.io/kubernetes/pkg/controller/daemon"
@@ -27,11 +29,15 @@ import (
 	"k8s.io/kubernetes/pkg/controller/replication"
 	"k8s.io/kubernetes/pkg/controller/statefulset"
 	"k8s.io/kubernetes/pkg/controller/ttlafterfinished"
+	"k8s.io/kubernetes/pkg/controller/volume/ephemeral"
+	"k8s.io/kubernetes/pkg/controller/volume/persistentvolume"
+	"k8s.io/kubernetes/pkg/controller/volume/pvcprotection"
+	"k8s.io/kubernetes/pkg/controller/volume/pvprotection"
 
 	"github.com/berth-dev/berth/fsm"
 )
 
-// kinds are the kinds that controllers look at. Claims are not served: there is none.
+// kinds are the kinds that controllers look at.
 func kinds() []struct {
 	object runtime.Object
 	rows   *rows
@@ -45,7 +51,9 @@ func kinds() []struct {
 		{&corev1.Service{}, plain("services")},
 		{&corev1.Endpoints{}, plain("endpoints")},
 		{&corev1.ReplicationController{}, plain("replicationcontrollers")},
-		{&corev1.PersistentVolumeClaim{}, none()},
+		{&corev1.PersistentVolume{}, inNoNamespace(fsm.PersistentVolumes)},
+		{&corev1.PersistentVolumeClaim{}, plain(fsm.VolumeClaims)},
+		{&storagev1.StorageClass{}, inNoNamespace(fsm.StorageClasses)},
 		{&appsv1.ReplicaSet{}, plain(fsm.ReplicaSets)},
 		{&appsv1.Deployment{}, plain("deployments")},
 		{&appsv1.StatefulSet{}, plain("statefulsets")},
@@ -91,7 +99,18 @@ const (
 	// A DaemonSet's pods that fail on a node are made again there after longer and
 	// longer.
 	daemonBackoff, maxDaemonBackoff = time.Second, 15 * time.Minute
+	// volumeSync is how often the binder looks at all volumes and claims again: at those
+	// that it failed at.
+	volumeSync = time.Minute
 )
+
+// alone is a controller that runs by itself, whatever the number of workers.
+type alone struct {
+	it interface{ Run(ctx context.Context) }
+}
+
+// Run implements controller.
+func (a alone) Run(ctx context.Context, _ int) { a.it.Run(ctx) }
 
 // entries is the list of what is run.
 func entries() []entry {
@@ -128,6 +147,23 @@ func entries() []entry {
 		}},
 		{"clusterrole-aggregation", 5, nil, func(_ context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return clusterroleaggregation.NewClusterRoleAggregation(f.Rbac().V1().ClusterRoles(), c.RbacV1()), nil
+		}},
+		{"persistent-volume-binder", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			binder, err := persistentvolume.NewController(ctx, persistentvolume.ControllerParameters{
+				KubeClient: c, SyncPeriod: volumeSync, EnableDynamicProvisioning: true,
+				VolumeInformer: f.Core().V1().PersistentVolumes(), ClaimInformer: claimsLater{f.Core().V1().PersistentVolumeClaims()},
+				ClassInformer: f.Storage().V1().StorageClasses(), PodInformer: f.Core().V1().Pods(), NodeInformer: f.Core().V1().Nodes(),
+			})
+			return alone{binder}, err
+		}},
+		{"pvc-protection-controller", 1, withClaims(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			return pvcprotection.NewPVCProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumeClaims(), f.Core().V1().Pods(), c)
+		}},
+		{"pv-protection-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			return pvprotection.NewPVProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumes(), c), nil
+		}},
+		{"ephemeral-volume-controller", 5, withClaims(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			return ephemeral.NewController(ctx, c, f.Core().V1().Pods(), f.Core().V1().PersistentVolumeClaims())
 		}},
 	}
 }

@@ -107,7 +107,7 @@ func TestTheIndexIsClientGos(t *testing.T) {
 		for range rapid.IntRange(0, 40).Draw(t, "steps") {
 			w.step(t)
 		}
-		for _, r := range []*rows{pods(), revisions(), plain("statefulsets"), none()} {
+		for _, r := range []*rows{pods(), revisions(), plain("statefulsets"), plain(fsm.VolumeClaims)} {
 			ours := newInformer(r, w.View)
 			if err := ours.AddIndexers(indexers()); err != nil {
 				t.Fatalf("%v", err)

@@ -1,6 +1,8 @@
 package workloads
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/fsm"
@@ -16,7 +18,8 @@ import (
 // all pods of an object that comes, or selects others, after the pods' changes.
 type interest struct {
 	keeps func(o *fsm.Object) bool
-	in    map[string]int // namespace: objects that are kept
+	in    map[string]int             // namespace: objects that are kept
+	pods  func(pod *corev1.Pod) bool // instead: these pods, wherever they are
 }
 
 // inObjectsOf is an interest in the pods for which there are objects of a resource.
@@ -32,8 +35,18 @@ func inServices() *interest {
 	}}
 }
 
+// withClaims is an interest in the pods that claim volumes, or have them made.
+func withClaims() *interest {
+	return &interest{pods: func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
+	}}
+}
+
 // begin takes in what there is.
 func (i *interest) begin(v *fsm.View) {
+	if i.keeps == nil {
+		return
+	}
 	v.Objects.Scan("", func(_ string, o *fsm.Object) bool {
 		i.count(o, 1)
 		return true
@@ -49,7 +62,7 @@ func (i *interest) follow(c *store.Change) {
 }
 
 func (i *interest) count(o *fsm.Object, by int) {
-	if o == nil || !i.keeps(o) {
+	if o == nil || i.keeps == nil || !i.keeps(o) {
 		return
 	}
 	namespace := o.Value.GetNamespace()
@@ -65,7 +78,8 @@ func (i *interest) has(old, now any) bool {
 		return true
 	}
 	for _, o := range [...]any{old, now} {
-		if pod, ok := o.(*corev1.Pod); ok && (i.in[pod.Namespace] > 0 || len(pod.Finalizers) > 0) {
+		pod, ok := o.(*corev1.Pod)
+		if ok && (i.pods != nil && i.pods(pod) || i.pods == nil && (i.in[pod.Namespace] > 0 || len(pod.Finalizers) > 0)) {
 			return true
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	podcontroller "k8s.io/kubernetes/pkg/controller"
 	"k8s.io/kubernetes/pkg/controller/history"
+	"k8s.io/kubernetes/pkg/controller/volume/common"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/owners"
@@ -91,15 +92,6 @@ func inNoNamespace(resource string) *rows {
 	return r
 }
 
-// none are those of a kind that is not served: there is none.
-func none() *rows {
-	return &rows{
-		get:    func(*fsm.View, string) (any, bool) { return nil, false },
-		scan:   func(*fsm.View, string, func(string, any) bool) {},
-		object: func(any) any { return nil },
-	}
-}
-
 const podTable = "pods"
 
 func pods() *rows {
@@ -121,6 +113,14 @@ func pods() *rows {
 		podcontroller.PodNodeNameKeyIndex: func(v *fsm.View, node string) []any {
 			out := []any{}
 			v.PodsOnNode(node, func(pod *corev1.Pod) bool {
+				out = append(out, pod)
+				return true
+			})
+			return out
+		},
+		common.PodPVCIndex: func(v *fsm.View, claim string) []any {
+			out := []any{}
+			v.PodsWithClaim(claim, func(pod *corev1.Pod) bool {
 				out = append(out, pod)
 				return true
 			})

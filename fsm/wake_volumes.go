@@ -1,0 +1,77 @@
+package fsm
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/queue"
+)
+
+// volumes notes what a change of a claim, a volume or a class of volumes means, and says
+// whether it was one.
+func (w *wakes) volumes(old, new *Object) bool {
+	for _, o := range [...]*Object{old, new} {
+		if o == nil {
+			continue
+		}
+		switch value := o.Value.(type) {
+		case *corev1.PersistentVolumeClaim:
+			w.Claims = append(w.Claims, PodKey(value.Namespace, value.Name))
+		case *corev1.PersistentVolume:
+			if ref := value.Spec.ClaimRef; ref != nil {
+				w.Claims = append(w.Claims, PodKey(ref.Namespace, ref.Name))
+			}
+			if value.Spec.ClaimRef == nil && o == new {
+				w.StorageClasses = append(w.StorageClasses, model.VolumeClass(value))
+			}
+		default:
+			if o.Resource != StorageClasses {
+				return false
+			}
+			w.StorageClasses = append(w.StorageClasses, o.Value.GetName())
+		}
+	}
+	return true
+}
+
+// wakeClaims wakes one of each group whose claims, or what these can be given, have
+// changed.
+func (tx *Tx) wakeClaims(c *queue.Changes) {
+	if len(c.Claims)+len(c.StorageClasses) == 0 {
+		return
+	}
+	v := tx.view
+	tx.putMark(&queue.PodMark{Volumes: true})
+	if !v.queue.HasClaims() {
+		return
+	}
+	var groups []string
+	slices.Sort(c.Claims)
+	for _, key := range slices.Compact(c.Claims) {
+		v.queue.OfClaim(&tx.work, key, func(g queue.Group) { groups = append(groups, g.Key) })
+	}
+	if len(c.StorageClasses) > 0 {
+		v.queue.EachClaim(func(key string, g queue.Group) bool {
+			if tx.work.Over() {
+				c.Scope.Volumes = true
+				return false
+			}
+			tx.work.Look()
+			if claim, ok := objectAt[corev1.PersistentVolumeClaim](&v.View, VolumeClaims, key); ok && !isBound(claim) &&
+				slices.Contains(c.StorageClasses, model.ClaimClass(claim)) {
+				groups = append(groups, g.Key)
+			}
+			return true
+		})
+	}
+	slices.Sort(groups)
+	for _, group := range slices.Compact(groups) {
+		if tx.work.Over() {
+			c.Scope.Volumes = true
+			return
+		}
+		tx.wakeWaiting(group)
+	}
+}

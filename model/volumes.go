@@ -1,0 +1,449 @@
+package model
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/component-helpers/storage/ephemeral"
+)
+
+// LocalProvisioner is what a StorageClass names whose volumes are directories of the nodes: Berth makes them, when the
+// first pod that uses one is bound to a node. LocalDriver is the volumes' CSI driver, whose name may have no slash.
+const (
+	LocalProvisioner = "berth.dev/local"
+	LocalDriver      = "local.berth.dev"
+)
+
+// NoProvisioner is what a class names whose volumes somebody makes by hand.
+const NoProvisioner = "kubernetes.io/no-provisioner"
+
+// ClaimOf is the name of the claim of a pod's volume, "" where it needs none. Those of ephemeral volumes are the pod's own.
+func ClaimOf(pod *corev1.Pod, v *corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return ephemeral.VolumeClaimName(pod, v)
+	}
+	return ""
+}
+
+// Claims are the names of all claims of a pod, each once and sorted; nil for most pods.
+func Claims(pod *corev1.Pod) []string {
+	var out []string
+	for i := range pod.Spec.Volumes {
+		if claim := ClaimOf(pod, &pod.Spec.Volumes[i]); claim != "" {
+			out = append(out, claim)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// ClaimClass is the name of the class that a claim asks for; "" is none.
+func ClaimClass(c *corev1.PersistentVolumeClaim) string {
+	if class, ok := c.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		return class
+	}
+	if c.Spec.StorageClassName != nil {
+		return *c.Spec.StorageClassName
+	}
+	return ""
+}
+
+// VolumeClass is the name of the class of a volume; "" is none.
+func VolumeClass(v *corev1.PersistentVolume) string {
+	if class, ok := v.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		return class
+	}
+	return v.Spec.StorageClassName
+}
+
+// WaitsForPod says whether the claims of a class are given a volume only when a pod that uses them gets its node.
+func WaitsForPod(c *storagev1.StorageClass) bool {
+	return c.VolumeBindingMode != nil && *c.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+// Volumes is what the claims of a pod say of the nodes that it may have, compiled. It is immutable; it is made anew when
+// claims, volumes or classes change.
+type Volumes struct {
+	sum string
+	// kept: the pod can be on no node as things are, for this reason.
+	kept  Reason
+	bound []reach      // of the volumes that its claims have
+	wants []volumeWant // what claims have still to be given, smallest first
+	// held: a claim that one pod at a time may use is used on these nodes, or on none that is known (""), by these
+	// pods.
+	held []Holder
+}
+
+// Holder is a pod that uses a claim that the class wants for itself.
+type Holder struct{ Node, UID string }
+
+// reach says from which nodes a volume can be reached.
+type reach struct {
+	name     string
+	selector *nodeaffinity.NodeSelector // nil: from all
+	zones    map[string][]string        // labels that a node must have one of these values of, if it has any of them
+}
+
+// volumeWant is a claim that is given a volume together with its pod's node.
+type volumeWant struct {
+	// volumes are those that it could have, smallest first: of all nodes, and of one each, by host name.
+	volumes []reach
+	byHost  map[string][]reach
+	// provided: a volume is made for it where there is none, on these nodes.
+	provided bool
+	on       *nodeaffinity.NodeSelector
+}
+
+// VolumesBuilder gathers what the claims of a pod say.
+type VolumesBuilder struct {
+	v   Volumes
+	sum strings.Builder
+}
+
+// Keep says that no node can take the pod. The first reason counts.
+func (b *VolumesBuilder) Keep(kind ReasonKind, what string) {
+	if b.v.kept.Kind == ReasonNone {
+		b.v.kept = Reason{Kind: kind, Resource: what}
+		b.add("kept", string(rune(kind)), what)
+	}
+}
+
+// Bound says which volume a claim has.
+func (b *VolumesBuilder) Bound(v *corev1.PersistentVolume) {
+	at := compileReach(v)
+	if at.selector != nil || at.zones != nil {
+		b.v.bound = append(b.v.bound, at)
+		b.add("bound", reachText(v))
+	}
+}
+
+// Want says that the next claim that has none is to be given one of these volumes, smallest first, or, where provided, a
+// new one on one of some nodes (topologies; none: all). The claims that ask for the least come first. Which claim it is does
+// not matter to a node.
+func (b *VolumesBuilder) Want(volumes []*corev1.PersistentVolume, provided bool, topologies []corev1.TopologySelectorTerm) {
+	w := volumeWant{provided: provided}
+	b.add("want")
+	for _, v := range volumes {
+		at := compileReach(v)
+		if host, ok := onlyHost(v); ok {
+			if w.byHost == nil {
+				w.byHost = map[string][]reach{}
+			}
+			w.byHost[host] = append(w.byHost[host], at)
+		} else {
+			w.volumes = append(w.volumes, at)
+		}
+		b.add("volume", v.Name, reachText(v))
+	}
+	if provided {
+		b.add("provided")
+		if len(topologies) > 0 {
+			w.on = compileTopologies(topologies)
+			for i := range topologies {
+				b.message(&topologies[i])
+			}
+		}
+	}
+	b.v.wants = append(b.v.wants, w)
+}
+
+// Held says which pods use a claim that only one may use.
+func (b *VolumesBuilder) Held(by Holder) {
+	b.v.held = append(b.v.held, by)
+	b.add("held", by.Node, by.UID)
+}
+
+// Done gives what was gathered; nil where it asks nothing of any node.
+func (b *VolumesBuilder) Done() *Volumes {
+	if b.sum.Len() == 0 {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(b.sum.String()))
+	b.v.sum = string(sum[:])
+	return &b.v
+}
+
+func (b *VolumesBuilder) add(texts ...string) {
+	for _, t := range texts {
+		b.sum.WriteString(strconv.Itoa(len(t)))
+		b.sum.WriteByte(' ')
+		b.sum.WriteString(t)
+	}
+}
+
+func (b *VolumesBuilder) message(m interface{ Marshal() ([]byte, error) }) {
+	text, err := m.Marshal()
+	if err != nil {
+		panic("model: marshalling where a volume is: " + err.Error()) // see signer.message
+	}
+	b.add(string(text))
+}
+
+// Bytes is about what memory it holds.
+func (v *Volumes) Bytes() int {
+	n := 256 + 512*len(v.bound)
+	for i := range v.wants {
+		n += 256 + 512*len(v.wants[i].volumes)
+		// order does not matter: it is a sum.
+		for _, at := range v.wants[i].byHost {
+			n += 512 * len(at)
+		}
+	}
+	return n
+}
+
+// Sum identifies what is asked: equal ones ask the same. "" for nil.
+func (v *Volumes) Sum() string {
+	if v == nil {
+		return ""
+	}
+	return v.sum
+}
+
+func compileReach(v *corev1.PersistentVolume) reach {
+	at := reach{name: v.Name, zones: zonesOf(v)}
+	if a := v.Spec.NodeAffinity; a != nil && a.Required != nil {
+		at.selector = compileSelector(a.Required)
+	}
+	return at
+}
+
+// compileSelector: what does not parse matches no node.
+func compileSelector(s *corev1.NodeSelector) *nodeaffinity.NodeSelector {
+	out, err := nodeaffinity.NewNodeSelector(s)
+	if err != nil {
+		out, _ = nodeaffinity.NewNodeSelector(&corev1.NodeSelector{})
+	}
+	return out
+}
+
+func compileTopologies(terms []corev1.TopologySelectorTerm) *nodeaffinity.NodeSelector {
+	s := &corev1.NodeSelector{}
+	for _, t := range terms {
+		var term corev1.NodeSelectorTerm
+		for _, e := range t.MatchLabelExpressions {
+			term.MatchExpressions = append(term.MatchExpressions,
+				corev1.NodeSelectorRequirement{Key: e.Key, Operator: corev1.NodeSelectorOpIn, Values: e.Values})
+		}
+		s.NodeSelectorTerms = append(s.NodeSelectorTerms, term)
+	}
+	return compileSelector(s)
+}
+
+func reachText(v *corev1.PersistentVolume) string {
+	var b VolumesBuilder
+	if a := v.Spec.NodeAffinity; a != nil {
+		b.message(a)
+	}
+	for _, label := range zoneLabels {
+		b.add(v.Labels[label])
+	}
+	return b.sum.String()
+}
+
+// onlyHost is the host name that a volume asks of its node, where that is all that it asks: such volumes are found by it.
+func onlyHost(v *corev1.PersistentVolume) (string, bool) {
+	a := v.Spec.NodeAffinity
+	if a == nil || a.Required == nil || len(a.Required.NodeSelectorTerms) != 1 || zonesOf(v) != nil {
+		return "", false
+	}
+	for _, e := range a.Required.NodeSelectorTerms[0].MatchExpressions {
+		if e.Key == corev1.LabelHostname && e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 {
+			return e.Values[0], true
+		}
+	}
+	return "", false
+}
+
+// zoneLabels are those of a volume that say in which zones it is (Kubernetes' VolumeZone).
+var zoneLabels = [...]string{
+	corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyZone, corev1.LabelTopologyRegion,
+}
+
+func zonesOf(v *corev1.PersistentVolume) map[string][]string {
+	var out map[string][]string
+	for _, label := range zoneLabels {
+		if value, ok := v.Labels[label]; ok {
+			if out == nil {
+				out = map[string][]string{}
+			}
+			out[label] = strings.Split(value, "__")
+		}
+	}
+	return out
+}
+
+func (p *reach) reachedFrom(n *corev1.Node) bool { return p.selector == nil || p.selector.Match(n) }
+
+// inZone: a node that says nothing of zones is in each.
+func (p *reach) inZone(n *corev1.Node) bool {
+	if p.zones == nil {
+		return true
+	}
+	says := false
+	for _, label := range zoneLabels {
+		_, has := n.Labels[label]
+		says = says || has
+	}
+	if !says {
+		return true
+	}
+	for _, label := range slices.Sorted(maps.Keys(p.zones)) {
+		value, ok := n.Labels[label]
+		if !ok { // the label of before and that of now say the same
+			value, ok = n.Labels[zoneTwin[label]]
+		}
+		if !ok || !slices.Contains(p.zones[label], value) {
+			return false
+		}
+	}
+	return true
+}
+
+var zoneTwin = map[string]string{
+	corev1.LabelFailureDomainBetaZone: corev1.LabelTopologyZone, corev1.LabelTopologyZone: corev1.LabelFailureDomainBetaZone,
+	corev1.LabelFailureDomainBetaRegion: corev1.LabelTopologyRegion, corev1.LabelTopologyRegion: corev1.LabelFailureDomainBetaRegion,
+}
+
+// failures says why a node cannot take a pod with such claims.
+func (v *Volumes) failures(n *corev1.Node) Failures {
+	if v == nil {
+		return 0
+	}
+	if v.kept.Kind != ReasonNone {
+		return failVolumes
+	}
+	var f Failures
+	for i := range v.held {
+		if v.held[i].Node == n.Name {
+			f |= failClaimInUse
+		} else {
+			f |= failClaimElsewhere
+		}
+	}
+	for i := range v.bound {
+		if !v.bound[i].reachedFrom(n) {
+			f |= failVolumeNode
+		}
+		if !v.bound[i].inZone(n) {
+			f |= failVolumeZone
+		}
+	}
+	if _, ok := v.choose(n); !ok {
+		f |= failVolumeBind
+	}
+	return f
+}
+
+// choose finds a volume for each claim that has none, "" for a new one: the smallest that is there, as in Kubernetes, or else
+// a new one. The claims choose one after the other.
+func (v *Volumes) choose(n *corev1.Node) ([]string, bool) {
+	if len(v.wants) == 0 {
+		return nil, true
+	}
+	var out []string
+	for i := range v.wants {
+		w := &v.wants[i]
+		name, ok := w.choose(n, out)
+		if !ok {
+			return nil, false
+		}
+		out = append(out, name)
+	}
+	return out, true
+}
+
+func (w *volumeWant) choose(n *corev1.Node, taken []string) (name string, ok bool) {
+	for _, list := range [...][]reach{w.byHost[n.Labels[corev1.LabelHostname]], w.volumes} {
+		for i := range list {
+			if at := &list[i]; !slices.Contains(taken, at.name) && at.reachedFrom(n) && at.inZone(n) {
+				return at.name, true
+			}
+		}
+	}
+	return "", w.provided && (w.on == nil || w.on.Match(n))
+}
+
+// ChooseVolumes says which volumes the claims that have none, and wait for a node, get on this one, in the order in which
+// VolumesBuilder was told of them; "" is a new one.
+func (c *Class) ChooseVolumes(n *corev1.Node) []string {
+	if c.volumes == nil {
+		return nil
+	}
+	out, _ := c.volumes.choose(n)
+	return out
+}
+
+// VolumeReasons are those for which the pod's claims keep it off a node.
+func (c *Class) VolumeReasons(n *corev1.Node) []Reason { return c.volumes.failures(n).Reasons(c) }
+
+// WithVolumes returns the class of a pod whose claims ask that of nodes; c itself where that is nothing.
+func (c *Class) WithVolumes(v *Volumes) *Class {
+	if v == nil {
+		return c
+	}
+	d := *c
+	d.volumes = v
+	d.Signature, d.Shape = rehash(c.Signature, "volumes"+v.sum), rehash(c.Shape, "volumes"+v.sum)
+	return &d
+}
+
+// ChoosesVolumes says whether pods of the class are given volumes that others may be given, too.
+func (c *Class) ChoosesVolumes() bool {
+	return c.volumes != nil && slices.ContainsFunc(c.volumes.wants, func(w volumeWant) bool { return len(w.volumes)+len(w.byHost) > 0 })
+}
+
+// asks is how many conditions there are for a node's labels.
+func (v *Volumes) asks() int {
+	if v == nil {
+		return 0
+	}
+	n := 2 * len(v.bound)
+	for i := range v.wants {
+		n += 1 + 2*len(v.wants[i].volumes)
+		most := 0
+		// order does not matter: it is the most.
+		for _, at := range v.wants[i].byHost {
+			most = max(most, len(at))
+		}
+		n += 2 * most
+	}
+	return n
+}
+
+// ReleasedBy says whether nobody uses the claims any more that the class wants for itself when some pods are gone.
+func (c *Class) ReleasedBy(gone func(uid string) bool) bool {
+	return c.volumes == nil || !slices.ContainsFunc(c.volumes.held, func(h Holder) bool { return !gone(h.UID) })
+}
+
+// WithoutHolders returns the class as it would be if some of the pods were gone that use its claims.
+func (c *Class) WithoutHolders(gone func(uid string) bool) *Class {
+	if c.volumes == nil || !slices.ContainsFunc(c.volumes.held, func(h Holder) bool { return gone(h.UID) }) {
+		return c
+	}
+	d, v := *c, *c.volumes
+	v.held = slices.DeleteFunc(slices.Clone(v.held), func(h Holder) bool { return gone(h.UID) })
+	d.volumes = &v
+	return &d
+}
+
+// HeldBy says whether a pod uses a claim that the class wants for itself.
+func (c *Class) HeldBy(uid string) bool {
+	return c.volumes != nil && slices.ContainsFunc(c.volumes.held, func(h Holder) bool { return h.UID == uid })
+}
+
+// CompareVolumes sorts volumes by how much they hold, those of one size by name: the order in which claims choose.
+func CompareVolumes(a, b *corev1.PersistentVolume) int {
+	x, y := a.Spec.Capacity[corev1.ResourceStorage], b.Spec.Capacity[corev1.ResourceStorage]
+	return cmp.Or(x.Cmp(y), strings.Compare(a.Name, b.Name))
+}

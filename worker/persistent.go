@@ -1,0 +1,247 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-helpers/storage/ephemeral"
+
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
+)
+
+// Volumes that outlive a pod: local and hostPath where they are, nfs mounted for each pod, and those of
+// model.LocalProvisioner as directories below Kept, made when they are first mounted and removed when the servers say
+// that their volume goes. What claims and volumes there are the servers say, and nobody on this node.
+
+// VolumeKeeper is what keeping volumes needs of the servers.
+type VolumeKeeper interface {
+	// PersistentVolume is one whose directory is on this node.
+	PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
+	// VolumeGone says that nothing of a volume is on this node any more.
+	VolumeGone(ctx context.Context, name string) error
+}
+
+// persistent prepares the volume that a claim of the pod has, and says whether it may only be read.
+func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volume) (source string, readOnly bool, err error) {
+	if r.getter == nil {
+		return "", false, errors.New("nobody says which volume the claim has")
+	}
+	claim, pv, err := r.getter.VolumeOf(ctx, r.pod.Namespace, model.ClaimOf(r.pod, vol))
+	switch {
+	case err != nil:
+		return "", false, err
+	case vol.Ephemeral != nil && ephemeral.VolumeIsForPod(r.pod, claim) != nil:
+		return "", false, ephemeral.VolumeIsForPod(r.pod, claim)
+	case pv == nil:
+		return "", false, fmt.Errorf("persistentvolumeclaim %q has no volume yet", claim.Name)
+	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
+		return "", false, fmt.Errorf("persistentvolume %q is not that of the persistentvolumeclaim %q", pv.Name, claim.Name)
+	case pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock:
+		return "", false, fmt.Errorf("persistentvolume %q: spec.volumeMode: this node has no block devices for pods", pv.Name)
+	}
+	readOnly = vol.PersistentVolumeClaim != nil && vol.PersistentVolumeClaim.ReadOnly
+	refuse := func(field, why string) (string, bool, error) {
+		return "", false, fmt.Errorf("persistentvolume %q: spec.%s: %s", pv.Name, field, why)
+	}
+	if len(pv.Spec.MountOptions) > 0 && pv.Spec.NFS == nil {
+		return refuse("mountOptions", "only volumes of nfs are mounted with options here")
+	}
+	switch s := &pv.Spec.PersistentVolumeSource; {
+	case s.Local != nil:
+		if fi, err := os.Stat(s.Local.Path); err != nil || !fi.IsDir() {
+			return refuse("local.path", fmt.Sprintf("%s is no directory of this node: devices are not mounted here", s.Local.Path))
+		}
+		return s.Local.Path, readOnly, giveWhole(s.Local.Path, fsGroup(r.pod), readOnly)
+	case s.HostPath != nil:
+		return s.HostPath.Path, readOnly, hostPath(s.HostPath)
+	case s.NFS != nil:
+		dir := v.dir(r.pod.UID, vol.Name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return "", false, err
+		}
+		readOnly = readOnly || s.NFS.ReadOnly
+		return dir, readOnly, mountNFS(ctx, dir, s.NFS, pv.Spec.MountOptions, readOnly)
+	case s.CSI != nil && s.CSI.Driver == model.LocalDriver:
+		if node := model.LocalVolumeNode(pv); node != r.pod.Spec.NodeName {
+			return refuse("nodeAffinity", fmt.Sprintf("the volume is on node %q", node))
+		}
+		dir, err := v.keep(s.CSI.VolumeHandle, fsGroup(r.pod))
+		if err != nil {
+			return "", false, fmt.Errorf("persistentvolume %q: %w", pv.Name, err)
+		}
+		return dir, readOnly || s.CSI.ReadOnly, nil
+	case s.CSI != nil:
+		return refuse("csi.driver", fmt.Sprintf("this node has no driver %q", s.CSI.Driver))
+	}
+	return refuse("persistentVolumeSource", "this node has only local, hostPath, nfs and "+model.LocalProvisioner)
+}
+
+// keptName says whether a volume of this name can be a directory here.
+func keptName(name string) error {
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return fmt.Errorf("spec.csi.volumeHandle %q: %s", name, problems[0])
+	}
+	return nil
+}
+
+// keep gives the directory of a volume, and makes it if there is none.
+func (v *Volumes) keep(name string, group *int64) (string, error) {
+	if err := keptName(name); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(v.Kept, 0o700); err != nil {
+		return "", err
+	}
+	dir := filepath.Join(v.Kept, name)
+	switch err := os.Mkdir(dir, 0o777); {
+	case err == nil:
+		// Whoever the containers run as; it is there for good before anybody writes into it.
+		if err := errors.Join(os.Chmod(dir, 0o777), syncDir(v.Kept)); err != nil {
+			return "", err
+		}
+	case !os.IsExist(err):
+		return "", err
+	}
+	if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
+		return "", fmt.Errorf("%s is no directory", dir)
+	}
+	return dir, giveWhole(dir, group, false)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// giveWhole makes all that a volume holds the pod's fsGroup's, unless its root is so already (fsGroupChangePolicy:
+// OnRootMismatch). Other pods may be writing there meanwhile, so no link leads out of it.
+func giveWhole(dir string, group *int64, readOnly bool) error {
+	if group == nil || readOnly {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // nothing was written
+	if fi, err := root.Stat("."); err != nil || fi.Mode()&fs.ModeSetgid != 0 && groupOf(fi) == *group {
+		return err
+	}
+	give := func(path string, fi fs.FileInfo) error {
+		mode := fi.Mode() | writableBits
+		if fi.IsDir() {
+			mode |= directoryBits
+		}
+		return errors.Join(root.Lchown(path, -1, int(*group)), root.Chmod(path, mode&(fs.ModePerm|fs.ModeSetgid|fs.ModeSetuid|fs.ModeSticky)))
+	}
+	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == "." || e.Type()&fs.ModeSymlink != 0 {
+			return err
+		}
+		fi, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return give(path, fi)
+	})
+	if err != nil {
+		return err
+	}
+	fi, err := root.Stat(".") // last: it says that all is done
+	if err != nil {
+		return err
+	}
+	return give(".", fi)
+}
+
+// mountNFS mounts a file system of another host, if that is not done yet.
+func mountNFS(ctx context.Context, dir string, s *corev1.NFSVolumeSource, options []string, readOnly bool) error {
+	if mounted, err := isMounted(dir); err != nil || mounted {
+		return err
+	}
+	if _, err := exec.LookPath("mount.nfs"); err != nil {
+		return errors.New("spec.nfs: this node has no mount.nfs")
+	}
+	out, err := exec.CommandContext(ctx, "mount", nfsArguments(dir, s, options, readOnly)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("spec.nfs: mounting %s:%s: %w: %.512s", s.Server, s.Path, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+func nfsArguments(dir string, s *corev1.NFSVolumeSource, options []string, readOnly bool) []string {
+	all := append([]string{"nosuid", "nodev"}, options...)
+	if readOnly {
+		all = append(all, "ro")
+	}
+	return []string{"-t", "nfs", "-o", strings.Join(all, ","), "--", s.Server + ":" + s.Path, dir}
+}
+
+// reclaimInterval is how often it is asked whether volumes are to go, and askUnknown in which rounds about those that the
+// servers did not know.
+const reclaimInterval, askUnknown = 2 * time.Second, 64
+
+// Reclaim removes the directories of volumes that the servers say are to go, until ctx ends. Of one that they do not know
+// nothing is removed: they may have been restored to what they were before it.
+func (v *Volumes) Reclaim(ctx context.Context, servers VolumeKeeper, log hclog.Logger) {
+	unknown := map[string]bool{} // volumes that the servers did not know
+	ticker := time.NewTicker(reclaimInterval)
+	defer ticker.Stop()
+	for round := 0; ; round++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		entries, err := os.ReadDir(v.Kept)
+		if err != nil {
+			continue // nothing was kept yet
+		}
+		for _, e := range entries {
+			name := e.Name()
+			if ctx.Err() != nil || keptName(name) != nil || unknown[name] && round%askUnknown != 0 {
+				continue
+			}
+			switch err := v.reclaim(ctx, servers, name); {
+			case apierrors.IsNotFound(err) && !unknown[name]:
+				log.Warn("there is a directory of a volume that the servers do not know; it stays", "directory", filepath.Join(v.Kept, name))
+				unknown[name] = true
+			case err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err):
+				log.Debug("it is not known whether a volume is to go, or it could not be removed; it is tried again", "volume", name, "error", err)
+			}
+		}
+	}
+}
+
+// reclaim removes the directory of a volume if it is to go.
+func (v *Volumes) reclaim(ctx context.Context, servers VolumeKeeper, name string) error {
+	volume, err := servers.PersistentVolume(ctx, name)
+	if err != nil || !model.MayRemove(volume) {
+		return err
+	}
+	if err := mounts.RemoveAll(filepath.Join(v.Kept, name)); err != nil {
+		return err
+	}
+	if err := syncDir(v.Kept); err != nil {
+		return err
+	}
+	return servers.VolumeGone(ctx, name)
+}
