@@ -59,7 +59,7 @@ type Daemon struct {
 }
 
 // Start starts a daemon over a new directory below parent, and waits until it answers. number tells it from others of the
-// machine: it is part of its pods' network, 10.<number/256>.<number%256>.0/24, and of the name of its bridge.
+// machine: it is part of its pods' network, 10.<number/256>.<number%256>.0/24 (10.0 for 10.96, where services are), and of the name of its bridge.
 func Start(ctx context.Context, parent string, number uint16) (*Daemon, error) {
 	dir, err := os.MkdirTemp(parent, "containerd-")
 	if err != nil {
@@ -120,9 +120,13 @@ const network = `{"cniVersion": "0.4.0", "name": "%[1]s", "plugins": [
 func (d *Daemon) configure(number uint16) error {
 	_, err := os.Stat("/sys/module/apparmor")
 	noArmor := os.IsNotExist(err)
+	second := number >> 8
+	if second == 96 {
+		second = 0 // 10.96 is where services' addresses are
+	}
 	files := map[string]string{
 		"config.toml":        fmt.Sprintf(config, d.Dir, !mayLowerOOM(), noArmor),
-		"cni/berth.conflist": fmt.Sprintf(network, d.bridge, d.Dir, number>>8, number&255),
+		"cni/berth.conflist": fmt.Sprintf(network, d.bridge, d.Dir, second, number&255),
 	}
 	for name, text := range files {
 		path := filepath.Join(d.Dir, name)
