@@ -192,7 +192,17 @@ func (d *Daemon) signal(s syscall.Signal) {
 }
 
 // Freeze stops the daemon from answering, until Thaw.
-func (d *Daemon) Freeze() error { return d.cmd.Process.Signal(syscall.SIGSTOP) }
+func (d *Daemon) Freeze() error {
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for {
+		// Until the last of its threads has stopped.
+		if err := unix.Waitid(unix.P_PID, d.cmd.Process.Pid, nil, unix.WSTOPPED, nil); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
 
 // Thaw lets the daemon go on.
 func (d *Daemon) Thaw() error { return d.cmd.Process.Signal(syscall.SIGCONT) }
