@@ -60,8 +60,8 @@ func ClassUsers(class string) string { return reserved + "use:" + class }
 // reserved is what the names of groups begin with that are Berth's own.
 const reserved = "berth:"
 
-// IsReserved: a group that no user has by certificate, token or impersonation.
-func IsReserved(group string) bool { return strings.HasPrefix(group, reserved) }
+// IsReserved: the name of a user, or of a group, that nobody has by certificate, token or impersonation.
+func IsReserved(name string) bool { return strings.HasPrefix(name, reserved) }
 
 // ControllerGroup is the group of one controller of workloads.
 func ControllerGroup(name string) string { return "berth:controller:" + name }

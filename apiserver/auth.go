@@ -91,8 +91,8 @@ func (r *rights) Authorize(ctx context.Context, a authorizer.Attributes) (decisi
 	groups := groupsOf(a.GetUser())
 	impersonation := a.IsResourceRequest() && strings.HasPrefix(a.GetVerb(), "impersonate")
 	switch {
-	case impersonation && a.GetResource() == "groups" && access.IsReserved(a.GetName()):
-		return authorizer.DecisionDeny, "groups of Berth's own parts are nobody's to impersonate", nil
+	case impersonation && access.IsReserved(a.GetName()):
+		return authorizer.DecisionDeny, "Berth's own parts are nobody's to impersonate", nil
 	case access.MayAsk(groups, true, tableRequest(a)):
 		decision = authorizer.DecisionAllow
 	case access.IsMachine(groups):

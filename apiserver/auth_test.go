@@ -325,7 +325,7 @@ func TestTokensAreReadAgain(t *testing.T) {
 	if good("old") || !good("new") {
 		t.Error("the file was not read again")
 	}
-	for _, wrong := range []string{"half,of\n", "x,eve,1,\"people,berth:workers\"\n", "x,eve,1,\"berth:servers\"\n", "\"\n"} {
+	for _, wrong := range []string{"half,of\n", "x,eve,1,\"people,berth:workers\"\n", "x,eve,1,\"berth:servers\"\n", "x,berth:server:a,1\n", "\"\n"} {
 		write(wrong)
 		if !good("new") || good("x") || good("half") {
 			t.Errorf("%q: it was taken", wrong)

@@ -105,7 +105,7 @@ func customAPIResources(crd *apiextensionsv1.CustomResourceDefinition, version *
 	return out
 }
 
-// discover has /apis say what is served of a group now.
+// discover has /apis say what is served of a group now. It is called by one goroutine.
 func (c *customResources) discover(v *fsm.View, group string) {
 	if c.builtIn[group] {
 		return
@@ -119,7 +119,15 @@ func (c *customResources) discover(v *fsm.View, group string) {
 	if c.discovery.aggregated == nil {
 		return
 	}
-	c.discovery.aggregated.RemoveGroup(group)
+	// What is served on is there at every moment: who looks in between would take it for gone.
+	for version := range c.shown[group] {
+		if resources[version] == nil {
+			c.discovery.aggregated.RemoveGroupVersion(metav1.GroupVersion{Group: group, Version: version})
+		}
+	}
+	if c.shown[group] = resources; len(resources) == 0 {
+		delete(c.shown, group)
+	}
 	for _, version := range info.Versions {
 		c.discovery.aggregated.AddGroupVersion(group, apidiscoveryv2.APIVersionDiscovery{
 			Version: version.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,

@@ -9,6 +9,7 @@ import (
 
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -22,6 +23,7 @@ type customResources struct {
 	definitions *definitions
 	builtIn     map[string]bool // groups
 	discovery   discoveryManagers
+	shown       map[string]map[string][]metav1.APIResource // what discovery says of groups, by version
 	objects     http.Handler
 	next        http.Handler // for what is not defined
 }
@@ -33,6 +35,7 @@ func newCustomResources(
 ) (*customResources, error) {
 	out := &customResources{
 		registry: g, definitions: newDefinitions(g.backend), builtIn: builtIn, discovery: newDiscoveryManagers(s), next: next,
+		shown: map[string]map[string][]metav1.APIResource{},
 	}
 	out.definitions.changed = out.discover
 	// Kinds are established by the leader alone: what is queued here is never looked at.

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	serverdiscovery "k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/client-go/discovery"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/docs"
@@ -206,6 +210,57 @@ func TestCustomKindsAreDiscovered(t *testing.T) {
 	}
 	if status, _ := get(t, root, "https://"+s.Addr().String()+"/apis/found.example.com/v1"); status != 404 {
 		t.Errorf("the group is answered with %d", status)
+	}
+}
+
+// removals tells what a manager of discovery is asked to take away.
+type removals struct {
+	aggregated.ResourceManager
+	of []string
+}
+
+// RemoveGroup implements aggregated.ResourceManager.
+func (r *removals) RemoveGroup(name string) { r.of = append(r.of, name) }
+
+// RemoveGroupVersion implements aggregated.ResourceManager.
+func (r *removals) RemoveGroupVersion(gv metav1.GroupVersion) {
+	r.of = append(r.of, gv.String())
+	r.ResourceManager.RemoveGroupVersion(gv)
+}
+
+// TestDiscoveryOfACustomGroupStays: what is served on is found at every moment while the
+// definitions change.
+func TestDiscoveryOfACustomGroupStays(t *testing.T) {
+	d := newDouble(t)
+	gone := &removals{ResourceManager: aggregated.NewResourceManager("apis").WithSource(aggregated.CRDSource)}
+	c := &customResources{
+		discovery: discoveryManagers{groups: serverdiscovery.NewRootAPIsHandler(nil, legacyscheme.Codecs), aggregated: gone},
+		shown:     map[string]map[string][]metav1.APIResource{},
+	}
+	crd := definition("globs", "Glob", apiextensionsv1.NamespaceScoped)
+	crd.UID, crd.Status.AcceptedNames = "u", crd.Spec.Names
+	crd.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue}}
+	put := func(create bool, want ...string) {
+		t.Helper()
+		raw, err := crd.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.must(t, &fsm.PutObject{Resource: fsm.CustomResourceDefinitions, Raw: raw, Create: create})
+		gone.of = nil
+		if c.discover(d.View(), crd.Spec.Group); !slices.Equal(gone.of, want) {
+			t.Errorf("%q were taken away, want %q", gone.of, want)
+		}
+	}
+	put(true)
+	crd.Spec.Names.Categories, crd.Status.AcceptedNames.Categories = []string{"all"}, []string{"all"}
+	put(false)
+	crd.Spec.Versions[1].Served = false
+	put(false, "custom.example.com/v1beta1")
+	crd.Status.Conditions = nil
+	put(false, "custom.example.com/v1")
+	if len(c.shown) != 0 {
+		t.Errorf("of what is not served %v is kept", c.shown)
 	}
 }
 

@@ -227,6 +227,7 @@ func TestActingAsOthers(t *testing.T) {
 	wantStatus(t, as(s.config(t, "hal", "desk"), "bob"), 403, `cannot impersonate`)
 	wantStatus(t, as(s.config(t, "hal", "desk"), "ann", "berth:controllers"), 403, "nobody's to impersonate")
 	wantStatus(t, as(s.config(t, "root", "system:masters"), "ann", "berth:use:gold"), 403, "nobody's to impersonate")
+	wantStatus(t, as(s.config(t, "root", "system:masters"), "berth:server:a"), 403, "nobody's to impersonate")
 	wantStatus(t, as(s.config(t, "root", "system:masters"), "bob"), 403, `User "bob" cannot list`)
 }
 

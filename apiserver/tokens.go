@@ -76,6 +76,9 @@ func readTokens(file string) (*tokenfile.TokenAuthenticator, error) {
 		if len(fields) < 3 {
 			return nil, fmt.Errorf("%s:%d: a token has at least three fields: token, user, uid", file, line)
 		}
+		if access.IsReserved(strings.TrimSpace(fields[1])) {
+			return nil, fmt.Errorf("%s:%d: the user %q is for Berth's own parts, such as servers and workers", file, line, fields[1])
+		}
 		if len(fields) > 3 {
 			for g := range strings.SplitSeq(fields[3], ",") {
 				if access.IsReserved(strings.TrimSpace(g)) {

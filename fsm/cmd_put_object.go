@@ -120,10 +120,10 @@ func (c *PutObject) Apply(tx *Tx) Result {
 	if same(value, old.Value) {
 		return Result{Table: v.Objects.Name(), Object: old}
 	}
+	if r, ok := v.checkHeld(kind, value); !ok {
+		return r
+	}
 	if letGo(value) {
-		if r, ok := v.checkUnused(kind, value.GetName()); !ok {
-			return r
-		}
 		remove(tx, v.Objects, key)
 		return Result{Table: v.Objects.Name(), Object: old, Deleted: true}
 	}

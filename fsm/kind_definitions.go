@@ -130,9 +130,12 @@ func (v *View) inUse(resource string) bool {
 	return used
 }
 
-// checkUnused refuses the end of a definition that objects are left of.
-func (v *View) checkUnused(kind ObjectKind, name string) (Result, bool) {
-	if kind.Resource != CustomResourceDefinitions || !v.inUse(name) {
+// checkHeld refuses to let go of a definition that is to end while objects are left of it:
+// by other finalizers that go later, it would end without their being asked for.
+func (v *View) checkHeld(kind ObjectKind, value codec.Object) (Result, bool) {
+	name := value.GetName()
+	if kind.Resource != CustomResourceDefinitions || value.GetDeletionTimestamp() == nil ||
+		slices.Contains(value.GetFinalizers(), apiextensionsv1.CustomResourceCleanupFinalizer) || !v.inUse(name) {
 		return Result{}, true
 	}
 	return refuseConflict(kind.GroupResource(), name,

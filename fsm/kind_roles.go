@@ -2,8 +2,10 @@ package fsm
 
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/codec"
+	"github.com/berth-dev/berth/model"
 )
 
 // SinceRoles is the version of the rules that brought roles and their bindings, and
@@ -45,9 +47,15 @@ func IsRole(resource string) bool {
 	return false
 }
 
-// HasRoles says whether there is any role or binding at all. Where there is none, the
+// HasRoles says whether there is any role or binding at all, or was once. Where there was none, the
 // cluster is one of before there were roles.
-func (v *View) HasRoles() bool { return v.roles > 0 }
+func (v *View) HasRoles() bool { return v.roles > 0 || v.HadRoles() }
+
+// HadRoles says whether the state remembers that there were roles, even if all of them are deleted.
+func (v *View) HadRoles() bool {
+	ns, ok := v.Namespaces.Get(metav1.NamespaceSystem)
+	return ok && ns.Annotations[model.RolesAnnotation] != ""
+}
 
 // Role is a role of a namespace, or with an empty one a cluster role; nil if there is none.
 func (v *View) Role(namespace, name string) codec.Object {

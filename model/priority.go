@@ -23,6 +23,10 @@ const (
 	SystemNodeCritical    = SystemClassPrefix + "node-critical"
 )
 
+// RolesAnnotation says on the namespace kube-system that the cluster has had roles, so that one whose
+// last role was deleted is not taken for one of before there were any.
+const RolesAnnotation = "berth.dev/has-roles"
+
 // RestrictedUseAnnotation says on a PriorityClass, by "true", that pods that name it are made only by those whose roles
 // allow them the verb "use" on it (AD5).
 const RestrictedUseAnnotation = "berth.dev/restricted-use"

@@ -98,6 +98,9 @@ func (s *Server) furnish(ctx context.Context) error {
 		if _, ok := v.Namespaces.Get(name); !ok {
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}}
 			meta(&ns.ObjectMeta)
+			if name == metav1.NamespaceSystem && len(own) > 0 {
+				ns.Annotations = map[string]string{model.RolesAnnotation: "true"}
+			}
 			add(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: ns}, Create: true, RootCA: s.rootCA})
 		}
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/apiserver/roles"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 )
 
 // keepRoles gives a cluster of before there were roles those that every cluster has,
@@ -20,9 +22,15 @@ func (s *Server) keepRoles(ctx context.Context) {
 	ticker := time.NewTicker(controlInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
-		if !s.state.View().HasRoles() && s.versionNow(ctx) >= fsm.SinceRoles {
+		switch v := s.state.View(); {
+		case v.HadRoles() || s.versionNow(ctx) < fsm.SinceRoles:
+		case !v.HasRoles():
 			if err := s.addRoles(ctx); err != nil && ctx.Err() == nil {
 				s.log.Warn("the cluster has no roles yet", "error", err)
+			}
+		default: // after the roles, or an upgrade that ends in between would leave people without them
+			if err := s.rememberRoles(ctx, v); err != nil && ctx.Err() == nil {
+				s.log.Warn("it is not remembered yet that the cluster has roles", "error", err)
 			}
 		}
 		select {
@@ -43,6 +51,24 @@ func (s *Server) addRoles(ctx context.Context) error {
 	}
 	s.log.Info("the cluster gets roles; what everybody might until now is bound to system:authenticated", "objects", len(ps))
 	return s.proposeOwn(ctx, ps)
+}
+
+// rememberRoles has the state say that there are roles, for when the last of them is deleted: who deletes
+// what was given gives nothing by it.
+func (s *Server) rememberRoles(ctx context.Context, v *fsm.View) error {
+	old, ok := v.Namespaces.Get(metav1.NamespaceSystem)
+	if !ok {
+		return nil // it is being made
+	}
+	revision, err := strconv.ParseInt(old.ResourceVersion, 10, 64)
+	if err != nil {
+		return fmt.Errorf("the revision of the namespace %s: %w", old.Name, err)
+	}
+	ns := old.DeepCopy()
+	metav1.SetMetaDataAnnotation(&ns.ObjectMeta, model.RolesAnnotation, "true")
+	return s.proposeOwn(ctx, []fsm.Proposal{{
+		User: systemUser, Groups: systemGroups, Command: &fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: ns}, Revision: revision},
+	}})
 }
 
 // ownRoles are the commands that furnish needs for roles: those of a new cluster, or

@@ -51,15 +51,33 @@ func TestRolesAfterAnUpgrade(t *testing.T) {
 	if may(s, pods) != http.StatusOK || may(s, logs) != http.StatusForbidden {
 		t.Error("what an administrator has taken away counts on, or more than that has gone")
 	}
+	await(t, s, "what remembers the roles", (*fsm.View).HadRoles)
 	c.stop(s)
 	s = began(0)
 	if code := may(s, logs); code != http.StatusForbidden {
 		t.Errorf("what an administrator has taken away has come back: %d", code)
 	}
+	// Who deletes every last role gives nothing by it, and gets back what every cluster has.
+	s.View().Objects.Scan("", func(_ string, o *fsm.Object) bool {
+		if fsm.IsRole(o.Resource) {
+			c.propose(s, &fsm.DeleteObject{Resource: o.Resource, Namespace: o.Value.GetNamespace(), Name: o.Value.GetName()})
+		}
+		return true
+	})
+	if v := s.View(); v.Role("", "view") != nil || !v.HasRoles() || may(s, pods) != http.StatusForbidden {
+		t.Error("a cluster whose roles were deleted counts as one of before there were any")
+	}
+	c.stop(s)
+	s = began(0)
+	await(t, s, "roles", func(v *fsm.View) bool { return v.Role("", "view") != nil })
+	if may(s, pods) != http.StatusForbidden {
+		t.Error("who deletes every role gives by it what everybody might before")
+	}
 	c.stop(s)
 
 	s = c.start("new", func(cfg *Config) { cfg.BootstrapExpect = 1 })
 	c.leaderNamed(s)
+	await(t, s, "what remembers the roles", (*fsm.View).HadRoles)
 	if may(s, pods) != http.StatusForbidden || may(s, "/apis") != http.StatusOK {
 		t.Error("a new cluster gives away more than discovery, or not that")
 	}
