@@ -474,3 +474,20 @@ func BenchmarkAuthorize(b *testing.B) {
 		}
 	})
 }
+
+// TestPreemptionsAreNotOfOneNamespace: a preemption names pods of any namespace, so whoever may see one
+// namespace does not see it (PR20).
+func TestPreemptionsAreNotOfOneNamespace(t *testing.T) {
+	for _, role := range ClusterRoles() {
+		for label := range role.Labels {
+			if !strings.HasPrefix(label, "rbac.authorization.k8s.io/aggregate-to-") {
+				continue
+			}
+			for _, rule := range role.Rules {
+				if slices.Contains(rule.APIGroups, "berth.dev") && slices.Contains(rule.Resources, "preemptions") {
+					t.Errorf("%s gives preemptions to who may see one namespace (%s)", role.Name, label)
+				}
+			}
+		}
+	}
+}

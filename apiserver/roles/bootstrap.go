@@ -55,7 +55,8 @@ func ownRoles() []rbacv1.ClusterRole {
 		return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{group}, Resources: resources}
 	}
 	status := paths([]string{"get"}, operator.PathMembers, operator.PathStatus, ledger.PathWhy)
-	view := ownRole("berth:aggregate-to-view", on(read, "berth.dev", "queueentries", "preemptions"))
+	// Not preemptions: they are in the preemptor's namespace, and name victims of others (PR20).
+	view := ownRole("berth:aggregate-to-view", on(read, "berth.dev", "queueentries"))
 	view.Labels["rbac.authorization.k8s.io/aggregate-to-view"] = "true"
 	views, edits, accounts := rulesBefore()
 	return []rbacv1.ClusterRole{
