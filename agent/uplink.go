@@ -199,10 +199,29 @@ func (u *uplink) VolumeOf(ctx context.Context, namespace, claim string) (*corev1
 
 const persistentVolumes = "persistentvolumes"
 
-// PersistentVolume implements worker.VolumeKeeper.
+// volumeKeeper is an uplink that knows whose volumes it asks for.
+type volumeKeeper struct {
+	*uplink
+	node string
+}
+
+// VolumesToGo implements worker.VolumeKeeper.
+func (u volumeKeeper) VolumesToGo(ctx context.Context) ([]string, error) {
+	list := new(corev1.PersistentVolumeList)
+	if err := u.followed(ctx, worker.ObjectRef{Resource: persistentVolumes, Namespace: u.node}, list); err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
+}
+
+// PersistentVolume implements worker.VolumeKeeper. It is asked for anew: what is removed does not come back.
 func (u *uplink) PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	v := new(corev1.PersistentVolume)
-	return v, u.followed(ctx, worker.ObjectRef{Resource: persistentVolumes, Name: name}, v)
+	return v, u.fetch(ctx, persistentVolumes, "", name, v)
 }
 
 // VolumeGone implements worker.VolumeKeeper.

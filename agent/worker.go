@@ -224,7 +224,7 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 		return o
 	}
 	o.Volumes = &worker.Volumes{Root: podsDir(c.DataDir), Kept: filepath.Join(c.DataDir, "volumes")}
-	o.Keeper = link
+	o.Keeper = volumeKeeper{link, node.Name}
 	if forward != nil {
 		_, ownNetwork := rt.(runtime.Sandboxer)
 		o.API = func(pod *corev1.Pod) (host, port string) { return forward.addressFor(pod, ownNetwork) }

@@ -49,6 +49,33 @@ func TestVolumesOutliveTheirPods(t *testing.T) {
 	c.uncordon(t, pod.Spec.NodeName)
 	s.back("store-0", pod.UID, 4)
 
+	// A volume that was never mounted has no directory, and goes all the same.
+	c.berthIn(t, `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: bare}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: bare}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: none, command: [/bin/true], volumeMounts: [{name: none, mountPath: /none}, {name: data, mountPath: /data}]}
+  volumes:
+  - {name: none, configMap: {name: none}}
+  - {name: data, persistentVolumeClaim: {claimName: bare}}
+`, "apply", "-n", s.ns, "-f", "-")
+	s.eventually(t, "a claim that waits for its pod to be bound", func(context.Context) error {
+		if out := s.kubectl("get", "pvc", "bare", "-o", "jsonpath={.status.phase}"); out != "Bound" {
+			return fmt.Errorf("it is %q", out)
+		}
+		return nil
+	})
+	s.kubectl("delete", "pod", "bare", "--timeout=60s")
+	s.kubectl("delete", "pvc", "bare", "--timeout=60s")
+
 	s.kubectl("delete", "statefulset", "store", "--timeout=90s")
 	s.eventually(t, "the volumes to go", func(context.Context) error {
 		if out := s.kubectl("get", "pv,pvc", "-o", "name"); strings.TrimSpace(out) != "" {

@@ -258,6 +258,7 @@ func (tx *Tx) applyBinding(d *BindDecision) string {
 	u := tx.view.usage.Taken(d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
 	offer := tx.view.usage.Offer(d.Node)
 	rules := tx.view.ruledClass(e.Class(), pod)
+	tx.view.billVolumes(rules)
 	if !rules.fits(node, offer, &u) {
 		return explain(d.Node, rules.check(node, offer, &u))
 	}

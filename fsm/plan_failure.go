@@ -85,6 +85,7 @@ func (tx *Tx) fitsNominated(n *Nomination) bool {
 // where it is to wait, and that group.
 func (v *live) joined(e *QueueEntry, pod *corev1.Pod) (*QueueEntry, queue.Group) {
 	next, rules := *e, v.ruledClass(e.Class(), pod)
+	v.billVolumes(rules)
 	next.ByDefaults, next.SpreadOwner = v.hardDefaults() && len(v.defaultsFor(e.Class(), pod).constraints) > 0, ""
 	if next.ByDefaults {
 		next.SpreadOwner = spreadOwner(pod)

@@ -28,6 +28,7 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) (evicted int,
 		return 0, "node " + d.Node + " is gone"
 	}
 	rules := tx.view.ruledClass(e.Class(), pod)
+	tx.view.billVolumes(rules)
 	if !tx.countFor(rules, pod) {
 		return 0, stillCounting
 	}

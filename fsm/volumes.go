@@ -26,8 +26,8 @@ import (
 type volumeOrders struct {
 	// users are the pods that have a claim and have not ended: claim, zero, pod's name.
 	users store.Tree[*corev1.Pod]
-	// free are the volumes that claims can be given: class, zero, name; and, below
-	// "=" and the claim, those that somebody has meant for one.
+	// free are the volumes that claims can be given, by ofClass and name; and, by
+	// meantFor and name, those that somebody has meant for one.
 	free store.Tree[*corev1.PersistentVolume]
 	// ending are the volumes of model.LocalProvisioner that are being deleted, or that
 	// nobody claims any more.
@@ -114,10 +114,14 @@ func (v *View) EndingVolumes(f func(volume *corev1.PersistentVolume) bool) {
 
 func freeKey(v *corev1.PersistentVolume) string {
 	if ref := v.Spec.ClaimRef; ref != nil {
-		return "=" + PodKey(ref.Namespace, ref.Name) + "\x00" + v.Name
+		return meantFor(ref.Namespace, ref.Name) + v.Name
 	}
-	return model.VolumeClass(v) + "\x00" + v.Name
+	return ofClass(model.VolumeClass(v)) + v.Name
 }
+
+// Classes come from annotations, too: they are whatever somebody writes.
+func meantFor(namespace, claim string) string { return "=" + PodKey(namespace, claim) + "\x00" }
+func ofClass(class string) string             { return "~" + class + "\x00" }
 
 // volumesFor is what the pod's claims say of nodes; nil for most pods.
 func (v *View) volumesFor(pod *corev1.Pod) *model.Volumes {
@@ -213,7 +217,7 @@ func isBound(c *corev1.PersistentVolumeClaim) bool {
 // isMeantFor says whether somebody has meant a volume for the claim.
 func (v *View) isMeantFor(c *corev1.PersistentVolumeClaim) bool {
 	is := false
-	v.volumes.free.Scan("="+PodKey(c.Namespace, c.Name)+"\x00", func(_ string, volume *corev1.PersistentVolume) bool {
+	v.volumes.free.Scan(meantFor(c.Namespace, c.Name), func(_ string, volume *corev1.PersistentVolume) bool {
 		is = volume.Spec.ClaimRef.UID == "" || volume.Spec.ClaimRef.UID == c.UID
 		return !is
 	})
@@ -290,7 +294,7 @@ func (v *View) volumesThatFit(c *corev1.PersistentVolumeClaim, class string) (ou
 		}
 	}
 	asked := c.Spec.Resources.Requests[corev1.ResourceStorage]
-	v.volumes.free.Scan(class+"\x00", func(_ string, volume *corev1.PersistentVolume) bool {
+	v.volumes.free.Scan(ofClass(class), func(_ string, volume *corev1.PersistentVolume) bool {
 		has := volume.Spec.Capacity[corev1.ResourceStorage]
 		if has.Cmp(asked) >= 0 && selector.Matches(labels.Set(volume.Labels)) && sameMode(c.Spec.VolumeMode, volume.Spec.VolumeMode) &&
 			hasModes(volume, c.Spec.AccessModes) && textOf(c.Spec.VolumeAttributesClassName) == textOf(volume.Spec.VolumeAttributesClassName) {

@@ -20,6 +20,7 @@ const (
 	costLooked   = 1   // to look whether a nomination is minded
 	costYield    = 20  // to see what would be without one
 	costObject   = 20  // to look whether an object is garbage
+	costVolume   = 40  // to work out from which nodes a volume can be reached
 	costPort     = 2   // to change what is used of a node's host ports by one; and one more for each portsPerUnit of these
 	// costForbidding is to say why a budget does not let a pod go.
 	costForbidding = 30
@@ -82,6 +83,9 @@ func (v *live) billUnits(units int) {
 		v.bill.units += units
 	}
 }
+
+// billVolumes charges what it may cost to find out what a pod's claims ask, whether it is known or not.
+func (v *live) billVolumes(r ruled) { v.billUnits(r.class.VolumesLookedAt() * costVolume) }
 
 // waking calls f, and charges to the waking what it bills.
 func (tx *Tx) waking(f func()) {

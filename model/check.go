@@ -82,24 +82,24 @@ func UsageFailures(c *Class, alloc *Resources, u *Usage) Failures {
 	}
 	want, used := &c.Request, &u.Requested
 	if want.Pods > alloc.Pods-used.Pods {
-		f |= short(resourcePods, want.Pods > alloc.Pods)
+		f |= c.short(resourcePods, want.Pods > alloc.Pods)
 	}
 	// A resource that the pod does not ask for cannot keep it off, even where the node is overcommitted.
 	if want.MilliCPU > 0 && want.MilliCPU > alloc.MilliCPU-used.MilliCPU {
-		f |= short(resourceCPU, want.MilliCPU > alloc.MilliCPU)
+		f |= c.short(resourceCPU, want.MilliCPU > alloc.MilliCPU)
 	}
 	if want.MemoryBytes > 0 && want.MemoryBytes > alloc.MemoryBytes-used.MemoryBytes {
-		f |= short(resourceMemory, want.MemoryBytes > alloc.MemoryBytes)
+		f |= c.short(resourceMemory, want.MemoryBytes > alloc.MemoryBytes)
 	}
 	if want.EphemeralStorageBytes > 0 && want.EphemeralStorageBytes > alloc.EphemeralStorageBytes-used.EphemeralStorageBytes {
-		f |= short(resourceStorage, want.EphemeralStorageBytes > alloc.EphemeralStorageBytes)
+		f |= c.short(resourceStorage, want.EphemeralStorageBytes > alloc.EphemeralStorageBytes)
 	}
 	for i, s := range want.Scalars {
 		if s.Value <= 0 {
 			continue
 		}
 		if offered := alloc.Get(s.Name); s.Value > offered-used.Get(s.Name) {
-			f |= short(resourceScalars+i, s.Value > offered)
+			f |= c.short(resourceScalars+i, s.Value > offered)
 		}
 	}
 	return f

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math/bits"
 	"strings"
 	"testing"
 
@@ -200,22 +201,41 @@ func TestClassSignature(t *testing.T) {
 	try(relabelled, false, true)
 }
 
-// TestFailuresBits: the bits of all resources are apart from each other and from those of the other filters.
+// TestFailuresBits: the bits of all resources are apart from each other and from those of the other filters. A class without
+// claims has as many of them as before there were claims: what servers say of it is in rows.
 func TestFailuresBits(t *testing.T) {
-	seen := unresolvableNode | failPorts
-	for i := range maxResources {
-		for _, exceeds := range []bool{false, true} {
-			b := short(i, exceeds)
-			if seen&b != 0 || b == 0 {
-				t.Fatalf("resource %d: bit %b is taken", i, b)
-			}
-			if b.Resolvable() == exceeds {
-				t.Errorf("resource %d: PR4: resolvable %v", i, b.Resolvable())
-			}
-			seen |= b
+	claims := failClaimInUse | failVolumes | failClaimElsewhere | failVolumeNode | failVolumeBind | failVolumeZone
+	if n := bits.OnesCount64(uint64(claims)); n != 6 {
+		t.Fatalf("claims have %d bits", n)
+	}
+	for bit := Failures(1) << firstClaimBit; bit != 0; bit <<= 1 {
+		if claims&bit != 0 && bit.Resolvable() != (bit == failClaimInUse) {
+			t.Errorf("bit %b of claims: resolvable %v", bit, bit.Resolvable())
 		}
 	}
-	if short(maxResources+3, true) != short(maxResources-1, true) {
-		t.Error("what has no bit of its own must share the last one")
+	for _, of := range []struct {
+		class     *Class
+		resources int
+		taken     Failures
+	}{{new(Class), resourceScalars + 22, 0}, {&Class{volumes: new(Volumes)}, resourceScalars + 18, claims}} {
+		seen := unresolvableNode | failPorts | of.taken
+		if n := of.class.namedResources(); n != of.resources {
+			t.Errorf("%d resources have bits, want %d", n, of.resources)
+		}
+		for i := range of.resources {
+			for _, exceeds := range []bool{false, true} {
+				b := of.class.short(i, exceeds)
+				if seen&b != 0 || b == 0 {
+					t.Fatalf("resource %d: bit %b is taken", i, b)
+				}
+				if b.Resolvable() == exceeds {
+					t.Errorf("resource %d: PR4: resolvable %v", i, b.Resolvable())
+				}
+				seen |= b
+			}
+		}
+		if of.class.short(of.resources+3, true) != of.class.short(of.resources-1, true) {
+			t.Error("what has no bit of its own must share the last one")
+		}
 	}
 }

@@ -17,14 +17,22 @@ const (
 	failPodAntiAffinity
 	failExistingAntiAffinity
 	failEnforcedAffinity
-	// By the pod's claims; see Volumes.
+	firstResourceBit = 11
+)
+
+// By the pod's claims; see Volumes. They share bits with the last resources, of which a class with claims does without as
+// many: so of a class without claims is said what was said before there were any, and servers of both kinds agree.
+const (
+	failClaimInUse Failures = 1 << (firstClaimBit + iota)
 	failVolumes
-	failClaimInUse
+	_ // that of a resource that is short, which preemption ends
 	failClaimElsewhere
+	_
 	failVolumeNode
+	_
 	failVolumeBind
 	failVolumeZone
-	firstResourceBit = 17
+	firstClaimBit = firstResourceBit + 2*maxResourcesOfClaims
 )
 
 // ClaimsInUse is that of a node on which pods use claims that the class wants for itself.
@@ -41,11 +49,21 @@ const (
 	resourceStorage
 	resourceScalars // the first of Request.Scalars
 	maxResources    = (64 - firstResourceBit) / 2
+
+	maxResourcesOfClaims = maxResources - 4 // of a class with claims
 )
 
-func short(resource int, exceeds bool) Failures {
-	// A pod with more than 19 extended resources gets the rest of them named after the 19th.
-	bit := firstResourceBit + 2*min(resource, maxResources-1)
+// namedResources is how many resources have bits of their own.
+func (c *Class) namedResources() int {
+	if c.volumes != nil {
+		return maxResourcesOfClaims
+	}
+	return maxResources
+}
+
+func (c *Class) short(resource int, exceeds bool) Failures {
+	// A pod with more than 22 extended resources, or 18 and claims, gets the rest of them named after the last of these.
+	bit := firstResourceBit + 2*min(resource, c.namedResources()-1)
 	if exceeds {
 		bit++
 	}
@@ -54,7 +72,7 @@ func short(resource int, exceeds bool) Failures {
 
 const (
 	unresolvableNode Failures = failUnschedulable | failNodeName | failTaint | failEnforcedAffinity | failAffinity | failSpreadMissing | failPodAffinity |
-		failVolumes | failClaimElsewhere | failVolumeNode | failVolumeBind | failVolumeZone
+		failVolumeZone // the others of claims are among exceedsCapacity
 	// Every second bit, from the first resource's on.
 	exceedsCapacity Failures = 0x5555555555555555 &^ (1<<(firstResourceBit+1) - 1)
 )
@@ -80,22 +98,24 @@ func (f Failures) Reasons(c *Class) []Reason {
 	add(failEnforcedAffinity, EnforcedAffinity)
 	add(failAffinity, NodeAffinity)
 	add(failPorts, Ports)
-	for i := range min(resourceScalars+len(c.Request.Scalars), maxResources) {
+	for i := range min(resourceScalars+len(c.Request.Scalars), c.namedResources()) {
 		switch {
-		case f&short(i, true) != 0:
+		case f&c.short(i, true) != 0:
 			out = append(out, Reason{Kind: ExceedsCapacity, Resource: resourceName(c, i)})
-		case f&short(i, false) != 0:
+		case f&c.short(i, false) != 0:
 			out = append(out, Reason{Kind: InsufficientResource, Resource: resourceName(c, i)})
 		}
 	}
-	if f&failVolumes != 0 {
-		out = append(out, c.volumes.kept)
+	if c.volumes != nil {
+		if f&failVolumes != 0 {
+			out = append(out, c.volumes.kept)
+		}
+		add(failClaimInUse, ClaimInUse)
+		add(failClaimElsewhere, ClaimInUseElsewhere)
+		add(failVolumeNode, VolumeNode)
+		add(failVolumeBind, VolumeBind)
+		add(failVolumeZone, VolumeZone)
 	}
-	add(failClaimInUse, ClaimInUse)
-	add(failClaimElsewhere, ClaimInUseElsewhere)
-	add(failVolumeNode, VolumeNode)
-	add(failVolumeBind, VolumeBind)
-	add(failVolumeZone, VolumeZone)
 	add(failSpread, TopologySpread)
 	add(failSpreadMissing, TopologyMissing)
 	add(failPodAffinity, PodAffinity)

@@ -82,6 +82,8 @@ type Volumes struct {
 	// held: a claim that one pod at a time may use is used on these nodes, or on none that is known (""), by these
 	// pods.
 	held []Holder
+	// looked is how many volumes were looked at to find that out.
+	looked int
 }
 
 // Holder is a pod that uses a claim that the class wants for itself.
@@ -120,6 +122,7 @@ func (b *VolumesBuilder) Keep(kind ReasonKind, what string) {
 
 // Bound says which volume a claim has.
 func (b *VolumesBuilder) Bound(v *corev1.PersistentVolume) {
+	b.v.looked++
 	at := compileReach(v)
 	if at.selector != nil || at.zones != nil {
 		b.v.bound = append(b.v.bound, at)
@@ -132,6 +135,7 @@ func (b *VolumesBuilder) Bound(v *corev1.PersistentVolume) {
 // not matter to a node.
 func (b *VolumesBuilder) Want(volumes []*corev1.PersistentVolume, provided bool, topologies []corev1.TopologySelectorTerm) {
 	w := volumeWant{provided: provided}
+	b.v.looked += len(volumes)
 	b.add("want")
 	for _, v := range volumes {
 		at := compileReach(v)
@@ -396,6 +400,14 @@ func (c *Class) WithVolumes(v *Volumes) *Class {
 	d.volumes = v
 	d.Signature, d.Shape = rehash(c.Signature, "volumes"+v.sum), rehash(c.Shape, "volumes"+v.sum)
 	return &d
+}
+
+// VolumesLookedAt is how many volumes had to be looked at to find out what the claims of the class's pods ask.
+func (c *Class) VolumesLookedAt() int {
+	if c.volumes == nil {
+		return 0
+	}
+	return c.volumes.looked
 }
 
 // ChoosesVolumes says whether pods of the class are given volumes that others may be given, too.

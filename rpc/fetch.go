@@ -7,7 +7,8 @@ import (
 )
 
 // FetchRequest asks for an object that a pod of the node refers to: a config
-// map or a secret.
+// map or a secret. A volume with no name is the list of those of which nothing is
+// to be left on the node, whose name is the namespace.
 type FetchRequest struct {
 	Node      string `msgpack:"node"`
 	Resource  string `msgpack:"resource"`

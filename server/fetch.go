@@ -24,6 +24,9 @@ func (s *Server) WorkerFetch(ctx context.Context, r *rpc.FetchRequest) (*rpc.Fet
 	if r.Resource == services && r.Name == "" {
 		return linkedServices(view, r, s.config.Services)
 	}
+	if r.Resource == fsm.PersistentVolumes && r.Name == "" {
+		return s.volumesToGo(r)
+	}
 	if r.Gone {
 		return new(rpc.FetchResponse), s.volumeGone(ctx, view, r)
 	}
@@ -66,10 +69,8 @@ const (
 	refetchedPerSecond, refetchedAtOnce = 32 << 20, 64 << 20
 )
 
-// isFollowed: what pods mount and see change, and volumes that may have to go.
-func isFollowed(resource string) bool {
-	return resource == "configmaps" || resource == "secrets" || resource == fsm.PersistentVolumes
-}
+// isFollowed: what pods mount and see change.
+func isFollowed(resource string) bool { return resource == "configmaps" || resource == "secrets" }
 
 // tellFollowers tells the workers that follow an object of a change.
 func (s *Server) tellFollowers(c *store.Change) bool {
@@ -81,6 +82,11 @@ func (s *Server) tellFollowers(c *store.Change) bool {
 	}
 	if isCarried(o.Resource) && s.rpc.Hub.ServicesWanted() {
 		s.pushService(c, o)
+	}
+	if volume, ok := o.Value.(*corev1.PersistentVolume); ok {
+		if node := model.LocalVolumeNode(volume); node != "" {
+			s.rpc.Hub.ObjectChanged(rpc.ObjectRef{Resource: fsm.PersistentVolumes, Namespace: node})
+		}
 	}
 	if isFollowed(o.Resource) {
 		s.rpc.Hub.ObjectChanged(rpc.ObjectRef{Resource: o.Resource, Namespace: o.Value.GetNamespace(), Name: o.Value.GetName()})
@@ -161,6 +167,31 @@ func refersTo(view *fsm.View, r *rpc.FetchRequest) bool {
 	})
 	return found
 }
+
+// volumesToGo are the volumes of which nothing is to be left on a worker's node. They are followed all together: whatever
+// happens to a volume of the node, its worker asks again.
+func (s *Server) volumesToGo(r *rpc.FetchRequest) (*rpc.FetchResponse, error) {
+	if r.Namespace != r.Node {
+		return nil, fmt.Errorf("%w: the volumes of node %q are not those of %s", rpc.ErrForbidden, r.Namespace, r.Node)
+	}
+	// The state is read after this: no change falls between.
+	resp := &rpc.FetchResponse{Followed: r.Follow && s.rpc.Hub.Follow(r.Node, rpc.ObjectRef{Resource: r.Resource, Namespace: r.Node})}
+	list := new(corev1.PersistentVolumeList)
+	s.state.View().EndingVolumes(func(volume *corev1.PersistentVolume) bool {
+		if model.LocalVolumeNode(volume) == r.Node && model.MayRemove(volume) {
+			one := corev1.PersistentVolume{}
+			one.Name = volume.Name
+			list.Items = append(list.Items, one)
+		}
+		return len(list.Items) < maxVolumesToGo
+	})
+	var err error
+	resp.Object, err = list.Marshal()
+	return resp, err
+}
+
+// maxVolumesToGo bounds what one answer names: the next one names the others.
+const maxVolumesToGo = 1000
 
 // volumeGone lets a volume go of which nothing is on its node any more.
 func (s *Server) volumeGone(ctx context.Context, view *fsm.View, r *rpc.FetchRequest) error {

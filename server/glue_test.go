@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -303,6 +305,68 @@ func TestWorkerFetchIsForItsOwnPods(t *testing.T) {
 		_, err := s.WorkerFetch(t.Context(), &rpc.FetchRequest{Node: tt.node, Resource: tt.resource, Namespace: tt.namespace, Name: tt.name})
 		if !errors.Is(err, tt.want) {
 			t.Errorf("%s asks for %s %s/%s: %v, want %v", tt.node, tt.resource, tt.namespace, tt.name, err, tt.want)
+		}
+	}
+}
+
+// A worker is told which volumes are to go from its own node, and lets those go and no others.
+func TestWorkersAreToldWhichVolumesGo(t *testing.T) {
+	s := &Server{state: fsm.NewState()}
+	now := metav1.Now()
+	for name, of := range map[string]struct {
+		node       string
+		ends       *metav1.Time
+		finalizers []string
+	}{
+		"going": {"n1", &now, []string{model.LocalFinalizer}},
+		"used":  {"n1", nil, []string{model.LocalFinalizer}},
+		"held":  {"n1", &now, []string{model.LocalFinalizer, model.VolumeProtection}},
+		"far":   {"n2", &now, []string{model.LocalFinalizer}},
+	} {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: types.UID(name)}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: of.node}}
+		v := model.LocalVolume(claim, new(storagev1.StorageClass), node, types.UID(name), now)
+		v.Name, v.DeletionTimestamp, v.Finalizers = name, of.ends, of.finalizers
+		raw, err := v.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: now.UnixNano()}, []fsm.Proposal{
+			{User: "test", Command: &fsm.PutObject{Resource: fsm.PersistentVolumes, Raw: raw, Create: true}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs, err := s.state.Apply(s.state.View().Index()+1, 1, entry)
+		if err != nil || rs[0].Err() != nil {
+			t.Fatal(err, rs)
+		}
+	}
+	for node, want := range map[string]string{"n1": "going", "n2": "far", "n3": ""} {
+		r, err := s.WorkerFetch(t.Context(), &rpc.FetchRequest{Node: node, Resource: fsm.PersistentVolumes, Namespace: node})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, names := new(corev1.PersistentVolumeList), []string{}
+		if err := list.Unmarshal(r.Object); err != nil {
+			t.Fatal(err)
+		}
+		for i := range list.Items {
+			names = append(names, list.Items[i].Name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s is told of %q, want %q", node, got, want)
+		}
+	}
+	for _, r := range []rpc.FetchRequest{
+		{Node: "n2", Resource: fsm.PersistentVolumes, Namespace: "n1"},
+		{Node: "n2", Resource: fsm.PersistentVolumes, Name: "going"},
+		{Node: "n2", Resource: fsm.PersistentVolumes, Name: "going", Gone: true},
+		{Node: "n1", Resource: fsm.PersistentVolumes, Name: "used", Gone: true},
+		{Node: "n1", Resource: fsm.PersistentVolumes, Name: "held", Gone: true},
+	} {
+		if _, err := s.WorkerFetch(t.Context(), &r); !errors.Is(err, rpc.ErrForbidden) {
+			t.Errorf("%+v: %v", r, err)
 		}
 	}
 }

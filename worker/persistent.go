@@ -27,7 +27,10 @@ import (
 
 // VolumeKeeper is what keeping volumes needs of the servers.
 type VolumeKeeper interface {
-	// PersistentVolume is one whose directory is on this node.
+	// VolumesToGo are the names of the volumes whose directories are to be removed from this node, also of those that have
+	// none here.
+	VolumesToGo(ctx context.Context) ([]string, error)
+	// PersistentVolume is one whose directory is on this node, as it is now.
 	PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
 	// VolumeGone says that nothing of a volume is on this node any more.
 	VolumeGone(ctx context.Context, name string) error
@@ -77,7 +80,10 @@ func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volum
 		if node := model.LocalVolumeNode(pv); node != r.pod.Spec.NodeName {
 			return refuse("nodeAffinity", fmt.Sprintf("the volume is on node %q", node))
 		}
-		dir, err := v.keep(s.CSI.VolumeHandle, fsGroup(r.pod))
+		if s.CSI.VolumeHandle != pv.Name { // else two volumes were one directory, and what removes the one the other
+			return refuse("csi.volumeHandle", fmt.Sprintf("%q is not the volume's name", s.CSI.VolumeHandle))
+		}
+		dir, err := v.keep(pv.Name, fsGroup(r.pod))
 		if err != nil {
 			return "", false, fmt.Errorf("persistentvolume %q: %w", pv.Name, err)
 		}
@@ -195,8 +201,8 @@ func nfsArguments(dir string, s *corev1.NFSVolumeSource, options []string, readO
 	return []string{"-t", "nfs", "-o", strings.Join(all, ","), "--", s.Server + ":" + s.Path, dir}
 }
 
-// reclaimInterval is how often it is asked whether volumes are to go, and askUnknown in which rounds about those that the
-// servers did not know.
+// reclaimInterval is how often it is asked whether volumes are to go, and askUnknown in which rounds whether the servers know
+// those that are here.
 const reclaimInterval, askUnknown = 2 * time.Second, 64
 
 // Reclaim removes the directories of volumes that the servers say are to go, until ctx ends. Of one that they do not know
@@ -211,28 +217,30 @@ func (v *Volumes) Reclaim(ctx context.Context, servers VolumeKeeper, log hclog.L
 			return
 		case <-ticker.C:
 		}
-		entries, err := os.ReadDir(v.Kept)
-		if err != nil {
-			continue // nothing was kept yet
+		if err := v.reclaimAll(ctx, servers); err != nil && ctx.Err() == nil {
+			log.Debug("it is not known which volumes are to go, or some could not be removed; it is tried again", "error", err)
 		}
-		for _, e := range entries {
-			name := e.Name()
-			if ctx.Err() != nil || keptName(name) != nil || unknown[name] && round%askUnknown != 0 {
-				continue
-			}
-			switch err := v.reclaim(ctx, servers, name); {
-			case apierrors.IsNotFound(err) && !unknown[name]:
-				log.Warn("there is a directory of a volume that the servers do not know; it stays", "directory", filepath.Join(v.Kept, name))
-				unknown[name] = true
-			case err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err):
-				log.Debug("it is not known whether a volume is to go, or it could not be removed; it is tried again", "volume", name, "error", err)
-			}
+		if round%askUnknown == 0 {
+			v.findUnknown(ctx, servers, unknown, log)
 		}
 	}
 }
 
+// reclaimAll removes the directories of all volumes that are to go. The servers name them, and not the directories
+// that there are: one that was never mounted has none, nor has one of which the servers were not told that it is removed.
+func (v *Volumes) reclaimAll(ctx context.Context, servers VolumeKeeper) error {
+	names, err := servers.VolumesToGo(ctx)
+	for _, name := range names {
+		err = errors.Join(err, v.reclaim(ctx, servers, name))
+	}
+	return err
+}
+
 // reclaim removes the directory of a volume if it is to go.
 func (v *Volumes) reclaim(ctx context.Context, servers VolumeKeeper, name string) error {
+	if err := keptName(name); err != nil {
+		return err
+	}
 	volume, err := servers.PersistentVolume(ctx, name)
 	if err != nil || !model.MayRemove(volume) {
 		return err
@@ -240,8 +248,26 @@ func (v *Volumes) reclaim(ctx context.Context, servers VolumeKeeper, name string
 	if err := mounts.RemoveAll(filepath.Join(v.Kept, name)); err != nil {
 		return err
 	}
-	if err := syncDir(v.Kept); err != nil {
+	if err := syncDir(v.Kept); err != nil && !os.IsNotExist(err) { // nothing was kept yet
 		return err
 	}
 	return servers.VolumeGone(ctx, name)
+}
+
+// findUnknown tells, once, of the directories of volumes that the servers do not know.
+func (v *Volumes) findUnknown(ctx context.Context, servers VolumeKeeper, unknown map[string]bool, log hclog.Logger) {
+	entries, err := os.ReadDir(v.Kept)
+	if err != nil {
+		return // nothing was kept yet
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if ctx.Err() != nil || keptName(name) != nil || unknown[name] {
+			continue
+		}
+		if _, err := servers.PersistentVolume(ctx, name); apierrors.IsNotFound(err) {
+			log.Warn("there is a directory of a volume that the servers do not know; it stays", "directory", filepath.Join(v.Kept, name))
+			unknown[name] = true
+		}
+	}
 }

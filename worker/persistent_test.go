@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -98,6 +99,7 @@ func TestVolumesOfClaimsRefuse(t *testing.T) {
 		"options":        {options, "spec.mountOptions: "},
 		"out of it":      {volumeOf("c", localVolume("../pods")), "spec.csi.volumeHandle"},
 		"itself":         {volumeOf("c", localVolume(".")), "spec.csi.volumeHandle"},
+		"of another":     {volumeOf("c", localVolume("pvc-d")), `spec.csi.volumeHandle: "pvc-d" is not the volume's name`},
 		"another driver": {volumeOf("c", corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d"}}), `spec.csi.driver: this node has no driver "d"`},
 		"no directory":   {volumeOf("c", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/dev/null"}}), "spec.local.path: "},
 		"unknown":        {volumeOf("c", corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}}), "spec.persistentVolumeSource: "},
@@ -151,6 +153,18 @@ func TestKeptVolumeOfAGroup(t *testing.T) {
 type keeper struct {
 	volumes map[string]*corev1.PersistentVolume
 	gone    []string
+	deaf    bool // what it is told is lost
+}
+
+func (k *keeper) VolumesToGo(context.Context) ([]string, error) {
+	var out []string
+	for name, v := range k.volumes {
+		if model.MayRemove(v) && !slices.Contains(k.gone, name) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 func (k *keeper) PersistentVolume(_ context.Context, name string) (*corev1.PersistentVolume, error) {
@@ -161,6 +175,9 @@ func (k *keeper) PersistentVolume(_ context.Context, name string) (*corev1.Persi
 }
 
 func (k *keeper) VolumeGone(_ context.Context, name string) error {
+	if k.deaf {
+		return errors.New("deaf")
+	}
 	k.gone = append(k.gone, name)
 	return nil
 }
@@ -191,5 +208,38 @@ func TestReclaim(t *testing.T) {
 	}
 	if !slices.Equal(k.gone, []string{"pvc-going"}) {
 		t.Errorf("told of %q", k.gone)
+	}
+}
+
+// A volume that was never mounted goes, and one of whose end the servers did not hear, though neither has a directory.
+func TestReclaimWithoutDirectory(t *testing.T) {
+	now := metav1.Now()
+	going := func(claim string) *corev1.PersistentVolume {
+		v := volumeOf(claim, localVolume("pvc-"+claim))
+		v.DeletionTimestamp, v.Finalizers = &now, []string{model.LocalFinalizer}
+		return v
+	}
+	v := &Volumes{Kept: filepath.Join(t.TempDir(), "volumes")}
+	k := &keeper{volumes: map[string]*corev1.PersistentVolume{"pvc-bare": going("bare")}}
+	if err := v.reclaimAll(t.Context(), k); err != nil || !slices.Equal(k.gone, []string{"pvc-bare"}) {
+		t.Fatalf("told of %q, %v", k.gone, err)
+	}
+	k.volumes["pvc-told"], k.deaf = going("told"), true
+	if _, err := v.keep("pvc-told", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.reclaimAll(t.Context(), k); err == nil {
+		t.Error("nobody heard of it")
+	}
+	if _, err := os.Stat(filepath.Join(v.Kept, "pvc-told")); !os.IsNotExist(err) {
+		t.Errorf("the directory: %v", err)
+	}
+	k.deaf = false
+	if err := v.reclaimAll(t.Context(), k); err != nil || !slices.Equal(k.gone, []string{"pvc-bare", "pvc-told"}) {
+		t.Errorf("told of %q, %v", k.gone, err)
+	}
+	k.volumes["../out"] = going("out")
+	if err := v.reclaimAll(t.Context(), k); err == nil || slices.Contains(k.gone, "../out") {
+		t.Errorf("a name that leads out: told of %q, %v", k.gone, err)
 	}
 }

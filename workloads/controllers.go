@@ -101,7 +101,7 @@ const (
 	daemonBackoff, maxDaemonBackoff = time.Second, 15 * time.Minute
 	// volumeSync is how often the binder looks at all volumes and claims again: at those
 	// that it failed at.
-	volumeSync = time.Minute
+	volumeSync = 15 * time.Second
 )
 
 // alone is a controller that runs by itself, whatever the number of workers.
