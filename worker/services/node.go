@@ -203,14 +203,11 @@ func (n *Node) admit(from netip.Addr) bool {
 var errNotTold = errors.New("no server has told yet where names of the cluster are answered")
 
 // Resolver is where pods ask for names. A server of an earlier version tells of no services: then, and where
-// the service kube-system/kube-dns is not there, there are none.
+// the service kube-system/kube-dns is there no more, there are none. The leader of a new cluster makes that service
+// beside its first pods.
 func (n *Node) Resolver(ctx context.Context) (servers []string, domain string, err error) {
-	select {
-	case <-n.Table.Synced():
-	default:
-		if err := n.wait(ctx); err != nil {
-			return nil, "", err
-		}
+	if err := n.wait(ctx); err != nil {
+		return nil, "", err
 	}
 	addresses, _ := n.Table.ResolverAddresses()
 	for _, ip := range addresses {
@@ -219,7 +216,7 @@ func (n *Node) Resolver(ctx context.Context) (servers []string, domain string, e
 	return servers, strings.TrimSuffix(n.opts.Domain, "."), nil
 }
 
-// wait waits for what there is to be told. The first that waited in vain speaks for all.
+// wait waits until it was told where names are answered. The first that waited in vain speaks for all.
 func (n *Node) wait(ctx context.Context) error {
 	n.mu.Lock()
 	gaveUp := n.gaveUp
@@ -229,15 +226,18 @@ func (n *Node) wait(ctx context.Context) error {
 	}
 	timer := time.NewTimer(tellTimeout)
 	defer timer.Stop()
-	select {
-	case <-n.Table.Synced():
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", errNotTold, ctx.Err())
-	case <-timer.C:
-		n.log.Warn("pods start without names of the cluster", "reason", errNotTold)
-		n.mu.Lock()
-		n.gaveUp = true
-		n.mu.Unlock()
+	for _, told := range [...]<-chan struct{}{n.Table.Synced(), n.Table.named} {
+		select {
+		case <-told:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", errNotTold, ctx.Err())
+		case <-timer.C:
+			n.log.Warn("pods start without names of the cluster", "reason", errNotTold)
+			n.mu.Lock()
+			n.gaveUp = true
+			n.mu.Unlock()
+			return nil
+		}
 	}
 	return nil
 }

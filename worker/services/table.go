@@ -37,6 +37,8 @@ type Table struct {
 	mu       sync.RWMutex
 	changed  []chan struct{} // of capacity 1, one for each who follows
 	synced   chan struct{}   // closed when everything has come once
+	named    chan struct{}   // closed when it was told once where names are answered
+	names    sync.Once
 	revision int64
 	services map[key]*corev1.Service
 	slices   map[key]*discoveryv1.EndpointSlice
@@ -53,7 +55,7 @@ type Table struct {
 // NewTable makes an empty one.
 func NewTable() *Table {
 	return &Table{
-		synced:   make(chan struct{}),
+		synced: make(chan struct{}), named: make(chan struct{}),
 		services: map[key]*corev1.Service{}, slices: map[key]*discoveryv1.EndpointSlice{},
 		behind: map[key]map[string]*discoveryv1.EndpointSlice{}, byIP: map[netip.Addr]key{}, headless: map[netip.Addr]key{}, spaces: map[string]int{},
 		dirtyServices: map[key]struct{}{}, dirtySlices: map[key]struct{}{},
@@ -168,6 +170,9 @@ func (t *Table) putService(k key, s *corev1.Service) {
 	t.spaces[k.namespace]++
 	for _, ip := range addressesOf(s) {
 		t.byIP[ip] = k
+		if k == resolverService {
+			t.names.Do(func() { close(t.named) })
+		}
 	}
 }
 
