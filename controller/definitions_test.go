@@ -16,20 +16,8 @@ import (
 // to be on its way out while finalizers hold some of it, and then the definition goes.
 func TestDefinitionsEndAfterTheirObjects(t *testing.T) {
 	w := newWorld(t)
-	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: w.now.UnixNano()}, []fsm.Proposal{{Command: &fsm.Checkpoint{}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.index++
-	if _, err := w.state.Apply(w.index, 1, entry); err != nil {
-		t.Fatal(err)
-	}
-	apply := func(c fsm.Command) {
-		t.Helper()
-		if said := w.apply(c); said != "ok" {
-			t.Fatal(said)
-		}
-	}
+	w.upgrade()
+	apply := w.must
 	put := func(resource string, o codec.Object, create bool) {
 		t.Helper()
 		raw, err := o.Marshal()

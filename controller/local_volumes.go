@@ -23,14 +23,24 @@ func LocalVolumes(v *fsm.View) []fsm.Command {
 				Resource: fsm.PersistentVolumes, Name: volume.Name, Precondition: fsm.Precondition{UID: string(volume.UID)},
 			})
 		case volume.DeletionTimestamp != nil && model.IsLetGo(volume) && !(removed && node):
-			raw, err := model.WithoutLocalFinalizer(volume).Marshal()
+			c, err := LetGo(volume)
 			if err != nil {
 				return true // it was read from bytes: it can be written
 			}
-			revision, _ := strconv.ParseInt(volume.ResourceVersion, 10, 64) // the state's own
-			out = append(out, &fsm.PutObject{Resource: fsm.PersistentVolumes, Raw: raw, Revision: revision})
+			out = append(out, c)
 		}
 		return len(out) < Batch
 	})
 	return out
+}
+
+// LetGo is the command by which a volume of model.LocalProvisioner is held no longer: its
+// directory has gone, or is to stay.
+func LetGo(volume *corev1.PersistentVolume) (fsm.Command, error) {
+	raw, err := model.WithoutLocalFinalizer(volume).Marshal()
+	if err != nil {
+		return nil, err
+	}
+	revision, _ := strconv.ParseInt(volume.ResourceVersion, 10, 64) // the state's own
+	return &fsm.PutObject{Resource: fsm.PersistentVolumes, Raw: raw, Revision: revision}, nil
 }

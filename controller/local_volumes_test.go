@@ -17,20 +17,8 @@ import (
 // its directory has, or is to stay, or has no node any more.
 func TestLocalVolumesEnd(t *testing.T) {
 	w := newWorld(t)
-	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: w.now.UnixNano()}, []fsm.Proposal{{Command: &fsm.Checkpoint{}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.index++
-	if _, err := w.state.Apply(w.index, 1, entry); err != nil {
-		t.Fatal(err)
-	}
-	apply := func(c fsm.Command) {
-		t.Helper()
-		if said := w.apply(c); said != "ok" {
-			t.Fatal(said)
-		}
-	}
+	w.upgrade()
+	apply := w.must
 	apply(&fsm.RegisterNode{Node: fsm.NodeWire{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}})
 	retain := corev1.PersistentVolumeReclaimRetain
 	ends := metav1.NewTime(w.now)

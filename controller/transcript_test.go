@@ -78,6 +78,27 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
+// upgrade lets the state go by the newest rules.
+func (w *world) upgrade() {
+	w.t.Helper()
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: w.now.UnixNano()}, []fsm.Proposal{{Command: &fsm.Checkpoint{}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.index++
+	if _, err := w.state.Apply(w.index, 1, entry); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// must applies a command that is not to be refused.
+func (w *world) must(c fsm.Command) {
+	w.t.Helper()
+	if said := w.apply(c); said != "ok" {
+		w.t.Fatal(said)
+	}
+}
+
 // lead begins a leadership: nothing is remembered.
 func (w *world) lead() {
 	w.since, w.beats = w.now, beats{}

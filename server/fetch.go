@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/berth-dev/berth/apiserver/tokens"
+	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/rpc"
@@ -199,14 +200,11 @@ func (s *Server) volumeGone(ctx context.Context, view *fsm.View, r *rpc.FetchReq
 	if !ok || r.Resource != fsm.PersistentVolumes || model.LocalVolumeNode(volume) != r.Node || !model.MayRemove(volume) {
 		return fmt.Errorf("%w: no volume %s that is to go is on node %s", rpc.ErrForbidden, r.Name, r.Node)
 	}
-	raw, err := model.WithoutLocalFinalizer(volume).Marshal()
+	c, err := controller.LetGo(volume)
 	if err != nil {
 		return err
 	}
-	revision, _ := strconv.ParseInt(volume.ResourceVersion, 10, 64) // the state's own
-	_, err = s.Propose(ctx, fsm.Proposal{
-		User: workerUser(r.Node), Groups: workerGroups, Command: &fsm.PutObject{Resource: fsm.PersistentVolumes, Raw: raw, Revision: revision},
-	})
+	_, err = s.Propose(ctx, fsm.Proposal{User: workerUser(r.Node), Groups: workerGroups, Command: c})
 	return err
 }
 

@@ -62,7 +62,7 @@ func kinds() []struct {
 		{&batchv1.Job{}, plain("jobs")},
 		{&batchv1.CronJob{}, plain("cronjobs")},
 		{&discoveryv1.EndpointSlice{}, plain("endpointslices")},
-		{&rbacv1.ClusterRole{}, clusterWide(fsm.ClusterRoles)},
+		{&rbacv1.ClusterRole{}, inNoNamespace(fsm.ClusterRoles)},
 	}
 }
 

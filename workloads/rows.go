@@ -60,8 +60,10 @@ func typed[T any](name string, table func(v *fsm.View) fsm.Table[T]) *rows {
 // plain are those of a resource in the table of plain objects.
 func plain(resource string) *rows { return plainUnder(resource, resource+"/") }
 
-// clusterWide are those of one whose objects are in no namespace.
-func clusterWide(resource string) *rows { return plainUnder(resource, fsm.ObjectKey(resource, "", "")) }
+// inNoNamespace are those of one whose objects are in no namespace.
+func inNoNamespace(resource string) *rows {
+	return plainUnder(resource, fsm.ObjectKey(resource, "", ""))
+}
 
 func plainUnder(resource, prefix string) *rows {
 	return &rows{
@@ -83,13 +85,6 @@ func plainUnder(resource, prefix string) *rows {
 			return nil
 		},
 	}
-}
-
-// inNoNamespace are those of a cluster-scoped kind of the table of plain objects.
-func inNoNamespace(resource string) *rows {
-	r := plain(resource + "/")
-	r.object = plain(resource).object
-	return r
 }
 
 const podTable = "pods"
