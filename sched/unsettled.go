@@ -45,14 +45,17 @@ func (s *Scheduler) unsettledMatterTo(b *board) bool {
 }
 
 // couldTake says whether the node would take a pod of the class without the decisions laid over it: without the pods
-// assumed there, without nominations, and, if the class may preempt, without pods of lower priority. What fails because
-// of the pods of other nodes is as it is: see unsettledMatterTo.
+// assumed there, without nominations, and, if the class may preempt, without pods of lower priority. What rules between
+// pods say is as it is (see unsettledMatterTo), but that a class that may preempt may be helped by evictions.
 func (s *Scheduler) couldTake(slot int32, b *board, preempt bool) bool {
 	n, c := &s.view.nodes[slot], b.class
-	if n.obj == nil || b.cells[slot].static != 0 || b.topo.fails(b.groups[b.cells[slot].group].topo) != 0 {
+	preempt = preempt && !c.NeverPreempts && s.view.topo.LowestPriority() < c.Priority
+	if n.obj == nil || b.cells[slot].static != 0 {
 		return false
 	}
-	preempt = preempt && !c.NeverPreempts
+	if fails := b.topo.fails(b.groups[b.cells[slot].group].topo); fails != 0 && !(preempt && fails.Resolvable()) {
+		return false
+	}
 	u := n.usage.Toward(c)
 	s.meter.Spend(len(n.pods) * workPod)
 	for _, p := range n.pods {
