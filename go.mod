@@ -62,6 +62,7 @@ require (
 	github.com/vmihailenco/msgpack/v5 v5.4.1
 	github.com/zclconf/go-cty v1.19.0
 	go.uber.org/goleak v1.3.0
+	go.yaml.in/yaml/v3 v3.0.5
 	golang.org/x/net v0.58.0
 	golang.org/x/sys v0.47.0
 	golang.org/x/time v0.14.0
@@ -91,13 +92,16 @@ require (
 require (
 	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/vishvananda/netlink v1.3.1
+	gopkg.in/natefinch/lumberjack.v2 v2.2.1
 )
 
 require (
 	cyphar.com/go-pathrs v0.2.2 // indirect
+	github.com/coreos/go-oidc v2.5.0+incompatible // indirect
 	github.com/cyphar/filepath-securejoin v0.6.1 // indirect
 	github.com/google/cadvisor v0.56.2 // indirect
 	github.com/opencontainers/selinux v1.13.1 // indirect
+	github.com/pquerna/cachecontrol v0.1.0 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 	k8s.io/csi-translation-lib v0.0.0 // indirect
 	k8s.io/endpointslice v0.0.0 // indirect
@@ -205,7 +209,6 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.55.0 // indirect
 	golang.org/x/exp v0.0.0-20251219203646-944ab1f22d93 // indirect
 	golang.org/x/mod v0.38.0 // indirect

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/apiserver/audittrail"
+	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker/runtime"
@@ -51,7 +53,8 @@ type Ports struct{ HTTP, RPC, Raft, Gossip int }
 type ServerPart struct {
 	BootstrapExpect int
 	NonVoter        bool
-	TokenFile       string
+	Users           users.Sources
+	Audit           audittrail.Config
 	MaxClockOffset  time.Duration
 	MaxLogVersion   int // see server.Config
 	Consensus       server.Consensus

@@ -6,11 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authgroup "k8s.io/apiserver/pkg/authentication/group"
-	"k8s.io/apiserver/pkg/authentication/request/anonymous"
-	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -21,25 +18,16 @@ import (
 
 	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/apiserver/roles"
-	"github.com/berth-dev/berth/apiserver/tokens"
+	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
 )
 
-// newAuthenticator tells who makes a request, by certificate or token. file may
-// be nil.
-func newAuthenticator(file *tokenFile, accounts *tokens.Accounts) authenticator.Request {
-	ways := []authenticator.Request{authenticator.RequestFunc(byCertificate)}
-	if file != nil {
-		ways = append(ways, bearertoken.New(file))
-	}
-	ways = append(ways, bearertoken.New(accounts.Authenticator()))
-	var conditions []apiserver.AnonymousAuthCondition
-	for _, p := range access.PublicPaths() {
-		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: p})
-	}
-	known := authgroup.NewAuthenticatedGroupAdder(union.New(ways...))
-	return union.NewFailOnError(authenticator.RequestFunc(byProcess), known, anonymous.NewAuthenticator(conditions))
+// newAuthenticator tells who makes a request: a part of this process, the bearer of a certificate or
+// of a token, or nobody.
+func newAuthenticator(users *users.Users) authenticator.Request {
+	known := authgroup.NewAuthenticatedGroupAdder(union.New(authenticator.RequestFunc(byCertificate), users.Tokens))
+	return union.NewFailOnError(authenticator.RequestFunc(byProcess), known, users.Anonymous)
 }
 
 // byCertificate believes the certificate that the TLS handshake has verified.

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/berth-dev/berth/apiserver/audittrail"
+	"github.com/berth-dev/berth/apiserver/users"
 )
 
 // Config says what a Server serves and how.
@@ -27,9 +30,10 @@ type Config struct {
 	// (tls.VerifyClientCertIfGiven) authenticate: CN is the user, O are the
 	// groups. Required.
 	TLS *tls.Config
-	// TokenFile, if not empty, is a CSV file of bearer tokens: token, user, UID
-	// and optionally "group,group".
-	TokenFile string
+	// Users says whose tokens are believed, beside those of service accounts.
+	Users users.Sources
+	// Audit says what is kept of requests, and where.
+	Audit audittrail.Config
 	// RootCA is the PEM of the CA that clients verify this API with. It is
 	// published in every new namespace.
 	RootCA string

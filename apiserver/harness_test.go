@@ -25,6 +25,7 @@ import (
 	restclient "k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/pki"
@@ -186,7 +187,7 @@ func startOn(d *double, address, dir string, change func(*Config)) (*testServer,
 		return nil, err
 	}
 	config := Config{
-		Backend: d, Listener: listener, TLS: tlsConfig, TokenFile: tokenFile, RootCA: string(ca.CertPEM()),
+		Backend: d, Listener: listener, TLS: tlsConfig, Users: users.Sources{TokenFile: tokenFile}, RootCA: string(ca.CertPEM()),
 		Logger: hclog.New(&hclog.LoggerOptions{Name: "api", Level: hclog.Warn, Output: os.Stderr}),
 	}
 	if change != nil {

@@ -26,8 +26,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-dev/berth/apiserver/audittrail"
 	"github.com/berth-dev/berth/apiserver/roles"
 	"github.com/berth-dev/berth/apiserver/tokens"
+	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/handshake"
 )
 
@@ -42,6 +44,8 @@ const (
 type Server struct {
 	config Config
 	hub    *hub
+	users  *users.Users
+	trail  *audittrail.Trail // nil: nothing is kept
 	// standing asks about what lasts again.
 	standing *standing
 	// definitions are those of custom kinds.
@@ -54,9 +58,9 @@ type Server struct {
 }
 
 // New sets up the API. Nothing is served before Run.
-func New(config Config) (*Server, error) {
+func New(config Config) (_ *Server, err error) {
 	installDefinitions()
-	config, err := config.withDefaults()
+	config, err = config.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -67,9 +71,24 @@ func New(config Config) (*Server, error) {
 	accounts := tokens.New(config.Backend)
 	rights := newRights(config.Backend, config.Logger.Named("rights"))
 	lasting := &standing{rights: rights, backend: config.Backend, open: map[*lasting]struct{}{}}
-	settings, err := genericConfig(config, accounts, rights, lasting)
+	known, err := users.Open(users.Config{
+		Sources: config.Users, Audiences: tokens.Audiences(), Issuer: tokens.Issuer, Accounts: accounts.Authenticator(), Logger: config.Logger.Named("users"),
+	})
 	if err != nil {
 		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			known.Close()
+		}
+	}()
+	trail, err := audittrail.Open(config.Audit, config.Logger.Named("audit"))
+	if err != nil {
+		return nil, err
+	}
+	settings := genericConfig(config, known, rights, lasting)
+	if trail != nil {
+		settings.AuditBackend, settings.AuditPolicyRuleEvaluator = trail.Backend(), trail.Policy()
 	}
 	setOpenAPI(settings, berth)
 	settings.SkipOpenAPIInstallation = true // see describeLate
@@ -104,19 +123,15 @@ func New(config Config) (*Server, error) {
 		}
 	}
 	return &Server{
-		config: config, hub: g.hub, standing: lasting, definitions: custom.definitions, generic: generic, logger: config.Logger,
+		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, generic: generic, logger: config.Logger,
 		prepared: make(chan struct{}),
 	}, nil
 }
 
 // genericConfig is the configuration of upstream's server.
-func genericConfig(config Config, accounts *tokens.Accounts, rights *rights, lasting *standing) (*genericapiserver.Config, error) {
+func genericConfig(config Config, known *users.Users, rights *rights, lasting *standing) *genericapiserver.Config {
 	c := genericapiserver.NewConfig(legacyscheme.Codecs)
-	file, err := openTokens(config.TokenFile, config.Logger)
-	if err != nil {
-		return nil, err
-	}
-	c.Authentication.Authenticator = newAuthenticator(file, accounts)
+	c.Authentication.Authenticator = newAuthenticator(known)
 	c.Authentication.APIAudiences = tokens.Audiences()
 	c.Authorization.Authorizer = rights
 	c.RuleResolver = rights
@@ -148,7 +163,7 @@ func genericConfig(config Config, accounts *tokens.Accounts, rights *rights, las
 	for _, check := range config.Ready {
 		c.AddReadyzChecks(healthz.NamedCheck(check.Name, func(*http.Request) error { return check.Do() }))
 	}
-	return c, nil
+	return c
 }
 
 // longRunning tells the requests that no timeout ends.
@@ -225,8 +240,16 @@ func (s *Server) Run(ctx context.Context) error {
 	defer endWatches()
 	var following sync.WaitGroup
 	following.Go(func() { s.hub.run(watching) })
+	defer s.users.Close()
+	following.Go(func() { s.users.Run(watching) })
 	following.Go(func() { s.standing.run(watching) })
 	following.Go(func() { s.definitions.run(watching) })
+	if s.trail != nil {
+		if err := s.trail.Run(); err != nil {
+			return fmt.Errorf("the audit trail: %w", err)
+		}
+		defer s.trail.End() // when nothing is asked any more
+	}
 	s.generic.RunPostStartHooks(watching)
 	s.logger.Info("serving the API", "address", s.config.Listener.Addr().String(), "kubernetes", kubernetesGitVersion)
 	err = serve(ctx, httpServer, s.config.Listener, &s.gate, s.config.ShutdownTimeout, endWatches)
@@ -242,6 +265,14 @@ func Gatherer() prometheus.Gatherer { return legacyregistry.DefaultGatherer }
 // RefusedHandshakes is how many connections were cut unheard, because too many
 // had not yet shown who they are.
 func (s *Server) RefusedHandshakes() int64 { return s.gate.Refused() }
+
+// LostAccounts counts requests of which the audit trail should tell and cannot.
+func (s *Server) LostAccounts() int64 {
+	if s.trail == nil {
+		return 0
+	}
+	return s.trail.Lost()
+}
 
 // Addr is the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.config.Listener.Addr() }

@@ -19,7 +19,7 @@ func Default() *Config {
 		Ports:    &Ports{HTTP: DefaultHTTPPort, RPC: DefaultRPCPort, Raft: DefaultRaftPort, Gossip: DefaultGossipPort},
 		Gossip:   &Gossip{},
 		TLS:      &TLS{},
-		Auth:     &Auth{},
+		Auth:     &Auth{Webhook: &AuthWebhook{Version: "v1", CacheTTL: "2m"}},
 		Server: &Server{
 			BootstrapExpect: 1,
 			MaxClockOffset:  "30s",
@@ -30,6 +30,11 @@ func Default() *Config {
 				SnapshotThreshold:  8192,
 				SnapshotInterval:   "2m",
 				TrailingLogs:       10240,
+			},
+			Audit: &Audit{
+				MaxEvent: "100Ki",
+				Log:      &AuditLog{MaxSize: "100Mi", MaxFiles: 100, MaxAgeDays: 366, Mode: "blocking"},
+				Webhook:  &AuditWebhook{MaxBatch: 400, MaxWait: "30s"},
 			},
 			Autopilot: &Autopilot{
 				CleanupDeadServers:      true,

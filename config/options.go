@@ -56,6 +56,18 @@ func (t *TLS) Enabled() bool { return t.CertFile != "" }
 type Auth struct {
 	// TokenFile is CSV as for kube-apiserver: token,user,uid,"group1,group2".
 	TokenFile Path `hcl:"token_file,optional"`
+	// ConfigFile is an AuthenticationConfiguration, as for kube-apiserver.
+	ConfigFile Path `hcl:"config_file,optional"`
+
+	Webhook *AuthWebhook `hcl:"webhook,block"`
+}
+
+// AuthWebhook is who reviews tokens.
+type AuthWebhook struct {
+	// ConfigFile is a kubeconfig.
+	ConfigFile Path     `hcl:"config_file,optional"`
+	Version    string   `hcl:"version,optional"`
+	CacheTTL   Duration `hcl:"cache_ttl,optional"`
 }
 
 // Server configures the agent's part in the control plane.
@@ -72,6 +84,35 @@ type Server struct {
 	Autopilot *Autopilot `hcl:"autopilot,block"`
 	Scheduler *Scheduler `hcl:"scheduler,block"`
 	Services  *Services  `hcl:"services,block"`
+	Audit     *Audit     `hcl:"audit,block"`
+}
+
+// Audit says what is kept of requests, and where.
+type Audit struct {
+	PolicyFile Path     `hcl:"policy_file,optional"`
+	MaxEvent   Quantity `hcl:"max_event,optional"`
+
+	Log     *AuditLog     `hcl:"log,block"`
+	Webhook *AuditWebhook `hcl:"webhook,block"`
+}
+
+// AuditLog are files.
+type AuditLog struct {
+	Path       Path     `hcl:"path,optional"`
+	MaxSize    Quantity `hcl:"max_size,optional"`
+	MaxFiles   int      `hcl:"max_files,optional"`
+	MaxAgeDays int      `hcl:"max_age_days,optional"`
+	Compress   bool     `hcl:"compress,optional"`
+	// Mode is "blocking": a line is written before the answer goes out, or "batch".
+	Mode string `hcl:"mode,optional"`
+}
+
+// AuditWebhook is who is sent accounts.
+type AuditWebhook struct {
+	// ConfigFile is a kubeconfig.
+	ConfigFile Path     `hcl:"config_file,optional"`
+	MaxBatch   int      `hcl:"max_batch,optional"`
+	MaxWait    Duration `hcl:"max_wait,optional"`
 }
 
 // Services says which addresses services get.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"reflect"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -138,13 +139,14 @@ func (c *Config) validateSecurity(k checker) {
 	files := []struct {
 		option string
 		path   Path
-	}{{"tls.ca_file", c.TLS.CAFile}, {"tls.cert_file", c.TLS.CertFile}, {"tls.key_file", c.TLS.KeyFile}, {"auth.token_file", c.Auth.TokenFile}}
+	}{{"tls.ca_file", c.TLS.CAFile}, {"tls.cert_file", c.TLS.CertFile}, {"tls.key_file", c.TLS.KeyFile}, {"auth.token_file", c.Auth.TokenFile},
+		{"auth.config_file", c.Auth.ConfigFile}, {"auth.webhook.config_file", c.Auth.Webhook.ConfigFile}}
 	given := 0
 	for _, f := range files {
 		if f.path == "" {
 			continue
 		}
-		if f.option != "auth.token_file" {
+		if strings.HasPrefix(f.option, "tls.") {
 			given++
 		}
 		if err := readable(string(f.path)); err != nil {
@@ -158,6 +160,10 @@ func (c *Config) validateSecurity(k checker) {
 			}
 		}
 	}
+	if problem, ok := oneOf(c.Auth.Webhook.Version, "v1", "v1beta1"); !ok {
+		k.fail("auth.webhook.version", "%s", problem)
+	}
+	k.atLeastDuration("auth.webhook.cache_ttl", c.Auth.Webhook.CacheTTL, 0)
 	c.validateReach(k)
 }
 

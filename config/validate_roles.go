@@ -56,7 +56,39 @@ func (c *Config) validateServer(k checker) {
 	if _, _, err := s.Services.Ports(); err != nil {
 		k.fail("server.services.node_ports", "%v", err)
 	}
+	c.validateAudit(k)
 	c.validateScheduler(k)
+}
+
+func (c *Config) validateAudit(k checker) {
+	const block = "server.audit."
+	a := c.Server.Audit
+	if a.PolicyFile != "" && a.Log.Path == "" && a.Webhook.ConfigFile == "" {
+		k.fail(block+"policy_file", "nothing is kept; set %[1]slog.path or %[1]swebhook.config_file", block)
+	}
+	for _, f := range []struct {
+		option string
+		path   Path
+	}{{"policy_file", a.PolicyFile}, {"webhook.config_file", a.Webhook.ConfigFile}} {
+		if f.path != "" {
+			if err := readable(string(f.path)); err != nil {
+				k.fail(block+f.option, "%v", err)
+			}
+		}
+	}
+	if size := a.MaxEvent.Value(); a.MaxEvent.check() == nil && (size.Value() < 32<<10 || size.Value() > 1<<20) {
+		k.fail(block+"max_event", `%q is not between "32Ki" and "1Mi"`, string(a.MaxEvent))
+	}
+	if size := a.Log.MaxSize.Value(); a.Log.MaxSize.check() == nil && (size.Value() < 2<<20 || size.Value()%(1<<20) != 0) {
+		k.fail(block+"log.max_size", `%q is not a whole number of Mi, "2Mi" or more`, string(a.Log.MaxSize))
+	}
+	k.atLeast(block+"log.max_files", a.Log.MaxFiles, 0)
+	k.atLeast(block+"log.max_age_days", a.Log.MaxAgeDays, 0)
+	if problem, ok := oneOf(a.Log.Mode, "blocking", "batch"); !ok {
+		k.fail(block+"log.mode", "%s", problem)
+	}
+	k.between(block+"webhook.max_batch", a.Webhook.MaxBatch, 1, 10_000)
+	k.atLeastDuration(block+"webhook.max_wait", a.Webhook.MaxWait, 10*time.Millisecond)
 }
 
 func (c *Config) validateScheduler(k checker) {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/apiserver/audittrail"
+	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/pki"
@@ -42,8 +44,10 @@ type Config struct {
 	// APICA is the PEM of the authority that the API's certificate is from:
 	// what clients trust. It is written into every namespace.
 	APICA []byte
-	// TokenFile lists bearer tokens, empty for none.
-	TokenFile string
+	// Users says whose tokens the API believes.
+	Users users.Sources
+	// Audit says what is kept of requests to it.
+	Audit audittrail.Config
 
 	// BootstrapExpect is the number of servers that found the cluster; 0 waits
 	// to be added to one.

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
@@ -122,7 +123,7 @@ func newTestCluster(t *testing.T) *testCluster {
 func (c *testCluster) start(name string, change func(cfg *Config)) *Server {
 	c.t.Helper()
 	cfg := Config{
-		Name: name, Version: "test", DataDir: filepath.Join(c.dir, name), TokenFile: filepath.Join(c.dir, "tokens"),
+		Name: name, Version: "test", DataDir: filepath.Join(c.dir, name), Users: users.Sources{TokenFile: filepath.Join(c.dir, "tokens")},
 		Gossip:    Gossip{BindAddr: "127.0.0.1", AdvertiseAddr: "127.0.0.1", RetryInterval: 100 * time.Millisecond},
 		Consensus: Consensus{HeartbeatTimeout: time.Second, ElectionTimeout: time.Second, LeaderLeaseTimeout: 500 * time.Millisecond, NoFsync: true},
 	}

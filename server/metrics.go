@@ -153,8 +153,14 @@ func (s *Server) clockGauges() error {
 	return nil
 }
 
-// handshakeCounters read the doors' counts when they are asked.
-func (s *Server) handshakeCounters() error {
+// doorCounters read the counts of the doors, and of what tells of requests, when they are asked.
+func (s *Server) doorCounters() error {
+	lost := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "berth_audit_events_lost_total", Help: "Accounts of requests that the audit trail could neither write nor send.",
+	}, func() float64 { return float64(s.api.LostAccounts()) })
+	if err := s.config.Metrics.Register(lost); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	for door, read := range map[string]func() int64{
 		"api": s.api.RefusedHandshakes, "rpc": s.rpc.Gate.Refused, "raft": s.node.RefusedHandshakes,
 	} {

@@ -138,7 +138,7 @@ func (s *Server) open() error {
 	if err := s.clockGauges(); err != nil {
 		return err
 	}
-	if err := s.handshakeCounters(); err != nil {
+	if err := s.doorCounters(); err != nil {
 		return err
 	}
 	run, cancel := context.WithCancel(context.Background())

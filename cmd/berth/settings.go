@@ -15,6 +15,8 @@ import (
 
 	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/apiserver/audittrail"
+	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/config"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
@@ -89,7 +91,7 @@ func serverPart(c *config.Config) *agent.ServerPart {
 	services.FirstNodePort, services.LastNodePort, _ = c.Server.Services.Ports()
 	return &agent.ServerPart{
 		Services:        services,
-		BootstrapExpect: c.Server.BootstrapExpect, NonVoter: c.Server.NonVoter, TokenFile: string(c.Auth.TokenFile),
+		BootstrapExpect: c.Server.BootstrapExpect, NonVoter: c.Server.NonVoter, Users: userSources(c.Auth), Audit: auditConfig(c.Server.Audit),
 		MaxClockOffset: c.Server.MaxClockOffset.Value(), MaxLogVersion: c.Server.MaxLogVersion,
 		Consensus: server.Consensus{
 			HeartbeatTimeout: r.HeartbeatTimeout.Value(), ElectionTimeout: r.ElectionTimeout.Value(),
@@ -102,6 +104,27 @@ func serverPart(c *config.Config) *agent.ServerPart {
 			MinQuorum: ap.MinQuorum,
 		},
 		Scheduler: schedulerConfiguration(c.Server.Scheduler),
+	}
+}
+
+func userSources(a *config.Auth) users.Sources {
+	return users.Sources{
+		TokenFile: string(a.TokenFile), ConfigFile: string(a.ConfigFile),
+		Webhook: string(a.Webhook.ConfigFile), WebhookVersion: a.Webhook.Version, WebhookCache: a.Webhook.CacheTTL.Value(),
+	}
+}
+
+func auditConfig(a *config.Audit) audittrail.Config {
+	event, size := a.MaxEvent.Value(), a.Log.MaxSize.Value()
+	return audittrail.Config{
+		PolicyFile: string(a.PolicyFile), MaxEventBytes: event.Value(),
+		Log: audittrail.Log{
+			Path: string(a.Log.Path), MaxMebibytes: int(size.Value() >> 20), MaxFiles: a.Log.MaxFiles, MaxAgeDays: a.Log.MaxAgeDays,
+			Compress: a.Log.Compress, Batch: a.Log.Mode == "batch",
+		},
+		Webhook: audittrail.Webhook{
+			Kubeconfig: string(a.Webhook.ConfigFile), MaxBatch: a.Webhook.MaxBatch, MaxWait: a.Webhook.MaxWait.Value(),
+		},
 	}
 }
 

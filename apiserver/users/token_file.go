@@ -1,4 +1,4 @@
-package apiserver
+package users
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 	"github.com/berth-dev/berth/access"
 )
 
-// tokensRecheck bounds how often requests look whether the file has changed: a
-// token that is taken out of it is worth nothing so much later.
-const tokensRecheck = time.Second
+// recheck bounds how often it is looked whether a file has changed: who is taken out of it is
+// nobody so much later.
+const recheck = time.Second
 
 // tokenFile holds the bearer tokens of a file, which is read again when it changes.
 // While it cannot be read or is wrong, the tokens of before are good.
@@ -46,7 +46,7 @@ func openTokens(file string, logger hclog.Logger) (*tokenFile, error) {
 	}
 	t := &tokenFile{file: file, logger: logger, now: time.Now}
 	t.checked = t.now()
-	t.stamp = t.stat()
+	t.stamp = stampOf(t.file)
 	var err error
 	if t.current, err = readTokens(file); err != nil {
 		return nil, fmt.Errorf("reading the token file: %w", err)
@@ -90,8 +90,9 @@ func readTokens(file string) (*tokenfile.TokenAuthenticator, error) {
 	return tokenfile.NewCSV(file)
 }
 
-func (t *tokenFile) stat() fileStamp {
-	fi, err := os.Stat(t.file)
+// stampOf tells one writing of a file from another.
+func stampOf(file string) fileStamp {
+	fi, err := os.Stat(file)
 	if err != nil {
 		return fileStamp{} // the read will say what is wrong
 	}
@@ -106,9 +107,9 @@ func (t *tokenFile) AuthenticateToken(ctx context.Context, token string) (*authe
 func (t *tokenFile) newest() *tokenfile.TokenAuthenticator {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now := t.now(); now.Sub(t.checked) >= tokensRecheck {
+	if now := t.now(); now.Sub(t.checked) >= recheck {
 		t.checked = now
-		if stamp := t.stat(); stamp != t.stamp {
+		if stamp := stampOf(t.file); stamp != t.stamp {
 			t.stamp = stamp
 			t.reload()
 		}

@@ -1,0 +1,118 @@
+package users
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/request/websocket"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+
+	"github.com/berth-dev/berth/access"
+)
+
+// Sources say whose tokens are believed, beside those of service accounts.
+type Sources struct {
+	// TokenFile, if not empty, is a CSV file of bearer tokens: token, user, UID and
+	// optionally "group,group".
+	TokenFile string
+	// ConfigFile, if not empty, has an AuthenticationConfiguration of apiserver.config.k8s.io.
+	ConfigFile string
+	// Webhook, if not empty, is a kubeconfig that leads to who reviews tokens.
+	Webhook string
+	// WebhookVersion is that of the reviews, "v1" or "v1beta1"; empty: "v1".
+	WebhookVersion string
+	// WebhookCache is how long an answer counts; 0: it is asked every time.
+	WebhookCache time.Duration
+}
+
+// Config is what Users are made of.
+type Config struct {
+	Sources
+	// Audiences are the API's own; Issuer that of its service accounts, which nobody
+	// else may be.
+	Audiences authenticator.Audiences
+	Issuer    string
+	// Accounts believes the tokens of service accounts.
+	Accounts authenticator.Token
+
+	Logger hclog.Logger
+}
+
+// Users tell who makes a request, by its token or as nobody.
+type Users struct {
+	// Tokens are who bears a token, Anonymous what may be asked without one.
+	Tokens, Anonymous authenticator.Request
+
+	configuration *configuration
+}
+
+// Open reads what the configuration names. Where issuers are, keys are fetched from now
+// on until Close.
+func Open(c Config) (*Users, error) {
+	file, err := openTokens(c.TokenFile, c.Logger)
+	if err != nil {
+		return nil, err
+	}
+	hook, err := openWebhook(c)
+	if err != nil {
+		return nil, err
+	}
+	configuration, err := openConfiguration(c)
+	if err != nil {
+		return nil, err
+	}
+	// In kube-apiserver's order: first those who are asked here, then those who are far away.
+	var ways []authenticator.Token
+	if file != nil {
+		ways = append(ways, authenticator.WrapAudienceAgnosticToken(c.Audiences, file))
+	}
+	ways = append(ways, c.Accounts)
+	if c.ConfigFile != "" {
+		ways = append(ways, authenticator.WrapAudienceAgnosticToken(c.Audiences, nobodysOwn(configuration)))
+	}
+	if hook != nil {
+		ways = append(ways, nobodysOwn(hook))
+	}
+	all := tokenunion.New(ways...)
+	return &Users{
+		Tokens:        union.New(bearertoken.New(all), websocket.NewProtocolAuthenticator(all)),
+		Anonymous:     authenticator.RequestFunc(configuration.anonymous),
+		configuration: configuration,
+	}, nil
+}
+
+// Run follows the configuration's file until ctx ends.
+func (u *Users) Run(ctx context.Context) { u.configuration.run(ctx) }
+
+// Close ends what fetches keys.
+func (u *Users) Close() { u.configuration.close() }
+
+// nobodysOwn refuses a user who would be a part of Berth: that is what certificates are for.
+func nobodysOwn(next authenticator.Token) authenticator.Token {
+	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		who, ok, err := next.AuthenticateToken(ctx, token)
+		if err != nil || !ok {
+			return nil, false, err
+		}
+		if access.IsReserved(who.User.GetName()) {
+			return nil, false, fmt.Errorf("the user %q is for Berth's own parts, such as servers and workers", who.User.GetName())
+		}
+		for _, g := range who.User.GetGroups() {
+			if access.IsReserved(g) {
+				return nil, false, fmt.Errorf("the group %q is for Berth's own parts, such as servers and workers", g)
+			}
+		}
+		return who, true, nil
+	})
+}
+
+// anonymous is who asks without a token or certificate, where that may be.
+func (c *configuration) anonymous(req *http.Request) (*authenticator.Response, bool, error) {
+	return c.now().anonymous.AuthenticateRequest(req)
+}
