@@ -235,6 +235,10 @@ func rulesBefore() []Rule {
 			Resources: []string{"pods/exec", "pods/attach", "pods/portforward"},
 			Why:       "`berth exec`, `cp`, `attach`, `port-forward`; a WebSocket needs both verbs",
 		},
+		{
+			Group: Authenticated, Verbs: []string{"get", "update", "patch"}, OwnNamespaces: true,
+			Resources: []string{"pods/ephemeralcontainers"}, Why: "`berth debug`",
+		},
 		{Group: Authenticated, Verbs: []string{"create"}, Resources: []string{"plans.berth.dev"}, Why: "`berth plan`: nothing is changed"},
 		{
 			Group: Authenticated, Verbs: []string{"create"}, OwnNamespaces: true,

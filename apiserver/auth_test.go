@@ -275,7 +275,7 @@ func TestTableIsServed(t *testing.T) {
 		}
 	}
 	administrators := []string{
-		"secrets", "bindings", "pods/binding", "pods/ephemeralcontainers",
+		"secrets", "bindings", "pods/binding",
 		"namespaces/finalize", "schedulerconfigurations.berth.dev/status", "tokenreviews.authentication.k8s.io",
 		"subjectaccessreviews.authorization.k8s.io", "localsubjectaccessreviews.authorization.k8s.io",
 		"roles.rbac.authorization.k8s.io", "rolebindings.rbac.authorization.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io",

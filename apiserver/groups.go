@@ -207,7 +207,7 @@ func addPodParts(resources map[string]rest.Storage, pods *served, config Config)
 	resources["pods/eviction"] = &eviction{pods.backend}
 	resources["pods/status"] = partOf(pods, pod.StatusStrategy)
 	resources["pods/log"] = &podLog{backend: pods.backend, logs: config.Logs}
-	resources["pods/ephemeralcontainers"] = &unsupportedPart{partOf(pods, pod.StatusStrategy), "ephemeral containers"}
+	resources["pods/ephemeralcontainers"] = narrowPartOf(pods, pod.EphemeralContainersStrategy)
 	for what, options := range streamKinds() {
 		resources["pods/"+what] = &podStream{
 			what: what, options: options, backend: pods.backend, streams: config.Streams, logger: config.Logger.Named("streams"),

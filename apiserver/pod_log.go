@@ -103,6 +103,9 @@ func logContainer(pod *corev1.Pod, name string) (string, error) {
 	for _, c := range pod.Spec.Containers {
 		names = append(names, c.Name)
 	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		names = append(names, c.Name)
+	}
 	switch {
 	case name == "" && len(pod.Spec.Containers) == 1:
 		return pod.Spec.Containers[0].Name, nil

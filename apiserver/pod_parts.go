@@ -153,20 +153,6 @@ func dryRunContext(ctx context.Context, backend Backend, flags []string) (contex
 	return withDryRun(ctx, backend)
 }
 
-// unsupportedPart serves a subresource that can be read with its object but
-// not be changed.
-type unsupportedPart struct {
-	*part
-	what string
-}
-
-// Update implements rest.Updater.
-func (u *unsupportedPart) Update(context.Context, string, rest.UpdatedObjectInfo, rest.ValidateObjectFunc,
-	rest.ValidateObjectUpdateFunc, bool, *metav1.UpdateOptions,
-) (runtime.Object, bool, error) {
-	return nil, false, notImplemented(u.what)
-}
-
 func notImplemented(what string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: "NotImplemented",

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,17 +90,46 @@ func TestLogs(t *testing.T) {
 }
 
 // TestUnsupportedParts: each says in one sentence that it is not there.
-func TestUnsupportedParts(t *testing.T) {
-	pods, _, _ := podsOn(t, share(t), "a")
-	p, err := pods.Get(context.Background(), "a", metav1.GetOptions{})
+// EC1 to EC3: ephemeral containers come by their own way, and stay.
+func TestEphemeralContainers(t *testing.T) {
+	pods, _, node := podsOn(t, share(t), "a")
+	ctx := context.Background()
+	if err := bind(pods, "a", node); err != nil {
+		t.Fatal(err)
+	}
+	p, err := pods.Get(ctx, "a", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = pods.UpdateEphemeralContainers(context.Background(), "a", p, metav1.UpdateOptions{})
-	wantStatus(t, err, http.StatusNotImplemented, "this version of Berth does not support ephemeral containers")
+	look := corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "look", Image: "busybox"}, TargetContainerName: p.Spec.Containers[0].Name}
+	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{look}
+	_, err = pods.Update(ctx, p, metav1.UpdateOptions{})
+	wantStatus(t, err, 422, "pod updates may not change fields other than")
+	p.Spec.Containers[0].Image = "other" // not of this part
+	added, err := pods.UpdateEphemeralContainers(ctx, "a", p, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := added.Spec.EphemeralContainers; len(got) != 1 || got[0].TerminationMessagePath == "" || added.Spec.Containers[0].Image == "other" ||
+		added.Generation != p.Generation+1 {
+		t.Errorf("it is now %+v", added)
+	}
+	bad := added.DeepCopy()
+	bad.Spec.EphemeralContainers[0].Image = "other"
+	_, err = pods.UpdateEphemeralContainers(ctx, "a", bad, metav1.UpdateOptions{})
+	wantStatus(t, err, 422, "may not be changed")
+	bad.Spec.EphemeralContainers = nil
+	_, err = pods.UpdateEphemeralContainers(ctx, "a", bad, metav1.UpdateOptions{})
+	wantStatus(t, err, 422, "may not be removed")
+	patch := `{"spec":{"ephemeralContainers":[{"name":"more","image":"busybox","ports":[{"containerPort":80}]}]}}`
+	_, err = pods.Patch(ctx, "a", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "ephemeralcontainers")
+	wantStatus(t, err, 422, "ports: Forbidden")
+	patch = `{"spec":{"ephemeralContainers":[{"name":"more","image":"busybox"}]}}`
+	if p, err = pods.Patch(ctx, "a", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "ephemeralcontainers"); err != nil || len(p.Spec.EphemeralContainers) != 2 {
+		t.Errorf("another one: %v, %+v", err, p)
+	}
 }
 
-// TestEviction: PD7, PD8, and TM6.
 func TestEviction(t *testing.T) {
 	pods, _, node := podsOn(t, share(t), "running", "waiting")
 	ctx := context.Background()

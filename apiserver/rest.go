@@ -297,6 +297,28 @@ func (p *part) ConvertToTable(ctx context.Context, object, options runtime.Objec
 	return p.store.ConvertToTable(ctx, object, options)
 }
 
+// narrowPart serves a subresource by which some fields of an object are written
+// and all others stay as they are.
+type narrowPart struct {
+	patched
+	rest.ResetFieldsFilterStrategy
+}
+
+type patched interface {
+	rest.Storage
+	rest.Patcher
+	rest.TableConvertor
+}
+
+func narrowPartOf(r *served, strategy interface {
+	rest.RESTUpdateStrategy
+	rest.ResetFieldsStrategy
+	rest.ResetFieldsFilterStrategy
+},
+) narrowPart {
+	return narrowPart{partOf(r, strategy), strategy}
+}
+
 // readOnly serves a resource that only the state machine writes.
 type readOnly struct {
 	store      *genericregistry.Store

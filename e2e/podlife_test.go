@@ -42,7 +42,7 @@ func podLife(t *testing.T, d *containerdtest.Daemon) {
 	}
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"ends": ends, "restarts": restarts, "init": initContainers, "sees": sees, "stops": stops, "probed": probed, "refused": refused,
-		"fails": fails, "entered": entered, "mounts": mounts,
+		"fails": fails, "entered": entered, "attached": attached, "debugged": debugged, "mounts": mounts,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}

@@ -63,6 +63,7 @@ type Action struct {
 	ID        runtime.ID // Container and Attempt are set for what is about one container
 	IPs       []string   // the pod's addresses
 	Image     string     // of ActionStart: what ActionPull found
+	Target    runtime.ID // of ActionStart: whose processes the container is to see; none where it has no name
 	Container *corev1.Container
 	Signal    runtime.Signal
 	Hook      *corev1.LifecycleHandler

@@ -81,14 +81,14 @@ func (c *caller) sandbox(ctx context.Context, a Action) (runtime.Sandbox, error)
 }
 
 func (c *caller) start(ctx context.Context, a Action) error {
-	spec := runtime.Spec{ID: a.ID, Pod: a.Pod, Container: a.Container, Image: a.Image}
+	spec := runtime.Spec{ID: a.ID, Pod: a.Pod, Container: a.Container, Image: a.Image, Target: a.Target}
 	r := &resolver{pod: a.Pod, alloc: c.alloc, podIPs: a.IPs, hostIPs: c.hostIPs, getter: c.getter}
 	if c.api != nil {
 		r.apiHost, r.apiPort = c.api(a.Pod)
 	}
 	env, values, err := r.environment(ctx, a.Container)
 	if err != nil {
-		return &prepareError{wait: "CreateContainerConfigError", event: "Failed", err: err}
+		return &prepareError{wait: waitConfigError, event: "Failed", err: err}
 	}
 	spec.Env = env
 	lookup := func(name string) (string, bool) { v, ok := values[name]; return v, ok }

@@ -30,8 +30,10 @@ type podState struct {
 	// verdict fails the whole pod whatever its containers did: refused by the node, deadline exceeded.
 	verdict *verdict
 
-	ctrs  []ctr // init containers, then containers, in spec order
-	inits int
+	// ctrs are init containers, then containers, in spec order, then ephemeral ones in the order in which they came.
+	ctrs  []ctr
+	inits int // where the containers begin
+	mains int // where the ephemeral ones begin
 
 	startTime time.Time
 	stopAt    time.Time // when the pod was first told to end; zero while it may run
@@ -105,6 +107,7 @@ const (
 	roleInit role = iota
 	roleSidecar
 	roleApp
+	roleEphemeral // runs once, and decides nothing of the pod's life (EC1)
 )
 
 type ctrState uint8
@@ -165,6 +168,9 @@ type ctr struct {
 	// condemnedGrace is that of the probe that condemned it; nil: the pod's.
 	condemnedGrace *int64
 	probing        *probing // nil: it has no probes
+
+	// Of an ephemeral one: it is known whether it can be started here, and it cannot.
+	looked, refused bool
 }
 
 func newPodState(pod *corev1.Pod, class *model.Class, env *podEnv, now time.Time) *podState {
@@ -181,6 +187,8 @@ func newPodState(pod *corev1.Pod, class *model.Class, env *podEnv, now time.Time
 		c := &pod.Spec.Containers[i]
 		p.ctrs = append(p.ctrs, ctr{spec: c, role: roleApp, attempt: -1, probing: newProbing(c)})
 	}
+	p.mains = len(p.ctrs)
+	p.addEphemeral()
 	p.startTime = now
 	return p
 }
@@ -279,6 +287,7 @@ func (p *podState) recall() {
 	}
 	recall(p.pod.Status.InitContainerStatuses)
 	recall(p.pod.Status.ContainerStatuses)
+	recall(p.pod.Status.EphemeralContainerStatuses)
 }
 
 // refOf is what a runtime calls a container itself.
@@ -320,20 +329,16 @@ func (p *podState) assign(pod *corev1.Pod, now time.Time) {
 		}
 		c.spec = spec
 	}
+	p.addEphemeral()
 }
 
-func containerByName(pod *corev1.Pod, name string) *corev1.Container {
-	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; c.Name == name {
-			return c
+func containerByName(pod *corev1.Pod, name string) (found *corev1.Container) {
+	runtime.EachContainer(pod, func(c *corev1.Container, _ string) {
+		if c.Name == name {
+			found = c
 		}
-	}
-	for i := range pod.Spec.Containers {
-		if c := &pod.Spec.Containers[i]; c.Name == name {
-			return c
-		}
-	}
-	return nil
+	})
+	return found
 }
 
 func (p *podState) find(name string) *ctr {
@@ -500,7 +505,7 @@ func (p *podState) startFailed(c *ctr, err error, now time.Time) {
 	}
 	var ce *runtime.ConfigError
 	if errors.As(err, &ce) {
-		c.wait = "CreateContainerConfigError"
+		c.wait = waitConfigError
 	}
 	c.retryAt = now.Add(retryInterval)
 	p.emit(corev1.EventTypeWarning, reason, "Error: "+err.Error())

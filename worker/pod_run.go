@@ -76,10 +76,11 @@ func (p *podState) stepRun(now time.Time) {
 	if !p.ensureSandbox(now) {
 		return
 	}
+	p.stepEphemeral(now)
 	if !p.initialize(now) {
 		return
 	}
-	for i := p.inits; i < len(p.ctrs); i++ {
+	for i := p.inits; i < p.mains; i++ {
 		p.ensure(&p.ctrs[i], now)
 	}
 }
@@ -109,7 +110,7 @@ func (p *podState) initialize(now time.Time) bool {
 }
 
 func (p *podState) anyAppBegan() bool {
-	for i := p.inits; i < len(p.ctrs); i++ {
+	for i := p.inits; i < p.mains; i++ {
 		if p.ctrs[i].attempt >= 0 {
 			return true
 		}
@@ -132,7 +133,7 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 	if c.state == ctrPulling {
 		return
 	}
-	anew := c.role != roleApp && !p.here(c) // IN5: in another sandbox all of it is done again
+	anew := (c.role == roleInit || c.role == roleSidecar) && !p.here(c) // IN5: in another sandbox all of it is done again
 	if c.state == ctrEnded && !anew {
 		if !p.restarts(c) {
 			return
@@ -157,7 +158,7 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 		return
 	}
 	c.state = ctrStarting
-	p.act(Action{Kind: ActionStart, Container: c.spec, Image: c.image,
+	p.act(Action{Kind: ActionStart, Container: c.spec, Image: c.image, Target: p.target(c),
 		ID: runtime.ID{Container: c.spec.Name, Attempt: c.attempt + 1}})
 }
 
@@ -173,7 +174,7 @@ func (p *podState) backOff(c *ctr) {
 
 // restarts says whether an ended container is to run again (RB1, IN2).
 func (p *podState) restarts(c *ctr) bool {
-	return c.replacedBy || c.role == roleSidecar || restartsAfter(c, p.pod.Spec.RestartPolicy, c.exit.Code)
+	return c.replacedBy || c.role == roleSidecar || c.role != roleEphemeral && restartsAfter(c, p.pod.Spec.RestartPolicy, c.exit.Code)
 }
 
 func restartsAfter(c *ctr, podPolicy corev1.RestartPolicy, code int32) bool {
@@ -225,7 +226,7 @@ func (p *podState) complete() bool {
 			}
 		}
 	}
-	for i := p.inits; i < len(p.ctrs); i++ {
+	for i := p.inits; i < p.mains; i++ {
 		if c := &p.ctrs[i]; c.state != ctrEnded || p.restarts(c) {
 			return false
 		}

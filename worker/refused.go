@@ -7,10 +7,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 // notHonoured is the reason of the event about something that a pod asks for, does not get, and can do without.
 const notHonoured = "NotHonoured"
+
+// waitConfigError is why a container waits that cannot be started as it is configured.
+const waitConfigError = "CreateContainerConfigError"
 
 // refused says whether nothing of the pod can be started here. It waits then, as one whose configuration is wrong, and
 // does not fail: whoever replaces failed pods would make one after the other.
@@ -23,7 +28,7 @@ func (p *podState) refused() bool {
 		return false
 	}
 	for i := range p.ctrs {
-		p.ctrs[i].wait, p.ctrs[i].waitMessage = "CreateContainerConfigError", p.refusal.Message
+		p.ctrs[i].wait, p.ctrs[i].waitMessage = waitConfigError, p.refusal.Message
 	}
 	return true
 }
@@ -34,19 +39,23 @@ func (p *podState) look() {
 			return // an earlier agent has looked
 		}
 	}
+	p.refusal = p.refuses(withoutEphemeral(p.pod))
+}
+
+// refuses says why nothing of a pod can be started here, with an event; where it can, events tell what it misses.
+func (p *podState) refuses(pod *corev1.Pod) *runtime.Refusal {
 	if p.env.refuse != nil {
-		p.refusal = p.env.refuse(p.pod)
+		if x := p.env.refuse(pod); x != nil {
+			p.emit(corev1.EventTypeWarning, x.Reason, "Error: "+x.Message)
+			return x
+		}
 	}
-	if p.refusal != nil {
-		p.emit(corev1.EventTypeWarning, p.refusal.Reason, "Error: "+p.refusal.Message)
-		return
+	if p.env.told != nil {
+		for _, text := range p.env.told(pod) {
+			p.emit(corev1.EventTypeWarning, notHonoured, text)
+		}
 	}
-	if p.env.told == nil {
-		return
-	}
-	for _, text := range p.env.told(p.pod) {
-		p.emit(corev1.EventTypeWarning, notHonoured, text)
-	}
+	return nil
 }
 
 const (

@@ -62,6 +62,10 @@ func (p *podState) containerStatuses(s *corev1.PodStatus) {
 			s.InitContainerStatuses = append(s.InitContainerStatuses, cs)
 			continue
 		}
+		if i >= p.mains {
+			s.EphemeralContainerStatuses = append(s.EphemeralContainerStatuses, cs)
+			continue
+		}
 		if final && cs.State.Terminated == nil {
 			// What was never started, or waited, when the pod was ended counts as failed.
 			cs.State = corev1.ContainerState{Terminated: terminated(&runtime.Exit{Code: 137, Reason: runtime.ReasonStatusUnknown,
@@ -82,6 +86,8 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	switch c.role {
 	case roleInit:
 		s.Ready = c.state == ctrEnded && c.exit.Code == 0
+	case roleEphemeral:
+		s.Started = nil
 	default:
 		// LC6: without a readiness probe, what runs is ready; LC8: never in a pod that is being deleted.
 		s.Ready = c.ready() && p.pod.DeletionTimestamp == nil && !p.gone
@@ -125,7 +131,7 @@ func (p *podState) waiting(c *ctr) *corev1.ContainerStateWaiting {
 	switch {
 	case c.wait != "":
 		return &corev1.ContainerStateWaiting{Reason: c.wait, Message: c.waitMessage}
-	case p.inits > 0:
+	case p.inits > 0 && c.role != roleEphemeral:
 		return &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	}
 	return &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}

@@ -137,7 +137,7 @@ func (a *Agent) enter(kind StreamKind, pod types.UID, container string) (http.Ha
 	case StreamExec:
 		return streamHandler(rt.ExecStream, id, nil), nil
 	case StreamAttach:
-		return streamHandler(rt.AttachStream, id, containerOf(object, container)), nil
+		return streamHandler(rt.AttachStream, id, containerByName(object, container)), nil
 	}
 	return nil, refuseStream(http.StatusNotImplemented, "this worker does not know streams of kind %q", kind)
 }
@@ -160,15 +160,6 @@ func running(pod *corev1.Pod, s *corev1.PodStatus, name string) (string, error) 
 		}
 	}
 	return "", refuseStream(http.StatusBadRequest, "container not found (%q) in pod %q", name, pod.Name)
-}
-
-func containerOf(pod *corev1.Pod, name string) (found *corev1.Container) {
-	runtime.EachContainer(pod, func(c *corev1.Container, _ string) {
-		if c.Name == name {
-			found = c
-		}
-	})
-	return found
 }
 
 // streamHandler answers a request for a command, or for what a container does itself: then its spec says whether it has a
@@ -232,8 +223,6 @@ func streamFailed(w http.ResponseWriter, container string, err error) {
 		http.Error(w, fmt.Sprintf("container not found (%q)", container), http.StatusBadRequest)
 	case errors.Is(err, runtime.ErrUnavailable):
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-	case errors.Is(err, runtime.ErrNoStream):
-		http.Error(w, err.Error(), http.StatusNotImplemented)
 	default:
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}

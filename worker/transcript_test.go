@@ -143,6 +143,13 @@ func (b *bench) run(d *datadriven.TestData) {
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
 			Type: corev1.PodConditionType(kind), Status: corev1.ConditionStatus(status)})
 		b.assignPods(pod)
+	case "ephemeral": // ephemeral POD NAME [target=NAME]
+		pod := b.change(d)
+		e := corev1.EphemeralContainer{}
+		e.Name = d.CmdArgs[1].Key
+		d.MaybeScanArgs(b.t, "target", &e.TargetContainerName)
+		pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, e)
+		b.assignPods(pod)
 	case "image":
 		pod := b.change(d)
 		d.ScanArgs(b.t, "image", &containerByName(pod, d.CmdArgs[1].Key).Image)
@@ -226,6 +233,11 @@ func (b *bench) restart(lost bool) {
 	b.core = NewCore(CoreOptions{Node: b.node, RuntimeName: "fake", HostIPs: []string{"10.0.0.1"},
 		Files: b.files, Sandboxes: b.boxes != nil, Images: b.boxes != nil && b.boxes.registry != nil,
 		Refuse: func(pod *corev1.Pod) *runtime.Refusal {
+			for i := range pod.Spec.EphemeralContainers {
+				if pod.Spec.EphemeralContainers[i].Name == "never" {
+					return runtime.Refuse(fmt.Sprintf("spec.ephemeralContainers[%d]", i), "it is never there")
+				}
+			}
 			if why, ok := pod.Annotations["refuse"]; ok {
 				return &runtime.Refusal{Reason: runtime.ReasonUnsupported, Message: why}
 			}
@@ -370,6 +382,10 @@ func (b *bench) traceAction(a Action) {
 	case ActionProbe:
 		b.trace("%s probe %s#%d within %s", lower(a.ProbeKind), name, a.ID.Attempt, a.Timeout)
 	default:
+		if a.Target.Container != "" {
+			b.trace("%s %s#%d over %s#%d", a.Kind, name, a.ID.Attempt, a.Target.Container, a.Target.Attempt)
+			return
+		}
 		b.trace("%s %s#%d", a.Kind, name, a.ID.Attempt)
 	}
 }
@@ -417,7 +433,7 @@ func summary(name string, s *corev1.PodStatus, removed bool) string {
 			b.WriteString(" ready")
 		}
 	}
-	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
 		for i := range list {
 			fmt.Fprintf(&b, " %s=%s", list[i].Name, stateText(list[i].State))
 			if list[i].RestartCount > 0 {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/auth"
 	"k8s.io/kubectl/pkg/cmd/cp"
 	"k8s.io/kubectl/pkg/cmd/create"
+	"k8s.io/kubectl/pkg/cmd/debug"
 	"k8s.io/kubectl/pkg/cmd/delete"
 	"k8s.io/kubectl/pkg/cmd/describe"
 	"k8s.io/kubectl/pkg/cmd/diff"
@@ -56,7 +57,7 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 		}},
 		{Message: "Look Into Pods:", Commands: []*cobra.Command{
 			logs.NewCmdLogs(f, s), cmdexec.NewCmdExec(f, s), attach.NewCmdAttach(f, s),
-			portforward.NewCmdPortForward(f, s), cp.NewCmdCp(f, s),
+			portforward.NewCmdPortForward(f, s), cp.NewCmdCp(f, s), debug.NewCmdDebug(f, s),
 		}},
 		{Message: "Look After Nodes:", Commands: []*cobra.Command{
 			drain.NewCmdCordon(f, s), drain.NewCmdUncordon(f, s), drain.NewCmdDrain(f, s), taint.NewCmdTaint(f, s),

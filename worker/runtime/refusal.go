@@ -56,6 +56,14 @@ func EachContainer(pod *corev1.Pod, visit func(c *corev1.Container, at string)) 
 	for i := range pod.Spec.Containers {
 		visit(&pod.Spec.Containers[i], fmt.Sprintf("spec.containers[%d]", i))
 	}
+	for i := range pod.Spec.EphemeralContainers {
+		visit(Ephemeral(&pod.Spec.EphemeralContainers[i]), fmt.Sprintf("spec.ephemeralContainers[%d]", i))
+	}
+}
+
+// Ephemeral is an ephemeral container as a container, which it is but for what it must not have.
+func Ephemeral(c *corev1.EphemeralContainer) *corev1.Container {
+	return (*corev1.Container)(&c.EphemeralContainerCommon)
 }
 
 // ShowsObjects: the volume's files are made of what objects of the API hold.

@@ -130,9 +130,6 @@ type StreamOptions struct {
 	Stdin, Stdout, Stderr, TTY bool
 }
 
-// ErrNoStream says that a runtime does not do that.
-var ErrNoStream = errors.New("the container runtime of this node does not do that")
-
 // Limits of a stream: those of the kubelet.
 const (
 	// StreamIdle ends a stream on which nothing happens.
@@ -224,6 +221,8 @@ type Spec struct {
 	Env []string
 	// Mounts are the volumes of the container as directories or files of the host.
 	Mounts []Mount
+	// Target is the run of a container of the pod whose processes this one is to see; none where it has no name.
+	Target ID
 }
 
 // Mount is a volume of a container.

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/logfile"
 	"github.com/berth-dev/berth/worker/runtime/mounts"
+	"github.com/berth-dev/berth/worker/runtime/record"
 )
 
 const (
@@ -166,6 +167,9 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *criv1.ContainerConfig) err
 	dir := r.dir(spec.ID)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
+	}
+	if err := record.Write(r.podDir(spec.ID.Pod), spec.Pod); err != nil { // containers may have been added
+		return fmt.Errorf("keeping the pod's object: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(r.logFile(spec.ID)), 0o755); err != nil {
 		return err

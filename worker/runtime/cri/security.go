@@ -133,6 +133,13 @@ func (r *Runtime) security(ctx context.Context, spec *runtime.Spec) (*criv1.Linu
 		Privileged: privileged(spec.Container), NamespaceOptions: namespaces(spec.Pod), SelinuxOptions: selinux(e.linux),
 		Seccomp: r.seccomp(e.seccomp), Apparmor: armor(e.armor), MaskedPaths: maskedPaths(), ReadonlyPaths: readOnlyPaths(),
 	}
+	if spec.Target.Container != "" && out.NamespaceOptions.Pid == criv1.NamespaceMode_CONTAINER {
+		target, err := r.find(spec.Target)
+		if err != nil {
+			return nil, &runtime.ConfigError{Err: fmt.Errorf("whose processes it is to see: %w", err)}
+		}
+		out.NamespaceOptions.Pid, out.NamespaceOptions.TargetId = criv1.NamespaceMode_TARGET, target.ref
+	}
 	if pod != nil {
 		out.SupplementalGroups, out.SupplementalGroupsPolicy = groups(pod)
 	}

@@ -98,6 +98,7 @@ func (r *Runtime) Start(_ context.Context, spec runtime.Spec) error {
 		p = &pod{pod: spec.Pod}
 		r.pods[spec.ID.Pod] = p
 	}
+	p.pod = spec.Pod // containers may have been added
 	// One ended attempt before the new one is kept, as its logs may be asked for.
 	p.containers = slices.DeleteFunc(p.containers, func(o *container) bool {
 		return o.ID.Container == spec.ID.Container && o.Attempt < spec.Attempt-1

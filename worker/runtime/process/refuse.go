@@ -144,9 +144,6 @@ func (r *Runtime) Told(pod *corev1.Pod) []string {
 		out = append(out, "spec.subdomain gives the pod no name: it shares the resolver of the node")
 	}
 	runtime.EachContainer(pod, func(c *corev1.Container, at string) {
-		if c.Stdin || c.TTY {
-			out = append(out, at+".stdin and tty: the container has neither, its input is empty")
-		}
 		limits := c.Resources.Limits
 		if r.cgroups == nil && (!limits.Cpu().IsZero() || !limits.Memory().IsZero()) {
 			out = append(out, at+".resources.limits are not enforced: this node has no cgroups for containers")

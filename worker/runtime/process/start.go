@@ -126,6 +126,7 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 func (r *Runtime) configure(spec *runtime.Spec, command []string) (*shim.Config, error) {
 	dir := r.dir(spec.ID)
 	c := &shim.Config{Command: command, WorkDir: spec.Container.WorkingDir, StopSignal: int(stopSignal(spec.Container)),
+		Stdin: spec.Container.Stdin, StdinOnce: spec.Container.StdinOnce, TTY: spec.Container.TTY,
 		LogBytes: r.opts.LogBytes, LogFiles: r.opts.LogFiles}
 	work, termination := filepath.Join(dir, workDir), filepath.Join(dir, shim.TerminationFile)
 	if r.bind {

@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
@@ -47,8 +46,58 @@ func (r *Runtime) ExecStream(_ context.Context, id runtime.ID, o runtime.StreamO
 }
 
 // AttachStream implements runtime.Streamer.
-func (r *Runtime) AttachStream(context.Context, runtime.ID, runtime.StreamOptions) (http.Handler, error) {
-	return nil, runtime.ErrNoStream
+func (r *Runtime) AttachStream(_ context.Context, id runtime.ID, o runtime.StreamOptions) (http.Handler, error) {
+	if _, err := r.find(id); err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		remotecommand.ServeAttach(w, req, attachment{r.dir(id)}, "", string(id.Pod), id.Container,
+			&remotecommand.Options{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY},
+			runtime.StreamIdle, runtime.StreamSetup, remotecommand.SupportedStreamingProtocols)
+	}), nil
+}
+
+// attachment joins a client with what a container reads and writes. dir is the container's.
+type attachment struct{ dir string }
+
+// AttachContainer implements remotecommand.Attacher. ctx ends when the client goes away.
+func (a attachment) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, errs io.WriteCloser, _ bool,
+	resize <-chan remotecommand.TerminalSize,
+) error {
+	var s sides
+	defer s.close()
+	if err := s.pipes(in, out, errs); err != nil {
+		return err
+	}
+	conn, err := dial(ctx, a.dir)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	err = send(conn.(*net.UnixConn), shim.Request{Op: shim.OpAttach, Stdin: in != nil, Stdout: out != nil, Stderr: errs != nil}, s.theirs)
+	if err != nil {
+		return fmt.Errorf("talking to the shim: %w", err)
+	}
+	if resize != nil {
+		go func() {
+			sizes := json.NewEncoder(conn)
+			for size := range resize { // until the client's streams end
+				_ = sizes.Encode(shim.Size{Width: size.Width, Height: size.Height})
+			}
+		}()
+	}
+	s.start()
+	var ans shim.Answer
+	if err := json.NewDecoder(conn).Decode(&ans); err != nil && ctx.Err() != nil {
+		return ctx.Err() // any other end is the shim's, and the container's
+	}
+	s.drain()
+	if ans.Error != "" {
+		return errors.New(ans.Error)
+	}
+	return nil
 }
 
 // execution is one command that is run in a container with a client's streams.
@@ -141,7 +190,7 @@ type output struct {
 
 // terminal makes a terminal for the command.
 func (s *sides) terminal(in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) error {
-	ours, theirs, err := openTerminal()
+	ours, theirs, err := shim.OpenTerminal()
 	if err != nil {
 		return fmt.Errorf("making a terminal: %w", err)
 	}
@@ -151,7 +200,7 @@ func (s *sides) terminal(in io.Reader, out io.Writer, resize <-chan remotecomman
 	}
 	s.feeds = append(s.feeds, func() {
 		for size := range resize {
-			_ = setSize(ours, size)
+			_ = shim.SetSize(ours, shim.Size{Width: size.Width, Height: size.Height})
 		}
 	})
 	if out == nil {
@@ -159,37 +208,6 @@ func (s *sides) terminal(in io.Reader, out io.Writer, resize <-chan remotecomman
 	}
 	s.outputs = append(s.outputs, &output{from: ours, to: out})
 	return nil
-}
-
-// openTerminal makes a terminal whose own end can be waited for with a deadline, and closed meanwhile.
-func openTerminal() (ours, theirs *os.File, err error) {
-	blocking, theirs, err := pty.Open()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer blocking.Close()
-	fd, err := unix.FcntlInt(blocking.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		err = unix.SetNonblock(fd, true)
-	}
-	if err != nil {
-		theirs.Close()
-		return nil, nil, err
-	}
-	return os.NewFile(uintptr(fd), blocking.Name()), theirs, nil
-}
-
-// setSize leaves a terminal that is closed meanwhile alone.
-func setSize(terminal *os.File, size remotecommand.TerminalSize) error {
-	raw, err := terminal.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width})
-	})
-	return errors.Join(err, failed)
 }
 
 // pipes makes a pipe for each stream that the client wants.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/atomicfile"
@@ -28,11 +29,11 @@ var ErrDamaged = errors.New("the record is damaged")
 
 func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
-// Write keeps the pod's object in dir, unless one is kept there already.
+// Write keeps the pod's object in dir, unless one of the same spec is kept there already.
 func Write(dir string, pod *corev1.Pod) error {
 	path := filepath.Join(dir, File)
-	if _, err := os.Stat(path); !os.IsNotExist(err) {
-		return err
+	if old, err := Read(dir, pod.UID); err == nil && equality.Semantic.DeepEqual(old.Spec, pod.Spec) {
+		return nil
 	}
 	b, err := pod.Marshal()
 	if err != nil {

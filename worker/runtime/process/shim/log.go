@@ -3,6 +3,7 @@ package shim
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -35,11 +36,17 @@ func (s *shim) pump(stream string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.follow(r, stream)
+	return w, nil
+}
+
+// follow copies a stream to the log, and to whoever is attached.
+func (s *shim) follow(r *os.File, stream string) {
 	s.pumps.Add(1)
 	go func() {
 		defer s.pumps.Done()
 		defer r.Close()
-		in := bufio.NewReaderSize(r, maxLineB)
+		in := bufio.NewReaderSize(io.TeeReader(r, tap{&s.audience, stream}), maxLineB)
 		for {
 			line, err := in.ReadSlice('\n')
 			if n := len(line); n > 0 {
@@ -56,7 +63,6 @@ func (s *shim) pump(stream string) (*os.File, error) {
 			}
 		}
 	}()
-	return w, nil
 }
 
 // write adds a line. A full disk loses lines, but never stops the container.

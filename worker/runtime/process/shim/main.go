@@ -27,6 +27,11 @@ type shim struct {
 	log    *logFile
 	pumps  sync.WaitGroup
 
+	audience audience
+	input    input
+	terminal *os.File // the shim's end of the container's terminal; nil: it has none
+	held     *os.File // the other end, kept open while the container runs
+
 	// The cgroups' files, opened on the host's file system.
 	tasks, home, cgroup []*os.File
 
@@ -182,23 +187,18 @@ func (s *shim) startMain() (State, error) {
 	if err != nil {
 		return State{}, &commandError{err}
 	}
-	stdout, err := s.pump("stdout")
-	if err != nil {
+	p := child{path: path, argv: c.Command, terminal: c.TTY, mortal: true}
+	if err := s.connect(&p); err != nil {
 		return State{}, err
 	}
-	defer stdout.Close()
-	stderr, err := s.pump("stderr")
-	if err != nil {
-		return State{}, err
-	}
-	defer stderr.Close()
+	defer p.close(s.held)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	startedAt := time.Now()
 	var pid int
 	// Pdeathsig goes by thread: the one that starts the command must live as long as the shim.
 	onThread(true, func() {
-		pid, err = s.spawn(child{path: path, argv: c.Command, out: stdout, errs: stderr, mortal: true})
+		pid, err = s.spawn(p)
 	})
 	if err != nil {
 		return State{}, &commandError{fmt.Errorf("exec: %q in %q: %w", c.Command[0], c.WorkDir, err)}
@@ -206,6 +206,38 @@ func (s *shim) startMain() (State, error) {
 	s.main = pid
 	started, _ := PIDStart(pid)
 	return State{ShimPID: os.Getpid(), PID: pid, PIDStart: started, StartedAt: startedAt}, nil
+}
+
+// connect makes what the container reads and writes.
+func (s *shim) connect(p *child) error {
+	c := &s.config
+	if c.TTY {
+		ours, theirs, err := OpenTerminal()
+		if err != nil {
+			return fmt.Errorf("making a terminal: %w", err)
+		}
+		s.terminal, s.held = ours, theirs
+		if c.Stdin {
+			s.input.to = ours
+		}
+		p.in, p.out, p.errs = theirs, theirs, theirs
+		s.follow(ours, "stdout")
+		return s.give([]*os.File{theirs})
+	}
+	var err error
+	if c.Stdin {
+		if p.in, s.input.to, err = os.Pipe(); err != nil {
+			return err
+		}
+		s.input.once = c.StdinOnce
+	}
+	if p.out, err = s.pump("stdout"); err != nil {
+		return err
+	}
+	if p.errs, err = s.pump("stderr"); err != nil {
+		return err
+	}
+	return s.give(p.files())
 }
 
 // cause is an error without the path that it was met at.
@@ -224,6 +256,19 @@ type child struct {
 	in, out, errs *os.File // nil: nothing
 	terminal      bool     // in is the terminal that controls it
 	mortal        bool     // it ends with the thread that starts it
+}
+
+func (p *child) files() []*os.File {
+	return slices.DeleteFunc([]*os.File{p.in, p.out, p.errs}, func(f *os.File) bool { return f == nil })
+}
+
+// close closes the shim's copies of what the process has, but for one.
+func (p *child) close(but *os.File) {
+	for _, f := range p.files() {
+		if f != but {
+			f.Close()
+		}
+	}
 }
 
 // spawn starts a process in the container's cgroup, session of its own. The caller is locked to its thread.
@@ -357,6 +402,9 @@ func (s *shim) reap() Exit {
 			exit = exitOf(ws)
 			exit.FinishedAt = time.Now()
 			s.ended = true
+			if s.held != nil {
+				s.held.Close() // what reads the terminal comes to its end
+			}
 		} else if ch, ok := s.waiting[pid]; ok {
 			delete(s.waiting, pid)
 			ch <- ws
@@ -381,6 +429,7 @@ func (s *shim) finish(exit Exit) {
 	drained := make(chan struct{})
 	go func() {
 		s.pumps.Wait()
+		s.audience.end()
 		close(drained)
 	}()
 	select {

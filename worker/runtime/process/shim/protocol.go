@@ -50,6 +50,9 @@ type Config struct {
 	HomeV1     []string `json:",omitempty"` // and those to go back to
 	CgroupV2   string   `json:",omitempty"` // directory of the cgroup
 	StopSignal int
+	Stdin      bool  `json:",omitempty"` // it reads what attached clients say; else nothing
+	StdinOnce  bool  `json:",omitempty"` // until the first of them has gone; not with TTY
+	TTY        bool  `json:",omitempty"` // it has a terminal
 	LogBytes   int64 // size at which the log file is rotated
 	LogFiles   int   // how many are kept, the newest included
 }
@@ -100,7 +103,7 @@ type Exit struct {
 type Request struct {
 	Op      string
 	Command []string `json:",omitempty"`
-	// Of OpStream: which descriptors come with the message, in this order. A terminal is one for all.
+	// Of OpStream and OpAttach: which descriptors come with the message, in this order. A terminal is one for all.
 	Stdin, Stdout, Stderr, TTY bool `json:",omitempty"`
 }
 
@@ -110,6 +113,7 @@ const (
 	OpKill   = "kill"   // KILL to everything
 	OpExec   = "exec"   // run Command beside the container's; ends with the connection
 	OpStream = "stream" // OpExec with the agent's own ends of pipes, or of a terminal
+	OpAttach = "attach" // join what the container reads and writes by pipes; Sizes may follow, if it has a terminal
 	maxExecB = 4 << 10  // of an exec's output
 	maxLineB = 16 << 10 // of a log line; longer ones are split
 )

@@ -27,7 +27,7 @@ func (s *shim) serve(l net.Listener) {
 
 func (s *shim) talk(conn net.Conn) {
 	defer conn.Close()
-	req, files, err := receive(conn.(*net.UnixConn))
+	req, rest, files, err := receive(conn.(*net.UnixConn))
 	defer func() {
 		for _, f := range files {
 			f.Close()
@@ -49,6 +49,8 @@ func (s *shim) talk(conn net.Conn) {
 		ans = s.exec(conn, req.Command)
 	case OpStream:
 		ans = s.stream(conn, req, files)
+	case OpAttach:
+		ans = s.attach(rest, req, files)
 	default:
 		ans.Error = fmt.Sprintf("unknown request %q", req.Op)
 	}

@@ -21,27 +21,29 @@ const (
 	hangUpGrace = 2 * time.Second
 )
 
-// receive reads one request, with the descriptors that come with it. They are the caller's, also after an error.
-func receive(conn *net.UnixConn) (req Request, files []*os.File, err error) {
+// receive reads one request, with the descriptors that come with it. They are the caller's, also after an error. What comes
+// after the request is read by rest.
+func receive(conn *net.UnixConn) (req Request, rest *json.Decoder, files []*os.File, err error) {
 	first, rights := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, oob, _, _, err := conn.ReadMsgUnix(first, rights)
 	if err != nil {
-		return req, nil, err
+		return req, nil, nil, err
 	}
 	messages, err := unix.ParseSocketControlMessage(rights[:oob])
 	if err != nil {
-		return req, nil, err
+		return req, nil, nil, err
 	}
 	for i := range messages {
 		fds, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
-			return req, files, err
+			return req, nil, files, err
 		}
 		for _, fd := range fds {
 			files = append(files, os.NewFile(uintptr(fd), "stream"))
 		}
 	}
-	return req, files, json.NewDecoder(io.MultiReader(bytes.NewReader(first[:n]), conn)).Decode(&req)
+	rest = json.NewDecoder(io.MultiReader(bytes.NewReader(first[:n]), conn))
+	return req, rest, files, rest.Decode(&req)
 }
 
 // stream runs a command beside the container's, with streams that the agent made. When the agent goes away, the command

@@ -1,0 +1,239 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"sync"
+	"time"
+)
+
+const (
+	// patience is how long the container waits for a client that takes nothing of what it writes. Then the client is left out.
+	patience = 5 * time.Second
+	// feedTick is how often it is looked whether a client has gone whose words the container does not read.
+	feedTick = 200 * time.Millisecond
+)
+
+// audience are the clients that get what the container writes. The zero value is one without any.
+type audience struct {
+	mu    sync.Mutex
+	seats map[*seat]bool
+	over  bool // nothing more comes
+}
+
+// seat is one client.
+type seat struct {
+	out, errs *os.File      // nil: it does not want that
+	left      chan struct{} // closed when it gets nothing more
+	slow      bool          // since it took nothing for too long
+}
+
+// join adds a client; false: nothing more comes.
+func (a *audience) join(c *seat) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over {
+		return false
+	}
+	if a.seats == nil {
+		a.seats = map[*seat]bool{}
+	}
+	a.seats[c] = true
+	return true
+}
+
+// leave ends what a client gets. It may have been ended already.
+func (a *audience) leave(c *seat) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.drop(c)
+}
+
+func (a *audience) drop(c *seat) {
+	if !a.seats[c] {
+		return
+	}
+	delete(a.seats, c)
+	for _, f := range []*os.File{c.out, c.errs} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	close(c.left)
+}
+
+// end tells all clients that nothing more comes.
+func (a *audience) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+	for c := range a.seats {
+		a.drop(c)
+	}
+}
+
+// tell gives a piece of an output to whoever wants it.
+func (a *audience) tell(stream string, b []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for c := range a.seats {
+		to := c.out
+		if stream == "stderr" {
+			to = c.errs
+		}
+		if to == nil {
+			continue
+		}
+		if err := writePatiently(to, b); err != nil {
+			c.slow = errors.Is(err, os.ErrDeadlineExceeded)
+			a.drop(c)
+		}
+	}
+}
+
+// writePatiently writes for as long as somebody reads.
+func writePatiently(to *os.File, b []byte) error {
+	for {
+		if err := to.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+			return err
+		}
+		n, err := to.Write(b)
+		if b = b[n:]; err == nil || n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+}
+
+// tap is a writer over which the clients get a stream.
+type tap struct {
+	audience *audience
+	stream   string
+}
+
+// Write implements io.Writer; it never fails.
+func (t tap) Write(b []byte) (int, error) {
+	t.audience.tell(t.stream, b)
+	return len(b), nil
+}
+
+// input is what the container reads, where its spec says that it has one.
+type input struct {
+	mu   sync.Mutex
+	to   *os.File // nil: it reads nothing, or not any more
+	once bool     // the first client's end is its end
+}
+
+// take gives the container what a client says, until the client has said all or has gone.
+func (i *input) take(from *os.File, gone <-chan struct{}) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if !i.write(buf[:n], gone) || err != nil {
+			break
+		}
+	}
+	if i.once {
+		i.close()
+	}
+}
+
+func (i *input) write(b []byte, gone <-chan struct{}) bool {
+	for len(b) > 0 {
+		n, err := i.writeSome(b)
+		if b = b[n:]; err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return false
+		}
+		select {
+		case <-gone:
+			return false
+		default:
+		}
+	}
+	return true
+}
+
+func (i *input) writeSome(b []byte) (int, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.to == nil {
+		return 0, os.ErrClosed
+	}
+	if err := i.to.SetWriteDeadline(time.Now().Add(feedTick)); err != nil {
+		return 0, err
+	}
+	return i.to.Write(b)
+}
+
+func (i *input) close() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.to != nil {
+		i.to.Close()
+		i.to = nil
+	}
+}
+
+// attach joins a client with what the container reads and writes, by pipes that the agent made. What comes after the
+// request are sizes of the client's terminal.
+func (s *shim) attach(rest *json.Decoder, req Request, files []*os.File) Answer {
+	var c child
+	req.TTY = false // a terminal's stream is a pipe here, too
+	if err := c.take(&req, files); err != nil {
+		return Answer{Error: err.Error()}
+	}
+	client := &seat{left: make(chan struct{})}
+	var in *os.File
+	for _, f := range []struct {
+		from *os.File
+		to   **os.File
+	}{{c.in, &in}, {c.out, &client.out}, {c.errs, &client.errs}} {
+		if f.from == nil {
+			continue
+		}
+		var err error
+		*f.to, err = pollable(f.from)
+		f.from.Close()
+		if err != nil {
+			return Answer{Error: err.Error()}
+		}
+	}
+	if in != nil {
+		defer in.Close() // and with it ends what is taken from it
+	}
+	if !s.audience.join(client) {
+		return Answer{Error: "the container has ended", NotFound: true}
+	}
+	defer s.audience.leave(client)
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		for {
+			var size Size
+			if rest.Decode(&size) != nil {
+				return
+			}
+			if s.terminal != nil {
+				_ = SetSize(s.terminal, size)
+			}
+		}
+	}()
+	fed := make(chan struct{})
+	if in != nil {
+		go func() {
+			s.input.take(in, gone)
+			if client.out == nil && client.errs == nil {
+				close(fed) // it came to say something, and has
+			}
+		}()
+	}
+	select {
+	case <-gone:
+	case <-fed:
+	case <-client.left:
+		if client.slow {
+			return Answer{Error: "the client took nothing of what the container wrote for " + patience.String()}
+		}
+	}
+	return Answer{}
+}
