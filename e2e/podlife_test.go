@@ -42,7 +42,7 @@ func podLife(t *testing.T, d *containerdtest.Daemon) {
 	}
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"ends": ends, "restarts": restarts, "init": initContainers, "sees": sees, "stops": stops, "probed": probed, "refused": refused,
-		"fails": fails, "entered": entered, "attached": attached, "debugged": debugged, "mounts": mounts,
+		"fails": fails, "entered": entered, "attached": attached, "debugged": debugged, "fills": fills, "mounts": mounts,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -213,6 +213,29 @@ func fails(t *testing.T, c *cluster) {
 		t.Errorf("its end: %+v", x)
 	}
 	c.waitFor(t, "root", "to wait", func(p *corev1.Pod) bool { return waiting(p) == "CreateContainerConfigError" })
+}
+
+// A pod that holds more of the disk than it may is evicted, in Kubernetes' words: a volume, and what a container writes and logs.
+func fills(t *testing.T, c *cluster) {
+	limit := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"ephemeral-storage": resource.MustParse("2Mi")}
+	}
+	size := resource.MustParse("1Mi")
+	create(t, c.Reader().Kube,
+		imaged("fills-volume", "head -c 3000000 /dev/zero > /data/much; exec sleep 1000",
+			volume("data", "/data", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}})),
+		imaged("logs-much", "yes 0123456789012345678901234567890123456789 | head -c 4000000; exec sleep 1000", limit),
+		imaged("writes-much", "head -c 4000000 /dev/zero > ./much; exec sleep 1000", limit))
+	for name, message := range map[string]string{
+		"fills-volume": `Usage of EmptyDir volume "data" exceeds the limit "1Mi".`,
+		"logs-much":    "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi.",
+		"writes-much":  "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi.",
+	} {
+		p := c.waitFor(t, name, "to be evicted", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+		if p.Status.Reason != "Evicted" || p.Status.Message != message {
+			t.Errorf("%s: %s, %q", name, p.Status.Reason, p.Status.Message)
+		}
+	}
 }
 
 // A worker that is killed and comes back finds its pods as they were, and how they ended.

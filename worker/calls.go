@@ -57,9 +57,7 @@ func (c *caller) do(ctx context.Context, a Action) Outcome {
 	case ActionProbe:
 		err = c.probe(ctx, a)
 	case ActionMeasure:
-		if c.volumes != nil {
-			err = c.volumes.exceeded(ctx, a.Pod)
-		}
+		err = c.measure(ctx, a.Pod)
 	case ActionRemove:
 		if err = c.runtime.Remove(ctx, a.ID.Pod); err == nil && c.volumes != nil {
 			err = c.volumes.remove(a.ID.Pod)
@@ -105,6 +103,27 @@ func (c *caller) start(ctx context.Context, a Action) error {
 		}
 	}
 	return c.runtime.Start(ctx, spec)
+}
+
+// measure returns an *overLimit where the pod holds more of the node's disk than it may.
+func (c *caller) measure(ctx context.Context, pod *corev1.Pod) error {
+	var use localUse
+	var err error
+	all := !storageLimit(pod).IsZero()
+	if c.volumes != nil {
+		if use, err = c.volumes.use(ctx, pod, all); err != nil {
+			return err
+		}
+	}
+	if d, ok := c.runtime.(runtime.DiskUser); ok && all {
+		if use.containers, err = d.DiskUse(ctx, pod.UID); err != nil {
+			return err
+		}
+	}
+	if over := use.exceeds(pod); over != nil {
+		return over
+	}
+	return nil
 }
 
 // hook runs a lifecycle hook. Sleep is the state machine's and does not come here.

@@ -328,7 +328,7 @@ func (b *bench) settle() {
 				o = b.caller.do(context.Background(), a)
 			}
 			if a.Kind == ActionMeasure && b.full == a.Pod.Name {
-				o.Err = &overLimit{"scratch", resource.MustParse("1Mi")}
+				o.Err = &overLimit{`Usage of EmptyDir volume "scratch" exceeds the limit "1Mi".`}
 			}
 			if b.tokens > 0 && (a.Kind == ActionStart || a.Kind == ActionRefresh) {
 				o.RenewAt = now.Add(b.tokens)

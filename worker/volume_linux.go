@@ -11,6 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // What a volume's group may do with its files, and with its directories beside that, as in Kubernetes.
@@ -97,45 +100,24 @@ func isMounted(dir string) (bool, error) {
 	return at.Dev != above.Dev, err
 }
 
-// exceeded measures the volumes that have a limit on disk, and returns an *overLimit for the first that holds more.
-func (v *Volumes) exceeded(ctx context.Context, pod *corev1.Pod) error {
+// use measures what the pod's volumes hold of the node's disk: those that have a limit, and with all also the others.
+func (v *Volumes) use(ctx context.Context, pod *corev1.Pod, all bool) (localUse, error) {
+	u := localUse{volumes: map[string]int64{}}
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
-		limit := diskLimit(vol)
-		if limit == nil {
+		onDisk := vol.EmptyDir != nil && vol.EmptyDir.Medium == corev1.StorageMediumDefault
+		if diskLimit(vol) == nil && !(all && (onDisk || runtime.ShowsObjects(vol))) {
 			continue
 		}
-		used, err := diskUsage(ctx, v.dir(pod.UID, vol.Name))
+		used, err := mounts.Usage(ctx, v.dir(pod.UID, vol.Name))
 		if err != nil {
-			return fmt.Errorf("measuring volume %q: %w", vol.Name, err)
+			return u, fmt.Errorf("measuring volume %q: %w", vol.Name, err)
 		}
-		if used > limit.Value() {
-			return &overLimit{vol.Name, *limit}
+		if onDisk {
+			u.volumes[vol.Name] = used
+		} else {
+			u.objects += used
 		}
 	}
-	return nil
-}
-
-// diskUsage is what is allocated below a directory, in bytes. A file with several names counts once for each, so a pod
-// cannot hide any. What vanishes meanwhile counts nothing.
-func diskUsage(ctx context.Context, dir string) (int64, error) {
-	var sum int64
-	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if os.IsNotExist(err) {
-			return nil
-		}
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return err
-		}
-		if fi, err := e.Info(); err == nil {
-			if st, ok := fi.Sys().(*syscall.Stat_t); ok && !e.IsDir() {
-				sum += st.Blocks * 512
-			}
-		}
-		return nil
-	})
-	return sum, err
+	return u, nil
 }

@@ -149,6 +149,12 @@ type Checkup interface {
 // ErrUnavailable says that the runtime did not answer: nothing is known of what was asked.
 var ErrUnavailable = errors.New("the container runtime does not answer")
 
+// DiskUser is a runtime that knows what containers hold of the node's disk.
+type DiskUser interface {
+	// DiskUse is what the runs of each container that are kept have written outside of volumes, and their logs, in bytes.
+	DiskUse(ctx context.Context, pod types.UID) (map[string]int64, error)
+}
+
 // Refuser is a runtime that cannot do all that a pod may ask for.
 type Refuser interface {
 	// Refuse says why the runtime cannot run the pod as it is meant; nil: it can. It is asked before anything of the pod

@@ -124,6 +124,7 @@ var (
 	_ runtime.ImageStore = (*Runtime)(nil)
 	_ runtime.Refuser    = (*Runtime)(nil)
 	_ runtime.Checkup    = (*Runtime)(nil)
+	_ runtime.DiskUser   = (*Runtime)(nil)
 )
 
 // Probe says whether a runtime answers at an endpoint, and what it calls itself.

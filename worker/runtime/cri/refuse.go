@@ -122,10 +122,5 @@ func (r *Runtime) Told(pod *corev1.Pod) []string {
 	if pod.Spec.Subdomain != "" && r.opts.ClusterDNS == nil {
 		out = append(out, "spec.subdomain gives the pod no name: this node answers for no names of the cluster")
 	}
-	runtime.EachContainer(pod, func(c *corev1.Container, at string) {
-		if !c.Resources.Limits.StorageEphemeral().IsZero() {
-			out = append(out, at+".resources.limits[ephemeral-storage] is not enforced; limits of emptyDir volumes are")
-		}
-	})
 	return out
 }

@@ -95,8 +95,9 @@ type Runtime struct {
 }
 
 var (
-	_ runtime.Runtime = (*Runtime)(nil)
-	_ runtime.Refuser = (*Runtime)(nil)
+	_ runtime.Runtime  = (*Runtime)(nil)
+	_ runtime.Refuser  = (*Runtime)(nil)
+	_ runtime.DiskUser = (*Runtime)(nil)
 )
 
 // New returns a runtime over the directory opts.Root, which it makes.
@@ -252,6 +253,23 @@ func (r *Runtime) Exec(ctx context.Context, id runtime.ID, command []string) (ru
 		return runtime.ExecResult{}, errors.New(ans.Error)
 	}
 	return runtime.ExecResult{Code: ans.Code, Output: ans.Output}, nil
+}
+
+// DiskUse implements runtime.DiskUser: the scratch directories and the logs. What a container writes into the host's own
+// directories is the host's.
+func (r *Runtime) DiskUse(ctx context.Context, pod types.UID) (map[string]int64, error) {
+	base := filepath.Join(r.podDir(pod), "containers")
+	entries, err := os.ReadDir(base)
+	if err != nil && !os.IsNotExist(err) {
+		return nil, err
+	}
+	out := map[string]int64{}
+	for _, e := range entries {
+		if out[e.Name()], err = mounts.Usage(ctx, filepath.Join(base, e.Name())); err != nil {
+			return nil, fmt.Errorf("measuring what container %s holds: %w", e.Name(), err)
+		}
+	}
+	return out, nil
 }
 
 // Remove implements runtime.Runtime.

@@ -148,8 +148,8 @@ func (r *Runtime) Told(pod *corev1.Pod) []string {
 		if r.cgroups == nil && (!limits.Cpu().IsZero() || !limits.Memory().IsZero()) {
 			out = append(out, at+".resources.limits are not enforced: this node has no cgroups for containers")
 		}
-		if !limits.StorageEphemeral().IsZero() {
-			out = append(out, at+".resources.limits[ephemeral-storage] is not enforced; limits of emptyDir volumes are")
+		if !limits.StorageEphemeral().IsZero() && !readOnlyRoot(c) {
+			out = append(out, at+".resources.limits[ephemeral-storage] bounds logs, volumes and the scratch directory, and not what is written into directories of the node")
 		}
 		if masked(c) && !r.bind {
 			out = append(out, at+".securityContext.procMount: the container sees the host's /proc as it is")

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/worker/runtime"
 )
@@ -376,9 +376,14 @@ func TestRefuse(t *testing.T) {
 	}
 	p := pod("a", shell("true"))
 	p.Spec.Subdomain = "s"
-	p.Spec.Containers[0].TTY = true
-	if told := h.rt.Told(p); len(told) != 2 || !slices.ContainsFunc(told, func(s string) bool { return strings.Contains(s, "spec.containers[0].stdin") }) {
+	p.Spec.Containers[0].TTY = true // of that it has all
+	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")}
+	if told := h.rt.Told(p); len(told) != 2 || !strings.Contains(told[1], "spec.containers[0].resources.limits[ephemeral-storage]") {
 		t.Errorf("told: %q", told)
+	}
+	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{ReadOnlyRootFilesystem: yes()}
+	if told := h.rt.Told(p); len(told) != 1 {
+		t.Errorf("of a container that cannot write into the node's directories, told: %q", told)
 	}
 }
 

@@ -1,0 +1,113 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+const (
+	measureInterval = 10 * time.Second
+	// evictGrace is what a pod gets that has used more than it may.
+	evictGrace = time.Second
+)
+
+// localUse is what a pod holds of its node's disk, in bytes.
+type localUse struct {
+	volumes map[string]int64 // emptyDirs on disk, by name
+	objects int64            // volumes that show objects
+	// containers is what was written outside of volumes, and logs, by the container's name, whatever runs of it are kept.
+	containers map[string]int64
+}
+
+// overLimit says that a pod holds more of its node's disk than it may, in Kubernetes' words.
+type overLimit struct{ message string }
+
+func (e *overLimit) Error() string { return e.message }
+
+// exceeds says which limit of the pod it holds more than; nil: none. The order is Kubernetes'.
+func (u *localUse) exceeds(pod *corev1.Pod) *overLimit {
+	above := func(limit *resource.Quantity, used int64) bool {
+		return limit != nil && limit.Sign() > 0 && resource.NewQuantity(used, resource.BinarySI).Cmp(*limit) > 0
+	}
+	all := u.objects
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		used, there := u.volumes[v.Name]
+		if limit := diskLimit(v); there && above(limit, used) {
+			return &overLimit{fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q.", v.Name, limit.String())}
+		}
+		all += used
+	}
+	// order does not matter: it is a sum.
+	for _, used := range u.containers {
+		all += used
+	}
+	if limit := storageLimit(pod); above(limit, all) {
+		return &overLimit{fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s.", limit.String())}
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		if limit := c.Resources.Limits.StorageEphemeral(); above(limit, u.containers[c.Name]) {
+			return &overLimit{fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q.", c.Name, limit.String())}
+		}
+	}
+	return nil
+}
+
+// limitsDisk says whether the pod may hold only so much of its node's disk.
+func limitsDisk(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Volumes {
+		if diskLimit(&pod.Spec.Volumes[i]) != nil {
+			return true
+		}
+	}
+	return !storageLimit(pod).IsZero()
+}
+
+// storageLimit is how much all of the pod may hold; zero: any amount.
+func storageLimit(pod *corev1.Pod) *resource.Quantity {
+	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
+	return limits.StorageEphemeral()
+}
+
+// diskLimit is how much an emptyDir on disk may hold; nil: any amount. One in memory is bounded by its file system.
+func diskLimit(v *corev1.Volume) *resource.Quantity {
+	if e := v.EmptyDir; e != nil && e.Medium == corev1.StorageMediumDefault && e.SizeLimit != nil && e.SizeLimit.Sign() > 0 {
+		return e.SizeLimit
+	}
+	return nil
+}
+
+// stepMeasure has what the pod holds of the disk measured every now and then, where that is limited. A critical pod is
+// never ended for it, as in Kubernetes.
+func (p *podState) stepMeasure(now time.Time) {
+	if p.measuring || p.critical() || !limitsDisk(p.pod) {
+		return
+	}
+	if p.measureAt.IsZero() {
+		p.measureAt = now.Add(measureInterval)
+	}
+	if now.Before(p.measureAt) {
+		p.wakeAt(p.measureAt)
+		return
+	}
+	p.measuring = true
+	p.act(Action{Kind: ActionMeasure, Timeout: measureInterval})
+}
+
+// measured takes the outcome of a measurement.
+func (p *podState) measured(err error, now time.Time) {
+	p.measuring, p.measureAt = false, now.Add(measureInterval)
+	var over *overLimit
+	if !errors.As(err, &over) || p.verdict != nil || !p.stopAt.IsZero() {
+		return
+	}
+	p.verdict = &verdict{"Evicted", over.Error()}
+	p.emit(corev1.EventTypeWarning, p.verdict.reason, p.verdict.message)
+	p.beginStop(now, evictGrace)
+}
