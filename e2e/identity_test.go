@@ -168,6 +168,7 @@ func TestAuditTrail(t *testing.T) {
 kind: Deployment
 metadata: {name: web}
 spec:
+  replicas: 0
   selector: {matchLabels: {app: web}}
   template:
     metadata: {labels: {app: web}}
