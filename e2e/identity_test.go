@@ -65,7 +65,7 @@ func TestUsersOfAnIssuer(t *testing.T) {
 		}
 	}
 	write(believing(issuer))
-	s := server("s1")
+	s := server("s1", "bootstrap_expect = 1")
 	s.HCL += fmt.Sprintf("auth {\n  config_file = %q\n}\n", file)
 	c := newCluster(t, s)
 	leader := c.waitLeader(t)
