@@ -21,6 +21,10 @@ const (
 	// Accounts are the service accounts: whoever shows a token of one. Another
 	// group names the account's namespace: system:serviceaccounts:NAMESPACE.
 	Accounts = "system:serviceaccounts"
+	// Bootstrappers are machines that show a token by which they may join. Nodes are those
+	// whose certificate was made by request.
+	Bootstrappers = "system:bootstrappers"
+	Nodes         = "system:nodes"
 
 	// Everybody is who is known, and who is not.
 	Everybody = "*"
@@ -121,6 +125,18 @@ func rules() []Rule {
 			Resources: selfReviews, Why: "who it is, and what it may",
 		},
 		{
+			Group: Bootstrappers, Verbs: []string{"get", "list", "watch", "create"}, Resources: []string{certificateRequests},
+			Why: "a machine that joins asks for its certificate",
+		},
+		{
+			Group: Bootstrappers, Verbs: []string{"create"}, Resources: []string{certificateRequests + "/nodeclient"},
+			Why: "and gets that of a node, without anybody else's approval",
+		},
+		{
+			Group: Nodes, Verbs: []string{"create"}, Resources: []string{certificateRequests + "/selfnodeclient"},
+			Why: "a node renews its own certificate",
+		},
+		{
 			Group:   Workers,
 			Methods: workerMethods, Why: "for the node that the certificate names: its pods, what they refer to, their tokens and logs",
 		},
@@ -175,8 +191,17 @@ func controllerRules() []Rule {
 		row("pv-protection-controller", change, "persistentvolumes"),
 		row("ephemeral-volume-controller", []string{"get", "create"}, "persistentvolumeclaims"),
 		row("endpointslice", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),
+		row("csrapproving", []string{"create"}, "subjectaccessreviews.authorization.k8s.io"),
+		row("csrapproving", []string{"update"}, certificateRequests+"/approval"),
+		row("csrapproving", []string{"approve"}, "signers.certificates.k8s.io"),
+		row("csrsigning", []string{"update"}, certificateRequests+"/status"),
+		row("csrsigning", []string{"sign"}, "signers.certificates.k8s.io"),
+		row("csrcleaner", []string{"delete"}, certificateRequests),
 	}
 }
+
+// certificateRequests are requests for certificates, as the table names them.
+const certificateRequests = "certificatesigningrequests.certificates.k8s.io"
 
 // openID are where the public keys of service accounts' tokens are.
 func openID() []string { return []string{"/.well-known/openid-configuration", "/openid/v1/jwks"} }

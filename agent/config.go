@@ -39,6 +39,9 @@ type Config struct {
 	TLS *pki.Source
 	// CA is the PEM of the authority that TLS is from.
 	CA []byte
+	// Authority names the files of that authority's certificate (CA) and key (Key), if a server
+	// is to sign with it. An agent that has made its CA itself signs.
+	Authority pki.Files
 
 	Server *ServerPart // nil: no server
 	Worker *WorkerPart // nil: no worker

@@ -78,7 +78,7 @@ func StartDev(ctx context.Context, c DevConfig) (*Dev, error) {
 
 func (d *Dev) start(ctx context.Context, timeline *fake.Timeline) error {
 	var err error
-	if d.ca, err = devCA(filepath.Join(d.config.DataDir, "ca")); err != nil {
+	if d.ca, err = devCA(d.caDir()); err != nil {
 		return err
 	}
 	ports, err := devPorts(filepath.Join(d.config.DataDir, "ports"), d.config.Servers)
@@ -131,6 +131,7 @@ func (d *Dev) member(kind pki.Kind, name string, join []string) (Config, error) 
 		Name: name, Version: d.config.Version, DataDir: filepath.Join(d.config.DataDir, name),
 		BindAddr: "127.0.0.1", Join: join, RetryInterval: devRetry,
 		TLS: source, CA: d.ca.CertPEM(), Logger: d.config.Logger,
+		Authority: pki.Files{CA: filepath.Join(d.caDir(), pki.CAFile), Key: filepath.Join(d.caDir(), pki.CAKeyFile)},
 	}, err
 }
 
@@ -155,6 +156,9 @@ func (d *Dev) issue(kind pki.Kind, name string) (*pki.Source, error) {
 	}
 	return pki.FromPEM(d.ca.CertPEM(), pair)
 }
+
+// caDir is where the authority of a development cluster is.
+func (d *Dev) caDir() string { return filepath.Join(d.config.DataDir, "ca") }
 
 // devCA opens the authority of a development cluster, or makes it.
 func devCA(dir string) (*pki.CA, error) {

@@ -58,6 +58,7 @@ func (c *Config) secure() error {
 		return err
 	}
 	c.CA = ca.CertPEM()
+	c.Authority = pki.Files{CA: filepath.Join(dir, pki.CAFile), Key: filepath.Join(dir, pki.CAKeyFile)}
 	if c.EncryptionKey == "" {
 		c.EncryptionKey, err = ownGossipKey(filepath.Join(dir, gossipKeyFile))
 	}

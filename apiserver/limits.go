@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/certificates"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/policy"
 	"k8s.io/kubernetes/pkg/apis/storage"
@@ -81,6 +82,8 @@ func checkLimits(obj runtime.Object) error {
 		l.persistentVolume(spec, o)
 	case *storage.StorageClass:
 		l.storageClass(o)
+	case *certificates.CertificateSigningRequest:
+		l.certificateRequest(spec, o)
 	default:
 		l.template(obj)
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/certificates"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/storage"
 
@@ -55,6 +56,18 @@ func TestTheTableOfLimits(t *testing.T) {
 			holds(t, numbers[0], "allowedTopologies", func(n int) runtime.Object {
 				return &storage.StorageClass{AllowedTopologies: make([]core.TopologySelectorTerm, n)}
 			})
+		},
+		"bytes of a request for a certificate; requests that are kept": func(t *testing.T, r docs.Row) {
+			numbers := r.Numbers(t, 2)
+			for _, more := range []int{0, 1} {
+				err := checkLimits(&certificates.CertificateSigningRequest{Spec: certificates.CertificateSigningRequestSpec{Request: make([]byte, int(numbers[0])+more)}})
+				if refused := err != nil; refused != (more > 0) {
+					t.Errorf("%d bytes: %v", int(numbers[0])+more, err)
+				}
+			}
+			if numbers[1] != fsm.MaxCertificateRequests {
+				t.Errorf("the row says %d, and it is %d", numbers[1], fsm.MaxCertificateRequests)
+			}
 		},
 		"access modes of a claim or volume": func(t *testing.T, r docs.Row) {
 			modes := func(n int) []core.PersistentVolumeAccessMode { return make([]core.PersistentVolumeAccessMode, n) }

@@ -135,9 +135,9 @@ func genericConfig(config Config, known *users.Users, rights *rights, lasting *s
 	c.Authentication.APIAudiences = tokens.Audiences()
 	c.Authorization.Authorizer = rights
 	c.RuleResolver = rights
-	c.AdmissionControl = admission.NewChainHandler(
+	c.AdmissionControl = admission.NewChainHandler(append([]admission.Interface{
 		limitRanges{config.Backend.View}, volumeAdmission{config.Backend.View}, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{config.Backend.View},
-	)
+	}, certificateGuards(rights)...)...)
 	// Nothing calls back, but a configuration must be there.
 	c.LoopbackClientConfig = &restclient.Config{Host: "https://" + config.Listener.Addr().String()}
 	c.ExternalAddress = config.Listener.Addr().String()
@@ -209,6 +209,7 @@ func (g *registry) install(
 		g.nodeGroup,
 		g.rolesGroup,
 		g.storageGroup,
+		g.certificatesGroup,
 		func() (genericapiserver.APIGroupInfo, error) { return g.definitionsGroup(builtIn) },
 	} {
 		info, err := group()

@@ -47,6 +47,8 @@ type TLS struct {
 	CAFile   Path `hcl:"ca_file,optional"`
 	CertFile Path `hcl:"cert_file,optional"`
 	KeyFile  Path `hcl:"key_file,optional"`
+	// CAKeyFile is the key of the CA, if this server is to sign with it.
+	CAKeyFile Path `hcl:"ca_key_file,optional"`
 }
 
 // Enabled tells whether the agent has a certificate.

@@ -139,14 +139,14 @@ func (c *Config) validateSecurity(k checker) {
 	files := []struct {
 		option string
 		path   Path
-	}{{"tls.ca_file", c.TLS.CAFile}, {"tls.cert_file", c.TLS.CertFile}, {"tls.key_file", c.TLS.KeyFile}, {"auth.token_file", c.Auth.TokenFile},
-		{"auth.config_file", c.Auth.ConfigFile}, {"auth.webhook.config_file", c.Auth.Webhook.ConfigFile}}
+	}{{"tls.ca_file", c.TLS.CAFile}, {"tls.cert_file", c.TLS.CertFile}, {"tls.key_file", c.TLS.KeyFile},
+		{"tls.ca_key_file", c.TLS.CAKeyFile}, {"auth.token_file", c.Auth.TokenFile}, {"auth.config_file", c.Auth.ConfigFile}, {"auth.webhook.config_file", c.Auth.Webhook.ConfigFile}}
 	given := 0
 	for _, f := range files {
 		if f.path == "" {
 			continue
 		}
-		if strings.HasPrefix(f.option, "tls.") {
+		if strings.HasPrefix(f.option, "tls.") && f.option != "tls.ca_key_file" {
 			given++
 		}
 		if err := readable(string(f.path)); err != nil {
@@ -159,6 +159,13 @@ func (c *Config) validateSecurity(k checker) {
 				k.fail("tls", "%s is missing; TLS needs ca_file, cert_file and key_file together", f.option)
 			}
 		}
+	}
+	switch {
+	case c.TLS.CAKeyFile == "":
+	case given == 0:
+		k.fail("tls.ca_key_file", "without ca_file, cert_file and key_file this agent makes its CA itself; leave it out")
+	case !c.Server.Enabled:
+		k.fail("tls.ca_key_file", "only servers sign certificates, and this agent is none; keep the CA's key away from workers")
 	}
 	if problem, ok := oneOf(c.Auth.Webhook.Version, "v1", "v1beta1"); !ok {
 		k.fail("auth.webhook.version", "%s", problem)

@@ -33,7 +33,8 @@ type ObjectKind struct {
 	// Since is the version of the rules that brought the kind; 0: it was always there.
 	Since int
 	New   func() codec.Object
-	// MostInNamespace is how many there may be in one namespace; 0: any number.
+	// MostInNamespace is how many there may be in one namespace, or in the cluster; 0: any
+	// number.
 	MostInNamespace int
 	// Workload is what a kind that keeps pods says of them; nil for others.
 	Workload *Workload
@@ -85,6 +86,7 @@ func ObjectKinds() []ObjectKind {
 		limitRangeKind(),
 		resourceQuotaKind(),
 		definitionKind(),
+		certificateRequestKind(),
 	}, slices.Concat(workloadKinds(), roleKinds(), volumeKinds())...)
 }
 
@@ -123,6 +125,9 @@ func (v *View) checkRoom(kind ObjectKind, namespace, name string) (Result, bool)
 	})
 	if n < kind.MostInNamespace {
 		return Result{}, true
+	}
+	if kind.ClusterScoped {
+		return refuseForbidden(kind.GroupResource(), name, fmt.Sprintf("there may be %d of them at most, and there are as many", kind.MostInNamespace)), false
 	}
 	return refuseForbidden(kind.GroupResource(), name,
 		fmt.Sprintf("a namespace may have %d of them at most, and %s has as many", kind.MostInNamespace, namespace)), false

@@ -169,8 +169,7 @@ func (c *CA) template(now time.Time, serial *big.Int, r Request) *x509.Certifica
 	case Server:
 		t.Subject = pkix.Name{CommonName: serverCN + r.Name, Organization: []string{ServersGroup}}
 		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
-		t.DNSNames = dedupe(append([]string{ServerDNSName, r.Name, "localhost",
-			"kubernetes", "kubernetes.default", ServiceDNSName, ServiceDNSName + ".cluster.local"}, r.DNSNames...))
+		t.DNSNames = dedupe(slices.Concat([]string{ServerDNSName, r.Name, "localhost"}, serviceDNSNames(), r.DNSNames))
 		t.IPAddresses = append([]net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}, r.IPs...)
 	case Worker:
 		t.Subject = pkix.Name{CommonName: workerCN + r.Name, Organization: []string{WorkersGroup}}

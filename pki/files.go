@@ -1,6 +1,8 @@
 package pki
 
 import (
+	"bytes"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -62,6 +64,27 @@ func LoadCA(dir string) (*CA, error) {
 	ca, err := ParseCA(Pair{CertPEM: cert, KeyPEM: key})
 	if err != nil {
 		return nil, fmt.Errorf("CA in %s: %w", dir, err)
+	}
+	return ca, nil
+}
+
+// OpenAuthority reads a CA from the files that a server was given to sign with: CA and Key.
+// The file of the CA has one certificate, so that it is clear whose key it is.
+func OpenAuthority(files Files) (*CA, error) {
+	cert, err := os.ReadFile(files.CA)
+	if err != nil {
+		return nil, fmt.Errorf("reading the CA: %w", err)
+	}
+	if _, rest := pem.Decode(cert); bytes.Contains(rest, []byte("-----BEGIN "+certBlock)) {
+		return nil, fmt.Errorf("%s has more than one certificate: it is not clear which of them the CA's key %s belongs to", files.CA, files.Key)
+	}
+	key, err := os.ReadFile(files.Key)
+	if err != nil {
+		return nil, fmt.Errorf("reading the CA's key: %w", err)
+	}
+	ca, err := ParseCA(Pair{CertPEM: cert, KeyPEM: key})
+	if err != nil {
+		return nil, fmt.Errorf("the CA %s and its key %s: %w", files.CA, files.Key, err)
 	}
 	return ca, nil
 }

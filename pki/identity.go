@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -34,6 +35,18 @@ const (
 	serverCN       = "berth:server:"
 	workerCN       = "berth:worker:"
 )
+
+// IsServerName: the name, in a certificate, makes its holder a server of the cluster to
+// members or to clients of the API.
+func IsServerName(name string) bool {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return name == ServerDNSName || name == "localhost" || strings.HasPrefix(name, "*") || slices.Contains(serviceDNSNames(), name)
+}
+
+// serviceDNSNames are the API's, as pods find it.
+func serviceDNSNames() []string {
+	return []string{"kubernetes", "kubernetes.default", ServiceDNSName, ServiceDNSName + ".cluster.local"}
+}
 
 // Identity is who a verified certificate speaks for.
 type Identity struct {

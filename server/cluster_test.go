@@ -24,8 +24,13 @@ import (
 // loss of its quorum.
 func TestCluster(t *testing.T) {
 	c := newTestCluster(t)
+	authority := c.signing()
 	for _, name := range []string{"a", "b", "c"} {
-		c.start(name, func(cfg *Config) { cfg.BootstrapExpect = 3 })
+		c.start(name, func(cfg *Config) {
+			if cfg.BootstrapExpect = 3; name != "c" {
+				cfg.Authority = authority
+			}
+		})
 	}
 	c.leader()
 	for _, step := range []struct {
@@ -37,6 +42,7 @@ func TestCluster(t *testing.T) {
 		{"a worker hears what concerns it", workerHears},
 		{"operators are answered", operatorsAreAnswered},
 		{"workloads are kept", workloadsAreKept},
+		{"certificates are signed", certificatesAreSigned(authority)},
 		{"the cluster's own services are kept", ownServicesAreKept},
 		{"a new leader furnishes nothing anew and goes on", newLeaderGoesOn},
 		{"a server that stops loses nothing", stopLosesNothing},

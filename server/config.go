@@ -44,6 +44,9 @@ type Config struct {
 	// APICA is the PEM of the authority that the API's certificate is from:
 	// what clients trust. It is written into every namespace.
 	APICA []byte
+	// Authority names the certificate (CA) and the key (Key) of that authority, by which
+	// requests for certificates are signed while this server leads; zero: they are not.
+	Authority pki.Files
 	// Users says whose tokens the API believes.
 	Users users.Sources
 	// Audit says what is kept of requests to it.

@@ -104,7 +104,7 @@ type testCluster struct {
 
 func newTestCluster(t *testing.T) *testCluster {
 	c := &testCluster{t: t, dir: t.TempDir()}
-	if err := os.WriteFile(filepath.Join(c.dir, "tokens"), []byte(token+",admin,1,\"system:masters\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(c.dir, "tokens"), []byte(token+",admin,1,\"system:masters\"\n"+joinToken+",joiner,2,\"system:bootstrappers\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// Whom it reaches is not what these tests are about.

@@ -25,7 +25,7 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 	for ctx.Err() == nil {
 		if s.state.View().Version() >= fsm.SinceWorkloads {
 			term := s.node.Leadership().Term // the state is at least as new
-			err := workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) })
+			err := workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, s.config.Authority)
 			if ctx.Err() == nil {
 				s.log.Info("the controllers of workloads begin anew", "reason", err)
 			}

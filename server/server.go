@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/peers"
+	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/rpc"
 )
@@ -94,6 +95,11 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	}
 	if c.Disk == nil {
 		c.Disk = disk.OS{}
+	}
+	if c.Authority.Key != "" {
+		if _, err := pki.OpenAuthority(c.Authority); err != nil {
+			return nil, fmt.Errorf("what this server is to sign certificates with: %w", err)
+		}
 	}
 	c.Logger = c.Logger.With("server", c.Name)
 	s := &Server{

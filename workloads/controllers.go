@@ -3,10 +3,12 @@ package workloads
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -35,6 +37,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/volume/pvprotection"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/pki"
 )
 
 // kinds are the kinds that controllers look at.
@@ -63,6 +66,7 @@ func kinds() []struct {
 		{&batchv1.CronJob{}, plain("cronjobs")},
 		{&discoveryv1.EndpointSlice{}, plain("endpointslices")},
 		{&rbacv1.ClusterRole{}, inNoNamespace(fsm.ClusterRoles)},
+		{&certificatesv1.CertificateSigningRequest{}, inNoNamespace(fsm.CertificateRequests)},
 	}
 }
 
@@ -179,7 +183,7 @@ func Names() []string {
 
 // construct makes every controller; each registers its handlers with the factory's
 // informers.
-func construct(ctx context.Context, config func(controller string) *rest.Config, informers factory, f *feed) ([]begun, error) {
+func construct(ctx context.Context, config func(controller string) *rest.Config, informers factory, f *feed, authority pki.Files) ([]begun, error) {
 	var made []begun
 	for _, e := range entries() {
 		c, err := kubernetes.NewForConfig(config(e.name))
@@ -193,8 +197,13 @@ func construct(ctx context.Context, config func(controller string) *rest.Config,
 		}
 		made = append(made, func(ctx context.Context) { m.Run(ctx, e.workers) })
 	}
+	f.begins(nil)
 	definitions, err := newDefinitions(ctx, config(definitionController), f)
-	return append(made, definitions...), err
+	if err != nil {
+		return nil, err
+	}
+	certificates, err := newCertificates(ctx, config, informers, authority)
+	return slices.Concat(made, definitions, certificates), err
 }
 
 // begun runs a controller that is made, until the context ends.

@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -21,14 +22,15 @@ type State interface {
 // with the state as it is: whoever calls has made sure that it is the latest. An error
 // means that they cannot go on with what they know, and have to be begun again.
 //
-// config is how a controller is a client of the API.
-func Run(ctx context.Context, state State, config func(controller string) *rest.Config) error {
+// config is how a controller is a client of the API. authority names the certificate and the
+// key that requests for certificates are signed with; zero: they are not signed here.
+func Run(ctx context.Context, state State, config func(controller string) *rest.Config, authority pki.Files) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	factory, f := newFactory(state)
-	controllers, err := construct(ctx, config, factory, f)
+	controllers, err := construct(ctx, config, factory, f, authority)
 	if err != nil {
 		return err
 	}

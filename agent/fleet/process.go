@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,6 +57,10 @@ func (p *Process) configure(part string) error {
 	for _, s := range p.fleet.Servers() {
 		join = append(join, fmt.Sprintf("%q", s.at(s.Ports.Gossip)))
 	}
+	signs := ""
+	if p.Kind == pki.Server {
+		signs = fmt.Sprintf("  ca_key_file = %q\n", filepath.Join(filepath.Dir(p.files.CA), pki.CAKeyFile))
+	}
 	text := fmt.Sprintf(`name      = %q
 data_dir  = %q
 bind_addr = %q
@@ -73,9 +78,9 @@ tls {
   ca_file   = %q
   cert_file = %q
   key_file  = %q
-}
+%s}
 %s`, p.Name, p.DataDir, p.host, strings.Join(join, ", "), p.Ports.HTTP, p.Ports.RPC, p.Ports.Raft, p.Ports.Gossip,
-		p.fleet.GossipKey, p.files.CA, p.files.Cert, p.files.Key, part)
+		p.fleet.GossipKey, p.files.CA, p.files.Cert, p.files.Key, signs, part)
 	return os.WriteFile(p.Config, []byte(text), 0o600)
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/apply"
 	"k8s.io/kubectl/pkg/cmd/attach"
 	"k8s.io/kubectl/pkg/cmd/auth"
+	"k8s.io/kubectl/pkg/cmd/certificates"
 	"k8s.io/kubectl/pkg/cmd/cp"
 	"k8s.io/kubectl/pkg/cmd/create"
 	"k8s.io/kubectl/pkg/cmd/debug"
@@ -41,8 +42,7 @@ import (
 )
 
 // kubectlCommands are kubectl's own, over our connection. Left out is what has
-// nothing to act on here: services' networking, metrics, certificate requests,
-// kubeconfig files.
+// nothing to act on here: services' networking, metrics, kubeconfig files.
 func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 	s := genericiooptions.IOStreams{In: a.in, Out: a.out, ErrOut: a.errOut}
 	getCmd := get.NewCmdGet("berth", f, s)
@@ -64,7 +64,7 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 		}},
 		{Message: "Know the API:", Commands: []*cobra.Command{
 			apiresources.NewCmdAPIResources(f, s), apiresources.NewCmdAPIVersions(f, s),
-			auth.NewCmdAuth(f, s), proxy.NewCmdProxy(f, s), kustomize.NewCmdKustomize(s),
+			auth.NewCmdAuth(f, s), certificates.NewCmdCertificate(f, s), proxy.NewCmdProxy(f, s), kustomize.NewCmdKustomize(s),
 		}},
 	}
 	for _, g := range groups {

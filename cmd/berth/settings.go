@@ -74,6 +74,9 @@ func agentConfig(c *config.Config, addrs []net.Addr) (agent.Config, error) {
 		if out.TLS, err = pki.Open(files); err != nil {
 			return agent.Config{}, fmt.Errorf("reading the certificate: %w", err)
 		}
+		if c.TLS.CAKeyFile != "" {
+			out.Authority = pki.Files{CA: string(c.TLS.CAFile), Key: string(c.TLS.CAKeyFile)}
+		}
 	}
 	if c.Server.Enabled {
 		out.Server = serverPart(c)

@@ -1,0 +1,110 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/kubernetes/pkg/apis/certificates"
+	requests "k8s.io/kubernetes/pkg/registry/certificates/certificates"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/approval"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/signing"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/subjectrestriction"
+
+	_ "k8s.io/kubernetes/pkg/apis/certificates/install" // into Kubernetes' scheme
+
+	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/pki"
+)
+
+// maxCertificateRequest bounds the PEM of one request: every one is kept for an hour or more.
+const maxCertificateRequest = 16 << 10
+
+// certificatesGroup serves requests for certificates: who asks, who approves, and who signs
+// are three, each with rights of his own.
+func (g *registry) certificatesGroup() (genericapiserver.APIGroupInfo, error) {
+	d := description{
+		kind:     inNoNamespace(plainKind[certificates.CertificateSigningRequest, certificatesv1.CertificateSigningRequest](certificates.Resource(fsm.CertificateRequests))),
+		singular: "certificatesigningrequest", shortNames: []string{"csr"}, version: certificatesv1.SchemeGroupVersion,
+		list:  func() runtime.Object { return new(certificates.CertificateSigningRequestList) },
+		attrs: requests.GetAttrs, table: kubernetesTable(),
+	}.by(requests.Strategy)
+	s, err := g.resource(plain(d))
+	if err != nil {
+		return genericapiserver.APIGroupInfo{}, err
+	}
+	return groupOf(certificatesv1.SchemeGroupVersion, map[string]rest.Storage{
+		fsm.CertificateRequests:               s,
+		fsm.CertificateRequests + "/status":   partOf(s, requests.StatusStrategy),
+		fsm.CertificateRequests + "/approval": partOf(s, requests.ApprovalStrategy),
+	}), nil
+}
+
+// certificateGuards are the admission plugins for requests for certificates: Kubernetes' own, by
+// which nobody approves or signs for a signer who may not for that one, and ours.
+func certificateGuards(rights authorizer.Authorizer) []admission.Interface {
+	approving, signs := approval.NewPlugin(), signing.NewPlugin()
+	approving.SetAuthorizer(rights)
+	signs.SetAuthorizer(rights)
+	return []admission.Interface{approving, signs, subjectrestriction.NewPlugin(), subjectGuard{}}
+}
+
+// subjectGuard is an admission plugin: by no request does anybody become a part of Berth.
+// Certificates of the cluster's authority say by their names who is a server.
+type subjectGuard struct{}
+
+var _ admission.ValidationInterface = subjectGuard{}
+
+// Handles implements admission.Interface.
+func (subjectGuard) Handles(o admission.Operation) bool { return o == admission.Create }
+
+// Validate implements admission.ValidationInterface.
+func (subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	r, ok := a.GetObject().(*certificates.CertificateSigningRequest)
+	if !ok || a.GetSubresource() != "" || !strings.HasPrefix(r.Spec.SignerName, "kubernetes.io/") {
+		return nil // other signers have other authorities
+	}
+	asked, err := certificates.ParseCSR(r.Spec.Request)
+	if err != nil {
+		return nil // the registry says what is wrong with it
+	}
+	if err := checkSubject(asked); err != nil {
+		return admission.NewForbidden(a, fmt.Errorf("spec.request: %w", err))
+	}
+	return nil
+}
+
+func checkSubject(asked *x509.CertificateRequest) error {
+	for _, name := range append([]string{asked.Subject.CommonName}, asked.Subject.Organization...) {
+		if access.IsReserved(name) {
+			return fmt.Errorf("the subject's %q is a name of Berth's own parts, which get their certificates by `berth tls`", name)
+		}
+	}
+	for _, name := range asked.DNSNames {
+		if pki.IsServerName(name) {
+			return fmt.Errorf("the DNS name %q is that of the servers", name)
+		}
+	}
+	if i := slices.IndexFunc(asked.IPAddresses, func(ip net.IP) bool { return ip.IsLoopback() || ip.IsUnspecified() }); i >= 0 {
+		return fmt.Errorf("the address %s is everybody's", asked.IPAddresses[i])
+	}
+	return nil
+}
+
+// certificateRequest bounds what one request takes.
+func (l *limits) certificateRequest(spec *field.Path, r *certificates.CertificateSigningRequest) {
+	if len(r.Spec.Request) > maxCertificateRequest {
+		l.ErrorList = append(l.ErrorList, field.TooLong(spec.Child("request"), "", maxCertificateRequest))
+	}
+}

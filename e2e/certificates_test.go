@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Somebody asks for a certificate, an administrator approves it, and whoever leads signs it: by no
+// other way does a key leave the machine that it was made on.
+func TestCertificatesByRequest(t *testing.T) {
+	c := newCluster(t, server("s1", "bootstrap_expect = 1"))
+	s := c.waitLeader(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := pkix.Name{CommonName: "dev", Organization: []string{"people"}}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: "dev"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+		},
+	}
+	requests := s.Kube.CertificatesV1().CertificateSigningRequests()
+	if _, err := requests.Create(t.Context(), wanted, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.berth(t, "certificate", "approve", "dev")
+	var cert []byte
+	c.eventually(t, "the certificate", func(ctx context.Context) error {
+		r, err := requests.Get(ctx, "dev", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if cert = r.Status.Certificate; len(cert) == 0 {
+			return errors.New("it is not signed")
+		}
+		return nil
+	})
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := rest.AnonymousClientConfig(s.RESTConfig())
+	config.CertData, config.KeyData = cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	me, err := kube.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if who := me.Status.UserInfo; who.Username != "dev" || len(who.Groups) != 2 || who.Groups[0] != "people" {
+		t.Errorf("it is %s of %v", who.Username, who.Groups)
+	}
+}
