@@ -31,6 +31,7 @@ var floors = map[string]int{
 	"usage":      2,
 	"fsm":        3,
 	"controller": 4,
+	"informers":  4,
 	"sched":      4,
 	// A package below another one has a floor of its own where it must not know what that one knows.
 	"sched/victims": 1,

@@ -14,7 +14,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/informers"
+	clientinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -37,45 +37,45 @@ import (
 	"k8s.io/kubernetes/pkg/controller/volume/pvprotection"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/informers"
 	"github.com/berth-dev/berth/pki"
 )
 
 // kinds are the kinds that controllers look at.
 func kinds() []struct {
 	object runtime.Object
-	rows   *rows
+	rows   *informers.Rows
 } {
 	return []struct {
 		object runtime.Object
-		rows   *rows
+		rows   *informers.Rows
 	}{
 		{&corev1.Pod{}, pods()},
 		{&corev1.Node{}, nodes()},
-		{&corev1.Service{}, plain("services")},
-		{&corev1.Endpoints{}, plain("endpoints")},
-		{&corev1.ReplicationController{}, plain("replicationcontrollers")},
-		{&corev1.PersistentVolume{}, inNoNamespace(fsm.PersistentVolumes)},
-		{&corev1.PersistentVolumeClaim{}, plain(fsm.VolumeClaims)},
-		{&storagev1.StorageClass{}, inNoNamespace(fsm.StorageClasses)},
-		{&appsv1.ReplicaSet{}, plain(fsm.ReplicaSets)},
-		{&appsv1.Deployment{}, plain("deployments")},
-		{&appsv1.StatefulSet{}, plain("statefulsets")},
-		{&appsv1.DaemonSet{}, plain("daemonsets")},
+		{&corev1.Service{}, informers.Plain("services")},
+		{&corev1.Endpoints{}, informers.Plain("endpoints")},
+		{&corev1.ReplicationController{}, informers.Plain("replicationcontrollers")},
+		{&corev1.PersistentVolume{}, informers.InNoNamespace(fsm.PersistentVolumes)},
+		{&corev1.PersistentVolumeClaim{}, informers.Plain(fsm.VolumeClaims)},
+		{&storagev1.StorageClass{}, informers.InNoNamespace(fsm.StorageClasses)},
+		{&appsv1.ReplicaSet{}, informers.Plain(fsm.ReplicaSets)},
+		{&appsv1.Deployment{}, informers.Plain("deployments")},
+		{&appsv1.StatefulSet{}, informers.Plain("statefulsets")},
+		{&appsv1.DaemonSet{}, informers.Plain("daemonsets")},
 		{&appsv1.ControllerRevision{}, revisions()},
-		{&batchv1.Job{}, plain("jobs")},
-		{&batchv1.CronJob{}, plain("cronjobs")},
-		{&discoveryv1.EndpointSlice{}, plain("endpointslices")},
-		{&rbacv1.ClusterRole{}, inNoNamespace(fsm.ClusterRoles)},
-		{&certificatesv1.CertificateSigningRequest{}, inNoNamespace(fsm.CertificateRequests)},
+		{&batchv1.Job{}, informers.Plain("jobs")},
+		{&batchv1.CronJob{}, informers.Plain("cronjobs")},
+		{&discoveryv1.EndpointSlice{}, informers.Plain("endpointslices")},
+		{&rbacv1.ClusterRole{}, informers.InNoNamespace(fsm.ClusterRoles)},
+		{&certificatesv1.CertificateSigningRequest{}, informers.InNoNamespace(fsm.CertificateRequests)},
 	}
 }
 
 // newFactory gives a factory whose informers are the state's, and what tells them.
-func newFactory(state State) (factory, *feed) {
-	made, f := informers.NewSharedInformerFactory(nil, 0), &feed{state: state}
+func newFactory(state State) (factory, *informers.Feed) {
+	made, f := clientinformers.NewSharedInformerFactory(nil, 0), informers.NewFeed(state)
 	for _, k := range kinds() {
-		i := newInformer(k.rows, state.View)
-		f.informers = append(f.informers, i)
+		i := f.Add(k.rows)
 		made.InformerFor(k.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return i })
 	}
 	return made, f
@@ -86,14 +86,14 @@ type controller interface {
 	Run(ctx context.Context, workers int)
 }
 
-type factory = informers.SharedInformerFactory
+type factory = clientinformers.SharedInformerFactory
 
 // entry is a controller that is run, how many objects it works on at a time (what
 // kube-controller-manager has by default), and in which pods it has an interest.
 type entry struct {
 	name    string
 	workers int
-	pods    *interest
+	pods    *informers.Interest
 	make    func(ctx context.Context, client kubernetes.Interface, f factory) (controller, error)
 }
 
@@ -119,18 +119,18 @@ func (a alone) Run(ctx context.Context, _ int) { a.it.Run(ctx) }
 // entries is the list of what is run.
 func entries() []entry {
 	return []entry{
-		{"deployment", 5, inObjectsOf("deployments"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+		{"deployment", 5, informers.InObjectsOf("deployments"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return deployment.NewDeploymentController(ctx, f.Apps().V1().Deployments(), f.Apps().V1().ReplicaSets(), f.Core().V1().Pods(), c)
 		}},
-		{"statefulset", 5, inObjectsOf("statefulsets"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+		{"statefulset", 5, informers.InObjectsOf("statefulsets"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return statefulset.NewStatefulSetController(ctx, f.Core().V1().Pods(), f.Apps().V1().StatefulSets(),
 				f.Core().V1().PersistentVolumeClaims(), f.Apps().V1().ControllerRevisions(), c), nil
 		}},
-		{"daemonset", 2, inObjectsOf("daemonsets"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+		{"daemonset", 2, informers.InObjectsOf("daemonsets"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return daemon.NewDaemonSetsController(ctx, f.Apps().V1().DaemonSets(), f.Apps().V1().ControllerRevisions(),
 				f.Core().V1().Pods(), f.Core().V1().Nodes(), c, flowcontrol.NewBackOff(daemonBackoff, maxDaemonBackoff))
 		}},
-		{"job", 5, inObjectsOf("jobs"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+		{"job", 5, informers.InObjectsOf("jobs"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return job.NewController(ctx, c, f.Core().V1().Pods(), f.Batch().V1().Jobs(), nil, nil)
 		}},
 		{"cronjob", 5, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
@@ -139,13 +139,13 @@ func entries() []entry {
 		{"ttlafterfinished", 5, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return ttlafterfinished.New(ctx, f.Batch().V1().Jobs(), c), nil
 		}},
-		{"replication", 5, inObjectsOf("replicationcontrollers"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+		{"replication", 5, informers.InObjectsOf("replicationcontrollers"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return replication.NewReplicationManager(ctx, f.Core().V1().Pods(), f.Core().V1().ReplicationControllers(), c, replicaset.BurstReplicas), nil
 		}},
-		{"endpoint", 5, inServices(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+		{"endpoint", 5, informers.InServices(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return endpoint.NewEndpointController(ctx, f.Core().V1().Pods(), f.Core().V1().Services(), f.Core().V1().Endpoints(), c, 0), nil
 		}},
-		{"endpointslice", 5, inServices(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+		{"endpointslice", 5, informers.InServices(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return endpointslice.NewController(ctx, f.Core().V1().Pods(), f.Core().V1().Services(), f.Core().V1().Nodes(),
 				f.Discovery().V1().EndpointSlices(), endpointsOfASlice, c, 0), nil
 		}},
@@ -160,13 +160,13 @@ func entries() []entry {
 			})
 			return alone{binder}, err
 		}},
-		{"pvc-protection-controller", 1, withClaims(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+		{"pvc-protection-controller", 1, informers.WithClaims(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return pvcprotection.NewPVCProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumeClaims(), f.Core().V1().Pods(), c)
 		}},
 		{"pv-protection-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return pvprotection.NewPVProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumes(), c), nil
 		}},
-		{"ephemeral-volume-controller", 5, withClaims(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+		{"ephemeral-volume-controller", 5, informers.WithClaims(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return ephemeral.NewController(ctx, c, f.Core().V1().Pods(), f.Core().V1().PersistentVolumeClaims())
 		}},
 	}
@@ -183,27 +183,27 @@ func Names() []string {
 
 // construct makes every controller; each registers its handlers with the factory's
 // informers.
-func construct(ctx context.Context, config func(controller string) *rest.Config, informers factory, f *feed, authority pki.Files) ([]begun, error) {
-	var made []begun
+func construct(ctx context.Context, config func(controller string) *rest.Config, made factory, f *informers.Feed, authority pki.Files) ([]begun, error) {
+	var out []begun
 	for _, e := range entries() {
 		c, err := kubernetes.NewForConfig(config(e.name))
 		if err != nil {
 			return nil, fmt.Errorf("client of the controller %s: %w", e.name, err)
 		}
-		f.begins(e.pods)
-		m, err := e.make(ctx, c, informers)
+		f.Begins(e.pods)
+		m, err := e.make(ctx, c, made)
 		if err != nil {
 			return nil, fmt.Errorf("controller %s: %w", e.name, err)
 		}
-		made = append(made, func(ctx context.Context) { m.Run(ctx, e.workers) })
+		out = append(out, func(ctx context.Context) { m.Run(ctx, e.workers) })
 	}
-	f.begins(nil)
+	f.Begins(nil)
 	definitions, err := newDefinitions(ctx, config(definitionController), f)
 	if err != nil {
 		return nil, err
 	}
-	certificates, err := newCertificates(ctx, config, informers, authority)
-	return slices.Concat(made, definitions, certificates), err
+	certificates, err := newCertificates(ctx, config, made, authority)
+	return slices.Concat(out, definitions, certificates), err
 }
 
 // begun runs a controller that is made, until the context ends.

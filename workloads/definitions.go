@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/informers"
 )
 
 // definitionController is the user that the controllers of custom kinds' definitions are:
@@ -29,14 +30,13 @@ const definitionWorkers = 5
 
 // newDefinitions makes the controllers that say of a definition whether its kind can be
 // served, and by which names: Kubernetes' own.
-func newDefinitions(ctx context.Context, config *rest.Config, f *feed) ([]begun, error) {
+func newDefinitions(ctx context.Context, config *rest.Config, f *informers.Feed) ([]begun, error) {
 	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client of the controllers of definitions: %w", err)
 	}
 	factory := externalversions.NewSharedInformerFactory(client, 0)
-	i := newInformer(inNoNamespace(fsm.CustomResourceDefinitions), f.state.View)
-	f.informers = append(f.informers, i)
+	i := f.Add(informers.InNoNamespace(fsm.CustomResourceDefinitions))
 	factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{}, func(clientset.Interface, time.Duration) cache.SharedIndexInformer { return i })
 	definitions, writes := factory.Apiextensions().V1().CustomResourceDefinitions(), client.ApiextensionsV1()
 

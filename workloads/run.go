@@ -6,17 +6,12 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/informers"
 	"github.com/berth-dev/berth/pki"
-	"github.com/berth-dev/berth/store"
 )
 
 // State is what the controllers look at.
-type State interface {
-	// View is the latest state, Feed the changes that lead to it.
-	View() *fsm.View
-	Feed() *store.Feed
-}
+type State = informers.State
 
 // Run runs the controllers until ctx ends, and returns when all of them have. They begin
 // with the state as it is: whoever calls has made sure that it is the latest. An error
@@ -29,14 +24,14 @@ func Run(ctx context.Context, state State, config func(controller string) *rest.
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	factory, f := newFactory(state)
-	controllers, err := construct(ctx, config, factory, f, authority)
+	made, f := newFactory(state)
+	controllers, err := construct(ctx, config, made, f, authority)
 	if err != nil {
 		return err
 	}
-	at := f.begin()
+	at := f.Begin()
 	for _, run := range controllers {
 		running.Go(func() { run(ctx) })
 	}
-	return f.follow(ctx, at)
+	return f.Follow(ctx, at)
 }

@@ -1,4 +1,4 @@
-package workloads
+package informers
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 // indexer is a store of client-go's whose content is always that of the latest view. It
 // holds nothing, and nothing can be put into it.
 type indexer struct {
-	rows *rows
+	rows *Rows
 	view func() *fsm.View
 
 	mu       sync.RWMutex
@@ -51,7 +51,7 @@ func (x *indexer) LastStoreSyncResourceVersion() string {
 }
 
 // List implements cache.Store.
-func (x *indexer) List() []any { return x.rows.list(x.view(), "") }
+func (x *indexer) List() []any { return x.rows.List(x.view(), "") }
 
 // ListKeys implements cache.Store.
 func (x *indexer) ListKeys() []string {
@@ -74,7 +74,7 @@ func (x *indexer) Get(o any) (any, bool, error) {
 
 // GetByKey implements cache.Store.
 func (x *indexer) GetByKey(key string) (any, bool, error) {
-	o, ok := x.rows.get(x.view(), key)
+	o, ok := x.rows.Get(x.view(), key)
 	if !ok {
 		return nil, false, nil
 	}
@@ -88,7 +88,7 @@ func (x *indexer) Index(name string, o any) ([]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return x.rows.list(x.view(), prefix), nil
+		return x.rows.List(x.view(), prefix), nil
 	}
 	f, err := x.function(name)
 	if err != nil {
@@ -104,9 +104,9 @@ func (x *indexer) Index(name string, o any) ([]any, error) {
 // ByIndex implements cache.Indexer.
 func (x *indexer) ByIndex(name, value string) ([]any, error) {
 	if name == cache.NamespaceIndex {
-		return x.rows.list(x.view(), value+"/"), nil
+		return x.rows.List(x.view(), value+"/"), nil
 	}
-	if find := x.rows.indexes[name]; find != nil {
+	if find := x.rows.Indexes[name]; find != nil {
 		return find(x.view(), value), nil
 	}
 	return x.anyOf(name, []string{value})

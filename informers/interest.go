@@ -1,4 +1,4 @@
-package workloads
+package informers
 
 import (
 	"slices"
@@ -9,41 +9,41 @@ import (
 	"github.com/berth-dev/berth/store"
 )
 
-// interest says which pods a controller can have something to do with: those of a
+// Interest says which pods a controller can have something to do with: those of a
 // namespace with an object that it keeps pods for, and those with a finalizer, which may
 // be its own. Most pods are of namespaces in which most controllers have nothing, and
 // each of them would look that up for each change of each pod.
 //
 // It is as old as the change that is told of. That is soon enough: a controller looks at
 // all pods of an object that comes, or selects others, after the pods' changes.
-type interest struct {
+type Interest struct {
 	keeps func(o *fsm.Object) bool
 	in    map[string]int             // namespace: objects that are kept
 	pods  func(pod *corev1.Pod) bool // instead: these pods, wherever they are
 }
 
-// inObjectsOf is an interest in the pods for which there are objects of a resource.
-func inObjectsOf(resource string) *interest {
-	return &interest{in: map[string]int{}, keeps: func(o *fsm.Object) bool { return o.Resource == resource }}
+// InObjectsOf is an interest in the pods for which there are objects of a resource.
+func InObjectsOf(resource string) *Interest {
+	return &Interest{in: map[string]int{}, keeps: func(o *fsm.Object) bool { return o.Resource == resource }}
 }
 
-// inServices is an interest in the pods that services can select.
-func inServices() *interest {
-	return &interest{in: map[string]int{}, keeps: func(o *fsm.Object) bool {
+// InServices is an interest in the pods that services can select.
+func InServices() *Interest {
+	return &Interest{in: map[string]int{}, keeps: func(o *fsm.Object) bool {
 		s, ok := o.Value.(*corev1.Service)
 		return ok && s.Spec.Selector != nil
 	}}
 }
 
-// withClaims is an interest in the pods that claim volumes, or have them made.
-func withClaims() *interest {
-	return &interest{pods: func(pod *corev1.Pod) bool {
+// WithClaims is an interest in the pods that claim volumes, or have them made.
+func WithClaims() *Interest {
+	return &Interest{pods: func(pod *corev1.Pod) bool {
 		return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
 	}}
 }
 
 // begin takes in what there is.
-func (i *interest) begin(v *fsm.View) {
+func (i *Interest) begin(v *fsm.View) {
 	if i.keeps == nil {
 		return
 	}
@@ -54,14 +54,14 @@ func (i *interest) begin(v *fsm.View) {
 }
 
 // follow takes in a change.
-func (i *interest) follow(c *store.Change) {
+func (i *Interest) follow(c *store.Change) {
 	old, _ := c.Old.(*fsm.Object)
 	now, _ := c.New.(*fsm.Object)
 	i.count(old, -1)
 	i.count(now, 1)
 }
 
-func (i *interest) count(o *fsm.Object, by int) {
+func (i *Interest) count(o *fsm.Object, by int) {
 	if o == nil || i.keeps == nil || !i.keeps(o) {
 		return
 	}
@@ -73,7 +73,7 @@ func (i *interest) count(o *fsm.Object, by int) {
 
 // has says whether a controller may have something to do with a pod. Either is nil for
 // one that came or went; who has no interest has it in everything.
-func (i *interest) has(old, now any) bool {
+func (i *Interest) has(old, now any) bool {
 	if i == nil {
 		return true
 	}

@@ -1,0 +1,94 @@
+package informers
+
+import (
+	"context"
+	"sync"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
+)
+
+// State is what informers look at.
+type State interface {
+	// View is the latest state, Feed the changes that lead to it.
+	View() *fsm.View
+	Feed() *store.Feed
+}
+
+// Feed tells informers of what changes in the state.
+type Feed struct {
+	state     State
+	informers []*Informer
+	interests []*Interest
+}
+
+// NewFeed gives a feed of a state's changes.
+func NewFeed(state State) *Feed { return &Feed{state: state} }
+
+// Add makes an informer of rows, and has it told from the beginning on.
+func (f *Feed) Add(r *Rows) *Informer {
+	i := New(r, f.state.View)
+	f.informers = append(f.informers, i)
+	return i
+}
+
+// Begins notes in which pods the controller has an interest that registers its handlers
+// from now on; nil: in all.
+func (f *Feed) Begins(i *Interest) {
+	if i != nil {
+		f.interests = append(f.interests, i)
+	}
+	for _, informer := range f.informers {
+		if informer.rows.table == podTable {
+			informer.interest = i
+		}
+	}
+}
+
+// changesAtOnce is how many changes are read at a time.
+const changesAtOnce = 4096
+
+// Begin tells of what there is, and gives the revision that it was read at.
+func (f *Feed) Begin() int64 {
+	v := f.state.View()
+	for _, i := range f.interests {
+		i.begin(v)
+	}
+	var telling sync.WaitGroup
+	for _, i := range f.informers {
+		telling.Go(func() { i.begin(v) })
+	}
+	telling.Wait()
+	return v.Revision()
+}
+
+// Follow tells of every change after a revision until ctx ends. It fails with
+// store.ErrCompacted when changes were missed: the state was restored, or changed too
+// fast.
+func (f *Feed) Follow(ctx context.Context, at int64) error {
+	for {
+		changes, err := f.state.Feed().After(at, changesAtOnce)
+		if err != nil {
+			return err
+		}
+		for c := range changes {
+			f.tell(&changes[c])
+		}
+		if len(changes) > 0 {
+			at = changes[len(changes)-1].Revision
+			continue
+		}
+		if err := f.state.Feed().Wait(ctx, at); err != nil {
+			return err
+		}
+	}
+}
+
+func (f *Feed) tell(c *store.Change) {
+	for _, i := range f.interests {
+		i.follow(c)
+	}
+	for _, i := range f.informers {
+		i.tell(c)
+	}
+}

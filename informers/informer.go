@@ -1,0 +1,159 @@
+package informers
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
+)
+
+// Informer is one of client-go's whose objects are the state's. Its handlers are told of
+// changes, one after the other, by feed; all of them are there before it begins.
+type Informer struct {
+	*indexer
+	registered []*registration
+	interest   *Interest     // of those who register next
+	synced     chan struct{} // closed when the handlers know what there is
+}
+
+var (
+	_ cache.SharedIndexInformer              = (*Informer)(nil)
+	_ cache.DoneChecker                      = (*Informer)(nil)
+	_ cache.ResourceEventHandlerRegistration = (*registration)(nil)
+)
+
+// New makes an informer of rows that view gives. Nobody is told of changes who does not register with it
+// before its feed begins.
+func New(r *Rows, view func() *fsm.View) *Informer {
+	return &Informer{indexer: &indexer{rows: r, view: view, indexers: cache.Indexers{}}, synced: make(chan struct{})}
+}
+
+// registration is a handler of an informer.
+type registration struct {
+	*Informer
+	handler  cache.ResourceEventHandler
+	interest *Interest // in pods; nil: in all that the informer tells of
+}
+
+// begin tells the handlers what there is.
+func (i *Informer) begin(v *fsm.View) {
+	i.rows.scan(v, "", func(_ string, o any) bool {
+		for _, r := range i.registered {
+			if r.interest.has(nil, o) {
+				r.handler.OnAdd(o, true)
+			}
+		}
+		return true
+	})
+	close(i.synced)
+}
+
+// tell tells the handlers of a change, if it is one of this kind.
+func (i *Informer) tell(c *store.Change) {
+	if len(i.registered) == 0 || c.Table != i.rows.table {
+		return
+	}
+	old, now := i.objectOf(c.Old), i.objectOf(c.New)
+	for _, r := range i.registered {
+		switch {
+		case old == nil && now == nil, !r.interest.has(old, now):
+		case old == nil:
+			r.handler.OnAdd(now, false)
+		case now == nil:
+			r.handler.OnDelete(old)
+		default:
+			r.handler.OnUpdate(old, now)
+		}
+	}
+}
+
+func (i *Informer) objectOf(row any) any {
+	if row == nil {
+		return nil
+	}
+	return i.rows.object(row)
+}
+
+var errBegun = errors.New("the informer has begun already")
+
+// AddEventHandler implements cache.SharedInformer.
+func (i *Informer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	if i.HasSynced() {
+		return nil, errBegun
+	}
+	r := &registration{i, h, i.interest}
+	i.registered = append(i.registered, r)
+	return r, nil
+}
+
+// AddEventHandlerWithResyncPeriod implements cache.SharedInformer. Nothing is told twice:
+// what a handler was told of before is in the state.
+func (i *Informer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler, _ time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandler(h)
+}
+
+// AddEventHandlerWithOptions implements cache.SharedInformer.
+func (i *Informer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, _ cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandler(h)
+}
+
+// RemoveEventHandler implements cache.SharedInformer. Handlers stay as long as their
+// controllers do.
+func (*Informer) RemoveEventHandler(cache.ResourceEventHandlerRegistration) error { return errBegun }
+
+// GetStore implements cache.SharedInformer.
+func (i *Informer) GetStore() cache.Store { return i.indexer }
+
+// GetIndexer implements cache.SharedIndexInformer.
+func (i *Informer) GetIndexer() cache.Indexer { return i.indexer }
+
+// GetController implements cache.SharedInformer. Nobody lists and watches here.
+func (*Informer) GetController() cache.Controller { return nil }
+
+// Run implements cache.SharedInformer.
+func (*Informer) Run(stop <-chan struct{}) { <-stop }
+
+// RunWithContext implements cache.SharedInformer.
+func (*Informer) RunWithContext(ctx context.Context) { <-ctx.Done() }
+
+// HasSynced implements cache.SharedInformer.
+func (i *Informer) HasSynced() bool {
+	select {
+	case <-i.synced:
+		return true
+	default:
+		return false
+	}
+}
+
+// HasSyncedChecker implements cache.SharedInformer.
+func (i *Informer) HasSyncedChecker() cache.DoneChecker { return i }
+
+// Name implements cache.DoneChecker.
+func (i *Informer) Name() string { return i.rows.prefix + i.rows.table }
+
+// Done implements cache.DoneChecker.
+func (i *Informer) Done() <-chan struct{} { return i.synced }
+
+// LastSyncResourceVersion implements cache.SharedInformer.
+func (i *Informer) LastSyncResourceVersion() string { return i.LastStoreSyncResourceVersion() }
+
+// SetWatchErrorHandler implements cache.SharedInformer. There is no watch.
+func (*Informer) SetWatchErrorHandler(cache.WatchErrorHandler) error { return nil }
+
+// SetWatchErrorHandlerWithContext implements cache.SharedInformer.
+func (*Informer) SetWatchErrorHandlerWithContext(cache.WatchErrorHandlerWithContext) error {
+	return nil
+}
+
+var errTransform = errors.New("the state's objects are shown as they are")
+
+// SetTransform implements cache.SharedInformer.
+func (*Informer) SetTransform(cache.TransformFunc) error { return errTransform }
+
+// IsStopped implements cache.SharedInformer.
+func (*Informer) IsStopped() bool { return false }
