@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/apiserver/audittrail"
 	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/pki"
@@ -58,6 +59,7 @@ type ServerPart struct {
 	NonVoter        bool
 	Users           users.Sources
 	Audit           audittrail.Config
+	Admission       apiserver.Admission
 	MaxClockOffset  time.Duration
 	MaxLogVersion   int // see server.Config
 	Consensus       server.Consensus

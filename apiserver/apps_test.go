@@ -128,7 +128,8 @@ func TestScaleApply(t *testing.T) {
 // created one by one.
 func TestFinishTemplate(t *testing.T) {
 	template := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "web-", Labels: map[string]string{"app": "web"}}, Spec: testPod("x").Spec}
-	finish := FinishTemplate(newDouble(t).View)
+	view := newDouble(t).View
+	finish := func(pod *corev1.Pod) (*corev1.Pod, error) { return finishTemplate(view, pod, admitAll) }
 	pod, err := finish(template)
 	if err != nil {
 		t.Fatal(err)

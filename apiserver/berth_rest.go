@@ -80,7 +80,7 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 	}
 	pods := make([]*corev1.Pod, len(plan.Spec.Pods))
 	for i := range plan.Spec.Pods {
-		finished, err := finishPod(ctx, p.backend.View, &plan.Spec.Pods[i])
+		finished, err := finishPod(ctx, p.backend.View, &plan.Spec.Pods[i], admitAll)
 		if err != nil {
 			return nil, err
 		}
@@ -116,21 +116,31 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateO
 	return plan, nil
 }
 
-// FinishTemplate gives what does to the pod of a workload's template what the API
-// does to a pod that is created, and refuses what it would refuse. The pod stays
-// without a name: its metadata.generateName is what the pods' names begin with.
-func FinishTemplate(view func() *fsm.View) func(pod *corev1.Pod) (*corev1.Pod, error) {
-	return func(pod *corev1.Pod) (*corev1.Pod, error) {
-		finished, err := finishPod(context.Background(), view, pod)
-		if err != nil {
-			return nil, err
-		}
-		finished.Name, finished.UID, finished.CreationTimestamp = "", "", metav1.Time{}
-		return finished, nil
+// FinishTemplate does to the pod of a workload's template what the API does to a pod that is
+// created, and refuses what it would refuse.
+func (s *Server) FinishTemplate(pod *corev1.Pod) (*corev1.Pod, error) {
+	return finishTemplate(s.config.Backend.View, pod, func(p *core.Pod) error { return s.admission.admitTemplate(context.Background(), p) })
+}
+
+// finishTemplate leaves the pod without a name: its metadata.generateName is what the pods' names
+// begin with.
+func finishTemplate(view func() *fsm.View, pod *corev1.Pod, admit func(*core.Pod) error) (*corev1.Pod, error) {
+	finished, err := finishPod(context.Background(), view, pod, admit)
+	if err != nil {
+		return nil, err
 	}
+	finished.Name, finished.UID, finished.CreationTimestamp = "", "", metav1.Time{}
+	return finished, nil
 }
 
 // finishPod is finish for a pod that somebody else may hold.
-func finishPod(ctx context.Context, view func() *fsm.View, in *corev1.Pod) (*corev1.Pod, error) {
-	return finish(ctx, in.DeepCopy(), podCreation{pod.Strategy, view}, func(p *core.Pod) error { return limitTemplate(view(), p) })
+func finishPod(ctx context.Context, view func() *fsm.View, in *corev1.Pod, admit func(*core.Pod) error) (*corev1.Pod, error) {
+	return finish(ctx, in.DeepCopy(), podCreation{pod.Strategy, view}, func(p *core.Pod) error {
+		if err := limitTemplate(view(), p); err != nil {
+			return err
+		}
+		return admit(p)
+	})
 }
+
+func admitAll(*core.Pod) error { return nil }

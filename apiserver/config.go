@@ -34,6 +34,8 @@ type Config struct {
 	Users users.Sources
 	// Audit says what is kept of requests, and where.
 	Audit audittrail.Config
+	// Admission says what is asked of objects.
+	Admission Admission
 	// RootCA is the PEM of the CA that clients verify this API with. It is
 	// published in every new namespace.
 	RootCA string

@@ -315,7 +315,12 @@ func (s *testServer) client(t testing.TB) kubernetes.Interface {
 
 func (s *testServer) clientOf(t testing.TB, user string, groups ...string) kubernetes.Interface {
 	t.Helper()
-	c, err := kubernetes.NewForConfig(s.config(t, user, groups...))
+	return clientFor(t, s.config(t, user, groups...))
+}
+
+func clientFor(t testing.TB, config *restclient.Config) kubernetes.Interface {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}

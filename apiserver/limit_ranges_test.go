@@ -78,7 +78,7 @@ func TestLimitRangesOfTemplates(t *testing.T) {
 		}
 		return p
 	}
-	finish := FinishTemplate(s.double.View)
+	finish := func(pod *corev1.Pod) (*corev1.Pod, error) { return finishTemplate(s.double.View, pod, admitAll) }
 	in := pod("")
 	got, err := finish(in)
 	if err != nil {

@@ -160,7 +160,7 @@ func (p *plannedObjects) scale(ctx context.Context, rs, old *appsv1.ReplicaSet) 
 		pod := &corev1.Pod{ObjectMeta: *rs.Spec.Template.ObjectMeta.DeepCopy(), Spec: *rs.Spec.Template.Spec.DeepCopy()}
 		pod.Namespace, pod.Name, pod.GenerateName = rs.Namespace, fmt.Sprintf("%s-planned-%d", rs.Name, i+1), ""
 		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
-		finished, err := finishPod(ctx, func() *fsm.View { return p.view }, pod)
+		finished, err := finishPod(ctx, func() *fsm.View { return p.view }, pod, admitAll)
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	handlersmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
@@ -26,6 +25,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/apiserver/audittrail"
 	"github.com/berth-dev/berth/apiserver/roles"
 	"github.com/berth-dev/berth/apiserver/tokens"
@@ -50,6 +50,7 @@ type Server struct {
 	standing *standing
 	// definitions are those of custom kinds.
 	definitions *definitions
+	admission   *admissionChain
 	generic     *genericapiserver.GenericAPIServer
 	logger      hclog.Logger
 	gate        handshake.Gate
@@ -86,7 +87,12 @@ func New(config Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	chain, err := newAdmissionChain(config, rights)
+	if err != nil {
+		return nil, fmt.Errorf("setting up admission: %w", err)
+	}
 	settings := genericConfig(config, known, rights, lasting)
+	settings.AdmissionControl = chain.Interface
 	if trail != nil {
 		settings.AuditBackend, settings.AuditPolicyRuleEvaluator = trail.Backend(), trail.Policy()
 	}
@@ -122,10 +128,12 @@ func New(config Config) (_ *Server, err error) {
 			generic.Handler.NonGoRestfulMux.Handle(path, handler)
 		}
 	}
-	return &Server{
-		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, generic: generic, logger: config.Logger,
-		prepared: make(chan struct{}),
-	}, nil
+	s := &Server{
+		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, admission: chain,
+		generic: generic, logger: config.Logger, prepared: make(chan struct{}),
+	}
+	chain.client.lead(s.Local(admissionUser, access.Masters))
+	return s, nil
 }
 
 // genericConfig is the configuration of upstream's server.
@@ -135,9 +143,6 @@ func genericConfig(config Config, known *users.Users, rights *rights, lasting *s
 	c.Authentication.APIAudiences = tokens.Audiences()
 	c.Authorization.Authorizer = rights
 	c.RuleResolver = rights
-	c.AdmissionControl = admission.NewChainHandler(append([]admission.Interface{
-		limitRanges{config.Backend.View}, volumeAdmission{config.Backend.View}, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{config.Backend.View},
-	}, certificateGuards(rights)...)...)
 	// Nothing calls back, but a configuration must be there.
 	c.LoopbackClientConfig = &restclient.Config{Host: "https://" + config.Listener.Addr().String()}
 	c.ExternalAddress = config.Listener.Addr().String()
@@ -245,6 +250,7 @@ func (s *Server) Run(ctx context.Context) error {
 	following.Go(func() { s.users.Run(watching) })
 	following.Go(func() { s.standing.run(watching) })
 	following.Go(func() { s.definitions.run(watching) })
+	following.Go(func() { s.admission.run(watching) })
 	if s.trail != nil {
 		if err := s.trail.Run(); err != nil {
 			return fmt.Errorf("the audit trail: %w", err)

@@ -36,6 +36,9 @@ func Default() *Config {
 				Log:      &AuditLog{MaxSize: "100Mi", MaxFiles: 100, MaxAgeDays: 366, Mode: "blocking"},
 				Webhook:  &AuditWebhook{MaxBatch: 400, MaxWait: "30s"},
 			},
+			Admission: &Admission{PodSecurity: &PodSecurity{
+				Enforce: "privileged", EnforceVersion: "latest", Audit: "privileged", AuditVersion: "latest", Warn: "privileged", WarnVersion: "latest",
+			}},
 			Autopilot: &Autopilot{
 				CleanupDeadServers:      true,
 				LastContactThreshold:    "200ms",

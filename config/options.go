@@ -87,6 +87,26 @@ type Server struct {
 	Scheduler *Scheduler `hcl:"scheduler,block"`
 	Services  *Services  `hcl:"services,block"`
 	Audit     *Audit     `hcl:"audit,block"`
+	Admission *Admission `hcl:"admission,block"`
+}
+
+// Admission says what is asked of objects, beyond what the cluster's own objects say.
+type Admission struct {
+	PodSecurity *PodSecurity `hcl:"pod_security,block"`
+}
+
+// PodSecurity is what holds in namespaces whose labels do not say it.
+type PodSecurity struct {
+	Enforce        string `hcl:"enforce,optional"`
+	EnforceVersion string `hcl:"enforce_version,optional"`
+	Audit          string `hcl:"audit,optional"`
+	AuditVersion   string `hcl:"audit_version,optional"`
+	Warn           string `hcl:"warn,optional"`
+	WarnVersion    string `hcl:"warn_version,optional"`
+
+	ExemptUsers          []string `hcl:"exempt_users,optional"`
+	ExemptNamespaces     []string `hcl:"exempt_namespaces,optional"`
+	ExemptRuntimeClasses []string `hcl:"exempt_runtime_classes,optional"`
 }
 
 // Audit says what is kept of requests, and where.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"time"
 
@@ -57,6 +58,7 @@ func (c *Config) validateServer(k checker) {
 		k.fail("server.services.node_ports", "%v", err)
 	}
 	c.validateAudit(k)
+	c.validatePodSecurity(k)
 	c.validateScheduler(k)
 }
 
@@ -89,6 +91,49 @@ func (c *Config) validateAudit(k checker) {
 	}
 	k.between(block+"webhook.max_batch", a.Webhook.MaxBatch, 1, 10_000)
 	k.atLeastDuration(block+"webhook.max_wait", a.Webhook.MaxWait, 10*time.Millisecond)
+}
+
+// podSecurityVersion is a version of Kubernetes' Pod Security Standards.
+var podSecurityVersion = regexp.MustCompile(`^(latest|v1\.(0|[1-9][0-9]{0,3}))$`)
+
+func (c *Config) validatePodSecurity(k checker) {
+	const block = "server.admission.pod_security."
+	p := c.Server.Admission.PodSecurity
+	for _, mode := range []struct{ option, level, version string }{
+		{"enforce", p.Enforce, p.EnforceVersion}, {"audit", p.Audit, p.AuditVersion}, {"warn", p.Warn, p.WarnVersion},
+	} {
+		if problem, ok := oneOf(mode.level, "privileged", "baseline", "restricted"); !ok {
+			k.fail(block+mode.option, "%s", problem)
+		}
+		if !podSecurityVersion.MatchString(mode.version) {
+			k.fail(block+mode.option+"_version", `%q is neither "latest" nor a version like "v1.36"`, mode.version)
+		}
+	}
+	for _, list := range []struct {
+		option string
+		values []string
+		check  func(string) []string
+	}{
+		{"exempt_users", p.ExemptUsers, emptyName},
+		{"exempt_namespaces", p.ExemptNamespaces, validation.IsDNS1123Label},
+		{"exempt_runtime_classes", p.ExemptRuntimeClasses, validation.IsDNS1123Subdomain},
+	} {
+		for i, v := range list.values {
+			if problems := list.check(v); len(problems) > 0 {
+				k.fail(block+list.option, "%q is no name: %s", v, problems[0])
+			}
+			if slices.Contains(list.values[:i], v) {
+				k.fail(block+list.option, "%q is there twice", v)
+			}
+		}
+	}
+}
+
+func emptyName(v string) []string {
+	if v == "" {
+		return []string{"it is empty"}
+	}
+	return nil
 }
 
 func (c *Config) validateScheduler(k checker) {

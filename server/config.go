@@ -51,6 +51,8 @@ type Config struct {
 	Users users.Sources
 	// Audit says what is kept of requests to it.
 	Audit audittrail.Config
+	// Admission says what it asks of objects.
+	Admission apiserver.Admission
 
 	// BootstrapExpect is the number of servers that found the cluster; 0 waits
 	// to be added to one.

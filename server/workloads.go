@@ -6,7 +6,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
@@ -39,7 +38,7 @@ type reconciler interface {
 // keepWorkloads runs the controllers of workloads while ctx lasts.
 func (s *Server) keepWorkloads(ctx context.Context) {
 	l := &workLoop{state: s.state, clock: s.node.Clock(), propose: s.proposeWork, log: s.log}
-	l.run(ctx, &controller.ReplicaSets{Finish: apiserver.FinishTemplate(s.state.View)}, &controller.Garbage{})
+	l.run(ctx, &controller.ReplicaSets{Finish: s.api.FinishTemplate}, &controller.Garbage{})
 }
 
 // workLoop lets reconcilers follow the state and proposes what they want,

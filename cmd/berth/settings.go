@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/apiserver/audittrail"
 	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/config"
@@ -95,6 +96,7 @@ func serverPart(c *config.Config) *agent.ServerPart {
 	return &agent.ServerPart{
 		Services:        services,
 		BootstrapExpect: c.Server.BootstrapExpect, NonVoter: c.Server.NonVoter, Users: userSources(c.Auth), Audit: auditConfig(c.Server.Audit),
+		Admission:      admissionConfig(c.Server.Admission),
 		MaxClockOffset: c.Server.MaxClockOffset.Value(), MaxLogVersion: c.Server.MaxLogVersion,
 		Consensus: server.Consensus{
 			HeartbeatTimeout: r.HeartbeatTimeout.Value(), ElectionTimeout: r.ElectionTimeout.Value(),
@@ -129,6 +131,14 @@ func auditConfig(a *config.Audit) audittrail.Config {
 			Kubeconfig: string(a.Webhook.ConfigFile), MaxBatch: a.Webhook.MaxBatch, MaxWait: a.Webhook.MaxWait.Value(),
 		},
 	}
+}
+
+func admissionConfig(a *config.Admission) apiserver.Admission {
+	p := a.PodSecurity
+	return apiserver.Admission{PodSecurity: apiserver.PodSecurity{
+		Enforce: p.Enforce, EnforceVersion: p.EnforceVersion, Audit: p.Audit, AuditVersion: p.AuditVersion, Warn: p.Warn, WarnVersion: p.WarnVersion,
+		ExemptUsers: p.ExemptUsers, ExemptNamespaces: p.ExemptNamespaces, ExemptRuntimeClasses: p.ExemptRuntimeClasses,
+	}}
 }
 
 func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
