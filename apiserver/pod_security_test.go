@@ -30,7 +30,7 @@ spec:
   containers: [{name: c, image: busybox, securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]
 `
 
-func named(manifest, name string) string { return strings.ReplaceAll(manifest, "%", name) }
+func podNamed(manifest, name string) string { return strings.ReplaceAll(manifest, "%", name) }
 
 // TestPodSecurityByLabels: a namespace says by its labels which pods are refused and of
 // which is warned, also in templates; changed labels tell whom they would refuse.
@@ -38,17 +38,17 @@ func TestPodSecurityByLabels(t *testing.T) {
 	s := share(t)
 	ns := s.namespace(t)
 	k := newKubectl(t, s, ns)
-	k.want(named(wildPod, "before"), []string{"create"}, "pod/before created")
+	k.want(podNamed(wildPod, "before"), []string{"create"}, "pod/before created")
 	k.refused("", []string{"label", "ns", ns, "pod-security.kubernetes.io/enforce=unheard"}, `must be one of privileged, baseline, restricted`)
 	k.want("", []string{"label", "ns", ns, "pod-security.kubernetes.io/enforce=restricted", "pod-security.kubernetes.io/warn=restricted"},
 		`existing pods in namespace "`+ns+`" violate the new PodSecurity enforce level "restricted:latest"`, "before: host namespaces, allowPrivilegeEscalation != false")
 	refusal := `pods "wild" is forbidden: violates PodSecurity "restricted:latest": host namespaces (hostPID=true)`
-	k.refused(named(wildPod, "wild"), []string{"create"}, refusal)
-	k.refused(named(wildPod, "wild"), []string{"create", "--dry-run=server"}, refusal)
+	k.refused(podNamed(wildPod, "wild"), []string{"create"}, refusal)
+	k.refused(podNamed(wildPod, "wild"), []string{"create", "--dry-run=server"}, refusal)
 	k.refused("", []string{"patch", "pod", "before", "--subresource=ephemeralcontainers", "-p",
 		`{"spec":{"ephemeralContainers":[{"name":"e","image":"busybox","securityContext":{"runAsUser":0}}]}}`}, `violates PodSecurity "restricted:latest"`)
 	k.want("", []string{"label", "pod", "before", "a=b"}, "labeled") // what is there goes on
-	k.want(named(restrictedPod, "tame"), []string{"create"}, "pod/tame created")
+	k.want(podNamed(restrictedPod, "tame"), []string{"create"}, "pod/tame created")
 
 	template := `
 apiVersion: apps/v1
@@ -61,7 +61,7 @@ spec:
     spec: {hostPID: true, containers: [{name: c, image: busybox}]}
 `
 	k.want(template, []string{"apply"}, `would violate PodSecurity "restricted:latest"`, "deployment.apps/web created")
-	newKubectl(t, s, "nowhere").refused(named(wildPod, "wild"), []string{"create"}, `namespaces "nowhere" not found`)
+	newKubectl(t, s, "nowhere").refused(podNamed(wildPod, "wild"), []string{"create"}, `namespaces "nowhere" not found`)
 }
 
 // TestPodSecurityOfTemplates: no ReplicaSet makes a pod that nobody may create.
