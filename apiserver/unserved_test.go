@@ -26,7 +26,7 @@ func TestKubectlToldOfKindsThatAreNotServed(t *testing.T) {
 	}
 	k.refused("", []string{"get", "hpa"}, `the server doesn't have a resource type "hpa"`)
 	k.refused("", []string{"delete", "hpa", "web"}, `the server doesn't have a resource type "hpa"`)
-	k.refused("", []string{"get", "--raw", "/apis/autoscaling/v2/horizontalpodautoscalers"}, "Berth does not serve horizontalpodautoscalers.autoscaling in version v2; it serves bindings, clusterrolebindings.rbac.authorization.k8s.io")
+	k.refused("", []string{"get", "--raw", "/apis/autoscaling/v2/horizontalpodautoscalers"}, "Berth does not serve horizontalpodautoscalers.autoscaling in version v2; it serves bindings, certificatesigningrequests.certificates.k8s.io")
 }
 
 // TestUnserved: what is not served is refused with what is, as a Status; paths
