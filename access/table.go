@@ -144,7 +144,8 @@ func rules() []Rule {
 			Group: Servers,
 			Methods: []string{
 				"/berth.rpc.Server/Forward", "/berth.rpc.Server/ReadIndex", "/berth.rpc.Server/ReportStreams",
-				"/berth.rpc.Server/Digest", "/berth.rpc.Server/Differs", "/berth.rpc.Server/Status", "/berth.rpc.Server/Holds", "/berth.rpc.Server/Tunnel",
+				"/berth.rpc.Server/Digest", "/berth.rpc.Server/Differs", "/berth.rpc.Server/Status", "/berth.rpc.Server/Samples",
+				"/berth.rpc.Server/Holds", "/berth.rpc.Server/Tunnel",
 			},
 			Why: "servers among themselves",
 		},
@@ -233,6 +234,7 @@ func rulesBefore() []Rule {
 				"poddisruptionbudgets.policy", "poddisruptionbudgets.policy/status",
 				"priorityclasses.scheduling.k8s.io", "runtimeclasses.node.k8s.io", "leases.coordination.k8s.io",
 				"queueentries.berth.dev", "preemptions.berth.dev", "schedulerconfigurations.berth.dev",
+				"nodes.metrics.k8s.io", "pods.metrics.k8s.io",
 			},
 			Why: "everything but secrets and logs, in every namespace",
 		},

@@ -92,6 +92,8 @@ type WorkerPart struct {
 	Services ServicesPart
 	// MetricsAddress is where the worker's metrics are read, host:port; empty: nowhere.
 	MetricsAddress string
+	// SampleInterval is how often the worker measures what its pods use; 0: the default.
+	SampleInterval time.Duration
 	// Address is the node's; empty: where the agent is dialed.
 	Address            string
 	Labels             map[string]string

@@ -22,6 +22,8 @@ func (u *uplink) Tunnel(ctx context.Context, kind string, body []byte, conn net.
 		return u.logs(ctx, body, conn)
 	case rpc.KindStream:
 		return u.stream(ctx, body, conn)
+	case rpc.KindNode:
+		return u.nodeAPI.serve(ctx, conn)
 	}
 	return &rpc.TunnelError{Code: http.StatusNotImplemented, Message: fmt.Sprintf("this worker does not know tunnels of kind %q", kind)}
 }

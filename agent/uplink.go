@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/sample"
 	"github.com/berth-dev/berth/worker"
 )
 
@@ -24,6 +25,7 @@ type uplink struct {
 	client      *rpc.WorkerClient
 	agent       *worker.Agent
 	assignments chan worker.Assignment
+	nodeAPI     *nodeAPI
 	objects     objects
 	services    *carriedServices // nil: this node carries none
 	api         atomic.Pointer[[]string]
@@ -82,6 +84,16 @@ func (u *uplink) ReportNode(_ context.Context, status *corev1.NodeStatus) error 
 	}
 	u.client.ReportNode(raw)
 	return nil
+}
+
+// sample hands over what the node uses. It goes to the server with the next heartbeat.
+func (u *uplink) sample(n *sample.Node) {
+	body, err := n.Encode()
+	if err != nil {
+		u.log.Warn("what the pods use cannot be told", "error", err)
+		return
+	}
+	u.client.Sample(body)
 }
 
 // Event implements worker.Recorder.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/pki"
@@ -51,7 +52,9 @@ type WorkerConfig struct {
 	// LogBytes and LogFiles bound a container's log; 0 means the defaults.
 	LogBytes int64
 	LogFiles int
-	Logger   hclog.Logger
+	// SampleInterval is how often it is measured what the pods use; 0 means the default.
+	SampleInterval time.Duration
+	Logger         hclog.Logger
 }
 
 // Worker is a running node.
@@ -108,6 +111,17 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
 	}
 	link.node = raw
+	var sampler *worker.Sampler
+	if meter, ok := rt.(runtime.Meter); ok {
+		sampler = &worker.Sampler{
+			Meter: meter, Machine: worker.ReadUse, Interval: c.SampleInterval, Take: link.sample, Clock: clock.RealClock{}, Logger: c.Logger,
+		}
+		w.loops.Go(func() { sampler.Run(ctx) })
+	}
+	link.nodeAPI = newNodeAPI(link.agent, sampler, func() (worker.Disk, *worker.Disk, error) {
+		disk, err := worker.ReadDisk(dataDirOr(c.DataDir))
+		return disk, nil, err
+	})
 	w.loops.Go(func() { link.client.Run(ctx) })
 	if forward != nil {
 		w.loops.Go(func() { forward.run(ctx) })
@@ -207,10 +221,15 @@ func newNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
 }
 
 func readMachine(dataDir string) (worker.Machine, error) {
+	return worker.ReadMachine(dataDirOr(dataDir))
+}
+
+// dataDirOr is the directory whose disk is the node's: without a data directory, that of what is temporary.
+func dataDirOr(dataDir string) string {
 	if dataDir == "" {
-		dataDir = os.TempDir()
+		return os.TempDir()
 	}
-	return worker.ReadMachine(dataDir)
+	return dataDir
 }
 
 // podsDir is where the pods' volumes are.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/sample"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -55,6 +56,26 @@ type Logs interface {
 // as it is.
 type Streams interface {
 	Open(ctx context.Context, pod *corev1.Pod, what, container string) (net.Conn, error)
+}
+
+// Usage knows what nodes and their pods use, as workers tell it.
+type Usage interface {
+	// Of finds out what is known of nodes, wherever their workers are connected, and
+	// waits for a few seconds at most.
+	Of(ctx context.Context, nodes []string) (Samples, error)
+}
+
+// Samples are the newest ones.
+type Samples interface {
+	// Sample is a node's; false: there is none.
+	Sample(node string) (sample.Taken, bool)
+}
+
+// Nodes leads to workers: on the connection the worker of a node answers one HTTP
+// request, as a kubelet does. It ends with ctx. An error that carries an API status is
+// answered as it is.
+type Nodes interface {
+	Open(ctx context.Context, node string) (net.Conn, error)
 }
 
 // Planner answers what would become of pods. It works on a copy of the view, on

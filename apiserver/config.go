@@ -17,10 +17,12 @@ import (
 type Config struct {
 	// Backend is required.
 	Backend Backend
-	// Logs, Streams and Planner may be nil: their requests are then answered with
-	// 501.
+	// Logs, Streams, Nodes, Usage and Planner may be nil: their requests are then
+	// answered with 501.
 	Logs    Logs
 	Streams Streams
+	Nodes   Nodes
+	Usage   Usage
 	Planner Planner
 
 	// Listener accepts plain TCP connections; the server speaks TLS on it and

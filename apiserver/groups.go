@@ -96,6 +96,7 @@ func (g *registry) coreGroup(
 	resources["namespaces/status"] = partOf(made["namespaces"], namespace.StatusStrategy)
 	resources["namespaces/finalize"] = partOf(made["namespaces"], namespace.FinalizeStrategy)
 	resources["nodes/status"] = partOf(made["nodes"], node.StatusStrategy)
+	resources["nodes/proxy"] = &nodeProxy{g.backend, config.Nodes}
 	err = errors.Join(
 		g.workload(resources, replicationControllerDescription(), replicationcontroller.StatusStrategy),
 		g.workload(resources, endpointsDescription(), nil),

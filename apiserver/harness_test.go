@@ -260,6 +260,7 @@ func share(t testing.TB) *testServer {
 		shared.server, shared.err = startOn(d, "127.0.0.1:0", dir, func(c *Config) {
 			c.Logs = fakeLogs{}
 			c.Streams = fakeStreams{}
+			c.Usage, c.Nodes = fakeUsage{d}, fakeNodes{}
 			c.Planner = fakePlanner{}
 		})
 		os.RemoveAll(dir)

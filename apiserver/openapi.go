@@ -24,14 +24,14 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 )
 
-// setOpenAPI describes Kubernetes' types and ours.
-func setOpenAPI(c *genericapiserver.Config, berth *runtime.Scheme) {
+// setOpenAPI describes Kubernetes' types and those of other schemes.
+func setOpenAPI(c *genericapiserver.Config, others ...*runtime.Scheme) {
 	definitions := func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 		all := generatedopenapi.GetOpenAPIDefinitions(ref)
 		maps.Copy(all, berthv1.GetOpenAPIDefinitions(ref))
 		return all
 	}
-	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, berth)
+	namer := openapi.NewDefinitionNamer(append([]*runtime.Scheme{legacyscheme.Scheme}, others...)...)
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	c.OpenAPIConfig.Info.Title = "Berth"
 	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)

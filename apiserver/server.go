@@ -96,7 +96,8 @@ func New(config Config) (_ *Server, err error) {
 	if trail != nil {
 		settings.AuditBackend, settings.AuditPolicyRuleEvaluator = trail.Backend(), trail.Policy()
 	}
-	setOpenAPI(settings, berth)
+	measured := usageScheme()
+	setOpenAPI(settings, berth, measured)
 	settings.SkipOpenAPIInstallation = true // see describeLate
 	completed := settings.Complete(nil)
 	generic, err := completed.New("berth", genericapiserver.NewEmptyDelegate())
@@ -107,7 +108,7 @@ func New(config Config) (_ *Server, err error) {
 	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config, &customDescriptions{view: config.Backend.View, builtIn: builtIn}, config.Logger)
 	pins := newPins(time.Now)
 	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins, rights: rights}
-	infos, err := g.install(generic, berth, config, accounts, settings.Authentication.Authenticator, builtIn)
+	infos, err := g.install(generic, berth, measured, config, accounts, settings.Authentication.Authenticator, builtIn)
 	if err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
 	}
@@ -189,7 +190,7 @@ func longRunning(paths []string) request.LongRunningRequestCheck {
 
 // install adds every group, and says which.
 func (g *registry) install(
-	s *genericapiserver.GenericAPIServer, berth *runtime.Scheme, config Config, accounts *tokens.Accounts, who authenticator.Request,
+	s *genericapiserver.GenericAPIServer, berth, measured *runtime.Scheme, config Config, accounts *tokens.Accounts, who authenticator.Request,
 	builtIn map[string]bool,
 ) ([]genericapiserver.APIGroupInfo, error) {
 	coreInfo, events, err := g.coreGroup(config, accounts)
@@ -203,7 +204,7 @@ func (g *registry) install(
 	if err != nil {
 		return nil, err
 	}
-	infos := append(reviewGroups(who, g.rights), eventsGroup(events), berthInfo)
+	infos := append(reviewGroups(who, g.rights), eventsGroup(events), berthInfo, g.usageGroup(measured, config.Usage))
 	for _, group := range []func() (genericapiserver.APIGroupInfo, error){
 		g.appsGroup,
 		g.batchGroup,

@@ -16,6 +16,7 @@ var floors = map[string]int{
 	"docs":       0,
 	"atomicfile": 0,
 	"handshake":  0,
+	"sample":     0,
 	"config":     0,
 	"model":      0,
 	"access":     0,

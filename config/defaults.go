@@ -63,8 +63,11 @@ func Default() *Config {
 			Services: &Services{ClusterIPRanges: []string{"10.96.0.0/16"}, NodePorts: "30000-32767"},
 		},
 		Worker: &Worker{
-			Runtime:  "auto",
-			MaxPods:  110,
+			Runtime: "auto",
+			MaxPods: 110,
+
+			SampleInterval: "10s",
+
 			CRI:      &WorkerCRI{Endpoint: "unix:///run/containerd/containerd.sock", ParallelPulls: 3, ImageGCHighPercent: 85, ImageGCLowPercent: 80},
 			Services: &WorkerServices{Mode: "auto", ClusterDomain: "cluster.local"},
 			Capacity: &Capacity{},

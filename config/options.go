@@ -210,6 +210,8 @@ type Worker struct {
 	Images map[string]Quantity `hcl:"images,optional"`
 	// MetricsAddress is where the node's own metrics are read; empty: nowhere.
 	MetricsAddress string `hcl:"metrics_address,optional"`
+	// SampleInterval is how often it is measured what pods use.
+	SampleInterval Duration `hcl:"sample_interval,optional"`
 
 	CRI      *WorkerCRI      `hcl:"cri,block"`
 	Services *WorkerServices `hcl:"services,block"`

@@ -33,6 +33,13 @@ func (k checker) atLeastDuration(option string, d Duration, least time.Duration)
 	}
 }
 
+func (k checker) betweenDurations(option string, d Duration, least, most time.Duration) {
+	k.atLeastDuration(option, d, least)
+	if d.check() == nil && d.Value() > most {
+		k.fail(option, "%q is too long; it may be at most %q", string(d), most.String())
+	}
+}
+
 func (c *Config) validateServer(k checker) {
 	s := c.Server
 	k.atLeast("server.bootstrap_expect", s.BootstrapExpect, 0)
@@ -219,6 +226,7 @@ func (c *Config) validateWorker(k checker) {
 	if problems := validation.IsDNS1123Subdomain(w.Services.ClusterDomain); len(problems) > 0 {
 		k.fail("worker.services.cluster_domain", "%q is no domain: %s", w.Services.ClusterDomain, problems[0])
 	}
+	k.betweenDurations("worker.sample_interval", w.SampleInterval, time.Second, time.Minute)
 	if at, err := netip.ParseAddrPort(w.MetricsAddress); w.MetricsAddress != "" && (err != nil || !at.Addr().IsLoopback()) {
 		k.fail("worker.metrics_address", "%q is no address of the loopback interface with a port, like \"127.0.0.1:7645\": it is read without a certificate", w.MetricsAddress)
 	}

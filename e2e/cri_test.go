@@ -56,8 +56,8 @@ func stopRealContainers() error {
 }
 
 // criWorker is a worker of that containerd, by the runtime cri or auto. It leaves the rules of this machine's network alone.
-func criWorker(d *containerdtest.Daemon, name, runtime string) fleet.Spec {
-	return worker(name, fmt.Sprintf("runtime = %q", runtime), fmt.Sprintf("cri {\n  endpoint = %q\n}", d.Endpoint()), "services {\n  mode = \"off\"\n}")
+func criWorker(d *containerdtest.Daemon, name, runtime string, more ...string) fleet.Spec {
+	return worker(name, append(more, fmt.Sprintf("runtime = %q", runtime), fmt.Sprintf("cri {\n  endpoint = %q\n}", d.Endpoint()), "services {\n  mode = \"off\"\n}")...)
 }
 
 // emptied sees to it that the pods are gone from their node before the test ends what would have to end them.

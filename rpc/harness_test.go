@@ -40,6 +40,7 @@ type cluster struct {
 	mu      sync.Mutex
 	pods    map[string]Update // by node/uid
 	rev     int64
+	samples []string
 	status  map[string][]string // by UID, every status that was committed
 	refuse  error               // of WorkerStatus
 	hellos  []Hello
@@ -178,6 +179,20 @@ func (h *handler) WorkerFetch(_ context.Context, r *FetchRequest) (*FetchRespons
 		h.follow(r.Node, ObjectRef{r.Resource, r.Namespace, r.Name})
 	}
 	return &FetchResponse{Object: []byte(r.Resource + "/" + r.Namespace + "/" + r.Name)}, nil
+}
+
+func (h *handler) WorkerSample(node string, s *Sample) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.samples = append(h.samples, node+" "+string(s.Body))
+}
+
+func (h *handler) Samples(_ context.Context, r *SamplesRequest) (*SamplesResponse, error) {
+	out := new(SamplesResponse)
+	for _, node := range r.Nodes {
+		out.Samples = append(out.Samples, NodeSample{Node: node, Sample: Sample{AgeNano: 7, Body: []byte("of " + node)}})
+	}
+	return out, nil
 }
 
 func (h *handler) WorkerGone(node string, _ error) {

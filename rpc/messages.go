@@ -115,6 +115,36 @@ type WorkerMessage struct {
 	Hello     *Hello       `msgpack:"hello,omitempty"`
 	Status    *StatusBatch `msgpack:"status,omitempty"`
 	Heartbeat bool         `msgpack:"heartbeat,omitempty"`
+	// Sample comes with a heartbeat, so that a server of before there were samples
+	// hears the heartbeat and nothing else.
+	Sample *Sample `msgpack:"sample,omitempty"`
+}
+
+// Sample is what a node used a while ago (package sample), into which this package
+// never looks.
+type Sample struct {
+	AgeNano int64  `msgpack:"age_nano"`
+	Body    []byte `msgpack:"body"`
+}
+
+// SamplesRequest asks a server for what the workers whose streams end there have
+// told of their nodes.
+type SamplesRequest struct {
+	// Nodes are sorted.
+	Nodes []string `msgpack:"nodes"`
+}
+
+// SamplesResponse answers it, in the order of the request. More: what comes after the
+// last one was left out and is to be asked for again.
+type SamplesResponse struct {
+	Samples []NodeSample `msgpack:"samples,omitempty"`
+	More    bool         `msgpack:"more,omitempty"`
+}
+
+// NodeSample is one node's.
+type NodeSample struct {
+	Node   string `msgpack:"node"`
+	Sample Sample `msgpack:"sample"`
 }
 
 // Hello opens a worker's stream.
@@ -267,6 +297,9 @@ const (
 	// KindStream has a StreamRequest as its body. The server's end then makes one
 	// HTTP request, which the worker answers as a kubelet would.
 	KindStream = "stream"
+	// KindNode has no body. The server's end then makes one HTTP request, for what a
+	// kubelet shows of its node.
+	KindNode = "node"
 )
 
 // Begin says that what the tunnel was asked for is there, although a log may

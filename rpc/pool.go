@@ -237,6 +237,15 @@ func (p *Pool) Status(ctx context.Context, addr string) (*StatusResponse, error)
 	return resp, nil
 }
 
+// Samples asks the server at addr what it was told of nodes.
+func (p *Pool) Samples(ctx context.Context, addr string, nodes []string) (*SamplesResponse, error) {
+	resp := new(SamplesResponse)
+	if _, err := p.call(ctx, addr, methodSamples, &SamplesRequest{Nodes: nodes}, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
 // Holds asks the server at addr whether node's stream ends there. A server that
 // refused a connection a moment ago is tried again until ctx ends.
 func (p *Pool) Holds(ctx context.Context, addr, node string) (bool, error) {

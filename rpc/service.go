@@ -23,6 +23,9 @@ type ServerHandler interface {
 	Differs(ctx context.Context, r *DifferenceRequest) (*DifferenceResponse, error)
 	// Status describes this server.
 	Status(ctx context.Context, r *StatusRequest) (*StatusResponse, error)
+	// Samples returns what the workers that this server holds have told of nodes. It
+	// asks nobody else.
+	Samples(ctx context.Context, r *SamplesRequest) (*SamplesResponse, error)
 }
 
 // WorkerHandler serves the workers whose streams end at this server.
@@ -42,6 +45,8 @@ type WorkerHandler interface {
 	// WorkerToken makes a token of a pod's service account, for a volume of that
 	// pod, if it is bound to the worker's node (ErrForbidden, ErrBusy).
 	WorkerToken(ctx context.Context, r *TokenRequest) (*TokenResponse, error)
+	// WorkerSample takes note of what a node uses. It must not block.
+	WorkerSample(node string, s *Sample)
 	// WorkerGone tells that node's stream has ended and no other has taken
 	// its place here.
 	WorkerGone(node string, reason error)
@@ -57,6 +62,7 @@ const (
 	methodDigest        = "/" + serverService + "/Digest"
 	methodDiffers       = "/" + serverService + "/Differs"
 	methodStatus        = "/" + serverService + "/Status"
+	methodSamples       = "/" + serverService + "/Samples"
 	methodHolds         = "/" + serverService + "/Holds"
 	methodServerTunnel  = "/" + serverService + "/Tunnel"
 	methodConnect       = "/" + workerService + "/Connect"
@@ -82,6 +88,7 @@ func (s *Server) serverDesc() *grpc.ServiceDesc {
 			unary(serverService, "Digest", h.Digest),
 			unary(serverService, "Differs", h.Differs),
 			unary(serverService, "Status", h.Status),
+			unary(serverService, "Samples", h.Samples),
 			unary(serverService, "Holds", s.holds),
 		},
 		Streams: []grpc.StreamDesc{

@@ -84,6 +84,29 @@ func TestStatusesAreCommittedOrSentAgain(t *testing.T) {
 	eventually(t, "all is acknowledged", func() bool { return w.Unacknowledged() == 0 })
 }
 
+// The newest sample comes with a heartbeat, once a stream.
+func TestSamplesComeWithHeartbeats(t *testing.T) {
+	c := newCluster()
+	servers := map[string]*testServer{"s1": startServer(t, c, "s1", nil), "s2": startServer(t, c, "s2", nil)}
+	a := &agent{}
+	w := startWorker(t, "n1", nil, a, servers["s1"], servers["s2"])
+	samples := func() string {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return strings.Join(c.samples, ", ")
+	}
+	w.Sample([]byte("old"))
+	w.Sample([]byte("new"))
+	eventually(t, "the sample is there", func() bool { return samples() == "n1 new" })
+	w.Sample([]byte("newer"))
+	eventually(t, "the next one is, too", func() bool { return samples() == "n1 new, n1 newer" })
+	a.mu.Lock()
+	holder := a.server
+	a.mu.Unlock()
+	servers[holder].stop()
+	eventually(t, "the next server has the newest", func() bool { return samples() == "n1 new, n1 newer, n1 newer" })
+}
+
 // TestWorkerGoesOn: the server stops, and the worker goes on with another one
 // from the revision it has, with the statuses that were not acknowledged.
 func TestWorkerGoesOn(t *testing.T) {

@@ -76,6 +76,7 @@ type WorkerClient struct {
 	instance string
 	reports  *reports
 	current  atomic.Pointer[grpc.ClientConn] // of the stream that is open
+	sample   atomic.Pointer[takenSample]     // the newest one
 
 	// Known to Run only.
 	avoid map[string]time.Time // servers that failed or drain, and when
@@ -101,6 +102,18 @@ func (c *WorkerClient) Report(r PodReport) { c.reports.put(r) }
 
 // ReportNode is Report for the node's own status (corev1.NodeStatus, protobuf).
 func (c *WorkerClient) ReportNode(status []byte) { c.reports.putNode(status) }
+
+// takenSample is a sample, and when it was taken.
+type takenSample struct {
+	at   time.Time
+	body []byte
+}
+
+// Sample hands over what the node uses now. It goes with the next heartbeat, and with
+// the first one of every later stream, until there is a newer one.
+func (c *WorkerClient) Sample(body []byte) {
+	c.sample.Store(&takenSample{at: time.Now(), body: body})
+}
 
 // Unacknowledged is how many statuses no server has committed yet.
 func (c *WorkerClient) Unacknowledged() int { return c.reports.waiting() }
@@ -215,6 +228,7 @@ type workerEnd struct {
 	partial *Assignments  // parts that came so far
 
 	services servicesEnd
+	sampled  *takenSample // the last one that was sent
 }
 
 func (w *workerEnd) open(ctx context.Context) (*Welcome, error) {
@@ -269,6 +283,10 @@ func (w *workerEnd) run(ctx context.Context, cancel context.CancelCauseFunc, hea
 				return fmt.Errorf("nothing was heard of the server for %s", 4*heartbeat)
 			}
 			msg = &WorkerMessage{Heartbeat: true}
+			if s := w.client.sample.Load(); s != nil && s != w.sampled {
+				w.sampled = s
+				msg.Sample = &Sample{AgeNano: int64(time.Since(s.at)), Body: s.body}
+			}
 		case <-w.client.reports.wake:
 			retry.Reset(0)
 		case <-retry.C:

@@ -95,6 +95,9 @@ func (w *workerStream) run(ctx context.Context) error {
 func (w *workerStream) receive(ctx context.Context, m *WorkerMessage) error {
 	switch {
 	case m.Heartbeat:
+		if m.Sample != nil {
+			w.server.config.Workers.WorkerSample(w.session.node, m.Sample)
+		}
 		w.session.box.advance(w.server.Hub.revision.Load())
 	case m.Status != nil:
 		if w.busy {

@@ -40,6 +40,7 @@ func TestCluster(t *testing.T) {
 		{"a write is seen where it was made", writeThroughAnyServer},
 		{"a worker's hello brings its server up to date", helloIsABarrier},
 		{"a worker hears what concerns it", workerHears},
+		{"what nodes use is known everywhere", usageIsKnownEverywhere},
 		{"operators are answered", operatorsAreAnswered},
 		{"workloads are kept", workloadsAreKept},
 		{"certificates are signed", certificatesAreSigned(authority)},

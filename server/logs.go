@@ -32,23 +32,23 @@ func (l logs) Open(ctx context.Context, pod *corev1.Pod, container string, o *co
 	if err != nil {
 		return nil, err
 	}
-	tunnel, err := l.openTunnel(ctx, pod, rpc.KindLogs, body)
+	tunnel, err := l.openTunnel(ctx, pod.Spec.NodeName, rpc.KindLogs, body)
 	if err != nil {
 		return nil, err
 	}
-	return logReader{tunnel, pod}, nil
+	return logReader{tunnel, pod.Spec.NodeName}, nil
 }
 
 // logReader gives the worker's refusals the form of the API's.
 type logReader struct {
 	*rpc.Tunnel
-	pod *corev1.Pod
+	node string
 }
 
 func (r logReader) Read(b []byte) (int, error) {
 	n, err := r.Tunnel.Read(b)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = tunnelError(r.pod, err)
+		err = tunnelError(r.node, err)
 	}
 	return n, err
 }

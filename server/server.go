@@ -42,12 +42,13 @@ type Server struct {
 	tunneler *rpc.Tunneler
 	api      *apiserver.Server
 
-	reads  *shared
-	beats  heartbeats
-	led    atomic.Int64 // when a leader was known last, of the clock's Elapsed
-	pushed atomic.Int64 // revision up to which workers were pushed to
-	said   reportedStatuses
-	shares *shares // of the workers
+	reads   *shared
+	beats   heartbeats
+	led     atomic.Int64 // when a leader was known last, of the clock's Elapsed
+	pushed  atomic.Int64 // revision up to which workers were pushed to
+	said    reportedStatuses
+	shares  *shares // of the workers
+	samples *samples
 	// refetched bounds what workers are given again of objects that have changed.
 	refetched *rate.Limiter
 	accounts  *tokens.Accounts
@@ -104,7 +105,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	c.Logger = c.Logger.With("server", c.Name)
 	s := &Server{
 		config: c, log: c.Logger.Named("server"), state: fsm.NewState(), rootCA: string(c.APICA),
-		stopped: make(chan struct{}), fatal: make(chan error, 1), welcoming: make(chan struct{}, maxWelcoming), shares: newShares(),
+		stopped: make(chan struct{}), fatal: make(chan error, 1), welcoming: make(chan struct{}, maxWelcoming), shares: newShares(), samples: newSamples(),
 	}
 	s.refetched, s.accounts = rate.NewLimiter(refetchedPerSecond, refetchedAtOnce), tokens.New(s)
 	s.reads = newShared(s.readIndex)
@@ -169,6 +170,7 @@ func (s *Server) open() error {
 	}
 	keep("push", s.pushLoop)
 	keep("heartbeats", s.reportLoop)
+	keep("samples", s.samplesLoop)
 	keep("founding", s.found)
 	keep("room", func(ctx context.Context) { s.room.Run(ctx) })
 	keep("clock", s.clockLoop)

@@ -22,5 +22,13 @@ func (s streams) Open(ctx context.Context, pod *corev1.Pod, what, container stri
 	if err != nil {
 		return nil, err
 	}
-	return s.openTunnel(ctx, pod, rpc.KindStream, body)
+	return s.openTunnel(ctx, pod.Spec.NodeName, rpc.KindStream, body)
+}
+
+// nodes leads to workers through their own connections (apiserver.Nodes).
+type nodes struct{ *Server }
+
+// Open implements apiserver.Nodes.
+func (n nodes) Open(ctx context.Context, node string) (net.Conn, error) {
+	return n.openTunnel(ctx, node, rpc.KindNode, nil)
 }

@@ -19,17 +19,17 @@ import (
 // beginTimeout is how long a worker may take to find what a tunnel is to.
 const beginTimeout = 10 * time.Second
 
-// openTunnel opens a tunnel to the worker of the pod's node, whichever server
+// openTunnel opens a tunnel to the worker of a node, whichever server
 // holds its connection, and returns when the worker has found what is asked for.
 // Its errors are the API's.
-func (s *Server) openTunnel(ctx context.Context, pod *corev1.Pod, kind string, body []byte) (*rpc.Tunnel, error) {
-	tunnel, err := s.tunneler.Open(ctx, pod.Spec.NodeName, kind, body)
+func (s *Server) openTunnel(ctx context.Context, node, kind string, body []byte) (*rpc.Tunnel, error) {
+	tunnel, err := s.tunneler.Open(ctx, node, kind, body)
 	if err != nil {
-		return nil, tunnelError(pod, err)
+		return nil, tunnelError(node, err)
 	}
 	if err := awaitBegin(ctx, tunnel); err != nil {
 		_ = tunnel.Close() // the first error is the one that matters
-		return nil, tunnelError(pod, err)
+		return nil, tunnelError(node, err)
 	}
 	return tunnel, nil
 }
@@ -58,7 +58,7 @@ func noHost(pod *corev1.Pod) error {
 }
 
 // tunnelError gives what went wrong with a tunnel the form of the API's refusals.
-func tunnelError(pod *corev1.Pod, err error) error {
+func tunnelError(node string, err error) error {
 	var refused *rpc.TunnelError
 	switch {
 	case errors.As(err, &refused):
@@ -67,11 +67,11 @@ func tunnelError(pod *corev1.Pod, err error) error {
 			Reason: reasonOf(refused.Code),
 		}}
 	case errors.Is(err, rpc.ErrBusy):
-		return apierrors.NewTooManyRequests(fmt.Sprintf("the worker of node %s has too many connections open", pod.Spec.NodeName), 1)
+		return apierrors.NewTooManyRequests(fmt.Sprintf("the worker of node %s has too many connections open", node), 1)
 	case errors.Is(err, rpc.ErrNotHeld):
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("the worker of node %s is not connected to any server that answers: %v", pod.Spec.NodeName, err))
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("the worker of node %s is not connected to any server that answers: %v", node, err))
 	case errors.Is(err, context.DeadlineExceeded):
-		return apierrors.NewTimeoutError(fmt.Sprintf("the worker of node %s does not answer", pod.Spec.NodeName), 1)
+		return apierrors.NewTimeoutError(fmt.Sprintf("the worker of node %s does not answer", node), 1)
 	}
 	return err
 }

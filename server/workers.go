@@ -255,6 +255,7 @@ func assignmentsOf(view *fsm.View, node string) (*rpc.Assignments, error) {
 // counts.
 func (s *Server) WorkerGone(node string, reason error) {
 	s.said.forgetNode(node)
+	s.samples.store.Forget(node)
 	s.log.Debug("a worker's stream ended", "node", node, "reason", reason)
 }
 

@@ -107,23 +107,27 @@ func (c *caller) start(ctx context.Context, a Action) error {
 
 // measure returns an *overLimit where the pod holds more of the node's disk than it may.
 func (c *caller) measure(ctx context.Context, pod *corev1.Pod) error {
-	var use localUse
-	var err error
-	all := !storageLimit(pod).IsZero()
-	if c.volumes != nil {
-		if use, err = c.volumes.use(ctx, pod, all); err != nil {
-			return err
-		}
-	}
-	if d, ok := c.runtime.(runtime.DiskUser); ok && all {
-		if use.containers, err = d.DiskUse(ctx, pod.UID); err != nil {
-			return err
-		}
+	use, err := c.localUse(ctx, pod, !storageLimit(pod).IsZero())
+	if err != nil {
+		return err
 	}
 	if over := use.exceeds(pod); over != nil {
 		return over
 	}
 	return nil
+}
+
+// localUse measures what the pod holds of the node's disk: the volumes that have a limit, and with all everything.
+func (c *caller) localUse(ctx context.Context, pod *corev1.Pod, all bool) (use localUse, err error) {
+	if c.volumes != nil {
+		if use, err = c.volumes.use(ctx, pod, all); err != nil {
+			return use, err
+		}
+	}
+	if d, ok := c.runtime.(runtime.DiskUser); ok && all {
+		use.containers, err = d.DiskUse(ctx, pod.UID)
+	}
+	return use, err
 }
 
 // hook runs a lifecycle hook. Sleep is the state machine's and does not come here.

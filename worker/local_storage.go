@@ -24,6 +24,18 @@ type localUse struct {
 	containers map[string]int64
 }
 
+// total is all that the pod holds. The order does not matter: it is a sum.
+func (u *localUse) total() int64 {
+	all := u.objects
+	for _, used := range u.volumes {
+		all += used
+	}
+	for _, used := range u.containers {
+		all += used
+	}
+	return all
+}
+
 // overLimit says that a pod holds more of its node's disk than it may, in Kubernetes' words.
 type overLimit struct{ message string }
 
@@ -34,20 +46,14 @@ func (u *localUse) exceeds(pod *corev1.Pod) *overLimit {
 	above := func(limit *resource.Quantity, used int64) bool {
 		return limit != nil && limit.Sign() > 0 && resource.NewQuantity(used, resource.BinarySI).Cmp(*limit) > 0
 	}
-	all := u.objects
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		used, there := u.volumes[v.Name]
 		if limit := diskLimit(v); there && above(limit, used) {
 			return &overLimit{fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q.", v.Name, limit.String())}
 		}
-		all += used
 	}
-	// order does not matter: it is a sum.
-	for _, used := range u.containers {
-		all += used
-	}
-	if limit := storageLimit(pod); above(limit, all) {
+	if limit := storageLimit(pod); above(limit, u.total()) {
 		return &overLimit{fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s.", limit.String())}
 	}
 	for i := range pod.Spec.Containers {

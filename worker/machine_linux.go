@@ -7,10 +7,13 @@ import (
 	goruntime "runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 // Below these the node says that it is under pressure; Kubernetes' defaults.
@@ -121,4 +124,46 @@ func osImage() string {
 		}
 	}
 	return goruntime.GOOS
+}
+
+// ticks are how many of the units of /proc/stat are in a second: the kernel shows them so on every machine.
+const ticks = 100
+
+// ReadUse reads what everything on the machine uses.
+func ReadUse() (runtime.Counted, error) {
+	var out runtime.Counted
+	mem, err := meminfo()
+	if err != nil {
+		return out, err
+	}
+	out.MemoryBytes = mem["MemTotal"] - mem["MemFree"]
+	out.WorkingSetBytes = max(out.MemoryBytes-mem["Inactive(file)"], 0)
+	out.AnonymousBytes = mem["AnonPages"]
+	f := strings.Fields(firstLine("/proc/stat"))
+	if len(f) < 5 || f[0] != "cpu" {
+		return out, fmt.Errorf("reading the machine's processor time: /proc/stat begins with %q", strings.Join(f, " "))
+	}
+	// user, nice, system, not idle and not waiting, irq, softirq, steal; those of guests are in user and nice.
+	for i, v := range f[1:min(len(f), 9)] {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return out, fmt.Errorf("reading the machine's processor time: %w", err)
+		}
+		if i != 3 && i != 4 {
+			out.CPU += time.Duration(n) * (time.Second / ticks)
+		}
+	}
+	return out, nil
+}
+
+// ReadDisk reads how large the file system of a directory is, and what of it is free.
+func ReadDisk(dir string) (Disk, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return Disk{}, fmt.Errorf("reading the free space of the disk of %s: %w", dir, err)
+	}
+	return Disk{
+		CapacityBytes: int64(fs.Blocks) * fs.Bsize, AvailableBytes: int64(fs.Bavail) * fs.Bsize,
+		UsedBytes: int64(fs.Blocks-fs.Bfree) * fs.Bsize, Inodes: int64(fs.Files), FreeInodes: int64(fs.Ffree),
+	}, nil
 }

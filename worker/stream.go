@@ -106,6 +106,9 @@ func (a *Agent) Stream(ctx context.Context, kind StreamKind, pod types.UID, cont
 	return nil
 }
 
+// ServeOne answers the one HTTP request that comes on conn, and returns when conn is closed.
+func ServeOne(ctx context.Context, conn net.Conn, h http.Handler) { serveOne(ctx, conn, h) }
+
 // enter finds what a stream leads to.
 func (a *Agent) enter(kind StreamKind, pod types.UID, container string) (http.Handler, error) {
 	rt, ok := a.runtime.(runtime.Streamer)

@@ -56,13 +56,13 @@ func ownRoles() []rbacv1.ClusterRole {
 	}
 	status := paths([]string{"get"}, operator.PathMembers, operator.PathStatus, ledger.PathWhy)
 	// Not preemptions: they are in the preemptor's namespace, and name victims of others (PR20).
-	view := ownRole("berth:aggregate-to-view", on(read, "berth.dev", "queueentries"))
+	view := ownRole("berth:aggregate-to-view", on(read, "berth.dev", "queueentries"), on(read, "metrics.k8s.io", "pods"))
 	view.Labels["rbac.authorization.k8s.io/aggregate-to-view"] = "true"
 	views, edits, accounts := rulesBefore()
 	return []rbacv1.ClusterRole{
 		view,
 		ownRole(Status, status,
-			on(read, "", "nodes", "namespaces"), on(read, "scheduling.k8s.io", "priorityclasses"), on(read, "node.k8s.io", "runtimeclasses"),
+			on(read, "", "nodes", "namespaces"), on(read, "metrics.k8s.io", "nodes"), on(read, "scheduling.k8s.io", "priorityclasses"), on(read, "node.k8s.io", "runtimeclasses"),
 			on(read, "berth.dev", "schedulerconfigurations"), on([]string{"create"}, "berth.dev", "plans"),
 		),
 		ownRole(Operator, status,

@@ -35,6 +35,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/scale"
 	"k8s.io/kubectl/pkg/cmd/set"
 	"k8s.io/kubectl/pkg/cmd/taint"
+	"k8s.io/kubectl/pkg/cmd/top"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 	"k8s.io/kubectl/pkg/cmd/wait"
 	utilcomp "k8s.io/kubectl/pkg/util/completion"
@@ -42,7 +43,7 @@ import (
 )
 
 // kubectlCommands are kubectl's own, over our connection. Left out is what has
-// nothing to act on here: services' networking, metrics, kubeconfig files.
+// nothing to act on here: services' networking, kubeconfig files.
 func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 	s := genericiooptions.IOStreams{In: a.in, Out: a.out, ErrOut: a.errOut}
 	getCmd := get.NewCmdGet("berth", f, s)
@@ -60,7 +61,7 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 			portforward.NewCmdPortForward(f, s), cp.NewCmdCp(f, s), debug.NewCmdDebug(f, s),
 		}},
 		{Message: "Look After Nodes:", Commands: []*cobra.Command{
-			drain.NewCmdCordon(f, s), drain.NewCmdUncordon(f, s), drain.NewCmdDrain(f, s), taint.NewCmdTaint(f, s),
+			top.NewCmdTop(f, s), drain.NewCmdCordon(f, s), drain.NewCmdUncordon(f, s), drain.NewCmdDrain(f, s), taint.NewCmdTaint(f, s),
 		}},
 		{Message: "Know the API:", Commands: []*cobra.Command{
 			apiresources.NewCmdAPIResources(f, s), apiresources.NewCmdAPIVersions(f, s),

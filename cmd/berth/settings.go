@@ -146,11 +146,11 @@ func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
 	out := &agent.WorkerPart{
 		Runtime: w.Runtime, CRI: agent.CRIPart{Endpoint: w.CRI.Endpoint, ParallelPulls: w.CRI.ParallelPulls,
 			ImagesHigh: w.CRI.ImageGCHighPercent, ImagesLow: w.CRI.ImageGCLowPercent}, Labels: w.Labels,
-		MetricsAddress: w.MetricsAddress,
-		Services:       agent.ServicesPart{Mode: w.Services.Mode, Domain: w.Services.ClusterDomain},
-		Capacity:       amounts(w.Capacity.CPU, w.Capacity.Memory, w.Capacity.EphemeralStorage),
-		Reserved:       amounts(w.Reserved.CPU, w.Reserved.Memory, w.Reserved.EphemeralStorage),
-		LogBytes:       size.Value(), LogFiles: w.Logs.MaxFiles,
+		MetricsAddress: w.MetricsAddress, SampleInterval: w.SampleInterval.Value(),
+		Services: agent.ServicesPart{Mode: w.Services.Mode, Domain: w.Services.ClusterDomain},
+		Capacity: amounts(w.Capacity.CPU, w.Capacity.Memory, w.Capacity.EphemeralStorage),
+		Reserved: amounts(w.Reserved.CPU, w.Reserved.Memory, w.Reserved.EphemeralStorage),
+		LogBytes: size.Value(), LogFiles: w.Logs.MaxFiles,
 	}
 	out.Capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(w.MaxPods), resource.DecimalSI)
 	for name, amount := range w.Capacity.Extended {

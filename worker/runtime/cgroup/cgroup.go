@@ -116,7 +116,7 @@ func controllers() ([]cgroup1.Subsystem, error) {
 	var out []cgroup1.Subsystem
 	for _, s := range all {
 		switch s.Name() {
-		case cgroup1.Cpu, cgroup1.Memory, cgroup1.Pids:
+		case cgroup1.Cpu, cgroup1.Cpuacct, cgroup1.Memory, cgroup1.Pids:
 			out = append(out, s)
 		}
 	}

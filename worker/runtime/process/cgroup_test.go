@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -78,4 +79,47 @@ func TestNoCgroupIsLeft(t *testing.T) {
 	}
 	h.rt.Close()
 	are("after the end", false)
+}
+
+// What a container uses is counted: a burner's processor time, and the memory that one holds.
+func TestUse(t *testing.T) {
+	h := open(t, Options{})
+	if h.rt.cgroups == nil {
+		t.Skip("cgroups are not writable here")
+	}
+	burner := h.start(pod("burner", shell(`while :; do :; done`)), 0)
+	holder := h.start(pod("holder", shell(`x=$(head -c 50000000 /dev/zero | tr '\0' x); echo held; exec sleep 1000`)), 0)
+	use := func(id runtime.ID) runtime.ContainerUse {
+		all, err := h.rt.Use(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range all {
+			if u.ID == id {
+				return u
+			}
+		}
+		return runtime.ContainerUse{}
+	}
+	until := func(what string, ask func() bool) {
+		t.Helper()
+		deadline := time.After(30 * time.Second)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for !ask() {
+			select {
+			case <-deadline:
+				t.Fatalf("waited too long for %s", what)
+			case <-tick.C:
+			}
+		}
+	}
+	until("the burner's time to be counted", func() bool { return use(burner).CPU > 200*time.Millisecond })
+	if u := use(burner); u.StartedAt.IsZero() || u.At.Before(u.StartedAt) || u.CPU > u.At.Sub(u.StartedAt)+time.Second {
+		t.Errorf("the burner uses %+v", u)
+	}
+	until("the holder's memory to be counted", func() bool {
+		u := use(holder)
+		return u.WorkingSetBytes > 40<<20 && u.MemoryBytes >= u.WorkingSetBytes && u.AnonymousBytes > 40<<20
+	})
 }

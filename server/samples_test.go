@@ -1,0 +1,84 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/sample"
+)
+
+func saidOf(t *testing.T, cpu int64) *rpc.Sample {
+	body, err := (&sample.Node{WindowNano: 1e9, Used: sample.Amount{NanoCPU: cpu}}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rpc.Sample{Body: body}
+}
+
+// usageIsKnownEverywhere: a server that was told nothing asks the others; what a
+// worker may not say is nowhere.
+func usageIsKnownEverywhere(t *testing.T, c *testCluster) {
+	told, asked := c.servers[0], c.servers[1]
+	told.WorkerSample("n-1", saidOf(t, 7))
+	asked.WorkerSample("n-2", saidOf(t, 8))
+	told.WorkerSample("n-3", &rpc.Sample{Body: []byte("nonsense")})
+	told.WorkerSample("n-3", &rpc.Sample{AgeNano: -1, Body: saidOf(t, 1).Body})
+	told.WorkerSample("n-3", &rpc.Sample{AgeNano: 1 << 60, Body: saidOf(t, 1).Body})
+	nodes := []string{"n-3", "n-2", "n-1", "n-4"}
+	for _, s := range c.servers {
+		samples, err := usage{s}.Of(t.Context(), nodes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for node, want := range map[string]int64{"n-1": 7, "n-2": 8, "n-3": 0, "n-4": 0} {
+			got, ok := samples.Sample(node)
+			if ok != (want != 0) || ok && got.Used.NanoCPU != want {
+				t.Errorf("%s knows of %s: %v, %v", s.Name(), node, ok, got)
+			}
+		}
+	}
+	told.samples.store.Forget("n-1")
+	asked.samples.store.Forget("n-2")
+}
+
+// Many nodes are asked for in parts.
+func TestSamplesInParts(t *testing.T) {
+	s := &Server{samples: newSamples()}
+	big := &sample.Node{WindowNano: 1e9}
+	for i := range 1000 {
+		p := sample.Pod{UID: fmt.Sprintf("%0200d", i)}
+		big.Pods = append(big.Pods, p)
+	}
+	body, err := big.Encode()
+	if err == nil && len(body) < sample.MaxBytes/2 {
+		err = errors.New("the sample is too small for this test")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes []string
+	for i := range 100 {
+		nodes = append(nodes, fmt.Sprintf("n-%03d", i))
+		s.WorkerSample(nodes[i], &rpc.Sample{Body: body})
+	}
+	var got []string
+	for rounds := 0; len(got) < len(nodes); rounds++ {
+		resp, err := handler{s}.Samples(t.Context(), &rpc.SamplesRequest{Nodes: nodes[len(got):]})
+		if err != nil || rounds == len(nodes) || len(resp.Samples) == 0 {
+			t.Fatalf("%d rounds, %d nodes, %v", rounds, len(got), err)
+		}
+		size := 0
+		for _, one := range resp.Samples {
+			got, size = append(got, one.Node), size+len(one.Sample.Body)
+		}
+		if size > samplesBytes || resp.More != (len(got) < len(nodes)) {
+			t.Fatalf("an answer of %d bytes, more: %v", size, resp.More)
+		}
+	}
+	if !slices.Equal(got, nodes) {
+		t.Errorf("%q were answered", got)
+	}
+}

@@ -1,0 +1,52 @@
+package worker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/berth-dev/berth/sample"
+	"github.com/berth-dev/berth/worker/runtime"
+)
+
+// What is told of processor time: by two measurements, or by a container's whole life, and nothing by a count that
+// began anew.
+func TestRates(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	at := func(seconds int) time.Time { return begin.Add(time.Duration(seconds) * time.Second) }
+	id := func(container string, attempt int32) runtime.ID {
+		return runtime.ID{Pod: "uid", Container: container, Attempt: attempt}
+	}
+	use := func(name string, attempt int32, started, now int, cpu time.Duration) runtime.ContainerUse {
+		return runtime.ContainerUse{ID: id(name, attempt), StartedAt: at(started), At: at(now),
+			Counted: runtime.Counted{CPU: cpu, WorkingSetBytes: 100}}
+	}
+	first := compare(nil, runtime.Counted{CPU: 100 * time.Second, WorkingSetBytes: 1000},
+		[]runtime.ContainerUse{use("old", 0, -50, 0, time.Second), use("again", 0, -50, 0, time.Second), use("odd", 0, -50, 0, time.Minute)}, at(0))
+	if first.Sample() != nil {
+		t.Errorf("the first measurement says %+v", first.Sample())
+	}
+	second := compare(first, runtime.Counted{CPU: 115 * time.Second, WorkingSetBytes: 2000}, []runtime.ContainerUse{
+		use("old", 0, -50, 10, 6*time.Second), use("again", 0, -50, 10, time.Second), use("again", 1, 8, 10, time.Second),
+		use("odd", 0, -50, 10, time.Second), use("young", 0, 6, 10, 2*time.Second),
+	}, at(10))
+	n := second.Sample()
+	if n == nil {
+		t.Fatal("the second measurement says nothing")
+	}
+	if _, err := n.Encode(); err != nil {
+		t.Error(err)
+	}
+	if n.WindowNano != int64(10*time.Second) || n.Used != (sample.Amount{NanoCPU: 1_500_000_000, MemoryBytes: 2000}) || len(n.Pods) != 1 {
+		t.Fatalf("it says %+v", n)
+	}
+	want := map[string]int64{"old": 500_000_000, "again": 500_000_000, "young": 500_000_000}
+	for _, c := range n.Pods[0].Containers {
+		if want[c.Name] != c.Used.NanoCPU || c.Used.MemoryBytes != 100 {
+			t.Errorf("%s uses %+v", c.Name, c.Used)
+		}
+		delete(want, c.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("nothing is said of %v", want)
+	}
+}
