@@ -114,6 +114,7 @@ func TestTheTableOfWhatWorkersSay(t *testing.T) {
 		"its node; images of it":                                                         d.nodeBytes,
 		"an event":                                                                       d.events,
 		"what goes into the log":                                                         bytesOfTheLog,
+		"what its node uses":                                                             d.samples,
 	})
 }
 

@@ -4,8 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/berth-dev/berth/docs"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/sample"
 )
@@ -48,7 +53,7 @@ func usageIsKnownEverywhere(t *testing.T, c *testCluster) {
 func TestSamplesInParts(t *testing.T) {
 	s := &Server{samples: newSamples()}
 	big := &sample.Node{WindowNano: 1e9}
-	for i := range 1000 {
+	for i := range 900 {
 		p := sample.Pod{UID: fmt.Sprintf("%0200d", i)}
 		big.Pods = append(big.Pods, p)
 	}
@@ -80,5 +85,54 @@ func TestSamplesInParts(t *testing.T) {
 	}
 	if !slices.Equal(got, nodes) {
 		t.Errorf("%q were answered", got)
+	}
+}
+
+// samples holds the row of what a node uses: so much is taken, and no more.
+func (d *door) samples(t *testing.T, r docs.Row) {
+	n := r.Numbers(t, 4)
+	taken := func(node *sample.Node, age time.Duration) bool {
+		body, err := msgpack.Marshal(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Server.samples.store.Forget("limits")
+		d.WorkerSample("limits", &rpc.Sample{AgeNano: int64(age), Body: body})
+		_, ok := d.Server.samples.Sample("limits")
+		return ok
+	}
+	for more, want := range []bool{true, false} {
+		long := &sample.Node{WindowNano: 1, Pods: make([]sample.Pod, 1000)}
+		for i := range long.Pods {
+			long.Pods[i].UID = fmt.Sprintf("%0190d", i)
+		}
+		body, err := msgpack.Marshal(long)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The last pods make it as long as it may be, or one byte longer.
+		for i, missing := len(long.Pods)-1, int(n[0])-len(body)+more; missing > 0; i-- {
+			x := min(missing, 50)
+			long.Pods[i].UID += strings.Repeat("x", x)
+			missing -= x
+		}
+		pods := &sample.Node{WindowNano: 1, Pods: make([]sample.Pod, int(n[1])+more)}
+		for i := range pods.Pods {
+			pods.Pods[i].UID = fmt.Sprint(i)
+		}
+		containers := &sample.Node{WindowNano: 1, Pods: []sample.Pod{{UID: "a", Containers: make([]sample.Container, int(n[2])+more)}}}
+		for i := range containers.Pods[0].Containers {
+			containers.Pods[0].Containers[i].Name = fmt.Sprint(i)
+		}
+		amount := &sample.Node{WindowNano: 1, Used: sample.Amount{MemoryBytes: n[3] + int64(more), NanoCPU: n[3]}}
+		for what, node := range map[string]*sample.Node{"bytes": long, "pods": pods, "containers": containers, "an amount": amount} {
+			if got := taken(node, 0); got != want {
+				t.Errorf("%s, %d more than the most: taken is %v", what, more, got)
+			}
+		}
+	}
+	honest := &sample.Node{WindowNano: 1}
+	if !taken(honest, 2*time.Minute-time.Second) || taken(honest, 2*time.Minute+time.Second) {
+		t.Error("of how old a sample may be something else is said")
 	}
 }
