@@ -60,12 +60,14 @@ type ServerPart struct {
 	Users           users.Sources
 	Audit           audittrail.Config
 	Admission       apiserver.Admission
-	MaxClockOffset  time.Duration
-	MaxLogVersion   int // see server.Config
-	Consensus       server.Consensus
-	Autopilot       server.Autopilot
-	Scheduler       *berthv1.SchedulerConfiguration
-	Services        server.Services
+	// EncryptionConfig is a file; see server.Config.
+	EncryptionConfig string
+	MaxClockOffset   time.Duration
+	MaxLogVersion    int // see server.Config
+	Consensus        server.Consensus
+	Autopilot        server.Autopilot
+	Scheduler        *berthv1.SchedulerConfiguration
+	Services         server.Services
 }
 
 // CRIPart is what the runtime cri needs.

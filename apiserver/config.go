@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-dev/berth/apiserver/audittrail"
 	"github.com/berth-dev/berth/apiserver/users"
+	"github.com/berth-dev/berth/apiserver/vault"
 )
 
 // Config says what a Server serves and how.
@@ -38,6 +39,8 @@ type Config struct {
 	Audit audittrail.Config
 	// Admission says what is asked of objects.
 	Admission Admission
+	// Vault seals and opens what must not be in the log in clear; nil: nothing is sealed.
+	Vault *vault.Vault
 	// RootCA is the PEM of the CA that clients verify this API with. It is
 	// published in every new namespace.
 	RootCA string
@@ -74,6 +77,12 @@ type Check struct {
 func (c Config) withDefaults() (Config, error) {
 	if c.Backend == nil || c.Listener == nil || c.Logger == nil || c.TLS == nil {
 		return c, errors.New("the API needs a backend, a listener, a certificate and a logger")
+	}
+	if c.Vault == nil {
+		var err error
+		if c.Vault, err = vault.Open(vault.Config{Logger: c.Logger}); err != nil {
+			return c, err
+		}
 	}
 	c.Services = c.Services.withDefaults()
 	if c.RequestTimeout == 0 {

@@ -48,7 +48,7 @@ func (c *customResources) GetRESTOptions(resource schema.GroupResource, _ runtim
 		) (storage.Interface, factory.DestroyFunc, error) {
 			ended, end := context.WithCancel(context.Background())
 			return &tables{
-				kind: customKind(d.Name, resource, rows, config.Codec, newObject), prefix: prefix + "/",
+				kind: c.registry.sealing(customKind(d.Name, resource, rows, config.Codec, newObject), d.Name), prefix: prefix + "/",
 				backend: c.registry.backend, pins: c.registry.pins, hub: c.registry.hub, attrs: attrs, ended: ended,
 			}, factory.DestroyFunc(end), nil
 		},

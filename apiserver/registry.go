@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/berth-dev/berth/apiserver/vault"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -25,6 +26,7 @@ type registry struct {
 	hub     *hub
 	pins    *pins
 	rights  *rights
+	vault   *vault.Vault
 }
 
 // description is what one resource adds to the machinery.
@@ -103,6 +105,10 @@ func (g *registry) store(d description) (*genericregistry.Store, error) {
 
 // options are the seam: the decorator gives upstream's store our storage.
 func (g *registry) options(d description) generic.RESTOptions {
+	kind := d.kind
+	if kind.rows.table == objectsTable {
+		kind = g.sealing(kind, kind.resource.Resource)
+	}
 	return generic.RESTOptions{
 		StorageConfig: &storagebackend.ConfigForResource{
 			GroupResource: d.kind.resource,
@@ -114,7 +120,7 @@ func (g *registry) options(d description) generic.RESTOptions {
 			_, _ func() runtime.Object, attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 		) (storage.Interface, factory.DestroyFunc, error) {
 			return &tables{
-				kind: d.kind, prefix: prefix + "/", backend: g.backend, pins: g.pins, hub: g.hub, attrs: attrs,
+				kind: kind, prefix: prefix + "/", backend: g.backend, pins: g.pins, hub: g.hub, attrs: attrs,
 			}, func() {}, nil
 		},
 	}

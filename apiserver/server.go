@@ -69,7 +69,7 @@ func New(config Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("types of %s: %w", "berth.dev", err)
 	}
-	accounts := tokens.New(config.Backend)
+	accounts := tokens.New(config.Backend, config.Vault)
 	rights := newRights(config.Backend, config.Logger.Named("rights"))
 	lasting := &standing{rights: rights, backend: config.Backend, open: map[*lasting]struct{}{}}
 	known, err := users.Open(users.Config{
@@ -107,7 +107,7 @@ func New(config Config) (_ *Server, err error) {
 	builtIn := map[string]bool{}
 	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config, &customDescriptions{view: config.Backend.View, builtIn: builtIn}, config.Logger)
 	pins := newPins(time.Now)
-	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins, rights: rights}
+	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins, rights: rights, vault: config.Vault}
 	infos, err := g.install(generic, berth, measured, config, accounts, settings.Authentication.Authenticator, builtIn)
 	if err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)

@@ -140,7 +140,8 @@ func (c *Config) validateSecurity(k checker) {
 		option string
 		path   Path
 	}{{"tls.ca_file", c.TLS.CAFile}, {"tls.cert_file", c.TLS.CertFile}, {"tls.key_file", c.TLS.KeyFile},
-		{"tls.ca_key_file", c.TLS.CAKeyFile}, {"auth.token_file", c.Auth.TokenFile}, {"auth.config_file", c.Auth.ConfigFile}, {"auth.webhook.config_file", c.Auth.Webhook.ConfigFile}}
+		{"tls.ca_key_file", c.TLS.CAKeyFile}, {"auth.token_file", c.Auth.TokenFile}, {"auth.config_file", c.Auth.ConfigFile},
+		{"auth.webhook.config_file", c.Auth.Webhook.ConfigFile}, {"server.encryption_config", c.Server.EncryptionConfig}}
 	given := 0
 	for _, f := range files {
 		if f.path == "" {

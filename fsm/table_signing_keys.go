@@ -17,11 +17,17 @@ const (
 	maxKeyBytes = 8 << 10
 )
 
+// SinceSealed is the version of the rules from which on what servers propose may be sealed: an envelope in the
+// place of what an object holds, and of a key's private part. The state machine goes by it as by any other
+// bytes; but a server that does not know of it would show envelopes to whoever asks.
+const SinceSealed = 12
+
 // SigningKey is a key of the cluster's, with which service accounts' tokens are
 // signed. Nothing of it is an object of the API: it is in the log and in
 // snapshots, as secrets are, and on the servers alone.
 type SigningKey struct {
-	// Private is the key in PKCS #8; empty once the key signs no more.
+	// Private is the key in PKCS #8, or the envelope that it is in; empty once the
+	// key signs no more.
 	Private []byte `msgpack:"private,omitempty"`
 	// Public is in PKIX, ASN.1 DER.
 	Public []byte `msgpack:"public"`

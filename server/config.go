@@ -49,6 +49,8 @@ type Config struct {
 	Authority pki.Files
 	// Users says whose tokens the API believes.
 	Users users.Sources
+	// EncryptionConfig, if not empty, is the file of an EncryptionConfiguration: what is in the log in envelopes.
+	EncryptionConfig string
 	// Audit says what is kept of requests to it.
 	Audit audittrail.Config
 	// Admission says what it asks of objects.

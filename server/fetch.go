@@ -51,7 +51,11 @@ func (s *Server) WorkerFetch(ctx context.Context, r *rpc.FetchRequest) (*rpc.Fet
 	if r.Have != 0 && r.Have == revision {
 		return &rpc.FetchResponse{Revision: revision, Unchanged: true, Followed: followed}, nil
 	}
-	raw, err := o.Value.Marshal()
+	opened, err := s.vault.Open(o)
+	if err != nil {
+		return nil, err // the worker asks again, perhaps another server
+	}
+	raw, err := opened.Value.Marshal()
 	if err != nil {
 		return nil, err
 	}

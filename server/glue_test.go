@@ -22,6 +22,7 @@ import (
 
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/apiserver/tokens"
+	"github.com/berth-dev/berth/apiserver/vault"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/raftnode"
@@ -373,8 +374,8 @@ func TestWorkersAreToldWhichVolumesGo(t *testing.T) {
 
 // TestWorkerTokenIsForItsOwnPods: a worker has the tokens that the pods on its node mount, as they mount them.
 func TestWorkerTokenIsForItsOwnPods(t *testing.T) {
-	s := &Server{state: fsm.NewState(), shares: newShares()}
-	s.accounts = tokens.New(s)
+	s := &Server{state: fsm.NewState(), shares: newShares(), vault: noVault(t)}
+	s.accounts = tokens.New(s, s.vault)
 	addNamespace(t, s.state, "default")
 	hour := int64(3600)
 	mounts := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
@@ -436,4 +437,14 @@ func TestHeartbeats(t *testing.T) {
 	if _, ok := h.LastSeenUnixNano("a"); ok {
 		t.Error("a node that is gone is remembered")
 	}
+}
+
+// noVault seals nothing.
+func noVault(t *testing.T) *vault.Vault {
+	t.Helper()
+	v, err := vault.Open(vault.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }

@@ -49,6 +49,8 @@ func (s *Server) operatorHandler() http.Handler {
 	handle("POST "+operator.PathTransferLeader, s.transferLeader)
 	handle("POST "+operator.PathVerify, func(r *http.Request) (any, error) { return s.Verify(r.Context()) })
 	handle("POST "+operator.PathSigningKey, s.rotateSigningKey)
+	handle("GET "+operator.PathEncryption, s.encryptionStatus)
+	handle("POST "+operator.PathEncryptionRewrite, s.rewriteEncrypted)
 	handle("GET "+ledger.PathWhy, s.why)
 	handle("GET "+operator.PathClassDrift, func(*http.Request) (any, error) { return explain.ClassDrift(s.state.View()), nil })
 	mux.HandleFunc("GET "+operator.PathSnapshot, s.saveSnapshot)

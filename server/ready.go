@@ -29,6 +29,7 @@ func (s *Server) checks() []apiserver.Check {
 			}
 			return nil
 		}},
+		{Name: "encryption", Do: func() error { return s.vault.Check(s.state.View()) }},
 		{Name: "digest", Do: func() error {
 			if d := s.node.Condemned(); d != nil {
 				return fmt.Errorf("this server's state differs from that of the other servers %s", d)

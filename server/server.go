@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/apiserver/tokens"
+	"github.com/berth-dev/berth/apiserver/vault"
 	"github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/fsm"
@@ -52,6 +53,7 @@ type Server struct {
 	// refetched bounds what workers are given again of objects that have changed.
 	refetched *rate.Limiter
 	accounts  *tokens.Accounts
+	vault     *vault.Vault
 	// welcoming holds a token for every worker that registers just now.
 	welcoming chan struct{}
 	digests   digestCache
@@ -107,7 +109,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		config: c, log: c.Logger.Named("server"), state: fsm.NewState(), rootCA: string(c.APICA),
 		stopped: make(chan struct{}), fatal: make(chan error, 1), welcoming: make(chan struct{}, maxWelcoming), shares: newShares(), samples: newSamples(),
 	}
-	s.refetched, s.accounts = rate.NewLimiter(refetchedPerSecond, refetchedAtOnce), tokens.New(s)
+	s.refetched = rate.NewLimiter(refetchedPerSecond, refetchedAtOnce)
 	s.reads = newShared(s.readIndex)
 	err := s.open()
 	if err != nil {
@@ -123,6 +125,10 @@ func (s *Server) open() error {
 		return fmt.Errorf("server.max_log_version: this version of Berth knows the log's rules up to version %d, and not %d", fsm.LogVersion, v)
 	}
 	var err error
+	if s.vault, err = vault.Open(vault.Config{File: s.config.EncryptionConfig, Server: s.config.Name, Logger: s.config.Logger.Named("vault")}); err != nil {
+		return fmt.Errorf("server.encryption_config: %w", err)
+	}
+	s.accounts = tokens.New(s, s.vault)
 	if s.metrics, err = newMetrics(s.config.Metrics, s.state); err != nil {
 		return err
 	}
@@ -148,8 +154,12 @@ func (s *Server) open() error {
 	if err := s.doorCounters(); err != nil {
 		return err
 	}
+	if err := s.vaultGauges(); err != nil {
+		return err
+	}
 	run, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
+	s.loops.Go(func() { s.vault.Run(run) })
 	s.loops.Go(func() {
 		if err := s.rpc.Serve(s.config.RPC); err != nil {
 			s.fail(err)

@@ -43,6 +43,9 @@ func (s *Server) addSigningKey(ctx context.Context, how func(c *fsm.AddSigningKe
 		return err
 	}
 	how(c)
+	if c.Private, err = s.vault.SealKey(ctx, s.state.View(), c.ID, c.Private); err != nil {
+		return err
+	}
 	r, err := s.proposeOne(ctx, systemUser, c)
 	if err != nil {
 		return err

@@ -19,6 +19,8 @@ const (
 	PathVerify            = "/berth/v1/verify"
 	PathSigningKey        = "/berth/v1/signing-key"
 	PathClassDrift        = "/berth/v1/class-drift"
+	PathEncryption        = "/berth/v1/encryption"
+	PathEncryptionRewrite = "/berth/v1/encryption/rewrite"
 )
 
 // SnapshotContentType is the type of a snapshot stream in both directions.
@@ -178,6 +180,41 @@ type SigningKeyRequest struct {
 type SigningKeyResult struct {
 	// ID is what tokens call the new key.
 	ID string `json:"id"`
+}
+
+// EncryptionStatus answers GET PathEncryption: what is encrypted in the state, with which keys, as the
+// server that answers can open it.
+type EncryptionStatus struct {
+	Server string `json:"server"`
+	// File is the server's encryption configuration; empty: it has none. Fingerprint tells it from others.
+	File        string `json:"file,omitempty"`
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// Revision of the state that the answer is read from.
+	Revision int64               `json:"revision"`
+	Holdings []EncryptionHolding `json:"holdings"`
+}
+
+// EncryptionHolding is what of one resource is encrypted with one key, or in clear.
+type EncryptionHolding struct {
+	Resource string `json:"resource"`
+	Key      string `json:"key"`
+	Objects  int    `json:"objects"`
+	// Stale are those that would be written with another key by now.
+	Stale int `json:"stale,omitempty"`
+	// Problem says why the server cannot open them.
+	Problem string `json:"problem,omitempty"`
+}
+
+// EncryptionRewrite answers POST PathEncryptionRewrite: what was stale is written with the key that writes now,
+// a few hundred objects a request.
+type EncryptionRewrite struct {
+	Rewritten int `json:"rewritten"`
+	// Overtaken were changed by others meanwhile.
+	Overtaken int `json:"overtaken,omitempty"`
+	// SigningKey: a new key signs the tokens of service accounts.
+	SigningKey bool `json:"signingKey,omitempty"`
+	// More: there may be others; ask again.
+	More bool `json:"more,omitempty"`
 }
 
 // VerifyResult answers POST PathVerify: the digests of all servers' states at

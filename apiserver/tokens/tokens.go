@@ -45,9 +45,15 @@ type State interface {
 	ReadIndex(ctx context.Context) error
 }
 
+// Keys open the private part of a key, which may be sealed in the state.
+type Keys interface {
+	OpenKey(id string, private []byte) ([]byte, error)
+}
+
 // Accounts makes and checks tokens by one server's state.
 type Accounts struct {
 	state State
+	keys  Keys
 	// stranger bounds how often a key that is not known is looked for among newer
 	// writes.
 	stranger *rate.Limiter
@@ -64,8 +70,8 @@ var (
 )
 
 // New makes and checks tokens by a state.
-func New(state State) *Accounts {
-	return &Accounts{state: state, stranger: rate.NewLimiter(1, 4)}
+func New(state State, keys Keys) *Accounts {
+	return &Accounts{state: state, keys: keys, stranger: rate.NewLimiter(1, 4)}
 }
 
 // NewKey gives the command that adds a new key.
@@ -133,7 +139,11 @@ func (a *Accounts) signer() (serviceaccount.TokenGenerator, error) {
 	if a.signingID == signing {
 		return a.generator, nil
 	}
-	private, err := x509.ParsePKCS8PrivateKey(key.Private)
+	opened, err := a.keys.OpenKey(signing, key.Private)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's signing key: %w", err)
+	}
+	private, err := x509.ParsePKCS8PrivateKey(opened)
 	if err != nil {
 		return nil, fmt.Errorf("the cluster's signing key: %w", err)
 	}

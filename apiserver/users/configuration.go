@@ -39,7 +39,7 @@ type configuration struct {
 	lasting  context.Context // of what fetches keys
 	close    context.CancelFunc
 
-	stamp fileStamp
+	stamp yamlfile.Stamp
 	said  atomic.Pointer[said]
 }
 
@@ -67,7 +67,7 @@ func openConfiguration(c Config) (*configuration, error) {
 		return k, nil
 	}
 	k.compiler = authenticationcel.NewDefaultCompiler()
-	k.stamp = stampOf(c.ConfigFile)
+	k.stamp = yamlfile.StampOf(c.ConfigFile)
 	if err := k.read(); err != nil {
 		k.close()
 		return nil, fmt.Errorf("the authentication configuration:\n%w", err)
@@ -101,7 +101,7 @@ func (c *configuration) run(ctx context.Context) {
 
 // look reads the file if it is another one than it was.
 func (c *configuration) look() {
-	stamp := stampOf(c.file)
+	stamp := yamlfile.StampOf(c.file)
 	if stamp == c.stamp {
 		return
 	}

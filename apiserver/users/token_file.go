@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 
 	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/apiserver/yamlfile"
 )
 
 // recheck bounds how often it is looked whether a file has changed: who is taken out of it is
@@ -30,13 +31,8 @@ type tokenFile struct {
 
 	mu      sync.Mutex
 	current *tokenfile.TokenAuthenticator
-	stamp   fileStamp
+	stamp   yamlfile.Stamp
 	checked time.Time
-}
-
-type fileStamp struct {
-	modified time.Time
-	size     int64
 }
 
 // openTokens reads the file; "" gives nil.
@@ -46,7 +42,7 @@ func openTokens(file string, logger hclog.Logger) (*tokenFile, error) {
 	}
 	t := &tokenFile{file: file, logger: logger, now: time.Now}
 	t.checked = t.now()
-	t.stamp = stampOf(t.file)
+	t.stamp = yamlfile.StampOf(t.file)
 	var err error
 	if t.current, err = readTokens(file); err != nil {
 		return nil, fmt.Errorf("reading the token file: %w", err)
@@ -90,15 +86,6 @@ func readTokens(file string) (*tokenfile.TokenAuthenticator, error) {
 	return tokenfile.NewCSV(file)
 }
 
-// stampOf tells one writing of a file from another.
-func stampOf(file string) fileStamp {
-	fi, err := os.Stat(file)
-	if err != nil {
-		return fileStamp{} // the read will say what is wrong
-	}
-	return fileStamp{fi.ModTime(), fi.Size()}
-}
-
 // AuthenticateToken implements authenticator.Token.
 func (t *tokenFile) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	return t.newest().AuthenticateToken(ctx, token)
@@ -109,7 +96,7 @@ func (t *tokenFile) newest() *tokenfile.TokenAuthenticator {
 	defer t.mu.Unlock()
 	if now := t.now(); now.Sub(t.checked) >= recheck {
 		t.checked = now
-		if stamp := stampOf(t.file); stamp != t.stamp {
+		if stamp := yamlfile.StampOf(t.file); stamp != t.stamp {
 			t.stamp = stamp
 			t.reload()
 		}

@@ -96,8 +96,9 @@ func serverPart(c *config.Config) *agent.ServerPart {
 	return &agent.ServerPart{
 		Services:        services,
 		BootstrapExpect: c.Server.BootstrapExpect, NonVoter: c.Server.NonVoter, Users: userSources(c.Auth), Audit: auditConfig(c.Server.Audit),
-		Admission:      admissionConfig(c.Server.Admission),
-		MaxClockOffset: c.Server.MaxClockOffset.Value(), MaxLogVersion: c.Server.MaxLogVersion,
+		Admission:        admissionConfig(c.Server.Admission),
+		EncryptionConfig: string(c.Server.EncryptionConfig),
+		MaxClockOffset:   c.Server.MaxClockOffset.Value(), MaxLogVersion: c.Server.MaxLogVersion,
 		Consensus: server.Consensus{
 			HeartbeatTimeout: r.HeartbeatTimeout.Value(), ElectionTimeout: r.ElectionTimeout.Value(),
 			LeaderLeaseTimeout: r.LeaderLeaseTimeout.Value(), SnapshotInterval: r.SnapshotInterval.Value(),

@@ -23,7 +23,7 @@ func (e *Env) operator() *cobra.Command {
 	}
 	raft := &cobra.Command{Use: "raft", Short: "See and change which servers keep the log", Args: cobra.NoArgs, RunE: needsSubcommand}
 	raft.AddCommand(e.listPeers(), e.removePeer())
-	cmd.AddCommand(raft, e.snapshot(), e.status(), e.transferLeader(), e.verify(), e.signingKey(), e.gossipKey())
+	cmd.AddCommand(raft, e.snapshot(), e.status(), e.transferLeader(), e.verify(), e.signingKey(), e.encryption(), e.gossipKey())
 	return cmd
 }
 
