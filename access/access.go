@@ -114,7 +114,8 @@ func (r *Rule) allows(q Request) bool {
 	if !r.reaches(q.Namespace) {
 		return false
 	}
-	return slices.Contains(r.Resources, Resource(q.Group, q.Resource, q.Subresource))
+	return slices.Contains(r.Resources, Resource(q.Group, q.Resource, q.Subresource)) ||
+		q.Subresource != "" && slices.Contains(r.Resources, "*/"+q.Subresource)
 }
 
 // reaches: the row counts in the namespace.
@@ -149,7 +150,7 @@ func (r *Rule) Everywhere() (groups []string, names [][]string) {
 		if isPart {
 			resource += "/" + sub
 		}
-		if full == "*" {
+		if full == "*" || strings.HasPrefix(full, "*/") {
 			group = "*"
 		}
 		i := slices.Index(groups, group)

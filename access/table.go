@@ -39,7 +39,7 @@ type Rule struct {
 	// Verbs are the API's, for paths HTTP's in lower case. "*" is every one.
 	Verbs []string
 	// Resources are written "pods", "pods/log", "replicasets.apps/scale". "*" is
-	// every one, and every path.
+	// every one, and every path; "*/scale" is that part of every one.
 	Resources []string
 	// OwnNamespaces: not in those that belong to the system (SystemNamespaces).
 	OwnNamespaces bool
@@ -192,6 +192,13 @@ func controllerRules() []Rule {
 		row("pv-protection-controller", change, "persistentvolumes"),
 		row("ephemeral-volume-controller", []string{"get", "create"}, "persistentvolumeclaims"),
 		row("endpointslice", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),
+		{
+			Group: ControllerGroup("horizontal-pod-autoscaler"), Verbs: []string{"get"}, Paths: []string{"/api", "/api/*", "/apis", "/apis/*"},
+			Why: "which kinds can be scaled",
+		},
+		row("horizontal-pod-autoscaler", change, "horizontalpodautoscalers.autoscaling", "horizontalpodautoscalers.autoscaling/status"),
+		row("horizontal-pod-autoscaler", []string{"get", "update"}, "*/scale"),
+		row("horizontal-pod-autoscaler", []string{"list"}, "pods.metrics.k8s.io"),
 		row("csrapproving", []string{"create"}, "subjectaccessreviews.authorization.k8s.io"),
 		row("csrapproving", []string{"update"}, certificateRequests+"/approval"),
 		row("csrapproving", []string{"approve"}, "signers.certificates.k8s.io"),
@@ -234,7 +241,7 @@ func rulesBefore() []Rule {
 				"poddisruptionbudgets.policy", "poddisruptionbudgets.policy/status",
 				"priorityclasses.scheduling.k8s.io", "runtimeclasses.node.k8s.io", "leases.coordination.k8s.io",
 				"queueentries.berth.dev", "preemptions.berth.dev", "schedulerconfigurations.berth.dev",
-				"nodes.metrics.k8s.io", "pods.metrics.k8s.io",
+				"nodes.metrics.k8s.io", "pods.metrics.k8s.io", "horizontalpodautoscalers.autoscaling", "horizontalpodautoscalers.autoscaling/status",
 			},
 			Why: "everything but secrets and logs, in every namespace",
 		},
@@ -244,6 +251,7 @@ func rulesBefore() []Rule {
 				"pods", "services", "configmaps", "serviceaccounts", "podtemplates",
 				"deployments.apps", "statefulsets.apps", "daemonsets.apps", "jobs.batch", "cronjobs.batch", "replicationcontrollers",
 				"replicasets.apps", "poddisruptionbudgets.policy", "leases.coordination.k8s.io", "persistentvolumeclaims",
+				"horizontalpodautoscalers.autoscaling",
 			},
 			Why: "applications",
 		},

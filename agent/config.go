@@ -14,6 +14,7 @@ import (
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
+	"github.com/berth-dev/berth/workloads"
 )
 
 // Config says what one process runs.
@@ -55,6 +56,8 @@ type Ports struct{ HTTP, RPC, Raft, Gossip int }
 
 // ServerPart configures the server of a process.
 type ServerPart struct {
+	// Autoscaler says how workloads are scaled; zero: the default.
+	Autoscaler      workloads.Autoscaler
 	BootstrapExpect int
 	NonVoter        bool
 	Users           users.Sources

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/certificates"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/policy"
@@ -84,6 +85,8 @@ func checkLimits(obj runtime.Object) error {
 		l.storageClass(o)
 	case *certificates.CertificateSigningRequest:
 		l.certificateRequest(spec, o)
+	case *autoscaling.HorizontalPodAutoscaler:
+		l.autoscaler(spec, o)
 	default:
 		l.template(obj)
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/certificates"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/storage"
@@ -67,6 +68,27 @@ func TestTheTableOfLimits(t *testing.T) {
 			}
 			if numbers[1] != fsm.MaxCertificateRequests {
 				t.Errorf("the row says %d, and it is %d", numbers[1], fsm.MaxCertificateRequests)
+			}
+		},
+		"metrics of an autoscaler; policies of it, for either direction": func(t *testing.T, r docs.Row) {
+			numbers := r.Numbers(t, 2)
+			holds(t, numbers[0], "spec.metrics", func(n int) runtime.Object {
+				return &autoscaling.HorizontalPodAutoscaler{Spec: autoscaling.HorizontalPodAutoscalerSpec{Metrics: make([]autoscaling.MetricSpec, n)}}
+			})
+			rules := func(n int) *autoscaling.HPAScalingRules {
+				return &autoscaling.HPAScalingRules{Policies: make([]autoscaling.HPAScalingPolicy, n)}
+			}
+			for field, behavior := range map[string]func(n int) *autoscaling.HorizontalPodAutoscalerBehavior{
+				"spec.behavior.scaleUp.policies": func(n int) *autoscaling.HorizontalPodAutoscalerBehavior {
+					return &autoscaling.HorizontalPodAutoscalerBehavior{ScaleUp: rules(n)}
+				},
+				"spec.behavior.scaleDown.policies": func(n int) *autoscaling.HorizontalPodAutoscalerBehavior {
+					return &autoscaling.HorizontalPodAutoscalerBehavior{ScaleDown: rules(n)}
+				},
+			} {
+				holds(t, numbers[1], field, func(n int) runtime.Object {
+					return &autoscaling.HorizontalPodAutoscaler{Spec: autoscaling.HorizontalPodAutoscalerSpec{Behavior: behavior(n)}}
+				})
 			}
 		},
 		"access modes of a claim or volume": func(t *testing.T, r docs.Row) {

@@ -216,6 +216,7 @@ func (g *registry) install(
 		g.rolesGroup,
 		g.storageGroup,
 		g.certificatesGroup,
+		g.autoscalingGroup,
 		func() (genericapiserver.APIGroupInfo, error) { return g.definitionsGroup(builtIn) },
 	} {
 		info, err := group()

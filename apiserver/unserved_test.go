@@ -8,11 +8,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-const autoscaler = `
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
+const ingress = `
+apiVersion: networking.k8s.io/v1
+kind: Ingress
 metadata: {name: web}
-spec: {maxReplicas: 2}
+spec: {defaultBackend: {service: {name: web, port: {number: 80}}}}
 `
 
 // TestKubectlToldOfKindsThatAreNotServed: kubectl says that there is no such
@@ -20,13 +20,13 @@ spec: {maxReplicas: 2}
 func TestKubectlToldOfKindsThatAreNotServed(t *testing.T) {
 	s := share(t)
 	k := newKubectl(t, s, s.namespace(t))
-	const none = `no matches for kind "HorizontalPodAutoscaler" in version "autoscaling/v2"`
+	const none = `no matches for kind "Ingress" in version "networking.k8s.io/v1"`
 	for _, args := range [][]string{{"apply"}, {"apply", "--validate=strict"}, {"apply", "--server-side"}, {"apply", "--dry-run=server"}, {"create"}, {"replace"}, {"delete"}} {
-		k.refused(autoscaler, args, none)
+		k.refused(ingress, args, none)
 	}
-	k.refused("", []string{"get", "hpa"}, `the server doesn't have a resource type "hpa"`)
-	k.refused("", []string{"delete", "hpa", "web"}, `the server doesn't have a resource type "hpa"`)
-	k.refused("", []string{"get", "--raw", "/apis/autoscaling/v2/horizontalpodautoscalers"}, "Berth does not serve horizontalpodautoscalers.autoscaling in version v2; it serves bindings, certificatesigningrequests.certificates.k8s.io")
+	k.refused("", []string{"get", "ing"}, `the server doesn't have a resource type "ing"`)
+	k.refused("", []string{"delete", "ing", "web"}, `the server doesn't have a resource type "ing"`)
+	k.refused("", []string{"get", "--raw", "/apis/networking.k8s.io/v1/ingresses"}, "Berth does not serve ingresses.networking.k8s.io in version v1; it serves bindings, certificatesigningrequests.certificates.k8s.io")
 }
 
 // TestUnserved: what is not served is refused with what is, as a Status; paths

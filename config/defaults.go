@@ -60,6 +60,9 @@ func Default() *Config {
 				HardPodAffinityWeight: 1,
 				Aging:                 "0s",
 			},
+			Autoscaler: &Autoscaler{
+				Period: "15s", DownscaleStabilization: "5m", TolerancePercent: 10, CPUInitialization: "5m", InitialReadinessDelay: "30s",
+			},
 			Services: &Services{ClusterIPRanges: []string{"10.96.0.0/16"}, NodePorts: "30000-32767"},
 		},
 		Worker: &Worker{

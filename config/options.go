@@ -84,12 +84,13 @@ type Server struct {
 	// EncryptionConfig is an EncryptionConfiguration, as for kube-apiserver.
 	EncryptionConfig Path `hcl:"encryption_config,optional"`
 
-	Raft      *Raft      `hcl:"raft,block"`
-	Autopilot *Autopilot `hcl:"autopilot,block"`
-	Scheduler *Scheduler `hcl:"scheduler,block"`
-	Services  *Services  `hcl:"services,block"`
-	Audit     *Audit     `hcl:"audit,block"`
-	Admission *Admission `hcl:"admission,block"`
+	Raft       *Raft       `hcl:"raft,block"`
+	Autopilot  *Autopilot  `hcl:"autopilot,block"`
+	Scheduler  *Scheduler  `hcl:"scheduler,block"`
+	Services   *Services   `hcl:"services,block"`
+	Autoscaler *Autoscaler `hcl:"autoscaler,block"`
+	Audit      *Audit      `hcl:"audit,block"`
+	Admission  *Admission  `hcl:"admission,block"`
 }
 
 // Admission says what is asked of objects, beyond what the cluster's own objects say.
@@ -137,6 +138,15 @@ type AuditWebhook struct {
 	ConfigFile Path     `hcl:"config_file,optional"`
 	MaxBatch   int      `hcl:"max_batch,optional"`
 	MaxWait    Duration `hcl:"max_wait,optional"`
+}
+
+// Autoscaler says how workloads are scaled by what their pods use.
+type Autoscaler struct {
+	Period                 Duration `hcl:"period,optional"`
+	DownscaleStabilization Duration `hcl:"downscale_stabilization,optional"`
+	TolerancePercent       int      `hcl:"tolerance_percent,optional"`
+	CPUInitialization      Duration `hcl:"cpu_initialization,optional"`
+	InitialReadinessDelay  Duration `hcl:"initial_readiness_delay,optional"`
 }
 
 // Services says which addresses services get.

@@ -43,6 +43,11 @@ func (k checker) betweenDurations(option string, d Duration, least, most time.Du
 func (c *Config) validateServer(k checker) {
 	s := c.Server
 	k.atLeast("server.bootstrap_expect", s.BootstrapExpect, 0)
+	k.betweenDurations("server.autoscaler.period", s.Autoscaler.Period, time.Second, time.Hour)
+	k.betweenDurations("server.autoscaler.downscale_stabilization", s.Autoscaler.DownscaleStabilization, 0, 24*time.Hour)
+	k.betweenDurations("server.autoscaler.cpu_initialization", s.Autoscaler.CPUInitialization, 0, 24*time.Hour)
+	k.betweenDurations("server.autoscaler.initial_readiness_delay", s.Autoscaler.InitialReadinessDelay, 0, 24*time.Hour)
+	k.between("server.autoscaler.tolerance_percent", s.Autoscaler.TolerancePercent, 0, 100)
 	if s.BootstrapExpect == 0 && len(c.Join) == 0 {
 		k.fail("server.bootstrap_expect", "with 0 the server founds no cluster, and it knows none to join; set join")
 	}

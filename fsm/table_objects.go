@@ -87,6 +87,7 @@ func ObjectKinds() []ObjectKind {
 		resourceQuotaKind(),
 		definitionKind(),
 		certificateRequestKind(),
+		autoscalerKind(),
 	}, slices.Concat(workloadKinds(), roleKinds(), volumeKinds())...)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/workloads"
 )
 
 // Config says what a server is made of. The listeners are open already, so that
@@ -47,6 +48,9 @@ type Config struct {
 	// Authority names the certificate (CA) and the key (Key) of that authority, by which
 	// requests for certificates are signed while this server leads; zero: they are not.
 	Authority pki.Files
+	// Autoscaler says how workloads are scaled by what their pods use; zero: as
+	// kube-controller-manager does it by default.
+	Autoscaler workloads.Autoscaler
 	// Users says whose tokens the API believes.
 	Users users.Sources
 	// EncryptionConfig, if not empty, is the file of an EncryptionConfiguration: what is in the log in envelopes.

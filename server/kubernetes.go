@@ -25,7 +25,9 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 	for ctx.Err() == nil {
 		if s.state.View().Version() >= fsm.SinceWorkloads {
 			term := s.node.Leadership().Term // the state is at least as new
-			err := workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, s.config.Authority)
+			err := workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, workloads.Options{
+				Authority: s.config.Authority, Autoscaler: s.config.Autoscaler,
+			})
 			if ctx.Err() == nil {
 				s.log.Info("the controllers of workloads begin anew", "reason", err)
 			}

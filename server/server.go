@@ -24,6 +24,7 @@ import (
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/rpc"
+	"github.com/berth-dev/berth/workloads"
 )
 
 // Server is a running server.
@@ -95,6 +96,9 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	}
 	if c.Dial == nil {
 		c.Dial = rpc.DialTCP
+	}
+	if c.Autoscaler == (workloads.Autoscaler{}) {
+		c.Autoscaler = workloads.DefaultAutoscaler()
 	}
 	if c.Disk == nil {
 		c.Disk = disk.OS{}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -38,7 +39,6 @@ import (
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/informers"
-	"github.com/berth-dev/berth/pki"
 )
 
 // kinds are the kinds that controllers look at.
@@ -67,6 +67,7 @@ func kinds() []struct {
 		{&batchv1.CronJob{}, informers.Plain("cronjobs")},
 		{&discoveryv1.EndpointSlice{}, informers.Plain("endpointslices")},
 		{&rbacv1.ClusterRole{}, informers.InNoNamespace(fsm.ClusterRoles)},
+		{&autoscalingv2.HorizontalPodAutoscaler{}, informers.Plain(fsm.Autoscalers)},
 		{&certificatesv1.CertificateSigningRequest{}, informers.InNoNamespace(fsm.CertificateRequests)},
 	}
 }
@@ -183,7 +184,7 @@ func Names() []string {
 
 // construct makes every controller; each registers its handlers with the factory's
 // informers.
-func construct(ctx context.Context, config func(controller string) *rest.Config, made factory, f *informers.Feed, authority pki.Files) ([]begun, error) {
+func construct(ctx context.Context, config func(controller string) *rest.Config, made factory, f *informers.Feed, o Options) ([]begun, error) {
 	var out []begun
 	for _, e := range entries() {
 		c, err := kubernetes.NewForConfig(config(e.name))
@@ -202,8 +203,12 @@ func construct(ctx context.Context, config func(controller string) *rest.Config,
 	if err != nil {
 		return nil, err
 	}
-	certificates, err := newCertificates(ctx, config, made, authority)
-	return slices.Concat(out, definitions, certificates), err
+	certificates, err := newCertificates(ctx, config, made, o.Authority)
+	if err != nil {
+		return nil, err
+	}
+	autoscaler, err := newAutoscaler(ctx, config(autoscalerController), made, o.Autoscaler)
+	return slices.Concat(out, definitions, certificates, []begun{autoscaler}), err
 }
 
 // begun runs a controller that is made, until the context ends.

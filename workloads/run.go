@@ -13,19 +13,26 @@ import (
 // State is what the controllers look at.
 type State = informers.State
 
+// Options are what some controllers need to know.
+type Options struct {
+	// Authority names the certificate and the key that requests for certificates are signed
+	// with; zero: they are not signed here.
+	Authority  pki.Files
+	Autoscaler Autoscaler
+}
+
 // Run runs the controllers until ctx ends, and returns when all of them have. They begin
 // with the state as it is: whoever calls has made sure that it is the latest. An error
 // means that they cannot go on with what they know, and have to be begun again.
 //
-// config is how a controller is a client of the API. authority names the certificate and the
-// key that requests for certificates are signed with; zero: they are not signed here.
-func Run(ctx context.Context, state State, config func(controller string) *rest.Config, authority pki.Files) error {
+// config is how a controller is a client of the API.
+func Run(ctx context.Context, state State, config func(controller string) *rest.Config, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	made, f := newFactory(state)
-	controllers, err := construct(ctx, config, made, f, authority)
+	controllers, err := construct(ctx, config, made, f, o)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/apply"
 	"k8s.io/kubectl/pkg/cmd/attach"
 	"k8s.io/kubectl/pkg/cmd/auth"
+	"k8s.io/kubectl/pkg/cmd/autoscale"
 	"k8s.io/kubectl/pkg/cmd/certificates"
 	"k8s.io/kubectl/pkg/cmd/cp"
 	"k8s.io/kubectl/pkg/cmd/create"
@@ -54,7 +55,7 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 			apply.NewCmdApply("berth", f, s), create.NewCmdCreate(f, s), run.NewCmdRun(f, s), edit.NewCmdEdit(f, s),
 			patch.NewCmdPatch(f, s), replace.NewCmdReplace(f, s), delete.NewCmdDelete(f, s), diff.NewCmdDiff(f, s),
 			label.NewCmdLabel(f, s), annotate.NewCmdAnnotate("berth", f, s), set.NewCmdSet(f, s),
-			scale.NewCmdScale(f, s), rollout.NewCmdRollout("berth", f, s), wait.NewCmdWait(f, s),
+			scale.NewCmdScale(f, s), autoscale.NewCmdAutoscale(f, s), rollout.NewCmdRollout("berth", f, s), wait.NewCmdWait(f, s),
 		}},
 		{Message: "Look Into Pods:", Commands: []*cobra.Command{
 			logs.NewCmdLogs(f, s), cmdexec.NewCmdExec(f, s), attach.NewCmdAttach(f, s),

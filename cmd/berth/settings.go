@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/workloads"
 )
 
 // schedulerConfiguration is the replicated configuration that a cluster founded
@@ -94,7 +95,12 @@ func serverPart(c *config.Config) *agent.ServerPart {
 	services.ClusterIPs, _ = c.Server.Services.Ranges()
 	services.FirstNodePort, services.LastNodePort, _ = c.Server.Services.Ports()
 	return &agent.ServerPart{
-		Services:        services,
+		Services: services,
+		Autoscaler: workloads.Autoscaler{
+			Period: c.Server.Autoscaler.Period.Value(), DownscaleStabilization: c.Server.Autoscaler.DownscaleStabilization.Value(),
+			TolerancePercent: c.Server.Autoscaler.TolerancePercent, CPUInitialization: c.Server.Autoscaler.CPUInitialization.Value(),
+			InitialReadinessDelay: c.Server.Autoscaler.InitialReadinessDelay.Value(),
+		},
 		BootstrapExpect: c.Server.BootstrapExpect, NonVoter: c.Server.NonVoter, Users: userSources(c.Auth), Audit: auditConfig(c.Server.Audit),
 		Admission:        admissionConfig(c.Server.Admission),
 		EncryptionConfig: string(c.Server.EncryptionConfig),
