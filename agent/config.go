@@ -12,6 +12,7 @@ import (
 	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
+	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
 	"github.com/berth-dev/berth/workloads"
@@ -99,6 +100,8 @@ type WorkerPart struct {
 	MetricsAddress string
 	// SampleInterval is how often the worker measures what its pods use; 0: the default.
 	SampleInterval time.Duration
+	// Eviction says when the node runs short of something, and what then.
+	Eviction eviction.Config
 	// Address is the node's; empty: where the agent is dialed.
 	Address            string
 	Labels             map[string]string

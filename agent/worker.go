@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/worker"
+	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
 	"github.com/berth-dev/berth/worker/runtime/process"
@@ -54,7 +55,9 @@ type WorkerConfig struct {
 	LogFiles int
 	// SampleInterval is how often it is measured what the pods use; 0 means the default.
 	SampleInterval time.Duration
-	Logger         hclog.Logger
+	// Eviction says when the node runs short of something.
+	Eviction eviction.Config
+	Logger   hclog.Logger
 }
 
 // Worker is a running node.
@@ -120,7 +123,15 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	}
 	link.nodeAPI = newNodeAPI(link.agent, sampler, func() (worker.Disk, *worker.Disk, error) {
 		disk, err := worker.ReadDisk(dataDirOr(c.DataDir))
-		return disk, nil, err
+		if err != nil {
+			return disk, nil, err
+		}
+		dir, err := imageDir(ctx, rt)
+		if err != nil || dir == "" {
+			return disk, nil, nil // a runtime that is away does not say where its images are
+		}
+		images, err := worker.ReadDisk(dir)
+		return disk, &images, err
 	})
 	w.loops.Go(func() { link.client.Run(ctx) })
 	if forward != nil {
@@ -249,8 +260,23 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 		o.API = func(pod *corev1.Pod) (host, port string) { return forward.addressFor(pod, ownNetwork) }
 	}
 	dir := c.DataDir
-	o.Pressure = func() (worker.Pressure, error) { return worker.ReadPressure(dir) }
+	o.Eviction = c.Eviction
+	o.Observe = func(ctx context.Context) (eviction.Observations, error) {
+		images, err := imageDir(ctx, rt)
+		if err != nil {
+			return nil, err
+		}
+		return worker.ReadObservations(dir, images)
+	}
 	return o
+}
+
+// imageDir is a directory of the images' file system; empty: there are no images, or they are where all else is.
+func imageDir(ctx context.Context, rt runtime.Runtime) (string, error) {
+	if d, ok := rt.(runtime.ImageDisk); ok {
+		return d.ImageDir(ctx)
+	}
+	return "", nil
 }
 
 // workerID reads the identity of a worker from its data directory, or makes

@@ -76,6 +76,7 @@ func Default() *Config {
 			Capacity: &Capacity{},
 			Reserved: &Reserved{},
 			Logs:     &WorkerLogs{MaxSize: "10Mi", MaxFiles: 5},
+			Eviction: &WorkerEviction{PressureTransitionPeriod: "5m", MaxPodGrace: "0s"},
 		},
 	}
 }

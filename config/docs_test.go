@@ -58,6 +58,7 @@ var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[[]string]():            "list of strings",
 	reflect.TypeFor[map[string]string]():   "map of strings",
 	reflect.TypeFor[map[string]Quantity](): "map of amounts",
+	reflect.TypeFor[map[string]Duration](): "map of durations",
 }
 
 // leaves calls f for every option below v with its full name.

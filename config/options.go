@@ -230,6 +230,7 @@ type Worker struct {
 	Capacity *Capacity       `hcl:"capacity,block"`
 	Reserved *Reserved       `hcl:"reserved,block"`
 	Logs     *WorkerLogs     `hcl:"logs,block"`
+	Eviction *WorkerEviction `hcl:"eviction,block"`
 }
 
 // WorkerServices is the node's part in services: what is sent to their addresses, and their names.

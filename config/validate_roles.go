@@ -267,6 +267,7 @@ func (c *Config) validateWorker(k checker) {
 			k.fail("worker.capacity.extended", "%s: %q is not a whole number", name, string(w.Capacity.Extended[name]))
 		}
 	}
+	w.Eviction.validate(k)
 	c.validateReserved(k)
 }
 

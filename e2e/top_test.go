@@ -25,6 +25,15 @@ func TestTop(t *testing.T) {
 		c := newCluster(t, server("server-1", "bootstrap_expect = 3"), server("server-2", "bootstrap_expect = 3"), server("server-3", "bootstrap_expect = 3"), w)
 		top(t, c)
 	})
+	t.Run("cri", func(t *testing.T) {
+		d := realContainers(t)
+		w := criWorker(d, "worker-1", "cri", `sample_interval = "1s"`)
+		s := server("server-1", "bootstrap_expect = 1")
+		s.Host, w.Host = reachable(), reachable()
+		c := newCluster(t, s, w)
+		c.emptied(t, d)
+		top(t, c)
+	})
 }
 
 func top(t *testing.T, c *cluster) {

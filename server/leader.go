@@ -147,6 +147,7 @@ func (c *controllers) reconcile(p *panics, v *fsm.View, beats controller.Heartbe
 	ask("nominations", func() []fsm.Command { return controller.Nominations(v, now) })
 	ask("nodes", func() []fsm.Command { return c.lifecycle.Reconcile(v, beats, since, now) })
 	ask("taints", func() []fsm.Command { return c.taints.Reconcile(v, c.lifecycle.Held(now), now) })
+	ask("pressure", func() []fsm.Command { return controller.PressureTaints(v) })
 	ask("namespaces", func() []fsm.Command { return c.namespaces.Reconcile(v, now) })
 	ask("definitions", func() []fsm.Command { return controller.Definitions(v, now) })
 	ask("pods", func() []fsm.Command { return c.gc.Reconcile(v, now) })

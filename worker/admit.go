@@ -14,6 +14,11 @@ import (
 // fail with the reason that Kubernetes' node agent gives. A pod that does not fit only because others are still on
 // their way out waits for them, and a critical pod makes others leave (PR21).
 func (c *Core) admit(p *podState) {
+	if v := c.pressed(p); v != nil {
+		p.admission, p.verdict = rejected, &verdict{v.reason, "Pod was rejected: " + v.message}
+		p.emit(corev1.EventTypeWarning, v.reason, v.message)
+		return
+	}
 	ahead := c.heldBefore(p)
 	objections := c.objections(p, c.usage.Plus(ahead))
 	if len(objections) == 0 {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -45,8 +46,10 @@ type Options struct {
 	API func(pod *corev1.Pod) (host, port string)
 	// Recorder takes events; may be nil.
 	Recorder Recorder
-	// Pressure is asked every ten seconds for the node's conditions; nil: the conditions never change.
-	Pressure func() (Pressure, error)
+	// Observe measures every ten seconds what the machine may run short of, and Eviction says when it does; nil: the
+	// conditions never change, and no pod has to go for them.
+	Observe  func(ctx context.Context) (eviction.Observations, error)
+	Eviction eviction.Config
 	// CallsAtOnce bounds the calls to the runtime under way; 0: 8; CallsInline: none beside the agent's goroutine.
 	CallsAtOnce int
 	// Clock defaults to the real one, Logger to none.
@@ -77,6 +80,7 @@ type Agent struct {
 	reporting   retry
 	registering retry
 	probing     bool
+	relief      relief // of the probe that is under way
 	probeAt     time.Time
 	reportedAt  time.Time // the node's status
 }
@@ -102,6 +106,7 @@ func New(o Options) (*Agent, error) {
 		}
 	}
 	a := &Agent{clock: o.Clock, log: o.Logger, uplink: o.Uplink, runtime: o.Runtime, opts: o, node: o.Node.DeepCopy()}
+	a.relief.config = o.Eviction
 	a.inputs.wake = make(chan struct{}, 1)
 	co := CoreOptions{Node: o.Node, RuntimeName: o.Runtime.Name(), HostIPs: ips, Files: o.Volumes != nil}
 	_, co.Sandboxes = o.Runtime.(runtime.Sandboxer)
@@ -309,7 +314,7 @@ func (a *Agent) timer() clock.Timer {
 	if a.registering.wanted && !a.registering.underWay {
 		earlier(a.registering.at)
 	}
-	if a.opts.Pressure != nil && !a.probing {
+	if a.opts.Observe != nil && !a.probing {
 		earlier(a.probeAt)
 	}
 	if next.IsZero() {
@@ -434,7 +439,7 @@ func (a *Agent) register(ctx context.Context, now time.Time) {
 // probe measures the machine and reports the node's status when a condition changed, and, less often, when the images
 // have.
 func (a *Agent) probe(ctx context.Context, now time.Time) {
-	if a.opts.Pressure == nil || a.probing || now.Before(a.probeAt) {
+	if a.opts.Observe == nil || a.probing || now.Before(a.probeAt) {
 		return
 	}
 	if a.probeAt.IsZero() {
@@ -445,8 +450,10 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 	status := a.node.Status.DeepCopy()
 	sinceTold := now.Sub(a.reportedAt)
 	a.spawn(func() {
-		p, err := a.opts.Pressure()
-		p.Unready = a.unready(ctx)
+		seen, err := a.opts.Observe(ctx)
+		looked := a.relief.state.Look(&a.relief.config, seen, a.clock.Now())
+		p := Pressure{Memory: looked.Memory, Disk: looked.Disk, PID: looked.PID, Unready: a.unready(ctx)}
+		a.locked(func() { a.core.SetPressure(p) })
 		var told bool
 		if err != nil {
 			a.log.Warn("the machine's state could not be measured", "error", err)
@@ -461,6 +468,9 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 					a.log.Warn("the node's status could not be reported", "error", err)
 				}
 			}
+		}
+		if looked.Act != nil {
+			a.relieve(ctx, looked.Act, seen)
 		}
 		a.inputs.put(func(now time.Time) {
 			a.probing = false

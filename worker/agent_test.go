@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
 	"github.com/berth-dev/berth/worker/runtime/process"
@@ -232,15 +233,20 @@ func TestAgentLife(t *testing.T) {
 
 func TestAgentReportsPressure(t *testing.T) {
 	s := newServers()
-	var pressure Pressure
+	available := int64(10)
 	var mu sync.Mutex
 	clk := newStepClock()
 	o := Options{Node: testNode(t), Uplink: s, Runtime: fake.New(fake.NewTimeline(clk)), Clock: clk,
-		Pressure: func() (Pressure, error) { mu.Lock(); defer mu.Unlock(); return pressure, nil }}
+		Eviction: eviction.Config{Thresholds: []eviction.Threshold{{Signal: eviction.MemoryAvailable, Least: eviction.Amount{Absolute: 10}}}},
+		Observe: func(context.Context) (eviction.Observations, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return eviction.Observations{eviction.MemoryAvailable: {Available: available, Capacity: 100}}, nil
+		}}
 	_, _ = run(t, o)
 	s.await(t, "the node is registered", func() bool { return len(s.registered) == 1 })
 	mu.Lock()
-	pressure.Memory = true
+	available = 9
 	mu.Unlock()
 	s.await(t, "the pressure is reported", func() bool {
 		clk.Step(time.Second)
@@ -315,8 +321,14 @@ func TestNodeObject(t *testing.T) {
 	if _, err := NewNode(cfg, m, epoch); err == nil || !strings.Contains(err.Error(), "reserved") {
 		t.Errorf("more reserved than there is: %v", err)
 	}
-	if _, err := ReadPressure(t.TempDir()); err != nil {
-		t.Error(err)
+	seen, err := ReadObservations(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, signal := range []eviction.Signal{eviction.MemoryAvailable, eviction.NodeFSAvailable, eviction.ImageFSAvailable, eviction.PIDAvailable} {
+		if o := seen[signal]; o.Available <= 0 || o.Available > o.Capacity {
+			t.Errorf("%s: %+v", signal, o)
+		}
 	}
 	before := NodeConditions(Pressure{}, nil, epoch)
 	after := NodeConditions(Pressure{Disk: true}, before, epoch.Add(time.Hour))

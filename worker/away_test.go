@@ -50,7 +50,7 @@ func TestRuntimeComesLate(t *testing.T) {
 	rt := &away{Runtime: fake.New(runTimeline(t))}
 	node := testNode(t)
 	node.Status.Conditions = NodeConditions(Pressure{Unready: "the runtime is away"}, nil, epoch)
-	run(t, Options{Node: node, Uplink: s, Runtime: rt, Pressure: func() (Pressure, error) { return Pressure{}, nil }})
+	run(t, Options{Node: node, Uplink: s, Runtime: rt, Observe: nothingShort})
 	s.assignments <- Assignment{Full: true, Revision: 1, Pods: []*corev1.Pod{testPod("gone")}}
 	s.assignments <- Assignment{Full: true, Revision: 2, Pods: []*corev1.Pod{testPod("kept")}}
 	s.assignments <- Assignment{Revision: 3, Pods: []*corev1.Pod{testPod("more")}}

@@ -54,6 +54,7 @@ type Core struct {
 	inReport  []*podState
 	actions   []Action
 	synced    bool
+	pressure  Pressure
 	// labelsKnown: node is the servers' object; users may have labelled it.
 	labelsKnown bool
 	revision    int64

@@ -57,7 +57,7 @@ func (p *pulling) Images() ([]runtime.Image, error) {
 func TestAgentReportsImages(t *testing.T) {
 	s, clk := newServers(), newStepClock()
 	rt := &pulling{Runtime: fake.New(fake.NewTimeline(clk)), images: []runtime.Image{{Names: []string{"web:1"}, SizeBytes: 1}}}
-	_, _ = run(t, Options{Node: testNode(t), Uplink: s, Runtime: rt, Clock: clk, Pressure: func() (Pressure, error) { return Pressure{}, nil }})
+	_, _ = run(t, Options{Node: testNode(t), Uplink: s, Runtime: rt, Clock: clk, Observe: nothingShort})
 	began := clk.Now()
 	s.await(t, "the image is reported", func() bool {
 		clk.Step(time.Second)

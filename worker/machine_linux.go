@@ -13,14 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
-)
-
-// Below these the node says that it is under pressure; Kubernetes' defaults.
-const (
-	minMemoryAvailableBytes = 100 << 20
-	minDiskAvailablePercent = 10
-	minPIDAvailablePercent  = 10
 )
 
 // ReadMachine reads what the machine has: cpus that this process may use, memory, and the size of the disk that holds
@@ -55,30 +49,47 @@ func ReadMachine(dataDir string) (Machine, error) {
 	return m, nil
 }
 
-// ReadPressure measures what the machine is short of.
-func ReadPressure(dataDir string) (Pressure, error) {
-	var p Pressure
+// ReadObservations measures what the machine may run short of: its memory, the disk of a directory, and that of images, where
+// that is another one. Without a directory of images theirs is the same.
+func ReadObservations(dataDir, imageDir string) (eviction.Observations, error) {
+	out := eviction.Observations{}
 	mem, err := meminfo()
 	if err != nil {
-		return p, err
+		return nil, err
 	}
-	p.Memory = mem["MemAvailable"] < minMemoryAvailableBytes
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dataDir, &fs); err != nil {
-		return p, fmt.Errorf("reading the free space of the disk of %s: %w", dataDir, err)
+	used := max(mem["MemTotal"]-mem["MemFree"]-mem["Inactive(file)"], 0)
+	out[eviction.MemoryAvailable] = eviction.Observed{Available: mem["MemTotal"] - used, Capacity: mem["MemTotal"]}
+	node, err := ReadDisk(dataDir)
+	if err != nil {
+		return nil, err
 	}
-	p.Disk = fs.Bavail*100 < fs.Blocks*minDiskAvailablePercent
+	images := node
+	if imageDir != "" {
+		if images, err = ReadDisk(imageDir); err != nil {
+			return nil, err
+		}
+	}
+	disk := func(available, inodes eviction.Signal, d Disk) {
+		out[available] = eviction.Observed{Available: d.AvailableBytes, Capacity: d.CapacityBytes}
+		if d.Inodes > 0 { // some file systems make them as they are needed
+			out[inodes] = eviction.Observed{Available: d.FreeInodes, Capacity: d.Inodes}
+		}
+	}
+	disk(eviction.NodeFSAvailable, eviction.NodeFSInodes, node)
+	disk(eviction.ImageFSAvailable, eviction.ImageFSInodes, images)
 	limit, err := strconv.ParseInt(firstLine("/proc/sys/kernel/pid_max"), 10, 64)
-	if err == nil {
-		// The second number of the fourth field of loadavg is how many tasks there are.
-		if f := strings.Fields(firstLine("/proc/loadavg")); len(f) > 3 {
-			if _, tasks, ok := strings.Cut(f[3], "/"); ok {
-				n, _ := strconv.ParseInt(tasks, 10, 64)
-				p.PID = (limit-n)*100 < limit*minPIDAvailablePercent
+	if most, terr := strconv.ParseInt(firstLine("/proc/sys/kernel/threads-max"), 10, 64); terr == nil {
+		limit = min(limit, most)
+	}
+	// The second number of the fourth field of loadavg is how many tasks there are.
+	if f := strings.Fields(firstLine("/proc/loadavg")); err == nil && len(f) > 3 {
+		if _, tasks, ok := strings.Cut(f[3], "/"); ok {
+			if n, err := strconv.ParseInt(tasks, 10, 64); err == nil {
+				out[eviction.PIDAvailable] = eviction.Observed{Available: limit - n, Capacity: limit}
 			}
 		}
 	}
-	return p, nil
+	return out, nil
 }
 
 // meminfo returns /proc/meminfo in bytes.

@@ -44,6 +44,8 @@ type podState struct {
 
 	conditions [4]conditionMemory
 	disrupted  time.Time // when the node had ended it for another
+	// disruptedFor is why a pod goes for its node's sake; empty for one that goes for another pod.
+	disruptedFor string
 
 	looked  bool             // refusal is known, and what is not honoured was told
 	refusal *runtime.Refusal // nothing of it is started

@@ -71,7 +71,11 @@ func (c *Core) stopPreempted(now time.Time) {
 // disruption is the condition of a pod that the node has ended for the sake of another. It comes with the end of the
 // pod and not before.
 func (p *podState) disruption(phase corev1.PodPhase, now time.Time) (corev1.PodCondition, bool) {
-	if p.verdict == nil || p.verdict.reason != preempting || phase != corev1.PodFailed {
+	message := p.disruptedFor
+	if p.verdict != nil && p.verdict.reason == preempting {
+		message = "Pod was preempted by Kubelet to accommodate a critical pod."
+	}
+	if p.verdict == nil || message == "" || phase != corev1.PodFailed {
 		return corev1.PodCondition{}, false
 	}
 	if p.disrupted.IsZero() {
@@ -79,7 +83,7 @@ func (p *podState) disruption(phase corev1.PodPhase, now time.Time) (corev1.PodC
 	}
 	return corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
-		Message:            "Pod was preempted by Kubelet to accommodate a critical pod.",
+		Message:            message,
 		ObservedGeneration: p.pod.Generation, LastTransitionTime: plainTime(p.disrupted),
 	}, true
 }

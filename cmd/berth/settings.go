@@ -21,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/config"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
+	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/workloads"
 )
@@ -159,6 +160,7 @@ func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
 		Reserved: amounts(w.Reserved.CPU, w.Reserved.Memory, w.Reserved.EphemeralStorage),
 		LogBytes: size.Value(), LogFiles: w.Logs.MaxFiles,
 	}
+	out.Eviction = evictionConfig(w.Eviction)
 	out.Capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(w.MaxPods), resource.DecimalSI)
 	for name, amount := range w.Capacity.Extended {
 		out.Capacity[corev1.ResourceName(name)] = amount.Value()
@@ -175,6 +177,41 @@ func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
 		out.Taints = append(out.Taints, taint)
 	}
 	return out, nil
+}
+
+// evictionConfig adds what the file says to the thresholds that there are without a word; the
+// configuration was checked.
+func evictionConfig(e *config.WorkerEviction) eviction.Config {
+	out := eviction.Default()
+	amount := func(text string) eviction.Amount {
+		if text == "" {
+			return eviction.Amount{}
+		}
+		absolute, perMyriad, _ := config.ParseThreshold(text)
+		return eviction.Amount{Absolute: absolute, PerMyriad: perMyriad}
+	}
+	out.Transition, out.MaxGrace = e.PressureTransitionPeriod.Value(), e.MaxPodGrace.Value()
+	defaults := out.Thresholds
+	out.Thresholds = nil
+	for _, signal := range config.EvictionSignals() {
+		t := eviction.Threshold{Signal: eviction.Signal(signal), Reclaim: amount(e.MinimumReclaim[signal])}
+		for _, d := range defaults {
+			if d.Signal == t.Signal {
+				t.Least = d.Least
+			}
+		}
+		if text, said := e.Hard[signal]; said {
+			t.Least = amount(text)
+		}
+		if t.Least != (eviction.Amount{}) {
+			out.Thresholds = append(out.Thresholds, t)
+		}
+		if text := e.Soft[signal]; text != "" {
+			t.Least, t.Grace = amount(text), e.SoftGrace[signal].Value()
+			out.Thresholds = append(out.Thresholds, t)
+		}
+	}
+	return out
 }
 
 // advertise is the address that others reach the agent at: the one it is told,

@@ -7,9 +7,11 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/config"
+	"github.com/berth-dev/berth/worker/eviction"
 )
 
 // The two sets of defaults, of the file and of the replicated object, are one.
@@ -52,6 +54,13 @@ worker {
   reserved {
     memory = "1Gi"
   }
+  eviction {
+    hard            = { "nodefs.available" = "5%", "imagefs.inodesFree" = "0" }
+    soft            = { "memory.available" = "1Gi" }
+    soft_grace      = { "memory.available" = "90s" }
+    minimum_reclaim = { "nodefs.available" = "500Mi" }
+    max_pod_grace   = "30s"
+  }
 }
 `), 0o600)
 	if err != nil {
@@ -72,10 +81,30 @@ worker {
 	if got := asJSON([]any{w.Runtime, w.Labels, w.Taints, w.Capacity, w.Reserved, w.LogBytes, w.LogFiles, w.Images}); got != want {
 		t.Errorf("want %s\n got %s", want, got)
 	}
+	amount := func(absolute, perMyriad int64) eviction.Amount {
+		return eviction.Amount{Absolute: absolute, PerMyriad: perMyriad}
+	}
+	wanted := eviction.Config{Transition: 5 * time.Minute, MaxGrace: 30 * time.Second, Thresholds: []eviction.Threshold{
+		{Signal: eviction.MemoryAvailable, Least: amount(100<<20, 0)},
+		{Signal: eviction.MemoryAvailable, Least: amount(1<<30, 0), Grace: 90 * time.Second},
+		{Signal: eviction.NodeFSAvailable, Least: amount(0, 500), Reclaim: amount(500<<20, 0)},
+		{Signal: eviction.NodeFSInodes, Least: amount(0, 500)},
+		{Signal: eviction.ImageFSAvailable, Least: amount(0, 1500)},
+	}}
+	if !reflect.DeepEqual(w.Eviction, wanted) {
+		t.Errorf("the node evicts by %+v, want %+v", w.Eviction, wanted)
+	}
 	if want := []string{"10.0.0.1:7643", "10.0.0.2:99"}; !slices.Equal(got.Join, want) {
 		t.Errorf("join %v, want %v", got.Join, want)
 	}
 	if got.Name != "w1" || got.AdvertiseAddr != "127.0.0.1" || got.Server != nil || got.TLS != nil {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// Thresholds of which the file says nothing stay, and are a kubelet's.
+func TestEvictionSettings(t *testing.T) {
+	if got, want := asJSON(evictionConfig(config.Default().Worker.Eviction)), asJSON(eviction.Default()); got != want {
+		t.Errorf("want %s\n got %s", want, got)
 	}
 }

@@ -27,4 +27,19 @@ type Counted struct {
 	// MemoryBytes is what they hold, with the files that the kernel keeps in memory for them; WorkingSetBytes is that
 	// without the files that nobody has looked at for a while, and AnonymousBytes what is of no file.
 	MemoryBytes, WorkingSetBytes, AnonymousBytes int64
+	// Processes are how many there are, with their threads; 0: that is not known.
+	Processes int64
+}
+
+// Reclaimer is a runtime that keeps what no pod needs.
+type Reclaimer interface {
+	// Reclaim removes, because a disk is full, what is left of runs of containers before their newest one, and images that
+	// nobody uses. What can be removed is, whatever the error says of the rest.
+	Reclaim(ctx context.Context) error
+}
+
+// ImageDisk is a runtime that knows where its images are.
+type ImageDisk interface {
+	// ImageDir is a directory of the file system that the images are on.
+	ImageDir(ctx context.Context) (string, error)
 }

@@ -44,6 +44,7 @@ func useUnified(dir string) (runtime.Counted, error) {
 	}
 	out.WorkingSetBytes = max(out.MemoryBytes-stat["inactive_file"], 0)
 	out.AnonymousBytes = stat["anon"]
+	out.Processes, _ = number(filepath.Join(dir, "pids.current")) // it may not be counted
 	return out, nil
 }
 
@@ -56,6 +57,9 @@ func useV1(dirs []string) (runtime.Counted, error) {
 		}
 		if n, err := number(filepath.Join(dir, "cpuacct.usage")); err == nil {
 			cpu, out.CPU = true, time.Duration(n)
+		}
+		if n, err := number(filepath.Join(dir, "pids.current")); err == nil {
+			out.Processes = n
 		}
 		used, err := number(filepath.Join(dir, "memory.usage_in_bytes"))
 		if err != nil {

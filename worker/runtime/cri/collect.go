@@ -38,15 +38,11 @@ func (r *Runtime) collect() {
 
 // collectImages looks at the disk once.
 func (r *Runtime) collectImages(ctx context.Context) error {
-	info, err := r.images.ImageFsInfo(ctx, &criv1.ImageFsInfoRequest{})
+	at, err := r.ImageDir(ctx)
 	if err != nil {
-		return fmt.Errorf("asking where the images are: %w", asked(err))
-	}
-	if len(info.ImageFilesystems) == 0 {
-		return errors.New("the container runtime does not say where its images are")
+		return err
 	}
 	var fs unix.Statfs_t
-	at := info.ImageFilesystems[0].GetFsId().GetMountpoint()
 	if err := unix.Statfs(at, &fs); err != nil {
 		return fmt.Errorf("reading the free space of the images' disk, %s: %w", at, err)
 	}

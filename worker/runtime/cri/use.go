@@ -2,7 +2,9 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -42,4 +44,53 @@ func (r *Runtime) Use(ctx context.Context) ([]runtime.ContainerUse, error) {
 		}})
 	}
 	return out, nil
+}
+
+var (
+	_ runtime.Reclaimer = (*Runtime)(nil)
+	_ runtime.ImageDisk = (*Runtime)(nil)
+)
+
+// Reclaim implements runtime.Reclaimer.
+func (r *Runtime) Reclaim(ctx context.Context) error {
+	all, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
+		LabelSelector: map[string]string{labelNode: r.opts.Node}}})
+	if err != nil {
+		return fmt.Errorf("listing containers: %w", asked(err))
+	}
+	type name struct {
+		pod       types.UID
+		container string
+	}
+	newest := map[name]int32{}
+	for _, c := range all.Containers {
+		id := idOf(c)
+		newest[name{id.Pod, id.Container}] = max(newest[name{id.Pod, id.Container}], id.Attempt)
+	}
+	var errs []error
+	for _, c := range all.Containers {
+		id := idOf(c)
+		if c.State != criv1.ContainerState_CONTAINER_EXITED || id.Attempt == newest[name{id.Pod, id.Container}] {
+			continue
+		}
+		if err := r.removeContainer(ctx, c.Id); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, r.forget(id))
+	}
+	_, err = r.freeImages(ctx, math.MaxInt64, time.Now())
+	return errors.Join(append(errs, err)...)
+}
+
+// ImageDir implements runtime.ImageDisk.
+func (r *Runtime) ImageDir(ctx context.Context) (string, error) {
+	info, err := r.images.ImageFsInfo(ctx, &criv1.ImageFsInfoRequest{})
+	if err != nil {
+		return "", fmt.Errorf("asking where the images are: %w", asked(err))
+	}
+	if len(info.ImageFilesystems) == 0 {
+		return "", errors.New("the container runtime does not say where its images are")
+	}
+	return info.ImageFilesystems[0].GetFsId().GetMountpoint(), nil
 }

@@ -123,3 +123,29 @@ func TestUse(t *testing.T) {
 		return u.WorkingSetBytes > 40<<20 && u.MemoryBytes >= u.WorkingSetBytes && u.AnonymousBytes > 40<<20
 	})
 }
+
+// Where a disk is full, what is left of runs before the newest goes, and what runs stays.
+func TestReclaim(t *testing.T) {
+	h := open(t, Options{})
+	p := pod("again", shell(`echo said`))
+	var ids []runtime.ID
+	for attempt := range int32(2) {
+		ids = append(ids, h.start(p, attempt))
+		h.exit()
+	}
+	runs := h.start(pod("runs", shell(`exec sleep 1000`)), 0)
+	if err := h.rt.Reclaim(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range ids {
+		if _, err := os.Stat(h.rt.dir(id)); os.IsNotExist(err) != (i == 0) {
+			t.Errorf("run %d: %v", i, err)
+		}
+	}
+	if _, err := os.Stat(h.rt.dir(runs)); err != nil {
+		t.Errorf("what runs: %v", err)
+	}
+	if got := h.logs(ids[1], runtime.LogOptions{}); got != "said\n" {
+		t.Errorf("the newest run's log is %q", got)
+	}
+}

@@ -5,10 +5,14 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 var _ runtime.Meter = (*Runtime)(nil)
@@ -43,4 +47,40 @@ func (r *Runtime) Use(ctx context.Context) ([]runtime.ContainerUse, error) {
 		return nil, errors.Join(errs...)
 	}
 	return out, nil
+}
+
+var _ runtime.Reclaimer = (*Runtime)(nil)
+
+// Reclaim implements runtime.Reclaimer: what is left of runs before the newest of their container goes.
+func (r *Runtime) Reclaim(ctx context.Context) error {
+	pods, err := os.ReadDir(r.opts.Root)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, pod := range pods {
+		ids, err := r.attempts(types.UID(pod.Name()))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		newest := map[string]int32{}
+		for _, id := range ids {
+			newest[id.Container] = max(newest[id.Container], id.Attempt)
+		}
+		for _, id := range ids {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if id.Attempt == newest[id.Container] {
+				continue
+			}
+			if held, err := locked(r.dir(id)); err != nil || held {
+				errs = append(errs, err)
+				continue
+			}
+			errs = append(errs, r.cgroups.removeContainer(id), mounts.RemoveAll(r.dir(id)))
+		}
+	}
+	return errors.Join(errs...)
 }

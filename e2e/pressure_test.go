@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A node whose disk is full says so and takes no more pods; who holds most of it beyond what it asked for goes, and the
+// others stay.
+func TestNodePressure(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a disk of its own needs root")
+	}
+	c := newCluster(t, server("server-1", "bootstrap_expect = 1"))
+	added, err := c.Add(worker("worker-1", `eviction {
+  hard                       = { "nodefs.available" = "20Mi", "imagefs.available" = "0", "nodefs.inodesFree" = "0", "imagefs.inodesFree" = "0", "memory.available" = "0" }
+  pressure_transition_period = "5s"
+}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := added[0]
+	disk := filepath.Join(w.DataDir, "worker")
+	if err := os.MkdirAll(disk, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=64m,mode=711"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// Its pods are ended when the worker is, which the cluster sees to before.
+		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.waitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kube := c.Reader().Kube
+	scratch := func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "scratch", MountPath: "/tmp/scratch"}}
+	}
+	asks := func(p *corev1.Pod) {
+		scratch(p)
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("10Mi")}
+	}
+	fill := func(mebibytes int) string {
+		return fmt.Sprintf(`head -c %dM /dev/zero > "$BERTH_VOLUME_SCRATCH/data"; exec sleep 1000`, mebibytes)
+	}
+	create(t, kube, pod("default", "modest", fill(5), asks), pod("default", "greedy", fill(45), scratch))
+	evicted := c.waitFor(t, "greedy", "to be evicted", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+	if evicted.Status.Reason != "Evicted" || !strings.HasPrefix(evicted.Status.Message, "The node was low on resource: ephemeral-storage. Threshold quantity: 20Mi, available: ") {
+		t.Errorf("it says %s, %q", evicted.Status.Reason, evicted.Status.Message)
+	}
+	if !slices.ContainsFunc(evicted.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
+	}) {
+		t.Errorf("its conditions are %+v", evicted.Status.Conditions)
+	}
+	says := func(what string, pressure corev1.ConditionStatus, tainted bool) {
+		c.eventually(t, what, func(ctx context.Context) error {
+			n, err := kube.CoreV1().Nodes().Get(ctx, "worker-1", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			has := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeDiskPressure })
+			is := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeDiskPressure && c.Status == pressure
+			})
+			if !is || has != tainted {
+				return fmt.Errorf("its taints are %v, its conditions %+v", n.Spec.Taints, n.Status.Conditions)
+			}
+			return nil
+		})
+	}
+	says("the node to have said what it is short of, and to keep others away", corev1.ConditionTrue, true)
+	if err := kube.CoreV1().Pods("default").Delete(t.Context(), "greedy", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	says("the node to be well again", corev1.ConditionFalse, false)
+	if p := c.waitFor(t, "modest", "to be there", func(*corev1.Pod) bool { return true }); p.Status.Phase != corev1.PodRunning {
+		t.Errorf("who held no more than it asked for is %s: %s", p.Status.Phase, p.Status.Message)
+	}
+}
