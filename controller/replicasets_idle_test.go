@@ -23,7 +23,7 @@ func TestReplicaSetThatChangesNothingWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry, err := fsm.EncodeEntry(fsm.Header{TimeUnixNano: 1, Server: "s1"}, []fsm.Proposal{
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: 1, Server: "s1"}, []fsm.Proposal{
 		{Command: &fsm.PutNamespace{Create: true, Namespace: fsm.NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "default"}}}}},
 		{Command: &fsm.PutObject{Resource: "replicasets", Raw: raw, Create: true}},
 	})

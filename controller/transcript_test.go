@@ -121,7 +121,7 @@ func (w *world) apply(commands ...fsm.Command) string {
 	for i, c := range commands {
 		ps[i] = fsm.Proposal{User: "system:berth", Groups: []string{"system:masters"}, Command: c}
 	}
-	entry, err := fsm.EncodeEntry(fsm.Header{TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
 	if err != nil {
 		w.t.Fatal(err)
 	}

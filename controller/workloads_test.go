@@ -113,7 +113,7 @@ func (w *world) carryOut(f *follower, work controller.Work) []string {
 	for i, c := range work.Commands {
 		ps[i] = fsm.Proposal{User: "system:berth", Groups: []string{"system:masters"}, Command: c}
 	}
-	entry, err := fsm.EncodeEntry(fsm.Header{TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func (s *benchState) entry(cs ...Command) []byte {
 	for i, c := range cs {
 		ps[i] = Proposal{User: "admin", Groups: []string{"system:masters"}, Command: c}
 	}
-	entry, err := EncodeEntry(Header{TimeUnixNano: worldStart.UnixNano() + int64(s.index)*1e6, Server: "s1"}, ps)
+	entry, err := EncodeEntry(Header{Version: LogVersion, TimeUnixNano: worldStart.UnixNano() + int64(s.index)*1e6, Server: "s1"}, ps)
 	if err != nil {
 		s.b.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func (m *memory) apply(cs ...Command) {
 		ps[i] = Proposal{User: "admin", Groups: []string{"system:masters"}, Command: c}
 	}
 	m.index++
-	entry, err := EncodeEntry(Header{TimeUnixNano: worldStart.Add(m.elapsed).UnixNano()}, ps)
+	entry, err := EncodeEntry(Header{Version: LogVersion, TimeUnixNano: worldStart.Add(m.elapsed).UnixNano()}, ps)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -63,9 +63,13 @@ func (tx *Tx) releaseNomination(n *Nomination, reason string) {
 	if pod, ok := v.Pods.Get(n.Key()); ok && pod.Status.NominatedNodeName != "" {
 		tx.modifyPod(n.Key(), pod, func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "" })
 	}
-	if e, ok := v.Queue.Get(n.Key()); ok && e.State == berthv1.QueueNominated {
+	e, ok := v.Queue.Get(n.Key())
+	waits := ok && e.State == berthv1.QueueUnschedulable && !n.Reserved && v.Version() >= SinceNothingOlder // for others' victims there
+	switch {
+	case !ok:
+	case e.State == berthv1.QueueNominated, waits:
 		tx.wake(e)
-	} else if ok {
+	default:
 		tx.storePromise(e)
 	}
 }

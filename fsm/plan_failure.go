@@ -33,8 +33,7 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 		return "", false
 	case d.Diagnosis == nil:
 		return "the decision has no diagnosis", true
-	case e.Revision > j.decidedAt || parseRevision(tx.view.SchedulerConfig().ResourceVersion) > j.decidedAt:
-		// QU8: it was woken, asks for something else, or the rules are others.
+	case tx.view.isNewer(e, j.decidedAt):
 		return "the decision is older than what it is about", true
 	case !d.Error && j.hangsOnUndone(tx, e, pod):
 		return "an earlier decision of the plan was refused", false
@@ -73,6 +72,20 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 	}
 	tx.announce(ref.Key, pod, reason, d.Diagnosis, "")
 	return "", false
+}
+
+// SinceNothingOlder is the version of the rules since which one who is preempted
+// for by a decision that is older than what it is about looks again, and nothing
+// is believed that was decided before a snapshot was restored; and since which
+// those who are nominated are woken by another owner, by the end of a nomination
+// that no victim of theirs held any more, by pods whose count their own
+// nomination hides, and by those of a node that is gone.
+const SinceNothingOlder = 14
+
+// isNewer says whether a decision about a pod is older than what it is about
+// (QU8): the pod was woken, asks for something else, or the rules are others.
+func (v *live) isNewer(e *QueueEntry, decidedAt int64) bool {
+	return e.Revision > decidedAt || parseRevision(v.SchedulerConfig().ResourceVersion) > decidedAt
 }
 
 // fitsNominated says whether a nominated pod fits its node as things are.

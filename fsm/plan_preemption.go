@@ -176,7 +176,8 @@ func (tx *Tx) carryOutPreemption(
 	}
 	joined, group := v.joined(e, pod)
 	state := berthv1.QueueNominated
-	if tx.missedRoom(decidedAt, joined, group, d.Diagnosis) { // QU8: an event in flight
+	older := v.Version() >= SinceNothingOlder && v.isNewer(e, decidedAt)
+	if older || tx.missedRoom(decidedAt, joined, group, d.Diagnosis) { // QU8: an event in flight
 		state = berthv1.QueueBackoff
 	}
 	tx.recordAttempt(joined, diagnosis, false, state)

@@ -26,7 +26,7 @@ func TestEventsGoByTheirArrival(t *testing.T) {
 		s, index, now := NewState(), uint64(0), int64(worldStart.UnixNano())
 		apply := func(c Command) Result {
 			index++
-			entry, err := EncodeEntry(Header{TimeUnixNano: now}, []Proposal{{User: "admin", Command: c}})
+			entry, err := EncodeEntry(Header{Version: LogVersion, TimeUnixNano: now}, []Proposal{{User: "admin", Command: c}})
 			if err != nil {
 				t.Fatal(err)
 			}

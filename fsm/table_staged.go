@@ -94,6 +94,9 @@ func (tx *Tx) replace(restored *live, id string) {
 	tx.Undo(0) // what the entry did before is gone with the state
 	tx.replaced = at.Revision()
 	tx.dropStaged() // the snapshot may have been saved during another restore
+	if tx.view.Version() >= SinceNothingOlder {
+		tx.markAll()
+	}
 	put(tx, tx.view.staged, restoredKey, &stagedPiece{ID: id, TimeUnixNano: at.TimeUnixNano()})
 }
 

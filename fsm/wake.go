@@ -120,7 +120,7 @@ func (tx *Tx) wakeBesides(c *queue.Changes) (woken map[string]bool) {
 				c.Scope.Ruled = true
 				return woken
 			}
-			if !woken[g.Key] && v.queue.Helped(v, &tx.work, &g, p, came) {
+			if !woken[g.Key] && v.queue.Helped(v, &tx.work, &g, p, came, v.Version() >= SinceNothingOlder) {
 				woken[g.Key] = true
 				tx.wakeWaiting(g.Key)
 			}
@@ -157,7 +157,7 @@ func (tx *Tx) ownerChanged(pod *corev1.Pod) {
 	if !ok || len(e.Class().Spread) > 0 || !tx.view.hardDefaults() {
 		return
 	}
-	if e.State == berthv1.QueueUnschedulable {
+	if e.State == berthv1.QueueUnschedulable || e.State == berthv1.QueueNominated && tx.view.Version() >= SinceNothingOlder {
 		tx.wake(e)
 		return
 	}
@@ -270,6 +270,22 @@ func (tx *Tx) mark(node string) {
 		return
 	}
 	put(tx, v.marks, node, &queue.NodeMark{Revision: v.Revision()})
+}
+
+// markAll remembers that anything may have happened, on every node: what was
+// decided before is not believed.
+func (tx *Tx) markAll() {
+	v := tx.view
+	var nodes []string
+	v.Nodes.Scan("", func(name string, _ *corev1.Node) bool {
+		nodes = append(nodes, name)
+		return true
+	})
+	for _, name := range nodes {
+		tx.mark(name)
+	}
+	forgotten := queue.Forgotten(v.Revision())
+	put(tx, v.podMarks, forgotten.Key(), forgotten)
 }
 
 // missed reports whether something happened after a revision that could help a

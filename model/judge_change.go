@@ -201,27 +201,56 @@ type Event struct {
 	Evicting bool
 	// ByItself leaves out what others keep the class away by: the answer is then one for all classes of the same Rules.
 	ByItself bool
+	// OfNominees: pods of the judge's class are nominated. Each asks without its own nomination, which the Topology
+	// counts.
+	OfNominees bool
+	// NodeMayBeGone: the node may be none any more. What happened on one then helps whomever its pod concerned.
+	NodeMayBeGone bool
 }
 
 // Helped says whether an event can have made a node fit for the judge's class that did not before: a domain has room, the
 // least of all domains rose, the one sought came, the last one in the way left.
 func (j *Judge) Helped(e Event) bool {
 	slot, ok := j.t.slots[e.Node]
-	if !ok {
+	if !ok && !e.NodeMayBeGone {
 		return false
 	}
 	j.fresh()
 	nsLabels := j.t.namespaceLabels(e.Pod.Namespace)
+	if !ok {
+		return j.concerned(e.Pod, nsLabels) || !e.ByItself && e.Pod.KeepsAway()
+	}
 	for i := range j.terms {
 		k := &j.terms[i]
-		if k.role > ownAntiAffinity || k.role == softSpread || !k.counter.about(e.Pod, nsLabels) {
+		if !k.isHard() || !k.counter.about(e.Pod, nsLabels) {
 			continue
 		}
 		if d := k.counter.key.domainOf(slot); d != noDomain && k.counter.counts(slot) && j.helps(k, d, &e) {
 			return true
 		}
 	}
-	return !e.ByItself && (e.How == PodLeft || e.How == PodGone || e.waitedFor(j.class)) && j.unguarded(slot, e.Pod, e.Evicting)
+	return !e.ByItself && (e.How == PodLeft || e.How == PodGone || e.waitedFor(j.class)) && j.unguarded(slot, &e)
+}
+
+// concerned says whether a hard term of the judge's class is about a pod.
+func (j *Judge) concerned(pod *Class, nsLabels map[string]string) bool {
+	for i := range j.terms {
+		if k := &j.terms[i]; k.isHard() && k.counter.about(pod, nsLabels) {
+			return true
+		}
+	}
+	return false
+}
+
+// isHard says whether the term is one of the class's own that can keep it off nodes.
+func (k *judged) isHard() bool { return k.role <= ownAntiAffinity && k.role != softSpread }
+
+// own is how many of the pods in a domain may be the nomination of the one who asks.
+func (e *Event) own() int64 {
+	if e.OfNominees {
+		return 1
+	}
+	return 0
 }
 
 // waitedFor: the pod began to leave, so that it has not to be evicted any more by one of the class.
@@ -236,11 +265,11 @@ func (j *Judge) helps(k *judged, d int32, e *Event) bool {
 	case hardSpread:
 		switch e.How {
 		case PodCame: // the least rose if this was a domain with less than there is of any now
-			return base < k.least(false)+e.Came || with < k.least(true)+e.Came
+			return base < k.least(false)+e.Came || with-e.own() < k.least(true)+e.Came
 		case PodGone:
 			return false
 		}
-		return e.Evicting || !k.skewed(base, false) && !k.skewed(with, true)
+		return e.Evicting || !k.skewed(base, false) && !k.skewed(with-e.own(), true)
 	case ownAffinity:
 		switch e.How {
 		case PodCame:
@@ -250,13 +279,14 @@ func (j *Judge) helps(k *judged, d int32, e *Event) bool {
 		}
 		return j.attracted // it may be the first now
 	case ownAntiAffinity:
-		return (e.How == PodLeft || e.How == PodGone) && (e.Evicting || with == 0) || e.waitedFor(j.class)
+		return (e.How == PodLeft || e.How == PodGone) && (e.Evicting || with <= e.own()) || e.waitedFor(j.class)
 	}
 	return false
 }
 
 // unguarded says whether a term that kept the class away from a domain is not carried by any pod there now.
-func (j *Judge) unguarded(slot int32, other *Class, evicting bool) bool {
+func (j *Judge) unguarded(slot int32, e *Event) bool {
+	other := e.Pod
 	if !other.KeepsAway() {
 		return false
 	}
@@ -276,7 +306,7 @@ func (j *Judge) unguarded(slot int32, other *Class, evicting bool) bool {
 				left = k.with.count.at(d)
 			}
 		}
-		if evicting || left == 0 {
+		if e.Evicting || int64(left) <= e.own() {
 			return true
 		}
 	}

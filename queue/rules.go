@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
 )
 
@@ -123,8 +124,10 @@ func (x *Index) Concerned(work *Work, c PodChange) []Group {
 }
 
 // Helped says whether a change of a pod, which the counters know already, can
-// have helped a group. came is how many pods came with it.
-func (x *Index) Helped(s State, work *Work, g *Group, c PodChange, came int64) bool {
+// have helped a group. came is how many pods came with it. All says that what the
+// nominations of the group's own pods hide, and what happened on nodes that are
+// gone, counts as well.
+func (x *Index) Helped(s State, work *Work, g *Group, c PodChange, came int64, all bool) bool {
 	work.Charge(costAsk)
 	rules := x.RulesOf(s, g)
 	if !rules.HelpedBy(c.How) {
@@ -135,6 +138,7 @@ func (x *Index) Helped(s State, work *Work, g *Group, c PodChange, came int64) b
 	}
 	return s.Topology().Judge(rules).Helped(model.Event{
 		Node: c.Node, Pod: c.Pod, How: c.How, Came: came, Evicting: s.MayEvict(g.Class), ByItself: !g.Alike(),
+		OfNominees: all && len(x.Waiting(g.Key, berthv1.QueueNominated, 1)) > 0, NodeMayBeGone: all,
 	})
 }
 

@@ -45,11 +45,7 @@ type board struct {
 	diagnoses  [numDiagnoses]cachedDiagnosis
 	noProspect version // as of which no node can be freed for the class; see Scheduler.soonest
 
-	// waitsFor remembers whether a failure of this class could be undone by an unsettled decision's refusal; see
-	// Scheduler.dependsOnUnsettled.
-	waitsFor  bool
-	waitsStep uint64
-	clearedAt uint64
+	failure, preemption hang // on unsettled decisions
 }
 
 // tallyKey is what nodes of a tally have in common: what the node alone fails, and what the class sees around it.

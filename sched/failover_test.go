@@ -99,7 +99,7 @@ func (r *reign) propose(commands ...fsm.Command) []fsm.Result {
 	for i, c := range commands {
 		ps[i] = fsm.Proposal{User: "test", Groups: []string{"system:masters"}, Command: c}
 	}
-	entry, err := fsm.EncodeEntry(fsm.Header{TimeUnixNano: r.now, Server: "s"}, ps)
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: r.now, Server: "s"}, ps)
 	if err != nil {
 		r.t.Fatal(err)
 	}

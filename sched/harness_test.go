@@ -38,10 +38,26 @@ func newHarness() *harness { return newHarnessOn(nil) }
 
 // newHarnessOn is newHarness with all that is applied in a log, which may be nil.
 func newHarnessOn(log *memoryLog) *harness {
-	h := &harness{state: fsm.NewState(), now: 1000 * second, log: log}
+	h := &harness{state: newState(), now: 1000 * second, log: log}
+	if log != nil {
+		h.state = fsm.NewState() // the log's first entry says by which rules it goes
+	}
 	h.sched = New(h.state)
 	h.must(&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()})
 	return h
+}
+
+// newState is an empty state that goes by the newest rules.
+func newState() *fsm.State {
+	s := fsm.NewState()
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion}, nil)
+	if err == nil {
+		_, err = s.Apply(1, 1, entry)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return s
 }
 
 func defaultNamespace() fsm.NamespaceWire {

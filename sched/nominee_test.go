@@ -1,9 +1,11 @@
 package sched
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
@@ -222,6 +224,194 @@ func TestFirstOfItsKindWhenOneLeaves(t *testing.T) {
 	h.run()
 	if h.nominatedTo("default/p") != "n1" {
 		e, _ := h.state.View().Queue.Get("default/p")
+		t.Fatalf("it sleeps: %+v", e)
+	}
+}
+
+// TestNobodyGoesForRoomThatMayComeBack (PR17): who finds no room only because of what is not settled waits until it is,
+// and somebody is evicted for him only then.
+func TestNobodyGoesForRoomThatMayComeBack(t *testing.T) {
+	for _, c := range []struct {
+		name, first, pod string
+		lost             bool
+		bound, nominated string
+	}{
+		{name: "the room is taken", first: "first priority=9 cpu=4", pod: "high priority=5 cpu=4", nominated: "n1"},
+		{name: "the decision is lost", first: "first priority=9 cpu=4", pod: "high priority=5 cpu=4", lost: true, bound: "n2"},
+		{name: "it keeps others away", first: "first priority=9 cpu=1 label=app=web far=" + hostKey + ":app=web",
+			pod: "high priority=5 cpu=1 label=app=web", nominated: "n1"},
+		{name: "it would have kept others away", first: "first priority=9 cpu=1 label=app=web far=" + hostKey + ":app=web",
+			pod: "high priority=5 cpu=1 label=app=web", lost: true, bound: "n2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHarness()
+			h.node(mkNode("n1 cpu=4 label=" + hostKey + "=n1"))
+			h.node(mkNode("n2 cpu=4 label=" + hostKey + "=n2"))
+			h.pod(mkPod("low node=n1 priority=0 cpu=4"))
+			h.pod(mkPod(c.first))
+			before := h.sched.Step(h.now, 10)
+			if before == nil || len(before.Command.Bindings) != 1 {
+				t.Fatalf("the first is not placed: %+v", before)
+			}
+			h.pod(mkPod(c.pod))
+			if p := h.sched.Step(h.now, 10); p != nil {
+				t.Fatalf("it is decided before the first is settled: %s", describe(p.Command))
+			}
+			if c.lost {
+				h.remove("default/first")
+				h.sched.Settle(before)
+			} else {
+				h.commit(before)
+			}
+			h.run()
+			if got := h.nodeOf("default/high"); got != c.bound {
+				t.Errorf("it is on %q, not on %q", got, c.bound)
+			}
+			if got := h.nominatedTo("default/high"); got != c.nominated {
+				t.Errorf("it is nominated to %q, not to %q", got, c.nominated)
+			}
+		})
+	}
+}
+
+// TestNomineeLooksAgainUnderOtherRules (QU8): who is preempted for by rules that are others by now looks again.
+func TestNomineeLooksAgainUnderOtherRules(t *testing.T) {
+	h := newHarness()
+	spread := func(word string) {
+		c, err := buildConstraint(hostKey + ":1:-" + word)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+			s.PodTopologySpread.DefaultingType = berthv1.SpreadList
+			s.PodTopologySpread.DefaultConstraints = []corev1.TopologySpreadConstraint{c}
+		})
+	}
+	spread("")
+	h.node(mkNode("n1 cpu=4 label=" + hostKey + "=n1"))
+	h.node(mkNode("n2 cpu=4 label=" + hostKey + "=n2"))
+	h.pod(mkPod("low node=n1 priority=0 cpu=4"))
+	h.pod(mkPod("web node=n2 priority=0 cpu=1 label=app=web"))
+	h.service("web", map[string]string{"app": "web"})
+	h.pod(mkPod("high priority=5 cpu=1 label=app=web"))
+	p := h.sched.Step(h.now, 10)
+	if p == nil || len(p.Command.Preemptions) != 1 {
+		t.Fatalf("nobody is preempted for it: %+v", p)
+	}
+	spread(":soft")
+	h.commit(p)
+	h.now += 600 * second // past its backoff
+	h.run()
+	if got := h.nodeOf("default/high"); got != "n2" {
+		e, _ := h.state.View().Queue.Get("default/high")
+		t.Fatalf("it is on %q, %+v", got, e)
+	}
+}
+
+// TestNomineesAreWoken (QU8): who is nominated, or was until now, looks again after what nominations, or the end of a
+// node, hide from those who look for whom a change helps.
+func TestNomineesAreWoken(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		nodes, pods  []string
+		then         func(h *harness)
+		at, promised string // of the pod high in the end
+	}{
+		{
+			name: "a pod comes to the domain in which their own nomination counts",
+			nodes: []string{"n1 cpu=4 label=zone=a label=disk=x", "n2 cpu=1 label=zone=b label=disk=x",
+				"n3 cpu=1 label=zone=a", "n4 cpu=4 label=zone=b"},
+			pods: []string{"low node=n1 priority=0 cpu=4", "other node=n4 priority=0 cpu=4",
+				"first priority=9 cpu=4 label=app=web select=zone=b",
+				"high priority=5 cpu=1 label=app=web spread=zone:1:app=web select=disk=x"},
+			then: func(h *harness) { h.pod(mkPod("web node=n3 priority=0 label=app=web")) },
+			at:   "n2",
+		},
+		{
+			name:  "their nomination ends that no victim of theirs held any more",
+			nodes: []string{"n1 cpu=4 label=disk=x", "n2 cpu=2"},
+			pods: []string{"v1 node=n1 priority=0 cpu=2", "v2 node=n1 priority=0 cpu=2", "low node=n2 priority=3 cpu=2",
+				"high priority=5 cpu=2", "twin priority=5 cpu=2"},
+			then: func(h *harness) {
+				h.pod(mkPod("thief priority=9 cpu=2 select=disk=x"))
+				h.remove("default/" + h.victimOf("default/high"))
+				h.run()
+				if e, _ := h.state.View().Queue.Get("default/high"); h.nominatedTo("default/high") != "n1" || e.State != berthv1.QueueUnschedulable {
+					t.Fatalf("it does not wait beside the victim of its twin: %+v", e)
+				}
+				h.now += 20 * second
+				h.must(&fsm.DeleteNode{Name: "n1"})
+			},
+			promised: "n2",
+		},
+		{
+			name:  "a node goes, and with it a nomination that kept others out of its domain",
+			nodes: []string{"n1 cpu=4 label=" + hostKey + "=x", "n2 cpu=1 label=" + hostKey + "=x"},
+			pods: []string{"low node=n1 priority=0 cpu=4", "first priority=9 cpu=4 far=" + hostKey + ":app=web",
+				"high priority=5 cpu=1 label=app=web"},
+			then: func(h *harness) { h.must(&fsm.DeleteNode{Name: "n1"}) },
+			at:   "n2",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHarness()
+			for _, n := range c.nodes {
+				h.node(mkNode(n))
+			}
+			for _, p := range c.pods {
+				h.pod(mkPod(p))
+				h.run()
+			}
+			h.now += 20 * second
+			c.then(h)
+			h.now += 20 * second
+			h.run()
+			if at, promised := h.nodeOf("default/high"), h.nominatedTo("default/high"); at != c.at || promised != c.promised {
+				e, _ := h.state.View().Queue.Get("default/high")
+				t.Fatalf("it is on %q and promised %q, not on %q or promised %q: %+v", at, promised, c.at, c.promised, e)
+			}
+		})
+	}
+}
+
+// victimOf is the name of the first pod that has to go for one.
+func (h *harness) victimOf(key string) string {
+	n, ok := h.state.View().Nominations.Get(key)
+	if !ok || len(n.Victims) == 0 {
+		return ""
+	}
+	_, name, _ := strings.Cut(n.Victims[0].Key, "/")
+	return name
+}
+
+// TestNomineeIsWokenByAnotherOwner (TS12, QU8): default constraints are of those who have an owner.
+func TestNomineeIsWokenByAnotherOwner(t *testing.T) {
+	h := newHarness()
+	c, err := buildConstraint("zone:1:-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+		s.PodTopologySpread.DefaultingType = berthv1.SpreadList
+		s.PodTopologySpread.DefaultConstraints = []corev1.TopologySpreadConstraint{c}
+	})
+	h.replicaSet("web", &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, 1)
+	h.node(mkNode("n1 cpu=4 label=zone=a"))
+	h.node(mkNode("n2 cpu=4"))
+	h.pod(mkPod("low node=n1 priority=0 cpu=4"))
+	h.pod(mkPod("high priority=5 cpu=1 label=app=web owner=web"))
+	h.run()
+	if h.nominatedTo("default/high") != "n1" {
+		t.Fatal("it does not wait for its victim")
+	}
+	h.now += 20 * second
+	old, _ := h.state.View().Pods.Get("default/high")
+	pod := old.DeepCopy()
+	pod.OwnerReferences = nil
+	h.must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
+	h.run()
+	if h.nodeOf("default/high") != "n2" {
+		e, _ := h.state.View().Queue.Get("default/high")
 		t.Fatalf("it sleeps: %+v", e)
 	}
 }

@@ -21,7 +21,7 @@ type memoryLog struct {
 }
 
 func (l *memoryLog) add(now int64, c fsm.Command) {
-	b, err := fsm.EncodeEntry(fsm.Header{TimeUnixNano: now},
+	b, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: now},
 		[]fsm.Proposal{{User: "test", Groups: []string{"system:masters"}, Command: c}})
 	if err != nil {
 		panic(err)

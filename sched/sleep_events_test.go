@@ -348,7 +348,8 @@ func (w *world) overtakesPlans() {
 	}
 }
 
-// decidesWrongly has a plan place pods where the scheduler did not mean to. What failed counted on where it did.
+// decidesWrongly has a plan place pods where the scheduler did not mean to. Who failed, or preempts, counted on where it
+// did.
 func (w *world) decidesWrongly() {
 	p := w.step(4)
 	if p == nil {
@@ -360,7 +361,9 @@ func (w *world) decidesWrongly() {
 	for i := range p.Command.Preemptions {
 		p.Command.Preemptions[i].Node = w.someNode()
 	}
-	p.Command.Failures = nil
+	if p.Command.Failures = nil; len(p.Command.Bindings) > 0 {
+		p.Command.Preemptions = nil
+	}
 	r := w.must(p.Command)
 	w.sched.Refused(p, r.Plan.Refused)
 	w.sched.Settle(p)

@@ -138,13 +138,20 @@ func (w *world) nobodySleeps() {
 			if len(n.Reasons) == 0 {
 				w.t.Fatalf("%s (%s: %s) sleeps beside room on %s", key, e.State, e.Diagnosis.Message, n.Node)
 			}
-			if !waits && len(n.Victims)+len(n.Ending) > 0 {
+			if !waits && !missesSome(v, pod) && len(n.Victims)+len(n.Ending) > 0 {
 				w.t.Fatalf("%s (%s: %s) sleeps, and could preempt %v on %s, waiting for %v",
 					key, e.State, e.Diagnosis.Message, n.Victims, n.Node, n.Ending)
 			}
 		}
 		return true
 	})
+}
+
+// missesSome says whether victims of a pod may be missed that there are: without a search they are chosen by reprieve
+// alone, which asks nobody to stay whom the pod's affinity needs, and finds them when one of those who are in its way
+// leaves.
+func missesSome(v *fsm.View, pod *corev1.Pod) bool {
+	return *v.SchedulerConfig().Spec.Preemption.SearchLimit == 0 && pod.Spec.Affinity != nil && pod.Spec.Affinity.PodAffinity != nil
 }
 
 // mayStillTake says whether a node can take the pod that is nominated to it once its victims have gone (T5). That other

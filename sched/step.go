@@ -344,6 +344,10 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 	if !ok {
 		return s.fail(p, e, b, attemptHelpless)
 	}
+	if s.preemptionHangs(b) {
+		p.held++ // nobody is evicted for room that may come back by itself
+		return nil
+	}
 	alternatives := s.alternatives(costs, slot, start)
 	if s.behind = costs.behind; s.behind {
 		return nil
@@ -424,7 +428,7 @@ func (s *Scheduler) alternatives(e *evictions, chosen, start int32) *berthv1.Pre
 // stays where it is in the queue and is looked at again when they are settled. So no pod is ever parked for a reason
 // that never came true, and nothing has to wake it.
 func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *assumption {
-	if s.dependsOnUnsettled(b, p.preempt) || how == attemptHelpless && s.spendingUnsettled(s.costs[b.key]) {
+	if s.failureHangs(b, p.preempt) || how == attemptHelpless && s.spendingUnsettled(s.costs[b.key]) {
 		p.held++
 		return nil
 	}

@@ -12,8 +12,6 @@ type topoView struct {
 	class  *model.Class // of the judge: one of those that are alike
 	judge  *model.Judge
 	layout uint64
-	// cleared is the Topology's version for which no refusal of an unsettled decision could help the class.
-	cleared uint64
 
 	hardWeight int64 // of the required affinity of placed pods
 	scale      model.SpreadScale

@@ -1,35 +1,66 @@
 package sched
 
-import "github.com/berth-dev/berth/model"
+import (
+	"slices"
 
-// dependsOnUnsettled says whether a pod of the class, for which no node has room as things will be if every unsettled
-// decision holds, could find room if some of those in earlier plans were refused. (Those of the same plan do not
-// matter: when one of them is refused, so are the plan's failures.) It errs on the side of yes. Only nodes with
-// unsettled decisions can make the difference, and of those only the ones that changed since the last time they did
-// not; and, for a class that has rules about other pods or about which others have, decisions about such pods.
-func (s *Scheduler) dependsOnUnsettled(b *board, preempt bool) bool {
-	if b.waitsStep == s.step {
-		return b.waitsFor
+	"github.com/berth-dev/berth/model"
+)
+
+// hang remembers whether the outcome for a class hangs on decisions that are not settled.
+type hang struct {
+	does      bool
+	step      uint64 // in which it was asked
+	clearedAt uint64 // position in the view's log up to which it does not
+	topo      uint64 // the Topology's version for which it does not
+}
+
+// failureHangs says whether a pod of the class, for which no node has room as things will be if every unsettled decision
+// holds, could find room if some of those in earlier plans were refused. (Those of the same plan do not matter: when one
+// of them is refused, so are the plan's failures.) It errs on the side of yes.
+func (s *Scheduler) failureHangs(b *board, preempt bool) bool {
+	return s.hangs(b, &b.failure, func(matter bool) bool { return matter }, func(slot int32, _ bool) bool {
+		return s.couldTake(slot, b, preempt, false)
+	})
+}
+
+// preemptionHangs says whether a pod of the class, for which somebody would have to go as things will be if every
+// unsettled decision holds, could find room for which nobody has to go if some of those in earlier plans were refused. It
+// errs on the side of yes.
+func (s *Scheduler) preemptionHangs(b *board) bool {
+	return s.hangs(b, &b.preemption, func(matter bool) bool { return matter && b.openButForRules() },
+		func(slot int32, matter bool) bool { return s.couldTake(slot, b, false, matter) })
+}
+
+// hangs asks about everything once, and then only about nodes that changed since the last time when the answer was no:
+// only nodes with unsettled decisions can make the difference, and, for a class that has rules about other pods or about
+// which others have, decisions about such pods (matter).
+func (s *Scheduler) hangs(b *board, h *hang, byRules func(matter bool) bool, byNode func(slot int32, matter bool) bool) bool {
+	if h.step == s.step {
+		return h.does
 	}
-	could := b.topo != nil && s.unsettledMatterTo(b)
+	matter := b.topo != nil && s.unsettledMatterTo(b)
+	does := byRules(matter)
 	switch topo := s.view.topo.Version(); {
-	case could:
-	case b.waitsFor || b.waitsStep == 0 || b.topo != nil && b.topo.cleared != topo:
+	case does:
+	case h.does || h.step == 0 || b.topo != nil && h.topo != topo:
 		s.meter.Spend(len(s.unsettledSlots) * workNode)
 		// order does not matter: any one of them is enough.
 		for slot := range s.unsettledSlots {
-			could = could || s.couldTake(slot, b, preempt)
+			does = does || byNode(slot, matter)
 		}
-		if b.topo != nil {
-			b.topo.cleared = topo
-		}
+		h.topo = topo
 	default:
-		s.view.since(b.clearedAt, func(slot int32) {
-			could = could || s.view.nodes[slot].unsettled > 0 && s.couldTake(slot, b, preempt)
+		s.view.since(h.clearedAt, func(slot int32) {
+			does = does || s.view.nodes[slot].unsettled > 0 && byNode(slot, matter)
 		})
 	}
-	b.waitsFor, b.waitsStep, b.clearedAt = could, s.step, s.stepStart
-	return could
+	h.does, h.step, h.clearedAt = does, s.step, s.stepStart
+	return does
+}
+
+// openButForRules says whether rules between pods alone keep the class off some node.
+func (b *board) openButForRules() bool {
+	return slices.ContainsFunc(b.hist, func(t tally) bool { return t.fails == 0 && t.nodes > 0 })
 }
 
 // unsettledMatterTo says whether a rule of the class about other pods, or one of theirs about the class, is about a pod
@@ -46,14 +77,16 @@ func (s *Scheduler) unsettledMatterTo(b *board) bool {
 
 // couldTake says whether the node would take a pod of the class without the decisions laid over it: without the pods
 // assumed there, without nominations, and, if the class may preempt, without pods of lower priority. What rules between
-// pods say is as it is (see unsettledMatterTo), but that a class that may preempt may be helped by evictions.
-func (s *Scheduler) couldTake(slot int32, b *board, preempt bool) bool {
+// pods say is as it is (see unsettledMatterTo), unless they are left aside, but that a class that may preempt may be
+// helped by evictions.
+func (s *Scheduler) couldTake(slot int32, b *board, preempt, rulesAside bool) bool {
 	n, c := &s.view.nodes[slot], b.class
 	preempt = preempt && !c.NeverPreempts && s.view.topo.LowestPriority() < c.Priority
 	if n.obj == nil || b.cells[slot].static != 0 {
 		return false
 	}
-	if fails := b.topo.fails(b.groups[b.cells[slot].group].topo); fails != 0 && !(preempt && fails.Resolvable()) {
+	fails := b.topo.fails(b.groups[b.cells[slot].group].topo)
+	if fails != 0 && !rulesAside && !(preempt && fails.Resolvable()) {
 		return false
 	}
 	u := n.usage.Toward(c)

@@ -135,7 +135,7 @@ func runSchedule(scheduler stepper, log *fakeLog, state *fsm.State) (stop func()
 // applyTo carries out a command at the bubble's time.
 func applyTo(t *testing.T, s *fsm.State, c fsm.Command) {
 	t.Helper()
-	entry, err := fsm.EncodeEntry(fsm.Header{TimeUnixNano: time.Now().UnixNano()}, []fsm.Proposal{{User: "test", Command: c}})
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: time.Now().UnixNano()}, []fsm.Proposal{{User: "test", Command: c}})
 	if err != nil {
 		t.Fatal(err)
 	}

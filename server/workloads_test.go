@@ -48,7 +48,7 @@ func (l *workLog) propose(w controller.Work) (func(ctx context.Context) ([]fsm.R
 	for i, c := range w.Commands {
 		ps[i] = fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
 	}
-	entry, err := fsm.EncodeEntry(fsm.Header{TimeUnixNano: time.Now().UnixNano()}, ps)
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: time.Now().UnixNano()}, ps)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (l *workLog) applyEntry(entry []byte) ([]fsm.Result, error) {
 func (l *workLog) must(t *testing.T, cs ...fsm.Command) {
 	t.Helper()
 	for _, c := range cs {
-		entry, err := fsm.EncodeEntry(fsm.Header{TimeUnixNano: time.Now().UnixNano()}, []fsm.Proposal{{User: "test", Command: c}})
+		entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: time.Now().UnixNano()}, []fsm.Proposal{{User: "test", Command: c}})
 		if err != nil {
 			t.Fatal(err)
 		}
