@@ -204,6 +204,7 @@ func controllerRules() []Rule {
 		row("csrapproving", []string{"approve"}, "signers.certificates.k8s.io"),
 		row("csrsigning", []string{"update"}, certificateRequests+"/status"),
 		row("csrsigning", []string{"sign"}, "signers.certificates.k8s.io"),
+		row("validatingadmissionpolicy-status", []string{"patch"}, "validatingadmissionpolicies.admissionregistration.k8s.io/status"),
 		row("csrcleaner", []string{"delete"}, certificateRequests),
 	}
 }

@@ -4,23 +4,24 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
-	"k8s.io/apiserver/pkg/authentication/user"
+	webhookinitializer "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/dynamic"
 	clientinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	core "k8s.io/kubernetes/pkg/apis/core"
 
-	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/informers"
 )
@@ -39,6 +40,7 @@ type admissionChain struct {
 	admission.Interface
 	backend  Backend
 	feed     *informers.LiveFeed
+	names    *kindNames
 	security admission.ValidationInterface // PodSecurity
 	client   *later
 	ended    chan struct{} // closed when run ends
@@ -47,23 +49,38 @@ type admissionChain struct {
 // newAdmissionChain makes the chain. Its informers are told of changes while run lasts.
 func newAdmissionChain(config Config, rights authorizer.Authorizer) (*admissionChain, error) {
 	c := &admissionChain{backend: config.Backend, feed: informers.NewLiveFeed(config.Backend), client: &later{}, ended: make(chan struct{})}
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://apiserver", Transport: c.client, QPS: -1})
+	view := config.Backend.View
+	c.names = newKindNames(view)
+	local := &rest.Config{Host: "http://apiserver", Transport: c.client, QPS: -1}
+	client, err := kubernetes.NewForConfig(local)
 	if err != nil {
 		return nil, err
 	}
-	plugins := initializer.New(client, nil, c.factory(), rights, utilfeature.DefaultFeatureGate, newServedVersion(), c.ended, nil)
+	objects, err := dynamic.NewForConfig(local)
+	if err != nil {
+		return nil, err
+	}
+	plugins := admission.PluginInitializers{
+		initializer.New(withLateSchemas(client, c.names), objects, c.factory(objects), rights, utilfeature.DefaultFeatureGate, newServedVersion(), c.ended, c.names),
+		webhookinitializer.NewPluginInitializer(boundedWebhooks, serviceEndpoints{view}),
+	}
 	if c.security, err = newPodSecurity(config.Admission.PodSecurity, plugins); err != nil {
 		return nil, err
 	}
-	view := config.Backend.View
-	c.Interface = admission.NewChainHandler(append([]admission.Interface{
-		namespaceGuard{c}, limitRanges{view}, volumeAdmission{view}, c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view},
-	}, certificateGuards(rights)...)...)
+	mutating, validating, err := newHooks(plugins)
+	if err != nil {
+		return nil, err
+	}
+	c.Interface = admission.NewChainHandler(slices.Concat(
+		[]admission.Interface{namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}}, mutating,
+		// From here on nothing is changed any more.
+		[]admission.Interface{c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}}, certificateGuards(rights), validating,
+	)...)
 	return c, nil
 }
 
 // factory gives the informers that Kubernetes' plugins ask for.
-func (c *admissionChain) factory() clientinformers.SharedInformerFactory {
+func (c *admissionChain) factory(client dynamic.Interface) clientinformers.SharedInformerFactory {
 	factory := clientinformers.NewSharedInformerFactory(nil, 0)
 	for _, k := range []struct {
 		object runtime.Object
@@ -71,11 +88,17 @@ func (c *admissionChain) factory() clientinformers.SharedInformerFactory {
 	}{
 		{&corev1.Namespace{}, informers.Typed("namespaces", func(v *fsm.View) fsm.Table[*corev1.Namespace] { return v.Namespaces })},
 		{&corev1.Pod{}, informers.Typed("pods", func(v *fsm.View) fsm.Table[*corev1.Pod] { return v.Pods })},
+		{&admissionv1.ValidatingAdmissionPolicy{}, informers.InNoNamespace(fsm.ValidatingPolicies)},
+		{&admissionv1.ValidatingAdmissionPolicyBinding{}, informers.InNoNamespace(fsm.ValidatingPolicyBindings)},
+		{&admissionv1.MutatingAdmissionPolicy{}, informers.InNoNamespace(fsm.MutatingPolicies)},
+		{&admissionv1.MutatingAdmissionPolicyBinding{}, informers.InNoNamespace(fsm.MutatingPolicyBindings)},
+		{&admissionv1.ValidatingWebhookConfiguration{}, informers.InNoNamespace(fsm.ValidatingWebhooks)},
+		{&admissionv1.MutatingWebhookConfiguration{}, informers.InNoNamespace(fsm.MutatingWebhooks)},
 	} {
 		i := c.feed.Add(k.rows)
 		factory.InformerFor(k.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return i })
 	}
-	return factory
+	return stateFactory{factory, c.feed, c.backend.View, client}
 }
 
 // admissionPause is how long is waited until the state is asked for again.
@@ -107,23 +130,6 @@ func (c *admissionChain) fresh(ctx context.Context) error {
 	}
 	c.feed.Ready()
 	return nil
-}
-
-// admitTemplate asks about the pods of a ReplicaSet's template.
-func (c *admissionChain) admitTemplate(ctx context.Context, pod *core.Pod) error {
-	return c.security.Validate(ctx, askedPod(pod), nil)
-}
-
-// templatePods is who pods of ReplicaSets are made by, as Kubernetes says it.
-var templatePods = &user.DefaultInfo{
-	Name:   "system:controller:replicaset-controller",
-	Groups: []string{user.AllAuthenticated, access.Controllers, access.ControllerGroup("replicaset-controller")},
-}
-
-// askedPod is what admission plugins are told of the pods of a template.
-func askedPod(pod *core.Pod) admission.Attributes {
-	return admission.NewAttributesRecord(pod, nil, corev1.SchemeGroupVersion.WithKind("Pod"), pod.Namespace, pod.Name,
-		corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Create, nil, false, templatePods)
 }
 
 // later is a way to the API of this process from before there is one.

@@ -287,6 +287,9 @@ func TestTableIsServed(t *testing.T) {
 		"secrets", "bindings", "pods/binding", "nodes/proxy",
 		"namespaces/finalize", "schedulerconfigurations.berth.dev/status", "tokenreviews.authentication.k8s.io",
 		"subjectaccessreviews.authorization.k8s.io", "localsubjectaccessreviews.authorization.k8s.io",
+		"validatingadmissionpolicies.admissionregistration.k8s.io", "validatingadmissionpolicybindings.admissionregistration.k8s.io",
+		"mutatingadmissionpolicies.admissionregistration.k8s.io", "mutatingadmissionpolicybindings.admissionregistration.k8s.io",
+		"validatingwebhookconfigurations.admissionregistration.k8s.io", "mutatingwebhookconfigurations.admissionregistration.k8s.io",
 		"roles.rbac.authorization.k8s.io", "rolebindings.rbac.authorization.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io",
 	}
 	for r := range served {

@@ -65,10 +65,15 @@ func (p *plans) ConvertToTable(ctx context.Context, object, options runtime.Obje
 const maxPlannedPods = 10_000
 
 // Create implements rest.Creater.
-func (p *plans) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+func (p *plans) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
 	plan, ok := obj.(*berthv1.Plan)
 	if !ok {
 		return nil, badObject("Plan", obj)
+	}
+	if validate != nil {
+		if err := validate(ctx, obj.DeepCopyObject()); err != nil {
+			return nil, err
+		}
 	}
 	switch {
 	case p.planner == nil:

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -34,7 +33,7 @@ func (g *registry) definitionsGroup(builtIn map[string]bool) (genericapiserver.A
 	resource := apiextensions.Resource(fsm.CustomResourceDefinitions)
 	strategy := customresourcedefinition.NewStrategy(legacyscheme.Scheme)
 	err := g.workload(resources, description{
-		kind:     boundedDefinitions(inNoNamespace(plainKind[apiextensions.CustomResourceDefinition, apiextensionsv1.CustomResourceDefinition](resource))),
+		kind:     bounded(inNoNamespace(plainKind[apiextensions.CustomResourceDefinition, apiextensionsv1.CustomResourceDefinition](resource)), maxDefinitionBytes),
 		singular: "customresourcedefinition", shortNames: []string{"crd", "crds"}, categories: []string{"api-extensions"},
 		version: apiextensionsv1.SchemeGroupVersion, table: rest.NewDefaultTableConvertor(resource),
 		list:   func() runtime.Object { return new(apiextensions.CustomResourceDefinitionList) },
@@ -57,21 +56,4 @@ func (s definitionCreation) Validate(ctx context.Context, obj runtime.Object) fi
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "group"), fmt.Sprintf("Berth serves the group %s itself, and nothing else in it", group)))
 	}
 	return errs
-}
-
-// boundedDefinitions refuses what is too large to be kept.
-func boundedDefinitions(k *kind) *kind {
-	create, update := k.create, k.update
-	bounded := func(c fsm.Command, err error) (fsm.Command, error) {
-		if err != nil {
-			return nil, err
-		}
-		if n := len(c.(*fsm.PutObject).Raw); n > maxDefinitionBytes {
-			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the definition has %d bytes, and may have %d", n, maxDefinitionBytes))
-		}
-		return c, nil
-	}
-	k.create = func(obj runtime.Object) (fsm.Command, error) { return bounded(create(obj)) }
-	k.update = func(obj runtime.Object, revision int64) (fsm.Command, error) { return bounded(update(obj, revision)) }
-	return k
 }

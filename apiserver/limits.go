@@ -88,7 +88,9 @@ func checkLimits(obj runtime.Object) error {
 	case *autoscaling.HorizontalPodAutoscaler:
 		l.autoscaler(spec, o)
 	default:
-		l.template(obj)
+		if !l.admission(spec, obj) {
+			l.template(obj)
+		}
 	}
 	if len(l.ErrorList) == 0 {
 		return nil

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/certificates"
@@ -89,6 +90,34 @@ func TestTheTableOfLimits(t *testing.T) {
 				holds(t, numbers[1], field, func(n int) runtime.Object {
 					return &autoscaling.HorizontalPodAutoscaler{Spec: autoscaling.HorizontalPodAutoscalerSpec{Behavior: behavior(n)}}
 				})
+			}
+		},
+		"admission policies of each sort; bindings of each sort; configurations of webhooks of each sort": func(t *testing.T, r docs.Row) {
+			if n := r.Numbers(t, 3); n[0] != fsm.MaxAdmissionPolicies || n[1] != fsm.MaxPolicyBindings || n[2] != fsm.MaxWebhooks {
+				t.Errorf("the row says %d", n)
+			}
+		},
+		"webhooks of a configuration; rules of a webhook or policy; expressions of a policy": func(t *testing.T, r docs.Row) {
+			numbers := r.Numbers(t, 3)
+			holds(t, numbers[0], "webhooks", func(n int) runtime.Object {
+				return &admissionregistration.MutatingWebhookConfiguration{Webhooks: make([]admissionregistration.MutatingWebhook, n)}
+			})
+			holds(t, numbers[1], "webhooks[0].rules", func(n int) runtime.Object {
+				return &admissionregistration.ValidatingWebhookConfiguration{Webhooks: []admissionregistration.ValidatingWebhook{{
+					Rules: make([]admissionregistration.RuleWithOperations, n)}}}
+			})
+			holds(t, numbers[1], "spec.matchConstraints.resourceRules", func(n int) runtime.Object {
+				return &admissionregistration.ValidatingAdmissionPolicy{Spec: admissionregistration.ValidatingAdmissionPolicySpec{
+					MatchConstraints: &admissionregistration.MatchResources{ResourceRules: make([]admissionregistration.NamedRuleWithOperations, n)}}}
+			})
+			holds(t, numbers[2], "spec", func(n int) runtime.Object {
+				return &admissionregistration.MutatingAdmissionPolicy{Spec: admissionregistration.MutatingAdmissionPolicySpec{
+					Mutations: make([]admissionregistration.Mutation, n)}}
+			})
+		},
+		"bytes of a policy, or of a configuration of webhooks; of a webhook's answer": func(t *testing.T, r docs.Row) {
+			if n := r.Numbers(t, 2); n[0] != maxAdmissionBytes || n[1] != maxWebhookAnswer {
+				t.Errorf("the row says %d", n)
 			}
 		},
 		"access modes of a claim or volume": func(t *testing.T, r docs.Row) {

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	core "k8s.io/kubernetes/pkg/apis/core"
@@ -32,12 +33,33 @@ type podCreation struct {
 // PrepareForCreate implements rest.RESTCreateStrategy.
 func (s podCreation) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	s.RESTCreateStrategy.PrepareForCreate(ctx, obj)
-	pod := obj.(*core.Pod)
+	completePod(s.view(), genericapirequest.NamespaceValue(ctx), obj.(*core.Pod))
+}
+
+// completePod fills in what a new pod does not say. It may be called again: who was asked since
+// may have added containers.
+func completePod(view *fsm.View, namespace string, pod *core.Pod) {
 	if pod.Spec.ServiceAccountName == "" {
 		pod.Spec.ServiceAccountName = defaultServiceAccount
 	}
 	tolerateLostNode(pod)
-	mountAccount(s.view(), genericapirequest.NamespaceValue(ctx), pod)
+	mountAccount(view, namespace, pod)
+}
+
+// podDefaults is an admission plugin that does so before others are asked about the pod.
+type podDefaults struct{ view func() *fsm.View }
+
+var _ admission.MutationInterface = podDefaults{}
+
+// Handles implements admission.Interface.
+func (podDefaults) Handles(o admission.Operation) bool { return o == admission.Create }
+
+// Admit implements admission.MutationInterface.
+func (d podDefaults) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if pod, ok := a.GetObject().(*core.Pod); ok && a.GetSubresource() == "" {
+		completePod(d.view(), a.GetNamespace(), pod)
+	}
+	return nil
 }
 
 // Validate implements rest.RESTCreateStrategy.

@@ -27,6 +27,7 @@ type registry struct {
 	pins    *pins
 	rights  *rights
 	vault   *vault.Vault
+	names   *kindNames
 }
 
 // description is what one resource adds to the machinery.

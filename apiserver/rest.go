@@ -104,6 +104,9 @@ func (r *served) Delete(ctx context.Context, name string, validate rest.Validate
 	if r.erase == nil {
 		return r.Store.Delete(ctx, name, validate, options)
 	}
+	if validate != nil && asksAnybody(r.backend.View()) {
+		return r.eraseAsked(ctx, name, validate, options)
+	}
 	return r.eraseOne(ctx, name, options)
 }
 
@@ -176,12 +179,12 @@ func (r *served) DeleteCollection(ctx context.Context, validate rest.ValidateObj
 	if r.erase == nil {
 		return r.Store.DeleteCollection(ctx, validate, options, listOptions)
 	}
-	return r.eraseAll(ctx, options, listOptions)
+	return r.eraseAll(ctx, validate, options, listOptions)
 }
 
 // eraseAll deletes what a list selects, many objects to a proposal. Objects
 // that are gone or replaced meanwhile are none of its business.
-func (r *served) eraseAll(ctx context.Context, options *metav1.DeleteOptions, listOptions *metainternalversion.ListOptions) (runtime.Object, error) {
+func (r *served) eraseAll(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *metainternalversion.ListOptions) (runtime.Object, error) {
 	demanded, err := deletePrecondition(options)
 	if err != nil {
 		return nil, err
@@ -203,8 +206,14 @@ func (r *served) eraseAll(ctx context.Context, options *metav1.DeleteOptions, li
 			return nil, apierrors.NewConflict(r.kind.resource, m.GetName(), errPrecondition)
 		}
 	}
+	asked := validate != nil && asksAnybody(r.backend.View())
 	for len(items) > 0 {
 		n := min(len(items), deleteBatch)
+		if asked {
+			if err := askAboutEach(ctx, items[:n], validate); err != nil {
+				return nil, err
+			}
+		}
 		commands := make([]fsm.Command, n)
 		for i, item := range items[:n] {
 			m := metaOf(item)

@@ -107,7 +107,7 @@ func New(config Config) (_ *Server, err error) {
 	builtIn := map[string]bool{}
 	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config, &customDescriptions{view: config.Backend.View, builtIn: builtIn}, config.Logger)
 	pins := newPins(time.Now)
-	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins, rights: rights, vault: config.Vault}
+	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins, rights: rights, names: chain.names, vault: config.Vault}
 	infos, err := g.install(generic, berth, measured, config, accounts, settings.Authentication.Authenticator, builtIn)
 	if err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
@@ -217,6 +217,7 @@ func (g *registry) install(
 		g.storageGroup,
 		g.certificatesGroup,
 		g.autoscalingGroup,
+		g.admissionGroup,
 		func() (genericapiserver.APIGroupInfo, error) { return g.definitionsGroup(builtIn) },
 	} {
 		info, err := group()
@@ -229,6 +230,9 @@ func (g *registry) install(
 	for i := range infos {
 		pointers[i] = &infos[i]
 		builtIn[infos[i].PrioritizedVersions[0].Group] = true
+	}
+	for _, info := range append(pointers, &coreInfo) {
+		g.names.learn(info)
 	}
 	err = s.InstallAPIGroups(pointers...)
 	return append(infos, coreInfo), err

@@ -88,6 +88,9 @@ func (r *ReplicaSets) Observe(_ *fsm.View, changes []store.Change) {
 			switch row.Resource {
 			case fsm.ReplicaSets:
 				r.observeSet(c)
+			case fsm.ValidatingPolicies, fsm.ValidatingPolicyBindings, fsm.MutatingPolicies, fsm.MutatingPolicyBindings,
+				fsm.ValidatingWebhooks, fsm.MutatingWebhooks:
+				r.tryAgain("")
 			case fsm.LimitRanges:
 				r.tryAgain(row.Value.GetNamespace() + "/")
 			case fsm.ResourceQuotas:

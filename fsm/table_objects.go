@@ -88,7 +88,7 @@ func ObjectKinds() []ObjectKind {
 		definitionKind(),
 		certificateRequestKind(),
 		autoscalerKind(),
-	}, slices.Concat(workloadKinds(), roleKinds(), volumeKinds())...)
+	}, slices.Concat(workloadKinds(), roleKinds(), volumeKinds(), admissionKinds())...)
 }
 
 var objectKinds = func() map[string]ObjectKind {

@@ -37,7 +37,7 @@ type reconciler interface {
 
 // keepWorkloads runs the controllers of workloads while ctx lasts.
 func (s *Server) keepWorkloads(ctx context.Context) {
-	l := &workLoop{state: s.state, clock: s.node.Clock(), propose: s.proposeWork, log: s.log}
+	l := &workLoop{state: s.state, clock: s.node.Clock(), propose: s.proposeWork, log: s.log, asks: s.asksOthers, ask: s.askOthers}
 	l.run(ctx, &controller.ReplicaSets{Finish: s.api.FinishTemplate}, &controller.Garbage{})
 }
 
@@ -48,8 +48,13 @@ type workLoop struct {
 	clock   *clock.Clock
 	propose func(w controller.Work) (wait func(ctx context.Context) ([]fsm.Result, error), err error)
 	log     hclog.Logger
+	// asks says whether others are to be asked about a work before it is proposed, ask does so, and
+	// proposes what they take. nil: nobody is asked.
+	asks func(w controller.Work) bool
+	ask  func(ctx context.Context, w controller.Work) ([]fsm.Result, error)
 
-	at      int64 // the revision up to which the reconcilers know everything
+	asking  map[string]int // works that others are asked about, by namespace
+	at      int64          // the revision up to which the reconcilers know everything
 	members []*member
 	done    chan finishedWork
 	pause   <-chan time.Time
@@ -60,15 +65,17 @@ type workLoop struct {
 type member struct {
 	reconciler
 	underWay int
+	asked    int // works that others are asked about
 }
 
 type finishedWork struct {
-	by *member
-	o  controller.Outcome
+	by    *member
+	o     controller.Outcome
+	asked bool
 }
 
 func (l *workLoop) run(ctx context.Context, rs ...reconciler) {
-	l.done = make(chan finishedWork, len(rs)*worksAtOnce)
+	l.done = make(chan finishedWork, len(rs)*(worksAtOnce+worksAsked))
 	for _, r := range rs {
 		l.members = append(l.members, &member{reconciler: r})
 	}
@@ -93,9 +100,8 @@ func (l *workLoop) run(ctx context.Context, rs ...reconciler) {
 		}
 	}
 	for _, m := range l.members {
-		for m.underWay > 0 {
-			f := <-l.done
-			f.by.underWay--
+		for m.underWay+m.asked > 0 {
+			l.count(<-l.done)
 		}
 	}
 }
@@ -145,14 +151,18 @@ func (l *workLoop) step(ctx context.Context, v *fsm.View, nowUnixNano int64) (mo
 }
 
 func (l *workLoop) send(ctx context.Context, m *member, w controller.Work) {
+	if l.asks != nil && l.asks(w) {
+		l.sendAsked(ctx, m, w)
+		return
+	}
 	wait, err := l.propose(w)
 	if err != nil {
-		l.settle(finishedWork{m, controller.Outcome{Work: w, Err: err}})
+		l.settle(finishedWork{by: m, o: controller.Outcome{Work: w, Err: err}})
 		return
 	}
 	go func() {
 		results, err := wait(ctx)
-		l.done <- finishedWork{m, controller.Outcome{Work: w, Results: results, Err: err}}
+		l.done <- finishedWork{by: m, o: controller.Outcome{Work: w, Results: results, Err: err}}
 	}()
 }
 
@@ -169,7 +179,7 @@ func (l *workLoop) drain() {
 }
 
 func (l *workLoop) settle(f finishedWork) {
-	f.by.underWay--
+	l.count(f)
 	f.by.Settle(l.state.View(), f.o, l.clock.NowUnixNano())
 	if f.o.Err == nil {
 		l.said = ""
@@ -184,6 +194,19 @@ func (l *workLoop) settle(f finishedWork) {
 	if text := f.o.Err.Error(); text != l.said {
 		l.said = text
 		l.log.Warn("what the controllers of workloads want was not done for certain", "for", f.o.Work.For, "error", f.o.Err)
+	}
+}
+
+// count: a work is not under way any more.
+func (l *workLoop) count(f finishedWork) {
+	if !f.asked {
+		f.by.underWay--
+		return
+	}
+	f.by.asked--
+	namespace := namespaceOf(f.o.Work)
+	if l.asking[namespace]--; l.asking[namespace] == 0 {
+		delete(l.asking, namespace)
 	}
 }
 

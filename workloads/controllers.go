@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
@@ -68,6 +69,7 @@ func kinds() []struct {
 		{&discoveryv1.EndpointSlice{}, informers.Plain("endpointslices")},
 		{&rbacv1.ClusterRole{}, informers.InNoNamespace(fsm.ClusterRoles)},
 		{&autoscalingv2.HorizontalPodAutoscaler{}, informers.Plain(fsm.Autoscalers)},
+		{&admissionv1.ValidatingAdmissionPolicy{}, informers.InNoNamespace(fsm.ValidatingPolicies)},
 		{&certificatesv1.CertificateSigningRequest{}, informers.InNoNamespace(fsm.CertificateRequests)},
 	}
 }
@@ -153,6 +155,7 @@ func entries() []entry {
 		{"clusterrole-aggregation", 5, nil, func(_ context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return clusterroleaggregation.NewClusterRoleAggregation(f.Rbac().V1().ClusterRoles(), c.RbacV1()), nil
 		}},
+		{policyController, 5, nil, newPolicyStatus},
 		{"persistent-volume-binder", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			binder, err := persistentvolume.NewController(ctx, persistentvolume.ControllerParameters{
 				KubeClient: c, SyncPeriod: volumeSync, EnableDynamicProvisioning: true,

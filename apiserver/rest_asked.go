@@ -1,0 +1,80 @@
+package apiserver
+
+import (
+	"context"
+	"sync"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/berth-dev/berth/fsm"
+)
+
+// asksAnybody says whether there is a policy or a webhook at all. Where there is none, nobody is
+// asked about a deletion, which is then one command, whatever the object is by then.
+func asksAnybody(v *fsm.View) bool {
+	asks := false
+	v.AdmissionRules(func([]admissionv1.RuleWithOperations) bool {
+		asks = true
+		return false
+	})
+	return asks
+}
+
+// eraseTries is how often a deletion is asked about again whose object has changed meanwhile.
+const eraseTries = 5
+
+// eraseAsked asks about the object as it is, and deletes that one and no other.
+func (r *served) eraseAsked(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	for try := 1; ; try++ {
+		obj, err := r.Store.Get(ctx, name, &metav1.GetOptions{})
+		if err != nil {
+			return nil, false, err
+		}
+		m := metaOf(obj)
+		uid, revision := m.GetUID(), m.GetResourceVersion()
+		if err := validate(ctx, obj); err != nil {
+			return nil, false, err
+		}
+		out, gone, err := r.eraseOne(ctx, name, onlyThis(options, uid, revision, dryRunFrom(ctx) != nil))
+		if !apierrors.IsConflict(err) || try == eraseTries || options.Preconditions != nil {
+			return out, gone, err
+		}
+	}
+}
+
+// onlyThis are options by which an object is deleted as it is now. A dry run is on a copy of the
+// state, which nobody else changes.
+func onlyThis(options *metav1.DeleteOptions, uid types.UID, revision string, dryRun bool) *metav1.DeleteOptions {
+	if options.Preconditions != nil || dryRun {
+		return options
+	}
+	out := options.DeepCopy()
+	out.Preconditions = &metav1.Preconditions{UID: &uid, ResourceVersion: &revision}
+	return out
+}
+
+// askAboutEach asks about the deletion of objects, several at a time; the error is of one of them.
+func askAboutEach(ctx context.Context, items []runtime.Object, validate rest.ValidateObjectFunc) error {
+	errs := make([]error, len(items))
+	places := make(chan struct{}, deleteWorkers)
+	var asking sync.WaitGroup
+	for i := range items {
+		places <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-places }()
+			errs[i] = validate(ctx, items[i].DeepCopyObject())
+		})
+	}
+	asking.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
