@@ -129,7 +129,9 @@ func (w *admissionWorld) webhooks(t *testing.T) {
 	far.Close() // and what is closed lets nothing in
 	w.replicaSet(t, ns, "late", nil)
 	w.failure(t, ns, "late", "failed calling webhook")
-	w.replicaSet(t, w.namespace(t, "free"), "others", nil)
+	free := w.namespace(t, "free") // where nobody is asked
+	w.replicaSet(t, free, "others", nil)
+	w.made(t, free, "others", 3)
 	config, err := hooks.MutatingWebhookConfigurations().Get(ctx, "labels", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -203,9 +205,16 @@ func (w *admissionWorld) replicaSet(t *testing.T, ns, name string, labels map[st
 		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec},
 	}}
-	if _, err := w.Reader().Kube.AppsV1().ReplicaSets(ns).Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
+	sets := w.Reader().Kube.AppsV1().ReplicaSets(ns)
+	if _, err := sets.Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // before the pods of the namespace, which it would make again
+		background := metav1.DeletePropagationBackground
+		if err := sets.Delete(context.Background(), name, metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // failure waits until a ReplicaSet says why it has no pods, and looks whether it has none.
