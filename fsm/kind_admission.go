@@ -8,7 +8,7 @@ import (
 
 // SinceAdmission is the version of the rules that brought policies and webhooks that are
 // asked about what is written.
-const SinceAdmission = 14
+const SinceAdmission = 15
 
 // The resources of policies, of where they hold, and of webhooks that are asked.
 const (
