@@ -205,6 +205,8 @@ func controllerRules() []Rule {
 		row("csrsigning", []string{"update"}, certificateRequests+"/status"),
 		row("csrsigning", []string{"sign"}, "signers.certificates.k8s.io"),
 		row("validatingadmissionpolicy-status", []string{"patch"}, "validatingadmissionpolicies.admissionregistration.k8s.io/status"),
+		row("priority-and-fairness-config-producer", []string{"get", "create", "update", "delete"}, "flowschemas.flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io"),
+		row("api-priority-and-fairness-config-consumer-v1", []string{"patch"}, "flowschemas.flowcontrol.apiserver.k8s.io/status"),
 		row("csrcleaner", []string{"delete"}, certificateRequests),
 	}
 }

@@ -64,6 +64,7 @@ type ServerPart struct {
 	Users           users.Sources
 	Audit           audittrail.Config
 	Admission       apiserver.Admission
+	MaxRequests     int // see server.Config
 	// EncryptionConfig is a file; see server.Config.
 	EncryptionConfig string
 	MaxClockOffset   time.Duration

@@ -10,6 +10,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
@@ -43,12 +44,14 @@ type admissionChain struct {
 	names    *kindNames
 	security admission.ValidationInterface // PodSecurity
 	client   *later
+	flows    *later // flowUser's way to the API
+	flow     flowControl
 	ended    chan struct{} // closed when run ends
 }
 
 // newAdmissionChain makes the chain. Its informers are told of changes while run lasts.
 func newAdmissionChain(config Config, rights authorizer.Authorizer) (*admissionChain, error) {
-	c := &admissionChain{backend: config.Backend, feed: informers.NewLiveFeed(config.Backend), client: &later{}, ended: make(chan struct{})}
+	c := &admissionChain{backend: config.Backend, feed: informers.NewLiveFeed(config.Backend), client: &later{}, flows: &later{}, ended: make(chan struct{})}
 	view := config.Backend.View
 	c.names = newKindNames(view)
 	local := &rest.Config{Host: "http://apiserver", Transport: c.client, QPS: -1}
@@ -60,8 +63,14 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer) (*admissionC
 	if err != nil {
 		return nil, err
 	}
+	flows, err := kubernetes.NewForConfig(&rest.Config{Host: "http://apiserver", Transport: c.flows, QPS: -1})
+	if err != nil {
+		return nil, err
+	}
+	factory := c.factory(objects)
+	c.flow = newFlowControl(factory, flows, config.MaxRequests)
 	plugins := admission.PluginInitializers{
-		initializer.New(withLateSchemas(client, c.names), objects, c.factory(objects), rights, utilfeature.DefaultFeatureGate, newServedVersion(), c.ended, c.names),
+		initializer.New(withLateSchemas(client, c.names), objects, factory, rights, utilfeature.DefaultFeatureGate, newServedVersion(), c.ended, c.names),
 		webhookinitializer.NewPluginInitializer(boundedWebhooks, serviceEndpoints{view}),
 	}
 	if c.security, err = newPodSecurity(config.Admission.PodSecurity, plugins); err != nil {
@@ -87,6 +96,8 @@ func (c *admissionChain) factory(client dynamic.Interface) clientinformers.Share
 		rows   *informers.Rows
 	}{
 		{&corev1.Namespace{}, informers.Typed("namespaces", func(v *fsm.View) fsm.Table[*corev1.Namespace] { return v.Namespaces })},
+		{&flowcontrolv1.FlowSchema{}, informers.InNoNamespace(fsm.FlowSchemas)},
+		{&flowcontrolv1.PriorityLevelConfiguration{}, informers.InNoNamespace(fsm.PriorityLevels)},
 		{&corev1.Pod{}, informers.Typed("pods", func(v *fsm.View) fsm.Table[*corev1.Pod] { return v.Pods })},
 		{&admissionv1.ValidatingAdmissionPolicy{}, informers.InNoNamespace(fsm.ValidatingPolicies)},
 		{&admissionv1.ValidatingAdmissionPolicyBinding{}, informers.InNoNamespace(fsm.ValidatingPolicyBindings)},

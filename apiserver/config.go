@@ -59,6 +59,8 @@ type Config struct {
 	// requests may take longer than RequestTimeout.
 	LongRunning []string
 
+	// MaxRequests is how many requests are worked on at a time; default 600.
+	MaxRequests int
 	// RequestTimeout ends a request that is not a watch or a stream. Default 60 s.
 	RequestTimeout time.Duration
 	// ShutdownTimeout is how long requests in flight have to end. Default 10 s.
@@ -85,6 +87,9 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	c.Services = c.Services.withDefaults()
+	if c.MaxRequests == 0 {
+		c.MaxRequests = defaultMaxRequests
+	}
 	if c.RequestTimeout == 0 {
 		c.RequestTimeout = 60 * time.Second
 	}

@@ -33,13 +33,6 @@ import (
 	"github.com/berth-dev/berth/handshake"
 )
 
-// Requests that are being worked on at a time; what is above waits for its
-// client to try again. The log's own bound on proposals is far below.
-const (
-	maxReads  = 3000
-	maxWrites = 3000
-)
-
 // Server is the API of one server.
 type Server struct {
 	config Config
@@ -92,7 +85,7 @@ func New(config Config) (_ *Server, err error) {
 		return nil, fmt.Errorf("setting up admission: %w", err)
 	}
 	settings := genericConfig(config, known, rights, lasting)
-	settings.AdmissionControl = chain.Interface
+	settings.AdmissionControl, settings.FlowControl = chain.Interface, chain.flow
 	if trail != nil {
 		settings.AuditBackend, settings.AuditPolicyRuleEvaluator = trail.Backend(), trail.Policy()
 	}
@@ -134,6 +127,7 @@ func New(config Config) (_ *Server, err error) {
 		generic: generic, logger: config.Logger, prepared: make(chan struct{}),
 	}
 	chain.client.lead(s.Local(admissionUser, access.Masters))
+	chain.flows.lead(s.Local(flowUser, access.Controllers, access.ControllerGroup(strings.TrimPrefix(flowUser, "system:controller:"))))
 	return s, nil
 }
 
@@ -148,7 +142,6 @@ func genericConfig(config Config, known *users.Users, rights *rights, lasting *s
 	c.LoopbackClientConfig = &restclient.Config{Host: "https://" + config.Listener.Addr().String()}
 	c.ExternalAddress = config.Listener.Addr().String()
 	c.EffectiveVersion = newServedVersion()
-	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = maxReads, maxWrites
 	c.RequestTimeout = config.RequestTimeout
 	c.LongRunningFunc = longRunning(config.LongRunning)
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
@@ -163,7 +156,6 @@ func genericConfig(config Config, known *users.Users, rights *rights, lasting *s
 		})
 	}
 	c.EnableProfiling = false
-	c.StorageObjectCountTracker = nil
 	_, own := config.Handlers["/metrics"]
 	c.EnableMetrics = !own
 	for _, check := range config.Ready {
@@ -218,6 +210,7 @@ func (g *registry) install(
 		g.certificatesGroup,
 		g.autoscalingGroup,
 		g.admissionGroup,
+		g.flowGroup,
 		func() (genericapiserver.APIGroupInfo, error) { return g.definitionsGroup(builtIn) },
 	} {
 		info, err := group()

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"github.com/berth-dev/berth/fsm"
@@ -447,6 +448,7 @@ func (t *tables) Watch(ctx context.Context, key string, opts storage.ListOptions
 		}
 	}
 	go w.run(position)
+	flowcontrol.WatchInitialized(ctx) // from now on it takes nobody's seat
 	return w, nil
 }
 

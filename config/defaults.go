@@ -23,6 +23,7 @@ func Default() *Config {
 		Server: &Server{
 			BootstrapExpect: 1,
 			MaxClockOffset:  "30s",
+			MaxRequests:     600,
 			Raft: &Raft{
 				HeartbeatTimeout:   "1s",
 				ElectionTimeout:    "1s",

@@ -81,6 +81,8 @@ type Server struct {
 	MaxClockOffset Duration `hcl:"max_clock_offset,optional"`
 	// MaxLogVersion holds the log's rules back at a version; 0: the newest that all servers know.
 	MaxLogVersion int `hcl:"max_log_version,optional"`
+	// MaxRequests is how many requests to the API are worked on at a time.
+	MaxRequests int `hcl:"max_requests,optional"`
 	// EncryptionConfig is an EncryptionConfiguration, as for kube-apiserver.
 	EncryptionConfig Path `hcl:"encryption_config,optional"`
 

@@ -88,6 +88,8 @@ func ObjectKinds() []ObjectKind {
 		definitionKind(),
 		certificateRequestKind(),
 		autoscalerKind(),
+		flowSchemaKind(),
+		priorityLevelKind(),
 	}, slices.Concat(workloadKinds(), roleKinds(), volumeKinds(), admissionKinds())...)
 }
 

@@ -53,6 +53,8 @@ type Config struct {
 	Autoscaler workloads.Autoscaler
 	// Users says whose tokens the API believes.
 	Users users.Sources
+	// MaxRequests is how many requests the API works on at a time; 0: 600.
+	MaxRequests int
 	// EncryptionConfig, if not empty, is the file of an EncryptionConfiguration: what is in the log in envelopes.
 	EncryptionConfig string
 	// Audit says what is kept of requests to it.

@@ -13,6 +13,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -70,6 +71,8 @@ func kinds() []struct {
 		{&rbacv1.ClusterRole{}, informers.InNoNamespace(fsm.ClusterRoles)},
 		{&autoscalingv2.HorizontalPodAutoscaler{}, informers.Plain(fsm.Autoscalers)},
 		{&admissionv1.ValidatingAdmissionPolicy{}, informers.InNoNamespace(fsm.ValidatingPolicies)},
+		{&flowcontrolv1.FlowSchema{}, informers.InNoNamespace(fsm.FlowSchemas)},
+		{&flowcontrolv1.PriorityLevelConfiguration{}, informers.InNoNamespace(fsm.PriorityLevels)},
 		{&certificatesv1.CertificateSigningRequest{}, informers.InNoNamespace(fsm.CertificateRequests)},
 	}
 }
@@ -187,7 +190,7 @@ func Names() []string {
 
 // construct makes every controller; each registers its handlers with the factory's
 // informers.
-func construct(ctx context.Context, config func(controller string) *rest.Config, made factory, f *informers.Feed, o Options) ([]begun, error) {
+func construct(ctx context.Context, state State, config func(controller string) *rest.Config, made factory, f *informers.Feed, o Options) ([]begun, error) {
 	var out []begun
 	for _, e := range entries() {
 		c, err := kubernetes.NewForConfig(config(e.name))
@@ -210,8 +213,12 @@ func construct(ctx context.Context, config func(controller string) *rest.Config,
 	if err != nil {
 		return nil, err
 	}
+	flows, err := newFlowControl(config(flowController), state, made)
+	if err != nil {
+		return nil, err
+	}
 	autoscaler, err := newAutoscaler(ctx, config(autoscalerController), made, o.Autoscaler)
-	return slices.Concat(out, definitions, certificates, []begun{autoscaler}), err
+	return slices.Concat(out, definitions, certificates, []begun{flows, autoscaler}), err
 }
 
 // begun runs a controller that is made, until the context ends.

@@ -32,7 +32,7 @@ func Run(ctx context.Context, state State, config func(controller string) *rest.
 	defer running.Wait()
 	defer cancel()
 	made, f := newFactory(state)
-	controllers, err := construct(ctx, config, made, f, o)
+	controllers, err := construct(ctx, state, config, made, f, o)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,47 @@
+package apiserver
+
+import (
+	"context"
+	"slices"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
+	"k8s.io/apiserver/pkg/util/flowcontrol/metrics"
+	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	clientinformers "k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/access"
+)
+
+// defaultMaxRequests is how many requests are worked on at a time by one server, as many as by Kubernetes'.
+const defaultMaxRequests = 600
+
+// flowUser is who says of schemas whether their levels are there.
+const flowUser = "system:controller:api-priority-and-fairness-config-consumer-v1"
+
+// flowControl is Kubernetes' priority and fairness: whose requests are answered when not all can be. It comes before the
+// bounds of bytes (fairShare), which hold for everybody.
+type flowControl struct {
+	flowcontrol.Interface
+}
+
+// newFlowControl goes by the schemas and levels that informers show. As long as there are none, all share one level.
+func newFlowControl(factory clientinformers.SharedInformerFactory, client kubernetes.Interface, most int) flowControl {
+	metrics.Register()
+	return flowControl{flowcontrol.New(factory, client.FlowcontrolV1(), most)}
+}
+
+// Handle implements flowcontrol.Interface. What the leader's own controllers ask waits for nobody: others wait
+// for what they do.
+func (f flowControl) Handle(ctx context.Context, digest flowcontrol.RequestDigest,
+	note func(fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration, distinguisher string),
+	work func() flowrequest.WorkEstimate, queue fairqueuing.QueueNoteFn, exec func(),
+) {
+	if groups := digest.User.GetGroups(); slices.Contains(groups, access.Controllers) {
+		digest.User = &user.DefaultInfo{Name: digest.User.GetName(), UID: digest.User.GetUID(), Groups: append(slices.Clone(groups), access.Masters)}
+	}
+	f.Interface.Handle(ctx, digest, note, work, queue, exec)
+}
