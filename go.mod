@@ -93,6 +93,7 @@ require (
 	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/vishvananda/netlink v1.3.1
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1
+	k8s.io/cluster-bootstrap v0.36.3
 	k8s.io/kms v0.36.3
 )
 

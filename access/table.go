@@ -137,6 +137,15 @@ func rules() []Rule {
 			Why: "a node renews its own certificate",
 		},
 		{
+			Group: Nodes, Verbs: []string{"get", "list", "watch", "create"}, Resources: []string{certificateRequests},
+			Why: "and asks for it",
+		},
+		{Group: Nodes, Verbs: []string{"get"}, Paths: []string{"/berth/v1/join"}, Why: "where the others are, and the key of gossip"},
+		{
+			Group:   Nodes,
+			Methods: workerMethods, Why: "as a worker, by a certificate whose user is `system:node:NAME`",
+		},
+		{
 			Group:   Workers,
 			Methods: workerMethods, Why: "for the node that the certificate names: its pods, what they refer to, their tokens and logs",
 		},
@@ -207,6 +216,7 @@ func controllerRules() []Rule {
 		row("validatingadmissionpolicy-status", []string{"patch"}, "validatingadmissionpolicies.admissionregistration.k8s.io/status"),
 		row("priority-and-fairness-config-producer", []string{"get", "create", "update", "delete"}, "flowschemas.flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io"),
 		row("api-priority-and-fairness-config-consumer-v1", []string{"patch"}, "flowschemas.flowcontrol.apiserver.k8s.io/status"),
+		row("token-cleaner", []string{"delete"}, "secrets"),
 		row("csrcleaner", []string{"delete"}, certificateRequests),
 	}
 }

@@ -45,7 +45,7 @@ func Start(ctx context.Context, c Config) (*Agent, error) {
 	if c.AdvertiseAddr == "" {
 		c.AdvertiseAddr = c.BindAddr
 	}
-	if err := c.secure(); err != nil {
+	if err := c.secure(ctx); err != nil {
 		return nil, err
 	}
 	run, cancel := context.WithCancel(context.Background())
@@ -62,6 +62,9 @@ func (a *Agent) start(ctx, run context.Context) error {
 		if err := a.startServer(ctx); err != nil {
 			return err
 		}
+	}
+	if a.config.joined {
+		a.loops.Go(func() { a.config.keepCertificate(run) })
 	}
 	if a.config.Worker != nil {
 		return a.startWorker(run)

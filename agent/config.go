@@ -46,6 +46,10 @@ type Config struct {
 	// is to sign with it. An agent that has made its CA itself signs.
 	Authority pki.Files
 
+	// Joining is how a worker without TLS gets in, or has got in before; nil: it needs TLS.
+	Joining *Joining
+	joined  bool // so, and not by certificates that were made for it
+
 	Server *ServerPart // nil: no server
 	Worker *WorkerPart // nil: no worker
 

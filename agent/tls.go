@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
@@ -30,7 +31,12 @@ const (
 // secure gives an agent that was given no certificates those of a CA of its own:
 // nothing listens that accepts everybody. An agent that joins others cannot make
 // them, for they have a CA already.
-func (c *Config) secure() error {
+func (c *Config) secure(ctx context.Context) error {
+	if c.TLS == nil && c.Server == nil && c.Joining != nil {
+		if err := c.joinCluster(ctx); err != nil {
+			return err
+		}
+	}
 	if c.TLS != nil {
 		if c.EncryptionKey == "" {
 			c.Logger.Warn("gossip is not encrypted: whoever reaches its port can pass for a member; set gossip.encryption_key", "address", c.BindAddr)
@@ -80,8 +86,8 @@ func (c *Config) foundCA(dir string) (*pki.CA, error) {
 	c.Logger.Info("no certificates are configured: this agent has made a CA of its own", "directory", dir)
 	c.Logger.Info("to use the cluster", "command",
 		fmt.Sprintf("berth --ca-file %[1]s/ca.pem --cert-file %[1]s/client-%[2]s.pem --key-file %[1]s/client-%[2]s-key.pem get nodes", dir, administrator))
-	c.Logger.Info("to let another agent join, make its certificate here, copy it with ca.pem, and name them in its tls block; "+
-		"its gossip.encryption_key is what "+gossipKeyFile+" holds", "command", "berth tls worker NAME -d "+dir)
+	c.Logger.Info("to let a worker join, make it a token (berth token create); for another server, make its certificate here, copy it with ca.pem, and name them in its tls block; "+
+		"its gossip.encryption_key is what "+gossipKeyFile+" holds", "command", "berth tls server NAME -d "+dir)
 	return ca, nil
 }
 
@@ -102,7 +108,7 @@ func administratorOf(dir string) error {
 var errNoCertificate = errors.New("a certificate of the cluster's CA is missing")
 
 func needsCertificate(what, kind, name string) error {
-	return fmt.Errorf("%w: %s cannot make itself one; run `berth tls %s %s -d DIR` where the CA is (DIR is data_dir/tls of the first "+
+	return fmt.Errorf("%w: %s cannot make itself one; give a worker a token (`berth token create`), or run `berth tls %s %s -d DIR` where the CA is (DIR is data_dir/tls of the first "+
 		"server if that has made it), copy the certificate, its key and ca.pem here, and name them in the tls block", errNoCertificate, what, kind, name)
 }
 

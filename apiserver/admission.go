@@ -83,7 +83,7 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer) (*admissionC
 	c.Interface = admission.NewChainHandler(slices.Concat(
 		[]admission.Interface{namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}}, mutating,
 		// From here on nothing is changed any more.
-		[]admission.Interface{c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}}, certificateGuards(rights), validating,
+		[]admission.Interface{c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}}, certificateGuards(rights, view), validating,
 	)...)
 	return c, nil
 }

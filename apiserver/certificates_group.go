@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
@@ -53,16 +54,17 @@ func (g *registry) certificatesGroup() (genericapiserver.APIGroupInfo, error) {
 
 // certificateGuards are the admission plugins for requests for certificates: Kubernetes' own, by
 // which nobody approves or signs for a signer who may not for that one, and ours.
-func certificateGuards(rights authorizer.Authorizer) []admission.Interface {
+func certificateGuards(rights authorizer.Authorizer, view func() *fsm.View) []admission.Interface {
 	approving, signs := approval.NewPlugin(), signing.NewPlugin()
 	approving.SetAuthorizer(rights)
 	signs.SetAuthorizer(rights)
-	return []admission.Interface{approving, signs, subjectrestriction.NewPlugin(), subjectGuard{}}
+	return []admission.Interface{approving, signs, subjectrestriction.NewPlugin(), subjectGuard{view}}
 }
 
 // subjectGuard is an admission plugin: by no request does anybody become a part of Berth.
-// Certificates of the cluster's authority say by their names who is a server.
-type subjectGuard struct{}
+// Certificates of the cluster's authority say by their names who is a server. And by no token
+// to join does anybody become a node whose machine is alive.
+type subjectGuard struct{ view func() *fsm.View }
 
 var _ admission.ValidationInterface = subjectGuard{}
 
@@ -70,7 +72,7 @@ var _ admission.ValidationInterface = subjectGuard{}
 func (subjectGuard) Handles(o admission.Operation) bool { return o == admission.Create }
 
 // Validate implements admission.ValidationInterface.
-func (subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	r, ok := a.GetObject().(*certificates.CertificateSigningRequest)
 	if !ok || a.GetSubresource() != "" || !strings.HasPrefix(r.Spec.SignerName, "kubernetes.io/") {
 		return nil // other signers have other authorities
@@ -82,7 +84,22 @@ func (subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admiss
 	if err := checkSubject(asked); err != nil {
 		return admission.NewForbidden(a, fmt.Errorf("spec.request: %w", err))
 	}
+	if node, ok := strings.CutPrefix(asked.Subject.CommonName, "system:node:"); ok && slices.Contains(a.GetUserInfo().GetGroups(), access.Bootstrappers) {
+		if n, ok := g.view().Nodes.Get(node); ok && isHeard(n) {
+			return admission.NewForbidden(a, fmt.Errorf("spec.request: node %s is there, and its machine is alive: give this one another name, or delete the node", node))
+		}
+	}
 	return nil
+}
+
+// isHeard: a node's machine is not lost.
+func isHeard(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status != corev1.ConditionUnknown
+		}
+	}
+	return false
 }
 
 func checkSubject(asked *x509.CertificateRequest) error {

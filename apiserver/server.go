@@ -66,7 +66,8 @@ func New(config Config) (_ *Server, err error) {
 	rights := newRights(config.Backend, config.Logger.Named("rights"))
 	lasting := &standing{rights: rights, backend: config.Backend, open: map[*lasting]struct{}{}}
 	known, err := users.Open(users.Config{
-		Sources: config.Users, Audiences: tokens.Audiences(), Issuer: tokens.Issuer, Accounts: accounts.Authenticator(), Logger: config.Logger.Named("users"),
+		Sources: config.Users, Audiences: tokens.Audiences(), Issuer: tokens.Issuer, Accounts: accounts.Authenticator(),
+		Joining: joining(config.Backend.View, config.Vault), Logger: config.Logger.Named("users"),
 	})
 	if err != nil {
 		return nil, err

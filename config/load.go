@@ -44,6 +44,21 @@ func Load(paths ...string) (*Config, error) {
 	return c, nil
 }
 
+// JoinBy sets the token of a worker, or the file that has it, as options of the command line do. Both
+// may be empty.
+func (c *Config) JoinBy(token, file string) error {
+	if token == "" && file == "" {
+		return nil
+	}
+	if !c.Worker.Enabled {
+		return errors.New("a join token is for a worker, and this agent is none")
+	}
+	c.Worker.JoinToken, c.Worker.JoinTokenFile = token, Path(file)
+	var ps problems
+	c.validateJoining(checker{ps: &ps, src: c.src})
+	return ps.err()
+}
+
 // expand lists the files that the given files and directories stand for.
 func expand(paths []string) ([]string, error) {
 	if len(paths) == 0 {

@@ -226,6 +226,11 @@ type Worker struct {
 	MetricsAddress string `hcl:"metrics_address,optional"`
 	// SampleInterval is how often it is measured what pods use.
 	SampleInterval Duration `hcl:"sample_interval,optional"`
+	// JoinToken, or the file that has it, lets a worker in that has no certificate. JoinAPI
+	// is where it asks for one.
+	JoinToken     string   `hcl:"join_token,optional"`
+	JoinTokenFile Path     `hcl:"join_token_file,optional"`
+	JoinAPI       []string `hcl:"join_api,optional"`
 
 	CRI      *WorkerCRI      `hcl:"cri,block"`
 	Services *WorkerServices `hcl:"services,block"`

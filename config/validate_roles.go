@@ -212,6 +212,33 @@ func (c *Config) validateRaft(k checker) {
 	}
 }
 
+// validateJoining checks what a worker joins by that has no certificate.
+func (c *Config) validateJoining(k checker) {
+	w := c.Worker
+	for _, addr := range w.JoinAPI {
+		if err := checkJoin(addr); err != "" {
+			k.fail("worker.join_api", "%s", err)
+		}
+	}
+	option := "worker.join_token"
+	if w.JoinTokenFile != "" {
+		if w.JoinToken != "" {
+			k.fail(option, "join_token_file is set too; leave one out")
+		}
+		option = "worker.join_token_file"
+		if err := readable(string(w.JoinTokenFile)); err != nil {
+			k.fail(option, "%v", err)
+		}
+	}
+	switch {
+	case w.JoinToken == "" && w.JoinTokenFile == "":
+	case c.Server.Enabled:
+		k.fail(option, "a token makes a worker and no server, and this agent is one; use a tls block")
+	case c.TLS.Enabled():
+		k.fail(option, "this agent has a certificate by its tls block; leave one out")
+	}
+}
+
 func (c *Config) validateWorker(k checker) {
 	w := c.Worker
 	if len(w.Images) > 0 && w.Runtime != "fake" {
@@ -239,7 +266,8 @@ func (c *Config) validateWorker(k checker) {
 	k.between("worker.cri.parallel_pulls", w.CRI.ParallelPulls, 1, 100)
 	k.between("worker.cri.image_gc_high_percent", w.CRI.ImageGCHighPercent, 1, 100)
 	k.between("worker.cri.image_gc_low_percent", w.CRI.ImageGCLowPercent, 0, w.CRI.ImageGCHighPercent)
-	if !c.Server.Enabled && len(c.Join) == 0 {
+	c.validateJoining(k)
+	if !c.Server.Enabled && len(c.Join) == 0 && len(w.JoinAPI) == 0 {
 		k.fail("worker.enabled", "the worker knows no member of a cluster; set join")
 	}
 	for _, key := range sortedKeys(w.Labels) {

@@ -8,6 +8,7 @@
 //	kind    CN                   O
 //	server  berth:server:NAME    berth:servers
 //	worker  berth:worker:NAME    berth:workers
+//	worker  system:node:NAME     system:nodes, of one that has asked for it
 //	client  the user             the user's groups
 //
 // Names and groups that begin with "berth:" are therefore never given to a

@@ -2,6 +2,7 @@ package pki
 
 import (
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,7 +32,11 @@ const (
 	ServersGroup = "berth:servers"
 	WorkersGroup = "berth:workers"
 
+	// NodesGroup is the O of a node whose certificate was made by request, as Kubernetes has it.
+	NodesGroup = "system:nodes"
+
 	reservedPrefix = "berth:"
+	nodeCN         = "system:node:"
 	serverCN       = "berth:server:"
 	workerCN       = "berth:worker:"
 )
@@ -61,6 +66,11 @@ type Identity struct {
 // ErrIdentity is wrapped by every error of IdentityOf.
 var ErrIdentity = errors.New("certificate names nobody")
 
+// NodeSubject is the subject of the certificate that a node asks for.
+func NodeSubject(name string) pkix.Name {
+	return pkix.Name{CommonName: nodeCN + name, Organization: []string{NodesGroup}}
+}
+
 // IdentityOf reads a certificate's subject. It does not verify the
 // certificate: the caller passes one that the TLS handshake has verified.
 func IdentityOf(cert *x509.Certificate) (Identity, error) {
@@ -75,6 +85,10 @@ func IdentityOf(cert *x509.Certificate) (Identity, error) {
 	if name, ok := strings.CutPrefix(id.User, workerCN); ok {
 		id.Kind, id.Name = Worker, name
 		return id, requireGroup(id, WorkersGroup)
+	}
+	if name, ok := strings.CutPrefix(id.User, nodeCN); ok && checkNodeName(name) == nil && slices.Equal(id.Groups, []string{NodesGroup}) {
+		id.Kind, id.Name = Worker, name
+		return id, nil
 	}
 	for _, s := range append([]string{id.User}, id.Groups...) {
 		if strings.HasPrefix(s, reservedPrefix) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -31,6 +32,7 @@ type Source struct {
 type material struct {
 	cert  *tls.Certificate // nil: this side has none
 	roots *x509.CertPool
+	shown [][]byte // the CA's certificates: whoever joins finds the one there that it was told of
 }
 
 type stamp struct {
@@ -108,7 +110,7 @@ func (s *Source) read() (material, error) {
 }
 
 func parseMaterial(ca []byte, pair Pair, names Files, now time.Time) (material, error) {
-	m := material{roots: x509.NewCertPool()}
+	m := material{roots: x509.NewCertPool(), shown: parseCerts(ca)}
 	if !m.roots.AppendCertsFromPEM(ca) {
 		return material{}, fmt.Errorf("no certificate in %s", names.CA)
 	}
@@ -215,9 +217,11 @@ func (s *Source) ServerConfig(auth tls.ClientAuthType) (*tls.Config, error) {
 	}
 	build := func() *tls.Config {
 		m := s.current()
+		shown := *m.cert
+		shown.Certificate = slices.Concat(shown.Certificate, m.shown)
 		return &tls.Config{
 			MinVersion:   tls.VersionTLS12,
-			Certificates: []tls.Certificate{*m.cert},
+			Certificates: []tls.Certificate{shown},
 			ClientAuth:   auth,
 			ClientCAs:    m.roots,
 		}

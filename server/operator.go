@@ -44,6 +44,7 @@ func (s *Server) operatorHandler() http.Handler {
 	}
 	handle("GET "+operator.PathMembers, func(*http.Request) (any, error) { return s.memberList(), nil })
 	handle("GET "+operator.PathStatus, func(*http.Request) (any, error) { return s.Status(), nil })
+	handle("GET "+operator.PathJoin, func(*http.Request) (any, error) { return s.joinAnswer(), nil })
 	handle("GET "+operator.PathRaftConfiguration, func(*http.Request) (any, error) { return s.raftConfiguration(), nil })
 	handle("DELETE "+operator.PathRaftServers+"/{id}", s.removeServer)
 	handle("POST "+operator.PathTransferLeader, s.transferLeader)
@@ -136,6 +137,17 @@ func (s *Server) memberList() *operator.MemberList {
 			}
 		}
 		out.Members = append(out.Members, one)
+	}
+	return out
+}
+
+// joinAnswer tells a node where the others are.
+func (s *Server) joinAnswer() *operator.Join {
+	out := &operator.Join{GossipKey: s.config.Gossip.EncryptionKey, Gossip: []string{s.GossipAddr()}, API: s.apiAddresses()}
+	for _, m := range s.pool.Members() {
+		if m.Role == cluster.RoleServer && m.Addr != s.GossipAddr() {
+			out.Gossip = append(out.Gossip, m.Addr)
+		}
 	}
 	return out
 }

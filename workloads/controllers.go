@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controller/bootstrap"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/cronjob"
 	"k8s.io/kubernetes/pkg/controller/daemon"
@@ -44,7 +45,7 @@ import (
 )
 
 // kinds are the kinds that controllers look at.
-func kinds() []struct {
+func kinds(open opening) []struct {
 	object runtime.Object
 	rows   *informers.Rows
 } {
@@ -55,6 +56,7 @@ func kinds() []struct {
 		{&corev1.Pod{}, pods()},
 		{&corev1.Node{}, nodes()},
 		{&corev1.Service{}, informers.Plain("services")},
+		{&corev1.Secret{}, secrets(open)},
 		{&corev1.Endpoints{}, informers.Plain("endpoints")},
 		{&corev1.ReplicationController{}, informers.Plain("replicationcontrollers")},
 		{&corev1.PersistentVolume{}, informers.InNoNamespace(fsm.PersistentVolumes)},
@@ -78,9 +80,9 @@ func kinds() []struct {
 }
 
 // newFactory gives a factory whose informers are the state's, and what tells them.
-func newFactory(state State) (factory, *informers.Feed) {
+func newFactory(state State, open opening) (factory, *informers.Feed) {
 	made, f := clientinformers.NewSharedInformerFactory(nil, 0), informers.NewFeed(state)
-	for _, k := range kinds() {
+	for _, k := range kinds(open) {
 		i := f.Add(k.rows)
 		made.InformerFor(k.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return i })
 	}
@@ -172,6 +174,10 @@ func entries() []entry {
 		}},
 		{"pv-protection-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return pvprotection.NewPVProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumes(), c), nil
+		}},
+		{"token-cleaner", 1, nil, func(_ context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			cleaner, err := bootstrap.NewTokenCleaner(c, f.Core().V1().Secrets(), bootstrap.DefaultTokenCleanerOptions())
+			return alone{cleaner}, err
 		}},
 		{"ephemeral-volume-controller", 5, informers.WithClaims(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return ephemeral.NewController(ctx, c, f.Core().V1().Pods(), f.Core().V1().PersistentVolumeClaims())

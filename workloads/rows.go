@@ -17,6 +17,26 @@ import (
 	"github.com/berth-dev/berth/owners"
 )
 
+// opening gives a row's object as it was before it was sealed.
+type opening func(row *fsm.Object) (*fsm.Object, error)
+
+// secrets are told of as they are stored, and opened for who gets one. What cannot be opened
+// here is shown as it is.
+func secrets(open opening) *informers.Rows {
+	r := informers.Plain("secrets")
+	r.Get = func(v *fsm.View, key string) (any, bool) {
+		o, ok := v.Objects.Get("secrets/" + key)
+		if !ok {
+			return nil, false
+		}
+		if opened, err := open(o); err == nil {
+			o = opened
+		}
+		return o.Value, true
+	}
+	return r
+}
+
 func pods() *informers.Rows {
 	r := informers.Typed("pods", func(v *fsm.View) fsm.Table[*corev1.Pod] { return v.Pods })
 	r.Indexes = map[string]informers.Index{

@@ -19,6 +19,8 @@ type Options struct {
 	// with; zero: they are not signed here.
 	Authority  pki.Files
 	Autoscaler Autoscaler
+	// Open gives a secret as it was before it was sealed.
+	Open opening
 }
 
 // Run runs the controllers until ctx ends, and returns when all of them have. They begin
@@ -31,7 +33,7 @@ func Run(ctx context.Context, state State, config func(controller string) *rest.
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	made, f := newFactory(state)
+	made, f := newFactory(state, o.Open)
 	controllers, err := construct(ctx, state, config, made, f, o)
 	if err != nil {
 		return err

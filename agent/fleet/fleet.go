@@ -44,6 +44,8 @@ type Spec struct {
 	Kind pki.Kind
 	// HCL is the agent's part of the configuration: its server or worker block.
 	HCL string
+	// Bare agents have neither a certificate nor the key of gossip: they join by a token.
+	Bare bool
 	// Host is the address that the agent binds to and is reached at; "": 127.0.0.1.
 	Host string
 	// Prefix is a program, with arguments, that executes the agent as itself: in
@@ -89,7 +91,7 @@ func (f *Fleet) Add(specs ...Spec) ([]*Process, error) {
 
 func (f *Fleet) newProcess(s Spec) (*Process, error) {
 	p := &Process{
-		Name: s.Name, Kind: s.Kind, fleet: f, host: cmp.Or(s.Host, localhost), prefix: s.Prefix,
+		Name: s.Name, Kind: s.Kind, bare: s.Bare, fleet: f, host: cmp.Or(s.Host, localhost), prefix: s.Prefix,
 		Config: filepath.Join(f.Dir, s.Name+".hcl"), Log: filepath.Join(f.Dir, s.Name+".log"), DataDir: filepath.Join(f.Dir, s.Name),
 	}
 	r := pki.Request{Kind: s.Kind, Name: s.Name}

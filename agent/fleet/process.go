@@ -45,6 +45,7 @@ type Process struct {
 	host   string
 	prefix []string
 	files  pki.Files
+	bare   bool
 	http   *http.Client
 	cmd    *exec.Cmd
 	exited chan struct{}
@@ -61,6 +62,18 @@ func (p *Process) configure(part string) error {
 	if p.Kind == pki.Server {
 		signs = fmt.Sprintf("  ca_key_file = %q\n", filepath.Join(filepath.Dir(p.files.CA), pki.CAKeyFile))
 	}
+	secrets := fmt.Sprintf(`gossip {
+  encryption_key = %q
+}
+tls {
+  ca_file   = %q
+  cert_file = %q
+  key_file  = %q
+%s}
+`, p.fleet.GossipKey, p.files.CA, p.files.Cert, p.files.Key, signs)
+	if p.bare {
+		secrets = ""
+	}
 	text := fmt.Sprintf(`name      = %q
 data_dir  = %q
 bind_addr = %q
@@ -71,16 +84,8 @@ ports {
   raft   = %d
   gossip = %d
 }
-gossip {
-  encryption_key = %q
-}
-tls {
-  ca_file   = %q
-  cert_file = %q
-  key_file  = %q
-%s}
-%s`, p.Name, p.DataDir, p.host, strings.Join(join, ", "), p.Ports.HTTP, p.Ports.RPC, p.Ports.Raft, p.Ports.Gossip,
-		p.fleet.GossipKey, p.files.CA, p.files.Cert, p.files.Key, signs, part)
+%s%s`, p.Name, p.DataDir, p.host, strings.Join(join, ", "), p.Ports.HTTP, p.Ports.RPC, p.Ports.Raft, p.Ports.Gossip,
+		secrets, part)
 	return os.WriteFile(p.Config, []byte(text), 0o600)
 }
 

@@ -21,6 +21,7 @@ const (
 	PathClassDrift        = "/berth/v1/class-drift"
 	PathEncryption        = "/berth/v1/encryption"
 	PathEncryptionRewrite = "/berth/v1/encryption/rewrite"
+	PathJoin              = "/berth/v1/join"
 )
 
 // SnapshotContentType is the type of a snapshot stream in both directions.
@@ -48,6 +49,16 @@ type MemberList struct {
 	// Server is the name of the server that answers.
 	Server  string   `json:"server"`
 	Members []Member `json:"members"`
+}
+
+// Join answers GET PathJoin: what a node has to know to find the others. Nodes alone may ask,
+// whose certificate was made by request.
+type Join struct {
+	// GossipKey is base64; empty: gossip is not encrypted.
+	GossipKey string `json:"gossipKey,omitempty"`
+	// Gossip and API are addresses of the servers, host:port.
+	Gossip []string `json:"gossip"`
+	API    []string `json:"api"`
 }
 
 // Status answers GET PathStatus: what one server knows of itself.

@@ -40,6 +40,8 @@ type Config struct {
 	Issuer    string
 	// Accounts believes the tokens of service accounts.
 	Accounts authenticator.Token
+	// Joining believes the tokens of machines that are to join; nil: there are none.
+	Joining authenticator.Token
 
 	Logger hclog.Logger
 }
@@ -73,6 +75,9 @@ func Open(c Config) (*Users, error) {
 		ways = append(ways, authenticator.WrapAudienceAgnosticToken(c.Audiences, file))
 	}
 	ways = append(ways, c.Accounts)
+	if c.Joining != nil {
+		ways = append(ways, authenticator.WrapAudienceAgnosticToken(c.Audiences, c.Joining))
+	}
 	if c.ConfigFile != "" {
 		ways = append(ways, authenticator.WrapAudienceAgnosticToken(c.Audiences, nobodysOwn(configuration)))
 	}

@@ -36,12 +36,16 @@ func startAgent(ctx context.Context, c agent.Config) (runningAgent, error) {
 }
 
 func (a *app) agentCommand() *cobra.Command {
-	var paths []string
+	var (
+		paths            []string
+		token, tokenFile string
+	)
 	cmd := &cobra.Command{
 		Use:   "agent -config FILE|DIR",
 		Short: "Run a server, a worker or both",
 		Example: `  berth agent -config /etc/berth/berth.hcl
-  berth agent -config /etc/berth.d`,
+  berth agent -config /etc/berth.d
+  berth agent -config /etc/berth.d -join-token-file /run/token`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(paths) == 0 {
@@ -51,17 +55,22 @@ func (a *app) agentCommand() *cobra.Command {
 			defer stop()
 			// After the first signal the next one ends the process at once.
 			context.AfterFunc(ctx, stop)
-			return a.runAgent(ctx, paths)
+			return a.runAgent(ctx, paths, func(c *config.Config) error { return c.JoinBy(token, tokenFile) })
 		},
 	}
 	cmd.Flags().StringArrayVar(&paths, "config", nil, "File, or directory of *.hcl files; may be repeated.")
+	cmd.Flags().StringVar(&token, "join-token", "", "The token by which a worker without certificates joins (berth token create); others on this machine can see it.")
+	cmd.Flags().StringVar(&tokenFile, "join-token-file", "", "The file that has it.")
 	return cmd
 }
 
 // runAgent runs until the context ends, or the agent by itself.
-func (a *app) runAgent(ctx context.Context, paths []string) error {
+func (a *app) runAgent(ctx context.Context, paths []string, change func(c *config.Config) error) error {
 	c, err := config.Load(paths...)
 	if err != nil {
+		return err
+	}
+	if err := change(c); err != nil {
 		return err
 	}
 	log := hclog.New(&hclog.LoggerOptions{

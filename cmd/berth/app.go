@@ -71,7 +71,7 @@ func longFlags(args []string) []string {
 	}
 	out := append([]string{}, args...)
 	for i, arg := range out[1:] {
-		if strings.HasPrefix(arg, "-config") {
+		if strings.HasPrefix(arg, "-config") || strings.HasPrefix(arg, "-join-") {
 			out[i+1] = "-" + arg
 		}
 	}

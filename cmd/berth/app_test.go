@@ -343,7 +343,7 @@ func TestAgentEndsWithASignal(t *testing.T) {
 			cancel()
 			return f, nil
 		}}
-		if err := a.runAgent(ctx, []string{file}); !errors.Is(err, want) || !f.stopped {
+		if err := a.runAgent(ctx, []string{file}, func(*config.Config) error { return nil }); !errors.Is(err, want) || !f.stopped {
 			t.Errorf("want %v and a stopped agent, got %v", want, err)
 		}
 	}

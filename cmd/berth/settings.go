@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,6 +80,11 @@ func agentConfig(c *config.Config, addrs []net.Addr) (agent.Config, error) {
 		}
 		if c.TLS.CAKeyFile != "" {
 			out.Authority = pki.Files{CA: string(c.TLS.CAFile), Key: string(c.TLS.CAKeyFile)}
+		}
+	}
+	if !c.TLS.Enabled() && !c.Server.Enabled {
+		if out.Joining, err = joining(c); err != nil {
+			return agent.Config{}, err
 		}
 	}
 	if c.Server.Enabled {
@@ -243,6 +249,34 @@ func amounts(cpu, memory, storage config.Quantity) corev1.ResourceList {
 		}
 	}
 	return out
+}
+
+// joining is what a worker without certificates joins by.
+func joining(c *config.Config) (*agent.Joining, error) {
+	out := &agent.Joining{Token: c.Worker.JoinToken}
+	if file := string(c.Worker.JoinTokenFile); file != "" {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading the join token: %w", err)
+		}
+		out.Token = strings.TrimSpace(string(b))
+	}
+	hosts := c.Worker.JoinAPI
+	if len(hosts) == 0 {
+		for _, addr := range c.Join {
+			if host, _, err := net.SplitHostPort(addr); err == nil {
+				addr = host // the port is that of gossip
+			}
+			hosts = append(hosts, addr)
+		}
+	}
+	for _, addr := range hosts {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			addr = net.JoinHostPort(addr, strconv.Itoa(config.DefaultHTTPPort))
+		}
+		out.API = append(out.API, addr)
+	}
+	return out, nil
 }
 
 // joinAddresses completes the members to join with the usual port of gossip.

@@ -1,0 +1,184 @@
+package agent
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	client "k8s.io/client-go/kubernetes/typed/certificates/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-dev/berth/pki"
+)
+
+const (
+	// nodeValidity is for how long a worker asks to be believed. It asks again when
+	// three quarters of it are over, give or take a tenth.
+	nodeValidity = 90 * 24 * time.Hour
+	// answerTimeout bounds the wait for a certificate, answerPoll is how often it is
+	// looked whether it is there.
+	answerTimeout, answerPoll = 2 * time.Minute, 500 * time.Millisecond
+	// renewPause is how long a worker waits that could not renew its certificate.
+	// renewLook is how often it looks at the time of day, which may be set.
+	renewPause, renewLook = time.Minute, time.Hour
+)
+
+// requestCertificate makes a key and gets the certificate of a node for it.
+func requestCertificate(ctx context.Context, config *rest.Config, node string) (pki.Pair, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return pki.Pair{}, fmt.Errorf("making a key: %w", err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return pki.Pair{}, fmt.Errorf("encoding a key: %w", err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pki.NodeSubject(node)}, key)
+	if err != nil {
+		return pki.Pair{}, fmt.Errorf("asking for a certificate: %w", err)
+	}
+	http, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return pki.Pair{}, err
+	}
+	defer http.CloseIdleConnections()
+	c, err := client.NewForConfigAndClient(config, http)
+	if err != nil {
+		return pki.Pair{}, err
+	}
+	seconds := int32(nodeValidity / time.Second)
+	made, err := c.CertificateSigningRequests().Create(ctx, &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, ExpirationSeconds: &seconds,
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+			Usages:  []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return pki.Pair{}, fmt.Errorf("asking for a certificate: %w", err)
+	}
+	cert, err := awaitCertificate(ctx, c.CertificateSigningRequests(), made.Name)
+	return pki.Pair{CertPEM: cert, KeyPEM: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})}, err
+}
+
+// awaitCertificate waits for the answer to a request.
+func awaitCertificate(ctx context.Context, requests client.CertificateSigningRequestInterface, name string) ([]byte, error) {
+	why := "nobody has approved it"
+	for {
+		r, err := requests.Get(ctx, name, metav1.GetOptions{})
+		if err == nil && len(r.Status.Certificate) > 0 {
+			return r.Status.Certificate, nil
+		}
+		if err != nil {
+			why = err.Error()
+		} else {
+			for _, c := range r.Status.Conditions {
+				switch {
+				case c.Status != corev1.ConditionTrue:
+				case c.Type == certificatesv1.CertificateDenied, c.Type == certificatesv1.CertificateFailed:
+					return nil, fmt.Errorf("%w: the request %s was answered with %s: %s", errNotLetIn, name, c.Type, c.Message)
+				default:
+					why = fmt.Sprintf("%s: %s", c.Type, c.Message)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the request %s has no answer (%s): %w", name, why, context.Cause(ctx))
+		case <-time.After(answerPoll):
+		}
+	}
+}
+
+// checkPair refuses a certificate that is not what was asked for.
+func checkPair(ca []byte, pair pki.Pair, node string) error {
+	source, err := pki.FromPEM(ca, pair)
+	if err != nil {
+		return err
+	}
+	if err := source.Verify(x509.ExtKeyUsageClientAuth); err != nil {
+		return err
+	}
+	id, err := source.Identity()
+	if err != nil {
+		return err
+	}
+	if id.Kind != pki.Worker || id.Name != node {
+		return fmt.Errorf("the certificate that was signed is that of %s", id.User)
+	}
+	return nil
+}
+
+// keepCertificate renews the certificate of a worker that has joined by a token, with a new
+// key each time, for as long as the agent runs.
+func (c *Config) keepCertificate(ctx context.Context) {
+	at := renewalOf(c.TLS.Leaf(), mathrand.Float64())
+	said := ""
+	for {
+		pause := min(max(time.Until(at), renewPause), renewLook)
+		if !time.Now().Before(at) {
+			err := c.renew(ctx)
+			if err == nil {
+				at, said = renewalOf(c.TLS.Leaf(), mathrand.Float64()), ""
+				continue
+			}
+			if text := err.Error(); text != said {
+				said = text
+				c.Logger.Warn("the certificate was not renewed; trying again", "expires", c.TLS.Leaf().NotAfter, "error", err)
+			}
+			pause = renewPause
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// renewalOf is when a certificate is renewed. chance is from 0 to 1: workers that joined
+// together do not renew together.
+func renewalOf(leaf *x509.Certificate, chance float64) time.Time {
+	lasts := leaf.NotAfter.Sub(leaf.NotBefore)
+	return leaf.NotBefore.Add(lasts*65/100 + time.Duration(chance*float64(lasts)/5))
+}
+
+// renew gets a new certificate from some server, and goes on with it.
+func (c *Config) renew(ctx context.Context) error {
+	dir := TLSDir(c.DataDir)
+	var errs []error
+	for _, addr := range c.Joining.API {
+		config, err := nodeConfig(addr, dir)
+		if err != nil {
+			return err
+		}
+		pair, err := requestCertificate(ctx, config, c.Name)
+		if err == nil {
+			err = checkPair(c.CA, pair, c.Name)
+		}
+		if err == nil {
+			if err = writeNode(dir, pair); err == nil {
+				err = c.TLS.Reload()
+			}
+			if err == nil {
+				c.Logger.Info("the certificate is renewed", "expires", c.TLS.Leaf().NotAfter)
+			}
+			return err
+		}
+		errs = append(errs, fmt.Errorf("by the server at %s: %w", addr, err))
+	}
+	return errors.Join(errs...)
+}

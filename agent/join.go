@@ -1,0 +1,269 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/pki"
+)
+
+// Joining is how a worker gets what it needs to be one: a token, and where servers' API is.
+type Joining struct {
+	// Token is as `berth token create` prints it; empty: the worker has joined before.
+	Token string
+	// API are addresses of servers' API, host:port.
+	API []string
+}
+
+// What a worker that has joined by a token keeps beside the CA's certificate. The certificate
+// and its key are one file, so that they are never two that do not belong together.
+const (
+	nodeFile    = "node.pem"
+	membersFile = "members.json"
+)
+
+const (
+	// joinPause is how long a worker waits that could not join, before it tries again.
+	joinPause = 3 * time.Second
+	// meetTimeout bounds one connection, or one question to a server that is not about a
+	// certificate.
+	meetTimeout = 10 * time.Second
+	// maxJoinBytes bounds what a server answers.
+	maxJoinBytes = 1 << 20
+)
+
+// errNotLetIn is wrapped by why a worker cannot join, whatever it tries.
+var errNotLetIn = errors.New("this worker is not let in")
+
+// nodeFiles are those of a worker that has joined.
+func nodeFiles(dir string) pki.Files {
+	return pki.Files{CA: filepath.Join(dir, pki.CAFile), Cert: filepath.Join(dir, nodeFile), Key: filepath.Join(dir, nodeFile)}
+}
+
+// joinCluster gives a worker without certificates those that it has joined by before, or joins
+// by its token. It goes on until it has, or is told that it must not.
+func (c *Config) joinCluster(ctx context.Context) error {
+	dir := TLSDir(c.DataDir)
+	source, err := pki.Open(nodeFiles(dir))
+	var expired *pki.DateError
+	switch {
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist), errors.As(err, &expired) && expired.Expired:
+		if c.Joining.Token == "" {
+			return errors.Join(needsCertificate("a worker", "worker", c.Name), err)
+		}
+		if source, err = c.enter(ctx, dir); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("what this worker has joined by: %w", err)
+	}
+	id, err := source.Identity()
+	if err != nil {
+		return err
+	}
+	if id.Kind != pki.Worker || id.Name != c.Name {
+		return fmt.Errorf("%s has the certificate of %s, and this agent is %q: give it back its name, or another data_dir", dir, id.User, c.Name)
+	}
+	if c.CA, err = os.ReadFile(nodeFiles(dir).CA); err != nil {
+		return fmt.Errorf("reading the CA: %w", err)
+	}
+	c.TLS, c.joined = source, true
+	members, err := c.learn(ctx, dir)
+	if err != nil {
+		return err
+	}
+	c.EncryptionKey = cmp.Or(c.EncryptionKey, members.GossipKey)
+	c.Join = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Join, members.Gossip))))
+	c.Joining.API = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Joining.API, members.API))))
+	return nil
+}
+
+// enter gets the worker's first certificate.
+func (c *Config) enter(ctx context.Context, dir string) (*pki.Source, error) {
+	token, err := pki.ParseJoinToken(c.Joining.Token)
+	if err != nil {
+		return nil, fmt.Errorf("join_token: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the directory of the certificate: %w", err)
+	}
+	for {
+		var errs []error
+		for _, addr := range c.Joining.API {
+			err := c.enterBy(ctx, dir, addr, token)
+			if err == nil {
+				return pki.Open(nodeFiles(dir))
+			}
+			if errors.Is(err, errNotLetIn) {
+				return nil, err
+			}
+			errs = append(errs, fmt.Errorf("by the server at %s: %w", addr, err))
+		}
+		c.Logger.Warn("cannot join yet; trying again", "error", errors.Join(errs...))
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), errors.Join(errs...))
+		case <-time.After(joinPause):
+		}
+	}
+}
+
+// enterBy does it by way of one server.
+func (c *Config) enterBy(ctx context.Context, dir, addr string, token pki.JoinToken) error {
+	ca, err := meet(ctx, addr, token)
+	if errors.Is(err, pki.ErrOtherAuthority) {
+		return fmt.Errorf("%w: %w", errNotLetIn, err)
+	}
+	if err != nil {
+		return err
+	}
+	config := apiConfig(addr, ca)
+	config.BearerToken = token.Bearer()
+	pair, err := requestCertificate(ctx, config, c.Name)
+	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w: %w", errNotLetIn, err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := checkPair(ca, pair, c.Name); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(nodeFiles(dir).CA, ca, 0o644); err != nil {
+		return fmt.Errorf("keeping the CA: %w", err)
+	}
+	if err := writeNode(dir, pair); err != nil {
+		return err
+	}
+	c.Logger.Info("this worker has joined: it has a certificate of its own", "by", addr, "directory", dir)
+	return nil
+}
+
+func writeNode(dir string, pair pki.Pair) error {
+	if err := atomicfile.Write(nodeFiles(dir).Cert, slices.Concat(pair.CertPEM, pair.KeyPEM), 0o600); err != nil {
+		return fmt.Errorf("keeping the certificate: %w", err)
+	}
+	return nil
+}
+
+// meet finds the CA of a server whose CA has the key that the token names. The server is told
+// nothing before that.
+func meet(ctx context.Context, addr string, token pki.JoinToken) (ca []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, meetTimeout)
+	defer cancel()
+	transport := &http.Transport{
+		TLSClientConfig: token.Meet(func(caPEM []byte) { ca = caPEM }), DialContext: (&net.Dialer{}).DialContext, DisableKeepAlives: true,
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+addr+"/version", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	return ca, resp.Body.Close()
+}
+
+// apiConfig is how a member of the cluster asks a server, which it knows by the CA alone.
+func apiConfig(addr string, ca []byte) *rest.Config {
+	return &rest.Config{
+		Host: "https://" + addr, Timeout: meetTimeout, QPS: -1, UserAgent: "berth-agent",
+		TLSClientConfig: rest.TLSClientConfig{CAData: ca, ServerName: pki.ServerDNSName},
+	}
+}
+
+// nodeConfig is apiConfig for a worker that has a certificate.
+func nodeConfig(addr, dir string) (*rest.Config, error) {
+	ca, err := os.ReadFile(nodeFiles(dir).CA)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := os.ReadFile(nodeFiles(dir).Cert)
+	if err != nil {
+		return nil, err
+	}
+	config := apiConfig(addr, ca)
+	config.CertData, config.KeyData = pair, pair
+	return config, nil
+}
+
+// learn asks a server where the others are. If none answers, what was learnt before counts.
+func (c *Config) learn(ctx context.Context, dir string) (*operator.Join, error) {
+	before, file := &operator.Join{}, filepath.Join(dir, membersFile)
+	b, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(b, before)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("where the servers are, of %s: %w", file, err)
+	}
+	var errs []error
+	for _, addr := range slices.Concat(c.Joining.API, before.API) {
+		now, err := askJoin(ctx, addr, dir)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("asking %s: %w", addr, err))
+			continue
+		}
+		b, err := json.Marshal(now)
+		if err != nil {
+			return nil, err
+		}
+		if err := atomicfile.Write(file, b, 0o600); err != nil {
+			return nil, fmt.Errorf("keeping where the servers are: %w", err)
+		}
+		return now, nil
+	}
+	if len(before.Gossip) == 0 {
+		return nil, fmt.Errorf("no server tells where the others are: %w", errors.Join(errs...))
+	}
+	c.Logger.Warn("no server tells where the others are; going by what was known before", "error", errors.Join(errs...))
+	return before, nil
+}
+
+func askJoin(ctx context.Context, addr, dir string) (*operator.Join, error) {
+	config, err := nodeConfig(addr, dir)
+	if err != nil {
+		return nil, err
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	defer client.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+operator.PathJoin, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxJoinBytes))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %s: %.300s", resp.Status, b)
+	}
+	out := &operator.Join{}
+	return out, json.Unmarshal(b, out)
+}

@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/agent/fleet"
+)
+
+// joiner is a worker that has a token and nothing else.
+func joiner(s *fleet.Process, name, tokenFile string) fleet.Spec {
+	w := worker(name, fmt.Sprintf("join_token_file = %q\n  join_api = [%q]", tokenFile, s.HTTP()))
+	w.Bare = true
+	return w
+}
+
+// Two machines join by one token, run pods, and come back when it is gone; a third one comes too late.
+func TestJoiningByToken(t *testing.T) {
+	c := newCluster(t, server("s1", "bootstrap_expect = 1"))
+	s := c.waitLeader(t)
+	made := c.berth(t, "token", "create", "--ttl", "1h", "--description", "rack 7")
+	file, err := c.WriteFile("token", made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _, _ := strings.Cut(made, ".")
+	if list := c.berth(t, "token", "list"); !strings.Contains(list, id) || !strings.Contains(list, "rack 7") || strings.Contains(list, strings.TrimSpace(made)[7:23]) {
+		t.Errorf("the list of tokens is\n%s", list)
+	}
+	added, err := c.Add(joiner(s, "w1", file), joiner(s, "w2", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready := func(name string) {
+		t.Helper()
+		c.eventually(t, name+" to be ready", func(ctx context.Context) error {
+			n, err := s.Kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+			if err == nil && !nodeReady(n) {
+				err = errors.New("it is not ready")
+			}
+			return err
+		})
+	}
+	ready("w1")
+	ready("w2")
+	namespace := c.namespace(t, "joined")
+	create(t, s.Kube, pod(namespace, "p1", "sleep 1000", on("w1")))
+	c.waitRunning(t, namespace, "p1")
+
+	c.berth(t, "token", "delete", id)
+	added[0].Kill()
+	if err := added[0].Start(); err != nil {
+		t.Fatal(err)
+	}
+	create(t, s.Kube, pod(namespace, "p2", "sleep 1000", on("w1")))
+	c.waitRunning(t, namespace, "p1", "p2")
+
+	late, err := c.Add(joiner(s, "w3", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := late[0].Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually(t, "w3 to be told", func(context.Context) error {
+		if late[0].Running() {
+			return errors.New("it runs")
+		}
+		return nil
+	})
+	if log := late[0].LogTail(20); !strings.Contains(log, "this worker is not let in") {
+		t.Errorf("it says\n%s", log)
+	}
+	if left, err := filepath.Glob(filepath.Join(late[0].DataDir, "tls", "*.pem")); err != nil || len(left) > 0 {
+		t.Errorf("it has %v: %v", left, err)
+	}
+	if text, err := os.ReadFile(added[0].Log); err != nil || strings.Contains(string(text), strings.TrimSpace(made)[7:23]) {
+		t.Errorf("the token is in the log: %v", err)
+	}
+}
