@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authgroup "k8s.io/apiserver/pkg/authentication/group"
@@ -39,7 +40,37 @@ func byCertificate(req *http.Request) (*authenticator.Response, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return &authenticator.Response{User: &user.DefaultInfo{Name: id.User, Groups: id.Groups}}, true, nil
+	who := &user.DefaultInfo{Name: id.User, Groups: id.Groups}
+	if id.Kind == pki.Worker {
+		who.Extra = map[string][]string{issuedExtra: {id.Issued.UTC().Format(time.RFC3339)}}
+	}
+	return &authenticator.Response{User: who}, true, nil
+}
+
+// issuedExtra says of a node when its certificate was made.
+const issuedExtra = "berth.dev/certificate-issued"
+
+// nodeUser is the node that a user is, by a certificate that it has asked for.
+func nodeUser(who user.Info) (node string, ok bool) {
+	if who == nil || !slices.Contains(who.GetGroups(), access.Nodes) {
+		return "", false
+	}
+	return strings.CutPrefix(who.GetName(), "system:node:")
+}
+
+// isRevoked: the user is a node by a certificate that counts no more.
+func isRevoked(v *fsm.View, who user.Info) bool {
+	node, ok := nodeUser(who)
+	if !ok {
+		return false
+	}
+	until, revoked := v.NodeRevoked(node)
+	issued := who.GetExtra()[issuedExtra]
+	if !revoked || len(issued) == 0 { // who acts as the node is somebody else
+		return false
+	}
+	at, err := time.Parse(time.RFC3339, issued[0])
+	return err != nil || !at.After(until)
 }
 
 // rights say who may do what: it is the API's authorizer. The table of package access is
@@ -79,6 +110,8 @@ func (r *rights) Authorize(ctx context.Context, a authorizer.Attributes) (decisi
 	groups := groupsOf(a.GetUser())
 	impersonation := a.IsResourceRequest() && strings.HasPrefix(a.GetVerb(), "impersonate")
 	switch {
+	case isRevoked(r.view(), a.GetUser()):
+		return authorizer.DecisionDeny, "the certificate of this node is revoked", nil
 	case impersonation && access.IsReserved(a.GetName()):
 		return authorizer.DecisionDeny, "Berth's own parts are nobody's to impersonate", nil
 	case access.MayAsk(groups, true, tableRequest(a)):

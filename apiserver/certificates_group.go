@@ -69,11 +69,16 @@ type subjectGuard struct{ view func() *fsm.View }
 var _ admission.ValidationInterface = subjectGuard{}
 
 // Handles implements admission.Interface.
-func (subjectGuard) Handles(o admission.Operation) bool { return o == admission.Create }
+func (subjectGuard) Handles(o admission.Operation) bool {
+	return o == admission.Create || o == admission.Update
+}
 
 // Validate implements admission.ValidationInterface.
 func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	r, ok := a.GetObject().(*certificates.CertificateSigningRequest)
+	if ok && a.GetOperation() == admission.Update {
+		return g.checkAnswer(a, r)
+	}
 	if !ok || a.GetSubresource() != "" || !strings.HasPrefix(r.Spec.SignerName, "kubernetes.io/") {
 		return nil // other signers have other authorities
 	}
@@ -88,6 +93,15 @@ func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admi
 		if n, ok := g.view().Nodes.Get(node); ok && isHeard(n) {
 			return admission.NewForbidden(a, fmt.Errorf("spec.request: node %s is there, and its machine is alive: give this one another name, or delete the node", node))
 		}
+	}
+	return nil
+}
+
+// checkAnswer: who was revoked after it asked gets no certificate by that.
+func (g subjectGuard) checkAnswer(a admission.Attributes, r *certificates.CertificateSigningRequest) error {
+	node, ok := strings.CutPrefix(r.Spec.Username, "system:node:")
+	if until, revoked := g.view().NodeRevoked(node); ok && revoked && !r.CreationTimestamp.After(until) {
+		return admission.NewForbidden(a, fmt.Errorf("node %s, which has asked, is revoked", node))
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (s *standing) run(ctx context.Context) {
 func concernRoles(changes []store.Change) bool {
 	for i := range changes {
 		for _, row := range []any{changes[i].Old, changes[i].New} {
-			if o, ok := row.(*fsm.Object); ok && o != nil && fsm.IsRole(o.Resource) {
+			if o, ok := row.(*fsm.Object); ok && o != nil && (fsm.IsRole(o.Resource) || fsm.RevokedNode(o) != "") {
 				return true
 			}
 		}

@@ -9,7 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/agent/fleet"
 )
@@ -86,5 +89,80 @@ func TestJoiningByToken(t *testing.T) {
 	}
 	if text, err := os.ReadFile(added[0].Log); err != nil || strings.Contains(string(text), strings.TrimSpace(made)[7:23]) {
 		t.Errorf("the token is in the log: %v", err)
+	}
+}
+
+// A machine was stolen: by one command it is out, at the API, at the RPC and with what it has open, and no
+// other is.
+func TestRevokedNode(t *testing.T) {
+	c := newCluster(t, server("s1", "bootstrap_expect = 1"))
+	s := c.waitLeader(t)
+	file, err := c.WriteFile("token", c.berth(t, "token", "create"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	added, err := c.Add(joiner(s, "w1", file), joiner(s, "w2", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	node := func(p *fleet.Process) kubernetes.Interface {
+		config := rest.AnonymousClientConfig(s.RESTConfig())
+		config.CertFile = filepath.Join(p.DataDir, "tls", "node.pem")
+		config.KeyFile = config.CertFile
+		kube, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return kube
+	}
+	for _, p := range added {
+		c.eventually(t, p.Name+" to be ready", func(ctx context.Context) error {
+			n, err := s.Kube.CoreV1().Nodes().Get(ctx, p.Name, metav1.GetOptions{})
+			if err == nil && !nodeReady(n) {
+				err = errors.New("it is not ready")
+			}
+			return err
+		})
+	}
+	w1, w2 := node(added[0]), node(added[1])
+	watch, err := w1.CertificatesV1().CertificateSigningRequests().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range watch.ResultChan() { // until the server ends it
+		}
+	}()
+	if out := c.berth(t, "node", "revoke", "w1"); !strings.Contains(out, "node w1 revoked") {
+		t.Errorf("it says %q", out)
+	}
+	c.eventually(t, "the API to refuse w1", func(ctx context.Context) error {
+		if _, err := w1.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("it says %w", err)
+		}
+		return nil
+	})
+	c.eventually(t, "the watch of w1 to end", func(ctx context.Context) error {
+		select {
+		case <-ended:
+			return nil
+		default:
+			return errors.New("it goes on")
+		}
+	})
+	c.eventually(t, "the RPC to refuse w1", func(context.Context) error {
+		if !strings.Contains(added[0].LogTail(50), "its certificate is revoked") {
+			return errors.New("it is not told")
+		}
+		return nil
+	})
+	if _, err := w2.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("w2 is out as well: %v", err)
 	}
 }

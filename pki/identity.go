@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Kind is what a certificate's holder is to the cluster.
@@ -61,6 +62,8 @@ type Identity struct {
 	// User is the certificate's CN: what the API knows the holder as.
 	User   string
 	Groups []string
+	// Issued is when the certificate was made.
+	Issued time.Time
 }
 
 // ErrIdentity is wrapped by every error of IdentityOf.
@@ -74,7 +77,7 @@ func NodeSubject(name string) pkix.Name {
 // IdentityOf reads a certificate's subject. It does not verify the
 // certificate: the caller passes one that the TLS handshake has verified.
 func IdentityOf(cert *x509.Certificate) (Identity, error) {
-	id := Identity{User: cert.Subject.CommonName, Groups: cert.Subject.Organization}
+	id := Identity{User: cert.Subject.CommonName, Groups: cert.Subject.Organization, Issued: cert.NotBefore.Add(clockSkew)}
 	if id.User == "" {
 		return Identity{}, fmt.Errorf("%w: its subject %q has no CN", ErrIdentity, cert.Subject)
 	}

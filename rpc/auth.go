@@ -39,11 +39,14 @@ func identify(ctx context.Context) (*pki.Identity, error) {
 
 // authorize asks the table of who may call what. It is asked when a call's header
 // has come, before anything of its message is read or kept.
-func authorize(ctx context.Context, call *tap.Info) (context.Context, error) {
+func (s *Server) authorize(ctx context.Context, call *tap.Info) (context.Context, error) {
 	id, err := identify(ctx)
 	// What a client's certificate says of groups is for the API.
 	if err == nil && (id.Kind == pki.Client || !access.MayCall(id.Groups, call.FullMethodName)) {
 		err = fmt.Errorf("%w: %s may not call %s", ErrForbidden, id.User, call.FullMethodName)
+	}
+	if err == nil && s.config.Refuse != nil {
+		err = s.config.Refuse(id)
 	}
 	if err != nil {
 		return ctx, toStatus(err)

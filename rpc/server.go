@@ -30,6 +30,8 @@ type ServerConfig struct {
 	Workers WorkerHandler
 	// TLS is required: every caller shows who it is.
 	TLS *pki.Source
+	// Refuse says why a caller is not heard whose certificate is good; nil: all are.
+	Refuse func(id *pki.Identity) error
 	// Heartbeat is asked of the workers; 0 means DefaultHeartbeat. A stream
 	// that is silent for four of them ends.
 	Heartbeat time.Duration
@@ -107,7 +109,7 @@ var errNoCertificate = errors.New("rpc needs a certificate of the cluster's CA")
 func (s *Server) newGRPC(l peerLimits) *grpc.Server {
 	g := grpc.NewServer(
 		grpc.Creds(shaken{credentials.NewTLS(nil)}),
-		grpc.InTapHandle(authorize),
+		grpc.InTapHandle(s.authorize),
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(l.messageBytes),
 		grpc.MaxSendMsgSize(MaxMessageBytes),

@@ -85,6 +85,7 @@ func (s *Server) tellFollowers(c *store.Change) bool {
 			return false
 		}
 	}
+	s.endRevoked(o)
 	if isCarried(o.Resource) && s.rpc.Hub.ServicesWanted() {
 		s.pushService(c, o)
 	}

@@ -50,6 +50,7 @@ func (s *Server) operatorHandler() http.Handler {
 	handle("POST "+operator.PathTransferLeader, s.transferLeader)
 	handle("POST "+operator.PathVerify, func(r *http.Request) (any, error) { return s.Verify(r.Context()) })
 	handle("POST "+operator.PathSigningKey, s.rotateSigningKey)
+	handle("POST "+operator.PathRevokedNodes+"/{name}", s.revokeNode)
 	handle("GET "+operator.PathEncryption, s.encryptionStatus)
 	handle("POST "+operator.PathEncryptionRewrite, s.rewriteEncrypted)
 	handle("GET "+ledger.PathWhy, s.why)

@@ -22,6 +22,7 @@ const (
 	PathEncryption        = "/berth/v1/encryption"
 	PathEncryptionRewrite = "/berth/v1/encryption/rewrite"
 	PathJoin              = "/berth/v1/join"
+	PathRevokedNodes      = "/berth/v1/revoked-nodes"
 )
 
 // SnapshotContentType is the type of a snapshot stream in both directions.
@@ -49,6 +50,13 @@ type MemberList struct {
 	// Server is the name of the server that answers.
 	Server  string   `json:"server"`
 	Members []Member `json:"members"`
+}
+
+// RevokedNode answers POST PathRevokedNodes/NAME: certificates of the node that are issued until
+// then count no more.
+type RevokedNode struct {
+	Node          string `json:"node"`
+	UntilUnixNano int64  `json:"untilUnixNano"`
 }
 
 // Join answers GET PathJoin: what a node has to know to find the others. Nodes alone may ask,

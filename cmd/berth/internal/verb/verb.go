@@ -54,7 +54,7 @@ var ErrFailed = errors.New("failed")
 // which help shows them.
 func Commands(e *Env) []*cobra.Command {
 	return []*cobra.Command{
-		e.queue(), e.why(), e.preemptions(), e.evict(), e.plan(), e.class(), e.members(), e.token(), e.operator(),
+		e.queue(), e.why(), e.preemptions(), e.evict(), e.plan(), e.class(), e.members(), e.token(), e.node(), e.operator(),
 	}
 }
 
