@@ -150,9 +150,7 @@ func (c *Config) validateSecurity(k checker) {
 		if strings.HasPrefix(f.option, "tls.") && f.option != "tls.ca_key_file" {
 			given++
 		}
-		if err := readable(string(f.path)); err != nil {
-			k.fail(f.option, "%v", err)
-		}
+		k.readable(f.option, f.path)
 	}
 	if given != 0 && given != 3 {
 		for _, f := range files[:3] {
@@ -187,10 +185,16 @@ func (c *Config) validateReach(k checker) {
 		"set gossip.encryption_key (`berth operator gossip-key`), or insecure = true", c.BindAddr)
 }
 
-func readable(file string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
+// readable: a file that is named can be opened.
+func (k checker) readable(option string, file Path) {
+	if file == "" {
+		return
 	}
-	return f.Close()
+	f, err := os.Open(string(file))
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		k.fail(option, "%v", err)
+	}
 }

@@ -81,16 +81,8 @@ func (c *Config) validateAudit(k checker) {
 	if a.PolicyFile != "" && a.Log.Path == "" && a.Webhook.ConfigFile == "" {
 		k.fail(block+"policy_file", "nothing is kept; set %[1]slog.path or %[1]swebhook.config_file", block)
 	}
-	for _, f := range []struct {
-		option string
-		path   Path
-	}{{"policy_file", a.PolicyFile}, {"webhook.config_file", a.Webhook.ConfigFile}} {
-		if f.path != "" {
-			if err := readable(string(f.path)); err != nil {
-				k.fail(block+f.option, "%v", err)
-			}
-		}
-	}
+	k.readable(block+"policy_file", a.PolicyFile)
+	k.readable(block+"webhook.config_file", a.Webhook.ConfigFile)
 	if size := a.MaxEvent.Value(); a.MaxEvent.check() == nil && (size.Value() < 32<<10 || size.Value() > 1<<20) {
 		k.fail(block+"max_event", `%q is not between "32Ki" and "1Mi"`, string(a.MaxEvent))
 	}
@@ -226,9 +218,7 @@ func (c *Config) validateJoining(k checker) {
 			k.fail(option, "join_token_file is set too; leave one out")
 		}
 		option = "worker.join_token_file"
-		if err := readable(string(w.JoinTokenFile)); err != nil {
-			k.fail(option, "%v", err)
-		}
+		k.readable(option, w.JoinTokenFile)
 	}
 	switch {
 	case w.JoinToken == "" && w.JoinTokenFile == "":
