@@ -43,10 +43,10 @@ func TestIssuedIdentities(t *testing.T) {
 		req  Request
 		want Identity
 	}{
-		{Request{Kind: Server, Name: "s1"}, Identity{Server, "s1", "berth:server:s1", []string{ServersGroup}}},
-		{Request{Kind: Worker, Name: "w1.rack2"}, Identity{Worker, "w1.rack2", "berth:worker:w1.rack2", []string{WorkersGroup}}},
-		{Request{Kind: Client, Name: "ann", Groups: []string{"ops", "dev"}}, Identity{Client, "ann", "ann", []string{"ops", "dev"}}},
-		{Request{Kind: Client, Name: "ann"}, Identity{Client, "ann", "ann", nil}},
+		{Request{Kind: Server, Name: "s1"}, Identity{Kind: Server, Name: "s1", User: "berth:server:s1", Groups: []string{ServersGroup}}},
+		{Request{Kind: Worker, Name: "w1.rack2"}, Identity{Kind: Worker, Name: "w1.rack2", User: "berth:worker:w1.rack2", Groups: []string{WorkersGroup}}},
+		{Request{Kind: Client, Name: "ann", Groups: []string{"ops", "dev"}}, Identity{Kind: Client, Name: "ann", User: "ann", Groups: []string{"ops", "dev"}}},
+		{Request{Kind: Client, Name: "ann"}, Identity{Kind: Client, Name: "ann", User: "ann", Groups: nil}},
 	} {
 		got, err := mustSource(t, ca, tc.req).Identity()
 		if err != nil {
@@ -58,6 +58,9 @@ func TestIssuedIdentities(t *testing.T) {
 		slices.Sort(tc.want.Groups)
 		if got.Kind != tc.want.Kind || got.Name != tc.want.Name || got.User != tc.want.User || !slices.Equal(got.Groups, tc.want.Groups) {
 			t.Errorf("%v: got %+v, want %+v", tc.req, got, tc.want)
+		}
+		if age := time.Since(got.Issued); age < 0 || age > time.Hour {
+			t.Errorf("%v: issued at %s", tc.req, got.Issued)
 		}
 	}
 }

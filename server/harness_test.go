@@ -34,6 +34,11 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"), // /readyz's check of the log
 		// A probe of gossip that is under way ends by itself, within seconds.
 		goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"),
+		// A request that came before admission's informers were ready waits for them for ten seconds, whether or not
+		// its server is there still; and so does who asked.
+		goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/admission.(*Handler).WaitForReady"),
+		goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/endpoints/handlers/finisher.finishRequest.func2.1"),
+		goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/util/flowcontrol.(*configController).runWorker"),
 	)
 }
 

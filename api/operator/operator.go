@@ -8,6 +8,8 @@
 // It must never hold behaviour, and must never import anything of Berth.
 package operator
 
+import "time"
+
 // The paths. A server ID is appended to PathRaftServers with a slash.
 const (
 	PathMembers           = "/berth/v1/members"
@@ -55,8 +57,8 @@ type MemberList struct {
 // RevokedNode answers POST PathRevokedNodes/NAME: certificates of the node that are issued until
 // then count no more.
 type RevokedNode struct {
-	Node          string `json:"node"`
-	UntilUnixNano int64  `json:"untilUnixNano"`
+	Node  string    `json:"node"`
+	Until time.Time `json:"until"`
 }
 
 // Join answers GET PathJoin: what a node has to know to find the others. Nodes alone may ask,

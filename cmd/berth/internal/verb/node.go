@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -36,7 +35,7 @@ func (e *Env) revokeNode() *cobra.Command {
 			if err := api.Operator(cmd.Context(), http.MethodPost, operator.PathRevokedNodes+"/"+url.PathEscape(args[0]), nil, &out); err != nil {
 				return fmt.Errorf("revoking: %w", err)
 			}
-			_, err = fmt.Fprintf(e.Out, "node %s revoked: certificates that were issued until %s count no more\n", out.Node, clock(time.Unix(0, out.UntilUnixNano)))
+			_, err = fmt.Fprintf(e.Out, "node %s revoked: certificates that were issued until %s count no more\n", out.Node, clock(out.Until))
 			return err
 		},
 	}
