@@ -81,7 +81,7 @@ func TestUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.DieTogether = true
+	f.DieTogether, f.SignsNothing = true, true
 	c := &cluster{Fleet: f}
 	t.Cleanup(func() { c.end(t) })
 	expect := "  bootstrap_expect = 4"

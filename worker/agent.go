@@ -454,21 +454,10 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 		looked := a.relief.state.Look(&a.relief.config, seen, a.clock.Now())
 		p := Pressure{Memory: looked.Memory, Disk: looked.Disk, PID: looked.PID, Unready: a.unready(ctx)}
 		a.locked(func() { a.core.SetPressure(p) })
-		var told bool
-		if err != nil {
+		if err != nil { // what was measured before counts, and whether the runtime answers
 			a.log.Warn("the machine's state could not be measured", "error", err)
-		} else {
-			before := status.Conditions
-			status.Conditions = NodeConditions(p, before, now)
-			other := a.listImages(status)
-			if sinceTold >= nodeReportIdle || other && sinceTold >= imagesReportIdle || !sameConditions(before, status.Conditions) {
-				if err := a.uplink.ReportNode(ctx, status); err == nil {
-					told = true
-				} else if ctx.Err() == nil {
-					a.log.Warn("the node's status could not be reported", "error", err)
-				}
-			}
 		}
+		told := a.reportNode(ctx, status, NodeConditions(p, status.Conditions, now), sinceTold)
 		if looked.Act != nil {
 			a.relieve(ctx, looked.Act, seen)
 		}
@@ -483,6 +472,21 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 			}
 		})
 	})
+}
+
+// reportNode reports the node's status where that is due, and says whether it was told.
+func (a *Agent) reportNode(ctx context.Context, status *corev1.NodeStatus, conditions []corev1.NodeCondition, sinceTold time.Duration) bool {
+	before := status.Conditions
+	status.Conditions = conditions
+	other := a.listImages(status)
+	if sinceTold < nodeReportIdle && !(other && sinceTold >= imagesReportIdle) && sameConditions(before, conditions) {
+		return false
+	}
+	err := a.uplink.ReportNode(ctx, status)
+	if err != nil && ctx.Err() == nil {
+		a.log.Warn("the node's status could not be reported", "error", err)
+	}
+	return err == nil
 }
 
 // listImages brings the images up to date, and says whether they are others now. A runtime that does not answer has the

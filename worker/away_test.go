@@ -6,9 +6,11 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
 )
@@ -72,6 +74,31 @@ func TestRuntimeComesLate(t *testing.T) {
 	if id := s.status("kept").ContainerStatuses[0].ContainerID; id != "found://kept_main_0" {
 		t.Errorf("container id %s", id)
 	}
+}
+
+// A runtime that goes away makes its node not ready, though what the machine has cannot be measured without it.
+func TestRuntimeGoesAway(t *testing.T) {
+	s, clk := newServers(), newStepClock()
+	rt := &away{Runtime: fake.New(fake.NewTimeline(clk))}
+	rt.back.Store(true)
+	var measured atomic.Bool
+	run(t, Options{Node: testNode(t), Uplink: s, Runtime: rt, Clock: clk, Observe: func(ctx context.Context) (eviction.Observations, error) {
+		measured.Store(true)
+		return nil, rt.Check(ctx)
+	}})
+	s.await(t, "the machine is measured", func() bool {
+		clk.Step(time.Second)
+		return measured.Load()
+	})
+	rt.back.Store(false)
+	s.await(t, "the node is not ready", func() bool {
+		clk.Step(time.Second)
+		return slices.ContainsFunc(s.nodes, func(n *corev1.NodeStatus) bool {
+			return slices.ContainsFunc(n.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse
+			})
+		})
+	})
 }
 
 // The secrets for images are the pod's own, and else those of its service account; one that is not there is told.

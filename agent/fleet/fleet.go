@@ -28,6 +28,9 @@ type Fleet struct {
 	// GossipKey and CA are those of every agent that is added from now on.
 	GossipKey string
 	CA        *pki.CA
+	// SignsNothing keeps the CA's key from the servers: those of before version 11 of the log's rules
+	// know no option for it.
+	SignsNothing bool
 	// DieTogether ends the agents when the process that started them ends,
 	// however it does. Their pods live on.
 	DieTogether bool

@@ -59,7 +59,7 @@ func (p *Process) configure(part string) error {
 		join = append(join, fmt.Sprintf("%q", s.at(s.Ports.Gossip)))
 	}
 	signs := ""
-	if p.Kind == pki.Server {
+	if p.Kind == pki.Server && !p.fleet.SignsNothing {
 		signs = fmt.Sprintf("  ca_key_file = %q\n", filepath.Join(filepath.Dir(p.files.CA), pki.CAKeyFile))
 	}
 	secrets := fmt.Sprintf(`gossip {
