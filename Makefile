@@ -25,7 +25,7 @@ demo: build ## a cluster, a preemption, and the leader killed in its middle
 
 # lint vets everything with every analyser; to vet again would take minutes.
 test: containers ## every test, the end-to-end ones and simulated worlds included
-	go test -vet=off -p $(JOBS) -timeout 20m ./...
+	go test -vet=off -p $(JOBS) -timeout 30m ./...
 	$(MAKE) sim SEEDS=1-2 FRESH=2 MINUTES=1
 
 race: ## the concurrent packages under the race detector
@@ -40,7 +40,7 @@ containers: ## what tests of real containers need (Debian's packages), where roo
 	    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $(CONTAINERS); fi
 
 e2e: containers ## the end-to-end tests alone: real processes, real faults
-	go test -count=1 -timeout 20m ./e2e/...
+	go test -count=1 -timeout 30m ./e2e/...
 
 # The commit is named in e2e/testdata/earlier-commit.
 upgrade: ## an earlier commit's servers and this one's together, under load, and an upgrade in place
