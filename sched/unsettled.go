@@ -18,40 +18,39 @@ type hang struct {
 // holds, could find room if some of those in earlier plans were refused. (Those of the same plan do not matter: when one
 // of them is refused, so are the plan's failures.) It errs on the side of yes.
 func (s *Scheduler) failureHangs(b *board, preempt bool) bool {
-	return s.hangs(b, &b.failure, func(matter bool) bool { return matter }, func(slot int32, _ bool) bool {
-		return s.couldTake(slot, b, preempt, false)
-	})
+	return s.hangs(b, &b.failure, false, preempt)
 }
 
 // preemptionHangs says whether a pod of the class, for which somebody would have to go as things will be if every
 // unsettled decision holds, could find room for which nobody has to go if some of those in earlier plans were refused. It
 // errs on the side of yes.
 func (s *Scheduler) preemptionHangs(b *board) bool {
-	return s.hangs(b, &b.preemption, func(matter bool) bool { return matter && b.openButForRules() },
-		func(slot int32, matter bool) bool { return s.couldTake(slot, b, false, matter) })
+	return s.hangs(b, &b.preemption, true, false)
 }
 
 // hangs asks about everything once, and then only about nodes that changed since the last time when the answer was no:
 // only nodes with unsettled decisions can make the difference, and, for a class that has rules about other pods or about
-// which others have, decisions about such pods (matter).
-func (s *Scheduler) hangs(b *board, h *hang, byRules func(matter bool) bool, byNode func(slot int32, matter bool) bool) bool {
+// which others have, decisions about such pods. Where asPlaced is set it is asked for room for which nobody has to go:
+// then such decisions alone are not enough. preempt says whether others may go for it.
+func (s *Scheduler) hangs(b *board, h *hang, asPlaced, preempt bool) bool {
 	if h.step == s.step {
 		return h.does
 	}
 	matter := b.topo != nil && s.unsettledMatterTo(b)
-	does := byRules(matter)
+	does := matter && (!asPlaced || b.openButForRules())
+	byNode := func(slot int32) bool { return s.couldTake(slot, b, preempt, asPlaced && matter) }
 	switch topo := s.view.topo.Version(); {
 	case does:
 	case h.does || h.step == 0 || b.topo != nil && h.topo != topo:
 		s.meter.Spend(len(s.unsettledSlots) * workNode)
 		// order does not matter: any one of them is enough.
 		for slot := range s.unsettledSlots {
-			does = does || byNode(slot, matter)
+			does = does || byNode(slot)
 		}
 		h.topo = topo
 	default:
 		s.view.since(h.clearedAt, func(slot int32) {
-			does = does || s.view.nodes[slot].unsettled > 0 && byNode(slot, matter)
+			does = does || s.view.nodes[slot].unsettled > 0 && byNode(slot)
 		})
 	}
 	h.does, h.step, h.clearedAt = does, s.step, s.stepStart
