@@ -39,7 +39,7 @@ type configuration struct {
 	lasting  context.Context // of what fetches keys
 	close    context.CancelFunc
 
-	stamp yamlfile.Stamp
+	watch yamlfile.Watch
 	said  atomic.Pointer[said]
 }
 
@@ -67,7 +67,7 @@ func openConfiguration(c Config) (*configuration, error) {
 		return k, nil
 	}
 	k.compiler = authenticationcel.NewDefaultCompiler()
-	k.stamp = yamlfile.StampOf(c.ConfigFile)
+	k.watch = yamlfile.NewWatch(c.ConfigFile)
 	if err := k.read(); err != nil {
 		k.close()
 		return nil, fmt.Errorf("the authentication configuration:\n%w", err)
@@ -87,25 +87,14 @@ func (c *configuration) run(ctx context.Context) {
 	if c.file == "" {
 		return
 	}
-	tick := time.NewTicker(recheck)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			c.look()
-		}
-	}
+	yamlfile.Follow(ctx, c.look)
 }
 
 // look reads the file if it is another one than it was.
 func (c *configuration) look() {
-	stamp := yamlfile.StampOf(c.file)
-	if stamp == c.stamp {
+	if !c.watch.Changed() {
 		return
 	}
-	c.stamp = stamp
 	if err := c.read(); err != nil {
 		c.logger.Error("the authentication configuration has changed and cannot be read; what it said before counts", "error", err)
 		return

@@ -20,7 +20,7 @@ import (
 
 // recheck bounds how often it is looked whether a file has changed: who is taken out of it is
 // nobody so much later.
-const recheck = time.Second
+const recheck = yamlfile.Recheck
 
 // tokenFile holds the bearer tokens of a file, which is read again when it changes.
 // While it cannot be read or is wrong, the tokens of before are good.
@@ -31,7 +31,7 @@ type tokenFile struct {
 
 	mu      sync.Mutex
 	current *tokenfile.TokenAuthenticator
-	stamp   yamlfile.Stamp
+	watch   yamlfile.Watch
 	checked time.Time
 }
 
@@ -42,7 +42,7 @@ func openTokens(file string, logger hclog.Logger) (*tokenFile, error) {
 	}
 	t := &tokenFile{file: file, logger: logger, now: time.Now}
 	t.checked = t.now()
-	t.stamp = yamlfile.StampOf(t.file)
+	t.watch = yamlfile.NewWatch(t.file)
 	var err error
 	if t.current, err = readTokens(file); err != nil {
 		return nil, fmt.Errorf("reading the token file: %w", err)
@@ -96,8 +96,7 @@ func (t *tokenFile) newest() *tokenfile.TokenAuthenticator {
 	defer t.mu.Unlock()
 	if now := t.now(); now.Sub(t.checked) >= recheck {
 		t.checked = now
-		if stamp := yamlfile.StampOf(t.file); stamp != t.stamp {
-			t.stamp = stamp
+		if t.watch.Changed() {
 			t.reload()
 		}
 	}

@@ -23,8 +23,6 @@ import (
 )
 
 const (
-	// recheck is how often it is looked whether the file has changed.
-	recheck = time.Second
 	// graceOfBefore is the least time for which what has begun with the keys of before may end with them.
 	graceOfBefore = 10 * time.Second
 )
@@ -42,7 +40,7 @@ type Config struct {
 // what it said before counts.
 type Vault struct {
 	config Config
-	stamp  yamlfile.Stamp
+	watch  yamlfile.Watch
 	book   atomic.Pointer[book]
 
 	failures, refusedFiles atomic.Int64
@@ -61,7 +59,7 @@ func Open(c Config) (*Vault, error) {
 		v.book.Store(&book{opened: newCache(), close: func() {}})
 		return v, nil
 	}
-	v.stamp = yamlfile.StampOf(c.File)
+	v.watch = yamlfile.NewWatch(c.File)
 	b, err := read(c.File, c.Server)
 	if err != nil {
 		return nil, fmt.Errorf("the encryption configuration:\n%w", err)
@@ -77,25 +75,14 @@ func (v *Vault) Run(ctx context.Context) {
 		<-ctx.Done()
 		return
 	}
-	tick := time.NewTicker(recheck)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			v.follow()
-		}
-	}
+	yamlfile.Follow(ctx, v.follow)
 }
 
 // follow reads the file if it is another one than it was.
 func (v *Vault) follow() {
-	stamp := yamlfile.StampOf(v.config.File)
-	if stamp == v.stamp {
+	if !v.watch.Changed() {
 		return
 	}
-	v.stamp = stamp
 	b, err := read(v.config.File, v.config.Server)
 	if err != nil {
 		v.refusedFiles.Add(1)
