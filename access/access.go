@@ -80,10 +80,11 @@ func RulesFor(groups []string, hasRoles bool) []Rule {
 // than the one that allows it.
 func rulesFor(groups []string, hasRoles bool) iter.Seq[Rule] {
 	machine, account, at := IsMachine(groups), IsAccount(groups), home(groups)
+	node := slices.Contains(groups, Nodes)
 	return func(yield func(Rule) bool) {
 		for _, r := range table {
 			switch {
-			case r.Before && hasRoles:
+			case r.Before && (hasRoles || node):
 				continue
 			case r.Group == Everybody:
 			case machine && r.Group != Servers && r.Group != Workers, account && r.Group != Accounts,

@@ -82,18 +82,44 @@ func CheckNode(said, old *corev1.Node) error {
 		if problems := validation.IsQualifiedName(strings.ToLower(key)); len(problems) > 0 {
 			refuse("metadata.annotations: %q: %s", key, problems[0])
 		}
-		if size := len(said.Annotations[key]); size > maxNodeText {
-			refuse("metadata.annotations[%s] has %d bytes, and may have %d", key, size, maxNodeText)
-		}
 	}
-	for i := range said.Status.Conditions {
-		if size := said.Status.Conditions[i].Size(); size > maxNodeText {
-			refuse("status.conditions[%d] has %d bytes, and may have %d", i, size, maxNodeText)
-		}
-	}
+	errs = append(errs, checkTexts(said, &corev1.Node{})...)
 	errs = append(errs, checkTaints(said.Spec.Taints)...)
 	errs = append(errs, checkAmounts("status.capacity", said.Status.Capacity)...)
 	errs = append(errs, checkAmounts("status.allocatable", said.Status.Allocatable)...)
+	return errors.Join(append(errs, checkCounts(said, old)...)...)
+}
+
+// CheckNodeSize says why a node may not write its object so through the API, where it writes it whole: by what it
+// would come to. old is the node as it is stored, nil if it is new; what others put there is no reason.
+func CheckNodeSize(said, old *corev1.Node) error {
+	if old == nil {
+		old = &corev1.Node{}
+	}
+	if size := said.Size(); size > maxNodeBytes && size > old.Size() {
+		return fmt.Errorf("the node has %d bytes, and may have %d", size, maxNodeBytes)
+	}
+	return errors.Join(append(checkTexts(said, old), checkCounts(said, old)...)...)
+}
+
+// checkTexts bounds what people are to read, but for what is there already.
+func checkTexts(said, old *corev1.Node) (errs []error) {
+	for _, key := range slices.Sorted(maps.Keys(said.Annotations)) {
+		if size := len(said.Annotations[key]); size > maxNodeText && said.Annotations[key] != old.Annotations[key] {
+			errs = append(errs, fmt.Errorf("metadata.annotations[%s] has %d bytes, and may have %d", key, size, maxNodeText))
+		}
+	}
+	for i := range said.Status.Conditions {
+		c := &said.Status.Conditions[i]
+		if size := c.Size(); size > maxNodeText && !slices.Contains(old.Status.Conditions, *c) {
+			errs = append(errs, fmt.Errorf("status.conditions[%d] has %d bytes, and may have %d", i, size, maxNodeText))
+		}
+	}
+	return errs
+}
+
+// checkCounts bounds maps and lists, with what is there already.
+func checkCounts(said, old *corev1.Node) (errs []error) {
 	for _, list := range []struct {
 		name    string
 		n, most int
@@ -107,10 +133,10 @@ func CheckNode(said, old *corev1.Node) error {
 		{"status.addresses", len(said.Status.Addresses), maxNodeAddresses},
 	} {
 		if list.n > list.most {
-			refuse("%s would have %d entries, and may have %d", list.name, list.n, list.most)
+			errs = append(errs, fmt.Errorf("%s would have %d entries, and may have %d", list.name, list.n, list.most))
 		}
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // checkLabels is NodeRestriction's rule: of Kubernetes' own labels a worker sets

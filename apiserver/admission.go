@@ -80,8 +80,12 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer) (*admissionC
 	if err != nil {
 		return nil, err
 	}
+	ofNodes, err := nodeGuards(plugins, view)
+	if err != nil {
+		return nil, err
+	}
 	c.Interface = admission.NewChainHandler(slices.Concat(
-		[]admission.Interface{namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}}, mutating,
+		[]admission.Interface{namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}}, ofNodes, mutating,
 		// From here on nothing is changed any more.
 		[]admission.Interface{c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}}, certificateGuards(rights, view), validating,
 	)...)
@@ -91,11 +95,16 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer) (*admissionC
 // factory gives the informers that Kubernetes' plugins ask for.
 func (c *admissionChain) factory(client dynamic.Interface) clientinformers.SharedInformerFactory {
 	factory := clientinformers.NewSharedInformerFactory(nil, 0)
+	nodes, accounts, claims, volumes := nodeRows()
 	for _, k := range []struct {
 		object runtime.Object
 		rows   *informers.Rows
 	}{
 		{&corev1.Namespace{}, informers.Typed("namespaces", func(v *fsm.View) fsm.Table[*corev1.Namespace] { return v.Namespaces })},
+		{&corev1.Node{}, nodes},
+		{&corev1.ServiceAccount{}, accounts},
+		{&corev1.PersistentVolumeClaim{}, claims},
+		{&corev1.PersistentVolume{}, volumes},
 		{&flowcontrolv1.FlowSchema{}, informers.InNoNamespace(fsm.FlowSchemas)},
 		{&flowcontrolv1.PriorityLevelConfiguration{}, informers.InNoNamespace(fsm.PriorityLevels)},
 		{&corev1.Pod{}, informers.Typed("pods", func(v *fsm.View) fsm.Table[*corev1.Pod] { return v.Pods })},

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/apiserver/noderights"
 	"github.com/berth-dev/berth/apiserver/roles"
 	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/fsm"
@@ -50,17 +51,9 @@ func byCertificate(req *http.Request) (*authenticator.Response, bool, error) {
 // issuedExtra says of a node when its certificate was made.
 const issuedExtra = "berth.dev/certificate-issued"
 
-// nodeUser is the node that a user is, by a certificate that it has asked for.
-func nodeUser(who user.Info) (node string, ok bool) {
-	if who == nil || !slices.Contains(who.GetGroups(), access.Nodes) {
-		return "", false
-	}
-	return strings.CutPrefix(who.GetName(), "system:node:")
-}
-
 // isRevoked: the user is a node by a certificate that counts no more.
 func isRevoked(v *fsm.View, who user.Info) bool {
-	node, ok := nodeUser(who)
+	node, ok := noderights.NodeOf(who)
 	if !ok {
 		return false
 	}
@@ -78,6 +71,7 @@ func isRevoked(v *fsm.View, who user.Info) bool {
 type rights struct {
 	view  func() *fsm.View
 	roles *roles.Authorizer
+	nodes *noderights.Authorizer
 	log   hclog.Logger
 }
 
@@ -85,7 +79,7 @@ func newRights(backend Backend, log hclog.Logger) *rights {
 	before := func(a authorizer.Attributes) bool {
 		return access.MayAsk(groupsOf(a.GetUser()), false, tableRequest(a))
 	}
-	return &rights{backend.View, roles.New(backend, before), log}
+	return &rights{backend.View, roles.New(backend, before), noderights.New(backend.View), log}
 }
 
 func groupsOf(who user.Info) []string {
@@ -119,12 +113,43 @@ func (r *rights) Authorize(ctx context.Context, a authorizer.Attributes) (decisi
 	case access.IsMachine(groups):
 		return authorizer.DecisionNoOpinion, "the certificates of servers and workers are not for the API", nil
 	default:
-		decision, why, err = r.roles.Authorize(ctx, a)
+		if decision, why, err = r.nodes.Authorize(ctx, a); decision != authorizer.DecisionAllow {
+			decision, why, err = r.byRoles(ctx, a)
+		}
 	}
 	if impersonation && decision == authorizer.DecisionAllow {
 		r.tellImpersonation(ctx, a)
 	}
 	return decision, why, err
+}
+
+// byRoles asks the cluster's roles. A node has those alone that are given to it, or to all nodes by their group: it
+// is none of those for whom roles are given to everybody who is known.
+func (r *rights) byRoles(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if _, isNode := noderights.NodeOf(a.GetUser()); !isNode {
+		return r.roles.Authorize(ctx, a)
+	}
+	decision, why, err := r.roles.Authorize(ctx, ofNode{a})
+	if decision == authorizer.DecisionAllow {
+		return decision, why, err
+	}
+	// Roles refuse on the newest state alone, so the node's pods are asked again: one may have come a moment ago.
+	decision, why, _ = r.nodes.Authorize(ctx, a)
+	return decision, why, err
+}
+
+// ofNode is a request as roles are asked about it.
+type ofNode struct{ authorizer.Attributes }
+
+// GetUser implements authorizer.Attributes.
+func (n ofNode) GetUser() user.Info { return justNode(n.Attributes.GetUser()) }
+
+// justNode leaves out the group of everybody who is known.
+func justNode(who user.Info) user.Info {
+	return &user.DefaultInfo{
+		Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(),
+		Groups: slices.DeleteFunc(slices.Clone(who.GetGroups()), func(g string) bool { return g == access.Authenticated }),
+	}
 }
 
 // tellImpersonation: whoever acts as somebody else is named beside them. What is written is
@@ -166,8 +191,12 @@ func (r *rights) RulesFor(
 	if access.IsMachine(who.GetGroups()) {
 		return resources, paths, false, nil
 	}
+	_, isNode := noderights.NodeOf(who)
+	if isNode {
+		who = justNode(who)
+	}
 	more, morePaths, incomplete, err := r.roles.RulesFor(ctx, who, namespace)
-	return append(resources, more...), append(paths, morePaths...), incomplete, err
+	return append(resources, more...), append(paths, morePaths...), incomplete || isNode, err // what a node may depends on its pods
 }
 
 // rightsKey is the key of a request's context that holds the server's rights.

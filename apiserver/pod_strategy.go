@@ -39,7 +39,7 @@ func (s podCreation) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 // completePod fills in what a new pod does not say. It may be called again: who was asked since
 // may have added containers.
 func completePod(view *fsm.View, namespace string, pod *core.Pod) {
-	if pod.Spec.ServiceAccountName == "" {
+	if _, mirrored := pod.Annotations[corev1.MirrorPodAnnotationKey]; pod.Spec.ServiceAccountName == "" && !mirrored {
 		pod.Spec.ServiceAccountName = defaultServiceAccount
 	}
 	tolerateLostNode(pod)

@@ -104,7 +104,7 @@ func (r *served) Delete(ctx context.Context, name string, validate rest.Validate
 	if r.erase == nil {
 		return r.Store.Delete(ctx, name, validate, options)
 	}
-	if validate != nil && asksAnybody(r.backend.View()) {
+	if validate != nil && asksAnybody(ctx, r.backend.View()) {
 		return r.eraseAsked(ctx, name, validate, options)
 	}
 	return r.eraseOne(ctx, name, options)
@@ -206,7 +206,7 @@ func (r *served) eraseAll(ctx context.Context, validate rest.ValidateObjectFunc,
 			return nil, apierrors.NewConflict(r.kind.resource, m.GetName(), errPrecondition)
 		}
 	}
-	asked := validate != nil && asksAnybody(r.backend.View())
+	asked := validate != nil && asksAnybody(ctx, r.backend.View())
 	for len(items) > 0 {
 		n := min(len(items), deleteBatch)
 		if asked {

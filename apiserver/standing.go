@@ -2,16 +2,20 @@ package apiserver
 
 import (
 	"context"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/berth-dev/berth/apiserver/noderights"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/store"
 )
@@ -25,11 +29,12 @@ type standing struct {
 	backend     Backend
 
 	mu   sync.Mutex
-	open map[*lasting]struct{}
+	open map[string]map[*lasting]struct{} // by the node that asks; of all others under ""
 }
 
 // lasting is a request that lasts.
 type lasting struct {
+	node string
 	ctx  context.Context
 	asks authorizer.Attributes
 	end  context.CancelFunc
@@ -51,22 +56,34 @@ func (s *standing) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	l := &lasting{asks: asks}
+	l.node, _ = noderights.NodeOf(asks.GetUser())
 	l.ctx, l.end = context.WithCancel(ctx)
 	defer l.end()
-	s.mu.Lock()
-	s.open[l] = struct{}{}
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.open, l)
-		s.mu.Unlock()
-	}()
+	s.add(l)
+	defer s.remove(l)
 	// What changed since it was let in was not asked of it, because it was not among the others.
 	if why, lost := s.lost(l); lost {
 		responsewriters.Forbidden(asks, w, req, why, legacyscheme.Codecs)
 		return
 	}
 	s.next.ServeHTTP(w, req.WithContext(l.ctx))
+}
+
+func (s *standing) add(l *lasting) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[l.node] == nil {
+		s.open[l.node] = map[*lasting]struct{}{}
+	}
+	s.open[l.node][l] = struct{}{}
+}
+
+func (s *standing) remove(l *lasting) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.open[l.node], l); len(s.open[l.node]) == 0 {
+		delete(s.open, l.node)
+	}
 }
 
 // lost says whether a request would be refused by now. Who cannot be asked about goes on.
@@ -80,19 +97,21 @@ func (s *standing) run(ctx context.Context) {
 	at := s.backend.View().Revision()
 	for ctx.Err() == nil {
 		changes, err := s.backend.Feed().After(at, dispatchBatch)
+		concerned := concern{}
 		switch {
 		case err != nil: // the state was restored, or changed too fast
 			at = s.backend.View().Revision()
+			concerned.all = true
 		case len(changes) == 0:
 			_ = s.backend.Feed().Wait(ctx, at) // looked at again in any case
 			continue
 		default:
 			at = changes[len(changes)-1].Revision
-			if !concernRoles(changes) {
+			if concerned = s.concernedBy(changes); !concerned.all && len(concerned.nodes) == 0 {
 				continue
 			}
 		}
-		s.askAgain()
+		s.askAgain(concerned)
 		select {
 		case <-ctx.Done():
 		case <-time.After(askAgainEvery):
@@ -100,22 +119,43 @@ func (s *standing) run(ctx context.Context) {
 	}
 }
 
-func concernRoles(changes []store.Change) bool {
+// concern is whose rights changes may have ended: everybody's, or those of some nodes.
+type concern struct {
+	all   bool
+	nodes map[string]bool
+}
+
+// concernedBy: roles are everybody's. A node loses rights when a pod leaves it.
+func (s *standing) concernedBy(changes []store.Change) concern {
+	c := concern{nodes: map[string]bool{}}
 	for i := range changes {
+		if pod, ok := changes[i].Old.(*corev1.Pod); ok && pod != nil {
+			now, _ := changes[i].New.(*corev1.Pod)
+			if now == nil || now.UID != pod.UID || now.Spec.NodeName != pod.Spec.NodeName {
+				c.nodes[pod.Spec.NodeName] = true
+			}
+			continue
+		}
 		for _, row := range []any{changes[i].Old, changes[i].New} {
 			if o, ok := row.(*fsm.Object); ok && o != nil && (fsm.IsRole(o.Resource) || fsm.RevokedNode(o) != "") {
-				return true
+				c.all = true
 			}
 		}
 	}
-	return false
+	delete(c.nodes, "")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(c.nodes, func(node string, _ bool) bool { return len(s.open[node]) == 0 })
+	return c
 }
 
-func (s *standing) askAgain() {
+func (s *standing) askAgain(concerned concern) {
 	s.mu.Lock()
-	open := make([]*lasting, 0, len(s.open))
-	for l := range s.open {
-		open = append(open, l)
+	var open []*lasting
+	for node, asking := range s.open {
+		if concerned.all || concerned.nodes[node] {
+			open = slices.AppendSeq(open, maps.Keys(asking))
+		}
 	}
 	s.mu.Unlock()
 	for _, l := range open {

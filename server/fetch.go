@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/berth-dev/berth/apiserver/noderights"
 	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
@@ -140,34 +141,24 @@ func mountsToken(spec *corev1.PodSpec, r *rpc.TokenRequest) bool {
 	return false
 }
 
+// refersTo: what Kubernetes' agents may read, a worker may. Beyond it, it keeps the volumes of its node, and
+// what its pods name here and not there.
 func refersTo(view *fsm.View, r *rpc.FetchRequest) bool {
-	found := false
-	if r.Resource == fsm.PersistentVolumes {
-		volume, ok := view.PersistentVolume(r.Name)
-		if ok && r.Namespace == "" && model.LocalVolumeNode(volume) == r.Node {
-			return true
-		}
-		if !ok || volume.Spec.ClaimRef == nil {
-			return false
-		}
-		ref := volume.Spec.ClaimRef
-		claim, ok := view.VolumeClaim(ref.Namespace, ref.Name)
-		if !ok || claim.UID != ref.UID || claim.Spec.VolumeName != volume.Name {
-			return false
-		}
-		r = &rpc.FetchRequest{Node: r.Node, Resource: fsm.VolumeClaims, Namespace: ref.Namespace, Name: ref.Name}
+	if volume, ok := view.PersistentVolume(r.Name); r.Resource == fsm.PersistentVolumes && ok && r.Namespace == "" && model.LocalVolumeNode(volume) == r.Node {
+		return true
 	}
+	if noderights.Needs(view, r.Node, r.Resource, r.Namespace, r.Name) {
+		return true
+	}
+	found := false
 	view.PodsOnNode(r.Node, func(pod *corev1.Pod) bool {
-		switch {
-		case r.Resource == "runtimeclasses":
+		switch r.Resource {
+		case "runtimeclasses":
 			found = r.Namespace == "" && pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == r.Name
-		case pod.Namespace != r.Namespace:
-		case r.Resource == fsm.VolumeClaims:
-			found = slices.Contains(model.Claims(pod), r.Name)
-		case r.Resource == serviceAccounts:
-			found = pod.Spec.ServiceAccountName == r.Name
+		case noderights.Secrets:
+			found = pod.Namespace == r.Namespace && pullsWith(view, pod, r.Name)
 		default:
-			found = podRefersTo(&pod.Spec, r.Resource, r.Name) || r.Resource == "secrets" && pullsWith(view, pod, r.Name)
+			return false
 		}
 		return !found
 	})
@@ -257,58 +248,4 @@ func pullsWith(view *fsm.View, pod *corev1.Pod, secret string) bool {
 		}
 	}
 	return slices.ContainsFunc(refs, func(ref corev1.LocalObjectReference) bool { return ref.Name == secret })
-}
-
-func podRefersTo(spec *corev1.PodSpec, resource, name string) bool {
-	for i := range spec.Volumes {
-		if volumeRefersTo(&spec.Volumes[i], resource, name) {
-			return true
-		}
-	}
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			if containerRefersTo(&containers[i], resource, name) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func volumeRefersTo(v *corev1.Volume, resource, name string) bool {
-	if resource == "configmaps" && v.ConfigMap != nil && v.ConfigMap.Name == name ||
-		resource == "secrets" && v.Secret != nil && v.Secret.SecretName == name {
-		return true
-	}
-	if v.Projected == nil {
-		return false
-	}
-	for _, p := range v.Projected.Sources {
-		if resource == "configmaps" && p.ConfigMap != nil && p.ConfigMap.Name == name ||
-			resource == "secrets" && p.Secret != nil && p.Secret.Name == name {
-			return true
-		}
-	}
-	return false
-}
-
-func containerRefersTo(c *corev1.Container, resource, name string) bool {
-	for _, from := range c.EnvFrom {
-		if resource == "configmaps" && from.ConfigMapRef != nil && from.ConfigMapRef.Name == name ||
-			resource == "secrets" && from.SecretRef != nil && from.SecretRef.Name == name {
-			return true
-		}
-	}
-	for _, e := range c.Env {
-		if e.ValueFrom == nil {
-			continue
-		}
-		if ref := e.ValueFrom.ConfigMapKeyRef; resource == "configmaps" && ref != nil && ref.Name == name {
-			return true
-		}
-		if ref := e.ValueFrom.SecretKeyRef; resource == "secrets" && ref != nil && ref.Name == name {
-			return true
-		}
-	}
-	return false
 }
