@@ -233,7 +233,7 @@ func TestNodesWatchWhatTheirPodsNeed(t *testing.T) {
 	}
 
 	everybody := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "everybody"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+		ObjectMeta: metav1.ObjectMeta{Name: "everybody"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:authenticated"}},
 	}
 	if _, err := root.RbacV1().ClusterRoleBindings().Create(ctx, everybody, metav1.CreateOptions{}); err != nil {
