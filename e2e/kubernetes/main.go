@@ -1,9 +1,10 @@
 // Kubernetes lets Kubernetes' own end-to-end tests judge Berth: it starts the
-// real binary as a cluster of three servers and several workers, runs the
-// unchanged tests against it, and writes down what they found.
+// real binary as a cluster of three servers and several nodes with real
+// containers, runs the unchanged tests against it, and writes down what they
+// found.
 //
-// The workers' containers are entries in memory. Whatever a test wants of a
-// program inside a container can therefore not pass, and is written down so.
+// Everything runs on a part of the machine that is made for it (machine.go),
+// and that ends with it.
 package main
 
 import (
@@ -15,94 +16,139 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"sync"
 	"syscall"
 	"time"
 )
 
 type options struct {
-	berth, suite, report string
-	focus                string
-	dir                  string
-	workers              int
-	timeout              time.Duration
+	berth, suite, agnhost, kubectl string
+	focus, report, results, logs   string
+	workers, lanes, batch          int
+	timeout                        time.Duration
+	again, reportOnly              bool
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.berth, "berth", "bin/berth", "Berth's binary.")
 	flag.StringVar(&o.suite, "suite", "bin/e2e.test", "Kubernetes' tests, built from k8s.io/kubernetes/test/e2e.")
+	flag.StringVar(&o.agnhost, "agnhost", "bin/agnhost", "The tests' program of many servers, built from k8s.io/kubernetes/test/images/agnhost.")
+	flag.StringVar(&o.kubectl, "kubectl", "bin/kubectl", "kubectl, built from k8s.io/kubernetes/cmd/kubectl.")
+	flag.StringVar(&o.focus, "focus", "", "Run only the specs whose names match this expression.")
 	flag.StringVar(&o.report, "report", "", "Where to write the report; empty: on the terminal.")
-	flag.StringVar(&o.focus, "focus", "", "Run the specs whose names match this expression, instead of the usual groups.")
-	flag.StringVar(&o.dir, "dir", "", "Keep the cluster's and the tests' files here; empty: thrown away.")
-	flag.IntVar(&o.workers, "workers", 4, "Workers, each a node.")
-	flag.DurationVar(&o.timeout, "timeout", time.Hour, "How long the tests may take.")
+	flag.StringVar(&o.results, "results", "bin/conformance.json", "What the specs came to is kept here, for runs that follow.")
+	flag.StringVar(&o.logs, "logs", "", "Keep the logs of the tests and of the cluster here; empty: thrown away.")
+	flag.IntVar(&o.workers, "workers", 2, "Nodes.")
+	flag.IntVar(&o.lanes, "lanes", 2, "How many specs run at a time, those aside that must run alone.")
+	flag.IntVar(&o.batch, "batch", 12, "How many specs one process of the tests runs.")
+	flag.DurationVar(&o.timeout, "timeout", 6*time.Hour, "No spec is begun later than this.")
+	flag.BoolVar(&o.again, "again", false, "Run specs that have passed as well.")
+	flag.BoolVar(&o.reportOnly, "report-only", false, "Run none: write the report.")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "conformance:", err)
+	if err := start(o); err != nil {
+		if !errors.Is(err, errSaid) {
+			fmt.Fprintln(os.Stderr, "conformance:", err)
+		}
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, o options) (err error) {
-	shares := usualShares
-	if o.focus != "" {
-		pattern, err := regexp.Compile(o.focus)
-		if err != nil {
-			return fmt.Errorf("-focus: %w", err)
-		}
-		shares = [][]group{{{name: o.focus, pattern: pattern}}}
+// start makes a machine for the cluster and the tests, or, there, runs them.
+func start(o options) error {
+	if dir := os.Getenv(insideVariable); dir != "" {
+		ctx, stop := insideContext()
+		defer stop()
+		return run(ctx, o, dir)
 	}
-	dir := o.dir
-	if dir == "" {
-		if dir, err = os.MkdirTemp("", "berth-conformance-"); err != nil {
-			return err
-		}
-		defer func() { _ = os.RemoveAll(dir) }() // temporary files: the system clears what is left
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := missingPrograms(); err != nil {
 		return err
 	}
-	r := report{Focus: o.focus, Workers: o.workers, Kubernetes: suiteVersion}
-	if r.Berth, err = versionOf(ctx, o.berth); err != nil {
-		return err
-	}
-	began := time.Now()
-	results, err := runShares(ctx, o, shares, dir)
+	dir, err := os.MkdirTemp("", "berth-conformance-")
 	if err != nil {
 		return err
 	}
-	r.Groups, r.Took = sortIntoGroups(slices.Concat(shares...), results), time.Since(began)
-	if o.report == "" {
-		r.write(os.Stdout)
-	} else if err := r.writeFile(o.report); err != nil {
+	defer func() { _ = os.RemoveAll(dir) }() // temporary files: the system clears what is left
+	return runInside(ctx, dir)
+}
+
+func run(ctx context.Context, o options, dir string) error {
+	focus, err := regexp.Compile(o.focus)
+	if err != nil {
+		return fmt.Errorf("-focus: %w", err)
+	}
+	for _, path := range []*string{&o.berth, &o.suite, &o.agnhost, &o.kubectl} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	if o.logs == "" {
+		o.logs = filepath.Join(dir, "logs")
+	}
+	if err := os.MkdirAll(o.logs, 0o755); err != nil {
 		return err
+	}
+	version, err := versionOf(ctx, o.berth)
+	if err != nil {
+		return err
+	}
+	specs, err := listSpecs(ctx, o, dir)
+	if err != nil {
+		return err
+	}
+	known, err := readResults(o.results)
+	if err != nil {
+		return err
+	}
+	if !o.reportOnly {
+		wanted := choose(specs, focus, known, o.again)
+		fmt.Fprintf(os.Stderr, "conformance: %d of %d specs are to run\n", len(wanted), len(specs))
+		if err := runOnCluster(ctx, o, dir, wanted, func(r result) error {
+			r.Berth = version
+			fmt.Fprintf(os.Stderr, "%-7s %4.0f s  %s\n", r.State, r.Seconds, r.Name)
+			known[r.Name] = r
+			return known.write(o.results)
+		}); err != nil {
+			return err
+		}
+	}
+	r := report{Specs: specs, Results: known, Causes: causes, Workers: o.workers, Kubernetes: suiteVersion}
+	if o.report != "" {
+		if err := r.writeFile(o.report); err != nil {
+			return err
+		}
+	} else {
+		r.write(os.Stdout)
 	}
 	return r.verdict()
 }
 
-// runShares runs every share of the specs on a cluster of its own, all at the
-// same time. The specs of one share follow each other: many of them change
-// nodes, or count what is left of them.
-func runShares(ctx context.Context, o options, shares [][]group, dir string) (results []result, err error) {
-	dirs, clusters := make([]string, len(shares)), make([]*cluster, len(shares))
-	for i := range shares { // one after the other: each takes ports that are free
-		dirs[i] = filepath.Join(dir, fmt.Sprintf("share-%d", i+1))
-		c, err := startCluster(ctx, o.berth, dirs[i], o.workers)
-		if err != nil {
-			return nil, fmt.Errorf("start a cluster: %w", err)
+// choose leaves out what has passed already, unless it is to run again.
+func choose(specs []spec, focus *regexp.Regexp, known results, again bool) []spec {
+	var out []spec
+	for _, s := range specs {
+		if focus.MatchString(s.Name) && (again || known[s.Name].State != passed) {
+			out = append(out, s)
 		}
-		defer func() { err = errors.Join(err, c.stop()) }()
-		clusters[i] = c
 	}
-	parts, errs := make([][]result, len(shares)), make([]error, len(shares))
-	var running sync.WaitGroup
-	for i, groups := range shares {
-		running.Go(func() { parts[i], errs[i] = runSuite(ctx, o, groups, clusters[i].kubeconfig, dirs[i]) })
+	return out
+}
+
+// runOnCluster starts a cluster, runs the specs and tells what each came to as soon as it is known.
+func runOnCluster(ctx context.Context, o options, dir string, specs []spec, tell func(result) error) error {
+	if len(specs) == 0 {
+		return nil
 	}
-	running.Wait()
-	return slices.Concat(parts...), errors.Join(errs...)
+	if err := prepareMachine(ctx, dir); err != nil {
+		return fmt.Errorf("prepare the machine: %w", err)
+	}
+	c, err := startCluster(ctx, o, dir)
+	if err != nil {
+		return fmt.Errorf("start a cluster: %w", err)
+	}
+	defer c.keepLogs(o.logs)
+	defer c.stop()
+	fmt.Fprintln(os.Stderr, "conformance: the cluster is there; its kubeconfig is", c.kubeconfig)
+	return errors.Join(runSpecs(ctx, o, c, specs, tell), c.alive())
 }

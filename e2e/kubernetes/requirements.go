@@ -1,7 +1,12 @@
 //go:build requirements
 
 // What the module must have although no program here imports it: Kubernetes'
-// end-to-end tests, which are built as they are, and never with this tag.
+// end-to-end tests, the programs that they use, and kubectl. They are built as
+// they are, and never with this tag.
 package main
 
-import _ "k8s.io/kubernetes/test/e2e"
+import (
+	_ "k8s.io/kubernetes/cmd/kubectl"
+	_ "k8s.io/kubernetes/test/e2e"
+	_ "k8s.io/kubernetes/test/images/agnhost"
+)

@@ -2,182 +2,247 @@ package main
 
 import (
 	"context"
-	"encoding/xml"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"github.com/onsi/ginkgo/v2/types"
 )
 
 // suiteVersion is that of the tests, and of the API that Berth serves.
 const suiteVersion = "v1.36.3"
 
-// skipped are specs of features that are off in Kubernetes itself unless
-// somebody switches them on.
-const skipped = `\[(Alpha|Feature:OffByDefault|BetaOffByDefault)\]`
+const (
+	// conformance is in the names of the specs that every Kubernetes has to pass.
+	conformance = "[Conformance]"
+	// focused are the specs that are counted: those, and all that are about what Berth is for.
+	focused = `\[Conformance\]|\[sig-scheduling\] Scheduler(Predicates|Preemption|Priorities)|\[sig-apps\] DisruptionController`
+	// skipped are specs of features that are off in Kubernetes itself unless somebody switches them on.
+	skippedSpecs = `\[(Alpha|Feature:OffByDefault|BetaOffByDefault)\]`
+)
 
-// group is specs that are counted together.
-type group struct {
-	name    string
-	pattern *regexp.Regexp
+// spec is one of the tests.
+type spec struct {
+	Name, Sig, Group string
+	// Alone: nothing else may run at the same time.
+	Alone bool
 }
 
-// usualShares are what Berth is about, in shares that take about equally long.
-// A spec belongs to the first group that its name matches.
-var usualShares = [][]group{
-	{
-		{"PriorityClass endpoints", regexp.MustCompile(`\[sig-scheduling\].* PriorityClass endpoints`)},
-		{"SchedulerPreemption", regexp.MustCompile(`\[sig-scheduling\] SchedulerPreemption`)},
-	},
-	{
-		{"SchedulerPredicates", regexp.MustCompile(`\[sig-scheduling\] SchedulerPredicates`)},
-	},
-	{
-		{"SchedulerPriorities", regexp.MustCompile(`\[sig-scheduling\] SchedulerPriorities`)},
-		{"DisruptionController", regexp.MustCompile(`\[sig-apps\] DisruptionController`)},
-	},
-}
+func (s *spec) conformance() bool { return strings.Contains(s.Name, conformance) }
 
-// result is what became of one spec.
-type result struct {
-	Name        string
-	State       string // passed, skipped, failed, timedout, panicked, interrupted
-	Why         string // of a skip or a failure
-	Seconds     float64
-	Conformance bool
-}
+var (
+	sigOf = regexp.MustCompile(`^\[sig-([a-z-]+)\] *`)
+	tags  = regexp.MustCompile(` *\[[^\]]*\]`)
+)
 
-func (r *result) passed() bool  { return r.State == "passed" }
-func (r *result) skipped() bool { return r.State == "skipped" || r.State == "pending" }
-
-// arguments of the tests. The seed keeps their order the same in every run.
-func arguments(o options, groups []group, kubeconfig, dir string) []string {
-	patterns := make([]string, len(groups))
-	for i, g := range groups {
-		patterns[i] = g.pattern.String()
-	}
-	return []string{
-		"--kubeconfig=" + kubeconfig,
-		"--provider=skeleton",
-		"--ginkgo.focus=" + strings.Join(patterns, "|"),
-		"--ginkgo.skip=" + skipped,
-		"--ginkgo.seed=1",
-		"--ginkgo.timeout=" + o.timeout.String(),
-		"--ginkgo.no-color",
-		"--ginkgo.silence-skips",
-		"--minStartupPods=-1",
-		"--allowed-not-ready-nodes=0",
-		"--dump-logs-on-failure=false",
-		"--disable-log-dump",
-		"--report-dir=" + filepath.Join(dir, "report"),
-	}
-}
-
-// runSuite runs the tests and reads what they report. That some have failed is
-// no error.
-func runSuite(ctx context.Context, o options, groups []group, kubeconfig, dir string) ([]result, error) {
-	args := arguments(o, groups, kubeconfig, dir)
-	if kubectl, err := exec.LookPath("kubectl"); err == nil {
-		args = append(args, "--kubectl-path="+kubectl)
-	}
-	log, err := os.Create(filepath.Join(dir, "e2e.log"))
+// listSpecs asks the tests what they are.
+func listSpecs(ctx context.Context, o options, dir string) ([]spec, error) {
+	path := filepath.Join(dir, "list.json")
+	out, err := exec.CommandContext(ctx, o.suite, "--ginkgo.dry-run", "--ginkgo.focus="+focused, "--ginkgo.skip="+skippedSpecs,
+		"--ginkgo.no-color", "--ginkgo.silence-skips", "--ginkgo.json-report="+path, "--provider=skeleton").CombinedOutput()
 	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = log.Close() }() // it is only for people
-	cmd := exec.CommandContext(ctx, o.suite, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = clusterStop
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	fmt.Fprintf(os.Stderr, "conformance: running; the tests' log is %s\n", log.Name())
-	began := time.Now()
-	err = cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
-		return nil, fmt.Errorf("%s: %w", o.suite, errors.Join(err, ctx.Err()))
-	}
-	path := filepath.Join(dir, "report", "junit_01.xml")
-	if at, statErr := os.Stat(path); statErr != nil || at.ModTime().Before(began) {
-		return nil, fmt.Errorf("%s wrote no report: %w; its log is %s", o.suite, errors.Join(err, statErr), log.Name())
+		return nil, fmt.Errorf("%s: %w: %s", o.suite, err, out)
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	return parseJUnit(raw)
+	return parseSpecs(raw)
 }
 
-// junit is the part of the tests' report that matters here.
-type junit struct {
-	Cases []struct {
-		Name    string  `xml:"name,attr"`
-		Status  string  `xml:"status,attr"`
-		Seconds float64 `xml:"time,attr"`
-		Skipped *struct {
-			Message string `xml:"message,attr"`
-		} `xml:"skipped"`
-		Failure *description `xml:"failure"`
-		Error   *description `xml:"error"`
-	} `xml:"testsuite>testcase"`
+func parseSpecs(raw []byte) ([]spec, error) {
+	reports, err := parseReport(raw)
+	if err != nil {
+		return nil, err
+	}
+	var out []spec
+	for i := range reports {
+		r := &reports[i]
+		if r.LeafNodeType != types.NodeTypeIt || !r.State.Is(types.SpecStatePassed) {
+			continue
+		}
+		s := spec{Name: r.FullText(), Alone: r.IsSerial}
+		if len(r.ContainerHierarchyTexts) > 0 {
+			top := r.ContainerHierarchyTexts[0]
+			if sig := sigOf.FindStringSubmatch(top); sig != nil {
+				s.Sig = sig[1]
+			}
+			s.Group = strings.TrimSpace(tags.ReplaceAllString(top, ""))
+		}
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b spec) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
 }
 
-type description struct {
-	Text string `xml:",chardata"`
-}
-
-// parseJUnit reads a report. What the focus left out is not part of it; a
-// failure outside of any spec is.
-func parseJUnit(raw []byte) ([]result, error) {
-	var report junit
-	if err := xml.Unmarshal(raw, &report); err != nil {
+func parseReport(raw []byte) ([]types.SpecReport, error) {
+	var reports []types.Report
+	if err := json.Unmarshal(raw, &reports); err != nil {
 		return nil, fmt.Errorf("the tests' report: %w", err)
 	}
-	var out []result
-	for _, c := range report.Cases {
-		name, isSpec := strings.CutPrefix(c.Name, "[It] ")
-		r := result{Name: name, State: c.Status, Seconds: c.Seconds, Conformance: strings.Contains(name, "[Conformance]")}
-		switch {
-		case !isSpec && r.passed():
-			continue
-		case c.Skipped != nil:
-			reason, chosen := strings.CutPrefix(c.Skipped.Message, "skipped - ")
-			if !chosen {
-				continue
-			}
-			r.State, r.Why = "skipped", reason
-		case c.Failure != nil:
-			r.Why = firstWords(c.Failure.Text)
-		case c.Error != nil:
-			r.Why = firstWords(c.Error.Text)
-		}
-		out = append(out, r)
+	var out []types.SpecReport
+	for _, r := range reports {
+		out = append(out, r.SpecReports...)
 	}
 	return out, nil
 }
 
-// stackBegins tells where a failure's text turns into where it happened.
-var stackBegins = regexp.MustCompile(`(?m)^(In \[|There were additional failures|Full Stack Trace|\s*k8s\.io/kubernetes/)`)
+// arguments of the tests. The seed keeps their order the same in every run.
+func arguments(o options, c *cluster, specs []spec, report string) []string {
+	names := make([]string, len(specs))
+	for i, s := range specs {
+		names[i] = regexp.QuoteMeta(s.Name)
+	}
+	return []string{
+		"--kubeconfig=" + c.kubeconfig,
+		"--kubectl-path=" + o.kubectl,
+		"--provider=skeleton",
+		"--ginkgo.focus=(" + strings.Join(names, "|") + ")$",
+		"--ginkgo.seed=1",
+		"--ginkgo.timeout=" + batchTimeout.String(),
+		"--ginkgo.no-color",
+		"--ginkgo.silence-skips",
+		"--ginkgo.json-report=" + report,
+		"--minStartupPods=-1",
+		"--allowed-not-ready-nodes=0",
+		"--dump-logs-on-failure=false",
+		"--disable-log-dump",
+	}
+}
+
+const (
+	// batchTimeout is long: single specs take ten minutes.
+	batchTimeout = 2 * time.Hour
+	// batchStop is how long a batch that is to end may clear up.
+	batchStop = time.Minute
+)
+
+// runSpecs runs the specs in batches, each by one process of the tests: in several lanes at a time, and at the end, in one, those that
+// have to be alone.
+func runSpecs(ctx context.Context, o options, c *cluster, specs []spec, tell func(result) error) error {
+	deadline := time.Now().Add(o.timeout)
+	var shared, alone []spec
+	for _, s := range specs {
+		if s.Alone {
+			alone = append(alone, s)
+		} else {
+			shared = append(shared, s)
+		}
+	}
+	number := 0
+	for _, part := range []struct {
+		specs []spec
+		lanes int
+	}{{shared, o.lanes}, {alone, 1}} {
+		batches := make(chan []spec)
+		told := make(chan error, part.lanes)
+		var mu sync.Mutex
+		for lane := range part.lanes {
+			go func() {
+				var err error
+				for batch := range batches {
+					if err != nil || time.Now().After(deadline) || ctx.Err() != nil {
+						continue
+					}
+					mu.Lock()
+					number++
+					name := fmt.Sprintf("batch-%03d-lane-%d", number, lane+1)
+					mu.Unlock()
+					var done []result
+					done, err = runBatch(ctx, o, c, batch, name)
+					mu.Lock()
+					for _, r := range done {
+						err = errors.Join(err, tell(r))
+					}
+					mu.Unlock()
+				}
+				told <- err
+			}()
+		}
+		for batch := range slices.Chunk(part.specs, o.batch) {
+			batches <- batch
+		}
+		close(batches)
+		var errs []error
+		for range part.lanes {
+			errs = append(errs, <-told)
+		}
+		if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runBatch runs some specs and reads what they came to. That some have failed is no error.
+func runBatch(ctx context.Context, o options, c *cluster, specs []spec, name string) ([]result, error) {
+	path := filepath.Join(o.logs, name+".json")
+	log, err := os.Create(filepath.Join(o.logs, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }() // it is only for people
+	cmd := exec.CommandContext(ctx, o.suite, arguments(o, c, specs, path)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = batchStop
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	err = cmd.Run()
+	raw, readErr := os.ReadFile(path)
+	if readErr != nil {
+		return nil, fmt.Errorf("%s wrote no report: %w; its log is %s", o.suite, errors.Join(err, readErr), log.Name())
+	}
+	reports, err := parseReport(raw)
+	if err != nil {
+		return nil, err
+	}
+	return collect(reports), os.Remove(path)
+}
+
+// collect leaves out what was not run, or was cut short by the end of the whole. A failure outside of any spec counts as one.
+func collect(reports []types.SpecReport) []result {
+	var out []result
+	for i := range reports {
+		r := &reports[i]
+		one := result{Name: r.FullText(), State: r.State.String(), Seconds: r.RunTime.Seconds(), Why: firstWords(r.Failure.Message)}
+		switch {
+		case r.LeafNodeType != types.NodeTypeIt:
+			if r.State.Is(types.SpecStatePassed) || r.State.Is(types.SpecStateSkipped) {
+				continue
+			}
+			one.Name = outside + r.LeafNodeType.String()
+		case r.State.Is(types.SpecStateInterrupted | types.SpecStateAborted | types.SpecStatePending):
+			continue
+		case r.State.Is(types.SpecStateSkipped) && one.Why == "":
+			continue
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// outside begins the names of what failed outside of any spec.
+const outside = "outside of the specs: "
 
 // dump is a whole object, of which failures show every field.
 var dump = regexp.MustCompile(`(?s)<\*[\w.]+ \| 0x[0-9a-f]+>:.*`)
 
 // whyBytes bounds what is told of a failure.
-const whyBytes = 400
+const whyBytes = 300
 
-// firstWords is what a failure says, without its stack, in one line.
+// firstWords is what a failure says, in one line.
 func firstWords(text string) string {
-	if at := stackBegins.FindStringIndex(text); at != nil {
-		text = text[:at[0]]
-	}
 	text = dump.ReplaceAllString(text, "an object …")
 	text = strings.Join(strings.Fields(text), " ")
-	text = strings.TrimPrefix(text, "[FAILED] ")
 	if len(text) > whyBytes {
 		text = strings.ToValidUTF8(text[:whyBytes], "") + " …"
 	}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// machine is a part of this one, which the cluster and the tests have for themselves: namespaces of processes, mounts,
+// networks and cgroups. Whatever they leave there goes with it, however it ends.
+const (
+	// insideVariable names the machine's folder, in the process that has it for itself.
+	insideVariable = "BERTH_CONFORMANCE_INSIDE"
+	cgroupRoot     = "/sys/fs/cgroup"
+	machineStop    = 2 * time.Minute
+)
+
+// neededPrograms are the machine's. Debian's packages are named in the Makefile.
+var neededPrograms = [...]string{"containerd", "runc", "ctr", "busybox", "bash", "curl", "dig", "getent", "ip", "ldd", "iptables", "nft",
+	"nsenter", "unshare"}
+
+func missingPrograms() error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can make nodes with networks of their own")
+	}
+	var missing []string
+	for _, name := range neededPrograms {
+		if _, err := exec.LookPath(name); err != nil {
+			missing = append(missing, name)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(cniPlugins, "bridge")); err != nil {
+		missing = append(missing, "containernetworking-plugins")
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("this machine lacks %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// enterScript joins the cgroups that are named before the first --, and becomes the rest in namespaces of its own. The shell that
+// is their first process waits for whoever lost his parent.
+const enterScript = `while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift
+exec unshare --mount --pid --fork --cgroup --uts --net --mount-proc --kill-child sh -c '"$@"; exit $?' sh "$@"`
+
+// runInside runs this program again on a machine of its own, until it ends or the context does, and clears up.
+func runInside(ctx context.Context, dir string) (err error) {
+	groups, err := makeCgroups(fmt.Sprintf("berth-conformance-%d", os.Getpid()))
+	defer func() { err = errors.Join(err, removeCgroups(groups)) }()
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	args := append([]string{"-c", enterScript, "sh"}, groups...)
+	args = append(append(args, "--", self), os.Args[1:]...)
+	cmd := exec.Command("sh", args...)
+	cmd.Env = append(os.Environ(), insideVariable+"="+dir)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	// The end of its input tells it to end, also where this process was killed.
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	select {
+	case err := <-exited:
+		return silent(err)
+	case <-ctx.Done():
+	}
+	_ = input.Close() // it may have ended
+	select {
+	case err := <-exited:
+		return errors.Join(ctx.Err(), silent(err))
+	case <-time.After(machineStop):
+		_ = cmd.Process.Kill() // as above
+		<-exited
+		return errors.Join(ctx.Err(), fmt.Errorf("the tests did not stop within %s", machineStop))
+	}
+}
+
+// errSaid is an error of which the terminal has been told.
+var errSaid = errors.New("")
+
+func silent(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return errSaid
+	}
+	return err
+}
+
+// insideContext ends with the input, as whoever made this machine wishes.
+func insideContext() (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // there is nothing in it
+		stop()
+	}()
+	return ctx, stop
+}
+
+// makeCgroups makes a cgroup in every hierarchy of version 1, or in the one of version 2.
+func makeCgroups(name string) ([]string, error) {
+	entries, err := os.ReadDir(cgroupRoot)
+	if err != nil {
+		return nil, err
+	}
+	parents := []string{cgroupRoot}
+	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err != nil {
+		parents = nil
+		for _, e := range entries {
+			if e.IsDir() {
+				parents = append(parents, filepath.Join(cgroupRoot, e.Name()))
+			}
+		}
+	}
+	var out []string
+	for _, parent := range parents {
+		dir := filepath.Join(parent, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return out, err
+		}
+		out = append(out, dir)
+		// Nobody may join a cgroup of processors before it has some.
+		for _, file := range [...]string{"cpuset.cpus", "cpuset.mems"} {
+			value, err := os.ReadFile(filepath.Join(parent, file))
+			if err != nil || len(strings.TrimSpace(string(value))) == 0 {
+				continue
+			}
+			if err := os.WriteFile(filepath.Join(dir, file), value, 0o644); err != nil {
+				return out, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// removeCgroups removes cgroups and all below them, once the kernel has seen the last process of them off.
+func removeCgroups(dirs []string) error {
+	var errs []error
+	for _, dir := range dirs {
+		var err error
+		for range 100 {
+			if err = removeCgroup(dir); err == nil {
+				break
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func removeCgroup(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeCgroup(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return syscall.Rmdir(dir)
+}
+
+// privateMounts are what the machine's processes see instead of the host's: cgroups that begin with their own, and folders in which
+// programs leave things under names that are always the same. Names are asked nowhere: who listens at the address refuses.
+const privateMounts = `set -e
+awk '{ for (i = 7; i <= NF; i++) if ($i == "-") { print $5, $(i+1), $NF; break } }' /proc/self/mountinfo |
+while read -r at type options; do
+  case $type in
+  cgroup) umount "$at"; mount -t cgroup -o "${options#rw,}" none "$at" ;;
+  cgroup2) umount "$at"; mount -t cgroup2 none "$at" ;;
+  esac
+done
+mount -t tmpfs -o mode=755 none /run
+mkdir -p /run/lock /run/netns /run/uts /var/lib/cni
+mount -t tmpfs -o mode=755 none /var/lib/cni
+echo "nameserver $2" > "$1/resolv.conf"
+mount --bind "$1/resolv.conf" "$(readlink -f /etc/resolv.conf)" || true
+mount --bind "$1" "$1"
+mount --make-rshared "$1"
+`
+
+// prepareMachine makes the mounts, and the network that joins the nodes. It is for the process inside.
+func prepareMachine(ctx context.Context, dir string) error {
+	if err := shell(ctx, privateMounts, dir, hubAddress); err != nil {
+		return err
+	}
+	return shell(ctx, `set -e
+ip link set lo up
+ip link add hub type bridge
+ip addr add "$1/24" dev hub
+ip link set hub up
+echo 1 > /proc/sys/net/ipv4/ip_forward`, hubAddress)
+}
+
+// shell runs a script with arguments.
+func shell(ctx context.Context, script string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", script, "sh"}, args...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
