@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -98,7 +99,10 @@ func (c *caller) start(ctx context.Context, a Action) error {
 	}
 	spec.Command, spec.Args = expandAll(a.Container.Command), expandAll(a.Container.Args)
 	if c.volumes != nil {
-		if spec.Mounts, err = c.volumes.mounts(ctx, r, a.Container, values); err != nil {
+		var misconfigured *runtime.ConfigError
+		if spec.Mounts, err = c.volumes.mounts(ctx, r, a.Container, values); errors.As(err, &misconfigured) {
+			return &prepareError{wait: waitConfigError, event: "Failed", err: err}
+		} else if err != nil {
 			return &prepareError{wait: "ContainerCreating", event: "FailedMount", err: err}
 		}
 	}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -239,6 +240,25 @@ func TestVolumesRefuse(t *testing.T) {
 		if m, err := v.mounts(context.Background(), r, &r.pod.Spec.Containers[0], nil); err == nil {
 			t.Errorf("%s: %+v", name, m)
 		}
+	}
+}
+
+// A sub path that is none with the variables as they are is the container's configuration, not a volume that is not there.
+func TestSubPathOfVariables(t *testing.T) {
+	for expr, want := range map[string]string{
+		"$(POD)/x": "web/x", "$$(POD)": "$(POD)", "$(NONE)/x": "", "$(UP)": "", "/$(POD)": "", "$(EMPTY)/$(POD)": "",
+	} {
+		got, err := subPath(&corev1.VolumeMount{Name: "v", SubPathExpr: expr}, map[string]string{"POD": "web", "UP": "../web", "EMPTY": ""})
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v", expr, got, err)
+		}
+	}
+	r := testResolver(t, "volumes: [{name: v, emptyDir: {}}]\ncontainers: [{name: a, volumeMounts: [{name: v, mountPath: /v, subPathExpr: $(NONE)}]}]")
+	c := caller{volumes: &Volumes{Root: t.TempDir()}}
+	o := c.do(t.Context(), Action{Kind: ActionStart, Pod: r.pod, Container: &r.pod.Spec.Containers[0]})
+	var pe *prepareError
+	if !errors.As(o.Err, &pe) || pe.wait != waitConfigError || pe.event != "Failed" {
+		t.Errorf("%+v", o.Err)
 	}
 }
 

@@ -127,12 +127,9 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 		if err != nil {
 			return nil, fmt.Errorf("preparing volume %q: %w", vol.Name, err)
 		}
-		sub := m.SubPath
-		if m.SubPathExpr != "" {
-			sub = expand(m.SubPathExpr, func(name string) (string, bool) { s, ok := env[name]; return s, ok })
-		}
-		if sub != "" && !filepath.IsLocal(sub) {
-			return nil, fmt.Errorf("volume %q: sub path %q leads out of the volume", vol.Name, sub)
+		sub, err := subPath(m, env)
+		if err != nil {
+			return nil, err
 		}
 		out = append(out, runtime.Mount{Volume: m.Name, Source: source, SubPath: sub, Target: m.MountPath, ReadOnly: m.ReadOnly || readOnly,
 			Recursive: m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled,
@@ -140,6 +137,27 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 			Share:     m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationBidirectional})
 	}
 	return out, nil
+}
+
+// subPath is what of its volume a mount shows. One that is none with the variables as they are is a *runtime.ConfigError.
+func subPath(m *corev1.VolumeMount, env map[string]string) (string, error) {
+	sub, missing := m.SubPath, ""
+	if m.SubPathExpr != "" {
+		sub = expand(m.SubPathExpr, func(name string) (string, bool) {
+			s, ok := env[name]
+			if !ok {
+				missing = name
+			}
+			return s, ok
+		})
+	}
+	switch {
+	case missing != "":
+		return "", &runtime.ConfigError{Err: fmt.Errorf("volume %q: sub path %q names the variable %s, which the container does not have", m.Name, m.SubPathExpr, missing)}
+	case sub != "" && !filepath.IsLocal(sub):
+		return "", &runtime.ConfigError{Err: fmt.Errorf("volume %q: sub path %q leads out of the volume", m.Name, sub)}
+	}
+	return sub, nil
 }
 
 func (v *Volumes) prepare(ctx context.Context, r *resolver, vol *corev1.Volume) (string, error) {

@@ -71,7 +71,7 @@ func (r rootfs) program(name string) error {
 	return nil
 }
 
-// usedSpace is a file system of busybox, with the people that the suite's images have.
+// userSpace is a file system of busybox, with the people that the suite's images have.
 func userSpace() (rootfs, error) {
 	r := rootfs{}
 	for _, dir := range [...]string{"bin", "dev", "etc", "home", "home/user-defined-in-image", "lib", "lib64", "proc", "root", "sbin", "sys", "uploads", "usr",
@@ -101,18 +101,20 @@ func userSpace() (rootfs, error) {
 			r.put(imagepack.File{Path: "bin/" + applet, Mode: 0o777, Link: "busybox"})
 		}
 	}
-	return r, nil
+	// Its shell would keep from programs what has a name that no variable of a shell has; that of the image which it stands in for does not.
+	r.put(imagepack.File{Path: "bin/sh", Mode: 0o777, Link: "/usr/bin/bash"})
+	r.put(imagepack.File{Path: "bin/bash", Mode: 0o777, Link: "/usr/bin/bash"})
+	return r, r.program("bash")
 }
 
 // tools adds the programs that the suite's images have besides.
 func (r rootfs) tools() error {
-	for _, name := range [...]string{"bash", "curl", "dig", "getent", "ip"} {
+	for _, name := range [...]string{"curl", "dig", "getent", "ip"} {
 		delete(r, "bin/"+name) // busybox's would be found first
 		if err := r.program(name); err != nil {
 			return err
 		}
 	}
-	r.put(imagepack.File{Path: "bin/bash", Mode: 0o777, Link: "/usr/bin/bash"})
 	// What resolves names is loaded by name, and ldd does not know of it.
 	for _, pattern := range [...]string{"/lib/*-linux-gnu/libnss_files.so.2", "/lib/*-linux-gnu/libnss_dns.so.2", "/lib/*-linux-gnu/libresolv.so.2"} {
 		found, _ := filepath.Glob(pattern) // the pattern is a good one
