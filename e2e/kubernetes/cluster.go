@@ -61,7 +61,7 @@ func startCluster(ctx context.Context, o options, dir string) (c *cluster, err e
 		}
 	}()
 	images := filepath.Join(dir, "images.tar")
-	if err := writeImages(images, o.agnhost); err != nil {
+	if err := writeImages(images, o.tools); err != nil {
 		return nil, fmt.Errorf("the images: %w", err)
 	}
 	for i := range o.workers {

@@ -171,7 +171,7 @@ const nginxScript = "#!/bin/sh\ncd /usr/share/nginx/html && exec busybox httpd -
 const pauseScript = `trap "exit 0" TERM INT; while :; do sleep 3600 & wait $!; done`
 
 // writeImages packs stand-ins for the suite's images. Those that the suite tells apart by their contents differ by a variable.
-func writeImages(path, agnhost string) error {
+func writeImages(path, tools string) error {
 	folder, err := suiteFiles()
 	if err != nil {
 		return err
@@ -180,8 +180,12 @@ func writeImages(path, agnhost string) error {
 	if err != nil {
 		return err
 	}
-	all, err := agnhostFiles(agnhost, folder)
+	all, err := agnhostFiles(filepath.Join(tools, "agnhost"), folder)
 	if err != nil {
+		return err
+	}
+	noNew := maps.Clone(busybox)
+	if err := noNew.copyFile(filepath.Join(tools, "nnp"), "usr/local/bin/nnp", 0o6755); err != nil {
 		return err
 	}
 	nginx := maps.Clone(busybox)
@@ -200,6 +204,7 @@ func writeImages(path, agnhost string) error {
 	add(imageutils.Pause, busybox, []string{"/bin/sh", "-c", pauseScript}, nil, "65535:65535")
 	add(imageutils.BusyBox, busybox, nil, []string{"sh"}, "")
 	add(imageutils.NonRoot, busybox, nil, []string{"sh", "-c", "id -u; sleep 36000"}, "1234")
+	add(imageutils.Nonewprivs, noNew, nil, []string{"nnp"}, "")
 	add(imageutils.Agnhost, all, server, []string{"pause"}, "")
 	add(imageutils.AgnhostPrev, all, server, []string{"pause"}, "")
 	add(imageutils.GlibcDnsTesting, all, nil, []string{"sh"}, "")

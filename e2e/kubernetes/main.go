@@ -21,19 +21,18 @@ import (
 )
 
 type options struct {
-	berth, suite, agnhost, kubectl string
-	focus, report, results, logs   string
-	workers, lanes, batch          int
-	timeout                        time.Duration
-	again, reportOnly              bool
+	berth, suite, tools          string
+	focus, report, results, logs string
+	workers, lanes, batch        int
+	timeout                      time.Duration
+	again, reportOnly            bool
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.berth, "berth", "bin/berth", "Berth's binary.")
 	flag.StringVar(&o.suite, "suite", "bin/e2e.test", "Kubernetes' tests, built from k8s.io/kubernetes/test/e2e.")
-	flag.StringVar(&o.agnhost, "agnhost", "bin/agnhost", "The tests' program of many servers, built from k8s.io/kubernetes/test/images/agnhost.")
-	flag.StringVar(&o.kubectl, "kubectl", "bin/kubectl", "kubectl, built from k8s.io/kubernetes/cmd/kubectl.")
+	flag.StringVar(&o.tools, "tools", "bin", "Where kubectl is, and the tests' programs agnhost and nnp, built from k8s.io/kubernetes.")
 	flag.StringVar(&o.focus, "focus", "", "Run only the specs whose names match this expression.")
 	flag.StringVar(&o.report, "report", "", "Where to write the report; empty: on the terminal.")
 	flag.StringVar(&o.results, "results", "bin/conformance.json", "What the specs came to is kept here, for runs that follow.")
@@ -78,7 +77,7 @@ func run(ctx context.Context, o options, dir string) error {
 	if err != nil {
 		return fmt.Errorf("-focus: %w", err)
 	}
-	for _, path := range []*string{&o.berth, &o.suite, &o.agnhost, &o.kubectl} {
+	for _, path := range []*string{&o.berth, &o.suite, &o.tools} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return err
 		}

@@ -104,7 +104,7 @@ func arguments(o options, c *cluster, specs []spec, report string) []string {
 	}
 	return []string{
 		"--kubeconfig=" + c.kubeconfig,
-		"--kubectl-path=" + o.kubectl,
+		"--kubectl-path=" + filepath.Join(o.tools, "kubectl"),
 		"--provider=skeleton",
 		"--ginkgo.focus=(" + strings.Join(names, "|") + ")$",
 		"--ginkgo.seed=1",
