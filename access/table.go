@@ -216,6 +216,7 @@ func controllerRules() []Rule {
 		row("validatingadmissionpolicy-status", []string{"patch"}, "validatingadmissionpolicies.admissionregistration.k8s.io/status"),
 		row("priority-and-fairness-config-producer", []string{"get", "create", "update", "delete"}, "flowschemas.flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io"),
 		row("api-priority-and-fairness-config-consumer-v1", []string{"patch"}, "flowschemas.flowcontrol.apiserver.k8s.io/status"),
+		row("service-cidrs-controller", change, "servicecidrs.networking.k8s.io", "servicecidrs.networking.k8s.io/status"),
 		row("token-cleaner", []string{"delete"}, "secrets"),
 		row("csrcleaner", []string{"delete"}, certificateRequests),
 	}

@@ -92,6 +92,11 @@ func TestTheTableOfLimits(t *testing.T) {
 				})
 			}
 		},
+		"ranges for services": func(t *testing.T, r docs.Row) {
+			if n := r.Numbers(t, 1); n[0] != fsm.MaxServiceCIDRs {
+				t.Errorf("the row says %d", n)
+			}
+		},
 		"admission policies of each sort; bindings of each sort; configurations of webhooks of each sort": func(t *testing.T, r docs.Row) {
 			if n := r.Numbers(t, 3); n[0] != fsm.MaxAdmissionPolicies || n[1] != fsm.MaxPolicyBindings || n[2] != fsm.MaxWebhooks {
 				t.Errorf("the row says %d", n)

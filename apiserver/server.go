@@ -212,6 +212,7 @@ func (g *registry) install(
 		g.autoscalingGroup,
 		g.admissionGroup,
 		g.flowGroup,
+		g.networkingGroup,
 		func() (genericapiserver.APIGroupInfo, error) { return g.definitionsGroup(builtIn) },
 	} {
 		info, err := group()

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,6 +44,9 @@ func (r ServiceRanges) withDefaults() ServiceRanges {
 	return r
 }
 
+// Prefixes are the ranges of cluster addresses.
+func (r ServiceRanges) Prefixes() []netip.Prefix { return r.withDefaults().ClusterIPs }
+
 // First is the range that addresses are of by default.
 func (r ServiceRanges) First() netip.Prefix { return r.withDefaults().ClusterIPs[0] }
 
@@ -62,7 +66,7 @@ func (g *registry) services(s *served, ranges ServiceRanges) (rest.Storage, erro
 	byFamily := map[core.IPFamily]ipallocator.Interface{}
 	first := familyOf(ranges.ClusterIPs[0])
 	for _, p := range ranges.ClusterIPs {
-		byFamily[familyOf(p)] = &addresses{view: view, prefix: p, chosen: newChosen()}
+		byFamily[familyOf(p)] = &addresses{view: view, configured: p, chosen: map[netip.Prefix]*chosen{}}
 	}
 	ports := &nodePorts{view: view, first: ranges.FirstNodePort, last: ranges.LastNodePort, chosen: newChosen()}
 	upstream, _, _, err := servicestorage.NewREST(g.options(serviceDescription()), first, byFamily, ports, nil, nil, nil)
@@ -153,44 +157,95 @@ func (c *chosen) choose(first, last int, taken func(n int) bool) (int, bool) {
 	return 0, false
 }
 
-// addresses is upstream's allocator of the addresses of one range.
+// addresses is upstream's allocator of the addresses of one family.
 type addresses struct {
-	view   func() *fsm.View
-	prefix netip.Prefix
-	chosen *chosen
+	view func() *fsm.View
+	// configured is the range that every service may have addresses of until the cluster has ranges
+	// that say so.
+	configured netip.Prefix
+
+	mu     sync.Mutex
+	chosen map[netip.Prefix]*chosen
 }
 
 var _ ipallocator.Interface = (*addresses)(nil)
 
+// ranges are those of the family that new addresses are of.
+func (a *addresses) ranges(v *fsm.View) []netip.Prefix {
+	all, known := v.ServiceRanges()
+	if !known {
+		return []netip.Prefix{a.configured}
+	}
+	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return familyOf(p) != a.IPFamily() })
+}
+
 // Allocate implements ipallocator.Interface.
 func (a *addresses) Allocate(ip net.IP) error {
+	v := a.view()
+	ranges := a.ranges(v)
 	switch {
-	case !a.Has(ip):
-		return &ipallocator.ErrNotInRange{IP: ip, ValidRange: a.prefix.String()}
-	case a.view().AddressTaken(ip.String()):
+	case len(ranges) == 0:
+		return ipallocator.ErrNotReady
+	case !contains(ranges, ip):
+		texts := make([]string, len(ranges))
+		for i, p := range ranges {
+			texts[i] = p.String()
+		}
+		return &ipallocator.ErrNotInRange{IP: ip, ValidRange: strings.Join(texts, ", ")}
+	case v.AddressTaken(ip.String()):
 		return ipallocator.ErrAllocated
 	}
 	return nil
 }
 
-// AllocateNext implements ipallocator.Interface. The range's own address, the next, which
-// Kubernetes gives to its API, and the last are given to nobody who does not ask.
+// AllocateNext implements ipallocator.Interface. A range's own address, the last, and the first of the
+// configured range, which Kubernetes gives to its API, are given to nobody who does not ask.
 func (a *addresses) AllocateNext() (net.IP, error) {
 	v := a.view()
-	last := 1<<(a.prefix.Addr().BitLen()-a.prefix.Bits()) - 1
-	n, ok := a.chosen.choose(2, last-1, func(n int) bool { return v.AddressTaken(a.at(n).String()) })
-	if !ok {
-		return nil, ipallocator.ErrFull
+	for _, p := range a.ranges(v) {
+		first := 1
+		if p == a.configured {
+			first = 2
+		}
+		n, ok := a.chosenOf(p).choose(first, sizeOf(p)-2, func(n int) bool { return v.AddressTaken(at(p, n).String()) })
+		if ok {
+			return at(p, n), nil
+		}
 	}
-	return a.at(n), nil
+	return nil, ipallocator.ErrFull
 }
 
-// at is the n-th address of the range.
-func (a *addresses) at(n int) net.IP {
-	b := a.prefix.Addr().AsSlice()
-	b[len(b)-2] |= byte(n >> 8) // ranges differ in 16 bits at most
-	b[len(b)-1] |= byte(n)
+// chosenOf is what was chosen of late from a range.
+func (a *addresses) chosenOf(p netip.Prefix) *chosen {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.chosen[p] == nil {
+		if len(a.chosen) >= fsm.MaxServiceCIDRs { // ranges have come and gone
+			clear(a.chosen)
+		}
+		a.chosen[p] = newChosen()
+	}
+	return a.chosen[p]
+}
+
+// maxRangeBits is how much of a range is given out: of one of IPv6 the first part.
+const maxRangeBits = 32
+
+func sizeOf(p netip.Prefix) int { return 1 << min(p.Addr().BitLen()-p.Bits(), maxRangeBits) }
+
+// at is the n-th address of a range.
+func at(p netip.Prefix, n int) net.IP {
+	b := p.Masked().Addr().AsSlice()
+	for i := len(b) - 1; n > 0; i-- {
+		b[i] |= byte(n)
+		n >>= 8
+	}
 	return b
+}
+
+func contains(ranges []netip.Prefix, ip net.IP) bool {
+	n, ok := netip.AddrFromSlice(ip)
+	return ok && slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(n.Unmap()) })
 }
 
 // Release implements ipallocator.Interface: what no service has is free.
@@ -201,17 +256,14 @@ func (*addresses) ForEach(func(net.IP)) {}
 
 // CIDR implements ipallocator.Interface.
 func (a *addresses) CIDR() net.IPNet {
-	return net.IPNet{IP: a.at(0), Mask: net.CIDRMask(a.prefix.Bits(), a.prefix.Addr().BitLen())}
+	return net.IPNet{IP: at(a.configured, 0), Mask: net.CIDRMask(a.configured.Bits(), a.configured.Addr().BitLen())}
 }
 
 // IPFamily implements ipallocator.Interface.
-func (a *addresses) IPFamily() core.IPFamily { return familyOf(a.prefix) }
+func (a *addresses) IPFamily() core.IPFamily { return familyOf(a.configured) }
 
 // Has implements ipallocator.Interface.
-func (a *addresses) Has(ip net.IP) bool {
-	n, ok := netip.AddrFromSlice(ip)
-	return ok && a.prefix.Contains(n.Unmap())
-}
+func (a *addresses) Has(ip net.IP) bool { return contains(a.ranges(a.view()), ip) }
 
 // Destroy implements ipallocator.Interface.
 func (*addresses) Destroy() {}

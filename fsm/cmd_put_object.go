@@ -16,7 +16,7 @@ import (
 // what a quota does not allow; 400 for an unknown kind or unreadable bytes; 404 or 403 for a
 // namespace, or the definition of a custom kind, that is missing or on its way out; 409 if an object to be created
 // exists, or for a stale revision, for a service
-// that is to have the address or the port of another, and for a definition that is to go before its objects; 404 if one to be
+// that is to have the address or the port of another, or an address of no range, and for a definition that is to go before its objects; 404 if one to be
 // replaced does not exist.
 type PutObject struct {
 	Resource string `msgpack:"resource"`
@@ -95,6 +95,9 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		if r, ok := v.checkGiven(value, nil); !ok {
 			return r
 		}
+		if r, ok := v.checkAddresses(value, nil); !ok {
+			return r
+		}
 		return tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
 	}
 	if !known {
@@ -110,6 +113,9 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		return r
 	}
 	if r, ok := v.checkGiven(value, old.Value); !ok {
+		return r
+	}
+	if r, ok := v.checkAddresses(value, old.Value); !ok {
 		return r
 	}
 	value.SetResourceVersion(old.Value.GetResourceVersion())

@@ -66,6 +66,7 @@ func (tx *Tx) undo(to savepoint) {
 	tx.Undo(to.changes)
 	tx.checkpoint, tx.replaced = to.checkpoint, to.replaced
 	tx.walked = min(tx.walked, to.changes)
+	tx.addressed = min(tx.addressed, to.changes)
 }
 
 // doubtCounters is called for a panic while its stack stands: counters that it

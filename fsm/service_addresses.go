@@ -18,8 +18,18 @@ const SinceServiceAddresses = 7
 // What services have for themselves is known by the rows: the API chooses what is free
 // as it sees it, and whether it is free still is asked when the command is applied.
 
-// AddressTaken says whether a service has an address.
-func (v *View) AddressTaken(address string) bool { return v.isGiven(givenAddress(address), "") }
+// AddressTaken says whether a service has an address, or somebody keeps it.
+func (v *View) AddressTaken(address string) bool {
+	if v.isGiven(givenAddress(address), "") {
+		return true
+	}
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return false
+	}
+	_, kept := v.ipAddress(a)
+	return kept
+}
 
 // NodePortTaken says whether a service has a port on the nodes, for any protocol.
 func (v *View) NodePortTaken(port int32) bool { return v.isGiven(givenPort(port), "") }

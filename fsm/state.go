@@ -120,6 +120,7 @@ func (tx *Tx) applyCommand(c Command) Result {
 		panic(fmt.Sprintf("%T changed the state and refused: %s", c, r.Message))
 	}
 	tx.goOn()
+	tx.flushAddresses()
 	tx.flushBudgets()
 	tx.flushQuotas()
 	tx.flushWakes()

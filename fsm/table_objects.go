@@ -90,6 +90,8 @@ func ObjectKinds() []ObjectKind {
 		autoscalerKind(),
 		flowSchemaKind(),
 		priorityLevelKind(),
+		serviceCIDRKind(),
+		ipAddressKind(),
 	}, slices.Concat(workloadKinds(), roleKinds(), volumeKinds(), admissionKinds())...)
 }
 

@@ -6,6 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -58,6 +59,17 @@ func (s *transcript) laterObject(kind ObjectKind, a words, meta metav1.ObjectMet
 		o.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
 			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{}, Required: []string{}}}}}
 		o.Status.AcceptedNames.Kind = a.or("kind", "")
+	case *networkingv1.ServiceCIDR: // cidrs=
+		o.Namespace, o.Spec.CIDRs = "", a.list("cidrs")
+	case *networkingv1.IPAddress: // of=NAMESPACE/SERVICE managed
+		namespace, name, _ := strings.Cut(a.or("of", ""), "/")
+		o.Namespace, o.Spec.ParentRef = "", &networkingv1.ParentReference{Resource: "services", Namespace: namespace, Name: name}
+		if old, ok := objectIn[networkingv1.IPAddress](s.view(), IPAddresses, "", o.Name); ok {
+			o.UID = old.UID // the state machine has given it
+		}
+		if a.has("managed") {
+			o.Labels = map[string]string{networkingv1.LabelManagedBy: addressManager}
+		}
 	case *codec.CustomObject:
 		o.Content = []byte(`{"data":"` + a.or("data", "") + `"}`)
 	}

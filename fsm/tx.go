@@ -24,7 +24,9 @@ type Tx struct {
 	// walked is how many of the changes were looked at for whom they could help,
 	// and work what the entry has spent on that.
 	walked int
-	work   queue.Work
+	// addressed is how many of them were looked at for the addresses of services.
+	addressed int
+	work      queue.Work
 
 	began        int64 // the state's work, see spent
 	beganBudgets int64

@@ -221,7 +221,7 @@ func linkedServices(view *fsm.View, r *rpc.FetchRequest, ranges Services) (*rpc.
 	list := &corev1.ServiceList{}
 	view.Objects.Scan(fsm.ObjectKey(services, r.Namespace, ""), func(_ string, o *fsm.Object) bool {
 		s := o.Value.(*corev1.Service)
-		if ip := s.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone && (r.Carried || !ranges.Has(ip)) {
+		if ip := s.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone && (r.Carried || !isGiven(view, ranges, s)) {
 			link := corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: s.Spec.Ports}}
 			link.Namespace, link.Name = s.Namespace, s.Name
 			list.Items = append(list.Items, link)

@@ -118,10 +118,11 @@ func giveAddress(spec *corev1.ServiceSpec, address string) {
 
 // keepOwnServices keeps the cluster's own services, and the endpoints of the API, while this server leads.
 func (s *Server) keepOwnServices(ctx context.Context) {
-	told := false
+	told, addresses := false, &addressKeeper{server: s}
 	for ctx.Err() == nil {
-		v := s.state.View()
 		now := metav1.NewTime(s.node.Clock().Time())
+		addresses.keep(ctx, s.state.View(), now)
+		v := s.state.View()
 		commands, err := s.ownServices(v, now)
 		if err == nil {
 			var of []fsm.Command

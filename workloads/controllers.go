@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -33,6 +34,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/job"
 	"k8s.io/kubernetes/pkg/controller/replicaset"
 	"k8s.io/kubernetes/pkg/controller/replication"
+	"k8s.io/kubernetes/pkg/controller/servicecidrs"
 	"k8s.io/kubernetes/pkg/controller/statefulset"
 	"k8s.io/kubernetes/pkg/controller/ttlafterfinished"
 	"k8s.io/kubernetes/pkg/controller/volume/ephemeral"
@@ -73,6 +75,8 @@ func kinds(open opening) []struct {
 		{&rbacv1.ClusterRole{}, informers.InNoNamespace(fsm.ClusterRoles)},
 		{&autoscalingv2.HorizontalPodAutoscaler{}, informers.Plain(fsm.Autoscalers)},
 		{&admissionv1.ValidatingAdmissionPolicy{}, informers.InNoNamespace(fsm.ValidatingPolicies)},
+		{&networkingv1.ServiceCIDR{}, informers.InNoNamespace(fsm.ServiceCIDRs)},
+		{&networkingv1.IPAddress{}, informers.InNoNamespace(fsm.IPAddresses)},
 		{&flowcontrolv1.FlowSchema{}, informers.InNoNamespace(fsm.FlowSchemas)},
 		{&flowcontrolv1.PriorityLevelConfiguration{}, informers.InNoNamespace(fsm.PriorityLevels)},
 		{&certificatesv1.CertificateSigningRequest{}, informers.InNoNamespace(fsm.CertificateRequests)},
@@ -174,6 +178,10 @@ func entries() []entry {
 		}},
 		{"pv-protection-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return pvprotection.NewPVProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumes(), c), nil
+		}},
+		// One at a time: of two equal ranges that go together, only one finds that the other is left.
+		{"service-cidrs-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			return servicecidrs.NewController(ctx, f.Networking().V1().ServiceCIDRs(), f.Networking().V1().IPAddresses(), c), nil
 		}},
 		{"token-cleaner", 1, nil, func(_ context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			cleaner, err := bootstrap.NewTokenCleaner(c, f.Core().V1().Secrets(), bootstrap.DefaultTokenCleanerOptions())
