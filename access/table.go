@@ -15,6 +15,9 @@ const (
 	// a group of its own (ControllerGroup).
 	Controllers = "berth:controllers"
 
+	// Mirrors is a server that makes, for a worker, the objects that show its static pods.
+	Mirrors = "berth:mirrors"
+
 	Masters       = "system:masters"
 	Monitoring    = "system:monitoring"
 	Authenticated = "system:authenticated"
@@ -92,7 +95,8 @@ func rules() []Rule {
 		"selfsubjectrulesreviews.authorization.k8s.io",
 	}
 	workerMethods := []string{
-		"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Token", "/berth.rpc.Worker/Tunnel",
+		"/berth.rpc.Worker/Connect", "/berth.rpc.Worker/Fetch", "/berth.rpc.Worker/Token", "/berth.rpc.Worker/Mirror",
+		"/berth.rpc.Worker/Tunnel",
 	}
 	return slices.Concat([]Rule{
 		{Group: Everybody, Verbs: []string{"get", "head"}, Paths: PublicPaths(), Why: "load balancers and probes"},
@@ -148,6 +152,14 @@ func rules() []Rule {
 		{
 			Group:   Workers,
 			Methods: workerMethods, Why: "for the node that the certificate names: its pods, what they refer to, their tokens and logs",
+		},
+		{
+			Group: Mirrors, Verbs: []string{"create", "delete"}, Resources: []string{"pods"},
+			Why: "the server that a worker tells of its static pods, once it has found that they are no more than that",
+		},
+		{
+			Group: Mirrors, Verbs: []string{"use"}, Resources: []string{"priorityclasses.scheduling.k8s.io"},
+			Why: "static pods are those of the node's owner",
 		},
 		{
 			Group: Servers,

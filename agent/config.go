@@ -112,8 +112,10 @@ type WorkerPart struct {
 	Labels             map[string]string
 	Taints             []corev1.Taint
 	Capacity, Reserved corev1.ResourceList
-	LogBytes           int64
-	LogFiles           int
+	// StaticPods is a folder of pods that the node runs of its own; empty: there are none.
+	StaticPods string
+	LogBytes   int64
+	LogFiles   int
 	// Images are those that the fake runtime pretends to have.
 	Images []runtime.Image
 	// Timeline is shared by the fake workers of one process; nil makes one.

@@ -88,6 +88,9 @@ func (u *uplink) ReportNode(_ context.Context, status *corev1.NodeStatus) error 
 
 // sample hands over what the node uses. It goes to the server with the next heartbeat.
 func (u *uplink) sample(n *sample.Node) {
+	for i := range n.Pods {
+		n.Pods[i].UID = string(u.agent.PublicUID(types.UID(n.Pods[i].UID)))
+	}
 	body, err := n.Encode()
 	if err != nil {
 		u.log.Warn("what the pods use cannot be told", "error", err)
@@ -240,6 +243,24 @@ func (u *uplink) PersistentVolume(ctx context.Context, name string) (*corev1.Per
 func (u *uplink) VolumeGone(ctx context.Context, name string) error {
 	_, err := u.client.Fetch(ctx, rpc.FetchRequest{Resource: persistentVolumes, Name: name, Gone: true})
 	return err
+}
+
+// Mirror implements worker.Mirrors.
+func (u *uplink) Mirror(ctx context.Context, change worker.MirrorChange) error {
+	if pod := change.Delete; pod != nil {
+		return u.client.Mirror(ctx, rpc.MirrorRequest{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)})
+	}
+	pod := change.Create.DeepCopy()
+	pod.Annotations[corev1.MirrorPodAnnotationKey] = string(pod.UID)
+	pod.UID = ""
+	if pod.Spec.PriorityClassName != "" {
+		pod.Spec.Priority = nil // for the servers to say
+	}
+	raw, err := pod.Marshal()
+	if err != nil {
+		return fmt.Errorf("encode the static pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return u.client.Mirror(ctx, rpc.MirrorRequest{Pod: raw})
 }
 
 // handler finds which of the runtime's handlers a RuntimeClass means.

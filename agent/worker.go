@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/agent/manifests"
 	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
@@ -50,6 +51,8 @@ type WorkerConfig struct {
 	TLS     *pki.Source
 	// Dial reaches the servers; nil: TCP.
 	Dial rpc.Dial
+	// StaticPods is a folder of pods that the node runs of its own; empty: there are none.
+	StaticPods string
 	// LogBytes and LogFiles bound a container's log; 0 means the defaults.
 	LogBytes int64
 	LogFiles int
@@ -134,6 +137,12 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		return disk, &images, err
 	})
 	w.loops.Go(func() { link.client.Run(ctx) })
+	if c.StaticPods == "" {
+		link.agent.SetStatic(worker.Manifests{})
+	} else {
+		folder := &manifests.Folder{Dir: c.StaticPods, Node: c.Node.Name, Logger: c.Logger}
+		w.loops.Go(func() { folder.Run(ctx, link.agent.SetStatic) })
+	}
 	if forward != nil {
 		w.loops.Go(func() { forward.run(ctx) })
 	}
@@ -247,7 +256,7 @@ func dataDirOr(dataDir string) string {
 func podsDir(dataDir string) string { return filepath.Join(dataDir, "pods") }
 
 func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.Runtime, forward *forwarder) worker.Options {
-	o := worker.Options{Node: node, Uplink: link, Runtime: rt, Getter: link, Recorder: link, Logger: c.Logger}
+	o := worker.Options{Node: node, Uplink: link, Runtime: rt, Getter: link, Mirrors: link, Recorder: link, Logger: c.Logger}
 	if c.Runtime == "fake" || c.Containers != nil {
 		o.CallsAtOnce = worker.CallsInline
 		o.Getter = nil

@@ -224,6 +224,8 @@ type Worker struct {
 	Images map[string]Quantity `hcl:"images,optional"`
 	// MetricsAddress is where the node's own metrics are read; empty: nowhere.
 	MetricsAddress string `hcl:"metrics_address,optional"`
+	// StaticPods is a folder of files, each with a pod that the node runs of its own.
+	StaticPods Path `hcl:"static_pods,optional"`
 	// SampleInterval is how often it is measured what pods use.
 	SampleInterval Duration `hcl:"sample_interval,optional"`
 	// JoinToken, or the file that has it, lets a worker in that has no certificate. JoinAPI

@@ -55,6 +55,20 @@ type TokenResponse struct {
 	LifeSeconds int64  `msgpack:"life_seconds"`
 }
 
+// MirrorRequest asks for the object in the API that shows a pod which a worker has of its
+// own, or for its end.
+type MirrorRequest struct {
+	Node string `msgpack:"node"`
+	// Pod is to be made (corev1.Pod, protobuf). Without it, what the rest names is to go.
+	Pod       []byte `msgpack:"pod,omitempty"`
+	Namespace string `msgpack:"namespace,omitempty"`
+	Name      string `msgpack:"name,omitempty"`
+	UID       string `msgpack:"uid,omitempty"`
+}
+
+// MirrorResponse says that it is so.
+type MirrorResponse struct{}
+
 // fetch answers a worker that speaks for its own node.
 func (s *Server) fetch(ctx context.Context, r *FetchRequest) (*FetchResponse, error) {
 	if err := mayBeNode(ctx, r.Node); err != nil {
@@ -72,6 +86,14 @@ func (s *Server) token(ctx context.Context, r *TokenRequest) (*TokenResponse, er
 		return nil, err
 	}
 	return s.config.Workers.WorkerToken(ctx, r)
+}
+
+// mirror answers a worker that speaks for its own node.
+func (s *Server) mirror(ctx context.Context, r *MirrorRequest) (*MirrorResponse, error) {
+	if err := mayBeNode(ctx, r.Node); err != nil {
+		return nil, err
+	}
+	return s.config.Workers.WorkerMirror(ctx, r)
 }
 
 // Fetch reads an object from the server that the worker is connected to. The
@@ -95,6 +117,12 @@ func (c *WorkerClient) Token(ctx context.Context, r TokenRequest) (*TokenRespons
 		return nil, fmt.Errorf("asking for a token of pod %s/%s: %w", r.Namespace, r.Pod, err)
 	}
 	return resp, nil
+}
+
+// Mirror has the object made, or removed, that shows a pod of the worker's own.
+func (c *WorkerClient) Mirror(ctx context.Context, r MirrorRequest) error {
+	r.Node = c.config.Node
+	return c.ask(ctx, methodMirror, &r, new(MirrorResponse))
 }
 
 func (c *WorkerClient) ask(ctx context.Context, method string, req, resp any) error {

@@ -22,6 +22,9 @@ func TestFetchIsForTheNodeItself(t *testing.T) {
 	if got, err := w.Token(t.Context(), TokenRequest{Pod: "p"}); err != nil || got.Token != "n1 p" {
 		t.Errorf("got %+v, %v", got, err)
 	}
+	if err := w.Mirror(t.Context(), MirrorRequest{Pod: []byte("a pod of n1")}); err != nil {
+		t.Error(err)
+	}
 	// It is told once, until it has asked again.
 	ref := ObjectRef{"secrets", "default", "token"}
 	s.Hub.ObjectChanged(ref)
@@ -41,6 +44,10 @@ func TestFetchIsForTheNodeItself(t *testing.T) {
 	err = w.current.Load().Invoke(t.Context(), methodToken, &TokenRequest{Node: "n2", Pod: "p"}, new(TokenResponse))
 	if err, _ = fromStatus(err); !errors.Is(err, ErrForbidden) {
 		t.Errorf("a token of another node's pod: %v", err)
+	}
+	err = w.current.Load().Invoke(t.Context(), methodMirror, &MirrorRequest{Node: "n2", Pod: []byte("a pod of n2")}, new(MirrorResponse))
+	if err, _ = fromStatus(err); !errors.Is(err, ErrForbidden) {
+		t.Errorf("a mirror on another node: %v", err)
 	}
 	alone, err := NewWorkerClient(WorkerConfig{Node: "n1", Agent: a, TLS: ca.source(pki.Worker, "n1")})
 	if err != nil {

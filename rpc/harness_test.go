@@ -171,6 +171,13 @@ func (h *handler) WorkerToken(_ context.Context, r *TokenRequest) (*TokenRespons
 	return &TokenResponse{Token: r.Node + " " + r.Pod}, nil
 }
 
+func (h *handler) WorkerMirror(_ context.Context, r *MirrorRequest) (*MirrorResponse, error) {
+	if string(r.Pod) != "a pod of "+r.Node {
+		return nil, ErrInvalid
+	}
+	return new(MirrorResponse), nil
+}
+
 func (h *handler) WorkerFetch(_ context.Context, r *FetchRequest) (*FetchResponse, error) {
 	if r.Name == "missing" {
 		return nil, ErrNotFound

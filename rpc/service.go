@@ -45,6 +45,9 @@ type WorkerHandler interface {
 	// WorkerToken makes a token of a pod's service account, for a volume of that
 	// pod, if it is bound to the worker's node (ErrForbidden, ErrBusy).
 	WorkerToken(ctx context.Context, r *TokenRequest) (*TokenResponse, error)
+	// WorkerMirror makes or removes the object that shows a pod which the worker has of
+	// its own (ErrForbidden, ErrInvalid, ErrBusy).
+	WorkerMirror(ctx context.Context, r *MirrorRequest) (*MirrorResponse, error)
 	// WorkerSample takes note of what a node uses. It must not block.
 	WorkerSample(node string, s *Sample)
 	// WorkerGone tells that node's stream has ended and no other has taken
@@ -68,6 +71,7 @@ const (
 	methodConnect       = "/" + workerService + "/Connect"
 	methodFetch         = "/" + workerService + "/Fetch"
 	methodToken         = "/" + workerService + "/Token"
+	methodMirror        = "/" + workerService + "/Mirror"
 	methodWorkerTunnel  = "/" + workerService + "/Tunnel"
 )
 
@@ -101,7 +105,9 @@ func (s *Server) workerDesc() *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: workerService,
 		HandlerType: (*any)(nil),
-		Methods:     []grpc.MethodDesc{unary(workerService, "Fetch", s.fetch), unary(workerService, "Token", s.token)},
+		Methods: []grpc.MethodDesc{
+			unary(workerService, "Fetch", s.fetch), unary(workerService, "Token", s.token), unary(workerService, "Mirror", s.mirror),
+		},
 		Streams: []grpc.StreamDesc{
 			bothWays("Connect", func(_ any, st grpc.ServerStream) error { return s.connect(st) }),
 			bothWays("Tunnel", func(_ any, st grpc.ServerStream) error { return s.workerTunnel(st) }),

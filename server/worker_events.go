@@ -71,11 +71,13 @@ func workerEvent(view *fsm.View, node string, raw []byte, now time.Time) *corev1
 	switch said.InvolvedObject.Kind {
 	case "Pod":
 		pod, ok := view.Pods.Get(fsm.PodKey(said.InvolvedObject.Namespace, said.InvolvedObject.Name))
-		if !ok || pod.UID != said.InvolvedObject.UID || pod.Spec.NodeName != node {
+		// What is told of a static pod names it as its mirror does, where kubectl looks for it.
+		mirrors := ok && pod.Annotations[corev1.MirrorPodAnnotationKey] == string(said.InvolvedObject.UID)
+		if !ok || pod.UID != said.InvolvedObject.UID && !mirrors || pod.Spec.NodeName != node {
 			return nil
 		}
 		namespace = pod.Namespace
-		about.Kind, about.Namespace, about.Name, about.UID = "Pod", pod.Namespace, pod.Name, pod.UID
+		about.Kind, about.Namespace, about.Name, about.UID = "Pod", pod.Namespace, pod.Name, said.InvolvedObject.UID
 	case "Node":
 		n, ok := view.Nodes.Get(node)
 		if !ok || said.InvolvedObject.Name != node {

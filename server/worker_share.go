@@ -18,6 +18,7 @@ const (
 	workerHellosPerMinute, workerHellos     = 30, 10
 	workerEventsPerSecond, workerEvents     = 16, 1024
 	workerTokensPerSecond, workerTokens     = 32, 1024
+	workerMirrorsPerSecond, workerMirrors   = 2, 512
 
 	// idleShares is how many shares are kept before those that are whole are
 	// forgotten: a whole one is what a new one would be.
@@ -25,7 +26,7 @@ const (
 )
 
 // share is what is left to one worker.
-type share struct{ bytes, hellos, events, tokens *rate.Limiter }
+type share struct{ bytes, hellos, events, tokens, mirrors *rate.Limiter }
 
 func newShare() *share {
 	return &share{
@@ -33,12 +34,15 @@ func newShare() *share {
 		hellos: rate.NewLimiter(rate.Limit(workerHellosPerMinute)/60, workerHellos),
 		events: rate.NewLimiter(workerEventsPerSecond, workerEvents),
 		tokens: rate.NewLimiter(workerTokensPerSecond, workerTokens),
+
+		mirrors: rate.NewLimiter(workerMirrorsPerSecond, workerMirrors),
 	}
 }
 
 // whole says that nothing has been taken that is not back.
 func (s *share) whole() bool {
-	return s.bytes.Tokens() >= workerBytesAtOnce && s.hellos.Tokens() >= workerHellos && s.events.Tokens() >= workerEvents && s.tokens.Tokens() >= workerTokens
+	return s.bytes.Tokens() >= workerBytesAtOnce && s.hellos.Tokens() >= workerHellos && s.events.Tokens() >= workerEvents && s.tokens.Tokens() >= workerTokens &&
+		s.mirrors.Tokens() >= workerMirrors
 }
 
 // shares are those of the workers that came lately. They outlive their streams,
@@ -95,6 +99,14 @@ func (s *shares) waitBytes(ctx context.Context, node string, b *rpc.StatusBatch)
 func (s *shares) waitToken(ctx context.Context, node string) error {
 	if err := s.get(node).tokens.Wait(ctx); err != nil {
 		return fmt.Errorf("%w: worker %s asks for too many tokens: %w", rpc.ErrBusy, node, err)
+	}
+	return nil
+}
+
+// waitMirror holds up a worker that has objects made and removed again and again.
+func (s *shares) waitMirror(ctx context.Context, node string) error {
+	if err := s.get(node).mirrors.Wait(ctx); err != nil {
+		return fmt.Errorf("%w: worker %s changes too many mirrors of static pods: %w", rpc.ErrBusy, node, err)
 	}
 	return nil
 }

@@ -44,6 +44,8 @@ type Options struct {
 	Keeper VolumeKeeper
 	// API is where a pod's containers find the API, host and port; nil, or an empty host: nowhere.
 	API func(pod *corev1.Pod) (host, port string)
+	// Mirrors shows static pods in the API; nil: nobody does.
+	Mirrors Mirrors
 	// Recorder takes events; may be nil.
 	Recorder Recorder
 	// Observe measures every ten seconds what the machine may run short of, and Eviction says when it does; nil: the
@@ -79,6 +81,7 @@ type Agent struct {
 	underWay    int
 	reporting   retry
 	registering retry
+	mirroring   retry
 	probing     bool
 	relief      relief // of the probe that is under way
 	probeAt     time.Time
@@ -314,6 +317,9 @@ func (a *Agent) timer() clock.Timer {
 	if a.registering.wanted && !a.registering.underWay {
 		earlier(a.registering.at)
 	}
+	if a.mirroring.wanted && !a.mirroring.underWay {
+		earlier(a.mirroring.at)
+	}
 	if a.opts.Observe != nil && !a.probing {
 		earlier(a.probeAt)
 	}
@@ -335,6 +341,7 @@ func (a *Agent) act(ctx context.Context, now time.Time) {
 	}
 	a.report(ctx, now)
 	a.register(ctx, now)
+	a.mirror(ctx, now)
 	a.probe(ctx, now)
 }
 

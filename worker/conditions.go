@@ -34,7 +34,7 @@ func (p *podState) setConditions(s *corev1.PodStatus, now time.Time) {
 	for i, t := range model.WorkerConditions() {
 		c := &conditions[i]
 		c.Type = t
-		c.ObservedGeneration = p.pod.Generation
+		c.ObservedGeneration = p.generation()
 		m := &p.conditions[i]
 		if m.status != c.Status {
 			m.status, m.since = c.Status, now
@@ -59,7 +59,7 @@ func (p *podState) scheduled() (corev1.PodCondition, bool) {
 		}
 	}
 	return corev1.PodCondition{
-		Type: corev1.PodScheduled, Status: corev1.ConditionTrue, ObservedGeneration: p.pod.Generation,
+		Type: corev1.PodScheduled, Status: corev1.ConditionTrue, ObservedGeneration: p.generation(),
 		LastTransitionTime: plainTime(p.startTime),
 	}, true
 }

@@ -45,9 +45,10 @@ type Core struct {
 	classes model.Classes
 	usage   model.Usage
 
-	pods   map[types.UID]*podState
-	timers podHeap
-	held   []*podState // wait for others to be gone before they are admitted
+	pods    map[types.UID]*podState
+	timers  podHeap
+	statics statics
+	held    []*podState // wait for others to be gone before they are admitted
 	// preempted are to be told to end.
 	preempted []*podState
 	reports   []*podState // have news, oldest first
@@ -101,6 +102,7 @@ func (c *Core) Assign(a Assignment, now time.Time) {
 	first := !c.synced
 	c.synced = true
 	c.revision = max(c.revision, a.Revision)
+	a.Pods = c.takeMirrors(a, now)
 	gone := a.Gone
 	if a.Full {
 		keep := make(map[types.UID]bool, len(a.Pods))
@@ -108,8 +110,8 @@ func (c *Core) Assign(a Assignment, now time.Time) {
 			keep[p.UID] = true
 		}
 		gone = nil
-		for uid := range c.pods {
-			if !keep[uid] {
+		for uid, p := range c.pods {
+			if !keep[uid] && !p.static {
 				gone = append(gone, uid)
 			}
 		}
@@ -149,12 +151,7 @@ func (c *Core) uids() []types.UID {
 func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 	p := c.pods[pod.UID]
 	if p != nil && p.lost {
-		c.usage = c.usage.Without(p.class)
-		old := p
-		p = newPodState(pod, c.classes.Of(pod), &c.env, now)
-		p.replaceLost(old)
-		c.pods[pod.UID] = p
-		c.count(p)
+		p = c.replaceLost(p, pod, now)
 	}
 	if p == nil {
 		p = newPodState(pod, c.classes.Of(pod), &c.env, now)
@@ -182,6 +179,16 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 	}
 	c.step(p, now)
 	c.stopPreempted(now)
+}
+
+// replaceLost begins anew with a pod of which the runtime had kept its containers and nothing else.
+func (c *Core) replaceLost(old *podState, pod *corev1.Pod, now time.Time) *podState {
+	c.usage = c.usage.Without(old.class)
+	p := newPodState(pod, c.classes.Of(pod), &c.env, now)
+	p.replaceLost(old)
+	c.pods[pod.UID] = p
+	c.count(p)
+	return p
 }
 
 // Observe takes an event of the runtime.
@@ -224,7 +231,7 @@ func (c *Core) TakeActions() []Action {
 
 // step moves one pod on and takes note of what that brought.
 func (c *Core) step(p *podState, now time.Time) {
-	if !c.synced {
+	if !c.synced && !p.static {
 		return
 	}
 	if p.takenBack() {
@@ -243,6 +250,9 @@ func (c *Core) step(p *podState, now time.Time) {
 	// A pod whose object is no more has nobody to report to.
 	if p.gone && p.removal == removalDone {
 		c.forget(p)
+		if p.static {
+			c.runStatic(fullName(p.pod), now)
+		}
 	}
 }
 
@@ -275,7 +285,7 @@ func (c *Core) forget(p *podState) {
 // note queues a report when the pod's status is not what was noted last. Before the first assignment nothing is
 // reported: what an earlier agent knew may be old.
 func (c *Core) note(p *podState, now time.Time) {
-	if !c.synced || p.gone {
+	if !c.synced || p.object() == nil || p.gone && !p.static {
 		return
 	}
 	if p.removal == removalUnderWay && p.removeRetryAt.IsZero() {
@@ -312,13 +322,18 @@ func (c *Core) TakeReports(limit int, now time.Time) []PodReport {
 		return nil
 	}
 	n := min(limit, len(c.reports))
-	out := make([]PodReport, n)
-	for i, p := range c.reports[:n] {
-		p.queued, p.inReport = false, true
-		out[i] = PodReport{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID,
-			Status: p.status(now), Removed: p.removal == removalDone}
+	out := make([]PodReport, 0, n)
+	for _, p := range c.reports[:n] {
+		p.queued = false
+		o := p.object()
+		if o == nil {
+			continue // its mirror went meanwhile
+		}
+		p.inReport = true
+		out = append(out, PodReport{Namespace: o.Namespace, Name: o.Name, UID: o.UID,
+			Status: p.status(now), Removed: p.removal == removalDone && !p.static})
+		c.inReport = append(c.inReport, p)
 	}
-	c.inReport = append(c.inReport, c.reports[:n]...)
 	c.reports = append([]*podState(nil), c.reports[n:]...)
 	return out
 }
@@ -346,7 +361,7 @@ func (c *Core) Reported(ok bool) {
 
 // Pod returns the object and status of a pod of this node.
 func (c *Core) Pod(uid types.UID, now time.Time) (*corev1.Pod, corev1.PodStatus, bool) {
-	p := c.pods[uid]
+	p := c.pods[c.local(uid)]
 	if p == nil {
 		return nil, corev1.PodStatus{}, false
 	}
@@ -355,7 +370,7 @@ func (c *Core) Pod(uid types.UID, now time.Time) (*corev1.Pod, corev1.PodStatus,
 
 // Run returns which run of a container of the pod the API calls so; false: none that is known.
 func (c *Core) Run(uid types.UID, containerID string) (runtime.ID, bool) {
-	p := c.pods[uid]
+	p := c.pods[c.local(uid)]
 	if p == nil {
 		return runtime.ID{}, false
 	}
@@ -363,7 +378,7 @@ func (c *Core) Run(uid types.UID, containerID string) (runtime.ID, bool) {
 		c := &p.ctrs[i]
 		for attempt := c.attempt; attempt >= max(c.attempt-1, 0); attempt-- {
 			if p.containerID(c, attempt) == containerID {
-				return runtime.ID{Pod: uid, Container: c.spec.Name, Attempt: attempt}, true
+				return runtime.ID{Pod: p.pod.UID, Container: c.spec.Name, Attempt: attempt}, true
 			}
 		}
 	}

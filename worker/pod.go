@@ -29,6 +29,9 @@ type podState struct {
 	gone      bool // its object is no more (TM6)
 	// verdict fails the whole pod whatever its containers did: refused by the node, deadline exceeded.
 	verdict *verdict
+	// static: the pod is the node's own; mirror is the servers' object that shows it, nil where there is none.
+	static bool
+	mirror *corev1.Pod
 
 	// ctrs are init containers, then containers, in spec order, then ephemeral ones in the order in which they came.
 	ctrs  []ctr
@@ -176,7 +179,7 @@ type ctr struct {
 }
 
 func newPodState(pod *corev1.Pod, class *model.Class, env *podEnv, now time.Time) *podState {
-	p := &podState{pod: pod, class: class, env: env, heapIndex: -1, inits: len(pod.Spec.InitContainers)}
+	p := &podState{pod: pod, class: class, env: env, heapIndex: -1, static: isStatic(pod.UID), inits: len(pod.Spec.InitContainers)}
 	p.ctrs = make([]ctr, 0, p.inits+len(pod.Spec.Containers))
 	for i := range pod.Spec.InitContainers {
 		c := ctr{spec: &pod.Spec.InitContainers[i], attempt: -1, probing: newProbing(&pod.Spec.InitContainers[i])}

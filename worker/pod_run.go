@@ -34,6 +34,8 @@ func (p *podState) step(now time.Time) {
 // judge decides whether the pod has to end.
 func (p *podState) judge(now time.Time) {
 	switch {
+	case p.gone && p.static:
+		p.beginStop(now, p.specGrace()) // its file is no more, or another one
 	case p.gone:
 		// TM6: the object is no more and its name may be in use again; a short grace is all that is left.
 		p.beginStop(now, min(p.specGrace(), minimumGrace))

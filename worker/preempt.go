@@ -16,9 +16,6 @@ const (
 	preemptingMessage = "Preempted in order to admit critical pod"
 )
 
-// critical says whether a pod is one that the node makes room for.
-func (p *podState) critical() bool { return p.class.Priority >= model.SystemCriticalPriority }
-
 // leaving says whether the pod is ending, or is about to.
 func (p *podState) leaving() bool {
 	return p.gone || p.pod.DeletionTimestamp != nil || p.verdict != nil || !p.stopAt.IsZero() || model.Terminal(p.pod)
@@ -37,7 +34,7 @@ func (c *Core) makeRoom(p *podState, objections []objection) *verdict {
 	var candidates []candidate
 	for _, uid := range c.uids() {
 		q := c.pods[uid]
-		if q.counted && !q.leaving() && (!q.critical() || q.class.Priority < p.class.Priority) {
+		if q.counted && !q.leaving() && q.outranked(p) {
 			candidates = append(candidates, candidate{uid, q.class, model.QOS(q.pod), q.class.Priority, q.startTime})
 		}
 	}
@@ -84,6 +81,6 @@ func (p *podState) disruption(phase corev1.PodPhase, now time.Time) (corev1.PodC
 	return corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
 		Message:            message,
-		ObservedGeneration: p.pod.Generation, LastTransitionTime: plainTime(p.disrupted),
+		ObservedGeneration: p.generation(), LastTransitionTime: plainTime(p.disrupted),
 	}, true
 }

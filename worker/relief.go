@@ -141,7 +141,7 @@ func (a *Agent) candidates(ctx context.Context, signal eviction.Signal) ([]evict
 // evictable: it runs something, and is not of those that a node never puts out: critical pods, and pods that came with
 // their node.
 func (p *podState) evictable() bool {
-	return !p.critical() && !p.leaving() && p.alive() && p.pod.Annotations[corev1.MirrorPodAnnotationKey] == ""
+	return !p.critical() && !p.leaving() && p.alive()
 }
 
 // Evict ends a pod because its node runs short of something.
@@ -172,7 +172,7 @@ func (c *Core) pressed(p *podState) *verdict {
 	if c.pressure.PID {
 		short = append(short, corev1.NodePIDPressure)
 	}
-	if len(short) == 0 || p.critical() || p.pod.Annotations[corev1.MirrorPodAnnotationKey] != "" {
+	if len(short) == 0 || p.critical() {
 		return nil
 	}
 	if len(short) == 1 && short[0] == corev1.NodeMemoryPressure {

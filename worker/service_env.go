@@ -31,6 +31,9 @@ func (r *resolver) serviceVariables(ctx context.Context) (order []string, values
 		}
 		linkService(set, "kubernetes", r.apiHost, []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: int32(port)}})
 	}
+	if isStatic(r.pod.UID) { // it does not wait for what the servers know
+		return order, values, nil
+	}
 	if links := r.pod.Spec.EnableServiceLinks; links != nil && !*links || r.getter == nil {
 		return order, values, nil
 	}

@@ -14,7 +14,7 @@ import (
 // pods keeps none.
 func (p *podState) status(now time.Time) corev1.PodStatus {
 	s := corev1.PodStatus{
-		ObservedGeneration: p.pod.Generation,
+		ObservedGeneration: p.generation(),
 		QOSClass:           model.QOS(p.pod),
 		StartTime:          metaTime(p.startTime),
 	}

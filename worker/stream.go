@@ -125,7 +125,7 @@ func (a *Agent) enter(kind StreamKind, pod types.UID, container string) (http.Ha
 		if status.Phase != corev1.PodRunning {
 			return nil, refuseStream(http.StatusBadRequest, "pod is not running. Current status=%s", status.Phase)
 		}
-		return forwardHandler(rt, pod), nil
+		return forwardHandler(rt, object.UID), nil
 	}
 	var id runtime.ID
 	ref, err := running(object, &status, container)

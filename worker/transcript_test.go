@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"crypto/md5"
 	"fmt"
 	"slices"
 	"strings"
@@ -55,6 +56,7 @@ type bench struct {
 	boxes    *boxes        // nil: a runtime without sandboxes
 	away     bool          // the runtime does not answer
 	damaged  bool          // what the runtime kept of pods cannot be read
+	made     int           // mirrors so far
 	stubborn bool          // the servers answer, and take nothing over
 	files    bool          // volumes follow their objects
 	tokens   time.Duration // after which tokens are due; 0: no pod has one
@@ -87,6 +89,24 @@ func (b *bench) run(d *datadriven.TestData) {
 			pods = append(pods, b.pods[a.Key])
 		}
 		b.core.Assign(Assignment{Full: true, Pods: pods, Node: b.node}, b.clock.Now())
+	case "static": // static [broken=FILE]: the pods of the node's own
+		m := Manifests{Pods: b.parse(d.Input)}
+		for _, pod := range m.Pods {
+			raw, _ := yaml.Marshal(pod)
+			pod.UID = types.UID(fmt.Sprintf("%x", md5.Sum(raw)))
+			if pod.Annotations == nil {
+				pod.Annotations = map[string]string{}
+			}
+			pod.Annotations[ConfigHashAnnotation], pod.Annotations[ManifestAnnotation] = string(pod.UID), pod.Name+".yaml"
+		}
+		for _, a := range d.CmdArgs {
+			m.Broken = append(m.Broken, a.Vals...)
+		}
+		b.core.SetStatic(m, b.clock.Now())
+	case "mirrors": // the servers make what is asked for
+		for _, change := range b.core.MirrorChanges() {
+			b.mirror(change)
+		}
 	case "told":
 		// The servers send the pod again, as they hold it.
 		b.assignPods(b.change(d))
@@ -164,7 +184,7 @@ func (b *bench) run(d *datadriven.TestData) {
 		var attempt, code int
 		d.ScanArgs(b.t, "attempt", &attempt)
 		d.ScanArgs(b.t, "code", &code)
-		id := runtime.ID{Pod: types.UID(d.CmdArgs[0].Key), Container: d.CmdArgs[1].Key, Attempt: int32(attempt)}
+		id := runtime.ID{Pod: b.uid(d.CmdArgs[0].Key), Container: d.CmdArgs[1].Key, Attempt: int32(attempt)}
 		if err := b.runtime.Crash(id, int32(code)); err != nil {
 			fmt.Fprintln(&b.out, err)
 		}
@@ -276,9 +296,39 @@ func (b *bench) restart(lost bool) {
 	b.core.Adopt(pods, b.clock.Now())
 }
 
-func (b *bench) assign(d *datadriven.TestData) {
+// uid is that of a pod, of the servers or of the node's own.
+func (b *bench) uid(name string) types.UID {
+	for uid, p := range b.core.pods {
+		if p.static && p.pod.Name == name {
+			return uid
+		}
+	}
+	return types.UID(name)
+}
+
+func (b *bench) mirror(change MirrorChange) {
+	if m := change.Delete; m != nil {
+		b.trace("mirror of %s removed", m.Name)
+		delete(b.pods, m.Name)
+		b.core.Assign(Assignment{Gone: []types.UID{m.UID}}, b.clock.Now())
+		return
+	}
+	m := change.Create.DeepCopy()
+	b.made++
+	b.trace("mirror of %s made", m.Name)
+	m.Annotations[corev1.MirrorPodAnnotationKey] = string(m.UID)
+	m.UID, m.Generation = types.UID(fmt.Sprintf("mirror-%d", b.made)), 1
+	b.assignPods(m)
+}
+
+func (b *bench) assign(d *datadriven.TestData) { b.assignPods(b.parse(d.Input)...) }
+
+func (b *bench) parse(input string) []*corev1.Pod {
 	var pods []*corev1.Pod
-	for _, doc := range strings.Split(d.Input, "---\n") {
+	for _, doc := range strings.Split(input, "---\n") {
+		if doc == "" {
+			continue
+		}
 		pod := &corev1.Pod{}
 		if err := yaml.UnmarshalStrict([]byte(doc), pod); err != nil {
 			b.t.Fatal(err)
@@ -292,7 +342,7 @@ func (b *bench) assign(d *datadriven.TestData) {
 		}
 		pods = append(pods, pod)
 	}
-	b.assignPods(pods...)
+	return pods
 }
 
 func (b *bench) change(d *datadriven.TestData) *corev1.Pod {
