@@ -57,8 +57,12 @@ func staticPods(t *testing.T, d *containerdtest.Daemon) {
 		c.emptied(t, d)
 	}
 	t.Cleanup(func() { // what the folder does not have ends
-		_ = os.Remove(filepath.Join(folder, "web.yaml"))
-		c.goneStatic(t)
+		for _, name := range []string{"web.yaml", "wrong.yaml"} {
+			_ = os.Remove(filepath.Join(folder, name)) // it may not be there
+		}
+		if c.Servers()[0].Running() {
+			c.goneStatic(t)
+		}
 	})
 	if err := c.waitReady(t.Context()); err != nil {
 		t.Fatal(err)
@@ -92,7 +96,7 @@ func staticPods(t *testing.T, d *containerdtest.Daemon) {
 	t.Run("a file has a mistake", func(t *testing.T) {
 		write("wrong.yaml", strings.Replace(fmt.Sprintf(staticManifest, "wrong", image, "no"), "image:", "imge:", 1))
 		c.eventually(t, "the mistake to be told", func(context.Context) error {
-			if log := c.Workers()[0].LogTail(200); !strings.Contains(log, "wrong.yaml:10") {
+			if log := c.Workers()[0].LogTail(200); !strings.Contains(log, "wrong.yaml:11") {
 				return errors.New("it is not in the log")
 			}
 			return nil
@@ -118,17 +122,20 @@ func staticPods(t *testing.T, d *containerdtest.Daemon) {
 		}
 		// Nobody can be asked about it: it says so itself.
 		c.eventually(t, "the edited pod to run", func(context.Context) error {
-			logs, err := filepath.Glob(filepath.Join(c.Workers()[0].DataDir, "worker", "*", "*", "logs", "main", "*.log"))
-			if err != nil {
-				return err
+			var logs []string
+			for _, pattern := range []string{"containers/*/containers/main/*/log", "cri/*/logs/main/*.log"} {
+				more, err := filepath.Glob(filepath.Join(c.Workers()[0].DataDir, "worker", pattern))
+				if err != nil {
+					return err
+				}
+				logs = append(logs, more...)
 			}
-			more, _ := filepath.Glob(filepath.Join(c.Workers()[0].DataDir, "worker", "*", "*", "main", "*", "log*")) // the pattern is good
-			for _, log := range append(logs, more...) {
-				if text, _ := os.ReadFile(log); strings.Contains(string(text), "two") {
+			for _, log := range logs {
+				if text, _ := os.ReadFile(log); strings.Contains(string(text), "two") { // or it is being removed
 					return nil
 				}
 			}
-			return fmt.Errorf("the logs are %v", append(logs, more...))
+			return fmt.Errorf("the logs are %v", logs)
 		})
 		c.restart(t, c.Servers()[0])
 		p := c.waitFor(t, "web-worker-1", "to be shown", func(p *corev1.Pod) bool {

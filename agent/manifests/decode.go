@@ -44,7 +44,11 @@ func decode(file string, data []byte, node string) (*corev1.Pod, error) {
 	}
 	pod, ok := object.(*core.Pod)
 	if !ok {
-		return nil, fmt.Errorf("%s: it is a %s, and a node runs pods", file, object.GetObjectKind().GroupVersionKind().Kind)
+		kinds, _, err := legacyscheme.Scheme.ObjectKinds(object)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		return nil, fmt.Errorf("%s: it is a %s, and a node runs pods", file, kinds[0].Kind)
 	}
 	if pod.Name == "" {
 		return nil, yamlfile.Placed(file, data, field.Required(field.NewPath("metadata", "name"), "a static pod needs a name"))
