@@ -35,13 +35,15 @@ func newFlowControl(factory clientinformers.SharedInformerFactory, client kubern
 }
 
 // Handle implements flowcontrol.Interface. What the leader's own controllers ask waits for nobody: others wait
-// for what they do.
+// for what they do. Mirrors of static pods are made among what nodes ask.
 func (f flowControl) Handle(ctx context.Context, digest flowcontrol.RequestDigest,
 	note func(fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration, distinguisher string),
 	work func() flowrequest.WorkEstimate, queue fairqueuing.QueueNoteFn, exec func(),
 ) {
-	if groups := digest.User.GetGroups(); slices.Contains(groups, access.Controllers) {
-		digest.User = &user.DefaultInfo{Name: digest.User.GetName(), UID: digest.User.GetUID(), Groups: append(slices.Clone(groups), access.Masters)}
+	for part, counts := range map[string]string{access.Controllers: access.Masters, access.Mirrors: access.Nodes} {
+		if groups := digest.User.GetGroups(); slices.Contains(groups, part) {
+			digest.User = &user.DefaultInfo{Name: digest.User.GetName(), UID: digest.User.GetUID(), Groups: append(slices.Clone(groups), counts)}
+		}
 	}
 	f.Interface.Handle(ctx, digest, note, work, queue, exec)
 }
