@@ -114,8 +114,10 @@ type WorkerPart struct {
 	Capacity, Reserved corev1.ResourceList
 	// StaticPods is a folder of pods that the node runs of its own; empty: there are none.
 	StaticPods string
-	LogBytes   int64
-	LogFiles   int
+	// DevicePlugins is the folder in which device plugins register; empty: none does.
+	DevicePlugins string
+	LogBytes      int64
+	LogFiles      int
 	// Images are those that the fake runtime pretends to have.
 	Images []runtime.Image
 	// Timeline is shared by the fake workers of one process; nil makes one.

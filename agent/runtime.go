@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/berth-dev/berth/worker/devices"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/cri"
 )
@@ -65,6 +66,17 @@ func podsIn(dir string) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// openDevices lets device plugins register, where that is wanted; nil: it is not.
+func openDevices(c *WorkerConfig, link *uplink) (*devices.Registry, error) {
+	if c.DevicePlugins == "" || c.DataDir == "" {
+		return nil, nil
+	}
+	return devices.Open(devices.Options{
+		Dir: c.DevicePlugins, State: filepath.Join(c.DataDir, "devices.json"), Logger: c.Logger,
+		Changed: func() { link.agent.DevicesChanged() },
+	})
 }
 
 func openCRI(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Runtime, func(), error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/worker"
+	"github.com/berth-dev/berth/worker/devices"
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
@@ -53,6 +54,8 @@ type WorkerConfig struct {
 	Dial rpc.Dial
 	// StaticPods is a folder of pods that the node runs of its own; empty: there are none.
 	StaticPods string
+	// DevicePlugins is the folder in which device plugins register; empty: none does.
+	DevicePlugins string
 	// LogBytes and LogFiles bound a container's log; 0 means the defaults.
 	LogBytes int64
 	LogFiles int
@@ -96,8 +99,16 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	endRuntime := closeRuntime
 	closeRuntime = func() { endRuntime(); forward.close(); link.services.close() }
 	node, err := newNode(&c, rt)
+	var plugins *devices.Registry
 	if err == nil {
-		link.agent, err = worker.New(workerOptions(&c, node, link, rt, forward))
+		plugins, err = openDevices(&c, link)
+	}
+	if err == nil {
+		o := workerOptions(&c, node, link, rt, forward)
+		if plugins != nil {
+			o.Devices = plugins
+		}
+		link.agent, err = worker.New(o)
 	}
 	if err == nil {
 		link.client, err = rpc.NewWorkerClient(rpc.WorkerConfig{
@@ -137,6 +148,13 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		return disk, &images, err
 	})
 	w.loops.Go(func() { link.client.Run(ctx) })
+	if plugins != nil {
+		w.loops.Go(func() {
+			if err := plugins.Run(ctx); err != nil {
+				c.Logger.Error("device plugins cannot register", "error", err)
+			}
+		})
+	}
 	if c.StaticPods == "" {
 		link.agent.SetStatic(worker.Manifests{})
 	} else {

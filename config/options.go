@@ -226,6 +226,8 @@ type Worker struct {
 	MetricsAddress string `hcl:"metrics_address,optional"`
 	// StaticPods is a folder of files, each with a pod that the node runs of its own.
 	StaticPods Path `hcl:"static_pods,optional"`
+	// DevicePlugins is the folder in which device plugins register.
+	DevicePlugins Path `hcl:"device_plugins,optional"`
 	// SampleInterval is how often it is measured what pods use.
 	SampleInterval Duration `hcl:"sample_interval,optional"`
 	// JoinToken, or the file that has it, lets a worker in that has no certificate. JoinAPI

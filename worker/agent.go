@@ -46,6 +46,8 @@ type Options struct {
 	API func(pod *corev1.Pod) (host, port string)
 	// Mirrors shows static pods in the API; nil: nobody does.
 	Mirrors Mirrors
+	// Devices gives devices to containers; nil: there are none but those that the node's amounts name.
+	Devices Devices
 	// Recorder takes events; may be nil.
 	Recorder Recorder
 	// Observe measures every ten seconds what the machine may run short of, and Eviction says when it does; nil: the
@@ -83,6 +85,7 @@ type Agent struct {
 	registering retry
 	mirroring   retry
 	probing     bool
+	outdated    bool   // what probing tells is not what is
 	relief      relief // of the probe that is under way
 	probeAt     time.Time
 	reportedAt  time.Time // the node's status
@@ -134,7 +137,8 @@ func New(o Options) (*Agent, error) {
 	}
 	a.core = NewCore(co)
 	a.caller = &caller{runtime: o.Runtime, volumes: o.Volumes, getter: o.Getter, alloc: o.Node.Status.Allocatable,
-		hostIPs: ips, event: co.Event, api: o.API, refreshes: make(chan struct{}, refreshesAtOnce)}
+		hostIPs: ips, event: co.Event, api: o.API, refreshes: make(chan struct{}, refreshesAtOnce),
+		devices: o.Devices, holds: a.holds}
 	return a, nil
 }
 
@@ -476,6 +480,9 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 					a.registering.wanted = true // so that the next connection begins with them
 				}
 				a.node.Status.Conditions, a.node.Status.Images = status.Conditions, status.Images
+			}
+			if a.outdated {
+				a.outdated, a.reportedAt, a.probeAt = false, time.Time{}, now
 			}
 		})
 	})

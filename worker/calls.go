@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/worker/runtime"
 )
@@ -24,7 +25,9 @@ type caller struct {
 	// refreshes holds a token for every pod whose volumes are written anew just now.
 	refreshes chan struct{}
 	// api is where a pod finds the API; nil: nowhere.
-	api func(pod *corev1.Pod) (host, port string)
+	api     func(pod *corev1.Pod) (host, port string)
+	devices Devices // nil: there are none
+	holds   func(types.UID) bool
 	// event takes events; nil: none are made.
 	event func(pod *corev1.Pod, eventType, reason, message string)
 }
@@ -105,6 +108,12 @@ func (c *caller) start(ctx context.Context, a Action) error {
 		} else if err != nil {
 			return &prepareError{wait: "ContainerCreating", event: "FailedMount", err: err}
 		}
+	}
+	if c.devices != nil {
+		if spec.Devices, err = c.devices.Give(ctx, a.Pod, a.Container, c.holds); err != nil {
+			return &prepareError{wait: waitConfigError, event: "FailedDevices", err: err}
+		}
+		spec.Env = append(spec.Devices.Env, spec.Env...) // what the container says itself wins
 	}
 	return c.runtime.Start(ctx, spec)
 }

@@ -164,7 +164,7 @@ func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
 		Services: agent.ServicesPart{Mode: w.Services.Mode, Domain: w.Services.ClusterDomain},
 		Capacity: amounts(w.Capacity.CPU, w.Capacity.Memory, w.Capacity.EphemeralStorage),
 		Reserved: amounts(w.Reserved.CPU, w.Reserved.Memory, w.Reserved.EphemeralStorage),
-		LogBytes: size.Value(), LogFiles: w.Logs.MaxFiles, StaticPods: string(w.StaticPods),
+		LogBytes: size.Value(), LogFiles: w.Logs.MaxFiles, StaticPods: string(w.StaticPods), DevicePlugins: string(w.DevicePlugins),
 	}
 	out.Eviction = evictionConfig(w.Eviction)
 	out.Capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(w.MaxPods), resource.DecimalSI)

@@ -227,6 +227,8 @@ type Spec struct {
 	Env []string
 	// Mounts are the volumes of the container as directories or files of the host.
 	Mounts []Mount
+	// Devices are those that the container was given; their environment is in Env already.
+	Devices Devices
 	// Target is the run of a container of the pod whose processes this one is to see; none where it has no name.
 	Target ID
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -186,6 +187,9 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *criv1.ContainerConfig) err
 		return err
 	}
 	config.Mounts = append(config.Mounts, volumes...)
+	for _, m := range spec.Devices.Mounts {
+		config.Mounts = append(config.Mounts, &criv1.Mount{HostPath: m.Source, ContainerPath: m.Target, Readonly: m.ReadOnly})
+	}
 	return nil
 }
 
@@ -209,8 +213,27 @@ func (r *Runtime) containerConfig(ctx context.Context, spec *runtime.Spec) (*cri
 		name, value, _ := strings.Cut(e, "=")
 		config.Envs = append(config.Envs, &criv1.KeyValue{Key: name, Value: []byte(value)})
 	}
-	return config, nil
+	return config, r.devices(&spec.Devices, config)
 }
+
+// devices gives a container the devices that its plugins want it to have.
+func (r *Runtime) devices(d *runtime.Devices, config *criv1.ContainerConfig) error {
+	if a := r.known(); len(d.CDI) > 0 && a.name == "containerd" && oldContainerd.MatchString(a.version) {
+		return &runtime.ConfigError{Err: fmt.Errorf("its devices %s are of the container device interface, which %s %s does not have",
+			strings.Join(d.CDI, ", "), a.name, a.version)}
+	}
+	for _, n := range d.Nodes {
+		config.Devices = append(config.Devices, &criv1.Device{HostPath: n.HostPath, ContainerPath: n.Path, Permissions: n.Permissions})
+	}
+	for _, name := range d.CDI {
+		config.CDIDevices = append(config.CDIDevices, &criv1.CDIDevice{Name: name})
+	}
+	config.Annotations = d.Annotations
+	return nil
+}
+
+// oldContainerd are the versions that pass over what they do not know of devices.
+var oldContainerd = regexp.MustCompile(`^v?1\.[0-6]\.`)
 
 func (r *Runtime) find(id runtime.ID) (running, error) {
 	r.mu.Lock()

@@ -167,11 +167,36 @@ func (r *Runtime) configure(spec *runtime.Spec, command []string) (*shim.Config,
 			}
 		}
 	}
+	if err := r.devices(&spec.Devices, c); err != nil {
+		return nil, err
+	}
 	c.Env = unique(append(env, spec.Env...))
 	if err := r.identity(spec, c); err != nil {
 		return nil, err
 	}
 	return c, r.lessen(spec.Container.SecurityContext, spec.Pod.Spec.SecurityContext, &c.Privileges)
+}
+
+// devices mounts what the plugins of the container's devices want it to have. It sees the host's devices where they are.
+func (r *Runtime) devices(d *runtime.Devices, c *shim.Config) error {
+	if len(d.CDI) > 0 {
+		return fmt.Errorf("its devices %s are of the container device interface, which processes of the host do not have", strings.Join(d.CDI, ", "))
+	}
+	wanted := slices.Clone(d.Mounts)
+	for _, n := range d.Nodes {
+		if n.HostPath != n.Path {
+			wanted = append(wanted, runtime.Mount{Source: n.HostPath, Target: n.Path})
+		}
+	}
+	for _, m := range wanted {
+		switch {
+		case r.bind:
+			c.Mounts = append(c.Mounts, shim.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+		case m.Source != m.Target:
+			return fmt.Errorf("%s of the host is to be at %s: %s", m.Source, m.Target, needsBind)
+		}
+	}
+	return nil
 }
 
 // subPath makes a sub path where there is nothing. The container finds its way itself, with no more rights than it has.

@@ -1,0 +1,60 @@
+package devices
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-dev/berth/atomicfile"
+)
+
+// state is what is kept on the disk.
+type state struct {
+	Resources map[string][]string `json:"resources"`
+	Grants    []grant             `json:"grants"`
+}
+
+// load reads it. What cannot be read is an error: a device could be given to two.
+func (r *Registry) load(now time.Time) error {
+	raw, err := os.ReadFile(r.opts.State)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	var s state
+	if err == nil {
+		err = json.Unmarshal(raw, &s)
+	}
+	if err != nil {
+		return fmt.Errorf("who has which devices, in %s: %w; drain the node, remove the file and start the worker again", r.opts.State, err)
+	}
+	r.grants = s.Grants
+	for name, ids := range s.Resources {
+		k := &kind{devices: map[string]*pluginapi.Device{}, goneAt: now, awaited: true}
+		for _, id := range ids {
+			k.devices[id] = &pluginapi.Device{ID: id, Health: pluginapi.Unhealthy}
+		}
+		r.resources[name] = k
+	}
+	return nil
+}
+
+// save keeps it; r.mu is held.
+func (r *Registry) save() error {
+	s := state{Resources: map[string][]string{}, Grants: r.grants}
+	for name, k := range r.resources {
+		if !k.over {
+			s.Resources[name] = slices.Sorted(maps.Keys(k.devices))
+		}
+	}
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(r.opts.State, raw, 0o600)
+}
