@@ -33,7 +33,7 @@ race: ## the concurrent packages under the race detector
 
 # Without them the tests of real containers fail where root could install them, and are left out elsewhere;
 # BERTH_WITHOUT_CONTAINERS=1 leaves them out anywhere.
-CONTAINERS   := containerd runc containernetworking-plugins iptables nftables iproute2 busybox-static
+CONTAINERS   := containerd runc containernetworking-plugins iptables nftables iproute2 busybox-static dbus-daemon
 containers: ## what tests of real containers need (Debian's packages), where root can install it
 	@if [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && command -v apt-get >/dev/null && \
 	  ! dpkg-query -W $(CONTAINERS) >/dev/null 2>&1; then \

@@ -114,6 +114,8 @@ type WorkerPart struct {
 	Capacity, Reserved corev1.ResourceList
 	// StaticPods is a folder of pods that the node runs of its own; empty: there are none.
 	StaticPods string
+	// ShutdownGrace is how long the machine's end waits for the pods; 0: it does not.
+	ShutdownGrace time.Duration
 	// DevicePlugins is the folder in which device plugins register; empty: none does.
 	DevicePlugins string
 	LogBytes      int64

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/agent/logind"
 	"github.com/berth-dev/berth/agent/manifests"
 	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/pki"
@@ -56,6 +57,8 @@ type WorkerConfig struct {
 	StaticPods string
 	// DevicePlugins is the folder in which device plugins register; empty: none does.
 	DevicePlugins string
+	// ShutdownGrace is how long the machine's end waits for the pods; 0: it does not.
+	ShutdownGrace time.Duration
 	// LogBytes and LogFiles bound a container's log; 0 means the defaults.
 	LogBytes int64
 	LogFiles int
@@ -148,6 +151,14 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		return disk, &images, err
 	})
 	w.loops.Go(func() { link.client.Run(ctx) })
+	if c.ShutdownGrace > 0 {
+		w.loops.Go(func() {
+			logind.Run(ctx, logind.Options{
+				Grace: c.ShutdownGrace, Logger: c.Logger, Back: link.agent.StayUp,
+				Down: func(ctx context.Context, within time.Duration) { link.agent.ShutDown(ctx, within, link.client.Told) },
+			})
+		})
+	}
 	if plugins != nil {
 		w.loops.Go(func() {
 			if err := plugins.Run(ctx); err != nil {

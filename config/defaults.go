@@ -72,12 +72,13 @@ func Default() *Config {
 
 			SampleInterval: "10s",
 
-			CRI:      &WorkerCRI{Endpoint: "unix:///run/containerd/containerd.sock", ParallelPulls: 3, ImageGCHighPercent: 85, ImageGCLowPercent: 80},
-			Services: &WorkerServices{Mode: "auto", ClusterDomain: "cluster.local"},
-			Capacity: &Capacity{},
-			Reserved: &Reserved{},
-			Logs:     &WorkerLogs{MaxSize: "10Mi", MaxFiles: 5},
-			Eviction: &WorkerEviction{PressureTransitionPeriod: "5m", MaxPodGrace: "0s"},
+			CRI:           &WorkerCRI{Endpoint: "unix:///run/containerd/containerd.sock", ParallelPulls: 3, ImageGCHighPercent: 85, ImageGCLowPercent: 80},
+			Services:      &WorkerServices{Mode: "auto", ClusterDomain: "cluster.local"},
+			Capacity:      &Capacity{},
+			Reserved:      &Reserved{},
+			ShutdownGrace: "0s",
+			Logs:          &WorkerLogs{MaxSize: "10Mi", MaxFiles: 5},
+			Eviction:      &WorkerEviction{PressureTransitionPeriod: "5m", MaxPodGrace: "0s"},
 		},
 	}
 }

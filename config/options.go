@@ -226,6 +226,8 @@ type Worker struct {
 	MetricsAddress string `hcl:"metrics_address,optional"`
 	// StaticPods is a folder of files, each with a pod that the node runs of its own.
 	StaticPods Path `hcl:"static_pods,optional"`
+	// ShutdownGrace is how long the machine's end waits for the pods.
+	ShutdownGrace Duration `hcl:"shutdown_grace,optional"`
 	// DevicePlugins is the folder in which device plugins register.
 	DevicePlugins Path `hcl:"device_plugins,optional"`
 	// SampleInterval is how often it is measured what pods use.

@@ -125,6 +125,13 @@ func (c *WorkerClient) Mirror(ctx context.Context, r MirrorRequest) error {
 	return c.ask(ctx, methodMirror, &r, new(MirrorResponse))
 }
 
+// Told says whether a server has committed all that was reported of pods and node.
+func (c *WorkerClient) Told() bool {
+	c.reports.mu.Lock()
+	defer c.reports.mu.Unlock()
+	return len(c.reports.pods) == 0 && c.reports.nodeSeq == 0
+}
+
 func (c *WorkerClient) ask(ctx context.Context, method string, req, resp any) error {
 	cc := c.current.Load()
 	if cc == nil {

@@ -14,6 +14,11 @@ import (
 // fail with the reason that Kubernetes' node agent gives. A pod that does not fit only because others are still on
 // their way out waits for them, and a critical pod makes others leave (PR21).
 func (c *Core) admit(p *podState) {
+	if c.closing {
+		p.admission, p.verdict = rejected, &verdict{"NodeShutdown", "Pod was rejected as the node is shutting down."}
+		p.emit(corev1.EventTypeWarning, p.verdict.reason, p.verdict.message)
+		return
+	}
 	if v := c.pressed(p); v != nil {
 		p.admission, p.verdict = rejected, &verdict{v.reason, "Pod was rejected: " + v.message}
 		p.emit(corev1.EventTypeWarning, v.reason, v.message)

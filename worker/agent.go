@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -73,6 +74,7 @@ type Agent struct {
 	mu   sync.Mutex // guards core
 	core *Core
 
+	closing atomic.Bool // the machine ends
 	inputs  mailbox
 	calls   sync.WaitGroup
 	streams streams

@@ -56,6 +56,7 @@ type Core struct {
 	actions   []Action
 	synced    bool
 	pressure  Pressure
+	closing   bool // the machine ends: no pod is taken
 	// labelsKnown: node is the servers' object; users may have labelled it.
 	labelsKnown bool
 	revision    int64

@@ -75,6 +75,9 @@ func (a *Agent) met(c runtime.Checkup, late bool) {
 
 // unready says why no pod can be started; empty: pods can be.
 func (a *Agent) unready(ctx context.Context) string {
+	if a.closing.Load() {
+		return shutdownUnready
+	}
 	c, ok := a.runtime.(runtime.Checkup)
 	if !ok {
 		return ""
