@@ -40,10 +40,19 @@ func server(name string, more ...string) fleet.Spec {
 	return fleet.Spec{Name: name, Kind: pki.Server, HCL: "server {\n  enabled = true\n" + strings.Join(more, "\n") + "\n}\n"}
 }
 
-// worker is one that runs processes, unless it says otherwise: what answers on the machine is none of the tests'.
+// ample: no pod is evicted because the tests' machine has little disk or memory left.
+const ample = `eviction {
+    hard = { "memory.available" = "0", "nodefs.available" = "0", "imagefs.available" = "0", "nodefs.inodesFree" = "0", "imagefs.inodesFree" = "0" }
+  }`
+
+// worker is one that runs processes and has enough of everything, unless it says otherwise: what answers on the machine, and
+// how full it is, is none of the tests'.
 func worker(name string, more ...string) fleet.Spec {
 	if !slices.ContainsFunc(more, func(line string) bool { return strings.HasPrefix(line, "runtime") }) {
 		more = append(more, `runtime = "process"`)
+	}
+	if !slices.ContainsFunc(more, func(line string) bool { return strings.HasPrefix(line, "eviction") }) {
+		more = append(more, ample)
 	}
 	return fleet.Spec{Name: name, Kind: pki.Worker, HCL: "worker {\n  enabled = true\n" + strings.Join(more, "\n") + "\n}\n"}
 }

@@ -1,0 +1,235 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+)
+
+// statusAs is a request for a path as somebody, and its status.
+func statusAs(t *testing.T, kube kubernetes.Interface, verb, path, body string) int {
+	t.Helper()
+	status := 0
+	r := kube.Discovery().RESTClient().Verb(verb).RequestURI(path)
+	if body != "" {
+		r = r.SetHeader("Content-Type", "application/json").Body([]byte(body))
+	}
+	if verb == http.MethodPatch {
+		r = r.SetHeader("Content-Type", "application/merge-patch+json")
+	}
+	_ = r.Do(t.Context()).StatusCode(&status) // the status is the answer
+	return status
+}
+
+// everybodys are the resources that everybody may ask about himself, and those that kubectl must see.
+var everybodys = []string{"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews", "customresourcedefinitions"}
+
+// Who has no rights has none: with every verb at everything that is served.
+func (a *attacked) userWithoutRights(t *testing.T) {
+	leader := a.waitLeader(t)
+	eve := a.userOf(t, leader, "eve", "people")
+	_, lists, err := leader.Kube.Discovery().ServerGroupsAndResources()
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
+		t.Fatal(err)
+	}
+	tried := 0
+	for _, list := range lists {
+		root := "/apis/" + list.GroupVersion
+		if list.GroupVersion == "v1" {
+			root = "/api/v1"
+		}
+		for _, r := range list.APIResources {
+			resource, sub, _ := strings.Cut(r.Name, "/")
+			if slices.Contains(everybodys, resource) {
+				continue
+			}
+			at := root + "/"
+			if r.Namespaced {
+				at += "namespaces/" + a.ns + "/"
+			}
+			all, one := at+resource, at+resource+"/secret"
+			if sub != "" {
+				one += "/" + sub
+			}
+			for _, verb := range r.Verbs {
+				for _, request := range requestsOf(verb, sub, all, one) {
+					tried++
+					if status := statusAs(t, eve, request[0], request[1], request[2]); status != http.StatusForbidden {
+						t.Errorf("%s: %s %s answers %d", verb, request[0], request[1], status)
+					}
+				}
+			}
+		}
+	}
+	if tried < 300 {
+		t.Errorf("only %d requests were tried", tried)
+	}
+	for _, path := range append(nobodysPaths, "/debug/pprof/", "/logs", "/configz", "/berth/v1/raft/configuration", "/berth/v1/verify", "/berth/v1/encryption", "/berth/v1/revoked-nodes") {
+		if strings.HasPrefix(path, "/openapi") {
+			continue // what is served is told to whoever is somebody
+		}
+		for _, verb := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+			if status := statusAs(t, eve, verb, path, ""); status != http.StatusForbidden {
+				t.Errorf("%s %s answers %d", verb, path, status)
+			}
+		}
+	}
+	for _, as := range []string{"ada", "system:node:w1", "system:serviceaccount:kube-system:default"} {
+		status := 0
+		_ = eve.Discovery().RESTClient().Get().AbsPath("/api/v1/namespaces").SetHeader("Impersonate-User", as).SetHeader("Impersonate-Group", "system:masters").
+			Do(t.Context()).StatusCode(&status) // the status is the answer
+		if status != http.StatusForbidden {
+			t.Errorf("eve acts as %s: %d", as, status)
+		}
+	}
+}
+
+// requestsOf are the method, path and body of a verb.
+func requestsOf(verb, sub, all, one string) [][3]string {
+	const empty = "{}"
+	switch verb {
+	case "create":
+		if sub != "" {
+			return [][3]string{{http.MethodPost, one, empty}}
+		}
+		return [][3]string{{http.MethodPost, all, empty}}
+	case "list":
+		return [][3]string{{http.MethodGet, all, ""}, {http.MethodGet, all + "?resourceVersion=0", ""}}
+	case "watch":
+		return [][3]string{{http.MethodGet, all + "?watch=true&timeoutSeconds=1", ""}}
+	case "deletecollection":
+		return [][3]string{{http.MethodDelete, all, ""}}
+	case "get":
+		return [][3]string{{http.MethodGet, one, ""}}
+	case "update":
+		return [][3]string{{http.MethodPut, one, empty}}
+	case "patch":
+		return [][3]string{{http.MethodPatch, one, empty}}
+	case "delete":
+		return [][3]string{{http.MethodDelete, one, ""}}
+	}
+	return nil
+}
+
+// editor may write what is in a namespace of its own, and nothing else.
+func (a *attacked) editor(t *testing.T, name string) (kube kubernetes.Interface, ns string) {
+	t.Helper()
+	ns = a.namespace(t, name)
+	a.berth(t, "create", "rolebinding", name, "--clusterrole=edit", "--user="+name, "-n", ns)
+	kube = a.userOf(t, a.waitLeader(t), name, "people")
+	a.eventually(t, name+" to be let in", func(ctx context.Context) error {
+		_, err := kube.AppsV1().Deployments(ns).List(ctx, metav1.ListOptions{})
+		return err
+	})
+	return kube, ns
+}
+
+// A class that somebody may not use is not had by a template either, of whatever workload.
+func (a *attacked) classByTemplate(t *testing.T) {
+	dora, ns := a.editor(t, "dora")
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "climber"}},
+		Spec:       pod(ns, "climber", "exec sleep 1000", class("system-cluster-critical")).Spec,
+	}
+	selector := &metav1.LabelSelector{MatchLabels: template.Labels}
+	if _, err := dora.CoreV1().Pods(ns).Create(t.Context(), pod(ns, "climber", "true", class("system-cluster-critical")), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a pod: %v", err)
+	}
+	refused := func(kind string, err error) {
+		t.Helper()
+		if apierrors.IsForbidden(err) {
+			return
+		}
+		if err != nil {
+			t.Errorf("%s: %v", kind, err)
+			return
+		}
+		a.eventually(t, kind+"'s pods to be refused", func(ctx context.Context) error {
+			events, err := a.Reader().Kube.CoreV1().Events(ns).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			for _, e := range events.Items {
+				if e.Reason == "FailedCreate" && strings.Contains(e.Message, "system-cluster-critical") {
+					return nil
+				}
+			}
+			return fmt.Errorf("of %d events none says so", len(events.Items))
+		})
+	}
+	_, err := dora.AppsV1().ReplicaSets(ns).Create(t.Context(), &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "climber"}, Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: template},
+	}, metav1.CreateOptions{})
+	refused("a ReplicaSet", err)
+	_, err = dora.AppsV1().Deployments(ns).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "climber"}, Spec: appsv1.DeploymentSpec{Selector: selector, Template: template},
+	}, metav1.CreateOptions{})
+	refused("a Deployment", err)
+	_, err = dora.AppsV1().DaemonSets(ns).Create(t.Context(), &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "climber"}, Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template},
+	}, metav1.CreateOptions{})
+	refused("a DaemonSet", err)
+	pods, err := a.Reader().Kube.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(pods.Items) > 0 {
+		t.Errorf("there are %d pods: %v", len(pods.Items), err)
+	}
+}
+
+// What others have waiting, and whom they would push out, is theirs to know.
+func (a *attacked) whyAndPlanOfOthers(t *testing.T) {
+	emil, ns := a.editor(t, "emil")
+	for path, want := range map[string]int{
+		"/berth/v1/why?namespace=" + a.ns + "&name=bystander":                     http.StatusForbidden,
+		"/apis/berth.dev/v1/queueentries":                                         http.StatusForbidden,
+		"/apis/berth.dev/v1/preemptions":                                          http.StatusForbidden,
+		"/apis/berth.dev/v1/namespaces/" + a.ns + "/queueentries":                 http.StatusForbidden,
+		"/api/v1/namespaces/" + ns + "/pods/../../" + a.ns + "/pods/bystander":    http.StatusForbidden,
+		"/api/v1/namespaces/" + a.ns + "/pods?fieldSelector=metadata.name%3Dnone": http.StatusForbidden,
+	} {
+		if status := statusAs(t, emil, http.MethodGet, path, ""); status != want && status != http.StatusNotFound && status != http.StatusMovedPermanently {
+			t.Errorf("GET %s answers %d", path, status)
+		} else if status == http.StatusNotFound && !strings.Contains(path, "..") && !strings.Contains(path, "/namespaces/"+a.ns+"/queueentries") {
+			t.Errorf("GET %s answers %d, which says that it is looked for", path, status)
+		}
+	}
+	plan := `{"apiVersion":"berth.dev/v1","kind":"Plan","spec":{"scale":{"resource":"replicasets","namespace":"` + a.ns + `","name":"none","replicas":5}}}`
+	if status := statusAs(t, emil, http.MethodPost, "/apis/berth.dev/v1/plans", plan); status != http.StatusForbidden {
+		t.Errorf("a plan answers %d", status)
+	}
+}
+
+// A watch goes on from where it was only as long as the right does.
+func (a *attacked) watchOfBefore(t *testing.T) {
+	fred, ns := a.editor(t, "fred")
+	before, err := fred.CoreV1().Secrets(ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.berth(t, "delete", "rolebinding", "fred", "-n", ns)
+	if _, err := a.Reader().Kube.CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range a.Servers() {
+		kube := a.userOf(t, s, "fred", "people")
+		a.eventually(t, "fred to be refused by "+s.Name, func(ctx context.Context) error {
+			watch, err := kube.CoreV1().Secrets(ns).Watch(ctx, metav1.ListOptions{ResourceVersion: before.ResourceVersion})
+			if err == nil {
+				watch.Stop()
+			}
+			if !apierrors.IsForbidden(err) {
+				return fmt.Errorf("he is answered %w", err)
+			}
+			return nil
+		})
+	}
+}
