@@ -7,8 +7,9 @@ import (
 	"github.com/berth-dev/berth/fsm"
 )
 
-// Namespaces empties the namespaces that are being deleted: first what is in
-// them is deleted, pods with their grace period; when nothing else is left
+// Namespaces empties the namespaces that are being deleted: first the pods, with
+// their grace period, and when they are gone everything else, so that no pod runs
+// without what protects it or others; when nothing else is left
 // their events are, and then the namespace itself. Pods that end make events,
 // so events come last. One that takes its time says what holds it.
 //
@@ -60,8 +61,10 @@ func (n *Namespaces) Reconcile(v *fsm.View, nowUnixNano int64) []fsm.Command {
 			}
 		}
 		n.done[name] = w
-		out = append(out, plainObjects(v, name, Batch-len(out))...)
-		out = append(out, budgets(v, name, Batch-len(out))...)
+		if !holdsPods(v, name) {
+			out = append(out, plainObjects(v, name, Batch-len(out))...)
+			out = append(out, budgets(v, name, Batch-len(out))...)
+		}
 		if len(out) < Batch && holdsNothing(v, name) && len(ns.Finalizers) == 0 {
 			out = append(out, lastOf(v, name, Batch-len(out))...)
 		}
@@ -119,13 +122,18 @@ func budgets(v *fsm.View, namespace string, room int) []fsm.Command {
 	return out
 }
 
-// holdsNothing says whether nothing but events is left.
-func holdsNothing(v *fsm.View, namespace string) bool {
-	nothing := true
+func holdsPods(v *fsm.View, namespace string) bool {
+	some := false
 	v.Pods.Scan(namespace+"/", func(string, *corev1.Pod) bool {
-		nothing = false
+		some = true
 		return false
 	})
+	return some
+}
+
+// holdsNothing says whether nothing but events is left.
+func holdsNothing(v *fsm.View, namespace string) bool {
+	nothing := !holdsPods(v, namespace)
 	v.NamespaceObjects(namespace, func(*fsm.Object) bool {
 		nothing = false
 		return false
