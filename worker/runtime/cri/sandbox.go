@@ -73,7 +73,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (runtime.Sand
 	}
 	s, err := r.takeSandbox(ctx, pod.UID, made.PodSandboxId, attempt)
 	if err == nil {
-		err = r.writeHosts(pod, s.IPs)
+		err = r.writeHosts(ctx, pod, s.IPs)
 	}
 	return s, err
 }
@@ -247,8 +247,18 @@ func dnsConfig(pod *corev1.Pod, cluster *naming.ClusterDNS) (*criv1.DNSConfig, e
 }
 
 // writeHosts writes the pod's /etc/hosts, which its containers have mounted.
-func (r *Runtime) writeHosts(pod *corev1.Pod, ips []string) error {
-	text, aliases := naming.OwnHosts(pod, ips), slices.Concat(r.opts.HostAliases, pod.Spec.HostAliases)
+func (r *Runtime) writeHosts(ctx context.Context, pod *corev1.Pod, ips []string) error {
+	domain := ""
+	if r.opts.ClusterDNS != nil {
+		cluster, err := r.opts.ClusterDNS(ctx)
+		if err != nil {
+			return err
+		}
+		if cluster != nil {
+			domain = cluster.Domain
+		}
+	}
+	text, aliases := naming.OwnHosts(pod, ips, domain), slices.Concat(r.opts.HostAliases, pod.Spec.HostAliases)
 	if pod.Spec.HostNetwork {
 		aliases = pod.Spec.HostAliases
 		host, err := os.ReadFile("/etc/hosts")

@@ -43,8 +43,8 @@ func Hosts(host string, aliases []corev1.HostAlias) string {
 	return b.String()
 }
 
-// OwnHosts is the /etc/hosts of a pod with addresses of its own, before its aliases.
-func OwnHosts(pod *corev1.Pod, ips []string) string {
+// OwnHosts is the /etc/hosts of a pod with addresses of its own, before its aliases. domain is the cluster's; empty: there are no names.
+func OwnHosts(pod *corev1.Pod, ips []string, domain string) string {
 	var b strings.Builder
 	b.WriteString("# Kubernetes-managed hosts file.\n" +
 		"127.0.0.1\tlocalhost\n" +
@@ -53,8 +53,12 @@ func OwnHosts(pod *corev1.Pod, ips []string) string {
 		"fe00::0\tip6-mcastprefix\n" +
 		"fe00::1\tip6-allnodes\n" +
 		"fe00::2\tip6-allrouters\n")
+	names := Hostname(pod)
+	if pod.Spec.Subdomain != "" && domain != "" {
+		names = fmt.Sprintf("%s.%s.%s.svc.%s\t%s", names, pod.Spec.Subdomain, pod.Namespace, domain, names)
+	}
 	for _, ip := range ips {
-		fmt.Fprintf(&b, "%s\t%s\n", ip, Hostname(pod))
+		fmt.Fprintf(&b, "%s\t%s\n", ip, names)
 	}
 	return b.String()
 }

@@ -1,9 +1,11 @@
 package naming
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestResolver(t *testing.T) {
@@ -27,4 +29,19 @@ func TestResolver(t *testing.T) {
 			t.Errorf("%q with %s: %q, want %q", c.host, c.policy, got, c.want)
 		}
 	}
+}
+
+// A pod finds itself by its whole name, where its service has given it one, without asking anybody.
+func TestOwnHosts(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}, Spec: corev1.PodSpec{Hostname: "web-0"}}
+	ends := func(want string, domain string) {
+		t.Helper()
+		if got := OwnHosts(pod, []string{"10.0.0.1"}, domain); !strings.HasSuffix(got, "\n"+want+"\n") {
+			t.Errorf("%q, want %q at its end", got, want)
+		}
+	}
+	ends("10.0.0.1\tweb-0", "cluster.local")
+	pod.Spec.Subdomain = "web"
+	ends("10.0.0.1\tweb-0.web.ns.svc.cluster.local\tweb-0", "cluster.local")
+	ends("10.0.0.1\tweb-0", "")
 }
