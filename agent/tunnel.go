@@ -22,6 +22,8 @@ func (u *uplink) Tunnel(ctx context.Context, kind string, body []byte, conn net.
 		return u.logs(ctx, body, conn)
 	case rpc.KindStream:
 		return u.stream(ctx, body, conn)
+	case rpc.KindDial:
+		return u.dial(ctx, body, conn)
 	case rpc.KindNode:
 		return u.nodeAPI.serve(ctx, conn)
 	}
@@ -76,9 +78,25 @@ func (u *uplink) stream(ctx context.Context, body []byte, conn net.Conn) error {
 		_, err := conn.Write([]byte{rpc.Begin})
 		return err
 	})
+	return streamError(err)
+}
+
+func streamError(err error) error {
 	var refused *worker.StreamError
 	if errors.As(err, &refused) {
 		return &rpc.TunnelError{Code: refused.Code, Message: refused.Message}
 	}
 	return err
+}
+
+// dial connects a client to what listens in a pod.
+func (u *uplink) dial(ctx context.Context, body []byte, conn net.Conn) error {
+	r, err := rpc.DecodeDialRequest(body)
+	if err != nil {
+		return &rpc.TunnelError{Code: http.StatusBadRequest, Message: err.Error()}
+	}
+	return streamError(u.agent.Dial(ctx, types.UID(r.PodUID), r.Port, conn, func() error {
+		_, err := conn.Write([]byte{rpc.Begin})
+		return err
+	}))
 }

@@ -284,7 +284,7 @@ func TestTableIsServed(t *testing.T) {
 		}
 	}
 	administrators := []string{
-		"secrets", "bindings", "pods/binding", "nodes/proxy",
+		"secrets", "bindings", "pods/binding", "nodes/proxy", "pods/proxy", "services/proxy",
 		"namespaces/finalize", "schedulerconfigurations.berth.dev/status", "tokenreviews.authentication.k8s.io",
 		"subjectaccessreviews.authorization.k8s.io", "localsubjectaccessreviews.authorization.k8s.io",
 		"validatingadmissionpolicies.admissionregistration.k8s.io", "validatingadmissionpolicybindings.admissionregistration.k8s.io",

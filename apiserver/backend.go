@@ -56,6 +56,8 @@ type Logs interface {
 // as it is.
 type Streams interface {
 	Open(ctx context.Context, pod *corev1.Pod, what, container string) (net.Conn, error)
+	// Dial connects to what listens at the pod's address. The connection ends with ctx.
+	Dial(ctx context.Context, pod *corev1.Pod, port uint16) (net.Conn, error)
 }
 
 // Usage knows what nodes and their pods use, as workers tell it.

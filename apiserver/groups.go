@@ -111,6 +111,7 @@ func (g *registry) coreGroup(
 	if resources["services"], err = g.services(made["services"], config.Services); err != nil {
 		return info, nil, err
 	}
+	resources["services/proxy"] = proxyToServices(g.backend, config.Streams)
 	resources["services/status"] = partOf(made["services"], serviceStatusChange{service.StatusStrategy})
 	if resources["serviceaccounts/token"], err = g.accountToken(account, accounts, made); err != nil {
 		return info, nil, err
@@ -206,6 +207,7 @@ func addPodParts(resources map[string]rest.Storage, pods *served, config Config)
 	resources["bindings"] = &bindings{b}
 	resources["pods/binding"] = b
 	resources["pods/eviction"] = &eviction{pods.backend}
+	resources["pods/proxy"] = proxyToPods(pods.backend, config.Streams)
 	resources["pods/status"] = partOf(pods, pod.StatusStrategy)
 	resources["pods/log"] = &podLog{backend: pods.backend, logs: config.Logs}
 	resources["pods/ephemeralcontainers"] = narrowPartOf(pods, pod.EphemeralContainersStrategy)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,31 @@ func (fakeStreams) Open(_ context.Context, pod *corev1.Pod, what, container stri
 	}()
 	return ours, nil
 }
+
+// Dial is a pod that answers with what it was asked. One that is called crowded is so at first.
+func (fakeStreams) Dial(_ context.Context, pod *corev1.Pod, port uint16) (net.Conn, error) {
+	if pod.Name == "away" {
+		return nil, apierrors.NewServiceUnavailable("the worker is not connected")
+	}
+	if pod.Name == "crowded" && crowd.Add(1) < 3 {
+		return nil, apierrors.NewTooManyRequests("the pod has many", 1)
+	}
+	ours, theirs := net.Pipe()
+	go func() {
+		defer theirs.Close()
+		r, err := http.ReadRequest(bufio.NewReader(theirs))
+		if err != nil {
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		text := fmt.Sprintf("%s %d %s %s %q, authorization %q", pod.Name, port, r.Method, r.URL, body, r.Header.Get("Authorization"))
+		_ = (&http.Response{StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Body: io.NopCloser(strings.NewReader(text)),
+			ContentLength: int64(len(text))}).Write(theirs)
+	}()
+	return ours, nil
+}
+
+var crowd atomic.Int32
 
 // enter asks for a part of a pod without the upgrade that would follow.
 func enter(kube kubernetes.Interface, ns, pod, part string, params ...string) error {

@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	restclient "k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/agent/fleet"
 	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
@@ -145,6 +147,7 @@ func TestRealContainers(t *testing.T) {
 
 	t.Run("a pod has an address of its own, and is probed there", func(t *testing.T) {
 		serves := imaged("serves", "echo hello > /tmp/index.html; exec httpd -f -p 8080 -h /tmp", func(p *corev1.Pod) {
+			p.Labels = map[string]string{"app": "serves"}
 			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1,
 				ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intOf(8080), Path: "/index.html"}}}
 		})
@@ -159,6 +162,26 @@ func TestRealContainers(t *testing.T) {
 		c.waitFor(t, "asks", "to succeed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
 		if got := c.berth(t, "logs", "asks"); got != "hello\n" {
 			t.Errorf("it was told %q", got)
+		}
+	})
+
+	t.Run("what listens in it is reached through the API", func(t *testing.T) {
+		c.berthIn(t, "apiVersion: v1\nkind: Service\nmetadata: {name: serves}\nspec: {selector: {app: serves}, ports: [{name: http, port: 80, targetPort: 8080}]}\n", "create", "-f", "-")
+		for what, ask := range map[string]restclient.ResponseWrapper{
+			"the pod":     kube.CoreV1().Pods("default").ProxyGet("", "serves", "8080", "index.html", nil),
+			"the service": kube.CoreV1().Services("default").ProxyGet("http", "serves", "80", "index.html", nil),
+		} {
+			c.eventually(t, what+" to answer", func(ctx context.Context) error {
+				b, err := ask.DoRaw(ctx)
+				if err == nil && string(b) != "hello\n" {
+					err = fmt.Errorf("it says %q", b)
+				}
+				return err
+			})
+		}
+		_, err := kube.CoreV1().Pods("default").ProxyGet("http", "serves", "1", "", nil).DoRaw(t.Context())
+		if !apierrors.IsServiceUnavailable(err) {
+			t.Errorf("where nobody listens: %v", err)
 		}
 	})
 

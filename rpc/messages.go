@@ -300,6 +300,8 @@ const (
 	// KindNode has no body. The server's end then makes one HTTP request, for what a
 	// kubelet shows of its node.
 	KindNode = "node"
+	// KindDial has a DialRequest as its body. What follows is what comes from there and goes there.
+	KindDial = "dial"
 )
 
 // Begin says that what the tunnel was asked for is there, although a log may
@@ -320,6 +322,24 @@ func (r *StreamRequest) Encode() ([]byte, error) { return encode(r) }
 // DecodeStreamRequest is the inverse of Encode.
 func DecodeStreamRequest(body []byte) (*StreamRequest, error) {
 	r := new(StreamRequest)
+	if err := decode(body, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// DialRequest asks for a connection to a port of a pod, at the pod's own address.
+type DialRequest struct {
+	PodUID string `msgpack:"pod_uid"`
+	Port   uint16 `msgpack:"port"`
+}
+
+// Encode gives the body of a KindDial tunnel.
+func (r *DialRequest) Encode() ([]byte, error) { return encode(r) }
+
+// DecodeDialRequest is the inverse of Encode.
+func DecodeDialRequest(body []byte) (*DialRequest, error) {
+	r := new(DialRequest)
 	if err := decode(body, r); err != nil {
 		return nil, err
 	}

@@ -25,6 +25,18 @@ func (s streams) Open(ctx context.Context, pod *corev1.Pod, what, container stri
 	return s.openTunnel(ctx, pod.Spec.NodeName, rpc.KindStream, body)
 }
 
+// Dial implements apiserver.Streams.
+func (s streams) Dial(ctx context.Context, pod *corev1.Pod, port uint16) (net.Conn, error) {
+	if pod.Spec.NodeName == "" {
+		return nil, noHost(pod)
+	}
+	body, err := (&rpc.DialRequest{PodUID: string(pod.UID), Port: port}).Encode()
+	if err != nil {
+		return nil, err
+	}
+	return s.openTunnel(ctx, pod.Spec.NodeName, rpc.KindDial, body)
+}
+
 // nodes leads to workers through their own connections (apiserver.Nodes).
 type nodes struct{ *Server }
 

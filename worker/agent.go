@@ -78,6 +78,7 @@ type Agent struct {
 	inputs  mailbox
 	calls   sync.WaitGroup
 	streams streams
+	dials   streams
 
 	// What follows belongs to the goroutine of Run.
 	node        *corev1.Node

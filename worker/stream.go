@@ -62,12 +62,17 @@ type streams struct {
 }
 
 func (s *streams) enter(pod types.UID) error {
+	return s.enterUpTo(pod, maxStreams, maxPodStreams)
+}
+
+// enterUpTo counts one more, if the node has fewer than all and the pod fewer than one.
+func (s *streams) enterUpTo(pod types.UID, all, one int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.all >= maxStreams:
+	case s.all >= all:
 		return refuseStream(http.StatusTooManyRequests, "the node has %d streams into its pods, and may have no more", s.all)
-	case s.by[pod] >= maxPodStreams:
+	case s.by[pod] >= one:
 		return refuseStream(http.StatusTooManyRequests, "the pod has %d streams, and may have no more", s.by[pod])
 	}
 	if s.by == nil {
