@@ -56,7 +56,7 @@ FOCUS        ?=
 RESULTS      ?= $(CURDIR)/bin/conformance.json
 CONFORMANCE  := e2e/kubernetes
 conformance: build ## Kubernetes' own conformance tests on real containers, into docs/conformance.md; FOCUS= for some, AGAIN=1 for all anew
-	$(MAKE) containers CONTAINERS='$(CONTAINERS) curl bind9-dnsutils'
+	$(MAKE) containers CONTAINERS='$(CONTAINERS) curl bind9-dnsutils netcat-openbsd'
 	test '$(SUITE_BUILT)' = yes || (cd $(CONFORMANCE) && \
 	  go test -vet=off -p $(JOBS) -c -ldflags '-s -w $(K8SFLAGS)' -o '$(SUITE)' k8s.io/kubernetes/test/e2e && \
 	  go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(SUITE_TOOLS)kubectl' k8s.io/kubernetes/cmd/kubectl && \

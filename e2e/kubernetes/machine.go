@@ -24,8 +24,8 @@ const (
 )
 
 // neededPrograms are the machine's. Debian's packages are named in the Makefile.
-var neededPrograms = [...]string{"containerd", "runc", "ctr", "busybox", "bash", "curl", "dig", "getent", "ip", "ldd", "iptables", "nft",
-	"nsenter", "unshare"}
+var neededPrograms = [...]string{"containerd", "runc", "ctr", "busybox", "bash", "curl", "dig", "getent", "ip", "ldd", "iptables", "nc",
+	"nft", "nsenter", "unshare"}
 
 func missingPrograms() error {
 	if os.Geteuid() != 0 {
