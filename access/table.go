@@ -230,6 +230,9 @@ func controllerRules() []Rule {
 		row("api-priority-and-fairness-config-consumer-v1", []string{"patch"}, "flowschemas.flowcontrol.apiserver.k8s.io/status"),
 		row("service-cidrs-controller", change, "servicecidrs.networking.k8s.io", "servicecidrs.networking.k8s.io/status"),
 		row("token-cleaner", []string{"delete"}, "secrets"),
+		row("apiservice-status-remote-available-controller", []string{"update"}, "apiservices.apiregistration.k8s.io/status"),
+		row("cluster-authentication-trust", []string{"get", "create", "update"}, "configmaps"),
+		row("cluster-authentication-trust", []string{"get", "create", "escalate"}, "roles.rbac.authorization.k8s.io"),
 		row("csrcleaner", []string{"delete"}, certificateRequests),
 	}
 }

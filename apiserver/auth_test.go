@@ -290,7 +290,7 @@ func TestTableIsServed(t *testing.T) {
 		"validatingadmissionpolicies.admissionregistration.k8s.io", "validatingadmissionpolicybindings.admissionregistration.k8s.io",
 		"mutatingadmissionpolicies.admissionregistration.k8s.io", "mutatingadmissionpolicybindings.admissionregistration.k8s.io",
 		"validatingwebhookconfigurations.admissionregistration.k8s.io", "mutatingwebhookconfigurations.admissionregistration.k8s.io",
-		"prioritylevelconfigurations.flowcontrol.apiserver.k8s.io/status", "ipaddresses.networking.k8s.io",
+		"prioritylevelconfigurations.flowcontrol.apiserver.k8s.io/status", "ipaddresses.networking.k8s.io", "apiservices.apiregistration.k8s.io",
 		"roles.rbac.authorization.k8s.io", "rolebindings.rbac.authorization.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io",
 	}
 	for r := range served {

@@ -41,6 +41,9 @@ type Config struct {
 	Admission Admission
 	// Vault seals and opens what must not be in the log in clear; nil: nothing is sealed.
 	Vault *vault.Vault
+	// ProxyCertificate is the server's certificate and its key, in PEM, by which servers of others' know who hands
+	// requests on to them; nil: it has none.
+	ProxyCertificate func() (cert, key []byte)
 	// RootCA is the PEM of the CA that clients verify this API with. It is
 	// published in every new namespace.
 	RootCA string

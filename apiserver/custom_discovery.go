@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/berth-dev/berth/fsm"
@@ -54,14 +55,24 @@ func eachServed(v *fsm.View, group string, f func(crd *apiextensionsv1.CustomRes
 }
 
 // customGroup describes a group, with the resources of each of its versions, the preferred
-// one first. It has no versions if nothing of it is served.
+// one first; what the resources are of a version that others serve, they say. It has no versions if nothing of it is served.
 func customGroup(v *fsm.View, group string) (metav1.APIGroup, map[string][]metav1.APIResource) {
 	resources := map[string][]metav1.APIResource{}
 	eachServed(v, group, func(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion) {
 		resources[version.Name] = append(resources[version.Name], customAPIResources(crd, version)...)
 	})
-	out := metav1.APIGroup{Name: group}
+	versions := map[string]bool{}
 	for name := range resources {
+		versions[name] = true
+	}
+	v.EachAggregated(func(s *apiregistrationv1.APIService) bool {
+		if s.Spec.Group == group {
+			versions[s.Spec.Version] = true
+		}
+		return true
+	})
+	out := metav1.APIGroup{Name: group}
+	for name := range versions {
 		out.Versions = append(out.Versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + name, Version: name})
 	}
 	slices.SortFunc(out.Versions, func(a, b metav1.GroupVersionForDiscovery) int {
@@ -129,6 +140,9 @@ func (c *customResources) discover(v *fsm.View, group string) {
 		delete(c.shown, group)
 	}
 	for _, version := range info.Versions {
+		if resources[version.Version] == nil {
+			continue // others serve it
+		}
 		c.discovery.aggregated.AddGroupVersion(group, apidiscoveryv2.APIVersionDiscovery{
 			Version: version.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
 			Resources: aggregatedResources(schema.GroupVersion{Group: group, Version: version.Version}, resources[version.Version]),

@@ -10,6 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	openapibuilder "k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-openapi/pkg/cached"
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/handler3"
@@ -100,6 +101,18 @@ func (c *customDescriptions) with(others cached.Value[*spec.Swagger]) cached.Val
 	})
 }
 
+// elsewhere are the paths of what others describe, with what tells each from what it was before.
+func (c *customDescriptions) elsewhere() map[string]string {
+	out := map[string]string{}
+	c.view().EachAggregated(func(s *apiregistrationv1.APIService) bool {
+		if !c.builtIn[s.Spec.Group] {
+			out[strings.TrimPrefix(genericapiserver.APIGroupPrefix, "/")+"/"+s.Spec.Group+"/"+s.Spec.Version] = string(s.UID) + " " + s.ResourceVersion
+		}
+		return true
+	})
+	return out
+}
+
 // update brings the third version of the description up to date, which is one by group and
 // version.
 func (c *customDescriptions) update(service *handler3.OpenAPIService) error {
@@ -110,10 +123,23 @@ func (c *customDescriptions) update(service *handler3.OpenAPIService) error {
 		path := strings.TrimPrefix(genericapiserver.APIGroupPrefix, "/") + "/" + d.crd.Spec.Group + "/" + d.version
 		now[path] = append(now[path], d)
 	}
+	elsewhere := c.elsewhere()
 	for path := range c.third.of {
-		if now[path] == nil {
+		if now[path] == nil && elsewhere[path] == "" {
 			service.DeleteGroupVersion(path)
 			delete(c.third.of, path)
+		}
+	}
+	if c.third.of == nil {
+		c.third.of = map[string]string{}
+	}
+	for _, path := range slices.Sorted(maps.Keys(elsewhere)) {
+		of := elsewhere[path]
+		delete(now, path)
+		if c.third.of[path] != of {
+			// It is named here, and those who serve it are asked for it.
+			service.UpdateGroupVersion(path, &spec3.OpenAPI{Version: "3.0.0", Info: &spec.Info{InfoProps: spec.InfoProps{Title: path, Version: of}}})
+			c.third.of[path] = of
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(now)) {
@@ -134,9 +160,6 @@ func (c *customDescriptions) update(service *handler3.OpenAPIService) error {
 			return err
 		}
 		service.UpdateGroupVersion(path, merged)
-		if c.third.of == nil {
-			c.third.of = map[string]string{}
-		}
 		c.third.of[path] = of
 	}
 	return nil

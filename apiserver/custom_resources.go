@@ -10,9 +10,13 @@ import (
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/berth-dev/berth/fsm"
 )
 
 // customResources serves the kinds that users define: their objects by upstream's
@@ -26,18 +30,23 @@ type customResources struct {
 	shown       map[string]map[string][]metav1.APIResource // what discovery says of groups, by version
 	objects     http.Handler
 	next        http.Handler // for what is not defined
+	others      *aggregation
 }
 
 // newCustomResources adds custom kinds to a server that serves all others. types are the
 // schemas of Kubernetes' types, by which fields are merged.
 func newCustomResources(
 	g *registry, s *genericapiserver.GenericAPIServer, c *genericapiserver.Config, builtIn map[string]bool, types map[string]*spec.Schema, next http.Handler,
+	others *aggregation,
 ) (*customResources, error) {
 	out := &customResources{
-		registry: g, definitions: newDefinitions(g.backend), builtIn: builtIn, discovery: newDiscoveryManagers(s), next: next,
+		registry: g, definitions: newDefinitions(g.backend), builtIn: builtIn, discovery: newDiscoveryManagers(s), next: next, others: others,
 		shown: map[string]map[string][]metav1.APIResource{},
 	}
 	out.definitions.changed = out.discover
+	others.discovery = aggregator.NewDiscoveryManager(s.AggregatedDiscoveryGroupManager.WithSource(aggregated.AggregatorSource))
+	out.definitions.services = others.mayBeOther
+	out.definitions.aggregated = func(v *fsm.View, name string) { out.discover(v, others.tell(v, name)) }
 	// Kinds are established by the leader alone: what is queued here is never looked at.
 	idle := establish.NewEstablishingController(out.definitions, nil)
 	ended, end := context.WithCancel(context.Background())

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 var definitionsResource = apiextensions.Resource(fsm.CustomResourceDefinitions)
@@ -28,6 +29,9 @@ type definitions struct {
 	backend  Backend
 	handlers []cache.ResourceEventHandler
 	changed  func(v *fsm.View, group string) // after the handlers
+	// aggregated is told of an APIService that may be another; services names all that may be.
+	aggregated func(v *fsm.View, name string)
+	services   func(v *fsm.View) []string
 
 	mu    sync.Mutex
 	told  int64         // the revision up to which the handlers know everything
@@ -118,13 +122,26 @@ func (d *definitions) run(ctx context.Context) {
 			continue
 		}
 		for i := range changes {
-			if c := &changes[i]; c.Table == objectsTable && strings.HasPrefix(c.Key, fsm.CustomResourceDefinitions+"/") {
+			c := &changes[i]
+			switch {
+			case c.Table != objectsTable:
+			case strings.HasPrefix(c.Key, fsm.CustomResourceDefinitions+"/"):
 				d.tell(known, definitionOf(c.Old), definitionOf(c.New))
+			case strings.HasPrefix(c.Key, fsm.APIServices+"/"):
+				d.aggregated(d.view(), nameOf(c))
 			}
 		}
 		at = changes[len(changes)-1].Revision
 		d.setTold(at)
 	}
+}
+
+func nameOf(c *store.Change) string {
+	o, ok := c.New.(*fsm.Object)
+	if !ok || o == nil {
+		o = c.Old.(*fsm.Object)
+	}
+	return o.Value.GetName()
 }
 
 func definitionOf(row any) *apiextensionsv1.CustomResourceDefinition {
@@ -149,6 +166,9 @@ func (d *definitions) anew(known map[string]*apiextensionsv1.CustomResourceDefin
 		}
 		return true
 	})
+	for _, name := range d.services(v) {
+		d.aggregated(v, name)
+	}
 	d.setTold(v.Revision())
 	return v.Revision()
 }

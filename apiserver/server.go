@@ -43,6 +43,7 @@ type Server struct {
 	standing *standing
 	// definitions are those of custom kinds.
 	definitions *definitions
+	others      *aggregation
 	admission   *admissionChain
 	generic     *genericapiserver.GenericAPIServer
 	logger      hclog.Logger
@@ -54,6 +55,7 @@ type Server struct {
 // New sets up the API. Nothing is served before Run.
 func New(config Config) (_ *Server, err error) {
 	installDefinitions()
+	installAPIServices()
 	config, err = config.withDefaults()
 	if err != nil {
 		return nil, err
@@ -85,7 +87,8 @@ func New(config Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("setting up admission: %w", err)
 	}
-	settings := genericConfig(config, known, rights, lasting)
+	others := newAggregation(config)
+	settings := genericConfig(config, known, rights, lasting, others)
 	settings.AdmissionControl, settings.FlowControl = chain.Interface, chain.flow
 	if trail != nil {
 		settings.AuditBackend, settings.AuditPolicyRuleEvaluator = trail.Backend(), trail.Policy()
@@ -106,7 +109,7 @@ func New(config Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
 	}
-	custom, err := newCustomResources(g, generic, settings, builtIn, infos[0].StaticOpenAPISpec, newUnserved(generic, infos))
+	custom, err := newCustomResources(g, generic, settings, builtIn, infos[0].StaticOpenAPISpec, newUnserved(generic, infos), others)
 	if err != nil {
 		return nil, fmt.Errorf("setting up custom kinds: %w", err)
 	}
@@ -124,7 +127,7 @@ func New(config Config) (_ *Server, err error) {
 		}
 	}
 	s := &Server{
-		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, admission: chain,
+		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, others: others, admission: chain,
 		generic: generic, logger: config.Logger, prepared: make(chan struct{}),
 	}
 	chain.client.lead(s.Local(admissionUser, access.Masters))
@@ -133,7 +136,7 @@ func New(config Config) (_ *Server, err error) {
 }
 
 // genericConfig is the configuration of upstream's server.
-func genericConfig(config Config, known *users.Users, rights *rights, lasting *standing) *genericapiserver.Config {
+func genericConfig(config Config, known *users.Users, rights *rights, lasting *standing, others *aggregation) *genericapiserver.Config {
 	c := genericapiserver.NewConfig(legacyscheme.Codecs)
 	c.Authentication.Authenticator = newAuthenticator(known)
 	c.Authentication.APIAudiences = tokens.Audiences()
@@ -147,7 +150,8 @@ func genericConfig(config Config, known *users.Users, rights *rights, lasting *s
 	c.LongRunningFunc = longRunning(config.LongRunning)
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		// Inside of all the others: who asks is known, and may.
-		lasting.next, lasting.longRunning = api, c.LongRunningFunc
+		others.next = api
+		lasting.next, lasting.longRunning = others, c.LongRunningFunc
 		chain := genericapiserver.DefaultBuildHandlerChain(&fairShare{
 			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, clients: map[string]*underway{},
 		}, c)
@@ -214,6 +218,7 @@ func (g *registry) install(
 		g.flowGroup,
 		g.networkingGroup,
 		func() (genericapiserver.APIGroupInfo, error) { return g.definitionsGroup(builtIn) },
+		func() (genericapiserver.APIGroupInfo, error) { return g.aggregationGroup(builtIn) },
 	} {
 		info, err := group()
 		if err != nil {
@@ -251,6 +256,7 @@ func (s *Server) Run(ctx context.Context) error {
 	following.Go(func() { s.users.Run(watching) })
 	following.Go(func() { s.standing.run(watching) })
 	following.Go(func() { s.definitions.run(watching) })
+	following.Go(func() { s.others.run(watching) })
 	following.Go(func() { s.admission.run(watching) })
 	if s.trail != nil {
 		if err := s.trail.Run(); err != nil {

@@ -11,6 +11,11 @@ import (
 	"github.com/berth-dev/berth/fsm"
 )
 
+// ResolveService finds what is behind a service, as it is by a view.
+func ResolveService(v *fsm.View, namespace, name string, port int32) (*url.URL, error) {
+	return serviceEndpoints{func() *fsm.View { return v }}.ResolveEndpoint(namespace, name, port)
+}
+
 // serviceEndpoints finds what is behind a service that converts custom objects: one of its
 // ready pods, since addresses of services mean something on nodes alone.
 type serviceEndpoints struct{ view func() *fsm.View }

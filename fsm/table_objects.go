@@ -92,6 +92,7 @@ func ObjectKinds() []ObjectKind {
 		priorityLevelKind(),
 		serviceCIDRKind(),
 		ipAddressKind(),
+		apiServiceKind(),
 	}, slices.Concat(workloadKinds(), roleKinds(), volumeKinds(), admissionKinds())...)
 }
 

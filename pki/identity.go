@@ -69,6 +69,9 @@ type Identity struct {
 // ErrIdentity is wrapped by every error of IdentityOf.
 var ErrIdentity = errors.New("certificate names nobody")
 
+// ServerUser is what a server of a name is known as.
+func ServerUser(name string) string { return serverCN + name }
+
 // NodeSubject is the subject of the certificate that a node asks for.
 func NodeSubject(name string) pkix.Name {
 	return pkix.Name{CommonName: nodeCN + name, Organization: []string{NodesGroup}}

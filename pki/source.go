@@ -30,6 +30,7 @@ type Source struct {
 
 // material is immutable once loaded.
 type material struct {
+	pair  Pair
 	cert  *tls.Certificate // nil: this side has none
 	roots *x509.CertPool
 	shown [][]byte // the CA's certificates: whoever joins finds the one there that it was told of
@@ -124,7 +125,7 @@ func parseMaterial(ca []byte, pair Pair, names Files, now time.Time) (material, 
 	if err := checkDates("certificate "+names.Cert, cert.Leaf, now); err != nil {
 		return material{}, err
 	}
-	m.cert = &cert
+	m.cert, m.pair = &cert, pair
 	return m, nil
 }
 
@@ -174,6 +175,12 @@ func (s *Source) Leaf() *x509.Certificate {
 		return m.cert.Leaf
 	}
 	return nil
+}
+
+// PEM is this side's certificate and its key as they are by now, nil if it has none.
+func (s *Source) PEM() (cert, key []byte) {
+	m := s.current()
+	return m.pair.CertPEM, m.pair.KeyPEM
 }
 
 // Identity is whom this side's certificate speaks for.

@@ -20,7 +20,7 @@ func (s *Server) openAPI() error {
 	operators := s.operatorHandler()
 	api, err := apiserver.New(apiserver.Config{
 		Backend: s, Logs: logs{s}, Streams: streams{s}, Nodes: nodes{s}, Usage: usage{s}, Planner: planner{s.node.Clock()},
-		Listener: c.HTTP, TLS: serving, Users: c.Users, Audit: c.Audit, Admission: c.Admission, Vault: s.vault, MaxRequests: c.MaxRequests, RootCA: s.rootCA, Services: c.Services,
+		Listener: c.HTTP, TLS: serving, Users: c.Users, Audit: c.Audit, Admission: c.Admission, Vault: s.vault, ProxyCertificate: c.TLS.PEM, MaxRequests: c.MaxRequests, RootCA: s.rootCA, Services: c.Services,
 		Handlers:    map[string]http.Handler{operatorPrefix: operators, "/metrics": operators},
 		Ready:       s.checks(),
 		LongRunning: []string{operator.PathSnapshot},

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"net/http"
+	"net/url"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -10,7 +12,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/workloads"
 )
 
@@ -26,7 +30,7 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 		if s.state.View().Version() >= fsm.SinceWorkloads {
 			term := s.node.Leadership().Term // the state is at least as new
 			err := workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, workloads.Options{
-				Authority: s.config.Authority, Autoscaler: s.config.Autoscaler, Open: s.vault.Open,
+				Authority: s.config.Authority, Autoscaler: s.config.Autoscaler, Open: s.vault.Open, Aggregation: s.aggregation(),
 			})
 			if ctx.Err() == nil {
 				s.log.Info("the controllers of workloads begin anew", "reason", err)
@@ -36,6 +40,23 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 		case <-ctx.Done():
 		case <-time.After(controlInterval):
 		}
+	}
+}
+
+// aggregation says how servers of others' are reached, and by what they know this cluster's.
+func (s *Server) aggregation() workloads.Aggregation {
+	return workloads.Aggregation{
+		Resolve: func(namespace, name string, port int32) (*url.URL, error) {
+			return apiserver.ResolveService(s.state.View(), namespace, name, port)
+		},
+		Certificate: s.config.TLS.PEM, Authority: s.rootCA,
+		Users: func() (users []string) {
+			for _, m := range s.node.Configuration() {
+				users = append(users, pki.ServerUser(m.ID))
+			}
+			slices.Sort(users)
+			return users
+		},
 	}
 }
 

@@ -231,8 +231,16 @@ func construct(ctx context.Context, state State, config func(controller string) 
 	if err != nil {
 		return nil, err
 	}
+	available, err := newAvailability(config(availability), made, f, o.Aggregation)
+	if err != nil {
+		return nil, err
+	}
+	trust, err := newAuthentication(config(authentication), state, o.Aggregation)
+	if err != nil {
+		return nil, err
+	}
 	autoscaler, err := newAutoscaler(ctx, config(autoscalerController), made, o.Autoscaler)
-	return slices.Concat(out, definitions, certificates, []begun{flows, autoscaler}), err
+	return slices.Concat(out, definitions, certificates, []begun{flows, available, trust, autoscaler}), err
 }
 
 // begun runs a controller that is made, until the context ends.
