@@ -26,7 +26,7 @@ func TestKubectlToldOfKindsThatAreNotServed(t *testing.T) {
 	}
 	k.refused("", []string{"get", "ing"}, `the server doesn't have a resource type "ing"`)
 	k.refused("", []string{"delete", "ing", "web"}, `the server doesn't have a resource type "ing"`)
-	k.refused("", []string{"get", "--raw", "/apis/networking.k8s.io/v1/ingresses"}, "Berth does not serve ingresses.networking.k8s.io in version v1; it serves bindings, certificatesigningrequests.certificates.k8s.io")
+	k.refused("", []string{"get", "--raw", "/apis/networking.k8s.io/v1/ingresses"}, "Berth does not serve ingresses.networking.k8s.io in version v1; it serves apiservices.apiregistration.k8s.io, bindings, certificatesigningrequests.certificates.k8s.io")
 }
 
 // TestUnserved: what is not served is refused with what is, as a Status; paths
