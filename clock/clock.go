@@ -29,10 +29,12 @@ type Clock struct {
 	// mayStep: this leadership has not looked yet whether the state's time is far
 	// behind the time of day, as after a time without any server.
 	mayStep bool
-	// offset is the time of day less this machine's wall clock. It is what the
-	// servers' majority makes of it, if that is known.
-	offset time.Duration
-	known  bool
+	// day is the time of day less the source's Elapsed, as the servers' majority
+	// has it, if that is known. It is not kept as an offset from this machine's
+	// wall clock: set after the others were asked, that would be a time of day
+	// that nobody has told.
+	day   int64
+	known bool
 }
 
 // New makes the clock of a state that nothing has been applied to yet.
@@ -99,15 +101,16 @@ func (c *Clock) Resign() {
 	c.leading, c.mayStep = false, false
 }
 
-// Steer is told by how much the time of day is ahead of this machine's wall
-// clock, as the majority of the voting servers has it; known is false as long as
-// no majority has been asked.
-func (c *Clock) Steer(offset time.Duration, known bool) {
+// Steer is told the time of day less Elapsed, in nanoseconds since 1970, as the
+// majority of the voting servers has it; known is false as long as no majority
+// has been asked. What this machine's wall clock shows has no part in it, so it
+// may be set between the asking and the telling.
+func (c *Clock) Steer(day int64, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.source()
 	c.advance(r)
-	c.offset, c.known = offset, known
+	c.day, c.known = day, known
 	c.step(r)
 }
 
@@ -117,6 +120,9 @@ func (c *Clock) Wall() int64 { return c.source().WallUnixNano }
 
 // Elapsed is real time since a moment in the past. See Reading.
 func (c *Clock) Elapsed() time.Duration { return c.source().Elapsed }
+
+// Reading is what this machine's clocks show, both at one moment.
+func (c *Clock) Reading() Reading { return c.source() }
 
 // advance is called with mu held, as are those below.
 func (c *Clock) advance(r Reading) int64 {
@@ -133,7 +139,13 @@ func (c *Clock) advance(r Reading) int64 {
 	return c.state
 }
 
-func (c *Clock) dayTime(r Reading) int64 { return r.WallUnixNano + int64(c.offset) }
+// dayTime is the majority's time of day, or this machine's as long as none is known.
+func (c *Clock) dayTime(r Reading) int64 {
+	if c.known {
+		return c.day + int64(r.Elapsed)
+	}
+	return r.WallUnixNano
+}
 
 func (c *Clock) step(r Reading) {
 	if !c.mayStep || !c.known {

@@ -27,6 +27,11 @@ func (m *machine) pass(d time.Duration) {
 // set sets the wall clock.
 func (m *machine) set(by time.Duration) { m.r.WallUnixNano += int64(by) }
 
+// day is the time of day less Elapsed, if it is so far ahead of the wall clock.
+func (m *machine) day(ahead time.Duration) int64 {
+	return m.r.WallUnixNano + int64(ahead) - int64(m.r.Elapsed)
+}
+
 // An hour ahead for six seconds, ten minutes ahead, behind, and back: every
 // second of the state's time is a second, but for a tenth.
 func TestTheWallClockMovesNothing(t *testing.T) {
@@ -124,14 +129,39 @@ func TestAStateThatStoodStillIsPutForward(t *testing.T) {
 		t.Fatalf("before anybody was asked it was moved: %s", ahead)
 	}
 	m.set(time.Hour) // this machine is wrong, and the others say so
-	c.Steer(-time.Hour, true)
+	c.Steer(m.day(-time.Hour), true)
 	if ahead := c.Ahead(); ahead != 0 {
 		t.Errorf("it is ahead by %s", ahead)
 	}
 	before := c.NowUnixNano()
-	c.Steer(time.Hour, true)
+	c.Steer(m.day(time.Hour), true)
 	if now := c.NowUnixNano(); now != before {
 		t.Errorf("it was put forward twice, by %s", time.Duration(now-before))
+	}
+}
+
+// A wall clock that is set after the majority was asked is not taken for what the
+// majority said: neither when a leadership begins, nor when its clock is steered.
+func TestAWallClockSetSinceIsNotTheMajoritys(t *testing.T) {
+	for name, begin := range map[string]func(c *clock.Clock, day int64){
+		"a leadership begins": func(c *clock.Clock, day int64) { c.Steer(day, true); c.Lead() },
+		"it is steered":       func(c *clock.Clock, day int64) { c.Lead(); c.Steer(day, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine()
+			c := clock.New(m.read)
+			c.Follow(m.r.WallUnixNano)
+			before, asked := c.NowUnixNano(), m.day(0)
+			m.set(time.Hour)
+			begin(c, asked)
+			if moved := time.Duration(c.NowUnixNano() - before); moved != 0 {
+				t.Errorf("the state's time jumped by %s", moved)
+			}
+			m.pass(time.Minute)
+			if passed := time.Duration(c.NowUnixNano() - before); passed != time.Minute {
+				t.Errorf("a minute was %s", passed)
+			}
+		})
 	}
 }
 
@@ -143,7 +173,7 @@ func TestTimeOfALeadership(t *testing.T) {
 		c := clock.New(m.read)
 		c.Follow(m.r.WallUnixNano + rapid.Int64Range(-1e15, 1e15).Draw(t, "state"))
 		c.Lead()
-		c.Steer(0, true) // takes the step
+		c.Steer(m.day(0), true) // takes the step
 		begin, elapsed := c.NowUnixNano(), m.r.Elapsed
 		last := begin
 		for range rapid.IntRange(1, 50).Draw(t, "steps") {
@@ -153,7 +183,7 @@ func TestTimeOfALeadership(t *testing.T) {
 			case 1:
 				m.set(time.Duration(rapid.Int64Range(-1e16, 1e16).Draw(t, "set")))
 			case 2:
-				c.Steer(time.Duration(rapid.Int64Range(-1e16, 1e16).Draw(t, "steer")), rapid.Bool().Draw(t, "known"))
+				c.Steer(m.day(time.Duration(rapid.Int64Range(-1e16, 1e16).Draw(t, "steer"))), rapid.Bool().Draw(t, "known"))
 			case 3:
 				c.Follow(last - rapid.Int64Range(0, 1e15).Draw(t, "behind"))
 			}

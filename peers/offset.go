@@ -11,13 +11,13 @@ const freshFor = 30 * time.Second
 
 // clocks are the offsets of the voters' wall clocks from this server's, sorted,
 // its own among them if it votes, and how many voters there are.
-func (r *Room) clocks() (offsets []time.Duration, voters int) {
-	for _, p := range r.Peers() {
+func (r *Room) clocks(wall int64, now time.Duration) (offsets []time.Duration, voters int) {
+	for _, p := range r.peersAt(wall, now) {
 		if !p.Voter {
 			continue
 		}
 		voters++
-		if p.Self || p.Answer != nil && p.Silent < freshFor && p.Answer.WallUnixNano != 0 {
+		if p.Self || p.Answer != nil && p.Compared && p.Silent < freshFor && p.Answer.WallUnixNano != 0 {
 			offsets = append(offsets, p.Offset)
 		}
 	}
@@ -29,7 +29,19 @@ func (r *Room) clocks() (offsets []time.Duration, voters int) {
 // as the voters have it: the median of their clocks, the earlier of two. It is not
 // known until a majority of them was asked.
 func (r *Room) TimeOfDay() (offset time.Duration, known bool) {
-	offsets, voters := r.clocks()
+	return r.timeOfDay(r.c.Now())
+}
+
+// Day is that time of day less this server's Elapsed, in nanoseconds since 1970,
+// which stays true if this server's wall clock is set.
+func (r *Room) Day() (unixNano int64, known bool) {
+	wall, now := r.c.Now()
+	offset, known := r.timeOfDay(wall, now)
+	return wall + int64(offset-now), known
+}
+
+func (r *Room) timeOfDay(wall int64, now time.Duration) (offset time.Duration, known bool) {
+	offsets, voters := r.clocks(wall, now)
 	if len(offsets) == 0 || len(offsets) < voters/2+1 {
 		return 0, false
 	}

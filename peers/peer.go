@@ -44,6 +44,9 @@ type Peer struct {
 	Error    error
 	// Offset is its wall clock less this server's, give or take Uncertainty.
 	Offset, Uncertainty time.Duration
+	// Compared: the offset is known. One that answers may not be compared yet, for a
+	// question that took long tells nothing of a clock.
+	Compared bool
 }
 
 // Answers: the last question had an answer.

@@ -36,7 +36,8 @@ type Config struct {
 	// Introduce, if given, is called for a server of which no address is known
 	// that answers. It may find one, to be given by Addresses later.
 	Introduce func(id, raftAddr string)
-	// Now is this machine's wall clock, and real time since some moment.
+	// Now is this machine's wall clock, and real time since some moment, both read at
+	// once.
 	Now func() (wallUnixNano int64, elapsed time.Duration)
 	// Interval is how often every server is asked; 0: DefaultInterval.
 	Interval time.Duration
@@ -60,13 +61,16 @@ type lowest struct {
 
 // record is what is known of one server.
 type record struct {
-	answer      *Answer
-	addr        string        // that answered last
-	at          time.Duration // of the answer
-	failures    int
-	err         error
-	offset      time.Duration
+	answer   *Answer
+	addr     string        // that answered last
+	at       time.Duration // of the answer
+	failures int
+	err      error
+	// day is its wall clock less this server's Elapsed, and so what this server's
+	// wall clock is compared with whenever it is set.
+	day         int64
 	uncertainty time.Duration
+	compared    bool          // day is known
 	asking      chan struct{} // closed when the question under way is over; nil: none is
 }
 
@@ -200,19 +204,22 @@ func (r *Room) check(id string, a *Answer) error {
 }
 
 func (r *Room) note(k *record, addr string, a *Answer, before time.Duration) {
-	wall, after := r.c.Now()
+	_, after := r.c.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k.answer, k.addr, k.at, k.failures, k.err = a, addr, after, 0, nil
 	if took := after - before; a.WallUnixNano != 0 && took < noOffset {
-		k.offset, k.uncertainty = time.Duration(a.WallUnixNano-wall)+took/2, took/2
+		k.day, k.uncertainty = a.WallUnixNano+int64(took/2-after), took/2
+		k.compared = true
 	}
 }
 
 // Peers are the servers of the configuration, this one among them, by ID.
-func (r *Room) Peers() []Peer {
+func (r *Room) Peers() []Peer { return r.peersAt(r.c.Now()) }
+
+// peersAt are the peers as of a moment of this server's clocks.
+func (r *Room) peersAt(wall int64, now time.Duration) []Peer {
 	all := r.c.Configuration()
-	_, now := r.c.Now()
 	out := make([]Peer, 0, len(all))
 	for _, s := range all {
 		p := Peer{Server: s, Self: s.ID == r.c.Self}
@@ -220,7 +227,7 @@ func (r *Room) Peers() []Peer {
 			a := r.c.Describe()
 			p.Answer = &a
 		} else {
-			r.fill(&p, now)
+			r.fill(&p, wall, now)
 		}
 		out = append(out, p)
 	}
@@ -228,14 +235,17 @@ func (r *Room) Peers() []Peer {
 	return out
 }
 
-func (r *Room) fill(p *Peer, now time.Duration) {
+func (r *Room) fill(p *Peer, wall int64, now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k := r.known[p.ID]
 	if k == nil {
 		return
 	}
-	p.Answer, p.Failures, p.Error, p.Offset, p.Uncertainty = k.answer, k.failures, k.err, k.offset, k.uncertainty
+	p.Answer, p.Failures, p.Error, p.Uncertainty = k.answer, k.failures, k.err, k.uncertainty
+	if k.compared {
+		p.Compared, p.Offset = true, time.Duration(k.day+int64(now)-wall)
+	}
 	if k.answer != nil {
 		p.Silent = now - k.at
 	}

@@ -23,6 +23,8 @@ type world struct {
 	hints         map[string][]string
 	introduced    []string
 	began         time.Time
+	wall          time.Duration // by which server a's wall clock was set
+	wait          func()        // what an answer waits for
 }
 
 func newWorld(ids ...string) *world {
@@ -55,6 +57,9 @@ func (w *world) room() *peers.Room {
 		Configuration: func() []peers.Server { return w.configuration },
 		Describe:      func() peers.Answer { return peers.Answer{Server: "a", Cluster: "c", Behaviour: 3, WallUnixNano: 1} },
 		Ask: func(_ context.Context, addr string) (peers.Answer, error) {
+			if w.wait != nil {
+				w.wait()
+			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			a, ok := w.at[addr]
@@ -65,7 +70,7 @@ func (w *world) room() *peers.Room {
 		},
 		Addresses: func(id string) []string { return w.hints[id] },
 		Introduce: func(id, raftAddr string) { w.introduced = append(w.introduced, id+" "+raftAddr) },
-		Now:       func() (int64, time.Duration) { return 0, time.Since(w.began) },
+		Now:       func() (int64, time.Duration) { return int64(w.wall + time.Since(w.began)), time.Since(w.began) },
 	})
 }
 
@@ -199,6 +204,59 @@ func TestClocks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What the others' clocks showed is compared with what this server's shows now: one
+// that is set is astray at once, and is not taken for the time of day meanwhile.
+func TestAClockIsComparedAfterItWasSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a", "b", "c")
+		for _, id := range []string{"b", "c"} {
+			w.say("rpc-"+id, peers.Answer{Server: id, WallUnixNano: int64(time.Second)})
+		}
+		r := w.room()
+		r.Refresh(t.Context())
+		before, known := r.Day()
+		if !known || before != int64(time.Second) {
+			t.Fatalf("the time of day is %s (%v)", time.Duration(before), known)
+		}
+		w.wall = time.Hour
+		if day, known := r.Day(); !known || day != before {
+			t.Errorf("the time of day went with this server's wall clock: by %s (%v)", time.Duration(day-before), known)
+		}
+		want := time.Second - time.Hour
+		if by, known := r.TimeOfDay(); !known || by != want {
+			t.Errorf("the time of day is off by %s (%v), want %s", by, known, want)
+		}
+		if by, astray := r.Astray(30 * time.Second); !astray || by != want {
+			t.Errorf("astray by %s (%v), want %s", by, astray, want)
+		}
+		w.wall = 0
+		if by, astray := r.Astray(30 * time.Second); astray {
+			t.Errorf("put right, it is astray by %s", by)
+		}
+	})
+}
+
+// An answer that was long in coming tells nothing of a clock, and so makes no
+// majority of those that were compared.
+func TestASlowAnswerComparesNoClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a", "b", "c")
+		w.silence("rpc-c")
+		w.say("rpc-b", peers.Answer{Server: "b", WallUnixNano: 1})
+		w.wait = func() { time.Sleep(3 * time.Second / 2) }
+		r := w.room()
+		r.Refresh(t.Context())
+		if day, known := r.TimeOfDay(); known {
+			t.Errorf("the time of day is off by %s", day)
+		}
+		w.wait = nil
+		r.Refresh(t.Context())
+		if _, known := r.TimeOfDay(); !known {
+			t.Error("nobody was compared")
+		}
+	})
 }
 
 // As long as a majority's clocks are within a range, so is what is taken for the

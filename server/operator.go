@@ -191,7 +191,7 @@ func (s *Server) raftConfiguration() *operator.RaftConfiguration {
 		}
 		if p.Answer != nil {
 			one.LastIndex = p.Answer.LastIndex
-			if !p.Self {
+			if p.Compared {
 				offset := int64(p.Offset)
 				one.ClockOffsetNano = &offset
 			}

@@ -26,7 +26,7 @@ func (s *Server) openRoom() {
 				s.log.Debug("a server could not be asked where it is reached", "peer", id, "address", raftAddr, "error", err)
 			}
 		},
-		Now: func() (int64, time.Duration) { c := s.node.Clock(); return c.Wall(), c.Elapsed() },
+		Now: func() (int64, time.Duration) { now := s.node.Clock().Reading(); return now.WallUnixNano, now.Elapsed },
 	})
 }
 
@@ -223,7 +223,7 @@ func (s *Server) clockLoop(ctx context.Context) {
 	var said time.Duration
 	for {
 		s.patience() // takes note of a leader
-		s.node.Clock().Steer(s.room.TimeOfDay())
+		s.node.Clock().Steer(s.room.Day())
 		by, astray := s.room.Astray(s.config.maxClockOffset())
 		if astray && (by-said).Abs() > time.Second {
 			s.log.Error("this server's clock is far off that of the majority: set it right; it will not lead",
@@ -259,7 +259,7 @@ func (s *Server) bestClock() string {
 	day, known := s.room.TimeOfDay()
 	best, index := "", uint64(0)
 	for _, p := range s.room.Peers() {
-		if known && p.Voter && !p.Self && p.Answers() && (p.Offset-day).Abs() <= s.config.maxClockOffset() && p.Answer.LastIndex > index {
+		if known && p.Voter && !p.Self && p.Answers() && p.Compared && (p.Offset-day).Abs() <= s.config.maxClockOffset() && p.Answer.LastIndex > index {
 			best, index = p.ID, p.Answer.LastIndex
 		}
 	}
