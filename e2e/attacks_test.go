@@ -53,6 +53,8 @@ const (
 	environmentSecret = "BERTH_E2E_ENVIRONMENT_OF_THE_AGENT"
 	// mostResident is what a server may hold in memory, whatever is done to it.
 	mostResident = 2 << 30
+	// mostLogged is what it may write into its log of all of them together.
+	mostLogged = 2 << 20
 )
 
 // attacked is a cluster, and somebody's work in it that nobody is to notice anything of: a pod on w1, and a secret that it
@@ -101,6 +103,9 @@ func (a *attacked) unharmed(t *testing.T) {
 	for _, s := range a.Servers() {
 		if resident := residentBytes(t, s.PID()); resident > mostResident {
 			t.Errorf("%s holds %d MiB", s.Name, resident>>20)
+		}
+		if log, err := os.Stat(s.Log); err != nil || log.Size() > mostLogged {
+			t.Errorf("the log of %s: %d bytes, %v", s.Name, log.Size(), err)
 		}
 	}
 	now := a.waitRunning(t, a.ns, "bystander")[0]

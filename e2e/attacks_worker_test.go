@@ -278,6 +278,10 @@ func (a *attacked) workerFloods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	lies := &rpc.StatusBatch{ID: 8, Pods: make([]rpc.PodReport, 3000)} // each is refused, and told
+	for i := range lies.Pods {
+		lies.Pods[i] = rpc.PodReport{Namespace: a.ns, Name: "bystander", UID: fmt.Sprint(i), Removed: true}
+	}
 	var all sync.WaitGroup
 	for i := range 40 {
 		all.Go(func() {
@@ -286,6 +290,7 @@ func (a *attacked) workerFloods(t *testing.T) {
 				if err != nil {
 					continue // it waits, or a newer one has its place
 				}
+				_ = stream.SendMsg(&rpc.WorkerMessage{Status: lies})
 				for id := range uint64(8) {
 					// Those before are not waited for.
 					_ = stream.SendMsg(&rpc.WorkerMessage{Status: &rpc.StatusBatch{ID: id, Events: [][]byte{event, event, event}}})

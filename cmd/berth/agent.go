@@ -73,9 +73,11 @@ func (a *app) runAgent(ctx context.Context, paths []string, change func(c *confi
 	if err := change(c); err != nil {
 		return err
 	}
+	flooded := newFloods()
 	log := hclog.New(&hclog.LoggerOptions{
-		Name: "berth", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogJSON, Output: a.errOut,
+		Name: "berth", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogJSON, Output: a.errOut, Exclude: flooded.exclude,
 	})
+	go flooded.tell(ctx, log)
 	addrs, err := reachableAddresses()
 	if err != nil {
 		return fmt.Errorf("listing this machine's addresses: %w", err)
