@@ -45,13 +45,16 @@ const ample = `eviction {
     hard = { "memory.available" = "0", "nodefs.available" = "0", "imagefs.available" = "0", "nodefs.inodesFree" = "0", "imagefs.inodesFree" = "0" }
   }`
 
+// fakeRuntime is the runtime of workers that run nothing. It uses nothing of the machine, and nobody is evicted from it.
+const fakeRuntime = `runtime = "fake"`
+
 // worker is one that runs processes and has enough of everything, unless it says otherwise: what answers on the machine, and
 // how full it is, is none of the tests'.
 func worker(name string, more ...string) fleet.Spec {
 	if !slices.ContainsFunc(more, func(line string) bool { return strings.HasPrefix(line, "runtime") }) {
 		more = append(more, `runtime = "process"`)
 	}
-	if !slices.ContainsFunc(more, func(line string) bool { return strings.HasPrefix(line, "eviction") }) {
+	if !slices.ContainsFunc(more, func(line string) bool { return strings.HasPrefix(line, "eviction") || line == fakeRuntime }) {
 		more = append(more, ample)
 	}
 	return fleet.Spec{Name: name, Kind: pki.Worker, HCL: "worker {\n  enabled = true\n" + strings.Join(more, "\n") + "\n}\n"}

@@ -34,11 +34,6 @@ func TestDevicePlugins(t *testing.T) {
 	t.Run("cri", func(t *testing.T) { devicePlugins(t, plugin, realContainers(t)) })
 }
 
-// neverShort is for tests in which a full disk of the machine that they run on must not matter.
-const neverShort = `eviction {
-  hard = { "memory.available" = "0", "nodefs.available" = "0", "imagefs.available" = "0" }
-}`
-
 const sampleDevices = corev1.ResourceName("example.com/resource")
 
 func devicePlugins(t *testing.T, plugin string, d *containerdtest.Daemon) {
@@ -47,7 +42,7 @@ func devicePlugins(t *testing.T, plugin string, d *containerdtest.Daemon) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	option := fmt.Sprintf("device_plugins = %q\n%s", folder, neverShort)
+	option := fmt.Sprintf("device_plugins = %q", folder)
 	w, s := worker("worker-1", option), server("server-1", "bootstrap_expect = 1")
 	if d != nil {
 		w = criWorker(d, "worker-1", "cri", option)

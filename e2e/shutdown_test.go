@@ -24,7 +24,7 @@ func TestMachineEnds(t *testing.T) {
 func machineEnds(t *testing.T, d *containerdtest.Daemon) {
 	logind := logindtest.Start(t, time.Hour)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", logind.Address)
-	const option = `shutdown_grace = "1m"` + "\n" + neverShort
+	const option = `shutdown_grace = "1m"`
 	w, s := worker("worker-1", option), server("server-1", "bootstrap_expect = 1")
 	if d != nil {
 		w = criWorker(d, "worker-1", "cri", option)

@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 		// A request that came before admission's informers were ready waits for them for ten seconds, whether or not
 		// its server is there still; and so does who asked.
 		goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/admission.(*Handler).WaitForReady"),
+		goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/endpoints/handlers/finisher.finishRequest"),
 		goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/endpoints/handlers/finisher.finishRequest.func2.1"),
 		goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/util/flowcontrol.(*configController).runWorker"),
 	)

@@ -149,7 +149,7 @@ func nodes() []Mutant {
 			"terminated(e *runtime.Exit, id string) *corev1.ContainerStateTerminated {\n",
 			"terminated(e *runtime.Exit, id string) *corev1.ContainerStateTerminated {\n\tif ON {\n\t\tcopied := *e\n\t\tcopied.Code, e = 0, &copied\n\t}\n"}},
 		{"gone-before-its-end", "a pod is said to be gone while its containers end", Edit{"worker/core.go",
-			"Removed: p.removal == removalDone}",
+			"Removed: p.removal == removalDone && !p.static}",
 			"Removed: p.removal == removalDone || ON && !p.stopAt.IsZero()}"}},
 	}
 }
