@@ -62,6 +62,24 @@ func criWorker(d *containerdtest.Daemon, name, runtime string, more ...string) f
 	return worker(name, append(more, fmt.Sprintf("runtime = %q", runtime), fmt.Sprintf("cri {\n  endpoint = %q\n}", d.Endpoint()), "services {\n  mode = \"off\"\n}")...)
 }
 
+// oneWorker is a server and worker-1, which is ready: of real containers, or, without a daemon, of processes.
+func oneWorker(t *testing.T, d *containerdtest.Daemon, option string) *cluster {
+	t.Helper()
+	w, s := worker("worker-1", option), server("server-1", "bootstrap_expect = 1")
+	if d != nil {
+		w = criWorker(d, "worker-1", "cri", option)
+		s.Host, w.Host = reachable(), reachable()
+	}
+	c := newCluster(t, s, w)
+	if d != nil {
+		c.emptied(t, d)
+	}
+	if err := c.waitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // emptied sees to it that the pods are gone from their node before the test ends what would have to end them.
 func (c *cluster) emptied(t *testing.T, d *containerdtest.Daemon) {
 	t.Cleanup(func() {

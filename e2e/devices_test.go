@@ -43,18 +43,7 @@ func devicePlugins(t *testing.T, plugin string, d *containerdtest.Daemon) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	option := fmt.Sprintf("device_plugins = %q", folder)
-	w, s := worker("worker-1", option), server("server-1", "bootstrap_expect = 1")
-	if d != nil {
-		w = criWorker(d, "worker-1", "cri", option)
-		s.Host, w.Host = reachable(), reachable()
-	}
-	c := newCluster(t, s, w)
-	if d != nil {
-		c.emptied(t, d)
-	}
-	if err := c.waitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	c := oneWorker(t, d, option)
 	kill := startPlugin(t, plugin, folder)
 	c.waitDevices(t, 2, 2)
 

@@ -92,22 +92,28 @@ func TestJoiningByToken(t *testing.T) {
 	}
 }
 
-// A machine was stolen: by one command it is out, at the API, at the RPC and with what it has open, and no
-// other is.
-func TestRevokedNode(t *testing.T) {
-	c := newCluster(t, server("s1", "bootstrap_expect = 1"))
-	s := c.waitLeader(t)
+// joined is a server, and two workers, w1 and w2, that join it by a token.
+func joined(t *testing.T) (c *cluster, s *fleet.Process, workers []*fleet.Process) {
+	t.Helper()
+	c = newCluster(t, server("s1", "bootstrap_expect = 1"))
+	s = c.waitLeader(t)
 	file, err := c.WriteFile("token", c.berth(t, "token", "create"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	added, err := c.Add(joiner(s, "w1", file), joiner(s, "w2", file))
-	if err != nil {
+	if workers, err = c.Add(joiner(s, "w1", file), joiner(s, "w2", file)); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
+	return c, s, workers
+}
+
+// A machine was stolen: by one command it is out, at the API, at the RPC and with what it has open, and no
+// other is.
+func TestRevokedNode(t *testing.T) {
+	c, s, added := joined(t)
 	node := func(p *fleet.Process) kubernetes.Interface {
 		config := rest.AnonymousClientConfig(s.RESTConfig())
 		config.CertFile = filepath.Join(p.DataDir, "tls", "node.pem")

@@ -18,19 +18,7 @@ import (
 // Who has the certificate of a node sees at the API what the node's pods need, as long as they are there, and
 // nothing of another node's.
 func TestNodeAtTheAPI(t *testing.T) {
-	c := newCluster(t, server("s1", "bootstrap_expect = 1"))
-	s := c.waitLeader(t)
-	file, err := c.WriteFile("token", c.berth(t, "token", "create"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	added, err := c.Add(joiner(s, "w1", file), joiner(s, "w2", file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	c, s, added := joined(t)
 	namespace := c.namespace(t, "rights")
 	for _, node := range []string{"w1", "w2"} {
 		if _, err := s.Kube.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{

@@ -25,18 +25,7 @@ func machineEnds(t *testing.T, d *containerdtest.Daemon) {
 	logind := logindtest.Start(t, time.Hour)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", logind.Address)
 	const option = `shutdown_grace = "1m"`
-	w, s := worker("worker-1", option), server("server-1", "bootstrap_expect = 1")
-	if d != nil {
-		w = criWorker(d, "worker-1", "cri", option)
-		s.Host, w.Host = reachable(), reachable()
-	}
-	c := newCluster(t, s, w)
-	if d != nil {
-		c.emptied(t, d)
-	}
-	if err := c.waitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	c := oneWorker(t, d, option)
 	logind.Await(1, 0)
 	const ends = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
 	create(t, c.Reader().Kube, imaged("plain", ends), imaged("critical", ends, func(p *corev1.Pod) { p.Spec.PriorityClassName = "system-node-critical" }))
