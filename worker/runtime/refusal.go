@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,6 +65,44 @@ func EachContainer(pod *corev1.Pod, visit func(c *corev1.Container, at string)) 
 // Ephemeral is an ephemeral container as a container, which it is but for what it must not have.
 func Ephemeral(c *corev1.EphemeralContainer) *corev1.Container {
 	return (*corev1.Container)(&c.EphemeralContainerCommon)
+}
+
+// ForSELinux are the fields by which a pod wishes for labels of SELinux. Where the host has none they mean nothing, as in Kubernetes, and
+// are told; where it has, a runtime that cannot meet them refuses the pod.
+func ForSELinux(pod *corev1.Pod) []string {
+	var out []string
+	if c := pod.Spec.SecurityContext; c != nil {
+		if c.SELinuxOptions != nil {
+			out = append(out, "spec.securityContext.seLinuxOptions")
+		}
+		if c.SELinuxChangePolicy != nil {
+			out = append(out, "spec.securityContext.seLinuxChangePolicy")
+		}
+	}
+	EachContainer(pod, func(c *corev1.Container, at string) {
+		if c.SecurityContext != nil && c.SecurityContext.SELinuxOptions != nil {
+			out = append(out, at+".securityContext.seLinuxOptions")
+		}
+	})
+	return out
+}
+
+// HostHasSELinux: the kernel labels what is on it.
+func HostHasSELinux() bool {
+	_, err := os.Stat("/sys/fs/selinux/enforce")
+	return err == nil
+}
+
+// ToldOfSELinux is what a pod that wishes for labels is told where there are none.
+func ToldOfSELinux(pod *corev1.Pod) []string {
+	if HostHasSELinux() {
+		return nil
+	}
+	out := ForSELinux(pod)
+	for i, field := range out {
+		out[i] = field + " changes nothing: the host has no SELinux"
+	}
+	return out
 }
 
 // ShowsObjects: the volume's files are made of what objects of the API hold.

@@ -161,7 +161,7 @@ type Refuser interface {
 	// runs. It must not block.
 	Refuse(pod *corev1.Pod) *Refusal
 	// Told lists what the pod asks for and does not get, although it runs: what it loses is a convenience, and never a
-	// bound on what it may do. Each is a sentence that names the field.
+	// bound on what it may do, but for the labels of SELinux where the host has none. Each is a sentence that names the field.
 	Told(pod *corev1.Pod) []string
 }
 

@@ -44,12 +44,12 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 		return out
 	}
 	at := func(field string) string { return "spec.securityContext." + field }
-	out = append(out, r.sharedWishes(at, c.SELinuxOptions, c.AppArmorProfile, c.SeccompProfile)...)
+	out = append(out, r.sharedWishes(at, c.AppArmorProfile, c.SeccompProfile)...)
 	strict := c.SupplementalGroupsPolicy != nil && *c.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
 	out = append(out,
 		runtime.Unmet(at("supplementalGroupsPolicy"), strict && !known.strictGroups,
 			"the container runtime always adds the groups of the image"),
-		runtime.Unmet(at("seLinuxChangePolicy"), c.SELinuxChangePolicy != nil, "it labels no volumes"),
+		runtime.Unmet(at("seLinuxChangePolicy"), c.SELinuxChangePolicy != nil && runtime.HostHasSELinux(), "it labels no volumes"),
 		runtime.Unmet(at("windowsOptions"), c.WindowsOptions != nil, "this is not Windows"))
 	for i, one := range c.Sysctls {
 		field := at(fmt.Sprintf("sysctls[%d]", i))
@@ -66,16 +66,12 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 }
 
 // sharedWishes are those that pods and containers have in common.
-func (r *Runtime) sharedWishes(at func(string) string, linux *corev1.SELinuxOptions, armor *corev1.AppArmorProfile,
-	seccomp *corev1.SeccompProfile,
-) []runtime.Wish {
+func (r *Runtime) sharedWishes(at func(string) string, armor *corev1.AppArmorProfile, seccomp *corev1.SeccompProfile) []runtime.Wish {
 	profile := ""
 	if seccomp != nil && seccomp.Type == corev1.SeccompProfileTypeLocalhost && seccomp.LocalhostProfile != nil {
 		profile = filepath.Join(r.profileDir(), *seccomp.LocalhostProfile)
 	}
 	return []runtime.Wish{
-		runtime.Unmet(at("seLinuxOptions"), linux != nil && !exists("/sys/fs/selinux/enforce"),
-			"the host has no SELinux"),
 		runtime.Unmet(at("appArmorProfile"), armor != nil && armor.Type != corev1.AppArmorProfileTypeUnconfined && !appArmor(),
 			"the host has no AppArmor"),
 		runtime.Unmet(at("seccompProfile"), profile != "" && !exists(profile), "there is no profile "+profile),
@@ -112,13 +108,13 @@ func (r *Runtime) containerWishes(c *corev1.Container, path string) []runtime.Wi
 		return out
 	}
 	at := func(field string) string { return path + ".securityContext." + field }
-	return append(append(out, r.sharedWishes(at, s.SELinuxOptions, s.AppArmorProfile, s.SeccompProfile)...),
+	return append(append(out, r.sharedWishes(at, s.AppArmorProfile, s.SeccompProfile)...),
 		runtime.Unmet(at("windowsOptions"), s.WindowsOptions != nil, "this is not Windows"))
 }
 
 // Told implements runtime.Refuser.
 func (r *Runtime) Told(pod *corev1.Pod) []string {
-	var out []string
+	out := runtime.ToldOfSELinux(pod)
 	if pod.Spec.Subdomain != "" && r.opts.ClusterDNS == nil {
 		out = append(out, "spec.subdomain gives the pod no name: this node answers for no names of the cluster")
 	}

@@ -44,7 +44,6 @@ func TestRefuse(t *testing.T) {
 		"spec.runtimeClassName":                         func(p *corev1.Pod, _ *corev1.Container) { p.Spec.RuntimeClassName = &name },
 		"spec.securityContext.sysctls[1]":               sysctl("kernel.msgmax"),
 		"spec.securityContext.supplementalGroupsPolicy": func(p *corev1.Pod, _ *corev1.Container) { p.Spec.SecurityContext.SupplementalGroupsPolicy = &strict },
-		"spec.securityContext.seLinuxChangePolicy":      func(p *corev1.Pod, _ *corev1.Container) { p.Spec.SecurityContext.SELinuxChangePolicy = &policy },
 		"spec.securityContext.seccompProfile":           func(p *corev1.Pod, _ *corev1.Container) { p.Spec.SecurityContext.SeccompProfile = profile },
 		"spec.securityContext.windowsOptions": func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.SecurityContext.WindowsOptions = &corev1.WindowsSecurityContextOptions{}
@@ -64,9 +63,9 @@ func TestRefuse(t *testing.T) {
 	if !appArmor() {
 		cases["spec.containers[0].securityContext.appArmorProfile"] = func(_ *corev1.Pod, c *corev1.Container) { c.SecurityContext.AppArmorProfile = armor }
 	}
-	if !exists("/sys/fs/selinux/enforce") {
-		cases["spec.securityContext.seLinuxOptions"] = func(p *corev1.Pod, _ *corev1.Container) {
-			p.Spec.SecurityContext.SELinuxOptions = &corev1.SELinuxOptions{}
+	if runtime.HostHasSELinux() {
+		cases["spec.securityContext.seLinuxChangePolicy"] = func(p *corev1.Pod, _ *corev1.Container) {
+			p.Spec.SecurityContext.SELinuxChangePolicy = &policy
 		}
 	}
 	make := func(change change) *corev1.Pod {
@@ -111,6 +110,30 @@ func TestTold(t *testing.T) {
 		t.Errorf("told %q", got)
 	}
 	var _ runtime.Refuser = r
+}
+
+// Labels of SELinux are wishes that only a host which has it can meet. Elsewhere the pod runs as it would without them, and is told.
+func TestLabelsWhereTheHostHasNone(t *testing.T) {
+	if runtime.HostHasSELinux() {
+		t.Skip("the host has SELinux")
+	}
+	r := away(t)
+	options, policy := &corev1.SELinuxOptions{Level: "s0:c1"}, corev1.SELinuxChangePolicyRecursive
+	p := pod("p", corev1.Container{SecurityContext: &corev1.SecurityContext{SELinuxOptions: options}})
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: options, SELinuxChangePolicy: &policy}
+	if x := r.Refuse(p); x != nil {
+		t.Errorf("refused: %+v", x)
+	}
+	if got := sandboxSecurity(p).SelinuxOptions; got != nil {
+		t.Errorf("the runtime is asked for %v", got)
+	}
+	got := strings.Join(r.Told(p), "\n")
+	for _, field := range []string{"spec.securityContext.seLinuxOptions", "spec.securityContext.seLinuxChangePolicy",
+		"spec.containers[0].securityContext.seLinuxOptions"} {
+		if !strings.Contains(got, field+" changes nothing") {
+			t.Errorf("%s is not told: %s", field, got)
+		}
+	}
 }
 
 // What the runtime shows of its configuration is read; what is not understood is not there.

@@ -72,8 +72,9 @@ func number(n *int64) *criv1.Int64Value {
 	return &criv1.Int64Value{Value: *n}
 }
 
+// selinux is what the host is to label; where it labels nothing no runtime is asked to.
 func selinux(o *corev1.SELinuxOptions) *criv1.SELinuxOption {
-	if o == nil {
+	if o == nil || !runtime.HostHasSELinux() {
 		return nil
 	}
 	return &criv1.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}

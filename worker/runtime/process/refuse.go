@@ -52,7 +52,7 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 		runtime.Unmet(at("supplementalGroups"), len(c.SupplementalGroups) > 0 && os.Geteuid() != 0, needsRoot),
 		runtime.Unmet(at("fsGroup"), c.FSGroup != nil && os.Geteuid() != 0, needsRoot),
 		runtime.Unmet(at("sysctls"), len(c.Sysctls) > 0, "containers share the host's kernel settings"),
-		runtime.Unmet(at("seLinuxChangePolicy"), c.SELinuxChangePolicy != nil, "it labels nothing"),
+		runtime.Unmet(at("seLinuxChangePolicy"), c.SELinuxChangePolicy != nil && runtime.HostHasSELinux(), "it labels nothing"),
 		runtime.Unmet(at("windowsOptions"), c.WindowsOptions != nil, "this is not Windows"))...)
 }
 
@@ -66,7 +66,7 @@ func (r *Runtime) sharedWishes(at func(string) string, user, group *int64, linux
 		runtime.Unmet(at("runAsGroup"), other(group, os.Getgid()), needsRoot),
 		// What is the pods' on the host is for root's eyes only; another user sees it only as mounted.
 		runtime.Unmet(at("runAsUser"), user != nil && *user != 0 && os.Geteuid() == 0 && !r.bind, needsBind),
-		runtime.Unmet(at("seLinuxOptions"), linux != nil, "it labels nothing"),
+		runtime.Unmet(at("seLinuxOptions"), linux != nil && runtime.HostHasSELinux(), "it labels nothing"),
 		runtime.Unmet(at("appArmorProfile"), armor != nil && armor.Type != corev1.AppArmorProfileTypeUnconfined,
 			"it loads no profiles"),
 		runtime.Unmet(at("seccompProfile"), seccomp != nil && seccomp.Type == corev1.SeccompProfileTypeLocalhost,
@@ -139,7 +139,7 @@ func (r *Runtime) contextWishes(s *corev1.SecurityContext, path string) []runtim
 
 // Told implements runtime.Refuser.
 func (r *Runtime) Told(pod *corev1.Pod) []string {
-	var out []string
+	out := runtime.ToldOfSELinux(pod)
 	if pod.Spec.Subdomain != "" {
 		out = append(out, "spec.subdomain gives the pod no name: it shares the resolver of the node")
 	}

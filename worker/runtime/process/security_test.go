@@ -352,10 +352,8 @@ func TestRefuse(t *testing.T) {
 		"spec.hostUsers":                                    func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostUsers = no() },
 		"spec.setHostnameAsFQDN":                            func(p *corev1.Pod, _ *corev1.Container) { p.Spec.SetHostnameAsFQDN, p.Spec.Subdomain = yes(), "s" },
 		"spec.securityContext.sysctls":                      podContext(corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "a", Value: "b"}}}),
-		"spec.securityContext.seLinuxOptions":               podContext(corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}),
 		"spec.securityContext.appArmorProfile":              podContext(corev1.PodSecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}),
 		"spec.securityContext.seccompProfile":               podContext(corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &word}}),
-		"spec.containers[0].securityContext.seLinuxOptions": context1(corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}),
 		"spec.containers[0].securityContext.windowsOptions": context1(corev1.SecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{}}),
 		"spec.containers[0].securityContext.capabilities":   context1(corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"NET_ADMNI"}}}),
 		"spec.containers[0].ports[0].hostPort": func(_ *corev1.Pod, c *corev1.Container) {
@@ -384,6 +382,26 @@ func TestRefuse(t *testing.T) {
 	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{ReadOnlyRootFilesystem: yes()}
 	if told := h.rt.Told(p); len(told) != 1 {
 		t.Errorf("of a container that cannot write into the node's directories, told: %q", told)
+	}
+}
+
+// The runtime labels nothing. Where the host does not either nothing is lost, and the pod runs.
+func TestLabelsOfSELinux(t *testing.T) {
+	h := isolated(t, Options{})
+	for field, change := range map[string]func(p *corev1.Pod, c *corev1.Container){
+		"spec.securityContext.seLinuxOptions":               podContext(corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}),
+		"spec.containers[0].securityContext.seLinuxOptions": context1(corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}),
+	} {
+		p := pod("a", shell("true"))
+		change(p, &p.Spec.Containers[0])
+		x, told := h.rt.Refuse(p), h.rt.Told(p)
+		if runtime.HostHasSELinux() {
+			if x == nil || !strings.HasPrefix(x.Message, field+": ") {
+				t.Errorf("%s: %+v", field, x)
+			}
+		} else if x != nil || len(told) != 1 || !strings.HasPrefix(told[0], field+" changes nothing") {
+			t.Errorf("%s: %+v, told %q", field, x, told)
+		}
 	}
 }
 
