@@ -82,6 +82,31 @@ func TestPodSecurityOfTemplates(t *testing.T) {
 	wantStatus(t, err, 403, `violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`)
 }
 
+// TestPrivilegedPods: nothing but a level of PodSecurity keeps a container from being privileged, in a template or in a pod.
+func TestPrivilegedPods(t *testing.T) {
+	s := share(t)
+	ns := s.namespace(t)
+	k := newKubectl(t, s, ns)
+	const pod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: %}
+spec: {containers: [{name: c, image: busybox, securityContext: {privileged: true}}]}
+`
+	const job = `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: tune}
+spec:
+  template:
+    spec: {restartPolicy: Never, containers: [{name: c, image: busybox, securityContext: {privileged: true}}]}
+`
+	k.want(podNamed(pod, "free"), []string{"create"}, "pod/free created")
+	k.want(job, []string{"create"}, "job.batch/tune created")
+	k.want("", []string{"label", "ns", ns, "pod-security.kubernetes.io/enforce=baseline"}, "labeled")
+	k.refused(podNamed(pod, "kept"), []string{"create"}, `violates PodSecurity "baseline:latest": privileged`)
+}
+
 // TestPodSecurityByDefault: the configuration says what holds where no label does, and for
 // whom nothing.
 func TestPodSecurityByDefault(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/capabilities"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
@@ -56,6 +57,7 @@ type Server struct {
 func New(config Config) (_ *Server, err error) {
 	installDefinitions()
 	installAPIServices()
+	capabilities.Setup(true, 0) // the levels of PodSecurity say who may be privileged; otherwise validation would let nobody
 	config, err = config.withDefaults()
 	if err != nil {
 		return nil, err

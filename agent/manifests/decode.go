@@ -25,6 +25,7 @@ import (
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
+	"k8s.io/kubernetes/pkg/capabilities"
 	"k8s.io/kubernetes/pkg/util/hash"
 
 	"github.com/berth-dev/berth/apiserver/yamlfile"
@@ -57,6 +58,7 @@ func decode(file string, data []byte, node string) (*corev1.Pod, error) {
 		return nil, yamlfile.Placed(file, data, err)
 	}
 	adapt(pod, file, node)
+	capabilities.Setup(true, 0) // whoever writes the folder is root on the node anyway
 	options := podutil.GetValidationOptionsFromPodSpecAndMeta(&pod.Spec, nil, &pod.ObjectMeta, nil)
 	if wrong := validation.ValidatePodCreate(pod, options); len(wrong) > 0 {
 		var all []error

@@ -45,6 +45,9 @@ func TestDecode(t *testing.T) {
 	if _, err := decode("web.json", []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"a","image":"b"}]}}`), "n"); err != nil {
 		t.Error(err)
 	}
+	if _, err := decode("root.yaml", fmt.Appendf(nil, good+"    securityContext: {privileged: true}\n", "root"), "n"); err != nil {
+		t.Error(err)
+	}
 	for what, one := range map[string]struct{ text, wants string }{
 		"unknown field":    {strings.Replace(good, "image:", "imge:", 1), "x.yaml:9: "},
 		"no YAML":          {"a: [", "x.yaml: yaml: line"},
