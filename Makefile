@@ -61,6 +61,8 @@ conformance: build ## Kubernetes' own conformance tests on real containers, into
 	  go test -vet=off -p $(JOBS) -c -ldflags '-s -w $(K8SFLAGS)' -o '$(SUITE)' k8s.io/kubernetes/test/e2e && \
 	  go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(SUITE_TOOLS)kubectl' k8s.io/kubernetes/cmd/kubectl && \
 	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(SUITE_TOOLS)agnhost' k8s.io/kubernetes/test/images/agnhost && \
+	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(SUITE_TOOLS)sample-apiserver' k8s.io/sample-apiserver && \
+	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w' -o '$(SUITE_TOOLS)etcd' go.etcd.io/etcd/server/v3 && \
 	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w' -o '$(SUITE_TOOLS)nnp' k8s.io/kubernetes/test/images/nonewprivs)
 	cd $(CONFORMANCE) && go build -o '$(SUITE_TOOLS)conformance' . && '$(SUITE_TOOLS)conformance' \
 	  -berth $(CURDIR)/bin/berth -suite '$(SUITE)' -tools '$(SUITE_TOOLS)' \

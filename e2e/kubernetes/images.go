@@ -188,6 +188,13 @@ func writeImages(path, tools string) error {
 	if err := noNew.copyFile(filepath.Join(tools, "nnp"), "usr/local/bin/nnp", 0o6755); err != nil {
 		return err
 	}
+	sample, etcd := maps.Clone(busybox), maps.Clone(busybox)
+	if err := sample.copyFile(filepath.Join(tools, "sample-apiserver"), "sample-apiserver", 0o755); err != nil {
+		return err
+	}
+	if err := etcd.copyFile(filepath.Join(tools, "etcd"), "usr/local/bin/etcd", 0o755); err != nil {
+		return err
+	}
 	nginx := maps.Clone(busybox)
 	for _, dir := range [...]string{"usr/share", "usr/share/nginx", "usr/share/nginx/html"} {
 		nginx.put(imagepack.File{Path: dir, Mode: 0o755, Dir: true})
@@ -208,6 +215,8 @@ func writeImages(path, tools string) error {
 	add(imageutils.Agnhost, all, server, []string{"pause"}, "")
 	add(imageutils.AgnhostPrev, all, server, []string{"pause"}, "")
 	add(imageutils.GlibcDnsTesting, all, nil, []string{"sh"}, "")
+	add(imageutils.APIServer, sample, []string{"/sample-apiserver"}, nil, "")
+	add(imageutils.Etcd, etcd, nil, []string{"etcd"}, "")
 	for id, name := range map[imageutils.ImageID]string{imageutils.Nautilus: "nautilus", imageutils.Kitten: "kitten"} {
 		r, err := all.with(filepath.Join(folder, name, "html"))
 		if err != nil {

@@ -32,7 +32,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.berth, "berth", "bin/berth", "Berth's binary.")
 	flag.StringVar(&o.suite, "suite", "bin/e2e.test", "Kubernetes' tests, built from k8s.io/kubernetes/test/e2e.")
-	flag.StringVar(&o.tools, "tools", "bin", "Where kubectl is, and the tests' programs agnhost and nnp, built from k8s.io/kubernetes.")
+	flag.StringVar(&o.tools, "tools", "bin", "Where kubectl is, and the programs of the tests' images, built from their modules: agnhost, etcd, nnp, sample-apiserver.")
 	flag.StringVar(&o.focus, "focus", "", "Run only the specs whose names match this expression.")
 	flag.StringVar(&o.report, "report", "", "Where to write the report; empty: on the terminal.")
 	flag.StringVar(&o.results, "results", "bin/conformance.json", "What the specs came to is kept here, for runs that follow.")

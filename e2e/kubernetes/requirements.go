@@ -1,7 +1,7 @@
 //go:build requirements
 
 // What the module must have although no program here imports it: Kubernetes'
-// end-to-end tests, the programs that they use, and kubectl. They are built as
+// end-to-end tests, the programs that they use (etcd among them), and kubectl. They are built as
 // they are, and never with this tag.
 package main
 
@@ -10,4 +10,7 @@ import (
 	_ "k8s.io/kubernetes/test/e2e"
 	_ "k8s.io/kubernetes/test/images/agnhost"
 	_ "k8s.io/kubernetes/test/images/nonewprivs"
+	_ "k8s.io/sample-apiserver"
+
+	_ "go.etcd.io/etcd/server/v3"
 )
