@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
 )
 
@@ -42,7 +44,8 @@ func podLife(t *testing.T, d *containerdtest.Daemon) {
 	}
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"ends": ends, "restarts": restarts, "init": initContainers, "sees": sees, "stops": stops, "probed": probed, "refused": refused,
-		"fails": fails, "entered": entered, "attached": attached, "debugged": debugged, "fills": fills, "mounts": mounts,
+		"fails": fails, "entered": entered, "attached": attached, "debugged": debugged, "fills": fills, "mounts": mounts, "privileged": privileged,
+		"labelled": labelled,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -200,6 +203,32 @@ func refused(t *testing.T, c *cluster) {
 	if m := p.Status.ContainerStatuses[0].State.Waiting.Message; !strings.Contains(m, "spec.hostUsers") {
 		t.Errorf("it is told %q", m)
 	}
+}
+
+// A container that is privileged may do what root may, and only such a one.
+func privileged(t *testing.T, c *cluster) {
+	if os.Geteuid() != 0 {
+		t.Skip("nobody has the rights of root here")
+	}
+	yes := true
+	data := volume("data", "/data", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	create(t, c.Reader().Kube, imaged("mighty", "mount -t tmpfs none /data && echo mounted", data, policy(corev1.RestartPolicyNever), func(p *corev1.Pod) {
+		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+	}))
+	c.waitFor(t, "mighty", "to succeed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
+	waitLog(t, c, "mighty", "mounted\n")
+}
+
+// Labels of SELinux change nothing where the host has none, and the pod is told.
+func labelled(t *testing.T, c *cluster) {
+	if runtime.HostHasSELinux() {
+		t.Skip("the host has SELinux")
+	}
+	create(t, c.Reader().Kube, imaged("labelled", "echo runs", policy(corev1.RestartPolicyNever), func(p *corev1.Pod) {
+		p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
+	}))
+	c.waitFor(t, "labelled", "to succeed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
+	c.hasEvent(t, "labelled", "NotHonoured", "spec.securityContext.seLinuxOptions changes nothing: the host has no SELinux")
 }
 
 // A command that is not there counts as an attempt, a user that must not be does not.
