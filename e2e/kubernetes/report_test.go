@@ -11,7 +11,7 @@ import (
 
 const sample = `[{"SpecReports": [
  {"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"},
- {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] Thing [Serial]", "inner"], "LeafNodeText": "works [Conformance]", "IsSerial": true, "State": "passed", "RunTime": 61400000000},
+ {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] Thing [Serial]", "inner"], "LeafNodeText": "works [Conformance]", "ContainerHierarchyLabels": [["sig-apps", "Serial"], []], "State": "passed", "RunTime": 61400000000},
  {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] Thing"], "LeafNodeText": "breaks [Conformance]", "State": "failed",
   "Failure": {"Message": "expected a\n    pod, got instead:\n    <*v1.Pod | 0xc0ffee>:\n        metadata:"}},
  {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-scheduling] Other"], "LeafNodeText": "is not for here", "State": "skipped", "Failure": {"Message": "too few nodes"}},

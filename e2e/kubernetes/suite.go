@@ -24,6 +24,8 @@ const suiteVersion = "v1.36.3"
 const (
 	// conformance is in the names of the specs that every Kubernetes has to pass.
 	conformance = "[Conformance]"
+	// serial is a label of specs that nothing else may run beside; what ginkgo itself calls so is not known before they run.
+	serial = "Serial"
 	// focused are the specs that are counted: those, and all that are about what Berth is for.
 	focused = `\[Conformance\]|\[sig-scheduling\] Scheduler(Predicates|Preemption|Priorities)|\[sig-apps\] DisruptionController`
 	// skipped are specs of features that are off in Kubernetes itself unless somebody switches them on.
@@ -70,7 +72,7 @@ func parseSpecs(raw []byte) ([]spec, error) {
 		if r.LeafNodeType != types.NodeTypeIt || !r.State.Is(types.SpecStatePassed) {
 			continue
 		}
-		s := spec{Name: r.FullText(), Alone: r.IsSerial}
+		s := spec{Name: r.FullText(), Alone: slices.Contains(r.Labels(), serial)}
 		if len(r.ContainerHierarchyTexts) > 0 {
 			top := r.ContainerHierarchyTexts[0]
 			if sig := sigOf.FindStringSubmatch(top); sig != nil {
