@@ -288,6 +288,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.waitLeader(t)
+	c.put(t, "before") // waits for the namespace
 	var acknowledged []string
 	big := strings.Repeat("x", 900<<10)
 	maps := s.Kube.CoreV1().ConfigMaps("default")

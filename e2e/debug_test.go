@@ -101,7 +101,7 @@ func debugged(t *testing.T, c *cluster) {
 	before := c.waitRunning(t, "default", "debugged")[0]
 	image := before.Spec.Containers[0].Image
 	c.berth(t, "debug", "debugged", "--image="+image, "--container=look", "--target=main", "--profile=general", "--",
-		"/bin/sh", "-c", `grep -al "1234" /proc/[0-9]*/cmdline >/dev/null && echo seen; exit 5`)
+		"/bin/sh", "-c", `cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -q 'sleep 1[2]34' && echo seen; exit 5`)
 	ended := func(name string) func(p *corev1.Pod) bool {
 		return func(p *corev1.Pod) bool {
 			for _, s := range p.Status.EphemeralContainerStatuses {

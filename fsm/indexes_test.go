@@ -60,7 +60,7 @@ func describeIndexes(v *View) map[string]string {
 		"ending":          list(v.volumes.ending, func(o *corev1.PersistentVolume) string { return o.Name + "@" + o.ResourceVersion }),
 		"free":            list(v.volumes.free, func(o *corev1.PersistentVolume) string { return o.Name + "@" + o.ResourceVersion }),
 		"eventOrder":      list(v.eventOrder, asText),
-		"preemptionOrder": list(v.preemptionOrder, asText),
+		"preemptionOrder": fmt.Sprintf("%+v\n", v.remembered) + list(v.preemptionOrder, asText),
 		"defaultClasses":  list(v.defaultClasses, asText),
 		"definedKinds":    list(v.definedKinds, asText),
 	}

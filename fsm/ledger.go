@@ -99,9 +99,10 @@ func (b *book) close() {
 		r.Before = last.after()
 	}
 	put(b.tx, v.Decisions, decisionsKey(r.Before), r)
-	for {
+	for n := 0; n < maxTrimmed; n++ {
 		key, oldest, _ := v.Decisions.Min()
-		if oldest == r || r.after()-oldest.Before <= maxDecisions {
+		tooMuch := v.Version() >= SinceRememberedBytes && v.remembered.decisions > maxDecisionBytes
+		if oldest == r || r.after()-oldest.Before <= maxDecisions && !tooMuch {
 			return
 		}
 		remove(b.tx, v.Decisions, key)

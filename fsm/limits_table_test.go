@@ -42,8 +42,8 @@ func TestTheTableOfWhatIsHeld(t *testing.T) {
 			eventsAreBounded(t, int(r.Numbers(t, 1)[0]))
 		},
 		"records of preemptions; decisions; failures of Apply": func(t *testing.T, r docs.Row) {
-			equal(t, r, maxPreemptions, maxDecisions, maxApplyFailures, maxCutBytes)
-			failuresAreBounded(t, int(r.Numbers(t, 3)[2]))
+			equal(t, r, maxPreemptions, maxPreemptionBytes, maxDecisions, maxDecisionBytes, maxApplyFailures, maxCutBytes)
+			failuresAreBounded(t, int(r.Numbers(t, 5)[4]))
 		},
 		"marks of pods": func(t *testing.T, r docs.Row) {
 			n := r.Numbers(t, 2)

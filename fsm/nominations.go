@@ -119,10 +119,7 @@ func (tx *Tx) nominate(pod *corev1.Pod, d *PreemptDecision, decidedAt int64, wai
 	record.CreationTimestamp = tx.now()
 	recordKey := PodKey(record.Namespace, record.Name)
 	put(tx, v.Preemptions, recordKey, record)
-	for v.Preemptions.Len() > maxPreemptions {
-		_, oldest, _ := v.preemptionOrder.Min()
-		remove(tx, v.Preemptions, oldest)
-	}
+	tx.trimPreemptions()
 	n := &Nomination{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FirstRevision: v.Revision() + 1,
 		Node: d.Node, Priority: model.Priority(pod), Victims: waiting,

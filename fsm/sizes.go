@@ -54,6 +54,20 @@ func preemptionBytes(before, _ *berthv1.Preemption, _ bool) int {
 	return structBytes + before.ObjectMeta.Size() + 512*len(before.Status.Victims) + len(before.Status.ReleasedReason)
 }
 
+// bytes is about what a plan's record holds. What it names is mostly shared with
+// others as long as these are there, and is the record's own then.
+func (r *PlanRecord) bytes() int {
+	n := 256 + 192*len(r.Decisions)
+	for i := range r.Decisions {
+		d := &r.Decisions[i]
+		n += len(d.Key) + len(d.UID) + len(d.Refused) + len(d.Node) + len(d.RunnerUp) + len(d.Preemption)
+	}
+	for _, d := range r.Diagnoses {
+		n += d.Bytes()
+	}
+	return n
+}
+
 func configBytes(before, _ *berthv1.SchedulerConfiguration, _ bool) int {
 	b, err := json.Marshal(before) // seldom
 	if err != nil {

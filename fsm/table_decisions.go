@@ -6,9 +6,13 @@ import (
 	"github.com/berth-dev/berth/codec"
 )
 
-// maxDecisions is how many decisions the ledger holds, the oldest going first.
+// maxDecisions is how many decisions the ledger holds, the oldest going first,
+// and maxDecisionBytes what they may hold with their diagnoses.
 // Plans go as a whole, so that one plan may stand above the bound.
-const maxDecisions = 1 << 15
+const (
+	maxDecisions     = 1 << 15
+	maxDecisionBytes = 64 << 20
+)
 
 // PlanRecord is what the ledger keeps of one plan: what was decided about each
 // pod, and what became of it. It must not be changed.
@@ -100,6 +104,14 @@ var decisionTable = &tableDef[*PlanRecord]{
 	Canonical: codec.Canonical[*PlanRecord](codec.Msgpack),
 	Marshal:   packRow[PlanRecord],
 	Unmarshal: unpackRow[PlanRecord],
+	Index: func(v *live, _ string, old, new *PlanRecord, hadOld, hasNew bool) {
+		if hadOld {
+			v.remembered.decisions -= old.bytes()
+		}
+		if hasNew {
+			v.remembered.decisions += new.bytes()
+		}
+	},
 	Complete: func(v *live, _ string, r *PlanRecord) error {
 		for i, d := range r.Diagnoses {
 			r.Diagnoses[i] = v.cache.diagnosis(d)

@@ -9,8 +9,18 @@ import (
 )
 
 // maxPreemptions is how many preemptions are remembered, the oldest going
-// first.
-const maxPreemptions = 10_000
+// first, and maxPreemptionBytes what they may hold.
+const (
+	maxPreemptions     = 10_000
+	maxPreemptionBytes = 64 << 20
+)
+
+// SinceRememberedBytes is the LogVersion from which on what is remembered of
+// preemptions and decisions is bounded by what it holds, too.
+const SinceRememberedBytes = 18
+
+// remembered is about how many bytes the records hold.
+type remembered struct{ preemptions, decisions int }
 
 var preemptionTable = &tableDef[*berthv1.Preemption]{
 	Name:      "preemptions",
@@ -25,9 +35,25 @@ var preemptionTable = &tableDef[*berthv1.Preemption]{
 	Index: func(v *live, key string, old, new *berthv1.Preemption, hadOld, hasNew bool) {
 		if hadOld {
 			v.preemptionOrder.Delete(store.RevisionKey(old.Status.Revision))
+			v.remembered.preemptions -= preemptionBytes(old, nil, true)
 		}
 		if hasNew {
 			v.preemptionOrder.Set(store.RevisionKey(new.Status.Revision), key)
+			v.remembered.preemptions += preemptionBytes(new, nil, true)
 		}
 	},
+}
+
+// trimPreemptions lets the oldest records go that are too many. The newest stays,
+// whatever it holds.
+func (tx *Tx) trimPreemptions() {
+	v := tx.view
+	for n := 0; n < maxTrimmed; n++ {
+		tooMuch := v.Version() >= SinceRememberedBytes && v.remembered.preemptions > maxPreemptionBytes && v.Preemptions.Len() > 1
+		if v.Preemptions.Len() <= maxPreemptions && !tooMuch {
+			return
+		}
+		_, oldest, _ := v.preemptionOrder.Min()
+		remove(tx, v.Preemptions, oldest)
+	}
 }

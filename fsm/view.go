@@ -98,15 +98,16 @@ type orders struct {
 	eventOrder      store.Tree[keptEvent]         // revisionKey -> which of Events
 	eventBytes      int                           // of all Events
 	preemptionOrder store.Tree[string]            // revisionKey -> key of Preemptions
-	defaultClasses  store.Tree[string]            // value and name -> name (PC4)
-	definedKinds    store.Tree[string]            // definedKindKey -> resource of a custom kind
+	remembered      remembered
+	defaultClasses  store.Tree[string] // value and name -> name (PC4)
+	definedKinds    store.Tree[string] // definedKindKey -> resource of a custom kind
 }
 
 func (x *orders) fork() orders {
 	return orders{
 		unclaimed: x.unclaimed.Fork(), ended: x.ended.Fork(), services: x.services.Fork(), given: x.given.Fork(),
 		grants: x.grants.Fork(), roles: x.roles,
-		eventOrder: x.eventOrder.Fork(), eventBytes: x.eventBytes, preemptionOrder: x.preemptionOrder.Fork(), defaultClasses: x.defaultClasses.Fork(),
+		eventOrder: x.eventOrder.Fork(), eventBytes: x.eventBytes, preemptionOrder: x.preemptionOrder.Fork(), remembered: x.remembered, defaultClasses: x.defaultClasses.Fork(),
 		definedKinds: x.definedKinds.Fork(),
 	}
 }
