@@ -35,6 +35,7 @@ const (
 	maxPodTerms     = 64 // affinity and anti-affinity together, required and preferred
 	maxSpread       = 32
 	maxNodeTerms    = 64
+	maxNodeAsks     = 512 // entries of all node affinity terms of a pod, and their values
 	maxExpressions  = 64  // of one selector or term
 	maxValues       = 256 // of one expression
 	maxNamespaces   = 64  // of one term
@@ -227,18 +228,20 @@ func (l *limits) spread(path *field.Path, constraints []core.TopologySpreadConst
 func (l *limits) affinity(path *field.Path, a *core.Affinity) {
 	if n := a.NodeAffinity; n != nil {
 		at := path.Child("nodeAffinity")
+		asks := 0
 		preferred := at.Child("preferredDuringSchedulingIgnoredDuringExecution")
 		l.count(preferred, len(n.PreferredDuringSchedulingIgnoredDuringExecution), maxNodeTerms)
 		for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
-			l.nodeTerm(preferred.Index(i).Child("preference"), &n.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference)
+			asks += l.nodeTerm(preferred.Index(i).Child("preference"), &n.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference)
 		}
 		if r := n.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
 			terms := at.Child("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 			l.count(terms, len(r.NodeSelectorTerms), maxNodeTerms)
 			for i := range r.NodeSelectorTerms {
-				l.nodeTerm(terms.Index(i), &r.NodeSelectorTerms[i])
+				asks += l.nodeTerm(terms.Index(i), &r.NodeSelectorTerms[i])
 			}
 		}
+		l.count(at, asks, maxNodeAsks)
 	}
 	terms := 0
 	if p := a.PodAffinity; p != nil {
@@ -268,16 +271,19 @@ func (l *limits) podTerm(path *field.Path, t *core.PodAffinityTerm) {
 	l.count(path.Child("mismatchLabelKeys"), len(t.MismatchLabelKeys), maxMatchKeys)
 }
 
-func (l *limits) nodeTerm(path *field.Path, t *core.NodeSelectorTerm) {
-	l.requirements(path.Child("matchExpressions"), t.MatchExpressions)
-	l.requirements(path.Child("matchFields"), t.MatchFields)
+// nodeTerm returns how many entries and values the term has.
+func (l *limits) nodeTerm(path *field.Path, t *core.NodeSelectorTerm) int {
+	return l.requirements(path.Child("matchExpressions"), t.MatchExpressions) + l.requirements(path.Child("matchFields"), t.MatchFields)
 }
 
-func (l *limits) requirements(path *field.Path, list []core.NodeSelectorRequirement) {
+func (l *limits) requirements(path *field.Path, list []core.NodeSelectorRequirement) int {
 	l.count(path, len(list), maxExpressions)
+	asks := len(list)
 	for i := range list {
 		l.count(path.Index(i).Child("values"), len(list[i].Values), maxValues)
+		asks += len(list[i].Values)
 	}
+	return asks
 }
 
 // selector bounds a selector of pods or namespaces.

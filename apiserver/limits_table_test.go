@@ -210,6 +210,11 @@ func TestTheTableOfLimits(t *testing.T) {
 					*of = append(*of, corev1.PreferredSchedulingTerm{Weight: 1, Preference: t})
 				}
 			})),
+		"entries of all node affinity terms of a pod, with their values": a.podsOf(0,
+			most("spec.affinity.nodeAffinity", func(p *corev1.Pod, n int) {
+				nodeAffinity(p).RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+					NodeSelectorTerms: append(nodeTerms(1, 1, n/2-1), nodeTerms(1, 1, n-n/2-1)...)}
+			})),
 		"entries of a selector or term": a.selectors,
 		"namespaces of a pod affinity term": a.podsOf(0, most("[0].namespaces", func(p *corev1.Pod, n int) {
 			required, _ := podTerms(p)

@@ -111,8 +111,8 @@ func (c *cache) class(pod *corev1.Pod) *model.Class {
 	if shared != nil && shared.class != nil && isOfClass(pod, shared.class) {
 		return shared.class
 	}
-	c.work += costClass
 	class := c.classes.Of(pod)
+	c.work += int64(costClass + class.Asks()*costAsked)
 	if shared != nil {
 		shared.class = class
 	}
@@ -179,8 +179,8 @@ func (a *admittedSpec) class(c *cache, pod *corev1.Pod) *model.Class {
 			return class
 		}
 	}
-	c.work += costClass
 	class := c.classes.Of(pod)
+	c.work += int64(costClass + class.Asks()*costAsked)
 	if len(a.classes) == maxSpecsClasses {
 		a.classes = nil
 	}

@@ -259,6 +259,7 @@ func (tx *Tx) applyBinding(d *BindDecision) string {
 	offer := tx.view.usage.Offer(d.Node)
 	rules := tx.view.ruledClass(e.Class(), pod)
 	tx.view.billVolumes(rules)
+	tx.view.billUnits(tx.view.askCost(rules, node))
 	if !rules.fits(node, offer, &u) {
 		return explain(d.Node, rules.check(node, offer, &u))
 	}

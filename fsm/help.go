@@ -45,6 +45,7 @@ func (h *help) room(tx *Tx, g queue.Group, evicting bool) int {
 func (h *help) roomBeside(tx *Tx, g queue.Group, evicting bool) (pods int, bars model.Failures) {
 	c, rules := g.Class, h.view.ruledGroup(&g)
 	u := h.usage(c, evicting)
+	tx.work.Charge(2 * h.view.askCost(rules, h.node)) // of the node as it was, too
 	if !rules.fits(h.node, h.offer, u) {
 		return 0, 0
 	}
@@ -107,6 +108,7 @@ const briefest = 1
 func (h *help) hasRoomFor(n *Nomination) bool {
 	u := h.view.usage.Taken(n.Node, n.Priority, n.Class().RunsAtMostSeconds, n.Key())
 	rules := h.view.ruledClassOf(n.Key(), n.Class())
+	h.view.billUnits(h.view.askCost(rules, h.node))
 	return rules.fits(h.node, h.offer, &u) && len(h.view.barredFrom(rules, n.Node, n.Key(), nil)) == 0
 }
 
@@ -118,6 +120,7 @@ func (h *help) couldEvictFor(n *Nomination) bool {
 	}
 	u := h.view.usage.TakenFrom(n.Node, n.Priority, n.Class().RunsAtMostSeconds, n.Key())
 	rules := h.view.ruledClassOf(n.Key(), n.Class())
+	h.view.billUnits(h.view.askCost(rules, h.node))
 	return rules.fits(h.node, h.offer, &u) && !slices.ContainsFunc(h.view.barredFrom(rules, n.Node, n.Key(), nil), func(r model.Reason) bool {
 		return !r.Kind.Resolvable()
 	})

@@ -15,6 +15,7 @@ import (
 func (tx *Tx) victimGone(victim *corev1.Pod) {
 	v := tx.view
 	for _, n := range v.usage.WaitingFor(victim.UID) {
+		v.cache.work += int64(len(n.Victims) * costVictim)
 		left := *n
 		left.Victims = slices.DeleteFunc(slices.Clone(n.Victims), func(r VictimRef) bool { return r.UID == victim.UID })
 		put(tx, v.Nominations, n.Key(), &left)

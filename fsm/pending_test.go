@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -29,6 +30,8 @@ type hurried struct {
 	state *State
 	now   int64
 	fresh int
+	// version is that of the rules by which the entries are carried out.
+	version int
 }
 
 // apply puts commands into an entry that may spend so many units on what is
@@ -36,7 +39,7 @@ type hurried struct {
 func (w *hurried) apply(left int, cs ...Command) []Result {
 	w.now += 1e9
 	s := w.state
-	tx := s.begin(s.View().Index()+1, 1, Header{Version: LogVersion, TimeUnixNano: w.now})
+	tx := s.begin(s.View().Index()+1, 1, Header{Version: cmp.Or(w.version, LogVersion), TimeUnixNano: w.now})
 	spent := new(queue.Work)
 	for !spent.HalfOver() {
 		spent.Charge(1)

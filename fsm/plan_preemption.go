@@ -61,6 +61,7 @@ func (v *live) stillPromised(n *Nomination) bool {
 // only pods have to go for that.
 func (v *live) mayStillTake(node *corev1.Node, n *Nomination) bool {
 	rules := v.ruledClassOf(n.Key(), n.Class())
+	v.billUnits(v.askCost(rules, node))
 	if !rules.failures(node, v.usage.Offer(n.Node), v.Usage(n.Node)).Resolvable() {
 		return false
 	}
@@ -118,24 +119,6 @@ func (tx *Tx) checkRoom(victims []*corev1.Pod, d *PreemptDecision, c ruled, node
 		return nil, fmt.Sprintf("victims are on %d other nodes, and may be on %d", len(nodes), most)
 	}
 	return victims, ""
-}
-
-// letOff takes those victims off the list that need not go any more, most
-// important ones first: something else left since the plan was made. Those on
-// other nodes need not even be waited for: only a rule between pods can need
-// them (PR18).
-func (tx *Tx) letOff(victims []*corev1.Pod, d *PreemptDecision, c ruled, node *corev1.Node) []*corev1.Pod {
-	for i := 0; i < len(victims); {
-		if victims[i].Spec.NodeName != d.Node || !model.Terminating(victims[i]) {
-			others := slices.Delete(slices.Clone(victims), i, i+1)
-			if o := tx.view.obstacles(c, node, d.Key, others); o.none() {
-				victims = others
-				continue
-			}
-		}
-		i++
-	}
-	return victims
 }
 
 // carryOutPreemption nominates and evicts, all at once (NM1, PR12), and returns

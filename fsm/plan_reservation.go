@@ -94,6 +94,7 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	u := v.usage.Taken(d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
 	rules := v.ruledClass(e.Class(), pod)
 	v.billVolumes(rules)
+	v.billUnits(v.askCost(rules, node))
 	f := rules.failures(node, v.usage.Offer(d.Node), &u)
 	if f == 0 {
 		return "node " + d.Node + " has room for the pod"

@@ -32,6 +32,19 @@ func (r ruled) failures(n *corev1.Node, offer *model.Resources, u *model.Usage) 
 	return f
 }
 
+// SinceAsksBilled is the LogVersion from which on it is charged how much a class asks
+// of a node object.
+const SinceAsksBilled = 18
+
+// askCost is what it costs to compare the class with a node object, beyond what every
+// question costs.
+func (v *live) askCost(r ruled, n *corev1.Node) int {
+	if v.Version() < SinceAsksBilled {
+		return 0
+	}
+	return (r.class.Asks() + len(n.Spec.Taints)*(1+len(r.class.Tolerations))) / asksPerUnit
+}
+
 // judge says by which rules between pods the class is kept off nodes.
 func (v *live) judge(r ruled) *model.Judge { return v.topology().Judge(r.class) }
 

@@ -105,25 +105,39 @@ func indexNamespace(v *live, name string, old, new *corev1.Namespace, hadOld, ha
 // node, were the given pods gone. self is the pod's key: its own nomination
 // does not stand in its way, nor do those of its priority that were made after
 // it, for they were made with it counted.
-func (v *live) barredFrom(c ruled, node, self string, without []*corev1.Pod) []model.Reason {
+func (v *live) barredFrom(c ruled, node, self string, without []*corev1.Pod) (out []model.Reason) {
+	if v.minds(c) {
+		v.setAside(c, self, without, func() { out = v.judge(c).Reasons(node) })
+	}
+	return out
+}
+
+// minds says whether a rule between pods can keep the class off a node.
+func (v *live) minds(c ruled) bool {
 	if !c.class.HasHardTopology() && !v.usage.KeepAway() {
-		return nil
+		return false
 	}
 	v.billJudge(c.class)
-	if v.judge(c).Plain() {
-		return nil
-	}
-	v.billUnits(len(without) * costWithout)
-	var aside []told
-	for _, pod := range without {
-		aside = append(aside, told{sign: -1, node: pod.Spec.NodeName, class: v.usage.ClassOf(pod), leaving: model.Terminating(pod)})
+	return !v.judge(c).Plain()
+}
+
+// setAside calls f while the counters take some pods for gone, and the nominations
+// that yield to a waiting pod.
+func (v *live) setAside(c ruled, self string, pods []*corev1.Pod, f func()) {
+	v.billUnits(len(pods) * costWithout)
+	aside := make([]told, 0, len(pods))
+	for _, pod := range pods {
+		aside = append(aside, v.placed(pod, -1))
 	}
 	for _, n := range v.yielding(c, self) {
 		aside = append(aside, nominal(n, -1))
 	}
-	var out []model.Reason
-	v.cache.counters.peek(aside, func() { out = v.judge(c).Reasons(node) })
-	return out
+	v.cache.counters.peek(aside, f)
+}
+
+// placed is what the counters are told of a pod on its node that comes or goes.
+func (v *live) placed(pod *corev1.Pod, sign int32) told {
+	return told{sign: sign, node: pod.Spec.NodeName, class: v.usage.ClassOf(pod), leaving: model.Terminating(pod)}
 }
 
 // yielding are the nominations that a rule of the class is about, or the other
@@ -178,6 +192,7 @@ func (v *live) obstacles(c ruled, node *corev1.Node, self string, without []*cor
 			o.used = o.used.Without(v.usage.ClassOf(pod))
 		}
 	}
+	v.billUnits(v.askCost(c, node))
 	o.fits = c.fits(node, o.offer, &o.used)
 	o.barred = v.barredFrom(c, node.Name, self, without)
 	return o

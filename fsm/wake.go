@@ -332,6 +332,7 @@ func (tx *Tx) missedRoom(revision int64, e *QueueEntry, g queue.Group, d *Diagno
 		missed = tx.work.Missed()
 		if n, ok := v.Nodes.Get(node); ok && !missed {
 			h := newHelp(v, n)
+			tx.work.Charge(v.askCost(rules, n))
 			missed = rules.fits(n, h.offer, h.usage(e.Class(), false))
 			tx.waking(func() { missed = missed && len(v.barredFrom(rules, node, e.Key(), nil)) == 0 })
 		}

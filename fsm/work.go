@@ -13,6 +13,7 @@ import "github.com/berth-dev/berth/model"
 const (
 	costChange   = 60  // to store a row, with its indexes
 	costClass    = 200 // to work out what a pod asks for
+	costAsked    = 40  // and for each condition that it has for a node object
 	costJoin     = 200 // to let a pod into the queue
 	costLeave    = 200 // to let one out, and once more to take back what was promised to it
 	costDecision = 120 // to look at a decision, whatever becomes of it
@@ -20,12 +21,17 @@ const (
 	costLooked   = 1   // to look whether a nomination is minded
 	costYield    = 20  // to see what would be without one
 	costObject   = 20  // to look whether an object is garbage
+	costVictim   = 4   // to strike one of the victims of a nomination, for each that it has
 	costVolume   = 40  // to work out from which nodes a volume can be reached
 	costPort     = 2   // to change what is used of a node's host ports by one; and one more for each portsPerUnit of these
 	// costForbidding is to say why a budget does not let a pod go.
 	costForbidding = 30
 	bytesPerUnit   = 50 // of what is only kept
 	portsPerUnit   = 8192
+
+	// asksPerUnit are the conditions for a node object that a class has, and the taints
+	// that it is compared with, that cost a unit.
+	asksPerUnit = 10
 
 	// countsPerUnit are the steps of model.Topology.Work that cost a unit.
 	countsPerUnit = 3

@@ -56,7 +56,7 @@ func BenchmarkWorstRules(b *testing.B) {
 // priorities.
 func BenchmarkWorstPriorities(b *testing.B) {
 	benchmarkWorst(b, worstPlan{Nodes: 100, Zones: 3, Placed: 1000, Kinds: 1, Crowd: 7000, Waiting: 100, Shapes: 100, Namespaces: 1, Labels: 10, Levels: 300},
-		"DeletePod", "DeletePod/full", "UpdatePod/labels-full", "ReportPods/ready", "AdmitPods/named", "SetNodeHealth/lost")
+		"DeletePod", "DeletePod/full", "UpdatePod/labels-full", "ReportPods/ready", "AdmitPods/named", "SetNodeHealth/lost", "ApplyPlan/preempt-all")
 }
 
 // BenchmarkWorstBudgets: hundreds of budgets demand no label, so that each of
@@ -104,4 +104,10 @@ func BenchmarkWorstRestore(b *testing.B) {
 		worst = max(worst, own.measure([]Command{&RestoreSnapshot{ID: id, Bytes: int64(len(whole)), SHA256: sum[:]}}).Time)
 	}
 	b.ReportMetric(float64(worst.Microseconds())/1000, "worst-ms")
+}
+
+// BenchmarkWorstAsks: waiting pods have as large a node affinity as they may.
+func BenchmarkWorstAsks(b *testing.B) {
+	benchmarkWorst(b, worstPlan{Nodes: 1000, Zones: 3, Placed: 1000, Kinds: 10, Waiting: 2000, Shapes: 1000, Namespaces: 1, Levels: 3, Where: 500},
+		"UpdatePod/waiting", "UpdatePod/waiting-full", "PutNode/grow", "ApplyPlan/bindings")
 }

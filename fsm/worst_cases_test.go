@@ -10,6 +10,8 @@ import (
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/api/berthv1"
 )
 
 // worstCase is a command that can be asked for again and again, each time about
@@ -195,6 +197,15 @@ func worstCases() []worstCase {
 		})},
 		{"ApplyPlan/preemptions", single(func(w *worstWorld, at int) Command {
 			return w.preempt(at*worstBatch%w.Waiting, min(worstBatch, w.Waiting-at*worstBatch%w.Waiting))
+		})},
+		{"ApplyPlan/preempt-all", single(func(w *worstWorld, i int) Command { // one pod, for whom all of a node have to go
+			pod := w.waitingName(i % max(1, w.Waiting))
+			d := PreemptDecision{Key: pod.Key, UID: pod.UID, Node: w.nodeName(0), Diagnosis: &Diagnosis{Message: "no room"}, Alternatives: &berthv1.PreemptionAlternatives{}}
+			w.state.View().PodsOnNode(d.Node, func(p *corev1.Pod) bool {
+				d.Victims = append(d.Victims, PlannedVictim{Key: PodKey(p.Namespace, p.Name), UID: string(p.UID)})
+				return true
+			})
+			return &ApplyPlan{Revision: w.state.View().Revision(), Preemptions: []PreemptDecision{d}}
 		})},
 		{"ApplyPlan/failures", single(func(w *worstWorld, at int) Command {
 			return w.fail(at*worstBatch%w.Waiting, min(worstBatch, w.Waiting-at*worstBatch%w.Waiting))

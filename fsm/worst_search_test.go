@@ -130,7 +130,7 @@ func (s *worstSearch) change(p *worstPlan) {
 			r.About, r.Everywhere = pick(0, 1, 2), pick(0, 1) == 1
 		}
 	}
-	switch s.rng.IntN(20) {
+	switch s.rng.IntN(21) {
 	case 0, 1:
 		p.Nodes = scaled(pick(100, 10_000, 10_000))
 	case 2:
@@ -161,6 +161,8 @@ func (s *worstSearch) change(p *worstPlan) {
 		p.Levels, p.Nominated = pick(1, 2, 300), pick(0, scaled(1000), scaled(50_000))
 	case 19:
 		p.Ask, p.Services, p.Replicas = pick(0, 1, 2), pick(0, 0, 10), pick(0, 0, 1) == 1
+	case 20:
+		p.Where = pick(0, 0, 10, 500)
 	}
 	p.Shapes, p.Kinds = min(p.Shapes, p.Waiting), max(1, min(p.Kinds, p.Placed+p.Crowd))
 }

@@ -33,6 +33,7 @@ type worstPlan struct {
 	Levels                   int  // priorities
 	Nominated                int  // waiting pods that are nominated
 	Ask                      int  // what waiting pods ask for: 0 little, 1 more than there is, 2 something in between
+	Where                    int  // conditions of the node affinity of waiting pods, all of which every node meets
 	Services                 int  // of every namespace, and hard default constraints by them
 	Replicas                 bool // placed pods are of one ReplicaSet
 	Recorded                 bool `json:",omitempty"` // its log is kept
@@ -230,7 +231,30 @@ func (w *worstWorld) waitingPod(i int) *corev1.Pod {
 		cpu += 1_000_000 - int64(w.Shapes/2)
 	}
 	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": *apiresource.NewMilliQuantity(cpu, apiresource.DecimalSI)}
+	if w.Where > 0 {
+		if pod.Spec.Affinity == nil {
+			pod.Spec.Affinity = &corev1.Affinity{}
+		}
+		pod.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: w.where()}}
+	}
 	return pod
+}
+
+// where are terms with so many conditions, of which the last one's are met, and of the
+// others all but one.
+func (w *worstWorld) where() (terms []corev1.NodeSelectorTerm) {
+	for left := w.Where; left > 0; {
+		n := min(left, 63)
+		var t corev1.NodeSelectorTerm
+		for i := range n {
+			t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{Key: fmt.Sprintf("nowhere-%d", i), Operator: corev1.NodeSelectorOpDoesNotExist})
+		}
+		if left -= n; left > 0 {
+			t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{Key: "nowhere", Operator: corev1.NodeSelectorOpExists})
+		}
+		terms = append(terms, t)
+	}
+	return terms
 }
 
 func (w *worstWorld) budget(i int) *policyv1.PodDisruptionBudget {

@@ -323,7 +323,11 @@ func (t *Topology) eligibilityOf(c *Class, s *spreadTerm, keys []string) *eligib
 	if known, ok := t.eligible[e.id]; ok {
 		return known
 	}
-	t.work += int64(len(t.spots))
+	asks := 1
+	if e.affinity {
+		asks += c.Asks() / 4
+	}
+	t.work += int64(len(t.spots) * asks)
 	e.ok = make([]bool, len(t.spots))
 	for i := range t.spots {
 		if n := t.spots[i].node; n != nil {

@@ -25,7 +25,7 @@ type Index struct {
 	offers      store.Tree[*model.Resources] // node: what it has for pods
 	nominations store.Tree[*Nomination]      // node/namespace/name
 	ranked      store.Tree[*Nomination]      // rankKey and namespace/name
-	waitedFor   store.Tree[*Nomination]      // victim's UID/namespace/name
+	waitedFor   store.Tree[string]           // victim's UID/namespace/name: key of nominations
 	reserved    string                       // key of the nomination that is a reservation
 	kinds       store.Tree[int]              // signature of a class: pods of it, placed or nominated
 	guards      int                          // classes among them that keep others away
@@ -123,10 +123,8 @@ func (x *Index) PutNomination(old, new *Nomination) {
 		x.count(old.class, -1)
 		x.nominations.Delete(old.Node + "/" + key)
 		x.ranked.Delete(rankKey(old.Priority, old.FirstRevision) + key)
-		for _, victim := range old.Victims {
-			x.waitedFor.Delete(string(victim.UID) + "/" + key)
-		}
 	}
+	x.follow(old, new)
 	if new != nil {
 		key := new.Key()
 		if new.Reserved {
@@ -135,9 +133,33 @@ func (x *Index) PutNomination(old, new *Nomination) {
 		x.count(new.class, 1)
 		x.nominations.Set(new.Node+"/"+key, new)
 		x.ranked.Set(rankKey(new.Priority, new.FirstRevision)+key, new)
-		for _, victim := range new.Victims {
-			x.waitedFor.Set(string(victim.UID)+"/"+key, new)
+	}
+}
+
+// follow takes in who is waited for. Mostly it is the same pods without one of them,
+// and there may be thousands.
+func (x *Index) follow(old, new *Nomination) {
+	var was, is []VictimRef
+	at := ""
+	if new != nil {
+		is, at = new.Victims, new.Node+"/"+new.Key()
+	}
+	if old != nil {
+		was = old.Victims
+	}
+	same := old != nil && new != nil && old.Node == new.Node && old.Key() == new.Key()
+	for _, victim := range was {
+		if same && len(is) > 0 && is[0].UID == victim.UID {
+			is = is[1:]
+			continue
 		}
+		x.waitedFor.Delete(string(victim.UID) + "/" + old.Key())
+	}
+	if len(is) == 0 {
+		return
+	}
+	for _, victim := range new.Victims { // there are others, or they are in another order
+		x.waitedFor.Set(string(victim.UID)+"/"+new.Key(), at)
 	}
 }
 
@@ -271,8 +293,10 @@ func (x *Index) NominationsOn(node string, f func(n *Nomination) bool) {
 
 // WaitingFor are the nominations that wait for a victim.
 func (x *Index) WaitingFor(victim types.UID) (out []*Nomination) {
-	x.waitedFor.Scan(string(victim)+"/", func(_ string, n *Nomination) bool {
-		out = append(out, n)
+	x.waitedFor.Scan(string(victim)+"/", func(_, at string) bool {
+		if n, ok := x.nominations.Get(at); ok {
+			out = append(out, n)
+		}
 		return true
 	})
 	return out
@@ -312,5 +336,8 @@ func (x *Index) Describe(f func(line string)) {
 		})
 	}
 	nominations("nomination", x.nominations)
-	nominations("waited for", x.waitedFor)
+	x.waitedFor.Scan("", func(at, by string) bool {
+		f(fmt.Sprintf("waited for %q: %s", at, by))
+		return true
+	})
 }
