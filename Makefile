@@ -53,10 +53,11 @@ upgrade: ## an earlier commit's servers and this one's together, under load, and
 SUITE        ?= $(CURDIR)/bin/e2e.test
 SUITE_TOOLS  := $(dir $(SUITE))
 FOCUS        ?=
+SPECS        ?=
 RESULTS      ?= $(CURDIR)/bin/conformance.json
 CONFORMANCE  := e2e/kubernetes
 conformance: build ## Kubernetes' own conformance tests on real containers, into docs/conformance.md; FOCUS= for some, AGAIN=1 for all anew
-	$(MAKE) containers CONTAINERS='$(CONTAINERS) curl bind9-dnsutils netcat-openbsd'
+	$(MAKE) containers CONTAINERS='$(CONTAINERS) curl bind9-dnsutils netcat-openbsd wget'
 	test '$(SUITE_BUILT)' = yes || (cd $(CONFORMANCE) && \
 	  go test -vet=off -p $(JOBS) -c -ldflags '-s -w $(K8SFLAGS)' -o '$(SUITE)' k8s.io/kubernetes/test/e2e && \
 	  go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(SUITE_TOOLS)kubectl' k8s.io/kubernetes/cmd/kubectl && \
@@ -66,7 +67,8 @@ conformance: build ## Kubernetes' own conformance tests on real containers, into
 	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w' -o '$(SUITE_TOOLS)nnp' k8s.io/kubernetes/test/images/nonewprivs)
 	cd $(CONFORMANCE) && go build -o '$(SUITE_TOOLS)conformance' . && '$(SUITE_TOOLS)conformance' \
 	  -berth $(CURDIR)/bin/berth -suite '$(SUITE)' -tools '$(SUITE_TOOLS)' \
-	  -results '$(RESULTS)' $(if $(AGAIN),-again) -focus '$(FOCUS)' -report $(CURDIR)/docs/conformance.md
+	  -results '$(RESULTS)' $(if $(AGAIN),-again) -focus '$(FOCUS)' \
+	  $(if $(SPECS),-specs '$(SPECS)',-report $(CURDIR)/docs/conformance.md)
 
 check: lint ## formatting, vet, go.mod: what must hold before anything is tested
 

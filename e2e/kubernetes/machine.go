@@ -25,7 +25,7 @@ const (
 
 // neededPrograms are the machine's. Debian's packages are named in the Makefile.
 var neededPrograms = [...]string{"containerd", "runc", "ctr", "busybox", "bash", "curl", "dig", "getent", "ip", "ldd", "iptables", "nc",
-	"nft", "nsenter", "unshare"}
+	"nft", "nsenter", "unshare", "wget"}
 
 func missingPrograms() error {
 	if os.Geteuid() != 0 {

@@ -21,11 +21,11 @@ import (
 )
 
 type options struct {
-	berth, suite, tools          string
-	focus, report, results, logs string
-	workers, lanes, batch        int
-	timeout                      time.Duration
-	again, reportOnly            bool
+	berth, suite, tools                 string
+	specs, focus, report, results, logs string
+	workers, lanes, batch               int
+	timeout                             time.Duration
+	again, reportOnly                   bool
 }
 
 func main() {
@@ -33,6 +33,7 @@ func main() {
 	flag.StringVar(&o.berth, "berth", "bin/berth", "Berth's binary.")
 	flag.StringVar(&o.suite, "suite", "bin/e2e.test", "Kubernetes' tests, built from k8s.io/kubernetes/test/e2e.")
 	flag.StringVar(&o.tools, "tools", "bin", "Where kubectl is, and the programs of the tests' images, built from their modules: agnhost, etcd, nnp, sample-apiserver.")
+	flag.StringVar(&o.specs, "specs", focused, "Which of Kubernetes' specs are counted, as an expression of their names.")
 	flag.StringVar(&o.focus, "focus", "", "Run only the specs whose names match this expression.")
 	flag.StringVar(&o.report, "report", "", "Where to write the report; empty: on the terminal.")
 	flag.StringVar(&o.results, "results", "bin/conformance.json", "What the specs came to is kept here, for runs that follow.")

@@ -93,6 +93,7 @@ nodes, each with a network, a containerd and a worker of its own, which carries 
     make conformance                        # build the tests, run what has not passed yet, write this page
     make conformance FOCUS='sig-node'       # only what matches
     make conformance AGAIN=1                # all of them, whatever they came to before
+    make conformance SPECS='sig-apps.*Job'  # others of Kubernetes' specs; what they came to is told on the terminal, and not here
 
 What every spec came to is kept in ` + "`bin/conformance.json`" + ` as soon as it is known, so that a run that was ended is gone on with: the whole
 takes longer than an hour. It needs root and Debian's packages (` + "`make containers`" + `), runs in namespaces of its own and leaves nothing behind.
@@ -117,11 +118,13 @@ func (r *report) write(w io.Writer) {
 	_, _ = io.WriteString(w, b.String()) // the terminal, or a file whose Close tells
 }
 
-// versions are those that the results are of.
+// versions are those that the results of its specs are of.
 func (r *report) versions() string {
 	seen := map[string]bool{}
-	for _, one := range r.Results {
-		seen[one.Berth] = true
+	for i := range r.Specs {
+		if one, ok := r.Results[r.Specs[i].Name]; ok {
+			seen[one.Berth] = true
+		}
 	}
 	if len(seen) == 0 {
 		return "unknown"

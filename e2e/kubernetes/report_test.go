@@ -58,15 +58,16 @@ func TestReport(t *testing.T) {
 	r := report{Specs: specsOf("Thing works [Conformance]", "Thing breaks [Conformance]", "Thing waits [Conformance]", "Thing is skipped"),
 		Results: results{}, Causes: []cause{{"Thing breaks", "It is not there."}}, Workers: 2, Kubernetes: suiteVersion}
 	for _, one := range []result{{Name: "Thing works [Conformance]", State: passed, Seconds: 61.4, Berth: "v2"},
-		{Name: "Thing breaks [Conformance]", State: "failed", Why: "what?", Berth: "v1"}, {Name: "Thing is skipped", State: skipped, Why: "too few `nodes`"}} {
+		{Name: "Thing breaks [Conformance]", State: "failed", Why: "what?", Berth: "v1"}, {Name: "Thing is skipped", State: skipped, Why: "too few `nodes`", Berth: "v2"}} {
 		r.Results[one.Name] = one
 	}
+	r.Results["Another"] = result{Name: "Another", State: passed, Berth: "v3"} // of other specs, by another run
 	var b strings.Builder
 	r.write(&b)
 	for _, want := range []string{
 		"| apps | Thing | 3 | 1 | 1 | 0 | 1 |", "| **all** |  | **3** | **1** | **1** | **0** | **1** |", "| apps | Thing | 1 | 0 | 0 | 1 | 0 |",
 		"## What failed\n\n* Thing breaks [Conformance]\n  — It is not there.", "— `too few 'nodes'`", "## What was not run\n\n* Thing waits [Conformance]\n",
-		"works [Conformance] (61 s)", "v1, v2",
+		"works [Conformance] (61 s)", "of Berth v1, v2.",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())

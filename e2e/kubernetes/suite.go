@@ -26,7 +26,7 @@ const (
 	conformance = "[Conformance]"
 	// serial is a label of specs that nothing else may run beside; what ginkgo itself calls so is not known before they run.
 	serial = "Serial"
-	// focused are the specs that are counted: those, and all that are about what Berth is for.
+	// focused are the specs that are counted unless others are asked for: those, and all that are about what Berth is for.
 	focused = `\[Conformance\]|\[sig-scheduling\] Scheduler(Predicates|Preemption|Priorities)|\[sig-apps\] DisruptionController`
 	// skipped are specs of features that are off in Kubernetes itself unless somebody switches them on.
 	skippedSpecs = `\[(Alpha|Feature:OffByDefault|BetaOffByDefault)\]`
@@ -49,7 +49,7 @@ var (
 // listSpecs asks the tests what they are.
 func listSpecs(ctx context.Context, o options, dir string) ([]spec, error) {
 	path := filepath.Join(dir, "list.json")
-	out, err := exec.CommandContext(ctx, o.suite, "--ginkgo.dry-run", "--ginkgo.focus="+focused, "--ginkgo.skip="+skippedSpecs,
+	out, err := exec.CommandContext(ctx, o.suite, "--ginkgo.dry-run", "--ginkgo.focus="+o.specs, "--ginkgo.skip="+skippedSpecs,
 		"--ginkgo.no-color", "--ginkgo.silence-skips", "--ginkgo.json-report="+path, "--provider=skeleton").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", o.suite, err, out)
