@@ -179,6 +179,8 @@ func services(t *testing.T, c *cluster, d *containerdtest.Daemon) {
 		return nil
 	})
 
+	balanced(t, c)
+
 	// Who is not ready gets nothing.
 	c.berth(t, "exec", "web-0", "--", "rm", "/tmp/ready")
 	is("only the other to be led to", finds("web"), "web-1")
@@ -220,6 +222,33 @@ func services(t *testing.T, c *cluster, d *containerdtest.Daemon) {
 	n, err := kube.CoreV1().Nodes().Get(t.Context(), "worker-1", metav1.GetOptions{})
 	if err != nil || n.Annotations["berth.dev/services"] != "carried" {
 		t.Errorf("the node says %v, %v", n.Annotations, err)
+	}
+}
+
+// balanced: a balancer before the nodes asks each of them how many pods of a service it has itself.
+func balanced(t *testing.T, c *cluster) {
+	const manifest = `
+apiVersion: v1
+kind: Service
+metadata: {name: balanced}
+spec: {type: LoadBalancer, externalTrafficPolicy: Local, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+`
+	c.berthIn(t, manifest, "create", "-f", "-")
+	services := c.Reader().Kube.CoreV1().Services("default")
+	s, err := services.Get(t.Context(), "balanced", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := fmt.Sprintf("http://%s:%d/healthz", nodeAddress, s.Spec.HealthCheckNodePort)
+	c.eventually(t, "the node to say that it has two pods of the service", func(ctx context.Context) error {
+		text, err := fetch(ctx, url)
+		if err == nil && (!strings.Contains(text, `"localEndpoints": 2`) || !strings.Contains(text, `"serviceProxyHealthy": true`)) {
+			err = errors.New(text)
+		}
+		return err
+	})
+	if err := services.Delete(t.Context(), s.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

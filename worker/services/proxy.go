@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/proxy/apis"
 	proxyconfig "k8s.io/kubernetes/pkg/proxy/apis/config"
+	"k8s.io/kubernetes/pkg/proxy/healthcheck"
 	"k8s.io/kubernetes/pkg/proxy/metaproxier"
 	proxymetrics "k8s.io/kubernetes/pkg/proxy/metrics"
 	"k8s.io/kubernetes/pkg/proxy/nftables"
@@ -89,19 +90,21 @@ func openProxy(ctx context.Context, c ProxyConfig) (*Proxy, error) {
 	proxymetrics.RegisterMetrics(proxyconfig.ProxyModeNFTables)
 	ctx = klog.NewContext(ctx, klog.Background().V(proxyVerbosity))
 	local := proxyutil.NewNoOpLocalDetector()
+	// Balancers that ask the port of a service's health are told whether the rules are up to date, too.
+	health := healthcheck.NewProxyHealthServer("", 2*syncPeriod, nil)
 	nodeIP := func(v6 bool) net.IP {
 		if c.NodeIP.Is6() == v6 && c.NodeIP.IsValid() {
 			return c.NodeIP.AsSlice()
 		}
 		return nil
 	}
-	v4, err := nftables.NewProxier(ctx, corev1.IPv4Protocol, syncPeriod, minSyncPeriod, false, masqueradeBit, local, c.Node, nodeIP(false), nil, nil, nil, false)
+	v4, err := nftables.NewProxier(ctx, corev1.IPv4Protocol, syncPeriod, minSyncPeriod, false, masqueradeBit, local, c.Node, nodeIP(false), nil, health, nil, false)
 	if err != nil {
 		return nil, fmt.Errorf("rules of nftables (Debian's package nftables, Linux 5.13): %w", err)
 	}
 	var carrier carrier = v4
 	if _, err := os.Stat("/proc/net/if_inet6"); err == nil {
-		v6, err := nftables.NewProxier(ctx, corev1.IPv6Protocol, syncPeriod, minSyncPeriod, false, masqueradeBit, local, c.Node, nodeIP(true), nil, nil, nil, false)
+		v6, err := nftables.NewProxier(ctx, corev1.IPv6Protocol, syncPeriod, minSyncPeriod, false, masqueradeBit, local, c.Node, nodeIP(true), nil, health, nil, false)
 		if err != nil {
 			return nil, fmt.Errorf("rules of nftables for IPv6: %w", err)
 		}
