@@ -303,6 +303,10 @@ func rulesBefore() []Rule {
 			Group: Authenticated, Verbs: []string{"get", "update", "patch"}, OwnNamespaces: true,
 			Resources: []string{"pods/ephemeralcontainers"}, Why: "`berth debug`",
 		},
+		{
+			Group: Authenticated, Verbs: []string{"get", "update", "patch"}, OwnNamespaces: true,
+			Resources: []string{"pods/resize"}, Why: "other resources for pods that run",
+		},
 		{Group: Authenticated, Verbs: []string{"create"}, Resources: []string{"plans.berth.dev"}, Why: "`berth plan`: nothing is changed"},
 		{
 			Group: Authenticated, Verbs: []string{"create"}, OwnNamespaces: true,

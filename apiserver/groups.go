@@ -211,6 +211,7 @@ func addPodParts(resources map[string]rest.Storage, pods *served, config Config)
 	resources["pods/status"] = partOf(pods, pod.StatusStrategy)
 	resources["pods/log"] = &podLog{backend: pods.backend, logs: config.Logs}
 	resources["pods/ephemeralcontainers"] = narrowPartOf(pods, pod.EphemeralContainersStrategy)
+	resources["pods/resize"] = resizing{narrowPartOf(pods, pod.ResizeStrategy)}
 	for what, options := range streamKinds() {
 		resources["pods/"+what] = &podStream{
 			what: what, options: options, backend: pods.backend, streams: config.Streams, logger: config.Logger.Named("streams"),

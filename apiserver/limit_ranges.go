@@ -37,8 +37,10 @@ var (
 	_ admission.ValidationInterface = limitRanges{}
 )
 
-// Handles implements admission.Interface: what a pod asks for does not change later.
-func (limitRanges) Handles(o admission.Operation) bool { return o == admission.Create }
+// Handles implements admission.Interface: what a pod asks for changes later only where it is resized.
+func (limitRanges) Handles(o admission.Operation) bool {
+	return o == admission.Create || o == admission.Update
+}
 
 // Admit implements admission.MutationInterface.
 func (l limitRanges) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
@@ -47,7 +49,7 @@ func (l limitRanges) Admit(_ context.Context, a admission.Attributes, _ admissio
 
 // Validate implements admission.ValidationInterface.
 func (l limitRanges) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if claim, ok := a.GetObject().(*core.PersistentVolumeClaim); ok && a.GetSubresource() == "" {
+	if claim, ok := a.GetObject().(*core.PersistentVolumeClaim); ok && a.GetSubresource() == "" && a.GetOperation() == admission.Create {
 		for _, r := range l.view().LimitRangesOf(a.GetNamespace()) {
 			if err := limitranger.PersistentVolumeClaimValidateLimitFunc(r, claim); err != nil {
 				return admission.NewForbidden(a, err)
@@ -59,7 +61,7 @@ func (l limitRanges) Validate(_ context.Context, a admission.Attributes, _ admis
 
 func (l limitRanges) each(a admission.Attributes, f func(*corev1.LimitRange, *core.Pod) error) error {
 	pod, ok := a.GetObject().(*core.Pod)
-	if !ok || a.GetSubresource() != "" {
+	if resize := a.GetSubresource() == "resize"; !ok || resize != (a.GetOperation() == admission.Update) || !resize && a.GetSubresource() != "" {
 		return nil
 	}
 	for _, r := range l.view().LimitRangesOf(a.GetNamespace()) {

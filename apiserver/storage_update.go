@@ -43,7 +43,7 @@ func (t *tables) GuaranteedUpdate(ctx context.Context, key string, out runtime.O
 		case command == nil:
 			continue
 		}
-		result, err := propose(ctx, t.backend, command)
+		result, err := propose(ctx, t.backend, asResize(ctx, command))
 		switch {
 		case err == nil:
 			return t.answer(ctx, key, result, out)

@@ -45,7 +45,7 @@ func podLife(t *testing.T, d *containerdtest.Daemon) {
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"ends": ends, "restarts": restarts, "init": initContainers, "sees": sees, "stops": stops, "probed": probed, "refused": refused,
 		"fails": fails, "entered": entered, "attached": attached, "debugged": debugged, "fills": fills, "mounts": mounts, "privileged": privileged,
-		"labelled": labelled,
+		"labelled": labelled, "resized": resized,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}

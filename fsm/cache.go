@@ -195,6 +195,7 @@ func (c *cache) restore(b []byte) (*corev1.Pod, error) {
 	if err := w.unpack(c); err != nil {
 		return nil, err
 	}
+	defer func() { model.ShareResources(&w.Object.Status, &w.Object.Spec) }()
 	c.internFields(w.Object)
 	if w.origin == nil {
 		c.internSpec(w.Object)

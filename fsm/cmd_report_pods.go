@@ -103,7 +103,7 @@ func (tx *Tx) mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.Po
 	if pod.Status.StartTime != nil {
 		next.StartTime = pod.Status.StartTime // seniority is never lost (PR7)
 	}
-	own := model.WorkerConditions()
+	own := tx.view.workerConditions()
 	kept := 0
 	for i := range pod.Status.Conditions {
 		if !slices.Contains(own, pod.Status.Conditions[i].Type) {
@@ -128,6 +128,7 @@ func (tx *Tx) mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.Po
 			next.Conditions[i] = c // what ended the pod is the last word (PR21)
 		}
 	}
+	model.ShareResources(&next, &pod.Spec)
 	return next
 }
 

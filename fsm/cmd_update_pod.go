@@ -22,6 +22,17 @@ import (
 type UpdatePod struct {
 	Pod      PodWire `msgpack:"pod"`
 	Revision int64   `msgpack:"revision,omitempty"`
+	// Resize: the pod's containers are to have other resources. Whether its node has room for that is for the node to
+	// say; until then the pod is charged for the most of what it has and what it asks for.
+	Resize bool `msgpack:"resize,omitempty"`
+}
+
+// since implements laterCommand.
+func (c *UpdatePod) since() int {
+	if c.Resize {
+		return SinceResize
+	}
+	return 0
 }
 
 // Apply implements Command.
@@ -47,7 +58,7 @@ func (c *UpdatePod) Apply(tx *Tx) Result {
 	} else {
 		tx.view.cache.intern(pod)
 	}
-	if why := tx.view.outgrows(old, pod); why != "" {
+	if why := tx.view.outgrows(old, pod); why != "" && !c.Resize {
 		return refuseConflict(podResource.groupResource(), pod.Name, why)
 	}
 	if r, ok := tx.view.checkPodQuotas(pod, old); !ok {
@@ -85,11 +96,11 @@ func keepDecided(pod, old *corev1.Pod) {
 // outgrows says why a pod on a node cannot ask for what it asks for now: the
 // node has no room for it; "" if it can.
 func (v *live) outgrows(old, pod *corev1.Pod) string {
-	if usage.NodeOf(pod) == "" || asksTheSame(old, pod) {
+	if usage.NodeOf(pod) == "" || sameSpec(&old.Spec, &pod.Spec) {
 		return ""
 	}
 	node, ok := v.Nodes.Get(pod.Spec.NodeName)
-	was, is := v.usage.ClassOf(old), v.cache.class(pod)
+	was, is := v.usage.ClassOf(old), v.compile(pod)
 	switch {
 	case is.Request.Equal(was.Request) && slices.Equal(is.Ports, was.Ports):
 		return ""
@@ -119,7 +130,7 @@ func (tx *Tx) requeue(key string, old, pod *corev1.Pod) {
 	if !ok {
 		return
 	}
-	class := tx.view.cache.class(pod)
+	class := tx.view.compile(pod)
 	if class.Signature == e.Class().Signature {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/codec"
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/quotas"
 )
 
@@ -33,6 +34,9 @@ func (v *live) podUse(pod *corev1.Pod) *quotas.Pod {
 	if pod == nil {
 		return nil
 	}
+	if v.isResizing(pod) {
+		return quotas.PodOf(pod, quotas.ChargeOf(model.Charged(pod)))
+	}
 	shared := v.cache.specs.of(&pod.Spec)
 	switch {
 	case shared == nil:
@@ -46,7 +50,7 @@ func (v *live) podUse(pod *corev1.Pod) *quotas.Pod {
 // indexPodUse keeps what pods use. Most changes of a pod mean nothing to it.
 func (v *live) indexPodUse(old, new *corev1.Pod) {
 	switch {
-	case old != nil && new != nil && sameSpec(&old.Spec, &new.Spec) && quotas.SameUse(old, new):
+	case old != nil && new != nil && sameSpec(&old.Spec, &new.Spec) && quotas.SameUse(old, new) && (!v.resizes() || model.SameCharge(old, new)):
 	case new != nil:
 		v.quotas.PutPod(new.Namespace, v.podUse(old), v.podUse(new))
 	case old != nil:

@@ -162,7 +162,7 @@ func (tx *Tx) takeIn() {
 				return
 			}
 			tx.work.Charge(costJoin)
-			tx.enqueue(PodKey(pod.Namespace, pod.Name), pod, v.cache.class(pod))
+			tx.enqueue(PodKey(pod.Namespace, pod.Name), pod, v.compile(pod))
 		}
 	}
 	remove(tx, v.pending, queue.PendingJoin)

@@ -69,6 +69,8 @@ func (r *random) actions() map[string]func(*rapid.T) {
 		"update": line("update-pod %s %s", r.podName, func() string {
 			return r.pick("change", "labels=a:1", "labels=a:2", "annotations=berth.dev/disruption-policy:Strict", "annotations=", "labels=app:x", "labels=app:y", "ungate", "phase=Failed", "phase=Running", "unfinalize", "end", "cpu=1", "cpu=3", "deadline=9")
 		}),
+		"resize":        do(r.resize),
+		"resized":       do(r.carryOut),
 		"delete":        line("delete %s %s", r.podName, func() string { return r.pick("grace", "", "grace=0", "grace=5", "grace=100") }),
 		"evict":         do(r.evict),
 		"taint away":    line("delete %s reason=DeletionByTaintManager", r.podName),

@@ -60,7 +60,7 @@ func samples() []Command {
 		&DeletePriorityClass{Name: "high", Precondition: precondition},
 		&AdmitPod{Pod: PodWire{Object: pod}},
 		&AdmitPods{Template: PodWire{Object: template}, Count: 7, Owner: &owner, Generation: 7},
-		&UpdatePod{Pod: PodWire{Object: pod}, Revision: 7},
+		&UpdatePod{Pod: PodWire{Object: pod}, Revision: 7, Resize: true},
 		&DeletePod{Key: "default/web", Precondition: precondition, GraceSeconds: &grace, DisruptionReason: "Reason", DisruptionMessage: "message", Fail: true, Propagation: "Foreground"},
 		&BindPod{Key: "default/web", UID: "uid", Node: "n1"},
 		&EvictPod{Key: "default/web", Precondition: precondition, GraceSeconds: &grace},

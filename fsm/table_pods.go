@@ -56,7 +56,7 @@ func (v *live) portWork(old, new *corev1.Pod, was, is *model.Class) (work int64)
 // placedClass is the class of a pod on a node, from where it is known already:
 // most changes of a pod leave alone what it asks for.
 func (v *live) placedClass(key string, old, new *corev1.Pod, was *model.Class) *model.Class {
-	if old != nil && asksTheSame(old, new) {
+	if old != nil && v.asksTheSame(old, new) {
 		if was != nil {
 			return was
 		}
@@ -64,7 +64,7 @@ func (v *live) placedClass(key string, old, new *corev1.Pod, was *model.Class) *
 			return e.Class() // it is being bound
 		}
 	}
-	return v.cache.class(new)
+	return v.compile(new)
 }
 
 // classOf is the class of a pod, from where it is known already if this is the
@@ -79,14 +79,15 @@ func (v *live) classOf(pod *corev1.Pod) *model.Class {
 			return e.Class()
 		}
 	}
-	return v.cache.class(pod)
+	return v.compile(pod)
 }
 
 // asksTheSame says whether two states of a pod surely have one class. Specs
 // are immutable and shared, so one slice of containers means one spec, but for
 // the node.
-func asksTheSame(a, b *corev1.Pod) bool {
-	return sameSpec(&a.Spec, &b.Spec) && maps.Equal(a.Labels, b.Labels) && model.DemandsStrictBudgets(a) == model.DemandsStrictBudgets(b)
+func (v *live) asksTheSame(a, b *corev1.Pod) bool {
+	return sameSpec(&a.Spec, &b.Spec) && maps.Equal(a.Labels, b.Labels) && model.DemandsStrictBudgets(a) == model.DemandsStrictBudgets(b) &&
+		(!v.resizes() || model.SameCharge(a, b))
 }
 
 func sameSpec(a, b *corev1.PodSpec) bool {

@@ -59,7 +59,7 @@ func (v *live) classOfWaiting(key string) (*model.Class, error) {
 	if !ok {
 		return nil, errors.New("its pod is not in the snapshot")
 	}
-	return v.cache.class(pod), nil
+	return v.compile(pod), nil
 }
 
 var markTable = &tableDef[*queue.NodeMark]{

@@ -89,7 +89,11 @@ func (v *View) stagedReader() io.Reader {
 func (tx *Tx) replace(restored *live, id string) {
 	at := tx.view.Position
 	at.SkipTo(max(at.Revision(), restored.Revision()) + restoredRevisions)
+	resized := restored.resizes()
 	restored.Position = at
+	if !resized && restored.resizes() {
+		restored.beginResizing()
+	}
 	*tx.view = *restored
 	tx.Undo(0) // what the entry did before is gone with the state
 	tx.replaced = at.Revision()

@@ -161,7 +161,7 @@ func (s *transcript) classFor(priority string, never bool) string {
 	return name
 }
 
-// updatePod: labels= cpu= ungate phase= unfinalize end (a deletion that the API
+// updatePod: resize labels= cpu= ungate phase= unfinalize end (a deletion that the API
 // has begun) set-priority= node= uid= at=
 func (s *transcript) updatePod(a words, _ string) []Command {
 	old, ok := s.view().Pods.Get(a.key())
@@ -201,8 +201,11 @@ func (s *transcript) updatePod(a words, _ string) []Command {
 			p.OwnerReferences = append(p.OwnerReferences, ownerReference(owner))
 		}
 	}
+	if a.has("resize") {
+		p.Generation++
+	}
 	s.endIn(a, &p.ObjectMeta)
-	return one(&UpdatePod{Pod: PodWire{Object: p}, Revision: s.revision(a)})
+	return one(&UpdatePod{Pod: PodWire{Object: p}, Revision: s.revision(a), Resize: a.has("resize")})
 }
 
 // endIn takes an object's finalizers (unfinalize), and begins its end as the API
@@ -217,7 +220,7 @@ func (s *transcript) endIn(a words, m *metav1.ObjectMeta) {
 	}
 }
 
-// report NODE, then a pod a line: NAME [PHASE] [ready|unready] [removed] [uid=]
+// report NODE, then a pod a line: NAME [PHASE] [ready|unready] [removed] [uid=] [has=CPU,SET-ASIDE] [deferred|infeasible]
 func (s *transcript) report(a words, input string) []Command {
 	c := &ReportPods{Node: a.name()}
 	lines := strings.Split(strings.TrimSpace(input), "\n")
@@ -234,9 +237,10 @@ func (s *transcript) report(a words, input string) []Command {
 				r.Status.Object = &corev1.PodStatus{Phase: phase, StartTime: &start}
 			}
 		}
+		s.reportResize(f, &r)
 		for word, status := range map[string]corev1.ConditionStatus{"ready": corev1.ConditionTrue, "unready": corev1.ConditionFalse} {
 			if f.has(word) {
-				r.Status.Object.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+				r.Status.Object.Conditions = append(r.Status.Object.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: status})
 			}
 		}
 		if f.has("preempted") { // by the node, for a critical pod
@@ -247,6 +251,35 @@ func (s *transcript) report(a words, input string) []Command {
 		c.Reports = append(c.Reports, r)
 	}
 	return one(c)
+}
+
+// reportResize says what a pod's container has and what is set aside for it: what was said of it before, unless has= says
+// something else.
+func (s *transcript) reportResize(f words, r *PodReport) {
+	status := r.Status.Object
+	pod, ok := s.view().Pods.Get(r.Key)
+	if status == nil || !ok {
+		return
+	}
+	status.ContainerStatuses = pod.Status.DeepCopy().ContainerStatuses
+	if has := f.list("has"); len(has) == 2 {
+		with := func(cpu string) corev1.ResourceList {
+			list := pod.Spec.Containers[0].Resources.Requests.DeepCopy()
+			if list == nil {
+				list = corev1.ResourceList{}
+			}
+			list[corev1.ResourceCPU] = apiresource.MustParse(cpu)
+			return list
+		}
+		status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, AllocatedResources: with(has[1]),
+			Resources: &corev1.ResourceRequirements{Requests: with(has[0])}}}
+	}
+	for word, reason := range map[string]string{"deferred": corev1.PodReasonDeferred, "infeasible": corev1.PodReasonInfeasible} {
+		if f.has(word) {
+			status.Conditions = append(status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue,
+				Reason: reason, ObservedGeneration: pod.Generation})
+		}
+	}
 }
 
 // plan [at=REVISION], then a decision a line:

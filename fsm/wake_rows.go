@@ -89,7 +89,7 @@ func (w *wakes) pod(old, new *corev1.Pod) {
 	if from != to {
 		return
 	}
-	if !asksTheSame(old, new) {
+	if !v.asksTheSame(old, new) {
 		w.Freed(to) // it may ask for less now
 		w.other(model.PodLeft, old, to)
 		w.other(model.PodCame, new, to)

@@ -8,10 +8,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// WorkerConditions are the pod conditions that are the worker's alone to say, in the order in which it says them.
+// WorkerConditions are the pod conditions that are the worker's alone to say, in the order in which it says them. A pod has
+// those of a resize for as long as there is one.
 func WorkerConditions() []corev1.PodConditionType {
 	return []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady,
-		corev1.ContainersReady}
+		corev1.ContainersReady, corev1.PodResizePending, corev1.PodResizeInProgress}
+}
+
+// IsResizeCondition says whether a condition is one of a resize.
+func IsResizeCondition(t corev1.PodConditionType) bool {
+	return t == corev1.PodResizePending || t == corev1.PodResizeInProgress
 }
 
 // WorkerStatus reduces a pod's status to what its worker alone says, in one form: two statuses whose reductions are equal

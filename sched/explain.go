@@ -98,7 +98,7 @@ func rulesWithout(state *fsm.View, c *model.Class, pod *corev1.Pod) *model.Topol
 	key := fsm.PodKey(pod.Namespace, pod.Name)
 	if stored, ok := state.Pods.Get(key); ok && stored.UID == pod.UID && stored.Spec.NodeName != "" &&
 		!model.Terminal(stored) {
-		rules.RemovePod(stored.Spec.NodeName, model.ClassOf(stored), model.Terminating(stored))
+		rules.RemovePod(stored.Spec.NodeName, model.ClassOf(state.Charged(stored)), model.Terminating(stored))
 	}
 	own, _ := state.Nominations.Get(key)
 	state.Nominations.Scan("", func(_ string, nom *fsm.Nomination) bool {

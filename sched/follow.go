@@ -168,7 +168,7 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	}
 	before := p.obj
 	p.obj = obj
-	if before != nil && !sharesSpec(before, obj) || !maps.Equal(p.class.Labels, obj.Labels) {
+	if before != nil && (!sharesSpec(before, obj) || !model.SameCharge(before, obj)) || !maps.Equal(p.class.Labels, obj.Labels) {
 		if c := s.classOf(obj); c.Signature != p.class.Signature {
 			v.alter(p, func(p *pod) { p.class, p.coverage = c, nil })
 		}
@@ -234,6 +234,9 @@ func (s *Scheduler) classOf(obj *corev1.Pod) *model.Class {
 	s.book.maxClasses = spareClasses + 2*s.view.topo.Kinds()
 	if s.view.classes.Len() > s.book.maxClasses {
 		s.view.classes = model.Classes{}
+	}
+	if s.seen.state != nil {
+		obj = s.seen.state.Charged(obj)
 	}
 	return s.view.classes.Of(obj)
 }

@@ -137,7 +137,7 @@ func (h *harness) pod(p *corev1.Pod) {
 // report has a running pod say whether it is ready.
 func (h *harness) report(key string, ready bool) {
 	p, _ := h.state.View().Pods.Get(key)
-	status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: p.Status.StartTime}
+	status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: p.Status.StartTime, ContainerStatuses: p.Status.ContainerStatuses}
 	status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
 	if ready {
 		status.Conditions[0].Status = corev1.ConditionTrue

@@ -71,7 +71,7 @@ func (o *oracle) victimsOn(n *corev1.Node, pod *corev1.Pod) (plainVictims, bool)
 		}
 		if len(left) > 0 {
 			try(u, left[1:], append(slices.Clone(gone), left[0]))
-			try(u.With(model.ClassOf(left[0].obj)), left[1:], gone)
+			try(u.With(model.ClassOf(model.Charged(left[0].obj))), left[1:], gone)
 			return
 		}
 		set, ok := o.judge(n, pod, gone)

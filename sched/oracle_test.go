@@ -93,7 +93,7 @@ func (o *oracle) usage(n *corev1.Node, pod *corev1.Pod, nominated bool, without 
 	var u model.Usage
 	for _, p := range o.pods {
 		if p.node == n.Name && !slices.Contains(without, p) {
-			u = u.With(model.ClassOf(p.obj))
+			u = u.With(model.ClassOf(model.Charged(p.obj)))
 		}
 	}
 	for _, nom := range o.noms {

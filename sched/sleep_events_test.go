@@ -45,6 +45,8 @@ func sleepEvents() []event {
 		{"readiness", 4, (*world).changesReadiness},
 		{"a pod changes", 6, (*world).changesPod},
 		{"a pod grows or shrinks", 1, (*world).resizes},
+		{"a pod is resized where it runs", 3, (*world).resizesInPlace},
+		{"a node carries a resize out", 3, (*world).carriesOut},
 		{"a pod is made to match its own terms", 2, (*world).matchesItself},
 		{"a pod is evicted", 1, (*world).evicts},
 		{"a pod is bound by hand", 1, (*world).bindsByHand},

@@ -26,6 +26,7 @@ const (
 	ActionSandboxStop // give back what it holds
 	ActionRefresh     // write the volumes anew that show objects
 	ActionPull        // see to it that the container's image is here
+	ActionResize      // give running containers other resources
 )
 
 func (k ActionKind) String() string {
@@ -52,6 +53,8 @@ func (k ActionKind) String() string {
 		return "refresh"
 	case ActionPull:
 		return "pull"
+	case ActionResize:
+		return "resize"
 	}
 	return "none"
 }
@@ -63,6 +66,7 @@ type Action struct {
 	ID        runtime.ID // Container and Attempt are set for what is about one container
 	IPs       []string   // the pod's addresses
 	Image     string     // of ActionStart: what ActionPull found
+	Resize    *runtime.Resize
 	Target    runtime.ID // of ActionStart: whose processes the container is to see; none where it has no name
 	Container *corev1.Container
 	Signal    runtime.Signal

@@ -90,12 +90,16 @@ func (c *Core) waits(p *podState) bool {
 	return c.pods[p.pod.UID] == p && p.admission == admissionOpen && !p.gone && p.pod.DeletionTimestamp == nil
 }
 
-// usageWithoutLeaving is what will be in use when everything that is ending has ended.
+// usageWithoutLeaving is what will be in use when everything that is ending has ended, and every resize under way is done.
 func (c *Core) usageWithoutLeaving() model.Usage {
 	u := c.usage
 	for _, uid := range c.uids() {
-		if p := c.pods[uid]; p.counted && p.leaving() {
+		switch p := c.pods[uid]; {
+		case !p.counted:
+		case p.leaving():
 			u = u.Without(p.class)
+		case p.resize.progress != 0:
+			u = u.Without(p.class).With(c.classes.Of(p.pod))
 		}
 	}
 	return u

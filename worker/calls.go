@@ -52,6 +52,10 @@ func (c *caller) do(ctx context.Context, a Action) Outcome {
 		o.Image, err = c.pull(ctx, a)
 	case ActionStart:
 		err = c.start(ctx, a)
+	case ActionResize:
+		if r, ok := c.runtime.(runtime.Resizer); ok {
+			err = r.Resize(ctx, *a.Resize)
+		}
 	case ActionRefresh:
 		err = c.refresh(ctx, a)
 	case ActionSignal:

@@ -17,7 +17,7 @@ type conditionMemory struct {
 }
 
 func (p *podState) rememberConditions(conditions []corev1.PodCondition) {
-	for i, t := range model.WorkerConditions() {
+	for i, t := range model.WorkerConditions()[:len(p.conditions)] {
 		for j := range conditions {
 			if conditions[j].Type == t {
 				p.conditions[i] = conditionMemory{conditions[j].Status, conditions[j].LastTransitionTime.Time}
@@ -31,7 +31,7 @@ func (p *podState) rememberConditions(conditions []corev1.PodCondition) {
 func (p *podState) setConditions(s *corev1.PodStatus, now time.Time) {
 	ready := p.containersReady(s)
 	conditions := [...]corev1.PodCondition{p.readyToStart(s), p.isInitialized(s), p.podReady(ready), ready}
-	for i, t := range model.WorkerConditions() {
+	for i, t := range model.WorkerConditions()[:len(conditions)] {
 		c := &conditions[i]
 		c.Type = t
 		c.ObservedGeneration = p.generation()
@@ -42,6 +42,7 @@ func (p *podState) setConditions(s *corev1.PodStatus, now time.Time) {
 		c.LastTransitionTime = plainTime(m.since)
 	}
 	s.Conditions = append(s.Conditions, conditions[:]...)
+	s.Conditions = append(s.Conditions, p.resizeConditions()...)
 	if c, ok := p.scheduled(); ok {
 		s.Conditions = append(s.Conditions, c)
 	}

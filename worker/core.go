@@ -49,6 +49,8 @@ type Core struct {
 	timers  podHeap
 	statics statics
 	held    []*podState // wait for others to be gone before they are admitted
+	// resizing are pods whose resize waits for room.
+	resizing map[types.UID]*podState
 	// preempted are to be told to end.
 	preempted []*podState
 	reports   []*podState // have news, oldest first
@@ -64,7 +66,7 @@ type Core struct {
 
 // NewCore returns a Core without pods.
 func NewCore(o CoreOptions) *Core {
-	c := &Core{pods: map[types.UID]*podState{}}
+	c := &Core{pods: map[types.UID]*podState{}, resizing: map[types.UID]*podState{}}
 	c.env = podEnv{runtimeName: o.RuntimeName, hostIPs: o.HostIPs, event: o.Event,
 		refuse: o.Refuse, told: o.Told, sandboxes: o.Sandboxes, images: o.Images, files: o.Files}
 	c.setNode(o.Node)
@@ -155,7 +157,7 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 		p = c.replaceLost(p, pod, now)
 	}
 	if p == nil {
-		p = newPodState(pod, c.classes.Of(pod), &c.env, now)
+		p = c.newPod(pod, now)
 		c.pods[pod.UID] = p
 		p.recall()
 		p.sum = digest(&pod.Status, false)
@@ -168,6 +170,9 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 		p.gone = false
 		old := p.pod
 		p.assign(pod, now)
+		if p.admission == admissionOpen {
+			p.class = c.classes.Of(p.pod)
+		}
 		p.relabeled(old, now)
 		if p.adopted {
 			p.adopted = false
@@ -178,14 +183,26 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 			p.dispute.compare(digest(&pod.Status, false) == p.sum || p.removal == removalDone, now)
 		}
 	}
+	c.takeResize(p, now)
 	c.step(p, now)
+	c.retryResizes(now)
 	c.stopPreempted(now)
+}
+
+// newPod begins with a pod that the servers tell of.
+func (c *Core) newPod(pod *corev1.Pod, now time.Time) *podState {
+	given := setAside(pod)
+	p := newPodState(given, c.classes.Of(given), &c.env, now)
+	if given != pod {
+		p.wanted = pod
+	}
+	return p
 }
 
 // replaceLost begins anew with a pod of which the runtime had kept its containers and nothing else.
 func (c *Core) replaceLost(old *podState, pod *corev1.Pod, now time.Time) *podState {
 	c.usage = c.usage.Without(old.class)
-	p := newPodState(pod, c.classes.Of(pod), &c.env, now)
+	p := c.newPod(pod, now)
 	p.replaceLost(old)
 	c.pods[pod.UID] = p
 	c.count(p)
@@ -247,6 +264,10 @@ func (c *Core) step(p *podState, now time.Time) {
 		c.usage = c.usage.Without(p.class)
 		p.counted = false
 		c.retryHeld(now)
+		c.retryResizes(now)
+	} else if p.resize.recount && c.recharge(p) {
+		c.retryHeld(now)
+		c.retryResizes(now)
 	}
 	// A pod whose object is no more has nobody to report to.
 	if p.gone && p.removal == removalDone {
@@ -277,6 +298,7 @@ func (c *Core) forget(p *podState) {
 		heap.Remove(&c.timers, p.heapIndex)
 	}
 	delete(c.pods, p.pod.UID)
+	delete(c.resizing, p.pod.UID)
 	if p.queued {
 		c.reports = slices.DeleteFunc(c.reports, func(q *podState) bool { return q == p })
 		p.queued = false

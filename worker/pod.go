@@ -18,6 +18,10 @@ type podState struct {
 	pod   *corev1.Pod
 	class *model.Class
 	env   *podEnv
+	// wanted is the pod's object where it asks for other resources than the pod has been given, which are those of pod;
+	// nil: it asks for these.
+	wanted *corev1.Pod
+	resize resize
 
 	sandbox        sandboxState
 	ips            []string // of the newest sandbox
@@ -152,6 +156,11 @@ type ctr struct {
 	pull         backoff   // of the image
 	pullFailedAt time.Time // zero: it did not fail, or is being tried again
 
+	// actual is what attempt has of resources, as far as is known (unsure: it may be something else), next what the attempt
+	// that is being started is to have.
+	actual, next *corev1.ResourceRequirements
+	unsure       bool
+
 	startedAt time.Time
 	exit      *runtime.Exit // of attempt, when it has ended
 	last      *runtime.Exit // of the attempt before it
@@ -180,6 +189,7 @@ type ctr struct {
 
 func newPodState(pod *corev1.Pod, class *model.Class, env *podEnv, now time.Time) *podState {
 	p := &podState{pod: pod, class: class, env: env, heapIndex: -1, static: isStatic(pod.UID), inits: len(pod.Spec.InitContainers)}
+	p.resize.settled = true
 	p.ctrs = make([]ctr, 0, p.inits+len(pod.Spec.Containers))
 	for i := range pod.Spec.InitContainers {
 		c := ctr{spec: &pod.Spec.InitContainers[i], attempt: -1, probing: newProbing(&pod.Spec.InitContainers[i])}
@@ -224,7 +234,7 @@ func (p *podState) adopt(containers []runtime.Container) {
 		default:
 			continue
 		}
-		c.state = ctrRunning
+		c.state, c.actual = ctrRunning, &c.spec.Resources
 		if c.exit != nil {
 			c.state = ctrEnded
 		}
@@ -241,7 +251,7 @@ func (p *podState) replaceLost(old *podState) {
 		from := &old.ctrs[i]
 		if c := p.find(from.spec.Name); c != nil {
 			c.state, c.attempt, c.startedAt, c.exit, c.last = from.state, from.attempt, from.startedAt, from.exit, from.last
-			c.ref, c.lastRef, c.imageID, c.here = from.ref, from.lastRef, from.imageID, from.here
+			c.ref, c.lastRef, c.imageID, c.here, c.actual = from.ref, from.lastRef, from.imageID, from.here, &c.spec.Resources
 		}
 	}
 	p.sandbox, p.ips = old.sandbox, old.ips
@@ -259,6 +269,7 @@ func (p *podState) recall() {
 		p.startTime = t.Time
 	}
 	p.rememberConditions(p.pod.Status.Conditions)
+	defer p.recallResize()
 	recall := func(statuses []corev1.ContainerStatus) {
 		for i := range statuses {
 			s := &statuses[i]
@@ -316,6 +327,7 @@ func lostExit(started, finished time.Time) *runtime.Exit {
 
 // assign takes a newer object of the pod.
 func (p *podState) assign(pod *corev1.Pod, now time.Time) {
+	pod = p.given(pod)
 	p.pod = pod
 	for i := range p.ctrs {
 		c := &p.ctrs[i]
@@ -384,6 +396,7 @@ func (c *ctr) began(at time.Time) {
 	c.ref, c.lastRef = "", c.ref
 	c.here, c.image = true, ""
 	c.startedAt = at
+	c.actual, c.next, c.unsure = c.next, nil, false
 	c.state = ctrRunning
 	c.wait, c.waitMessage = "", ""
 	c.backedOff, c.replacedBy = false, false
@@ -434,6 +447,9 @@ func (p *podState) done(o Outcome, now time.Time) {
 		return
 	case ActionMeasure:
 		p.measured(o.Err, now)
+		return
+	case ActionResize:
+		p.resized(o, now)
 		return
 	case ActionSandbox:
 		p.sandboxMade(o, now)

@@ -20,6 +20,7 @@ func (p *podState) step(now time.Time) {
 	p.judge(now)
 	if p.stopAt.IsZero() && p.admission == admitted {
 		p.stepHooks(now)
+		p.stepResize(now)
 		p.stepRun(now)
 		p.stepProbes(now)
 		if p.complete() {
@@ -159,6 +160,7 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 		p.beginPull(c)
 		return
 	}
+	c.next = &c.spec.Resources
 	c.state = ctrStarting
 	p.act(Action{Kind: ActionStart, Container: c.spec, Image: c.image, Target: p.target(c),
 		ID: runtime.ID{Container: c.spec.Name, Attempt: c.attempt + 1}})

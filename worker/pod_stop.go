@@ -60,7 +60,7 @@ func (p *podState) stepStop(now time.Time) {
 		before = true
 		p.stopContainer(c, now, deadline)
 	}
-	if p.alive() || p.sandbox == sandboxMaking || p.sandbox == sandboxStopping || p.removal != removalNone {
+	if p.alive() || p.resize.underWay || p.sandbox == sandboxMaking || p.sandbox == sandboxStopping || p.removal != removalNone {
 		return
 	}
 	if !p.gone && p.pod.DeletionTimestamp == nil {

@@ -35,6 +35,9 @@ func (p *podState) status(now time.Time) corev1.PodStatus {
 			s.PodIPs = append(s.PodIPs, corev1.PodIP{IP: ip})
 		}
 	}
+	if p.admission == admitted {
+		s.AllocatedResources, s.Resources = p.resourcesOfAll()
+	}
 	p.setConditions(&s, now)
 	return s
 }
@@ -83,6 +86,9 @@ func (p *podState) final() bool {
 func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	running, started := c.state == ctrRunning, c.started()
 	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image, ImageID: c.imageID, RestartCount: max(c.attempt, 0), Started: &started}
+	if c.role != roleEphemeral {
+		s.AllocatedResources, s.Resources = p.resourcesOf(c)
+	}
 	switch c.role {
 	case roleInit:
 		s.Ready = c.state == ctrEnded && c.exit.Code == 0

@@ -174,6 +174,27 @@ func (b *bench) run(d *datadriven.TestData) {
 		pod := b.change(d)
 		d.ScanArgs(b.t, "image", &containerByName(pod, d.CmdArgs[1].Key).Image)
 		b.assignPods(pod)
+	case "resize": // resize POD CONTAINER [cpu=AMOUNT] [memory=AMOUNT]
+		pod := b.change(d)
+		pod.Generation++
+		c := containerByName(pod, d.CmdArgs[1].Key)
+		c.Resources = *c.Resources.DeepCopy()
+		for _, a := range d.CmdArgs[2:] {
+			for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+				if list != nil {
+					list[corev1.ResourceName(a.Key)] = resource.MustParse(a.Vals[0])
+				}
+			}
+		}
+		b.assignPods(pod)
+	case "resources": // what the servers know of a pod's
+		for _, s := range b.pods[d.CmdArgs[0].Key].Status.ContainerStatuses {
+			list := func(l corev1.ResourceList) string {
+				cpu, memory := l[corev1.ResourceCPU], l[corev1.ResourceMemory]
+				return cpu.String() + "/" + memory.String()
+			}
+			fmt.Fprintf(&b.out, "%s: set aside %s, has %s up to %s\n", s.Name, list(s.AllocatedResources), list(s.Resources.Requests), list(s.Resources.Limits))
+		}
 	case "deadline":
 		pod := b.change(d)
 		var s int64
@@ -427,6 +448,15 @@ func (b *bench) traceAction(a Action) {
 		b.trace("%s %s#%d", a.Signal, name, a.ID.Attempt)
 	case ActionRemove, ActionMeasure, ActionRefresh, ActionSandbox, ActionSandboxStop:
 		b.trace("%s %s", a.Kind, a.Pod.Name)
+	case ActionResize:
+		what := ""
+		for _, c := range a.Resize.Containers {
+			what += fmt.Sprintf(" %s#%d", c.ID.Container, c.ID.Attempt)
+		}
+		if a.Resize.Last {
+			what += " last"
+		}
+		b.trace("resize %s%s", a.Pod.Name, what)
 	case ActionPreStop:
 		b.trace("preStop %s#%d within %s", name, a.ID.Attempt, a.Timeout)
 	case ActionProbe:
@@ -481,6 +511,9 @@ func summary(name string, s *corev1.PodStatus, removed bool) string {
 	for _, c := range s.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			b.WriteString(" ready")
+		}
+		if model.IsResizeCondition(c.Type) {
+			fmt.Fprintf(&b, " %s(%s)@%d", c.Type, c.Reason, c.ObservedGeneration)
 		}
 	}
 	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {

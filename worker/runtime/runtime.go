@@ -165,6 +165,54 @@ type Refuser interface {
 	Told(pod *corev1.Pod) []string
 }
 
+// Resizer is a runtime whose containers can be given other resources while they run.
+type Resizer interface {
+	// Resize gives containers the resources that they have in the pod's object, and keeps that object. First the pod as a
+	// whole may take what Most says, then the containers are changed, and at last the pod may take what its object says. It
+	// fails before it has changed anything where a limit of memory would be below what is in use. After an error it is
+	// called again.
+	Resize(ctx context.Context, r Resize) error
+}
+
+// Resize is a change of what the containers of a pod have.
+type Resize struct {
+	Pod *corev1.Pod
+	// Most is the pod with the most of what its containers have and are to have.
+	Most *corev1.Pod
+	// Containers are those that are to be changed as they run.
+	Containers []ContainerResize
+	// Last: after it no container has more than the pod's object says.
+	Last bool
+}
+
+// ContainerResize names a run of a container, and what it had; nil: that is not known.
+type ContainerResize struct {
+	ID   ID
+	From *corev1.ResourceRequirements
+}
+
+// LowersMemory says whether a container is to have less memory than it had, and how many bytes.
+func (r *Resize) LowersMemory(c *ContainerResize) (limit int64, lower bool) {
+	limit = r.ResourcesOf(c.ID.Container).Limits.Memory().Value()
+	return limit, limit > 0 && c.From != nil && (c.From.Limits.Memory().IsZero() || c.From.Limits.Memory().Value() > limit)
+}
+
+// ResourcesOf is what a container is to have.
+func (r *Resize) ResourcesOf(container string) (of *corev1.ResourceRequirements) {
+	of = &corev1.ResourceRequirements{}
+	EachContainer(r.Pod, func(spec *corev1.Container, _ string) {
+		if spec.Name == container {
+			of = &spec.Resources
+		}
+	})
+	return of
+}
+
+// BelowUse is the error of a limit of memory that is below what a container uses.
+func BelowUse(container string, limit, used int64) error {
+	return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", container, limit, used)
+}
+
 // ErrNotFound says that the runtime does not know the container or that it does not run.
 var ErrNotFound = errors.New("no such container")
 

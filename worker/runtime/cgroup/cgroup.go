@@ -107,6 +107,29 @@ func (t *Tree) tryToCreate(name string, r *specs.LinuxResources) ([]string, erro
 	return t.Dirs(name)
 }
 
+// Update changes what the processes of a cgroup may have. What is not said stays as it is.
+func (t *Tree) Update(name string, r *specs.LinuxResources) error {
+	group := path.Join(t.Parent, name)
+	if t.Unified {
+		m, err := cgroup2.Load(group)
+		if err == nil {
+			err = m.Update(cgroup2.ToResources(r))
+		}
+		if err != nil {
+			return fmt.Errorf("changing cgroup %s: %w", group, err)
+		}
+		return nil
+	}
+	c, err := cgroup1.Load(cgroup1.StaticPath(group), cgroup1.WithHierarchy(controllers))
+	if err == nil {
+		err = c.Update(r)
+	}
+	if err != nil {
+		return fmt.Errorf("changing cgroup %s: %w", group, err)
+	}
+	return nil
+}
+
 // controllers are those of version 1 that containers use.
 func controllers() ([]cgroup1.Subsystem, error) {
 	all, err := cgroup1.Default()

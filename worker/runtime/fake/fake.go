@@ -34,6 +34,7 @@ var (
 	_ runtime.Runtime     = (*Runtime)(nil)
 	_ runtime.ImageLister = (*Runtime)(nil)
 	_ runtime.Prober      = (*Runtime)(nil)
+	_ runtime.Resizer     = (*Runtime)(nil)
 )
 
 type pod struct {
@@ -219,6 +220,27 @@ func (r *Runtime) Signal(_ context.Context, id runtime.ID, signal runtime.Signal
 	default:
 		r.end(c, runtime.Exit{Code: c.script.termCode}, now)
 	}
+	return nil
+}
+
+// Resize implements runtime.Resizer: nothing here is bounded. By its script a container may use so much memory that it
+// cannot have less.
+func (r *Runtime) Resize(_ context.Context, z runtime.Resize) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.pods[z.Pod.UID]
+	if p == nil {
+		return nil
+	}
+	for i := range z.Containers {
+		limit, lower := z.LowersMemory(&z.Containers[i])
+		for _, c := range p.containers {
+			if c.ID == z.Containers[i].ID && c.running && lower && c.script.memory >= limit {
+				return runtime.BelowUse(c.ID.Container, limit, c.script.memory)
+			}
+		}
+	}
+	p.pod = z.Pod
 	return nil
 }
 

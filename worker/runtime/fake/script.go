@@ -24,6 +24,7 @@ import (
 //	ready-seconds        how long it runs before its startup and readiness probes pass; default 0
 //	unhealthy-seconds    how long it runs before its liveness probe fails; without it, it never does
 //	hook-exit-code       what lifecycle hooks exit with
+//	memory-bytes         how much memory it uses; default 0
 //	log                  what it has written, line by line
 const Prefix = "fake.berth.dev/"
 
@@ -39,6 +40,7 @@ type script struct {
 	unhealthy  time.Duration // negative: never
 	ignoreTerm bool
 	oom        bool
+	memory     int64
 	startError string
 	log        string
 }
@@ -84,6 +86,7 @@ func readScript(spec *runtime.Spec) (script, error) {
 	number("exit-code", code(&s.code))
 	number("term-exit-code", code(&s.termCode))
 	number("hook-exit-code", code(&s.hookCode))
+	number("memory-bytes", func(n float64) { s.memory = int64(n) })
 	ignore, _ := value("ignore-term")
 	oom, _ := value("oom")
 	s.ignoreTerm, s.oom = ignore == "true", oom == "true"
