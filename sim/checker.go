@@ -26,13 +26,12 @@ type checker struct {
 	story *story
 	truth *truth
 
-	mu       sync.Mutex
-	changes  map[int64]change     // by revision, as the first server told them
-	bound    map[types.UID]string // where a pod was bound to
-	requests map[types.UID]model.Resources
-	digests  map[uint64]digest // by index
-	mirror   *mirror
-	broken   []error
+	mu      sync.Mutex
+	changes map[int64]change     // by revision, as the first server told them
+	bound   map[types.UID]string // where a pod was bound to
+	digests map[uint64]digest    // by index
+	mirror  *mirror
+	broken  []error
 	// forgotten is when somebody first restored a snapshot, after the world's begin; 0:
 	// nobody has. What was acknowledged in the time before it may be gone, any time later.
 	forgotten time.Duration
@@ -47,7 +46,7 @@ type change struct {
 type digest struct{ sum, by string }
 
 func newChecker(s *story) *checker {
-	return &checker{story: s, truth: newTruth(), mirror: newMirror(), changes: map[int64]change{}, bound: map[types.UID]string{}, requests: map[types.UID]model.Resources{}, digests: map[uint64]digest{}}
+	return &checker{story: s, truth: newTruth(), mirror: newMirror(), changes: map[int64]change{}, bound: map[types.UID]string{}, digests: map[uint64]digest{}}
 }
 
 // violated notes what must never be.
@@ -201,7 +200,7 @@ func (k *checker) view(name string, v *fsm.View) {
 	used := map[string]model.Resources{}
 	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
 		if p.Spec.NodeName != "" && !ended(p) {
-			used[p.Spec.NodeName] = used[p.Spec.NodeName].Add(k.request(p))
+			used[p.Spec.NodeName] = used[p.Spec.NodeName].Add(setAside(p)) // what it merely asks for may be more than there is
 		}
 		return true
 	})
@@ -213,17 +212,6 @@ func (k *checker) view(name string, v *fsm.View) {
 		}
 		return true
 	})
-}
-
-func (k *checker) request(p *corev1.Pod) model.Resources {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	r, ok := k.requests[p.UID]
-	if !ok {
-		r = model.PodRequest(p)
-		k.requests[p.UID] = r
-	}
-	return r
 }
 
 // whole compares the digest of a state with that of another server at its index.
@@ -263,7 +251,7 @@ func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 		case p.Spec.NodeName == "":
 			waiting = append(waiting, p)
 		default:
-			r := k.request(p)
+			r := model.PodRequest(model.Charged(p))
 			f := free[p.Spec.NodeName]
 			f.MilliCPU, f.MemoryBytes, f.Pods = f.MilliCPU-r.MilliCPU, f.MemoryBytes-r.MemoryBytes, f.Pods-r.Pods
 			free[p.Spec.NodeName] = f
@@ -282,7 +270,7 @@ func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 		if p.DeletionTimestamp != nil || p.Spec.Affinity != nil || p.Status.NominatedNodeName != "" {
 			continue // the simple ones are enough: nobody else may hold them up
 		}
-		r := k.request(p)
+		r := model.PodRequest(p)
 		for _, n := range names {
 			f := free[n]
 			if nodes[n] == nil || !labels.SelectorFromSet(p.Spec.NodeSelector).Matches(labels.Set(nodes[n].Labels)) {

@@ -225,7 +225,7 @@ func (m *mirror) room(revision int64, pod *corev1.Pod, node *corev1.Node) {
 	used := model.PodRequest(pod)
 	for _, p := range m.pods {
 		if p.Spec.NodeName == node.Name && p.UID != pod.UID && !ended(p) {
-			used = used.Add(model.PodRequest(p))
+			used = used.Add(model.PodRequest(model.Charged(p)))
 		}
 	}
 	claimed := false

@@ -178,6 +178,7 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 		{"hand-over", (*user).handOver},
 		{"deploy", (*user).deploy},
 		{"ration", (*user).ration},
+		{"resize", (*user).resize},
 		{"reg-1", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 1) }},
 		{"reg-2", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 2) }},
 		{"reg-3", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 3) }},
