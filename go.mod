@@ -94,6 +94,7 @@ require (
 	github.com/vishvananda/netlink v1.3.1
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1
 	k8s.io/cluster-bootstrap v0.36.3
+	k8s.io/dynamic-resource-allocation v0.36.3
 	k8s.io/kms v0.36.3
 )
 
@@ -106,7 +107,6 @@ require (
 	github.com/pquerna/cachecontrol v0.1.0 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 	k8s.io/csi-translation-lib v0.0.0 // indirect
-	k8s.io/dynamic-resource-allocation v0.36.3 // indirect
 	k8s.io/endpointslice v0.0.0 // indirect
 	k8s.io/mount-utils v0.0.0 // indirect
 	sigs.k8s.io/knftables v0.0.21 // indirect

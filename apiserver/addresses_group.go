@@ -15,7 +15,7 @@ import (
 )
 
 // networkingGroup serves the ranges that services get their addresses from, and the addresses
-// that somebody has. Those of services come and go with them in the state machine.
+// that somebody has, which for services come and go with them in the state machine; and ingresses.
 func (g *registry) networkingGroup() (genericapiserver.APIGroupInfo, error) {
 	ranges := description{
 		kind:     inNoNamespace(plainKind[networking.ServiceCIDR, networkingv1.ServiceCIDR](networking.Resource(fsm.ServiceCIDRs))),
@@ -35,9 +35,11 @@ func (g *registry) networkingGroup() (genericapiserver.APIGroupInfo, error) {
 	if err != nil {
 		return genericapiserver.APIGroupInfo{}, err
 	}
-	return groupOf(networkingv1.SchemeGroupVersion, map[string]rest.Storage{
+	resources := map[string]rest.Storage{
 		fsm.ServiceCIDRs:             r,
 		fsm.ServiceCIDRs + "/status": partOf(r, servicecidr.StatusStrategy),
 		fsm.IPAddresses:              a,
-	}), nil
+	}
+	err = g.ingresses(resources)
+	return groupOf(networkingv1.SchemeGroupVersion, resources), err
 }

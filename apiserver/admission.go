@@ -11,6 +11,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
@@ -84,8 +85,12 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer) (*admissionC
 	if err != nil {
 		return nil, err
 	}
+	ofIngresses, err := newIngressClassDefault(plugins)
+	if err != nil {
+		return nil, err
+	}
 	c.Interface = admission.NewChainHandler(slices.Concat(
-		[]admission.Interface{namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}}, ofNodes, mutating,
+		[]admission.Interface{namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}, ofIngresses}, ofNodes, mutating,
 		// From here on nothing is changed any more.
 		[]admission.Interface{c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}}, certificateGuards(rights, view), validating,
 	)...)
@@ -105,6 +110,7 @@ func (c *admissionChain) factory(client dynamic.Interface) clientinformers.Share
 		{&corev1.ServiceAccount{}, accounts},
 		{&corev1.PersistentVolumeClaim{}, claims},
 		{&corev1.PersistentVolume{}, volumes},
+		{&networkingv1.IngressClass{}, informers.InNoNamespace(fsm.IngressClasses)},
 		{&flowcontrolv1.FlowSchema{}, informers.InNoNamespace(fsm.FlowSchemas)},
 		{&flowcontrolv1.PriorityLevelConfiguration{}, informers.InNoNamespace(fsm.PriorityLevels)},
 		{&corev1.Pod{}, informers.Typed("pods", func(v *fsm.View) fsm.Table[*corev1.Pod] { return v.Pods })},

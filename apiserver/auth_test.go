@@ -291,6 +291,11 @@ func TestTableIsServed(t *testing.T) {
 		"mutatingadmissionpolicies.admissionregistration.k8s.io", "mutatingadmissionpolicybindings.admissionregistration.k8s.io",
 		"validatingwebhookconfigurations.admissionregistration.k8s.io", "mutatingwebhookconfigurations.admissionregistration.k8s.io",
 		"prioritylevelconfigurations.flowcontrol.apiserver.k8s.io/status", "ipaddresses.networking.k8s.io", "apiservices.apiregistration.k8s.io",
+		"ingresses.networking.k8s.io", "ingresses.networking.k8s.io/status", "ingressclasses.networking.k8s.io",
+		"csidrivers.storage.k8s.io", "csinodes.storage.k8s.io", "csistoragecapacities.storage.k8s.io",
+		"volumeattachments.storage.k8s.io", "volumeattachments.storage.k8s.io/status", "volumeattributesclasses.storage.k8s.io",
+		"deviceclasses.resource.k8s.io", "resourceclaims.resource.k8s.io", "resourceclaims.resource.k8s.io/status",
+		"resourceclaimtemplates.resource.k8s.io", "resourceslices.resource.k8s.io",
 		"roles.rbac.authorization.k8s.io", "rolebindings.rbac.authorization.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io",
 	}
 	for r := range served {

@@ -89,7 +89,7 @@ func checkLimits(obj runtime.Object) error {
 	case *autoscaling.HorizontalPodAutoscaler:
 		l.autoscaler(spec, o)
 	default:
-		if !l.admission(spec, obj) {
+		if !l.admission(spec, obj) && !l.drivers(spec, obj) {
 			l.template(obj)
 		}
 	}

@@ -92,6 +92,11 @@ func TestTheTableOfLimits(t *testing.T) {
 				})
 			}
 		},
+		"drivers of volumes of one node": func(t *testing.T, r docs.Row) {
+			holds(t, r.Numbers(t, 1)[0], "spec.drivers", func(n int) runtime.Object {
+				return &storage.CSINode{Spec: storage.CSINodeSpec{Drivers: make([]storage.CSINodeDriver, n)}}
+			})
+		},
 		"ranges for services": func(t *testing.T, r docs.Row) {
 			if n := r.Numbers(t, 1); n[0] != fsm.MaxServiceCIDRs {
 				t.Errorf("the row says %d", n)

@@ -219,6 +219,7 @@ func (g *registry) install(
 		g.admissionGroup,
 		g.flowGroup,
 		g.networkingGroup,
+		g.devicesGroup,
 		func() (genericapiserver.APIGroupInfo, error) { return g.definitionsGroup(builtIn) },
 		func() (genericapiserver.APIGroupInfo, error) { return g.aggregationGroup(builtIn) },
 	} {

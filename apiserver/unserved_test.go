@@ -8,11 +8,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-const ingress = `
+const networkPolicy = `
 apiVersion: networking.k8s.io/v1
-kind: Ingress
+kind: NetworkPolicy
 metadata: {name: web}
-spec: {defaultBackend: {service: {name: web, port: {number: 80}}}}
+spec: {podSelector: {}}
 `
 
 // TestKubectlToldOfKindsThatAreNotServed: kubectl says that there is no such
@@ -20,13 +20,13 @@ spec: {defaultBackend: {service: {name: web, port: {number: 80}}}}
 func TestKubectlToldOfKindsThatAreNotServed(t *testing.T) {
 	s := share(t)
 	k := newKubectl(t, s, s.namespace(t))
-	const none = `no matches for kind "Ingress" in version "networking.k8s.io/v1"`
+	const none = `no matches for kind "NetworkPolicy" in version "networking.k8s.io/v1"`
 	for _, args := range [][]string{{"apply"}, {"apply", "--validate=strict"}, {"apply", "--server-side"}, {"apply", "--dry-run=server"}, {"create"}, {"replace"}, {"delete"}} {
-		k.refused(ingress, args, none)
+		k.refused(networkPolicy, args, none)
 	}
-	k.refused("", []string{"get", "ing"}, `the server doesn't have a resource type "ing"`)
-	k.refused("", []string{"delete", "ing", "web"}, `the server doesn't have a resource type "ing"`)
-	k.refused("", []string{"get", "--raw", "/apis/networking.k8s.io/v1/ingresses"}, "Berth does not serve ingresses.networking.k8s.io in version v1; it serves apiservices.apiregistration.k8s.io, bindings, certificatesigningrequests.certificates.k8s.io")
+	k.refused("", []string{"get", "netpol"}, `the server doesn't have a resource type "netpol"`)
+	k.refused("", []string{"delete", "netpol", "web"}, `the server doesn't have a resource type "netpol"`)
+	k.refused("", []string{"get", "--raw", "/apis/networking.k8s.io/v1/networkpolicies"}, "Berth does not serve networkpolicies.networking.k8s.io in version v1; it serves apiservices.apiregistration.k8s.io, bindings, certificatesigningrequests.certificates.k8s.io")
 }
 
 // TestUnserved: what is not served is refused with what is, as a Status; paths
@@ -42,7 +42,7 @@ func TestUnserved(t *testing.T) {
 		parts  string
 	}{
 		{root, "/apis/policy/v1/namespaces/default/podsecuritypolicies", 404, `"kind":"Status"|does not serve podsecuritypolicies.policy in version v1; it serves|replicasets.apps`},
-		{root, "/apis/storage.k8s.io/v1/csinodes", 404, `"reason":"NotFound"|does not serve csinodes.storage.k8s.io in version v1`},
+		{root, "/apis/storage.k8s.io/v1/volumesnapshots", 404, `"reason":"NotFound"|does not serve volumesnapshots.storage.k8s.io in version v1`},
 		{root, "/apis/apps/v1/namespaces/default/replicasets/x/unknown", 404, `does not serve replicasets.apps/unknown`},
 		{root, "/nowhere", 404, `"/livez"`},
 		{ann, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", 200, `"CustomResourceDefinitionList"`},

@@ -33,12 +33,24 @@ func persistentVolumeDescription() description {
 }
 
 func volumeClaimDescription() description {
-	return description{
+	d := description{
 		kind:     plainKind[core.PersistentVolumeClaim, corev1.PersistentVolumeClaim](core.Resource(fsm.VolumeClaims)),
 		singular: "persistentvolumeclaim", shortNames: []string{"pvc"}, version: corev1.SchemeGroupVersion, whole: true,
 		list:  func() runtime.Object { return new(core.PersistentVolumeClaimList) },
 		attrs: persistentvolumeclaim.GetAttrs, predicate: persistentvolumeclaim.MatchPersistentVolumeClaim,
 	}.by(persistentvolumeclaim.Strategy)
+	d.create = claimCreation{persistentvolumeclaim.Strategy}
+	return d
+}
+
+// claimCreation is upstream's strategy, with the phase that Kubernetes gives to claims that have none when it reads
+// them.
+type claimCreation struct{ rest.RESTCreateStrategy }
+
+// PrepareForCreate implements rest.RESTCreateStrategy.
+func (s claimCreation) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	s.RESTCreateStrategy.PrepareForCreate(ctx, obj)
+	obj.(*core.PersistentVolumeClaim).Status.Phase = core.ClaimPending
 }
 
 func storageClassDescription() description {
@@ -79,10 +91,10 @@ func (s claimStatusChange) ValidateUpdate(ctx context.Context, obj, old runtime.
 	return errs
 }
 
-// storageGroup serves the classes of volumes.
+// storageGroup serves the classes of volumes, and what drivers of volumes keep.
 func (g *registry) storageGroup() (genericapiserver.APIGroupInfo, error) {
 	resources := map[string]rest.Storage{}
-	err := g.workload(resources, storageClassDescription(), nil)
+	err := errors.Join(g.workload(resources, storageClassDescription(), nil), g.volumeDrivers(resources))
 	return groupOf(storagev1.SchemeGroupVersion, resources), err
 }
 

@@ -106,6 +106,9 @@ func (v *live) joined(e *QueueEntry, pod *corev1.Pod) (*QueueEntry, queue.Group)
 	if v.Version() >= SinceVolumes {
 		next.Claims = model.Claims(pod)
 	}
+	if devices := v.devicesClaimed(pod); devices != "" { // it does not wait together with those that claim none
+		next.Claims = append(next.Claims, "devices:"+devices) // which is no name of a claim
+	}
 	if v.usage.KeepAway() {
 		v.billUnits(v.guardCost())
 		next.KeptAway = v.topology().KeptAway(rules.class)

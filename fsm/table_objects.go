@@ -93,7 +93,7 @@ func ObjectKinds() []ObjectKind {
 		serviceCIDRKind(),
 		ipAddressKind(),
 		apiServiceKind(),
-	}, slices.Concat(workloadKinds(), roleKinds(), volumeKinds(), admissionKinds())...)
+	}, slices.Concat(workloadKinds(), roleKinds(), volumeKinds(), admissionKinds(), driverKinds())...)
 }
 
 var objectKinds = func() map[string]ObjectKind {

@@ -48,22 +48,24 @@ func (s *transcript) laterObject(kind ObjectKind, a words, meta metav1.ObjectMet
 	o.SetCreationTimestamp(meta.CreationTimestamp)
 	o.SetGeneration(meta.Generation)
 	fillBinding(kind, o, a)
+	if kind.ClusterScoped {
+		o.SetNamespace("")
+	}
 	if rc, ok := o.(*corev1.ReplicationController); ok {
 		rc.Spec.Template = &corev1.PodTemplateSpec{}
 	}
 	switch o := o.(type) {
 	case *apiextensionsv1.CustomResourceDefinition: // kind= scope=
-		o.Namespace = ""
 		_, o.Spec.Group, _ = strings.Cut(o.Name, ".")
 		o.Spec.Scope = apiextensionsv1.ResourceScope(a.or("scope", string(apiextensionsv1.NamespaceScoped)))
 		o.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
 			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{}, Required: []string{}}}}}
 		o.Status.AcceptedNames.Kind = a.or("kind", "")
 	case *networkingv1.ServiceCIDR: // cidrs=
-		o.Namespace, o.Spec.CIDRs = "", a.list("cidrs")
+		o.Spec.CIDRs = a.list("cidrs")
 	case *networkingv1.IPAddress: // of=NAMESPACE/SERVICE managed
 		namespace, name, _ := strings.Cut(a.or("of", ""), "/")
-		o.Namespace, o.Spec.ParentRef = "", &networkingv1.ParentReference{Resource: "services", Namespace: namespace, Name: name}
+		o.Spec.ParentRef = &networkingv1.ParentReference{Resource: "services", Namespace: namespace, Name: name}
 		if old, ok := objectIn[networkingv1.IPAddress](s.view(), IPAddresses, "", o.Name); ok {
 			o.UID = old.UID // the state machine has given it
 		}

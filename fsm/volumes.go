@@ -123,22 +123,25 @@ func freeKey(v *corev1.PersistentVolume) string {
 func meantFor(namespace, claim string) string { return "=" + PodKey(namespace, claim) + "\x00" }
 func ofClass(class string) string             { return "~" + class + "\x00" }
 
-// volumesFor is what the pod's claims say of nodes; nil for most pods.
+// volumesFor is what the pod's claims, of volumes and of devices, say of nodes; nil for most pods.
 func (v *View) volumesFor(pod *corev1.Pod) *model.Volumes {
 	if v.Version() < SinceVolumes {
 		return nil
 	}
-	claims := model.Claims(pod)
-	if len(claims) == 0 {
+	claims, devices := model.Claims(pod), v.devicesClaimed(pod)
+	if len(claims) == 0 && devices == "" {
 		return nil
 	}
-	key := volumesKey{at: v.volumes.at, pod: PodKey(pod.Namespace, strings.Join(claims, "/")), uid: string(pod.UID)}
+	key := volumesKey{at: v.volumes.at, pod: PodKey(pod.Namespace, strings.Join(claims, "/")), uid: string(pod.UID), devices: devices}
 	holders := v.holders(pod, claims)
 	for _, h := range holders {
 		key.held += h.UID + "/" + h.Node + "/"
 	}
 	return v.effective.volumes(key, func() *model.Volumes {
 		var b model.VolumesBuilder
+		if devices != "" {
+			b.Keep(model.DeviceClaims, devices)
+		}
 		for _, h := range holders {
 			b.Held(h)
 		}
@@ -147,6 +150,14 @@ func (v *View) volumesFor(pod *corev1.Pod) *model.Volumes {
 		}
 		return b.Done()
 	})
+}
+
+// devicesClaimed is model.DevicesClaimed, as far as it matters by the rules as they are.
+func (v *View) devicesClaimed(pod *corev1.Pod) string {
+	if v.Version() < SinceDrivers {
+		return ""
+	}
+	return model.DevicesClaimed(pod)
 }
 
 // holders are the other pods on nodes that use claims of the pod that one at a time may
@@ -325,8 +336,8 @@ func textOf(s *string) string {
 
 // volumesKey names what is asked by a pod's claims as they were at some time.
 type volumesKey struct {
-	at             *volumesAt
-	pod, uid, held string
+	at                      *volumesAt
+	pod, uid, held, devices string
 }
 
 // maxVolumesBytes bounds what is remembered of what claims say.
@@ -343,7 +354,7 @@ func (x *effectiveClasses) volumes(key volumesKey, make func() *model.Volumes) *
 		x.claims, x.claimBytes = map[volumesKey]*model.Volumes{}, 0
 	}
 	x.claims[key] = v
-	x.claimBytes += len(key.pod) + len(key.held) + 2*structBytes
+	x.claimBytes += len(key.pod) + len(key.held) + len(key.devices) + 2*structBytes
 	if v != nil {
 		x.claimBytes += v.Bytes()
 	}

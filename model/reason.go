@@ -49,6 +49,8 @@ const (
 	VolumeZone
 	// VolumeBind: there is no volume for a claim on the node, and none is made.
 	VolumeBind
+	// DeviceClaims: the pod claims devices (resourceClaims), which nobody allocates here. Resource names the claims.
+	DeviceClaims
 )
 
 // Helps is a set of kinds of change that can make a filter pass that failed before.
@@ -137,6 +139,8 @@ func (k ReasonKind) String() string {
 		return "VolumeZone"
 	case ClaimMissing, ClaimNotMade, ClaimForeign, ClaimDeleted, ClaimLost, ClaimUnbound, ClaimRefused, VolumeMissing, VolumeNode, VolumeBind:
 		return "VolumeBinding"
+	case DeviceClaims:
+		return "DynamicResources"
 	}
 	return "None"
 }
@@ -206,6 +210,8 @@ func (r Reason) Text() string {
 		return "node(s) had no available volume zone"
 	case VolumeBind:
 		return "node(s) didn't find available persistent volumes to bind"
+	case DeviceClaims:
+		return fmt.Sprintf("pod claims devices (%s), which nobody allocates here", r.Resource)
 	}
 	return "node(s) are available"
 }

@@ -47,6 +47,19 @@ func Claims(pod *corev1.Pod) []string {
 	return slices.Compact(out)
 }
 
+// DevicesClaimed are the names by which a pod speaks of its claims of devices; "" for most pods.
+func DevicesClaimed(pod *corev1.Pod) string {
+	if len(pod.Spec.ResourceClaims) == 0 {
+		return ""
+	}
+	names := make([]string, len(pod.Spec.ResourceClaims))
+	for i := range pod.Spec.ResourceClaims {
+		names[i] = pod.Spec.ResourceClaims[i].Name
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
 // ClaimClass is the name of the class that a claim asks for; "" is none.
 func ClaimClass(c *corev1.PersistentVolumeClaim) string {
 	if class, ok := c.Annotations[corev1.BetaStorageClassAnnotation]; ok {

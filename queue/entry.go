@@ -57,7 +57,7 @@ type Entry struct {
 	// among others (TS12).
 	ByDefaults  bool   `msgpack:"by_defaults,omitempty"`
 	SpreadOwner string `msgpack:"spread_owner,omitempty"`
-	// Claims are the names of the claims of volumes that the pod has, when the last
+	// Claims are the names of the claims of volumes that the pod has, and of those of devices, when the last
 	// attempt found no place: whatever helps it need not help others of its class.
 	Claims []string `msgpack:"claims,omitempty"`
 

@@ -125,6 +125,9 @@ func New(o Options) (*Agent, error) {
 	}
 	rt, _ := o.Runtime.(runtime.Refuser)
 	co.Refuse = func(pod *corev1.Pod) *runtime.Refusal {
+		if x := refuseDevices(pod); x != nil {
+			return x
+		}
 		if o.Volumes != nil {
 			if x := o.Volumes.refuse(pod); x != nil {
 				return x

@@ -3,6 +3,7 @@ package worker
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -51,4 +52,14 @@ func (p *podState) refuses(pod *corev1.Pod) *runtime.Refusal {
 		}
 	}
 	return nil
+}
+
+// refuseDevices: a pod that claims devices, and named its node past the scheduler, waits.
+func refuseDevices(pod *corev1.Pod) *runtime.Refusal {
+	claimed := model.DevicesClaimed(pod)
+	if claimed == "" {
+		return nil
+	}
+	return &runtime.Refusal{Reason: "FailedPrepareDynamicResources",
+		Message: "spec.resourceClaims: this node has no drivers that prepare claimed devices (" + claimed + ")"}
 }

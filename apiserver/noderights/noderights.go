@@ -12,8 +12,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	pvutil "k8s.io/kubernetes/pkg/api/v1/persistentvolume"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
@@ -63,10 +67,27 @@ func (a *Authorizer) Authorize(ctx context.Context, q authorizer.Attributes) (au
 		return authorizer.DecisionNoOpinion, "", nil
 	}
 	graph := node.NewGraph()
-	if q.IsResourceRequest() && q.GetAPIGroup() == "" && q.GetName() != "" {
-		fill(graph, a.view(), name, q.GetResource(), q.GetNamespace(), q.GetName())
+	if q.IsResourceRequest() && q.GetName() != "" {
+		fillFor(graph, a.view(), name, q)
 	}
 	return node.NewAuthorizer(graph, identifier, a.rules).Authorize(ctx, q)
+}
+
+// fillFor puts into the graph what leads from the object that is asked for to the node.
+func fillFor(graph *node.Graph, view *fsm.View, name string, q authorizer.Attributes) {
+	asked := schema.GroupResource{Group: q.GetAPIGroup(), Resource: q.GetResource()}
+	switch {
+	case asked == storagev1.Resource(fsm.VolumeAttachments):
+		if a, ok := view.VolumeAttachment(q.GetName()); ok {
+			graph.AddVolumeAttachment(a.Name, a.Spec.NodeName)
+		}
+	case asked == resourcev1.Resource(fsm.ResourceSlices):
+		if s, ok := view.ResourceSlice(q.GetName()); ok && s.Spec.NodeName != nil {
+			graph.AddResourceSlice(s.Name, *s.Spec.NodeName)
+		}
+	case asked.Group == "", asked == resourcev1.Resource(fsm.ResourceClaims):
+		fill(graph, view, name, q.GetResource(), q.GetNamespace(), q.GetName())
+	}
 }
 
 // fill puts into the graph what leads from an object to the node: the first pod that needs it, and the
@@ -152,6 +173,14 @@ func refers(view *fsm.View, pod *corev1.Pod, resource, name string) (ok bool, by
 		ok = pod.Spec.ServiceAccountName == name
 	case fsm.VolumeClaims:
 		ok = slices.Contains(model.Claims(pod), name)
+	case fsm.ResourceClaims:
+		for i := range pod.Spec.ResourceClaims {
+			claim, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+			ok = ok || err == nil && claim != nil && *claim == name
+		}
+		if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
+			ok = ok || s.ResourceClaimName == name
+		}
 	}
 	return ok, by
 }
