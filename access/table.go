@@ -213,6 +213,7 @@ func controllerRules() []Rule {
 		row("pv-protection-controller", change, "persistentvolumes"),
 		row("ephemeral-volume-controller", []string{"get", "create"}, "persistentvolumeclaims"),
 		row("endpointslice", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),
+		row("endpointslicemirroring", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),
 		{
 			Group: ControllerGroup("horizontal-pod-autoscaler"), Verbs: []string{"get"}, Paths: []string{"/api", "/api/*", "/apis", "/apis/*"},
 			Why: "which kinds can be scaled",

@@ -45,6 +45,7 @@ func ownServicesAreKept(t *testing.T, c *testCluster) {
 	if commands, err = leader.apiEndpoints(v, metav1.Now()); err != nil || len(commands) != 0 {
 		t.Errorf("addresses of the loopback interface are told: %d commands, %v", len(commands), err)
 	}
+	endpointsOfTheAPI(t, leader)
 	o, _ := v.Objects.Get("services/default/kubernetes")
 	old := o.Value.(*corev1.Service).DeepCopy()
 	old.Spec.ClusterIP, old.Spec.ClusterIPs, old.Spec.IPFamilies = corev1.ClusterIPNone, []string{corev1.ClusterIPNone}, nil
@@ -67,4 +68,39 @@ func ownServicesAreKept(t *testing.T, c *testCluster) {
 	if !went || l.Horizon >= v.Revision() {
 		t.Errorf("of what went since %d (the state is at %d) is known: %+v", l.Horizon, l.Revision, l.Gone)
 	}
+}
+
+// endpointsOfTheAPI: those of the first family are in Endpoints, too, by their ports, until they are others.
+func endpointsOfTheAPI(t *testing.T, leader *Server) {
+	ports := map[string]int32{"kubernetes-1": 1, "kubernetes-2": 2, "kubernetes-2-ipv6": 2}
+	servers := map[string][]netip.Addr{}
+	told := func(want string) {
+		t.Helper()
+		commands, err := leader.oldEndpoints(leader.state.View(), servers, ports, metav1.Now())
+		if err != nil || len(commands) != 1 {
+			t.Fatalf("%d commands, %v", len(commands), err)
+		}
+		if r, err := leader.proposeOne(t.Context(), systemUser, commands[0]); err != nil || r.Refused() {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		v := leader.state.View()
+		o, _ := v.Objects.Get("endpoints/default/kubernetes")
+		e, got := o.Value.(*corev1.Endpoints), ""
+		for _, s := range e.Subsets {
+			for _, a := range s.Addresses {
+				got += fmt.Sprintf("%s:%d ", a.IP, s.Ports[0].Port)
+			}
+		}
+		if got != want || e.Labels[discoveryv1.LabelSkipMirror] != "true" {
+			t.Errorf("%q %v, want %q", got, e.Labels, want)
+		}
+		if again, err := leader.oldEndpoints(v, servers, ports, metav1.Now()); err != nil || len(again) != 0 {
+			t.Errorf("there is more to do: %d commands, %v", len(again), err)
+		}
+	}
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	servers["kubernetes-1"], servers["kubernetes-2"], servers["kubernetes-2-ipv6"] = []netip.Addr{a, b}, []netip.Addr{b}, []netip.Addr{netip.MustParseAddr("fd00::1")}
+	told("192.0.2.1:1 192.0.2.2:1 192.0.2.2:2 ")
+	delete(servers, "kubernetes-1")
+	told("192.0.2.2:2 ")
 }

@@ -31,6 +31,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/deployment"
 	"k8s.io/kubernetes/pkg/controller/endpoint"
 	"k8s.io/kubernetes/pkg/controller/endpointslice"
+	"k8s.io/kubernetes/pkg/controller/endpointslicemirroring"
 	"k8s.io/kubernetes/pkg/controller/job"
 	"k8s.io/kubernetes/pkg/controller/replicaset"
 	"k8s.io/kubernetes/pkg/controller/replication"
@@ -112,6 +113,8 @@ type entry struct {
 const (
 	// endpointsOfASlice is how many pods are in one endpoint slice.
 	endpointsOfASlice = 100
+	// mirroredOfASubset is how many addresses of a subset of Endpoints are copied into slices.
+	mirroredOfASubset = 1000
 	// A DaemonSet's pods that fail on a node are made again there after longer and
 	// longer.
 	daemonBackoff, maxDaemonBackoff = time.Second, 15 * time.Minute
@@ -160,6 +163,10 @@ func entries() []entry {
 		{"endpointslice", 5, informers.InServices(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return endpointslice.NewController(ctx, f.Core().V1().Pods(), f.Core().V1().Services(), f.Core().V1().Nodes(),
 				f.Discovery().V1().EndpointSlices(), endpointsOfASlice, c, 0), nil
+		}},
+		{"endpointslicemirroring", 5, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			return endpointslicemirroring.NewController(ctx, f.Core().V1().Endpoints(), f.Discovery().V1().EndpointSlices(), f.Core().V1().Services(),
+				mirroredOfASubset, c, 0), nil
 		}},
 		{"clusterrole-aggregation", 5, nil, func(_ context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return clusterroleaggregation.NewClusterRoleAggregation(f.Rbac().V1().ClusterRoles(), c.RbacV1()), nil
