@@ -39,8 +39,9 @@ type double struct {
 
 	mu    sync.Mutex
 	index uint64
-	users []string // who proposed, in order
-	rules int      // the version by which entries are carried out
+	users []string     // who proposed, in order
+	rules int          // the version by which entries are carried out
+	ahead atomic.Int64 // nanoseconds that entries are later than they are
 
 	failPropose, failRead atomic.Pointer[error]
 	reads                 atomic.Int64
@@ -87,7 +88,7 @@ func (d *double) Propose(_ context.Context, ps ...fsm.Proposal) ([]fsm.Result, e
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	entry, err := fsm.EncodeEntry(fsm.Header{Version: d.rules, TimeUnixNano: time.Now().UnixNano(), Server: "s1"}, ps)
+	entry, err := fsm.EncodeEntry(fsm.Header{Version: d.rules, TimeUnixNano: time.Now().UnixNano() + d.ahead.Load(), Server: "s1"}, ps)
 	if err != nil {
 		return nil, err
 	}

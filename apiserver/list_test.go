@@ -123,6 +123,43 @@ func TestChunksExpire(t *testing.T) {
 	wantStatus(t, err, 400, "invalid continue token")
 }
 
+// TestSlowListsGoOnWithWhatIsThere: a list of which the first part was read minutes ago is not of its state for ever, though
+// the feed holds what changed since.
+func TestSlowListsGoOnWithWhatIsThere(t *testing.T) {
+	d := newDouble(t)
+	s := start(t, d, nil)
+	fill(t, s, "default", 10)
+	maps := s.client(t).CoreV1().ConfigMaps("default")
+	first, err := maps.List(t.Context(), metav1.ListOptions{Limit: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	more := func(token string) (*corev1.ConfigMapList, error) {
+		return maps.List(t.Context(), metav1.ListOptions{Limit: 4, Continue: token})
+	}
+	d.must(t, configMap("default", "c999", "1")) // from now on the state is another
+	pass := func(by time.Duration) {
+		s.hub.pins.now = func() time.Time { return time.Now().Add(by) }
+		s.hub.pins.expire(d.View().Revision())
+		d.ahead.Store(int64(by))
+		d.must(t, configMap("kube-system", fmt.Sprint("later-", int(by.Minutes())), "1"))
+	}
+	pass(pinTTL - time.Minute)
+	if page, err := more(first.Continue); err != nil || page.ResourceVersion != first.ResourceVersion {
+		t.Fatalf("%v, %v", page, err)
+	}
+	pass(pinTTL + time.Minute)
+	_, err = more(first.Continue)
+	wantStatus(t, err, 410, "continue parameter is too old")
+	page, err := more(err.(apierrors.APIStatus).Status().Continue)
+	if err != nil || page.ResourceVersion == first.ResourceVersion || len(page.Items) != 4 || page.Continue == "" {
+		t.Fatalf("%v, %v", page, err)
+	}
+	if rest, err := more(page.Continue); err != nil || rest.ResourceVersion != page.ResourceVersion || len(rest.Items) != 4 {
+		t.Fatalf("%v, %v", rest, err)
+	}
+}
+
 func TestPinsAreBounded(t *testing.T) {
 	now := time.Unix(0, 0)
 	p := newPins(func() time.Time { return now })

@@ -45,6 +45,18 @@ func (t *tables) momentAt(ctx context.Context, revision int64) (moment, error) {
 	return m, err
 }
 
+// momentToGoOn is momentAt for a list whose first part was of a revision. As in Kubernetes it is of one state for some
+// minutes, whatever the feed holds: who takes longer is told to go on with what is there by then.
+func (t *tables) momentToGoOn(ctx context.Context, revision int64) (moment, error) {
+	if _, kept := t.pins.get(revision); !kept {
+		next, err := t.backend.Feed().After(revision, 1)
+		if err == nil && len(next) > 0 && t.backend.View().TimeUnixNano()-next[0].TimeUnixNano > int64(pinTTL) {
+			return moment{}, listExpired()
+		}
+	}
+	return t.momentAt(ctx, revision)
+}
+
 // undone holds, by key, the rows that changes were made to: nil where there was
 // none.
 type undone map[string]any

@@ -62,7 +62,7 @@ func (t *tables) listMoment(ctx context.Context, key string, opts storage.ListOp
 			v, err := t.viewFor(ctx, "")
 			return t.now(v), from, err
 		}
-		at, err = t.momentAt(ctx, revision)
+		at, err = t.momentToGoOn(ctx, revision)
 		if apierrors.IsResourceExpired(err) {
 			return at, "", t.continueExpired(key, from)
 		}
