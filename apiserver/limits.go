@@ -68,6 +68,7 @@ func checkLimits(obj runtime.Object) error {
 	switch o := obj.(type) {
 	case *core.Pod:
 		l.pod(spec, &o.Spec)
+		l.said(field.NewPath("status"), &o.Status)
 	case *policy.PodDisruptionBudget:
 		l.selector(spec.Child("selector"), o.Spec.Selector)
 	case *core.Service:
@@ -179,25 +180,43 @@ func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 
 // resourceNames are those that a pod asks for or bounds, anywhere: each is looked at
 // on every node.
-func resourceNames(spec *core.PodSpec) map[core.ResourceName]bool {
-	names := map[core.ResourceName]bool{}
-	add := func(lists ...core.ResourceList) {
-		for _, list := range lists {
-			for name := range list {
-				names[name] = true
-			}
-		}
-	}
+func resourceNames(spec *core.PodSpec) resourceSet {
+	all := resourceSet{}
 	for _, containers := range [][]core.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
-			add(containers[i].Resources.Requests, containers[i].Resources.Limits)
+			all.add(containers[i].Resources.Requests, containers[i].Resources.Limits)
 		}
 	}
 	if r := spec.Resources; r != nil {
-		add(r.Requests, r.Limits)
+		all.add(r.Requests, r.Limits)
 	}
-	add(spec.Overhead)
-	return names
+	all.add(spec.Overhead)
+	return all
+}
+
+// resourceSet are names of resources.
+type resourceSet map[core.ResourceName]bool
+
+func (s resourceSet) add(lists ...core.ResourceList) {
+	for _, list := range lists {
+		for name := range list {
+			s[name] = true
+		}
+	}
+}
+
+// said: what is said that a pod has is charged to it, like what it asks for.
+func (l *limits) said(path *field.Path, s *core.PodStatus) {
+	all := resourceSet{}
+	for _, statuses := range [][]core.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
+		for i := range statuses {
+			all.add(statuses[i].AllocatedResources)
+			if r := statuses[i].Resources; r != nil {
+				all.add(r.Requests, r.Limits)
+			}
+		}
+	}
+	l.count(path.Child("containerStatuses").Child("resources"), len(all), maxResources)
 }
 
 // amounts refuses quantities that would not be counted as they are.

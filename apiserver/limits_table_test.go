@@ -162,7 +162,7 @@ func TestTheTableOfLimits(t *testing.T) {
 					EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 			}
 		})),
-		"resources that a pod names, in all containers and the overhead": func(t *testing.T, r docs.Row) {
+		"resources that a pod names, in all containers and the overhead, and those that are said of its containers": func(t *testing.T, r docs.Row) {
 			a.podsOf(0,
 				most("spec.containers.resources", func(p *corev1.Pod, n int) {
 					list := resources(n)
@@ -182,6 +182,13 @@ func TestTheTableOfLimits(t *testing.T) {
 					list[core.ResourceName(name)] = q
 				}
 				return &core.Pod{Spec: core.PodSpec{Overhead: list}}
+			})
+			holds(t, r.Numbers(t, 1)[0], "status.containerStatuses.resources", func(n int) runtime.Object {
+				list := core.ResourceList{}
+				for name, q := range resources(n) {
+					list[core.ResourceName(name)] = q
+				}
+				return &core.Pod{Status: core.PodStatus{ContainerStatuses: []core.ContainerStatus{{AllocatedResources: list}}}}
 			})
 		},
 		// Two more are given to a pod.

@@ -32,8 +32,9 @@ func (v *live) compile(pod *corev1.Pod) *model.Class {
 	if !v.isResizing(pod) {
 		return v.cache.class(pod)
 	}
-	v.cache.work += costClass
-	return v.cache.classes.Of(model.Charged(pod))
+	class := v.cache.classes.Of(model.Charged(pod))
+	v.cache.work += int64(costClass + class.Asks()*costAsked)
+	return class
 }
 
 // workerConditions are the conditions that workers alone say.

@@ -62,9 +62,9 @@ func TestTheTableOfWhatWorkersSay(t *testing.T) {
 				for i := range int(n[1]) + more {
 					list[corev1.ResourceName(fmt.Sprintf("r%d", i))] = resource.MustParse("1")
 				}
-				keys := &corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "main", AllocatedResources: list}}}
+				keys := &corev1.PodStatus{AllocatedResources: list}
 				told := takes(t, keys)
-				if left := len(keys.ContainerStatuses[0].AllocatedResources); (told == "") != (more == 0) || (left == 0) != (more == 1) {
+				if left := len(keys.AllocatedResources); (told == "") != (more == 0) || (left == 0) != (more == 1) {
 					t.Errorf("of %d keys %d are left, and %q is told", int(n[1])+more, left, told)
 				}
 			}

@@ -59,6 +59,8 @@ func (h *heard) podStatus(pod *corev1.Pod, s *corev1.PodStatus) error {
 	if pod != nil {
 		h.containers("containerStatuses", &s.ContainerStatuses, names(pod.Spec.Containers, func(c *corev1.Container) string { return c.Name }))
 		h.containers("initContainerStatuses", &s.InitContainerStatuses, names(pod.Spec.InitContainers, func(c *corev1.Container) string { return c.Name }))
+		h.resources("containerStatuses", s.ContainerStatuses, pod.Spec.Containers)
+		h.resources("initContainerStatuses", s.InitContainerStatuses, pod.Spec.InitContainers)
 		h.containers("ephemeralContainerStatuses", &s.EphemeralContainerStatuses,
 			names(pod.Spec.EphemeralContainers, func(c *corev1.EphemeralContainer) string { return c.Name }))
 	}
@@ -92,6 +94,28 @@ func (h *heard) containers(field string, said *[]corev1.ContainerStatus, of []st
 		if c := &(*said)[i]; c.RestartCount < 0 {
 			h.not("status.%s of container %s: %d restarts", field, c.Name, c.RestartCount)
 			c.RestartCount = 0
+		}
+	}
+}
+
+// resources leaves the amounts of what containers ask for, and of cpu and memory: a
+// pod is charged for them (model.Charged), and nothing else is given to it.
+func (h *heard) resources(field string, said []corev1.ContainerStatus, of []corev1.Container) {
+	for i := range said {
+		c := &said[i]
+		at := slices.IndexFunc(of, func(o corev1.Container) bool { return o.Name == c.Name })
+		leave := func(list, asked corev1.ResourceList) {
+			for name := range list {
+				if _, ok := asked[name]; !ok && name != corev1.ResourceCPU && name != corev1.ResourceMemory {
+					h.not("status.%s of container %s: %.40q, which it does not ask for", field, c.Name, string(name))
+					delete(list, name)
+				}
+			}
+		}
+		leave(c.AllocatedResources, of[at].Resources.Requests)
+		if c.Resources != nil {
+			leave(c.Resources.Requests, of[at].Resources.Requests)
+			leave(c.Resources.Limits, of[at].Resources.Limits)
 		}
 	}
 }

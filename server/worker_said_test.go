@@ -61,6 +61,15 @@ func TestLyingStatus(t *testing.T) {
 		"fewer than no restarts": {func(s *corev1.PodStatus) {
 			s.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", RestartCount: -5}}
 		}, "-5 restarts", func(s *corev1.PodStatus) bool { return s.ContainerStatuses[0].RestartCount == 0 }},
+		"resources that it does not ask for": {func(s *corev1.PodStatus) {
+			all := func() corev1.ResourceList {
+				return corev1.ResourceList{"cpu": resource.MustParse("1"), "example.com/gpu": resource.MustParse("1")}
+			}
+			s.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", AllocatedResources: all(), Resources: &corev1.ResourceRequirements{Requests: all(), Limits: all()}}}
+		}, "example.com/gpu", func(s *corev1.PodStatus) bool {
+			c := &s.ContainerStatuses[0]
+			return len(c.AllocatedResources) == 1 && len(c.Resources.Requests) == 1 && len(c.Resources.Limits) == 1
+		}},
 		"a thousand addresses": {func(s *corev1.PodStatus) { s.PodIPs = make([]corev1.PodIP, 1000) }, "PodIPs: all but",
 			func(s *corev1.PodStatus) bool { return len(s.PodIPs) == maxSaidList }},
 		"a thousand resources": {func(s *corev1.PodStatus) {

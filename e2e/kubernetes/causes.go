@@ -11,7 +11,6 @@ type cause struct {
 // causes are known and told; a failure that none explains makes the run fail.
 var causes = []cause{
 	{"[sig-node] ImageVolume", "Volumes of images are refused."},
-	{"[sig-node] Pod InPlace Resize Container", "Pods are not resized in place: the subresource `resize` is not served."},
 }
 
 func causeOf(causes []cause, name string) string {
