@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // devPorts remembers the ports of a development cluster's servers: a server's
@@ -26,11 +27,14 @@ func devPorts(path string, servers int) ([]Ports, error) {
 	if len(ports) >= servers {
 		return ports, nil
 	}
-	for len(ports) < servers {
-		free, err := FreePorts(4)
-		if err != nil {
-			return nil, err
-		}
+	free, err := FreePorts(4 * servers) // at once, so that no two servers get the same
+	if err != nil {
+		return nil, err
+	}
+	free = slices.DeleteFunc(free, func(port int) bool {
+		return slices.ContainsFunc(ports, func(p Ports) bool { return slices.Contains([]int{p.HTTP, p.RPC, p.Raft, p.Gossip}, port) })
+	})
+	for ; len(ports) < servers; free = free[4:] {
 		ports = append(ports, Ports{HTTP: free[0], RPC: free[1], Raft: free[2], Gossip: free[3]})
 	}
 	if b, err = json.Marshal(ports); err != nil {

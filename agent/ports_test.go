@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"net"
+	"path/filepath"
 	"slices"
 	"testing"
 )
@@ -40,5 +41,30 @@ func TestFreePorts(t *testing.T) {
 	}
 	if _, err := FreePorts(1 << 20); err == nil {
 		t.Error("there are more ports than there are")
+	}
+}
+
+// No two servers of a development cluster have a port in common, also if it grows.
+func TestPortsOfManyServers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dev", "ports")
+	var before []Ports
+	for _, servers := range []int{200, 400} {
+		ports, err := devPorts(path, servers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(ports[:len(before)], before) {
+			t.Error("the ports of those that were there have changed")
+		}
+		seen := map[int]bool{}
+		for _, p := range ports {
+			for _, port := range []int{p.HTTP, p.RPC, p.Raft, p.Gossip} {
+				if seen[port] {
+					t.Errorf("port %d is two servers'", port)
+				}
+				seen[port] = true
+			}
+		}
+		before = ports
 	}
 }

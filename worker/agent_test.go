@@ -325,6 +325,12 @@ func TestNodeObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if o, ok := seen[eviction.ImageFSAvailable]; ok {
+		t.Errorf("there are no images, and %+v of their disk", o)
+	}
+	if seen, err = ReadObservations(t.TempDir(), t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
 	for _, signal := range []eviction.Signal{eviction.MemoryAvailable, eviction.NodeFSAvailable, eviction.ImageFSAvailable, eviction.PIDAvailable} {
 		if o := seen[signal]; o.Available <= 0 || o.Available > o.Capacity {
 			t.Errorf("%s: %+v", signal, o)

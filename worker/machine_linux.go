@@ -49,8 +49,8 @@ func ReadMachine(dataDir string) (Machine, error) {
 	return m, nil
 }
 
-// ReadObservations measures what the machine may run short of: its memory, the disk of a directory, and that of images, where
-// that is another one. Without a directory of images theirs is the same.
+// ReadObservations measures what the machine may run short of: its memory, the disk of a directory, and that of the directory
+// of images, where there are images ("": there are none).
 func ReadObservations(dataDir, imageDir string) (eviction.Observations, error) {
 	out := eviction.Observations{}
 	mem, err := meminfo()
@@ -63,12 +63,6 @@ func ReadObservations(dataDir, imageDir string) (eviction.Observations, error) {
 	if err != nil {
 		return nil, err
 	}
-	images := node
-	if imageDir != "" {
-		if images, err = ReadDisk(imageDir); err != nil {
-			return nil, err
-		}
-	}
 	disk := func(available, inodes eviction.Signal, d Disk) {
 		out[available] = eviction.Observed{Available: d.AvailableBytes, Capacity: d.CapacityBytes}
 		if d.Inodes > 0 { // some file systems make them as they are needed
@@ -76,7 +70,13 @@ func ReadObservations(dataDir, imageDir string) (eviction.Observations, error) {
 		}
 	}
 	disk(eviction.NodeFSAvailable, eviction.NodeFSInodes, node)
-	disk(eviction.ImageFSAvailable, eviction.ImageFSInodes, images)
+	if imageDir != "" {
+		images, err := ReadDisk(imageDir)
+		if err != nil {
+			return nil, err
+		}
+		disk(eviction.ImageFSAvailable, eviction.ImageFSInodes, images)
+	}
 	limit, err := strconv.ParseInt(firstLine("/proc/sys/kernel/pid_max"), 10, 64)
 	if most, terr := strconv.ParseInt(firstLine("/proc/sys/kernel/threads-max"), 10, 64); terr == nil {
 		limit = min(limit, most)
