@@ -27,11 +27,11 @@ func TestServiceRangesByKubectl(t *testing.T) {
 	k.want(cidr("more", "10.8.0.0/28"), []string{"create"}, "created")
 	k.want(serviceManifest("f", "clusterIP: 10.8.0.5"), []string{"create"}, "created")
 	k.want("", []string{"get", "ip", "10.8.0.5"}, "services/kube-public/f")
+	k.want(address("10.8.0.1"), []string{"create"}, "created")
 	k.want(serviceManifest("g", ""), []string{"create"}, "created")
 	k.want("", []string{"get", "service", "g"}, "10.8.0.")
 
 	k.refused(address("10.8.0.5"), []string{"create"}, `ipaddresses.networking.k8s.io "10.8.0.5" already exists`)
-	k.want(address("10.8.0.1"), []string{"create"}, "created")
 	k.refused(serviceManifest("h", "clusterIP: 10.8.0.1"), []string{"create"}, "failed to allocate IP 10.8.0.1: provided IP is already allocated")
 	k.want("", []string{"delete", "ip", "10.8.0.1"}, "deleted")
 	k.want(serviceManifest("h", "clusterIP: 10.8.0.1"), []string{"create"}, "created")
