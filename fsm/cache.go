@@ -111,11 +111,17 @@ func (c *cache) class(pod *corev1.Pod) *model.Class {
 	if shared != nil && shared.class != nil && isOfClass(pod, shared.class) {
 		return shared.class
 	}
-	class := c.classes.Of(pod)
-	c.work += int64(costClass + class.Asks()*costAsked)
+	class := c.compile(pod)
 	if shared != nil {
 		shared.class = class
 	}
+	return class
+}
+
+// compile works out what a pod asks for, and counts that.
+func (c *cache) compile(pod *corev1.Pod) *model.Class {
+	class := c.classes.Of(pod)
+	c.work += int64(costClass + class.Asks()*costAsked)
 	return class
 }
 
@@ -179,8 +185,7 @@ func (a *admittedSpec) class(c *cache, pod *corev1.Pod) *model.Class {
 			return class
 		}
 	}
-	class := c.classes.Of(pod)
-	c.work += int64(costClass + class.Asks()*costAsked)
+	class := c.compile(pod)
 	if len(a.classes) == maxSpecsClasses {
 		a.classes = nil
 	}

@@ -36,7 +36,7 @@ func (tx *Tx) letOff(victims []*corev1.Pod, d *PreemptDecision, c ruled, node *c
 		return l.left
 	}
 	began := v.bill.units
-	v.setAside(l.beside(), d.Key, victims, func() {
+	v.supposeGone(l.beside(), d.Key, victims, func() {
 		l.minded = true
 		if v.Version() < SinceOneByOne {
 			l.yields = v.bill.units - began - len(victims)*costWithout

@@ -32,9 +32,7 @@ func (v *live) compile(pod *corev1.Pod) *model.Class {
 	if !v.isResizing(pod) {
 		return v.cache.class(pod)
 	}
-	class := v.cache.classes.Of(model.Charged(pod))
-	v.cache.work += int64(costClass + class.Asks()*costAsked)
-	return class
+	return v.cache.compile(model.Charged(pod))
 }
 
 // workerConditions are the conditions that workers alone say.

@@ -79,8 +79,8 @@ func (tx *Tx) putEvent(e *corev1.Event, limit int) {
 	tx.trimEvents(limit)
 }
 
-// maxTrimmed bounds how many events go at once when fewer are to be kept; the
-// others go as new ones come.
+// maxTrimmed bounds how many events, or records, go at once when fewer are to be
+// kept; the others go as new ones come.
 const maxTrimmed = 10_000
 
 func (tx *Tx) trimEvents(limit int) {

@@ -107,7 +107,7 @@ func indexNamespace(v *live, name string, old, new *corev1.Namespace, hadOld, ha
 // it, for they were made with it counted.
 func (v *live) barredFrom(c ruled, node, self string, without []*corev1.Pod) (out []model.Reason) {
 	if v.minds(c) {
-		v.setAside(c, self, without, func() { out = v.judge(c).Reasons(node) })
+		v.supposeGone(c, self, without, func() { out = v.judge(c).Reasons(node) })
 	}
 	return out
 }
@@ -121,9 +121,9 @@ func (v *live) minds(c ruled) bool {
 	return !v.judge(c).Plain()
 }
 
-// setAside calls f while the counters take some pods for gone, and the nominations
+// supposeGone calls f while the counters take some pods for gone, and the nominations
 // that yield to a waiting pod.
-func (v *live) setAside(c ruled, self string, pods []*corev1.Pod, f func()) {
+func (v *live) supposeGone(c ruled, self string, pods []*corev1.Pod, f func()) {
 	v.billUnits(len(pods) * costWithout)
 	aside := make([]told, 0, len(pods))
 	for _, pod := range pods {

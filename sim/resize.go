@@ -17,14 +17,7 @@ import (
 // resize has pods ask for other amounts of processor while they run.
 func (u *user) resize(ctx context.Context) {
 	every(ctx, 3*time.Second, func() {
-		var pods *corev1.PodList
-		if err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) (err error) {
-			pods, err = c.CoreV1().Pods(space).List(ctx, metav1.ListOptions{})
-			return err
-		}); err != nil {
-			return
-		}
-		running := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+		running := slices.DeleteFunc(u.pods(ctx), func(p corev1.Pod) bool {
 			return p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil
 		})
 		if len(running) == 0 {

@@ -195,18 +195,22 @@ func (u *user) submit(ctx context.Context, perMinute int) {
 	})
 }
 
+// pods are those of the users, none if nobody answers.
+func (u *user) pods(ctx context.Context) (items []corev1.Pod) {
+	_ = u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
+		pods, err := c.CoreV1().Pods(space).List(ctx, metav1.ListOptions{})
+		if err == nil {
+			items = pods.Items
+		}
+		return err
+	})
+	return items
+}
+
 // tidy deletes pods that have ended, and now and then one that has not.
 func (u *user) tidy(ctx context.Context) {
 	every(ctx, 10*time.Second, func() {
-		var pods *corev1.PodList
-		if err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) (err error) {
-			pods, err = c.CoreV1().Pods(space).List(ctx, metav1.ListOptions{})
-			return err
-		}); err != nil {
-			return
-		}
-		for i := range pods.Items {
-			p := &pods.Items[i]
+		for _, p := range u.pods(ctx) {
 			ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 			if p.DeletionTimestamp != nil || !ended && u.rand.IntN(100) > 0 {
 				continue
