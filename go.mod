@@ -90,6 +90,7 @@ require (
 )
 
 require (
+	github.com/containerd/containerd/api v1.10.0
 	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/vishvananda/netlink v1.3.1
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1
@@ -100,9 +101,11 @@ require (
 
 require (
 	cyphar.com/go-pathrs v0.2.2 // indirect
+	github.com/containerd/ttrpc v1.2.7 // indirect
 	github.com/coreos/go-oidc v2.5.0+incompatible // indirect
 	github.com/cyphar/filepath-securejoin v0.6.1 // indirect
 	github.com/google/cadvisor v0.56.2 // indirect
+	github.com/opencontainers/image-spec v1.1.1 // indirect
 	github.com/opencontainers/selinux v1.13.1 // indirect
 	github.com/pquerna/cachecontrol v0.1.0 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect

@@ -25,7 +25,7 @@ const (
 	ActionSandbox     // make the pod's
 	ActionSandboxStop // give back what it holds
 	ActionRefresh     // write the volumes anew that show objects
-	ActionPull        // see to it that the container's image is here
+	ActionPull        // see to it that the container's image is here, and those of its volumes
 	ActionResize      // give running containers other resources
 )
 
@@ -59,13 +59,20 @@ func (k ActionKind) String() string {
 	return "none"
 }
 
+// imageRefs are what a container is started from and, by their names, what those of its volumes show that are of images, as the
+// ImageStore calls them.
+type imageRefs struct {
+	container string
+	volumes   map[string]string
+}
+
 // Action is a call to make. Its Outcome goes back into the Core, whatever it is.
 type Action struct {
 	Kind      ActionKind
 	Pod       *corev1.Pod
 	ID        runtime.ID // Container and Attempt are set for what is about one container
 	IPs       []string   // the pod's addresses
-	Image     string     // of ActionStart: what ActionPull found
+	Images    imageRefs  // of ActionStart: what ActionPull found
 	Resize    *runtime.Resize
 	Target    runtime.ID // of ActionStart: whose processes the container is to see; none where it has no name
 	Container *corev1.Container
@@ -80,9 +87,9 @@ type Action struct {
 type Outcome struct {
 	Action
 	Err error
-	// Sandbox is the outcome of ActionSandbox, Image that of ActionPull.
+	// Sandbox is the outcome of ActionSandbox, Found that of ActionPull.
 	Sandbox runtime.Sandbox
-	Image   string
+	Found   imageRefs
 	// RenewAt is when the first of the pod's tokens is due, after ActionStart and ActionRefresh; zero: it has none.
 	RenewAt time.Time
 }

@@ -129,11 +129,11 @@ func TestPullPolicy(t *testing.T) {
 		"web": corev1.PullAlways, "web:latest": corev1.PullAlways, "web:1": corev1.PullIfNotPresent, "host:5000/web": corev1.PullAlways,
 		"host:5000/web:1": corev1.PullIfNotPresent, "web@sha256:ab": corev1.PullIfNotPresent, "web:latest@sha256:ab": corev1.PullIfNotPresent,
 	} {
-		if got := pullPolicy(&corev1.Container{Image: image}); got != want {
+		if got := pullPolicy(image, ""); got != want {
 			t.Errorf("%s: %s", image, got)
 		}
 	}
-	if got := pullPolicy(&corev1.Container{Image: "web", ImagePullPolicy: corev1.PullNever}); got != corev1.PullNever {
+	if got := pullPolicy("web", corev1.PullNever); got != corev1.PullNever {
 		t.Errorf("what is said: %s", got)
 	}
 }

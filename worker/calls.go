@@ -49,7 +49,7 @@ func (c *caller) do(ctx context.Context, a Action) Outcome {
 			err = s.StopSandbox(ctx, a.ID.Pod)
 		}
 	case ActionPull:
-		o.Image, err = c.pull(ctx, a)
+		o.Found, err = c.pull(ctx, a)
 	case ActionStart:
 		err = c.start(ctx, a)
 	case ActionResize:
@@ -87,8 +87,8 @@ func (c *caller) sandbox(ctx context.Context, a Action) (runtime.Sandbox, error)
 }
 
 func (c *caller) start(ctx context.Context, a Action) error {
-	spec := runtime.Spec{ID: a.ID, Pod: a.Pod, Container: a.Container, Image: a.Image, Target: a.Target}
-	r := &resolver{pod: a.Pod, alloc: c.alloc, podIPs: a.IPs, hostIPs: c.hostIPs, getter: c.getter}
+	spec := runtime.Spec{ID: a.ID, Pod: a.Pod, Container: a.Container, Image: a.Images.container, Target: a.Target}
+	r := &resolver{pod: a.Pod, alloc: c.alloc, podIPs: a.IPs, hostIPs: c.hostIPs, getter: c.getter, images: a.Images.volumes}
 	if c.api != nil {
 		r.apiHost, r.apiPort = c.api(a.Pod)
 	}

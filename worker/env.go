@@ -23,6 +23,7 @@ type resolver struct {
 	apiPort    string
 	configMaps map[string]*corev1.ConfigMap
 	secrets    map[string]*corev1.Secret
+	images     map[string]string // what volumes of images show, by their names
 }
 
 // environment returns KEY=VALUE in order of declaration: envFrom first, env over it, and services where neither says

@@ -152,8 +152,9 @@ type ctr struct {
 	ref, lastRef string
 	imageID      string
 
-	image        string    // what the next attempt is to be started from; empty: not known
-	pull         backoff   // of the image
+	images       imageRefs // what the next attempt is to be started from, and what its volumes show; empty: not known
+	pull         backoff   // of an image
+	pulls        string    // the name of the image that could not be fetched
 	pullFailedAt time.Time // zero: it did not fail, or is being tried again
 
 	// actual is what attempt has of resources, as far as is known (unsure: it may be something else), next what the attempt
@@ -394,7 +395,7 @@ func (c *ctr) began(at time.Time) {
 	c.attempt++
 	c.last, c.exit = c.exit, nil
 	c.ref, c.lastRef = "", c.ref
-	c.here, c.image = true, ""
+	c.here, c.images = true, imageRefs{}
 	c.startedAt = at
 	c.actual, c.next, c.unsure = c.next, nil, false
 	c.state = ctrRunning
@@ -517,7 +518,7 @@ func (p *podState) startFailed(c *ctr, err error, now time.Time) {
 		return
 	}
 	c.rest()
-	c.image = "" // it may have been removed
+	c.images = imageRefs{} // one may have been removed
 	c.wait, c.waitMessage = "CreateContainerError", err.Error()
 	reason := "Failed"
 	var pe *prepareError

@@ -156,13 +156,13 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 		c.backoff.next(c.exit.FinishedAt, now)
 		c.backedOff = true
 	}
-	if p.env.images && c.image == "" {
+	if p.env.images && c.images.container == "" {
 		p.beginPull(c)
 		return
 	}
 	c.next = &c.spec.Resources
 	c.state = ctrStarting
-	p.act(Action{Kind: ActionStart, Container: c.spec, Image: c.image, Target: p.target(c),
+	p.act(Action{Kind: ActionStart, Container: c.spec, Images: c.images, Target: p.target(c),
 		ID: runtime.ID{Container: c.spec.Name, Attempt: c.attempt + 1}})
 }
 

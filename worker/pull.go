@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,8 +30,9 @@ const (
 	pullErrorShown = 2 * time.Second
 )
 
-// imageError says why a container cannot have its image.
+// imageError says why a container cannot have its image, or that of a volume.
 type imageError struct {
+	image string // its name
 	wait  string // reason of the waiting state
 	event string // reason of the event
 	err   error
@@ -39,7 +41,7 @@ type imageError struct {
 func (e *imageError) Error() string { return e.err.Error() }
 func (e *imageError) Unwrap() error { return e.err }
 
-// beginPull has the image of the container's next attempt looked for, and fetched where its policy says so.
+// beginPull has the images of the container's next attempt looked for, and fetched where their policies say so.
 func (p *podState) beginPull(c *ctr) {
 	c.state, c.pullFailedAt = ctrPulling, time.Time{}
 	p.act(Action{Kind: ActionPull, Container: c.spec, Timeout: pullTimeout,
@@ -56,17 +58,17 @@ func (p *podState) pulled(c *ctr, o Outcome, now time.Time) {
 		return // it is another one by now
 	}
 	if o.Err == nil {
-		c.image, c.pull = o.Image, backoff{}
+		c.images, c.pull = o.Found, backoff{}
 		c.wait, c.waitMessage = "", ""
 		return
 	}
-	wait, event := waitErrImagePull, "Failed"
+	wait, event, name := waitErrImagePull, "Failed", c.spec.Image
 	var ie *imageError
 	if errors.As(o.Err, &ie) {
-		wait, event = ie.wait, ie.event
+		wait, event, name = ie.wait, ie.event, ie.image
 	}
 	again := c.wait == wait
-	c.wait, c.waitMessage = wait, o.Err.Error()
+	c.wait, c.waitMessage, c.pulls = wait, o.Err.Error(), name
 	if wait == waitErrImagePull {
 		c.pull.next(now, now)
 		c.pullFailedAt, c.retryAt = now, now.Add(c.pull.delay)
@@ -88,15 +90,15 @@ func (p *podState) backOffPull(c *ctr, now time.Time) {
 		p.wakeAt(shown)
 		return
 	}
-	p.emit(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", c.spec.Image))
+	p.emit(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", c.pulls))
 	p.emit(corev1.EventTypeWarning, "Failed", "Error: "+waitImagePullBackOff)
-	c.waitMessage = fmt.Sprintf("Back-off pulling image %q: %s: %s", c.spec.Image, waitErrImagePull, c.waitMessage)
+	c.waitMessage = fmt.Sprintf("Back-off pulling image %q: %s: %s", c.pulls, waitErrImagePull, c.waitMessage)
 	c.wait = waitImagePullBackOff
 }
 
 // otherImage: the container is to run another image than the one that was looked for.
 func (p *podState) otherImage(c *ctr) {
-	c.image, c.pull = "", backoff{}
+	c.images, c.pull = imageRefs{}, backoff{}
 	switch c.wait {
 	case waitErrImagePull, waitImagePullBackOff, waitErrNeverPull, waitInvalidName, waitErrInspect:
 		c.wait, c.waitMessage, c.retryAt, c.pullFailedAt = "", "", time.Time{}, time.Time{}
@@ -105,37 +107,76 @@ func (p *podState) otherImage(c *ctr) {
 
 // The errors of images begin as Kubernetes words them.
 
-// pull sees to it that the image of the action's container is here, as its policy says, and returns what it is to be
-// started from. It tells of it by events, as it may take long.
-func (c *caller) pull(ctx context.Context, a Action) (string, error) {
+// pull sees to it that the image of the action's container is here, and those of its volumes before, as their policies say, and
+// returns what it is to be started with. It tells of it by events, as it may take long.
+func (c *caller) pull(ctx context.Context, a Action) (refs imageRefs, err error) {
 	store, ok := c.runtime.(runtime.ImageStore)
 	if !ok {
-		return "", fmt.Errorf("the runtime %s has no images", c.runtime.Name())
+		return refs, fmt.Errorf("the runtime %s has no images", c.runtime.Name())
 	}
-	name := a.Container.Image
+	if refs.volumes, err = c.volumeImages(ctx, a.Pod, a.Container); err != nil {
+		return imageRefs{}, err
+	}
+	refs.container, err = c.fetch(ctx, store, a.Pod, a.Container.Image, a.Container.ImagePullPolicy)
+	return refs, err
+}
+
+// volumeImages are those of the volumes that a container mounts. What a volume shows stays the same for as long as the pod is there.
+func (c *caller) volumeImages(ctx context.Context, pod *corev1.Pod, spec *corev1.Container) (map[string]string, error) {
+	var refs map[string]string
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		mounted := slices.ContainsFunc(spec.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name })
+		if v.Image == nil || !mounted {
+			continue
+		}
+		store, ok := c.runtime.(runtime.ImageVolumer)
+		if !ok {
+			return nil, fmt.Errorf("the runtime %s has no volumes of images", c.runtime.Name())
+		}
+		ref, err := store.VolumeImage(ctx, pod.UID, v.Name)
+		if err != nil {
+			return nil, &imageError{v.Image.Reference, waitErrInspect, "InspectFailed", fmt.Errorf("Failed to inspect what volume %q shows: %w", v.Name, err)}
+		}
+		if ref == "" {
+			ref, err = c.fetch(ctx, store, pod, v.Image.Reference, v.Image.PullPolicy)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if refs == nil {
+			refs = map[string]string{}
+		}
+		refs[v.Name] = ref
+	}
+	return refs, nil
+}
+
+// fetch sees to it that an image is here, as the policy says, and returns what the store calls it.
+func (c *caller) fetch(ctx context.Context, store runtime.ImageStore, pod *corev1.Pod, name string, policy corev1.PullPolicy) (string, error) {
 	ref, err := store.FindImage(ctx, name)
 	var ne *runtime.ImageNameError
 	switch {
 	case errors.As(err, &ne):
-		return "", &imageError{waitInvalidName, "InspectFailed", fmt.Errorf("Failed to apply default image tag %q: %w", name, err)}
+		return "", &imageError{name, waitInvalidName, "InspectFailed", fmt.Errorf("Failed to apply default image tag %q: %w", name, err)}
 	case err != nil:
-		return "", &imageError{waitErrInspect, "InspectFailed", fmt.Errorf("Failed to inspect image %q: %w", name, err)}
+		return "", &imageError{name, waitErrInspect, "InspectFailed", fmt.Errorf("Failed to inspect image %q: %w", name, err)}
 	}
-	switch policy := pullPolicy(a.Container); {
+	switch policy := pullPolicy(name, policy); {
 	case ref != "" && policy != corev1.PullAlways:
-		c.tell(a.Pod, corev1.EventTypeNormal, "Pulled",
+		c.tell(pod, corev1.EventTypeNormal, "Pulled",
 			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", name))
 		return ref, nil
 	case policy == corev1.PullNever:
-		return "", &imageError{waitErrNeverPull, waitErrNeverPull,
+		return "", &imageError{name, waitErrNeverPull, waitErrNeverPull,
 			fmt.Errorf("Container image %q is not present with pull policy of Never", name)}
 	}
-	c.tell(a.Pod, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", name))
-	pulled, err := store.PullImage(ctx, name, c.pullSecrets(ctx, a.Pod))
+	c.tell(pod, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", name))
+	pulled, err := store.PullImage(ctx, name, c.pullSecrets(ctx, pod))
 	if err != nil {
-		return "", &imageError{waitErrImagePull, "Failed", fmt.Errorf("Failed to pull image %q: %w", name, err)}
+		return "", &imageError{name, waitErrImagePull, "Failed", fmt.Errorf("Failed to pull image %q: %w", name, err)}
 	}
-	c.tell(a.Pod, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
+	c.tell(pod, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
 		name, (pulled.Took-pulled.Waited).Truncate(time.Millisecond), pulled.Took.Truncate(time.Millisecond), pulled.SizeBytes))
 	return pulled.Ref, nil
 }
@@ -146,14 +187,13 @@ func (c *caller) tell(pod *corev1.Pod, eventType, reason, message string) {
 	}
 }
 
-// pullPolicy is what the container says, and else Kubernetes' default: what is called latest, or by no tag, is fetched
-// each time.
-func pullPolicy(c *corev1.Container) corev1.PullPolicy {
-	if c.ImagePullPolicy != "" {
-		return c.ImagePullPolicy
+// pullPolicy is what the pod says, and else Kubernetes' default: what is called latest, or by no tag, is fetched each time.
+func pullPolicy(image string, said corev1.PullPolicy) corev1.PullPolicy {
+	if said != "" {
+		return said
 	}
-	_, digest := splitDigest(c.Image)
-	tag := c.Image[strings.LastIndexByte(c.Image, '/')+1:]
+	_, digest := splitDigest(image)
+	tag := image[strings.LastIndexByte(image, '/')+1:]
 	_, tag, tagged := strings.Cut(tag, ":")
 	if !digest && (!tagged || tag == "latest") {
 		return corev1.PullAlways

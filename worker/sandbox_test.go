@@ -19,14 +19,15 @@ type boxes struct {
 	*fake.Runtime
 	made     map[types.UID]string // the pod's address
 	count    int
-	broken   bool            // no sandbox can be made
-	registry map[string]bool // what can be fetched
-	here     map[string]bool // what was
+	broken   bool              // no sandbox can be made
+	registry map[string]bool   // what can be fetched
+	here     map[string]bool   // what was
+	shown    map[string]string // what volumes of images show, by pod and name
 }
 
 var (
-	_ runtime.Sandboxer  = (*boxes)(nil)
-	_ runtime.ImageStore = (*boxes)(nil)
+	_ runtime.Sandboxer    = (*boxes)(nil)
+	_ runtime.ImageVolumer = (*boxes)(nil)
 )
 
 func (b *boxes) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
@@ -73,4 +74,20 @@ func (b *boxes) PullImage(_ context.Context, name string, _ []*corev1.Secret) (r
 	}
 	b.here[name] = true
 	return runtime.Pulled{Ref: "id of " + name, SizeBytes: 7, Took: 3 * time.Second, Waited: time.Second}, nil
+}
+
+func (b *boxes) VolumeImage(_ context.Context, pod types.UID, volume string) (string, error) {
+	return b.shown[string(pod)+"/"+volume], nil
+}
+
+// Start settles what the volumes show that the container mounts.
+func (b *boxes) Start(ctx context.Context, spec runtime.Spec) error {
+	for _, v := range spec.Pod.Spec.Volumes {
+		for _, m := range spec.Container.VolumeMounts {
+			if key := string(spec.Pod.UID) + "/" + v.Name; v.Image != nil && m.Name == v.Name && b.shown[key] == "" {
+				b.shown[key] = "id of " + v.Image.Reference
+			}
+		}
+	}
+	return b.Runtime.Start(ctx, spec)
 }

@@ -250,7 +250,7 @@ func (b *bench) newNode(d *datadriven.TestData) {
 			b.files = true
 			continue
 		case "sandboxes":
-			b.boxes = &boxes{made: map[types.UID]string{}}
+			b.boxes = &boxes{made: map[types.UID]string{}, shown: map[string]string{}}
 			continue
 		case "images":
 			b.boxes.registry, b.boxes.here = map[string]bool{}, map[string]bool{}

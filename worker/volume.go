@@ -82,6 +82,7 @@ func (v *Volumes) refuse(pod *corev1.Pod) *runtime.Refusal {
 func unsupported(vol *corev1.Volume) (field, why string) {
 	switch s := &vol.VolumeSource; {
 	case s.PersistentVolumeClaim != nil, s.Ephemeral != nil: // which volume it is the servers say when it is mounted
+	case s.Image != nil: // the runtime says whether it has such volumes
 	case s.EmptyDir != nil && s.EmptyDir.Medium == corev1.StorageMediumMemory && os.Geteuid() != 0:
 		return "emptyDir.medium", "memory needs an agent that runs as root"
 	case s.EmptyDir != nil && s.EmptyDir.Medium != corev1.StorageMediumMemory && s.EmptyDir.Medium != corev1.StorageMediumDefault:
@@ -94,7 +95,7 @@ func unsupported(vol *corev1.Volume) (field, why string) {
 			}
 		}
 	case s.EmptyDir == nil && s.HostPath == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil:
-		return "name", "this node has only emptyDir, hostPath, configMap, secret, downwardAPI, projected and claimed volumes"
+		return "name", "this node has only emptyDir, hostPath, configMap, secret, downwardAPI, projected, image and claimed volumes"
 	}
 	return "", ""
 }
@@ -118,10 +119,15 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 		}
 		var source string
 		var err error
-		readOnly := false
-		if model.ClaimOf(r.pod, vol) != "" {
+		readOnly := vol.Image != nil
+		switch {
+		case vol.Image != nil:
+			if r.images[vol.Name] == "" {
+				err = fmt.Errorf("the image %s is not here", vol.Image.Reference)
+			}
+		case model.ClaimOf(r.pod, vol) != "":
 			source, readOnly, err = v.persistent(ctx, r, vol)
-		} else {
+		default:
 			source, err = v.prepare(ctx, r, vol)
 		}
 		if err != nil {
@@ -131,7 +137,7 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, runtime.Mount{Volume: m.Name, Source: source, SubPath: sub, Target: m.MountPath, ReadOnly: m.ReadOnly || readOnly,
+		out = append(out, runtime.Mount{Volume: m.Name, Source: source, Image: r.images[m.Name], SubPath: sub, Target: m.MountPath, ReadOnly: m.ReadOnly || readOnly,
 			Recursive: m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled,
 			Follow:    m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationHostToContainer,
 			Share:     m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationBidirectional})

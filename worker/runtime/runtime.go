@@ -94,6 +94,14 @@ type ImageStore interface {
 	PullImage(ctx context.Context, name string, secrets []*corev1.Secret) (Pulled, error)
 }
 
+// ImageVolumer is a runtime whose containers can have images as volumes (Mount.Image).
+type ImageVolumer interface {
+	ImageStore
+	// VolumeImage is what a volume of a pod shows since a container with it was first started, as FindImage calls it; empty:
+	// none was yet, or somebody has taken it away. For as long as the pod is there it shows nothing else.
+	VolumeImage(ctx context.Context, pod types.UID, volume string) (ref string, err error)
+}
+
 // Pulled is how an image was fetched. Waited is the part of Took before its turn had come.
 type Pulled struct {
 	Ref          string
@@ -284,7 +292,9 @@ type Spec struct {
 // Mount is a volume of a container.
 type Mount struct {
 	Volume string // name of the volume in the pod
-	Source string // file or directory of the host
+	Source string // file or directory of the host; empty for one of an image
+	// Image is what the ImageStore said that the image is which the volume shows; empty: it shows none.
+	Image string
 	// SubPath is what of Source the container sees; empty: all of it. A runtime makes a directory of it where there is
 	// nothing, and never lets it lead out of Source, not even over a symbolic link that is made meanwhile.
 	SubPath  string

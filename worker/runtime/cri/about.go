@@ -19,6 +19,9 @@ type about struct {
 	pause string
 	// readOnlyBelow: a mount can be read-only with what is mounted below it. strictGroups: supplementalGroupsPolicy Strict.
 	readOnlyBelow, strictGroups bool
+	// images is how they become volumes, snapshotter what keeps their layers; empty: it was not told.
+	images      imageMounts
+	snapshotter string
 }
 
 // silence is how long no listing may have succeeded before the runtime counts as hung.
@@ -36,7 +39,8 @@ func (r *Runtime) meet(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("asking the container runtime at %s how it is: %w", r.opts.Endpoint, asked(err))
 	}
-	a := about{name: v.RuntimeName, version: v.RuntimeVersion, strictGroups: s.GetFeatures().GetSupplementalGroupsPolicy()}
+	a := about{name: v.RuntimeName, version: v.RuntimeVersion, strictGroups: s.GetFeatures().GetSupplementalGroupsPolicy(),
+		images: imageMountsOf(v.RuntimeName, v.RuntimeVersion)}
 	for _, h := range s.RuntimeHandlers {
 		if h.Name == "" {
 			a.readOnlyBelow = h.GetFeatures().GetRecursiveReadOnlyMounts()
@@ -58,6 +62,7 @@ func (a *about) configured(text string) {
 	var c struct {
 		SandboxImage string `json:"sandboxImage"`
 		Containerd   struct {
+			Snapshotter        string `json:"snapshotter"`
 			DefaultRuntimeName string `json:"defaultRuntimeName"`
 			Runtimes           map[string]struct {
 				Options struct {
@@ -69,7 +74,7 @@ func (a *about) configured(text string) {
 	if json.Unmarshal([]byte(text), &c) != nil {
 		return
 	}
-	a.pause = c.SandboxImage
+	a.pause, a.snapshotter = c.SandboxImage, c.Containerd.Snapshotter
 	a.systemd = c.Containerd.Runtimes[c.Containerd.DefaultRuntimeName].Options.SystemdCgroup
 }
 

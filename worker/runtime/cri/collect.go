@@ -79,6 +79,9 @@ func (r *Runtime) freeImages(ctx context.Context, need int64, now time.Time) (fr
 	for _, c := range all.Containers {
 		used[c.GetImage().GetImage()], used[c.ImageRef], used[c.ImageId] = true, true, true
 	}
+	if err := r.pinnedImages(used); err != nil {
+		return 0, err
+	}
 	for _, i := range r.unused(list, used, now) {
 		if freed >= need {
 			break

@@ -57,7 +57,7 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	if err := r.makeRoom(ctx, spec.ID); err != nil {
 		return fmt.Errorf("starting container %s: %w", spec.ID, err)
 	}
-	if err := r.prepare(&spec, config); err != nil {
+	if err := r.prepare(ctx, &spec, config); err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
 	}
 	pod, err := r.sandboxConfig(ctx, spec.Pod, box.attempt)
@@ -164,7 +164,7 @@ func (r *Runtime) status(ctx context.Context, ref string) (*criv1.ContainerStatu
 }
 
 // prepare makes the container's directory and what is mounted from it.
-func (r *Runtime) prepare(spec *runtime.Spec, config *criv1.ContainerConfig) error {
+func (r *Runtime) prepare(ctx context.Context, spec *runtime.Spec, config *criv1.ContainerConfig) error {
 	dir := r.dir(spec.ID)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -182,7 +182,7 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *criv1.ContainerConfig) err
 	if err := os.Chmod(last, 0o666); err != nil { // whoever the container runs as
 		return err
 	}
-	volumes, err := r.mounts(spec)
+	volumes, err := r.mounts(ctx, spec)
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (r *Runtime) containerConfig(ctx context.Context, spec *runtime.Spec) (*cri
 
 // devices gives a container the devices that its plugins want it to have.
 func (r *Runtime) devices(d *runtime.Devices, config *criv1.ContainerConfig) error {
-	if a := r.known(); len(d.CDI) > 0 && a.name == "containerd" && oldContainerd.MatchString(a.version) {
+	if a := r.known(); len(d.CDI) > 0 && a.name == containerd && oldContainerd.MatchString(a.version) {
 		return &runtime.ConfigError{Err: fmt.Errorf("its devices %s are of the container device interface, which %s %s does not have",
 			strings.Join(d.CDI, ", "), a.name, a.version)}
 	}

@@ -102,6 +102,8 @@ type Runtime struct {
 	events    bool      // the runtime tells of what happens
 	lastUsed  map[string]time.Time
 	burstable map[types.UID]int64 // requests of the pods of that class, in thousandths of a processor
+
+	imageVolumes sync.Mutex // held by who makes or removes volumes of images
 }
 
 // sandbox is one that containers can be started in.
@@ -125,6 +127,8 @@ var (
 	_ runtime.Refuser    = (*Runtime)(nil)
 	_ runtime.Checkup    = (*Runtime)(nil)
 	_ runtime.DiskUser   = (*Runtime)(nil)
+
+	_ runtime.ImageVolumer = (*Runtime)(nil)
 )
 
 // Probe says whether a runtime answers at an endpoint, and what it calls itself.
@@ -245,7 +249,7 @@ func (r *Runtime) Close() {
 }
 
 // Directories: Root/<pod uid>/pod.record, hosts, containers/<name>/<attempt>/ with termination.log and what sub paths are
-// mounted at, and logs/<name>/<attempt>.log.
+// mounted at, logs/<name>/<attempt>.log, and images/<volume>/ (imagevolume.go).
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }
 

@@ -16,6 +16,7 @@ type testDaemon interface {
 	Freeze() error
 	Thaw() error
 	Import(ctx context.Context, images ...*imagepack.Image) error
+	RemoveImage(ctx context.Context, names ...string) error
 }
 
 // The daemon that the tests share, and why there is none.

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,19 +14,26 @@ import (
 )
 
 // mounts are what the container sees of the host: its volumes, its last word and the pod's names.
-func (r *Runtime) mounts(spec *runtime.Spec) ([]*criv1.Mount, error) {
+func (r *Runtime) mounts(ctx context.Context, spec *runtime.Spec) ([]*criv1.Mount, error) {
 	var out []*criv1.Mount
 	taken := map[string]bool{}
 	for i, m := range spec.Mounts {
-		source := m.Source
-		if m.SubPath != "" {
+		one := &criv1.Mount{ContainerPath: m.Target, Readonly: m.ReadOnly,
+			RecursiveReadOnly: m.ReadOnly && m.Recursive && r.known().readOnlyBelow}
+		if m.Image != "" {
+			if err := r.mountImage(ctx, spec.Pod, &m, one); err != nil {
+				return nil, fmt.Errorf("volume %q: %w", m.Volume, err)
+			}
+		}
+		if one.Image == nil {
+			one.HostPath = m.Source
+		}
+		if one.Image == nil && m.SubPath != "" {
 			var err error
-			if source, err = pinSubPath(&m, filepath.Join(r.dir(spec.ID), "sub", strconv.Itoa(i))); err != nil {
+			if one.HostPath, err = pinSubPath(&m, filepath.Join(r.dir(spec.ID), "sub", strconv.Itoa(i))); err != nil {
 				return nil, fmt.Errorf("volume %q, sub path %q: %w", m.Volume, m.SubPath, err)
 			}
 		}
-		one := &criv1.Mount{HostPath: source, ContainerPath: m.Target, Readonly: m.ReadOnly,
-			RecursiveReadOnly: m.ReadOnly && m.Recursive && r.known().readOnlyBelow}
 		switch {
 		case m.Share:
 			one.Propagation = criv1.MountPropagation_PROPAGATION_BIDIRECTIONAL
@@ -50,20 +58,17 @@ func (r *Runtime) mounts(spec *runtime.Spec) ([]*criv1.Mount, error) {
 }
 
 // pinSubPath mounts what a sub path is at this moment at a place of the agent's own: whatever becomes a symbolic link
-// meanwhile, the container runtime mounts what was looked at. A directory is made where there is nothing.
+// meanwhile, the container runtime mounts what was looked at. A directory is made where there is nothing, but not in an image,
+// whose links lead where they would if it were somebody's root.
 func pinSubPath(m *runtime.Mount, at string) (string, error) {
-	root, err := os.OpenRoot(m.Source)
-	if err != nil {
-		return "", err
-	}
-	defer root.Close()
-	if _, err := root.Stat(m.SubPath); os.IsNotExist(err) {
-		err = root.MkdirAll(m.SubPath, 0o755)
-		if err != nil {
+	resolve := uint64(unix.RESOLVE_IN_ROOT)
+	if m.Image == "" {
+		resolve = unix.RESOLVE_BENEATH
+		if err := makeBeneath(m.Source, m.SubPath); err != nil {
 			return "", err
 		}
 	}
-	f, err := openBeneath(m.Source, m.SubPath)
+	f, err := openBelow(m.Source, m.SubPath, resolve)
 	if err != nil {
 		return "", err
 	}
@@ -89,15 +94,28 @@ func pinSubPath(m *runtime.Mount, at string) (string, error) {
 	return at, nil
 }
 
-// openBeneath opens what is below a directory, without reading: a pipe would wait, and a file may not be readable. The
+// makeBeneath makes a directory where there is nothing.
+func makeBeneath(dir, path string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if _, err := root.Stat(path); os.IsNotExist(err) {
+		return root.MkdirAll(path, 0o755)
+	}
+	return nil
+}
+
+// openBelow opens what is below a directory, without reading: a pipe would wait, and a file may not be readable. The
 // kernel sees to it that no link leads out.
-func openBeneath(dir, path string) (*os.File, error) {
+func openBelow(dir, path string, resolve uint64) (*os.File, error) {
 	base, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer base.Close()
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve | unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := unix.Openat2(int(base.Fd()), path, how)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s below %s: %w", path, dir, err)

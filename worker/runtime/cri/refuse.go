@@ -39,6 +39,10 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 		runtime.Unmet("spec.resources", s.Resources != nil && len(s.Resources.Limits) > 0 && !r.podCgroups(),
 			"pods have no cgroup that this agent may bound"),
 	}
+	for i := range s.Volumes {
+		out = append(out, runtime.Unmet(fmt.Sprintf("spec.volumes[%d].image", i), s.Volumes[i].Image != nil && known.images == noImageMounts,
+			fmt.Sprintf("%s %s has no volumes of images", known.name, known.version)))
+	}
 	c := s.SecurityContext
 	if c == nil {
 		return out

@@ -302,6 +302,9 @@ func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
 	if err == nil {
 		err = r.removeCgroup(pod)
 	}
+	if err == nil {
+		err = r.removeImageVolumes(ctx, pod)
+	}
 	dir := r.podDir(pod)
 	// The record goes last: without it nobody would look for the rest again.
 	for _, name := range [...]string{"containers", "logs", hostsFile} {

@@ -55,6 +55,9 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 			out = append(out, *p)
 		}
 	}
+	if err := r.sweepViews(ctx); err != nil {
+		r.log.Warn("views of images that pods from before may have left could not be removed", "error", err)
+	}
 	r.mu.Lock()
 	r.listedAt = time.Now()
 	r.mu.Unlock()

@@ -17,13 +17,14 @@ import (
 // RemoveAll unmounts what is mounted at a directory and below it, as far as this mount namespace shows, and removes it. An
 // error means that something is left, mounted or not. That nothing is there is none.
 func RemoveAll(dir string) error {
-	if err := unmount(dir); err != nil {
+	if err := Unmount(dir); err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)
 }
 
-func unmount(dir string) error {
+// Unmount is RemoveAll without the removal.
+func Unmount(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err

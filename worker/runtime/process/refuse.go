@@ -43,6 +43,9 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 		runtime.Unmet("spec.hostUsers", s.HostUsers != nil && !*s.HostUsers,
 			"containers have no user namespace of their own"),
 	}
+	for i := range s.Volumes {
+		out = append(out, runtime.Unmet(fmt.Sprintf("spec.volumes[%d].image", i), s.Volumes[i].Image != nil, "it has no images"))
+	}
 	c := s.SecurityContext
 	if c == nil {
 		return out

@@ -209,9 +209,7 @@ func (d *Daemon) Thaw() error { return d.cmd.Process.Signal(syscall.SIGCONT) }
 
 // KillSandbox kills what holds the sandbox of a pod, as a machine that is short of memory may.
 func (d *Daemon) KillSandbox(ctx context.Context, podUID string) error {
-	ctr := func(args ...string) ([]byte, error) {
-		return exec.CommandContext(ctx, "ctr", append([]string{"-a", d.socket(), "-n", "k8s.io"}, args...)...).CombinedOutput()
-	}
+	ctr := func(args ...string) ([]byte, error) { return d.ctr(ctx, args...).CombinedOutput() }
 	out, err := ctr("containers", "list", "-q", `labels."io.kubernetes.pod.uid"==`+podUID+`,labels."io.cri-containerd.kind"==sandbox`)
 	if ids := strings.Fields(string(out)); err == nil && len(ids) == 1 {
 		out, err = ctr("tasks", "kill", "-s", "KILL", ids[0])
@@ -224,13 +222,26 @@ func (d *Daemon) KillSandbox(ctx context.Context, podUID string) error {
 	return nil
 }
 
+// ctr is containerd's own client, on what is there by the container runtime interface.
+func (d *Daemon) ctr(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "ctr", append([]string{"-a", d.socket(), "-n", "k8s.io"}, args...)...)
+}
+
+// RemoveImage removes an image by all its names, and waits until containerd has collected what nobody holds of it.
+func (d *Daemon) RemoveImage(ctx context.Context, names ...string) error {
+	if out, err := d.ctr(ctx, append([]string{"images", "rm", "--sync"}, names...)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("removing images: %w: %s", err, out)
+	}
+	return nil
+}
+
 // Import adds images.
 func (d *Daemon) Import(ctx context.Context, images ...*imagepack.Image) error {
 	var tar bytes.Buffer
 	if err := imagepack.Write(&tar, images...); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "ctr", "-a", d.socket(), "-n", "k8s.io", "images", "import", "-")
+	cmd := d.ctr(ctx, "images", "import", "-")
 	cmd.Stdin = &tar
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("importing images: %w: %s", err, out)
@@ -358,16 +369,25 @@ func mountsBelow(dir string) ([]string, error) {
 	return out, nil
 }
 
-// Left counts what the daemon has: sandboxes, containers, mounts and processes of containers. It is for tests of what
+// Left names what the daemon has: sandboxes, containers, views of images and mounts. It is for tests of what
 // agents leave behind.
 func (d *Daemon) Left(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "ctr", "-a", d.socket(), "-n", "k8s.io", "containers", "list", "-q").Output()
+	out, err := d.ctr(ctx, "containers", "list", "-q").Output()
 	if err != nil {
 		return "", fmt.Errorf("listing containers: %w", err)
 	}
 	var left []string
 	for _, id := range strings.Fields(string(out)) {
 		left = append(left, "container "+id)
+	}
+	out, err = d.ctr(ctx, "snapshots", "list").Output()
+	if err != nil {
+		return "", fmt.Errorf("listing snapshots: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.HasPrefix(line, "berth/") {
+			left = append(left, "view "+strings.Fields(line)[0])
+		}
 	}
 	mounts, err := mountsBelow(filepath.Join(d.Dir, "state"))
 	for _, m := range mounts {

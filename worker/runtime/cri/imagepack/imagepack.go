@@ -29,6 +29,7 @@ type File struct {
 type Image struct {
 	Names      []string
 	Files      []File
+	Over       [][]File // further layers, each over those before
 	Entrypoint []string
 	Cmd        []string
 	Env        []string
@@ -50,7 +51,7 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// packed is an image as its three blobs, by digest.
+// packed is an image as its blobs, by digest.
 type packed struct {
 	manifest descriptor
 	blobs    map[string][]byte
@@ -62,10 +63,7 @@ func digest(b []byte) string {
 }
 
 func pack(i *Image) (*packed, error) {
-	layer, err := i.layer()
-	if err != nil {
-		return nil, err
-	}
+	var err error
 	p := &packed{blobs: map[string][]byte{}}
 	add := func(mediaType string, b []byte) descriptor {
 		d := digest(b)
@@ -79,22 +77,31 @@ func pack(i *Image) (*packed, error) {
 		}
 		return b
 	}
-	layerAt := add(typeLayer, layer)
+	var layers []descriptor
+	var diffs []string
+	for _, files := range append([][]File{i.Files}, i.Over...) {
+		one, err := layer(files)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, add(typeLayer, one))
+		diffs = append(diffs, digest(one))
+	}
 	config := add(typeConfig, marshal(map[string]any{
 		"architecture": goruntime.GOARCH, "os": "linux",
 		"config": map[string]any{"Env": i.Env, "Entrypoint": i.Entrypoint, "Cmd": i.Cmd, "User": i.User, "WorkingDir": i.WorkingDir},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digest(layer)}},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": diffs},
 	}))
 	p.manifest = add(typeManifest, marshal(map[string]any{
-		"schemaVersion": 2, "mediaType": typeManifest, "config": config, "layers": []descriptor{layerAt},
+		"schemaVersion": 2, "mediaType": typeManifest, "config": config, "layers": layers,
 	}))
 	return p, err
 }
 
-func (i *Image) layer() ([]byte, error) {
+func layer(files []File) ([]byte, error) {
 	var out bytes.Buffer
 	tw := tar.NewWriter(&out)
-	for _, f := range i.Files {
+	for _, f := range files {
 		h := &tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: f.Mode, Size: int64(len(f.Data)), ModTime: time.Unix(0, 0),
 			Uid: f.UID, Gid: f.UID, Format: tar.FormatPAX, Typeflag: tar.TypeReg}
 		switch {
