@@ -63,6 +63,7 @@ type Ports struct{ HTTP, RPC, Raft, Gossip int }
 type ServerPart struct {
 	// Autoscaler says how workloads are scaled; zero: the default.
 	Autoscaler      workloads.Autoscaler
+	ControllersOff  []string // see server.Config
 	BootstrapExpect int
 	NonVoter        bool
 	Users           users.Sources

@@ -24,6 +24,7 @@ func Default() *Config {
 			BootstrapExpect: 1,
 			MaxClockOffset:  "30s",
 			MaxRequests:     600,
+			Controllers:     []string{everyController},
 			Raft: &Raft{
 				HeartbeatTimeout:   "1s",
 				ElectionTimeout:    "1s",

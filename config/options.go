@@ -83,6 +83,8 @@ type Server struct {
 	MaxLogVersion int `hcl:"max_log_version,optional"`
 	// MaxRequests is how many requests to the API are worked on at a time.
 	MaxRequests int `hcl:"max_requests,optional"`
+	// Controllers are those that run when the server leads, in the manner of kube-controller-manager's.
+	Controllers []string `hcl:"controllers,optional"`
 	// EncryptionConfig is an EncryptionConfiguration, as for kube-apiserver.
 	EncryptionConfig Path `hcl:"encryption_config,optional"`
 

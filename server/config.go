@@ -51,6 +51,9 @@ type Config struct {
 	// Autoscaler says how workloads are scaled by what their pods use; zero: as
 	// kube-controller-manager does it by default.
 	Autoscaler workloads.Autoscaler
+	// ControllersOff are the controllers that this server does not run when it leads: workloads.Names, and
+	// ReplicaSetController.
+	ControllersOff []string
 	// Users says whose tokens the API believes.
 	Users users.Sources
 	// MaxRequests is how many requests the API works on at a time; 0: 600.

@@ -30,7 +30,7 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 		if s.state.View().Version() >= fsm.SinceWorkloads {
 			term := s.node.Leadership().Term // the state is at least as new
 			err := workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, workloads.Options{
-				Authority: s.config.Authority, Autoscaler: s.config.Autoscaler, Open: s.vault.Open, Aggregation: s.aggregation(),
+				Authority: s.config.Authority, Autoscaler: s.config.Autoscaler, Off: s.config.ControllersOff, Open: s.vault.Open, Aggregation: s.aggregation(),
 			})
 			if ctx.Err() == nil {
 				s.log.Info("the controllers of workloads begin anew", "reason", err)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -35,10 +36,17 @@ type reconciler interface {
 	NextUnixNano() (int64, bool)
 }
 
+// ReplicaSetController is the name of the controller of ReplicaSets, which is Berth's own.
+const ReplicaSetController = "replicaset"
+
 // keepWorkloads runs the controllers of workloads while ctx lasts.
 func (s *Server) keepWorkloads(ctx context.Context) {
 	l := &workLoop{state: s.state, clock: s.node.Clock(), propose: s.proposeWork, log: s.log, asks: s.asksOthers, ask: s.askOthers}
-	l.run(ctx, &controller.ReplicaSets{Finish: s.api.FinishTemplate}, &controller.Garbage{})
+	keeps := []reconciler{&controller.Garbage{}}
+	if !slices.Contains(s.config.ControllersOff, ReplicaSetController) {
+		keeps = append(keeps, &controller.ReplicaSets{Finish: s.api.FinishTemplate})
+	}
+	l.run(ctx, keeps...)
 }
 
 // workLoop lets reconcilers follow the state and proposes what they want,

@@ -200,9 +200,9 @@ func entries() []entry {
 	}
 }
 
-// Names are the controllers' names.
+// Names are the names of the controllers that can be left out.
 func Names() []string {
-	var names []string
+	names := []string{autoscalerController}
 	for _, e := range entries() {
 		names = append(names, e.name)
 	}
@@ -214,6 +214,9 @@ func Names() []string {
 func construct(ctx context.Context, state State, config func(controller string) *rest.Config, made factory, f *informers.Feed, o Options) ([]begun, error) {
 	var out []begun
 	for _, e := range entries() {
+		if slices.Contains(o.Off, e.name) {
+			continue
+		}
 		c, err := kubernetes.NewForConfig(config(e.name))
 		if err != nil {
 			return nil, fmt.Errorf("client of the controller %s: %w", e.name, err)
@@ -246,8 +249,12 @@ func construct(ctx context.Context, state State, config func(controller string) 
 	if err != nil {
 		return nil, err
 	}
+	out = slices.Concat(out, definitions, certificates, []begun{flows, available, trust})
+	if slices.Contains(o.Off, autoscalerController) {
+		return out, nil
+	}
 	autoscaler, err := newAutoscaler(ctx, config(autoscalerController), made, o.Autoscaler)
-	return slices.Concat(out, definitions, certificates, []begun{flows, available, trust, autoscaler}), err
+	return append(out, autoscaler), err
 }
 
 // begun runs a controller that is made, until the context ends.

@@ -19,6 +19,8 @@ type Options struct {
 	// with; zero: they are not signed here.
 	Authority  pki.Files
 	Autoscaler Autoscaler
+	// Off are the names of controllers that are not run.
+	Off []string
 	// Aggregation is about servers of others' that serve parts of the API.
 	Aggregation Aggregation
 	// Open gives a secret as it was before it was sealed.

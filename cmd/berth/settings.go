@@ -102,7 +102,7 @@ func serverPart(c *config.Config) *agent.ServerPart {
 	services.ClusterIPs, _ = c.Server.Services.Ranges()
 	services.FirstNodePort, services.LastNodePort, _ = c.Server.Services.Ports()
 	return &agent.ServerPart{
-		Services: services,
+		Services: services, ControllersOff: c.Server.ControllersOff(),
 		Autoscaler: workloads.Autoscaler{
 			Period: c.Server.Autoscaler.Period.Value(), DownscaleStabilization: c.Server.Autoscaler.DownscaleStabilization.Value(),
 			TolerancePercent: c.Server.Autoscaler.TolerancePercent, CPUInitialization: c.Server.Autoscaler.CPUInitialization.Value(),

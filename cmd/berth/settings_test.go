@@ -11,7 +11,9 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/config"
+	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker/eviction"
+	"github.com/berth-dev/berth/workloads"
 )
 
 // The two sets of defaults, of the file and of the replicated object, are one.
@@ -23,6 +25,19 @@ func TestDefaultsAgree(t *testing.T) {
 	// What the file accepts, the object accepts.
 	if errs := got.Validate(); len(errs) != 0 {
 		t.Error(errs.ToAggregate())
+	}
+}
+
+// What the file can switch is what there is.
+func TestControllersAgree(t *testing.T) {
+	there := slices.Sorted(slices.Values(append(workloads.Names(), server.ReplicaSetController)))
+	if known := config.ControllerNames(); !slices.Equal(known, there) {
+		t.Errorf("the file knows %v, and there are %v", known, there)
+	}
+	c := config.Default()
+	c.Server.Controllers = []string{"*", "-job"}
+	if off := serverPart(c).ControllersOff; !slices.Equal(off, []string{"job"}) {
+		t.Errorf("off are %v", off)
 	}
 }
 
