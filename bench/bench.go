@@ -29,7 +29,7 @@ type Config struct {
 	Nodes, Pods int
 	Servers     int // 3
 	Clients     int // goroutines that create pods through the API
-	Kills       int // how often the workload that kills a leader does so: 1
+	Kills       int // how many leaders are killed, one after another, by a workload that does so
 	Workers     Workers
 	// DataDir is where the logs are kept; empty: a directory that is removed
 	// at the end. What the disk below it can do is part of every figure.
@@ -69,6 +69,7 @@ func Workloads() []Workload {
 		{"job", "a Job of pods that end at once", Config{Nodes: 500, Pods: 1_000, Workers: FakeWorkers}, job},
 		{"restart", "a server starts from a snapshot; memory a bound pod", Config{Nodes: 5_000, Pods: 100_000, Workers: StubWorkers}, restart},
 		{"failover", "SIGKILL of the leader under load", Config{Nodes: 500, Pods: 4_000, Clients: 32, Workers: FakeWorkers}, failover},
+		{"takeover", "SIGKILL of the leader of many workloads: how soon its successor's controllers work", Config{Nodes: 1_000, Pods: 100_000, Clients: 32, Kills: 5, Workers: FakeWorkers}, takeOver},
 	}
 }
 
@@ -141,6 +142,7 @@ func merge(c, defaults Config) Config {
 	def(&c.Nodes, defaults.Nodes)
 	def(&c.Pods, defaults.Pods)
 	def(&c.Servers, 3)
+	def(&c.Kills, defaults.Kills)
 	def(&c.Kills, 1)
 	def(&c.Clients, defaults.Clients)
 	if c.Workers == "" {

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/berth-dev/berth/bench"
@@ -29,7 +30,9 @@ func TestWorkloads(t *testing.T) {
 		"unschedulable":      {Nodes: 50, Pods: 300},
 		"restart":            {Nodes: 50, Pods: 500},
 		"failover":           {Nodes: 20, Pods: 200, Clients: 4, Kills: 2},
+		"takeover":           {Nodes: 10, Pods: 200, Clients: 4, Kills: 2},
 	}
+	program := sync.OnceValue(func() string { return buildBerth(t) })
 	for _, w := range bench.Workloads() {
 		t.Run(w.Name, func(t *testing.T) {
 			c, ok := sizes[w.Name]
@@ -38,12 +41,12 @@ func TestWorkloads(t *testing.T) {
 			}
 			c.DataDir, c.Version = t.TempDir(), "test"
 			var told bytes.Buffer
-			if w.Name == "failover" {
+			if w.Name == "failover" || w.Name == "takeover" {
 				c.Progress = &told
 				if testing.Short() {
 					t.Skip("builds the binary and waits for an election")
 				}
-				c.Program = buildBerth(t)
+				c.Program = program()
 			}
 			r, err := bench.Run(t.Context(), w, c)
 			if err != nil {
@@ -100,7 +103,7 @@ func show(t *testing.T, r *bench.Report) {
 
 func TestRunRefusesWhatCanNotBe(t *testing.T) {
 	for _, w := range bench.Workloads() {
-		if w.Name != "preemption" && w.Name != "preemption-budgets" && w.Name != "anti-affinity" && w.Name != "failover" {
+		if w.Name != "preemption" && w.Name != "preemption-budgets" && w.Name != "anti-affinity" && w.Name != "failover" && w.Name != "takeover" {
 			continue
 		}
 		if _, err := bench.Run(t.Context(), w, bench.Config{Nodes: 1, Pods: 1000, DataDir: t.TempDir()}); err == nil {

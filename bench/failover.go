@@ -61,7 +61,8 @@ func failover(ctx context.Context, r *run) (err error) {
 		return errors.New("the nodes do not hold these pods")
 	}
 	d := &drill{run: r}
-	if d.servers, err = r.startProcesses(ctx); err != nil {
+	// The audit reads every event.
+	if d.servers, err = r.startProcesses(ctx, serverSettings{EventLimit: 1_000_000}); err != nil {
 		return err
 	}
 	defer d.servers.stop()

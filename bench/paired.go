@@ -86,9 +86,8 @@ func runOther(ctx context.Context, program string, w Workload, c Config) (*Repor
 	for _, f := range []struct {
 		flag  string
 		value int
-		unset int
-	}{{"--nodes", c.Nodes, 0}, {"--pods", c.Pods, 0}, {"--clients", c.Clients, 0}, {"--kills", max(1, c.Kills), 1}} {
-		if f.value != f.unset { // an older program may not know it
+	}{{"--nodes", c.Nodes}, {"--pods", c.Pods}, {"--clients", c.Clients}, {"--kills", c.Kills}} {
+		if f.value != 0 { // an older program may not know it
 			args = append(args, f.flag, strconv.Itoa(f.value))
 		}
 	}

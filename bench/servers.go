@@ -27,8 +27,9 @@ import (
 
 // processes are servers of their own, so that one of them can be killed.
 type processes struct {
-	ca      *pki.CA
-	servers []*process
+	ca       *pki.CA
+	servers  []*process
+	settings serverSettings
 }
 
 // process is one server.
@@ -65,13 +66,18 @@ server {
   enabled          = true
   bootstrap_expect = {{.Expect}}
 
-  # The audit reads every event.
-  scheduler { event_limit = 1000000 }
-}
+{{if .EventLimit}}
+  scheduler { event_limit = {{.EventLimit}} }
+{{end}}}
 `))
 
+// serverSettings are those that workloads differ in.
+type serverSettings struct {
+	EventLimit int // 0: the default
+}
+
 // startProcesses starts the servers and waits until one leads.
-func (r *run) startProcesses(ctx context.Context) (_ *processes, err error) {
+func (r *run) startProcesses(ctx context.Context, settings serverSettings) (_ *processes, err error) {
 	if r.Program == "" {
 		return nil, errors.New("servers that are processes need Berth's binary")
 	}
@@ -80,7 +86,7 @@ func (r *run) startProcesses(ctx context.Context) (_ *processes, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ps := &processes{ca: ca}
+	ps := &processes{ca: ca, settings: settings}
 	admin, err := ca.Issue(now, pki.Request{Kind: pki.Client, Name: user, Groups: groups})
 	if err != nil {
 		return nil, err
@@ -136,7 +142,8 @@ func (ps *processes) furnish(p *process) error {
 		Name                            string
 		Join                            []int
 		HTTP, RPC, Raft, Gossip, Expect int
-	}{p.name, join, p.http, p.rpc, p.raft, p.gossip, len(ps.servers)})
+		serverSettings
+	}{p.name, join, p.http, p.rpc, p.raft, p.gossip, len(ps.servers), ps.settings})
 	if err != nil {
 		return err
 	}
@@ -250,6 +257,16 @@ func (ps *processes) stop() {
 		})
 	}
 	stopping.Wait()
+}
+
+// others are all servers but one.
+func (ps *processes) others(but *process) (out []*process) {
+	for _, p := range ps.servers {
+		if p != but {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // awaitLeader waits for a leader of a later term than the given one.

@@ -7,11 +7,13 @@ import (
 	"time"
 )
 
+const electionWon = "election won"
+
 // What a new leader's log says of how it became one, in order.
 func stepsOfElection() [3]struct{ what, marker string } {
 	return [...]struct{ what, marker string }{
 		{"gone, by the word of a majority, after ", "the leader's process is gone"},
-		{"elected after ", "election won"},
+		{"elected after ", electionWon},
 		{"leading after ", ": leading: "},
 	}
 }
@@ -47,6 +49,21 @@ func (p *process) steps(from int, killed time.Time) string {
 		}
 	}
 	return p.name + " " + strings.Join(out, ", ")
+}
+
+// elected is when the server was elected, by what its log tells from a place in it on; at the latest when it was
+// seen to lead.
+func (p *process) elected(from int, seen time.Time) time.Time {
+	b, err := os.ReadFile(p.logFile())
+	if err != nil || len(b) < from {
+		return seen
+	}
+	for _, line := range bytes.Split(b[from:], []byte("\n")) {
+		if at, ok := timeOf(line); ok && at.Before(seen) && bytes.Contains(line, []byte(electionWon)) {
+			seen = at
+		}
+	}
+	return seen
 }
 
 // timeOf is the time with which a line of a log begins.

@@ -61,7 +61,7 @@ Workloads:
 	fs.IntVar(&f.config.Pods, "pods", 0, "Pods; 0: the workload's own.")
 	fs.IntVar(&f.config.Servers, "servers", 3, "Servers.")
 	fs.IntVar(&f.config.Clients, "clients", 0, "Clients that create pods at the same time; 0: the workload's own.")
-	fs.IntVar(&f.config.Kills, "kills", 1, "How many leaders failover kills, one after another.")
+	fs.IntVar(&f.config.Kills, "kills", 0, "How many leaders failover and takeover kill, one after another; 0: the workload's own.")
 	fs.StringVar(&f.workers, "workers", "", "What is behind the nodes: stub (nothing) or fake (node agents); empty: the workload's own.")
 	fs.StringVar(&f.config.DataDir, "data-dir", "", "The directory below which the servers keep their logs; its disk is measured too.")
 	fs.BoolVar(&f.json, "json", false, "Print JSON.")
