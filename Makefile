@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz containers e2e upgrade conformance bench bench-paired damage sim sim-long sim-mutants chaos demo sweep worst clean
+.PHONY: help build test race lint check fuzz containers e2e upgrade conformance bench bench-paired damage sim sim-long sim-mutants chaos chaos-workloads demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,9 @@ sim-long: ## simulated clusters of fresh seeds for HOURS of virtual time
 
 chaos: ## a cluster of real processes under faults for CHAOS minutes: killed, cut off, without power; needs root
 	go test -count=1 -timeout 0 ./e2e -run '^TestChaos$$' -v -chaos.minutes=$(CHAOS) -chaos.seed=$(SEED)
+
+chaos-workloads: ## workloads change while leaders and workers are killed for CHAOS minutes, and every revision is looked at
+	go test -count=1 -timeout 0 ./e2e -run '^TestChaosOfWorkloads$$' -v -chaos.workloads=$(CHAOS) -chaos.seed=$(SEED)
 
 bench: build ## the figures of docs/benchmarks.md
 	bin/berth bench
