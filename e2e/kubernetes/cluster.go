@@ -31,6 +31,7 @@ type cluster struct {
 	kubeconfig string
 	fleet      *fleet.Fleet
 	nodes      []*node
+	registry   *registry
 }
 
 // workerConfig: the machine's disk may be as full as it is, and no image goes, since none could be fetched again.
@@ -60,12 +61,19 @@ func startCluster(ctx context.Context, o options, dir string) (c *cluster, err e
 			c.keepLogs(o.logs)
 		}
 	}()
+	list, err := suiteImages(o.tools)
 	images := filepath.Join(dir, "images.tar")
-	if err := writeImages(images, o.tools); err != nil {
+	if err == nil {
+		err = writeImages(images, list)
+	}
+	if err == nil {
+		c.registry, err = startRegistry(list)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the images: %w", err)
 	}
 	for i := range o.workers {
-		n, err := startNode(ctx, dir, i+1)
+		n, err := startNode(ctx, dir, i+1, c.registry.address)
 		if n != nil {
 			c.nodes = append(c.nodes, n)
 		}
@@ -163,6 +171,9 @@ func (c *cluster) stop() {
 	}
 	for _, n := range c.nodes {
 		n.stop()
+	}
+	if c.registry != nil {
+		c.registry.stop()
 	}
 }
 

@@ -170,30 +170,30 @@ const nginxScript = "#!/bin/sh\ncd /usr/share/nginx/html && exec busybox httpd -
 // pauseScript waits, and for the dead of a shared process namespace, too.
 const pauseScript = `trap "exit 0" TERM INT; while :; do sleep 3600 & wait $!; done`
 
-// writeImages packs stand-ins for the suite's images. Those that the suite tells apart by their contents differ by a variable.
-func writeImages(path, tools string) error {
+// suiteImages are stand-ins for the suite's images. Those that the suite tells apart by their contents differ by a variable.
+func suiteImages(tools string) ([]*imagepack.Image, error) {
 	folder, err := suiteFiles()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	busybox, err := userSpace()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	all, err := agnhostFiles(filepath.Join(tools, "agnhost"), folder)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	noNew := maps.Clone(busybox)
 	if err := noNew.copyFile(filepath.Join(tools, "nnp"), "usr/local/bin/nnp", 0o6755); err != nil {
-		return err
+		return nil, err
 	}
 	sample, etcd := maps.Clone(busybox), maps.Clone(busybox)
 	if err := sample.copyFile(filepath.Join(tools, "sample-apiserver"), "sample-apiserver", 0o755); err != nil {
-		return err
+		return nil, err
 	}
 	if err := etcd.copyFile(filepath.Join(tools, "etcd"), "usr/local/bin/etcd", 0o755); err != nil {
-		return err
+		return nil, err
 	}
 	nginx := maps.Clone(busybox)
 	for _, dir := range [...]string{"usr/share", "usr/share/nginx", "usr/share/nginx/html"} {
@@ -220,13 +220,20 @@ func writeImages(path, tools string) error {
 	for id, name := range map[imageutils.ImageID]string{imageutils.Nautilus: "nautilus", imageutils.Kitten: "kitten"} {
 		r, err := all.with(filepath.Join(folder, name, "html"))
 		if err != nil {
-			return err
+			return nil, err
 		}
+		// Who reads the files of one of these looks for what tells the system that they are based on.
+		r.put(imagepack.File{Path: "etc/os-release", Mode: 0o644, Data: []byte("NAME=\"Alpine Linux\"\nID=alpine\n")})
 		add(id, r, server, []string{"test-webserver"}, "")
 	}
 	for _, id := range [...]imageutils.ImageID{imageutils.Nginx, imageutils.NginxNew} {
 		add(id, nginx, nil, []string{"/usr/sbin/nginx", "-g", "daemon off;"}, "")
 	}
+	return list, nil
+}
+
+// writeImages packs images into a file.
+func writeImages(path string, list []*imagepack.Image) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err

@@ -66,6 +66,8 @@ state = "%[1]s/state"
   stream_server_port = "0"
   restrict_oom_score_adj = %[2]t
   disable_apparmor = %[3]t
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "%[1]s/certs.d"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "` + cniPlugins + `"
     conf_dir = "%[1]s/cni"
@@ -77,6 +79,9 @@ state = "%[1]s/state"
       runtime_type = "io.containerd.runc.v2"
 `
 
+// registryHosts has the names of the suite's registry led to the machine's own.
+const registryHosts = "[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
+
 // Hubs route pods' addresses, so nothing is masqueraded.
 const containerdNetwork = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "pods", "isDefaultGateway": true, "ipMasq": false, "hairpinMode": true, "mtu": 1400,
@@ -84,8 +89,8 @@ const containerdNetwork = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `
 
-// startNode makes a node and starts its containerd.
-func startNode(ctx context.Context, dir string, number int) (*node, error) {
+// startNode makes a node and starts its containerd, which fetches the suite's images from registry.
+func startNode(ctx context.Context, dir string, number int, registry string) (*node, error) {
 	name := fmt.Sprintf("node-%d", number)
 	n := &node{number: number, name: name, dir: filepath.Join(dir, name+"-containerd")}
 	if err := shell(ctx, nodeScript, name, fmt.Sprint(number), n.address(), n.pods(), hubAddress); err != nil {
@@ -95,6 +100,7 @@ func startNode(ctx context.Context, dir string, number int) (*node, error) {
 	files := map[string]string{
 		"config.toml":        fmt.Sprintf(containerdConfig, n.dir, !mayLowerOOM(), errors.Is(err, os.ErrNotExist)),
 		"cni/berth.conflist": fmt.Sprintf(containerdNetwork, n.dir, n.pods()),
+		"certs.d/" + suiteRegistry + "/hosts.toml": fmt.Sprintf(registryHosts, registry),
 	}
 	for name, text := range files {
 		path := filepath.Join(n.dir, name)

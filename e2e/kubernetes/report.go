@@ -98,9 +98,9 @@ nodes, each with a network, a containerd and a worker of its own, which carries 
 What every spec came to is kept in ` + "`bin/conformance.json`" + ` as soon as it is known, so that a run that was ended is gone on with: the whole
 takes longer than an hour. It needs root and Debian's packages (` + "`make containers`" + `), runs in namespaces of its own and leaves nothing behind.
 
-There is no registry, so the images are stand-ins under the same names: ` + "`agnhost`" + `, which most specs use, ` + "`sample-apiserver`" + ` and ` + "`kubectl`" + ` are
-built from Kubernetes' sources and ` + "`etcd`" + ` from its own; ` + "`busybox`" + `, its shell and the tools beside them are this machine's; ` + "`nginx`" + ` is busybox's
-server. Specs of images that nobody stands in for fail.
+The images are stand-ins under the same names, on the nodes before anything runs, and one that a spec wants fetched in a registry of the
+run's own: ` + "`agnhost`" + `, which most specs use, ` + "`sample-apiserver`" + ` and ` + "`kubectl`" + ` are built from Kubernetes' sources and ` + "`etcd`" + ` from its own;
+` + "`busybox`" + `, its shell and the tools beside them are this machine's; ` + "`nginx`" + ` is busybox's server. Specs of images that nobody stands in for fail.
 
 This page is written by that command, of Berth %s.
 
