@@ -49,6 +49,25 @@ func (w *worstWorld) bindTo(pod *corev1.Pod, node string) (refusal PlanRefusal) 
 // between comes to the same.
 func TestRulesAreCountedInParts(t *testing.T) {
 	w := countedWorld(t, 200)
+	w.countsInParts(t, w.asking("first", 64, nil), w.asking("second", 64, nil))
+}
+
+// TestNodesAreAskedInParts is TestRulesAreCountedInParts where it takes long to ask all
+// nodes whether they are domains. By the rules of before they are asked at once.
+func TestNodesAreAskedInParts(t *testing.T) {
+	w := worstPlan{Nodes: 2000, Zones: 3, Placed: 1, Kinds: 1, Namespaces: 1, Labels: 2, Where: 500, Recorded: true}.build(t)
+	asking := func(name string) *corev1.Pod {
+		pod := w.pod(name, "placed-0", 0, 0, worstRules{})
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: w.where()}}}
+		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 100, TopologyKey: "zone",
+			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels}}}
+		return pod
+	}
+	w.countsInParts(t, asking("first"), asking("second"))
+}
+
+func (w *worstWorld) countsInParts(t *testing.T, first, second *corev1.Pod) {
 	replica := NewState()
 	restore := func() {
 		var b bytes.Buffer
@@ -59,7 +78,6 @@ func TestRulesAreCountedInParts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first, second := w.asking("first", 64, nil), w.asking("second", 64, nil)
 	w.must(&AdmitPod{Pod: PodWire{Object: first}}, &AdmitPod{Pod: PodWire{Object: second}})
 	if r := w.bindTo(first, "node-00000"); r.Reason != stillCounting || !r.Deferred {
 		t.Fatalf("the first decision: %+v", r)

@@ -22,6 +22,10 @@ import (
 // SinceCountedRules is the LogVersion from which on pods are counted in parts.
 const SinceCountedRules = 6
 
+// SinceEligibleBilled is the LogVersion from which on it is charged that all nodes are
+// asked whether they are domains for a class.
+const SinceEligibleBilled = 21
+
 const (
 	// costCountedKind is to count a kind of pods for a term, and costCountedPlace
 	// each node where it has some.
@@ -75,7 +79,11 @@ func (v *live) countsParts() bool { return v.Version() >= SinceCountedRules && !
 func (v *live) countUnits(c *model.Class) int64 {
 	n := v.topology().CountFor(c)
 	v.topology().Charge(n.Looks)
-	return n.Counters*(costTerm+int64(v.Nodes.Len())/nodesPerUnit) + n.Kinds*costCountedKind + n.Places*costCountedPlace + n.Looks
+	if v.Version() < SinceEligibleBilled {
+		n.Nodes = 0
+	}
+	nodes := int64(v.Nodes.Len())
+	return n.Counters*(costTerm+nodes/nodesPerUnit) + n.Nodes*nodes + n.Kinds*costCountedKind + n.Places*costCountedPlace + n.Looks
 }
 
 // isCounted says whether what the class's rules are about is counted and kept.

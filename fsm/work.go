@@ -33,7 +33,7 @@ const (
 	// that it is compared with, that cost a unit.
 	asksPerUnit = 10
 
-	// countsPerUnit are the steps of model.Topology.Work that cost a unit.
+	// countsPerUnit are the steps of model.Topology.Cost that cost a unit.
 	countsPerUnit = 3
 
 	// MaxPlanWork is what the decisions of one plan may cost.
@@ -53,7 +53,7 @@ func (v *live) work() int64 {
 // countWork is what the counters of rules between pods did so far.
 func (v *live) countWork() int64 {
 	if t := v.cache.counters.topology; t != nil {
-		return t.Work() / countsPerUnit
+		return t.Cost() / countsPerUnit
 	}
 	return 0
 }

@@ -4,15 +4,14 @@ import (
 	"crypto/sha256"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
 // AddedAffinity is what a profile asks of the nodes of all of its pods, beside what they ask themselves, compiled. As in
 // kube-scheduler it decides nothing about which nodes are domains of a spread constraint.
 type AddedAffinity struct {
-	sum       string                     // of what is asked
-	required  *nodeaffinity.NodeSelector // nil: nothing
-	preferred *nodeaffinity.PreferredSchedulingTerms
+	sum       string        // of what is asked
+	required  *nodeSelector // nil: nothing
+	preferred *nodeSelector
 	asks      int // see Class.Asks
 }
 
@@ -26,16 +25,11 @@ func CompileAddedAffinity(a *corev1.NodeAffinity) *AddedAffinity {
 		panic("model: marshalling an affinity: " + err.Error()) // see signer.message
 	}
 	sum := sha256.Sum256(b)
-	out := &AddedAffinity{sum: string(sum[:]), asks: asksOf(a)}
-	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
-		if out.required, err = nodeaffinity.NewNodeSelector(r); err != nil {
-			out.required, _ = nodeaffinity.NewNodeSelector(&corev1.NodeSelector{})
-		}
+	return &AddedAffinity{
+		sum: string(sum[:]), asks: asksOf(a),
+		required:  compileWholeSelector(a.RequiredDuringSchedulingIgnoredDuringExecution),
+		preferred: compileNodePreferences(a.PreferredDuringSchedulingIgnoredDuringExecution),
 	}
-	if terms := a.PreferredDuringSchedulingIgnoredDuringExecution; len(terms) > 0 {
-		out.preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(terms)
-	}
-	return out
 }
 
 // WithAddedAffinity returns the class that in addition asks of nodes what its profile does; c itself where that is nothing.
@@ -51,5 +45,5 @@ func (c *Class) WithAddedAffinity(a *AddedAffinity) *Class {
 
 // admits says whether a node is one that the profile lets its pods have.
 func (a *AddedAffinity) admits(n *corev1.Node) bool {
-	return a == nil || a.required == nil || a.required.Match(n)
+	return a == nil || a.required == nil || a.required.match(n)
 }

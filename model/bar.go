@@ -33,7 +33,7 @@ func (j *Judge) Bars(node string) []Bar {
 		}
 		key := k.counter.key
 		b := Bar{
-			Key: key.label, Value: key.values[d], Shared: key.nodes[d] > 1,
+			Key: key.label, Value: key.domains[d].value, Shared: key.domains[d].nodes > 1,
 			Pods: s.counts[i].pods(true), Nominated: k.with != &k.counter.base,
 			rule: Obstacle{t: j.t, counter: k.counter, domain: d},
 		}

@@ -158,10 +158,11 @@ func (t *Topology) censusOf(sp *space, matches []*podMatch) census {
 }
 
 // Count is what it takes to make the counters of a class's own terms, of which none is there yet: how many they are, and the
-// kinds of pods and their places that are looked at for each of them. Looks is what it takes to say so.
-type Count struct{ Counters, Kinds, Places, Looks int64 }
+// kinds of pods and their places that are looked at for each of them. Nodes is what each node is asked to know whether it is
+// eligible, in looks at a count. Looks is what it takes to say so.
+type Count struct{ Counters, Kinds, Places, Nodes, Looks int64 }
 
-// CountFor is what it may take to count for a class. It follows from the pods and nominations alone.
+// CountFor is what it may take to count for a class. It follows from the pods, the nominations and the class alone.
 func (t *Topology) CountFor(c *Class) Count {
 	var out Count
 	terms := c.terms
@@ -185,8 +186,17 @@ func (t *Topology) CountFor(c *Class) Count {
 		out.Kinds += int64(times) * has.kinds
 		out.Places += int64(times) * has.places
 	}
+	var eligible []eligibility
 	for i := range terms.spread {
-		add(1, terms.spread[i].match)
+		s := &terms.spread[i]
+		add(1, s.match)
+		e := eligibility{class: c, keys: spreadKeys(terms.spread, s.hard), affinity: s.honorAffinity && c.selects, taints: s.honorTaints}
+		if (e.affinity || e.taints) && !slices.ContainsFunc(eligible, func(k eligibility) bool {
+			return k.affinity == e.affinity && k.taints == e.taints && slices.Equal(k.keys, e.keys)
+		}) {
+			eligible = append(eligible, e)
+			out.Nodes += e.looks()
+		}
 	}
 	if len(terms.affinity) > 0 {
 		all, keys := attraction(terms.affinity)

@@ -39,18 +39,9 @@ func CheckNode(c *Class, n *corev1.Node) []Reason {
 
 // NodeFailures is CheckNode in its cheapest form.
 func NodeFailures(c *Class, n *corev1.Node) Failures {
-	var f Failures
-	if n.Spec.Unschedulable && !tolerates(c.Tolerations, &unschedulableTaint) {
-		f |= failUnschedulable
-	}
+	f := taintFailures(c, n)
 	if c.NodeName != "" && c.NodeName != n.Name {
 		f |= failNodeName
-	}
-	for i := range n.Spec.Taints {
-		if t := &n.Spec.Taints[i]; keepsOut(t) && !tolerates(c.Tolerations, t) {
-			f |= failTaint
-			break
-		}
 	}
 	if !c.added.admits(n) {
 		f |= failEnforcedAffinity
@@ -59,6 +50,20 @@ func NodeFailures(c *Class, n *corev1.Node) Failures {
 		f |= failAffinity
 	}
 	return f | c.volumes.failures(n)
+}
+
+// taintFailures is the part of NodeFailures that a class's tolerations decide.
+func taintFailures(c *Class, n *corev1.Node) Failures {
+	var f Failures
+	if n.Spec.Unschedulable && !tolerates(c.Tolerations, &unschedulableTaint) {
+		f |= failUnschedulable
+	}
+	for i := range n.Spec.Taints {
+		if t := &n.Spec.Taints[i]; keepsOut(t) && !tolerates(c.Tolerations, t) {
+			return f | failTaint
+		}
+	}
+	return f
 }
 
 // CheckUsage is the part of Check that depends on what runs on the node: host ports and resources.
@@ -113,15 +118,6 @@ func untolerated(c *Class, n *corev1.Node) []string {
 		}
 	}
 	return out
-}
-
-// matchesAffinity applies nodeSelector and required node affinity (AF1). A term that does not parse matches nothing.
-func matchesAffinity(c *Class, n *corev1.Node) bool {
-	if !c.selects {
-		return true
-	}
-	ok, err := c.required.Match(n)
-	return ok && err == nil
 }
 
 func takenPorts(want []HostPort, used UsedPorts) []string {

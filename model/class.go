@@ -10,7 +10,6 @@ import (
 	"weak"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
 // Class is what a pod asks of the scheduler, with its selectors compiled. All pods that ask for the same thing share one
@@ -49,11 +48,12 @@ type Class struct {
 	Containers int
 	ImageSet   string
 
-	required  nodeaffinity.RequiredNodeAffinity
-	selects   bool // required demands something
-	preferred *nodeaffinity.PreferredSchedulingTerms
-	added     *AddedAffinity // of the profile; nil: nothing
-	volumes   *Volumes       // of the claims; nil: they ask nothing
+	nodeLabels []nodeLabel
+	required   *nodeSelector  // nil: nothing
+	selects    bool           // nodeLabels or required demand something
+	preferred  *nodeSelector  // nil: nothing
+	added      *AddedAffinity // of the profile; nil: nothing
+	volumes    *Volumes       // of the claims; nil: they ask nothing
 
 	terms *podTerms // nil: none
 }
@@ -126,7 +126,7 @@ func compileClass(pod *corev1.Pod, s signatures) *Class {
 		Tolerations:       pod.Spec.Tolerations,
 		Affinity:          pod.Spec.Affinity,
 		Spread:            pod.Spec.TopologySpreadConstraints,
-		required:          nodeaffinity.GetRequiredNodeAffinity(pod),
+		nodeLabels:        compileNodeLabels(pod.Spec.NodeSelector),
 		terms:             compileTerms(pod),
 		Images:            imagesOf(pod, nil),
 		Containers:        len(pod.Spec.InitContainers) + len(pod.Spec.Containers),
@@ -135,14 +135,11 @@ func compileClass(pod *corev1.Pod, s signatures) *Class {
 	if c.terms != nil {
 		c.terms.signRules(c)
 	}
-	c.selects = len(pod.Spec.NodeSelector) > 0
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		c.selects = c.selects || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
-		if terms := a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution; len(terms) > 0 {
-			// Terms that do not parse cannot pass the API's validation; they would score nothing.
-			c.preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(terms)
-		}
+		c.required, _ = compileNodeSelector(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+		c.preferred = compileNodePreferences(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
+	c.selects = c.required != nil || len(c.nodeLabels) > 0
 	return c
 }
 

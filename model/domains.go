@@ -15,17 +15,26 @@ type topoKey struct {
 	// over host names so.
 	perNode bool
 
-	ids    map[string]int32
-	values []string // by domain
-	nodes  []int32  // by domain: how many it has
-	free   []int32
-	shared int     // domains of several nodes
-	of     []int32 // by slot: the node's domain; noDomain, or not there, if it lacks the label
+	ids     map[string]int32 // by value; nil while there are few
+	domains []domain
+	free    []int32
+	shared  int   // domains of several nodes
+	of      tally // by slot: one more than the number of the node's domain; 0, or not there, if it lacks the label
+	nodes   int
 
 	counters []*counter
+	needed   int // counters of other keys that count only where a node has this one
+}
+
+type domain struct {
+	value string
+	nodes int32
 }
 
 const noDomain = -1
+
+// fewDomains are looked through one by one: most labels of which there are many have one value each.
+const fewDomains = 8
 
 func keyID(label string, perNode bool) string {
 	if perNode {
@@ -37,97 +46,84 @@ func keyID(label string, perNode bool) string {
 func (k *topoKey) id() string { return keyID(k.label, k.perNode) }
 
 // domainOf is the domain of the node in a slot, noDomain if it lacks the label.
-func (k *topoKey) domainOf(slot int32) int32 {
-	if int(slot) >= len(k.of) {
-		return noDomain
+func (k *topoKey) domainOf(slot int32) int32 { return k.of.at(slot) - 1 }
+
+// find is the domain of a value.
+func (k *topoKey) find(value string) (int32, bool) {
+	if k.ids != nil {
+		d, ok := k.ids[value]
+		return d, ok
 	}
-	return k.of[slot]
+	d := slices.IndexFunc(k.domains, func(d domain) bool { return d.nodes > 0 && d.value == value })
+	return int32(d), d >= 0
 }
 
-func (k *topoKey) valueOf(n *corev1.Node) (string, bool) {
-	v, ok := n.Labels[k.label]
-	if ok && k.perNode {
-		return n.Name, true
+// found makes a domain of a value.
+func (k *topoKey) found(value string) int32 {
+	d := int32(len(k.domains))
+	if last := len(k.free) - 1; last >= 0 {
+		d, k.free = k.free[last], k.free[:last]
+		k.domains[d].value = value
+	} else {
+		k.domains = append(k.domains, domain{value: value})
 	}
-	return v, ok
-}
-
-// join gives a node's slot its domain.
-func (k *topoKey) join(n *corev1.Node, slot int32) {
-	value, ok := k.valueOf(n)
-	if !ok {
-		return
-	}
-	d, known := k.ids[value]
-	if !known {
-		if last := len(k.free) - 1; last >= 0 {
-			d, k.free = k.free[last], k.free[:last]
-		} else {
-			d = int32(len(k.values))
-			k.values, k.nodes = append(k.values, ""), append(k.nodes, 0)
+	if k.ids == nil && len(k.domains) > fewDomains { // none is free
+		k.ids = map[string]int32{}
+		for i, d := range k.domains {
+			k.ids[d.value] = int32(i)
 		}
-		k.values[d] = value
+	}
+	if k.ids != nil {
 		k.ids[value] = d
 	}
-	for int(slot) >= len(k.of) {
-		k.of = append(k.of, noDomain)
+	return d
+}
+
+// join gives a node's slot the domain of its label's value; the counters are told when it has those of all of its labels.
+func (k *topoKey) join(slot int32, value string) {
+	d, known := k.find(value)
+	if !known {
+		d = k.found(value)
 	}
-	k.of[slot] = d
-	if k.nodes[d]++; k.nodes[d] == 2 {
+	k.of.add(slot, d+1)
+	k.nodes++
+	if k.domains[d].nodes++; k.domains[d].nodes == 2 {
 		k.shared++
-	}
-	for _, c := range k.counters {
-		c.nodeJoined(slot, d)
 	}
 }
 
-// leave takes a slot out of its domain; the pods there must not be counted any more.
+// leave takes a slot out of its domain.
 func (k *topoKey) leave(slot int32) {
 	d := k.domainOf(slot)
-	if d == noDomain {
-		return
-	}
-	for _, c := range k.counters {
-		c.nodeLeft(slot, d)
-	}
-	k.of[slot] = noDomain
-	k.nodes[d]--
-	switch k.nodes[d] {
+	k.of.add(slot, -d-1)
+	k.nodes--
+	k.domains[d].nodes--
+	switch k.domains[d].nodes {
 	case 1:
 		k.shared--
 	case 0:
-		delete(k.ids, k.values[d])
-		k.values[d] = ""
+		delete(k.ids, k.domains[d].value)
+		k.domains[d].value = ""
 		k.free = append(k.free, d)
 	}
 }
 
-// eligibility says which nodes are domains for a constraint: those with all keys of the class's constraints (TS4) that
-// its node affinity (TS5) and its tolerations (TS6) admit, where the constraint honours these.
-type eligibility struct {
-	id    string
-	refs  int
-	keys  []string
-	class *Class
-
-	affinity, taints bool
-	ok               []bool // by slot
+// keyOf returns the key, made on first use.
+func (t *Topology) keyOf(label string, perNode bool) *topoKey {
+	id := keyID(label, perNode)
+	k, ok := t.keys[id]
+	if !ok {
+		k = &topoKey{label: label, perNode: perNode}
+		t.keys[id] = k
+	}
+	return k
 }
 
-func (e *eligibility) admits(n *corev1.Node) bool {
-	for _, key := range e.keys {
-		if _, ok := n.Labels[key]; !ok {
-			return false
-		}
+// dropKey forgets a key that divides no nodes and that nobody asks for.
+func (t *Topology) dropKey(k *topoKey) {
+	if k.nodes == 0 && len(k.counters) == 0 && k.needed == 0 {
+		delete(t.keys, k.id())
 	}
-	var honored Failures // not failEnforcedAffinity: what a profile adds does not say which nodes are domains
-	if e.affinity {
-		honored |= failAffinity
-	}
-	if e.taints {
-		honored |= failUnschedulable | failTaint
-	}
-	return honored == 0 || NodeFailures(e.class, n)&honored == 0
 }
 
 // counter counts pods by domain of a key. What it counts is either all pods that match, or all pods that carry a term.
@@ -146,7 +142,8 @@ type counter struct {
 	held        int64        // bytes, with what leads to it, for matching pods
 	match       []*podMatch  // all of them must match; the one that a carried term is about
 	role        carriedRole  // notCarried for matching pods
-	eligible    *eligibility // nil: every node that has the key
+	eligible    *eligibility // nil: every node that has the keys
+	needs       []*topoKey   // that a node must have beside key
 	skipLeaving bool         // TS7
 	ranked      bool         // the least count is asked for: layers keep a histogram
 
@@ -193,7 +190,14 @@ type layer struct {
 	held     int64     // bytes, when it was made
 }
 
-func (c *counter) counts(slot int32) bool { return c.eligible == nil || c.eligible.ok[slot] }
+func (c *counter) counts(slot int32) bool {
+	for _, k := range c.needs {
+		if k.domainOf(slot) == noDomain {
+			return false
+		}
+	}
+	return c.eligible == nil || c.eligible.ok.has(slot)
+}
 
 func (c *counter) nodeJoined(slot, domain int32) {
 	if !c.ranked || !c.counts(slot) {
@@ -217,12 +221,12 @@ func (c *counter) allJoined() {
 	if !c.ranked {
 		return
 	}
-	c.domains = make([]int32, len(c.key.values))
-	for slot, d := range c.key.of {
-		if d != noDomain && c.counts(int32(slot)) {
-			c.domains[d]++
+	c.domains = make([]int32, len(c.key.domains))
+	c.key.of.each(func(slot, domain int32) {
+		if c.counts(slot) {
+			c.domains[domain-1]++
 		}
-	}
+	})
 	for d, nodes := range c.domains {
 		if nodes > 0 {
 			c.mark(int32(d))
@@ -349,14 +353,17 @@ func (c *counter) forget() {
 	if i := slices.Index(c.key.counters, c); i >= 0 {
 		c.key.counters = slices.Delete(c.key.counters, i, i+1)
 	}
+	for _, k := range c.needs {
+		k.needed--
+	}
 	c.filling, c.unfilled = false, nil
 	c.base, c.layers, c.nominal, c.coming, c.domains = layer{}, nil, nil, nil, nil
 }
 
-// sameForTopology says whether two states of a node differ in nothing that makes domains.
-func sameForTopology(a, b *corev1.Node) bool {
-	return a.Spec.Unschedulable == b.Spec.Unschedulable && maps.Equal(a.Labels, b.Labels) &&
+// sameDomains says whether two states of a node differ in nothing that says in which domains it is.
+func (t *Topology) sameDomains(a, b *corev1.Node) bool {
+	return maps.Equal(a.Labels, b.Labels) && (t.byTaints == 0 || a.Spec.Unschedulable == b.Spec.Unschedulable &&
 		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(x, y corev1.Taint) bool {
 			return x.Key == y.Key && x.Value == y.Value && x.Effect == y.Effect
-		})
+		}))
 }

@@ -112,13 +112,25 @@ func (t *Topology) newJudge(c *Class) *Judge {
 	return p.judge
 }
 
-// preparation is a judge whose counters are being made, one after the other: each costs the nodes, and then the classes
-// placed.
+// preparation is a judge whose counters are being made, one after the other: each costs the nodes, which may have to be
+// asked much, and then the classes placed.
 type preparation struct {
 	judge   *Judge
-	left    []func() *counter
+	left    []wanted
 	filling *counter // nil: none
 	kept    bool     // see PrepareKept
+}
+
+// wanted is a counter for one of the judge's terms.
+type wanted struct {
+	like    counter // without its key
+	label   string
+	perNode bool
+	needs   []string // labels that nodes must have
+
+	role   termRole
+	spread *spreadTerm
+	weight int64
 }
 
 // goOn makes counters until out says that this is enough for now, and says whether all are made.
@@ -134,7 +146,11 @@ func (t *Topology) goOn(p *preparation, out func() bool) bool {
 		if out() {
 			return false
 		}
-		p.filling = p.left[0]()
+		next := p.left[0]
+		if e := next.like.eligible; e != nil && !t.lookAtNodes(e, out) {
+			return false
+		}
+		p.filling = p.judge.add(&next)
 		p.left = p.left[1:]
 		if p.kept {
 			t.keepCounter(p.filling)
@@ -228,6 +244,9 @@ func (t *Topology) abandon() {
 		return
 	}
 	t.preparing = nil
+	for i := range p.left {
+		t.releaseEligibility(p.left[i].like.eligible)
+	}
 	if p.kept {
 		for i := range p.judge.own {
 			t.unkeep(p.judge.own[i].counter)
@@ -243,9 +262,6 @@ func (t *Topology) begin(c *Class) *preparation {
 	if terms == nil {
 		return p
 	}
-	later := func(role termRole, s *spreadTerm, weight int64, of func() *counter) {
-		p.left = append(p.left, func() *counter { return j.add(role, of(), s, weight) })
-	}
 	hard, soft := spreadKeys(terms.spread, true), spreadKeys(terms.spread, false)
 	if terms.system {
 		soft = nil // TS4: nodes without all of the keys count too
@@ -256,17 +272,23 @@ func (t *Topology) begin(c *Class) *preparation {
 		if s.hard {
 			role, keys = hardSpread, hard
 		}
-		later(role, s, 0, func() *counter { return t.spreadCounter(c, s, keys) })
+		w := wanted{role: role, spread: s, label: s.topologyKey, like: counter{match: []*podMatch{s.match}, skipLeaving: true}}
+		// TS10: what runs on the node itself is scored, whether it is a domain or not.
+		if w.perNode = !s.hard && s.topologyKey == corev1.LabelHostname; !w.perNode {
+			w.like.ranked, w.like.eligible = s.hard, t.eligibilityOf(c, s, keys)
+			if w.like.eligible == nil {
+				w.needs = keys
+			}
+		}
+		p.left = append(p.left, w)
 	}
 	j.attracts = len(terms.affinity)
 	all, keys := attraction(terms.affinity)
 	for _, label := range keys {
-		later(ownAffinity, nil, 0, func() *counter { return t.counterOf(counter{match: all, key: t.keyOf(label, false)}) })
+		p.left = append(p.left, wanted{role: ownAffinity, label: label, like: counter{match: all}})
 	}
 	about := func(role termRole, a *affinityTerm, weight int64) {
-		later(role, nil, weight, func() *counter {
-			return t.counterOf(counter{match: []*podMatch{a.match}, key: t.keyOf(a.topologyKey, false)})
-		})
+		p.left = append(p.left, wanted{role: role, weight: weight, label: a.topologyKey, like: counter{match: []*podMatch{a.match}}})
 	}
 	for i := range terms.antiAffinity {
 		about(ownAntiAffinity, &terms.antiAffinity[i], 0)
@@ -277,9 +299,18 @@ func (t *Topology) begin(c *Class) *preparation {
 	return p
 }
 
-func (j *Judge) add(role termRole, c *counter, s *spreadTerm, weight int64) *counter {
+// add has the judge go by a counter, which takes its part of the eligibility.
+func (j *Judge) add(w *wanted) *counter {
+	w.like.key = j.t.keyOf(w.label, w.perNode)
+	for _, label := range w.needs {
+		if label != w.label {
+			w.like.needs = append(w.like.needs, j.t.keyOf(label, false))
+		}
+	}
+	c := j.t.counterOf(w.like)
+	j.t.releaseEligibility(w.like.eligible)
 	c.refs++
-	j.own = append(j.own, judged{role: role, counter: c, spread: s, weight: weight})
+	j.own = append(j.own, judged{role: w.role, counter: c, spread: w.spread, weight: w.weight})
 	return c
 }
 
@@ -294,69 +325,6 @@ func spreadKeys(terms []spreadTerm, hard bool) []string {
 	return slices.Compact(keys)
 }
 
-// spreadCounter counts the pods that a constraint is about, on the nodes that are domains for it. keys are all that a
-// node must have.
-func (t *Topology) spreadCounter(c *Class, s *spreadTerm, keys []string) *counter {
-	perNode := !s.hard && s.topologyKey == corev1.LabelHostname
-	if perNode {
-		// TS10: what runs on the node itself is scored, whether it is a domain or not.
-		return t.counterOf(counter{match: []*podMatch{s.match}, key: t.keyOf(s.topologyKey, true), skipLeaving: true})
-	}
-	return t.counterOf(counter{
-		match: []*podMatch{s.match}, key: t.keyOf(s.topologyKey, false), skipLeaving: true, ranked: s.hard,
-		eligible: t.eligibilityOf(c, s, keys),
-	})
-}
-
-func (t *Topology) eligibilityOf(c *Class, s *spreadTerm, keys []string) *eligibility {
-	e := &eligibility{keys: keys, class: c, affinity: s.honorAffinity && c.selects, taints: s.honorTaints}
-	e.id = strings.Join(keys, ",")
-	if e.affinity || e.taints {
-		e.id += "\x00" + c.Shape
-		if e.affinity {
-			e.id += "a"
-		}
-		if e.taints {
-			e.id += "t"
-		}
-	}
-	if known, ok := t.eligible[e.id]; ok {
-		return known
-	}
-	asks := 1
-	if e.affinity {
-		asks += c.Asks() / 4
-	}
-	t.work += int64(len(t.spots) * asks)
-	e.ok = make([]bool, len(t.spots))
-	for i := range t.spots {
-		if n := t.spots[i].node; n != nil {
-			e.ok[i] = e.admits(n)
-		}
-	}
-	t.eligible[e.id] = e
-	return e
-}
-
-// keyOf returns the key's domains, dividing the nodes on first use.
-func (t *Topology) keyOf(label string, perNode bool) *topoKey {
-	id := keyID(label, perNode)
-	if k, ok := t.keys[id]; ok {
-		return k
-	}
-	k := &topoKey{label: label, perNode: perNode, ids: map[string]int32{}}
-	t.keys[id] = k
-	if t.labelled[label] == 0 {
-		return k
-	}
-	for i := range t.spots {
-		if n := t.spots[i].node; n != nil {
-			k.join(n, int32(i))
-		}
-	}
-	return k
-}
-
 // counterOf returns the counter of matching pods that is like c. One that is new has to be filled.
 func (t *Topology) counterOf(c counter) *counter {
 	c.id = c.describe()
@@ -369,10 +337,13 @@ func (t *Topology) counterOf(c counter) *counter {
 	if e := made.eligible; e != nil {
 		e.refs++
 	}
+	for _, k := range made.needs {
+		k.needed++
+	}
 	made.allJoined()
 	made.key.counters = append(made.key.counters, made)
 	t.matching.add(made)
-	t.work += int64(len(made.key.of))
+	t.work += int64(made.key.nodes)
 	made.filling = true
 	first := made.match[0]
 	if first.nsSelector != nil {
@@ -422,6 +393,10 @@ func (c *counter) describe() string {
 	if c.eligible != nil {
 		b.WriteByte('e')
 		b.WriteString(c.eligible.id)
+	}
+	for _, k := range c.needs {
+		b.WriteByte(1) // in no label
+		b.WriteString(k.id())
 	}
 	for _, m := range c.match {
 		b.WriteByte(0)

@@ -142,7 +142,7 @@ func (j *Judge) detail(kind ReasonKind, at int, s *sight, nominations bool) stri
 	label, d, pods := k.counter.key.label, s.domains[at], s.counts[at].pods(nominations)
 	where := "the node has no label " + label
 	if d != noDomain {
-		where = label + "=" + k.counter.key.values[d]
+		where = label + "=" + k.counter.key.domains[d].value
 	}
 	nominated := ""
 	if nominations && k.with != &k.counter.base {

@@ -35,7 +35,7 @@ func (j *Judge) Scale(s *SpreadScale, groups, nodes []int32) {
 // node without the label is in a domain like any other, that without a name, as in kube-scheduler.
 func (j *Judge) domains(s *SpreadScale, k *judged, groups, nodes []int32) int64 {
 	var n int64
-	s.seen = append(s.seen[:0], make([]bool, len(k.counter.key.values)+1)...)
+	s.seen = append(s.seen[:0], make([]bool, len(k.counter.key.domains)+1)...)
 	for i, number := range groups {
 		if nodes[i] == 0 || j.unscored(number) {
 			continue

@@ -144,14 +144,26 @@ func (t *Topology) letGoCounter(c *counter) {
 
 // keepCounter takes a counter out of what the judges may hold; unkeep is the inverse.
 func (t *Topology) keepCounter(c *counter) {
-	if c.keepers++; c.keepers == 1 {
-		t.judges.bytes -= c.held
+	if c.keepers++; c.keepers > 1 {
+		return
+	}
+	t.judges.bytes -= c.held
+	if e := c.eligible; e != nil {
+		if e.keepers++; e.keepers == 1 {
+			t.judges.bytes -= e.held
+		}
 	}
 }
 
 func (t *Topology) unkeep(c *counter) {
-	if c.keepers--; c.keepers == 0 {
-		t.judges.bytes += c.held
+	if c.keepers--; c.keepers > 0 {
+		return
+	}
+	t.judges.bytes += c.held
+	if e := c.eligible; e != nil {
+		if e.keepers--; e.keepers == 0 {
+			t.judges.bytes += e.held
+		}
 	}
 }
 

@@ -148,7 +148,7 @@ func (o *Obstacle) Same(b *Obstacle) bool { return o.counter == b.counter && o.d
 // Beyond says whether pods that the rule is about, and that are not leaving, are on more than so many nodes beside one, and
 // returns how much there was to look at to find that out, as Nodes does.
 func (o *Obstacle) Beyond(most int, node string) (is bool, looked int) {
-	if o.domain >= 0 && o.counter.key.nodes[o.domain] == 1 {
+	if o.domain >= 0 && o.counter.key.domains[o.domain].nodes == 1 {
 		return most < 0, 1
 	}
 	own, ok := o.t.slots[node]
@@ -187,7 +187,7 @@ func (o *Obstacle) isOn(s *spot, staying bool) (is bool, looked int) {
 // Nodes calls f for every node with pods that the rule is about, in no order, and returns how much there was to look at:
 // the nodes, and the counters of the kinds of pods that are in the domain. The kinds of all domains would be more.
 func (o *Obstacle) Nodes(f func(node string)) (looked int) {
-	if o.domain >= 0 && o.counter.key.nodes[o.domain] == 1 {
+	if o.domain >= 0 && o.counter.key.domains[o.domain].nodes == 1 {
 		f(o.t.spots[o.slot].name) // a host name, say: there is nobody else to look at
 		return 1
 	}

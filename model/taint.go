@@ -49,10 +49,10 @@ func (c *Class) PreferNoScheduleCount(node *corev1.Node) int64 {
 func (c *Class) PreferredAffinity(node *corev1.Node) int64 {
 	var score int64
 	if c.preferred != nil {
-		score = c.preferred.Score(node)
+		score = c.preferred.score(node)
 	}
 	if c.added != nil && c.added.preferred != nil {
-		score += c.added.preferred.Score(node)
+		score += c.added.preferred.score(node)
 	}
 	return score
 }

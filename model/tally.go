@@ -5,8 +5,9 @@ import (
 	"sort"
 )
 
-// tally is a count for each domain of a key. It costs the domains that have some: a term that few pods are about must not
-// cost every node of the cluster. Where an eighth of the domains has some, it is an array.
+// tally is a count for each domain of a key, or another number for each slot of a node. It costs those that are not 0: a
+// term that few pods are about, or a label that few nodes have, must not cost every node of the cluster. Where it is an
+// eighth of them, it is an array.
 type tally struct {
 	few   []domainCount // sorted by domain, no zeroes; unused once all is there
 	all   []int32       // by domain
@@ -70,6 +71,18 @@ func (t *tally) widen() {
 		t.all[c.domain] = c.pods
 	}
 	t.few = nil
+}
+
+// each calls f with all numbers that are not 0.
+func (t *tally) each(f func(domain, n int32)) {
+	for d, n := range t.all {
+		if n != 0 {
+			f(int32(d), n)
+		}
+	}
+	for _, c := range t.few {
+		f(c.domain, c.pods)
+	}
 }
 
 func (t *tally) clone() tally {

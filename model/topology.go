@@ -25,9 +25,9 @@ type Topology struct {
 	spots []spot
 	free  []int32 // slots of nodes long gone
 
-	keys     map[string]*topoKey
-	labelled map[string]int32 // by label: the nodes that have it
+	keys     map[string]*topoKey // by id; each label that a node has, whether anybody asks for it or not
 	eligible map[string]*eligibility
+	byTaints int // eligibilities that go by taints
 
 	spaces map[string]*space
 	kinds  map[string]*kind // by signature
@@ -84,7 +84,7 @@ type space struct {
 // NewTopology returns one without nodes or pods.
 func NewTopology() *Topology {
 	return &Topology{
-		slots: map[string]int32{}, keys: map[string]*topoKey{}, labelled: map[string]int32{}, eligible: map[string]*eligibility{},
+		slots: map[string]int32{}, keys: map[string]*topoKey{}, eligible: map[string]*eligibility{},
 		spaces: map[string]*space{}, kinds: map[string]*kind{}, cells: map[uint32]*cell{}, judges: newJudges(), guards: map[string]int{},
 		matching: newMatchIndex(), carried: newMatchIndex(), fillStep: fillAtOnce, lowest: lowestPriority{kinds: map[int32]int32{}, stale: true},
 	}
@@ -104,10 +104,6 @@ func (t *Topology) slot(name string) int32 {
 	} else {
 		i = int32(len(t.spots))
 		t.spots = append(t.spots, spot{})
-		// order does not matter: every eligibility gets its place for the slot.
-		for _, e := range t.eligible {
-			e.ok = append(e.ok, false)
-		}
 	}
 	t.spots[i] = spot{name: name}
 	t.slots[name] = i
@@ -130,7 +126,7 @@ func (t *Topology) PutNode(n *corev1.Node) {
 	slot := t.slot(n.Name)
 	s := &t.spots[slot]
 	if s.node != nil {
-		if sameForTopology(s.node, n) {
+		if t.sameDomains(s.node, n) {
 			s.node = n
 			return
 		}
@@ -158,46 +154,52 @@ func (t *Topology) attach(slot int32) {
 	s := &t.spots[slot]
 	// order does not matter: each eligibility by itself.
 	for _, e := range t.eligible {
-		e.ok[slot] = e.admits(s.node)
+		e.ok.put(slot, e.admits(s.node))
+		t.spent += 4 * e.asks()
 	}
-	t.spent += t.nodeCost()
-	t.label(s.node, 1)
-	// order does not matter: each key by itself.
-	for _, k := range t.keys {
-		k.join(s.node, slot)
-	}
+	t.divide(s.node, func(k *topoKey, value string) { k.join(slot, value) })
+	t.tellCounters(s.node, slot, (*counter).nodeJoined)
 	t.countSpot(s, slot, 1)
 }
 
-// nodeCost is about what it costs that a node comes or goes, without its pods.
-func (t *Topology) nodeCost() int64 {
-	n := 4 * int64(len(t.eligible)+len(t.keys))
-	// order does not matter: it is a sum.
-	for _, k := range t.keys {
-		n += 4 * int64(len(k.counters))
-	}
-	return n
+// tellCounters tells those that count by the keys of a node that it joined or left its domain.
+func (t *Topology) tellCounters(n *corev1.Node, slot int32, what func(c *counter, slot, domain int32)) {
+	t.divide(n, func(k *topoKey, _ string) {
+		for _, c := range k.counters {
+			what(c, slot, k.domainOf(slot))
+		}
+	})
 }
 
 // detach is the inverse of attach.
 func (t *Topology) detach(slot int32) {
-	t.spent += t.nodeCost()
-	t.countSpot(&t.spots[slot], slot, -1)
-	t.label(t.spots[slot].node, -1)
-	// order does not matter: each key by itself.
-	for _, k := range t.keys {
+	s := &t.spots[slot]
+	t.countSpot(s, slot, -1)
+	t.tellCounters(s.node, slot, (*counter).nodeLeft)
+	t.divide(s.node, func(k *topoKey, _ string) {
 		k.leave(slot)
-	}
+		t.dropKey(k)
+	})
 }
 
-// label counts the labels of a node that comes or goes: a key that no node has costs no look at the nodes.
-func (t *Topology) label(n *corev1.Node, sign int32) {
+// divide calls f with all keys that give a node a domain, made where they are new, in any order, with what domain it is.
+// Nodes are divided by all that they are labelled with as they come, and not by what somebody asks for when it does: that
+// would take as long as there are nodes, in the middle of something else.
+func (t *Topology) divide(n *corev1.Node, f func(k *topoKey, value string)) {
+	cost := int64(0)
+	by := func(label string, perNode bool, value string) {
+		k := t.keyOf(label, perNode)
+		cost += int64(1 + len(k.counters))
+		f(k, value)
+	}
 	// order does not matter: each label by itself.
-	for key := range n.Labels {
-		if t.labelled[key] += sign; t.labelled[key] == 0 {
-			delete(t.labelled, key)
+	for label, value := range n.Labels {
+		by(label, false, value)
+		if label == corev1.LabelHostname {
+			by(label, true, n.Name)
 		}
 	}
+	t.spent += 4 * cost
 }
 
 func (t *Topology) countSpot(s *spot, slot, sign int32) {
@@ -257,14 +259,11 @@ func (t *Topology) nominate(node string, c *Class, priority, pods int32) {
 func (t *Topology) forget(c *counter) {
 	t.judges.bytes -= c.held
 	c.forget()
-	if len(c.key.counters) == 0 {
-		delete(t.keys, c.key.id())
+	t.dropKey(c.key)
+	for _, k := range c.needs {
+		t.dropKey(k)
 	}
-	if e := c.eligible; e != nil {
-		if e.refs--; e.refs == 0 {
-			delete(t.eligible, e.id)
-		}
-	}
+	t.releaseEligibility(c.eligible)
 }
 
 func (t *Topology) space(name string) *space {

@@ -333,6 +333,24 @@ func (w *twin) census(c *Class) {
 			held += c.held
 		}
 	}
+	for _, e := range w.topo.eligible {
+		if e.keepers == 0 {
+			held += e.held
+		}
+		for slot, s := range w.topo.spots {
+			if slot < e.looked && s.node != nil && e.ok.has(int32(slot)) != e.admits(s.node) {
+				w.t.Fatalf("%s is eligible: %t, for %q", s.name, e.ok.has(int32(slot)), e.id)
+			}
+		}
+		if e.refs == 0 {
+			w.t.Fatalf("nothing goes by the eligibility %q", e.id)
+		}
+	}
+	for id, k := range w.topo.keys {
+		if k.nodes == 0 && len(k.counters) == 0 && k.needed == 0 {
+			w.t.Fatalf("the key %q is kept for nothing", id)
+		}
+	}
 	for _, j := range w.topo.judges.by {
 		held += j.bytes() + j.grouped
 	}

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/component-helpers/storage/ephemeral"
 )
 
@@ -105,8 +104,8 @@ type Holder struct{ Node, UID string }
 // reach says from which nodes a volume can be reached.
 type reach struct {
 	name     string
-	selector *nodeaffinity.NodeSelector // nil: from all
-	zones    map[string][]string        // labels that a node must have one of these values of, if it has any of them
+	selector *nodeSelector       // nil: from all
+	zones    map[string][]string // labels that a node must have one of these values of, if it has any of them
 }
 
 // volumeWant is a claim that is given a volume together with its pod's node.
@@ -116,7 +115,7 @@ type volumeWant struct {
 	byHost  map[string][]reach
 	// provided: a volume is made for it where there is none, on these nodes.
 	provided bool
-	on       *nodeaffinity.NodeSelector
+	on       *nodeSelector
 }
 
 // VolumesBuilder gathers what the claims of a pod say.
@@ -230,21 +229,12 @@ func (v *Volumes) Sum() string {
 func compileReach(v *corev1.PersistentVolume) reach {
 	at := reach{name: v.Name, zones: zonesOf(v)}
 	if a := v.Spec.NodeAffinity; a != nil && a.Required != nil {
-		at.selector = compileSelector(a.Required)
+		at.selector = compileWholeSelector(a.Required)
 	}
 	return at
 }
 
-// compileSelector: what does not parse matches no node.
-func compileSelector(s *corev1.NodeSelector) *nodeaffinity.NodeSelector {
-	out, err := nodeaffinity.NewNodeSelector(s)
-	if err != nil {
-		out, _ = nodeaffinity.NewNodeSelector(&corev1.NodeSelector{})
-	}
-	return out
-}
-
-func compileTopologies(terms []corev1.TopologySelectorTerm) *nodeaffinity.NodeSelector {
+func compileTopologies(terms []corev1.TopologySelectorTerm) *nodeSelector {
 	s := &corev1.NodeSelector{}
 	for _, t := range terms {
 		var term corev1.NodeSelectorTerm
@@ -254,7 +244,7 @@ func compileTopologies(terms []corev1.TopologySelectorTerm) *nodeaffinity.NodeSe
 		}
 		s.NodeSelectorTerms = append(s.NodeSelectorTerms, term)
 	}
-	return compileSelector(s)
+	return compileWholeSelector(s)
 }
 
 func reachText(v *corev1.PersistentVolume) string {
@@ -300,7 +290,7 @@ func zonesOf(v *corev1.PersistentVolume) map[string][]string {
 	return out
 }
 
-func (p *reach) reachedFrom(n *corev1.Node) bool { return p.selector == nil || p.selector.Match(n) }
+func (p *reach) reachedFrom(n *corev1.Node) bool { return p.selector == nil || p.selector.match(n) }
 
 // inZone: a node that says nothing of zones is in each.
 func (p *reach) inZone(n *corev1.Node) bool {
@@ -388,7 +378,7 @@ func (w *volumeWant) choose(n *corev1.Node, taken []string) (name string, ok boo
 			}
 		}
 	}
-	return "", w.provided && (w.on == nil || w.on.Match(n))
+	return "", w.provided && (w.on == nil || w.on.match(n))
 }
 
 // ChooseVolumes says which volumes the claims that have none, and wait for a node, get on this one, in the order in which
