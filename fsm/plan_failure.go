@@ -62,7 +62,7 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 		if !tx.view.stillPromised(n) || tx.missedRoom(j.decidedAt, e, group, d.Diagnosis) { // QU8, T5
 			state = berthv1.QueueBackoff
 		}
-	case j.missed(tx, group):
+	case j.missed(tx, group), nominated && tx.missedAtOwn(n, j.decidedAt):
 		state = berthv1.QueueBackoff
 	}
 	tx.recordAttempt(e, d.Diagnosis, d.Error, state)
@@ -81,6 +81,23 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 // that no victim of theirs held any more, by pods whose count their own
 // nomination hides, and by those of a node that is gone.
 const SinceNothingOlder = 14
+
+// SinceOwnRoom is the version of the rules since which what came free after a decision
+// is seen by one for whom room is kept on that very node.
+const SinceOwnRoom = 21
+
+// missedAtOwn says whether something happened after a revision on the node to which a
+// pod is nominated, where it waits for nobody of its own, that its nomination hides
+// from its group (QU8).
+func (tx *Tx) missedAtOwn(n *Nomination, revision int64) bool {
+	v := tx.view
+	mark, ok := v.marks.Get(n.Node)
+	node, there := v.Nodes.Get(n.Node)
+	if v.Version() < SinceOwnRoom || !ok || mark.Revision <= revision || !there {
+		return false
+	}
+	return !n.Reserved || newHelp(v, node).looksAgain(tx, n)
+}
 
 // isNewer says whether a decision about a pod is older than what it is about
 // (QU8): the pod was woken, asks for something else, or the rules are others.

@@ -59,16 +59,12 @@ func (h *help) free(priority int32) model.Resources {
 // wakeNominated wakes the pods that are nominated to the node and fit it now,
 // which their own nominations would keep their group from seeing, and those for
 // whom the node is none any more, so that they look elsewhere (T5). One that
-// waits there for nobody of its own looks again whatever happened, and one for
-// which room is kept when there may be somebody to evict. When nothing is left
-// to spend on finding out all of them do.
+// waits there for nobody of its own looks again whatever happened.
 func (h *help) wakeNominated(tx *Tx) {
 	var ready []*QueueEntry
 	h.view.NominationsOnNode(h.node.Name, func(n *Nomination) bool {
 		e, ok := h.view.Queue.Get(n.Key())
-		switch {
-		case !ok || !e.Waits():
-		case e.State == berthv1.QueueUnschedulable && !n.Reserved, tx.work.Over(), h.concernsNominated(tx, n):
+		if ok && e.Waits() && (e.State == berthv1.QueueUnschedulable && !n.Reserved || h.looksAgain(tx, n)) {
 			ready = append(ready, e)
 		}
 		return true
@@ -76,6 +72,13 @@ func (h *help) wakeNominated(tx *Tx) {
 	for _, e := range ready {
 		tx.wake(e)
 	}
+}
+
+// looksAgain says whether a pod that is nominated to the node is to look again
+// because of what happened there: one for which room is kept, when there may be
+// somebody to evict. When nothing is left to spend on finding out it is.
+func (h *help) looksAgain(tx *Tx, n *Nomination) bool {
+	return tx.work.Over() || h.concernsNominated(tx, n)
 }
 
 // concernsNominated says whether a pod that is nominated to the node is to look

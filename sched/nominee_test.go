@@ -171,6 +171,39 @@ func TestReservationIsTriedAtOnce(t *testing.T) {
 	}
 }
 
+// TestReservationHidesNothing: one for which room is kept sees what came free there while it was decided about.
+func TestReservationHidesNothing(t *testing.T) {
+	h := newHarness()
+	h.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = ptr(int32(1)) })
+	h.node(mkNode("n1 cpu=4"))
+	h.pod(mkPod("low node=n1 priority=0 cpu=2"))
+	h.pod(mkPod("higher node=n1 priority=9 cpu=2"))
+	h.pod(mkPod("high priority=5 cpu=4"))
+	h.run()
+	h.now += 30 * second
+	h.run()
+	if r := h.state.View().Reservation(); r == nil || r.Name != "high" {
+		t.Fatalf("no room is kept for it: %+v", r)
+	}
+	pod, _ := h.state.View().Pods.Get("default/high")
+	pod = pod.DeepCopy()
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: "unrelated"})
+	h.must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
+	h.now += 20 * second // past its backoff
+	p := h.next(10)
+	if p == nil || len(p.Command.Failures) != 1 {
+		t.Fatalf("it is not decided that it goes on waiting: %+v", p)
+	}
+	h.remove("default/higher")
+	h.commit(p)
+	h.now += 20 * second
+	h.run()
+	if on := h.nominatedTo("default/high"); on != "n1" {
+		e, _ := h.state.View().Queue.Get("default/high")
+		t.Fatalf("it does not preempt: %+v", e)
+	}
+}
+
 // nodeOf is the node that a pod is on, and nominatedTo that which it is nominated to.
 func (h *harness) nodeOf(key string) string {
 	pod, _ := h.state.View().Pods.Get(key)
