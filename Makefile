@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz containers e2e upgrade conformance bench bench-paired damage sim sim-long sim-mutants chaos chaos-workloads demo sweep worst clean
+.PHONY: help build test race lint check fuzz containers e2e kubelet upgrade conformance bench bench-paired damage sim sim-long sim-mutants chaos chaos-workloads demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,14 @@ containers: ## what tests of real containers need (Debian's packages), where roo
 
 e2e: containers ## the end-to-end tests alone: real processes, real faults
 	go test -count=1 -timeout 30m ./e2e/...
+
+# A first build of Kubernetes' agent takes several minutes. It is built in the module of the conformance tests, so that nothing of
+# it is among the requirements of the product. KUBELET is where it is built; KUBELET_BUILT=yes takes what is there.
+KUBELET      ?= $(CURDIR)/bin/kubelet
+kubelet: containers ## a node of Kubernetes' own kubelet beside one of Berth's workers; needs root and cgroups of version 1
+	test '$(KUBELET_BUILT)' = yes || (cd $(CONFORMANCE) && \
+	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(KUBELET)' k8s.io/kubernetes/cmd/kubelet)
+	go test -count=1 -timeout 20m ./e2e -run '^TestKubelet$$' -v -kubelet '$(KUBELET)'
 
 # The commit is named in e2e/testdata/earlier-commit.
 upgrade: ## an earlier commit's servers and this one's together, under load, and an upgrade in place

@@ -171,6 +171,11 @@ func rules() []Rule {
 			Why: "servers among themselves",
 		},
 		{
+			Group: Servers, Verbs: []string{"get", "create"},
+			Resources: []string{"nodes/proxy", "nodes/log", "nodes/stats", "nodes/metrics"},
+			Why:       "what a kubelet asks about a server that comes to its port, for somebody who was let in at the API",
+		},
+		{
 			Group:   Servers,
 			Methods: workerMethods, Why: "a worker of the same name in the server's own process",
 		},

@@ -69,7 +69,8 @@ type ServerPart struct {
 	Users           users.Sources
 	Audit           audittrail.Config
 	Admission       apiserver.Admission
-	MaxRequests     int // see server.Config
+	MaxRequests     int  // see server.Config
+	SignedKubelets  bool // see server.Config
 	// EncryptionConfig is a file; see server.Config.
 	EncryptionConfig string
 	MaxClockOffset   time.Duration

@@ -268,6 +268,9 @@ func TestTableIsServed(t *testing.T) {
 	for _, asked := range []string{"certificatesigningrequests.certificates.k8s.io/nodeclient", "certificatesigningrequests.certificates.k8s.io/selfnodeclient", "signers.certificates.k8s.io"} {
 		served[asked] = true // by admission, and by nobody else
 	}
+	for _, asked := range []string{"nodes/log", "nodes/stats", "nodes/metrics"} {
+		served[asked] = true // by kubelets, who ask whether a server may
+	}
 	named := map[string]bool{"*": true}
 	for _, rule := range access.Rules() {
 		for _, r := range rule.Resources {

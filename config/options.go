@@ -85,6 +85,8 @@ type Server struct {
 	MaxRequests int `hcl:"max_requests,optional"`
 	// Controllers are those that run when the server leads, in the manner of kube-controller-manager's.
 	Controllers []string `hcl:"controllers,optional"`
+	// SignedKubelets: kubelets are asked for nothing that show a certificate of another CA than the cluster's.
+	SignedKubelets bool `hcl:"signed_kubelets,optional"`
 	// EncryptionConfig is an EncryptionConfiguration, as for kube-apiserver.
 	EncryptionConfig Path `hcl:"encryption_config,optional"`
 

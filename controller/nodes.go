@@ -283,8 +283,10 @@ func zoneOf(n *corev1.Node) zoneName {
 	return zoneName{n.Labels[corev1.LabelTopologyRegion], n.Labels[corev1.LabelTopologyZone]}
 }
 
-// everConnected: a worker registers with the identity of its machine.
-func everConnected(n *corev1.Node) bool { return n.Status.NodeInfo.SystemUUID != "" }
+// everConnected: a worker registers with the identity of its machine. So does a kubelet, which has a port of its own.
+func everConnected(n *corev1.Node) bool {
+	return n.Status.NodeInfo.SystemUUID != "" && n.Status.DaemonEndpoints.KubeletEndpoint.Port == 0
+}
 
 // tainted: the node bears a taint that only one that is not ready has.
 func tainted(n *corev1.Node) bool {

@@ -344,9 +344,13 @@ func (w *world) change(cmd string, a args) string {
 			return w.apply(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
 		}
 		return w.apply(&fsm.PutNode{Create: true, Node: fsm.NodeWire{Object: n}})
-	case "node-of-machine": // node-of-machine n1: made through the API, ready, with the identity of a machine
+	case "node-of-machine": // node-of-machine n1 kubelet=10250: made through the API, ready, with the identity of a machine
 		n := w.node(a)
 		n.Status.NodeInfo.SystemUUID = "machine-" + a.name(0)
+		if text, ok := a.get("kubelet"); ok {
+			port, _ := strconv.Atoi(text)
+			n.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
+		}
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		return w.apply(&fsm.PutNode{Create: true, Node: fsm.NodeWire{Object: n}})
 	case "post": // post n1 True heartbeat=-1h: whoever made the node posts its status, by a clock of its own

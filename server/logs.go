@@ -11,13 +11,19 @@ import (
 )
 
 // logs opens containers' logs through the worker's own connection, whichever
-// server holds it (apiserver.Logs).
+// server holds it, or through the port of the node's kubelet (apiserver.Logs).
 type logs struct{ *Server }
 
 // Open implements apiserver.Logs.
 func (l logs) Open(ctx context.Context, pod *corev1.Pod, container string, o *corev1.PodLogOptions) (io.ReadCloser, error) {
 	if pod.Spec.NodeName == "" {
 		return nil, noHost(pod)
+	}
+	switch k, err := l.kubeletOf(pod.Spec.NodeName); {
+	case err != nil:
+		return nil, err
+	case k != nil:
+		return l.kubeletLog(ctx, k, pod, container, o)
 	}
 	r := &rpc.LogsRequest{
 		Namespace: pod.Namespace, Pod: pod.Name, PodUID: string(pod.UID), Container: container,

@@ -110,7 +110,7 @@ func serverPart(c *config.Config) *agent.ServerPart {
 		},
 		BootstrapExpect: c.Server.BootstrapExpect, NonVoter: c.Server.NonVoter, Users: userSources(c.Auth), Audit: auditConfig(c.Server.Audit),
 		Admission:        admissionConfig(c.Server.Admission),
-		EncryptionConfig: string(c.Server.EncryptionConfig), MaxRequests: c.Server.MaxRequests,
+		EncryptionConfig: string(c.Server.EncryptionConfig), MaxRequests: c.Server.MaxRequests, SignedKubelets: c.Server.SignedKubelets,
 		MaxClockOffset: c.Server.MaxClockOffset.Value(), MaxLogVersion: c.Server.MaxLogVersion,
 		Consensus: server.Consensus{
 			HeartbeatTimeout: r.HeartbeatTimeout.Value(), ElectionTimeout: r.ElectionTimeout.Value(),

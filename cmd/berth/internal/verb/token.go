@@ -26,6 +26,7 @@ func (e *Env) token() *cobra.Command {
 		Use:   "token",
 		Short: "Make, see and delete the tokens by which machines join",
 		Example: `  berth token create --ttl 2h --description "rack 7"
+  berth token create --kubeconfig-file bootstrap.conf --server-address 10.0.0.1:7640
   berth token list
   berth token delete 07401b`,
 		Args: cobra.NoArgs,
@@ -40,6 +41,7 @@ func (e *Env) createToken() *cobra.Command {
 		ttl                 time.Duration
 		description         string
 		usages, extraGroups []string
+		kubelet             kubeletFile
 	)
 	cmd := &cobra.Command{
 		Use:   "create",
@@ -48,6 +50,17 @@ func (e *Env) createToken() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if ttl < 0 {
 				return usagef("--ttl %s is negative; 0 is for ever", ttl)
+			}
+			conn, err := e.Client.Connection()
+			if err != nil {
+				return err
+			}
+			server, err := kubelet.address(conn.Servers)
+			if err != nil {
+				return err
+			}
+			if kubelet.server != "" && kubelet.path == "" {
+				return usagef("--server-address is what --kubeconfig-file names")
 			}
 			api, err := e.Client.API()
 			if err != nil {
@@ -71,11 +84,16 @@ func (e *Env) createToken() *cobra.Command {
 			if _, err := api.Core.Secrets(metav1.NamespaceSystem).Create(cmd.Context(), secret, metav1.CreateOptions{}); err != nil {
 				return fmt.Errorf("keeping the token: %w", err)
 			}
+			if kubelet.path != "" {
+				return kubelet.write(e, server, []byte(root.Data["ca.crt"]), t)
+			}
 			_, err = fmt.Fprintln(e.Out, t)
 			return err
 		},
 	}
 	f := cmd.Flags()
+	f.StringVar(&kubelet.path, "kubeconfig-file", "", "Write a kubeconfig by which kubelets join (--bootstrap-kubeconfig) to this file, - for here, and do not print the token.")
+	f.StringVar(&kubelet.server, "server-address", "", "Where kubelets find the API: HOST:PORT, as a server's certificate names it; empty: the server that is asked now.")
 	f.DurationVar(&ttl, "ttl", defaultTokenTTL, "For how long machines may join by it; 0 is for ever.")
 	f.StringVar(&description, "description", "", "What it is for.")
 	f.StringSliceVar(&usages, "usages", []string{"authentication"}, "What it may be used for; machines join by authentication.")

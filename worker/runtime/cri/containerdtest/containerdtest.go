@@ -249,10 +249,37 @@ func (d *Daemon) Import(ctx context.Context, images ...*imagepack.Image) error {
 	return nil
 }
 
+// Prepare writes into a directory what Start starts a daemon with, for one that somebody else starts, on a network of its own:
+// config.toml, and images.tar to be imported.
+func Prepare(dir string, number uint16) error {
+	d := &Daemon{Dir: dir, bridge: fmt.Sprintf("brth%d", number)}
+	if err := d.configure(number); err != nil {
+		return err
+	}
+	images, err := images()
+	if err != nil {
+		return errors.Join(err, d.log.Close())
+	}
+	var tar bytes.Buffer
+	if err := imagepack.Write(&tar, images...); err != nil {
+		return errors.Join(err, d.log.Close())
+	}
+	return errors.Join(os.WriteFile(filepath.Join(dir, "images.tar"), tar.Bytes(), 0o644), d.log.Close())
+}
+
 func (d *Daemon) importImages(ctx context.Context) error {
-	base, err := BusyboxImage(Busybox)
+	all, err := images()
 	if err != nil {
 		return err
+	}
+	return d.Import(ctx, all...)
+}
+
+// images are those that every daemon has.
+func images() ([]*imagepack.Image, error) {
+	base, err := BusyboxImage(Busybox)
+	if err != nil {
+		return nil, err
 	}
 	nonroot, named, still := *base, *base, *base
 	nonroot.Names, nonroot.User = []string{Nonroot}, "1234"
@@ -260,7 +287,7 @@ func (d *Daemon) importImages(ctx context.Context) error {
 	still.Names, still.Cmd = []string{pause}, nil
 	// It waits, and for the dead of a shared process namespace, too.
 	still.Entrypoint = []string{"/bin/sh", "-c", `trap "exit 0" TERM INT; while :; do sleep 3600 & wait $!; done`}
-	return d.Import(ctx, base, &nonroot, &named, &still)
+	return []*imagepack.Image{base, &nonroot, &named, &still}, nil
 }
 
 // BusyboxImage is an image of busybox and the directories that programs expect.

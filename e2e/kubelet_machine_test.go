@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
+)
+
+// kubeletProgram is Kubernetes' own agent: `make kubelet` builds it.
+var kubeletProgram = flag.String("kubelet", "", "the program whose nodes join a cluster of ours; none: the tests of it are left out")
+
+// machine is one for a kubelet, with a containerd: see testdata/kubelet/machine.sh.
+type machine struct {
+	name, dir string
+	number    int
+	cmd       *exec.Cmd
+	done      chan struct{}
+}
+
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: %[2]s}}
+authorization: {mode: Webhook}
+serverTLSBootstrap: true
+rotateCertificates: true
+containerRuntimeEndpoint: unix://%[1]s/containerd.sock
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+localStorageCapacityIsolation: false
+resolvConf: ""
+podLogsDir: %[1]s/pods
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
+evictionHard: {memory.available: 50Mi}
+`
+
+// needsKubelet leaves a test out where there is no kubelet, or where a machine for one cannot be made.
+func needsKubelet(t *testing.T) {
+	t.Helper()
+	if *kubeletProgram == "" {
+		t.Skip("`make kubelet` builds a kubelet and runs this test with it")
+	}
+	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.controllers")); err == nil {
+		t.Skip("the machine of this test's kubelet needs cgroups of version 1")
+	}
+	if missing := containerdtest.Missing(); missing != "" {
+		t.Fatalf("real containers need %s: `make containers` installs it on Debian", missing)
+	}
+}
+
+// addKubelet starts a machine whose kubelet joins by what `berth token create` writes.
+func (c *cluster) addKubelet(t *testing.T, name string) *machine {
+	t.Helper()
+	program, err := filepath.Abs(*kubeletProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{name: name, dir: filepath.Join(c.Dir, name), number: os.Getpid() % 250, done: make(chan struct{})}
+	if err := os.MkdirAll(m.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := containerdtest.Prepare(m.dir, uint16(86<<8|m.number)); err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf(kubeletConfig, m.dir, filepath.Join(c.Dir, "ca", "ca.pem"))
+	if err := os.WriteFile(filepath.Join(m.dir, "kubelet.yaml"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(m.dir, "bootstrap.conf")
+	said := c.berth(t, "token", "create", "--ttl", "1h", "--kubeconfig-file", file, "--server-address", c.Servers()[0].HTTP())
+	has(t, "what is said of the token", said, file, "kubelets join")
+
+	groups, err := makeCgroups(fmt.Sprintf("berth-kubelet-%d-%d", os.Getpid(), m.number))
+	t.Cleanup(func() {
+		c.eventually(t, "the cgroups of "+name+" to be gone", func(context.Context) error { return removeCgroupTrees(groups) })
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const join = `while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift
+exec unshare --mount --pid --fork --uts --cgroup --mount-proc --kill-child "$@"`
+	args := append([]string{"-c", join, "sh"}, groups...)
+	m.cmd = exec.Command("sh", append(args, "--", "sh", "testdata/kubelet/machine.sh", m.dir, name, fmt.Sprint(m.number), program)...)
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	var out strings.Builder
+	m.cmd.Stdout, m.cmd.Stderr = &out, &out
+	if err := m.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(m.done)
+		_ = m.cmd.Wait() // that it was killed is no news
+	}()
+	t.Cleanup(func() {
+		m.kill()
+		if t.Failed() {
+			b, _ := os.ReadFile(filepath.Join(m.dir, "kubelet.log")) // what is not there is not shown
+			t.Logf("the machine said %q; the log of its kubelet ends:\n%s", out.String(), b[max(0, len(b)-8000):])
+		}
+	})
+	return m
+}
+
+// kill is a loss of power.
+func (m *machine) kill() {
+	_ = m.cmd.Process.Kill() // it may have ended
+	<-m.done
+}
+
+const cgroups = "/sys/fs/cgroup"
+
+// makeCgroups makes a cgroup in every hierarchy of version 1.
+func makeCgroups(name string) (made []string, err error) {
+	entries, err := os.ReadDir(cgroups)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		parent := filepath.Join(cgroups, e.Name())
+		if !e.IsDir() {
+			continue
+		}
+		dir := filepath.Join(parent, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return made, err
+		}
+		made = append(made, dir)
+		// Nobody may join a cgroup of processors before it has some.
+		for _, file := range [...]string{"cpuset.cpus", "cpuset.mems"} {
+			value, err := os.ReadFile(filepath.Join(parent, file))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, file), value, 0o644)
+			}
+			if err != nil {
+				return made, err
+			}
+		}
+	}
+	return made, nil
+}
+
+// removeCgroupTrees removes cgroups and all below them. The kernel may still see off the last process of one.
+func removeCgroupTrees(dirs []string) error {
+	var errs []error
+	for _, dir := range dirs {
+		var all []string
+		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err == nil && e.IsDir() {
+				all = append(all, path)
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		slices.Reverse(all) // the innermost first
+		for _, path := range all {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
