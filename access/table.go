@@ -164,7 +164,7 @@ func rules() []Rule {
 		{
 			Group: Servers,
 			Methods: []string{
-				"/berth.rpc.Server/Forward", "/berth.rpc.Server/ReadIndex", "/berth.rpc.Server/ReportStreams",
+				"/berth.rpc.Server/Forward", "/berth.rpc.Server/ReadIndex", "/berth.rpc.Server/ReportStreams", "/berth.rpc.Server/Renewal",
 				"/berth.rpc.Server/Digest", "/berth.rpc.Server/Differs", "/berth.rpc.Server/Status", "/berth.rpc.Server/Samples",
 				"/berth.rpc.Server/Holds", "/berth.rpc.Server/Tunnel",
 			},

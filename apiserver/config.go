@@ -62,6 +62,9 @@ type Config struct {
 	// requests may take longer than RequestTimeout.
 	LongRunning []string
 
+	// Leases remembers renewals of nodes' leases; nil: all are stored.
+	Leases Leases
+
 	// MaxRequests is how many requests are worked on at a time; default 600.
 	MaxRequests int
 	// RequestTimeout ends a request that is not a watch or a stream. Default 60 s.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/apis/coordination"
 
 	"github.com/berth-dev/berth/apiserver/vault"
 	"github.com/berth-dev/berth/fsm"
@@ -28,6 +29,7 @@ type registry struct {
 	rights  *rights
 	vault   *vault.Vault
 	names   *kindNames
+	leases  Leases
 }
 
 // description is what one resource adds to the machinery.
@@ -120,9 +122,13 @@ func (g *registry) options(d description) generic.RESTOptions {
 		Decorator: func(_ *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error),
 			_, _ func() runtime.Object, attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 		) (storage.Interface, factory.DestroyFunc, error) {
-			return &tables{
+			t := &tables{
 				kind: kind, prefix: prefix + "/", backend: g.backend, pins: g.pins, hub: g.hub, attrs: attrs,
-			}, func() {}, nil
+			}
+			if d.kind.resource == coordination.Resource("leases") {
+				t.leases = g.leases
+			}
+			return t, func() {}, nil
 		},
 	}
 }

@@ -24,6 +24,8 @@ type tables struct {
 	hub       *hub
 	attrs     storage.AttrFunc
 	versioner storage.APIObjectVersioner
+	// leases, if not nil, remember renewals of leases.
+	leases Leases
 	// ended, if not nil, ends the watches: the kind is not served in this form any more.
 	ended context.Context
 }
@@ -65,7 +67,9 @@ func (t *tables) Get(ctx context.Context, key string, opts storage.GetOptions, o
 	if err != nil {
 		return err
 	}
-	set(out, obj.DeepCopyObject())
+	obj = obj.DeepCopyObject()
+	t.upToDate(ctx, key, obj, metaOf(obj).GetResourceVersion())
+	set(out, obj)
 	return nil
 }
 

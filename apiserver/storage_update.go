@@ -30,7 +30,7 @@ func (t *tables) GuaranteedUpdate(ctx context.Context, key string, out runtime.O
 		if cur.shown == nil && !ignoreNotFound {
 			return storage.NewKeyNotFoundError(key, cur.view.Revision())
 		}
-		command, err := t.change(key, cur, preconditions, tryUpdate)
+		command, next, err := t.change(ctx, key, cur, preconditions, tryUpdate)
 		switch {
 		case err != nil && cur.latest:
 			return err
@@ -42,6 +42,11 @@ func (t *tables) GuaranteedUpdate(ctx context.Context, key string, out runtime.O
 			return nil
 		case command == nil:
 			continue
+		}
+		if t.renewed(ctx, key, cur, next) {
+			metaOf(next).SetResourceVersion(metaOf(cur.shown).GetResourceVersion())
+			set(out, next)
+			return nil
 		}
 		result, err := propose(ctx, t.backend, asResize(ctx, command))
 		switch {
@@ -101,28 +106,31 @@ func (t *tables) current(ctx context.Context, key string, out runtime.Object, la
 	return cur, err
 }
 
-// change lets the registry change the object and gives the command for it; nil
+// change lets the registry change the object and gives what it becomes, and the command for it; nil
 // if nothing has changed.
-func (t *tables) change(key string, cur *current, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc) (fsm.Command, error) {
+func (t *tables) change(ctx context.Context, key string, cur *current, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc) (fsm.Command, runtime.Object, error) {
 	if err := preconditions.Check(key, cur.own); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	next, _, err := tryUpdate(cur.own, storage.ResponseMeta{ResourceVersion: cur.revision})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	metaOf(next).SetSelfLink("")
 	if err := checkLimits(next); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if cur.shown == nil {
 		if err := t.versioner.PrepareObjectForStorage(next); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return t.kind.create(next)
+		command, err := t.kind.create(next)
+		return command, next, err
 	}
 	if equality.Semantic.DeepEqual(next, cur.shown) && (t.kind.current == nil || t.kind.current(cur.row, next)) {
-		return nil, nil
+		return nil, nil, nil
 	}
-	return t.kind.update(next, int64(cur.revision))
+	t.keepRenewal(ctx, key, cur, next)
+	command, err := t.kind.update(next, int64(cur.revision))
+	return command, next, err
 }

@@ -14,7 +14,8 @@ var asNumber = []string{"Unix", "UnixNano", "UnixMilli", "UnixMicro"}
 // wallNumbers are where a time that is not the state's becomes a number all the
 // same, each with its reason.
 var wallNumbers = map[string]string{
-	"server/logs.go": "a client says from when on it wants a log: the worker's times, not the state's",
+	"server/logs.go":   "a client says from when on it wants a log: the worker's times, not the state's",
+	"server/leases.go": "a node says when it renewed its lease: that is shown to who reads the lease, and compared with nothing",
 }
 
 // A wall clock can be wrong, and can be set. Where it is compared with the

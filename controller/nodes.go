@@ -23,6 +23,9 @@ const (
 // node that no worker has connected for while this server leads.
 type Heartbeats interface {
 	LastSeenUnixNano(node string) (unixNano int64, ok bool)
+	// LeaseSeenUnixNano answers when the renewal of a node's lease was heard that is in no entry
+	// of the log; ok is false where there was none.
+	LeaseSeenUnixNano(node string) (unixNano int64, ok bool)
 }
 
 // NodeLifecycle decides which nodes are lost, which are back, and when the
@@ -78,6 +81,9 @@ func (l *NodeLifecycle) Reconcile(v *fsm.View, beats Heartbeats, sinceUnixNano, 
 			said = l.ofStream(n, seen, sinceUnixNano, nowUnixNano)
 		} else if lease := leases.of(v, n.Name); lease != nil || !everConnected(n) {
 			seen = l.posts.look(n, lease, nowUnixNano, found)
+			if at, renewed := beats.LeaseSeenUnixNano(n.Name); renewed && lease != nil {
+				seen = max(seen, at)
+			}
 			said = l.ofPosts(n, max(seen, sinceUnixNano), nowUnixNano)
 		} else {
 			said = l.ofStream(n, 0, sinceUnixNano, nowUnixNano)

@@ -62,6 +62,11 @@ type world struct {
 // beats implements controller.Heartbeats.
 type beats map[string]int64
 
+func (b beats) LeaseSeenUnixNano(node string) (int64, bool) {
+	at, ok := b["lease of "+node]
+	return at, ok
+}
+
 func (b beats) LastSeenUnixNano(node string) (int64, bool) {
 	at, ok := b[node]
 	return at, ok
@@ -210,6 +215,11 @@ func (w *world) run(cmd string, a args) string {
 		return "ok"
 	case "lead": // another server leads from now on
 		w.lead()
+		return "ok"
+	case "renewed": // renewed n1 n2 …: their leases were, and the log does not say so
+		for i := range a {
+			w.beats["lease of "+a.name(i)] = now
+		}
 		return "ok"
 	case "heard": // heard n1 n2 …: of their workers
 		for i := range a {

@@ -103,7 +103,7 @@ func (a *attacked) wrongRole(t *testing.T) {
 	leader := a.waitLeader(t)
 	for who, config := range of {
 		conn := a.dial(t, leader, config)
-		for _, method := range []string{"Forward", "ReadIndex", "ReportStreams", "Digest", "Differs", "Status", "Samples", "Holds", "NoSuchThing"} {
+		for _, method := range []string{"Forward", "ReadIndex", "ReportStreams", "Renewal", "Digest", "Differs", "Status", "Samples", "Holds", "NoSuchThing"} {
 			if code := invoke(t, conn, "/berth.rpc.Server/"+method, &rpc.ForwardRequest{Hops: 1, Entries: []byte("x"), Server: "s1"}, new(rpc.ForwardResponse)); code != codes.PermissionDenied && code != codes.Unauthenticated {
 				t.Errorf("%s calls %s: %v", who, method, code)
 			}

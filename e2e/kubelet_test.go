@@ -125,6 +125,7 @@ func TestKubelet(t *testing.T) {
 
 	t.Run("pods of every kind run", func(t *testing.T) { kubeletRuns(t, c, m) })
 	t.Run("people reach into them", func(t *testing.T) { kubeletReached(t, c, m) })
+	t.Run("its lease is renewed beside the log", func(t *testing.T) { kubeletRenews(t, c, m) })
 	t.Run("pods are deleted", func(t *testing.T) {
 		c.berth(t, "delete", "pod", "plain", "--timeout=100s")
 		before, err := kube.CoreV1().Pods("default").Get(t.Context(), "numbered-1", metav1.GetOptions{})
@@ -241,6 +242,28 @@ func kubeletReached(t *testing.T, c *cluster, m *machine) {
 	if got := c.berth(t, "get", "--raw", "/api/v1/nodes/"+m.name+"/proxy/metrics/resource"); !strings.Contains(got, `pod="plain"`) {
 		t.Errorf("the node shows %.300q", got)
 	}
+}
+
+func kubeletRenews(t *testing.T, c *cluster, m *machine) {
+	leases := c.Reader().Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	first, err := leases.Get(t.Context(), m.name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.eventually(t, "a renewal", func(ctx context.Context) error {
+		now, err := leases.Get(ctx, m.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		stored, err := leases.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + m.name})
+		if err != nil {
+			return err
+		}
+		if !now.Spec.RenewTime.After(first.Spec.RenewTime.Time) || len(stored.Items) != 1 || !stored.Items[0].Spec.RenewTime.Before(now.Spec.RenewTime) {
+			return fmt.Errorf("it is of %s, and was of %s; stored are %d", now.Spec.RenewTime, first.Spec.RenewTime, len(stored.Items))
+		}
+		return nil
+	})
 }
 
 // kubeletLost: power is gone. The node is unknown, its pods are let go, and others take their place on the worker.

@@ -21,6 +21,7 @@ func TestCodecRoundTrip(t *testing.T) {
 		&ForwardRequest{Hops: 1, Entries: bytes.Repeat([]byte{0xff}, 1<<20), Server: "s1"},
 		&DifferenceRequest{Index: 9, EqualAt: 7, Digest: "d", Tables: []string{"pods"}},
 		&StreamReport{Server: "s1", Nodes: []string{"a", "b"}},
+		&RenewalRequest{Node: "n", UID: "u", ResourceVersion: "7", RenewedUnixMicro: -1}, &RenewalResponse{Taken: true, RenewedUnixMicro: 9},
 		&StatusResponse{Server: "s1", Index: math.MaxUint64, Revision: -1, Raft: map[string]string{"a": "b"}},
 		&WorkerMessage{Hello: &Hello{Name: "n", ResumeRevision: math.MaxInt64}},
 		&WorkerMessage{Status: &StatusBatch{ID: 1, Pods: []PodReport{{UID: "u", Status: []byte{1}}, {UID: "v", Removed: true}}}},
@@ -160,5 +161,7 @@ func FuzzFrame(f *testing.F) {
 func FuzzForwardRequest(f *testing.F) { fuzzMessage(f, &ForwardRequest{Hops: 1, Entries: []byte{1}}) }
 
 func FuzzStreamReport(f *testing.F) { fuzzMessage(f, &StreamReport{Server: "s", Nodes: []string{"n"}}) }
+
+func FuzzRenewalRequest(f *testing.F) { fuzzMessage(f, &RenewalRequest{Node: "n", UID: "u"}) }
 
 func FuzzLogsRequest(f *testing.F) { fuzzMessage(f, &LogsRequest{Pod: "p"}) }

@@ -113,6 +113,10 @@ func (h *handler) ReportStreams(_ context.Context, r *StreamReport) (*StreamRepo
 	return &StreamReportResponse{}, nil
 }
 
+func (h *handler) Renewal(_ context.Context, r *RenewalRequest) (*RenewalResponse, error) {
+	return &RenewalResponse{Taken: r.RenewedUnixMicro != 0, RenewedUnixMicro: r.RenewedUnixMicro}, nil
+}
+
 func (h *handler) Differs(context.Context, *DifferenceRequest) (*DifferenceResponse, error) {
 	return &DifferenceResponse{}, nil
 }

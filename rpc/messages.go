@@ -40,6 +40,24 @@ type StreamReport struct {
 // StreamReportResponse answers it.
 type StreamReportResponse struct{}
 
+// RenewalRequest tells the leader that a node's lease was renewed, the one that is stored under a UID
+// and a resource version; without a time it asks for the newest renewal of that one.
+type RenewalRequest struct {
+	Node            string `msgpack:"node"`
+	UID             string `msgpack:"uid"`
+	ResourceVersion string `msgpack:"resource_version"`
+	// RenewedUnixMicro is by the renewer's clock.
+	RenewedUnixMicro int64 `msgpack:"renewed_unix_micro,omitempty"`
+}
+
+// RenewalResponse answers it.
+type RenewalResponse struct {
+	// Taken: the renewal is remembered. If not, it has to be stored.
+	Taken bool `msgpack:"taken,omitempty"`
+	// RenewedUnixMicro is the newest renewal, to who asked for it; 0: none is known.
+	RenewedUnixMicro int64 `msgpack:"renewed_unix_micro,omitempty"`
+}
+
 // DigestRequest asks for the digests of the state at the index of a checkpoint.
 type DigestRequest struct {
 	Index uint64 `msgpack:"index"`

@@ -213,6 +213,15 @@ func (p *Pool) ReportStreams(ctx context.Context, addr string, nodes []string) e
 	return err
 }
 
+// Renewal tells the leader at addr of the renewal of a node's lease, or asks for the newest.
+func (p *Pool) Renewal(ctx context.Context, addr string, r *RenewalRequest) (*RenewalResponse, error) {
+	resp := new(RenewalResponse)
+	if _, err := p.call(ctx, addr, methodRenewal, r, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
 // Digest asks the server at addr for its state's digest at an index.
 func (p *Pool) Digest(ctx context.Context, addr string, index uint64) (*DigestResponse, error) {
 	resp := new(DigestResponse)

@@ -16,6 +16,8 @@ type ServerHandler interface {
 	ReadIndex(ctx context.Context, r *ReadIndexRequest) (*ReadIndexResponse, error)
 	// ReportStreams takes note of which workers another server holds.
 	ReportStreams(ctx context.Context, r *StreamReport) (*StreamReportResponse, error)
+	// Renewal takes note of the renewal of a node's lease, or tells of the newest.
+	Renewal(ctx context.Context, r *RenewalRequest) (*RenewalResponse, error)
 	// Digest returns the digest of this server's state at an index.
 	Digest(ctx context.Context, r *DigestRequest) (*DigestResponse, error)
 	// Differs tells this server that its state is not that of the others. It
@@ -62,6 +64,7 @@ const (
 	methodForward       = "/" + serverService + "/Forward"
 	methodReadIndex     = "/" + serverService + "/ReadIndex"
 	methodReportStreams = "/" + serverService + "/ReportStreams"
+	methodRenewal       = "/" + serverService + "/Renewal"
 	methodDigest        = "/" + serverService + "/Digest"
 	methodDiffers       = "/" + serverService + "/Differs"
 	methodStatus        = "/" + serverService + "/Status"
@@ -89,6 +92,7 @@ func (s *Server) serverDesc() *grpc.ServiceDesc {
 			unary(serverService, "Forward", s.forward),
 			unary(serverService, "ReadIndex", h.ReadIndex),
 			unary(serverService, "ReportStreams", h.ReportStreams),
+			unary(serverService, "Renewal", h.Renewal),
 			unary(serverService, "Digest", h.Digest),
 			unary(serverService, "Differs", h.Differs),
 			unary(serverService, "Status", h.Status),

@@ -19,7 +19,7 @@ func (s *Server) openAPI() error {
 	}
 	operators := s.operatorHandler()
 	api, err := apiserver.New(apiserver.Config{
-		Backend: s, Logs: logs{s}, Streams: streams{s}, Nodes: nodes{s}, Usage: usage{s}, Planner: planner{s.node.Clock()},
+		Backend: s, Logs: logs{s}, Streams: streams{s}, Nodes: nodes{s}, Usage: usage{s}, Leases: leases{s}, Planner: planner{s.node.Clock()},
 		Listener: c.HTTP, TLS: serving, Users: c.Users, Audit: c.Audit, Admission: c.Admission, Vault: s.vault, ProxyCertificate: c.TLS.PEM, MaxRequests: c.MaxRequests, RootCA: s.rootCA, Services: c.Services,
 		Handlers:    map[string]http.Handler{operatorPrefix: operators, "/metrics": operators},
 		Ready:       s.checks(),

@@ -41,6 +41,7 @@ func TestCluster(t *testing.T) {
 		{"a worker's hello brings its server up to date", helloIsABarrier},
 		{"a worker hears what concerns it", workerHears},
 		{"what nodes use is known everywhere", usageIsKnownEverywhere},
+		{"leases of nodes are renewed beside the log", leasesAreRenewed},
 		{"operators are answered", operatorsAreAnswered},
 		{"workloads are kept", workloadsAreKept},
 		{"certificates are signed", certificatesAreSigned(authority)},

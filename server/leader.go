@@ -27,6 +27,7 @@ const controlInterval = time.Second
 // lead runs the leader's loops until ctx ends with its leadership.
 func (s *Server) lead(ctx context.Context) {
 	began := time.Now()
+	s.renewals.clear()
 	vigil := clock.NewVigil(s.node.Clock(), sleepBound)
 	for {
 		err := s.furnish(ctx)
@@ -169,8 +170,9 @@ func (s *Server) controlLoop(ctx context.Context, vigil *clock.Vigil) {
 	for ctx.Err() == nil {
 		now, since := s.look(vigil)
 		v := s.state.View()
-		commands := c.reconcile(s.panics, v, &s.beats, since, now)
+		commands := c.reconcile(s.panics, v, hearing{&s.beats, &s.renewals}, since, now)
 		s.beats.forget(func(node string) bool { _, ok := v.Nodes.Get(node); return ok })
+		s.renewals.forget(func(node string) bool { _, ok := v.Objects.Get(nodeLease(node)); return ok })
 		if s.proposeAll(ctx, commands) && len(commands) >= controller.Batch {
 			continue
 		}

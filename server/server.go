@@ -44,13 +44,15 @@ type Server struct {
 	tunneler *rpc.Tunneler
 	api      *apiserver.Server
 
-	reads   *shared
-	beats   heartbeats
-	led     atomic.Int64 // when a leader was known last, of the clock's Elapsed
-	pushed  atomic.Int64 // revision up to which workers were pushed to
-	said    reportedStatuses
-	shares  *shares // of the workers
-	samples *samples
+	reads *shared
+	beats heartbeats
+	// renewals are those that this server, while it leads, has taken.
+	renewals renewals
+	led      atomic.Int64 // when a leader was known last, of the clock's Elapsed
+	pushed   atomic.Int64 // revision up to which workers were pushed to
+	said     reportedStatuses
+	shares   *shares // of the workers
+	samples  *samples
 	// refetched bounds what workers are given again of objects that have changed.
 	refetched *rate.Limiter
 	accounts  *tokens.Accounts
