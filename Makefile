@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz containers e2e kubelet upgrade conformance bench bench-paired damage sim sim-long sim-mutants chaos chaos-workloads demo sweep worst clean
+.PHONY: help build test race lint check fuzz containers e2e kubelet upgrade conformance bench bench-paired damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,6 +145,10 @@ chaos: ## a cluster of real processes under faults for CHAOS minutes: killed, cu
 
 chaos-workloads: ## workloads change while leaders and workers are killed for CHAOS minutes, and every revision is looked at
 	go test -count=1 -timeout 0 ./e2e -run '^TestChaosOfWorkloads$$' -v -chaos.workloads=$(CHAOS) -chaos.seed=$(SEED)
+
+ROUNDS ?= 200
+faults: containers ## ROUNDS rounds of a node's worker, containerd and shims killed while its pods start and end
+	go test -count=1 -timeout 0 ./e2e -run '^TestFaults$$' -v -faults.rounds=$(ROUNDS) -faults.seed=$(SEED)
 
 bench: build ## the figures of docs/benchmarks.md
 	bin/berth bench

@@ -54,8 +54,11 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	if err != nil {
 		return err
 	}
-	if err := r.makeRoom(ctx, spec.ID); err != nil {
+	if begun, err := r.makeRoom(ctx, &spec); err != nil {
 		return fmt.Errorf("starting container %s: %w", spec.ID, err)
+	} else if begun != nil {
+		r.take(spec.ID, begun)
+		return nil
 	}
 	if err := r.prepare(ctx, &spec, config); err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
@@ -73,8 +76,12 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
 	s, serr := r.status(after, made.ContainerId)
-	if err != nil {
-		if serr == nil && s.State == criv1.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 {
+	switch {
+	case err == nil, serr == nil && hasRun(s): // the answer was lost
+	case serr != nil:
+		return asked(err) // nothing is known of it: the next try finds it
+	default:
+		if s.State == criv1.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 {
 			return &runtime.StartError{Err: errors.New(cmp.Or(s.Message, unwrapped(err).Error()))}
 		}
 		if rerr := r.removeContainer(after, made.ContainerId); rerr != nil {
@@ -87,40 +94,71 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	if serr != nil {
 		s = &criv1.ContainerStatus{Id: made.ContainerId, StartedAt: time.Now().UnixNano(), State: criv1.ContainerState_CONTAINER_RUNNING}
 	}
-	r.began(spec.ID, s)
-	if s.State == criv1.ContainerState_CONTAINER_EXITED {
-		r.ended(spec.ID, s)
-	}
+	r.take(spec.ID, s)
 	return nil
 }
 
+// take takes note of a container that was started.
+func (r *Runtime) take(id runtime.ID, s *criv1.ContainerStatus) {
+	r.began(id, s)
+	if s.State == criv1.ContainerState_CONTAINER_EXITED {
+		r.ended(id, s)
+	}
+}
+
+// reasonStartError is why a container of containerd's ended that never came to run.
+const reasonStartError = "StartError"
+
+// hasRun: the container runs, or did. One that ended while its runtime was being killed may have an end and no beginning.
+func hasRun(s *criv1.ContainerStatus) bool {
+	switch s.State {
+	case criv1.ContainerState_CONTAINER_RUNNING:
+		return true
+	case criv1.ContainerState_CONTAINER_EXITED:
+		return s.StartedAt != 0 || s.FinishedAt != 0 && s.Reason != reasonStartError
+	}
+	return false
+}
+
 // makeRoom forgets what is left of earlier runs of the container. The attempt before this one is kept for its logs and its
-// exit code. It fails where one may still run: a container never runs twice.
-func (r *Runtime) makeRoom(ctx context.Context, id runtime.ID) error {
+// exit code. It fails where one may still run: a container never runs twice. The attempt itself may have been started before, by a call that
+// nobody answered: then it is that one.
+func (r *Runtime) makeRoom(ctx context.Context, spec *runtime.Spec) (begun *criv1.ContainerStatus, err error) {
+	id := spec.ID
 	all, err := r.containersOf(ctx, id.Pod, id.Container)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, c := range all {
 		attempt := int32(c.GetMetadata().GetAttempt())
+		if attempt == id.Attempt && c.GetImage().GetImage() == spec.Image {
+			if begun, err = r.status(ctx, c.Id); err != nil && !notFound(err) {
+				return nil, asked(err)
+			}
+			if err == nil && hasRun(begun) {
+				return begun, nil
+			}
+		}
 		switch c.State {
 		case criv1.ContainerState_CONTAINER_RUNNING, criv1.ContainerState_CONTAINER_UNKNOWN:
-			return fmt.Errorf("attempt %d of it may still run", attempt)
+			if attempt != id.Attempt {
+				return nil, fmt.Errorf("attempt %d of it may still run", attempt)
+			}
 		}
 		if attempt == id.Attempt-1 {
 			continue
 		}
 		if err := r.removeContainer(ctx, c.Id); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for attempt := range id.Attempt - 1 {
 		old := runtime.ID{Pod: id.Pod, Container: id.Container, Attempt: attempt}
 		if err := r.forget(old); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return r.forget(id) // of an attempt that did not come to run
+	return nil, r.forget(id) // of an attempt that did not come to run
 }
 
 // forget removes what is kept on disk of a run.

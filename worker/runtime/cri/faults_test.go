@@ -221,3 +221,75 @@ func TestNeverTwice(t *testing.T) {
 	h.rt.running[id] = c
 	h.rt.mu.Unlock()
 }
+
+// A start that nobody answered is found by the next try: what runs goes on, what has ended has its exit code, and what was of another image
+// goes. Nothing runs twice.
+func TestStartUnanswered(t *testing.T) {
+	h := open(t)
+	ctx := t.Context()
+	start := func(name, script string) (runtime.Spec, string) {
+		p := pod("unanswered-"+name, shell(script))
+		h.sandbox(p)
+		spec := h.spec(p, 0)
+		config, err := h.rt.containerConfig(ctx, &spec)
+		if err == nil {
+			err = h.rt.prepare(ctx, &spec, config)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		sandbox, err := h.rt.sandboxConfig(ctx, p, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := h.rt.runtime.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: h.rt.sandboxes[p.UID].id, Config: config, SandboxConfig: sandbox})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.rt.runtime.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+			t.Fatal(err)
+		}
+		return spec, made.ContainerId
+	}
+	one := func(spec runtime.Spec) {
+		t.Helper()
+		if all, err := h.rt.containersOf(ctx, spec.ID.Pod, ""); err != nil || len(all) != 1 {
+			t.Errorf("containers %v, %v", all, err)
+		}
+	}
+	runs, ref := start("runs", "sleep 1000")
+	if err := h.rt.Start(ctx, runs); err != nil {
+		t.Fatal(err)
+	}
+	if ev := h.next(runs.ID); ev.Ref != ref || ev.Exit != nil {
+		t.Errorf("what runs is %+v", ev)
+	}
+	one(runs)
+	ended, ref := start("ended", "exit 5")
+	h.until("its end", func() bool {
+		s, err := h.rt.status(ctx, ref)
+		return err == nil && s.State == criv1.ContainerState_CONTAINER_EXITED
+	})
+	if err := h.rt.Start(ctx, ended); err != nil {
+		t.Fatal(err)
+	}
+	if ev := h.next(ended.ID); ev.Ref != ref || ev.Exit != nil {
+		t.Errorf("what has ended is %+v", ev)
+	}
+	if x := h.exit(ended.ID); x.Code != 5 {
+		t.Errorf("it ended %+v", x)
+	}
+	one(ended)
+	other, ref := start("other", "sleep 1000")
+	var err error
+	if other.Image, err = h.rt.FindImage(ctx, nonroot); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.rt.Start(ctx, other); err != nil {
+		t.Fatal(err)
+	}
+	if ev := h.next(other.ID); ev.Ref == ref || ev.Exit != nil {
+		t.Errorf("of another image it is %+v", ev)
+	}
+	one(other)
+}

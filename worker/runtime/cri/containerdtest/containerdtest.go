@@ -207,21 +207,6 @@ func (d *Daemon) Freeze() error {
 // Thaw lets the daemon go on.
 func (d *Daemon) Thaw() error { return d.cmd.Process.Signal(syscall.SIGCONT) }
 
-// KillSandbox kills what holds the sandbox of a pod, as a machine that is short of memory may.
-func (d *Daemon) KillSandbox(ctx context.Context, podUID string) error {
-	ctr := func(args ...string) ([]byte, error) { return d.ctr(ctx, args...).CombinedOutput() }
-	out, err := ctr("containers", "list", "-q", `labels."io.kubernetes.pod.uid"==`+podUID+`,labels."io.cri-containerd.kind"==sandbox`)
-	if ids := strings.Fields(string(out)); err == nil && len(ids) == 1 {
-		out, err = ctr("tasks", "kill", "-s", "KILL", ids[0])
-	} else if err == nil {
-		err = fmt.Errorf("%d sandboxes", len(ids))
-	}
-	if err != nil {
-		return fmt.Errorf("killing the sandbox of pod %s: %w: %s", podUID, err, out)
-	}
-	return nil
-}
-
 // ctr is containerd's own client, on what is there by the container runtime interface.
 func (d *Daemon) ctr(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "ctr", append([]string{"-a", d.socket(), "-n", "k8s.io"}, args...)...)
@@ -394,31 +379,4 @@ func mountsBelow(dir string) ([]string, error) {
 	}
 	slices.Reverse(out) // the innermost first
 	return out, nil
-}
-
-// Left names what the daemon has: sandboxes, containers, views of images and mounts. It is for tests of what
-// agents leave behind.
-func (d *Daemon) Left(ctx context.Context) (string, error) {
-	out, err := d.ctr(ctx, "containers", "list", "-q").Output()
-	if err != nil {
-		return "", fmt.Errorf("listing containers: %w", err)
-	}
-	var left []string
-	for _, id := range strings.Fields(string(out)) {
-		left = append(left, "container "+id)
-	}
-	out, err = d.ctr(ctx, "snapshots", "list").Output()
-	if err != nil {
-		return "", fmt.Errorf("listing snapshots: %w", err)
-	}
-	for line := range strings.Lines(string(out)) {
-		if strings.HasPrefix(line, "berth/") {
-			left = append(left, "view "+strings.Fields(line)[0])
-		}
-	}
-	mounts, err := mountsBelow(filepath.Join(d.Dir, "state"))
-	for _, m := range mounts {
-		left = append(left, "mount "+m)
-	}
-	return strings.Join(left, "\n"), err
 }

@@ -1,0 +1,245 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
+)
+
+var (
+	faultRounds = flag.Int("faults.rounds", 3, "rounds of TestFaults")
+	faultSeed   = flag.Uint64("faults.seed", 0, "their seed; 0: the time")
+)
+
+// maxFaultDelay is about how long the pods of a round take to start and end: the fault is somewhere within.
+const maxFaultDelay = 2500 * time.Millisecond
+
+// faults is a node on which worker, containerd and shims are killed.
+type faults struct {
+	*cluster
+	d       *containerdtest.Daemon
+	rand    *rand.Rand
+	witness string          // a file a pod, a line each time its container is run
+	excused map[string]bool // pods whose shim was killed
+	codes   map[string]int32
+	counts  map[string]int
+	uids    []types.UID // of all pods that ever were
+}
+
+// While pods start and end, their worker, containerd and a shim are killed at random. Nobody runs without a pod or twice, no exit code is
+// lost, and nothing is left. make faults runs more of it.
+func TestFaults(t *testing.T) {
+	seed := *faultSeed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d", seed)
+	d := realContainers(t)
+	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), criWorker(d, "worker-1", "cri"))
+	c.emptied(t, d)
+	if err := c.waitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f := &faults{cluster: c, d: d, rand: rand.New(rand.NewPCG(seed, 0)), witness: filepath.Join(c.Dir, "witness"),
+		excused: map[string]bool{}, codes: map[string]int32{}, counts: map[string]int{}}
+	if err := os.Mkdir(f.witness, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for round := range *faultRounds {
+		f.round(t, round)
+		if t.Failed() {
+			break
+		}
+	}
+	t.Logf("done: %v", f.counts)
+	f.nothingLeft(t)
+}
+
+// round begins some pods and ends others, kills something, and looks at what became of them.
+func (f *faults) round(t *testing.T, round int) {
+	kube := f.Reader().Kube
+	var pods []string
+	add := func(kind string, p corev1.RestartPolicy, script string) string {
+		name := fmt.Sprintf("%s-%d", kind, round)
+		create(t, kube, imaged(name, "echo run >> /witness/"+name+"; "+script, policy(p), volume("witness", "/witness",
+			corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: f.witness}})))
+		pods = append(pods, name)
+		return name
+	}
+	for i := range 2 {
+		code := f.rand.Int32N(120)
+		name := add(fmt.Sprintf("ends%d", i), corev1.RestartPolicyNever, fmt.Sprintf("sleep 0.%d; exit %d", f.rand.IntN(9), code))
+		f.codes[name] = code
+	}
+	add("fails", corev1.RestartPolicyOnFailure, fmt.Sprintf("test $(wc -l < /witness/fails-%d) -gt 1 || exit 7", round))
+	add("stays", corev1.RestartPolicyAlways, "exec sleep 100000")
+	if round > 0 {
+		now := int64(1)
+		if err := kube.CoreV1().Pods("default").Delete(t.Context(), fmt.Sprintf("stays-%d", round-1), metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-time.After(time.Duration(f.rand.Int64N(int64(maxFaultDelay)))):
+	case <-t.Context().Done():
+	}
+	f.fault(t, pods)
+	f.waitNode(t, true)
+	for _, name := range pods {
+		f.judge(t, name)
+	}
+	f.eventually(t, "sandboxes to be those of the pods", func(ctx context.Context) error { return f.compare(ctx, round) })
+	for _, name := range pods[:3] {
+		if err := kube.CoreV1().Pods("default").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// fault kills, and starts again what does not start by itself.
+func (f *faults) fault(t *testing.T, pods []string) {
+	w := f.Workers()[0]
+	what := [...]string{"worker", "containerd", "both", "shim"}[f.rand.IntN(4)]
+	f.counts[what]++
+	daemon := func() {
+		if err := f.d.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func() {
+		if err := w.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	switch what {
+	case "worker":
+		w.Kill()
+		start()
+	case "containerd":
+		f.d.Kill()
+		daemon()
+	case "both":
+		w.Kill()
+		f.d.Kill()
+		if f.rand.IntN(2) == 0 {
+			daemon()
+			start()
+		} else {
+			start()
+			daemon()
+		}
+	case "shim":
+		name := pods[f.rand.IntN(len(pods))]
+		p, err := f.get(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.excused[name] = true // also where it had none, or had ended
+		if err := f.d.KillShim(t.Context(), string(p.UID)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// judge waits until a pod is as it is to be.
+func (f *faults) judge(t *testing.T, name string) {
+	over := func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	}
+	kind, _, _ := strings.Cut(name, "-")
+	if kind == "stays" {
+		over = podReady
+	}
+	p := f.waitFor(t, name, "to be as it is to be", over)
+	f.uids = append(f.uids, p.UID)
+	b, err := os.ReadFile(filepath.Join(f.witness, name))
+	if err != nil && !f.excused[name] {
+		t.Errorf("%s never ran: %v", name, err)
+		return
+	}
+	runs, s := int32(strings.Count(string(b), "\n")), p.Status.ContainerStatuses[0]
+	if f.excused[name] {
+		if runs > s.RestartCount+1 {
+			t.Errorf("%s ran %d times and was restarted %d times", name, runs, s.RestartCount)
+		}
+		return
+	}
+	switch kind {
+	case "stays":
+		if runs != 1 || s.RestartCount != 0 {
+			t.Errorf("%s ran %d times, restarts %d: %+v", name, runs, s.RestartCount, s.LastTerminationState)
+		}
+	case "fails":
+		if x := s.State.Terminated; runs != 2 || s.RestartCount != 1 || x == nil || x.ExitCode != 0 {
+			t.Errorf("%s ran %d times, restarts %d, state %+v", name, runs, s.RestartCount, s.State)
+		}
+	default:
+		if x := s.State.Terminated; runs != 1 || s.RestartCount != 0 || x == nil || x.ExitCode != f.codes[name] {
+			t.Errorf("%s ran %d times, restarts %d, is to end with %d: %+v", name, runs, s.RestartCount, f.codes[name], s.State)
+		}
+	}
+}
+
+// compare says whether the node runs its pods, each in one sandbox, and nothing else.
+func (f *faults) compare(ctx context.Context, round int) error {
+	running, err := f.d.Running(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := f.get(ctx, fmt.Sprintf("stays-%d", round))
+	if err != nil {
+		return err
+	}
+	slices.Sort(running)
+	if want := []string{string(p.UID) + " container", string(p.UID) + " sandbox"}; !slices.Equal(running, want) {
+		return fmt.Errorf("there run %q, and should %q", running, want)
+	}
+	return nil
+}
+
+// nothingLeft ends all pods and counts.
+func (f *faults) nothingLeft(t *testing.T) {
+	ctx := context.WithoutCancel(t.Context())
+	if err := f.deletePods(ctx, metav1.NamespaceAll); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually(t, "nothing to be left on the node", func(ctx context.Context) error {
+		left, err := f.d.Left(ctx)
+		if left != "" {
+			err = errors.Join(err, errors.New(left))
+		}
+		for _, uid := range f.uids {
+			groups, _ := filepath.Glob("/sys/fs/cgroup/*/kubepods/*/pod" + string(uid)) // the pattern is a constant but for the UID
+			if len(groups) > 0 {
+				err = errors.Join(err, fmt.Errorf("cgroups %v", groups))
+			}
+		}
+		return errors.Join(err, noneIn(filepath.Join(f.Workers()[0].DataDir, "worker", "cri")))
+	})
+}
+
+func noneIn(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if len(entries) > 0 {
+		err = fmt.Errorf("in %s there are %v", dir, entries)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
