@@ -185,15 +185,20 @@ func (t *Tree) Remove(name string) error {
 	return err
 }
 
+// roots are where every hierarchy is mounted.
+func (t *Tree) roots() ([]string, error) {
+	if t.Unified {
+		return []string{unifiedRoot}, nil
+	}
+	return filepath.Glob(filepath.Join(unifiedRoot, "*"))
+}
+
 // RemoveAll deletes a cgroup with those below it, in every hierarchy, also where others made them, and the ones above it
 // that are empty then, the tree's parent included. It fails where something still runs in one of them.
 func (t *Tree) RemoveAll(name string) error {
-	roots := []string{unifiedRoot}
-	if !t.Unified {
-		var err error
-		if roots, err = filepath.Glob(filepath.Join(unifiedRoot, "*")); err != nil {
-			return err
-		}
+	roots, err := t.roots()
+	if err != nil {
+		return err
 	}
 	var errs []error
 	for _, root := range roots {

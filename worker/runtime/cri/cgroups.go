@@ -114,12 +114,33 @@ func podResources(pod *corev1.Pod) *corev1.ResourceRequirements {
 	return out
 }
 
+// classes are the directories that pods' cgroups may be in.
+func classes() [3]string { return [...]string{"", "burstable", "besteffort"} }
+
+// killLeft ends what still runs of a pod whose sandboxes are all stopped: a container runtime that is killed, or whose shim is, at the wrong moment
+// may say that they are and have lost their processes.
+func (r *Runtime) killLeft(pod types.UID) error {
+	if !r.podCgroups() {
+		return nil
+	}
+	for _, class := range classes() {
+		n, err := r.cgroups.Kill(path.Join(class, "pod"+string(pod)))
+		if n > 0 {
+			r.log.Warn("processes that the container runtime had lost were killed", "pod", pod, "processes", n)
+		}
+		if err != nil {
+			return fmt.Errorf("ending what is left of the pod: %w", err)
+		}
+	}
+	return nil
+}
+
 // removeCgroup deletes the pod's cgroup, whatever its class was.
 func (r *Runtime) removeCgroup(pod types.UID) error {
 	if !r.podCgroups() {
 		return nil
 	}
-	for _, class := range [...]string{"", "burstable", "besteffort"} {
+	for _, class := range classes() {
 		if err := r.cgroups.RemoveAll(path.Join(class, "pod"+string(pod))); err != nil {
 			return fmt.Errorf("removing the pod's cgroup: %w", err)
 		}

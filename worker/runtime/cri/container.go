@@ -135,13 +135,13 @@ func (r *Runtime) makeRoom(ctx context.Context, spec *runtime.Spec) (begun *criv
 			if begun, err = r.status(ctx, c.Id); err != nil && !notFound(err) {
 				return nil, asked(err)
 			}
-			if err == nil && hasRun(begun) {
+			if _, ferr := r.find(id); err == nil && ferr != nil && hasRun(begun) {
 				return begun, nil
 			}
 		}
 		switch c.State {
 		case criv1.ContainerState_CONTAINER_RUNNING, criv1.ContainerState_CONTAINER_UNKNOWN:
-			if attempt != id.Attempt {
+			if _, err := r.find(id); attempt != id.Attempt || err == nil {
 				return nil, fmt.Errorf("attempt %d of it may still run", attempt)
 			}
 		}

@@ -2,7 +2,9 @@ package cri
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -212,14 +214,23 @@ func TestNeverTwice(t *testing.T) {
 	c := h.rt.running[id]
 	delete(h.rt.running, id)
 	h.rt.mu.Unlock()
-	for attempt := range int32(3) {
-		if err := h.rt.Start(t.Context(), h.spec(p, attempt)); err == nil || !strings.Contains(err.Error(), "may still run") {
-			t.Errorf("attempt %d: %v", attempt, err)
+	refused := func(attempts ...int32) {
+		t.Helper()
+		for _, attempt := range attempts {
+			if err := h.rt.Start(t.Context(), h.spec(p, attempt)); err == nil || !strings.Contains(err.Error(), "may still run") {
+				t.Errorf("attempt %d: %v", attempt, err)
+			}
 		}
 	}
-	h.rt.mu.Lock()
-	h.rt.running[id] = c
-	h.rt.mu.Unlock()
+	refused(1, 2)
+	// That attempt itself is what was asked for.
+	if err := h.rt.Start(t.Context(), h.spec(p, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if ev := h.next(id); ev.Ref != c.ref {
+		t.Errorf("it is %+v", ev)
+	}
+	refused(0, 1, 2)
 }
 
 // A start that nobody answered is found by the next try: what runs goes on, what has ended has its exit code, and what was of another image
@@ -292,4 +303,56 @@ func TestStartUnanswered(t *testing.T) {
 		t.Errorf("of another image it is %+v", ev)
 	}
 	one(other)
+}
+
+// What runs in a pod's cgroup when the container runtime says that nothing of it does is ended: before another sandbox is made, when its
+// sandbox is given back, and when it is removed.
+func TestLostProcesses(t *testing.T) {
+	h := open(t)
+	if !h.rt.podCgroups() {
+		t.Skip("pods have no cgroups here")
+	}
+	p := pod("loses", shell("true"))
+	lose := func() *exec.Cmd {
+		t.Helper()
+		cmd := exec.Command("sleep", "1000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // it was, unless the test failed
+		if err := h.rt.podCgroup(p); err != nil {
+			t.Fatal(err)
+		}
+		dirs, err := h.rt.cgroups.Dirs(podCgroupName(p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range dirs {
+			if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, cmd.Process.Pid), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return cmd
+	}
+	for what, do := range map[string]func() error{
+		"another sandbox": func() error { _, err := h.rt.RunSandbox(t.Context(), p); return err },
+		"its sandbox":     func() error { return h.rt.StopSandbox(t.Context(), p.UID) },
+	} {
+		if err := h.rt.StopSandbox(t.Context(), p.UID); err != nil {
+			t.Fatal(err)
+		}
+		lost := lose()
+		if err := do(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		_ = lost.Wait() // the test would hang if it were not killed
+	}
+	lost := lose()
+	if err := h.rt.Remove(t.Context(), p.UID); err != nil && !strings.Contains(err.Error(), "busy") { // it may take a moment to be gone
+		t.Error(err)
+	}
+	_ = lost.Wait()
+	if err := h.rt.Remove(t.Context(), p.UID); err != nil {
+		t.Error(err)
+	}
 }

@@ -49,6 +49,9 @@ func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (runtime.Sand
 			return runtime.Sandbox{}, err
 		}
 	}
+	if err := r.killLeft(pod.UID); err != nil {
+		return runtime.Sandbox{}, err
+	}
 	handler, err := r.handler(ctx, pod)
 	if err != nil {
 		return runtime.Sandbox{}, err
@@ -163,7 +166,7 @@ func (r *Runtime) StopSandbox(ctx context.Context, pod types.UID) error {
 			return err
 		}
 	}
-	return nil
+	return r.killLeft(pod)
 }
 
 // sandboxConfig is what the runtime is told of a pod, at its sandbox's start and with each of its containers.
@@ -298,6 +301,9 @@ func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
 	left, err := r.containersOf(ctx, pod, "")
 	for _, c := range left {
 		err = errors.Join(err, r.removeContainer(ctx, c.Id))
+	}
+	if err == nil {
+		err = r.killLeft(pod)
 	}
 	if err == nil {
 		err = r.removeCgroup(pod)

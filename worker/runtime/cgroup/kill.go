@@ -1,0 +1,82 @@
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kill ends every process in a cgroup and below it, and returns how many it has told. It does not wait: a cgroup can be removed when
+// they are gone. One that is not there has none.
+func (t *Tree) Kill(name string) (int, error) {
+	roots, err := t.roots()
+	if err != nil {
+		return 0, err
+	}
+	told := map[int]bool{}
+	var errs []error
+	for _, root := range roots {
+		err := filepath.WalkDir(filepath.Join(root, t.Parent, name), func(path string, e os.DirEntry, err error) error {
+			switch {
+			case errors.Is(err, os.ErrNotExist):
+				return nil // it went meanwhile
+			case err != nil:
+				return err
+			case e.Name() != "cgroup.procs":
+				return nil
+			}
+			pids, err := processesOf(path)
+			for _, pid := range pids {
+				if !told[pid] {
+					told[pid] = true
+					errs = append(errs, killIn(path, pid))
+				}
+			}
+			return err
+		})
+		errs = append(errs, err)
+	}
+	return len(told), errors.Join(errs...)
+}
+
+func processesOf(file string) ([]int, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) { // it went, or its threads are told of above
+			return nil, nil
+		}
+		return nil, err
+	}
+	var out []int
+	for _, f := range strings.Fields(string(b)) {
+		if pid, err := strconv.Atoi(f); err == nil && pid > 0 && pid != os.Getpid() {
+			out = append(out, pid)
+		}
+	}
+	return out, nil
+}
+
+// killIn kills a process of a cgroup, and not another that has come to its number.
+func killIn(file string, pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written to it
+	still, err := processesOf(file)
+	if err != nil || !slices.Contains(still, pid) {
+		return err
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return nil
+}
