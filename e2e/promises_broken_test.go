@@ -89,6 +89,8 @@ func TestPromises(t *testing.T) {
 			set("Job", "work", "", setFact{replicas: 2, completions: 2, succeeded: 2, indexes: "0,1"}).
 			set("Job", "work", "", setFact{replicas: 2, completions: 2, succeeded: 2, indexes: "0,1", complete: true}), ""},
 		{"a piece twice at a time", job().pod("a", "work", piece("0")).pod("b", "work", piece("0")), "piece 0 has the pod a"},
+		{"a piece of which the pod that ends succeeds", job().pod("a", "work", piece("0")).pod("a", "work", podFact{index: "0", ending: true}).
+			pod("a", "work", podFact{index: "0", ending: true, phase: corev1.PodSucceeded}).pod("b", "work", piece("0")), ""},
 		{"a piece that is done", job().pod("a", "work", done("0")).pod("b", "work", piece("0")), "piece 0 has succeeded already"},
 		{"a piece that failed", job().pod("a", "work", podFact{index: "0", phase: corev1.PodFailed}).pod("b", "work", piece("0")), ""},
 		{"too many at a time", job().pod("a", "work", piece("0")).pod("b", "work", piece("1")).pod("c", "work", piece("2")), "3th active pod"},

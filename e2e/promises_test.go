@@ -74,7 +74,9 @@ type keptSet struct {
 	losses int
 	asked  []askedFor
 	low    bool
-	done   map[string]bool // of a Job: pieces of which a pod succeeded
+	// Of a Job: pieces of which a pod succeeded, and whether it did without having been told to end. Who is told to end is replaced,
+	// and may succeed nevertheless, also while the Job's controller makes the other pod.
+	done   map[string]bool
 	absent map[int]time.Time
 }
 
@@ -145,7 +147,7 @@ func (p *promises) see(f fact) {
 		}
 	}
 	if f.pod.phase == corev1.PodSucceeded && before.pod.phase != corev1.PodSucceeded && set.kind == "Job" {
-		set.done[f.pod.index] = true
+		set.done[f.pod.index] = set.done[f.pod.index] || !f.pod.ending
 	}
 	if f.gone {
 		delete(set.pods, f.uid)
