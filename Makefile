@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz containers e2e kubelet upgrade conformance bench bench-paired damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean
+.PHONY: help build test race lint check fuzz containers e2e kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -161,6 +161,14 @@ bench-paired: build ## this version's figures over those of commit OLD: WORKLOAD
 	cd bin/old && go build -ldflags '$(LDFLAGS)' -o ../berth-old ./cmd/berth
 	rm -rf bin/old
 	bin/berth bench --workload $(WORKLOAD) --against bin/berth-old --pairs $(PAIRS)
+
+# They are built in the module of the conformance tests, for several minutes. BESIDE is where they are; BESIDE_BUILT=yes takes
+# what is there.
+BESIDE   ?= $(CURDIR)/bin/kubernetes
+bench-beside: build ## the figures of Berth's controllers beside those of kube-controller-manager in their place
+	test '$(BESIDE_BUILT)' = yes || (mkdir -p '$(BESIDE)' && cd $(CONFORMANCE) && \
+	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(BESIDE)/' k8s.io/kubernetes/cmd/kube-controller-manager)
+	bin/berth bench --workload controllers --controller-manager '$(BESIDE)/kube-controller-manager'
 
 clean: ## remove what was built
 	rm -rf bin

@@ -38,7 +38,10 @@ type Config struct {
 	// Program is Berth's binary: the workload that kills a server needs
 	// processes.
 	Program string
-	Logger  hclog.Logger
+	// ControllerManager is kube-controller-manager's binary, which the workload that compares controllers runs, too; "": it
+	// runs Berth's alone.
+	ControllerManager string
+	Logger            hclog.Logger
 	// Progress is told of each part of a workload that has many; nil: nobody is.
 	Progress io.Writer
 }
@@ -67,6 +70,7 @@ func Workloads() []Workload {
 		{"replicaset", "a ReplicaSet is scaled from nothing", Config{Nodes: 5_000, Pods: 30_000, Workers: StubWorkers}, replicaSet},
 		{"deployment", "a Deployment is created, and rolled out anew", Config{Nodes: 500, Pods: 5_000, Workers: FakeWorkers}, deployment},
 		{"job", "a Job of pods that end at once", Config{Nodes: 500, Pods: 1_000, Workers: FakeWorkers}, job},
+		{"controllers", "a Deployment and its rolling update, a Job, many Deployments; by kube-controller-manager too (--controller-manager)", Config{Nodes: 400, Pods: 30_000, Clients: 32, Workers: FakeWorkers}, controllers},
 		{"restart", "a server starts from a snapshot; memory a bound pod", Config{Nodes: 5_000, Pods: 100_000, Workers: StubWorkers}, restart},
 		{"failover", "SIGKILL of the leader under load", Config{Nodes: 500, Pods: 4_000, Clients: 32, Workers: FakeWorkers}, failover},
 		{"takeover", "SIGKILL of the leader of many workloads: how soon its successor's controllers work", Config{Nodes: 1_000, Pods: 100_000, Clients: 32, Kills: 5, Workers: FakeWorkers}, takeOver},
@@ -86,6 +90,13 @@ func (r *run) figure(name string, value float64, unit string) {
 // target is a figure that has to reach a value, or to stay below it.
 func (r *run) target(name string, value float64, unit, target string, met bool) {
 	r.report.Figures = append(r.report.Figures, Figure{Name: name, Value: value, Unit: unit, Target: target, Met: &met})
+}
+
+// progress tells whoever waits of a part that is done.
+func (r *run) progress(format string, args ...any) {
+	if r.Progress != nil {
+		fmt.Fprintf(r.Progress, format+"\n", args...)
+	}
 }
 
 // throughput tells how many of its pods a second a workload has bound since

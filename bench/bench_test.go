@@ -3,6 +3,7 @@ package bench_test
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -30,6 +31,7 @@ func TestWorkloads(t *testing.T) {
 		"unschedulable":      {Nodes: 50, Pods: 300},
 		"restart":            {Nodes: 50, Pods: 500},
 		"failover":           {Nodes: 20, Pods: 200, Clients: 4, Kills: 2},
+		"controllers":        {Nodes: 10, Pods: 60, Clients: 4},
 		"takeover":           {Nodes: 10, Pods: 200, Clients: 4, Kills: 2},
 	}
 	program := sync.OnceValue(func() string { return buildBerth(t) })
@@ -41,12 +43,16 @@ func TestWorkloads(t *testing.T) {
 			}
 			c.DataDir, c.Version = t.TempDir(), "test"
 			var told bytes.Buffer
-			if w.Name == "failover" || w.Name == "takeover" {
+			if w.Name == "failover" || w.Name == "takeover" || w.Name == "controllers" {
 				c.Progress = &told
 				if testing.Short() {
-					t.Skip("builds the binary and waits for an election")
+					t.Skip("builds the binary")
 				}
 				c.Program = program()
+			}
+			if w.Name == "controllers" {
+				t.Setenv(playsControllerManager, "yes")
+				c.ControllerManager = os.Args[0]
 			}
 			r, err := bench.Run(t.Context(), w, c)
 			if err != nil {
@@ -103,7 +109,7 @@ func show(t *testing.T, r *bench.Report) {
 
 func TestRunRefusesWhatCanNotBe(t *testing.T) {
 	for _, w := range bench.Workloads() {
-		if w.Name != "preemption" && w.Name != "preemption-budgets" && w.Name != "anti-affinity" && w.Name != "failover" && w.Name != "takeover" {
+		if w.Name != "preemption" && w.Name != "preemption-budgets" && w.Name != "anti-affinity" && w.Name != "failover" && w.Name != "takeover" && w.Name != "controllers" {
 			continue
 		}
 		if _, err := bench.Run(t.Context(), w, bench.Config{Nodes: 1, Pods: 1000, DataDir: t.TempDir()}); err == nil {

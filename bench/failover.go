@@ -66,14 +66,7 @@ func failover(ctx context.Context, r *run) (err error) {
 		return err
 	}
 	defer d.servers.stop()
-	var addrs []string
-	for _, p := range d.servers.servers {
-		addrs = append(addrs, p.addr(p.rpc))
-	}
-	d.fleet, err = startFleet(ctx, fleetConfig{
-		workers: r.Nodes, servers: addrs, version: r.Version, source: d.servers.workerSource, registered: d.servers.nodes,
-	})
-	if err != nil {
+	if d.fleet, err = d.servers.fleet(ctx, r); err != nil {
 		return err
 	}
 	defer d.fleet.stop()

@@ -66,14 +66,17 @@ server {
   enabled          = true
   bootstrap_expect = {{.Expect}}
 
-{{if .EventLimit}}
+{{if .Controllers}}
+  controllers = [{{range .Controllers}}"{{.}}", {{end}}]
+{{end}}{{if .EventLimit}}
   scheduler { event_limit = {{.EventLimit}} }
 {{end}}}
 `))
 
 // serverSettings are those that workloads differ in.
 type serverSettings struct {
-	EventLimit int // 0: the default
+	EventLimit  int      // 0: the default
+	Controllers []string // those that a leader runs; nil: all
 }
 
 // startProcesses starts the servers and waits until one leads.
@@ -183,6 +186,17 @@ func (p *process) start(program string) error {
 		close(ended)
 	}()
 	return nil
+}
+
+// fleet starts the workload's workers, which connect to all servers.
+func (ps *processes) fleet(ctx context.Context, r *run) (*fleet, error) {
+	var addrs []string
+	for _, p := range ps.servers {
+		addrs = append(addrs, p.addr(p.rpc))
+	}
+	return startFleet(ctx, fleetConfig{
+		workers: r.Nodes, servers: addrs, version: r.Version, source: ps.workerSource, registered: ps.nodes,
+	})
 }
 
 // workerSource makes the certificate of a worker.

@@ -49,14 +49,7 @@ func takeOver(ctx context.Context, r *run) (err error) {
 		return err
 	}
 	defer t.servers.stop()
-	var addrs []string
-	for _, p := range t.servers.servers {
-		addrs = append(addrs, p.addr(p.rpc))
-	}
-	t.fleet, err = startFleet(ctx, fleetConfig{
-		workers: r.Nodes, servers: addrs, version: r.Version, source: t.servers.workerSource, registered: t.servers.nodes,
-	})
-	if err != nil {
+	if t.fleet, err = t.servers.fleet(ctx, r); err != nil {
 		return err
 	}
 	defer t.fleet.stop()
@@ -94,12 +87,6 @@ func (t *takeover) carryOut(ctx context.Context) error {
 	}
 	t.tell()
 	return nil
-}
-
-func (t *takeover) progress(format string, args ...any) {
-	if t.Progress != nil {
-		fmt.Fprintf(t.Progress, format+"\n", args...)
-	}
 }
 
 // round is one kill.

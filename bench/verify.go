@@ -50,13 +50,20 @@ func verifyView(v *fsm.View, pods int) error {
 	}
 	var errs []error
 	v.Nodes.Scan("", func(name string, node *corev1.Node) bool {
-		offer, u := model.Allocatable(node), used[name]
-		for _, what := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods} {
-			if u.Get(string(what)) > offer.Get(string(what)) {
-				errs = append(errs, fmt.Errorf("node %s offers %d of %s, and its pods ask for %d", name, offer.Get(string(what)), what, u.Get(string(what))))
-			}
-		}
+		errs = append(errs, verifyRoom(node, used[name]))
 		return true
 	})
+	return errors.Join(errs...)
+}
+
+// verifyRoom fails if a node's pods ask for more than it offers.
+func verifyRoom(node *corev1.Node, used model.Resources) error {
+	offer := model.Allocatable(node)
+	var errs []error
+	for _, what := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods} {
+		if used.Get(string(what)) > offer.Get(string(what)) {
+			errs = append(errs, fmt.Errorf("node %s offers %d of %s, and its pods ask for %d", node.Name, offer.Get(string(what)), what, used.Get(string(what))))
+		}
+	}
 	return errors.Join(errs...)
 }

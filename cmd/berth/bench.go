@@ -62,6 +62,7 @@ Workloads:
 	fs.IntVar(&f.config.Servers, "servers", 3, "Servers.")
 	fs.IntVar(&f.config.Clients, "clients", 0, "Clients that create pods at the same time; 0: the workload's own.")
 	fs.IntVar(&f.config.Kills, "kills", 0, "How many leaders failover and takeover kill, one after another; 0: the workload's own.")
+	fs.StringVar(&f.config.ControllerManager, "controller-manager", "", "kube-controller-manager's binary: the workload controllers runs it, too, in the place of Berth's controllers.")
 	fs.StringVar(&f.workers, "workers", "", "What is behind the nodes: stub (nothing) or fake (node agents); empty: the workload's own.")
 	fs.StringVar(&f.config.DataDir, "data-dir", "", "The directory below which the servers keep their logs; its disk is measured too.")
 	fs.BoolVar(&f.json, "json", false, "Print JSON.")
@@ -86,6 +87,8 @@ func (a *app) runBench(ctx context.Context, f benchFlags) (err error) {
 		return &verb.UsageError{Message: fmt.Sprintf("there is no workload %q", f.workload)}
 	case f.against != "" && (f.cpuProfile != "" || f.memProfile != "" || f.verbose):
 		return &verb.UsageError{Message: "--against runs other processes: it goes with no --cpuprofile, --memprofile or --verbose"}
+	case f.config.ControllerManager != "" && (f.against != "" || f.workload != "all" && f.workload != "controllers"):
+		return &verb.UsageError{Message: "--controller-manager is for the workload controllers, and does not go with --against"}
 	case f.workers != "" && f.config.Workers != bench.StubWorkers && f.config.Workers != bench.FakeWorkers:
 		return &verb.UsageError{Message: fmt.Sprintf("--workers %q: it is stub or fake", f.workers)}
 	}
@@ -93,6 +96,11 @@ func (a *app) runBench(ctx context.Context, f benchFlags) (err error) {
 	f.config.Logger = a.devLog(f.verbose)
 	if f.config.Program, err = os.Executable(); err != nil {
 		return fmt.Errorf("finding this program: %w", err)
+	}
+	if f.config.ControllerManager != "" {
+		if f.config.ControllerManager, err = exec.LookPath(f.config.ControllerManager); err != nil {
+			return fmt.Errorf("--controller-manager: %w", err)
+		}
 	}
 	if f.against != "" {
 		return a.compareBench(ctx, chosen, f)

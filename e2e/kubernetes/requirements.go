@@ -1,11 +1,12 @@
 //go:build requirements
 
 // What the module must have although no program here imports it: Kubernetes'
-// end-to-end tests, the programs that they use (etcd among them), and kubectl. They are built as
-// they are, and never with this tag.
+// end-to-end tests, the programs that they use (etcd among them), kubectl, and what `make bench-beside` runs. They are
+// built as they are, and never with this tag.
 package main
 
 import (
+	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
 	_ "k8s.io/kubernetes/cmd/kubectl"
 	_ "k8s.io/kubernetes/test/e2e"
 	_ "k8s.io/kubernetes/test/images/agnhost"
