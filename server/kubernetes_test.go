@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -72,4 +73,69 @@ func workloadsAreKept(t *testing.T, c *testCluster) {
 		})
 		return !left
 	})
+}
+
+// counting is a way to the API that counts how many are on it at the same time.
+type counting struct {
+	mu        sync.Mutex
+	now, most int
+	arrived   chan struct{}
+	goOn      chan struct{}
+}
+
+func (c *counting) RoundTrip(*http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	c.now++
+	c.most = max(c.most, c.now)
+	c.mu.Unlock()
+	c.arrived <- struct{}{}
+	<-c.goOn
+	c.mu.Lock()
+	c.now--
+	c.mu.Unlock()
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+}
+
+// A controller that asks for many things at once gets them a few at a time, so that the leader has cores left for its
+// heartbeats; what waits when its leadership ends is refused.
+func TestControllersAskAFewThingsAtATime(t *testing.T) {
+	const places, asks = 3, 50
+	leading, end := context.WithCancel(t.Context())
+	next := &counting{arrived: make(chan struct{}, asks), goOn: make(chan struct{})}
+	f := &fenced{next: next, leading: leading, places: make(chan struct{}, places)}
+	results := make(chan error, asks)
+	for range asks {
+		go func() {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server/", http.NoBody)
+			if err == nil {
+				_, err = f.RoundTrip(r)
+			}
+			results <- err
+		}()
+	}
+	for range places {
+		<-next.arrived
+	}
+	for range asks / 2 { // as many go and come
+		next.goOn <- struct{}{}
+		<-next.arrived
+	}
+	end()
+	refused, answered := 0, 0
+	for range asks - places {
+		if err := <-results; errors.Is(err, context.Canceled) {
+			refused++
+		} else if err == nil {
+			answered++
+		}
+	}
+	close(next.goOn)
+	for range places {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if answered != asks/2 || refused != asks-asks/2-places || next.most != places {
+		t.Errorf("%d were answered and %d refused, %d at a time", answered, refused, next.most)
+	}
 }
