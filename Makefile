@@ -165,10 +165,13 @@ bench-paired: build ## this version's figures over those of commit OLD: WORKLOAD
 # They are built in the module of the conformance tests, for several minutes. BESIDE is where they are; BESIDE_BUILT=yes takes
 # what is there.
 BESIDE   ?= $(CURDIR)/bin/kubernetes
-bench-beside: build ## the figures of Berth's controllers beside those of kube-controller-manager in their place
-	test '$(BESIDE_BUILT)' = yes || (mkdir -p '$(BESIDE)' && cd $(CONFORMANCE) && \
-	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(BESIDE)/' k8s.io/kubernetes/cmd/kube-controller-manager)
-	bin/berth bench --workload controllers --controller-manager '$(BESIDE)/kube-controller-manager'
+bench-beside: build ## the figures of Berth beside those of kube-controller-manager, and of Kubernetes' whole control plane
+	test '$(BESIDE_BUILT)' = yes || (mkdir -p '$(BESIDE)' && cd $(CONFORMANCE) && export CGO_ENABLED=0 && \
+	  go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(BESIDE)/' k8s.io/kubernetes/cmd/kube-apiserver \
+	    k8s.io/kubernetes/cmd/kube-controller-manager k8s.io/kubernetes/cmd/kube-scheduler && \
+	  go build -p $(JOBS) -ldflags '-s -w' -o '$(BESIDE)/etcd' go.etcd.io/etcd/server/v3)
+	bin/berth bench --workload controllers --controller-manager '$(BESIDE)/kube-controller-manager'; one=$$?; \
+	  bin/berth bench --workload control-plane --kubernetes '$(BESIDE)' && exit $$one
 
 clean: ## remove what was built
 	rm -rf bin

@@ -41,7 +41,10 @@ type Config struct {
 	// ControllerManager is kube-controller-manager's binary, which the workload that compares controllers runs, too; "": it
 	// runs Berth's alone.
 	ControllerManager string
-	Logger            hclog.Logger
+	// Kubernetes is the directory of etcd's, kube-apiserver's, kube-controller-manager's and kube-scheduler's binaries, which
+	// the workload that compares control planes runs, too; "": it runs Berth's servers alone.
+	Kubernetes string
+	Logger     hclog.Logger
 	// Progress is told of each part of a workload that has many; nil: nobody is.
 	Progress io.Writer
 }
@@ -71,6 +74,7 @@ func Workloads() []Workload {
 		{"deployment", "a Deployment is created, and rolled out anew", Config{Nodes: 500, Pods: 5_000, Workers: FakeWorkers}, deployment},
 		{"job", "a Job of pods that end at once", Config{Nodes: 500, Pods: 1_000, Workers: FakeWorkers}, job},
 		{"controllers", "a Deployment and its rolling update, a Job, many Deployments; by kube-controller-manager too (--controller-manager)", Config{Nodes: 400, Pods: 30_000, Clients: 32, Workers: FakeWorkers}, controllers},
+		{"control-plane", "the same, by Kubernetes' own control plane, too (--kubernetes)", Config{Nodes: 80, Pods: 6_000, Clients: 32, Workers: FakeWorkers}, controlPlane},
 		{"restart", "a server starts from a snapshot; memory a bound pod", Config{Nodes: 5_000, Pods: 100_000, Workers: StubWorkers}, restart},
 		{"failover", "SIGKILL of the leader under load", Config{Nodes: 500, Pods: 4_000, Clients: 32, Workers: FakeWorkers}, failover},
 		{"takeover", "SIGKILL of the leader of many workloads: how soon its successor's controllers work", Config{Nodes: 1_000, Pods: 100_000, Clients: 32, Kills: 5, Workers: FakeWorkers}, takeOver},

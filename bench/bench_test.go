@@ -3,6 +3,7 @@ package bench_test
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/berth-dev/berth/bench"
 )
+
+// The programs take minutes to build (make bench-beside).
+var kubernetes = flag.String("kubernetes", "", "the directory of the binaries of Kubernetes' control plane, for the workload that runs it")
 
 // TestWorkloads runs every workload at a small size: what it verifies must
 // hold, and what it reports must be there. How fast it was does not matter.
@@ -31,6 +35,7 @@ func TestWorkloads(t *testing.T) {
 		"unschedulable":      {Nodes: 50, Pods: 300},
 		"restart":            {Nodes: 50, Pods: 500},
 		"failover":           {Nodes: 20, Pods: 200, Clients: 4, Kills: 2},
+		"control-plane":      {Nodes: 10, Pods: 60, Clients: 4, Kubernetes: *kubernetes},
 		"controllers":        {Nodes: 10, Pods: 60, Clients: 4},
 		"takeover":           {Nodes: 10, Pods: 200, Clients: 4, Kills: 2},
 	}
@@ -43,12 +48,15 @@ func TestWorkloads(t *testing.T) {
 			}
 			c.DataDir, c.Version = t.TempDir(), "test"
 			var told bytes.Buffer
-			if w.Name == "failover" || w.Name == "takeover" || w.Name == "controllers" {
+			if w.Name == "failover" || w.Name == "takeover" || w.Name == "controllers" || w.Name == "control-plane" {
 				c.Progress = &told
 				if testing.Short() {
 					t.Skip("builds the binary")
 				}
 				c.Program = program()
+			}
+			if w.Name == "control-plane" && *kubernetes == "" {
+				t.Skip("-kubernetes names no programs: what Berth's servers do alone is what the controllers do")
 			}
 			if w.Name == "controllers" {
 				t.Setenv(playsControllerManager, "yes")
@@ -109,7 +117,7 @@ func show(t *testing.T, r *bench.Report) {
 
 func TestRunRefusesWhatCanNotBe(t *testing.T) {
 	for _, w := range bench.Workloads() {
-		if w.Name != "preemption" && w.Name != "preemption-budgets" && w.Name != "anti-affinity" && w.Name != "failover" && w.Name != "takeover" && w.Name != "controllers" {
+		if w.Name != "preemption" && w.Name != "preemption-budgets" && w.Name != "anti-affinity" && w.Name != "failover" && w.Name != "takeover" && w.Name != "controllers" && w.Name != "control-plane" {
 			continue
 		}
 		if _, err := bench.Run(t.Context(), w, bench.Config{Nodes: 1, Pods: 1000, DataDir: t.TempDir()}); err == nil {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -281,7 +282,7 @@ func restConfig(addr string, ca []byte, pair pki.Pair) *rest.Config {
 	return &rest.Config{
 		Host: "https://" + addr, QPS: -1,
 		ContentConfig: rest.ContentConfig{
-			ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
+			ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 		},
 		TLSClientConfig: rest.TLSClientConfig{
 			CAData: ca, CertData: pair.CertPEM, KeyData: pair.KeyPEM, ServerName: pki.ServerDNSName,

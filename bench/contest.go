@@ -27,7 +27,7 @@ type contestant struct {
 	client   kubernetes.Interface
 	pids     []int                           // whose processor time and memory count
 	programs []*program                      // those that are not Berth's servers
-	agree    func(ctx context.Context) error // fails unless the replicas of the state are equal
+	agree    func(ctx context.Context) error // fails unless the replicas of the state are equal, and the nodes were there all the time
 	legs     []leg
 	peak     float64 // bytes that all processes have had resident at the most
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -30,7 +31,7 @@ func controllers(ctx context.Context, r *run) error {
 	if err != nil || r.ControllerManager == "" {
 		return err
 	}
-	theirs, err := r.inBerth(ctx, "kube-controller-manager", filepath.Join(dir, "other"), func(c *contestant, ps *processes) error {
+	theirs, err := r.inBerth(ctx, controllerManager, filepath.Join(dir, "other"), func(c *contestant, ps *processes) error {
 		return c.startControllerManager(ctx, ps)
 	})
 	if err != nil {
@@ -120,7 +121,7 @@ func (c *contestant) startControllerManager(ctx context.Context, ps *processes) 
 func unhurried(kubeconfig string) []string {
 	return []string{
 		"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0", "--kube-api-qps=100000", "--kube-api-burst=100000",
-		"--kube-api-content-type=application/vnd.kubernetes.protobuf",
+		"--kube-api-content-type=" + runtime.ContentTypeProtobuf,
 	}
 }
 

@@ -63,6 +63,7 @@ Workloads:
 	fs.IntVar(&f.config.Clients, "clients", 0, "Clients that create pods at the same time; 0: the workload's own.")
 	fs.IntVar(&f.config.Kills, "kills", 0, "How many leaders failover and takeover kill, one after another; 0: the workload's own.")
 	fs.StringVar(&f.config.ControllerManager, "controller-manager", "", "kube-controller-manager's binary: the workload controllers runs it, too, in the place of Berth's controllers.")
+	fs.StringVar(&f.config.Kubernetes, "kubernetes", "", "The directory of the binaries etcd, kube-apiserver, kube-controller-manager and kube-scheduler: the workload control-plane runs them, too, in the place of Berth's servers.")
 	fs.StringVar(&f.workers, "workers", "", "What is behind the nodes: stub (nothing) or fake (node agents); empty: the workload's own.")
 	fs.StringVar(&f.config.DataDir, "data-dir", "", "The directory below which the servers keep their logs; its disk is measured too.")
 	fs.BoolVar(&f.json, "json", false, "Print JSON.")
@@ -87,8 +88,6 @@ func (a *app) runBench(ctx context.Context, f benchFlags) (err error) {
 		return &verb.UsageError{Message: fmt.Sprintf("there is no workload %q", f.workload)}
 	case f.against != "" && (f.cpuProfile != "" || f.memProfile != "" || f.verbose):
 		return &verb.UsageError{Message: "--against runs other processes: it goes with no --cpuprofile, --memprofile or --verbose"}
-	case f.config.ControllerManager != "" && (f.against != "" || f.workload != "all" && f.workload != "controllers"):
-		return &verb.UsageError{Message: "--controller-manager is for the workload controllers, and does not go with --against"}
 	case f.workers != "" && f.config.Workers != bench.StubWorkers && f.config.Workers != bench.FakeWorkers:
 		return &verb.UsageError{Message: fmt.Sprintf("--workers %q: it is stub or fake", f.workers)}
 	}
@@ -97,10 +96,8 @@ func (a *app) runBench(ctx context.Context, f benchFlags) (err error) {
 	if f.config.Program, err = os.Executable(); err != nil {
 		return fmt.Errorf("finding this program: %w", err)
 	}
-	if f.config.ControllerManager != "" {
-		if f.config.ControllerManager, err = exec.LookPath(f.config.ControllerManager); err != nil {
-			return fmt.Errorf("--controller-manager: %w", err)
-		}
+	if err := f.checkOthers(); err != nil {
+		return err
 	}
 	if f.against != "" {
 		return a.compareBench(ctx, chosen, f)
@@ -134,6 +131,24 @@ func (a *app) runBench(ctx context.Context, f benchFlags) (err error) {
 	}
 	if !met {
 		return errors.New("a target was missed")
+	}
+	return nil
+}
+
+// checkOthers refuses Kubernetes' programs for workloads that do not run them, and those that are not there.
+func (f *benchFlags) checkOthers() error {
+	for _, o := range []struct{ flag, program, workload string }{
+		{"--controller-manager", f.config.ControllerManager, "controllers"}, {"--kubernetes", f.config.Kubernetes, "control-plane"},
+	} {
+		if o.program == "" {
+			continue
+		}
+		if f.against != "" || f.workload != "all" && f.workload != o.workload {
+			return &verb.UsageError{Message: fmt.Sprintf("%s is for the workload %s, and does not go with --against", o.flag, o.workload)}
+		}
+		if _, err := os.Stat(o.program); err != nil {
+			return fmt.Errorf("%s: %w", o.flag, err)
+		}
 	}
 	return nil
 }
