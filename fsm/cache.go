@@ -66,6 +66,11 @@ func newCache() *cache {
 // settle is called after every entry. When nearly all pods that there were at
 // once have gone it lets go of what was worked out for them.
 func (v *live) settle() {
+	defer func() {
+		if recover() != nil { // no command could be refused for it: what was worked out is worked out anew, as after a restart
+			v.cache, v.effective = newCache(), new(effectiveClasses)
+		}
+	}()
 	c, pods := v.cache, v.Pods.Len()
 	c.counters.settle()
 	c.specs.settle()

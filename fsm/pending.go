@@ -13,18 +13,20 @@ import "github.com/berth-dev/berth/queue"
 // little.
 func (tx *Tx) goOn() {
 	v := tx.view
-	tx.sortQueue()
+	if _, sorting := v.queue.Sorting(); sorting || v.pending.Len() > 0 {
+		tx.apart(queue.PendingOrder, tx.sortQueue)
+	}
 	if v.pending.Len() == 0 || tx.work.HalfOver() {
 		return
 	}
 	if p, ok := v.pending.Get(queue.PendingLeave); ok {
-		tx.letOut(p.From)
+		tx.apart(queue.PendingLeave, func() { tx.letOut(p.From) })
 	}
 	if _, ok := v.pending.Get(queue.PendingJoin); ok {
-		tx.takeIn()
+		tx.apart(queue.PendingJoin, tx.takeIn)
 	}
 	tx.countBudgets()
-	tx.goOnCounting()
+	tx.apart(queue.PendingCount, tx.goOnCounting)
 }
 
 // sortQueue gives entries of the queue their place in another order.

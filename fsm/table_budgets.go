@@ -1,8 +1,6 @@
 package fsm
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,18 +59,6 @@ func (tx *Tx) countBudget(key string) (done bool) {
 		remove(tx, v.pending, queue.PendingBudgets+key)
 	}
 	return done
-}
-
-// countBudgets goes on with the budgets whose pods earlier entries had no time to
-// count.
-func (tx *Tx) countBudgets() {
-	for {
-		at, _, ok := tx.view.pending.First(queue.PendingBudgets)
-		key, is := strings.CutPrefix(at, queue.PendingBudgets)
-		if !ok || !is || !tx.countBudget(key) {
-			return
-		}
-	}
 }
 
 // budgetState implements budgets.State.

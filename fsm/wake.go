@@ -28,12 +28,9 @@ import (
 // flushWakes walks the changes since the last time, and wakes those whom they
 // can have helped. It ends every command.
 func (tx *Tx) flushWakes() {
-	w := &wakes{tx: tx}
-	for ; tx.walked < len(tx.Changes()); tx.walked++ {
-		w.row(&tx.Changes()[tx.walked])
-	}
-	tx.wakeAll(&w.Changes)
-	tx.walked = len(tx.Changes()) // who is woken helps nobody
+	tx.wakeByChanges()
+	tx.goOnWaking()
+	tx.walked = len(tx.Changes())
 }
 
 // wakeAll wakes whom the changes of a command can have helped.
@@ -52,13 +49,17 @@ func (tx *Tx) wakeAll(c *queue.Changes) {
 		tx.lookAt(&c.Nodes[i], woken)
 	}
 	tx.sweep(&c.Scope)
-	tx.goOnWaking()
 }
 
 // wake makes a waiting pod ready, or lets it finish its backoff first.
 func (tx *Tx) wake(e *QueueEntry) {
 	tx.work.Wake()
-	put(tx, tx.view.Queue, e.Key(), e.Woken(tx.view.TimeUnixNano()))
+	wake := func() { put(tx, tx.view.Queue, e.Key(), e.Woken(tx.view.TimeUnixNano())) }
+	if tx.view.Version() < SinceApart || !tx.guarded {
+		wake()
+	} else {
+		tx.part(apartPrefix+"wake "+e.Key(), wake)
+	}
 }
 
 // wakeNext wakes the first of a group that waits for a change.
@@ -217,7 +218,7 @@ func (tx *Tx) goOnWaking() {
 		return
 	}
 	if p, ok := v.pending.Get(queue.PendingSweep); ok {
-		tx.sweepFrom(p.Scope, p.From)
+		tx.apart(queue.PendingSweep, func() { tx.sweepFrom(p.Scope, p.From) })
 	}
 	var nodes []string
 	v.pending.Scan(queue.PendingNodes, func(key string, _ *queue.Pending) bool {
@@ -234,7 +235,7 @@ func (tx *Tx) goOnWaking() {
 			continue
 		}
 		if n, ok := v.Nodes.Get(key[len(queue.PendingNodes):]); ok {
-			newHelp(v, n).look(tx, p.From)
+			tx.apart(key, func() { newHelp(v, n).look(tx, p.From) })
 		} else {
 			tx.remember(key, nil, "")
 		}
