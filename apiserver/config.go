@@ -65,6 +65,10 @@ type Config struct {
 	// Leases remembers renewals of nodes' leases; nil: all are stored.
 	Leases Leases
 
+	// Guard calls f and says whether it came to its end, and not to a panic, which it counts; nil: a panic in a watch ends the
+	// process. Those of requests are survived in any case.
+	Guard func(what string, f func()) bool
+
 	// MaxRequests is how many requests are worked on at a time; default 600.
 	MaxRequests int
 	// RequestTimeout ends a request that is not a watch or a stream. Default 60 s.

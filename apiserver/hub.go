@@ -30,6 +30,7 @@ const (
 type hub struct {
 	backend Backend
 	pins    *pins
+	guard   func(what string, f func()) bool // see Config.Guard
 
 	mu       sync.Mutex
 	position int64 // every change up to this revision has been routed
@@ -53,7 +54,12 @@ type watchers struct {
 type scope struct{ key, namespace, node string }
 
 func newHub(backend Backend, pins *pins) *hub {
-	return &hub{backend: backend, pins: pins, position: backend.Feed().Last(), groups: map[group]map[*kind]*watchers{}}
+	return &hub{backend: backend, pins: pins, guard: unguarded, position: backend.Feed().Last(), groups: map[group]map[*kind]*watchers{}}
+}
+
+func unguarded(_ string, f func()) bool {
+	f()
+	return true
 }
 
 // run routes changes until the context ends; then every watch ends.
@@ -75,7 +81,9 @@ func (h *hub) run(ctx context.Context) {
 			h.restart(position)
 			continue
 		}
-		h.route(changes)
+		if !h.guard("watches", func() { h.route(changes) }) {
+			h.restart(feed.Last()) // the watchers find out for themselves
+		}
 		position = h.at()
 	}
 	<-ticking

@@ -106,7 +106,11 @@ func New(config Config) (_ *Server, err error) {
 	builtIn := map[string]bool{}
 	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config, &customDescriptions{view: config.Backend.View, builtIn: builtIn}, config.Logger)
 	pins := newPins(time.Now)
-	g := &registry{backend: config.Backend, hub: newHub(config.Backend, pins), pins: pins, rights: rights, names: chain.names, vault: config.Vault, leases: config.Leases}
+	watches := newHub(config.Backend, pins)
+	if config.Guard != nil {
+		watches.guard = config.Guard
+	}
+	g := &registry{backend: config.Backend, hub: watches, pins: pins, rights: rights, names: chain.names, vault: config.Vault, leases: config.Leases}
 	infos, err := g.install(generic, berth, measured, config, accounts, settings.Authentication.Authenticator, builtIn)
 	if err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)

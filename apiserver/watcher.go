@@ -159,6 +159,17 @@ func (w *watcher) run(position int64) {
 	defer close(w.result)
 	defer w.hub.detach(w)
 	defer w.cancel()
+	var err error
+	if !w.hub.guard("watch", func() { err = w.tell(position) }) {
+		err = apierrors.NewInternalError(errors.New("the server broke over this watch, which is a mistake of Berth's"))
+	}
+	if !errors.Is(err, errStopped) {
+		w.sendError(err)
+	}
+}
+
+// tell sends what there is to tell, until the watch ends.
+func (w *watcher) tell(position int64) error {
 	err := w.sendInitial()
 	utilflowcontrol.WatchInitialized(w.ctx) // from here on the watch costs little
 	for err == nil {
@@ -166,9 +177,7 @@ func (w *watcher) run(position int64) {
 			position, err = w.follow(position)
 		}
 	}
-	if !errors.Is(err, errStopped) {
-		w.sendError(err)
-	}
+	return err
 }
 
 // sendInitial sends what is there when the watch begins.

@@ -67,14 +67,22 @@ func mayBeNode(ctx context.Context, node string) error {
 	return nil
 }
 
-// unaryErrors and streamErrors give handlers' errors their form on the wire.
-func unaryErrors(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
-	resp, err := h(ctx, req)
+// errBroke: what a call did before it panicked is not undone.
+var errBroke = errors.New("the server broke over this call, which is a mistake of Berth's: what came of it is not known")
+
+// answer makes errors what travels, and a panic one of them.
+func (s *Server) answer(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {
+	if !s.config.Guard("rpc "+info.FullMethod, func() { resp, err = h(ctx, req) }) {
+		resp, err = nil, errBroke
+	}
 	return resp, toStatus(err)
 }
 
-func streamErrors(srv any, st grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
-	return toStatus(h(srv, st))
+func (s *Server) stream(srv any, st grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
+	if !s.config.Guard("rpc "+info.FullMethod, func() { err = h(srv, st) }) {
+		err = errBroke
+	}
+	return toStatus(err)
 }
 
 // serverConfig demands a certificate of the cluster's CA from every peer.

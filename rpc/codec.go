@@ -39,7 +39,12 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 }
 
-func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+func (codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // it is before any handler that could be guarded
+			err = fmt.Errorf("decoding a %T: it broke the decoder: %v", v, p)
+		}
+	}()
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free() // decoding copies
 	return decode(buf.ReadOnlyData(), v)

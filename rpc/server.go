@@ -39,7 +39,10 @@ type ServerConfig struct {
 	API func() []string
 	// Services is what workers that carry services are sent; nil: they get none.
 	Services *ServicesSource
-	Logger   hclog.Logger
+	// Guard calls f and says whether it came to its end, and not to a panic, which it counts; nil: a panic in a call ends the
+	// process.
+	Guard  func(what string, f func()) bool
+	Logger hclog.Logger
 }
 
 // Server answers servers and workers on one listener.
@@ -85,6 +88,9 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.Heartbeat <= 0 {
 		c.Heartbeat = DefaultHeartbeat
 	}
+	if c.Guard == nil {
+		c.Guard = func(_ string, f func()) bool { f(); return true }
+	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
@@ -114,8 +120,8 @@ func (s *Server) newGRPC(l peerLimits) *grpc.Server {
 		grpc.MaxRecvMsgSize(l.messageBytes),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.UnaryInterceptor(unaryErrors),
-		grpc.StreamInterceptor(streamErrors),
+		grpc.UnaryInterceptor(s.answer),
+		grpc.StreamInterceptor(s.stream),
 		// 10,000 workers have 10,000 connections: idle ones keep no big buffers.
 		grpc.ReadBufferSize(8<<10),
 		grpc.SharedWriteBuffer(true),

@@ -216,7 +216,7 @@ func (s *Server) openConsensus() error {
 func (s *Server) openRPC() error {
 	var err error
 	s.rpc, err = rpc.NewServer(rpc.ServerConfig{
-		Name: s.config.Name, Servers: handler{s}, Workers: s, Refuse: s.checkRevoked, TLS: s.config.TLS, API: s.apiAddresses,
+		Name: s.config.Name, Servers: handler{s}, Workers: s, Refuse: s.checkRevoked, TLS: s.config.TLS, API: s.apiAddresses, Guard: s.panics.try,
 		Services: &rpc.ServicesSource{Load: s.loadServices, Topology: s.topologyOf}, Logger: s.config.Logger.Named("rpc"),
 	})
 	if err != nil {

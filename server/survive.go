@@ -31,7 +31,7 @@ type panics struct {
 
 func newPanics(r prometheus.Registerer, log hclog.Logger) (*panics, error) {
 	p := &panics{log: log, told: map[string]bool{}, count: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "berth_loop_panics_total", Help: "Panics that a loop of this server survived, by loop.",
+		Name: "berth_loop_panics_total", Help: "Panics that a loop of this server, a call or a watch survived, by what panicked.",
 	}, []string{"loop"})}
 	if err := r.Register(p.count); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
