@@ -37,6 +37,7 @@ type hub struct {
 	closed   bool
 	// groups are by kind within: one table of rows can be shown in several versions.
 	groups map[group]map[*kind]*watchers
+	all    map[*watcher]struct{}
 }
 
 // group is what changes are routed by: the table, and the resource in a table
@@ -54,7 +55,7 @@ type watchers struct {
 type scope struct{ key, namespace, node string }
 
 func newHub(backend Backend, pins *pins) *hub {
-	return &hub{backend: backend, pins: pins, guard: unguarded, position: backend.Feed().Last(), groups: map[group]map[*kind]*watchers{}}
+	return &hub{backend: backend, pins: pins, guard: unguarded, position: backend.Feed().Last(), groups: map[group]map[*kind]*watchers{}, all: map[*watcher]struct{}{}}
 }
 
 func unguarded(_ string, f func()) bool {
@@ -203,6 +204,26 @@ func (h *hub) detach(w *watcher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.release(w)
+	delete(h.all, w)
+}
+
+func (h *hub) add(w *watcher) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all[w] = struct{}{}
+}
+
+// endStalled ends watches whose client has not taken what the feed does not have any more: only they hold it in memory. Such a
+// client has to list again in any case.
+func (h *hub) endStalled(first int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for w := range h.all {
+		if at := w.sending.Load(); at != 0 && at < first {
+			close(w.stalled)
+			delete(h.all, w)
+		}
+	}
 }
 
 func (h *hub) release(w *watcher) {
@@ -288,7 +309,9 @@ func (h *hub) tick(ctx context.Context) {
 			return
 		case now := <-t.C:
 			h.bookmark(now)
-			h.pins.expire(h.backend.View().Revision())
+			first := h.backend.Feed().First()
+			h.pins.expire(h.backend.View().Revision(), first)
+			h.endStalled(first)
 		}
 	}
 }

@@ -111,7 +111,7 @@ func TestChunksExpire(t *testing.T) {
 		d.must(t, putConfigMap("kube-system", "x", strconv.Itoa(i), i == 0))
 	}
 	s.hub.pins.now = func() time.Time { return time.Now().Add(2 * pinTTL) }
-	s.hub.pins.expire(d.View().Revision())
+	s.hub.pins.expire(d.View().Revision(), 0)
 	_, err = maps.List(ctx, metav1.ListOptions{Limit: 4, Continue: page.Continue})
 	wantStatus(t, err, 410, "continue parameter is too old")
 	status := err.(apierrors.APIStatus).Status()
@@ -140,7 +140,7 @@ func TestSlowListsGoOnWithWhatIsThere(t *testing.T) {
 	d.must(t, configMap("default", "c999", "1")) // from now on the state is another
 	pass := func(by time.Duration) {
 		s.hub.pins.now = func() time.Time { return time.Now().Add(by) }
-		s.hub.pins.expire(d.View().Revision())
+		s.hub.pins.expire(d.View().Revision(), 0)
 		d.ahead.Store(int64(by))
 		d.must(t, configMap("kube-system", fmt.Sprint("later-", int(by.Minutes())), "1"))
 	}
@@ -179,12 +179,16 @@ func TestPinsAreBounded(t *testing.T) {
 	if _, ok := p.get(d.View().Revision()); !ok {
 		t.Fatal("the newest is not kept")
 	}
-	p.expire(d.View().Revision() + maxPinLag - 4)
+	p.expire(d.View().Revision()+maxPinLag-4, 0)
 	if len(p.views) != 5 {
 		t.Fatalf("%d views are not too far behind", len(p.views))
 	}
+	p.expire(d.View().Revision(), d.View().Revision()-1)
+	if len(p.views) != 2 {
+		t.Fatalf("%d views are not behind the feed", len(p.views))
+	}
 	now = now.Add(pinTTL)
-	p.expire(d.View().Revision())
+	p.expire(d.View().Revision(), 0)
 	if len(p.views) != 0 {
 		t.Fatalf("%d views outlived their time", len(p.views))
 	}

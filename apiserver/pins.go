@@ -14,6 +14,8 @@ const (
 	maxPins   = 64
 	pinTTL    = 5 * time.Minute
 	maxPinLag = 1 << 18
+	// Nor longer than the change feed reaches back to them: what a view holds alone was replaced since, and the feed holds so
+	// many bytes of that.
 )
 
 // pins keeps views for lists that are read in parts, so that every part is of
@@ -64,13 +66,13 @@ func (p *pins) get(revision int64) (*fsm.View, bool) {
 }
 
 // expire forgets what has been kept for long enough, or is too far behind the
-// state's revision.
-func (p *pins) expire(current int64) {
+// state's revision, or behind what the feed still has.
+func (p *pins) expire(current, first int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
 	for revision, kept := range p.views {
-		if !now.Before(kept.until) || current-revision > maxPinLag {
+		if !now.Before(kept.until) || current-revision > maxPinLag || revision < first {
 			delete(p.views, revision)
 		}
 	}

@@ -337,3 +337,48 @@ func TestPodsOfANode(t *testing.T) {
 		t.Fatalf("got %s", e.Type)
 	}
 }
+
+// TestStalledWatcher: what a watch holds for a client that does not read is let go of once the feed does not have it any more, at
+// whatever the watch is.
+func TestStalledWatcher(t *testing.T) {
+	for what, begin := range map[string]string{"what is there": "", "changes": "now"} {
+		t.Run(what, func(t *testing.T) {
+			d := small(t)
+			for i := range 2 * (watcherBuffer + resultBuffer) {
+				d.must(t, putConfigMap("default", strconv.Itoa(i), "0", true))
+			}
+			h := newHub(d, newPins(time.Now))
+			ctx, cancel := context.WithCancel(context.Background())
+			var running sync.WaitGroup
+			running.Go(func() { h.run(ctx) })
+			defer running.Wait()
+			defer cancel()
+			if begin != "" {
+				begin = strconv.FormatInt(d.View().Revision(), 10)
+			}
+			tb := &tables{kind: configMapKind(), prefix: "/configmaps/", backend: d, pins: h.pins, hub: h, attrs: storage.DefaultNamespaceScopedAttr}
+			w, err := tb.Watch(ctx, "/configmaps/default", storage.ListOptions{Recursive: true, ResourceVersion: begin, Predicate: storage.Everything})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Stop()
+			for i := range 10_000 {
+				d.must(t, putConfigMap("default", "0", strconv.Itoa(i), false))
+			}
+			eventually(t, "the hub lets it go", func() bool {
+				h.endStalled(d.Feed().First())
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				return len(h.all) == 0 && len(h.groups) == 0
+			})
+			for {
+				if e := next(t, w); e.Type == watch.Error {
+					if got := describe(e); got != "ERROR 410" {
+						t.Fatalf("got %s", got)
+					}
+					break
+				}
+			}
+		})
+	}
+}

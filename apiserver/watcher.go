@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -120,6 +121,11 @@ type watcher struct {
 	resume   int64 // where the hub let go
 
 	endsAt time.Time // zero: nobody knows
+
+	// sending is the revision of the oldest of what the watch holds because its client has not taken it: of a view or a change; 0: it
+	// holds nothing.
+	sending atomic.Int64
+	stalled chan struct{} // closed by the hub when that is too old
 }
 
 // initialEvents are the objects that are there when a watch begins.
@@ -164,6 +170,9 @@ func (w *watcher) run(position int64) {
 		err = apierrors.NewInternalError(errors.New("the server broke over this watch, which is a mistake of Berth's"))
 	}
 	if !errors.Is(err, errStopped) {
+		// Nothing is held for a client that does not even take the error.
+		w.hub.detach(w)
+		w.input, w.initial, w.stalled = nil, nil, nil
 		w.sendError(err)
 	}
 }
@@ -186,6 +195,8 @@ func (w *watcher) sendInitial() error {
 		return nil
 	}
 	v := w.initial.view
+	w.sending.Store(v.Revision())
+	defer w.sending.Store(0)
 	present := w.kind.present(v)
 	err := w.scanInitial(v, func(row any) error {
 		show := func() (runtime.Object, error) {
@@ -241,6 +252,7 @@ func (w *watcher) catchUp(position int64) (int64, error) {
 		if err != nil {
 			return position, err
 		}
+		w.sending.Store(position + 1)
 		for i := range changes {
 			c := &changes[i]
 			if c.Table == w.kind.rows.table && strings.HasPrefix(c.Key, w.kind.rows.keyPrefix) {
@@ -251,6 +263,7 @@ func (w *watcher) catchUp(position int64) (int64, error) {
 			}
 			position = c.Revision
 		}
+		w.sending.Store(0)
 		if w.ctx.Err() != nil {
 			return position, errStopped
 		}
@@ -300,9 +313,11 @@ func (w *watcher) follow(position int64) (int64, error) {
 					return position, err
 				}
 			default:
+				w.sending.Store(i.change.revision)
 				if err := w.sendChange(i.change); err != nil {
 					return position, err
 				}
+				w.sending.Store(0)
 				position = i.change.revision
 			}
 		}
@@ -389,6 +404,8 @@ func (w *watcher) send(t watch.EventType, obj runtime.Object) error {
 	select {
 	case w.result <- watch.Event{Type: t, Object: obj}:
 		return nil
+	case <-w.stalled:
+		return store.ErrCompacted
 	case <-w.ctx.Done():
 		return errStopped
 	}
@@ -432,6 +449,7 @@ func (t *tables) Watch(ctx context.Context, key string, opts storage.ListOptions
 		matcher:   newMatcher(t.kind, opts.Predicate, t.attrs),
 		bookmarks: opts.Predicate.AllowWatchBookmarks,
 		result:    make(chan watch.Event, resultBuffer),
+		stalled:   make(chan struct{}),
 	}
 	if opts.Recursive {
 		w.prefix = t.rowPrefix(key)
@@ -456,6 +474,7 @@ func (t *tables) Watch(ctx context.Context, key string, opts storage.ListOptions
 			cancel()
 		}
 	}
+	w.hub.add(w)
 	go w.run(position)
 	flowcontrol.WatchInitialized(ctx) // from now on it takes nobody's seat
 	return w, nil

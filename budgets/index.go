@@ -225,9 +225,6 @@ func (x *Index) touch(key string) {
 	}
 }
 
-// Touch has a budget's status looked at.
-func (x *Index) Touch(key string) { x.touch(key) }
-
 // Touched gives the budgets whose status may have changed since the last time,
 // by key and in that order, with what their pods added up to then (nil: they
 // were not there), and forgets them. So does time: what was announced by the

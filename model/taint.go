@@ -45,7 +45,7 @@ func (c *Class) PreferNoScheduleCount(node *corev1.Node) int64 {
 }
 
 // PreferredAffinity returns the sum of the weights of the preferred node affinity terms that the node matches: the raw
-// score of kube-scheduler's NodeAffinity. HasPreferredAffinity says whether there are any such terms.
+// score of kube-scheduler's NodeAffinity.
 func (c *Class) PreferredAffinity(node *corev1.Node) int64 {
 	var score int64
 	if c.preferred != nil {
@@ -55,11 +55,6 @@ func (c *Class) PreferredAffinity(node *corev1.Node) int64 {
 		score += c.added.preferred.score(node)
 	}
 	return score
-}
-
-// HasPreferredAffinity says whether the class prefers any nodes by affinity.
-func (c *Class) HasPreferredAffinity() bool {
-	return c.preferred != nil || c.added != nil && c.added.preferred != nil
 }
 
 // AnyNode says whether the class asks nothing of a node but room: then a node without taints that is not cordoned has no

@@ -123,13 +123,6 @@ func (c *Class) HasHardTopology() bool {
 	return c.hasHardSpread() || c.terms != nil && len(c.terms.affinity)+len(c.terms.antiAffinity) > 0
 }
 
-// Carries says whether pods of the class have inter-pod terms that placed pods are known by: required or preferred pod
-// affinity or anti-affinity.
-func (c *Class) Carries() bool {
-	t := c.terms
-	return t != nil && len(t.affinity)+len(t.antiAffinity)+len(t.preferred) > 0
-}
-
 // compileTerms compiles the pod's terms; nil when it has none. A selector that does not parse cannot pass the API's
 // validation; it matches nothing here.
 func compileTerms(pod *corev1.Pod) *podTerms {

@@ -287,11 +287,6 @@ func (t *Table) takeChanges() changes {
 	return c
 }
 
-// sliceServes says whether a slice's addresses are of a family.
-func sliceServes(s *discoveryv1.EndpointSlice, v6 bool) bool {
-	return s.AddressType == discoveryv1.AddressTypeIPv6 && v6 || s.AddressType == discoveryv1.AddressTypeIPv4 && !v6
-}
-
 // dashed is an address as a label of a name.
 func dashed(ip netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(ip.String())
