@@ -36,13 +36,23 @@ func TestWorkloadsOfTheExamples(t *testing.T) {
 	s.kubectl("rollout", "resume", "deployment/web")
 	s.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
 
-	for _, name := range []string{"statefulset", "daemonset", "job", "cronjob"} {
+	s.kubectl("apply", "-f", manifest("service"), "-f", manifest("autoscaler"))
+	s.eventually(t, "the endpoints of web", func(context.Context) error {
+		if out := s.kubectl("get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "jsonpath={.items[*].endpoints[*].targetRef.name}"); len(strings.Fields(out)) != 4 {
+			return fmt.Errorf("they are %q", out)
+		}
+		return nil
+	})
+	has(t, "autoscaler", s.kubectl("get", "hpa", "web"), "Deployment/web", "2", "6")
+	s.kubectl("delete", "hpa/web", "service/web")
+	for _, name := range []string{"statefulset", "daemonset", "job", "cronjob", "replicationcontroller"} {
 		s.kubectl("apply", "-f", manifest(name))
 	}
 	s.kubectl("rollout", "status", "statefulset/db", "--timeout=90s")
 	has(t, "ordinals", s.kubectl("get", "pods", "-l", "app=db", "-o", "name"), "pod/db-0", "pod/db-1", "pod/db-2")
 	s.kubectl("rollout", "status", "daemonset/agent", "--timeout=90s")
 	has(t, "one a node", s.kubectl("get", "pods", "-l", "app=agent", "-o", "jsonpath={.items[*].spec.nodeName}"), "worker-1", "worker-2", "worker-3")
+	has(t, "wait", s.kubectl("wait", "--for=jsonpath={.status.readyReplicas}=2", "rc/elder", "--timeout=90s"), "met")
 	s.kubectl("wait", "--for=condition=Complete", "job/pieces", "--timeout=90s")
 	has(t, "job", s.kubectl("get", "job", "pieces"), "6/6")
 	s.eventually(t, "the endpoints of db", func(context.Context) error {
@@ -51,7 +61,7 @@ func TestWorkloadsOfTheExamples(t *testing.T) {
 		}
 		return nil
 	})
-	for _, cascade := range []string{"deployment/web --cascade=foreground", "statefulset/db", "daemonset/agent", "job/pieces", "cronjob/report", "service/db"} {
+	for _, cascade := range []string{"deployment/web --cascade=foreground", "statefulset/db", "daemonset/agent", "job/pieces", "cronjob/report", "rc/elder", "service/db"} {
 		s.kubectl(append([]string{"delete", "--timeout=90s"}, strings.Fields(cascade)...)...)
 	}
 	s.eventually(t, "all pods to go with their owners", func(context.Context) error {
