@@ -43,6 +43,9 @@ func TestWorkloadsOfTheExamples(t *testing.T) {
 		}
 		return nil
 	})
+	c.berth(t, "apply", "-n", "default", "-f", manifest("persistentvolume"))
+	has(t, "claim", c.berth(t, "wait", "-n", "default", "--for=jsonpath={.status.phase}=Bound", "pvc/shared", "--timeout=90s"), "met")
+	c.berth(t, "delete", "-n", "default", "pvc/shared", "pv/shared")
 	has(t, "autoscaler", s.kubectl("get", "hpa", "web"), "Deployment/web", "2", "6")
 	s.kubectl("delete", "hpa/web", "service/web")
 	for _, name := range []string{"statefulset", "daemonset", "job", "cronjob", "replicationcontroller"} {
