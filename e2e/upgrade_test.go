@@ -66,7 +66,7 @@ func buildEarlier(t *testing.T) string {
 
 // heldBack is the option of a server that keeps all of them at the rules of the earlier
 // commit.
-const heldBack = "  max_log_version = 2"
+const heldBack = "  max_log_version = 20"
 
 // TestUpgrade: servers of an earlier commit and of this one run together under
 // load, whoever leads, and their states are equal; one after the other is upgraded
