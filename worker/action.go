@@ -27,6 +27,7 @@ const (
 	ActionRefresh     // write the volumes anew that show objects
 	ActionPull        // see to it that the container's image is here, and those of its volumes
 	ActionResize      // give running containers other resources
+	ActionHookEnd     // end the container's postStart hook, which may run; it has no outcome of its own
 )
 
 func (k ActionKind) String() string {
@@ -55,6 +56,8 @@ func (k ActionKind) String() string {
 		return "pull"
 	case ActionResize:
 		return "resize"
+	case ActionHookEnd:
+		return "end of hook"
 	}
 	return "none"
 }
@@ -92,4 +95,6 @@ type Outcome struct {
 	Found   imageRefs
 	// RenewAt is when the first of the pod's tokens is due, after ActionStart and ActionRefresh; zero: it has none.
 	RenewAt time.Time
+	// Warning is what a probe has to say although it is a success.
+	Warning string
 }

@@ -55,6 +55,8 @@ type Options struct {
 	// conditions never change, and no pod has to go for them.
 	Observe  func(ctx context.Context) (eviction.Observations, error)
 	Eviction eviction.Config
+	// MaxRestartBackoff is how long the restart of a container that goes on ending waits at most; 0: 5 min.
+	MaxRestartBackoff time.Duration
 	// CallsAtOnce bounds the calls to the runtime under way; 0: 8; CallsInline: none beside the agent's goroutine.
 	CallsAtOnce int
 	// Clock defaults to the real one, Logger to none.
@@ -117,7 +119,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{clock: o.Clock, log: o.Logger, uplink: o.Uplink, runtime: o.Runtime, opts: o, node: o.Node.DeepCopy()}
 	a.relief.config = o.Eviction
 	a.inputs.wake = make(chan struct{}, 1)
-	co := CoreOptions{Node: o.Node, RuntimeName: o.Runtime.Name(), HostIPs: ips, Files: o.Volumes != nil}
+	co := CoreOptions{Node: o.Node, RuntimeName: o.Runtime.Name(), HostIPs: ips, Files: o.Volumes != nil, MaxRestartBackoff: o.MaxRestartBackoff}
 	_, co.Sandboxes = o.Runtime.(runtime.Sandboxer)
 	_, co.Images = o.Runtime.(runtime.ImageStore)
 	if o.Recorder != nil {
@@ -144,7 +146,7 @@ func New(o Options) (*Agent, error) {
 	a.core = NewCore(co)
 	a.caller = &caller{runtime: o.Runtime, volumes: o.Volumes, getter: o.Getter, alloc: o.Node.Status.Allocatable,
 		hostIPs: ips, event: co.Event, api: o.API, refreshes: make(chan struct{}, refreshesAtOnce),
-		devices: o.Devices, holds: a.holds}
+		devices: o.Devices, holds: a.holds, meters: newMeters(a.running)}
 	return a, nil
 }
 
@@ -360,6 +362,11 @@ func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 	for len(a.queue) > 0 {
 		next := a.queue[0]
 		hook := next.Kind == ActionPreStop || next.Kind == ActionPostStart
+		if next.Kind == ActionHookEnd {
+			a.queue = a.queue[1:]
+			a.caller.do(ctx, next)
+			continue
+		}
 		if a.opts.CallsAtOnce == CallsInline && !hook {
 			a.queue = a.queue[1:]
 			o := a.caller.do(ctx, next)
@@ -386,8 +393,10 @@ func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 }
 
 func (a *Agent) call(ctx context.Context, action Action, uncounted bool) {
+	ctx, over := a.caller.hooks.begin(ctx, action)
 	a.spawn(func() {
 		o := a.caller.do(ctx, action)
+		over()
 		if o.Err != nil && action.Kind != ActionProbe && action.Kind != ActionMeasure { // of those there are events
 			a.log.Warn("runtime call failed", "call", action.Kind.String(), "pod", action.Pod.Namespace+"/"+action.Pod.Name,
 				"container", action.ID.Container, "error", o.Err)

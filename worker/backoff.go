@@ -2,7 +2,7 @@ package worker
 
 import "time"
 
-// RB2: restarts wait 10 s, 20 s, 40 s … at most 5 min, counted from the end of the last run; after 10 min without a
+// RB2: restarts wait 10 s, 20 s, 40 s … at most 5 min, or what the node says, counted from the end of the last run; after 10 min without a
 // restart the delay begins anew. The first restart does not wait.
 const (
 	backoffInitial = 10 * time.Second
@@ -12,6 +12,7 @@ const (
 
 // backoff is the restart delay of one container.
 type backoff struct {
+	most    time.Duration // the longest; 0: backoffMax
 	delay   time.Duration
 	updated time.Time // when delay was last set: about when the last restart was made
 }
@@ -26,10 +27,14 @@ func (b *backoff) until(finished time.Time) time.Time {
 
 // next takes note of a restart at now of a container that ended at finished.
 func (b *backoff) next(finished, now time.Time) {
+	most := b.most
+	if most == 0 {
+		most = backoffMax
+	}
 	if b.delay == 0 || finished.Sub(b.updated) > backoffReset {
-		b.delay = backoffInitial
+		b.delay = min(backoffInitial, most)
 	} else {
-		b.delay = min(2*b.delay, backoffMax)
+		b.delay = min(2*b.delay, most)
 	}
 	b.updated = now
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/worker/probes"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -22,6 +24,9 @@ type caller struct {
 	getter  Getter
 	alloc   corev1.ResourceList
 	hostIPs []string
+	http    probes.HTTP
+	hooks   hooks
+	meters  *meters // nil: nothing is counted
 	// refreshes holds a token for every pod whose volumes are written anew just now.
 	refreshes chan struct{}
 	// api is where a pod finds the API; nil: nowhere.
@@ -32,15 +37,23 @@ type caller struct {
 	event func(pod *corev1.Pod, eventType, reason, message string)
 }
 
-func (c *caller) do(ctx context.Context, a Action) Outcome {
-	timeout := callTimeout
-	if a.Timeout > 0 {
-		timeout = a.Timeout
+func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
+	// A probe has its time at every try, and a postStart hook as long as its container lives.
+	if a.Kind != ActionProbe && a.Kind != ActionPostStart {
+		timeout := callTimeout
+		if a.Timeout > 0 {
+			timeout = a.Timeout
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	var err error
-	o := Outcome{Action: a}
+	o.Action = a
+	if c.meters != nil {
+		began := time.Now()
+		defer func() { c.meters.called(&o, time.Since(began)) }()
+	}
 	switch a.Kind {
 	case ActionSandbox:
 		o.Sandbox, err = c.sandbox(ctx, a)
@@ -62,8 +75,10 @@ func (c *caller) do(ctx context.Context, a Action) Outcome {
 		err = c.runtime.Signal(ctx, a.ID, a.Signal)
 	case ActionPostStart, ActionPreStop:
 		err = c.hook(ctx, a)
+	case ActionHookEnd:
+		c.hooks.cut(a.ID)
 	case ActionProbe:
-		err = c.probe(ctx, a)
+		o.Warning, err = c.probe(ctx, a)
 	case ActionMeasure:
 		err = c.measure(ctx, a.Pod)
 	case ActionRemove:
@@ -91,6 +106,9 @@ func (c *caller) start(ctx context.Context, a Action) error {
 	r := &resolver{pod: a.Pod, alloc: c.alloc, podIPs: a.IPs, hostIPs: c.hostIPs, getter: c.getter, images: a.Images.volumes}
 	if c.api != nil {
 		r.apiHost, r.apiPort = c.api(a.Pod)
+	}
+	if c.volumes != nil {
+		r.volumeDir = func(volume string) string { return c.volumes.dir(a.Pod.UID, volume) }
 	}
 	env, values, err := r.environment(ctx, a.Container)
 	if err != nil {
@@ -142,9 +160,14 @@ func (c *caller) localUse(ctx context.Context, pod *corev1.Pod, all bool) (use l
 		}
 	}
 	if d, ok := c.runtime.(runtime.DiskUser); ok && all {
-		use.containers, err = d.DiskUse(ctx, pod.UID)
+		held, err := d.DiskUse(ctx, pod.UID)
+		if err != nil {
+			return use, err
+		}
+		use.containers = held.Bytes
+		use.inodes += held.Inodes
 	}
-	return use, err
+	return use, nil
 }
 
 // hook runs a lifecycle hook. Sleep is the state machine's and does not come here.
@@ -153,10 +176,51 @@ func (c *caller) hook(ctx context.Context, a Action) error {
 	case a.Hook.Exec != nil:
 		return c.command(ctx, a.ID, a.Hook.Exec.Command)
 	case a.Hook.HTTPGet != nil:
-		if err := c.httpGet(ctx, a, a.Hook.HTTPGet); err != nil {
+		plain, err := c.http.Hook(ctx, a.Hook.HTTPGet, a.Container, first(a.IPs))
+		if err != nil {
 			return fmt.Errorf("hook: %w", err)
+		}
+		if plain && c.event != nil {
+			c.event(a.Pod, corev1.EventTypeWarning, "LifecycleHTTPFallback",
+				fmt.Sprintf("The hook of container %s asks for HTTPS and was answered over HTTP", a.Container.Name))
 		}
 		return nil
 	}
 	return fmt.Errorf("the hook is of a kind that this node does not know")
+}
+
+// hooks are the hooks that run. The zero value is ready to use.
+type hooks struct {
+	mu sync.Mutex
+	by map[runtime.ID]context.CancelFunc
+}
+
+// begin returns the context of a call, which ends, if it is that of a postStart hook, when the hook is cut; over has to be called when the
+// call is over. Other hooks have their time, and are not cut. It is called in the order of the actions, so that none is cut that has yet to begin.
+func (h *hooks) begin(ctx context.Context, a Action) (_ context.Context, over func()) {
+	if a.Kind != ActionPostStart {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.by == nil {
+		h.by = map[runtime.ID]context.CancelFunc{}
+	}
+	h.by[a.ID] = cancel
+	return ctx, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.by, a.ID)
+		cancel()
+	}
+}
+
+// cut ends a hook, where it runs.
+func (h *hooks) cut(id runtime.ID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if cancel := h.by[id]; cancel != nil {
+		cancel()
+	}
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -156,6 +157,34 @@ containers:
 	}
 }
 
+// A variable of a file that an init container left in a volume.
+func TestEnvironmentFromAFile(t *testing.T) {
+	v := &Volumes{Root: t.TempDir()}
+	dir := v.dir("u1", "shared")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "app.env"), []byte("TOKEN='word'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for ref, want := range map[string]string{
+		"volumeName: shared, path: app.env, key: TOKEN":                "X=word",
+		"volumeName: shared, path: app.env, key: NONE, optional: true": "",
+		"volumeName: shared, path: none.env, key: A, optional: true":   "",
+		"volumeName: shared, path: app.env, key: NONE":                 "fails",
+		"volumeName: shared, path: none.env, key: A":                   "fails",
+		"volumeName: host, path: app.env, key: TOKEN":                  "fails",
+	} {
+		r := testResolver(t, "volumes: [{name: shared, emptyDir: {}}, {name: host, hostPath: {path: "+dir+"}}]\n"+
+			"containers: [{name: main, env: [{name: X, valueFrom: {fileKeyRef: {"+ref+"}}}]}]")
+		r.volumeDir = func(volume string) string { return v.dir("u1", volume) }
+		env, _, err := r.environment(t.Context(), &r.pod.Spec.Containers[0])
+		if got := strings.Join(env, " "); (err != nil) != (want == "fails") || err == nil && got != want {
+			t.Errorf("%s: %q, %v", ref, got, err)
+		}
+	}
+}
+
 func TestVolumes(t *testing.T) {
 	host := t.TempDir()
 	r := testResolver(t, `
@@ -225,6 +254,38 @@ containers:
 	}
 }
 
+// The types of a hostPath: what is there has to be of the kind, and what may be made is.
+func TestHostPathTypes(t *testing.T) {
+	dir := t.TempDir()
+	file, made, socket := filepath.Join(dir, "file"), filepath.Join(dir, "made"), filepath.Join(dir, "s")
+	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, c := range []struct {
+		path string
+		kind corev1.HostPathType
+		ok   bool
+	}{
+		{made, corev1.HostPathFile, false}, {made, corev1.HostPathFileOrCreate, true}, {made, corev1.HostPathFile, true}, {file, corev1.HostPathFileOrCreate, true},
+		{dir, corev1.HostPathFileOrCreate, false}, {socket, corev1.HostPathSocket, true}, {file, corev1.HostPathSocket, false},
+		{"/dev/null", corev1.HostPathCharDev, true}, {file, corev1.HostPathCharDev, false}, {"/dev/null", corev1.HostPathBlockDev, false},
+		{file, corev1.HostPathBlockDev, false}, {dir, corev1.HostPathDirectory, true}, {file, corev1.HostPathDirectoryOrCreate, false},
+		{filepath.Join(dir, "none"), corev1.HostPathUnset, true}, {filepath.Join(dir, "none"), corev1.HostPathSocket, false},
+	} {
+		if err := hostPath(&corev1.HostPathVolumeSource{Path: c.path, Type: &c.kind}); (err == nil) != c.ok {
+			t.Errorf("%s as %q: %v", c.path, c.kind, err)
+		}
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "kept" {
+		t.Errorf("a file that was there is %q, %v", b, err)
+	}
+}
+
 func TestVolumesRefuse(t *testing.T) {
 	dir := t.TempDir()
 	for name, spec := range map[string]string{
@@ -277,6 +338,18 @@ func TestBackoff(t *testing.T) {
 		if delays[i] != want[i]*time.Second {
 			t.Errorf("delay %d is %s", i, delays[i])
 		}
+	}
+	short := backoff{most: 15 * time.Second}
+	for _, want := range []time.Duration{10, 15, 15} {
+		if short.next(now, now); short.delay != want*time.Second {
+			t.Errorf("with a bound of its own the delay is %s, want %ds", short.delay, want)
+		}
+	}
+	if short = (backoff{most: time.Second}); short.delay != 0 {
+		t.Error("the first restart waits")
+	}
+	if short.next(now, now); short.delay != time.Second {
+		t.Errorf("the delay is %s", short.delay)
 	}
 	if until := b.until(now.Add(backoffReset + time.Second)); !until.IsZero() {
 		t.Errorf("after a long run it waits until %s", until)

@@ -28,6 +28,8 @@ type CoreOptions struct {
 	Sandboxes, Images bool
 	// Files: pods have volumes whose files follow the objects that they show.
 	Files bool
+	// MaxRestartBackoff is how long the restart of a container waits at most (RB2); 0: 5 min.
+	MaxRestartBackoff time.Duration
 	// Refuse says why nothing of a pod can be started here; nil, as the function or as its answer: it can. Told lists what
 	// a pod asks for and does not get; nil: nothing is told.
 	Refuse func(*corev1.Pod) *runtime.Refusal
@@ -68,7 +70,8 @@ type Core struct {
 func NewCore(o CoreOptions) *Core {
 	c := &Core{pods: map[types.UID]*podState{}, resizing: map[types.UID]*podState{}}
 	c.env = podEnv{runtimeName: o.RuntimeName, hostIPs: o.HostIPs, event: o.Event,
-		refuse: o.Refuse, told: o.Told, sandboxes: o.Sandboxes, images: o.Images, files: o.Files}
+		refuse: o.Refuse, told: o.Told, sandboxes: o.Sandboxes, images: o.Images, files: o.Files,
+		mostBackoff: o.MaxRestartBackoff}
 	c.setNode(o.Node)
 	return c
 }

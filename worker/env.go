@@ -2,7 +2,9 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/worker/envfile"
 )
 
 // resolver finds what a container's environment and volumes refer to. It reads each referenced object once.
@@ -23,7 +27,8 @@ type resolver struct {
 	apiPort    string
 	configMaps map[string]*corev1.ConfigMap
 	secrets    map[string]*corev1.Secret
-	images     map[string]string // what volumes of images show, by their names
+	volumeDir  func(volume string) string // nil: there are none
+	images     map[string]string          // what volumes of images show, by their names
 }
 
 // environment returns KEY=VALUE in order of declaration: envFrom first, env over it, and services where neither says
@@ -102,6 +107,25 @@ func (r *resolver) envFrom(ctx context.Context, from *corev1.EnvFromSource, set 
 	return nil
 }
 
+// fromFile reads a variable from a file that an earlier container of the pod wrote into an emptyDir.
+func (r *resolver) fromFile(ref *corev1.FileKeySelector) (string, bool, error) {
+	i := slices.IndexFunc(r.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == ref.VolumeName })
+	if i < 0 || r.pod.Spec.Volumes[i].EmptyDir == nil || r.volumeDir == nil {
+		return "", false, fmt.Errorf("fileKeyRef: %q is no emptyDir volume of the pod", ref.VolumeName)
+	}
+	v, err := envfile.Value(r.volumeDir(ref.VolumeName), ref.Path, ref.Key)
+	optional := ref.Optional != nil && *ref.Optional
+	switch {
+	case err == nil && v != "":
+		return v, true, nil
+	case optional && (err == nil || errors.Is(err, fs.ErrNotExist)):
+		return "", false, nil
+	case err != nil:
+		return "", false, fmt.Errorf("fileKeyRef: file %q of volume %q: %w", ref.Path, ref.VolumeName, err)
+	}
+	return "", false, fmt.Errorf("fileKeyRef: file %q of volume %q does not have %q", ref.Path, ref.VolumeName, ref.Key)
+}
+
 func (r *resolver) value(ctx context.Context, c *corev1.Container, from *corev1.EnvVarSource) (string, bool, error) {
 	switch {
 	case from.FieldRef != nil:
@@ -110,6 +134,8 @@ func (r *resolver) value(ctx context.Context, c *corev1.Container, from *corev1.
 	case from.ResourceFieldRef != nil:
 		v, err := r.resourceField(c, from.ResourceFieldRef)
 		return v, true, err
+	case from.FileKeyRef != nil:
+		return r.fromFile(from.FileKeyRef)
 	case from.ConfigMapKeyRef != nil:
 		ref := from.ConfigMapKeyRef
 		cm, err := r.configMap(ctx, ref.Name, ref.Optional)

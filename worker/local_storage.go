@@ -16,12 +16,13 @@ const (
 	evictGrace = time.Second
 )
 
-// localUse is what a pod holds of its node's disk, in bytes.
+// localUse is what a pod holds of its node's disk, in bytes but for the inodes.
 type localUse struct {
 	volumes map[string]int64 // emptyDirs on disk, by name
 	objects int64            // volumes that show objects
 	// containers is what was written outside of volumes, and logs, by the container's name, whatever runs of it are kept.
 	containers map[string]int64
+	inodes     int64 // of all of it
 }
 
 // total is all that the pod holds. The order does not matter: it is a sum.

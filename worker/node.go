@@ -74,7 +74,7 @@ func NewNode(cfg NodeConfig, m Machine, now time.Time) (*corev1.Node, error) {
 	}
 	n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: hostname})
 	n.Status.NodeInfo = m.Info
-	n.Status.NodeInfo.KubeletVersion = cfg.Version
+	n.Status.NodeInfo.KubeletVersion = kubeletVersion(cfg.Version)
 	n.Status.NodeInfo.ContainerRuntimeVersion = cfg.Runtime
 	n.Status.Conditions = NodeConditions(Pressure{}, nil, now)
 	return n, nil

@@ -37,7 +37,7 @@ type VolumeKeeper interface {
 }
 
 // persistent prepares the volume that a claim of the pod has, and says whether it may only be read.
-func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volume) (source string, readOnly bool, err error) {
+func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volume, rootDecides bool) (source string, readOnly bool, err error) {
 	if r.getter == nil {
 		return "", false, errors.New("nobody says which volume the claim has")
 	}
@@ -66,7 +66,7 @@ func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volum
 		if fi, err := os.Stat(s.Local.Path); err != nil || !fi.IsDir() {
 			return refuse("local.path", fmt.Sprintf("%s is no directory of this node: devices are not mounted here", s.Local.Path))
 		}
-		return s.Local.Path, readOnly, giveWhole(s.Local.Path, fsGroup(r.pod), readOnly)
+		return s.Local.Path, readOnly, giveWhole(s.Local.Path, fsGroup(r.pod), rootDecides, readOnly)
 	case s.HostPath != nil:
 		return s.HostPath.Path, readOnly, hostPath(s.HostPath)
 	case s.NFS != nil:
@@ -83,7 +83,7 @@ func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volum
 		if s.CSI.VolumeHandle != pv.Name { // else two volumes were one directory, and what removes the one the other
 			return refuse("csi.volumeHandle", fmt.Sprintf("%q is not the volume's name", s.CSI.VolumeHandle))
 		}
-		dir, err := v.keep(pv.Name, fsGroup(r.pod))
+		dir, err := v.keep(pv.Name, fsGroup(r.pod), rootDecides)
 		if err != nil {
 			return "", false, fmt.Errorf("persistentvolume %q: %w", pv.Name, err)
 		}
@@ -103,7 +103,7 @@ func keptName(name string) error {
 }
 
 // keep gives the directory of a volume, and makes it if there is none.
-func (v *Volumes) keep(name string, group *int64) (string, error) {
+func (v *Volumes) keep(name string, group *int64, rootDecides bool) (string, error) {
 	if err := keptName(name); err != nil {
 		return "", err
 	}
@@ -123,7 +123,7 @@ func (v *Volumes) keep(name string, group *int64) (string, error) {
 	if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
 		return "", fmt.Errorf("%s is no directory", dir)
 	}
-	return dir, giveWhole(dir, group, false)
+	return dir, giveWhole(dir, group, rootDecides, false)
 }
 
 func syncDir(dir string) error {
@@ -134,9 +134,16 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// giveWhole makes all that a volume holds the pod's fsGroup's, unless its root is so already (fsGroupChangePolicy:
-// OnRootMismatch). Other pods may be writing there meanwhile, so no link leads out of it.
-func giveWhole(dir string, group *int64, readOnly bool) error {
+// onMismatch says whether the pod wants its volumes left as they are where their roots are its fsGroup's already
+// (fsGroupChangePolicy: OnRootMismatch); else all that is in them becomes the group's when the pod mounts them first.
+func onMismatch(pod *corev1.Pod) bool {
+	s := pod.Spec.SecurityContext
+	return s != nil && s.FSGroupChangePolicy != nil && *s.FSGroupChangePolicy == corev1.FSGroupChangeOnRootMismatch
+}
+
+// giveWhole makes all that a volume holds the pod's fsGroup's, where the root decides only unless its root is so already. Other pods may be
+// writing there meanwhile, so no link leads out of it.
+func giveWhole(dir string, group *int64, rootDecides, readOnly bool) error {
 	if group == nil || readOnly {
 		return nil
 	}
@@ -145,7 +152,7 @@ func giveWhole(dir string, group *int64, readOnly bool) error {
 		return err
 	}
 	defer func() { _ = root.Close() }() // nothing was written
-	if fi, err := root.Stat("."); err != nil || fi.Mode()&fs.ModeSetgid != 0 && groupOf(fi) == *group {
+	if fi, err := root.Stat("."); err != nil || rootDecides && fi.Mode()&fs.ModeSetgid != 0 && groupOf(fi) == *group {
 		return err
 	}
 	give := func(path string, fi fs.FileInfo) error {

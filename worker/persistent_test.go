@@ -122,7 +122,7 @@ func TestKeptVolumeOfAGroup(t *testing.T) {
 		t.Skip("files are given away by root alone")
 	}
 	v := &Volumes{Root: t.TempDir(), Kept: filepath.Join(t.TempDir(), "volumes")}
-	dir, err := v.keep("pvc-c", nil)
+	dir, err := v.keep("pvc-c", nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,13 +135,32 @@ func TestKeptVolumeOfAGroup(t *testing.T) {
 		}
 	}
 	group := int64(4711)
-	if _, err := v.keep("pvc-c", &group); err != nil {
+	if _, err := v.keep("pvc-c", &group, false); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]uint32{dir: 4711, filepath.Join(dir, "inside"): 4711, outside: 0} {
 		fi, err := os.Lstat(path)
 		if err != nil || ownerGroup(fi) != want {
 			t.Errorf("%s: %v, %v", path, fi, err)
+		}
+	}
+	// What somebody makes there that is not the group's becomes so at the next mount, unless the pod says that the root decides.
+	later := filepath.Join(dir, "later")
+	if err := os.WriteFile(later, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Lchown(later, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		onMismatch bool
+		want       uint32
+	}{{true, 0}, {false, 4711}} {
+		if _, err := v.keep("pvc-c", &group, step.onMismatch); err != nil {
+			t.Fatal(err)
+		}
+		if fi, err := os.Lstat(later); err != nil || ownerGroup(fi) != step.want {
+			t.Errorf("on mismatch %v: %v, %v", step.onMismatch, fi, err)
 		}
 	}
 	if fi, err := os.Stat(outside); err != nil || fi.Mode().Perm() != 0o600 {
@@ -196,7 +215,7 @@ func TestReclaim(t *testing.T) {
 	}}
 	v := &Volumes{Kept: filepath.Join(t.TempDir(), "volumes")}
 	for _, name := range []string{"pvc-going", "pvc-held", "pvc-retained", "pvc-used", "pvc-unknown"} {
-		if _, err := v.keep(name, nil); err != nil {
+		if _, err := v.keep(name, nil, false); err != nil {
 			t.Fatal(err)
 		}
 		if err := v.reclaim(t.Context(), k, name); (name == "pvc-unknown") != apierrors.IsNotFound(err) {
@@ -225,7 +244,7 @@ func TestReclaimWithoutDirectory(t *testing.T) {
 		t.Fatalf("told of %q, %v", k.gone, err)
 	}
 	k.volumes["pvc-told"], k.deaf = going("told"), true
-	if _, err := v.keep("pvc-told", nil); err != nil {
+	if _, err := v.keep("pvc-told", nil, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := v.reclaimAll(t.Context(), k); err == nil {

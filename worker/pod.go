@@ -42,6 +42,8 @@ type podState struct {
 	inits int // where the containers begin
 	mains int // where the ephemeral ones begin
 
+	// anewAt is since when all containers are being ended for the pod to begin anew; zero: they are not.
+	anewAt    time.Time
 	startTime time.Time
 	stopAt    time.Time // when the pod was first told to end; zero while it may run
 	grace     time.Duration
@@ -87,6 +89,7 @@ type podEnv struct {
 	sandboxes   bool // the runtime's pods have some
 	images      bool // the runtime's containers are made of some
 	files       bool // volumes follow the objects that they show
+	mostBackoff time.Duration
 	event       func(pod *corev1.Pod, eventType, reason, message string)
 	refuse      func(*corev1.Pod) *runtime.Refusal
 	told        func(*corev1.Pod) []string
@@ -171,6 +174,7 @@ type ctr struct {
 	backoff           backoff
 	backedOff         bool // backoff counts the restart that is being made
 
+	hooking   bool // its postStart hook is a call that is under way
 	stop      stopStage
 	hookUntil time.Time
 	termAt    time.Time
@@ -179,6 +183,7 @@ type ctr struct {
 	killAt      time.Time
 	missing     int // times that the runtime did not know it when it was to be killed
 	condemned   time.Time
+	fresh       bool // the next attempt is part of the pod's beginning anew, and the last one does not count
 	replacedBy  bool // its spec changed: it starts again whatever its restart policy says
 	// condemnedGrace is that of the probe that condemned it; nil: the pod's.
 	condemnedGrace *int64
@@ -193,7 +198,7 @@ func newPodState(pod *corev1.Pod, class *model.Class, env *podEnv, now time.Time
 	p.resize.settled = true
 	p.ctrs = make([]ctr, 0, p.inits+len(pod.Spec.Containers))
 	for i := range pod.Spec.InitContainers {
-		c := ctr{spec: &pod.Spec.InitContainers[i], attempt: -1, probing: newProbing(&pod.Spec.InitContainers[i])}
+		c := ctr{spec: &pod.Spec.InitContainers[i], attempt: -1, backoff: backoff{most: env.mostBackoff}, probing: newProbing(&pod.Spec.InitContainers[i])}
 		if always(c.spec.RestartPolicy) {
 			c.role = roleSidecar
 		}
@@ -201,7 +206,7 @@ func newPodState(pod *corev1.Pod, class *model.Class, env *podEnv, now time.Time
 	}
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		p.ctrs = append(p.ctrs, ctr{spec: c, role: roleApp, attempt: -1, probing: newProbing(c)})
+		p.ctrs = append(p.ctrs, ctr{spec: c, role: roleApp, attempt: -1, backoff: backoff{most: env.mostBackoff}, probing: newProbing(c)})
 	}
 	p.mains = len(p.ctrs)
 	p.addEphemeral()
@@ -387,6 +392,7 @@ func (p *podState) observe(ev runtime.Event, now time.Time) {
 		}
 	}
 	if ev.Exit != nil && ev.Attempt == c.attempt && (c.state == ctrRunning || c.state == ctrHooking) {
+		p.endHook(c)
 		c.ended(ev.Exit)
 	}
 }
@@ -400,7 +406,7 @@ func (c *ctr) began(at time.Time) {
 	c.actual, c.next, c.unsure = c.next, nil, false
 	c.state = ctrRunning
 	c.wait, c.waitMessage = "", ""
-	c.backedOff, c.replacedBy = false, false
+	c.backedOff, c.replacedBy, c.hooking, c.fresh = false, false, false, false
 	c.stop, c.missing, c.condemned, c.condemnedGrace = stopNone, 0, time.Time{}, nil
 	c.probing = newProbing(c.spec)
 }
@@ -479,8 +485,8 @@ func (p *podState) done(o Outcome, now time.Time) {
 		}
 	case ActionPostStart:
 		if c.state == ctrHooking && o.ID.Attempt == c.attempt {
-			c.state = ctrRunning
-			if o.Err != nil {
+			c.state, c.hooking = ctrRunning, false
+			if o.Err != nil && c.stop == stopNone {
 				p.emit(corev1.EventTypeWarning, "FailedPostStartHook", fmt.Sprintf("PostStartHook of container %s failed: %v", c.spec.Name, o.Err))
 				c.condemned = now
 			}
@@ -501,6 +507,7 @@ func (p *podState) signalFailed(c *ctr, o Outcome, now time.Time) {
 	case o.Signal == runtime.Kill && errors.Is(o.Err, runtime.ErrNotFound):
 		// The end of a container that is not there any more is usually on its way as an event.
 		if c.missing++; c.missing > 1 {
+			p.endHook(c)
 			c.ended(lostExit(c.startedAt, now))
 		}
 	case o.Signal == runtime.Terminate && !errors.Is(o.Err, runtime.ErrNotFound) && c.stop == stopTerm:

@@ -18,7 +18,7 @@ func (p *podState) step(now time.Time) {
 		return
 	}
 	p.judge(now)
-	if p.stopAt.IsZero() && p.admission == admitted {
+	if p.stopAt.IsZero() && p.admission == admitted && !p.stepAnew(now) {
 		p.stepHooks(now)
 		p.stepResize(now)
 		p.stepRun(now)
@@ -103,7 +103,7 @@ func (p *podState) initialize(now time.Time) bool {
 			if !begun {
 				return false
 			}
-		case begun, c.state == ctrEnded && c.exit.Code == 0 && p.here(c):
+		case begun, c.state == ctrEnded && c.exit.Code == 0 && p.here(c) && !c.fresh:
 		default:
 			p.ensure(c, now)
 			return false
@@ -136,7 +136,7 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 	if c.state == ctrPulling {
 		return
 	}
-	anew := (c.role == roleInit || c.role == roleSidecar) && !p.here(c) // IN5: in another sandbox all of it is done again
+	anew := (c.role == roleInit || c.role == roleSidecar) && !p.here(c) && !c.fresh // IN5: in another sandbox all of it is done again
 	if c.state == ctrEnded && !anew {
 		if !p.restarts(c) {
 			return
@@ -178,14 +178,15 @@ func (p *podState) backOff(c *ctr) {
 
 // restarts says whether an ended container is to run again (RB1, IN2).
 func (p *podState) restarts(c *ctr) bool {
-	return c.replacedBy || c.role == roleSidecar || c.role != roleEphemeral && restartsAfter(c, p.pod.Spec.RestartPolicy, c.exit.Code)
+	return c.replacedBy || c.role == roleSidecar ||
+		c.role != roleEphemeral && (c.fresh || !p.anewAt.IsZero() || restartsAfter(c, p.pod.Spec.RestartPolicy, c.exit.Code))
 }
 
 func restartsAfter(c *ctr, podPolicy corev1.RestartPolicy, code int32) bool {
 	if own := c.spec.RestartPolicy; own != nil {
 		for i := range c.spec.RestartPolicyRules {
 			if r := &c.spec.RestartPolicyRules[i]; ruleMatches(r, code) {
-				return true
+				return true // by itself, or with all others
 			}
 		}
 		switch *own {
@@ -222,13 +223,8 @@ func ruleMatches(r *corev1.ContainerRestartRule, code int32) bool {
 // complete says whether nothing of the pod will run again of itself: all containers have ended for good, or an init
 // container has failed for good.
 func (p *podState) complete() bool {
-	if !p.anyAppBegan() {
-		for i := 0; i < p.inits; i++ {
-			c := &p.ctrs[i]
-			if c.role == roleInit && c.state == ctrEnded && c.exit.Code != 0 && !p.restarts(c) {
-				return true
-			}
-		}
+	if p.initFailed() {
+		return true
 	}
 	for i := p.inits; i < p.mains; i++ {
 		if c := &p.ctrs[i]; c.state != ctrEnded || p.restarts(c) {
@@ -250,7 +246,16 @@ func (p *podState) postStart(c *ctr, now time.Time) {
 		c.hookUntil = now.Add(model.Seconds(s.Seconds))
 		return
 	}
+	c.hooking = true
 	p.act(Action{Kind: ActionPostStart, Container: c.spec, Hook: l.PostStart, ID: p.id(c)})
+}
+
+// endHook ends a postStart hook that runs: it has no other bound than the life of its container, and of the pod.
+func (p *podState) endHook(c *ctr) {
+	if c.hooking {
+		c.hooking = false
+		p.act(Action{Kind: ActionHookEnd, Container: c.spec, ID: p.id(c)})
+	}
 }
 
 // stepHooks ends postStart hooks that only sleep.

@@ -81,6 +81,7 @@ func (p *podState) stopContainer(c *ctr, now, deadline time.Time) {
 		return // its start is under way; it is stopped when the runtime says that it runs
 	}
 	if c.stop == stopNone {
+		p.endHook(c)
 		if !c.replacedBy { // told already
 			p.emit(corev1.EventTypeNormal, "Killing", "Stopping container "+c.spec.Name)
 		}

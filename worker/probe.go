@@ -36,6 +36,8 @@ type prober struct {
 	passed   bool // the verdict that holds
 	last     bool // the newest outcome, and how many there were in a row like it
 	inARow   int32
+	unmade   int32 // times in a row that it could not be made
+	warned   int32 // times in a row that it passed with a warning
 }
 
 // newProbing is how probes stand before the first outcome (PB3): not started,
@@ -122,10 +124,22 @@ func (p *podState) probed(c *ctr, o Outcome, now time.Time) {
 	if c.state != ctrRunning || !c.condemned.IsZero() || !p.stopAt.IsZero() {
 		return
 	}
-	if errors.Is(o.Err, runtime.ErrUnavailable) {
-		return // PB2: it is not known, and nothing follows from it
+	if unknown(o.Err) { // PB2: nothing follows from it
+		if errors.Is(o.Err, runtime.ErrUnavailable) {
+			return // that is told of the node
+		}
+		if pr.unmade++; pr.unmade&(pr.unmade-1) == 0 {
+			p.emit(corev1.EventTypeWarning, "Unhealthy", fmt.Sprintf("%s probe errored and resulted in unknown state: %v", o.ProbeKind, o.Err))
+		}
+		return
 	}
+	pr.unmade = 0
 	ok := o.Err == nil
+	if o.Warning == "" {
+		pr.warned = 0
+	} else if pr.warned++; pr.warned&(pr.warned-1) == 0 {
+		p.emit(corev1.EventTypeWarning, "ProbeWarning", fmt.Sprintf("%s probe warning: %s", o.ProbeKind, o.Warning))
+	}
 	if ok != pr.last {
 		pr.last, pr.inARow = ok, 0
 	}
@@ -153,6 +167,12 @@ func (p *podState) probed(c *ctr, o Outcome, now time.Time) {
 		again = ", will be restarted"
 	}
 	p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s failed %s probe%s", c.spec.Name, lower(o.ProbeKind), again))
+}
+
+// unknown says of the error of a probe that it does not say how the container is.
+func unknown(err error) bool {
+	var unmade *runtime.ProbeError
+	return errors.Is(err, runtime.ErrUnavailable) || errors.As(err, &unmade)
 }
 
 func lower(k ProbeKind) string { return strings.ToLower(k.String()) }

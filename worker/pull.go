@@ -176,6 +176,7 @@ func (c *caller) fetch(ctx context.Context, store runtime.ImageStore, pod *corev
 	if err != nil {
 		return "", &imageError{name, waitErrImagePull, "Failed", fmt.Errorf("Failed to pull image %q: %w", name, err)}
 	}
+	c.meters.pulled(pulled.SizeBytes, pulled.Took-pulled.Waited)
 	c.tell(pod, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
 		name, (pulled.Took-pulled.Waited).Truncate(time.Millisecond), pulled.Took.Truncate(time.Millisecond), pulled.SizeBytes))
 	return pulled.Ref, nil

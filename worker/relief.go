@@ -58,6 +58,7 @@ func (a *Agent) relieve(ctx context.Context, t *eviction.Threshold, seen evictio
 	uid := pods[0].UID
 	message := eviction.Message(t, seen[t.Signal], shares[uid])
 	a.log.Warn("the node runs short: evicting a pod", "signal", t.Signal, "pod", uid, "message", message)
+	a.caller.meters.evicted(t.Signal)
 	a.inputs.put(func(now time.Time) { a.core.Evict(uid, message, &a.relief.config, t, now) })
 	a.relief.lastEvicted, a.relief.until = uid, now.Add(leavingPatience)
 }
@@ -90,13 +91,26 @@ func (a *Agent) candidates(ctx context.Context, signal eviction.Signal) ([]evict
 	used := map[types.UID]map[string]int64{}
 	if signal.Disk() {
 		for _, pod := range objects {
-			if use, err := a.caller.localUse(ctx, pod, true); err == nil {
+			use, err := a.caller.localUse(ctx, pod, true)
+			switch {
+			case err != nil: // it is not known
+			case signal.Inodes():
+				used[pod.UID] = map[string]int64{"": use.inodes}
+			default:
 				used[pod.UID] = map[string]int64{"": use.total()}
 				for name, n := range use.containers {
 					used[pod.UID][name] = n
 					used[pod.UID][""] -= n
 				}
 			}
+		}
+	} else if counter, ok := a.runtime.(runtime.ProcessCounter); ok && signal == eviction.PIDAvailable {
+		all, err := counter.Processes(ctx)
+		if err != nil {
+			a.log.Warn("the pods' processes cannot be counted", "error", err)
+		}
+		for uid, n := range all {
+			used[uid] = map[string]int64{"": n}
 		}
 	} else if meter, ok := a.runtime.(runtime.Meter); ok {
 		all, err := meter.Use(ctx)

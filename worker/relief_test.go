@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +27,8 @@ type measured struct {
 	*fake.Runtime
 	mu        sync.Mutex
 	uses      map[types.UID]int64
+	inodes    map[types.UID]int64
+	processes map[types.UID]int64
 	reclaimed int
 	onReclaim func()
 }
@@ -40,10 +43,16 @@ func (m *measured) Use(context.Context) ([]runtime.ContainerUse, error) {
 	return out, nil
 }
 
-func (m *measured) DiskUse(_ context.Context, pod types.UID) (map[string]int64, error) {
+func (m *measured) DiskUse(_ context.Context, pod types.UID) (runtime.DiskUse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return map[string]int64{"main": m.uses[pod]}, nil
+	return runtime.DiskUse{Bytes: map[string]int64{"main": m.uses[pod]}, Inodes: m.inodes[pod]}, nil
+}
+
+func (m *measured) Processes(context.Context) (map[types.UID]int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.processes), nil
 }
 
 func (m *measured) Reclaim(context.Context) error {
@@ -197,4 +206,24 @@ func TestNobodyGoesWhereImagesSuffice(t *testing.T) {
 		r.clock.Step(time.Second)
 		return r.failed() == "a"
 	})
+}
+
+// Where a file system has no room for more files, who has most of them goes first, however little it holds; where processes are
+// short, of those of the lowest priority who has most of them.
+func TestWhoGoesForFilesAndProcesses(t *testing.T) {
+	for signal, want := range map[eviction.Signal]string{eviction.NodeFSInodes: "files", eviction.ImageFSInodes: "files", eviction.PIDAvailable: "processes"} {
+		t.Run(string(signal), func(t *testing.T) {
+			r := newRelieved(t, signal, using("large", 0, "0"), using("files", 0, "0"), using("processes", 0, "0"), using("important", 10, "0"))
+			r.measured.mu.Lock()
+			r.uses = map[types.UID]int64{"large": 1 << 30, "files": 10, "processes": 10, "important": 10}
+			r.inodes = map[types.UID]int64{"large": 1, "files": 1000, "processes": 1, "important": 10}
+			r.processes = map[types.UID]int64{"large": 1, "files": 1, "processes": 100, "important": 1000}
+			r.available = 50
+			r.measured.mu.Unlock()
+			r.await(t, want+" to go", func() bool {
+				r.clock.Step(time.Second)
+				return r.failed() == want
+			})
+		})
+	}
 }

@@ -50,7 +50,7 @@ func (p *podState) here(c *ctr) bool { return !p.env.sandboxes || c.here }
 // anyAppBeganHere says whether initialization is over in the sandbox that the pod has now.
 func (p *podState) anyAppBeganHere() bool {
 	for i := p.inits; i < p.mains; i++ {
-		if c := &p.ctrs[i]; c.attempt >= 0 && p.here(c) {
+		if c := &p.ctrs[i]; c.attempt >= 0 && p.here(c) && !c.fresh {
 			return true
 		}
 	}

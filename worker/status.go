@@ -102,6 +102,9 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	if c.attempt >= 0 {
 		id = p.containerID(c, c.attempt)
 		s.ContainerID = id
+		if l := c.spec.Lifecycle; l != nil {
+			s.StopSignal = l.StopSignal
+		}
 	}
 	last, lastAttempt := c.last, c.attempt-1
 	switch {
@@ -174,6 +177,9 @@ func (p *podState) phase() (phase corev1.PodPhase, reason, message string) {
 
 // phaseOfContainers derives the phase as Kubernetes' node agent does.
 func (p *podState) phaseOfContainers() corev1.PodPhase {
+	if p.initFailed() {
+		return corev1.PodFailed
+	}
 	begun := p.anyAppBegan()
 	pending := false
 	running, waiting, stopped, restarting, succeeded := 0, 0, 0, 0, 0
@@ -184,9 +190,6 @@ func (p *podState) phaseOfContainers() corev1.PodPhase {
 		case roleInit:
 			if begun {
 				continue // T7
-			}
-			if c.state == ctrEnded && c.exit.Code != 0 && !p.restarts(c) {
-				return corev1.PodFailed
 			}
 			pending = pending || !ended
 		case roleSidecar:

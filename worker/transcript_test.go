@@ -51,6 +51,7 @@ type bench struct {
 	caller   caller
 	events   []runtime.Event
 	pods     map[string]*corev1.Pod
+	hang     bool          // postStart hooks do not end by themselves
 	deaf     bool          // the servers do not answer
 	full     string        // the pod whose volume holds too much
 	boxes    *boxes        // nil: a runtime without sandboxes
@@ -147,6 +148,8 @@ func (b *bench) run(d *datadriven.TestData) {
 		if len(d.CmdArgs) > 0 {
 			b.missing = d.CmdArgs[0].Key
 		}
+	case "hooks": // hooks hang: postStart hooks run until they are cut
+		b.hang = d.CmdArgs[0].Key == "hang"
 	case "network":
 		b.boxes.broken = d.CmdArgs[0].Key == "down"
 	case "runtime":
@@ -394,6 +397,14 @@ func (b *bench) settle() {
 		}
 		for _, a := range actions {
 			b.traceAction(a)
+			switch {
+			case b.hang && a.Kind == ActionPostStart:
+				continue
+			case a.Kind == ActionHookEnd:
+				a.Kind = ActionPostStart
+				b.core.Done(Outcome{Action: a, Err: context.Canceled}, now)
+				continue
+			}
 			o := Outcome{Action: a, Err: runtime.ErrUnavailable}
 			if !b.away {
 				o = b.caller.do(context.Background(), a)

@@ -37,6 +37,8 @@ type Volumes struct {
 type podVolumes struct {
 	// writing is held by who writes files of the pod's volumes.
 	writing sync.Mutex
+	// given are the volumes that were made the pod's fsGroup's; guarded by writing.
+	given map[string]bool
 
 	mu     sync.Mutex // guards tokens
 	tokens map[tokenSource]heldToken
@@ -62,7 +64,7 @@ func (v *Volumes) of(pod types.UID) *podVolumes {
 		v.kept = map[types.UID]*podVolumes{}
 	}
 	if v.kept[pod] == nil {
-		v.kept[pod] = &podVolumes{tokens: map[tokenSource]heldToken{}}
+		v.kept[pod] = &podVolumes{given: map[string]bool{}, tokens: map[tokenSource]heldToken{}}
 	}
 	return v.kept[pod]
 }
@@ -126,7 +128,9 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 				err = fmt.Errorf("the image %s is not here", vol.Image.Reference)
 			}
 		case model.ClaimOf(r.pod, vol) != "":
-			source, readOnly, err = v.persistent(ctx, r, vol)
+			// Whatever the policy, of a pod that runs nothing is given away again that another container was given already.
+			source, readOnly, err = v.persistent(ctx, r, vol, onMismatch(r.pod) || kept.given[vol.Name])
+			kept.given[vol.Name] = kept.given[vol.Name] || err == nil
 		default:
 			source, err = v.prepare(ctx, r, vol)
 		}

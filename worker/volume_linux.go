@@ -114,10 +114,11 @@ func (v *Volumes) use(ctx context.Context, pod *corev1.Pod, all bool) (localUse,
 			return u, fmt.Errorf("measuring volume %q: %w", vol.Name, err)
 		}
 		if onDisk {
-			u.volumes[vol.Name] = used
+			u.volumes[vol.Name] = used.Bytes
 		} else {
-			u.objects += used
+			u.objects += used.Bytes
 		}
+		u.inodes += used.Inodes
 	}
 	return u, nil
 }

@@ -48,6 +48,9 @@ func (s Signal) Resource() corev1.ResourceName {
 // before a pod has to.
 func (s Signal) Disk() bool { return s != MemoryAvailable && s != PIDAvailable }
 
+// Inodes says whether the signal is about the number of files, not their size.
+func (s Signal) Inodes() bool { return s == NodeFSInodes || s == ImageFSInodes }
+
 func (s Signal) condition() corev1.NodeConditionType {
 	switch {
 	case s == MemoryAvailable:

@@ -3,6 +3,8 @@ package runtime
 import (
 	"context"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Meter is a runtime that knows what its containers use.
@@ -29,6 +31,12 @@ type Counted struct {
 	MemoryBytes, WorkingSetBytes, AnonymousBytes int64
 	// Processes are how many there are, with their threads; 0: that is not known.
 	Processes int64
+}
+
+// ProcessCounter is a runtime that counts the processes of its pods, and not those of each container.
+type ProcessCounter interface {
+	// Processes are how many each pod has now, with their threads. Those of which nothing is known are missing.
+	Processes(ctx context.Context) (map[types.UID]int64, error)
 }
 
 // Reclaimer is a runtime that keeps what no pod needs.

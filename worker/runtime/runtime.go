@@ -38,7 +38,8 @@ type Runtime interface {
 	// Signal asks a container to end (Terminate) or ends it with everything that it started (Kill). It does not wait.
 	// ErrNotFound means that no such container runs.
 	Signal(ctx context.Context, id ID, signal Signal) error
-	// Exec runs a command inside a running container and waits for its end. Cancelling ctx kills the command.
+	// Exec runs a command inside a running container and waits for its end, which has no other bound than ctx. Cancelling
+	// that kills the command.
 	Exec(ctx context.Context, id ID, command []string) (ExecResult, error)
 	// Remove forgets the pod: its ended containers, their logs and records. It fails when one still runs.
 	Remove(ctx context.Context, pod types.UID) error
@@ -61,10 +62,16 @@ type Image struct {
 
 // Prober is a runtime that answers probes itself, because its containers have
 // neither a network nor commands. kind is startup, readiness or liveness; nil
-// is a success.
+// is a success, and a *ProbeError neither that nor a failure.
 type Prober interface {
 	Probe(ctx context.Context, id ID, kind string) error
 }
+
+// ProbeError says that a probe could not be made, so that nothing follows from it.
+type ProbeError struct{ Err error }
+
+func (e *ProbeError) Error() string { return e.Err.Error() }
+func (e *ProbeError) Unwrap() error { return e.Err }
 
 // Sandboxer is a runtime whose pods have a sandbox: what the containers of a pod share, their network first of all. It is
 // made before the first container is started, and again, when it was lost, after all of them have ended.
@@ -159,8 +166,14 @@ var ErrUnavailable = errors.New("the container runtime does not answer")
 
 // DiskUser is a runtime that knows what containers hold of the node's disk.
 type DiskUser interface {
-	// DiskUse is what the runs of each container that are kept have written outside of volumes, and their logs, in bytes.
-	DiskUse(ctx context.Context, pod types.UID) (map[string]int64, error)
+	// DiskUse is what the runs of a pod's containers that are kept have written outside of volumes, and their logs.
+	DiskUse(ctx context.Context, pod types.UID) (DiskUse, error)
+}
+
+// DiskUse is what the containers of a pod hold of the node's disk.
+type DiskUse struct {
+	Bytes  map[string]int64 // by container
+	Inodes int64            // of them all
 }
 
 // Refuser is a runtime that cannot do all that a pod may ask for.

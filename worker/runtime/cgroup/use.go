@@ -28,6 +28,22 @@ func (t *Tree) Use(name string) (runtime.Counted, error) {
 	return useV1(dirs)
 }
 
+// Processes are how many there are in a cgroup and those below it, with their threads; fs.ErrNotExist: there is no such cgroup, or
+// none are counted.
+func (t *Tree) Processes(name string) (int64, error) {
+	dirs, err := t.Dirs(name)
+	if err != nil {
+		return 0, err
+	}
+	for _, dir := range dirs {
+		n, err := number(filepath.Join(dir, "pids.current"))
+		if !errors.Is(err, fs.ErrNotExist) {
+			return n, err
+		}
+	}
+	return 0, fs.ErrNotExist
+}
+
 func useUnified(dir string) (runtime.Counted, error) {
 	var out runtime.Counted
 	cpu, err := values(filepath.Join(dir, "cpu.stat"))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -19,6 +20,8 @@ type about struct {
 	pause string
 	// readOnlyBelow: a mount can be read-only with what is mounted below it. strictGroups: supplementalGroupsPolicy Strict.
 	readOnlyBelow, strictGroups bool
+	// signals: a container's stop signal can be said when it is made.
+	signals bool
 	// images is how they become volumes, snapshotter what keeps their layers; empty: it was not told.
 	images      imageMounts
 	snapshotter string
@@ -40,7 +43,7 @@ func (r *Runtime) meet(ctx context.Context) error {
 		return fmt.Errorf("asking the container runtime at %s how it is: %w", r.opts.Endpoint, asked(err))
 	}
 	a := about{name: v.RuntimeName, version: v.RuntimeVersion, strictGroups: s.GetFeatures().GetSupplementalGroupsPolicy(),
-		images: imageMountsOf(v.RuntimeName, v.RuntimeVersion)}
+		images: imageMountsOf(v.RuntimeName, v.RuntimeVersion), signals: stopSignals(v.RuntimeName, v.RuntimeVersion)}
 	for _, h := range s.RuntimeHandlers {
 		if h.Name == "" {
 			a.readOnlyBelow = h.GetFeatures().GetRecursiveReadOnlyMounts()
@@ -54,6 +57,26 @@ func (r *Runtime) meet(ctx context.Context) error {
 	r.about = a
 	r.mu.Unlock()
 	return nil
+}
+
+// stopSignals goes by name and version: nothing in the interface says whether a runtime looks at ContainerConfig.stop_signal, and one that
+// does not would send TERM, or what the image names.
+func stopSignals(name, version string) bool {
+	return name == containerd && since(version, 2, 3) || name == crio && since(version, 1, 33)
+}
+
+// crio is what CRI-O calls itself.
+const crio = "cri-o"
+
+// since says whether a version is this one or a later one.
+func since(version string, major, minor int) bool {
+	m := majorMinor.FindStringSubmatch(version)
+	if m == nil {
+		return false
+	}
+	hasMajor, err := strconv.Atoi(m[1])
+	hasMinor, err2 := strconv.Atoi(m[2])
+	return err == nil && err2 == nil && (hasMajor > major || hasMajor == major && hasMinor >= minor)
 }
 
 // configured reads what containerd shows of its configuration: before its version 2 nothing else tells how it makes

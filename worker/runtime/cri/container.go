@@ -247,6 +247,9 @@ func (r *Runtime) containerConfig(ctx context.Context, spec *runtime.Spec) (*cri
 		Stdin: c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
 		Linux: &criv1.LinuxContainerConfig{Resources: r.resources(spec.Pod, c), SecurityContext: security},
 	}
+	if l := c.Lifecycle; l != nil && l.StopSignal != nil {
+		config.StopSignal = criv1.Signal(criv1.Signal_value[string(*l.StopSignal)]) // of a pod with another one nothing is started
+	}
 	for _, e := range spec.Env {
 		name, value, _ := strings.Cut(e, "=")
 		config.Envs = append(config.Envs, &criv1.KeyValue{Key: name, Value: []byte(value)})
@@ -321,20 +324,22 @@ func (r *Runtime) Exec(ctx context.Context, id runtime.ID, command []string) (ru
 	if err != nil {
 		return runtime.ExecResult{}, err
 	}
-	limit := time.Minute
+	var seconds int64 // 0: as long as it takes
 	if at, ok := ctx.Deadline(); ok {
-		limit = max(time.Until(at), 0)
+		seconds = int64(max(math.Ceil(time.Until(at).Seconds()), 1))
+		// The runtime ends the command at its time, and needs somebody to tell.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Duration(seconds)*time.Second+execSlack)
+		defer cancel()
 	}
-	seconds := int64(math.Ceil(limit.Seconds()))
-	// The runtime ends the command at its time, and needs somebody to tell.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(seconds)*time.Second+execSlack)
-	defer cancel()
 	res, err := r.runtime.ExecSync(ctx, &criv1.ExecSyncRequest{ContainerId: c.ref, Cmd: command, Timeout: seconds},
 		grpc.MaxCallRecvMsgSize(maxExecAnswerBytes))
 	switch {
 	case err == nil:
 	case tooLarge(err):
 		return runtime.ExecResult{}, fmt.Errorf("the command wrote more than %d bytes", maxExecAnswerBytes)
+	case errors.Is(ctx.Err(), context.Canceled):
+		return runtime.ExecResult{}, fmt.Errorf("running a command in container %s: %w", id, ctx.Err())
 	case ctx.Err() != nil:
 		return runtime.ExecResult{}, fmt.Errorf("running a command in container %s: %w", id, runtime.ErrUnavailable)
 	case deadline(err):

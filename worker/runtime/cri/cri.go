@@ -70,6 +70,8 @@ type Options struct {
 	// ClusterDNS is where names of the cluster are answered, for pods whose policy asks there; nil, or
 	// one that gives nil: nowhere.
 	ClusterDNS func(ctx context.Context) (*naming.ClusterDNS, error)
+	// Domain is the cluster's, for pods whose hosts are called by their whole names; empty: it is not known.
+	Domain string
 	// Handler finds what a RuntimeClass names; nil: no pod may name one.
 	Handler func(ctx context.Context, class string) (string, error)
 	// Logger defaults to none.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 
 	"github.com/moby/sys/mountinfo"
 	corev1 "k8s.io/api/core/v1"
@@ -39,17 +38,8 @@ var majorMinor = regexp.MustCompile(`^v?(\d+)\.(\d+)([.~+-].*)?$`)
 // not would run the container with nothing there. With sub paths containerd has it since 2.2, CRI-O since 1.33. All versions of
 // containerd make views.
 func imageMountsOf(name, version string) imageMounts {
-	since := func(major, minor int) bool {
-		m := majorMinor.FindStringSubmatch(version)
-		if m == nil {
-			return false
-		}
-		hasMajor, err := strconv.Atoi(m[1])
-		hasMinor, err2 := strconv.Atoi(m[2])
-		return err == nil && err2 == nil && (hasMajor > major || hasMajor == major && hasMinor >= minor)
-	}
 	switch {
-	case name == containerd && since(2, 2), name == "cri-o" && since(1, 33):
+	case name == containerd && since(version, 2, 2), name == crio && since(version, 1, 33):
 		return imagesByInterface
 	case name == containerd:
 		return imagesByView

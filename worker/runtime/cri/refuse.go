@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/naming"
 )
 
 // safeSysctls are those that only the pod feels, as in Kubernetes.
@@ -32,8 +34,8 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 	out := []runtime.Wish{
 		runtime.Unmet("spec.hostUsers", s.HostUsers != nil && !*s.HostUsers,
 			"containers have no user namespace of their own"),
-		runtime.Unmet("spec.setHostnameAsFQDN", isTrue(s.SetHostnameAsFQDN) && s.Subdomain != "",
-			"there is no cluster domain"),
+		runtime.Unmet("spec.setHostnameAsFQDN", naming.WantsFQDN(pod) && r.opts.Domain == "",
+			"it was not told the cluster's domain (worker.services.cluster_domain)"),
 		runtime.Unmet("spec.runtimeClassName", s.RuntimeClassName != nil && *s.RuntimeClassName != "" && r.opts.Handler == nil,
 			"it knows no runtime classes"),
 		runtime.Unmet("spec.resources", s.Resources != nil && len(s.Resources.Limits) > 0 && !r.podCgroups(),
@@ -104,8 +106,12 @@ func (r *Runtime) containerWishes(c *corev1.Container, path string) []runtime.Wi
 		out = append(out, runtime.Unmet(fmt.Sprintf("%s.volumeDevices[%d]", path, i), true, "it has no block devices"))
 	}
 	if l := c.Lifecycle; l != nil && l.StopSignal != nil {
-		out = append(out, runtime.Unmet(path+".lifecycle.stopSignal", true,
-			"the container runtime sends the one that the image names"))
+		known := r.known()
+		_, there := criv1.Signal_value[string(*l.StopSignal)]
+		out = append(out,
+			runtime.Unmet(path+".lifecycle.stopSignal", !known.signals,
+				fmt.Sprintf("%s %s sends the one that the image names", known.name, known.version)),
+			runtime.Unmet(path+".lifecycle.stopSignal", !there, "there is no such signal"))
 	}
 	s := c.SecurityContext
 	if s == nil {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
 )
@@ -181,6 +182,34 @@ func TestCgroupParent(t *testing.T) {
 		r.about.systemd = true
 		if got := r.cgroupParent(c.pod); got != c.slice {
 			t.Errorf("%s: %s", c.pod.Name, got)
+		}
+	}
+}
+
+// A container's stop signal is the runtime's to send where it lets itself be told, and else nobody's.
+func TestStopSignals(t *testing.T) {
+	r := away(t)
+	quit, none := corev1.SIGQUIT, corev1.Signal("SIGNONE")
+	for _, c := range []struct {
+		name, version string
+		signal        corev1.Signal
+		taken         bool
+	}{
+		{containerd, "1.6.20~ds1", quit, false}, {containerd, "v2.2.1", quit, false}, {containerd, "v2.3.0", quit, true}, {containerd, "v3.0.0", quit, true},
+		{crio, "1.32.9", quit, false}, {crio, "1.33.0", quit, true}, {"other", "9.9.9", quit, false}, {containerd, "v2.3.0", none, false},
+	} {
+		r.about = about{name: c.name, version: c.version, signals: stopSignals(c.name, c.version)}
+		p := pod("p", corev1.Container{Lifecycle: &corev1.Lifecycle{StopSignal: &c.signal}})
+		x := r.Refuse(p)
+		if (x == nil) != c.taken || x != nil && !strings.HasPrefix(x.Message, "spec.containers[0].lifecycle.stopSignal: ") {
+			t.Errorf("%s %s, %s: %+v", c.name, c.version, c.signal, x)
+		}
+		if !c.taken {
+			continue
+		}
+		config, err := r.containerConfig(t.Context(), &runtime.Spec{ID: runtime.ID{Pod: p.UID}, Pod: p, Container: &p.Spec.Containers[0]})
+		if err != nil || config.StopSignal != criv1.Signal_SIGQUIT {
+			t.Errorf("the runtime is told %v, %v", config.GetStopSignal(), err)
 		}
 	}
 }

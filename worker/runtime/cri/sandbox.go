@@ -182,10 +182,12 @@ func (r *Runtime) sandboxConfig(ctx context.Context, pod *corev1.Pod, attempt ui
 			SecurityContext: sandboxSecurity(pod),
 		},
 	}
-	if !pod.Spec.HostNetwork {
-		c.Hostname = naming.Hostname(pod)
-	}
 	var err error
+	if !pod.Spec.HostNetwork {
+		if c.Hostname, err = naming.HostFQDN(pod, r.opts.Domain); err != nil {
+			return nil, err
+		}
+	}
 	var cluster *naming.ClusterDNS
 	if r.opts.ClusterDNS != nil && naming.AsksCluster(pod) {
 		if cluster, err = r.opts.ClusterDNS(ctx); err != nil {

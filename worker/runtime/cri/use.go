@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"math"
+	"path"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -42,6 +46,42 @@ func (r *Runtime) Use(ctx context.Context) ([]runtime.ContainerUse, error) {
 			CPU:         time.Duration(s.Cpu.UsageCoreNanoSeconds.Value),
 			MemoryBytes: max(memory, workingSet), WorkingSetBytes: workingSet, AnonymousBytes: int64(s.Memory.GetRssBytes().GetValue()),
 		}})
+	}
+	return out, nil
+}
+
+var _ runtime.ProcessCounter = (*Runtime)(nil)
+
+// Processes implements runtime.ProcessCounter, by the pods' cgroups or, where systemd makes those, by what the container runtime says.
+func (r *Runtime) Processes(ctx context.Context) (map[types.UID]int64, error) {
+	out := map[types.UID]int64{}
+	if !r.podCgroups() {
+		stats, err := r.runtime.ListPodSandboxStats(ctx, &criv1.ListPodSandboxStatsRequest{Filter: &criv1.PodSandboxStatsFilter{
+			LabelSelector: map[string]string{labelNode: r.opts.Node}}})
+		if err != nil {
+			return nil, fmt.Errorf("asking how many processes pods have: %w", asked(err))
+		}
+		for _, s := range stats.Stats {
+			if n := s.GetLinux().GetProcess().GetProcessCount(); n != nil {
+				out[types.UID(s.GetAttributes().GetLabels()[labelPodUID])] += int64(n.Value)
+			}
+		}
+		return out, nil
+	}
+	r.mu.Lock()
+	pods := slices.Collect(maps.Keys(r.sandboxes))
+	r.mu.Unlock()
+	for _, pod := range pods {
+		for _, class := range classes() {
+			n, err := r.cgroups.Processes(path.Join(class, "pod"+string(pod)))
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // it is of another class, or has gone meanwhile
+			case err != nil:
+				return nil, err
+			default:
+				out[pod] += n
+			}
+		}
 	}
 	return out, nil
 }

@@ -260,6 +260,9 @@ func (r *Runtime) Probe(_ context.Context, id runtime.ID, kind string) error {
 		return err
 	}
 	runs := r.timeline.clock.Now().Sub(c.StartedAt)
+	if runs < c.script.unprobed {
+		return &runtime.ProbeError{Err: errors.New("by its script it cannot be probed yet")}
+	}
 	if kind == "liveness" {
 		if c.script.unhealthy >= 0 && runs >= c.script.unhealthy {
 			return errors.New("by its script it is not well any more")

@@ -23,6 +23,7 @@ import (
 //	oom                  "true": it ends by running out of memory
 //	ready-seconds        how long it runs before its startup and readiness probes pass; default 0
 //	unhealthy-seconds    how long it runs before its liveness probe fails; without it, it never does
+//	unprobed-seconds     how long it runs before its probes can be made at all; default 0
 //	hook-exit-code       what lifecycle hooks exit with
 //	memory-bytes         how much memory it uses; default 0
 //	log                  what it has written, line by line
@@ -38,6 +39,7 @@ type script struct {
 	hookCode   int32
 	ready      time.Duration
 	unhealthy  time.Duration // negative: never
+	unprobed   time.Duration
 	ignoreTerm bool
 	oom        bool
 	memory     int64
@@ -83,6 +85,7 @@ func readScript(spec *runtime.Spec) (script, error) {
 	number("term-seconds", seconds(&s.term))
 	number("ready-seconds", seconds(&s.ready))
 	number("unhealthy-seconds", seconds(&s.unhealthy))
+	number("unprobed-seconds", seconds(&s.unprobed))
 	number("exit-code", code(&s.code))
 	number("term-exit-code", code(&s.termCode))
 	number("hook-exit-code", code(&s.hookCode))

@@ -8,10 +8,13 @@ import (
 	"syscall"
 )
 
-// Usage is what is allocated below a directory, in bytes. A file with several names counts once for each, so a pod cannot
+// Used is what is held of a file system.
+type Used struct{ Bytes, Inodes int64 }
+
+// Usage is what is allocated below a directory, itself included. A file with several names counts once for each, so a pod cannot
 // hide any. What vanishes meanwhile counts nothing, nor does what is on another device: it is mounted there.
-func Usage(ctx context.Context, dir string) (int64, error) {
-	var sum int64
+func Usage(ctx context.Context, dir string) (Used, error) {
+	var sum Used
 	var device uint64
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if os.IsNotExist(err) {
@@ -37,8 +40,9 @@ func Usage(ctx context.Context, dir string) (int64, error) {
 		case uint64(st.Dev) != device:
 			return nil
 		}
+		sum.Inodes++
 		if ok && !e.IsDir() {
-			sum += st.Blocks * 512
+			sum.Bytes += st.Blocks * 512
 		}
 		return nil
 	})

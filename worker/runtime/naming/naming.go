@@ -26,6 +26,34 @@ func Hostname(pod *corev1.Pod) string {
 	return name
 }
 
+// HostFQDN is Hostname or, where the pod wants its whole name for that and has a subdomain, that name in the cluster's domain. As with the
+// kubelet it is an error if that is longer than the kernel lets a host's name be.
+func HostFQDN(pod *corev1.Pod, domain string) (string, error) {
+	if !WantsFQDN(pod) {
+		return Hostname(pod), nil
+	}
+	if domain == "" {
+		return "", fmt.Errorf("spec.setHostnameAsFQDN: the cluster's domain is not known")
+	}
+	const longest = 64
+	name := fullName(pod, domain)
+	if len(name) > longest {
+		return "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
+			name, longest, len(name))
+	}
+	return name, nil
+}
+
+// WantsFQDN says whether the pod's host is to be called by its whole name. One without a subdomain has none.
+func WantsFQDN(pod *corev1.Pod) bool {
+	s := &pod.Spec
+	return s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN && s.Subdomain != "" && (s.HostnameOverride == nil || *s.HostnameOverride == "")
+}
+
+func fullName(pod *corev1.Pod, domain string) string {
+	return fmt.Sprintf("%s.%s.%s.svc.%s", Hostname(pod), pod.Spec.Subdomain, pod.Namespace, domain)
+}
+
 // Hosts is an /etc/hosts with a pod's aliases at its end.
 func Hosts(host string, aliases []corev1.HostAlias) string {
 	var b strings.Builder
@@ -55,7 +83,7 @@ func OwnHosts(pod *corev1.Pod, ips []string, domain string) string {
 		"fe00::2\tip6-allrouters\n")
 	names := Hostname(pod)
 	if pod.Spec.Subdomain != "" && domain != "" {
-		names = fmt.Sprintf("%s.%s.%s.svc.%s\t%s", names, pod.Spec.Subdomain, pod.Namespace, domain, names)
+		names = fullName(pod, domain) + "\t" + names
 	}
 	for _, ip := range ips {
 		fmt.Fprintf(&b, "%s\t%s\n", ip, names)

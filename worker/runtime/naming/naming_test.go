@@ -45,3 +45,30 @@ func TestOwnHosts(t *testing.T) {
 	ends("10.0.0.1\tweb-0.web.ns.svc.cluster.local\tweb-0", "cluster.local")
 	ends("10.0.0.1\tweb-0", "")
 }
+
+// The whole name of a pod's host, for those that want it.
+func TestHostFQDN(t *testing.T) {
+	yes, override := true, "other"
+	pod := func(change func(*corev1.PodSpec)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop"}, Spec: corev1.PodSpec{SetHostnameAsFQDN: &yes, Subdomain: "sub"}}
+		change(&p.Spec)
+		return p
+	}
+	for _, c := range []struct {
+		change       func(*corev1.PodSpec)
+		domain, want string
+	}{
+		{func(*corev1.PodSpec) {}, "cluster.local", "web.sub.shop.svc.cluster.local"},
+		{func(s *corev1.PodSpec) { s.Hostname = "h" }, "example.com", "h.sub.shop.svc.example.com"},
+		{func(s *corev1.PodSpec) { s.Subdomain = "" }, "", "web"},
+		{func(s *corev1.PodSpec) { s.SetHostnameAsFQDN = nil }, "", "web"},
+		{func(s *corev1.PodSpec) { s.HostnameOverride = &override }, "", "other"},
+		{func(*corev1.PodSpec) {}, "", ""},
+		{func(s *corev1.PodSpec) { s.Subdomain = strings.Repeat("s", 40) }, "cluster.local", ""}, // 65 characters and more
+	} {
+		got, err := HostFQDN(pod(c.change), c.domain)
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("in %q it is %q, %v; want %q", c.domain, got, err, c.want)
+		}
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/cgroup"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
@@ -41,6 +43,10 @@ func (t *cgroupTree) forContainer(spec *runtime.Spec, c *shim.Config) error {
 	if err != nil {
 		return err
 	}
+	// The pod's cgroup is there now for as long as its container's is.
+	if err := t.boundPod(spec.Pod); err != nil {
+		return err
+	}
 	if t.Unified {
 		c.CgroupV2 = dirs[0]
 		return nil
@@ -51,6 +57,14 @@ func (t *cgroupTree) forContainer(spec *runtime.Spec, c *shim.Config) error {
 		c.HomeV1 = append(c.HomeV1, filepath.Join(root, "tasks"))
 	}
 	return nil
+}
+
+// boundPod gives a pod's cgroup what spec.resources lets all its containers have together. A pod without has no bounds of its own.
+func (t *cgroupTree) boundPod(pod *corev1.Pod) error {
+	if pod.Spec.Resources == nil {
+		return nil
+	}
+	return t.Update(string(pod.UID), cgroup.Resources(pod.Spec.Resources, 0))
 }
 
 // outOfMemory says whether the kernel killed a process of the container for its memory limit.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,43 @@ func TestLimitsAndOutOfMemory(t *testing.T) {
 	}
 	if _, err := os.Stat(h.rt.podDir(p.UID)); !os.IsNotExist(err) {
 		t.Errorf("the pod's directory is left: %v", err)
+	}
+}
+
+// What a pod may have as a whole bounds all its containers together, those without limits of their own too.
+func TestLimitsOfThePod(t *testing.T) {
+	h := open(t, Options{})
+	if h.rt.cgroups == nil {
+		t.Skip("cgroups are not writable here")
+	}
+	p := pod("together", shell(`x=$(head -c 200000000 /dev/zero | tr '\0' x); echo survived`))
+	p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{"memory": resource.MustParse("32Mi"), "cpu": resource.MustParse("500m")}}
+	id := h.start(p, 0)
+	dirs, err := h.rt.cgroups.Dirs(string(p.UID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := h.exit(); x.Reason != runtime.ReasonOOMKilled || x.Code == 0 {
+		t.Errorf("exit is %+v, log %.300q", x, h.logs(id, runtime.LogOptions{}))
+	}
+	memory, quota := "", ""
+	for _, dir := range dirs {
+		for file, into := range map[string]*string{"memory.max": &memory, "memory.limit_in_bytes": &memory, "cpu.max": &quota, "cpu.cfs_quota_us": &quota} {
+			if b, err := os.ReadFile(filepath.Join(dir, file)); err == nil {
+				*into = strings.TrimSpace(string(b))
+			}
+		}
+	}
+	if memory != "33554432" || strings.Fields(quota + " -")[0] != "50000" {
+		t.Errorf("the pod's cgroup has memory %q and quota %q", memory, quota)
+	}
+	if err := h.rt.Remove(context.Background(), p.UID); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dirs {
+		if _, err := os.Stat(d); !os.IsNotExist(err) {
+			t.Errorf("cgroup %s is left: %v", d, err)
+		}
 	}
 }
 

@@ -72,6 +72,8 @@ type Options struct {
 	// LogBytes and LogFiles bound a container's log: size of a file (10 MiB), number of files (5).
 	LogBytes int64
 	LogFiles int
+	// Domain is the cluster's, for pods whose hosts are called by their whole names; empty: it is not known.
+	Domain string
 	// Shim is the command that becomes a shim when given shim's arguments; default: this binary.
 	Shim string
 	// Event takes warnings about a pod; may be nil.
@@ -257,17 +259,20 @@ func (r *Runtime) Exec(ctx context.Context, id runtime.ID, command []string) (ru
 
 // DiskUse implements runtime.DiskUser: the scratch directories and the logs. What a container writes into the host's own
 // directories is the host's.
-func (r *Runtime) DiskUse(ctx context.Context, pod types.UID) (map[string]int64, error) {
+func (r *Runtime) DiskUse(ctx context.Context, pod types.UID) (runtime.DiskUse, error) {
 	base := filepath.Join(r.podDir(pod), "containers")
 	entries, err := os.ReadDir(base)
 	if err != nil && !os.IsNotExist(err) {
-		return nil, err
+		return runtime.DiskUse{}, err
 	}
-	out := map[string]int64{}
+	out := runtime.DiskUse{Bytes: map[string]int64{}}
 	for _, e := range entries {
-		if out[e.Name()], err = mounts.Usage(ctx, filepath.Join(base, e.Name())); err != nil {
-			return nil, fmt.Errorf("measuring what container %s holds: %w", e.Name(), err)
+		used, err := mounts.Usage(ctx, filepath.Join(base, e.Name()))
+		if err != nil {
+			return runtime.DiskUse{}, fmt.Errorf("measuring what container %s holds: %w", e.Name(), err)
 		}
+		out.Bytes[e.Name()] = used.Bytes
+		out.Inodes += used.Inodes
 	}
 	return out, nil
 }

@@ -179,7 +179,7 @@ func TestExitCodesAndOutput(t *testing.T) {
 		t.Errorf("exit is %+v", x)
 	}
 	all := h.logs(id, runtime.LogOptions{})
-	for _, line := range []string{"out\n", "err\n", "no end\n"} {
+	for _, line := range []string{"out\n", "err\n", "no end"} {
 		if !strings.Contains(all, line) {
 			t.Errorf("log lacks %q: %q", line, all)
 		}
@@ -194,11 +194,36 @@ func TestExitCodesAndOutput(t *testing.T) {
 	// The attempt before is still there for its logs, and none before that.
 	h.start(p, 2)
 	h.exit()
-	if got := h.logs(id, runtime.LogOptions{Stream: "Stdout"}); got != "out\nno end\n" {
+	// What had no newline at its end has none when it is read.
+	if got := h.logs(id, runtime.LogOptions{Stream: "Stdout"}); got != "out\nno end" {
 		t.Errorf("previous log is %q", got)
 	}
 	if _, err := h.rt.Logs(context.Background(), runtime.ID{Pod: p.UID, Container: "main"}, runtime.LogOptions{}); !errors.Is(err, runtime.ErrNotFound) {
 		t.Errorf("log of the attempt before the last one: %v", err)
+	}
+}
+
+// The signal by which a container is told to end is the one that its spec names.
+func TestStopSignal(t *testing.T) {
+	h := open(t, Options{})
+	quit := corev1.SIGQUIT
+	c := shell(`trap 'echo TERM; exit 1' TERM; trap 'echo QUIT; exit 5' QUIT; echo ready; while :; do sleep 0.05; done`)
+	c.Lifecycle = &corev1.Lifecycle{StopSignal: &quit}
+	id := h.start(pod("told", c), 0)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(h.logs(id, runtime.LogOptions{}), "ready") {
+		select {
+		case <-t.Context().Done():
+			t.Fatal("it was not ready")
+		case <-tick.C:
+		}
+	}
+	if err := h.rt.Signal(t.Context(), id, runtime.Terminate); err != nil {
+		t.Fatal(err)
+	}
+	if x := h.exit(); x.Code != 5 {
+		t.Errorf("exit is %+v, log %q", x, h.logs(id, runtime.LogOptions{}))
 	}
 }
 

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/naming"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
 )
 
@@ -38,8 +40,15 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 		runtime.Unmet("spec.dnsConfig", s.DNSConfig != nil && !r.bind, needsBind),
 		runtime.Unmet("spec.dnsPolicy", s.DNSPolicy == corev1.DNSNone && !r.bind, needsBind),
 		runtime.Unmet("spec.hostnameOverride", s.HostnameOverride != nil && !r.bind, needsBind),
-		runtime.Unmet("spec.setHostnameAsFQDN", s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN && s.Subdomain != "",
-			"there is no cluster domain"),
+		runtime.Unmet("spec.setHostnameAsFQDN", naming.WantsFQDN(pod) && r.opts.Domain == "",
+			"it was not told the cluster's domain (worker.services.cluster_domain)"),
+		runtime.Unmet("spec.setHostnameAsFQDN", naming.WantsFQDN(pod) && !r.bind, needsBind),
+		runtime.Unmet("spec.runtimeClassName", s.RuntimeClassName != nil && *s.RuntimeClassName != "",
+			"containers are processes of the host, and no handler of a runtime class runs them"),
+		runtime.Unmet("spec.resources.limits[hugepages]", s.Resources != nil && slices.ContainsFunc(slices.Collect(maps.Keys(s.Resources.Limits)),
+			func(name corev1.ResourceName) bool {
+				return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+			}), "it bounds no hugepages"),
 		runtime.Unmet("spec.hostUsers", s.HostUsers != nil && !*s.HostUsers,
 			"containers have no user namespace of their own"),
 	}
@@ -145,6 +154,9 @@ func (r *Runtime) Told(pod *corev1.Pod) []string {
 	out := runtime.ToldOfSELinux(pod)
 	if pod.Spec.Subdomain != "" {
 		out = append(out, "spec.subdomain gives the pod no name: it shares the resolver of the node")
+	}
+	if s := pod.Spec.Resources; r.cgroups == nil && s != nil && len(s.Limits) > 0 {
+		out = append(out, "spec.resources.limits are not enforced: this node has no cgroups for containers")
 	}
 	runtime.EachContainer(pod, func(c *corev1.Container, at string) {
 		limits := c.Resources.Limits

@@ -350,6 +350,7 @@ func TestRefuse(t *testing.T) {
 	signal := corev1.Signal("SIGNONE")
 	for field, change := range map[string]func(p *corev1.Pod, c *corev1.Container){
 		"spec.hostUsers":                                    func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostUsers = no() },
+		"spec.runtimeClassName":                             func(p *corev1.Pod, _ *corev1.Container) { p.Spec.RuntimeClassName = &word },
 		"spec.setHostnameAsFQDN":                            func(p *corev1.Pod, _ *corev1.Container) { p.Spec.SetHostnameAsFQDN, p.Spec.Subdomain = yes(), "s" },
 		"spec.securityContext.sysctls":                      podContext(corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "a", Value: "b"}}}),
 		"spec.securityContext.appArmorProfile":              podContext(corev1.PodSecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}),

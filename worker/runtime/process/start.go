@@ -125,6 +125,10 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 // configure says what the shim is to do.
 func (r *Runtime) configure(spec *runtime.Spec, command []string) (*shim.Config, error) {
 	dir := r.dir(spec.ID)
+	hostname, err := naming.HostFQDN(spec.Pod, r.opts.Domain)
+	if err != nil {
+		return nil, err
+	}
 	c := &shim.Config{Command: command, WorkDir: spec.Container.WorkingDir, StopSignal: int(stopSignal(spec.Container)),
 		Stdin: spec.Container.Stdin, StdinOnce: spec.Container.StdinOnce, TTY: spec.Container.TTY,
 		LogBytes: r.opts.LogBytes, LogFiles: r.opts.LogFiles}
@@ -139,13 +143,13 @@ func (r *Runtime) configure(spec *runtime.Spec, command []string) (*shim.Config,
 		c.Mounts = []shim.Mount{{Source: work, Target: shim.Home + "/" + workDir}, {Source: termination, Target: last}}
 		work, termination = c.Mounts[0].Target, last
 		if !spec.Pod.Spec.HostNetwork {
-			c.Hostname = naming.Hostname(spec.Pod)
+			c.Hostname = hostname
 		}
 	}
 	if c.WorkDir == "" {
 		c.WorkDir = work
 	}
-	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + naming.Hostname(spec.Pod), TerminationEnv + "=" + termination}
+	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname, TerminationEnv + "=" + termination}
 	for _, m := range spec.Mounts {
 		name := strings.ToUpper(strings.ReplaceAll(m.Volume, "-", "_"))
 		if !r.bind {

@@ -10,7 +10,7 @@ import (
 )
 
 // logFile is a container's output in the format of the container runtime interface: "TIME STREAM P|F TEXT", P being a
-// line that goes on in the next one.
+// line that goes on in the next one, or that the container left without its end.
 type logFile struct {
 	mu    sync.Mutex
 	dir   *os.Root
@@ -50,11 +50,9 @@ func (s *shim) follow(r *os.File, stream string) {
 		for {
 			line, err := in.ReadSlice('\n')
 			if n := len(line); n > 0 {
-				tag := "P"
+				tag := "P" // also the last line, where it has no end
 				if line[n-1] == '\n' {
 					tag, line = "F", line[:n-1]
-				} else if err != bufio.ErrBufferFull {
-					tag = "F" // the last line, without its end
 				}
 				s.log.write(stream, tag, line)
 			}
