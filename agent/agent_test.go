@@ -10,6 +10,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -174,7 +175,45 @@ func TestEndPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, s, "the pod to run", podRuns("default/runs"))
-	await(t, s, "the ReplicaSet to have its pods", func(v *fsm.View) bool { return v.Pods.Len() == 4 })
+	// The controllers of these are Kubernetes' own.
+	meta := metav1.ObjectMeta{Name: "made"}
+	of := func(kind string) (*metav1.LabelSelector, corev1.PodTemplateSpec) {
+		labels := map[string]string{"of": kind}
+		return &metav1.LabelSelector{MatchLabels: labels},
+			corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod("made", "10m").Spec}
+	}
+	deployment := &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
+	deployment.Spec.Selector, deployment.Spec.Template = of("deployment")
+	set := &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{ServiceName: "made"}}
+	set.Spec.Selector, set.Spec.Template = of("set")
+	daemons := &appsv1.DaemonSet{ObjectMeta: meta}
+	daemons.Spec.Selector, daemons.Spec.Template = of("daemons")
+	job := &batchv1.Job{ObjectMeta: meta}
+	_, job.Spec.Template = of("job")
+	job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	for _, create := range []func() error{
+		func() error {
+			_, err := kube.AppsV1().Deployments("default").Create(t.Context(), deployment, metav1.CreateOptions{})
+			return err
+		},
+		func() error {
+			_, err := kube.AppsV1().StatefulSets("default").Create(t.Context(), set, metav1.CreateOptions{})
+			return err
+		},
+		func() error {
+			_, err := kube.AppsV1().DaemonSets("default").Create(t.Context(), daemons, metav1.CreateOptions{})
+			return err
+		},
+		func() error {
+			_, err := kube.BatchV1().Jobs("default").Create(t.Context(), job, metav1.CreateOptions{})
+			return err
+		},
+	} {
+		if err := create(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, s, "the workloads to have their pods", func(v *fsm.View) bool { return v.Pods.Len() == 9 })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := d.EndPods(ctx); err != nil {
@@ -183,8 +222,16 @@ func TestEndPods(t *testing.T) {
 	if n := s.View().Pods.Len(); n != 0 {
 		t.Errorf("%d pods are left", n)
 	}
-	if _, there := s.View().ReplicaSet("default", "kept"); there {
-		t.Error("the ReplicaSet makes its pods again")
+	for _, kind := range fsm.ObjectKinds() {
+		if kind.Workload == nil {
+			continue
+		}
+		s.View().Objects.Scan(kind.Resource+"/", func(key string, o *fsm.Object) bool {
+			if o.Value.GetDeletionTimestamp() == nil {
+				t.Errorf("%s makes its pods again", key)
+			}
+			return true
+		})
 	}
 }
 

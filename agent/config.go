@@ -118,6 +118,8 @@ type WorkerPart struct {
 	StaticPods string
 	// ShutdownGrace is how long the machine's end waits for the pods; 0: it does not.
 	ShutdownGrace time.Duration
+	// MaxRestartBackoff is how long the restart of a container that goes on ending waits at most; 0: 5 min.
+	MaxRestartBackoff time.Duration
 	// DevicePlugins is the folder in which device plugins register; empty: none does.
 	DevicePlugins string
 	LogBytes      int64

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker/runtime/fake"
@@ -281,7 +281,22 @@ func (d *Dev) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// EndPods ends every pod of the cluster, and the ReplicaSets that would make
+// Running are the pods of the process runtime that are on the workers, by namespace/name: what Stop leaves behind.
+func (d *Dev) Running() []string {
+	if d.config.Runtime != "process" {
+		return nil
+	}
+	var out []string
+	d.Servers()[0].View().Pods.Scan("", func(key string, pod *corev1.Pod) bool {
+		if pod.Spec.NodeName != "" && !model.Terminal(pod) {
+			out = append(out, key)
+		}
+		return true
+	})
+	return out
+}
+
+// EndPods ends every pod of the cluster, and the workloads that would make
 // them again. It returns when nothing of them is left on the workers, or with
 // the context's error.
 func (d *Dev) EndPods(ctx context.Context) error {
@@ -291,12 +306,19 @@ func (d *Dev) EndPods(ctx context.Context) error {
 		bound := false
 		grace := int64(1)
 		v := leader.View()
-		v.ScanReplicaSets("", func(rs *appsv1.ReplicaSet) bool {
-			if rs.DeletionTimestamp == nil {
-				ps = append(ps, fsm.Proposal{User: devUser, Command: &fsm.DeleteObject{Resource: fsm.ReplicaSets, Namespace: rs.Namespace, Name: rs.Name}})
+		for _, kind := range fsm.ObjectKinds() {
+			if kind.Workload == nil {
+				continue
 			}
-			return len(ps) < endBatch
-		})
+			v.Objects.Scan(kind.Resource+"/", func(_ string, o *fsm.Object) bool {
+				if o.Value.GetDeletionTimestamp() == nil {
+					ps = append(ps, fsm.Proposal{User: devUser, Command: &fsm.DeleteObject{
+						Resource: kind.Resource, Namespace: o.Value.GetNamespace(), Name: o.Value.GetName(),
+					}})
+				}
+				return len(ps) < endBatch
+			})
+		}
 		v.Pods.Scan("", func(key string, pod *corev1.Pod) bool {
 			bound = bound || pod.Spec.NodeName != ""
 			if pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds > grace {

@@ -39,7 +39,7 @@ func newNodeAPI(agent *worker.Agent, sampler *worker.Sampler, disk func() (worke
 	own.MustRegister(&nodeCollector{agent: agent, last: last, metrics: resourceMetrics()})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
-	mux.Handle("GET /metrics", promhttp.HandlerFor(legacyregistry.DefaultGatherer, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(workerMetrics(agent), promhttp.HandlerOpts{}))
 	mux.Handle("GET /metrics/resource", promhttp.HandlerFor(own, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /stats/summary", func(w http.ResponseWriter, r *http.Request) {
 		only := r.URL.Query().Get("only_cpu_and_memory")
@@ -55,6 +55,11 @@ func newNodeAPI(agent *worker.Agent, sampler *worker.Sampler, disk func() (worke
 		http.Error(w, "a worker shows /stats/summary, /metrics/resource, /metrics and /healthz", http.StatusNotFound)
 	})
 	return &nodeAPI{mux, make(chan struct{}, nodeRequestsAtOnce)}
+}
+
+// workerMetrics are those of a worker and of this process.
+func workerMetrics(agent *worker.Agent) prometheus.Gatherer {
+	return prometheus.Gatherers{legacyregistry.DefaultGatherer, agent.Metrics()}
 }
 
 // serve answers one request through a tunnel.

@@ -59,6 +59,8 @@ type WorkerConfig struct {
 	DevicePlugins string
 	// ShutdownGrace is how long the machine's end waits for the pods; 0: it does not.
 	ShutdownGrace time.Duration
+	// MaxRestartBackoff is how long the restart of a container waits at most; 0 means the default.
+	MaxRestartBackoff time.Duration
 	// LogBytes and LogFiles bound a container's log; 0 means the defaults.
 	LogBytes int64
 	LogFiles int
@@ -76,6 +78,7 @@ type Worker struct {
 	loops  sync.WaitGroup
 	close  func()
 	fatal  chan error // capacity 1
+	agent  *worker.Agent
 }
 
 // StartWorker starts a node. It returns at once; the node registers as soon as
@@ -131,6 +134,7 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
 	}
 	link.node = raw
+	w.agent = link.agent
 	var sampler *worker.Sampler
 	if meter, ok := rt.(runtime.Meter); ok {
 		sampler = &worker.Sampler{
@@ -221,7 +225,7 @@ func openRuntime(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Run
 		}
 		rt, err := process.New(process.Options{
 			Root: processDir(c.DataDir), Hide: []string{podsDir(c.DataDir)}, LogBytes: c.LogBytes, LogFiles: c.LogFiles,
-			Event: link.Event, Logger: c.Logger,
+			Domain: c.Services.Domain, Event: link.Event, Logger: c.Logger,
 		})
 		if err != nil {
 			return nil, nil, err
@@ -285,7 +289,8 @@ func dataDirOr(dataDir string) string {
 func podsDir(dataDir string) string { return filepath.Join(dataDir, "pods") }
 
 func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.Runtime, forward *forwarder) worker.Options {
-	o := worker.Options{Node: node, Uplink: link, Runtime: rt, Getter: link, Mirrors: link, Recorder: link, Logger: c.Logger}
+	o := worker.Options{Node: node, Uplink: link, Runtime: rt, Getter: link, Mirrors: link, Recorder: link, Logger: c.Logger,
+		MaxRestartBackoff: c.MaxRestartBackoff}
 	if c.Runtime == "fake" || c.Containers != nil {
 		o.CallsAtOnce = worker.CallsInline
 		o.Getter = nil

@@ -78,8 +78,11 @@ func Default() *Config {
 			Capacity:      &Capacity{},
 			Reserved:      &Reserved{},
 			ShutdownGrace: "0s",
-			Logs:          &WorkerLogs{MaxSize: "10Mi", MaxFiles: 5},
-			Eviction:      &WorkerEviction{PressureTransitionPeriod: "5m", MaxPodGrace: "0s"},
+
+			MaxRestartBackoff: "5m",
+
+			Logs:     &WorkerLogs{MaxSize: "10Mi", MaxFiles: 5},
+			Eviction: &WorkerEviction{PressureTransitionPeriod: "5m", MaxPodGrace: "0s"},
 		},
 	}
 }

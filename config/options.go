@@ -232,6 +232,8 @@ type Worker struct {
 	StaticPods Path `hcl:"static_pods,optional"`
 	// ShutdownGrace is how long the machine's end waits for the pods.
 	ShutdownGrace Duration `hcl:"shutdown_grace,optional"`
+	// MaxRestartBackoff is how long the restart of a container that goes on ending waits at most.
+	MaxRestartBackoff Duration `hcl:"max_restart_backoff,optional"`
 	// DevicePlugins is the folder in which device plugins register.
 	DevicePlugins Path `hcl:"device_plugins,optional"`
 	// SampleInterval is how often it is measured what pods use.

@@ -251,6 +251,7 @@ func (c *Config) validateWorker(k checker) {
 		k.fail("worker.services.cluster_domain", "%q is no domain: %s", w.Services.ClusterDomain, problems[0])
 	}
 	k.betweenDurations("worker.sample_interval", w.SampleInterval, time.Second, time.Minute)
+	k.betweenDurations("worker.max_restart_backoff", w.MaxRestartBackoff, time.Second, 5*time.Minute)
 	k.betweenDurations("worker.shutdown_grace", w.ShutdownGrace, 0, 24*time.Hour)
 	if at, err := netip.ParseAddrPort(w.MetricsAddress); w.MetricsAddress != "" && (err != nil || !at.Addr().IsLoopback()) {
 		k.fail("worker.metrics_address", "%q is no address of the loopback interface with a port, like \"127.0.0.1:7645\": it is read without a certificate", w.MetricsAddress)

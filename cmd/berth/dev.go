@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -39,6 +40,7 @@ type devFlags struct {
 	kubeconfig        string
 	httpPort          int
 	verbose, noSwitch bool
+	endPods           bool
 }
 
 func (a *app) devCommand() *cobra.Command {
@@ -48,7 +50,8 @@ func (a *app) devCommand() *cobra.Command {
 		Short: "Run a whole cluster in this process, to try things out",
 		Long: `Run a whole cluster in this process: servers, workers and a certificate authority of its own, on the loopback
 interface. It writes a kubeconfig and a context for berth, and goes on until it is interrupted. Without --data-dir
-everything is thrown away at the end, pods included.`,
+everything is thrown away at the end, pods included. With it the processes of pods go on when the cluster ends, and are
+found again by the next berth dev with the same directory; --end-pods ends them.`,
 		Example: `  berth dev
   berth dev --servers 1 --workers 5 --runtime fake --nodes-cpu 16 --nodes-memory 64Gi`,
 		Args: cobra.NoArgs,
@@ -68,6 +71,7 @@ everything is thrown away at the end, pods included.`,
 	fs.StringVar(&f.dataDir, "data-dir", "", "Keep the cluster here and go on with it the next time.")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "Where to write the kubeconfig; empty: into the data directory.")
 	fs.IntVar(&f.httpPort, "http-port", 0, "Port of the first server's API; 0: any free one.")
+	fs.BoolVar(&f.endPods, "end-pods", false, "With --data-dir: end the pods and what makes them when the cluster ends. Without it they always end.")
 	fs.BoolVar(&f.noSwitch, "no-switch", false, "Do not make the cluster's context berth's current one.")
 	fs.BoolVar(&f.verbose, "verbose", false, "Show the servers' and workers' logs.")
 	return cmd
@@ -127,7 +131,7 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 	if temporary {
 		forget, err := a.devForgetter()
 		if err != nil {
-			return errors.Join(err, a.stopDev(ctx, cluster, temporary))
+			return errors.Join(err, a.stopDev(ctx, cluster, true))
 		}
 		defer forget()
 	}
@@ -139,7 +143,27 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 			fmt.Fprintln(a.out, "\nStopping ...")
 		}
 	}
-	return errors.Join(err, a.stopDev(ctx, cluster, temporary))
+	end := temporary || f.endPods
+	if !end {
+		tellLeft(a.out, cluster.Running(), dir)
+	}
+	return errors.Join(err, a.stopDev(ctx, cluster, end))
+}
+
+// leftShown is how many of the pods that go on are named.
+const leftShown = 10
+
+// tellLeft says what of a cluster that is kept goes on when it ends, and how that is ended.
+func tellLeft(out io.Writer, pods []string, dir string) {
+	if len(pods) == 0 {
+		return
+	}
+	named := strings.Join(pods[:min(len(pods), leftShown)], ", ")
+	if more := len(pods) - leftShown; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	fmt.Fprintf(out, "The processes of %d pods go on running: %s.\n", len(pods), named)
+	fmt.Fprintf(out, "berth dev --data-dir %s finds them again; with --end-pods it ends them when it is interrupted.\n", dir)
 }
 
 func (a *app) stopDev(ctx context.Context, cluster *agent.Dev, endPods bool) error {

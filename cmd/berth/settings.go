@@ -165,7 +165,7 @@ func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
 		Capacity: amounts(w.Capacity.CPU, w.Capacity.Memory, w.Capacity.EphemeralStorage),
 		Reserved: amounts(w.Reserved.CPU, w.Reserved.Memory, w.Reserved.EphemeralStorage),
 		LogBytes: size.Value(), LogFiles: w.Logs.MaxFiles, StaticPods: string(w.StaticPods), DevicePlugins: string(w.DevicePlugins),
-		ShutdownGrace: w.ShutdownGrace.Value(),
+		ShutdownGrace: w.ShutdownGrace.Value(), MaxRestartBackoff: w.MaxRestartBackoff.Value(),
 	}
 	out.Eviction = evictionConfig(w.Eviction)
 	out.Capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(w.MaxPods), resource.DecimalSI)

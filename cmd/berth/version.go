@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	componentversion "k8s.io/component-base/version"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-dev/berth/cmd/berth/internal/connect"
 	"github.com/berth-dev/berth/cmd/berth/internal/verb"
+	"github.com/berth-dev/berth/worker"
 )
 
 // version and commit are set by the linker (-X main.version=... -X main.commit=...).
@@ -37,7 +37,7 @@ type versions struct {
 }
 
 func binaryVersions() versions {
-	v := versions{Berth: version, Commit: commit, Go: runtime.Version(), API: componentversion.Get().GitVersion}
+	v := versions{Berth: version, Commit: commit, Go: runtime.Version(), API: worker.KubernetesVersion()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
@@ -45,14 +45,6 @@ func binaryVersions() versions {
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" && v.Commit == "" {
 			v.Commit = s.Value
-		}
-	}
-	// A build without the linker's flags still knows which modules it has.
-	if strings.HasPrefix(v.API, "v0.0.0") {
-		for _, m := range info.Deps {
-			if m.Path == "k8s.io/api" && m.Replace != nil {
-				v.API = "v1" + strings.TrimPrefix(m.Replace.Version, "v0")
-			}
 		}
 	}
 	return v
