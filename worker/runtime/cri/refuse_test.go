@@ -207,7 +207,8 @@ func TestStopSignals(t *testing.T) {
 		if !c.taken {
 			continue
 		}
-		config, err := r.containerConfig(t.Context(), &runtime.Spec{ID: runtime.ID{Pod: p.UID}, Pod: p, Container: &p.Spec.Containers[0]})
+		r.users["i"] = imageUser{uid: new(int64)}
+		config, err := r.containerConfig(t.Context(), &runtime.Spec{ID: runtime.ID{Pod: p.UID}, Pod: p, Container: &p.Spec.Containers[0], Image: "i"})
 		if err != nil || config.StopSignal != criv1.Signal_SIGQUIT {
 			t.Errorf("the runtime is told %v, %v", config.GetStopSignal(), err)
 		}
