@@ -124,6 +124,7 @@ type WorkerPart struct {
 	DevicePlugins string
 	LogBytes      int64
 	LogFiles      int
+	PodPIDs       int64
 	// Images are those that the fake runtime pretends to have.
 	Images []runtime.Image
 	// Timeline is shared by the fake workers of one process; nil makes one.

@@ -93,7 +93,7 @@ func openCRI(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Runtime
 	}
 	rt, err := cri.New(cri.Options{
 		Endpoint: c.CRI.Endpoint, Root: criDir(c.DataDir), Node: id, MemoryBytes: machine.Capacity.Memory().Value(),
-		PullsAtOnce: c.CRI.ParallelPulls, ImagesHigh: c.CRI.ImagesHigh, ImagesLow: c.CRI.ImagesLow, LogBytes: c.LogBytes, LogFiles: c.LogFiles,
+		PullsAtOnce: c.CRI.ParallelPulls, ImagesHigh: c.CRI.ImagesHigh, ImagesLow: c.CRI.ImagesLow, LogBytes: c.LogBytes, LogFiles: c.LogFiles, PIDs: c.PodPIDs,
 		Handler: link.handler, Domain: c.Services.Domain, ClusterDNS: link.services.clusterDNS(), HostAliases: forward.hostAliases(), Logger: c.Logger,
 	})
 	if err != nil {

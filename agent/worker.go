@@ -64,6 +64,8 @@ type WorkerConfig struct {
 	// LogBytes and LogFiles bound a container's log; 0 means the defaults.
 	LogBytes int64
 	LogFiles int
+	// PodPIDs bounds the processes of a pod; 0: not.
+	PodPIDs int64
 	// SampleInterval is how often it is measured what the pods use; 0 means the default.
 	SampleInterval time.Duration
 	// Eviction says when the node runs short of something.
@@ -224,7 +226,7 @@ func openRuntime(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Run
 			return nil, nil, errors.New("the process runtime needs a data directory")
 		}
 		rt, err := process.New(process.Options{
-			Root: processDir(c.DataDir), Hide: []string{podsDir(c.DataDir)}, LogBytes: c.LogBytes, LogFiles: c.LogFiles,
+			Root: processDir(c.DataDir), Hide: []string{podsDir(c.DataDir)}, LogBytes: c.LogBytes, LogFiles: c.LogFiles, PIDs: c.PodPIDs,
 			Domain: c.Services.Domain, Event: link.Event, Logger: c.Logger,
 		})
 		if err != nil {

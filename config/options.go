@@ -224,6 +224,8 @@ type Worker struct {
 	Labels  map[string]string `hcl:"labels,optional"`
 	Taints  []string          `hcl:"taints,optional"`
 	MaxPods int               `hcl:"max_pods,optional"`
+	// PodPIDs bounds the processes and threads of a pod; 0: not.
+	PodPIDs int `hcl:"pod_pids,optional"`
 	// Images are those that the fake runtime pretends to have.
 	Images map[string]Quantity `hcl:"images,optional"`
 	// MetricsAddress is where the node's own metrics are read; empty: nowhere.

@@ -277,6 +277,7 @@ func (c *Config) validateWorker(k checker) {
 		}
 	}
 	k.atLeast("worker.max_pods", w.MaxPods, 1)
+	k.atLeast("worker.pod_pids", w.PodPIDs, 0)
 	k.atLeast("worker.logs.max_files", w.Logs.MaxFiles, 1)
 	if size := w.Logs.MaxSize.Value(); w.Logs.MaxSize.check() == nil && size.Value() < 4096 {
 		k.fail("worker.logs.max_size", "%q is too small; it must be at least \"4Ki\"", string(w.Logs.MaxSize))

@@ -164,7 +164,7 @@ func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
 		Services: agent.ServicesPart{Mode: w.Services.Mode, Domain: w.Services.ClusterDomain},
 		Capacity: amounts(w.Capacity.CPU, w.Capacity.Memory, w.Capacity.EphemeralStorage),
 		Reserved: amounts(w.Reserved.CPU, w.Reserved.Memory, w.Reserved.EphemeralStorage),
-		LogBytes: size.Value(), LogFiles: w.Logs.MaxFiles, StaticPods: string(w.StaticPods), DevicePlugins: string(w.DevicePlugins),
+		LogBytes: size.Value(), LogFiles: w.Logs.MaxFiles, PodPIDs: int64(w.PodPIDs), StaticPods: string(w.StaticPods), DevicePlugins: string(w.DevicePlugins),
 		ShutdownGrace: w.ShutdownGrace.Value(), MaxRestartBackoff: w.MaxRestartBackoff.Value(),
 	}
 	out.Eviction = evictionConfig(w.Eviction)

@@ -33,9 +33,12 @@ type Tree struct {
 	Unified bool // version 2
 }
 
+// Unified: the machine has cgroups of version 2, and no others.
+func Unified() bool { return cgroups.Mode() == cgroups.Unified }
+
 // Open finds out whether this process may make cgroups below parent.
 func Open(parent string) (*Tree, error) {
-	t := &Tree{Parent: path.Join("/", parent), Unified: cgroups.Mode() == cgroups.Unified}
+	t := &Tree{Parent: path.Join("/", parent), Unified: Unified()}
 	if cgroups.Mode() == cgroups.Unavailable {
 		return nil, errors.New("the host has no cgroups")
 	}
@@ -105,6 +108,18 @@ func (t *Tree) tryToCreate(name string, r *specs.LinuxResources) ([]string, erro
 		return nil, fmt.Errorf("making cgroup %s: %w", group, err)
 	}
 	return t.Dirs(name)
+}
+
+// EndTogether lets all processes of a cgroup end when memory is short and one of them would have to, as Kubernetes has it. Version 1 has no
+// means for it.
+func (t *Tree) EndTogether(name string) error {
+	if !t.Unified {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(unifiedRoot, t.Parent, name, "memory.oom.group"), []byte("1"), 0o644); err != nil {
+		return fmt.Errorf("changing cgroup %s: %w", path.Join(t.Parent, name), err)
+	}
+	return nil
 }
 
 // Update changes what the processes of a cgroup may have. What is not said stays as it is.

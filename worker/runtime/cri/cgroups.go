@@ -3,7 +3,6 @@ package cri
 import (
 	"fmt"
 	"path"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
@@ -21,9 +20,33 @@ const (
 	badnessFirst = 1000
 )
 
-// podCgroups says whether the agent makes the pods' cgroups. systemd makes its slices itself; what a pod's containers
-// have together is not bounded then.
-func (r *Runtime) podCgroups() bool { return r.cgroups != nil && !r.known().systemd }
+// podGroups is who makes the pods' cgroups.
+type podGroups interface {
+	Create(name string, r *specs.LinuxResources) error
+	Update(name string, r *specs.LinuxResources) error
+	Kill(name string) (int, error)
+	RemoveAll(name string) error
+}
+
+// podCgroups is the agent, or systemd where the runtime has it make the containers' cgroups. With cgroups of version 1 nobody makes the
+// pods' then, and what a pod's containers have together is not bounded: nil.
+func (r *Runtime) podCgroups() podGroups {
+	switch systemd := r.known().systemd; {
+	case r.cgroups == nil || systemd && !r.cgroups.Unified:
+		return nil
+	case systemd:
+		return &cgroup.Slices{Parent: r.opts.CgroupParent}
+	}
+	return grown{r.cgroups}
+}
+
+// grown are cgroups whose directories are not asked for.
+type grown struct{ *cgroup.Tree }
+
+func (g grown) Create(name string, r *specs.LinuxResources) error {
+	_, err := g.Tree.Create(name, r)
+	return err
+}
 
 // podCgroupName is the pod's cgroup below the parent of all, in the kubelet's layout: Guaranteed pods beside the two
 // classes of others.
@@ -47,43 +70,40 @@ func (r *Runtime) cgroupParent(pod *corev1.Pod) string {
 		}
 		return full
 	}
-	parts := strings.Split(strings.Trim(full, "/"), "/")
-	for i := range parts {
-		parts[i] = strings.ReplaceAll(parts[i], "-", "_")
-	}
-	return strings.Join(parts, "-") + ".slice"
+	return cgroup.Slice(full)
 }
 
 // podCgroup makes the pod's cgroup, with what the pod may take as a whole.
 func (r *Runtime) podCgroup(pod *corev1.Pod) error {
-	if !r.podCgroups() {
+	groups := r.podCgroups()
+	if groups == nil {
 		return nil
 	}
 	if qos := path.Dir(podCgroupName(pod)); qos == "besteffort" {
 		least := uint64(cgroup.MinShares)
-		if _, err := r.cgroups.Create(qos, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &least}, Memory: &specs.LinuxMemory{}}); err != nil {
+		if err := groups.Create(qos, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &least}, Memory: &specs.LinuxMemory{}}); err != nil {
 			return err
 		}
 	}
 	resources := podResources(pod)
-	if _, err := r.cgroups.Create(podCgroupName(pod), cgroup.Resources(resources, r.opts.PIDs)); err != nil {
+	if err := groups.Create(podCgroupName(pod), cgroup.Resources(resources, r.opts.PIDs)); err != nil {
 		return err
 	}
-	return r.weigh(pod)
+	return r.weigh(groups, pod)
 }
 
 // weigh counts a pod among those of its class: all Burstable pods together weigh what they ask for, beside the Guaranteed.
-func (r *Runtime) weigh(pod *corev1.Pod) error {
-	if !r.podCgroups() || model.QOS(pod) != corev1.PodQOSBurstable {
+func (r *Runtime) weigh(groups podGroups, pod *corev1.Pod) error {
+	if model.QOS(pod) != corev1.PodQOSBurstable {
 		return nil
 	}
 	r.mu.Lock()
 	r.burstable[pod.UID] = podResources(pod).Requests.Cpu().MilliValue()
 	r.mu.Unlock()
-	return r.weighBurstable()
+	return r.weighBurstable(groups)
 }
 
-func (r *Runtime) weighBurstable() error {
+func (r *Runtime) weighBurstable(groups podGroups) error {
 	sum := int64(0)
 	r.mu.Lock()
 	for _, milli := range r.burstable {
@@ -91,8 +111,7 @@ func (r *Runtime) weighBurstable() error {
 	}
 	r.mu.Unlock()
 	shares := cgroup.Shares(sum)
-	_, err := r.cgroups.Create("burstable", &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Memory: &specs.LinuxMemory{}})
-	return err
+	return groups.Create("burstable", &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Memory: &specs.LinuxMemory{}})
 }
 
 // podResources are the requests of a pod and, for what all its containers are limited in, its limits.
@@ -120,11 +139,12 @@ func classes() [3]string { return [...]string{"", "burstable", "besteffort"} }
 // killLeft ends what still runs of a pod whose sandboxes are all stopped: a container runtime that is killed, or whose shim is, at the wrong moment
 // may say that they are and have lost their processes.
 func (r *Runtime) killLeft(pod types.UID) error {
-	if !r.podCgroups() {
+	groups := r.podCgroups()
+	if groups == nil {
 		return nil
 	}
 	for _, class := range classes() {
-		n, err := r.cgroups.Kill(path.Join(class, "pod"+string(pod)))
+		n, err := groups.Kill(path.Join(class, "pod"+string(pod)))
 		if n > 0 {
 			r.log.Warn("processes that the container runtime had lost were killed", "pod", pod, "processes", n)
 		}
@@ -137,11 +157,12 @@ func (r *Runtime) killLeft(pod types.UID) error {
 
 // removeCgroup deletes the pod's cgroup, whatever its class was.
 func (r *Runtime) removeCgroup(pod types.UID) error {
-	if !r.podCgroups() {
+	groups := r.podCgroups()
+	if groups == nil {
 		return nil
 	}
 	for _, class := range classes() {
-		if err := r.cgroups.RemoveAll(path.Join(class, "pod"+string(pod))); err != nil {
+		if err := groups.RemoveAll(path.Join(class, "pod"+string(pod))); err != nil {
 			return fmt.Errorf("removing the pod's cgroup: %w", err)
 		}
 	}
@@ -153,7 +174,7 @@ func (r *Runtime) removeCgroup(pod types.UID) error {
 	if !counted || others == 0 {
 		return nil
 	}
-	return r.weighBurstable()
+	return r.weighBurstable(groups)
 }
 
 // resources are what a container is bounded by, and whom the kernel ends first when memory is short.
@@ -165,6 +186,9 @@ func (r *Runtime) resources(pod *corev1.Pod, c *corev1.Container) *criv1.LinuxCo
 	}
 	if k.Memory.Limit != nil {
 		out.MemoryLimitInBytes = *k.Memory.Limit
+	}
+	if cgroup.Unified() {
+		out.Unified = map[string]string{"memory.oom.group": "1"} // a container ends as a whole, as with a kubelet
 	}
 	return out
 }

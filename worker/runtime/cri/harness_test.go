@@ -104,8 +104,13 @@ func (h *harness) clear() {
 	if entries, err = os.ReadDir(h.opts.Root); err != nil || len(entries) > 0 {
 		h.t.Errorf("of pods there is left: %v, %v", entries, err)
 	}
-	if left, _ := filepath.Glob("/sys/fs/cgroup/*" + h.opts.CgroupParent + "/*"); len(left) > 0 {
-		h.t.Errorf("cgroups are left: %v", left)
+	for _, hierarchy := range [...]string{"", "/*"} { // of version 2, and of version 1
+		found, _ := filepath.Glob("/sys/fs/cgroup" + hierarchy + h.opts.CgroupParent + "/*") // the pattern is a good one
+		for _, at := range found {
+			if s, err := os.Stat(at); err == nil && s.IsDir() {
+				h.t.Errorf("cgroup %s is left", at)
+			}
+		}
 	}
 }
 

@@ -38,7 +38,7 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 			"it was not told the cluster's domain (worker.services.cluster_domain)"),
 		runtime.Unmet("spec.runtimeClassName", s.RuntimeClassName != nil && *s.RuntimeClassName != "" && r.opts.Handler == nil,
 			"it knows no runtime classes"),
-		runtime.Unmet("spec.resources", s.Resources != nil && len(s.Resources.Limits) > 0 && !r.podCgroups(),
+		runtime.Unmet("spec.resources", s.Resources != nil && len(s.Resources.Limits) > 0 && r.podCgroups() == nil,
 			"pods have no cgroup that this agent may bound"),
 	}
 	for i := range s.Volumes {

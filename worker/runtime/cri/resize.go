@@ -49,13 +49,14 @@ func (r *Runtime) boundPod(pod *corev1.Pod) error {
 	r.mu.Lock()
 	_, there := r.sandboxes[pod.UID]
 	r.mu.Unlock()
-	if !there || !r.podCgroups() {
+	groups := r.podCgroups()
+	if !there || groups == nil {
 		return nil // it is bounded when its sandbox is made
 	}
-	if err := r.cgroups.Update(podCgroupName(pod), cgroup.Resources(podResources(pod), r.opts.PIDs)); err != nil {
+	if err := groups.Update(podCgroupName(pod), cgroup.Resources(podResources(pod), r.opts.PIDs)); err != nil {
 		return fmt.Errorf("giving the pod other resources: %w", err)
 	}
-	return r.weigh(pod)
+	return r.weigh(groups, pod)
 }
 
 // mayLower fails where a limit of memory would be below what is in use.

@@ -137,8 +137,10 @@ func (r *Runtime) adopt(ctx context.Context, uid types.UID, l *left) (*runtime.P
 		}
 	}
 	out := &runtime.Pod{Pod: pod, Lost: lost}
-	if err := r.weigh(pod); err != nil {
-		r.log.Warn("a pod's class could not be given its weight", "pod", uid, "error", err)
+	if groups := r.podCgroups(); groups != nil {
+		if err := r.weigh(groups, pod); err != nil {
+			r.log.Warn("a pod's class could not be given its weight", "pod", uid, "error", err)
+		}
 	}
 	current := ""
 	if b := l.boxes; len(b) > 0 && b[0].State == criv1.PodSandboxState_SANDBOX_READY {

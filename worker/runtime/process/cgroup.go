@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
@@ -39,6 +40,11 @@ func (t *cgroupTree) forContainer(spec *runtime.Spec, c *shim.Config) error {
 	if t == nil {
 		return nil
 	}
+	if t.pids > 0 {
+		if _, err := t.Create(string(spec.ID.Pod), &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &t.pids}}); err != nil {
+			return err
+		}
+	}
 	dirs, err := t.Create(t.name(spec.ID), cgroup.Resources(&spec.Container.Resources, t.pids))
 	if err != nil {
 		return err
@@ -48,6 +54,9 @@ func (t *cgroupTree) forContainer(spec *runtime.Spec, c *shim.Config) error {
 		return err
 	}
 	if t.Unified {
+		if err := t.EndTogether(t.name(spec.ID)); err != nil {
+			return err
+		}
 		c.CgroupV2 = dirs[0]
 		return nil
 	}

@@ -20,7 +20,7 @@ func TestLimitsAndOutOfMemory(t *testing.T) {
 	if h.rt.cgroups == nil {
 		t.Skip("cgroups are not writable here")
 	}
-	c := shell(`cat /proc/self/cgroup; x=$(head -c 200000000 /dev/zero | tr '\0' x); echo survived`)
+	c := shell(`cat /proc/self/cgroup; exec tail /dev/zero`)
 	c.Resources.Limits = corev1.ResourceList{"memory": resource.MustParse("32Mi"), "cpu": resource.MustParse("500m")}
 	p := pod("greedy", c)
 	id := h.start(p, 0)
@@ -126,7 +126,7 @@ func TestUse(t *testing.T) {
 		t.Skip("cgroups are not writable here")
 	}
 	burner := h.start(pod("burner", shell(`while :; do :; done`)), 0)
-	holder := h.start(pod("holder", shell(`x=$(head -c 50000000 /dev/zero | tr '\0' x); echo held; exec sleep 1000`)), 0)
+	holder := h.start(pod("holder", shell(`{ head -c 50000000 /dev/zero; exec sleep 1000; } | tail`)), 0)
 	use := func(id runtime.ID) runtime.ContainerUse {
 		all, err := h.rt.Use(t.Context())
 		if err != nil {

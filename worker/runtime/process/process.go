@@ -67,7 +67,7 @@ type Options struct {
 	Hide []string
 	// CgroupParent is the cgroup below which containers get theirs; default "/berth". "none": no cgroups.
 	CgroupParent string
-	// PIDs bounds the processes of one container; 0: not.
+	// PIDs bounds the processes of one pod; 0: not.
 	PIDs int64
 	// LogBytes and LogFiles bound a container's log: size of a file (10 MiB), number of files (5).
 	LogBytes int64
