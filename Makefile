@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz containers e2e kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean
+.PHONY: help build test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,9 +46,18 @@ e2e: containers ## the end-to-end tests alone: real processes, real faults
 # it is among the requirements of the product. KUBELET is where it is built; KUBELET_BUILT=yes takes what is there.
 KUBELET      ?= $(CURDIR)/bin/kubelet
 kubelet: containers ## a node of Kubernetes' own kubelet beside one of Berth's workers; needs root and cgroups of version 1
-	test '$(KUBELET_BUILT)' = yes || (cd $(CONFORMANCE) && \
-	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(KUBELET)' k8s.io/kubernetes/cmd/kubelet)
+	test '$(KUBELET_BUILT)' = yes || $(MAKE) kubelet-program
 	go test -count=1 -timeout 20m ./e2e -run '^TestKubelet$$' -v -kubelet '$(KUBELET)'
+
+kubelet-program:
+	cd $(CONFORMANCE) && CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(KUBELET)' k8s.io/kubernetes/cmd/kubelet
+
+# A kernel and systemd are taken out of their packages into VM, not installed. The machines are emulated, with no help of the processor.
+VM           ?= $(CURDIR)/bin/vm
+e2e-vm: ## cgroups of version 2: tests of containers and pods with limits in virtual machines, with and without systemd; needs root
+	$(MAKE) containers CONTAINERS='$(CONTAINERS) qemu-system-x86'
+	e2e/testdata/vm/parts.sh '$(VM)'
+	go test -count=1 -timeout 60m ./e2e -run '^TestVM$$' -v -vm '$(VM)'
 
 # The commit is named in e2e/testdata/earlier-commit.
 upgrade: ## an earlier commit's servers and this one's together, under load, and an upgrade in place

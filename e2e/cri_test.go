@@ -37,7 +37,11 @@ func realContainers(t *testing.T) *containerdtest.Daemon {
 		t.Fatalf("real containers need %s: `make containers` installs it on Debian; BERTH_WITHOUT_CONTAINERS=1 leaves these tests out", missing)
 	}
 	criDaemon.once.Do(func() {
-		criDaemon.d, criDaemon.err = containerdtest.Start(context.Background(), root, uint16(os.Getpid()))
+		var options []func(*containerdtest.Daemon)
+		if os.Getenv(inVM) == "systemd" {
+			options = append(options, containerdtest.BySystemd)
+		}
+		criDaemon.d, criDaemon.err = containerdtest.Start(context.Background(), root, uint16(os.Getpid()), options...)
 	})
 	if criDaemon.err != nil {
 		t.Fatal(criDaemon.err)
@@ -49,6 +53,9 @@ func realContainers(t *testing.T) *containerdtest.Daemon {
 func stopRealContainers() error {
 	if criDaemon.d == nil {
 		return nil
+	}
+	if os.Getenv(inVM) != "" {
+		return criDaemon.d.Close() // what is left goes with the machine
 	}
 	left, err := criDaemon.d.Left(context.Background())
 	if left != "" {

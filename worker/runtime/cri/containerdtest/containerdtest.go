@@ -54,18 +54,23 @@ const cniPlugins = "/usr/lib/cni"
 type Daemon struct {
 	Dir    string
 	bridge string
-	cmd    *exec.Cmd
-	log    *os.File
+	// systemd makes the cgroups of its containers.
+	systemd bool
+	cmd     *exec.Cmd
+	log     *os.File
 }
 
 // Start starts a daemon over a new directory below parent, and waits until it answers. number tells it from others of the
 // machine: it is part of its pods' network, 10.<number/256>.<number%256>.0/24 (10.0 for 10.96, where services are), and of the name of its bridge.
-func Start(ctx context.Context, parent string, number uint16) (*Daemon, error) {
+func Start(ctx context.Context, parent string, number uint16, options ...func(*Daemon)) (*Daemon, error) {
 	dir, err := os.MkdirTemp(parent, "containerd-")
 	if err != nil {
 		return nil, err
 	}
 	d := &Daemon{Dir: dir, bridge: fmt.Sprintf("brth%d", number)}
+	for _, option := range options {
+		option(d)
+	}
 	err = d.configure(number)
 	if err == nil {
 		err = d.Run(ctx)
@@ -78,6 +83,9 @@ func Start(ctx context.Context, parent string, number uint16) (*Daemon, error) {
 	}
 	return d, nil
 }
+
+// BySystemd lets systemd make the cgroups of containers.
+func BySystemd(d *Daemon) { d.systemd = true }
 
 // Endpoint is what an agent is configured with.
 func (d *Daemon) Endpoint() string { return "unix://" + d.socket() }
@@ -107,6 +115,8 @@ state = "%[1]s/state"
     default_runtime_name = "runc"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = %[4]t
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other]
       runtime_type = "io.containerd.runc.v2"
 `
@@ -125,7 +135,7 @@ func (d *Daemon) configure(number uint16) error {
 		second = 0 // 10.96 is where services' addresses are
 	}
 	files := map[string]string{
-		"config.toml":        fmt.Sprintf(config, d.Dir, !mayLowerOOM(), noArmor),
+		"config.toml":        fmt.Sprintf(config, d.Dir, !mayLowerOOM(), noArmor, d.systemd),
 		"cni/berth.conflist": fmt.Sprintf(network, d.bridge, d.Dir, second, number&255),
 	}
 	for name, text := range files {
