@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean
+.PHONY: help build test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,11 @@ kubelet: containers ## a node of Kubernetes' own kubelet beside one of Berth's w
 
 kubelet-program:
 	cd $(CONFORMANCE) && CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(KUBELET)' k8s.io/kubernetes/cmd/kubelet
+
+PODS         ?= 100
+bench-kubelet: containers ## the figures of a node's worker beside those of Kubernetes' own kubelet, PODS pods at a time; needs root
+	test '$(KUBELET_BUILT)' = yes || $(MAKE) kubelet-program
+	go test -count=1 -timeout 60m ./e2e -run '^TestNodeBesideKubelet$$' -v -kubelet '$(KUBELET)' -beside.pods=$(PODS)
 
 # A kernel and systemd are taken out of their packages into VM, not installed. The machines are emulated, with no help of the processor.
 VM           ?= $(CURDIR)/bin/vm

@@ -20,10 +20,10 @@ import (
 // kubeletProgram is Kubernetes' own agent: `make kubelet` builds it.
 var kubeletProgram = flag.String("kubelet", "", "the program whose nodes join a cluster of ours; none: the tests of it are left out")
 
-// machine is one for a kubelet, with a containerd: see testdata/kubelet/machine.sh.
+// machine is one for an agent, with a containerd: see testdata/kubelet/machine.sh.
 type machine struct {
 	name, dir string
-	number    int
+	number    int // its network's
 	cmd       *exec.Cmd
 	done      chan struct{}
 }
@@ -64,17 +64,7 @@ func needsKubelet(t *testing.T) {
 // addKubelet starts a machine whose kubelet joins by what `berth token create` writes.
 func (c *cluster) addKubelet(t *testing.T, name string) *machine {
 	t.Helper()
-	program, err := filepath.Abs(*kubeletProgram)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &machine{name: name, dir: filepath.Join(c.Dir, name), number: os.Getpid() % 250, done: make(chan struct{})}
-	if err := os.MkdirAll(m.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := containerdtest.Prepare(m.dir, uint16(86<<8|m.number)); err != nil {
-		t.Fatal(err)
-	}
+	m := c.newMachine(t, name, 0)
 	config := fmt.Sprintf(kubeletConfig, m.dir, filepath.Join(c.Dir, "ca", "ca.pem"))
 	if err := os.WriteFile(filepath.Join(m.dir, "kubelet.yaml"), []byte(config), 0o644); err != nil {
 		t.Fatal(err)
@@ -82,10 +72,38 @@ func (c *cluster) addKubelet(t *testing.T, name string) *machine {
 	file := filepath.Join(m.dir, "bootstrap.conf")
 	said := c.berth(t, "token", "create", "--ttl", "1h", "--kubeconfig-file", file, "--server-address", c.Servers()[0].HTTP())
 	has(t, "what is said of the token", said, file, "kubelets join")
+	program, err := filepath.Abs(*kubeletProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.startMachine(t, m, program, "--config", filepath.Join(m.dir, "kubelet.yaml"), "--bootstrap-kubeconfig", file,
+		"--kubeconfig", filepath.Join(m.dir, "kubelet.conf"), "--root-dir", filepath.Join(m.dir, "kubelet"), "--cert-dir", filepath.Join(m.dir, "pki"),
+		"--hostname-override", name, "--node-ip", m.address(), "-v", "2")
+	return m
+}
 
+// newMachine prepares the nth machine of a test.
+func (c *cluster) newMachine(t *testing.T, name string, nth int) *machine {
+	t.Helper()
+	m := &machine{name: name, dir: filepath.Join(c.Dir, name), number: (os.Getpid() + nth) % 250, done: make(chan struct{})}
+	if err := os.MkdirAll(m.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := containerdtest.Prepare(m.dir, uint16(86<<8|m.number)); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// address is the machine's own.
+func (m *machine) address() string { return fmt.Sprintf("10.87.%d.2", m.number) }
+
+// startMachine starts a machine with an agent.
+func (c *cluster) startMachine(t *testing.T, m *machine, agent ...string) {
+	t.Helper()
 	groups, err := makeCgroups(fmt.Sprintf("berth-kubelet-%d-%d", os.Getpid(), m.number))
 	t.Cleanup(func() {
-		c.eventually(t, "the cgroups of "+name+" to be gone", func(context.Context) error { return removeCgroupTrees(groups) })
+		c.eventually(t, "the cgroups of "+m.name+" to be gone", func(context.Context) error { return removeCgroupTrees(groups) })
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +111,8 @@ func (c *cluster) addKubelet(t *testing.T, name string) *machine {
 	const join = `while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift
 exec unshare --mount --pid --fork --uts --cgroup --mount-proc --kill-child "$@"`
 	args := append([]string{"-c", join, "sh"}, groups...)
-	m.cmd = exec.Command("sh", append(args, "--", "sh", "testdata/kubelet/machine.sh", m.dir, name, fmt.Sprint(m.number), program)...)
+	args = append(args, "--", "sh", "testdata/kubelet/machine.sh", m.dir, m.name, fmt.Sprint(m.number))
+	m.cmd = exec.Command("sh", append(args, agent...)...)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var out strings.Builder
 	m.cmd.Stdout, m.cmd.Stderr = &out, &out
@@ -107,11 +126,10 @@ exec unshare --mount --pid --fork --uts --cgroup --mount-proc --kill-child "$@"`
 	t.Cleanup(func() {
 		m.kill()
 		if t.Failed() {
-			b, _ := os.ReadFile(filepath.Join(m.dir, "kubelet.log")) // what is not there is not shown
-			t.Logf("the machine said %q; the log of its kubelet ends:\n%s", out.String(), b[max(0, len(b)-8000):])
+			b, _ := os.ReadFile(filepath.Join(m.dir, "agent.log")) // what is not there is not shown
+			t.Logf("machine %s said %q; the log of its agent ends:\n%s", m.name, out.String(), b[max(0, len(b)-8000):])
 		}
 	})
-	return m
 }
 
 // kill is a loss of power.

@@ -1,10 +1,11 @@
 #!/bin/sh
-# A machine for a kubelet, made by the first process of mount, pid, uts and cgroup namespaces: whatever is made here goes with
+# A machine for an agent, made by the first process of mount, pid, uts and cgroup namespaces: whatever is made here goes with
 # it, however it ends. Its network is joined to the host's by a pair of interfaces.
 #
-#   machine.sh DIR NAME NUMBER KUBELET
+#   machine.sh DIR NAME NUMBER AGENT ARGUMENT...
 set -e
-dir=$1 name=$2 number=$3 kubelet=$4
+dir=$1 name=$2 number=$3
+shift 3
 mount --make-rprivate /
 # What it sees of cgroups begins with its own.
 awk '{ for (i = 7; i <= NF; i++) if ($i == "-") { print $5, $(i+1), $NF; break } }' /proc/self/mountinfo |
@@ -43,5 +44,4 @@ until ctr -a "$dir/containerd.sock" version > /dev/null 2>&1; do
   tries=$((tries + 1)); [ $tries -lt 600 ]; sleep 0.1
 done
 ctr -a "$dir/containerd.sock" -n k8s.io images import "$dir/images.tar" > "$dir/images.log" 2>&1
-on "$kubelet" --config "$dir/kubelet.yaml" --bootstrap-kubeconfig "$dir/bootstrap.conf" --kubeconfig "$dir/kubelet.conf" \
-  --root-dir "$dir/kubelet" --cert-dir "$dir/pki" --hostname-override "$name" --node-ip "10.87.$number.2" -v 2 > "$dir/kubelet.log" 2>&1
+on "$@" > "$dir/agent.log" 2>&1
