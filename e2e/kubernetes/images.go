@@ -231,16 +231,3 @@ func suiteImages(tools string) ([]*imagepack.Image, error) {
 	}
 	return list, nil
 }
-
-// writeImages packs images into a file.
-func writeImages(path string, list []*imagepack.Image) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	if err := imagepack.Write(f, list...); err != nil {
-		_ = f.Close() // what is written is of no use
-		return err
-	}
-	return f.Close()
-}

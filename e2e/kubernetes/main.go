@@ -3,7 +3,7 @@
 // containers, runs the unchanged tests against it, and writes down what they
 // found.
 //
-// Everything runs on a part of the machine that is made for it (machine.go),
+// Everything runs on a part of the machine that is made for it (e2e/machine),
 // and that ends with it.
 package main
 
@@ -18,6 +18,8 @@ import (
 	"regexp"
 	"syscall"
 	"time"
+
+	"github.com/berth-dev/berth/e2e/machine"
 )
 
 type options struct {
@@ -46,7 +48,7 @@ func main() {
 	flag.BoolVar(&o.reportOnly, "report-only", false, "Run none: write the report.")
 	flag.Parse()
 	if err := start(o); err != nil {
-		if !errors.Is(err, errSaid) {
+		if !errors.Is(err, machine.ErrSaid) {
 			fmt.Fprintln(os.Stderr, "conformance:", err)
 		}
 		os.Exit(1)
@@ -55,14 +57,14 @@ func main() {
 
 // start makes a machine for the cluster and the tests, or, there, runs them.
 func start(o options) error {
-	if dir := os.Getenv(insideVariable); dir != "" {
-		ctx, stop := insideContext()
+	if dir := machine.Inside(); dir != "" {
+		ctx, stop := machine.Context()
 		defer stop()
 		return run(ctx, o, dir)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := missingPrograms(); err != nil {
+	if err := machine.Missing(neededPrograms[:]...); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "berth-conformance-")
@@ -70,7 +72,7 @@ func start(o options) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // temporary files: the system clears what is left
-	return runInside(ctx, dir)
+	return machine.Run(ctx, dir)
 }
 
 func run(ctx context.Context, o options, dir string) error {
@@ -140,15 +142,15 @@ func runOnCluster(ctx context.Context, o options, dir string, specs []spec, tell
 	if len(specs) == 0 {
 		return nil
 	}
-	if err := prepareMachine(ctx, dir); err != nil {
+	if err := machine.Prepare(ctx, dir); err != nil {
 		return fmt.Errorf("prepare the machine: %w", err)
 	}
 	c, err := startCluster(ctx, o, dir)
 	if err != nil {
 		return fmt.Errorf("start a cluster: %w", err)
 	}
-	defer c.keepLogs(o.logs)
+	defer c.KeepLogs(o.logs)
 	defer c.stop()
-	fmt.Fprintln(os.Stderr, "conformance: the cluster is there; its kubeconfig is", c.kubeconfig)
-	return errors.Join(runSpecs(ctx, o, c, specs, tell), c.alive())
+	fmt.Fprintln(os.Stderr, "conformance: the cluster is there; its kubeconfig is", c.Kubeconfig)
+	return errors.Join(runSpecs(ctx, o, c, specs, tell), c.Alive())
 }

@@ -9,6 +9,7 @@ import (
 
 	imageutils "k8s.io/kubernetes/test/utils/image"
 
+	"github.com/berth-dev/berth/e2e/machine"
 	"github.com/berth-dev/berth/worker/runtime/cri/imagepack"
 )
 
@@ -38,7 +39,7 @@ func startRegistry(list []*imagepack.Image) (*registry, error) {
 			return nil, err
 		}
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort(hubAddress, "0"))
+	l, err := net.Listen("tcp", net.JoinHostPort(machine.HubAddress, "0"))
 	if err != nil {
 		return nil, err
 	}

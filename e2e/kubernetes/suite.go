@@ -105,7 +105,7 @@ func arguments(o options, c *cluster, specs []spec, report string) []string {
 		names[i] = regexp.QuoteMeta(s.Name)
 	}
 	return []string{
-		"--kubeconfig=" + c.kubeconfig,
+		"--kubeconfig=" + c.Kubeconfig,
 		"--kubectl-path=" + filepath.Join(o.tools, "kubectl"),
 		"--provider=skeleton",
 		"--ginkgo.focus=(" + strings.Join(names, "|") + ")$",

@@ -1,4 +1,4 @@
-package main
+package machine
 
 import (
 	"context"
@@ -14,26 +14,29 @@ import (
 // cniPlugins is where Debian has them.
 const cniPlugins = "/usr/lib/cni"
 
-// hubAddress is where the tests and the servers are, and what all nodes are beside.
-const hubAddress = "10.89.0.254"
+// HubAddress is where the tests and the servers are, and what all nodes are beside.
+const HubAddress = "10.89.0.254"
 
 const containerdStart = time.Minute
 
-// node is a network namespace with a containerd in it. Its number is part of all its addresses.
-type node struct {
-	number    int
-	name, dir string
-	cmd       *exec.Cmd
-	log       *os.File
+// Node is a network namespace with a containerd in it. Its number is part of all its addresses.
+type Node struct {
+	Name string
+
+	number int
+	dir    string
+	cmd    *exec.Cmd
+	log    *os.File
 }
 
-func (n *node) address() string { return fmt.Sprintf("10.89.0.%d", n.number) }
-func (n *node) pods() string    { return fmt.Sprintf("10.88.%d.0/24", n.number) }
-func (n *node) socket() string  { return filepath.Join(n.dir, "containerd.sock") }
+// Address is the node's on the hub.
+func (n *Node) Address() string { return fmt.Sprintf("10.89.0.%d", n.number) }
+func (n *Node) pods() string    { return fmt.Sprintf("10.88.%d.0/24", n.number) }
+func (n *Node) socket() string  { return filepath.Join(n.dir, "containerd.sock") }
 
-// prefix executes a program on the node.
-func (n *node) prefix() []string {
-	return []string{"nsenter", "--net=/run/netns/" + n.name, "--uts=/run/uts/" + n.name, "--"}
+// Prefix executes a program on the node.
+func (n *Node) Prefix() []string {
+	return []string{"nsenter", "--net=/run/netns/" + n.Name, "--uts=/run/uts/" + n.Name, "--"}
 }
 
 const nodeScript = `set -e
@@ -61,7 +64,7 @@ state = "%[1]s/state"
 [plugins."io.containerd.internal.v1.opt"]
   path = "%[1]s/opt"
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "registry.k8s.io/pause:3.10.2"
+  sandbox_image = "%[4]s"
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
   restrict_oom_score_adj = %[2]t
@@ -79,7 +82,7 @@ state = "%[1]s/state"
       runtime_type = "io.containerd.runc.v2"
 `
 
-// registryHosts has the names of the suite's registry led to the machine's own.
+// registryHosts has the names of a registry led to another.
 const registryHosts = "[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
 
 // Hubs route pods' addresses, so nothing is masqueraded.
@@ -89,18 +92,20 @@ const containerdNetwork = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `
 
-// startNode makes a node and starts its containerd, which fetches the suite's images from registry.
-func startNode(ctx context.Context, dir string, number int, registry string) (*node, error) {
+// startNode makes a node and starts its containerd.
+func startNode(ctx context.Context, c *Config, number int) (*Node, error) {
 	name := fmt.Sprintf("node-%d", number)
-	n := &node{number: number, name: name, dir: filepath.Join(dir, name+"-containerd")}
-	if err := shell(ctx, nodeScript, name, fmt.Sprint(number), n.address(), n.pods(), hubAddress); err != nil {
+	n := &Node{Name: name, number: number, dir: filepath.Join(c.Dir, name+"-containerd")}
+	if err := shell(ctx, nodeScript, name, fmt.Sprint(number), n.Address(), n.pods(), HubAddress); err != nil {
 		return nil, fmt.Errorf("the network of %s: %w", name, err)
 	}
 	_, err := os.Stat("/sys/module/apparmor")
 	files := map[string]string{
-		"config.toml":        fmt.Sprintf(containerdConfig, n.dir, !mayLowerOOM(), errors.Is(err, os.ErrNotExist)),
+		"config.toml":        fmt.Sprintf(containerdConfig, n.dir, !mayLowerOOM(), errors.Is(err, os.ErrNotExist), c.Pause),
 		"cni/berth.conflist": fmt.Sprintf(containerdNetwork, n.dir, n.pods()),
-		"certs.d/" + suiteRegistry + "/hosts.toml": fmt.Sprintf(registryHosts, registry),
+	}
+	for name, address := range c.Registries {
+		files["certs.d/"+name+"/hosts.toml"] = fmt.Sprintf(registryHosts, address)
 	}
 	for name, text := range files {
 		path := filepath.Join(n.dir, name)
@@ -111,10 +116,10 @@ func startNode(ctx context.Context, dir string, number int, registry string) (*n
 			return nil, err
 		}
 	}
-	if n.log, err = os.Create(filepath.Join(dir, name+"-containerd.log")); err != nil {
+	if n.log, err = os.Create(filepath.Join(c.Dir, name+"-containerd.log")); err != nil {
 		return nil, err
 	}
-	args := append(n.prefix(), "containerd", "-c", filepath.Join(n.dir, "config.toml"))
+	args := append(n.Prefix(), "containerd", "-c", filepath.Join(n.dir, "config.toml"))
 	n.cmd = exec.Command(args[0], args[1:]...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -134,7 +139,7 @@ func mayLowerOOM() bool {
 	return os.WriteFile(file, before[:len(before)-1], 0) == nil
 }
 
-func (n *node) waitAnswers(ctx context.Context) error {
+func (n *Node) waitAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, containerdStart)
 	defer cancel()
 	for {
@@ -144,23 +149,23 @@ func (n *node) waitAnswers(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("containerd of %s does not answer: %w; its log is %s", n.name, err, n.log.Name())
+			return fmt.Errorf("containerd of %s does not answer: %w; its log is %s", n.Name, err, n.log.Name())
 		case <-time.After(startPoll):
 		}
 	}
 }
 
 // load gives the node images, packed in a file.
-func (n *node) load(ctx context.Context, images string) error {
+func (n *Node) load(ctx context.Context, images string) error {
 	out, err := exec.CommandContext(ctx, "ctr", "-a", n.socket(), "-n", "k8s.io", "images", "import", images).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("images of %s: %w: %s", n.name, err, out)
+		return fmt.Errorf("images of %s: %w: %s", n.Name, err, out)
 	}
 	return nil
 }
 
 // stop ends the containerd. What still runs in it ends with the machine.
-func (n *node) stop() {
+func (n *Node) stop() {
 	_ = n.cmd.Process.Kill() // it may have ended
 	_ = n.cmd.Wait()         // that it was killed is no news
 	_ = n.log.Close()        // it is only for people

@@ -1,4 +1,7 @@
-package main
+// Package machine makes a part of this machine that a cluster and what is tried on it have for themselves: namespaces of
+// processes, mounts, networks and cgroups. Whatever they leave there goes with it, however it ends. On it, it starts clusters of the real
+// binary, of servers and of nodes with real containers. It must never be part of the product, and changes nothing of the machine outside.
+package machine
 
 import (
 	"context"
@@ -14,25 +17,26 @@ import (
 	"time"
 )
 
-// machine is a part of this one, which the cluster and the tests have for themselves: namespaces of processes, mounts,
-// networks and cgroups. Whatever they leave there goes with it, however it ends.
 const (
 	// insideVariable names the machine's folder, in the process that has it for itself.
-	insideVariable = "BERTH_CONFORMANCE_INSIDE"
+	insideVariable = "BERTH_MACHINE_INSIDE"
 	cgroupRoot     = "/sys/fs/cgroup"
 	machineStop    = 2 * time.Minute
 )
 
-// neededPrograms are the machine's. Debian's packages are named in the Makefile.
-var neededPrograms = [...]string{"containerd", "runc", "ctr", "busybox", "bash", "curl", "dig", "getent", "ip", "ldd", "iptables", "nc",
-	"nft", "nsenter", "unshare", "wget"}
+// Inside is the machine's folder, in the process that has one for itself; elsewhere empty.
+func Inside() string { return os.Getenv(insideVariable) }
 
-func missingPrograms() error {
+// needed are the programs that nodes need. Debian's packages are named in the Makefile.
+var needed = [...]string{"containerd", "runc", "ctr", "busybox", "ip", "iptables", "nft", "nsenter", "unshare"}
+
+// Missing is an error if this machine lacks something that nodes need, or one of the programs.
+func Missing(programs ...string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can make nodes with networks of their own")
 	}
 	var missing []string
-	for _, name := range neededPrograms {
+	for _, name := range append(needed[:], programs...) {
 		if _, err := exec.LookPath(name); err != nil {
 			missing = append(missing, name)
 		}
@@ -51,9 +55,10 @@ func missingPrograms() error {
 const enterScript = `while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift
 exec unshare --mount --pid --fork --cgroup --uts --net --mount-proc --kill-child sh -c '"$@"; exit $?' sh "$@"`
 
-// runInside runs this program again on a machine of its own, until it ends or the context does, and clears up.
-func runInside(ctx context.Context, dir string) (err error) {
-	groups, err := makeCgroups(fmt.Sprintf("berth-conformance-%d", os.Getpid()))
+// Run runs this program again on a machine of its own, until it ends or the context does, and clears up. Of an error
+// that is ErrSaid the terminal has been told.
+func Run(ctx context.Context, dir string) (err error) {
+	groups, err := makeCgroups(fmt.Sprintf("berth-machine-%d", os.Getpid()))
 	defer func() { err = errors.Join(err, removeCgroups(groups)) }()
 	if err != nil {
 		return err
@@ -94,19 +99,19 @@ func runInside(ctx context.Context, dir string) (err error) {
 	}
 }
 
-// errSaid is an error of which the terminal has been told.
-var errSaid = errors.New("")
+// ErrSaid is an error of which the terminal has been told.
+var ErrSaid = errors.New("")
 
 func silent(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return errSaid
+		return ErrSaid
 	}
 	return err
 }
 
-// insideContext ends with the input, as whoever made this machine wishes.
-func insideContext() (context.Context, context.CancelFunc) {
+// Context is for the process inside. It ends with the input, as whoever made this machine wishes.
+func Context() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // there is nothing in it
@@ -201,9 +206,9 @@ mount --bind "$1" "$1"
 mount --make-rshared "$1"
 `
 
-// prepareMachine makes the mounts, and the network that joins the nodes. It is for the process inside.
-func prepareMachine(ctx context.Context, dir string) error {
-	if err := shell(ctx, privateMounts, dir, hubAddress); err != nil {
+// Prepare makes the mounts, and the network that joins the nodes. It is for the process inside.
+func Prepare(ctx context.Context, dir string) error {
+	if err := shell(ctx, privateMounts, dir, HubAddress); err != nil {
 		return err
 	}
 	return shell(ctx, `set -e
@@ -211,7 +216,7 @@ ip link set lo up
 ip link add hub type bridge
 ip addr add "$1/24" dev hub
 ip link set hub up
-echo 1 > /proc/sys/net/ipv4/ip_forward`, hubAddress)
+echo 1 > /proc/sys/net/ipv4/ip_forward`, HubAddress)
 }
 
 // shell runs a script with arguments.
