@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean
+.PHONY: help build test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean ecosystem
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,15 @@ conformance: build ## Kubernetes' own conformance tests on real containers, into
 	  -berth $(CURDIR)/bin/berth -suite '$(SUITE)' -tools '$(SUITE_TOOLS)' \
 	  -results '$(RESULTS)' $(if $(AGAIN),-again) -focus '$(FOCUS)' \
 	  $(if $(SPECS),-specs '$(SPECS)',-report $(CURDIR)/docs/conformance.md)
+
+# Tools of others are built from their modules, in modules of their own, so that nothing of theirs is among the requirements of the
+# product. A first build takes long. TOOLS is where they are built; TOOLS_BUILT=yes takes what is there. ONLY names tests, as go test -run does.
+ECOSYSTEM    := e2e/ecosystem
+TOOLS        ?= $(CURDIR)/bin/ecosystem
+ONLY         ?= .
+ecosystem: build containers ## tools and operators of others, unchanged, on Berth: docs/ecosystem.md; ONLY= for some; needs root
+	test '$(TOOLS_BUILT)' = yes || (cd $(ECOSYSTEM) && go run ./build -into '$(TOOLS)' -jobs $(JOBS))
+	cd $(ECOSYSTEM) && go test -count=1 -vet=off -timeout 60m . -v -run '$(ONLY)' -berth '$(CURDIR)/bin/berth' -tools '$(TOOLS)'
 
 check: lint ## formatting, vet, go.mod: what must hold before anything is tested
 
