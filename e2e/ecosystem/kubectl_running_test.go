@@ -221,7 +221,7 @@ func (k kubectl) wait() {
 	contains(k.t, k.run("wait", "pod/box", "--for=jsonpath={.status.phase}=Running", "--timeout=5m"), "condition met")
 	contains(k.t, k.fails(1, "wait", "pod/box", "--for=condition=Nothing", "--timeout=0"), "condition not met")
 	contains(k.t, k.run("events", "--for", "pod/box"), "Scheduled", "Started")
-	contains(k.t, k.run("events", "--types=Normal"), "pod/box")
+	contains(k.t, k.run("events", "--types=Normal"), "Pod/box")
 	contains(k.t, k.run("get", "events", "--field-selector", "involvedObject.name=box"), "Scheduled")
 }
 

@@ -189,7 +189,7 @@ func (k kubectl) apply() {
 
 func (k kubectl) edit() {
 	cmd := command(k.t, "kubectl", k.args([]string{"edit", "configmap/owned"})...)
-	cmd.Env = append(cmd.Env, `KUBE_EDITOR=sed -i s/"4"/"5"/`)
+	cmd.Env = append(cmd.Env, `KUBE_EDITOR=sed -i 's/a: "4"/a: "5"/'`)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		k.t.Fatalf("edit: %v\n%s", err, out)

@@ -33,7 +33,7 @@ const (
 // TestOperatorOutside: an operator on controller-runtime that runs beside the cluster, as while it is being developed; webhooks are called by URL. A
 // second one waits for the first to end.
 func TestOperatorOutside(t *testing.T) {
-	g := newGarden(t, []string{machine.HubAddress}, fmt.Sprintf("url: https://%s", net.JoinHostPort(machine.HubAddress, fmt.Sprint(outsidePort))))
+	g := newGarden(t, []string{machine.HubAddress}, outsideAt(outsidePort))
 	g.apply("testdata/operator/crd.yaml", "testdata/operator/webhooks.yaml")
 	first := g.start("first", outsidePort)
 	holder := g.waitLeads("")
@@ -45,10 +45,18 @@ func TestOperatorOutside(t *testing.T) {
 		if after := g.waitLeads(holder); after == holder {
 			t.Errorf("%s leads still", after)
 		}
+		// The webhooks are at another port now.
+		g.webhook = outsideAt(outsidePort + 1)
+		g.apply("testdata/operator/crd.yaml", "testdata/operator/webhooks.yaml")
 		g.set("tulips", "plants", int64(1))
 		g.waitReady("tulips", 1)
 		second.end(t)
 	})
+}
+
+// outsideAt is where the webhooks of an operator beside the cluster are.
+func outsideAt(port int) string {
+	return "url: https://" + net.JoinHostPort(machine.HubAddress, fmt.Sprint(port))
 }
 
 // TestOperatorInside: the same operator as a Deployment of two pods, whose webhooks are called by its Service.
