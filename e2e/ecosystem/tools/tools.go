@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 )
 
 // Tool is a program of others, which is built from its Go module as it is.
@@ -68,7 +69,8 @@ func (t *Tool) Check(folder string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", t.Name, err)
 	}
-	for _, m := range info.Deps {
+	// The main module is that of the package which was built.
+	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
 		if m.Path == t.Module {
 			if m.Version != t.Version {
 				return fmt.Errorf("%s: it is built of %s %s; its version should be %s: %s/go.mod names another", t.Name, m.Path, m.Version, t.Version, t.Dir)
