@@ -110,7 +110,7 @@ func (k kubectl) create() {
 	if token := k.run("create", "token", "made"); strings.Count(token, ".") != 2 {
 		k.t.Errorf("a token is %q", token)
 	}
-	contains(k.t, k.fails(1, "create", "configmap", "made"), "AlreadyExists", `configmaps "made" already exists`)
+	contains(k.t, k.fails(1, "create", "configmap", "made"), `configmaps "made" already exists`)
 	contains(k.t, k.run("create", "configmap", "thought", "--dry-run=server"), "created (server dry run)")
 	contains(k.t, k.fails(1, "get", "configmap", "thought"), "NotFound")
 	contains(k.t, k.input(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"raw"}}`, "create", "--raw", "/api/v1/namespaces/"+kubectlNamespace+"/configmaps", "-f", "-"), `"name":"raw"`)
@@ -251,7 +251,7 @@ func (k kubectl) get() {
 	}
 	contains(k.t, k.fails(1, "get", "nothings"), `the server doesn't have a resource type "nothings"`)
 
-	watch := command(k.t, "kubectl", k.args([]string{"get", "configmap", "watched", "--watch-only", "--output-watch-events", "-o", "name", "--request-timeout=0"})...)
+	watch := command(k.t, "kubectl", k.args([]string{"get", "configmaps", "--field-selector=metadata.name=watched", "--watch-only", "--output-watch-events", "-o", "name", "--request-timeout=0"})...)
 	lines := follow(k.t, watch)
 	// Nothing tells when the watch has begun, so it is made until it is seen.
 	n := 0
