@@ -55,7 +55,7 @@ var _ runtime.ProcessCounter = (*Runtime)(nil)
 // Processes implements runtime.ProcessCounter, by the pods' cgroups or, where systemd makes those, by what the container runtime says.
 func (r *Runtime) Processes(ctx context.Context) (map[types.UID]int64, error) {
 	out := map[types.UID]int64{}
-	if !r.podCgroups() {
+	if r.cgroups == nil || r.known().systemd {
 		stats, err := r.runtime.ListPodSandboxStats(ctx, &criv1.ListPodSandboxStatsRequest{Filter: &criv1.PodSandboxStatsFilter{
 			LabelSelector: map[string]string{labelNode: r.opts.Node}}})
 		if err != nil {
