@@ -90,6 +90,87 @@ func TestAggregatedAPI(t *testing.T) {
 	}
 }
 
+// What the servers serve themselves is listed, custom kinds' groups too; it is put back when it is changed or deleted, and the
+// groups are served meanwhile.
+func TestOwnAPIServices(t *testing.T) {
+	c := newCluster(t, server("s1", ""))
+	s := c.waitLeader(t)
+	client, err := aggregatorclient.NewForConfig(s.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	services := client.APIServices()
+	is := func(name string, as func(o *apiregistrationv1.APIService) error) {
+		t.Helper()
+		c.eventually(t, name, func(ctx context.Context) error {
+			o, err := services.Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, c := range o.Status.Conditions {
+				if c.Type == apiregistrationv1.Available && c.Status == apiregistrationv1.ConditionTrue {
+					return as(o)
+				}
+			}
+			return fmt.Errorf("it has %v", o.Status.Conditions)
+		})
+	}
+	known := func(*apiregistrationv1.APIService) error { return nil }
+	for _, name := range []string{"v1.", "v1.apps", "v1.batch", "v2.autoscaling", "v1.apiextensions.k8s.io", "v1.berth.dev"} {
+		is(name, known)
+	}
+	if out := c.berth(t, "get", "apiservice", "v1.apps"); !strings.Contains(out, "Local") || !strings.Contains(out, "True") {
+		t.Errorf("it is shown as %s", out)
+	}
+	before, err := services.Get(t.Context(), "v1.apps", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.berth(t, "delete", "apiservice", "v1.apps")
+	is("v1.apps", func(o *apiregistrationv1.APIService) error {
+		if o.UID == before.UID {
+			return errors.New("it is the one of before")
+		}
+		return nil
+	})
+	c.berth(t, "patch", "apiservice", "v1.batch", "--type=merge", "-p", `{"spec":{"groupPriorityMinimum":7}}`)
+	is("v1.batch", func(o *apiregistrationv1.APIService) error {
+		if o.Spec.GroupPriorityMinimum < 1000 {
+			return fmt.Errorf("its priority is %d", o.Spec.GroupPriorityMinimum)
+		}
+		return nil
+	})
+	for _, list := range []string{"deployments", "jobs"} {
+		c.berth(t, "get", list)
+	}
+	c.berthIn(t, widgetDefinition, "apply", "-f", "-")
+	is("v1.e2e.example.com", known)
+	is("v1beta1.e2e.example.com", known)
+	c.berth(t, "delete", "customresourcedefinition", "widgets.e2e.example.com")
+	c.eventually(t, "the APIService to go with its kind", func(ctx context.Context) error {
+		_, err := services.Get(ctx, "v1.e2e.example.com", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there: %v", err)
+	})
+	// Another server may take over metrics, and gives them back when it goes.
+	is("v1beta1.metrics.k8s.io", known)
+	c.berth(t, "patch", "apiservice", "v1beta1.metrics.k8s.io", "--type=merge", "-p",
+		`{"spec":{"insecureSkipTLSVerify":true,"service":{"namespace":"default","name":"nobody","port":443}}}`)
+	taken, err := services.Get(t.Context(), "v1beta1.metrics.k8s.io", metav1.GetOptions{})
+	if err != nil || len(taken.Labels) != 0 || taken.Spec.Service == nil {
+		t.Fatalf("%+v, %v", taken, err)
+	}
+	c.berth(t, "delete", "apiservice", "v1beta1.metrics.k8s.io")
+	is("v1beta1.metrics.k8s.io", func(o *apiregistrationv1.APIService) error {
+		if o.Spec.Service != nil {
+			return errors.New("it is another server's")
+		}
+		return nil
+	})
+}
+
 // wardle serves a group at an address of this machine, to whom the cluster says may say who asks.
 func wardle(t *testing.T, c *cluster, s *fleet.Process) *httptest.Server {
 	t.Helper()
