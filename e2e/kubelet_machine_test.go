@@ -44,6 +44,7 @@ resolvConf: ""
 podLogsDir: %[1]s/pods
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
+staticPodPath: %[1]s/manifests
 evictionHard: {memory.available: 50Mi}
 `
 
@@ -65,6 +66,9 @@ func needsKubelet(t *testing.T) {
 func (c *cluster) addKubelet(t *testing.T, name string) *machine {
 	t.Helper()
 	m := c.newMachine(t, name, 0)
+	if err := os.Mkdir(m.manifests(), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	config := fmt.Sprintf(kubeletConfig, m.dir, filepath.Join(c.Dir, "ca", "ca.pem"))
 	if err := os.WriteFile(filepath.Join(m.dir, "kubelet.yaml"), []byte(config), 0o644); err != nil {
 		t.Fatal(err)
@@ -131,6 +135,9 @@ exec unshare --mount --pid --fork --uts --cgroup --mount-proc --kill-child "$@"`
 		}
 	})
 }
+
+// manifests is the folder of its static pods.
+func (m *machine) manifests() string { return filepath.Join(m.dir, "manifests") }
 
 // kill is a loss of power.
 func (m *machine) kill() {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -124,6 +126,7 @@ func TestKubelet(t *testing.T) {
 	c.berthIn(t, strings.ReplaceAll(kubeletsPods, "IMAGE", containerdtest.Busybox), "apply", "-f", "-")
 
 	t.Run("pods of every kind run", func(t *testing.T) { kubeletRuns(t, c, m) })
+	t.Run("its static pods are shown", func(t *testing.T) { kubeletStatic(t, c, m) })
 	t.Run("people reach into them", func(t *testing.T) { kubeletReached(t, c, m) })
 	t.Run("its lease is renewed beside the log", func(t *testing.T) { kubeletRenews(t, c, m) })
 	t.Run("pods are deleted", func(t *testing.T) {
@@ -185,10 +188,53 @@ func kubeletRuns(t *testing.T, c *cluster, m *machine) {
 		}
 		return nil
 	})
-	if on := c.nodesOf(t, "app=many"); !slices.Contains(on, m.name) || !slices.Contains(on, "worker-1") {
+	if on := c.nodesOf(t, "app=many"); !slices.Contains(on, "worker-1") {
 		t.Errorf("the Deployment is on %v", on)
 	}
+	for _, of := range []string{"app=many", "app=all", "app=numbered", "job-name=once"} {
+		if on := c.nodesOf(t, of); !slices.Contains(on, m.name) {
+			t.Errorf("pods of %s are on %v, and none is on the kubelet's node", of, on)
+		}
+	}
 	c.hasEvent(t, "plain", "Started", "")
+}
+
+const kubeletsStatic = `
+apiVersion: v1
+kind: Pod
+metadata: {name: static, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: c, image: IMAGE, command: [sh, -c, "echo from a file; exec sleep 1000"]}]
+`
+
+// kubeletStatic: what is in the node's folder runs, and its mirror goes when the file does.
+func kubeletStatic(t *testing.T, c *cluster, m *machine) {
+	file := filepath.Join(m.manifests(), "static.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(kubeletsStatic, "IMAGE", containerdtest.Busybox)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	name := "static-" + m.name
+	p := c.waitRunning(t, "default", name)[0]
+	if p.Annotations[corev1.MirrorPodAnnotationKey] == "" || p.Spec.NodeName != m.name {
+		t.Errorf("the mirror is %+v", p.ObjectMeta)
+	}
+	c.eventually(t, "its log", func(context.Context) error {
+		if r := run(t, c.env, "", "logs", name); r.out != "from a file\n" {
+			return fmt.Errorf("%q, %q", r.out, r.err)
+		}
+		return nil
+	})
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually(t, "the mirror to be gone", func(ctx context.Context) error {
+		_, err := c.Reader().Kube.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %v", err)
+		}
+		return nil
+	})
 }
 
 // nodesOf are the nodes on which pods are that do not end.
