@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -479,6 +480,34 @@ func (n *Node) peersFile() string { return filepath.Join(n.c.DataDir, raftDir, "
 // makes between one contact of a server and the next.
 const lostRevisions = 1 << 32
 
+// maxPeersBytes bounds the file of peers.
+const maxPeersBytes = 1 << 20
+
+// readPeers reads the servers that a cluster is to have, in the form of raft.ReadConfigJSON, from the
+// disk that a server has. Whether they can be a cluster raft.RecoverCluster says.
+func readPeers(d disk.Disk, path string) (conf raft.Configuration, err error) {
+	b, err := disk.ReadFile(d, path, maxPeersBytes)
+	if err != nil {
+		return conf, err
+	}
+	var peers []struct {
+		ID       raft.ServerID      `json:"id"`
+		Address  raft.ServerAddress `json:"address"`
+		NonVoter bool               `json:"non_voter"`
+	}
+	if err := json.Unmarshal(b, &peers); err != nil {
+		return conf, err
+	}
+	for _, p := range peers {
+		s := raft.Server{ID: p.ID, Address: p.Address}
+		if p.NonVoter {
+			s.Suffrage = raft.Nonvoter
+		}
+		conf.Servers = append(conf.Servers, s)
+	}
+	return conf, nil
+}
+
 // recoverQuorum gives the cluster the servers that an operator has written
 // into peers.json, because most of the old ones are lost for good.
 func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
@@ -489,7 +518,7 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 	if _, err := n.c.Disk.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	conf, err := raft.ReadConfigJSON(path) // by hand, on this machine
+	conf, err := readPeers(n.c.Disk, path)
 	if err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)
 	}
