@@ -3,7 +3,8 @@ package overlay
 // Runtime makes a process that runs on one processor repeat itself: what is random
 // in the scheduler, in select, in maps and in timers comes from one seed
 // (SeedVariable), no thread looks over the goroutines' shoulders, and a lock does
-// not ask how long somebody has really waited for it.
+// not ask how long somebody has really waited for it. Who takes a lock lets others
+// run before, now and then: nobody else would preempt him.
 func Runtime() []Edit {
 	return []Edit{
 		// Hash functions and the order in which maps are walked.
@@ -29,8 +30,12 @@ func Runtime() []Edit {
 		{"src/runtime/runtime2.go", "\twaitReasonSyncCondWait:          true,\n", "\twaitReasonSyncCondWait:          true,\n" +
 			"\twaitReasonSyncMutexLock:         true,\n\twaitReasonSyncRWMutexRLock:      true,\n\twaitReasonSyncRWMutexLock:       true,\n"},
 		// How long somebody has waited for a lock is virtual time.
-		{"src/runtime/sema.go", "func internal_sync_nanotime() int64 {\n", "func internal_sync_nanotime() int64 {\n" +
+		{"src/runtime/sema.go", "//go:linkname internal_sync_nanotime internal/sync.runtime_nanotime\nfunc internal_sync_nanotime() int64 {\n", "//go:linkname internal_sync_giveWay internal/sync.runtime_giveWay\n" +
+			"func internal_sync_giveWay() {\n\tif gp := getg(); gp.bubble != nil && bubbleRand()&63 == 0 {\n\t\tGosched()\n\t}\n}\n\n" +
+			"//go:linkname internal_sync_nanotime internal/sync.runtime_nanotime\nfunc internal_sync_nanotime() int64 {\n" +
 			"\tif gp := getg(); gp.bubble != nil {\n\t\treturn gp.bubble.now\n\t}\n"},
+		{"src/internal/sync/runtime.go", "//go:linkname runtime_nanotime\n", "//go:linkname runtime_giveWay\nfunc runtime_giveWay()\n\n//go:linkname runtime_nanotime\n"},
+		{"src/internal/sync/mutex.go", "func (m *Mutex) Lock() {\n", "func (m *Mutex) Lock() {\n\truntime_giveWay()\n"},
 		// What a bubble does alone decides what its goroutines draw, be it ever so cheap:
 		// a collector draws too.
 		{"src/runtime/rand.go", "func cheaprand() uint32 {\n", "func cheaprand() uint32 {\n" +
