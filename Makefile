@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean ecosystem
+.PHONY: help build test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean ecosystem sim-coverage
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ demo: build ## a cluster, a preemption, and the leader killed in its middle
 # lint vets everything with every analyser; to vet again would take minutes.
 test: containers ## every test, the end-to-end ones and simulated worlds included
 	go test -vet=off -p $(JOBS) -timeout 30m ./...
-	$(MAKE) sim SEEDS=1-2 FRESH=2 MINUTES=1
+	$(MAKE) sim SEEDS=1-2 FRESH=2 SOME=0 MINUTES=1
 
 race: ## the concurrent packages under the race detector
 	go test -race -p $(JOBS) -timeout 30m $(RACE)
@@ -145,12 +145,21 @@ SEED    ?= 0
 SEEDS   ?= 1-6
 FRESH   ?= 4
 MINUTES ?= 3
+PACE    ?= dense
+KEPT    ?= sim/testdata/seeds
+SOME    ?= 2
 STORIES ?= bin/stories
-sim: ## simulated clusters: SEEDS, and FRESH ones that nobody has chosen, MINUTES of virtual time each
+sim: ## simulated clusters: SEEDS, SOME of KEPT, and FRESH ones that nobody has chosen, MINUTES of virtual time each, at a PACE
 	go run ./sim/build -o bin/sim.test
 	mkdir -p $(STORIES)
 	bin/sim.test -test.run '^TestSeeds$$' -test.v -test.timeout 1h -sim.jobs=$(JOBS) -sim.seeds=$(SEEDS) -sim.fresh=$(FRESH) \
-	  -sim.minutes=$(MINUTES) -sim.stories=$(CURDIR)/$(STORIES)
+	  -sim.kept=$(CURDIR)/$(KEPT) -sim.some=$(SOME) -sim.minutes=$(MINUTES) -sim.pace=$(PACE) -sim.stories=$(CURDIR)/$(STORIES)
+
+# Seeds that reach what no other does are added to KEPT.
+sim-coverage: ## what of the product SEEDS, those of KEPT and FRESH ones reach, MINUTES each
+	go run ./sim/build -cover -o bin/sim-cover.test
+	bin/sim-cover.test -test.run '^TestCoverage$$' -test.v -test.timeout 5h -sim.seeds=$(SEEDS) -sim.reach=$(FRESH) -sim.minutes=$(MINUTES) \
+	  -sim.pace=$(PACE) -sim.kept=$(CURDIR)/$(KEPT)
 
 sim-mutants: ## whether defects that are put in on purpose are found by the seeds SEEDS
 	go run ./sim/build -mutants -o bin/sim-mutants.test
@@ -160,7 +169,7 @@ HOURS ?= 8
 sim-long: ## simulated clusters of fresh seeds for HOURS of virtual time
 	go run ./sim/build -o bin/sim.test
 	mkdir -p $(STORIES)
-	bin/sim.test -test.run '^TestSeeds$$' -test.v -test.timeout 0 -sim.jobs=$(JOBS) -sim.seeds= -sim.hours=$(HOURS) \
+	bin/sim.test -test.run '^TestSeeds$$' -test.v -test.timeout 0 -sim.jobs=$(JOBS) -sim.seeds= -sim.hours=$(HOURS) -sim.pace=$(PACE) \
 	  -sim.stories=$(CURDIR)/$(STORIES)
 
 chaos: ## a cluster of real processes under faults for CHAOS minutes: killed, cut off, without power; needs root

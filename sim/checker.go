@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,8 +31,12 @@ type checker struct {
 	changes map[int64]change     // by revision, as the first server told them
 	bound   map[types.UID]string // where a pod was bound to
 	digests map[uint64]digest    // by index
+	leaders map[uint64]string    // by term
+	looked  int64                // the newest revision that was looked at
 	mirror  *mirror
 	broken  []error
+	// burst is called, once after it is set, when one of the controllers makes a pod.
+	burst atomic.Pointer[func()]
 	// forgotten is when somebody first restored a snapshot, after the world's begin; 0:
 	// nobody has. What was acknowledged in the time before it may be gone, any time later.
 	forgotten time.Duration
@@ -46,7 +51,16 @@ type change struct {
 type digest struct{ sum, by string }
 
 func newChecker(s *story) *checker {
-	return &checker{story: s, truth: newTruth(), mirror: newMirror(), changes: map[int64]change{}, bound: map[types.UID]string{}, digests: map[uint64]digest{}}
+	return &checker{story: s, truth: newTruth(), mirror: newMirror(), changes: map[int64]change{}, bound: map[types.UID]string{}, digests: map[uint64]digest{},
+		leaders: map[uint64]string{}}
+}
+
+// leads: nobody else has led in this term.
+func (k *checker) leads(name string, term uint64) {
+	if before := k.leaders[term]; before != "" && before != name {
+		k.violated("servers %s and %s both lead in term %d", before, name, term)
+	}
+	k.leaders[term] = name
 }
 
 // violated notes what must never be.
@@ -65,6 +79,15 @@ func (k *checker) forgets() {
 	if k.forgotten == 0 {
 		k.forgotten = time.Since(begin)
 	}
+}
+
+// founds notes that an operator has made a cluster of what is left of one: entries and
+// terms may mean something else from now on, and revisions may not.
+func (k *checker) founds() {
+	k.forgets()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.digests, k.leaders = map[uint64]digest{}, map[uint64]string{}
 }
 
 // contradicted notes what must never be, unless somebody has restored a snapshot: what was
@@ -153,6 +176,11 @@ func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 
 // pod looks at one change of a pod.
 func (k *checker) pod(revision int64, old, pod *corev1.Pod) {
+	if old == nil && pod.Labels[keptBy] == daemons {
+		if do := k.burst.Swap(nil); do != nil {
+			(*do)()
+		}
+	}
 	if node := pod.Spec.NodeName; node != "" {
 		k.mu.Lock()
 		before, ok := k.bound[pod.UID]
@@ -195,8 +223,15 @@ func ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// view looks at a whole state: no node may have more than it can hold.
+// view looks at a whole state: no node may have more than it can hold, and whoever waits has no room. That
+// of another server at the same revision is the same, or will be told to differ.
 func (k *checker) view(name string, v *fsm.View) {
+	if v.Revision() == k.looked {
+		return
+	}
+	k.looked = v.Revision()
+	k.woken(name, v)
+	k.rationed(name, v)
 	used := map[string]model.Resources{}
 	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
 		if p.Spec.NodeName != "" && !ended(p) {
@@ -212,6 +247,28 @@ func (k *checker) view(name string, v *fsm.View) {
 		}
 		return true
 	})
+}
+
+// rationed: what a quota is said to be used of is what is used.
+func (k *checker) rationed(name string, v *fsm.View) {
+	o, ok := v.Objects.Get(fsm.ObjectKey("resourcequotas", space, ration))
+	if !ok {
+		return
+	}
+	quota, ok := o.Value.(*corev1.ResourceQuota)
+	if !ok {
+		return
+	}
+	have := int64(0)
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		if p.Namespace == space && p.Spec.PriorityClassName == rationed && !ended(p) {
+			have++
+		}
+		return true
+	})
+	if used := quota.Status.Used[corev1.ResourcePods]; used.Value() != have {
+		k.violated("server %s, revision %d: of quota %s %s pods are used, and there are %d", name, v.Revision(), ration, used.String(), have)
+	}
 }
 
 // whole compares the digest of a state with that of another server at its index.
@@ -231,58 +288,95 @@ func (k *checker) whole(name string, v *fsm.View) {
 // settled looks at a state that had time to come to rest: everybody who can be
 // placed is, everybody who must go is gone, and everybody who was placed runs.
 func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
-	free, nodes := map[string]model.Resources{}, map[string]*corev1.Node{}
 	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
-		switch {
-		case n.Spec.Unschedulable: // whoever was draining it has gone home
-		case len(n.Spec.Taints) > 0:
+		if len(n.Spec.Taints) > 0 && !n.Spec.Unschedulable && n.Name != foreign { // whoever was draining it has gone home
 			unsettled = append(unsettled, fmt.Sprintf("node %s has taints %v", n.Name, n.Spec.Taints))
-		default:
-			free[n.Name], nodes[n.Name] = model.Allocatable(n), n
 		}
 		return true
 	})
-	var waiting []*corev1.Pod
 	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
 		switch {
 		case ended(p):
 		case p.DeletionTimestamp != nil && nowUnixNano > p.DeletionTimestamp.UnixNano()+30e9:
 			unsettled = append(unsettled, fmt.Sprintf("pod %s was to be gone at %s", p.Name, p.DeletionTimestamp.UTC().Format("15:04:05")))
-		case p.Spec.NodeName == "":
-			waiting = append(waiting, p)
-		default:
-			r := model.PodRequest(model.Charged(p))
-			f := free[p.Spec.NodeName]
-			f.MilliCPU, f.MemoryBytes, f.Pods = f.MilliCPU-r.MilliCPU, f.MemoryBytes-r.MemoryBytes, f.Pods-r.Pods
-			free[p.Spec.NodeName] = f
-			if p.Status.Phase != corev1.PodRunning && p.DeletionTimestamp == nil {
-				unsettled = append(unsettled, fmt.Sprintf("pod %s on %s is %s", p.Name, p.Spec.NodeName, p.Status.Phase))
+		case p.Spec.NodeName != "" && p.Status.Phase != corev1.PodRunning && p.DeletionTimestamp == nil:
+			unsettled = append(unsettled, fmt.Sprintf("pod %s on %s is %s", p.Name, p.Spec.NodeName, p.Status.Phase))
+		}
+		return true
+	})
+	if v.Nominations.Len() == 0 {
+		free := roomOf(v)
+		v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+			if p.Spec.NodeName == "" && !ended(p) {
+				if node := free.placeOf(p); node != "" {
+					unsettled = append(unsettled, fmt.Sprintf("pod %s waits, and %s has room", p.Name, node))
+				}
+			}
+			return true
+		})
+	}
+	return slices.Concat(unsettled, workloads(v), kept(v), unclaimed(v), lost(v), k.truth.settled(v, nowUnixNano))
+}
+
+// woken looks at a state in which nobody is to be tried: whoever waits there waits
+// because there is no room.
+func (k *checker) woken(name string, v *fsm.View) {
+	l := v.QueueLengths()
+	if l.Waiting == 0 || l.Active+l.Backoff > 0 || v.WorkPending() || v.Nominations.Len() > 0 {
+		return
+	}
+	free := roomOf(v)
+	v.Blocked(func(e *fsm.QueueEntry) bool {
+		if p, ok := v.Pods.Get(e.Key()); ok {
+			if node := free.placeOf(p); node != "" {
+				k.violated("server %s, revision %d: pod %s waits, node %s has room, and nobody looks for it", name, v.Revision(), p.Name, node)
+				return false
 			}
 		}
 		return true
 	})
-	names := make([]string, 0, len(free))
-	for name := range free {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, p := range waiting {
-		if p.DeletionTimestamp != nil || p.Spec.Affinity != nil || p.Status.NominatedNodeName != "" {
-			continue // the simple ones are enough: nobody else may hold them up
+}
+
+// room is what nodes that take anybody have left.
+type room struct {
+	names []string // in order
+	nodes map[string]*corev1.Node
+	free  map[string]model.Resources
+}
+
+func roomOf(v *fsm.View) *room {
+	r := &room{nodes: map[string]*corev1.Node{}, free: map[string]model.Resources{}}
+	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
+		if !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 {
+			r.names, r.nodes[n.Name], r.free[n.Name] = append(r.names, n.Name), n, model.Allocatable(n)
 		}
-		r := model.PodRequest(p)
-		for _, n := range names {
-			f := free[n]
-			if nodes[n] == nil || !labels.SelectorFromSet(p.Spec.NodeSelector).Matches(labels.Set(nodes[n].Labels)) {
-				continue
-			}
-			if f.MilliCPU >= r.MilliCPU && f.MemoryBytes >= r.MemoryBytes && f.Pods >= r.Pods && v.Nominations.Len() == 0 {
-				unsettled = append(unsettled, fmt.Sprintf("pod %s waits, and %s has room", p.Name, n))
-				break
-			}
+		return true
+	})
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		if f, ok := r.free[p.Spec.NodeName]; ok && !ended(p) {
+			u := model.PodRequest(model.Charged(p))
+			f.MilliCPU, f.MemoryBytes, f.Pods = f.MilliCPU-u.MilliCPU, f.MemoryBytes-u.MemoryBytes, f.Pods-u.Pods
+			r.free[p.Spec.NodeName] = f
+		}
+		return true
+	})
+	return r
+}
+
+// placeOf is a node that has room for a pod which asks for nothing else; "": there is none, or the pod
+// has rules.
+func (r *room) placeOf(p *corev1.Pod) string {
+	if p.DeletionTimestamp != nil || p.Spec.Affinity != nil || len(model.Claims(p)) > 0 || p.Status.NominatedNodeName != "" {
+		return ""
+	}
+	u, want := model.PodRequest(p), labels.SelectorFromSet(p.Spec.NodeSelector)
+	for _, name := range r.names {
+		f := r.free[name]
+		if f.MilliCPU >= u.MilliCPU && f.MemoryBytes >= u.MemoryBytes && f.Pods >= u.Pods && want.Matches(labels.Set(r.nodes[name].Labels)) {
+			return name
 		}
 	}
-	return append(append(append(unsettled, workloads(v)...), kept(v)...), k.truth.settled(v, nowUnixNano)...)
+	return ""
 }
 
 // workloads: every ReplicaSet has as many pods as it wants.

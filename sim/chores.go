@@ -20,7 +20,7 @@ const mergePatch = "application/merge-patch+json"
 // while later: until then they are there.
 func (u *user) hold(ctx context.Context) {
 	n := 0
-	every(ctx, 5*time.Second, func() {
+	u.every(ctx, 5*time.Second, func() {
 		n++
 		name := fmt.Sprintf("held-%d", n)
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
@@ -52,7 +52,7 @@ func (u *user) hold(ctx context.Context) {
 // prepare makes pods that only one node can take, and that node later.
 func (u *user) prepare(ctx context.Context) {
 	n := 0
-	every(ctx, 3*time.Second, func() {
+	u.every(ctx, 3*time.Second, func() {
 		n++
 		name, key := fmt.Sprintf("prepared-%d", n), fmt.Sprintf("berth.dev/place-%d", n%4)
 		node := u.world.workers[u.rand.IntN(len(u.world.workers))].name
@@ -74,7 +74,7 @@ func (u *user) prepare(ctx context.Context) {
 // reserve keeps a node free for a while by a taint. At the end none is: a restored
 // snapshot may have brought taints back.
 func (u *user) reserve(ctx context.Context) {
-	every(ctx, 5*time.Second, func() {
+	u.every(ctx, 5*time.Second, func() {
 		pause(ctx, time.Duration(u.rand.IntN(10))*time.Second)
 		node := u.world.workers[u.rand.IntN(len(u.world.workers))].name
 		u.taint(ctx, node, true)
@@ -121,7 +121,7 @@ func (u *user) label(ctx context.Context, node, key, value string) {
 // with one pod does. Nobody else uses the name.
 func (u *user) recreate(ctx context.Context) {
 	const name = "again"
-	every(ctx, 500*time.Millisecond, func() {
+	u.every(ctx, 500*time.Millisecond, func() {
 		err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 			return c.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{})
 		})
@@ -162,15 +162,18 @@ func (u *user) make(ctx context.Context, name string) {
 
 // handOver asks now and then that another server leads.
 func (u *user) handOver(ctx context.Context) {
-	every(ctx, 20*time.Second, func() {
+	u.every(ctx, 20*time.Second, func() {
 		pause(ctx, time.Duration(u.rand.IntN(20))*time.Second)
-		to := u.world.servers[u.rand.IntN(len(u.world.servers))].name
-		err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
-			return c.CoreV1().RESTClient().Post().AbsPath(operator.PathTransferLeader).SetHeader("Content-Type", "application/json").
-				Body(fmt.Appendf(nil, `{"id":%q}`, to)).Do(ctx).Error()
-		})
-		u.world.story.tell(u.name, "hands leadership to %s: %v", to, err)
+		u.handTo(ctx, u.world.servers[u.rand.IntN(len(u.world.servers))].name)
 	})
+}
+
+func (u *user) handTo(ctx context.Context, to string) {
+	err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
+		return c.CoreV1().RESTClient().Post().AbsPath(operator.PathTransferLeader).SetHeader("Content-Type", "application/json").
+			Body(fmt.Appendf(nil, `{"id":%q}`, to)).Do(ctx).Error()
+	})
+	u.world.story.tell(u.name, "hands leadership to %s: %v", to, err)
 }
 
 // remove takes a server that does not run out of the cluster. It gives up when it runs.

@@ -3,11 +3,13 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +26,7 @@ const (
 	deployment = "web"
 	surge      = 1
 	daemons    = "each"
+	ticking    = "tick" // a CronJob, whose Jobs come one after the other
 	ordered    = "db"
 	replicas   = 3
 	// Of every Job:
@@ -34,7 +37,7 @@ const (
 // deploy keeps a Deployment, a StatefulSet and a DaemonSet, changes their pods again and
 // again, and makes Jobs. It begins when all servers know these kinds.
 func (u *user) deploy(ctx context.Context) {
-	least, most, of := intstr.FromInt32(1), intstr.FromInt32(surge), int32(replicas)
+	least, most, half, of := intstr.FromInt32(1), intstr.FromInt32(surge), intstr.FromString("50%"), int32(replicas)
 	u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 		selector, template := templateOf(deployment, -1)
 		_, err := c.AppsV1().Deployments(space).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: deployment}, Spec: appsv1.DeploymentSpec{
@@ -52,11 +55,28 @@ func (u *user) deploy(ctx context.Context) {
 	u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 		selector, template := templateOf(daemons, -1)
 		_, err := c.AppsV1().DaemonSets(space).Create(ctx, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: daemons}, Spec: appsv1.DaemonSetSpec{
-			Selector: selector, Template: template}}, metav1.CreateOptions{})
+			Selector: selector, Template: template, UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &half}}}}, metav1.CreateOptions{})
 		return err
 	})
+	u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
+		few := int32(2)
+		_, err := c.BatchV1().CronJobs(space).Create(ctx, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: ticking}, Spec: batchv1.CronJobSpec{
+			Schedule: "* * * * *", ConcurrencyPolicy: batchv1.ForbidConcurrent, SuccessfulJobsHistoryLimit: &few,
+			JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf(ticking, 3)}}}, metav1.CreateOptions{})
+		return err
+	})
+	defer func() { // or there would be no rest
+		u.insist(context.WithoutCancel(ctx), func(ctx context.Context, c *kubernetes.Clientset) error {
+			_, err := c.BatchV1().CronJobs(space).Patch(ctx, ticking, types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
+	}()
 	n := 0
-	every(ctx, 15*time.Second, func() {
+	u.every(ctx, 15*time.Second, func() {
 		n++
 		u.runJob(ctx, n)
 		pause(ctx, time.Duration(u.rand.IntN(10))*time.Second)
@@ -112,21 +132,26 @@ func (m *mirror) rations(revision int64, pod *corev1.Pod) {
 func (u *user) runJob(ctx context.Context, n int) {
 	u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 		name := fmt.Sprintf("job-%d", n)
-		_, template := templateOf(name, u.rand.IntN(5))
-		want, at, patience, indexed := int32(completions), int32(parallelism), int32(1000), batchv1.IndexedCompletion
-		_, err := c.BatchV1().Jobs(space).Create(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
-			Completions: &want, Parallelism: &at, BackoffLimit: &patience, CompletionMode: &indexed, Template: template,
-			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
-				Action:          batchv1.PodFailurePolicyActionIgnore,
-				OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}},
-			}}},
-		}}, metav1.CreateOptions{})
+		_, err := c.BatchV1().Jobs(space).Create(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: jobOf(name, u.rand.IntN(5))}, metav1.CreateOptions{})
 		return err
 	})
 	background := metav1.DeletePropagationBackground
 	_ = u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error { // it may stay
 		return c.BatchV1().Jobs(space).Delete(ctx, fmt.Sprintf("job-%d", n-8), metav1.DeleteOptions{PropagationPolicy: &background})
 	})
+}
+
+// jobOf is of pods that run for some seconds.
+func jobOf(name string, seconds int) batchv1.JobSpec {
+	_, template := templateOf(name, seconds)
+	want, at, patience, indexed := int32(completions), int32(parallelism), int32(1000), batchv1.IndexedCompletion
+	return batchv1.JobSpec{
+		Completions: &want, Parallelism: &at, BackoffLimit: &patience, CompletionMode: &indexed, Template: template,
+		PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+			Action:          batchv1.PodFailurePolicyActionIgnore,
+			OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}},
+		}}},
+	}
 }
 
 // templateOf is of pods that run for some seconds; for ever, if they are negative.
@@ -177,8 +202,21 @@ func wantsNode(p *corev1.Pod) string {
 }
 
 // job looks at a Job that has changed: what is complete has succeeded once for each of its
-// pieces.
+// pieces, and a CronJob's next one comes when the last one has ended.
 func (m *mirror) job(revision int64, key string, job *batchv1.Job) {
+	over := slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
+	})
+	if by := metav1.GetControllerOf(job); by == nil || by.Kind != "CronJob" || over {
+		delete(m.ticks, key)
+	} else {
+		for other := range m.ticks {
+			if m.ticks[key] == nil {
+				m.fault(revision, "%s is made, and %s goes on", key, other)
+			}
+		}
+		m.ticks[key] = job
+	}
 	if job.Status.Succeeded > completions {
 		m.fault(revision, "job %s has succeeded %d times, of %d", key, job.Status.Succeeded, completions)
 	}
@@ -204,6 +242,9 @@ func (m *mirror) piece(pod *corev1.Pod) {
 // kept: every workload of Kubernetes' controllers has come to where it was to come.
 func kept(v *fsm.View) (unsettled []string) {
 	nodes := int32(v.Nodes.Len())
+	if _, ok := v.Nodes.Get(foreign); ok {
+		nodes--
+	}
 	v.Objects.Scan("", func(key string, o *fsm.Object) bool {
 		is, want := "", ""
 		switch w := o.Value.(type) {

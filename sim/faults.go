@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -29,20 +30,20 @@ var kinds = []struct {
 	name   string
 	weight int
 }{
-	{"kill server", 2}, {"stop server", 1}, {"upgrade server", 2}, {"lose power", 2}, {"power at election", 3}, {"blackout", 1}, {"replace server", 1}, {"restore snapshot", 1},
+	{"kill server", 2}, {"stop server", 1}, {"upgrade server", 2}, {"lose power", 2}, {"power at election", 3}, {"blackout", 1}, {"replace server", 1}, {"restore snapshot", 1}, {"lose quorum", 1},
 	{"full disk", 1}, {"slow disk", 3}, {"bit rot", 1}, {"amnesia", 2},
 	{"cut link", 6}, {"cut off server", 2}, {"deaf server", 2}, {"mute server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
-	{"set clock", 2}, {"clock drifts", 1}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 3},
+	{"hand over amid work", 3}, {"set clock", 2}, {"set clock far", 1}, {"clock drifts", 1}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 3},
 }
 
-// draw makes the faults of a world, one every interval on average.
-func draw(seed uint64, servers, workers int, from, until, interval time.Duration) (out []fault) {
+// draw makes the faults of a world.
+func draw(seed uint64, servers int, p pace, from, until time.Duration) (out []fault) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	total := 0
 	for _, k := range kinds {
 		total += k.weight
 	}
-	for at := from; at < until; at += time.Duration(r.Int64N(int64(2 * interval))) {
+	for at := from; at < until; at += time.Duration(r.Int64N(int64(2 * p.fault))) {
 		n := r.IntN(total)
 		f := fault{At: at}
 		for _, k := range kinds {
@@ -52,12 +53,12 @@ func draw(seed uint64, servers, workers int, from, until, interval time.Duration
 			}
 		}
 		server := func() string { return string(rune('a' + r.IntN(servers))) }
-		worker := func() string { return fmt.Sprintf("node-%02d", r.IntN(workers)) }
+		worker := func() string { return fmt.Sprintf("node-%02d", r.IntN(p.workers)) }
 		f.Who = server()
 		// Most are short; some last longer than any timeout.
 		f.For = time.Duration(r.Int64N(int64(8 * time.Second)))
 		if r.IntN(10) == 0 {
-			f.For += time.Duration(r.Int64N(int64(60 * time.Second)))
+			f.For += time.Duration(r.Int64N(int64(p.longer) * int64(time.Minute)))
 		}
 		switch f.Kind {
 		case "kill worker", "crash container", "cut off worker":
@@ -173,6 +174,10 @@ func (w *World) happen(f fault) {
 		if w.config.Restores {
 			go w.operator.restore(f.For)
 		}
+	case "lose quorum":
+		if w.config.Recovers {
+			w.loseQuorum(f.For)
+		}
 	case "replace server":
 		w.replace(w.machine(f.Who), f.For)
 	case "cut link":
@@ -195,7 +200,7 @@ func (w *World) happen(f fault) {
 			}
 		}
 	case "power at election":
-		w.machine(f.Who).powerAtElection = max(f.For, time.Millisecond)
+		w.powerAtElection(w.machine(f.Who), f.For)
 	case "amnesia":
 		w.forget(w.machine(f.Who), f.For)
 	case "bit rot":
@@ -206,6 +211,16 @@ func (w *World) happen(f fault) {
 		w.link(f.Who, f.To, link{delay: time.Millisecond, loss: 0.2}, f.For)
 	case "double packets":
 		w.link(f.Who, f.To, link{delay: 20 * time.Millisecond, twice: 0.5}, f.For)
+	case "hand over amid work":
+		to := w.machine(f.Who).name
+		hand := func() { go w.operator.handTo(context.Background(), to) }
+		w.checker.burst.Store(&hand)
+	case "set clock far":
+		m := w.machine(f.Who)
+		if slices.ContainsFunc(w.servers, func(o *machine) bool { return o != m && o.isFarOff() }) {
+			return // of three clocks two must be right
+		}
+		m.setClock(w.anyOf(24*time.Hour), 0)
 	case "set clock":
 		w.machine(f.Who).setClock(w.anyOf(time.Minute), 0)
 	case "clock drifts":

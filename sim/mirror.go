@@ -31,6 +31,11 @@ type mirror struct {
 
 	rationed bool // the quota is there
 
+	ticks map[string]*batchv1.Job // of the CronJob: those that go on
+
+	volumes map[string]*corev1.PersistentVolume
+	alone   map[string]bool // claims: one pod at a time may use it
+
 	pieces map[types.UID]map[string]bool // of Jobs: those that have succeeded
 
 	found []error // what must never be, and was not told yet
@@ -38,7 +43,8 @@ type mirror struct {
 
 func newMirror() *mirror {
 	return &mirror{pods: map[string]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, claims: map[string]*fsm.Nomination{}, ended: map[string]*fsm.Nomination{},
-		victims: map[types.UID]*corev1.Pod{}, nominations: map[types.UID]*fsm.Nomination{}, pieces: map[types.UID]map[string]bool{}}
+		victims: map[types.UID]*corev1.Pod{}, nominations: map[types.UID]*fsm.Nomination{}, pieces: map[types.UID]map[string]bool{},
+		ticks: map[string]*batchv1.Job{}, volumes: map[string]*corev1.PersistentVolume{}, alone: map[string]bool{}}
 }
 
 func (m *mirror) fault(revision int64, format string, args ...any) {
@@ -55,6 +61,15 @@ func (m *mirror) load(v *fsm.View) {
 	v.Pods.Scan("", func(key string, p *corev1.Pod) bool { m.pods[key] = p; m.piece(p); return true })
 	v.Nodes.Scan("", func(key string, n *corev1.Node) bool { m.nodes[key] = n; return true })
 	v.Nominations.Scan("", func(key string, n *fsm.Nomination) bool { m.claims[key] = n; return true })
+	v.Objects.Scan("", func(_ string, o *fsm.Object) bool {
+		switch is := o.Value.(type) {
+		case *corev1.PersistentVolume:
+			m.volumes[is.Name] = is
+		case *corev1.PersistentVolumeClaim:
+			m.alone[is.Name] = slices.Contains(is.Spec.AccessModes, corev1.ReadWriteOncePod)
+		}
+		return true
+	})
 }
 
 // take takes in a change. view is asked when there is a gap before it.
@@ -88,6 +103,12 @@ func (m *mirror) take(c *store.Change, view func() *fsm.View) {
 			m.job(c.Revision, c.Key, is)
 		case *corev1.ResourceQuota:
 			m.rationed = true
+		case *corev1.PersistentVolumeClaim:
+			old, _ := before(c).(*corev1.PersistentVolumeClaim)
+			m.claim(c.Revision, old, is)
+		case *corev1.PersistentVolume:
+			old, _ := before(c).(*corev1.PersistentVolume)
+			m.volume(c.Revision, old, is)
 		}
 	case *fsm.Nomination:
 		m.claims[c.Key] = is
@@ -103,8 +124,23 @@ func (m *mirror) take(c *store.Change, view func() *fsm.View) {
 		case *fsm.Nomination:
 			delete(m.claims, c.Key)
 			m.ended[c.Key] = was
+		case *fsm.Object:
+			switch was := was.Value.(type) {
+			case *corev1.PersistentVolume:
+				delete(m.volumes, was.Name)
+			case *batchv1.Job:
+				delete(m.ticks, c.Key)
+			}
 		}
 	}
+}
+
+// before is what an object was before a change; nil: it was not there.
+func before(c *store.Change) any {
+	if o, ok := c.Old.(*fsm.Object); ok {
+		return o.Value
+	}
+	return nil
 }
 
 // close looks at an entry that is over: whoever was preempted has a nominee, of a
@@ -202,6 +238,7 @@ func (m *mirror) binding(revision int64, pod *corev1.Pod) {
 		m.fault(revision, "pod %s is bound to node %s, which it did not ask for", pod.Name, node.Name)
 	}
 	m.room(revision, pod, node)
+	m.usesClaims(revision, pod)
 	apart := pod.Labels["apart"]
 	for _, p := range m.pods {
 		if apart != "" && p.Labels["apart"] == apart && p.Spec.NodeName == node.Name && p.UID != pod.UID && !ended(p) {

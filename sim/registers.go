@@ -166,7 +166,7 @@ func known(err error) answer {
 // useRegisters reads and writes until ctx ends.
 func (u *user) useRegisters(ctx context.Context, r *registers, client int) {
 	n, made := 0, ""
-	every(ctx, 100*time.Millisecond, func() {
+	u.every(ctx, 100*time.Millisecond, func() {
 		pause(ctx, time.Duration(u.rand.IntN(300))*time.Millisecond)
 		key := fmt.Sprintf("register-%d", int(time.Since(begin)/registerUse))
 		if key != made {

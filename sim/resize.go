@@ -16,7 +16,7 @@ import (
 
 // resize has pods ask for other amounts of processor while they run.
 func (u *user) resize(ctx context.Context) {
-	every(ctx, 3*time.Second, func() {
+	u.every(ctx, 3*time.Second, func() {
 		running := slices.DeleteFunc(u.pods(ctx), func(p corev1.Pod) bool {
 			return p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil
 		})

@@ -144,7 +144,7 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 	w.network.heal()
 	for _, m := range w.servers {
 		m.setClock(0, 0)
-		m.powerAtElection = 0
+		m.calm.Store(true)
 		m.platter.Fill(false)
 		m.platter.Slow(0)
 		w.restart(m)
@@ -163,11 +163,12 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 
 // populate brings the users, and says how each of them is sent home.
 func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFunc, err error) {
-	crew := []struct {
+	type worker struct {
 		name string
 		work func(u *user, ctx context.Context)
-	}{
-		{"submit", func(u *user, ctx context.Context) { u.submit(ctx, 200) }},
+	}
+	crew := []worker{
+		{"submit", func(u *user, ctx context.Context) { u.submit(ctx, w.config.Pace.pods) }},
 		{"tidy", (*user).tidy},
 		{"scale", (*user).scale},
 		{"drain", (*user).drain},
@@ -182,21 +183,30 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 		{"reg-1", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 1) }},
 		{"reg-2", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 2) }},
 		{"reg-3", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 3) }},
+		{"claim", (*user).claim},
+		{"define", (*user).define},
+		{"kubelet", (*user).keepLease},
 	}
-	owner, err := w.newUser("owner", 0)
+	const masters = "system:masters"
+	ward, err := w.newUser("ward", 101)
 	if err != nil {
 		return nil, nil, err
 	}
-	watcher, err := w.newUser("watch", 1)
+	crew = append(crew, worker{"grant", func(u *user, ctx context.Context) { u.grant(ctx, ward) }})
+	owner, err := w.newUser("owner", 0, masters)
 	if err != nil {
 		return nil, nil, err
 	}
-	if w.operator, err = w.newUser("operator", 100); err != nil {
+	watcher, err := w.newUser("watch", 1, masters)
+	if err != nil {
+		return nil, nil, err
+	}
+	if w.operator, err = w.newUser("operator", 100, masters); err != nil {
 		return nil, nil, err
 	}
 	var begin []func()
 	for i, c := range crew {
-		u, err := w.newUser(c.name, 2+i)
+		u, err := w.newUser(c.name, 2+i, masters)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -221,7 +231,13 @@ func (w *World) look(whole bool) {
 		if m.server == nil {
 			continue
 		}
-		if m.dying {
+		if m.dying && !m.fell.Load() {
+			continue
+		}
+		if m.fell.Swap(false) {
+			m.dying = false
+			m.kill(true)
+			w.after(m.fallen, func() { w.restart(m) })
 			continue
 		}
 		if err := m.hasFailed(); err != nil {
@@ -237,7 +253,9 @@ func (w *World) look(whole bool) {
 		if lowest := w.lowest(); v.Version() > lowest {
 			w.checker.violated("server %s goes by version %d of the log's rules, and one knows %d", m.name, v.Version(), lowest)
 		}
-		w.checker.view(m.name, v)
+		if v.Index() == w.newest() {
+			w.checker.view(m.name, v)
+		}
 		if whole {
 			w.checker.whole(m.name, v)
 		}
@@ -260,14 +278,44 @@ func (w *World) lookAtTerm(m *machine) {
 	if term < m.term {
 		w.checker.violated("server %s, life %d, was in term %d and is in term %d", m.name, m.lives, m.term, term)
 	}
-	newer := term > m.term
 	m.term = max(m.term, term)
-	if newer && m.powerAtElection > 0 {
-		down := m.powerAtElection
-		m.powerAtElection = 0
-		m.kill(true)
-		w.after(down, func() { w.restart(m) })
+	if m.server.IsLeader() {
+		w.checker.leads(m.name, term)
 	}
+}
+
+// powerAtElection takes the power of a server as soon as it has come into another
+// term, which it tells the others at that moment.
+func (w *World) powerAtElection(m *machine, down time.Duration) {
+	if m.awaits.Swap(true) {
+		return
+	}
+	go func() {
+		defer m.awaits.Store(false)
+		for !m.calm.Load() {
+			s, life := m.server, m.lives
+			if s == nil || m.dying {
+				time.Sleep(step)
+				continue
+			}
+			was := s.Status().Term
+			for m.server == s && !m.dying && !m.calm.Load() {
+				time.Sleep(2 * time.Millisecond)
+				if s.Status().Term == was {
+					continue
+				}
+				if m.server != s || m.lives != life || m.dying {
+					break
+				}
+				m.dying, m.fallen = true, down
+				m.term = max(m.term, s.Status().Term)
+				w.network.end(m.host, true)
+				m.disk.End()
+				m.fell.Store(true) // the rest between two steps
+				return
+			}
+		}
+	}()
 }
 
 // lookAtTime: the state's time runs as fast as real time, but for a tenth, as long as
@@ -278,6 +326,9 @@ func (w *World) lookAtTime(m *machine) {
 	if !m.server.IsLeader() || term != m.led.term {
 		m.led = leadership{term: term, since: now, at: now, state: state}
 		return
+	}
+	if state < m.led.state {
+		w.checker.violated("server %s leads, and the state's time goes back by %s", m.name, time.Duration(m.led.state-state))
 	}
 	if passed := state - m.led.state; now.Sub(m.led.since) > 10*time.Second && passed > int64(now.Sub(m.led.at))*11/10+int64(3*time.Second) {
 		if m.led.put {

@@ -2,8 +2,9 @@ package sim
 
 import (
 	"bytes"
-	"context"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -45,6 +46,8 @@ var (
 	skip     = flag.String("sim.skip", "", "faults that do not happen, by number: 3,5,10-20")
 	traced   = flag.String("sim.trace", "", "file for everything that the trace is a sum of")
 	sweep    = flag.Duration("sim.sweep", time.Minute, "how often the memory is tidied, in virtual time")
+	paced    = flag.String("sim.pace", "dense", "how much goes on in a world: any, dense, quiet, steady")
+	logged   = flag.String("sim.log", "", "file to which a line of every world is added")
 	told     = flag.Bool("sim.v", false, "tell the story as it happens")
 )
 
@@ -52,16 +55,20 @@ var (
 // nobody collects before the next step.
 const memoryLimit = 8 << 30
 
+// processorTime bounds what a world may take of a processor, in seconds: somebody goes round and
+// round in one that takes more, without a word. A dense minute takes some seconds.
+func processorTime() uint64 { return uint64(300 + 30**minutes) }
+
 // result is what one world says of itself.
 type result struct {
 	Seed       uint64
+	Pace       string
 	Faults     int
 	Seconds    float64 // virtual
 	Trace      string
 	Violations string
 	Drawn      int // faults, with those that were skipped
-	// Unended: there is no result, as the world took too long or too much memory. That
-	// is told as a violation, and no more can be said of it.
+	// Unended: the world does not end, or took too much memory. That is told as a violation.
 	Unended bool
 }
 
@@ -73,6 +80,9 @@ func TestSeed(t *testing.T) {
 		t.Skip("TestSeeds runs it")
 	}
 	if err := syscall.Setrlimit(syscall.RLIMIT_AS, &syscall.Rlimit{Cur: memoryLimit, Max: memoryLimit}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_CPU, &syscall.Rlimit{Cur: processorTime(), Max: processorTime()}); err != nil {
 		t.Fatal(err)
 	}
 	klog.SetLogger(logr.Discard())
@@ -97,14 +107,19 @@ func TestSeed(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		b, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Printf("%s%s\n", resultPrefix, b)
-		pprof.StopCPUProfile() // of -test.cpuprofile
-		os.Exit(0)
+		tell(r)
 	})
+}
+
+// tell ends the process of a world with its result.
+func tell(r result) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // it is made of numbers and texts
+	}
+	fmt.Printf("%s%s\n", resultPrefix, b)
+	pprof.StopCPUProfile() // of -test.cpuprofile
+	os.Exit(0)
 }
 
 // scratch is where files are fast.
@@ -129,13 +144,17 @@ func live(dir string) (r result, s *story, err error) {
 		}()
 	}
 	servers := serversOf(*child)
-	w, err := New(Config{Seed: *child, Dir: dir, Servers: servers, Workers: 20, Earlier: *child%3 == 0, Restores: *child%4 == 2,
+	p, err := paceOf(*paced, *child)
+	if err != nil {
+		return result{}, nil, err
+	}
+	w, err := New(Config{Seed: *child, Dir: dir, Servers: servers, Pace: p, Earlier: *child%3 == 0, Restores: *child%4 == 2, Recovers: *child%4 == 0,
 		Level: hclog.Info}, s)
 	if err != nil {
 		return result{}, nil, err
 	}
 	until := time.Duration(*minutes) * time.Minute
-	drawn := draw(*child, servers, 20, 20*time.Second, until, 2*time.Second)
+	drawn := draw(*child, servers, p, 20*time.Second, until)
 	skipped, err := numbers(*skip)
 	if err != nil {
 		return result{}, nil, err
@@ -146,7 +165,11 @@ func live(dir string) (r result, s *story, err error) {
 			faults = append(faults, f)
 		}
 	}
-	r = result{Seed: *child, Drawn: len(drawn)}
+	r = result{Seed: *child, Pace: p.name, Drawn: len(drawn)}
+	s.endless = func(last string) {
+		r.Violations, r.Unended, r.Seconds = fmt.Sprintf("the world does not end: %d things happen at one moment, the last: %s", mostAtOnce, last), true, time.Since(begin).Seconds()
+		tell(r)
+	}
 	swept := time.Now()
 	err = w.Run(faults, until, synctest.Wait, func() {
 		// By virtual time: how much memory is in use is not the same twice.
@@ -209,10 +232,18 @@ func TestSeeds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kept, err := keptSeeds(*keptFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(kept) > *some { // others every time
+		at := int(time.Now().Unix()) % len(kept)
+		kept = append(kept[at:], kept[:at]...)[:*some]
+	}
 	seeds := make(chan uint64)
 	go func() {
 		defer close(seeds)
-		for _, s := range slices.Sorted(maps.Keys(chosen)) {
+		for _, s := range append(slices.Sorted(maps.Keys(chosen)), kept...) {
 			seeds <- s
 		}
 		for i := range *fresh + *hours {
@@ -235,7 +266,8 @@ func TestSeeds(t *testing.T) {
 				sum.Faults += r.Faults
 				sum.Seconds += r.Seconds
 				mu.Unlock()
-				t.Logf("seed %d: %d faults in %.0f virtual seconds, trace %s", r.Seed, r.Faults, r.Seconds, r.Trace)
+				t.Logf("seed %d (%s): %d faults in %.0f virtual seconds, trace %s", r.Seed, r.Pace, r.Faults, r.Seconds, r.Trace)
+				note(t, &r)
 				if r.Violations != "" {
 					report(t, r)
 				}
@@ -244,6 +276,22 @@ func TestSeeds(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d worlds, %d faults, %.2f virtual hours", worlds, sum.Faults, sum.Seconds/3600)
+}
+
+// note adds what a world was to a file.
+func note(t *testing.T, r *result) {
+	if *logged == "" {
+		return
+	}
+	outcome, _, _ := strings.Cut(r.Violations, "\n")
+	f, err := os.OpenFile(*logged, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = fmt.Fprintf(f, "%d\t%s\t%.0f\t%d\t%s\n", r.Seed, r.Pace, r.Seconds, r.Faults, cmp.Or(outcome, "ok"))
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // TestMutants runs worlds with a defect until one finds it.
@@ -280,8 +328,6 @@ func isFound(t *testing.T, m *overlay.Mutant, seeds []uint64) bool {
 	for _, seed := range seeds {
 		r := run(t, seed, "", overlay.MutantVariable+"="+m.Name)
 		switch {
-		case r.Unended:
-			t.Logf("%s: seed %d has no result", m.Name, seed)
 		case r.Violations != "":
 			first, _, _ := strings.Cut(r.Violations, "\n")
 			t.Logf("%s (%s) is found by seed %d after %.0f virtual seconds: %.200s", m.Name, m.What, seed, r.Seconds, first)
@@ -294,14 +340,10 @@ func isFound(t *testing.T, m *overlay.Mutant, seeds []uint64) bool {
 
 // run runs a world in a process of its own.
 func run(t *testing.T, seed uint64, skipped string, env ...string) result {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*minutes+5)*time.Minute)
-	defer cancel()
-	c := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestSeed$", "-sim.child="+fmt.Sprint(seed),
-		fmt.Sprintf("-sim.minutes=%d", *minutes), "-sim.skip="+skipped, "-sim.stories="+*stories)
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSeed$", "-sim.child="+fmt.Sprint(seed),
+		fmt.Sprintf("-sim.minutes=%d", *minutes), "-sim.skip="+skipped, "-sim.stories="+*stories, "-sim.pace="+*paced)
 	c.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", overlay.SeedVariable+"="+fmt.Sprint(seed))
 	c.Env = append(c.Env, env...)
-	c.Cancel = func() error { return c.Process.Signal(syscall.SIGQUIT) }
-	c.WaitDelay = 10 * time.Second
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
 	err := c.Run()
@@ -315,8 +357,11 @@ func run(t *testing.T, seed uint64, skipped string, env ...string) result {
 		}
 	}
 	text := out.String()
-	unended := ctx.Err() != nil || strings.Contains(text, "out of memory")
-	return result{Seed: seed, Unended: unended, Violations: fmt.Sprintf("the world ended without a result: %v\n%s", err, text[:min(len(text), 20000)])}
+	r := result{Seed: seed, Violations: fmt.Sprintf("the world ended without a result: %v\n%s", err, text[:min(len(text), 20000)])}
+	if used := c.ProcessState.UserTime() + c.ProcessState.SystemTime(); uint64(used.Seconds()+1) >= processorTime() || strings.Contains(text, "out of memory") {
+		r.Unended, r.Violations = true, fmt.Sprintf("the world does not end: it took %s of a processor\n%s", used, r.Violations)
+	}
+	return r
 }
 
 // report shortens what went wrong, and tells it.

@@ -1,9 +1,7 @@
 package sim
 
 import (
-	"encoding/binary"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"strings"
 	"sync"
@@ -22,9 +20,15 @@ type story struct {
 	mu    sync.Mutex
 	lines []string
 	trace uint64
-	sent  int
-	told  int
+
+	// endless is told, once, of a world that does ever more at one moment.
+	endless func(last string)
+	at      time.Time // the moment of the last line
+	atOnce  int       // lines of that moment
 }
+
+// mostAtOnce is how many lines one moment may have: a world has some thousands a minute.
+const mostAtOnce = 50000
 
 // pages holds a text of any length. A world that wrote files would not repeat itself.
 type pages struct{ full [][]byte }
@@ -48,7 +52,14 @@ func (s *story) tell(who, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.add([]byte(line))
-	s.told++
+	if now := time.Now(); now.Equal(s.at) {
+		s.atOnce++
+	} else {
+		s.at, s.atOnce = now, 0
+	}
+	if s.atOnce == mostAtOnce && s.endless != nil {
+		s.endless(line)
+	}
 	if s.out != nil {
 		fmt.Fprintln(s.out, line)
 		return
@@ -61,24 +72,38 @@ func (s *story) tell(who, format string, args ...any) {
 
 // send notes what went over the network.
 func (s *story) send(what, from, to string, size int) {
+	at := time.Since(begin)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sent++
-	s.add(fmt.Appendf(nil, "%d %s %s %s %d", time.Since(begin), what, from, to, size))
+	// There are very many: they are not formatted for nobody.
+	for n := uint64(at); n > 0; n >>= 8 {
+		s.mix(byte(n))
+	}
+	for n := size; n > 0; n >>= 8 {
+		s.mix(byte(n))
+	}
+	for _, text := range [...]string{what, from, to} {
+		for i := range len(text) {
+			s.mix(text[i])
+		}
+	}
+	if s.every != nil {
+		fmt.Fprintf(s.every, "%d %s %s %s %d\n", at, what, from, to, size)
+	}
 }
 
 // add is called with mu held.
 func (s *story) add(b []byte) {
-	h := fnv.New64a()
-	var at [8]byte
-	binary.BigEndian.PutUint64(at[:], s.trace)
-	h.Write(at[:])
-	h.Write(b)
-	s.trace = h.Sum64()
+	for _, c := range b {
+		s.mix(c)
+	}
 	if s.every != nil {
 		fmt.Fprintf(s.every, "%s\n", b)
 	}
 }
+
+// mix takes a byte into the trace (FNV-1a).
+func (s *story) mix(b byte) { s.trace = (s.trace ^ uint64(b)) * 0x100000001b3 }
 
 // Trace is the sum over all that has happened so far.
 func (s *story) Trace() uint64 {

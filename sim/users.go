@@ -35,12 +35,13 @@ type user struct {
 // patience is how long a user waits for an answer.
 const patience = 10 * time.Second
 
-func (w *World) newUser(name string, number int) (*user, error) {
+// newUser brings a user, who is of some groups.
+func (w *World) newUser(name string, number int, groups ...string) (*user, error) {
 	u := &user{
 		world: w, name: name, rand: rand.New(rand.NewPCG(w.config.Seed, uint64(100+number))),
 		host: w.network.start(fmt.Sprintf("10.0.2.%d", number+1)),
 	}
-	pair, err := w.ca.Issue(time.Now(), pki.Request{Kind: pki.Client, Name: name, Groups: []string{"system:masters"}})
+	pair, err := w.ca.Issue(time.Now(), pki.Request{Kind: pki.Client, Name: name, Groups: groups})
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +79,11 @@ func (u *user) insist(ctx context.Context, do func(ctx context.Context, c *kuber
 		}
 		pause(ctx, 500*time.Millisecond)
 	}
+}
+
+// every does something again and again until ctx ends, the more seldom the quieter the world is.
+func (u *user) every(ctx context.Context, d time.Duration, do func()) {
+	every(ctx, d*time.Duration(u.world.config.Pace.slow), do)
 }
 
 // pause lets time pass.
@@ -209,7 +215,7 @@ func (u *user) pods(ctx context.Context) (items []corev1.Pod) {
 
 // tidy deletes pods that have ended, and now and then one that has not.
 func (u *user) tidy(ctx context.Context) {
-	every(ctx, 10*time.Second, func() {
+	u.every(ctx, 10*time.Second, func() {
 		for _, p := range u.pods(ctx) {
 			ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 			if p.DeletionTimestamp != nil || !ended && u.rand.IntN(100) > 0 {
@@ -224,7 +230,7 @@ func (u *user) tidy(ctx context.Context) {
 
 // scale changes what workloads want.
 func (u *user) scale(ctx context.Context) {
-	every(ctx, 20*time.Second, func() {
+	u.every(ctx, 20*time.Second, func() {
 		name, replicas := nameOfSet(u.rand.IntN(replicaSets)), u.rand.IntN(8)
 		patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
 		err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
@@ -237,7 +243,7 @@ func (u *user) scale(ctx context.Context) {
 
 // drain empties a node as kubectl does, and gives it back.
 func (u *user) drain(ctx context.Context) {
-	every(ctx, time.Minute, func() {
+	u.every(ctx, time.Minute, func() {
 		pause(ctx, time.Duration(u.rand.IntN(60))*time.Second)
 		node := u.world.workers[u.rand.IntN(len(u.world.workers))].name
 		u.world.story.tell(u.name, "drains %s", node)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -28,9 +29,10 @@ type Config struct {
 	Seed     uint64
 	Dir      string // where the machines' files are
 	Servers  int
-	Workers  int
+	Pace     pace
 	Earlier  bool        // half of the servers are of earlier versions, until they are upgraded
 	Restores bool        // the operator restores snapshots
+	Recovers bool        // a quorum is lost for good, and the operator goes on with what is left
 	Level    hclog.Level // of what servers and workers log into the story
 }
 
@@ -69,12 +71,16 @@ type machine struct {
 	began time.Time // the present life
 	dying bool      // its end has begun
 
-	led             leadership
-	term            uint64        // the newest that it was seen in
-	knows           int           // the newest version of the log's rules that its binary knows
-	goes            int           // that of the binary of its last life
-	powerAtElection time.Duration // it loses its power for so long when it comes into another term; 0: it does not
-	rotten          string        // the file of which a bit has flipped while it did not run
+	led    leadership
+	term   uint64 // the newest that it was seen in
+	knows  int    // the newest version of the log's rules that its binary knows
+	goes   int    // that of the binary of its last life
+	rotten string // the file of which a bit has flipped while it did not run
+
+	awaits atomic.Bool   // it loses its power when it comes into another term
+	calm   atomic.Bool   // it does so no more
+	fell   atomic.Bool   // it has, and the world has not seen it yet
+	fallen time.Duration // for so long
 
 	platter *platter.Platter
 
@@ -109,7 +115,7 @@ func New(c Config, s *story) (*World, error) {
 		}
 		w.servers = append(w.servers, m)
 	}
-	for i := range c.Workers {
+	for i := range c.Pace.workers {
 		n, err := w.newNode(i)
 		if err != nil {
 			return nil, err
@@ -198,6 +204,7 @@ func (m *machine) start() error {
 		return fmt.Errorf("server %s, life %d: %w", m.name, m.lives, err)
 	}
 	m.server, m.began, m.goes = s, time.Now(), m.knows
+	w.lookAtTerm(m) // before others tell it theirs
 	w.story.tell(m.name, "starts, life %d", m.lives)
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
@@ -233,6 +240,13 @@ func (m *machine) setClock(skew, drift time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.skew, m.drift, m.set = skew, drift, time.Now()
+}
+
+// isFarOff: the wall clock shows another time than any that "set clock" sets.
+func (m *machine) isFarOff() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.skewAt(time.Now()).Abs() > 2*time.Minute
 }
 
 // skewAt is by how much the wall clock differs. It is called with mu held.

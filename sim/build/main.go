@@ -14,14 +14,15 @@ import (
 func main() {
 	out := flag.String("o", "bin/sim.test", "where the binary goes")
 	mutants := flag.Bool("mutants", false, "put the mutants in; "+overlay.MutantVariable+" says which is at work")
+	cover := flag.Bool("cover", false, "count what is reached of the product's statements")
 	flag.Parse()
-	if err := build(*out, *mutants); err != nil {
+	if err := build(*out, *mutants, *cover); err != nil {
 		fmt.Fprintln(os.Stderr, "build:", err)
 		os.Exit(1)
 	}
 }
 
-func build(out string, mutants bool) error {
+func build(out string, mutants, cover bool) error {
 	dir, err := os.MkdirTemp("", "berth-overlay-")
 	if err != nil {
 		return err
@@ -43,7 +44,11 @@ func build(out string, mutants bool) error {
 	if err != nil {
 		return err
 	}
-	c := exec.Command("go", "test", "-vet=off", "-c", "-overlay", list, "-o", out, "./sim")
+	args := []string{"test", "-vet=off", "-c", "-overlay", list, "-o", out}
+	if cover {
+		args = append(args, "-cover", "-covermode=set", "-coverpkg=github.com/berth-dev/berth/...")
+	}
+	c := exec.Command("go", append(args, "./sim")...)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	return c.Run()
 }

@@ -1,0 +1,69 @@
+package sim
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// loseQuorum takes all servers but the one that is furthest, with their disks, and does what the
+// documents say then: that one goes on alone, and machines with empty disks come to it, one after the other.
+func (w *World) loseQuorum(d time.Duration) {
+	if !w.well() {
+		return
+	}
+	left := w.servers[0]
+	for _, m := range w.servers {
+		if m.server.View().Index() > left.server.View().Index() {
+			left = m
+		}
+	}
+	w.checker.founds()
+	for _, m := range w.servers {
+		m.kill(false)
+		if m != left {
+			m.platter, m.term = w.newPlatter(100*len(w.servers)+m.lives), 0
+		}
+	}
+	w.story.tell("world", "a quorum is lost, %s is left", left.name)
+	w.after(min(d, 10*time.Second), func() {
+		if err := left.writePeers(); err != nil {
+			w.checker.violated("the peers of %s can not be written: %v", left.name, err)
+		}
+		w.restart(left)
+		w.join(left, w.servers)
+	})
+}
+
+// join lets servers come to one, when it leads, one at a time.
+func (w *World) join(to *machine, rest []*machine) {
+	switch {
+	case len(rest) == 0:
+	case rest[0] == to || rest[0].server != nil:
+		w.join(to, rest[1:])
+	case to.server != nil && to.server.IsLeader():
+		w.restart(rest[0])
+		w.after(5*time.Second, func() { w.join(to, rest[1:]) })
+	default:
+		w.after(step, func() { w.join(to, rest) })
+	}
+}
+
+// writePeers writes that a server is the only one.
+func (m *machine) writePeers() error {
+	b, err := json.Marshal([]map[string]any{{"id": m.name, "address": address(m.ip, raftPort), "non_voter": false}})
+	if err != nil {
+		return err
+	}
+	disk := m.platter.Mount()
+	defer disk.End()
+	f, err := disk.OpenFile(filepath.Join(dataDir, "raft", "peers.json"), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(b); err != nil {
+		return err
+	}
+	return f.Close()
+}
