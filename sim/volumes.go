@@ -118,16 +118,24 @@ func (m *mirror) usesClaims(revision int64, pod *corev1.Pod) {
 	}
 }
 
-// unclaimed: claims that are to go are gone, and volumes.
+// unclaimed: claims that are to go are gone, and volumes. A pod that was made late, by a request that nobody
+// waited for any more, keeps its claim, also when it has ended.
 func unclaimed(v *fsm.View) (unsettled []string) {
+	used := map[string]bool{}
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		for _, name := range model.Claims(p) {
+			used[name] = used[name] || p.Spec.NodeName != ""
+		}
+		return true
+	})
 	v.Objects.Scan("", func(key string, o *fsm.Object) bool {
 		switch is := o.Value.(type) {
 		case *corev1.PersistentVolumeClaim:
-			if is.DeletionTimestamp != nil {
+			if is.DeletionTimestamp != nil && !used[is.Name] {
 				unsettled = append(unsettled, fmt.Sprintf("%s is to go", key))
 			}
 		case *corev1.PersistentVolume:
-			if is.DeletionTimestamp != nil {
+			if is.DeletionTimestamp != nil && (is.Spec.ClaimRef == nil || !used[is.Spec.ClaimRef.Name]) {
 				unsettled = append(unsettled, fmt.Sprintf("%s is to go", key))
 			}
 		}
