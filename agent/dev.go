@@ -297,13 +297,11 @@ func (d *Dev) Running() []string {
 }
 
 // EndPods ends every pod of the cluster, and the workloads that would make
-// them again. It returns when nothing of them is left on the workers, or with
-// the context's error.
+// them again. It returns when nothing of them is left, or with the context's error.
 func (d *Dev) EndPods(ctx context.Context) error {
 	leader := d.Servers()[0]
-	for {
+	for empty := 0; empty < endSeenEmpty; {
 		var ps []fsm.Proposal
-		bound := false
 		grace := int64(1)
 		v := leader.View()
 		for _, kind := range fsm.ObjectKinds() {
@@ -320,14 +318,13 @@ func (d *Dev) EndPods(ctx context.Context) error {
 			})
 		}
 		v.Pods.Scan("", func(key string, pod *corev1.Pod) bool {
-			bound = bound || pod.Spec.NodeName != ""
 			if pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds > grace {
 				ps = append(ps, fsm.Proposal{User: devUser, Command: &fsm.DeletePod{Key: key, GraceSeconds: &grace}})
 			}
 			return len(ps) < endBatch
 		})
-		if len(ps) == 0 && !bound {
-			return nil
+		if empty++; v.Pods.Len() > 0 {
+			empty = 0
 		}
 		if len(ps) > 0 {
 			if _, err := leader.Propose(ctx, ps...); err != nil {
@@ -341,6 +338,11 @@ func (d *Dev) EndPods(ctx context.Context) error {
 		case <-time.After(readyPoll):
 		}
 	}
+	return nil
 }
 
-const endBatch = 1000
+const (
+	endBatch = 1000
+	// endSeenEmpty is how often in a row no pod must be there: a controller may just be making one more for what is gone.
+	endSeenEmpty = 5
+)
