@@ -52,24 +52,15 @@ func newRegistration(config *rest.Config, state State, services *apiServices, de
 			}
 		}
 		if !cache.WaitForCacheSync(ctx.Done(), definitions.Informer().HasSynced) {
-			return
+			return // who waits for the initial sync below would wait for ever
 		}
 		var running sync.WaitGroup
 		defer running.Wait()
 		for _, s := range builtInServices(builtIn) {
 			keeper.AddAPIServiceToSync(s)
 		}
-		looked := make(chan struct{})
-		go func() { // for ever, where it ended before it had looked
-			custom.WaitForInitialSync()
-			close(looked)
-		}()
 		running.Go(func() { custom.Run(registrationWorkers, ctx.Done()) })
-		select {
-		case <-looked: // before it, those of custom kinds would be nobody's
-		case <-ctx.Done():
-			return
-		}
+		custom.WaitForInitialSync() // before it, those of custom kinds would be nobody's
 		keeper.Run(registrationWorkers, ctx.Done())
 	}, nil
 }
