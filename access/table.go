@@ -237,8 +237,6 @@ func controllerRules() []Rule {
 		row("service-cidrs-controller", change, "servicecidrs.networking.k8s.io", "servicecidrs.networking.k8s.io/status"),
 		row("token-cleaner", []string{"delete"}, "secrets"),
 		row("apiservice-status-remote-available-controller", []string{"update"}, "apiservices.apiregistration.k8s.io/status"),
-		row("apiservice-status-local-available-controller", []string{"update"}, "apiservices.apiregistration.k8s.io/status"),
-		row("autoregister", []string{"create", "update", "delete"}, "apiservices.apiregistration.k8s.io"),
 		row("cluster-authentication-trust", []string{"get", "create", "update"}, "configmaps"),
 		row("cluster-authentication-trust", []string{"get", "create", "escalate"}, "roles.rbac.authorization.k8s.io"),
 		row("csrcleaner", []string{"delete"}, certificateRequests),

@@ -3,18 +3,15 @@ package apiserver
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
-	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 	"k8s.io/kube-aggregator/pkg/registry/apiservice"
 	apiservicestorage "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -51,40 +48,6 @@ func (g *registry) aggregationGroup(builtIn map[string]bool) (genericapiserver.A
 type apiServiceStrategy struct {
 	rest.CreateUpdateResetFieldsStrategy
 	builtIn map[string]bool
-}
-
-// PrepareForCreate implements rest.RESTCreateStrategy.
-func (s apiServiceStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
-	s.CreateUpdateResetFieldsStrategy.PrepareForCreate(ctx, obj)
-	letGo(obj.(*apiregistration.APIService))
-}
-
-// PrepareForUpdate implements rest.RESTUpdateStrategy.
-func (s apiServiceStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
-	s.CreateUpdateResetFieldsStrategy.PrepareForUpdate(ctx, obj, old)
-	letGo(obj.(*apiregistration.APIService))
-}
-
-// letGo has the leader keep the one that another server serves no more as if this one did. When it is deleted, that comes back.
-func letGo(s *apiregistration.APIService) {
-	if s.Spec.Group == replaceable && s.Spec.Service != nil {
-		delete(s.Labels, autoregister.AutoRegisterManagedLabel)
-	}
-}
-
-// haveServices are the versions that APIServices are kept of, the core first: all but of the group of these themselves, as upstream
-// has it.
-func haveServices(versions []schema.GroupVersion) (out []schema.GroupVersion) {
-	for _, v := range versions {
-		switch v.Group {
-		case apiregistration.GroupName:
-		case "":
-			out = slices.Insert(out, 0, v)
-		default:
-			out = append(out, v)
-		}
-	}
-	return out
 }
 
 // Validate implements rest.RESTCreateStrategy.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	handlersmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
@@ -295,9 +294,6 @@ func (s *Server) LostAccounts() int64 {
 	}
 	return s.trail.Lost()
 }
-
-// Serves are the versions of the built-in groups that have APIServices, the core first.
-func (s *Server) Serves() []schema.GroupVersion { return haveServices(s.admission.names.served()) }
 
 // Addr is the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.config.Listener.Addr() }

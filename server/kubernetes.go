@@ -55,7 +55,7 @@ func (s *Server) aggregation() workloads.Aggregation {
 		Resolve: func(namespace, name string, port int32) (*url.URL, error) {
 			return apiserver.ResolveService(s.state.View(), namespace, name, port)
 		},
-		Certificate: s.config.TLS.PEM, Authority: s.rootCA, Local: s.api.Serves(),
+		Certificate: s.config.TLS.PEM, Authority: s.rootCA,
 		Users: func() (users []string) {
 			for _, m := range s.node.Configuration() {
 				users = append(users, pki.ServerUser(m.ID))

@@ -12,7 +12,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -20,7 +19,6 @@ import (
 	aggregatorclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	aggregatorinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
 	aggregatorlisters "k8s.io/kube-aggregator/pkg/client/listers/apiregistration/v1"
-	"k8s.io/kube-aggregator/pkg/controllers/status/local"
 	availabilitymetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
@@ -39,14 +37,10 @@ type Aggregation struct {
 	// show: nobody else may say who asks.
 	Authority string
 	Users     func() []string
-	// Local are the versions of groups that the servers serve themselves, the group with the highest priority first.
-	Local []schema.GroupVersion
 }
 
 const (
 	availability = "apiservice-status-remote-available-controller"
-	// localAvailability says of what the servers serve themselves that it is available.
-	localAvailability = "apiservice-status-local-available-controller"
 	// authentication keeps the config map by which servers of others' know who asks them.
 	authentication = "cluster-authentication-trust"
 	// availabilityWorkers is how many are asked at a time, availabilityAgain how often each is
@@ -60,13 +54,14 @@ const (
 )
 
 // newAvailability makes Kubernetes' own controller that says which servers of others' answer.
-func newAvailability(config *rest.Config, f factory, services *apiServices, measured *availabilitymetrics.Metrics, o Aggregation) (begun, error) {
+func newAvailability(config *rest.Config, f factory, feed *informers.Feed, o Aggregation) (begun, error) {
 	client, err := aggregatorclient.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client of the controller %s: %w", availability, err)
 	}
+	services := &apiServices{events: feed.Add(informers.InNoNamespace(fsm.APIServices))}
 	c, err := remote.New(services, f.Core().V1().Services(), f.Discovery().V1().EndpointSlices(), client.ApiregistrationV1(),
-		nil, o.Certificate, resolving(o.Resolve), measured)
+		nil, o.Certificate, resolving(o.Resolve), availabilitymetrics.New())
 	if err != nil {
 		return nil, fmt.Errorf("controller %s: %w", availability, err)
 	}
@@ -74,19 +69,6 @@ func newAvailability(config *rest.Config, f factory, services *apiServices, meas
 		go services.again(ctx)
 		c.Run(availabilityWorkers, ctx.Done())
 	}, nil
-}
-
-// newLocalAvailability makes the one that says so of what the servers serve themselves.
-func newLocalAvailability(config *rest.Config, services *apiServices, measured *availabilitymetrics.Metrics) (begun, error) {
-	client, err := aggregatorclient.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("client of the controller %s: %w", localAvailability, err)
-	}
-	c, err := local.New(services, client.ApiregistrationV1(), measured)
-	if err != nil {
-		return nil, fmt.Errorf("controller %s: %w", localAvailability, err)
-	}
-	return func(ctx context.Context) { c.Run(availabilityWorkers, ctx.Done()) }, nil
 }
 
 type resolving func(namespace, name string, port int32) (*url.URL, error)

@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
-	availabilitymetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 	"k8s.io/kubernetes/pkg/controller/bootstrap"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/cronjob"
@@ -230,7 +229,7 @@ func construct(ctx context.Context, state State, config func(controller string) 
 		out = append(out, func(ctx context.Context) { m.Run(ctx, e.workers) })
 	}
 	f.Begins(nil)
-	definitions, known, err := newDefinitions(ctx, config(definitionController), f)
+	definitions, err := newDefinitions(ctx, config(definitionController), f)
 	if err != nil {
 		return nil, err
 	}
@@ -242,17 +241,7 @@ func construct(ctx context.Context, state State, config func(controller string) 
 	if err != nil {
 		return nil, err
 	}
-	services := &apiServices{events: f.Add(informers.InNoNamespace(fsm.APIServices))}
-	measured := availabilitymetrics.New()
-	available, err := newAvailability(config(availability), made, services, measured, o.Aggregation)
-	if err != nil {
-		return nil, err
-	}
-	locals, err := newLocalAvailability(config(localAvailability), services, measured)
-	if err != nil {
-		return nil, err
-	}
-	registered, err := newRegistration(config(registration), state, services, known, o.Aggregation.Local)
+	available, err := newAvailability(config(availability), made, f, o.Aggregation)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +249,7 @@ func construct(ctx context.Context, state State, config func(controller string) 
 	if err != nil {
 		return nil, err
 	}
-	out = slices.Concat(out, definitions, certificates, []begun{flows, available, locals, registered, trust})
+	out = slices.Concat(out, definitions, certificates, []begun{flows, available, trust})
 	if slices.Contains(o.Off, autoscalerController) {
 		return out, nil
 	}

@@ -9,7 +9,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	"k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
-	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/apiapproval"
 	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
 	"k8s.io/apiextensions-apiserver/pkg/controller/nonstructuralschema"
@@ -30,11 +29,11 @@ const definitionController = "customresourcedefinition"
 const definitionWorkers = 5
 
 // newDefinitions makes the controllers that say of a definition whether its kind can be
-// served, and by which names: Kubernetes' own. The informer is the one that they look at.
-func newDefinitions(ctx context.Context, config *rest.Config, f *informers.Feed) ([]begun, crdinformers.CustomResourceDefinitionInformer, error) {
+// served, and by which names: Kubernetes' own.
+func newDefinitions(ctx context.Context, config *rest.Config, f *informers.Feed) ([]begun, error) {
 	client, err := clientset.NewForConfig(config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("client of the controllers of definitions: %w", err)
+		return nil, fmt.Errorf("client of the controllers of definitions: %w", err)
 	}
 	factory := externalversions.NewSharedInformerFactory(client, 0)
 	i := f.Add(informers.InNoNamespace(fsm.CustomResourceDefinitions))
@@ -54,12 +53,12 @@ func newDefinitions(ctx context.Context, config *rest.Config, f *informers.Feed)
 		}
 	}
 	if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: accepted, UpdateFunc: func(_, now any) { accepted(now) }}); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	return []begun{
 		func(ctx context.Context) { names.RunWithContext(ctx) },
 		func(ctx context.Context) { establishing.RunWithContext(ctx) },
 		func(ctx context.Context) { schemas.RunWithContext(definitionWorkers, ctx) },
 		func(ctx context.Context) { approvals.RunWithContext(definitionWorkers, ctx) },
-	}, definitions, nil
+	}, nil
 }
