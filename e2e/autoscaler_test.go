@@ -26,7 +26,7 @@ spec:
       containers:
       - name: main
         image: none
-        command: ["/bin/sh", "-c", "while :; do if test -e %s; then i=0; while test $i -lt 20000; do i=$((i+1)); done; else sleep 0.2; fi; done"]
+        command: ["/bin/sh", "-c", "while :; do if test -e %s; then i=0; while test $i -lt 20000; do i=$((i+1)); done; else sleep 1; fi; done"]
         resources: {requests: {cpu: 50m}, limits: {cpu: 100m}}
 `
 
