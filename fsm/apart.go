@@ -33,6 +33,9 @@ func (tx *Tx) apart(key string, f func()) (done bool) {
 	return tx.part(apartPrefix+key, f)
 }
 
+// guardsApart says whether a panic in such a part would undo that alone, as the entry is guarded and of these rules.
+func (tx *Tx) guardsApart() bool { return tx.guarded && tx.view.Version() >= SinceApart }
+
 // failedLately says whether a part failed within the last minute.
 func (v *View) failedLately(part string) (is bool) {
 	part = cut(part)
@@ -49,18 +52,14 @@ func (v *View) failedLately(part string) (is bool) {
 // countBudgets goes on with the budgets whose pods earlier entries had no time to count. One that cannot be counted holds up no
 // other.
 func (tx *Tx) countBudgets() {
-	from := ""
-	for {
-		at, ok := "", false
-		tx.view.pending.ScanFrom(queue.PendingBudgets, from, func(key string, _ *queue.Pending) bool {
-			at, ok = key, true
-			return false
-		})
-		if !ok {
+	for from := queue.PendingBudgets; ; {
+		at, _, ok := tx.view.pending.First(from)
+		key, is := strings.CutPrefix(at, queue.PendingBudgets)
+		if !ok || !is {
 			return
 		}
 		done := false
-		if tx.apart(at, func() { done = tx.countBudget(strings.TrimPrefix(at, queue.PendingBudgets)) }) && !done {
+		if tx.apart(at, func() { done = tx.countBudget(key) }) && !done {
 			return // the entry has no time for more
 		}
 		from = at + "\x00"
@@ -70,12 +69,11 @@ func (tx *Tx) countBudgets() {
 // wakeByChanges wakes whom the changes of a command can have helped. If that fails everybody is looked at in the next entries:
 // whom it should have woken is not known.
 func (tx *Tx) wakeByChanges() {
-	if tx.view.Version() < SinceApart || !tx.guarded {
+	if !tx.guardsApart() {
 		tx.wakeByRows()
 	} else if !tx.part(apartPrefix+"wakes", tx.wakeByRows) && tx.view.queue.HasGroups() {
 		put(tx, tx.view.pending, queue.PendingSweep, &queue.Pending{Scope: &queue.Scope{All: true}})
 	}
-	tx.walked = len(tx.Changes()) // who is woken helps nobody
 }
 
 func (tx *Tx) wakeByRows() {

@@ -30,7 +30,7 @@ import (
 func (tx *Tx) flushWakes() {
 	tx.wakeByChanges()
 	tx.goOnWaking()
-	tx.walked = len(tx.Changes())
+	tx.walked = len(tx.Changes()) // who is woken helps nobody
 }
 
 // wakeAll wakes whom the changes of a command can have helped.
@@ -54,12 +54,15 @@ func (tx *Tx) wakeAll(c *queue.Changes) {
 // wake makes a waiting pod ready, or lets it finish its backoff first.
 func (tx *Tx) wake(e *QueueEntry) {
 	tx.work.Wake()
-	wake := func() { put(tx, tx.view.Queue, e.Key(), e.Woken(tx.view.TimeUnixNano())) }
-	if tx.view.Version() < SinceApart || !tx.guarded {
-		wake()
+	if tx.guardsApart() {
+		tx.part(apartPrefix+"wake "+e.Key(), func() { tx.wakeNow(e) })
 	} else {
-		tx.part(apartPrefix+"wake "+e.Key(), wake)
+		tx.wakeNow(e)
 	}
+}
+
+func (tx *Tx) wakeNow(e *QueueEntry) {
+	put(tx, tx.view.Queue, e.Key(), e.Woken(tx.view.TimeUnixNano()))
 }
 
 // wakeNext wakes the first of a group that waits for a change.
