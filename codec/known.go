@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/berth-dev/berth/store"
 )
@@ -102,8 +103,14 @@ func unknownInMap(b []byte, t reflect.Type) (path string, unknown bool) {
 	return "", false
 }
 
+// fieldsOfTypes remembers what protobufFields has found, by type.
+var fieldsOfTypes sync.Map
+
 // protobufFields are a struct's fields by their numbers in protobuf.
 func protobufFields(t reflect.Type) map[int]reflect.StructField {
+	if known, ok := fieldsOfTypes.Load(t); ok {
+		return known.(map[int]reflect.StructField)
+	}
 	fields := map[int]reflect.StructField{}
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -115,5 +122,6 @@ func protobufFields(t reflect.Type) map[int]reflect.StructField {
 			fields[number] = f
 		}
 	}
+	fieldsOfTypes.Store(t, fields)
 	return fields
 }

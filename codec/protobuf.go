@@ -1,12 +1,15 @@
 package codec
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Wire types of protobuf, and the fields of a pod that are told apart here.
 const (
 	wireVarint, wireFixed64, wireBytes, wireFixed32 = 0, 1, 2, 5
 
-	specNodeName = 10
+	specNodeName, specHostname = 10, 16
 )
 
 // SplitPod finds metadata, spec and status in a pod's protobuf bytes. It does
@@ -23,28 +26,29 @@ func SplitPod(b []byte) (parts [3][]byte, ok bool) {
 	return parts, true
 }
 
-// CutNode gives the bytes of a pod's spec without its node, and the node: all
-// else is the same in all pods of a template.
-func CutNode(spec []byte) (rest []byte, node string, ok bool) {
+// CutOwn gives the bytes of a pod's spec as if it had no node and no hostname, and those: all else is the same in
+// all pods of a template. What is left is as Kubernetes writes it, if the spec was.
+func CutOwn(spec []byte) (rest []byte, node, hostname string, ok bool) {
+	rest = make([]byte, 0, len(spec))
+	var own [2]string
+	seen := [2]bool{}
 	for b := spec; len(b) > 0; {
 		field, value, after, ok := nextField(b)
 		if !ok {
-			return nil, "", false
+			return nil, "", "", false
 		}
-		if field == specNodeName {
-			if value == nil || rest != nil {
-				return nil, "", false
+		if at := slices.Index([]int{specNodeName, specHostname}, field); at >= 0 {
+			if value == nil || seen[at] {
+				return nil, "", "", false
 			}
-			node = string(value)
-			at := len(spec) - len(b)
-			rest = append(append(make([]byte, 0, len(spec)), spec[:at]...), after...)
+			own[at], seen[at] = string(value), true
+			rest = append(binary.AppendUvarint(rest, uint64(field)<<3|wireBytes), 0)
+		} else {
+			rest = append(rest, b[:len(b)-len(after)]...)
 		}
 		b = after
 	}
-	if rest == nil {
-		rest = spec
-	}
-	return rest, node, true
+	return rest, own[0], own[1], true
 }
 
 // nextField takes one field off protobuf bytes. value is nil unless the field

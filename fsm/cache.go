@@ -30,8 +30,8 @@ type cache struct {
 	mostPods int // at once, since counters were made or dropped
 }
 
-// decodedSpec is a spec as it comes in commands and snapshots, without its
-// node, with what became of it.
+// decodedSpec is a spec as it comes in commands and snapshots, without what is
+// a pod's own, with what became of it.
 type decodedSpec struct {
 	spec     corev1.PodSpec
 	admitted map[admission]*admittedSpec
@@ -158,9 +158,9 @@ func (c *cache) admit(pod *corev1.Pod, origin *decodedSpec) (corev1.PodQOSClass,
 		return model.QOS(pod), c.class(pod)
 	}
 	a := c.admitted(pod, origin)
-	node := pod.Spec.NodeName
+	own := takeOwn(&pod.Spec)
 	pod.Spec = a.spec
-	pod.Spec.NodeName = node
+	own.put(&pod.Spec)
 	return a.qos, a.class(c, pod)
 }
 
@@ -174,7 +174,7 @@ func (c *cache) admitted(pod *corev1.Pod, origin *decodedSpec) *admittedSpec {
 	a, ok := origin.admitted[key]
 	if !ok {
 		like := *pod
-		like.Spec.NodeName = ""
+		takeOwn(&like.Spec)
 		c.internSpec(&like)
 		a = &admittedSpec{spec: like.Spec, qos: model.QOS(pod), shared: c.specs.of(&like.Spec)}
 		origin.admitted[key] = a
@@ -212,9 +212,9 @@ func (c *cache) restore(b []byte) (*corev1.Pod, error) {
 		return w.Object, nil
 	}
 	a := c.admitted(w.Object, w.origin)
-	node := w.Object.Spec.NodeName
+	own := takeOwn(&w.Object.Spec)
 	w.Object.Spec = a.spec
-	w.Object.Spec.NodeName = node
+	own.put(&w.Object.Spec)
 	if len(a.spec.Containers) > 0 && c.restored != nil {
 		c.restored[&a.spec.Containers[0]] = a
 	}
@@ -229,10 +229,9 @@ func (c *cache) intern(pod *corev1.Pod) {
 }
 
 func (c *cache) internSpec(pod *corev1.Pod) {
-	node := pod.Spec.NodeName
-	pod.Spec.NodeName = ""
+	own := takeOwn(&pod.Spec)
 	c.specs.intern(&pod.Spec)
-	pod.Spec.NodeName = node
+	own.put(&pod.Spec)
 }
 
 func (c *cache) internFields(pod *corev1.Pod) {

@@ -15,13 +15,13 @@ import (
 // who share it have in common, and is forgotten when the last pod that has it
 // goes.
 type sharedSpecs struct {
-	byHash       map[[32]byte]*sharedSpec // of its bytes, without a node
+	byHash       map[[32]byte]*sharedSpec // of its bytes, without what is a pod's own
 	byContainers map[*corev1.Container]*sharedSpec
 	fresh        []*sharedSpec // perhaps without a pod; see settle
 }
 
 type sharedSpec struct {
-	spec  corev1.PodSpec // without a node
+	spec  corev1.PodSpec // without what is a pod's own
 	hash  [32]byte
 	pods  int          // of the state
 	class *model.Class // of the last pod that was asked about; nil: none was
@@ -29,7 +29,19 @@ type sharedSpec struct {
 	charge *quotas.Charge
 }
 
-// intern replaces everything that a spec without a node points to by an equal,
+// podsOwn is what is different in the specs of pods of one template: the node, and the hostname of a piece of a Job.
+type podsOwn struct{ node, hostname string }
+
+// takeOwn takes it out of a spec.
+func takeOwn(spec *corev1.PodSpec) podsOwn {
+	own := podsOwn{spec.NodeName, spec.Hostname}
+	spec.NodeName, spec.Hostname = "", ""
+	return own
+}
+
+func (o podsOwn) put(spec *corev1.PodSpec) { spec.NodeName, spec.Hostname = o.node, o.hostname }
+
+// intern replaces everything that a spec points to, from which a pod's own was taken, by an equal,
 // shared copy.
 func (s *sharedSpecs) intern(spec *corev1.PodSpec) {
 	if len(spec.Containers) == 0 {

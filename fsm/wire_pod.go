@@ -46,7 +46,7 @@ func (w *PodWire) unpack(c *cache) error {
 	if c == nil || !ok {
 		return codec.Unmarshal(raw, w.Object)
 	}
-	spec, node, ok := codec.CutNode(parts[1])
+	spec, node, hostname, ok := codec.CutOwn(parts[1])
 	if !ok {
 		return codec.Unmarshal(raw, w.Object)
 	}
@@ -58,6 +58,6 @@ func (w *PodWire) unpack(c *cache) error {
 		return err
 	}
 	w.origin, w.Object.Spec = origin, origin.spec
-	w.Object.Spec.NodeName = node
+	w.Object.Spec.NodeName, w.Object.Spec.Hostname = node, hostname
 	return codec.Unmarshal(parts[2], &w.Object.Status)
 }
