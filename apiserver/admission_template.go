@@ -41,16 +41,20 @@ func (c *admissionChain) admitTemplate(ctx context.Context, pod *core.Pod) error
 // AsksAboutPods says whether there is a policy or a webhook that may be about pods that are
 // created. Where there is none, pods of templates are made without asking for each.
 func (s *Server) AsksAboutPods() bool {
-	asks := false
-	s.config.Backend.View().AdmissionRules(func(rules []admissionv1.RuleWithOperations) bool {
-		asks = rules == nil || slices.ContainsFunc(rules, aboutNewPods)
+	return asksAboutPods(s.config.Backend.View(), admissionv1.Create)
+}
+
+// asksAboutPods says whether there is a policy or a webhook that may be about pods with which so much is done.
+func asksAboutPods(v *fsm.View, operation admissionv1.OperationType) (asks bool) {
+	v.AdmissionRules(func(rules []admissionv1.RuleWithOperations) bool {
+		asks = rules == nil || slices.ContainsFunc(rules, func(r admissionv1.RuleWithOperations) bool { return isAboutPods(r, operation) })
 		return !asks
 	})
 	return asks
 }
 
-func aboutNewPods(r admissionv1.RuleWithOperations) bool {
-	return (slices.Contains(r.Operations, admissionv1.Create) || slices.Contains(r.Operations, admissionv1.OperationAll)) &&
+func isAboutPods(r admissionv1.RuleWithOperations, operation admissionv1.OperationType) bool {
+	return (slices.Contains(r.Operations, operation) || slices.Contains(r.Operations, admissionv1.OperationAll)) &&
 		(slices.Contains(r.APIGroups, "") || slices.Contains(r.APIGroups, "*")) &&
 		slices.ContainsFunc(r.Resources, func(name string) bool { return name == "pods" || name == "pods/*" || name == "*" || name == "*/*" })
 }

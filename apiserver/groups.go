@@ -91,7 +91,8 @@ func (g *registry) coreGroup(
 		}
 		resources[name] = made[name]
 	}
-	addPodParts(resources, made["pods"], config)
+	g.pods = made["pods"]
+	addPodParts(resources, g.pods, config)
 	resources["namespaces"] = oneByOne{made["namespaces"]}
 	resources["namespaces/status"] = partOf(made["namespaces"], namespace.StatusStrategy)
 	resources["namespaces/finalize"] = partOf(made["namespaces"], namespace.FinalizeStrategy)

@@ -30,6 +30,7 @@ type registry struct {
 	vault   *vault.Vault
 	names   *kindNames
 	leases  Leases
+	pods    *served // once they are made
 }
 
 // description is what one resource adds to the machinery.

@@ -46,6 +46,7 @@ type Server struct {
 	definitions *definitions
 	others      *aggregation
 	admission   *admissionChain
+	pods        *served
 	generic     *genericapiserver.GenericAPIServer
 	logger      hclog.Logger
 	gate        handshake.Gate
@@ -133,7 +134,7 @@ func New(config Config) (_ *Server, err error) {
 		}
 	}
 	s := &Server{
-		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, others: others, admission: chain,
+		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, others: others, admission: chain, pods: g.pods,
 		generic: generic, logger: config.Logger, prepared: make(chan struct{}),
 	}
 	chain.client.lead(s.Local(admissionUser, access.Masters))

@@ -72,6 +72,7 @@ func Workloads() []Workload {
 		{"starvation", "a pod takes a node from replicas that come back at once, beside pods/s of others", Config{Nodes: 500, Pods: 1_000, Workers: StubWorkers}, starvation},
 		{"replicaset", "a ReplicaSet is scaled from nothing", Config{Nodes: 5_000, Pods: 30_000, Workers: StubWorkers}, replicaSet},
 		{"deployment", "a Deployment is created, and rolled out anew", Config{Nodes: 500, Pods: 5_000, Workers: FakeWorkers}, deployment},
+		{"deployments", "many Deployments of ten, all at once", Config{Nodes: 100, Pods: 2_000, Clients: 32, Workers: FakeWorkers}, deployments},
 		{"job", "a Job of pods that end at once", Config{Nodes: 500, Pods: 1_000, Workers: FakeWorkers}, job},
 		{"controllers", "a Deployment and its rolling update, a Job, many Deployments; by kube-controller-manager too (--controller-manager)", Config{Nodes: 400, Pods: 30_000, Clients: 32, Workers: FakeWorkers}, controllers},
 		{"control-plane", "the same, by Kubernetes' own control plane, too (--kubernetes)", Config{Nodes: 80, Pods: 6_000, Clients: 32, Workers: FakeWorkers}, controlPlane},

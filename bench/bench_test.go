@@ -28,6 +28,7 @@ func TestWorkloads(t *testing.T) {
 		"starvation":         {Nodes: 20, Pods: 200},
 		"replicaset":         {Nodes: 50, Pods: 500},
 		"deployment":         {Nodes: 10, Pods: 40},
+		"deployments":        {Nodes: 10, Pods: 60, Clients: 4},
 		"job":                {Nodes: 10, Pods: 40},
 		"spread":             {Nodes: 50, Pods: 300},
 		"anti-affinity":      {Nodes: 50, Pods: 300},

@@ -70,6 +70,50 @@ func deployment(ctx context.Context, r *run) (err error) {
 	return errors.Join(c.await(ctx, "the old pods to be gone", ended), c.verify(ctx, r.Pods))
 }
 
+// deployments: many Deployments of a few pods each are created at once, as a cluster's are that is filled.
+func deployments(ctx context.Context, r *run) (err error) {
+	if r.Pods%podsOfEach != 0 {
+		return fmt.Errorf("it needs a multiple of %d pods", podsOfEach)
+	}
+	c, err := r.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.stop(ctx)) }()
+	clients, err := c.clients(r.Clients)
+	if err != nil {
+		return err
+	}
+	m, err := startMeter()
+	if err != nil {
+		return err
+	}
+	err = each(ctx, r.Clients, r.Pods/podsOfEach, func(ctx context.Context, i int) error {
+		return createWorkload(ctx, clients[i%len(clients)], aDeployment, metav1.NamespaceDefault, workloadNameOf(i))
+	})
+	if err != nil {
+		return fmt.Errorf("create Deployments: %w", err)
+	}
+	available := func(v *fsm.View) (bool, int) {
+		n := 0
+		v.Objects.Scan("deployments/", func(_ string, o *fsm.Object) bool {
+			d, ok := o.Value.(*appsv1.Deployment)
+			if ok {
+				n += int(d.Status.AvailableReplicas)
+			}
+			return ok
+		})
+		return n == r.Pods, n
+	}
+	if err := c.await(ctx, "the Deployments to be available", available); err != nil {
+		return err
+	}
+	if err := r.rate(m, "created and available"); err != nil {
+		return err
+	}
+	return c.verify(ctx, r.Pods)
+}
+
 // job: one Job whose pods end at once runs to its end.
 func job(ctx context.Context, r *run) (err error) {
 	c, err := r.start(ctx)

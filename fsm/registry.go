@@ -7,7 +7,7 @@ import "github.com/berth-dev/berth/store"
 // by which version it is to be carried out, the lowest that all voting servers
 // have told; a leader proposes no command of a later one, and a rule that is
 // changed asks the state's Version which way it goes.
-const LogVersion = 21
+const LogVersion = 22
 
 // commands is the registry: one line a command.
 var commands = []store.Registration[Command]{
@@ -45,6 +45,7 @@ var commands = []store.Registration[Command]{
 	{Number: 35, Since: 2, New: func() Command { return new(AbandonSnapshot) }},
 	{Number: 36, Since: 2, New: func() Command { return new(RestoreSnapshot) }},
 	{Number: 37, Since: 4, New: func() Command { return new(AddSigningKey) }},
+	{Number: 38, Since: SinceRelease, New: func() Command { return new(ReleasePod) }},
 }
 
 var registry = store.NewRegistry(LogVersion, commands)

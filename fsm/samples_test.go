@@ -62,6 +62,7 @@ func samples() []Command {
 		&AdmitPods{Template: PodWire{Object: template}, Count: 7, Owner: &owner, Generation: 7},
 		&UpdatePod{Pod: PodWire{Object: pod}, Revision: 7, Resize: true},
 		&DeletePod{Key: "default/web", Precondition: precondition, GraceSeconds: &grace, DisruptionReason: "Reason", DisruptionMessage: "message", Fail: true, Propagation: "Foreground"},
+		&ReleasePod{Key: "default/web", Precondition: precondition, Finalizers: []string{"example.com/hold"}},
 		&BindPod{Key: "default/web", UID: "uid", Node: "n1"},
 		&EvictPod{Key: "default/web", Precondition: precondition, GraceSeconds: &grace},
 		&ReportPods{Node: "n1", Reports: []PodReport{{Key: "default/web", UID: "uid", Removed: true,

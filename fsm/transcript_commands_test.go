@@ -94,6 +94,9 @@ var proposals = map[string]func(s *transcript, a words, input string) []Command{
 		return one(&DeletePod{Key: a.key(), Precondition: s.precondition(a), GraceSeconds: a.number("grace"), Propagation: Propagation(a.or("propagation", "")),
 			DisruptionReason: a.or("reason", ""), DisruptionMessage: a.or("message", ""), Fail: a.has("fail")})
 	},
+	"let-go": func(s *transcript, a words, _ string) []Command { // let-go NAME finalizers=...
+		return one(&ReleasePod{Key: a.key(), Precondition: s.precondition(a), Finalizers: a.list("finalizers")})
+	},
 	"evict": func(s *transcript, a words, _ string) []Command {
 		return one(&EvictPod{Key: a.key(), Precondition: s.precondition(a), GraceSeconds: a.number("grace")})
 	},

@@ -175,6 +175,9 @@ func worstCases() []worstCase {
 		{"UpdatePod/waiting", single(relabelWaiting)},
 		{"UpdatePod/waiting-full", several(300, relabelWaiting)},
 		{"DeletePod", single(deletePlaced)},
+		{"ReleasePod/full", several(4000, func(w *worstWorld, i int) Command {
+			return &ReleasePod{Key: w.placedName(i % max(1, w.Placed+w.Crowd)).Key, Finalizers: []string{"example.com/hold"}}
+		})},
 		{"DeletePod/full", several(4000, deletePlaced)},
 		{"DeletePod/waiting-full", several(4000, func(w *worstWorld, i int) Command {
 			return &DeletePod{Key: w.waitingName(i % w.Waiting).Key, GraceSeconds: &zero}

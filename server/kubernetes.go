@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	kuberuntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -36,7 +37,7 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 		if s.state.View().Version() >= fsm.SinceWorkloads {
 			term := s.node.Leadership().Term // the state is at least as new
 			err := workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, workloads.Options{
-				Authority: s.config.Authority, Autoscaler: s.config.Autoscaler, Off: s.config.ControllersOff, Open: s.vault.Open, Aggregation: s.aggregation(),
+				Pods: s.podWriters(ctx, term), Authority: s.config.Authority, Autoscaler: s.config.Autoscaler, Off: s.config.ControllersOff, Open: s.vault.Open, Aggregation: s.aggregation(),
 			})
 			if ctx.Err() == nil {
 				s.log.Info("the controllers of workloads begin anew", "reason", err)
@@ -68,47 +69,112 @@ func (s *Server) aggregation() workloads.Aggregation {
 
 // controllerConfig is a controller's way to the API of this server.
 func (s *Server) controllerConfig(ctx context.Context, name string, term uint64) *rest.Config {
+	who, groups := controllerUser(name)
 	return &rest.Config{
 		Host:      "http://" + s.config.Name, // nobody dials it
 		UserAgent: name + "-controller",
-		Transport: &fenced{
-			next: s.api.Local("system:controller:"+name, access.Controllers, access.ControllerGroup(name)), leading: ctx, term: term,
-			places: make(chan struct{}, controllerRequests*runtime.GOMAXPROCS(0)),
-		},
-		QPS: -1, // who is too fast is told so by the API
+		Transport: &fencedRequests{newFence(ctx, term), s.api.Local(who, groups...)},
+		QPS:       -1, // who is too fast is told so by the API
 		ContentConfig: rest.ContentConfig{
 			ContentType: kuberuntime.ContentTypeProtobuf, AcceptContentTypes: kuberuntime.ContentTypeProtobuf + "," + kuberuntime.ContentTypeJSON,
 		},
 	}
 }
 
+// podWriters is how controllers write pods; nil: by requests.
+func (s *Server) podWriters(ctx context.Context, term uint64) func(controller string) workloads.PodWriter {
+	if s.api.LocalPods("") == nil {
+		return nil
+	}
+	return func(controller string) workloads.PodWriter {
+		who, groups := controllerUser(controller)
+		return &fencedPods{newFence(ctx, term), s.api.LocalPods(who, groups...)}
+	}
+}
+
+// controllerUser is who a controller is to the API.
+func controllerUser(controller string) (name string, groups []string) {
+	return "system:controller:" + controller, []string{access.Controllers, access.ControllerGroup(controller)}
+}
+
 // here is the key of the term in which, as the leader, only this server may carry out
 // what a request writes.
 type here struct{}
 
-// fenced lets requests through while a leadership lasts. What is written is proposed by
+// fence lets writes through while a leadership lasts. What is written is proposed by
 // this server, in this term, or not at all: so a new leader, which begins when it has applied all that
 // the one before it had proposed, never meets a write that was thought of on an older state.
-type fenced struct {
-	next    http.RoundTripper
+type fence struct {
 	leading context.Context
 	term    uint64
-	places  chan struct{} // one is taken by each request
+	places  chan struct{} // one is taken by each write
+}
+
+func newFence(leading context.Context, term uint64) *fence {
+	return &fence{leading, term, make(chan struct{}, controllerRequests*runtime.GOMAXPROCS(0))}
+}
+
+// enter gives the context of a write, once there is a place for it. leave ends it.
+func (f *fence) enter(ctx context.Context) (_ context.Context, leave func(), err error) {
+	if err := f.leading.Err(); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, here{}, f.term))
+	stop := context.AfterFunc(f.leading, cancel)
+	end := func() {
+		stop()
+		cancel()
+	}
+	select {
+	case f.places <- struct{}{}:
+		return ctx, func() {
+			<-f.places
+			end()
+		}, nil
+	case <-ctx.Done():
+		end()
+		return nil, nil, ctx.Err()
+	}
+}
+
+// fencedRequests are requests that a fence lets through.
+type fencedRequests struct {
+	*fence
+	next http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (f *fenced) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := f.leading.Err(); err != nil {
+func (f *fencedRequests) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, leave, err := f.enter(r.Context())
+	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), here{}, f.term))
-	defer cancel()
-	defer context.AfterFunc(f.leading, cancel)()
-	select {
-	case f.places <- struct{}{}:
-		defer func() { <-f.places }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	defer leave()
 	return f.next.RoundTrip(r.WithContext(ctx))
+}
+
+// fencedPods are pods that are written as a fence lets them.
+type fencedPods struct {
+	*fence
+	next *apiserver.LocalPods
+}
+
+// Create implements workloads.PodWriter.
+func (f *fencedPods) Create(ctx context.Context, namespace string, pod *corev1.Pod) (*corev1.Pod, error) {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return f.next.Create(ctx, namespace, pod)
+}
+
+// RemoveFinalizers implements workloads.PodWriter.
+func (f *fencedPods) RemoveFinalizers(ctx context.Context, namespace, name string, finalizers []string) (*corev1.Pod, bool, error) {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return nil, true, err
+	}
+	defer leave()
+	return f.next.RemoveFinalizers(ctx, namespace, name, finalizers)
 }

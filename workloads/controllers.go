@@ -131,6 +131,12 @@ type alone struct {
 // Run implements controller.
 func (a alone) Run(ctx context.Context, _ int) { a.it.Run(ctx) }
 
+// jobBatch is how long a Job is looked at once at most for all that happens to its pods. Kubernetes' second is for an API server that
+// is far away; here it would be most of the time that a Job takes.
+const jobBatch = 100 * time.Millisecond
+
+func init() { job.SyncJobBatchPeriod = jobBatch }
+
 // entries is the list of what is run.
 func entries() []entry {
 	return []entry{
@@ -222,7 +228,7 @@ func construct(ctx context.Context, state State, config func(controller string) 
 			return nil, fmt.Errorf("client of the controller %s: %w", e.name, err)
 		}
 		f.Begins(e.pods)
-		m, err := e.make(ctx, c, made)
+		m, err := e.make(ctx, o.client(e.name, c), made)
 		if err != nil {
 			return nil, fmt.Errorf("controller %s: %w", e.name, err)
 		}
@@ -255,6 +261,14 @@ func construct(ctx context.Context, state State, config func(controller string) 
 	}
 	autoscaler, err := newAutoscaler(ctx, config(autoscalerController), made, o.Autoscaler)
 	return append(out, autoscaler), err
+}
+
+// client is a controller's client, by which it writes pods as Pods says.
+func (o *Options) client(controller string, by kubernetes.Interface) kubernetes.Interface {
+	if o.Pods == nil {
+		return by
+	}
+	return withPods{by, o.Pods(controller)}
 }
 
 // begun runs a controller that is made, until the context ends.

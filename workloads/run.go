@@ -23,6 +23,8 @@ type Options struct {
 	Off []string
 	// Aggregation is about servers of others' that serve parts of the API.
 	Aggregation Aggregation
+	// Pods is how a controller writes pods; nil: by requests.
+	Pods func(controller string) PodWriter
 	// Open gives a secret as it was before it was sealed.
 	Open opening
 }
