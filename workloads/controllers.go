@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -135,7 +136,8 @@ func (a alone) Run(ctx context.Context, _ int) { a.it.Run(ctx) }
 // is far away; here it would be most of the time that a Job takes.
 const jobBatch = 100 * time.Millisecond
 
-func init() { job.SyncJobBatchPeriod = jobBatch }
+// lookAtJobsOften makes it so, before the first controller of Jobs is made.
+var lookAtJobsOften = sync.OnceFunc(func() { job.SyncJobBatchPeriod = jobBatch })
 
 // entries is the list of what is run.
 func entries() []entry {
@@ -218,6 +220,7 @@ func Names() []string {
 // construct makes every controller; each registers its handlers with the factory's
 // informers.
 func construct(ctx context.Context, state State, config func(controller string) *rest.Config, made factory, f *informers.Feed, o Options) ([]begun, error) {
+	lookAtJobsOften()
 	var out []begun
 	for _, e := range entries() {
 		if slices.Contains(o.Off, e.name) {
