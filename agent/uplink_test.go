@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 
@@ -115,35 +113,6 @@ func TestFetchError(t *testing.T) {
 		if err := fetchError(cause, "configmaps", "c"); apierrors.IsNotFound(err) || !errors.Is(err, cause) {
 			t.Errorf("%v became %v", cause, err)
 		}
-	}
-}
-
-func TestWorkerID(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "worker")
-	first, err := workerID(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := workerID(dir)
-	if err != nil || again != first || first == "" {
-		t.Errorf("the worker was %q and is %q: %v", first, again, err)
-	}
-	files, err := os.ReadDir(dir)
-	if err != nil || len(files) != 1 {
-		t.Errorf("%d files are in the data directory: %v", len(files), err)
-	}
-	// What a machine left behind that stopped in the middle of writing.
-	if err := os.WriteFile(filepath.Join(dir, "worker-id"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	fresh, err := workerID(dir)
-	if err != nil || fresh == "" || fresh == first {
-		t.Errorf("an empty identity became %q: %v", fresh, err)
-	}
-	one, _ := workerID("")
-	other, _ := workerID("")
-	if one == other || one == "" {
-		t.Error("two workers without a directory are one")
 	}
 }
 

@@ -6,18 +6,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/agent/logind"
 	"github.com/berth-dev/berth/agent/manifests"
-	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/worker"
@@ -322,28 +319,4 @@ func imageDir(ctx context.Context, rt runtime.Runtime) (string, error) {
 		return d.ImageDir(ctx)
 	}
 	return "", nil
-}
-
-// workerID reads the identity of a worker from its data directory, or makes
-// one.
-func workerID(dataDir string) (string, error) {
-	if dataDir == "" {
-		return uuid.NewString(), nil
-	}
-	if err := os.MkdirAll(dataDir, 0o711); err != nil {
-		return "", fmt.Errorf("data directory: %w", err)
-	}
-	path := filepath.Join(dataDir, "worker-id")
-	b, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("the worker's identity: %w", err)
-	}
-	if id := strings.TrimSpace(string(b)); id != "" {
-		return id, nil
-	}
-	id := uuid.NewString()
-	if err := atomicfile.Write(path, []byte(id+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("keep the worker's identity: %w", err)
-	}
-	return id, nil
 }
