@@ -48,24 +48,38 @@ func CreateCA(dir string, validity time.Duration, force bool) (*CA, error) {
 	return ca, nil
 }
 
-// LoadCA reads the CA that CreateCA has written into dir.
+// LoadCA reads the CA that CreateCA has written into dir. The error wraps fs.ErrNotExist if there is nothing of one.
 func LoadCA(dir string) (*CA, error) {
-	cert, err := os.ReadFile(filepath.Join(dir, CAFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no CA in %s (make one with `berth tls ca`): %w", dir, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the CA: %w", err)
-	}
-	key, err := os.ReadFile(filepath.Join(dir, CAKeyFile))
-	if err != nil {
-		return nil, fmt.Errorf("reading the CA's key: %w", err)
+	certFile, keyFile := filepath.Join(dir, CAFile), filepath.Join(dir, CAKeyFile)
+	cert, noCert := os.ReadFile(certFile)
+	key, noKey := os.ReadFile(keyFile)
+	switch {
+	case errors.Is(noCert, fs.ErrNotExist) && errors.Is(noKey, fs.ErrNotExist):
+		return nil, fmt.Errorf("no CA in %s (make one with `berth tls ca`): %w", dir, noCert)
+	case errors.Is(noCert, fs.ErrNotExist) || errors.Is(noKey, fs.ErrNotExist):
+		return nil, halfOfCA(certFile, keyFile, noCert != nil)
+	case noCert != nil:
+		return nil, fmt.Errorf("reading the CA: %w", noCert)
+	case noKey != nil:
+		return nil, fmt.Errorf("reading the CA's key: %w", noKey)
 	}
 	ca, err := ParseCA(Pair{CertPEM: cert, KeyPEM: key})
+	if err == nil {
+		err = ca.cert.CheckSignatureFrom(ca.cert) // it has signed itself: nothing of it is damaged
+	}
 	if err != nil {
 		return nil, fmt.Errorf("CA in %s: %w", dir, err)
 	}
 	return ca, nil
+}
+
+// halfOfCA says what to do where one file of the two is missing: another CA would be made in its place, whom nobody trusts.
+func halfOfCA(certFile, keyFile string, noCert bool) error {
+	missing, there := keyFile, certFile
+	if noCert {
+		missing, there = certFile, keyFile
+	}
+	return fmt.Errorf("%s is missing, and %s is there: put it back from a copy; if no certificate of this CA is in use yet, remove %s", missing, there, there)
 }
 
 // OpenAuthority reads a CA from the files that a server was given to sign with: CA and Key.
