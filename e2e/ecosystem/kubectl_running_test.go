@@ -169,7 +169,9 @@ func (k kubectl) reach() {
 	if page := k.page(at + "/api/v1/namespaces/" + kubectlNamespace + "/services/box:80/proxy/index.html"); page != "box\n" {
 		k.t.Errorf("by the proxy of services the page is %q", page)
 	}
-	contains(k.t, k.run("exec", "box", "--", "wget", "-q", "-O", "-", "http://box/index.html"), "box")
+	// A pod's own name is its address, so the service is named whole where they are called alike.
+	contains(k.t, k.run("exec", "box", "--", "wget", "-q", "-O", "-", "http://box."+kubectlNamespace+".svc.cluster.local/index.html"), "box")
+	contains(k.t, k.run("exec", "deployment/web", "--", "wget", "-q", "-O", "-", "http://box/index.html"), "box")
 }
 
 func (k kubectl) page(url string) string {
@@ -332,7 +334,8 @@ func (k kubectl) about() {
 	}
 	contains(k.t, k.run("options"), "--kubeconfig")
 	contains(k.t, k.run("completion", "bash"), "kubectl")
-	contains(k.t, k.run("__complete", "get", "pods", "bo"), "box")
+	// What shells call takes no flag before it.
+	contains(k.t, tool(k.t, "kubectl", "__complete", "-n", kubectlNamespace, "get", "pods", "bo"), "box")
 }
 
 func (k kubectl) config() {
@@ -349,6 +352,7 @@ func (k kubectl) config() {
 		return tool(k.t, "kubectl", append([]string{"--kubeconfig", file, "config"}, args...)...)
 	}
 	contains(k.t, config("view"), "current-context: berth", "DATA+OMITTED")
+	k.run("create", "serviceaccount", "reader")
 	token := strings.TrimSpace(k.run("create", "token", "reader"))
 	config("set-credentials", "reader", "--token="+token)
 	config("set-context", "reader", "--cluster=berth", "--user=reader", "--namespace="+kubectlNamespace)
