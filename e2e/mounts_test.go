@@ -38,7 +38,7 @@ func reachable() string {
 }
 
 // A pod finds the API, is its service account there, and is nobody once it is gone; what it mounts follows changes, but
-// for sub paths.
+// for sub paths, and is not the pod's to change.
 func mounts(t *testing.T, c *cluster) {
 	dir, err := inCluster()
 	if err != nil {
@@ -54,6 +54,7 @@ func mounts(t *testing.T, c *cluster) {
 	create(t, kube, imaged("mounts", `/client/incluster /api/v1/namespaces/default/pods/mounts /api/v1/namespaces/kube-system/secrets /api/v1/nodes
 cat /var/run/secrets/kubernetes.io/serviceaccount/namespace; echo
 cat /var/run/secrets/kubernetes.io/serviceaccount/token; echo
+for file in /etc/follow/new /etc/labels/new /var/run/secrets/kubernetes.io/serviceaccount/new /etc/pinned; do (echo mine > $file) 2>/dev/null && echo wrote $file; done
 until test "$(cat /etc/follow/key)" = two && grep -q new /etc/labels/labels; do sleep 0.1; done
 echo "$(cat /etc/follow/key) $(cat /etc/pinned)"; exec sleep 1000`,
 		volume("follow", "/etc/follow", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "follow"}}}),

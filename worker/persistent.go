@@ -141,8 +141,7 @@ func onMismatch(pod *corev1.Pod) bool {
 	return s != nil && s.FSGroupChangePolicy != nil && *s.FSGroupChangePolicy == corev1.FSGroupChangeOnRootMismatch
 }
 
-// giveWhole makes all that a volume holds the pod's fsGroup's, where the root decides only unless its root is so already. Other pods may be
-// writing there meanwhile, so no link leads out of it.
+// giveWhole makes all that a volume holds the pod's fsGroup's, where the root decides only unless its root is so already.
 func giveWhole(dir string, group *int64, rootDecides, readOnly bool) error {
 	if group == nil || readOnly {
 		return nil
@@ -155,34 +154,7 @@ func giveWhole(dir string, group *int64, rootDecides, readOnly bool) error {
 	if fi, err := root.Stat("."); err != nil || rootDecides && fi.Mode()&fs.ModeSetgid != 0 && groupOf(fi) == *group {
 		return err
 	}
-	give := func(path string, fi fs.FileInfo) error {
-		mode := fi.Mode() | writableBits
-		if fi.IsDir() {
-			mode |= directoryBits
-		}
-		return errors.Join(root.Lchown(path, -1, int(*group)), root.Chmod(path, mode&(fs.ModePerm|fs.ModeSetgid|fs.ModeSetuid|fs.ModeSticky)))
-	}
-	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
-		if err != nil || path == "." || e.Type()&fs.ModeSymlink != 0 {
-			return err
-		}
-		fi, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return give(path, fi)
-	})
-	if err != nil {
-		return err
-	}
-	fi, err := root.Stat(".") // last: it says that all is done
-	if err != nil {
-		return err
-	}
-	return give(".", fi)
+	return giveToGroup(root, group, writableBits) // the root is last: it says that all is done
 }
 
 // mountNFS mounts a file system of another host, if that is not done yet.

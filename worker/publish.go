@@ -50,21 +50,22 @@ func publish(dir string, files map[string]volumeFile, defaultMode *int32, group 
 	case holds(root, current, files):
 		return nil
 	}
-	next, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
+	made, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
 	if err != nil {
 		return err
 	}
-	if err := writeFiles(next, files, defaultMode); err != nil {
+	next := filepath.Base(made)
+	if err := writeFiles(root, next, files, defaultMode); err != nil {
 		return err
 	}
-	if err := giveToGroup(dir, group, readOnlyBits); err != nil {
+	if err := giveToGroup(root, group, readOnlyBits); err != nil {
 		return err
 	}
 	const before = dataLink + "_tmp"
 	if err := root.Remove(before); err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	if err := root.Symlink(filepath.Base(next), before); err != nil {
+	if err := root.Symlink(next, before); err != nil {
 		return err
 	}
 	if err := root.Rename(before, dataLink); err != nil {
@@ -75,19 +76,20 @@ func publish(dir string, files map[string]volumeFile, defaultMode *int32, group 
 			return err
 		}
 	}
-	return tidyVolume(root, filepath.Base(next), files)
+	return tidyVolume(root, next, files)
 }
 
-// writeFiles writes files below a directory that nobody sees yet.
-func writeFiles(dir string, files map[string]volumeFile, defaultMode *int32) error {
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(dir)
+// writeFiles writes files below a directory of the volume that ..data does not lead to yet. Whatever somebody makes of it meanwhile, nothing is
+// written outside of the volume.
+func writeFiles(volume *os.Root, dir string, files map[string]volumeFile, defaultMode *int32) error {
+	root, err := volume.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
+	if err := root.Chmod(".", 0o755); err != nil {
+		return err
+	}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		f := files[path]
 		mode := os.FileMode(0o644)

@@ -3,12 +3,14 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,6 +120,47 @@ func TestPublishOverOldFiles(t *testing.T) {
 		if err := publish(dir, map[string]volumeFile{bad: {}}, nil, nil); err == nil {
 			t.Errorf("%q is written", bad)
 		}
+	}
+}
+
+// TestPublishAmongThieves: whatever somebody who can write in the volume makes of what is being written, nothing outside of it is touched.
+func TestPublishAmongThieves(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	kept := filepath.Join(outside, "k")
+	if err := os.WriteFile(kept, []byte("the host's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var thief sync.WaitGroup
+	thief.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			names, _ := filepath.Glob(filepath.Join(dir, "..2*")) // the pattern is a good one
+			for _, name := range names {
+				// Each may fail: who is robbed goes on meanwhile.
+				_ = os.Rename(name, filepath.Join(dir, fmt.Sprint("..stolen-", i)))
+				_ = os.Symlink(outside, name)
+			}
+		}
+	})
+	group := int64(os.Getgid())
+	for i := range 2000 {
+		_ = publish(dir, map[string]volumeFile{"k": {data: fmt.Append(nil, i)}}, nil, &group) // that it may fail is the thief's loss
+	}
+	close(done)
+	thief.Wait()
+	if data, err := os.ReadFile(kept); err != nil || string(data) != "the host's" {
+		t.Errorf("outside it is written %q, %v", data, err)
+	}
+	if fi, err := os.Stat(kept); err != nil || fi.Mode() != 0o600 {
+		t.Errorf("outside a mode is changed: %v, %v", fi, err)
+	}
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 1 {
+		t.Errorf("outside there are %v, %v", entries, err)
 	}
 }
 

@@ -121,7 +121,7 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 		}
 		var source string
 		var err error
-		readOnly := vol.Image != nil
+		readOnly := vol.Image != nil || runtime.ShowsObjects(vol) // as in Kubernetes: what is written anew there is the agent's to write
 		switch {
 		case vol.Image != nil:
 			if r.images[vol.Name] == "" {

@@ -37,28 +37,40 @@ func groupOf(fi fs.FileInfo) int64 {
 	return -1
 }
 
-// giveToGroup makes a volume the pod's fsGroup's; nil: nobody's in particular.
-func giveToGroup(dir string, group *int64, bits fs.FileMode) error {
+// giveToGroup makes all that is in a volume the pod's fsGroup's, and at last the volume itself; nil: nobody's in particular. Somebody may be
+// writing there meanwhile: no link leads out, and what vanishes is left.
+func giveToGroup(root *os.Root, group *int64, bits fs.FileMode) error {
 	if group == nil {
 		return nil
 	}
-	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.Type()&fs.ModeSymlink != 0 {
+	give := func(path string, fi fs.FileInfo) error {
+		mode := fi.Mode() | bits
+		if fi.IsDir() {
+			mode |= directoryBits
+		}
+		return errors.Join(root.Lchown(path, -1, int(*group)), root.Chmod(path, mode&(fs.ModePerm|fs.ModeSetgid|fs.ModeSetuid|fs.ModeSticky)))
+	}
+	err := fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == "." || e.Type()&fs.ModeSymlink != 0 {
 			return err
 		}
 		fi, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
-		if err := os.Lchown(path, -1, int(*group)); err != nil {
-			return err
-		}
-		mode := fi.Mode() | bits
-		if e.IsDir() {
-			mode |= directoryBits
-		}
-		return os.Chmod(path, mode)
+		return give(path, fi)
 	})
+	if err != nil {
+		return err
+	}
+	fi, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	return give(".", fi)
 }
 
 // emptyDir makes the volume, once: what the pod does with it afterwards is the pod's.
@@ -90,7 +102,12 @@ func emptyDir(dir string, s *corev1.EmptyDirVolumeSource, group *int64) error {
 	if err := os.Chmod(dir, 0o777); err != nil { // whoever the containers run as
 		return err
 	}
-	return giveToGroup(dir, group, writableBits)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // nothing was written
+	return giveToGroup(root, group, writableBits)
 }
 
 // isMounted says whether something is mounted at a directory: it is on another device than the one above it.
