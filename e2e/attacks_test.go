@@ -40,11 +40,14 @@ var attacks = map[string]func(*attacked, *testing.T){
 	"gossip without its key":       (*attacked).gossipWithoutKey,
 	"gossip of a forged server":    (*attacked).gossipOfAForgedServer,
 	"garbage on every port":        (*attacked).garbageOnEveryPort,
+	"frames behind the handshake":  (*attacked).framesAfterTheHandshake,
 	"a recorded session":           (*attacked).recordedSession,
 	"bodies":                       (*attacked).bodies,
 	"idle connections":             (*attacked).idleConnections,
 	"slow readers":                 (*attacked).slowReaders,
 	"paths out of a volume":        (*attacked).pathsOutOfAVolume,
+	"volumes of objects":           (*attacked).volumesOfObjects,
+	"links that move":              (*attacked).linksThatMove,
 	"the environment of the agent": (*attacked).environmentOfTheAgent,
 }
 
