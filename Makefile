@@ -93,12 +93,14 @@ conformance: build ## Kubernetes' own conformance tests on real containers, into
 	  $(if $(SPECS),-specs '$(SPECS)',-report $(CURDIR)/docs/conformance.md)
 
 # Tools of others are built from their modules, in modules of their own, so that nothing of theirs is among the requirements of the
-# product. A first build takes long. TOOLS is where they are built; TOOLS_BUILT=yes takes what is there. ONLY names tests, as go test -run does.
+# product. A first build takes long. TOOLS is where they are built, BUILD names which (else all); TOOLS_BUILT=yes takes what is there. ONLY names
+# tests, as go test -run does.
 ECOSYSTEM    := e2e/ecosystem
 TOOLS        ?= $(CURDIR)/bin/ecosystem
 ONLY         ?= .
+BUILD        ?=
 ecosystem: build containers ## tools and operators of others, unchanged, on Berth: docs/ecosystem.md; ONLY= for some; needs root
-	test '$(TOOLS_BUILT)' = yes || (cd $(ECOSYSTEM) && go run ./build -into '$(TOOLS)' -jobs $(JOBS))
+	test '$(TOOLS_BUILT)' = yes || (cd $(ECOSYSTEM) && go run ./build -into '$(TOOLS)' -jobs $(JOBS) $(BUILD))
 	cd $(ECOSYSTEM) && go test -count=1 -vet=off -timeout 60m . -v -run '$(ONLY)' -berth '$(CURDIR)/bin/berth' -tools '$(TOOLS)'
 
 check: lint ## formatting, vet, go.mod: what must hold before anything is tested
