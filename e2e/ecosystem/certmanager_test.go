@@ -46,6 +46,12 @@ spec: {dnsNames: [site.example.com], secretName: site, issuerRef: {name: authori
 func TestCertManager(t *testing.T) {
 	needTool(t, "cert-manager")
 	chart := certManagerChart(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("its pods:\n%s", told("-n", certManagerNamespace, "describe", "pods"))
+			t.Logf("they say:\n%s", told("-n", certManagerNamespace, "logs", "--prefix", "--tail=50", "-l", "app.kubernetes.io/instance=cert-manager"))
+		}
+	})
 	tool(t, "helm4", "install", "cert-manager", chart, "--namespace", certManagerNamespace, "--create-namespace", "--wait", "--timeout", "5m",
 		"--set", "crds.enabled=true,crds.keep=false")
 	t.Cleanup(func() {

@@ -182,6 +182,16 @@ func atEnd(t *testing.T, args ...string) {
 	}
 }
 
+// told is what kubectl says at the end of a test that failed, be it an error.
+func told(args ...string) string {
+	cmd := exec.CommandContext(context.Background(), filepath.Join(shared.tools, "kubectl"), append([]string{"--kubeconfig", shared.Kubeconfig}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("%s%v", out, err)
+	}
+	return string(out)
+}
+
 // needTool fails a test whose tool is not there, or is another one.
 func needTool(t *testing.T, name string) {
 	t.Helper()

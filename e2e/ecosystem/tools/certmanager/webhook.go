@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/cert-manager/cert-manager/internal/webhook"
@@ -42,7 +43,12 @@ func runCheck(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	checker, err := cmapichecker.New(config, "default")
+	// Its rights are those of the namespace that it is in.
+	namespace, _, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil).Namespace()
+	if err != nil {
+		return err
+	}
+	checker, err := cmapichecker.New(config, namespace)
 	if err != nil {
 		return err
 	}
