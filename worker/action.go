@@ -62,6 +62,17 @@ func (k ActionKind) String() string {
 	return "none"
 }
 
+// counts says whether calls of the kind are among those of which only so many are under way. Hooks may take as long as a pod's grace, and do
+// not; nor do signals, which a container gets at its time whatever others are waiting for; probes and measurements, which have timeouts of their
+// own; images that are fetched, of which the runtime takes only so many at a time; and volumes that are written anew, which wait for each other.
+func (k ActionKind) counts() bool {
+	switch k {
+	case ActionPreStop, ActionPostStart, ActionSignal, ActionProbe, ActionMeasure, ActionPull, ActionRefresh:
+		return false
+	}
+	return true
+}
+
 // imageRefs are what a container is started from and, by their names, what those of its volumes show that are of images, as the
 // ImageStore calls them.
 type imageRefs struct {

@@ -359,40 +359,33 @@ func (a *Agent) act(ctx context.Context, now time.Time) {
 
 func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 	a.locked(func() { a.queue = append(a.queue, a.core.TakeActions()...) })
+	var held []Action // until others are over
 	for len(a.queue) > 0 {
 		next := a.queue[0]
+		a.queue = a.queue[1:]
 		hook := next.Kind == ActionPreStop || next.Kind == ActionPostStart
-		if next.Kind == ActionHookEnd {
-			a.queue = a.queue[1:]
+		switch {
+		case next.Kind == ActionHookEnd:
 			a.caller.do(ctx, next)
-			continue
-		}
-		if a.opts.CallsAtOnce == CallsInline && !hook {
-			a.queue = a.queue[1:]
+		case a.opts.CallsAtOnce == CallsInline && !hook:
 			o := a.caller.do(ctx, next)
 			a.locked(func() {
 				a.core.Done(o, now)
 				a.queue = append(a.queue, a.core.TakeActions()...)
 			})
-			continue
-		}
-		// Hooks may take as long as a pod's grace and do not count; nor do probes and measurements, which are bounded by
-		// their own timeouts, nor images that are fetched, of which the runtime takes only so many at a time, nor volumes that are
-		// written anew, which wait for each other.
-		uncounted := hook || next.Kind == ActionProbe || next.Kind == ActionMeasure || next.Kind == ActionPull ||
-			next.Kind == ActionRefresh
-		if !uncounted && a.underWay >= a.opts.CallsAtOnce {
-			break
-		}
-		a.queue = a.queue[1:]
-		if !uncounted {
+		case !next.Kind.counts():
+			a.call(ctx, next)
+		case a.underWay < a.opts.CallsAtOnce:
 			a.underWay++
+			a.call(ctx, next)
+		default:
+			held = append(held, next)
 		}
-		a.call(ctx, next, uncounted)
 	}
+	a.queue = held
 }
 
-func (a *Agent) call(ctx context.Context, action Action, uncounted bool) {
+func (a *Agent) call(ctx context.Context, action Action) {
 	ctx, over := a.caller.hooks.begin(ctx, action)
 	a.spawn(func() {
 		o := a.caller.do(ctx, action)
@@ -402,7 +395,7 @@ func (a *Agent) call(ctx context.Context, action Action, uncounted bool) {
 				"container", action.ID.Container, "error", o.Err)
 		}
 		a.inputs.put(func(now time.Time) {
-			if !uncounted {
+			if action.Kind.counts() {
 				a.underWay--
 			}
 			a.core.Done(o, now)

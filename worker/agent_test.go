@@ -231,6 +231,55 @@ func TestAgentLife(t *testing.T) {
 	}
 }
 
+// slowStarts starts containers of the pod "slow" when it may, and tells of signals.
+type slowStarts struct {
+	runtime.Runtime
+	may       chan struct{}
+	signalled chan runtime.ID
+}
+
+func (s *slowStarts) Start(ctx context.Context, spec runtime.Spec) error {
+	if spec.Pod.Name == "slow" {
+		select {
+		case <-s.may:
+		case <-ctx.Done():
+		}
+	}
+	return s.Runtime.Start(ctx, spec)
+}
+
+func (s *slowStarts) Signal(ctx context.Context, id runtime.ID, signal runtime.Signal) error {
+	s.signalled <- id
+	return s.Runtime.Signal(ctx, id, signal)
+}
+
+// As many calls as there may be are under way, and others wait for them: a container that has to end does not.
+func TestSignalsDoNotWait(t *testing.T) {
+	s := newServers()
+	rt := &slowStarts{Runtime: fake.New(runTimeline(t)), may: make(chan struct{}), signalled: make(chan runtime.ID, 10)}
+	_, _ = run(t, Options{Node: testNode(t), Uplink: s, Runtime: rt, CallsAtOnce: 1})
+	web := testPod("web")
+	s.assignments <- Assignment{Full: true, Revision: 1, Pods: []*corev1.Pod{web}}
+	s.await(t, "it runs", func() bool { return s.pods["web"].Status.Phase == corev1.PodRunning })
+	s.assignments <- Assignment{Revision: 2, Pods: []*corev1.Pod{testPod("slow"), testPod("waits")}}
+	s.assignments <- Assignment{Revision: 3, Pods: []*corev1.Pod{deleted(web, 30)}}
+	select {
+	case id := <-rt.signalled:
+		if id.Pod != "web" {
+			t.Errorf("%s is told to end", id)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it is not told to end")
+	}
+	if s.status("waits").Phase == corev1.PodRunning {
+		t.Error("more calls than may be were under way")
+	}
+	close(rt.may)
+	s.await(t, "all is done", func() bool {
+		return s.pods["web"].Removed && s.pods["slow"].Status.Phase == corev1.PodRunning && s.pods["waits"].Status.Phase == corev1.PodRunning
+	})
+}
+
 func TestAgentReportsPressure(t *testing.T) {
 	s := newServers()
 	available := int64(10)

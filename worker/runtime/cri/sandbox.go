@@ -142,9 +142,20 @@ func newestFirst(boxes []*criv1.PodSandbox) {
 
 // endSandbox gives back what a sandbox holds, and forgets it with its containers, too, if it is to.
 func (r *Runtime) endSandbox(ctx context.Context, id string, forget bool) error {
+	remove := func() error {
+		_, err := r.runtime.RemovePodSandbox(ctx, &criv1.RemovePodSandboxRequest{PodSandboxId: id})
+		return err
+	}
+	if forget && r.known().name == containerd {
+		// It stops what it removes, in any case: told to stop it before, it would have the network's plugins run twice. Earlier versions refuse
+		// one that has broken, unless it was stopped.
+		if err := remove(); err == nil || notFound(err) {
+			return nil
+		}
+	}
 	_, err := r.runtime.StopPodSandbox(ctx, &criv1.StopPodSandboxRequest{PodSandboxId: id})
 	if err == nil && forget {
-		_, err = r.runtime.RemovePodSandbox(ctx, &criv1.RemovePodSandboxRequest{PodSandboxId: id})
+		err = remove()
 	}
 	if err != nil && !notFound(err) {
 		return fmt.Errorf("ending a sandbox of the pod: %w", asked(err))

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -25,20 +26,23 @@ type stub struct {
 	criv1.UnimplementedRuntimeServiceServer
 	criv1.UnimplementedImageServiceServer
 
+	name   string     // what it calls itself; empty: stub
 	events chan error // what a stream of events does next: nil is an event, an error ends it
 	deaf   bool       // it has no events
+	broken bool       // it removes no sandbox that was not stopped
 
 	mu       sync.Mutex
 	streams  int
 	listings int
 	boxes    []*criv1.RunPodSandboxRequest
+	ended    []string // calls about sandboxes
 	pulling  int
 	most     int
 	release  chan struct{}
 }
 
 func (s *stub) Version(context.Context, *criv1.VersionRequest) (*criv1.VersionResponse, error) {
-	return &criv1.VersionResponse{RuntimeName: "stub", RuntimeVersion: "1.0", RuntimeApiVersion: "v1"}, nil
+	return &criv1.VersionResponse{RuntimeName: cmp.Or(s.name, "stub"), RuntimeVersion: "1.0", RuntimeApiVersion: "v1"}, nil
 }
 
 func (s *stub) Status(context.Context, *criv1.StatusRequest) (*criv1.StatusResponse, error) {
@@ -47,6 +51,24 @@ func (s *stub) Status(context.Context, *criv1.StatusRequest) (*criv1.StatusRespo
 
 func (s *stub) ListPodSandbox(context.Context, *criv1.ListPodSandboxRequest) (*criv1.ListPodSandboxResponse, error) {
 	return &criv1.ListPodSandboxResponse{}, nil
+}
+
+func (s *stub) StopPodSandbox(context.Context, *criv1.StopPodSandboxRequest) (*criv1.StopPodSandboxResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = append(s.ended, "stop")
+	return &criv1.StopPodSandboxResponse{}, nil
+}
+
+func (s *stub) RemovePodSandbox(context.Context, *criv1.RemovePodSandboxRequest) (*criv1.RemovePodSandboxResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := slices.Contains(s.ended, "stop")
+	s.ended = append(s.ended, "remove")
+	if s.broken && !before {
+		return nil, status.Error(codes.Unknown, "its network namespace is not closed")
+	}
+	return &criv1.RemovePodSandboxResponse{}, nil
 }
 
 func (s *stub) ListContainers(context.Context, *criv1.ListContainersRequest) (*criv1.ListContainersResponse, error) {
@@ -275,5 +297,27 @@ func TestHandlerAndNamespaces(t *testing.T) {
 	}
 	if want := []string{`"kata" CONTAINER POD POD`, `"" NODE NODE NODE`}; !slices.Equal(got, want) {
 		t.Errorf("the runtime was asked for %q, want %q", got, want)
+	}
+}
+
+// A network is given back once, where the runtime does so by itself, and nowhere not at all.
+func TestRemovedSandboxes(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		broken bool
+		want   []string
+	}{
+		{containerd, false, []string{"remove"}},
+		{containerd, true, []string{"remove", "stop", "remove"}},
+		{crio, false, []string{"stop", "remove"}},
+	} {
+		s := &stub{deaf: true, name: c.name, broken: c.broken}
+		r := openOver(t, s, nil)
+		if err := r.endSandbox(t.Context(), "box", true); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if !slices.Equal(s.ended, c.want) {
+			t.Errorf("%s, broken %v: %q, want %q", c.name, c.broken, s.ended, c.want)
+		}
 	}
 }
