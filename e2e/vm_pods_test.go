@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/berth-dev/berth/agent/fleet"
 )
@@ -104,6 +109,25 @@ func (g *grouped) make(t *testing.T, name, command string, requests, limits core
 	return g.waitRunning(t, "default", p.Name)[0]
 }
 
+// ask asks until it is answered: a server in an emulated machine may be silent for so long that a command line would take it for lost.
+func (g *grouped) ask(t *testing.T, what string, f func(context.Context, typedcorev1.PodInterface) error) {
+	t.Helper()
+	g.eventually(t, "the servers to "+what, func(ctx context.Context) error { return f(ctx, g.Reader().Kube.CoreV1().Pods("default")) })
+}
+
+// remove deletes pods, and waits until they are gone.
+func (g *grouped) remove(t *testing.T, how metav1.DeleteOptions, pods ...*corev1.Pod) {
+	t.Helper()
+	for _, p := range pods {
+		g.ask(t, "remove "+p.Name, func(ctx context.Context, all typedcorev1.PodInterface) error {
+			if err := all.Delete(ctx, p.Name, how); !apierrors.IsNotFound(err) {
+				return cmp.Or(err, errors.New("it is there"))
+			}
+			return nil
+		})
+	}
+}
+
 func amounts(cpu, memory string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 }
@@ -139,7 +163,10 @@ func (g *grouped) bounded(t *testing.T) {
 		kernelSays(t, pod, "cpu.weight", "10", "35")
 	}
 	patch := `{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"300m","memory":"48Mi"},"limits":{"cpu":"600m","memory":"96Mi"}}}]}}`
-	g.berth(t, "patch", "pod", p.Name, "--subresource", "resize", "--patch", patch)
+	g.ask(t, "resize "+p.Name, func(ctx context.Context, pods typedcorev1.PodInterface) error {
+		_, err := pods.Patch(ctx, p.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "resize")
+		return err
+	})
 	g.waitFor(t, p.Name, "to have more", func(p *corev1.Pod) bool {
 		s := p.Status.ContainerStatuses
 		return podReady(p) && condition(p, corev1.PodResizeInProgress) == nil && s[0].Resources != nil && s[0].Resources.Limits.Cpu().MilliValue() == 600
@@ -149,7 +176,7 @@ func (g *grouped) bounded(t *testing.T) {
 	if pod != "" {
 		are(pod, "60000", "100663296")
 	}
-	g.berth(t, "delete", "pod", p.Name, "--timeout=100s")
+	g.remove(t, metav1.DeleteOptions{}, p)
 	g.gone(t, container)
 	if pod != "" {
 		g.gone(t, pod)
@@ -193,7 +220,7 @@ func (g *grouped) unbounded(t *testing.T) {
 	_, container = g.groups(guaranteed)
 	kernelSays(t, container, "memory.max", "33554432")
 	kernelSays(t, container, "cpu.max", "10000 100000")
-	g.berth(t, "delete", "pod", effort.Name, guaranteed.Name, "--grace-period=0", "--force")
+	g.remove(t, *metav1.NewDeleteOptions(0), effort, guaranteed)
 }
 
 // throttled: who wants more of the processor than its limit waits for it.
@@ -212,7 +239,7 @@ func (g *grouped) throttled(t *testing.T) {
 		}
 		return fmt.Errorf("it says %s", b)
 	})
-	g.berth(t, "delete", "pod", p.Name, "--grace-period=0", "--force")
+	g.remove(t, *metav1.NewDeleteOptions(0), p)
 }
 
 // greedy: who takes more memory than its limit is ended, with all that runs in it, and its pod says why.
