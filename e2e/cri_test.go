@@ -30,12 +30,7 @@ var criDaemon struct {
 // could.
 func realContainers(t *testing.T) *containerdtest.Daemon {
 	t.Helper()
-	if missing := containerdtest.Missing(); missing != "" {
-		if os.Geteuid() != 0 || os.Getenv("BERTH_WITHOUT_CONTAINERS") != "" {
-			t.Skipf("real containers need %s", missing)
-		}
-		t.Fatalf("real containers need %s: `make containers` installs it on Debian; BERTH_WITHOUT_CONTAINERS=1 leaves these tests out", missing)
-	}
+	needsContainers(t)
 	criDaemon.once.Do(func() {
 		var options []func(*containerdtest.Daemon)
 		if os.Getenv(inVM) == "systemd" {
@@ -47,6 +42,24 @@ func realContainers(t *testing.T) *containerdtest.Daemon {
 		t.Fatal(criDaemon.err)
 	}
 	return criDaemon.d
+}
+
+// mayLackContainers: nobody could install what real containers need, or is told not to.
+func mayLackContainers() bool {
+	return os.Geteuid() != 0 || os.Getenv("BERTH_WITHOUT_CONTAINERS") != ""
+}
+
+// needsContainers leaves a test out where real containers may be lacking and are, and fails it where they have to be there.
+func needsContainers(t *testing.T) {
+	t.Helper()
+	missing := containerdtest.Missing()
+	if missing == "" {
+		return
+	}
+	if mayLackContainers() {
+		t.Skipf("real containers need %s", missing)
+	}
+	t.Fatalf("real containers need %s: `make containers` installs it on Debian; BERTH_WITHOUT_CONTAINERS=1 leaves these tests out", missing)
 }
 
 // stopRealContainers ends it, and says what the tests left in it.

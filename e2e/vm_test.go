@@ -15,12 +15,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
 )
 
-// vmParts is what `make e2e-vm` takes out of Debian's packages: linux, a kernel with its modules, and systemd.
-var vmParts = flag.String("vm", "", "the directory of a kernel and of systemd for virtual machines; none: the tests in them are left out")
+var (
+	// vmParts is what `make e2e-vm` takes out of Debian's packages: linux, a kernel with its modules, and systemd.
+	vmParts = flag.String("vm", "", "the directory of a kernel and of systemd for virtual machines; none: the tests in them are left out")
+	vmPart  = flag.String("vm.part", "whole", "whole, or brief: what is dear to run often is left out, and the machine with systemd")
+)
 
 const (
 	// vmLimit ends a machine that hangs: it is emulated, and slow.
@@ -36,14 +37,39 @@ type inner struct {
 	env               []string
 }
 
+// vmPlan says which tests run in machines: of the runtime of processes, of that of containers (none: empty), and of pods, and whether in a
+// machine with systemd, too.
+type vmPlan struct {
+	process, cri, pods string
+	systemd            bool
+}
+
+var vmPlans = map[string]vmPlan{
+	"whole": {
+		process: "^Test(LimitsAndOutOfMemory|NoCgroupIsLeft|Use|Reclaim|TermThenKill|ChildrenEndToo|Exec|RestartedAgentTakesOver|ShimKilled|NeverTwice|DestroyNobody)$",
+		cri:     "^Test(Life|Resources|Adopt|LostProcesses)$",
+		pods:    "^TestPodsInVM$",
+		systemd: true,
+	},
+	"brief": {
+		process: "^Test(LimitsAndOutOfMemory|NoCgroupIsLeft|Use)$",
+		pods:    "^TestPodsInVM$/.*/^what_is_asked_for$",
+	},
+}
+
 // Cgroups of version 2 are shown on machines that have none: tests of what makes them, and pods with limits of both runtimes, run
 // in virtual machines with Debian's kernel. In one of them there is nobody else who makes cgroups, in the other there is systemd.
 func TestVM(t *testing.T) {
 	if *vmParts == "" {
 		t.Skip("`make e2e-vm` takes a kernel out of Debian's packages and runs this test with it")
 	}
-	if missing := containerdtest.Missing(); missing != "" {
-		t.Fatalf("real containers need %s: `make containers` installs it on Debian", missing)
+	plan, ok := vmPlans[*vmPart]
+	if !ok {
+		t.Fatalf("-vm.part is %q, and not whole or brief", *vmPart)
+	}
+	needsContainers(t)
+	if _, err := os.Stat(filepath.Join(*vmParts, "whole")); err != nil && mayLackContainers() {
+		t.Skipf("virtual machines need a kernel: %v", err)
 	}
 	v := &machines{dir: filepath.Join(root, "vm")}
 	if err := v.prepare(t.Context()); err != nil {
@@ -57,21 +83,24 @@ func TestVM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	process := inner{name: "process", dir: filepath.Join(here, "../worker/runtime/process"),
-		run: "^Test(LimitsAndOutOfMemory|NoCgroupIsLeft|Use|Reclaim|TermThenKill|ChildrenEndToo|Exec|RestartedAgentTakesOver|ShimKilled|NeverTwice|DestroyNobody)$"}
-	cri := inner{name: "cri", dir: filepath.Join(here, "../worker/runtime/cri"),
-		run: "^Test(Life|Resources|Adopt|LostProcesses)$"}
-	for _, p := range [...]*inner{&process, &cri} {
-		p.binary = filepath.Join(v.dir, p.name+".test")
+	var tests []inner
+	for _, p := range [...]inner{{name: "process", run: plan.process}, {name: "cri", run: plan.cri}} {
+		if p.run == "" {
+			continue
+		}
+		p.dir, p.binary = filepath.Join(here, "../worker/runtime", p.name), filepath.Join(v.dir, p.name+".test")
 		if out, err := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-c", "-o", p.binary, p.dir).CombinedOutput(); err != nil {
 			t.Fatalf("building the tests of %s: %v: %s", p.name, err, out)
 		}
+		tests = append(tests, p)
 	}
 	pods := func(driver string) inner {
-		return inner{name: "pods", dir: here, binary: self, run: "^TestPodsInVM$", env: []string{inVM + "=" + driver, "BERTH_E2E_BINARY=/machine" + binary}}
+		return inner{name: "pods", dir: here, binary: self, run: plan.pods, env: []string{inVM + "=" + driver, "BERTH_E2E_BINARY=/machine" + binary}}
 	}
-	t.Run("nobody else makes cgroups", func(t *testing.T) { v.run(t, "", process, cri, pods("cgroupfs")) })
-	t.Run("systemd makes cgroups", func(t *testing.T) { v.run(t, "systemd", pods("systemd")) })
+	t.Run("nobody else makes cgroups", func(t *testing.T) { v.run(t, "", append(tests, pods("cgroupfs"))...) })
+	if plan.systemd {
+		t.Run("systemd makes cgroups", func(t *testing.T) { v.run(t, "systemd", pods("systemd")) })
+	}
 }
 
 // machines are made of the same parts.
