@@ -133,7 +133,7 @@ func (a *sideAgent) median(figure int) float64 {
 		all = append(all, r[figure])
 	}
 	slices.Sort(all)
-	return all[len(all)/2]
+	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
 }
 
 func besideTable(ours, theirs *sideAgent) string {
