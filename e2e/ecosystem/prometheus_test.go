@@ -70,7 +70,7 @@ func TestPrometheus(t *testing.T) {
 		for query, want := range map[string]string{
 			`toy_total{job="pods",namespace="watched",pod="toy"}`:  "3",
 			`toy_total{job="endpoints",service="toy"}`:             "3",
-			`count(berth_is_leader{job="servers"} == 1)`:           "1",
+			`sum(berth_raft_leader{job="servers"})`:                "1",
 			`count(container_memory_working_set_bytes{pod="toy"})`: "1",
 			`count(node_cpu_usage_seconds_total{job="resources"})`: fmt.Sprint(workers),
 		} {
