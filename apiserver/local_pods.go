@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,13 +43,14 @@ func (s *Server) LocalPods(name string, groups ...string) *LocalPods {
 
 // Create makes a pod, and gives it as it is stored.
 func (p *LocalPods) Create(ctx context.Context, namespace string, in *corev1.Pod) (out *corev1.Pod, err error) {
-	ctx, cancel, err := p.begin(ctx, namespace, "", "create")
-	if err != nil {
-		return nil, err
-	}
-	defer cancel()
-	defer survive(&err)
-	in = in.DeepCopy()
+	err = p.do(ctx, namespace, "", "create", func(ctx context.Context) (err error) {
+		out, err = p.create(ctx, namespace, in.DeepCopy())
+		return err
+	})
+	return out, err
+}
+
+func (p *LocalPods) create(ctx context.Context, namespace string, in *corev1.Pod) (*corev1.Pod, error) {
 	legacyscheme.Scheme.Default(in)
 	obj := new(core.Pod)
 	if err := legacyscheme.Scheme.Convert(in, obj, nil); err != nil {
@@ -78,25 +80,19 @@ func (p *LocalPods) RemoveFinalizers(ctx context.Context, namespace, name string
 	if v := p.server.config.Backend.View(); v.Version() < fsm.SinceRelease || asksAboutPods(v, admissionv1.Update) {
 		return nil, false, nil
 	}
-	ctx, cancel, err := p.begin(ctx, namespace, name, "patch")
-	if err != nil {
-		return nil, true, err
-	}
-	defer cancel()
-	defer survive(&err)
-	result, err := propose(ctx, p.server.config.Backend, &fsm.ReleasePod{Key: fsm.PodKey(namespace, name), Finalizers: finalizers})
-	if err != nil {
-		return nil, true, err
-	}
-	out, _ = result.Object.(*corev1.Pod) // as it is stored: nobody changes it
-	return out, true, nil
+	err = p.do(ctx, namespace, name, "patch", func(ctx context.Context) error {
+		result, err := propose(ctx, p.server.config.Backend, &fsm.ReleasePod{Key: fsm.PodKey(namespace, name), Finalizers: finalizers})
+		out, _ = result.Object.(*corev1.Pod) // as it is stored: nobody changes it
+		return err
+	})
+	return out, true, err
 }
 
-// begin gives the context of a write, once the API is served, if whoever writes may.
-func (p *LocalPods) begin(ctx context.Context, namespace, name, verb string) (context.Context, context.CancelFunc, error) {
+// do writes, once the API is served, if whoever writes may. A panic is what it is for a request: told, counted, and the write's error.
+func (p *LocalPods) do(ctx context.Context, namespace, name, verb string, write func(ctx context.Context) error) (err error) {
 	select {
 	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+		return ctx.Err()
 	case <-p.server.prepared:
 	}
 	rights := p.server.standing.rights
@@ -106,18 +102,21 @@ func (p *LocalPods) begin(ctx context.Context, namespace, name, verb string) (co
 		User: p.who, Verb: verb, APIVersion: "v1", Resource: "pods", Namespace: namespace, Name: name, ResourceRequest: true,
 	})
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	if decision != authorizer.DecisionAllow {
-		return nil, nil, apierrors.NewForbidden(corev1.Resource("pods"), name, fmt.Errorf("%s may not %s it: %s", p.who.GetName(), verb, why))
+		return apierrors.NewForbidden(corev1.Resource("pods"), name, fmt.Errorf("%s may not %s it: %s", p.who.GetName(), verb, why))
 	}
 	ctx, cancel := context.WithTimeout(ctx, localPodTimeout)
-	return ctx, cancel, nil
+	defer cancel()
+	guard := p.server.config.Guard
+	if guard == nil {
+		return write(ctx)
+	}
+	if !guard("a write of pods", func() { err = write(ctx) }) {
+		return apierrors.NewInternalError(errBrokenOff)
+	}
+	return err
 }
 
-// survive makes of a panic what it is for a request: its error.
-func survive(err *error) {
-	if p := recover(); p != nil {
-		*err = fmt.Errorf("the write was broken off: %v", p)
-	}
-}
+var errBrokenOff = errors.New("the write was broken off by a mistake of Berth's, which its log tells")

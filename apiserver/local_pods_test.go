@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -141,6 +142,19 @@ func TestLocalPodsOfWhomMayNot(t *testing.T) {
 	}
 }
 
+// breaking is a backend that panics when it is told to.
+type breaking struct {
+	*double
+	breaks atomic.Bool
+}
+
+func (b *breaking) Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result, error) {
+	if b.breaks.Load() {
+		panic("on purpose")
+	}
+	return b.double.Propose(ctx, ps...)
+}
+
 // TestWhatLocalPodsLeaveToRequests: whoever has to be asked about a change of a pod is asked, no server gets a command that it
 // does not know, and where an account is kept of requests, there are requests.
 func TestWhatLocalPodsLeaveToRequests(t *testing.T) {
@@ -165,6 +179,30 @@ func TestWhatLocalPodsLeaveToRequests(t *testing.T) {
 		}
 		if _, done, err := held(t, start(t, newDouble(t), nil)).RemoveFinalizers(ctx, "default", "other", hold); !done || !apierrors.IsNotFound(err) {
 			t.Errorf("of a pod that is not there: done: %t, %v", done, err)
+		}
+	})
+	t.Run("a panic", func(t *testing.T) {
+		backend, counted := &breaking{double: newDouble(t)}, 0
+		s := start(t, backend.double, func(c *Config) {
+			c.Backend = backend
+			c.Guard = func(_ string, f func()) (ok bool) {
+				defer func() {
+					if recover() != nil {
+						counted++
+					}
+				}()
+				f()
+				return true
+			}
+		})
+		local := held(t, s)
+		backend.breaks.Store(true)
+		if _, done, err := local.RemoveFinalizers(ctx, "default", "web", hold); !done || !apierrors.IsInternalError(err) || counted != 1 {
+			t.Errorf("done: %t, %v, counted: %d", done, err, counted)
+		}
+		backend.breaks.Store(false)
+		if _, _, err := local.RemoveFinalizers(ctx, "default", "web", hold); err != nil {
+			t.Errorf("afterwards: %v", err)
 		}
 	})
 	t.Run("what a webhook is asked about", func(t *testing.T) {
