@@ -101,7 +101,7 @@ func FuzzEntry(f *testing.F) {
 func FuzzPodWire(f *testing.F) {
 	for i := range 3 {
 		p := benchPod(i)
-		p.Spec.NodeName = strings.Repeat("n", i)
+		p.Spec.NodeName, p.Spec.Hostname = strings.Repeat("n", i), strings.Repeat("h", 2-i)
 		b, err := p.Marshal()
 		if err != nil {
 			f.Fatal(err)
