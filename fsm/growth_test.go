@@ -71,6 +71,31 @@ func TestReportsAddNoConditions(t *testing.T) {
 	}
 }
 
+// TestConditionOfRestartingAll: it is the worker's by the rules that know it, and by earlier ones nobody's to add.
+func TestConditionOfRestartingAll(t *testing.T) {
+	for version, want := range map[int]string{SinceRestarting - 1: "[]", SinceRestarting: "[True False]"} {
+		w := newTranscriptBy(t, version)
+		w.run("cluster", nil, "node n1 cpu=1\npod web cpu=1 uid=u\nbind web n1")
+		pod, _ := w.view().Pods.Get("default/web")
+		tx := w.state.begin(w.index+1, 1, Header{Version: version, TimeUnixNano: w.now.UnixNano()})
+		got := []corev1.ConditionStatus{}
+		for _, says := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, ""} {
+			reported := &corev1.PodStatus{Phase: corev1.PodRunning}
+			if says != "" {
+				reported.Conditions = []corev1.PodCondition{{Type: corev1.AllContainersRestarting, Status: says}}
+			}
+			pod = pod.DeepCopy()
+			pod.Status = tx.mergeStatus(pod, reported)
+			if c := findCondition(&pod.Status, corev1.AllContainersRestarting); c != nil {
+				got = append(got, c.Status)
+			}
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("by version %d of the rules: %q, want %q", version, got, want)
+		}
+	}
+}
+
 // TestEffectiveClassesAreBounded: by what they hold, not by how many they are.
 func TestEffectiveClassesAreBounded(t *testing.T) {
 	x := new(effectiveClasses)

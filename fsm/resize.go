@@ -13,6 +13,9 @@ import (
 // what its spec asks for, whatever its status says, and workers have four conditions.
 const SinceResize = 19
 
+// SinceRestarting is the version of the rules by which workers say that all containers of a pod are started anew.
+const SinceRestarting = 23
+
 // resizes says whether what pods are charged for depends on their status.
 func (v *View) resizes() bool { return v.Version() >= SinceResize }
 
@@ -38,6 +41,9 @@ func (v *live) compile(pod *corev1.Pod) *model.Class {
 // workerConditions are the conditions that workers alone say.
 func (v *View) workerConditions() []corev1.PodConditionType {
 	own := model.WorkerConditions()
+	if v.Version() < SinceRestarting {
+		own = slices.DeleteFunc(own, func(t corev1.PodConditionType) bool { return t == corev1.AllContainersRestarting })
+	}
 	if v.resizes() {
 		return own
 	}

@@ -92,8 +92,12 @@ type transcript struct {
 	views map[string]int64 // remembered revisions by name
 }
 
-func newTranscript(t failer) *transcript {
+func newTranscript(t failer) *transcript { return newTranscriptBy(t, LogVersion) }
+
+// newTranscriptBy is a transcript of a world that goes by a version of the rules.
+func newTranscriptBy(t failer, version int) *transcript {
 	s := &transcript{world: newWorld(t), views: map[string]int64{}}
+	s.version = version
 	s.quiet = true
 	s.run("namespace", words{"default"}, "")
 	for _, c := range []string{"system-cluster-critical value=2000000000", "system-node-critical value=2000001000"} {

@@ -28,11 +28,12 @@ type world struct {
 	now     time.Time
 	index   uint64
 
-	user   string
-	groups []string
-	shadow map[string]map[string]any // what the feed's changes add up to
-	seen   int64                     // revision up to which the shadow is
-	log    [][]byte
+	user    string
+	groups  []string
+	shadow  map[string]map[string]any // what the feed's changes add up to
+	version int                       // of the rules by which its entries are
+	seen    int64                     // revision up to which the shadow is
+	log     [][]byte
 
 	restored string            // the last restore, see RestoreSnapshot
 	saved    map[string][]byte // snapshots by name, compressed
@@ -42,7 +43,7 @@ var worldStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newWorld(t failer) *world {
 	return &world{
-		t: t, state: NewState(), replica: NewState(), now: worldStart,
+		t: t, state: NewState(), replica: NewState(), now: worldStart, version: LogVersion,
 		user: "admin", groups: []string{"system:masters"}, shadow: map[string]map[string]any{},
 	}
 }
@@ -56,7 +57,7 @@ func (w *world) apply(commands ...Command) []Result {
 	for i, c := range commands {
 		ps[i] = Proposal{User: w.user, Groups: w.groups, Command: c}
 	}
-	entry, err := EncodeEntry(Header{Version: LogVersion, TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
+	entry, err := EncodeEntry(Header{Version: w.version, TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
 	if err != nil {
 		w.t.Fatalf("encode %T: %v", commands[0], err)
 	}

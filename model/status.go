@@ -9,10 +9,10 @@ import (
 )
 
 // WorkerConditions are the pod conditions that are the worker's alone to say, in the order in which it says them. A pod has
-// those of a resize for as long as there is one.
+// those of a resize for as long as there is one, and AllContainersRestarting if a rule of its containers may start all of them anew.
 func WorkerConditions() []corev1.PodConditionType {
 	return []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady,
-		corev1.ContainersReady, corev1.PodResizePending, corev1.PodResizeInProgress}
+		corev1.ContainersReady, corev1.AllContainersRestarting, corev1.PodResizePending, corev1.PodResizeInProgress}
 }
 
 // IsResizeCondition says whether a condition is one of a resize.

@@ -30,7 +30,10 @@ func (p *podState) rememberConditions(conditions []corev1.PodCondition) {
 // must be given a time that never goes back.
 func (p *podState) setConditions(s *corev1.PodStatus, now time.Time) {
 	ready := p.containersReady(s)
-	conditions := [...]corev1.PodCondition{p.readyToStart(s), p.isInitialized(s), p.podReady(ready), ready}
+	conditions := []corev1.PodCondition{p.readyToStart(s), p.isInitialized(s), p.podReady(ready), ready}
+	if p.mayBeginAnew() {
+		conditions = append(conditions, p.beginsAnew(s))
+	}
 	for i, t := range model.WorkerConditions()[:len(conditions)] {
 		c := &conditions[i]
 		c.Type = t
@@ -41,7 +44,7 @@ func (p *podState) setConditions(s *corev1.PodStatus, now time.Time) {
 		}
 		c.LastTransitionTime = plainTime(m.since)
 	}
-	s.Conditions = append(s.Conditions, conditions[:]...)
+	s.Conditions = append(s.Conditions, conditions...)
 	s.Conditions = append(s.Conditions, p.resizeConditions()...)
 	if c, ok := p.scheduled(); ok {
 		s.Conditions = append(s.Conditions, c)

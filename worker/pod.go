@@ -51,7 +51,7 @@ type podState struct {
 	removal       removal
 	removeRetryAt time.Time
 
-	conditions [4]conditionMemory
+	conditions [5]conditionMemory
 	disrupted  time.Time // when the node had ended it for another
 	// disruptedFor is why a pod goes for its node's sake; empty for one that goes for another pod.
 	disruptedFor string

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,6 +69,28 @@ func (p *podState) endForAnew(from, to int, now time.Time) bool {
 		}
 	}
 	return left
+}
+
+// mayBeginAnew: one of the containers has a rule that starts all of the pod anew.
+func (p *podState) mayBeginAnew() bool {
+	return slices.ContainsFunc(p.ctrs[:p.mains], func(c ctr) bool {
+		return slices.ContainsFunc(c.spec.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
+			return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+		})
+	})
+}
+
+// beginsAnew is the condition AllContainersRestarting: true from the end that demands it until all of the pod has ended.
+func (p *podState) beginsAnew(s *corev1.PodStatus) corev1.PodCondition {
+	switch {
+	case s.Phase == corev1.PodSucceeded:
+		return corev1.PodCondition{Status: corev1.ConditionFalse, Reason: "PodCompleted"}
+	case s.Phase == corev1.PodFailed:
+		return corev1.PodCondition{Status: corev1.ConditionFalse, Reason: "PodFailed"}
+	case p.anewAt.IsZero():
+		return corev1.PodCondition{Status: corev1.ConditionFalse}
+	}
+	return corev1.PodCondition{Status: corev1.ConditionTrue, Reason: "RestartAllContainersStarted", Message: "container exited with restart policy rule"}
 }
 
 // initFailed: an init container has failed for good, and no container has begun since it was its turn.

@@ -523,6 +523,9 @@ func summary(name string, s *corev1.PodStatus, removed bool) string {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			b.WriteString(" ready")
 		}
+		if c.Type == corev1.AllContainersRestarting && c.Status == corev1.ConditionTrue {
+			b.WriteString(" restarting-all")
+		}
 		if model.IsResizeCondition(c.Type) {
 			fmt.Fprintf(&b, " %s(%s)@%d", c.Type, c.Reason, c.ObservedGeneration)
 		}
