@@ -12,19 +12,23 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean ecosystem sim-coverage
+.PHONY: help build shim test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean ecosystem sim-coverage
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## build bin/berth
+build: shim ## build bin/berth
 	go build -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+
+# A part of bin/berth. What is built without it is larger beside each container, and does the same.
+shim:
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o worker/runtime/process/program/berth-shim ./cmd/berth-shim
 
 demo: build ## a cluster, a preemption, and the leader killed in its middle
 	bin/berth demo
 
 # lint vets everything with every analyser; to vet again would take minutes.
-test: containers ## every test, the end-to-end ones and simulated worlds included
+test: containers shim ## every test, the end-to-end ones and simulated worlds included
 	go test -vet=off -p $(JOBS) -timeout 30m ./...
 	$(MAKE) sim SEEDS=1-2 FRESH=2 SOME=0 MINUTES=1
 
@@ -39,7 +43,7 @@ containers: ## what tests of real containers need (Debian's packages), where roo
 	  ! dpkg-query -W $(CONTAINERS) >/dev/null 2>&1; then \
 	    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $(CONTAINERS); fi
 
-e2e: containers ## the end-to-end tests alone: real processes, real faults
+e2e: containers shim ## the end-to-end tests alone: real processes, real faults
 	go test -count=1 -timeout 30m ./e2e/...
 
 # A first build of Kubernetes' agent takes several minutes. It is built in the module of the conformance tests, so that nothing of

@@ -17,6 +17,9 @@ func processDir(dataDir string) string { return filepath.Join(dataDir, "containe
 
 func criDir(dataDir string) string { return filepath.Join(dataDir, "cri") }
 
+// shimDir is where the process runtime puts the program that it starts beside each container.
+func shimDir(dataDir string) string { return filepath.Join(dataDir, "shim") }
+
 // chooseRuntime decides what "auto" is, and refuses to leave the pods of another runtime behind: nobody would end them, nor
 // know of them, and they would be started a second time.
 func chooseRuntime(c *WorkerConfig) error {

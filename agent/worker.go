@@ -223,7 +223,7 @@ func openRuntime(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Run
 			return nil, nil, errors.New("the process runtime needs a data directory")
 		}
 		rt, err := process.New(process.Options{
-			Root: processDir(c.DataDir), Hide: []string{podsDir(c.DataDir)}, LogBytes: c.LogBytes, LogFiles: c.LogFiles, PIDs: c.PodPIDs,
+			Root: processDir(c.DataDir), ShimDir: shimDir(c.DataDir), Hide: []string{podsDir(c.DataDir)}, LogBytes: c.LogBytes, LogFiles: c.LogFiles, PIDs: c.PodPIDs,
 			Domain: c.Services.Domain, Event: link.Event, Logger: c.Logger,
 		})
 		if err != nil {

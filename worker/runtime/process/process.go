@@ -74,8 +74,9 @@ type Options struct {
 	LogFiles int
 	// Domain is the cluster's, for pods whose hosts are called by their whole names; empty: it is not known.
 	Domain string
-	// Shim is the command that becomes a shim when given shim's arguments; default: this binary.
-	Shim string
+	// ShimDir is where the small program goes that this binary has of the shim (make build); empty, or where none can be started from:
+	// this binary is the shim.
+	ShimDir string
 	// Event takes warnings about a pod; may be nil.
 	Event func(pod *corev1.Pod, eventType, reason, message string)
 	// Logger defaults to none.
@@ -87,6 +88,7 @@ type Runtime struct {
 	opts    Options
 	log     hclog.Logger
 	cgroups *cgroupTree
+	shim    string // the program that becomes a shim when given a shim's arguments
 	bind    bool
 	notify  func(runtime.Event)
 
@@ -113,9 +115,6 @@ func New(opts Options) (*Runtime, error) {
 	if opts.CgroupParent == "" {
 		opts.CgroupParent = "/berth"
 	}
-	if opts.Shim == "" {
-		opts.Shim = "/proc/self/exe" // this very binary, even when its file has been replaced
-	}
 	if opts.Logger == nil {
 		opts.Logger = hclog.NewNullLogger()
 	}
@@ -129,6 +128,14 @@ func New(opts Options) (*Runtime, error) {
 	}
 	opts.Root, opts.Hide = hide[0], hide
 	r := &Runtime{opts: opts, log: opts.Logger, running: map[runtime.ID]*watched{}}
+	r.shim = "/proc/self/exe" // this very binary, even when its file has been replaced
+	if opts.ShimDir != "" {
+		if small, err := ownShim(opts.ShimDir); err == nil {
+			r.shim = small
+		} else {
+			r.log.Info("this whole binary is the shim of each container", "reason", err)
+		}
+	}
 	if opts.CgroupParent != "none" {
 		var err error
 		if r.cgroups, err = openCgroups(opts.CgroupParent, opts.PIDs); err != nil {

@@ -30,8 +30,20 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	var err error
+	if smallShims, err = os.MkdirTemp("", "berth-shim-"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if err := os.RemoveAll(smallShims); err != nil {
+			panic(err)
+		}
+		os.Exit(code)
+	}))
 }
+
+// smallShims is where the small shim of tests is, if `make shim` has built one: else this test binary is the shim.
+var smallShims string
 
 // harness is a runtime over a directory of its own, and what it reported.
 type harness struct {
@@ -49,6 +61,9 @@ func open(t *testing.T, opts Options) *harness {
 	}
 	if opts.CgroupParent == "" {
 		opts.CgroupParent = fmt.Sprintf("/berth-test-%d", os.Getpid())
+	}
+	if opts.ShimDir == "" {
+		opts.ShimDir = smallShims
 	}
 	h := &harness{t: t, opts: opts, events: make(chan runtime.Event, 100)}
 	var err error

@@ -310,7 +310,7 @@ func (r *Runtime) launch(ctx context.Context, dir string, config *shim.Config) (
 	if err != nil {
 		return nil, none, err
 	}
-	cmd := exec.Command(r.opts.Shim)
+	cmd := exec.Command(r.shim)
 	cmd.Args = []string{"berth-shim", shim.Arg, dir}
 	cmd.Env = []string{"GOMAXPROCS=2", "GOGC=50"} // one for every container: small before fast
 	for _, name := range [...]string{"GORACE", "GOCOVERDIR"} {
@@ -332,7 +332,7 @@ func (r *Runtime) launch(ctx context.Context, dir string, config *shim.Config) (
 	pw.Close()
 	if err != nil {
 		pr.Close()
-		return nil, none, fmt.Errorf("starting the shim %s: %w", r.opts.Shim, err)
+		return nil, none, fmt.Errorf("starting the shim %s: %w", r.shim, err)
 	}
 	ready, err := awaitReady(ctx, pr)
 	if err == nil && ready.Error != "" {

@@ -3,7 +3,7 @@
 // lives on when the agent does not, so a restarted agent finds containers running and learns how those ended that are
 // gone.
 //
-// A shim is a re-execution of the binary that it is part of (Is, Main). It must stay small in imports and memory, since
+// A shim is the program cmd/berth-shim, or a re-execution of the binary that it is part of (Is, Main). It must stay small in imports and memory, since
 // there is one for every container, and must never decide anything: it does what the agent told it at its start and
 // what comes over its socket. Its files and messages may be read by a newer or an older agent: fields are only added.
 package shim
