@@ -3,6 +3,8 @@ package agent
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -207,14 +209,8 @@ func nodeConfig(addr, dir string) (*rest.Config, error) {
 
 // learn asks a server where the others are. If none answers, what was learnt before counts.
 func (c *Config) learn(ctx context.Context, dir string) (*operator.Join, error) {
-	before, file := &operator.Join{}, filepath.Join(dir, membersFile)
-	b, err := os.ReadFile(file)
-	if err == nil {
-		err = json.Unmarshal(b, before)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("where the servers are, of %s: %w", file, err)
-	}
+	file := filepath.Join(dir, membersFile)
+	before, damage := readMembers(file)
 	var errs []error
 	for _, addr := range slices.Concat(c.Joining.API, before.API) {
 		now, err := askJoin(ctx, addr, dir)
@@ -222,20 +218,69 @@ func (c *Config) learn(ctx context.Context, dir string) (*operator.Join, error) 
 			errs = append(errs, fmt.Errorf("asking %s: %w", addr, err))
 			continue
 		}
-		b, err := json.Marshal(now)
-		if err != nil {
-			return nil, err
-		}
-		if err := atomicfile.Write(file, b, 0o600); err != nil {
-			return nil, fmt.Errorf("keeping where the servers are: %w", err)
-		}
-		return now, nil
+		return now, writeMembers(file, now)
+	}
+	if damage != nil {
+		errs = append(errs, damage)
 	}
 	if len(before.Gossip) == 0 {
 		return nil, fmt.Errorf("no server tells where the others are: %w", errors.Join(errs...))
 	}
 	c.Logger.Warn("no server tells where the others are; going by what was known before", "error", errors.Join(errs...))
 	return before, nil
+}
+
+// keptMembers is what a worker keeps of where the servers are: with a checksum, for the key of gossip is in it.
+type keptMembers struct {
+	operator.Join
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// readMembers reads what was learnt before. Of a file that is damaged nothing counts: the servers tell all of it again.
+func readMembers(file string) (*operator.Join, error) {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &operator.Join{}, nil
+	}
+	if err != nil {
+		return &operator.Join{}, fmt.Errorf("what was known before: %w", err)
+	}
+	var kept keptMembers
+	err = json.Unmarshal(b, &kept)
+	if err == nil && kept.SHA256 != "" { // there was none in earlier versions
+		var sum string
+		if sum, err = membersSum(&kept.Join); err == nil && sum != kept.SHA256 {
+			err = errors.New("its checksum is another one")
+		}
+	}
+	if err != nil {
+		return &operator.Join{}, fmt.Errorf("%s is damaged, and is made anew when a server answers: %w", file, err)
+	}
+	return &kept.Join, nil
+}
+
+func writeMembers(file string, now *operator.Join) error {
+	sum, err := membersSum(now)
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(keptMembers{Join: *now, SHA256: sum})
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(file, b, 0o600); err != nil {
+		return fmt.Errorf("keeping where the servers are: %w", err)
+	}
+	return nil
+}
+
+func membersSum(m *operator.Join) (string, error) {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 func askJoin(ctx context.Context, addr, dir string) (*operator.Join, error) {

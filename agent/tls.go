@@ -2,19 +2,15 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/berth-dev/berth/access"
-	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -22,11 +18,8 @@ import (
 // has made itself, and what is from it.
 func TLSDir(dataDir string) string { return filepath.Join(dataDir, "tls") }
 
-const (
-	// administrator is who the certificate beside such a CA is for.
-	administrator = "admin"
-	gossipKeyFile = "gossip-key"
-)
+// administrator is who the certificate beside such a CA is for.
+const administrator = "admin"
 
 // secure gives an agent that was given no certificates those of a CA of its own:
 // nothing listens that accepts everybody. An agent that joins others cannot make
@@ -66,7 +59,7 @@ func (c *Config) secure(ctx context.Context) error {
 	c.CA = ca.CertPEM()
 	c.Authority = pki.Files{CA: filepath.Join(dir, pki.CAFile), Key: filepath.Join(dir, pki.CAKeyFile)}
 	if c.EncryptionKey == "" {
-		c.EncryptionKey, err = ownGossipKey(filepath.Join(dir, gossipKeyFile))
+		c.EncryptionKey, err = ownGossipKey(dir)
 	}
 	return err
 }
@@ -79,6 +72,15 @@ func (c *Config) foundCA(dir string) (*pki.CA, error) {
 	case len(c.Join) > 0 || c.Server.BootstrapExpect != 1:
 		return nil, needsCertificate("a server that is not the only one", "server", c.Name)
 	}
+	if err := neverServed(c.DataDir, dir); err != nil {
+		return nil, err
+	}
+	if c.EncryptionKey == "" {
+		// Before the CA: whoever has a CA and no key has lost it.
+		if err := foundGossipKey(dir); err != nil {
+			return nil, err
+		}
+	}
 	ca, err := pki.CreateCA(dir, pki.DefaultCAValidity, false)
 	if err != nil {
 		return nil, err
@@ -89,6 +91,19 @@ func (c *Config) foundCA(dir string) (*pki.CA, error) {
 	c.Logger.Info("to let a worker join, make it a token (berth token create); for another server, make its certificate here, copy it with ca.pem, and name them in its tls block; "+
 		"its gossip.encryption_key is what "+gossipKeyFile+" holds", "command", "berth tls server NAME -d "+dir)
 	return ca, nil
+}
+
+// neverServed refuses another CA where a server has been: those who joined it know the one that it had.
+func neverServed(dataDir, dir string) error {
+	there, err := os.ReadDir(ServerDir(dataDir))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(there) == 0 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("the server's directory: %w", err)
+	}
+	return fmt.Errorf("%s is missing, and %s has the data of a server: put the directory %s back from a copy, or name the server's certificates in the tls block; "+
+		"if the CA is lost for good, make another one (`berth tls ca -d %s`), which nobody who joined the old one trusts", filepath.Join(dir, pki.CAFile), ServerDir(dataDir), dir, dir)
 }
 
 // administratorOf makes the certificate of an administrator beside the CA, unless
@@ -123,24 +138,4 @@ func (c *Config) ownCertificate() pki.Request {
 		}
 	}
 	return r
-}
-
-// ownGossipKey reads the key of the cluster's gossip, or makes one.
-func ownGossipKey(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("the gossip key: %w", err)
-	}
-	if key := strings.TrimSpace(string(b)); key != "" {
-		return key, nil
-	}
-	raw := make([]byte, 32)
-	if _, err := rand.Read(raw); err != nil {
-		return "", fmt.Errorf("making a gossip key: %w", err)
-	}
-	key := base64.StdEncoding.EncodeToString(raw)
-	if err := atomicfile.Write(path, []byte(key+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("keep the gossip key: %w", err)
-	}
-	return key, nil
 }
