@@ -45,15 +45,15 @@ func must(err error) {
 }
 
 // handle registers a printer for objects and their lists.
-func handle[T, L any](h printers.PrintHandler, columns []metav1.TableColumnDefinition, print func(o *T) metav1.TableRow, items func(l *L) []T) {
+func handle[T, L any](h printers.PrintHandler, columns []metav1.TableColumnDefinition, row func(o *T) metav1.TableRow, items func(l *L) []T) {
 	must(h.TableHandler(columns, func(o *T, _ printers.GenerateOptions) ([]metav1.TableRow, error) {
-		return []metav1.TableRow{print(o)}, nil
+		return []metav1.TableRow{row(o)}, nil
 	}))
 	must(h.TableHandler(columns, func(l *L, _ printers.GenerateOptions) ([]metav1.TableRow, error) {
 		all := items(l)
 		rows := make([]metav1.TableRow, len(all))
 		for i := range all {
-			rows[i] = print(&all[i])
+			rows[i] = row(&all[i])
 		}
 		return rows, nil
 	}))

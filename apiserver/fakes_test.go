@@ -26,15 +26,15 @@ type fakePlanner struct{}
 
 func (fakePlanner) Plan(_ context.Context, v *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {
 	status := &berthv1.PlanStatus{Revision: v.Revision()}
-	copy := v.Fork()
+	fork := v.Fork()
 	for _, c := range setup {
-		if err := copy.Try(v.TimeUnixNano(), fsm.Proposal{User: user, Groups: groups, Command: c})[0].Err(); err != nil {
+		if err := fork.Try(v.TimeUnixNano(), fsm.Proposal{User: user, Groups: groups, Command: c})[0].Err(); err != nil {
 			return nil, err
 		}
 	}
 	for _, pod := range pods {
 		p := berthv1.PlanPlacement{Pod: berthv1.PodReference{Namespace: pod.Namespace, Name: pod.Name}, Node: "n1"}
-		r := copy.Try(v.TimeUnixNano(), fsm.Proposal{User: user, Groups: groups, Command: &fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}}})[0]
+		r := fork.Try(v.TimeUnixNano(), fsm.Proposal{User: user, Groups: groups, Command: &fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}}})[0]
 		if err := r.Err(); err != nil {
 			p.Node, p.Message = "", err.Error()
 		} else {

@@ -126,10 +126,10 @@ func (t *takeover) settled(ctx context.Context, p *process) error {
 
 // readyOf is how many pods are ready, by the statuses of workloads that are as they are asked to be.
 func readyOf(ctx context.Context, p *process) (ready int, err error) {
-	any := metav1.ListOptions{ResourceVersion: "0"}
-	deployments, err1 := p.client.AppsV1().Deployments("").List(ctx, any)
-	sets, err2 := p.client.AppsV1().StatefulSets("").List(ctx, any)
-	jobs, err3 := p.client.BatchV1().Jobs("").List(ctx, any)
+	cached := metav1.ListOptions{ResourceVersion: "0"}
+	deployments, err1 := p.client.AppsV1().Deployments("").List(ctx, cached)
+	sets, err2 := p.client.AppsV1().StatefulSets("").List(ctx, cached)
+	jobs, err3 := p.client.BatchV1().Jobs("").List(ctx, cached)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return 0, fmt.Errorf("list the workloads: %w", err)
 	}

@@ -118,8 +118,8 @@ func change(t *rapid.T, x *Index, r *rows) {
 		if delete(r.budgets, key); !gone {
 			r.budgets[key] = drawBudget(t, key[3:])
 		}
-		if new := r.budgets[key]; old != nil || new != nil {
-			x.Put(old, new)
+		if now := r.budgets[key]; old != nil || now != nil {
+			x.Put(old, now)
 		}
 	case 2:
 		r.count(x, "ns/"+rapid.SampledFrom([]string{"b0", "b1"}).Draw(t, "budget"), rapid.IntRange(0, 9).Draw(t, "time"))

@@ -87,22 +87,22 @@ func (c *Coverage) missing(pod *corev1.Pod) bool {
 
 // Put takes in that a budget came, changed or went: nil stands for one that is
 // not there. Whose rule is new has its pods counted by Count.
-func (x *Index) Put(old, new *policyv1.PodDisruptionBudget) {
+func (x *Index) Put(old, now *policyv1.PodDisruptionBudget) {
 	if old != nil {
 		if at, ok := firstRunsOut(old); ok {
 			x.times.Delete(timeKey(at, keyOf(old)))
 		}
 	}
-	if new == nil {
+	if now == nil {
 		x.drop(keyOf(old))
 		return
 	}
-	key := keyOf(new)
-	if at, ok := firstRunsOut(new); ok {
+	key := keyOf(now)
+	if at, ok := firstRunsOut(now); ok {
 		x.times.Set(timeKey(at, key), key)
 	}
 	x.touch(key)
-	x.Cover(new)
+	x.Cover(now)
 }
 
 func keyOf(b *policyv1.PodDisruptionBudget) string { return b.Namespace + "/" + b.Name }
@@ -147,18 +147,18 @@ func (x *Index) drop(key string) {
 
 // PutPod takes in that a pod came, changed or went. Most changes of a pod mean
 // nothing to its budgets, and cost next to nothing.
-func (x *Index) PutPod(s State, old, new *corev1.Pod) {
+func (x *Index) PutPod(s State, old, now *corev1.Pod) {
 	if x.rules.Len() == 0 {
 		return
 	}
-	if old != nil && new != nil && sameController(old, new) && maps.Equal(old.Labels, new.Labels) {
-		was, is := model.Healthy(old), model.Healthy(new)
-		if was == is && new.DeletionTimestamp.Equal(old.DeletionTimestamp) {
+	if old != nil && now != nil && sameController(old, now) && maps.Equal(old.Labels, now.Labels) {
+		was, is := model.Healthy(old), model.Healthy(now)
+		if was == is && now.DeletionTimestamp.Equal(old.DeletionTimestamp) {
 			return
 		}
-		for _, r := range x.charged(new.Namespace, new.Labels) {
+		for _, r := range x.charged(now.Namespace, now.Labels) {
 			c, _ := x.coverages.Get(r.key)
-			if c.missing(new) {
+			if c.missing(now) {
 				continue
 			}
 			next := *c
@@ -172,9 +172,9 @@ func (x *Index) PutPod(s State, old, new *corev1.Pod) {
 			x.count(s, r, old, -1)
 		}
 	}
-	if new != nil {
-		for _, r := range x.charged(new.Namespace, new.Labels) {
-			x.count(s, r, new, 1)
+	if now != nil {
+		for _, r := range x.charged(now.Namespace, now.Labels) {
+			x.count(s, r, now, 1)
 		}
 	}
 }

@@ -77,21 +77,21 @@ type Scale struct {
 
 // PutScale follows a change of what keeps pods: the budgets of its pods expect
 // another number of them. nil stands for a controller that is not there.
-func (x *Index) PutScale(old, new *Scale) {
+func (x *Index) PutScale(old, now *Scale) {
 	if x.scales.Len() == 0 {
 		return
 	}
 	switch {
-	case old != nil && new != nil && old.Owner == new.Owner:
-		if old.Pods != new.Pods {
-			x.rescale(old.Owner, int64(new.Pods)-int64(old.Pods), 0)
+	case old != nil && now != nil && old.Owner == now.Owner:
+		if old.Pods != now.Pods {
+			x.rescale(old.Owner, int64(now.Pods)-int64(old.Pods), 0)
 		}
 		return
 	case old != nil:
 		x.rescale(old.Owner, -int64(old.Pods), 1) // its pods are strays from here on
 	}
-	if new != nil {
-		x.rescale(new.Owner, int64(new.Pods), -1)
+	if now != nil {
+		x.rescale(now.Owner, int64(now.Pods), -1)
 	}
 }
 

@@ -80,14 +80,14 @@ func (g *Garbage) Observe(v *fsm.View, changes []store.Change) {
 	for i := range changes {
 		c := &changes[i]
 		old, resource := ownable(c.Table, c.Old)
-		new, named := ownable(c.Table, c.New)
-		if old == nil && new == nil {
+		now, named := ownable(c.Table, c.New)
+		if old == nil && now == nil {
 			continue
 		}
 		if resource == "" {
 			resource = named
 		}
-		g.observe(v, resource, old, new)
+		g.observe(v, resource, old, now)
 	}
 }
 
@@ -114,18 +114,18 @@ func refOf(resource string, o metav1.Object) fsm.ObjectRef {
 	return fsm.ObjectRef{Resource: resource, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
 }
 
-func (g *Garbage) observe(v *fsm.View, resource string, old, new metav1.Object) {
-	if new == nil {
+func (g *Garbage) observe(v *fsm.View, resource string, old, now metav1.Object) {
+	if now == nil {
 		g.sweep(v, owners.IDOf(old))
 		g.release(v, old, nil)
 		return
 	}
-	ref := refOf(resource, new)
+	ref := refOf(resource, now)
 	before := []metav1.OwnerReference(nil)
 	if old != nil {
 		before = old.GetOwnerReferences()
 	}
-	if after := new.GetOwnerReferences(); !sameOwners(before, after) {
+	if after := now.GetOwnerReferences(); !sameOwners(before, after) {
 		if len(after) > 0 && needed(v, ref) {
 			g.add(ref)
 		}
@@ -133,11 +133,11 @@ func (g *Garbage) observe(v *fsm.View, resource string, old, new metav1.Object) 
 			g.release(v, old, after)
 		}
 	}
-	if new.GetDeletionTimestamp() == nil {
+	if now.GetDeletionTimestamp() == nil {
 		return
 	}
-	if old == nil || old.GetDeletionTimestamp() == nil || !slices.Equal(old.GetFinalizers(), new.GetFinalizers()) {
-		g.sweep(v, owners.IDOf(new))
+	if old == nil || old.GetDeletionTimestamp() == nil || !slices.Equal(old.GetFinalizers(), now.GetFinalizers()) {
+		g.sweep(v, owners.IDOf(now))
 		if needed(v, ref) {
 			g.add(ref)
 		}

@@ -112,25 +112,25 @@ func either(c *store.Change) any {
 	return c.Old
 }
 
-func (r *ReplicaSets) observePod(key string, old, new *corev1.Pod) {
-	was, is := controllerUID(old), controllerUID(new)
+func (r *ReplicaSets) observePod(key string, old, now *corev1.Pod) {
+	was, is := controllerUID(old), controllerUID(now)
 	if was != "" || is != "" {
-		if was == is && old != nil && new != nil && countsTheSame(old, new) {
+		if was == is && old != nil && now != nil && countsTheSame(old, now) {
 			return
 		}
 		r.wake(old, was)
 		if is != was {
-			r.wake(new, is)
+			r.wake(now, is)
 		}
 	}
-	if new == nil || is != "" || !owners.Active(new) {
+	if now == nil || is != "" || !owners.Active(now) {
 		return
 	}
-	if old != nil && was == "" && owners.Active(old) && labels.Equals(old.Labels, new.Labels) {
+	if old != nil && was == "" && owners.Active(old) && labels.Equals(old.Labels, now.Labels) {
 		return
 	}
-	for _, s := range r.matching.of(new) {
-		if s.selector.Matches(labels.Set(new.Labels)) {
+	for _, s := range r.matching.of(now) {
+		if s.selector.Matches(labels.Set(now.Labels)) {
 			s.orphans = append(s.orphans, key)
 			r.enqueue(s)
 		}
@@ -139,9 +139,9 @@ func (r *ReplicaSets) observePod(key string, old, new *corev1.Pod) {
 
 // countsTheSame: nothing that a ReplicaSet's count or status says of the pod
 // has changed.
-func countsTheSame(old, new *corev1.Pod) bool {
-	return owners.Active(old) == owners.Active(new) && model.Ready(old) == model.Ready(new) &&
-		(old.DeletionTimestamp == nil) == (new.DeletionTimestamp == nil) && labels.Equals(old.Labels, new.Labels)
+func countsTheSame(old, now *corev1.Pod) bool {
+	return owners.Active(old) == owners.Active(now) && model.Ready(old) == model.Ready(now) &&
+		(old.DeletionTimestamp == nil) == (now.DeletionTimestamp == nil) && labels.Equals(old.Labels, now.Labels)
 }
 
 func controllerUID(pod *corev1.Pod) types.UID {

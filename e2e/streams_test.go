@@ -205,9 +205,9 @@ func deletedMeanwhile(t *testing.T, c *cluster) {
 }
 
 // forwarded asks an HTTP server in a pod, or where the pod's loopback is, the host's.
-func forwarded(t *testing.T, c *cluster, real bool, more ...func(*corev1.Pod)) {
+func forwarded(t *testing.T, c *cluster, containers bool, more ...func(*corev1.Pod)) {
 	pod, port := "entered", "8080"
-	if real {
+	if containers {
 		pod = "listens"
 		create(t, c.Reader().Kube, imaged(pod, "mkdir /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 127.0.0.1:8080 -h /tmp/www", more...))
 		c.waitRunning(t, "default", pod)

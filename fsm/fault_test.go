@@ -47,10 +47,10 @@ func mine(t testing.TB, oneIn uint64, stays bool) (arm func(yes bool)) {
 
 func plant[T any](t testing.TB, def *tableDef[T], step func(v *live, table, key string)) {
 	whole := def.Index
-	def.Index = func(v *live, key string, old, new T, hadOld, hasNew bool) {
+	def.Index = func(v *live, key string, old, now T, hadOld, hasNow bool) {
 		step(v, def.Name, key)
 		if whole != nil {
-			whole(v, key, old, new, hadOld, hasNew)
+			whole(v, key, old, now, hadOld, hasNow)
 		}
 	}
 	t.Cleanup(func() { def.Index = whole })

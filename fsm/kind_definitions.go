@@ -73,11 +73,11 @@ func definedKindKey(kind schema.GroupKind, resource string) string {
 }
 
 // indexDefinition keeps which kinds are defined, by the names that were accepted.
-func indexDefinition(v *live, old, new *Object) {
+func indexDefinition(v *live, old, now *Object) {
 	if key, _ := definedBy(old); key != "" {
 		v.definedKinds.Delete(key)
 	}
-	if key, resource := definedBy(new); key != "" {
+	if key, resource := definedBy(now); key != "" {
 		v.definedKinds.Set(key, resource)
 	}
 }

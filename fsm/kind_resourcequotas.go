@@ -48,11 +48,11 @@ func (v *live) podUse(pod *corev1.Pod) *quotas.Pod {
 }
 
 // indexPodUse keeps what pods use. Most changes of a pod mean nothing to it.
-func (v *live) indexPodUse(old, new *corev1.Pod) {
+func (v *live) indexPodUse(old, now *corev1.Pod) {
 	switch {
-	case old != nil && new != nil && sameSpec(&old.Spec, &new.Spec) && quotas.SameUse(old, new) && (!v.resizes() || model.SameCharge(old, new)):
-	case new != nil:
-		v.quotas.PutPod(new.Namespace, v.podUse(old), v.podUse(new))
+	case old != nil && now != nil && sameSpec(&old.Spec, &now.Spec) && quotas.SameUse(old, now) && (!v.resizes() || model.SameCharge(old, now)):
+	case now != nil:
+		v.quotas.PutPod(now.Namespace, v.podUse(old), v.podUse(now))
 	case old != nil:
 		v.quotas.PutPod(old.Namespace, v.podUse(old), nil)
 	}
@@ -95,19 +95,19 @@ func moreUse(is, was map[string]int64) map[string]int64 {
 	return out
 }
 
-func indexObjectUse(v *live, old, new *Object) {
-	either := new
+func indexObjectUse(v *live, old, now *Object) {
+	either := now
 	if either == nil {
 		either = old
 	}
-	if usesMore(either) || old == nil || new == nil {
+	if usesMore(either) || old == nil || now == nil {
 		// order does not matter: each has a number of its own, and the quotas are the same.
-		for what, n := range moreUse(objectUse(new), objectUse(old)) {
+		for what, n := range moreUse(objectUse(now), objectUse(old)) {
 			v.quotas.Add(either.Value.GetNamespace(), what, n)
 		}
 	}
 	if either.Resource == ResourceQuotas {
-		v.quotas.Put(quotaIn(old), quotaIn(new))
+		v.quotas.Put(quotaIn(old), quotaIn(now))
 	}
 }
 
@@ -123,12 +123,12 @@ func quotaIn(o *Object) *corev1.ResourceQuota {
 	return o.Value.(*corev1.ResourceQuota)
 }
 
-func indexBudgetUse(v *live, old, new metav1.Object) {
+func indexBudgetUse(v *live, old, now metav1.Object) {
 	what := quotas.Count(budgetResource.Group, budgetResource.Name)
 	switch {
 	case old == nil:
-		v.quotas.Add(new.GetNamespace(), what, 1)
-	case new == nil:
+		v.quotas.Add(now.GetNamespace(), what, 1)
+	case now == nil:
 		v.quotas.Add(old.GetNamespace(), what, -1)
 	}
 }

@@ -92,14 +92,14 @@ func grantPlace(namespace, kind, subject string) string {
 }
 
 // indexRoles keeps bindings by whom they are for.
-func indexRoles(v *live, old, new *Object) {
+func indexRoles(v *live, old, now *Object) {
 	if old != nil && IsRole(old.Resource) {
 		v.roles--
 		grantsOf(old, func(at string) { v.grants.Delete(at) })
 	}
-	if new != nil && IsRole(new.Resource) {
+	if now != nil && IsRole(now.Resource) {
 		v.roles++
-		grantsOf(new, func(at string) { v.grants.Set(at, new) })
+		grantsOf(now, func(at string) { v.grants.Set(at, now) })
 	}
 }
 

@@ -66,23 +66,23 @@ func (v *View) mayBeUnclaimed(scheduler string) bool {
 
 // indexUnclaimed keeps the pods that nobody here places, so that a profile that
 // is added finds its own.
-func indexUnclaimed(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
+func indexUnclaimed(v *live, key string, old, now *corev1.Pod, hadOld, hasNow bool) {
 	if hadOld && v.unclaimed.Len() > 0 {
 		v.unclaimed.Delete(unclaimedKey(old, key))
 	}
-	if hasNew && v.isUnclaimed(key, new) {
-		v.unclaimed.Set(unclaimedKey(new, key), new)
+	if hasNow && v.isUnclaimed(key, now) {
+		v.unclaimed.Set(unclaimedKey(now, key), now)
 	}
 }
 
 // indexQueued is indexUnclaimed for pods that enter the queue or leave it.
-func indexQueued(v *live, key string, old, new *QueueEntry) {
+func indexQueued(v *live, key string, old, now *QueueEntry) {
 	switch {
 	case old == nil && v.unclaimed.Len() > 0:
 		if pod, ok := v.Pods.Get(key); ok {
 			v.unclaimed.Delete(unclaimedKey(pod, key))
 		}
-	case new == nil && v.mayBeUnclaimed(old.Class().SchedulerName):
+	case now == nil && v.mayBeUnclaimed(old.Class().SchedulerName):
 		if pod, ok := v.Pods.Get(key); ok && v.isUnclaimed(key, pod) {
 			v.unclaimed.Set(unclaimedKey(pod, key), pod)
 		}

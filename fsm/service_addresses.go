@@ -79,16 +79,16 @@ func givenTo(o codec.Object, f func(what, text string) bool) {
 	}
 }
 
-func indexGiven(v *live, old, new *Object) {
+func indexGiven(v *live, old, now *Object) {
 	if old != nil {
 		givenTo(old.Value, func(what, _ string) bool {
 			v.given.Delete(what + PodKey(old.Value.GetNamespace(), old.Value.GetName()))
 			return true
 		})
 	}
-	if new != nil {
-		givenTo(new.Value, func(what, _ string) bool {
-			v.given.Set(what+PodKey(new.Value.GetNamespace(), new.Value.GetName()), struct{}{})
+	if now != nil {
+		givenTo(now.Value, func(what, _ string) bool {
+			v.given.Set(what+PodKey(now.Value.GetNamespace(), now.Value.GetName()), struct{}{})
 			return true
 		})
 	}

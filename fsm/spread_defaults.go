@@ -177,11 +177,11 @@ func servicePrefix(namespace, key, value string) string {
 }
 
 // indexService keeps the services by a label that they demand of their pods.
-func indexService(v *live, old, new *Object) {
+func indexService(v *live, old, now *Object) {
 	if at, _, ok := servicePlace(old); ok {
 		v.services.Delete(at)
 	}
-	if at, selector, ok := servicePlace(new); ok {
+	if at, selector, ok := servicePlace(now); ok {
 		v.services.Set(at, selector)
 	}
 }
@@ -246,7 +246,7 @@ func (k *effectiveKey) bytes(constraints int) int {
 	return 2*structBytes + 4*constraints*n
 }
 
-func (x *effectiveClasses) get(key effectiveKey, bytes int, make func() *model.Class) *model.Class {
+func (x *effectiveClasses) get(key effectiveKey, bytes int, build func() *model.Class) *model.Class {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if c, ok := x.of[key]; ok {
@@ -255,7 +255,7 @@ func (x *effectiveClasses) get(key effectiveKey, bytes int, make func() *model.C
 	if x.bytes+bytes > maxEffectiveBytes || x.of == nil {
 		x.of, x.bytes = map[effectiveKey]*model.Class{}, 0
 	}
-	c := make()
+	c := build()
 	x.of[key] = c
 	x.bytes += bytes
 	return c

@@ -18,17 +18,17 @@ import (
 
 var budgetTable = protoTable("poddisruptionbudgets", indexBudget)
 
-func indexBudget(v *live, key string, old, new *policyv1.PodDisruptionBudget, hadOld, hasNew bool) {
+func indexBudget(v *live, key string, old, now *policyv1.PodDisruptionBudget, hadOld, hasNow bool) {
 	var was, is metav1.Object
 	if hadOld {
 		was = old
 	}
-	if hasNew {
-		is = new
+	if hasNow {
+		is = now
 	}
 	v.owners.Put(DisruptionBudgets, was, is)
 	indexBudgetUse(v, was, is)
-	v.budgets.Put(old, new)
+	v.budgets.Put(old, now)
 	if v.cache.restored != nil { // its pods are put one by one afterwards
 		p, counting := v.pending.Get(queue.PendingBudgets + key)
 		upTo := ""

@@ -25,10 +25,10 @@ var configTable = &tableDef[*berthv1.SchedulerConfiguration]{
 
 // indexConfig has the queue go over to another order when its order changes (QU1,
 // QU2), or goes on with that in a state that is restored.
-func indexConfig(v *live, _ string, _, new *berthv1.SchedulerConfiguration, _, hasNew bool) {
+func indexConfig(v *live, _ string, _, now *berthv1.SchedulerConfiguration, _, hasNow bool) {
 	config := defaultConfig
-	if hasNew {
-		config = new
+	if hasNow {
+		config = now
 	}
 	order := queue.OrderOf(&config.Spec)
 	if p, ok := v.pending.Get(queue.PendingOrder); ok && v.cache.restored != nil && p.Order != nil {

@@ -60,8 +60,8 @@ var countedRulesTable = &tableDef[*countedRules]{
 	Canonical: codec.Canonical[*countedRules](codec.Msgpack),
 	Marshal:   packRow[countedRules],
 	Unmarshal: unpackRow[countedRules],
-	Index: func(v *live, key string, _, _ *countedRules, _, hasNew bool) {
-		if t := v.cache.counters.topology; t != nil && !hasNew {
+	Index: func(v *live, key string, _, _ *countedRules, _, hasNow bool) {
+		if t := v.cache.counters.topology; t != nil && !hasNow {
 			if rules, err := hex.DecodeString(key); err == nil {
 				t.Release(string(rules))
 			}
@@ -240,22 +240,22 @@ func (v *live) countAgain() {
 
 // forgetChosen forgets what was counted by labels that a namespace with pods has no
 // more, or has only now.
-func (tx *Tx) forgetChosen(old, new *corev1.Namespace) {
+func (tx *Tx) forgetChosen(old, now *corev1.Namespace) {
 	v := tx.view
-	var before, now map[string]string
+	var had, has map[string]string
 	name := ""
 	if old != nil {
-		before, name = old.Labels, old.Name
+		had, name = old.Labels, old.Name
 	}
-	if new != nil {
-		now, name = new.Labels, new.Name
+	if now != nil {
+		has, name = now.Labels, now.Name
 	}
-	if v.counted.Len() == 0 || maps.Equal(before, now) || !v.topology().HasPods(name) {
+	if v.counted.Len() == 0 || maps.Equal(had, has) || !v.topology().HasPods(name) {
 		return
 	}
 	var gone []string
 	v.counted.Scan("", func(key string, row *countedRules) bool {
-		if c := v.classCounted(key, row); row.Spaces && (c == nil || c.ChoosesOtherwise(before, now)) {
+		if c := v.classCounted(key, row); row.Spaces && (c == nil || c.ChoosesOtherwise(had, has)) {
 			gone = append(gone, key)
 		}
 		return true

@@ -104,12 +104,12 @@ var decisionTable = &tableDef[*PlanRecord]{
 	Canonical: codec.Canonical[*PlanRecord](codec.Msgpack),
 	Marshal:   packRow[PlanRecord],
 	Unmarshal: unpackRow[PlanRecord],
-	Index: func(v *live, _ string, old, new *PlanRecord, hadOld, hasNew bool) {
+	Index: func(v *live, _ string, old, now *PlanRecord, hadOld, hasNow bool) {
 		if hadOld {
 			v.remembered.decisions -= old.bytes()
 		}
-		if hasNew {
-			v.remembered.decisions += new.bytes()
+		if hasNow {
+			v.remembered.decisions += now.bytes()
 		}
 	},
 	Complete: func(v *live, _ string, r *PlanRecord) error {

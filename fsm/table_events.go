@@ -19,14 +19,14 @@ const (
 )
 
 var eventTable = func() *tableDef[*corev1.Event] {
-	def := protoTable("events", func(v *live, key string, old, new *corev1.Event, hadOld, hasNew bool) {
+	def := protoTable("events", func(v *live, key string, old, now *corev1.Event, hadOld, hasNow bool) {
 		if hadOld {
 			was, _ := v.eventOrder.Delete(store.RevisionKey(parseRevision(old.ResourceVersion)))
 			v.eventBytes -= was.bytes
 		}
-		if hasNew {
-			is := keptEvent{key, new.Size()}
-			v.eventOrder.Set(store.RevisionKey(parseRevision(new.ResourceVersion)), is)
+		if hasNow {
+			is := keptEvent{key, now.Size()}
+			v.eventOrder.Set(store.RevisionKey(parseRevision(now.ResourceVersion)), is)
 			v.eventBytes += is.bytes
 		}
 	})
@@ -112,7 +112,7 @@ func (tx *Tx) forgetArrivals() {
 	v := tx.view
 	for v.arrivals.Len() > 0 {
 		first, second := v.firstArrivals()
-		if oldest, _, any := v.eventOrder.Min(); any && (second == "" || second > arrivalKey(store.RevisionOf(oldest))) {
+		if oldest, _, some := v.eventOrder.Min(); some && (second == "" || second > arrivalKey(store.RevisionOf(oldest))) {
 			return
 		}
 		remove(tx, v.arrivals, first)

@@ -7,17 +7,17 @@ import (
 var nodeTable = protoTable("nodes", indexNode)
 
 // indexNode keeps what the nodes offer in the form that decisions need.
-func indexNode(v *live, name string, old, new *corev1.Node, hadOld, hasNew bool) {
+func indexNode(v *live, name string, old, now *corev1.Node, hadOld, hasNow bool) {
 	what := told{}
 	if hadOld {
 		what.wasNode = old
 	}
-	if !hasNew {
+	if !hasNow {
 		v.usage.DropNode(name)
 		v.cache.counters.tell(what)
 		return
 	}
-	what.isNode = new
+	what.isNode = now
 	v.cache.counters.tell(what)
-	v.usage.PutNode(new)
+	v.usage.PutNode(now)
 }

@@ -23,8 +23,8 @@ var nominationTable = &tableDef[*Nomination]{
 		n.SetClass(class)
 		return err
 	},
-	Index: func(v *live, _ string, old, new *Nomination, _, _ bool) {
-		v.usage.PutNomination(old, new)
-		v.countNomination(old, new)
+	Index: func(v *live, _ string, old, now *Nomination, _, _ bool) {
+		v.usage.PutNomination(old, now)
+		v.countNomination(old, now)
 	},
 }

@@ -184,26 +184,26 @@ var objectTable = &tableDef[*Object]{
 	}(),
 	Revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
 	Size:   func(before, _ *Object, _ bool) int { return structBytes + before.Value.Size() },
-	Index: func(v *live, key string, old, new *Object, hadOld, hasNew bool) {
-		v.budgets.PutScale(scaleOf(old), scaleOf(new))
-		indexObjectOwners(v, old, new)
-		indexService(v, old, new)
-		indexGiven(v, old, new)
-		indexObjectUse(v, old, new)
-		indexRoles(v, old, new)
-		indexDefinition(v, old, new)
-		indexVolumes(v, old, new)
+	Index: func(v *live, key string, old, now *Object, hadOld, hasNow bool) {
+		v.budgets.PutScale(scaleOf(old), scaleOf(now))
+		indexObjectOwners(v, old, now)
+		indexService(v, old, now)
+		indexGiven(v, old, now)
+		indexObjectUse(v, old, now)
+		indexRoles(v, old, now)
+		indexDefinition(v, old, now)
+		indexVolumes(v, old, now)
 	},
 }
 
-func indexObjectOwners(v *live, old, new *Object) {
+func indexObjectOwners(v *live, old, now *Object) {
 	var was, is metav1.Object
 	var resource string
 	if old != nil {
 		was, resource = old.Value, old.Resource
 	}
-	if new != nil {
-		is, resource = new.Value, new.Resource
+	if now != nil {
+		is, resource = now.Value, now.Resource
 	}
 	v.owners.Put(resource, was, is)
 }

@@ -18,31 +18,31 @@ var podTable = func() *tableDef[*corev1.Pod] {
 
 // indexPod keeps what is used of nodes, who waits for another scheduler, who has
 // ended, and what budgets, owners and counters make of pods.
-func indexPod(v *live, key string, old, new *corev1.Pod, hadOld, hasNew bool) {
-	v.cache.specs.follow(old, new)
-	indexUnclaimed(v, key, old, new, hadOld, hasNew)
+func indexPod(v *live, key string, old, now *corev1.Pod, hadOld, hasNow bool) {
+	v.cache.specs.follow(old, now)
+	indexUnclaimed(v, key, old, now, hadOld, hasNow)
 	var is *model.Class
 	was := v.usage.ClassOf(old)
-	if hasNew && new.Spec.NodeName != "" {
-		is = v.placedClass(key, old, new, was)
+	if hasNow && now.Spec.NodeName != "" {
+		is = v.placedClass(key, old, now, was)
 	}
-	v.cache.work += v.portWork(old, new, was, is)
-	v.usage.PutPod(old, new, was, is)
-	v.countPod(old, new, was, is)
-	if hasNew && model.Terminal(new) {
-		v.ended.Set(key, new)
+	v.cache.work += v.portWork(old, now, was, is)
+	v.usage.PutPod(old, now, was, is)
+	v.countPod(old, now, was, is)
+	if hasNow && model.Terminal(now) {
+		v.ended.Set(key, now)
 	} else if hadOld && model.Terminal(old) {
 		v.ended.Delete(key)
 	}
-	v.budgets.PutPod(v.budgetState(), old, new)
-	v.owners.PutPod(key, old, new)
-	v.indexPodUse(old, new)
-	indexClaims(v, old, new)
+	v.budgets.PutPod(v.budgetState(), old, now)
+	v.owners.PutPod(key, old, now)
+	v.indexPodUse(old, now)
+	indexClaims(v, old, now)
 }
 
 // portWork is the work of a change of the host ports that are used of nodes: the more a node has, the more is copied.
-func (v *live) portWork(old, new *corev1.Pod, was, is *model.Class) (work int64) {
-	if from, to := usage.NodeOf(old), usage.NodeOf(new); from != to || was != is {
+func (v *live) portWork(old, now *corev1.Pod, was, is *model.Class) (work int64) {
+	if from, to := usage.NodeOf(old), usage.NodeOf(now); from != to || was != is {
 		if from != "" {
 			work += int64(len(was.Ports) * (costPort + v.usage.Of(from).Ports.Len()/portsPerUnit))
 		}
@@ -55,16 +55,16 @@ func (v *live) portWork(old, new *corev1.Pod, was, is *model.Class) (work int64)
 
 // placedClass is the class of a pod on a node, from where it is known already:
 // most changes of a pod leave alone what it asks for.
-func (v *live) placedClass(key string, old, new *corev1.Pod, was *model.Class) *model.Class {
-	if old != nil && v.asksTheSame(old, new) {
+func (v *live) placedClass(key string, old, now *corev1.Pod, was *model.Class) *model.Class {
+	if old != nil && v.asksTheSame(old, now) {
 		if was != nil {
 			return was
 		}
-		if e, ok := v.Queue.Get(key); ok && e.UID == new.UID {
+		if e, ok := v.Queue.Get(key); ok && e.UID == now.UID {
 			return e.Class() // it is being bound
 		}
 	}
-	return v.compile(new)
+	return v.compile(now)
 }
 
 // classOf is the class of a pod, from where it is known already if this is the

@@ -32,14 +32,14 @@ var preemptionTable = &tableDef[*berthv1.Preemption]{
 	},
 	Revise: reviseObject[*berthv1.Preemption],
 	Size:   preemptionBytes,
-	Index: func(v *live, key string, old, new *berthv1.Preemption, hadOld, hasNew bool) {
+	Index: func(v *live, key string, old, now *berthv1.Preemption, hadOld, hasNow bool) {
 		if hadOld {
 			v.preemptionOrder.Delete(store.RevisionKey(old.Status.Revision))
 			v.remembered.preemptions -= preemptionBytes(old, nil, true)
 		}
-		if hasNew {
-			v.preemptionOrder.Set(store.RevisionKey(new.Status.Revision), key)
-			v.remembered.preemptions += preemptionBytes(new, nil, true)
+		if hasNow {
+			v.preemptionOrder.Set(store.RevisionKey(now.Status.Revision), key)
+			v.remembered.preemptions += preemptionBytes(now, nil, true)
 		}
 	},
 }

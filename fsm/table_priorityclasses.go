@@ -11,12 +11,12 @@ import (
 
 var priorityClassTable = protoTable("priorityclasses", indexPriorityClass)
 
-func indexPriorityClass(v *live, key string, old, new *schedulingv1.PriorityClass, hadOld, hasNew bool) {
+func indexPriorityClass(v *live, key string, old, now *schedulingv1.PriorityClass, hadOld, hasNow bool) {
 	if hadOld && old.GlobalDefault {
 		v.defaultClasses.Delete(defaultClassKey(old))
 	}
-	if hasNew && new.GlobalDefault {
-		v.defaultClasses.Set(defaultClassKey(new), new.Name)
+	if hasNow && now.GlobalDefault {
+		v.defaultClasses.Set(defaultClassKey(now), now.Name)
 	}
 }
 

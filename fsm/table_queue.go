@@ -35,12 +35,12 @@ var queueTable = &tableDef[*QueueEntry]{
 		e.SetClass(class)
 		return err
 	},
-	Index: func(v *live, key string, old, new *QueueEntry, _, hasNew bool) {
-		if hasNew {
-			new.SetPromised(v.promisedTo(key))
+	Index: func(v *live, key string, old, now *QueueEntry, _, hasNow bool) {
+		if hasNow {
+			now.SetPromised(v.promisedTo(key))
 		}
-		v.queue.Put(old, new)
-		indexQueued(v, key, old, new)
+		v.queue.Put(old, now)
+		indexQueued(v, key, old, now)
 	},
 }
 
@@ -66,7 +66,7 @@ var markTable = &tableDef[*queue.NodeMark]{
 	Name:      "nodemarks",
 	Marshal:   packRow[queue.NodeMark],
 	Unmarshal: unpackRow[queue.NodeMark],
-	Index:     func(v *live, node string, old, new *queue.NodeMark, _, _ bool) { v.queue.PutNodeMark(node, old, new) },
+	Index:     func(v *live, node string, old, now *queue.NodeMark, _, _ bool) { v.queue.PutNodeMark(node, old, now) },
 }
 
 var podMarkTable = &tableDef[*queue.PodMark]{
@@ -74,7 +74,7 @@ var podMarkTable = &tableDef[*queue.PodMark]{
 	Canonical: codec.Canonical[*queue.PodMark](codec.Msgpack),
 	Marshal:   packRow[queue.PodMark],
 	Unmarshal: unpackRow[queue.PodMark],
-	Index:     func(v *live, key string, old, new *queue.PodMark, _, _ bool) { v.queue.PutPodMark(key, old, new) },
+	Index:     func(v *live, key string, old, now *queue.PodMark, _, _ bool) { v.queue.PutPodMark(key, old, now) },
 }
 
 var pendingTable = &tableDef[*queue.Pending]{

@@ -61,10 +61,10 @@ func (v *View) countAll() *model.Topology {
 
 // countPod tells the counters of a pod that came, left, began to leave or
 // changed its class.
-func (v *live) countPod(old, new *corev1.Pod, was, is *model.Class) {
-	from, to := usage.NodeOf(old), usage.NodeOf(new)
+func (v *live) countPod(old, now *corev1.Pod, was, is *model.Class) {
+	from, to := usage.NodeOf(old), usage.NodeOf(now)
 	leaving := old != nil && model.Terminating(old)
-	leaves := new != nil && model.Terminating(new)
+	leaves := now != nil && model.Terminating(now)
 	if from == to && was == is && leaving == leaves {
 		return
 	}
@@ -77,12 +77,12 @@ func (v *live) countPod(old, new *corev1.Pod, was, is *model.Class) {
 }
 
 // countNomination is countPod for a nomination.
-func (v *live) countNomination(old, new *Nomination) {
+func (v *live) countNomination(old, now *Nomination) {
 	if old != nil {
 		v.cache.counters.tell(nominal(old, -1))
 	}
-	if new != nil {
-		v.cache.counters.tell(nominal(new, 1))
+	if now != nil {
+		v.cache.counters.tell(nominal(now, 1))
 	}
 }
 
@@ -90,13 +90,13 @@ func nominal(n *Nomination, sign int32) told {
 	return told{sign: sign, nominal: true, node: n.Node, class: n.Class(), priority: n.Priority}
 }
 
-func indexNamespace(v *live, name string, old, new *corev1.Namespace, hadOld, hasNew bool) {
-	what := told{namespace: name, namespaceIsGone: !hasNew}
+func indexNamespace(v *live, name string, old, now *corev1.Namespace, hadOld, hasNow bool) {
+	what := told{namespace: name, namespaceIsGone: !hasNow}
 	if hadOld {
 		what.wasLabels = old.Labels
 	}
-	if hasNew {
-		what.isLabels = new.Labels
+	if hasNow {
+		what.isLabels = now.Labels
 	}
 	v.cache.counters.tell(what)
 }

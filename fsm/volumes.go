@@ -48,8 +48,8 @@ func userKey(pod *corev1.Pod, claim string) string {
 
 // indexClaims keeps who uses claims. While nobody does, a change of a pod whose spec stays is
 // none of one with claims.
-func indexClaims(v *live, old, new *corev1.Pod) {
-	if old != nil && new != nil && sameSpec(&old.Spec, &new.Spec) && model.Terminal(old) == model.Terminal(new) && v.volumes.users.Len() == 0 {
+func indexClaims(v *live, old, now *corev1.Pod) {
+	if old != nil && now != nil && sameSpec(&old.Spec, &now.Spec) && model.Terminal(old) == model.Terminal(now) && v.volumes.users.Len() == 0 {
 		return
 	}
 	if old != nil && !model.Terminal(old) {
@@ -57,9 +57,9 @@ func indexClaims(v *live, old, new *corev1.Pod) {
 			v.volumes.users.Delete(userKey(old, claim))
 		}
 	}
-	if new != nil && !model.Terminal(new) {
-		for _, claim := range model.Claims(new) {
-			v.volumes.users.Set(userKey(new, claim), new)
+	if now != nil && !model.Terminal(now) {
+		for _, claim := range model.Claims(now) {
+			v.volumes.users.Set(userKey(now, claim), now)
 		}
 	}
 }
@@ -343,13 +343,13 @@ type volumesKey struct {
 // maxVolumesBytes bounds what is remembered of what claims say.
 const maxVolumesBytes = 16 << 20
 
-func (x *effectiveClasses) volumes(key volumesKey, make func() *model.Volumes) *model.Volumes {
+func (x *effectiveClasses) volumes(key volumesKey, build func() *model.Volumes) *model.Volumes {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if v, ok := x.claims[key]; ok {
 		return v
 	}
-	v := make()
+	v := build()
 	if x.claims == nil || x.claimBytes > maxVolumesBytes {
 		x.claims, x.claimBytes = map[volumesKey]*model.Volumes{}, 0
 	}

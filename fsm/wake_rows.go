@@ -53,20 +53,20 @@ func (w *wakes) row(c *store.Change) {
 	}
 }
 
-func walk[T any](c *store.Change, f func(old, new *T)) {
+func walk[T any](c *store.Change, f func(old, now *T)) {
 	old, _ := c.Old.(*T)
-	new, _ := c.New.(*T)
-	f(old, new)
+	now, _ := c.New.(*T)
+	f(old, now)
 }
 
 // pod: room comes free where one leaves or asks for less, and rules between
 // pods are about who comes, leaves, begins to leave or is another now.
-func (w *wakes) pod(old, new *corev1.Pod) {
+func (w *wakes) pod(old, now *corev1.Pod) {
 	v := w.tx.view
-	if old != nil && new != nil && spreadOwner(old) != spreadOwner(new) {
-		w.tx.ownerChanged(new)
+	if old != nil && now != nil && spreadOwner(old) != spreadOwner(now) {
+		w.tx.ownerChanged(now)
 	}
-	from, to := usage.NodeOf(old), usage.NodeOf(new)
+	from, to := usage.NodeOf(old), usage.NodeOf(now)
 	if from == "" && to == "" {
 		return
 	}
@@ -84,22 +84,22 @@ func (w *wakes) pod(old, new *corev1.Pod) {
 		w.other(how, old, from)
 	}
 	if to != "" && from != to {
-		w.other(model.PodCame, new, to)
+		w.other(model.PodCame, now, to)
 	}
 	if from != to {
 		return
 	}
-	if !v.asksTheSame(old, new) {
+	if !v.asksTheSame(old, now) {
 		w.Freed(to) // it may ask for less now
 		w.other(model.PodLeft, old, to)
-		w.other(model.PodCame, new, to)
+		w.other(model.PodCame, now, to)
 	}
-	leaves := !model.Terminating(old) && model.Terminating(new)
+	leaves := !model.Terminating(old) && model.Terminating(now)
 	if leaves {
-		w.other(model.PodLeaving, new, to)
+		w.other(model.PodLeaving, now, to)
 	}
 	// It may be evicted now, or be waited for, that could not before.
-	if v.budgets.Any() && (leaves || model.Ready(old) && !model.Ready(new) || !maps.Equal(old.Labels, new.Labels)) {
+	if v.budgets.Any() && (leaves || model.Ready(old) && !model.Ready(now) || !maps.Equal(old.Labels, now.Labels)) {
 		v.BudgetsOf(old.Namespace, old.Labels, func(b *policyv1.PodDisruptionBudget) bool {
 			w.Scope.Budget(b)
 			return true
@@ -117,27 +117,27 @@ func (w *wakes) other(how model.PodChange, pod *corev1.Pod, node string) {
 
 // entry: the turn of a pod that was to be tried passes on when it leaves the
 // queue, finds a place or changes its group.
-func (w *wakes) entry(old, new *QueueEntry) {
+func (w *wakes) entry(old, now *QueueEntry) {
 	if old == nil || !old.IsTried() {
 		return
 	}
 	group := old.Group()
 	switch {
-	case new == nil:
+	case now == nil:
 		w.Pass(group)
 		pod, ok := w.tx.view.Pods.Get(w.key)
 		if ok && pod.UID == old.UID && pod.Spec.NodeName != "" && w.ended[w.key] != pod.Spec.NodeName {
 			w.Placed = append(w.Placed, group)
 		}
-	case new.State == berthv1.QueueNominated && w.begun[w.key],
-		new.State == berthv1.QueueSetAside, new.State == berthv1.QueueGated, new.Group() != group:
+	case now.State == berthv1.QueueNominated && w.begun[w.key],
+		now.State == berthv1.QueueSetAside, now.State == berthv1.QueueGated, now.Group() != group:
 		w.Pass(group)
 	}
 }
 
 // nomination: it holds room, and counts for rules between pods.
-func (w *wakes) nomination(old, new *Nomination) {
-	if old != nil && (new == nil || new.Node != old.Node || new.Class() != old.Class()) {
+func (w *wakes) nomination(old, now *Nomination) {
+	if old != nil && (now == nil || now.Node != old.Node || now.Class() != old.Class()) {
 		if w.ended == nil {
 			w.ended = map[string]string{}
 		}
@@ -148,30 +148,30 @@ func (w *wakes) nomination(old, new *Nomination) {
 			w.Pod(model.PodLeft, old.Class(), old.Node)
 		}
 	}
-	if new != nil && (old == nil || new.Node != old.Node || new.Class() != old.Class()) {
+	if now != nil && (old == nil || now.Node != old.Node || now.Class() != old.Class()) {
 		if w.begun == nil {
 			w.begun = map[string]bool{}
 		}
 		w.begun[w.key] = true
-		w.Pod(model.PodCame, new.Class(), new.Node)
-		if new.Reserved {
-			w.Kept(new.Node) // what came free for others of its group is its own now
+		w.Pod(model.PodCame, now.Class(), now.Node)
+		if now.Reserved {
+			w.Kept(now.Node) // what came free for others of its group is its own now
 		}
 	}
-	if old != nil && new != nil && new.BackfillSeconds > old.BackfillSeconds || old == nil && new != nil && new.BackfillSeconds > 0 {
-		w.Freed(new.Node) // time to fill is room too
+	if old != nil && now != nil && now.BackfillSeconds > old.BackfillSeconds || old == nil && now != nil && now.BackfillSeconds > 0 {
+		w.Freed(now.Node) // time to fill is room too
 	}
 }
 
 // node: it may have been awaited.
-func (w *wakes) node(old, new *corev1.Node) {
-	w.Node(old, new, func() (awaited bool) {
+func (w *wakes) node(old, now *corev1.Node) {
+	w.Node(old, now, func() (awaited bool) {
 		v := w.tx.view
-		v.PodsOnNode(new.Name, func(*corev1.Pod) bool {
+		v.PodsOnNode(now.Name, func(*corev1.Pod) bool {
 			awaited = true
 			return false
 		})
-		v.NominationsOnNode(new.Name, func(*Nomination) bool {
+		v.NominationsOnNode(now.Name, func(*Nomination) bool {
 			awaited = true
 			return false
 		})
@@ -181,26 +181,26 @@ func (w *wakes) node(old, new *corev1.Node) {
 
 // object: a service, or a workload, by whose selector default constraints
 // count (TS12, TS14).
-func (w *wakes) object(old, new *Object) {
-	if w.volumes(old, new) {
+func (w *wakes) object(old, now *Object) {
+	if w.volumes(old, now) {
 		return
 	}
 	if !w.tx.view.hardDefaults() {
 		return
 	}
-	is := new
+	is := now
 	if is == nil {
 		is = old
 	}
 	change := queue.SelectorChange{Namespace: is.Value.GetNamespace()}
 	_, change.Before, _ = servicePlace(old)
-	_, change.After, _ = servicePlace(new)
+	_, change.After, _ = servicePlace(now)
 	if objectKinds[is.Resource].Workload == nil {
 		if maps.Equal(change.Before, change.After) {
 			return
 		}
 	} else {
-		if equality.Semantic.DeepEqual(workloadSelector(old), workloadSelector(new)) {
+		if equality.Semantic.DeepEqual(workloadSelector(old), workloadSelector(now)) {
 			return
 		}
 		change.Owner = ObjectKey(is.Resource, is.Value.GetNamespace(), is.Value.GetName())
@@ -209,13 +209,13 @@ func (w *wakes) object(old, new *Object) {
 }
 
 // config: the rules themselves have changed.
-func (w *wakes) config(old, new *berthv1.SchedulerConfiguration) {
+func (w *wakes) config(old, now *berthv1.SchedulerConfiguration) {
 	before, after := defaultConfig, defaultConfig
 	if old != nil {
 		before = old
 	}
-	if new != nil {
-		after = new
+	if now != nil {
+		after = now
 	}
 	if old == nil || judgesOtherwise(&before.Spec, &after.Spec) {
 		w.Scope.All = true

@@ -11,8 +11,8 @@ import (
 
 // volumes notes what a change of a claim, a volume or a class of volumes means, and says
 // whether it was one.
-func (w *wakes) volumes(old, new *Object) bool {
-	for _, o := range [...]*Object{old, new} {
+func (w *wakes) volumes(old, now *Object) bool {
+	for _, o := range [...]*Object{old, now} {
 		if o == nil {
 			continue
 		}
@@ -23,7 +23,7 @@ func (w *wakes) volumes(old, new *Object) bool {
 			if ref := value.Spec.ClaimRef; ref != nil {
 				w.Claims = append(w.Claims, PodKey(ref.Namespace, ref.Name))
 			}
-			if value.Spec.ClaimRef == nil && o == new {
+			if value.Spec.ClaimRef == nil && o == now {
 				w.StorageClasses = append(w.StorageClasses, model.VolumeClass(value))
 			}
 		default:

@@ -25,7 +25,7 @@ type (
 func protoTable[T any, P interface {
 	codec.Pointer[T]
 	metav1.Object
-}](name string, index func(v *live, key string, old, new P, hadOld, hasNew bool)) *tableDef[P] {
+}](name string, index func(v *live, key string, old, now P, hadOld, hasNow bool)) *tableDef[P] {
 	return &tableDef[P]{
 		Name:    name,
 		Marshal: func(o P) ([]byte, error) { return o.Marshal() },

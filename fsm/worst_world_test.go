@@ -328,11 +328,11 @@ func (w *worstWorld) must(cs ...Command) {
 	}
 }
 
-func (w *worstWorld) many(n int, make func(i int) Command) {
+func (w *worstWorld) many(n int, command func(i int) Command) {
 	for first := 0; first < n; first += worstBatch {
 		var cs []Command
 		for i := first; i < min(n, first+worstBatch); i++ {
-			cs = append(cs, make(i))
+			cs = append(cs, command(i))
 		}
 		w.must(cs...)
 	}

@@ -67,27 +67,27 @@ func (x *Index) Fork() Index {
 
 // Put takes in that an object of a resource other than pods came, changed or
 // went: nil stands for one that is not there.
-func (x *Index) Put(resource string, old, new metav1.Object) {
+func (x *Index) Put(resource string, old, now metav1.Object) {
 	var was, is belongings
-	var before, now types.UID
+	var oldUID, nowUID types.UID
 	at := Key{Resource: resource}
 	if old != nil {
-		was, before = belongingsOf(old), old.GetUID()
+		was, oldUID = belongingsOf(old), old.GetUID()
 		at.Namespace, at.Name = old.GetNamespace(), old.GetName()
 	}
-	if new != nil {
-		is, now = belongingsOf(new), new.GetUID()
-		at.Namespace, at.Name = new.GetNamespace(), new.GetName()
+	if now != nil {
+		is, nowUID = belongingsOf(now), now.GetUID()
+		at.Namespace, at.Name = now.GetNamespace(), now.GetName()
 	}
 	x.refer(at, was, is)
-	if before == now {
+	if oldUID == nowUID {
 		return
 	}
-	if before != "" {
-		x.there.Delete(keyOf(before, at))
+	if oldUID != "" {
+		x.there.Delete(keyOf(oldUID, at))
 	}
-	if now != "" {
-		x.there.Set(keyOf(now, at), struct{}{})
+	if nowUID != "" {
+		x.there.Set(keyOf(nowUID, at), struct{}{})
 	}
 }
 
@@ -104,9 +104,9 @@ func (x *Index) Foreign(id ID) bool {
 
 // PutPod is Put for a pod, whose key is namespace/name. Most changes of a pod are none
 // of what is counted here, and cost next to nothing.
-func (x *Index) PutPod(key string, old, new *corev1.Pod) {
-	was, is := standingOf(old), standingOf(new)
-	pod := new
+func (x *Index) PutPod(key string, old, now *corev1.Pod) {
+	was, is := standingOf(old), standingOf(now)
+	pod := now
 	if pod == nil {
 		pod = old
 	}
@@ -120,11 +120,11 @@ func (x *Index) PutPod(key string, old, new *corev1.Pod) {
 	}
 	switch {
 	case was.controller == "" && is.controller == "":
-	case was.controller != is.controller || !maps.Equal(old.Labels, new.Labels):
+	case was.controller != is.controller || !maps.Equal(old.Labels, now.Labels):
 		x.tally(was.controller, old, was.counts, none)
-		x.tally(is.controller, new, none, is.counts)
+		x.tally(is.controller, now, none, is.counts)
 	case was.counts != is.counts:
-		x.tally(is.controller, new, was.counts, is.counts)
+		x.tally(is.controller, now, was.counts, is.counts)
 	}
 }
 

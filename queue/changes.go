@@ -75,45 +75,45 @@ func (c *Changes) at(node string) *NodeChange {
 // Node: one that got better for anybody is looked at. Its labels say what domain
 // it is in, and sometimes its labels and taints whether it is one. A new one may
 // be awaited by pods and nominations that are on it already.
-func (c *Changes) Node(old, new *corev1.Node, awaited func() bool) {
+func (c *Changes) Node(old, now *corev1.Node, awaited func() bool) {
 	switch {
 	case old == nil:
-		c.at(new.Name).Changed = true
-		c.Scope.nodeAdded(new, awaited())
+		c.at(now.Name).Changed = true
+		c.Scope.nodeAdded(now, awaited())
 		return
-	case new == nil:
+	case now == nil:
 		c.Scope.nodeGone(old)
 		return
 	}
-	if at := c.at(new.Name); !at.Changed && gotBetter(old, new) {
+	if at := c.at(now.Name); !at.Changed && gotBetter(old, now) {
 		at.Changed, at.Before = true, old
 	}
-	c.Scope.nodeChanged(old, new)
+	c.Scope.nodeChanged(old, now)
 }
 
 // gotBetter says whether a change of a node can let anybody come who could not
 // before: taints that are added and amounts that shrink do not.
-func gotBetter(old, new *corev1.Node) bool {
-	if !maps.Equal(old.Labels, new.Labels) || old.Spec.Unschedulable && !new.Spec.Unschedulable {
+func gotBetter(old, now *corev1.Node) bool {
+	if !maps.Equal(old.Labels, now.Labels) || old.Spec.Unschedulable && !now.Spec.Unschedulable {
 		return true
 	}
 	for i := range old.Spec.Taints {
 		t := &old.Spec.Taints[i]
 		if t.Effect != corev1.TaintEffectPreferNoSchedule &&
-			!slices.ContainsFunc(new.Spec.Taints, func(n corev1.Taint) bool { return n.MatchTaint(t) }) {
+			!slices.ContainsFunc(now.Spec.Taints, func(n corev1.Taint) bool { return n.MatchTaint(t) }) {
 			return true
 		}
 	}
 	// Taints of the same key and effect may have another value.
-	for i := range new.Spec.Taints {
-		t := &new.Spec.Taints[i]
+	for i := range now.Spec.Taints {
+		t := &now.Spec.Taints[i]
 		if slices.ContainsFunc(old.Spec.Taints,
 			func(o corev1.Taint) bool { return o.MatchTaint(t) && o.Value != t.Value }) {
 			return true
 		}
 	}
 	// order does not matter: one is enough.
-	for name, is := range new.Status.Allocatable {
+	for name, is := range now.Status.Allocatable {
 		if was, ok := old.Status.Allocatable[name]; !ok || is.Cmp(was) > 0 {
 			return true
 		}
@@ -122,13 +122,13 @@ func gotBetter(old, new *corev1.Node) bool {
 }
 
 // Namespace: terms choose namespaces by their labels.
-func (c *Changes) Namespace(old, new *corev1.Namespace) {
+func (c *Changes) Namespace(old, now *corev1.Namespace) {
 	var was, is map[string]string
 	if old != nil {
 		was = old.Labels
 	}
-	if new != nil {
-		is = new.Labels
+	if now != nil {
+		is = now.Labels
 	}
 	if !maps.Equal(was, is) {
 		c.Scope.Spaces = true
@@ -136,15 +136,15 @@ func (c *Changes) Namespace(old, new *corev1.Namespace) {
 }
 
 // Budget: it allows more, protects fewer, or is gone.
-func (c *Changes) Budget(old, new *policyv1.PodDisruptionBudget) {
+func (c *Changes) Budget(old, now *policyv1.PodDisruptionBudget) {
 	switch {
 	case old == nil:
-	case new == nil, !equality.Semantic.DeepEqual(old.Spec, new.Spec), !maps.Equal(old.Annotations, new.Annotations):
+	case now == nil, !equality.Semantic.DeepEqual(old.Spec, now.Spec), !maps.Equal(old.Annotations, now.Annotations):
 		c.Scope.Budget(old)
-	case new.Status.DisruptionsAllowed > old.Status.DisruptionsAllowed,
-		new.Status.CurrentHealthy > old.Status.CurrentHealthy,
-		new.Status.DesiredHealthy < old.Status.DesiredHealthy, len(new.Status.DisruptedPods) > 0 &&
-			!maps.EqualFunc(old.Status.DisruptedPods, new.Status.DisruptedPods,
+	case now.Status.DisruptionsAllowed > old.Status.DisruptionsAllowed,
+		now.Status.CurrentHealthy > old.Status.CurrentHealthy,
+		now.Status.DesiredHealthy < old.Status.DesiredHealthy, len(now.Status.DisruptedPods) > 0 &&
+			!maps.EqualFunc(old.Status.DisruptedPods, now.Status.DisruptedPods,
 				func(a, b metav1.Time) bool { return a.Equal(&b) }):
 		c.Scope.Budget(old)
 	}

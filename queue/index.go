@@ -37,7 +37,7 @@ func (x *Index) Fork() Index {
 
 // Put takes in that an entry came, changed or went: nil stands for one that is
 // not there.
-func (x *Index) Put(old, new *Entry) {
+func (x *Index) Put(old, now *Entry) {
 	if old != nil {
 		x.countRuled(old, -1)
 		x.leave(old)
@@ -45,11 +45,11 @@ func (x *Index) Put(old, new *Entry) {
 			x.watch(old, -1)
 		}
 	}
-	if new != nil {
-		x.countRuled(new, 1)
-		x.enter(new)
-		if new.Waits() {
-			x.watch(new, 1)
+	if now != nil {
+		x.countRuled(now, 1)
+		x.enter(now)
+		if now.Waits() {
+			x.watch(now, 1)
 		}
 	}
 }

@@ -108,22 +108,22 @@ func Forgotten(revision int64) *PodMark {
 }
 
 // PutPodMark and PutNodeMark take in that a mark came, changed or went.
-func (x *Index) PutPodMark(key string, old, new *PodMark) {
+func (x *Index) PutPodMark(key string, old, now *PodMark) {
 	if old != nil {
 		x.podMarks.Delete(markKey(old.Revision, key))
 	}
-	if new != nil {
-		x.podMarks.Set(markKey(new.Revision, key), key)
+	if now != nil {
+		x.podMarks.Set(markKey(now.Revision, key), key)
 	}
 }
 
 // PutNodeMark is PutPodMark for the mark of a node.
-func (x *Index) PutNodeMark(node string, old, new *NodeMark) {
+func (x *Index) PutNodeMark(node string, old, now *NodeMark) {
 	if old != nil {
 		x.nodeMarks.Delete(markKey(old.Revision, node))
 	}
-	if new != nil {
-		x.nodeMarks.Set(markKey(new.Revision, node), node)
+	if now != nil {
+		x.nodeMarks.Set(markKey(now.Revision, node), node)
 	}
 }
 

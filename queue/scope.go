@@ -89,23 +89,23 @@ func (s *Scope) nodeGone(n *corev1.Node) {
 	}
 }
 
-func (s *Scope) nodeChanged(old, new *corev1.Node) {
-	if !maps.Equal(old.Labels, new.Labels) {
+func (s *Scope) nodeChanged(old, now *corev1.Node) {
+	if !maps.Equal(old.Labels, now.Labels) {
 		s.Labels = true
 		both := maps.Clone(old.Labels)
 		if both == nil {
 			both = map[string]string{}
 		}
-		maps.Copy(both, new.Labels)
+		maps.Copy(both, now.Labels)
 		for _, key := range slices.Sorted(maps.Keys(both)) {
 			was, had := old.Labels[key]
-			if is, has := new.Labels[key]; had != has || was != is {
+			if is, has := now.Labels[key]; had != has || was != is {
 				s.name(&s.Keys, key)
 			}
 		}
 	}
-	if old.Spec.Unschedulable != new.Spec.Unschedulable ||
-		!slices.EqualFunc(old.Spec.Taints, new.Spec.Taints, sameTaint) {
+	if old.Spec.Unschedulable != now.Spec.Unschedulable ||
+		!slices.EqualFunc(old.Spec.Taints, now.Spec.Taints, sameTaint) {
 		s.Taints = true
 	}
 }

@@ -140,20 +140,20 @@ func (x *Index) Add(namespace, what string, more int64) {
 
 // Put takes in that a quota came, changed or went: nil stands for one that is not
 // there.
-func (x *Index) Put(old, new *corev1.ResourceQuota) {
-	if new == nil {
+func (x *Index) Put(old, now *corev1.ResourceQuota) {
+	if now == nil {
 		key := keyOf(old)
 		x.quotas.Delete(key)
 		x.touched.Delete(key)
 		return
 	}
-	key := keyOf(new)
+	key := keyOf(now)
 	x.touched.Set(key, struct{}{})
-	if q, ok := x.quotas.Get(key); ok && equality.Semantic.DeepEqual(q.spec, &new.Spec) {
+	if q, ok := x.quotas.Get(key); ok && equality.Semantic.DeepEqual(q.spec, &now.Spec) {
 		return
 	}
-	q := compile(new)
-	q.used = x.usedIn(new.Namespace, &q.scopes)
+	q := compile(now)
+	q.used = x.usedIn(now.Namespace, &q.scopes)
 	x.quotas.Set(key, q)
 }
 

@@ -72,12 +72,12 @@ func crossNamespace(a *corev1.Affinity) bool {
 		return false
 	}
 	crosses := func(t *corev1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil }
-	any := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) bool {
+	anyCrosses := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) bool {
 		return slices.ContainsFunc(required, func(t corev1.PodAffinityTerm) bool { return crosses(&t) }) ||
 			slices.ContainsFunc(preferred, func(t corev1.WeightedPodAffinityTerm) bool { return crosses(&t.PodAffinityTerm) })
 	}
-	return a.PodAffinity != nil && any(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution) ||
-		a.PodAntiAffinity != nil && any(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	return a.PodAffinity != nil && anyCrosses(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution) ||
+		a.PodAntiAffinity != nil && anyCrosses(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 }
 
 // Pod is a pod as quotas see it.

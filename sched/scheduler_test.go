@@ -91,10 +91,10 @@ func boardsHoldWhatTheySay(t *testing.T, first, more int, pod string) {
 	if s.bytes > s.limit {
 		t.Errorf("%d bytes are counted, %d allowed", s.bytes, s.limit)
 	}
-	clear := heap()
+	filled := heap()
 	held := s.bytes
 	s.dropAll()
-	if freed := clear - heap(); freed > 2*held {
+	if freed := filled - heap(); freed > 2*held {
 		t.Errorf("%d bytes were counted and %d were held", held, freed)
 	}
 	runtime.KeepAlive(h) // with it would go what is kept beside them

@@ -30,7 +30,7 @@ const (
 
 // stepper is sched.Scheduler as the loop needs it.
 type stepper interface {
-	Step(nowUnixNano int64, max int) *sched.Plan
+	Step(nowUnixNano int64, decisions int) *sched.Plan
 	Refused(p *sched.Plan, refusals []fsm.PlanRefusal)
 	Settle(p *sched.Plan)
 	Unsettled() int

@@ -79,13 +79,13 @@ func (f *Feed) First() int64 {
 
 // After returns up to max changes that follow a revision, oldest first. An
 // empty answer means that the reader is up to date.
-func (f *Feed) After(revision int64, max int) ([]Change, error) {
+func (f *Feed) After(revision int64, most int) ([]Change, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if revision < f.first-1 || revision > f.last {
 		return nil, ErrCompacted
 	}
-	n := min(int(f.last-revision), max)
+	n := min(int(f.last-revision), most)
 	if n == 0 {
 		return nil, nil
 	}

@@ -71,8 +71,8 @@ func (x *Index) ClassOf(pod *corev1.Pod) *model.Class {
 // PutPod takes in that a pod came, changed or went: nil stands for one that is
 // not there. was is the class that it was put with (ClassOf), is that which it
 // has now; they are asked only of pods with a node.
-func (x *Index) PutPod(old, new *corev1.Pod, was, is *model.Class) {
-	from, to := NodeOf(old), NodeOf(new)
+func (x *Index) PutPod(old, now *corev1.Pod, was, is *model.Class) {
+	from, to := NodeOf(old), NodeOf(now)
 	if from != to || from != "" && was != is {
 		if from != "" {
 			x.used.remove(from, was)
@@ -82,14 +82,14 @@ func (x *Index) PutPod(old, new *corev1.Pod, was, is *model.Class) {
 			x.used.add(to, is)
 			x.count(is, 1)
 		}
-	} else if from != "" && !sameTolerations(old, new) {
+	} else if from != "" && !sameTolerations(old, now) {
 		x.used.renew(from)
 	}
-	if old != nil && old.Spec.NodeName != "" && (new == nil || new.Spec.NodeName != old.Spec.NodeName) {
+	if old != nil && old.Spec.NodeName != "" && (now == nil || now.Spec.NodeName != old.Spec.NodeName) {
 		x.placed.Delete(placeOf(old))
 	}
-	if new != nil && new.Spec.NodeName != "" {
-		x.placed.Set(placeOf(new), placed{new, is})
+	if now != nil && now.Spec.NodeName != "" {
+		x.placed.Set(placeOf(now), placed{now, is})
 	}
 }
 
@@ -114,7 +114,7 @@ func (x *Index) PutNode(n *corev1.Node) {
 func (x *Index) DropNode(name string) { x.offers.Delete(name) }
 
 // PutNomination takes in that a nomination came, changed or went.
-func (x *Index) PutNomination(old, new *Nomination) {
+func (x *Index) PutNomination(old, now *Nomination) {
 	if old != nil {
 		key := old.Key()
 		if x.reserved == key {
@@ -124,30 +124,30 @@ func (x *Index) PutNomination(old, new *Nomination) {
 		x.nominations.Delete(old.Node + "/" + key)
 		x.ranked.Delete(rankKey(old.Priority, old.FirstRevision) + key)
 	}
-	x.follow(old, new)
-	if new != nil {
-		key := new.Key()
-		if new.Reserved {
+	x.follow(old, now)
+	if now != nil {
+		key := now.Key()
+		if now.Reserved {
 			x.reserved = key
 		}
-		x.count(new.class, 1)
-		x.nominations.Set(new.Node+"/"+key, new)
-		x.ranked.Set(rankKey(new.Priority, new.FirstRevision)+key, new)
+		x.count(now.class, 1)
+		x.nominations.Set(now.Node+"/"+key, now)
+		x.ranked.Set(rankKey(now.Priority, now.FirstRevision)+key, now)
 	}
 }
 
 // follow takes in who is waited for. Mostly it is the same pods without one of them,
 // and there may be thousands.
-func (x *Index) follow(old, new *Nomination) {
+func (x *Index) follow(old, now *Nomination) {
 	var was, is []VictimRef
 	at := ""
-	if new != nil {
-		is, at = new.Victims, new.Node+"/"+new.Key()
+	if now != nil {
+		is, at = now.Victims, now.Node+"/"+now.Key()
 	}
 	if old != nil {
 		was = old.Victims
 	}
-	same := old != nil && new != nil && old.Node == new.Node && old.Key() == new.Key()
+	same := old != nil && now != nil && old.Node == now.Node && old.Key() == now.Key()
 	for _, victim := range was {
 		if same && len(is) > 0 && is[0].UID == victim.UID {
 			is = is[1:]
@@ -158,8 +158,8 @@ func (x *Index) follow(old, new *Nomination) {
 	if len(is) == 0 {
 		return
 	}
-	for _, victim := range new.Victims { // there are others, or they are in another order
-		x.waitedFor.Set(string(victim.UID)+"/"+new.Key(), at)
+	for _, victim := range now.Victims { // there are others, or they are in another order
+		x.waitedFor.Set(string(victim.UID)+"/"+now.Key(), at)
 	}
 }
 

@@ -30,16 +30,16 @@ func tree(t *testing.T, dir string) string {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
-		real, err := filepath.EvalSymlinks(path)
+		resolved, err := filepath.EvalSymlinks(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = filepath.WalkDir(real, func(p string, e fs.DirEntry, err error) error {
+		err = filepath.WalkDir(resolved, func(p string, e fs.DirEntry, err error) error {
 			if err != nil || e.IsDir() {
 				return err
 			}
 			data, err := os.ReadFile(p)
-			out = append(out, filepath.Join(filepath.Base(path), strings.TrimPrefix(p, real))+"="+string(data))
+			out = append(out, filepath.Join(filepath.Base(path), strings.TrimPrefix(p, resolved))+"="+string(data))
 			return err
 		})
 		if err != nil {

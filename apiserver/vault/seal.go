@@ -96,10 +96,10 @@ func (b *book) kept(view *fsm.View, resource string, object codec.Object, plain 
 // contents are the bytes of what an envelope holds: all of an object but the metadata that stays in clear.
 func contents(object codec.Object) ([]byte, error) {
 	m := metaOf(object)
-	clear := *m
-	*m = metav1.ObjectMeta{Annotations: clear.Annotations, ManagedFields: clear.ManagedFields}
+	open := *m
+	*m = metav1.ObjectMeta{Annotations: open.Annotations, ManagedFields: open.ManagedFields}
 	plain, err := object.Marshal()
-	*m = clear
+	*m = open
 	return plain, err
 }
 

@@ -173,15 +173,15 @@ func (h *Host) keep(id question, m *dns.Msg, now time.Time) {
 	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
 		return
 	}
-	life, any := answersLongest, false
+	life, some := answersLongest, false
 	eachRecord(m, func(h *dns.RR_Header) {
-		any = true
+		some = true
 		life = min(life, time.Duration(h.Ttl)*time.Second)
 	})
 	if len(m.Answer) == 0 {
 		life = min(life, nothingLongest)
 	}
-	if !any || life <= 0 {
+	if !some || life <= 0 {
 		return
 	}
 	const overhead = 512 // of a message in memory

@@ -69,21 +69,21 @@ func TestRefuse(t *testing.T) {
 			p.Spec.SecurityContext.SELinuxChangePolicy = &policy
 		}
 	}
-	make := func(change change) *corev1.Pod {
+	changed := func(change change) *corev1.Pod {
 		p := pod("p", corev1.Container{SecurityContext: &corev1.SecurityContext{}})
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{}
 		change(p, &p.Spec.Containers[0])
 		return p
 	}
 	for field, change := range cases {
-		if x := r.Refuse(make(change)); x == nil || !strings.HasPrefix(x.Message, field+": this node does not have it: ") {
+		if x := r.Refuse(changed(change)); x == nil || !strings.HasPrefix(x.Message, field+": this node does not have it: ") {
 			t.Errorf("%s: %+v", field, x)
 		}
 	}
-	if x := r.Refuse(make(cases["spec.securityContext.sysctls[1]"])); x == nil || x.Reason != "SysctlForbidden" {
+	if x := r.Refuse(changed(cases["spec.securityContext.sysctls[1]"])); x == nil || x.Reason != "SysctlForbidden" {
 		t.Errorf("a sysctl: %+v", x)
 	}
-	onHost := make(sysctl("net.ipv4.tcp_syncookies"))
+	onHost := changed(sysctl("net.ipv4.tcp_syncookies"))
 	if x := r.Refuse(onHost); x != nil {
 		t.Errorf("safe sysctls: %+v", x)
 	}
@@ -97,7 +97,7 @@ func TestRefuse(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(r.profileDir(), name), []byte("{}"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if x := r.Refuse(make(cases["spec.securityContext.seccompProfile"])); x != nil {
+	if x := r.Refuse(changed(cases["spec.securityContext.seccompProfile"])); x != nil {
 		t.Errorf("a profile that is there: %+v", x)
 	}
 }

@@ -36,10 +36,10 @@ func Unmount(dir string) error {
 	if err != nil {
 		return err
 	}
-	real := filepath.Join(above, filepath.Base(dir)) // as the kernel names it
+	resolved := filepath.Join(above, filepath.Base(dir)) // as the kernel names it
 	// Whoever shares its mounts may mount until its last process has ended: so it is looked again.
 	for range 3 {
-		points, err := below(real)
+		points, err := below(resolved)
 		if err != nil {
 			return fmt.Errorf("what is mounted below %s: %w", dir, err)
 		}

@@ -96,11 +96,11 @@ func controllerDefaults() (*config.ControllerConfiguration, error) {
 func runControllers(ctx context.Context, factory *controller.ContextFactory, base *controller.Context, workers int) error {
 	var all []controller.Interface
 	for _, name := range defaults.DefaultEnabledControllers {
-		make := controller.Known()[name]
-		if make == nil {
+		construct := controller.Known()[name]
+		if construct == nil {
 			return fmt.Errorf("there is no controller %s", name)
 		}
-		one, err := make(factory)
+		one, err := construct(factory)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

@@ -110,11 +110,11 @@ func (r *root) nearest(target string) (string, int, error) {
 
 // layer lays a writable layer over a directory of the host. What is mounted below it is mounted there again.
 func (r *root) layer(path string, fd int) error {
-	real, err := os.Readlink(procPath(fd))
+	resolved, err := os.Readlink(procPath(fd))
 	if err != nil {
 		return err
 	}
-	inner, err := r.innerMounts(real)
+	inner, err := r.innerMounts(resolved)
 	if err != nil {
 		return err
 	}
