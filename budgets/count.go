@@ -18,12 +18,6 @@ import (
 // returns false.
 type Pods func(namespace, from string, f func(pod *corev1.Pod) bool)
 
-// Counting says whether the pods of a budget, by its key, are being counted.
-func (x *Index) Counting(key string) bool {
-	c, ok := x.coverages.Get(key)
-	return ok && c.counting
-}
-
 // Count goes on with counting a budget's pods for as long as mayGoOn, which is
 // given what the next one costs, in units of work (fsm/work.go), says so. It
 // returns the key of the last that was looked at, and whether all were.

@@ -51,13 +51,9 @@ func driverKinds() []ObjectKind {
 	}
 }
 
-// VolumeAttachment, CSINode and ResourceSlice find one by its name. It must not be changed.
+// VolumeAttachment and ResourceSlice find one by its name. It must not be changed.
 func (v *View) VolumeAttachment(name string) (*storagev1.VolumeAttachment, bool) {
 	return objectIn[storagev1.VolumeAttachment](v, VolumeAttachments, "", name)
-}
-
-func (v *View) CSINode(name string) (*storagev1.CSINode, bool) {
-	return objectIn[storagev1.CSINode](v, CSINodes, "", name)
 }
 
 func (v *View) ResourceSlice(name string) (*resourcev1.ResourceSlice, bool) {

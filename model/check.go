@@ -28,8 +28,6 @@ func CheckNode(c *Class, n *corev1.Node) []Reason {
 		switch out[i].Kind {
 		case EnforcedAffinity:
 			out[i].Detail = "by the profile " + cmp.Or(c.SchedulerName, corev1.DefaultSchedulerName)
-		case NodeName:
-			out[i].Detail = "wants " + c.NodeName
 		case Taint:
 			out[i].Detail = strings.Join(untolerated(c, n), ", ")
 		}
@@ -40,9 +38,6 @@ func CheckNode(c *Class, n *corev1.Node) []Reason {
 // NodeFailures is CheckNode in its cheapest form.
 func NodeFailures(c *Class, n *corev1.Node) Failures {
 	f := taintFailures(c, n)
-	if c.NodeName != "" && c.NodeName != n.Name {
-		f |= failNodeName
-	}
 	if !c.added.admits(n) {
 		f |= failEnforcedAffinity
 	}

@@ -29,10 +29,9 @@ type Class struct {
 	Gated         bool
 	StrictBudgets bool // no disruption budget is violated for the pod
 
-	Request  Resources
-	NonZero  Resources
-	Ports    []HostPort
-	NodeName string // a node demanded by name; see WithNodeName
+	Request Resources
+	NonZero Resources
+	Ports   []HostPort
 	// RunsAtMostSeconds bounds how long a pod of the class can run once it has started: its activeDeadlineSeconds, rounded
 	// up to a power of two so that few classes differ by it alone; 0 where there is no bound.
 	RunsAtMostSeconds int64
@@ -141,18 +140,6 @@ func compileClass(pod *corev1.Pod, s signatures) *Class {
 	}
 	c.selects = c.required != nil || len(c.nodeLabels) > 0
 	return c
-}
-
-// WithNodeName returns the class that in addition demands one node by name. The class of a pod never has such a demand by
-// itself: spec.nodeName of a stored pod is where it was bound, and a bound pod and its waiting twin are of one class.
-func (c *Class) WithNodeName(name string) *Class {
-	if name == c.NodeName {
-		return c
-	}
-	d := *c
-	d.NodeName = name
-	d.Signature, d.Shape = rehash(c.Signature, name), rehash(c.Shape, name)
-	return &d
 }
 
 // rehash is the signature of a class that demands more than the one it was made from.

@@ -6,7 +6,7 @@ type Failures uint64
 
 const (
 	failUnschedulable Failures = 1 << iota
-	failNodeName
+	_
 	failTaint
 	failAffinity
 	failPorts
@@ -71,7 +71,7 @@ func (c *Class) short(resource int, exceeds bool) Failures {
 }
 
 const (
-	unresolvableNode Failures = failUnschedulable | failNodeName | failTaint | failEnforcedAffinity | failAffinity | failSpreadMissing | failPodAffinity |
+	unresolvableNode Failures = failUnschedulable | failTaint | failEnforcedAffinity | failAffinity | failSpreadMissing | failPodAffinity |
 		failVolumeZone // the others of claims are among exceedsCapacity
 	// Every second bit, from the first resource's on.
 	exceedsCapacity Failures = 0x5555555555555555 &^ (1<<(firstResourceBit+1) - 1)
@@ -93,7 +93,6 @@ func (f Failures) Reasons(c *Class) []Reason {
 		}
 	}
 	add(failUnschedulable, NodeUnschedulable)
-	add(failNodeName, NodeName)
 	add(failTaint, Taint)
 	add(failEnforcedAffinity, EnforcedAffinity)
 	add(failAffinity, NodeAffinity)

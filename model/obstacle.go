@@ -142,9 +142,6 @@ func (o *Obstacle) Counts(node string, c *Class) bool {
 	return ok && slices.ContainsFunc(k.sums, func(s sum) bool { return s.counter == o.counter && s.weight > 0 })
 }
 
-// Same says whether two obstacles are about the same pods.
-func (o *Obstacle) Same(b *Obstacle) bool { return o.counter == b.counter && o.domain == b.domain }
-
 // Beyond says whether pods that the rule is about, and that are not leaving, are on more than so many nodes beside one, and
 // returns how much there was to look at to find that out, as Nodes does.
 func (o *Obstacle) Beyond(most int, node string) (is bool, looked int) {

@@ -81,26 +81,23 @@ func TestRawScores(t *testing.T) {
 		t.Errorf("%d taints not tolerated, want 1: the toleration of y is for another effect", got)
 	}
 	plain := ClassOf(&corev1.Pod{})
-	if choosy.AnyNode() || !plain.AnyNode() || plain.WithNodeName("n").AnyNode() || plain.PreferredAffinity(node) != 0 {
+	if choosy.AnyNode() || !plain.AnyNode() || plain.PreferredAffinity(node) != 0 {
 		t.Error("AnyNode must be true only for a class that asks nothing of a node but room")
 	}
 }
 
-// TestReasonKinds: every kind that a filter gives has a plugin's name, a wording, and something that helps it.
+// TestReasonKinds: every kind that a filter gives has a plugin's name and a wording.
 func TestReasonKinds(t *testing.T) {
 	for k := NodeUnschedulable; k <= ExistingAntiAffinity; k++ {
+		if k == NodeUnschedulable+1 {
+			continue // nobody gives it any more
+		}
 		r := Reason{Kind: k, Resource: "cpu"}
-		if k.String() == "None" || k.HelpedBy() == 0 || r.Text() == (Reason{}).Text() {
-			t.Errorf("kind %d: %s, %q, helped by %b", k, k, r.Text(), k.HelpedBy())
-		}
-		if k.HelpedBy()&HelpNodeAdded == 0 {
-			t.Errorf("%s: a new node helps against every filter", k)
-		}
-		if k.Resolvable() && k.HelpedBy()&HelpPodGone == 0 {
-			t.Errorf("%s: what preemption resolves, a pod's end helps", k)
+		if k.String() == "None" || r.Text() == (Reason{}).Text() {
+			t.Errorf("kind %d: %s, %q", k, k, r.Text())
 		}
 	}
-	if ReasonNone.HelpedBy() != 0 || ReasonNone.Resolvable() {
+	if ReasonNone.Resolvable() {
 		t.Error("no reason needs no help")
 	}
 }

@@ -28,12 +28,6 @@ func compareHostPorts(a, b HostPort) int {
 	return cmp.Or(strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.IP, b.IP))
 }
 
-// Conflicts says whether two pods cannot have p and b on one host: same protocol and port, and the same address or one
-// of the two on all addresses.
-func (p HostPort) Conflicts(b HostPort) bool {
-	return p.Port == b.Port && p.Protocol == b.Protocol && (p.IP == b.IP || p.IP == AnyHostIP || b.IP == AnyHostIP)
-}
-
 // HostPorts returns the host ports of the pod's containers and sidecars, sorted; nil when there are none. Ordinary init
 // containers are gone before the containers start and do not count.
 func HostPorts(pod *corev1.Pod) []HostPort {

@@ -10,8 +10,7 @@ const (
 	ReasonNone ReasonKind = iota
 	// NodeUnschedulable: spec.unschedulable, and no toleration for it.
 	NodeUnschedulable
-	// NodeName: the pod demands another node by name.
-	NodeName
+	_ // nobody gives it any more
 	// Taint: a NoSchedule or NoExecute taint that the pod does not tolerate.
 	Taint
 	// NodeAffinity: nodeSelector or required node affinity does not match.
@@ -84,41 +83,11 @@ func (k ReasonKind) Resolvable() bool {
 	return false
 }
 
-// HelpedBy returns the kinds of change that can help a pod that this filter kept off every node (QU8). A change of the
-// pod itself always does and is not listed.
-func (k ReasonKind) HelpedBy() Helps {
-	switch k {
-	case NodeUnschedulable, Taint:
-		return HelpNodeAdded | HelpNodeTaints
-	case NodeName:
-		return HelpNodeAdded
-	case NodeAffinity, EnforcedAffinity, TopologyMissing:
-		return HelpNodeAdded | HelpNodeLabels
-	case Ports:
-		return HelpNodeAdded | HelpPodGone
-	case InsufficientResource:
-		return HelpNodeAdded | HelpNodeCapacity | HelpPodGone
-	case ExceedsCapacity:
-		return HelpNodeAdded | HelpNodeCapacity
-	case TopologySpread, PodAffinity, PodAntiAffinity, ExistingAntiAffinity:
-		return HelpNodeAdded | HelpNodeLabels | HelpPodGone | HelpPodBound | HelpPodLabels
-	case ClaimMissing, ClaimNotMade, ClaimForeign, ClaimDeleted, ClaimLost, ClaimUnbound, ClaimRefused, VolumeMissing:
-		return HelpVolumes
-	case ClaimInUse, ClaimInUseElsewhere:
-		return HelpPodGone | HelpVolumes
-	case VolumeNode, VolumeZone, VolumeBind:
-		return HelpNodeAdded | HelpNodeLabels | HelpVolumes
-	}
-	return 0
-}
-
 // String returns the name of the kube-scheduler plugin whose verdict the kind is.
 func (k ReasonKind) String() string {
 	switch k {
 	case NodeUnschedulable:
 		return "NodeUnschedulable"
-	case NodeName:
-		return "NodeName"
 	case Taint:
 		return "TaintToleration"
 	case NodeAffinity, EnforcedAffinity:
@@ -161,8 +130,6 @@ func (r Reason) Text() string {
 	switch r.Kind {
 	case NodeUnschedulable:
 		return "node(s) were unschedulable"
-	case NodeName:
-		return "node(s) didn't match the requested node name"
 	case Taint:
 		return "node(s) had untolerated taint(s)"
 	case NodeAffinity:

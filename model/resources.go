@@ -43,18 +43,6 @@ func (r Resources) Sub(b Resources) Resources {
 	return r
 }
 
-// Max returns the larger of r and b for each resource.
-func (r Resources) Max(b Resources) Resources {
-	r.MilliCPU = max(r.MilliCPU, b.MilliCPU)
-	r.MemoryBytes = max(r.MemoryBytes, b.MemoryBytes)
-	r.EphemeralStorageBytes = max(r.EphemeralStorageBytes, b.EphemeralStorageBytes)
-	r.Pods = max(r.Pods, b.Pods)
-	if r.Scalars != nil || b.Scalars != nil {
-		r.Scalars = mergeScalars(r.Scalars, b.Scalars, func(x, y int64) int64 { return max(x, y) })
-	}
-	return r
-}
-
 // Get returns the amount of the resource with Kubernetes' name for it, cpu in thousandths.
 func (r Resources) Get(name string) int64 {
 	switch name {

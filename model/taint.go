@@ -60,5 +60,5 @@ func (c *Class) PreferredAffinity(node *corev1.Node) int64 {
 // AnyNode says whether the class asks nothing of a node but room: then a node without taints that is not cordoned has no
 // NodeFailures for it and raw scores of 0.
 func (c *Class) AnyNode() bool {
-	return !c.selects && c.preferred == nil && c.added == nil && c.volumes == nil && c.NodeName == ""
+	return !c.selects && c.preferred == nil && c.added == nil && c.volumes == nil
 }

@@ -95,9 +95,6 @@ func (a *Archive) survey() (err error) {
 // Close ends the reading.
 func (a *Archive) Close() error { return a.log.Close() }
 
-// First is the index of the oldest entry, 0 if there is none.
-func (a *Archive) First() uint64 { return a.first }
-
 // Last is the index of the newest entry, 0 if there is none.
 func (a *Archive) Last() uint64 { return a.last }
 

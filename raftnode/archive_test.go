@@ -36,8 +36,8 @@ func TestArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	if len(a.snapshots) == 0 || a.First() < 2 {
-		t.Fatalf("the log was never trimmed: %d snapshots, entries from %d", len(a.snapshots), a.First())
+	if len(a.snapshots) == 0 || a.first < 2 {
+		t.Fatalf("the log was never trimmed: %d snapshots, entries from %d", len(a.snapshots), a.first)
 	}
 	for _, before := range []uint64{0, a.Last()} {
 		state, err := a.StateBefore(before)

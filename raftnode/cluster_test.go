@@ -186,7 +186,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func (c *cluster) same() {
 	c.t.Helper()
 	leader := c.leader()
-	if err := leader.Barrier(c.ctx()); err != nil {
+	if _, err := leader.barrier(c.ctx()); err != nil {
 		c.t.Fatal(err)
 	}
 	index := leader.AppliedIndex()

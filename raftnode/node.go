@@ -383,14 +383,7 @@ func (n *Node) ProposeAsync(ps ...fsm.Proposal) (*Future, error) {
 	return n.proposer.submit(ps)
 }
 
-// Barrier returns once everything that was proposed before it has been applied
-// on this server, which must be the leader.
-func (n *Node) Barrier(ctx context.Context) error {
-	_, err := n.barrier(ctx)
-	return err
-}
-
-// barrier commits an entry and returns its term.
+// barrier commits an entry, so that all that was proposed before it is applied, and returns its term.
 func (n *Node) barrier(ctx context.Context) (*Future, error) {
 	f := &Future{p: n.proposer, done: make(chan struct{})}
 	if err := n.proposer.enqueue(f); err != nil {

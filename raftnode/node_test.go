@@ -116,7 +116,7 @@ func TestDeadlineBeforeTheEntryWithdraws(t *testing.T) {
 		if _, _, err := first.Wait(c.ctx()); err != nil {
 			t.Fatal(err)
 		}
-		if err := leader.Barrier(c.ctx()); err != nil {
+		if _, err := leader.barrier(c.ctx()); err != nil {
 			t.Fatal(err)
 		}
 		if value(leader.state, "first") != "1" || value(leader.state, "second") != "" {

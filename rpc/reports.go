@@ -144,14 +144,3 @@ func (r *reports) ack(a Ack, now time.Time) {
 	}
 	r.order = append(first, last...)
 }
-
-// waiting is how many statuses are not acknowledged.
-func (r *reports) waiting() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := len(r.pods)
-	if r.nodeSeq != 0 {
-		n++
-	}
-	return n
-}

@@ -109,3 +109,14 @@ func TestNodeStatusIsKeptUntilCommitted(t *testing.T) {
 		t.Errorf("got %+v", b)
 	}
 }
+
+// waiting is how many statuses are not acknowledged.
+func (r *reports) waiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.pods)
+	if r.nodeSeq != 0 {
+		n++
+	}
+	return n
+}

@@ -71,7 +71,7 @@ func TestStatusesAreCommittedOrSentAgain(t *testing.T) {
 	w.Report(PodReport{UID: "a", Status: []byte("1")})
 	w.ReportNode([]byte("ready"))
 	eventually(t, "both are committed", func() bool { return len(c.committed("a")) == 1 && len(c.committed("node")) == 1 })
-	eventually(t, "both are acknowledged", func() bool { return w.Unacknowledged() == 0 })
+	eventually(t, "both are acknowledged", func() bool { return w.reports.waiting() == 0 })
 	c.mu.Lock()
 	c.refuse = ErrNoLeader
 	c.mu.Unlock()
@@ -81,7 +81,7 @@ func TestStatusesAreCommittedOrSentAgain(t *testing.T) {
 	c.refuse = nil
 	c.mu.Unlock()
 	eventually(t, "the newest is committed", func() bool { return slices.Contains(c.committed("a"), "3") })
-	eventually(t, "all is acknowledged", func() bool { return w.Unacknowledged() == 0 })
+	eventually(t, "all is acknowledged", func() bool { return w.reports.waiting() == 0 })
 }
 
 // The newest sample comes with a heartbeat, once a stream.

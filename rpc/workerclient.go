@@ -115,9 +115,6 @@ func (c *WorkerClient) Sample(body []byte) {
 	c.sample.Store(&takenSample{at: time.Now(), body: body})
 }
 
-// Unacknowledged is how many statuses no server has committed yet.
-func (c *WorkerClient) Unacknowledged() int { return c.reports.waiting() }
-
 // errDrained ends a stream whose server asked for it.
 var errDrained = errors.New("the server asks to go elsewhere")
 

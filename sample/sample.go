@@ -71,11 +71,6 @@ type Amount struct {
 	MemoryBytes int64
 }
 
-// Plus is the sum of two amounts.
-func (a Amount) Plus(b Amount) Amount {
-	return Amount{NanoCPU: a.NanoCPU + b.NanoCPU, MemoryBytes: a.MemoryBytes + b.MemoryBytes}
-}
-
 // ErrInvalid is wrapped by the errors of Decode.
 var ErrInvalid = errors.New("not a sample")
 

@@ -269,7 +269,9 @@ func (o *oracle) beyond(pod *corev1.Pod, inOrder []*plainPod, hard bool) []*plai
 func portsIn(held, wanted *corev1.Pod) int {
 	count := 0
 	for _, port := range model.ClassOf(held).Ports {
-		if slices.ContainsFunc(model.ClassOf(wanted).Ports, port.Conflicts) {
+		if slices.ContainsFunc(model.ClassOf(wanted).Ports, func(p model.HostPort) bool {
+			return p.Port == port.Port && p.Protocol == port.Protocol && (p.IP == port.IP || p.IP == model.AnyHostIP || port.IP == model.AnyHostIP)
+		}) {
 			count++
 		}
 	}

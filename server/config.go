@@ -51,8 +51,7 @@ type Config struct {
 	// Autoscaler says how workloads are scaled by what their pods use; zero: as
 	// kube-controller-manager does it by default.
 	Autoscaler workloads.Autoscaler
-	// ControllersOff are the controllers that this server does not run when it leads: workloads.Names, and
-	// ReplicaSetController.
+	// ControllersOff are the controllers that this server does not run when it leads, by Kubernetes' names for them.
 	ControllersOff []string
 	// Users says whose tokens the API believes.
 	Users users.Sources

@@ -111,7 +111,7 @@ func TestHostileMembersOfGossip(t *testing.T) {
 	// One takes the name of a server that is gone.
 	gone := c.followers()[0]
 	c.stop(gone)
-	meta := cluster.Meta{Role: cluster.RoleServer, RaftID: gone.Name(), RaftAddr: nobody, RPCAddr: nobody, ClusterID: leader.ClusterID()}
+	meta := cluster.Meta{Role: cluster.RoleServer, RaftID: gone.Name(), RaftAddr: nobody, RPCAddr: nobody, ClusterID: leader.node.ClusterID()}
 	eventually(t, "the name to be free", func() bool { m, _ := leader.pool.Get(gone.Name()); return m.Status == cluster.StatusFailed })
 	gossiper(t, gone.Name(), meta, leader.GossipAddr())
 	eventually(t, "the name to be taken", func() bool { m, _ := leader.pool.Get(gone.Name()); return m.RPCAddr == nobody })

@@ -365,10 +365,6 @@ func (s *Server) Metrics() prometheus.Gatherer { return s.config.Metrics }
 // IsLeader reports whether this server leads and is ready to.
 func (s *Server) IsLeader() bool { return s.node.Leadership().Leader }
 
-// ClusterID is the cluster that this server belongs to, "" as long as it is
-// none.
-func (s *Server) ClusterID() string { return s.node.ClusterID() }
-
 // Servers are the RPC addresses of the live servers, this one among them.
 func (s *Server) Servers() []string {
 	return append(s.otherServers((*peers.Peer).Answers), s.config.RPCAddr)

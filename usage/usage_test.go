@@ -167,7 +167,7 @@ func TestClaims(t *testing.T) {
 	for _, f := range []func(o *Claim){
 		func(o *Claim) { o.UID = "v" }, func(o *Claim) { o.Key = "ns/q" }, func(o *Claim) { o.Node = "m" }, func(o *Claim) { o.Priority = 6 },
 		func(o *Claim) { o.Made = 8 }, func(o *Claim) { o.Reserved = true }, func(o *Claim) { o.BackfillSeconds = 61 },
-		func(o *Claim) { o.Class = c.WithNodeName("n") },
+		func(o *Claim) { o.Class = model.ClassOf(&corev1.Pod{Spec: corev1.PodSpec{SchedulerName: "other"}}) },
 	} {
 		other := n.Claim()
 		if !claim.Same(other) {
