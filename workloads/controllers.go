@@ -208,6 +208,15 @@ func entries() []entry {
 	}
 }
 
+// Names are the names of the controllers that can be left out.
+func Names() []string {
+	names := []string{autoscalerController}
+	for _, e := range entries() {
+		names = append(names, e.name)
+	}
+	return names
+}
+
 // construct makes every controller; each registers its handlers with the factory's
 // informers.
 func construct(ctx context.Context, state State, config func(controller string) *rest.Config, made factory, f *informers.Feed, o Options) ([]begun, error) {
