@@ -30,6 +30,7 @@ type Config struct {
 	Servers     int // 3
 	Clients     int // goroutines that create pods through the API
 	Kills       int // how many leaders are killed, one after another, by a workload that does so
+	Seconds     int // how long each part of a workload goes on that is measured by time
 	Workers     Workers
 	// DataDir is where the logs are kept; empty: a directory that is removed
 	// at the end. What the disk below it can do is part of every figure.
@@ -79,6 +80,7 @@ func Workloads() []Workload {
 		{"restart", "a server starts from a snapshot; memory a bound pod", Config{Nodes: 5_000, Pods: 100_000, Workers: StubWorkers}, restart},
 		{"failover", "SIGKILL of the leader under load", Config{Nodes: 500, Pods: 4_000, Clients: 32, Workers: FakeWorkers}, failover},
 		{"takeover", "SIGKILL of the leader of many workloads: how soon its successor's controllers work", Config{Nodes: 1_000, Pods: 100_000, Clients: 32, Kills: 5, Workers: FakeWorkers}, takeOver},
+		{"storm", "a user's requests at a steady rate, beside nobody and beside another user's storm", Config{Nodes: 100, Pods: 10_000, Clients: 120, Seconds: 20, Workers: FakeWorkers}, storm},
 	}
 }
 
@@ -161,6 +163,7 @@ func merge(c, defaults Config) Config {
 	def(&c.Kills, defaults.Kills)
 	def(&c.Kills, 1)
 	def(&c.Clients, defaults.Clients)
+	def(&c.Seconds, defaults.Seconds)
 	if c.Workers == "" {
 		c.Workers = defaults.Workers
 	}

@@ -38,6 +38,7 @@ func TestWorkloads(t *testing.T) {
 		"failover":           {Nodes: 20, Pods: 200, Clients: 4, Kills: 2},
 		"control-plane":      {Nodes: 10, Pods: 60, Clients: 4, Kubernetes: *kubernetes},
 		"controllers":        {Nodes: 10, Pods: 60, Clients: 4},
+		"storm":              {Nodes: 10, Pods: 300, Clients: 12, Seconds: 2},
 		"takeover":           {Nodes: 10, Pods: 200, Clients: 4, Kills: 2},
 	}
 	program := sync.OnceValue(func() string { return buildBerth(t) })
@@ -49,7 +50,7 @@ func TestWorkloads(t *testing.T) {
 			}
 			c.DataDir, c.Version = t.TempDir(), "test"
 			var told bytes.Buffer
-			if w.Name == "failover" || w.Name == "takeover" || w.Name == "controllers" || w.Name == "control-plane" {
+			if w.Name == "failover" || w.Name == "takeover" || w.Name == "controllers" || w.Name == "control-plane" || w.Name == "storm" {
 				c.Progress = &told
 				if testing.Short() {
 					t.Skip("builds the binary")
@@ -118,7 +119,7 @@ func show(t *testing.T, r *bench.Report) {
 
 func TestRunRefusesWhatCanNotBe(t *testing.T) {
 	for _, w := range bench.Workloads() {
-		if w.Name != "preemption" && w.Name != "preemption-budgets" && w.Name != "anti-affinity" && w.Name != "failover" && w.Name != "takeover" && w.Name != "controllers" && w.Name != "control-plane" {
+		if w.Name != "preemption" && w.Name != "preemption-budgets" && w.Name != "anti-affinity" && w.Name != "failover" && w.Name != "takeover" && w.Name != "controllers" && w.Name != "control-plane" && w.Name != "storm" {
 			continue
 		}
 		if _, err := bench.Run(t.Context(), w, bench.Config{Nodes: 1, Pods: 1000, DataDir: t.TempDir()}); err == nil {

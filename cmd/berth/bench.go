@@ -62,6 +62,7 @@ Workloads:
 	fs.IntVar(&f.config.Servers, "servers", 3, "Servers.")
 	fs.IntVar(&f.config.Clients, "clients", 0, "Clients that create pods at the same time; 0: the workload's own.")
 	fs.IntVar(&f.config.Kills, "kills", 0, "How many leaders failover and takeover kill, one after another; 0: the workload's own.")
+	fs.IntVar(&f.config.Seconds, "seconds", 0, "How long each part of storm is measured; 0: the workload's own.")
 	fs.StringVar(&f.config.ControllerManager, "controller-manager", "", "kube-controller-manager's binary: the workload controllers runs it, too, in the place of Berth's controllers.")
 	fs.StringVar(&f.config.Kubernetes, "kubernetes", "", "The directory of the binaries etcd, kube-apiserver, kube-controller-manager and kube-scheduler: the workload control-plane runs them, too, in the place of Berth's servers.")
 	fs.StringVar(&f.workers, "workers", "", "What is behind the nodes: stub (nothing) or fake (node agents); empty: the workload's own.")
@@ -72,6 +73,11 @@ Workloads:
 	fs.BoolVar(&f.verbose, "verbose", false, "Show the servers' and workers' logs.")
 	fs.StringVar(&f.cpuProfile, "cpuprofile", "", "Write a profile of the processor to this file.")
 	fs.StringVar(&f.memProfile, "memprofile", "", "Write a profile of the memory to this file.")
+	cmd.AddCommand(&cobra.Command{
+		Use: bench.StormArgs[1], Hidden: true, Args: cobra.NoArgs,
+		Short: "The clients of the workload storm, which the benchmark starts",
+		RunE:  func(cmd *cobra.Command, _ []string) error { return bench.Storm(cmd.Context(), cmd.InOrStdin(), a.out) },
+	})
 	return cmd
 }
 
