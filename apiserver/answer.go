@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/fsm"
@@ -61,6 +62,7 @@ type answer struct {
 	share  *fairShare
 	client string
 	held   int64
+	turn   *turn // nil: it waits for nobody
 }
 
 type answerKey struct{}
@@ -69,6 +71,29 @@ type answerKey struct{}
 func answerFrom(ctx context.Context) *answer {
 	a, _ := ctx.Value(answerKey{}).(*answer)
 	return a
+}
+
+// inTurn is called before each row that is looked at or shown.
+func (a *answer) inTurn(ctx context.Context) error {
+	if a == nil {
+		return nil
+	}
+	return a.turn.look(ctx)
+}
+
+// outOfTurn is called before somebody is waited for.
+func (a *answer) outOfTurn() {
+	if a != nil {
+		a.turn.pause()
+	}
+}
+
+// encodedInTurn is an object that is encoded in a turn, by another goroutine than that which shows it.
+func (a *answer) encodedInTurn(ctx context.Context, obj runtime.Object) runtime.Object {
+	if a == nil || a.turn == nil || !a.turn.taken {
+		return obj
+	}
+	return &encodedOnce{object: obj, turn: func(encode func()) error { return a.turn.all.do(ctx, a.turn.user, encode) }}
 }
 
 // take takes the rows of a list into account until the request ends, or refuses

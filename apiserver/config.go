@@ -69,7 +69,7 @@ type Config struct {
 	// process. Those of requests are survived in any case.
 	Guard func(what string, f func()) bool
 
-	// MaxRequests is how many requests are worked on at a time; default 600.
+	// MaxRequests is how many requests are worked on at a time; default DefaultMaxRequests.
 	MaxRequests int
 	// RequestTimeout ends a request that is not a watch or a stream. Default 60 s.
 	RequestTimeout time.Duration
@@ -98,7 +98,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Services = c.Services.withDefaults()
 	if c.MaxRequests == 0 {
-		c.MaxRequests = defaultMaxRequests
+		c.MaxRequests = DefaultMaxRequests()
 	}
 	if c.RequestTimeout == 0 {
 		c.RequestTimeout = 60 * time.Second

@@ -14,7 +14,8 @@ import (
 // by version and encoding, with its event around it, is made once, by the first
 // who needs it.
 type encodedOnce struct {
-	object runtime.Object // shares memory with a row
+	object runtime.Object            // shares memory with a row
+	turn   func(encode func()) error // encodes it when there is time for it; nil: at once
 
 	mu    sync.Mutex
 	forms map[runtime.Identifier]*encodedForm
@@ -33,7 +34,12 @@ func (o *encodedOnce) CacheEncode(id runtime.Identifier, encode func(runtime.Obj
 	f := o.form(id)
 	f.once.Do(func() {
 		var b bytes.Buffer
-		f.err = encode(o.GetObject(), &b)
+		now := func() { f.err = encode(o.GetObject(), &b) }
+		if o.turn == nil {
+			now()
+		} else if err := o.turn(now); err != nil {
+			f.err = err
+		}
 		f.bytes = b.Bytes()
 	})
 	if f.err != nil {

@@ -28,6 +28,8 @@ type fairShare struct {
 	longRunning request.LongRunningRequestCheck
 	bodyBytes   int64 // what a body of unknown length may have
 
+	turns *turns
+
 	mu      sync.Mutex
 	clients map[string]*underway
 	bytes   int64
@@ -63,8 +65,12 @@ func (f *fairShare) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer f.end(name, one)
-	a := &answer{form: formOf(req), share: f, client: name}
+	a := &answer{form: formOf(req), share: f, client: name, turn: f.turns.newTurn(req, info)}
 	defer func() { f.letGo(name, a.held) }()
+	if a.turn != nil && one.requests > 0 {
+		defer a.turn.pause()
+		w = turnWriter{w, req.Context(), a.turn}
+	}
 	f.next.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), answerKey{}, a)))
 }
 

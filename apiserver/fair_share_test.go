@@ -23,7 +23,7 @@ type shareTest struct {
 func newShareTest() *shareTest {
 	s := &shareTest{entered: make(chan struct{}), release: make(chan struct{})}
 	s.fairShare = &fairShare{
-		clients: map[string]*underway{}, bodyBytes: 3 << 20,
+		turns: newTurns(), clients: map[string]*underway{}, bodyBytes: 3 << 20,
 		longRunning: func(r *http.Request, _ *request.RequestInfo) bool { return r.URL.Query().Get("watch") != "" },
 		next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			s.entered <- struct{}{}

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"runtime"
 	"slices"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -16,8 +17,12 @@ import (
 	"github.com/berth-dev/berth/access"
 )
 
-// defaultMaxRequests is how many requests are worked on at a time by one server, as many as by Kubernetes'.
-const defaultMaxRequests = 600
+// DefaultMaxRequests is how many requests are worked on at a time by one server: as many as by Kubernetes', if it has four
+// processors.
+func DefaultMaxRequests() int {
+	const most, ofEach = 600, 150
+	return min(most, ofEach*runtime.GOMAXPROCS(0))
+}
 
 // flowUser is who says of schemas whether their levels are there.
 const flowUser = "system:controller:api-priority-and-fairness-config-consumer-v1"
@@ -26,12 +31,13 @@ const flowUser = "system:controller:api-priority-and-fairness-config-consumer-v1
 // bounds of bytes (fairShare), which hold for everybody.
 type flowControl struct {
 	flowcontrol.Interface
+	shares *userShare
 }
 
 // newFlowControl goes by the schemas and levels that informers show. As long as there are none, all share one level.
 func newFlowControl(factory clientinformers.SharedInformerFactory, client kubernetes.Interface, most int) flowControl {
 	metrics.Register()
-	return flowControl{flowcontrol.New(factory, client.FlowcontrolV1(), most)}
+	return flowControl{flowcontrol.New(factory, client.FlowcontrolV1(), most), newUserShare(most)}
 }
 
 // Handle implements flowcontrol.Interface. What the leader's own controllers ask waits for nobody: others wait
@@ -43,6 +49,14 @@ func (f flowControl) Handle(ctx context.Context, digest flowcontrol.RequestDiges
 	for part, counts := range map[string]string{access.Controllers: access.Masters, access.Mirrors: access.Nodes} {
 		if groups := digest.User.GetGroups(); slices.Contains(groups, part) {
 			digest.User = &user.DefaultInfo{Name: digest.User.GetName(), UID: digest.User.GetUID(), Groups: append(slices.Clone(groups), counts)}
+		}
+	}
+	if !slices.Contains(digest.User.GetGroups(), access.Masters) {
+		end, err := f.shares.begin(ctx, digest.User.GetName(), digest.RequestInfo)
+		if err != nil {
+			exec = func() {} // it is noted what it would have been, and refused
+		} else {
+			defer end()
 		}
 	}
 	f.Interface.Handle(ctx, digest, note, work, queue, exec)

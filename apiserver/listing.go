@@ -28,6 +28,7 @@ type listing struct {
 	kind *kind
 	view *fsm.View
 	rows []any
+	ctx  context.Context // of the request, whose turn it is that a row is looked at in
 }
 
 // GetObjectKind implements runtime.Object.
@@ -43,7 +44,7 @@ func (l *listing) DeepCopyObject() runtime.Object {
 // whole gives upstream's list with all of its items, for those who can do
 // nothing else with one.
 func (l *listing) whole() (runtime.Object, error) {
-	return l.head, fillList(l.head, l.kind, l.view, l.rows)
+	return l.head, fillList(l.ctx, l.head, l.kind, l.view, l.rows)
 }
 
 type listingKey struct{}
@@ -57,7 +58,7 @@ func listIn(ctx context.Context, store interface {
 	if a := answerFrom(ctx); a == nil || a.whole {
 		return store.List(ctx, options)
 	}
-	l := &listing{}
+	l := &listing{ctx: ctx}
 	head, err := store.List(context.WithValue(ctx, listingKey{}, l), options)
 	if err != nil || l.view == nil {
 		return head, err
@@ -127,7 +128,11 @@ func (e *listEncoder) items(l *listing, f func(obj runtime.Object) error) error 
 	present := l.kind.present(l.view)
 	into := l.kind.newObject()
 	var obj runtime.Object
+	answer := answerFrom(l.ctx)
 	for _, row := range l.rows {
+		if err := answer.inTurn(l.ctx); err != nil {
+			return err
+		}
 		clearObject(into)
 		err := present(row, into)
 		if err != nil {
@@ -162,7 +167,7 @@ var emptyItems = []byte(`"items":[]}` + "\n")
 // its brackets the items.
 func (e *listEncoder) writeJSON(l *listing, w io.Writer) error {
 	var head bytes.Buffer
-	obj, err := (&listing{head: l.head, kind: l.kind, view: l.view}).whole()
+	obj, err := (&listing{head: l.head, kind: l.kind, view: l.view, ctx: l.ctx}).whole()
 	if err != nil {
 		return err
 	}

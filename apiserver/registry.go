@@ -30,6 +30,7 @@ type registry struct {
 	vault   *vault.Vault
 	names   *kindNames
 	leases  Leases
+	counts  *objectCounts
 	pods    *served // once they are made
 }
 
@@ -110,6 +111,7 @@ func (g *registry) store(d description) (*genericregistry.Store, error) {
 // options are the seam: the decorator gives upstream's store our storage.
 func (g *registry) options(d description) generic.RESTOptions {
 	kind := d.kind
+	g.counts.serve(kind.resource, kind.rows)
 	if kind.rows.table == objectsTable {
 		kind = g.sealing(kind, kind.resource.Resource)
 	}

@@ -44,6 +44,7 @@ type Server struct {
 	standing *standing
 	// definitions are those of custom kinds.
 	definitions *definitions
+	turns       *turns
 	others      *aggregation
 	admission   *admissionChain
 	pods        *served
@@ -91,8 +92,11 @@ func New(config Config) (_ *Server, err error) {
 		return nil, fmt.Errorf("setting up admission: %w", err)
 	}
 	others := newAggregation(config)
-	settings := genericConfig(config, known, rights, lasting, others)
+	inTurn := newTurns()
+	settings := genericConfig(config, known, rights, lasting, others, inTurn)
 	settings.AdmissionControl, settings.FlowControl = chain.Interface, chain.flow
+	counts := newObjectCounts(config.Backend.View, time.Now)
+	settings.StorageObjectCountTracker = counts
 	if trail != nil {
 		settings.AuditBackend, settings.AuditPolicyRuleEvaluator = trail.Backend(), trail.Policy()
 	}
@@ -111,7 +115,7 @@ func New(config Config) (_ *Server, err error) {
 	if config.Guard != nil {
 		watches.guard = config.Guard
 	}
-	g := &registry{backend: config.Backend, hub: watches, pins: pins, rights: rights, names: chain.names, vault: config.Vault, leases: config.Leases}
+	g := &registry{backend: config.Backend, hub: watches, pins: pins, rights: rights, names: chain.names, vault: config.Vault, leases: config.Leases, counts: counts}
 	infos, err := g.install(generic, berth, measured, config, accounts, settings.Authentication.Authenticator, builtIn)
 	if err != nil {
 		return nil, fmt.Errorf("setting up the API: %w", err)
@@ -134,7 +138,7 @@ func New(config Config) (_ *Server, err error) {
 		}
 	}
 	s := &Server{
-		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, others: others, admission: chain, pods: g.pods,
+		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, turns: inTurn, others: others, admission: chain, pods: g.pods,
 		generic: generic, logger: config.Logger, prepared: make(chan struct{}),
 	}
 	chain.client.lead(s.Local(admissionUser, access.Masters))
@@ -143,7 +147,7 @@ func New(config Config) (_ *Server, err error) {
 }
 
 // genericConfig is the configuration of upstream's server.
-func genericConfig(config Config, known *users.Users, rights *rights, lasting *standing, others *aggregation) *genericapiserver.Config {
+func genericConfig(config Config, known *users.Users, rights *rights, lasting *standing, others *aggregation, inTurn *turns) *genericapiserver.Config {
 	c := genericapiserver.NewConfig(legacyscheme.Codecs)
 	c.Authentication.Authenticator = newAuthenticator(known)
 	c.Authentication.APIAudiences = tokens.Audiences()
@@ -160,7 +164,7 @@ func genericConfig(config Config, known *users.Users, rights *rights, lasting *s
 		others.next = api
 		lasting.next, lasting.longRunning = others, c.LongRunningFunc
 		chain := genericapiserver.DefaultBuildHandlerChain(&fairShare{
-			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, clients: map[string]*underway{},
+			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, turns: inTurn, clients: map[string]*underway{},
 		}, c)
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			ctx := withClass(roles.OncePerRequest(context.WithValue(req.Context(), rightsKey{}, rights)))

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -93,11 +94,18 @@ func (t *tables) viewFor(ctx context.Context, resourceVersion string) (*fsm.View
 	case "0":
 		return furnished(t.backend.View())
 	}
-	revision, err := t.versioner.ParseResourceVersion(resourceVersion)
+	revision, err := t.parseRevision(resourceVersion)
 	if err != nil {
 		return nil, err
 	}
-	return t.viewNotOlder(ctx, int64(revision))
+	return t.viewNotOlder(ctx, revision)
+}
+
+// parseRevision reads a resourceVersion. Upstream's are larger than revisions can be: one beyond them is as far in the future as
+// there is, and not in the past.
+func (t *tables) parseRevision(resourceVersion string) (int64, error) {
+	revision, err := t.versioner.ParseResourceVersion(resourceVersion)
+	return int64(min(revision, math.MaxInt64)), err
 }
 
 // furnished refuses the state of a server that has only just begun: it holds

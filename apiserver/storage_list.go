@@ -24,7 +24,7 @@ func (t *tables) GetList(ctx context.Context, key string, opts storage.ListOptio
 	m := newMatcher(t.kind, opts.Predicate, t.attrs)
 	s := selection{limit: opts.Predicate.Limit}
 	if opts.Recursive {
-		err = s.scan(t, at, &m, t.rowPrefix(key), from)
+		err = s.scan(ctx, t, at, &m, t.rowPrefix(key), from)
 	} else if row, ok := at.rows.get(at.view, t.rowKey(key)); ok {
 		err = s.add(t, at.view, &m, t.rowKey(key), row)
 	}
@@ -36,7 +36,7 @@ func (t *tables) GetList(ctx context.Context, key string, opts storage.ListOptio
 	}
 	if l, ok := ctx.Value(listingKey{}).(*listing); ok {
 		l.kind, l.view, l.rows = t.kind, at.view, s.rows
-	} else if err := fillList(list, t.kind, at.view, s.rows); err != nil {
+	} else if err := fillList(ctx, list, t.kind, at.view, s.rows); err != nil {
 		return err
 	}
 	token, err := t.rest(ctx, at, key, &s)
@@ -68,14 +68,14 @@ func (t *tables) listMoment(ctx context.Context, key string, opts storage.ListOp
 		}
 		return at, from, err
 	}
-	revision, err := t.versioner.ParseResourceVersion(opts.ResourceVersion)
+	revision, err := t.parseRevision(opts.ResourceVersion)
 	if err != nil {
 		return at, "", apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
 	}
 	exact := opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact ||
 		opts.ResourceVersionMatch == "" && opts.Recursive && opts.Predicate.Limit > 0 && revision > 0
 	if exact {
-		at, err = t.momentAt(ctx, int64(revision))
+		at, err = t.momentAt(ctx, revision)
 		return at, "", err
 	}
 	v, err := t.viewFor(ctx, opts.ResourceVersion)
@@ -120,14 +120,18 @@ func (s *selection) remaining(all bool) *int64 {
 	return &s.left
 }
 
-func (s *selection) scan(t *tables, at moment, m *matcher, prefix, from string) error {
+func (s *selection) scan(ctx context.Context, t *tables, at moment, m *matcher, prefix, from string) error {
 	from = max(prefix, from)
 	var err error
+	answer := answerFrom(ctx)
 	visit := func(key string, row any) bool {
 		if s.limit > 0 && int64(len(s.rows)) >= s.limit {
 			s.more = true
 			s.left++
 			return m.all() && s.left < maxCounted
+		}
+		if err = answer.inTurn(ctx); err != nil {
+			return false
 		}
 		err = s.add(t, at.view, m, key, row)
 		return err == nil
@@ -155,15 +159,18 @@ func (s *selection) add(t *tables, v *fsm.View, m *matcher, key string, row any)
 }
 
 // fillList presents rows as the items of a list.
-func fillList(list runtime.Object, k *kind, v *fsm.View, rows []any) error {
+func fillList(ctx context.Context, list runtime.Object, k *kind, v *fsm.View, rows []any) error {
 	items, err := meta.GetItemsPtr(list)
 	if err != nil {
 		return err
 	}
 	slice := reflect.ValueOf(items).Elem()
 	slice.Set(reflect.MakeSlice(slice.Type(), len(rows), len(rows)))
-	present := k.present(v)
+	present, answer := k.present(v), answerFrom(ctx)
 	for i, row := range rows {
+		if err := answer.inTurn(ctx); err != nil {
+			return err
+		}
 		if err := present(row, slice.Index(i).Addr().Interface().(runtime.Object)); err != nil {
 			return err
 		}

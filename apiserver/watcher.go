@@ -197,8 +197,12 @@ func (w *watcher) sendInitial() error {
 	v := w.initial.view
 	w.sending.Store(v.Revision())
 	defer w.sending.Store(0)
-	present := w.kind.present(v)
+	present, answer := w.kind.present(v), answerFrom(w.ctx)
+	defer answer.outOfTurn()
 	err := w.scanInitial(v, func(row any) error {
+		if err := answer.inTurn(w.ctx); err != nil {
+			return errStopped
+		}
 		show := func() (runtime.Object, error) {
 			into := w.kind.newObject()
 			return into, present(row, into)
@@ -211,7 +215,8 @@ func (w *watcher) sendInitial() error {
 		if err != nil {
 			return err
 		}
-		return w.send(watch.Added, obj)
+		answer.outOfTurn() // the client may take its time
+		return w.send(watch.Added, answer.encodedInTurn(w.ctx, obj))
 	})
 	if err == nil && w.initial.announce {
 		err = w.sendBookmark(v.Revision(), true)
@@ -476,13 +481,15 @@ func (t *tables) Watch(ctx context.Context, key string, opts storage.ListOptions
 	}
 	w.hub.add(w)
 	go w.run(position)
-	flowcontrol.WatchInitialized(ctx) // from now on it takes nobody's seat
+	if w.initial == nil {
+		flowcontrol.WatchInitialized(ctx) // it takes nobody's seat from now on, and others when they have sent what is there
+	}
 	return w, nil
 }
 
 // beginWatch decides where a watch begins and what it sends first.
 func (t *tables) beginWatch(ctx context.Context, w *watcher, opts storage.ListOptions) (int64, error) {
-	revision, err := t.versioner.ParseResourceVersion(opts.ResourceVersion)
+	revision, err := t.parseRevision(opts.ResourceVersion)
 	if err != nil {
 		return 0, err
 	}
@@ -492,13 +499,13 @@ func (t *tables) beginWatch(ctx context.Context, w *watcher, opts storage.ListOp
 	}
 	if revision != 0 && !initial {
 		// The view is not older, so the feed has been there.
-		if _, err := t.viewNotOlder(ctx, int64(revision)); err != nil {
+		if _, err := t.viewNotOlder(ctx, revision); err != nil {
 			return 0, err
 		}
-		if int64(revision) < t.backend.Feed().First() {
+		if revision < t.backend.Feed().First() {
 			return 0, watchExpired()
 		}
-		return int64(revision), nil
+		return revision, nil
 	}
 	v, err := t.viewFor(ctx, opts.ResourceVersion)
 	if err != nil {

@@ -23,7 +23,6 @@ func Default() *Config {
 		Server: &Server{
 			BootstrapExpect: 1,
 			MaxClockOffset:  "30s",
-			MaxRequests:     600,
 			Controllers:     []string{everyController},
 			Raft: &Raft{
 				HeartbeatTimeout:   "1s",

@@ -81,7 +81,7 @@ type Server struct {
 	MaxClockOffset Duration `hcl:"max_clock_offset,optional"`
 	// MaxLogVersion holds the log's rules back at a version; 0: the newest that all servers know.
 	MaxLogVersion int `hcl:"max_log_version,optional"`
-	// MaxRequests is how many requests to the API are worked on at a time.
+	// MaxRequests is how many requests to the API are worked on at a time; 0: by the number of processors.
 	MaxRequests int `hcl:"max_requests,optional"`
 	// Controllers are those that run when the server leads, in the manner of kube-controller-manager's.
 	Controllers []string `hcl:"controllers,optional"`

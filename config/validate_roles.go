@@ -56,7 +56,9 @@ func (c *Config) validateServer(k checker) {
 	}
 	k.atLeastDuration("server.max_clock_offset", s.MaxClockOffset, 100*time.Millisecond)
 	k.atLeast("server.max_log_version", s.MaxLogVersion, 0)
-	k.atLeast("server.max_requests", s.MaxRequests, 16)
+	if s.MaxRequests != 0 {
+		k.atLeast("server.max_requests", s.MaxRequests, 16)
+	}
 	s.validateControllers(k)
 	c.validateRaft(k)
 

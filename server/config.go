@@ -58,7 +58,7 @@ type Config struct {
 	// SignedKubelets: a kubelet that shows a certificate of another authority than the cluster's, or of its
 	// own making, is not asked for anything. Kubernetes asks it, and so does a server without this.
 	SignedKubelets bool
-	// MaxRequests is how many requests the API works on at a time; 0: 600.
+	// MaxRequests is how many requests the API works on at a time; 0: by the number of processors.
 	MaxRequests int
 	// EncryptionConfig, if not empty, is the file of an EncryptionConfiguration: what is in the log in envelopes.
 	EncryptionConfig string

@@ -1,0 +1,60 @@
+package apiserver
+
+import (
+	"context"
+	"testing"
+
+	"k8s.io/apiserver/pkg/endpoints/request"
+)
+
+var (
+	aList = &request.RequestInfo{IsResourceRequest: true, Verb: "list"}
+	aGet  = &request.RequestInfo{IsResourceRequest: true, Verb: "get"}
+)
+
+// One user has at most so many requests at work, and fewer lists; another one's are his own.
+func TestOneUsersShare(t *testing.T) {
+	u := &userShare{most: 3, lists: 1, users: map[string]*atWork{}}
+	begin := func(user string, info *request.RequestInfo) func() {
+		t.Helper()
+		end, err := u.begin(t.Context(), user, info)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return end
+	}
+	waits := func(user string, n int) {
+		t.Helper()
+		eventually(t, "it waits", func() bool {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			return len(u.users[user].waiting) == n
+		})
+	}
+	ends := []func(){begin("storm", aList)}
+	list := make(chan func())
+	go func() { list <- begin("storm", aList) }()
+	waits("storm", 1)
+	ends = append(ends, begin("storm", aGet), begin("storm", aGet)) // a list that waits holds nobody up
+	get := make(chan func())
+	go func() { get <- begin("storm", aGet) }()
+	waits("storm", 2)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := u.begin(ended, "storm", aGet); err == nil {
+		t.Error("a request that is over is let in where there is no room")
+	}
+	calm := begin("calm", aList)
+
+	ends[0]() // a list: the one that waits comes first
+	ends = append(ends[1:], <-list)
+	waits("storm", 1)
+	ends[0]()
+	ends = append(ends[1:], <-get)
+	for _, end := range append(ends, calm) {
+		end()
+	}
+	if len(u.users) != 0 {
+		t.Errorf("users are remembered who ask nothing: %v", u.users)
+	}
+}
