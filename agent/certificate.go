@@ -125,14 +125,14 @@ func checkPair(ca []byte, pair pki.Pair, node string) error {
 // keepCertificate renews the certificate of a worker that has joined by a token, with a new
 // key each time, for as long as the agent runs.
 func (c *Config) keepCertificate(ctx context.Context) {
-	at := renewalOf(c.TLS.Leaf(), mathrand.Float64())
+	at := renewalOf(c.TLS.Leaf(), mathrand.Float64()) // #nosec G404 -- no secret: it only spreads what is asked over time, servers or places
 	said := ""
 	for {
 		pause := min(max(time.Until(at), renewPause), renewLook)
 		if !time.Now().Before(at) {
 			err := c.renew(ctx)
 			if err == nil {
-				at, said = renewalOf(c.TLS.Leaf(), mathrand.Float64()), ""
+				at, said = renewalOf(c.TLS.Leaf(), mathrand.Float64()), "" // #nosec G404 -- no secret: it only spreads what is asked over time, servers or places
 				continue
 			}
 			if text := err.Error(); text != said {

@@ -63,7 +63,7 @@ func FreePorts(n int) ([]int, error) {
 		return nil, fmt.Errorf("find free ports: %s begins at %d, which leaves none above %d", ephemeralRange, end, firstPort)
 	}
 	var ports []int
-	at := rand.IntN(end - firstPort)
+	at := rand.IntN(end - firstPort) // #nosec G404 -- no secret: it only spreads what is asked over time, servers or places
 	for range end - firstPort {
 		if len(ports) == n {
 			return ports, nil

@@ -136,7 +136,7 @@ func (c *chosen) choose(first, last int, taken func(n int) bool) (int, bool) {
 		if size <= 0 {
 			return 0, false
 		}
-		for i, from := 0, rand.IntN(size); i < size; i++ {
+		for i, from := 0, rand.IntN(size); i < size; i++ { // #nosec G404 -- no secret: two servers rarely try the same address
 			if n := first + (from+i)%size; !taken(n) {
 				return n, true
 			}

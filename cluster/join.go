@@ -258,7 +258,7 @@ func (p *Pool) Run(ctx context.Context) error {
 			alonePause = min(firstRetry, p.retry)
 		}
 		// Spread over the interval, so that a restarted fleet does not come in step.
-		timer.Reset(pause/2 + rand.N(pause/2+1))
+		timer.Reset(pause/2 + rand.N(pause/2+1)) // #nosec G404 -- no secret: it only spreads what is asked over time, servers or places
 	}
 }
 
@@ -310,9 +310,9 @@ func (p *Pool) targets() (addrs []string, alone bool) {
 		out = append(out, p.join...)
 	}
 	if len(servers) > 0 {
-		out = append(out, servers[rand.IntN(len(servers))])
+		out = append(out, servers[rand.IntN(len(servers))]) // #nosec G404 -- no secret: it only spreads what is asked over time, servers or places
 	} else if len(workers) > 0 {
-		out = append(out, workers[rand.IntN(len(workers))])
+		out = append(out, workers[rand.IntN(len(workers))]) // #nosec G404 -- no secret: it only spreads what is asked over time, servers or places
 	}
 	return out, alive <= 1
 }

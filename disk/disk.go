@@ -64,7 +64,7 @@ func Create(d Disk, path string, mode fs.FileMode) (File, error) {
 func CreateTemp(d Disk, dir, pattern string) (_ File, path string, err error) {
 	head, tail, _ := cutLast(pattern, '*')
 	for range 10000 {
-		path = filepath.Join(dir, fmt.Sprint(head, rand.Uint32(), tail))
+		path = filepath.Join(dir, fmt.Sprint(head, rand.Uint32(), tail)) // #nosec G404 -- a name that is taken is tried again, as by os.CreateTemp
 		f, err := d.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		if !errors.Is(err, fs.ErrExist) {
 			return f, path, err

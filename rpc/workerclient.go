@@ -145,7 +145,7 @@ func (c *WorkerClient) Run(ctx context.Context) {
 		if errors.Is(err, errDrained) && len(c.config.Servers()) > 1 {
 			continue // another one is there
 		}
-		if !wait(ctx, pause/2+rand.N(pause/2+1)) {
+		if !wait(ctx, pause/2+rand.N(pause/2+1)) { // #nosec G404 -- no secret: it only spreads what is asked over time, servers or places
 			return
 		}
 		pause = min(2*pause, maxBackoff)

@@ -123,7 +123,7 @@ func (s *Server) proposeOwn(ctx context.Context, ps []fsm.Proposal) error {
 	rs, err := s.Propose(ctx, ps...)
 	for i, r := range rs {
 		if r.Refused() && r.Code != http.StatusConflict { // another leader has made it meanwhile
-			s.log.Warn("one of the cluster's own objects was refused", "command", fmt.Sprintf("%T", ps[i].Command), "reason", r.Message)
+			s.log.Warn("one of the cluster's own objects was refused", "command", fmt.Sprintf("%T", ps[i].Command), "reason", r.Message) // #nosec G602 -- there is a result for each proposal
 		}
 	}
 	return err

@@ -111,10 +111,10 @@ func (v *Volumes) keep(name string, group *int64, rootDecides bool) (string, err
 		return "", err
 	}
 	dir := filepath.Join(v.Kept, name)
-	switch err := os.Mkdir(dir, 0o777); {
+	switch err := os.Mkdir(dir, 0o777); { // #nosec G301 -- whoever the containers run as has to get there
 	case err == nil:
 		// Whoever the containers run as; it is there for good before anybody writes into it.
-		if err := errors.Join(os.Chmod(dir, 0o777), syncDir(v.Kept)); err != nil {
+		if err := errors.Join(os.Chmod(dir, 0o777), syncDir(v.Kept)); err != nil { // #nosec G302 -- whoever the containers run as has to get there
 			return "", err
 		}
 	case !os.IsExist(err):

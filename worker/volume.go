@@ -242,9 +242,9 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 	}
 	switch kind {
 	case corev1.HostPathDirectoryOrCreate:
-		return os.MkdirAll(h.Path, 0o755)
+		return os.MkdirAll(h.Path, 0o755) // #nosec G301 -- as Kubernetes makes a hostPath that is not there
 	case corev1.HostPathFileOrCreate:
-		f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_RDONLY, 0o644)
+		f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_RDONLY, 0o644) // #nosec G302 -- as Kubernetes makes a hostPath that is not there
 		if err != nil {
 			return err
 		}
@@ -253,7 +253,7 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 	fi, err := os.Stat(h.Path)
 	if err != nil {
 		if kind == corev1.HostPathUnset && os.IsNotExist(err) {
-			return os.MkdirAll(h.Path, 0o755)
+			return os.MkdirAll(h.Path, 0o755) // #nosec G301 -- as Kubernetes makes a hostPath that is not there
 		}
 		return err
 	}

@@ -75,7 +75,7 @@ func giveToGroup(root *os.Root, group *int64, bits fs.FileMode) error {
 
 // emptyDir makes the volume, once: what the pod does with it afterwards is the pod's.
 func emptyDir(dir string, s *corev1.EmptyDirVolumeSource, group *int64) error {
-	err := os.Mkdir(dir, 0o777)
+	err := os.Mkdir(dir, 0o777) // #nosec G301 -- whoever the containers run as has to get there
 	if err != nil && !os.IsExist(err) {
 		return err
 	}
@@ -99,7 +99,7 @@ func emptyDir(dir string, s *corev1.EmptyDirVolumeSource, group *int64) error {
 	if !made {
 		return nil
 	}
-	if err := os.Chmod(dir, 0o777); err != nil { // whoever the containers run as
+	if err := os.Chmod(dir, 0o777); err != nil { // #nosec G302 -- whoever the containers run as
 		return err
 	}
 	root, err := os.OpenRoot(dir)

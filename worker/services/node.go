@@ -115,7 +115,7 @@ func (n *Node) answer(ctx context.Context) {
 		}
 		for _, ip := range addresses {
 			if _, ok := at[ip]; !ok {
-				one, cancel := context.WithCancel(ctx)
+				one, cancel := context.WithCancel(ctx) // #nosec G118 -- it is kept in at, and called by end
 				s := serving{cancel, make(chan struct{})}
 				at[ip] = s
 				go func() {

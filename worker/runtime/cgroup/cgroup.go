@@ -116,7 +116,7 @@ func (t *Tree) EndTogether(name string) error {
 	if !t.Unified {
 		return nil
 	}
-	if err := os.WriteFile(filepath.Join(unifiedRoot, t.Parent, name, "memory.oom.group"), []byte("1"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(unifiedRoot, t.Parent, name, "memory.oom.group"), []byte("1"), 0o644); err != nil { // #nosec G306 -- the file is the kernel's, and has its mode already
 		return fmt.Errorf("changing cgroup %s: %w", path.Join(t.Parent, name), err)
 	}
 	return nil

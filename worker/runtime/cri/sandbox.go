@@ -56,7 +56,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (runtime.Sand
 	if err != nil {
 		return runtime.Sandbox{}, err
 	}
-	if err := os.MkdirAll(r.logDir(pod.UID), 0o755); err != nil {
+	if err := os.MkdirAll(r.logDir(pod.UID), 0o755); err != nil { // #nosec G301 -- who collects logs reads them there, as in Kubernetes
 		return runtime.Sandbox{}, err
 	}
 	// From here on there may be something to adopt.
@@ -284,7 +284,7 @@ func (r *Runtime) writeHosts(ctx context.Context, pod *corev1.Pod, ips []string)
 		text = string(host)
 	}
 	path := filepath.Join(r.podDir(pod.UID), hostsFile)
-	if err := os.WriteFile(path, []byte(naming.Hosts(text, aliases)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(naming.Hosts(text, aliases)), 0o644); err != nil { // #nosec G306 -- every user of the pod reads its /etc/hosts
 		return fmt.Errorf("writing the pod's hosts file: %w", err)
 	}
 	return nil

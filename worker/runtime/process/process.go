@@ -163,7 +163,7 @@ func hidden(dir string) (string, error) {
 		err = os.MkdirAll(dir, 0o700)
 	}
 	if err == nil {
-		err = os.Chmod(dir, 0o700)
+		err = os.Chmod(dir, 0o700) // #nosec G302 -- a folder has to be entered by its owner
 	}
 	if err != nil {
 		return "", err

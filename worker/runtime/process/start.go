@@ -88,11 +88,11 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 		return err
 	}
 	for _, name := range [...]string{workDir, rootDir} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil { // #nosec G301 -- whoever the containers run as has to get there
 			return err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, shim.TerminationFile), nil, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, shim.TerminationFile), nil, 0o644); err != nil { // #nosec G306 -- the container writes it as its user, who owns it
 		return err
 	}
 	if config.UID != nil {
