@@ -55,6 +55,9 @@ func countFor(v *View, q *corev1.ResourceQuota, name string) apiresource.Quantit
 		return sum
 	}
 	v.Pods.Scan(q.Namespace+"/", func(_ string, p *corev1.Pod) bool {
+		if model.Resizing(p) {
+			p = model.Charged(p) // for what its node has not given back
+		}
 		switch {
 		case !inScopes(q, p) || model.Terminal(p) && name != "count/pods":
 		case name == "requests.cpu":
