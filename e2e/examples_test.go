@@ -99,9 +99,9 @@ func (x *examples) start(t *testing.T) {
 		name := fmt.Sprintf("server-%d", i)
 		x.agent(t, "berth-server.service", name, x.file(t, "cluster/"+name+".hcl", name))
 	}
-	// A machine of a known size, so that the urgent pod has to make room.
+	// A machine of a known size, so that the urgent pod has to make room, and that does not run short of anything.
 	size := filepath.Join(x.dir, "size.hcl")
-	if err := os.WriteFile(size, []byte("worker {\n  capacity { cpu = \"2500m\" }\n}\n"), 0o600); err != nil {
+	if err := os.WriteFile(size, []byte("worker {\n  capacity { cpu = \"2500m\" }\n  "+ample+"\n}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	x.agent(t, "berth-worker.service", "worker-1", x.file(t, "cluster/worker.hcl", "worker-1"), "-config", size)
