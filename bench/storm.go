@@ -147,26 +147,13 @@ const fillers = 32
 
 // running waits until the pods run, so that what is measured is not how they begin.
 func (c *contention) running(ctx context.Context, admin kubernetes.Interface) error {
-	seen, moved := -1, time.Now()
-	for {
+	return awaitCount(ctx, c.Pods, "pods run", func() (int, error) {
 		list, err := admin.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
 		if err != nil {
-			return fmt.Errorf("list the pods: %w", err)
+			return 0, fmt.Errorf("list the pods: %w", err)
 		}
-		switch n := len(list.Items); {
-		case n == c.Pods:
-			return nil
-		case n != seen:
-			seen, moved = n, time.Now()
-		case time.Since(moved) > stallTimeout:
-			return fmt.Errorf("nothing moved for %s: %d of %d pods run", stallTimeout, n, c.Pods)
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(settlePoll):
-		}
-	}
+		return len(list.Items), nil
+	})
 }
 
 // restingPod is one that nobody places: only what the API and the log do for it is measured.

@@ -102,19 +102,24 @@ func createWorkload(ctx context.Context, client kubernetes.Interface, kind, spac
 
 // settled waits until the workloads say that all of their pods are ready.
 func (t *takeover) settled(ctx context.Context, p *process) error {
+	return awaitCount(ctx, t.made, "pods are ready, by what their workloads say", func() (int, error) { return readyOf(ctx, p) })
+}
+
+// awaitCount waits until what is counted is as much as is wanted. It fails when that stands still.
+func awaitCount(ctx context.Context, want int, what string, count func() (int, error)) error {
 	seen, moved := -1, time.Now()
 	for {
-		ready, err := readyOf(ctx, p)
+		n, err := count()
 		if err != nil {
 			return err
 		}
 		switch {
-		case ready == t.made:
+		case n == want:
 			return nil
-		case ready != seen:
-			seen, moved = ready, time.Now()
+		case n != seen:
+			seen, moved = n, time.Now()
 		case time.Since(moved) > stallTimeout:
-			return fmt.Errorf("nothing moved for %s: %d of %d pods are ready, by what their workloads say", stallTimeout, ready, t.made)
+			return fmt.Errorf("nothing moved for %s: %d of %d %s", stallTimeout, n, want, what)
 		}
 		select {
 		case <-ctx.Done():
