@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build shim test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mutants chaos chaos-workloads faults demo sweep worst clean ecosystem sim-coverage gosec
+.PHONY: help build shim test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mines sim-mutants chaos chaos-workloads faults demo sweep worst clean ecosystem sim-coverage gosec
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -181,6 +181,11 @@ sim-coverage: ## what of the product SEEDS, those of KEPT and FRESH ones reach, 
 	go run ./sim/build -cover -o bin/sim-cover.test
 	bin/sim-cover.test -test.run '^TestCoverage$$' -test.v -test.timeout 5h -sim.seeds=$(SEEDS) -sim.reach=$(FRESH) -sim.minutes=$(MINUTES) \
 	  -sim.pace=$(PACE) -sim.kept=$(CURDIR)/$(KEPT)
+
+sim-mines: ## simulated clusters of SEEDS and FRESH ones in which Apply, the scheduler, requests and loops panic at random
+	go run ./sim/build -mines -o bin/sim-mines.test
+	bin/sim-mines.test -test.run '^TestSeeds$$' -test.v -test.timeout 5h -sim.mines -sim.jobs=$(JOBS) -sim.seeds=$(SEEDS) -sim.fresh=$(FRESH) \
+	  -sim.minutes=$(MINUTES) -sim.pace=$(PACE)
 
 sim-mutants: ## whether defects that are put in on purpose are found by the seeds SEEDS
 	go run ./sim/build -mutants -o bin/sim-mutants.test

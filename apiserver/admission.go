@@ -47,7 +47,7 @@ type admissionChain struct {
 	client   *later
 	flows    *later // flowUser's way to the API
 	flow     flowControl
-	ended    chan struct{} // closed when run ends
+	ended    chan struct{} // closed when nothing is asked any more
 }
 
 // newAdmissionChain makes the chain. Its informers are told of changes while run lasts.
@@ -142,7 +142,6 @@ func (c *admissionChain) run(ctx context.Context) {
 			}
 		}
 	}()
-	defer close(c.ended)
 	c.feed.Run(ctx)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 )
 
 // templatePods is who pods of ReplicaSets are made by, as Kubernetes says it.
@@ -74,7 +74,7 @@ func (s *Server) AskAboutPods(ctx context.Context, c *fsm.AdmitPods) (commands [
 	pods, errs := make([]*corev1.Pod, n), make([]error, n)
 	template := owned(c)
 	places := make(chan struct{}, podsAskedAtOnce)
-	var asking sync.WaitGroup
+	var asking guard.Group
 	for i := range n {
 		select {
 		case places <- struct{}{}:

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-dev/berth/apiserver/audittrail"
 	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/apiserver/vault"
+	"github.com/berth-dev/berth/guard"
 )
 
 // Config says what a Server serves and how.
@@ -67,7 +68,7 @@ type Config struct {
 
 	// Guard calls f and says whether it came to its end, and not to a panic, which it counts; nil: a panic in a watch ends the
 	// process. Those of requests are survived in any case.
-	Guard func(what string, f func()) bool
+	Guard guard.Func
 
 	// MaxRequests is how many requests are worked on at a time; default DefaultMaxRequests.
 	MaxRequests int

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -30,7 +31,7 @@ const (
 type hub struct {
 	backend Backend
 	pins    *pins
-	guard   func(what string, f func()) bool // see Config.Guard
+	guard   guard.Func // see Config.Guard
 
 	mu       sync.Mutex
 	position int64 // every change up to this revision has been routed
@@ -55,12 +56,7 @@ type watchers struct {
 type scope struct{ key, namespace, node string }
 
 func newHub(backend Backend, pins *pins) *hub {
-	return &hub{backend: backend, pins: pins, guard: unguarded, position: backend.Feed().Last(), groups: map[group]map[*kind]*watchers{}, all: map[*watcher]struct{}{}}
-}
-
-func unguarded(_ string, f func()) bool {
-	f()
-	return true
+	return &hub{backend: backend, pins: pins, guard: guard.Unguarded, position: backend.Feed().Last(), groups: map[group]map[*kind]*watchers{}, all: map[*watcher]struct{}{}}
 }
 
 // run routes changes until the context ends; then every watch ends.

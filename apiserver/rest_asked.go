@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"context"
-	"sync"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/apiserver/noderights"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 )
 
 // asksAnybody says whether there is a policy or a webhook at all, or whether a node deletes. Where it is not so, nobody is
@@ -68,7 +68,7 @@ func onlyThis(options *metav1.DeleteOptions, uid types.UID, revision string, dry
 func askAboutEach(ctx context.Context, items []runtime.Object, validate rest.ValidateObjectFunc) error {
 	errs := make([]error, len(items))
 	places := make(chan struct{}, deleteWorkers)
-	var asking sync.WaitGroup
+	var asking guard.Group
 	for i := range items {
 		places <- struct{}{}
 		asking.Go(func() {

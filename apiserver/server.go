@@ -112,9 +112,7 @@ func New(config Config) (_ *Server, err error) {
 	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config, &customDescriptions{view: config.Backend.View, builtIn: builtIn}, config.Logger)
 	pins := newPins(time.Now)
 	watches := newHub(config.Backend, pins)
-	if config.Guard != nil {
-		watches.guard = config.Guard
-	}
+	watches.guard = config.Guard.Or()
 	g := &registry{backend: config.Backend, hub: watches, pins: pins, rights: rights, names: chain.names, vault: config.Vault, leases: config.Leases, counts: counts}
 	infos, err := g.install(generic, berth, measured, config, accounts, settings.Authentication.Authenticator, builtIn)
 	if err != nil {
@@ -265,11 +263,15 @@ func (s *Server) Run(ctx context.Context) error {
 	var following sync.WaitGroup
 	following.Go(func() { s.hub.run(watching) })
 	defer s.users.Close()
-	following.Go(func() { s.users.Run(watching) })
-	following.Go(func() { s.standing.run(watching) })
-	following.Go(func() { s.definitions.run(watching) })
-	following.Go(func() { s.others.run(watching) })
-	following.Go(func() { s.admission.run(watching) })
+	keep := func(name string, loop func(ctx context.Context)) {
+		following.Go(func() { s.config.Guard.Or().Keep(watching, "API/"+name, loop) })
+	}
+	keep("users", s.users.Run)
+	keep("standing", s.standing.run)
+	keep("definitions", s.definitions.run)
+	keep("aggregation", s.others.run)
+	keep("admission", s.admission.run)
+	defer close(s.admission.ended)
 	if s.trail != nil {
 		if err := s.trail.Run(); err != nil {
 			return fmt.Errorf("the audit trail: %w", err)

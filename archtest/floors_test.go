@@ -15,6 +15,7 @@ var floors = map[string]int{
 	"disk":       0,
 	"docs":       0,
 	"atomicfile": 0,
+	"guard":      0,
 	"handshake":  0,
 	"config":     0,
 	"model":      0,

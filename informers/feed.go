@@ -2,9 +2,9 @@ package informers
 
 import (
 	"context"
-	"sync"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -54,7 +54,7 @@ func (f *Feed) Begin() int64 {
 	for _, i := range f.interests {
 		i.begin(v)
 	}
-	var telling sync.WaitGroup
+	var telling guard.Group
 	for _, i := range f.informers {
 		telling.Go(func() { i.begin(v) })
 	}

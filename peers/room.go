@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/berth-dev/berth/guard"
 )
 
 const (
@@ -41,6 +43,8 @@ type Config struct {
 	Now func() (wallUnixNano int64, elapsed time.Duration)
 	// Interval is how often every server is asked; 0: DefaultInterval.
 	Interval time.Duration
+	// Guard is about one question; nil: a panic in it ends the process.
+	Guard guard.Func
 }
 
 // Room is where the servers are known. It is safe for concurrent use.
@@ -79,6 +83,7 @@ func NewRoom(c Config) *Room {
 	if c.Interval <= 0 {
 		c.Interval = DefaultInterval
 	}
+	c.Guard = c.Guard.Or()
 	r := &Room{c: c, known: map[string]*record{}}
 	r.lowest.Store(&lowest{})
 	return r
@@ -92,7 +97,7 @@ func (r *Room) Run(ctx context.Context) {
 	defer asking.Wait()
 	for {
 		for _, s := range r.others() {
-			asking.Go(func() { r.ask(ctx, s) })
+			asking.Go(func() { r.c.Guard("room/ask", func() { r.ask(ctx, s) }) })
 		}
 		r.judge()
 		select {
@@ -108,7 +113,7 @@ func (r *Room) Run(ctx context.Context) {
 func (r *Room) Refresh(ctx context.Context) {
 	var asking sync.WaitGroup
 	for _, s := range r.others() {
-		asking.Go(func() { r.ask(ctx, s) })
+		asking.Go(func() { r.c.Guard("room/ask", func() { r.ask(ctx, s) }) })
 	}
 	asking.Wait()
 }

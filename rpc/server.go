@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/handshake"
 	"github.com/berth-dev/berth/pki"
 )
@@ -41,7 +42,7 @@ type ServerConfig struct {
 	Services *ServicesSource
 	// Guard calls f and says whether it came to its end, and not to a panic, which it counts; nil: a panic in a call ends the
 	// process.
-	Guard  func(what string, f func()) bool
+	Guard  guard.Func
 	Logger hclog.Logger
 }
 
@@ -88,9 +89,7 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.Heartbeat <= 0 {
 		c.Heartbeat = DefaultHeartbeat
 	}
-	if c.Guard == nil {
-		c.Guard = func(_ string, f func()) bool { f(); return true }
-	}
+	c.Guard = c.Guard.Or()
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}

@@ -28,7 +28,11 @@ type workerStream struct {
 // worker that does not read ends with the stream, which the return brings about.
 func (w *workerStream) serve(ctx context.Context) error {
 	ended := make(chan error, 1)
-	go func() { ended <- w.run(ctx) }()
+	go func() {
+		err := errBroke
+		w.server.config.Guard("worker stream", func() { err = w.run(ctx) })
+		ended <- err
+	}()
 	select {
 	case err := <-ended:
 		return err
@@ -106,8 +110,9 @@ func (w *workerStream) receive(ctx context.Context, m *WorkerMessage) error {
 		w.busy = true
 		// Heartbeats must be heard while the commit takes its time.
 		go func() {
-			a := Ack{BatchID: m.Status.ID}
-			if err := w.server.config.Workers.WorkerStatus(ctx, w.session.node, m.Status); err != nil {
+			a, err := Ack{BatchID: m.Status.ID}, errBroke
+			w.server.config.Guard("worker status", func() { err = w.server.config.Workers.WorkerStatus(ctx, w.session.node, m.Status) })
+			if err != nil {
 				a.Error = err.Error()
 			}
 			w.acked <- a

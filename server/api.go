@@ -23,7 +23,7 @@ func (s *Server) openAPI() error {
 		Listener: c.HTTP, TLS: serving, Users: c.Users, Audit: c.Audit, Admission: c.Admission, Vault: s.vault, ProxyCertificate: c.TLS.PEM, MaxRequests: c.MaxRequests, RootCA: s.rootCA, Services: c.Services,
 		Handlers:    map[string]http.Handler{operatorPrefix: operators, "/metrics": operators},
 		Ready:       s.checks(),
-		Guard:       s.panics.try,
+		Guard:       s.guard,
 		LongRunning: []string{operator.PathSnapshot},
 		Logger:      c.Logger.Named("api"),
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/store"
@@ -121,7 +122,7 @@ func (s *Server) askDigests(ctx context.Context) (*comparison, error) {
 		digests: map[string]store.Digests{}, missing: map[string]error{},
 	}
 	var mu sync.Mutex
-	var asking sync.WaitGroup
+	var asking guard.Group
 	for _, m := range c.servers {
 		asking.Go(func() {
 			d, err := s.digestsOf(ctx, m.ID, index)

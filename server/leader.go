@@ -46,7 +46,7 @@ func (s *Server) lead(ctx context.Context) {
 	s.log.Info("leading", "index", s.state.View().Index(), "revision", s.state.View().Revision(), "after", time.Since(began))
 	var loops sync.WaitGroup
 	keep := func(name string, loop func(ctx context.Context)) {
-		loops.Go(func() { s.panics.keep(ctx, name, loop) })
+		loops.Go(func() { s.guard.Keep(ctx, name, loop) })
 	}
 	keep("scheduler", s.schedule)
 	keep("vigil", func(ctx context.Context) { s.keepVigil(ctx, vigil) })

@@ -19,6 +19,7 @@ func (s *Server) openRoom() {
 		Self:          s.config.Name,
 		Configuration: s.consensusServers,
 		Describe:      s.describe,
+		Guard:         s.guard,
 		Ask:           s.askPeer,
 		Addresses:     s.hintedAddresses,
 		Introduce: func(id, raftAddr string) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/sample"
 )
@@ -112,7 +113,7 @@ func (s *Server) gatherSamples(ctx context.Context, nodes []string) error {
 	var (
 		mu      sync.Mutex
 		newest  = map[string]sample.Raw{}
-		askings sync.WaitGroup
+		askings guard.Group
 	)
 	for _, addr := range s.mayHoldWorkers() {
 		askings.Go(func() {

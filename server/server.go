@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/peers"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/raftnode"
@@ -34,6 +35,7 @@ type Server struct {
 	state   *fsm.State
 	metrics *metrics
 	panics  *panics
+	guard   guard.Func // counts in panics
 	rootCA  string
 
 	node     *raftnode.Node
@@ -141,6 +143,7 @@ func (s *Server) open() error {
 	if s.panics, err = newPanics(s.config.Metrics, s.log); err != nil {
 		return err
 	}
+	s.guard = s.panics.try
 	s.openRoom()
 	if err := s.openConsensus(); err != nil {
 		return err
@@ -165,7 +168,6 @@ func (s *Server) open() error {
 	}
 	run, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	s.loops.Go(func() { s.vault.Run(run) })
 	s.loops.Go(func() {
 		if err := s.rpc.Serve(s.config.RPC); err != nil {
 			s.fail(err)
@@ -182,8 +184,9 @@ func (s *Server) open() error {
 		}
 	})
 	keep := func(name string, loop func(ctx context.Context)) {
-		s.loops.Go(func() { s.panics.keep(run, name, loop) })
+		s.loops.Go(func() { s.guard.Keep(run, name, loop) })
 	}
+	keep("vault", s.vault.Run)
 	keep("push", s.pushLoop)
 	keep("heartbeats", s.reportLoop)
 	keep("samples", s.samplesLoop)
@@ -216,7 +219,7 @@ func (s *Server) openConsensus() error {
 func (s *Server) openRPC() error {
 	var err error
 	s.rpc, err = rpc.NewServer(rpc.ServerConfig{
-		Name: s.config.Name, Servers: handler{s}, Workers: s, Refuse: s.checkRevoked, TLS: s.config.TLS, API: s.apiAddresses, Guard: s.panics.try,
+		Name: s.config.Name, Servers: handler{s}, Workers: s, Refuse: s.checkRevoked, TLS: s.config.TLS, API: s.apiAddresses, Guard: s.guard,
 		Services: &rpc.ServicesSource{Load: s.loadServices, Topology: s.topologyOf}, Logger: s.config.Logger.Named("rpc"),
 	})
 	if err != nil {
@@ -295,7 +298,7 @@ func (s *Server) leadershipLoop(ctx context.Context) {
 			}
 			leading, cancel := context.WithCancel(ctx)
 			resign = cancel
-			term.Go(func() { s.panics.keep(leading, "leader", s.lead) })
+			term.Go(func() { s.guard.Keep(leading, "leader", s.lead) })
 		}
 	}
 }

@@ -1,24 +1,16 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"runtime/debug"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-const (
-	// A loop that panicked begins again after firstRest, and after twice as long each time until longestRest; one that ran
-	// for longer than longestRest begins with firstRest again.
-	firstRest   = 100 * time.Millisecond
-	longestRest = 30 * time.Second
-	// maxToldPanics bounds the panics that are remembered as told.
-	maxToldPanics = 1000
-)
+// maxToldPanics bounds the panics that are remembered as told.
+const maxToldPanics = 1000
 
 // panics keeps what panics in a loop from ending the server: it is counted, and each is told once, with its stack.
 type panics struct {
@@ -55,7 +47,7 @@ func (p *panics) note(loop, about, value, stack string) {
 	}
 }
 
-// try calls f and says whether it came to its end.
+// try is a guard.Func.
 func (p *panics) try(loop string, f func()) (ok bool) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -64,22 +56,4 @@ func (p *panics) try(loop string, f func()) (ok bool) {
 	}()
 	f()
 	return true
-}
-
-// keep runs a loop until ctx ends or the loop does: after a panic it is begun again.
-func (p *panics) keep(ctx context.Context, name string, loop func(ctx context.Context)) {
-	for rest := firstRest; ; rest = min(2*rest, longestRest) {
-		began := time.Now()
-		if p.try(name, func() { loop(ctx) }) {
-			return
-		}
-		if time.Since(began) > longestRest {
-			rest = firstRest
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(rest):
-		}
-	}
 }

@@ -2,10 +2,8 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,33 +13,24 @@ import (
 	"github.com/berth-dev/berth/fsm"
 )
 
-// TestLoopsSurvive: a loop that panics is begun again until it ends by itself or its context does, each panic is counted,
-// and one that is known is not told again.
-func TestLoopsSurvive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var told bytes.Buffer
-		p, err := newPanics(prometheus.NewRegistry(), hclog.New(&hclog.LoggerOptions{Output: &told}))
-		if err != nil {
-			t.Fatal(err)
+// TestPanicsAreTold: a panic is counted each time, and told once, with where it was.
+func TestPanicsAreTold(t *testing.T) {
+	var told bytes.Buffer
+	p, err := newPanics(prometheus.NewRegistry(), hclog.New(&hclog.LoggerOptions{Output: &told}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if p.try("heartbeats", func() { panic("the clock fell off the wall") }) {
+			t.Error("it is said to have come to its end")
 		}
-		runs := 0
-		p.keep(t.Context(), "heartbeats", func(context.Context) {
-			if runs++; runs <= 20 {
-				panic("the clock fell off the wall")
-			}
-		})
-		if got := testutil.ToFloat64(p.count.WithLabelValues("heartbeats")); runs != 21 || got != 20 {
-			t.Errorf("%d runs, %g panics counted", runs, got)
-		}
-		if n := strings.Count(told.String(), "clock fell off"); n != 1 || !strings.Contains(told.String(), "TestLoopsSurvive") {
-			t.Errorf("told %d times: %s", n, told.String())
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		p.keep(ctx, "push", func(context.Context) {
-			cancel()
-			panic("at the end")
-		})
-	})
+	}
+	if got := testutil.ToFloat64(p.count.WithLabelValues("heartbeats")); got != 20 {
+		t.Errorf("%g panics counted", got)
+	}
+	if n := strings.Count(told.String(), "clock fell off"); n != 1 || !strings.Contains(told.String(), "TestPanicsAreTold") {
+		t.Errorf("told %d times: %s", n, told.String())
+	}
 }
 
 // TestControllersSurviveEachOther: what one of them panics at is not what the others want.

@@ -279,7 +279,7 @@ func (s *Server) pushLoop(ctx context.Context) {
 			continue
 		}
 		for i := range changes {
-			s.panics.try("push", func() { s.push(&changes[i]) })
+			s.guard("push", func() { s.push(&changes[i]) })
 		}
 		if n := len(changes); n > 0 {
 			at = changes[n-1].Revision

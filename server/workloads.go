@@ -10,6 +10,7 @@ import (
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -41,7 +42,7 @@ const ReplicaSetController = "replicaset"
 
 // keepWorkloads runs the controllers of workloads while ctx lasts.
 func (s *Server) keepWorkloads(ctx context.Context) {
-	l := &workLoop{state: s.state, clock: s.node.Clock(), propose: s.proposeWork, log: s.log, asks: s.asksOthers, ask: s.askOthers}
+	l := &workLoop{state: s.state, clock: s.node.Clock(), propose: s.proposeWork, log: s.log, asks: s.asksOthers, ask: s.askOthers, guard: s.guard}
 	keeps := []reconciler{&controller.Garbage{}}
 	if !slices.Contains(s.config.ControllersOff, ReplicaSetController) {
 		keeps = append(keeps, &controller.ReplicaSets{Finish: s.api.FinishTemplate})
@@ -60,6 +61,8 @@ type workLoop struct {
 	// proposes what they take. nil: nobody is asked.
 	asks func(w controller.Work) bool
 	ask  func(ctx context.Context, w controller.Work) ([]fsm.Result, error)
+	// guard is about a question.
+	guard guard.Func
 
 	asking  map[string]int // works that others are asked about, by namespace
 	at      int64          // the revision up to which the reconcilers know everything

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -26,6 +27,9 @@ func namespaceOf(w controller.Work) string {
 	return namespace
 }
 
+// errBroke is of a question that panicked.
+var errBroke = errors.New("to ask admission policies and webhooks was broken off by a mistake of Berth's, which its log tells")
+
 // sendAsked has others asked about a work, unless too many are waiting for their answers.
 func (l *workLoop) sendAsked(ctx context.Context, m *member, w controller.Work) {
 	namespace := namespaceOf(w)
@@ -47,7 +51,9 @@ func (l *workLoop) sendAsked(ctx context.Context, m *member, w controller.Work) 
 	m.asked++
 	l.asking[namespace]++
 	go func() {
-		results, err := l.ask(ctx, w)
+		var results []fsm.Result
+		err := errBroke
+		l.guard("controllers/asked", func() { results, err = l.ask(ctx, w) })
 		l.done <- finishedWork{by: m, o: controller.Outcome{Work: w, Results: results, Err: err}, asked: true}
 	}()
 }

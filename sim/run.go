@@ -378,6 +378,14 @@ func (w *World) rest(observers []*observer, wait, pause func()) {
 	}
 }
 
+// panics is how many are in the records of a server.
+func (w *World) panics() int {
+	if m := w.up(); m != nil {
+		return m.server.View().ApplyFailures.Len()
+	}
+	return 0
+}
+
 // restless says what has not come to rest.
 func (w *World) restless(observers []*observer) (why []string) {
 	var first *machine

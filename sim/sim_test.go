@@ -42,6 +42,7 @@ var (
 	stories  = flag.String("sim.stories", "", "directory for the stories of what failed")
 	child    = flag.Uint64("sim.child", 0, "the seed that this process runs")
 	mutant   = flag.String("sim.mutant", "", "the only mutant to look for")
+	mines    = flag.Bool("sim.mines", false, "whether the mines of the build panic, until the faults are over")
 	mutants  = flag.Bool("sim.mutants", false, "whether each mutant of the build is found by one of the seeds")
 	skip     = flag.String("sim.skip", "", "faults that do not happen, by number: 3,5,10-20")
 	traced   = flag.String("sim.trace", "", "file for everything that the trace is a sum of")
@@ -68,6 +69,7 @@ type result struct {
 	Trace      string
 	Violations string
 	Drawn      int // faults, with those that were skipped
+	Panics     int // that were undone in Apply and are remembered
 	// Unended: the world does not end, or took too much memory. That is told as a violation.
 	Unended bool
 }
@@ -182,6 +184,7 @@ func live(dir string) (r result, s *story, err error) {
 	if err != nil {
 		r.Violations = err.Error()
 	}
+	r.Panics = w.panics()
 	r.Faults, r.Seconds, r.Trace = w.faults, time.Since(begin).Seconds(), fmt.Sprintf("%x", s.Trace())
 	return r, s, nil
 }
@@ -265,8 +268,12 @@ func TestSeeds(t *testing.T) {
 				worlds++
 				sum.Faults += r.Faults
 				sum.Seconds += r.Seconds
+				sum.Panics += r.Panics
 				mu.Unlock()
 				t.Logf("seed %d (%s): %d faults in %.0f virtual seconds, trace %s", r.Seed, r.Pace, r.Faults, r.Seconds, r.Trace)
+				if *mines && r.Violations == "" && r.Panics == 0 {
+					t.Errorf("seed %d: nothing panicked: the build has no mines", seed)
+				}
 				note(t, &r)
 				if r.Violations != "" {
 					report(t, r)
@@ -275,7 +282,7 @@ func TestSeeds(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d worlds, %d faults, %.2f virtual hours", worlds, sum.Faults, sum.Seconds/3600)
+	t.Logf("%d worlds, %d faults, %d panics that are recorded, %.2f virtual hours", worlds, sum.Faults, sum.Panics, sum.Seconds/3600)
 }
 
 // note adds what a world was to a file.
@@ -343,6 +350,10 @@ func run(t *testing.T, seed uint64, skipped string, env ...string) result {
 	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSeed$", "-sim.child="+fmt.Sprint(seed),
 		fmt.Sprintf("-sim.minutes=%d", *minutes), "-sim.skip="+skipped, "-sim.stories="+*stories, "-sim.pace="+*paced)
 	c.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", overlay.SeedVariable+"="+fmt.Sprint(seed))
+	if *mines {
+		armed := time.Duration(*minutes) * time.Minute
+		c.Env = append(c.Env, overlay.MinesVariable+"="+fmt.Sprint(begin.Add(armed).UnixNano()))
+	}
 	c.Env = append(c.Env, env...)
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out

@@ -2,10 +2,10 @@ package workloads
 
 import (
 	"context"
-	"sync"
 
 	"k8s.io/client-go/rest"
 
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/informers"
 	"github.com/berth-dev/berth/pki"
 )
@@ -36,7 +36,7 @@ type Options struct {
 // config is how a controller is a client of the API.
 func Run(ctx context.Context, state State, config func(controller string) *rest.Config, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
+	var running guard.Group
 	defer running.Wait()
 	defer cancel()
 	made, f := newFactory(state, o.Open)
@@ -46,7 +46,16 @@ func Run(ctx context.Context, state State, config func(controller string) *rest.
 	}
 	at := f.Begin()
 	for _, run := range controllers {
-		running.Go(func() { run(ctx) })
+		running.Go(func() {
+			ended := false
+			defer func() {
+				if !ended { // it panicked: all of them are begun again
+					cancel()
+				}
+			}()
+			run(ctx)
+			ended = true
+		})
 	}
 	return f.Follow(ctx, at)
 }

@@ -14,15 +14,16 @@ import (
 func main() {
 	out := flag.String("o", "bin/sim.test", "where the binary goes")
 	mutants := flag.Bool("mutants", false, "put the mutants in; "+overlay.MutantVariable+" says which is at work")
+	mines := flag.Bool("mines", false, "put the mines in, which panic; "+overlay.MinesVariable+" says until when")
 	cover := flag.Bool("cover", false, "count what is reached of the product's statements")
 	flag.Parse()
-	if err := build(*out, *mutants, *cover); err != nil {
+	if err := build(*out, *mutants, *mines, *cover); err != nil {
 		fmt.Fprintln(os.Stderr, "build:", err)
 		os.Exit(1)
 	}
 }
 
-func build(out string, mutants, cover bool) error {
+func build(out string, mutants, mines, cover bool) error {
 	dir, err := os.MkdirTemp("", "berth-overlay-")
 	if err != nil {
 		return err
@@ -33,12 +34,15 @@ func build(out string, mutants, cover bool) error {
 		return err
 	}
 	edits := map[string][]overlay.Edit{root: overlay.Runtime()}
+	here, err := os.Getwd()
+	if err != nil {
+		return err
+	}
 	if mutants {
-		here, err := os.Getwd()
-		if err != nil {
-			return err
-		}
-		edits[here] = overlay.On(overlay.Mutants())
+		edits[here] = append(edits[here], overlay.On(overlay.Mutants())...)
+	}
+	if mines {
+		edits[here] = append(edits[here], overlay.Mines()...)
 	}
 	list, err := overlay.Write(dir, edits)
 	if err != nil {

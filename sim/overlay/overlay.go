@@ -1,9 +1,10 @@
 // Package overlay lays changed sources over a build (go build -overlay), so that
 // neither the product nor the toolchain has anything of it.
 //
-// Its patches are of two kinds: those that make the Go runtime repeat itself
-// (Runtime), and mutants: defects that are put into the product on purpose, to see
-// whether the simulation finds them (Mutants).
+// Its patches are of three kinds: those that make the Go runtime repeat itself
+// (Runtime); mutants: defects that are put into the product on purpose, to see
+// whether the simulation finds them (Mutants); and mines: panics that nobody but
+// the one they hit may notice (Mines).
 package overlay
 
 import (

@@ -19,14 +19,16 @@ func TestTheToolchainIsTheOneThatIsEdited(t *testing.T) {
 	}
 }
 
-// The mutants are in the product's sources as they are.
-func TestMutantsFollowTheSources(t *testing.T) {
+// The mutants and the mines are in the product's sources as they are.
+func TestDefectsFollowTheSources(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Write(t.TempDir(), map[string][]Edit{root: On(Mutants())}); err != nil {
-		t.Error(err)
+	for _, edits := range [][]Edit{On(Mutants()), Mines()} {
+		if _, err := Write(t.TempDir(), map[string][]Edit{root: edits}); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -1,0 +1,89 @@
+package guard
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// counting is a guard that counts panics by what they are of.
+func counting(seen map[string]int) Func {
+	return func(what string, f func()) (ok bool) {
+		defer func() {
+			if recover() != nil {
+				seen[what]++
+			}
+		}()
+		f()
+		return true
+	}
+}
+
+// A loop that panics is begun again until it ends by itself or its context does, later each time.
+func TestKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen, runs, began := map[string]int{}, 0, time.Now()
+		g := counting(seen)
+		g.Keep(t.Context(), "heartbeats", func(context.Context) {
+			if runs++; runs <= 20 {
+				panic("the clock fell off the wall")
+			}
+		})
+		if runs != 21 || seen["heartbeats"] != 20 {
+			t.Errorf("%d runs, panics %v", runs, seen)
+		}
+		// 0.1 s doubled until 30 s: 51.1 s for the first nine, thirty for each of the eleven others.
+		if took := time.Since(began); took != 381100*time.Millisecond {
+			t.Errorf("it rested for %s", took)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		g.Keep(ctx, "push", func(context.Context) {
+			cancel()
+			panic("at the end")
+		})
+		if seen["push"] != 1 {
+			t.Errorf("panics %v", seen)
+		}
+	})
+}
+
+// Whoever waits for a group is the one whose call breaks, once the others are done.
+func TestGroupPanicsInItsCaller(t *testing.T) {
+	done := make(chan struct{})
+	var g Group
+	g.Go(func() { panic("a goroutine of a call") })
+	g.Go(func() { close(done) })
+	defer func() {
+		p, ok := recover().(*Panic)
+		if !ok || p.Value != "a goroutine of a call" || !strings.Contains(p.Error(), "guard_test.go") {
+			t.Errorf("the caller panicked with %v", p)
+		}
+		select {
+		case <-done:
+		default:
+			t.Error("not all were waited for")
+		}
+	}()
+	g.Wait()
+}
+
+func TestGroupWithoutAPanic(t *testing.T) {
+	var g Group
+	n := make([]int, 10)
+	for i := range n {
+		g.Go(func() { n[i] = i })
+	}
+	g.Wait()
+	if n[9] != 9 {
+		t.Errorf("%v", n)
+	}
+}
+
+func TestNoGuard(t *testing.T) {
+	ran := false
+	if !Func(nil).Or()("nothing", func() { ran = true }) || !ran {
+		t.Error("it was not called")
+	}
+}

@@ -1,0 +1,58 @@
+package overlay
+
+// Mines makes the product panic where a mistake of Berth's could: in Apply before and after a row is written, as a function of the
+// state, so on every server and in every replay alike; in the scheduler where it charges work; and in whatever proposes: requests,
+// controllers and loops. They are armed until MinesVariable, in nanoseconds since 1970, of the state's time or the bubble's.
+func Mines() []Edit {
+	return []Edit{
+		{"fsm/tables.go", "import (\n", "import (\n\t\"fmt\"\n\t\"hash/fnv\"\n\t\"os\"\n\t\"strconv\"\n\n"},
+		{"fsm/tables.go", "// put stores a row,", `var minesUntil, _ = strconv.ParseInt(os.Getenv("` + MinesVariable + `"), 10, 64)
+
+func mine(tx *Tx, key string) {
+	if tx.view.TimeUnixNano() > minesUntil {
+		return
+	}
+	h := fnv.New64a()
+	fmt.Fprint(h, key, tx.view.Revision(), tx.view.Queue.Len())
+	if h.Sum64()%499 == 0 {
+		panic("mine at " + key)
+	}
+}
+
+// put stores a row,`},
+		{"fsm/tables.go", "\tstore.Put(&tx.Tx, tx.view, t, key, row)\n", "\tmine(tx, key)\n\tstore.Put(&tx.Tx, tx.view, t, key, row)\n\tmine(tx, key)\n"},
+		{"fsm/tables.go", "\tstore.Remove(&tx.Tx, tx.view, t, key)\n", "\tmine(tx, key)\n\tstore.Remove(&tx.Tx, tx.view, t, key)\n\tmine(tx, key)\n"},
+		{"sched/meter.go", "package sched\n", mined("package sched\n")},
+		{"sched/meter.go", "\tm.left -= int64(units)\n\tif m.charged", "\tmine(4999)\n\tm.left -= int64(units)\n\tif m.charged"},
+		{"server/propose.go", "// Propose carries commands out", mined("") + "// Propose carries commands out"},
+		{"server/propose.go", "import (\n", "import (\n\t\"os\"\n\t\"strconv\"\n\t\"sync/atomic\"\n"},
+		{"server/propose.go", "ps ...fsm.Proposal) ([]fsm.Result, error) {\n\tif term, ok", "ps ...fsm.Proposal) ([]fsm.Result, error) {\n\tmine(199)\n\tif term, ok"},
+	}
+}
+
+// mined is a function that panics at one call of so many. A world runs on one processor, so its calls are counted in the same order
+// in every run.
+func mined(begin string) string {
+	imports := ""
+	if begin != "" {
+		imports = "import (\n\t\"os\"\n\t\"strconv\"\n\t\"sync/atomic\"\n\t\"time\"\n)\n\n"
+	}
+	return begin + imports + `var (
+	minesUntil, _ = strconv.ParseInt(os.Getenv("` + MinesVariable + `"), 10, 64)
+	minesPassed   atomic.Uint64
+)
+
+func mine(oneIn uint64) {
+	if time.Now().UnixNano() > minesUntil {
+		return
+	}
+	if n := minesPassed.Add(1) * 0x9e3779b97f4a7c15; (n^n>>32)%oneIn == 0 {
+		panic("mine")
+	}
+}
+
+`
+}
+
+// MinesVariable is the environment's variable that has the time until which mines are armed.
+const MinesVariable = "BERTH_SIM_MINES_UNTIL"
