@@ -23,7 +23,7 @@ func (tx *Tx) expireNomination(ref PodRef) {
 		return
 	}
 	why := "the victims did not end before the deadline"
-	if len(n.Victims) == 0 {
+	if !n.Waits() {
 		why = "the pod did not take its place before the deadline"
 	}
 	tx.releaseNomination(n, why)

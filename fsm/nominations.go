@@ -5,22 +5,29 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/usage"
 )
+
+// SinceGoneTogether is the LogVersion from which on the victims of a nomination that has many are struck many at a time.
+const SinceGoneTogether = 24
 
 // victimGone strikes a pod that has left its node from the nominations that
 // wait for it. A pod all of whose victims are gone is tried at once.
 func (tx *Tx) victimGone(victim *corev1.Pod) {
 	v := tx.view
+	gone := usage.GoneVictim{UID: victim.UID, AtUnixNano: v.TimeUnixNano()}
 	for _, n := range v.usage.WaitingFor(victim.UID) {
-		v.cache.work += int64(len(n.Victims) * costVictim)
-		left := *n
-		left.Victims = slices.DeleteFunc(slices.Clone(n.Victims), func(r VictimRef) bool { return r.UID == victim.UID })
-		put(tx, v.Nominations, n.Key(), &left)
-		tx.recordGone(n.Preemption, victim)
-		if len(left.Victims) > 0 {
+		left, struck := n.Strike(gone, v.Version() >= SinceGoneTogether)
+		if struck != nil {
+			v.cache.work += int64(len(n.Victims) * costVictim)
+		}
+		put(tx, v.Nominations, n.Key(), left)
+		tx.recordGone(n.Preemption, struck)
+		if left.Waits() {
 			continue
 		}
 		if e, ok := v.Queue.Get(n.Key()); ok && e.State != berthv1.QueueSetAside {
@@ -29,19 +36,29 @@ func (tx *Tx) victimGone(victim *corev1.Pod) {
 	}
 }
 
-func (tx *Tx) recordGone(preemption string, victim *corev1.Pod) {
+// recordGone writes into the record of a preemption which of its victims have gone.
+func (tx *Tx) recordGone(preemption string, gone []usage.GoneVictim) {
 	old, ok := tx.view.Preemptions.Get(preemption)
-	if !ok {
+	if !ok || len(gone) == 0 {
 		return
 	}
 	p := *old
-	p.Status.Victims = slices.Clone(old.Status.Victims)
-	for i := range p.Status.Victims {
-		if p.Status.Victims[i].UID == victim.UID && p.Status.Victims[i].GoneAt == nil {
-			p.Status.Victims[i].GoneAt = micro(tx.view.TimeUnixNano())
+	p.Status.Victims = withGone(old.Status.Victims, gone)
+	put(tx, tx.view.Preemptions, preemption, &p)
+}
+
+func withGone(victims []berthv1.Victim, gone []usage.GoneVictim) []berthv1.Victim {
+	at := make(map[types.UID]int64, len(gone))
+	for _, g := range gone {
+		at[g.UID] = g.AtUnixNano
+	}
+	victims = slices.Clone(victims)
+	for i := range victims {
+		if t, is := at[victims[i].UID]; is && victims[i].GoneAt == nil {
+			victims[i].GoneAt = micro(t)
 		}
 	}
-	put(tx, tx.view.Preemptions, preemption, &p)
+	return victims
 }
 
 // endNomination takes a nomination away, writes down how it ended, and lets
@@ -52,6 +69,9 @@ func (tx *Tx) endNomination(n *Nomination, state berthv1.PreemptionState, reason
 	if old, ok := v.Preemptions.Get(n.Preemption); ok {
 		p := *old
 		p.Status.State, p.Status.ReleasedReason = state, reason
+		if len(n.Gone) > 0 {
+			p.Status.Victims = withGone(old.Status.Victims, n.Gone)
+		}
 		put(tx, v.Preemptions, n.Preemption, &p)
 	}
 }

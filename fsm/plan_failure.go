@@ -57,7 +57,7 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 		state = berthv1.QueueBackoff
 	case nominated && tx.fitsNominated(n): // QU8: an event in flight
 		state = berthv1.QueueBackoff
-	case nominated && len(n.Victims) > 0:
+	case nominated && n.Waits():
 		state = berthv1.QueueNominated
 		if !tx.view.stillPromised(n) || tx.missedRoom(j.decidedAt, e, group, d.Diagnosis) { // QU8, T5
 			state = berthv1.QueueBackoff

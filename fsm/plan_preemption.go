@@ -54,7 +54,7 @@ func (tx *Tx) applyPreemption(d *PreemptDecision, decidedAt int64) (evicted int,
 // could take the pod then, so nobody else has to go for it (T5).
 func (v *live) stillPromised(n *Nomination) bool {
 	node, ok := v.Nodes.Get(n.Node)
-	return ok && len(n.Victims) > 0 && v.mayStillTake(node, n)
+	return ok && n.Waits() && v.mayStillTake(node, n)
 }
 
 // mayStillTake says whether a node can take the pod that is nominated to it if

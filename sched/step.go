@@ -403,7 +403,7 @@ func (s *Scheduler) waitsForVictims(state *fsm.View, e *fsm.QueueEntry, b *board
 		return false
 	}
 	if nom, ok := state.Nominations.Get(e.Key()); ok && nom.UID == e.UID && nom.Node == own.Node &&
-		len(nom.Victims) > 0 {
+		nom.Waits() {
 		return true
 	}
 	for _, p := range n.pods {

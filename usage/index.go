@@ -136,9 +136,26 @@ func (x *Index) PutNomination(old, now *Nomination) {
 	}
 }
 
-// follow takes in who is waited for. Mostly it is the same pods without one of them,
-// and there may be thousands.
+// follow takes in who is waited for.
 func (x *Index) follow(old, now *Nomination) {
+	if old == nil || now == nil || !sameVictims(old, now) {
+		x.followVictims(old, now)
+	}
+	if now != nil {
+		for _, gone := range now.Gone {
+			x.waitedFor.Delete(string(gone.UID) + "/" + now.Key())
+		}
+	}
+}
+
+// sameVictims says whether two nominations share one list, at one place.
+func sameVictims(old, now *Nomination) bool {
+	return old.Node == now.Node && old.Key() == now.Key() && len(old.Victims) == len(now.Victims) &&
+		len(now.Victims) > 0 && &old.Victims[0] == &now.Victims[0]
+}
+
+// followVictims: mostly it is the same pods without some of them, and there may be thousands.
+func (x *Index) followVictims(old, now *Nomination) {
 	var was, is []VictimRef
 	at := ""
 	if now != nil {

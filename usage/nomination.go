@@ -1,6 +1,8 @@
 package usage
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
@@ -22,8 +24,10 @@ type Nomination struct {
 
 	Node     string `msgpack:"node"`
 	Priority int32  `msgpack:"priority"`
-	// Victims are those that have not gone yet.
+	// Victims are those that have not gone yet; where there are more than GoneTogether, with those of Gone.
 	Victims []VictimRef `msgpack:"victims,omitempty"`
+	// Gone are the victims of many that have gone and are not struck yet: they are struck GoneTogether at a time.
+	Gone []GoneVictim `msgpack:"gone,omitempty"`
 	// DeadlineUnixNano is when the lease ends if the victims are still there.
 	DeadlineUnixNano int64 `msgpack:"deadline_unix_nano"`
 	// Preemption is the key of the record in Preemptions.
@@ -43,6 +47,37 @@ type VictimRef struct {
 	UID types.UID `msgpack:"uid"`
 	// Node is where it is, if not on the node of the nomination.
 	Node string `msgpack:"node,omitempty"`
+}
+
+// GoneTogether is how many victims are struck from a nomination at once where there are more: to strike each would
+// take as long as there are others, for every one of thousands.
+const GoneTogether = 64
+
+// GoneVictim is a victim that has gone, and when.
+type GoneVictim struct {
+	UID        types.UID `msgpack:"uid"`
+	AtUnixNano int64     `msgpack:"at_unix_nano"`
+}
+
+// Waits says whether there are victims that have not gone yet.
+func (n *Nomination) Waits() bool { return len(n.Victims) > len(n.Gone) }
+
+// Strike is the nomination after a victim has gone, and those who are struck from it with that one: none of many until
+// there are enough, or none is left.
+func (n *Nomination) Strike(gone GoneVictim, together bool) (left *Nomination, struck []GoneVictim) {
+	next := *n
+	struck = append(slices.Clip(n.Gone), gone)
+	if together && len(n.Victims) > GoneTogether && len(struck) < GoneTogether {
+		next.Gone = struck
+		return &next, nil
+	}
+	uids := make(map[types.UID]bool, len(struck))
+	for _, g := range struck {
+		uids[g.UID] = true
+	}
+	next.Gone = nil
+	next.Victims = slices.DeleteFunc(slices.Clone(n.Victims), func(r VictimRef) bool { return uids[r.UID] })
+	return &next, struck
 }
 
 // Key is the nominated pod's key.
@@ -116,4 +151,4 @@ func yields(priority int32, made int64, ownPriority int32, ownMade int64) bool {
 }
 
 // Bytes is about what memory the nomination holds alone.
-func (n *Nomination) Bytes() int { return 512 + 128*len(n.Victims) }
+func (n *Nomination) Bytes() int { return 512 + 128*len(n.Victims) + 64*len(n.Gone) }
