@@ -14,7 +14,7 @@ import (
 // that an ending pod has left the node for good (TM4). What is said of a pod
 // that is no longer the node's is passed over.
 //
-// Refuses nothing.
+// Refuses nothing; Result.Failed are reports of which nothing was kept.
 type ReportPods struct {
 	Node    string      `msgpack:"node"`
 	Reports []PodReport `msgpack:"reports"`
@@ -31,11 +31,14 @@ type PodReport struct {
 
 // Apply implements Command.
 func (c *ReportPods) Apply(tx *Tx) Result {
+	var failed []string
 	for i := range c.Reports {
 		r := &c.Reports[i]
-		tx.part(r.Key, func() { tx.reportPod(c.Node, r) })
+		if !tx.part(r.Key, func() { tx.reportPod(c.Node, r) }) {
+			failed = append(failed, r.Key)
+		}
 	}
-	return Result{}
+	return Result{Failed: failed}
 }
 
 func (tx *Tx) reportPod(node string, r *PodReport) {

@@ -107,3 +107,21 @@ func (s *reported) pod() *corev1.Pod {
 	pod, _ := s.View().Pods.Get("default/p")
 	return pod
 }
+
+// TestABrokenReportIsNamed: who reported learns of which pod nothing was kept; the others' statuses count.
+func TestABrokenReportIsNamed(t *testing.T) {
+	w := newTranscript(t)
+	w.run("cluster", nil, "node n1 cpu=4\npod a cpu=1 uid=a\npod b cpu=1 uid=b")
+	w.run("plan", nil, "bind a n1\nbind b n1")
+	explode(t, podTable, "default/a")
+	status := PodStatusWire{Object: &corev1.PodStatus{Phase: corev1.PodRunning}}
+	rs := w.apply(&ReportPods{Node: "n1", Reports: []PodReport{{Key: "default/a", UID: "a", Status: status}, {Key: "default/b", UID: "b", Status: status}}})
+	if rs[0].Refused() || !slices.Equal(rs[0].Failed, []string{"default/a"}) {
+		t.Errorf("%+v", rs[0])
+	}
+	for name, phase := range map[string]corev1.PodPhase{"a": corev1.PodPending, "b": corev1.PodRunning} {
+		if p, _ := w.view().Pods.Get("default/" + name); p.Status.Phase != phase {
+			t.Errorf("%s is %s", name, p.Status.Phase)
+		}
+	}
+}

@@ -36,6 +36,10 @@ type Result struct {
 	// Plan tells what became of each decision of an ApplyPlan.
 	Plan *PlanResult `msgpack:"plan,omitempty"`
 
+	// Failed are the keys of those things of a command that were undone, as they panicked (see Tx.part), while the rest of it
+	// was carried out: nothing is known of them on any server.
+	Failed []string `msgpack:"failed,omitempty"`
+
 	// Work is what the command has cost, in the units of
 	// docs/benchmarks.md; it is the same on every server, and does not travel.
 	Work int64 `msgpack:"-"`

@@ -1,6 +1,10 @@
 package rpc
 
-import "github.com/berth-dev/berth/store"
+import (
+	"fmt"
+
+	"github.com/berth-dev/berth/store"
+)
 
 // Messages are msgpack maps: fields can be added, and a reader skips what it
 // does not know. Integers have their unit in the name. Kubernetes objects travel
@@ -256,10 +260,22 @@ type Assignments struct {
 }
 
 // Ack says what became of a batch. If Error is set, the worker sends the newest
-// statuses again.
+// statuses again; else those of the pods in Failed (UIDs), each later every time.
 type Ack struct {
-	BatchID uint64 `msgpack:"batch_id"`
-	Error   string `msgpack:"error,omitempty"`
+	BatchID uint64   `msgpack:"batch_id"`
+	Error   string   `msgpack:"error,omitempty"`
+	Failed  []string `msgpack:"failed,omitempty"`
+}
+
+// NotTaken is WorkerStatus' error when a batch was committed but for what it says of some
+// pods, by a mistake of Berth's.
+type NotTaken struct {
+	Pods []string // UIDs
+}
+
+// Error implements error.
+func (e *NotTaken) Error() string {
+	return fmt.Sprintf("the statuses of %d pods were not taken, by a mistake of Berth's that the servers' logs tell", len(e.Pods))
 }
 
 // Drain asks the worker to go to another server.

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -9,8 +10,10 @@ const (
 	// batchBytes is about how much one StatusBatch carries: that much goes
 	// into one entry of the log.
 	batchBytes = 256 << 10
-	// retryAfter is how long a refused batch waits.
-	retryAfter = 250 * time.Millisecond
+	// retryAfter is how long a refused batch waits, and a status over which the servers broke the first time; the next
+	// times twice as long each, until retryAtMost.
+	retryAfter  = 250 * time.Millisecond
+	retryAtMost = time.Minute
 )
 
 // reports holds the newest statuses that no server has acknowledged. It is
@@ -32,6 +35,8 @@ type reports struct {
 type pendingReport struct {
 	report PodReport
 	seq    uint64
+	rest   time.Duration // how long it waits once the servers broke over it
+	until  time.Time     // when it may be sent
 }
 
 // flight is the batch that is sent and not acknowledged.
@@ -59,7 +64,9 @@ func (r *reports) put(p PodReport) {
 	if _, ok := r.pods[p.UID]; !ok {
 		r.order = append(r.order, p.UID)
 	}
-	r.pods[p.UID] = pendingReport{p, r.seq}
+	is := r.pods[p.UID]
+	is.report, is.seq = p, r.seq
+	r.pods[p.UID] = is
 	r.signal()
 }
 
@@ -91,6 +98,10 @@ func (r *reports) next(now time.Time) (*StatusBatch, time.Duration) {
 	if wait := r.hold.Sub(now); wait > 0 {
 		return nil, wait
 	}
+	due, wait := r.due(now)
+	if len(due) == 0 && r.nodeSeq == 0 && len(r.events) == 0 {
+		return nil, wait
+	}
 	r.seq++
 	b := &StatusBatch{ID: r.seq}
 	f := &flight{id: r.seq, seqs: map[string]uint64{}, nodeSeq: r.nodeSeq}
@@ -98,7 +109,7 @@ func (r *reports) next(now time.Time) (*StatusBatch, time.Duration) {
 		b.NodeStatus = r.node
 	}
 	size := len(b.NodeStatus)
-	for _, uid := range r.order {
+	for _, uid := range due {
 		p := r.pods[uid]
 		if size > 0 && size+p.report.size() > batchBytes {
 			break
@@ -110,6 +121,19 @@ func (r *reports) next(now time.Time) (*StatusBatch, time.Duration) {
 	r.takeEvents(b, size)
 	r.flight = f
 	return b, 0
+}
+
+// due are the pods whose statuses may be sent, and how long it is until the next of the others may.
+func (r *reports) due(now time.Time) (due []string, wait time.Duration) {
+	for _, uid := range r.order {
+		switch left := r.pods[uid].until.Sub(now); {
+		case left <= 0:
+			due = append(due, uid)
+		case wait == 0 || left < wait:
+			wait = left
+		}
+	}
+	return due, wait
 }
 
 // ack ends the flight. What has a newer status meanwhile stays.
@@ -136,6 +160,12 @@ func (r *reports) ack(a Ack, now time.Time) {
 		switch {
 		case !sent:
 			first = append(first, uid)
+		case slices.Contains(a.Failed, uid):
+			p := r.pods[uid]
+			p.rest = min(max(2*p.rest, retryAfter), retryAtMost)
+			p.until = now.Add(p.rest)
+			r.pods[uid] = p
+			last = append(last, uid)
 		case r.pods[uid].seq != seq:
 			last = append(last, uid)
 		default:

@@ -55,7 +55,16 @@ func TestReportsReachTheServer(t *testing.T) {
 				if rapid.Bool().Draw(t, "refused") {
 					a.Error = "no"
 				} else {
-					commit(flying)
+					taken := *flying
+					taken.Pods = nil
+					for _, p := range flying.Pods {
+						if rapid.IntRange(0, 3).Draw(t, "broke") == 0 {
+							a.Failed = append(a.Failed, p.UID)
+						} else {
+							taken.Pods = append(taken.Pods, p)
+						}
+					}
+					commit(&taken)
 				}
 				flying = nil
 				r.ack(a, now)
@@ -73,7 +82,7 @@ func TestReportsReachTheServer(t *testing.T) {
 			if i > 100 {
 				t.Fatalf("%d statuses are stuck", r.waiting())
 			}
-			now = now.Add(retryAfter)
+			now = now.Add(retryAtMost)
 			next()
 			if flying != nil {
 				commit(flying)
@@ -87,6 +96,35 @@ func TestReportsReachTheServer(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestABrokenStatusWaitsLonger: what the servers broke over is said again, later each time, and holds up no other's.
+func TestABrokenStatusWaitsLonger(t *testing.T) {
+	r := newReports()
+	now := time.Unix(0, 0)
+	r.put(PodReport{UID: "poison"})
+	want := retryAfter
+	for range 12 {
+		b, _ := r.next(now)
+		if b == nil || len(b.Pods) != 1 {
+			t.Fatalf("got %+v", b)
+		}
+		r.ack(Ack{BatchID: b.ID, Failed: []string{"poison"}}, now)
+		if again, wait := r.next(now); again != nil || wait != want {
+			t.Fatalf("it is sent again after %v, want %v", wait, want)
+		}
+		r.put(PodReport{UID: "other"})
+		r.put(PodReport{UID: "poison"}) // a newer one waits as long
+		b, _ = r.next(now)
+		if b == nil || len(b.Pods) != 1 || b.Pods[0].UID != "other" {
+			t.Fatalf("got %+v", b)
+		}
+		r.ack(Ack{BatchID: b.ID}, now)
+		now, want = now.Add(want), min(2*want, retryAtMost)
+	}
+	if want != retryAtMost {
+		t.Errorf("it waits for %v at most", want)
+	}
 }
 
 func TestNodeStatusIsKeptUntilCommitted(t *testing.T) {

@@ -332,6 +332,9 @@ func (w *workerEnd) handle(ctx context.Context, m *ServerMessage) error {
 		if a.Error != "" {
 			w.client.log.Warn("the server has not taken statuses; sending them again", "error", a.Error)
 		}
+		if len(a.Failed) > 0 {
+			w.client.log.Warn("the server broke over what was said of some pods; saying it again later", "pods", a.Failed)
+		}
 		w.client.reports.ack(a, time.Now())
 	}
 	for _, t := range m.Tunnels {

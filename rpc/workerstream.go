@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -112,7 +113,10 @@ func (w *workerStream) receive(ctx context.Context, m *WorkerMessage) error {
 		go func() {
 			a, err := Ack{BatchID: m.Status.ID}, errBroke
 			w.server.config.Guard("worker status", func() { err = w.server.config.Workers.WorkerStatus(ctx, w.session.node, m.Status) })
-			if err != nil {
+			var some *NotTaken
+			if errors.As(err, &some) {
+				a.Failed = some.Pods
+			} else if err != nil {
 				a.Error = err.Error()
 			}
 			w.acked <- a

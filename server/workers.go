@@ -181,10 +181,21 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 	if err != nil {
 		return err
 	}
-	for _, r := range rs[:must] { // an event that is refused is lost
+	var failed []string
+	for i, r := range rs[:must] { // an event that is refused is lost
 		if err := r.Err(); err != nil {
 			return fmt.Errorf("%w: %w", rpc.ErrInvalid, err)
 		}
+		if c, ok := ps[i].Command.(*fsm.ReportPods); ok {
+			for _, report := range c.Reports {
+				if slices.Contains(r.Failed, report.Key) {
+					failed = append(failed, report.UID)
+				}
+			}
+		}
+	}
+	if len(failed) > 0 {
+		return &rpc.NotTaken{Pods: failed}
 	}
 	return nil
 }
