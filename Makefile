@@ -140,8 +140,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 WORLDS ?= 20
 SCALE  ?= 10
 SEED   ?= 1
-worst: ## the dearest commands and steps in WORLDS big worlds of SCALE percent of 10,000 nodes and 100,000 waiting pods
-	go test -timeout 10h ./fsm -run '^TestWorst$$' -v -worst.worlds=$(WORLDS) -worst.scale=$(SCALE) -worst.seed=$(SEED)
+BY     ?= time
+worst: ## the dearest commands and steps in WORLDS big worlds of SCALE percent of 10,000 nodes and 100,000 waiting pods, BY time, memory, kept or log
+	go test -timeout 10h ./fsm -run '^TestWorst$$' -v -worst.worlds=$(WORLDS) -worst.scale=$(SCALE) -worst.seed=$(SEED) -worst.by=$(BY)
 	go test -timeout 10h ./sched -run '^TestWorst$$' -v -worst.worlds=$(WORLDS) -worst.scale=$(SCALE) -worst.seed=$(SEED)
 
 worst-full: ## the dearest commands and steps in known worlds of 10,000 nodes and 100,000 waiting pods, within 8 GiB

@@ -151,25 +151,46 @@ func workloadSelector(o *Object) *metav1.LabelSelector {
 }
 
 // serviceSelectors merges the selectors of the services that the pod belongs
-// to: all match it, so they cannot contradict each other.
+// to: all match it, so they cannot contradict each other. What it costs grows with the
+// labels that the namespace's services demand first, or with the pod's own: with
+// whatever is less.
 func (v *View) serviceSelectors(pod *corev1.Pod) map[string]string {
 	if v.services.Len() == 0 {
 		return nil
 	}
-	var merged map[string]string
-	for _, key := range slices.Sorted(maps.Keys(pod.Labels)) {
-		prefix := servicePrefix(pod.Namespace, key, pod.Labels[key])
+	merged := map[string]string{}
+	merge := func(key, value string) {
+		prefix := servicePrefix(pod.Namespace, key, value)
 		v.services.ScanFrom(prefix, prefix, func(_ string, selector map[string]string) bool {
 			if labels.SelectorFromSet(selector).Matches(labels.Set(pod.Labels)) {
-				if merged == nil {
-					merged = map[string]string{}
-				}
 				maps.Copy(merged, selector)
 			}
 			return true
 		})
 	}
+	from := pod.Namespace + "\x00"
+	for range len(pod.Labels) + 1 {
+		key, ok := v.demandedFirst(pod.Namespace, from)
+		if !ok {
+			return merged
+		}
+		if value, has := pod.Labels[key]; has {
+			merge(key, value)
+		}
+		from = pod.Namespace + "\x00" + key + "\x01"
+	}
+	for _, key := range slices.Sorted(maps.Keys(pod.Labels)) {
+		merge(key, pod.Labels[key])
+	}
 	return merged
+}
+
+// demandedFirst is the next label that services of a namespace stand under.
+func (v *View) demandedFirst(namespace, from string) (label string, ok bool) {
+	at, _, ok := v.services.First(from)
+	rest, is := strings.CutPrefix(at, namespace+"\x00")
+	label, _, _ = strings.Cut(rest, "\x00")
+	return label, ok && is
 }
 
 func servicePrefix(namespace, key, value string) string {

@@ -49,6 +49,20 @@ func (v *live) RuledClass(pod string, c *model.Class) *model.Class {
 	return v.ruledClassOf(pod, c).class
 }
 
+// SinceDefaultsBilled is the LogVersion from which on it is charged that a group's services are looked for.
+const SinceDefaultsBilled = 24
+
+// costSeek is to look for one of the services that a pod may belong to.
+const costSeek = 5
+
+// DefaultsCost implements queue.State.
+func (v *live) DefaultsCost(g *queue.Group) int {
+	if _, byDefaults := g.Owner(); !byDefaults || v.Version() < SinceDefaultsBilled || !v.hardDefaults() {
+		return 0
+	}
+	return costSeek * min(v.services.Len(), model.MaxLabels)
+}
+
 // Topology implements queue.State.
 func (v *live) Topology() *model.Topology { return v.topology() }
 

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -20,6 +21,7 @@ var (
 	worstOnlyFlag   = flag.String("worst.only", "", "the commands that are looked at, by the beginning of their name")
 	worstPlanFlag   = flag.String("worst.plan", "", "one world, as the search prints it, instead of a search")
 	worstFullFlag   = flag.Bool("worst.full", false, "the worlds of full size that are known to be dear, instead of a search")
+	worstByFlag     = flag.String("worst.by", "time", "what is dear: time, memory (allocated), kept (memory that is not let go of) or log (its bytes)")
 	worstTimesFlag  = flag.Int("worst.times", 2, "how often each command is applied in each world")
 )
 
@@ -96,7 +98,7 @@ func (s *worstSearch) next(i int) worstPlan {
 				names = append(names, c.name)
 			}
 		}
-		slices.SortFunc(names, func(a, b string) int { return int(s.found[b].Paced - s.found[a].Paced) })
+		slices.SortFunc(names, func(a, b string) int { return cmp.Compare(s.found[b].by(), s.found[a].by()) })
 		// The dearest are the most likely.
 		p := s.found[names[s.rng.IntN(1+s.rng.IntN(len(names)))]].plan
 		for range 1 + s.rng.IntN(3) {
@@ -188,7 +190,7 @@ func (s *worstSearch) look(p worstPlan) {
 		own := w.copy()
 		for i := range *worstTimesFlag {
 			cost := own.measure(c.make(own, i))
-			if was, ok := s.found[c.name]; !ok || cost.Paced > was.Paced {
+			if was, ok := s.found[c.name]; !ok || cost.by() > was.by() {
 				s.found[c.name] = worstFound{cost, p}
 			}
 		}
@@ -197,16 +199,16 @@ func (s *worstSearch) look(p worstPlan) {
 
 func (s *worstSearch) report() {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%-30s %8s %10s %10s %8s %12s %10s %9s %8s\n", "command", "paced ms", "ms", "work", "ns/unit", "allocated", "log", "changes", "refused")
+	fmt.Fprintf(&b, "\n%-30s %8s %10s %10s %8s %12s %12s %10s %9s %8s\n", "command", "paced ms", "ms", "work", "ns/unit", "allocated", "kept", "log", "changes", "refused")
 	cases := worstCases()
-	slices.SortStableFunc(cases, func(a, b worstCase) int { return int(s.found[b.name].Paced - s.found[a.name].Paced) })
+	slices.SortStableFunc(cases, func(a, b worstCase) int { return cmp.Compare(s.found[b.name].by(), s.found[a.name].by()) })
 	for _, c := range cases {
 		f, ok := s.found[c.name]
 		if !ok {
 			continue
 		}
-		fmt.Fprintf(&b, "%-30s %8.2f %10.2f %10d %8.0f %12d %10d %9d %8d\n", c.name, float64(f.Paced.Microseconds())/1000, float64(f.Time.Microseconds())/1000, f.Work,
-			float64(f.Time.Nanoseconds())/float64(max(1, f.Work)), f.Bytes, f.Log, f.Changes, f.Refused)
+		fmt.Fprintf(&b, "%-30s %8.2f %10.2f %10d %8.0f %12d %12d %10d %9d %8d\n", c.name, float64(f.Paced.Microseconds())/1000, float64(f.Time.Microseconds())/1000, f.Work,
+			float64(f.Time.Nanoseconds())/float64(max(1, f.Work)), f.Bytes, f.Kept, f.Log, f.Changes, f.Refused)
 	}
 	shown := map[worstPlan]bool{}
 	for _, c := range cases[:min(len(cases), 12)] {

@@ -381,11 +381,25 @@ func (w *worstWorld) preempt(first, n int) Command {
 type worstCost struct {
 	Time    time.Duration // of the processor, on this thread
 	Bytes   int           // allocated
+	Kept    int           // of them, that are held afterwards; only where it is looked for
 	Log     int           // of the entry
 	Changes int           // revisions
 	Refused int           // commands, or decisions
 	Work    int64         // as the state counts it, see live.work
 	Paced   time.Duration // Time, or what of it the proposer would put into one entry
+}
+
+// by is what the search maximises.
+func (c worstCost) by() int64 {
+	switch *worstByFlag {
+	case "memory":
+		return int64(c.Bytes)
+	case "kept":
+		return int64(c.Kept)
+	case "log":
+		return int64(c.Log)
+	}
+	return int64(c.Paced)
 }
 
 // pacedWork is what the proposer puts into one entry (raftnode's entryWork).
@@ -399,6 +413,7 @@ func (w *worstWorld) measure(cs []Command) worstCost {
 	w.index++
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	held := heldBytes()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	allocated, began := m.TotalAlloc, threadTime()
@@ -418,11 +433,26 @@ func (w *worstWorld) measure(cs []Command) worstCost {
 			out.Refused += len(r.Plan.Refused)
 		}
 	}
+	if *worstByFlag == "kept" {
+		clear(cs)
+		out.Kept = max(0, heldBytes()-held)
+	}
 	out.Paced = out.Time
 	if len(cs) > 1 && out.Work > pacedWork {
 		out.Paced = time.Duration(float64(out.Time) * pacedWork / float64(out.Work))
 	}
 	return out
+}
+
+// heldBytes is what is held of the heap, where it is asked for.
+func heldBytes() int {
+	if *worstByFlag != "kept" {
+		return 0
+	}
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }
 
 // threadTime is the processor's time that this thread used.

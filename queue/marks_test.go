@@ -18,6 +18,7 @@ func (plainState) Topology() *model.Topology                        { return mod
 func (plainState) JudgeCost(*model.Class) int                       { return 0 }
 func (plainState) MayEvict(*model.Class) bool                       { return true }
 func (s plainState) MindsBudgets(*model.Class, int64) bool          { return s.budgets }
+func (plainState) DefaultsCost(*Group) int                          { return 0 }
 func (plainState) NamespaceLabels(string) map[string]string         { return nil }
 
 // TestForgottenConcernsWhomeverAMarkDoes (QU8): what is forgotten counts as having happened, for whomever.

@@ -21,6 +21,9 @@ type State interface {
 	// things are: with what its profile asks of nodes, and the default spread
 	// constraints that can keep it off. With the key "" it is without these.
 	RuledClass(pod string, c *model.Class) *model.Class
+	// DefaultsCost is what it costs to find out which default constraints hold for the
+	// pods of a group, where those can keep it off nodes.
+	DefaultsCost(g *Group) int
 	// Topology counts for the rules between pods. JudgeCost is what it may cost to
 	// ask it about a class for the first time, as the tables say it; below 0: it is
 	// not to be asked yet.

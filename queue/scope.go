@@ -167,7 +167,7 @@ func (x *Index) Sweep(of State, work *Work, s *Scope, from string) (meant []Swep
 			next = key
 			return false
 		}
-		will += costLook
+		will += costLook + of.DefaultsCost(&g)
 		all := x.means(of, s, &g)
 		if all || s.Budgets && of.MindsBudgets(g.Class, s.Below) {
 			meant = append(meant, Swept{Group: g.Key, Nominees: all})
