@@ -14,6 +14,7 @@ const (
 	costChange   = 60  // to store a row, with its indexes
 	costClass    = 200 // to work out what a pod asks for
 	costAsked    = 40  // and for each condition that it has for a node object
+	costLabel    = 12  // and for each of its labels, by which it is looked for, too
 	costJoin     = 200 // to let a pod into the queue
 	costLeave    = 200 // to let one out, and once more to take back what was promised to it
 	costDecision = 120 // to look at a decision, whatever becomes of it
