@@ -46,6 +46,9 @@ func (h *help) roomBeside(tx *Tx, g queue.Group, evicting bool) (pods int, bars 
 	c, rules := g.Class, h.view.ruledGroup(&g)
 	u := h.usage(c, evicting)
 	tx.work.Charge(2 * h.view.askCost(rules, h.node)) // of the node as it was, too
+	if evicting {
+		rules = h.beyondHolders(rules)
+	}
 	if !rules.fits(h.node, h.offer, u) {
 		return 0, 0
 	}
@@ -80,6 +83,18 @@ func (h *help) bars(tx *Tx, g queue.Group, rules ruled) model.Failures {
 		f = f.ByItself()
 	}
 	return f
+}
+
+// SinceHoldersGiveWay is the LogVersion from which on a claim that one pod at a time may use counts as free for a pod that
+// may evict whoever uses it.
+const SinceHoldersGiveWay = 24
+
+// beyondHolders is the class as it would be without those whom it may evict from its claims.
+func (h *help) beyondHolders(rules ruled) ruled {
+	if h.view.Version() < SinceHoldersGiveWay || !h.view.MayEvict(rules.class) {
+		return rules
+	}
+	return ruled{rules.class.WithoutHoldersBelow(rules.class.Priority)}
 }
 
 // usage is what a pod of the class must leave alone on the node: everything
@@ -119,7 +134,7 @@ func (h *help) couldEvictFor(n *Nomination) bool {
 		return false
 	}
 	u := h.view.usage.TakenFrom(n.Node, n.Priority, n.Class().RunsAtMostSeconds, n.Key())
-	rules := h.view.ruledClassOf(n.Key(), n.Class())
+	rules := h.beyondHolders(h.view.ruledClassOf(n.Key(), n.Class()))
 	h.view.billUnits(h.view.askCost(rules, h.node))
 	return rules.fits(h.node, h.offer, &u) && !slices.ContainsFunc(h.view.barredFrom(rules, n.Node, n.Key(), nil), func(r model.Reason) bool {
 		return !r.Kind.Resolvable()

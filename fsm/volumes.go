@@ -169,7 +169,7 @@ func (v *View) holders(pod *corev1.Pod, claims []string) (out []model.Holder) {
 			continue
 		}
 		v.PodsWithClaim(PodKey(pod.Namespace, name), func(other *corev1.Pod) bool {
-			if h := (model.Holder{Node: other.Spec.NodeName, UID: string(other.UID)}); h.Node != "" && other.UID != pod.UID && !slices.Contains(out, h) {
+			if h := (model.Holder{Node: other.Spec.NodeName, UID: string(other.UID), Priority: model.Priority(other)}); h.Node != "" && other.UID != pod.UID && !slices.Contains(out, h) {
 				out = append(out, h)
 			}
 			return true

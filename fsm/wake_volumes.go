@@ -25,6 +25,9 @@ func (w *wakes) volumes(old, now *Object) bool {
 			}
 			if value.Spec.ClaimRef == nil && o == now {
 				w.StorageClasses = append(w.StorageClasses, model.VolumeClass(value))
+				if w.tx.view.Version() >= SinceNamedVolumes {
+					w.Volumes = append(w.Volumes, value.Name)
+				}
 			}
 		default:
 			if o.Resource != StorageClasses {
@@ -34,6 +37,17 @@ func (w *wakes) volumes(old, now *Object) bool {
 		}
 	}
 	return true
+}
+
+// SinceNamedVolumes is the LogVersion from which on a volume that comes wakes those whose claims name it.
+const SinceNamedVolumes = 24
+
+// awaits says whether a claim can be given one of the volumes that changed.
+func awaits(claim *corev1.PersistentVolumeClaim, c *queue.Changes) bool {
+	if isBound(claim) {
+		return slices.Contains(c.Volumes, claim.Spec.VolumeName)
+	}
+	return slices.Contains(c.StorageClasses, model.ClaimClass(claim))
 }
 
 // wakeClaims wakes one of each group whose claims, or what these can be given, have
@@ -59,8 +73,7 @@ func (tx *Tx) wakeClaims(c *queue.Changes) {
 				return false
 			}
 			tx.work.Look()
-			if claim, ok := objectAt[corev1.PersistentVolumeClaim](&v.View, VolumeClaims, key); ok && !isBound(claim) &&
-				slices.Contains(c.StorageClasses, model.ClaimClass(claim)) {
+			if claim, ok := objectAt[corev1.PersistentVolumeClaim](&v.View, VolumeClaims, key); ok && awaits(claim, c) {
 				groups = append(groups, g.Key)
 			}
 			return true

@@ -99,7 +99,10 @@ type Volumes struct {
 }
 
 // Holder is a pod that uses a claim that the class wants for itself.
-type Holder struct{ Node, UID string }
+type Holder struct {
+	Node, UID string
+	Priority  int32
+}
 
 // reach says from which nodes a volume can be reached.
 type reach struct {
@@ -443,13 +446,22 @@ func (c *Class) ReleasedBy(gone func(uid string) bool) bool {
 
 // WithoutHolders returns the class as it would be if some of the pods were gone that use its claims.
 func (c *Class) WithoutHolders(gone func(uid string) bool) *Class {
-	if c.volumes == nil || !slices.ContainsFunc(c.volumes.held, func(h Holder) bool { return gone(h.UID) }) {
+	return c.withoutHolders(func(h Holder) bool { return gone(h.UID) })
+}
+
+func (c *Class) withoutHolders(gone func(h Holder) bool) *Class {
+	if c.volumes == nil || !slices.ContainsFunc(c.volumes.held, gone) {
 		return c
 	}
 	d, v := *c, *c.volumes
-	v.held = slices.DeleteFunc(slices.Clone(v.held), func(h Holder) bool { return gone(h.UID) })
+	v.held = slices.DeleteFunc(slices.Clone(v.held), gone)
 	d.volumes = &v
 	return &d
+}
+
+// WithoutHoldersBelow is WithoutHolders of those whose priority is below one.
+func (c *Class) WithoutHoldersBelow(priority int32) *Class {
+	return c.withoutHolders(func(h Holder) bool { return h.Priority < priority })
 }
 
 // HeldBy says whether a pod uses a claim that the class wants for itself.

@@ -21,8 +21,9 @@ type Changes struct {
 	Selectors []SelectorChange
 	// Claims are the keys of claims of volumes of which something changed, and
 	// StorageClasses the classes of which there are others volumes.
-	Claims, StorageClasses []string
-	Scope                  Scope
+	// Volumes are those that are no claim's and came or changed.
+	Claims, StorageClasses, Volumes []string
+	Scope                           Scope
 	// Passed are the groups whose turn passes to the next: a pod that was to be
 	// tried left them.
 	Passed []string

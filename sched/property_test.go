@@ -22,6 +22,7 @@ type world struct {
 	*harness
 	t        *rapid.T
 	relabels bool // pods get other labels too
+	claiming bool // pods mostly claim volumes
 	events   []event
 	saved    []byte // a snapshot, deflated
 	// overtaking: plans are under way.

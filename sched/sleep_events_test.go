@@ -64,6 +64,7 @@ func sleepEvents() []event {
 		{"a node changes", 4, (*world).changesNode},
 		{"a node's health", 2, (*world).changesHealth},
 		{"services and workloads", 2, (*world).changesSelectors},
+		{"volumes", 4, (*world).changesVolumes},
 		{"pods are claimed", 1, (*world).claims},
 		{"a workload shrinks", 1, (*world).scalesIn},
 		{"a namespace goes", 1, (*world).emptiesNamespace},

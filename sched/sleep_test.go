@@ -49,6 +49,9 @@ func newSleepWorld(t *rapid.T) *world {
 			s.PodTopologySpread.DefaultConstraints = []corev1.TopologySpreadConstraint{c}
 		}
 	})
+	if rapid.IntRange(0, 3).Draw(t, "volumes") == 3 {
+		w.furnishVolumes()
+	}
 	if rapid.IntRange(0, 19).Draw(t, "crowd") == 19 {
 		w.crowd()
 	}
@@ -74,6 +77,7 @@ func (w *world) sleeper(bound bool) *corev1.Pod {
 			w.t.Fatal(err)
 		}
 	}
+	w.claimsVolumes(p)
 	return p
 }
 
