@@ -81,7 +81,7 @@ func (a *Agent) startServer(ctx context.Context) error {
 		Name: c.Name, Version: c.Version, DataDir: ServerDir(c.DataDir),
 		Gossip: a.gossip(), TLS: c.TLS, APICA: c.CA, Authority: c.Authority, Autoscaler: p.Autoscaler, ControllersOff: p.ControllersOff,
 		Users: p.Users, Audit: p.Audit, Admission: p.Admission, EncryptionConfig: p.EncryptionConfig, MaxRequests: p.MaxRequests, SignedKubelets: p.SignedKubelets,
-		BootstrapExpect: p.BootstrapExpect, NonVoter: p.NonVoter, MaxClockOffset: p.MaxClockOffset, MaxLogVersion: p.MaxLogVersion,
+		BootstrapExpect: p.BootstrapExpect, NonVoter: p.NonVoter, MaxClockOffset: p.MaxClockOffset, MaxLogVersion: p.MaxLogVersion, MaxState: p.MaxState,
 		Consensus: p.Consensus, Autopilot: p.Autopilot, Scheduler: p.Scheduler, Services: p.Services,
 		Clock: clock.System(), Logger: c.Logger,
 	}

@@ -74,7 +74,8 @@ type ServerPart struct {
 	// EncryptionConfig is a file; see server.Config.
 	EncryptionConfig string
 	MaxClockOffset   time.Duration
-	MaxLogVersion    int // see server.Config
+	MaxLogVersion    int   // see server.Config
+	MaxState         int64 // see server.Config
 	Consensus        server.Consensus
 	Autopilot        server.Autopilot
 	Scheduler        *berthv1.SchedulerConfiguration

@@ -23,6 +23,7 @@ func Default() *Config {
 		Server: &Server{
 			BootstrapExpect: 1,
 			MaxClockOffset:  "30s",
+			MaxState:        "0",
 			Controllers:     []string{everyController},
 			Raft: &Raft{
 				HeartbeatTimeout:   "1s",

@@ -83,6 +83,8 @@ type Server struct {
 	MaxLogVersion int `hcl:"max_log_version,optional"`
 	// MaxRequests is how many requests to the API are worked on at a time; 0: by the number of processors.
 	MaxRequests int `hcl:"max_requests,optional"`
+	// MaxState is how much memory the state may take; 0: by the memory that there is.
+	MaxState Quantity `hcl:"max_state,optional"`
 	// Controllers are those that run when the server leads, in the manner of kube-controller-manager's.
 	Controllers []string `hcl:"controllers,optional"`
 	// SignedKubelets: kubelets are asked for nothing that show a certificate of another CA than the cluster's.

@@ -40,6 +40,9 @@ func (k checker) betweenDurations(option string, d Duration, least, most time.Du
 	}
 }
 
+// leastMaxState leaves room for objects beside what Berth's own take.
+const leastMaxState = 256 << 20
+
 func (c *Config) validateServer(k checker) {
 	s := c.Server
 	k.atLeast("server.bootstrap_expect", s.BootstrapExpect, 0)
@@ -58,6 +61,9 @@ func (c *Config) validateServer(k checker) {
 	k.atLeast("server.max_log_version", s.MaxLogVersion, 0)
 	if s.MaxRequests != 0 {
 		k.atLeast("server.max_requests", s.MaxRequests, 16)
+	}
+	if size := s.MaxState.Value(); s.MaxState.check() == nil && !size.IsZero() && size.CmpInt64(leastMaxState) < 0 {
+		k.fail("server.max_state", `%q is too small; it must be at least "256Mi", or "0"`, string(s.MaxState))
 	}
 	s.validateControllers(k)
 	c.validateRaft(k)

@@ -23,6 +23,7 @@ type sharedSpecs struct {
 type sharedSpec struct {
 	spec  corev1.PodSpec // without what is a pod's own
 	hash  [32]byte
+	bytes int          // see specBytes
 	pods  int          // of the state
 	class *model.Class // of the last pod that was asked about; nil: none was
 	// charge is what quotas count; nil: nobody has asked.
@@ -54,7 +55,7 @@ func (s *sharedSpecs) intern(spec *corev1.PodSpec) {
 	hash := sha256.Sum256(b)
 	shared, ok := s.byHash[hash]
 	if !ok {
-		shared = &sharedSpec{spec: *spec, hash: hash}
+		shared = &sharedSpec{spec: *spec, hash: hash, bytes: len(b)}
 		// Specs that become different ones (another priority) may come from one.
 		shared.spec.Containers = slices.Clone(spec.Containers)
 		s.keep(shared)

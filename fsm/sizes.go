@@ -14,6 +14,52 @@ import (
 // structBytes is about what a Kubernetes object takes beyond its contents.
 const structBytes = 1536
 
+// smallBytes is about what a row of bookkeeping takes beyond its texts.
+const smallBytes = 128
+
+// What is sure to come to a pod that has just been made counts from the beginning, so that a state that is full of pods
+// has room for them to be bound and to run: a status with one for each container, and a diagnosis.
+const (
+	statusBytes          = 1024
+	containerStatusBytes = 512
+	diagnosisBytes       = 1024
+)
+
+// podTakes is what a pod counts in the state's bytes. The spec counts for each who shares it.
+func (v *live) podTakes(pod *corev1.Pod) int {
+	shared := v.cache.specs.of(&pod.Spec)
+	if shared == nil {
+		return podTakes(pod, specBytes(&pod.Spec))
+	}
+	return podTakes(pod, shared.bytes+podsOwn{pod.Spec.NodeName, pod.Spec.Hostname}.bytes())
+}
+
+func podTakes(pod *corev1.Pod, spec int) int {
+	containers := len(pod.Spec.InitContainers) + len(pod.Spec.Containers) + len(pod.Spec.EphemeralContainers)
+	return structBytes + spec + pod.ObjectMeta.Size() + max(pod.Status.Size(), statusBytes+containers*containerStatusBytes)
+}
+
+// specBytes is what a spec holds: that of its template, and what is the pod's own.
+func specBytes(spec *corev1.PodSpec) int {
+	like := *spec
+	own := takeOwn(&like)
+	return like.Size() + own.bytes()
+}
+
+func (o podsOwn) bytes() int { return len(o.node) + len(o.hostname) }
+
+// entryTakes is what an entry of the queue counts in the state's bytes.
+func entryTakes(e *QueueEntry) int {
+	return e.Bytes(e, false) + len(e.Refusal) + max(e.Diagnosis.Bytes(), diagnosisBytes)
+}
+
+func textBytes(texts []string) (n int) {
+	for _, s := range texts {
+		n += 16 + len(s)
+	}
+	return n
+}
+
 // podBytes: most changes of a pod make a new struct that shares nearly all with
 // the old one, by slices that are immutable.
 func podBytes(before, now *corev1.Pod, gone bool) int {

@@ -58,6 +58,7 @@ type countedRules struct {
 var countedRulesTable = &tableDef[*countedRules]{
 	Name:      "countedrules",
 	Canonical: codec.Canonical[*countedRules](codec.Msgpack),
+	Bytes:     func(_ *live, r *countedRules) int { return smallBytes + len(r.Pod) },
 	Marshal:   packRow[countedRules],
 	Unmarshal: unpackRow[countedRules],
 	Index: func(v *live, key string, _, _ *countedRules, _, hasNow bool) {

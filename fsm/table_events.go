@@ -31,6 +31,7 @@ var eventTable = func() *tableDef[*corev1.Event] {
 		}
 	})
 	def.Size = eventBytes
+	def.Bytes = nil // maxEventsBytes
 	return def
 }()
 

@@ -18,6 +18,7 @@ var nominationTable = &tableDef[*Nomination]{
 	Unmarshal: unpackRow[Nomination],
 	Revise:    func(n *Nomination, revision int64) { n.Revision = revision },
 	Size:      func(before, _ *Nomination, _ bool) int { return before.Bytes() },
+	Bytes:     func(_ *live, n *Nomination) int { return n.Bytes() },
 	Complete: func(v *live, key string, n *Nomination) error {
 		class, err := v.classOfWaiting(key)
 		n.SetClass(class)

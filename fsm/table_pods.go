@@ -12,6 +12,7 @@ import (
 var podTable = func() *tableDef[*corev1.Pod] {
 	def := protoTable("pods", indexPod)
 	def.Size = podBytes
+	def.Bytes = (*live).podTakes
 	def.Restore = func(v *live, b []byte) (*corev1.Pod, error) { return v.cache.restore(b) }
 	return def
 }()

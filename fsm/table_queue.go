@@ -29,6 +29,7 @@ var queueTable = &tableDef[*QueueEntry]{
 	Unmarshal: unpackRow[QueueEntry],
 	Revise:    func(e *QueueEntry, revision int64) { e.Revision = revision },
 	Size:      (*QueueEntry).Bytes,
+	Bytes:     func(_ *live, e *QueueEntry) int { return entryTakes(e) },
 	Complete: func(v *live, key string, e *QueueEntry) error {
 		e.Diagnosis = v.cache.diagnosis(e.Diagnosis)
 		class, err := v.classOfWaiting(key)
@@ -64,6 +65,7 @@ func (v *live) classOfWaiting(key string) (*model.Class, error) {
 
 var markTable = &tableDef[*queue.NodeMark]{
 	Name:      "nodemarks",
+	Bytes:     func(*live, *queue.NodeMark) int { return smallBytes },
 	Marshal:   packRow[queue.NodeMark],
 	Unmarshal: unpackRow[queue.NodeMark],
 	Index:     func(v *live, node string, old, now *queue.NodeMark, _, _ bool) { v.queue.PutNodeMark(node, old, now) },
@@ -72,6 +74,7 @@ var markTable = &tableDef[*queue.NodeMark]{
 var podMarkTable = &tableDef[*queue.PodMark]{
 	Name:      "podmarks",
 	Canonical: codec.Canonical[*queue.PodMark](codec.Msgpack),
+	Bytes:     func(_ *live, m *queue.PodMark) int { return smallBytes + textBytes(m.Labels) },
 	Marshal:   packRow[queue.PodMark],
 	Unmarshal: unpackRow[queue.PodMark],
 	Index:     func(v *live, key string, old, now *queue.PodMark, _, _ bool) { v.queue.PutPodMark(key, old, now) },
@@ -80,6 +83,7 @@ var podMarkTable = &tableDef[*queue.PodMark]{
 var pendingTable = &tableDef[*queue.Pending]{
 	Name:      "pending",
 	Canonical: codec.Canonical[*queue.Pending](codec.Msgpack),
+	Bytes:     func(_ *live, p *queue.Pending) int { return smallBytes + len(p.From) },
 	Marshal:   packRow[queue.Pending],
 	Unmarshal: unpackRow[queue.Pending],
 }

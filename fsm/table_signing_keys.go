@@ -46,6 +46,7 @@ func (k *SigningKey) Verifies(atUnixNano int64) bool {
 var signingKeyTable = &tableDef[*SigningKey]{
 	Name:      "signingkeys",
 	Canonical: codec.Canonical[*SigningKey](codec.Msgpack),
+	Bytes:     func(_ *live, k *SigningKey) int { return smallBytes + len(k.Private) + len(k.Public) },
 	Marshal:   packRow[SigningKey],
 	Unmarshal: unpackRow[SigningKey],
 	Size: func(before, _ *SigningKey, _ bool) int {

@@ -37,6 +37,7 @@ const restoredKey = "restored"
 var stagedTable = &tableDef[*stagedPiece]{
 	Name:      "stagedsnapshots",
 	Canonical: codec.Canonical[*stagedPiece](codec.Msgpack),
+	Bytes:     func(_ *live, p *stagedPiece) int { return smallBytes + len(p.Data) },
 	Marshal:   packRow[stagedPiece],
 	Unmarshal: unpackRow[stagedPiece],
 }
@@ -90,7 +91,7 @@ func (tx *Tx) replace(restored *live, id string) {
 	at := tx.view.Position
 	at.SkipTo(max(at.Revision(), restored.Revision()) + restoredRevisions)
 	resized := restored.resizes()
-	restored.Position = at
+	restored.Position = at.WithRowsOf(restored.Position)
 	if !resized && restored.resizes() {
 		restored.beginResizing()
 	}

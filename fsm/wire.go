@@ -36,6 +36,7 @@ func protoTable[T any, P interface {
 		Revise:    reviseObject[P],
 		Canonical: codec.Canonical[P](codec.Protobuf),
 		Size:      func(before, _ P, _ bool) int { return structBytes + before.Size() },
+		Bytes:     func(_ *live, o P) int { return structBytes + o.Size() },
 		Index:     index,
 	}
 }

@@ -94,6 +94,9 @@ func (w *world) check(before *View, results []Result) {
 	if allRefused && len(results) > 0 && before.TimeUnixNano() == v.TimeUnixNano() && before.Digest() != v.Digest() {
 		w.t.Fatalf("entry %d: refused, and yet the state changed", w.index)
 	}
+	if a, b := v.Bytes(), bytesOfRows(w.t, v); a != b {
+		w.t.Fatalf("entry %d: the state counts %d bytes, its rows have %d", w.index, a, b)
+	}
 	w.followFeed()
 }
 

@@ -28,6 +28,8 @@ type Answer struct {
 	LastContact time.Duration
 	// WallUnixNano is its wall clock.
 	WallUnixNano int64
+	// MaxState is how many bytes it lets the state take; 0: it does not say.
+	MaxState int64
 }
 
 // Peer is a server of the cluster with what is known of it.

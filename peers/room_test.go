@@ -148,17 +148,25 @@ func TestLowestBehaviour(t *testing.T) {
 			change   func()
 			want     int
 			complete bool
+			state    int64 // the least that one takes
 		}{
-			{func() {}, 0, false}, // c has never said
-			{func() { w.say("rpc-c", peers.Answer{Server: "c", Behaviour: 2}) }, 2, true},
-			{func() { w.silence("rpc-c") }, 2, true}, // it may come back
-			{func() { w.say("rpc-c", peers.Answer{Server: "c", Behaviour: 4}) }, 3, true},
+			{func() {}, 0, false, 0}, // c has never said
+			{func() { w.say("rpc-c", peers.Answer{Server: "c", Behaviour: 2, MaxState: 5}) }, 2, true, 5},
+			{func() { w.silence("rpc-c") }, 2, true, 5}, // it may come back
+			{func() { w.say("rpc-c", peers.Answer{Server: "c", Behaviour: 4}) }, 3, true, 0},
+			{func() {
+				w.say("rpc-b", peers.Answer{Server: "b", Behaviour: 3, MaxState: 7})
+				w.say("rpc-c", peers.Answer{Server: "c", Behaviour: 4, MaxState: 9})
+			}, 3, true, 7},
 		} {
 			step.change()
 			time.Sleep(peers.DefaultInterval)
 			synctest.Wait()
 			if v, complete := r.LowestBehaviour(); v != step.want || complete != step.complete {
 				t.Errorf("the lowest is %d (complete: %v), want %d (%v)", v, complete, step.want, step.complete)
+			}
+			if least := r.LeastState(); least != step.state {
+				t.Errorf("the least state is %d, want %d", least, step.state)
 			}
 		}
 	})

@@ -117,8 +117,10 @@ type StatusResponse struct {
 	// negative if never.
 	LastContactNano int64 `msgpack:"last_contact_nano,omitempty"`
 	// WallUnixNano is the server's wall clock.
-	WallUnixNano int64             `msgpack:"wall_unix_nano,omitempty"`
-	Raft         map[string]string `msgpack:"raft,omitempty"`
+	WallUnixNano int64 `msgpack:"wall_unix_nano,omitempty"`
+	// MaxState is how many bytes the server lets the state take; 0: it does not say.
+	MaxState int64             `msgpack:"max_state,omitempty"`
+	Raft     map[string]string `msgpack:"raft,omitempty"`
 }
 
 // HoldsRequest asks whether a worker's stream ends at the server.

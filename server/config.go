@@ -82,6 +82,9 @@ type Config struct {
 	// MaxLogVersion holds the cluster back at a version of the log's rules: this
 	// server says that it knows none above. 0: fsm.LogVersion.
 	MaxLogVersion int
+	// MaxState is how many bytes the state may take of this server's memory (store.Position.Bytes). The leader goes by
+	// the least of all servers. 0: a quarter of the memory that the process may use, and 256 MiB at least.
+	MaxState int64
 
 	// Scheduler is the configuration that the first leader stores.
 	Scheduler *berthv1.SchedulerConfiguration

@@ -20,7 +20,11 @@ func (h handler) Forward(ctx context.Context, r *rpc.ForwardRequest) (*rpc.Forwa
 	if err != nil {
 		return nil, fmt.Errorf("%w: from server %s: %w", rpc.ErrInvalid, r.Server, err)
 	}
-	results, index, err := h.node.Propose(ctx, ps...)
+	entered, err := h.enter(false, ps)
+	if err != nil {
+		return nil, peerError(err)
+	}
+	results, index, err := entered.Wait(ctx)
 	if err != nil {
 		return nil, peerError(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/api/ledger"
@@ -107,7 +108,7 @@ func operatorCode(err error) (int, metav1.StatusReason) {
 		return http.StatusBadRequest, metav1.StatusReasonBadRequest
 	case is(raftnode.ErrUnknownOutcome, apiserver.ErrUnknownOutcome):
 		return http.StatusGatewayTimeout, metav1.StatusReasonTimeout
-	case is(raftnode.ErrBusy, apiserver.ErrBusy):
+	case is(raftnode.ErrBusy, apiserver.ErrBusy), apierrors.IsTooManyRequests(err):
 		return http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests
 	case errors.As(err, &elsewhere), is(raftnode.ErrNoLeader, raftnode.ErrShutdown, apiserver.ErrNoLeader):
 		return http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
@@ -163,6 +164,7 @@ func (s *Server) Status() *operator.Status {
 		AppliedIndex: view.Index(), Revision: view.Revision(), Healthy: true,
 		LogVersion: view.Version(), KnownVersion: s.knownVersion(),
 	}
+	out.StateBytes, out.MaxStateBytes = view.Bytes(), s.maxState()
 	out.Clock = s.clockStatus()
 	if err := s.failure(); err != nil {
 		out.Healthy, out.Message = false, err.Error()

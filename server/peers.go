@@ -61,7 +61,7 @@ func (s *Server) describe() peers.Answer {
 		Server: s.config.Name, Cluster: s.node.ClusterID(), Version: s.config.Version, Behaviour: s.knownVersion(),
 		RPCAddr: s.config.RPCAddr, HTTPAddr: s.config.HTTPAddr, NonVoter: s.config.NonVoter, Leader: leader,
 		LastTerm: stats.LastTerm, LastIndex: stats.LastIndex, LastContact: stats.LastContact,
-		Applied: s.state.View().Index(), WallUnixNano: s.node.Clock().Wall(),
+		Applied: s.state.View().Index(), WallUnixNano: s.node.Clock().Wall(), MaxState: s.config.MaxState,
 	}
 }
 
@@ -83,7 +83,7 @@ func (s *Server) askPeer(ctx context.Context, addr string) (peers.Answer, error)
 		Server: a.Server, Cluster: a.Cluster, Version: a.Version, Behaviour: int(a.CommandVersion),
 		RPCAddr: a.RPCAddr, HTTPAddr: a.HTTPAddr, NonVoter: a.NonVoter, Leader: a.Leader,
 		LastTerm: a.LastTerm, LastIndex: a.LastIndex, LastContact: time.Duration(a.LastContactNano),
-		Applied: a.Index, WallUnixNano: a.WallUnixNano,
+		Applied: a.Index, WallUnixNano: a.WallUnixNano, MaxState: a.MaxState,
 	}, nil
 }
 
@@ -94,7 +94,7 @@ func (h handler) Status(context.Context, *rpc.StatusRequest) (*rpc.StatusRespons
 		Server: a.Server, Cluster: a.Cluster, Version: a.Version, CommandVersion: uint32(a.Behaviour),
 		RPCAddr: a.RPCAddr, HTTPAddr: a.HTTPAddr, NonVoter: a.NonVoter, Leader: a.Leader,
 		LastTerm: a.LastTerm, LastIndex: a.LastIndex, LastContactNano: int64(a.LastContact),
-		Index: a.Applied, Revision: h.state.View().Revision(), Workers: h.rpc.Hub.Count(), WallUnixNano: a.WallUnixNano,
+		Index: a.Applied, Revision: h.state.View().Revision(), Workers: h.rpc.Hub.Count(), WallUnixNano: a.WallUnixNano, MaxState: a.MaxState,
 	}, nil
 }
 

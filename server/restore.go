@@ -119,7 +119,11 @@ func (s *Server) spoolSnapshot(from io.Reader) (_ *spooled, err error) {
 		return nil, err
 	}
 	stream := io.TeeReader(io.LimitReader(from, fsm.MaxSnapshotBytes), deflated)
-	if err := fsm.NewState().Restore(stream); err != nil {
+	state := fsm.NewState()
+	if err := state.Restore(stream); err != nil {
+		return nil, err
+	}
+	if err := s.checkRestored(state.View().Bytes()); err != nil {
 		return nil, err
 	}
 	if _, err := io.Copy(io.Discard, stream); err != nil { // whoever is gone has not asked for it

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,6 +63,7 @@ type Server struct {
 	// welcoming holds a token for every worker that registers just now.
 	welcoming chan struct{}
 	digests   digestCache
+	bound     stateBound
 
 	cancel  context.CancelFunc
 	loops   sync.WaitGroup
@@ -107,6 +109,9 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	if c.Disk == nil {
 		c.Disk = disk.OS{}
 	}
+	if c.MaxState == 0 {
+		c.MaxState = defaultMaxState(os.DirFS("/"))
+	}
 	if c.Authority.Key != "" {
 		if _, err := pki.OpenAuthority(c.Authority); err != nil {
 			return nil, fmt.Errorf("what this server is to sign certificates with: %w", err)
@@ -144,6 +149,9 @@ func (s *Server) open() error {
 		return err
 	}
 	s.guard = s.panics.try
+	if err := s.stateBytes(); err != nil {
+		return err
+	}
 	s.openRoom()
 	if err := s.openConsensus(); err != nil {
 		return err

@@ -82,6 +82,8 @@ func (s *Server) registerNode(ctx context.Context, node *corev1.Node) error {
 	switch r := rs[0]; {
 	case r.Code == http.StatusConflict:
 		return fmt.Errorf("%w: %s", rpc.ErrNodeTaken, r.Message)
+	case r.Code == http.StatusTooManyRequests:
+		return fmt.Errorf("%w: %s", rpc.ErrBusy, r.Message)
 	case r.Refused():
 		return fmt.Errorf("%w: %s", rpc.ErrInvalid, r.Message)
 	}
@@ -183,7 +185,10 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 	}
 	var failed []string
 	for i, r := range rs[:must] { // an event that is refused is lost
-		if err := r.Err(); err != nil {
+		switch err := r.Err(); {
+		case r.Code == http.StatusTooManyRequests:
+			return fmt.Errorf("%w: %w", rpc.ErrBusy, err)
+		case err != nil:
 			return fmt.Errorf("%w: %w", rpc.ErrInvalid, err)
 		}
 		if c, ok := ps[i].Command.(*fsm.ReportPods); ok {

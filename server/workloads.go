@@ -241,12 +241,12 @@ func (s *Server) proposeWork(w controller.Work) (wait func(ctx context.Context) 
 	for i, c := range w.Commands {
 		ps[i] = fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
 	}
-	future, err := s.node.ProposeAsync(ps...)
+	entered, err := s.enter(true, ps)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) ([]fsm.Result, error) {
-		rs, _, err := future.Wait(ctx)
+		rs, _, err := entered.Wait(ctx)
 		return rs, err
 	}, nil
 }

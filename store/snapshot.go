@@ -174,7 +174,7 @@ func ReadSnapshot[S any](r io.Reader, version int, s S, at *Position, tables []A
 		return err
 	}
 	for _, t := range tables {
-		if err := t.reindex(s); err != nil {
+		if err := t.reindex(s, at); err != nil {
 			return fmt.Errorf("%w: table %s: %w", ErrSnapshot, t.Name(), err)
 		}
 	}

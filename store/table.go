@@ -32,6 +32,10 @@ type Definition[S, T any] struct {
 	// replaced by now, or removed (gone): what the two share is not counted. It
 	// may be too much and must not be far too little. nil for bookkeeping tables.
 	Size func(before, now T, gone bool) int
+	// Bytes is about how many bytes of memory a row takes, with what is sure to come to it. It goes by what is in
+	// the row alone, so that servers agree (Position.Bytes). nil: the rows have a bound of their own, and do not
+	// count.
+	Bytes func(s S, row T) int
 	// Restore is Unmarshal for the rows of a snapshot, which may share what
 	// they have in common. nil where Unmarshal does.
 	Restore func(s S, b []byte) (T, error)
@@ -90,6 +94,10 @@ func Put[S, T any](tx *Tx, s S, t Table[S, T], key string, row T) {
 	if t.def.Canonical != nil {
 		t.def.Canonical(row, before, had)
 	}
+	if had {
+		t.count(tx.at, s, key, before, -1)
+	}
+	t.count(tx.at, s, key, row, +1)
 	if t.def.Index != nil {
 		t.def.Index(s, key, before, row, had, true)
 	}
@@ -109,12 +117,23 @@ func Remove[S, T any](tx *Tx, s S, t Table[S, T], key string) {
 		return
 	}
 	var none T
+	t.count(tx.at, s, key, before, -1)
 	if t.def.Index != nil {
 		t.def.Index(s, key, before, none, true, false)
 	}
 	if t.def.Revise != nil {
 		tx.at.revision++
 		tx.record(Change{Table: t.def.Name, Key: key, Old: before, heldBytes: t.def.Size(before, none, true)})
+	}
+}
+
+// rowBytes is about what a row takes in the table beside itself and its key.
+const rowBytes = 64
+
+// count keeps the state's bytes in step with a row that comes (sign +1) or goes (-1).
+func (t Table[S, T]) count(at *Position, s S, key string, row T, sign int64) {
+	if t.def.Bytes != nil {
+		at.bytes += sign * int64(rowBytes+len(key)+t.def.Bytes(s, row))
 	}
 }
 
@@ -131,9 +150,9 @@ type AnyTable[S any] interface {
 
 	encodeRows(f func(key string, row []byte) error) error
 	// restoreRow reads a row; reindex makes the table usable when all tables
-	// have their rows.
+	// have their rows, and adds their bytes to those of the position.
 	restoreRow(s S, key string, row []byte) error
-	reindex(s S) error
+	reindex(s S, at *Position) error
 }
 
 // Isolate makes the table a fork of what it was.
@@ -176,7 +195,7 @@ func (t *Table[S, T]) restoreRow(s S, key string, b []byte) (err error) {
 	return err
 }
 
-func (t *Table[S, T]) reindex(s S) error {
+func (t *Table[S, T]) reindex(s S, at *Position) error {
 	var none T
 	var err error
 	t.rows.Scan("", func(key string, row T) bool {
@@ -186,6 +205,7 @@ func (t *Table[S, T]) reindex(s S) error {
 				return false
 			}
 		}
+		t.count(at, s, key, row, +1)
 		if t.def.Index != nil {
 			t.def.Index(s, key, none, row, false, true)
 		}

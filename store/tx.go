@@ -9,6 +9,7 @@ type Position struct {
 	revision     int64
 	timeUnixNano int64
 	version      int
+	bytes        int64 // derived from the rows, and in no snapshot or digest
 }
 
 // Index is the log index of the last entry applied.
@@ -27,6 +28,16 @@ func (p *Position) TimeUnixNano() int64 { return p.timeUnixNano }
 // Version is that of the rules by which the state changes, never going back.
 // Whatever becomes another rule asks it.
 func (p *Position) Version() int { return p.version }
+
+// Bytes is about how many bytes of memory the state's rows take, but for those that
+// have a bound of their own (Definition.Bytes). It is the same on all servers at an index.
+func (p *Position) Bytes() int64 { return p.bytes }
+
+// WithRowsOf is the position of a log that goes on with the rows of another state.
+func (p Position) WithRowsOf(other Position) Position {
+	p.bytes = other.bytes
+	return p
+}
 
 // SkipTo makes the revision a later one: those between are never handed out.
 func (p *Position) SkipTo(revision int64) { p.revision = max(p.revision, revision) }

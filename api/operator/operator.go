@@ -89,6 +89,10 @@ type Status struct {
 	// KnownVersion the newest that this server knows.
 	LogVersion   int `json:"logVersion,omitempty"`
 	KnownVersion int `json:"knownVersion,omitempty"`
+	// StateBytes is about what the state takes of memory, and MaxStateBytes what it may take:
+	// the least of what the servers allow. Beyond that nothing is taken that makes it grow.
+	StateBytes    int64 `json:"stateBytes,omitempty"`
+	MaxStateBytes int64 `json:"maxStateBytes,omitempty"`
 	// Healthy is false while the server cannot keep what it is given (a full or
 	// failing disk); Message says why.
 	Healthy bool   `json:"healthy"`

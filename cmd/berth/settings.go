@@ -101,6 +101,7 @@ func serverPart(c *config.Config) *agent.ServerPart {
 	var services server.Services // the configuration was checked
 	services.ClusterIPs, _ = c.Server.Services.Ranges()
 	services.FirstNodePort, services.LastNodePort, _ = c.Server.Services.Ports()
+	maxState := c.Server.MaxState.Value()
 	return &agent.ServerPart{
 		Services: services, ControllersOff: c.Server.ControllersOff(),
 		Autoscaler: workloads.Autoscaler{
@@ -111,7 +112,7 @@ func serverPart(c *config.Config) *agent.ServerPart {
 		BootstrapExpect: c.Server.BootstrapExpect, NonVoter: c.Server.NonVoter, Users: userSources(c.Auth), Audit: auditConfig(c.Server.Audit),
 		Admission:        admissionConfig(c.Server.Admission),
 		EncryptionConfig: string(c.Server.EncryptionConfig), MaxRequests: c.Server.MaxRequests, SignedKubelets: c.Server.SignedKubelets,
-		MaxClockOffset: c.Server.MaxClockOffset.Value(), MaxLogVersion: c.Server.MaxLogVersion,
+		MaxClockOffset: c.Server.MaxClockOffset.Value(), MaxLogVersion: c.Server.MaxLogVersion, MaxState: maxState.Value(),
 		Consensus: server.Consensus{
 			HeartbeatTimeout: r.HeartbeatTimeout.Value(), ElectionTimeout: r.ElectionTimeout.Value(),
 			LeaderLeaseTimeout: r.LeaderLeaseTimeout.Value(), SnapshotInterval: r.SnapshotInterval.Value(),

@@ -53,6 +53,9 @@ func (e *Env) status() *cobra.Command {
 				if s.KnownVersion > 0 { // a server that tells it
 					row(w, "Log:", fmt.Sprintf("version %d, of %d that this server knows", s.LogVersion, s.KnownVersion))
 				}
+				if s.MaxStateBytes > 0 {
+					row(w, "Size:", sizeText(s.StateBytes, s.MaxStateBytes))
+				}
 				health := "yes"
 				if !s.Healthy {
 					health = "no: " + s.Message
@@ -65,6 +68,18 @@ func (e *Env) status() *cobra.Command {
 			})
 		},
 	})
+}
+
+// sizeText says how large the state is beside what it may be.
+func sizeText(bytes, most int64) string {
+	text := fmt.Sprintf("%.1f of %.1f MiB", float64(bytes)/(1<<20), float64(most)/(1<<20))
+	switch {
+	case bytes >= most:
+		text += ": full, nothing that makes it larger is taken in (server.max_state)"
+	case bytes >= most/10*8:
+		text += ": nearly full (server.max_state)"
+	}
+	return text
 }
 
 // clockText says how a server's clock is beside the others'.
