@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -44,6 +45,7 @@ func TestWhoIsAskedHoldsUpNobodyElse(t *testing.T) {
 				controller.Work{For: fmt.Sprintf("quick/%d", i), Commands: []fsm.Command{&fsm.DeletePod{Key: "quick/none"}}})
 		}
 		loop := &workLoop{
+			guard: guard.Unguarded,
 			state: l.state, clock: runningClock(), propose: l.propose, log: hclog.NewNullLogger(),
 			asks: func(w controller.Work) bool { return strings.HasPrefix(w.For, "slow/") },
 			ask: func(ctx context.Context, w controller.Work) ([]fsm.Result, error) {
