@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/moby/spdystream"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
@@ -47,6 +48,7 @@ func (s *Server) kubeletForward(ctx context.Context, k *kubelet, pod *corev1.Pod
 		if data, err = over.CreateStream(headers); err == nil {
 			return &forwarded{Conn: conn, over: over, data: data, said: said}, nil
 		}
+		err = because(said, err, spdystream.ErrReset)
 	}
 	_ = over.Close() // as above
 	return nil, unreachable(k.node, err)
@@ -98,17 +100,26 @@ type forwarded struct {
 // Read implements net.Conn. Where it ends because the pod could not be connected to, the error says so.
 func (f *forwarded) Read(b []byte) (int, error) {
 	n, err := f.data.Read(b)
-	if errors.Is(err, io.EOF) {
-		why, _ := io.ReadAll(io.LimitReader(f.said, maxForwardError)) // it ends with the data
-		if len(why) > 0 {
-			err = errors.New(string(why))
-		}
-	}
-	return n, err
+	return n, because(f.said, err, io.EOF)
 }
 
-// Write implements net.Conn.
-func (f *forwarded) Write(b []byte) (int, error) { return f.data.Write(b) }
+// Write implements net.Conn. It fails for the same reason where the kubelet was quicker.
+func (f *forwarded) Write(b []byte) (int, error) {
+	n, err := f.data.Write(b)
+	return n, because(f.said, err, spdystream.ErrReset)
+}
+
+// because is what a kubelet has said of why it ended the data, which err is if it is end.
+func because(said io.Reader, err, end error) error {
+	if !errors.Is(err, end) {
+		return err
+	}
+	why, _ := io.ReadAll(io.LimitReader(said, maxForwardError)) // it ends with the data
+	if len(why) > 0 {
+		return errors.New(string(why))
+	}
+	return err
+}
 
 // CloseWrite tells the pod that nothing more comes.
 func (f *forwarded) CloseWrite() error { return f.data.Close() }
