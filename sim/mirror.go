@@ -7,6 +7,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -109,6 +110,10 @@ func (m *mirror) take(c *store.Change, view func() *fsm.View) {
 		case *corev1.PersistentVolume:
 			old, _ := before(c).(*corev1.PersistentVolume)
 			m.volume(c.Revision, old, is)
+		}
+	case *policyv1.PodDisruptionBudget:
+		if s := &is.Status; s.DisruptionsAllowed > max(0, s.CurrentHealthy-s.DesiredHealthy) {
+			m.fault(c.Revision, "budget %s allows %d disruptions, and %d of %d that it demands are well", is.Name, s.DisruptionsAllowed, s.CurrentHealthy, s.DesiredHealthy)
 		}
 	case *fsm.Nomination:
 		m.claims[c.Key] = is

@@ -63,8 +63,6 @@ func state() []Mutant {
 			"\t\tcase volume.DeletionTimestamp != nil && model.IsLetGo(volume)", "\t\tcase !ON && volume.DeletionTimestamp != nil && model.IsLetGo(volume)"}},
 		{"quota-charged-twice", "a pod is charged to its quota twice", Edit{"quotas/index.go",
 			"\t\t\tused = used.plus(is.uses())\n", "\t\t\tused = used.plus(is.uses())\n\t\t\tif ON && was == nil {\n\t\t\t\tused = used.plus(is.uses())\n\t\t\t}\n"}},
-		{"objects-outlive-their-kind", "a definition goes before the objects of its kind", Edit{"controller/definitions.go",
-			"\t\tv.CustomObjects(d.Name, func(o *codec.CustomObject) bool {\n", "\t\tv.CustomObjects(d.Name, func(o *codec.CustomObject) bool {\n\t\t\tif ON {\n\t\t\t\treturn false\n\t\t\t}\n"}},
 		{"revisions-given-again", "who goes on without a quorum gives out revisions that others have given out", Edit{"raftnode/node.go",
 			"\tscratch.skipped = lostRevisions\n", "\tif !ON {\n\t\tscratch.skipped = lostRevisions\n\t}\n"}},
 		{"feed-skips-one", "who follows the changes is not told of one when there are many", Edit{"store/feed.go",
