@@ -97,6 +97,7 @@ func (c Config) withDefaults() (Config, error) {
 			return c, err
 		}
 	}
+	c.Guard = c.Guard.Or()
 	c.Services = c.Services.withDefaults()
 	if c.MaxRequests == 0 {
 		c.MaxRequests = DefaultMaxRequests()

@@ -109,14 +109,7 @@ func (p *LocalPods) do(ctx context.Context, namespace, name, verb string, write 
 	}
 	ctx, cancel := context.WithTimeout(ctx, localPodTimeout)
 	defer cancel()
-	guard := p.server.config.Guard
-	if guard == nil {
-		return write(ctx)
-	}
-	if !guard("a write of pods", func() { err = write(ctx) }) {
-		return apierrors.NewInternalError(errBrokenOff)
-	}
-	return err
+	return p.server.config.Guard.Call("a write of pods", errBrokenOff, func() error { return write(ctx) })
 }
 
-var errBrokenOff = errors.New("the write was broken off by a mistake of Berth's, which its log tells")
+var errBrokenOff error = apierrors.NewInternalError(errors.New("the write was broken off by a mistake of Berth's, which its log tells"))

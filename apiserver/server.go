@@ -112,7 +112,7 @@ func New(config Config) (_ *Server, err error) {
 	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config, &customDescriptions{view: config.Backend.View, builtIn: builtIn}, config.Logger)
 	pins := newPins(time.Now)
 	watches := newHub(config.Backend, pins)
-	watches.guard = config.Guard.Or()
+	watches.guard = config.Guard
 	g := &registry{backend: config.Backend, hub: watches, pins: pins, rights: rights, names: chain.names, vault: config.Vault, leases: config.Leases, counts: counts}
 	infos, err := g.install(generic, berth, measured, config, accounts, settings.Authentication.Authenticator, builtIn)
 	if err != nil {
@@ -264,7 +264,7 @@ func (s *Server) Run(ctx context.Context) error {
 	following.Go(func() { s.hub.run(watching) })
 	defer s.users.Close()
 	keep := func(name string, loop func(ctx context.Context)) {
-		following.Go(func() { s.config.Guard.Or().Keep(watching, "API/"+name, loop) })
+		following.Go(func() { s.config.Guard.Keep(watching, "API/"+name, loop) })
 	}
 	keep("users", s.users.Run)
 	keep("standing", s.standing.run)

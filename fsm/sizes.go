@@ -114,6 +114,16 @@ func (r *PlanRecord) bytes() int {
 	return n
 }
 
+// whole is what a row counts in the state's bytes where that is all that it holds, as size says of one that is removed.
+func whole[T any](size func(before, now T, gone bool) int) func(*live, T) int {
+	return func(_ *live, row T) int {
+		var none T
+		return size(row, none, true)
+	}
+}
+
+func objectBytes(before, _ *Object, _ bool) int { return structBytes + before.Value.Size() }
+
 func configBytes(before, _ *berthv1.SchedulerConfiguration, _ bool) int {
 	b, err := json.Marshal(before) // seldom
 	if err != nil {

@@ -20,7 +20,7 @@ var configTable = &tableDef[*berthv1.SchedulerConfiguration]{
 	},
 	Revise: reviseObject[*berthv1.SchedulerConfiguration],
 	Size:   configBytes,
-	Bytes:  func(_ *live, c *berthv1.SchedulerConfiguration) int { return configBytes(c, nil, false) },
+	Bytes:  whole(configBytes),
 	Index:  indexConfig,
 }
 

@@ -183,8 +183,8 @@ var objectTable = &tableDef[*Object]{
 		}
 	}(),
 	Revise: func(o *Object, revision int64) { o.Value.SetResourceVersion(formatRevision(revision)) },
-	Size:   func(before, _ *Object, _ bool) int { return structBytes + before.Value.Size() },
-	Bytes:  func(_ *live, o *Object) int { return structBytes + o.Value.Size() },
+	Size:   objectBytes,
+	Bytes:  whole(objectBytes),
 	Index: func(v *live, key string, old, now *Object, hadOld, hasNow bool) {
 		v.budgets.PutScale(scaleOf(old), scaleOf(now))
 		indexObjectOwners(v, old, now)

@@ -26,6 +26,7 @@ func protoTable[T any, P interface {
 	codec.Pointer[T]
 	metav1.Object
 }](name string, index func(v *live, key string, old, now P, hadOld, hasNow bool)) *tableDef[P] {
+	size := func(before, _ P, _ bool) int { return structBytes + before.Size() }
 	return &tableDef[P]{
 		Name:    name,
 		Marshal: func(o P) ([]byte, error) { return o.Marshal() },
@@ -35,8 +36,8 @@ func protoTable[T any, P interface {
 		},
 		Revise:    reviseObject[P],
 		Canonical: codec.Canonical[P](codec.Protobuf),
-		Size:      func(before, _ P, _ bool) int { return structBytes + before.Size() },
-		Bytes:     func(_ *live, o P) int { return structBytes + o.Size() },
+		Size:      size,
+		Bytes:     whole(size),
 		Index:     index,
 	}
 }

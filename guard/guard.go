@@ -27,6 +27,13 @@ func (g Func) Or() Func {
 	return g
 }
 
+// Call calls f and returns its error; broke where f panics.
+func (g Func) Call(what string, broke error, f func() error) error {
+	err := broke
+	g(what, func() { err = f() })
+	return err
+}
+
 const (
 	// A loop that panicked begins again after firstRest, and after twice as long each time until longestRest; one that ran
 	// for longer than longestRest begins with firstRest again.

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -78,6 +79,23 @@ func TestGroupWithoutAPanic(t *testing.T) {
 	g.Wait()
 	if n[9] != 9 {
 		t.Errorf("%v", n)
+	}
+}
+
+func TestCall(t *testing.T) {
+	broke, no := errors.New("it broke"), errors.New("no")
+	g := counting(map[string]int{})
+	for _, c := range []struct {
+		f    func() error
+		want error
+	}{
+		{func() error { return nil }, nil},
+		{func() error { return no }, no},
+		{func() error { panic("a mistake") }, broke},
+	} {
+		if got := g.Call("a call", broke, c.f); !errors.Is(got, c.want) {
+			t.Errorf("%v, want %v", got, c.want)
+		}
 	}
 }
 

@@ -242,6 +242,15 @@ func namespace() fsm.Proposal {
 	return fsm.Proposal{User: "test", Command: &fsm.PutNamespace{Create: true, Namespace: fsm.NamespaceWire{Object: ns}}}
 }
 
+// Propose is ProposeAsync that waits.
+func (n *Node) Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result, uint64, error) {
+	f, err := n.ProposeAsync(ps...)
+	if err != nil {
+		return nil, 0, err
+	}
+	return f.Wait(ctx)
+}
+
 // must proposes through whoever leads and fails the test on any refusal.
 func (c *cluster) must(ps ...fsm.Proposal) uint64 {
 	c.t.Helper()

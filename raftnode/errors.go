@@ -7,7 +7,7 @@ import (
 
 var (
 	// ErrUnknownOutcome means that the proposals may or may not have been, or
-	// may yet be, applied. Every other error of Propose means that nothing
+	// may yet be, applied. Every other error of ProposeAsync and its Future means that nothing
 	// was done and nothing will be.
 	ErrUnknownOutcome = errors.New("the outcome is unknown: the commands may or may not have been applied")
 	// ErrBusy means that too many proposals are waiting. Nothing was done.

@@ -356,23 +356,14 @@ func (n *Node) Bootstrap(servers []Server) error {
 	return nil
 }
 
-// Propose puts commands into the log, those of one call in one entry where
-// they fit, and returns their results in the same order once this server has
-// applied them, with the index of the (last) entry. The leader alone can do it:
-// on another server it is a *NotLeaderError.
+// ProposeAsync puts commands into the log, those of one call in one entry where
+// they fit, and does not wait: the Future has their results in the same order
+// once this server has applied them, with the index of the (last) entry. The
+// leader alone can do it: on another server it is a *NotLeaderError. Proposals of
+// one caller are applied in the order of its calls.
 //
 // Only ErrUnknownOutcome leaves open whether the commands were or will be
 // applied. After every other error they were not and will not be.
-func (n *Node) Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result, uint64, error) {
-	f, err := n.ProposeAsync(ps...)
-	if err != nil {
-		return nil, 0, err
-	}
-	return f.Wait(ctx)
-}
-
-// ProposeAsync is Propose that does not wait. Proposals of one caller are
-// applied in the order of its calls.
 func (n *Node) ProposeAsync(ps ...fsm.Proposal) (*Future, error) {
 	if len(ps) == 0 {
 		return nil, errors.New("propose: no commands")

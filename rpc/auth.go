@@ -72,17 +72,15 @@ var errBroke = errors.New("the server broke over this call, which is a mistake o
 
 // answer makes errors what travels, and a panic one of them.
 func (s *Server) answer(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {
-	if !s.config.Guard("rpc "+info.FullMethod, func() { resp, err = h(ctx, req) }) {
-		resp, err = nil, errBroke
-	}
+	err = s.config.Guard.Call("rpc "+info.FullMethod, errBroke, func() (err error) {
+		resp, err = h(ctx, req)
+		return err
+	})
 	return resp, toStatus(err)
 }
 
-func (s *Server) stream(srv any, st grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
-	if !s.config.Guard("rpc "+info.FullMethod, func() { err = h(srv, st) }) {
-		err = errBroke
-	}
-	return toStatus(err)
+func (s *Server) stream(srv any, st grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+	return toStatus(s.config.Guard.Call("rpc "+info.FullMethod, errBroke, func() error { return h(srv, st) }))
 }
 
 // serverConfig demands a certificate of the cluster's CA from every peer.

@@ -30,9 +30,7 @@ type workerStream struct {
 func (w *workerStream) serve(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() {
-		err := errBroke
-		w.server.config.Guard("worker stream", func() { err = w.run(ctx) })
-		ended <- err
+		ended <- w.server.config.Guard.Call("worker stream", errBroke, func() error { return w.run(ctx) })
 	}()
 	select {
 	case err := <-ended:
@@ -111,8 +109,10 @@ func (w *workerStream) receive(ctx context.Context, m *WorkerMessage) error {
 		w.busy = true
 		// Heartbeats must be heard while the commit takes its time.
 		go func() {
-			a, err := Ack{BatchID: m.Status.ID}, errBroke
-			w.server.config.Guard("worker status", func() { err = w.server.config.Workers.WorkerStatus(ctx, w.session.node, m.Status) })
+			a := Ack{BatchID: m.Status.ID}
+			err := w.server.config.Guard.Call("worker status", errBroke, func() error {
+				return w.server.config.Workers.WorkerStatus(ctx, w.session.node, m.Status)
+			})
 			var some *NotTaken
 			if errors.As(err, &some) {
 				a.Failed = some.Pods

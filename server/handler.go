@@ -20,11 +20,7 @@ func (h handler) Forward(ctx context.Context, r *rpc.ForwardRequest) (*rpc.Forwa
 	if err != nil {
 		return nil, fmt.Errorf("%w: from server %s: %w", rpc.ErrInvalid, r.Server, err)
 	}
-	entered, err := h.enter(false, ps)
-	if err != nil {
-		return nil, peerError(err)
-	}
-	results, index, err := entered.Wait(ctx)
+	results, index, err := h.proposeEntered(ctx, false, ps)
 	if err != nil {
 		return nil, peerError(err)
 	}

@@ -225,11 +225,7 @@ func (s *Server) proposeAll(ctx context.Context, commands []fsm.Command) (done b
 	for i, c := range commands {
 		ps[i] = fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
 	}
-	var rs []fsm.Result
-	entered, err := s.enter(true, ps)
-	if err == nil {
-		rs, _, err = entered.Wait(ctx)
-	}
+	rs, _, err := s.proposeEntered(ctx, true, ps)
 	if err != nil {
 		if ctx.Err() == nil && !errors.Is(err, context.Canceled) {
 			s.log.Warn("what the controllers want could not be proposed", "commands", len(commands), "error", err)

@@ -56,21 +56,13 @@ func (s *Server) proposeHere(ctx context.Context, term uint64, ps []fsm.Proposal
 	if l := s.node.Leadership(); !l.Leader || l.Term != term {
 		return nil, fmt.Errorf("%w: the leadership of term %d is over", apiserver.ErrNoLeader, term)
 	}
-	entered, err := s.enter(true, ps)
-	if err != nil {
-		return nil, backendError(err)
-	}
-	results, _, err := entered.Wait(ctx)
+	results, _, err := s.proposeEntered(ctx, true, ps)
 	return results, backendError(err)
 }
 
 // proposeOnce tries the leader as it is known now.
 func (s *Server) proposeOnce(ctx context.Context, ps []fsm.Proposal, encoded *[]byte) ([]fsm.Result, error) {
-	entered, err := s.enter(false, ps)
-	var results []fsm.Result
-	if err == nil {
-		results, _, err = entered.Wait(ctx)
-	}
+	results, _, err := s.proposeEntered(ctx, false, ps)
 	var elsewhere *raftnode.NotLeaderError
 	if !errors.As(err, &elsewhere) {
 		return results, backendError(err)

@@ -75,6 +75,15 @@ func (s *Server) enter(here bool, ps []fsm.Proposal) (*entered, error) {
 	return e, nil
 }
 
+// proposeEntered is enter that waits.
+func (s *Server) proposeEntered(ctx context.Context, here bool, ps []fsm.Proposal) ([]fsm.Result, uint64, error) {
+	e, err := s.enter(here, ps)
+	if err != nil {
+		return nil, 0, err
+	}
+	return e.Wait(ctx)
+}
+
 // admit are the proposals that there is room for, which is theirs from then on.
 func (e *entered) admit(here bool, ps []fsm.Proposal) []fsm.Proposal {
 	s := e.server

@@ -52,8 +52,10 @@ func (l *workLoop) sendAsked(ctx context.Context, m *member, w controller.Work) 
 	l.asking[namespace]++
 	go func() {
 		var results []fsm.Result
-		err := errBroke
-		l.guard("controllers/asked", func() { results, err = l.ask(ctx, w) })
+		err := l.guard.Call("controllers/asked", errBroke, func() (err error) {
+			results, err = l.ask(ctx, w)
+			return err
+		})
 		l.done <- finishedWork{by: m, o: controller.Outcome{Work: w, Results: results, Err: err}, asked: true}
 	}()
 }
