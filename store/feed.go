@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"sort"
 	"sync"
 	"time"
 )
@@ -25,7 +26,7 @@ type Change struct {
 // answers 410 Gone).
 var ErrCompacted = errors.New("the changes after this revision are no longer kept")
 
-// Feed is a ring of changes by revision, bounded by their number and by the
+// Feed keeps changes by revision, bounded by their number and by the
 // memory that it alone keeps alive: itself and the old rows, for a new one is a row of the
 // state, or the old one of a later change. It is safe for concurrent use. A view
 // and the changes that led to it appear at the same moment: who takes a view can
@@ -33,11 +34,17 @@ var ErrCompacted = errors.New("the changes after this revision are no longer kep
 type Feed struct {
 	mu     sync.RWMutex
 	bounds FeedBounds
-	ring   []Change // the change of a revision is at revision % len(ring)
-	first  int64    // revision of the oldest change kept
-	last   int64    // revision of the newest change; first-1 when there is none
-	bytes  int      // held
+	chunks []chunk // the oldest first; only the last is added to
+	first  int64   // revision of the oldest change kept
+	last   int64   // revision of the newest change; first-1 when there is none
+	bytes  int     // held
 	signal chan struct{}
+}
+
+// chunk is what readers share of a feed, and what it forgets at a time. Changes that are in it are never written again.
+type chunk struct {
+	changes []Change
+	bytes   int // held
 }
 
 // FeedBounds say how much a feed keeps.
@@ -50,17 +57,18 @@ type FeedBounds struct {
 	Age        time.Duration
 }
 
-const firstFeedCapacity = 1 << 10
+// A chunk of a feed holds so many changes and, of what the feed may hold, such a part, before another is begun.
+const (
+	chunkChanges = 256
+	chunkShare   = 64
+)
 
 // changeBytes is what a change takes that holds nothing.
 const changeBytes = 96
 
 // NewFeed returns a feed that begins after a revision.
 func NewFeed(bounds FeedBounds, revision int64) *Feed {
-	return &Feed{
-		ring: make([]Change, min(bounds.Changes, firstFeedCapacity)), bounds: bounds,
-		first: revision + 1, last: revision, signal: make(chan struct{}),
-	}
+	return &Feed{bounds: bounds, first: revision + 1, last: revision, signal: make(chan struct{})}
 }
 
 // Last is the revision of the newest change.
@@ -77,23 +85,22 @@ func (f *Feed) First() int64 {
 	return f.first - 1
 }
 
-// After returns up to max changes that follow a revision, oldest first. An
-// empty answer means that the reader is up to date.
+// After returns changes that follow a revision, oldest first: the next ones, though maybe not all that there are and never
+// more than most. An empty answer means that the reader is up to date. The changes are shared and must not be written.
 func (f *Feed) After(revision int64, most int) ([]Change, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if revision < f.first-1 || revision > f.last {
 		return nil, ErrCompacted
 	}
-	n := min(int(f.last-revision), most)
-	if n == 0 {
+	if revision == f.last {
 		return nil, nil
 	}
-	out := make([]Change, n)
-	at := int((revision + 1) % int64(len(f.ring)))
-	copied := copy(out, f.ring[at:])
-	copy(out[copied:], f.ring)
-	return out, nil
+	later := sort.Search(len(f.chunks), func(i int) bool { return f.chunks[i].changes[0].Revision > revision+1 })
+	changes := f.chunks[later-1].changes
+	from := int(revision + 1 - changes[0].Revision)
+	to := min(len(changes), from+most)
+	return changes[from:to:to], nil
 }
 
 // Wait returns when there are changes after the revision, or when the feed was
@@ -123,54 +130,45 @@ func (f *Feed) Append(changes []Change, publish func()) {
 	if len(changes) == 0 {
 		return
 	}
-	f.fit(int(f.last-f.first) + 1 + len(changes))
 	for i := range changes {
-		if f.last-f.first+1 == int64(len(f.ring)) {
-			f.forgetOldest()
-		}
-		f.last = changes[i].Revision
-		f.ring[f.last%int64(len(f.ring))] = changes[i]
-		f.bytes += changeBytes + changes[i].heldBytes
+		f.add(&changes[i])
 	}
 	for f.first <= f.last && f.tooMuch(changes[len(changes)-1].TimeUnixNano) {
 		f.forgetOldest()
 	}
-	f.fit(int(f.last-f.first) + 1)
 	f.wake()
 }
 
-// tooMuch says whether the oldest change has to go.
+func (f *Feed) add(c *Change) {
+	if len(f.chunks) == 0 || f.chunks[len(f.chunks)-1].isFull(f.bounds) {
+		f.chunks = append(f.chunks, chunk{changes: make([]Change, 0, f.bounds.chunkChanges())})
+	}
+	k, bytes := &f.chunks[len(f.chunks)-1], changeBytes+c.heldBytes
+	k.changes, k.bytes = append(k.changes, *c), k.bytes+bytes
+	f.last, f.bytes = c.Revision, f.bytes+bytes
+}
+
+func (b FeedBounds) chunkChanges() int { return max(1, min(chunkChanges, b.Changes/chunkShare)) }
+
+func (k *chunk) isFull(b FeedBounds) bool {
+	return len(k.changes) == cap(k.changes) || k.bytes > b.Bytes/chunkShare
+}
+
+// tooMuch says whether the oldest changes have to go.
 func (f *Feed) tooMuch(nowUnixNano int64) bool {
-	oldest := &f.ring[f.first%int64(len(f.ring))]
-	return f.bytes > f.bounds.Bytes ||
-		f.bytes > f.bounds.QuietBytes && nowUnixNano-oldest.TimeUnixNano > int64(f.bounds.Age)
+	oldest := f.chunks[0].changes
+	return f.bytes > f.bounds.Bytes || int(f.last-f.first) >= f.bounds.Changes ||
+		f.bytes > f.bounds.QuietBytes && nowUnixNano-oldest[len(oldest)-1].TimeUnixNano > int64(f.bounds.Age)
 }
 
 func (f *Feed) forgetOldest() {
-	oldest := &f.ring[f.first%int64(len(f.ring))]
-	f.bytes -= changeBytes + oldest.heldBytes
-	*oldest = Change{}
-	f.first++
-}
-
-// fit gives the ring a size for so many changes: twice as large when it is full,
-// up to the bound, half as large when it is hardly used.
-func (f *Feed) fit(changes int) {
-	size := len(f.ring)
-	for size < changes && size < f.bounds.Changes {
-		size = min(2*size, f.bounds.Changes)
+	oldest := f.chunks[0]
+	f.first += int64(len(oldest.changes))
+	f.bytes -= oldest.bytes
+	f.chunks[0] = chunk{}
+	if f.chunks = f.chunks[1:]; len(f.chunks) == 0 {
+		f.chunks = nil
 	}
-	for changes < size/4 && size > firstFeedCapacity {
-		size /= 2
-	}
-	if size == len(f.ring) {
-		return
-	}
-	ring := make([]Change, size)
-	for r := f.first; r <= f.last; r++ {
-		ring[r%int64(size)] = f.ring[r%int64(len(f.ring))]
-	}
-	f.ring = ring
 }
 
 // Reset forgets everything: the state was replaced by a snapshot at revision.
@@ -178,8 +176,7 @@ func (f *Feed) Reset(revision int64, publish func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	publish()
-	f.ring = make([]Change, min(f.bounds.Changes, firstFeedCapacity))
-	f.first, f.last, f.bytes = revision+1, revision, 0
+	f.chunks, f.first, f.last, f.bytes = nil, revision+1, revision, 0
 	f.wake()
 }
 
