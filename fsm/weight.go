@@ -43,18 +43,26 @@ func Weight(c Command) int {
 const MaxHostPorts = 128
 
 // MostWork is what a command may cost by what it carries, where others of its kind that
-// cost little say nothing of it: host ports, on a node that has as many as can be. Of
-// others it is 0.
+// cost little say nothing of it: a pod's kind, which may have to be worked out, and host
+// ports, on a node that has as many as can be. Of others it is 0.
 func MostWork(c Command) int64 {
 	switch c := c.(type) {
 	case *AdmitPod:
-		return portWork(c.Pod.Object)
+		return classWork(c.Pod.Object) + portWork(c.Pod.Object)
 	case *AdmitPods:
-		return int64(c.Count) * portWork(c.Template.Object)
+		return classWork(c.Template.Object) + int64(c.Count)*portWork(c.Template.Object)
 	case *UpdatePod: // it may be of another kind from now on
-		return 2 * portWork(c.Pod.Object)
+		return classWork(c.Pod.Object) + 2*portWork(c.Pod.Object)
 	}
 	return 0
+}
+
+// classWork is what it costs to work out a pod's class, see cache.compile.
+func classWork(pod *corev1.Pod) int64 {
+	if pod == nil {
+		return 0
+	}
+	return int64(costClass + model.AsksOf(pod)*costAsked + len(pod.Labels)*costLabel)
 }
 
 func portWork(pod *corev1.Pod) int64 {

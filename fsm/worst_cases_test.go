@@ -31,8 +31,20 @@ func several(n int, f func(w *worstWorld, i int) Command) func(w *worstWorld, i 
 		for i := at * n; i < (at+1)*n; i++ {
 			cs = append(cs, f(w, i))
 		}
-		return cs
+		return takenAtMost(cs)
 	}
+}
+
+// takenAtMost is what of the commands the proposer would take into one entry, if all those before them had been as cheap as can be
+// (raftnode's leastCost).
+func takenAtMost(cs []Command) []Command {
+	work := int64(0)
+	for i, c := range cs {
+		if work += max(150*int64(Weight(c)), MostWork(c)); i > 0 && work > pacedWork {
+			return cs[:i]
+		}
+	}
+	return cs
 }
 
 // bindNew makes a pod with rules and binds it.

@@ -284,6 +284,14 @@ func (c *Class) Asks() int {
 	return n + c.volumes.asks()
 }
 
+// AsksOf is Asks of the pod's class, but for what profiles and volumes add to it.
+func AsksOf(pod *corev1.Pod) int {
+	if pod.Spec.Affinity == nil {
+		return 1
+	}
+	return 1 + asksOf(pod.Spec.Affinity.NodeAffinity)
+}
+
 func asksOf(a *corev1.NodeAffinity) int {
 	if a == nil {
 		return 0

@@ -20,12 +20,17 @@ type pace struct {
 // units of work, as far as is known. It rises at once and falls slowly.
 type Cost int64
 
-// UsualCost is the one as long as nothing is known.
-const UsualCost Cost = 250
+const (
+	// UsualCost is the one as long as nothing is known.
+	UsualCost Cost = 250
+	// leastCost is what it does not fall below, however many were cheap: the next
+	// of the kind may be dear.
+	leastCost Cost = 150
+)
 
 // After is the cost when so many things have cost so much.
 func (c Cost) After(weight int, work int64) Cost {
-	found := Cost(work / int64(max(weight, 1)))
+	found := max(leastCost, Cost(work/int64(max(weight, 1))))
 	if found < c {
 		return c - (c-found+forget-1)/forget
 	}
@@ -70,8 +75,12 @@ func (p *pace) of(kind reflect.Type) Cost {
 	return UsualCost
 }
 
-// learn is told what came of a command. What a plan did not look at cost nothing.
+// learn is told what came of a command. What a plan did not look at cost nothing, and a
+// command that was refused says nothing of those that will not be.
 func (p *pace) learn(l load, r fsm.Result) {
+	if r.Refused() && r.Work < l.weight*int64(UsualCost) {
+		return
+	}
 	weight := int(l.weight)
 	if r.Plan != nil {
 		weight = r.Plan.Weight

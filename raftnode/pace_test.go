@@ -30,8 +30,18 @@ func TestPace(t *testing.T) {
 		}
 		last = fits(admit)
 	}
-	if last != entryWork/100 {
+	if last != entryWork/int64(leastCost) {
 		t.Errorf("it is cheap by now, and %d fit", last)
+	}
+	for range 200 {
+		p.learn(loadOf(remove), fsm.Result{Code: 404})
+	}
+	if fits(remove) != usual {
+		t.Errorf("refusals were cheap, and %d fit", fits(remove))
+	}
+	p.learn(loadOf(remove), fsm.Result{Code: 429, Work: entryWork})
+	if fits(remove) != 1 {
+		t.Errorf("a refusal was dear, and %d fit", fits(remove))
 	}
 	p.learn(loadOf(&fsm.SetNodeHealth{Nodes: make([]fsm.NodeHealth, 10)}), fsm.Result{Work: 10 * entryWork})
 	if got := p.expect(loadOf(&fsm.SetNodeHealth{Nodes: make([]fsm.NodeHealth, 3)})); got != 3*entryWork {
@@ -61,6 +71,29 @@ func TestPaceOfPorts(t *testing.T) {
 	waiting.Spec.NodeName = ""
 	if n := entryWork / p.expect(loadOf(&fsm.AdmitPod{Pod: fsm.PodWire{Object: waiting}})); n < 1000 {
 		t.Errorf("%d that have no node yet fit", n)
+	}
+}
+
+// TestPaceOfConditions: so are pods that ask much of a node.
+func TestPaceOfConditions(t *testing.T) {
+	p := newPace()
+	term := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn}}}
+	for len(term.MatchExpressions[0].Values) < 500 {
+		term.MatchExpressions[0].Values = append(term.MatchExpressions[0].Values, "z")
+	}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}},
+	}}}}
+	for range 100 {
+		p.learn(loadOf(&fsm.UpdatePod{}), fsm.Result{Work: 100})
+	}
+	for _, c := range []fsm.Command{&fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}}, &fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}}} {
+		if n := entryWork / p.expect(loadOf(c)); n < 5 || n > 20 {
+			t.Errorf("%d of %T with 500 conditions fit", n, c)
+		}
+	}
+	if n := entryWork / p.expect(loadOf(&fsm.AdmitPods{Template: fsm.PodWire{Object: pod}, Count: 1000})); n < 1 {
+		t.Errorf("a thousand of a template, whose conditions are worked out once, are taken for too dear: %d", n)
 	}
 }
 
