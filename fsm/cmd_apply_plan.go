@@ -43,6 +43,15 @@ type ApplyPlan struct {
 	Failures    []FailDecision    `msgpack:"failures,omitempty"`
 }
 
+// Decisions is how many pods a plan decides about.
+func (c *ApplyPlan) Decisions() int {
+	n := len(c.Reservations) + len(c.Bindings) + len(c.Preemptions)
+	for i := range c.Failures {
+		n += len(c.Failures[i].Pods)
+	}
+	return n
+}
+
 // BindDecision gives a pod a node.
 type BindDecision struct {
 	Key  string `msgpack:"key"`

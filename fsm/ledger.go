@@ -16,14 +16,10 @@ type book struct {
 }
 
 func (tx *Tx) openBook(c *ApplyPlan) *book {
-	n := len(c.Reservations) + len(c.Bindings) + len(c.Preemptions)
-	for i := range c.Failures {
-		n += len(c.Failures[i].Pods)
-	}
 	v := tx.view
 	return &book{tx: tx, record: PlanRecord{
 		Index: v.Index(), Term: v.Term(), DecidedAtRevision: c.Revision, StartRevision: v.Revision(),
-		TimeUnixNano: v.TimeUnixNano(), Decisions: make([]Decision, 0, n),
+		TimeUnixNano: v.TimeUnixNano(), Decisions: make([]Decision, 0, c.Decisions()),
 	}}
 }
 

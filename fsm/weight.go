@@ -14,12 +14,9 @@ func Weight(c Command) int {
 	case *AdmitPods:
 		n = int(c.Count)
 	case *ApplyPlan:
-		n = len(c.Reservations) + len(c.Bindings) + len(c.Preemptions)
+		n = c.Decisions()
 		for i := range c.Preemptions {
 			n += len(c.Preemptions[i].Victims)
-		}
-		for i := range c.Failures {
-			n += len(c.Failures[i].Pods)
 		}
 	case *ReportPods:
 		n = len(c.Reports)
