@@ -10,7 +10,7 @@ LDFLAGS      := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) $(K8SF
 # Two packages at a time keep a small machine usable.
 JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
-RACE         := ./fsm ./sched ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
+RACE         := ./fsm ./sched/... ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
 .PHONY: help build shim test race lint check fuzz containers e2e e2e-vm kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mines sim-mutants chaos chaos-workloads faults demo sweep worst clean ecosystem sim-coverage gosec
 

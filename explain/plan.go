@@ -11,14 +11,14 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
-	"github.com/berth-dev/berth/sched"
+	"github.com/berth-dev/berth/sched/whatif"
 )
 
 // Plan answers what would become of pods that are created after setup was
 // carried out. A pod without a UID or a name is given one. mayRead tells of
 // which namespaces the asker may read the pods (PR20).
 func Plan(
-	ctx context.Context, view *fsm.View, by sched.Asker, mayRead func(namespace string) bool,
+	ctx context.Context, view *fsm.View, by whatif.Asker, mayRead func(namespace string) bool,
 	setup []fsm.Command, pods []*corev1.Pod,
 ) (*berthv1.PlanStatus, error) {
 	asked := make([]*corev1.Pod, len(pods))
@@ -32,7 +32,7 @@ func Plan(
 		}
 		asked[i] = pod
 	}
-	seen, err := sched.Foresee(ctx, view, by, setup, asked)
+	seen, err := whatif.Foresee(ctx, view, by, setup, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func Plan(
 
 // planView shows a what-if to who asked for it.
 type planView struct {
-	*sched.Foresight
+	*whatif.Foresight
 	mayRead func(namespace string) bool
 }
 
@@ -81,7 +81,7 @@ func (p *planView) name(key string) (namespace, name string) {
 	return namespace, name
 }
 
-func (p *planView) victims(of *sched.Placement) []berthv1.Victim {
+func (p *planView) victims(of *whatif.Placement) []berthv1.Victim {
 	var out []berthv1.Victim
 	for _, v := range of.Victims {
 		shown := berthv1.Victim{
@@ -95,7 +95,7 @@ func (p *planView) victims(of *sched.Placement) []berthv1.Victim {
 
 // budgetsTouched are the budgets that allow fewer disruptions, or are left with
 // fewer healthy pods, when the victims were told to end.
-func budgetsTouched(seen *sched.Foresight) []berthv1.PlanBudget {
+func budgetsTouched(seen *whatif.Foresight) []berthv1.PlanBudget {
 	var out []berthv1.PlanBudget
 	seen.After.Budgets.Scan("", func(key string, after *policyv1.PodDisruptionBudget) bool {
 		before, ok := seen.Before.Budgets.Get(key)

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/api/ledger"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/sched"
+	"github.com/berth-dev/berth/sched/whatif"
 )
 
 // asked is a state to ask about, with a scheduler for it.
@@ -306,7 +307,7 @@ func TestPlanTellsWhoBars(t *testing.T) {
 		}
 		pods = append(pods, p)
 	}
-	seen, err := sched.Foresee(t.Context(), a.state.View(), sched.Asker{User: "test"}, nil, pods)
+	seen, err := whatif.Foresee(t.Context(), a.state.View(), whatif.Asker{User: "test"}, nil, pods)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"runtime/debug"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -125,17 +123,4 @@ func (s *Scheduler) setAside(p *pass, e *fsm.QueueEntry, said string) {
 	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
 	p.plan.Command.Failures = append(p.plan.Command.Failures, fsm.FailDecision{Pods: []fsm.PodRef{ref}, SetAside: d})
 	s.decided(p, newAssumption(e, assumeFail, ""))
-}
-
-// asideIn are the pods that a plan sets aside, with what it says of them.
-func asideIn(c *fsm.ApplyPlan) map[types.UID]*fsm.SetAside {
-	out := map[types.UID]*fsm.SetAside{}
-	for i := range c.Failures {
-		if d := &c.Failures[i]; d.SetAside != nil {
-			for _, ref := range d.Pods {
-				out[types.UID(ref.UID)] = d.SetAside
-			}
-		}
-	}
-	return out
 }

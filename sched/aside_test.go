@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // panicsAfter lets a decision panic every so many charges of work.
@@ -30,7 +31,7 @@ func TestPanicSetsAside(t *testing.T) {
 		w := newTopologyWorld(t, nodes)
 		w.relabels = true
 		w.drawWork()
-		w.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = new(int32(1)) })
+		w.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = new(int32(1)) })
 		w.panicsAfter(rapid.IntRange(5, 300).Draw(t, "charges"))
 		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
 			w.happenAround(nodes)
@@ -49,13 +50,13 @@ func TestPanicSetsAside(t *testing.T) {
 		w.sched.meter.charged = nil
 		w.sched.Panics()
 		for range 8 {
-			w.now += 600 * second
+			w.NowUnixNano += 600 * second
 			for p := w.step(8); p != nil; p = w.step(8) {
 				w.commit(p)
 				w.checkView()
 			}
 		}
-		w.state.View().Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
+		w.State.View().Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
 			if e.State == berthv1.QueueSetAside {
 				t.Fatalf("%s is still set aside: %+v", key, e)
 			}
@@ -67,32 +68,14 @@ func TestPanicSetsAside(t *testing.T) {
 	}
 }
 
-// TestPanicIsReplayed: that a pod was set aside is in the log, and a replay, in which nothing panics, takes it from
-// there.
-func TestPanicIsReplayed(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
-		w, happen := recordedWorld(t, nodes)
-		w.panicsAfter(rapid.IntRange(20, 200).Draw(t, "charges"))
-		w.live(nodes, happen)
-		r := &Replay{State: fsm.NewState(), Log: w.log, Keep: 3}
-		if err := r.Run(uint64(len(w.log.entries))); err != nil {
-			t.Fatal(err)
-		}
-		if r.Report.Different > 0 {
-			t.Fatalf("came out otherwise: %+v", r.Report)
-		}
-	})
-}
-
 // TestPanicSpares: the pod that panics is told with its stack, and the others are bound by the same plan or the next.
 func TestPanicSpares(t *testing.T) {
 	h := newHarness()
-	h.node(mkNode("n1 cpu=8"))
+	h.PutNode(clustertest.Node("n1 cpu=8"))
 	for i := range 3 {
-		h.pod(mkPod(fmt.Sprintf("p%d cpu=1 label=app=p%d select=x%d=", i, i, i)))
+		h.AdmitPod(clustertest.Pod(fmt.Sprintf("p%d cpu=1 label=app=p%d select=x%d=", i, i, i)))
 	}
-	h.node(mkNode("n1 cpu=8 label=x0= label=x1= label=x2="))
+	h.PutNode(clustertest.Node("n1 cpu=8 label=x0= label=x1= label=x2="))
 	looks := 0
 	h.sched.meter.charged = func() {
 		if looks++; looks == 4 {
@@ -107,18 +90,18 @@ func TestPanicSpares(t *testing.T) {
 	}
 	bound := 0
 	for i := range 3 {
-		p, _ := h.state.View().Pods.Get(fmt.Sprintf("default/p%d", i))
+		p, _ := h.State.View().Pods.Get(fmt.Sprintf("default/p%d", i))
 		if p.Spec.NodeName != "" {
 			bound++
 		}
 	}
-	e, ok := h.state.View().Queue.Get(panics[0].Pod)
+	e, ok := h.State.View().Queue.Get(panics[0].Pod)
 	if bound != 2 || !ok || e.State != berthv1.QueueSetAside || e.SetAside.Message != "the second pod" {
 		t.Fatalf("%d are bound; %s: %+v", bound, panics[0].Pod, e)
 	}
-	h.now += 600 * second
+	h.NowUnixNano += 600 * second
 	h.run()
-	if p, _ := h.state.View().Pods.Get(panics[0].Pod); p.Spec.NodeName == "" {
+	if p, _ := h.State.View().Pods.Get(panics[0].Pod); p.Spec.NodeName == "" {
 		t.Error("it was not tried again")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // mixedCluster has nodes that are full of 10 to 20 pods of many sizes and three priorities, half of them under budgets
@@ -13,9 +14,9 @@ import (
 func mixedCluster(b *testing.B, budgets bool, limit int32) *harness {
 	b.Helper()
 	h := newHarness()
-	h.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Preemption.SearchLimit = &limit })
+	h.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Preemption.SearchLimit = &limit })
 	for i := range benchNodes {
-		h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110", i)))
+		h.PutNode(clustertest.Node(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110", i)))
 		left := 32000
 		for j := 0; left > 0; j++ {
 			cpu := min(1000+250*((i*7+j*11)%9), left)
@@ -23,7 +24,7 @@ func mixedCluster(b *testing.B, budgets bool, limit int32) *harness {
 				cpu = left
 			}
 			left -= cpu
-			h.pod(mkPod(fmt.Sprintf("low-%d-%d priority=%d cpu=%dm mem=%dMi node=node-%d start=%d ready label=app=a%d", i, j,
+			h.AdmitPod(clustertest.Pod(fmt.Sprintf("low-%d-%d priority=%d cpu=%dm mem=%dMi node=node-%d start=%d ready label=app=a%d", i, j,
 				(i+j)%3, cpu,
 				512+256*((i+j*5)%7), i, 1+(i*7+j*13)%997, (i*31+j)%1000)))
 		}
@@ -31,10 +32,10 @@ func mixedCluster(b *testing.B, budgets bool, limit int32) *harness {
 	if budgets {
 		for a := range 500 {
 			pods := 0
-			if row, ok := h.state.View().Budgets.Get(fmt.Sprintf("default/b%d", a)); ok {
+			if row, ok := h.State.View().Budgets.Get(fmt.Sprintf("default/b%d", a)); ok {
 				pods = int(row.Status.CurrentHealthy)
 			}
-			h.budget([]string{fmt.Sprintf("b%d", a), fmt.Sprintf("app=a%d", a), fmt.Sprintf("min=%d", max(60+a%20, pods))})
+			h.PutBudget([]string{fmt.Sprintf("b%d", a), fmt.Sprintf("app=a%d", a), fmt.Sprintf("min=%d", max(60+a%20, pods))})
 		}
 	}
 	return h

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // The benchmarks tell what the scheduler alone costs: Step, Settle and following the feed. Applying the plans happens
@@ -21,12 +22,12 @@ func benchCluster(b *testing.B, fill string) *harness {
 	b.Helper()
 	h := newHarness()
 	for i := range benchNodes {
-		h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=kubernetes.io/hostname=node-%d", i, i)))
+		h.PutNode(clustertest.Node(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=kubernetes.io/hostname=node-%d", i, i)))
 		if fill == "" {
 			continue
 		}
 		for j := range 4 {
-			h.pod(mkPod(fmt.Sprintf("low-%d-%d %s node=node-%d start=%d", i, j, fill, i, 1+(i*7+j*13)%997)))
+			h.AdmitPod(clustertest.Pod(fmt.Sprintf("low-%d-%d %s node=node-%d start=%d", i, j, fill, i, 1+(i*7+j*13)%997)))
 		}
 	}
 	return h
@@ -36,16 +37,16 @@ func benchCluster(b *testing.B, fill string) *harness {
 func (h *harness) admit(count int, specs ...string) {
 	pods := make([]*corev1.Pod, len(specs))
 	for i, spec := range specs {
-		pods[i] = mkPod(spec)
+		pods[i] = clustertest.Pod(spec)
 		if p := pods[i].Spec.Priority; p != nil {
-			pods[i].Spec.PriorityClassName = h.class(*p, nil)
+			pods[i].Spec.PriorityClassName = h.Class(*p, nil)
 		}
 	}
 	for i := range count {
 		p := *pods[i%len(pods)]
 		p.Namespace, p.Name = "default", fmt.Sprintf("pod-%d", i)
 		p.UID = types.UID(fmt.Sprintf("1b4e28ba-2fa1-11d2-883f-%012x", i))
-		h.must(&fsm.AdmitPod{Pod: fsm.PodWire{Object: &p}})
+		h.Must(&fsm.AdmitPod{Pod: fsm.PodWire{Object: &p}})
 	}
 }
 
@@ -63,7 +64,7 @@ func (h *harness) drive(b *testing.B, count int, unit string) {
 		}
 		decided += p.Decisions
 		from = time.Now()
-		r := h.must(p.Command)
+		r := h.Must(p.Command)
 		inApply += time.Since(from)
 		if len(r.Plan.Refused) > 0 {
 			b.Fatalf("refused: %v", r.Plan.Refused[0])
@@ -124,17 +125,17 @@ func BenchmarkUnschedulable(b *testing.B) {
 func BenchmarkBesideHopeless(b *testing.B) {
 	h := benchCluster(b, "priority=1 cpu=8 mem=8Gi")
 	after := int32(1)
-	h.configure(func(spec *berthv1.SchedulerConfigurationSpec) { spec.Reservation.AfterSeconds = &after })
+	h.Configure(func(spec *berthv1.SchedulerConfigurationSpec) { spec.Reservation.AfterSeconds = &after })
 	for i := range maxBlocked {
-		h.pod(mkPod(fmt.Sprintf("hopeless%d cpu=%dm select=pool=none", i, 25000+i)))
+		h.AdmitPod(clustertest.Pod(fmt.Sprintf("hopeless%d cpu=%dm select=pool=none", i, 25000+i)))
 	}
 	for p := h.next(1024); p != nil; p = h.next(1024) {
 		h.commit(p)
 	}
-	h.now += 100 * second
+	h.NowUnixNano += 100 * second
 	var inSched time.Duration
 	for i := 0; b.Loop(); i++ {
-		h.pod(mkPod(fmt.Sprintf("small%d priority=1 cpu=1m", i)))
+		h.AdmitPod(clustertest.Pod(fmt.Sprintf("small%d priority=1 cpu=1m", i)))
 		from := time.Now()
 		p := h.next(1024)
 		inSched += time.Since(from)
@@ -147,7 +148,7 @@ func BenchmarkBesideHopeless(b *testing.B) {
 func BenchmarkLoad(b *testing.B) {
 	h := benchCluster(b, "priority=1 cpu=8 mem=8Gi")
 	for b.Loop() {
-		s := New(h.state)
+		s := New(h.State)
 		s.followAll()
 	}
 	b.ReportMetric(float64(benchNodes*4), "pods")

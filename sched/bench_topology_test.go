@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // BenchmarkTopology: 5,000 nodes in 10 zones and what pods may ask of each other, against pods that ask for nothing.
@@ -29,7 +30,7 @@ func BenchmarkTopology(b *testing.B) {
 			for b.Loop() {
 				h := newHarness()
 				for i := range benchNodes {
-					h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d", i, hostKey, i,
+					h.PutNode(clustertest.Node(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d", i, hostKey, i,
 						zoneKey, i%10)))
 				}
 				var specs []string
@@ -51,9 +52,9 @@ func BenchmarkTopology(b *testing.B) {
 // admitUnique creates pods that have one label each that no other has.
 func (h *harness) admitUnique(count int, specs ...string) {
 	for i := range count {
-		p := mkPod(fmt.Sprintf("%s label=pod=%d", specs[i%len(specs)], i))
+		p := clustertest.Pod(fmt.Sprintf("%s label=pod=%d", specs[i%len(specs)], i))
 		p.Namespace, p.Name = "default", fmt.Sprintf("pod-%d", i)
 		p.UID = types.UID(fmt.Sprintf("1b4e28ba-2fa1-11d2-883f-%012x", i))
-		h.must(&fsm.AdmitPod{Pod: fsm.PodWire{Object: p}})
+		h.Must(&fsm.AdmitPod{Pod: fsm.PodWire{Object: p}})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // namesThem: who is in a pod's way by anti-affinity, on every node, is whom the oracle finds by asking every pod; and
@@ -16,7 +17,7 @@ import (
 func (w *world) namesThem(o *oracle, pod *corev1.Pod) {
 	all := o.standing(pod, true)
 	_, anti := affinityOf(pod)
-	for i, verdict := range explainAll(w.state.View(), pod) {
+	for i, verdict := range explainAll(w.State.View(), pod) {
 		want := map[model.ReasonKind][]types.UID{}
 		add := func(kind model.ReasonKind, s stander) {
 			if !slices.Contains(want[kind], s.pod.UID) {
@@ -92,19 +93,19 @@ func BenchmarkExplain(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/priority=%d", c.name, priority), func(b *testing.B) {
 				h := newHarness()
 				for i := range benchNodes {
-					h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d", i, hostKey, i,
+					h.PutNode(clustertest.Node(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d", i, hostKey, i,
 						zoneKey, i%10)))
 					for j := range 20 {
 						others := c.others
 						if c.name == "unique-carriers" {
 							others = fmt.Sprintf(c.others, 20*i+j)
 						}
-						h.pod(mkPod(fmt.Sprintf("p-%d-%d priority=5 cpu=1 node=node-%d%s", i, j, i, others)))
+						h.AdmitPod(clustertest.Pod(fmt.Sprintf("p-%d-%d priority=5 cpu=1 node=node-%d%s", i, j, i, others)))
 					}
 				}
-				h.pod(mkPod(fmt.Sprintf("asked priority=%d %s", priority, c.asked)))
-				pod, _ := h.state.View().Pods.Get("default/asked")
-				view := h.state.View()
+				h.AdmitPod(clustertest.Pod(fmt.Sprintf("asked priority=%d %s", priority, c.asked)))
+				pod, _ := h.State.View().Pods.Get("default/asked")
+				view := h.State.View()
 				for b.Loop() {
 					if len(explainAll(view, pod)) != benchNodes {
 						b.Fatal("not all nodes were asked")

@@ -5,6 +5,7 @@ import (
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // TestDisputes: whatever the view has wrong of a node, the second refusal of the same decision has it read anew, and
@@ -38,11 +39,11 @@ func TestDisputes(t *testing.T) {
 	} {
 		t.Run(wrong.what, func(t *testing.T) {
 			h := newHarness()
-			h.node(mkNode("n1 cpu=4"))
-			h.pod(mkPod("there priority=0 cpu=2 node=n1"))
-			h.pod(mkPod("high priority=10 cpu=3"))
+			h.PutNode(clustertest.Node("n1 cpu=4"))
+			h.AdmitPod(clustertest.Pod("there priority=0 cpu=2 node=n1"))
+			h.AdmitPod(clustertest.Pod("high priority=10 cpu=3"))
 			h.run() // it is nominated, and waits
-			h.pod(mkPod("asks priority=10 cpu=1 never"))
+			h.AdmitPod(clustertest.Pod("asks priority=10 cpu=1 never"))
 			h.sched.followAll()
 			wrong.do(h.sched.view)
 			refused := 0
@@ -51,11 +52,11 @@ func TestDisputes(t *testing.T) {
 				if p == nil {
 					break
 				}
-				r := h.must(p.Command)
+				r := h.Must(p.Command)
 				refused += len(r.Plan.Refused)
 				h.sched.Refused(p, r.Plan.Refused)
 				h.sched.Settle(p)
-				h.now += 60 * second
+				h.NowUnixNano += 60 * second
 			}
 			if refused != rereadAt {
 				t.Errorf("refused %d times, want %d", refused, rereadAt)
@@ -71,16 +72,16 @@ func TestDisputes(t *testing.T) {
 // TestDisagreement: what reading the node anew does not mend has everything read anew, and is told.
 func TestDisagreement(t *testing.T) {
 	h := newHarness()
-	h.node(mkNode("n1 cpu=4"))
-	h.pod(mkPod("asks cpu=1"))
+	h.PutNode(clustertest.Node("n1 cpu=4"))
+	h.AdmitPod(clustertest.Pod("asks cpu=1"))
 	h.sched.followAll()
 	for i := range 4 {
 		f := &assumption{uid: "uid-asks", key: "default/asks", kind: assumeBind, node: "n1",
-			class: model.ClassOf(mkPod("asks cpu=1"))}
+			class: model.ClassOf(clustertest.Pod("asks cpu=1"))}
 		p := &Plan{Command: &fsm.ApplyPlan{}, assumptions: []*assumption{f}}
 		h.sched.Refused(p, []fsm.PlanRefusal{{Key: f.key, UID: "uid-asks", Reason: "because"}})
 		before := h.sched.view
-		h.sched.seen, h.sched.meter.left = glimpse{state: h.state.View(), nowNano: h.now}, stepWork
+		h.sched.seen, h.sched.meter.left = glimpse{state: h.State.View(), nowNano: h.NowUnixNano}, stepWork
 		h.sched.lookUp()
 		h.sched.lookAway()
 		told := h.sched.Disagreements()

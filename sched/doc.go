@@ -13,6 +13,8 @@
 //   - An evictions tree keeps, for one class, what preempting on each node would cost. Who has to leave a node is a
 //     problem (problem.go), which package victims solves.
 //
+// What is asked of it lies above it: package whatif tells what placing pods would do, package replay decides a log again.
+//
 // The package must never read a clock (time is Step's argument), draw a random number, start a goroutine, do I/O, log,
 // or let the order of a Go map reach a decision.
 package sched

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 var preemptions = flag.Int("preemptions", 20,
@@ -155,18 +156,18 @@ func (r *reign) apply(entry []byte) []fsm.Result {
 // found makes the cluster: a node for each preemptor, full of ready pods of several priorities, and budgets that allow
 // for the end of none, of half and of most of those of an app.
 func (r *reign) found(preemptors int) {
-	commands := []fsm.Command{&fsm.PutNamespace{Create: true, Namespace: defaultNamespace()}}
+	commands := []fsm.Command{&fsm.PutNamespace{Create: true, Namespace: clustertest.DefaultNamespace()}}
 	for _, priority := range []int32{0, 1, 2, 3, 10, 20, 30} {
 		commands = append(commands, &fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: &schedulingv1.PriorityClass{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", priority), UID: types.UID(fmt.Sprintf("p%d", priority))},
 			Value:      priority}}})
 	}
 	for i := range preemptors {
-		node := mkNode(fmt.Sprintf("n%03d cpu=4 mem=8Gi label=band=%d", i, i%3))
+		node := clustertest.Node(fmt.Sprintf("n%03d cpu=4 mem=8Gi label=band=%d", i, i%3))
 		node.UID = types.UID(node.Name)
 		commands = append(commands, &fsm.PutNode{Create: true, Node: fsm.NodeWire{Object: node}})
 		for j := range 4 {
-			pod := mkPod(fmt.Sprintf("low-%03d-%d cpu=1 node=n%03d label=app=a%d", i, j, i, j))
+			pod := clustertest.Pod(fmt.Sprintf("low-%03d-%d cpu=1 node=n%03d label=app=a%d", i, j, i, j))
 			pod.Namespace, pod.UID = "default", types.UID(pod.Name)
 			pod.Spec.PriorityClassName = fmt.Sprintf("p%d", (i*7+j*3+i*j)%4)
 			commands = append(commands, &fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}}, readyReport(pod))
@@ -198,7 +199,7 @@ func readyReport(pod *corev1.Pod) fsm.Command {
 func preemptorsOf(n int) []*corev1.Pod {
 	pods := make([]*corev1.Pod, n)
 	for i := range pods {
-		pods[i] = mkPod(fmt.Sprintf("high-%03d cpu=%d select=band=%d", i, 2+i/3%2, i%3))
+		pods[i] = clustertest.Pod(fmt.Sprintf("high-%03d cpu=%d select=band=%d", i, 2+i/3%2, i%3))
 		pods[i].Namespace, pods[i].UID = "default", types.UID(pods[i].Name)
 		pods[i].Spec.PriorityClassName = fmt.Sprintf("p%d", 10*(1+i%3))
 	}
@@ -251,7 +252,7 @@ func (r *reign) decide() bool {
 	if len(r.under) == plansUnderWay {
 		return false
 	}
-	p := nextOf(r.sched, r.now, decidedAtOnce)
+	p := clustertest.Next(r.sched, r.now, decidedAtOnce)
 	if p != nil {
 		r.under = append(r.under, p)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // crowded has so many nodes that are full of pods that count for a constraint, and one who waits and has to evict.
@@ -11,7 +13,7 @@ func crowded(nodes int) *harness {
 	h := newHarness()
 	h.zoned(nodes, 5, "")
 	h.fill(nodes, 2, "priority=0 cpu=16 label=app=web")
-	h.pod(mkPod("high priority=10 cpu=8 label=app=web spread=" + zoneKey + ":5:app=web"))
+	h.AdmitPod(clustertest.Pod("high priority=10 cpu=8 label=app=web spread=" + zoneKey + ":5:app=web"))
 	return h
 }
 
@@ -22,7 +24,7 @@ func TestFollowsInParts(t *testing.T) {
 	const work = 20 * workChange
 	steps := func() (n int) {
 		h.sched.stepWork = work
-		for n = 1; h.sched.Step(h.now, 0) == nil && h.sched.Behind(); n++ {
+		for n = 1; h.sched.Step(h.NowUnixNano, 0) == nil && h.sched.Behind(); n++ {
 			if over := -h.sched.meter.left; over > 10*workChange {
 				t.Fatalf("step %d: %d more than its work", n, over)
 			}
@@ -35,14 +37,14 @@ func TestFollowsInParts(t *testing.T) {
 		t.Errorf("the view of 300 objects was built in %d steps", n)
 	}
 	for i := range 100 {
-		h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d label=new=", i, hostKey,
+		h.PutNode(clustertest.Node(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d label=new=", i, hostKey,
 			i, zoneKey, i%4)))
 	}
 	if n := steps(); n < 5 {
 		t.Errorf("100 changes were followed in %d steps", n)
 	}
 	for i := range 50 {
-		h.pod(mkPod(fmt.Sprintf("small-%d priority=20 mem=1Mi", i)))
+		h.AdmitPod(clustertest.Pod(fmt.Sprintf("small-%d priority=20 mem=1Mi", i)))
 	}
 	p := h.next(50)
 	h.commit(p)
@@ -58,13 +60,13 @@ func TestOvertakenSearch(t *testing.T) {
 		h := crowded(60)
 		if nominated { // what is out of sight for its sake counts in the constraint, and stays so until it is decided
 			h.commit(h.next(1))
-			h.confirm()
-			h.pod(mkPod("more priority=20 cpu=16 node=" + nominatedTo(h, "default/high")))
+			h.Confirm()
+			h.AdmitPod(clustertest.Pod("more priority=20 cpu=16 node=" + nominatedTo(h, "default/high")))
 		}
 		h.sched.followAll()
 		h.sched.stepWork = 1000
 		for steps := 1; ; steps++ {
-			p := h.sched.Step(h.now, 10)
+			p := h.sched.Step(h.NowUnixNano, 10)
 			if p != nil {
 				if steps < 5 {
 					t.Errorf("nominated %v: it took %d steps", nominated, steps)
@@ -72,7 +74,7 @@ func TestOvertakenSearch(t *testing.T) {
 				if len(p.Command.Preemptions) != 1 {
 					t.Errorf("nominated %v: %s", nominated, describe(p.Command))
 				}
-				if now := h.state.View().Revision(); p.Command.Revision >= now {
+				if now := h.State.View().Revision(); p.Command.Revision >= now {
 					t.Errorf("nominated %v: decided at revision %d, which is %d now", nominated, p.Command.Revision, now)
 				}
 				h.commit(p)
@@ -81,7 +83,7 @@ func TestOvertakenSearch(t *testing.T) {
 			if steps == 1000 {
 				t.Fatalf("nominated %v: it begins anew for ever", nominated)
 			}
-			h.pod(mkPod(fmt.Sprintf("beside-%d priority=0 mem=1Mi label=app=web node=node-%d", steps, steps%60)))
+			h.AdmitPod(clustertest.Pod(fmt.Sprintf("beside-%d priority=0 mem=1Mi label=app=web node=node-%d", steps, steps%60)))
 		}
 		h.sched.stepWork = stepWork
 		(&world{harness: h}).checkViewOf(t.Fatalf)
@@ -89,7 +91,7 @@ func TestOvertakenSearch(t *testing.T) {
 }
 
 func nominatedTo(h *harness, key string) string {
-	n, _ := h.state.View().Nominations.Get(key)
+	n, _ := h.State.View().Nominations.Get(key)
 	return n.Node
 }
 
@@ -98,7 +100,7 @@ func nominatedTo(h *harness, key string) string {
 func TestEndlessDecision(t *testing.T) {
 	h := newHarness()
 	h.zoned(decisionSteps+100, 3, "")
-	h.pod(mkPod("slow priority=10 cpu=1"))
+	h.AdmitPod(clustertest.Pod("slow priority=10 cpu=1"))
 	h.sched.followAll()
 	h.sched.stepWork = 1
 	p := h.next(10)
@@ -108,7 +110,7 @@ func TestEndlessDecision(t *testing.T) {
 	}
 	h.commit(p)
 	h.sched.stepWork = stepWork
-	h.pod(mkPod("other cpu=2"))
+	h.AdmitPod(clustertest.Pod("other cpu=2"))
 	if p := h.next(10); len(p.Command.Bindings) != 1 {
 		t.Errorf("%s", describe(p.Command))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // TestNobodyTooManyIsEvicted: between a plan and its application pods end, are told
@@ -24,7 +25,7 @@ func TestNobodyTooManyIsEvicted(t *testing.T) {
 		sizes := map[string]int{}
 		nodes := n("nodes", 1, 3)
 		put := func(name string) {
-			h.node(mkNode(fmt.Sprintf("%s cpu=%d mem=8Gi label=zone=%c label=host=%s", name, sizes[name], 'a'+name[1]%2, name)))
+			h.PutNode(clustertest.Node(fmt.Sprintf("%s cpu=%d mem=8Gi label=zone=%c label=host=%s", name, sizes[name], 'a'+name[1]%2, name)))
 		}
 		for i := range nodes {
 			name := fmt.Sprintf("n%d", i)
@@ -32,19 +33,19 @@ func TestNobodyTooManyIsEvicted(t *testing.T) {
 			put(name)
 		}
 		for i := range n("pods", 2, 8) {
-			p := mkPod(fmt.Sprintf("p%d priority=%d cpu=%d grace=30 label=app=%c node=n%d start=%d",
+			p := clustertest.Pod(fmt.Sprintf("p%d priority=%d cpu=%d grace=30 label=app=%c node=n%d start=%d",
 				i, n("priority", 0, 2), n("cpu", 1, 3), 'a'+rune(n("app", 0, 1)), n("node", 0, nodes-1), i+1))
-			h.pod(p)
+			h.AdmitPod(p)
 		}
 		if n("budget", 0, 1) == 1 {
-			h.budget([]string{"b", "app=a", fmt.Sprintf("min=%d", n("min", 0, 3))})
+			h.PutBudget([]string{"b", "app=a", fmt.Sprintf("min=%d", n("min", 0, 3))})
 		}
 		for i := range n("preemptors", 1, 2) {
-			p := mkPod(fmt.Sprintf("high%d priority=9 cpu=%d", i, n("cpu", 1, 5)))
+			p := clustertest.Pod(fmt.Sprintf("high%d priority=9 cpu=%d", i, n("cpu", 1, 5)))
 			if n("rule", 0, 2) == 0 {
 				apart(p, []string{"zone", "host"}[n("key", 0, 1)])
 			}
-			h.pod(p)
+			h.AdmitPod(p)
 		}
 		plan := h.next(100)
 		if plan == nil || len(plan.Command.Preemptions) == 0 {
@@ -52,23 +53,23 @@ func TestNobodyTooManyIsEvicted(t *testing.T) {
 		}
 		for range n("changes", 0, 3) {
 			key := fmt.Sprintf("default/p%d", n("which", 0, 7))
-			_, there := h.state.View().Pods.Get(key)
+			_, there := h.State.View().Pods.Get(key)
 			switch what := n("what", 0, 4); {
 			case what == 0:
 				name := fmt.Sprintf("n%d", n("grows", 0, nodes-1))
 				sizes[name] += n("by", 1, 3)
 				put(name)
 			case what == 1:
-				h.budget([]string{"b", "app=a", fmt.Sprintf("min=%d", n("min", 0, 3))})
+				h.PutBudget([]string{"b", "app=a", fmt.Sprintf("min=%d", n("min", 0, 3))})
 			case what == 2 && there:
-				h.must(&fsm.DeletePod{Key: key})
+				h.Must(&fsm.DeletePod{Key: key})
 			case there:
-				h.remove(key)
+				h.Remove(key)
 			}
 		}
-		before := h.state.View()
+		before := h.State.View()
 		refused := map[string]bool{}
-		for _, r := range h.must(plan.Command).Plan.Refused {
+		for _, r := range h.Must(plan.Command).Plan.Refused {
 			refused[r.Key] = true
 		}
 		h.sched.Settle(plan)
@@ -85,7 +86,7 @@ func TestNobodyTooManyIsEvicted(t *testing.T) {
 		}
 		for key := range gone {
 			was, there := before.Pods.Get(key)
-			now, _ := h.state.View().Pods.Get(key)
+			now, _ := h.State.View().Pods.Get(key)
 			if !there || model.Terminating(was) {
 				continue
 			}
@@ -110,13 +111,13 @@ func binds(h *harness, before *fsm.View, d *fsm.PreemptDecision, named map[strin
 	copied := before.Fork()
 	zero := int64(0)
 	for key := range named {
-		now, there := h.state.View().Pods.Get(key)
+		now, there := h.State.View().Pods.Get(key)
 		if key == stays || there && !model.Terminating(now) {
 			continue
 		}
-		copied.Try(h.now, fsm.Proposal{Command: &fsm.DeletePod{Key: key, GraceSeconds: &zero}})
+		copied.Try(h.NowUnixNano, fsm.Proposal{Command: &fsm.DeletePod{Key: key, GraceSeconds: &zero}})
 	}
-	r := copied.Try(h.now, fsm.Proposal{Command: &fsm.ApplyPlan{
+	r := copied.Try(h.NowUnixNano, fsm.Proposal{Command: &fsm.ApplyPlan{
 		Revision: copied.View().Revision(), Bindings: []fsm.BindDecision{{Key: d.Key, UID: d.UID, Node: d.Node}},
 	}})[0]
 	return len(r.Plan.Refused) == 0

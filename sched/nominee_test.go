@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // TestNomineeFindsRoomElsewhere (NM6, QU8): who waits for his victims is bound as soon as a node has room for which
@@ -33,33 +34,33 @@ func TestNomineeFindsRoomElsewhere(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHarness()
-			h.node(mkNode("n1 cpu=4 label=" + hostKey + "=n1 label=zone=a"))
-			h.pod(mkPod("low " + full))
+			h.PutNode(clustertest.Node("n1 cpu=4 label=" + hostKey + "=n1 label=zone=a"))
+			h.AdmitPod(clustertest.Pod("low " + full))
 			for i, n := range c.before {
-				h.node(mkNode(n))
-				h.pod(mkPod([]string{"other node=n2 priority=1 cpu=4"}[i])) // n1 is the cheaper one
+				h.PutNode(clustertest.Node(n))
+				h.AdmitPod(clustertest.Pod([]string{"other node=n2 priority=1 cpu=4"}[i])) // n1 is the cheaper one
 			}
-			h.pod(mkPod(c.pod))
-			p := h.sched.Step(h.now, 10)
+			h.AdmitPod(clustertest.Pod(c.pod))
+			p := h.sched.Step(h.NowUnixNano, 10)
 			if p == nil || len(p.Command.Preemptions) != 1 {
 				t.Fatalf("nobody is preempted for it: %+v", p)
 			}
 			if c.while {
-				h.node(mkNode(c.node))
+				h.PutNode(clustertest.Node(c.node))
 			}
 			h.commit(p)
 			if !c.while {
-				h.now += 20 * second // one whom its own nomination woke looks again
+				h.NowUnixNano += 20 * second // one whom its own nomination woke looks again
 				h.run()
-				if e, _ := h.state.View().Queue.Get("default/high"); e.State != berthv1.QueueNominated {
+				if e, _ := h.State.View().Queue.Get("default/high"); e.State != berthv1.QueueNominated {
 					t.Fatalf("it does not wait for its victims: %+v", e)
 				}
-				h.node(mkNode(c.node))
+				h.PutNode(clustertest.Node(c.node))
 			}
-			h.now += 600 * second // past its backoff
+			h.NowUnixNano += 600 * second // past its backoff
 			h.run()
-			if pod, _ := h.state.View().Pods.Get("default/high"); pod.Spec.NodeName != "n2" {
-				e, _ := h.state.View().Queue.Get("default/high")
+			if pod, _ := h.State.View().Pods.Get("default/high"); pod.Spec.NodeName != "n2" {
+				e, _ := h.State.View().Queue.Get("default/high")
 				t.Fatalf("it is on %q, %+v", pod.Spec.NodeName, e)
 			}
 		})
@@ -85,34 +86,34 @@ func TestNomineeIsNotForgotten(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHarness()
-			h.node(mkNode("n1 cpu=4 label=zone=a"))
-			h.node(mkNode("n2 cpu=4 label=zone=b"))
-			h.pod(mkPod("low node=n1 priority=0 cpu=4"))
-			h.pod(mkPod("other node=n2 priority=1 cpu=4"))
-			h.pod(mkPod(c.pod))
+			h.PutNode(clustertest.Node("n1 cpu=4 label=zone=a"))
+			h.PutNode(clustertest.Node("n2 cpu=4 label=zone=b"))
+			h.AdmitPod(clustertest.Pod("low node=n1 priority=0 cpu=4"))
+			h.AdmitPod(clustertest.Pod("other node=n2 priority=1 cpu=4"))
+			h.AdmitPod(clustertest.Pod(c.pod))
 			h.run()
 			if h.nominatedTo("default/high") != "n1" {
 				t.Fatalf("it does not wait for its victims on n1")
 			}
-			h.now += 20 * second // past its backoff
+			h.NowUnixNano += 20 * second // past its backoff
 			if c.deciding {
-				pod, _ := h.state.View().Pods.Get("default/high")
+				pod, _ := h.State.View().Pods.Get("default/high")
 				pod = pod.DeepCopy()
 				pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: "unrelated"})
-				h.must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
+				h.Must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
 				p := h.next(10)
 				if p == nil || len(p.Command.Failures) != 1 {
 					t.Fatalf("it is not decided that it goes on waiting: %+v", p)
 				}
-				h.node(mkNode(c.node))
+				h.PutNode(clustertest.Node(c.node))
 				h.commit(p)
 			} else {
-				h.node(mkNode(c.node))
+				h.PutNode(clustertest.Node(c.node))
 			}
-			h.now += 600 * second // past its backoff
+			h.NowUnixNano += 600 * second // past its backoff
 			h.run()
 			if !c.want(h) {
-				e, _ := h.state.View().Queue.Get("default/high")
+				e, _ := h.State.View().Queue.Get("default/high")
 				t.Fatalf("it is on %q, and promised %q: %+v", h.nodeOf("default/high"), h.nominatedTo("default/high"), e)
 			}
 		})
@@ -123,22 +124,22 @@ func TestNomineeIsNotForgotten(t *testing.T) {
 // ending there.
 func TestReservationIsNoPreemption(t *testing.T) {
 	h := newHarness()
-	h.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = ptr(int32(1)) })
-	h.node(mkNode("n1 cpu=4"))
-	h.pod(mkPod("low node=n1 priority=0 cpu=2"))
-	h.pod(mkPod("higher node=n1 priority=9 cpu=2"))
-	h.pod(mkPod("first priority=1 cpu=2"))
+	h.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = ptr(int32(1)) })
+	h.PutNode(clustertest.Node("n1 cpu=4"))
+	h.AdmitPod(clustertest.Pod("low node=n1 priority=0 cpu=2"))
+	h.AdmitPod(clustertest.Pod("higher node=n1 priority=9 cpu=2"))
+	h.AdmitPod(clustertest.Pod("first priority=1 cpu=2"))
 	h.run() // low ends for it
-	h.pod(mkPod("high priority=5 cpu=4"))
+	h.AdmitPod(clustertest.Pod("high priority=5 cpu=4"))
 	h.run()
-	h.now += 30 * second
+	h.NowUnixNano += 30 * second
 	h.run()
-	if r := h.state.View().Reservation(); r == nil || r.Name != "high" {
+	if r := h.State.View().Reservation(); r == nil || r.Name != "high" {
 		t.Fatalf("no room is kept for it: %+v", r)
 	}
-	h.remove("default/higher")
+	h.Remove("default/higher")
 	h.run()
-	if e, _ := h.state.View().Queue.Get("default/high"); e.State != berthv1.QueueNominated {
+	if e, _ := h.State.View().Queue.Get("default/high"); e.State != berthv1.QueueNominated {
 		t.Fatalf("it does not wait for the one that is ending: %+v", e)
 	}
 }
@@ -146,72 +147,72 @@ func TestReservationIsNoPreemption(t *testing.T) {
 // TestReservationIsTriedAtOnce: what keeps the room from those who were woken for it lets its own pod have it.
 func TestReservationIsTriedAtOnce(t *testing.T) {
 	h := newHarness()
-	h.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = ptr(int32(100)) })
-	h.node(mkNode("n1 cpu=2"))
-	h.pod(mkPod("low node=n1 priority=0 cpu=2"))
+	h.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = ptr(int32(100)) })
+	h.PutNode(clustertest.Node("n1 cpu=2"))
+	h.AdmitPod(clustertest.Pod("low node=n1 priority=0 cpu=2"))
 	for _, name := range []string{"first", "second", "third"} {
-		h.pod(mkPod(name + " priority=5 cpu=2"))
+		h.AdmitPod(clustertest.Pod(name + " priority=5 cpu=2"))
 	}
 	h.run() // low ends for the first
-	h.now += 400 * second
-	first, _ := h.state.View().Pods.Get("default/first")
-	h.must(&fsm.ReleaseNominations{Pods: []fsm.PodRef{{Key: "default/first", UID: string(first.UID)}}})
+	h.NowUnixNano += 400 * second
+	first, _ := h.State.View().Pods.Get("default/first")
+	h.Must(&fsm.ReleaseNominations{Pods: []fsm.PodRef{{Key: "default/first", UID: string(first.UID)}}})
 	h.run()
-	h.now += 20 * second
+	h.NowUnixNano += 20 * second
 	h.run()
 	nominated := 0
-	h.state.View().Nominations.Scan("", func(_ string, n *fsm.Nomination) bool {
+	h.State.View().Nominations.Scan("", func(_ string, n *fsm.Nomination) bool {
 		if !n.Reserved {
 			nominated++
 		}
 		return true
 	})
 	if nominated != 1 {
-		t.Fatalf("%d pods wait for the one that is ending, and %+v has the room", nominated, h.state.View().Reservation())
+		t.Fatalf("%d pods wait for the one that is ending, and %+v has the room", nominated, h.State.View().Reservation())
 	}
 }
 
 // TestReservationHidesNothing: one for which room is kept sees what came free there while it was decided about.
 func TestReservationHidesNothing(t *testing.T) {
 	h := newHarness()
-	h.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = ptr(int32(1)) })
-	h.node(mkNode("n1 cpu=4"))
-	h.pod(mkPod("low node=n1 priority=0 cpu=2"))
-	h.pod(mkPod("higher node=n1 priority=9 cpu=2"))
-	h.pod(mkPod("high priority=5 cpu=4"))
+	h.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = ptr(int32(1)) })
+	h.PutNode(clustertest.Node("n1 cpu=4"))
+	h.AdmitPod(clustertest.Pod("low node=n1 priority=0 cpu=2"))
+	h.AdmitPod(clustertest.Pod("higher node=n1 priority=9 cpu=2"))
+	h.AdmitPod(clustertest.Pod("high priority=5 cpu=4"))
 	h.run()
-	h.now += 30 * second
+	h.NowUnixNano += 30 * second
 	h.run()
-	if r := h.state.View().Reservation(); r == nil || r.Name != "high" {
+	if r := h.State.View().Reservation(); r == nil || r.Name != "high" {
 		t.Fatalf("no room is kept for it: %+v", r)
 	}
-	pod, _ := h.state.View().Pods.Get("default/high")
+	pod, _ := h.State.View().Pods.Get("default/high")
 	pod = pod.DeepCopy()
 	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: "unrelated"})
-	h.must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
-	h.now += 20 * second // past its backoff
+	h.Must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
+	h.NowUnixNano += 20 * second // past its backoff
 	p := h.next(10)
 	if p == nil || len(p.Command.Failures) != 1 {
 		t.Fatalf("it is not decided that it goes on waiting: %+v", p)
 	}
-	h.remove("default/higher")
+	h.Remove("default/higher")
 	h.commit(p)
-	h.now += 20 * second
+	h.NowUnixNano += 20 * second
 	h.run()
 	if on := h.nominatedTo("default/high"); on != "n1" {
-		e, _ := h.state.View().Queue.Get("default/high")
+		e, _ := h.State.View().Queue.Get("default/high")
 		t.Fatalf("it does not preempt: %+v", e)
 	}
 }
 
 // nodeOf is the node that a pod is on, and nominatedTo that which it is nominated to.
 func (h *harness) nodeOf(key string) string {
-	pod, _ := h.state.View().Pods.Get(key)
+	pod, _ := h.State.View().Pods.Get(key)
 	return pod.Spec.NodeName
 }
 
 func (h *harness) nominatedTo(key string) string {
-	if n, ok := h.state.View().Nominations.Get(key); ok && !n.Reserved {
+	if n, ok := h.State.View().Nominations.Get(key); ok && !n.Reserved {
 		return n.Node
 	}
 	return ""
@@ -221,17 +222,17 @@ func (h *harness) nominatedTo(key string) string {
 // kind, though its shape was refused before.
 func TestRelabelledOntoItsOwnTerm(t *testing.T) {
 	h := newHarness()
-	h.node(mkNode("n1 cpu=4 label=" + hostKey + "=n1 label=" + zoneKey + "=a"))
-	h.pod(mkPod("p cpu=1 label=app=db near=" + hostKey + ":app=web near=" + zoneKey + ":app=web spread=" + hostKey +
+	h.PutNode(clustertest.Node("n1 cpu=4 label=" + hostKey + "=n1 label=" + zoneKey + "=a"))
+	h.AdmitPod(clustertest.Pod("p cpu=1 label=app=db near=" + hostKey + ":app=web near=" + zoneKey + ":app=web spread=" + hostKey +
 		":1:app=db:soft"))
 	h.run()
-	old, _ := h.state.View().Pods.Get("default/p")
+	old, _ := h.State.View().Pods.Get("default/p")
 	pod := old.DeepCopy()
 	pod.Labels = map[string]string{"app": "web"}
-	h.must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
+	h.Must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
 	h.run()
 	if h.nodeOf("default/p") != "n1" {
-		e, _ := h.state.View().Queue.Get("default/p")
+		e, _ := h.State.View().Queue.Get("default/p")
 		t.Fatalf("it is refused: %+v", e.Diagnosis)
 	}
 }
@@ -240,23 +241,23 @@ func TestRelabelledOntoItsOwnTerm(t *testing.T) {
 // gone is tried again when one begins to leave: then fewer nodes have victims of its own.
 func TestFirstOfItsKindWhenOneLeaves(t *testing.T) {
 	h := newHarness()
-	h.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Preemption.MaxOtherNodes = ptr(int32(1)) })
+	h.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Preemption.MaxOtherNodes = ptr(int32(1)) })
 	for _, n := range []string{"n1 cpu=4 label=disk=ssd", "n2 cpu=1", "n3 cpu=1"} {
-		h.node(mkNode(n + " label=" + hostKey + "=" + n[:2]))
+		h.PutNode(clustertest.Node(n + " label=" + hostKey + "=" + n[:2]))
 	}
-	h.pod(mkPod("a node=n1 cpu=4 label=app=web"))
-	h.pod(mkPod("b node=n2 cpu=1 label=app=web"))
-	h.pod(mkPod("c node=n3 cpu=1 label=app=web"))
-	h.pod(mkPod("p priority=5 cpu=1 label=app=web select=disk=ssd near=" + hostKey + ":app=web"))
+	h.AdmitPod(clustertest.Pod("a node=n1 cpu=4 label=app=web"))
+	h.AdmitPod(clustertest.Pod("b node=n2 cpu=1 label=app=web"))
+	h.AdmitPod(clustertest.Pod("c node=n3 cpu=1 label=app=web"))
+	h.AdmitPod(clustertest.Pod("p priority=5 cpu=1 label=app=web select=disk=ssd near=" + hostKey + ":app=web"))
 	h.run()
 	if h.nominatedTo("default/p") != "" {
 		t.Fatal("pods of two other nodes are evicted for it")
 	}
-	h.now += 20 * second
-	h.must(&fsm.DeletePod{Key: "default/b"})
+	h.NowUnixNano += 20 * second
+	h.Must(&fsm.DeletePod{Key: "default/b"})
 	h.run()
 	if h.nominatedTo("default/p") != "n1" {
-		e, _ := h.state.View().Queue.Get("default/p")
+		e, _ := h.State.View().Queue.Get("default/p")
 		t.Fatalf("it sleeps: %+v", e)
 	}
 }
@@ -278,20 +279,20 @@ func TestNobodyGoesForRoomThatMayComeBack(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHarness()
-			h.node(mkNode("n1 cpu=4 label=" + hostKey + "=n1"))
-			h.node(mkNode("n2 cpu=4 label=" + hostKey + "=n2"))
-			h.pod(mkPod("low node=n1 priority=0 cpu=4"))
-			h.pod(mkPod(c.first))
-			before := h.sched.Step(h.now, 10)
+			h.PutNode(clustertest.Node("n1 cpu=4 label=" + hostKey + "=n1"))
+			h.PutNode(clustertest.Node("n2 cpu=4 label=" + hostKey + "=n2"))
+			h.AdmitPod(clustertest.Pod("low node=n1 priority=0 cpu=4"))
+			h.AdmitPod(clustertest.Pod(c.first))
+			before := h.sched.Step(h.NowUnixNano, 10)
 			if before == nil || len(before.Command.Bindings) != 1 {
 				t.Fatalf("the first is not placed: %+v", before)
 			}
-			h.pod(mkPod(c.pod))
-			if p := h.sched.Step(h.now, 10); p != nil {
+			h.AdmitPod(clustertest.Pod(c.pod))
+			if p := h.sched.Step(h.NowUnixNano, 10); p != nil {
 				t.Fatalf("it is decided before the first is settled: %s", describe(p.Command))
 			}
 			if c.lost {
-				h.remove("default/first")
+				h.Remove("default/first")
 				h.sched.Settle(before)
 			} else {
 				h.commit(before)
@@ -311,32 +312,32 @@ func TestNobodyGoesForRoomThatMayComeBack(t *testing.T) {
 func TestNomineeLooksAgainUnderOtherRules(t *testing.T) {
 	h := newHarness()
 	spread := func(word string) {
-		c, err := buildConstraint(hostKey + ":1:-" + word)
+		c, err := clustertest.Constraint(hostKey + ":1:-" + word)
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+		h.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 			s.PodTopologySpread.DefaultingType = berthv1.SpreadList
 			s.PodTopologySpread.DefaultConstraints = []corev1.TopologySpreadConstraint{c}
 		})
 	}
 	spread("")
-	h.node(mkNode("n1 cpu=4 label=" + hostKey + "=n1"))
-	h.node(mkNode("n2 cpu=4 label=" + hostKey + "=n2"))
-	h.pod(mkPod("low node=n1 priority=0 cpu=4"))
-	h.pod(mkPod("web node=n2 priority=0 cpu=1 label=app=web"))
-	h.service("web", map[string]string{"app": "web"})
-	h.pod(mkPod("high priority=5 cpu=1 label=app=web"))
-	p := h.sched.Step(h.now, 10)
+	h.PutNode(clustertest.Node("n1 cpu=4 label=" + hostKey + "=n1"))
+	h.PutNode(clustertest.Node("n2 cpu=4 label=" + hostKey + "=n2"))
+	h.AdmitPod(clustertest.Pod("low node=n1 priority=0 cpu=4"))
+	h.AdmitPod(clustertest.Pod("web node=n2 priority=0 cpu=1 label=app=web"))
+	h.PutService("web", map[string]string{"app": "web"})
+	h.AdmitPod(clustertest.Pod("high priority=5 cpu=1 label=app=web"))
+	p := h.sched.Step(h.NowUnixNano, 10)
 	if p == nil || len(p.Command.Preemptions) != 1 {
 		t.Fatalf("nobody is preempted for it: %+v", p)
 	}
 	spread(":soft")
 	h.commit(p)
-	h.now += 600 * second // past its backoff
+	h.NowUnixNano += 600 * second // past its backoff
 	h.run()
 	if got := h.nodeOf("default/high"); got != "n2" {
-		e, _ := h.state.View().Queue.Get("default/high")
+		e, _ := h.State.View().Queue.Get("default/high")
 		t.Fatalf("it is on %q, %+v", got, e)
 	}
 }
@@ -357,7 +358,7 @@ func TestNomineesAreWoken(t *testing.T) {
 			pods: []string{"low node=n1 priority=0 cpu=4", "other node=n4 priority=0 cpu=4",
 				"first priority=9 cpu=4 label=app=web select=zone=b",
 				"high priority=5 cpu=1 label=app=web spread=zone:1:app=web select=disk=x"},
-			then: func(h *harness) { h.pod(mkPod("web node=n3 priority=0 label=app=web")) },
+			then: func(h *harness) { h.AdmitPod(clustertest.Pod("web node=n3 priority=0 label=app=web")) },
 			at:   "n2",
 		},
 		{
@@ -366,14 +367,14 @@ func TestNomineesAreWoken(t *testing.T) {
 			pods: []string{"v1 node=n1 priority=0 cpu=2", "v2 node=n1 priority=0 cpu=2", "low node=n2 priority=3 cpu=2",
 				"high priority=5 cpu=2", "twin priority=5 cpu=2"},
 			then: func(h *harness) {
-				h.pod(mkPod("thief priority=9 cpu=2 select=disk=x"))
-				h.remove("default/" + h.victimOf("default/high"))
+				h.AdmitPod(clustertest.Pod("thief priority=9 cpu=2 select=disk=x"))
+				h.Remove("default/" + h.victimOf("default/high"))
 				h.run()
-				if e, _ := h.state.View().Queue.Get("default/high"); h.nominatedTo("default/high") != "n1" || e.State != berthv1.QueueUnschedulable {
+				if e, _ := h.State.View().Queue.Get("default/high"); h.nominatedTo("default/high") != "n1" || e.State != berthv1.QueueUnschedulable {
 					t.Fatalf("it does not wait beside the victim of its twin: %+v", e)
 				}
-				h.now += 20 * second
-				h.must(&fsm.DeleteNode{Name: "n1"})
+				h.NowUnixNano += 20 * second
+				h.Must(&fsm.DeleteNode{Name: "n1"})
 			},
 			promised: "n2",
 		},
@@ -382,25 +383,25 @@ func TestNomineesAreWoken(t *testing.T) {
 			nodes: []string{"n1 cpu=4 label=" + hostKey + "=x", "n2 cpu=1 label=" + hostKey + "=x"},
 			pods: []string{"low node=n1 priority=0 cpu=4", "first priority=9 cpu=4 far=" + hostKey + ":app=web",
 				"high priority=5 cpu=1 label=app=web"},
-			then: func(h *harness) { h.must(&fsm.DeleteNode{Name: "n1"}) },
+			then: func(h *harness) { h.Must(&fsm.DeleteNode{Name: "n1"}) },
 			at:   "n2",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHarness()
 			for _, n := range c.nodes {
-				h.node(mkNode(n))
+				h.PutNode(clustertest.Node(n))
 			}
 			for _, p := range c.pods {
-				h.pod(mkPod(p))
+				h.AdmitPod(clustertest.Pod(p))
 				h.run()
 			}
-			h.now += 20 * second
+			h.NowUnixNano += 20 * second
 			c.then(h)
-			h.now += 20 * second
+			h.NowUnixNano += 20 * second
 			h.run()
 			if at, promised := h.nodeOf("default/high"), h.nominatedTo("default/high"); at != c.at || promised != c.promised {
-				e, _ := h.state.View().Queue.Get("default/high")
+				e, _ := h.State.View().Queue.Get("default/high")
 				t.Fatalf("it is on %q and promised %q, not on %q or promised %q: %+v", at, promised, c.at, c.promised, e)
 			}
 		})
@@ -409,7 +410,7 @@ func TestNomineesAreWoken(t *testing.T) {
 
 // victimOf is the name of the first pod that has to go for one.
 func (h *harness) victimOf(key string) string {
-	n, ok := h.state.View().Nominations.Get(key)
+	n, ok := h.State.View().Nominations.Get(key)
 	if !ok || len(n.Victims) == 0 {
 		return ""
 	}
@@ -420,31 +421,31 @@ func (h *harness) victimOf(key string) string {
 // TestNomineeIsWokenByAnotherOwner (TS12, QU8): default constraints are of those who have an owner.
 func TestNomineeIsWokenByAnotherOwner(t *testing.T) {
 	h := newHarness()
-	c, err := buildConstraint("zone:1:-")
+	c, err := clustertest.Constraint("zone:1:-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+	h.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		s.PodTopologySpread.DefaultingType = berthv1.SpreadList
 		s.PodTopologySpread.DefaultConstraints = []corev1.TopologySpreadConstraint{c}
 	})
-	h.replicaSet("web", &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, 1)
-	h.node(mkNode("n1 cpu=4 label=zone=a"))
-	h.node(mkNode("n2 cpu=4"))
-	h.pod(mkPod("low node=n1 priority=0 cpu=4"))
-	h.pod(mkPod("high priority=5 cpu=1 label=app=web owner=web"))
+	h.PutReplicaSet("web", &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, 1)
+	h.PutNode(clustertest.Node("n1 cpu=4 label=zone=a"))
+	h.PutNode(clustertest.Node("n2 cpu=4"))
+	h.AdmitPod(clustertest.Pod("low node=n1 priority=0 cpu=4"))
+	h.AdmitPod(clustertest.Pod("high priority=5 cpu=1 label=app=web owner=web"))
 	h.run()
 	if h.nominatedTo("default/high") != "n1" {
 		t.Fatal("it does not wait for its victim")
 	}
-	h.now += 20 * second
-	old, _ := h.state.View().Pods.Get("default/high")
+	h.NowUnixNano += 20 * second
+	old, _ := h.State.View().Pods.Get("default/high")
 	pod := old.DeepCopy()
 	pod.OwnerReferences = nil
-	h.must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
+	h.Must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
 	h.run()
 	if h.nodeOf("default/high") != "n2" {
-		e, _ := h.state.View().Queue.Get("default/high")
+		e, _ := h.State.View().Queue.Get("default/high")
 		t.Fatalf("it sleeps: %+v", e)
 	}
 }

@@ -118,7 +118,7 @@ func (w *world) configuresPlugins(name string) {
 		config = append(config, berthv1.PluginConfig{Name: berthv1.PluginNodeResourcesFit,
 			Args: berthv1.PluginArguments{ScoringStrategy: s}})
 	}
-	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+	w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		if p := s.Profile(name); p != nil {
 			p.PluginConfig = config
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // TestOracleCrossNode: where rules between pods are in the way, who has to leave, on whatever nodes, costs exactly as
@@ -17,33 +18,33 @@ import (
 func TestOracleCrossNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{harness: newHarness(), t: t}
-		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+		w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 			most := rapid.Int32Range(0, 3).Draw(t, "other nodes")
 			s.Preemption.MaxOtherNodes = &most
 		})
 		for i := range rapid.IntRange(1, 3).Draw(t, "nodes") {
-			w.node(mkNode(fmt.Sprintf("n%d cpu=%s mem=8Gi label=zone=%s label=host=n%d", i, w.pick("cpu", "2", "3", "4"),
+			w.PutNode(clustertest.Node(fmt.Sprintf("n%d cpu=%s mem=8Gi label=zone=%s label=host=n%d", i, w.pick("cpu", "2", "3", "4"),
 				w.pick("zone", "a", "a", "b"), i)))
 		}
 		for range rapid.IntRange(0, 9).Draw(t, "pods") {
-			spec := fmt.Sprintf("p%d priority=%s cpu=%s node=%s label=app=%s%s", w.pods,
+			spec := fmt.Sprintf("p%d priority=%s cpu=%s node=%s label=app=%s%s", w.Admitted,
 				w.pick("priority", "0", "0", "1", "2", "9"),
 				w.pick("cpu", "0", "500m", "1"), w.someNode(), w.pick("app", "web", "web", "db"),
 				w.pick("start", "", " start=10", " start=20"))
-			w.pod(mkPod(spec + w.pick("its far", "", "", "", " far=zone:app=new", " far=host:app=new", " far=host:app=db")))
+			w.AdmitPod(clustertest.Pod(spec + w.pick("its far", "", "", "", " far=zone:app=new", " far=host:app=new", " far=host:app=db")))
 		}
 		if key, ok := w.somePod(); ok && rapid.Bool().Draw(t, "leaving") {
-			w.must(&fsm.DeletePod{Key: key})
+			w.Must(&fsm.DeletePod{Key: key})
 		}
-		w.pod(mkPod(fmt.Sprintf("x priority=5 cpu=%s label=app=new%s", w.pick("its cpu", "0", "1", "2"),
+		w.AdmitPod(clustertest.Pod(fmt.Sprintf("x priority=5 cpu=%s label=app=new%s", w.pick("its cpu", "0", "1", "2"),
 			w.pick("rules", "", " far=zone:app=web", " far=host:app=web", " far=zone:app=web far=host:app=db",
 				" spread=zone:1:app=web", " spread=host:1:app=web",
 				" near=zone:app=web", " near=host:app=db", " near=zone:app=db far=host:app=web",
 				" spread=zone:1:app=db near=zone:app=web"))))
 		ready := w.ready()
-		o := newOracle(w.state.View(), budgetTable{})
+		o := newOracle(w.State.View(), budgetTable{})
 		o.cross = true
-		pod, _ := w.state.View().Pods.Get(ready[0].Key())
+		pod, _ := w.State.View().Pods.Get(ready[0].Key())
 		want := o.decide(pod)
 		p := w.step(8)
 		if p == nil {
@@ -61,10 +62,10 @@ func TestOracleCrossNode(t *testing.T) {
 		if refused := w.commit(p); len(refused) > 0 {
 			t.Fatalf("refused: %v\n%s", refused, describe(p.Command))
 		}
-		w.confirm()
-		w.now += 100 * second
+		w.Confirm()
+		w.NowUnixNano += 100 * second
 		w.run()
-		if stored, _ := w.state.View().Pods.Get(ready[0].Key()); got.kind == assumePreempt &&
+		if stored, _ := w.State.View().Pods.Get(ready[0].Key()); got.kind == assumePreempt &&
 			stored.Spec.NodeName != got.node {
 			t.Fatalf("%s is on %q and was to go to %s", stored.Name, stored.Spec.NodeName, got.node)
 		}
@@ -98,7 +99,7 @@ func (w *world) compareAnywhere(o *oracle, pod *corev1.Pod, got *assumption, wan
 
 // explainsIt: Explain names the same victims as the decision.
 func (w *world) explainsIt(pod *corev1.Pod, d *fsm.PreemptDecision) {
-	for _, verdict := range explainAll(w.state.View(), pod) {
+	for _, verdict := range explainAll(w.State.View(), pod) {
 		if verdict.Node != d.Node {
 			continue
 		}
@@ -117,7 +118,7 @@ func (w *world) explainsIt(pod *corev1.Pod, d *fsm.PreemptDecision) {
 func TestPropertyCrossNodePipeline(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{harness: newHarness(), t: t}
-		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+		w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 			after := rapid.Int32Range(1, 300).Draw(t, "reserve after")
 			s.Reservation.AfterSeconds = &after
 		})
@@ -133,34 +134,34 @@ func TestPropertyCrossNodePipeline(t *testing.T) {
 func (w *world) happenAmongRuled(nodes int) {
 	switch rapid.IntRange(0, 7).Draw(w.t, "event") {
 	case 0, 1, 2:
-		w.pod(w.ruledPod())
+		w.AdmitPod(w.ruledPod())
 	case 3:
-		w.confirm()
+		w.Confirm()
 	case 4:
 		if key, ok := w.somePod(); ok {
-			w.must(&fsm.DeletePod{Key: key})
+			w.Must(&fsm.DeletePod{Key: key})
 		}
 	case 5:
 		w.putZonedNode(rapid.IntRange(0, nodes).Draw(w.t, "which"))
 	case 6:
-		if name := w.someNode(); w.state.View().Nodes.Len() > 1 {
-			w.must(&fsm.DeleteNode{Name: name})
+		if name := w.someNode(); w.State.View().Nodes.Len() > 1 {
+			w.Must(&fsm.DeleteNode{Name: name})
 		}
 	case 7:
 		if key, ok := w.somePod(); ok {
 			w.end(key)
 		}
 	}
-	w.now += 20 * second
+	w.NowUnixNano += 20 * second
 }
 
 func (w *world) putZonedNode(i int) {
-	w.node(mkNode(fmt.Sprintf("n%d cpu=%s mem=8Gi label=zone=%s label=host=n%d", i, w.pick("cpu", "1", "2", "3"),
+	w.PutNode(clustertest.Node(fmt.Sprintf("n%d cpu=%s mem=8Gi label=zone=%s label=host=n%d", i, w.pick("cpu", "1", "2", "3"),
 		w.pick("zone", "a", "a", "b"), i)))
 }
 
 func (w *world) ruledPod() *corev1.Pod {
-	return mkPod(fmt.Sprintf("p%d priority=%s cpu=%s label=app=%s%s", w.pods, w.pick("priority", "0", "1", "2", "9"),
+	return clustertest.Pod(fmt.Sprintf("p%d priority=%s cpu=%s label=app=%s%s", w.Admitted, w.pick("priority", "0", "1", "2", "9"),
 		w.pick("cpu", "0", "500m", "1", "2"),
 		w.pick("app", "web", "db", "new"), w.pick("rules", "", "", " far=zone:app=web", " far=host:app=web",
 			" far=host:app=new", " far=zone:app=db",

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // world draws random clusters and what happens to them. Amounts are few and small, so that ties, full nodes and
@@ -45,11 +46,11 @@ func (w *world) putNode(i int) {
 	} {
 		spec += extra
 	}
-	w.node(mkNode(spec))
+	w.PutNode(clustertest.Node(spec))
 }
 
 func (w *world) randomPod(bound bool) *corev1.Pod {
-	spec := fmt.Sprintf("p%d priority=%s", w.pods, w.pick("priority", "0", "0", "1", "2", "5", "-3"))
+	spec := fmt.Sprintf("p%d priority=%s", w.Admitted, w.pick("priority", "0", "0", "1", "2", "5", "-3"))
 	for _, extra := range []string{
 		w.pick("cpu", "", " cpu=1", " cpu=1", " cpu=500m", " cpu=2"), w.pick("mem", "", " mem=1Gi", " mem=2Gi"),
 		w.pick("select", "", "", "", " select=zone=a", " select=disk=ssd"),
@@ -64,12 +65,12 @@ func (w *world) randomPod(bound bool) *corev1.Pod {
 		spec += " node=" + w.someNode() + w.pick("start", "", " start=10", " start=20", " start=30") +
 			w.pick("ready", "", " ready")
 	}
-	return mkPod(spec)
+	return clustertest.Pod(spec)
 }
 
 func (w *world) someNode() string {
 	var names []string
-	w.state.View().Nodes.Scan("", func(name string, _ *corev1.Node) bool {
+	w.State.View().Nodes.Scan("", func(name string, _ *corev1.Node) bool {
 		names = append(names, name)
 		return true
 	})
@@ -78,7 +79,7 @@ func (w *world) someNode() string {
 
 func (w *world) somePod() (string, bool) {
 	var keys []string
-	w.state.View().Pods.Scan("", func(key string, _ *corev1.Pod) bool {
+	w.State.View().Pods.Scan("", func(key string, _ *corev1.Pod) bool {
 		if !inCrowd(key) {
 			keys = append(keys, key)
 		}
@@ -95,38 +96,38 @@ func (w *world) happen(nodes int) {
 	switch rapid.IntRange(0, 9).Draw(w.t, "event") {
 	case 0, 1, 2:
 		for range rapid.IntRange(1, 4).Draw(w.t, "pods") {
-			w.pod(w.randomPod(false))
+			w.AdmitPod(w.randomPod(false))
 		}
 	case 3:
-		w.pod(w.randomPod(true))
+		w.AdmitPod(w.randomPod(true))
 	case 4, 5:
-		w.confirm()
+		w.Confirm()
 	case 6:
 		if key, ok := w.somePod(); ok {
-			w.must(&fsm.DeletePod{Key: key})
+			w.Must(&fsm.DeletePod{Key: key})
 		}
 	case 7:
 		w.putNode(rapid.IntRange(0, nodes).Draw(w.t, "which"))
 	case 8:
-		if name := w.someNode(); w.state.View().Nodes.Len() > 1 {
-			w.must(&fsm.DeleteNode{Name: name})
+		if name := w.someNode(); w.State.View().Nodes.Len() > 1 {
+			w.Must(&fsm.DeleteNode{Name: name})
 		}
 	case 9:
 		if key, ok := w.somePod(); ok {
 			w.end(key)
 		}
 	}
-	w.now += 20 * second
+	w.NowUnixNano += 20 * second
 }
 
 // end lets a running pod finish on its own.
 func (w *world) end(key string) {
-	p, _ := w.state.View().Pods.Get(key)
+	p, _ := w.State.View().Pods.Get(key)
 	if p.Spec.NodeName == "" {
 		return
 	}
 	status := corev1.PodStatus{Phase: corev1.PodSucceeded}
-	w.must(&fsm.ReportPods{Node: p.Spec.NodeName,
+	w.Must(&fsm.ReportPods{Node: p.Spec.NodeName,
 		Reports: []fsm.PodReport{{Key: key, UID: string(p.UID), Status: fsm.PodStatusWire{Object: &status}}}})
 }
 
@@ -136,7 +137,7 @@ func (w *world) furnish(nodes int) {
 		w.putNode(i)
 	}
 	for range rapid.IntRange(0, 3*nodes).Draw(w.t, "bound") {
-		w.pod(w.randomPod(true))
+		w.AdmitPod(w.randomPod(true))
 	}
 }
 
@@ -144,7 +145,7 @@ func newWorld(t *rapid.T, nodes int) *world {
 	w := &world{harness: newHarness(), t: t}
 	w.furnish(nodes)
 	if rapid.IntRange(0, 4).Draw(t, "fifo") == 0 {
-		w.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Queue = berthv1.QueueFIFO })
+		w.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Queue = berthv1.QueueFIFO })
 	}
 	return w
 }
@@ -157,7 +158,7 @@ func TestOracle(t *testing.T) {
 		w := newWorld(t, nodes)
 		w.drawWork()
 		budgets := randomBudgets(t)
-		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+		w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 			limit := rapid.SampledFrom([]int32{0, 1000, 1000, 1000}).Draw(t, "limit")
 			s.Preemption.SearchLimit = &limit
 			s.Preemption.Budgets = rapid.SampledFrom([]berthv1.BudgetPolicy{"", berthv1.BudgetsStrict}).Draw(t, "budgets")
@@ -175,9 +176,9 @@ func TestOracle(t *testing.T) {
 			}
 			w.runBeside(func() *oracle {
 				if budgets == nil {
-					return newOracle(w.state.View(), w.stateBudgets())
+					return newOracle(w.State.View(), w.stateBudgets())
 				}
-				return newOracle(w.state.View(), budgets)
+				return newOracle(w.State.View(), budgets)
 			})
 		}
 	})
@@ -230,7 +231,7 @@ func (w *world) tryStep(most int) (p *Plan, ok bool) {
 			p, ok = nil, false
 		}
 	}()
-	p = w.sched.Step(w.now, most)
+	p = w.sched.Step(w.NowUnixNano, most)
 	if w.sched.meter.charged == nil {
 		for _, told := range w.sched.Panics() {
 			w.t.Fatalf("a decision about %s panicked: %s\n%s", told.Pod, told.Value, told.Stack)
@@ -246,7 +247,7 @@ func (w *world) drawWork() {
 
 func (w *world) ready() []*fsm.QueueEntry {
 	var out []*fsm.QueueEntry
-	w.state.View().Ready(w.now, func(e *fsm.QueueEntry) bool {
+	w.State.View().Ready(w.NowUnixNano, func(e *fsm.QueueEntry) bool {
 		out = append(out, e)
 		return true
 	})
@@ -260,7 +261,7 @@ func (w *world) compare(o *oracle, p *Plan, ready []*fsm.QueueEntry) {
 		if left == 0 {
 			return
 		}
-		pod, _ := w.state.View().Pods.Get(e.Key())
+		pod, _ := w.State.View().Pods.Get(e.Key())
 		want := o.decide(pod)
 		i := slices.IndexFunc(p.assumptions, func(f *assumption) bool { return f.uid == e.UID })
 		if i < 0 {
@@ -369,7 +370,7 @@ func byUID(noms []*nomination) []*nomination {
 func (w *world) checkView() { w.checkViewOf(w.t.Fatalf) }
 
 func (w *world) checkViewOf(fatalf func(format string, values ...any)) {
-	fresh := New(w.state)
+	fresh := New(w.State)
 	fresh.followAll()
 	w.sched.followAll()
 	for i := range fresh.view.nodes {
@@ -390,7 +391,7 @@ func (w *world) checkViewOf(fatalf func(format string, values ...any)) {
 			fatalf("node %s: followed %+v, built anew %+v", want.name, got, want)
 		}
 	}
-	w.state.View().Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
+	w.State.View().Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
 		for i := range fresh.view.nodes {
 			name := fresh.view.nodes[i].name
 			got, want := w.sched.view.topo.Judge(e.Class()).Reasons(name), fresh.view.topo.Judge(e.Class()).Reasons(name)
@@ -421,7 +422,7 @@ func (b budgetTable) Of(_ string, labels map[string]string) []*Budget {
 }
 
 func (w *world) stateBudgets() Budgets {
-	return &stateBudgets{state: w.state.View(), known: map[types.UID]*Budget{}}
+	return &stateBudgets{state: w.State.View(), known: map[types.UID]*Budget{}}
 }
 
 // randomBudgets stores budgets, some of which pods of lower priority must not violate.
@@ -436,7 +437,7 @@ func (w *world) randomBudgets() {
 			if extra := w.pick("kind", "", "", "from=3", "always-allow"); extra != "" {
 				words = append(words, extra)
 			}
-			w.budget(words)
+			w.PutBudget(words)
 		}
 	}
 }
@@ -444,8 +445,8 @@ func (w *world) randomBudgets() {
 // dropBudgets removes some of the budgets.
 func (w *world) dropBudgets() {
 	for _, name := range []string{"web", "db", "all"} {
-		if _, ok := w.state.View().Budgets.Get("default/" + name); ok && rapid.Bool().Draw(w.t, "drop-"+name) {
-			w.must(&fsm.DeleteDisruptionBudget{Namespace: "default", Name: name})
+		if _, ok := w.State.View().Budgets.Get("default/" + name); ok && rapid.Bool().Draw(w.t, "drop-"+name) {
+			w.Must(&fsm.DeleteDisruptionBudget{Namespace: "default", Name: name})
 		}
 	}
 }
@@ -495,7 +496,7 @@ func (w *world) pipeline(nodes int, happen func(nodes int)) {
 				continue
 			}
 			if rapid.IntRange(0, 5).Draw(t, "lost") > 0 {
-				r := w.must(under[0].Command)
+				r := w.Must(under[0].Command)
 				t.Logf("applied, refused %v", r.Plan.Refused)
 			}
 			w.sched.Settle(under[0])
@@ -507,10 +508,10 @@ func (w *world) pipeline(nodes int, happen func(nodes int)) {
 	for _, p := range under {
 		t.Logf("applied at the end: refused %v", w.commit(p))
 	}
-	w.confirm()
-	w.now += 100 * second
+	w.Confirm()
+	w.NowUnixNano += 100 * second
 	w.run()
-	w.now += 100 * second
+	w.NowUnixNano += 100 * second
 	w.run()
 	w.checkView()
 }
@@ -529,7 +530,7 @@ func (w *world) notTwice(plans []*Plan) {
 
 // nobodySleepsBesideRoom: no pod is unschedulable while a node would take it.
 func (w *world) nobodySleepsBesideRoom() {
-	v := w.state.View()
+	v := w.State.View()
 	o := newOracle(v, w.stateBudgets())
 	v.Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
 		pod, _ := v.Pods.Get(key)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // A world with zones, racks and hosts, and pods that ask where other pods are.
@@ -34,7 +35,7 @@ func (w *world) putTopologyNode(i int) {
 	} {
 		spec += extra
 	}
-	w.node(mkNode(spec))
+	w.PutNode(clustertest.Node(spec))
 }
 
 func (w *world) somePodSelector() string {
@@ -78,7 +79,7 @@ func (w *world) randomTerms() string {
 }
 
 func (w *world) topologyPod(bound bool) *corev1.Pod {
-	spec := fmt.Sprintf("p%d priority=%s", w.pods, w.pick("priority", "0", "0", "1", "5"))
+	spec := fmt.Sprintf("p%d priority=%s", w.Admitted, w.pick("priority", "0", "0", "1", "5"))
 	for _, extra := range []string{
 		w.pick("never", "", "", "", " never"),
 		w.pick("cpu", "", " cpu=1", " cpu=500m"), w.pick("select", "", "", "", "", " select=zone=a"),
@@ -97,8 +98,8 @@ func (w *world) topologyPod(bound bool) *corev1.Pod {
 	if bound {
 		spec += " node=" + w.someNode()
 	}
-	p := mkPod(spec)
-	if !*w.state.View().SchedulerConfig().Spec.Preemption.Enabled { // then pods have no priorities (PC11)
+	p := clustertest.Pod(spec)
+	if !*w.State.View().SchedulerConfig().Spec.Preemption.Enabled { // then pods have no priorities (PC11)
 		p.Spec.Priority, p.Spec.PreemptionPolicy = nil, nil
 	}
 	return p
@@ -115,36 +116,36 @@ func (w *world) happenAround(nodes int) {
 		w.relabel()
 	case 0, 1, 2, 3:
 		for range rapid.IntRange(1, 4).Draw(w.t, "pods") {
-			w.pod(w.topologyPod(false))
+			w.AdmitPod(w.topologyPod(false))
 		}
 	case 4:
-		w.pod(w.topologyPod(true))
+		w.AdmitPod(w.topologyPod(true))
 	case 5:
-		w.confirm()
+		w.Confirm()
 	case 6:
 		if key, ok := w.somePod(); ok {
-			w.must(&fsm.DeletePod{Key: key})
+			w.Must(&fsm.DeletePod{Key: key})
 		}
 	case 7:
 		w.putTopologyNode(rapid.IntRange(0, nodes).Draw(w.t, "which"))
 	case 8:
-		if name := w.someNode(); w.state.View().Nodes.Len() > 1 {
-			w.must(&fsm.DeleteNode{Name: name})
+		if name := w.someNode(); w.State.View().Nodes.Len() > 1 {
+			w.Must(&fsm.DeleteNode{Name: name})
 		}
 	case 9:
 		if key, ok := w.somePod(); ok {
 			w.end(key)
 		}
 	case 10:
-		w.namespace("other", map[string]string{"team": w.pick("team", "a", "b")})
+		w.PutNamespace("other", map[string]string{"team": w.pick("team", "a", "b")})
 	}
-	w.now += 20 * second
+	w.NowUnixNano += 20 * second
 }
 
 // relabel gives a pod other labels, one that waits for its victims if there is one.
 func (w *world) relabel() {
 	var keys []string
-	w.state.View().Nominations.Scan("", func(key string, _ *fsm.Nomination) bool {
+	w.State.View().Nominations.Scan("", func(key string, _ *fsm.Nomination) bool {
 		keys = append(keys, key)
 		return true
 	})
@@ -154,10 +155,10 @@ func (w *world) relabel() {
 	} else if key, ok = w.somePod(); !ok {
 		return
 	}
-	old, _ := w.state.View().Pods.Get(key)
+	old, _ := w.State.View().Pods.Get(key)
 	p := old.DeepCopy()
 	p.Labels = map[string]string{"app": w.pick("app", "web", "db", "none"), "rev": w.pick("rev", "1", "2")}
-	w.must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: p}})
+	w.Must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: p}})
 }
 
 func newTopologyWorld(t *rapid.T, nodes int) *world {
@@ -169,15 +170,15 @@ func newTopologyWorld(t *rapid.T, nodes int) *world {
 // furnishTopology fills an empty world.
 func (w *world) furnishTopology(nodes int) {
 	t := w.t
-	w.namespace("other", map[string]string{"team": "a"})
-	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+	w.PutNamespace("other", map[string]string{"team": "a"})
+	w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		s.Profiles = append(s.Profiles, berthv1.SchedulerProfile{SchedulerName: "odd", Plugins: berthv1.ProfilePlugins{
 			Weights: map[string]int32{berthv1.PluginPodTopologySpread: 7, berthv1.PluginNodeResourcesFit: 3,
 				berthv1.PluginTaintToleration: 0}}})
 		if rapid.IntRange(0, 3).Draw(t, "list of defaults") == 0 {
 			s.PodTopologySpread.DefaultingType = berthv1.SpreadList
 			for _, word := range []string{zoneKey + ":1:-", "rack:2:-:soft"} {
-				c, _ := buildConstraint(word)
+				c, _ := clustertest.Constraint(word)
 				s.PodTopologySpread.DefaultConstraints = append(s.PodTopologySpread.DefaultConstraints, c)
 			}
 		}
@@ -186,15 +187,15 @@ func (w *world) furnishTopology(nodes int) {
 	})
 	w.configuresPlugins("odd")
 	if rapid.Bool().Draw(t, "services") {
-		w.service("web", map[string]string{"app": "web"})
-		w.service("first", map[string]string{"app": "web", "rev": "1"})
-		w.replicaSet("web", selectorOf("app=web"), 1)
+		w.PutService("web", map[string]string{"app": "web"})
+		w.PutService("first", map[string]string{"app": "web", "rev": "1"})
+		w.PutReplicaSet("web", clustertest.Selector("app=web"), 1)
 	}
 	for i := range nodes {
 		w.putTopologyNode(i)
 	}
 	for range rapid.IntRange(0, 3*nodes).Draw(t, "bound") {
-		w.pod(w.topologyPod(true))
+		w.AdmitPod(w.topologyPod(true))
 	}
 }
 
@@ -206,17 +207,17 @@ func TestOracleTopology(t *testing.T) {
 		w := newTopologyWorld(t, nodes)
 		w.relabels = true
 		w.drawWork()
-		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+		w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 			limit, others := int32(1_000_000), rapid.Int32Range(0, 3).Draw(t, "other nodes")
 			s.Preemption.SearchLimit, s.Preemption.MaxOtherNodes = &limit, &others
 		})
 		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
 			w.happenAround(nodes)
 			w.runBeside(func() *oracle {
-				o := newOracle(w.state.View(), budgetTable{})
+				o := newOracle(w.State.View(), budgetTable{})
 				o.cross = true
 				for _, e := range w.ready() {
-					pod, _ := w.state.View().Pods.Get(e.Key())
+					pod, _ := w.State.View().Pods.Get(e.Key())
 					w.namesThem(o, pod)
 				}
 				return o

@@ -15,7 +15,7 @@ func TestPropertyReservation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
 		w := newWorld(t, nodes)
-		w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+		w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 			after := int32(1)
 			s.Reservation.AfterSeconds = &after
 		})
@@ -40,7 +40,7 @@ func TestPropertyReservation(t *testing.T) {
 }
 
 func (w *world) oneReservation() {
-	v := w.state.View()
+	v := w.State.View()
 	reserved := 0
 	v.Nominations.Scan("", func(key string, n *fsm.Nomination) bool {
 		if !n.Reserved {

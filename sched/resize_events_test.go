@@ -14,7 +14,7 @@ func (w *world) resizesInPlace() {
 	if !ok {
 		return
 	}
-	old, _ := w.state.View().Pods.Get(key)
+	old, _ := w.State.View().Pods.Get(key)
 	p := old.DeepCopy()
 	p.Generation++
 	list := corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse(w.pick("cpu wanted", "100m", "500m", "1", "2", "9"))}
@@ -24,7 +24,7 @@ func (w *world) resizesInPlace() {
 		}
 	}
 	p.Spec.Containers[0].Resources.Requests = list
-	w.must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: p}, Resize: true})
+	w.Must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: p}, Resize: true})
 }
 
 // carriesOut has a node say how far a pod's resize is.
@@ -35,7 +35,7 @@ func (w *world) carriesOut() {
 	if !ok {
 		return
 	}
-	p, _ := w.state.View().Pods.Get(key)
+	p, _ := w.State.View().Pods.Get(key)
 	amount := func(label string) corev1.ResourceList {
 		if q := w.pick(label, "", "", "100m", "1", "3"); q != "" {
 			return corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse(q)}
@@ -56,6 +56,6 @@ func (w *world) carriesOut() {
 		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue,
 			Reason: reason, ObservedGeneration: p.Generation})
 	}
-	w.must(&fsm.ReportPods{Node: p.Spec.NodeName, Reports: []fsm.PodReport{
+	w.Must(&fsm.ReportPods{Node: p.Spec.NodeName, Reports: []fsm.PodReport{
 		{Key: key, UID: string(p.UID), Status: fsm.PodStatusWire{Object: status}}}})
 }

@@ -51,7 +51,7 @@ type Scheduler struct {
 	asides map[string]aside // by Class.Signature
 	panics []Panic
 
-	// A replay takes from the log what may have hung on how much work the steps before had done.
+	// DecideAgain takes from the record what may have hung on how much work the steps before had done.
 	replaying   bool
 	given       map[types.UID]*fsm.SetAside // pods that are set aside
 	reserveOnly string                      // the pod that room is kept for; "": none

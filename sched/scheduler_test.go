@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // TestForget: the boards not asked for longest go first, what they held is not counted any more, and those that nobody
@@ -14,20 +15,20 @@ import (
 func TestForget(t *testing.T) {
 	h := newHarness()
 	for i := range 4 {
-		h.node(mkNode(fmt.Sprintf("n%d cpu=8 mem=8Gi", i)))
+		h.PutNode(clustertest.Node(fmt.Sprintf("n%d cpu=8 mem=8Gi", i)))
 	}
 	s := h.sched
 	s.followAll()
 	known := func(i int) bool {
-		_, kept := s.boards[boardKey{class: model.ClassOf(mkPod(fmt.Sprintf("p cpu=%d", i+1))).Shape}]
+		_, kept := s.boards[boardKey{class: model.ClassOf(clustertest.Pod(fmt.Sprintf("p cpu=%d", i+1))).Shape}]
 		return kept
 	}
 	for i := range 6 {
 		s.step++
-		s.boardOf(model.ClassOf(mkPod(fmt.Sprintf("p cpu=%d", i+1))))
+		s.boardOf(model.ClassOf(clustertest.Pod(fmt.Sprintf("p cpu=%d", i+1))))
 	}
 	s.limit = s.bytes - 1
-	s.weigh(s.boards[boardKey{class: model.ClassOf(mkPod("p cpu=6")).Shape}])
+	s.weigh(s.boards[boardKey{class: model.ClassOf(clustertest.Pod("p cpu=6")).Shape}])
 	for i := range 6 {
 		if known(i) != (i >= 2) {
 			t.Errorf("class %d of 6: kept %v", i, known(i))
@@ -41,7 +42,7 @@ func TestForget(t *testing.T) {
 		t.Errorf("%d bytes are counted, %d held", s.bytes, sum)
 	}
 	s.step = 2 * idleSteps
-	s.boardOf(model.ClassOf(mkPod("p cpu=6")))
+	s.boardOf(model.ClassOf(clustertest.Pod("p cpu=6")))
 	s.sweep()
 	if len(s.boards) != 1 || !known(5) {
 		t.Errorf("%d boards are left", len(s.boards))
@@ -64,7 +65,7 @@ func TestBoardsHoldWhatTheySay(t *testing.T) {
 
 func boardsHoldWhatTheySay(t *testing.T, first, more int, pod string) {
 	h := newHarness()
-	h.node(mkNode("n1 cpu=1000 mem=8Gi pods=100 label=zone=a"))
+	h.PutNode(clustertest.Node("n1 cpu=1000 mem=8Gi pods=100 label=zone=a"))
 	h.sched.limit = 8 << 20
 	heap := func() int {
 		runtime.GC()
@@ -79,7 +80,7 @@ func boardsHoldWhatTheySay(t *testing.T, first, more int, pod string) {
 		for range shapes {
 			s.step++
 			shape++
-			s.boardOf(model.ClassOf(mkPod(fmt.Sprintf(pod, shape))))
+			s.boardOf(model.ClassOf(clustertest.Pod(fmt.Sprintf(pod, shape))))
 		}
 	}
 	churn(first) // what is kept beside them, the judges of model above all, is as much as it gets by now
@@ -103,7 +104,7 @@ func boardsHoldWhatTheySay(t *testing.T, first, more int, pod string) {
 // TestBounds: one Step decides no more than it is told, and none when everything is under way.
 func TestBounds(t *testing.T) {
 	h := newHarness()
-	h.node(mkNode("n1 cpu=64 mem=64Gi"))
+	h.PutNode(clustertest.Node("n1 cpu=64 mem=64Gi"))
 	h.admit(10, "p cpu=1")
 	first := h.next(4)
 	second := h.next(100)
@@ -128,24 +129,24 @@ func TestBounds(t *testing.T) {
 // they are settled, and it is told.
 func TestHoldEnds(t *testing.T) {
 	h := newHarness()
-	h.node(mkNode("n1 cpu=100 mem=64Gi"))
-	h.pod(mkPod("big cpu=100"))
+	h.PutNode(clustertest.Node("n1 cpu=100 mem=64Gi"))
+	h.AdmitPod(clustertest.Pod("big cpu=100"))
 	under := []*Plan{h.next(1)}
-	h.pod(mkPod("late cpu=100"))
+	h.AdmitPod(clustertest.Pod("late cpu=100"))
 	if p := h.next(10); p != nil {
 		t.Fatalf("%s", describe(p.Command))
 	}
-	h.node(mkNode("n2 cpu=4 mem=8Gi"))
-	h.pod(mkPod("small cpu=1"))
-	under = append(under, h.sched.Step(h.now+maxHeldNanos, 10))
-	h.pod(mkPod("small2 cpu=1"))
-	if p := h.sched.Step(h.now+maxHeldNanos, 10); p != nil {
+	h.PutNode(clustertest.Node("n2 cpu=4 mem=8Gi"))
+	h.AdmitPod(clustertest.Pod("small cpu=1"))
+	under = append(under, h.sched.Step(h.NowUnixNano+maxHeldNanos, 10))
+	h.AdmitPod(clustertest.Pod("small2 cpu=1"))
+	if p := h.sched.Step(h.NowUnixNano+maxHeldNanos, 10); p != nil {
 		t.Fatalf("a plan was made instead of waiting: %s", describe(p.Command))
 	}
 	for _, p := range under {
 		h.commit(p)
 	}
-	p := h.sched.Step(h.now+maxHeldNanos, 10)
+	p := h.sched.Step(h.NowUnixNano+maxHeldNanos, 10)
 	if len(p.Command.Failures) != 1 || len(p.Command.Bindings) != 1 {
 		t.Fatalf("%s", describe(p.Command))
 	}
@@ -154,10 +155,10 @@ func TestHoldEnds(t *testing.T) {
 // TestShortBy: a failure tells the least that is missing on any node.
 func TestShortBy(t *testing.T) {
 	h := newHarness()
-	h.node(mkNode("n1 cpu=4 mem=8Gi"))
-	h.node(mkNode("n2 cpu=2 mem=8Gi"))
-	h.pod(mkPod("a cpu=2 node=n1"))
-	h.pod(mkPod("p cpu=3"))
+	h.PutNode(clustertest.Node("n1 cpu=4 mem=8Gi"))
+	h.PutNode(clustertest.Node("n2 cpu=2 mem=8Gi"))
+	h.AdmitPod(clustertest.Pod("a cpu=2 node=n1"))
+	h.AdmitPod(clustertest.Pod("p cpu=3"))
 	p := h.next(10)
 	got := p.Command.Failures[0].Diagnosis.Reasons
 	want := []fsm.ReasonCount{
@@ -175,9 +176,9 @@ func TestRing(t *testing.T) {
 	for i := range 300 {
 		h := newHarness()
 		for n := range 3 {
-			h.node(mkNode(fmt.Sprintf("n%d cpu=8 mem=8Gi", n)))
+			h.PutNode(clustertest.Node(fmt.Sprintf("n%d cpu=8 mem=8Gi", n)))
 		}
-		h.pod(mkPod(fmt.Sprintf("p%d cpu=1", i)))
+		h.AdmitPod(clustertest.Pod(fmt.Sprintf("p%d cpu=1", i)))
 		count[h.next(1).Command.Bindings[0].Node]++
 	}
 	if len(count) != 3 {

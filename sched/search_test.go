@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 	"github.com/berth-dev/berth/sched/victims"
 )
 
@@ -23,7 +24,7 @@ type oneNode struct {
 
 func drawNode(t *rapid.T, most int) *oneNode {
 	w := &oneNode{budgets: budgetTable{}}
-	obj := mkNode(fmt.Sprintf("n cpu=%d mem=%dGi a.io/gpu=4", rapid.IntRange(2, 12).Draw(t, "cpu"),
+	obj := clustertest.Node(fmt.Sprintf("n cpu=%d mem=%dGi a.io/gpu=4", rapid.IntRange(2, 12).Draw(t, "cpu"),
 		rapid.IntRange(2, 12).Draw(t, "mem")))
 	w.n = node{name: "n", obj: obj, alloc: model.Allocatable(obj)}
 	pick := func(label string, of ...string) string { return rapid.SampledFrom(of).Draw(t, label) }
@@ -37,7 +38,7 @@ func drawNode(t *rapid.T, most int) *oneNode {
 		} {
 			spec += extra
 		}
-		obj := mkPod(spec)
+		obj := clustertest.Pod(spec)
 		obj.UID, obj.Namespace = types.UID(obj.Name), "default"
 		p := newPod(obj, model.ClassOf(obj))
 		p.leaving = rapid.IntRange(0, 7).Draw(t, "leaving") == 0
@@ -54,7 +55,7 @@ func drawNode(t *rapid.T, most int) *oneNode {
 			}
 		}
 	}
-	w.c = model.ClassOf(mkPod("x priority=" + pick("its priority", "5", "10", "1") + pick("its cpu", "", " cpu=1",
+	w.c = model.ClassOf(clustertest.Pod("x priority=" + pick("its priority", "5", "10", "1") + pick("its cpu", "", " cpu=1",
 		" cpu=3", " cpu=6") +
 		pick("its mem", "", " mem=2Gi", " mem=5Gi") + pick("its gpu", "", "", " a.io/gpu=2") + pick("its port", "", "",
 		" port=80")))
@@ -184,10 +185,10 @@ func BenchmarkSearch(b *testing.B) {
 			rng := rand.New(rand.NewSource(1))
 			var nodes []node
 			for range 100 {
-				obj := mkNode(fmt.Sprintf("n cpu=%dm mem=%dMi pods=200", 350*size, 600*size))
+				obj := clustertest.Node(fmt.Sprintf("n cpu=%dm mem=%dMi pods=200", 350*size, 600*size))
 				n := node{obj: obj, alloc: model.Allocatable(obj)}
 				for i := range size {
-					obj := mkPod(fmt.Sprintf("p%d priority=%d cpu=%dm mem=%dMi start=%d", i, rng.Intn(3), 100+50*rng.Intn(10),
+					obj := clustertest.Pod(fmt.Sprintf("p%d priority=%d cpu=%dm mem=%dMi start=%d", i, rng.Intn(3), 100+50*rng.Intn(10),
 						128+64*rng.Intn(12), rng.Intn(1000)))
 					obj.UID = types.UID(obj.Name)
 					n.pods = append(n.pods, newPod(obj, model.ClassOf(obj)))
@@ -196,7 +197,7 @@ func BenchmarkSearch(b *testing.B) {
 				slices.SortFunc(n.pods, moreImportant)
 				nodes = append(nodes, n)
 			}
-			p := newProblem(model.ClassOf(mkPod(fmt.Sprintf("x priority=10 cpu=%dm mem=%dMi", 120*size, 200*size))),
+			p := newProblem(model.ClassOf(clustertest.Pod(fmt.Sprintf("x priority=10 cpu=%dm mem=%dMi", 120*size, 200*size))),
 				preempting{searchLimit: 1000})
 			minimal, steps := 0, int32(0)
 			i := 0

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // event is something that can happen to a world, and how often in comparison to others.
@@ -32,12 +33,12 @@ func sleepEvents() []event {
 	return []event{
 		{"pods come", 8, func(w *world) {
 			for range rapid.IntRange(1, 3).Draw(w.t, "pods") {
-				w.pod(w.sleeper(false))
+				w.AdmitPod(w.sleeper(false))
 			}
 		}},
-		{"a pod comes to a node", 2, func(w *world) { w.pod(w.sleeper(true)) }},
+		{"a pod comes to a node", 2, func(w *world) { w.AdmitPod(w.sleeper(true)) }},
 		{"pods of a template come", 1, (*world).admitsTemplate},
-		{"victims go", 2, func(w *world) { w.confirm() }},
+		{"victims go", 2, func(w *world) { w.Confirm() }},
 		{"budgets", 2, (*world).randomBudgets},
 		{"a budget counts replicas", 1, (*world).replicaBudget},
 		{"budgets go", 2, (*world).dropBudgets},
@@ -51,8 +52,8 @@ func sleepEvents() []event {
 		{"a pod is evicted", 1, (*world).evicts},
 		{"a pod is bound by hand", 1, (*world).bindsByHand},
 		{"a pod has a finalizer", 1, (*world).finalizer},
-		{"a leader is lost", 2, func(w *world) { w.sched = New(w.state) }},
-		{"a server is restored", 1, func(w *world) { w.state = restored(w.state); w.sched = New(w.state) }},
+		{"a leader is lost", 2, func(w *world) { w.sched = New(w.State) }},
+		{"a server is restored", 1, func(w *world) { w.State = restored(w.State); w.sched = New(w.State) }},
 		{"a snapshot is restored", 1, (*world).restoresSnapshot},
 		{"plans are overtaken", 4, (*world).overtakesPlans},
 		{"a decision is wrong", 1, (*world).decidesWrongly},
@@ -69,7 +70,7 @@ func sleepEvents() []event {
 		{"a workload shrinks", 1, (*world).scalesIn},
 		{"a namespace goes", 1, (*world).emptiesNamespace},
 		{"marks are forgotten", 1, (*world).overflowsMarks},
-		{"nominations expire", 1, func(w *world) { w.now += 400 * second; w.expire() }},
+		{"nominations expire", 1, func(w *world) { w.NowUnixNano += 400 * second; w.expire() }},
 		{"around", 6, func(w *world) { w.happenAround(4) }},
 	}
 }
@@ -89,15 +90,15 @@ func (w *world) drawEvents() {
 // anythingHappens lets one thing happen to the cluster.
 func (w *world) anythingHappens() {
 	e := w.events[rapid.IntRange(0, len(w.events)-1).Draw(w.t, "event")]
-	w.t.Logf("second %d: %s", w.now/second, e.name)
+	w.t.Logf("second %d: %s", w.NowUnixNano/second, e.name)
 	e.do(w)
-	w.now += rapid.Int64Range(0, 20).Draw(w.t, "seconds") * second
+	w.NowUnixNano += rapid.Int64Range(0, 20).Draw(w.t, "seconds") * second
 }
 
 // changesReadiness has a pod that runs say whether it is ready.
 func (w *world) changesReadiness() {
 	if key, ok := w.someBoundPod(); ok {
-		w.report(key, rapid.Bool().Draw(w.t, "ready"))
+		w.Report(key, rapid.Bool().Draw(w.t, "ready"))
 	}
 }
 
@@ -107,7 +108,7 @@ func (w *world) someBoundPod() (string, bool) {
 
 func (w *world) somePodThat(label string, is func(p *corev1.Pod) bool) (string, bool) {
 	var keys []string
-	w.state.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
+	w.State.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
 		if is(p) && !inCrowd(key) {
 			keys = append(keys, key)
 		}
@@ -124,9 +125,9 @@ func (w *world) somePodThat(label string, is func(p *corev1.Pod) bool) (string, 
 // happens to them.
 func (w *world) crowd() {
 	admit := func(count int32, words string) {
-		p := mkPod(words)
+		p := clustertest.Pod(words)
 		p.Name, p.GenerateName, p.Namespace = "", "crowd-", "default"
-		w.must(&fsm.AdmitPods{Template: fsm.PodWire{Object: p}, Count: count})
+		w.Must(&fsm.AdmitPods{Template: fsm.PodWire{Object: p}, Count: count})
 	}
 	for range 5 {
 		admit(1000, "crowd node=crowded label=app:crowd")
@@ -138,10 +139,10 @@ func inCrowd(key string) bool { return strings.HasPrefix(key, "default/crowd-") 
 
 // update changes a pod as the API does.
 func (w *world) update(key string, change func(p *corev1.Pod)) {
-	old, _ := w.state.View().Pods.Get(key)
+	old, _ := w.State.View().Pods.Get(key)
 	p := old.DeepCopy()
 	change(p)
-	w.apply(&fsm.UpdatePod{Pod: fsm.PodWire{Object: p}}) // a node may have no room for more
+	w.Apply(&fsm.UpdatePod{Pod: fsm.PodWire{Object: p}}) // a node may have no room for more
 }
 
 // changesPod changes what an update of a pod may change.
@@ -169,7 +170,7 @@ func (w *world) changesPod() {
 		case "owner":
 			p.OwnerReferences = nil
 			if owner := w.pick("owner", "", "web", "other"); owner != "" {
-				_ = addToPod(p, "owner="+owner)
+				_ = clustertest.AddWord(p, "owner="+owner)
 			}
 		case "selector": // of a pod that is gated still
 			if model.Gated(p) {
@@ -242,43 +243,43 @@ func (w *world) admitsTemplate() {
 	p := w.sleeper(false)
 	p.Name, p.GenerateName, p.Namespace = "", "t-", "default"
 	if p.Spec.Priority != nil {
-		p.Spec.PriorityClassName = w.class(*p.Spec.Priority, p.Spec.PreemptionPolicy)
+		p.Spec.PriorityClassName = w.Class(*p.Spec.Priority, p.Spec.PreemptionPolicy)
 	} else {
 		p.Spec.PreemptionPolicy = nil
 	}
-	w.apply(&fsm.AdmitPods{Template: fsm.PodWire{Object: p}, Count: rapid.Int32Range(1, 3).Draw(w.t, "count")})
+	w.Apply(&fsm.AdmitPods{Template: fsm.PodWire{Object: p}, Count: rapid.Int32Range(1, 3).Draw(w.t, "count")})
 }
 
 // replicaBudget makes a budget that goes by how many replicas there are to be.
 func (w *world) replicaBudget() {
-	w.budget([]string{"web", "app=web", w.pick("share", "min=50%", "max=1", "max=50%", "max=0")})
+	w.PutBudget([]string{"web", "app=web", w.pick("share", "min=50%", "max=1", "max=50%", "max=0")})
 }
 
 // announces announces a disruption, as a client of the eviction API of old did.
 func (w *world) announces() {
-	old, ok := w.state.View().Budgets.Get("default/" + w.pick("budget", "web", "db", "all"))
+	old, ok := w.State.View().Budgets.Get("default/" + w.pick("budget", "web", "db", "all"))
 	key, found := w.someBoundPod()
 	if !ok || !found {
 		return
 	}
 	b := old.DeepCopy()
-	pod, _ := w.state.View().Pods.Get(key)
+	pod, _ := w.State.View().Pods.Get(key)
 	b.Status.DisruptedPods = nil
 	if w.pick("announced", "yes", "yes", "no") == "yes" {
-		b.Status.DisruptedPods = map[string]metav1.Time{pod.Name: metav1.Unix(w.now/second, 0)}
+		b.Status.DisruptedPods = map[string]metav1.Time{pod.Name: metav1.Unix(w.NowUnixNano/second, 0)}
 	}
-	w.must(&fsm.PutDisruptionBudget{Budget: fsm.BudgetWire{Object: b}})
+	w.Must(&fsm.PutDisruptionBudget{Budget: fsm.BudgetWire{Object: b}})
 }
 
 func (w *world) evicts() {
 	if key, ok := w.somePod(); ok {
-		w.apply(&fsm.EvictPod{Key: key}) // budgets may refuse it
+		w.Apply(&fsm.EvictPod{Key: key}) // budgets may refuse it
 	}
 }
 
 func (w *world) bindsByHand() {
 	if key, ok := w.somePodThat("waiting", func(p *corev1.Pod) bool { return p.Spec.NodeName == "" }); ok {
-		w.apply(&fsm.BindPod{Key: key, Node: w.someNode()}) // it may have no room
+		w.Apply(&fsm.BindPod{Key: key, Node: w.someNode()}) // it may have no room
 	}
 }
 
@@ -300,7 +301,7 @@ func (w *world) restoresSnapshot() {
 		var b bytes.Buffer
 		out, err := flate.NewWriter(&b, flate.BestSpeed)
 		if err == nil {
-			err = w.state.View().Write(out)
+			err = w.State.View().Write(out)
 		}
 		if err == nil {
 			err = out.Close()
@@ -312,8 +313,8 @@ func (w *world) restoresSnapshot() {
 		return
 	}
 	sum := sha256.Sum256(w.saved)
-	w.must(&fsm.StageSnapshot{ID: "s", Data: w.saved})
-	w.must(&fsm.RestoreSnapshot{ID: "s", Bytes: int64(len(w.saved)), SHA256: sum[:]})
+	w.Must(&fsm.StageSnapshot{ID: "s", Data: w.saved})
+	w.Must(&fsm.RestoreSnapshot{ID: "s", Bytes: int64(len(w.saved)), SHA256: sum[:]})
 	w.saved = nil
 }
 
@@ -340,7 +341,7 @@ func (w *world) overtakesPlans() {
 	}
 	for _, m := range under {
 		if w.pick("plan", "applied", "applied", "applied", "lost") == "applied" {
-			w.t.Logf("applied: refused %+v", w.must(m.plan.Command).Plan.Refused)
+			w.t.Logf("applied: refused %+v", w.Must(m.plan.Command).Plan.Refused)
 		}
 		if m.by == w.sched { // else it is an earlier leader's, which comes late
 			w.sched.Settle(m.plan)
@@ -367,7 +368,7 @@ func (w *world) decidesWrongly() {
 	if p.Command.Failures = nil; len(p.Command.Bindings) > 0 {
 		p.Command.Preemptions = nil
 	}
-	r := w.must(p.Command)
+	r := w.Must(p.Command)
 	w.sched.Refused(p, r.Plan.Refused)
 	w.sched.Settle(p)
 }
@@ -385,7 +386,7 @@ func (w *world) panics() {
 }
 
 func (w *world) configuresPreemption() {
-	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+	w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		policies := []berthv1.BudgetPolicy{"", berthv1.BudgetsStrict}
 		s.Preemption.Budgets = rapid.SampledFrom(policies).Draw(w.t, "budgets")
 		s.Preemption.SystemClassBudgets = rapid.SampledFrom(policies).Draw(w.t, "budgets of the system")
@@ -397,7 +398,7 @@ func (w *world) configuresPreemption() {
 }
 
 func (w *world) configuresQueue() {
-	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+	w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		switch w.pick("of the queue", "order", "aging", "back-off", "reservation", "defaults", "slack") {
 		case "order":
 			s.Queue = rapid.SampledFrom([]berthv1.QueueOrder{"", berthv1.QueueFIFO}).Draw(w.t, "order")
@@ -411,7 +412,7 @@ func (w *world) configuresQueue() {
 		case "defaults":
 			s.PodTopologySpread = berthv1.PodTopologySpreadConfiguration{}
 			if word := w.pick("default", "", zoneKey+":1:-", hostKey+":1:-", "rack:2:-:soft"); word != "" {
-				c, _ := buildConstraint(word)
+				c, _ := clustertest.Constraint(word)
 				s.PodTopologySpread.DefaultingType = berthv1.SpreadList
 				s.PodTopologySpread.DefaultConstraints = []corev1.TopologySpreadConstraint{c}
 			}
@@ -423,7 +424,7 @@ func (w *world) configuresQueue() {
 
 // changesProfile takes away the profile "odd", or brings it back: its pods leave the queue, or enter it.
 func (w *world) changesProfile() {
-	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+	w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		before := len(s.Profiles)
 		s.Profiles = slices.DeleteFunc(s.Profiles, func(p berthv1.SchedulerProfile) bool { return p.SchedulerName == "odd" })
 		if len(s.Profiles) == before {
@@ -434,7 +435,7 @@ func (w *world) changesProfile() {
 
 // changesNode changes one thing of a node.
 func (w *world) changesNode() {
-	old, ok := w.state.View().Nodes.Get(w.someNode())
+	old, ok := w.State.View().Nodes.Get(w.someNode())
 	if !ok {
 		return
 	}
@@ -461,7 +462,7 @@ func (w *world) changesNode() {
 			delete(n.Labels, key)
 		}
 	case "unrelated":
-		n.Labels["unrelated"] = fmt.Sprint(w.now)
+		n.Labels["unrelated"] = fmt.Sprint(w.NowUnixNano)
 	case "amount":
 		name := rapid.SampledFrom([]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourcePods}).Draw(w.t, "of what")
 		n.Status.Allocatable[name] = apiresource.MustParse(w.pick("amount", "0", "1", "2", "4", "16"))
@@ -469,16 +470,16 @@ func (w *world) changesNode() {
 		n.Status.Images = []corev1.ContainerImage{{Names: []string{"web:1"}, SizeBytes: 900 << 20}}
 	}
 	if w.pick("said by", "the API", "the worker") == "the worker" {
-		w.apply(&fsm.RegisterNode{Node: fsm.NodeWire{Object: n}})
+		w.Apply(&fsm.RegisterNode{Node: fsm.NodeWire{Object: n}})
 		return
 	}
-	w.must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
+	w.Must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
 }
 
 func (w *world) changesHealth() {
 	h := fsm.NodeHealth{Name: w.someNode(), Ready: w.pick("node is ready", "True", "True", "False", "Unknown"),
 		LetGo: rapid.Bool().Draw(w.t, "let go")}
-	w.must(&fsm.SetNodeHealth{Nodes: []fsm.NodeHealth{h}})
+	w.Must(&fsm.SetNodeHealth{Nodes: []fsm.NodeHealth{h}})
 }
 
 // changesSelectors changes what default constraints and budgets go by.
@@ -488,26 +489,26 @@ func (w *world) changesSelectors() {
 		return
 	}
 	name := w.pick("service", "web", "first")
-	if _, ok := w.state.View().Objects.Get(fsm.ObjectKey("services", "default", name)); ok {
-		w.must(&fsm.DeleteObject{Resource: "services", Namespace: "default", Name: name})
+	if _, ok := w.State.View().Objects.Get(fsm.ObjectKey("services", "default", name)); ok {
+		w.Must(&fsm.DeleteObject{Resource: "services", Namespace: "default", Name: name})
 		return
 	}
-	w.service(name, map[string]string{"app": w.pick("selects", "web", "db")})
+	w.PutService(name, map[string]string{"app": w.pick("selects", "web", "db")})
 }
 
 func (w *world) changesReplicaSet() {
-	_, known := w.state.View().Objects.Get(fsm.ObjectKey(fsm.ReplicaSets, "default", "web"))
+	_, known := w.State.View().Objects.Get(fsm.ObjectKey(fsm.ReplicaSets, "default", "web"))
 	if known && w.pick("the workload", "goes", "changes") == "goes" {
-		w.must(&fsm.DeleteObject{Resource: fsm.ReplicaSets, Namespace: "default", Name: "web"})
+		w.Must(&fsm.DeleteObject{Resource: fsm.ReplicaSets, Namespace: "default", Name: "web"})
 		return
 	}
-	w.replicaSet("web", selectorOf(w.pick("owns", "app=web", "app=db", "app=web&rev=1")),
+	w.PutReplicaSet("web", clustertest.Selector(w.pick("owns", "app=web", "app=db", "app=web&rev=1")),
 		rapid.Int32Range(0, 4).Draw(w.t, "replicas"))
 }
 
 // workloadRef names the world's workload, if it is there.
 func (w *world) workloadRef() (fsm.ObjectRef, bool) {
-	o, ok := w.state.View().Objects.Get(fsm.ObjectKey(fsm.ReplicaSets, "default", "web"))
+	o, ok := w.State.View().Objects.Get(fsm.ObjectKey(fsm.ReplicaSets, "default", "web"))
 	if !ok {
 		return fsm.ObjectRef{}, false
 	}
@@ -521,9 +522,9 @@ func (w *world) claims() {
 	if !ok || !found {
 		return
 	}
-	pod, _ := w.state.View().Pods.Get(key)
+	pod, _ := w.State.View().Pods.Get(key)
 	refs := []fsm.PodRef{{Key: key, UID: string(pod.UID)}}
-	w.apply(&fsm.ClaimPods{Owner: owner, Adopt: refs, Release: refs})
+	w.Apply(&fsm.ClaimPods{Owner: owner, Adopt: refs, Release: refs})
 }
 
 func (w *world) scalesIn() {
@@ -532,41 +533,41 @@ func (w *world) scalesIn() {
 		return
 	}
 	var refs []fsm.PodRef
-	w.state.View().Pods.Scan("default/", func(key string, p *corev1.Pod) bool {
+	w.State.View().Pods.Scan("default/", func(key string, p *corev1.Pod) bool {
 		refs = append(refs, fsm.PodRef{Key: key, UID: string(p.UID)})
 		return true
 	})
-	w.apply(&fsm.ScaleIn{Owner: owner, Victims: refs})
+	w.Apply(&fsm.ScaleIn{Owner: owner, Victims: refs})
 }
 
 // emptiesNamespace removes the namespace "other" with all that is in it.
 func (w *world) emptiesNamespace() {
 	var keys []string
-	w.state.View().Pods.Scan("other/", func(key string, _ *corev1.Pod) bool {
+	w.State.View().Pods.Scan("other/", func(key string, _ *corev1.Pod) bool {
 		keys = append(keys, key)
 		return true
 	})
 	for _, key := range keys {
 		w.update(key, func(p *corev1.Pod) { p.Finalizers = nil })
-		w.apply(&fsm.DeletePod{Key: key, GraceSeconds: new(int64)})
+		w.Apply(&fsm.DeletePod{Key: key, GraceSeconds: new(int64)})
 	}
 	var events []string
-	w.state.View().Events.Scan("other/", func(key string, _ *corev1.Event) bool {
+	w.State.View().Events.Scan("other/", func(key string, _ *corev1.Event) bool {
 		events = append(events, key)
 		return true
 	})
 	for _, key := range events {
-		w.must(&fsm.DeleteEvents{Key: key})
+		w.Must(&fsm.DeleteEvents{Key: key})
 	}
 	var objects []*fsm.Object
-	w.state.View().NamespaceObjects("other", func(o *fsm.Object) bool {
+	w.State.View().NamespaceObjects("other", func(o *fsm.Object) bool {
 		objects = append(objects, o)
 		return true
 	})
 	for _, o := range objects {
-		w.must(&fsm.DeleteObject{Resource: o.Resource, Namespace: "other", Name: o.Value.GetName()})
+		w.Must(&fsm.DeleteObject{Resource: o.Resource, Namespace: "other", Name: o.Value.GetName()})
 	}
-	if r := w.apply(&fsm.DeleteNamespace{Name: "other"}); !r.Refused() && !r.Deleted {
+	if r := w.Apply(&fsm.DeleteNamespace{Name: "other"}); !r.Refused() && !r.Deleted {
 		w.t.Fatalf("the namespace is not empty")
 	}
 }
@@ -581,7 +582,7 @@ func (w *world) overflowsMarks() {
 	if !ok {
 		return
 	}
-	pod, _ := w.state.View().Pods.Get(key)
+	pod, _ := w.State.View().Pods.Get(key)
 	var changes []fsm.Proposal
 	for i := range queue.MaxPodMarks/2 + 2 {
 		p := pod.DeepCopy()
@@ -589,7 +590,7 @@ func (w *world) overflowsMarks() {
 		changes = append(changes, fsm.Proposal{Command: &fsm.UpdatePod{Pod: fsm.PodWire{Object: p}}})
 	}
 	changes = append(changes, fsm.Proposal{Command: &fsm.UpdatePod{Pod: fsm.PodWire{Object: pod.DeepCopy()}}})
-	for _, r := range w.state.Try(w.now, changes...) {
+	for _, r := range w.State.Try(w.NowUnixNano, changes...) {
 		if r.Refused() {
 			w.t.Fatal(r.Message)
 		}

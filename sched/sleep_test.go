@@ -10,6 +10,7 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // TestNobodySleepsWhoCouldBePlaced (QU8): whatever happens to a cluster, with plans under way, leaders lost and what is
@@ -33,7 +34,7 @@ func newSleepWorld(t *rapid.T) *world {
 	w := &world{harness: newHarness(), t: t, relabels: true}
 	w.drawEvents()
 	w.furnishTopology(rapid.IntRange(1, 4).Draw(t, "nodes"))
-	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+	w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		others := rapid.Int32Range(0, 2).Draw(t, "other nodes")
 		s.Preemption.MaxOtherNodes = &others
 		if rapid.IntRange(0, 2).Draw(t, "strict") == 0 {
@@ -45,7 +46,7 @@ func newSleepWorld(t *rapid.T) *world {
 		}
 		if rapid.IntRange(0, 5).Draw(t, "hard defaults") == 0 {
 			s.PodTopologySpread.DefaultingType = berthv1.SpreadList
-			c, _ := buildConstraint(zoneKey + ":1:-")
+			c, _ := clustertest.Constraint(zoneKey + ":1:-")
 			s.PodTopologySpread.DefaultConstraints = []corev1.TopologySpreadConstraint{c}
 		}
 	})
@@ -73,7 +74,7 @@ func (w *world) sleeper(bound bool) *corev1.Pod {
 		if word == "" || bound && word == "gate=g" {
 			continue
 		}
-		if err := addToPod(p, word); err != nil {
+		if err := clustertest.AddWord(p, word); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -85,11 +86,11 @@ func (w *world) sleeper(bound bool) *corev1.Pod {
 func (w *world) settle() {
 	for range 50 {
 		w.decideAll()
-		q := w.state.View().QueueLengths()
+		q := w.State.View().QueueLengths()
 		if q.Active+q.Backoff == 0 {
 			return
 		}
-		w.now += 400 * second
+		w.NowUnixNano += 400 * second
 		w.expire()
 	}
 	w.t.Fatalf("the queue never comes to rest")
@@ -97,12 +98,12 @@ func (w *world) settle() {
 
 // decideAll steps until nothing is left to decide.
 func (w *world) decideAll() {
-	for range 200 + 4*w.state.View().Queue.Len() { // one wakes the next
+	for range 200 + 4*w.State.View().Queue.Len() { // one wakes the next
 		p := w.step(1024)
 		if p == nil {
 			return
 		}
-		w.t.Logf("at revision %d, second %d: %s", w.state.View().Revision(), w.now/second, describe(p.Command))
+		w.t.Logf("at revision %d, second %d: %s", w.State.View().Revision(), w.NowUnixNano/second, describe(p.Command))
 		for _, refused := range w.commit(p) {
 			w.t.Logf("refused: %+v", refused)
 		}
@@ -113,20 +114,20 @@ func (w *world) decideAll() {
 // expire ends the nominations whose time has come, as the controller does.
 func (w *world) expire() {
 	var late []fsm.PodRef
-	w.state.View().Nominations.Scan("", func(key string, n *fsm.Nomination) bool {
-		if n.DeadlineUnixNano < w.now && !n.Reserved {
+	w.State.View().Nominations.Scan("", func(key string, n *fsm.Nomination) bool {
+		if n.DeadlineUnixNano < w.NowUnixNano && !n.Reserved {
 			late = append(late, fsm.PodRef{Key: key, UID: string(n.UID)})
 		}
 		return true
 	})
 	if len(late) > 0 {
-		w.must(&fsm.ReleaseNominations{Pods: late})
+		w.Must(&fsm.ReleaseNominations{Pods: late})
 	}
 }
 
 // nobodySleeps asks Explain about everybody who waits for a change.
 func (w *world) nobodySleeps() {
-	v := w.state.View()
+	v := w.State.View()
 	v.Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
 		if e.State != berthv1.QueueUnschedulable && e.State != berthv1.QueueNominated {
 			return true

@@ -56,10 +56,10 @@ func (w *world) changesVolumes() {
 
 // comesOrGoes removes an object that is there, and says whether there was none.
 func (w *world) comesOrGoes(resource, namespace, name string) (comes bool) {
-	if _, there := w.state.View().Objects.Get(fsm.ObjectKey(resource, namespace, name)); !there {
+	if _, there := w.State.View().Objects.Get(fsm.ObjectKey(resource, namespace, name)); !there {
 		return true
 	}
-	w.must(&fsm.DeleteObject{Resource: resource, Namespace: namespace, Name: name})
+	w.Must(&fsm.DeleteObject{Resource: resource, Namespace: namespace, Name: name})
 	return false
 }
 
@@ -72,7 +72,7 @@ func (w *world) changesStorageClass(name string) {
 		mode = storagev1.VolumeBindingImmediate
 	}
 	by := map[string]string{"made": w.pick("by", model.NoProvisioner, "somebody.else"), "local": model.LocalProvisioner}[name]
-	w.object(fsm.StorageClasses, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
+	w.PutObject(fsm.StorageClasses, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
 		Provisioner: by, VolumeBindingMode: &mode})
 }
 
@@ -86,8 +86,8 @@ func (w *world) changesClaim(name string) {
 		return
 	}
 	class := w.pick("claim's class", "made", "local")
-	w.object(fsm.VolumeClaims, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
-		UID: types.UID(fmt.Sprint("uid-", name, w.state.View().Revision()))},
+	w.PutObject(fsm.VolumeClaims, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+		UID: types.UID(fmt.Sprint("uid-", name, w.State.View().Revision()))},
 		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: w.accessModes(), StorageClassName: &class,
 			Resources: corev1.VolumeResourceRequirements{Requests: storage(w.pick("size", "1Gi", "2Gi"))}},
 		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}})
@@ -99,16 +99,16 @@ func storage(size string) corev1.ResourceList {
 
 // changesVolume lets a volume come or go, or lets go of its claim.
 func (w *world) changesVolume(name string) {
-	if old, ok := w.state.View().PersistentVolume(name); ok && old.Spec.ClaimRef != nil && w.pick("let go of", "yes", "no") == "yes" {
+	if old, ok := w.State.View().PersistentVolume(name); ok && old.Spec.ClaimRef != nil && w.pick("let go of", "yes", "no") == "yes" {
 		v := old.DeepCopy()
 		v.Spec.ClaimRef, v.Status.Phase = nil, corev1.VolumeAvailable
-		w.object(fsm.PersistentVolumes, v)
+		w.PutObject(fsm.PersistentVolumes, v)
 		return
 	}
 	if !w.comesOrGoes(fsm.PersistentVolumes, "", name) {
 		return
 	}
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(fmt.Sprint("uid-", name, w.state.View().Revision()))},
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(fmt.Sprint("uid-", name, w.State.View().Revision()))},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity: storage(w.pick("capacity", "1Gi", "3Gi")), AccessModes: []corev1.PersistentVolumeAccessMode{
 				corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadWriteOncePod},
@@ -121,28 +121,28 @@ func (w *world) changesVolume(name string) {
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: zoneKey, Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}},
 		}}}}
 	}
-	w.object(fsm.PersistentVolumes, v)
+	w.PutObject(fsm.PersistentVolumes, v)
 }
 
 // bindsClaim gives a claim a volume, as Kubernetes' own controller does for one that waits for nobody: first the volume, then the claim.
 func (w *world) bindsClaim(claim, volume string) {
-	c, ok := w.state.View().VolumeClaim("default", claim)
-	v, found := w.state.View().PersistentVolume(volume)
+	c, ok := w.State.View().VolumeClaim("default", claim)
+	v, found := w.State.View().PersistentVolume(volume)
 	if !ok || !found || c.Spec.VolumeName != "" || v.Spec.ClaimRef != nil {
 		return
 	}
 	v = v.DeepCopy()
 	v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "default", Name: claim, UID: c.UID}
 	v.Status.Phase = corev1.VolumeBound
-	w.object(fsm.PersistentVolumes, v)
+	w.PutObject(fsm.PersistentVolumes, v)
 	if w.pick("the claim", "at once", "later") == "later" {
-		w.now += second
-		if c, ok = w.state.View().VolumeClaim("default", claim); !ok || c.Spec.VolumeName != "" {
+		w.NowUnixNano += second
+		if c, ok = w.State.View().VolumeClaim("default", claim); !ok || c.Spec.VolumeName != "" {
 			return
 		}
 	}
 	c = c.DeepCopy()
 	c.Spec.VolumeName, c.Status.Phase = volume, corev1.ClaimBound
 	metav1.SetMetaDataAnnotation(&c.ObjectMeta, model.BindCompleted, "yes")
-	w.object(fsm.VolumeClaims, c)
+	w.PutObject(fsm.VolumeClaims, c)
 }

@@ -177,7 +177,7 @@ func (s *Scheduler) stopAt(p *pass, e *fsm.QueueEntry) {
 	s.seen.steps++
 }
 
-// number notes in a plan what it depends on beside the state, so that it can be decided again from the log (Replay).
+// number notes in a plan what it depends on beside the state, so that it can be decided again from the log (DecideAgain).
 func (s *Scheduler) number(c *fsm.ApplyPlan, nowUnixNano int64) {
 	s.made++
 	c.Number, c.StepUnixNano = s.made, nowUnixNano

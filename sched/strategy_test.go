@@ -11,6 +11,7 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // TestStrategies holds the scores against kube-scheduler's formulas, written down as plainly as they are in its
@@ -69,23 +70,23 @@ func TestAddedAffinity(t *testing.T) {
 		}
 	}
 	h := newHarness()
-	h.configure(added("a"))
-	h.node(mkNode("n1 cpu=8 label=pool=a"))
-	h.node(mkNode("n2 cpu=80 label=pool=b"))
+	h.Configure(added("a"))
+	h.PutNode(clustertest.Node("n1 cpu=8 label=pool=a"))
+	h.PutNode(clustertest.Node("n2 cpu=80 label=pool=b"))
 	for i := range 5 {
-		h.pod(mkPod(fmt.Sprintf("p%d cpu=1 scheduler=pool", i)))
+		h.AdmitPod(clustertest.Pod(fmt.Sprintf("p%d cpu=1 scheduler=pool", i)))
 	}
-	h.pod(mkPod("other cpu=1"))
+	h.AdmitPod(clustertest.Pod("other cpu=1"))
 	h.run()
 	for i := range 5 {
-		if p, _ := h.state.View().Pods.Get(fmt.Sprintf("default/p%d", i)); p.Spec.NodeName != "n1" {
+		if p, _ := h.State.View().Pods.Get(fmt.Sprintf("default/p%d", i)); p.Spec.NodeName != "n1" {
 			t.Errorf("p%d is on %q", i, p.Spec.NodeName)
 		}
 	}
-	if p, _ := h.state.View().Pods.Get("default/other"); p.Spec.NodeName != "n2" {
+	if p, _ := h.State.View().Pods.Get("default/other"); p.Spec.NodeName != "n2" {
 		t.Errorf("a pod of another profile is on %q", p.Spec.NodeName)
 	}
-	h.pod(mkPod("large cpu=9 scheduler=pool"))
+	h.AdmitPod(clustertest.Pod("large cpu=9 scheduler=pool"))
 	p := h.next(1)
 	d := p.Command.Failures[0].Diagnosis
 	const want = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match scheduler-enforced node affinity."
@@ -93,24 +94,24 @@ func TestAddedAffinity(t *testing.T) {
 		t.Errorf("it fails with %q", d.Message)
 	}
 	h.commit(p)
-	pod, _ := h.state.View().Pods.Get("default/large")
-	verdict := explainAll(h.state.View(), pod)[1]
+	pod, _ := h.State.View().Pods.Get("default/large")
+	verdict := explainAll(h.State.View(), pod)[1]
 	if len(verdict.Reasons) != 1 || verdict.Reasons[0].Detail != "by the profile pool" {
 		t.Errorf("why says %+v", verdict)
 	}
-	r := h.must(&fsm.ApplyPlan{Revision: h.state.View().Revision(),
+	r := h.Must(&fsm.ApplyPlan{Revision: h.State.View().Revision(),
 		Bindings: []fsm.BindDecision{{Key: "default/large", UID: "uid-large", Node: "n2"}}})
 	if len(r.Plan.Refused) != 1 {
 		t.Error("a binding beside the profile's affinity is not refused")
 	}
-	h.configure(added("b"))
-	h.now += 60 * second
+	h.Configure(added("b"))
+	h.NowUnixNano += 60 * second
 	h.run()
-	if pod, _ = h.state.View().Pods.Get("default/large"); pod.Spec.NodeName != "n2" {
+	if pod, _ = h.State.View().Pods.Get("default/large"); pod.Spec.NodeName != "n2" {
 		t.Errorf("after the change it is on %q", pod.Spec.NodeName)
 	}
 	scheduled := false
-	h.state.View().Events.Scan("", func(_ string, e *corev1.Event) bool {
+	h.State.View().Events.Scan("", func(_ string, e *corev1.Event) bool {
 		if e.Reason == "Scheduled" && e.InvolvedObject.Name == "large" {
 			scheduled = e.Source.Component == "pool" && e.ReportingController == "pool"
 		}
@@ -124,7 +125,7 @@ func TestAddedAffinity(t *testing.T) {
 // TestStrategyPacks: a profile that prefers what is allocated fills one node before the next.
 func TestStrategyPacks(t *testing.T) {
 	h := newHarness()
-	h.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+	h.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		s.Profiles = append(s.Profiles, berthv1.SchedulerProfile{SchedulerName: "packed",
 			PluginConfig: []berthv1.PluginConfig{{
 				Name: berthv1.PluginNodeResourcesFit,
@@ -132,14 +133,14 @@ func TestStrategyPacks(t *testing.T) {
 			Plugins: berthv1.ProfilePlugins{Disabled: []string{berthv1.PluginNodeResourcesBalancedAllocation}}})
 	})
 	for i := range 4 {
-		h.node(mkNode(fmt.Sprintf("n%d cpu=4 mem=8Gi", i)))
+		h.PutNode(clustertest.Node(fmt.Sprintf("n%d cpu=4 mem=8Gi", i)))
 	}
 	for i := range 4 {
-		h.pod(mkPod(fmt.Sprintf("p%d cpu=1 mem=1Gi scheduler=packed", i)))
+		h.AdmitPod(clustertest.Pod(fmt.Sprintf("p%d cpu=1 mem=1Gi scheduler=packed", i)))
 	}
 	h.run()
 	on := map[string]int{}
-	h.state.View().Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+	h.State.View().Pods.Scan("", func(_ string, p *corev1.Pod) bool {
 		on[p.Spec.NodeName]++
 		return true
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // TestStrictBudgetsProperty: evictions, drains and preemptions of every kind interleave, leaders are lost with plans
@@ -50,7 +51,7 @@ func TestStrictBudgetsProperty(t *testing.T) {
 			case 7:
 				w.drain(w.someNode())
 			case 8:
-				w.confirm()
+				w.Confirm()
 				w.ready()
 			case 9: // the leader is lost; of what it had proposed a part may be in the log
 				for _, p := range under[:rapid.IntRange(0, len(under)).Draw(t, "in the log")] {
@@ -58,11 +59,11 @@ func TestStrictBudgetsProperty(t *testing.T) {
 				}
 				under = nil
 				if rapid.Bool().Draw(t, "restored") {
-					w.state = restored(w.state)
+					w.State = restored(w.State)
 				}
-				w.sched = New(w.state)
+				w.sched = New(w.State)
 			case 10:
-				w.now += int64(rapid.IntRange(1, 40).Draw(t, "seconds")) * second
+				w.NowUnixNano += int64(rapid.IntRange(1, 40).Draw(t, "seconds")) * second
 			}
 		}
 	})
@@ -77,16 +78,16 @@ type strictWorld struct {
 func newStrictWorld(t *rapid.T) *strictWorld {
 	w := &strictWorld{world: &world{harness: newHarness(), t: t}, need: map[string]int{}}
 	for i := range 3 {
-		w.node(mkNode(fmt.Sprintf("n%d cpu=4 mem=8Gi", i)))
+		w.PutNode(clustertest.Node(fmt.Sprintf("n%d cpu=4 mem=8Gi", i)))
 	}
 	for i := range 9 {
-		pod := mkPod(fmt.Sprintf("low%d priority=%s cpu=1 node=n%d start=%d %s", i, w.pick("priority", "0", "1", "2"), i%3,
+		pod := clustertest.Pod(fmt.Sprintf("low%d priority=%s cpu=1 node=n%d start=%d %s", i, w.pick("priority", "0", "1", "2"), i%3,
 			10+i, w.labels()))
-		w.pod(pod)
+		w.AdmitPod(pod)
 	}
 	w.ready()
 	strict := berthv1.BudgetsStrict
-	w.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Preemption.Budgets = strict })
+	w.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Preemption.Budgets = strict })
 	for _, budget := range []struct{ name, label string }{{"web", "app=web"}, {"db", "app=db"}, {"gold", "tier=gold"}} {
 		selector, err := metav1.ParseToLabelSelector(budget.label)
 		if err != nil {
@@ -95,7 +96,7 @@ func newStrictWorld(t *rapid.T) *strictWorld {
 		least := rapid.IntRange(0, w.healthy(selector)).Draw(t, "min "+budget.name)
 		w.need[budget.label] = least
 		amount := intstr.FromInt(least)
-		w.must(&fsm.PutDisruptionBudget{Create: true, Budget: fsm.BudgetWire{Object: &policyv1.PodDisruptionBudget{
+		w.Must(&fsm.PutDisruptionBudget{Create: true, Budget: fsm.BudgetWire{Object: &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: budget.name, UID: types.UID(budget.name)},
 			Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &amount, Selector: selector}}}})
 	}
@@ -110,24 +111,24 @@ func (w *strictWorld) labels() string {
 // arrive admits a pod: one that may have to evict others, or one more of those that are covered.
 func (w *strictWorld) arrive() {
 	if rapid.Bool().Draw(w.t, "covered") {
-		w.pod(mkPod(fmt.Sprintf("low%d priority=%s cpu=1 %s", w.pods, w.pick("priority", "0", "1", "2"), w.labels())))
+		w.AdmitPod(clustertest.Pod(fmt.Sprintf("low%d priority=%s cpu=1 %s", w.Admitted, w.pick("priority", "0", "1", "2"), w.labels())))
 		return
 	}
-	w.pod(mkPod(fmt.Sprintf("high%d priority=%s cpu=%s", w.pods, w.pick("priority", "2", "5", "9"),
+	w.AdmitPod(clustertest.Pod(fmt.Sprintf("high%d priority=%s cpu=%s", w.Admitted, w.pick("priority", "2", "5", "9"),
 		w.pick("cpu", "1", "2", "3", "4"))))
 }
 
 // drain cordons a node and evicts whoever may go (PD10).
 func (w *strictWorld) drain(node string) {
-	n, _ := w.state.View().Nodes.Get(node)
+	n, _ := w.State.View().Nodes.Get(node)
 	n = n.DeepCopy()
 	n.Spec.Unschedulable = !n.Spec.Unschedulable // or ends the drain
-	w.must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
+	w.Must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
 	if !n.Spec.Unschedulable {
 		return
 	}
 	var keys []string
-	w.state.View().PodsOnNode(node, func(p *corev1.Pod) bool {
+	w.State.View().PodsOnNode(node, func(p *corev1.Pod) bool {
 		keys = append(keys, fsm.PodKey(p.Namespace, p.Name))
 		return true
 	})
@@ -139,7 +140,7 @@ func (w *strictWorld) drain(node string) {
 // ready is every worker's word that its pods run and are ready.
 func (w *strictWorld) ready() {
 	var reports []*fsm.ReportPods
-	w.state.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
+	w.State.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
 		if p.Spec.NodeName != "" && !model.Ready(p) {
 			status := p.Status.DeepCopy()
 			status.Phase = corev1.PodRunning
@@ -151,13 +152,13 @@ func (w *strictWorld) ready() {
 		return true
 	})
 	for _, r := range reports {
-		w.must(r)
+		w.Must(r)
 	}
 }
 
 // held applies a command, which may be refused for the sake of a budget, and checks what is left.
 func (w *strictWorld) held(c fsm.Command) {
-	if r := w.apply(c); r.Refused() && r.Code != http.StatusTooManyRequests {
+	if r := w.Apply(c); r.Refused() && r.Code != http.StatusTooManyRequests {
 		w.t.Fatalf("%T: %s", c, r.Message)
 	}
 	for label, least := range w.need {
@@ -178,7 +179,7 @@ func (w *strictWorld) healthy(of *metav1.LabelSelector) int {
 		w.t.Fatal(err)
 	}
 	n := 0
-	w.state.View().Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+	w.State.View().Pods.Scan("", func(_ string, p *corev1.Pod) bool {
 		if selector.Matches(labels.Set(p.Labels)) && model.Ready(p) && !model.Terminating(p) {
 			n++
 		}
@@ -189,7 +190,7 @@ func (w *strictWorld) healthy(of *metav1.LabelSelector) int {
 
 func (w *strictWorld) list() string {
 	var b strings.Builder
-	w.state.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
+	w.State.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
 		fmt.Fprintf(&b, "%s on %q, priority %d, labels %v, ready %t, ending %t\n", key, p.Spec.NodeName, model.Priority(p),
 			p.Labels, model.Ready(p), model.Terminating(p))
 		return true

@@ -9,10 +9,10 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // TestTranscripts replays testdata/*.txt; -rewrite regenerates what the system answers. The verbs are in transcript.
@@ -38,8 +38,11 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 	case "new": // forget everything
 		s.harness = newHarness()
 		return "ok"
-	case "cluster": // one node or pod a line
-		return s.cluster(d)
+	case "cluster": // one node, pod or other object a line
+		if err := s.Put(d.Input); err != nil {
+			return err.Error()
+		}
+		return "ok"
 	case "step": // step [max=N] [keep=NAME] [scores]: decide; apply and settle the plan, or keep it under way
 		return s.stepPlan(d)
 	case "apply": // apply NAME: the kept plan is committed
@@ -48,37 +51,37 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 		return s.settle(d.CmdArgs[0].Key, false)
 	case "gone": // gone KEY...: pods leave their node; without keys all that are ending
 		if len(d.CmdArgs) == 0 {
-			s.confirm()
+			s.Confirm()
 		}
 		for _, a := range d.CmdArgs {
-			s.remove(a.Key)
+			s.Remove(a.Key)
 		}
 		return "ok"
 	case "delete": // delete KEY...: pods begin to end
 		for _, a := range d.CmdArgs {
-			s.must(&fsm.DeletePod{Key: a.Key})
+			s.Must(&fsm.DeletePod{Key: a.Key})
 		}
 		return "ok"
 	case "ready", "unready": // ready KEY...
 		for _, a := range d.CmdArgs {
-			s.report(a.Key, d.Cmd == "ready")
+			s.Report(a.Key, d.Cmd == "ready")
 		}
 		return "ok"
 	case "remove-budget":
-		s.must(&fsm.DeleteDisruptionBudget{Namespace: "default", Name: d.CmdArgs[0].Key})
+		s.Must(&fsm.DeleteDisruptionBudget{Namespace: "default", Name: d.CmdArgs[0].Key})
 		return "ok"
 	case "remove-node":
-		s.must(&fsm.DeleteNode{Name: d.CmdArgs[0].Key})
+		s.Must(&fsm.DeleteNode{Name: d.CmdArgs[0].Key})
 		return "ok"
 	case "wait": // wait SECONDS
 		n, err := strconv.Atoi(d.CmdArgs[0].Key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.now += int64(n) * second
+		s.NowUnixNano += int64(n) * second
 		return "ok"
 	case "config":
-		s.configure(func(spec *berthv1.SchedulerConfigurationSpec) {
+		s.Configure(func(spec *berthv1.SchedulerConfigurationSpec) {
 			for _, a := range d.CmdArgs {
 				on := func() *bool {
 					is := a.Vals[0] == "on"
@@ -117,7 +120,7 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 					spec.HardPodAffinityWeight = number()
 				case "constraint": // as spread=, with - for the selector
 					for _, word := range a.Vals {
-						c, err := buildConstraint(word)
+						c, err := clustertest.Constraint(word)
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -137,57 +140,25 @@ func (s *transcript) do(t *testing.T, d *datadriven.TestData) string {
 		})
 		return "ok"
 	case "restart": // a new leader: nothing but the state is left
-		s.sched = New(s.state)
+		s.sched = New(s.State)
 		clear(s.held)
 		return "ok"
 	case "order":
 		var b strings.Builder
-		s.state.View().InOrder(func(position int32, e *fsm.QueueEntry) bool {
+		s.State.View().InOrder(func(position int32, e *fsm.QueueEntry) bool {
 			fmt.Fprintf(&b, "%d %s\n", position, e.Key())
 			return true
 		})
 		return b.String()
 	case "queue":
-		return s.queue()
+		return s.DescribeQueue()
 	case "pods":
 		return s.placed()
 	case "why":
 		return s.why(t, d.CmdArgs[0].Key)
-	case "plan":
-		return s.whatIf(t, d.Input)
 	}
 	t.Fatalf("unknown verb %s", d.Cmd)
 	return ""
-}
-
-func (s *transcript) cluster(d *datadriven.TestData) string {
-	for _, line := range strings.Split(d.Input, "\n") {
-		words := strings.Fields(line)
-		if len(words) < 2 {
-			continue
-		}
-		switch words[0] {
-		case "node":
-			n, err := buildNode(words[1:])
-			if err != nil {
-				return err.Error()
-			}
-			s.node(n)
-		case "pod":
-			p, err := buildPod(words[1:])
-			if err != nil {
-				return err.Error()
-			}
-			s.pod(p)
-		case "budget":
-			s.budget(words[1:])
-		default:
-			if err := s.clusterLine(words); err != nil {
-				return err.Error()
-			}
-		}
-	}
-	return "ok"
 }
 
 func (s *transcript) stepPlan(d *datadriven.TestData) string {
@@ -240,25 +211,9 @@ func describeRefused(refused []fsm.PlanRefusal) string {
 	return b.String()
 }
 
-func (s *transcript) queue() string {
-	var b strings.Builder
-	s.state.View().Queue.Scan("", func(key string, e *fsm.QueueEntry) bool {
-		fmt.Fprintf(&b, "%s %s attempts=%d", key, e.State, e.Attempts)
-		if n, ok := s.state.View().Nominations.Get(key); ok {
-			fmt.Fprintf(&b, " nominated to %s, %d victims", n.Node, len(n.Victims))
-		}
-		b.WriteString("\n")
-		return true
-	})
-	if b.Len() == 0 {
-		return "empty"
-	}
-	return b.String()
-}
-
 func (s *transcript) placed() string {
 	var b strings.Builder
-	s.state.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
+	s.State.View().Pods.Scan("", func(key string, p *corev1.Pod) bool {
 		if p.Spec.NodeName != "" {
 			fmt.Fprintf(&b, "%s on %s", key, p.Spec.NodeName)
 			if p.DeletionTimestamp != nil {
@@ -272,12 +227,12 @@ func (s *transcript) placed() string {
 }
 
 func (s *transcript) why(t *testing.T, key string) string {
-	pod, ok := s.state.View().Pods.Get(key)
+	pod, ok := s.State.View().Pods.Get(key)
 	if !ok {
 		t.Fatalf("no pod %s", key)
 	}
 	var b strings.Builder
-	for _, v := range explainAll(s.state.View(), pod) {
+	for _, v := range explainAll(s.State.View(), pod) {
 		fmt.Fprintf(&b, "%s:", v.Node)
 		if len(v.Reasons) == 0 {
 			b.WriteString(" fits")
@@ -315,46 +270,6 @@ func describeBlockers(blockers []*Blockers) string {
 			names = append(names, name)
 		}
 		fmt.Fprintf(&b, " [%s]", strings.Join(names, ", "))
-	}
-	return b.String()
-}
-
-// whatIf reads pods, one a line, and says where they would go.
-func (s *transcript) whatIf(t *testing.T, input string) string {
-	var pods []*corev1.Pod
-	for _, line := range strings.Split(strings.TrimSpace(input), "\n") {
-		p, err := buildPod(strings.Fields(line)[1:])
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Namespace, p.UID = "default", types.UID("asked-"+p.Name)
-		if p.Spec.Priority != nil {
-			p.Spec.PriorityClassName = s.class(*p.Spec.Priority, nil)
-		}
-		pods = append(pods, p)
-	}
-	before := s.state.View().Digest()
-	var b strings.Builder
-	f, err := Foresee(t.Context(), s.state.View(), Asker{User: "test"}, nil, pods)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range f.Placements {
-		switch {
-		case o.Node != "":
-			fmt.Fprintf(&b, "%s -> %s\n", o.Key, o.Node)
-		case o.NominatedNode != "":
-			var victims []string
-			for _, v := range o.Victims {
-				victims = append(victims, v.Key)
-			}
-			fmt.Fprintf(&b, "%s -> %s after %s\n", o.Key, o.NominatedNode, strings.Join(victims, ", "))
-		default:
-			fmt.Fprintf(&b, "%s: %s\n", o.Key, o.Message)
-		}
-	}
-	if s.state.View().Digest() != before {
-		t.Error("asking changed the state")
 	}
 	return b.String()
 }

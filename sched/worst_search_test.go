@@ -208,7 +208,7 @@ func (s *worstSearch) look(p worstPlan) {
 				worst = cost
 			}
 			if plan != nil {
-				w.apply(plan.Command)
+				w.Apply(plan.Command)
 				w.sched.Settle(plan)
 			} else if !w.sched.Behind() {
 				break

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // The worst cases for one step. Each benchmark tells the longest step of a life (worst-ms), how many there were, and
@@ -23,7 +24,7 @@ func (h *harness) worst(b *testing.B, decisions int) {
 	var worstUnit float64
 	for decided < decisions {
 		from := threadTime()
-		p := h.sched.Step(h.now, 1024)
+		p := h.sched.Step(h.NowUnixNano, 1024)
 		took := threadTime() - from
 		longest, all = max(longest, took), all+took
 		if took > 5*time.Millisecond {
@@ -49,7 +50,7 @@ func (h *harness) worst(b *testing.B, decisions int) {
 // zoned makes nodes in so many zones.
 func (h *harness) zoned(nodes, zones int, more string) {
 	for i := range nodes {
-		h.node(mkNode(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d %s", i, hostKey, i,
+		h.PutNode(clustertest.Node(fmt.Sprintf("node-%d cpu=32 mem=64Gi pods=110 label=%s=node-%d label=%s=zone-%d %s", i, hostKey, i,
 			zoneKey, i%zones, more)))
 	}
 }
@@ -58,7 +59,7 @@ func (h *harness) zoned(nodes, zones int, more string) {
 func (h *harness) fill(nodes, each int, spec string) {
 	for i := range nodes {
 		for j := range each {
-			h.pod(mkPod(fmt.Sprintf("low-%d-%d node=node-%d start=%d %s", i, j, i, 1+(i*7+j*13)%997, spec)))
+			h.AdmitPod(clustertest.Pod(fmt.Sprintf("low-%d-%d node=node-%d start=%d %s", i, j, i, 1+(i*7+j*13)%997, spec)))
 		}
 	}
 }
@@ -76,7 +77,7 @@ func BenchmarkWorstRules(b *testing.B) {
 				h.zoned(benchNodes, 10, "")
 				h.fill(benchNodes, 4, "priority=0 cpu=8 mem=8Gi label=app=low")
 				for i := range 200 {
-					h.pod(mkPod(fmt.Sprintf("high%d priority=%d cpu=%d label=app=A %s", i, 100+i%3, 4+i%7, terms)))
+					h.AdmitPod(clustertest.Pod(fmt.Sprintf("high%d priority=%d cpu=%d label=app=A %s", i, 100+i%3, 4+i%7, terms)))
 				}
 				h.worst(b, 200)
 			}
@@ -100,7 +101,7 @@ func BenchmarkWorstShapes(b *testing.B) {
 					h.fill(2*benchNodes, 4, c.fill)
 				}
 				for i := range 1000 {
-					h.pod(mkPod(fmt.Sprintf("p%d "+c.pod, i, 1000+i)))
+					h.AdmitPod(clustertest.Pod(fmt.Sprintf("p%d "+c.pod, i, 1000+i)))
 				}
 				h.worst(b, 1000)
 			}
@@ -121,19 +122,19 @@ func BenchmarkWorstNode(b *testing.B) {
 			for b.Loop() {
 				h := newHarness()
 				for i := range c.nodes {
-					h.node(mkNode(fmt.Sprintf("node-%d cpu=%d mem=64Gi pods=8000", i, c.pods)))
+					h.PutNode(clustertest.Node(fmt.Sprintf("node-%d cpu=%d mem=64Gi pods=8000", i, c.pods)))
 				}
 				for i := range c.budgets {
-					h.budget([]string{fmt.Sprintf("b%d", i), fmt.Sprintf("app=a%d", i), "min=1"})
+					h.PutBudget([]string{fmt.Sprintf("b%d", i), fmt.Sprintf("app=a%d", i), "min=1"})
 				}
 				for i := range c.nodes {
 					for j := range c.pods {
-						h.pod(mkPod(fmt.Sprintf("low-%d-%d node=node-%d start=%d ready priority=%d cpu=%dm mem=%dMi label=app=a%d",
+						h.AdmitPod(clustertest.Pod(fmt.Sprintf("low-%d-%d node=node-%d start=%d ready priority=%d cpu=%dm mem=%dMi label=app=a%d",
 							i, j, i, 1+j%997, j%c.levels, 500+(j*j)%499, 1+j%11, j%max(c.budgets, 1))))
 					}
 				}
 				for i := range 20 {
-					h.pod(mkPod(fmt.Sprintf("high%d priority=10000 cpu=%dm mem=%dMi", i, c.pods*900+i, 5000+i)))
+					h.AdmitPod(clustertest.Pod(fmt.Sprintf("high%d priority=10000 cpu=%dm mem=%dMi", i, c.pods*900+i, 5000+i)))
 				}
 				h.worst(b, 20)
 			}
@@ -145,16 +146,16 @@ func BenchmarkWorstNode(b *testing.B) {
 func BenchmarkWorstReserve(b *testing.B) {
 	for b.Loop() {
 		h := newHarness()
-		h.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = new(int32(1)) })
+		h.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Reservation.AfterSeconds = new(int32(1)) })
 		h.zoned(2*benchNodes, 10, "")
 		h.fill(2*benchNodes, 8, "priority=10 cpu=4 mem=1Gi deadline=1000")
 		for i := range 2 * maxBlocked {
-			h.pod(mkPod(fmt.Sprintf("large%d cpu=%dm mem=65Gi", i, 20_000+i)))
+			h.AdmitPod(clustertest.Pod(fmt.Sprintf("large%d cpu=%dm mem=65Gi", i, 20_000+i)))
 		}
 		h.worst(b, 1000)
-		h.now += 100 * second
+		h.NowUnixNano += 100 * second
 		for i := range 20 {
-			h.pod(mkPod(fmt.Sprintf("small%d priority=1 cpu=1m", i)))
+			h.AdmitPod(clustertest.Pod(fmt.Sprintf("small%d priority=1 cpu=1m", i)))
 			h.worst(b, 1)
 		}
 		h.worst(b, 1)
@@ -221,7 +222,7 @@ func (w *worstWorld) live(b *testing.B, steps int) {
 			longest = cost
 		}
 		if plan != nil {
-			w.apply(plan.Command)
+			w.Apply(plan.Command)
 			w.sched.Settle(plan)
 		} else if !w.sched.Behind() {
 			break

@@ -65,7 +65,7 @@ const (
 
 func (p worstPlan) build() *worstWorld {
 	w := &worstWorld{worstPlan: p, harness: newHarness()}
-	w.configure(func(s *berthv1.SchedulerConfigurationSpec) {
+	w.Configure(func(s *berthv1.SchedulerConfigurationSpec) {
 		s.Preemption.SearchLimit, s.Preemption.MaxOtherNodes = &p.SearchLimit, &p.OtherNodes
 		if p.Strict {
 			s.Preemption.Budgets = berthv1.BudgetsStrict
@@ -89,10 +89,10 @@ func (p worstPlan) build() *worstWorld {
 		w.many(min(p.Nominated, p.Waiting), func(i int) fsm.Command { return w.nominate(i) })
 	}
 	for range 200 {
-		if !w.state.View().WorkPending() {
+		if !w.State.View().WorkPending() {
 			break
 		}
-		w.must(&fsm.ApplyPlan{})
+		w.Must(&fsm.ApplyPlan{})
 	}
 	return w
 }
@@ -106,12 +106,12 @@ func (w *worstWorld) many(n int, command func(i int) fsm.Command) {
 		for i := first; i < min(n, first+worstBatch); i++ {
 			ps = append(ps, fsm.Proposal{User: "admin", Groups: []string{"system:masters"}, Command: command(i)})
 		}
-		w.state.Try(w.now, ps...)
+		w.State.Try(w.NowUnixNano, ps...)
 	}
 }
 
 func (w *worstWorld) priority(value int) {
-	w.must(&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: &schedulingv1.PriorityClass{
+	w.Must(&fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: &schedulingv1.PriorityClass{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("level-%d", value), UID: types.UID(fmt.Sprintf("level-%d", value))},
 		Value:      int32(value)}}})
 }
@@ -220,8 +220,8 @@ func (w *worstWorld) placedPod(i int) *corev1.Pod {
 // running has a node say that its pods run.
 func (w *worstWorld) running(node int) fsm.Command {
 	c := &fsm.ReportPods{Node: w.nodeName(node)}
-	w.state.View().PodsOnNode(c.Node, func(pod *corev1.Pod) bool {
-		at := metav1.Unix(w.now/second-int64(len(c.Reports)*31%997), 0)
+	w.State.View().PodsOnNode(c.Node, func(pod *corev1.Pod) bool {
+		at := metav1.Unix(w.NowUnixNano/second-int64(len(c.Reports)*31%997), 0)
 		c.Reports = append(c.Reports, fsm.PodReport{Key: fsm.PodKey(pod.Namespace, pod.Name), UID: string(pod.UID),
 			Status: fsm.PodStatusWire{Object: &corev1.PodStatus{
 				Phase: corev1.PodRunning, StartTime: &at,
@@ -282,7 +282,7 @@ func (w *worstWorld) nominate(i int) fsm.Command {
 	at := i % w.placed()
 	victim := w.placedName(at)
 	name := w.waitingName(i)
-	return &fsm.ApplyPlan{Revision: w.state.View().Revision(), Preemptions: []fsm.PreemptDecision{{
+	return &fsm.ApplyPlan{Revision: w.State.View().Revision(), Preemptions: []fsm.PreemptDecision{{
 		Key: "default/" + name, UID: "uid-" + name, Node: w.nodeName(w.nodeOfPlaced(at)),
 		Diagnosis: &fsm.Diagnosis{Nodes: int32(w.Nodes), Message: "no room"}, Alternatives: &berthv1.PreemptionAlternatives{},
 		Victims: []fsm.PlannedVictim{{Key: "default/" + victim, UID: "uid-" + victim}}}}}
@@ -336,7 +336,7 @@ func worstEvents() []string {
 func (w *worstWorld) happen(event string) {
 	changeNode := func(f func(n *corev1.Node)) func(i int) fsm.Command {
 		return func(i int) fsm.Command {
-			old, _ := w.state.View().Nodes.Get(w.nodeName(i))
+			old, _ := w.State.View().Nodes.Get(w.nodeName(i))
 			n := old.DeepCopy()
 			f(n)
 			return &fsm.PutNode{Node: fsm.NodeWire{Object: n}}
@@ -346,7 +346,7 @@ func (w *worstWorld) happen(event string) {
 	zero := int64(0)
 	switch event {
 	case "leader":
-		w.sched = New(w.state)
+		w.sched = New(w.State)
 	case "reload":
 		w.sched.broken = true
 	case "relabel":
@@ -371,14 +371,14 @@ func (w *worstWorld) happen(event string) {
 			return &fsm.PutDisruptionBudget{Create: true, Budget: fsm.BudgetWire{Object: b}}
 		})
 	case "config":
-		w.configure(func(s *berthv1.SchedulerConfigurationSpec) { s.HardPodAffinityWeight = new(int32(w.fresh % 100)) })
+		w.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.HardPodAffinityWeight = new(int32(w.fresh % 100)) })
 	case "gone":
 		w.many(min(1000, w.placed()), func(i int) fsm.Command {
 			return &fsm.DeletePod{Key: "default/" + w.placedName(w.fresh%7+i*7%w.placed()), GraceSeconds: &zero}
 		})
 	case "relabel-pods":
 		w.many(min(1000, w.placed()), func(i int) fsm.Command {
-			old, ok := w.state.View().Pods.Get("default/" + w.placedName(i))
+			old, ok := w.State.View().Pods.Get("default/" + w.placedName(i))
 			if !ok {
 				return &fsm.Checkpoint{}
 			}
@@ -387,13 +387,13 @@ func (w *worstWorld) happen(event string) {
 			return &fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}}
 		})
 	case "namespace":
-		old, _ := w.state.View().Namespaces.Get("default")
+		old, _ := w.State.View().Namespaces.Get("default")
 		ns := old.DeepCopy()
 		ns.Labels = map[string]string{"new": fmt.Sprint(w.fresh)}
-		w.must(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: ns}})
+		w.Must(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: ns}})
 	case "disputes":
 		for i := range min(1000, w.Waiting) {
-			if e, ok := w.state.View().Queue.Get("default/" + w.waitingName(i)); ok {
+			if e, ok := w.State.View().Queue.Get("default/" + w.waitingName(i)); ok {
 				for range rereadAt {
 					w.sched.disputed(newAssumption(e, assumeBind, w.nodeName(i%w.Nodes)), "because")
 				}
@@ -421,7 +421,7 @@ func (w *worstWorld) measure() (worstCost, *Plan) {
 		runtime.ReadMemStats(&m)
 	}
 	allocated, began := m.TotalAlloc, threadTime()
-	plan := w.sched.Step(w.now, 1024)
+	plan := w.sched.Step(w.NowUnixNano, 1024)
 	took := threadTime() - began
 	runtime.ReadMemStats(&m)
 	return worstCost{Time: took, Work: w.sched.stepWork - w.sched.meter.left, Bytes: int(m.TotalAlloc - allocated)}, plan

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/fsm"
-	"github.com/berth-dev/berth/sched"
+	"github.com/berth-dev/berth/sched/whatif"
 )
 
 // why answers why a pod is where it is.
@@ -84,7 +84,7 @@ type planner struct{ clock *clock.Clock }
 func (planner) Plan(
 	ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod,
 ) (*berthv1.PlanStatus, error) {
-	return explain.Plan(ctx, view, sched.Asker{User: user, Groups: groups}, readable(ctx), setup, pods)
+	return explain.Plan(ctx, view, whatif.Asker{User: user, Groups: groups}, readable(ctx), setup, pods)
 }
 
 // ScaleIn implements apiserver.Planner.

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/cmd/berth/internal/verb"
 	"github.com/berth-dev/berth/raftnode"
-	"github.com/berth-dev/berth/sched"
+	"github.com/berth-dev/berth/sched/replay"
 )
 
 type replayFlags struct {
@@ -70,7 +70,7 @@ type replayResult struct {
 	From    uint64  `json:"from"`
 	To      uint64  `json:"to"`
 	Seconds float64 `json:"seconds"`
-	sched.ReplayReport
+	replay.Report
 }
 
 func (a *app) runReplay(f replayFlags) error {
@@ -97,7 +97,7 @@ func (a *app) runReplay(f replayFlags) error {
 	if err != nil {
 		return err
 	}
-	r := &sched.Replay{State: state, Log: archive, From: f.from, Keep: keptDifferences}
+	r := &replay.Replayer{State: state, Log: archive, From: f.from, Keep: keptDifferences}
 	if f.verbose && f.output != "json" {
 		r.Compared = a.showPlan
 	}
@@ -106,7 +106,7 @@ func (a *app) runReplay(f replayFlags) error {
 	if err := r.Run(to); err != nil {
 		return fmt.Errorf("replaying: %w", err)
 	}
-	out.Seconds, out.ReplayReport = time.Since(start).Seconds(), r.Report
+	out.Seconds, out.Report = time.Since(start).Seconds(), r.Report
 	if err := a.showReplay(&out, f.output); err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-func (a *app) showPlan(p sched.ReplayedPlan) {
+func (a *app) showPlan(p replay.Plan) {
 	outcome := "equal"
 	if p.Different > 0 {
 		outcome = fmt.Sprintf("%d DIFFERENT", p.Different)

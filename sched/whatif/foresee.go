@@ -1,4 +1,9 @@
-package sched
+// Package whatif tells what placing pods would do: where they would go, who would have to leave for them, and what would
+// become of those. It is the scheduler itself, on a copy of the state; nothing is decided otherwise here than there.
+//
+// Like the scheduler it must never read a clock (the copy's time is the state's), draw a random number, start a goroutine
+// or do I/O; nor does it change what it is asked about.
+package whatif
 
 import (
 	"context"
@@ -74,26 +79,26 @@ func victimsIn(v *fsm.View, planned []fsm.PlannedVictim) []Victim {
 func Foresee(
 	ctx context.Context, state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.Pod,
 ) (*Foresight, error) {
-	w := newWhatIf(ctx, state)
+	t := newTrial(ctx, state)
 	for _, c := range setup {
 		asked := fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: c}
-		if err := w.state.Try(w.now, asked)[0].Err(); err != nil {
+		if err := t.state.Try(t.now, asked)[0].Err(); err != nil {
 			return nil, err
 		}
 	}
-	out := &Foresight{Before: w.state.View()}
-	out.Placements = w.place(asker, pods)
+	out := &Foresight{Before: t.state.View()}
+	out.Placements = t.place(asker, pods)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("the plan was not finished: %w", err)
 	}
-	out.After = w.state.View()
+	out.After = t.state.View()
 	victims := victimsOf(out.Placements)
 	for slices.ContainsFunc(victims, func(v Victim) bool { return !v.WaitedFor }) {
 		if out.Depth++; out.Depth > maxRounds {
 			out.Depth, out.Cut = maxRounds, true
 			break
 		}
-		successors, cut := w.replace(victims, out.Depth)
+		successors, cut := t.replace(victims, out.Depth)
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("the plan was not finished: %w", err)
 		}
@@ -124,15 +129,15 @@ func victimsOf(placements []Placement) []Victim {
 }
 
 // replace lets victims go and their controllers make pods in their place.
-func (w *whatIf) replace(victims []Victim, round int) (out []Successor, cut bool) {
+func (t *trial) replace(victims []Victim, round int) (out []Successor, cut bool) {
 	var pods []*corev1.Pod
 	zero := int64(0)
 	for _, v := range victims {
-		if w.ctx.Err() != nil {
+		if t.ctx.Err() != nil {
 			break
 		}
 		// Whoever is gone already, for want of a grace period, is replaced all the same.
-		w.state.Try(w.now, fsm.Proposal{Command: &fsm.DeletePod{Key: v.Key,
+		t.state.Try(t.now, fsm.Proposal{Command: &fsm.DeletePod{Key: v.Key,
 			Precondition: fsm.Precondition{UID: string(v.UID)}, GraceSeconds: &zero}})
 		if v.WaitedFor || metav1.GetControllerOf(v.pod) == nil {
 			continue // it was replaced when its end began, or nobody makes it anew
@@ -145,7 +150,7 @@ func (w *whatIf) replace(victims []Victim, round int) (out []Successor, cut bool
 		out = append(out, Successor{Round: round, Of: v})
 	}
 	// They are the system's: who asks may not be allowed to make pods of their class.
-	for i, p := range w.place(Asker{User: "system:berth", Groups: []string{"system:masters"}}, pods) {
+	for i, p := range t.place(Asker{User: "system:berth", Groups: []string{"system:masters"}}, pods) {
 		out[i].Placement = p
 	}
 	return out, cut

@@ -1,17 +1,12 @@
-package sched
+package clustertest
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/berth-dev/berth/codec"
-	"github.com/berth-dev/berth/fsm"
 )
 
 // Words for what pods ask of other pods:
@@ -22,7 +17,8 @@ import (
 //
 // A SELECTOR is label=value&label=value, * for the empty one, - for none at all.
 
-func selectorOf(s string) *metav1.LabelSelector {
+// Selector is the selector that a SELECTOR says.
+func Selector(s string) *metav1.LabelSelector {
 	switch s {
 	case "-":
 		return nil
@@ -43,12 +39,13 @@ func selectorOf(s string) *metav1.LabelSelector {
 }
 
 func addSpread(p *corev1.Pod, word string) error {
-	c, err := buildConstraint(word)
+	c, err := Constraint(word)
 	p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, c)
 	return err
 }
 
-func buildConstraint(word string) (corev1.TopologySpreadConstraint, error) {
+// Constraint is what spread= says.
+func Constraint(word string) (corev1.TopologySpreadConstraint, error) {
 	c := corev1.TopologySpreadConstraint{WhenUnsatisfiable: corev1.DoNotSchedule}
 	parts := strings.Split(word, ":")
 	if len(parts) < 3 {
@@ -58,7 +55,7 @@ func buildConstraint(word string) (corev1.TopologySpreadConstraint, error) {
 	if err != nil {
 		return c, err
 	}
-	c.TopologyKey, c.MaxSkew, c.LabelSelector = parts[0], int32(skew), selectorOf(parts[2])
+	c.TopologyKey, c.MaxSkew, c.LabelSelector = parts[0], int32(skew), Selector(parts[2])
 	for _, option := range parts[3:] {
 		key, value, _ := strings.Cut(option, "=")
 		policy := corev1.NodeInclusionPolicy(value)
@@ -87,7 +84,7 @@ func addTerm(p *corev1.Pod, near bool, word string) error {
 	if len(parts) < 2 {
 		return fmt.Errorf("near or far=%s", word)
 	}
-	t := corev1.PodAffinityTerm{TopologyKey: parts[0], LabelSelector: selectorOf(parts[1])}
+	t := corev1.PodAffinityTerm{TopologyKey: parts[0], LabelSelector: Selector(parts[1])}
 	weight := 0
 	for _, option := range parts[2:] {
 		key, value, _ := strings.Cut(option, "=")
@@ -97,7 +94,7 @@ func addTerm(p *corev1.Pod, near bool, word string) error {
 		case "ns":
 			t.Namespaces = strings.Split(value, "+")
 		case "nsel":
-			t.NamespaceSelector = selectorOf(value)
+			t.NamespaceSelector = Selector(value)
 		case "keys":
 			t.MatchLabelKeys = strings.Split(value, "+")
 		case "notkeys":
@@ -130,67 +127,6 @@ func addTerm(p *corev1.Pod, near bool, word string) error {
 		*required = append(*required, t)
 	} else {
 		*preferred = append(*preferred, weighted)
-	}
-	return nil
-}
-
-// namespace makes sure that a namespace is there; labels that are not nil become its labels.
-func (h *harness) namespace(name string, labels map[string]string) {
-	old, known := h.state.View().Namespaces.Get(name)
-	if known && labels == nil {
-		return
-	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("ns-" + name)}}
-	if known {
-		ns = old.DeepCopy()
-	}
-	ns.Labels = labels
-	h.must(&fsm.PutNamespace{Create: !known, Namespace: fsm.NamespaceWire{Object: ns}})
-}
-
-// service stores a service in the namespace default.
-func (h *harness) service(name string, selector map[string]string) {
-	h.object("services", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
-		UID: types.UID("uid-" + name)},
-		Spec: corev1.ServiceSpec{Selector: selector}})
-}
-
-func (h *harness) replicaSet(name string, selector *metav1.LabelSelector, replicas int32) {
-	h.object("replicasets", &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
-		UID: types.UID("uid-" + name)},
-		Spec: appsv1.ReplicaSetSpec{Selector: selector, Replicas: &replicas}})
-}
-
-func (h *harness) object(resource string, o codec.Object) {
-	_, known := h.state.View().Objects.Get(fsm.ObjectKey(resource, o.GetNamespace(), o.GetName()))
-	b, err := o.Marshal()
-	if err != nil {
-		panic(err)
-	}
-	h.must(&fsm.PutObject{Resource: resource, Raw: b, Create: !known})
-}
-
-// clusterLine carries out a line of a transcript that is neither node nor pod.
-func (h *harness) clusterLine(words []string) error {
-	labels := func(key string) map[string]string {
-		out := map[string]string{}
-		for _, w := range words[2:] {
-			if pair, ok := strings.CutPrefix(w, key+"="); ok {
-				k, v, _ := strings.Cut(pair, "=")
-				out[k] = v
-			}
-		}
-		return out
-	}
-	switch words[0] {
-	case "namespace": // namespace NAME label=K=V...
-		h.namespace(words[1], labels("label"))
-	case "service": // service NAME select=K=V...
-		h.service(words[1], labels("select"))
-	case "replicaset": // replicaset NAME select=K=V...
-		h.replicaSet(words[1], &metav1.LabelSelector{MatchLabels: labels("select")}, 1)
-	default:
-		return fmt.Errorf("what is %s?", words[0])
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package sched
+package whatif
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched"
 )
 
 // Asker is in whose name the pods of a what-if are admitted: who may use which class is part of the answer.
@@ -34,34 +35,34 @@ type Placement struct {
 // A what-if decides about the pods that wait before those asked about, as the real scheduler would, but not about
 // any number of them.
 const (
-	whatIfSteps  = 256
-	whatIfWeight = 512
+	maxSteps   = 256
+	planWeight = 512
 )
 
-// whatIf is a copy of a state with a scheduler of its own.
-type whatIf struct {
+// trial is a copy of a state with a scheduler of its own.
+type trial struct {
 	ctx   context.Context // whoever asked waits while it lasts
 	state *fsm.State
-	sched *Scheduler
+	sched *sched.Scheduler
 	now   int64
 }
 
-func newWhatIf(ctx context.Context, state *fsm.View) *whatIf {
+func newTrial(ctx context.Context, state *fsm.View) *trial {
 	fork := state.Fork()
-	return &whatIf{ctx: ctx, state: fork, sched: New(fork), now: state.TimeUnixNano()}
+	return &trial{ctx: ctx, state: fork, sched: sched.New(fork), now: state.TimeUnixNano()}
 }
 
 // place admits pods and decides until it is known what becomes of them, or the bound is reached.
-func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
+func (t *trial) place(asker Asker, pods []*corev1.Pod) []Placement {
 	out := make([]Placement, len(pods))
 	open := map[string]*Placement{}
 	for i, p := range pods {
-		if w.ctx.Err() != nil {
+		if t.ctx.Err() != nil {
 			return out
 		}
 		out[i].Key = fsm.PodKey(p.Namespace, p.Name)
 		command := &fsm.AdmitPod{Pod: fsm.PodWire{Object: p.DeepCopy()}}
-		r := w.state.Try(w.now, fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: command})[0]
+		r := t.state.Try(t.now, fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: command})[0]
 		if admitted, ok := r.Object.(*corev1.Pod); ok {
 			out[i].Priority = model.Priority(admitted)
 		}
@@ -70,10 +71,10 @@ func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 			out[i].Message = r.Message
 		case p.Spec.NodeName != "":
 			out[i].Node = p.Spec.NodeName
-			if _, ok := w.state.View().Nodes.Get(p.Spec.NodeName); !ok {
+			if _, ok := t.state.View().Nodes.Get(p.Spec.NodeName); !ok {
 				out[i].Node, out[i].Message = "", fmt.Sprintf("names node %s, which is not there", p.Spec.NodeName)
 			}
-		case w.state.View().SchedulerConfig().Spec.Profile(p.Spec.SchedulerName) == nil:
+		case t.state.View().SchedulerConfig().Spec.Profile(p.Spec.SchedulerName) == nil:
 			out[i].Message = fmt.Sprintf("is left to scheduler %q: no profile of the scheduler configuration is for it",
 				p.Spec.SchedulerName)
 		default:
@@ -85,17 +86,17 @@ func (w *whatIf) place(asker Asker, pods []*corev1.Pod) []Placement {
 			open[out[i].Key] = &out[i]
 		}
 	}
-	for steps := 0; steps < whatIfSteps && len(open) > 0 && w.ctx.Err() == nil; {
-		plan := w.sched.Step(w.now, whatIfWeight)
-		if plan == nil && w.sched.Behind() {
+	for steps := 0; steps < maxSteps && len(open) > 0 && t.ctx.Err() == nil; {
+		plan := t.sched.Step(t.now, planWeight)
+		if plan == nil && t.sched.Behind() {
 			continue
 		} else if plan == nil {
 			break
 		}
 		steps++
-		before := w.state.View()
-		applied := w.state.Try(w.now, fsm.Proposal{Command: plan.Command})[0]
-		w.sched.Settle(plan)
+		before := t.state.View()
+		applied := t.state.Try(t.now, fsm.Proposal{Command: plan.Command})[0]
+		t.sched.Settle(plan)
 		note(plan.Command, applied.Plan, before, open)
 	}
 	return out
