@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/sched/clustertest"
+	"github.com/berth-dev/berth/store"
 )
 
 var preemptions = flag.Int("preemptions", 20,
@@ -123,10 +124,7 @@ func (r *reign) apply(entry []byte) []fsm.Result {
 			r.t.Fatalf("entry %d: %s", index, result.Message)
 		}
 	}
-	changes, err := r.state.Feed().After(before, 1<<20)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	changes := r.changesAfter(before)
 	nominated := map[types.UID]string{} // by victim; another may wait for it too
 	for _, c := range changes {
 		if n, ok := c.New.(*fsm.Nomination); ok {
@@ -151,6 +149,21 @@ func (r *reign) apply(entry []byte) []fsm.Result {
 		r.evicted[pod.UID] = preemptor
 	}
 	return results
+}
+
+// changesAfter are all changes after a revision, which the feed gives in parts.
+func (r *reign) changesAfter(revision int64) []store.Change {
+	var out []store.Change
+	for {
+		part, err := r.state.Feed().After(revision+int64(len(out)), 1<<20)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if len(part) == 0 {
+			return out
+		}
+		out = append(out, part...)
+	}
 }
 
 // found makes the cluster: a node for each preemptor, full of ready pods of several priorities, and budgets that allow
