@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/berth-dev/berth/worker/runtime"
-	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
 )
 
 func intOf(n int32) intstr.IntOrString { return intstr.FromInt32(n) }
@@ -25,8 +24,8 @@ func TestPodLife(t *testing.T) {
 	t.Run("cri", func(t *testing.T) { podLife(t, realContainers(t)) })
 }
 
-// podLife tests a worker of processes, or of a containerd.
-func podLife(t *testing.T, d *containerdtest.Daemon) {
+// podLife tests a worker of processes, or of real containers.
+func podLife(t *testing.T, d daemon) {
 	w := worker("worker-1", `capacity { cpu = "8" }`)
 	if d != nil {
 		w = criWorker(d, "worker-1", "cri")

@@ -42,6 +42,9 @@ func TestAdopt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := other.prepare(ctx, &spec, config); err != nil {
+		t.Fatal(err)
+	}
 	sandboxConfig, err := other.sandboxConfig(ctx, bare, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +122,7 @@ func TestAdoptOnlyItsOwn(t *testing.T) {
 	}
 }
 
-// A containerd that is killed takes no container with it; what ends meanwhile is told by its exit code; nothing is asked
+// A daemon that is killed takes no container with it; what ends meanwhile is told by its exit code; nothing is asked
 // of it that it does not answer, and that is told as what it is.
 func TestDaemonKilled(t *testing.T) {
 	h, d := open(t), daemon(t)
@@ -150,7 +153,7 @@ func TestDaemonKilled(t *testing.T) {
 	}
 }
 
-// A containerd that hangs is told from one that is well.
+// A daemon that hangs is told from one that is well.
 func TestDaemonHangs(t *testing.T) {
 	h, d := open(t), daemon(t)
 	id := h.run(pod("waits", shell("sleep 1000")))
