@@ -26,6 +26,7 @@ const (
 	// nodeAddress is the node's, and podNetwork tells the number of the pods' network from the machine's others'.
 	nodeAddress = "10.89.0.1"
 	podNetwork  = 88<<8 | 1
+	hostPort    = 18080
 )
 
 // TestServices carries what is sent to services, in a network namespace that ends with it: rules of nftables are the
@@ -157,6 +158,10 @@ func services(t *testing.T, c *cluster, d daemon) {
 	is("the whole name to lead to both", finds("web.default.svc.cluster.local"), both...)
 	is("the headless name to be both", resolves("all.default.svc.cluster.local."), ips...)
 	is("the port of the node to lead to both", asks(url), both...)
+	create(t, kube, imaged("hosted", "hostname > /tmp/index.html; exec httpd -f -p 8080 -h /tmp", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: hostPort}}
+	}))
+	is("the port that a pod has of the host to lead to it", asks(fmt.Sprintf("http://%s:%d/", nodeAddress, hostPort)), "hosted")
 	c.eventually(t, "one to be stuck to", func(ctx context.Context) error {
 		got, err := finds("sticky")(ctx)
 		if err == nil && len(got) != 1 {
