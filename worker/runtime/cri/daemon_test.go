@@ -29,6 +29,7 @@ type testDaemon interface {
 	Thaw() error
 	Import(ctx context.Context, images ...*imagepack.Image) error
 	RemoveImage(ctx context.Context, names ...string) error
+	KillShim(ctx context.Context, podUID string) error
 	Left(ctx context.Context) (string, error)
 	Close() error
 }

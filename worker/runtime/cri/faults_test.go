@@ -173,6 +173,23 @@ func TestDaemonHangs(t *testing.T) {
 	}
 }
 
+// A container that ends without what would tell of it is known to have ended, also where the daemon says that it runs.
+func TestShimKilled(t *testing.T) {
+	h := open(t)
+	volume := t.TempDir()
+	p := pod("unwatched", shell("while [ ! -e /v/go ]; do sleep 0.05; done; exit 6"))
+	id := h.startSpec(h.specOf(p, runtime.Mount{Source: volume, Target: "/v"}))
+	if err := daemon(t).KillShim(t.Context(), string(p.UID)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(volume, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if x := h.exit(id); x.Code == 0 {
+		t.Errorf("exit %+v", x)
+	}
+}
+
 // A sandbox that ends is told until there is another one; the containers of before are known as those of before.
 func TestSandboxLost(t *testing.T) {
 	h := open(t)
