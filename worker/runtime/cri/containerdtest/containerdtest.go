@@ -45,15 +45,8 @@ func Start(ctx context.Context, parent string, number uint16, options ...func(*D
 	for _, option := range options {
 		option(d)
 	}
-	err = d.configure()
-	if err == nil {
-		err = d.Run(ctx)
-	}
-	if err == nil {
-		err = d.importImages(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(err, d.Close())
+	if err := daemontest.Begin(ctx, d, d.configure); err != nil {
+		return nil, err
 	}
 	return d, nil
 }
@@ -150,12 +143,4 @@ func Prepare(dir string, number uint16) error {
 		return errors.Join(err, d.CloseLog())
 	}
 	return errors.Join(d.Write("images.tar", tar.String()), d.CloseLog())
-}
-
-func (d *Daemon) importImages(ctx context.Context) error {
-	all, err := daemontest.Images()
-	if err != nil {
-		return err
-	}
-	return d.Import(ctx, all...)
 }

@@ -4,7 +4,6 @@ package criotest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http/httptest"
 	"os"
@@ -57,15 +56,8 @@ func Start(ctx context.Context, programs, parent string, number uint16, options 
 	for _, option := range options {
 		option(d)
 	}
-	err = d.configure()
-	if err == nil {
-		err = d.Run(ctx)
-	}
-	if err == nil {
-		err = d.importImages(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(err, d.Close())
+	if err := daemontest.Begin(ctx, d, d.configure); err != nil {
+		return nil, err
 	}
 	return d, nil
 }
@@ -215,14 +207,6 @@ func (d *Daemon) Import(ctx context.Context, images ...*imagepack.Image) error {
 		}
 		return nil
 	})
-}
-
-func (d *Daemon) importImages(ctx context.Context) error {
-	all, err := daemontest.Images()
-	if err != nil {
-		return err
-	}
-	return d.Import(ctx, all...)
 }
 
 // RemoveImage removes an image by all its names.

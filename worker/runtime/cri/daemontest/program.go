@@ -20,12 +20,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/worker/runtime/cri/imagepack"
 )
 
 // CNIPlugins is where Debian has the plugins of networks.
 const CNIPlugins = "/usr/lib/cni"
 
-// Program is a daemon of a test's own. Kill, Freeze, Thaw and Close are for the goroutine that called Run.
+// Program is a daemon's, of a test's own. Kill, Freeze, Thaw and Close are for the goroutine that called Run.
 type Program struct {
 	Dir  string // with everything of it
 	name string // of the program, for its files and errors
@@ -57,6 +59,32 @@ func In(dir, name string, number uint16) (*Program, error) {
 		p.log, err = os.Create(filepath.Join(dir, name+".log"))
 	}
 	return p, err
+}
+
+// Begin configures and runs a daemon, and gives it its images. One for which that fails is closed.
+func Begin(ctx context.Context, d Daemon, configure func() error) error {
+	err := configure()
+	if err == nil {
+		err = d.Run(ctx)
+	}
+	var images []*imagepack.Image
+	if err == nil {
+		images, err = Images()
+	}
+	if err == nil {
+		err = d.Import(ctx, images...)
+	}
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	return nil
+}
+
+// Daemon is a program that Begin can begin.
+type Daemon interface {
+	Run(ctx context.Context) error
+	Import(ctx context.Context, images ...*imagepack.Image) error
+	Close() error
 }
 
 // Missing are the programs, and the plugins of networks, that the machine does not have. name is looked for as an executable.
