@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -110,8 +109,12 @@ func (d *Daemon) Left(ctx context.Context) (string, error) {
 		left = append(left, "container "+c.Id)
 	}
 	mounts, merr := daemontest.MountsBelow(d.Dir)
+	// The storage itself and images that volumes have shown stay, and so do namespaces of a sandbox that was being made when CRI-O was killed.
+	kept := func(m string) bool {
+		return strings.HasPrefix(m+"/", d.Dir+"/root/overlay/") || strings.HasPrefix(m, d.Dir+"/ns/")
+	}
 	for _, m := range mounts {
-		if !strings.HasPrefix(m+"/", filepath.Join(d.Dir, "root/overlay")+"/") { // the storage itself, and images that volumes have shown
+		if !kept(m) {
 			left = append(left, "mount "+m)
 		}
 	}
