@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -17,26 +18,66 @@ import (
 
 	"github.com/berth-dev/berth/agent/fleet"
 	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
+	"github.com/berth-dev/berth/worker/runtime/cri/criotest"
+	"github.com/berth-dev/berth/worker/runtime/cri/daemontest"
 )
 
-// The containerd that tests share, made by the first that needs it.
+var crioPrograms = flag.String("crio", "", "a folder with crio and pinns: tests of real containers have a CRI-O, not a containerd")
+
+// daemon is a container runtime of the tests' own.
+type daemon interface {
+	Endpoint() string
+	Run(ctx context.Context) error
+	Kill()
+	KillSandbox(ctx context.Context, podUID string) error
+	Left(ctx context.Context) (string, error)
+	Close() error
+}
+
+// realDaemon is a daemon whose containers stand on shims.
+type realDaemon interface {
+	daemon
+	KillShim(ctx context.Context, podUID string) error
+	Running(ctx context.Context) ([]string, error)
+}
+
+// startDaemon starts a containerd, or the CRI-O that the tests are told of.
+func startDaemon(ctx context.Context, number uint16) (realDaemon, error) {
+	if programs := *crioPrograms; programs != "" {
+		return criotest.Start(ctx, programs, "", number) // below root the paths of its sockets would be too long
+	}
+	var options []func(*containerdtest.Daemon)
+	if os.Getenv(inVM) == "systemd" {
+		options = append(options, containerdtest.BySystemd)
+	}
+	return containerdtest.Start(ctx, root, number, options...)
+}
+
+// idPrefix is how the names of containers begin.
+func idPrefix() string {
+	if *crioPrograms != "" {
+		return "cri-o://"
+	}
+	return idPrefix()
+}
+
+// The daemon that tests share, made by the first that needs it.
 var criDaemon struct {
 	once sync.Once
-	d    *containerdtest.Daemon
+	d    realDaemon
 	err  error
 }
 
-// realContainers is a containerd of the tests' own. Tests are left out where nobody could install one, and fail where root
+// realContainers is a daemon of the tests' own. Tests are left out where nobody could install one, and fail where root
 // could.
-func realContainers(t *testing.T) *containerdtest.Daemon {
+func realContainers(t *testing.T) realDaemon {
 	t.Helper()
 	needsContainers(t)
 	criDaemon.once.Do(func() {
-		var options []func(*containerdtest.Daemon)
-		if os.Getenv(inVM) == "systemd" {
-			options = append(options, containerdtest.BySystemd)
+		d, err := startDaemon(context.Background(), uint16(os.Getpid()))
+		if criDaemon.err = err; err == nil {
+			criDaemon.d = d
 		}
-		criDaemon.d, criDaemon.err = containerdtest.Start(context.Background(), root, uint16(os.Getpid()), options...)
 	})
 	if criDaemon.err != nil {
 		t.Fatal(criDaemon.err)
@@ -49,10 +90,17 @@ func mayLackContainers() bool {
 	return os.Geteuid() != 0 || os.Getenv("BERTH_WITHOUT_CONTAINERS") != ""
 }
 
+func missingForContainers() string {
+	if *crioPrograms != "" {
+		return criotest.Missing(*crioPrograms)
+	}
+	return containerdtest.Missing()
+}
+
 // needsContainers leaves a test out where real containers may be lacking and are, and fails it where they have to be there.
 func needsContainers(t *testing.T) {
 	t.Helper()
-	missing := containerdtest.Missing()
+	missing := missingForContainers()
 	if missing == "" {
 		return
 	}
@@ -77,13 +125,13 @@ func stopRealContainers() error {
 	return errors.Join(err, criDaemon.d.Close())
 }
 
-// criWorker is a worker of that containerd, by the runtime cri or auto. It leaves the rules of this machine's network alone.
-func criWorker(d *containerdtest.Daemon, name, runtime string, more ...string) fleet.Spec {
+// criWorker is a worker of that daemon, by the runtime cri or auto. It leaves the rules of this machine's network alone.
+func criWorker(d daemon, name, runtime string, more ...string) fleet.Spec {
 	return worker(name, append(more, fmt.Sprintf("runtime = %q", runtime), fmt.Sprintf("cri {\n  endpoint = %q\n}", d.Endpoint()), "services {\n  mode = \"off\"\n}")...)
 }
 
 // oneWorker is a server and worker-1, which is ready: of real containers, or, without a daemon, of processes.
-func oneWorker(t *testing.T, d *containerdtest.Daemon, option string) *cluster {
+func oneWorker(t *testing.T, d daemon, option string) *cluster {
 	t.Helper()
 	w, s := worker("worker-1", option), server("server-1", "bootstrap_expect = 1")
 	if d != nil {
@@ -101,7 +149,7 @@ func oneWorker(t *testing.T, d *containerdtest.Daemon, option string) *cluster {
 }
 
 // emptied sees to it that the pods are gone from their node before the test ends what would have to end them.
-func (c *cluster) emptied(t *testing.T, d *containerdtest.Daemon) {
+func (c *cluster) emptied(t *testing.T, d daemon) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -122,7 +170,7 @@ func (c *cluster) emptied(t *testing.T, d *containerdtest.Daemon) {
 func imaged(name, command string, more ...func(*corev1.Pod)) *corev1.Pod {
 	p := pod("default", name, command, more...)
 	if c := &p.Spec.Containers[0]; c.Image == "none" {
-		c.Image = containerdtest.Busybox
+		c.Image = daemontest.Busybox
 	}
 	return p
 }
@@ -191,7 +239,7 @@ func TestRealContainers(t *testing.T) {
 		})
 		create(t, kube, serves)
 		p := c.waitRunning(t, "default", "serves")[0]
-		if p.Status.PodIP == "" || p.Status.PodIP == p.Status.HostIP || !strings.HasPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://") ||
+		if p.Status.PodIP == "" || p.Status.PodIP == p.Status.HostIP || !strings.HasPrefix(p.Status.ContainerStatuses[0].ContainerID, idPrefix()) ||
 			p.Status.ContainerStatuses[0].ImageID == "" {
 			t.Errorf("status %+v", p.Status)
 		}
@@ -243,8 +291,8 @@ func TestRealContainers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		has := slices.ContainsFunc(n.Status.Images, func(i corev1.ContainerImage) bool { return slices.Contains(i.Names, containerdtest.Busybox) })
-		if !has || !strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://") {
+		has := slices.ContainsFunc(n.Status.Images, func(i corev1.ContainerImage) bool { return slices.Contains(i.Names, daemontest.Busybox) })
+		if !has || !strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, idPrefix()) {
 			t.Errorf("images %+v, runtime %s", n.Status.Images, n.Status.NodeInfo.ContainerRuntimeVersion)
 		}
 	})

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -70,22 +69,11 @@ func attached(t *testing.T, c *cluster) {
 		c.waitFor(t, name, "to succeed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
 	}
 	// A terminal, and the first client's end.
-	create(t, c.Reader().Kube, imaged("terminal", `test -t 0 && until [ "$(stty size)" = "41 133" ]; do sleep 0.05; done; echo sized; read x; echo "got $x"`,
-		asks, policy(corev1.RestartPolicyNever), func(p *corev1.Pod) { p.Spec.Containers[0].StdinOnce, p.Spec.Containers[0].TTY = true, true }))
+	create(t, c.Reader().Kube, imaged("terminal", onTerminal, asks, policy(corev1.RestartPolicyNever), func(p *corev1.Pod) {
+		p.Spec.Containers[0].StdinOnce, p.Spec.Containers[0].TTY = true, true
+	}))
 	c.waitRunning(t, "default", "terminal")
-	var out heard
-	in, typed := io.Pipe()
-	defer typed.Close()
-	go say(t, typed, "words\n")
-	s := session{server: c.Reader(), ns: "default", pod: "terminal", protocol: "websocket", part: "attach",
-		StreamOptions: remotecommand.StreamOptions{Stdin: in, Stdout: &out, Tty: true,
-			TerminalSizeQueue: &sizes{{Width: 80, Height: 24}, {Width: 133, Height: 41}}}}
-	if err := s.run(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := errors.Join(out.has("sized\r\n")(t.Context()), out.has("got words\r\n")(t.Context())); err != nil {
-		t.Error(err)
-	}
+	terminal(t, c, session{server: c.Reader(), ns: "default", pod: "terminal", protocol: "websocket", part: "attach"})
 }
 
 func say(t *testing.T, to io.Writer, words string) {

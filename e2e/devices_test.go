@@ -14,8 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
 )
 
 // Kubernetes' own device plugin, as it is, killed and started again, as is the worker.
@@ -36,7 +34,7 @@ func TestDevicePlugins(t *testing.T) {
 
 const sampleDevices = corev1.ResourceName("example.com/resource")
 
-func devicePlugins(t *testing.T, plugin string, d *containerdtest.Daemon) {
+func devicePlugins(t *testing.T, plugin string, d daemon) {
 	folder, err := os.MkdirTemp("", "dp") // the path of a socket is short
 	if err != nil {
 		t.Fatal(err)

@@ -17,8 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
 )
 
 var (
@@ -29,10 +27,10 @@ var (
 // maxFaultDelay is about how long the pods of a round take to start and end: the fault is somewhere within.
 const maxFaultDelay = 2500 * time.Millisecond
 
-// faults is a node on which worker, containerd and shims are killed.
+// faults is a node on which worker, daemon and shims are killed.
 type faults struct {
 	*cluster
-	d       *containerdtest.Daemon
+	d       realDaemon
 	rand    *rand.Rand
 	witness string          // a file a pod, a line each time its container is run
 	excused map[string]bool // pods whose shim was killed
@@ -41,7 +39,7 @@ type faults struct {
 	uids    []types.UID // of all pods that ever were
 }
 
-// While pods start and end, their worker, containerd and a shim are killed at random. Nobody runs without a pod or twice, no exit code is
+// While pods start and end, their worker, the daemon of its containers and a shim are killed at random. Nobody runs without a pod or twice, no exit code is
 // lost, and nothing is left. make faults runs more of it.
 func TestFaults(t *testing.T) {
 	seed := *faultSeed
@@ -114,7 +112,7 @@ func (f *faults) round(t *testing.T, round int) {
 // fault kills, and starts again what does not start by itself.
 func (f *faults) fault(t *testing.T, pods []string) {
 	w := f.Workers()[0]
-	what := [...]string{"worker", "containerd", "both", "shim"}[f.rand.IntN(4)]
+	what := [...]string{"worker", "daemon", "both", "shim"}[f.rand.IntN(4)]
 	f.counts[what]++
 	daemon := func() {
 		if err := f.d.Run(t.Context()); err != nil {
@@ -130,7 +128,7 @@ func (f *faults) fault(t *testing.T, pods []string) {
 	case "worker":
 		w.Kill()
 		start()
-	case "containerd":
+	case "daemon":
 		f.d.Kill()
 		daemon()
 	case "both":

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/remotecommand"
 
-	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
+	"github.com/berth-dev/berth/worker/runtime/cri/daemontest"
 )
 
 // kubeletsPods are one of each kind. The image is nothing to the worker of processes, and the command runs on both.
@@ -123,7 +123,7 @@ func TestKubelet(t *testing.T) {
 		return err
 	})
 	c.approveServing(t, m.name)
-	c.berthIn(t, strings.ReplaceAll(kubeletsPods, "IMAGE", containerdtest.Busybox), "apply", "-f", "-")
+	c.berthIn(t, strings.ReplaceAll(kubeletsPods, "IMAGE", daemontest.Busybox), "apply", "-f", "-")
 
 	t.Run("pods of every kind run", func(t *testing.T) { kubeletRuns(t, c, m) })
 	t.Run("its static pods are shown", func(t *testing.T) { kubeletStatic(t, c, m) })
@@ -211,7 +211,7 @@ spec:
 // kubeletStatic: what is in the node's folder runs, and its mirror goes when the file does.
 func kubeletStatic(t *testing.T, c *cluster, m *machine) {
 	file := filepath.Join(m.manifests(), "static.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(kubeletsStatic, "IMAGE", containerdtest.Busybox)), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(kubeletsStatic, "IMAGE", daemontest.Busybox)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	name := "static-" + m.name

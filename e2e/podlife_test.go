@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/berth-dev/berth/worker/runtime"
-	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
 )
 
 func intOf(n int32) intstr.IntOrString { return intstr.FromInt32(n) }
@@ -25,8 +24,8 @@ func TestPodLife(t *testing.T) {
 	t.Run("cri", func(t *testing.T) { podLife(t, realContainers(t)) })
 }
 
-// podLife tests a worker of processes, or of a containerd.
-func podLife(t *testing.T, d *containerdtest.Daemon) {
+// podLife tests a worker of processes, or of real containers.
+func podLife(t *testing.T, d daemon) {
 	w := worker("worker-1", `capacity { cpu = "8" }`)
 	if d != nil {
 		w = criWorker(d, "worker-1", "cri")
@@ -44,11 +43,12 @@ func podLife(t *testing.T, d *containerdtest.Daemon) {
 	}
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"ends": ends, "restarts": restarts, "init": initContainers, "sees": sees, "stops": stops, "probed": probed, "refused": refused,
-		"fails": fails, "entered": entered, "attached": attached, "debugged": debugged, "fills": fills, "mounts": mounts, "privileged": privileged,
+		"entered": entered, "attached": attached, "debugged": debugged, "fills": fills, "mounts": mounts, "privileged": privileged,
 		"labelled": labelled, "resized": resized,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
+	t.Run("fails", func(t *testing.T) { fails(t, c, d != nil && *crioPrograms != "") })
 	t.Run("forwarded", func(t *testing.T) { forwarded(t, c, d != nil) })
 	t.Run("goes on without its worker", func(t *testing.T) { goesOn(t, c) })
 }
@@ -231,15 +231,22 @@ func labelled(t *testing.T, c *cluster) {
 	c.hasEvent(t, "labelled", "NotHonoured", "spec.securityContext.seLinuxOptions changes nothing: the host has no SELinux")
 }
 
-// A command that is not there counts as an attempt, a user that must not be does not.
-func fails(t *testing.T, c *cluster) {
+// A command that is not there counts as an attempt, where the container is made without looking at it; a user that must not be does not.
+func fails(t *testing.T, c *cluster, lookedAt bool) {
 	yes := true
 	create(t, c.Reader().Kube, imaged("nocommand", "", policy(corev1.RestartPolicyNever), func(p *corev1.Pod) {
 		p.Spec.Containers[0].Command = []string{"/nowhere"}
 	}), imaged("root", "true", func(p *corev1.Pod) { p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: &yes} }))
-	p := c.waitFor(t, "nocommand", "to fail", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
-	if x := p.Status.ContainerStatuses[0].State.Terminated; x == nil || x.Reason != "StartError" || x.ExitCode != 128 {
-		t.Errorf("its end: %+v", x)
+	if lookedAt {
+		p := c.waitFor(t, "nocommand", "to wait", func(p *corev1.Pod) bool { return waiting(p) == "CreateContainerError" })
+		if m := p.Status.ContainerStatuses[0].State.Waiting.Message; !strings.Contains(m, "/nowhere") {
+			t.Errorf("it is told %q", m)
+		}
+	} else {
+		p := c.waitFor(t, "nocommand", "to fail", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+		if x := p.Status.ContainerStatuses[0].State.Terminated; x == nil || x.Reason != "StartError" || x.ExitCode != 128 {
+			t.Errorf("its end: %+v", x)
+		}
 	}
 	c.waitFor(t, "root", "to wait", func(p *corev1.Pod) bool { return waiting(p) == "CreateContainerConfigError" })
 }

@@ -18,8 +18,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
 )
 
 var servicesInside = flag.Bool("services.inside", false, "this process has a network namespace of its own")
@@ -28,19 +26,15 @@ const (
 	// nodeAddress is the node's, and podNetwork tells the number of the pods' network from the machine's others'.
 	nodeAddress = "10.89.0.1"
 	podNetwork  = 88<<8 | 1
+	hostPort    = 18080
 )
 
 // TestServices carries what is sent to services, in a network namespace that ends with it: rules of nftables are the
 // whole machine's.
 func TestServices(t *testing.T) {
-	if missing := containerdtest.Missing(); missing != "" {
-		if mayLackContainers() {
-			t.Skipf("services need %s", missing)
-		}
-		t.Fatalf("services need %s: `make containers` installs it on Debian; BERTH_WITHOUT_CONTAINERS=1 leaves this test out", missing)
-	}
+	needsContainers(t)
 	if !*servicesInside {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestServices$", "-test.v", "-services.inside")
+		cmd := exec.Command(os.Args[0], "-test.run=^TestServices$", "-test.v", "-services.inside", "-crio", *crioPrograms)
 		cmd.Env = append(os.Environ(), "BERTH_E2E_BINARY="+binary)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -52,7 +46,7 @@ func TestServices(t *testing.T) {
 		"ip link set node up", "ip link set wire up", "ip route add default via 10.89.0.254 dev node"); err != nil {
 		t.Fatal(err)
 	}
-	d, err := containerdtest.Start(t.Context(), root, podNetwork)
+	d, err := startDaemon(t.Context(), podNetwork)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +92,7 @@ func web(name string) *corev1.Pod {
 	})
 }
 
-func services(t *testing.T, c *cluster, d *containerdtest.Daemon) {
+func services(t *testing.T, c *cluster, d daemon) {
 	kube := c.Reader().Kube
 	create(t, kube, web("web-0"), web("web-1"), imaged("client", "exec sleep 1000"))
 	c.berthIn(t, serviceManifests, "create", "-f", "-")
@@ -164,6 +158,10 @@ func services(t *testing.T, c *cluster, d *containerdtest.Daemon) {
 	is("the whole name to lead to both", finds("web.default.svc.cluster.local"), both...)
 	is("the headless name to be both", resolves("all.default.svc.cluster.local."), ips...)
 	is("the port of the node to lead to both", asks(url), both...)
+	create(t, kube, imaged("hosted", "hostname > /tmp/index.html; exec httpd -f -p 8080 -h /tmp", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: hostPort}}
+	}))
+	is("the port that a pod has of the host to lead to it", asks(fmt.Sprintf("http://%s:%d/", nodeAddress, hostPort)), "hosted")
 	c.eventually(t, "one to be stuck to", func(ctx context.Context) error {
 		got, err := finds("sticky")(ctx)
 		if err == nil && len(got) != 1 {

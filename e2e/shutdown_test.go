@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/agent/logind/logindtest"
-	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
 )
 
 // A machine that ends waits for its pods, which end in the order of their importance, and the node says so.
@@ -21,7 +20,7 @@ func TestMachineEnds(t *testing.T) {
 	t.Run("cri", func(t *testing.T) { machineEnds(t, realContainers(t)) })
 }
 
-func machineEnds(t *testing.T, d *containerdtest.Daemon) {
+func machineEnds(t *testing.T, d daemon) {
 	logind := logindtest.Start(t, time.Hour)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", logind.Address)
 	const option = `shutdown_grace = "1m"`

@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
+	"github.com/berth-dev/berth/worker/runtime/cri/daemontest"
 )
 
 // SP1, SP2: a node runs the pods of its folder, whether there is a server or not, and the API shows them.
@@ -37,7 +37,7 @@ spec:
     resources: {requests: {cpu: 250m}}
 `
 
-func staticPods(t *testing.T, d *containerdtest.Daemon) {
+func staticPods(t *testing.T, d daemon) {
 	folder := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
@@ -48,7 +48,7 @@ func staticPods(t *testing.T, d *containerdtest.Daemon) {
 	image, option := "none", fmt.Sprintf("static_pods = %q", folder)
 	w, s := worker("worker-1", option), server("server-1", "bootstrap_expect = 1")
 	if d != nil {
-		image, w = containerdtest.Busybox, criWorker(d, "worker-1", "cri", option)
+		image, w = daemontest.Busybox, criWorker(d, "worker-1", "cri", option)
 		s.Host, w.Host = reachable(), reachable()
 	}
 	write("web.yaml", fmt.Sprintf(staticManifest, "web", image, "one"))

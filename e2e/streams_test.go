@@ -96,7 +96,9 @@ func entered(t *testing.T, c *cluster) {
 			if out, _, err = c.shell(t.Context(), protocol, "entered", "cat; echo end", strings.NewReader(long)); err != nil || out != long+"end\n" {
 				t.Errorf("cat: %v, %d bytes of %d", err, len(out), len(long)+4)
 			}
-			t.Run("terminal", func(t *testing.T) { terminal(t, c, protocol) })
+			t.Run("terminal", func(t *testing.T) {
+				terminal(t, c, session{server: c.Reader(), ns: "default", pod: "entered", protocol: protocol, command: []string{"/bin/sh", "-c", onTerminal}})
+			})
 			t.Run("disconnects", func(t *testing.T) { disconnects(t, c, protocol) })
 			c.waitFor(t, "over", "to succeed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
 			if _, _, err = c.shell(t.Context(), protocol, "over", "true", nil); err == nil || !strings.Contains(err.Error(), "container not found") {
@@ -111,30 +113,44 @@ func entered(t *testing.T, c *cluster) {
 	t.Run("deleted", func(t *testing.T) { deletedMeanwhile(t, c) })
 }
 
-// sizes is a terminal whose window changes.
-type sizes []remotecommand.TerminalSize
+// onTerminal runs on a terminal of two sizes, one after the other, and does not end before it was heard.
+const onTerminal = `is() { test -t 0 && test -t 1 && until [ "$(stty size)" = "$1" ]; do sleep 0.05; done; echo "$1"; }
+is "24 80"; is "41 133"; read x; echo "got $x"; read end`
+
+// sizes are those of a terminal, as they are sent.
+type sizes chan remotecommand.TerminalSize
 
 // Next implements remotecommand.TerminalSizeQueue.
-func (s *sizes) Next() *remotecommand.TerminalSize {
-	if len(*s) == 0 {
+func (s sizes) Next() *remotecommand.TerminalSize {
+	next, more := <-s
+	if !more {
 		return nil
 	}
-	next := (*s)[0]
-	*s = (*s)[1:]
 	return &next
 }
 
-func terminal(t *testing.T, c *cluster, protocol string) {
-	var out bytes.Buffer
+// terminal is a session with what onTerminal says. Each is told once the one before was heard: conmon, which CRI-O has under its containers,
+// takes two sizes at once for twice the first, and CRI-O may pass over what a command says with its last breath.
+func terminal(t *testing.T, c *cluster, s session) {
+	var out heard
 	in, typed := io.Pipe()
 	defer typed.Close()
-	s := session{server: c.Reader(), ns: "default", pod: "entered", protocol: protocol,
-		command: []string{"/bin/sh", "-c", `test -t 0 && test -t 1 && until [ "$(stty size)" = "41 133" ]; do sleep 0.05; done; echo sized; read x; echo "got $x"`},
-		StreamOptions: remotecommand.StreamOptions{Stdin: in, Stdout: &out, Tty: true,
-			TerminalSizeQueue: &sizes{{Width: 80, Height: 24}, {Width: 133, Height: 41}}}}
-	go func() { _, _ = io.WriteString(typed, "words\n") }()
-	if err := s.run(t.Context()); err != nil || !strings.Contains(out.String(), "sized\r\n") || !strings.Contains(out.String(), "got words\r\n") {
-		t.Errorf("%v, wrote %q", err, out.String())
+	resized := make(sizes, 2)
+	defer close(resized)
+	s.StreamOptions = remotecommand.StreamOptions{Stdin: in, Stdout: &out, Tty: true, TerminalSizeQueue: resized}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.run(ctx) }()
+	resized <- remotecommand.TerminalSize{Width: 80, Height: 24}
+	c.eventually(t, "the first size to be the terminal's", out.has("24 80\r\n"))
+	resized <- remotecommand.TerminalSize{Width: 133, Height: 41}
+	c.eventually(t, "the second size to be the terminal's", out.has("41 133\r\n"))
+	say(t, typed, "words\n")
+	c.eventually(t, "the words to be read", out.has("got words\r\n"))
+	say(t, typed, "end\n")
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

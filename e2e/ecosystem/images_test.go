@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/berth-dev/berth/e2e/ecosystem/tools"
-	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
+	"github.com/berth-dev/berth/worker/runtime/cri/daemontest"
 	"github.com/berth-dev/berth/worker/runtime/cri/imagepack"
 )
 
@@ -20,7 +20,7 @@ const (
 
 // images are made of the programs of this machine and of the tools. Where one could not be built, its image is not there.
 func images(folder string) ([]*imagepack.Image, error) {
-	busybox, err := containerdtest.BusyboxImage(busyboxImage)
+	busybox, err := daemontest.BusyboxImage(busyboxImage)
 	if err != nil {
 		return nil, err
 	}

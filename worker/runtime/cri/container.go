@@ -38,6 +38,8 @@ const (
 	maxExecBytes = 4 << 10
 	// maxExecAnswerBytes bounds what it may write: a probe that writes more fails. The interface hands over all of it.
 	maxExecAnswerBytes = 1 << 20
+	// timedOutCode is what CRI-O tells of a command that it has ended at its time; none can end with it.
+	timedOutCode = -1
 	// never is the time after which the runtime itself would kill what was asked to end: that is not its to decide.
 	never = int64(math.MaxInt32)
 )
@@ -198,7 +200,10 @@ func (r *Runtime) status(ctx context.Context, ref string) (*criv1.ContainerStatu
 	if err != nil {
 		return nil, err
 	}
-	return s.GetStatus(), nil
+	out := s.GetStatus()
+	// CRI-O tells a moment that has not come as one long before all others.
+	out.StartedAt, out.FinishedAt = max(out.GetStartedAt(), 0), max(out.GetFinishedAt(), 0)
+	return out, nil
 }
 
 // prepare makes the container's directory and what is mounted from it.
@@ -346,6 +351,9 @@ func (r *Runtime) Exec(ctx context.Context, id runtime.ID, command []string) (ru
 		return runtime.ExecResult{}, fmt.Errorf("command timed out: %w", unwrapped(err))
 	default:
 		return runtime.ExecResult{}, r.settled(err)
+	}
+	if res.ExitCode == timedOutCode {
+		return runtime.ExecResult{}, fmt.Errorf("command timed out: %s", res.Stderr)
 	}
 	output := slices.Concat(res.Stdout, res.Stderr)
 	return runtime.ExecResult{Code: int(res.ExitCode), Output: output[:min(len(output), maxExecBytes)]}, nil

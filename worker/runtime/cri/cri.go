@@ -101,6 +101,7 @@ type Runtime struct {
 	unwanted  map[string]bool // containers, by the runtime's name, that are to go, whatever they do
 	users     map[string]imageUser
 	listedAt  time.Time // the newest listing that succeeded
+	verified  time.Time // when what was listed was last looked at closely
 	events    bool      // the runtime tells of what happens
 	lastUsed  map[string]time.Time
 	burstable map[types.UID]int64 // requests of the pods of that class, in thousandths of a processor

@@ -42,6 +42,9 @@ func TestAdopt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := other.prepare(ctx, &spec, config); err != nil {
+		t.Fatal(err)
+	}
 	sandboxConfig, err := other.sandboxConfig(ctx, bare, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +122,7 @@ func TestAdoptOnlyItsOwn(t *testing.T) {
 	}
 }
 
-// A containerd that is killed takes no container with it; what ends meanwhile is told by its exit code; nothing is asked
+// A daemon that is killed takes no container with it; what ends meanwhile is told by its exit code; nothing is asked
 // of it that it does not answer, and that is told as what it is.
 func TestDaemonKilled(t *testing.T) {
 	h, d := open(t), daemon(t)
@@ -150,7 +153,7 @@ func TestDaemonKilled(t *testing.T) {
 	}
 }
 
-// A containerd that hangs is told from one that is well.
+// A daemon that hangs is told from one that is well.
 func TestDaemonHangs(t *testing.T) {
 	h, d := open(t), daemon(t)
 	id := h.run(pod("waits", shell("sleep 1000")))
@@ -167,6 +170,23 @@ func TestDaemonHangs(t *testing.T) {
 	h.until("it to be well again", func() bool { return h.rt.Check(t.Context()) == nil })
 	if res, err := h.rt.Exec(t.Context(), id, []string{"true"}); err != nil || res.Code != 0 {
 		t.Errorf("a command: %+v, %v", res, err)
+	}
+}
+
+// A container that ends without what would tell of it is known to have ended, also where the daemon says that it runs.
+func TestShimKilled(t *testing.T) {
+	h := open(t)
+	volume := t.TempDir()
+	p := pod("unwatched", shell("while [ ! -e /v/go ]; do sleep 0.05; done; exit 6"))
+	id := h.startSpec(h.specOf(p, runtime.Mount{Source: volume, Target: "/v"}))
+	if err := daemon(t).KillShim(t.Context(), string(p.UID)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(volume, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if x := h.exit(id); x.Code == 0 {
+		t.Errorf("exit %+v", x)
 	}
 }
 

@@ -151,13 +151,12 @@ func (h *harness) sandbox(p *corev1.Pod) runtime.Sandbox {
 func (h *harness) spec(p *corev1.Pod, attempt int32) runtime.Spec {
 	h.t.Helper()
 	c := &p.Spec.Containers[0]
-	name := c.Image
-	if name == "" {
-		name = h.image
+	if c.Image == "" {
+		c.Image = h.image
 	}
-	ref, err := h.rt.FindImage(h.t.Context(), name)
+	ref, err := h.rt.FindImage(h.t.Context(), c.Image)
 	if err != nil || ref == "" {
-		h.t.Fatalf("image %s: %q, %v", name, ref, err)
+		h.t.Fatalf("image %s: %q, %v", c.Image, ref, err)
 	}
 	return runtime.Spec{ID: runtime.ID{Pod: p.UID, Container: c.Name, Attempt: attempt}, Pod: p, Container: c,
 		Command: c.Command, Args: c.Args, Image: ref}

@@ -280,10 +280,18 @@ func (r *Runtime) compare(ctx context.Context) error {
 	for _, c := range containers {
 		state[c.Id] = c.State
 	}
+	verify := r.mayBeWrong()
 	for id, c := range known {
-		s, there := state[c.ref]
-		if there && s == criv1.ContainerState_CONTAINER_RUNNING {
-			continue
+		if s, there := state[c.ref]; there && s == criv1.ContainerState_CONTAINER_RUNNING {
+			if !verify {
+				continue
+			}
+			if lives, err := r.lives(ctx, c.ref); lives || err != nil {
+				if err != nil {
+					return err
+				}
+				continue
+			}
 		}
 		if err := r.lookAt(ctx, id, c); err != nil {
 			return err

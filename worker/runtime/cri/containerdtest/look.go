@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
-	"syscall"
+
+	"github.com/berth-dev/berth/worker/runtime/cri/daemontest"
 )
 
 // KillSandbox kills what holds the sandbox of a pod, as a machine that is short of memory may.
@@ -44,13 +42,7 @@ func (d *Daemon) KillShim(ctx context.Context, podUID string) error {
 	if err != nil {
 		return err
 	}
-	for _, pid := range d.processes() {
-		b, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline")) // it may have just ended
-		args := strings.Split(string(b), "\x00")
-		if i := slices.Index(args, "-id"); i > 0 && i+1 < len(args) && slices.Contains(ids, args[i+1]) {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // or it has
-		}
-	}
+	d.KillWith("-id", ids)
 	return nil
 }
 
@@ -99,7 +91,7 @@ func (d *Daemon) Left(ctx context.Context) (string, error) {
 			left = append(left, "view "+strings.Fields(line)[0])
 		}
 	}
-	mounts, err := mountsBelow(filepath.Join(d.Dir, "state"))
+	mounts, err := daemontest.MountsBelow(filepath.Join(d.Dir, "state"))
 	for _, m := range mounts {
 		left = append(left, "mount "+m)
 	}
