@@ -30,27 +30,56 @@ var kinds = []struct {
 	name   string
 	weight int
 }{
-	{"kill server", 2}, {"stop server", 1}, {"upgrade server", 2}, {"lose power", 2}, {"power at election", 3}, {"blackout", 1}, {"replace server", 1}, {"restore snapshot", 1}, {"lose quorum", 1},
+	{"kill server", 2}, {"stop server", 1}, {"upgrade server", 2}, {"lose power", 2}, {"power at election", 3}, {"slow election", 3}, {"blackout", 1}, {"replace server", 1}, {"restore snapshot", 1}, {"lose quorum", 1},
 	{"full disk", 1}, {"slow disk", 3}, {"bit rot", 1}, {"amnesia", 2},
 	{"cut link", 6}, {"cut off server", 2}, {"deaf server", 2}, {"mute server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
 	{"hand over amid work", 3}, {"set clock", 2}, {"set clock far", 1}, {"clock drifts", 1}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 3},
 }
 
+// quietBefore is for how long nothing else begins before a fault that only a world survives in which all is well (World.well).
+const quietBefore = 45 * time.Second
+
+// timeToJoin is what the operator needs for a lost quorum before the faults are over, when every machine is started.
+const timeToJoin = 30 * time.Second
+
+// needsCalm says whether a fault is one of those.
+func (c *Config) needsCalm(kind string) bool {
+	switch kind {
+	case "replace server", "bit rot", "amnesia":
+		return true
+	case "lose quorum":
+		return c.Recovers
+	}
+	return false
+}
+
 // draw makes the faults of a world.
-func draw(seed uint64, servers int, p pace, from, until time.Duration) (out []fault) {
-	r := rand.New(rand.NewPCG(seed, 3))
+func draw(c Config, from, until time.Duration) (out []fault) {
+	r, servers, p, recovers := rand.New(rand.NewPCG(c.Seed, 3)), c.Servers, c.Pace, c.Recovers
 	total := 0
 	for _, k := range kinds {
 		total += k.weight
 	}
 	for at := from; at < until; at += time.Duration(r.Int64N(int64(2 * p.fault))) {
 		n := r.IntN(total)
-		f := fault{At: at}
+		f := fault{}
 		for _, k := range kinds {
 			if n -= k.weight; n < 0 {
 				f.Kind = k.name
 				break
 			}
+		}
+		if recovers && at > from+(until-from)/4 && at+quietBefore+timeToJoin < until { // once for certain
+			f.Kind, recovers = "lose quorum", false
+			at += quietBefore
+		} else if c.needsCalm(f.Kind) && r.IntN(2) == 0 {
+			at += quietBefore
+		}
+		if f.Kind == "lose quorum" && at+timeToJoin >= until {
+			f.Kind = "kill server"
+		}
+		if f.At = at; at >= until {
+			break
 		}
 		server := func() string { return string(rune('a' + r.IntN(servers))) }
 		worker := func() string { return fmt.Sprintf("node-%02d", r.IntN(p.workers)) }
@@ -99,6 +128,16 @@ func (w *World) link(from, to string, l link, d time.Duration) {
 	a, b := w.ipOf(from), w.ipOf(to)
 	w.network.set(a, b, l)
 	time.AfterFunc(d, func() { w.network.set(a, b, calm()) })
+}
+
+// cutOff lets nothing through between a machine and the servers for a while.
+func (w *World) cutOff(name string, d time.Duration) {
+	for _, m := range w.servers {
+		if m.name != name {
+			w.link(name, m.name, link{cut: true, delay: time.Millisecond}, d)
+			w.link(m.name, name, link{cut: true, delay: time.Millisecond}, d)
+		}
+	}
 }
 
 // kill ends a server within one of the changes that it makes on its disk next, and
@@ -183,12 +222,7 @@ func (w *World) happen(f fault) {
 	case "cut link":
 		w.link(f.Who, f.To, link{cut: true, delay: time.Millisecond}, f.For)
 	case "cut off server", "cut off worker", "lost worker":
-		for _, m := range w.servers {
-			if m.name != f.Who {
-				w.link(f.Who, m.name, link{cut: true, delay: time.Millisecond}, f.For)
-				w.link(m.name, f.Who, link{cut: true, delay: time.Millisecond}, f.For)
-			}
-		}
+		w.cutOff(f.Who, f.For)
 	case "deaf server", "mute server":
 		for _, m := range w.servers {
 			switch {
@@ -201,6 +235,8 @@ func (w *World) happen(f fault) {
 		}
 	case "power at election":
 		w.powerAtElection(w.machine(f.Who), f.For)
+	case "slow election":
+		w.slowElection(f.For)
 	case "amnesia":
 		w.forget(w.machine(f.Who), f.For)
 	case "bit rot":
@@ -238,6 +274,19 @@ func (w *World) happen(f fault) {
 		})
 	case "crash container":
 		w.crashContainer(w.node(f.Who))
+	}
+}
+
+// slowElection kills whoever leads while the disks of the others are slow: between votes, an election and the first entry of
+// the new leader time passes.
+func (w *World) slowElection(d time.Duration) {
+	for _, m := range w.servers {
+		if m.server != nil && m.server.IsLeader() {
+			w.kill(m, false, d)
+			continue
+		}
+		m.platter.Slow(500 * time.Millisecond)
+		w.after(2*time.Second+d, func() { m.platter.Slow(0) })
 	}
 }
 

@@ -7,16 +7,30 @@ import (
 	"time"
 )
 
-// loseQuorum takes all servers but the one that is furthest, with their disks, and does what the
-// documents say then: that one goes on alone, and machines with empty disks come to it, one after the other.
+// loseQuorum takes all servers but one, with their disks, and does what the documents say then: that one goes on alone, and
+// machines with empty disks come to it, one after the other. Every other time it is one that was cut off a while before.
 func (w *World) loseQuorum(d time.Duration) {
 	if !w.well() {
 		return
 	}
-	left := w.servers[0]
+	left, alone := w.servers[0], time.Duration(0)
 	for _, m := range w.servers {
 		if m.server.View().Index() > left.server.View().Index() {
 			left = m
+		}
+	}
+	if w.rand.IntN(2) == 0 {
+		left, alone = w.servers[w.rand.IntN(len(w.servers))], time.Duration(1+w.rand.IntN(3))*time.Second
+		w.cutOff(left.name, alone)
+	}
+	w.after(alone, func() { w.goOnWith(left, d) })
+}
+
+// goOnWith goes on with one server when all others are lost for good.
+func (w *World) goOnWith(left *machine, d time.Duration) {
+	for _, m := range w.servers {
+		if m.server == nil || m.dying {
+			return // something else has begun
 		}
 	}
 	w.checker.founds()

@@ -168,7 +168,7 @@ func (u *user) useRegisters(ctx context.Context, r *registers, client int) {
 	n, made := 0, ""
 	u.every(ctx, 100*time.Millisecond, func() {
 		pause(ctx, time.Duration(u.rand.IntN(300))*time.Millisecond)
-		key := fmt.Sprintf("register-%d", int(time.Since(begin)/registerUse))
+		key := registerNow()
 		if key != made {
 			u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 				_, err := c.CoreV1().ConfigMaps(space).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: key}}, metav1.CreateOptions{})
@@ -181,6 +181,53 @@ func (u *user) useRegisters(ctx context.Context, r *registers, client int) {
 		u.operate(ctx, r, client, in)
 	})
 }
+
+// readFirst reads at every server as soon as it has been elected: what was acknowledged before, it has to know before
+// it answers.
+func (u *user) readFirst(ctx context.Context, r *registers, client int) {
+	led := make([]bool, len(u.clients))
+	for n := 0; ctx.Err() == nil; n++ {
+		leaderless := true
+		for _, m := range u.world.servers {
+			leaderless = leaderless && (m.server == nil || !m.server.IsLeader())
+		}
+		for i, m := range u.world.servers {
+			if !leaderless {
+				led[i] = m.server != nil && m.server.IsLeader()
+				continue
+			}
+			s := m.server
+			leads := s != nil && s.Status().State == "leader"
+			if leads && !led[i] {
+				go u.read(ctx, r, client, u.clients[i])
+			}
+			led[i] = leads
+		}
+		if n%250 == 0 { // a connection is there when it is needed
+			for _, c := range u.clients {
+				go u.read(ctx, r, client, c)
+			}
+		}
+		pause(ctx, 2*time.Millisecond)
+	}
+}
+
+// read reads the register of the time, of one server.
+func (u *user) read(ctx context.Context, r *registers, client int, c *kubernetes.Clientset) {
+	in := operation{key: registerNow(), kind: "read"}
+	id := r.begin(client, in)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	have, err := c.CoreV1().ConfigMaps(space).Get(ctx, in.key, metav1.GetOptions{})
+	if err != nil {
+		r.end(id, answer{unknown: true})
+		return
+	}
+	r.end(id, answer{value: have.Data["value"]})
+}
+
+// registerNow is the register that is used now.
+func registerNow() string { return fmt.Sprintf("register-%d", int(time.Since(begin)/registerUse)) }
 
 func (u *user) operate(ctx context.Context, r *registers, client int, in operation) {
 	if ctx.Err() != nil {

@@ -183,6 +183,7 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 		{"reg-1", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 1) }},
 		{"reg-2", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 2) }},
 		{"reg-3", func(u *user, ctx context.Context) { u.useRegisters(ctx, r, 3) }},
+		{"read-first", func(u *user, ctx context.Context) { u.readFirst(ctx, r, 4) }},
 		{"claim", (*user).claim},
 		{"define", (*user).define},
 		{"kubelet", (*user).keepLease},

@@ -150,13 +150,14 @@ func live(dir string) (r result, s *story, err error) {
 	if err != nil {
 		return result{}, nil, err
 	}
-	w, err := New(Config{Seed: *child, Dir: dir, Servers: servers, Pace: p, Earlier: *child%3 == 0, Restores: *child%4 == 2, Recovers: *child%4 == 0,
-		Level: hclog.Info}, s)
+	c := Config{Seed: *child, Dir: dir, Servers: servers, Pace: p, Earlier: *child%3 == 0, Restores: *child%4 == 2, Recovers: *child%4 == 0,
+		Level: hclog.Info}
+	w, err := New(c, s)
 	if err != nil {
 		return result{}, nil, err
 	}
 	until := time.Duration(*minutes) * time.Minute
-	drawn := draw(*child, servers, p, 20*time.Second, until)
+	drawn := draw(c, 20*time.Second, until)
 	skipped, err := numbers(*skip)
 	if err != nil {
 		return result{}, nil, err

@@ -66,7 +66,8 @@ func state() []Mutant {
 		{"revisions-given-again", "who goes on without a quorum gives out revisions that others have given out", Edit{"raftnode/node.go",
 			"\tscratch.skipped = lostRevisions\n", "\tif !ON {\n\t\tscratch.skipped = lostRevisions\n\t}\n"}},
 		{"feed-skips-one", "who follows the changes is not told of one when there are many", Edit{"store/feed.go",
-			"\tcopy(out[copied:], f.ring)\n", "\tcopy(out[copied:], f.ring)\n\tif ON && n > 5 {\n\t\tout = append(out[:2], out[3:]...)\n\t}\n"}},
+			"\treturn changes[from:to:to], nil\n",
+			"\tif ON && to-from > 5 {\n\t\treturn append(append([]Change(nil), changes[from:from+2]...), changes[from+3:to]...), nil\n\t}\n\treturn changes[from:to:to], nil\n"}},
 	}
 }
 
