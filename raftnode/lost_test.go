@@ -138,6 +138,8 @@ func TestOnlyServerThatLostItsLogDoesNotStart(t *testing.T) {
 		peers := filepath.Join(dir, "a", raftDir, "peers.json")
 		must(t, os.WriteFile(peers, []byte(`[{"id": "a", "address": "a"}]`), 0o600))
 		c.start("a")
+		c.kill("a") // before its first entry: its snapshot is all that it has
+		c.start("a")
 		c.must(create("m2", "1"))
 	})
 }

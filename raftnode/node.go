@@ -160,9 +160,6 @@ func (n *Node) start(store durable, snaps *snapshotStore) (err error) {
 	if err := n.recoverQuorum(snaps); err != nil {
 		return err
 	}
-	if err := n.checkLost(); err != nil {
-		return err
-	}
 	n.office, n.heard = newOffice(n), newHeard()
 	if n.raft, err = n.newRaft(snaps); err != nil {
 		return err
@@ -205,6 +202,9 @@ func (n *Node) newRaft(snaps *snapshotStore) (r *raft.Raft, err error) {
 	if err := snaps.restore(n.machine); err != nil {
 		return nil, err
 	}
+	if err := n.checkLost(); err != nil {
+		return nil, err
+	}
 	return raft.NewRaft(n.c.raft(n.logger, n.office.notify), n.machine, n.log, n.guard, snaps, n.transport)
 }
 
@@ -229,8 +229,8 @@ func (n *Node) checkNoGap(snaps raft.SnapshotStore) error {
 	return nil
 }
 
-// checkLost tells of what this server has acknowledged and has not any more. The
-// others give it back, if there are others.
+// checkLost tells of what this server has acknowledged and has not any more, neither in its log nor in its newest snapshot, which
+// is all that there is between the recovery from a lost quorum and the next entry. The others give it back, if there are others.
 func (n *Node) checkLost() error {
 	acknowledged, have, lost := n.promises.lost()
 	if !lost {

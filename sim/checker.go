@@ -170,7 +170,7 @@ func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 		k.pod(c.Revision, old, pod)
 	}
 	if c.New == nil && old != nil && k.truth.runs(old.UID) {
-		k.violated("revision %d: pod %s is gone, and its container runs", c.Revision, old.Name)
+		k.contradicted("revision %d: pod %s is gone, and its container runs", c.Revision, old.Name) // that it was bound may be forgotten
 	}
 }
 

@@ -69,7 +69,7 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 				break
 			}
 		}
-		if recovers && at > from+(until-from)/4 && at+quietBefore+timeToJoin < until { // once for certain
+		if recovers && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until { // once for certain
 			f.Kind, recovers = "lose quorum", false
 			at += quietBefore
 		} else if c.needsCalm(f.Kind) && r.IntN(2) == 0 {

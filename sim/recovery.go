@@ -38,6 +38,8 @@ func (w *World) goOnWith(left *machine, d time.Duration) {
 		m.kill(false)
 		if m != left {
 			m.platter, m.term = w.newPlatter(100*len(w.servers)+m.lives), 0
+			m.knows = max(m.knows, left.knows) // alone it goes by all that it knows
+			m.goes = m.knows
 		}
 	}
 	w.story.tell("world", "a quorum is lost, %s is left", left.name)
