@@ -74,12 +74,14 @@ func (w *world) works(f *follower, a args) string {
 	var out []string
 	for round := 0; ; round++ {
 		v := w.state.View()
-		changes, err := w.state.Feed().After(f.at, 1<<20)
-		if err != nil {
-			w.t.Fatal(err)
+		for f.at < v.Revision() {
+			changes, err := w.state.Feed().After(f.at, 1<<20)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			f.Observe(v, changes)
+			f.at = changes[len(changes)-1].Revision
 		}
-		f.Observe(v, changes)
-		f.at = v.Revision()
 		works := f.Step(v, w.now.UnixNano(), 100)
 		for _, work := range works {
 			for _, c := range work.Commands {

@@ -254,7 +254,7 @@ func causes(r Result) string {
 // changes is what happened since it was last shown, from the feed.
 func (s *transcript) changes() []string {
 	var out []string
-	changes, err := s.state.Feed().After(s.shown, 1<<20)
+	changes, err := allAfter(s.state.Feed(), s.shown)
 	if errors.Is(err, store.ErrCompacted) {
 		s.shown = s.view().Revision()
 		return []string{"  everything anew"}

@@ -100,11 +100,23 @@ func (w *world) check(before *View, results []Result) {
 	w.followFeed()
 }
 
+// allAfter is all that a feed has after a revision.
+func allAfter(f *store.Feed, revision int64) (all []store.Change, err error) {
+	for {
+		part, err := f.After(revision, 1<<20)
+		if err != nil || len(part) == 0 {
+			return all, err
+		}
+		all = append(all, part...)
+		revision = part[len(part)-1].Revision
+	}
+}
+
 // followFeed applies the feed's changes to the shadow and compares it with the
 // tables.
 func (w *world) followFeed() {
 	w.t.Helper()
-	changes, err := w.state.Feed().After(w.seen, 1<<30)
+	changes, err := allAfter(w.state.Feed(), w.seen)
 	if id := w.view().restoredID(); id != w.restored {
 		if !errors.Is(err, store.ErrCompacted) {
 			w.t.Fatalf("feed: goes on over a restore: %v", err)
