@@ -58,7 +58,7 @@ func idPrefix() string {
 	if *crioPrograms != "" {
 		return "cri-o://"
 	}
-	return idPrefix()
+	return "containerd://"
 }
 
 // The daemon that tests share, made by the first that needs it.
