@@ -57,11 +57,8 @@ type FeedBounds struct {
 	Age        time.Duration
 }
 
-// A chunk of a feed holds so many changes and, of what the feed may hold, such a part, before another is begun.
-const (
-	chunkChanges = 256
-	chunkShare   = 64
-)
+// chunkShare is which part of what a feed may hold, in changes and in bytes, a chunk holds before another is begun.
+const chunkShare = 64
 
 // changeBytes is what a change takes that holds nothing.
 const changeBytes = 96
@@ -141,17 +138,21 @@ func (f *Feed) Append(changes []Change, publish func()) {
 
 func (f *Feed) add(c *Change) {
 	if len(f.chunks) == 0 || f.chunks[len(f.chunks)-1].isFull(f.bounds) {
-		f.chunks = append(f.chunks, chunk{changes: make([]Change, 0, f.bounds.chunkChanges())})
+		room := 0 // a feed that holds little takes little
+		if len(f.chunks) > 0 {
+			room = f.bounds.chunkChanges()
+		}
+		f.chunks = append(f.chunks, chunk{changes: make([]Change, 0, room)})
 	}
 	k, bytes := &f.chunks[len(f.chunks)-1], changeBytes+c.heldBytes
 	k.changes, k.bytes = append(k.changes, *c), k.bytes+bytes
 	f.last, f.bytes = c.Revision, f.bytes+bytes
 }
 
-func (b FeedBounds) chunkChanges() int { return max(1, min(chunkChanges, b.Changes/chunkShare)) }
+func (b FeedBounds) chunkChanges() int { return max(1, b.Changes/chunkShare) }
 
 func (k *chunk) isFull(b FeedBounds) bool {
-	return len(k.changes) == cap(k.changes) || k.bytes > b.Bytes/chunkShare
+	return len(k.changes) >= b.chunkChanges() || k.bytes > b.Bytes/chunkShare
 }
 
 // tooMuch says whether the oldest changes have to go.
