@@ -206,9 +206,7 @@ func (w *World) happen(f fault) {
 		m.platter.Fill(true)
 		w.after(f.For, func() { m.platter.Fill(false) })
 	case "slow disk":
-		m := w.machine(f.Who)
-		m.platter.Slow(500 * time.Millisecond)
-		w.after(f.For, func() { m.platter.Slow(0) })
+		w.slowDisk(w.machine(f.Who), f.For)
 	case "restore snapshot":
 		if w.config.Restores {
 			go w.operator.restore(f.For)
@@ -281,13 +279,18 @@ func (w *World) happen(f fault) {
 // the new leader time passes.
 func (w *World) slowElection(d time.Duration) {
 	for _, m := range w.servers {
-		if m.server != nil && m.server.IsLeader() {
+		if m.leads() {
 			w.kill(m, false, d)
 			continue
 		}
-		m.platter.Slow(500 * time.Millisecond)
-		w.after(2*time.Second+d, func() { m.platter.Slow(0) })
+		w.slowDisk(m, 2*time.Second+d)
 	}
+}
+
+// slowDisk lets every sync of a server take up to half a second, for a while.
+func (w *World) slowDisk(m *machine, d time.Duration) {
+	m.platter.Slow(500 * time.Millisecond)
+	w.after(d, func() { m.platter.Slow(0) })
 }
 
 // anyOf is any time between -d and d.

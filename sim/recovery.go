@@ -58,7 +58,7 @@ func (w *World) join(to *machine, rest []*machine) {
 	case len(rest) == 0:
 	case rest[0] == to || rest[0].server != nil:
 		w.join(to, rest[1:])
-	case to.server != nil && to.server.IsLeader():
+	case to.leads():
 		w.restart(rest[0])
 		w.after(5*time.Second, func() { w.join(to, rest[1:]) })
 	default:

@@ -187,43 +187,30 @@ func (u *user) useRegisters(ctx context.Context, r *registers, client int) {
 func (u *user) readFirst(ctx context.Context, r *registers, client int) {
 	led := make([]bool, len(u.clients))
 	for n := 0; ctx.Err() == nil; n++ {
-		leaderless := true
-		for _, m := range u.world.servers {
-			leaderless = leaderless && (m.server == nil || !m.server.IsLeader())
-		}
+		nobody := !slices.ContainsFunc(u.world.servers, (*machine).leads) // is said to lead; who is elected is not, for a moment
 		for i, m := range u.world.servers {
-			if !leaderless {
-				led[i] = m.server != nil && m.server.IsLeader()
-				continue
+			elected := m.leads() || nobody && m.server != nil && m.server.Status().State == "leader"
+			if elected && !led[i] || n%250 == 0 { // now and then, so that a connection is there when it is needed
+				go u.read(ctx, r, client, registerNow(), u.clients[i])
 			}
-			s := m.server
-			leads := s != nil && s.Status().State == "leader"
-			if leads && !led[i] {
-				go u.read(ctx, r, client, u.clients[i])
-			}
-			led[i] = leads
-		}
-		if n%250 == 0 { // a connection is there when it is needed
-			for _, c := range u.clients {
-				go u.read(ctx, r, client, c)
-			}
+			led[i] = elected
 		}
 		pause(ctx, 2*time.Millisecond)
 	}
 }
 
-// read reads the register of the time, of one server.
-func (u *user) read(ctx context.Context, r *registers, client int, c *kubernetes.Clientset) {
-	in := operation{key: registerNow(), kind: "read"}
-	id := r.begin(client, in)
+// read reads a register, of one server; nil: it has not told.
+func (u *user) read(ctx context.Context, r *registers, client int, key string, c *kubernetes.Clientset) *corev1.ConfigMap {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	have, err := c.CoreV1().ConfigMaps(space).Get(ctx, in.key, metav1.GetOptions{})
+	id := r.begin(client, operation{key: key, kind: "read"})
+	have, err := c.CoreV1().ConfigMaps(space).Get(ctx, key, metav1.GetOptions{})
 	if err != nil {
 		r.end(id, answer{unknown: true})
-		return
+		return nil
 	}
 	r.end(id, answer{value: have.Data["value"]})
+	return have
 }
 
 // registerNow is the register that is used now.
@@ -235,18 +222,9 @@ func (u *user) operate(ctx context.Context, r *registers, client int, in operati
 	}
 	var have *corev1.ConfigMap
 	if in.kind != "write" {
-		read := in
-		read.kind, read.value = "read", ""
-		id := r.begin(client, read)
-		err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) (err error) {
-			have, err = c.CoreV1().ConfigMaps(space).Get(ctx, in.key, metav1.GetOptions{})
-			return err
-		})
-		if err != nil {
-			r.end(id, answer{unknown: true})
+		if have = u.read(ctx, r, client, in.key, u.any()); have == nil {
 			return
 		}
-		r.end(id, answer{value: have.Data["value"]})
 	}
 	if in.kind == "read" {
 		return

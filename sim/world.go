@@ -265,6 +265,8 @@ func (m *machine) clock() clock.Source {
 	}
 }
 
+func (m *machine) leads() bool { return m.server != nil && m.server.IsLeader() }
+
 // kill ends a server's life at once. What remains of the process reaches nobody,
 // and no disk; with the power goes what was not synced.
 func (m *machine) kill(power bool) {
