@@ -54,12 +54,12 @@ func MostWork(c Command) int64 {
 	return 0
 }
 
-// classWork is what it costs to work out a pod's class, see cache.compile.
+// classWork is what it costs to work out a pod's class.
 func classWork(pod *corev1.Pod) int64 {
 	if pod == nil {
 		return 0
 	}
-	return int64(costClass + model.AsksOf(pod)*costAsked + len(pod.Labels)*costLabel)
+	return workOfClass(model.AsksOf(pod.Spec.Affinity), len(pod.Labels))
 }
 
 func portWork(pod *corev1.Pod) int64 {

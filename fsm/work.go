@@ -44,6 +44,11 @@ const (
 	maxManyWork = 250_000
 )
 
+// workOfClass is what it costs to work out a class with so many conditions for a node and so many labels.
+func workOfClass(asks, labels int) int64 {
+	return int64(costClass + asks*costAsked + labels*costLabel)
+}
+
 // work is what was done to the state so far. What is worked out once and kept is
 // in it when it is worked out: two servers may count differently, and nothing
 // that an entry does may depend on it.

@@ -274,22 +274,19 @@ func (w *signer) message(m interface{ Marshal() ([]byte, error) }) {
 // Asks is how many conditions the class has for a node object's labels, those that are merely preferred and each value that
 // one names among them.
 func (c *Class) Asks() int {
-	n := 1
-	if c.Affinity != nil {
-		n += asksOf(c.Affinity.NodeAffinity)
-	}
+	n := AsksOf(c.Affinity)
 	if c.added != nil {
 		n += c.added.asks
 	}
 	return n + c.volumes.asks()
 }
 
-// AsksOf is Asks of the pod's class, but for what profiles and volumes add to it.
-func AsksOf(pod *corev1.Pod) int {
-	if pod.Spec.Affinity == nil {
+// AsksOf is Asks of a class of an affinity, nil or not, but for what profiles and volumes add to it.
+func AsksOf(a *corev1.Affinity) int {
+	if a == nil {
 		return 1
 	}
-	return 1 + asksOf(pod.Spec.Affinity.NodeAffinity)
+	return 1 + asksOf(a.NodeAffinity)
 }
 
 func asksOf(a *corev1.NodeAffinity) int {
