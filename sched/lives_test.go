@@ -112,10 +112,7 @@ func (w *recordedWorld) live(nodes int) (lost int) {
 			case 0: // the feed was lost
 				w.sched.broken = true
 			case 1: // too many classes for memory, and changes long gone
-				w.sched.dropAll()
-				if w.sched.view != nil {
-					w.sched.view.log.keep = -8 * nodes
-				}
+				w.forgetClasses(nodes)
 			case 2: // another leader; what the old one had under way and is not in the log is lost
 				w.sched, under = New(w.State), nil
 				w.log.Term++

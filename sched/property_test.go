@@ -481,10 +481,7 @@ func (w *world) pipeline(nodes int, happen func(nodes int)) {
 		case 5: // the feed was lost
 			w.sched.broken = true
 		case 6: // too many classes for memory, and changes long gone
-			w.sched.dropAll()
-			if w.sched.view != nil {
-				w.sched.view.log.keep = -8 * nodes
-			}
+			w.forgetClasses(nodes)
 		case 0, 1:
 			if p := w.step(rapid.IntRange(1, 4).Draw(t, "max")); p != nil {
 				under = append(under, p)
@@ -514,6 +511,14 @@ func (w *world) pipeline(nodes int, happen func(nodes int)) {
 	w.NowUnixNano += 100 * second
 	w.run()
 	w.checkView()
+}
+
+// forgetClasses has the scheduler forget what it knows of classes, and which of so many nodes changed long ago.
+func (w *world) forgetClasses(nodes int) {
+	w.sched.dropAll()
+	if w.sched.view != nil {
+		w.sched.view.log.keep = -8 * nodes
+	}
 }
 
 func (w *world) notTwice(plans []*Plan) {

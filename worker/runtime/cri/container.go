@@ -201,8 +201,9 @@ func (r *Runtime) status(ctx context.Context, ref string) (*criv1.ContainerStatu
 		return nil, err
 	}
 	out := s.GetStatus()
-	// CRI-O tells a moment that has not come as one long before all others.
-	out.StartedAt, out.FinishedAt = max(out.GetStartedAt(), 0), max(out.GetFinishedAt(), 0)
+	if out != nil { // CRI-O tells a moment that has not come as one long before all others
+		out.StartedAt, out.FinishedAt = max(out.StartedAt, 0), max(out.FinishedAt, 0)
+	}
 	return out, nil
 }
 

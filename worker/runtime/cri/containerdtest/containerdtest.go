@@ -5,7 +5,6 @@ package containerdtest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -132,15 +131,15 @@ func Prepare(dir string, number uint16) error {
 	}
 	d := &Daemon{Program: p}
 	if err := d.configure(); err != nil {
-		return errors.Join(err, d.CloseLog())
+		return err
 	}
 	images, err := daemontest.Images()
 	if err != nil {
-		return errors.Join(err, d.CloseLog())
+		return err
 	}
 	var tar bytes.Buffer
 	if err := imagepack.Write(&tar, images...); err != nil {
-		return errors.Join(err, d.CloseLog())
+		return err
 	}
-	return errors.Join(d.Write("images.tar", tar.String()), d.CloseLog())
+	return d.Write("images.tar", tar.String())
 }

@@ -34,7 +34,7 @@ type Program struct {
 
 	bridge string
 	cmd    *exec.Cmd
-	log    *os.File
+	log    *os.File // nil: it was never executed
 }
 
 // NewProgram makes a directory below parent, with the configuration of a network. number tells it from others of the machine: it is part of
@@ -54,11 +54,7 @@ func NewProgram(parent, name string, number uint16) (*Program, error) {
 // In is NewProgram in a directory that is there.
 func In(dir, name string, number uint16) (*Program, error) {
 	p := &Program{Dir: dir, name: name, bridge: fmt.Sprintf("brth%d", number)}
-	err := p.Write(networkFile, fmt.Sprintf(network, p.bridge, p.Dir, secondOctet(number), number&255))
-	if err == nil {
-		p.log, err = os.Create(filepath.Join(dir, name+".log"))
-	}
-	return p, err
+	return p, p.Write(networkFile, fmt.Sprintf(network, p.bridge, p.Dir, secondOctet(number), number&255))
 }
 
 // Begin configures and runs a daemon, and gives it its images. One for which that fails is closed.
@@ -148,6 +144,13 @@ func (p *Program) Dial() (*grpc.ClientConn, error) {
 
 // Execute starts the daemon by its command, again after Kill, and waits until it answers.
 func (p *Program) Execute(ctx context.Context, cmd *exec.Cmd) error {
+	if p.log == nil {
+		log, err := os.Create(filepath.Join(p.Dir, p.name+".log"))
+		if err != nil {
+			return err
+		}
+		p.log = log
+	}
 	cmd.Stdout, cmd.Stderr = p.log, p.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -212,9 +215,6 @@ func (p *Program) Freeze() error {
 // Thaw lets the daemon go on.
 func (p *Program) Thaw() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// CloseLog closes the log of a program that was never executed.
-func (p *Program) CloseLog() error { return p.log.Close() }
-
 // Close ends everything of the daemon's: what still runs in it, its mounts, networks and files.
 func (p *Program) Close() error {
 	p.Kill()
@@ -238,7 +238,9 @@ func (p *Program) Close() error {
 		errs = append(errs, os.Remove(f))
 	}
 	_ = exec.Command("ip", "link", "delete", p.bridge).Run() // there is none unless a pod ran
-	_ = p.log.Close()
+	if p.log != nil {
+		_ = p.log.Close()
+	}
 	return errors.Join(append(errs, os.RemoveAll(p.Dir))...)
 }
 
