@@ -29,6 +29,9 @@ func (w *wakes) volumes(old, now *Object) bool {
 					w.Volumes = append(w.Volumes, value.Name)
 				}
 			}
+			if o == old && isAnybodys(old) && !isAnybodys(now) {
+				w.Taken = append(w.Taken, model.VolumeClass(value))
+			}
 		default:
 			if o.Resource != StorageClasses {
 				return false
@@ -37,6 +40,15 @@ func (w *wakes) volumes(old, now *Object) bool {
 		}
 	}
 	return true
+}
+
+// isAnybodys says whether a volume is there that any claim of its class can be given.
+func isAnybodys(o *Object) bool {
+	if o == nil {
+		return false
+	}
+	volume, ok := o.Value.(*corev1.PersistentVolume)
+	return ok && volume.Spec.ClaimRef == nil && isFree(volume)
 }
 
 // SinceNamedVolumes is the LogVersion from which on a volume that comes wakes those whose claims name it.
@@ -53,6 +65,7 @@ func awaits(claim *corev1.PersistentVolumeClaim, c *queue.Changes) bool {
 // wakeClaims wakes one of each group whose claims, or what these can be given, have
 // changed.
 func (tx *Tx) wakeClaims(c *queue.Changes) {
+	tx.wakeDeprived(c.Taken)
 	if len(c.Claims)+len(c.StorageClasses) == 0 {
 		return
 	}
@@ -87,4 +100,40 @@ func (tx *Tx) wakeClaims(c *queue.Changes) {
 		}
 		tx.wakeWaiting(group)
 	}
+}
+
+// SinceTakenVolumes is the LogVersion from which on a volume that is given to one pod wakes those who counted on it.
+const SinceTakenVolumes = 25
+
+// wakeDeprived wakes those whose claims can be given no volume any more on the node that they are nominated to, because one of
+// these classes has been given to others: they look elsewhere (T5). Those for whom an entry has no time find it out when
+// their victims have gone.
+func (tx *Tx) wakeDeprived(classes []string) {
+	v := tx.view
+	if len(classes) == 0 || v.Version() < SinceTakenVolumes {
+		return
+	}
+	var deprived []*QueueEntry
+	v.Nominations.Scan("", func(key string, n *Nomination) bool {
+		tx.work.Look()
+		if e, ok := v.Queue.Get(key); ok && e.Waits() && tx.awaitsOne(key, classes) {
+			if node, ok := v.Nodes.Get(n.Node); ok && newHelp(v, node).looksAgain(tx, n) {
+				deprived = append(deprived, e)
+			}
+		}
+		return !tx.work.Over()
+	})
+	for _, e := range deprived {
+		tx.wake(e)
+	}
+}
+
+// awaitsOne says whether a waiting pod, by its key, has a claim that is to be given a volume of one of the classes.
+func (tx *Tx) awaitsOne(key string, classes []string) bool {
+	v := tx.view
+	pod, ok := v.Pods.Get(key)
+	return ok && slices.ContainsFunc(model.Claims(pod), func(name string) bool {
+		claim, ok := objectAt[corev1.PersistentVolumeClaim](&v.View, VolumeClaims, PodKey(pod.Namespace, name))
+		return ok && !isBound(claim) && slices.Contains(classes, model.ClaimClass(claim))
+	})
 }

@@ -23,7 +23,10 @@ type Changes struct {
 	// StorageClasses the classes of which there are others volumes.
 	// Volumes are those that are no claim's and came or changed.
 	Claims, StorageClasses, Volumes []string
-	Scope                           Scope
+	// Taken are the classes of which a volume that anybody might have been given is somebody's
+	// now, or gone.
+	Taken []string
+	Scope Scope
 	// Passed are the groups whose turn passes to the next: a pod that was to be
 	// tried left them.
 	Passed []string

@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/sched/clustertest"
 )
 
@@ -447,5 +449,38 @@ func TestNomineeIsWokenByAnotherOwner(t *testing.T) {
 	if h.nodeOf("default/high") != "n2" {
 		e, _ := h.State.View().Queue.Get("default/high")
 		t.Fatalf("it sleeps: %+v", e)
+	}
+}
+
+// TestNomineeWhoseVolumeIsTaken (T5): who waits for victims on a node, and counts on a volume there that another pod is given
+// meanwhile, looks elsewhere at once.
+func TestNomineeWhoseVolumeIsTaken(t *testing.T) {
+	h := newHarness()
+	mode := storagev1.VolumeBindingWaitForFirstConsumer
+	h.PutObject(fsm.StorageClasses, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "made"}, Provisioner: model.NoProvisioner, VolumeBindingMode: &mode})
+	for name, zone := range map[string]string{"v1": "a", "v2": "b"} {
+		h.PutObject(fsm.PersistentVolumes, newVolume(name, "1Gi", zone))
+	}
+	for _, name := range []string{"c1", "c2"} {
+		h.PutObject(fsm.VolumeClaims, newClaim(name, "made", "1Gi", corev1.ReadWriteOnce))
+	}
+	h.PutNode(clustertest.Node("n1 cpu=4 label=" + zoneKey + "=a"))
+	h.PutNode(clustertest.Node("n2 cpu=4 label=" + zoneKey + "=b"))
+	h.PutNode(clustertest.Node("n3 cpu=1 label=" + zoneKey + "=a"))
+	h.AdmitPod(clustertest.Pod("low node=n1 priority=0 cpu=4"))
+	h.AdmitPod(clustertest.Pod("other node=n2 priority=1 cpu=4"))
+	h.AdmitPod(claiming("c1", "high priority=5 cpu=4"))
+	h.run()
+	if on := h.nominatedTo("default/high"); on != "n1" {
+		t.Fatalf("it waits for victims on %q", on)
+	}
+	h.NowUnixNano += 20 * second // past its backoff
+	h.AdmitPod(claiming("c2", "taker priority=0 cpu=1"))
+	h.run()
+	if on := h.nodeOf("default/taker"); on != "n3" {
+		t.Fatalf("the other pod is on %q", on)
+	}
+	if on := h.nominatedTo("default/high"); on != "n2" {
+		t.Fatalf("it still waits for victims on %q", on)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // The volumes of a world: claims c1 to c3 of two classes, one whose volumes somebody makes and one whose volumes are directories of
@@ -35,9 +36,7 @@ func (w *world) claimsVolumes(p *corev1.Pod) {
 		return
 	}
 	for i := range len(w.pick("claims", "", "1", "1", "12")) {
-		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("v", i), VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: w.pick("claim", "c1", "c2", "c3")},
-		}})
+		p.Spec.Volumes = append(p.Spec.Volumes, volumeOfClaim(fmt.Sprint("v", i), w.pick("claim", "c1", "c2", "c3")))
 	}
 }
 
@@ -86,11 +85,10 @@ func (w *world) changesClaim(name string) {
 		return
 	}
 	class := w.pick("claim's class", "made", "local")
-	w.PutObject(fsm.VolumeClaims, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
-		UID: types.UID(fmt.Sprint("uid-", name, w.State.View().Revision()))},
-		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: w.accessModes(), StorageClassName: &class,
-			Resources: corev1.VolumeResourceRequirements{Requests: storage(w.pick("size", "1Gi", "2Gi"))}},
-		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}})
+	modes := w.accessModes()
+	c := newClaim(name, class, w.pick("size", "1Gi", "2Gi"), modes...)
+	c.UID = types.UID(fmt.Sprint("uid-", name, w.State.View().Revision()))
+	w.PutObject(fsm.VolumeClaims, c)
 }
 
 func storage(size string) corev1.ResourceList {
@@ -108,20 +106,48 @@ func (w *world) changesVolume(name string) {
 	if !w.comesOrGoes(fsm.PersistentVolumes, "", name) {
 		return
 	}
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(fmt.Sprint("uid-", name, w.State.View().Revision()))},
+	v := newVolume(name, w.pick("capacity", "1Gi", "3Gi"), w.pick("volume's zone", "", "a", "b"))
+	v.UID = types.UID(fmt.Sprint("uid-", name, w.State.View().Revision()))
+	w.PutObject(fsm.PersistentVolumes, v)
+}
+
+// newVolume is a volume that any claim of the class "made" can be given, on nodes of a zone unless that is "".
+func newVolume(name, capacity, zone string) *corev1.PersistentVolume {
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity: storage(w.pick("capacity", "1Gi", "3Gi")), AccessModes: []corev1.PersistentVolumeAccessMode{
+			Capacity: storage(capacity), AccessModes: []corev1.PersistentVolumeAccessMode{
 				corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadWriteOncePod},
 			StorageClassName: "made", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data"}},
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}}
-	if zone := w.pick("volume's zone", "", "a", "b"); zone != "" {
+	if zone != "" {
 		v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: zoneKey, Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}},
 		}}}}
 	}
-	w.PutObject(fsm.PersistentVolumes, v)
+	return v
+}
+
+// newClaim is a claim that nobody has given a volume.
+func newClaim(name, class, size string, modes ...corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: modes, StorageClassName: &class,
+			Resources: corev1.VolumeResourceRequirements{Requests: storage(size)}},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
+}
+
+// claiming is a pod with a volume that a claim is to give it.
+func claiming(claim, words string) *corev1.Pod {
+	p := clustertest.Pod(words)
+	p.Spec.Volumes = append(p.Spec.Volumes, volumeOfClaim("data", claim))
+	return p
+}
+
+func volumeOfClaim(name, claim string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}
 }
 
 // bindsClaim gives a claim a volume, as Kubernetes' own controller does for one that waits for nobody: first the volume, then the claim.
