@@ -96,20 +96,10 @@ func (s *standing) lost(l *lasting) (why string, lost bool) {
 func (s *standing) run(ctx context.Context) {
 	at := s.backend.View().Revision()
 	for ctx.Err() == nil {
-		changes, err := s.backend.Feed().After(at, dispatchBatch)
-		concerned := concern{}
-		switch {
-		case err != nil: // the state was restored, or changed too fast
-			at = s.backend.View().Revision()
-			concerned.all = true
-		case len(changes) == 0:
+		var concerned concern
+		if concerned, at = s.changedSince(at); concerned.none() {
 			_ = s.backend.Feed().Wait(ctx, at) // looked at again in any case
 			continue
-		default:
-			at = changes[len(changes)-1].Revision
-			if concerned = s.concernedBy(changes); !concerned.all && len(concerned.nodes) == 0 {
-				continue
-			}
 		}
 		s.askAgain(concerned)
 		select {
@@ -119,10 +109,36 @@ func (s *standing) run(ctx context.Context) {
 	}
 }
 
+// changedSince goes through everything that changed since a revision, and says whom it concerns and up to which revision.
+func (s *standing) changedSince(at int64) (concerned concern, until int64) {
+	for {
+		changes, err := s.backend.Feed().After(at, dispatchBatch)
+		switch {
+		case err != nil: // the state was restored, or changed too fast
+			return concern{all: true}, s.backend.View().Revision()
+		case len(changes) == 0:
+			return concerned, at
+		}
+		at = changes[len(changes)-1].Revision
+		concerned.add(s.concernedBy(changes))
+	}
+}
+
 // concern is whose rights changes may have ended: everybody's, or those of some nodes.
 type concern struct {
 	all   bool
 	nodes map[string]bool
+}
+
+func (c *concern) none() bool { return !c.all && len(c.nodes) == 0 }
+
+func (c *concern) add(d concern) {
+	c.all = c.all || d.all
+	if c.nodes == nil {
+		c.nodes = d.nodes
+	} else {
+		maps.Copy(c.nodes, d.nodes)
+	}
 }
 
 // concernedBy: roles are everybody's. A node loses rights when a pod leaves it.
