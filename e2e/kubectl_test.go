@@ -123,7 +123,7 @@ func TestLogs(t *testing.T) {
 	refused("counter", &corev1.PodLogOptions{Previous: true}, `previous terminated container "main" in pod "counter" not found`)
 	create(t, kube, pod(ns, "waits", "true", func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{{Name: "claimed", VolumeSource: corev1.VolumeSource{
-			NFS: &corev1.NFSVolumeSource{Server: "nobody", Path: "/"}}}}
+			ISCSI: &corev1.ISCSIVolumeSource{TargetPortal: "nobody", IQN: "iqn.2026-01.nobody:disk"}}}}
 	}))
 	c.eventually(t, "the pod to be refused by its field", func(ctx context.Context) error {
 		p, err := kube.CoreV1().Pods(ns).Get(ctx, "waits", metav1.GetOptions{})

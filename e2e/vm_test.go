@@ -37,22 +37,24 @@ type inner struct {
 	env               []string
 }
 
-// vmPlan says which tests run in machines: of the runtime of processes, of that of containers (none: empty), and of pods, and whether in a
-// machine with systemd, too.
+// vmPlan says which tests run in machines: of the runtime of processes, of that of containers (none: empty), of quotas of directories, and of
+// pods, and whether in a machine with systemd, too.
 type vmPlan struct {
-	process, cri, pods string
-	systemd            bool
+	process, cri, quota, pods string
+	systemd                   bool
 }
 
 var vmPlans = map[string]vmPlan{
 	"whole": {
 		process: "^Test(LimitsAndOutOfMemory|NoCgroupIsLeft|Use|Reclaim|TermThenKill|ChildrenEndToo|Exec|RestartedAgentTakesOver|ShimKilled|NeverTwice|DestroyNobody)$",
 		cri:     "^Test(Life|Resources|Adopt|LostProcesses)$",
+		quota:   "^TestLimit$",
 		pods:    "^TestPodsInVM$",
 		systemd: true,
 	},
 	"brief": {
 		process: "^Test(LimitsAndOutOfMemory|NoCgroupIsLeft|Use)$",
+		quota:   "^TestLimit$",
 		pods:    "^TestPodsInVM$/.*/^what_is_asked_for$",
 	},
 }
@@ -84,11 +86,14 @@ func TestVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	var tests []inner
-	for _, p := range [...]inner{{name: "process", run: plan.process}, {name: "cri", run: plan.cri}} {
+	for _, p := range [...]inner{
+		{name: "process", dir: "../worker/runtime/process", run: plan.process}, {name: "cri", dir: "../worker/runtime/cri", run: plan.cri},
+		{name: "quota", dir: "../worker/quota", run: plan.quota, env: []string{inVM + "=any"}},
+	} {
 		if p.run == "" {
 			continue
 		}
-		p.dir, p.binary = filepath.Join(here, "../worker/runtime", p.name), filepath.Join(v.dir, p.name+".test")
+		p.dir, p.binary = filepath.Join(here, p.dir), filepath.Join(v.dir, p.name+".test")
 		if out, err := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-c", "-o", p.binary, p.dir).CombinedOutput(); err != nil {
 			t.Fatalf("building the tests of %s: %v: %s", p.name, err, out)
 		}

@@ -14,10 +14,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/storage/ephemeral"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/quota"
 	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
@@ -70,12 +72,9 @@ func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volum
 	case s.HostPath != nil:
 		return s.HostPath.Path, readOnly, hostPath(s.HostPath)
 	case s.NFS != nil:
-		dir := v.dir(r.pod.UID, vol.Name)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return "", false, err
-		}
 		readOnly = readOnly || s.NFS.ReadOnly
-		return dir, readOnly, mountNFS(ctx, dir, s.NFS, pv.Spec.MountOptions, readOnly)
+		source, err = v.nfs(ctx, r.pod.UID, vol.Name, s.NFS, pv.Spec.MountOptions, readOnly)
+		return source, readOnly, err
 	case s.CSI != nil && s.CSI.Driver == model.LocalDriver:
 		if node := model.LocalVolumeNode(pv); node != r.pod.Spec.NodeName {
 			return refuse("nodeAffinity", fmt.Sprintf("the volume is on node %q", node))
@@ -83,7 +82,7 @@ func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volum
 		if s.CSI.VolumeHandle != pv.Name { // else two volumes were one directory, and what removes the one the other
 			return refuse("csi.volumeHandle", fmt.Sprintf("%q is not the volume's name", s.CSI.VolumeHandle))
 		}
-		dir, err := v.keep(pv.Name, fsGroup(r.pod), rootDecides)
+		dir, err := v.keep(pv, fsGroup(r.pod), rootDecides)
 		if err != nil {
 			return "", false, fmt.Errorf("persistentvolume %q: %w", pv.Name, err)
 		}
@@ -102,15 +101,16 @@ func keptName(name string) error {
 	return nil
 }
 
-// keep gives the directory of a volume, and makes it if there is none.
-func (v *Volumes) keep(name string, group *int64, rootDecides bool) (string, error) {
-	if err := keptName(name); err != nil {
+// keep gives the directory of a volume, and makes it if there is none. It holds as much as the volume, where the file
+// system bounds directories.
+func (v *Volumes) keep(pv *corev1.PersistentVolume, group *int64, rootDecides bool) (string, error) {
+	if err := keptName(pv.Name); err != nil {
 		return "", err
 	}
 	if err := os.MkdirAll(v.Kept, 0o700); err != nil {
 		return "", err
 	}
-	dir := filepath.Join(v.Kept, name)
+	dir := filepath.Join(v.Kept, pv.Name)
 	switch err := os.Mkdir(dir, 0o777); { // #nosec G301 -- whoever the containers run as has to get there
 	case err == nil:
 		// Whoever the containers run as; it is there for good before anybody writes into it.
@@ -122,6 +122,11 @@ func (v *Volumes) keep(name string, group *int64, rootDecides bool) (string, err
 	}
 	if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
 		return "", fmt.Errorf("%s is no directory", dir)
+	}
+	if size := pv.Spec.Capacity.Storage().Value(); size > 0 {
+		if err := quota.Limit(dir, size); err != nil && !errors.Is(err, quota.ErrNone) {
+			return "", err
+		}
 	}
 	return dir, giveWhole(dir, group, rootDecides, false)
 }
@@ -157,6 +162,15 @@ func giveWhole(dir string, group *int64, rootDecides, readOnly bool) error {
 	return giveToGroup(root, group, writableBits) // the root is last: it says that all is done
 }
 
+// nfs gives the directory at which a file system of another host is mounted for a pod.
+func (v *Volumes) nfs(ctx context.Context, pod types.UID, volume string, s *corev1.NFSVolumeSource, options []string, readOnly bool) (string, error) {
+	dir := v.dir(pod, volume)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	return dir, mountNFS(ctx, dir, s, options, readOnly)
+}
+
 // mountNFS mounts a file system of another host, if that is not done yet.
 func mountNFS(ctx context.Context, dir string, s *corev1.NFSVolumeSource, options []string, readOnly bool) error {
 	if mounted, err := isMounted(dir); err != nil || mounted {
@@ -187,6 +201,7 @@ const reclaimInterval, askUnknown = 2 * time.Second, 64
 // Reclaim removes the directories of volumes that the servers say are to go, until ctx ends. Of one that they do not know
 // nothing is removed: they may have been restored to what they were before it.
 func (v *Volumes) Reclaim(ctx context.Context, servers VolumeKeeper, log hclog.Logger) {
+	v.tellOfQuotas(log)
 	unknown := map[string]bool{} // volumes that the servers did not know
 	ticker := time.NewTicker(reclaimInterval)
 	defer ticker.Stop()
@@ -202,6 +217,17 @@ func (v *Volumes) Reclaim(ctx context.Context, servers VolumeKeeper, log hclog.L
 		if round%askUnknown == 0 {
 			v.findUnknown(ctx, servers, unknown, log)
 		}
+	}
+}
+
+// tellOfQuotas says whether volumes hold no more than their size.
+func (v *Volumes) tellOfQuotas(log hclog.Logger) {
+	err := os.MkdirAll(v.Kept, 0o700)
+	if err == nil {
+		err = quota.Has(v.Kept)
+	}
+	if err != nil {
+		log.Info("the sizes of local volumes are not enforced on this node", "directory", v.Kept, "because", err)
 	}
 }
 

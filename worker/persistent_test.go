@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -122,7 +123,7 @@ func TestKeptVolumeOfAGroup(t *testing.T) {
 		t.Skip("files are given away by root alone")
 	}
 	v := &Volumes{Root: t.TempDir(), Kept: filepath.Join(t.TempDir(), "volumes")}
-	dir, err := v.keep("pvc-c", nil, false)
+	dir, err := v.keep(volumeNamed("pvc-c"), nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func TestKeptVolumeOfAGroup(t *testing.T) {
 		}
 	}
 	group := int64(4711)
-	if _, err := v.keep("pvc-c", &group, false); err != nil {
+	if _, err := v.keep(volumeNamed("pvc-c"), &group, false); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]uint32{dir: 4711, filepath.Join(dir, "inside"): 4711, outside: 0} {
@@ -156,7 +157,7 @@ func TestKeptVolumeOfAGroup(t *testing.T) {
 		onMismatch bool
 		want       uint32
 	}{{true, 0}, {false, 4711}} {
-		if _, err := v.keep("pvc-c", &group, step.onMismatch); err != nil {
+		if _, err := v.keep(volumeNamed("pvc-c"), &group, step.onMismatch); err != nil {
 			t.Fatal(err)
 		}
 		if fi, err := os.Lstat(later); err != nil || ownerGroup(fi) != step.want {
@@ -215,7 +216,7 @@ func TestReclaim(t *testing.T) {
 	}}
 	v := &Volumes{Kept: filepath.Join(t.TempDir(), "volumes")}
 	for _, name := range []string{"pvc-going", "pvc-held", "pvc-retained", "pvc-used", "pvc-unknown"} {
-		if _, err := v.keep(name, nil, false); err != nil {
+		if _, err := v.keep(volumeNamed(name), nil, false); err != nil {
 			t.Fatal(err)
 		}
 		if err := v.reclaim(t.Context(), k, name); (name == "pvc-unknown") != apierrors.IsNotFound(err) {
@@ -244,7 +245,7 @@ func TestReclaimWithoutDirectory(t *testing.T) {
 		t.Fatalf("told of %q, %v", k.gone, err)
 	}
 	k.volumes["pvc-told"], k.deaf = going("told"), true
-	if _, err := v.keep("pvc-told", nil, false); err != nil {
+	if _, err := v.keep(volumeNamed("pvc-told"), nil, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := v.reclaimAll(t.Context(), k); err == nil {
@@ -261,4 +262,10 @@ func TestReclaimWithoutDirectory(t *testing.T) {
 	if err := v.reclaimAll(t.Context(), k); err == nil || slices.Contains(k.gone, "../out") {
 		t.Errorf("a name that leads out: told of %q, %v", k.gone, err)
 	}
+}
+
+func volumeNamed(name string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+	}}
 }

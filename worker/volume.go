@@ -84,6 +84,7 @@ func (v *Volumes) refuse(pod *corev1.Pod) *runtime.Refusal {
 func unsupported(vol *corev1.Volume) (field, why string) {
 	switch s := &vol.VolumeSource; {
 	case s.PersistentVolumeClaim != nil, s.Ephemeral != nil: // which volume it is the servers say when it is mounted
+	case s.NFS != nil: // whether it can be mounted is found out then
 	case s.Image != nil: // the runtime says whether it has such volumes
 	case s.EmptyDir != nil && s.EmptyDir.Medium == corev1.StorageMediumMemory && os.Geteuid() != 0:
 		return "emptyDir.medium", "memory needs an agent that runs as root"
@@ -97,7 +98,7 @@ func unsupported(vol *corev1.Volume) (field, why string) {
 			}
 		}
 	case s.EmptyDir == nil && s.HostPath == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil:
-		return "name", "this node has only emptyDir, hostPath, configMap, secret, downwardAPI, projected, image and claimed volumes"
+		return "name", "this node has only emptyDir, hostPath, configMap, secret, downwardAPI, projected, nfs, image and claimed volumes"
 	}
 	return "", ""
 }
@@ -121,7 +122,8 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 		}
 		var source string
 		var err error
-		readOnly := vol.Image != nil || runtime.ShowsObjects(vol) // as in Kubernetes: what is written anew there is the agent's to write
+		// As in Kubernetes: what is written anew there is the agent's to write.
+		readOnly := vol.Image != nil || runtime.ShowsObjects(vol) || vol.NFS != nil && vol.NFS.ReadOnly
 		switch {
 		case vol.Image != nil:
 			if r.images[vol.Name] == "" {
@@ -180,6 +182,8 @@ func (v *Volumes) prepare(ctx context.Context, r *resolver, vol *corev1.Volume) 
 	}
 	group := fsGroup(r.pod)
 	switch s := &vol.VolumeSource; {
+	case s.NFS != nil:
+		return v.nfs(ctx, r.pod.UID, vol.Name, s.NFS, nil, s.NFS.ReadOnly)
 	case s.EmptyDir != nil:
 		return dir, emptyDir(dir, s.EmptyDir, group)
 	case s.ConfigMap != nil:

@@ -104,7 +104,7 @@ func TestVolumesUnsupported(t *testing.T) {
 	for spec, field := range map[string]string{
 		"emptyDir: {medium: HugePages}":                                            "emptyDir.medium",
 		"projected: {sources: [{configMap: {}}, {clusterTrustBundle: {path: t}}]}": "projected.sources[1]",
-		"nfs: {server: s, path: /}":                                                "name",
+		"iscsi: {targetPortal: p, iqn: iqn.2026-01.s:d, lun: 0}":                   "name",
 	} {
 		r := testResolver(t, "volumes: [{name: ok, emptyDir: {}}, {name: v, "+spec+"}]\ncontainers: [{name: a}]")
 		x := (&Volumes{}).refuse(r.pod)

@@ -4,7 +4,7 @@
 exec > /dev/ttyS1 2>&1 < /dev/null
 dir=$1
 export HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/tmp
-for name in veth bridge; do busybox modprobe $name || echo "=== vm: no module $name"; done
+for name in veth bridge loop crc32c_generic ext4 quota_v2; do busybox modprobe $name || echo "=== vm: no module $name"; done
 ip link set lo up
 up() { cut -d ' ' -f 1 /proc/uptime; }
 echo "=== vm: up after $(up) s: Linux $(uname -r), $(cat /proc/1/comm)"
