@@ -76,11 +76,11 @@ func TestWorkloadsOfTheExamples(t *testing.T) {
 	c.verify(t, 3) // nobody has changed what is the state's
 }
 
-// The leader is killed three times while a Job of 200 pods runs and a Deployment of 50
+// The leader is killed three times while a Job of 1,000 pods runs and a Deployment of 50
 // is rolled out: every piece of work succeeds in exactly one pod, and no ReplicaSet
 // has a pod too many.
 func TestLeaderKilledDuringWorkloads(t *testing.T) {
-	const pieces, replicas, kills = 200, 50, 3
+	const pieces, replicas, kills = 1000, 50, 3
 	c := sharedCluster(t)
 	ns := c.namespace(t, "kills")
 	kube := c.Reader().Kube
@@ -89,7 +89,7 @@ func TestLeaderKilledDuringWorkloads(t *testing.T) {
 		p.Spec.RestartPolicy = corev1.RestartPolicy(restart)
 		return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}}, Spec: p.Spec}
 	}
-	indexed, completions, parallelism := batchv1.IndexedCompletion, int32(pieces), int32(20)
+	indexed, completions, parallelism := batchv1.IndexedCompletion, int32(pieces), int32(100)
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "work"}, Spec: batchv1.JobSpec{
 		Completions: &completions, Parallelism: &parallelism, CompletionMode: &indexed, Template: template("work", "Never"),
 	}}

@@ -202,12 +202,20 @@ func wantsNode(p *corev1.Pod) string {
 }
 
 // job looks at a Job that has changed: what is complete has succeeded once for each of its
-// pieces, and a CronJob's next one comes when the last one has ended.
+// pieces, and a CronJob's next one comes when the last one has ended, one for each time of its schedule.
 func (m *mirror) job(revision int64, key string, job *batchv1.Job) {
 	over := slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
 		return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
 	})
-	if by := metav1.GetControllerOf(job); by == nil || by.Kind != "CronJob" || over {
+	by := metav1.GetControllerOf(job)
+	if by != nil && by.Kind == "CronJob" {
+		at := job.Annotations[batchv1.CronJobScheduledTimestampAnnotation]
+		if of, ran := m.runs[at]; ran && of != job.UID {
+			m.fault(revision, "%s is made for %s, as another was before", key, at)
+		}
+		m.runs[at] = job.UID
+	}
+	if by == nil || by.Kind != "CronJob" || over {
 		delete(m.ticks, key)
 	} else {
 		for other := range m.ticks {

@@ -33,6 +33,7 @@ type mirror struct {
 	rationed bool // the quota is there
 
 	ticks map[string]*batchv1.Job // of the CronJob: those that go on
+	runs  map[string]types.UID    // of the CronJob: the Job that was made for a time of its schedule
 
 	volumes map[string]*corev1.PersistentVolume
 	alone   map[string]bool // claims: one pod at a time may use it
@@ -45,7 +46,7 @@ type mirror struct {
 func newMirror() *mirror {
 	return &mirror{pods: map[string]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, claims: map[string]*fsm.Nomination{}, ended: map[string]*fsm.Nomination{},
 		victims: map[types.UID]*corev1.Pod{}, nominations: map[types.UID]*fsm.Nomination{}, pieces: map[types.UID]map[string]bool{},
-		ticks: map[string]*batchv1.Job{}, volumes: map[string]*corev1.PersistentVolume{}, alone: map[string]bool{}}
+		ticks: map[string]*batchv1.Job{}, runs: map[string]types.UID{}, volumes: map[string]*corev1.PersistentVolume{}, alone: map[string]bool{}}
 }
 
 func (m *mirror) fault(revision int64, format string, args ...any) {
