@@ -12,16 +12,13 @@ func Runtime() []Edit {
 			"\t\tfor i := range seed {\n\t\t\tseed[i] = byte(i + 1)\n\t\t}\n\t} else if len(startupRand) >= 16 &&"},
 		{"src/runtime/rand.go", "\tmp := getg().m\n\tc := &mp.chacha8\n", "\tmp := getg().m\n" +
 			"\tif gp := mp.curg; gp != nil && gp.bubble != nil {\n\t\treturn bubbleRand()\n\t}\n\tc := &mp.chacha8\n"},
-		{"src/runtime/rand.go", "//go:linkname maps_rand internal/runtime/maps.rand", "// bubbleState is what is random in bubbles; one time in bubbleHold + 1 whoever takes a lock gives way,\n// and in bubbleStall + 1 for some milliseconds.\nvar bubbleState, bubbleCheap, bubbleHold, bubbleStall uint64\n\n" +
-			"// bubbleOwn says whether a goroutine was begun by the simulation.\nfunc bubbleOwn(gp *g) bool {\n\tname, own := funcname(findfunc(gp.startpc)), \"github.com/berth-dev/berth/sim.\"\n" +
-			"\treturn len(name) > len(own) && name[:len(own)] == own\n}\n\n" +
+		{"src/runtime/rand.go", "//go:linkname maps_rand internal/runtime/maps.rand", "// bubbleState is what is random in bubbles; one time in bubbleHold + 1 whoever takes a lock gives way.\nvar bubbleState, bubbleCheap, bubbleHold uint64\n\n" +
 			"//go:nosplit\nfunc bubbleRand() uint64 {\n\tbubbleState += 0x9e3779b97f4a7c15\n\tz := bubbleState\n" +
 			"\tz = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9\n\tz = (z ^ (z >> 27)) * 0x94d049bb133111eb\n\treturn z ^ (z >> 31)\n}\n\n" +
 			"//go:linkname maps_rand internal/runtime/maps.rand"},
 		{"src/runtime/synctest.go", "\tbubble.now = synctestBaseTime\n", "\tbubble.now = synctestBaseTime\n" +
 			"\tbubbleState = 0\n\tfor _, c := range []byte(gogetenv(\"" + SeedVariable + "\")) {\n\t\tbubbleState = bubbleState*10 + uint64(c-'0')\n\t}\n" +
-			"\tif bubbleHold = 63; bubbleState%5 == 3 {\n\t\tbubbleHold = 3\n\t}\n" +
-			"\tif bubbleStall = 0; bubbleState%5 == 1 || bubbleState%5 == 2 {\n\t\tbubbleStall = 1023\n\t}\n"},
+			"\tif bubbleHold = 63; bubbleState%5 == 3 {\n\t\tbubbleHold = 3\n\t}\n"},
 		// Which of several ready cases is taken.
 		{"src/runtime/select.go", "\t\tj := cheaprandn(uint32(norder + 1))\n", "\t\tj := uint32(0)\n\t\tif gp.bubble != nil {\n" +
 			"\t\t\tj = uint32(bubbleRand() % uint64(norder+1))\n\t\t} else {\n\t\t\tj = cheaprandn(uint32(norder + 1))\n\t\t}\n"},
@@ -35,8 +32,7 @@ func Runtime() []Edit {
 			"\twaitReasonSyncMutexLock:         true,\n\twaitReasonSyncRWMutexRLock:      true,\n\twaitReasonSyncRWMutexLock:       true,\n"},
 		// How long somebody has waited for a lock is virtual time.
 		{"src/runtime/sema.go", "//go:linkname internal_sync_nanotime internal/sync.runtime_nanotime\nfunc internal_sync_nanotime() int64 {\n", "//go:linkname internal_sync_giveWay internal/sync.runtime_giveWay\n" +
-			"func internal_sync_giveWay() {\n\tgp := getg()\n\tif gp.bubble == nil {\n\t\treturn\n\t}\n\tr := bubbleRand()\n\tif r&bubbleHold == 0 {\n\t\tGosched()\n\t}\n" +
-			"\tif bubbleStall != 0 && r>>16&bubbleStall == 0 && gp != gp.bubble.main && !bubbleOwn(gp) {\n\t\ttimeSleep(int64(r>>42) << (r >> 32 & 3))\n\t}\n}\n\n" +
+			"func internal_sync_giveWay() {\n\tif gp := getg(); gp.bubble != nil && bubbleRand()&bubbleHold == 0 {\n\t\tGosched()\n\t}\n}\n\n" +
 			"//go:linkname internal_sync_nanotime internal/sync.runtime_nanotime\nfunc internal_sync_nanotime() int64 {\n" +
 			"\tif gp := getg(); gp.bubble != nil {\n\t\treturn gp.bubble.now\n\t}\n"},
 		{"src/internal/sync/runtime.go", "//go:linkname runtime_nanotime\n", "//go:linkname runtime_giveWay\nfunc runtime_giveWay()\n\n//go:linkname runtime_nanotime\n"},
