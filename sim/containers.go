@@ -80,6 +80,7 @@ func (c *containers) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 func (c *containers) Start(ctx context.Context, spec runtime.Spec) error {
 	c.life.RLock()
 	defer c.life.RUnlock()
+	c.checker.truth.tries(spec.ID.Pod)
 	if c.fails(30) {
 		return errRuntime
 	}

@@ -246,9 +246,7 @@ func (w *World) happen(f fault) {
 	case "double packets":
 		w.link(f.Who, f.To, link{delay: 20 * time.Millisecond, twice: 0.5}, f.For)
 	case "hand over amid work":
-		to := w.machine(f.Who).name
-		hand := func() { go w.operator.handTo(context.Background(), to) }
-		w.checker.burst.Store(&hand)
+		w.handOverAmidWork(f.Who)
 	case "set clock far":
 		m := w.machine(f.Who)
 		if slices.ContainsFunc(w.servers, func(o *machine) bool { return o != m && o.isFarOff() }) {
@@ -275,21 +273,56 @@ func (w *World) happen(f fault) {
 	}
 }
 
-// slowElection kills whoever leads while the disks of the others are slow: between votes, an election and the first entry of
-// the new leader time passes.
+// handOverAmidWork lets leadership go to a server when a controller has made the first of many pods, and the others wait for a leader
+// whose disk and links have become slow.
+func (w *World) handOverAmidWork(to string) {
+	const slow = 3 * time.Second
+	hand := func() {
+		for _, m := range w.servers {
+			if !m.leads() {
+				continue
+			}
+			m.platter.Slow(slowSync)
+			time.AfterFunc(slow, func() { m.platter.Slow(0) })
+			for _, o := range w.servers {
+				if o != m {
+					w.link(m.name, o.name, link{delay: 150 * time.Millisecond}, slow)
+				}
+			}
+		}
+		go w.operator.handTo(context.Background(), to)
+	}
+	w.checker.burst.Store(&hand)
+}
+
+// slowElection kills whoever leads as soon as it has acknowledged a write to somebody, while the disks of the others are slow: they
+// do not know yet that it is committed, and between votes, an election and the first entry of the new leader time passes.
 func (w *World) slowElection(d time.Duration) {
 	for _, m := range w.servers {
-		if m.leads() {
-			w.kill(m, false, d)
-			continue
+		if !m.leads() {
+			w.slowDisk(m, 5*time.Second+d)
 		}
-		w.slowDisk(m, 2*time.Second+d)
+	}
+	w.doomed.Store(int64(max(d, 1)))
+}
+
+// acknowledged is told that a server has acknowledged a write.
+func (w *World) acknowledged(m *machine) {
+	s := m.server
+	if s == nil || !s.IsLeader() || m.server != s || m.dying {
+		return
+	}
+	if down := w.doomed.Swap(0); down > 0 {
+		m.fall(false, time.Duration(down))
 	}
 }
 
-// slowDisk lets every sync of a server take up to half a second, for a while.
+// slowSync is what a sync of a slow disk takes at most.
+const slowSync = 500 * time.Millisecond
+
+// slowDisk lets every sync of a server be slow for a while.
 func (w *World) slowDisk(m *machine, d time.Duration) {
-	m.platter.Slow(500 * time.Millisecond)
+	m.platter.Slow(slowSync)
 	w.after(d, func() { m.platter.Slow(0) })
 }
 

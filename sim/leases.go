@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -40,6 +41,7 @@ func (u *user) keepLease(ctx context.Context) {
 		_, err := c.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{})
 		return err
 	})
+	go u.remembered(ctx)
 	since := time.Now() // every renewal was taken, and the node was well
 	every(ctx, 5*time.Second, func() {
 		err := u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
@@ -77,6 +79,35 @@ func (u *user) keepLease(ctx context.Context) {
 			_, err := c.CoreV1().Nodes().Patch(ctx, foreign, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 			return err
 		})
+	})
+}
+
+// remembered: a leader that has taken the renewal of a lease shows it as long as it leads.
+func (u *user) remembered(ctx context.Context) {
+	every(ctx, 5*time.Second, func() {
+		i := slices.IndexFunc(u.world.servers, func(m *machine) bool { return m.leads() && time.Since(m.led.since) > 5*time.Second })
+		if i < 0 {
+			return
+		}
+		m, leases := u.world.servers[i], u.clients[i].CoordinationV1().Leases(corev1.NamespaceNodeLease)
+		led := m.led
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		lease, err := leases.Get(ctx, foreign, metav1.GetOptions{})
+		if err != nil {
+			return
+		}
+		at := metav1.NewMicroTime(time.Now().Truncate(time.Microsecond))
+		lease.Spec.RenewTime = &at
+		if _, err = leases.Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
+			return
+		}
+		if lease, err = leases.Get(ctx, foreign, metav1.GetOptions{}); err != nil || !m.leads() || m.server.Status().Term != led.term {
+			return
+		}
+		if shown := lease.Spec.RenewTime; shown == nil || shown.Before(&at) {
+			u.world.checker.contradicted("server %s, which leads, has taken that the lease of node %s was renewed at %s, and shows %s", m.name, foreign, at, shown)
+		}
 	})
 }
 

@@ -106,6 +106,23 @@ func (n *network) end(h *host, power bool) {
 	}
 }
 
+// reset breaks all connections of a machine, and tells both ends.
+func (n *network) reset(ip string) {
+	n.mu.Lock()
+	var all []*conn
+	for c := range n.conns {
+		if c.host.ip == ip {
+			all = append(all, c)
+		}
+	}
+	n.mu.Unlock()
+	sortConns(all)
+	for _, c := range all {
+		c.fail(syscall.ECONNRESET)
+		c.other.fail(syscall.ECONNRESET)
+	}
+}
+
 // set changes a link. What a cut held up comes some time after its end, as its
 // sender tries less and less often.
 func (n *network) set(from, to string, l link) {

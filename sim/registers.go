@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -185,13 +186,18 @@ func (u *user) useRegisters(ctx context.Context, r *registers, client int) {
 // readFirst reads at every server as soon as it has been elected: what was acknowledged before, it has to know before
 // it answers.
 func (u *user) readFirst(ctx context.Context, r *registers, client int) {
-	led := make([]bool, len(u.clients))
+	led, asks := make([]bool, len(u.clients)), make([]atomic.Bool, len(u.clients))
 	for n := 0; ctx.Err() == nil; n++ {
-		nobody := !slices.ContainsFunc(u.world.servers, (*machine).leads) // is said to lead; who is elected is not, for a moment
+		// Who is elected does not say yet that it leads; who is being killed says so still.
+		nobody := !slices.ContainsFunc(u.world.servers, func(m *machine) bool { return m.leads() && !m.dying })
 		for i, m := range u.world.servers {
-			elected := m.leads() || nobody && m.server != nil && m.server.Status().State == "leader"
-			if elected && !led[i] || n%250 == 0 { // now and then, so that a connection is there when it is needed
-				go u.read(ctx, r, client, registerNow(), u.clients[i])
+			elected := m.leads() || nobody && m.server != nil && !m.dying && m.server.Status().State == "leader"
+			// Now and then, so that a connection is there when it is needed; not many at a time, or it takes long to find their order.
+			if elected && !led[i] || n%250 == 0 && !asks[i].Swap(true) {
+				go func() {
+					u.read(ctx, r, client, registerNow(), u.clients[i])
+					asks[i].Store(false)
+				}()
 			}
 			led[i] = elected
 		}
@@ -233,9 +239,14 @@ func (u *user) operate(ctx context.Context, r *registers, client int, in operati
 	if in.kind == "swap" {
 		next.ResourceVersion, in.seen = have.ResourceVersion, have.Data["value"]
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	at := u.rand.IntN(len(u.clients))
 	id := r.begin(client, in)
-	r.end(id, known(u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
-		// Once: what is tried again may be refused because it was done.
-		return c.CoreV1().RESTClient().Put().Namespace(space).Resource("configmaps").Name(in.key).MaxRetries(0).Body(next).Do(ctx).Error()
-	})))
+	// Once: what is tried again may be refused because it was done.
+	err := u.clients[at].CoreV1().RESTClient().Put().Namespace(space).Resource("configmaps").Name(in.key).MaxRetries(0).Body(next).Do(ctx).Error()
+	r.end(id, known(err))
+	if err == nil {
+		u.world.acknowledged(u.world.servers[at])
+	}
 }

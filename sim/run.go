@@ -141,6 +141,7 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 		pause()
 	}
 	w.story.tell("world", "the faults are over")
+	w.doomed.Store(0)
 	w.network.heal()
 	for _, m := range w.servers {
 		m.setClock(0, 0)
@@ -187,6 +188,7 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 		{"claim", (*user).claim},
 		{"define", (*user).define},
 		{"kubelet", (*user).keepLease},
+		{"weigh", (*user).weigh},
 	}
 	const masters = "system:masters"
 	ward, err := w.newUser("ward", 101)
@@ -237,7 +239,7 @@ func (w *World) look(whole bool) {
 		}
 		if m.fell.Swap(false) {
 			m.dying = false
-			m.kill(true)
+			m.kill(m.dark)
 			w.after(m.fallen, func() { w.restart(m) })
 			continue
 		}
@@ -261,6 +263,7 @@ func (w *World) look(whole bool) {
 			w.checker.whole(m.name, v)
 		}
 	}
+	w.lookAtTies()
 }
 
 // lowest is the newest version of the log's rules that all servers know.
@@ -275,13 +278,13 @@ func (w *World) lowest() int {
 // lookAtTerm: no server goes back behind a term that it knew, whatever it went
 // through.
 func (w *World) lookAtTerm(m *machine) {
-	term := m.server.Status().Term
-	if term < m.term {
-		w.checker.violated("server %s, life %d, was in term %d and is in term %d", m.name, m.lives, m.term, term)
+	now := m.server.Status()
+	if now.Term < m.term {
+		w.checker.violated("server %s, life %d, was in term %d and is in term %d", m.name, m.lives, m.term, now.Term)
 	}
-	m.term = max(m.term, term)
-	if m.server.IsLeader() {
-		w.checker.leads(m.name, term)
+	m.term = max(m.term, now.Term)
+	if m.server.IsLeader() && now.State == "leader" { // who has just heard of a newer term says for a moment that it leads
+		w.checker.leads(m.name, now.Term)
 	}
 }
 
@@ -308,11 +311,7 @@ func (w *World) powerAtElection(m *machine, down time.Duration) {
 				if m.server != s || m.lives != life || m.dying {
 					break
 				}
-				m.dying, m.fallen = true, down
-				m.term = max(m.term, s.Status().Term)
-				w.network.end(m.host, true)
-				m.disk.End()
-				m.fell.Store(true) // the rest between two steps
+				m.fall(true, down)
 				return
 			}
 		}

@@ -19,6 +19,7 @@ import (
 type truth struct {
 	mu      sync.Mutex
 	started map[runtime.ID]int
+	tried   map[types.UID]bool    // pods that a worker has tried to start a container of
 	running map[runtime.ID]string // on which node
 	exits   map[runtime.ID]int32
 	asked   map[runtime.ID]time.Time // to end: for the first time
@@ -26,7 +27,7 @@ type truth struct {
 }
 
 func newTruth() *truth {
-	return &truth{started: map[runtime.ID]int{}, running: map[runtime.ID]string{}, exits: map[runtime.ID]int32{}, asked: map[runtime.ID]time.Time{}, heard: map[runtime.ID]bool{}}
+	return &truth{started: map[runtime.ID]int{}, tried: map[types.UID]bool{}, running: map[runtime.ID]string{}, exits: map[runtime.ID]int32{}, asked: map[runtime.ID]time.Time{}, heard: map[runtime.ID]bool{}}
 }
 
 // happens takes in what a runtime tells.
@@ -51,6 +52,19 @@ func (t *truth) runs(pod types.UID) bool {
 		}
 	}
 	return false
+}
+
+// tries notes that a worker wants to start a container of a pod.
+func (t *truth) tries(pod types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tried[pod] = true
+}
+
+func (t *truth) wasTried(pod types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.tried[pod]
 }
 
 // starts says whether a container was started before.

@@ -59,6 +59,8 @@ type World struct {
 	// operator takes servers out of the cluster.
 	operator *user
 	tasks    []task
+	// doomed is for how long whoever leads is away that acknowledges a write next; 0: nobody is.
+	doomed atomic.Int64
 }
 
 // machine is one that a server runs on, now and then.
@@ -81,6 +83,7 @@ type machine struct {
 	calm   atomic.Bool   // it does so no more
 	fell   atomic.Bool   // it has, and the world has not seen it yet
 	fallen time.Duration // for so long
+	dark   bool          // with its power
 
 	platter *platter.Platter
 
@@ -286,6 +289,15 @@ func (m *machine) kill(power bool) {
 	}()
 }
 
+// fall ends a server's life at once, in the middle of a step: the world does the rest after it.
+func (m *machine) fall(power bool, down time.Duration) {
+	m.dying, m.fallen, m.dark = true, down, power
+	m.term = max(m.term, m.server.Status().Term)
+	m.world.network.end(m.host, power)
+	m.disk.End()
+	m.fell.Store(true)
+}
+
 // node is a machine with a worker.
 type node struct {
 	world      *World
@@ -298,6 +310,7 @@ type node struct {
 	host       *host
 	runtime    *containers
 	worker     *agent.Worker // nil: it does not run
+	tie        tie
 }
 
 func (w *World) newNode(i int) (*node, error) {

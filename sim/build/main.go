@@ -39,7 +39,7 @@ func build(out string, mutants, mines, cover bool) error {
 		return err
 	}
 	if mutants {
-		edits[here] = append(edits[here], overlay.On(overlay.Mutants())...)
+		edits[here] = append(edits[here], overlay.On()...)
 	}
 	if mines {
 		edits[here] = append(edits[here], overlay.Mines()...)

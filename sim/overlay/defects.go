@@ -143,6 +143,16 @@ func service() []Mutant {
 	}
 }
 
+// covers are what would cover a defect, taken away with it.
+func covers() []Mutant {
+	return []Mutant{
+		{"leader-of-before-writes", "what is under way does not end with the leadership", Edit{"server/kubernetes.go",
+			"\tif err := f.leading.Err(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tctx, cancel :=",
+			"\tif ON {\n\t\tlate := *f\n\t\tctx, late.leading, f = context.WithoutCancel(ctx), context.WithoutCancel(f.leading), &late\n\t}\n" +
+				"\tif err := f.leading.Err(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tctx, cancel :="}},
+	}
+}
+
 // nodes are defects of the pods' lives on their nodes.
 func nodes() []Mutant {
 	return []Mutant{

@@ -23,10 +23,10 @@ func Mutants() []Mutant {
 
 // On is the edits with which a build has every mutant, none of which is at work
 // unless the environment says so.
-func On(mutants []Mutant) []Edit {
+func On() []Edit {
 	var out []Edit
 	imported := map[string]bool{}
-	for _, m := range mutants {
+	for _, m := range append(Mutants(), covers()...) {
 		if !imported[m.File] {
 			imported[m.File] = true
 			out = append(out, Edit{m.File, "import (\n", "import (\n\tmutantenv \"os\"\n\n"})

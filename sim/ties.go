@@ -1,0 +1,144 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/server"
+)
+
+// tie is what joins a worker to a server, as long as it is the same and nothing is wrong with it.
+type tie struct {
+	server *server.Server // nil: the worker is tied to none
+	conns  uint64         // a sum over the connections
+	term   uint64         // in which somebody leads
+	lives  int            // of the worker
+	// waits are pods of the node in the state of that server which the worker has never tried to start, and since when.
+	waits map[types.UID]time.Time
+}
+
+// heedless is for how long a worker may do nothing about a pod of its node, with a server that knows the pod at its other end.
+const heedless = 15 * time.Second
+
+// lookAtTies: a worker hears of every pod that its server has for it.
+func (w *World) lookAtTies() {
+	term := uint64(0)
+	for _, m := range w.servers {
+		if m.leads() && !m.dying {
+			term = max(term, m.server.Status().Term)
+		}
+	}
+	for _, n := range w.workers {
+		n.lookAtTie(term)
+	}
+}
+
+func (n *node) lookAtTie(term uint64) {
+	now := n.tied(term)
+	if t := &n.tie; now.server != t.server || now.conns != t.conns || now.term != t.term || now.lives != t.lives {
+		*t = now
+	}
+	if n.tie.server == nil {
+		return
+	}
+	waits := map[types.UID]time.Time{}
+	n.tie.server.View().PodsOnNode(n.name, func(p *corev1.Pod) bool {
+		if ended(p) || p.DeletionTimestamp != nil || n.world.checker.truth.wasTried(p.UID) {
+			return true
+		}
+		since, waited := n.tie.waits[p.UID]
+		if !waited {
+			since = time.Now()
+		}
+		waits[p.UID] = since
+		if time.Since(since) > heedless {
+			n.world.checker.violated("worker %s has been tied to server %s, which has pod %s for it since %s, and has not tried to start it",
+				n.name, n.tie.server.Name(), p.Name, since.UTC().Format("15:04:05"))
+		}
+		return true
+	})
+	n.tie.waits = waits
+}
+
+// tied is what joins a worker to a server now.
+func (n *node) tied(term uint64) tie {
+	if n.worker == nil || term == 0 {
+		return tie{}
+	}
+	ip, conns := n.world.network.between(n.ip, rpcPort)
+	for _, m := range n.world.servers {
+		if m.ip == ip && m.server != nil && !m.dying && n.world.network.isCalm(n.ip, ip) && n.world.network.isCalm(ip, n.ip) {
+			return tie{server: m.server, conns: conns, term: term, lives: n.lives}
+		}
+	}
+	return tie{}
+}
+
+// between is to which machine's port a machine is connected, and a sum over the connections; "": to none or to several.
+func (n *network) between(from string, port int) (to string, sum uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	several := false
+	for c := range n.conns {
+		at, ok := c.remote.(*net.TCPAddr)
+		if c.host.ip != from || !ok || at.Port != port {
+			continue
+		}
+		ip := c.other.host.ip
+		several = several || to != "" && to != ip
+		to, sum = ip, sum^c.number
+	}
+	if several {
+		return "", 0
+	}
+	return to, sum
+}
+
+// isCalm says whether nothing is wrong with a link.
+func (n *network) isCalm(from, to string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.of(from, to) == calm()
+}
+
+// What weigh puts on one node.
+const (
+	weights     = 6
+	weightBytes = 200 << 10 // of each; of all together two messages are needed
+)
+
+// weigh keeps pods on one node that are too large for one message to its worker, and lets others come and go there, while the node's
+// connections break now and then and its links are slow: so that things change while a worker that comes back is told what there is.
+func (u *user) weigh(ctx context.Context) {
+	node, ip := u.world.workers[0].name, u.world.workers[0].ip
+	weight := strings.Repeat("w", weightBytes)
+	n := 0
+	u.every(ctx, 500*time.Millisecond, func() {
+		pod := podOf(fmt.Sprintf("errand-%d", n), "high", 10, 1)
+		if n%40 < weights {
+			pod = podOf(fmt.Sprintf("weight-%d", n%40), "high", 10, -1)
+			pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "WEIGHT", Value: weight}}
+		}
+		if n++; n%50 == 0 {
+			u.world.network.reset(ip)
+			for _, m := range u.world.servers {
+				u.world.link(m.name, node, link{delay: 300 * time.Millisecond}, 3*time.Second)
+			}
+		}
+		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+		go func() {
+			_ = u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
+				_, err := c.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
+				return err
+			})
+		}()
+	})
+}
