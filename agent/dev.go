@@ -29,8 +29,10 @@ type DevConfig struct {
 	Version string
 	Servers int
 	Workers int
-	// Runtime of the workers: "process" or "fake".
+	// Runtime of the workers: "process", "cri" or "fake".
 	Runtime string
+	// CRI is where the workers' containers are, with the runtime cri.
+	CRI CRIPart
 	// Capacity of every worker; what it leaves out is the machine's.
 	Capacity corev1.ResourceList
 	// HTTPPort is the first server's API port; 0 takes a free one.
@@ -111,7 +113,7 @@ func (d *Dev) start(ctx context.Context, timeline *fake.Timeline) error {
 			return err
 		}
 		c.Worker = &WorkerPart{
-			Runtime: d.config.Runtime, Address: devAddress(d.config.Runtime, i), Capacity: d.config.Capacity, Timeline: timeline,
+			Runtime: d.config.Runtime, CRI: d.config.CRI, Address: devAddress(d.config.Runtime, i), Capacity: d.config.Capacity, Timeline: timeline,
 		}
 		a, err := Start(ctx, c)
 		if err != nil {
@@ -263,8 +265,8 @@ func (d *Dev) Fatal(ctx context.Context) <-chan error {
 	return out
 }
 
-// Stop ends the cluster. Pods of the process runtime go on running and are
-// found again.
+// Stop ends the cluster. Pods go on running and are found again, but for those of
+// the fake runtime.
 func (d *Dev) Stop(ctx context.Context) error {
 	errs := make([]error, len(d.agents))
 	servers := min(d.config.Servers, len(d.agents))
@@ -281,9 +283,9 @@ func (d *Dev) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Running are the pods of the process runtime that are on the workers, by namespace/name: what Stop leaves behind.
+// Running are the pods that are on the workers, by namespace/name, of which Stop leaves something behind.
 func (d *Dev) Running() []string {
-	if d.config.Runtime != "process" {
+	if d.config.Runtime == "fake" {
 		return nil
 	}
 	var out []string

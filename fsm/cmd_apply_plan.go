@@ -15,7 +15,7 @@ import (
 // Reservations come first, then bindings, then preemptions, then failures. A
 // failure counts on all of the others: if one of them was refused, and that
 // could help the pod that failed, the failure is not recorded, and the pod is
-// tried again.
+// tried again. So is one for which others were to go, if nobody may have to now.
 //
 // A plan may cost so much (MaxPlanWork); decisions beyond that are deferred.
 //
@@ -126,8 +126,8 @@ type PlanRefusal struct {
 	UID    string `msgpack:"uid"`
 	Reason string `msgpack:"reason"`
 	// Deferred: nothing is wrong with the decision, but those before it cost as
-	// much as one plan may, or it has to be counted first whom the pod's rules are
-	// about. It is to be made again.
+	// much as one plan may, or one of them was refused, or it has to be counted first
+	// whom the pod's rules are about. It is to be made again.
 	Deferred bool `msgpack:"deferred,omitempty"`
 }
 
@@ -136,7 +136,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	var out PlanResult
 	refuse := func(key, uid, why string) {
 		if why != "" {
-			out.Refused = append(out.Refused, PlanRefusal{Key: key, UID: uid, Reason: why, Deferred: why == deferred || why == stillCounting})
+			out.Refused = append(out.Refused, PlanRefusal{Key: key, UID: uid, Reason: why, Deferred: why == deferred || why == stillCounting || why == countedOnRefused})
 		}
 	}
 	decide := func(key string, weight int, f func() string) string {
@@ -152,7 +152,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	}
 	setBack := func(key, uid, why string) {
 		switch why {
-		case deferred:
+		case "", deferred, countedOnRefused: // the pod has nothing to do with it
 		case stillCounting:
 			tx.awaitCount(PodRef{key, uid})
 		default:
@@ -186,6 +186,9 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		d := &c.Preemptions[i]
 		evicted := 0
 		why := decide(d.Key, 1+len(d.Victims), func() (why string) {
+			if undone.spares(tx, d) {
+				return countedOnRefused
+			}
 			evicted, why = tx.applyPreemption(d, c.Revision)
 			return why
 		})
@@ -202,14 +205,8 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 	for i := range c.Failures {
 		judge := failureJudge{decidedAt: c.Revision, d: &c.Failures[i], undone: undone}
 		for _, ref := range c.Failures[i].Pods {
-			blame := true
-			why := decide(ref.Key, 1, func() (why string) {
-				why, blame = judge.apply(tx, ref)
-				return why
-			})
-			if why != "" && blame {
-				setBack(ref.Key, ref.UID, why)
-			}
+			why := decide(ref.Key, 1, func() string { return judge.apply(tx, ref) })
+			setBack(ref.Key, ref.UID, why)
 			refuse(ref.Key, ref.UID, why)
 			if why == "" {
 				book.failure(judge.d, ref)
@@ -222,6 +219,9 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 
 // deferred is why a decision was not looked at.
 const deferred = "the decisions before it in the plan cost as much as one plan may; it is made again"
+
+// countedOnRefused is why a preemption or a failure was not believed.
+const countedOnRefused = "an earlier decision of the plan was refused"
 
 // decision carries out one decision of a plan, or says why not. One that
 // panics takes none of the others with it.

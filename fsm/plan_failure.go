@@ -20,23 +20,22 @@ type failureJudge struct {
 	spared   map[string]bool // group -> something undone could help
 }
 
-// apply records the failure of one pod, or says why not, and whether the pod's
-// own decision is to blame for it.
-func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
+// apply records the failure of one pod, or says why not.
+func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string) {
 	d := j.d
 	pod, e, why := tx.schedulable(ref)
 	switch {
 	case why != "":
-		return why, true
+		return why
 	case d.SetAside != nil:
 		tx.setAside(ref.Key, pod, e, d.SetAside)
-		return "", false
+		return ""
 	case d.Diagnosis == nil:
-		return "the decision has no diagnosis", true
+		return "the decision has no diagnosis"
 	case tx.view.isNewer(e, j.decidedAt):
-		return "the decision is older than what it is about", true
+		return "the decision is older than what it is about"
 	case !d.Error && j.hangsOnUndone(tx, e, pod):
-		return "an earlier decision of the plan was refused", false
+		return countedOnRefused
 	}
 	n, nominated := tx.view.Nominations.Get(ref.Key)
 	if nominated && d.ClearNomination { // PR11
@@ -71,7 +70,7 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string, blame bool) {
 		reason = corev1.PodReasonSchedulerError
 	}
 	tx.announce(ref.Key, pod, reason, d.Diagnosis, "")
-	return "", false
+	return ""
 }
 
 // SinceNothingOlder is the version of the rules since which one who is preempted

@@ -41,8 +41,8 @@ func (tx *Tx) setAside(key string, pod *corev1.Pod, e *QueueEntry, what *SetAsid
 	tx.announce(key, pod, corev1.PodReasonSchedulerError, &Diagnosis{Message: what.Told()}, "")
 }
 
-// undone is what the failures of a plan counted on, and did not come true: the
-// plan's refused decisions. It is as if they had been carried out and taken
+// undone is what the preemptions and failures of a plan counted on, and did not
+// come true: the plan's refused decisions. It is as if they had been carried out and taken
 // back since: that frees nodes, and pods leave that never came.
 type undone struct {
 	nodes   []string
@@ -109,6 +109,37 @@ func (u *undone) couldHelp(tx *Tx, g queue.Group, d *Diagnosis) bool {
 	for _, name := range u.nodes {
 		tx.work.Ask()
 		if n, ok := v.Nodes.Get(name); ok && newHelp(v, n).room(tx, g, true) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// SinceUndoneSpares is the LogVersion from which on nobody is evicted for a pod that counted on a refused decision, and may
+// have room without it.
+const SinceUndoneSpares = 25
+
+// spares says whether nobody might have to go for a pod, had the scheduler known what is undone.
+func (u *undone) spares(tx *Tx, d *PreemptDecision) bool {
+	v := tx.view
+	if u.none() || v.Version() < SinceUndoneSpares {
+		return false
+	}
+	pod, e, why := tx.schedulable(PodRef{d.Key, d.UID})
+	if why != "" {
+		return false // and that is said of it
+	}
+	joined, g := v.joined(e, pod)
+	for _, m := range u.pods {
+		tx.work.Ask()
+		if v.queue.Concerns(v, m, &g, d.Diagnosis) {
+			return true
+		}
+	}
+	rules := v.ruledClass(e.Class(), pod)
+	for _, name := range u.nodes {
+		tx.work.Ask()
+		if tx.hasRoom(name, joined, rules) {
 			return true
 		}
 	}

@@ -333,14 +333,22 @@ func (tx *Tx) missedRoom(revision int64, e *QueueEntry, g queue.Group, d *Diagno
 	}
 	rules := v.ruledClassOf(e.Key(), e.Class())
 	v.queue.NodeMarksAfter(revision, func(node string) bool {
-		missed = tx.work.Missed()
-		if n, ok := v.Nodes.Get(node); ok && !missed {
-			h := newHelp(v, n)
-			tx.work.Charge(v.askCost(rules, n))
-			missed = rules.fits(n, h.offer, h.usage(e.Class(), false))
-			tx.waking(func() { missed = missed && len(v.barredFrom(rules, node, e.Key(), nil)) == 0 })
-		}
+		missed = tx.work.Missed() || tx.hasRoom(node, e, rules)
 		return !missed
 	})
 	return missed
+}
+
+// hasRoom says whether a node has room for a waiting pod for which nobody has to go.
+func (tx *Tx) hasRoom(node string, e *QueueEntry, rules ruled) (has bool) {
+	v := tx.view
+	n, ok := v.Nodes.Get(node)
+	if !ok {
+		return false
+	}
+	h := newHelp(v, n)
+	tx.work.Charge(v.askCost(rules, n))
+	has = rules.fits(n, h.offer, h.usage(e.Class(), false))
+	tx.waking(func() { has = has && len(v.barredFrom(rules, node, e.Key(), nil)) == 0 })
+	return has
 }

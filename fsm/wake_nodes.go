@@ -97,14 +97,18 @@ func (h *help) concernsNominated(tx *Tx, n *Nomination) (does bool) {
 // ones first.
 func (h *help) wake(tx *Tx, g queue.Group) {
 	var entries []*QueueEntry
-	if room := h.room(tx, g, true); room > 0 && !h.helpedBefore(&g, true) {
-		entries = h.view.queue.Waiting(g.Key, berthv1.QueueUnschedulable, room)
+	evicting := h.room(tx, g, true)
+	room, bars := h.roomBeside(tx, g, false)
+	helped := room > 0 && !h.helpedBefore(&g, false)
+	// Whom it had room for with evictions it did not help, unless nobody has to go any more: evictions may not have been possible.
+	if evicting > 0 && (!h.helpedBefore(&g, true) || helped && h.view.Version() >= SinceRoomForNothing) {
+		entries = h.view.queue.Waiting(g.Key, berthv1.QueueUnschedulable, evicting)
 	}
 	// A pod that waits for its victims takes another node only if nobody has
 	// to go for it there (NM6). Its own nomination is not in its way, nor is the
 	// reservation of one that has been waiting for long.
-	switch room, bars := h.roomBeside(tx, g, false); {
-	case room == 0 || h.helpedBefore(&g, false):
+	switch {
+	case !helped:
 	case bars == 0:
 		entries = append(entries, h.view.queue.Waiting(g.Key, berthv1.QueueNominated, room)...)
 	default:
@@ -119,6 +123,10 @@ func (h *help) wake(tx *Tx, g queue.Group) {
 		tx.wake(e)
 	}
 }
+
+// SinceRoomForNothing is the LogVersion from which on a node that had room with evictions, and has room for which nobody goes
+// since it changed, wakes those who found nobody whom they could evict.
+const SinceRoomForNothing = 25
 
 // helpedBefore says whether the node could have taken pods of the group before
 // it was changed, with or without evicting, as far as the node and its room go:

@@ -484,3 +484,48 @@ func TestNomineeWhoseVolumeIsTaken(t *testing.T) {
 		t.Fatalf("it still waits for victims on %q", on)
 	}
 }
+
+// TestNobodyGoesForARefusedBinding: who was to evict others, because an earlier decision of the plan took the room, finds it
+// when that one is refused: nobody has to go.
+func TestNobodyGoesForARefusedBinding(t *testing.T) {
+	h := newHarness()
+	mode := storagev1.VolumeBindingWaitForFirstConsumer
+	h.PutObject(fsm.StorageClasses, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "made"}, Provisioner: "somebody.else", VolumeBindingMode: &mode})
+	h.PutObject(fsm.VolumeClaims, newClaim("c1", "made", "1Gi", corev1.ReadWriteOnce))
+	h.PutNode(clustertest.Node("n1 cpu=4"))
+	h.PutNode(clustertest.Node("n2 cpu=4"))
+	h.AdmitPod(clustertest.Pod("low node=n2 priority=0 cpu=4"))
+	h.AdmitPod(claiming("c1", "first priority=9 cpu=4"))
+	h.AdmitPod(clustertest.Pod("second priority=5 cpu=4"))
+	p := h.sched.Step(h.NowUnixNano, 10)
+	if p == nil || len(p.Command.Bindings) != 1 || len(p.Command.Preemptions) != 1 {
+		t.Fatalf("the plan is %+v", p)
+	}
+	h.commit(p) // the first waits for whoever makes its volume
+	h.run()
+	if on := h.nodeOf("default/second"); on != "n1" {
+		t.Errorf("it is on %q, and promised %q", on, h.nominatedTo("default/second"))
+	}
+	if low, _ := h.State.View().Pods.Get("default/low"); low.DeletionTimestamp != nil {
+		t.Error("somebody had to go for it")
+	}
+}
+
+// TestRoomForWhoCouldEvictNobody (QU8): a node that grows wakes whom it had room for before, could they only have evicted
+// those whom they need.
+func TestRoomForWhoCouldEvictNobody(t *testing.T) {
+	h := newHarness()
+	h.PutNode(clustertest.Node("n1 cpu=4 label=zone=a"))
+	h.AdmitPod(clustertest.Pod("needed node=n1 priority=0 cpu=4 label=app=db"))
+	h.AdmitPod(clustertest.Pod("high priority=5 cpu=4 near=zone:app=db"))
+	h.run()
+	if e, _ := h.State.View().Queue.Get("default/high"); e.State != berthv1.QueueUnschedulable {
+		t.Fatalf("it does not wait: %+v", e)
+	}
+	h.PutNode(clustertest.Node("n1 cpu=8 label=zone=a"))
+	h.NowUnixNano += 20 * second
+	h.run()
+	if on := h.nodeOf("default/high"); on != "n1" {
+		t.Errorf("it is on %q", on)
+	}
+}

@@ -34,7 +34,7 @@ const (
 
 type devFlags struct {
 	servers, workers  int
-	runtime           string
+	runtime, cri      string
 	cpu, memory       string
 	dataDir           string
 	kubeconfig        string
@@ -50,9 +50,14 @@ func (a *app) devCommand() *cobra.Command {
 		Short: "Run a whole cluster in this process, to try things out",
 		Long: `Run a whole cluster in this process: servers, workers and a certificate authority of its own, on the loopback
 interface. It writes a kubeconfig and a context for berth, and goes on until it is interrupted. Without --data-dir
-everything is thrown away at the end, pods included. With it the processes of pods go on when the cluster ends, and are
-found again by the next berth dev with the same directory; --end-pods ends them.`,
+everything is thrown away at the end, pods included. With it pods go on when the cluster ends, and are
+found again by the next berth dev with the same directory; --end-pods ends them.
+
+Pods are commands of this machine, and their images are not looked at. With --runtime cri they are containers of images, which a
+runtime of this machine pulls and runs (containerd, CRI-O), in networks of their own; that needs root. The cluster itself
+is on the loopback interface still, where such pods do not reach it.`,
 		Example: `  berth dev
+  sudo berth dev --workers 2 --runtime cri
   berth dev --servers 1 --workers 5 --runtime fake --nodes-cpu 16 --nodes-memory 64Gi`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -65,7 +70,8 @@ found again by the next berth dev with the same directory; --end-pods ends them.
 	fs := cmd.Flags()
 	fs.IntVar(&f.servers, "servers", 3, "Servers.")
 	fs.IntVar(&f.workers, "workers", 3, "Workers, each a node.")
-	fs.StringVar(&f.runtime, "runtime", "process", "What runs the pods: process (commands of this machine) or fake (nothing).")
+	fs.StringVar(&f.runtime, "runtime", "process", "What runs the pods: process (commands of this machine), cri (containers) or fake (nothing).")
+	fs.StringVar(&f.cri, "cri-endpoint", config.Default().Worker.CRI.Endpoint, "With --runtime cri: the runtime's socket.")
 	fs.StringVar(&f.cpu, "nodes-cpu", "", "CPU of each node; empty: this machine's.")
 	fs.StringVar(&f.memory, "nodes-memory", "", "Memory of each node; empty: this machine's.")
 	fs.StringVar(&f.dataDir, "data-dir", "", "Keep the cluster here and go on with it the next time.")
@@ -95,6 +101,13 @@ func (f *devFlags) capacity() (corev1.ResourceList, error) {
 	return out, nil
 }
 
+// criPart is as it is for a worker that says nothing of it, but for the endpoint.
+func (f *devFlags) criPart() agent.CRIPart {
+	c := config.Default().Worker.CRI
+	c.Endpoint = f.cri
+	return criPart(c)
+}
+
 func (a *app) runDev(ctx context.Context, f devFlags) error {
 	capacity, err := f.capacity()
 	if err != nil {
@@ -103,8 +116,8 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 	switch {
 	case f.servers < 1 || f.workers < 0:
 		return &verb.UsageError{Message: "--servers must be at least 1 and --workers at least 0"}
-	case f.runtime != "process" && f.runtime != "fake":
-		return &verb.UsageError{Message: fmt.Sprintf("--runtime %q: it is process or fake", f.runtime)}
+	case f.runtime != "process" && f.runtime != "cri" && f.runtime != "fake":
+		return &verb.UsageError{Message: fmt.Sprintf("--runtime %q: it is process, cri or fake", f.runtime)}
 	}
 	dir, temporary := f.dataDir, f.dataDir == ""
 	if temporary {
@@ -122,7 +135,7 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 	start, cancel := context.WithTimeout(ctx, devStart)
 	defer cancel()
 	cluster, err := agent.StartDev(start, agent.DevConfig{
-		DataDir: dir, Version: version, Servers: f.servers, Workers: f.workers, Runtime: f.runtime,
+		DataDir: dir, Version: version, Servers: f.servers, Workers: f.workers, Runtime: f.runtime, CRI: f.criPart(),
 		Capacity: capacity, HTTPPort: f.httpPort, Logger: a.devLog(f.verbose),
 	})
 	if err != nil {
@@ -162,7 +175,7 @@ func tellLeft(out io.Writer, pods []string, dir string) {
 	if more := len(pods) - leftShown; more > 0 {
 		named += fmt.Sprintf(" and %d more", more)
 	}
-	fmt.Fprintf(out, "The processes of %d pods go on running: %s.\n", len(pods), named)
+	fmt.Fprintf(out, "%d pods go on running: %s.\n", len(pods), named)
 	fmt.Fprintf(out, "berth dev --data-dir %s finds them again; with --end-pods it ends them when it is interrupted.\n", dir)
 }
 
@@ -287,7 +300,11 @@ func tellDev(out io.Writer, cluster *agent.Dev, took time.Duration, kubeconfig, 
 		berth = "berth --context " + devContext
 	}
 	fmt.Fprintf(out, "  %s get nodes\n", berth)
-	fmt.Fprintf(out, "  %s apply -f examples/manifests/classes.yaml -f examples/manifests/batch.yaml\n", berth)
+	try := "-f examples/manifests/classes.yaml -f examples/manifests/batch.yaml"
+	if f.runtime == "cri" {
+		try = "-f examples/manifests/container.yaml"
+	}
+	fmt.Fprintf(out, "  %s apply %s\n", berth, try)
 	fmt.Fprintf(out, "  kubectl --kubeconfig %s get pods\n", kubeconfig)
 	fmt.Fprintf(out, "\nCtrl-C ends it.\n")
 }

@@ -156,11 +156,16 @@ func admissionConfig(a *config.Admission) apiserver.Admission {
 	}}
 }
 
+func criPart(c *config.WorkerCRI) agent.CRIPart {
+	return agent.CRIPart{
+		Endpoint: c.Endpoint, ParallelPulls: c.ParallelPulls, ImagesHigh: c.ImageGCHighPercent, ImagesLow: c.ImageGCLowPercent,
+	}
+}
+
 func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
 	size := w.Logs.MaxSize.Value()
 	out := &agent.WorkerPart{
-		Runtime: w.Runtime, CRI: agent.CRIPart{Endpoint: w.CRI.Endpoint, ParallelPulls: w.CRI.ParallelPulls,
-			ImagesHigh: w.CRI.ImageGCHighPercent, ImagesLow: w.CRI.ImageGCLowPercent}, Labels: w.Labels,
+		Runtime: w.Runtime, CRI: criPart(w.CRI), Labels: w.Labels,
 		MetricsAddress: w.MetricsAddress, SampleInterval: w.SampleInterval.Value(),
 		Services: agent.ServicesPart{Mode: w.Services.Mode, Domain: w.Services.ClusterDomain},
 		Capacity: amounts(w.Capacity.CPU, w.Capacity.Memory, w.Capacity.EphemeralStorage),
