@@ -26,8 +26,9 @@ const firstProject, projects = 0x6265_0000, 1 << 16
 // choosing is held by who looks for a project that nobody has.
 var choosing sync.Mutex
 
-// Limit bounds what the files below a directory may take on the disk, in bytes, rounded up to KiB. Those that are there count.
-// Nobody else may be writing there when it is called for the first time. Where there are no project quotas it is ErrNone.
+// Limit bounds what the files below a directory may take on the disk, in bytes, rounded up to KiB. Those that are there count,
+// but those that others make just when it is called for the first time need not. Where there are no project quotas it is
+// ErrNone.
 func Limit(dir string, bytes int64) error {
 	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
