@@ -126,7 +126,7 @@ func (c *cache) class(pod *corev1.Pod) *model.Class {
 // compile works out what a pod asks for, and counts that.
 func (c *cache) compile(pod *corev1.Pod) *model.Class {
 	class := c.classes.Of(pod)
-	c.work += workOfClass(class.Asks(), len(class.Labels))
+	c.work += workOfClass(class.Asks(), model.AsksOfPods(class.Affinity, class.Spread), len(class.Labels))
 	return class
 }
 

@@ -59,7 +59,7 @@ func classWork(pod *corev1.Pod) int64 {
 	if pod == nil {
 		return 0
 	}
-	return workOfClass(model.AsksOf(pod.Spec.Affinity), len(pod.Labels))
+	return workOfClass(model.AsksOf(pod.Spec.Affinity), model.AsksOfPods(pod.Spec.Affinity, pod.Spec.TopologySpreadConstraints), len(pod.Labels))
 }
 
 func portWork(pod *corev1.Pod) int64 {

@@ -14,6 +14,7 @@ const (
 	costChange   = 60  // to store a row, with its indexes
 	costClass    = 200 // to work out what a pod asks for
 	costAsked    = 40  // and for each condition that it has for a node object
+	costOther    = 20  // and for each that it has for other pods
 	costLabel    = 12  // and for each of its labels, by which it is looked for, too
 	costJoin     = 200 // to let a pod into the queue
 	costLeave    = 200 // to let one out, and once more to take back what was promised to it
@@ -44,9 +45,9 @@ const (
 	maxManyWork = 250_000
 )
 
-// workOfClass is what it costs to work out a class with so many conditions for a node and so many labels.
-func workOfClass(asks, labels int) int64 {
-	return int64(costClass + asks*costAsked + labels*costLabel)
+// workOfClass is what it costs to work out a class with so many conditions for a node, so many for other pods, and so many labels.
+func workOfClass(asks, others, labels int) int64 {
+	return int64(costClass + asks*costAsked + others*costOther + labels*costLabel)
 }
 
 // work is what was done to the state so far. What is worked out once and kept is

@@ -111,3 +111,9 @@ func BenchmarkWorstAsks(b *testing.B) {
 	benchmarkWorst(b, worstPlan{Nodes: 1000, Zones: 3, Placed: 1000, Kinds: 10, Waiting: 2000, Shapes: 1000, Namespaces: 1, Levels: 3, Where: 500},
 		"UpdatePod/waiting", "UpdatePod/waiting-full", "PutNode/grow", "ApplyPlan/bindings")
 }
+
+// BenchmarkWorstTerms: waiting pods have as many terms about other pods as they may.
+func BenchmarkWorstTerms(b *testing.B) {
+	benchmarkWorst(b, worstPlan{Nodes: 1000, NodeLabels: 64, Zones: 3, Placed: 1000, Kinds: 10, Waiting: 2000, Shapes: 1000, Namespaces: 1, Levels: 3,
+		WaitingRules: worstRules{Anti: 64, Key: 2}}, "AdmitPod/full", "UpdatePod/waiting-full")
+}

@@ -10,6 +10,7 @@ import (
 	"weak"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Class is what a pod asks of the scheduler, with its selectors compiled. All pods that ask for the same thing share one
@@ -287,6 +288,44 @@ func AsksOf(a *corev1.Affinity) int {
 		return 1
 	}
 	return 1 + asksOf(a.NodeAffinity)
+}
+
+// AsksOfPods is how many conditions for other pods an affinity, nil or not, and constraints have: each of them, and each label
+// and value that it names.
+func AsksOfPods(a *corev1.Affinity, spread []corev1.TopologySpreadConstraint) (n int) {
+	selector := func(s *metav1.LabelSelector) {
+		if s == nil {
+			return
+		}
+		n += len(s.MatchLabels)
+		for i := range s.MatchExpressions {
+			n += 1 + len(s.MatchExpressions[i].Values)
+		}
+	}
+	term := func(t *corev1.PodAffinityTerm) {
+		n += 1 + len(t.Namespaces) + len(t.MatchLabelKeys) + len(t.MismatchLabelKeys)
+		selector(t.LabelSelector)
+		selector(t.NamespaceSelector)
+	}
+	terms := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+		for i := range required {
+			term(&required[i])
+		}
+		for i := range preferred {
+			term(&preferred[i].PodAffinityTerm)
+		}
+	}
+	if a != nil && a.PodAffinity != nil {
+		terms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if a != nil && a.PodAntiAffinity != nil {
+		terms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	for i := range spread {
+		n += 1 + len(spread[i].MatchLabelKeys)
+		selector(spread[i].LabelSelector)
+	}
+	return n
 }
 
 func asksOf(a *corev1.NodeAffinity) int {
