@@ -56,16 +56,27 @@ func build() error {
 	return nil
 }
 
-// removeCgroups takes away the parents that killed workers could not, if they are
-// empty.
+// removeCgroups takes away what killed workers could not: their pods' cgroups and the parents of these, as far as
+// nothing runs in them.
 func removeCgroups() {
 	left, err := filepath.Glob("/sys/fs/cgroup/*/berth")
 	if err != nil {
 		panic(err) // the pattern is a constant
 	}
 	for _, dir := range append(left, "/sys/fs/cgroup/berth") {
-		_ = os.Remove(dir) // nothing, or somebody else's
+		removeEmptyCgroups(dir)
 	}
+}
+
+// removeEmptyCgroups goes from the leaves up: the kernel removes only a cgroup with neither processes nor children.
+func removeEmptyCgroups(dir string) {
+	entries, _ := os.ReadDir(dir) // it may never have been there
+	for _, e := range entries {
+		if e.IsDir() {
+			removeEmptyCgroups(filepath.Join(dir, e.Name()))
+		}
+	}
+	_ = os.Remove(dir) // unless somebody lives in it
 }
 
 // reap kills the processes that belong to a directory: agents, and pods that
