@@ -67,16 +67,24 @@ func listIn(ctx context.Context, store interface {
 	return l, nil
 }
 
-// listSerializer negotiates as upstream's does, and writes listings itself.
+// listSerializer negotiates as upstream's does, writes listings itself, and reads with care.
 type listSerializer struct {
 	runtime.NegotiatedSerializer
 	scheme *runtime.Scheme
 }
 
+// SupportedMediaTypes implements runtime.NegotiatedSerializer.
+func (s listSerializer) SupportedMediaTypes() []runtime.SerializerInfo {
+	return carefully(s.NegotiatedSerializer.SupportedMediaTypes(), s.scheme)
+}
+
 // EncoderForVersion implements runtime.NegotiatedSerializer.
 func (s listSerializer) EncoderForVersion(serializer runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	if c, ok := serializer.(careful); ok {
+		serializer = c.Serializer
+	}
 	e := listEncoder{Encoder: s.NegotiatedSerializer.EncoderForVersion(serializer, gv), scheme: s.scheme, version: gv}
-	for _, info := range s.SupportedMediaTypes() {
+	for _, info := range s.NegotiatedSerializer.SupportedMediaTypes() {
 		switch {
 		case info.MediaType == runtime.ContentTypeJSON && (serializer == info.Serializer || serializer == info.PrettySerializer):
 			e.compact = s.NegotiatedSerializer.EncoderForVersion(info.Serializer, gv)

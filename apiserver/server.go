@@ -159,7 +159,7 @@ func genericConfig(config Config, known *users.Users, rights *rights, lasting *s
 	c.LongRunningFunc = longRunning(config.LongRunning)
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		// Inside of all the others: who asks is known, and may.
-		others.next = api
+		others.next = newPatches(api, c.MaxRequestBodyBytes, legacyscheme.Scheme)
 		lasting.next, lasting.longRunning = others, c.LongRunningFunc
 		chain := genericapiserver.DefaultBuildHandlerChain(&fairShare{
 			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, turns: inTurn, clients: map[string]*underway{},

@@ -53,10 +53,7 @@ func UnmarshalJSON(b []byte, o any) error {
 // unknownField looks for a field in the protobuf bytes of a type that the type
 // does not have, and gives the way there.
 func unknownField(b []byte, t reflect.Type) (path string, unknown bool) {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
-		t = t.Elem()
-	}
-	switch {
+	switch t = element(t); {
 	case t == timeType, t == microTimeType, t == quantityType:
 		return "", false // they read all that they have
 	case t.Kind() == reflect.Map:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/rpc"
 )
@@ -37,8 +38,11 @@ func (s *Server) WorkerMirror(ctx context.Context, r *rpc.MirrorRequest) (*rpc.M
 		return new(rpc.MirrorResponse), s.removeMirror(ctx, view, client, r)
 	}
 	said := new(corev1.Pod)
-	if len(r.Pod) > maxMirrorBytes || said.Unmarshal(r.Pod) != nil {
-		return nil, fmt.Errorf("%w: a static pod of node %s is none, or has more than %d bytes", rpc.ErrInvalid, r.Node, maxMirrorBytes)
+	if len(r.Pod) > maxMirrorBytes {
+		return nil, fmt.Errorf("%w: a static pod of node %s has more than %d bytes", rpc.ErrInvalid, r.Node, maxMirrorBytes)
+	}
+	if err := codec.UnmarshalForeign(r.Pod, said); err != nil {
+		return nil, fmt.Errorf("%w: a static pod of node %s is none: %w", rpc.ErrInvalid, r.Node, err)
 	}
 	node, ok := view.Nodes.Get(r.Node)
 	if !ok {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -63,7 +64,7 @@ func (s *Server) reportedEvents(node string, raw [][]byte) []fsm.Proposal {
 // workerEvent is what a worker may tell of what it says; nil if nothing.
 func workerEvent(view *fsm.View, node string, raw []byte, now time.Time) *corev1.Event {
 	said := new(corev1.Event)
-	if len(raw) > maxEventBytes || said.Unmarshal(raw) != nil {
+	if len(raw) > maxEventBytes || codec.UnmarshalForeign(raw, said) != nil {
 		return nil
 	}
 	about := corev1.ObjectReference{APIVersion: "v1", FieldPath: cut(said.InvolvedObject.FieldPath, maxEventPath)}

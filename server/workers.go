@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/rpc"
@@ -34,7 +35,7 @@ const (
 // and remembers no revision is never sent an older set of pods than it runs.
 func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
 	node := new(corev1.Node)
-	if err := node.Unmarshal(h.Node); err != nil {
+	if err := codec.UnmarshalForeign(h.Node, node); err != nil {
 		return fmt.Errorf("%w: the node of worker %s: %w", rpc.ErrInvalid, h.Name, err)
 	}
 	if node.Name != h.Name {
@@ -130,7 +131,7 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 		report := fsm.PodReport{Key: fsm.PodKey(r.Namespace, r.Name), UID: r.UID, Removed: r.Removed}
 		if len(r.Status) > 0 {
 			report.Status.Object = new(corev1.PodStatus)
-			if err := report.Status.Object.Unmarshal(r.Status); err != nil {
+			if err := codec.UnmarshalForeign(r.Status, report.Status.Object); err != nil {
 				s.drop("pod", node, "pod", report.Key, "reason", err.Error())
 				continue
 			}
@@ -163,7 +164,7 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 	if _, there := s.state.View().Nodes.Get(node); there && len(b.NodeStatus) > 0 {
 		n := new(corev1.Node)
 		n.Name = node
-		if err := n.Status.Unmarshal(b.NodeStatus); err != nil {
+		if err := codec.UnmarshalForeign(b.NodeStatus, &n.Status); err != nil {
 			return fmt.Errorf("%w: the status of node %s: %w", rpc.ErrInvalid, node, err)
 		}
 		if err := s.checkNode(n); err != nil {

@@ -1,0 +1,105 @@
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A quantity that takes hours to decode, or to compare, is refused at once in whatever form it comes.
+func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	ctx := context.Background()
+	pods := s.client(t).CoreV1().Pods("default")
+	if _, err := pods.Create(ctx, testPod("there"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	rest := s.client(t).CoreV1().RESTClient()
+	for _, quantity := range []string{"1e-2147483647", "1e2147483646", `1\u0065-2147483647`} {
+		pod := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"there"},"spec":{"containers":[{"name":"main","image":"i","resources":{"requests":{"memory":"` + quantity + `"}}}]}}`
+		post := func(contentType, resource, body string) {
+			t.Helper()
+			err := rest.Post().Namespace("default").Resource(resource).SetHeader("Content-Type", contentType).Body([]byte(body)).Do(ctx).Error()
+			wantStatus(t, err, 400, "its exponent may be from -99 to 99")
+		}
+		post("application/json", "pods", pod)
+		post("application/json", "configmaps", pod) // it is decoded as what it says it is
+		post("application/yaml", "pods", "# YAML\n"+pod)
+		if !strings.Contains(quantity, `\`) {
+			post("application/vnd.kubernetes.protobuf", "pods", string(protobufPod(t, quantity)))
+		}
+		for _, patch := range []struct {
+			form types.PatchType
+			body string
+			code int32 // upstream's, where it decodes what the patch makes
+		}{
+			{types.StrategicMergePatchType, pod, 400},
+			{types.ApplyYAMLPatchType, pod, 400},
+			{types.MergePatchType, pod, 422},
+			{types.JSONPatchType, `[{"op":"add","path":"/spec/containers/0/resources","value":{"requests":{"memory":"` + quantity + `"}}}]`, 422},
+		} {
+			_, err := pods.Patch(ctx, "there", patch.form, []byte(patch.body), metav1.PatchOptions{FieldManager: "test"})
+			wantStatus(t, err, patch.code, "its exponent may be from -99 to 99")
+		}
+	}
+	// As a label it means nothing.
+	for _, form := range []types.PatchType{types.StrategicMergePatchType, types.MergePatchType} {
+		if _, err := pods.Patch(ctx, "there", form, []byte(`{"metadata":{"labels":{"commit":"1e12345"}}}`), metav1.PatchOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// protobufPod is a pod that asks for memory in so many words.
+func protobufPod(t *testing.T, quantity string) []byte {
+	pod := testPod("there")
+	// As long as the text that takes its place.
+	is := resource.MustParse(strings.Repeat("1", min(len(quantity), 18)))
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": is}
+	raw, err := pod.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = bytes.Replace(raw, []byte(is.String()), []byte(quantity), 1)
+	return inEnvelope(t, "v1", "Pod", raw)
+}
+
+func inEnvelope(t *testing.T, apiVersion, kind string, raw []byte) []byte {
+	b, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: raw}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append([]byte("k8s\x00"), b...)
+}
+
+// A schema that lies in itself so often that its decoder overflows the stack, which would end the server.
+func TestSchemasWithoutEnd(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	ctx := context.Background()
+	field := func(number uint64, b []byte) []byte {
+		out := binary.AppendUvarint(nil, number<<3|2)
+		return append(binary.AppendUvarint(out, uint64(len(b))), b...)
+	}
+	var schema []byte
+	for range 20_000 { // quadratic: it is copied each time
+		schema = field(28, schema) // not
+	}
+	// spec.versions[0].schema.openAPIV3Schema
+	definition := field(2, field(7, field(4, field(1, schema))))
+	rest := s.client(t).CoreV1().RESTClient()
+	err := rest.Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").SetHeader("Content-Type", "application/vnd.kubernetes.protobuf").
+		Body(inEnvelope(t, "apiextensions.k8s.io/v1", "CustomResourceDefinition", definition)).Do(ctx).Error()
+	wantStatus(t, err, 400, "objects lie in each other more than 500 deep")
+	deep := strings.Repeat(`{"not":`, 5000) + "{}" + strings.Repeat("}", 5000)
+	err = rest.Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").SetHeader("Content-Type", "application/json").
+		Body([]byte(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{"versions":[{"schema":{"openAPIV3Schema":` + deep + `}}]}}`)).Do(ctx).Error()
+	wantStatus(t, err, 400, "objects lie in each other more than 500 deep")
+}
