@@ -143,7 +143,7 @@ func (tx *Tx) letOut(from string) {
 		}
 		tx.dequeue(key)
 	}
-	tx.remember(queue.PendingLeave, nil, next)
+	tx.remember(queue.PendingLeave, nil, next, false)
 }
 
 // takeIn brings those into the queue who have a profile and are not in it, profile

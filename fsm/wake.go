@@ -185,29 +185,56 @@ func (tx *Tx) sweep(s *queue.Scope) {
 	if !v.queue.HasGroups() {
 		return
 	}
+	from := ""
 	if p, ok := v.pending.Get(queue.PendingSweep); ok && p.Scope != nil {
-		s.Add(p.Scope) // and from the beginning
+		s.Add(p.Scope)
+		from = tx.goesOn(p)
 	}
-	tx.sweepFrom(s, "")
+	tx.sweepFrom(s, from, from != "")
 }
 
-func (tx *Tx) sweepFrom(s *queue.Scope, from string) {
-	meant, next := tx.view.queue.Sweep(tx.view, &tx.work, s, from)
-	for _, m := range meant {
-		tx.wakeNext(m.Group)
-		if m.Nominees {
-			tx.wakeNominees(m.Group)
-		}
+// SinceRounds is the LogVersion from which on what is pending keeps its place when something new is meant, and begins once
+// more at its end; before, it began anew at once, and where something was new in every entry the last ones' turn never came.
+const SinceRounds = 26
+
+// goesOn is where something that is pending goes on when more is meant.
+func (tx *Tx) goesOn(p *queue.Pending) (from string) {
+	if tx.view.Version() < SinceRounds {
+		return ""
 	}
-	tx.remember(queue.PendingSweep, s, next)
+	return p.From
+}
+
+func (tx *Tx) sweepFrom(s *queue.Scope, from string, again bool) {
+	tx.round(queue.PendingSweep, s, from, again, func(from string) (next string) {
+		meant, next := tx.view.queue.Sweep(tx.view, &tx.work, s, from)
+		for _, m := range meant {
+			tx.wakeNext(m.Group)
+			if m.Nominees {
+				tx.wakeNominees(m.Group)
+			}
+		}
+		return next
+	})
+}
+
+// round does what is pending from a key on, and once more from the beginning if that is asked for. It notes where later
+// entries go on.
+func (tx *Tx) round(key string, s *queue.Scope, from string, again bool, do func(from string) (next string)) {
+	next := do(from)
+	if next == "" && again {
+		again = false
+		next = do("")
+	}
+	tx.remember(key, s, next, again)
 }
 
 // remember notes where to go on with what is pending, or that nothing is left
 // to do.
-func (tx *Tx) remember(key string, s *queue.Scope, next string) {
+func (tx *Tx) remember(key string, s *queue.Scope, next string, again bool) {
 	switch pending := tx.view.pending; {
 	case next != "":
-		put(tx, pending, key, &queue.Pending{Scope: s, From: next})
+		put(tx, pending, key, &queue.Pending{Scope: s, From: next, Again: again})
 	case pending.Len() > 0:
 		remove(tx, pending, key)
 	}
@@ -217,11 +244,17 @@ func (tx *Tx) remember(key string, s *queue.Scope, next string) {
 // has.
 func (tx *Tx) goOnWaking() {
 	v := tx.view
-	if v.pending.Len() == 0 || tx.work.Over() {
+	if v.pending.Len() == 0 {
+		return
+	}
+	if v.Version() >= SinceRounds {
+		tx.work.Grant()
+	}
+	if tx.work.Over() {
 		return
 	}
 	if p, ok := v.pending.Get(queue.PendingSweep); ok {
-		tx.apart(queue.PendingSweep, func() { tx.sweepFrom(p.Scope, p.From) })
+		tx.apart(queue.PendingSweep, func() { tx.sweepFrom(p.Scope, p.From, p.Again) })
 	}
 	var nodes []string
 	v.pending.Scan(queue.PendingNodes, func(key string, _ *queue.Pending) bool {
@@ -238,9 +271,9 @@ func (tx *Tx) goOnWaking() {
 			continue
 		}
 		if n, ok := v.Nodes.Get(key[len(queue.PendingNodes):]); ok {
-			tx.apart(key, func() { newHelp(v, n).look(tx, p.From) })
+			tx.apart(key, func() { newHelp(v, n).look(tx, p.From, p.Again) })
 		} else {
-			tx.remember(key, nil, "")
+			tx.remember(key, nil, "", false)
 		}
 	}
 }

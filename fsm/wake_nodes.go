@@ -26,24 +26,29 @@ func (tx *Tx) lookAt(c *queue.NodeChange, woken map[string]bool) {
 	if !tx.view.queue.HasGroups() {
 		return
 	}
-	if c.Changed && c.Before != nil && !c.Room {
+	from := ""
+	if p, ok := tx.view.pending.Get(queue.PendingNodes + c.Name); ok {
+		from = tx.goesOn(p)
+	}
+	if c.Changed && c.Before != nil && !c.Room && from == "" {
 		h.before = c.Before
 		offer := model.Allocatable(c.Before)
 		h.offerBefore = &offer
 	}
-	h.look(tx, "")
+	h.look(tx, from, from != "")
 }
 
 // look asks the groups for which the node may have room, from a key of the wake
 // index on, and wakes of each as many as fit. If the entry has no time for all
 // of them, the node is remembered, with where to go on.
-func (h *help) look(tx *Tx, from string) {
-	next := h.view.queue.Candidates(&tx.work, from, h.free, func(g queue.Group) {
-		if !h.woken[g.Key] {
-			h.wake(tx, g)
-		}
+func (h *help) look(tx *Tx, from string, again bool) {
+	tx.round(queue.PendingNodes+h.node.Name, nil, from, again, func(from string) (next string) {
+		return h.view.queue.Candidates(&tx.work, from, h.free, func(g queue.Group) {
+			if !h.woken[g.Key] {
+				h.wake(tx, g)
+			}
+		})
 	})
-	tx.remember(queue.PendingNodes+h.node.Name, nil, next)
 }
 
 // free is what the node has for pods of a priority, with or without evicting.

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,8 +14,47 @@ import (
 // by those that follow, to the last group.
 func TestASweepGoesOnInLaterEntries(t *testing.T) {
 	const groups = 1200
-	now, s := worldStart, NewState()
-	try := func(cs ...Command) {
+	s, try := sweptWorld(t, groups)
+	for range groups {
+		if s.View().WorkPending() {
+			try(&ApplyPlan{Revision: s.View().Revision()})
+		}
+	}
+	if q := s.View().QueueLengths(); s.View().WorkPending() || q.Active != groups {
+		t.Fatalf("of %d groups that the sweep means so many were woken: %+v", groups, q)
+	}
+}
+
+// TestASweepThatIsMeantAnewGoesOn: however often something new is meant, everybody's turn comes.
+func TestASweepThatIsMeantAnewGoesOn(t *testing.T) {
+	const groups = 1200
+	s, try := sweptWorld(t, groups)
+	for i := range 10 {
+		try(preemption(i%2 == 0))
+	}
+	if q := s.View().QueueLengths(); q.Active != groups {
+		t.Fatalf("of %d groups that each of ten sweeps means so many were woken: %+v", groups, q)
+	}
+	for range groups {
+		if s.View().WorkPending() {
+			try(&ApplyPlan{Revision: s.View().Revision()})
+		}
+	}
+	if s.View().WorkPending() {
+		t.Fatal("the sweep does not end")
+	}
+}
+
+// preemption configures that there is some, or not: all who wait are looked at.
+func preemption(enabled bool) *ConfigureScheduler {
+	return &ConfigureScheduler{JSON: fmt.Appendf(nil, `{"metadata":{"name":"cluster"},"spec":{"preemption":{"enabled":%v}}}`, enabled)}
+}
+
+// sweptWorld has a group for each of so many pods that wait, of which a sweep has only woken some.
+func sweptWorld(t *testing.T, groups int) (s *State, try func(cs ...Command)) {
+	now := worldStart
+	s = NewState()
+	try = func(cs ...Command) {
 		t.Helper()
 		ps := make([]Proposal, len(cs))
 		for i, c := range cs {
@@ -36,16 +76,9 @@ func TestASweepGoesOnInLaterEntries(t *testing.T) {
 	}
 	try(&ApplyPlan{Revision: s.View().Revision(), Failures: []FailDecision{*fail}})
 	now = now.Add(time.Hour) // no backoff
-	try(&ConfigureScheduler{JSON: []byte(`{"metadata":{"name":"cluster"},"spec":{"preemption":{"enabled":false}}}`)})
+	try(preemption(false))
 	if q := s.View().QueueLengths(); !s.View().WorkPending() || q.Waiting == 0 || q.Waiting == groups {
 		t.Fatalf("%+v: the sweep was to be more than one entry's", q)
 	}
-	for range groups {
-		if s.View().WorkPending() {
-			try(&ApplyPlan{Revision: s.View().Revision()})
-		}
-	}
-	if q := s.View().QueueLengths(); s.View().WorkPending() || q.Active != groups {
-		t.Fatalf("of %d groups that the sweep means so many were woken: %+v", groups, q)
-	}
+	return s, try
 }

@@ -19,8 +19,16 @@ const (
 // is charged must follow from the tables alone: never from what a server has
 // worked out before, which one that was restored a moment ago has not.
 type Work struct {
-	spent  int
-	judged map[string]bool // the groups for whose rules the counters were asked
+	spent   int
+	judged  map[string]bool // the groups for whose rules the counters were asked
+	granted bool
+}
+
+// Grant gives an entry that has spent all a little more, once: what is pending goes on in every entry, whatever else goes on.
+func (w *Work) Grant() {
+	if w.Over() && !w.granted {
+		w.spent, w.granted = maxWork-maxWork/8, true
+	}
 }
 
 // Over says whether nothing is left to spend.
@@ -78,6 +86,8 @@ type Pending struct {
 	Scope *Scope `msgpack:"scope,omitempty"`
 	// From is the key to go on from: of the groups, or of what is gone through.
 	From string `msgpack:"from"`
+	// Again: when all from there on is done, it begins once more. Something new was meant while it was under way.
+	Again bool `msgpack:"again,omitempty"`
 	// Order is the order by which the queue goes until all of it is in another.
 	Order *Order `msgpack:"order,omitempty"`
 }
