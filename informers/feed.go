@@ -28,7 +28,9 @@ type Feed struct {
 }
 
 // NewFeed gives a feed of a state's changes.
-func NewFeed(state State) *Feed { return &Feed{state: state, rows: cache.NewCacheMutationDetector("rows")} }
+func NewFeed(state State) *Feed {
+	return &Feed{state: state, rows: cache.NewCacheMutationDetector("rows")}
+}
 
 // Add makes an informer of rows, and has it told from the beginning on.
 func (f *Feed) Add(r *Rows) *Informer {
