@@ -36,12 +36,21 @@ func indexItem(v *live, namespace string, was, is *quotas.Item) {
 	}
 }
 
-// beginItems counts claims as items from now on: it is called when the rules become those that do. The quotas are read anew.
+// beginItems counts claims as items from now on: it is called when the rules become those that do. The quotas come when all
+// is counted, so that each counts once.
 func (v *live) beginItems() {
+	var all []*corev1.ResourceQuota
+	v.Objects.Scan(ResourceQuotas+"/", func(_ string, o *Object) bool {
+		all = append(all, quotaIn(o))
+		return true
+	})
+	for _, q := range all {
+		v.quotas.Put(q, nil, true)
+	}
 	for _, resource := range []string{VolumeClaims, ResourceClaims} {
 		v.Objects.Scan(resource+"/", func(_ string, o *Object) bool {
 			namespace := o.Value.GetNamespace()
-			// order does not matter: each has a number of its own, and the quotas are the same.
+			// order does not matter: each has a number of its own.
 			for what, n := range countsOf(o) {
 				v.quotas.Add(namespace, what, -n)
 			}
@@ -49,9 +58,7 @@ func (v *live) beginItems() {
 			return true
 		})
 	}
-	v.Objects.Scan(ResourceQuotas+"/", func(_ string, o *Object) bool {
-		v.quotas.Put(quotaIn(o), nil, true)
-		v.quotas.Put(nil, quotaIn(o), true)
-		return true
-	})
+	for _, q := range all {
+		v.quotas.Put(nil, q, true)
+	}
 }
