@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -162,6 +163,14 @@ var workloadRules = map[string]func(w *workloads){
 			s := row[*appsv1.StatefulSet](v, "statefulsets", w.ns, "web")
 			return w.names(v, fresh) == "web-0 web-1 web-2" && s.Status.CurrentRevision == s.Status.UpdateRevision
 		}, w.neverBelow(2))
+	},
+	"StatefulSet/so many may be away during an update as it says": func(w *workloads) {
+		s := set(4, false)
+		s.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{MaxUnavailable: to(intstr.FromString("50%"))}
+		must[*appsv1.StatefulSet](w.T)(w.AppsV1().StatefulSets(w.ns).Create(w.Context(), s, metav1.CreateOptions{}))
+		w.await("four pods", func(v *fsm.View) bool { return w.names(v, ready) == "web-0 web-1 web-2 web-3" })
+		w.patch("statefulsets", `{"spec":{"template":{"spec":{"nodeSelector":{"there":"nowhere"}}}}}`)
+		w.await("two to be away", func(v *fsm.View) bool { return w.names(v, ready) == "web-0 web-1" }, w.neverBelow(2))
 	},
 	"StatefulSet/claims go when it is scaled, and stay when it is deleted": func(w *workloads) {
 		s := set(2, true)
@@ -359,6 +368,47 @@ var workloadRules = map[string]func(w *workloads){
 			}
 			return ""
 		})
+	},
+	"Job/a suspended one has no pods, and goes on when it is told to": func(w *workloads) {
+		j := newJob(2, "0")
+		j.Spec.Suspend = to(true)
+		delete(j.Spec.Template.Annotations, fake.Prefix+"run-seconds") // they run until they are told to end
+		must[*batchv1.Job](w.T)(w.BatchV1().Jobs(w.ns).Create(w.Context(), j, metav1.CreateOptions{}))
+		is := func(v *fsm.View, status corev1.ConditionStatus) bool {
+			return slices.ContainsFunc(w.job(v).Status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == batchv1.JobSuspended && c.Status == status })
+		}
+		none := func(v *fsm.View) string { return w.names(v, func(*corev1.Pod) bool { return true }) }
+		w.await("it to say so", func(v *fsm.View) bool { return is(v, corev1.ConditionTrue) && w.job(v).Status.StartTime == nil }, none)
+		suspend := func(is string) {
+			w.Helper()
+			must[*batchv1.Job](w.T)(w.BatchV1().Jobs(w.ns).Patch(w.Context(), "web", types.MergePatchType, []byte(`{"spec":{"suspend":`+is+`}}`), metav1.PatchOptions{}))
+		}
+		suspend("false")
+		w.await("its pods", func(v *fsm.View) bool {
+			return is(v, corev1.ConditionFalse) && w.job(v).Status.StartTime != nil && len(strings.Fields(w.names(v, ready))) == 2
+		})
+		suspend("true")
+		w.await("its pods to go", func(v *fsm.View) bool {
+			return is(v, corev1.ConditionTrue) && w.job(v).Status.Active == 0 && len(w.pods(v)) == 0
+		})
+		if j := w.job(w.server.View()); j.Status.Failed > 0 {
+			w.Errorf("pods that went because it is suspended count as failed: %+v", j.Status)
+		}
+	},
+	"CronJob/its hours are those of its zone": func(w *workloads) {
+		zone, err := time.LoadLocation("Asia/Kathmandu") // a quarter of an hour off everybody else's
+		if err != nil {
+			w.Fatal(err)
+		}
+		due := time.Now().Truncate(time.Minute).Add(-time.Minute)
+		c := &batchv1.CronJob{ObjectMeta: web, Spec: batchv1.CronJobSpec{
+			Schedule: due.In(zone).Format("4 15 * * *"), TimeZone: to(zone.String()), JobTemplate: batchv1.JobTemplateSpec{Spec: newJob(1, "0").Spec},
+		}}
+		c = must[*batchv1.CronJob](w.T)(w.BatchV1().CronJobs(w.ns).Create(w.Context(), c, metav1.CreateOptions{}))
+		c.Status.LastScheduleTime = to(metav1.NewTime(due.Add(-2 * time.Hour))) // what it has missed since then is made up for
+		must[*batchv1.CronJob](w.T)(w.BatchV1().CronJobs(w.ns).UpdateStatus(w.Context(), c, metav1.UpdateOptions{}))
+		name := fmt.Sprintf("web-%d", due.Unix()/60)
+		w.await("the run of a minute ago", func(v *fsm.View) bool { return row[*batchv1.Job](v, "jobs", w.ns, name) != nil })
 	},
 }
 

@@ -51,6 +51,28 @@ func TestResourceQuotasByKubectl(t *testing.T) {
 	ann.refused("", []string{"delete", "quota", "team"}, "forbidden")
 }
 
+// What claims ask for, have been given, and which classes of attributes they have.
+func TestQuotasOfClaimsByKubectl(t *testing.T) {
+	s := share(t)
+	k := newKubectl(t, s, s.namespace(t))
+	k.want("apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: gold}\nspec: {hard: {requests.storage: 5Gi}, scopeSelector: {matchExpressions: "+
+		"[{scopeName: VolumeAttributesClass, operator: In, values: [gold]}]}}", []string{"create"}, "created")
+	claim := func(name, size, more string) string {
+		return "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: " + name + "}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: " + size + "}}" + more + "}"
+	}
+	k.want(claim("plain", "9Gi", ""), []string{"create"}, "created")
+	k.want(claim("golden", "3Gi", ", volumeAttributesClassName: gold"), []string{"create"}, "created")
+	k.refused(claim("more", "3Gi", ", volumeAttributesClassName: gold"), []string{"create"},
+		`exceeded quota: gold, requested: requests.storage=3Gi, used: requests.storage=3Gi, limited: requests.storage=5Gi`)
+	given := func(size string) []string {
+		return []string{"patch", "pvc", "golden", "--subresource=status", "--type=merge", "-p", `{"status":{"allocatedResources":{"storage":"` + size + `"}}}`}
+	}
+	k.refused("", given("6Gi"), "exceeded quota: gold")
+	k.refused("", given("100E"), "must be at most 256Ti")
+	k.want("", given("5Gi"), "patched")
+	k.want("", []string{"get", "quota", "gold", "-o", "jsonpath={.status.used.requests\\.storage}"}, "5Gi")
+}
+
 // quotaBounds are the rows of the table of limits about quotas.
 func quotaBounds(t *testing.T, r docs.Row) {
 	n := r.Numbers(t, 4)

@@ -60,6 +60,9 @@ func New(config Config) (_ *Server, err error) {
 	installDefinitions()
 	installAPIServices()
 	capabilities.Setup(true, 0) // the levels of PodSecurity say who may be privileged; otherwise validation would let nobody
+	if err := enableFeatures(); err != nil {
+		return nil, err
+	}
 	config, err = config.withDefaults()
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -71,7 +72,7 @@ func (g *registry) volumes(resources map[string]rest.Storage) error {
 }
 
 // claimStatusChange is upstream's strategy of statuses, by which no claim is lost whose
-// volume is there. Volume and claim are bound in one entry; who hears of the claim first may
+// volume is there, and none is said to have been given more than an amount can be. Volume and claim are bound in one entry; who hears of the claim first may
 // think that there is no such volume.
 type claimStatusChange struct {
 	statusStrategy
@@ -82,6 +83,7 @@ type claimStatusChange struct {
 func (s claimStatusChange) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := s.statusStrategy.ValidateUpdate(ctx, obj, old)
 	claim := obj.(*core.PersistentVolumeClaim)
+	errs = append(errs, givenAmounts(&claim.Status, &old.(*core.PersistentVolumeClaim).Status)...)
 	if claim.Status.Phase != core.ClaimLost || old.(*core.PersistentVolumeClaim).Status.Phase == core.ClaimLost {
 		return errs
 	}
@@ -89,6 +91,19 @@ func (s claimStatusChange) ValidateUpdate(ctx context.Context, obj, old runtime.
 		errs = append(errs, field.Invalid(field.NewPath("status", "phase"), claim.Status.Phase, "the claim's volume is there"))
 	}
 	return errs
+}
+
+// givenAmounts bounds what is newly said of what a claim was given, which is summed up.
+func givenAmounts(is, was *core.PersistentVolumeClaimStatus) field.ErrorList {
+	var l limits
+	bound := func(name string, is, was core.ResourceList) {
+		if !equality.Semantic.DeepEqual(is, was) {
+			l.amounts(field.NewPath("status", name), is)
+		}
+	}
+	bound("capacity", is.Capacity, was.Capacity)
+	bound("allocatedResources", is.AllocatedResources, was.AllocatedResources)
+	return l.ErrorList
 }
 
 // storageGroup serves the classes of volumes, and what drivers of volumes keep.
@@ -132,7 +147,7 @@ func checkLocalClass(c *storage.StorageClass) (errs field.ErrorList) {
 	}
 	if c.AllowVolumeExpansion != nil && *c.AllowVolumeExpansion {
 		errs = append(errs, field.Forbidden(field.NewPath("allowVolumeExpansion"),
-			"nothing bounds how much is in a volume of "+model.LocalProvisioner+", so there is nothing to expand"))
+			"volumes of "+model.LocalProvisioner+" keep the size that they were made with"))
 	}
 	return errs
 }

@@ -58,11 +58,15 @@ func (v *live) indexPodUse(old, now *corev1.Pod) {
 	}
 }
 
-// objectUse is what an object adds to what is counted in its namespace.
-func objectUse(o *Object) map[string]int64 {
-	if o == nil {
+// objectUse is what an object adds to the numbers that are counted in its namespace.
+func (v *View) objectUse(o *Object) map[string]int64 {
+	if o == nil || v.itemOf(o) != nil {
 		return nil
 	}
+	return countsOf(o)
+}
+
+func countsOf(o *Object) map[string]int64 {
 	kind, _ := KindOf(o.Resource)
 	if kind.ClusterScoped || kind.Custom && o.Value.GetNamespace() == "" {
 		return nil
@@ -100,14 +104,17 @@ func indexObjectUse(v *live, old, now *Object) {
 	if either == nil {
 		either = old
 	}
-	if usesMore(either) || old == nil || now == nil {
+	namespace := either.Value.GetNamespace()
+	if is, was := v.itemOf(now), v.itemOf(old); is != nil || was != nil {
+		indexItem(v, namespace, was, is)
+	} else if usesMore(either) || old == nil || now == nil {
 		// order does not matter: each has a number of its own, and the quotas are the same.
-		for what, n := range moreUse(objectUse(now), objectUse(old)) {
-			v.quotas.Add(either.Value.GetNamespace(), what, n)
+		for what, n := range moreUse(v.objectUse(now), v.objectUse(old)) {
+			v.quotas.Add(namespace, what, n)
 		}
 	}
 	if either.Resource == ResourceQuotas {
-		v.quotas.Put(quotaIn(old), quotaIn(now))
+		v.quotas.Put(quotaIn(old), quotaIn(now), v.countsItems())
 	}
 }
 
@@ -166,13 +173,16 @@ func (v *live) checkObjectQuotas(o, old *Object) (Result, bool) {
 		return Result{}, true
 	}
 	kind, _ := KindOf(o.Resource)
+	if is := v.itemOf(o); is != nil {
+		return refuseQuota(kind.names(), o.Value.GetName(), v.quotas.RefuseItem(namespace, v.itemOf(old), is))
+	}
 	return refuseQuota(kind.names(), o.Value.GetName(),
-		v.quotas.RefuseObjects(namespace, moreUse(objectUse(o), objectUse(old))))
+		v.quotas.RefuseObjects(namespace, moreUse(v.objectUse(o), v.objectUse(old)), !v.countsItems()))
 }
 
 // checkCountQuotas is the same for a new object of a table of its own.
 func (v *live) checkCountQuotas(res resource, namespace, name string) (Result, bool) {
-	return refuseQuota(res, name, v.quotas.RefuseObjects(namespace, map[string]int64{quotas.Count(res.Group, res.Name): 1}))
+	return refuseQuota(res, name, v.quotas.RefuseObjects(namespace, map[string]int64{quotas.Count(res.Group, res.Name): 1}, !v.countsItems()))
 }
 
 func refuseQuota(res resource, name, why string) (Result, bool) {

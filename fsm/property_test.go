@@ -98,12 +98,20 @@ func (r *random) actions() map[string]func(*rapid.T) {
 		"restore":  do(r.restoreSome),
 		"snapshot": do(func() string { return r.run("snapshot", nil, "") }),
 		"object":   line("object configmaps %s %s", func() string { return r.pick("object", "a", "b") }, func() string { return r.pick("how", "", "update", "data=a:1 update") }),
+		"storage claim": line("object persistentvolumeclaims %s size=%s %s %s %s", func() string { return r.pick("claim", "a", "b", "c") },
+			func() string { return r.pick("size", "1Gi", "2Gi", "400Ti") }, func() string { return r.pick("given", "", "given=3Gi", "given=16E") },
+			func() string { return r.pick("attributes", "", "attributes=gold", "attributes=iron") }, func() string { return r.pick("how", "", "update") }),
+		"delete storage claim": line("delete-object persistentvolumeclaims %s", func() string { return r.pick("claim", "a", "b", "c") }),
+		"service": line("object services %s ports=%s type=%s %s", func() string { return r.pick("service", "a", "b") }, func() string { return r.pick("ports", "1", "2") },
+			func() string { return r.pick("type", "ClusterIP", "NodePort") }, func() string { return r.pick("how", "", "update") }),
+		"delete service": line("delete-object services %s", func() string { return r.pick("service", "a", "b") }),
 		"quota": line("object resourcequotas %s hard=%s,requests.cpu:%s %s %s", func() string { return r.pick("quota", "q1", "q2") },
 			func() string {
-				return r.pick("pods", "pods:0", "pods:2", "pods:5", "count/pods:4", "configmaps:1,count/replicasets.apps:1")
+				return r.pick("pods", "pods:0", "pods:2", "pods:5", "count/pods:4", "configmaps:1,count/replicasets.apps:1",
+					"persistentvolumeclaims:1,requests.storage:3Gi", "requests.storage:600Ti", "services:1,services.nodeports:2")
 			}, cpu,
 			func() string {
-				return r.pick("scope", "", "", "scopes=BestEffort", "scopes=NotTerminating", "class=In:p0:p5", "class=NotIn:p5:p10", "class=DoesNotExist")
+				return r.pick("scope", "", "", "scopes=BestEffort", "scopes=NotTerminating", "class=In:p0:p5", "class=NotIn:p5:p10", "class=DoesNotExist", "attributes=In:gold", "attributes=DoesNotExist")
 			},
 			func() string { return r.pick("how", "", "update") }),
 		"delete quota": line("delete-object resourcequotas %s", func() string { return r.pick("quota", "q1", "q2") }),

@@ -44,11 +44,37 @@ func (r *random) checkQuotas(t *rapid.T, v *View) {
 func countFor(v *View, q *corev1.ResourceQuota, name string) apiresource.Quantity {
 	sum := apiresource.Quantity{}
 	one := *apiresource.NewQuantity(1, apiresource.DecimalSI)
-	resource, isCount := map[string]string{"configmaps": "configmaps", "count/replicasets.apps": ReplicaSets}[name]
+	resource, isCount := map[string]string{
+		"configmaps": "configmaps", "count/replicasets.apps": ReplicaSets, "services": "services", "services.nodeports": "services",
+		"persistentvolumeclaims": VolumeClaims, "requests.storage": VolumeClaims,
+	}[name]
 	if isCount {
-		v.Objects.Scan(resource+"/"+q.Namespace+"/", func(string, *Object) bool {
-			if len(q.Spec.Scopes) == 0 && q.Spec.ScopeSelector == nil {
-				sum.Add(one)
+		v.Objects.Scan(resource+"/"+q.Namespace+"/", func(_ string, o *Object) bool {
+			n := one
+			switch o := o.Value.(type) {
+			case *corev1.PersistentVolumeClaim:
+				if !claimInScopes(q, o) {
+					return true
+				}
+				if name == "requests.storage" {
+					n = o.Spec.Resources.Requests["storage"]
+					if given := o.Status.AllocatedResources["storage"]; given.Cmp(n) > 0 {
+						n = given
+					}
+					if most := apiresource.MustParse("256Ti"); n.Cmp(most) > 0 {
+						n = most
+					}
+				}
+			case *corev1.Service:
+				if name == "services.nodeports" {
+					n = apiresource.Quantity{}
+					if o.Spec.Type == corev1.ServiceTypeNodePort {
+						n = *apiresource.NewQuantity(int64(len(o.Spec.Ports)), apiresource.DecimalSI)
+					}
+				}
+			}
+			if _, claim := o.Value.(*corev1.PersistentVolumeClaim); claim || len(q.Spec.Scopes) == 0 && q.Spec.ScopeSelector == nil {
+				sum.Add(n)
 			}
 			return true
 		})
@@ -73,6 +99,21 @@ func countFor(v *View, q *corev1.ResourceQuota, name string) apiresource.Quantit
 	return sum
 }
 
+// claimInScopes: the quotas of these tests have one scope at most.
+func claimInScopes(q *corev1.ResourceQuota, c *corev1.PersistentVolumeClaim) bool {
+	if q.Spec.ScopeSelector == nil {
+		return len(q.Spec.Scopes) == 0
+	}
+	r, named := q.Spec.ScopeSelector.MatchExpressions[0], c.Spec.VolumeAttributesClassName
+	switch {
+	case r.ScopeName != corev1.ResourceQuotaScopeVolumeAttributesClass:
+		return false
+	case r.Operator == corev1.ScopeSelectorOpDoesNotExist:
+		return named == nil
+	}
+	return named != nil && slices.Contains(r.Values, *named)
+}
+
 func inScopes(q *corev1.ResourceQuota, p *corev1.Pod) bool {
 	for _, scope := range q.Spec.Scopes {
 		switch scope {
@@ -88,6 +129,9 @@ func inScopes(q *corev1.ResourceQuota, p *corev1.Pod) bool {
 	}
 	if q.Spec.ScopeSelector == nil {
 		return true
+	}
+	if q.Spec.ScopeSelector.MatchExpressions[0].ScopeName != corev1.ResourceQuotaScopePriorityClass {
+		return false
 	}
 	r, class := q.Spec.ScopeSelector.MatchExpressions[0], p.Spec.PriorityClassName
 	switch r.Operator {

@@ -90,13 +90,17 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() 
 func (s *State) begin(index, term uint64, h Header) *Tx {
 	v := s.live
 	v.bill = new(bill)
-	resized := v.resizes()
+	resized, counted := v.resizes(), v.countsItems()
 	tx := &Tx{
 		Tx: store.Begin(&v.Position, index, term, h, s.spare), view: v,
 		began: v.work(), beganBudgets: v.budgets.Work() + v.quotas.Work(), bill: v.bill,
 	}
 	if !resized && v.resizes() {
 		v.beginResizing()
+	}
+	if !counted && v.countsItems() {
+		v.beginItems()
+		tx.flushQuotas()
 	}
 	return tx
 }

@@ -90,10 +90,13 @@ func (v *View) stagedReader() io.Reader {
 func (tx *Tx) replace(restored *live, id string) {
 	at := tx.view.Position
 	at.SkipTo(max(at.Revision(), restored.Revision()) + restoredRevisions)
-	resized := restored.resizes()
+	resized, counted := restored.resizes(), restored.countsItems()
 	restored.Position = at.WithRowsOf(restored.Position)
 	if !resized && restored.resizes() {
 		restored.beginResizing()
+	}
+	if !counted && restored.countsItems() {
+		restored.beginItems()
 	}
 	*tx.view = *restored
 	tx.Undo(0) // what the entry did before is gone with the state

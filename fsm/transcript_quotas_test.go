@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// quotaOf: hard=RESOURCE:AMOUNT,… scopes=NAME,… class=OPERATOR:NAME:… used=RESOURCE:AMOUNT,…
+// quotaOf: hard=RESOURCE:AMOUNT,… scopes=NAME,… class=OPERATOR:NAME:… attributes=OPERATOR:NAME:… used=RESOURCE:AMOUNT,…
 // (what somebody writes into its status)
 func (s *transcript) quotaOf(a words, meta metav1.ObjectMeta) *corev1.ResourceQuota {
 	amounts := func(key string) corev1.ResourceList {
@@ -27,11 +27,15 @@ func (s *transcript) quotaOf(a words, meta metav1.ObjectMeta) *corev1.ResourceQu
 	for _, scope := range a.list("scopes") {
 		q.Spec.Scopes = append(q.Spec.Scopes, corev1.ResourceQuotaScope(scope))
 	}
-	if v, ok := a.get("class"); ok {
-		p := strings.Split(v, ":")
-		q.Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{
-			ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOperator(p[0]), Values: p[1:],
-		}}}
+	for key, scope := range map[string]corev1.ResourceQuotaScope{
+		"class": corev1.ResourceQuotaScopePriorityClass, "attributes": corev1.ResourceQuotaScopeVolumeAttributesClass,
+	} {
+		if v, ok := a.get(key); ok {
+			p := strings.Split(v, ":")
+			q.Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{
+				ScopeName: scope, Operator: corev1.ScopeSelectorOperator(p[0]), Values: p[1:],
+			}}}
+		}
 	}
 	if _, ok := a.get("used"); ok {
 		q.Status.Used = amounts("used")

@@ -13,7 +13,7 @@ import (
 )
 
 // volumeObject: persistentvolumes NAME class= size= hosts=a,b zone= modes=RWO,… claim=CLAIM
-// phase=; persistentvolumeclaims NAME class= size= modes= volume=NAME; storageclasses NAME
+// phase=; persistentvolumeclaims NAME class= size= modes= volume=NAME attributes=CLASS given=SIZE; storageclasses NAME
 // provisioner= wait
 func (s *transcript) volumeObject(a words, resource string) codec.Object {
 	meta := s.meta(a[1:], "")
@@ -43,6 +43,12 @@ func (s *transcript) volumeObject(a words, resource string) codec.Object {
 		if c.Spec.VolumeName != "" {
 			c.Annotations = map[string]string{model.BindCompleted: "yes"}
 			c.Status.Phase = corev1.ClaimBound
+		}
+		if name, ok := a.get("attributes"); ok {
+			c.Spec.VolumeAttributesClassName = &name
+		}
+		if given, ok := a.get("given"); ok {
+			c.Status.AllocatedResources = corev1.ResourceList{corev1.ResourceStorage: apiresource.MustParse(given)}
 		}
 		return c
 	}

@@ -3,6 +3,8 @@ package informers
 import (
 	"context"
 
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/store"
@@ -20,14 +22,20 @@ type Feed struct {
 	state     State
 	informers []*Informer
 	interests []*Interest
+	// rows notices who changes a row: it ends the process then. It does nothing unless client-go's
+	// KUBE_CACHE_MUTATION_DETECTOR is set, as it is in tests.
+	rows cache.MutationDetector
 }
 
 // NewFeed gives a feed of a state's changes.
-func NewFeed(state State) *Feed { return &Feed{state: state} }
+func NewFeed(state State) *Feed {
+	return &Feed{state: state, rows: cache.NewCacheMutationDetector("rows")}
+}
 
 // Add makes an informer of rows, and has it told from the beginning on.
 func (f *Feed) Add(r *Rows) *Informer {
 	i := New(r, f.state.View)
+	i.shown = f.rows.AddObject
 	f.informers = append(f.informers, i)
 	return i
 }
@@ -66,6 +74,9 @@ func (f *Feed) Begin() int64 {
 // store.ErrCompacted when changes were missed: the state was restored, or changed too
 // fast.
 func (f *Feed) Follow(ctx context.Context, at int64) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	go f.rows.Run(ctx.Done()) // and no guard keeps its panic
 	for {
 		changes, err := f.state.Feed().After(at, changesAtOnce)
 		if err != nil {

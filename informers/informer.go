@@ -18,6 +18,7 @@ type Informer struct {
 	registered []*registration
 	interest   *Interest     // of those who register next
 	synced     chan struct{} // closed when the handlers know what there is
+	shown      func(o any)   // is told of each row that is there, or comes, before its handlers are
 }
 
 var (
@@ -29,7 +30,7 @@ var (
 // New makes an informer of rows that view gives. Nobody is told of changes who does not register with it
 // before its feed begins.
 func New(r *Rows, view func() *fsm.View) *Informer {
-	return &Informer{indexer: &indexer{rows: r, view: view, indexers: cache.Indexers{}}, synced: make(chan struct{})}
+	return &Informer{indexer: &indexer{rows: r, view: view, indexers: cache.Indexers{}}, synced: make(chan struct{}), shown: func(any) {}}
 }
 
 // registration is a handler of an informer.
@@ -42,6 +43,7 @@ type registration struct {
 // begin tells the handlers what there is.
 func (i *Informer) begin(v *fsm.View) {
 	i.rows.scan(v, "", func(_ string, o any) bool {
+		i.shown(o)
 		for _, r := range i.registered {
 			if r.interest.has(nil, o) {
 				r.handler.OnAdd(o, true)
@@ -54,10 +56,13 @@ func (i *Informer) begin(v *fsm.View) {
 
 // tell tells the handlers of a change, if it is one of this kind.
 func (i *Informer) tell(c *store.Change) {
-	if len(i.registered) == 0 || c.Table != i.rows.table {
+	if c.Table != i.rows.table {
 		return
 	}
 	old, now := i.objectOf(c.Old), i.objectOf(c.New)
+	if now != nil {
+		i.shown(now)
+	}
 	for _, r := range i.registered {
 		switch {
 		case old == nil && now == nil, !r.interest.has(old, now):

@@ -186,9 +186,8 @@ const (
 	ofStorageClass  = ".storageclass.storage.k8s.io/"
 )
 
-// CountClaim adds what is counted of a volume claim beside its number. What it has been given
-// may be more than it asks for, as long as it is resized. Where a quota bounds the sum it cannot
-// wrap; where none does, it comes back when the claims go.
+// CountClaim adds what is counted of a volume claim beside its number, by versions of the rules below 26: in a number that
+// may wrap, whatever the claim's status says. Later ones have VolumeClaim.
 func CountClaim(c *corev1.PersistentVolumeClaim, to map[string]int64) {
 	asked := c.Spec.Resources.Requests[corev1.ResourceStorage]
 	if given, ok := c.Status.AllocatedResources[corev1.ResourceStorage]; ok && given.Cmp(asked) > 0 {

@@ -1,7 +1,7 @@
 // Package quotas keeps what the objects of each namespace use, and says what resource
 // quotas allow: a quota's usage is exact after every change.
 //
-// The index knows pods, numbers of objects and quotas by Put. What pods use is summed
+// The index knows pods, items, numbers of objects and quotas by Put. What pods and items use is summed
 // up by namespace, class and what else scopes ask for, whether there is a quota or
 // not, so a quota that is new needs no walk over the pods. Nothing here looks at a table
 // or writes to one: who carries out a command asks Refuse before a change that could
@@ -27,6 +27,7 @@ import (
 type Index struct {
 	quotas  store.Tree[*quota]   // namespace/name
 	sums    store.Tree[amounts]  // sumKey, classKey: what the pods use
+	items   store.Tree[amounts]  // Item.key: what those that are not pods use
 	numbers store.Tree[int64]    // namespace/what is counted
 	touched store.Tree[struct{}] // keys of quotas whose status may have changed
 	work    int64
@@ -35,7 +36,7 @@ type Index struct {
 // Fork returns an index that starts as a copy. From then on the index itself must not
 // be written to, only the fork.
 func (x *Index) Fork() Index {
-	return Index{quotas: x.quotas.Fork(), sums: x.sums.Fork(), numbers: x.numbers.Fork(), touched: x.touched.Fork(), work: x.work}
+	return Index{quotas: x.quotas.Fork(), sums: x.sums.Fork(), items: x.items.Fork(), numbers: x.numbers.Fork(), touched: x.touched.Fork(), work: x.work}
 }
 
 // What is done for quotas, in units of work (fsm/work.go).
@@ -139,8 +140,8 @@ func (x *Index) Add(namespace, what string, more int64) {
 }
 
 // Put takes in that a quota came, changed or went: nil stands for one that is not
-// there.
-func (x *Index) Put(old, now *corev1.ResourceQuota) {
+// there. With devices, numbers of devices by class are known (versions of the rules from 26 on).
+func (x *Index) Put(old, now *corev1.ResourceQuota, devices bool) {
 	if now == nil {
 		key := keyOf(old)
 		x.quotas.Delete(key)
@@ -152,8 +153,8 @@ func (x *Index) Put(old, now *corev1.ResourceQuota) {
 	if q, ok := x.quotas.Get(key); ok && equality.Semantic.DeepEqual(q.spec, &now.Spec) {
 		return
 	}
-	q := compile(now)
-	q.used = x.usedIn(now.Namespace, &q.scopes)
+	q := compile(now, devices)
+	q.used = x.usedIn(now.Namespace, &q.scopes).plus(x.itemsIn(now.Namespace, &q.scopes))
 	x.quotas.Set(key, q)
 }
 
@@ -229,11 +230,7 @@ func (x *Index) RefusePod(pod *corev1.Pod, was, is *Pod) (why string) {
 			if !l.pods {
 				return total{}
 			}
-			now, then := is.uses().get(l.own), before.get(l.own)
-			if !now.more(then) {
-				return total{}
-			}
-			return now.minus(then)
+			return growth(is.uses().get(l.own), before.get(l.own))
 		})
 		return why == ""
 	})
@@ -281,10 +278,14 @@ func (x *Index) Room(namespace string, is *Pod, count int64) int64 {
 	return count
 }
 
-// RefuseObjects is RefusePod for so many more objects of some sorts.
-func (x *Index) RefuseObjects(namespace string, more map[string]int64) (why string) {
+// RefuseObjects is RefusePod for so many more objects of some sorts. No scope means them; by scoped, quotas that have
+// scopes are asked all the same, as if nothing was used of them (versions of the rules below 26).
+func (x *Index) RefuseObjects(namespace string, more map[string]int64, scoped bool) (why string) {
 	x.of(namespace, func(q *quota) bool {
 		x.work += workQuota
+		if !q.scopes.any && !scoped {
+			return true
+		}
 		why = x.exceeded(q, func(l *limit) total {
 			if n := more[l.own]; !l.pods && n > 0 {
 				return total{lo: uint64(n)}
@@ -321,14 +322,12 @@ func (x *Index) exceeded(q *quota, more func(l *limit) total) string {
 
 // used is how much of a limit is used.
 func (x *Index) used(q *quota, l *limit) total {
-	if l.pods {
-		return q.used.get(l.own)
-	}
-	if !q.scopes.any {
-		return total{} // scopes are about pods alone
+	used := q.used.get(l.own)
+	if l.pods || !q.scopes.any { // no scope means what is in numbers
+		return used
 	}
 	n, _ := x.numbers.Get(q.namespace + "/" + l.own)
-	return total{lo: uint64(max(n, 0))}
+	return used.plus(total{lo: uint64(max(n, 0))})
 }
 
 // Status is what a quota's status has to say. Of a resource that nobody counts it says
@@ -377,6 +376,10 @@ func (x *Index) Describe(f func(line string)) {
 	})
 	x.sums.Scan("", func(key string, a amounts) bool {
 		f(fmt.Sprintf("sum %q: %v", key, a))
+		return true
+	})
+	x.items.Scan("", func(key string, a amounts) bool {
+		f(fmt.Sprintf("items %q: %v", key, a))
 		return true
 	})
 	x.numbers.Scan("", func(key string, n int64) bool {

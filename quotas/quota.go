@@ -1,6 +1,7 @@
 package quotas
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 type limit struct {
 	name string // as the quota has it
 	own  string // as it is called here
-	pods bool   // pods use it; else it is a number of objects
+	pods bool   // pods use it; else items do, or it is a number of objects
 	most total
 	// quantity is the bound as the quota has it.
 	quantity resource.Quantity
@@ -25,11 +26,16 @@ func (l *limit) format() resource.Format {
 	return resource.DecimalSI
 }
 
+// String tells limits apart, wherever they are in memory.
+func (l limit) String() string {
+	return fmt.Sprintf("{%s %s %t %v %s}", l.name, l.own, l.pods, l.most, l.quantity.String())
+}
+
 func (l *limit) quantityOf(n total) resource.Quantity {
 	return n.quantity(inThousandths(l.own), l.format())
 }
 
-// quota is a quota with what its pods use. It is immutable; it is replaced as pods
+// quota is a quota with what its pods and items use. It is immutable; it is replaced as these
 // change.
 type quota struct {
 	key, namespace, name string
@@ -42,7 +48,7 @@ type quota struct {
 
 func keyOf(q *corev1.ResourceQuota) string { return q.Namespace + "/" + q.Name }
 
-func compile(o *corev1.ResourceQuota) *quota {
+func compile(o *corev1.ResourceQuota, devices bool) *quota {
 	spec := &o.Spec
 	q := &quota{key: keyOf(o), namespace: o.Namespace, name: o.Name, spec: spec, scopes: compileScopes(spec)}
 	// order does not matter: sorted below.
@@ -50,7 +56,7 @@ func compile(o *corev1.ResourceQuota) *quota {
 		l := limit{name: string(name), quantity: most}
 		if l.own, l.pods = podResource(l.name); !l.pods {
 			var known bool
-			if l.own, known = counted(l.name); !known {
+			if l.own, known = counted(l.name); !known && !(devices && strings.HasSuffix(l.name, ofDeviceClass)) {
 				continue
 			}
 		}
@@ -73,7 +79,7 @@ func (q *quota) with(used amounts) *quota {
 	return &next
 }
 
-// scopes are the pods that a quota is about.
+// scopes are the pods and items that a quota is about.
 type scopes struct {
 	any bool // all objects, not only pods
 	// kinds has a bit for each kind of pods that is meant.
@@ -82,6 +88,9 @@ type scopes struct {
 	// without a class have the class "".
 	classes map[string]bool
 	others  bool
+	// podsAlone: there is a scope of pods. attributes are those of volumes.
+	podsAlone  bool
+	attributes []corev1.ScopedResourceSelectorRequirement
 }
 
 func (s *scopes) has(p *Pod) bool {
@@ -106,6 +115,11 @@ func compileScopes(spec *corev1.ResourceQuotaSpec) scopes {
 }
 
 func (s *scopes) narrow(r *corev1.ScopedResourceSelectorRequirement) {
+	if r.ScopeName == corev1.ResourceQuotaScopeVolumeAttributesClass {
+		s.attributes, s.kinds = append(s.attributes, *r), 0
+		return
+	}
+	s.podsAlone = true
 	switch r.ScopeName {
 	case corev1.ResourceQuotaScopeTerminating:
 		s.only(isTerminating, true)

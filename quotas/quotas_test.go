@@ -133,7 +133,7 @@ func TestANewQuotaIsCountedFromSums(t *testing.T) {
 			q.Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{ScopeName: "PriorityClass",
 				Operator: rapid.SampledFrom([]corev1.ScopeSelectorOperator{"In", "NotIn", "Exists", "DoesNotExist"}).Draw(t, "operator"), Values: []string{"a", "b"}}}}
 		}
-		before.Put(nil, q)
+		before.Put(nil, q, true)
 		there := map[int]*Pod{}
 		for range rapid.IntRange(0, 30).Draw(t, "changes") {
 			at := rapid.IntRange(0, 5).Draw(t, "pod")
@@ -147,7 +147,7 @@ func TestANewQuotaIsCountedFromSums(t *testing.T) {
 			after.PutPod("default", there[at], is)
 			there[at] = is
 		}
-		after.Put(nil, q)
+		after.Put(nil, q, true)
 		if a, b := fmt.Sprint(before.Status("default/q")), fmt.Sprint(after.Status("default/q")); a != b {
 			t.Fatalf("%s\n%s", a, b)
 		}
@@ -166,7 +166,7 @@ func TestANewQuotaIsCountedFromSums(t *testing.T) {
 func TestRoom(t *testing.T) {
 	var x Index
 	for name, hard := range map[string]corev1.ResourceList{"cpu": list("cpu", "2500m"), "pods": list("pods", "9"), "objects": list("configmaps", "0")} {
-		x.Put(nil, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.ResourceQuotaSpec{Hard: hard}})
+		x.Put(nil, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}, true)
 	}
 	pod := podOf(list("cpu", "600m"), nil)
 	use := PodOf(pod, ChargeOf(pod))

@@ -9,6 +9,7 @@ package main
 
 import (
 	"os"
+	_ "time/tzdata" // a CronJob's timeZone means the same on a machine without a database of zones
 
 	"github.com/berth-dev/berth/worker/runtime/process"
 )
