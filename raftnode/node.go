@@ -149,6 +149,7 @@ func (n *Node) start(store durable, snaps *snapshotStore) (err error) {
 	n.machine.onSnapshot = func() { n.logBytes.Store(0) }
 	n.machine.damaged = func(err error) error { return damagedLog(n.id.where(), err) }
 	n.machine.follow = n.clock.Follow
+	n.machine.restored = n.promises.holds
 	if err := n.openTransport(); err != nil {
 		return err
 	}
@@ -204,6 +205,10 @@ func (n *Node) newRaft(snaps *snapshotStore) (r *raft.Raft, err error) {
 	}
 	if err := n.checkLost(); err != nil {
 		return nil, err
+	}
+	n.machine.restored = func(at position) error { // from here on of snapshots that are sent
+		n.promises.holdsOnly(at)
+		return snaps.dropBeyond(at)
 	}
 	return raft.NewRaft(n.c.raft(n.logger, n.office.notify), n.machine, n.log, n.guard, snaps, n.transport)
 }
@@ -514,6 +519,7 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 		return err
 	}
 	scratch.skipped = lostRevisions
+	scratch.restored = n.promises.holds
 	err = raft.RecoverCluster(n.c.raft(n.logger, nil), scratch, n.log, n.guard, snaps, n.transport, conf)
 	if err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)

@@ -136,7 +136,7 @@ func (s *standings) run(d *datadriven.TestData) string {
 	case "lose":
 		s.servers[name].promises.have = at()
 	case "snapshot":
-		s.servers[name].promises.holds(at())
+		must(s.t, s.servers[name].promises.holds(at()))
 	case "dial":
 		return s.dial(name, arg("to"), nil)
 	case "admit":
