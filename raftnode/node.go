@@ -38,6 +38,7 @@ type Node struct {
 	inlet      *inlet
 	succession *succession
 	promises   *promises
+	reach      *reach
 	guard      *guard
 	log        *sealedLog // before the guard
 	machine    *machine
@@ -120,7 +121,7 @@ func (n *Node) openData() (*storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.id = id
+	n.id, n.reach = id, newReach(id)
 	store, err := openStorage(n.c, fresh, n.logger, id.keepFirst)
 	if err != nil {
 		return nil, err
@@ -259,7 +260,7 @@ func (n *Node) makesEntries() bool {
 
 func (n *Node) openTransport() error {
 	if n.c.Transport != nil {
-		n.transport = newGate(n.c.Transport, n.promises, n.logger)
+		n.transport = newGate(n.c.Transport, n.promises, n.reach, n.logger)
 		return nil
 	}
 	l, addr, err := openListener(n.c)
@@ -277,7 +278,7 @@ func (n *Node) openTransport() error {
 		Timeout:                 10 * time.Second,
 		MsgpackUseNewTimeFormat: true,
 	}))
-	n.transport = newGate(n.inlet, n.promises, n.logger)
+	n.transport = newGate(n.inlet, n.promises, n.reach, n.logger)
 	return nil
 }
 

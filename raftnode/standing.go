@@ -35,6 +35,9 @@ var errNoVote = errors.New("this server has lost entries that it had acknowledge
 //	the returned    one, whose old data come back after it was admitted with others,
 //	                was admitted earlier than the one the others know; it is treated
 //	                as wiped
+//	the put back    as a whole to an earlier time, with its promises of then, looks to itself like the member that it was. Whoever
+//	                has heard since that it had acknowledged more tells it, and it is an amnesiac (reach.go). If all who have
+//	                heard of it have been started again meanwhile, nobody knows.
 //	the founders    were admitted before there was a log: nobody has acknowledged
 //	                anything, as long as the first leader leads for the first time
 //	                and has never talked to them
@@ -51,6 +54,9 @@ type hello struct {
 	To string `json:"to,omitempty"`
 	// Admit, of the dialler, admits a server that has no data, or older ones.
 	Admit *position `json:"admit,omitempty"`
+	// Acknowledged is how far the server has acknowledged the log, and Known how far the other one has, as it knows.
+	Acknowledged position `json:"acknowledged"`
+	Known        *reached `json:"known,omitempty"`
 	// Who: the dialler only asks who is here, and says who it is.
 	Who bool `json:"who,omitempty"`
 	// Gone asks, with Who, whether a leader's process is gone. Who agrees says how

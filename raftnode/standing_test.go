@@ -29,16 +29,15 @@ type standingServer struct {
 	// leads in this term; 0: it does not.
 	leads uint64
 	terms map[uint64]uint64 // of the log's entries, by index
+	reach *reach
 }
 
 // fresh is a server with an empty data directory.
 func (s *standings) fresh(name, incarnation string) *standingServer {
 	p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, "", true, true)
 	must(s.t, err)
-	return &standingServer{
-		id:       &identity{file: identityRecord{Format: 2, Server: name, copyOf: copyOf{Incarnation: incarnation}}},
-		promises: p, terms: map[uint64]uint64{},
-	}
+	id := &identity{file: identityRecord{Format: 2, Server: name, copyOf: copyOf{Incarnation: incarnation}}}
+	return &standingServer{id: id, promises: p, terms: map[uint64]uint64{}, reach: newReach(id)}
 }
 
 // host is what Node.host reads from Raft.
@@ -56,13 +55,27 @@ func (s *standings) store(name string, at position) {
 	for i := x.promises.position().Index + 1; i <= at.Index; i++ {
 		x.terms[i] = at.Term
 	}
-	must(s.t, x.promises.acknowledge([]*raft.Log{{Term: at.Term, Index: at.Index}}))
+	last := []*raft.Log{{Term: at.Term, Index: at.Index}}
+	must(s.t, x.promises.acknowledge(last))
+	for other, leader := range s.servers { // as the gate does
+		if leader.leads > 0 && other != name {
+			leader.reach.noteEntries(name, &raft.AppendEntriesRequest{Entries: last})
+			x.reach.noteEntries(other, &raft.AppendEntriesRequest{Entries: last})
+		}
+	}
 }
 
 func (s *standings) lose(name string, at position) {
 	x := s.servers[name]
-	x.promises.have, x.leads = at, 0
+	x.promises.have = at
+	s.restart(name)
 	maps.DeleteFunc(x.terms, func(i, _ uint64) bool { return i > at.Index })
+}
+
+// restart lets a server forget what it has in memory alone.
+func (s *standings) restart(name string) {
+	x := s.servers[name]
+	x.leads, x.reach = 0, newReach(x.id)
 }
 
 func (s *standings) describe(name string) string {
@@ -120,19 +133,19 @@ func outcome(err error) string {
 
 func (s *standings) greet(from, to, asked string, admit *position) error {
 	a, b := s.servers[from], s.servers[to]
-	answerer := &stream{id: b.id, promises: b.promises, self: b.id.record().Server}
-	dialler := &stream{id: a.id, promises: a.promises, self: from}
-	mine := dialler.hello()
+	answerer := &stream{id: b.id, promises: b.promises, reach: b.reach, self: b.id.record().Server, introduced: map[string]Addresses{}, logger: testLogger()}
+	dialler := &stream{id: a.id, promises: a.promises, reach: a.reach, self: from, introduced: map[string]Addresses{}, logger: testLogger()}
+	mine := dialler.helloTo(asked)
 	mine.To, mine.Admit = asked, admit
 	refusal := answerer.accept(mine)
-	theirs := answerer.hello()
+	theirs := answerer.helloTo(from)
 	if refusal != nil {
 		theirs.Refusal, theirs.Lost = refusal.Error(), errors.Is(refusal, ErrLostData)
 	}
 	if err := a.id.record().judgeAnswer(mine, theirs); err != nil {
 		return err
 	}
-	return a.id.meet(to, theirs.copyOf)
+	return dialler.meet(theirs)
 }
 
 // TestStanding shows who may vote after what happened to its data.
@@ -141,6 +154,7 @@ func (s *standings) greet(from, to, asked string, admit *position) error {
 //	found NAME servers=(A,B,…)           it founds the cluster, of these servers
 //	copy NAME as=X / restore X as=NAME   its directory is copied, and comes back
 //	lead NAME term=T                     it leads in a term, and nobody else does
+//	restart NAME                         it forgets what it has in memory alone
 //	store NAME term=T index=I            its log reaches so far now, and it has acknowledged that
 //	lose NAME term=T index=I             it starts again with its log cut back to there
 //	snapshot NAME term=T index=I         it restores a snapshot
@@ -195,6 +209,8 @@ func (s *standings) run(d *datadriven.TestData) string {
 			x.leads = 0
 		}
 		d.ScanArgs(s.t, "term", &s.servers[name].leads)
+	case "restart":
+		s.restart(name)
 	case "store":
 		s.store(name, at())
 	case "lose":
