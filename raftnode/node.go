@@ -510,7 +510,7 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 	}
 	conf, err := readPeers(n.c.Disk, path)
 	if err != nil {
-		return fmt.Errorf("recover from %s: %w", path, err)
+		return fmt.Errorf("recover from %s: %w; correct it, or remove it to start with the servers of before", path, err)
 	}
 	if !slices.ContainsFunc(conf.Servers, func(s raft.Server) bool { return string(s.ID) == n.c.ID }) {
 		return fmt.Errorf("recover from %s: it does not name this server, %q", path, n.c.ID)
