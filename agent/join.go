@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -68,17 +69,20 @@ func (c *Config) joinCluster(ctx context.Context) error {
 	case err == nil:
 	case errors.Is(err, fs.ErrNotExist), errors.As(err, &expired) && expired.Expired:
 		if c.Joining.Token == "" {
-			return errors.Join(needsCertificate("a worker", "worker", c.Name), err)
+			return fmt.Errorf("%w (%w)", needsCertificate("a worker", "worker", c.Name), err)
 		}
 		if source, err = c.enter(ctx, dir); err != nil {
 			return err
 		}
 	default:
-		return fmt.Errorf("what this worker has joined by: %w", err)
+		return damagedNode(dir, err)
+	}
+	if err := source.Verify(x509.ExtKeyUsageClientAuth); err != nil {
+		return damagedNode(dir, err)
 	}
 	id, err := source.Identity()
 	if err != nil {
-		return err
+		return damagedNode(dir, err)
 	}
 	if id.Kind != pki.Worker || id.Name != c.Name {
 		return fmt.Errorf("%s has the certificate of %s, and this agent is %q: give it back its name, or another data_dir", dir, id.User, c.Name)
@@ -95,6 +99,11 @@ func (c *Config) joinCluster(ctx context.Context) error {
 	c.Join = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Join, members.Gossip))))
 	c.Joining.API = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Joining.API, members.API))))
 	return nil
+}
+
+func damagedNode(dir string, err error) error {
+	files := nodeFiles(dir)
+	return fmt.Errorf("what this worker has joined by: %w; put %s and %s back from a copy, or remove both and give it a new token (`berth token create`)", err, files.CA, files.Cert)
 }
 
 // enter gets the worker's first certificate.
@@ -223,6 +232,9 @@ func (c *Config) learn(ctx context.Context, dir string) (*operator.Join, error) 
 	if damage != nil {
 		errs = append(errs, damage)
 	}
+	if len(errs) == 0 && len(before.Gossip) == 0 {
+		return nil, fmt.Errorf("it is not known where the servers are: %s is missing, and is made anew when the addresses of servers are configured (join)", file)
+	}
 	if len(before.Gossip) == 0 {
 		return nil, fmt.Errorf("no server tells where the others are: %w", errors.Join(errs...))
 	}
@@ -243,7 +255,7 @@ func readMembers(file string) (*operator.Join, error) {
 		return &operator.Join{}, nil
 	}
 	if err != nil {
-		return &operator.Join{}, fmt.Errorf("what was known before: %w", err)
+		return &operator.Join{}, fmt.Errorf("%s can not be read, and is made anew once it is removed and a server answers: %w", file, err)
 	}
 	var kept keptMembers
 	err = json.Unmarshal(b, &kept)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/berth-dev/berth/atomicfile"
 )
 
 // devPorts remembers the ports of a development cluster's servers: a server's
@@ -19,10 +21,10 @@ func devPorts(path string, servers int) ([]Ports, error) {
 	switch {
 	case err == nil:
 		if err := json.Unmarshal(b, &ports); err != nil {
-			return nil, fmt.Errorf("%s is damaged: %w", path, err)
+			return nil, lostPorts(path, err)
 		}
 	case !errors.Is(err, os.ErrNotExist):
-		return nil, err
+		return nil, lostPorts(path, err)
 	}
 	if len(ports) >= servers {
 		return ports, nil
@@ -43,7 +45,15 @@ func devPorts(path string, servers int) ([]Ports, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	return ports, os.WriteFile(path, b, 0o600)
+	if err := atomicfile.Sweep(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	return ports, atomicfile.Write(path, b, 0o600)
+}
+
+// lostPorts is the end of a cluster whose servers' addresses are known from nowhere else that could be read before they run.
+func lostPorts(path string, err error) error {
+	return fmt.Errorf("%s is damaged (%w): put it back from a copy; without one, remove everything in %s, and another cluster begins", path, err, filepath.Dir(path))
 }
 
 const (

@@ -3,8 +3,10 @@ package agent
 import (
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -66,5 +68,31 @@ func TestPortsOfManyServers(t *testing.T) {
 			}
 		}
 		before = ports
+	}
+}
+
+// Ports that can not be read are not chosen anew: the servers are known by them.
+func TestDamagedPorts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dev", "ports")
+	if _, err := devPorts(path, 1); err != nil {
+		t.Fatal(err)
+	}
+	left := filepath.Join(filepath.Dir(path), ".unfinished-ports-1")
+	for _, file := range []string{path, left} {
+		if err := os.WriteFile(file, []byte("[{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := devPorts(path, 1); err == nil || !strings.HasPrefix(err.Error(), path+" is damaged") || !strings.Contains(err.Error(), "remove everything in "+filepath.Dir(path)) {
+		t.Error(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := devPorts(path, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(left); !os.IsNotExist(err) {
+		t.Errorf("what was left unfinished is there: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/access"
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -25,6 +26,11 @@ const administrator = "admin"
 // nothing listens that accepts everybody. An agent that joins others cannot make
 // them, for they have a CA already.
 func (c *Config) secure(ctx context.Context) error {
+	if c.DataDir != "" {
+		if err := atomicfile.Sweep(TLSDir(c.DataDir)); err != nil {
+			return fmt.Errorf("remove what was left unfinished beside the certificates: %w", err)
+		}
+	}
 	if c.TLS == nil && c.Server == nil && c.Joining != nil {
 		if err := c.joinCluster(ctx); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/agent/logind"
 	"github.com/berth-dev/berth/agent/manifests"
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/worker"
@@ -80,6 +81,14 @@ type Worker struct {
 	agent  *worker.Agent
 }
 
+// sweepWorker removes what writes have left that were cut off, but for those of pods' records, which go with the pods.
+func sweepWorker(dataDir string) error {
+	if dataDir == "" {
+		return nil
+	}
+	return errors.Join(atomicfile.Sweep(dataDir), atomicfile.Sweep(shimDir(dataDir)))
+}
+
 // StartWorker starts a node. It returns at once; the node registers as soon as
 // a server is found.
 func StartWorker(c WorkerConfig) (*Worker, error) {
@@ -87,6 +96,9 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		c.Logger = hclog.NewNullLogger()
 	}
 	c.Logger = c.Logger.Named("worker").With("node", c.Node.Name)
+	if err := sweepWorker(c.DataDir); err != nil {
+		return nil, fmt.Errorf("start worker %s: remove what was left unfinished: %w", c.Node.Name, err)
+	}
 	link := newUplink(c.Logger)
 	if err := chooseRuntime(&c); err != nil {
 		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)

@@ -28,11 +28,11 @@ func workerID(dataDir string) (string, error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
-		return "", fmt.Errorf("the worker's identity: %w", err)
+		return "", lostID(path, fmt.Sprintf("can not be read (%v)", err))
 	default:
 		id, ok := readID(string(b))
 		if !ok {
-			return "", fmt.Errorf("%s is damaged; end what this worker still runs, remove the file, and start it again: it is another machine then", path)
+			return "", lostID(path, "is damaged")
 		}
 		return id, nil
 	}
@@ -41,6 +41,10 @@ func workerID(dataDir string) (string, error) {
 		return "", fmt.Errorf("keep the worker's identity: %w", err)
 	}
 	return id, nil
+}
+
+func lostID(path, what string) error {
+	return fmt.Errorf("%s %s; end what this worker still runs, remove it, and start the worker again: it is another machine then", path, what)
 }
 
 // writtenID is an identity as it is kept: with a checksum.

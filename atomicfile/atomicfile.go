@@ -34,6 +34,12 @@ func WriteFrom(path string, mode fs.FileMode, fill func(w io.Writer, path string
 	return Files{disk.OS{}}.WriteFrom(path, mode, fill)
 }
 
+// Rename is Files.Rename on this machine.
+func Rename(from, to string) error { return Files{disk.OS{}}.Rename(from, to) }
+
+// Sweep is Files.Sweep on this machine.
+func Sweep(dir string) error { return Files{disk.OS{}}.Sweep(dir) }
+
 // Write puts b at path, with the permissions of mode. The bytes, the name and
 // the directory are synced before it returns.
 func (d Files) Write(path string, b []byte, mode fs.FileMode) error {

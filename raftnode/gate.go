@@ -19,6 +19,8 @@ type gate struct {
 	// mayVote is nil, or why this server has no vote.
 	mayVote func() error
 	terms   *terms
+	// reach is told who holds which entries.
+	reach *reach
 
 	requests chan raft.RPC
 	done     chan struct{}
@@ -30,8 +32,8 @@ var (
 	_ raft.WithClose   = (*gate)(nil)
 )
 
-func newGate(t raft.Transport, p *promises, logger hclog.Logger) *gate {
-	g := &gate{Transport: t, logger: logger, mayVote: p.mayVote, terms: &p.terms, requests: make(chan raft.RPC), done: make(chan struct{})}
+func newGate(t raft.Transport, p *promises, r *reach, logger hclog.Logger) *gate {
+	g := &gate{Transport: t, logger: logger, mayVote: p.mayVote, terms: &p.terms, reach: r, requests: make(chan raft.RPC), done: make(chan struct{})}
 	go g.run(t.Consumer())
 	return g
 }
@@ -53,6 +55,9 @@ func (g *gate) run(from <-chan raft.RPC) {
 				g.logger.Warn("refused a request of another server", "error", err)
 				rpc.Respond(resp, err)
 				continue
+			}
+			if c, ok := rpc.Command.(*raft.AppendEntriesRequest); ok {
+				g.reach.noteEntries(string(c.ID), c)
 			}
 			select {
 			case g.requests <- rpc:
@@ -80,6 +85,15 @@ func (g *gate) refuse(command any) (resp any, err error) {
 		return &raft.TimeoutNowResponse{}, g.mayVote()
 	}
 	return nil, nil
+}
+
+// AppendEntries implements raft.Transport.
+func (g *gate) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	err := g.Transport.AppendEntries(id, to, req, resp)
+	if err == nil && resp.Success {
+		g.reach.noteEntries(string(id), req)
+	}
+	return err
 }
 
 // RequestVote implements raft.Transport.

@@ -53,7 +53,7 @@ func readHello(r io.Reader) (hello, error) {
 }
 
 func (s *stream) greet(conn net.Conn, to string, admit *position) error {
-	mine := s.hello()
+	mine := s.helloTo(to)
 	mine.To, mine.Admit = to, admit
 	if err := writeHello(conn, mine); err != nil {
 		return err
@@ -68,8 +68,24 @@ func (s *stream) greet(conn net.Conn, to string, admit *position) error {
 	if err := checkCertificate(conn, theirs.Server); err != nil {
 		return err
 	}
+	return s.meet(theirs)
+}
+
+// meet takes note of a server with which this one is going to speak as one of the cluster.
+func (s *stream) meet(theirs hello) error {
 	s.introduce(theirs)
-	return s.id.meet(theirs.Server, theirs.copyOf)
+	if err := s.id.meet(theirs.Server, theirs.copyOf); err != nil {
+		return err
+	}
+	s.reach.note(theirs.Server, theirs.Acknowledged)
+	return s.remind(theirs.Known)
+}
+
+// helloTo is hello with what is known of the other server.
+func (s *stream) helloTo(server string) hello {
+	h := s.hello()
+	h.Acknowledged, h.Known = s.promises.record().Acknowledged, s.reach.of(server)
+	return h
 }
 
 // hello is what this server says of itself.
@@ -140,7 +156,7 @@ func (s *stream) answer(conn net.Conn) (peer string, err error) {
 		return "", errors.Join(errAsked, writeHello(conn, mine))
 	}
 	refusal := s.accept(theirs)
-	mine := s.hello()
+	mine := s.helloTo(theirs.Server)
 	if refusal != nil {
 		mine.Refusal, mine.Lost = refusal.Error(), errors.Is(refusal, ErrLostData)
 	}
@@ -163,8 +179,7 @@ func (s *stream) accept(theirs hello) error {
 			return err
 		}
 	}
-	s.introduce(theirs)
-	return s.id.meet(theirs.Server, theirs.copyOf)
+	return s.meet(theirs)
 }
 
 // checkCertificate makes sure that the peer of a TLS connection is the server

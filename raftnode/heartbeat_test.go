@@ -26,7 +26,7 @@ func TestHeartbeatsSetNoTermBack(t *testing.T) {
 	p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, t.TempDir(), true, false)
 	must(t, err)
 	transport := &beating{}
-	g := newGate(transport, p, hclog.NewNullLogger())
+	g := newGate(transport, p, newReach(&identity{}), hclog.NewNullLogger())
 	handed, release := make(chan uint64), make(chan struct{})
 	during := make(chan uint64, 1)
 	g.SetHeartbeatHandler(func(rpc raft.RPC) {

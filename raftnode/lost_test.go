@@ -1,10 +1,14 @@
 package raftnode
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -329,4 +333,126 @@ func TestCacheIsBoundedByBytes(t *testing.T) {
 	if err := c.GetLog(300, new(raft.Log)); err == nil {
 		t.Error("a deleted entry is given out")
 	}
+}
+
+// TestSnapshotThatCanNotBeRestored: a server that has lost its log and is sent a snapshot that nobody can read has neither the
+// data nor its vote.
+func TestSnapshotThatCanNotBeRestored(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, onDiskWithSnapshots(dir, 10, 1, 4000))
+		c.must(namespace())
+		for i := range 30 {
+			c.must(create(fmt.Sprint(i), "1"))
+		}
+		<-time.After(time.Second) // a snapshot
+		c.same()
+		id := c.followers()[0].ID()
+		c.kill(id)
+		must(t, os.RemoveAll(filepath.Join(dir, id, raftDir)))
+		c.isolate(id)
+		lost := c.start(id)
+		list, err := c.leader().snapshots(t).List()
+		must(t, err)
+		meta, r, err := c.leader().snapshots(t).Open(list[0].ID)
+		must(t, err)
+		whole, err := io.ReadAll(r)
+		must(t, errors.Join(err, r.Close()))
+		send := func(state []byte) error {
+			req := &raft.InstallSnapshotRequest{
+				RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, SnapshotVersion: raft.SnapshotVersionMax,
+				Term: lost.Term(), Leader: []byte(c.leader().ID()), LastLogIndex: meta.Index, LastLogTerm: meta.Term,
+				Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex, Size: int64(len(state)),
+			}
+			answer := make(chan raft.RPCResponse, 1)
+
+			lost.Node.transport.(*gate).requests <- raft.RPC{Command: req, Reader: bytes.NewReader(state), RespChan: answer}
+			return (<-answer).Error
+		}
+		spoilt := bytes.Clone(whole)
+		spoilt[len(spoilt)/2] ^= 1
+		if err := send(spoilt); err == nil {
+			t.Fatal("a snapshot with a flipped bit was restored")
+		}
+		if have := lost.promises.position(); !errors.Is(lost.promises.mayVote(), errNoVote) || have != (position{}) {
+			t.Errorf("it counts as having its log up to %s, and may vote: %v", have, lost.promises.mayVote())
+		}
+		<-time.After(time.Second) // a snapshot is named by its time
+		must(t, send(whole))
+		if have := lost.promises.position(); have != (position{meta.Term, meta.Index}) {
+			t.Errorf("with the snapshot it has its log up to %s", have)
+		}
+		c.heal()
+		c.same()
+	})
+}
+
+// snapshots are those of a server that runs.
+func (n *testNode) snapshots(t testing.TB) *snapshotStore {
+	t.Helper()
+	dir := filepath.Join(n.c.DataDir, raftDir, snapshotsDir)
+	return &snapshotStore{SnapshotStore: &snapshotFiles{files: n.c.files(), dir: dir, logger: n.logger}, files: n.c.files(), dir: dir}
+}
+
+// TestFurthestServerIsOutvoted: of the servers that are left after a lost quorum those lead that lack what the furthest has. It
+// goes back to what they have, also when it starts again, and says of no entry of before that it was applied.
+func TestFurthestServerIsOutvoted(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 5, onDiskWithSnapshots(dir, 10, 1, 4000))
+		c.must(namespace())
+		for i := range 15 {
+			c.must(create(fmt.Sprint(i), "1"))
+		}
+		c.same()
+		furthest := c.leader().ID()
+		behind := []string{c.followers()[0].ID(), c.followers()[1].ID()}
+		for _, id := range behind {
+			c.isolate(id)
+		}
+		for i := range 60 {
+			c.must(create(fmt.Sprint("lost", i), "1"))
+			if i%20 == 0 {
+				<-time.After(time.Second) // a snapshot
+			}
+		}
+		for id := range c.nodes {
+			c.kill(id)
+		}
+		reached := c.nodes[furthest].machine.appliedIndex()
+		var peers []string
+		left := append(behind, furthest)
+		for _, id := range left {
+			peers = append(peers, fmt.Sprintf(`{"id": %q, "address": %[1]q}`, id))
+		}
+		for id := range c.nodes {
+			if slices.Contains(left, id) {
+				must(t, os.WriteFile(filepath.Join(dir, id, raftDir, "peers.json"), []byte("["+strings.Join(peers, ",")+"]"), 0o600))
+			} else {
+				delete(c.nodes, id)
+			}
+		}
+		clear(c.cut)
+		c.start(behind[0])
+		c.start(behind[1])
+		c.must(create("after", "1"))
+		n := c.start(furthest)
+		c.eventually("the furthest to follow the others", func() bool { return value(n.state, "after") == "1" })
+		c.same()
+		if at, state := n.AppliedIndex(), n.state.View().Index(); at != state || at >= reached {
+			t.Errorf("it says that entry %d was applied, and its state is that of %d; it had reached %d", at, state, reached)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := n.WaitApplied(ctx, n.AppliedIndex()+1); err == nil {
+			t.Error("an entry counts as applied that is not there yet")
+		}
+		c.kill(furthest)
+		c.must(create("later", "1"))
+		n = c.start(furthest)
+		c.same()
+		if value(n.state, "lost59") != "" || value(n.state, "later") != "1" {
+			t.Error("it goes on with what the cluster does not have")
+		}
+	})
 }

@@ -31,6 +31,8 @@ type machine struct {
 	damaged func(error) error
 	// follow is told the state's time after every entry and restore.
 	follow func(unixNano int64)
+	// restored is told how far a snapshot reaches, once the state is that of it.
+	restored func(position) error
 	// skipped is how many revisions a snapshot leaves out after the state's.
 	skipped int64
 
@@ -51,7 +53,8 @@ func newMachine(state *fsm.State, fail func(error), logger hclog.Logger, m *metr
 	if err != nil {
 		return nil, err
 	}
-	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}, damaged: func(err error) error { return err }, follow: func(int64) {}}, nil
+	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}, damaged: func(err error) error { return err },
+		follow: func(int64) {}, restored: func(position) error { return nil }}, nil
 }
 
 // Apply implements raft.FSM. Raft calls it only to recover a cluster.
@@ -133,13 +136,21 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	if err := m.err(); err != nil {
 		return err
 	}
+	at, err := placeOf(r)
+	if err != nil {
+		return fmt.Errorf("restore the state: %w", err)
+	}
 	start := time.Now()
 	if err := m.state.Restore(r); err != nil {
-		return fmt.Errorf("restore the state: %w", err)
+		return fmt.Errorf("restore the state: %w", err) // it is what it was
 	}
 	m.metrics.restored(time.Since(start))
 	m.follow(m.state.View().TimeUnixNano())
 	m.advance(m.state.View().Index())
+	if err := m.restored(at); err != nil {
+		m.breakDown(err)
+		return err
+	}
 	return nil
 }
 
@@ -195,11 +206,12 @@ func (h *waiterHeap) Pop() any {
 	return w
 }
 
-// advance wakes everybody who waits for an index up to this one.
+// advance wakes everybody who waits for an index up to this one. It is before the last one where a snapshot of less was restored:
+// a cluster that goes on without what one of its servers had gives those indexes to other entries.
 func (m *machine) advance(index uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.applied = max(m.applied, index)
+	m.applied = index
 	for len(m.waiters) > 0 && m.waiters[0].index <= m.applied {
 		close(heap.Pop(&m.waiters).(*waiter).done)
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -47,9 +48,14 @@ func (w *network) add(id, addr string) *Node { return w.start(id, addr, nil) }
 
 func (w *network) start(id, addr string, tls *pki.Source) *Node {
 	w.t.Helper()
+	return w.startIn(w.t.TempDir(), id, addr, tls)
+}
+
+func (w *network) startIn(dir, id, addr string, tls *pki.Source) *Node {
+	w.t.Helper()
 	s := fsm.NewState()
 	n, err := Open(Config{
-		ID: id, DataDir: w.t.TempDir(), NoFsync: true, BindAddr: addr, TLS: tls,
+		ID: id, DataDir: dir, NoFsync: true, BindAddr: addr, TLS: tls,
 		Logger: testLogger().With("server", id),
 	}, s)
 	if err != nil {
@@ -219,6 +225,56 @@ func TestServerThatLostItsData(t *testing.T) {
 	}
 }
 
+// TestServerThatIsPutBack: one whose whole directory is of an earlier time has no vote, as long as somebody runs who has heard of
+// more, and until it has that.
+func TestServerThatIsPutBack(t *testing.T) {
+	w := newNetwork(t)
+	for _, id := range []string{"a", "b", "c"} {
+		w.open(id, nil)
+	}
+	w.bootstrap("a", "b", "c")
+	ctx := testContext(t)
+	leader, index := w.propose(namespace(), create("m", "1"))
+	back, away := "a", "b"
+	if leader.ID() == back {
+		back, away = away, "c"
+	} else if leader.ID() == away {
+		away = "c"
+	}
+	for _, n := range w.nodes {
+		must(t, n.WaitApplied(ctx, index))
+	}
+	dir, addr := map[string]string{}, map[string]string{}
+	stop := func(id string) {
+		t.Helper()
+		dir[id], addr[id] = w.nodes[id].c.DataDir, w.nodes[id].Addr()
+		must(t, w.nodes[id].Shutdown())
+	}
+	start := func(id string) {
+		t.Helper()
+		w.nodes[id] = w.startIn(dir[id], id, addr[id], nil)
+	}
+	stop(back)
+	early := filepath.Join(t.TempDir(), "early")
+	must(t, os.CopyFS(early, os.DirFS(dir[back])))
+	start(back)
+	stop(away)
+	_, index = w.propose(create("n", "1"))
+	must(t, w.nodes[back].WaitApplied(ctx, index))
+	stop(back)
+	eventually(t, "nobody to lead who could give it the rest", func() bool { return !leader.IsLeader() })
+	must(t, os.RemoveAll(dir[back]))
+	must(t, os.CopyFS(dir[back], os.DirFS(early)))
+	start(back)
+	eventually(t, "the server to hear what it had acknowledged", func() bool { return w.nodes[back].promises.mayVote() != nil })
+	start(away)
+	must(t, w.nodes[back].WaitApplied(ctx, index))
+	eventually(t, "its vote", func() bool { return w.nodes[back].promises.mayVote() == nil })
+	if value(w.states[back], "n") != "1" {
+		t.Error("the server did not get its data back")
+	}
+}
+
 func TestGreetings(t *testing.T) {
 	issue := authority(t)
 	w := newNetwork(t)
@@ -232,7 +288,7 @@ func TestGreetings(t *testing.T) {
 	peer := func(name, cluster, to string, tls *pki.Source) *stream {
 		id := &identity{file: identityRecord{Server: name, Cluster: cluster, copyOf: copyOf{Incarnation: "of " + name}}}
 		return &stream{
-			listener: tcpListener{}, tls: tls, id: id, self: name, nameOf: func(string) string { return to },
+			listener: tcpListener{}, tls: tls, id: id, promises: new(promises), reach: newReach(id), self: name, nameOf: func(string) string { return to },
 			admission: func(string) *position { return nil }, lost: func(string) {}, logger: testLogger(), conns: map[net.Conn]struct{}{},
 		}
 	}

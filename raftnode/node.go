@@ -38,6 +38,7 @@ type Node struct {
 	inlet      *inlet
 	succession *succession
 	promises   *promises
+	reach      *reach
 	guard      *guard
 	log        *sealedLog // before the guard
 	machine    *machine
@@ -120,7 +121,7 @@ func (n *Node) openData() (*storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.id = id
+	n.id, n.reach = id, newReach(id)
 	store, err := openStorage(n.c, fresh, n.logger, id.keepFirst)
 	if err != nil {
 		return nil, err
@@ -149,6 +150,7 @@ func (n *Node) start(store durable, snaps *snapshotStore) (err error) {
 	n.machine.onSnapshot = func() { n.logBytes.Store(0) }
 	n.machine.damaged = func(err error) error { return damagedLog(n.id.where(), err) }
 	n.machine.follow = n.clock.Follow
+	n.machine.restored = n.promises.holds
 	if err := n.openTransport(); err != nil {
 		return err
 	}
@@ -205,6 +207,10 @@ func (n *Node) newRaft(snaps *snapshotStore) (r *raft.Raft, err error) {
 	if err := n.checkLost(); err != nil {
 		return nil, err
 	}
+	n.machine.restored = func(at position) error { // from here on of snapshots that are sent
+		n.promises.holdsOnly(at)
+		return snaps.dropBeyond(at)
+	}
 	return raft.NewRaft(n.c.raft(n.logger, n.office.notify), n.machine, n.log, n.guard, snaps, n.transport)
 }
 
@@ -254,7 +260,7 @@ func (n *Node) makesEntries() bool {
 
 func (n *Node) openTransport() error {
 	if n.c.Transport != nil {
-		n.transport = newGate(n.c.Transport, n.promises, n.logger)
+		n.transport = newGate(n.c.Transport, n.promises, n.reach, n.logger)
 		return nil
 	}
 	l, addr, err := openListener(n.c)
@@ -272,7 +278,7 @@ func (n *Node) openTransport() error {
 		Timeout:                 10 * time.Second,
 		MsgpackUseNewTimeFormat: true,
 	}))
-	n.transport = newGate(n.inlet, n.promises, n.logger)
+	n.transport = newGate(n.inlet, n.promises, n.reach, n.logger)
 	return nil
 }
 
@@ -504,7 +510,7 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 	}
 	conf, err := readPeers(n.c.Disk, path)
 	if err != nil {
-		return fmt.Errorf("recover from %s: %w", path, err)
+		return fmt.Errorf("recover from %s: %w; correct it, or remove it to start with the servers of before", path, err)
 	}
 	if !slices.ContainsFunc(conf.Servers, func(s raft.Server) bool { return string(s.ID) == n.c.ID }) {
 		return fmt.Errorf("recover from %s: it does not name this server, %q", path, n.c.ID)
@@ -514,6 +520,7 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 		return err
 	}
 	scratch.skipped = lostRevisions
+	scratch.restored = n.promises.holds
 	err = raft.RecoverCluster(n.c.raft(n.logger, nil), scratch, n.log, n.guard, snaps, n.transport, conf)
 	if err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)

@@ -13,13 +13,14 @@ import (
 // would get no entries for as long as this leader leads, and Raft would never stop.
 type pipeline struct {
 	raft.AppendPipeline
+	stored  func(*raft.AppendEntriesRequest) // told of every request whose entries were stored
 	answers chan raft.AppendFuture
 	done    chan struct{}
 	once    sync.Once
 }
 
-func newPipeline(p raft.AppendPipeline) *pipeline {
-	out := &pipeline{AppendPipeline: p, answers: make(chan raft.AppendFuture), done: make(chan struct{})}
+func newPipeline(p raft.AppendPipeline, stored func(*raft.AppendEntriesRequest)) *pipeline {
+	out := &pipeline{AppendPipeline: p, stored: stored, answers: make(chan raft.AppendFuture), done: make(chan struct{})}
 	go out.run()
 	return out
 }
@@ -42,12 +43,16 @@ func (p *pipeline) run() {
 		case <-p.done:
 			return
 		}
+		good := answer.Error() == nil && answer.Response().Success
+		if good {
+			p.stored(answer.Request())
+		}
 		select {
 		case p.answers <- answer:
 		case <-p.done:
 			return
 		}
-		if answer.Error() != nil || !answer.Response().Success || answer.Response().Term > answer.Request().Term {
+		if !good || answer.Response().Term > answer.Request().Term {
 			_ = p.AppendPipeline.Close() // Raft closes it too, and hears of what went wrong
 			return
 		}
@@ -60,5 +65,5 @@ func (g *gate) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddress) (r
 	if err != nil {
 		return nil, err
 	}
-	return newPipeline(p), nil
+	return newPipeline(p, func(req *raft.AppendEntriesRequest) { g.reach.noteEntries(string(id), req) }), nil
 }

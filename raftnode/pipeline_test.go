@@ -53,7 +53,7 @@ func TestNobodyWaitsInAPipelineThatIsGivenUp(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			inner := &fullPipeline{answers: make(chan raft.AppendFuture, 4), closed: make(chan struct{})}
-			p := newPipeline(inner)
+			p := newPipeline(inner, func(*raft.AppendEntriesRequest) {})
 			sent := make(chan error, 1)
 			go func() { _, err := p.AppendEntries(nil, nil); sent <- err }()
 			inner.answers <- &appendAnswer{resp: raft.AppendEntriesResponse{Term: 2, Success: true}}

@@ -103,7 +103,7 @@ func (s *snapshotFiles) List() ([]*raft.SnapshotMeta, error) {
 		return nil, err
 	}
 	var out []*raft.SnapshotMeta
-	for i := range all[:min(len(all), retainedSnapshots)] {
+	for i := range all {
 		out = append(out, &all[i].SnapshotMeta)
 	}
 	return out, nil
@@ -136,13 +136,17 @@ type openSnapshot struct {
 	io.Closer
 }
 
-// reap removes all but the newest.
-func (s *snapshotFiles) reap() error {
+// reap removes all but the newest and the one that was just written, which reaches less far than others where a cluster
+// goes on without what those have.
+func (s *snapshotFiles) reap(written string) error {
 	all, err := s.all()
 	if err != nil {
 		return err
 	}
 	for _, r := range all[min(len(all), retainedSnapshots):] {
+		if r.ID == written {
+			continue
+		}
 		if err := disk.RemoveAll(s.files, filepath.Join(s.dir, r.ID)); err != nil {
 			return err
 		}
@@ -176,7 +180,7 @@ func (f *snapshotFile) Close() error {
 	if err := f.finish(); err != nil {
 		return errors.Join(fmt.Errorf("finish snapshot %s: %w", f.record.ID, err), disk.RemoveAll(f.store.files, f.dir))
 	}
-	return f.store.reap()
+	return f.store.reap(f.record.ID)
 }
 
 func (f *snapshotFile) finish() error {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"strings"
@@ -31,7 +32,6 @@ type snapshotStore struct {
 	raft.SnapshotStore
 	files atomicfile.Files
 	dir   string // of the snapshots; empty: in memory
-	holds func(position)
 }
 
 // sealOfMeta is what stands in a snapshot's seal.
@@ -45,13 +45,63 @@ func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 	if err != nil {
 		return nil, err
 	}
-	return &snapshotSink{SnapshotSink: sink, store: s, at: position{Term: term, Index: index}}, nil
+	return &snapshotSink{SnapshotSink: sink, store: s}, nil
+}
+
+// Open implements raft.SnapshotStore.
+func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	meta, r, err := s.SnapshotStore.Open(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	return meta, &placedSnapshot{r, position{meta.Term, meta.Index}}, nil
+}
+
+// placedSnapshot is an open snapshot that knows its place in the log. The state in it may be of an entry before: it takes no part
+// in some of Raft's own.
+type placedSnapshot struct {
+	io.ReadCloser
+	at position
+}
+
+// placeOf is the place in the log of a snapshot that is handed to the state, by Raft within a reader of its own.
+func placeOf(r io.ReadCloser) (position, error) {
+	for {
+		switch s := r.(type) {
+		case *placedSnapshot:
+			return s.at, nil
+		case raft.ReadCloserWrapper:
+			r = s.WrappedReadCloser()
+		default:
+			return position{}, fmt.Errorf("a snapshot is handed over by a %T, which does not say how far it reaches", r)
+		}
+	}
+}
+
+// dropBeyond removes the snapshots that reach further than a position. A server is sent one that reaches less far than its own
+// only when a cluster goes on without what that one had; a start would take its own for the newer.
+func (s *snapshotStore) dropBeyond(at position) error {
+	if s.dir == "" {
+		return nil // only the last one is kept
+	}
+	list, err := s.List()
+	if err != nil {
+		return fmt.Errorf("list the snapshots: %w", err)
+	}
+	for _, meta := range list {
+		if !at.before(position{meta.Term, meta.Index}) {
+			continue
+		}
+		if err := disk.RemoveAll(s.files, filepath.Join(s.dir, meta.ID)); err != nil {
+			return fmt.Errorf("remove a snapshot that the cluster goes on without: %w", err)
+		}
+	}
+	return disk.SyncDir(s.files, s.dir)
 }
 
 type snapshotSink struct {
 	raft.SnapshotSink
 	store *snapshotStore
-	at    position
 }
 
 // Close implements raft.SnapshotSink.
@@ -59,7 +109,6 @@ func (s *snapshotSink) Close() error {
 	if err := s.SnapshotSink.Close(); err != nil {
 		return err
 	}
-	s.store.holds(s.at)
 	if s.store.dir == "" {
 		return nil
 	}
@@ -163,6 +212,5 @@ func (s *snapshotStore) restore(m *machine) error {
 	if err != nil {
 		return s.damaged(list[0].ID, snapshotState, fmt.Sprintf("is damaged (%v)", err))
 	}
-	s.holds(position{list[0].Term, list[0].Index})
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/raft"
 )
@@ -34,6 +35,9 @@ var errNoVote = errors.New("this server has lost entries that it had acknowledge
 //	the returned    one, whose old data come back after it was admitted with others,
 //	                was admitted earlier than the one the others know; it is treated
 //	                as wiped
+//	the put back    as a whole to an earlier time, with its promises of then, looks to itself like the member that it was. Whoever
+//	                has heard since that it had acknowledged more tells it, and it is an amnesiac (reach.go). If all who have
+//	                heard of it have been started again meanwhile, nobody knows.
 //	the founders    were admitted before there was a log: nobody has acknowledged
 //	                anything, as long as the first leader leads for the first time
 //	                and has never talked to them
@@ -50,6 +54,9 @@ type hello struct {
 	To string `json:"to,omitempty"`
 	// Admit, of the dialler, admits a server that has no data, or older ones.
 	Admit *position `json:"admit,omitempty"`
+	// Acknowledged is how far the server has acknowledged the log, and Known how far the other one has, as it knows.
+	Acknowledged position `json:"acknowledged"`
+	Known        *reached `json:"known,omitempty"`
 	// Who: the dialler only asks who is here, and says who it is.
 	Who bool `json:"who,omitempty"`
 	// Gone asks, with Who, whether a leader's process is gone. Who agrees says how
@@ -112,7 +119,7 @@ func (r identityRecord) judgeAnswer(mine, theirs hello) error {
 		return fmt.Errorf("it is server %q, and %q was asked for", theirs.Server, mine.To)
 	case theirs.Cluster != r.Cluster:
 		return fmt.Errorf("it belongs to cluster %q, this server to %q", theirs.Cluster, r.Cluster)
-	case mine.Admit != nil && theirs.Admitted == *mine.Admit:
+	case mine.Admit != nil && theirs.Admitted == *mine.Admit && !theirs.Admitted.before(known.Admitted):
 		return nil // just now
 	case ok && theirs.copyOf.outdated(known):
 		return fmt.Errorf("%w, or has come with older ones", ErrLostData)
@@ -156,17 +163,39 @@ func (p *promises) mayVote() error {
 	return fmt.Errorf("%w: it has its log up to %s, and had acknowledged up to %s", errNoVote, have, acknowledged)
 }
 
-// admission is where a server would be admitted that this one dials, nil if it
-// must not be. A server that may never have acknowledged anything needs no leader
-// to be admitted: there is no log yet, or the first leader, who is the founder,
-// leads since it began and has not talked to it.
-func (n *Node) admission(to string) *position {
-	r := n.id.record()
-	if to == "" || !r.Founder || !n.started.Load() {
-		return nil
+// host is what a server goes by when it dials another one, or is told to take one in.
+type host struct {
+	identityRecord
+	// acknowledged is how far it may have acknowledged the log, and have how far its log reaches.
+	acknowledged, have position
+	// leads: it leads, in term. second is the term of its log's second entry, 0 if that is not there any more.
+	leads        bool
+	term, second uint64
+	members      []string // of the configuration that it knows
+}
+
+func (n *Node) host() host {
+	h := host{identityRecord: n.id.record(), have: n.promises.position(), leads: n.IsLeader(), term: n.raft.CurrentTerm()}
+	h.acknowledged = n.promises.record().Acknowledged
+	var second raft.Log
+	if h.Founder && h.leads && n.log.GetLog(2, &second) == nil {
+		h.second = second.Term
 	}
-	last := n.raft.LastIndex()
-	if _, met := r.Peers[to]; last > 1 && (met || !n.firstLeadership()) {
+	for _, m := range n.raft.GetConfiguration().Configuration().Servers {
+		h.members = append(h.members, string(m.ID))
+	}
+	return h
+}
+
+// admission is where a server would be admitted that this one dials, nil if it must not be. Only one that can not have acknowledged
+// anything needs no leader to be admitted, and only the founder knows of such: until it has stored the second entry, which it
+// writes as the first leader, nobody has any; and as long as it leads for the first time nobody has whom it has never talked to.
+func (h host) admission(to string) *position {
+	_, met := h.Peers[to]
+	switch {
+	case to == "" || !h.Founder:
+		return nil
+	case h.acknowledged.Index > 1 && (met || !h.firstLeadership()):
 		return nil
 	}
 	return &position{}
@@ -174,9 +203,26 @@ func (n *Node) admission(to string) *position {
 
 // firstLeadership: entries after the first, which the founder wrote by itself,
 // are of the present term, and this server leads in it.
-func (n *Node) firstLeadership() bool {
-	var second raft.Log
-	return n.IsLeader() && n.log.GetLog(2, &second) == nil && second.Term == n.raft.CurrentTerm()
+func (h host) firstLeadership() bool { return h.leads && h.second != 0 && h.second == h.term }
+
+// newcomer is where the leader admits a server that it is told to take in, nil if that is one of the configuration.
+func (h host) newcomer(id string) *position {
+	if h.member(id) {
+		return nil
+	}
+	return &h.have
+}
+
+// restocks tells whether it is for this server to remove one that has lost its data, and to add it again.
+func (h host) restocks(id string) bool { return h.leads && h.member(id) }
+
+func (h host) member(id string) bool { return slices.Contains(h.members, id) }
+
+func (n *Node) admission(to string) *position {
+	if !n.started.Load() {
+		return nil
+	}
+	return n.host().admission(to)
 }
 
 // checkNewcomer asks a server whom it belongs to, before the cluster counts on
@@ -188,12 +234,7 @@ func (n *Node) checkNewcomer(id, addr string) error {
 	if n.stream == nil || id == n.c.ID {
 		return nil
 	}
-	_, member := n.server(id)
-	if member {
-		return n.stream.probe(addr, id, nil)
-	}
-	at := n.promises.position()
-	return n.stream.probe(addr, id, &at)
+	return n.stream.probe(addr, id, n.host().newcomer(id))
 }
 
 // restock is told that a server of the configuration is there without its
@@ -202,7 +243,7 @@ func (n *Node) checkNewcomer(id, addr string) error {
 // autopilot gives it a vote once it has caught up.
 func (n *Node) restock(id string) {
 	s, ok := n.server(id)
-	if !ok || !n.Leadership().Leader || !n.restocking.CompareAndSwap(false, true) {
+	if !ok || !n.Leadership().Leader || !n.host().restocks(id) || !n.restocking.CompareAndSwap(false, true) {
 		return
 	}
 	go func() {

@@ -74,7 +74,7 @@ func openStorage(c Config, fresh bool, logger hclog.Logger, keepIdentity func() 
 	}()
 	if c.InMemory {
 		s.LogStore = raft.NewInmemStore()
-		s.snapshots = &snapshotStore{SnapshotStore: raft.NewInmemSnapshotStore(), holds: p.holds}
+		s.snapshots = &snapshotStore{SnapshotStore: raft.NewInmemSnapshotStore()}
 		return s, nil
 	}
 	if fresh {
@@ -123,8 +123,7 @@ func (s *storage) openLog(c Config, dir string) error {
 	if err := log.GetLog(last, &l); err != nil {
 		return fmt.Errorf("read the log in %s: %w", path, err)
 	}
-	s.holds(position{l.Term, last})
-	return nil
+	return s.holds(position{l.Term, last})
 }
 
 func (s *storage) openSnapshots(files atomicfile.Files, dir string, logger hclog.Logger) error {
@@ -133,7 +132,7 @@ func (s *storage) openSnapshots(files atomicfile.Files, dir string, logger hclog
 	if err != nil {
 		return fmt.Errorf("open the snapshots in %s: %w", dir, err)
 	}
-	s.snapshots = &snapshotStore{SnapshotStore: &snapshotFiles{files: files, dir: path, logger: logger.Named("snapshot")}, files: files, dir: path, holds: s.holds}
+	s.snapshots = &snapshotStore{SnapshotStore: &snapshotFiles{files: files, dir: path, logger: logger.Named("snapshot")}, files: files, dir: path}
 	return s.snapshots.check()
 }
 

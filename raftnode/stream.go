@@ -61,6 +61,7 @@ type stream struct {
 	tls      *pki.Source
 	id       *identity
 	promises *promises
+	reach    *reach
 	self     string
 	// nameOf is the server that the configuration has at an address, if any.
 	nameOf func(addr string) string
@@ -92,7 +93,7 @@ var _ raft.StreamLayer = (*stream)(nil)
 
 func newStream(l Listener, addr net.Addr, n *Node) *stream {
 	return &stream{
-		listener: l, addr: addr, tls: n.c.TLS, id: n.id, promises: n.promises, self: n.c.ID,
+		listener: l, addr: addr, tls: n.c.TLS, id: n.id, promises: n.promises, reach: n.reach, self: n.c.ID,
 		nameOf: n.serverAt, admission: n.admission, lost: n.restock,
 		ended: n.succession.ended, agree: n.succession.agree, logger: n.logger, conns: map[net.Conn]struct{}{},
 		mine: Addresses{RPC: n.c.RPCAddr, HTTP: n.c.HTTPAddr}, introduced: map[string]Addresses{},

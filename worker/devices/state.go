@@ -1,6 +1,9 @@
 package devices
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +23,23 @@ type state struct {
 	Grants    []grant             `json:"grants"`
 }
 
+// seal puts a checksum into a line before the state.
+func seal(raw []byte) []byte {
+	sum := sha256.Sum256(raw)
+	return append(append([]byte(hex.EncodeToString(sum[:])), '\n'), raw...)
+}
+
+// open reads that, and what was written before there were checksums.
+func open(kept []byte) (s state, err error) {
+	raw := kept
+	if !bytes.HasPrefix(kept, []byte("{")) {
+		if _, raw, _ = bytes.Cut(kept, []byte("\n")); !bytes.Equal(kept, seal(raw)) {
+			return s, errors.New("its checksum is wrong")
+		}
+	}
+	return s, json.Unmarshal(raw, &s)
+}
+
 // load reads it. What cannot be read is an error: a device could be given to two.
 func (r *Registry) load(now time.Time) error {
 	raw, err := os.ReadFile(r.opts.State)
@@ -28,7 +48,7 @@ func (r *Registry) load(now time.Time) error {
 	}
 	var s state
 	if err == nil {
-		err = json.Unmarshal(raw, &s)
+		s, err = open(raw)
 	}
 	if err != nil {
 		return fmt.Errorf("who has which devices, in %s: %w; drain the node, remove the file and start the worker again", r.opts.State, err)
@@ -56,5 +76,5 @@ func (r *Registry) save() error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(r.opts.State, raw, 0o600)
+	return atomicfile.Write(r.opts.State, seal(raw), 0o600)
 }

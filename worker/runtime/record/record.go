@@ -74,15 +74,19 @@ func Replace(dir string, uid types.UID, containers []string) (*corev1.Pod, error
 			pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: name})
 		}
 	}
-	err := os.Rename(filepath.Join(dir, File), filepath.Join(dir, damagedFile))
+	err := atomicfile.Rename(filepath.Join(dir, File), filepath.Join(dir, damagedFile))
 	if os.IsNotExist(err) {
 		err = nil
 	}
 	return pod, err
 }
 
-// Remove forgets the pod's object, and the directory where nothing else is in it.
+// Remove forgets the pod's object, with what a write that was cut off has left, and the directory where nothing else is in it.
+// Nobody may be writing the record.
 func Remove(dir string) error {
+	if err := atomicfile.Sweep(dir); err != nil {
+		return err
+	}
 	for _, name := range [...]string{File, damagedFile, File + ".tmp"} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			return err

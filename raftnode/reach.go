@@ -1,0 +1,66 @@
+package raftnode
+
+import (
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// reach remembers how far other servers have acknowledged the log, for as long as this process runs: by what they say of themselves
+// when they greet, what they have acknowledged to this leader, and what they have sent as leaders, who store it first. One whose
+// whole directory is put back to an earlier time brings its promises of then along, and nothing in it can tell; whoever has heard
+// more of it tells it so (hello.Known), and it has no vote until it holds that again.
+type reach struct {
+	id *identity // in which are the servers' incarnations
+
+	mu      sync.Mutex
+	servers map[string]reached
+}
+
+// reached is how far a server with certain data has acknowledged the log, at least.
+type reached struct {
+	Incarnation string   `json:"incarnation"`
+	At          position `json:"at"`
+}
+
+func newReach(id *identity) *reach { return &reach{id: id, servers: map[string]reached{}} }
+
+// note remembers that a server has acknowledged up to a position, with the data that it was last met with.
+func (r *reach) note(server string, at position) {
+	met, ok := r.id.record().Peers[server]
+	if !ok {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.servers[server]; known.Incarnation != met.Incarnation || known.At.before(at) {
+		r.servers[server] = reached{met.Incarnation, at}
+	}
+}
+
+// noteEntries is note of who holds the entries of a request.
+func (r *reach) noteEntries(server string, req *raft.AppendEntriesRequest) {
+	if n := len(req.Entries); n > 0 {
+		r.note(server, position{req.Entries[n-1].Term, req.Entries[n-1].Index})
+	}
+}
+
+// of is what is known of a server, nil if nothing is.
+func (r *reach) of(server string) *reached {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known, ok := r.servers[server]; ok {
+		return &known
+	}
+	return nil
+}
+
+// remind is told what another server knows of this one. What this one does not know itself any more is its promise again.
+func (s *stream) remind(known *reached) error {
+	if known == nil || known.Incarnation != s.id.record().Incarnation || !s.promises.record().Acknowledged.before(known.At) {
+		return nil
+	}
+	s.logger.Warn("this server's data are of an earlier time: it has no vote until it has again what it had acknowledged",
+		"acknowledged", s.promises.record().Acknowledged, "known to others", known.At)
+	return s.promises.admit(known.At)
+}
