@@ -12,8 +12,22 @@ import (
 )
 
 // restoredRevisions are skipped by a restore, beyond every revision that this
-// cluster or the snapshot's has handed out: none may mean two things.
-const restoredRevisions = 1 << 20
+// cluster has handed out, or the snapshot's had before it was saved: none may mean
+// two things, also where the snapshot's cluster went on afterwards, and its clients
+// and workers come here. It is far more than a cluster makes in the life of a backup.
+const restoredRevisions = 1 << 32
+
+// SinceFarRestores is the LogVersion from which on so many are skipped; before,
+// a million were, which a cluster makes in an hour.
+const SinceFarRestores = 26
+
+// skippedAtRestore is how many revisions a restore skips.
+func (v *live) skippedAtRestore() int64 {
+	if v.Version() < SinceFarRestores {
+		return 1 << 20
+	}
+	return restoredRevisions
+}
 
 // RestoreSnapshot replaces the whole state by the snapshot that is staged. It is
 // checked whole before anything changes; what is wrong with it is the same on

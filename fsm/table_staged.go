@@ -89,7 +89,7 @@ func (v *View) stagedReader() io.Reader {
 // was. Its index, time and version are those of the log that goes on.
 func (tx *Tx) replace(restored *live, id string) {
 	at := tx.view.Position
-	at.SkipTo(max(at.Revision(), restored.Revision()) + restoredRevisions)
+	at.SkipTo(max(at.Revision(), restored.Revision()) + tx.view.skippedAtRestore())
 	resized, counted := restored.resizes(), restored.countsItems()
 	restored.Position = at.WithRowsOf(restored.Position)
 	if !resized && restored.resizes() {
