@@ -140,7 +140,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		}
 	}
 	decide := func(key string, weight int, f func() string) string {
-		if out.Work > MaxPlanWork {
+		if out.Work > MaxPlanWork || tx.claimsCanWait(key, out.Work) {
 			return deferred
 		}
 		before := tx.billed()
