@@ -23,14 +23,14 @@ const SinceClaimsCounted = 26
 
 const (
 	costClaim     = 40 // to look up a claim, its class, and the volume that it has
-	costListed    = 1  // to look whether a volume meets a demand, and for each condition of a selector
+	costListed    = 3  // to look whether a volume meets a demand, and for each condition of a selector
 	costCondition = 10 // to read a condition of a selector, or of a volume for nodes
 	valuesPerUnit = 16 // of a condition
 
 	// maxClaimsWork is what the claims of one pod may take, maxClaimsAsks how many
 	// conditions they may have for one node, and maxHolders how many pods on nodes may use
 	// those that one at a time may use.
-	maxClaimsWork = 200_000
+	maxClaimsWork = 350_000
 	maxClaimsAsks = 20_000
 	maxHolders    = 100
 )
@@ -151,8 +151,8 @@ func (v *View) tooDear(w claimsWork, crowded string) string {
 	case crowded != "":
 		return fmt.Sprintf("persistentvolumeclaim %q, which one pod at a time may use, is used by more than %d pods on nodes", crowded, maxHolders)
 	case w.own+w.listed > maxClaimsWork:
-		return fmt.Sprintf("to find volumes for the pod's claims would take more than %d looks at volumes and at what is demanded of them; "+
-			"claims that demand the same of a class share theirs", maxClaimsWork)
+		return fmt.Sprintf("to find volumes for the pod's claims would take more than %d units of work, %d for each volume that each demand is compared with; "+
+			"claims that demand the same of a class share theirs", maxClaimsWork, costListed)
 	}
 	return ""
 }
@@ -179,14 +179,17 @@ func (v *live) billClaims(pod *corev1.Pod) {
 	v.cache.work += int64(units)
 }
 
-// claimsCanWait says whether a decision about a pod, by its key, would take more than is left to a
-// plan that has had some of its decisions carried out.
-func (tx *Tx) claimsCanWait(key string, spent int64) bool {
+// claimsWait says whether to find out what a pod's claims ask, by its key, would take more than is left to a plan that has had
+// some of its decisions carried out. From then on it is so of all with claims: counting would be most of the work.
+func (tx *Tx) claimsWait(key string, spent int64) bool {
 	v := tx.view
 	pod, ok := v.Pods.Get(key)
-	if !ok || spent == 0 || len(pod.Spec.Volumes) == 0 || v.Version() < SinceClaimsCounted {
+	if !ok || spent == 0 || v.Version() < SinceClaimsCounted || len(model.Claims(pod)) == 0 {
 		return false
 	}
-	w := v.workOfClaims(pod)
-	return spent+int64(w.units(v.bill.lists)) > MaxPlanWork
+	if !v.bill.claimsWait {
+		w := v.workOfClaims(pod)
+		v.bill.claimsWait = spent+int64(w.units(v.bill.lists)) > MaxPlanWork
+	}
+	return v.bill.claimsWait
 }

@@ -50,7 +50,7 @@ func TestClaimsShareOneLook(t *testing.T) {
 
 // TestClaimsAreChargedBefore: a plan does not begin to look at volumes for which it has no time.
 func TestClaimsAreChargedBefore(t *testing.T) {
-	w := claimingWorld(t, worstVolumes{Free: 6000, At: 2, Claims: 16, Demands: 16})
+	w := claimingWorld(t, worstVolumes{Free: 3500, At: 2, Claims: 16, Demands: 16})
 	out := w.bindAll(20)
 	one, _ := w.state.View().Pods.Get(w.waitingName(19).Key)
 	each := int64(w.state.View().ClaimsWork(one, map[VolumeList]bool{}))
@@ -77,10 +77,10 @@ func TestClaimsThatAreTooDear(t *testing.T) {
 		limit   int
 		what    string
 	}{
-		"demands":    {worstVolumes{Free: 1000, Claims: 256, Demands: 256}, maxClaimsWork, "looks at volumes"},
+		"demands":    {worstVolumes{Free: 1000, Claims: 256, Demands: 256}, maxClaimsWork, "units of work"},
 		"conditions": {worstVolumes{Free: 7000, At: 4, Claims: 1}, maxClaimsAsks, "conditions for a node"},
 		"alike":      {worstVolumes{Free: 11_000, At: 3, Claims: 1}, 0, ""}, // there are ten pairs of hosts
-		"bound":      {worstVolumes{Free: 1, Claims: 256, Bound: true}, maxClaimsWork, "looks at volumes"},
+		"bound":      {worstVolumes{Free: 1, Claims: 256, Bound: true}, maxClaimsAsks, "conditions for a node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := claimingWorld(t, c.volumes)

@@ -404,17 +404,25 @@ func (v *View) offer(c *corev1.PersistentVolumeClaim, class string) *model.Offer
 				return noOffer
 			}
 		}
-		var out []*model.FreeVolume
+		out := make([]*model.FreeVolume, 0, on.volumes)
+		meets, of := false, (*model.FreeVolume)(nil)
 		v.volumes.offered.Scan(ofClass(class), func(_ string, f *model.FreeVolume) bool {
-			volume := f.Volume
-			if sameMode(c.Spec.VolumeMode, volume.Spec.VolumeMode) && hasModes(volume, c.Spec.AccessModes) &&
-				textOf(c.Spec.VolumeAttributesClassName) == textOf(volume.Spec.VolumeAttributesClassName) && selector.Matches(labels.Set(volume.Labels)) {
+			if of == nil || f.Traits != of.Traits {
+				meets, of = hasTraits(f.Volume, c), f
+			}
+			if meets && (selector.Empty() || selector.Matches(labels.Set(f.Volume.Labels))) {
 				out = append(out, f)
 			}
 			return true
 		})
 		return model.NewOffer(out)
 	})
+}
+
+// hasTraits says whether a volume has what a claim demands, beside its size and labels.
+func hasTraits(volume *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
+	return sameMode(c.Spec.VolumeMode, volume.Spec.VolumeMode) && hasModes(volume, c.Spec.AccessModes) &&
+		textOf(c.Spec.VolumeAttributesClassName) == textOf(volume.Spec.VolumeAttributesClassName)
 }
 
 // demandKey is equal for claims that demand the same of a volume of their class, beside its size.

@@ -76,6 +76,8 @@ type bill struct {
 	units  int
 	judged map[string]bool // classes, by signature
 	lists  map[VolumeList]bool
+	// claimsWait: the plan under way has no time for more claims.
+	claimsWait bool
 }
 
 // billJudge charges that the counters are asked about a class: the first time they
