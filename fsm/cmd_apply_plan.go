@@ -140,7 +140,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 		}
 	}
 	decide := func(key string, weight int, f func() string) string {
-		if out.Work > MaxPlanWork {
+		if out.Work > MaxPlanWork || tx.claimsWait(key, out.Work) {
 			return deferred
 		}
 		before := tx.billed()
@@ -159,6 +159,7 @@ func (c *ApplyPlan) Apply(tx *Tx) Result {
 			tx.setBack(PodRef{key, uid}, why)
 		}
 	}
+	tx.bill.claimsWait = false
 	book := tx.openBook(c)
 	undone := new(undone)
 	for i := range c.Reservations {

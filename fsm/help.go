@@ -43,7 +43,8 @@ func (h *help) room(tx *Tx, g queue.Group, evicting bool) int {
 // roomBeside is room if it were not for the rules between pods, and those that
 // keep all of the group off the node.
 func (h *help) roomBeside(tx *Tx, g queue.Group, evicting bool) (pods int, bars model.Failures) {
-	c, rules := g.Class, h.view.ruledGroup(&g)
+	c, rules := g.Class, ruled{}
+	tx.waking(func() { rules = h.view.ruledGroup(&g) })
 	u := h.usage(c, evicting)
 	tx.work.Charge(2 * h.view.askCost(rules, h.node)) // of the node as it was, too
 	if evicting {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/budgets"
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/owners"
 	"github.com/berth-dev/berth/queue"
 	"github.com/berth-dev/berth/quotas"
@@ -58,7 +59,9 @@ func describeIndexes(v *View) map[string]string {
 		"grants":          fmt.Sprintln(v.roles) + list(v.grants, func(o *Object) string { return o.Value.GetName() + "@" + o.Value.GetResourceVersion() }),
 		"users":           list(v.volumes.users, pod),
 		"ending":          list(v.volumes.ending, func(o *corev1.PersistentVolume) string { return o.Name + "@" + o.ResourceVersion }),
-		"free":            list(v.volumes.free, func(o *corev1.PersistentVolume) string { return o.Name + "@" + o.ResourceVersion }),
+		"meant":           list(v.volumes.meant, func(o *corev1.PersistentVolume) string { return o.Name + "@" + o.ResourceVersion }),
+		"offered":         list(v.volumes.offered, func(f *model.FreeVolume) string { return f.Volume.Name + "@" + f.Volume.ResourceVersion }),
+		"shelves":         list(v.volumes.shelves, asText),
 		"eventOrder":      list(v.eventOrder, asText),
 		"preemptionOrder": fmt.Sprintf("%+v\n", v.remembered) + list(v.preemptionOrder, asText),
 		"defaultClasses":  list(v.defaultClasses, asText),

@@ -109,6 +109,9 @@ func TestTheTableOfWhatIsHeld(t *testing.T) {
 			}
 		},
 		"classes with default constraints": func(t *testing.T, r docs.Row) { equal(t, r, maxEffectiveBytes) },
+		"what claims say; lists of the volumes that they can be given": func(t *testing.T, r docs.Row) {
+			equal(t, r, maxVolumesBytes, maxOfferBytes) // TestWhatClaimsSayIsBounded
+		},
 	})
 }
 

@@ -49,10 +49,11 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string) {
 		e, group = tx.view.joined(e, pod)
 	}
 	state := berthv1.QueueUnschedulable
+	rules := tx.view.ruledClass(e.Class(), pod)
 	switch {
-	case d.Error:
+	case d.Error, rules.class.RefusesClaims(): // nobody knows what could help it
 		state = berthv1.QueueBackoff
-	case !tx.countFor(tx.view.ruledClass(e.Class(), pod), pod) && nominated: // it is tried again when that is known
+	case !tx.countFor(rules, pod) && nominated: // it is tried again when that is known
 		state = berthv1.QueueBackoff
 	case nominated && tx.fitsNominated(n): // QU8: an event in flight
 		state = berthv1.QueueBackoff

@@ -63,8 +63,14 @@ func (v *View) ruledAlone(c *model.Class) ruled {
 	return ruled{v.withAdditions(c, defaultSpread{}, nil)}
 }
 
+// ruledClass is View.ruledClass, charged to the entry under way.
+func (v *live) ruledClass(c *model.Class, pod *corev1.Pod) ruled {
+	v.billClaims(pod)
+	return v.View.ruledClass(c, pod)
+}
+
 // ruledClassOf is ruledClass for the pod under a key.
-func (v *View) ruledClassOf(key string, c *model.Class) ruled {
+func (v *live) ruledClassOf(key string, c *model.Class) ruled {
 	if key == "" {
 		return v.ruledAlone(c)
 	}

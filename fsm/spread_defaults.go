@@ -102,7 +102,7 @@ func (v *View) withAdditions(c *model.Class, d defaultSpread, volumes *model.Vol
 		return c
 	}
 	key := effectiveKey{class: c, config: config, owner: d.owner, services: pairsText(d.services), volumes: volumes.Sum()}
-	return v.effective.get(key, key.bytes(len(d.constraints)), func() *model.Class {
+	return v.effective.get(key, key.bytes(len(d.constraints))+volumes.Bytes(), func() *model.Class {
 		c := c
 		if len(d.constraints) > 0 {
 			c = c.WithSpread(d.constraints, d.selector(), d.system)
@@ -240,9 +240,13 @@ type effectiveClasses struct {
 	bytes int // of them
 	// added are the added affinities of profiles, by their addresses in rows.
 	added map[*corev1.NodeAffinity]*model.AddedAffinity
-	// claims are what claims ask, and claimBytes what that holds.
+	// claims are what claims ask as they are at one time, offers what they can be given;
+	// and what that holds.
 	claims     map[volumesKey]*model.Volumes
+	claimsAt   *volumesAt
 	claimBytes int
+	offers     map[VolumeList]*model.Offer
+	offerBytes int
 }
 
 // effectiveKey names rows of tables, which never change, by their addresses.

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/storage/ephemeral"
 
 	"github.com/berth-dev/berth/model"
@@ -24,11 +26,14 @@ import (
 
 // volumeOrders are other orders of what claims, volumes and pods say.
 type volumeOrders struct {
-	// users are the pods that have a claim and have not ended: claim, zero, pod's name.
+	// users are the pods that have a claim and have not ended, by userKey.
 	users store.Tree[*corev1.Pod]
-	// free are the volumes that claims can be given, by ofClass and name; and, by
-	// meantFor and name, those that somebody has meant for one.
-	free store.Tree[*corev1.PersistentVolume]
+	// offered are the volumes that any claim can be given, by ofClass and model.FreeKey, and
+	// shelves how many there are of each class. meant are those that somebody has meant for
+	// a claim, by meantFor and name.
+	offered store.Tree[*model.FreeVolume]
+	shelves store.Tree[*shelf]
+	meant   store.Tree[*corev1.PersistentVolume]
 	// ending are the volumes of model.LocalProvisioner that are being deleted, or that
 	// nobody claims any more.
 	ending store.Tree[*corev1.PersistentVolume]
@@ -38,12 +43,25 @@ type volumeOrders struct {
 
 type volumesAt struct{ _ byte }
 
+// shelf is another whenever the free volumes of its class are.
+type shelf struct{ volumes int }
+
 func (x *volumeOrders) fork() volumeOrders {
-	return volumeOrders{users: x.users.Fork(), free: x.free.Fork(), ending: x.ending.Fork(), at: x.at}
+	return volumeOrders{
+		users: x.users.Fork(), offered: x.offered.Fork(), shelves: x.shelves.Fork(), meant: x.meant.Fork(), ending: x.ending.Fork(), at: x.at,
+	}
 }
 
+// userKey has those on nodes come first.
 func userKey(pod *corev1.Pod, claim string) string {
-	return PodKey(pod.Namespace, claim) + "\x00" + pod.Name
+	return usersOf(PodKey(pod.Namespace, claim), pod.Spec.NodeName != "") + pod.Name
+}
+
+func usersOf(claim string, onNodes bool) string {
+	if onNodes {
+		return claim + "\x00n"
+	}
+	return claim + "\x00w"
 }
 
 // indexClaims keeps who uses claims. While nobody does, a change of a pod whose spec stays is
@@ -64,9 +82,16 @@ func indexClaims(v *live, old, now *corev1.Pod) {
 	}
 }
 
-// PodsWithClaim calls f for every pod that has not ended and has a claim, by its key.
+// PodsWithClaim calls f for every pod that has not ended and has a claim, by its key; for
+// those on nodes first.
 func (v *View) PodsWithClaim(claim string, f func(pod *corev1.Pod) bool) {
-	v.volumes.users.Scan(claim+"\x00", func(_ string, pod *corev1.Pod) bool { return f(pod) })
+	more := true
+	for _, onNodes := range [...]bool{true, false} {
+		v.volumes.users.Scan(usersOf(claim, onNodes), func(_ string, pod *corev1.Pod) bool {
+			more = more && f(pod)
+			return more
+		})
+	}
 }
 
 func indexVolumes(v *live, old, now *Object) {
@@ -77,12 +102,12 @@ func indexVolumes(v *live, old, now *Object) {
 	switch either.Resource {
 	case PersistentVolumes:
 		if old != nil {
-			v.volumes.free.Delete(freeKey(old.Value.(*corev1.PersistentVolume)))
+			v.volumes.putAway(old.Value.(*corev1.PersistentVolume))
 			v.volumes.ending.Delete(old.Value.GetName())
 		}
 		if now != nil {
 			if volume := now.Value.(*corev1.PersistentVolume); isFree(volume) {
-				v.volumes.free.Set(freeKey(volume), volume)
+				v.volumes.putOut(volume)
 			} else if isEnding(volume) {
 				v.volumes.ending.Set(volume.Name, volume)
 			}
@@ -92,6 +117,44 @@ func indexVolumes(v *live, old, now *Object) {
 		return
 	}
 	v.volumes.at = new(volumesAt)
+}
+
+// putOut has a volume that is free found by those whom it can be given to.
+func (x *volumeOrders) putOut(volume *corev1.PersistentVolume) {
+	if ref := volume.Spec.ClaimRef; ref != nil {
+		x.meant.Set(meantFor(ref.Namespace, ref.Name, ref.UID)+volume.Name, volume)
+		return
+	}
+	class := model.VolumeClass(volume)
+	_, beside, _ := x.offered.First(ofClass(class) + model.SiteKey(volume))
+	x.offered.Set(ofClass(class)+model.FreeKey(volume), model.NewFreeVolume(volume, beside))
+	x.restock(class, 1)
+}
+
+// putAway is the opposite of putOut, of a volume that was free or not.
+func (x *volumeOrders) putAway(volume *corev1.PersistentVolume) {
+	if !isFree(volume) {
+		return
+	}
+	if ref := volume.Spec.ClaimRef; ref != nil {
+		x.meant.Delete(meantFor(ref.Namespace, ref.Name, ref.UID) + volume.Name)
+		return
+	}
+	class := model.VolumeClass(volume)
+	x.offered.Delete(ofClass(class) + model.FreeKey(volume))
+	x.restock(class, -1)
+}
+
+func (x *volumeOrders) restock(class string, more int) {
+	next := shelf{volumes: more}
+	if old, ok := x.shelves.Get(class); ok {
+		next.volumes += old.volumes
+	}
+	if next.volumes == 0 {
+		x.shelves.Delete(class)
+		return
+	}
+	x.shelves.Set(class, &next)
 }
 
 // isFree: a claim can be given the volume, if it is not meant for another.
@@ -112,16 +175,12 @@ func (v *View) EndingVolumes(f func(volume *corev1.PersistentVolume) bool) {
 	v.volumes.ending.Scan("", func(_ string, volume *corev1.PersistentVolume) bool { return f(volume) })
 }
 
-func freeKey(v *corev1.PersistentVolume) string {
-	if ref := v.Spec.ClaimRef; ref != nil {
-		return meantFor(ref.Namespace, ref.Name) + v.Name
-	}
-	return ofClass(model.VolumeClass(v)) + v.Name
+// Classes come from annotations, too: they are whatever somebody writes.
+func meantFor(namespace, claim string, uid types.UID) string {
+	return PodKey(namespace, claim) + "\x00" + string(uid) + "\x00"
 }
 
-// Classes come from annotations, too: they are whatever somebody writes.
-func meantFor(namespace, claim string) string { return "=" + PodKey(namespace, claim) + "\x00" }
-func ofClass(class string) string             { return "~" + class + "\x00" }
+func ofClass(class string) string { return strconv.Itoa(len(class)) + " " + class }
 
 // volumesFor is what the pod's claims, of volumes and of devices, say of nodes; nil for most pods.
 func (v *View) volumesFor(pod *corev1.Pod) *model.Volumes {
@@ -132,24 +191,42 @@ func (v *View) volumesFor(pod *corev1.Pod) *model.Volumes {
 	if len(claims) == 0 && devices == "" {
 		return nil
 	}
-	key := volumesKey{at: v.volumes.at, pod: PodKey(pod.Namespace, strings.Join(claims, "/")), uid: string(pod.UID), devices: devices}
-	holders := v.holders(pod, claims)
-	for _, h := range holders {
-		key.held += h.UID + "/" + h.Node + "/"
-	}
-	return v.effective.volumes(key, func() *model.Volumes {
-		var b model.VolumesBuilder
-		if devices != "" {
-			b.Keep(model.DeviceClaims, devices)
+	holders, crowded := v.holders(pod, claims)
+	key := volumesKey{pod: PodKey(pod.Namespace, strings.Join(claims, "/")), uid: string(pod.UID), devices: devices, held: heldText(holders)}
+	return v.effective.volumes(v.volumes.at, key, func() *model.Volumes {
+		b := v.newVolumes(devices, holders)
+		if why := v.tooDear(v.claimsWork(pod, claims), crowded); why != "" {
+			b.Refuse(why)
+			return b.Done()
 		}
-		for _, h := range holders {
-			b.Held(h)
+		for _, c := range v.claimsOf(pod, claims, b) {
+			v.want(b, c)
 		}
-		for _, c := range v.claimsOf(pod, claims, &b) {
-			v.want(&b, c)
+		if why := v.tooMany(b); why != "" {
+			b = v.newVolumes(devices, holders)
+			b.Refuse(why)
 		}
 		return b.Done()
 	})
+}
+
+func (v *View) newVolumes(devices string, holders []model.Holder) *model.VolumesBuilder {
+	b := &model.VolumesBuilder{CountsEach: v.Version() < SinceClaimsCounted}
+	if devices != "" {
+		b.Keep(model.DeviceClaims, devices)
+	}
+	for _, h := range holders {
+		b.Held(h)
+	}
+	return b
+}
+
+func heldText(holders []model.Holder) string {
+	var b strings.Builder
+	for _, h := range holders {
+		b.WriteString(h.UID + "/" + h.Node + "/")
+	}
+	return b.String()
 }
 
 // devicesClaimed is model.DevicesClaimed, as far as it matters by the rules as they are.
@@ -161,21 +238,35 @@ func (v *View) devicesClaimed(pod *corev1.Pod) string {
 }
 
 // holders are the other pods on nodes that use claims of the pod that one at a time may
-// use.
-func (v *View) holders(pod *corev1.Pod, claims []string) (out []model.Holder) {
+// use; crowded names a claim that more have than are looked at.
+func (v *View) holders(pod *corev1.Pod, claims []string) (out []model.Holder, crowded string) {
+	var known map[model.Holder]bool
 	for _, name := range claims {
 		claim, ok := v.VolumeClaim(pod.Namespace, name)
 		if !ok || !slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteOncePod) {
 			continue
 		}
-		v.PodsWithClaim(PodKey(pod.Namespace, name), func(other *corev1.Pod) bool {
-			if h := (model.Holder{Node: other.Spec.NodeName, UID: string(other.UID), Priority: model.Priority(other)}); h.Node != "" && other.UID != pod.UID && !slices.Contains(out, h) {
-				out = append(out, h)
+		v.volumes.users.Scan(usersOf(PodKey(pod.Namespace, name), true), func(_ string, other *corev1.Pod) bool {
+			h := model.Holder{Node: other.Spec.NodeName, UID: string(other.UID), Priority: model.Priority(other)}
+			if other.UID == pod.UID || known[h] {
+				return true
 			}
+			if len(out) >= maxHolders && v.Version() >= SinceClaimsCounted {
+				crowded = name
+				return false
+			}
+			if known == nil {
+				known = map[model.Holder]bool{}
+			}
+			known[h] = true
+			out = append(out, h)
 			return true
 		})
+		if crowded != "" {
+			break
+		}
 	}
-	return out
+	return out, crowded
 }
 
 // claimsOf tells of the claims that have volumes, or keep the pod from having a node, and
@@ -227,12 +318,13 @@ func isBound(c *corev1.PersistentVolumeClaim) bool {
 
 // isMeantFor says whether somebody has meant a volume for the claim.
 func (v *View) isMeantFor(c *corev1.PersistentVolumeClaim) bool {
-	is := false
-	v.volumes.free.Scan(meantFor(c.Namespace, c.Name), func(_ string, volume *corev1.PersistentVolume) bool {
-		is = volume.Spec.ClaimRef.UID == "" || volume.Spec.ClaimRef.UID == c.UID
-		return !is
-	})
-	return is
+	for _, uid := range [...]types.UID{"", c.UID} {
+		prefix := meantFor(c.Namespace, c.Name, uid)
+		if at, _, ok := v.volumes.meant.First(prefix); ok && strings.HasPrefix(at, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // want says what a claim that has no volume can be given.
@@ -254,19 +346,19 @@ func (v *View) want(b *model.VolumesBuilder, c *corev1.PersistentVolumeClaim) {
 		b.Keep(model.ClaimRefused, awaitsProvisioner(c.Name, class.Provisioner))
 		return
 	}
-	volumes := v.volumesThatFit(c, name)
+	offer, asked := v.offer(c, name), c.Spec.Resources.Requests[corev1.ResourceStorage]
 	switch class.Provisioner {
 	case model.NoProvisioner:
-		b.Want(volumes, false, nil)
+		b.Want(offer, asked, false, nil)
 	case model.LocalProvisioner:
 		why := notLocal(c)
-		if why != "" && len(volumes) == 0 {
+		if why != "" && !offer.Has(asked) {
 			b.Keep(model.ClaimRefused, fmt.Sprintf("persistentvolumeclaim %q: %s", c.Name, why))
 			return
 		}
-		b.Want(volumes, why == "", class.AllowedTopologies)
+		b.Want(offer, asked, why == "", class.AllowedTopologies)
 	default:
-		b.Want(volumes, true, class.AllowedTopologies)
+		b.Want(offer, asked, true, class.AllowedTopologies)
 	}
 }
 
@@ -294,27 +386,58 @@ func notLocal(c *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// volumesThatFit are those of a class that a claim can be given on some node, smallest
-// first.
-func (v *View) volumesThatFit(c *corev1.PersistentVolumeClaim, class string) (out []*corev1.PersistentVolume) {
-	selector := labels.Everything()
-	if c.Spec.Selector != nil {
-		var err error
-		if selector, err = metav1.LabelSelectorAsSelector(c.Spec.Selector); err != nil {
-			return nil
-		}
+// noOffer is that of nothing.
+var noOffer = model.NewOffer(nil)
+
+// offer are the volumes of a class that meet what a claim demands beside its size. The
+// caller is in effectiveClasses.volumes.
+func (v *View) offer(c *corev1.PersistentVolumeClaim, class string) *model.Offer {
+	on, ok := v.volumes.shelves.Get(class)
+	if !ok {
+		return noOffer
 	}
-	asked := c.Spec.Resources.Requests[corev1.ResourceStorage]
-	v.volumes.free.Scan(ofClass(class), func(_ string, volume *corev1.PersistentVolume) bool {
-		has := volume.Spec.Capacity[corev1.ResourceStorage]
-		if has.Cmp(asked) >= 0 && selector.Matches(labels.Set(volume.Labels)) && sameMode(c.Spec.VolumeMode, volume.Spec.VolumeMode) &&
-			hasModes(volume, c.Spec.AccessModes) && textOf(c.Spec.VolumeAttributesClassName) == textOf(volume.Spec.VolumeAttributesClassName) {
-			out = append(out, volume)
+	return v.effective.offer(VolumeList{on, demandKey(c)}, func() *model.Offer {
+		selector := labels.Everything()
+		if c.Spec.Selector != nil {
+			var err error
+			if selector, err = metav1.LabelSelectorAsSelector(c.Spec.Selector); err != nil {
+				return noOffer
+			}
 		}
-		return true
+		out := make([]*model.FreeVolume, 0, on.volumes)
+		meets, of := false, (*model.FreeVolume)(nil)
+		v.volumes.offered.Scan(ofClass(class), func(_ string, f *model.FreeVolume) bool {
+			if of == nil || f.Traits != of.Traits {
+				meets, of = hasTraits(f.Volume, c), f
+			}
+			if meets && (selector.Empty() || selector.Matches(labels.Set(f.Volume.Labels))) {
+				out = append(out, f)
+			}
+			return true
+		})
+		return model.NewOffer(out)
 	})
-	slices.SortFunc(out, model.CompareVolumes)
-	return out
+}
+
+// hasTraits says whether a volume has what a claim demands, beside its size and labels.
+func hasTraits(volume *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
+	return sameMode(c.Spec.VolumeMode, volume.Spec.VolumeMode) && hasModes(volume, c.Spec.AccessModes) &&
+		textOf(c.Spec.VolumeAttributesClassName) == textOf(volume.Spec.VolumeAttributesClassName)
+}
+
+// demandKey is equal for claims that demand the same of a volume of their class, beside its size.
+func demandKey(c *corev1.PersistentVolumeClaim) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%t %q %q", c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock, c.Spec.AccessModes, textOf(c.Spec.VolumeAttributesClassName))
+	if c.Spec.Selector != nil {
+		text, err := c.Spec.Selector.Marshal()
+		if err != nil {
+			panic("fsm: marshalling a claim's selector: " + err.Error()) // as model's
+		}
+		b.WriteByte(' ')
+		b.Write(text)
+	}
+	return b.String()
 }
 
 // sameMode: a volume of which nothing else is said is a file system.
@@ -334,29 +457,48 @@ func textOf(s *string) string {
 	return *s
 }
 
-// volumesKey names what is asked by a pod's claims as they were at some time.
-type volumesKey struct {
-	at                      *volumesAt
-	pod, uid, held, devices string
-}
+// volumesKey names what is asked by a pod's claims.
+type volumesKey struct{ pod, uid, held, devices string }
 
-// maxVolumesBytes bounds what is remembered of what claims say.
-const maxVolumesBytes = 16 << 20
+// What is remembered of what claims say, and of the volumes that they can be given, is
+// bounded.
+const maxVolumesBytes, maxOfferBytes = 16 << 20, 32 << 20
 
-func (x *effectiveClasses) volumes(key volumesKey, build func() *model.Volumes) *model.Volumes {
+// volumes remembers what claims say as they are at one time.
+func (x *effectiveClasses) volumes(at *volumesAt, key volumesKey, build func() *model.Volumes) *model.Volumes {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.claimsAt != at {
+		x.claims, x.claimBytes, x.claimsAt = nil, 0, at
+	}
 	if v, ok := x.claims[key]; ok {
 		return v
 	}
 	v := build()
-	if x.claims == nil || x.claimBytes > maxVolumesBytes {
+	bytes := len(key.pod) + len(key.held) + len(key.devices) + 2*structBytes + v.Bytes()
+	if x.claims == nil || x.claimBytes+bytes > maxVolumesBytes {
 		x.claims, x.claimBytes = map[volumesKey]*model.Volumes{}, 0
 	}
-	x.claims[key] = v
-	x.claimBytes += len(key.pod) + len(key.held) + len(key.devices) + 2*structBytes
-	if v != nil {
-		x.claimBytes += v.Bytes()
+	if bytes <= maxVolumesBytes {
+		x.claims[key] = v
+		x.claimBytes += bytes
 	}
 	return v
+}
+
+// offer remembers lists of volumes. The caller is in volumes.
+func (x *effectiveClasses) offer(list VolumeList, build func() *model.Offer) *model.Offer {
+	if o, ok := x.offers[list]; ok {
+		return o
+	}
+	o := build()
+	bytes := len(list.demand) + structBytes + o.Bytes()
+	if x.offers == nil || x.offerBytes+bytes > maxOfferBytes {
+		x.offers, x.offerBytes = map[VolumeList]*model.Offer{}, 0
+	}
+	if bytes <= maxOfferBytes {
+		x.offers[list] = o
+		x.offerBytes += bytes
+	}
+	return o
 }

@@ -24,7 +24,7 @@ const (
 	costYield    = 20  // to see what would be without one
 	costObject   = 20  // to look whether an object is garbage
 	costVictim   = 4   // to strike one of the victims of a nomination, for each that it has
-	costVolume   = 40  // to work out from which nodes a volume can be reached
+	costVolume   = 40  // to work out from which nodes a volume can be reached, for each claim
 	costPort     = 2   // to change what is used of a node's host ports by one; and one more for each portsPerUnit of these
 	// costForbidding is to say why a budget does not let a pod go.
 	costForbidding = 30
@@ -75,6 +75,9 @@ func (tx *Tx) spent() int64 {
 type bill struct {
 	units  int
 	judged map[string]bool // classes, by signature
+	lists  map[VolumeList]bool
+	// claimsWait: the plan under way has no time for more claims.
+	claimsWait bool
 }
 
 // billJudge charges that the counters are asked about a class: the first time they
@@ -97,8 +100,13 @@ func (v *live) billUnits(units int) {
 	}
 }
 
-// billVolumes charges what it may cost to find out what a pod's claims ask, whether it is known or not.
-func (v *live) billVolumes(r ruled) { v.billUnits(r.class.VolumesLookedAt() * costVolume) }
+// billVolumes charges what it may cost to find out what a pod's claims ask, whether it is known or not, by the rules before
+// SinceClaimsCounted (billClaims).
+func (v *live) billVolumes(r ruled) {
+	if v.Version() < SinceClaimsCounted {
+		v.billUnits(r.class.VolumesLookedAt() * costVolume)
+	}
+}
 
 // waking calls f, and charges to the waking what it bills.
 func (tx *Tx) waking(f func()) {

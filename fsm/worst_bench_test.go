@@ -117,3 +117,21 @@ func BenchmarkWorstTerms(b *testing.B) {
 	benchmarkWorst(b, worstPlan{Nodes: 1000, NodeLabels: 64, Zones: 3, Placed: 1000, Kinds: 10, Waiting: 2000, Shapes: 1000, Namespaces: 1, Levels: 3,
 		WaitingRules: worstRules{Anti: 64, Key: 2}}, "AdmitPod/full", "UpdatePod/waiting-full")
 }
+
+// BenchmarkWorstVolumes: waiting pods have as many claims as they may, each of which can be given any of thousands of volumes: of
+// hosts and of zones, and, with demands of their own, of two hosts each; or have volumes with long node affinities.
+func BenchmarkWorstVolumes(b *testing.B) {
+	for _, v := range []struct {
+		name    string
+		volumes worstVolumes
+	}{
+		{"hosts", worstVolumes{Free: 10_000, Claims: 256}}, {"one", worstVolumes{Free: 10_000, Claims: 1}},
+		{"zones", worstVolumes{Free: 10_000, At: 1, Claims: 256}}, {"demands", worstVolumes{Free: 10_000, At: 3, Claims: 256, Demands: 256}},
+		{"bound", worstVolumes{Free: 1, Claims: 256, Bound: true}},
+	} {
+		b.Run(v.name, func(b *testing.B) {
+			benchmarkWorst(b, worstPlan{Nodes: 1000, Zones: 3, Placed: 1000, Kinds: 10, Waiting: 1000, Shapes: 1000, Namespaces: 1, Levels: 1, Volumes: v.volumes},
+				"ApplyPlan/bindings", "ApplyPlan/one-binding", "ApplyPlan/failures", "ApplyPlan/preemptions", "PutNode/grow", "PutObject/volume")
+		})
+	}
+}

@@ -311,6 +311,14 @@ func worstCases() []worstCase {
 			w.fresh++
 			return w.service(0, 1_000_000+w.fresh)
 		})},
+		{"PutObject/volume", single(func(w *worstWorld, _ int) Command {
+			w.fresh++
+			return w.storeNew(PersistentVolumes, w.volume(1_000_000+w.fresh))
+		})},
+		{"PutObject/volume-full", several(1000, func(w *worstWorld, _ int) Command {
+			w.fresh++
+			return w.storeNew(PersistentVolumes, w.volume(1_000_000+w.fresh))
+		})},
 		{"PutObject/replicaset", single(func(w *worstWorld, i int) Command { return w.replicaSet(int32(i), i == 0 && !w.Replicas) })},
 		{"ScaleIn", func(w *worstWorld, at int) []Command {
 			c := &ScaleIn{Owner: ObjectRef{Resource: "replicasets", Namespace: w.namespace(0), Name: "set", UID: "set"}}

@@ -78,6 +78,10 @@ func fullWorlds() []worstPlan {
 		with(func(p *worstPlan) { p.Crowd, p.Labels, p.Nominated = 7000, 10, 50_000 }),
 		with(func(p *worstPlan) { p.Zones, p.Namespaces, p.Services, p.Replicas = 100_000, 10, 10, true }),
 		with(func(p *worstPlan) { p.Budgets, p.AnyBudget = 100, true }),
+		with(func(p *worstPlan) { // volumes of hosts, of which pods choose as many as they may
+			p.Waiting, p.Shapes, p.Volumes = 10_000, 1000, worstVolumes{Free: 100_000, Claims: 256}
+		}),
+		with(func(p *worstPlan) { p.Volumes = worstVolumes{Free: 10_000, At: 3, Claims: 16, Demands: 16} }),
 		with(func(p *worstPlan) { // a herd of one shape
 			p.Kinds, p.Shapes, p.Nominated, p.WaitingRules = 1, 1, 10_000, worstRules{Anti: 1}
 		}),
@@ -132,7 +136,7 @@ func (s *worstSearch) change(p *worstPlan) {
 			r.About, r.Everywhere = pick(0, 1, 2), pick(0, 1) == 1
 		}
 	}
-	switch s.rng.IntN(21) {
+	switch s.rng.IntN(23) {
 	case 0, 1:
 		p.Nodes = scaled(pick(100, 10_000, 10_000))
 	case 2:
@@ -165,6 +169,9 @@ func (s *worstSearch) change(p *worstPlan) {
 		p.Ask, p.Services, p.Replicas = pick(0, 1, 2), pick(0, 0, 10), pick(0, 0, 1) == 1
 	case 20:
 		p.Where = pick(0, 0, 10, 500)
+	case 21, 22:
+		p.Volumes = worstVolumes{Free: scaled(pick(1, 10_000, 100_000)), At: pick(0, 0, 1, 2, 3, 4), Claims: pick(0, 1, 16, 256),
+			Demands: pick(1, 1, 16, 256), Bound: pick(0, 0, 1) == 1, Single: pick(0, 0, 1) == 1}
 	}
 	p.Shapes, p.Kinds = min(p.Shapes, p.Waiting), max(1, min(p.Kinds, p.Placed+p.Crowd))
 }

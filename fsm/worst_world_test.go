@@ -37,6 +37,7 @@ type worstPlan struct {
 	Services                 int  // of every namespace, and hard default constraints by them
 	Replicas                 bool // placed pods are of one ReplicaSet
 	Recorded                 bool `json:",omitempty"` // its log is kept
+	Volumes                  worstVolumes
 }
 
 // worstRules are the terms of each pod about others.
@@ -86,6 +87,7 @@ func (p worstPlan) build(t failer) *worstWorld {
 	for i := range p.Budgets {
 		w.must(&PutDisruptionBudget{Create: true, Budget: BudgetWire{Object: w.budget(i)}})
 	}
+	w.makeVolumes()
 	w.many(p.Waiting, func(i int) Command { return &AdmitPod{Pod: PodWire{Object: w.waitingPod(i)}} })
 	for first := 0; first < p.Waiting; first += worstBatch {
 		w.may(w.fail(first, min(worstBatch, p.Waiting-first)))
@@ -127,6 +129,9 @@ func (w *worstWorld) node(i int) *corev1.Node {
 	}
 	for l := range w.NodeLabels {
 		n.Labels[fmt.Sprintf("key-%d", l)] = fmt.Sprintf("v%d", i%(l+2))
+	}
+	if w.Volumes.Free > 0 {
+		n.Labels[corev1.LabelHostname], n.Labels[corev1.LabelTopologyZone] = n.Labels["host"], n.Labels["zone"]
 	}
 	return n
 }
@@ -231,6 +236,7 @@ func (w *worstWorld) waitingPod(i int) *corev1.Pod {
 		cpu += 1_000_000 - int64(w.Shapes/2)
 	}
 	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": *apiresource.NewMilliQuantity(cpu, apiresource.DecimalSI)}
+	w.giveClaims(pod, shape)
 	if w.Where > 0 {
 		if pod.Spec.Affinity == nil {
 			pod.Spec.Affinity = &corev1.Affinity{}

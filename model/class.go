@@ -279,7 +279,7 @@ func (c *Class) Asks() int {
 	if c.added != nil {
 		n += c.added.asks
 	}
-	return n + c.volumes.asks()
+	return n + c.volumes.conditions()
 }
 
 // AsksOf is Asks of a class of an affinity, nil or not, but for what profiles and volumes add to it.

@@ -50,7 +50,9 @@ func (l *layer) bytes() int64 {
 	return int64(2*len(l.count.few)+len(l.count.all)+2*len(l.rank.levels)) * domainBytes
 }
 
-func (j *Judge) bytes() int64 { return judgeBytes + int64(len(j.own))*termBytes }
+func (j *Judge) bytes() int64 {
+	return judgeBytes + int64(len(j.own))*termBytes + int64(j.class.VolumesBytes())
+}
 
 // groupBytes is what one group holds.
 func (j *Judge) groupBytes() int64 {

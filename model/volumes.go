@@ -1,8 +1,8 @@
 package model
 
 import (
-	"cmp"
 	"crypto/sha256"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/component-helpers/storage/ephemeral"
 )
 
@@ -88,14 +89,19 @@ func WaitsForPod(c *storagev1.StorageClass) bool {
 type Volumes struct {
 	sum string
 	// kept: the pod can be on no node as things are, for this reason.
-	kept  Reason
-	bound []reach      // of the volumes that its claims have
-	wants []volumeWant // what claims have still to be given, smallest first
+	kept   Reason
+	bound  []reach      // of the volumes that its claims have
+	wants  []volumeWant // what claims have still to be given, smallest first
+	offers []*Offer     // what they choose from
 	// held: a claim that one pod at a time may use is used on these nodes, or on none that is known (""), by these
 	// pods.
 	held []Holder
-	// looked is how many volumes were looked at to find that out.
+	// looked is how many volumes were looked at to find that out, as it was counted before version 26 of the log's rules.
 	looked int
+	// asks are the conditions that there are for a node's labels, and bytes is about what of memory is held.
+	asks, bytes int
+	// refused: nobody looked what the claims ask, since that would take too much.
+	refused bool
 }
 
 // Holder is a pod that uses a claim that the class wants for itself.
@@ -113,9 +119,9 @@ type reach struct {
 
 // volumeWant is a claim that is given a volume together with its pod's node.
 type volumeWant struct {
-	// volumes are those that it could have, smallest first: of all nodes, and of one each, by host name.
-	volumes []reach
-	byHost  map[string][]reach
+	// offer is which of the offers it chooses from, and size how large a volume has to be.
+	offer int
+	size  string
 	// provided: a volume is made for it where there is none, on these nodes.
 	provided bool
 	on       *nodeSelector
@@ -123,6 +129,9 @@ type volumeWant struct {
 
 // VolumesBuilder gathers what the claims of a pod say.
 type VolumesBuilder struct {
+	// CountsEach counts every volume for each claim that it could be given to, as before version 26 of the log's rules.
+	CountsEach bool
+
 	v   Volumes
 	sum strings.Builder
 }
@@ -135,34 +144,51 @@ func (b *VolumesBuilder) Keep(kind ReasonKind, what string) {
 	}
 }
 
+// Refuse says that no node can take the pod because it would take too much to find out which could.
+func (b *VolumesBuilder) Refuse(why string) {
+	b.Keep(ClaimRefused, why)
+	b.v.refused = true
+}
+
 // Bound says which volume a claim has.
 func (b *VolumesBuilder) Bound(v *corev1.PersistentVolume) {
 	b.v.looked++
 	at := compileReach(v)
-	if at.selector != nil || at.zones != nil {
-		b.v.bound = append(b.v.bound, at)
-		b.add("bound", reachText(v))
+	if at.selector == nil && at.zones == nil {
+		return
 	}
+	b.v.bound = append(b.v.bound, at)
+	b.add("bound", reachText(v))
+	asks := ReachAsks(v)
+	b.v.bytes += 512 + 32*asks
+	if b.CountsEach {
+		asks = 1
+	}
+	b.v.asks += 1 + asks
 }
 
-// Want says that the next claim that has none is to be given one of these volumes, smallest first, or, where provided, a
+// Want says that the next claim that has none is to be given one of the offer's volumes, of at least a size, or, where provided, a
 // new one on one of some nodes (topologies; none: all). The claims that ask for the least come first. Which claim it is does
 // not matter to a node.
-func (b *VolumesBuilder) Want(volumes []*corev1.PersistentVolume, provided bool, topologies []corev1.TopologySelectorTerm) {
-	w := volumeWant{provided: provided}
-	b.v.looked += len(volumes)
+func (b *VolumesBuilder) Want(o *Offer, asked resource.Quantity, provided bool, topologies []corev1.TopologySelectorTerm) {
+	w := volumeWant{size: sizeKey(asked), provided: provided}
 	b.add("want")
-	for _, v := range volumes {
-		at := compileReach(v)
-		if host, ok := onlyHost(v); ok {
-			if w.byHost == nil {
-				w.byHost = map[string][]reach{}
-			}
-			w.byHost[host] = append(w.byHost[host], at)
-		} else {
-			w.volumes = append(w.volumes, at)
+	if w.offer = slices.Index(b.v.offers, o); w.offer < 0 {
+		w.offer = len(b.v.offers)
+		b.v.offers = append(b.v.offers, o)
+		b.v.bytes += o.Bytes()
+		if !b.CountsEach {
+			b.v.asks += o.asks
 		}
-		b.add("volume", v.Name, reachText(v))
+	}
+	if b.CountsEach {
+		all, others, most := o.fitting(w.size)
+		b.v.looked += all
+		b.v.asks += 1 + 2*others + 2*most
+		b.addFitting(o, w.size)
+	} else {
+		b.v.asks += 1 + o.atOnce
+		b.add("offer", o.sum, w.size)
 	}
 	if provided {
 		b.add("provided")
@@ -171,14 +197,35 @@ func (b *VolumesBuilder) Want(volumes []*corev1.PersistentVolume, provided bool,
 			for i := range topologies {
 				b.message(&topologies[i])
 			}
+			if !b.CountsEach {
+				b.v.asks += w.on.asks()
+			}
 		}
 	}
 	b.v.wants = append(b.v.wants, w)
+	b.v.bytes += 256
 }
+
+// addFitting makes the volumes of at least a size a part of what is asked, and no others.
+func (b *VolumesBuilder) addFitting(o *Offer, size string) {
+	for i := range o.stocks {
+		s := &o.stocks[i]
+		for _, f := range s.from(size) {
+			b.add("volume", s.key, f.size, f.Volume.Name)
+		}
+	}
+}
+
+// Asks is how many conditions for a node's labels were gathered.
+func (b *VolumesBuilder) Asks() int { return b.v.asks }
 
 // Held says which pods use a claim that only one may use.
 func (b *VolumesBuilder) Held(by Holder) {
 	b.v.held = append(b.v.held, by)
+	b.v.bytes += 64 + len(by.UID) + len(by.Node)
+	if !b.CountsEach {
+		b.v.asks++
+	}
 	b.add("held", by.Node, by.UID)
 }
 
@@ -192,11 +239,13 @@ func (b *VolumesBuilder) Done() *Volumes {
 	return &b.v
 }
 
-func (b *VolumesBuilder) add(texts ...string) {
+func (b *VolumesBuilder) add(texts ...string) { writeText(&b.sum, texts...) }
+
+// writeText writes texts so that no others give the same.
+func writeText(w io.Writer, texts ...string) {
 	for _, t := range texts {
-		b.sum.WriteString(strconv.Itoa(len(t)))
-		b.sum.WriteByte(' ')
-		b.sum.WriteString(t)
+		io.WriteString(w, strconv.Itoa(len(t))+" ")
+		io.WriteString(w, t)
 	}
 }
 
@@ -208,17 +257,12 @@ func (b *VolumesBuilder) message(m interface{ Marshal() ([]byte, error) }) {
 	b.add(string(text))
 }
 
-// Bytes is about what memory it holds.
+// Bytes is about what memory it holds, with what it shares with others.
 func (v *Volumes) Bytes() int {
-	n := 256 + 512*len(v.bound)
-	for i := range v.wants {
-		n += 256 + 512*len(v.wants[i].volumes)
-		// order does not matter: it is a sum.
-		for _, at := range v.wants[i].byHost {
-			n += 512 * len(at)
-		}
+	if v == nil {
+		return 0
 	}
-	return n
+	return 256 + v.bytes
 }
 
 // Sum identifies what is asked: equal ones ask the same. "" for nil.
@@ -261,10 +305,10 @@ func reachText(v *corev1.PersistentVolume) string {
 	return b.sum.String()
 }
 
-// onlyHost is the host name that a volume asks of its node, where that is all that it asks: such volumes are found by it.
-func onlyHost(v *corev1.PersistentVolume) (string, bool) {
+// hostOf is the host name that a volume asks of its node, where it asks for one: such volumes are found by it.
+func hostOf(v *corev1.PersistentVolume) (string, bool) {
 	a := v.Spec.NodeAffinity
-	if a == nil || a.Required == nil || len(a.Required.NodeSelectorTerms) != 1 || zonesOf(v) != nil {
+	if a == nil || a.Required == nil || len(a.Required.NodeSelectorTerms) != 1 {
 		return "", false
 	}
 	for _, e := range a.Required.NodeSelectorTerms[0].MatchExpressions {
@@ -361,27 +405,16 @@ func (v *Volumes) choose(n *corev1.Node) ([]string, bool) {
 	if len(v.wants) == 0 {
 		return nil, true
 	}
-	var out []string
+	out, c := make([]string, 0, len(v.wants)), newChooser(n, len(v.offers))
 	for i := range v.wants {
 		w := &v.wants[i]
-		name, ok := w.choose(n, out)
-		if !ok {
+		name, ok := c.choose(w.offer, v.offers[w.offer], w.size)
+		if !ok && !(w.provided && (w.on == nil || w.on.match(n))) {
 			return nil, false
 		}
 		out = append(out, name)
 	}
 	return out, true
-}
-
-func (w *volumeWant) choose(n *corev1.Node, taken []string) (name string, ok bool) {
-	for _, list := range [...][]reach{w.byHost[n.Labels[corev1.LabelHostname]], w.volumes} {
-		for i := range list {
-			if at := &list[i]; !slices.Contains(taken, at.name) && at.reachedFrom(n) && at.inZone(n) {
-				return at.name, true
-			}
-		}
-	}
-	return "", w.provided && (w.on == nil || w.on.match(n))
 }
 
 // ChooseVolumes says which volumes the claims that have none, and wait for a node, get on this one, in the order in which
@@ -408,7 +441,8 @@ func (c *Class) WithVolumes(v *Volumes) *Class {
 	return &d
 }
 
-// VolumesLookedAt is how many volumes had to be looked at to find out what the claims of the class's pods ask.
+// VolumesLookedAt is how many volumes had to be looked at to find out what the claims of the class's pods ask, by the rules of the
+// log before version 26.
 func (c *Class) VolumesLookedAt() int {
 	if c.volumes == nil {
 		return 0
@@ -418,25 +452,20 @@ func (c *Class) VolumesLookedAt() int {
 
 // ChoosesVolumes says whether pods of the class are given volumes that others may be given, too.
 func (c *Class) ChoosesVolumes() bool {
-	return c.volumes != nil && slices.ContainsFunc(c.volumes.wants, func(w volumeWant) bool { return len(w.volumes)+len(w.byHost) > 0 })
+	return c.volumes != nil && slices.ContainsFunc(c.volumes.wants, func(w volumeWant) bool { return c.volumes.offers[w.offer].has(w.size) })
 }
 
-// asks is how many conditions there are for a node's labels.
-func (v *Volumes) asks() int {
+// RefusesClaims says whether nobody looked what the claims of the class's pods ask (VolumesBuilder.Refuse).
+func (c *Class) RefusesClaims() bool { return c.volumes != nil && c.volumes.refused }
+
+// VolumesBytes is about what the class holds to know what its pods' claims ask.
+func (c *Class) VolumesBytes() int { return c.volumes.Bytes() }
+
+func (v *Volumes) conditions() int {
 	if v == nil {
 		return 0
 	}
-	n := 2 * len(v.bound)
-	for i := range v.wants {
-		n += 1 + 2*len(v.wants[i].volumes)
-		most := 0
-		// order does not matter: it is the most.
-		for _, at := range v.wants[i].byHost {
-			most = max(most, len(at))
-		}
-		n += 2 * most
-	}
-	return n
+	return v.asks
 }
 
 // ReleasedBy says whether nobody uses the claims any more that the class wants for itself when some pods are gone.
@@ -467,10 +496,4 @@ func (c *Class) WithoutHoldersBelow(priority int32) *Class {
 // HeldBy says whether a pod uses a claim that the class wants for itself.
 func (c *Class) HeldBy(uid string) bool {
 	return c.volumes != nil && slices.ContainsFunc(c.volumes.held, func(h Holder) bool { return h.UID == uid })
-}
-
-// CompareVolumes sorts volumes by how much they hold, those of one size by name: the order in which claims choose.
-func CompareVolumes(a, b *corev1.PersistentVolume) int {
-	x, y := a.Spec.Capacity[corev1.ResourceStorage], b.Spec.Capacity[corev1.ResourceStorage]
-	return cmp.Or(x.Cmp(y), strings.Compare(a.Name, b.Name))
 }

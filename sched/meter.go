@@ -33,6 +33,7 @@ const (
 	workCount   = 10  // a count by topology domains (model.Topology.Cost)
 	workPort    = 40  // a host port that comes or goes
 	workClass   = 50  // a container, when a pod's class is worked out
+	workClaims  = 5   // a unit of fsm.View.ClaimsWork
 )
 
 // Spend charges work; a nil meter counts none.

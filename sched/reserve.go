@@ -85,6 +85,7 @@ func (s *Scheduler) reserveFor(p *pass, e *fsm.QueueEntry, held string, now int6
 func (s *Scheduler) reserveRoom(p *pass, e *fsm.QueueEntry, held string, now int64) bool {
 	c := e.Class()
 	if pod, ok := p.state.Pods.Get(e.Key()); ok {
+		s.chargeClaims(pod, p.state)
 		c = p.state.EffectiveClass(c, pod)
 	}
 	if !s.prepare(c) {

@@ -33,7 +33,7 @@ const (
 // holds is how many bytes a board holds.
 func (b *board) holds() int {
 	return boardBytes + cap(b.cells)*cellBytes + len(b.groups)*groupBytes + len(b.hist)*tallyBytes + b.levelBytes +
-		cap(b.dirty)*4 + len(b.images.holdings)*(len(b.images.names)*16+64)
+		cap(b.dirty)*4 + len(b.images.holdings)*(len(b.images.names)*16+64) + b.class.VolumesBytes()
 }
 
 // holds is how many bytes eviction costs hold.

@@ -48,7 +48,8 @@ type Scheduler struct {
 	spoilt    bool // a decision panicked: the view is to be built anew
 	lost      bool // the feed does not reach back to the view's revision
 
-	asides map[string]aside // by Class.Signature
+	asides map[string]aside        // by Class.Signature
+	lists  map[fsm.VolumeList]bool // that were charged
 	panics []Panic
 
 	// DecideAgain takes from the record what may have hung on how much work the steps before had done.

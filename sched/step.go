@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
@@ -215,10 +217,30 @@ func (s *Scheduler) try(p *pass, e *fsm.QueueEntry, now int64) {
 	}
 }
 
+// maxLists is how many lists of volumes it is remembered of that they were charged.
+const maxLists = 1 << 14
+
+// chargeClaims charges what it takes to find out what a waiting pod's claims ask, each list of volumes once.
+func (s *Scheduler) chargeClaims(pod *corev1.Pod, state *fsm.View) (units int) {
+	if len(pod.Spec.Volumes) == 0 {
+		return 0
+	}
+	if s.lists == nil || len(s.lists) > maxLists {
+		s.lists = map[fsm.VolumeList]bool{}
+	}
+	units = state.ClaimsWork(pod, s.lists)
+	s.meter.Spend(units * workClaims)
+	return units
+}
+
 // decide finds a place for one pod.
 func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 	c := e.Class()
 	if pod, ok := p.state.Pods.Get(e.Key()); ok {
+		if s.chargeClaims(pod, p.state) > 0 && s.meter.out() && s.seen.at != e.UID {
+			s.behind = true // the next step begins with it
+			return
+		}
 		c = p.state.EffectiveClass(c, pod) // TS12
 	}
 	start := hash64(string(e.UID))

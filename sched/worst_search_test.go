@@ -80,6 +80,11 @@ func fullWorlds() []worstPlan {
 			p.Crowd, p.Crowded, p.Ask, p.SearchLimit, p.OtherNodes = 8000, 5, 3, 1_000_000, 16
 		}),
 		with(func(p *worstPlan) { p.Nominated, p.Deadlines = 20_000, true }),
+		// Volumes of hosts, of which pods choose as many as they may; and of two hosts each, with demands of their own.
+		with(func(p *worstPlan) {
+			p.Each, p.Waiting, p.Shapes, p.Volumes = 0, 10_000, 1000, worstVolumes{Free: 100_000, Claims: 256}
+		}),
+		with(func(p *worstPlan) { p.Each, p.Volumes = 0, worstVolumes{Free: 10_000, At: 3, Claims: 16, Demands: 16} }),
 	}
 }
 
@@ -132,7 +137,7 @@ func (s *worstSearch) change(p *worstPlan) {
 			r.About = pick(0, 1, 2)
 		}
 	}
-	switch s.rng.IntN(22) {
+	switch s.rng.IntN(24) {
 	case 0, 1:
 		p.Nodes = scaled(pick(100, 10_000, 10_000))
 	case 2:
@@ -169,6 +174,9 @@ func (s *worstSearch) change(p *worstPlan) {
 		p.NodeTerms, p.Tolerations = pick(0, 0, 64), pick(0, 0, 128)
 		p.SearchLimit, p.OtherNodes, p.Deadlines = int32(pick(0, 1000, 1000, 1_000_000)), int32(pick(0, 3, 3, 16)),
 			pick(0, 0, 1) == 1
+	case 22, 23:
+		p.Volumes = worstVolumes{Free: scaled(pick(1, 10_000, 100_000)), At: pick(0, 0, 1, 2, 3, 4), Claims: pick(0, 1, 16, 256),
+			Demands: pick(1, 1, 16, 256), Bound: pick(0, 0, 1) == 1, Single: pick(0, 0, 1) == 1}
 	}
 	p.Shapes = min(p.Shapes, p.Waiting)
 	for p.placed() > 1_000*scaled(1000) {

@@ -196,6 +196,15 @@ func BenchmarkWorstSearched(b *testing.B) {
 		{"large-pods", with(func(p *worstPlan) {
 			p.Containers, p.Images, p.NodeTerms, p.Tolerations, p.Waiting, p.Shapes = 128, 10, 64, 128, 100, 100
 		}), []string{"leader", "reload"}},
+		{"volumes", with(func(p *worstPlan) { p.Each, p.Volumes = 0, worstVolumes{Free: 10_000, Claims: 256} }),
+			[]string{"leader", "volume"}},
+		{"one-volume", with(func(p *worstPlan) { p.Each, p.Ask, p.Volumes = 0, 0, worstVolumes{Free: 10_000, Claims: 1} }),
+			[]string{"leader", "volume"}},
+		{"demands", with(func(p *worstPlan) {
+			p.Each, p.Volumes = 0, worstVolumes{Free: 10_000, At: 3, Claims: 16, Demands: 16}
+		}), []string{"leader", "volume"}},
+		{"bound", with(func(p *worstPlan) { p.Each, p.Volumes = 0, worstVolumes{Free: 1, Claims: 256, Bound: true} }),
+			[]string{"leader", "volume"}},
 	} {
 		var w *worstWorld
 		for _, event := range c.events {

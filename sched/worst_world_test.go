@@ -39,6 +39,7 @@ type worstPlan struct {
 	SearchLimit, OtherNodes            int32
 	// placed pods have deadlines, and room is kept for those who wait for long
 	Deadlines bool
+	Volumes   worstVolumes
 }
 
 // worstRules are the terms of each pod about others.
@@ -84,6 +85,7 @@ func (p worstPlan) build() *worstWorld {
 	})
 	w.many(p.placed(), func(i int) fsm.Command { return &fsm.AdmitPod{Pod: fsm.PodWire{Object: w.placedPod(i)}} })
 	w.many(p.Nodes, func(i int) fsm.Command { return w.running(i) })
+	w.makeVolumes()
 	w.many(p.Waiting, func(i int) fsm.Command { return &fsm.AdmitPod{Pod: fsm.PodWire{Object: w.waitingPod(i)}} })
 	if p.placed() > 0 {
 		w.many(min(p.Nominated, p.Waiting), func(i int) fsm.Command { return w.nominate(i) })
@@ -248,6 +250,7 @@ func (w *worstWorld) waitingPod(i int) *corev1.Pod {
 	}
 	pod.Spec.Containers[0].Resources.Requests["cpu"] = *resource.NewMilliQuantity(cpu, resource.DecimalSI)
 	pod.Spec.Containers[0].Resources.Requests["memory"] = resource.MustParse("1Mi")
+	w.giveClaims(pod, shape)
 	for l := range w.Ports {
 		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: int32(1000 + l),
 			ContainerPort: int32(1000 + l)})
@@ -329,7 +332,7 @@ func (r worstRules) give(pod *corev1.Pod, kind string) {
 // worstEvents are what happens before a step.
 func worstEvents() []string {
 	return []string{"leader", "nothing", "reload", "relabel", "taint", "images", "budget", "budgets", "config", "gone",
-		"relabel-pods", "namespace", "disputes"}
+		"relabel-pods", "namespace", "disputes", "volume"}
 }
 
 // happen lets something happen.
@@ -391,6 +394,8 @@ func (w *worstWorld) happen(event string) {
 		ns := old.DeepCopy()
 		ns.Labels = map[string]string{"new": fmt.Sprint(w.fresh)}
 		w.Must(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: ns}})
+	case "volume":
+		w.many(1, func(int) fsm.Command { return w.storeNew(fsm.PersistentVolumes, w.volume(1_000_000+w.fresh)) })
 	case "disputes":
 		for i := range min(1000, w.Waiting) {
 			if e, ok := w.State.View().Queue.Get("default/" + w.waitingName(i)); ok {
