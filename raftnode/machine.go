@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"time"
 
@@ -29,8 +30,10 @@ type machine struct {
 	onSnapshot func()
 	// damaged says what to do about a log that can not be read.
 	damaged func(error) error
-	// follow is told the state's time after every entry and restore.
-	follow func(unixNano int64)
+	// follow is told the state's time after every entry and restore, and whether the
+	// entry came while this process lived: those up to lay were in the log before.
+	follow func(unixNano int64, live bool)
+	lay    uint64
 	// skipped is how many revisions a snapshot leaves out after the state's.
 	skipped int64
 
@@ -51,7 +54,7 @@ func newMachine(state *fsm.State, fail func(error), logger hclog.Logger, m *metr
 	if err != nil {
 		return nil, err
 	}
-	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}, damaged: func(err error) error { return err }, follow: func(int64) {}}, nil
+	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}, damaged: func(err error) error { return err }, follow: func(int64, bool) {}, lay: math.MaxUint64}, nil
 }
 
 // Apply implements raft.FSM. Raft calls it only to recover a cluster.
@@ -99,7 +102,7 @@ func (m *machine) applyOne(l *raft.Log) any {
 			"index", f.Index, "command", f.Command, "part", f.Part, "user", f.User, "panic", f.Value, "stack", string(f.Stack))
 	}
 	m.metrics.applied(len(results), time.Since(start))
-	m.follow(m.state.View().TimeUnixNano())
+	m.follow(m.state.View().TimeUnixNano(), l.Index > m.lay)
 	m.advance(l.Index)
 	return applied{results: results, term: l.Term}
 }
@@ -138,7 +141,7 @@ func (m *machine) Restore(r io.ReadCloser) error {
 		return fmt.Errorf("restore the state: %w", err)
 	}
 	m.metrics.restored(time.Since(start))
-	m.follow(m.state.View().TimeUnixNano())
+	m.follow(m.state.View().TimeUnixNano(), false)
 	m.advance(m.state.View().Index())
 	return nil
 }

@@ -1,10 +1,14 @@
 package server
 
 import (
+	"bytes"
+	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -90,5 +94,87 @@ func TestASleepIsNotTheWorkersSilence(t *testing.T) {
 	since := metav1.NewTime(time.Unix(0, s.View().TimeUnixNano()))
 	if passed := since.Sub(before.LastTransitionTime.Time); passed < 2*264*time.Second {
 		t.Errorf("the state's time did not pass with the sleep: %s", passed)
+	}
+}
+
+// again starts a server that was stopped where it was reached for consensus.
+func (c *testCluster) again(stopped *Server, change func(cfg *Config)) *Server {
+	addr := stopped.config.RaftAddr
+	return c.start(stopped.Name(), func(cfg *Config) {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		_ = cfg.Raft.Close()
+		cfg.Raft, cfg.RaftAddr = l, addr
+		change(cfg)
+	})
+}
+
+// lockedBuffer is a log.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// After an outage of all servers the state's time is put forward to the time of day,
+// and the log says from when to when and by how much.
+func TestAnOutageOfAllIsMadeUpFor(t *testing.T) {
+	c := newTestCluster(t)
+	s := c.start("a", func(cfg *Config) { cfg.BootstrapExpect = 1 })
+	c.leader()
+	c.propose(s, namespace("before"))
+	last := s.View().TimeUnixNano()
+	c.stop(s)
+	clocks, log := newTestClocks(), new(lockedBuffer)
+	clocks.set(time.Hour) // so long it was away
+	s = c.again(s, func(cfg *Config) {
+		cfg.Clock, cfg.Logger = clocks.read, hclog.New(&hclog.LoggerOptions{Output: log})
+	})
+	eventually(t, "the state's time to be put forward", func() bool { return time.Duration(s.NowUnixNano()-last) > 59*time.Minute })
+	for _, want := range []string{
+		"no server was found that has lived with the state", "from=" + `"` + time.Unix(0, last).UTC().Format("2006-01-02 15:"), "to=", "by=1h0m",
+	} {
+		eventually(t, "the log to say "+want, func() bool { return strings.Contains(log.String(), want) })
+	}
+}
+
+// Two of three come back with clocks that are an hour ahead. They agree, and one of
+// them leads; but one server has lived on, and knows how long it was.
+func TestAServerThatLivedOnIsBelieved(t *testing.T) {
+	c := newTestCluster(t)
+	for _, name := range []string{"a", "b", "c"} {
+		c.start(name, func(cfg *Config) { cfg.BootstrapExpect = 3 })
+	}
+	c.propose(c.leader(), namespace("before"))
+	wrong := c.followers()
+	lived := c.leader()
+	before := lived.NowUnixNano()
+	for _, s := range wrong {
+		c.stop(s)
+	}
+	for _, s := range wrong {
+		clocks := newTestClocks()
+		clocks.set(time.Hour)
+		c.again(s, func(cfg *Config) { cfg.Clock = clocks.read })
+	}
+	eventually(t, "one of the others to lead", func() bool { return c.leader() != lived })
+	leader := c.leader()
+	eventually(t, "it to know the state's time", func() bool { _, ok := leader.node.Clock().Followed(); return ok })
+	c.propose(leader, namespace("after"))
+	if passed := time.Duration(leader.View().TimeUnixNano() - before); passed < 0 || passed > 30*time.Minute {
+		t.Errorf("meanwhile the state's time went on by %s", passed)
 	}
 }
