@@ -2,13 +2,18 @@ package server
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -176,5 +181,93 @@ func TestAServerThatLivedOnIsBelieved(t *testing.T) {
 	c.propose(leader, namespace("after"))
 	if passed := time.Duration(leader.View().TimeUnixNano() - before); passed < 0 || passed > 30*time.Minute {
 		t.Errorf("meanwhile the state's time went on by %s", passed)
+	}
+}
+
+// What goes by a server's wall clock is begun when that was compared with the others',
+// and ends at once when it is set far off.
+func TestWhatGoesByTheWallClock(t *testing.T) {
+	c := newTestCluster(t)
+	clocks := map[string]*testClocks{}
+	for _, name := range []string{"a", "b", "c"} {
+		clocks[name] = newTestClocks()
+		c.start(name, func(cfg *Config) { cfg.BootstrapExpect, cfg.Clock = 3, clocks[name].read })
+	}
+	s := c.followers()[0]
+	if !s.awaitClock(t.Context()) {
+		t.Fatal("its clock is right, and is not gone by")
+	}
+	running := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.whileClockIsRight(t.Context(), func(ctx context.Context) error {
+			close(running)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	<-running
+	clocks[s.Name()].set(time.Hour)
+	if _, _, err := s.newFence(t.Context(), 1).enter(t.Context()); !errors.Is(err, errAstray) {
+		t.Errorf("as soon as its clock is set, a write is let through: %v", err)
+	}
+	if err := <-ended; !errors.Is(err, errAstray) {
+		t.Errorf("what ran by it ended with %v", err)
+	}
+	waiting, giveUp := context.WithCancel(t.Context())
+	begun := make(chan bool, 1)
+	go func() { begun <- s.awaitClock(waiting) }()
+	eventually(t, "its clock to be compared", func() bool { f := s.standing.Load(); return f.astray && f.compared })
+	giveUp()
+	if <-begun {
+		t.Error("with a clock that is an hour ahead it begins")
+	}
+	clocks[s.Name()].set(-time.Hour)
+	if !s.awaitClock(t.Context()) {
+		t.Error("its clock was put right, and is not gone by")
+	}
+	if alone := c.start("d", nil); alone.compared() {
+		t.Error("one that has not compared its clock with anybody's begins")
+	}
+}
+
+// compared: as awaitClock finds it.
+func (s *Server) compared() bool {
+	s.compareClock()
+	return s.standing.Load().compared
+}
+
+const jobWithDeadline = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":%q},"spec":{"activeDeadlineSeconds":600,
+"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"main","image":"none"}]}}}}`
+
+// A leader whose clock is set an hour ahead fails no Job before it hands over.
+func TestAWrongClockFailsNoJob(t *testing.T) {
+	c := newTestCluster(t)
+	clocks := map[string]*testClocks{}
+	for _, name := range []string{"a", "b", "c"} {
+		clocks[name] = newTestClocks()
+		c.start(name, func(cfg *Config) { cfg.BootstrapExpect, cfg.Clock = 3, clocks[name].read })
+	}
+	const path = "/apis/batch/v1/namespaces/default/jobs"
+	job := func(v *fsm.View, name string) *batchv1.Job {
+		o, ok := v.Objects.Get(fsm.ObjectKey("jobs", "default", name))
+		if !ok {
+			return new(batchv1.Job)
+		}
+		return o.Value.(*batchv1.Job)
+	}
+	create := func(s *Server, name string) {
+		if code, body := c.call(s, http.MethodPost, path, fmt.Sprintf(jobWithDeadline, name), true); code != http.StatusCreated {
+			t.Fatalf("%d %s", code, body)
+		}
+		await(t, s, "Job "+name+" to be begun", func(v *fsm.View) bool { return job(v, name).Status.StartTime != nil && job(v, name).Status.Active > 0 })
+	}
+	wrong := c.leader()
+	create(wrong, "first")
+	clocks[wrong.Name()].set(time.Hour)
+	eventually(t, "another leader", func() bool { return c.leader() != wrong })
+	create(c.leader(), "second")
+	if conditions := job(c.leader().View(), "first").Status.Conditions; len(conditions) > 0 {
+		t.Errorf("the first Job has %+v", conditions)
 	}
 }
