@@ -7,6 +7,12 @@
 // wrong, or is set, moves no deadline by more than that, and one that is put
 // right is followed.
 //
+// There is one exception. After an outage of all servers no process is left that
+// knows how long the state was without entries. Then, and only then, the first
+// leadership puts the state's time forward at once, to what the majority's wall
+// clocks show, by any amount. As long as a server that has lived with the state
+// can be asked, its word is taken instead, which is by monotonic clocks.
+//
 // Whoever needs the state's time asks a Clock: what stamps entries, the leader's
 // loops, the heartbeats and their rates. Nobody compares a wall clock with it.
 //

@@ -3,6 +3,8 @@ package peers
 import (
 	"slices"
 	"time"
+
+	"github.com/berth-dev/berth/clock"
 )
 
 // freshFor is how long what a clock showed is worth something: clocks drift by
@@ -38,6 +40,23 @@ func (r *Room) Day() (unixNano int64, known bool) {
 	wall, now := r.c.Now()
 	offset, known := r.timeOfDay(wall, now)
 	return wall + int64(offset-now), known
+}
+
+// Counsel is what the clock of the leadership goes by. The state's time is that of who
+// leads, whose it is; where nobody else does, the latest that one tells.
+func (r *Room) Counsel() clock.Counsel {
+	c, leads := clock.Counsel{Complete: true}, false
+	c.Day, c.DayKnown = r.Day()
+	for _, p := range r.Peers() {
+		if p.Self {
+			continue
+		}
+		c.Complete = c.Complete && (p.Answer != nil || p.Failures > 0)
+		if p.StateTold && p.Silent < freshFor && !leads && (!c.StateKnown || p.Leader || p.State > c.State) {
+			c.State, c.StateKnown, leads = p.State, true, p.Leader
+		}
+	}
+	return c
 }
 
 func (r *Room) timeOfDay(wall int64, now time.Duration) (offset time.Duration, known bool) {

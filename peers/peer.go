@@ -28,6 +28,9 @@ type Answer struct {
 	LastContact time.Duration
 	// WallUnixNano is its wall clock.
 	WallUnixNano int64
+	// StateUnixNano is the state's time now, as it knows that has lived with it; 0: it
+	// has not.
+	StateUnixNano int64
 	// MaxState is how many bytes it lets the state take; 0: it does not say.
 	MaxState int64
 }
@@ -49,6 +52,10 @@ type Peer struct {
 	// Compared: the offset is known. One that answers may not be compared yet, for a
 	// question that took long tells nothing of a clock.
 	Compared bool
+	// State is the state's time as it tells it, less this server's Elapsed, in
+	// nanoseconds since 1970, if it is StateTold.
+	State     int64
+	StateTold bool
 }
 
 // Answers: the last question had an answer.

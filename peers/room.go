@@ -75,8 +75,11 @@ type record struct {
 	// wall clock is compared with whenever it is set.
 	day         int64
 	uncertainty time.Duration
-	compared    bool          // day is known
-	asking      chan struct{} // closed when the question under way is over; nil: none is
+	compared    bool // day is known
+	// state is the state's time less this server's Elapsed, if it is told.
+	state     int64
+	stateTold bool
+	asking    chan struct{} // closed when the question under way is over; nil: none is
 }
 
 // NewRoom makes a room in which nobody has said anything yet.
@@ -214,7 +217,10 @@ func (r *Room) note(k *record, addr string, a *Answer, before time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k.answer, k.addr, k.at, k.failures, k.err = a, addr, after, 0, nil
-	if took := after - before; a.WallUnixNano != 0 && took < noOffset {
+	took := after - before
+	k.stateTold = a.StateUnixNano != 0 && took < noOffset
+	k.state = a.StateUnixNano + int64(took/2-after)
+	if a.WallUnixNano != 0 && took < noOffset {
 		k.day, k.uncertainty = a.WallUnixNano+int64(took/2-after), took/2
 		k.compared = true
 	}
@@ -249,6 +255,7 @@ func (r *Room) fill(p *Peer, wall int64, now time.Duration) {
 		return
 	}
 	p.Answer, p.Failures, p.Error, p.Uncertainty = k.answer, k.failures, k.err, k.uncertainty
+	p.State, p.StateTold = k.state, k.stateTold
 	if k.compared {
 		p.Compared, p.Offset = true, time.Duration(k.day+int64(now)-wall)
 	}

@@ -267,6 +267,56 @@ func TestASlowAnswerComparesNoClock(t *testing.T) {
 	})
 }
 
+// The state's time is that of the other server that leads. Where none does, it is the
+// latest of those that have lived with it; and who says nothing is known only when
+// everybody was asked.
+func TestCounsel(t *testing.T) {
+	says := func(id string, state time.Duration) peers.Answer {
+		return peers.Answer{Server: id, WallUnixNano: 1, StateUnixNano: int64(state)}
+	}
+	for _, tt := range []struct {
+		name     string
+		answers  []peers.Answer
+		leader   string
+		state    time.Duration
+		known    bool
+		complete bool
+	}{
+		{"nobody was asked", nil, "", 0, false, false},
+		{"one that has not lived with it", []peers.Answer{says("b", 0)}, "", 0, false, true},
+		{"one that has", []peers.Answer{says("b", time.Hour)}, "", time.Hour, true, true},
+		{"the latest", []peers.Answer{says("b", time.Hour), says("c", 2*time.Hour)}, "", 2 * time.Hour, true, true},
+		{"the latest, first", []peers.Answer{says("b", 2*time.Hour), says("c", time.Hour)}, "", 2 * time.Hour, true, true},
+		{"the leader's", []peers.Answer{says("b", 2*time.Hour), says("c", time.Hour)}, "c", time.Hour, true, true},
+		{"the leader's, first", []peers.Answer{says("b", time.Hour), says("c", 2*time.Hour)}, "b", time.Hour, true, true},
+		{"the leader does not know yet", []peers.Answer{says("b", 0), says("c", time.Hour)}, "b", time.Hour, true, true},
+		{"this one leads", []peers.Answer{says("b", time.Hour), says("c", 2*time.Hour)}, "a", 2 * time.Hour, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld("a", "b", "c")
+				w.silence("rpc-b")
+				w.silence("rpc-c")
+				for _, a := range tt.answers {
+					w.say("rpc-"+a.Server, a)
+				}
+				for i := range w.configuration {
+					w.configuration[i].Leader = w.configuration[i].ID == tt.leader
+				}
+				r := w.room()
+				if len(tt.answers) > 0 {
+					r.Refresh(t.Context())
+				}
+				time.Sleep(time.Second)
+				c := r.Counsel()
+				if c.StateKnown != tt.known || c.State != int64(tt.state) || c.Complete != tt.complete {
+					t.Errorf("it is %+v", c)
+				}
+			})
+		})
+	}
+}
+
 // As long as a majority's clocks are within a range, so is what is taken for the
 // time of day, or before it.
 func TestAMinorityMovesNoClock(t *testing.T) {

@@ -73,6 +73,7 @@ func (o *office) establish(ctx context.Context) {
 	for ctx.Err() == nil {
 		f, err := o.n.barrier(ctx)
 		if err == nil {
+			o.n.tellStep(o.n.clock.Begin())
 			o.set(Leadership{Leader: true, Term: f.term, Index: f.index})
 			return
 		}

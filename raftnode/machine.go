@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"time"
 
@@ -29,8 +30,10 @@ type machine struct {
 	onSnapshot func()
 	// damaged says what to do about a log that can not be read.
 	damaged func(error) error
-	// follow is told the state's time after every entry and restore.
-	follow func(unixNano int64)
+	// follow is told the state's time after every entry and restore, and whether the
+	// entry came while this process lived: those up to lay were in the log before.
+	follow func(unixNano int64, live bool)
+	lay    uint64
 	// restored is told how far a snapshot reaches, once the state is that of it.
 	restored func(position) error
 	// skipped is how many revisions a snapshot leaves out after the state's.
@@ -54,7 +57,7 @@ func newMachine(state *fsm.State, fail func(error), logger hclog.Logger, m *metr
 		return nil, err
 	}
 	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}, damaged: func(err error) error { return err },
-		follow: func(int64) {}, restored: func(position) error { return nil }}, nil
+		follow: func(int64, bool) {}, lay: math.MaxUint64, restored: func(position) error { return nil }}, nil
 }
 
 // Apply implements raft.FSM. Raft calls it only to recover a cluster.
@@ -102,7 +105,7 @@ func (m *machine) applyOne(l *raft.Log) any {
 			"index", f.Index, "command", f.Command, "part", f.Part, "user", f.User, "panic", f.Value, "stack", string(f.Stack))
 	}
 	m.metrics.applied(len(results), time.Since(start))
-	m.follow(m.state.View().TimeUnixNano())
+	m.follow(m.state.View().TimeUnixNano(), l.Index > m.lay)
 	m.advance(l.Index)
 	return applied{results: results, term: l.Term}
 }
@@ -145,7 +148,7 @@ func (m *machine) Restore(r io.ReadCloser) error {
 		return fmt.Errorf("restore the state: %w", err) // it is what it was
 	}
 	m.metrics.restored(time.Since(start))
-	m.follow(m.state.View().TimeUnixNano())
+	m.follow(m.state.View().TimeUnixNano(), false)
 	m.advance(m.state.View().Index())
 	if err := m.restored(at); err != nil {
 		m.breakDown(err)

@@ -211,6 +211,11 @@ func (n *Node) newRaft(snaps *snapshotStore) (r *raft.Raft, err error) {
 		n.promises.holdsOnly(at)
 		return snaps.dropBeyond(at)
 	}
+	last, err := n.guard.LastIndex()
+	if err != nil {
+		return nil, fmt.Errorf("read the log: %w", err)
+	}
+	n.machine.lay = max(last, n.machine.appliedIndex())
 	return raft.NewRaft(n.c.raft(n.logger, n.office.notify), n.machine, n.log, n.guard, snaps, n.transport)
 }
 
@@ -309,6 +314,24 @@ func (n *Node) ID() string { return n.c.ID }
 // Clock tells the state's time.
 func (n *Node) Clock() *clock.Clock { return n.clock }
 
+// Steer tells the clock what is known of the other servers' clocks.
+func (n *Node) Steer(c clock.Counsel) { n.tellStep(n.clock.Steer(c)) }
+
+// tellStep says that the state's time was put forward: every deadline in the state
+// came nearer by as much.
+func (n *Node) tellStep(s clock.Step, stepped bool) {
+	if !stepped {
+		return
+	}
+	from, to := time.Unix(0, s.From).UTC(), time.Unix(0, s.To).UTC()
+	if s.Told {
+		n.logger.Info("the state's time goes on as a server tells it that has lived with it", "from", from, "to", to, "by", to.Sub(from))
+		return
+	}
+	n.logger.Warn("no server was found that has lived with the state: its time was put forward to the time of day as the majority's clocks have it",
+		"from", from, "to", to, "by", to.Sub(from))
+}
+
 // Addr is where the other servers reach this one.
 func (n *Node) Addr() string { return string(n.transport.LocalAddr()) }
 
@@ -376,6 +399,9 @@ func (n *Node) ProposeAsync(ps ...fsm.Proposal) (*Future, error) {
 	}
 	if !n.IsLeader() {
 		return nil, notLeader(n.raft)
+	}
+	if n.clock.NowUnixNano() == 0 {
+		return nil, &NotLeaderError{} // it does not lead yet: there is no time to stamp an entry with
 	}
 	return n.proposer.submit(ps)
 }

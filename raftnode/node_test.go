@@ -379,3 +379,31 @@ func TestShutdownAnswersEverybody(t *testing.T) {
 		}
 	})
 }
+
+// Who was there when an entry came lives with the state; who has only read its log does not.
+func TestWhoLivesWithTheState(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, onDisk(dir))
+		c.must(namespace())
+		c.same()
+		f := c.followers()[0]
+		if _, ok := f.Clock().Followed(); !ok {
+			t.Error("a follower that entries came to does not know when")
+		}
+		last := f.AppliedIndex()
+		c.kill(f.c.ID)
+		back := c.start(f.c.ID)
+		if err := back.WaitApplied(c.ctx(), last); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := back.Clock().Followed(); ok {
+			t.Error("one that has read its log knows how old it is")
+		}
+		c.must(create("after", "1"))
+		c.same()
+		if _, ok := back.Clock().Followed(); !ok {
+			t.Error("an entry came, and it does not know when")
+		}
+	})
+}

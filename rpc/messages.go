@@ -118,6 +118,8 @@ type StatusResponse struct {
 	LastContactNano int64 `msgpack:"last_contact_nano,omitempty"`
 	// WallUnixNano is the server's wall clock.
 	WallUnixNano int64 `msgpack:"wall_unix_nano,omitempty"`
+	// StateUnixNano is the state's time now; 0: the server has not lived with it.
+	StateUnixNano int64 `msgpack:"state_unix_nano,omitempty"`
 	// MaxState is how many bytes the server lets the state take; 0: it does not say.
 	MaxState int64             `msgpack:"max_state,omitempty"`
 	Raft     map[string]string `msgpack:"raft,omitempty"`

@@ -259,6 +259,7 @@ func workerNode(name string) *corev1.Node {
 func runningClock() *clock.Clock {
 	c := clock.New(clock.Process())
 	c.Lead()
+	c.Begin()
 	return c
 }
 

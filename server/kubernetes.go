@@ -30,15 +30,13 @@ const controllerVerbosity = 3
 const controllerRequests = 16
 
 // keepKubernetes runs Kubernetes' own controllers of workloads while ctx lasts. They
-// begin when every voter knows their kinds.
+// begin when every voter knows their kinds, and only where the wall clock can be gone
+// by, for they go by it: they fail Jobs and delete them by the time that it shows.
 func (s *Server) keepKubernetes(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.Background().V(controllerVerbosity))
 	for ctx.Err() == nil {
-		if s.state.View().Version() >= fsm.SinceWorkloads {
-			term := s.node.Leadership().Term // the state is at least as new
-			err := workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, workloads.Options{
-				Pods: s.podWriters(ctx, term), Authority: s.config.Authority, Autoscaler: s.config.Autoscaler, Off: s.config.ControllersOff, Open: s.vault.Open, Aggregation: s.aggregation(),
-			})
+		if s.state.View().Version() >= fsm.SinceWorkloads && s.awaitClock(ctx) {
+			err := s.whileClockIsRight(ctx, s.runKubernetes)
 			if ctx.Err() == nil {
 				s.log.Info("the controllers of workloads begin anew", "reason", err)
 			}
@@ -48,6 +46,14 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 		case <-time.After(controlInterval):
 		}
 	}
+}
+
+func (s *Server) runKubernetes(ctx context.Context) error {
+	term := s.node.Leadership().Term // the state is at least as new
+	return workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, workloads.Options{
+		Now: s.node.Clock().Time, Pods: s.podWriters(ctx, term), Authority: s.config.Authority, Autoscaler: s.config.Autoscaler,
+		Off: s.config.ControllersOff, Open: s.vault.Open, Aggregation: s.aggregation(),
+	})
 }
 
 // aggregation says how servers of others' are reached, and by what they know this cluster's.
@@ -73,7 +79,7 @@ func (s *Server) controllerConfig(ctx context.Context, name string, term uint64)
 	return &rest.Config{
 		Host:      "http://" + s.config.Name, // nobody dials it
 		UserAgent: name + "-controller",
-		Transport: &fencedRequests{newFence(ctx, term), s.api.Local(who, groups...)},
+		Transport: &fencedRequests{s.newFence(ctx, term), s.api.Local(who, groups...)},
 		QPS:       -1, // who is too fast is told so by the API
 		ContentConfig: rest.ContentConfig{
 			ContentType: kuberuntime.ContentTypeProtobuf, AcceptContentTypes: kuberuntime.ContentTypeProtobuf + "," + kuberuntime.ContentTypeJSON,
@@ -88,7 +94,7 @@ func (s *Server) podWriters(ctx context.Context, term uint64) func(controller st
 	}
 	return func(controller string) workloads.PodWriter {
 		who, groups := controllerUser(controller)
-		return &fencedPods{newFence(ctx, term), s.api.LocalPods(who, groups...)}
+		return &fencedPods{s.newFence(ctx, term), s.api.LocalPods(who, groups...)}
 	}
 }
 
@@ -101,23 +107,28 @@ func controllerUser(controller string) (name string, groups []string) {
 // what a request writes.
 type here struct{}
 
-// fence lets writes through while a leadership lasts. What is written is proposed by
+// fence lets writes through while a leadership lasts, and while the wall clock that they
+// were decided by is right. What is written is proposed by
 // this server, in this term, or not at all: so a new leader, which begins when it has applied all that
 // the one before it had proposed, never meets a write that was thought of on an older state.
 type fence struct {
 	leading context.Context
 	term    uint64
+	astray  func() bool   // then nothing is let through
 	places  chan struct{} // one is taken by each write
 }
 
-func newFence(leading context.Context, term uint64) *fence {
-	return &fence{leading, term, make(chan struct{}, controllerRequests*runtime.GOMAXPROCS(0))}
+func (s *Server) newFence(leading context.Context, term uint64) *fence {
+	return &fence{leading, term, s.goesAstray, make(chan struct{}, controllerRequests*runtime.GOMAXPROCS(0))}
 }
 
 // enter gives the context of a write, once there is a place for it. leave ends it.
 func (f *fence) enter(ctx context.Context) (_ context.Context, leave func(), err error) {
 	if err := f.leading.Err(); err != nil {
 		return nil, nil, err
+	}
+	if f.astray() {
+		return nil, nil, errAstray
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, here{}, f.term))
 	stop := context.AfterFunc(f.leading, cancel)

@@ -102,7 +102,7 @@ func TestControllersAskAFewThingsAtATime(t *testing.T) {
 	const places, asks = 3, 50
 	leading, end := context.WithCancel(t.Context())
 	next := &counting{arrived: make(chan struct{}, asks), goOn: make(chan struct{})}
-	f := &fencedRequests{&fence{leading: leading, places: make(chan struct{}, places)}, next}
+	f := &fencedRequests{&fence{leading: leading, astray: func() bool { return false }, places: make(chan struct{}, places)}, next}
 	results := make(chan error, asks)
 	for range asks {
 		go func() {

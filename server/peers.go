@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/peers"
@@ -57,11 +56,15 @@ func (s *Server) hintedAddresses(id string) []string {
 func (s *Server) describe() peers.Answer {
 	stats := s.node.ServerStats()
 	leader, _ := s.node.Leader()
+	state, ok := s.node.Clock().Followed()
+	if !ok {
+		state = 0
+	}
 	return peers.Answer{
 		Server: s.config.Name, Cluster: s.node.ClusterID(), Version: s.config.Version, Behaviour: s.knownVersion(),
 		RPCAddr: s.config.RPCAddr, HTTPAddr: s.config.HTTPAddr, NonVoter: s.config.NonVoter, Leader: leader,
 		LastTerm: stats.LastTerm, LastIndex: stats.LastIndex, LastContact: stats.LastContact,
-		Applied: s.state.View().Index(), WallUnixNano: s.node.Clock().Wall(), MaxState: s.config.MaxState,
+		Applied: s.state.View().Index(), WallUnixNano: s.node.Clock().Wall(), StateUnixNano: state, MaxState: s.config.MaxState,
 	}
 }
 
@@ -83,7 +86,7 @@ func (s *Server) askPeer(ctx context.Context, addr string) (peers.Answer, error)
 		Server: a.Server, Cluster: a.Cluster, Version: a.Version, Behaviour: int(a.CommandVersion),
 		RPCAddr: a.RPCAddr, HTTPAddr: a.HTTPAddr, NonVoter: a.NonVoter, Leader: a.Leader,
 		LastTerm: a.LastTerm, LastIndex: a.LastIndex, LastContact: time.Duration(a.LastContactNano),
-		Applied: a.Index, WallUnixNano: a.WallUnixNano, MaxState: a.MaxState,
+		Applied: a.Index, WallUnixNano: a.WallUnixNano, StateUnixNano: a.StateUnixNano, MaxState: a.MaxState,
 	}, nil
 }
 
@@ -94,7 +97,8 @@ func (h handler) Status(context.Context, *rpc.StatusRequest) (*rpc.StatusRespons
 		Server: a.Server, Cluster: a.Cluster, Version: a.Version, CommandVersion: uint32(a.Behaviour),
 		RPCAddr: a.RPCAddr, HTTPAddr: a.HTTPAddr, NonVoter: a.NonVoter, Leader: a.Leader,
 		LastTerm: a.LastTerm, LastIndex: a.LastIndex, LastContactNano: int64(a.LastContact),
-		Index: a.Applied, Revision: h.state.View().Revision(), Workers: h.rpc.Hub.Count(), WallUnixNano: a.WallUnixNano, MaxState: a.MaxState,
+		Index: a.Applied, Revision: h.state.View().Revision(), Workers: h.rpc.Hub.Count(),
+		WallUnixNano: a.WallUnixNano, StateUnixNano: a.StateUnixNano, MaxState: a.MaxState,
 	}, nil
 }
 
@@ -213,69 +217,4 @@ func (s *Server) startAutopilot(ctx context.Context) {
 		RemoveDead: c.CleanupDeadServers, MinQuorum: c.MinQuorum, StableFor: c.ServerStabilizationTime,
 		MaxSilence: c.LastContactThreshold, MaxTrailing: c.MaxTrailingLogs,
 	}, members{s})
-}
-
-// clockLoop steers the clock of the leadership by the voters' clocks, and lets
-// nobody lead whose clock is far off.
-func (s *Server) clockLoop(ctx context.Context) {
-	watch := s.node.WatchLeadership(ctx)
-	ticker := time.NewTicker(peers.DefaultInterval)
-	defer ticker.Stop()
-	var said time.Duration
-	for {
-		s.patience() // takes note of a leader
-		s.node.Clock().Steer(s.room.Day())
-		by, astray := s.room.Astray(s.config.maxClockOffset())
-		if astray && (by-said).Abs() > time.Second {
-			s.log.Error("this server's clock is far off that of the majority: set it right; it will not lead",
-				"offset", -by, "bound", s.config.maxClockOffset())
-		}
-		said = by
-		if astray && s.node.IsLeader() {
-			s.handOverTo(ctx, s.bestClock())
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-watch:
-			s.room.Refresh(ctx)
-		case <-ticker.C:
-		}
-	}
-}
-
-// clockStatus is what this server's clocks show.
-func (s *Server) clockStatus() operator.Clock {
-	day, known := s.room.TimeOfDay()
-	_, astray := s.room.Astray(s.config.maxClockOffset())
-	return operator.Clock{
-		Known: known, OffsetNano: -int64(day), StateAheadNano: int64(s.node.Clock().Ahead()),
-		Astray: astray, MaxOffsetNano: int64(s.config.maxClockOffset()),
-	}
-}
-
-// bestClock is the voter that is furthest of those that answer and whose clocks
-// agree with the majority's; "" if there is none.
-func (s *Server) bestClock() string {
-	day, known := s.room.TimeOfDay()
-	best, index := "", uint64(0)
-	for _, p := range s.room.Peers() {
-		if known && p.Voter && !p.Self && p.Answers() && p.Compared && (p.Offset-day).Abs() <= s.config.maxClockOffset() && p.Answer.LastIndex > index {
-			best, index = p.ID, p.Answer.LastIndex
-		}
-	}
-	return best
-}
-
-func (s *Server) handOverTo(ctx context.Context, id string) {
-	if id == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, leaderWait)
-	defer cancel()
-	if err := s.node.TransferLeadership(ctx, id); err != nil {
-		s.log.Warn("the leadership could not be handed over", "to", id, "error", err)
-		return
-	}
-	s.log.Info("handed the leadership over, for this server's clock is far off", "to", id)
 }

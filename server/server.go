@@ -51,8 +51,9 @@ type Server struct {
 	beats heartbeats
 	// renewals are those that this server, while it leads, has taken.
 	renewals renewals
-	led      atomic.Int64 // when a leader was known last, of the clock's Elapsed
-	pushed   atomic.Int64 // revision up to which workers were pushed to
+	led      atomic.Int64             // when a leader was known last, of the clock's Elapsed
+	standing atomic.Pointer[standing] // of the wall clock
+	pushed   atomic.Int64             // revision up to which workers were pushed to
 	said     reportedStatuses
 	shares   *shares // of the workers
 	samples  *samples

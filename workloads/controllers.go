@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/bootstrap"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
@@ -43,6 +42,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/volume/persistentvolume"
 	"k8s.io/kubernetes/pkg/controller/volume/pvcprotection"
 	"k8s.io/kubernetes/pkg/controller/volume/pvprotection"
+	utilclock "k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/informers"
@@ -116,9 +116,6 @@ const (
 	endpointsOfASlice = 100
 	// mirroredOfASubset is how many addresses of a subset of Endpoints are copied into slices.
 	mirroredOfASubset = 1000
-	// A DaemonSet's pods that fail on a node are made again there after longer and
-	// longer.
-	daemonBackoff, maxDaemonBackoff = time.Second, 15 * time.Minute
 	// volumeSync is how often the binder looks at all volumes and claims again: at those
 	// that it failed at.
 	volumeSync = 15 * time.Second
@@ -139,8 +136,8 @@ const jobBatch = 100 * time.Millisecond
 // lookAtJobsOften makes it so, before the first controller of Jobs is made.
 var lookAtJobsOften = sync.OnceFunc(func() { job.SyncJobBatchPeriod = jobBatch })
 
-// entries is the list of what is run.
-func entries() []entry {
+// entries is the list of what is run, by the clock of whoever takes one.
+func entries(now utilclock.Clock) []entry {
 	return []entry{
 		{"deployment", 5, informers.InObjectsOf("deployments"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return deployment.NewDeploymentController(ctx, f.Apps().V1().Deployments(), f.Apps().V1().ReplicaSets(), f.Core().V1().Pods(), c)
@@ -151,7 +148,7 @@ func entries() []entry {
 		}},
 		{"daemonset", 2, informers.InObjectsOf("daemonsets"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return daemon.NewDaemonSetsController(ctx, f.Apps().V1().DaemonSets(), f.Apps().V1().ControllerRevisions(),
-				f.Core().V1().Pods(), f.Core().V1().Nodes(), c, flowcontrol.NewBackOff(daemonBackoff, maxDaemonBackoff))
+				f.Core().V1().Pods(), f.Core().V1().Nodes(), c, daemonBackoffs(now))
 		}},
 		{"job", 5, informers.InObjectsOf("jobs"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return job.NewController(ctx, c, f.Core().V1().Pods(), f.Batch().V1().Jobs(), nil, nil)
@@ -211,7 +208,7 @@ func entries() []entry {
 // Names are the names of the controllers that can be left out.
 func Names() []string {
 	names := []string{autoscalerController}
-	for _, e := range entries() {
+	for _, e := range entries(nil) {
 		names = append(names, e.name)
 	}
 	return names
@@ -222,7 +219,7 @@ func Names() []string {
 func construct(ctx context.Context, state State, config func(controller string) *rest.Config, made factory, f *informers.Feed, o Options) ([]begun, error) {
 	lookAtJobsOften()
 	var out []begun
-	for _, e := range entries() {
+	for _, e := range entries(o.clock()) {
 		if slices.Contains(o.Off, e.name) {
 			continue
 		}

@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -15,6 +16,8 @@ type State = informers.State
 
 // Options are what some controllers need to know.
 type Options struct {
+	// Now is the state's time, for those that can be given a clock; nil: the wall clock.
+	Now func() time.Time
 	// Authority names the certificate and the key that requests for certificates are signed
 	// with; zero: they are not signed here.
 	Authority  pki.Files
