@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"strconv"
 	"strings"
@@ -291,9 +292,7 @@ func jsonMembers(t reflect.Type) map[string]reflect.Type {
 		case !f.Anonymous && options == "":
 			members[f.Name] = f.Type
 		case (f.Anonymous || strings.Contains(options, "inline")) && inner.Kind() == reflect.Struct:
-			for name, member := range jsonMembers(inner) {
-				members[name] = member
-			}
+			maps.Copy(members, jsonMembers(inner))
 		}
 	}
 	membersOfTypes.Store(t, members)
@@ -326,6 +325,7 @@ func nestsIn(t reflect.Type, above, done map[reflect.Type]bool) bool {
 		return false
 	}
 	above[t] = true
+	// order does not matter: it is asked whether there is one.
 	for _, f := range protobufFields(t) {
 		if nestsIn(f.Type, above, done) {
 			return true
