@@ -3,13 +3,16 @@ package fsm
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/model"
 )
 
 func claimingWorld(t *testing.T, v worstVolumes) *worstWorld {
@@ -145,26 +148,26 @@ func TestManyUseAClaimOfOne(t *testing.T) {
 	}
 }
 
-// TestWhatClaimsSayIsBounded: what is remembered of it holds no more than it may, whatever it is that is to be kept next.
+// TestWhatClaimsSayIsBounded: what is remembered of it holds no more than it may, whatever it is that is to be kept next, and
+// nothing of another time.
 func TestWhatClaimsSayIsBounded(t *testing.T) {
-	w := claimingWorld(t, worstVolumes{Free: 20_000, Claims: 16, Demands: 16})
-	x := w.state.live.effective
-	for i := range 20 {
-		v := w.state.View()
-		pod, _ := v.Pods.Get(w.waitingName(i).Key)
-		if asks := v.volumesFor(pod); asks.Bytes() > maxOfferBytes {
-			t.Fatalf("one pod's hold %d bytes", asks.Bytes())
+	v := &corev1.PersistentVolume{}
+	offer := model.NewOffer(slices.Repeat([]*model.FreeVolume{model.NewFreeVolume(v, nil)}, maxVolumesBytes/8*2/5))
+	x, at := new(effectiveClasses), new(volumesAt)
+	for i := range 10 {
+		asks := x.volumes(at, volumesKey{pod: fmt.Sprint(i)}, func() *model.Volumes {
+			b := new(model.VolumesBuilder)
+			b.Want(x.offer(VolumeList{demand: fmt.Sprint(i)}, func() *model.Offer { return offer }), apiresource.Quantity{}, false, nil)
+			return b.Done()
+		})
+		if held := len(x.claims) * asks.Bytes(); held > maxVolumesBytes || len(x.claims) == 0 {
+			t.Fatalf("%d bytes are held of what claims say", held)
 		}
-		held := 0
-		for _, asks := range x.claims {
-			held += asks.Bytes()
+		if held := len(x.offers) * offer.Bytes(); held > maxOfferBytes || len(x.offers) == 0 {
+			t.Fatalf("%d bytes are held of lists", held)
 		}
-		if held > maxVolumesBytes || x.claimBytes > maxVolumesBytes || x.offerBytes > maxOfferBytes {
-			t.Fatalf("%d bytes are held, counted as %d, and of lists %d", held, x.claimBytes, x.offerBytes)
-		}
-		w.must(w.storeNew(PersistentVolumes, w.volume(1_000_000+i)))
-		if v := w.state.View(); v.volumesFor(pod) == nil || x.claimsAt != v.volumes.at || len(x.claims) != 1 {
-			t.Fatalf("what was said before is kept: %d", len(x.claims))
-		}
+	}
+	if x.volumes(new(volumesAt), volumesKey{}, func() *model.Volumes { return nil }); len(x.claims) != 1 {
+		t.Errorf("%d are kept of another time", len(x.claims)-1)
 	}
 }
