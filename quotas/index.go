@@ -68,36 +68,41 @@ func (x *Index) PutPod(namespace string, was, is *Pod) {
 			continue
 		}
 		k := p.pod.kind()
-		x.sum(sumKey(namespace, k), p.pod, p.f)
+		sum(&x.sums, sumKey(namespace, k), p.pod.uses(), p.f)
 		if p.pod.class != "" { // those without are what is left
-			x.sum(classKey(namespace, k, p.pod.class), p.pod, p.f)
+			sum(&x.sums, classKey(namespace, k, p.pod.class), p.pod.uses(), p.f)
 		}
 	}
+	x.recount(namespace, func(q *quota) (less, more amounts) {
+		if was != nil && q.scopes.has(was) {
+			less = was.uses()
+		}
+		if is != nil && q.scopes.has(is) {
+			more = is.uses()
+		}
+		return less, more
+	})
+}
+
+// recount takes off what the quotas of a namespace have used, and adds, what change says of each.
+func (x *Index) recount(namespace string, change func(q *quota) (less, more amounts)) {
 	x.of(namespace, func(q *quota) bool {
 		x.work += workQuota
-		less, more := was != nil && q.scopes.has(was), is != nil && q.scopes.has(is)
-		if !less && !more {
-			return true
+		if less, more := change(q); len(less)+len(more) > 0 {
+			x.quotas.Set(q.key, q.with(q.used.minus(less).plus(more)))
+			x.touched.Set(q.key, struct{}{})
 		}
-		used := q.used
-		if less {
-			used = used.minus(was.uses())
-		}
-		if more {
-			used = used.plus(is.uses())
-		}
-		x.quotas.Set(q.key, q.with(used))
-		x.touched.Set(q.key, struct{}{})
 		return true
 	})
 }
 
-func (x *Index) sum(key string, p *Pod, f func(a, b amounts) amounts) {
-	before, _ := x.sums.Get(key)
-	if after := f(before, p.uses()); len(after) == 0 {
-		x.sums.Delete(key)
+// sum changes what is summed up under a key by what somebody uses.
+func sum(sums *store.Tree[amounts], key string, uses amounts, f func(a, b amounts) amounts) {
+	before, _ := sums.Get(key)
+	if after := f(before, uses); len(after) == 0 {
+		sums.Delete(key)
 	} else {
-		x.sums.Set(key, after)
+		sums.Set(key, after)
 	}
 }
 

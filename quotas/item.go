@@ -173,37 +173,20 @@ func selects(r *corev1.ScopedResourceSelectorRequirement, names []string) bool {
 // PutItem takes in that an item of a namespace came, changed or went: nil stands for one that is not there.
 func (x *Index) PutItem(namespace string, was, is *Item) {
 	if was != nil {
-		x.sumItem(was.key(namespace), was, amounts.minus)
+		sum(&x.items, was.key(namespace), was.uses(), amounts.minus)
 	}
 	if is != nil {
-		x.sumItem(is.key(namespace), is, amounts.plus)
+		sum(&x.items, is.key(namespace), is.uses(), amounts.plus)
 	}
-	x.of(namespace, func(q *quota) bool {
-		x.work += workQuota
-		less, more := was != nil && q.scopes.hasItem(was), is != nil && q.scopes.hasItem(is)
-		if !less && !more {
-			return true
+	x.recount(namespace, func(q *quota) (less, more amounts) {
+		if was != nil && q.scopes.hasItem(was) {
+			less = was.uses()
 		}
-		used := q.used
-		if less {
-			used = used.minus(was.uses())
+		if is != nil && q.scopes.hasItem(is) {
+			more = is.uses()
 		}
-		if more {
-			used = used.plus(is.uses())
-		}
-		x.quotas.Set(q.key, q.with(used))
-		x.touched.Set(q.key, struct{}{})
-		return true
+		return less, more
 	})
-}
-
-func (x *Index) sumItem(key string, i *Item, f func(a, b amounts) amounts) {
-	before, _ := x.items.Get(key)
-	if after := f(before, i.uses()); len(after) == 0 {
-		x.items.Delete(key)
-	} else {
-		x.items.Set(key, after)
-	}
 }
 
 // itemsIn is what the items use that are meant by scopes.
