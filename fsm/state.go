@@ -90,19 +90,26 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() 
 func (s *State) begin(index, term uint64, h Header) *Tx {
 	v := s.live
 	v.bill = new(bill)
-	resized, counted := v.resizes(), v.countsItems()
+	before := v.Version()
 	tx := &Tx{
 		Tx: store.Begin(&v.Position, index, term, h, s.spare), view: v,
 		began: v.work(), beganBudgets: v.budgets.Work() + v.quotas.Work(), bill: v.bill,
 	}
-	if !resized && v.resizes() {
-		v.beginResizing()
-	}
-	if !counted && v.countsItems() {
-		v.beginItems()
+	v.beginRules(before)
+	if before < SinceItems && v.countsItems() {
 		tx.flushQuotas()
 	}
 	return tx
+}
+
+// beginRules does what rules that begin ask of the whole state, which went by an earlier version until now.
+func (v *live) beginRules(before int) {
+	if before < SinceResize && v.resizes() {
+		v.beginResizing()
+	}
+	if before < SinceItems && v.countsItems() {
+		v.beginItems()
+	}
 }
 
 // carryOut applies commands one after the other.

@@ -90,14 +90,9 @@ func (v *View) stagedReader() io.Reader {
 func (tx *Tx) replace(restored *live, id string) {
 	at := tx.view.Position
 	at.SkipTo(max(at.Revision(), restored.Revision()) + tx.view.skippedAtRestore())
-	resized, counted := restored.resizes(), restored.countsItems()
+	before := restored.Version()
 	restored.Position = at.WithRowsOf(restored.Position)
-	if !resized && restored.resizes() {
-		restored.beginResizing()
-	}
-	if !counted && restored.countsItems() {
-		restored.beginItems()
-	}
+	restored.beginRules(before)
 	*tx.view = *restored
 	tx.Undo(0) // what the entry did before is gone with the state
 	tx.replaced = at.Revision()
