@@ -152,7 +152,7 @@ func TestManyUseAClaimOfOne(t *testing.T) {
 // nothing of another time.
 func TestWhatClaimsSayIsBounded(t *testing.T) {
 	v := &corev1.PersistentVolume{}
-	offer := model.NewOffer(slices.Repeat([]*model.FreeVolume{model.NewFreeVolume(v, nil)}, maxVolumesBytes/8*2/5))
+	offer := model.NewOffer(slices.Repeat([]*model.FreeVolume{model.NewFreeVolume(v, func(string) *model.FreeVolume { return nil })}, maxVolumesBytes/8*2/5))
 	x, at := new(effectiveClasses), new(volumesAt)
 	for i := range 10 {
 		asks := x.volumes(at, volumesKey{pod: fmt.Sprint(i)}, func() *model.Volumes {

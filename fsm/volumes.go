@@ -126,8 +126,11 @@ func (x *volumeOrders) putOut(volume *corev1.PersistentVolume) {
 		return
 	}
 	class := model.VolumeClass(volume)
-	_, beside, _ := x.offered.First(ofClass(class) + model.SiteKey(volume))
-	x.offered.Set(ofClass(class)+model.FreeKey(volume), model.NewFreeVolume(volume, beside))
+	free := model.NewFreeVolume(volume, func(site string) *model.FreeVolume {
+		_, beside, _ := x.offered.First(ofClass(class) + site)
+		return beside
+	})
+	x.offered.Set(ofClass(class)+free.Key(), free)
 	x.restock(class, 1)
 }
 

@@ -33,9 +33,11 @@ type site struct {
 	asks   int // conditions for a node's labels
 }
 
-// NewFreeVolume is to be told of a volume that is at the same site, if one is known: what sites are is kept once.
-func NewFreeVolume(v *corev1.PersistentVolume, beside *FreeVolume) *FreeVolume {
+// NewFreeVolume asks for a volume that is at the same site, by the prefix of its FreeKey, or for the next one or nil: what sites
+// are is kept once.
+func NewFreeVolume(v *corev1.PersistentVolume, near func(site string) *FreeVolume) *FreeVolume {
 	key, host, hosted := siteOf(v)
+	beside := near(key)
 	f := &FreeVolume{Volume: v, size: sizeKey(v.Spec.Capacity[corev1.ResourceStorage])}
 	f.sum = sha256.Sum256([]byte(key + f.size + v.Name))
 	if f.Traits = traitsOf(v); beside != nil && beside.Traits == f.Traits {
@@ -63,12 +65,7 @@ func traitsOf(v *corev1.PersistentVolume) string {
 	return b.String()
 }
 
-// SiteKey is equal for volumes that are reached from the same nodes.
-func SiteKey(v *corev1.PersistentVolume) string {
-	key, _, _ := siteOf(v)
-	return key
-}
-
+// siteOf gives a key that is equal for volumes that are reached from the same nodes, and the host that has them alone.
 func siteOf(v *corev1.PersistentVolume) (key, host string, hosted bool) {
 	sum := sha256.Sum256([]byte(reachText(v)))
 	if host, hosted = hostOf(v); hosted && !strings.Contains(host, "\x00") { // which no label has
@@ -79,8 +76,12 @@ func siteOf(v *corev1.PersistentVolume) (key, host string, hosted bool) {
 
 // FreeKey sorts free volumes by sites, those of one site by how much they hold, and those of one size by name.
 func FreeKey(v *corev1.PersistentVolume) string {
-	return SiteKey(v) + sizeKey(v.Spec.Capacity[corev1.ResourceStorage]) + v.Name
+	site, _, _ := siteOf(v)
+	return site + sizeKey(v.Spec.Capacity[corev1.ResourceStorage]) + v.Name
 }
+
+// Key is the volume's FreeKey.
+func (f *FreeVolume) Key() string { return f.site.key + f.size + f.Volume.Name }
 
 // sizeKey sorts amounts, which have no more than nine digits behind the point, as Cmp does; those below zero, which no volume
 // has and no claim asks for, are none.

@@ -80,7 +80,7 @@ func TestOffersChooseLikeALookAtAll(t *testing.T) {
 			for l := range lists {
 				if in>>l&1 == 1 {
 					lists[l] = append(lists[l], v)
-					shared[l] = append(shared[l], NewFreeVolume(v, nil))
+					shared[l] = append(shared[l], NewFreeVolume(v, func(string) *FreeVolume { return nil }))
 				}
 			}
 		}
