@@ -313,11 +313,11 @@ func worstCases() []worstCase {
 		})},
 		{"PutObject/volume", single(func(w *worstWorld, _ int) Command {
 			w.fresh++
-			return w.storeNew(PersistentVolumes, w.volume(1_000_000+w.fresh))
+			return w.storeNew(PersistentVolumes, w.volumes().Volume(1_000_000+w.fresh))
 		})},
 		{"PutObject/volume-full", several(1000, func(w *worstWorld, _ int) Command {
 			w.fresh++
-			return w.storeNew(PersistentVolumes, w.volume(1_000_000+w.fresh))
+			return w.storeNew(PersistentVolumes, w.volumes().Volume(1_000_000+w.fresh))
 		})},
 		{"PutObject/replicaset", single(func(w *worstWorld, i int) Command { return w.replicaSet(int32(i), i == 0 && !w.Replicas) })},
 		{"ScaleIn", func(w *worstWorld, at int) []Command {

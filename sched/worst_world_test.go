@@ -395,7 +395,7 @@ func (w *worstWorld) happen(event string) {
 		ns.Labels = map[string]string{"new": fmt.Sprint(w.fresh)}
 		w.Must(&fsm.PutNamespace{Namespace: fsm.NamespaceWire{Object: ns}})
 	case "volume":
-		w.many(1, func(int) fsm.Command { return w.storeNew(fsm.PersistentVolumes, w.volume(1_000_000+w.fresh)) })
+		w.many(1, func(int) fsm.Command { return w.storeNew(fsm.PersistentVolumes, w.volumes().Volume(1_000_000+w.fresh)) })
 	case "disputes":
 		for i := range min(1000, w.Waiting) {
 			if e, ok := w.State.View().Queue.Get("default/" + w.waitingName(i)); ok {
