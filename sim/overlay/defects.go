@@ -62,7 +62,7 @@ func state() []Mutant {
 		{"volume-not-let-go", "a volume that nobody claims any more stays", Edit{"controller/local_volumes.go",
 			"\t\tcase volume.DeletionTimestamp != nil && model.IsLetGo(volume)", "\t\tcase !ON && volume.DeletionTimestamp != nil && model.IsLetGo(volume)"}},
 		{"quota-charged-twice", "a pod is charged to its quota twice", Edit{"quotas/index.go",
-			"\t\t\tused = used.plus(is.uses())\n", "\t\t\tused = used.plus(is.uses())\n\t\t\tif ON && was == nil {\n\t\t\t\tused = used.plus(is.uses())\n\t\t\t}\n"}},
+			"\t\t\tmore = is.uses()\n", "\t\t\tif more = is.uses(); ON && was == nil {\n\t\t\t\tmore = more.plus(more)\n\t\t\t}\n"}},
 		{"revisions-given-again", "who goes on without a quorum gives out revisions that others have given out", Edit{"raftnode/node.go",
 			"\tscratch.skipped = lostRevisions\n", "\tif !ON {\n\t\tscratch.skipped = lostRevisions\n\t}\n"}},
 		{"feed-skips-one", "who follows the changes is not told of one when there are many", Edit{"store/feed.go",
@@ -147,9 +147,9 @@ func service() []Mutant {
 func covers() []Mutant {
 	return []Mutant{
 		{"leader-of-before-writes", "what is under way does not end with the leadership", Edit{"server/kubernetes.go",
-			"\tif err := f.leading.Err(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tctx, cancel :=",
+			"\tif err := f.leading.Err(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tif f.astray() {",
 			"\tif ON {\n\t\tlate := *f\n\t\tctx, late.leading, f = context.WithoutCancel(ctx), context.WithoutCancel(f.leading), &late\n\t}\n" +
-				"\tif err := f.leading.Err(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tctx, cancel :="}},
+				"\tif err := f.leading.Err(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tif f.astray() {"}},
 	}
 }
 
