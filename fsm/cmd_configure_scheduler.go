@@ -67,6 +67,7 @@ func (c *ConfigureScheduler) Apply(tx *Tx) Result {
 	before := v.SchedulerConfig()
 	put(tx, v.Config, config.Name, config)
 	tx.trimEvents(int(*config.Spec.EventLimit))
+	tx.forgetArrivals()
 	tx.followProfiles(before, config)
 	tx.endDisallowedReservation()
 	return Result{Table: v.Config.Name(), Object: config}

@@ -76,21 +76,25 @@ func (tx *Tx) putEvent(e *corev1.Event, limit int) {
 	if _, last, ok := v.arrivals.Max(); !ok || v.TimeUnixNano()-last.TimeUnixNano >= arrivalGrain {
 		put(tx, v.arrivals, arrivalKey(v.Revision()+1), &eventArrival{v.TimeUnixNano()})
 	}
+	oldest, _, _ := v.eventOrder.Min()
 	put(tx, v.Events, e.Namespace+"/"+e.Name, e)
 	tx.trimEvents(limit)
+	if is, _, _ := v.eventOrder.Min(); is != oldest {
+		tx.forgetArrivals()
+	}
 }
 
 // maxTrimmed bounds how many events, or records, go at once when fewer are to be
 // kept; the others go as new ones come.
 const maxTrimmed = 10_000
 
+// trimEvents lets the oldest events go that are too many; what is known of them stays until forgetArrivals.
 func (tx *Tx) trimEvents(limit int) {
 	v := tx.view
 	for n := 0; n < maxTrimmed && (v.Events.Len() > limit || v.eventBytes > maxEventsBytes); n++ {
 		_, oldest, _ := v.eventOrder.Min()
 		remove(tx, v.Events, oldest.key)
 	}
-	tx.forgetArrivals()
 }
 
 // removeEventsBefore removes at most so many events that came before a time, and

@@ -100,13 +100,21 @@ func (t *Topology) pod(node string, c *Class, pods int32, isLeaving bool) {
 	}
 }
 
-// manySlots is from how many nodes on a kind has a map of them.
+// manySlots is from how many nodes on a kind has a map of them, and up to how many kinds on a node are looked through there.
 const manySlots = 16
 
 // standingOf is what is on a node of a kind, nil for nothing. A node may have thousands of kinds, and a kind thousands of
 // nodes.
 func (t *Topology) standingOf(k *kind, slot int32) *standing {
 	s := &t.spots[slot]
+	if len(s.standing) <= manySlots { // mostly, and it is at hand
+		for i := range s.standing {
+			if s.standing[i].kind == k {
+				return &s.standing[i]
+			}
+		}
+		return nil
+	}
 	if k.where != nil {
 		if i, ok := k.where[slot]; ok {
 			return &s.standing[k.slots[i].at]

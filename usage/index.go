@@ -334,14 +334,14 @@ func (x *Index) Describe(f func(line string)) {
 		f(fmt.Sprintf("placed %q: @%s %x", at, p.pod.ResourceVersion, p.class.Signature))
 		return true
 	})
-	uses := func(name string, t store.Tree[*model.Usage]) {
-		t.Scan("", func(at string, u *model.Usage) bool {
-			f(fmt.Sprintf("%s %q: %+v", name, at, *u))
-			return true
-		})
-	}
-	uses("used", x.used.total)
-	uses("used by level", x.used.levels)
+	x.used.total.Scan("", func(at string, s nodeSum) bool {
+		f(fmt.Sprintf("used %q: %+v of %d priorities, only %d", at, *s.all, s.levels, s.only))
+		return true
+	})
+	x.used.levels.Scan("", func(at string, u *model.Usage) bool {
+		f(fmt.Sprintf("used by level %q: %+v", at, *u))
+		return true
+	})
 	x.offers.Scan("", func(at string, o *model.Resources) bool {
 		f(fmt.Sprintf("offer %q: %+v", at, *o))
 		return true

@@ -15,8 +15,15 @@ import (
 // over the pods. A pod that comes or goes costs the same however many
 // priorities there are on its node.
 type nodeSums struct {
-	total  store.Tree[*model.Usage] // node
-	levels store.Tree[*model.Usage] // levelKey: the pods of one priority; none without a pod
+	total  store.Tree[nodeSum]      // node; none without a pod
+	levels store.Tree[*model.Usage] // levelKey: the pods of one priority; none without a pod, or where all are of one
+}
+
+// nodeSum is what the running pods of one node have requested.
+type nodeSum struct {
+	all    *model.Usage
+	levels int32 // priorities of these pods
+	only   int32 // where there is one: which
 }
 
 func (x *nodeSums) fork() nodeSums { return nodeSums{total: x.total.Fork(), levels: x.levels.Fork()} }
@@ -31,52 +38,92 @@ func priorityInLevel(key string) int32 {
 	return int32(^binary.BigEndian.Uint32([]byte(key[len(key)-4:])) ^ 1<<31)
 }
 
-// add counts one more pod on a node. Where all pods are of one priority, its sum is
-// that of the node, and kept once.
+// add counts one more pod on a node.
 func (x *nodeSums) add(node string, c *model.Class) {
-	level := levelKey(node, c.Priority)
-	was, ofLevel := x.of(node), sumAt(&x.levels, level)
-	next := was.With(c)
-	x.total.Set(node, &next)
-	if ofLevel == was {
-		x.levels.Set(level, &next)
-		return
+	was, some := x.total.Get(node)
+	if !some {
+		was = nodeSum{all: noUse, levels: 1, only: c.Priority}
 	}
-	own := ofLevel.With(c)
-	x.levels.Set(level, &own)
+	next := was.all.With(c)
+	is := nodeSum{&next, was.levels, was.only}
+	if was.levels > 1 || was.only != c.Priority {
+		is.levels, is.only = x.addToLevel(node, c, was), 0
+	}
+	x.total.Set(node, is)
+}
+
+// addToLevel counts one more pod of a priority on a node where there are others, and says how many priorities there are then.
+func (x *nodeSums) addToLevel(node string, c *model.Class, was nodeSum) (levels int32) {
+	if was.levels == 1 {
+		x.levels.Set(levelKey(node, was.only), was.all)
+	}
+	key := levelKey(node, c.Priority)
+	ofLevel, has := x.levels.Get(key)
+	if !has {
+		ofLevel, was.levels = noUse, was.levels+1
+	}
+	next := ofLevel.With(c)
+	x.levels.Set(key, &next)
+	return was.levels
 }
 
 // remove counts one pod less.
 func (x *nodeSums) remove(node string, c *model.Class) {
-	count := func(t *store.Tree[*model.Usage], key string) {
-		u, ok := t.Get(key)
-		if !ok {
-			panic("usage: a pod leaves a node that does not count it")
-		}
-		if next := u.Without(c); next.Requested.Pods == 0 {
-			t.Delete(key)
-		} else {
-			t.Set(key, &next)
-		}
+	was, some := x.total.Get(node)
+	if !some {
+		panic("usage: a pod leaves a node that does not count it")
 	}
-	count(&x.total, node)
-	count(&x.levels, levelKey(node, c.Priority))
+	next := was.all.Without(c)
+	is := nodeSum{&next, was.levels, was.only}
+	switch {
+	case next.Requested.Pods == 0:
+		x.total.Delete(node)
+		return
+	case was.levels > 1:
+		is.levels, is.only = x.removeFromLevel(node, c, was)
+	}
+	x.total.Set(node, is)
+}
+
+// removeFromLevel counts one pod of a priority less on a node where there are others, and says how many priorities there
+// are then, and which it is if there is one.
+func (x *nodeSums) removeFromLevel(node string, c *model.Class, was nodeSum) (levels, only int32) {
+	key := levelKey(node, c.Priority)
+	ofLevel, has := x.levels.Get(key)
+	if !has {
+		panic("usage: a pod leaves a node that does not count one of its priority")
+	}
+	next := ofLevel.Without(c)
+	if next.Requested.Pods > 0 {
+		x.levels.Set(key, &next)
+		return was.levels, 0
+	}
+	x.levels.Delete(key)
+	if was.levels > 2 {
+		return was.levels - 1, 0
+	}
+	x.levels.Scan(node+"/", func(key string, _ *model.Usage) bool {
+		only = priorityInLevel(key)
+		return false
+	})
+	x.levels.Delete(levelKey(node, only))
+	return 1, only
 }
 
 // renew makes what is used of a node another object.
 func (x *nodeSums) renew(node string) {
-	u := *x.of(node)
-	x.total.Set(node, &u)
+	s, _ := x.total.Get(node)
+	u := *s.all
+	s.all = &u
+	x.total.Set(node, s)
 }
 
 // noUse is never changed.
 var noUse = &model.Usage{}
 
-func (x *nodeSums) of(node string) *model.Usage { return sumAt(&x.total, node) }
-
-func sumAt(t *store.Tree[*model.Usage], key string) *model.Usage {
-	if u, ok := t.Get(key); ok {
-		return u
+func (x *nodeSums) of(node string) *model.Usage {
+	if s, ok := x.total.Get(node); ok {
+		return s.all
 	}
 	return noUse
 }
@@ -84,7 +131,13 @@ func sumAt(t *store.Tree[*model.Usage], key string) *model.Usage {
 // eachLevel calls f for what the pods of each priority on a node use, the
 // highest first, until f returns false.
 func (x *nodeSums) eachLevel(node string, f func(priority int32, u *model.Usage) bool) {
-	x.levels.Scan(node+"/", func(key string, u *model.Usage) bool { return f(priorityInLevel(key), u) })
+	switch s, ok := x.total.Get(node); {
+	case !ok:
+	case s.levels == 1:
+		f(s.only, s.all)
+	default:
+		x.levels.Scan(node+"/", func(key string, u *model.Usage) bool { return f(priorityInLevel(key), u) })
+	}
 }
 
 // from is what the pods of at least a priority use.
