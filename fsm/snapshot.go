@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 	"io"
+	"runtime/debug"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -26,14 +27,20 @@ func (v *View) Digest() string { return v.Digests().Whole }
 func (v *View) Digests() store.Digests { return store.DigestsOf(v.Position, v.tables()) }
 
 // Restore replaces the state by the one in a snapshot stream. On an error the
-// state is as it was.
-func (s *State) Restore(r io.Reader) error {
+// state is as it was; a panic is one.
+func (s *State) Restore(r io.Reader) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("restore: it panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
 	v, err := readLive(r)
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
+	view := v.freeze()
 	s.live = v
-	s.feed.Reset(v.Revision(), s.publish)
+	s.feed.Reset(view.Revision(), func() { s.published.Store(view) })
 	return nil
 }
 
