@@ -160,6 +160,7 @@ func (s *State) attempt(open func() *Tx, do func(tx *Tx) []Result) (out outcome,
 	}()
 	tx := open()
 	results := do(tx)
+	s.live.settle()
 	return outcome{tx, s.live.freeze(), results}, nil
 }
 

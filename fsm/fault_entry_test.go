@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -153,7 +154,7 @@ func TestRestoreThatPanicsIsAnError(t *testing.T) {
 		}
 	})
 	err := s.Restore(bytes.NewReader(snapshot))
-	if err == nil || !strings.Contains(err.Error(), "no node is read") || s.View().Digest() != digest {
+	if !errors.Is(err, ErrRestoreBroke) || !strings.Contains(err.Error(), "no node is read") || s.View().Digest() != digest {
 		t.Fatalf("%v", err)
 	}
 	if rs := beside(s, anything(func(*Tx) {}), "n2"); !rs[1].Refused() && rs[0].Refused() != broken {

@@ -175,7 +175,7 @@ func (s *State) show(out outcome) {
 		}
 		s.feed.Append(changes, publish)
 	}, func() { s.feed.Reset(out.view.Revision(), publish) })
-	s.live.settle()
+	s.live.cache.counters.settle()
 	clear(changes)
 	if s.spare = changes[:0]; cap(s.spare) > maxSpare {
 		s.spare = nil
