@@ -13,9 +13,10 @@ import (
 //
 // Nor may one whose decision takes longer than anybody can wait for.
 
-// Panic is a panic of a decision, for whoever can log it.
+// Panic is a panic of a decision, or of a row that the view was to take in, for whoever can log it.
 type Panic struct {
-	Pod   string // its key
+	Pod   string // its key; "": it was not a decision
+	Row   string // what the row is of, "pod default/web"; "": none can be blamed
 	Value string
 	Stack string
 }
@@ -39,7 +40,7 @@ type aside struct {
 	value         string
 }
 
-// Panics returns the panics of decisions since it was called last.
+// Panics returns the panics of decisions and rows since it was called last.
 func (s *Scheduler) Panics() []Panic {
 	out := s.panics
 	s.panics = nil
