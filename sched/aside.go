@@ -117,11 +117,16 @@ func (s *Scheduler) isAside(e *fsm.QueueEntry, now int64) (said string, is bool)
 
 // setAside adds to the plan that the attempt to find a place for the pod failed by itself.
 func (s *Scheduler) setAside(p *pass, e *fsm.QueueEntry, said string) {
+	s.decided(p, s.failAside(p, e, said))
+}
+
+// failAside is the decision that setAside adds.
+func (s *Scheduler) failAside(p *pass, e *fsm.QueueEntry, said string) *assumption {
 	d, given := s.given[e.UID]
 	if !given {
 		d = &fsm.SetAside{Kind: "Panic", Message: said}
 	}
 	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
 	p.plan.Command.Failures = append(p.plan.Command.Failures, fsm.FailDecision{Pods: []fsm.PodRef{ref}, SetAside: d})
-	s.decided(p, newAssumption(e, assumeFail, ""))
+	return newAssumption(e, assumeFail, "")
 }

@@ -104,6 +104,25 @@ func (s *Scheduler) takeIn(row any, take func()) {
 	take()
 }
 
+// lacks says what the view lets be, if it does: whoever finds no place then is set aside, and does not wait for a change that may
+// never come.
+func (s *Scheduler) lacks() string {
+	n := 0
+	// order does not matter: they are counted.
+	for _, f := range s.faulty {
+		if f.times >= wholeTries {
+			n++
+		}
+	}
+	switch {
+	case s.rebuilds >= maxRebuilds:
+		return "the scheduler's view of the cluster may be wrong"
+	case n > 0:
+		return fmt.Sprintf("the scheduler's view lacks %d nodes, pods or others over which it broke", n)
+	}
+	return ""
+}
+
 // takeChange takes in a change of the state.
 func (s *Scheduler) takeChange(c *store.Change) {
 	old, had := c.Old.(*corev1.Pod)

@@ -81,6 +81,29 @@ func TestRowThatPanicsIsLetBe(t *testing.T) {
 	}
 }
 
+// TestNobodySleepsForARowThatPanics: a pod that finds no place because the view lacks a node is set aside, and has its place when the
+// node is taken in, though nothing has changed.
+func TestNobodySleepsForARowThatPanics(t *testing.T) {
+	h, broken := newHarness(), true
+	h.sched.taking = func(row any) {
+		if n, ok := row.(*corev1.Node); ok && n.Name == "bad" && broken {
+			panic("it breaks")
+		}
+	}
+	h.PutNode(clustertest.Node("bad cpu=4"))
+	h.AdmitPod(clustertest.Pod("p0 cpu=1"))
+	h.run()
+	if e, _ := h.State.View().Queue.Get("default/p0"); e.State != berthv1.QueueSetAside {
+		t.Fatalf("%+v", e)
+	}
+	broken = false
+	for range 10 {
+		h.NowUnixNano += faultyNanos
+		h.run()
+	}
+	h.bound(t, 1)
+}
+
 // bound fails unless so many of the pods p0, p1, ... have a node.
 func (h *harness) bound(t *testing.T, want int) {
 	t.Helper()
