@@ -49,7 +49,7 @@ var goesAlone = map[string]struct {
 var guarding = regexp.MustCompile(`^((.*\.)?[gG]uard|g)(\.Or\(\))?(\.(Keep|Call))?$|^guard\.(Caught|Together)$|^caught$`)
 
 // harmless is a call that does nothing that could panic where it stands.
-var harmless = regexp.MustCompile(`^(close|len|cap|new|make|append|cancel)$|\.(Done|fail|Error)$|^errors\.(As|Is)$`)
+var harmless = regexp.MustCompile(`^(close|len|cap|new|make|append|cancel)$|\.(Done|fail|Error|cancel)$|^errors\.(As|Is)$`)
 
 // TestGoroutinesAreGuarded: nobody catches a panic of a goroutine but itself, so that one that is not guarded ends the server.
 func TestGoroutinesAreGuarded(t *testing.T) {

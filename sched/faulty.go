@@ -16,8 +16,8 @@ import (
 
 // A row that the view cannot take in must not keep everybody from being scheduled. The view, which may be half changed, is
 // built anew; a row over which that breaks again is let be for a while. Of a pod the room that it takes is counted even so, and
-// nothing else: nobody is judged by its rules, and nobody can evict it. Where even that breaks, and of other rows, the view
-// knows nothing: a node gets no pods then, and what a budget or a nomination demands is asked in Apply.
+// nothing else: nobody is judged by its rules, and nobody can evict it. Where even that breaks its node is let be too. Of other
+// rows the view knows nothing: a node gets no pods then, and what a budget or a nomination demands is asked in Apply.
 
 const (
 	// wholeTries is how often the view tries to take in a row, being built anew after each, before it lets it be.
@@ -139,10 +139,26 @@ func (s *Scheduler) letBe(row any) bool {
 		s.view.dropBare(pod.UID)
 	}
 	f := s.faulty[s.nameOf(row)]
-	if f.times == wholeTries && isPod {
+	switch {
+	case !isPod || f.times < wholeTries:
+	case f.times == wholeTries:
 		s.putBare(pod)
+	default:
+		s.closeNode(pod.Spec.NodeName)
 	}
 	return f.times >= wholeTries
+}
+
+// closeNode lets a node be, on which it is not known what is free.
+func (s *Scheduler) closeNode(name string) {
+	row := rowName{"nodes", name}
+	if name == "" || s.faulty[row].times >= wholeTries {
+		return
+	}
+	s.faulty[row] = faulty{wholeTries, s.seen.nowNano + faultyNanos}
+	if _, there := s.view.byName[name]; there {
+		s.view.putNode(name, nil)
+	}
 }
 
 // blame has the view built anew after a panic, and remembers the row that it came from.
