@@ -17,14 +17,12 @@ var unguarded = map[string]string{
 		"what is ours in it and could panic by what is in the log (Apply, a restore) is guarded where it is done",
 	"raftlog": "as raftnode",
 	"worker":  "pods go on without their worker, and who starts it starts it again",
-	"agent":   "what starts a server or a worker; those of a worker as worker",
+	"agent":   "what starts a server or a worker; a worker's loops are guarded one by one, and what carries its connections as worker",
 	"guard":   "it is the guard",
 	"cmd":     "a command line",
 	"bench":   "it is no server and no worker",
 	"e2e":     "it is no server and no worker",
 	"sim":     "it is no server and no worker",
-	"sched":   "the core runs nothing (TestTheCoreIsDeterministic)",
-	"fsm":     "the core runs nothing (TestTheCoreIsDeterministic)",
 }
 
 // goesAlone are the functions of the guarded rooms with goroutines that call something outside of a guard: how many, and why

@@ -19,6 +19,19 @@ func Unguarded(_ string, f func()) bool {
 	return true
 }
 
+// Telling is a guard that tells of each panic.
+func Telling(tell func(what string, p *Panic)) Func {
+	return func(what string, f func()) (ok bool) {
+		defer func() {
+			if p := recover(); p != nil {
+				tell(what, &Panic{p, debug.Stack()})
+			}
+		}()
+		f()
+		return true
+	}
+}
+
 // Or is the guard, or Unguarded where there is none.
 func (g Func) Or() Func {
 	if g == nil {

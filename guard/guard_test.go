@@ -106,6 +106,14 @@ func TestNoGuard(t *testing.T) {
 	}
 }
 
+func TestTelling(t *testing.T) {
+	var told []any
+	g := Telling(func(what string, p *Panic) { told = append(told, what, p.Value) })
+	if !g("fine", func() {}) || g("broken", func() { panic("a mistake") }) || len(told) != 2 || told[0] != "broken" || told[1] != "a mistake" {
+		t.Errorf("told %v", told)
+	}
+}
+
 func TestCaught(t *testing.T) {
 	no := errors.New("no")
 	if err := Caught(func() error { return no }); err != no {
