@@ -84,13 +84,6 @@ func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() 
 	return out.results
 }
 
-// begin begins an entry, by the rules of its version.
-func (s *State) begin(index, term uint64, h Header) *Tx {
-	tx := s.open(index, term, h)
-	tx.goBy(tx.version)
-	return tx
-}
-
 // open begins an entry, by the rules of the one before.
 func (s *State) open(index, term uint64, h Header) *Tx {
 	v := s.live
