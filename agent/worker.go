@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/agent/logind"
 	"github.com/berth-dev/berth/agent/manifests"
 	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/worker"
@@ -146,12 +147,18 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	}
 	link.node = raw
 	w.agent = link.agent
+	guarded := guard.Telling(func(what string, p *guard.Panic) {
+		c.Logger.Error("something panicked; this is a mistake of Berth's. The rest goes on, and it is tried again", "loop", what, "panic", p)
+	})
+	keep := func(name string, loop func(ctx context.Context)) {
+		w.loops.Go(func() { guarded.Keep(ctx, name, loop) })
+	}
 	var sampler *worker.Sampler
 	if meter, ok := rt.(runtime.Meter); ok {
 		sampler = &worker.Sampler{
 			Meter: meter, Machine: worker.ReadUse, Interval: c.SampleInterval, Take: link.sample, Clock: clock.RealClock{}, Logger: c.Logger,
 		}
-		w.loops.Go(func() { sampler.Run(ctx) })
+		keep("samples", sampler.Run)
 	}
 	link.nodeAPI = newNodeAPI(link.agent, sampler, func() (worker.Disk, *worker.Disk, error) {
 		disk, err := worker.ReadDisk(dataDirOr(c.DataDir))
@@ -165,9 +172,9 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		images, err := worker.ReadDisk(dir)
 		return disk, &images, err
 	})
-	w.loops.Go(func() { link.client.Run(ctx) })
+	keep("servers", link.client.Run)
 	if c.ShutdownGrace > 0 {
-		w.loops.Go(func() {
+		keep("logind", func(ctx context.Context) {
 			logind.Run(ctx, logind.Options{
 				Grace: c.ShutdownGrace, Logger: c.Logger, Back: link.agent.StayUp,
 				Down: func(ctx context.Context, within time.Duration) { link.agent.ShutDown(ctx, within, link.client.Told) },
@@ -176,7 +183,7 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 	}
 	if plugins != nil {
 		w.loops.Go(func() {
-			if err := plugins.Run(ctx); err != nil {
+			if err := guard.Caught(func() error { return plugins.Run(ctx) }); err != nil {
 				c.Logger.Error("device plugins cannot register", "error", err)
 			}
 		})
@@ -185,7 +192,7 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		link.agent.SetStatic(worker.Manifests{})
 	} else {
 		folder := &manifests.Folder{Dir: c.StaticPods, Node: c.Node.Name, Logger: c.Logger}
-		w.loops.Go(func() { folder.Run(ctx, link.agent.SetStatic) })
+		keep("static pods", func(ctx context.Context) { folder.Run(ctx, link.agent.SetStatic) })
 	}
 	if forward != nil {
 		w.loops.Go(func() { forward.run(ctx) })
@@ -197,7 +204,7 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		// Without an agent nothing runs here, and the servers must not
 		// believe that it did: the stream ends as well.
 		defer cancel()
-		if err := link.agent.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		if err := guard.Caught(func() error { return link.agent.Run(ctx) }); err != nil && !errors.Is(err, context.Canceled) {
 			c.Logger.Error("the node agent stopped", "error", err)
 			w.fatal <- fmt.Errorf("worker %s: %w", c.Node.Name, err)
 		}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/informers"
 )
 
@@ -133,16 +134,18 @@ const admissionPause = 100 * time.Millisecond
 // run tells the plugins of changes until ctx ends, and says when they may go by the state: when it is
 // as new as it was anywhere when this server began.
 func (c *admissionChain) run(ctx context.Context) {
-	go func() {
-		for c.fresh(ctx) != nil {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(admissionPause):
-			}
+	guard.Together(ctx, c.freshen, c.feed.Run)
+}
+
+// freshen asks for the state until it is fresh.
+func (c *admissionChain) freshen(ctx context.Context) {
+	for c.fresh(ctx) != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(admissionPause):
 		}
-	}()
-	c.feed.Run(ctx)
+	}
 }
 
 // fresh makes sure once that the state is not one of long ago.

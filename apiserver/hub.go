@@ -62,11 +62,14 @@ func newHub(backend Backend, pins *pins) *hub {
 // run routes changes until the context ends; then every watch ends.
 func (h *hub) run(ctx context.Context) {
 	defer h.close()
-	ticking := make(chan struct{})
-	go func() {
-		defer close(ticking)
-		h.tick(ctx)
-	}()
+	var ticking sync.WaitGroup
+	ticking.Go(func() { h.guard.Keep(ctx, "watches/tick", h.tick) })
+	h.guard.Keep(ctx, "watches/feed", h.follow)
+	ticking.Wait()
+}
+
+// follow routes changes until the context ends, from where the last one has come to that panicked.
+func (h *hub) follow(ctx context.Context) {
 	feed := h.backend.Feed()
 	position := h.at()
 	for feed.Wait(ctx, position) == nil {
@@ -83,7 +86,6 @@ func (h *hub) run(ctx context.Context) {
 		}
 		position = h.at()
 	}
-	<-ticking
 }
 
 func (h *hub) at() int64 {

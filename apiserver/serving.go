@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/net/http2"
 
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/handshake"
 )
 
@@ -68,7 +69,8 @@ const goAwayGrace = 100 * time.Millisecond
 // lets what else is in flight end.
 func serve(ctx context.Context, s *http.Server, l net.Listener, gate *handshake.Gate, timeout time.Duration, endWatches func()) error {
 	failed := make(chan error, 1)
-	go func() { failed <- s.Serve(handshake.NewListener(l, s.TLSConfig, gate, s.ErrorLog.Printf)) }()
+	listener := handshake.NewListener(l, s.TLSConfig, gate, s.ErrorLog.Printf)
+	go func() { failed <- guard.Caught(func() error { return s.Serve(listener) }) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serving the API on %s: %w", l.Addr(), err)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/berth-dev/berth/guard"
 )
 
 // Peer is a server of the founding set.
@@ -292,7 +294,7 @@ func (w *witness) look(all []Member) {
 }
 
 func (w *witness) ask(m Member) {
-	err := w.isServer(m)
+	err := guard.Caught(func() error { return w.isServer(m) })
 	if err != nil {
 		w.pool.log.Debug("a member calls itself a server and is not found to be one", "name", m.Name, "address", m.RaftAddr, "error", err)
 	}

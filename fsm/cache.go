@@ -63,8 +63,9 @@ func newCache() *cache {
 	}
 }
 
-// settle is called after every entry. When nearly all pods that there were at
-// once have gone it lets go of what was worked out for them.
+// settle is called at the end of every entry. When nearly all pods that there were at
+// once have gone it lets go of what was worked out for them. What the counters were told
+// is kept until the entry is shown.
 func (v *live) settle() {
 	defer func() {
 		if recover() != nil { // no command could be refused for it: what was worked out is worked out anew, as after a restart
@@ -72,7 +73,6 @@ func (v *live) settle() {
 		}
 	}()
 	c, pods := v.cache, v.Pods.Len()
-	c.counters.settle()
 	c.specs.settle()
 	c.mostPods = max(c.mostPods, pods)
 	if c.mostPods < 1<<10 || pods > min(c.mostPods/16, 1<<13) {

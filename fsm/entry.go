@@ -31,7 +31,13 @@ func DecodeEntry(b []byte) (Header, []Proposal, error) {
 
 // decodeForApply is DecodeEntry helped by the cache of the state that the entry
 // is for. A command that can not be decoded is one that panics when it is applied.
-func decodeForApply(b []byte, cached *cache) (Header, []Proposal, error) {
+// An entry over which its decoder panics can not be read.
+func decodeForApply(b []byte, cached *cache) (h Header, ps []Proposal, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("to decode it panicked: %v", p)
+		}
+	}()
 	d := decoding(cached)
 	d.Rescue = func(number uint16, value any) Command { return &unreadable{number, value} }
 	return registry.DecodeEntry(b, d)

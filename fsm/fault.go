@@ -20,6 +20,11 @@ import (
 // time guarded: with a savepoint before every part that stands or falls by
 // itself. Commands are deterministic, so that what did not panic does the same
 // again.
+//
+// What breaks even so is of no part alone: a savepoint, or the view that is to be
+// published. Then the entry is refused whole, and that is recorded; and if not even
+// that can be done, it is refused without a record. Each of these begins with the
+// published view, which was forked once before.
 
 // Fault is a panic that was undone. Value and Stack may differ between
 // servers: they are for the log of a server and never enter the state.
@@ -30,6 +35,8 @@ type Fault struct {
 	User    string
 	Value   string
 	Stack   []byte
+	// Shown: what the entry did stays. It was not shown as it should be, on this server alone.
+	Shown bool
 }
 
 // maxFaults bounds the savepoints that one entry goes back to. What follows in
@@ -93,7 +100,7 @@ func (tx *Tx) part(key string, f func()) (done bool) {
 		if p := recover(); p != nil {
 			tx.doubtCounters()
 			tx.undo(before)
-			tx.blame(key, p, debug.Stack())
+			tx.blame(key, faultOf(p))
 			done = false
 		}
 	}()
@@ -102,11 +109,8 @@ func (tx *Tx) part(key string, f func()) (done bool) {
 }
 
 // blame records a panic.
-func (tx *Tx) blame(part string, p any, stack []byte) {
-	f := Fault{
-		Index: tx.view.Index(), Command: commandName(tx.command), Part: part, User: tx.User,
-		Value: fmt.Sprint(p), Stack: stack,
-	}
+func (tx *Tx) blame(part string, f Fault) {
+	f.Index, f.Command, f.Part, f.User = tx.view.Index(), commandName(tx.command), part, tx.User
 	tx.faults = append(tx.faults, f)
 	tx.recordFailure(&ApplyFailure{
 		Index: f.Index, Place: int32(len(tx.faults)), Command: f.Command, Part: cut(f.Part), User: cut(f.User),
@@ -126,16 +130,78 @@ func (tx *Tx) refuseFailed() Result {
 	}
 }
 
-// attempt carries commands out, and says whether none of them panicked.
-func (tx *Tx) attempt(ps []Proposal) (results []Result, ok bool) {
+// refuseAll answers for commands of which none was done.
+func (tx *Tx) refuseAll(ps []Proposal) []Result {
+	results := make([]Result, len(ps))
+	for i, p := range ps {
+		tx.command = p.Command
+		results[i] = tx.refuseFailed()
+		results[i].Revision, results[i].Index = tx.view.Revision(), tx.view.Index()
+	}
+	return results
+}
+
+// outcome is what an entry has come to, and nobody has seen yet.
+type outcome struct {
+	tx      *Tx
+	view    *View
+	results []Result
+}
+
+// attempt carries out an entry, up to the view that it leads to. If something panics the state is again what it was before.
+func (s *State) attempt(open func() *Tx, do func(tx *Tx) []Result) (out outcome, broke *Fault) {
+	counted := s.live.cache.counters
 	defer func() {
-		if recover() != nil {
-			tx.doubtCounters()
-			results, ok = nil, false // it is looked at when it comes again
+		if p := recover(); p != nil {
+			fault := faultOf(p)
+			out, broke = outcome{}, &fault
+			s.takeBack(counted, counting())
 		}
 	}()
-	return tx.carryOut(ps), true
+	tx := open()
+	results := do(tx)
+	s.live.settle()
+	return outcome{tx, s.live.freeze(), results}, nil
 }
+
+// takeBack makes the state what it was before an entry. counted are the counters that it had then; in doubt they are made anew
+// when they are needed.
+func (s *State) takeBack(counted *counters, doubt bool) {
+	clear(s.spare[:cap(s.spare)])
+	is, trying := s.live.cache.counters, s.live.trying
+	s.live = s.View().thaw()
+	s.live.trying, s.live.effective = trying, new(effectiveClasses)
+	if counted == is && !doubt { // no others are those of this state
+		s.live.cache.counters = counted.after(0)
+	}
+}
+
+// standStill is the outcome of an entry that nothing can be done with, not even to record that: the rows are those of the
+// entry before, as they are.
+func (s *State) standStill(tx *Tx, ps []Proposal, why Fault) outcome {
+	view := new(View)
+	*view = *s.View()
+	view.Position = s.live.Position
+	why.Index, why.Command = view.Index(), commandName(nil)
+	tx.faults = append(tx.faults, why)
+	return outcome{tx, view, tx.refuseAll(ps)}
+}
+
+// contain does something that shows what an entry has done, or, if that panics, something else in its place.
+func (s *State) contain(part string, f, instead func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			fault := faultOf(p)
+			fault.Index, fault.Command, fault.Part, fault.Shown = s.live.Index(), commandName(nil), part, true
+			s.faults = append(s.faults, fault)
+			instead()
+		}
+	}()
+	f()
+}
+
+// faultOf is a panic while its stack stands.
+func faultOf(p any) Fault { return Fault{Value: fmt.Sprint(p), Stack: debug.Stack()} }
 
 // unreadable stands for a command whose bytes can not be decoded.
 type unreadable struct {
@@ -146,8 +212,11 @@ type unreadable struct {
 // Apply implements Command.
 func (u *unreadable) Apply(*Tx) Result { panic(u.value) }
 
-// commandName is the name of a command's type.
+// commandName is the name of a command's type; none is the entry itself.
 func commandName(c Command) string {
+	if c == nil {
+		return "Entry"
+	}
 	if u, ok := c.(*unreadable); ok {
 		known, err := registry.New(u.number)
 		if err != nil {

@@ -50,7 +50,7 @@ func (w *hurried) apply(left int, cs ...Command) []Result {
 		ps[i] = Proposal{User: "admin", Groups: []string{"system:masters"}, Command: c}
 	}
 	results := tx.carryOut(ps)
-	s.finish(tx)
+	s.show(outcome{tx, s.live.freeze(), results})
 	if len(tx.faults) > 0 {
 		w.t.Fatalf("%+v", tx.faults)
 	}

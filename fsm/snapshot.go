@@ -1,8 +1,10 @@
 package fsm
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -25,15 +27,24 @@ func (v *View) Digest() string { return v.Digests().Whole }
 // Digests is Digest with that of each table. It reads the whole state.
 func (v *View) Digests() store.Digests { return store.DigestsOf(v.Position, v.tables()) }
 
+// ErrRestoreBroke is of a snapshot over which the state machine panicked.
+var ErrRestoreBroke = errors.New("it panicked, by a mistake of Berth's")
+
 // Restore replaces the state by the one in a snapshot stream. On an error the
-// state is as it was.
-func (s *State) Restore(r io.Reader) error {
+// state is as it was; a panic is one (ErrRestoreBroke).
+func (s *State) Restore(r io.Reader) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("restore: %w: %v\n%s", ErrRestoreBroke, p, debug.Stack())
+		}
+	}()
 	v, err := readLive(r)
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
+	view := v.freeze()
 	s.live = v
-	s.feed.Reset(v.Revision(), s.publish)
+	s.feed.Reset(view.Revision(), func() { s.published.Store(view) })
 	return nil
 }
 

@@ -68,38 +68,50 @@ func (s *State) Apply(index, term uint64, entry []byte) ([]Result, error) {
 // apply carries out the commands of one entry. again gives the same commands
 // as they were at first.
 func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() []Proposal) []Result {
-	counting := s.live.cache.counters
-	tx := s.begin(index, term, h)
-	results, ok := tx.attempt(ps)
-	if !ok {
-		clear(s.spare[:cap(s.spare)])
-		counted := s.live.cache.counters
-		s.live = s.View().thaw()
-		s.live.effective = new(effectiveClasses)
-		if counted == counting { // no others are those of this state
-			s.live.cache.counters = counted.after(0)
-		}
-		tx = s.begin(index, term, h)
-		tx.guarded = true
-		results = tx.carryOut(again())
+	open := func() *Tx { return s.open(index, term, h) }
+	out, broke := s.attempt(open, func(tx *Tx) []Result { return tx.carryOut(ps) })
+	if broke != nil { // it is looked at when it comes again
+		out, broke = s.attempt(open, func(tx *Tx) []Result { tx.guarded = true; return tx.carryOut(again()) })
 	}
-	s.finish(tx)
-	return results
+	if broke != nil { // it came of no part alone
+		why := *broke
+		out, broke = s.attempt(open, func(tx *Tx) []Result { tx.guarded = true; tx.blame("", why); return tx.refuseAll(ps) })
+	}
+	if broke != nil {
+		out = s.standStill(open(), ps, *broke)
+	}
+	s.show(out)
+	return out.results
 }
 
-func (s *State) begin(index, term uint64, h Header) *Tx {
+// open begins an entry, by the rules of the one before.
+func (s *State) open(index, term uint64, h Header) *Tx {
 	v := s.live
 	v.bill = new(bill)
-	before := v.Version()
-	tx := &Tx{
-		Tx: store.Begin(&v.Position, index, term, h, s.spare), view: v,
+	return &Tx{
+		Tx: store.Begin(&v.Position, index, term, h, s.spare), view: v, version: h.Version,
 		began: v.work(), beganBudgets: v.budgets.Work() + v.quotas.Work(), bill: v.bill,
 	}
-	v.beginRules(before)
-	if before < SinceItems && v.countsItems() {
-		tx.flushQuotas()
+}
+
+// rulesPart names what rules that begin do, in the records of failures.
+const rulesPart = "rules that begin"
+
+// goBy has the state go by the rules of a version, unless it does so already. Where what they ask of the whole state panics,
+// they do not begin: the state stays with those that it goes by, on every server and in every snapshot, and they are tried
+// again a minute later.
+func (tx *Tx) goBy(version int) {
+	before := tx.view.Version()
+	if version <= before || tx.view.ApplyFailures.Len() > 0 && tx.view.failedLately(rulesPart) {
+		return
 	}
-	return tx
+	tx.part(rulesPart, func() {
+		tx.view.GoBy(version)
+		tx.view.beginRules(before)
+		if before < SinceItems && tx.view.countsItems() {
+			tx.flushQuotas()
+		}
+	})
 }
 
 // beginRules does what rules that begin ask of the whole state, which went by an earlier version until now.
@@ -114,6 +126,7 @@ func (v *live) beginRules(before int) {
 
 // carryOut applies commands one after the other.
 func (tx *Tx) carryOut(ps []Proposal) []Result {
+	tx.goBy(tx.version)
 	results := make([]Result, len(ps))
 	for i, p := range ps {
 		tx.User, tx.Groups, tx.command = p.User, p.Groups, p.Command
@@ -143,26 +156,30 @@ func (tx *Tx) applyCommand(c Command) Result {
 	return r
 }
 
-// finish shows what an entry has done.
-func (s *State) finish(tx *Tx) {
+// show shows what an entry has done. The tables are what they are by now, on every server: what panics here is this server's
+// alone, and costs those who follow the feed their place in it, and no more.
+func (s *State) show(out outcome) {
+	tx, changes := out.tx, out.tx.Changes()
+	publish := func() { s.published.Store(out.view) }
 	s.faults = tx.faults
-	s.live.settle()
-	changes := tx.Changes()
-	if tx.replaced > 0 {
-		s.feed.Reset(tx.replaced, s.publish)
-	}
-	s.feed.Append(changes, s.publish)
+	s.contain("feed", func() {
+		if tx.replaced > 0 {
+			s.feed.Reset(tx.replaced, publish)
+		}
+		s.feed.Append(changes, publish)
+	}, func() { s.feed.Reset(out.view.Revision(), publish) })
+	s.live.cache.counters.settle()
 	clear(changes)
 	if s.spare = changes[:0]; cap(s.spare) > maxSpare {
 		s.spare = nil
 	}
 	if tx.checkpoint {
-		s.keepCheckpoint()
+		s.contain("checkpoint", s.keepCheckpoint, func() {})
 	}
 }
 
-// Faults are the panics of the last entry applied; all of them were undone. It
-// belongs to the goroutine that applies.
+// Faults are the panics of the last entry applied; all of them were undone, but
+// for those that say otherwise. It belongs to the goroutine that applies.
 func (s *State) Faults() []Fault { return s.faults }
 
 func (s *State) publish() { s.published.Store(s.live.freeze()) }

@@ -34,6 +34,7 @@ type Tx struct {
 	billedBefore int     // before the command under way, see enough
 	command      Command // under way
 	guarded      bool    // see part
+	version      int     // of the rules that the entry is to go by, see goBy
 	faults       []Fault // of this entry
 }
 

@@ -18,6 +18,13 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
+// begin begins an entry, by the rules of its version.
+func (s *State) begin(index, term uint64, h Header) *Tx {
+	tx := s.open(index, term, h)
+	tx.goBy(tx.version)
+	return tx
+}
+
 // world is a state with a clock and a replica that is fed the same entries.
 // Every entry goes through its bytes, as in the log, and everything that must
 // always hold is checked after it.

@@ -19,6 +19,19 @@ func Unguarded(_ string, f func()) bool {
 	return true
 }
 
+// Telling is a guard that tells of each panic.
+func Telling(tell func(what string, p *Panic)) Func {
+	return func(what string, f func()) (ok bool) {
+		defer func() {
+			if p := recover(); p != nil {
+				tell(what, &Panic{p, debug.Stack()})
+			}
+		}()
+		f()
+		return true
+	}
+}
+
 // Or is the guard, or Unguarded where there is none.
 func (g Func) Or() Func {
 	if g == nil {
@@ -67,6 +80,36 @@ type Panic struct {
 
 // Error implements error.
 func (p *Panic) Error() string { return fmt.Sprintf("%v\n%s", p.Value, p.Stack) }
+
+// Caught calls f and returns its error, which is a *Panic where f panics: for whoever has no guard and tells errors.
+func Caught(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &Panic{p, debug.Stack()}
+		}
+	}()
+	return f()
+}
+
+// Together runs all of them until ctx ends or each has. Where one panics the others are told to end, and the call panics.
+func Together(ctx context.Context, all ...func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running Group
+	for _, run := range all {
+		running.Go(func() {
+			ended := false
+			defer func() {
+				if !ended {
+					cancel()
+				}
+			}()
+			run(ctx)
+			ended = true
+		})
+	}
+	running.Wait()
+}
 
 // Group is goroutines that do something for one call: where one of them panics, Wait does, with a *Panic, so that it is the call
 // that breaks. The zero value is a group of none.

@@ -105,3 +105,40 @@ func TestNoGuard(t *testing.T) {
 		t.Error("it was not called")
 	}
 }
+
+func TestTelling(t *testing.T) {
+	var told []any
+	g := Telling(func(what string, p *Panic) { told = append(told, what, p.Value) })
+	if !g("fine", func() {}) || g("broken", func() { panic("a mistake") }) || len(told) != 2 || told[0] != "broken" || told[1] != "a mistake" {
+		t.Errorf("told %v", told)
+	}
+}
+
+func TestCaught(t *testing.T) {
+	no := errors.New("no")
+	if err := Caught(func() error { return no }); err != no {
+		t.Errorf("%v", err)
+	}
+	p := new(Panic)
+	if err := Caught(func() error { panic("a mistake") }); !errors.As(err, &p) || p.Value != "a mistake" {
+		t.Errorf("%v", err)
+	}
+}
+
+// Where one panics the others end, and the call panics; where none does all of them end by themselves.
+func TestTogether(t *testing.T) {
+	ended := 0
+	Together(t.Context(), func(context.Context) { ended++ })
+	if ended != 1 {
+		t.Errorf("%d ended", ended)
+	}
+	defer func() {
+		if p, ok := recover().(*Panic); !ok || p.Value != "one of two" || ended != 2 {
+			t.Errorf("%v, %d ended", p, ended)
+		}
+	}()
+	Together(t.Context(), func(context.Context) { panic("one of two") }, func(ctx context.Context) {
+		<-ctx.Done()
+		ended++
+	})
+}

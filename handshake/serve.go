@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -64,19 +65,33 @@ func (d *Door) Serve(ctx context.Context, lis net.Listener) error {
 }
 
 func (d *Door) shake(ctx context.Context, raw net.Conn, done func()) {
-	shaking, cancel := context.WithTimeout(ctx, Timeout)
 	conn := tls.Server(raw, d.Config)
-	err := conn.HandshakeContext(shaking)
-	cancel()
+	err := caught(func() error {
+		shaking, cancel := context.WithTimeout(ctx, Timeout)
+		defer cancel()
+		return conn.HandshakeContext(shaking)
+	})
 	done()
 	if err == nil {
-		d.Welcome(ctx, conn)
-		return
+		err = caught(func() error { d.Welcome(ctx, conn); return nil })
+		if err == nil {
+			return
+		}
 	}
 	if d.Failed != nil {
 		d.Failed(raw, err)
 	}
 	_ = raw.Close() // the peer's trouble: it has its alert
+}
+
+// caught calls f and returns its error. A panic is one: it costs the connection and not the process.
+func caught(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("it panicked, by a mistake of Berth's: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
 }
 
 // Listener is a net.Listener whose connections have shaken hands.
@@ -98,7 +113,7 @@ func NewListener(lis net.Listener, config *tls.Config, gate *Gate, logf func(for
 	}}
 	go func() {
 		defer close(l.ended)
-		l.err = d.Serve(context.Background(), lis)
+		l.err = caught(func() error { return d.Serve(context.Background(), lis) })
 	}()
 	return l
 }

@@ -3,9 +3,11 @@ package raftnode
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -72,7 +74,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	return out
 }
 
-func (m *machine) applyOne(l *raft.Log) any {
+func (m *machine) applyOne(l *raft.Log) (outcome any) {
 	if err := m.err(); err != nil {
 		return err
 	}
@@ -87,10 +89,11 @@ func (m *machine) applyOne(l *raft.Log) any {
 	start := time.Now()
 	defer func() {
 		if r := recover(); r != nil {
-			// Not in a command, which would have been undone: say where, then
-			// let it be seen.
-			m.logger.Error("the state machine panicked", "index", l.Index, "term", l.Term, "panic", r)
-			panic(r)
+			// Not in the entry, which would have been refused: what this server has of it is not known.
+			m.logger.Error("to apply an entry panicked", "index", l.Index, "term", l.Term, "panic", r, "stack", string(debug.Stack()))
+			err := fmt.Errorf("this server can not go on at log entry %d: it panicked: %v", l.Index, r)
+			m.breakDown(err)
+			outcome = err
 		}
 	}()
 	results, err := m.state.Apply(l.Index, l.Term, data)
@@ -101,8 +104,11 @@ func (m *machine) applyOne(l *raft.Log) any {
 	}
 	for _, f := range m.state.Faults() {
 		m.metrics.failedApplies.WithLabelValues(f.Command).Inc()
-		m.logger.Error("a command made the state machine panic; it was undone and refused, as on every server",
-			"index", f.Index, "command", f.Command, "part", f.Part, "user", f.User, "panic", f.Value, "stack", string(f.Stack))
+		what := "a command made the state machine panic; it was undone and refused, as on every server"
+		if f.Shown {
+			what = "what an entry has done could not be shown as it should be: it is done, and who follows the changes begins anew"
+		}
+		m.logger.Error(what, "index", f.Index, "command", f.Command, "part", f.Part, "user", f.User, "panic", f.Value, "stack", string(f.Stack))
 	}
 	m.metrics.applied(len(results), time.Since(start))
 	m.follow(m.state.View().TimeUnixNano(), l.Index > m.lay)
@@ -145,6 +151,9 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	}
 	start := time.Now()
 	if err := m.state.Restore(r); err != nil {
+		if errors.Is(err, fsm.ErrRestoreBroke) {
+			m.metrics.failedApplies.WithLabelValues("Restore").Inc()
+		}
 		return fmt.Errorf("restore the state: %w", err) // it is what it was
 	}
 	m.metrics.restored(time.Since(start))

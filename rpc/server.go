@@ -149,9 +149,20 @@ func (s *Server) Serve(lis net.Listener) error {
 	}}
 	var serving sync.WaitGroup
 	failed := make([]error, 3)
-	serving.Go(func() { failed[0] = p.serve(s.ctx, lis) })
-	serving.Go(func() { failed[1] = s.servers.Serve(forServers) })
-	serving.Go(func() { failed[2] = s.workers.Serve(forWorkers) })
+	for i, serve := range []func() error{
+		func() error { return p.serve(s.ctx, lis) },
+		func() error { return s.servers.Serve(forServers) },
+		func() error { return s.workers.Serve(forWorkers) },
+	} {
+		serving.Go(func() {
+			failed[i] = guard.Caught(serve)
+			if broke := new(guard.Panic); errors.As(failed[i], &broke) { // the others serve nobody without it
+				s.cancel()
+				s.servers.Stop()
+				s.workers.Stop()
+			}
+		})
+	}
 	serving.Wait()
 	for _, err := range failed {
 		if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
@@ -236,7 +247,7 @@ func (s *Server) connect(st grpc.ServerStream) error {
 	ctx, cancel := context.WithCancelCause(st.Context())
 	defer cancel(nil)
 	heard := newHeard()
-	in := receiveWorker(ctx, cancel, st, heard)
+	in := receiveWorker(ctx, s.config.Guard, cancel, st, heard)
 	hello, err := s.awaitHello(ctx, in)
 	if err != nil {
 		return err
@@ -274,26 +285,26 @@ func (s *Server) silence() time.Duration { return 4 * s.config.Heartbeat }
 // receiveWorker reads until the stream ends, which the return of its handler
 // brings about. The channel's room lets heartbeats be heard while a slow worker
 // holds up a send.
-func receiveWorker(ctx context.Context, cancel context.CancelCauseFunc, st grpc.ServerStream, heard *heard) <-chan *WorkerMessage {
+func receiveWorker(ctx context.Context, g guard.Func, cancel context.CancelCauseFunc, st grpc.ServerStream, heard *heard) <-chan *WorkerMessage {
 	in := make(chan *WorkerMessage, 16)
-	go func() {
+	receive := func() error {
 		for {
 			m := new(WorkerMessage)
 			if err := st.RecvMsg(m); err != nil {
 				if !errors.Is(err, io.EOF) {
 					err, _ = fromStatus(err)
 				}
-				cancel(err)
-				return
+				return err
 			}
 			heard.note()
 			select {
 			case in <- m:
 			case <-ctx.Done():
-				return
+				return context.Cause(ctx)
 			}
 		}
-	}()
+	}
+	go func() { cancel(g.Call("worker's messages", errBroke, receive)) }()
 	return in
 }
 

@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/berth-dev/berth/guard"
 )
 
 const (
@@ -49,12 +51,14 @@ func newTunnel(ctx context.Context, fs frames, peer string, closeSend func(), fi
 	up, down := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(up)
-		t.pumpUp(fs)
-		closeSend()
+		t.pump(func() {
+			t.pumpUp(fs)
+			closeSend()
+		})
 	}()
 	go func() {
 		defer close(down)
-		t.pumpDown(fs)
+		t.pump(func() { t.pumpDown(fs) })
 	}()
 	stop := context.AfterFunc(ctx, func() { t.fail(context.Cause(ctx)) })
 	go func() {
@@ -79,6 +83,13 @@ func newTunnel(ctx context.Context, fs frames, peer string, closeSend func(), fi
 		}
 	}()
 	return t
+}
+
+// pump carries bytes one way. A panic ends the tunnel.
+func (t *Tunnel) pump(way func()) {
+	if err := guard.Caught(func() error { way(); return nil }); err != nil {
+		t.fail(err)
+	}
 }
 
 // pumpUp sends what the user writes.
@@ -207,8 +218,8 @@ func (a tunnelAddr) String() string { return string(a) }
 // why the first one did. Whoever calls it ends both streams thereafter.
 func proxyFrames(server, worker frames) error {
 	ends := make(chan error, 2)
-	go func() { ends <- passFrames(server, worker) }()
-	go func() { ends <- passFrames(worker, server) }()
+	go func() { ends <- guard.Caught(func() error { return passFrames(server, worker) }) }()
+	go func() { ends <- guard.Caught(func() error { return passFrames(worker, server) }) }()
 	return <-ends
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/berth-dev/berth/guard"
 )
 
 // holdsTimeout bounds the search for the server that holds a worker's stream.
@@ -50,8 +52,12 @@ func (t *Tunneler) find(ctx context.Context, node string) (string, error) {
 	answers := make(chan answer, len(peers))
 	for _, addr := range peers {
 		go func() {
-			holds, err := t.Pool.Holds(ctx, addr, node)
-			answers <- answer{addr, holds, err}
+			a := answer{addr: addr}
+			a.err = guard.Caught(func() (err error) {
+				a.holds, err = t.Pool.Holds(ctx, addr, node)
+				return err
+			})
+			answers <- a
 		}()
 	}
 	var silent []string

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -257,7 +258,7 @@ func (w *workerEnd) run(ctx context.Context, cancel context.CancelCauseFunc, hea
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
-		cancel(w.receive(ctx))
+		cancel(guard.Caught(func() error { return w.receive(ctx) }))
 	}()
 	defer func() {
 		cancel(nil)
@@ -341,7 +342,9 @@ func (w *workerEnd) handle(ctx context.Context, m *ServerMessage) error {
 		w.tunnels.Add(1)
 		go func() {
 			defer w.tunnels.Done()
-			w.tunnel(ctx, t)
+			if err := guard.Caught(func() error { w.tunnel(ctx, t); return nil }); err != nil {
+				w.client.log.Error("a tunnel broke, by a mistake of Berth's; the rest goes on", "error", err)
+			}
 		}()
 	}
 	if len(m.Changed) > 0 {

@@ -13,9 +13,10 @@ import (
 //
 // Nor may one whose decision takes longer than anybody can wait for.
 
-// Panic is a panic of a decision, for whoever can log it.
+// Panic is a panic of a decision, or of a row that the view was to take in, for whoever can log it.
 type Panic struct {
-	Pod   string // its key
+	Pod   string // its key; "": it was not a decision
+	Row   string // what the row is of, "pod default/web"; "": none can be blamed
 	Value string
 	Stack string
 }
@@ -39,7 +40,7 @@ type aside struct {
 	value         string
 }
 
-// Panics returns the panics of decisions since it was called last.
+// Panics returns the panics of decisions and rows since it was called last.
 func (s *Scheduler) Panics() []Panic {
 	out := s.panics
 	s.panics = nil
@@ -116,11 +117,16 @@ func (s *Scheduler) isAside(e *fsm.QueueEntry, now int64) (said string, is bool)
 
 // setAside adds to the plan that the attempt to find a place for the pod failed by itself.
 func (s *Scheduler) setAside(p *pass, e *fsm.QueueEntry, said string) {
+	s.decided(p, s.failAside(p, e, said))
+}
+
+// failAside is the decision that setAside adds.
+func (s *Scheduler) failAside(p *pass, e *fsm.QueueEntry, said string) *assumption {
 	d, given := s.given[e.UID]
 	if !given {
 		d = &fsm.SetAside{Kind: "Panic", Message: said}
 	}
 	ref := fsm.PodRef{Key: e.Key(), UID: string(e.UID)}
 	p.plan.Command.Failures = append(p.plan.Command.Failures, fsm.FailDecision{Pods: []fsm.PodRef{ref}, SetAside: d})
-	s.decided(p, newAssumption(e, assumeFail, ""))
+	return newAssumption(e, assumeFail, "")
 }

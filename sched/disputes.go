@@ -91,8 +91,11 @@ func (s *Scheduler) settleDisputes(state *fsm.View, now int64) bool {
 		if s.meter.out() {
 			return false
 		}
-		s.reread(state, s.rereads[0])
+		f := s.rereads[0]
 		s.rereads = s.rereads[1:]
+		if s.takeIn(nil, func() { s.reread(state, f) }); s.lost {
+			return false
+		}
 		s.chargeView(state.Nominations.Len() * workChange)
 	}
 	return true
@@ -127,8 +130,9 @@ func (s *Scheduler) reread(state *fsm.View, f *assumption) {
 	for _, p := range n.pods { // those that no state shows yet
 		n.usage = n.usage.With(p.class)
 	}
+	n.usage = v.bareUsage(slot, n.usage)
 	state.ClassesOnNode(f.node, func(obj *corev1.Pod, _ *model.Class) bool {
-		s.putPod(obj)
+		s.takeIn(obj, func() { s.putPod(obj) })
 		return true
 	})
 	var known []types.UID
@@ -146,7 +150,7 @@ func (s *Scheduler) reread(state *fsm.View, f *assumption) {
 		}
 	}
 	state.Nominations.Scan("", func(_ string, n *fsm.Nomination) bool {
-		s.putNomination(n)
+		s.takeIn(n, func() { s.putNomination(n) })
 		return true
 	})
 }

@@ -35,12 +35,13 @@ type glimpse struct {
 // slots of nodes long gone, the view is built anew.
 func (s *Scheduler) follow() bool {
 	state := s.seen.state
-	s.configure(state.SchedulerConfig())
+	s.tryFaultyAgain()
+	s.configureAs(state.SchedulerConfig())
 	if s.view == nil || s.broken || s.loading == nil && s.view.gone > len(s.view.nodes)/2+64 {
 		s.beginLoad(state)
 	}
 	s.broken = true // if this panics
-	up := s.loading != nil || s.catchUp(state)
+	up := s.loading != nil || s.lost || s.catchUp(state)
 	if s.lost {
 		s.beginLoad(state)
 		up = true
@@ -70,7 +71,9 @@ func (s *Scheduler) catchUp(state *fsm.View) bool {
 			if s.meter.out() {
 				return false
 			}
-			s.take(&changes[i])
+			if s.takeChange(&changes[i]); s.lost {
+				return false
+			}
 			s.revision = changes[i].Revision
 			s.chargeView(workChange)
 		}
@@ -99,8 +102,11 @@ func (s *Scheduler) retire() bool {
 				return false
 			}
 			last := len(p.assumptions) - 1
-			s.retract(p.assumptions[last])
+			f := p.assumptions[last]
 			p.assumptions = p.assumptions[:last]
+			if s.takeIn(nil, func() { s.retract(f) }); s.lost {
+				return false
+			}
 			s.chargeView(workChange)
 		}
 		s.plans = slices.Delete(s.plans, i, i+1)
@@ -244,6 +250,7 @@ func (s *Scheduler) classOf(obj *corev1.Pod) *model.Class {
 // dropPod takes a pod off its node that ended or was removed. A binding of ours that has not been applied comes too
 // late then.
 func (s *Scheduler) dropPod(obj *corev1.Pod) {
+	s.view.dropBare(obj.UID)
 	if f, ok := s.assumptions[obj.UID]; ok && f.pod != nil {
 		s.view.removePod(f.pod)
 		f.pod, f.over = nil, true

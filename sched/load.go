@@ -1,6 +1,8 @@
 package sched
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/fsm"
@@ -94,7 +96,10 @@ func loadFrom[V any](
 			s.loading.next, through = key, false
 			return false
 		}
-		take(row)
+		if s.takeIn(row, func() { take(row) }); s.lost {
+			through = false
+			return false
+		}
 		s.chargeView(workChange)
 		return true
 	})
@@ -108,11 +113,20 @@ func (s *Scheduler) layUnsettled() bool {
 			return false
 		}
 		f := all[s.loading.laid]
-		s.assume(f)
-		s.markUnsettled(f)
+		if s.takeIn(nil, func() { s.assume(f); s.markUnsettled(f) }); s.lost {
+			s.leaveOut(f)
+			return false
+		}
 		s.chargeView(workChange)
 	}
 	return true
+}
+
+// leaveOut leaves a decision out of the view: its pod may be decided again, and Apply does one of the two.
+func (s *Scheduler) leaveOut(f *assumption) {
+	for _, p := range s.plans {
+		p.assumptions = slices.DeleteFunc(p.assumptions, func(other *assumption) bool { return other == f })
+	}
 }
 
 // unsettledAssumptions are the decisions of all plans under way.

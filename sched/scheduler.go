@@ -48,6 +48,13 @@ type Scheduler struct {
 	spoilt    bool // a decision panicked: the view is to be built anew
 	lost      bool // the feed does not reach back to the view's revision
 
+	faulty     map[rowName]faulty // rows that made the view panic
+	faultyNext int64              // when those are to be looked at; 0: there is nothing
+	rebuilds   int                // because of such rows, until then
+	// taking is called with every row that the view takes in, and with the class of a pod of which it takes in nothing but the
+	// room; tests let it panic.
+	taking func(row any)
+
 	asides map[string]aside        // by Class.Signature
 	lists  map[fsm.VolumeList]bool // that were charged
 	panics []Panic

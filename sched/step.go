@@ -454,6 +454,9 @@ func (s *Scheduler) fail(p *pass, e *fsm.QueueEntry, b *board, how attempt) *ass
 		p.held++
 		return nil
 	}
+	if lacks := s.lacks(); lacks != "" && how != attemptWaiting {
+		return s.failAside(p, e, lacks)
+	}
 	d := s.diagnose(b, how)
 	f := newAssumption(e, assumeFail, "")
 	if b.topo != nil && !slices.Contains(p.helpless, b) {

@@ -23,6 +23,7 @@ type View struct {
 	live   int // nodes that are there
 
 	pods map[types.UID]*pod
+	bare map[types.UID]barePod // those that panicked
 	noms map[types.UID]*hold
 
 	ring ring

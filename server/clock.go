@@ -101,18 +101,20 @@ func (s *Server) whileClockIsRight(ctx context.Context, run func(ctx context.Con
 	defer looking.Wait()
 	defer cancel(nil)
 	looking.Go(func() {
-		ticker := time.NewTicker(clockPoll)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				if s.goesAstray() {
-					cancel(errAstray)
+		s.guard.Keep(ctx, "clock/look", func(ctx context.Context) {
+			ticker := time.NewTicker(clockPoll)
+			defer ticker.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-ticker.C:
+					if s.goesAstray() {
+						cancel(errAstray)
+					}
 				}
 			}
-		}
+		})
 	})
 	if err := run(ctx); context.Cause(ctx) == nil {
 		return err

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/berth-dev/berth/cluster"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/peers"
 	"github.com/berth-dev/berth/raftnode"
 )
@@ -137,7 +137,7 @@ func (a *admission) takeIn(ctx context.Context) {
 			found = append(found, one)
 		}
 	}
-	var asking sync.WaitGroup
+	var asking guard.Group
 	for _, one := range found {
 		asking.Go(func() { one.err = s.node.IsAt(one.RaftID, one.RaftAddr) })
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/sched"
 	"github.com/berth-dev/berth/store"
@@ -50,6 +51,7 @@ type scheduleLoop struct {
 	observe func(p *sched.Plan, took time.Duration)
 	tell    func() // of what the scheduler has to tell after a step
 	log     hclog.Logger
+	guard   guard.Func // of what goes on beside the loop; nil: there is none
 
 	done  chan settled  // capacity maxPlans
 	limit int           // of the next plan's weight, by what the log takes
@@ -65,6 +67,9 @@ type settled struct {
 	err    error
 }
 
+// errUntold is of an outcome that is not known, for to wait for it panicked.
+var errUntold = errors.New("what came of it is not known, by a mistake of Berth's, which its log tells")
+
 // planOutcome waits until a plan's outcome is known: what became of its
 // decisions, or why the plan was not applied for certain.
 type planOutcome func(ctx context.Context) (result fsm.PlanResult, err error)
@@ -74,7 +79,7 @@ func (s *Server) schedule(ctx context.Context) {
 	scheduler := sched.New(s.state)
 	l := &scheduleLoop{
 		scheduler: scheduler, state: s.state, clock: s.node.Clock(), propose: s.proposePlan,
-		observe: s.metrics.observeStep, tell: func() { s.tellOfScheduler(scheduler) }, log: s.log,
+		observe: s.metrics.observeStep, tell: func() { s.tellOfScheduler(scheduler) }, log: s.log, guard: s.guard,
 	}
 	l.run(ctx)
 }
@@ -83,7 +88,11 @@ func (s *Server) schedule(ctx context.Context) {
 // the state machine do not agree on.
 func (s *Server) tellOfScheduler(scheduler *sched.Scheduler) {
 	for _, p := range scheduler.Panics() {
-		s.panics.note("decision", p.Pod, p.Value, p.Stack)
+		if p.Pod != "" {
+			s.panics.note("decision", p.Pod, p.Value, p.Stack)
+		} else {
+			s.panics.note("view", p.Row, p.Value, p.Stack)
+		}
 	}
 	for _, d := range scheduler.Disagreements() {
 		s.metrics.disagreements.Inc()
@@ -94,7 +103,7 @@ func (s *Server) tellOfScheduler(scheduler *sched.Scheduler) {
 
 func (l *scheduleLoop) run(ctx context.Context) {
 	l.done, l.limit, l.cost = make(chan settled, maxPlans), stepWeight, raftnode.UsualCost
-	changed, stop := signalChanges(ctx, l.state.Feed())
+	changed, stop := signalChanges(ctx, l.guard.Or(), l.state.Feed())
 	defer stop()
 	for ctx.Err() == nil {
 		now := l.clock.NowUnixNano()
@@ -162,7 +171,11 @@ func (l *scheduleLoop) send(ctx context.Context, plan *sched.Plan) {
 		return
 	}
 	go func() {
-		result, err := wait(ctx)
+		var result fsm.PlanResult
+		err := l.guard.Or().Call("plan's outcome", errUntold, func() (err error) {
+			result, err = wait(ctx)
+			return err
+		})
 		l.done <- settled{plan, result, err}
 	}()
 	l.takeSettled()
@@ -209,19 +222,21 @@ func (l *scheduleLoop) wake(steppedUnixNano int64) <-chan time.Time {
 }
 
 // signalChanges puts a token into the channel whenever the state has changed.
-func signalChanges(ctx context.Context, feed *store.Feed) (changed <-chan struct{}, stop func()) {
+func signalChanges(ctx context.Context, g guard.Func, feed *store.Feed) (changed <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	finished, tokens := make(chan struct{}), make(chan struct{}, 1)
 	at := feed.Last() // before the first step looks at the state
 	go func() {
 		defer close(finished)
-		for feed.Wait(ctx, at) == nil {
-			at = feed.Last()
-			select {
-			case tokens <- struct{}{}:
-			default:
+		g.Keep(ctx, "changes", func(ctx context.Context) {
+			for feed.Wait(ctx, at) == nil {
+				at = feed.Last()
+				select {
+				case tokens <- struct{}{}:
+				default:
+				}
 			}
-		}
+		})
 	}()
 	return tokens, func() { cancel(); <-finished }
 }

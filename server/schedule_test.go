@@ -74,6 +74,7 @@ type fakeLog struct {
 	cost    int64         // of a decision; 0: a plan does nothing
 	outcome chan struct{} // a plan's outcome is known when it gives one; nil: at once
 	taken   int
+	broken  int // of so many plans to wait for the outcome panics
 }
 
 func (l *fakeLog) propose(p *sched.Plan) (planOutcome, error) {
@@ -91,7 +92,11 @@ func (l *fakeLog) propose(p *sched.Plan) (planOutcome, error) {
 		result.Weight = min(p.Weight, int(fsm.MaxPlanWork/l.cost)+1)
 		result.Work = int64(result.Weight) * l.cost
 	}
+	broken := l.taken <= l.broken
 	return func(ctx context.Context) (fsm.PlanResult, error) {
+		if broken {
+			panic("the outcome breaks")
+		}
 		if l.outcome == nil {
 			return result, nil
 		}
@@ -120,7 +125,7 @@ func (l *fakeLog) proposed() int {
 func runSchedule(scheduler stepper, log *fakeLog, state *fsm.State) (stop func()) {
 	l := &scheduleLoop{
 		scheduler: scheduler, state: state, clock: runningClock(), propose: log.propose,
-		observe: func(*sched.Plan, time.Duration) {}, tell: func() {}, log: hclog.NewNullLogger(),
+		observe: func(*sched.Plan, time.Duration) {}, tell: func() {}, log: hclog.NewNullLogger(), guard: quiet,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -157,6 +162,26 @@ func pass(d time.Duration) {
 func addNamespace(t *testing.T, s *fsm.State, name string) {
 	t.Helper()
 	applyTo(t, s, &fsm.PutNamespace{Create: true, Namespace: fsm.NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}}})
+}
+
+// quiet is a guard that tells nobody.
+func quiet(_ string, f func()) (ok bool) {
+	defer func() { _ = recover() }()
+	f()
+	return true
+}
+
+// TestScheduleGoesOnAfterAnOutcomeThatPanics: the plan is settled as one of which it is not known what came of it.
+func TestScheduleGoesOnAfterAnOutcomeThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeScheduler{plans: []int{1, 1, 1}}
+		stop := runSchedule(f, &fakeLog{broken: 2}, fsm.NewState())
+		pass(10 * planPause)
+		if f.now().settled != 3 || f.now().unsettled != 0 {
+			t.Errorf("%d plans are settled and %d not", f.now().settled, f.now().unsettled)
+		}
+		stop()
+	})
 }
 
 func TestScheduleSleepsWhenNothingCanBeDone(t *testing.T) {

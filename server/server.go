@@ -124,7 +124,9 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		stopped: make(chan struct{}), fatal: make(chan error, 1), welcoming: make(chan struct{}, maxWelcoming), shares: newShares(), samples: newSamples(),
 	}
 	s.refetched = rate.NewLimiter(refetchedPerSecond, refetchedAtOnce)
-	s.reads = newShared(s.readIndex)
+	s.reads = newShared(func(ctx context.Context) error {
+		return s.guard.Call("reads", errUntold, func() error { return s.readIndex(ctx) })
+	})
 	err := s.open()
 	if err != nil {
 		_ = s.closeAll(ctx) // the first error is the one that matters
@@ -177,21 +179,16 @@ func (s *Server) open() error {
 	}
 	run, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	s.loops.Go(func() {
-		if err := s.rpc.Serve(s.config.RPC); err != nil {
-			s.fail(err)
-		}
-	})
-	s.loops.Go(func() {
-		if err := s.api.Run(run); err != nil {
-			s.fail(err)
-		}
-	})
-	s.loops.Go(func() {
-		if err := s.pool.Run(run); err != nil {
-			s.fail(err) // two of one name
-		}
-	})
+	serve := func(name string, serve func() error) { // nothing is served without them: the server stops in order
+		s.loops.Go(func() {
+			if err := s.guard.Call(name, fmt.Errorf("%s broke by a mistake of Berth's, which its log tells", name), serve); err != nil {
+				s.fail(err)
+			}
+		})
+	}
+	serve("rpc", func() error { return s.rpc.Serve(s.config.RPC) })
+	serve("API", func() error { return s.api.Run(run) })
+	serve("pool", func() error { return s.pool.Run(run) }) // it fails where two have one name
 	keep := func(name string, loop func(ctx context.Context)) {
 		s.loops.Go(func() { s.guard.Keep(run, name, loop) })
 	}

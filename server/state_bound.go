@@ -179,7 +179,7 @@ func (e *entered) Wait(ctx context.Context) ([]fsm.Result, uint64, error) {
 	if errors.Is(err, raftnode.ErrUnknownOutcome) && ctx.Err() != nil {
 		// They may be on their way still; whoever waits longer for them finds out.
 		go func() {
-			_, _, _ = e.future.Wait(context.WithoutCancel(ctx)) // it ends with the node
+			e.server.guard("outcome", func() { _, _, _ = e.future.Wait(context.WithoutCancel(ctx)) }) // it ends with the node
 			e.leave()
 		}()
 		return rs, index, err

@@ -61,7 +61,7 @@ type workLoop struct {
 	// proposes what they take. nil: nobody is asked.
 	asks func(w controller.Work) bool
 	ask  func(ctx context.Context, w controller.Work) ([]fsm.Result, error)
-	// guard is about a question.
+	// guard is about what goes on beside the loop: a question, an outcome. nil: there is none.
 	guard guard.Func
 
 	asking  map[string]int // works that others are asked about, by namespace
@@ -90,7 +90,7 @@ func (l *workLoop) run(ctx context.Context, rs ...reconciler) {
 	for _, r := range rs {
 		l.members = append(l.members, &member{reconciler: r})
 	}
-	changed, stop := signalChanges(ctx, l.state.Feed())
+	changed, stop := signalChanges(ctx, l.guard.Or(), l.state.Feed())
 	defer stop()
 	l.reset()
 	for ctx.Err() == nil {
@@ -172,7 +172,11 @@ func (l *workLoop) send(ctx context.Context, m *member, w controller.Work) {
 		return
 	}
 	go func() {
-		results, err := wait(ctx)
+		var results []fsm.Result
+		err := l.guard.Or().Call("controllers/outcome", errUntold, func() (err error) {
+			results, err = wait(ctx)
+			return err
+		})
 		l.done <- finishedWork{by: m, o: controller.Outcome{Work: w, Results: results, Err: err}}
 	}()
 }

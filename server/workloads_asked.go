@@ -52,7 +52,7 @@ func (l *workLoop) sendAsked(ctx context.Context, m *member, w controller.Work) 
 	l.asking[namespace]++
 	go func() {
 		var results []fsm.Result
-		err := l.guard.Call("controllers/asked", errBroke, func() (err error) {
+		err := l.guard.Or().Call("controllers/asked", errBroke, func() (err error) {
 			results, err = l.ask(ctx, w)
 			return err
 		})

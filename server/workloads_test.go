@@ -32,6 +32,7 @@ type workLog struct {
 	proposed     int
 	most         int32 // of the active pods of the ReplicaSet that is watched
 	watched      types.UID
+	broken       int // of so many works to wait for the outcome panics
 }
 
 func newWorkLog() *workLog { return &workLog{state: fsm.NewState(), watched: "uid-web"} }
@@ -65,7 +66,14 @@ func (l *workLog) propose(w controller.Work) (func(ctx context.Context) ([]fsm.R
 		}
 		done <- answer{results, err}
 	}()
+	broken := l.broken > 0
+	if broken {
+		l.broken--
+	}
 	return func(ctx context.Context) ([]fsm.Result, error) {
+		if broken {
+			panic("the outcome breaks")
+		}
 		select {
 		case a := <-done:
 			return a.results, a.err
@@ -143,7 +151,7 @@ func (l *workLog) want(t *testing.T, active int) {
 
 // keep runs a loop in the present bubble; stop ends it.
 func (l *workLog) keep() (stop func()) {
-	loop := &workLoop{state: l.state, clock: runningClock(), propose: l.propose, log: hclog.NewNullLogger()}
+	loop := &workLoop{state: l.state, clock: runningClock(), propose: l.propose, log: hclog.NewNullLogger(), guard: quiet}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -152,6 +160,24 @@ func (l *workLog) keep() (stop func()) {
 	}()
 	synctest.Wait()
 	return func() { cancel(); <-ended }
+}
+
+// TestWorkloadsGoOnAfterAnOutcomeThatPanics: what was wanted is asked for again, and nobody is one too many.
+func TestWorkloadsGoOnAfterAnOutcomeThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newWorkLog()
+		addNamespace(t, l.state, "default")
+		defer l.keep()()
+		l.set(func(l *workLog) { l.broken = 3 })
+		for _, replicas := range []int32{3, 1} {
+			l.web(t, replicas)
+			pass(time.Minute)
+			l.want(t, int(replicas))
+		}
+		if l.broken > 0 {
+			t.Error("nothing was broken")
+		}
+	})
 }
 
 func TestWorkloadsReactAtOnce(t *testing.T) {

@@ -182,6 +182,7 @@ func (f *Feed) Reset(revision int64, publish func()) {
 }
 
 func (f *Feed) wake() {
-	close(f.signal)
+	told := f.signal
 	f.signal = make(chan struct{})
+	close(told)
 }

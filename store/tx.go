@@ -39,6 +39,9 @@ func (p Position) WithRowsOf(other Position) Position {
 	return p
 }
 
+// GoBy has the state change by the rules of a version from now on, if it is a later one.
+func (p *Position) GoBy(version int) { p.version = max(p.version, version) }
+
 // SkipTo makes the revision a later one: those between are never handed out.
 func (p *Position) SkipTo(revision int64) { p.revision = max(p.revision, revision) }
 
@@ -53,10 +56,11 @@ type Tx struct {
 }
 
 // Begin starts with the entry of an index. at is the position of the state that
-// is written to; it follows from here on. spare is memory for the changes.
+// is written to; it follows from here on, and goes on with the rules that it has
+// (Position.GoBy). spare is memory for the changes.
 func Begin(at *Position, index, term uint64, h Header, spare []Change) Tx {
 	at.index, at.term = index, term
-	at.timeUnixNano, at.version = max(at.timeUnixNano, h.TimeUnixNano), max(at.version, h.Version)
+	at.timeUnixNano = max(at.timeUnixNano, h.TimeUnixNano)
 	return Tx{at: at, changes: spare[:0]}
 }
 

@@ -23,6 +23,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/informers"
 )
 
@@ -66,8 +67,7 @@ func newAvailability(config *rest.Config, f factory, feed *informers.Feed, o Agg
 		return nil, fmt.Errorf("controller %s: %w", availability, err)
 	}
 	return func(ctx context.Context) {
-		go services.again(ctx)
-		c.Run(availabilityWorkers, ctx.Done())
+		guard.Together(ctx, services.again, func(ctx context.Context) { c.Run(availabilityWorkers, ctx.Done()) })
 	}, nil
 }
 

@@ -3,7 +3,6 @@ package workloads
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/discovery/cached/memory"
@@ -17,6 +16,8 @@ import (
 	resourceclient "k8s.io/metrics/pkg/client/clientset/versioned/typed/metrics/v1beta1"
 	"k8s.io/metrics/pkg/client/custom_metrics"
 	"k8s.io/metrics/pkg/client/external_metrics"
+
+	"github.com/berth-dev/berth/guard"
 )
 
 // Autoscaler says how workloads are scaled. What is zero is what kube-controller-manager has
@@ -75,9 +76,8 @@ func newAutoscaler(ctx context.Context, config *rest.Config, f factory, o Autosc
 		f.Autoscaling().V2().HorizontalPodAutoscalers(), f.Core().V1().Pods(),
 		o.Period, o.DownscaleStabilization, float64(o.TolerancePercent)/100, o.CPUInitialization, o.InitialReadinessDelay)
 	return func(ctx context.Context) {
-		var running sync.WaitGroup
-		running.Go(func() { custom_metrics.PeriodicallyInvalidate(versions, o.Period, ctx.Done()) })
-		running.Go(func() {
+		invalidate := func(ctx context.Context) { custom_metrics.PeriodicallyInvalidate(versions, o.Period, ctx.Done()) }
+		forget := func(ctx context.Context) {
 			tick := time.NewTicker(mappingAge)
 			defer tick.Stop()
 			for {
@@ -88,8 +88,7 @@ func newAutoscaler(ctx context.Context, config *rest.Config, f factory, o Autosc
 					mapper.Reset()
 				}
 			}
-		})
-		it.Run(ctx, autoscalerWorkers)
-		running.Wait()
+		}
+		guard.Together(ctx, invalidate, forget, func(ctx context.Context) { it.Run(ctx, autoscalerWorkers) })
 	}, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/certificates/cleaner"
 	"k8s.io/kubernetes/pkg/controller/certificates/signer"
 
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -77,11 +77,11 @@ func newSigning(ctx context.Context, client kubernetes.Interface, requests infor
 		signers = append(signers, s)
 	}
 	return func(ctx context.Context) {
-		var running sync.WaitGroup
+		var all []func(ctx context.Context)
 		for _, s := range signers {
-			running.Go(func() { s.Run(ctx, certificateWorkers) })
+			all = append(all, func(ctx context.Context) { s.Run(ctx, certificateWorkers) })
 		}
-		running.Wait()
+		guard.Together(ctx, all...)
 	}
 }
 
