@@ -3,6 +3,8 @@ package bench
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,6 +30,7 @@ import (
 // processes are servers of their own, so that one of them can be killed.
 type processes struct {
 	ca       *pki.CA
+	gossip   string // the key
 	servers  []*process
 	settings serverSettings
 }
@@ -54,6 +57,10 @@ ports {
   rpc    = {{.RPC}}
   raft   = {{.Raft}}
   gossip = {{.Gossip}}
+}
+
+gossip {
+  encryption_key = "{{.Key}}"
 }
 
 tls {
@@ -89,7 +96,9 @@ func (r *run) startProcesses(ctx context.Context, settings serverSettings) (_ *p
 	if err != nil {
 		return nil, err
 	}
-	ps := &processes{ca: ca, settings: settings}
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // it never fails
+	ps := &processes{ca: ca, gossip: base64.StdEncoding.EncodeToString(key), settings: settings}
 	admin, err := ca.Issue(now, pki.Request{Kind: pki.Client, Name: user, Groups: groups})
 	if err != nil {
 		return nil, err
@@ -142,11 +151,11 @@ func (ps *processes) furnish(p *process) error {
 	}
 	var hcl bytes.Buffer
 	err = settings.Execute(&hcl, struct {
-		Name                            string
+		Name, Key                       string
 		Join                            []int
 		HTTP, RPC, Raft, Gossip, Expect int
 		serverSettings
-	}{p.name, join, p.http, p.rpc, p.raft, p.gossip, len(ps.servers), ps.settings})
+	}{p.name, ps.gossip, join, p.http, p.rpc, p.raft, p.gossip, len(ps.servers), ps.settings})
 	if err != nil {
 		return err
 	}
