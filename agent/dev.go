@@ -87,10 +87,11 @@ func (d *Dev) start(ctx context.Context, timeline *fake.Timeline) error {
 	if d.gossipKey, err = devGossipKey(d.caDir()); err != nil {
 		return err
 	}
-	ports, err := devPorts(filepath.Join(d.config.DataDir, "ports"), d.config.Servers)
+	ports, claim, err := devPorts(filepath.Join(d.config.DataDir, "ports"), d.config.Servers)
 	if err != nil {
 		return err
 	}
+	defer claim.Release()
 	if d.config.HTTPPort != 0 {
 		ports[0].HTTP = d.config.HTTPPort
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/config"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/ports"
 )
 
 func TestMain(m *testing.M) {
@@ -72,12 +73,12 @@ func berthWith(t *testing.T, home string, prepare func(*app), args ...string) (r
 
 func closedAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	claim, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return "https://" + l.Addr().String()
+	t.Cleanup(claim.Release)
+	return "https://" + claim.Addr(0)
 }
 
 // apiServer is just enough of an API for `get pods`.
