@@ -380,3 +380,17 @@ func TestAdvertise(t *testing.T) {
 		}
 	}
 }
+
+// TestWaitIsTaken: waiting for a leader is not called --wait, because commands have one of their own that waits for objects; who
+// looks for it finds the other.
+func TestWaitIsTaken(t *testing.T) {
+	home := t.TempDir()
+	for _, command := range []string{"delete", "apply", "replace"} {
+		if res := berth(t, home, command, "--help"); !strings.Contains(res.out, "--wait=") {
+			t.Errorf("berth %s has no --wait of its own any more: it could mean the servers", command)
+		}
+	}
+	if res := berth(t, home, "options"); !strings.Contains(res.out, "--keep-trying") || !strings.Contains(res.out, "(--wait, of some commands, is kubectl's") {
+		t.Errorf("options: %s", res.out)
+	}
+}
