@@ -64,6 +64,7 @@ type Server struct {
 	// welcoming holds a token for every worker that registers just now.
 	welcoming chan struct{}
 	digests   digestCache
+	compared  atomic.Pointer[compared]
 	bound     stateBound
 
 	cancel  context.CancelFunc
@@ -154,6 +155,9 @@ func (s *Server) open() error {
 		return err
 	}
 	s.openRoom()
+	if err := s.config.Metrics.Register(s.unsettledGauge()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	if err := s.openConsensus(); err != nil {
 		return err
 	}
