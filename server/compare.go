@@ -57,6 +57,7 @@ type comparison struct {
 func (s *Server) compareLoop(ctx context.Context) {
 	ticker := time.NewTicker(compareLook)
 	defer ticker.Stop()
+	defer s.metrics.differing.Set(0) // the next leader's is what counts
 	equalAt := map[string]uint64{}
 	rest, at, last := time.Duration(0), time.Now(), s.node.AppliedIndex()
 	for {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
 	"github.com/berth-dev/berth/store"
@@ -173,6 +175,15 @@ func TestStillUnsettled(t *testing.T) {
 	s.notSettled(alone)
 	if said := s.unsettled(); !strings.Contains(said, "at log entry 5 ") || !strings.Contains(said, "Remedy: start c, which may settle it") {
 		t.Errorf("said is %q", said)
+	}
+	if differing := testutil.ToFloat64(s.metrics.differing); differing != 2 {
+		t.Errorf("%g differ", differing)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.compareLoop(ended)
+	if differing := testutil.ToFloat64(s.metrics.differing); differing != 0 {
+		t.Errorf("%g differ, as one says that leads no more", differing)
 	}
 }
 
