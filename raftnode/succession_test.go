@@ -3,6 +3,8 @@ package raftnode
 import (
 	"testing"
 	"time"
+
+	"github.com/berth-dev/berth/ports"
 )
 
 // patient makes timeouts so long that no election comes of them.

@@ -100,7 +100,7 @@ func (s *Server) compare(ctx context.Context, equalAt map[string]uint64) error {
 		s.notSettled(c)
 		return nil
 	}
-	s.compared.Store(&compared{index: c.index})
+	s.outcome.Store(&compared{index: c.index})
 	differing := 0
 	for _, name := range slices.Sorted(maps.Keys(c.digests)) {
 		d := c.digests[name]

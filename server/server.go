@@ -64,7 +64,7 @@ type Server struct {
 	// welcoming holds a token for every worker that registers just now.
 	welcoming chan struct{}
 	digests   digestCache
-	compared  atomic.Pointer[compared]
+	outcome   atomic.Pointer[compared] // of the last comparison that it made as the leader
 	bound     stateBound
 
 	cancel  context.CancelFunc

@@ -63,14 +63,14 @@ func (s *Server) notSettled(c *comparison) {
 		}
 		return
 	}
-	s.compared.Store(&compared{c.index, found})
+	s.outcome.Store(&compared{c.index, found})
 	s.metrics.differing.Set(float64(len(c.digests)))
 	s.log.Error("the servers' states differ, and it is not known who is right", "difference", found)
 }
 
 // lastCompared is what this server says of its last comparison.
 func (s *Server) lastCompared() compared {
-	if c := s.compared.Load(); c != nil {
+	if c := s.outcome.Load(); c != nil {
 		return *c
 	}
 	return compared{}
