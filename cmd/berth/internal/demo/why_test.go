@@ -18,7 +18,7 @@ func TestTellWhy(t *testing.T) {
 	binary := filepath.Join(dir, "berth")
 	script := `#!/bin/sh
 echo "$2 asks for room"
-echo "asked: $*" | sed "s|$HOME||g"
+echo "asked: $*"
 for f in "$@"; do case "$f" in */client/*.pem) grep -c PRIVATE "$f";; esac; done
 exit 3
 `
@@ -39,7 +39,7 @@ exit 3
 	for _, want := range []string{
 		"   berth why urgent\n     urgent asks for room\n     asked: why urgent --namespace default --addresses " + f.Servers()[0].HTTP() + " --ca-file ",
 		"   batch-1 is Failed: Evicted: The node was low on resource\n   berth why batch-1\n     batch-1 asks for room\n",
-		"     0\n     0\n     1\n     exit status 3\n",
+		"     0\n     0\n     2\n     exit status 3\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("told is\n%s\nwithout\n%s", out.String(), want)
