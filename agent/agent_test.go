@@ -1,9 +1,12 @@
 package agent_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,6 +22,7 @@ import (
 	restclient "k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/agent"
+	"github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/server"
 )
@@ -135,6 +139,16 @@ func TestDevelopmentCluster(t *testing.T) {
 	if !verified.Equal || len(verified.Servers) != 3 {
 		t.Errorf("the servers' states differ: %+v", verified)
 	}
+	// Who reaches its gossip, and has no key, is no member: all users of the machine do.
+	stranger := cluster.Config{Name: "stranger", Meta: cluster.Meta{Role: cluster.RoleWorker}, BindAddr: "127.0.0.1", Loopback: true}
+	var mismatch *cluster.MismatchError
+	if err := joins(t, stranger, servers[0].GossipAddr()); !errors.As(err, &mismatch) {
+		t.Errorf("joins without the key: %v", err)
+	}
+	key, err := os.ReadFile(filepath.Join(config.DataDir, "ca", "gossip-key"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	before, _ := servers[0].View().Nodes.Get("worker-1")
 	stopDev(t, d)
 
@@ -145,6 +159,9 @@ func TestDevelopmentCluster(t *testing.T) {
 		t.Errorf("after the restart the worker is another one: %s %s, was %s %s",
 			after.UID, after.Status.NodeInfo.SystemUUID, before.UID, before.Status.NodeInfo.SystemUUID)
 	}
+	if now, err := os.ReadFile(filepath.Join(config.DataDir, "ca", "gossip-key")); err != nil || !bytes.Equal(now, key) {
+		t.Errorf("after the restart the key of gossip is another one: %v", err)
+	}
 	again, err := client(t, d, d.Servers()[0]).CoreV1().Pods("default").Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -152,6 +169,17 @@ func TestDevelopmentCluster(t *testing.T) {
 	if again.UID != created.UID {
 		t.Errorf("after the restart the pod is another one: %s, was %s", again.UID, created.UID)
 	}
+}
+
+// joins says why somebody can not join the members of gossip at an address.
+func joins(t *testing.T, c cluster.Config, addr string) error {
+	t.Helper()
+	p, err := cluster.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Join(t.Context(), addr)
+	return errors.Join(err, p.Shutdown())
 }
 
 // Ending the pods of a cluster leaves none behind, nor what makes them again.

@@ -45,11 +45,12 @@ type DevConfig struct {
 // Dev is a running development cluster: all of it in this process, on the
 // loopback interface, with an authority of its own.
 type Dev struct {
-	config DevConfig
-	ca     *pki.CA
-	agents []*Agent
-	cancel context.CancelFunc
-	done   chan struct{} // the shared timeline of fake containers has ended
+	config    DevConfig
+	ca        *pki.CA
+	gossipKey string
+	agents    []*Agent
+	cancel    context.CancelFunc
+	done      chan struct{} // the shared timeline of fake containers has ended
 }
 
 // devUser is who the development cluster's client is.
@@ -83,10 +84,14 @@ func (d *Dev) start(ctx context.Context, timeline *fake.Timeline) error {
 	if d.ca, err = devCA(d.caDir()); err != nil {
 		return err
 	}
-	ports, err := devPorts(filepath.Join(d.config.DataDir, "ports"), d.config.Servers)
+	if d.gossipKey, err = devGossipKey(d.caDir()); err != nil {
+		return err
+	}
+	ports, claim, err := devPorts(filepath.Join(d.config.DataDir, "ports"), d.config.Servers)
 	if err != nil {
 		return err
 	}
+	defer claim.Release()
 	if d.config.HTTPPort != 0 {
 		ports[0].HTTP = d.config.HTTPPort
 	}
@@ -131,7 +136,7 @@ func (d *Dev) member(kind pki.Kind, name string, join []string) (Config, error) 
 	source, err := d.issue(kind, name)
 	return Config{
 		Name: name, Version: d.config.Version, DataDir: filepath.Join(d.config.DataDir, name),
-		BindAddr: "127.0.0.1", Join: join, RetryInterval: devRetry,
+		BindAddr: "127.0.0.1", Join: join, RetryInterval: devRetry, EncryptionKey: d.gossipKey,
 		TLS: source, CA: d.ca.CertPEM(), Logger: d.config.Logger,
 		Authority: pki.Files{CA: filepath.Join(d.caDir(), pki.CAFile), Key: filepath.Join(d.caDir(), pki.CAKeyFile)},
 	}, err
@@ -171,6 +176,15 @@ func devCA(dir string) (*pki.CA, error) {
 		return nil, err
 	}
 	return pki.CreateCA(dir, pki.DefaultCAValidity, false)
+}
+
+// devGossipKey is the key of a development cluster's gossip, beside its authority, or makes it: all users of the machine reach
+// the loopback interface.
+func devGossipKey(dir string) (string, error) {
+	if err := foundGossipKey(dir); err != nil {
+		return "", err
+	}
+	return ownGossipKey(dir)
 }
 
 // waitReady returns once the servers agree on a leader and know every worker as

@@ -52,7 +52,7 @@ func tellDropped(ctx context.Context, obj runtime.Object, prepare func()) {
 		prepare()
 		return
 	}
-	asked := specOf(obj.DeepCopyObject())
+	asked := copiedSpec(obj)
 	prepare()
 	for _, path := range dropped(nil, "spec", asked, now) {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s is left out: it is of a feature that is not served", path))
@@ -71,6 +71,13 @@ func specOf(obj runtime.Object) reflect.Value {
 		return reflect.Value{}
 	}
 	return v.Elem().FieldByName("Spec")
+}
+
+// copiedSpec is a copy of the spec of such an object, and of nothing else: the rest may be large, and nothing of it is compared.
+func copiedSpec(obj runtime.Object) reflect.Value {
+	alone := reflect.New(reflect.TypeOf(obj).Elem())
+	alone.Elem().FieldByName("Spec").Set(specOf(obj))
+	return specOf(alone.Interface().(runtime.Object).DeepCopyObject())
 }
 
 // dropped adds the paths of what was set, and is not any more. Of lists it looks at what has kept its place.

@@ -7,8 +7,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	core "k8s.io/kubernetes/pkg/apis/core"
 )
 
 // TestWhatIsLeftOutIsTold: who asks for a field of a feature that is off gets a warning for it, for a pod as for a template, when
@@ -84,5 +86,42 @@ func TestDropped(t *testing.T) {
 	got := dropped(nil, "spec", reflect.ValueOf(was), reflect.ValueOf(is))
 	if want := []string{"spec.containers[0].seLinuxType", "spec.containers[1].dnsPolicy", "spec.ttlSeconds", "spec.labels", "spec.only.image"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// describedPod is one with as much beside its spec as pods have that were written by several.
+func describedPod() *core.Pod {
+	pod := &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{}}}
+	for _, manager := range []string{"kubectl", "kube-controller-manager", "berth"} {
+		pod.Labels[manager] = "yes"
+		pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 1000)}})
+	}
+	for i := range 3 {
+		pod.Spec.Containers = append(pod.Spec.Containers, core.Container{
+			Name: string(rune('a' + i)), Image: "registry.example.com/image:v1", Command: []string{"run", "it"}, Env: make([]core.EnvVar, 10),
+			Resources: core.ResourceRequirements{Requests: core.ResourceList{core.ResourceCPU: resource.MustParse("1"), core.ResourceMemory: resource.MustParse("1Gi")}},
+		})
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, core.ContainerStatus{Name: pod.Spec.Containers[i].Name})
+	}
+	return pod
+}
+
+// What nobody compares costs nothing.
+func TestTellDroppedCopiesTheSpecAlone(t *testing.T) {
+	described := describedPod()
+	bare := &core.Pod{Spec: described.Spec}
+	cost := func(pod *core.Pod) float64 {
+		return testing.AllocsPerRun(100, func() { tellDropped(t.Context(), pod, func() {}) })
+	}
+	if most, least := cost(described), cost(bare); most != least {
+		t.Errorf("%g allocations, and %g of the same spec alone", most, least)
+	}
+}
+
+func BenchmarkTellDropped(b *testing.B) {
+	pod := describedPod()
+	b.ReportAllocs()
+	for b.Loop() {
+		tellDropped(b.Context(), pod, func() {})
 	}
 }

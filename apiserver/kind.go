@@ -102,6 +102,16 @@ func converting(row func(any) runtime.Object) func(*fsm.View) presenter {
 	}
 }
 
+// defaulted gives an object that a client could have sent what is left to defaults, and converts it to the internal one.
+func defaulted[T any, P interface {
+	*T
+	runtime.Object
+}](in runtime.Object) (P, error) {
+	legacyscheme.Scheme.Default(in)
+	out := P(new(T))
+	return out, legacyscheme.Scheme.Convert(in, out, nil)
+}
+
 // versioned converts an internal object to the one that commands carry.
 func versioned[T any, P interface {
 	*T

@@ -51,9 +51,8 @@ func (p *LocalPods) Create(ctx context.Context, namespace string, in *corev1.Pod
 }
 
 func (p *LocalPods) create(ctx context.Context, namespace string, in *corev1.Pod) (*corev1.Pod, error) {
-	legacyscheme.Scheme.Default(in)
-	obj := new(core.Pod)
-	if err := legacyscheme.Scheme.Convert(in, obj, nil); err != nil {
+	obj, err := defaulted[core.Pod](in)
+	if err != nil {
 		return nil, err
 	}
 	rest.WipeObjectMetaSystemFields(obj)

@@ -183,9 +183,8 @@ func finish[I, V any, IP interface {
 	*V
 	runtime.Object
 }](ctx context.Context, in VP, strategy rest.RESTCreateStrategy, admit ...func(obj IP) error) (VP, error) {
-	legacyscheme.Scheme.Default(in)
-	obj := IP(new(I))
-	if err := legacyscheme.Scheme.Convert(in, obj, nil); err != nil {
+	obj, err := defaulted[I, IP](in)
+	if err != nil {
 		return nil, err
 	}
 	if strategy.NamespaceScoped() && obj.GetNamespace() == "" {

@@ -21,6 +21,7 @@ var floors = map[string]int{
 	"model":      0,
 	"access":     0,
 	"pki":        0,
+	"ports":      0,
 	"wire":       0,
 	"raftlog":    1,
 	"sample":     1,

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/ports"
 	"github.com/berth-dev/berth/worker/runtime/fake"
 )
 
@@ -27,6 +28,7 @@ type contestant struct {
 	client   kubernetes.Interface
 	pids     []int                           // whose processor time and memory count
 	programs []*program                      // those that are not Berth's servers
+	ports    *ports.Claim                    // theirs
 	agree    func(ctx context.Context) error // fails unless the replicas of the state are equal, and the nodes were there all the time
 	legs     []leg
 	peak     float64 // bytes that all processes have had resident at the most

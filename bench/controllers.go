@@ -173,6 +173,7 @@ func (c *contestant) stop() {
 		_ = c.programs[i].Process.Kill() // it fails only for one that has ended
 		<-c.programs[i].ended
 	}
+	c.ports.Release()
 }
 
 // alive is an error if one of the programs has ended.

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/keyutil"
 
-	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/ports"
 )
 
 // The programs of Kubernetes' control plane.
@@ -81,11 +81,11 @@ func (r *run) inKubernetes(ctx context.Context, who, dir string) (*contestant, e
 // back here: etcd is asked without TLS, and the clients of kube-apiserver are administrators, for whom it keeps no queues,
 // and set no bound to their requests.
 func (c *contestant) startKubernetes(ctx context.Context, dir string) error {
-	ports, err := agent.FreePorts(3)
-	if err != nil {
+	var err error
+	if c.ports, err = ports.Free(3); err != nil {
 		return err
 	}
-	local := func(scheme string, i int) string { return fmt.Sprintf("%s://127.0.0.1:%d", scheme, ports[i]) }
+	local := func(scheme string, i int) string { return scheme + "://" + c.ports.Addr(i) }
 	ca, at, err := furnishKubernetes(dir, local("https", 2))
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (c *contestant) startKubernetes(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	err = start(apiServer, "--etcd-servers="+store, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[2]),
+	err = start(apiServer, "--etcd-servers="+store, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports.Ports[2]),
 		"--tls-cert-file="+at(certFile), "--tls-private-key-file="+at(keyFile), "--client-ca-file="+at(caFile), "--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+at(accountsFile),
 		"--service-account-signing-key-file="+at(accountsFile), "--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none")
@@ -110,7 +110,7 @@ func (c *contestant) startKubernetes(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	if c.client, err = newClient(fmt.Sprintf("127.0.0.1:%d", ports[2]), ca.CertPEM(), admin); err != nil {
+	if c.client, err = newClient(c.ports.Addr(2), ca.CertPEM(), admin); err != nil {
 		return err
 	}
 	if err := c.awaitReady(ctx); err != nil {

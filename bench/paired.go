@@ -18,7 +18,7 @@ import (
 type Comparison struct {
 	Workload string  `json:"workload"`
 	Against  string  `json:"against"`
-	Pairs    int     `json:"pairs"`
+	Pairs    int     `json:"pairs"`   // that are whole
 	Machine  Machine `json:"machine"` // at the last run
 	Ratios   []Ratio `json:"ratios"`
 }
@@ -40,6 +40,7 @@ type Ratio struct {
 const wholeRun = "processor time of the whole run"
 
 // Compare runs a workload so many times with each of two programs: A B, B A, A B ...
+// When a run fails, the error says which, and the comparison is that of the pairs before; nil if there are none.
 func Compare(ctx context.Context, w Workload, c Config, against string, pairs int) (*Comparison, error) {
 	switch {
 	case pairs < 1:
@@ -47,37 +48,60 @@ func Compare(ctx context.Context, w Workload, c Config, against string, pairs in
 	case against == c.Program:
 		return nil, errors.New("a program is compared with another one")
 	}
-	out := &Comparison{Workload: w.Name, Against: against, Pairs: pairs}
-	var these, others []map[string]Figure
-	var names []string
-	for i := range pairs {
-		programs := []string{c.Program, against}
-		if i%2 == 1 {
-			slices.Reverse(programs)
+	var these, others []*Report
+	var failed error
+	for i := 0; i < pairs && failed == nil; i++ {
+		this, other, err := runPair(ctx, w, c, against, i%2 == 1)
+		if err != nil {
+			failed = fmt.Errorf("%s, pair %d of %d: %w", w.Name, i+1, pairs, err)
+			break
 		}
-		for _, program := range programs {
-			r, err := runOther(ctx, program, w, c)
-			if err != nil {
-				return nil, fmt.Errorf("%s, pair %d: %w", w.Name, i+1, err)
-			}
-			if program == against {
-				others = append(others, r.byName())
-				continue
-			}
-			these, names, out.Machine = append(these, r.byName()), r.names(), r.Machine
-		}
+		these, others = append(these, this), append(others, other)
 		if c.Progress != nil {
-			if _, err := fmt.Fprintf(c.Progress, "%s: pair %d of %d\n", w.Name, i+1, pairs); err != nil {
-				return nil, err
-			}
+			_, failed = fmt.Fprintf(c.Progress, "%s: pair %d of %d\n", w.Name, i+1, pairs)
 		}
 	}
-	for _, name := range names {
-		if r, ok := ratioOf(name, these, others); ok {
+	if len(these) == 0 {
+		return nil, failed
+	}
+	return compared(w, against, these, others), failed
+}
+
+// runPair runs a workload with this program and with the other one, which goes first if it is its turn.
+func runPair(ctx context.Context, w Workload, c Config, against string, otherFirst bool) (this, other *Report, err error) {
+	runs := []struct {
+		who, program string
+		report       **Report
+	}{{"this program", c.Program, &this}, {"the other program", against, &other}}
+	if otherFirst {
+		slices.Reverse(runs)
+	}
+	for i, r := range runs {
+		if *r.report, err = runOther(ctx, r.program, w, c); err != nil {
+			return nil, nil, fmt.Errorf("run %d of the pair, of %s: %w", i+1, r.who, err)
+		}
+	}
+	return this, other, nil
+}
+
+// compared makes the ratios of whole pairs, of which there is one at least.
+func compared(w Workload, against string, these, others []*Report) *Comparison {
+	last := these[len(these)-1]
+	out := &Comparison{Workload: w.Name, Against: against, Pairs: len(these), Machine: last.Machine}
+	for _, name := range last.names() {
+		if r, ok := ratioOf(name, figures(these), figures(others)); ok {
 			out.Ratios = append(out.Ratios, r)
 		}
 	}
-	return out, nil
+	return out
+}
+
+// figures are those of each report, by name.
+func figures(reports []*Report) (out []map[string]Figure) {
+	for _, r := range reports {
+		out = append(out, r.byName())
+	}
+	return out
 }
 
 // runOther runs a workload as a process of a program.

@@ -62,6 +62,19 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// What was measured before a run failed is told, and which run it was.
+func TestCompareAfterFailure(t *testing.T) {
+	dir := t.TempDir()
+	this, other := program(t, dir, "this", 10, 90, 30), program(t, dir, "other", 20, 60, -1)
+	c, err := bench.Compare(t.Context(), bulkWorkload(t), bench.Config{Program: this}, other, 4)
+	if err == nil || !strings.Contains(err.Error(), "bulk, pair 3 of 4: run 2 of the pair, of the other program: "+other+" gave no verified report") {
+		t.Errorf("error: %v", err)
+	}
+	if c == nil || c.Pairs != 2 || len(c.Ratios) == 0 || c.Ratios[0].Median != 1 {
+		t.Errorf("comparison: %+v", c)
+	}
+}
+
 func TestCompareRefusesWhatIsNotVerified(t *testing.T) {
 	dir := t.TempDir()
 	this, wrong := program(t, dir, "this", 10), program(t, dir, "wrong", -1)

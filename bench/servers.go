@@ -3,6 +3,8 @@ package bench
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,16 +22,18 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/ports"
 )
 
 // processes are servers of their own, so that one of them can be killed.
 type processes struct {
 	ca       *pki.CA
+	gossip   string // the key
 	servers  []*process
 	settings serverSettings
+	ports    *ports.Claim
 }
 
 // process is one server.
@@ -54,6 +58,10 @@ ports {
   rpc    = {{.RPC}}
   raft   = {{.Raft}}
   gossip = {{.Gossip}}
+}
+
+gossip {
+  encryption_key = "{{.Key}}"
 }
 
 tls {
@@ -89,29 +97,31 @@ func (r *run) startProcesses(ctx context.Context, settings serverSettings) (_ *p
 	if err != nil {
 		return nil, err
 	}
-	ps := &processes{ca: ca, settings: settings}
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // it never fails
+	ps := &processes{ca: ca, gossip: base64.StdEncoding.EncodeToString(key), settings: settings}
 	admin, err := ca.Issue(now, pki.Request{Kind: pki.Client, Name: user, Groups: groups})
 	if err != nil {
 		return nil, err
-	}
-	ports, err := agent.FreePorts(4 * r.Servers)
-	if err != nil {
-		return nil, err
-	}
-	for i := range r.Servers {
-		name := fmt.Sprintf("server-%d", i+1)
-		p := &process{name: name, dir: filepath.Join(r.DataDir, name)}
-		p.http, p.rpc, p.raft, p.gossip = ports[4*i], ports[4*i+1], ports[4*i+2], ports[4*i+3]
-		if p.client, err = newClient(p.addr(p.http), ca.CertPEM(), admin); err != nil {
-			return nil, err
-		}
-		ps.servers = append(ps.servers, p)
 	}
 	defer func() {
 		if err != nil {
 			ps.stop()
 		}
 	}()
+	if ps.ports, err = ports.Free(4 * r.Servers); err != nil {
+		return nil, err
+	}
+	for i := range r.Servers {
+		name := fmt.Sprintf("server-%d", i+1)
+		p := &process{name: name, dir: filepath.Join(r.DataDir, name)}
+		own := ps.ports.Ports[4*i:]
+		p.http, p.rpc, p.raft, p.gossip = own[0], own[1], own[2], own[3]
+		if p.client, err = newClient(p.addr(p.http), ca.CertPEM(), admin); err != nil {
+			return nil, err
+		}
+		ps.servers = append(ps.servers, p)
+	}
 	for _, p := range ps.servers {
 		if err := ps.furnish(p); err != nil {
 			return nil, err
@@ -142,11 +152,11 @@ func (ps *processes) furnish(p *process) error {
 	}
 	var hcl bytes.Buffer
 	err = settings.Execute(&hcl, struct {
-		Name                            string
+		Name, Key                       string
 		Join                            []int
 		HTTP, RPC, Raft, Gossip, Expect int
 		serverSettings
-	}{p.name, join, p.http, p.rpc, p.raft, p.gossip, len(ps.servers), ps.settings})
+	}{p.name, ps.gossip, join, p.http, p.rpc, p.raft, p.gossip, len(ps.servers), ps.settings})
 	if err != nil {
 		return err
 	}
@@ -271,6 +281,7 @@ func (ps *processes) stop() {
 		})
 	}
 	stopping.Wait()
+	ps.ports.Release()
 }
 
 // others are all servers but one.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"go.uber.org/goleak"
+
+	"github.com/berth-dev/berth/ports"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -281,14 +283,12 @@ func TestOtherCluster(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	claim, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	closed := lis.Addr().String()
-	if err := lis.Close(); err != nil {
-		t.Fatal(err)
-	}
+	defer claim.Release()
+	closed := claim.Addr(0)
 	p := start(t, config("a", RoleServer))
 	var un *UnreachableError
 	for _, addr := range []string{closed, "127.0.0.1:99999", "no.such.host.invalid"} {

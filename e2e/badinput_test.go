@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/agent/fleet"
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/ports"
 )
 
 // sentence is the one line of stderr that is an error, and must be the last.
@@ -194,11 +194,11 @@ func badRequests(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	expired := writePair(t, c, "eve", pair)
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	nobody, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = nobody.Close() // so that nobody listens there
+	t.Cleanup(nobody.Release)
 	podWith := func(line string) string {
 		return "apiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec:\n  " + line + "\n  containers: [{name: main, image: none, command: [\"true\"]}]\n"
 	}
@@ -209,8 +209,8 @@ func badRequests(t *testing.T, c *cluster) {
 		code  int
 		says  []string
 	}{
-		{"no server up", "", []string{"--addresses", nobody.Addr().String(), "get", "pods"}, 1, []string{"no Berth server answers at https://" + nobody.Addr().String(), "connection refused"}},
-		{"no server up, own verb", "", []string{"--addresses", nobody.Addr().String(), "queue"}, 1, []string{"no Berth server answers at https://" + nobody.Addr().String()}},
+		{"no server up", "", []string{"--addresses", nobody.Addr(0), "get", "pods"}, 1, []string{"no Berth server answers at https://" + nobody.Addr(0), "connection refused"}},
+		{"no server up, own verb", "", []string{"--addresses", nobody.Addr(0), "queue"}, 1, []string{"no Berth server answers at https://" + nobody.Addr(0)}},
 		{"expired certificate", "", []string{"--cert-file", expired.Cert, "--key-file", expired.Key, "get", "pods"}, 1, []string{"eve.pem", "expired"}},
 		{"another CA", "", []string{"--ca-file", otherCA(t, c), "get", "pods"}, 1, []string{"is not from the CA in", "another cluster"}},
 		{"unknown field", podWith("priorityClas: high"), []string{"apply", "-f", "-"}, 1, []string{`unknown field "spec.priorityClas"`}},

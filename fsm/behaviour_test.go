@@ -159,11 +159,7 @@ func writeCorpus(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	path := behaviourFile(LogVersion, "entries")
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, buf.Bytes(), 0o644); err != nil {
+	if err := record(filepath.Dir(behaviourFile(LogVersion, "entries")), LogVersion, buf.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -52,28 +52,6 @@ const (
 	DeviceClaims
 )
 
-// Helps is a set of kinds of change that can make a filter pass that failed before.
-type Helps uint16
-
-const (
-	// HelpNodeAdded: a node appeared.
-	HelpNodeAdded Helps = 1 << iota
-	// HelpNodeCapacity: status.allocatable of a node grew.
-	HelpNodeCapacity
-	// HelpNodeLabels: labels of a node changed.
-	HelpNodeLabels
-	// HelpNodeTaints: taints or spec.unschedulable of a node changed.
-	HelpNodeTaints
-	// HelpPodGone: a pod on a node ended, was removed, or lost its nomination.
-	HelpPodGone
-	// HelpPodBound: a pod came onto a node.
-	HelpPodBound
-	// HelpPodLabels: labels of another pod changed.
-	HelpPodLabels
-	// HelpVolumes: a claim, a volume or a class of volumes changed.
-	HelpVolumes
-)
-
 // Resolvable says whether removing pods from the node can make this filter pass (PR4).
 func (k ReasonKind) Resolvable() bool {
 	switch k {

@@ -33,6 +33,11 @@ type Answer struct {
 	StateUnixNano int64
 	// MaxState is how many bytes it lets the state take; 0: it does not say.
 	MaxState int64
+	// ComparedIndex is the log entry after which it has last compared the servers'
+	// states, as the leader; Unsettled says what it found that nobody but an
+	// operator can settle.
+	ComparedIndex uint64
+	Unsettled     string
 }
 
 // Peer is a server of the cluster with what is known of it.

@@ -37,7 +37,9 @@ type machine struct {
 	follow func(unixNano int64, live bool)
 	lay    uint64
 	// restored is told how far a snapshot reaches, once the state is that of it.
-	restored func(position) error
+	restored func(position)
+	// tidy removes, after that, what the snapshot has made wrong on the disk.
+	tidy func(position) error
 	// skipped is how many revisions a snapshot leaves out after the state's.
 	skipped int64
 
@@ -59,7 +61,7 @@ func newMachine(state *fsm.State, fail func(error), logger hclog.Logger, m *metr
 		return nil, err
 	}
 	return &machine{state: state, fail: fail, logger: logger, metrics: m, empty: empty, onSnapshot: func() {}, damaged: func(err error) error { return err },
-		follow: func(int64, bool) {}, lay: math.MaxUint64, restored: func(position) error { return nil }}, nil
+		follow: func(int64, bool) {}, lay: math.MaxUint64, restored: func(position) {}, tidy: func(position) error { return nil }}, nil
 }
 
 // Apply implements raft.FSM. Raft calls it only to recover a cluster.
@@ -159,7 +161,8 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	m.metrics.restored(time.Since(start))
 	m.follow(m.state.View().TimeUnixNano(), false)
 	m.advance(m.state.View().Index())
-	if err := m.restored(at); err != nil {
+	m.restored(at)
+	if err := m.tidy(at); err != nil {
 		m.breakDown(err)
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/ports"
 )
 
 // network is a cluster over TCP.
@@ -24,7 +25,13 @@ type network struct {
 	nodes  map[string]*Node
 }
 
-func newNetwork(t *testing.T) *network {
+// newNetwork opens servers that are one cluster, without TLS.
+func newNetwork(t *testing.T, ids ...string) *network {
+	return newSecuredNetwork(t, func(string) *pki.Source { return nil }, ids...)
+}
+
+// newSecuredNetwork opens servers that are one cluster, with a certificate each.
+func newSecuredNetwork(t *testing.T, tls func(id string) *pki.Source, ids ...string) *network {
 	w := &network{t: t, states: map[string]*fsm.State{}, nodes: map[string]*Node{}}
 	t.Cleanup(func() {
 		for id, n := range w.nodes {
@@ -33,14 +40,21 @@ func newNetwork(t *testing.T) *network {
 			}
 		}
 	})
+	for _, id := range ids {
+		w.open(id, tls(id))
+	}
+	w.bootstrap(ids...)
 	return w
 }
 
 func (w *network) open(id string, tls *pki.Source) *Node {
 	w.t.Helper()
-	w.nodes[id] = w.start(id, "127.0.0.1:0", tls)
+	w.nodes[id] = w.start(id, anyAddr, tls)
 	return w.nodes[id]
 }
+
+// anyAddr is an address that nobody has.
+const anyAddr = "127.0.0.1:0"
 
 // add starts a server, with an empty directory, that the network does not
 // stop.
@@ -53,6 +67,14 @@ func (w *network) start(id, addr string, tls *pki.Source) *Node {
 
 func (w *network) startIn(dir, id, addr string, tls *pki.Source) *Node {
 	w.t.Helper()
+	if addr == anyAddr { // and the same when it is opened again
+		claim, err := ports.Free(1)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(claim.Release)
+		addr = claim.Addr(0)
+	}
 	s := fsm.NewState()
 	n, err := Open(Config{
 		ID: id, DataDir: dir, NoFsync: true, BindAddr: addr, TLS: tls,
@@ -134,11 +156,7 @@ func TestClusterOverTLS(t *testing.T) {
 }
 
 func testNetwork(t *testing.T, tls func(id string) *pki.Source) {
-	w := newNetwork(t)
-	for _, id := range []string{"a", "b", "c"} {
-		w.open(id, tls(id))
-	}
-	w.bootstrap("a", "b", "c")
+	w := newSecuredNetwork(t, tls, "a", "b", "c")
 	ctx := testContext(t)
 	leader, index := w.propose(namespace(), create("m", "1"))
 	eventually(t, "a confirmed read", func() bool {
@@ -186,11 +204,7 @@ func TestServersOfTwoClustersRefuseEachOther(t *testing.T) {
 // A server that comes back without its data must not vote as the one that it
 // was. It is taken in again as a newcomer.
 func TestServerThatLostItsData(t *testing.T) {
-	w := newNetwork(t)
-	for _, id := range []string{"a", "b", "c"} {
-		w.open(id, nil)
-	}
-	w.bootstrap("a", "b", "c")
+	w := newNetwork(t, "a", "b", "c")
 	ctx := testContext(t)
 	leader, index := w.propose(namespace(), create("m", "1"))
 	id := "c"
@@ -202,7 +216,7 @@ func TestServerThatLostItsData(t *testing.T) {
 	}
 	addr := w.nodes[id].Addr()
 	// Somebody else under its name, elsewhere, does not take its place.
-	double := w.add(id, "127.0.0.1:0")
+	double := w.add(id, anyAddr)
 	if err := leader.AddVoter(ctx, id, double.Addr()); !errors.Is(err, ErrLostData) {
 		t.Errorf("another server of the same name was let in: %v", err)
 	}
@@ -228,11 +242,7 @@ func TestServerThatLostItsData(t *testing.T) {
 // TestServerThatIsPutBack: one whose whole directory is of an earlier time has no vote, as long as somebody runs who has heard of
 // more, and until it has that.
 func TestServerThatIsPutBack(t *testing.T) {
-	w := newNetwork(t)
-	for _, id := range []string{"a", "b", "c"} {
-		w.open(id, nil)
-	}
-	w.bootstrap("a", "b", "c")
+	w := newNetwork(t, "a", "b", "c")
 	ctx := testContext(t)
 	leader, index := w.propose(namespace(), create("m", "1"))
 	back, away := "a", "b"
@@ -277,10 +287,8 @@ func TestServerThatIsPutBack(t *testing.T) {
 
 func TestGreetings(t *testing.T) {
 	issue := authority(t)
-	w := newNetwork(t)
-	a := w.open("a", nil)
-	w.bootstrap("a")
-	w.leader("a")
+	w := newNetwork(t, "a")
+	a := w.leader("a")
 	secured := w.open("s", issue(pki.Server, "s"))
 	w.bootstrap("s")
 	w.leader("s")
@@ -325,10 +333,8 @@ func TestGreetings(t *testing.T) {
 
 // Bytes of somebody else end the connection and nothing more.
 func TestStrangersOnThePort(t *testing.T) {
-	w := newNetwork(t)
-	a := w.open("a", nil)
-	w.bootstrap("a")
-	w.leader("a")
+	w := newNetwork(t, "a")
+	a := w.leader("a")
 	for _, bytes := range []string{"GET / HTTP/1.1\r\n\r\n" + strings.Repeat("x", 100), helloMagic + "\xff\xff" + strings.Repeat("x", 100), helloMagic + "\x00\x02{]"} {
 		conn, err := net.Dial("tcp", a.Addr())
 		if err != nil {

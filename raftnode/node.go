@@ -207,10 +207,7 @@ func (n *Node) newRaft(snaps *snapshotStore) (r *raft.Raft, err error) {
 	if err := n.checkLost(); err != nil {
 		return nil, err
 	}
-	n.machine.restored = func(at position) error { // from here on of snapshots that are sent
-		n.promises.holdsOnly(at)
-		return snaps.dropBeyond(at)
-	}
+	n.machine.restored, n.machine.tidy = n.promises.holdsOnly, snaps.dropBeyond // from here on of snapshots that are sent
 	last, err := n.guard.LastIndex()
 	if err != nil {
 		return nil, fmt.Errorf("read the log: %w", err)

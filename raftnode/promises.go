@@ -270,14 +270,13 @@ func (p *promises) acknowledge(logs []*raft.Log) error {
 	return err
 }
 
-// holds notes that a snapshot or the log reaches up to a position. It does not fail.
-func (p *promises) holds(at position) error {
+// holds notes that a snapshot or the log reaches up to a position.
+func (p *promises) holds(at position) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.have.before(at) {
 		p.have = at
 	}
-	return nil
 }
 
 // holdsOnly notes that a snapshot which was received has taken the place of the log, and of any other snapshot.

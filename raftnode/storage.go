@@ -123,7 +123,8 @@ func (s *storage) openLog(c Config, dir string) error {
 	if err := log.GetLog(last, &l); err != nil {
 		return fmt.Errorf("read the log in %s: %w", path, err)
 	}
-	return s.holds(position{l.Term, last})
+	s.holds(position{l.Term, last})
+	return nil
 }
 
 func (s *storage) openSnapshots(files atomicfile.Files, dir string, logger hclog.Logger) error {

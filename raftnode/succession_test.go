@@ -3,6 +3,8 @@ package raftnode
 import (
 	"testing"
 	"time"
+
+	"github.com/berth-dev/berth/ports"
 )
 
 // patient makes timeouts so long that no election comes of them.
@@ -19,11 +21,7 @@ func patient(t *testing.T, w *network) {
 
 // A leader whose process is gone has a successor at once: no timeout has to pass.
 func TestAProcessThatIsGoneIsSucceededAtOnce(t *testing.T) {
-	w := newNetwork(t)
-	for _, id := range []string{"a", "b", "c"} {
-		w.open(id, nil)
-	}
-	w.bootstrap("a", "b", "c")
+	w := newNetwork(t, "a", "b", "c")
 	old, index := w.propose(namespace())
 	for _, n := range w.nodes {
 		if err := n.WaitApplied(testContext(t), index); err != nil {
@@ -47,11 +45,7 @@ func TestAProcessThatIsGoneIsSucceededAtOnce(t *testing.T) {
 
 // Nobody is succeeded who only one voter does not reach, or who is only silent.
 func TestWhoIsNotGoneIsNotSucceeded(t *testing.T) {
-	w := newNetwork(t)
-	for _, id := range []string{"a", "b", "c"} {
-		w.open(id, nil)
-	}
-	w.bootstrap("a", "b", "c")
+	w := newNetwork(t, "a", "b", "c")
 	leader, index := w.propose(namespace())
 	for _, n := range w.nodes {
 		if err := n.WaitApplied(testContext(t), index); err != nil {
@@ -94,14 +88,12 @@ func deafListener(t *testing.T) string {
 }
 
 func closedPort(t *testing.T) string {
-	l, addr, err := openListener(Config{BindAddr: "127.0.0.1:0"})
+	claim, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return addr.String()
+	t.Cleanup(claim.Release)
+	return claim.Addr(0)
 }
 
 // Whoever asks for a finding while another look asks the network is not held up beyond

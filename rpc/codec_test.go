@@ -22,7 +22,7 @@ func TestCodecRoundTrip(t *testing.T) {
 		&DifferenceRequest{Index: 9, EqualAt: 7, Digest: "d", Tables: []string{"pods"}},
 		&StreamReport{Server: "s1", Nodes: []string{"a", "b"}},
 		&RenewalRequest{Node: "n", UID: "u", ResourceVersion: "7", RenewedUnixMicro: -1}, &RenewalResponse{Taken: true, RenewedUnixMicro: 9},
-		&StatusResponse{Server: "s1", Index: math.MaxUint64, Revision: -1, Raft: map[string]string{"a": "b"}},
+		&StatusResponse{Server: "s1", Index: math.MaxUint64, Revision: -1, ComparedIndex: 7, Unsettled: "u", Raft: map[string]string{"a": "b"}},
 		&WorkerMessage{Hello: &Hello{Name: "n", ResumeRevision: math.MaxInt64}},
 		&WorkerMessage{Status: &StatusBatch{ID: 1, Pods: []PodReport{{UID: "u", Status: []byte{1}}, {UID: "v", Removed: true}}}},
 		&WorkerMessage{Heartbeat: true},

@@ -121,8 +121,13 @@ type StatusResponse struct {
 	// StateUnixNano is the state's time now; 0: the server has not lived with it.
 	StateUnixNano int64 `msgpack:"state_unix_nano,omitempty"`
 	// MaxState is how many bytes the server lets the state take; 0: it does not say.
-	MaxState int64             `msgpack:"max_state,omitempty"`
-	Raft     map[string]string `msgpack:"raft,omitempty"`
+	MaxState int64 `msgpack:"max_state,omitempty"`
+	// ComparedIndex is the log entry after which it has last compared the servers'
+	// states, as the leader; Unsettled says what it found that nobody but an
+	// operator can settle.
+	ComparedIndex uint64            `msgpack:"compared_index,omitempty"`
+	Unsettled     string            `msgpack:"unsettled,omitempty"`
+	Raft          map[string]string `msgpack:"raft,omitempty"`
 }
 
 // HoldsRequest asks whether a worker's stream ends at the server.

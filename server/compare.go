@@ -30,6 +30,9 @@ const (
 	compareEvery   = 10 * time.Minute
 	// compareLook is how often the leader looks whether it is time.
 	compareLook = time.Second
+	// compareAgain is when they are compared again, entries or none, where it was found that they differ and not
+	// who is right: whoever mends it wants to see that it is mended.
+	compareAgain = time.Minute
 	// compareShare is how many times longer than a digest takes is waited until
 	// the next.
 	compareShare = 100
@@ -54,6 +57,7 @@ type comparison struct {
 func (s *Server) compareLoop(ctx context.Context) {
 	ticker := time.NewTicker(compareLook)
 	defer ticker.Stop()
+	defer s.metrics.differing.Set(0) // the next leader's is what counts
 	equalAt := map[string]uint64{}
 	rest, at, last := time.Duration(0), time.Now(), s.node.AppliedIndex()
 	for {
@@ -63,7 +67,7 @@ func (s *Server) compareLoop(ctx context.Context) {
 		case <-ticker.C:
 		}
 		waited, entries := time.Since(at), s.node.AppliedIndex()-last
-		if waited < rest || entries < compareEntries && (entries == 0 || waited < compareEvery) {
+		if waited < rest || !compareDue(waited, entries, s.unsettled() != "") {
 			continue
 		}
 		start := time.Now()
@@ -75,9 +79,15 @@ func (s *Server) compareLoop(ctx context.Context) {
 	}
 }
 
+// compareDue: it is time to compare, so long and so many entries after the last time.
+func compareDue(waited time.Duration, entries uint64, unsettled bool) bool {
+	return entries >= compareEntries || entries > 0 && waited >= compareEvery || unsettled && waited >= compareAgain
+}
+
 // compare compares the states of all servers at one index, on the leader, and
-// sees to it that one that differs serves no more. equalAt remembers, by server,
-// where it had the majority's state.
+// sees to it that one that differs serves no more; where nobody can say who is
+// wrong, that everybody is told. equalAt remembers, by server, where it had the
+// majority's state.
 func (s *Server) compare(ctx context.Context, equalAt map[string]uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
@@ -87,13 +97,10 @@ func (s *Server) compare(ctx context.Context, equalAt map[string]uint64) error {
 	}
 	right, known := c.majority()
 	if !known {
-		s.metrics.differing.Set(0)
-		if c.agree() {
-			return nil // too few have answered
-		}
-		s.metrics.differing.Set(float64(len(c.digests)))
-		return fmt.Errorf("at log entry %d they differ, and no majority of the voters has the same: %s", c.index, c)
+		s.notSettled(c)
+		return nil
 	}
+	s.outcome.Store(&compared{index: c.index})
 	differing := 0
 	for _, name := range slices.Sorted(maps.Keys(c.digests)) {
 		d := c.digests[name]
@@ -243,7 +250,7 @@ func (s *Server) Verify(ctx context.Context) (*operator.VerifyResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &operator.VerifyResult{Index: c.index, Revision: c.revision, Equal: len(c.missing) == 0 && c.agree()}
+	out := &operator.VerifyResult{Index: c.index, Revision: c.revision, Equal: len(c.missing) == 0 && c.agree(), Message: c.unsettled()}
 	for _, m := range c.servers {
 		one := operator.VerifyServer{Name: m.ID, Digest: c.digests[m.ID].Whole}
 		if err := c.missing[m.ID]; err != nil {

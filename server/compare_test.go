@@ -3,12 +3,13 @@ package server
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/raftnode"
@@ -61,16 +62,9 @@ func TestDifferingServer(t *testing.T) {
 			t.Errorf("%s stopped too: %v", s.Name(), s.failure())
 		}
 	}
-	name, addr := bad.Name(), bad.config.RaftAddr
+	name := bad.Name()
 	c.stop(bad)
-	c.start(name, func(cfg *Config) { // where the others look for it
-		_ = cfg.Raft.Close()
-		var err error
-		if cfg.Raft, err = net.Listen("tcp", addr); err != nil {
-			t.Fatal(err)
-		}
-		cfg.RaftAddr = addr
-	})
+	c.again(bad, func(*Config) {})
 	eventually(t, "the server to be as the others are", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -83,6 +77,113 @@ func TestDifferingServer(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(c.dir, name, "differs.json")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it would be set aside again: %v", err)
+	}
+}
+
+// TestUnsettledDifference: where no majority has the same everybody serves on and
+// says so, with the remedy; and the remedy helps.
+func TestUnsettledDifference(t *testing.T) {
+	c := newTestCluster(t)
+	for _, name := range []string{"a", "b", "c"} {
+		c.start(name, func(cfg *Config) {
+			cfg.BootstrapExpect, cfg.Autopilot.ServerStabilizationTime = 3, time.Millisecond
+		})
+	}
+	leader := c.leader()
+	c.propose(leader, namespace("ns"))
+	revision := leader.View().Revision()
+	for _, s := range c.servers {
+		await(t, s, "the namespace", func(v *fsm.View) bool { return v.Revision() >= revision })
+		row, _ := s.View().Namespaces.Get("ns")
+		row.Labels = map[string]string{"rotten": s.Name()} // what a row must never have happen to it
+	}
+	equalAt := map[string]uint64{}
+	if err := leader.compare(t.Context(), equalAt); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.servers {
+		eventually(t, s.Name()+" to say so", func() bool { return s.Status().Unsettled != "" })
+		if said := s.Status().Unsettled; !strings.Contains(said, "differ in namespaces, ") || !strings.Contains(said, "Remedy: let one that is right lead") {
+			t.Errorf("%s says %q", s.Name(), said)
+		}
+		if code, body := c.call(s, "GET", "/metrics", "", true); !strings.Contains(body, "\nberth_state_unsettled_difference 1\n") {
+			t.Errorf("metrics of %s: %d, without it", s.Name(), code)
+		}
+		if s.failure() != nil {
+			t.Errorf("%s stopped: %v", s.Name(), s.failure())
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if v, err := leader.Verify(ctx); err != nil || v.Equal || v.Message == "" {
+		t.Errorf("verified: %+v, %v", v, err)
+	}
+
+	others := c.followers()
+	c.refill(others[0])
+	eventually(t, "a majority to be known", func() bool {
+		if err := leader.compare(ctx, equalAt); err != nil {
+			t.Log(err)
+		}
+		return leader.Status().Unsettled == ""
+	})
+	if err := <-others[1].Fatal(); err == nil || !strings.Contains(err.Error(), "in table namespaces") {
+		t.Errorf("the other one stopped because of %v", err)
+	}
+}
+
+// refill stops a server and starts it where it was, without its data.
+func (c *testCluster) refill(s *Server) {
+	c.t.Helper()
+	c.stop(s)
+	if err := os.RemoveAll(filepath.Join(c.dir, s.Name())); err != nil {
+		c.t.Fatal(err)
+	}
+	c.again(s, func(*Config) {})
+}
+
+// TestCompareDue: states are compared by what was written, and soon again where a difference is not settled.
+func TestCompareDue(t *testing.T) {
+	for _, tt := range []struct {
+		waited    time.Duration
+		entries   uint64
+		unsettled bool
+		due       bool
+	}{
+		{0, compareEntries, false, true}, {compareEvery, 0, false, false}, {compareEvery, 1, false, true},
+		{compareEvery - 1, compareEntries - 1, false, false}, {compareAgain, 0, true, true}, {compareAgain - 1, 1, true, false},
+	} {
+		if due := compareDue(tt.waited, tt.entries, tt.unsettled); due != tt.due {
+			t.Errorf("%+v: %t", tt, due)
+		}
+	}
+}
+
+// TestStillUnsettled: when one that differs falls silent, the difference is no more settled than before.
+func TestStillUnsettled(t *testing.T) {
+	c := newTestCluster(t)
+	s := c.start("a", func(cfg *Config) { cfg.BootstrapExpect = 1 })
+	three := []raftnode.Server{{ID: "a"}, {ID: "b"}, {ID: "c"}}
+	differ := &comparison{index: 5, servers: three, digests: map[string]store.Digests{"a": {Whole: "1"}, "b": {Whole: "2"}},
+		missing: map[string]error{"c": errors.New("away")}}
+	alone := &comparison{index: 6, servers: three, digests: map[string]store.Digests{"a": {Whole: "1"}}}
+	s.notSettled(alone)
+	if said := s.unsettled(); said != "" {
+		t.Errorf("nothing is known, and said is %q", said)
+	}
+	s.notSettled(differ)
+	s.notSettled(alone)
+	if said := s.unsettled(); !strings.Contains(said, "at log entry 5 ") || !strings.Contains(said, "Remedy: start c, which may settle it") {
+		t.Errorf("said is %q", said)
+	}
+	if differing := testutil.ToFloat64(s.metrics.differing); differing != 2 {
+		t.Errorf("%g differ", differing)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.compareLoop(ended)
+	if differing := testutil.ToFloat64(s.metrics.differing); differing != 0 {
+		t.Errorf("%g differ, as one says that leads no more", differing)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/ports"
 	"github.com/berth-dev/berth/rpc"
 )
 
@@ -155,7 +156,12 @@ func (c *testCluster) start(name string, change func(cfg *Config)) *Server {
 
 func listen(t *testing.T) (net.Listener, string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	claim, err := ports.Free(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(claim.Release) // whoever listens there again later finds it free
+	l, err := net.Listen("tcp", claim.Addr(0))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -166,6 +166,7 @@ func (s *Server) Status() *operator.Status {
 	}
 	out.StateBytes, out.MaxStateBytes = view.Bytes(), s.maxState()
 	out.Clock = s.clockStatus()
+	out.Unsettled = s.unsettled()
 	if err := s.failure(); err != nil {
 		out.Healthy, out.Message = false, err.Error()
 	}

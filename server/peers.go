@@ -60,11 +60,13 @@ func (s *Server) describe() peers.Answer {
 	if !ok {
 		state = 0
 	}
+	last := s.lastCompared()
 	return peers.Answer{
 		Server: s.config.Name, Cluster: s.node.ClusterID(), Version: s.config.Version, Behaviour: s.knownVersion(),
 		RPCAddr: s.config.RPCAddr, HTTPAddr: s.config.HTTPAddr, NonVoter: s.config.NonVoter, Leader: leader,
 		LastTerm: stats.LastTerm, LastIndex: stats.LastIndex, LastContact: stats.LastContact,
 		Applied: s.state.View().Index(), WallUnixNano: s.node.Clock().Wall(), StateUnixNano: state, MaxState: s.config.MaxState,
+		ComparedIndex: last.index, Unsettled: last.unsettled,
 	}
 }
 
@@ -87,6 +89,7 @@ func (s *Server) askPeer(ctx context.Context, addr string) (peers.Answer, error)
 		RPCAddr: a.RPCAddr, HTTPAddr: a.HTTPAddr, NonVoter: a.NonVoter, Leader: a.Leader,
 		LastTerm: a.LastTerm, LastIndex: a.LastIndex, LastContact: time.Duration(a.LastContactNano),
 		Applied: a.Index, WallUnixNano: a.WallUnixNano, StateUnixNano: a.StateUnixNano, MaxState: a.MaxState,
+		ComparedIndex: a.ComparedIndex, Unsettled: a.Unsettled,
 	}, nil
 }
 
@@ -99,6 +102,7 @@ func (h handler) Status(context.Context, *rpc.StatusRequest) (*rpc.StatusRespons
 		LastTerm: a.LastTerm, LastIndex: a.LastIndex, LastContactNano: int64(a.LastContact),
 		Index: a.Applied, Revision: h.state.View().Revision(), Workers: h.rpc.Hub.Count(),
 		WallUnixNano: a.WallUnixNano, StateUnixNano: a.StateUnixNano, MaxState: a.MaxState,
+		ComparedIndex: a.ComparedIndex, Unsettled: a.Unsettled,
 	}, nil
 }
 

@@ -151,18 +151,10 @@ func TestServersFindEachOtherWithoutGossip(t *testing.T) {
 		c.start(name, func(cfg *Config) { cfg.BootstrapExpect = 3 })
 	}
 	follower := c.followers()[0]
-	addr := follower.config.RaftAddr
 	c.stop(follower)
 	before := c.servers
 	c.servers = nil // nobody is joined
-	back := c.start(follower.Name(), func(cfg *Config) {
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = cfg.Raft.Close()
-		cfg.Raft, cfg.RaftAddr = l, addr
-	})
+	back := c.again(follower, func(*Config) {})
 	c.servers = append(before, back)
 	if n := len(back.pool.Members()); n != 1 {
 		t.Fatalf("gossip shows it %d members", n)

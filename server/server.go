@@ -64,6 +64,7 @@ type Server struct {
 	// welcoming holds a token for every worker that registers just now.
 	welcoming chan struct{}
 	digests   digestCache
+	outcome   atomic.Pointer[compared] // of the last comparison that it made as the leader
 	bound     stateBound
 
 	cancel  context.CancelFunc
@@ -156,6 +157,9 @@ func (s *Server) open() error {
 		return err
 	}
 	s.openRoom()
+	if err := s.config.Metrics.Register(s.unsettledGauge()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	if err := s.openConsensus(); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -114,9 +115,15 @@ func (t *truth) told(p *corev1.Pod, forgotten bool) (wrong []string) {
 	return wrong
 }
 
+// idOf is the run that a container id of the API names: what runtime.ID.String has written is behind the runtime's name.
 func idOf(containerID string) (runtime.ID, error) {
 	_, id, _ := strings.Cut(containerID, "://")
-	return runtime.ParseID(id)
+	parts := strings.Split(id, "_")
+	if len(parts) != 3 {
+		return runtime.ID{}, fmt.Errorf("container id %q names no run", containerID)
+	}
+	attempt, err := strconv.ParseInt(parts[2], 10, 32)
+	return runtime.ID{Pod: types.UID(parts[0]), Container: parts[1], Attempt: int32(attempt)}, err
 }
 
 // settled: what runs has its pod, what is said to run does, and what is always started

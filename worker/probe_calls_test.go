@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/berth-dev/berth/ports"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -45,14 +46,12 @@ func TestProbeCalls(t *testing.T) {
 	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer secure.Close()
 	grpcPort := serveHealth(t)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	closed, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nobody := portOfAddr(closed.Addr().String())
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	defer closed.Release()
+	nobody := portOfAddr(closed.Addr(0))
 	port := portOfAddr(web.Listener.Addr().String())
 	get := func(path string) corev1.ProbeHandler {
 		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(port)}}

@@ -7,11 +7,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/ports"
 )
 
 // Fleet is the agents of one cluster, and what they share.
@@ -37,7 +36,7 @@ type Fleet struct {
 
 	procs []*Process
 	admin pki.Pair
-	given map[int]bool // ports that agents have, whether they listen there or not
+	ports []*ports.Claim // those that agents have, whether they listen there or not
 }
 
 // Spec is what is special about one agent.
@@ -58,7 +57,7 @@ type Spec struct {
 
 // New prepares a fleet without agents: a directory, a CA, a gossip key.
 func New(binary, dir string) (*Fleet, error) {
-	f := &Fleet{Binary: binary, Dir: dir, given: map[int]bool{}}
+	f := &Fleet{Binary: binary, Dir: dir}
 	var err error
 	if f.CA, err = pki.CreateCA(filepath.Join(dir, "ca"), pki.DefaultCAValidity, false); err != nil {
 		return nil, err
@@ -105,11 +104,12 @@ func (f *Fleet) newProcess(s Spec) (*Process, error) {
 	if p.files, err = pki.Issue(filepath.Join(f.Dir, "ca"), r, false); err != nil {
 		return nil, err
 	}
-	for _, port := range []*int{&p.Ports.HTTP, &p.Ports.RPC, &p.Ports.Raft, &p.Ports.Gossip} {
-		if *port, err = f.freePort(); err != nil {
-			return nil, err
-		}
+	claim, err := ports.Free(4)
+	if err != nil {
+		return nil, err
 	}
+	f.ports = append(f.ports, claim)
+	p.Ports = Ports{HTTP: claim.Ports[0], RPC: claim.Ports[1], Raft: claim.Ports[2], Gossip: claim.Ports[3]}
 	if s.Kind == pki.Server {
 		return p, p.connect()
 	}
@@ -148,8 +148,14 @@ func (f *Fleet) Start() error {
 	return nil
 }
 
-// Stop ends every process: politely first, and after the grace at once.
+// Stop ends every process: politely first, and after the grace at once. Their
+// ports may be others' then.
 func (f *Fleet) Stop(grace time.Duration) {
+	defer func() {
+		for _, claim := range f.ports {
+			claim.Release()
+		}
+	}()
 	for _, p := range f.procs {
 		p.Signal(syscall.SIGTERM)
 	}
@@ -218,45 +224,7 @@ func (f *Fleet) rest(host string) *rest.Config {
 	}
 }
 
-const (
-	localhost = "127.0.0.1"
-	firstPort = 20_000
-	// lastPort is below the range that systems give to connections by
-	// themselves: a server that was killed finds its ports free again.
-	lastPort  = 32_000
-	portTries = 1_000
-)
-
-// freePort finds a port that nobody listens on now, and that was never given to another agent of the fleet.
-func (f *Fleet) freePort() (int, error) {
-	for range portTries {
-		n, err := rand.Int(rand.Reader, big.NewInt(lastPort-firstPort))
-		if err != nil {
-			return 0, err
-		}
-		port := firstPort + int(n.Int64())
-		if !f.given[port] && bindable(port) {
-			f.given[port] = true
-			return port, nil
-		}
-	}
-	return 0, fmt.Errorf("no free port was found between %d and %d", firstPort, lastPort)
-}
-
-func bindable(port int) bool {
-	addr := net.JoinHostPort(localhost, strconv.Itoa(port))
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return false
-	}
-	_ = l.Close() // nothing was served on it
-	u, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		return false
-	}
-	_ = u.Close() // as above
-	return true
-}
+const localhost = "127.0.0.1"
 
 func tail(s string, lines int) string {
 	all := strings.Split(strings.TrimRight(s, "\n"), "\n")

@@ -97,6 +97,9 @@ type Status struct {
 	// failing disk); Message says why.
 	Healthy bool   `json:"healthy"`
 	Message string `json:"message,omitempty"`
+	// Unsettled says how the servers' states differ where no majority has the same,
+	// and what to do; all serve on.
+	Unsettled string `json:"unsettled,omitempty"`
 	// Clock is what the server's clocks show.
 	Clock Clock `json:"clock"`
 	// ApplyFailures are the newest commands that made the state machine panic,
@@ -250,6 +253,8 @@ type VerifyResult struct {
 	Servers  []VerifyServer `json:"servers"`
 	// Equal is true if every server answered and all digests are the same.
 	Equal bool `json:"equal"`
+	// Message says what to do where no majority of the voters has the same.
+	Message string `json:"message,omitempty"`
 }
 
 // ClassDrift lists the pods whose priority is not that of the class they name,

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/config"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/ports"
 )
 
 func TestMain(m *testing.M) {
@@ -72,12 +73,12 @@ func berthWith(t *testing.T, home string, prepare func(*app), args ...string) (r
 
 func closedAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	claim, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return "https://" + l.Addr().String()
+	t.Cleanup(claim.Release)
+	return "https://" + claim.Addr(0)
 }
 
 // apiServer is just enough of an API for `get pods`.
@@ -377,5 +378,19 @@ func TestAdvertise(t *testing.T) {
 		if got != tt.want || (err != nil) != (tt.want == "") {
 			t.Errorf("bind %s, advertise %q: want %q, got %q, %v", tt.bind, tt.advertise, tt.want, got, err)
 		}
+	}
+}
+
+// TestWaitIsTaken: waiting for a leader is not called --wait, because commands have one of their own that waits for objects; who
+// looks for it finds the other.
+func TestWaitIsTaken(t *testing.T) {
+	home := t.TempDir()
+	for _, command := range []string{"delete", "apply", "replace"} {
+		if res := berth(t, home, command, "--help"); !strings.Contains(res.out, "--wait=") {
+			t.Errorf("berth %s has no --wait of its own any more: it could mean the servers", command)
+		}
+	}
+	if res := berth(t, home, "options"); !strings.Contains(res.out, "--keep-trying") || !strings.Contains(res.out, "(--wait, of some commands, is kubectl's") {
+		t.Errorf("options: %s", res.out)
 	}
 }

@@ -166,22 +166,25 @@ func (a *app) compareBench(ctx context.Context, chosen []bench.Workload, f bench
 		return fmt.Errorf("--against: %w", err)
 	}
 	var all []*bench.Comparison
+	var errs []error
 	for _, w := range chosen {
 		c, err := bench.Compare(ctx, w, f.config, against, f.pairs)
-		if err != nil {
-			return err
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			chosen = nil // whoever broke it off wants no others
+		}
+		if c == nil {
+			continue
 		}
 		all = append(all, c)
 		if !f.json {
-			if err := bench.WriteComparison(a.out, c); err != nil {
-				return err
-			}
+			errs = append(errs, bench.WriteComparison(a.out, c))
 		}
 	}
 	if f.json {
-		return bench.WriteJSON(a.out, all)
+		errs = append(errs, bench.WriteJSON(a.out, all))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func startProfile(path string) (stop func() error, err error) {

@@ -14,7 +14,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -259,25 +258,6 @@ type ID struct {
 // String is unique, and part of the container id in the API.
 func (id ID) String() string {
 	return string(id.Pod) + "_" + id.Container + "_" + strconv.Itoa(int(id.Attempt))
-}
-
-// ParseID reads what ID.String wrote.
-func ParseID(s string) (ID, error) {
-	head, attempt, ok := cutLast(s)
-	pod, container, ok2 := cutLast(head)
-	n, err := strconv.ParseInt(attempt, 10, 32)
-	if !ok || !ok2 || err != nil || n < 0 {
-		return ID{}, fmt.Errorf("container id %q is not of the form POD-UID_CONTAINER_ATTEMPT", s)
-	}
-	return ID{Pod: types.UID(pod), Container: container, Attempt: int32(n)}, nil
-}
-
-func cutLast(s string) (before, after string, ok bool) {
-	i := strings.LastIndexByte(s, '_')
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+1:], true
 }
 
 // Spec is everything that a container's start needs, with nothing left to resolve.

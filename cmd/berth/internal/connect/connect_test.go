@@ -13,7 +13,6 @@ import (
 	"io"
 	"log"
 	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -28,6 +27,7 @@ import (
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/config"
 	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/ports"
 )
 
 // authority makes certificates for a test: berth's own, and bad ones.
@@ -103,12 +103,12 @@ func selfSigned(t *testing.T, dnsName string, from, until time.Time) (tls.Certif
 // closedAddress is one at which nobody listens.
 func closedAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	claim, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return "https://" + l.Addr().String()
+	t.Cleanup(claim.Release)
+	return "https://" + claim.Addr(0)
 }
 
 func client(t *testing.T, f config.Flags) *Client {

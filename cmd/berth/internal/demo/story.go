@@ -253,7 +253,7 @@ func (s *story) fill(ctx context.Context) error {
 			return fmt.Errorf("create pod %s: %w", p.Name, err)
 		}
 	}
-	err := s.wait(ctx, "the pods to run", waitForPods, func(ctx context.Context) (bool, error) {
+	err := s.waitForRunning(ctx, "the pods to run", []string{"later-1", "huge"}, func(ctx context.Context) (bool, error) {
 		pods, err := s.pods(ctx)
 		queue, qerr := s.queue(ctx, s.c.Reader())
 		waiting := 0

@@ -61,6 +61,9 @@ func (e *Env) status() *cobra.Command {
 					health = "no: " + s.Message
 				}
 				row(w, "Healthy:", health)
+				if s.Unsettled != "" {
+					row(w, "DIFFERING:", s.Unsettled)
+				}
 				row(w, "Clock:", clockText(s.Clock))
 				for _, f := range s.ApplyFailures {
 					row(w, "Failed:", failureText(f))
@@ -230,6 +233,9 @@ func (e *Env) verify() *cobra.Command {
 					verdict = "THE STATES ARE NOT ALL EQUAL"
 				}
 				fmt.Fprintf(w, "\n%s at index %d, revision %d\n", verdict, v.Index, v.Revision)
+				if v.Message != "" {
+					fmt.Fprintln(w, v.Message)
+				}
 			})
 			if err == nil && !v.Equal {
 				return ErrFailed
