@@ -35,6 +35,41 @@ func changesOf(table string, n int, node func(i int) string) []store.Change {
 	return changes
 }
 
+// TestAWatchIsToldWhereItEnds: once, two seconds before its end, and whoever asked for bookmarks.
+func TestAWatchIsToldWhereItEnds(t *testing.T) {
+	h := newHub(newDouble(t), newPins(time.Now))
+	began := time.Unix(1_700_000_000, 0)
+	watching := func(bookmarks bool, lasts time.Duration) *watcher {
+		w := &watcher{kind: podKind(), hub: h, bookmarks: bookmarks}
+		if !h.attach(w, h.at()) {
+			t.Fatal("not attached")
+		}
+		if w.toldAt = began; lasts > 0 {
+			w.endsAt = began.Add(lasts)
+		}
+		return w
+	}
+	ends, endless, silent := watching(true, bookmarkBefore+time.Second), watching(true, 0), watching(false, bookmarkBefore+time.Second)
+	for _, c := range []struct {
+		after time.Duration
+		told  int // bookmarks so far
+	}{{0, 0}, {time.Second - 1, 0}, {time.Second, 1}, {time.Second + tick, 1}, {time.Second + bookmarkBefore, 1}} {
+		if c.after >= bookmarkEvery {
+			t.Fatal("a bookmark is due anyway")
+		}
+		h.bookmark(began.Add(c.after))
+		if told := len(ends.input); told != c.told {
+			t.Errorf("%s after its beginning the watch has been told %d times, want %d", c.after, told, c.told)
+		}
+	}
+	if b := (<-ends.input).bookmark; b != h.at() {
+		t.Errorf("told %d, and it is at %d", b, h.at())
+	}
+	if len(endless.input)+len(silent.input) > 0 {
+		t.Errorf("a watch without an end was told %d times, one without bookmarks %d", len(endless.input), len(silent.input))
+	}
+}
+
 // BenchmarkRouteUnwatched: changes that nobody watches.
 func BenchmarkRouteUnwatched(b *testing.B) {
 	h := newHub(newDouble(b), newPins(time.Now))

@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/certificates"
 	core "k8s.io/kubernetes/pkg/apis/core"
+	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/kubernetes/pkg/apis/policy"
 	"k8s.io/kubernetes/pkg/apis/storage"
 
@@ -217,6 +218,14 @@ func (l *limits) said(path *field.Path, s *core.PodStatus) {
 		}
 	}
 	l.count(path.Child("containerStatuses").Child("resources"), len(all), maxResources)
+	var stored corev1.PodStatus
+	if err := corev1conversion.Convert_core_PodStatus_To_v1_PodStatus(s, &stored, nil); err != nil {
+		l.ErrorList = append(l.ErrorList, field.InternalError(path, err))
+		return
+	}
+	if err := model.CheckPodStatusBytes(stored.Size()); err != nil { // a worker's is asked the same
+		l.ErrorList = append(l.ErrorList, err)
+	}
 }
 
 // amounts refuses quantities that would not be counted as they are.

@@ -248,7 +248,8 @@ func TestTheTableOfLimits(t *testing.T) {
 				*required = terms(1)
 				(*required)[0].MismatchLabelKeys = many(n, "k%d")
 			})),
-		"terminationGracePeriodSeconds": a.grace,
+		"bytes of the status of a pod, as protobuf, whoever writes it": a.podStatusBytes,
+		"terminationGracePeriodSeconds":                                a.grace,
 		"taints, and conditions, of a node": func(t *testing.T, r docs.Row) {
 			n := r.Numbers(t, 1)[0]
 			holds(t, n, "spec.taints", func(n int) runtime.Object {
@@ -412,6 +413,26 @@ func (a *admissionTest) grace(t *testing.T, r docs.Row) {
 	}
 	_, err := a.dry(func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &more })
 	wantStatus(t, err, 422, fmt.Sprintf("spec.terminationGracePeriodSeconds: Invalid value: %d: must be less than %d", more, more))
+}
+
+// podStatusBytes fills a status up to the bound, and by a byte more.
+func (a *admissionTest) podStatusBytes(t *testing.T, r docs.Row) {
+	bound := int(r.Numbers(t, 1)[0])
+	p := a.must(metav1.CreateOptions{}, func(*corev1.Pod) {})
+	said := func(bytes int) error {
+		full := p.DeepCopy()
+		full.Status.Message = strings.Repeat("x", bytes)
+		full.Status.Message = full.Status.Message[full.Status.Size()-bytes:]
+		if full.Status.Size() != bytes {
+			t.Fatalf("the status has %d bytes, not %d", full.Status.Size(), bytes)
+		}
+		_, err := a.server.client(t).CoreV1().Pods("default").UpdateStatus(context.Background(), full, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	if err := said(bound); err != nil {
+		t.Error(err)
+	}
+	wantStatus(t, said(bound+1), 422, fmt.Sprintf("status: Too long: may not be more than %d bytes", bound))
 }
 
 func (a *admissionTest) selectors(t *testing.T, r docs.Row) {

@@ -78,6 +78,7 @@ func (tx *Tx) wakeByChanges() {
 
 func (tx *Tx) wakeByRows() {
 	w := &wakes{tx: tx}
+	w.ByLabel = tx.view.Version() >= SinceLabelsLookedAt
 	for ; tx.walked < len(tx.Changes()); tx.walked++ {
 		w.row(&tx.Changes()[tx.walked])
 	}

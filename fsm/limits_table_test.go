@@ -53,6 +53,10 @@ func TestTheTableOfWhatIsHeld(t *testing.T) {
 				if (m.Labels != nil) != kept {
 					t.Errorf("a mark of %d bytes is kept: %t", int(n[1])+more, !kept)
 				}
+				nodes := &queue.Victims{Nodes: []string{strings.Repeat("n", int(n[1])-1+more)}}
+				if m := queue.MarkOfBudgets(&queue.Scope{Budgets: true, Victims: nodes}); (len(m.Victims.Nodes) > 0) != kept {
+					t.Errorf("a mark with nodes of %d bytes is kept: %t", int(n[1])+more, !kept)
+				}
 			}
 		},
 		"pieces of a snapshot to restore": func(t *testing.T, r docs.Row) {

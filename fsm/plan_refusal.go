@@ -49,6 +49,7 @@ type undone struct {
 	named   map[string]bool // nodes
 	pods    []*queue.PodMark
 	budgets bool // disruptions were not spent
+	spared  *queue.Victims
 }
 
 func (u *undone) none() bool { return len(u.nodes)+len(u.pods) == 0 }
@@ -74,7 +75,11 @@ func (u *undone) binding(tx *Tx, d *BindDecision) {
 
 func (u *undone) preemption(tx *Tx, d *PreemptDecision) {
 	u.left(tx, d.Key, d.UID, d.Node)
-	u.budgets = true
+	spared := tx.victimsSpared(d)
+	if u.budgets {
+		spared = u.spared.And(spared)
+	}
+	u.budgets, u.spared = true, spared
 	for _, victim := range d.Victims {
 		if pod, ok := tx.findPod(PodRef{victim.Key, victim.UID}); ok && pod.Spec.NodeName != "" {
 			u.pods = append(u.pods, queue.MarkOf(queue.PodChange{How: model.PodCame, Pod: tx.view.usage.ClassOf(pod), Node: pod.Spec.NodeName}))
@@ -97,7 +102,7 @@ func (u *undone) left(tx *Tx, key, uid, node string) {
 // were told the diagnosis.
 func (u *undone) couldHelp(tx *Tx, g queue.Group, d *Diagnosis) bool {
 	v := tx.view
-	if u.budgets && v.MindsBudgets(g.Class, queue.AnyPriority) {
+	if u.budgets && v.MindsBudgets(g.Class, queue.AnyPriority) && tx.gainsBy(u.spared)(&g) {
 		return true
 	}
 	for _, m := range u.pods {

@@ -180,7 +180,7 @@ func (tx *Tx) sweep(s *queue.Scope) {
 		tx.putMark(&queue.PodMark{Domains: true})
 	}
 	if s.Budgets {
-		tx.putMark(&queue.PodMark{Budgets: true, Below: s.Below})
+		tx.putMark(queue.MarkOfBudgets(s))
 	}
 	if !v.queue.HasGroups() {
 		return
@@ -206,8 +206,9 @@ func (tx *Tx) goesOn(p *queue.Pending) (from string) {
 }
 
 func (tx *Tx) sweepFrom(s *queue.Scope, from string, again bool) {
+	gains := tx.gainsBy(s.Victims)
 	tx.round(queue.PendingSweep, s, from, again, func(from string) (next string) {
-		meant, next := tx.view.queue.Sweep(tx.view, &tx.work, s, from)
+		meant, next := tx.view.queue.Sweep(tx.view, &tx.work, s, from, gains)
 		for _, m := range meant {
 			tx.wakeNext(m.Group)
 			if m.Nominees {
@@ -350,7 +351,7 @@ func (tx *Tx) missedPods(revision int64, g *queue.Group, d *Diagnosis, budgets b
 	v := tx.view
 	v.queue.PodMarksAfter(revision, func(key string) bool {
 		m, _ := v.podMarks.Get(key)
-		missed = tx.work.Missed() || (budgets || !m.Budgets) && v.queue.Concerns(v, m, g, d)
+		missed = tx.work.Missed() || (budgets || !m.Budgets) && v.queue.Concerns(v, m, g, d) && tx.gainsBy(m.Victims)(g)
 		return !missed
 	})
 	return missed

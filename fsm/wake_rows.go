@@ -45,7 +45,7 @@ func (w *wakes) row(c *store.Change) {
 		walk(c, w.tx.forgetChosen)
 		walk(c, w.Namespace)
 	case *policyv1.PodDisruptionBudget:
-		walk(c, w.Budget)
+		walk(c, w.budget)
 	case *Object:
 		walk(c, w.object)
 	case *berthv1.SchedulerConfiguration:
@@ -90,9 +90,7 @@ func (w *wakes) pod(old, now *corev1.Pod) {
 		return
 	}
 	if !v.asksTheSame(old, now) {
-		w.Freed(to) // it may ask for less now
-		w.other(model.PodLeft, old, to)
-		w.other(model.PodCame, now, to)
+		w.changed(old, now, to)
 	}
 	leaves := !model.Terminating(old) && model.Terminating(now)
 	if leaves {
@@ -100,19 +98,48 @@ func (w *wakes) pod(old, now *corev1.Pod) {
 	}
 	// It may be evicted now, or be waited for, that could not before.
 	if v.budgets.Any() && (leaves || model.Ready(old) && !model.Ready(now) || !maps.Equal(old.Labels, now.Labels)) {
+		victim := v.victimOnNode(now)
 		v.BudgetsOf(old.Namespace, old.Labels, func(b *policyv1.PodDisruptionBudget) bool {
-			w.Scope.Budget(b)
+			w.Scope.Budget(b, victim)
 			return true
 		})
 	}
 }
 
-func (w *wakes) other(how model.PodChange, pod *corev1.Pod, node string) {
+// SinceLabelsLookedAt is the LogVersion from which on a label of a node, a namespace or a pod that changes wakes only those
+// who look at it.
+const SinceLabelsLookedAt = 27
+
+// changed: a pod on a node asks for something else now, or has other labels. Only
+// in the first case it may ask for less.
+func (w *wakes) changed(old, now *corev1.Pod, node string) {
 	v := w.tx.view
-	if a := pod.Spec.Affinity; !v.queue.HasRuledGroups() && (a == nil || a.PodAntiAffinity == nil) && !v.concernedWithOthers() {
+	if v.Version() < SinceLabelsLookedAt || model.Terminating(old) != model.Terminating(now) {
+		w.Freed(node)
+		w.other(model.PodLeft, old, node)
+		w.other(model.PodCame, now, node)
 		return
 	}
-	w.Pod(how, v.classOf(pod), node)
+	if sameSpec(&old.Spec, &now.Spec) && (!v.resizes() || model.SameCharge(old, now)) {
+		w.Kept(node) // who is to take its place there looks again
+	} else {
+		w.Freed(node)
+	}
+	if w.mindsOthers(old) || w.mindsOthers(now) {
+		w.PodChanged(v.classOf(old), v.classOf(now), node)
+	}
+}
+
+func (w *wakes) other(how model.PodChange, pod *corev1.Pod, node string) {
+	if w.mindsOthers(pod) {
+		w.Pod(how, w.tx.view.classOf(pod), node)
+	}
+}
+
+// mindsOthers says whether anybody can have to do with a pod by rules between pods.
+func (w *wakes) mindsOthers(pod *corev1.Pod) bool {
+	v, a := w.tx.view, pod.Spec.Affinity
+	return v.queue.HasRuledGroups() || a != nil && a.PodAntiAffinity != nil || v.concernedWithOthers()
 }
 
 // entry: the turn of a pod that was to be tried passes on when it leaves the

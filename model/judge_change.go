@@ -3,6 +3,8 @@ package model
 import (
 	"maps"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // PodChange is what happened to a pod on a node, or to a nomination to it, as far as rules between pods can tell.
@@ -130,6 +132,33 @@ func (c *Class) HonorsTaints() bool {
 	return c.terms != nil && slices.ContainsFunc(c.terms.spread, func(s spreadTerm) bool { return s.hard && s.honorTaints })
 }
 
+// HonorsLabelsOf is HonorsLabels for constraints of a class whose selector or required node affinity looks at one of these
+// labels of nodes, which are sorted: no others decide.
+func (c *Class) HonorsLabelsOf(keys []string) bool {
+	return len(keys) > 0 && c.HonorsLabels() && (slices.ContainsFunc(c.nodeLabels, func(l nodeLabel) bool { return isAmong(keys, l.key) }) ||
+		c.required != nil && slices.ContainsFunc(c.required.terms, func(t nodeTerm) bool {
+			return slices.ContainsFunc(t.labels, func(r nodeRequirement) bool { return isAmong(keys, r.key) })
+		}))
+}
+
+// ChoosesNamespacesBy says whether a hard term of the class chooses namespaces by one of these labels, which are sorted.
+func (c *Class) ChoosesNamespacesBy(keys []string) bool {
+	found := false
+	for _, kind := range []ReasonKind{PodAffinity, PodAntiAffinity} {
+		c.eachHardTerm(kind, func(m *podMatch) { found = found || m.choosesBy(keys) })
+	}
+	return found
+}
+
+// choosesBy says whether one of these labels of namespaces, which are sorted, can decide which the match is about.
+func (m *podMatch) choosesBy(keys []string) bool {
+	if m.nsSelector == nil {
+		return false
+	}
+	requirements, _ := m.nsSelector.Requirements()
+	return slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return isAmong(keys, r.Key()) })
+}
+
 // ChoosesNamespaces says whether a hard term of the class chooses namespaces by their labels.
 func (c *Class) ChoosesNamespaces() bool {
 	found := false
@@ -194,6 +223,9 @@ type Event struct {
 	Node string
 	Pod  *Class
 	How  PodChange
+	// Other is of what class the pod is now, or was, where it is on the node as before and only changed: what is about both
+	// counts no other than before. nil: it came, left or began to leave.
+	Other *Class
 	// Came is how many pods came, on any node, since the Topology was last as it is taken to have been before; it is at
 	// least 1 where How is PodCame.
 	Came int64
@@ -222,7 +254,7 @@ func (j *Judge) Helped(e Event) bool {
 	}
 	for i := range j.terms {
 		k := &j.terms[i]
-		if !k.isHard() || !k.counter.about(e.Pod, nsLabels) {
+		if !k.isHard() || !k.counter.about(e.Pod, nsLabels) || e.Other != nil && k.counter.about(e.Other, nsLabels) {
 			continue
 		}
 		if d := k.counter.key.domainOf(slot); d != noDomain && k.counter.counts(slot) && j.helps(k, d, &e) {
@@ -293,7 +325,7 @@ func (j *Judge) unguarded(slot int32, e *Event) bool {
 	nsLabels := j.t.namespaceLabels(j.class.Namespace)
 	for i := range other.terms.antiAffinity {
 		a := &other.terms.antiAffinity[i]
-		if !a.match.matches(j.class.Namespace, j.class.Labels, nsLabels) {
+		if !a.match.matches(j.class.Namespace, j.class.Labels, nsLabels) || e.Other.guardsBy(a) {
 			continue
 		}
 		left := int32(0)
@@ -311,6 +343,13 @@ func (j *Judge) unguarded(slot int32, e *Event) bool {
 		}
 	}
 	return false
+}
+
+// guardsBy says whether pods of the class keep others away by a term; those of none, nil, do not.
+func (c *Class) guardsBy(a *affinityTerm) bool {
+	return c != nil && c.terms != nil && slices.ContainsFunc(c.terms.antiAffinity, func(o affinityTerm) bool {
+		return o.topologyKey == a.topologyKey && o.match.id == a.match.id
+	})
 }
 
 // LowestPriority is the lowest priority of the pods that are placed or nominated; without any, it is above all others.

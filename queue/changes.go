@@ -34,6 +34,9 @@ type Changes struct {
 	// those that wait for their victims may do so, too.
 	Placed []string
 
+	// ByLabel says of labels of nodes and namespaces which ones have changed: only who looks at these is meant.
+	ByLabel bool
+
 	nodeAt map[string]int
 }
 
@@ -57,7 +60,12 @@ func (c *Changes) Kept(node string) { c.at(node) }
 
 // Pod notes what a pod on a node did, or a nomination to it.
 func (c *Changes) Pod(how model.PodChange, pod *model.Class, node string) {
-	c.Pods = append(c.Pods, PodChange{how, pod, node})
+	c.Pods = append(c.Pods, PodChange{How: how, Pod: pod, Node: node})
+}
+
+// PodChanged notes that a pod on a node is of another class now.
+func (c *Changes) PodChanged(old, now *model.Class, node string) {
+	c.Pods = append(c.Pods, PodChange{model.PodLeft, old, now, node}, PodChange{model.PodCame, now, old, node})
 }
 
 // Pass notes that a turn of a group passes on.
@@ -92,7 +100,7 @@ func (c *Changes) Node(old, now *corev1.Node, awaited func() bool) {
 	if at := c.at(now.Name); !at.Changed && gotBetter(old, now) {
 		at.Changed, at.Before = true, old
 	}
-	c.Scope.nodeChanged(old, now)
+	c.Scope.nodeChanged(old, now, c.ByLabel)
 }
 
 // gotBetter says whether a change of a node can let anybody come who could not
@@ -134,22 +142,42 @@ func (c *Changes) Namespace(old, now *corev1.Namespace) {
 	if now != nil {
 		is = now.Labels
 	}
-	if !maps.Equal(was, is) {
+	switch {
+	case maps.Equal(was, is):
+	case c.ByLabel:
+		for _, key := range changedKeys(was, is) {
+			c.Scope.name(&c.Scope.SpaceKeys, key)
+		}
+	default:
 		c.Scope.Spaces = true
 	}
 }
 
-// Budget: it allows more, protects fewer, or is gone.
-func (c *Changes) Budget(old, now *policyv1.PodDisruptionBudget) {
+// changedKeys are those of the labels that only one of two sets has, or the other with another value, sorted.
+func changedKeys(old, now map[string]string) []string {
+	both := maps.Clone(old)
+	if both == nil {
+		both = map[string]string{}
+	}
+	maps.Copy(both, now)
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(both)), func(key string) bool {
+		was, had := old[key]
+		is, has := now[key]
+		return had == has && was == is
+	})
+}
+
+// Budget: it allows more, protects fewer, or is gone. victims are the pods that it covered.
+func (c *Changes) Budget(old, now *policyv1.PodDisruptionBudget, victims func(b *policyv1.PodDisruptionBudget) *Victims) {
 	switch {
 	case old == nil:
 	case now == nil, !equality.Semantic.DeepEqual(old.Spec, now.Spec), !maps.Equal(old.Annotations, now.Annotations):
-		c.Scope.Budget(old)
+		c.Scope.Budget(old, victims(old))
 	case now.Status.DisruptionsAllowed > old.Status.DisruptionsAllowed,
 		now.Status.CurrentHealthy > old.Status.CurrentHealthy,
 		now.Status.DesiredHealthy < old.Status.DesiredHealthy, len(now.Status.DisruptedPods) > 0 &&
 			!maps.EqualFunc(old.Status.DisruptedPods, now.Status.DisruptedPods,
 				func(a, b metav1.Time) bool { return a.Equal(&b) }):
-		c.Scope.Budget(old)
+		c.Scope.Budget(old, victims(old))
 	}
 }

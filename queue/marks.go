@@ -3,6 +3,7 @@ package queue
 import (
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/store"
@@ -33,9 +34,10 @@ type PodMark struct {
 	Domains bool `msgpack:"domains,omitempty"`
 	// Defaults: not a pod but by what default constraints select pods changed.
 	Defaults bool `msgpack:"defaults,omitempty"`
-	// Budgets: a budget allows more; Below is as in a Scope.
-	Budgets bool  `msgpack:"budgets,omitempty"`
-	Below   int64 `msgpack:"below,omitempty"`
+	// Budgets: a budget allows more; Below and Victims are as in a Scope.
+	Budgets bool     `msgpack:"budgets,omitempty"`
+	Below   int64    `msgpack:"below,omitempty"`
+	Victims *Victims `msgpack:"victims,omitempty"`
 	// Volumes: claims of volumes, volumes or their classes changed.
 	Volumes bool `msgpack:"volumes,omitempty"`
 }
@@ -65,7 +67,16 @@ func MarkOf(c PodChange) *PodMark {
 	return m
 }
 
-// Bounded is the mark as it may be kept.
+// MarkOfBudgets is what a mark remembers of the budgets of a scope.
+func MarkOfBudgets(s *Scope) *PodMark {
+	m := &PodMark{Budgets: true, Below: s.Below}
+	if s.Victims != nil {
+		m.Victims = s.Victims.bounded()
+	}
+	return m
+}
+
+// Bounded is the mark of a change as it may be kept.
 func (m *PodMark) Bounded() *PodMark {
 	n := 0
 	for _, s := range m.Labels {
@@ -87,6 +98,8 @@ func (m *PodMark) Key() string {
 		return "domains"
 	case m.Defaults:
 		return "defaults"
+	case m.Budgets && m.Victims != nil:
+		return "budgets\x00" + strconv.FormatInt(m.Below, 10) + "\x00" + m.Victims.key()
 	case m.Budgets:
 		return "budgets"
 	case m.Volumes:
@@ -165,8 +178,8 @@ func (w *Work) Missed() bool {
 }
 
 // Concerns says whether what a mark remembers could help the pods of a group.
-// Who was kept away when it was decided need not be so any more, but was told
-// (d).
+// Who was kept away when it was decided need not be so any more: that is the one
+// thing that is taken from what was told (d), of which no kind is left out. Whether it helps to evict a mark's victims is not asked here.
 func (x *Index) Concerns(s State, m *PodMark, g *Group, d *Diagnosis) bool {
 	if m.Budgets && s.MindsBudgets(g.Class, m.Below) {
 		return true

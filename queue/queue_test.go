@@ -3,6 +3,7 @@ package queue
 import (
 	"fmt"
 	"maps"
+	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -285,4 +286,55 @@ func TestCandidatesGoOnByMemory(t *testing.T) {
 			t.Fatalf("%q was asked %d times", key, times)
 		}
 	}
+}
+
+// TestAging (QU2, ours): a point of priority is worth so many seconds of waiting, to the millisecond, whatever the two
+// are; who is worth the same goes by when he came, and then by UID. Of two pods the first stays the first, however long
+// they wait.
+func TestAging(t *testing.T) {
+	entry := func(priority int32, seconds float64, revision int64) *Entry {
+		return &Entry{
+			UID: types.UID(fmt.Sprint("uid-", revision)), Priority: priority, EnqueuedRevision: revision,
+			EnqueuedUnixNano: 1_700_000_000e9 + int64(seconds*1e9),
+		}
+	}
+	for _, c := range []struct {
+		what            string
+		secondsPerPoint int64
+		first, second   *Entry
+	}{
+		{"without aging no time makes up for priority", 0, entry(1, 1e9, 2), entry(0, 0, 1)},
+		{"just not waited for long enough", 60, entry(10, 599.999, 2), entry(0, 0, 1)},
+		{"waited for as long as the points are worth", 60, entry(0, 0, 1), entry(10, 600, 2)},
+		{"waited for longer", 60, entry(0, 0, 1), entry(10, 600.001, 2)},
+		{"of one priority", 60, entry(5, 0, 1), entry(5, 0.001, 2)},
+		{"of one priority, at one time", 60, entry(5, 0, 1), entry(5, 0, 2)},
+		{"less than a millisecond is none", 60, entry(5, 0.0005, 1), entry(5, 0, 2)},
+		{"below zero", 60, entry(0, 59.999, 2), entry(-1, 0, 1)},
+		{"below zero, waited for", 60, entry(-1, 0, 1), entry(0, 60, 2)},
+		{"the most that there is", 24 * 60 * 60, entry(model.SystemCriticalPriority+1000, 1e9, 2), entry(-1<<31, 0, 1)},
+		{"the most, and waited for a little", 24 * 60 * 60, entry(1<<31-1, 0, 1), entry(1<<31-1, 1, 2)},
+	} {
+		o := Order{SecondsPerPoint: c.secondsPerPoint}
+		if o.key(c.first) >= o.key(c.second) {
+			t.Errorf("%s: the second is first", c.what)
+		}
+	}
+	o := Order{SecondsPerPoint: 1, FIFO: true}
+	if o.key(entry(0, 0, 1)) >= o.key(entry(100, 0, 2)) {
+		t.Error("first come, first served has no use for priority, nor for aging")
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		o := Order{SecondsPerPoint: rapid.Int64Range(1, 24*60*60).Draw(t, "seconds per point")}
+		draw := func(revision int64) *Entry {
+			return entry(rapid.Int32().Draw(t, "priority"), float64(rapid.IntRange(0, 1<<30).Draw(t, "seconds")), revision)
+		}
+		a, b := draw(1), draw(2)
+		// How much longer than the other one the first waits, and how much that has to be.
+		waits := new(big.Int).Mul(big.NewInt(o.SecondsPerPoint), big.NewInt(int64(b.Priority)-int64(a.Priority)))
+		waited := big.NewInt((b.EnqueuedUnixNano - a.EnqueuedUnixNano) / 1e9)
+		if first := waited.Cmp(waits) >= 0; first != (o.key(a) < o.key(b)) {
+			t.Fatalf("%d points of %d s, waited for %s s longer, of %s: first %t", a.Priority-b.Priority, o.SecondsPerPoint, waited, waits, !first)
+		}
+	})
 }

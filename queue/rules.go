@@ -86,9 +86,10 @@ func (x *Index) RulesOf(s State, g *Group) *model.Class {
 
 // PodChange is what happened to a pod on a node, or to a nomination to it.
 type PodChange struct {
-	How  model.PodChange
-	Pod  *model.Class // what it asks for, as it was when it left or as it is now
-	Node string
+	How   model.PodChange
+	Pod   *model.Class // what it asks for, as it was when it left or as it is now
+	Other *model.Class // of a pod that changed: what it asks for now, or did before; else nil
+	Node  string
 }
 
 // Concerned are the groups whose rules are about a pod that changed, and those
@@ -140,7 +141,7 @@ func (x *Index) Helped(s State, work *Work, g *Group, c PodChange, came int64, a
 		return true
 	}
 	return s.Topology().Judge(rules).Helped(model.Event{
-		Node: c.Node, Pod: c.Pod, How: c.How, Came: came, Evicting: s.MayEvict(g.Class), ByItself: !g.Alike(),
+		Node: c.Node, Pod: c.Pod, Other: c.Other, How: c.How, Came: came, Evicting: s.MayEvict(g.Class), ByItself: !g.Alike(),
 		OfNominees: all && len(x.Waiting(g.Key, berthv1.QueueNominated, 1)) > 0, NodeMayBeGone: all,
 	})
 }

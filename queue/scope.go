@@ -28,10 +28,16 @@ type Scope struct {
 	Taints bool `msgpack:"taints,omitempty"`
 	// Spaces: whoever chooses namespaces by their labels, or is kept away.
 	Spaces bool `msgpack:"spaces,omitempty"`
+	// LabelKeys is Labels, and SpaceKeys Spaces, for those who look at one of these
+	// labels: others of the node, or the namespace, have not changed.
+	LabelKeys []string `msgpack:"label_keys,omitempty"`
+	SpaceKeys []string `msgpack:"space_keys,omitempty"`
 	// Budgets: whoever may not violate budgets; below a priority, also whoever
-	// may not violate those that say from which one on they give way.
-	Budgets bool  `msgpack:"budgets,omitempty"`
-	Below   int64 `msgpack:"below,omitempty"`
+	// may not violate those that say from which one on they give way. Of these only
+	// those whom it helps to evict Victims (nil: whomever).
+	Budgets bool     `msgpack:"budgets,omitempty"`
+	Below   int64    `msgpack:"below,omitempty"`
+	Victims *Victims `msgpack:"victims,omitempty"`
 	// Volumes: whoever claims volumes.
 	Volumes bool `msgpack:"volumes,omitempty"`
 }
@@ -43,20 +49,31 @@ const maxScopeNames = 256
 // None says whether nobody is meant.
 func (s *Scope) None() bool {
 	return !s.All && !s.Ruled && !s.Labels && !s.Taints && !s.Spaces && !s.Budgets && !s.Volumes &&
-		len(s.Keys)+len(s.NewKeys) == 0
+		len(s.Keys)+len(s.NewKeys)+len(s.LabelKeys)+len(s.SpaceKeys) == 0
 }
 
 // Domains says whether the scope is about rules between pods.
 func (s *Scope) Domains() bool {
-	return s.All || s.Ruled || s.Labels || s.Taints || s.Spaces || len(s.Keys)+len(s.NewKeys) > 0
+	return s.All || s.Ruled || s.Labels || s.Taints || s.Spaces || len(s.Keys)+len(s.NewKeys)+len(s.LabelKeys)+len(s.SpaceKeys) > 0
 }
 
-// Budget means those whom a budget may let evict more than it did.
-func (s *Scope) Budget(b *policyv1.PodDisruptionBudget) {
-	s.Budgets = true
+// Budget means those whom a budget may let evict more than it did, of the victims.
+func (s *Scope) Budget(b *policyv1.PodDisruptionBudget, victims *Victims) {
+	if victims.nobody() {
+		return
+	}
+	s.mindful(victims)
 	if from, ok := model.ProtectsBelow(b); ok {
 		s.Below = max(s.Below, from)
 	}
+}
+
+// mindful means those who may not violate budgets, as far as it helps them to evict the victims.
+func (s *Scope) mindful(victims *Victims) {
+	if s.Budgets {
+		victims = s.Victims.And(victims)
+	}
+	s.Budgets, s.Victims = true, victims
 }
 
 func (s *Scope) name(list *[]string, name string) {
@@ -89,18 +106,13 @@ func (s *Scope) nodeGone(n *corev1.Node) {
 	}
 }
 
-func (s *Scope) nodeChanged(old, now *corev1.Node) {
+func (s *Scope) nodeChanged(old, now *corev1.Node, byLabel bool) {
 	if !maps.Equal(old.Labels, now.Labels) {
-		s.Labels = true
-		both := maps.Clone(old.Labels)
-		if both == nil {
-			both = map[string]string{}
-		}
-		maps.Copy(both, now.Labels)
-		for _, key := range slices.Sorted(maps.Keys(both)) {
-			was, had := old.Labels[key]
-			if is, has := now.Labels[key]; had != has || was != is {
-				s.name(&s.Keys, key)
+		s.Labels = s.Labels || !byLabel
+		for _, key := range changedKeys(old.Labels, now.Labels) {
+			s.name(&s.Keys, key)
+			if byLabel {
+				s.name(&s.LabelKeys, key)
 			}
 		}
 	}
@@ -115,14 +127,19 @@ func sameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b
 // Add makes a scope mean also what another does.
 func (s *Scope) Add(o *Scope) {
 	s.All, s.Ruled, s.Labels, s.Taints = s.All || o.All, s.Ruled || o.Ruled, s.Labels || o.Labels, s.Taints || o.Taints
-	s.Spaces, s.Budgets, s.Below = s.Spaces || o.Spaces, s.Budgets || o.Budgets, max(s.Below, o.Below)
-	s.Volumes = s.Volumes || o.Volumes
-	for _, key := range o.Keys {
-		s.name(&s.Keys, key)
+	s.Spaces, s.Below, s.Volumes = s.Spaces || o.Spaces, max(s.Below, o.Below), s.Volumes || o.Volumes
+	if o.Budgets {
+		s.mindful(o.Victims)
 	}
-	for _, key := range o.NewKeys {
-		s.name(&s.NewKeys, key)
+	add := func(to *[]string, keys []string) {
+		for _, key := range keys {
+			s.name(to, key)
+		}
 	}
+	add(&s.Keys, o.Keys)
+	add(&s.NewKeys, o.NewKeys)
+	add(&s.LabelKeys, o.LabelKeys)
+	add(&s.SpaceKeys, o.SpaceKeys)
 }
 
 // means says whether a group is of the kinds that the scope names, but for
@@ -140,7 +157,9 @@ func (x *Index) means(of State, s *Scope, g *Group) bool {
 	}
 	switch {
 	case s.Ruled, s.Spaces && (g.Alike() || c.ChoosesNamespaces()),
-		s.Taints && c.HonorsTaints(), s.Labels && c.HonorsLabels():
+		s.Taints && c.HonorsTaints(), s.Labels && c.HonorsLabels(), c.HonorsLabelsOf(s.LabelKeys):
+		return true
+	case len(s.SpaceKeys) > 0 && (g.Alike() || c.ChoosesNamespacesBy(s.SpaceKeys)):
 		return true
 	case len(s.Keys) > 0 && (g.Alike() && of.Topology().KeepsAwayBy(s.Keys) || c.RulesBy(s.Keys)):
 		return true
@@ -158,23 +177,21 @@ type Swept struct {
 
 // Sweep gives the groups that a scope means, from a key on ("" for the first),
 // or as many as the entry has time for, and where to go on; "" if there are no
-// others. Waking them is charged when it is done.
-func (x *Index) Sweep(of State, work *Work, s *Scope, from string) (meant []Swept, next string) {
-	will := work.spent // with the waking
+// others. Waking them is charged when it is done. gains says of a group that
+// minds budgets whether it helps to evict the scope's victims, and charges that.
+func (x *Index) Sweep(of State, work *Work, s *Scope, from string, gains func(g *Group) bool) (meant []Swept, next string) {
 	first := string(rune(byCPU))
 	x.groups.ScanFrom(first, max(from, first), func(key string, g Group) bool {
-		if will >= maxWork {
+		if work.spent+len(meant)*costWake >= maxWork {
 			next = key
 			return false
 		}
-		will += costLook + of.DefaultsCost(&g)
+		work.Charge(costLook + of.DefaultsCost(&g))
 		all := x.means(of, s, &g)
-		if all || s.Budgets && of.MindsBudgets(g.Class, s.Below) {
+		if all || s.Budgets && of.MindsBudgets(g.Class, s.Below) && gains(&g) {
 			meant = append(meant, Swept{Group: g.Key, Nominees: all})
-			will += costWake
 		}
 		return true
 	})
-	work.spent = will - len(meant)*costWake
 	return meant, next
 }

@@ -108,10 +108,6 @@ var systemGroups = []string{"system:masters"}
 // workerGroups are those of what is proposed because a worker said so.
 var workerGroups = []string{access.Workers}
 
-// maxPodStatusBytes bounds what a worker says of one pod. The statuses of a
-// hundred containers that all ended with the longest message fit in.
-const maxPodStatusBytes = 256 << 10
-
 // WorkerStatus implements rpc.WorkerHandler: what a worker reports goes into
 // the log.
 func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBatch) error {
@@ -209,12 +205,16 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 // mayReport: what a worker says of a pod of another node is nobody's business,
 // and what is too large is not kept. The rest of its batch counts.
 func (s *Server) mayReport(view *fsm.View, node string, r *rpc.PodReport) bool {
-	pod, known := view.Pods.Get(fsm.PodKey(r.Namespace, r.Name))
-	if (!known || pod.Spec.NodeName == node) && len(r.Status) <= maxPodStatusBytes {
-		return true
+	key := fsm.PodKey(r.Namespace, r.Name)
+	if pod, known := view.Pods.Get(key); known && pod.Spec.NodeName != node {
+		s.drop("pod", node, "pod", key, "reason", "it is another node's")
+		return false
 	}
-	s.drop("pod", node, "pod", fsm.PodKey(r.Namespace, r.Name), "reason", "it is another node's, or too large", "bytes", len(r.Status))
-	return false
+	if err := model.CheckPodStatusBytes(len(r.Status)); err != nil {
+		s.drop("pod", node, "pod", key, "reason", err.Error(), "bytes", len(r.Status))
+		return false
+	}
+	return true
 }
 
 // drop counts and tells what a worker says and is not taken.
