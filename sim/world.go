@@ -292,7 +292,7 @@ func (m *machine) kill(power bool) {
 // fall ends a server's life at once, in the middle of a step: the world does the rest after it.
 func (m *machine) fall(power bool, down time.Duration) {
 	m.dying, m.fallen, m.dark = true, down, power
-	m.term = max(m.term, m.server.Status().Term)
+	m.term = max(m.term, m.server.Term())
 	m.world.network.end(m.host, power)
 	m.disk.End()
 	m.fell.Store(true)
