@@ -263,7 +263,23 @@ func (w *World) look(whole bool) {
 			w.checker.whole(m.name, v)
 		}
 	}
+	if whole {
+		w.checker.alone(w.furthestBehind())
+	}
 	w.lookAtTies()
+}
+
+// furthestBehind is how far every server is, at least; 0: one does not run.
+func (w *World) furthestBehind() (index uint64) {
+	for i, m := range w.servers {
+		if m.server == nil {
+			return 0
+		}
+		if at := m.server.View().Index(); i == 0 || at < index {
+			index = at
+		}
+	}
+	return index
 }
 
 // lowest is the newest version of the log's rules that all servers know.
@@ -278,13 +294,14 @@ func (w *World) lowest() int {
 // lookAtTerm: no server goes back behind a term that it knew, whatever it went
 // through.
 func (w *World) lookAtTerm(m *machine) {
-	now := m.server.Status()
-	if now.Term < m.term {
-		w.checker.violated("server %s, life %d, was in term %d and is in term %d", m.name, m.lives, m.term, now.Term)
+	now := m.server.Term()
+	if now < m.term {
+		w.checker.violated("server %s, life %d, was in term %d and is in term %d", m.name, m.lives, m.term, now)
 	}
-	m.term = max(m.term, now.Term)
-	if m.server.IsLeader() && now.State == "leader" { // who has just heard of a newer term says for a moment that it leads
-		w.checker.leads(m.name, now.Term)
+	m.term = max(m.term, now)
+	// Who has just heard of a newer term says for a moment that it leads.
+	if m.server.IsLeader() && m.server.Role() == "leader" && m.server.Term() == now {
+		w.checker.leads(m.name, now)
 	}
 }
 
@@ -302,10 +319,10 @@ func (w *World) powerAtElection(m *machine, down time.Duration) {
 				time.Sleep(step)
 				continue
 			}
-			was := s.Status().Term
+			was := s.Term()
 			for m.server == s && !m.dying && !m.calm.Load() {
 				time.Sleep(2 * time.Millisecond)
-				if s.Status().Term == was {
+				if s.Term() == was {
 					continue
 				}
 				if m.server != s || m.lives != life || m.dying {
@@ -322,7 +339,7 @@ func (w *World) powerAtElection(m *machine, down time.Duration) {
 // one leader leads, whatever its wall clock shows. It is put forward once, when the
 // leader has learned what the others' clocks show.
 func (w *World) lookAtTime(m *machine) {
-	now, state, term := time.Now(), m.server.NowUnixNano(), m.server.Status().Term
+	now, state, term := time.Now(), m.server.NowUnixNano(), m.server.Term()
 	if !m.server.IsLeader() || term != m.led.term {
 		m.led = leadership{term: term, since: now, at: now, state: state}
 		return
