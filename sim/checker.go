@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -150,14 +150,14 @@ func (k *checker) follow(ctx context.Context, name string, feed *store.Feed, vie
 }
 
 func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
-	h := fnv.New64a()
+	h := xxhash.New()
 	fmt.Fprintf(h, "%s %s %v ", c.Table, c.Key, c.New == nil)
 	if m, ok := c.New.(interface{ Marshal() ([]byte, error) }); ok {
 		b, err := m.Marshal()
 		if err != nil {
 			k.violated("server %s: revision %d can not be encoded: %v", name, c.Revision, err)
 		}
-		h.Write(b)
+		_, _ = h.Write(b) // it never fails
 	}
 	mine := change{sum: h.Sum64(), what: c.Table + " " + c.Key, by: name}
 	k.mu.Lock()
@@ -355,7 +355,7 @@ func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 			return true
 		})
 	}
-	return slices.Concat(unsettled, workloads(v), kept(v), unclaimed(v), lost(v), k.truth.settled(v, nowUnixNano))
+	return slices.Concat(unsettled, workloads(v), kept(v), unclaimed(v), lost(v), served(v), k.truth.settled(v, nowUnixNano))
 }
 
 // woken looks at a state in which nobody is to be tried: whoever waits there waits

@@ -137,7 +137,7 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 		time.Sleep(step)
 		wait()
 		w.due()
-		w.look(n%40 == 0)
+		w.look(n)
 		pause()
 	}
 	w.story.tell("world", "the faults are over")
@@ -228,8 +228,14 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 	return watcher.observe(context.Background()), goHome, nil
 }
 
-// look checks what the servers show now.
-func (w *World) look(whole bool) {
+// Every so many steps:
+const (
+	whole  = 40 // digests are compared
+	slowly = 4  // what controllers do within seconds is looked at
+)
+
+// look checks what the servers show now, after so many steps.
+func (w *World) look(n int) {
 	for _, m := range w.servers {
 		if m.server == nil {
 			continue
@@ -259,11 +265,15 @@ func (w *World) look(whole bool) {
 		if v.Index() == w.newest() {
 			w.checker.view(m.name, v)
 		}
-		if whole {
+		if n%slowly == 0 {
+			w.lookAtServices(m, v)
+			w.lookAtCrons(m, v)
+		}
+		if n%whole == 0 {
 			w.checker.whole(m.name, v)
 		}
 	}
-	if whole {
+	if n%whole == 0 {
 		w.checker.alone(w.furthestBehind())
 	}
 	w.lookAtTies()
@@ -379,13 +389,15 @@ func (w *World) gaveUp(m *machine, err error) {
 // rest waits until the world has come to rest, or tells what has not.
 func (w *World) rest(observers []*observer, wait, pause func()) {
 	var why []string
-	for limit := time.Since(begin) + restAfter; time.Since(begin) < limit && w.checker.Err() == nil; {
-		time.Sleep(5 * time.Second)
+	for n, limit := 0, time.Since(begin)+restAfter; time.Since(begin) < limit && w.checker.Err() == nil; {
+		time.Sleep(10 * step)
+		n += 10
 		wait()
 		w.due()
-		w.look(true)
+		w.look(n)
 		pause()
 		if why = w.restless(observers); len(why) == 0 {
+			w.look(0)
 			w.story.tell("world", "has come to rest")
 			return
 		}
