@@ -55,7 +55,14 @@ func (c *Config) needsCalm(kind string) bool {
 
 // draw makes the faults of a world.
 func draw(c Config, from, until time.Duration) (out []fault) {
-	r, servers, p, recovers := rand.New(rand.NewPCG(c.Seed, 3)), c.Servers, c.Pace, c.Recovers
+	r, servers, p := rand.New(rand.NewPCG(c.Seed, 3)), c.Servers, c.Pace
+	certain := "" // happens once
+	switch {
+	case c.Recovers:
+		certain = "lose quorum"
+	case c.Forgets:
+		certain = "amnesia"
+	}
 	total := 0
 	for _, k := range kinds {
 		total += k.weight
@@ -69,8 +76,8 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 				break
 			}
 		}
-		if recovers && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until { // once for certain
-			f.Kind, recovers = "lose quorum", false
+		if certain != "" && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until {
+			f.Kind, certain = certain, ""
 			at += quietBefore
 		} else if c.needsCalm(f.Kind) && r.IntN(2) == 0 {
 			at += quietBefore
@@ -368,27 +375,19 @@ func (w *World) rot(m *machine, d time.Duration) {
 	w.after(min(d, 5*time.Second), func() { w.restart(m) })
 }
 
-// forget takes away the log of a server that has acknowledged what another server
-// did not hear of, and leaves those two alone: nobody may lead.
+// forget takes away the log of a server that has acknowledged what others did not hear of, and leaves it alone with those: of three and of
+// five servers they would be a majority with it, and nobody may lead.
 func (w *World) forget(m *machine, d time.Duration) {
 	if !w.well() {
 		return
 	}
-	var others []*machine
-	for _, o := range w.servers {
-		if o != m {
-			others = append(others, o)
-		}
-	}
-	behind := others[w.rand.IntN(len(others))]
-	for _, o := range w.servers {
-		if o != behind {
-			w.link(o.name, behind.name, link{cut: true, delay: time.Millisecond}, 2*time.Second)
-		}
+	behind := w.minority(m)
+	for _, o := range behind {
+		w.cutOff(o.name, 2*time.Second)
 	}
 	w.after(1500*time.Millisecond, func() {
-		for i, o := range others {
-			if o != behind && o.server != nil && !o.dying {
+		for i, o := range w.servers {
+			if o != m && !slices.Contains(behind, o) && o.server != nil && !o.dying {
 				o.kill(false)
 				w.after(5*time.Second+d+time.Duration(i)*time.Second, func() { w.restart(o) })
 			}
@@ -402,6 +401,18 @@ func (w *World) forget(m *machine, d time.Duration) {
 		w.story.tell(m.name, "has lost its log")
 		w.after(step, func() { w.restart(m) })
 	})
+}
+
+// minority are as many servers as the others can do without, of which none leads and none is m.
+func (w *World) minority(m *machine) (out []*machine) {
+	first := w.rand.IntN(len(w.servers))
+	for i := range w.servers {
+		o := w.servers[(first+i)%len(w.servers)]
+		if o != m && !o.leads() && len(out) < (len(w.servers)-1)/2 {
+			out = append(out, o)
+		}
+	}
+	return out
 }
 
 // well: all servers run, have done so for a while, and are equally far.

@@ -152,7 +152,7 @@ func live(dir string) (r result, s *story, err error) {
 	if err != nil {
 		return result{}, nil, err
 	}
-	c := Config{Seed: *child, Dir: dir, Servers: servers, Pace: p, Earlier: *child%3 == 0, Restores: *child%4 == 2, Recovers: *child%4 == 0,
+	c := Config{Seed: *child, Dir: dir, Servers: servers, Pace: p, Earlier: *child%3 == 0, Restores: *child%4 == 2, Forgets: *child%4 == 1, Recovers: *child%4 == 0,
 		Level: hclog.Info}
 	w, err := New(c, s)
 	if err != nil {

@@ -33,6 +33,7 @@ type Config struct {
 	Pace     pace
 	Earlier  bool        // half of the servers are of earlier versions, until they are upgraded
 	Restores bool        // the operator restores snapshots
+	Forgets  bool        // a server loses its log, once for certain
 	Recovers bool        // a quorum is lost for good, and the operator goes on with what is left
 	Level    hclog.Level // of what servers and workers log into the story
 }
