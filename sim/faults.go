@@ -39,6 +39,9 @@ var kinds = []struct {
 // quietBefore is for how long nothing else begins before a fault that only a world survives in which all is well (World.well).
 const quietBefore = 45 * time.Second
 
+// wellFor is for how long every server has lived when all is well.
+const wellFor = 30 * time.Second
+
 // timeToJoin is what the operator needs for a lost quorum before the faults are over, when every machine is started.
 const timeToJoin = 30 * time.Second
 
@@ -79,8 +82,10 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 		if certain != "" && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until {
 			f.Kind, certain = certain, ""
 			at += quietBefore
+			endBefore(out, at)
 		} else if c.needsCalm(f.Kind) && r.IntN(2) == 0 {
 			at += quietBefore
+			endBefore(out, at)
 		}
 		if f.Kind == "lose quorum" && at+timeToJoin >= until {
 			f.Kind = "kill server"
@@ -113,6 +118,13 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 		out = append(out, f)
 	}
 	return out
+}
+
+// endBefore has faults end so long before a time that all may be well then (World.well).
+func endBefore(faults []fault, at time.Duration) {
+	for i := range faults {
+		faults[i].For = min(faults[i].For, at-wellFor-5*time.Second-faults[i].At)
+	}
 }
 
 // ipOf is the address of a machine.
@@ -418,7 +430,7 @@ func (w *World) minority(m *machine) (out []*machine) {
 // well: all servers run, have done so for a while, and are equally far.
 func (w *World) well() bool {
 	for _, o := range w.servers {
-		if o.server == nil || o.dying || o.hasFailed() != nil || time.Since(o.began) < 30*time.Second || o.server.View().Index()+50 < w.newest() {
+		if o.server == nil || o.dying || o.hasFailed() != nil || time.Since(o.began) < wellFor || o.server.View().Index()+50 < w.newest() {
 			return false
 		}
 	}

@@ -159,6 +159,8 @@ func workloads() []Mutant {
 // covers are what would cover a defect, taken away with it, and what one needs beside.
 func covers() []Mutant {
 	return []Mutant{
+		{"acknowledged-not-kept", "nobody tells it what it has acknowledged", Edit{"raftnode/reach.go",
+			"\tif known == nil || known.Incarnation", "\tif ON || known == nil || known.Incarnation"}},
 		{"times-pass-at-the-begin", "a controller that begins late", Edit{"workloads/controllers.go",
 			"// controller is one of Kubernetes' controllers.\n",
 			"type mutantLate struct{ controller }\n\nfunc (l mutantLate) Run(ctx context.Context, workers int) {\n\tselect {\n\tcase <-time.After(time.Minute):\n\t\tl.controller.Run(ctx, workers)\n" +
