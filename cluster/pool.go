@@ -136,6 +136,7 @@ func (p *Pool) configure(c Config) (*memberlist.Config, error) {
 	}
 	mc.Name = c.Name
 	mc.HandoffQueueDepth = 4096
+	mc.EnableCompression = false // a packet is a few hundred bytes, and a compressor a megabyte of memory each time; what comes compressed is read
 	// A dead member's name may come back at another address at once: a
 	// restarted worker may have another port.
 	mc.DeadNodeReclaimTime = time.Millisecond

@@ -52,6 +52,17 @@ func (c *cache) find(index uint64) *raft.Log {
 	return c.entries[index-c.entries[0].Index]
 }
 
+// newest is the term and the index of the log's last entry, if it is in memory.
+func (c *cache) newest() (term, index uint64, ok bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	n := len(c.entries)
+	if n == 0 {
+		return 0, 0, false
+	}
+	return c.entries[n-1].Term, c.entries[n-1].Index, true
+}
+
 // StoreLog implements raft.LogStore.
 func (c *cache) StoreLog(l *raft.Log) error { return c.StoreLogs([]*raft.Log{l}) }
 

@@ -3,6 +3,7 @@ package raftnode
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -157,3 +158,12 @@ func (n *Node) Leader() (id, addr string) {
 
 // Term is Raft's current term on this server.
 func (n *Node) Term() uint64 { return n.raft.CurrentTerm() }
+
+// State is what this server is in the consensus: "follower", "candidate", "leader", or "shutdown".
+func (n *Node) State() string { return strings.ToLower(n.raft.State().String()) }
+
+// CommitIndex is the last entry that this server knows to be committed.
+func (n *Node) CommitIndex() uint64 { return n.raft.CommitIndex() }
+
+// ConfigurationIndex is the entry that the newest configuration which this server knows is in.
+func (n *Node) ConfigurationIndex() uint64 { return n.raft.GetConfiguration().Index() }

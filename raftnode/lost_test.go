@@ -324,10 +324,16 @@ func TestCacheIsBoundedByBytes(t *testing.T) {
 		if err := c.GetLog(i, &got); total != c.bytes || err != nil || len(got.Data) != size {
 			t.Fatalf("entry %d: %v, %d bytes; %d of %d counted", i, err, len(got.Data), c.bytes, total)
 		}
+		if _, index, ok := c.newest(); !ok || index != i {
+			t.Fatalf("the newest entry is said to be %d, and is %d", index, i)
+		}
 	}
 	must(t, c.StoreLog(&raft.Log{Index: 300, Data: make([]byte, 20_000)}))
 	if len(c.entries) != 0 || c.bytes != 0 {
 		t.Errorf("an entry beyond the bound is kept")
+	}
+	if _, index, ok := c.newest(); ok {
+		t.Errorf("entry %d is said to be the newest, and 300 is", index)
 	}
 	must(t, c.DeleteRange(1, 300))
 	if err := c.GetLog(300, new(raft.Log)); err == nil {

@@ -267,13 +267,6 @@ func (n *Node) anotherLeads(atMost time.Duration) bool {
 	}
 }
 
-// Stats are Raft's own figures, for people.
-func (n *Node) Stats() map[string]string {
-	s := n.raft.Stats()
-	s["cluster"] = n.id.cluster()
-	return s
-}
-
 // ServerStats is what an autopilot asks of every server (see Autopilot).
 type ServerStats struct {
 	// LastContact is how long ago the server heard from the leader: 0 on the
@@ -282,11 +275,15 @@ type ServerStats struct {
 	LastTerm, LastIndex uint64 // of the log
 }
 
-// ServerStats are this server's.
+// ServerStats are this server's. They are asked for often: Raft's own figures, all of which are texts, only where the newest entry is
+// not at hand.
 func (n *Node) ServerStats() ServerStats {
-	stats := n.raft.Stats()
-	term, _ := strconv.ParseUint(stats["last_log_term"], 10, 64)   // Raft formats it
-	index, _ := strconv.ParseUint(stats["last_log_index"], 10, 64) // as a number
+	term, index, ok := n.log.newest()
+	if !ok {
+		stats := n.raft.Stats()
+		term, _ = strconv.ParseUint(stats["last_log_term"], 10, 64)   // Raft formats it
+		index, _ = strconv.ParseUint(stats["last_log_index"], 10, 64) // as a number
+	}
 	contact := time.Duration(0)
 	if last := n.raft.LastContact(); !n.IsLeader() {
 		contact = time.Since(last)

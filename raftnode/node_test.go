@@ -35,6 +35,30 @@ func TestElectProposeAndApplyEverywhere(t *testing.T) {
 	})
 }
 
+// What others ask for often is what Raft says of itself, and is not taken out of the table that it makes for people.
+func TestFiguresAreThoseOfRaft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		c.must(namespace())
+		c.same()
+		synctest.Wait()
+		for id, n := range c.nodes {
+			stats, mine := n.raft.Stats(), n.ServerStats()
+			for name, got := range map[string]any{
+				"state": n.State(), "last_log_term": mine.LastTerm, "last_log_index": mine.LastIndex,
+				"commit_index": n.CommitIndex(), "latest_configuration_index": n.ConfigurationIndex(),
+			} {
+				if want := strings.ToLower(stats[name]); fmt.Sprint(got) != want {
+					t.Errorf("%s: %s is %v, and %s as Raft says", id, name, got, want)
+				}
+			}
+			if made := testing.AllocsPerRun(100, func() { n.ServerStats() }); made > 5 {
+				t.Errorf("%s: figures take %.0f allocations", id, made)
+			}
+		}
+	})
+}
+
 func TestFollowerNamesTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)

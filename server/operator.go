@@ -8,8 +8,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -160,7 +158,7 @@ func (s *Server) Status() *operator.Status {
 	leader, _ := s.node.Leader()
 	out := &operator.Status{
 		Name: s.config.Name, ID: s.node.ID(), ClusterID: s.node.ClusterID(), Version: s.config.Version,
-		State: s.role(), Leader: leader, Term: s.node.Term(), CommitIndex: s.commitIndex(),
+		State: s.Role(), Leader: leader, Term: s.Term(), CommitIndex: s.node.CommitIndex(),
 		AppliedIndex: view.Index(), Revision: view.Revision(), Healthy: true,
 		LogVersion: view.Version(), KnownVersion: s.knownVersion(),
 	}
@@ -182,7 +180,7 @@ func (s *Server) Status() *operator.Status {
 const shownFailures = 16
 
 func (s *Server) raftConfiguration() *operator.RaftConfiguration {
-	out := &operator.RaftConfiguration{Server: s.config.Name, Index: s.configurationIndex(), Term: s.node.Term()}
+	out := &operator.RaftConfiguration{Server: s.config.Name, Index: s.node.ConfigurationIndex(), Term: s.Term()}
 	for _, p := range s.room.Peers() {
 		suffrage := "voter"
 		if !p.Voter {
@@ -210,25 +208,18 @@ func (s *Server) raftConfiguration() *operator.RaftConfiguration {
 	return out
 }
 
-// role is what this server is in the consensus.
-func (s *Server) role() string {
-	role := strings.ToLower(s.node.Stats()["state"])
+// Role is what this server is in the consensus: "follower", "candidate", "leader", "learner", or "shutdown".
+func (s *Server) Role() string {
 	for _, m := range s.node.Configuration() {
 		if m.ID == s.config.Name && m.NonVoter {
 			return "learner"
 		}
 	}
-	return role
+	return s.node.State()
 }
 
-func (s *Server) commitIndex() uint64        { return s.statIndex("commit_index") }
-func (s *Server) configurationIndex() uint64 { return s.statIndex("latest_configuration_index") }
-
-// statIndex reads one of Raft's own figures; 0 if it has none.
-func (s *Server) statIndex(name string) uint64 {
-	n, _ := strconv.ParseUint(s.node.Stats()[name], 10, 64)
-	return n
-}
+// Term is the newest of Raft's terms that this server knows.
+func (s *Server) Term() uint64 { return s.node.Term() }
 
 func (s *Server) removeServer(r *http.Request) (any, error) {
 	id := r.PathValue("id")

@@ -24,7 +24,7 @@ func (s *Server) checks() []apiserver.Check {
 			return nil
 		}},
 		{Name: "caught-up", Do: func() error {
-			if commit, applied := s.commitIndex(), s.state.View().Index(); commit > applied+maxUnapplied {
+			if commit, applied := s.node.CommitIndex(), s.state.View().Index(); commit > applied+maxUnapplied {
 				return fmt.Errorf("log entry %d is committed, and %d applied", commit, applied)
 			}
 			return nil

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -30,7 +30,8 @@ type checker struct {
 	mu      sync.Mutex
 	changes map[int64]change     // by revision, as the first server told them
 	bound   map[types.UID]string // where a pod was bound to
-	digests map[uint64]digest    // by index
+	states  map[uint64]*state    // by index: the first that a server showed
+	summed  map[string]*fsm.View // by server: the last state of it that was compared
 	leaders map[uint64]string    // by term
 	looked  int64                // the newest revision that was looked at
 	mirror  *mirror
@@ -48,11 +49,26 @@ type change struct {
 	by   string
 }
 
-type digest struct{ sum, by string }
+// state is what a server showed first at an index.
+type state struct {
+	view *fsm.View // nil: there is its digest
+	sum  string
+	by   string
+}
+
+func (s *state) digest() string {
+	if s.view != nil {
+		s.sum, s.view = s.view.Digest(), nil
+	}
+	return s.sum
+}
+
+// maxLone is how many states are kept whole that no other server has shown yet.
+const maxLone = 10
 
 func newChecker(s *story) *checker {
-	return &checker{story: s, truth: newTruth(), mirror: newMirror(), changes: map[int64]change{}, bound: map[types.UID]string{}, digests: map[uint64]digest{},
-		leaders: map[uint64]string{}}
+	return &checker{story: s, truth: newTruth(), mirror: newMirror(), changes: map[int64]change{}, bound: map[types.UID]string{}, states: map[uint64]*state{},
+		summed: map[string]*fsm.View{}, leaders: map[uint64]string{}}
 }
 
 // leads: nobody else has led in this term.
@@ -87,7 +103,7 @@ func (k *checker) founds() {
 	k.forgets()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.digests, k.leaders = map[uint64]digest{}, map[uint64]string{}
+	k.states, k.leaders = map[uint64]*state{}, map[uint64]string{}
 }
 
 // contradicted notes what must never be, unless somebody has restored a snapshot: what was
@@ -134,14 +150,14 @@ func (k *checker) follow(ctx context.Context, name string, feed *store.Feed, vie
 }
 
 func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
-	h := fnv.New64a()
+	h := xxhash.New()
 	fmt.Fprintf(h, "%s %s %v ", c.Table, c.Key, c.New == nil)
 	if m, ok := c.New.(interface{ Marshal() ([]byte, error) }); ok {
 		b, err := m.Marshal()
 		if err != nil {
 			k.violated("server %s: revision %d can not be encoded: %v", name, c.Revision, err)
 		}
-		h.Write(b)
+		_, _ = h.Write(b) // it never fails
 	}
 	mine := change{sum: h.Sum64(), what: c.Table + " " + c.Key, by: name}
 	k.mu.Lock()
@@ -271,17 +287,41 @@ func (k *checker) rationed(name string, v *fsm.View) {
 	}
 }
 
-// whole compares the digest of a state with that of another server at its index.
+// whole compares the digest of a state with that of another server at its index. A digest costs a walk over everything: none is made
+// of a state before another server shows one at its index.
 func (k *checker) whole(name string, v *fsm.View) {
-	d := digest{v.Digest(), name}
+	if k.summed[name] == v {
+		return
+	}
+	k.summed[name] = v
 	k.mu.Lock()
-	first, known := k.digests[v.Index()]
-	if !known {
-		k.digests[v.Index()] = d
+	first := k.states[v.Index()]
+	if first == nil {
+		k.states[v.Index()] = &state{view: v, by: name}
 	}
 	k.mu.Unlock()
-	if known && first.sum != d.sum {
+	if first != nil && first.digest() != v.Digest() {
 		k.violated("after entry %d servers %s and %s hold different states", v.Index(), first.by, name)
+	}
+}
+
+// alone settles what becomes of the states that one server alone has shown: what is behind every server none will show any more, and of
+// too many a digest is kept. least is how far the one is that is furthest behind.
+func (k *checker) alone(least uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var lone []uint64
+	for at, s := range k.states {
+		switch {
+		case at < least:
+			delete(k.states, at)
+		case s.view != nil:
+			lone = append(lone, at)
+		}
+	}
+	slices.Sort(lone)
+	for _, at := range lone[:max(0, len(lone)-maxLone)] {
+		k.states[at].digest()
 	}
 }
 
@@ -315,7 +355,7 @@ func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 			return true
 		})
 	}
-	return slices.Concat(unsettled, workloads(v), kept(v), unclaimed(v), lost(v), k.truth.settled(v, nowUnixNano))
+	return slices.Concat(unsettled, workloads(v), kept(v), unclaimed(v), lost(v), served(v), k.truth.settled(v, nowUnixNano))
 }
 
 // woken looks at a state in which nobody is to be tried: whoever waits there waits

@@ -29,7 +29,7 @@ type conn struct {
 	err     error     // what reading ends with when all is read
 	broken  error     // what everything ends with
 	closed  bool
-	signal  chan struct{} // closed when something of the above changed
+	signal  chan struct{} // closed when something of the above changed; nil: nobody waits for that
 
 	readBy, writeBy deadline
 }
@@ -42,8 +42,8 @@ type segment struct {
 // pair makes a connection. It is called with net.mu held.
 func (n *network) pair(from, to *host, port int) (here, there *conn) {
 	number := n.rand.Uint64()
-	here = &conn{host: from, number: number, local: tcpAddr(from.ip, 30000+int(number%30000)), remote: tcpAddr(to.ip, port), signal: make(chan struct{})}
-	there = &conn{host: to, number: number + 1, local: here.remote, remote: here.local, signal: make(chan struct{})}
+	here = &conn{host: from, number: number, local: tcpAddr(from.ip, 30000+int(number%30000)), remote: tcpAddr(to.ip, port)}
+	there = &conn{host: to, number: number + 1, local: here.remote, remote: here.local}
 	here.other, there.other = there, here
 	here.readBy.changed, here.writeBy.changed = here.wake, here.wake
 	there.readBy.changed, there.writeBy.changed = there.wake, there.wake
@@ -61,8 +61,18 @@ func sortLinks(ls [][2]string) {
 
 // changedLocked wakes whoever waits at this end. It is called with mu held.
 func (c *conn) changedLocked() {
-	close(c.signal)
-	c.signal = make(chan struct{})
+	if c.signal != nil {
+		close(c.signal)
+		c.signal = nil
+	}
+}
+
+// waitLocked is what is closed when something changes at this end. It is called with mu held.
+func (c *conn) waitLocked() <-chan struct{} {
+	if c.signal == nil {
+		c.signal = make(chan struct{})
+	}
+	return c.signal
 }
 
 func (c *conn) wake() {
@@ -105,7 +115,7 @@ func (c *conn) Read(b []byte) (int, error) {
 			return 0, c.opError("read", os.ErrDeadlineExceeded)
 		case len(c.arrived) > 0 && c.broken == nil:
 			if at := c.arrived[0].at; time.Now().Before(at) {
-				signal := c.signal
+				signal := c.waitLocked()
 				c.mu.Unlock()
 				c.readBy.waitUntil(signal, at)
 				continue
@@ -130,7 +140,7 @@ func (c *conn) Read(b []byte) (int, error) {
 			c.mu.Unlock()
 			return 0, err
 		}
-		signal := c.signal
+		signal := c.waitLocked()
 		c.mu.Unlock()
 		c.readBy.wait(signal)
 	}
@@ -141,7 +151,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	for {
+	for first := true; ; first = false {
 		c.mu.Lock()
 		var err error
 		switch {
@@ -152,15 +162,19 @@ func (c *conn) Write(b []byte) (int, error) {
 		case c.writeBy.passed():
 			err = os.ErrDeadlineExceeded
 		}
-		signal := c.signal
+		var signal <-chan struct{}
+		if !first {
+			signal = c.waitLocked()
+		}
 		c.mu.Unlock()
-		if err != nil {
+		switch {
+		case err != nil:
 			return 0, c.opError("write", err)
-		}
-		if c.other.send(slices.Clone(b)) {
+		case c.other.send(b):
 			return len(b), nil
+		case !first:
+			c.writeBy.wait(signal)
 		}
-		c.writeBy.wait(signal)
 	}
 }
 
@@ -173,7 +187,7 @@ func (c *conn) send(b []byte) bool {
 	}
 	c.mu.Unlock()
 	if room {
-		c.transmit(b, nil)
+		c.transmit(slices.Clone(b), nil)
 	}
 	return room
 }

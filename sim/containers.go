@@ -29,6 +29,8 @@ type containers struct {
 	rand *rand.Rand
 	dead bool
 	node string
+
+	addresses *addresses
 }
 
 var errRuntime = errors.New("the runtime does not answer")
@@ -50,7 +52,7 @@ func (c *containers) fails(oneIn int) bool {
 
 // Open implements runtime.Runtime.
 func (c *containers) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
-	return c.Runtime.Open(func(e runtime.Event) {
+	pods, err := c.Runtime.Open(func(e runtime.Event) {
 		c.checker.truth.happens(c.node, e)
 		if e.Exit == nil {
 			c.checker.story.tell(c.node, "container %s runs", e.ID)
@@ -74,6 +76,37 @@ func (c *containers) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 			time.AfterFunc(late, func() { notify(e) })
 		}
 	})
+	for i := range pods {
+		if ip := c.addresses.has(pods[i].Pod.UID); ip != "" {
+			pods[i].Sandbox = &runtime.Sandbox{IPs: []string{ip}}
+		}
+	}
+	return pods, err
+}
+
+// RunSandbox implements runtime.Sandboxer.
+func (c *containers) RunSandbox(_ context.Context, pod *corev1.Pod) (runtime.Sandbox, error) {
+	c.life.RLock()
+	defer c.life.RUnlock()
+	c.checker.truth.tries(pod.UID)
+	if c.fails(30) {
+		return runtime.Sandbox{}, errRuntime
+	}
+	return runtime.Sandbox{IPs: []string{c.addresses.take(pod.UID)}}, nil
+}
+
+// StopSandbox implements runtime.Sandboxer.
+func (c *containers) StopSandbox(_ context.Context, pod types.UID) error {
+	c.life.RLock()
+	defer c.life.RUnlock()
+	if c.fails(30) {
+		return errRuntime
+	}
+	if c.checker.truth.runs(pod) {
+		c.checker.violated("the address of pod %s is given back, and a container of it runs", pod)
+	}
+	c.addresses.giveBack(pod)
+	return nil
 }
 
 // Start implements runtime.Runtime.
@@ -85,6 +118,9 @@ func (c *containers) Start(ctx context.Context, spec runtime.Spec) error {
 		return errRuntime
 	}
 	c.checker.story.tell(c.node, "starts container %s of pod %s", spec.ID, spec.Pod.Name)
+	if c.addresses.has(spec.ID.Pod) == "" {
+		c.checker.violated("container %s is started, and its pod has no address", spec.ID)
+	}
 	if c.checker.truth.starts(spec.ID) {
 		c.checker.contradicted("container %s was started twice", spec.ID)
 	}

@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,7 +25,6 @@ const (
 	deployment = "web"
 	surge      = 1
 	daemons    = "each"
-	ticking    = "tick" // a CronJob, whose Jobs come one after the other
 	ordered    = "db"
 	replicas   = 3
 	// Of every Job:
@@ -59,22 +57,9 @@ func (u *user) deploy(ctx context.Context) {
 				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &half}}}}, metav1.CreateOptions{})
 		return err
 	})
-	u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
-		few := int32(2)
-		_, err := c.BatchV1().CronJobs(space).Create(ctx, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: ticking}, Spec: batchv1.CronJobSpec{
-			Schedule: "* * * * *", ConcurrencyPolicy: batchv1.ForbidConcurrent, SuccessfulJobsHistoryLimit: &few,
-			JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf(ticking, 3)}}}, metav1.CreateOptions{})
-		return err
-	})
-	defer func() { // or there would be no rest
-		u.insist(context.WithoutCancel(ctx), func(ctx context.Context, c *kubernetes.Clientset) error {
-			_, err := c.BatchV1().CronJobs(space).Patch(ctx, ticking, types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return err
-		})
-	}()
+	u.serve(ctx)
+	u.schedule(ctx)
+	defer u.suspend(context.WithoutCancel(ctx))
 	n := 0
 	u.every(ctx, 15*time.Second, func() {
 		n++
@@ -166,7 +151,7 @@ func (m *mirror) kept(revision int64, pod *corev1.Pod) {
 	name := pod.Labels[keptBy]
 	most := 0
 	switch {
-	case name == "":
+	case name == "" || name == chiming: // how many of its Jobs go on nothing bounds
 		return
 	case name == deployment:
 		most = replicas + surge
@@ -202,20 +187,22 @@ func wantsNode(p *corev1.Pod) string {
 }
 
 // job looks at a Job that has changed: what is complete has succeeded once for each of its
-// pieces, and a CronJob's next one comes when the last one has ended, one for each time of its schedule.
+// pieces. Of a CronJob there is one for each time of its schedule, and where it forbids more the next one comes when the last
+// has ended.
 func (m *mirror) job(revision int64, key string, job *batchv1.Job) {
 	over := slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
 		return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
 	})
 	by := metav1.GetControllerOf(job)
 	if by != nil && by.Kind == "CronJob" {
-		at := job.Annotations[batchv1.CronJobScheduledTimestampAnnotation]
+		at := by.Name + " " + job.Annotations[batchv1.CronJobScheduledTimestampAnnotation]
 		if of, ran := m.runs[at]; ran && of != job.UID {
 			m.fault(revision, "%s is made for %s, as another was before", key, at)
 		}
 		m.runs[at] = job.UID
 	}
-	if by == nil || by.Kind != "CronJob" || over {
+	m.chime(job)
+	if by == nil || by.Kind != "CronJob" || by.Name != ticking || over {
 		delete(m.ticks, key)
 	} else {
 		for other := range m.ticks {

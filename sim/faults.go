@@ -39,6 +39,9 @@ var kinds = []struct {
 // quietBefore is for how long nothing else begins before a fault that only a world survives in which all is well (World.well).
 const quietBefore = 45 * time.Second
 
+// wellFor is for how long every server has lived when all is well.
+const wellFor = 30 * time.Second
+
 // timeToJoin is what the operator needs for a lost quorum before the faults are over, when every machine is started.
 const timeToJoin = 30 * time.Second
 
@@ -55,7 +58,14 @@ func (c *Config) needsCalm(kind string) bool {
 
 // draw makes the faults of a world.
 func draw(c Config, from, until time.Duration) (out []fault) {
-	r, servers, p, recovers := rand.New(rand.NewPCG(c.Seed, 3)), c.Servers, c.Pace, c.Recovers
+	r, servers, p := rand.New(rand.NewPCG(c.Seed, 3)), c.Servers, c.Pace
+	certain := "" // happens once
+	switch {
+	case c.Recovers:
+		certain = "lose quorum"
+	case c.Forgets:
+		certain = "amnesia"
+	}
 	total := 0
 	for _, k := range kinds {
 		total += k.weight
@@ -69,11 +79,13 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 				break
 			}
 		}
-		if recovers && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until { // once for certain
-			f.Kind, recovers = "lose quorum", false
+		if certain != "" && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until {
+			f.Kind, certain = certain, ""
 			at += quietBefore
+			endBefore(out, at)
 		} else if c.needsCalm(f.Kind) && r.IntN(2) == 0 {
 			at += quietBefore
+			endBefore(out, at)
 		}
 		if f.Kind == "lose quorum" && at+timeToJoin >= until {
 			f.Kind = "kill server"
@@ -106,6 +118,13 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 		out = append(out, f)
 	}
 	return out
+}
+
+// endBefore has faults end so long before a time that all may be well then (World.well).
+func endBefore(faults []fault, at time.Duration) {
+	for i := range faults {
+		faults[i].For = min(faults[i].For, at-wellFor-5*time.Second-faults[i].At)
+	}
 }
 
 // ipOf is the address of a machine.
@@ -368,27 +387,19 @@ func (w *World) rot(m *machine, d time.Duration) {
 	w.after(min(d, 5*time.Second), func() { w.restart(m) })
 }
 
-// forget takes away the log of a server that has acknowledged what another server
-// did not hear of, and leaves those two alone: nobody may lead.
+// forget takes away the log of a server that has acknowledged what others did not hear of, and leaves it alone with those: of three and of
+// five servers they would be a majority with it, and nobody may lead.
 func (w *World) forget(m *machine, d time.Duration) {
 	if !w.well() {
 		return
 	}
-	var others []*machine
-	for _, o := range w.servers {
-		if o != m {
-			others = append(others, o)
-		}
-	}
-	behind := others[w.rand.IntN(len(others))]
-	for _, o := range w.servers {
-		if o != behind {
-			w.link(o.name, behind.name, link{cut: true, delay: time.Millisecond}, 2*time.Second)
-		}
+	behind := w.minority(m)
+	for _, o := range behind {
+		w.cutOff(o.name, 2*time.Second)
 	}
 	w.after(1500*time.Millisecond, func() {
-		for i, o := range others {
-			if o != behind && o.server != nil && !o.dying {
+		for i, o := range w.servers {
+			if o != m && !slices.Contains(behind, o) && o.server != nil && !o.dying {
 				o.kill(false)
 				w.after(5*time.Second+d+time.Duration(i)*time.Second, func() { w.restart(o) })
 			}
@@ -404,10 +415,22 @@ func (w *World) forget(m *machine, d time.Duration) {
 	})
 }
 
+// minority are as many servers as the others can do without, of which none leads and none is m.
+func (w *World) minority(m *machine) (out []*machine) {
+	first := w.rand.IntN(len(w.servers))
+	for i := range w.servers {
+		o := w.servers[(first+i)%len(w.servers)]
+		if o != m && !o.leads() && len(out) < (len(w.servers)-1)/2 {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
 // well: all servers run, have done so for a while, and are equally far.
 func (w *World) well() bool {
 	for _, o := range w.servers {
-		if o.server == nil || o.dying || o.hasFailed() != nil || time.Since(o.began) < 30*time.Second || o.server.View().Index()+50 < w.newest() {
+		if o.server == nil || o.dying || o.hasFailed() != nil || time.Since(o.began) < wellFor || o.server.View().Index()+50 < w.newest() {
 			return false
 		}
 	}

@@ -102,7 +102,7 @@ func (u *user) remembered(ctx context.Context) {
 		if _, err = leases.Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
 			return
 		}
-		if lease, err = leases.Get(ctx, foreign, metav1.GetOptions{}); err != nil || !m.leads() || m.server.Status().Term != led.term {
+		if lease, err = leases.Get(ctx, foreign, metav1.GetOptions{}); err != nil || !m.leads() || m.server.Term() != led.term {
 			return
 		}
 		if shown := lease.Spec.RenewTime; shown == nil || shown.Before(&at) {

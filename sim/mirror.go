@@ -33,7 +33,9 @@ type mirror struct {
 	rationed bool // the quota is there
 
 	ticks map[string]*batchv1.Job // of the CronJob: those that go on
-	runs  map[string]types.UID    // of the CronJob: the Job that was made for a time of its schedule
+	runs  map[string]types.UID    // of a CronJob and a time of its schedule: the Job that was made
+	// chimes are the times of a schedule for which there was a Job, in seconds since 1970.
+	chimes map[int64]bool
 
 	volumes map[string]*corev1.PersistentVolume
 	alone   map[string]bool // claims: one pod at a time may use it
@@ -46,7 +48,7 @@ type mirror struct {
 func newMirror() *mirror {
 	return &mirror{pods: map[string]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, claims: map[string]*fsm.Nomination{}, ended: map[string]*fsm.Nomination{},
 		victims: map[types.UID]*corev1.Pod{}, nominations: map[types.UID]*fsm.Nomination{}, pieces: map[types.UID]map[string]bool{},
-		ticks: map[string]*batchv1.Job{}, runs: map[string]types.UID{}, volumes: map[string]*corev1.PersistentVolume{}, alone: map[string]bool{}}
+		ticks: map[string]*batchv1.Job{}, runs: map[string]types.UID{}, chimes: map[int64]bool{}, volumes: map[string]*corev1.PersistentVolume{}, alone: map[string]bool{}}
 }
 
 func (m *mirror) fault(revision int64, format string, args ...any) {
@@ -55,9 +57,9 @@ func (m *mirror) fault(revision int64, format string, args ...any) {
 
 // load begins anew with a whole state, after changes that nobody was told.
 func (m *mirror) load(v *fsm.View) {
-	pieces := m.pieces
+	pieces, chimes := m.pieces, m.chimes
 	*m = *newMirror()
-	m.pieces = pieces
+	m.pieces, m.chimes = pieces, chimes
 	m.at = v.Revision()
 	_, m.rationed = v.Objects.Get(fsm.ObjectKey("resourcequotas", space, ration))
 	v.Pods.Scan("", func(key string, p *corev1.Pod) bool { m.pods[key] = p; m.piece(p); return true })
@@ -69,6 +71,8 @@ func (m *mirror) load(v *fsm.View) {
 			m.volumes[is.Name] = is
 		case *corev1.PersistentVolumeClaim:
 			m.alone[is.Name] = slices.Contains(is.Spec.AccessModes, corev1.ReadWriteOncePod)
+		case *batchv1.Job:
+			m.chime(is)
 		}
 		return true
 	})

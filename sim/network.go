@@ -50,8 +50,9 @@ func newNetwork(seed uint64, s *story) *network {
 // host is a machine while one process runs on it. After its end nothing that the
 // process still does reaches anybody.
 type host struct {
-	net *network
-	ip  string
+	net  *network
+	ip   string
+	gone chan struct{} // closed when the process has ended
 	// Below: under net.mu.
 	dead      bool
 	listeners map[int]*listener
@@ -62,7 +63,7 @@ type host struct {
 func (n *network) start(ip string) *host {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	h := &host{net: n, ip: ip, listeners: map[int]*listener{}}
+	h := &host{net: n, ip: ip, gone: make(chan struct{}), listeners: map[int]*listener{}}
 	n.hosts[ip] = h
 	delete(n.dark, ip)
 	return h
@@ -77,6 +78,7 @@ func (n *network) end(h *host, power bool) {
 		return
 	}
 	h.dead = true
+	close(h.gone)
 	if n.hosts[h.ip] == h {
 		delete(n.hosts, h.ip)
 		if power {
@@ -278,6 +280,8 @@ func (h *host) dial(ctx context.Context, addr string) (net.Conn, error) {
 		return made, nil
 	case <-ctx.Done():
 		return nil, fail(os.ErrDeadlineExceeded)
+	case <-h.gone:
+		return nil, fail(syscall.ENETDOWN) // or what is left of the process would wait for minutes
 	case <-time.After(2 * time.Minute):
 		return nil, fail(syscall.ETIMEDOUT)
 	}

@@ -14,14 +14,15 @@ type pace struct {
 	fault   time.Duration // between two of them, on average
 	pods    int           // submitted in a minute
 	workers int
-	slow    int // by how much longer than in a dense one users rest
-	longer  int // how much longer its faults may be
+	slow    int           // by how much longer than in a dense one users rest
+	longer  int           // how much longer its faults may be
+	tidied  time.Duration // between two collections of the memory
 }
 
 var paces = []pace{
-	{name: "dense", fault: 2 * time.Second, pods: 200, workers: 20, slow: 1, longer: 1},
-	{name: "steady", fault: 15 * time.Second, pods: 30, workers: 10, slow: 6, longer: 2},
-	{name: "quiet", fault: time.Minute, pods: 4, workers: 5, slow: 40, longer: 10},
+	{name: "dense", fault: 2 * time.Second, pods: 200, workers: 20, slow: 1, longer: 1, tidied: time.Minute},
+	{name: "steady", fault: 15 * time.Second, pods: 30, workers: 10, slow: 6, longer: 2, tidied: 3 * time.Minute},
+	{name: "quiet", fault: time.Minute, pods: 4, workers: 5, slow: 40, longer: 10, tidied: 10 * time.Minute},
 }
 
 // paceOf is the pace of a name; "any" is one that the seed draws.

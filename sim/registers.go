@@ -191,7 +191,7 @@ func (u *user) readFirst(ctx context.Context, r *registers, client int) {
 		// Who is elected does not say yet that it leads; who is being killed says so still.
 		nobody := !slices.ContainsFunc(u.world.servers, func(m *machine) bool { return m.leads() && !m.dying })
 		for i, m := range u.world.servers {
-			elected := m.leads() || nobody && m.server != nil && !m.dying && m.server.Status().State == "leader"
+			elected := m.leads() || nobody && m.server != nil && !m.dying && m.server.Role() == "leader"
 			// Now and then, so that a connection is there when it is needed; not many at a time, or it takes long to find their order.
 			if elected && !led[i] || n%250 == 0 && !asks[i].Swap(true) {
 				go func() {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -17,9 +18,7 @@ import (
 // resize has pods ask for other amounts of processor while they run.
 func (u *user) resize(ctx context.Context) {
 	u.every(ctx, 3*time.Second, func() {
-		running := slices.DeleteFunc(u.pods(ctx), func(p corev1.Pod) bool {
-			return p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil
-		})
+		running := slices.DeleteFunc(u.running(ctx), func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil })
 		if len(running) == 0 {
 			return
 		}
@@ -30,6 +29,26 @@ func (u *user) resize(ctx context.Context) {
 			return err
 		})
 	})
+}
+
+// running are the pods that run, without what is not asked of them here: it is much.
+func (u *user) running(ctx context.Context) (items []metav1.PartialObjectMetadata) {
+	_ = u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
+		raw, err := c.CoreV1().RESTClient().Get().Namespace(space).Resource("pods").Param("fieldSelector", "status.phase=Running").
+			SetHeader("Accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").DoRaw(ctx)
+		if err != nil {
+			return err
+		}
+		var envelope runtime.Unknown
+		var pods metav1.PartialObjectMetadataList
+		const magic = 4 // bytes
+		if err := envelope.Unmarshal(raw[min(magic, len(raw)):]); err != nil || pods.Unmarshal(envelope.Raw) != nil {
+			u.world.checker.violated("the metadata of pods can not be read: %v", err)
+		}
+		items = pods.Items
+		return nil
+	})
+	return items
 }
 
 // setAside is what a pod's node has set aside for it, as far as the servers know.

@@ -137,7 +137,7 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 		time.Sleep(step)
 		wait()
 		w.due()
-		w.look(n%40 == 0)
+		w.look(n)
 		pause()
 	}
 	w.story.tell("world", "the faults are over")
@@ -228,8 +228,14 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 	return watcher.observe(context.Background()), goHome, nil
 }
 
-// look checks what the servers show now.
-func (w *World) look(whole bool) {
+// Every so many steps:
+const (
+	whole  = 40 // digests are compared
+	slowly = 4  // what controllers do within seconds is looked at
+)
+
+// look checks what the servers show now, after so many steps.
+func (w *World) look(n int) {
 	for _, m := range w.servers {
 		if m.server == nil {
 			continue
@@ -259,11 +265,31 @@ func (w *World) look(whole bool) {
 		if v.Index() == w.newest() {
 			w.checker.view(m.name, v)
 		}
-		if whole {
+		if n%slowly == 0 {
+			w.lookAtServices(m, v)
+			w.lookAtCrons(m, v)
+		}
+		if n%whole == 0 {
 			w.checker.whole(m.name, v)
 		}
 	}
+	if n%whole == 0 {
+		w.checker.alone(w.furthestBehind())
+	}
 	w.lookAtTies()
+}
+
+// furthestBehind is how far every server is, at least; 0: one does not run.
+func (w *World) furthestBehind() (index uint64) {
+	for i, m := range w.servers {
+		if m.server == nil {
+			return 0
+		}
+		if at := m.server.View().Index(); i == 0 || at < index {
+			index = at
+		}
+	}
+	return index
 }
 
 // lowest is the newest version of the log's rules that all servers know.
@@ -278,13 +304,14 @@ func (w *World) lowest() int {
 // lookAtTerm: no server goes back behind a term that it knew, whatever it went
 // through.
 func (w *World) lookAtTerm(m *machine) {
-	now := m.server.Status()
-	if now.Term < m.term {
-		w.checker.violated("server %s, life %d, was in term %d and is in term %d", m.name, m.lives, m.term, now.Term)
+	now := m.server.Term()
+	if now < m.term {
+		w.checker.violated("server %s, life %d, was in term %d and is in term %d", m.name, m.lives, m.term, now)
 	}
-	m.term = max(m.term, now.Term)
-	if m.server.IsLeader() && now.State == "leader" { // who has just heard of a newer term says for a moment that it leads
-		w.checker.leads(m.name, now.Term)
+	m.term = max(m.term, now)
+	// Who has just heard of a newer term says for a moment that it leads.
+	if m.server.IsLeader() && m.server.Role() == "leader" && m.server.Term() == now {
+		w.checker.leads(m.name, now)
 	}
 }
 
@@ -302,10 +329,10 @@ func (w *World) powerAtElection(m *machine, down time.Duration) {
 				time.Sleep(step)
 				continue
 			}
-			was := s.Status().Term
+			was := s.Term()
 			for m.server == s && !m.dying && !m.calm.Load() {
 				time.Sleep(2 * time.Millisecond)
-				if s.Status().Term == was {
+				if s.Term() == was {
 					continue
 				}
 				if m.server != s || m.lives != life || m.dying {
@@ -322,7 +349,7 @@ func (w *World) powerAtElection(m *machine, down time.Duration) {
 // one leader leads, whatever its wall clock shows. It is put forward once, when the
 // leader has learned what the others' clocks show.
 func (w *World) lookAtTime(m *machine) {
-	now, state, term := time.Now(), m.server.NowUnixNano(), m.server.Status().Term
+	now, state, term := time.Now(), m.server.NowUnixNano(), m.server.Term()
 	if !m.server.IsLeader() || term != m.led.term {
 		m.led = leadership{term: term, since: now, at: now, state: state}
 		return
@@ -362,13 +389,15 @@ func (w *World) gaveUp(m *machine, err error) {
 // rest waits until the world has come to rest, or tells what has not.
 func (w *World) rest(observers []*observer, wait, pause func()) {
 	var why []string
-	for limit := time.Since(begin) + restAfter; time.Since(begin) < limit && w.checker.Err() == nil; {
-		time.Sleep(5 * time.Second)
+	for n, limit := 0, time.Since(begin)+restAfter; time.Since(begin) < limit && w.checker.Err() == nil; {
+		time.Sleep(10 * step)
+		n += 10
 		wait()
 		w.due()
-		w.look(true)
+		w.look(n)
 		pause()
 		if why = w.restless(observers); len(why) == 0 {
+			w.look(0)
 			w.story.tell("world", "has come to rest")
 			return
 		}

@@ -33,7 +33,7 @@ func (w *World) lookAtTies() {
 	term := uint64(0)
 	for _, m := range w.servers {
 		if m.leads() && !m.dying {
-			term = max(term, m.server.Status().Term)
+			term = max(term, m.server.Term())
 		}
 	}
 	for _, n := range w.workers {

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/clock"
@@ -32,6 +33,7 @@ type Config struct {
 	Pace     pace
 	Earlier  bool        // half of the servers are of earlier versions, until they are upgraded
 	Restores bool        // the operator restores snapshots
+	Forgets  bool        // a server loses its log, once for certain
 	Recovers bool        // a quorum is lost for good, and the operator goes on with what is left
 	Level    hclog.Level // of what servers and workers log into the story
 }
@@ -74,10 +76,11 @@ type machine struct {
 	dying bool      // its end has begun
 
 	led    leadership
-	term   uint64 // the newest that it was seen in
-	knows  int    // the newest version of the log's rules that its binary knows
-	goes   int    // that of the binary of its last life
-	rotten string // the file of which a bit has flipped while it did not run
+	strays map[endpoint]time.Time // of the service, since when; nil: it does not lead
+	term   uint64                 // the newest that it was seen in
+	knows  int                    // the newest version of the log's rules that its binary knows
+	goes   int                    // that of the binary of its last life
+	rotten string                 // the file of which a bit has flipped while it did not run
 
 	awaits atomic.Bool   // it loses its power when it comes into another term
 	calm   atomic.Bool   // it does so no more
@@ -292,7 +295,7 @@ func (m *machine) kill(power bool) {
 // fall ends a server's life at once, in the middle of a step: the world does the rest after it.
 func (m *machine) fall(power bool, down time.Duration) {
 	m.dying, m.fallen, m.dark = true, down, power
-	m.term = max(m.term, m.server.Status().Term)
+	m.term = max(m.term, m.server.Term())
 	m.world.network.end(m.host, power)
 	m.disk.End()
 	m.fell.Store(true)
@@ -309,12 +312,14 @@ type node struct {
 	lives      int
 	host       *host
 	runtime    *containers
+	addresses  *addresses    // of its pods, over all lives
 	worker     *agent.Worker // nil: it does not run
 	tie        tie
 }
 
 func (w *World) newNode(i int) (*node, error) {
-	n := &node{world: w, number: i + 1, name: fmt.Sprintf("node-%02d", i), ip: fmt.Sprintf("10.0.1.%d", i+1), timeline: fake.NewTimeline(nil)}
+	n := &node{world: w, number: i + 1, name: fmt.Sprintf("node-%02d", i), ip: fmt.Sprintf("10.0.1.%d", i+1), timeline: fake.NewTimeline(nil),
+		addresses: &addresses{network: fmt.Sprintf("10.1.%d", i+1), of: map[types.UID]int{}}}
 	n.containers = fake.New(n.timeline)
 	go n.timeline.Run(context.Background())
 	var err error
@@ -325,7 +330,7 @@ func (w *World) newNode(i int) (*node, error) {
 func (n *node) start() error {
 	n.host = n.world.network.start(n.ip)
 	n.lives++
-	n.runtime = &containers{Runtime: n.containers, checker: n.world.checker, node: n.name, rand: rand.New(rand.NewPCG(n.world.config.Seed, uint64(n.number)<<32|uint64(n.lives)))}
+	n.runtime = &containers{Runtime: n.containers, checker: n.world.checker, node: n.name, addresses: n.addresses, rand: rand.New(rand.NewPCG(n.world.config.Seed, uint64(n.number)<<32|uint64(n.lives)))}
 	w, err := agent.StartWorker(agent.WorkerConfig{
 		Node: worker.NodeConfig{
 			Name: n.name, Addresses: []string{n.ip}, Labels: map[string]string{corev1.LabelTopologyZone: "zone-" + string('a'+n.name[len(n.name)-1]%3)},

@@ -26,7 +26,7 @@ func (p *Platter) Rot() (path string) {
 		for _, name := range sorted(n.names) {
 			if child := n.names[name]; child.dir {
 				walk(at+"/"+name, child)
-			} else if len(child.synced) > 0 && len(child.synced) == len(child.bytes) {
+			} else if child.synced.size > 0 && child.synced.size == child.seen.size {
 				files, paths = append(files, child), append(paths, at+"/"+name)
 			}
 		}
@@ -36,8 +36,11 @@ func (p *Platter) Rot() (path string) {
 		return ""
 	}
 	i := p.rand.IntN(len(files))
-	at, bit := p.rand.IntN(len(files[i].bytes)), byte(1)<<p.rand.IntN(8)
-	files[i].bytes[at] ^= bit
-	files[i].synced[at] ^= bit
+	at, bit := p.rand.Int64N(files[i].seen.size), byte(1)<<p.rand.IntN(8)
+	for _, c := range []*content{&files[i].seen, &files[i].synced} {
+		one := make([]byte, 1)
+		c.read(one, at)
+		c.overwrite(at, []byte{one[0] ^ bit})
+	}
 	return fmt.Sprintf("%s, byte %d", paths[i], at)
 }

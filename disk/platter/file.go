@@ -49,10 +49,10 @@ func (f *openFile) ReadAt(b []byte, at int64) (int, error) {
 	if err := f.use("read"); err != nil {
 		return 0, err
 	}
-	if at >= int64(len(f.inode.bytes)) {
+	if at >= f.inode.seen.size {
 		return 0, io.EOF
 	}
-	n := copy(b, f.inode.bytes[at:])
+	n := f.inode.seen.read(b, at)
 	if n < len(b) {
 		return n, io.EOF
 	}
@@ -73,16 +73,16 @@ func (f *openFile) WriteAt(b []byte, at int64) (int, error) {
 	if err := f.use("write"); err != nil {
 		return 0, err
 	}
-	if f.disk.full && at+int64(len(b)) > int64(len(f.inode.bytes)) {
+	if f.disk.full && at+int64(len(b)) > f.inode.seen.size {
 		return 0, pathError("write", f.path, syscall.ENOSPC)
 	}
-	f.inode.bytes = overwrite(f.inode.bytes, at, b)
+	f.inode.seen.overwrite(at, b)
 	f.inode.since = append(f.inode.since, write{at: at, bytes: slices.Clone(b)})
 	return len(b), nil
 }
 
 func (n *inode) resize(size int64) {
-	n.bytes = slices.Clone(resize(n.bytes, size))
+	n.seen.resize(size)
 	n.since = append(n.since, write{size: size})
 }
 
@@ -104,7 +104,7 @@ func (f *openFile) Reserve(size int64) error {
 	if err := f.use("fallocate"); err != nil {
 		return err
 	}
-	if size <= int64(len(f.inode.bytes)) {
+	if size <= f.inode.seen.size {
 		return nil
 	}
 	if f.disk.full {
@@ -144,9 +144,9 @@ func (f *openFile) Sync() error {
 	n := f.inode
 	for _, w := range n.since {
 		if w.bytes == nil {
-			n.synced = resize(n.synced, w.size)
+			n.synced.resize(w.size)
 		} else {
-			n.synced = overwrite(n.synced, w.at, w.bytes)
+			n.synced.overwrite(w.at, w.bytes)
 		}
 	}
 	n.since = nil

@@ -37,8 +37,8 @@ type inode struct {
 	dir    bool
 	names  map[string]*inode // of a directory
 	kept   map[string]*inode
-	bytes  []byte
-	synced []byte
+	seen   content
+	synced content
 	since  []write // not synced, in order
 	moved  []naming
 	held   map[*openFile]bool // with whether it is shared
@@ -126,7 +126,7 @@ func (p *Platter) lose(n *inode, seen map[*inode]bool) {
 		for _, w := range n.since {
 			p.keepSome(n, w)
 		}
-		n.since, n.bytes = nil, slices.Clone(n.synced)
+		n.since, n.seen = nil, n.synced.clone()
 		return
 	}
 	// Of the changes of names the first ones are there, as a journal has it.
@@ -144,7 +144,7 @@ func (p *Platter) lose(n *inode, seen map[*inode]bool) {
 func (p *Platter) keepSome(n *inode, w write) {
 	if w.bytes == nil {
 		if p.rand.IntN(2) == 0 {
-			n.synced = resize(n.synced, w.size)
+			n.synced.resize(w.size)
 		}
 		return
 	}
@@ -152,7 +152,7 @@ func (p *Platter) keepSome(n *inode, w write) {
 	for from := int64(0); from < int64(len(w.bytes)); {
 		to := min((w.at+from)/pageBytes*pageBytes+pageBytes-w.at, int64(len(w.bytes)))
 		if how == 0 || how == 1 && p.rand.IntN(2) == 0 {
-			n.synced = overwrite(n.synced, w.at+from, w.bytes[from:to])
+			n.synced.overwrite(w.at+from, w.bytes[from:to])
 		}
 		from = to
 	}
@@ -175,21 +175,6 @@ func sorted(m map[string]*inode) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-func resize(b []byte, size int64) []byte {
-	if int64(len(b)) >= size {
-		return b[:size:size]
-	}
-	return append(b, make([]byte, size-int64(len(b)))...)
-}
-
-func overwrite(b []byte, at int64, with []byte) []byte {
-	if end := at + int64(len(with)); end > int64(len(b)) {
-		b = resize(b, end)
-	}
-	copy(b[at:], with)
-	return b
 }
 
 // Mount gives a life of a server its disk.
@@ -411,7 +396,7 @@ type info struct {
 	dir  bool
 }
 
-func (n *inode) info(name string) fs.FileInfo { return info{name, int64(len(n.bytes)), n.dir} }
+func (n *inode) info(name string) fs.FileInfo { return info{name, n.seen.size, n.dir} }
 
 func (i info) Name() string       { return i.name }
 func (i info) Size() int64        { return i.size }

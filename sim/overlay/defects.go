@@ -143,9 +143,28 @@ func service() []Mutant {
 	}
 }
 
-// covers are what would cover a defect, taken away with it.
+// workloads are defects of what Kubernetes' controllers hear of, and of when they run.
+func workloads() []Mutant {
+	return []Mutant{
+		{"running-not-told", "controllers are not told that a pod has begun to run", Edit{"informers/interest.go",
+			"\tif i == nil {\n\t\treturn true\n\t}\n",
+			"\tif i == nil {\n\t\treturn true\n\t}\n\tif pod, ok := now.(*corev1.Pod); ON && ok && old != nil && pod.Status.Phase == corev1.PodRunning {\n\t\treturn false\n\t}\n"}},
+		{"times-pass-at-the-begin", "who leads anew leaves out the times at which Jobs were to be made for a minute", Edit{"workloads/controllers.go",
+			"\t\t\treturn cronjob.NewControllerV2(ctx, f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), c)\n",
+			"\t\t\tmade, err := cronjob.NewControllerV2(ctx, f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), c)\n\t\t\tif ON {\n\t\t\t\treturn mutantLate{made}, err\n\t\t\t}\n" +
+				"\t\t\treturn made, err\n"}},
+	}
+}
+
+// covers are what would cover a defect, taken away with it, and what one needs beside.
 func covers() []Mutant {
 	return []Mutant{
+		{"acknowledged-not-kept", "nobody tells it what it has acknowledged", Edit{"raftnode/reach.go",
+			"\tif known == nil || known.Incarnation", "\tif ON || known == nil || known.Incarnation"}},
+		{"times-pass-at-the-begin", "a controller that begins late", Edit{"workloads/controllers.go",
+			"// controller is one of Kubernetes' controllers.\n",
+			"type mutantLate struct{ controller }\n\nfunc (l mutantLate) Run(ctx context.Context, workers int) {\n\tselect {\n\tcase <-time.After(time.Minute):\n\t\tl.controller.Run(ctx, workers)\n" +
+				"\tcase <-ctx.Done():\n\t}\n}\n\n// controller is one of Kubernetes' controllers.\n"}},
 		{"leader-of-before-writes", "what is under way does not end with the leadership", Edit{"server/kubernetes.go",
 			"\tif err := f.leading.Err(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tif f.astray() {",
 			"\tif ON {\n\t\tlate := *f\n\t\tctx, late.leading, f = context.WithoutCancel(ctx), context.WithoutCancel(f.leading), &late\n\t}\n" +

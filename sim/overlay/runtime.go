@@ -44,6 +44,9 @@ func Runtime() []Edit {
 		// How often the scheduler was at work, for a collector too, says nothing of who
 		// runs next.
 		{"src/runtime/proc.go", "\tif pp.schedtick%61 == 0 && !sched.runq.empty() {\n", "\tif false {\n"},
+		// A world is made of goroutines that live for one request: their stacks are large enough from the first.
+		{"src/runtime/stack.go", "var startingStackSize uint32 = fixedStack\n", "var startingStackSize uint32 = 16 << 10\n"},
+		{"src/runtime/runtime1.go", "\tdebug.adaptivestackstart = 1 //", "\tdebug.adaptivestackstart = 0 //"},
 		// Who is made ready runs next, or after the others: as chance will.
 		{"src/runtime/proc.go", "\t\tnext = false\n\t}\n\tif randomizeScheduler && next && randn(2) == 0 {\n",
 			"\t\tnext = next && gp.bubble != nil && bubbleRand()&3 == 0\n\t}\n\tif randomizeScheduler && next && randn(2) == 0 {\n"},
