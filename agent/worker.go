@@ -11,16 +11,11 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/agent/logind"
-	"github.com/berth-dev/berth/agent/manifests"
 	"github.com/berth-dev/berth/atomicfile"
-	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/worker"
-	"github.com/berth-dev/berth/worker/devices"
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
@@ -97,119 +92,11 @@ func StartWorker(c WorkerConfig) (*Worker, error) {
 		c.Logger = hclog.NewNullLogger()
 	}
 	c.Logger = c.Logger.Named("worker").With("node", c.Node.Name)
-	if err := sweepWorker(c.DataDir); err != nil {
-		return nil, fmt.Errorf("start worker %s: remove what was left unfinished: %w", c.Node.Name, err)
-	}
-	link := newUplink(c.Logger)
-	if err := chooseRuntime(&c); err != nil {
-		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
-	}
-	if err := openServices(&c, link); err != nil {
-		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
-	}
-	forward := startForwarder(&c, link.servers)
-	rt, closeRuntime, err := openRuntime(&c, link, forward)
+	p, err := openParts(&c)
 	if err != nil {
-		forward.close()
-		link.services.close()
 		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
 	}
-	endRuntime := closeRuntime
-	closeRuntime = func() { endRuntime(); forward.close(); link.services.close() }
-	node, err := newNode(&c, rt)
-	var plugins *devices.Registry
-	if err == nil {
-		plugins, err = openDevices(&c, link)
-	}
-	if err == nil {
-		o := workerOptions(&c, node, link, rt, forward)
-		if plugins != nil {
-			o.Devices = plugins
-		}
-		link.agent, err = worker.New(o)
-	}
-	if err == nil {
-		link.client, err = rpc.NewWorkerClient(rpc.WorkerConfig{
-			Node: c.Node.Name, Agent: link, Servers: c.Servers, TLS: c.TLS, Dial: c.Dial, Logger: c.Logger,
-		})
-	}
-	if err != nil {
-		closeRuntime()
-		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	w := &Worker{name: c.Node.Name, cancel: cancel, close: closeRuntime, fatal: make(chan error, 1)}
-	raw, err := node.Marshal()
-	if err != nil {
-		cancel()
-		closeRuntime()
-		return nil, fmt.Errorf("start worker %s: %w", c.Node.Name, err)
-	}
-	link.node = raw
-	w.agent = link.agent
-	guarded := guard.Telling(func(what string, p *guard.Panic) {
-		c.Logger.Error("something panicked; this is a mistake of Berth's. The rest goes on, and it is tried again", "loop", what, "panic", p)
-	})
-	keep := func(name string, loop func(ctx context.Context)) {
-		w.loops.Go(func() { guarded.Keep(ctx, name, loop) })
-	}
-	var sampler *worker.Sampler
-	if meter, ok := rt.(runtime.Meter); ok {
-		sampler = &worker.Sampler{
-			Meter: meter, Machine: worker.ReadUse, Interval: c.SampleInterval, Take: link.sample, Clock: clock.RealClock{}, Logger: c.Logger,
-		}
-		keep("samples", sampler.Run)
-	}
-	link.nodeAPI = newNodeAPI(link.agent, sampler, func() (worker.Disk, *worker.Disk, error) {
-		disk, err := worker.ReadDisk(dataDirOr(c.DataDir))
-		if err != nil {
-			return disk, nil, err
-		}
-		dir, err := imageDir(ctx, rt)
-		if err != nil || dir == "" {
-			return disk, nil, nil // a runtime that is away does not say where its images are
-		}
-		images, err := worker.ReadDisk(dir)
-		return disk, &images, err
-	})
-	keep("servers", link.client.Run)
-	if c.ShutdownGrace > 0 {
-		keep("logind", func(ctx context.Context) {
-			logind.Run(ctx, logind.Options{
-				Grace: c.ShutdownGrace, Logger: c.Logger, Back: link.agent.StayUp,
-				Down: func(ctx context.Context, within time.Duration) { link.agent.ShutDown(ctx, within, link.client.Told) },
-			})
-		})
-	}
-	if plugins != nil {
-		w.loops.Go(func() {
-			if err := guard.Caught(func() error { return plugins.Run(ctx) }); err != nil {
-				c.Logger.Error("device plugins cannot register", "error", err)
-			}
-		})
-	}
-	if c.StaticPods == "" {
-		link.agent.SetStatic(worker.Manifests{})
-	} else {
-		folder := &manifests.Folder{Dir: c.StaticPods, Node: c.Node.Name, Logger: c.Logger}
-		keep("static pods", func(ctx context.Context) { folder.Run(ctx, link.agent.SetStatic) })
-	}
-	if forward != nil {
-		w.loops.Go(func() { forward.run(ctx) })
-	}
-	if link.services != nil {
-		w.loops.Go(func() { link.services.node.Run(ctx) })
-	}
-	w.loops.Go(func() {
-		// Without an agent nothing runs here, and the servers must not
-		// believe that it did: the stream ends as well.
-		defer cancel()
-		if err := guard.Caught(func() error { return link.agent.Run(ctx) }); err != nil && !errors.Is(err, context.Canceled) {
-			c.Logger.Error("the node agent stopped", "error", err)
-			w.fatal <- fmt.Errorf("worker %s: %w", c.Node.Name, err)
-		}
-	})
-	return w, nil
+	return p.run(), nil
 }
 
 // Fatal tells why the worker can not go on: its runtime could not be opened.

@@ -133,105 +133,15 @@ type PlanRefusal struct {
 
 // Apply implements Command.
 func (c *ApplyPlan) Apply(tx *Tx) Result {
-	var out PlanResult
-	refuse := func(key, uid, why string) {
-		if why != "" {
-			out.Refused = append(out.Refused, PlanRefusal{Key: key, UID: uid, Reason: why, Deferred: why == deferred || why == stillCounting || why == countedOnRefused})
-		}
-	}
-	decide := func(key string, weight int, f func() string) string {
-		if out.Work > MaxPlanWork || tx.claimsWait(key, out.Work) {
-			return deferred
-		}
-		before := tx.billed()
-		tx.view.billUnits(costDecision)
-		tx.view.cache.work += costDecision
-		why := tx.decision(key, f)
-		out.Weight, out.Work = out.Weight+weight, out.Work+int64(tx.billed()-before)
-		return why
-	}
-	setBack := func(key, uid, why string) {
-		switch why {
-		case "", deferred, countedOnRefused: // the pod has nothing to do with it
-		case stillCounting:
-			tx.awaitCount(PodRef{key, uid})
-		default:
-			tx.setBack(PodRef{key, uid}, why)
-		}
-	}
 	tx.bill.claimsWait = false
-	book := tx.openBook(c)
-	undone := new(undone)
-	for i := range c.Reservations {
-		d := &c.Reservations[i]
-		before, _ := tx.view.Nominations.Get(d.Key)
-		why := decide(d.Key, 1, func() string { return tx.applyReservation(d) })
-		if why != "" {
-			undone.reservation(tx, d)
-			setBack(d.Key, d.UID, why)
-		}
-		refuse(d.Key, d.UID, why)
-		book.reservation(d, before, why)
-	}
-	for i := range c.Bindings {
-		d := &c.Bindings[i]
-		why := decide(d.Key, 1, func() string { return tx.applyBinding(d) })
-		if why != "" {
-			undone.binding(tx, d)
-			setBack(d.Key, d.UID, why)
-		}
-		refuse(d.Key, d.UID, why)
-		book.binding(d, why)
-	}
-	for i := range c.Preemptions {
-		d := &c.Preemptions[i]
-		evicted := 0
-		why := decide(d.Key, 1+len(d.Victims), func() (why string) {
-			if undone.spares(tx, d) {
-				return countedOnRefused
-			}
-			evicted, why = tx.applyPreemption(d, c.Revision)
-			return why
-		})
-		if why != "" {
-			undone.preemption(tx, d)
-			setBack(d.Key, d.UID, why)
-		} else {
-			out.Evicted = append(out.Evicted, evicted)
-		}
-		refuse(d.Key, d.UID, why)
-		book.preemption(d, why)
-	}
+	a := &planApplied{tx: tx, plan: c, book: tx.openBook(c), undone: new(undone)}
+	a.reservations()
+	a.bindings()
+	a.preemptions()
 	tx.flushWakes() // what the plan did so far, its failures know of
-	for i := range c.Failures {
-		judge := failureJudge{decidedAt: c.Revision, d: &c.Failures[i], undone: undone}
-		for _, ref := range c.Failures[i].Pods {
-			why := decide(ref.Key, 1, func() string { return judge.apply(tx, ref) })
-			setBack(ref.Key, ref.UID, why)
-			refuse(ref.Key, ref.UID, why)
-			if why == "" {
-				book.failure(judge.d, ref)
-			}
-		}
-	}
-	book.close()
-	return Result{Plan: &out}
-}
-
-// deferred is why a decision was not looked at.
-const deferred = "the decisions before it in the plan cost as much as one plan may; it is made again"
-
-// countedOnRefused is why a preemption or a failure was not believed.
-const countedOnRefused = "an earlier decision of the plan was refused"
-
-// decision carries out one decision of a plan, or says why not. One that
-// panics takes none of the others with it.
-func (tx *Tx) decision(key string, f func() string) string {
-	var why string
-	if !tx.part(key, func() { why = f() }) {
-		why = failedPart
-	}
-	return why
+	a.failures()
+	a.book.close()
+	return Result{Plan: &a.out}
 }
 
 // schedulable returns the pod and its queue entry if a decision about it can

@@ -67,55 +67,46 @@ func (c *PutObject) Apply(tx *Tx) Result {
 	if value.GetName() == "" {
 		return refuseBadRequest(fmt.Sprintf("PutObject: %s without a name", c.Resource))
 	}
+	old, known := tx.view.Objects.Get(ObjectKey(c.Resource, value.GetNamespace(), value.GetName()))
+	switch {
+	case c.Create:
+		return c.create(tx, kind, value, known)
+	case !known:
+		return refuseNotFound(kind.names().groupResource(), value.GetName())
+	}
+	return c.replace(tx, kind, value, old)
+}
+
+// create stores an object that is not to be there yet.
+func (c *PutObject) create(tx *Tx, kind ObjectKind, value codec.Object, known bool) Result {
+	v, res := tx.view, kind.names()
+	if r, ok := v.checkDefined(kind, value); !ok {
+		return r
+	}
+	if !kind.ClusterScoped && !(kind.Custom && value.GetNamespace() == "") {
+		if r, ok := v.checkNamespace(value.GetNamespace(), res, value.GetName()); !ok {
+			return r
+		}
+	}
+	if known {
+		return refuseExists(res.groupResource(), value.GetName())
+	}
+	if r, ok := v.checkRoom(kind, value.GetNamespace(), value.GetName()); !ok {
+		return r
+	}
+	if r, ok := c.check(tx, kind, value, nil); !ok {
+		return r
+	}
+	return c.store(tx, value)
+}
+
+// replace stores an object in the place of another one, or lets it go if nothing holds it any more.
+func (c *PutObject) replace(tx *Tx, kind ObjectKind, value codec.Object, old *Object) Result {
 	v := tx.view
-	res := kind.names()
-	key := ObjectKey(c.Resource, value.GetNamespace(), value.GetName())
-	old, known := v.Objects.Get(key)
-	if c.Create {
-		if r, ok := v.checkDefined(kind, value); !ok {
-			return r
-		}
-		if !kind.ClusterScoped && !(kind.Custom && value.GetNamespace() == "") {
-			if r, ok := v.checkNamespace(value.GetNamespace(), res, value.GetName()); !ok {
-				return r
-			}
-		}
-		if known {
-			return refuseExists(res.groupResource(), value.GetName())
-		}
-		if r, ok := v.checkRoom(kind, value.GetNamespace(), value.GetName()); !ok {
-			return r
-		}
-		if r, ok := tx.checkTemplate(kind, value, nil); !ok {
-			return r
-		}
-		if r, ok := v.checkObjectQuotas(&Object{Resource: c.Resource, Value: value}, nil); !ok {
-			return r
-		}
-		if r, ok := v.checkGiven(value, nil); !ok {
-			return r
-		}
-		if r, ok := v.checkAddresses(value, nil); !ok {
-			return r
-		}
-		return tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
-	}
-	if !known {
-		return refuseNotFound(res.groupResource(), value.GetName())
-	}
-	if r, ok := (Precondition{UID: string(value.GetUID()), Revision: c.Revision}).check(old.Value, res); !ok {
+	if r, ok := (Precondition{UID: string(value.GetUID()), Revision: c.Revision}).check(old.Value, kind.names()); !ok {
 		return r
 	}
-	if r, ok := tx.checkTemplate(kind, value, old.Value); !ok {
-		return r
-	}
-	if r, ok := v.checkObjectQuotas(&Object{Resource: c.Resource, Value: value}, old); !ok {
-		return r
-	}
-	if r, ok := v.checkGiven(value, old.Value); !ok {
-		return r
-	}
-	if r, ok := v.checkAddresses(value, old.Value); !ok {
+	if r, ok := c.check(tx, kind, value, old); !ok {
 		return r
 	}
 	value.SetResourceVersion(old.Value.GetResourceVersion())
@@ -130,10 +121,33 @@ func (c *PutObject) Apply(tx *Tx) Result {
 		return r
 	}
 	if letGo(value) {
-		remove(tx, v.Objects, key)
+		remove(tx, v.Objects, ObjectKey(c.Resource, value.GetNamespace(), value.GetName()))
 		return Result{Table: v.Objects.Name(), Object: old, Deleted: true}
 	}
-	return tx.storeObject(key, &Object{Resource: c.Resource, Value: value})
+	return c.store(tx, value)
+}
+
+// check refuses what an object may not say, new (old is nil) or instead of another.
+func (c *PutObject) check(tx *Tx, kind ObjectKind, value codec.Object, old *Object) (Result, bool) {
+	v := tx.view
+	var before codec.Object
+	if old != nil {
+		before = old.Value
+	}
+	if r, ok := tx.checkTemplate(kind, value, before); !ok {
+		return r, false
+	}
+	if r, ok := v.checkObjectQuotas(&Object{Resource: c.Resource, Value: value}, old); !ok {
+		return r, false
+	}
+	if r, ok := v.checkGiven(value, before); !ok {
+		return r, false
+	}
+	return v.checkAddresses(value, before)
+}
+
+func (c *PutObject) store(tx *Tx, value codec.Object) Result {
+	return tx.storeObject(ObjectKey(c.Resource, value.GetNamespace(), value.GetName()), &Object{Resource: c.Resource, Value: value})
 }
 
 func (tx *Tx) storeObject(key string, o *Object) Result {
