@@ -37,6 +37,7 @@ var goesAlone = map[string]struct {
 	"cluster/bootstrap.go: look":         {1, "whom it asks is asked in what catches a panic"},
 	"handshake/serve.go: Serve":          {1, "a handshake and what follows it are caught in it, for the gate has to be told of its end"},
 	"informers/feed.go: Follow":          {1, "client-go's detector of who changes rows is there to end the process; it does nothing unless it is asked for"},
+	"rpc/server.go: Serve":               {1, "what it does beside its caught serving is to stop the others when that broke"},
 	"rpc/server.go: Stop":                {3, "gRPC's own stop, with which the server ends"},
 	"rpc/tunnel.go: newTunnel":           {3, "bytes are pumped in what catches a panic (pump); the third waits for the two and lets go of the stream"},
 	"server/reads.go: do":                {1, "a round is two pointers and what it asks, which is guarded (New)"},
