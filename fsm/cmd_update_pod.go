@@ -50,11 +50,11 @@ func (c *UpdatePod) Apply(tx *Tx) Result {
 		return r
 	}
 	keepDecided(pod, old)
-	if equality.Semantic.DeepEqual(pod, old) {
-		return Result{Table: tx.view.Pods.Name(), Object: old}
-	}
-	if equality.Semantic.DeepEqual(pod.Spec, old.Spec) {
-		pod.Spec = old.Spec // a pod whose spec did not change goes on sharing it
+	if equality.Semantic.DeepEqual(&pod.Spec, &old.Spec) {
+		pod.Spec = old.Spec // a pod whose spec did not change goes on sharing it, and what is shared is equal at once
+		if equality.Semantic.DeepEqual(pod, old) {
+			return Result{Table: tx.view.Pods.Name(), Object: old}
+		}
 	} else {
 		tx.view.cache.intern(pod)
 	}

@@ -38,9 +38,14 @@ func several(n int, f func(w *worstWorld, i int) Command) func(w *worstWorld, i 
 // takenAtMost is what of the commands the proposer would take into one entry, if all those before them had been as cheap as can be
 // (raftnode's leastCost).
 func takenAtMost(cs []Command) []Command {
-	work := int64(0)
+	work, bytes := int64(0), 0
 	for i, c := range cs {
-		if work += max(150*int64(Weight(c)), MostWork(c)); i > 0 && work > pacedWork {
+		part, err := EncodeProposal(Proposal{Command: c})
+		if err != nil {
+			panic(err) // a world makes nothing that cannot be encoded
+		}
+		work, bytes = work+max(150*int64(Weight(c)), MostWork(c)), bytes+len(part)
+		if i > 0 && (work > pacedWork || bytes > pacedBytes) {
 			return cs[:i]
 		}
 	}

@@ -411,6 +411,9 @@ func (c worstCost) by() int64 {
 // pacedWork is what the proposer puts into one entry (raftnode's entryWork).
 const pacedWork = 250_000
 
+// pacedBytes is how long an entry may be that holds more than one command (raftnode's MaxEntryBytes).
+const pacedBytes = 256 << 10
+
 // measure applies one entry. What else the machine does is not counted, and no
 // collection begins by itself.
 func (w *worstWorld) measure(cs []Command) worstCost {
