@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,12 +202,12 @@ func TestDamagedEntryStopsAndHeals(t *testing.T) {
 // rottenLog damages what it reads, once it is told to.
 type rottenLog struct {
 	durable
-	rotten *bool
+	rotten *atomic.Bool
 }
 
 func (r *rottenLog) GetLog(index uint64, l *raft.Log) error {
 	err := r.durable.GetLog(index, l)
-	if err == nil && *r.rotten && len(l.Data) > 0 {
+	if err == nil && r.rotten.Load() && len(l.Data) > 0 {
 		data := []byte(string(l.Data))
 		data[len(data)/2] ^= 4
 		l.Data = data
@@ -218,7 +219,7 @@ func (r *rottenLog) GetLog(index uint64, l *raft.Log) error {
 // the leader, and reaches nobody.
 func TestLeaderSendsNoDamagedEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rotten := map[string]*bool{"a": new(bool), "b": new(bool), "c": new(bool)}
+		rotten := map[string]*atomic.Bool{"a": {}, "b": {}, "c": {}}
 		c := newCluster(t, 3, func(c *Config) {
 			c.wrapLog = func(d durable) durable { return &rottenLog{d, rotten[c.ID]} }
 		})
@@ -229,7 +230,7 @@ func TestLeaderSendsNoDamagedEntry(t *testing.T) {
 			c.must(create(fmt.Sprint(i), "1"))
 		}
 		must(t, leader.log.cache.DeleteRange(1<<40, 1<<40)) // nothing is kept in memory
-		*rotten[leader.ID()] = true
+		rotten[leader.ID()].Store(true)
 		c.heal()
 		err := <-leader.Fatal()
 		if !errors.Is(err, errSeal) {
