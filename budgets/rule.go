@@ -68,6 +68,22 @@ func costOf(selector labels.Selector) int {
 	return units
 }
 
+// SelectorCost is what it costs, in units of work, to hold a budget's selector against one pod, and how many entries it has, each
+// label, expression and value, which is what it costs to compile it.
+func SelectorCost(spec *policyv1.PodDisruptionBudgetSpec) (each, entries int) {
+	each = costPod
+	if spec.Selector == nil {
+		return each, 0
+	}
+	entries = len(spec.Selector.MatchLabels) + len(spec.Selector.MatchExpressions)
+	each += entries * costRequirement
+	for i := range spec.Selector.MatchExpressions {
+		values := len(spec.Selector.MatchExpressions[i].Values)
+		each, entries = each+values/valuesPerUnit, entries+values
+	}
+	return each, entries
+}
+
 // Selector says which pods of its namespace a budget covers (PD1): nil selects
 // nothing, {} everything.
 func Selector(spec *policyv1.PodDisruptionBudgetSpec) labels.Selector {

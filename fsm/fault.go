@@ -37,6 +37,9 @@ type Fault struct {
 	Stack   []byte
 	// Shown: what the entry did stays. It was not shown as it should be, on this server alone.
 	Shown bool
+	// Once: it did not come again when the entry was carried out a second time, from the same bytes and state. So it came of what this
+	// server alone keeps, and of nothing that is the same on every server.
+	Once bool
 }
 
 // maxFaults bounds the savepoints that one entry goes back to. What follows in

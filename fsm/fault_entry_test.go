@@ -101,6 +101,28 @@ func TestEntryThatCannotBeUndoneInPartsIsRefused(t *testing.T) {
 	}
 }
 
+// TestPanicThatDoesNotComeAgainIsTold: what panicked once, and not when the entry was carried out again, came of this server alone. The
+// entry is done, nothing is recorded in the state, and the server tells it.
+func TestPanicThatDoesNotComeAgainIsTold(t *testing.T) {
+	w, once := newTranscript(t), true
+	rs := beside(w.state, anything(func(*Tx) {
+		if once {
+			once = false
+			panic("what this server alone keeps is wrong")
+		}
+	}), "n1")
+	if rs[0].Refused() || rs[1].Refused() || w.view().Nodes.Len() != 1 || w.view().ApplyFailures.Len() != 0 {
+		t.Errorf("%+v, %d recorded", rs, w.view().ApplyFailures.Len())
+	}
+	if f := w.state.Faults(); len(f) != 1 || !f[0].Once || f[0].Index != w.view().Index() || f[0].Value != "what this server alone keeps is wrong" {
+		t.Errorf("faults %+v", f)
+	}
+	beside(w.state, anything(func(*Tx) {}), "n2")
+	if f := w.state.Faults(); len(f) != 0 {
+		t.Errorf("then %+v", f)
+	}
+}
+
 // TestFeedThatPanicsBeginsAnew: the entry is done, its view is there, and who follows the feed starts again from it.
 func TestFeedThatPanicsBeginsAnew(t *testing.T) {
 	w := newTranscript(t)

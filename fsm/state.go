@@ -70,8 +70,12 @@ func (s *State) Apply(index, term uint64, entry []byte) ([]Result, error) {
 func (s *State) apply(index, term uint64, h Header, ps []Proposal, again func() []Proposal) []Result {
 	open := func() *Tx { return s.open(index, term, h) }
 	out, broke := s.attempt(open, func(tx *Tx) []Result { return tx.carryOut(ps) })
-	if broke != nil { // it is looked at when it comes again
+	if first := broke; first != nil { // it is looked at when it comes again
 		out, broke = s.attempt(open, func(tx *Tx) []Result { tx.guarded = true; return tx.carryOut(again()) })
+		if broke == nil && len(out.tx.faults) == 0 {
+			first.Index, first.Command, first.Once = index, commandName(nil), true
+			out.tx.faults = append(out.tx.faults, *first)
+		}
 	}
 	if broke != nil { // it came of no part alone
 		why := *broke

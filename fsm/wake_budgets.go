@@ -21,8 +21,12 @@ import (
 // it covers.
 const SinceVictimsCovered = 27
 
-// maxCoveredKinds bounds the kinds of pods that are held against a budget's selector.
-const maxCoveredKinds = 1024
+const (
+	// maxCoveredWork bounds what holding kinds of pods against one budget's selector may cost, and maxCoveredEntries how long the
+	// selector may be for that. Beyond, the budget may cover whomever.
+	maxCoveredWork    = 8192
+	maxCoveredEntries = 64
+)
 
 // budget: what it allowed less of, it may allow now.
 func (w *wakes) budget(old, now *policyv1.PodDisruptionBudget) {
@@ -36,11 +40,15 @@ func (tx *Tx) victimsCovered(b *policyv1.PodDisruptionBudget) *queue.Victims {
 	switch {
 	case v.Version() < SinceVictimsCovered:
 		return nil
-	case v.Queue.Len() == 0: // it means nothing to anybody
+	case v.Queue.Len() == 0, tx.work.Over(): // it means nothing to anybody, or may not cost anything more
 		return queue.AnyVictims()
 	}
-	s, looks, ok := v.topology().Selected(b.Namespace, budgets.Selector(&b.Spec), maxCoveredKinds, queue.MaxVictimNodes)
-	tx.work.Charge(int(looks))
+	each, entries := budgets.SelectorCost(&b.Spec)
+	if tx.work.Charge(entries); entries > maxCoveredEntries {
+		return queue.AnyVictims()
+	}
+	s, looks, ok := v.topology().Selected(b.Namespace, budgets.Selector(&b.Spec), int64(maxCoveredWork/each), queue.MaxVictimNodes)
+	tx.work.Charge(int(looks) * each)
 	if !ok {
 		return queue.AnyVictims()
 	}
@@ -112,7 +120,8 @@ func (tx *Tx) evictsElsewhere(g *queue.Group) bool {
 	if g.Alike() || g.OfClaims() {
 		return true
 	}
-	if _, reserved := tx.view.reservedIn(g.Key); reserved {
+	// What is kept for one of them is not taken from it, and may be kept for somebody who is about to wait.
+	if r := tx.view.Reservation(); r != nil && r.Priority == g.Class.Priority {
 		return true
 	}
 	rules := ruled{}

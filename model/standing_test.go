@@ -75,3 +75,18 @@ func TestSelected(t *testing.T) {
 		}
 	})
 }
+
+// TestSelectedInManyPlaces: pods that are leaving in very many places are not looked at one by one, and more is said of them, not less.
+func TestSelectedInManyPlaces(t *testing.T) {
+	topo := NewTopology()
+	c := ClassOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a"}})
+	for i := range 3 * placesPerNode {
+		topo.AddPod(fmt.Sprint("n", i), c, true)
+	}
+	if got, _, ok := topo.Selected("a", labels.Everything(), 10, 1); !ok || got.Lowest != c.Priority || got.Nodes != nil {
+		t.Errorf("many places: %+v, %t", got, ok)
+	}
+	if got, _, ok := topo.Selected("a", labels.Everything(), 10, 2); !ok || got.Lowest != math.MaxInt32 || len(got.Nodes) != 0 {
+		t.Errorf("few enough: %+v, %t", got, ok)
+	}
+}

@@ -22,6 +22,8 @@ const (
 	first = 10000
 	// ephemeralRange says which ports the kernel gives to whoever asks for any.
 	ephemeralRange = "/proc/sys/net/ipv4/ip_local_port_range"
+	// usualEphemeral is where that begins unless somebody has changed it.
+	usualEphemeral = 32768
 	// loopback is where they are free.
 	loopback = "127.0.0.1"
 )
@@ -50,9 +52,17 @@ func (c *Claim) Addr(i int) string { return address(c.Ports[i]) }
 
 // Free claims n ports that nobody listens on, for TCP and UDP.
 func Free(n int) (*Claim, error) {
-	end := ephemeral()
+	return freeBelow(ephemeral(), n)
+}
+
+// freeBelow is Free of the ports below those that the kernel gives away; where that leaves too few, of those below the usual ones,
+// which another program may be given all the same.
+func freeBelow(end, n int) (*Claim, error) {
 	if end-first < n {
-		return nil, fmt.Errorf("find free ports: %s begins at %d, which leaves too few above %d", ephemeralRange, end, first)
+		end = max(end, usualEphemeral)
+	}
+	if end-first < n {
+		return nil, fmt.Errorf("find free ports: there are not %d between %d and %d", n, first, end)
 	}
 	c := &Claim{}
 	at := rand.IntN(end - first) // #nosec G404 -- no secret: it only spreads what is asked over time, servers or places
@@ -100,14 +110,13 @@ func address(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(p
 
 // ephemeral is where the kernel's own choice of ports begins.
 func ephemeral() int {
-	const usual = 32768
 	b, err := os.ReadFile(ephemeralRange)
 	if err != nil {
-		return usual
+		return usualEphemeral
 	}
 	var begin int
 	if _, err := fmt.Sscan(string(b), &begin); err != nil {
-		return usual
+		return usualEphemeral
 	}
 	return begin
 }

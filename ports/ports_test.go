@@ -53,6 +53,15 @@ func TestFree(t *testing.T) {
 	}
 }
 
+// TestFreeWhereTheKernelHasAll: ports are found also where the kernel gives away nearly all.
+func TestFreeWhereTheKernelHasAll(t *testing.T) {
+	c, err := freeBelow(1024, 3)
+	if err != nil || len(c.Ports) != 3 {
+		t.Fatalf("%v, %v", c, err)
+	}
+	c.Release()
+}
+
 // claims takes a port for a moment, if it can be had.
 func (c *Claim) claims(port int) bool {
 	c.take(port)

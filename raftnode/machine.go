@@ -107,8 +107,12 @@ func (m *machine) applyOne(l *raft.Log) (outcome any) {
 	for _, f := range m.state.Faults() {
 		m.metrics.failedApplies.WithLabelValues(f.Command).Inc()
 		what := "a command made the state machine panic; it was undone and refused, as on every server"
-		if f.Shown {
+		switch {
+		case f.Shown:
 			what = "what an entry has done could not be shown as it should be: it is done, and who follows the changes begins anew"
+		case f.Once:
+			what = "an entry made the state machine of this server panic, and did not when it was carried out again: it is done. " +
+				"Compare the servers' states (berth operator verify)"
 		}
 		m.logger.Error(what, "index", f.Index, "command", f.Command, "part", f.Part, "user", f.User, "panic", f.Value, "stack", string(f.Stack))
 	}

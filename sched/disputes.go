@@ -117,7 +117,7 @@ func (s *Scheduler) reread(state *fsm.View, f *assumption) {
 	obj, _ := state.Nodes.Get(f.node)
 	v.putNode(f.node, nil)
 	if obj != nil {
-		v.putNode(f.node, obj)
+		s.takeIn(obj, func() { v.putNode(f.node, obj) }) // unless it is let be
 	}
 	s.meter.take(2 * len(v.nodes[slot].pods) * workChange)
 	for _, p := range slices.Clone(v.nodes[slot].pods) {

@@ -60,6 +60,7 @@ func (s *Server) compareLoop(ctx context.Context) {
 	defer s.metrics.differing.Set(0) // the next leader's is what counts
 	equalAt := map[string]uint64{}
 	rest, at, last := time.Duration(0), time.Now(), s.node.AppliedIndex()
+	s.keepFound()
 	for {
 		select {
 		case <-ctx.Done():

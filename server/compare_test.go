@@ -182,6 +182,12 @@ func TestStillUnsettled(t *testing.T) {
 	if differing := testutil.ToFloat64(s.metrics.differing); differing != 2 {
 		t.Errorf("%g differ", differing)
 	}
+	found := s.lastCompared()
+	s.outcome.Store(&compared{index: 1})
+	if s.keepFound(); s.lastCompared().index != 1 {
+		t.Errorf("kept %+v, and nobody has found anything", s.lastCompared())
+	}
+	s.outcome.Store(&found)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	s.compareLoop(ended)

@@ -77,14 +77,24 @@ func (s *Server) lastCompared() compared {
 }
 
 // unsettled is what the latest comparison of any leader has found that is for an operator to settle; "": nothing.
-func (s *Server) unsettled() string {
+func (s *Server) unsettled() string { return s.latestCompared().unsettled }
+
+// latestCompared is the latest comparison of any leader that is known.
+func (s *Server) latestCompared() compared {
 	latest := s.lastCompared()
 	for _, p := range s.room.Peers() {
 		if p.Answer != nil && p.Answer.ComparedIndex > latest.index {
 			latest = compared{p.Answer.ComparedIndex, p.Answer.Unsettled}
 		}
 	}
-	return latest.unsettled
+	return latest
+}
+
+// keepFound has a new leader say itself what the one before found: that one may be the next that is filled anew.
+func (s *Server) keepFound() {
+	if latest := s.latestCompared(); latest.unsettled != "" {
+		s.outcome.Store(&latest)
+	}
 }
 
 // unsettledGauge shows it.
