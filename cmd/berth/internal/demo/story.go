@@ -65,6 +65,25 @@ type check struct {
 	but   string
 }
 
+// workerHCL configures a worker with so many cpus. The pods of the story write next to nothing: a disk that is nearly full is no reason
+// to evict them.
+const workerHCL = `worker {
+  enabled = true
+  runtime = "process"
+  capacity {
+    cpu = "%d"
+  }
+  eviction {
+    hard = {
+      "nodefs.available"   = "1%%"
+      "nodefs.inodesFree"  = "1%%"
+      "imagefs.available"  = "1%%"
+      "imagefs.inodesFree" = "1%%"
+    }
+  }
+}
+`
+
 // prepare writes certificates and configurations.
 func prepare(binary, dir string) (*fleet.Fleet, error) {
 	f, err := fleet.New(binary, dir)
@@ -81,7 +100,7 @@ func prepare(binary, dir string) (*fleet.Fleet, error) {
 	for i := range workerCount {
 		specs = append(specs, fleet.Spec{
 			Name: fmt.Sprintf("worker-%d", i+1), Kind: pki.Worker,
-			HCL: fmt.Sprintf("worker {\n  enabled = true\n  runtime = \"process\"\n  capacity {\n    cpu = \"%d\"\n  }\n}\n", workerCPU),
+			HCL: fmt.Sprintf(workerHCL, workerCPU),
 		})
 	}
 	_, err = f.Add(specs...)
