@@ -63,10 +63,13 @@ func costOf(selector labels.Selector) int {
 	requirements, _ := selector.Requirements()
 	units := costPod
 	for i := range requirements {
-		units += costRequirement + len(requirements[i].ValuesUnsorted())/valuesPerUnit
+		units += requirementCost(len(requirements[i].ValuesUnsorted()))
 	}
 	return units
 }
+
+// requirementCost is what an entry of a selector costs that has so many values.
+func requirementCost(values int) int { return costRequirement + values/valuesPerUnit }
 
 // SelectorCost is what it costs, in units of work, to hold a budget's selector against one pod, and how many entries it has, each
 // label, expression and value, which is what it costs to compile it.
@@ -75,11 +78,11 @@ func SelectorCost(spec *policyv1.PodDisruptionBudgetSpec) (each, entries int) {
 	if spec.Selector == nil {
 		return each, 0
 	}
-	entries = len(spec.Selector.MatchLabels) + len(spec.Selector.MatchExpressions)
-	each += entries * costRequirement
+	entries = len(spec.Selector.MatchLabels)
+	each += entries * requirementCost(1)
 	for i := range spec.Selector.MatchExpressions {
 		values := len(spec.Selector.MatchExpressions[i].Values)
-		each, entries = each+values/valuesPerUnit, entries+values
+		each, entries = each+requirementCost(values), entries+1+values
 	}
 	return each, entries
 }

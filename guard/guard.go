@@ -4,6 +4,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -22,12 +23,11 @@ func Unguarded(_ string, f func()) bool {
 // Telling is a guard that tells of each panic.
 func Telling(tell func(what string, p *Panic)) Func {
 	return func(what string, f func()) (ok bool) {
-		defer func() {
-			if p := recover(); p != nil {
-				tell(what, &Panic{p, debug.Stack()})
-			}
-		}()
-		f()
+		p := new(Panic)
+		if errors.As(Caught(func() error { f(); return nil }), &p) {
+			tell(what, p)
+			return false
+		}
 		return true
 	}
 }

@@ -114,7 +114,7 @@ func (s *story) preempt(ctx context.Context) (*decided, error) {
 	if _, err := s.c.Reader().Kube.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("create the urgent pod: %w", err)
 	}
-	err := s.waitForRunning(ctx, "the preemption to be decided", []string{"later-1", "huge"}, func(ctx context.Context) (bool, error) {
+	err := s.waitForRunning(ctx, "the preemption to be decided", func(ctx context.Context) (bool, error) {
 		all, revision, err := list[berthv1.Preemption](ctx, s.c.Reader(), "preemptions")
 		if err != nil || len(all) == 0 {
 			return false, err
@@ -222,7 +222,7 @@ func victimNames(vs []berthv1.Victim) string {
 func (s *story) finish(ctx context.Context, before *decided) error {
 	s.heading("The victims finish saving and go, and the urgent pod takes their place")
 	var got *corev1.Pod
-	err := s.waitForRunning(ctx, "the urgent pod to run", []string{"later-1", "huge"}, func(ctx context.Context) (bool, error) {
+	err := s.waitForRunning(ctx, "the urgent pod to run", func(ctx context.Context) (bool, error) {
 		p, err := s.c.Reader().Kube.CoreV1().Pods(namespace).Get(ctx, urgent, metav1.GetOptions{})
 		got = p
 		return err == nil && p.Status.Phase == corev1.PodRunning, err

@@ -45,6 +45,8 @@ const (
 
 	namespace = metav1.NamespaceDefault
 	urgent    = "urgent"
+	later     = "later-1" // waits: the others fill the cluster
+	huge      = "huge"    // waits: no node is as large
 	patient   = "patient"
 )
 
@@ -267,12 +269,12 @@ func (s *story) fill(ctx context.Context) error {
 		}
 	}
 	// Two that can not run now, so that there is a queue to be kept.
-	for _, p := range []*corev1.Pod{pod("later-1", "", "2", work), pod("huge", patient, "64", work)} {
+	for _, p := range []*corev1.Pod{pod(later, "", "2", work), pod(huge, patient, "64", work)} {
 		if _, err := kube.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("create pod %s: %w", p.Name, err)
 		}
 	}
-	err := s.waitForRunning(ctx, "the pods to run", []string{"later-1", "huge"}, func(ctx context.Context) (bool, error) {
+	err := s.waitForRunning(ctx, "the pods to run", func(ctx context.Context) (bool, error) {
 		pods, err := s.pods(ctx)
 		queue, qerr := s.queue(ctx, s.c.Reader())
 		waiting := 0

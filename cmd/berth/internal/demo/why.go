@@ -20,7 +20,7 @@ const whyTimeout = 10 * time.Second
 
 // waitForRunning waits for pods, and says of those that do not run in time why that is so. The pods that are meant to wait are
 // not asked about.
-func (s *story) waitForRunning(ctx context.Context, what string, waiting []string, ask func(ctx context.Context) (bool, error)) error {
+func (s *story) waitForRunning(ctx context.Context, what string, ask func(ctx context.Context) (bool, error)) error {
 	err := s.wait(ctx, what, waitForPods, ask)
 	if err == nil || ctx.Err() != nil {
 		return err
@@ -30,7 +30,7 @@ func (s *story) waitForRunning(ctx context.Context, what string, waiting []strin
 		s.say("which pods run is not known: %v", listErr)
 		return err
 	}
-	s.tellWhy(ctx, slices.DeleteFunc(pods, func(p corev1.Pod) bool { return running(&p) || slices.Contains(waiting, p.Name) }))
+	s.tellWhy(ctx, slices.DeleteFunc(pods, func(p corev1.Pod) bool { return running(&p) || p.Name == later || p.Name == huge }))
 	return err
 }
 
