@@ -247,6 +247,32 @@ func TestLeaderSendsNoDamagedEntry(t *testing.T) {
 	})
 }
 
+// TestLeaderEndsWhoeverItSendsTo: an entry that is not what was stored is found by whoever sends
+// new entries to a follower that keeps up, while another goroutine waits for the answers. The server ends all the same.
+func TestLeaderEndsWhoeverItSendsTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rotten := map[string]*atomic.Bool{"a": {}, "b": {}, "c": {}}
+		c := newCluster(t, 3, func(c *Config) {
+			c.wrapLog = func(d durable) durable { return &rottenLog{d, rotten[c.ID]} }
+		})
+		c.must(namespace())
+		c.must(create("m", "1"))
+		leader := c.leader()
+		synctest.Wait() // everybody has it, and waits for the next
+		must(t, leader.log.cache.DeleteRange(1<<40, 1<<40))
+		rotten[leader.ID()].Store(true)
+		_, _ = leader.ProposeAsync(create("n", "1")) // what becomes of it says the next leader
+		if err := <-leader.Fatal(); !errors.Is(err, errSeal) {
+			t.Errorf("the leader stopped because of %v", err)
+		}
+		must(t, leader.Shutdown())
+		leader.stopped.Store(true)
+		c.connect()
+		c.must(create("after", "1"))
+		c.same()
+	})
+}
+
 // TestDamagedEntryFromAnotherServer is not stored, and does not end the one it is
 // sent to.
 func TestDamagedEntryFromAnotherServer(t *testing.T) {

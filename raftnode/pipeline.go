@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -11,16 +12,27 @@ import (
 // when its sender has come back; but a sender that waits for room comes back only
 // when somebody looks. So the pipeline ends with such an answer, or that follower
 // would get no entries for as long as this leader leads, and Raft would never stop.
+// It ends with such an answer, too, when the sender is ended in the middle by the guard: whoever
+// waits for answers would wait for ever, and Raft for him.
 type pipeline struct {
 	raft.AppendPipeline
 	stored  func(*raft.AppendEntriesRequest) // told of every request whose entries were stored
 	answers chan raft.AppendFuture
-	done    chan struct{}
+	done    chan struct{} // closed when no more is to be told
+	told    chan struct{} // closed when no more is told
 	once    sync.Once
 }
 
+// noAnswer is the last answer of a pipeline that was closed.
+type noAnswer struct{}
+
+func (noAnswer) Error() error                          { return raft.ErrPipelineShutdown }
+func (noAnswer) Start() time.Time                      { return time.Now() }
+func (noAnswer) Request() *raft.AppendEntriesRequest   { return &raft.AppendEntriesRequest{} }
+func (noAnswer) Response() *raft.AppendEntriesResponse { return &raft.AppendEntriesResponse{} }
+
 func newPipeline(p raft.AppendPipeline, stored func(*raft.AppendEntriesRequest)) *pipeline {
-	out := &pipeline{AppendPipeline: p, stored: stored, answers: make(chan raft.AppendFuture), done: make(chan struct{})}
+	out := &pipeline{AppendPipeline: p, stored: stored, answers: make(chan raft.AppendFuture, 1), done: make(chan struct{}), told: make(chan struct{})}
 	go out.run()
 	return out
 }
@@ -30,11 +42,20 @@ func (p *pipeline) Consumer() <-chan raft.AppendFuture { return p.answers }
 
 // Close implements raft.AppendPipeline.
 func (p *pipeline) Close() error {
-	p.once.Do(func() { close(p.done) })
+	p.once.Do(func() {
+		close(p.done)
+		<-p.told
+		select {
+		case <-p.answers: // nobody has looked at it
+		default:
+		}
+		p.answers <- noAnswer{}
+	})
 	return p.AppendPipeline.Close()
 }
 
 func (p *pipeline) run() {
+	defer close(p.told)
 	from := p.AppendPipeline.Consumer()
 	for {
 		var answer raft.AppendFuture
