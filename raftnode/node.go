@@ -197,6 +197,9 @@ func (n *Node) newRaft(snaps *snapshotStore) (r *raft.Raft, err error) {
 		if damage := n.guard.err(); damage != nil {
 			err = damage // it says more
 		}
+		if err != nil && r != nil { // it was found while Raft had begun
+			_ = r.Shutdown().Error()
+		}
 	}()
 	if err := n.checkNoGap(snaps); err != nil {
 		return nil, err

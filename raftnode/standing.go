@@ -178,7 +178,7 @@ func (n *Node) host() host {
 	h := host{identityRecord: n.id.record(), have: n.promises.position(), leads: n.IsLeader(), term: n.raft.CurrentTerm()}
 	h.acknowledged = n.promises.record().Acknowledged
 	var second raft.Log
-	if h.Founder && h.leads && n.log.GetLog(2, &second) == nil {
+	if h.Founder && h.leads && n.log.peek(2, &second) == nil {
 		h.second = second.Term
 	}
 	for _, m := range n.raft.GetConfiguration().Configuration().Servers {
