@@ -154,7 +154,7 @@ func entries(now utilclock.Clock) []entry {
 			return job.NewController(ctx, c, f.Core().V1().Pods(), f.Batch().V1().Jobs(), nil, nil)
 		}},
 		{"cronjob", 5, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
-			return cronjob.NewControllerV2(ctx, f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), c)
+			return cronjob.NewControllerV2(ctx, f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), withKnownJobs{c, f.Batch()})
 		}},
 		{"ttlafterfinished", 5, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return ttlafterfinished.New(ctx, f.Batch().V1().Jobs(), c), nil
