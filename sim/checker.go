@@ -71,6 +71,18 @@ func newChecker(s *story) *checker {
 		summed: map[string]*fsm.View{}, leaders: map[uint64]string{}}
 }
 
+// endsWithin is how long what is left of a server may take to end, once it is told to.
+const endsWithin = 2 * time.Minute
+
+// ends: what is left of a server that was killed, and reaches nobody, ends.
+func (k *checker) ends(server string, life int, ended <-chan struct{}) {
+	select {
+	case <-ended:
+	case <-time.After(endsWithin):
+		k.violated("life %d of server %s was told to end %s ago, and has not", life, server, endsWithin)
+	}
+}
+
 // leads: nobody else has led in this term.
 func (k *checker) leads(name string, term uint64) {
 	if before := k.leaders[term]; before != "" && before != name {

@@ -61,8 +61,8 @@ func (w *World) lookAtCrons(m *machine, v *fsm.View) {
 	now := time.Now()
 	at := now.Truncate(time.Minute)
 	from := at
-	if m.led.since.After(at) {
-		from = m.led.since
+	if m.serves().After(at) {
+		from = m.serves()
 	}
 	if !m.server.IsLeader() || now.Sub(from) < chimeServed || now.Sub(at) > chimeDeadline {
 		return
@@ -76,7 +76,7 @@ func (w *World) lookAtCrons(m *machine, v *fsm.View) {
 		return
 	}
 	if !w.checker.hasChimed(at) {
-		w.checker.violated("server %s leads since %s, and CronJob %s has no Job for %s", m.name, m.led.since.UTC().Format("15:04:05"), chiming, at.UTC().Format("15:04"))
+		w.checker.violated("server %s leads with a right clock since %s, and CronJob %s has no Job for %s", m.name, m.serves().UTC().Format("15:04:05"), chiming, at.UTC().Format("15:04"))
 	}
 }
 

@@ -83,7 +83,7 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 			f.Kind, certain = certain, ""
 			at += quietBefore
 			endBefore(out, at)
-		} else if c.needsCalm(f.Kind) && r.IntN(2) == 0 {
+		} else if c.needsCalm(f.Kind) && r.IntN(p.calm) == 0 {
 			at += quietBefore
 			endBefore(out, at)
 		}
@@ -97,8 +97,8 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 		worker := func() string { return fmt.Sprintf("node-%02d", r.IntN(p.workers)) }
 		f.Who = server()
 		// Most are short; some last longer than any timeout.
-		f.For = time.Duration(r.Int64N(int64(8 * time.Second)))
-		if r.IntN(10) == 0 {
+		f.For = time.Duration(r.Int64N(int64(p.lasting)))
+		if r.IntN(p.rare) == 0 {
 			f.For += time.Duration(r.Int64N(int64(p.longer) * int64(time.Minute)))
 		}
 		switch f.Kind {
@@ -397,7 +397,9 @@ func (w *World) forget(m *machine, d time.Duration) {
 	for _, o := range behind {
 		w.cutOff(o.name, 2*time.Second)
 	}
+	w.losing = true
 	w.after(1500*time.Millisecond, func() {
+		w.losing = false
 		for i, o := range w.servers {
 			if o != m && !slices.Contains(behind, o) && o.server != nil && !o.dying {
 				o.kill(false)
@@ -427,8 +429,11 @@ func (w *World) minority(m *machine) (out []*machine) {
 	return out
 }
 
-// well: all servers run, have done so for a while, and are equally far.
+// well: all servers run, have done so for a while, and are equally far, and none is about to lose its log.
 func (w *World) well() bool {
+	if w.losing {
+		return false
+	}
 	for _, o := range w.servers {
 		if o.server == nil || o.dying || o.hasFailed() != nil || time.Since(o.began) < wellFor || o.server.View().Index()+50 < w.newest() {
 			return false

@@ -8,22 +8,34 @@ import (
 )
 
 // pace is how much goes on in a world. In a dense one everything meets everything; in a
-// quiet one hours are cheap, and what takes hours comes to pass.
+// stormy one faults meet faults; in a quiet one hours are cheap, and what takes hours
+// comes to pass.
 type pace struct {
 	name    string
 	fault   time.Duration // between two of them, on average
 	pods    int           // submitted in a minute
 	workers int
 	slow    int           // by how much longer than in a dense one users rest
-	longer  int           // how much longer its faults may be
+	lasting time.Duration // the longest of most faults
+	rare    int           // one fault of so many lasts for minutes
+	longer  int           // so many, at the most
+	calm    int           // one fault in so many of those that need calm has it
 	tidied  time.Duration // between two collections of the memory
 }
 
 var paces = []pace{
-	{name: "dense", fault: 2 * time.Second, pods: 200, workers: 20, slow: 1, longer: 1, tidied: time.Minute},
-	{name: "steady", fault: 15 * time.Second, pods: 30, workers: 10, slow: 6, longer: 2, tidied: 3 * time.Minute},
-	{name: "quiet", fault: time.Minute, pods: 4, workers: 5, slow: 40, longer: 10, tidied: 10 * time.Minute},
+	{name: "dense", fault: 2 * time.Second, pods: 200, workers: 20, slow: 1, lasting: 8 * time.Second, rare: 10, longer: 1, calm: 2, tidied: time.Minute},
+	{name: "stormy", fault: time.Second, pods: 30, workers: 10, slow: 6, lasting: 4 * time.Second, rare: 30, longer: 1, calm: 20, tidied: 3 * time.Minute},
+	{name: "steady", fault: 15 * time.Second, pods: 30, workers: 10, slow: 6, lasting: 8 * time.Second, rare: 10, longer: 2, calm: 2, tidied: 3 * time.Minute},
+	{name: "quiet", fault: time.Minute, pods: 4, workers: 5, slow: 40, lasting: 8 * time.Second, rare: 10, longer: 10, calm: 2, tidied: 10 * time.Minute},
+	{name: "still", fault: 10 * time.Minute, pods: 1, workers: 3, slow: 200, lasting: 8 * time.Second, rare: 3, longer: 10, calm: 2, tidied: 30 * time.Minute},
 }
+
+// poll is how often somebody looks who has been elected: who leads is told by nobody.
+func (p pace) poll() time.Duration { return time.Duration(min(p.slow, 10)) * 2 * time.Millisecond }
+
+// whole is after how many steps digests are compared.
+func (p pace) whole() int { return 40 * min(p.slow, 6) }
 
 // paceOf is the pace of a name; "any" is one that the seed draws.
 func paceOf(name string, seed uint64) (pace, error) {

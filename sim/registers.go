@@ -167,7 +167,7 @@ func known(err error) answer {
 // useRegisters reads and writes until ctx ends.
 func (u *user) useRegisters(ctx context.Context, r *registers, client int) {
 	n, made := 0, ""
-	u.every(ctx, 100*time.Millisecond, func() {
+	u.every(ctx, 300*time.Millisecond, func() {
 		pause(ctx, time.Duration(u.rand.IntN(300))*time.Millisecond)
 		key := registerNow()
 		if key != made {
@@ -187,13 +187,14 @@ func (u *user) useRegisters(ctx context.Context, r *registers, client int) {
 // it answers.
 func (u *user) readFirst(ctx context.Context, r *registers, client int) {
 	led, asks := make([]bool, len(u.clients)), make([]atomic.Bool, len(u.clients))
+	poll := u.world.config.Pace.poll()
 	for n := 0; ctx.Err() == nil; n++ {
 		// Who is elected does not say yet that it leads; who is being killed says so still.
 		nobody := !slices.ContainsFunc(u.world.servers, func(m *machine) bool { return m.leads() && !m.dying })
 		for i, m := range u.world.servers {
 			elected := m.leads() || nobody && m.server != nil && !m.dying && m.server.Role() == "leader"
 			// Now and then, so that a connection is there when it is needed; not many at a time, or it takes long to find their order.
-			if elected && !led[i] || n%250 == 0 && !asks[i].Swap(true) {
+			if elected && !led[i] || n%1000 == 0 && !asks[i].Swap(true) {
 				go func() {
 					u.read(ctx, r, client, registerNow(), u.clients[i])
 					asks[i].Store(false)
@@ -201,7 +202,7 @@ func (u *user) readFirst(ctx context.Context, r *registers, client int) {
 			}
 			led[i] = elected
 		}
-		pause(ctx, 2*time.Millisecond)
+		pause(ctx, poll)
 	}
 }
 

@@ -228,14 +228,13 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 	return watcher.observe(context.Background()), goHome, nil
 }
 
-// Every so many steps:
-const (
-	whole  = 40 // digests are compared
-	slowly = 4  // what controllers do within seconds is looked at
-)
+// slowly is after how many steps what controllers do within seconds is looked at.
+const slowly = 4
 
 // look checks what the servers show now, after so many steps.
 func (w *World) look(n int) {
+	w.lookAtClocks()
+	whole := w.config.Pace.whole()
 	for _, m := range w.servers {
 		if m.server == nil {
 			continue
@@ -343,6 +342,30 @@ func (w *World) powerAtElection(m *machine, down time.Duration) {
 			}
 		}
 	}()
+}
+
+// lookAtClocks: Kubernetes' controllers go by the time of day, and only where it was compared: a leader serves from when its clock
+// and those of a majority are right.
+func (w *World) lookAtClocks() {
+	right := 0
+	for _, m := range w.servers {
+		if m.server != nil && !m.isWrong() {
+			right++
+		}
+	}
+	for _, m := range w.servers {
+		if 2*right <= len(w.servers) || m.isWrong() {
+			m.wrong = time.Now()
+		}
+	}
+}
+
+// serves is from when on a leader's controllers can do their work.
+func (m *machine) serves() time.Time {
+	if m.wrong.After(m.led.since) {
+		return m.wrong
+	}
+	return m.led.since
 }
 
 // lookAtTime: the state's time runs as fast as real time, but for a tenth, as long as

@@ -86,13 +86,13 @@ func (w *World) lookAtServices(m *machine, v *fsm.View) {
 	since := map[endpoint]time.Time{}
 	for e, what := range strays(v) {
 		at, known := m.strays[e]
-		if !known || at.Before(m.led.since) {
+		if !known || at.Before(m.serves()) {
 			at = time.Now()
 		}
 		since[e] = at
 		if time.Since(at) > misled {
-			w.checker.violated("server %s leads since %s, and since %s pod %s with address %q on %s is %s",
-				m.name, m.led.since.UTC().Format("15:04:05"), at.UTC().Format("15:04:05"), e.pod, e.address, e.node, what)
+			w.checker.violated("server %s leads with a right clock since %s, and since %s pod %s with address %q on %s is %s",
+				m.name, m.serves().UTC().Format("15:04:05"), at.UTC().Format("15:04:05"), e.pod, e.address, e.node, what)
 		}
 	}
 	m.strays = since

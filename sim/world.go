@@ -58,6 +58,7 @@ type World struct {
 	servers []*machine
 	workers []*node
 	faults  int
+	losing  bool // one is about to lose its log
 	// operator takes servers out of the cluster.
 	operator *user
 	tasks    []task
@@ -76,6 +77,7 @@ type machine struct {
 	dying bool      // its end has begun
 
 	led    leadership
+	wrong  time.Time              // when clocks were wrong last
 	strays map[endpoint]time.Time // of the service, since when; nil: it does not lead
 	term   uint64                 // the newest that it was seen in
 	knows  int                    // the newest version of the log's rules that its binary knows
@@ -255,6 +257,16 @@ func (m *machine) isFarOff() bool {
 	return m.skewAt(time.Now()).Abs() > 2*time.Minute
 }
 
+// farOff is by how much a server's clock differs from those of a majority when it does not lead by it.
+const farOff = 30 * time.Second
+
+// isWrong: the wall clock shows a time that may be taken for one that is far off, by a server whose clock is wrong as well.
+func (m *machine) isWrong() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.skewAt(time.Now()).Abs() > farOff/2
+}
+
 // skewAt is by how much the wall clock differs. It is called with mu held.
 func (m *machine) skewAt(now time.Time) time.Duration {
 	return m.skew + time.Duration(now.Sub(m.set).Seconds()*float64(m.drift))
@@ -285,11 +297,14 @@ func (m *machine) kill(power bool) {
 		m.platter.LosePower()
 	}
 	m.world.story.tell(m.name, "is killed, with its power: %v", power)
+	ended := make(chan struct{})
 	go func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = s.Stop(ctx) // it reaches nobody, and says so
+		close(ended)
 	}()
+	go m.world.checker.ends(m.name, m.lives, ended)
 }
 
 // fall ends a server's life at once, in the middle of a step: the world does the rest after it.
