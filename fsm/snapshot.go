@@ -44,7 +44,7 @@ func (s *State) Restore(r io.Reader) (err error) {
 	}
 	view := v.freeze()
 	s.live = v
-	s.feed.Reset(view.Revision(), func() { s.published.Store(view) })
+	s.feed.Reset(view.Revision(), nil, func() { s.published.Store(view) })
 	return nil
 }
 

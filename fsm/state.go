@@ -168,10 +168,11 @@ func (s *State) show(out outcome) {
 	s.faults = tx.faults
 	s.contain("feed", func() {
 		if tx.replaced > 0 {
-			s.feed.Reset(tx.replaced, publish)
+			s.feed.Reset(tx.replaced, changes, publish)
+			return
 		}
 		s.feed.Append(changes, publish)
-	}, func() { s.feed.Reset(out.view.Revision(), publish) })
+	}, func() { s.feed.Reset(out.view.Revision(), nil, publish) })
 	s.live.cache.counters.settle()
 	clear(changes)
 	if s.spare = changes[:0]; cap(s.spare) > maxSpare {

@@ -101,7 +101,7 @@ func TestHandlersAreToldEverything(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	w.Feed().Reset(w.View().Revision()+10, func() {})
+	w.Feed().Reset(w.View().Revision()+10, nil, func() {})
 	if err := f.Follow(t.Context(), at); !errors.Is(err, store.ErrCompacted) {
 		t.Error(err)
 	}

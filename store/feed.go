@@ -127,13 +127,17 @@ func (f *Feed) Append(changes []Change, publish func()) {
 	if len(changes) == 0 {
 		return
 	}
+	f.take(changes)
+	f.wake()
+}
+
+func (f *Feed) take(changes []Change) {
 	for i := range changes {
 		f.add(&changes[i])
 	}
 	for f.first <= f.last && f.tooMuch(changes[len(changes)-1].TimeUnixNano) {
 		f.forgetOldest()
 	}
-	f.wake()
 }
 
 func (f *Feed) add(c *Change) {
@@ -172,12 +176,16 @@ func (f *Feed) forgetOldest() {
 	}
 }
 
-// Reset forgets everything: the state was replaced by a snapshot at revision.
-func (f *Feed) Reset(revision int64, publish func()) {
+// Reset forgets everything: the state was replaced by a snapshot at revision. The changes, if any, are those that an entry made
+// after it has replaced the state; they and the view that they lead to appear with it.
+func (f *Feed) Reset(revision int64, changes []Change, publish func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	publish()
 	f.chunks, f.first, f.last, f.bytes = nil, revision+1, revision, 0
+	if len(changes) > 0 {
+		f.take(changes)
+	}
 	f.wake()
 }
 

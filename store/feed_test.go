@@ -59,7 +59,7 @@ func TestFeedKeepsTheNewestByRevision(t *testing.T) {
 				}
 			}
 		}
-		f.Reset(9999, nothing)
+		f.Reset(9999, nil, nothing)
 		if _, err := f.After(last, 1); !errors.Is(err, ErrCompacted) {
 			t.Fatalf("capacity %d: a reset feed goes on: %v", capacity, err)
 		}
@@ -94,7 +94,7 @@ func TestFeedWakesWhoWaits(t *testing.T) {
 			t.Error("woken by nothing:", err)
 		default:
 		}
-		f.Reset(50, nothing)
+		f.Reset(50, nil, nothing)
 		if err := <-woken; err != nil {
 			t.Error("a restore:", err)
 		}
@@ -198,4 +198,21 @@ func withinBounds(changes []Change, bounds FeedBounds, now int64) []Change {
 		changes = changes[1:]
 	}
 	return changes
+}
+
+// TestWhatReplacesAStateComesWithIt: who begins at the view that an entry leads to which replaces the state and changes it goes on from there,
+// and who waited comes to what it changed.
+func TestWhatReplacesAStateComesWithIt(t *testing.T) {
+	f := NewFeed(FeedBounds{Changes: 100, Bytes: 1 << 20, QuietBytes: 1 << 20}, 0)
+	f.Append(changesTo(1, 30), nothing)
+	f.Reset(50, changesTo(51, 53), nothing)
+	if err := f.Wait(t.Context(), 50); err != nil {
+		t.Fatal(err)
+	}
+	if cs, err := f.After(50, 10); err != nil || len(cs) != 3 || f.Last() != 53 {
+		t.Errorf("after it there are %d changes up to %d: %v", len(cs), f.Last(), err)
+	}
+	if _, err := f.After(30, 10); !errors.Is(err, ErrCompacted) {
+		t.Errorf("who was before it goes on: %v", err)
+	}
 }
