@@ -53,11 +53,14 @@ func (g *registry) appsGroup() (genericapiserver.APIGroupInfo, error) {
 	if err != nil {
 		return info, err
 	}
-	resources["replicasets"] = sets
+	resources["replicasets"], g.replicaSets = sets, sets
 	resources["replicasets/status"] = partOf(sets, replicaset.StatusStrategy)
 	resources["replicasets/scale"] = &scale{upstream.Scale, g.backend}
+	if err := g.workload(resources, deploymentDescription(), deployment.StatusStrategy); err != nil {
+		return info, err
+	}
+	g.deploymentStatus = resources["deployments/status"].(*part)
 	return info, errors.Join(
-		g.workload(resources, deploymentDescription(), deployment.StatusStrategy),
 		g.workload(resources, statefulSetDescription(), statefulset.StatusStrategy),
 		g.workload(resources, daemonSetDescription(), daemonset.StatusStrategy),
 		g.workload(resources, controllerRevisionDescription(), nil),

@@ -31,7 +31,9 @@ type registry struct {
 	names   *kindNames
 	leases  Leases
 	counts  *objectCounts
-	pods    *served // once they are made
+	// Once they are made:
+	pods, replicaSets *served
+	deploymentStatus  rest.Updater
 }
 
 // description is what one resource adds to the machinery.

@@ -15,6 +15,7 @@ import (
 	handlersmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -47,10 +48,12 @@ type Server struct {
 	turns       *turns
 	others      *aggregation
 	admission   *admissionChain
-	pods        *served
-	generic     *genericapiserver.GenericAPIServer
-	logger      hclog.Logger
-	gate        handshake.Gate
+	// What is written without requests.
+	pods, replicaSets *served
+	deploymentStatus  rest.Updater
+	generic           *genericapiserver.GenericAPIServer
+	logger            hclog.Logger
+	gate              handshake.Gate
 	// prepared is closed when the handlers are complete.
 	prepared chan struct{}
 }
@@ -139,7 +142,8 @@ func New(config Config) (_ *Server, err error) {
 		}
 	}
 	s := &Server{
-		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, turns: inTurn, others: others, admission: chain, pods: g.pods,
+		config: config, hub: g.hub, users: known, trail: trail, standing: lasting, definitions: custom.definitions, turns: inTurn, others: others, admission: chain,
+		pods: g.pods, replicaSets: g.replicaSets, deploymentStatus: g.deploymentStatus,
 		generic: generic, logger: config.Logger, prepared: make(chan struct{}),
 	}
 	chain.client.lead(s.Local(admissionUser, access.Masters))

@@ -6,6 +6,8 @@ package codec
 import (
 	"github.com/vmihailenco/msgpack/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/wire"
 )
 
 // Object is a Kubernetes object that encodes itself as protobuf.
@@ -42,7 +44,7 @@ func (w Wire[T, P]) EncodeMsgpack(e *msgpack.Encoder) error {
 
 // DecodeMsgpack implements msgpack.CustomDecoder.
 func (w *Wire[T, P]) DecodeMsgpack(d *msgpack.Decoder) error {
-	b, err := d.DecodeBytes()
+	b, err := wire.Bytes(d) // which Unmarshal copies
 	if err != nil || b == nil {
 		return err
 	}

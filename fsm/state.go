@@ -10,10 +10,11 @@ import (
 )
 
 // What the feed of a state keeps: a quarter of a million changes, as long as
-// their old rows hold no more than so many bytes; and a few minutes, as etcd
+// their old rows hold no more than so many bytes, and no more than the state
+// itself unless that is small; and a few minutes, as etcd
 // does, when they hold much. A reader that is later starts again from a view.
 func feedBounds() store.FeedBounds {
-	return store.FeedBounds{Changes: 1 << 18, Bytes: 256 << 20, QuietBytes: 32 << 20, Age: 5 * time.Minute}
+	return store.FeedBounds{Changes: 1 << 18, Bytes: 256 << 20, LeastBytes: 64 << 20, QuietBytes: 32 << 20, Age: 5 * time.Minute}
 }
 
 // State is the state machine. Apply and Restore must be called by one
@@ -171,6 +172,7 @@ func (s *State) show(out outcome) {
 			s.feed.Reset(tx.replaced, changes, publish)
 			return
 		}
+		s.feed.SizeTo(out.view.Bytes())
 		s.feed.Append(changes, publish)
 	}, func() { s.feed.Reset(out.view.Revision(), nil, publish) })
 	s.live.cache.counters.settle()
@@ -193,7 +195,7 @@ func (s *State) publish() { s.published.Store(s.live.freeze()) }
 // dry-runs and what-ifs. It costs the same whatever the size of the view, and
 // nothing done to it reaches the original.
 func (v *View) Fork() *State {
-	s := &State{live: v.thaw(), feed: store.NewFeed(store.FeedBounds{Changes: 1 << 12, Bytes: 32 << 20, QuietBytes: 32 << 20}, v.Revision())}
+	s := &State{live: v.thaw(), feed: store.NewFeed(store.FeedBounds{Changes: 1 << 12, Bytes: 32 << 20, LeastBytes: 32 << 20, QuietBytes: 32 << 20}, v.Revision())}
 	s.publish()
 	return s
 }

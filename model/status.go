@@ -26,7 +26,7 @@ func IsResizeCondition(t corev1.PodConditionType) bool {
 func WorkerStatus(s *corev1.PodStatus) corev1.PodStatus {
 	own := *s
 	own.StartTime, own.QOSClass, own.NominatedNodeName = nil, "", ""
-	own.Conditions = nil
+	own.Conditions = make([]corev1.PodCondition, 0, len(s.Conditions))
 	for _, t := range WorkerConditions() {
 		if i := slices.IndexFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == t }); i >= 0 {
 			c := s.Conditions[i]

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	kuberuntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -51,7 +52,7 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 func (s *Server) runKubernetes(ctx context.Context) error {
 	term := s.node.Leadership().Term // the state is at least as new
 	return workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, workloads.Options{
-		Now: s.node.Clock().Time, Pods: s.podWriters(ctx, term), Authority: s.config.Authority, Autoscaler: s.config.Autoscaler,
+		Now: s.node.Clock().Time, Pods: s.podWriters(ctx, term), Workloads: s.workloadWriters(ctx, term), Authority: s.config.Authority, Autoscaler: s.config.Autoscaler,
 		Off: s.config.ControllersOff, Open: s.vault.Open, Aggregation: s.aggregation(),
 	})
 }
@@ -95,6 +96,17 @@ func (s *Server) podWriters(ctx context.Context, term uint64) func(controller st
 	return func(controller string) workloads.PodWriter {
 		who, groups := controllerUser(controller)
 		return &fencedPods{s.newFence(ctx, term), s.api.LocalPods(who, groups...)}
+	}
+}
+
+// workloadWriters is how controllers write ReplicaSets and statuses of Deployments; nil: by requests.
+func (s *Server) workloadWriters(ctx context.Context, term uint64) func(controller string) workloads.WorkloadWriter {
+	if s.api.LocalWorkloads("") == nil {
+		return nil
+	}
+	return func(controller string) workloads.WorkloadWriter {
+		who, groups := controllerUser(controller)
+		return &fencedWorkloads{s.newFence(ctx, term), s.api.LocalWorkloads(who, groups...)}
 	}
 }
 
@@ -188,4 +200,30 @@ func (f *fencedPods) RemoveFinalizers(ctx context.Context, namespace, name strin
 	}
 	defer leave()
 	return f.next.RemoveFinalizers(ctx, namespace, name, finalizers)
+}
+
+// fencedWorkloads are ReplicaSets and statuses of Deployments that are written as a fence lets them.
+type fencedWorkloads struct {
+	*fence
+	next *apiserver.LocalWorkloads
+}
+
+// CreateReplicaSet implements workloads.WorkloadWriter.
+func (f *fencedWorkloads) CreateReplicaSet(ctx context.Context, namespace string, rs *appsv1.ReplicaSet) (*appsv1.ReplicaSet, error) {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return f.next.CreateReplicaSet(ctx, namespace, rs)
+}
+
+// UpdateDeploymentStatus implements workloads.WorkloadWriter.
+func (f *fencedWorkloads) UpdateDeploymentStatus(ctx context.Context, namespace string, d *appsv1.Deployment) (*appsv1.Deployment, error) {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return f.next.UpdateDeploymentStatus(ctx, namespace, d)
 }

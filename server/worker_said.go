@@ -47,7 +47,7 @@ func (h *heard) podStatus(pod *corev1.Pod, s *corev1.PodStatus) error {
 	default:
 		return fmt.Errorf("there is no phase %.40q", string(s.Phase))
 	}
-	h.value("status", reflect.ValueOf(s).Elem())
+	h.status(s)
 	own := append(model.WorkerConditions(), corev1.DisruptionTarget, corev1.PodScheduled)
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool {
 		foreign := !slices.Contains(own, c.Type) || !isConditionStatus(c.Status)
@@ -122,7 +122,7 @@ func (h *heard) resources(field string, said []corev1.ContainerStatus, of []core
 
 // nodeStatus makes a status one that a worker may say of its node.
 func (h *heard) nodeStatus(s *corev1.NodeStatus) {
-	h.value("status", reflect.ValueOf(s).Elem())
+	h.status(s)
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.NodeCondition) bool {
 		wrong := c.Type == "" || !isConditionStatus(c.Status)
 		if wrong {
@@ -132,56 +132,80 @@ func (h *heard) nodeStatus(s *corev1.NodeStatus) {
 	})
 }
 
-// value bounds every text, list, map and time of a status.
-func (h *heard) value(path string, v reflect.Value) {
-	switch at := v.Interface().(type) {
-	case metav1.Time:
-		if at.After(h.now.Add(saidAhead)) || at.UTC().Year() < 1970 && !at.IsZero() {
-			h.not("%s: %s", path, at.UTC().Truncate(time.Second))
-			v.Set(reflect.ValueOf(metav1.Time{Time: h.now.Truncate(time.Second)}))
-		}
-		return
-	case metav1.MicroTime:
-		return
+// place is where in a status a value stands. Its name is made only where something is told of it: nearly nothing is.
+type place struct {
+	in    *place       // nil: the status itself
+	of    reflect.Type // the struct
+	field int          // of the struct
+}
+
+func (p *place) String() string {
+	if p.in == nil {
+		return "status"
 	}
+	return p.in.String() + "." + p.of.Field(p.field).Name
+}
+
+var timeOfStatus = reflect.TypeFor[metav1.Time]()
+
+// status bounds every text, list, map and time of a status.
+func (h *heard) status(s any) { h.value(&place{}, reflect.ValueOf(s).Elem()) }
+
+// value bounds what can be set of one of a status's values.
+func (h *heard) value(at *place, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
 		if text := cut(v.String(), maxSaidText); text != v.String() {
-			h.not("%s: the rest of %d bytes", path, v.Len())
+			h.not("%s: the rest of %d bytes", at.String(), v.Len())
 			v.SetString(text)
 		}
 	case reflect.Pointer:
 		if !v.IsNil() {
-			h.value(path, v.Elem())
+			h.value(at, v.Elem())
 		}
 	case reflect.Struct:
+		if v.Type() == timeOfStatus {
+			h.time(at, v.Addr().Interface().(*metav1.Time))
+			return
+		}
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() {
-				h.value(path+"."+f.Name, v.Field(i))
+			if f := v.Field(i); f.CanSet() {
+				h.value(&place{at, v.Type(), i}, f)
 			}
 		}
 	case reflect.Slice:
 		if v.Len() > maxSaidList {
-			h.not("%s: all but %d of %d", path, maxSaidList, v.Len())
+			h.not("%s: all but %d of %d", at.String(), maxSaidList, v.Len())
 			v.Set(v.Slice(0, maxSaidList))
 		}
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return
+		}
 		for i := range v.Len() {
-			h.value(path, v.Index(i))
+			h.value(at, v.Index(i))
 		}
 	case reflect.Map:
-		h.entries(path, v)
+		h.entries(at, v)
+	}
+}
+
+// time is one that can be.
+func (h *heard) time(at *place, t *metav1.Time) {
+	if t.After(h.now.Add(saidAhead)) || t.UTC().Year() < 1970 && !t.IsZero() {
+		h.not("%s: %s", at.String(), t.UTC().Truncate(time.Second))
+		*t = metav1.Time{Time: h.now.Truncate(time.Second)}
 	}
 }
 
 // entries bounds a map: too many are none, since which of them to take would be
 // anybody's choice.
-func (h *heard) entries(path string, v reflect.Value) {
+func (h *heard) entries(at *place, v reflect.Value) {
 	tooLong := v.Len() > maxSaidMap
 	for _, key := range v.MapKeys() {
 		tooLong = tooLong || key.Kind() == reflect.String && key.Len() > math.MaxUint8*2
 	}
 	if tooLong {
-		h.not("%s: %d keys, or one that is too long", path, v.Len())
+		h.not("%s: %d keys, or one that is too long", at.String(), v.Len())
 		v.SetZero()
 	}
 }

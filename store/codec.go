@@ -12,11 +12,17 @@ import (
 
 // Marshal encodes structs as msgpack maps, so that fields can be added, in the
 // order of their fields, so that the bytes are always the same.
-func Marshal(v any) ([]byte, error) {
-	var buf bytes.Buffer
+func Marshal(v any) ([]byte, error) { return marshal(v, usualBytes) }
+
+// usualBytes is what most commands take: a buffer of so many need not grow.
+const usualBytes = 512
+
+// marshal is Marshal of what takes about so many bytes.
+func marshal(v any, about int) ([]byte, error) {
+	buf := bytes.NewBuffer(make([]byte, 0, about))
 	enc := msgpack.GetEncoder()
 	defer msgpack.PutEncoder(enc)
-	enc.Reset(&buf)
+	enc.Reset(buf)
 	enc.UseCompactInts(true)
 	enc.UseCompactFloats(true)
 	if err := enc.Encode(v); err != nil {
@@ -45,7 +51,7 @@ func UnmarshalKnown(b []byte, v any) error {
 	}
 	dec := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(dec)
-	dec.Reset(bytes.NewReader(b))
+	dec.Reset(wire.NewSource(b))
 	dec.DisallowUnknownFields(true)
 	err := dec.Decode(v)
 	if err == nil {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/vmihailenco/msgpack/v5"
+	"github.com/berth-dev/berth/wire"
 )
 
 // EntryFormat is the format of the entries that this version writes. A server
@@ -105,19 +105,31 @@ func (e *wireEntry) header() Header {
 }
 
 type wireProposal struct {
-	Number  uint16             `msgpack:"n"`
-	User    string             `msgpack:"user,omitempty"`
-	Groups  []string           `msgpack:"groups,omitempty"`
-	Payload msgpack.RawMessage `msgpack:"command"`
+	Number  uint16   `msgpack:"n"`
+	User    string   `msgpack:"user,omitempty"`
+	Groups  []string `msgpack:"groups,omitempty"`
+	Payload wire.Raw `msgpack:"command"`
+}
+
+// proposalOverheadBytes is about what a proposal takes beyond its texts and its payload.
+const proposalOverheadBytes = 48
+
+// bytes is about how many bytes it takes.
+func (w *wireProposal) bytes() int {
+	n := proposalOverheadBytes + len(w.User) + len(w.Payload)
+	for _, g := range w.Groups {
+		n += len(g) + 3
+	}
+	return n
 }
 
 // EncodeEntry gives the bytes of a log entry.
 func (r *Registry[C]) EncodeEntry(h Header, ps []Proposal[C]) ([]byte, error) {
-	wire, err := r.toWire(ps)
+	parts, err := r.toWire(ps)
 	if err != nil {
 		return nil, err
 	}
-	return Marshal(wireEntry{Format: EntryFormat, TimeUnixNano: h.TimeUnixNano, Server: h.Server, Version: h.Version, Commands: wire})
+	return Marshal(wireEntry{Format: EntryFormat, TimeUnixNano: h.TimeUnixNano, Server: h.Server, Version: h.Version, Commands: parts})
 }
 
 // Decoding says how commands are decoded.
@@ -156,7 +168,7 @@ func openEntry(b []byte) (wireEntry, error) {
 }
 
 // PayloadsOf gives the bytes of an entry's commands of one number, in their
-// order, and decodes nothing else.
+// order, and decodes nothing else. They share the entry's memory.
 func PayloadsOf(entry []byte, number uint16) ([][]byte, error) {
 	e, err := openEntry(entry)
 	if err != nil {
@@ -174,24 +186,28 @@ func PayloadsOf(entry []byte, number uint16) ([][]byte, error) {
 // EncodeProposals gives the bytes in which proposals are forwarded to the
 // leader.
 func (r *Registry[C]) EncodeProposals(ps []Proposal[C]) ([]byte, error) {
-	wire, err := r.toWire(ps)
+	parts, err := r.toWire(ps)
 	if err != nil {
 		return nil, err
 	}
-	return Marshal(wire)
+	bytes := proposalOverheadBytes
+	for i := range parts {
+		bytes += parts[i].bytes()
+	}
+	return marshal(parts, bytes)
 }
 
 // DecodeProposals is the inverse of EncodeProposals.
 func (r *Registry[C]) DecodeProposals(b []byte, how Decoding[C]) ([]Proposal[C], error) {
-	var wire []wireProposal
-	if err := UnmarshalKnown(b, &wire); err != nil {
+	var parts []wireProposal
+	if err := UnmarshalKnown(b, &parts); err != nil {
 		return nil, fmt.Errorf("decode proposals: %w", err)
 	}
-	return r.fromWire(wire, how)
+	return r.fromWire(parts, how)
 }
 
 func (r *Registry[C]) toWire(ps []Proposal[C]) ([]wireProposal, error) {
-	wire := make([]wireProposal, len(ps))
+	parts := make([]wireProposal, len(ps))
 	for i, p := range ps {
 		n, err := r.NumberOf(p.Command)
 		if err != nil {
@@ -201,14 +217,14 @@ func (r *Registry[C]) toWire(ps []Proposal[C]) ([]wireProposal, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode command %T: %w", p.Command, err)
 		}
-		wire[i] = wireProposal{Number: n, User: p.User, Groups: p.Groups, Payload: payload}
+		parts[i] = wireProposal{Number: n, User: p.User, Groups: p.Groups, Payload: payload}
 	}
-	return wire, nil
+	return parts, nil
 }
 
-func (r *Registry[C]) fromWire(wire []wireProposal, how Decoding[C]) ([]Proposal[C], error) {
-	ps := make([]Proposal[C], len(wire))
-	for i, w := range wire {
+func (r *Registry[C]) fromWire(parts []wireProposal, how Decoding[C]) ([]Proposal[C], error) {
+	ps := make([]Proposal[C], len(parts))
+	for i, w := range parts {
 		c, err := r.command(&w, how)
 		if err != nil {
 			return nil, err
@@ -247,11 +263,11 @@ type Encoded []byte
 
 // EncodeProposal gives a proposal's bytes for JoinEntry.
 func (r *Registry[C]) EncodeProposal(p Proposal[C]) (Encoded, error) {
-	wire, err := r.toWire([]Proposal[C]{p})
+	parts, err := r.toWire([]Proposal[C]{p})
 	if err != nil {
 		return nil, err
 	}
-	return Marshal(wire[0])
+	return marshal(parts[0], parts[0].bytes())
 }
 
 // EntryOverheadBytes bounds what an entry holds beyond its proposals, given a
@@ -259,21 +275,21 @@ func (r *Registry[C]) EncodeProposal(p Proposal[C]) (Encoded, error) {
 const EntryOverheadBytes = 512
 
 type wireParts struct {
-	Format       uint8                `msgpack:"format"`
-	TimeUnixNano int64                `msgpack:"time_unix_nano"`
-	Server       string               `msgpack:"server,omitempty"`
-	Version      int                  `msgpack:"version,omitempty"`
-	Commands     []msgpack.RawMessage `msgpack:"commands"`
+	Format       uint8      `msgpack:"format"`
+	TimeUnixNano int64      `msgpack:"time_unix_nano"`
+	Server       string     `msgpack:"server,omitempty"`
+	Version      int        `msgpack:"version,omitempty"`
+	Commands     []wire.Raw `msgpack:"commands"`
 }
 
 // JoinEntry is EncodeEntry for proposals that are encoded already, and gives
 // the same bytes.
 func JoinEntry(h Header, ps []Encoded) ([]byte, error) {
-	commands := make([]msgpack.RawMessage, len(ps))
+	commands, bytes := make([]wire.Raw, len(ps)), EntryOverheadBytes
 	for i, p := range ps {
-		commands[i] = msgpack.RawMessage(p)
+		commands[i], bytes = wire.Raw(p), bytes+len(p)
 	}
-	b, err := Marshal(wireParts{Format: EntryFormat, TimeUnixNano: h.TimeUnixNano, Server: h.Server, Version: h.Version, Commands: commands})
+	b, err := marshal(wireParts{Format: EntryFormat, TimeUnixNano: h.TimeUnixNano, Server: h.Server, Version: h.Version, Commands: commands}, bytes)
 	if err != nil {
 		return nil, fmt.Errorf("join %d proposals to an entry: %w", len(ps), err)
 	}

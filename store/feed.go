@@ -34,6 +34,7 @@ var ErrCompacted = errors.New("the changes after this revision are no longer kep
 type Feed struct {
 	mu     sync.RWMutex
 	bounds FeedBounds
+	most   int     // bytes that may be held now, see SizeTo
 	chunks []chunk // the oldest first; only the last is added to
 	first  int64   // revision of the oldest change kept
 	last   int64   // revision of the newest change; first-1 when there is none
@@ -51,6 +52,8 @@ type chunk struct {
 type FeedBounds struct {
 	Changes int
 	Bytes   int
+	// LeastBytes may be held whatever the state takes; beyond that no more than it does (Feed.SizeTo).
+	LeastBytes int
 	// Changes older than this, by the time of their entries, are kept only as
 	// long as there are no more than QuietBytes.
 	QuietBytes int
@@ -65,7 +68,15 @@ const changeBytes = 96
 
 // NewFeed returns a feed that begins after a revision.
 func NewFeed(bounds FeedBounds, revision int64) *Feed {
-	return &Feed{bounds: bounds, first: revision + 1, last: revision, signal: make(chan struct{})}
+	return &Feed{bounds: bounds, most: bounds.Bytes, first: revision + 1, last: revision, signal: make(chan struct{})}
+}
+
+// SizeTo lets the feed hold about as much as the state does, within its bounds, from the next Append on: whoever is
+// behind by more reads less if he begins anew.
+func (f *Feed) SizeTo(stateBytes int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.most = int(min(int64(f.bounds.Bytes), max(int64(f.bounds.LeastBytes), stateBytes)))
 }
 
 // Last is the revision of the newest change.
@@ -141,10 +152,10 @@ func (f *Feed) take(changes []Change) {
 }
 
 func (f *Feed) add(c *Change) {
-	if len(f.chunks) == 0 || f.chunks[len(f.chunks)-1].isFull(f.bounds) {
+	if len(f.chunks) == 0 || f.isFull(&f.chunks[len(f.chunks)-1]) {
 		room := 0 // a feed that holds little takes little
-		if len(f.chunks) > 0 {
-			room = f.bounds.chunkChanges()
+		if n := len(f.chunks); n > 0 {
+			room = len(f.chunks[n-1].changes) // as many as the last one had until it was full
 		}
 		f.chunks = append(f.chunks, chunk{changes: make([]Change, 0, room)})
 	}
@@ -155,14 +166,14 @@ func (f *Feed) add(c *Change) {
 
 func (b FeedBounds) chunkChanges() int { return max(1, b.Changes/chunkShare) }
 
-func (k *chunk) isFull(b FeedBounds) bool {
-	return len(k.changes) >= b.chunkChanges() || k.bytes > b.Bytes/chunkShare
+func (f *Feed) isFull(k *chunk) bool {
+	return len(k.changes) >= f.bounds.chunkChanges() || k.bytes > f.most/chunkShare
 }
 
 // tooMuch says whether the oldest changes have to go.
 func (f *Feed) tooMuch(nowUnixNano int64) bool {
 	oldest := f.chunks[0].changes
-	return f.bytes > f.bounds.Bytes || int(f.last-f.first) >= f.bounds.Changes ||
+	return f.bytes > f.most || int(f.last-f.first) >= f.bounds.Changes ||
 		f.bytes > f.bounds.QuietBytes && nowUnixNano-oldest[len(oldest)-1].TimeUnixNano > int64(f.bounds.Age)
 }
 

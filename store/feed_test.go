@@ -151,6 +151,28 @@ func TestFeedIsBoundedByBytes(t *testing.T) {
 	})
 }
 
+// TestFeedHoldsAsMuchAsItsState: no more than that, where it is not small, and never more than its bounds let it.
+func TestFeedHoldsAsMuchAsItsState(t *testing.T) {
+	f := NewFeed(FeedBounds{Changes: 1 << 12, Bytes: 1 << 20, LeastBytes: 1 << 16, QuietBytes: 1 << 20}, 0)
+	for revision := int64(1); revision <= 10_000; revision++ {
+		var state int64
+		switch {
+		case revision > 8000:
+			state = 1 << 40
+		case revision > 4000:
+			state = 1 << 18
+		}
+		f.SizeTo(state)
+		f.Append([]Change{{Revision: revision, heldBytes: 1000 - changeBytes}}, nothing)
+		if want := min(max(state, 1<<16), 1<<20); int64(f.bytes) > want {
+			t.Fatalf("at %d the feed holds %d bytes beside a state of %d", revision, f.bytes, state)
+		}
+		if revision%2000 == 0 && int64(f.bytes) < min(max(state, 1<<16), 1<<20)*7/8 {
+			t.Errorf("at %d the feed holds only %d bytes beside a state of %d", revision, f.bytes, state)
+		}
+	}
+}
+
 // all are the changes that a feed has, read part by part.
 func all(t *rapid.T, f *Feed) (out []Change) {
 	for at := f.First(); ; at = out[len(out)-1].Revision {

@@ -1,6 +1,7 @@
 // Package wire checks bytes from elsewhere before they are decoded: msgpack
 // decoders allocate whatever a header claims, and six bytes can claim the whole
-// memory. It must never decode anything itself.
+// memory. It also lets what is bytes inside of them be taken as it stands
+// (Source). It must never decode anything itself.
 package wire
 
 import (
@@ -19,6 +20,16 @@ const maxDepth = 32
 // msgpack value of at most so many elements, none of which claims to be longer
 // than what is there.
 func Check(b []byte, maxElements uint64) error {
+	size, err := first(b, maxElements)
+	if err == nil && size < len(b) {
+		return fmt.Errorf("%w: %d bytes after its end", ErrMalformed, len(b)-size)
+	}
+	return err
+}
+
+// first is how many bytes the first value of b takes, checked as Check does.
+func first(b []byte, maxElements uint64) (bytes int, err error) {
+	rest := b
 	var left [maxDepth]uint64 // elements still to come, by depth
 	left[0] = 1
 	total := uint64(0)
@@ -28,29 +39,26 @@ func Check(b []byte, maxElements uint64) error {
 			continue
 		}
 		left[depth]--
-		size, elements, err := header(b)
+		size, elements, err := header(rest)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if size > uint64(len(b)) {
-			return fmt.Errorf("%w: it ends in the middle of a value", ErrMalformed)
+		if size > uint64(len(rest)) {
+			return 0, fmt.Errorf("%w: it ends in the middle of a value", ErrMalformed)
 		}
-		b = b[size:]
+		rest = rest[size:]
 		if elements == 0 {
 			continue
 		}
-		if total += elements; total > maxElements || elements > uint64(len(b)) {
-			return fmt.Errorf("%w: too many elements", ErrMalformed)
+		if total += elements; total > maxElements || elements > uint64(len(rest)) {
+			return 0, fmt.Errorf("%w: too many elements", ErrMalformed)
 		}
 		if depth++; depth == maxDepth {
-			return fmt.Errorf("%w: nested too deeply", ErrMalformed)
+			return 0, fmt.Errorf("%w: nested too deeply", ErrMalformed)
 		}
 		left[depth] = elements
 	}
-	if len(b) > 0 {
-		return fmt.Errorf("%w: %d bytes after its end", ErrMalformed, len(b))
-	}
-	return nil
+	return len(b) - len(rest), nil
 }
 
 // header reads the head of one value: how many bytes it takes without its

@@ -263,12 +263,15 @@ func construct(ctx context.Context, state State, config func(controller string) 
 	return append(out, autoscaler), err
 }
 
-// client is a controller's client, by which it writes pods as Pods says.
+// client is a controller's client, by which it writes pods as Pods says, and workloads as Workloads does.
 func (o *Options) client(controller string, by kubernetes.Interface) kubernetes.Interface {
-	if o.Pods == nil {
-		return by
+	if o.Pods != nil {
+		by = withPods{by, o.Pods(controller)}
 	}
-	return withPods{by, o.Pods(controller)}
+	if o.Workloads != nil {
+		by = withWorkloads{by, o.Workloads(controller)}
+	}
+	return by
 }
 
 // begun runs a controller that is made, until the context ends.

@@ -28,6 +28,8 @@ type Options struct {
 	Aggregation Aggregation
 	// Pods is how a controller writes pods; nil: by requests.
 	Pods func(controller string) PodWriter
+	// Workloads is how a controller writes ReplicaSets and statuses of Deployments; nil: by requests.
+	Workloads func(controller string) WorkloadWriter
 	// Open gives a secret as it was before it was sealed.
 	Open opening
 }
