@@ -52,7 +52,7 @@ type admissionChain struct {
 }
 
 // newAdmissionChain makes the chain. Its informers are told of changes while run lasts.
-func newAdmissionChain(config Config, rights authorizer.Authorizer) (*admissionChain, error) {
+func newAdmissionChain(config Config, rights authorizer.Authorizer, speed *pace) (*admissionChain, error) {
 	c := &admissionChain{backend: config.Backend, feed: informers.NewLiveFeed(config.Backend), client: &later{}, flows: &later{}, ended: make(chan struct{})}
 	view := config.Backend.View
 	c.names = newKindNames(view)
@@ -70,7 +70,7 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer) (*admissionC
 		return nil, err
 	}
 	factory := c.factory(objects)
-	c.flow = newFlowControl(factory, flows, config.MaxRequests)
+	c.flow = newFlowControl(factory, flows, config.MaxRequests, speed)
 	plugins := admission.PluginInitializers{
 		initializer.New(withLateSchemas(client, c.names), objects, factory, rights, utilfeature.DefaultFeatureGate, newServedVersion(), c.ended, c.names),
 		webhookinitializer.NewPluginInitializer(boundedWebhooks, serviceEndpoints{view}),

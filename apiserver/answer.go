@@ -93,7 +93,7 @@ func (a *answer) encodedInTurn(ctx context.Context, obj runtime.Object) runtime.
 	if a == nil || a.turn == nil || !a.turn.taken {
 		return obj
 	}
-	return &encodedOnce{object: obj, turn: func(encode func()) error { return a.turn.all.do(ctx, a.turn.user, encode) }}
+	return &encodedOnce{object: obj, turn: func(encode func()) error { return a.turn.do(ctx, encode) }}
 }
 
 // take takes the rows of a list into account until the request ends, or refuses

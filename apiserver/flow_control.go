@@ -4,9 +4,11 @@ import (
 	"context"
 	"runtime"
 	"slices"
+	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
 	"k8s.io/apiserver/pkg/util/flowcontrol/metrics"
@@ -32,12 +34,13 @@ const flowUser = "system:controller:api-priority-and-fairness-config-consumer-v1
 type flowControl struct {
 	flowcontrol.Interface
 	shares *userShare
+	pace   *pace
 }
 
 // newFlowControl goes by the schemas and levels that informers show. As long as there are none, all share one level.
-func newFlowControl(factory clientinformers.SharedInformerFactory, client kubernetes.Interface, most int) flowControl {
+func newFlowControl(factory clientinformers.SharedInformerFactory, client kubernetes.Interface, most int, speed *pace) flowControl {
 	metrics.Register()
-	return flowControl{flowcontrol.New(factory, client.FlowcontrolV1(), most), newUserShare(most)}
+	return flowControl{flowcontrol.New(factory, client.FlowcontrolV1(), most), newUserShare(most), speed}
 }
 
 // Handle implements flowcontrol.Interface. What the leader's own controllers ask waits for nobody: others wait
@@ -52,12 +55,48 @@ func (f flowControl) Handle(ctx context.Context, digest flowcontrol.RequestDiges
 		}
 	}
 	if !slices.Contains(digest.User.GetGroups(), access.Masters) {
-		end, err := f.shares.begin(ctx, digest.User.GetName(), digest.RequestInfo)
+		end, err := f.begin(ctx, digest.User.GetName(), digest.RequestInfo)
 		if err != nil {
 			exec = func() {} // it is noted what it would have been, and refused
 		} else {
 			defer end()
 		}
+	} else if own := slices.Contains(digest.User.GetGroups(), access.Controllers) || digest.User.GetName() == admissionUser; !own && costsOf(digest.RequestInfo) > 0 {
+		f.pace.ask(digest.User.GetName())
 	}
 	f.Interface.Handle(ctx, digest, note, work, queue, exec)
+}
+
+// begin waits until a user may have one request more at work, and gives what ends it. An error is the context's. Who asks for more at a
+// time than he may has his requests begun no faster than his account allows (pace).
+func (f flowControl) begin(ctx context.Context, user string, info *request.RequestInfo) (end func(), err error) {
+	costs := costsOf(info)
+	if costs > 0 {
+		f.pace.ask(user)
+	}
+	crowded, end, err := f.shares.begin(ctx, user, info)
+	if err != nil || !crowded {
+		return end, err
+	}
+	if err := f.pace.take(ctx, user, costs); err != nil {
+		end()
+		return nil, err
+	}
+	return end, nil
+}
+
+// costsOf is what a short request costs. Of one that may be long it is nothing, since it is charged for its rows (turn).
+func costsOf(info *request.RequestInfo) time.Duration {
+	switch {
+	case !info.IsResourceRequest:
+		return readCosts
+	case info.Verb == "list" || info.Verb == "watch":
+		if info.Namespace == "" {
+			return 0
+		}
+		return readCosts
+	case info.Verb == "get":
+		return readCosts
+	}
+	return writeCosts
 }

@@ -93,12 +93,12 @@ func New(config Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	chain, err := newAdmissionChain(config, rights)
+	inTurn := newTurns()
+	chain, err := newAdmissionChain(config, rights, &inTurn.pace)
 	if err != nil {
 		return nil, fmt.Errorf("setting up admission: %w", err)
 	}
 	others := newAggregation(config)
-	inTurn := newTurns()
 	settings := genericConfig(config, known, rights, lasting, others, inTurn)
 	settings.AdmissionControl, settings.FlowControl = chain.Interface, chain.flow
 	counts := newObjectCounts(config.Backend.View, time.Now)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 
@@ -18,6 +19,7 @@ import (
 // send, or somebody else has waited for turnRows; nobody has one while a client is waited for.
 type turns struct {
 	contended atomic.Bool // somebody waits
+	pace      pace
 
 	mu    sync.Mutex
 	free  int
@@ -35,9 +37,11 @@ const (
 	rowsWithoutTurn = 128
 	// turnRows are looked at before a turn goes to whoever waits.
 	turnRows = 64
+	// turnSlice is computed before it is asked whether the user has enough left (pace): nobody else waits for longer.
+	turnSlice = time.Millisecond
 )
 
-func newTurns() *turns { return &turns{free: max(1, runtime.GOMAXPROCS(0)/2)} }
+func newTurns() *turns { return &turns{free: max(1, runtime.GOMAXPROCS(0)/2), pace: newPace()} }
 
 // take waits for a turn.
 func (t *turns) take(ctx context.Context, user string) error {
@@ -102,23 +106,15 @@ func (t *turns) done() {
 	close(next)
 }
 
-// do does something in a turn.
-func (t *turns) do(ctx context.Context, user string, f func()) error {
-	if err := t.take(ctx, user); err != nil {
-		return err
-	}
-	defer t.done()
-	f()
-	return nil
-}
-
 // turn is a request's part in them. Its methods are for one goroutine; of nil they do nothing.
 type turn struct {
 	all    *turns
 	user   string
-	looked int // rows
+	paced  bool // his account is asked
+	looked int  // rows
 	held   bool
-	taken  bool // once: the request is one of many rows
+	began  time.Time // since when it is held, or was last asked about
+	taken  bool      // once: the request is one of many rows
 }
 
 // newTurn is the part of a request that lists or watches; others have none, and what waits for nobody (flowControl) has none either.
@@ -126,13 +122,14 @@ func (t *turns) newTurn(req *http.Request, info *request.RequestInfo) *turn {
 	if info == nil || !info.IsResourceRequest || info.Verb != "list" && info.Verb != "watch" {
 		return nil
 	}
-	name := ""
+	mine := &turn{all: t, paced: true}
 	if who, ok := request.UserFrom(req.Context()); ok {
-		if name = who.GetName(); slices.Contains(who.GetGroups(), access.Controllers) {
+		if slices.Contains(who.GetGroups(), access.Controllers) {
 			return nil
 		}
+		mine.user, mine.paced = who.GetName(), !slices.Contains(who.GetGroups(), access.Masters)
 	}
-	return &turn{all: t, user: name}
+	return mine
 }
 
 // look is called before each row that is looked at or shown: the request waits for its turn when there are many.
@@ -144,16 +141,34 @@ func (t *turn) look(ctx context.Context) error {
 		return nil
 	}
 	t.taken = true
-	if t.looked%turnRows == 0 && t.all.contended.Load() {
+	if t.looked%turnRows == 0 && t.all.contended.Load() || t.overdrawn() {
 		t.pause()
 	}
 	return t.resume(ctx)
+}
+
+// overdrawn says whether the user has nothing left, once a slice was computed.
+func (t *turn) overdrawn() bool {
+	if !t.held || !t.paced || time.Since(t.began) < turnSlice {
+		return false
+	}
+	t.charge()
+	return t.all.pace.try(t.user, 0) > 0
+}
+
+func (t *turn) charge() {
+	now := time.Now()
+	if t.paced {
+		t.all.pace.charge(t.user, now.Sub(t.began))
+	}
+	t.began = now
 }
 
 // pause ends the turn for as long as the request waits for somebody.
 func (t *turn) pause() {
 	if t != nil && t.held {
 		t.held = false
+		t.charge()
 		t.all.done()
 	}
 }
@@ -163,10 +178,32 @@ func (t *turn) resume(ctx context.Context) error {
 	if t == nil || !t.taken || t.held {
 		return nil
 	}
-	if err := t.all.take(ctx, t.user); err != nil {
+	for {
+		if t.paced {
+			if err := t.all.pace.take(ctx, t.user, 0); err != nil {
+				return err
+			}
+		}
+		if err := t.all.take(ctx, t.user); err != nil {
+			return err
+		}
+		if !t.paced || t.all.pace.try(t.user, 0) <= 0 {
+			break
+		}
+		t.all.done() // the user's others have used up what was left
+	}
+	t.held, t.began = true, time.Now()
+	return nil
+}
+
+// do does something in a turn of its own, for another goroutine than that which has this one.
+func (t *turn) do(ctx context.Context, f func()) error {
+	own := turn{all: t.all, user: t.user, paced: t.paced, taken: true}
+	if err := own.resume(ctx); err != nil {
 		return err
 	}
-	t.held = true
+	defer own.pause()
+	f()
 	return nil
 }
 

@@ -43,8 +43,9 @@ func newUserShare(maxRequests int) *userShare {
 	return &userShare{most: most, lists: max(leastListsOfShare, most/listsOfShare), users: map[string]*atWork{}}
 }
 
-// begin waits until the user has room for a request, and gives what ends it; an error is the context's.
-func (u *userShare) begin(ctx context.Context, user string, info *request.RequestInfo) (end func(), err error) {
+// begin waits until the user has room for a request, and gives what ends it; an error is the context's. crowded: more of his requests
+// wait for room.
+func (u *userShare) begin(ctx context.Context, user string, info *request.RequestInfo) (crowded bool, end func(), err error) {
 	w := &waiter{ready: make(chan struct{})}
 	// A watch is at work until it has sent what is there.
 	if info.IsResourceRequest && (info.Verb == "list" || info.Verb == "watch") && info.Name == "" {
@@ -62,22 +63,20 @@ func (u *userShare) begin(ctx context.Context, user string, info *request.Reques
 	u.mu.Unlock()
 	select {
 	case <-w.ready:
-		return end, nil
 	default:
-	}
-	select {
-	case <-w.ready:
-		return end, nil
-	case <-ctx.Done():
+		select {
+		case <-w.ready:
+		case <-ctx.Done():
+		}
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if at := slices.Index(s.waiting, w); at >= 0 {
 		s.waiting = slices.Delete(s.waiting, at, at+1)
 		u.forget(user, s)
-		return nil, ctx.Err()
+		return false, nil, ctx.Err()
 	}
-	return end, nil // there was room meanwhile
+	return len(s.waiting) > 0, end, nil
 }
 
 // admit lets in who waits, as far as there is room: a list that has to wait holds nobody up who does not list.

@@ -17,7 +17,7 @@ func TestOneUsersShare(t *testing.T) {
 	u := &userShare{most: 3, lists: 1, users: map[string]*atWork{}}
 	begin := func(user string, info *request.RequestInfo) func() {
 		t.Helper()
-		end, err := u.begin(t.Context(), user, info)
+		_, end, err := u.begin(t.Context(), user, info)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,10 +41,13 @@ func TestOneUsersShare(t *testing.T) {
 	waits("storm", 2)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := u.begin(ended, "storm", aGet); err == nil {
+	if _, _, err := u.begin(ended, "storm", aGet); err == nil {
 		t.Error("a request that is over is let in where there is no room")
 	}
-	calm := begin("calm", aList)
+	crowded, calm, err := u.begin(t.Context(), "calm", aList)
+	if err != nil || crowded {
+		t.Errorf("another one is crowded: %t, %v", crowded, err)
+	}
 
 	ends[0]() // a list: the one that waits comes first
 	ends = append(ends[1:], <-list)
@@ -57,4 +60,40 @@ func TestOneUsersShare(t *testing.T) {
 	if len(u.users) != 0 {
 		t.Errorf("users are remembered who ask nothing: %v", u.users)
 	}
+}
+
+// Who asks for more at a time than he may is told so, and who does not, not.
+func TestCrowdedShare(t *testing.T) {
+	u := &userShare{most: 1, lists: 1, users: map[string]*atWork{}}
+	crowded, end, err := u.begin(t.Context(), "storm", aGet)
+	if err != nil || crowded {
+		t.Fatalf("the first is crowded: %t, %v", crowded, err)
+	}
+	type begun struct {
+		crowded bool
+		end     func()
+	}
+	let := make(chan begun)
+	for i := range 2 {
+		go func() {
+			crowded, end, err := u.begin(t.Context(), "storm", aGet)
+			if err != nil {
+				t.Error(err)
+			}
+			let <- begun{crowded, end}
+		}()
+		eventually(t, "it waits", func() bool {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			return len(u.users["storm"].waiting) == i+1
+		})
+	}
+	for _, want := range []bool{true, false} {
+		end()
+		b := <-let
+		if end = b.end; b.crowded != want {
+			t.Errorf("with others waiting: %t, it is crowded: %t", want, b.crowded)
+		}
+	}
+	end()
 }

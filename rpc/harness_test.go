@@ -43,6 +43,8 @@ type cluster struct {
 	samples []string
 	status  map[string][]string // by UID, every status that was committed
 	refuse  error               // of WorkerStatus
+	out     string              // the node that is not heard any more
+	onHello func()              // while a worker registers
 	hellos  []Hello
 	gone    []string
 	reports map[string][]string
@@ -131,9 +133,33 @@ func (h *handler) Status(context.Context, *StatusRequest) (*StatusResponse, erro
 
 func (h *handler) WorkerHello(_ context.Context, hello *Hello) error {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.hellos = append(h.hellos, *hello)
+	during := h.onHello
+	h.mu.Unlock()
+	if during != nil {
+		during()
+	}
 	return nil
+}
+
+// mayBeHeard is ServerConfig.Refuse.
+func (h *handler) mayBeHeard(id *pki.Identity) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if id.Name == h.out {
+		return fmt.Errorf("%w: %s is out", ErrForbidden, id.Name)
+	}
+	return nil
+}
+
+// putOut has the servers hear a node no more.
+func (c *cluster) putOut(node string, servers ...*testServer) {
+	c.mu.Lock()
+	c.out = node
+	c.mu.Unlock()
+	for _, s := range servers {
+		s.AskAgain(node)
+	}
 }
 
 func (h *handler) WorkerStatus(_ context.Context, _ string, b *StatusBatch) error {
@@ -225,7 +251,7 @@ func startServer(t *testing.T, c *cluster, name string, tls *pki.Source) *testSe
 		tls = oneCA(t).source(pki.Server, name)
 	}
 	h := &handler{cluster: c}
-	s, err := NewServer(ServerConfig{Name: name, Servers: h, Workers: h, TLS: tls, Heartbeat: time.Second, Services: &ServicesSource{
+	s, err := NewServer(ServerConfig{Name: name, Servers: h, Workers: h, Refuse: h.mayBeHeard, TLS: tls, Heartbeat: time.Second, Services: &ServicesSource{
 		Load: h.loadServices, Topology: func(node string) map[string]string { return map[string]string{"zone": "of-" + node} },
 	}})
 	if err != nil {

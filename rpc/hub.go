@@ -372,6 +372,6 @@ func (h *Hub) acceptTunnel(ctx context.Context, a *TunnelAccept, fs frames) erro
 	case <-released:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 }

@@ -58,6 +58,7 @@ type Server struct {
 	tls    *tls.Config
 	// servers answers those whose certificate is a server's, workers all others.
 	servers, workers *grpc.Server
+	callers          *callers
 
 	ctx    context.Context // ends with Stop
 	cancel context.CancelFunc
@@ -96,7 +97,7 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.TLS == nil {
 		return nil, errNoCertificate
 	}
-	s := &Server{Hub: newHub(c.Logger, c.Heartbeat, c.Services), config: c, log: c.Logger}
+	s := &Server{Hub: newHub(c.Logger, c.Heartbeat, c.Services), config: c, log: c.Logger, callers: &callers{refuse: c.Refuse}}
 	var err error
 	if s.tls, err = serverConfig(c.TLS); err != nil {
 		return nil, fmt.Errorf("rpc with TLS: %w", err)
@@ -239,7 +240,12 @@ func (s *Server) workerTunnel(st grpc.ServerStream) error {
 	if err := mayBeNode(st.Context(), a.Node); err != nil {
 		return err
 	}
-	return s.Hub.acceptTunnel(st.Context(), a, st)
+	ctx, leave, err := s.callers.enter(st.Context(), a.Node)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return s.Hub.acceptTunnel(ctx, a, st)
 }
 
 // connect serves one worker's stream until it ends.
@@ -252,6 +258,11 @@ func (s *Server) connect(st grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
+	ctx, leave, err := s.callers.enter(ctx, hello.Name)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if err := s.config.Workers.WorkerHello(ctx, hello); err != nil {
 		return fmt.Errorf("registering node %s: %w", hello.Name, err)
 	}

@@ -46,6 +46,7 @@ func TestCluster(t *testing.T) {
 		{"workloads are kept", workloadsAreKept},
 		{"certificates are signed", certificatesAreSigned(authority)},
 		{"the cluster's own services are kept", ownServicesAreKept},
+		{"a group that is served here is available", localAPIServiceIsAvailable},
 		{"a new leader furnishes nothing anew and goes on", newLeaderGoesOn},
 		{"a server that stops loses nothing", stopLosesNothing},
 		{"without a quorum nothing is done", noQuorum},

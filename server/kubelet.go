@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/berth-dev/berth/pki"
 )
 
 const (
@@ -75,13 +77,27 @@ func (s *Server) dialKubelet(ctx context.Context, k *kubelet) (net.Conn, error) 
 	if err != nil {
 		return nil, unreachable(k.node, err)
 	}
-	to := tls.Dialer{Config: s.config.TLS.KubeletConfig(k.node, k.host, s.config.SignedKubelets, s.checkRevoked)}
+	bound := &boundConn{}
+	accept := func(id *pki.Identity) error {
+		bound.id = id
+		return s.checkRevoked(id)
+	}
+	to := tls.Dialer{Config: s.config.TLS.KubeletConfig(k.node, k.host, s.config.SignedKubelets, accept)}
 	conn, err := to.DialContext(within, "tcp", net.JoinHostPort(address, strconv.Itoa(int(k.port))))
 	if err != nil {
 		return nil, unreachable(k.node, err)
 	}
-	bound := &boundConn{Conn: conn}
-	bound.forget = context.AfterFunc(ctx, func() { _ = bound.end() }) // whoever reads or writes is told
+	bound.Conn = conn
+	forget := s.kubelets.add(k.node, bound)
+	over := context.AfterFunc(ctx, func() { _ = bound.end() }) // whoever reads or writes is told
+	bound.forget = func() {
+		over()
+		forget()
+	}
+	if err := bound.refused(s.checkRevoked); err != nil { // since it was accepted
+		_ = bound.Close() // the first error is the one that matters
+		return nil, unreachable(k.node, err)
+	}
 	return bound, nil
 }
 
@@ -115,8 +131,17 @@ func proxyable(ctx context.Context, host string) (string, error) {
 // twice: by who has it, and by who has streams on it.
 type boundConn struct {
 	net.Conn
-	forget func() bool
+	id     *pki.Identity // the kubelet's; nil: it shows a certificate of somebody else's
+	forget func()
 	once   sync.Once
+}
+
+// refused says why a connection is not good any more that was. It is good if nobody knows whose it is.
+func (c *boundConn) refused(refuse func(id *pki.Identity) error) error {
+	if c.id == nil {
+		return nil
+	}
+	return refuse(c.id)
 }
 
 // Close implements net.Conn.
@@ -128,6 +153,49 @@ func (c *boundConn) Close() error {
 func (c *boundConn) end() (err error) {
 	c.once.Do(func() { err = c.Conn.Close() })
 	return err
+}
+
+// openKubelets are the connections to kubelets, by their nodes. The zero value has none.
+type openKubelets struct {
+	mu   sync.Mutex
+	open map[string]map[*boundConn]struct{}
+}
+
+// add takes note of a connection until forget is called.
+func (o *openKubelets) add(node string, c *boundConn) (forget func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.open == nil {
+		o.open = map[string]map[*boundConn]struct{}{}
+	}
+	if o.open[node] == nil {
+		o.open[node] = map[*boundConn]struct{}{}
+	}
+	o.open[node][c] = struct{}{}
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if delete(o.open[node], c); len(o.open[node]) == 0 {
+			delete(o.open, node)
+		}
+	}
+}
+
+// askAgain ends the connections to node's kubelet that refuse says no to, and those to a kubelet of which nobody knows whose it is, if
+// the node is named: it was revoked. Of an empty name it ends those of all nodes that refuse says no to.
+func (o *openKubelets) askAgain(node string, refuse func(id *pki.Identity) error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for of, conns := range o.open {
+		if node != "" && of != node {
+			continue
+		}
+		for c := range conns {
+			if c.refused(refuse) != nil || c.id == nil && node != "" {
+				go func() { _ = c.end() }() // whoever reads or writes is told; TLS may say goodbye for seconds
+			}
+		}
+	}
 }
 
 // kubeletLog asks a kubelet for a container's log.

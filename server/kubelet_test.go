@@ -176,8 +176,42 @@ func TestKubeletsAreAsked(t *testing.T) {
 	if code, body := strict.call(strictServer, http.MethodGet, pods+"p/log", "", true); code != 503 || !strings.Contains(body, "its certificate is not from the cluster's CA") {
 		t.Errorf("where it has to be signed: %d %s", code, body)
 	}
+	revokedKubeletIsLeft(t, c, s)
 	k.Close()
 	if code, body := c.call(s, http.MethodGet, pods+"p/log", "", true); code != 503 || !strings.Contains(body, "the kubelet of node k1 does not answer") {
 		t.Errorf("when it is gone: %d %s", code, body)
+	}
+}
+
+// revokedKubeletIsLeft: what is open to the kubelet of a node ends when the node is revoked.
+func revokedKubeletIsLeft(t *testing.T, c *testCluster, s *Server) {
+	t.Helper()
+	k, err := s.kubeletOf("k1")
+	if err != nil || k == nil {
+		t.Fatal(k, err)
+	}
+	conn, err := s.dialKubelet(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	known := func() bool {
+		s.kubelets.mu.Lock()
+		defer s.kubelets.mu.Unlock()
+		_, ok := s.kubelets.open["k1"][conn.(*boundConn)]
+		return ok
+	}
+	if !known() {
+		t.Error("the connection is not known")
+	}
+	if code, body := c.call(s, http.MethodPost, "/berth/v1/revoked-nodes/k1", "", true); code != 200 {
+		t.Fatalf("revoking it: %d %s", code, body)
+	}
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("when its node is revoked: %v", err)
+	}
+	_ = conn.Close()
+	if known() {
+		t.Error("the connection is remembered")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/rpc"
@@ -68,6 +69,30 @@ func ownServicesAreKept(t *testing.T, c *testCluster) {
 	if !went || l.Horizon >= v.Revision() {
 		t.Errorf("of what went since %d (the state is at %d) is known: %+v", l.Horizon, l.Revision, l.Gone)
 	}
+}
+
+// localAPIServiceIsAvailable: an APIService whose service was taken away says that the group is served here.
+func localAPIServiceIsAvailable(t *testing.T, c *testCluster) {
+	leader := c.leader()
+	had := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionFalse, Reason: "ServiceNotFound"}
+	o := &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: "v1.apps", UID: "apps"},
+		Spec:       apiregistrationv1.APIServiceSpec{Group: "apps", Version: "v1", GroupPriorityMinimum: 2000, VersionPriority: 10},
+		Status:     apiregistrationv1.APIServiceStatus{Conditions: []apiregistrationv1.APIServiceCondition{had}},
+	}
+	raw, err := o.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.propose(leader, &fsm.PutObject{Resource: fsm.APIServices, Create: true, Raw: raw})
+	await(t, leader, "it to be available", func(v *fsm.View) bool {
+		o, ok := v.Objects.Get(fsm.ObjectKey(fsm.APIServices, "", "v1.apps"))
+		if !ok {
+			return false
+		}
+		c := o.Value.(*apiregistrationv1.APIService).Status.Conditions
+		return len(c) == 1 && c[0].Status == apiregistrationv1.ConditionTrue && c[0].Reason == "Local"
+	})
 }
 
 // endpointsOfTheAPI: those of the first family are in Endpoints, too, by their ports, until they are others.

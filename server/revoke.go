@@ -80,10 +80,17 @@ func (s *Server) checkRevoked(id *pki.Identity) error {
 	return nil
 }
 
-// endRevoked ends the stream of a node whose certificates were revoked a moment ago. One that has
-// another certificate comes back.
+// endRevoked ends what a node has open whose certificates were revoked a moment ago: its stream, tunnels to it, and connections to its
+// kubelet. One that has another certificate comes back.
 func (s *Server) endRevoked(o *fsm.Object) {
 	if node := fsm.RevokedNode(o); node != "" {
-		s.rpc.Hub.Renew(node, fmt.Errorf("%w: node %s: %w", rpc.ErrForbidden, node, errRevoked))
+		s.rpc.AskAgain(node)
+		s.kubelets.askAgain(node, s.checkRevoked)
 	}
+}
+
+// endAllRevoked is endRevoked where it is not known what has changed.
+func (s *Server) endAllRevoked() {
+	s.rpc.AskAgain("")
+	s.kubelets.askAgain("", s.checkRevoked)
 }

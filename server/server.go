@@ -45,6 +45,7 @@ type Server struct {
 	rpc      *rpc.Server
 	peers    *rpc.Pool
 	tunneler *rpc.Tunneler
+	kubelets openKubelets
 	api      *apiserver.Server
 
 	reads *shared

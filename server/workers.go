@@ -293,6 +293,7 @@ func (s *Server) pushLoop(ctx context.Context) {
 			s.pushed.Store(at)
 			s.rpc.Hub.Resync(at)
 			s.renewAll()
+			s.endAllRevoked()
 			continue
 		}
 		for i := range changes {

@@ -19,6 +19,7 @@ import (
 	aggregatorclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	aggregatorinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
 	aggregatorlisters "k8s.io/kube-aggregator/pkg/client/listers/apiregistration/v1"
+	local "k8s.io/kube-aggregator/pkg/controllers/status/local"
 	availabilitymetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
@@ -54,20 +55,28 @@ const (
 	authenticationReader = "extension-apiserver-authentication-reader"
 )
 
-// newAvailability makes Kubernetes' own controller that says which servers of others' answer.
+// newAvailability makes Kubernetes' own controllers that say which servers of others' answer, and of what has no service that it is
+// served here.
 func newAvailability(config *rest.Config, f factory, feed *informers.Feed, o Aggregation) (begun, error) {
 	client, err := aggregatorclient.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client of the controller %s: %w", availability, err)
 	}
 	services := &apiServices{events: feed.Add(informers.InNoNamespace(fsm.APIServices))}
-	c, err := remote.New(services, f.Core().V1().Services(), f.Discovery().V1().EndpointSlices(), client.ApiregistrationV1(),
-		nil, o.Certificate, resolving(o.Resolve), availabilitymetrics.New())
+	measured := availabilitymetrics.New()
+	others, err := remote.New(services, f.Core().V1().Services(), f.Discovery().V1().EndpointSlices(), client.ApiregistrationV1(),
+		nil, o.Certificate, resolving(o.Resolve), measured)
 	if err != nil {
 		return nil, fmt.Errorf("controller %s: %w", availability, err)
 	}
+	own, err := local.New(services, client.ApiregistrationV1(), measured)
+	if err != nil {
+		return nil, fmt.Errorf("controller %s, of what is served here: %w", availability, err)
+	}
 	return func(ctx context.Context) {
-		guard.Together(ctx, services.again, func(ctx context.Context) { c.Run(availabilityWorkers, ctx.Done()) })
+		guard.Together(ctx, services.again,
+			func(ctx context.Context) { others.Run(availabilityWorkers, ctx.Done()) },
+			func(ctx context.Context) { own.Run(availabilityWorkers, ctx.Done()) })
 	}, nil
 }
 
