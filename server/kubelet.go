@@ -18,6 +18,7 @@ import (
 	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -192,7 +193,7 @@ func (o *openKubelets) askAgain(node string, refuse func(id *pki.Identity) error
 		}
 		for c := range conns {
 			if c.refused(refuse) != nil || c.id == nil && node != "" {
-				go func() { _ = c.end() }() // whoever reads or writes is told; TLS may say goodbye for seconds
+				go func() { _ = guard.Caught(c.end) }() // whoever reads or writes is told; TLS may say goodbye for seconds
 			}
 		}
 	}

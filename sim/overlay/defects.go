@@ -150,8 +150,8 @@ func workloads() []Mutant {
 			"\tif i == nil {\n\t\treturn true\n\t}\n",
 			"\tif i == nil {\n\t\treturn true\n\t}\n\tif pod, ok := now.(*corev1.Pod); ON && ok && old != nil && pod.Status.Phase == corev1.PodRunning {\n\t\treturn false\n\t}\n"}},
 		{"times-pass-at-the-begin", "who leads anew leaves out the times at which Jobs were to be made for a minute", Edit{"workloads/controllers.go",
-			"\t\t\treturn cronjob.NewControllerV2(ctx, f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), c)\n",
-			"\t\t\tmade, err := cronjob.NewControllerV2(ctx, f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), c)\n\t\t\tif ON {\n\t\t\t\treturn mutantLate{made}, err\n\t\t\t}\n" +
+			"\t\t\treturn cronjob.NewControllerV2(ctx, f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), withKnownJobs{c, f.Batch()})\n",
+			"\t\t\tmade, err := cronjob.NewControllerV2(ctx, f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), withKnownJobs{c, f.Batch()})\n\t\t\tif ON {\n\t\t\t\treturn mutantLate{made}, err\n\t\t\t}\n" +
 				"\t\t\treturn made, err\n"}},
 	}
 }
