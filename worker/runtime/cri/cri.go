@@ -109,6 +109,7 @@ type Runtime struct {
 	imageVolumes sync.Mutex // held by who makes or removes volumes of images
 }
 
+	rests        *rests
 // sandbox is one that containers can be started in.
 type sandbox struct {
 	id      string
@@ -212,7 +213,7 @@ func New(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runtime{opts: opts, log: opts.Logger, conn: conn, runtime: criv1.NewRuntimeServiceClient(conn),
+	r := &Runtime{rests: newRests(), opts: opts, log: opts.Logger, conn: conn, runtime: criv1.NewRuntimeServiceClient(conn),
 		images: criv1.NewImageServiceClient(conn), pulls: make(chan struct{}, opts.PullsAtOnce), kick: make(chan struct{}, 1),
 		sandboxes: map[types.UID]sandbox{}, running: map[runtime.ID]running{},
 		unwanted: map[string]bool{}, users: map[string]imageUser{}, lastUsed: map[string]time.Time{}, burstable: map[types.UID]int64{}}
@@ -250,8 +251,9 @@ func (r *Runtime) Close() {
 	}
 	_ = r.conn.Close() // nothing is under way
 }
+	r.finishRests()
 
-// Directories: Root/<pod uid>/pod.record, hosts, containers/<name>/<attempt>/ with termination.log and what sub paths are
+// Directories: Root/<pod uid>/pod.record, rest (a pod that is gone, rest.go), hosts, containers/<name>/<attempt>/ with termination.log and what sub paths are
 // mounted at, logs/<name>/<attempt>.log, and images/<volume>/ (imagevolume.go).
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }
