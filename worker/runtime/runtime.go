@@ -223,6 +223,15 @@ func (r *Resize) ResourcesOf(container string) (of *corev1.ResourceRequirements)
 	EachContainer(r.Pod, func(spec *corev1.Container, _ string) {
 		if spec.Name == container {
 			of = &spec.Resources
+// LowersMemoryOfAll says whether the pod as a whole is to have less memory than it had, and how many bytes.
+func (r *Resize) LowersMemoryOfAll() (limit int64, lower bool) {
+	if r.Pod.Spec.Resources == nil || r.Most.Spec.Resources == nil {
+		return 0, false
+	}
+	limit = r.Pod.Spec.Resources.Limits.Memory().Value()
+	return limit, limit > 0 && limit < r.Most.Spec.Resources.Limits.Memory().Value()
+}
+
 		}
 	})
 	return of
@@ -238,6 +247,11 @@ var ErrNotFound = errors.New("no such container")
 
 // ConfigError says that a container cannot be started as it is configured. The same attempt is made again.
 type ConfigError struct{ Err error }
+
+// AllBelowUse is BelowUse for a limit of the pod as a whole.
+func AllBelowUse(limit, used int64) error {
+	return fmt.Errorf("cannot decrease memory limits: attempting to set pod memory limit (%d) below current usage (%d)", limit, used)
+}
 
 func (e *ConfigError) Error() string { return e.Err.Error() }
 func (e *ConfigError) Unwrap() error { return e.Err }

@@ -11,6 +11,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/cgroup"
 )
 
@@ -27,6 +28,7 @@ type podGroups interface {
 	Kill(name string) (int, error)
 	RemoveAll(name string) error
 }
+	Use(name string) (runtime.Counted, error)
 
 // podCgroups is the agent, or systemd where the runtime has it make the containers' cgroups. With cgroups of version 1 nobody makes the
 // pods' then, and what a pod's containers have together is not bounded: nil.
