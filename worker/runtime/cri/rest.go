@@ -240,7 +240,8 @@ func (r *Runtime) removeRest(ctx context.Context, pod types.UID) error {
 	return err
 }
 
-// removeRecords has the runtime forget a pod, and removes its logs and its object. What says that it is to be forgotten goes last.
+// removeRecords has the runtime forget a pod, and removes its logs and its object. containerd stops what it removes: the network's plugins run once
+// more, as with a kubelet, and find nothing.
 func (r *Runtime) removeRecords(ctx context.Context, pod types.UID) error {
 	boxes, err := r.sandboxesOf(ctx, pod)
 	if err != nil {
