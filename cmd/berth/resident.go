@@ -15,6 +15,9 @@ import (
 // startSettled is how long after its start an agent has done what it does once.
 const startSettled = 10 * time.Second
 
+// pieceBytes is how much of the program's file is mapped at most for each byte of it that is used.
+const pieceBytes = 128 << 10
+
 // letGoOfStart gives the pages of the program's own file back that the start has touched, once it is over: they are most of what a worker has
 // resident, and what of them is used is mapped again from the page cache. The returned function sees to it that nothing is given back any more.
 func letGoOfStart(log hclog.Logger) (stop func()) {
@@ -48,8 +51,11 @@ func unmapProgram() (bytes int64, err error) {
 		if !m.clean() {
 			continue
 		}
-		if _, _, e := unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); e != 0 {
-			return bytes, fmt.Errorf("giving back %x-%x of %s: %w", m.from, m.to, program, e)
+		if err := m.inPieces(); err != nil {
+			return bytes, err
+		}
+		if err := advise(m.from, m.to, unix.MADV_DONTNEED); err != nil {
+			return bytes, err
 		}
 		bytes += m.residentBytes
 	}
@@ -68,6 +74,24 @@ type mapping struct {
 // clean says whether nothing is lost when its pages go: nobody writes to it or has.
 func (m *mapping) clean() bool {
 	return m.known && m.ownBytes == 0 && strings.HasPrefix(m.mode, "r-") && strings.HasSuffix(m.mode, "p")
+}
+
+// inPieces makes many mappings of one: since Linux 6.18 the kernel maps as much around a byte as lies together in the page cache, which is 2 MiB, but
+// not beyond the mapping. What tells a piece from the next is whether a dump of the process has it; the file's pages are in none, but for the first.
+func (m *mapping) inPieces() error {
+	for at := m.from + pieceBytes; at < m.to; at += 2 * pieceBytes {
+		if err := advise(at, min(at+pieceBytes, m.to), unix.MADV_DONTDUMP); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func advise(from, to uintptr, advice uintptr) error {
+	if _, _, e := unix.Syscall(unix.SYS_MADVISE, from, to-from, advice); e != 0 {
+		return fmt.Errorf("advice %d of memory at %x to %x: %w", advice, from, to, e)
+	}
+	return nil
 }
 
 // mappingsOf are those of a file, of what the kernel tells of a process's memory (smaps).
@@ -99,10 +123,10 @@ func mappingsOf(smaps io.Reader, path string) ([]mapping, error) {
 		switch name {
 		case "Rss:":
 			m.residentBytes = kib << 10
-		case "Private_Dirty:":
+		case "Anonymous:": // not Private_Dirty, which is also what the disk does not have yet of a new file
 			m.known = true
 			m.ownBytes += kib << 10
-		case "Anonymous:", "Swap:", "Locked:":
+		case "Swap:", "Locked:":
 			m.ownBytes += kib << 10
 		}
 	}

@@ -11,8 +11,8 @@ func TestMappings(t *testing.T) {
 	const text = `00400000-02a00000 r-xp 00000000 fd:01 42                                /opt/my berth
 Size:              38912 kB
 Rss:               20000 kB
-Private_Clean:     20000 kB
-Private_Dirty:         0 kB
+Private_Clean:     19000 kB
+Private_Dirty:      1000 kB
 Anonymous:             0 kB
 Swap:                  0 kB
 Locked:                0 kB
@@ -25,10 +25,10 @@ Anonymous:             4 kB
 Rss:                 100 kB
 05100000-05200000 rw-p 04c00000 fd:01 42                                /opt/my berth
 Rss:                 300 kB
-Private_Dirty:         0 kB
+Anonymous:             0 kB
 05200000-05300000 r--p 04c00000 fd:01 42                                /opt/my berth
 Rss:                   0 kB
-Private_Dirty:         0 kB
+Anonymous:             0 kB
 Swap:                  8 kB
 7f0000000000-7f0000001000 r-xp 00000000 fd:01 43                         /usr/lib/libc.so
 Rss:                   4 kB
