@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
+	"github.com/berth-dev/berth/worker/runtime/hugepages"
 	"github.com/berth-dev/berth/worker/runtime/process"
 )
 
@@ -154,6 +156,13 @@ func newNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
 		return nil, err
 	}
 	machine.Info.SystemUUID = id
+	if h, ok := rt.(runtime.Hugepager); ok && h.Hugepages() {
+		pools, err := hugepages.Read(hugepages.Dir)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(machine.Capacity, hugepages.Capacity(pools))
+	}
 	var unready string
 	cfg, version := c.Node, c.Node.Version
 	if checkup, ok := rt.(runtime.Checkup); ok {

@@ -366,6 +366,13 @@ func TestNodeObject(t *testing.T) {
 	if len(n.Status.Conditions) != 4 || len(n.Status.Addresses) != 3 || n.Status.NodeInfo.KernelVersion == "" {
 		t.Errorf("status is %+v", n.Status)
 	}
+	cfg.Capacity["memory"], cfg.Capacity["hugepages-2Mi"] = resource.MustParse("4Gi"), resource.MustParse("1Gi")
+	if n, err = NewNode(cfg, m, epoch); err != nil {
+		t.Fatal(err)
+	}
+	if memory, all := n.Status.Allocatable.Memory(), n.Status.Capacity.Memory(); memory.String() != "3Gi" || all.String() != "4Gi" {
+		t.Errorf("beside hugepages %s of memory are for pods, of %s", memory, all)
+	}
 	cfg.Reserved["memory"] = resource.MustParse("1Pi")
 	if _, err := NewNode(cfg, m, epoch); err == nil || !strings.Contains(err.Error(), "reserved") {
 		t.Errorf("more reserved than there is: %v", err)

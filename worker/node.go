@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime/hugepages"
 )
 
 // DefaultMaxPods is how many pods a node takes unless its capacity says otherwise.
@@ -68,6 +69,7 @@ func NewNode(cfg NodeConfig, m Machine, now time.Time) (*corev1.Node, error) {
 		left.Sub(q)
 		allocatable[name] = left
 	}
+	withoutHugepages(allocatable)
 	n.Status.Capacity, n.Status.Allocatable = capacity, allocatable
 	for _, a := range cfg.Addresses {
 		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
@@ -78,6 +80,25 @@ func NewNode(cfg NodeConfig, m Machine, now time.Time) (*corev1.Node, error) {
 	n.Status.NodeInfo.ContainerRuntimeVersion = cfg.Runtime
 	n.Status.Conditions = NodeConditions(Pressure{}, nil, now)
 	return n, nil
+}
+
+// withoutHugepages takes what is kept for hugepages from the memory that pods may have of other pages, as in Kubernetes.
+func withoutHugepages(allocatable corev1.ResourceList) {
+	memory, ok := allocatable[corev1.ResourceMemory]
+	if !ok {
+		return
+	}
+	left := memory.DeepCopy()
+	// order does not matter: it is a sum.
+	for name, q := range allocatable {
+		if hugepages.Is(name) {
+			left.Sub(q)
+		}
+	}
+	if left.Sign() < 0 {
+		left = *resource.NewQuantity(0, resource.BinarySI)
+	}
+	allocatable[corev1.ResourceMemory] = left
 }
 
 // Pressure says what the machine is short of.

@@ -73,7 +73,7 @@ func (v *Volumes) of(pod types.UID) *podVolumes {
 func (v *Volumes) refuse(pod *corev1.Pod) *runtime.Refusal {
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
-		if field, why := unsupported(vol); why != "" {
+		if field, why := unsupported(pod, vol); why != "" {
 			return &runtime.Refusal{Reason: "FailedMount",
 				Message: fmt.Sprintf("spec.volumes[%d].%s: volume %q cannot be served on this node: %s", i, field, vol.Name, why)}
 		}
@@ -81,15 +81,18 @@ func (v *Volumes) refuse(pod *corev1.Pod) *runtime.Refusal {
 	return nil
 }
 
-func unsupported(vol *corev1.Volume) (field, why string) {
+func unsupported(pod *corev1.Pod, vol *corev1.Volume) (field, why string) {
 	switch s := &vol.VolumeSource; {
 	case s.PersistentVolumeClaim != nil, s.Ephemeral != nil: // which volume it is the servers say when it is mounted
 	case s.NFS != nil: // whether it can be mounted is found out then
 	case s.Image != nil: // the runtime says whether it has such volumes
-	case s.EmptyDir != nil && s.EmptyDir.Medium == corev1.StorageMediumMemory && os.Geteuid() != 0:
-		return "emptyDir.medium", "memory needs an agent that runs as root"
-	case s.EmptyDir != nil && s.EmptyDir.Medium != corev1.StorageMediumMemory && s.EmptyDir.Medium != corev1.StorageMediumDefault:
-		return "emptyDir.medium", fmt.Sprintf("there is no medium %q", s.EmptyDir.Medium)
+	case s.EmptyDir != nil:
+		if _, _, err := memoryOf(pod, s.EmptyDir); err != nil {
+			return "emptyDir.medium", err.Error()
+		}
+		if s.EmptyDir.Medium != corev1.StorageMediumDefault && os.Geteuid() != 0 {
+			return "emptyDir.medium", "memory needs an agent that runs as root"
+		}
 	case s.Projected != nil:
 		for i := range s.Projected.Sources {
 			p := &s.Projected.Sources[i]
@@ -97,7 +100,7 @@ func unsupported(vol *corev1.Volume) (field, why string) {
 				return fmt.Sprintf("projected.sources[%d]", i), "only configMap, secret, downwardAPI and serviceAccountToken are projected"
 			}
 		}
-	case s.EmptyDir == nil && s.HostPath == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil:
+	case s.HostPath == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil:
 		return "name", "this node has only emptyDir, hostPath, configMap, secret, downwardAPI, projected, nfs, image and claimed volumes"
 	}
 	return "", ""
@@ -185,7 +188,11 @@ func (v *Volumes) prepare(ctx context.Context, r *resolver, vol *corev1.Volume) 
 	case s.NFS != nil:
 		return v.nfs(ctx, r.pod.UID, vol.Name, s.NFS, nil, s.NFS.ReadOnly)
 	case s.EmptyDir != nil:
-		return dir, emptyDir(dir, s.EmptyDir, group)
+		kind, options, err := memoryOf(r.pod, s.EmptyDir)
+		if err != nil {
+			return "", err
+		}
+		return dir, emptyDir(dir, kind, options, group)
 	case s.ConfigMap != nil:
 		files, err := r.configMapFiles(ctx, s.ConfigMap.Name, s.ConfigMap.Items, s.ConfigMap.Optional)
 		return dir, published(dir, files, err, s.ConfigMap.DefaultMode, group)
@@ -199,7 +206,7 @@ func (v *Volumes) prepare(ctx context.Context, r *resolver, vol *corev1.Volume) 
 		files, err := r.projectedFiles(ctx, s.Projected, v.of(r.pod.UID))
 		return dir, published(dir, files, err, s.Projected.DefaultMode, group)
 	}
-	_, why := unsupported(vol)
+	_, why := unsupported(r.pod, vol)
 	return "", errors.New(why)
 }
 

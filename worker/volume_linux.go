@@ -7,12 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/hugepages"
 	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
@@ -73,24 +75,42 @@ func giveToGroup(root *os.Root, group *int64, bits fs.FileMode) error {
 	return give(".", fi)
 }
 
-// emptyDir makes the volume, once: what the pod does with it afterwards is the pod's.
-func emptyDir(dir string, s *corev1.EmptyDirVolumeSource, group *int64) error {
+// memoryOf is which file system in memory an emptyDir is, and its options; empty: it is on the node's disk.
+func memoryOf(pod *corev1.Pod, s *corev1.EmptyDirVolumeSource) (kind, options string, err error) {
+	switch {
+	case s.Medium == corev1.StorageMediumDefault:
+		return "", "", nil
+	case s.Medium == corev1.StorageMediumMemory:
+		kind, options = "tmpfs", "mode=0777"
+	case strings.HasPrefix(string(s.Medium), string(corev1.StorageMediumHugePages)):
+		size, err := hugepages.OfVolume(pod, s.Medium)
+		if err != nil {
+			return "", "", err
+		}
+		kind, options = "hugetlbfs", fmt.Sprintf("mode=0777,pagesize=%d", size)
+	default:
+		return "", "", fmt.Errorf("there is no medium %q", s.Medium)
+	}
+	if s.SizeLimit != nil && s.SizeLimit.Sign() > 0 {
+		options = fmt.Sprintf("%s,size=%d", options, s.SizeLimit.Value())
+	}
+	return kind, options, nil
+}
+
+// emptyDir makes the volume, once: what the pod does with it afterwards is the pod's. kind is its file system in memory; empty: it has none.
+func emptyDir(dir, kind, options string, group *int64) error {
 	err := os.Mkdir(dir, 0o777) // #nosec G301 -- whoever the containers run as has to get there
 	if err != nil && !os.IsExist(err) {
 		return err
 	}
 	made := err == nil
-	if s.Medium == corev1.StorageMediumMemory {
+	if kind != "" {
 		mounted, err := isMounted(dir)
 		if err != nil {
 			return err
 		}
 		if !mounted {
-			options := "mode=0777"
-			if s.SizeLimit != nil && s.SizeLimit.Sign() > 0 {
-				options = fmt.Sprintf("%s,size=%d", options, s.SizeLimit.Value())
-			}
-			if err := unix.Mount("berth", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+			if err := unix.Mount("berth", dir, kind, unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 				return fmt.Errorf("mounting its file system in memory: %w", err)
 			}
 			made = true

@@ -3,11 +3,16 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/worker/runtime/hugepages"
 )
 
 // Modes and owners are those that Kubernetes gives volumes, and a limit is kept in memory as on disk.
@@ -96,6 +101,37 @@ containers:
 	removed = true
 	if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(b), v.Root) {
 		t.Errorf("something is mounted still: %v", err)
+	}
+}
+
+// A volume of hugepages is a file system of theirs, of the size that is asked for.
+func TestVolumesOfHugepages(t *testing.T) {
+	pools, err := hugepages.Read(hugepages.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() != 0 || len(pools) == 0 {
+		t.Skip("only root mounts, and only pages that the machine knows")
+	}
+	v := &Volumes{Root: filepath.Join(t.TempDir(), "pods")}
+	for _, p := range pools {
+		r := testResolver(t, fmt.Sprintf("volumes: [{name: huge, emptyDir: {medium: HugePages, sizeLimit: %[2]d}}]\n"+
+			"containers: [{name: main, resources: {requests: {%[1]s: 0}}, volumeMounts: [{name: huge, mountPath: /huge}]}]",
+			hugepages.Resource(p.PageBytes), 2*p.PageBytes))
+		if x := v.refuse(r.pod); x != nil {
+			t.Fatalf("refused: %+v", x)
+		}
+		_, err := v.mounts(t.Context(), r, &r.pod.Spec.Containers[0], nil)
+		var at unix.Statfs_t
+		if err == nil {
+			err = unix.Statfs(filepath.Join(v.Root, "u1/volumes/huge"), &at)
+		}
+		if rerr := v.remove("u1"); err != nil || rerr != nil {
+			t.Fatal(err, rerr)
+		}
+		if at.Type != unix.HUGETLBFS_MAGIC || at.Bsize != p.PageBytes || at.Blocks != 2 {
+			t.Errorf("pages of %d: its file system is %+v", p.PageBytes, at)
+		}
 	}
 }
 

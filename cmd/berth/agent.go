@@ -94,6 +94,9 @@ func (a *app) runAgent(ctx context.Context, paths []string, change func(c *confi
 	if err != nil {
 		return fmt.Errorf("starting the agent: %w", err)
 	}
+	if settings.Server == nil { // a server's many calls would touch them again
+		defer letGoOfStart(log)()
+	}
 	select {
 	case err = <-running.Fatal():
 		err = fmt.Errorf("the agent had to end: %w", err)

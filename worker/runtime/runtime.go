@@ -185,6 +185,12 @@ type Refuser interface {
 	Told(pod *corev1.Pod) []string
 }
 
+// Hugepager is a runtime whose containers can have hugepages. Of others a node has none.
+type Hugepager interface {
+	// Hugepages says whether they can: what a container takes of them is bounded here.
+	Hugepages() bool
+}
+
 // Resizer is a runtime whose containers can be given other resources while they run.
 type Resizer interface {
 	// Resize gives containers the resources that they have in the pod's object, and keeps that object. First the pod as a
@@ -217,6 +223,15 @@ func (r *Resize) LowersMemory(c *ContainerResize) (limit int64, lower bool) {
 	return limit, limit > 0 && c.From != nil && (c.From.Limits.Memory().IsZero() || c.From.Limits.Memory().Value() > limit)
 }
 
+// LowersMemoryOfAll says whether the pod as a whole is to have less memory than it had, and how many bytes.
+func (r *Resize) LowersMemoryOfAll() (limit int64, lower bool) {
+	if r.Pod.Spec.Resources == nil || r.Most.Spec.Resources == nil {
+		return 0, false
+	}
+	limit = r.Pod.Spec.Resources.Limits.Memory().Value()
+	return limit, limit > 0 && limit < r.Most.Spec.Resources.Limits.Memory().Value()
+}
+
 // ResourcesOf is what a container is to have.
 func (r *Resize) ResourcesOf(container string) (of *corev1.ResourceRequirements) {
 	of = &corev1.ResourceRequirements{}
@@ -231,6 +246,11 @@ func (r *Resize) ResourcesOf(container string) (of *corev1.ResourceRequirements)
 // BelowUse is the error of a limit of memory that is below what a container uses.
 func BelowUse(container string, limit, used int64) error {
 	return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", container, limit, used)
+}
+
+// AllBelowUse is BelowUse for a limit of the pod as a whole.
+func AllBelowUse(limit, used int64) error {
+	return fmt.Errorf("cannot decrease memory limits: attempting to set pod memory limit (%d) below current usage (%d)", limit, used)
 }
 
 // ErrNotFound says that the runtime does not know the container or that it does not run.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/cgroups/v3"
@@ -31,6 +32,18 @@ const (
 type Tree struct {
 	Parent  string
 	Unified bool // version 2
+	// Hugepages are bounded, too. It must not change while there are cgroups of the tree.
+	Hugepages bool
+}
+
+// HasHugepages says whether the machine's cgroups can bound hugepages.
+func HasHugepages() bool {
+	if Unified() {
+		b, err := os.ReadFile(filepath.Join(unifiedRoot, "cgroup.controllers"))
+		return err == nil && slices.Contains(strings.Fields(string(b)), string(cgroup1.Hugetlb))
+	}
+	_, err := os.Stat(filepath.Join(unifiedRoot, string(cgroup1.Hugetlb), "cgroup.procs")) // else it is no cgroup
+	return err == nil
 }
 
 // Unified: the machine has cgroups of version 2, and no others.
@@ -104,7 +117,7 @@ func (t *Tree) tryToCreate(name string, r *specs.LinuxResources) ([]string, erro
 		}
 		return []string{filepath.Join(unifiedRoot, group)}, nil
 	}
-	if _, err := cgroup1.New(cgroup1.StaticPath(group), r, cgroup1.WithHierarchy(controllers)); err != nil {
+	if _, err := cgroup1.New(cgroup1.StaticPath(group), r, cgroup1.WithHierarchy(t.controllers)); err != nil {
 		return nil, fmt.Errorf("making cgroup %s: %w", group, err)
 	}
 	return t.Dirs(name)
@@ -135,7 +148,7 @@ func (t *Tree) Update(name string, r *specs.LinuxResources) error {
 		}
 		return nil
 	}
-	c, err := cgroup1.Load(cgroup1.StaticPath(group), cgroup1.WithHierarchy(controllers))
+	c, err := cgroup1.Load(cgroup1.StaticPath(group), cgroup1.WithHierarchy(t.controllers))
 	if err == nil {
 		err = c.Update(r)
 	}
@@ -146,7 +159,7 @@ func (t *Tree) Update(name string, r *specs.LinuxResources) error {
 }
 
 // controllers are those of version 1 that containers use.
-func controllers() ([]cgroup1.Subsystem, error) {
+func (t *Tree) controllers() ([]cgroup1.Subsystem, error) {
 	all, err := cgroup1.Default()
 	if err != nil {
 		return nil, err
@@ -156,6 +169,10 @@ func controllers() ([]cgroup1.Subsystem, error) {
 		switch s.Name() {
 		case cgroup1.Cpu, cgroup1.Cpuacct, cgroup1.Memory, cgroup1.Pids:
 			out = append(out, s)
+		case cgroup1.Hugetlb:
+			if t.Hugepages {
+				out = append(out, s)
+			}
 		}
 	}
 	if len(out) == 0 {
@@ -170,7 +187,7 @@ func (t *Tree) Dirs(name string) ([]string, error) {
 	if t.Unified {
 		return []string{filepath.Join(unifiedRoot, group)}, nil
 	}
-	subsystems, err := controllers()
+	subsystems, err := t.controllers()
 	if err != nil {
 		return nil, err
 	}

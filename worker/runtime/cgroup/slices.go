@@ -14,6 +14,8 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 // Slices are cgroups of version 2 that systemd makes, under the names that a Tree's have: a/b below the parent p is the unit
@@ -69,6 +71,9 @@ func (s *Slices) Update(name string, r *specs.LinuxResources) error {
 
 // Kill ends every process in a cgroup and below it, as a Tree does.
 func (s *Slices) Kill(name string) (int, error) { return s.tree().Kill(s.Path(name)) }
+
+// Use is what the processes of a cgroup and those below it use, as with a Tree.
+func (s *Slices) Use(name string) (runtime.Counted, error) { return s.tree().Use(s.Path(name)) }
 
 // RemoveAll ends a cgroup's unit, and with it those below it.
 func (s *Slices) RemoveAll(name string) error {

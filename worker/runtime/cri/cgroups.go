@@ -11,7 +11,9 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/cgroup"
+	"github.com/berth-dev/berth/worker/runtime/hugepages"
 )
 
 // The kernel's badness of a container when memory is short: what must go last, what goes first, and what lies between.
@@ -26,6 +28,7 @@ type podGroups interface {
 	Update(name string, r *specs.LinuxResources) error
 	Kill(name string) (int, error)
 	RemoveAll(name string) error
+	Use(name string) (runtime.Counted, error)
 }
 
 // podCgroups is the agent, or systemd where the runtime has it make the containers' cgroups. With cgroups of version 1 nobody makes the
@@ -85,11 +88,32 @@ func (r *Runtime) podCgroup(pod *corev1.Pod) error {
 			return err
 		}
 	}
-	resources := podResources(pod)
-	if err := groups.Create(podCgroupName(pod), cgroup.Resources(resources, r.opts.PIDs)); err != nil {
+	bounds := cgroup.Resources(podResources(pod), r.opts.PIDs)
+	if r.cgroups.Hugepages {
+		limits := resource.PodLimits(pod, resource.PodResourcesOptions{})
+		for _, p := range r.pages {
+			bounds.HugepageLimits = append(bounds.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: hugepages.Kernel(p.PageBytes), Limit: pagesOf(p, limits)})
+		}
+	}
+	if err := groups.Create(podCgroupName(pod), bounds); err != nil {
 		return err
 	}
 	return r.weigh(groups, pod)
+}
+
+// Hugepages implements runtime.Hugepager. systemd, where it makes the pods' cgroups, has no bound for them.
+func (r *Runtime) Hugepages() bool {
+	return r.cgroups != nil && r.cgroups.Hugepages && !r.known().systemd
+}
+
+// pagesOf is how many bytes of a pool may be taken, by the first limits that say something of it: none, unless they are asked for.
+func pagesOf(p hugepages.Pool, limits ...corev1.ResourceList) uint64 {
+	for _, list := range limits {
+		if q, ok := list[hugepages.Resource(p.PageBytes)]; ok {
+			return uint64(max(q.Value(), 0))
+		}
+	}
+	return 0
 }
 
 // weigh counts a pod among those of its class: all Burstable pods together weigh what they ask for, beside the Guaranteed.
@@ -186,6 +210,15 @@ func (r *Runtime) resources(pod *corev1.Pod, c *corev1.Container) *criv1.LinuxCo
 	}
 	if k.Memory.Limit != nil {
 		out.MemoryLimitInBytes = *k.Memory.Limit
+	}
+	if r.Hugepages() {
+		var all corev1.ResourceList // what a container does not say is the pod's, as with a kubelet
+		if s := pod.Spec.Resources; s != nil {
+			all = s.Limits
+		}
+		for _, p := range r.pages {
+			out.HugepageLimits = append(out.HugepageLimits, &criv1.HugepageLimit{PageSize: hugepages.Kernel(p.PageBytes), Limit: pagesOf(p, c.Resources.Limits, all)})
+		}
 	}
 	if cgroup.Unified() {
 		out.Unified = map[string]string{"memory.oom.group": "1"} // a container ends as a whole, as with a kubelet

@@ -46,6 +46,7 @@ const (
 
 // Start implements runtime.Runtime.
 func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
+	defer r.rests.hold()()
 	r.mu.Lock()
 	box, ok := r.sandboxes[spec.ID.Pod]
 	r.mu.Unlock()
@@ -293,6 +294,7 @@ func (r *Runtime) find(id runtime.ID) (running, error) {
 
 // Signal implements runtime.Runtime.
 func (r *Runtime) Signal(ctx context.Context, id runtime.ID, signal runtime.Signal) error {
+	defer r.rests.hold()()
 	c, err := r.find(id)
 	if err != nil {
 		return err
@@ -301,7 +303,7 @@ func (r *Runtime) Signal(ctx context.Context, id runtime.ID, signal runtime.Sign
 		ctx, cancel := context.WithTimeout(ctx, killTimeout)
 		defer cancel()
 		_, err := r.runtime.StopContainer(ctx, &criv1.StopContainerRequest{ContainerId: c.ref})
-		r.look()
+		r.stopped(id, c, err)
 		return r.settled(err)
 	}
 	// The interface has no signals, only a way to end within a time. The call is left open until the container has ended: a
@@ -310,7 +312,7 @@ func (r *Runtime) Signal(ctx context.Context, id runtime.ID, signal runtime.Sign
 	r.loops.Go(func() {
 		_, err := r.runtime.StopContainer(r.ctx, &criv1.StopContainerRequest{ContainerId: c.ref, Timeout: never})
 		told <- err
-		r.look()
+		r.stopped(id, c, err)
 	})
 	timer := time.NewTimer(termWait)
 	defer timer.Stop()
@@ -321,6 +323,18 @@ func (r *Runtime) Signal(ctx context.Context, id runtime.ID, signal runtime.Sign
 		return nil
 	case <-ctx.Done():
 		return nil
+	}
+}
+
+// stopped looks at a container that was to end, or, where the runtime does not say that it has ended, at all.
+func (r *Runtime) stopped(id runtime.ID, c running, err error) {
+	if err == nil {
+		ctx, cancel := context.WithTimeout(r.ctx, askTimeout)
+		defer cancel()
+		err = r.lookAt(ctx, id, c)
+	}
+	if _, ferr := r.find(id); err != nil || ferr == nil {
+		r.look()
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/cgroup"
+	"github.com/berth-dev/berth/worker/runtime/hugepages"
 	"github.com/berth-dev/berth/worker/runtime/naming"
 )
 
@@ -86,6 +87,7 @@ type Runtime struct {
 	runtime criv1.RuntimeServiceClient
 	images  criv1.ImageServiceClient
 	cgroups *cgroup.Tree // nil: none can be made
+	pages   []hugepages.Pool
 	pulls   chan struct{}
 	notify  func(runtime.Event)
 
@@ -107,6 +109,7 @@ type Runtime struct {
 	burstable map[types.UID]int64 // requests of the pods of that class, in thousandths of a processor
 
 	imageVolumes sync.Mutex // held by who makes or removes volumes of images
+	rests        *rests
 }
 
 // sandbox is one that containers can be started in.
@@ -130,6 +133,7 @@ var (
 	_ runtime.Refuser    = (*Runtime)(nil)
 	_ runtime.Checkup    = (*Runtime)(nil)
 	_ runtime.DiskUser   = (*Runtime)(nil)
+	_ runtime.Hugepager  = (*Runtime)(nil)
 
 	_ runtime.ImageVolumer = (*Runtime)(nil)
 )
@@ -212,13 +216,17 @@ func New(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runtime{opts: opts, log: opts.Logger, conn: conn, runtime: criv1.NewRuntimeServiceClient(conn),
+	r := &Runtime{rests: newRests(), opts: opts, log: opts.Logger, conn: conn, runtime: criv1.NewRuntimeServiceClient(conn),
 		images: criv1.NewImageServiceClient(conn), pulls: make(chan struct{}, opts.PullsAtOnce), kick: make(chan struct{}, 1),
 		sandboxes: map[types.UID]sandbox{}, running: map[runtime.ID]running{},
 		unwanted: map[string]bool{}, users: map[string]imageUser{}, lastUsed: map[string]time.Time{}, burstable: map[types.UID]int64{}}
 	if r.cgroups, err = cgroup.Open(opts.CgroupParent); err != nil {
 		r.log.Warn("pods have no cgroups of their own, their containers have", "reason", err)
 		r.cgroups = nil
+	} else if r.cgroups.Hugepages = cgroup.HasHugepages(); r.cgroups.Hugepages {
+		if r.pages, err = hugepages.Read(hugepages.Dir); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
@@ -243,6 +251,7 @@ func (r *Runtime) Version() string {
 
 // Close stops watching. Pods go on running.
 func (r *Runtime) Close() {
+	r.finishRests()
 	r.cancel()
 	r.loops.Wait()
 	if r.cgroups != nil {
@@ -251,7 +260,7 @@ func (r *Runtime) Close() {
 	_ = r.conn.Close() // nothing is under way
 }
 
-// Directories: Root/<pod uid>/pod.record, hosts, containers/<name>/<attempt>/ with termination.log and what sub paths are
+// Directories: Root/<pod uid>/pod.record, rest (a pod that is gone, rest.go), hosts, containers/<name>/<attempt>/ with termination.log and what sub paths are
 // mounted at, logs/<name>/<attempt>.log, and images/<volume>/ (imagevolume.go).
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }

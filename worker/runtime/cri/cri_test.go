@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/hugepages"
 )
 
 // A pod's life: an address of its own, a container, its output and its end, and nothing left.
@@ -247,6 +248,37 @@ func TestResources(t *testing.T) {
 	id := h.run(greedy)
 	if x := h.exit(id); x.Reason != runtime.ReasonOOMKilled && !strings.Contains(h.logs(id, runtime.LogOptions{}), "Killed") {
 		t.Errorf("exit %+v, output %q", x, h.logs(id, runtime.LogOptions{}))
+	}
+}
+
+// Of hugepages a pod and its containers have what they ask for, and others none.
+func TestHugepages(t *testing.T) {
+	h := open(t)
+	if !h.rt.Hugepages() || len(h.rt.pages) == 0 {
+		t.Skip("this machine's cgroups do not bound hugepages")
+	}
+	size := h.rt.pages[0].PageBytes
+	asks := pod("huge", shell("sleep 1000"))
+	asks.Spec.Containers[0].Resources.Limits = corev1.ResourceList{hugepages.Resource(size): *resource.NewQuantity(2*size, resource.BinarySI)}
+	for p, want := range map[*corev1.Pod]string{asks: fmt.Sprint(2 * size), pod("plain", shell("sleep 1000")): "0"} {
+		if x := h.rt.Refuse(p); x != nil {
+			t.Fatalf("refused: %+v", x)
+		}
+		id := h.run(p)
+		dir, file := "/sys/fs/cgroup/hugetlb", "hugetlb."+hugepages.Kernel(size)+".limit_in_bytes"
+		if h.rt.cgroups.Unified {
+			dir, file = "/sys/fs/cgroup", "hugetlb."+hugepages.Kernel(size)+".max"
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, h.opts.CgroupParent, podCgroupName(p), file)); err != nil || strings.TrimSpace(string(b)) != want {
+			t.Errorf("%s may have %q, %v; want %s", p.Name, b, err, want)
+		}
+		if got := h.rt.resources(p, &p.Spec.Containers[0]).HugepageLimits; len(got) != len(h.rt.pages) || fmt.Sprint(got[0].Limit) != want {
+			t.Errorf("the container of %s is to have %v", p.Name, got)
+		}
+		if err := h.rt.Signal(t.Context(), id, runtime.Kill); err != nil {
+			t.Fatal(err)
+		}
+		h.exit(id)
 	}
 }
 

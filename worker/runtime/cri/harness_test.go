@@ -101,6 +101,7 @@ func (h *harness) clear() {
 			h.t.Error(err)
 		}
 	}
+	h.until("no records to be left", func() bool { return len(h.rt.rests.pods()) == 0 })
 	if entries, err = os.ReadDir(h.opts.Root); err != nil || len(entries) > 0 {
 		h.t.Errorf("of pods there is left: %v, %v", entries, err)
 	}

@@ -11,6 +11,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/hugepages"
 	"github.com/berth-dev/berth/worker/runtime/naming"
 )
 
@@ -20,6 +21,8 @@ func safeSysctls() []string {
 		"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time",
 		"net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 }
+
+const needsHugepages = "it has no cgroups of its own making that bound hugepages"
 
 // Refuse implements runtime.Refuser.
 func (r *Runtime) Refuse(pod *corev1.Pod) *runtime.Refusal {
@@ -41,6 +44,7 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 		runtime.Unmet("spec.resources", s.Resources != nil && len(s.Resources.Limits) > 0 && r.podCgroups() == nil,
 			"pods have no cgroup that this agent may bound"),
 	}
+	out = append(out, runtime.Unmet("spec.resources.limits[hugepages]", hugepages.Wanted(s.Resources) && !r.Hugepages(), needsHugepages))
 	for i := range s.Volumes {
 		out = append(out, runtime.Unmet(fmt.Sprintf("spec.volumes[%d].image", i), s.Volumes[i].Image != nil && known.images == noImageMounts,
 			fmt.Sprintf("%s %s has no volumes of images", known.name, known.version)))
@@ -102,6 +106,7 @@ func (r *Runtime) containerWishes(c *corev1.Container, path string) []runtime.Wi
 		out = append(out, runtime.Unmet(fmt.Sprintf("%s.volumeMounts[%d].recursiveReadOnly", path, i), must && !r.known().readOnlyBelow,
 			"the container runtime cannot mount so"))
 	}
+	out = append(out, runtime.Unmet(path+".resources.limits[hugepages]", hugepages.Wanted(&c.Resources) && !r.Hugepages(), needsHugepages))
 	for i := range c.VolumeDevices {
 		out = append(out, runtime.Unmet(fmt.Sprintf("%s.volumeDevices[%d]", path, i), true, "it has no block devices"))
 	}

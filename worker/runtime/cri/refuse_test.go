@@ -61,6 +61,11 @@ func TestRefuse(t *testing.T) {
 			p.Spec.InitContainers = []corev1.Container{init}
 		},
 	}
+	if !r.Hugepages() {
+		cases["spec.containers[0].resources.limits[hugepages]"] = func(_ *corev1.Pod, c *corev1.Container) {
+			c.Resources.Limits = corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
+		}
+	}
 	if !appArmor() {
 		cases["spec.containers[0].securityContext.appArmorProfile"] = func(_ *corev1.Pod, c *corev1.Container) { c.SecurityContext.AppArmorProfile = armor }
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -81,5 +82,24 @@ func (r *Runtime) mayLower(ctx context.Context, z *runtime.Resize) error {
 			errs = append(errs, runtime.BelowUse(z.Containers[i].ID.Container, limit, used))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.mayLowerAll(z))...)
+}
+
+// mayLowerAll is mayLower for the pod as a whole.
+func (r *Runtime) mayLowerAll(z *runtime.Resize) error {
+	limit, lower := z.LowersMemoryOfAll()
+	groups := r.podCgroups()
+	if !lower || groups == nil {
+		return nil
+	}
+	used, err := groups.Use(podCgroupName(z.Pod))
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // it is bounded when its sandbox is made
+		return nil
+	case err != nil:
+		return fmt.Errorf("unable to read memory usage of the pod: %w", err)
+	case used.MemoryBytes >= limit:
+		return runtime.AllBelowUse(limit, used.MemoryBytes)
+	}
+	return nil
 }

@@ -3,7 +3,6 @@ package cri
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,6 +33,10 @@ func ResolverFiles() []string { return []string{resolverFile, resolvedFile} }
 
 // RunSandbox implements runtime.Sandboxer.
 func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (runtime.Sandbox, error) {
+	defer r.rests.hold()()
+	if err := r.removeRest(ctx, pod.UID); err != nil { // the servers went back to a state of theirs in which it was there
+		return runtime.Sandbox{}, err
+	}
 	old, err := r.sandboxesOf(ctx, pod.UID)
 	if err != nil {
 		return runtime.Sandbox{}, err
@@ -165,6 +168,7 @@ func (r *Runtime) endSandbox(ctx context.Context, id string, forget bool) error 
 
 // StopSandbox implements runtime.Sandboxer.
 func (r *Runtime) StopSandbox(ctx context.Context, pod types.UID) error {
+	defer r.rests.hold()()
 	r.mu.Lock()
 	delete(r.sandboxes, pod)
 	r.mu.Unlock()
@@ -290,8 +294,13 @@ func (r *Runtime) writeHosts(ctx context.Context, pod *corev1.Pod, ips []string)
 	return nil
 }
 
-// Remove implements runtime.Runtime.
+// Remove implements runtime.Runtime. When it has returned nothing of the pod runs or is held: its addresses, mounts and cgroup are given back. What
+// the runtime still has of it, and its logs, is removed when no pod waits for the runtime (rests).
 func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
+	defer r.rests.hold()()
+	if r.rests.has(pod) {
+		return nil
+	}
 	r.mu.Lock()
 	for id := range r.running {
 		if id.Pod == pod {
@@ -302,40 +311,37 @@ func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
 	delete(r.sandboxes, pod)
 	r.mu.Unlock()
 	boxes, err := r.sandboxesOf(ctx, pod)
-	if err != nil {
-		return fmt.Errorf("removing pod %s: %w", pod, err)
-	}
-	for _, s := range boxes {
-		if err := r.endSandbox(ctx, s.Id, true); err != nil {
-			return fmt.Errorf("removing pod %s: %w", pod, err)
-		}
-	}
-	// Containers whose sandbox is not there any more.
-	left, err := r.containersOf(ctx, pod, "")
-	for _, c := range left {
-		err = errors.Join(err, r.removeContainer(ctx, c.Id))
-	}
 	if err == nil {
-		err = r.killLeft(pod)
+		err = r.release(ctx, pod, boxes)
 	}
-	if err == nil {
-		err = r.removeCgroup(pod)
-	}
-	if err == nil {
-		err = r.removeImageVolumes(ctx, pod)
-	}
-	dir := r.podDir(pod)
-	// The record goes last: without it nobody would look for the rest again.
-	for _, name := range [...]string{"containers", "logs", hostsFile} {
-		if err == nil {
-			err = mounts.RemoveAll(filepath.Join(dir, name))
-		}
-	}
-	if err == nil {
-		err = record.Remove(dir)
+	switch {
+	case err != nil:
+	case len(boxes) > 0:
+		err = r.leave(ctx, pod)
+	default:
+		err = r.removeRecords(ctx, pod)
 	}
 	if err != nil {
 		return fmt.Errorf("removing pod %s: %w", pod, err)
 	}
 	return nil
+}
+
+// release gives back what a pod holds in which no container runs.
+func (r *Runtime) release(ctx context.Context, pod types.UID, boxes []*criv1.PodSandbox) error {
+	for _, s := range boxes {
+		if err := r.endSandbox(ctx, s.Id, false); err != nil {
+			return err
+		}
+	}
+	if err := r.killLeft(pod); err != nil {
+		return err
+	}
+	if err := r.removeCgroup(pod); err != nil {
+		return err
+	}
+	if err := r.removeImageVolumes(ctx, pod); err != nil {
+		return err
+	}
+	return mounts.RemoveAll(filepath.Join(r.podDir(pod), "containers"))
 }

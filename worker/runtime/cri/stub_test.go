@@ -140,6 +140,13 @@ func (s *stub) ListImages(context.Context, *criv1.ListImagesRequest) (*criv1.Lis
 // openOver serves the stub and opens a runtime over it.
 func openOver(t *testing.T, s *stub, change func(*Options)) *Runtime {
 	t.Helper()
+	r, _ := openFor(t, s, s, change)
+	return r
+}
+
+// openFor is openOver for what is more than a stub; it returns the pods that were found, too.
+func openFor(t *testing.T, s criv1.RuntimeServiceServer, images criv1.ImageServiceServer, change func(*Options)) (*Runtime, []runtime.Pod) {
+	t.Helper()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", socket)
@@ -148,7 +155,7 @@ func openOver(t *testing.T, s *stub, change func(*Options)) *Runtime {
 	}
 	server := grpc.NewServer()
 	criv1.RegisterRuntimeServiceServer(server, s)
-	criv1.RegisterImageServiceServer(server, s)
+	criv1.RegisterImageServiceServer(server, images)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -166,10 +173,11 @@ func openOver(t *testing.T, s *stub, change func(*Options)) *Runtime {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	if _, err := r.Open(func(runtime.Event) {}); err != nil {
+	found, err := r.Open(func(runtime.Event) {})
+	if err != nil {
 		t.Fatal(err)
 	}
-	return r
+	return r, found
 }
 
 func eventually(t *testing.T, what string, ask func() bool) {

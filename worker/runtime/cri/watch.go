@@ -64,6 +64,7 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 	r.loops.Go(r.watch)
 	r.loops.Go(r.follow)
 	r.loops.Go(r.collect)
+	r.loops.Go(r.removeRests)
 	return out, nil
 }
 
@@ -117,6 +118,9 @@ func (r *Runtime) findPods(boxes []*criv1.PodSandbox, containers []*criv1.Contai
 
 // adopt takes over what an earlier agent left of a pod; nil where there was only its rest.
 func (r *Runtime) adopt(ctx context.Context, uid types.UID, l *left) (*runtime.Pod, error) {
+	if r.adoptRest(uid, l) {
+		return nil, nil
+	}
 	pod, err := record.Read(r.podDir(uid), uid)
 	lost := err != nil
 	switch {

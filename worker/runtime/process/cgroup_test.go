@@ -85,6 +85,80 @@ func TestLimitsOfThePod(t *testing.T) {
 	}
 }
 
+// A pod that runs has more as a whole at first and less at last, and never less memory than it uses.
+func TestResizeOfAll(t *testing.T) {
+	h := open(t, Options{})
+	if h.rt.cgroups == nil {
+		t.Skip("cgroups are not writable here")
+	}
+	limited := func(cpu, memory string) *corev1.Pod {
+		p := pod("whole", shell(`{ head -c 50000000 /dev/zero; exec sleep 1000; } | tail`))
+		p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse(memory)}}
+		return p
+	}
+	p := limited("500m", "200Mi")
+	id := h.start(p, 0)
+	bounds := func() string {
+		t.Helper()
+		dirs, err := h.rt.cgroups.Dirs(string(p.UID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		memory, quota := "", ""
+		for _, dir := range dirs {
+			for file, into := range map[string]*string{"memory.max": &memory, "memory.limit_in_bytes": &memory, "cpu.max": &quota, "cpu.cfs_quota_us": &quota} {
+				if b, err := os.ReadFile(filepath.Join(dir, file)); err == nil {
+					*into = strings.Fields(string(b) + " -")[0]
+				}
+			}
+		}
+		return memory + " " + quota
+	}
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		used, err := h.rt.cgroups.Use(string(p.UID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used.MemoryBytes > 48_000_000 {
+			break
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("it uses %+v", used)
+		case <-tick.C:
+		}
+	}
+	for _, c := range []struct {
+		is, most *corev1.Pod
+		last     bool
+		want     string
+		refused  string
+	}{
+		{limited("250m", "100Mi"), limited("500m", "200Mi"), false, "209715200 50000", ""},
+		{limited("250m", "100Mi"), limited("500m", "200Mi"), true, "104857600 25000", ""},
+		{limited("1", "32Mi"), limited("1", "100Mi"), true, "104857600 25000", "attempting to set pod memory limit (33554432) below current usage"},
+		{limited("1", "300Mi"), limited("1", "300Mi"), true, "314572800 100000", ""},
+	} {
+		err := h.rt.Resize(t.Context(), runtime.Resize{Pod: c.is, Most: c.most, Last: c.last})
+		if (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%v: %v", c.is.Spec.Resources.Limits, err)
+		}
+		if got := bounds(); got != c.want {
+			t.Errorf("the pod has %s, want %s", got, c.want)
+		}
+	}
+	if err := h.rt.Signal(t.Context(), id, runtime.Kill); err != nil {
+		t.Fatal(err)
+	}
+	h.exit()
+	if err := h.rt.Resize(t.Context(), runtime.Resize{Pod: p, Most: p, Last: true}); err != nil {
+		t.Errorf("of a pod of which nothing runs: %v", err)
+	}
+}
+
 // What a runtime made to put containers below goes with the last of them.
 func TestNoCgroupIsLeft(t *testing.T) {
 	opts := Options{CgroupParent: fmt.Sprintf("/berth-test-%d", os.Getpid())}

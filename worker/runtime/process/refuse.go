@@ -3,7 +3,6 @@ package process
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/hugepages"
 	"github.com/berth-dev/berth/worker/runtime/naming"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
 )
@@ -19,6 +19,8 @@ import (
 const (
 	needsRoot = "the agent does not run as root"
 	needsBind = "this node has no mount namespaces for containers"
+
+	noHugepages = "it bounds no hugepages"
 )
 
 // Refuse implements runtime.Refuser.
@@ -45,10 +47,7 @@ func (r *Runtime) podWishes(pod *corev1.Pod) []runtime.Wish {
 		runtime.Unmet("spec.setHostnameAsFQDN", naming.WantsFQDN(pod) && !r.bind, needsBind),
 		runtime.Unmet("spec.runtimeClassName", s.RuntimeClassName != nil && *s.RuntimeClassName != "",
 			"containers are processes of the host, and no handler of a runtime class runs them"),
-		runtime.Unmet("spec.resources.limits[hugepages]", s.Resources != nil && slices.ContainsFunc(slices.Collect(maps.Keys(s.Resources.Limits)),
-			func(name corev1.ResourceName) bool {
-				return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
-			}), "it bounds no hugepages"),
+		runtime.Unmet("spec.resources.limits[hugepages]", hugepages.Wanted(s.Resources), noHugepages),
 		runtime.Unmet("spec.hostUsers", s.HostUsers != nil && !*s.HostUsers,
 			"containers have no user namespace of their own"),
 	}
@@ -100,7 +99,7 @@ func ownCopy(pod *corev1.Pod, volume string) bool {
 }
 
 func (r *Runtime) refuseContainer(pod *corev1.Pod, c *corev1.Container, path string) *runtime.Refusal {
-	var wishes []runtime.Wish
+	wishes := []runtime.Wish{runtime.Unmet(path+".resources.limits[hugepages]", hugepages.Wanted(&c.Resources), noHugepages)}
 	for i := range c.Ports {
 		p := &c.Ports[i]
 		wishes = append(wishes, runtime.Unmet(fmt.Sprintf("%s.ports[%d].hostPort", path, i), p.HostPort != 0 && p.HostPort != p.ContainerPort,

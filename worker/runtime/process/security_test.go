@@ -363,6 +363,12 @@ func TestRefuse(t *testing.T) {
 		"spec.containers[0].volumeMounts[0].mountPropagation": func(_ *corev1.Pod, c *corev1.Container) {
 			c.VolumeMounts = []corev1.VolumeMount{{MountPropagation: &bidirectional}}
 		},
+		"spec.containers[0].resources.limits[hugepages]": func(_ *corev1.Pod, c *corev1.Container) {
+			c.Resources.Limits = corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
+		},
+		"spec.resources.limits[hugepages]": func(p *corev1.Pod, _ *corev1.Container) {
+			p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{"hugepages-1Gi": resource.MustParse("1Gi")}}
+		},
 		"spec.containers[0].volumeDevices[0]":     func(_ *corev1.Pod, c *corev1.Container) { c.VolumeDevices = []corev1.VolumeDevice{{}} },
 		"spec.containers[0].lifecycle.stopSignal": func(_ *corev1.Pod, c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: &signal} },
 	} {
