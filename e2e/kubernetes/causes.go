@@ -11,6 +11,7 @@ type cause struct {
 
 const (
 	sources    = "The events are there. Their sources are called `berth` and `berth-worker`, and the spec looks for `default-scheduler` and `kubelet`."
+	hostUsers  = "Berth's workers have no user namespaces for pods: `hostUsers: false` is refused ([pods.md](pods.md))."
 	heldOutput = "The probe's command leaves a process behind that holds its output for ten seconds. The run's containerd (1.6) tells its end only then, and " +
 		"Berth's worker waits for two seconds beyond the command's time; what it is not told it takes for no failure."
 )
@@ -26,6 +27,12 @@ var causes = []cause{
 	{"[sig-node] Pods Extended (pod generation) Pod Generation pod observedGeneration field set in pod conditions", "",
 		"`PodScheduled` tells the generation at which the pod was bound. A kubelet writes the condition anew with each generation."},
 	{"[sig-node] PodRejectionStatus", "", "The pod asks for more processors than Berth admits in a request ([limits.md](limits.md))."},
+	{"[sig-node] Sysctls [LinuxOnly] [NodeConformance] should not launch unsafe", "",
+		"A pod that asks for what its node does not have waits and says so ([pods.md](pods.md)); a kubelet has it fail."},
+	{"[sig-node] Security Context When creating a pod with HostUsers must create the user namespace if set to false", "", hostUsers},
+	{"[sig-node] Security Context When creating a pod with HostUsers should ", "", hostUsers},
+	{"[sig-node] Security Context When creating a pod with HostUsers metrics ", "",
+		"It asks the port of a kubelet for its figures. Berth's workers have none, and are asked through the API."},
 	{"[sig-node] Security Context SupplementalGroupsPolicy", "",
 		"They look for the groups of a container's processes in `status.containerStatuses[].user`, which Berth's workers do not show; " +
 			"nor does the run's containerd (1.6) tell them, or know the policy `Strict`."},
