@@ -50,7 +50,8 @@ e2e: containers shim ## the end-to-end tests alone: real processes, real faults
 # it is among the requirements of the product. KUBELET is where it is built; KUBELET_BUILT=yes takes what is there.
 KUBELET      ?= $(CURDIR)/bin/kubelet
 kubelet: containers ## a node of Kubernetes' own kubelet beside one of Berth's workers; needs root and cgroups of version 1
-	test '$(KUBELET_BUILT)' = yes || $(MAKE) kubelet-program
+	@if [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && [ ! -e /sys/fs/cgroup/cgroup.controllers ] && \
+	  [ '$(KUBELET_BUILT)' != yes ]; then $(MAKE) kubelet-program; fi
 	go test -count=1 -timeout 20m ./e2e -run '^TestKubelet$$' -v -kubelet '$(KUBELET)'
 
 kubelet-program:
@@ -94,7 +95,7 @@ upgrade: ## an earlier commit's servers and this one's together, under load, and
 # The tests are a module of their own, so that nothing of theirs is among the
 # requirements of the product. A first build of them takes several minutes.
 # SUITE is where they are built; SUITE_BUILT=yes takes what is there. What the
-# specs came to is kept in RESULTS, and what has passed is run AGAIN=1 only then.
+# specs came to is kept in RESULTS, and what has passed is run AGAIN=1 only then. ON_KUBELET=1 runs those of nodes on nodes of KUBELET.
 SUITE        ?= $(CURDIR)/bin/e2e.test
 SUITE_TOOLS  := $(dir $(SUITE))
 FOCUS        ?=
@@ -110,9 +111,10 @@ conformance: build ## Kubernetes' own conformance tests on real containers, into
 	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(SUITE_TOOLS)sample-apiserver' k8s.io/sample-apiserver && \
 	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w' -o '$(SUITE_TOOLS)etcd' go.etcd.io/etcd/server/v3 && \
 	  CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w' -o '$(SUITE_TOOLS)nnp' k8s.io/kubernetes/test/images/nonewprivs)
+	test -z '$(ON_KUBELET)' || test '$(KUBELET_BUILT)' = yes || $(MAKE) kubelet-program
 	cd $(CONFORMANCE) && go build -o '$(SUITE_TOOLS)conformance' . && '$(SUITE_TOOLS)conformance' \
 	  -berth $(CURDIR)/bin/berth -suite '$(SUITE)' -tools '$(SUITE_TOOLS)' \
-	  -results '$(RESULTS)' $(if $(AGAIN),-again) -focus '$(FOCUS)' \
+	  -results '$(RESULTS)' $(if $(AGAIN),-again) $(if $(ON_KUBELET),-kubelet '$(KUBELET)') -focus '$(FOCUS)' \
 	  $(if $(SPECS),-specs '$(SPECS)',-report $(CURDIR)/docs/conformance.md)
 
 # Tools of others are built from their modules, in modules of their own, so that nothing of theirs is among the requirements of the

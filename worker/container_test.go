@@ -157,6 +157,32 @@ containers:
 	}
 }
 
+// A container without a limit is told its pod's, and what the node offers only where the pod has none either.
+func TestLimitsOfThoseWithoutOne(t *testing.T) {
+	r := testResolver(t, `
+resources: {limits: {memory: 64Mi, cpu: 1250m}}
+containers:
+- name: main
+  resources: {limits: {memory: 32Mi, cpu: "0"}}
+  env:
+  - {name: OWN, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Mi}}}
+  - {name: ZERO, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 1m}}}
+  - {name: NODE, valueFrom: {resourceFieldRef: {resource: limits.ephemeral-storage}}}
+  - {name: PAGES, valueFrom: {resourceFieldRef: {resource: limits.hugepages-2Mi}}}
+- name: other
+  env:
+  - {name: CPU, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+  - {name: MEM, valueFrom: {resourceFieldRef: {resource: limits.memory}}}
+`)
+	r.alloc[corev1.ResourceEphemeralStorage], r.alloc["hugepages-2Mi"] = resource.MustParse("7"), resource.MustParse("4Mi")
+	for i, want := range []string{"OWN=32 ZERO=1250 NODE=7 PAGES=0", "CPU=2 MEM=67108864"} {
+		env, _, err := r.environment(t.Context(), &r.pod.Spec.Containers[i])
+		if got := strings.Join(env, " "); err != nil || got != want {
+			t.Errorf("%q, %v; want %q", got, err, want)
+		}
+	}
+}
+
 // A variable of a file that an init container left in a volume.
 func TestEnvironmentFromAFile(t *testing.T) {
 	v := &Volumes{Root: t.TempDir()}

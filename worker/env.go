@@ -260,7 +260,7 @@ func formatMap(m map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// resourceField is a container's request or limit in units of the divisor, rounded up. A limit that is not set is what
+// resourceField is a container's request or limit in units of the divisor, rounded up. A limit that is not set is its pod's, or else what
 // the node offers.
 func (r *resolver) resourceField(c *corev1.Container, ref *corev1.ResourceFieldSelector) (string, error) {
 	if ref.ContainerName != "" {
@@ -278,9 +278,9 @@ func (r *resolver) resourceField(c *corev1.Container, ref *corev1.ResourceFieldS
 	default:
 		return "", fmt.Errorf("unsupported container resource : %v", ref.Resource)
 	}
-	q, set := list[corev1.ResourceName(name)]
-	if !set && kind == "limits" {
-		q = r.alloc[corev1.ResourceName(name)]
+	q := list[corev1.ResourceName(name)]
+	if q.IsZero() && kind == "limits" {
+		q = r.outerLimit(corev1.ResourceName(name))
 	}
 	divisor := ref.Divisor
 	if divisor.IsZero() {
@@ -290,6 +290,21 @@ func (r *resolver) resourceField(c *corev1.Container, ref *corev1.ResourceFieldS
 		return fmt.Sprint(ceilDiv(q.MilliValue(), divisor.MilliValue())), nil
 	}
 	return fmt.Sprint(ceilDiv(q.Value(), divisor.Value())), nil
+}
+
+// outerLimit is what a container without a limit of its own can use, as the kubelet says it: huge pages nobody has without asking.
+func (r *resolver) outerLimit(name corev1.ResourceName) resource.Quantity {
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+	default:
+		return resource.Quantity{}
+	}
+	if of := r.pod.Spec.Resources; of != nil && name != corev1.ResourceEphemeralStorage {
+		if q := of.Limits[name]; !q.IsZero() {
+			return q
+		}
+	}
+	return r.alloc[name]
 }
 
 func ceilDiv(a, b int64) int64 {

@@ -5,16 +5,57 @@ import "strings"
 // cause is why some specs do not pass. It has to be about specs that fail: an entry for one that passes is an error.
 type cause struct {
 	specs  string // the beginning of their names
+	said   string // is in what they say; empty: whatever they say, and none of them passes
 	reason string
 }
 
-// causes are known and told; a failure that none explains makes the run fail.
-var causes = []cause{}
+const (
+	sources    = "The events are there. Their sources are called `berth` and `berth-worker`, and the spec looks for `default-scheduler` and `kubelet`."
+	hostUsers  = "Berth's workers have no user namespaces for pods: `hostUsers: false` is refused ([pods.md](pods.md))."
+	heldOutput = "The probe's command leaves a process behind that holds its output for ten seconds. The run's containerd (1.6) tells its end only then, and " +
+		"Berth's worker waits for two seconds beyond the command's time; what it is not told it takes for no failure."
+)
 
-func causeOf(causes []cause, name string) string {
-	for _, c := range causes {
-		if strings.HasPrefix(name, c.specs) {
-			return c.reason
+// causes are known and told; a failure that none explains makes the run fail.
+var causes = []cause{
+	{"[sig-node] Events should be sent by kubelets and the scheduler", "", sources},
+	{"[sig-node] Pods Extended Pod Container lifecycle should not create extra sandbox", "", sources},
+	{"[sig-node] Pods Extended Delete Grace Period should be submitted and removed", "",
+		"It asks the node for its pods, at `nodes/NAME/proxy/pods`. Berth's workers do not answer there."},
+	{"[sig-node] Pods Extended Pod Container Status should never report", "",
+		"A pod that is deleted leaves the API with the end of its containers. It has no status before that in which all of them have ended, as with a kubelet."},
+	{"[sig-node] Pods Extended (pod generation) Pod Generation pod observedGeneration field set in pod conditions", "",
+		"`PodScheduled` tells the generation at which the pod was bound. A kubelet writes the condition anew with each generation."},
+	{"[sig-node] PodRejectionStatus", "", "The pod asks for more processors than Berth admits in a request ([limits.md](limits.md))."},
+	{"[sig-node] Sysctls [LinuxOnly] [NodeConformance] should not launch unsafe", "",
+		"A pod that asks for what its node does not have waits and says so ([pods.md](pods.md)); a kubelet has it fail."},
+	{"[sig-node] Security Context When creating a pod with HostUsers must create the user namespace if set to false", "", hostUsers},
+	{"[sig-node] Security Context When creating a pod with HostUsers should ", "", hostUsers},
+	{"[sig-node] Security Context When creating a pod with HostUsers metrics ", "",
+		"It asks the port of a kubelet for its figures. Berth's workers have none, and are asked through the API."},
+	{"[sig-node] Security Context SupplementalGroupsPolicy", "",
+		"They look for the groups of a container's processes in `status.containerStatuses[].user`, which Berth's workers do not show; " +
+			"nor does the run's containerd (1.6) tell them, or know the policy `Strict`."},
+	{"[sig-node] Probing container should be restarted with a failing exec liveness probe that took longer than the timeout", "", heldOutput},
+	{"[sig-node] [NodeConformance] [FeatureGate:SidecarContainers] Probing restartable init container should be restarted with a failing exec " +
+		"liveness probe that took longer than the timeout", "", heldOutput},
+	{"[sig-storage] PersistentVolumes-local [Volume type: blockfswithoutformat] ", "",
+		"The volume's path is a block device without a file system, which Berth's workers neither make nor mount ([volumes.md](volumes.md))."},
+	{"[sig-storage] PersistentVolumes-local [Volume type: block] ", "",
+		"Berth's workers have no volumes that are block devices ([volumes.md](volumes.md)); a kubelet's node has."},
+	{"[sig-node] ", "oom_score_adj value 0 not equal to expected -997",
+		"The machine of the run lets no process have a lower `oom_score_adj` than its own, so that its containerd was told to leave it."},
+}
+
+// of says whether it is why a spec came to what it did.
+func (c *cause) of(name string, r result) bool {
+	return strings.HasPrefix(name, c.specs) && strings.Contains(r.Why, c.said)
+}
+
+func causeOf(causes []cause, name string, r result) string {
+	for i := range causes {
+		if causes[i].of(name, r) {
+			return causes[i].reason
 		}
 	}
 	return ""

@@ -29,7 +29,7 @@ func startCluster(ctx context.Context, o options, dir string) (*cluster, error) 
 	if err != nil {
 		return nil, fmt.Errorf("the images: %w", err)
 	}
-	c.Cluster, err = machine.Start(ctx, machine.Config{Berth: o.berth, Dir: dir, Workers: o.workers, Images: list,
+	c.Cluster, err = machine.Start(ctx, machine.Config{Berth: o.berth, Kubelet: o.kubelet, Dir: dir, Workers: o.workers, Images: list,
 		Pause: "registry.k8s.io/pause:3.10.2", Registries: map[string]string{suiteRegistry: c.registry.address}})
 	if err != nil {
 		c.stop()

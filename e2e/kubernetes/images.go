@@ -71,6 +71,15 @@ func (r rootfs) program(name string) error {
 	return nil
 }
 
+// shellScript is busybox's shell, by whose words specs know it. Debian's keeps from programs what has a name that no variable of a shell
+// has, and that of the image which it stands in for does not: who has such a variable gets bash.
+const shellScript = `#!/usr/bin/bash
+while IFS= read -r -d "" v; do
+  [[ ${v%%=*} =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || exec -a "$0" /usr/bin/bash "$@"
+done < /proc/self/environ
+exec -a "$0" /bin/busybox "$@"
+`
+
 // userSpace is a file system of busybox, with the people that the suite's images have.
 func userSpace() (rootfs, error) {
 	r := rootfs{}
@@ -101,15 +110,14 @@ func userSpace() (rootfs, error) {
 			r.put(imagepack.File{Path: "bin/" + applet, Mode: 0o777, Link: "busybox"})
 		}
 	}
-	// Its shell would keep from programs what has a name that no variable of a shell has; that of the image which it stands in for does not.
-	r.put(imagepack.File{Path: "bin/sh", Mode: 0o777, Link: "/usr/bin/bash"})
+	r.put(imagepack.File{Path: "bin/sh", Mode: 0o755, Data: []byte(shellScript)})
 	r.put(imagepack.File{Path: "bin/bash", Mode: 0o777, Link: "/usr/bin/bash"})
 	return r, r.program("bash")
 }
 
 // tools adds the programs that the suite's images have besides.
 func (r rootfs) tools() error {
-	for _, name := range [...]string{"curl", "dig", "getent", "ip", "nc", "wget"} {
+	for _, name := range [...]string{"curl", "dig", "getent", "ip", "nc", "nsenter", "wget"} {
 		delete(r, "bin/"+name) // busybox's would be found first
 		if err := r.program(name); err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 )
 
 type options struct {
-	berth, suite, tools                 string
+	berth, suite, tools, kubelet        string
 	specs, focus, report, results, logs string
 	workers, lanes, batch               int
 	timeout                             time.Duration
@@ -35,6 +36,7 @@ func main() {
 	flag.StringVar(&o.berth, "berth", "bin/berth", "Berth's binary.")
 	flag.StringVar(&o.suite, "suite", "bin/e2e.test", "Kubernetes' tests, built from k8s.io/kubernetes/test/e2e.")
 	flag.StringVar(&o.tools, "tools", "bin", "Where kubectl is, and the programs of the tests' images, built from their modules: agnhost, etcd, nnp, sample-apiserver.")
+	flag.StringVar(&o.kubelet, "kubelet", "", "Kubernetes' own kubelet: nodes are of it, and specs about nodes run on them; empty: nodes are of Berth's workers.")
 	flag.StringVar(&o.specs, "specs", focused, "Which of Kubernetes' specs are counted, as an expression of their names.")
 	flag.StringVar(&o.focus, "focus", "", "Run only the specs whose names match this expression.")
 	flag.StringVar(&o.report, "report", "", "Where to write the report; empty: on the terminal.")
@@ -80,7 +82,10 @@ func run(ctx context.Context, o options, dir string) error {
 	if err != nil {
 		return fmt.Errorf("-focus: %w", err)
 	}
-	for _, path := range []*string{&o.berth, &o.suite, &o.tools} {
+	for _, path := range []*string{&o.berth, &o.suite, &o.tools, &o.kubelet} {
+		if *path == "" {
+			continue
+		}
 		if *path, err = filepath.Abs(*path); err != nil {
 			return err
 		}
@@ -99,19 +104,28 @@ func run(ctx context.Context, o options, dir string) error {
 	if err != nil {
 		return err
 	}
+	specs = append(specs, onKubelets(specs, o.specs)...)
 	known, err := readResults(o.results)
 	if err != nil {
 		return err
 	}
 	if !o.reportOnly {
-		wanted := choose(specs, focus, known, o.again)
+		wanted := choose(specs, focus, known, o.again, o.kubelet != "")
 		fmt.Fprintf(os.Stderr, "conformance: %d of %d specs are to run\n", len(wanted), len(specs))
 		if err := runOnCluster(ctx, o, dir, wanted, func(r result) error {
 			r.Berth = version
+			if o.kubelet != "" && !strings.HasPrefix(r.Name, outside) {
+				r.Name = onKubelet + r.Name
+			}
 			fmt.Fprintf(os.Stderr, "%-7s %4.0f s  %s\n", r.State, r.Seconds, r.Name)
 			known[r.Name] = r
 			return known.write(o.results)
 		}); err != nil {
+			return err
+		}
+	}
+	if o.report != "" {
+		if known, err = known.withPage(o.report); err != nil {
 			return err
 		}
 	}
@@ -126,11 +140,11 @@ func run(ctx context.Context, o options, dir string) error {
 	return r.verdict()
 }
 
-// choose leaves out what has passed already, unless it is to run again.
-func choose(specs []spec, focus *regexp.Regexp, known results, again bool) []spec {
+// choose leaves out what has passed already, unless it is to run again, and what runs on other nodes than there are.
+func choose(specs []spec, focus *regexp.Regexp, known results, again, kubelet bool) []spec {
 	var out []spec
 	for _, s := range specs {
-		if focus.MatchString(s.Name) && (again || known[s.Name].State != passed) {
+		if s.Kubelet == kubelet && focus.MatchString(s.Name) && (again || known[s.key()].State != passed) {
 			out = append(out, s)
 		}
 	}

@@ -40,24 +40,19 @@ func (c *count) add(r result) {
 // verdict is an error if a spec failed for no known cause, if a known cause explains nothing, or if nothing has run.
 func (r *report) verdict() error {
 	ran, unexplained := 0, 0
-	used := map[string]bool{}
 	var errs []error
 	for _, s := range r.Specs {
-		one := r.Results[s.Name]
+		one := r.Results[s.key()]
 		if one.State == "" || one.State == skipped {
 			continue
 		}
 		ran++
 		for _, c := range r.Causes {
-			if !strings.HasPrefix(s.Name, c.specs) {
-				continue
-			}
-			used[c.specs] = true
-			if one.State == passed {
-				errs = append(errs, fmt.Errorf("it passes, and has a cause not to: %s", s.Name))
+			if c.said == "" && one.State == passed && strings.HasPrefix(s.key(), c.specs) {
+				errs = append(errs, fmt.Errorf("it passes, and has a cause not to: %s", s.key()))
 			}
 		}
-		if one.State != passed && causeOf(r.Causes, s.Name) == "" {
+		if one.State != passed && causeOf(r.Causes, s.key(), one) == "" {
 			unexplained++
 		}
 	}
@@ -93,43 +88,46 @@ nodes, each with a network, a containerd and a worker of its own, which carries 
     make conformance                        # build the tests, run what has not passed yet, write this page
     make conformance FOCUS='sig-node'       # only what matches
     make conformance AGAIN=1                # all of them, whatever they came to before
+    make conformance ON_KUBELET=1           # those of nodes, on nodes of Kubernetes' own kubelet, which is built, too
     make conformance SPECS='sig-apps.*Job'  # others of Kubernetes' specs; what they came to is told on the terminal, and not here
 
 What every spec came to is kept in ` + "`bin/conformance.json`" + ` as soon as it is known, so that a run that was ended is gone on with: the whole
-takes longer than an hour. It needs root and Debian's packages (` + "`make containers`" + `), runs in namespaces of its own and leaves nothing behind.
+takes some hours. What is not in there is left on this page as it was. It needs root and Debian's packages (` + "`make containers`" + `), runs in namespaces of its own and leaves nothing behind.
 
 The images are stand-ins under the same names, on the nodes before anything runs, and one that a spec wants fetched in a registry of the
 run's own: ` + "`agnhost`" + `, which most specs use, ` + "`sample-apiserver`" + ` and ` + "`kubectl`" + ` are built from Kubernetes' sources and ` + "`etcd`" + ` from its own;
 ` + "`busybox`" + `, its shell and the tools beside them are this machine's; ` + "`nginx`" + ` is busybox's server. Specs of images that nobody stands in for fail.
 
-This page is written by that command, of Berth %s.
+This page is written by that command. With every spec is said how long it took, and which Berth it was.
+
+Beside [Conformance] those groups are run that say more of scheduling, of pods and their nodes, and of controllers; of them all specs
+but those of features that Kubernetes itself has switched off, those that it calls flaky, what a kubelet uses over hours, and clustered databases. On the
+nodes of a kubelet there is nothing that carries services or answers for names, as Berth's workers do.
 
 `
 
 func (r *report) write(w io.Writer) {
 	var b strings.Builder
-	fmt.Fprintf(&b, introduction, r.Kubernetes, r.Workers, r.versions())
-	r.table(&b, "[Conformance]", (*spec).conformance)
-	r.table(&b, "Beyond: what is about scheduling", func(s *spec) bool { return !s.conformance() })
-	r.section(&b, "What failed", func(one result) bool { return one.State != passed && one.State != skipped && one.State != "" })
-	r.section(&b, "What was skipped", func(one result) bool { return one.State == skipped })
+	fmt.Fprintf(&b, introduction, r.Kubernetes, r.Workers)
+	for _, p := range parts {
+		r.table(&b, p.title, p.of)
+	}
+	r.section(&b, sections[failed], func(one result) bool { return one.State != passed && one.State != skipped && one.State != "" })
+	r.section(&b, sections[skipped], func(one result) bool { return one.State == skipped })
 	r.section(&b, "What was not run", func(one result) bool { return one.State == "" })
-	r.section(&b, "What passed", func(one result) bool { return one.State == passed })
+	r.section(&b, sections[passed], func(one result) bool { return one.State == passed })
 	_, _ = io.WriteString(w, b.String()) // the terminal, or a file whose Close tells
 }
 
-// versions are those that the results of its specs are of.
-func (r *report) versions() string {
-	seen := map[string]bool{}
-	for i := range r.Specs {
-		if one, ok := r.Results[r.Specs[i].Name]; ok {
-			seen[one.Berth] = true
-		}
-	}
-	if len(seen) == 0 {
-		return "unknown"
-	}
-	return strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
+// parts are the tables, one for each kind of specs.
+var parts = [...]struct {
+	title string
+	of    func(*spec) bool
+}{
+	{"[Conformance]", func(s *spec) bool { return !s.Kubelet && s.conformance() }},
+	{"[Conformance], on nodes of Kubernetes' own kubelet", func(s *spec) bool { return s.Kubelet }},
+	{"Beyond: what is about scheduling", func(s *spec) bool { return !s.Kubelet && !s.conformance() && s.aboutScheduling() }},
+	{"Beyond: other groups", func(s *spec) bool { return !s.Kubelet && !s.conformance() && !s.aboutScheduling() }},
 }
 
 // table counts specs by sig and group.
@@ -146,8 +144,8 @@ func (r *report) table(b *strings.Builder, title string, of func(*spec) bool) {
 		if counts[k] == nil {
 			counts[k] = &count{}
 		}
-		counts[k].add(r.Results[s.Name])
-		all.add(r.Results[s.Name])
+		counts[k].add(r.Results[s.key()])
+		all.add(r.Results[s.key()])
 	}
 	if all.all == 0 {
 		return
@@ -178,20 +176,21 @@ func (r *report) section(b *strings.Builder, title string, wanted func(result) b
 			begun = true
 		}
 		fmt.Fprintf(b, "* %s", one.Name)
-		switch why := causeOf(r.Causes, one.Name); {
-		case one.State == passed:
-			fmt.Fprintf(b, " (%.0f s)", one.Seconds)
-		case why != "":
+		if one.State != "" {
+			fmt.Fprintf(b, " (%.0f s, %s)", one.Seconds, one.Berth)
+		}
+		if why := causeOf(r.Causes, one.Name, one); why != "" && one.State != passed {
 			fmt.Fprintf(b, "\n  — %s", why)
-		case one.Why != "":
+		}
+		if one.Why != "" {
 			fmt.Fprintf(b, "\n  — `%s`", strings.ReplaceAll(one.Why, "`", "'"))
 		}
 		b.WriteString("\n")
 	}
 	for _, s := range r.Specs {
-		one := r.Results[s.Name]
+		one := r.Results[s.key()]
 		if wanted(one) {
-			one.Name = s.Name
+			one.Name = s.key()
 			line(one)
 		}
 	}

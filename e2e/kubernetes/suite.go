@@ -26,10 +26,22 @@ const (
 	conformance = "[Conformance]"
 	// serial is a label of specs that nothing else may run beside; what ginkgo itself calls so is not known before they run.
 	serial = "Serial"
-	// focused are the specs that are counted unless others are asked for: those, and all that are about what Berth is for.
-	focused = `\[Conformance\]|\[sig-scheduling\] Scheduler(Predicates|Preemption|Priorities)|\[sig-apps\] DisruptionController`
-	// skipped are specs of features that are off in Kubernetes itself unless somebody switches them on.
-	skippedSpecs = `\[(Alpha|Feature:OffByDefault|BetaOffByDefault)\]`
+	// scheduling are the specs that are about what Berth is for.
+	scheduling = `\[sig-scheduling\] Scheduler(Predicates|Preemption|Priorities)|\[sig-apps\] DisruptionController`
+	// groups are more of what pods, their nodes, and controllers do.
+	groups = `\[sig-(node|apps|network|instrumentation|api-machinery|storage)\] (\[(Serial|NodeConformance|FeatureGate:\w+)\] )*(` +
+		`Pods|Pods? Extended|Probing (restartable init )?container|(Restartable Init )?Container Lifecycle Hook|Lifecycle [Ss]leep|PreStop|` +
+		`Ephemeral Containers|Container Runtime|[Kk]ubelet|Downward API|Security Context|Sysctls|RuntimeClass|PrivilegedPod|` +
+		`(PLR )?Pod InPlace Resize|PodOSRejection|PodRejectionStatus|Override hostname of Pod|Events|` +
+		`Deployment|ReplicaSet|ReplicationController|StatefulSet|Daemon set|Job|CronJob|TTLAfterFinished|` +
+		`EndpointSlice|ServerSideApply|FieldValidation|Servers with support for|PersistentVolumes-local)\b`
+	// focused are the specs that are counted unless others are asked for.
+	focused = `\[Conformance\]|` + scheduling + `|` + groups
+	// kubelets are those of them that run on nodes of Kubernetes' own kubelet, too.
+	kubelets = `\[sig-node\] (Pods|Kubelet) .*\[Conformance\]`
+	// skippedSpecs are of features that are off in Kubernetes itself unless somebody switches them on, or measure a kubelet for hours, or need
+	// images of databases, or are known to Kubernetes to fail at times.
+	skippedSpecs = `\[(Alpha|Feature:OffByDefault|BetaOffByDefault|Feature:(Regular|Experimental)ResourceUsageTracking|Feature:StatefulSet|Flaky)\]`
 )
 
 // spec is one of the tests.
@@ -37,9 +49,38 @@ type spec struct {
 	Name, Sig, Group string
 	// Alone: nothing else may run at the same time.
 	Alone bool
+	// Kubelet: on nodes of Kubernetes' own kubelet.
+	Kubelet bool
+}
+
+// onKubelet begins the keys of what ran on a kubelet's nodes.
+const onKubelet = "on a kubelet: "
+
+// key is by what its result is known.
+func (s *spec) key() string {
+	if s.Kubelet {
+		return onKubelet + s.Name
+	}
+	return s.Name
 }
 
 func (s *spec) conformance() bool { return strings.Contains(s.Name, conformance) }
+
+var ofScheduling = regexp.MustCompile(scheduling)
+
+func (s *spec) aboutScheduling() bool { return ofScheduling.MatchString(s.Name) }
+
+// onKubelets are those of the specs that run on kubelets' nodes, too: all, where others than ours were asked for.
+func onKubelets(specs []spec, asked string) (out []spec) {
+	of := regexp.MustCompile(kubelets)
+	for _, s := range specs {
+		if asked != focused || of.MatchString(s.Name) {
+			s.Kubelet = true
+			out = append(out, s)
+		}
+	}
+	return out
+}
 
 var (
 	sigOf = regexp.MustCompile(`^\[sig-([a-z-]+)\] *`)
@@ -235,14 +276,19 @@ func collect(reports []types.SpecReport) []result {
 // outside begins the names of what failed outside of any spec.
 const outside = "outside of the specs: "
 
-// dump is a whole object, of which failures show every field.
-var dump = regexp.MustCompile(`(?s)<\*[\w.]+ \| 0x[0-9a-f]+>:.*`)
+// wrapped is the type before an error's text; object is a whole one of the API's, and dump any other, of which failures show every field.
+var (
+	wrapped = regexp.MustCompile(`<\*\w*errors?\w*\.\w+ \| 0x[0-9a-f]+>: *`)
+	object  = regexp.MustCompile(`(?s)\{\n  "metadata".*?\n\}`)
+	dump    = regexp.MustCompile(`(?s)<\*[\w.]+ \| 0x[0-9a-f]+>:.*`)
+)
 
 // whyBytes bounds what is told of a failure.
 const whyBytes = 300
 
 // firstWords is what a failure says, in one line.
 func firstWords(text string) string {
+	text = object.ReplaceAllString(wrapped.ReplaceAllString(text, ""), "an object …")
 	text = dump.ReplaceAllString(text, "an object …")
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > whyBytes {

@@ -28,7 +28,9 @@ const (
 type Config struct {
 	// Berth is the binary; Dir holds everything, and is the machine's.
 	Berth, Dir string
-	Workers    int
+	// Kubelet is Kubernetes' own agent: nodes are of it, carry no services and answer for no names. Empty: they are of Berth's workers.
+	Kubelet string
+	Workers int
 	// Images are on every node; Pause is the name of the one that sandboxes are made of.
 	Images []*imagepack.Image
 	Pause  string
@@ -91,13 +93,16 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	}
 	c.Fleet.DieTogether = true
 	var specs []fleet.Spec
+	signed := config.Kubelet != ""
 	for i := range servers {
 		specs = append(specs, fleet.Spec{Name: fmt.Sprintf("server-%d", i+1), Kind: pki.Server, Host: HubAddress,
-			HCL: fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = %d\n}\n", servers)})
+			HCL: fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = %d\n  signed_kubelets = %t\n}\n", servers, signed)})
 	}
-	for _, n := range c.Nodes {
-		specs = append(specs, fleet.Spec{Name: n.Name, Kind: pki.Worker, Host: n.Address(), Prefix: n.Prefix(),
-			HCL: fmt.Sprintf(workerConfig, n.socket())})
+	if config.Kubelet == "" {
+		for _, n := range c.Nodes {
+			specs = append(specs, fleet.Spec{Name: n.Name, Kind: pki.Worker, Host: n.Address(), Prefix: n.Prefix(),
+				HCL: fmt.Sprintf(workerConfig, n.socket())})
+		}
 	}
 	if _, err := c.Fleet.Add(specs...); err != nil {
 		return c, err
@@ -107,6 +112,11 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	}
 	if err := c.writeKubeconfig(); err != nil {
 		return c, err
+	}
+	if config.Kubelet != "" {
+		if err := c.startKubelets(ctx, &config); err != nil {
+			return c, err
+		}
 	}
 	return c, c.waitReady(ctx)
 }
@@ -129,7 +139,7 @@ func (c *Cluster) waitReady(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if dead := c.Fleet.Alive(); dead != nil {
+		if dead := c.Alive(); dead != nil {
 			return dead
 		}
 		select {
@@ -161,10 +171,25 @@ func (c *Cluster) ready(ctx context.Context) error {
 }
 
 // Alive is an error if an agent has ended.
-func (c *Cluster) Alive() error { return c.Fleet.Alive() }
+func (c *Cluster) Alive() error {
+	for _, n := range c.Nodes {
+		if n.kubelet == nil {
+			continue
+		}
+		if err := n.kubelet.alive(); err != nil {
+			return err
+		}
+	}
+	return c.Fleet.Alive()
+}
 
 // Stop ends the agents and the containerds.
 func (c *Cluster) Stop() {
+	for _, n := range c.Nodes {
+		if n.kubelet != nil {
+			n.kubelet.stop()
+		}
+	}
 	if c.Fleet != nil {
 		c.Fleet.Stop(clusterStop)
 	}
@@ -173,11 +198,14 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// KeepLogs copies what servers, workers and containerds have said.
+// KeepLogs copies what servers, the agents of nodes and containerds have said.
 func (c *Cluster) KeepLogs(dir string) {
-	paths := make([]string, 0, len(c.Nodes)+servers)
+	paths := make([]string, 0, 2*len(c.Nodes)+servers)
 	for _, n := range c.Nodes {
 		paths = append(paths, n.log.Name())
+		if n.kubelet != nil {
+			paths = append(paths, n.kubelet.log.Name())
+		}
 	}
 	if c.Fleet != nil {
 		for _, p := range c.Fleet.Processes() {

@@ -27,6 +27,8 @@ type Node struct {
 	dir    string
 	cmd    *exec.Cmd
 	log    *os.File
+	// kubelet is the node's, where it is not of a worker.
+	kubelet *kubelet
 }
 
 // Address is the node's on the hub.

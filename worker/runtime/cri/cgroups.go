@@ -2,6 +2,7 @@ package cri
 
 import (
 	"fmt"
+	"maps"
 	"path"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -203,14 +204,9 @@ func (r *Runtime) removeCgroup(pod types.UID) error {
 
 // resources are what a container is bounded by, and whom the kernel ends first when memory is short.
 func (r *Runtime) resources(pod *corev1.Pod, c *corev1.Container) *criv1.LinuxContainerResources {
-	k := cgroup.Resources(&c.Resources, 0)
-	out := &criv1.LinuxContainerResources{CpuShares: int64(*k.CPU.Shares), OomScoreAdj: r.badness(pod, c)}
-	if k.CPU.Quota != nil {
-		out.CpuQuota, out.CpuPeriod = *k.CPU.Quota, int64(*k.CPU.Period)
-	}
-	if k.Memory.Limit != nil {
-		out.MemoryLimitInBytes = *k.Memory.Limit
-	}
+	k := cgroup.Resources(bounds(pod, c), 0)
+	out := limits(k)
+	out.CpuShares, out.OomScoreAdj = int64(*k.CPU.Shares), r.badness(pod, c)
 	if r.Hugepages() {
 		var all corev1.ResourceList // what a container does not say is the pod's, as with a kubelet
 		if s := pod.Spec.Resources; s != nil {
@@ -224,6 +220,37 @@ func (r *Runtime) resources(pod *corev1.Pod, c *corev1.Container) *criv1.LinuxCo
 		out.Unified = map[string]string{"memory.oom.group": "1"} // a container ends as a whole, as with a kubelet
 	}
 	return out
+}
+
+// limits are in the words of the container runtime.
+func limits(k *specs.LinuxResources) *criv1.LinuxContainerResources {
+	out := &criv1.LinuxContainerResources{}
+	if k.CPU.Quota != nil {
+		out.CpuQuota, out.CpuPeriod = *k.CPU.Quota, int64(*k.CPU.Period)
+	}
+	if k.Memory.Limit != nil {
+		out.MemoryLimitInBytes = *k.Memory.Limit
+	}
+	return out
+}
+
+// bounds are a container's requests and limits. As with a kubelet, one without a limit has its pod's, so that programs find
+// in their own cgroup what they can use.
+func bounds(pod *corev1.Pod, c *corev1.Container) *corev1.ResourceRequirements {
+	if pod.Spec.Resources == nil {
+		return &c.Resources
+	}
+	out := c.Resources
+	out.Limits = maps.Clone(out.Limits)
+	if out.Limits == nil {
+		out.Limits = corev1.ResourceList{}
+	}
+	for name := range pod.Spec.Resources.Limits {
+		if own := out.Limits[name]; own.IsZero() {
+			out.Limits[name] = pod.Spec.Resources.Limits[name]
+		}
+	}
+	return &out
 }
 
 // badness is Kubernetes': Guaranteed and critical pods last, BestEffort first, Burstable the less they asked for the

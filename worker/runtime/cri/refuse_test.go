@@ -3,6 +3,7 @@ package cri
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -188,6 +189,37 @@ func TestCgroupParent(t *testing.T) {
 		if got := r.cgroupParent(c.pod); got != c.slice {
 			t.Errorf("%s: %s", c.pod.Name, got)
 		}
+	}
+}
+
+// A container without a limit has its pod's, also when that becomes another; one with a limit keeps it.
+func TestLimitsOfThePodAsAWhole(t *testing.T) {
+	r := away(t)
+	of := func(cpu, memory string) corev1.ResourceRequirements {
+		return corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse(memory)}}
+	}
+	p := pod("p", corev1.Container{Name: "without"}, corev1.Container{Name: "with", Resources: of("100m", "1Mi")})
+	whole := of("200m", "256Mi")
+	p.Spec.Resources = &whole
+	if k := r.resources(p, &p.Spec.Containers[0]); k.CpuQuota != 20000 || k.MemoryLimitInBytes != 256<<20 || len(p.Spec.Containers[0].Resources.Limits) > 0 {
+		t.Errorf("a container without limits: %+v", k)
+	}
+	if k := r.resources(p, &p.Spec.Containers[1]); k.CpuQuota != 10000 || k.MemoryLimitInBytes != 1<<20 {
+		t.Errorf("a container with limits: %+v", k)
+	}
+	for i, want := range []int64{256 << 20, 0} {
+		if k := borrowed(p, &p.Spec.Containers[i].Resources); k.GetMemoryLimitInBytes() != want || k.GetCpuShares() != 0 {
+			t.Errorf("of the pod's container %d has %+v", i, k)
+		}
+	}
+	without, with := runtime.ID{Pod: p.UID, Container: "without"}, runtime.ID{Pod: p.UID, Container: "with"}
+	r.running = map[runtime.ID]running{without: {}, with: {}, {Pod: "other", Container: "without"}: {}}
+	if got := r.others(&runtime.Resize{Pod: p, Containers: []runtime.ContainerResize{{ID: with}}}); !slices.Equal(got, []runtime.ID{without}) {
+		t.Errorf("with the pod %v are changed", got)
+	}
+	p.Spec.Resources = nil
+	if k := borrowed(p, &p.Spec.Containers[0].Resources); k != nil {
+		t.Errorf("of a pod without limits of its own it has %+v", k)
 	}
 }
 

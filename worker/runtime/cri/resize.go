@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -28,21 +29,66 @@ func (r *Runtime) Resize(ctx context.Context, z runtime.Resize) error {
 		return err
 	}
 	for i := range z.Containers {
-		c, err := r.find(z.Containers[i].ID)
-		if err != nil {
-			continue // it has ended, and starts again with what it is to have
+		id := z.Containers[i].ID
+		if err := r.update(ctx, id, r.resources(z.Pod, &corev1.Container{Name: id.Container, Resources: *z.ResourcesOf(id.Container)})); err != nil {
+			return err
 		}
-		name := z.Containers[i].ID.Container
-		spec := &corev1.Container{Name: name, Resources: *z.ResourcesOf(name)}
-		_, err = r.runtime.UpdateContainerResources(ctx, &criv1.UpdateContainerResourcesRequest{ContainerId: c.ref, Linux: r.resources(z.Pod, spec)})
-		if err != nil && !notFound(err) {
-			return fmt.Errorf("giving container %s other resources: %w", name, asked(err))
+	}
+	for _, id := range r.others(&z) {
+		if what := borrowed(z.Pod, z.ResourcesOf(id.Container)); what != nil {
+			if err := r.update(ctx, id, what); err != nil {
+				return err
+			}
 		}
 	}
 	if !z.Last {
 		return nil
 	}
 	return r.boundPod(z.Pod)
+}
+
+// update gives a container other resources; of what is zero it keeps what it has. One that has ended starts again with what it is to have.
+func (r *Runtime) update(ctx context.Context, id runtime.ID, what *criv1.LinuxContainerResources) error {
+	c, err := r.find(id)
+	if err != nil {
+		return nil
+	}
+	_, err = r.runtime.UpdateContainerResources(ctx, &criv1.UpdateContainerResourcesRequest{ContainerId: c.ref, Linux: what})
+	if err != nil && !notFound(err) {
+		return fmt.Errorf("giving container %s other resources: %w", id.Container, asked(err))
+	}
+	return nil
+}
+
+// others are the pod's containers that are not named.
+func (r *Runtime) others(z *runtime.Resize) (ids []runtime.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// order does not matter: each is changed for itself.
+	for id := range r.running {
+		if id.Pod == z.Pod.UID && !slices.ContainsFunc(z.Containers, func(c runtime.ContainerResize) bool { return c.ID == id }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// borrowed are the limits that a container has of its pod's, which may be others now; nil: none.
+func borrowed(pod *corev1.Pod, own *corev1.ResourceRequirements) *criv1.LinuxContainerResources {
+	if pod.Spec.Resources == nil {
+		return nil
+	}
+	of := corev1.ResourceRequirements{Limits: corev1.ResourceList{}}
+	for name, limit := range pod.Spec.Resources.Limits {
+		if q := own.Limits[name]; q.IsZero() {
+			of.Limits[name] = limit
+		}
+	}
+	out := limits(cgroup.Resources(&of, 0))
+	if out.CpuQuota == 0 && out.MemoryLimitInBytes == 0 {
+		return nil
+	}
+	return out
 }
 
 // boundPod lets the pod as a whole have what its object says.

@@ -16,14 +16,20 @@ func Hostname(pod *corev1.Pod) string {
 	if pod.Spec.Hostname != "" {
 		name = pod.Spec.Hostname
 	}
-	if h := pod.Spec.HostnameOverride; h != nil && *h != "" {
-		name = *h
+	if overridden(pod) {
+		name = *pod.Spec.HostnameOverride
 	}
 	const longest = 63
 	if len(name) > longest {
 		name = strings.TrimRight(name[:longest], "-.")
 	}
 	return name
+}
+
+// overridden: the pod says what its host is called, and that is all of its name.
+func overridden(pod *corev1.Pod) bool {
+	h := pod.Spec.HostnameOverride
+	return h != nil && *h != ""
 }
 
 // HostFQDN is Hostname or, where the pod wants its whole name for that and has a subdomain, that name in the cluster's domain. As with the
@@ -47,7 +53,7 @@ func HostFQDN(pod *corev1.Pod, domain string) (string, error) {
 // WantsFQDN says whether the pod's host is to be called by its whole name. One without a subdomain has none.
 func WantsFQDN(pod *corev1.Pod) bool {
 	s := &pod.Spec
-	return s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN && s.Subdomain != "" && (s.HostnameOverride == nil || *s.HostnameOverride == "")
+	return s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN && s.Subdomain != "" && !overridden(pod)
 }
 
 func fullName(pod *corev1.Pod, domain string) string {
@@ -82,7 +88,7 @@ func OwnHosts(pod *corev1.Pod, ips []string, domain string) string {
 		"fe00::1\tip6-allnodes\n" +
 		"fe00::2\tip6-allrouters\n")
 	names := Hostname(pod)
-	if pod.Spec.Subdomain != "" && domain != "" {
+	if pod.Spec.Subdomain != "" && domain != "" && !overridden(pod) {
 		names = fullName(pod, domain) + "\t" + names
 	}
 	for _, ip := range ips {

@@ -44,6 +44,9 @@ func TestOwnHosts(t *testing.T) {
 	pod.Spec.Subdomain = "web"
 	ends("10.0.0.1\tweb-0.web.ns.svc.cluster.local\tweb-0", "cluster.local")
 	ends("10.0.0.1\tweb-0", "")
+	override := "other"
+	pod.Spec.HostnameOverride = &override
+	ends("10.0.0.1\tother", "cluster.local")
 }
 
 // The whole name of a pod's host, for those that want it.
