@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,4 +102,69 @@ func TestCostsOfRequests(t *testing.T) {
 			t.Errorf("%+v: %s, and not %s", tc.info, got, tc.want)
 		}
 	}
+}
+
+// Who has nothing left has no turn while others ask, neither to begin with nor to go on; an administrator has.
+func TestNoTurnForWhoHasNothingLeft(t *testing.T) {
+	for _, paced := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			all := &turns{free: 1, pace: pace{share: 0.25}}
+			mine := &turn{all: all, user: "storm", paced: paced, looked: rowsWithoutTurn}
+			look := func() (waited bool) {
+				all.pace.ask("calm")
+				began := time.Now()
+				if err := mine.look(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if !mine.held || all.free != 0 {
+					t.Errorf("it has a turn: %t, %d are free", mine.held, all.free)
+				}
+				return time.Since(began) >= asksFor
+			}
+			all.pace.charge("storm", 10*time.Second)
+			if waited := look(); waited != paced {
+				t.Errorf("paced: %t, it waits to begin: %t", paced, waited)
+			}
+			all.pace.charge("storm", 10*time.Second)
+			<-time.After(turnSlice)
+			if waited := look(); waited != paced {
+				t.Errorf("paced: %t, it waits to go on: %t", paced, waited)
+			}
+			mine.pause()
+		})
+	}
+}
+
+// Of who asks for more than he may, and has nothing left, requests wait that could begin, while others ask.
+func TestCrowdedRequestsArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := flowControl{shares: &userShare{most: 1, lists: 1, users: map[string]*atWork{}}, pace: &pace{share: 0.25}}
+		f.pace.charge("storm", 10*time.Second)
+		f.pace.ask("calm")
+		ended := func(wait bool) {
+			began := time.Now()
+			end, err := f.begin(t.Context(), "storm", aGet)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if waited := time.Since(began) >= asksFor; waited != wait {
+				t.Errorf("it waits: %t, and not %t", waited, wait)
+			}
+			end()
+		}
+		ended(false) // it is alone
+		first, err := f.begin(t.Context(), "storm", aGet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var waiting sync.WaitGroup
+		for range 2 {
+			waiting.Go(func() { ended(true) })
+			synctest.Wait()
+		}
+		f.pace.ask("calm")
+		first()
+		waiting.Wait()
+	})
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -134,6 +136,7 @@ func TestRevokedNode(t *testing.T) {
 		})
 	}
 	w1, w2 := node(added[0]), node(added[1])
+	logEnds := followedLog(t, c, s, "w1")
 	watch, err := w1.CertificatesV1().CertificateSigningRequests().Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -162,6 +165,14 @@ func TestRevokedNode(t *testing.T) {
 			return errors.New("it goes on")
 		}
 	})
+	c.eventually(t, "the log that is followed to end", func(context.Context) error {
+		select {
+		case <-logEnds:
+			return nil
+		default:
+			return errors.New("it goes on")
+		}
+	})
 	c.eventually(t, "the RPC to refuse w1", func(context.Context) error {
 		if !strings.Contains(added[0].LogTail(50), "its certificate is revoked") {
 			return errors.New("it is not told")
@@ -171,4 +182,26 @@ func TestRevokedNode(t *testing.T) {
 	if _, err := w2.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("w2 is out as well: %v", err)
 	}
+}
+
+// followedLog follows the log of a pod on a node, which says something and goes on; what it gives is closed when that ends.
+func followedLog(t *testing.T, c *cluster, s *fleet.Process, node string) <-chan struct{} {
+	t.Helper()
+	namespace := c.namespace(t, "revoked")
+	create(t, s.Kube, pod(namespace, "talks", "echo said; sleep 1000", on(node)))
+	c.waitRunning(t, namespace, "talks")
+	log, err := s.Kube.CoreV1().Pods(namespace).GetLogs("talks", &corev1.PodLogOptions{Follow: true}).Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(log, make([]byte, len("said"))); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, log) // how it ends is the client's to say
+		_ = log.Close()
+	}()
+	return ended
 }
