@@ -43,6 +43,12 @@ var causes = []cause{
 		"The volume's path is a block device without a file system, which Berth's workers neither make nor mount ([volumes.md](volumes.md))."},
 	{"[sig-storage] PersistentVolumes-local [Volume type: block] ", "",
 		"Berth's workers have no volumes that are block devices ([volumes.md](volumes.md)); a kubelet's node has."},
+	{"[sig-node] PLR Pod InPlace Resize", "unexpected number of restarts for container",
+		"A container that has its pod's limits, having none of its own, is not started again when those change, whatever its `resizePolicy` says."},
+	{"[sig-node] Pods should have their auto-restart back-off timer reset on image update", "",
+		"The back-off of a container goes on when it is given another image. A kubelet's begins anew."},
+	{"[sig-node] kubelet Clean up pods on node", "", "It asks the node for its pods, at `nodes/NAME/proxy/pods`. Berth's workers do not answer there."},
+	{"[sig-node] kubelet kubectl get --raw", "", "They are about the logs of a kubelet as systemd keeps them, and reach nodes by SSH."},
 	{"[sig-node] ", "oom_score_adj value 0 not equal to expected -997",
 		"The machine of the run lets no process have a lower `oom_score_adj` than its own, so that its containerd was told to leave it."},
 }
