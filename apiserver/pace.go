@@ -18,6 +18,7 @@ type pace struct {
 
 	mu       sync.Mutex
 	accounts map[string]*account
+	swept    time.Time // when accounts were looked at last of whom nobody has to know any more
 	// The last two users that have asked for something short, or one and nobody.
 	last, before seen
 }
@@ -110,7 +111,7 @@ func (p *pace) charge(user string, costs time.Duration) {
 	a.left = max(a.left-costs, -paceDebt)
 }
 
-// fill is a user's account as it is now, with mu held. Those that are full again are forgotten when one is made.
+// fill is a user's account as it is now, with mu held. Those that are full again are forgotten when one is made, once a second at most.
 func (p *pace) fill(user string, now time.Time) *account {
 	a := p.accounts[user]
 	if a != nil {
@@ -118,9 +119,12 @@ func (p *pace) fill(user string, now time.Time) *account {
 		a.at = now
 		return a
 	}
-	for name, other := range p.accounts {
-		if p.filled(other, now) == paceBurst {
-			delete(p.accounts, name)
+	if now.Sub(p.swept) > time.Second {
+		p.swept = now
+		for name, other := range p.accounts {
+			if p.filled(other, now) == paceBurst {
+				delete(p.accounts, name)
+			}
 		}
 	}
 	if p.accounts == nil {
