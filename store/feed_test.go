@@ -225,7 +225,7 @@ func withinBounds(changes []Change, bounds FeedBounds, now int64) []Change {
 // TestWhatReplacesAStateComesWithIt: who begins at the view that an entry leads to which replaces the state and changes it goes on from there,
 // and who waited comes to what it changed.
 func TestWhatReplacesAStateComesWithIt(t *testing.T) {
-	f := NewFeed(FeedBounds{Changes: 100, Bytes: 1 << 20, QuietBytes: 1 << 20}, 0)
+	f := NewFeed(FeedBounds{Changes: 10_000, Bytes: 1 << 20, QuietBytes: 1 << 20}, 0)
 	f.Append(changesTo(1, 30), nothing)
 	f.Reset(50, changesTo(51, 53), nothing)
 	if err := f.Wait(t.Context(), 50); err != nil {
