@@ -71,7 +71,8 @@ func (u *uplink) Report(_ context.Context, reports []worker.PodReport) error {
 		if err != nil {
 			return fmt.Errorf("encode the status of pod %s/%s: %w", r.Namespace, r.Name, err)
 		}
-		u.client.Report(rpc.PodReport{Namespace: r.Namespace, Name: r.Name, UID: string(r.UID), Status: raw, Removed: r.Removed})
+		u.client.Report(rpc.PodReport{Namespace: r.Namespace, Name: r.Name, UID: string(r.UID), Status: raw, Removed: r.Removed,
+			Number: r.Number})
 	}
 	return nil
 }
@@ -171,6 +172,15 @@ func (u *uplink) Changed(refs []rpc.ObjectRef) {
 	}
 	u.objects.changed(out)
 	u.agent.Changed(out)
+}
+
+// Taken implements rpc.WorkerAgent.
+func (u *uplink) Taken(reports []rpc.PodReport) {
+	out := make([]worker.Taken, len(reports))
+	for i := range reports {
+		out[i] = worker.Taken{UID: types.UID(reports[i].UID), Number: reports[i].Number}
+	}
+	u.agent.Taken(out)
 }
 
 // Disconnected implements rpc.WorkerAgent. Pods keep running.

@@ -312,6 +312,7 @@ type agent struct {
 	server  string
 	ended   []error
 	changed []ObjectRef
+	taken   []PodReport
 
 	wantsServices bool
 	services      servicesModel
@@ -387,6 +388,12 @@ func (a *agent) Changed(refs []ObjectRef) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.changed = append(a.changed, refs...)
+}
+
+func (a *agent) Taken(reports []PodReport) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.taken = append(a.taken, reports...)
 }
 
 func (a *agent) Disconnected(err error) {

@@ -215,6 +215,8 @@ type PodReport struct {
 	Status []byte `msgpack:"status,omitempty"`
 	// Removed confirms that nothing of the pod is left on the node (TM4).
 	Removed bool `msgpack:"removed,omitempty"`
+	// Number is the worker's own for the report. No server hears it.
+	Number uint64 `msgpack:"-"`
 }
 
 func (r *PodReport) size() int {

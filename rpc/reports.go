@@ -136,19 +136,19 @@ func (r *reports) due(now time.Time) (due []string, wait time.Duration) {
 	return due, wait
 }
 
-// ack ends the flight. What has a newer status meanwhile stays.
-func (r *reports) ack(a Ack, now time.Time) {
+// ack ends the flight, and returns the reports with which the servers are done. What has a newer status meanwhile stays.
+func (r *reports) ack(a Ack, now time.Time) (taken []PodReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := r.flight
 	if f == nil || f.id != a.BatchID {
-		return
+		return nil
 	}
 	r.flight = nil
 	defer r.signal()
 	if a.Error != "" {
 		r.hold = now.Add(retryAfter)
-		return
+		return nil
 	}
 	if r.nodeSeq == f.nodeSeq {
 		r.node, r.nodeSeq = nil, 0
@@ -169,8 +169,10 @@ func (r *reports) ack(a Ack, now time.Time) {
 		case r.pods[uid].seq != seq:
 			last = append(last, uid)
 		default:
+			taken = append(taken, r.pods[uid].report)
 			delete(r.pods, uid)
 		}
 	}
 	r.order = append(first, last...)
+	return taken
 }

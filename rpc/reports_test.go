@@ -10,12 +10,13 @@ import (
 
 // TestReportsReachTheServer drives reports with random statuses, lost streams
 // and refusals: what the server committed last is in the end what was reported
-// last, and no status follows a newer one of its pod.
+// last, no status follows a newer one of its pod, and what is told to be taken is
+// what was reported last and is committed; in the end all of it was told.
 func TestReportsReachTheServer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newReports()
 		now := time.Unix(0, 0)
-		last, committed := map[string]int{}, map[string]int{}
+		last, committed, told := map[string]int{}, map[string]int{}, map[string]int{}
 		var flying *StatusBatch
 		n := 0
 		commit := func(b *StatusBatch) {
@@ -28,6 +29,14 @@ func TestReportsReachTheServer(t *testing.T) {
 					t.Fatalf("%s went back from %d to %d", p.UID, committed[p.UID], v)
 				}
 				committed[p.UID] = v
+			}
+		}
+		ack := func(a Ack) {
+			for _, p := range r.ack(a, now) {
+				if n := int(p.Number); n != last[p.UID] || n != committed[p.UID] {
+					t.Fatalf("%s: %d counts as taken, committed %d, reported %d", p.UID, n, committed[p.UID], last[p.UID])
+				}
+				told[p.UID] = int(p.Number)
 			}
 		}
 		next := func() {
@@ -44,7 +53,7 @@ func TestReportsReachTheServer(t *testing.T) {
 				uid := fmt.Sprint("u", rapid.IntRange(0, 4).Draw(t, "uid"))
 				pad := rapid.SampledFrom([]int{0, batchBytes / 2, batchBytes * 2}).Draw(t, "size")
 				last[uid] = n
-				r.put(PodReport{UID: uid, Status: fmt.Appendf(nil, "%d %*s", n, pad, "")})
+				r.put(PodReport{UID: uid, Status: fmt.Appendf(nil, "%d %*s", n, pad, ""), Number: uint64(n)})
 			},
 			"send": func(*rapid.T) { next() },
 			"answer": func(t *rapid.T) {
@@ -67,7 +76,7 @@ func TestReportsReachTheServer(t *testing.T) {
 					commit(&taken)
 				}
 				flying = nil
-				r.ack(a, now)
+				ack(a)
 			},
 			"lose the stream": func(t *rapid.T) {
 				if flying != nil && rapid.Bool().Draw(t, "but committed") {
@@ -86,13 +95,16 @@ func TestReportsReachTheServer(t *testing.T) {
 			next()
 			if flying != nil {
 				commit(flying)
-				r.ack(Ack{BatchID: flying.ID}, now)
+				ack(Ack{BatchID: flying.ID})
 				flying = nil
 			}
 		}
 		for uid, want := range last {
 			if committed[uid] != want {
 				t.Fatalf("%s: committed %d, reported %d", uid, committed[uid], want)
+			}
+			if told[uid] != want {
+				t.Fatalf("%s: told that %d is taken, reported %d", uid, told[uid], want)
 			}
 		}
 	})

@@ -76,12 +76,17 @@ func TestStatusesAreCommittedOrSentAgain(t *testing.T) {
 	c.refuse = ErrNoLeader
 	c.mu.Unlock()
 	w.Report(PodReport{UID: "a", Status: []byte("2")})
-	w.Report(PodReport{UID: "a", Status: []byte("3")})
+	w.Report(PodReport{UID: "a", Status: []byte("3"), Number: 3})
 	c.mu.Lock()
 	c.refuse = nil
 	c.mu.Unlock()
 	eventually(t, "the newest is committed", func() bool { return slices.Contains(c.committed("a"), "3") })
 	eventually(t, "all is acknowledged", func() bool { return w.reports.waiting() == 0 })
+	eventually(t, "the worker is told", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.taken) > 1 && a.taken[len(a.taken)-1].Number == 3
+	})
 }
 
 // The newest sample comes with a heartbeat, once a stream.

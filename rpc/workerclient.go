@@ -45,6 +45,10 @@ type WorkerAgent interface {
 	// Changed tells of objects that were fetched to be followed and are others now.
 	// It must not block.
 	Changed(refs []ObjectRef)
+	// Taken tells of reports that the servers have committed, or will not have whatever
+	// is done; a report that a newer one of its pod has overtaken is not among them. It
+	// must not block.
+	Taken(reports []PodReport)
 	// Carry takes over services and endpoint slices, of a worker whose Hello wants
 	// them. It must return soon.
 	Carry(s *Services) error
@@ -336,7 +340,9 @@ func (w *workerEnd) handle(ctx context.Context, m *ServerMessage) error {
 		if len(a.Failed) > 0 {
 			w.client.log.Warn("the server broke over what was said of some pods; saying it again later", "pods", a.Failed)
 		}
-		w.client.reports.ack(a, time.Now())
+		if taken := w.client.reports.ack(a, time.Now()); len(taken) > 0 {
+			w.client.config.Agent.Taken(taken)
+		}
 	}
 	for _, t := range m.Tunnels {
 		w.tunnels.Add(1)

@@ -324,6 +324,8 @@ func (w *testWorker) Connected(server string, _ []string) {
 
 func (w *testWorker) Changed([]rpc.ObjectRef) {}
 
+func (w *testWorker) Taken([]rpc.PodReport) {}
+
 func (w *testWorker) Disconnected(error) {}
 
 // pods decodes the pods of all assignments so far, oldest first.

@@ -293,6 +293,11 @@ func (a *Agent) Changed(refs []ObjectRef) {
 	a.inputs.put(func(now time.Time) { a.core.Changed(refs, now) })
 }
 
+// Taken tells which reports the servers have. It does not block.
+func (a *Agent) Taken(reports []Taken) {
+	a.inputs.put(func(now time.Time) { a.core.Taken(reports, now) })
+}
+
 // Doubt tells that any object may be another one now. It does not block.
 func (a *Agent) Doubt() {
 	a.inputs.put(func(now time.Time) { a.core.Doubt(now) })

@@ -39,6 +39,7 @@ type servers struct {
 	assignments chan Assignment
 
 	mu         sync.Mutex
+	agent      *Agent // that hears what was taken
 	down       bool
 	registered []*corev1.Node
 	nodes      []*corev1.NodeStatus
@@ -72,9 +73,12 @@ func (s *servers) Report(_ context.Context, reports []PodReport) error {
 	if s.down {
 		return errDown
 	}
+	var taken []Taken
 	for _, r := range reports {
 		s.pods[r.UID] = r
+		taken = append(taken, Taken{UID: r.UID, Number: r.Number})
 	}
+	s.agent.Taken(taken)
 	return nil
 }
 
@@ -151,6 +155,11 @@ func run(t *testing.T, o Options) (*Agent, func()) {
 	a, err := New(o)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if s, ok := o.Uplink.(*servers); ok {
+		s.mu.Lock()
+		s.agent = a
+		s.mu.Unlock()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)

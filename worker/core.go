@@ -57,6 +57,7 @@ type Core struct {
 	preempted []*podState
 	reports   []*podState // have news, oldest first
 	inReport  []*podState
+	numbered  uint64 // reports that were made
 	actions   []Action
 	synced    bool
 	pressure  Pressure
@@ -163,7 +164,7 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 		p = c.newPod(pod, now)
 		c.pods[pod.UID] = p
 		p.recall()
-		p.sum = digest(&pod.Status, false)
+		p.sum, p.taken = digest(&pod.Status, false), true
 		if p.admission == admitted {
 			c.count(p)
 		} else if pod.DeletionTimestamp == nil && !model.Terminal(pod) {
@@ -181,7 +182,7 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 			p.adopted = false
 			p.outdated(now) // what changed while no agent ran
 			p.recall()
-			p.sum = digest(&pod.Status, false)
+			p.sum, p.taken = digest(&pod.Status, false), true
 		} else {
 			p.dispute.compare(digest(&pod.Status, false) == p.sum || p.removal == removalDone, now)
 		}
@@ -333,7 +334,7 @@ func (c *Core) note(p *podState, now time.Time) {
 		p.wakeAt(p.dispute.at) // the zero time: for no reason
 		return
 	}
-	p.sum = sum
+	p.sum, p.taken, p.number = sum, false, 0
 	p.dispute.at = time.Time{}
 	if !p.queued {
 		p.queued = true
@@ -356,7 +357,9 @@ func (c *Core) TakeReports(limit int, now time.Time) []PodReport {
 			continue // its mirror went meanwhile
 		}
 		p.inReport = true
-		out = append(out, PodReport{Namespace: o.Namespace, Name: o.Name, UID: o.UID,
+		c.numbered++
+		p.number = c.numbered
+		out = append(out, PodReport{Namespace: o.Namespace, Name: o.Name, UID: o.UID, Number: p.number,
 			Status: p.status(now), Removed: p.removal == removalDone && !p.static})
 		c.inReport = append(c.inReport, p)
 	}
@@ -383,6 +386,19 @@ func (c *Core) Reported(ok bool) {
 		}
 	}
 	c.reports = append(again, c.reports...)
+}
+
+// Taken tells which reports the servers have. One that has become old meanwhile says nothing.
+func (c *Core) Taken(reports []Taken, now time.Time) {
+	for _, t := range reports {
+		p := c.pods[c.local(t.UID)]
+		if p == nil || p.number != t.Number {
+			continue
+		}
+		if p.taken = true; p.final() {
+			c.step(p, now)
+		}
+	}
 }
 
 // Pod returns the object and status of a pod of this node.

@@ -73,6 +73,8 @@ type podState struct {
 	// Bookkeeping of Core.
 	heapIndex int
 	sum       uint64 // of the newest status and removal
+	taken     bool   // the servers have what sum is of
+	number    uint64 // of the report that tells it; 0: none does yet
 	dispute   dispute
 	queued    bool // waits in Core's report queue
 	inReport  bool // part of the report under way

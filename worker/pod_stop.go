@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,7 +64,7 @@ func (p *podState) stepStop(now time.Time) {
 	if p.alive() || p.resize.underWay || p.sandbox == sandboxMaking || p.sandbox == sandboxStopping || p.removal != removalNone {
 		return
 	}
-	if !p.gone && p.pod.DeletionTimestamp == nil {
+	if !p.gone && (p.pod.DeletionTimestamp == nil || !p.endsTaken(now)) {
 		p.releaseSandbox(now)
 		return
 	}
@@ -73,6 +74,19 @@ func (p *podState) stepStop(now time.Time) {
 	}
 	p.removal = removalUnderWay
 	p.act(Action{Kind: ActionRemove})
+}
+
+// endsTaken says whether the servers have what only the runtime keeps beside them: how the pod's containers have ended.
+// It would be lost with the runtime's records if no server could commit it before this agent ends.
+func (p *podState) endsTaken(now time.Time) bool {
+	if !slices.ContainsFunc(p.ctrs, func(c ctr) bool { return c.attempt >= 0 }) {
+		return true // none has begun
+	}
+	if !p.taken {
+		return false
+	}
+	s := p.status(now)
+	return digest(&s, false) == p.sum
 }
 
 // stopContainer takes one container through preStop, TERM and KILL (TM2).

@@ -59,6 +59,10 @@ type bench struct {
 	damaged  bool          // what the runtime kept of pods cannot be read
 	made     int           // mirrors so far
 	stubborn bool          // the servers answer, and take nothing over
+	held     []PodReport   // newest ones of pods that were handed over and no server can commit
+	holding  bool          // nothing can be committed
+	mute     bool          // what is committed is not told
+	untold   []Taken       // was committed and not told
 	files    bool          // volumes follow their objects
 	tokens   time.Duration // after which tokens are due; 0: no pod has one
 	missing  string        // what cannot be had for volumes
@@ -217,7 +221,12 @@ func (b *bench) run(d *datadriven.TestData) {
 		if !b.deaf {
 			b.core.Reported(false)
 		}
+	case "commits": // commits wait: the node's reports are kept until commits on, and are lost with its agent
+		b.holding = d.CmdArgs[0].Key == "wait"
+	case "acks": // acks wait: the agent does not hear what was committed until acks on
+		b.mute = d.CmdArgs[0].Key == "wait"
 	case "restart":
+		b.held, b.untold = nil, nil
 		b.damaged = d.HasArg("damaged")
 		b.restart(d.HasArg("lost"))
 	case "advance":
@@ -420,8 +429,7 @@ func (b *bench) settle() {
 			}
 			b.core.Done(o, now)
 		}
-		if len(actions) == 0 && len(events) == 0 {
-			b.report()
+		if len(actions) == 0 && len(events) == 0 && !b.report() {
 			return
 		}
 	}
@@ -481,31 +489,48 @@ func (b *bench) traceAction(a Action) {
 	}
 }
 
-// report plays the servers: it stores what is reported, and drops what was removed.
-func (b *bench) report() {
-	for _, r := range b.core.TakeReports(100, b.clock.Now()) {
-		if b.deaf {
-			continue
+// report plays the servers, and says whether the agent heard of them: it stores what is reported, and drops what was removed.
+func (b *bench) report() (heard bool) {
+	reports := b.core.TakeReports(100, b.clock.Now())
+	if b.deaf {
+		return false
+	}
+	b.core.Reported(true)
+	for _, r := range reports {
+		b.held = slices.DeleteFunc(b.held, func(old PodReport) bool { return old.UID == r.UID })
+		b.held = append(b.held, r)
+	}
+	if !b.holding {
+		for _, r := range b.held {
+			b.commit(r)
+			b.untold = append(b.untold, Taken{UID: r.UID, Number: r.Number})
 		}
-		b.trace("report %s", summary(r.Name, &r.Status, r.Removed))
-		if b.stubborn {
-			continue
-		}
-		pod := b.pods[r.Name].DeepCopy()
-		foreign := pod.Status.Conditions
-		pod.Status = r.Status
-		for _, c := range foreign {
-			if !owned(c.Type) {
-				pod.Status.Conditions = append(pod.Status.Conditions, c)
-			}
-		}
-		b.pods[r.Name] = pod
-		if r.Removed {
-			delete(b.pods, r.Name)
+		b.held = nil
+	}
+	if b.mute || len(b.untold) == 0 {
+		return false
+	}
+	b.core.Taken(b.untold, b.clock.Now())
+	b.untold = nil
+	return true
+}
+
+func (b *bench) commit(r PodReport) {
+	b.trace("report %s", summary(r.Name, &r.Status, r.Removed))
+	if b.stubborn {
+		return
+	}
+	pod := b.pods[r.Name].DeepCopy()
+	foreign := pod.Status.Conditions
+	pod.Status = r.Status
+	for _, c := range foreign {
+		if !owned(c.Type) {
+			pod.Status.Conditions = append(pod.Status.Conditions, c)
 		}
 	}
-	if !b.deaf {
-		b.core.Reported(true)
+	b.pods[r.Name] = pod
+	if r.Removed {
+		delete(b.pods, r.Name)
 	}
 }
 

@@ -17,7 +17,8 @@ type Uplink interface {
 	// Assignments delivers what this node is to run. The channel is never closed while the agent runs.
 	Assignments() <-chan Assignment
 	// Report hands over the newest state of some pods. An error means that nothing can be assumed: all of it is sent
-	// again, newer where it became newer.
+	// again, newer where it became newer. Of what it has taken over the implementation tells Agent.Taken once the servers
+	// have it, unless a newer report of the pod came before that.
 	Report(ctx context.Context, reports []PodReport) error
 	// ReportNode hands over the node's newest status when something in it changed.
 	ReportNode(ctx context.Context, status *corev1.NodeStatus) error
@@ -48,6 +49,14 @@ type PodReport struct {
 	Status corev1.PodStatus
 	// Removed: the pod was asked to go, nothing of it runs any more and its volumes are gone: the object may go (TM4).
 	Removed bool
+	// Number is another one for each report of this agent.
+	Number uint64
+}
+
+// Taken is a report that the servers have committed, or will not have whatever is done: nothing is left to be told by it.
+type Taken struct {
+	UID    types.UID
+	Number uint64 // PodReport.Number
 }
 
 // Recorder takes events about pods for `kubectl get events`. It must not block.
