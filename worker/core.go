@@ -315,8 +315,8 @@ func (c *Core) note(p *podState, now time.Time) {
 	if !c.synced || p.object() == nil || p.gone && !p.static {
 		return
 	}
-	if p.removal == removalUnderWay && p.removeRetryAt.IsZero() {
-		return // its end and its removal are one report
+	if p.givingBack() {
+		return
 	}
 	s := p.status(now)
 	if s.Phase == corev1.PodPending && p.starting() {

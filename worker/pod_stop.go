@@ -76,6 +76,13 @@ func (p *podState) stepStop(now time.Time) {
 	p.act(Action{Kind: ActionRemove})
 }
 
+// givingBack says whether the first try is under way to give back what the pod held. Its end is told after that, since who is
+// told takes its room for free.
+func (p *podState) givingBack() bool {
+	return p.removal == removalUnderWay && p.removeRetryAt.IsZero() ||
+		p.final() && p.sandbox == sandboxStopping && p.sandboxRetryAt.IsZero()
+}
+
 // endsTaken says whether the servers have what only the runtime keeps beside them: how the pod's containers have ended.
 // It would be lost with the runtime's records if no server could commit it before this agent ends.
 func (p *podState) endsTaken(now time.Time) bool {

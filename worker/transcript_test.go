@@ -517,7 +517,7 @@ func (b *bench) report() (heard bool) {
 
 func (b *bench) commit(r PodReport) {
 	b.trace("report %s", summary(r.Name, &r.Status, r.Removed))
-	if b.stubborn {
+	if b.stubborn || b.pods[r.Name] == nil { // nobody has to be told of what is gone
 		return
 	}
 	pod := b.pods[r.Name].DeepCopy()
