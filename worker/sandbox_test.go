@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/worker/runtime"
@@ -90,4 +92,28 @@ func (b *boxes) Start(ctx context.Context, spec runtime.Spec) error {
 		}
 	}
 	return b.Runtime.Start(ctx, spec)
+}
+
+// TestAnEndIsToldWithoutItsSandbox: who is told that a deleted pod has ended takes its room for free, so what its sandbox holds is
+// given back before that; that the runtime does not manage it holds nothing up.
+func TestAnEndIsToldWithoutItsSandbox(t *testing.T) {
+	for _, failed := range []error{nil, runtime.ErrUnavailable} {
+		c := NewCore(CoreOptions{Node: testNode(t), RuntimeName: "fake", Sandboxes: true})
+		pod := testPod("web")
+		pod.DeletionTimestamp = &metav1.Time{Time: epoch}
+		c.Adopt([]runtime.Pod{{Pod: testPod("web"), Sandbox: &runtime.Sandbox{IPs: []string{"10.1.0.1"}}, Containers: []runtime.Container{{
+			ID: runtime.ID{Pod: "web", Container: "main"}, StartedAt: epoch, Exit: &runtime.Exit{Code: 3, FinishedAt: epoch}}}}}, epoch)
+		c.Assign(Assignment{Full: true, Pods: []*corev1.Pod{pod}}, epoch)
+		actions := c.TakeActions()
+		if len(actions) != 1 || actions[0].Kind != ActionSandboxStop {
+			t.Fatalf("got %v", actions)
+		}
+		if told := c.TakeReports(1, epoch); len(told) > 0 {
+			t.Errorf("%+v is told while the sandbox is there", told)
+		}
+		c.Done(Outcome{Action: actions[0], Err: failed}, epoch)
+		if told := c.TakeReports(1, epoch); len(told) != 1 || told[0].Status.ContainerStatuses[0].State.Terminated.ExitCode != 3 {
+			t.Errorf("told is %+v", told)
+		}
+	}
 }
