@@ -61,7 +61,7 @@ func (f flowControl) Handle(ctx context.Context, digest flowcontrol.RequestDiges
 		} else {
 			defer end()
 		}
-	} else if own := slices.Contains(digest.User.GetGroups(), access.Controllers) || digest.User.GetName() == admissionUser; !own && costsOf(digest.RequestInfo) > 0 {
+	} else if own := slices.Contains(digest.User.GetGroups(), access.Controllers) || digest.User.GetName() == admissionUser; !own && counts(digest.User.GetName(), digest.RequestInfo) {
 		f.pace.ask(digest.User.GetName())
 	}
 	f.Interface.Handle(ctx, digest, note, work, queue, exec)
@@ -71,7 +71,7 @@ func (f flowControl) Handle(ctx context.Context, digest flowcontrol.RequestDiges
 // time than he may has his requests begun no faster than his account allows (pace).
 func (f flowControl) begin(ctx context.Context, user string, info *request.RequestInfo) (end func(), err error) {
 	costs := costsOf(info)
-	if costs > 0 {
+	if counts(user, info) {
 		f.pace.ask(user)
 	}
 	crowded, end, err := f.shares.begin(ctx, user, info)
@@ -83,6 +83,11 @@ func (f flowControl) begin(ctx context.Context, user string, info *request.Reque
 		return nil, err
 	}
 	return end, nil
+}
+
+// counts says whether a request is one for which others may have to wait: a short one of somebody who is known, for objects.
+func counts(who string, info *request.RequestInfo) bool {
+	return info.IsResourceRequest && costsOf(info) > 0 && who != user.Anonymous
 }
 
 // costsOf is what a short request costs. Of one that may be long it is nothing, since it is charged for its rows (turn).

@@ -9,8 +9,9 @@ import (
 
 // pace is how fast one user's requests are worked on while others ask. Go and the machine serve everything alike that computes, so
 // what one user's storm computes makes everybody wait. Here each user has an account of processor time, which fills by a share of the
-// processors, and what his requests compute is taken from it. Whose account is empty waits as long as somebody else asks, without a
-// turn and without a seat; when nobody does, nobody waits.
+// processors, and what his requests compute is taken from it. Whose account is empty waits as long as somebody else asks: a short
+// request before it has a seat, a list between two rows and without a turn; when nobody does, nobody waits. What is computed in one
+// piece (a table, YAML) can owe no more than paceDebt.
 //
 // The zero value lets everybody go on.
 type pace struct {

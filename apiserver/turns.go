@@ -37,7 +37,7 @@ const (
 	rowsWithoutTurn = 128
 	// turnRows are looked at before a turn goes to whoever waits.
 	turnRows = 64
-	// turnSlice is computed before it is asked whether the user has enough left (pace): nobody else waits for longer.
+	// turnSlice is computed before it is asked whether the user has enough left (pace), where a list is made row by row.
 	turnSlice = time.Millisecond
 )
 

@@ -168,11 +168,11 @@ func (s *State) show(out outcome) {
 	publish := func() { s.published.Store(out.view) }
 	s.faults = tx.faults
 	s.contain("feed", func() {
+		s.feed.SizeTo(out.view.Bytes())
 		if tx.replaced > 0 {
 			s.feed.Reset(tx.replaced, changes, publish)
 			return
 		}
-		s.feed.SizeTo(out.view.Bytes())
 		s.feed.Append(changes, publish)
 	}, func() { s.feed.Reset(out.view.Revision(), nil, publish) })
 	s.live.cache.counters.settle()

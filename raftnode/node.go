@@ -198,6 +198,8 @@ func (n *Node) newRaft(snaps *snapshotStore) (r *raft.Raft, err error) {
 			err = damage // it says more
 		}
 		if err != nil && r != nil { // it was found while Raft had begun
+			n.raft = r
+			close(n.up) // somebody in it may ask who makes entries (makesEntries)
 			_ = r.Shutdown().Error()
 		}
 	}()

@@ -78,7 +78,7 @@ func (s *Server) dialKubelet(ctx context.Context, k *kubelet) (net.Conn, error) 
 	if err != nil {
 		return nil, unreachable(k.node, err)
 	}
-	bound := &boundConn{}
+	bound := &boundConn{node: k.node, began: time.Now()}
 	accept := func(id *pki.Identity) error {
 		bound.id = id
 		return s.checkRevoked(id)
@@ -132,15 +132,18 @@ func proxyable(ctx context.Context, host string) (string, error) {
 // twice: by who has it, and by who has streams on it.
 type boundConn struct {
 	net.Conn
+	node   string
+	began  time.Time
 	id     *pki.Identity // the kubelet's; nil: it shows a certificate of somebody else's
 	forget func()
 	once   sync.Once
 }
 
-// refused says why a connection is not good any more that was. It is good if nobody knows whose it is.
+// refused says why a connection is not good any more that was. One to a kubelet of which nobody knows whose it is was good as long as its
+// node has not been revoked since it began.
 func (c *boundConn) refused(refuse func(id *pki.Identity) error) error {
 	if c.id == nil {
-		return nil
+		return refuse(&pki.Identity{Kind: pki.Worker, Name: c.node, Issued: c.began})
 	}
 	return refuse(c.id)
 }
@@ -182,8 +185,7 @@ func (o *openKubelets) add(node string, c *boundConn) (forget func()) {
 	}
 }
 
-// askAgain ends the connections to node's kubelet that refuse says no to, and those to a kubelet of which nobody knows whose it is, if
-// the node is named: it was revoked. Of an empty name it ends those of all nodes that refuse says no to.
+// askAgain ends the connections to node's kubelet that refuse says no to; of an empty name those of all nodes.
 func (o *openKubelets) askAgain(node string, refuse func(id *pki.Identity) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -192,7 +194,7 @@ func (o *openKubelets) askAgain(node string, refuse func(id *pki.Identity) error
 			continue
 		}
 		for c := range conns {
-			if c.refused(refuse) != nil || c.id == nil && node != "" {
+			if c.refused(refuse) != nil {
 				go func() { _ = guard.Caught(c.end) }() // whoever reads or writes is told; TLS may say goodbye for seconds
 			}
 		}

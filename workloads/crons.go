@@ -3,6 +3,7 @@ package workloads
 import (
 	"context"
 	"fmt"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -67,8 +68,12 @@ func (j knownJobs) Create(ctx context.Context, job *batchv1.Job, options metav1.
 	return nil, apierrors.NewConflict(batchv1.Resource("jobs"), job.Name, fmt.Errorf("Job %s of CronJob %s goes on", forgotten[0].Name, cron.Name))
 }
 
+// maxForgotten is how many are told of at a time.
+const maxForgotten = 16
+
 // forgotten are the Jobs that go on of the CronJob that makes a Job, if no other may go
-// on beside that one, and that its status does not tell of. One of the same name is not among them: of that the controller hears.
+// on beside that one, and that its status does not tell of. One of the same name is not among them, as of that the controller hears, nor
+// is one that somebody else has made from the CronJob's template (kubectl create job --from): such go on beside, as in Kubernetes.
 func (j knownJobs) forgotten(made *batchv1.Job) (*batchv1.CronJob, []*batchv1.Job, error) {
 	owner := metav1.GetControllerOf(made)
 	if owner == nil || owner.Kind != "CronJob" {
@@ -91,9 +96,15 @@ func (j knownJobs) forgotten(made *batchv1.Job) (*batchv1.CronJob, []*batchv1.Jo
 	}
 	var out []*batchv1.Job
 	for _, job := range jobs {
-		if !known[job.Name] && metav1.IsControlledBy(job, cron) && !jobutil.IsJobFinished(job) {
+		if len(out) < maxForgotten && !known[job.Name] && isOfItsSchedule(cron, job) && !jobutil.IsJobFinished(job) {
 			out = append(out, job)
 		}
 	}
 	return cron, out, nil
+}
+
+// isOfItsSchedule: the controller has made the Job, for a time of the CronJob's schedule.
+func isOfItsSchedule(cron *batchv1.CronJob, job *batchv1.Job) bool {
+	at, err := time.Parse(time.RFC3339, job.Annotations[batchv1.CronJobScheduledTimestampAnnotation])
+	return err == nil && metav1.IsControlledBy(job, cron) && job.Name == fmt.Sprintf("%s-%d", cron.Name, at.Unix()/60)
 }

@@ -17,30 +17,40 @@ func TestNoJobBesideOneThatIsForgotten(t *testing.T) {
 	yes := true
 	owned := []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "CronJob", Name: "tick", UID: "1", Controller: &yes}}
 	done := []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	at := map[string]string{batchv1.CronJobScheduledTimestampAnnotation: "2026-01-01T00:01:00Z"}
+	job := func(change func(j *batchv1.Job)) *batchv1.Job {
+		j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "tick-29453761", Namespace: "default", OwnerReferences: owned, Annotations: at}}
+		change(j)
+		return j
+	}
+	as := func(*batchv1.Job) {}
 	for name, tt := range map[string]struct {
 		policy batchv1.ConcurrencyPolicy
 		active []corev1.ObjectReference
-		job    batchv1.Job // that is there
+		job    *batchv1.Job // that is there
 		waits  bool
 	}{
-		"forbidden":       {batchv1.ForbidConcurrent, nil, batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "tick-1", OwnerReferences: owned}}, true},
-		"to be replaced":  {batchv1.ReplaceConcurrent, nil, batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "tick-1", OwnerReferences: owned}}, true},
-		"allowed":         {batchv1.AllowConcurrent, nil, batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "tick-1", OwnerReferences: owned}}, false},
-		"known":           {batchv1.ForbidConcurrent, []corev1.ObjectReference{{Name: "tick-1"}}, batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "tick-1", OwnerReferences: owned}}, false},
-		"finished":        {batchv1.ForbidConcurrent, nil, batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "tick-1", OwnerReferences: owned}, Status: batchv1.JobStatus{Conditions: done}}, false},
-		"somebody else's": {batchv1.ForbidConcurrent, nil, batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "tick-1"}}, false},
+		"forbidden":       {batchv1.ForbidConcurrent, nil, job(as), true},
+		"to be replaced":  {batchv1.ReplaceConcurrent, nil, job(as), true},
+		"allowed":         {batchv1.AllowConcurrent, nil, job(as), false},
+		"known":           {batchv1.ForbidConcurrent, []corev1.ObjectReference{{Name: "tick-29453761"}}, job(as), false},
+		"finished":        {batchv1.ForbidConcurrent, nil, job(func(j *batchv1.Job) { j.Status.Conditions = done }), false},
+		"somebody else's": {batchv1.ForbidConcurrent, nil, job(func(j *batchv1.Job) { j.OwnerReferences = nil }), false},
+		"made by hand": {batchv1.ReplaceConcurrent, nil, job(func(j *batchv1.Job) {
+			j.Name, j.Annotations = "now", map[string]string{"cronjob.kubernetes.io/instantiate": "manual"}
+		}), false},
+		"of another name": {batchv1.ReplaceConcurrent, nil, job(func(j *batchv1.Job) { j.Name = "tick-now" }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "tick", Namespace: "default", UID: "1"},
 				Spec: batchv1.CronJobSpec{ConcurrencyPolicy: tt.policy}, Status: batchv1.CronJobStatus{Active: tt.active}}
-			tt.job.Namespace = "default"
-			c := fake.NewClientset(cron, &tt.job)
+			c := fake.NewClientset(cron, tt.job)
 			f := clientinformers.NewSharedInformerFactory(c, 0)
 			f.Batch().V1().Jobs().Informer()
 			f.Batch().V1().CronJobs().Informer()
 			f.StartWithContext(t.Context())
 			f.WaitForCacheSyncWithContext(t.Context())
-			next := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "tick-2", OwnerReferences: owned}}
+			next := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "tick-29453762", OwnerReferences: owned}}
 			_, err := withKnownJobs{c, f.Batch()}.BatchV1().Jobs("default").Create(t.Context(), next, metav1.CreateOptions{})
 			if apierrors.IsConflict(err) != tt.waits || err != nil && !tt.waits {
 				t.Errorf("it is made: %v", err)
