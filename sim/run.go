@@ -114,8 +114,8 @@ func (w *World) up() *machine {
 const (
 	step = 500 * time.Millisecond
 	// restAfter is within how long the world must come to rest once nothing goes
-	// wrong any more.
-	restAfter = 4 * time.Minute
+	// wrong any more: a container that has crashed again and again starts after five.
+	restAfter = 6 * time.Minute
 )
 
 // Run lets a world live: the faults happen while users work, and are over; then
