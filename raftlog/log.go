@@ -108,7 +108,21 @@ func (l *Log) load() error {
 			l.first = first
 		}
 	}
-	return nil
+	return l.secure()
+}
+
+// secure has what was read be on the disk. A process that was killed may have written it and not synced it; whoever acknowledges it now must
+// still have it after a loss of power.
+func (l *Log) secure() error {
+	if l.options.ReadOnly {
+		return nil
+	}
+	for _, s := range l.segments {
+		if err := l.sync(s.file); err != nil {
+			return fmt.Errorf("sync %s: %w", s.path, err)
+		}
+	}
+	return l.syncDir()
 }
 
 // loadSegment opens and checks a segment. The last one may end in a write that

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/disk"
+	"github.com/berth-dev/berth/disk/platter"
 	"github.com/berth-dev/berth/raftlog"
 )
 
@@ -510,4 +512,44 @@ func TestFurthestServerIsOutvoted(t *testing.T) {
 			t.Error("it goes on with what the cluster does not have")
 		}
 	})
+}
+
+// TestPromisesThatAreReadOutlastALossOfPower: what a process that was killed had written and maybe not synced, and the next one has read, is
+// there also when the power goes then.
+func TestPromisesThatAreReadOutlastALossOfPower(t *testing.T) {
+	read := 0
+	for changes := 1; changes < 4; changes++ {
+		for seed := range uint64(40) {
+			p := platter.New(rand.New(rand.NewPCG(seed, uint64(changes))), "data")
+			open := func(fresh bool) (m *platter.Mounted, of *promises) {
+				m = p.Mount()
+				of, err := openPromises(atomicfile.Files{Disk: m}, "/data", fresh, false)
+				must(t, err)
+				return m, of
+			}
+			m, of := open(true)
+			must(t, of.SetUint64([]byte(keyCurrentTerm), 3))
+			m.Light(changes, func() {})
+			_ = of.SetUint64([]byte(keyCurrentTerm), 4)
+			m.End()
+			_ = of.close() // its disk is gone
+			m, of = open(false)
+			known := of.record().Term
+			m.End()
+			_ = of.close()
+			p.LosePower()
+			_, of = open(false)
+			left := of.record().Term
+			must(t, of.close())
+			if left < known {
+				t.Fatalf("after %d changes it was in term %d, and without power in term %d", changes, known, left)
+			}
+			if known == 4 {
+				read++
+			}
+		}
+	}
+	if read == 0 {
+		t.Error("nobody read what was written when he was killed")
+	}
 }

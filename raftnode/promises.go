@@ -106,8 +106,8 @@ func openPromises(files atomicfile.Files, dir string, fresh, noSync bool) (*prom
 	p.file = f
 	if fresh {
 		err = p.write(p.kept, true)
-	} else {
-		err = p.read()
+	} else if err = p.read(); err == nil && !noSync {
+		err = p.file.Sync() // the one before may have been killed before it did that
 	}
 	if errors.Is(err, errRecord) {
 		err = damaged("is damaged")

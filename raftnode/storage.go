@@ -99,7 +99,23 @@ func openStorage(c Config, fresh bool, logger hclog.Logger, keepIdentity func() 
 	if err := s.openLog(c, dir); err != nil {
 		return nil, err
 	}
-	return s, s.openSnapshots(c.files(), dir, logger)
+	if err := s.openSnapshots(c.files(), dir, logger); err != nil {
+		return nil, err
+	}
+	return s, s.secure(c, dir)
+}
+
+// secure has the names below the data directory be on the disk, which whoever was killed may have given and not synced.
+func (s *storage) secure(c Config, dir string) error {
+	if c.NoFsync {
+		return nil
+	}
+	for _, d := range []string{c.DataDir, dir, filepath.Join(dir, snapshotsDir)} {
+		if err := disk.SyncDir(c.Disk, d); err != nil {
+			return fmt.Errorf("data directory: %w", err)
+		}
+	}
+	return nil
 }
 
 func (s *storage) openLog(c Config, dir string) error {

@@ -39,9 +39,12 @@ type renewal struct {
 func (h *renewals) take(r *rpc.RenewalRequest, nowUnixNano int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	since := nowUnixNano
+	since, renewed := nowUnixNano, r.RenewedUnixMicro
 	if before, ok := h.held[r.Node]; ok && before.uid == r.UID && before.resourceVersion == r.ResourceVersion {
 		since = before.sinceUnixNano
+		if overtaken := before.renewedUnixMicro - renewed; overtaken > 0 && overtaken < renewalTimeout.Microseconds() {
+			renewed = before.renewedUnixMicro // by one that was made later; else the node's clock was set back
+		}
 	}
 	if nowUnixNano-since >= storeRenewal.Nanoseconds() {
 		return false
@@ -49,7 +52,7 @@ func (h *renewals) take(r *rpc.RenewalRequest, nowUnixNano int64) bool {
 	if h.held == nil {
 		h.held = map[string]renewal{}
 	}
-	h.held[r.Node] = renewal{r.UID, r.ResourceVersion, r.RenewedUnixMicro, nowUnixNano, since}
+	h.held[r.Node] = renewal{r.UID, r.ResourceVersion, renewed, nowUnixNano, since}
 	return true
 }
 

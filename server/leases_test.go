@@ -129,6 +129,12 @@ func TestRenewalsAreStoredNowAndThen(t *testing.T) {
 	if got := h.newest(r("2", 0)); got != 2*bound+1 {
 		t.Errorf("the newest is %d", got)
 	}
+	if newest := 2*bound + 1; !h.take(r("2", newest-1000), 2*bound) || h.newest(r("2", 0)) != newest {
+		t.Errorf("one that was overtaken takes back another: %d", h.newest(r("2", 0)))
+	}
+	if before := 2*bound - time.Minute.Microseconds(); !h.take(r("2", before), 2*bound) || h.newest(r("2", 0)) != before {
+		t.Errorf("the node's clock was set back, and it is shown as renewed at %d", h.newest(r("2", 0)))
+	}
 	if got := h.newest(r("1", 0)); got != 0 {
 		t.Errorf("of what is stored no more there is %d", got)
 	}

@@ -64,7 +64,7 @@ func (w *World) restart(m *machine) {
 		return
 	}
 	err := m.start()
-	if err != nil && m.rotten != "" {
+	if err != nil && m.rotten != "" && !m.platter.IsFull() {
 		// It does what the sentence says.
 		w.story.tell(m.name, "does not start: %v", err)
 		var file *raftnode.DamagedFileError
@@ -77,12 +77,12 @@ func (w *World) restart(m *machine) {
 		w.restart(m)
 		return
 	}
-	m.rotten = ""
 	if err != nil && m.platter.IsFull() {
 		w.story.tell(m.name, "does not start: %v", err)
 		w.after(5*time.Second, func() { w.restart(m) })
 		return
 	}
+	m.rotten = ""
 	if err != nil {
 		w.checker.violated("%v", err)
 	}
