@@ -187,7 +187,7 @@ type Refuser interface {
 
 // Hugepager is a runtime whose containers can have hugepages. Of others a node has none.
 type Hugepager interface {
-	// Hugepages says whether they can: what a container takes of them is bounded here.
+	// Hugepages says whether they can: what a container takes of them is bounded here. A Checkup that has not answered yet says no.
 	Hugepages() bool
 }
 
