@@ -168,18 +168,23 @@ func (l *left) alive() bool {
 }
 
 // leave lets a pod go of which there are records and nothing else. The mark need not outlive the machine: without it the pod is found with its
-// containers ended, and removed again.
+// containers ended, and removed again. Where it cannot be written, as of a disk that is full, the records go at once: that needs no room.
 func (r *Runtime) leave(ctx context.Context, pod types.UID) error {
-	if err := os.MkdirAll(r.podDir(pod), 0o755); err != nil { // #nosec G301 -- as it was made: who collects logs reads them there
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(r.podDir(pod), restFile), nil, 0o600); err != nil {
-		return err
+	if err := r.mark(pod); err != nil {
+		r.log.Debug("what is left of a pod that is gone is removed at once: it could not be marked", "pod", pod, "error", err)
+		return r.removeRecords(ctx, pod)
 	}
 	if r.rests.add(pod, time.Now()) {
 		return r.removeRest(ctx, pod)
 	}
 	return nil
+}
+
+func (r *Runtime) mark(pod types.UID) error {
+	if err := os.MkdirAll(r.podDir(pod), 0o755); err != nil { // #nosec G301 -- as it was made: who collects logs reads them there
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.podDir(pod), restFile), nil, 0o600)
 }
 
 // removeRests removes what is left of pods that are gone, one after the other, until the runtime is closed.

@@ -231,6 +231,24 @@ func TestRecordsAreBounded(t *testing.T) {
 	}
 }
 
+// A pod that cannot be marked as gone, as its disk takes nothing more, goes with its records.
+func TestRecordsWithoutAMark(t *testing.T) {
+	s := stubOfBoxes(crio)
+	r, _ := openFor(t, s, s, stubParent)
+	p := hosted("full")
+	runBox(t, r, p)
+	if err := os.Mkdir(filepath.Join(r.podDir(p.UID), restFile), 0o755); err != nil { // so that there can be no such file
+		t.Fatal(err)
+	}
+	defer r.rests.hold()()
+	if err := r.Remove(t.Context(), p.UID); err != nil {
+		t.Error(err)
+	}
+	if exists(r.podDir(p.UID)) || len(r.rests.pods()) > 0 || !slices.Contains(s.told(), "remove uid-full") {
+		t.Errorf("something of it is left; told %q", s.told())
+	}
+}
+
 // Whose turn it is.
 func TestNextRest(t *testing.T) {
 	now := time.Unix(1000, 0)
