@@ -39,8 +39,8 @@ type rests struct {
 	changed chan struct{} // there is one more, or nobody waits for the runtime any more
 
 	mu      sync.Mutex
-	waiting []rest // who is due first comes first
-	calls   int    // that pods wait for
+	waiting []rest
+	calls   int // that pods wait for
 }
 
 // rest is one of them.
@@ -85,7 +85,18 @@ func (q *rests) add(pod types.UID, now time.Time) (tooMany bool) {
 	}
 	q.waiting = append(q.waiting, rest{pod: pod, at: now, latest: now.Add(restPatience)})
 	q.tell()
-	return len(q.waiting) > maxRests
+	return q.tooMany()
+}
+
+// tooMany says whether more are gone than may have records left. The caller holds the lock.
+func (q *rests) tooMany() bool { return len(q.waiting) > maxRests }
+
+// owes says whether a pod has records left, and has to be without them, as there are too many such.
+func (q *rests) owes(pod types.UID) (left, owed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	left = q.index(pod) >= 0
+	return left, left && q.tooMany()
 }
 
 func (q *rests) has(pod types.UID) bool {
@@ -115,12 +126,15 @@ func (q *rests) next(now time.Time) (pod types.UID, in time.Duration) {
 	if len(q.waiting) == 0 {
 		return "", restPatience
 	}
-	first, due := q.waiting[0], q.waiting[0].at
-	if q.calls > 0 && first.latest.After(due) {
-		due = first.latest
+	due := func(r rest) time.Time {
+		if q.calls > 0 && r.latest.After(r.at) {
+			return r.latest
+		}
+		return r.at
 	}
-	if due.After(now) {
-		return "", due.Sub(now)
+	first := slices.MinFunc(q.waiting, func(a, b rest) int { return due(a).Compare(due(b)) })
+	if in := due(first).Sub(now); in > 0 {
+		return "", in
 	}
 	return first.pod, 0
 }
@@ -214,11 +228,17 @@ func (r *Runtime) removeRests() {
 func (r *Runtime) finishRests() {
 	ctx, cancel := context.WithTimeout(r.ctx, restClose)
 	defer cancel()
+	var failed error
 	for _, pod := range r.rests.pods() {
 		if err := r.removeRest(ctx, pod); err != nil {
-			r.log.Info("what is left of pods that are gone is removed when the worker is started again", "error", err)
-			return
+			failed = err
 		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if failed != nil {
+		r.log.Info("what is left of pods that are gone is removed when the worker is started again", "error", failed)
 	}
 }
 

@@ -211,10 +211,12 @@ func TestRecordsAreBounded(t *testing.T) {
 	p := hosted("last")
 	runBox(t, r, p)
 	s.mu.Lock()
-	s.fails = 1
+	s.fails = 2
 	s.mu.Unlock()
-	if err := r.Remove(t.Context(), p.UID); err == nil {
-		t.Error("it is gone, and its records are not")
+	for range 2 { // whoever asks again is told the same
+		if err := r.Remove(t.Context(), p.UID); err == nil {
+			t.Error("it is gone, and its records are not")
+		}
 	}
 	q := hosted("next")
 	runBox(t, r, q)
@@ -228,6 +230,26 @@ func TestRecordsAreBounded(t *testing.T) {
 	r.Close()
 	if exists(r.podDir(p.UID)) {
 		t.Error("a runtime that was closed has left records")
+	}
+}
+
+// What cannot be removed as a runtime is closed keeps nothing else.
+func TestRecordsAtTheEnd(t *testing.T) {
+	s := stubOfBoxes(crio)
+	r, _ := openFor(t, s, s, stubParent)
+	defer r.rests.hold()()
+	for _, p := range [...]*corev1.Pod{hosted("stays"), hosted("goes")} {
+		runBox(t, r, p)
+		if err := r.Remove(t.Context(), p.UID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.mu.Lock()
+	s.fails = 1
+	s.mu.Unlock()
+	r.Close()
+	if !exists(r.podDir("uid-stays")) || exists(r.podDir("uid-goes")) {
+		t.Errorf("told %q", s.told())
 	}
 }
 
@@ -263,6 +285,9 @@ func TestNextRest(t *testing.T) {
 		{"the first", 0, []rest{{pod: "a", at: now}, {pod: "b", at: now}}, "a", 0},
 		{"pods wait", 1, []rest{{pod: "a", at: now, latest: now.Add(time.Second)}}, "", time.Second},
 		{"pods wait for too long", 1, []rest{{pod: "a", at: now, latest: now}}, "a", 0},
+		{"the first has failed", 0, []rest{{pod: "a", at: now.Add(restAgain)}, {pod: "b", at: now}}, "b", 0},
+		{"one has waited for too long", 1, []rest{{pod: "a", at: now, latest: now.Add(time.Second)}, {pod: "b", at: now, latest: now}}, "b", 0},
+		{"who is due next", 0, []rest{{pod: "a", at: now.Add(restAgain)}, {pod: "b", at: now.Add(time.Second)}}, "", time.Second},
 		{"it failed", 0, []rest{{pod: "a", at: now.Add(restAgain), latest: now.Add(restAgain)}}, "", restAgain},
 	} {
 		q := newRests()

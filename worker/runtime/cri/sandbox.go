@@ -298,7 +298,9 @@ func (r *Runtime) writeHosts(ctx context.Context, pod *corev1.Pod, ips []string)
 // the runtime still has of it, and its logs, is removed when no pod waits for the runtime (rests).
 func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
 	defer r.rests.hold()()
-	if r.rests.has(pod) {
+	if left, owed := r.rests.owes(pod); owed {
+		return r.removeRest(ctx, pod)
+	} else if left {
 		return nil
 	}
 	r.mu.Lock()
