@@ -181,13 +181,22 @@ func (b *bench) run(d *datadriven.TestData) {
 		pod := b.change(d)
 		d.ScanArgs(b.t, "image", &containerByName(pod, d.CmdArgs[1].Key).Image)
 		b.assignPods(pod)
-	case "resize": // resize POD CONTAINER [cpu=AMOUNT] [memory=AMOUNT]
+	case "resize": // resize POD CONTAINER|all [cpu=AMOUNT] [memory=AMOUNT]
 		pod := b.change(d)
 		pod.Generation++
-		c := containerByName(pod, d.CmdArgs[1].Key)
-		c.Resources = *c.Resources.DeepCopy()
+		var is *corev1.ResourceRequirements
+		if c := containerByName(pod, d.CmdArgs[1].Key); c != nil {
+			c.Resources = *c.Resources.DeepCopy()
+			is = &c.Resources
+		} else {
+			is = &corev1.ResourceRequirements{Limits: corev1.ResourceList{}}
+			if had := pod.Spec.Resources; had != nil {
+				is = had.DeepCopy()
+			}
+			pod.Spec.Resources = is
+		}
 		for _, a := range d.CmdArgs[2:] {
-			for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+			for _, list := range []corev1.ResourceList{is.Requests, is.Limits} {
 				if list != nil {
 					list[corev1.ResourceName(a.Key)] = resource.MustParse(a.Vals[0])
 				}
@@ -471,6 +480,9 @@ func (b *bench) traceAction(a Action) {
 		what := ""
 		for _, c := range a.Resize.Containers {
 			what += fmt.Sprintf(" %s#%d", c.ID.Container, c.ID.Attempt)
+		}
+		if limit, lower := a.Resize.LowersMemoryOfAll(); lower {
+			what += fmt.Sprintf(" all down to %d", limit)
 		}
 		if a.Resize.Last {
 			what += " last"
