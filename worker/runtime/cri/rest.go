@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -295,5 +296,8 @@ func (r *Runtime) removeRecords(ctx context.Context, pod types.UID) error {
 	if err != nil {
 		return fmt.Errorf("removing the records of pod %s: %w", pod, err)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.emptied, func(_ string, of types.UID) bool { return of == pod })
 	return nil
 }

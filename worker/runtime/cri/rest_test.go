@@ -19,10 +19,12 @@ import (
 // boxStub has sandboxes, one a pod, called by the pod's UID.
 type boxStub struct {
 	stub
-	states map[string]criv1.PodSandboxState
-	calls  []string
-	fails  int           // so many removals
-	making chan struct{} // a sandbox is made when it gives something; nil: at once
+	states  map[string]criv1.PodSandboxState
+	calls   []string
+	fails   int           // so many removals
+	clings  int           // so many that are stopped hold what they have, and are stopped as far as can be seen
+	refuses int           // so many that are to be made
+	making  chan struct{} // a sandbox is made when it gives something; nil: at once
 }
 
 func (s *boxStub) ListPodSandbox(_ context.Context, req *criv1.ListPodSandboxRequest) (*criv1.ListPodSandboxResponse, error) {
@@ -43,6 +45,10 @@ func (s *boxStub) StopPodSandbox(_ context.Context, req *criv1.StopPodSandboxReq
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, "stop "+req.PodSandboxId)
 	s.states[req.PodSandboxId] = criv1.PodSandboxState_SANDBOX_NOTREADY
+	if s.clings > 0 {
+		s.clings--
+		return nil, status.Error(codes.Unknown, "a plugin of the network has failed")
+	}
 	return &criv1.StopPodSandboxResponse{}, nil
 }
 
@@ -64,6 +70,10 @@ func (s *boxStub) RunPodSandbox(ctx context.Context, req *criv1.RunPodSandboxReq
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.refuses > 0 {
+		s.refuses--
+		return nil, status.Error(codes.Unknown, "there is no address left")
+	}
 	uid := req.Config.Metadata.Uid
 	s.calls = append(s.calls, "run "+uid)
 	s.states[uid] = criv1.PodSandboxState_SANDBOX_READY
@@ -174,6 +184,52 @@ func TestRecordsFoundAgain(t *testing.T) {
 	}
 	if err := r.Remove(t.Context(), "uid-runs"); err != nil {
 		t.Error(err)
+	}
+}
+
+// What the network holds of a pod is given back once, unless that failed, or the runtime says that the sandbox is there all the same.
+func TestStoppedOnce(t *testing.T) {
+	s := stubOfBoxes(containerd)
+	r, _ := openFor(t, s, s, stubParent)
+	over := r.rests.hold()
+	once, again, broken := hosted("once"), hosted("again"), hosted("broken")
+	for _, p := range [...]*corev1.Pod{once, again, broken} {
+		runBox(t, r, p)
+	}
+	stop := func(p *corev1.Pod) error { return r.StopSandbox(t.Context(), p.UID) }
+	for _, err := range [...]error{stop(once), stop(again)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.mu.Lock()
+	s.refuses = 1
+	s.mu.Unlock()
+	if _, err := r.RunSandbox(t.Context(), once); err == nil {
+		t.Error("a sandbox that is not made is not told")
+	}
+	s.mu.Lock()
+	s.states["uid-again"] = criv1.PodSandboxState_SANDBOX_READY
+	s.clings = 1
+	s.mu.Unlock()
+	if stop(broken) == nil {
+		t.Error("a failure is not told")
+	}
+	for _, p := range [...]*corev1.Pod{once, again, broken} {
+		if err := r.Remove(t.Context(), p.UID); err != nil {
+			t.Error(err)
+		}
+	}
+	want := []string{"run uid-once", "run uid-again", "run uid-broken", "stop uid-once", "stop uid-again", "stop uid-broken", "stop uid-again", "stop uid-broken"}
+	if got := s.told(); !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	over()
+	eventually(t, "nothing to be left", func() bool { return len(r.rests.pods()) == 0 })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.emptied) > 0 {
+		t.Errorf("of what is gone it knows %v", r.emptied)
 	}
 }
 
