@@ -3,6 +3,7 @@ package worker
 import (
 	"testing"
 
+	"github.com/cockroachdb/datadriven"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -34,4 +35,29 @@ func TestHasOfAll(t *testing.T) {
 			t.Errorf("%s: %s, want %s", what, got, c.want)
 		}
 	}
+}
+
+// resize POD CONTAINER|all [cpu=AMOUNT] [memory=AMOUNT]
+func (b *bench) resize(d *datadriven.TestData) {
+	pod := b.change(d)
+	pod.Generation++
+	var is *corev1.ResourceRequirements
+	if c := containerByName(pod, d.CmdArgs[1].Key); c != nil {
+		c.Resources = *c.Resources.DeepCopy()
+		is = &c.Resources
+	} else {
+		is = &corev1.ResourceRequirements{Limits: corev1.ResourceList{}}
+		if had := pod.Spec.Resources; had != nil {
+			is = had.DeepCopy()
+		}
+		pod.Spec.Resources = is
+	}
+	for _, a := range d.CmdArgs[2:] {
+		for _, list := range []corev1.ResourceList{is.Requests, is.Limits} {
+			if list != nil {
+				list[corev1.ResourceName(a.Key)] = resource.MustParse(a.Vals[0])
+			}
+		}
+	}
+	b.assignPods(pod)
 }

@@ -181,28 +181,8 @@ func (b *bench) run(d *datadriven.TestData) {
 		pod := b.change(d)
 		d.ScanArgs(b.t, "image", &containerByName(pod, d.CmdArgs[1].Key).Image)
 		b.assignPods(pod)
-	case "resize": // resize POD CONTAINER|all [cpu=AMOUNT] [memory=AMOUNT]
-		pod := b.change(d)
-		pod.Generation++
-		var is *corev1.ResourceRequirements
-		if c := containerByName(pod, d.CmdArgs[1].Key); c != nil {
-			c.Resources = *c.Resources.DeepCopy()
-			is = &c.Resources
-		} else {
-			is = &corev1.ResourceRequirements{Limits: corev1.ResourceList{}}
-			if had := pod.Spec.Resources; had != nil {
-				is = had.DeepCopy()
-			}
-			pod.Spec.Resources = is
-		}
-		for _, a := range d.CmdArgs[2:] {
-			for _, list := range []corev1.ResourceList{is.Requests, is.Limits} {
-				if list != nil {
-					list[corev1.ResourceName(a.Key)] = resource.MustParse(a.Vals[0])
-				}
-			}
-		}
-		b.assignPods(pod)
+	case "resize":
+		b.resize(d)
 	case "resources": // what the servers know of a pod's
 		for _, s := range b.pods[d.CmdArgs[0].Key].Status.ContainerStatuses {
 			list := func(l corev1.ResourceList) string {
