@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/pki"
@@ -145,6 +146,28 @@ func openRuntime(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Run
 }
 
 func newNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
+	var unready string
+	if checkup, ok := rt.(runtime.Checkup); ok {
+		if err := checkup.Check(context.Background()); err != nil {
+			unready = err.Error()
+		}
+	}
+	node, err := describeNode(c, rt)
+	if err != nil {
+		return nil, err
+	}
+	if unready != "" {
+		node.Status.Conditions = worker.NodeConditions(worker.Pressure{Unready: unready}, nil, time.Now())
+		return node, nil // the images are listed when it can be asked
+	}
+	if node.Status.Images, err = worker.NodeImages(rt); err != nil {
+		return nil, fmt.Errorf("list the images: %w", err)
+	}
+	return node, nil
+}
+
+// describeNode is the node by what its machine and its runtime say of themselves now.
+func describeNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
 	// Two workers of one machine are two nodes: what tells a worker from
 	// another of its name is the identity in its data directory.
 	id, err := workerID(c.DataDir)
@@ -156,35 +179,24 @@ func newNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
 		return nil, err
 	}
 	machine.Info.SystemUUID = id
+	cfg, version, answers := c.Node, c.Node.Version, true
+	if checkup, ok := rt.(runtime.Checkup); ok {
+		version = checkup.Version()
+		answers = version != ""
+	}
 	if h, ok := rt.(runtime.Hugepager); ok && h.Hugepages() {
 		pools, err := hugepages.Read(hugepages.Dir)
 		if err != nil {
 			return nil, err
 		}
 		maps.Copy(machine.Capacity, hugepages.Capacity(pools))
-	}
-	var unready string
-	cfg, version := c.Node, c.Node.Version
-	if checkup, ok := rt.(runtime.Checkup); ok {
-		if err := checkup.Check(context.Background()); err != nil {
-			unready = err.Error()
-		}
-		version = checkup.Version()
+	} else if ok && !answers {
+		// It is not known yet whether there are any, and so nothing of them is kept back.
+		cfg.Reserved = maps.Clone(cfg.Reserved)
+		maps.DeleteFunc(cfg.Reserved, func(name corev1.ResourceName, _ resource.Quantity) bool { return hugepages.Is(name) })
 	}
 	cfg.Runtime = rt.Name() + "://" + version
-	now := time.Now()
-	node, err := worker.NewNode(cfg, machine, now)
-	if err != nil {
-		return nil, err
-	}
-	if unready != "" {
-		node.Status.Conditions = worker.NodeConditions(worker.Pressure{Unready: unready}, nil, now)
-		return node, nil // the images are listed when it can be asked
-	}
-	if node.Status.Images, err = worker.NodeImages(rt); err != nil {
-		return nil, fmt.Errorf("list the images: %w", err)
-	}
-	return node, nil
+	return worker.NewNode(cfg, machine, time.Now())
 }
 
 func readMachine(dataDir string) (worker.Machine, error) {
@@ -209,6 +221,15 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 		o.CallsAtOnce = worker.CallsInline
 		o.Getter = nil
 		return o
+	}
+	if _, ok := rt.(runtime.Hugepager); ok {
+		o.Amounts = func() (capacity, allocatable corev1.ResourceList, err error) {
+			is, err := describeNode(c, rt)
+			if err != nil {
+				return nil, nil, err
+			}
+			return is.Status.Capacity, is.Status.Allocatable, nil
+		}
 	}
 	o.Volumes = &worker.Volumes{Root: podsDir(c.DataDir), Kept: filepath.Join(c.DataDir, "volumes")}
 	o.Keeper = volumeKeeper{link, node.Name}

@@ -55,6 +55,8 @@ type Options struct {
 	// conditions never change, and no pod has to go for them.
 	Observe  func(ctx context.Context) (eviction.Observations, error)
 	Eviction eviction.Config
+	// Amounts are what the node has, and what pods may have of it, once the runtime has answered: it is asked then. nil: they are Node's.
+	Amounts func() (capacity, allocatable corev1.ResourceList, err error)
 	// MaxRestartBackoff is how long the restart of a container that goes on ending waits at most; 0: 5 min.
 	MaxRestartBackoff time.Duration
 	// CallsAtOnce bounds the calls to the runtime under way; 0: 8; CallsInline: none beside the agent's goroutine.

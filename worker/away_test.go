@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
@@ -52,7 +53,10 @@ func TestRuntimeComesLate(t *testing.T) {
 	rt := &away{Runtime: fake.New(runTimeline(t))}
 	node := testNode(t)
 	node.Status.Conditions = NodeConditions(Pressure{Unready: "the runtime is away"}, nil, epoch)
-	run(t, Options{Node: node, Uplink: s, Runtime: rt, Observe: nothingShort})
+	pages := corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
+	run(t, Options{Node: node, Uplink: s, Runtime: rt, Observe: nothingShort, Amounts: func() (capacity, allocatable corev1.ResourceList, err error) {
+		return pages, pages, rt.Check(t.Context())
+	}})
 	s.assignments <- Assignment{Full: true, Revision: 1, Pods: []*corev1.Pod{testPod("gone")}}
 	s.assignments <- Assignment{Full: true, Revision: 2, Pods: []*corev1.Pod{testPod("kept")}}
 	s.assignments <- Assignment{Revision: 3, Pods: []*corev1.Pod{testPod("more")}}
@@ -66,6 +70,11 @@ func TestRuntimeComesLate(t *testing.T) {
 			return n.NodeInfo.ContainerRuntimeVersion == "found://1" && slices.ContainsFunc(n.Conditions, func(c corev1.NodeCondition) bool {
 				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 			})
+		})
+	})
+	s.await(t, "the node has what only the runtime could tell", func() bool {
+		return slices.ContainsFunc(s.nodes, func(n *corev1.NodeStatus) bool {
+			return holdsAmounts(n.Capacity, pages) && holdsAmounts(n.Allocatable, pages) && !n.Capacity.Cpu().IsZero()
 		})
 	})
 	if _, ok := s.pods["gone"]; ok {

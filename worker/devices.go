@@ -24,8 +24,13 @@ func (a *Agent) DevicesChanged() { a.inputs.put(a.takeAmounts) }
 
 // takeAmounts makes the amounts of devices the node's, and has them reported.
 func (a *Agent) takeAmounts(now time.Time) {
-	status := &a.node.Status
 	capacity, allocatable := a.opts.Devices.Amounts()
+	a.setAmounts(capacity, allocatable, now)
+}
+
+// setAmounts makes amounts the node's, and has them reported where they are others. What is not named is as it was.
+func (a *Agent) setAmounts(capacity, allocatable corev1.ResourceList, now time.Time) {
+	status := &a.node.Status
 	if holdsAmounts(status.Capacity, capacity) && holdsAmounts(status.Allocatable, allocatable) {
 		return
 	}

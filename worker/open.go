@@ -71,6 +71,16 @@ func (a *Agent) met(c runtime.Checkup, late bool) {
 		info.ContainerRuntimeVersion = now
 		a.reportedAt, a.probeAt = time.Time{}, a.clock.Now() // the servers have heard something else
 	}
+	if a.opts.Amounts == nil {
+		return
+	}
+	capacity, allocatable, err := a.opts.Amounts()
+	if err != nil {
+		a.log.Warn("what the node has is what was known before the container runtime answered", "error", err)
+		return
+	}
+	a.locked(func() { a.setAmounts(capacity, allocatable, a.clock.Now()) })
+	a.caller.alloc = a.node.Status.Allocatable // nothing is called yet
 }
 
 // unready says why no pod can be started; empty: pods can be.

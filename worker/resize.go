@@ -139,6 +139,20 @@ func (p *podState) resourcesOfAll() (corev1.ResourceList, *corev1.ResourceRequir
 	return own.Requests, own
 }
 
+// hasOfAll is what the pod as a whole has, or may have by now: what a change of it begins with. It is never nil.
+func (p *podState) hasOfAll() *corev1.ResourceRequirements {
+	r, own := &p.resize, p.pod.Spec.Resources
+	switch {
+	case own == nil && (r.settled || r.had == nil):
+		return &corev1.ResourceRequirements{}
+	case r.settled || r.had == nil:
+		return own
+	case own != nil && (r.raised || r.underWay) && !r.had.Limits.Memory().IsZero(): // else it may have no limit still
+		return p.charged().Spec.Resources
+	}
+	return r.had
+}
+
 // resourcesOf is what is set aside for a container, and what it has.
 func (p *podState) resourcesOf(c *ctr) (corev1.ResourceList, *corev1.ResourceRequirements) {
 	actual := &c.spec.Resources
@@ -242,10 +256,7 @@ func (c *Core) refuseResize(p *podState) *verdict {
 
 // give sets aside for the pod what it wants.
 func (c *Core) give(p *podState, now time.Time) {
-	had := p.resize.had
-	if p.resize.settled {
-		had = p.pod.Spec.Resources
-	}
+	had := p.hasOfAll()
 	p.pod, p.wanted = p.wanted, nil
 	p.respec()
 	p.resize = resize{progress: p.pod.Generation, began: now, had: had, underWay: p.resize.underWay}
@@ -328,7 +339,7 @@ func (p *podState) stepResize(now time.Time) {
 	}
 	if !r.raised || last || len(changes) > 0 {
 		r.underWay = true
-		p.act(Action{Kind: ActionResize, Resize: &runtime.Resize{Pod: p.pod, Most: p.charged(), Containers: changes, Last: last}})
+		p.act(Action{Kind: ActionResize, Resize: &runtime.Resize{Pod: p.pod, Most: p.charged(), Had: p.hasOfAll(), Containers: changes, Last: last}})
 		return
 	}
 	for _, c := range again {

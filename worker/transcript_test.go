@@ -181,19 +181,8 @@ func (b *bench) run(d *datadriven.TestData) {
 		pod := b.change(d)
 		d.ScanArgs(b.t, "image", &containerByName(pod, d.CmdArgs[1].Key).Image)
 		b.assignPods(pod)
-	case "resize": // resize POD CONTAINER [cpu=AMOUNT] [memory=AMOUNT]
-		pod := b.change(d)
-		pod.Generation++
-		c := containerByName(pod, d.CmdArgs[1].Key)
-		c.Resources = *c.Resources.DeepCopy()
-		for _, a := range d.CmdArgs[2:] {
-			for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
-				if list != nil {
-					list[corev1.ResourceName(a.Key)] = resource.MustParse(a.Vals[0])
-				}
-			}
-		}
-		b.assignPods(pod)
+	case "resize":
+		b.resize(d)
 	case "resources": // what the servers know of a pod's
 		for _, s := range b.pods[d.CmdArgs[0].Key].Status.ContainerStatuses {
 			list := func(l corev1.ResourceList) string {
@@ -471,6 +460,9 @@ func (b *bench) traceAction(a Action) {
 		what := ""
 		for _, c := range a.Resize.Containers {
 			what += fmt.Sprintf(" %s#%d", c.ID.Container, c.ID.Attempt)
+		}
+		if limit, lower := a.Resize.LowersMemoryOfAll(); lower {
+			what += fmt.Sprintf(" all down to %d", limit)
 		}
 		if a.Resize.Last {
 			what += " last"

@@ -187,7 +187,7 @@ type Refuser interface {
 
 // Hugepager is a runtime whose containers can have hugepages. Of others a node has none.
 type Hugepager interface {
-	// Hugepages says whether they can: what a container takes of them is bounded here.
+	// Hugepages says whether they can: what a container takes of them is bounded here. A Checkup that has not answered yet says no.
 	Hugepages() bool
 }
 
@@ -205,6 +205,8 @@ type Resize struct {
 	Pod *corev1.Pod
 	// Most is the pod with the most of what its containers have and are to have.
 	Most *corev1.Pod
+	// Had is what the pod as a whole had; nil: that is not known.
+	Had *corev1.ResourceRequirements
 	// Containers are those that are to be changed as they run.
 	Containers []ContainerResize
 	// Last: after it no container has more than the pod's object says.
@@ -223,13 +225,17 @@ func (r *Resize) LowersMemory(c *ContainerResize) (limit int64, lower bool) {
 	return limit, limit > 0 && c.From != nil && (c.From.Limits.Memory().IsZero() || c.From.Limits.Memory().Value() > limit)
 }
 
-// LowersMemoryOfAll says whether the pod as a whole is to have less memory than it had, and how many bytes.
+// LowersMemoryOfAll says whether the pod as a whole is to have less memory than it had, or had without a limit, and how many bytes.
 func (r *Resize) LowersMemoryOfAll() (limit int64, lower bool) {
-	if r.Pod.Spec.Resources == nil || r.Most.Spec.Resources == nil {
+	if r.Pod.Spec.Resources == nil {
 		return 0, false
 	}
 	limit = r.Pod.Spec.Resources.Limits.Memory().Value()
-	return limit, limit > 0 && limit < r.Most.Spec.Resources.Limits.Memory().Value()
+	had := int64(0)
+	if r.Had != nil {
+		had = r.Had.Limits.Memory().Value()
+	}
+	return limit, limit > 0 && (had == 0 || limit < had)
 }
 
 // ResourcesOf is what a container is to have.

@@ -102,9 +102,11 @@ func (r *Runtime) podCgroup(pod *corev1.Pod) error {
 	return r.weigh(groups, pod)
 }
 
-// Hugepages implements runtime.Hugepager. systemd, where it makes the pods' cgroups, has no bound for them.
+// Hugepages implements runtime.Hugepager. systemd, where it makes the pods' cgroups, has no bound for them; who makes them is not known before the
+// runtime has answered.
 func (r *Runtime) Hugepages() bool {
-	return r.cgroups != nil && r.cgroups.Hugepages && !r.known().systemd
+	known := r.known()
+	return r.cgroups != nil && r.cgroups.Hugepages && known.version != "" && !known.systemd
 }
 
 // pagesOf is how many bytes of a pool may be taken, by the first limits that say something of it: none, unless they are asked for.

@@ -99,6 +99,7 @@ type Runtime struct {
 	mu        sync.Mutex
 	about     about
 	sandboxes map[types.UID]sandbox
+	emptied   map[string]types.UID // sandboxes, by the runtime's name, that hold nothing any more, and whose they are
 	running   map[runtime.ID]running
 	unwanted  map[string]bool // containers, by the runtime's name, that are to go, whatever they do
 	users     map[string]imageUser
@@ -218,7 +219,7 @@ func New(opts Options) (*Runtime, error) {
 	}
 	r := &Runtime{rests: newRests(), opts: opts, log: opts.Logger, conn: conn, runtime: criv1.NewRuntimeServiceClient(conn),
 		images: criv1.NewImageServiceClient(conn), pulls: make(chan struct{}, opts.PullsAtOnce), kick: make(chan struct{}, 1),
-		sandboxes: map[types.UID]sandbox{}, running: map[runtime.ID]running{},
+		sandboxes: map[types.UID]sandbox{}, emptied: map[string]types.UID{}, running: map[runtime.ID]running{},
 		unwanted: map[string]bool{}, users: map[string]imageUser{}, lastUsed: map[string]time.Time{}, burstable: map[types.UID]int64{}}
 	if r.cgroups, err = cgroup.Open(opts.CgroupParent); err != nil {
 		r.log.Warn("pods have no cgroups of their own, their containers have", "reason", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,8 +40,8 @@ type rests struct {
 	changed chan struct{} // there is one more, or nobody waits for the runtime any more
 
 	mu      sync.Mutex
-	waiting []rest // who is due first comes first
-	calls   int    // that pods wait for
+	waiting []rest
+	calls   int // that pods wait for
 }
 
 // rest is one of them.
@@ -85,7 +86,18 @@ func (q *rests) add(pod types.UID, now time.Time) (tooMany bool) {
 	}
 	q.waiting = append(q.waiting, rest{pod: pod, at: now, latest: now.Add(restPatience)})
 	q.tell()
-	return len(q.waiting) > maxRests
+	return q.tooMany()
+}
+
+// tooMany says whether more are gone than may have records left. The caller holds the lock.
+func (q *rests) tooMany() bool { return len(q.waiting) > maxRests }
+
+// owes says whether a pod has records left, and has to be without them, as there are too many such.
+func (q *rests) owes(pod types.UID) (left, owed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	left = q.index(pod) >= 0
+	return left, left && q.tooMany()
 }
 
 func (q *rests) has(pod types.UID) bool {
@@ -115,12 +127,15 @@ func (q *rests) next(now time.Time) (pod types.UID, in time.Duration) {
 	if len(q.waiting) == 0 {
 		return "", restPatience
 	}
-	first, due := q.waiting[0], q.waiting[0].at
-	if q.calls > 0 && first.latest.After(due) {
-		due = first.latest
+	due := func(r rest) time.Time {
+		if q.calls > 0 && r.latest.After(r.at) {
+			return r.latest
+		}
+		return r.at
 	}
-	if due.After(now) {
-		return "", due.Sub(now)
+	first := slices.MinFunc(q.waiting, func(a, b rest) int { return due(a).Compare(due(b)) })
+	if in := due(first).Sub(now); in > 0 {
+		return "", in
 	}
 	return first.pod, 0
 }
@@ -168,18 +183,23 @@ func (l *left) alive() bool {
 }
 
 // leave lets a pod go of which there are records and nothing else. The mark need not outlive the machine: without it the pod is found with its
-// containers ended, and removed again.
+// containers ended, and removed again. Where it cannot be written, as of a disk that is full, the records go at once: that needs no room.
 func (r *Runtime) leave(ctx context.Context, pod types.UID) error {
-	if err := os.MkdirAll(r.podDir(pod), 0o755); err != nil { // #nosec G301 -- as it was made: who collects logs reads them there
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(r.podDir(pod), restFile), nil, 0o600); err != nil {
-		return err
+	if err := r.mark(pod); err != nil {
+		r.log.Debug("what is left of a pod that is gone is removed at once: it could not be marked", "pod", pod, "error", err)
+		return r.removeRecords(ctx, pod)
 	}
 	if r.rests.add(pod, time.Now()) {
 		return r.removeRest(ctx, pod)
 	}
 	return nil
+}
+
+func (r *Runtime) mark(pod types.UID) error {
+	if err := os.MkdirAll(r.podDir(pod), 0o755); err != nil { // #nosec G301 -- as it was made: who collects logs reads them there
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.podDir(pod), restFile), nil, 0o600)
 }
 
 // removeRests removes what is left of pods that are gone, one after the other, until the runtime is closed.
@@ -209,11 +229,17 @@ func (r *Runtime) removeRests() {
 func (r *Runtime) finishRests() {
 	ctx, cancel := context.WithTimeout(r.ctx, restClose)
 	defer cancel()
+	var failed error
 	for _, pod := range r.rests.pods() {
 		if err := r.removeRest(ctx, pod); err != nil {
-			r.log.Info("what is left of pods that are gone is removed when the worker is started again", "error", err)
-			return
+			failed = err
 		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if failed != nil {
+		r.log.Info("what is left of pods that are gone is removed when the worker is started again", "error", failed)
 	}
 }
 
@@ -270,5 +296,8 @@ func (r *Runtime) removeRecords(ctx context.Context, pod types.UID) error {
 	if err != nil {
 		return fmt.Errorf("removing the records of pod %s: %w", pod, err)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.emptied, func(_ string, of types.UID) bool { return of == pod })
 	return nil
 }

@@ -19,10 +19,12 @@ import (
 // boxStub has sandboxes, one a pod, called by the pod's UID.
 type boxStub struct {
 	stub
-	states map[string]criv1.PodSandboxState
-	calls  []string
-	fails  int           // so many removals
-	making chan struct{} // a sandbox is made when it gives something; nil: at once
+	states  map[string]criv1.PodSandboxState
+	calls   []string
+	fails   int           // so many removals
+	clings  int           // so many that are stopped hold what they have, and are stopped as far as can be seen
+	refuses int           // so many that are to be made
+	making  chan struct{} // a sandbox is made when it gives something; nil: at once
 }
 
 func (s *boxStub) ListPodSandbox(_ context.Context, req *criv1.ListPodSandboxRequest) (*criv1.ListPodSandboxResponse, error) {
@@ -43,6 +45,10 @@ func (s *boxStub) StopPodSandbox(_ context.Context, req *criv1.StopPodSandboxReq
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, "stop "+req.PodSandboxId)
 	s.states[req.PodSandboxId] = criv1.PodSandboxState_SANDBOX_NOTREADY
+	if s.clings > 0 {
+		s.clings--
+		return nil, status.Error(codes.Unknown, "a plugin of the network has failed")
+	}
 	return &criv1.StopPodSandboxResponse{}, nil
 }
 
@@ -64,6 +70,10 @@ func (s *boxStub) RunPodSandbox(ctx context.Context, req *criv1.RunPodSandboxReq
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.refuses > 0 {
+		s.refuses--
+		return nil, status.Error(codes.Unknown, "there is no address left")
+	}
 	uid := req.Config.Metadata.Uid
 	s.calls = append(s.calls, "run "+uid)
 	s.states[uid] = criv1.PodSandboxState_SANDBOX_READY
@@ -177,6 +187,52 @@ func TestRecordsFoundAgain(t *testing.T) {
 	}
 }
 
+// What the network holds of a pod is given back once, unless that failed, or the runtime says that the sandbox is there all the same.
+func TestStoppedOnce(t *testing.T) {
+	s := stubOfBoxes(containerd)
+	r, _ := openFor(t, s, s, stubParent)
+	over := r.rests.hold()
+	once, again, broken := hosted("once"), hosted("again"), hosted("broken")
+	for _, p := range [...]*corev1.Pod{once, again, broken} {
+		runBox(t, r, p)
+	}
+	stop := func(p *corev1.Pod) error { return r.StopSandbox(t.Context(), p.UID) }
+	for _, err := range [...]error{stop(once), stop(again)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.mu.Lock()
+	s.refuses = 1
+	s.mu.Unlock()
+	if _, err := r.RunSandbox(t.Context(), once); err == nil {
+		t.Error("a sandbox that is not made is not told")
+	}
+	s.mu.Lock()
+	s.states["uid-again"] = criv1.PodSandboxState_SANDBOX_READY
+	s.clings = 1
+	s.mu.Unlock()
+	if stop(broken) == nil {
+		t.Error("a failure is not told")
+	}
+	for _, p := range [...]*corev1.Pod{once, again, broken} {
+		if err := r.Remove(t.Context(), p.UID); err != nil {
+			t.Error(err)
+		}
+	}
+	want := []string{"run uid-once", "run uid-again", "run uid-broken", "stop uid-once", "stop uid-again", "stop uid-broken", "stop uid-again", "stop uid-broken"}
+	if got := s.told(); !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	over()
+	eventually(t, "nothing to be left", func() bool { return len(r.rests.pods()) == 0 })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.emptied) > 0 {
+		t.Errorf("of what is gone it knows %v", r.emptied)
+	}
+}
+
 // A pod that is to be there again, as the servers went back to a state of theirs, begins with nothing of before.
 func TestRecordsBeforeAnotherSandbox(t *testing.T) {
 	s := stubOfBoxes(crio)
@@ -211,10 +267,12 @@ func TestRecordsAreBounded(t *testing.T) {
 	p := hosted("last")
 	runBox(t, r, p)
 	s.mu.Lock()
-	s.fails = 1
+	s.fails = 2
 	s.mu.Unlock()
-	if err := r.Remove(t.Context(), p.UID); err == nil {
-		t.Error("it is gone, and its records are not")
+	for range 2 { // whoever asks again is told the same
+		if err := r.Remove(t.Context(), p.UID); err == nil {
+			t.Error("it is gone, and its records are not")
+		}
 	}
 	q := hosted("next")
 	runBox(t, r, q)
@@ -228,6 +286,44 @@ func TestRecordsAreBounded(t *testing.T) {
 	r.Close()
 	if exists(r.podDir(p.UID)) {
 		t.Error("a runtime that was closed has left records")
+	}
+}
+
+// What cannot be removed as a runtime is closed keeps nothing else.
+func TestRecordsAtTheEnd(t *testing.T) {
+	s := stubOfBoxes(crio)
+	r, _ := openFor(t, s, s, stubParent)
+	defer r.rests.hold()()
+	for _, p := range [...]*corev1.Pod{hosted("stays"), hosted("goes")} {
+		runBox(t, r, p)
+		if err := r.Remove(t.Context(), p.UID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.mu.Lock()
+	s.fails = 1
+	s.mu.Unlock()
+	r.Close()
+	if !exists(r.podDir("uid-stays")) || exists(r.podDir("uid-goes")) {
+		t.Errorf("told %q", s.told())
+	}
+}
+
+// A pod that cannot be marked as gone, as its disk takes nothing more, goes with its records.
+func TestRecordsWithoutAMark(t *testing.T) {
+	s := stubOfBoxes(crio)
+	r, _ := openFor(t, s, s, stubParent)
+	p := hosted("full")
+	runBox(t, r, p)
+	if err := os.Mkdir(filepath.Join(r.podDir(p.UID), restFile), 0o755); err != nil { // so that there can be no such file
+		t.Fatal(err)
+	}
+	defer r.rests.hold()()
+	if err := r.Remove(t.Context(), p.UID); err != nil {
+		t.Error(err)
+	}
+	if exists(r.podDir(p.UID)) || len(r.rests.pods()) > 0 || !slices.Contains(s.told(), "remove uid-full") {
+		t.Errorf("something of it is left; told %q", s.told())
 	}
 }
 
@@ -245,6 +341,9 @@ func TestNextRest(t *testing.T) {
 		{"the first", 0, []rest{{pod: "a", at: now}, {pod: "b", at: now}}, "a", 0},
 		{"pods wait", 1, []rest{{pod: "a", at: now, latest: now.Add(time.Second)}}, "", time.Second},
 		{"pods wait for too long", 1, []rest{{pod: "a", at: now, latest: now}}, "a", 0},
+		{"the first has failed", 0, []rest{{pod: "a", at: now.Add(restAgain)}, {pod: "b", at: now}}, "b", 0},
+		{"one has waited for too long", 1, []rest{{pod: "a", at: now, latest: now.Add(time.Second)}, {pod: "b", at: now, latest: now}}, "b", 0},
+		{"who is due next", 0, []rest{{pod: "a", at: now.Add(restAgain)}, {pod: "b", at: now.Add(time.Second)}}, "", time.Second},
 		{"it failed", 0, []rest{{pod: "a", at: now.Add(restAgain), latest: now.Add(restAgain)}}, "", restAgain},
 	} {
 		q := newRests()

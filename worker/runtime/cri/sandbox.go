@@ -48,7 +48,12 @@ func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (runtime.Sand
 			return r.takeSandbox(ctx, pod.UID, s.Id, s.GetMetadata().GetAttempt())
 		}
 		// The newest is kept for the exit codes and logs of what ran in it; its network is given back.
-		if err := r.endSandbox(ctx, s.Id, i > 0); err != nil {
+		if i == 0 {
+			err = r.stopSandboxes(ctx, pod.UID, old[:1])
+		} else {
+			err = r.endSandbox(ctx, s.Id, true)
+		}
+		if err != nil {
 			return runtime.Sandbox{}, err
 		}
 	}
@@ -147,6 +152,11 @@ func newestFirst(boxes []*criv1.PodSandbox) {
 func (r *Runtime) endSandbox(ctx context.Context, id string, forget bool) error {
 	remove := func() error {
 		_, err := r.runtime.RemovePodSandbox(ctx, &criv1.RemovePodSandboxRequest{PodSandboxId: id})
+		if err == nil || notFound(err) {
+			r.mu.Lock()
+			delete(r.emptied, id)
+			r.mu.Unlock()
+		}
 		return err
 	}
 	if forget && r.known().name == containerd {
@@ -166,6 +176,25 @@ func (r *Runtime) endSandbox(ctx context.Context, id string, forget bool) error 
 	return nil
 }
 
+// stopSandboxes gives back what the sandboxes of a pod hold: of each once, as the network's plugins run every time that one is stopped.
+func (r *Runtime) stopSandboxes(ctx context.Context, pod types.UID, boxes []*criv1.PodSandbox) error {
+	for _, s := range boxes {
+		r.mu.Lock()
+		_, done := r.emptied[s.Id]
+		r.mu.Unlock()
+		if done && s.State != criv1.PodSandboxState_SANDBOX_READY {
+			continue
+		}
+		if err := r.endSandbox(ctx, s.Id, false); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		r.emptied[s.Id] = pod
+		r.mu.Unlock()
+	}
+	return nil
+}
+
 // StopSandbox implements runtime.Sandboxer.
 func (r *Runtime) StopSandbox(ctx context.Context, pod types.UID) error {
 	defer r.rests.hold()()
@@ -176,10 +205,8 @@ func (r *Runtime) StopSandbox(ctx context.Context, pod types.UID) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range boxes {
-		if err := r.endSandbox(ctx, s.Id, false); err != nil {
-			return err
-		}
+	if err := r.stopSandboxes(ctx, pod, boxes); err != nil {
+		return err
 	}
 	return r.killLeft(pod)
 }
@@ -298,7 +325,9 @@ func (r *Runtime) writeHosts(ctx context.Context, pod *corev1.Pod, ips []string)
 // the runtime still has of it, and its logs, is removed when no pod waits for the runtime (rests).
 func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
 	defer r.rests.hold()()
-	if r.rests.has(pod) {
+	if left, owed := r.rests.owes(pod); owed {
+		return r.removeRest(ctx, pod)
+	} else if left {
 		return nil
 	}
 	r.mu.Lock()
@@ -329,10 +358,8 @@ func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
 
 // release gives back what a pod holds in which no container runs.
 func (r *Runtime) release(ctx context.Context, pod types.UID, boxes []*criv1.PodSandbox) error {
-	for _, s := range boxes {
-		if err := r.endSandbox(ctx, s.Id, false); err != nil {
-			return err
-		}
+	if err := r.stopSandboxes(ctx, pod, boxes); err != nil {
+		return err
 	}
 	if err := r.killLeft(pod); err != nil {
 		return err

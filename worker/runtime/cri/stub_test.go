@@ -30,6 +30,7 @@ type stub struct {
 	events chan error // what a stream of events does next: nil is an event, an error ends it
 	deaf   bool       // it has no events
 	broken bool       // it removes no sandbox that was not stopped
+	driver criv1.CgroupDriver
 
 	mu       sync.Mutex
 	streams  int
@@ -47,6 +48,10 @@ func (s *stub) Version(context.Context, *criv1.VersionRequest) (*criv1.VersionRe
 
 func (s *stub) Status(context.Context, *criv1.StatusRequest) (*criv1.StatusResponse, error) {
 	return &criv1.StatusResponse{Status: &criv1.RuntimeStatus{}}, nil
+}
+
+func (s *stub) RuntimeConfig(context.Context, *criv1.RuntimeConfigRequest) (*criv1.RuntimeConfigResponse, error) {
+	return &criv1.RuntimeConfigResponse{Linux: &criv1.LinuxRuntimeConfiguration{CgroupDriver: s.driver}}, nil
 }
 
 func (s *stub) ListPodSandbox(context.Context, *criv1.ListPodSandboxRequest) (*criv1.ListPodSandboxResponse, error) {
@@ -305,6 +310,27 @@ func TestHandlerAndNamespaces(t *testing.T) {
 	}
 	if want := []string{`"kata" CONTAINER POD POD`, `"" NODE NODE NODE`}; !slices.Equal(got, want) {
 		t.Errorf("the runtime was asked for %q, want %q", got, want)
+	}
+}
+
+// There are hugepages for pods where it is known that the agent makes their cgroups.
+func TestWhoHasHugepages(t *testing.T) {
+	for driver, want := range map[criv1.CgroupDriver]bool{criv1.CgroupDriver_CGROUPFS: true, criv1.CgroupDriver_SYSTEMD: false} {
+		r := openOver(t, &stub{deaf: true, driver: driver}, stubParent)
+		if r.cgroups == nil {
+			t.Skip("cgroups are not writable here")
+		}
+		r.cgroups.Hugepages = true
+		if got := r.Hugepages(); got != want {
+			t.Errorf("with cgroups by %s: %v", driver, got)
+		}
+	}
+	r := away(t)
+	if r.cgroups != nil {
+		r.cgroups.Hugepages = true
+	}
+	if r.Hugepages() {
+		t.Error("of one that has not answered")
 	}
 }
 

@@ -140,6 +140,7 @@ func TestResizeOfAll(t *testing.T) {
 		{limited("250m", "100Mi"), limited("500m", "200Mi"), false, "209715200 50000", ""},
 		{limited("250m", "100Mi"), limited("500m", "200Mi"), true, "104857600 25000", ""},
 		{limited("1", "32Mi"), limited("1", "100Mi"), true, "104857600 25000", "attempting to set pod memory limit (33554432) below current usage"},
+		{limited("1", "32Mi"), limited("1", "32Mi"), true, "104857600 25000", "attempting to set pod memory limit (33554432) below current usage"},
 		{limited("1", "300Mi"), limited("1", "300Mi"), true, "314572800 100000", ""},
 	} {
 		err := h.rt.Resize(t.Context(), runtime.Resize{Pod: c.is, Most: c.most, Last: c.last})
