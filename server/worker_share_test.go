@@ -285,3 +285,39 @@ func TestARefusedNodeStatusHoldsUpNoPod(t *testing.T) {
 		t.Errorf("no room for the pods: %v", err)
 	}
 }
+
+// TestALaggingViewDropsNoReport: a server that does not have what the worker was told by another one, takes what is said of the pod, and
+// leaves it to the state in which it is committed.
+func TestALaggingViewDropsNoReport(t *testing.T) {
+	c := newTestCluster(t)
+	s := c.start("s1", func(cfg *Config) { cfg.BootstrapExpect = 1 })
+	await(t, s, "the namespaces", func(v *fsm.View) bool { _, ok := v.Namespaces.Get("default"); return ok })
+	c.propose(s, admit("waits", ""))
+	c.propose(s, admit("namesake", "other"))
+	view := s.View()
+	for _, tt := range []struct {
+		what, name, uid string
+		taken           bool
+	}{
+		{"a pod that has no node here yet", "waits", "uid-waits", true},
+		{"an older pod of that name on another node", "namesake", "uid-newer", true},
+		{"a pod that is not known here yet", "newer", "uid-newer", true},
+		{"another node's pod", "namesake", "uid-namesake", false},
+	} {
+		if s.mayReport(view, "mine", &rpc.PodReport{Namespace: "default", Name: tt.name, UID: tt.uid}) != tt.taken {
+			t.Errorf("%s: want it taken: %t", tt.what, tt.taken)
+		}
+	}
+	// What is not the worker's to say is passed over all the same.
+	if err := s.WorkerStatus(t.Context(), "mine", &rpc.StatusBatch{Pods: []rpc.PodReport{
+		{Namespace: "default", Name: "waits", UID: "uid-waits", Status: readyStatus(t)},
+		{Namespace: "default", Name: "namesake", UID: "uid-newer", Status: readyStatus(t), Removed: true},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"waits", "namesake"} {
+		if pod, ok := s.View().Pods.Get("default/" + name); !ok || pod.Status.Phase == corev1.PodRunning {
+			t.Errorf("%s is what a node said that it is not on", name)
+		}
+	}
+}

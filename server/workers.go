@@ -245,10 +245,13 @@ func refusedStatus(r *fsm.Result, err error) error {
 }
 
 // mayReport: what a worker says of a pod of another node is nobody's business,
-// and what is too large is not kept. The rest of its batch counts.
+// and what is too large is not kept. The rest of its batch counts. Whose pod it is
+// the state decides in which the report is committed: this server's may lack the
+// binding that the worker was told by another one, or have an older pod of the name.
 func (s *Server) mayReport(view *fsm.View, node string, r *rpc.PodReport) bool {
 	key := fsm.PodKey(r.Namespace, r.Name)
-	if pod, known := view.Pods.Get(key); known && pod.Spec.NodeName != node {
+	pod, known := view.Pods.Get(key)
+	if known && string(pod.UID) == r.UID && pod.Spec.NodeName != "" && pod.Spec.NodeName != node {
 		s.drop("pod", node, "pod", key, "reason", "it is another node's")
 		return false
 	}
