@@ -73,8 +73,9 @@ type podState struct {
 	// Bookkeeping of Core.
 	heapIndex int
 	sum       uint64 // of the newest status and removal
-	taken     bool   // the servers have what sum is of
-	number    uint64 // of the report that tells it; 0: none does yet
+	number    uint64 // of the newest report; 0: there was none
+	saidEnds  uint64 // of the ends in that report (endsDigest)
+	heldEnds  uint64 // of those that the servers have
 	dispute   dispute
 	queued    bool // waits in Core's report queue
 	inReport  bool // part of the report under way

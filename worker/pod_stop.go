@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,14 +85,13 @@ func (p *podState) givingBack() bool {
 // endsTaken says whether the servers have what only the runtime keeps beside them: how the pod's containers have ended.
 // It would be lost with the runtime's records if no server could commit it before this agent ends.
 func (p *podState) endsTaken(now time.Time) bool {
-	if !slices.ContainsFunc(p.ctrs, func(c ctr) bool { return c.attempt >= 0 }) {
-		return true // none has begun
-	}
-	if !p.taken {
-		return false
-	}
 	s := p.status(now)
-	return digest(&s, false) == p.sum
+	return endsDigest(&s) == p.heldEnds
+}
+
+// heldBy takes note of what the servers hold of the pod.
+func (p *podState) heldBy(s *corev1.PodStatus) {
+	p.sum, p.heldEnds = digest(s, false), endsDigest(s)
 }
 
 // stopContainer takes one container through preStop, TERM and KILL (TM2).
