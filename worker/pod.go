@@ -50,6 +50,9 @@ type podState struct {
 
 	removal       removal
 	removeRetryAt time.Time
+	// unmount is the removal of its volumes while the rest is still needed.
+	unmount        removal
+	unmountRetryAt time.Time
 
 	conditions [5]conditionMemory
 	disrupted  time.Time // when the node had ended it for another
@@ -466,6 +469,9 @@ func (p *podState) done(o Outcome, now time.Time) {
 		return
 	case ActionSandboxStop:
 		p.sandboxStopped(o.Err, now)
+		return
+	case ActionUnmount:
+		p.unmounted(o.Err, now)
 		return
 	}
 	c := p.find(o.ID.Container)

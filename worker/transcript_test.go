@@ -469,7 +469,7 @@ func (b *bench) traceAction(a Action) {
 	switch a.Kind {
 	case ActionSignal:
 		b.trace("%s %s#%d", a.Signal, name, a.ID.Attempt)
-	case ActionRemove, ActionMeasure, ActionRefresh, ActionSandbox, ActionSandboxStop:
+	case ActionRemove, ActionMeasure, ActionRefresh, ActionSandbox, ActionSandboxStop, ActionUnmount:
 		b.trace("%s %s", a.Kind, a.Pod.Name)
 	case ActionResize:
 		what := ""
