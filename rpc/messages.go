@@ -271,21 +271,27 @@ type Assignments struct {
 }
 
 // Ack says what became of a batch. If Error is set, the worker sends the newest
-// statuses again; else those of the pods in Failed (UIDs), each later every time.
+// statuses again; else those of the pods in Failed (UIDs), each later every time,
+// and the node's if NodeFailed.
 type Ack struct {
-	BatchID uint64   `msgpack:"batch_id"`
-	Error   string   `msgpack:"error,omitempty"`
-	Failed  []string `msgpack:"failed,omitempty"`
+	BatchID    uint64   `msgpack:"batch_id"`
+	Error      string   `msgpack:"error,omitempty"`
+	Failed     []string `msgpack:"failed,omitempty"`
+	NodeFailed bool     `msgpack:"node_failed,omitempty"`
 }
 
 // NotTaken is WorkerStatus' error when a batch was committed but for what it says of some
-// pods, by a mistake of Berth's.
+// pods, by a mistake of Berth's, or of the node, for which there is no room now.
 type NotTaken struct {
 	Pods []string // UIDs
+	Node bool
 }
 
 // Error implements error.
 func (e *NotTaken) Error() string {
+	if len(e.Pods) == 0 {
+		return "there is no room now for the node's status"
+	}
 	return fmt.Sprintf("the statuses of %d pods were not taken, by a mistake of Berth's that the servers' logs tell", len(e.Pods))
 }
 

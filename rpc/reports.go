@@ -10,8 +10,8 @@ const (
 	// batchBytes is about how much one StatusBatch carries: that much goes
 	// into one entry of the log.
 	batchBytes = 256 << 10
-	// retryAfter is how long a refused batch waits, and a status over which the servers broke the first time; the next
-	// times twice as long each, until retryAtMost.
+	// retryAfter is how long a refused batch waits, and the next one where the node's status was, and a status over which
+	// the servers broke the first time; the next times twice as long each, until retryAtMost.
 	retryAfter  = 250 * time.Millisecond
 	retryAtMost = time.Minute
 )
@@ -150,7 +150,9 @@ func (r *reports) ack(a Ack, now time.Time) (taken []PodReport) {
 		r.hold = now.Add(retryAfter)
 		return nil
 	}
-	if r.nodeSeq == f.nodeSeq {
+	if a.NodeFailed {
+		r.hold = now.Add(retryAfter)
+	} else if r.nodeSeq == f.nodeSeq {
 		r.node, r.nodeSeq = nil, 0
 	}
 	// Those that stay but were sent go to the end, behind who waits longer.

@@ -110,6 +110,29 @@ func TestReportsReachTheServer(t *testing.T) {
 	})
 }
 
+// TestARefusedNodeHoldsUpNoAnswer: the statuses of pods in the same batch are taken, and the node's is sent again, a little later.
+func TestARefusedNodeHoldsUpNoAnswer(t *testing.T) {
+	r := newReports()
+	now := time.Unix(0, 0)
+	r.put(PodReport{UID: "pod"})
+	r.putNode([]byte("full"))
+	b, _ := r.next(now)
+	if taken := r.ack(Ack{BatchID: b.ID, NodeFailed: true}, now); len(taken) != 1 || taken[0].UID != "pod" {
+		t.Errorf("taken: %+v", taken)
+	}
+	if b, wait := r.next(now); b != nil || wait != retryAfter {
+		t.Errorf("it is sent again after %v: %+v", wait, b)
+	}
+	b, _ = r.next(now.Add(retryAfter))
+	if b == nil || string(b.NodeStatus) != "full" || len(b.Pods) != 0 {
+		t.Fatalf("got %+v", b)
+	}
+	r.ack(Ack{BatchID: b.ID}, now)
+	if b, wait := r.next(now.Add(retryAfter)); b != nil || wait != 0 {
+		t.Errorf("sent once more: %+v", b)
+	}
+}
+
 // TestABrokenStatusWaitsLonger: what the servers broke over is said again, later each time, and holds up no other's.
 func TestABrokenStatusWaitsLonger(t *testing.T) {
 	r := newReports()

@@ -340,6 +340,9 @@ func (w *workerEnd) handle(ctx context.Context, m *ServerMessage) error {
 		if len(a.Failed) > 0 {
 			w.client.log.Warn("the server broke over what was said of some pods; saying it again later", "pods", a.Failed)
 		}
+		if a.NodeFailed {
+			w.client.log.Warn("the servers have no room for the node's status; sending it again")
+		}
 		if taken := w.client.reports.ack(a, time.Now()); len(taken) > 0 {
 			w.client.config.Agent.Taken(taken)
 		}

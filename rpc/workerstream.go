@@ -115,7 +115,7 @@ func (w *workerStream) receive(ctx context.Context, m *WorkerMessage) error {
 			})
 			var some *NotTaken
 			if errors.As(err, &some) {
-				a.Failed = some.Pods
+				a.Failed, a.NodeFailed = some.Pods, some.Node
 			} else if err != nil {
 				a.Error = err.Error()
 			}

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -212,7 +214,8 @@ func TestHostileNode(t *testing.T) {
 	}
 	before, _ := s.View().Nodes.Get("mine")
 	tell("afterwards")
-	var refused error
+	refusals := func() float64 { return testutil.ToFloat64(s.metrics.workerDropped.WithLabelValues("node")) }
+	refused := refusals()
 	for i := range 10 {
 		status := workerNode("mine").Status
 		for j := range 30 {
@@ -222,15 +225,99 @@ func TestHostileNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if refused = s.WorkerStatus(t.Context(), "mine", &rpc.StatusBatch{NodeStatus: raw}); refused != nil {
-			break
+		if err := s.WorkerStatus(t.Context(), "mine", &rpc.StatusBatch{NodeStatus: raw}); err != nil {
+			t.Errorf("it would be said again for ever: %v", err)
 		}
 	}
 	after, _ := s.View().Nodes.Get("mine")
-	if !errors.Is(refused, rpc.ErrInvalid) || len(after.Status.Conditions) > 64 {
-		t.Errorf("a node with %d conditions, and %v", len(after.Status.Conditions), refused)
+	if refusals() == refused || len(after.Status.Conditions) > 64 {
+		t.Errorf("a node with %d conditions", len(after.Status.Conditions))
 	}
 	if after.UID != before.UID || len(after.Finalizers)+len(after.OwnerReferences) > 0 || after.Spec.PodCIDR != "" {
 		t.Errorf("it became %+v", after)
+	}
+}
+
+// TestARefusedNodeStatusHoldsUpNoPod: a status of the node that is refused however often it is said is told and dropped, one for which
+// there is no room now is said again, and neither holds up what the same batch says of pods.
+func TestARefusedNodeStatusHoldsUpNoPod(t *testing.T) {
+	c := newTestCluster(t)
+	s := c.start("s1", func(cfg *Config) { cfg.BootstrapExpect = 1 })
+	await(t, s, "the namespaces", func(v *fsm.View) bool { _, ok := v.Namespaces.Get("default"); return ok })
+	node, err := workerNode("mine").Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.WorkerHello(t.Context(), &rpc.Hello{Name: "mine", Node: node}); err != nil {
+		t.Fatal(err)
+	}
+	large, err := (&corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Message: strings.Repeat("x", 4000)}}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, raw := range map[string][]byte{"garbled": []byte("no status"), "large": large} {
+		c.propose(s, admit(name, "mine"))
+		pod, _ := s.View().Pods.Get("default/" + name)
+		if err := s.WorkerStatus(t.Context(), "mine", &rpc.StatusBatch{NodeStatus: raw, Pods: []rpc.PodReport{
+			{Namespace: "default", Name: name, UID: string(pod.UID), Status: readyStatus(t)},
+		}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if pod, _ = s.View().Pods.Get("default/" + name); pod.Status.Phase != corev1.PodRunning {
+			t.Errorf("%s: the pod is %s", name, pod.Status.Phase)
+		}
+	}
+	if n := testutil.ToFloat64(s.metrics.workerDropped.WithLabelValues("node")); n != 2 {
+		t.Errorf("%v statuses of the node were told as refused", n)
+	}
+
+	ps := []fsm.Proposal{{Command: &fsm.ReportPods{Reports: []fsm.PodReport{{Key: "default/p", UID: "p"}}}}, {Command: &fsm.RegisterNode{}}}
+	for code, want := range map[int32]*rpc.NotTaken{
+		http.StatusTooManyRequests: {Node: true}, http.StatusConflict: nil, http.StatusUnprocessableEntity: nil, http.StatusInternalServerError: nil,
+	} {
+		got := s.notTaken("mine", ps, []fsm.Result{{}, {Code: code}})
+		var not *rpc.NotTaken
+		if errors.As(got, &not); (not == nil) != (want == nil) || not != nil && (!not.Node || len(not.Pods) > 0) || not == nil && got != nil {
+			t.Errorf("%d: %v", code, got)
+		}
+	}
+	if err := s.notTaken("mine", ps, []fsm.Result{{Code: http.StatusTooManyRequests}, {}}); !errors.Is(err, rpc.ErrBusy) {
+		t.Errorf("no room for the pods: %v", err)
+	}
+}
+
+// TestALaggingViewDropsNoReport: a server that does not have what the worker was told by another one, takes what is said of the pod, and
+// leaves it to the state in which it is committed.
+func TestALaggingViewDropsNoReport(t *testing.T) {
+	c := newTestCluster(t)
+	s := c.start("s1", func(cfg *Config) { cfg.BootstrapExpect = 1 })
+	await(t, s, "the namespaces", func(v *fsm.View) bool { _, ok := v.Namespaces.Get("default"); return ok })
+	c.propose(s, admit("waits", ""))
+	c.propose(s, admit("namesake", "other"))
+	view := s.View()
+	for _, tt := range []struct {
+		what, name, uid string
+		taken           bool
+	}{
+		{"a pod that has no node here yet", "waits", "uid-waits", true},
+		{"an older pod of that name on another node", "namesake", "uid-newer", true},
+		{"a pod that is not known here yet", "newer", "uid-newer", true},
+		{"another node's pod", "namesake", "uid-namesake", false},
+	} {
+		if s.mayReport(view, "mine", &rpc.PodReport{Namespace: "default", Name: tt.name, UID: tt.uid}) != tt.taken {
+			t.Errorf("%s: want it taken: %t", tt.what, tt.taken)
+		}
+	}
+	// What is not the worker's to say is passed over all the same.
+	if err := s.WorkerStatus(t.Context(), "mine", &rpc.StatusBatch{Pods: []rpc.PodReport{
+		{Namespace: "default", Name: "waits", UID: "uid-waits", Status: readyStatus(t)},
+		{Namespace: "default", Name: "namesake", UID: "uid-newer", Status: readyStatus(t), Removed: true},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"waits", "namesake"} {
+		if pod, ok := s.View().Pods.Get("default/" + name); !ok || pod.Status.Phase == corev1.PodRunning {
+			t.Errorf("%s is what a node said that it is not on", name)
+		}
 	}
 }

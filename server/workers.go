@@ -109,7 +109,8 @@ var systemGroups = []string{"system:masters"}
 var workerGroups = []string{access.Workers}
 
 // WorkerStatus implements rpc.WorkerHandler: what a worker reports goes into
-// the log.
+// the log. What is refused however often it is said is dropped, and told; the
+// rest of its batch counts.
 func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBatch) error {
 	if err := s.shares.waitBytes(ctx, node, b); err != nil {
 		return err
@@ -118,32 +119,32 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 	add := func(c fsm.Command) {
 		ps = append(ps, fsm.Proposal{User: workerUser(node), Groups: workerGroups, Command: c})
 	}
+	s.reportedPods(node, b.Pods, add)
+	s.reportedNode(node, b.NodeStatus, add)
+	must := len(ps)
+	ps = append(ps, s.reportedEvents(node, b.Events)...)
+	if len(ps) == 0 {
+		return nil
+	}
+	rs, err := s.Propose(ctx, ps...)
+	if err != nil {
+		return err
+	}
+	return s.notTaken(node, ps[:must], rs) // an event that is refused is lost
+}
+
+// reportedPods adds the commands that say what a worker says of its pods.
+func (s *Server) reportedPods(node string, said []rpc.PodReport, add func(fsm.Command)) {
 	view := s.state.View()
 	reports, size := &fsm.ReportPods{Node: node}, 0
-	for _, r := range b.Pods {
-		if !s.mayReport(view, node, &r) {
+	for i := range said {
+		r := &said[i]
+		if !s.mayReport(view, node, r) {
 			continue
 		}
-		report := fsm.PodReport{Key: fsm.PodKey(r.Namespace, r.Name), UID: r.UID, Removed: r.Removed}
-		if len(r.Status) > 0 {
-			report.Status.Object = new(corev1.PodStatus)
-			if err := codec.UnmarshalForeign(r.Status, report.Status.Object); err != nil {
-				s.drop("pod", node, "pod", report.Key, "reason", err.Error())
-				continue
-			}
-			pod, known := s.state.View().Pods.Get(report.Key)
-			if known = known && pod.Spec.NodeName == node && string(pod.UID) == r.UID; !known {
-				pod = nil
-			}
-			h := heard{now: time.Now()}
-			if err := h.podStatus(pod, report.Status.Object); err != nil {
-				s.drop("pod", node, "pod", report.Key, "reason", err.Error())
-				continue
-			}
-			s.tellHeard(&h, "pod", node, report.Key)
-			if known {
-				s.said.said(node, r.UID, model.WorkerStatusDigest(report.Status.Object))
-			}
+		report, ok := s.reportedPod(node, r)
+		if !ok {
+			continue
 		}
 		if size > 0 && size+len(r.Status) > maxReportBytes || len(reports.Reports) == maxReports {
 			add(reports)
@@ -155,58 +156,102 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 	if len(reports.Reports) > 0 {
 		add(reports)
 	}
-	// A node that was deleted is made again by its worker's next hello, with
-	// its labels (Hub.Renew), and not by a status.
-	if _, there := s.state.View().Nodes.Get(node); there && len(b.NodeStatus) > 0 {
-		n := new(corev1.Node)
-		n.Name = node
-		if err := codec.UnmarshalForeign(b.NodeStatus, &n.Status); err != nil {
-			return fmt.Errorf("%w: the status of node %s: %w", rpc.ErrInvalid, node, err)
-		}
-		if err := s.checkNode(n); err != nil {
-			return err
-		}
-		h := heard{now: time.Now()}
-		h.nodeStatus(&n.Status)
-		s.tellHeard(&h, "node", node, node)
-		add(&fsm.RegisterNode{Node: fsm.NodeWire{Object: n}})
+}
+
+// reportedPod is what the log is to say of a pod; false: nothing, since it is no status.
+func (s *Server) reportedPod(node string, r *rpc.PodReport) (fsm.PodReport, bool) {
+	report := fsm.PodReport{Key: fsm.PodKey(r.Namespace, r.Name), UID: r.UID, Removed: r.Removed}
+	if len(r.Status) == 0 {
+		return report, true
 	}
-	must := len(ps)
-	ps = append(ps, s.reportedEvents(node, b.Events)...)
-	if len(ps) == 0 {
-		return nil
+	report.Status.Object = new(corev1.PodStatus)
+	if err := codec.UnmarshalForeign(r.Status, report.Status.Object); err != nil {
+		s.drop("pod", node, "pod", report.Key, "reason", err.Error())
+		return report, false
 	}
-	rs, err := s.Propose(ctx, ps...)
+	pod, known := s.state.View().Pods.Get(report.Key)
+	if known = known && pod.Spec.NodeName == node && string(pod.UID) == r.UID; !known {
+		pod = nil
+	}
+	h := heard{now: time.Now()}
+	if err := h.podStatus(pod, report.Status.Object); err != nil {
+		s.drop("pod", node, "pod", report.Key, "reason", err.Error())
+		return report, false
+	}
+	s.tellHeard(&h, "pod", node, report.Key)
+	if known {
+		s.said.said(node, r.UID, model.WorkerStatusDigest(report.Status.Object))
+	}
+	return report, true
+}
+
+// reportedNode adds the command that says what a worker says of its node. A
+// node that was deleted is made again by its worker's next hello, with its
+// labels (Hub.Renew), and not by a status.
+func (s *Server) reportedNode(node string, status []byte, add func(fsm.Command)) {
+	if _, there := s.state.View().Nodes.Get(node); !there || len(status) == 0 {
+		return
+	}
+	n := new(corev1.Node)
+	n.Name = node
+	err := codec.UnmarshalForeign(status, &n.Status)
+	if err == nil {
+		err = s.checkNode(n)
+	}
 	if err != nil {
-		return err
+		s.drop("node", node, "reason", err.Error())
+		return
 	}
-	var failed []string
-	for i, r := range rs[:must] { // an event that is refused is lost
-		switch err := r.Err(); {
-		case r.Code == http.StatusTooManyRequests:
-			return fmt.Errorf("%w: %w", rpc.ErrBusy, err)
-		case err != nil:
-			return fmt.Errorf("%w: %w", rpc.ErrInvalid, err)
-		}
-		if c, ok := ps[i].Command.(*fsm.ReportPods); ok {
+	h := heard{now: time.Now()}
+	h.nodeStatus(&n.Status)
+	s.tellHeard(&h, "node", node, node)
+	add(&fsm.RegisterNode{Node: fsm.NodeWire{Object: n}})
+}
+
+// notTaken is what a worker has to say again of what was proposed; nil: nothing.
+func (s *Server) notTaken(node string, ps []fsm.Proposal, rs []fsm.Result) error {
+	var again rpc.NotTaken
+	for i := range ps {
+		switch c := ps[i].Command.(type) {
+		case *fsm.ReportPods:
+			if err := rs[i].Err(); err != nil {
+				return refusedStatus(&rs[i], err)
+			}
 			for _, report := range c.Reports {
-				if slices.Contains(r.Failed, report.Key) {
-					failed = append(failed, report.UID)
+				if slices.Contains(rs[i].Failed, report.Key) {
+					again.Pods = append(again.Pods, report.UID)
 				}
+			}
+		case *fsm.RegisterNode:
+			switch r := &rs[i]; {
+			case r.Code == http.StatusTooManyRequests:
+				again.Node = true
+			case r.Refused():
+				s.drop("node", node, "reason", r.Message)
 			}
 		}
 	}
-	if len(failed) > 0 {
-		return &rpc.NotTaken{Pods: failed}
+	if again.Node || len(again.Pods) > 0 {
+		return &again
 	}
 	return nil
 }
 
+func refusedStatus(r *fsm.Result, err error) error {
+	if r.Code == http.StatusTooManyRequests {
+		return fmt.Errorf("%w: %w", rpc.ErrBusy, err)
+	}
+	return fmt.Errorf("%w: %w", rpc.ErrInvalid, err)
+}
+
 // mayReport: what a worker says of a pod of another node is nobody's business,
-// and what is too large is not kept. The rest of its batch counts.
+// and what is too large is not kept. The rest of its batch counts. Whose pod it is
+// the state decides in which the report is committed: this server's may lack the
+// binding that the worker was told by another one, or have an older pod of the name.
 func (s *Server) mayReport(view *fsm.View, node string, r *rpc.PodReport) bool {
 	key := fsm.PodKey(r.Namespace, r.Name)
-	if pod, known := view.Pods.Get(key); known && pod.Spec.NodeName != node {
+	pod, known := view.Pods.Get(key)
+	if known && string(pod.UID) == r.UID && pod.Spec.NodeName != "" && pod.Spec.NodeName != node {
 		s.drop("pod", node, "pod", key, "reason", "it is another node's")
 		return false
 	}

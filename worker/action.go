@@ -28,6 +28,7 @@ const (
 	ActionPull        // see to it that the container's image is here, and those of its volumes
 	ActionResize      // give running containers other resources
 	ActionHookEnd     // end the container's postStart hook, which may run; it has no outcome of its own
+	ActionUnmount     // give back what the volumes hold of a pod that is to go
 )
 
 func (k ActionKind) String() string {
@@ -58,6 +59,8 @@ func (k ActionKind) String() string {
 		return "resize"
 	case ActionHookEnd:
 		return "end of hook"
+	case ActionUnmount:
+		return "unmount"
 	}
 	return "none"
 }

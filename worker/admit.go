@@ -51,6 +51,10 @@ func (c *Core) admit(p *podState) {
 // resume lets a pod go on whose end was taken back. Its room may be another's by now.
 func (c *Core) resume(p *podState) {
 	p.stopAt, p.grace = time.Time{}, 0
+	if p.unmount == removalDone {
+		p.forgetInits()
+	}
+	p.unmount, p.unmountRetryAt = removalNone, time.Time{}
 	if p.admission == admitted && !p.counted {
 		p.admission = admissionOpen
 		c.admit(p)

@@ -81,6 +81,10 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 		o.Warning, err = c.probe(ctx, a)
 	case ActionMeasure:
 		err = c.measure(ctx, a.Pod)
+	case ActionUnmount:
+		if c.volumes != nil {
+			err = c.volumes.remove(a.ID.Pod)
+		}
 	case ActionRemove:
 		if err = c.runtime.Remove(ctx, a.ID.Pod); err == nil && c.volumes != nil {
 			err = c.volumes.remove(a.ID.Pod)

@@ -164,7 +164,7 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 		p = c.newPod(pod, now)
 		c.pods[pod.UID] = p
 		p.recall()
-		p.sum, p.taken = digest(&pod.Status, false), true
+		p.heldBy(&pod.Status)
 		if p.admission == admitted {
 			c.count(p)
 		} else if pod.DeletionTimestamp == nil && !model.Terminal(pod) {
@@ -182,7 +182,7 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 			p.adopted = false
 			p.outdated(now) // what changed while no agent ran
 			p.recall()
-			p.sum, p.taken = digest(&pod.Status, false), true
+			p.heldBy(&pod.Status)
 		} else {
 			p.dispute.compare(digest(&pod.Status, false) == p.sum || p.removal == removalDone, now)
 		}
@@ -334,7 +334,7 @@ func (c *Core) note(p *podState, now time.Time) {
 		p.wakeAt(p.dispute.at) // the zero time: for no reason
 		return
 	}
-	p.sum, p.taken, p.number = sum, false, 0
+	p.sum = sum
 	p.dispute.at = time.Time{}
 	if !p.queued {
 		p.queued = true
@@ -358,9 +358,10 @@ func (c *Core) TakeReports(limit int, now time.Time) []PodReport {
 		}
 		p.inReport = true
 		c.numbered++
-		p.number = c.numbered
+		s := p.status(now)
+		p.number, p.saidEnds = c.numbered, endsDigest(&s)
 		out = append(out, PodReport{Namespace: o.Namespace, Name: o.Name, UID: o.UID, Number: p.number,
-			Status: p.status(now), Removed: p.removal == removalDone && !p.static})
+			Status: s, Removed: p.removal == removalDone && !p.static})
 		c.inReport = append(c.inReport, p)
 	}
 	c.reports = append([]*podState(nil), c.reports[n:]...)
@@ -388,14 +389,14 @@ func (c *Core) Reported(ok bool) {
 	c.reports = append(again, c.reports...)
 }
 
-// Taken tells which reports the servers have. One that has become old meanwhile says nothing.
+// Taken tells which reports the servers have. One after which there was another says nothing.
 func (c *Core) Taken(reports []Taken, now time.Time) {
 	for _, t := range reports {
 		p := c.pods[c.local(t.UID)]
 		if p == nil || p.number != t.Number {
 			continue
 		}
-		if p.taken = true; p.final() {
+		if p.heldEnds = p.saidEnds; p.final() {
 			c.step(p, now)
 		}
 	}

@@ -50,6 +50,9 @@ type podState struct {
 
 	removal       removal
 	removeRetryAt time.Time
+	// unmount is the removal of its volumes while the rest is still needed.
+	unmount        removal
+	unmountRetryAt time.Time
 
 	conditions [5]conditionMemory
 	disrupted  time.Time // when the node had ended it for another
@@ -73,8 +76,9 @@ type podState struct {
 	// Bookkeeping of Core.
 	heapIndex int
 	sum       uint64 // of the newest status and removal
-	taken     bool   // the servers have what sum is of
-	number    uint64 // of the report that tells it; 0: none does yet
+	number    uint64 // of the newest report; 0: there was none
+	saidEnds  uint64 // of the ends in that report (endsDigest)
+	heldEnds  uint64 // of those that the servers have
 	dispute   dispute
 	queued    bool // waits in Core's report queue
 	inReport  bool // part of the report under way
@@ -465,6 +469,9 @@ func (p *podState) done(o Outcome, now time.Time) {
 		return
 	case ActionSandboxStop:
 		p.sandboxStopped(o.Err, now)
+		return
+	case ActionUnmount:
+		p.unmounted(o.Err, now)
 		return
 	}
 	c := p.find(o.ID.Container)

@@ -58,6 +58,14 @@ func (p *podState) stepAnew(now time.Time) bool {
 	return false
 }
 
+// forgetInits has the init containers of a pod that goes on with empty volumes run once more, before those that run again.
+func (p *podState) forgetInits() {
+	for i := range p.ctrs[:p.mains] {
+		c := &p.ctrs[i]
+		c.fresh = c.exit != nil && (i < p.inits || p.restarts(c))
+	}
+}
+
 // endForAnew ends some of the containers, and says whether one is left.
 func (p *podState) endForAnew(from, to int, now time.Time) bool {
 	left := false

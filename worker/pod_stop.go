@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +34,7 @@ func (p *podState) beginStop(now time.Time, grace time.Duration) {
 // back to a state of theirs from before.
 func (p *podState) takenBack() bool {
 	return !p.stopAt.IsZero() && !p.gone && p.pod.DeletionTimestamp == nil && p.verdict == nil && !model.Terminal(p.pod) &&
-		!p.alive() && p.removal == removalNone && p.sandbox != sandboxMaking && p.sandbox != sandboxStopping && !p.complete()
+		!p.alive() && !p.removing() && p.sandbox != sandboxMaking && p.sandbox != sandboxStopping && !p.complete()
 }
 
 // stepStop ends the containers and, when the pod's object is to go, removes what is left.
@@ -61,11 +60,12 @@ func (p *podState) stepStop(now time.Time) {
 		before = true
 		p.stopContainer(c, now, deadline)
 	}
-	if p.alive() || p.resize.underWay || p.sandbox == sandboxMaking || p.sandbox == sandboxStopping || p.removal != removalNone {
+	if p.alive() || p.resize.underWay || p.sandbox == sandboxMaking || p.sandbox == sandboxStopping || p.removing() {
 		return
 	}
 	if !p.gone && (p.pod.DeletionTimestamp == nil || !p.endsTaken(now)) {
 		p.releaseSandbox(now)
+		p.releaseVolumes(now)
 		return
 	}
 	if now.Before(p.removeRetryAt) {
@@ -80,20 +80,44 @@ func (p *podState) stepStop(now time.Time) {
 // told takes its room for free.
 func (p *podState) givingBack() bool {
 	return p.removal == removalUnderWay && p.removeRetryAt.IsZero() ||
+		p.unmount == removalUnderWay && p.unmountRetryAt.IsZero() ||
 		p.final() && p.sandbox == sandboxStopping && p.sandboxRetryAt.IsZero()
+}
+
+// removing says whether what the pod has is being removed, or was.
+func (p *podState) removing() bool { return p.removal != removalNone || p.unmount == removalUnderWay }
+
+// releaseVolumes gives back what the volumes hold of a pod that is to go: memory, and what is mounted of others. How its containers have
+// ended can be told without them.
+func (p *podState) releaseVolumes(now time.Time) {
+	if !p.env.files || len(p.pod.Spec.Volumes) == 0 || p.pod.DeletionTimestamp == nil || p.sandbox != sandboxNone || p.unmount != removalNone {
+		return
+	}
+	if now.Before(p.unmountRetryAt) {
+		p.wakeAt(p.unmountRetryAt)
+		return
+	}
+	p.unmount = removalUnderWay
+	p.act(Action{Kind: ActionUnmount})
+}
+
+func (p *podState) unmounted(err error, now time.Time) {
+	p.unmount = removalDone
+	if err != nil {
+		p.unmount, p.unmountRetryAt = removalNone, now.Add(retryInterval)
+	}
 }
 
 // endsTaken says whether the servers have what only the runtime keeps beside them: how the pod's containers have ended.
 // It would be lost with the runtime's records if no server could commit it before this agent ends.
 func (p *podState) endsTaken(now time.Time) bool {
-	if !slices.ContainsFunc(p.ctrs, func(c ctr) bool { return c.attempt >= 0 }) {
-		return true // none has begun
-	}
-	if !p.taken {
-		return false
-	}
 	s := p.status(now)
-	return digest(&s, false) == p.sum
+	return endsDigest(&s) == p.heldEnds
+}
+
+// heldBy takes note of what the servers hold of the pod.
+func (p *podState) heldBy(s *corev1.PodStatus) {
+	p.sum, p.heldEnds = digest(s, false), endsDigest(s)
 }
 
 // stopContainer takes one container through preStop, TERM and KILL (TM2).

@@ -107,7 +107,7 @@ func (p *podState) sandboxLost() {
 // sandboxMade takes the outcome of making one.
 func (p *podState) sandboxMade(o Outcome, now time.Time) {
 	if o.Err == nil {
-		p.sandbox, p.sandboxFailed = sandboxReady, 0
+		p.sandbox, p.sandboxFailed, p.sandboxRetryAt = sandboxReady, 0, time.Time{}
 		p.takeIPs(&o.Sandbox)
 		for i := range p.ctrs {
 			p.ctrs[i].here = false

@@ -117,3 +117,43 @@ func TestAnEndIsToldWithoutItsSandbox(t *testing.T) {
 		}
 	}
 }
+
+// TestAnEndIsToldWithoutItsVolumes: so is what its volumes hold; that they cannot be given back holds nothing up, and is tried again.
+func TestAnEndIsToldWithoutItsVolumes(t *testing.T) {
+	for _, failed := range []error{nil, runtime.ErrUnavailable} {
+		c := NewCore(CoreOptions{Node: testNode(t), RuntimeName: "fake", Files: true})
+		pod := testPod("web")
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v"}}
+		pod.DeletionTimestamp = &metav1.Time{Time: epoch}
+		c.Adopt([]runtime.Pod{{Pod: testPod("web"), Containers: []runtime.Container{{
+			ID: runtime.ID{Pod: "web", Container: "main"}, StartedAt: epoch, Exit: &runtime.Exit{Code: 3, FinishedAt: epoch}}}}}, epoch)
+		c.Assign(Assignment{Full: true, Pods: []*corev1.Pod{pod}}, epoch)
+		actions := c.TakeActions()
+		if len(actions) != 1 || actions[0].Kind != ActionUnmount {
+			t.Fatalf("got %v", actions)
+		}
+		if told := c.TakeReports(1, epoch); len(told) > 0 {
+			t.Errorf("%+v is told while the volumes are there", told)
+		}
+		c.Done(Outcome{Action: actions[0], Err: failed}, epoch)
+		if told := c.TakeReports(1, epoch); len(told) != 1 || told[0].Status.ContainerStatuses[0].State.Terminated.ExitCode != 3 {
+			t.Errorf("told is %+v", told)
+		}
+		again := epoch.Add(retryInterval)
+		c.Tick(again)
+		if actions := c.TakeActions(); (len(actions) == 1 && actions[0].Kind == ActionUnmount) != (failed != nil) {
+			t.Errorf("after %v: %v", failed, actions)
+		}
+	}
+}
+
+// TestASandboxThatFailedOnceIsGivenBackFirst: that it could not be made at first does not let its pod's end be told early.
+func TestASandboxThatFailedOnceIsGivenBackFirst(t *testing.T) {
+	p := &podState{env: &podEnv{}, pod: testPod("web"), gone: true, stopAt: epoch}
+	p.sandboxMade(Outcome{Err: runtime.ErrUnavailable}, epoch)
+	p.sandboxMade(Outcome{}, epoch)
+	p.sandbox = sandboxStopping
+	if !p.givingBack() {
+		t.Error("its end is told while its sandbox is there")
+	}
+}

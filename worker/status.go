@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"fmt"
+	"hash/fnv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -235,4 +237,24 @@ func digest(s *corev1.PodStatus, removed bool) uint64 {
 		sum = ^sum
 	}
 	return sum
+}
+
+// endsDigest is of how the containers have ended, which the runtime alone knows, and of nothing else: a status that becomes another one
+// for other reasons has the same.
+func endsDigest(s *corev1.PodStatus) uint64 {
+	h := fnv.New64a()
+	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
+		for i := range list {
+			c := &list[i]
+			for which, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+				if t == nil || t.ContainerID == "" { // without one there was no container
+					continue
+				}
+				b, _ := t.Marshal() // it fails for none
+				fmt.Fprintf(h, "%s %d %d %d\n", c.Name, c.RestartCount, which, len(b))
+				h.Write(b)
+			}
+		}
+	}
+	return h.Sum64()
 }

@@ -79,11 +79,15 @@ func (b *bench) run(d *datadriven.TestData) {
 		var grace int64
 		d.ScanArgs(b.t, "grace", &grace)
 		now := metav1.NewTime(b.clock.Now())
+		if pod.DeletionTimestamp == nil {
+			pod.Generation++ // as the servers do
+		}
 		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, &grace
 		b.assignPods(pod)
 	case "undelete": // the servers went back to a state in which it was not to go
 		pod := b.change(d)
 		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
+		pod.Generation--
 		b.assignPods(pod)
 	case "gone":
 		delete(b.pods, d.CmdArgs[0].Key)
@@ -454,7 +458,7 @@ func (b *bench) traceAction(a Action) {
 	switch a.Kind {
 	case ActionSignal:
 		b.trace("%s %s#%d", a.Signal, name, a.ID.Attempt)
-	case ActionRemove, ActionMeasure, ActionRefresh, ActionSandbox, ActionSandboxStop:
+	case ActionRemove, ActionMeasure, ActionRefresh, ActionSandbox, ActionSandboxStop, ActionUnmount:
 		b.trace("%s %s", a.Kind, a.Pod.Name)
 	case ActionResize:
 		what := ""

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/fake"
 	"github.com/berth-dev/berth/worker/runtime/hugepages"
 )
 
@@ -155,3 +157,28 @@ func TestVolumesUnsupported(t *testing.T) {
 }
 
 func ownerGroup(fi os.FileInfo) uint32 { return fi.Sys().(*syscall.Stat_t).Gid }
+
+// TestVolumesGoBeforeTheRecords: the volumes of a pod that is to go can be given back while what the runtime wrote down of it is
+// needed; that they are gone already is no reason to fail when all of it is removed.
+func TestVolumesGoBeforeTheRecords(t *testing.T) {
+	v := &Volumes{Root: t.TempDir()}
+	record := filepath.Join(v.Root, "u1/record")
+	if err := os.MkdirAll(v.dir("u1", "scratch"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(record, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := caller{volumes: v, runtime: fake.New(fake.NewTimeline(newStepClock()))}
+	for _, kind := range []ActionKind{ActionUnmount, ActionUnmount, ActionRemove} {
+		if o := c.do(t.Context(), Action{Kind: kind, Pod: testPod("u1"), ID: runtime.ID{Pod: "u1"}}); o.Err != nil {
+			t.Errorf("%s: %v", kind, o.Err)
+		}
+		if _, err := os.Stat(v.dir("u1", "scratch")); !os.IsNotExist(err) {
+			t.Errorf("%s: the volume: %v", kind, err)
+		}
+		if _, err := os.Stat(record); err != nil {
+			t.Errorf("%s: the record: %v", kind, err)
+		}
+	}
+}
