@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/codec"
+	"github.com/berth-dev/berth/model"
 )
 
 // What the state may take is bounded where commands are proposed and not in Apply: it is a
@@ -44,6 +45,8 @@ const (
 	slightBytes = 1024
 	// finishBytes is what Apply adds to a new object: times, a name, what follows from its class, a mark of a node.
 	finishBytes = 512
+	// lastWordBytes is what the status of a pod that is to go may take in any case: some containers' termination messages.
+	lastWordBytes = 16 << 10
 	// claimBytes is what an owner's reference takes.
 	claimBytes = 256
 )
@@ -136,7 +139,7 @@ func reportGrowth(v *View, c *ReportPods) Growth {
 			continue
 		}
 		old, ok := v.Pods.Get(r.Key)
-		if !ok || string(old.UID) != r.UID {
+		if !ok || string(old.UID) != r.UID || lastWord(old, r) {
 			continue
 		}
 		now := *old
@@ -145,6 +148,12 @@ func reportGrowth(v *View, c *ReportPods) Growth {
 		g.Bytes += max(0, int64(podTakes(&now, 0)-podTakes(old, 0)))
 	}
 	return g
+}
+
+// lastWord says whether a report is of a pod that is to go, and there is room for it however full the state is: without it the pod would
+// stay, and a full state could not be emptied.
+func lastWord(pod *corev1.Pod, r *PodReport) bool {
+	return model.Terminating(pod) && (r.Removed && len(pod.Finalizers) == 0 || r.Status.Object.Size() <= lastWordBytes)
 }
 
 // registeredGrowth is what a worker's word makes its node larger. What others wrote of it stays.

@@ -10,6 +10,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/codec"
@@ -114,6 +115,12 @@ func TestWhatMakesTheStateGrow(t *testing.T) {
 	report := func(s corev1.PodStatus) *ReportPods {
 		return &ReportPods{Node: benchNode(0), Reports: []PodReport{{Key: "default/web-0000000", UID: string(pod.UID), Status: PodStatusWire{Object: &s}}}}
 	}
+	w.apply(&AdmitPod{Pod: PodWire{Object: benchPod(7)}}, &BindPod{Key: "default/web-0000007", Node: benchNode(0)}, &DeletePod{Key: "default/web-0000007", GraceSeconds: ptr.To[int64](30)})
+	going, _ := w.view().Pods.Get("default/web-0000007")
+	lastWord := func(bytes int, removed bool) *ReportPods {
+		return &ReportPods{Node: benchNode(0), Reports: []PodReport{{Key: "default/web-0000007", UID: string(going.UID), Removed: removed,
+			Status: PodStatusWire{Object: &corev1.PodStatus{Message: strings.Repeat("x", bytes)}}}}}
+	}
 	noted := func(bytes int) *corev1.Node { n := benchNodeObject(0); note(n, bytes); return n }
 	classOf := func(name string, bytes int) PriorityClassWire {
 		return PriorityClassWire{Object: &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: 7, Description: strings.Repeat("x", bytes)}}
@@ -166,6 +173,9 @@ func TestWhatMakesTheStateGrow(t *testing.T) {
 		{"a worker", &RegisterNode{Node: NodeWire{Object: benchNodeObject(1)}}, GrowsAsNeeded, 1500},
 		{"a pod that runs", report(*runningStatus()), GrowsNot, 0}, // it was counted when the pod was made
 		{"a pod that says much", report(corev1.PodStatus{Message: strings.Repeat("x", 9000)}), GrowsAsNeeded, 7000},
+		{"a pod that is to go", lastWord(9000, false), GrowsNot, 0},
+		{"one that says very much", lastWord(2*lastWordBytes, false), GrowsAsNeeded, 30_000},
+		{"one that is gone", lastWord(2*lastWordBytes, true), GrowsNot, 0},
 		{"an owner's pods", &ClaimPods{Adopt: make([]PodRef, 3)}, GrowsAsNeeded, 300},
 		{"a configuration", &ConfigureScheduler{JSON: make([]byte, 500)}, GrowsAsNeeded, 500},
 		{"a key", &AddSigningKey{Private: make([]byte, 500)}, GrowsAsNeeded, 500},

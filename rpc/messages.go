@@ -281,7 +281,7 @@ type Ack struct {
 }
 
 // NotTaken is WorkerStatus' error when a batch was committed but for what it says of some
-// pods, by a mistake of Berth's, or of the node, for which there is no room now.
+// pods, by a mistake of Berth's or since there is no room now, or of the node, for which there is none.
 type NotTaken struct {
 	Pods []string // UIDs
 	Node bool
@@ -292,7 +292,7 @@ func (e *NotTaken) Error() string {
 	if len(e.Pods) == 0 {
 		return "there is no room now for the node's status"
 	}
-	return fmt.Sprintf("the statuses of %d pods were not taken, by a mistake of Berth's that the servers' logs tell", len(e.Pods))
+	return fmt.Sprintf("the statuses of %d pods were not taken: there is no room for them now, or by a mistake of Berth's that the servers' logs tell", len(e.Pods))
 }
 
 // Drain asks the worker to go to another server.

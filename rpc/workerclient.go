@@ -338,7 +338,7 @@ func (w *workerEnd) handle(ctx context.Context, m *ServerMessage) error {
 			w.client.log.Warn("the server has not taken statuses; sending them again", "error", a.Error)
 		}
 		if len(a.Failed) > 0 {
-			w.client.log.Warn("the server broke over what was said of some pods; saying it again later", "pods", a.Failed)
+			w.client.log.Warn("the servers have no room for what was said of some pods, or broke over it; saying it again later", "pods", a.Failed)
 		}
 		if a.NodeFailed {
 			w.client.log.Warn("the servers have no room for the node's status; sending it again")

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/rpc"
@@ -283,6 +284,37 @@ func TestARefusedNodeStatusHoldsUpNoPod(t *testing.T) {
 	}
 	if err := s.notTaken("mine", ps, []fsm.Result{{Code: http.StatusTooManyRequests}, {}}); !errors.Is(err, rpc.ErrBusy) {
 		t.Errorf("no room for the pods: %v", err)
+	}
+}
+
+// TestLastWordsAreTakenByThemselves: what is said of pods that are to go is a command of its own, for which a full state has room, and counts
+// as taken although there is none for the rest of its batch.
+func TestLastWordsAreTakenByThemselves(t *testing.T) {
+	c := newTestCluster(t)
+	s := c.start("s1", func(cfg *Config) { cfg.BootstrapExpect = 1 })
+	await(t, s, "the namespaces", func(v *fsm.View) bool { _, ok := v.Namespaces.Get("default"); return ok })
+	c.propose(s, admit("stays", "mine"))
+	c.propose(s, admit("goes", "mine"))
+	c.propose(s, &fsm.DeletePod{Key: "default/goes", GraceSeconds: ptr.To[int64](30)})
+	var ps []fsm.Proposal
+	s.reportedPods("mine", []rpc.PodReport{
+		{Namespace: "default", Name: "stays", UID: "uid-stays", Status: readyStatus(t)}, {Namespace: "default", Name: "goes", UID: "uid-goes", Status: readyStatus(t)},
+		{Namespace: "default", Name: "new", UID: "uid-new", Status: readyStatus(t)},
+	}, func(c fsm.Command) { ps = append(ps, fsm.Proposal{Command: c}) })
+	var keys [][]string
+	for _, p := range ps {
+		var of []string
+		for _, r := range p.Command.(*fsm.ReportPods).Reports {
+			of = append(of, r.UID)
+		}
+		keys = append(keys, of)
+	}
+	if fmt.Sprint(keys) != "[[uid-goes] [uid-stays uid-new]]" {
+		t.Fatalf("the commands are of %v", keys)
+	}
+	var not *rpc.NotTaken
+	if err := s.notTaken("mine", ps, []fsm.Result{{}, {Code: http.StatusTooManyRequests}}); !errors.As(err, &not) || !slices.Equal(not.Pods, keys[1]) || not.Node {
+		t.Errorf("without room for the others: %v", err)
 	}
 }
 

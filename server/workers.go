@@ -136,7 +136,8 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 // reportedPods adds the commands that say what a worker says of its pods.
 func (s *Server) reportedPods(node string, said []rpc.PodReport, add func(fsm.Command)) {
 	view := s.state.View()
-	reports, size := &fsm.ReportPods{Node: node}, 0
+	// A full state has room for what is said of pods that are to go, and perhaps not for the others'.
+	going, staying := reportBatch{node: node, add: add}, reportBatch{node: node, add: add}
 	for i := range said {
 		r := &said[i]
 		if !s.mayReport(view, node, r) {
@@ -146,16 +147,37 @@ func (s *Server) reportedPods(node string, said []rpc.PodReport, add func(fsm.Co
 		if !ok {
 			continue
 		}
-		if size > 0 && size+len(r.Status) > maxReportBytes || len(reports.Reports) == maxReports {
-			add(reports)
-			reports, size = &fsm.ReportPods{Node: node}, 0
+		if pod, known := view.Pods.Get(report.Key); known && string(pod.UID) == r.UID && model.Terminating(pod) {
+			going.put(report, len(r.Status))
+		} else {
+			staying.put(report, len(r.Status))
 		}
-		reports.Reports = append(reports.Reports, report)
-		size += len(r.Status)
 	}
-	if len(reports.Reports) > 0 {
-		add(reports)
+	going.flush()
+	staying.flush()
+}
+
+// reportBatch makes commands of reports, of a bounded size each.
+type reportBatch struct {
+	node    string
+	add     func(fsm.Command)
+	reports []fsm.PodReport
+	bytes   int
+}
+
+func (b *reportBatch) put(r fsm.PodReport, bytes int) {
+	if b.bytes > 0 && b.bytes+bytes > maxReportBytes || len(b.reports) == maxReports {
+		b.flush()
 	}
+	b.reports = append(b.reports, r)
+	b.bytes += bytes
+}
+
+func (b *reportBatch) flush() {
+	if len(b.reports) > 0 {
+		b.add(&fsm.ReportPods{Node: b.node, Reports: b.reports})
+	}
+	b.reports, b.bytes = nil, 0
 }
 
 // reportedPod is what the log is to say of a pod; false: nothing, since it is no status.
@@ -208,22 +230,30 @@ func (s *Server) reportedNode(node string, status []byte, add func(fsm.Command))
 	add(&fsm.RegisterNode{Node: fsm.NodeWire{Object: n}})
 }
 
-// notTaken is what a worker has to say again of what was proposed; nil: nothing.
+// notTaken is what a worker has to say again of what was proposed; nil: nothing. Where there was no room for any of its pods' statuses it
+// says all of it again, soon.
 func (s *Server) notTaken(node string, ps []fsm.Proposal, rs []fsm.Result) error {
 	var again rpc.NotTaken
+	var full error
+	taken := false
 	for i := range ps {
+		r := &rs[i]
 		switch c := ps[i].Command.(type) {
 		case *fsm.ReportPods:
-			if err := rs[i].Err(); err != nil {
-				return refusedStatus(&rs[i], err)
+			if r.Refused() && r.Code != http.StatusTooManyRequests {
+				return fmt.Errorf("%w: %w", rpc.ErrInvalid, r.Err())
+			}
+			taken = taken || !r.Refused()
+			if r.Refused() {
+				full = fmt.Errorf("%w: %w", rpc.ErrBusy, r.Err())
 			}
 			for _, report := range c.Reports {
-				if slices.Contains(rs[i].Failed, report.Key) {
+				if r.Refused() || slices.Contains(r.Failed, report.Key) {
 					again.Pods = append(again.Pods, report.UID)
 				}
 			}
 		case *fsm.RegisterNode:
-			switch r := &rs[i]; {
+			switch {
 			case r.Code == http.StatusTooManyRequests:
 				again.Node = true
 			case r.Refused():
@@ -231,17 +261,13 @@ func (s *Server) notTaken(node string, ps []fsm.Proposal, rs []fsm.Result) error
 			}
 		}
 	}
+	if full != nil && !taken {
+		return full
+	}
 	if again.Node || len(again.Pods) > 0 {
 		return &again
 	}
 	return nil
-}
-
-func refusedStatus(r *fsm.Result, err error) error {
-	if r.Code == http.StatusTooManyRequests {
-		return fmt.Errorf("%w: %w", rpc.ErrBusy, err)
-	}
-	return fmt.Errorf("%w: %w", rpc.ErrInvalid, err)
 }
 
 // mayReport: what a worker says of a pod of another node is nobody's business,
