@@ -30,19 +30,19 @@ const heedless = 15 * time.Second
 
 // lookAtTies: a worker hears of every pod that its server has for it.
 func (w *World) lookAtTies() {
-	term := uint64(0)
+	var leader *machine
 	for _, m := range w.servers {
-		if m.leads() && !m.dying {
-			term = max(term, m.server.Term())
+		if m.leads() && !m.dying && (leader == nil || m.server.Term() > leader.server.Term()) {
+			leader = m
 		}
 	}
 	for _, n := range w.workers {
-		n.lookAtTie(term)
+		n.lookAtTie(leader)
 	}
 }
 
-func (n *node) lookAtTie(term uint64) {
-	now := n.tied(term)
+func (n *node) lookAtTie(leader *machine) {
+	now := n.tied(leader)
 	if t := &n.tie; now.server != t.server || now.conns != t.conns || now.term != t.term || now.lives != t.lives {
 		*t = now
 	}
@@ -68,15 +68,15 @@ func (n *node) lookAtTie(term uint64) {
 	n.tie.waits = waits
 }
 
-// tied is what joins a worker to a server now.
-func (n *node) tied(term uint64) tie {
-	if n.worker == nil || term == 0 {
+// tied is what joins a worker to a server now, which may have to ask the leader.
+func (n *node) tied(leader *machine) tie {
+	if n.worker == nil || leader == nil {
 		return tie{}
 	}
 	ip, conns := n.world.network.between(n.ip, rpcPort)
 	for _, m := range n.world.servers {
-		if m.ip == ip && m.server != nil && !m.dying && n.world.network.isCalm(n.ip, ip) && n.world.network.isCalm(ip, n.ip) {
-			return tie{server: m.server, conns: conns, term: term, lives: n.lives}
+		if m.ip == ip && m.server != nil && !m.dying && n.world.network.areCalm(n.ip, ip) && (m == leader || n.world.network.areCalm(ip, leader.ip)) {
+			return tie{server: m.server, conns: conns, term: leader.server.Term(), lives: n.lives}
 		}
 	}
 	return tie{}
@@ -102,11 +102,11 @@ func (n *network) between(from string, port int) (to string, sum uint64) {
 	return to, sum
 }
 
-// isCalm says whether nothing is wrong with a link.
-func (n *network) isCalm(from, to string) bool {
+// areCalm says whether nothing is wrong with the links between two machines.
+func (n *network) areCalm(one, other string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.of(from, to) == calm()
+	return n.of(one, other) == calm() && n.of(other, one) == calm()
 }
 
 // What weigh puts on one node.
