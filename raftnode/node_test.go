@@ -305,10 +305,11 @@ func TestNewerRulesStop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.leader().raft.Apply(entry, 0).Error(); err != nil {
+		leader := c.leader() // it leads no longer once it has stopped
+		if err := leader.raft.Apply(entry, 0).Error(); err != nil {
 			t.Fatal(err)
 		}
-		err = <-c.leader().Fatal()
+		err = <-leader.Fatal()
 		if !errors.Is(err, store.ErrNewerVersion) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("stopped because of %v", err)
 		}
