@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"sync"
 
 	"github.com/berth-dev/berth/pki"
 )
@@ -11,9 +10,7 @@ import (
 // it began (ServerConfig.Refuse).
 type callers struct {
 	refuse func(id *pki.Identity) error // nil: nobody is refused
-
-	mu   sync.Mutex
-	open map[string]map[*caller]struct{} // by node
+	open   Open[*caller]
 }
 
 type caller struct {
@@ -27,21 +24,9 @@ func (c *callers) enter(ctx context.Context, node string) (of context.Context, l
 	id, _ := ctx.Value(identityKey{}).(*pki.Identity) // mayBeNode has seen it
 	ctx, end := context.WithCancelCause(ctx)
 	one := &caller{id, end}
-	c.mu.Lock()
-	if c.open[node] == nil {
-		if c.open == nil {
-			c.open = map[string]map[*caller]struct{}{}
-		}
-		c.open[node] = map[*caller]struct{}{}
-	}
-	c.open[node][one] = struct{}{}
-	c.mu.Unlock()
+	forget := c.open.Add(node, one)
 	leave = func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if delete(c.open[node], one); len(c.open[node]) == 0 {
-			delete(c.open, node)
-		}
+		forget()
 		end(nil)
 	}
 	if err := c.refused(one); err != nil {
@@ -60,18 +45,7 @@ func (c *callers) refused(one *caller) error {
 
 // askAgain ends what is open of node's worker, if it would be refused by now; of an empty name that of all.
 func (c *callers) askAgain(node string) {
-	c.mu.Lock()
-	var open []*caller
-	for of, all := range c.open {
-		if node != "" && of != node {
-			continue
-		}
-		for one := range all {
-			open = append(open, one)
-		}
-	}
-	c.mu.Unlock()
-	for _, one := range open {
+	for _, one := range c.open.Of(node) {
 		if err := c.refused(one); err != nil {
 			one.end(err)
 		}

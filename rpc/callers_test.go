@@ -52,9 +52,7 @@ func TestWhoIsPutOutHasNothingOpen(t *testing.T) {
 	_ = stays.Close()
 	<-stays.Done()
 	eventually(t, "it is forgotten who had something open", func() bool {
-		s2.callers.mu.Lock()
-		defer s2.callers.mu.Unlock()
-		return len(s2.callers.open["n1"]) == 0 && len(s2.callers.open["n2"]) == 1
+		return len(s2.callers.open.Of("n1")) == 0 && len(s2.callers.open.Of("n2")) == 1
 	})
 }
 
@@ -72,9 +70,9 @@ func TestPutOutWhileItRegisters(t *testing.T) {
 		return c.out == "n1"
 	})
 	eventually(t, "its stream has ended", func() bool {
-		s.callers.mu.Lock()
-		defer s.callers.mu.Unlock()
-		return len(s.callers.open) == 0
+		s.callers.open.mu.Lock()
+		defer s.callers.open.mu.Unlock()
+		return len(s.callers.open.all) == 0
 	})
 	if s.Hub.Holds("n1") {
 		t.Error("it is held")

@@ -89,7 +89,7 @@ func (s *Server) dialKubelet(ctx context.Context, k *kubelet) (net.Conn, error) 
 		return nil, unreachable(k.node, err)
 	}
 	bound.Conn = conn
-	forget := s.kubelets.add(k.node, bound)
+	forget := s.kubelets.Add(k.node, bound)
 	over := context.AfterFunc(ctx, func() { _ = bound.end() }) // whoever reads or writes is told
 	bound.forget = func() {
 		over()
@@ -159,44 +159,11 @@ func (c *boundConn) end() (err error) {
 	return err
 }
 
-// openKubelets are the connections to kubelets, by their nodes. The zero value has none.
-type openKubelets struct {
-	mu   sync.Mutex
-	open map[string]map[*boundConn]struct{}
-}
-
-// add takes note of a connection until forget is called.
-func (o *openKubelets) add(node string, c *boundConn) (forget func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.open == nil {
-		o.open = map[string]map[*boundConn]struct{}{}
-	}
-	if o.open[node] == nil {
-		o.open[node] = map[*boundConn]struct{}{}
-	}
-	o.open[node][c] = struct{}{}
-	return func() {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if delete(o.open[node], c); len(o.open[node]) == 0 {
-			delete(o.open, node)
-		}
-	}
-}
-
-// askAgain ends the connections to node's kubelet that refuse says no to; of an empty name those of all nodes.
-func (o *openKubelets) askAgain(node string, refuse func(id *pki.Identity) error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for of, conns := range o.open {
-		if node != "" && of != node {
-			continue
-		}
-		for c := range conns {
-			if c.refused(refuse) != nil {
-				go func() { _ = guard.Caught(c.end) }() // whoever reads or writes is told; TLS may say goodbye for seconds
-			}
+// endRevokedKubelets ends the connections to node's kubelet of which checkRevoked says no; of an empty name those to all kubelets.
+func (s *Server) endRevokedKubelets(node string) {
+	for _, c := range s.kubelets.Of(node) {
+		if c.refused(s.checkRevoked) != nil {
+			go func() { _ = guard.Caught(c.end) }() // whoever reads or writes is told; TLS may say goodbye for seconds
 		}
 	}
 }

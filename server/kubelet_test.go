@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -196,10 +197,7 @@ func revokedKubeletIsLeft(t *testing.T, c *testCluster, s *Server) {
 	}
 	defer func() { _ = conn.Close() }()
 	known := func() bool {
-		s.kubelets.mu.Lock()
-		defer s.kubelets.mu.Unlock()
-		_, ok := s.kubelets.open["k1"][conn.(*boundConn)]
-		return ok
+		return slices.Contains(s.kubelets.Of("k1"), conn.(*boundConn))
 	}
 	if !known() {
 		t.Error("the connection is not known")

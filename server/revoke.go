@@ -85,12 +85,12 @@ func (s *Server) checkRevoked(id *pki.Identity) error {
 func (s *Server) endRevoked(o *fsm.Object) {
 	if node := fsm.RevokedNode(o); node != "" {
 		s.rpc.AskAgain(node)
-		s.kubelets.askAgain(node, s.checkRevoked)
+		s.endRevokedKubelets(node)
 	}
 }
 
 // endAllRevoked is endRevoked where it is not known what has changed.
 func (s *Server) endAllRevoked() {
 	s.rpc.AskAgain("")
-	s.kubelets.askAgain("", s.checkRevoked)
+	s.endRevokedKubelets("")
 }

@@ -45,7 +45,7 @@ type Server struct {
 	rpc      *rpc.Server
 	peers    *rpc.Pool
 	tunneler *rpc.Tunneler
-	kubelets openKubelets
+	kubelets rpc.Open[*boundConn]
 	api      *apiserver.Server
 
 	reads *shared
