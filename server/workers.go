@@ -143,11 +143,15 @@ func (s *Server) reportedPods(node string, said []rpc.PodReport, add func(fsm.Co
 		if !s.mayReport(view, node, r) {
 			continue
 		}
-		report, ok := s.reportedPod(node, r)
+		pod, _ := view.Pods.Get(fsm.PodKey(r.Namespace, r.Name))
+		if pod != nil && string(pod.UID) != r.UID {
+			pod = nil
+		}
+		report, ok := s.reportedPod(pod, node, r)
 		if !ok {
 			continue
 		}
-		if pod, known := view.Pods.Get(report.Key); known && string(pod.UID) == r.UID && model.Terminating(pod) {
+		if pod != nil && model.Terminating(pod) {
 			going.put(report, len(r.Status))
 		} else {
 			staying.put(report, len(r.Status))
@@ -180,8 +184,8 @@ func (b *reportBatch) flush() {
 	b.reports, b.bytes = nil, 0
 }
 
-// reportedPod is what the log is to say of a pod; false: nothing, since it is no status.
-func (s *Server) reportedPod(node string, r *rpc.PodReport) (fsm.PodReport, bool) {
+// reportedPod is what the log is to say of a pod, which this server may not know; false: nothing, since it is no status.
+func (s *Server) reportedPod(pod *corev1.Pod, node string, r *rpc.PodReport) (fsm.PodReport, bool) {
 	report := fsm.PodReport{Key: fsm.PodKey(r.Namespace, r.Name), UID: r.UID, Removed: r.Removed}
 	if len(r.Status) == 0 {
 		return report, true
@@ -191,8 +195,8 @@ func (s *Server) reportedPod(node string, r *rpc.PodReport) (fsm.PodReport, bool
 		s.drop("pod", node, "pod", report.Key, "reason", err.Error())
 		return report, false
 	}
-	pod, known := s.state.View().Pods.Get(report.Key)
-	if known = known && pod.Spec.NodeName == node && string(pod.UID) == r.UID; !known {
+	known := pod != nil && pod.Spec.NodeName == node
+	if !known {
 		pod = nil
 	}
 	h := heard{now: time.Now()}
