@@ -351,12 +351,15 @@ func (w *World) anyOf(d time.Duration) time.Duration {
 }
 
 // replace takes a server out of the cluster, and brings another machine in its place
-// and under its name, with an empty disk.
+// and under its name, with an empty disk and the newest binary: when the old one has
+// been taken out, the others need not wait for it before they go by newer rules.
 func (w *World) replace(m *machine, d time.Duration) {
 	if !w.well() {
 		return
 	}
 	m.kill(false)
+	m.knows = fsm.LogVersion
+	m.goes = m.knows
 	m.platter, m.term = w.newPlatter(100*len(w.servers)+m.lives), 0
 	var removed atomic.Bool
 	go func() {
