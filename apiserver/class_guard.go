@@ -50,13 +50,10 @@ func (g classGuard) Validate(ctx context.Context, a admission.Attributes, _ admi
 // mayUse says whether whoever makes a request has the right to use a class in a namespace, if it is
 // one that not everybody may.
 func mayUse(ctx context.Context, v *fsm.View, name, namespace string) bool {
-	class, ok := v.PriorityClasses.Get(name)
-	if !ok {
-		return false
-	}
+	class, there := v.PriorityClasses.Get(name) // a template may name one that is not there yet
 	who, _ := request.UserFrom(ctx)
 	switch system := model.IsSystemClass(name); {
-	case !system && !model.RestrictsUse(class):
+	case name == "", there && !system && !model.RestrictsUse(class):
 		return false
 	case system && slices.Contains(groupsOf(who), access.Masters):
 		return false // the scheduler's configuration names them, or does not

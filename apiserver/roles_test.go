@@ -312,6 +312,17 @@ func TestUseOfClasses(t *testing.T) {
 			}
 		}
 	}
+	// A class that is not there yet may come to be restricted: its pods would be made without asking.
+	if err := grant(t, root, "later", "ann", rule("use", "scheduling.k8s.io", "priorityclasses", "later")); err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range []kubernetes.Interface{ann, root} {
+		if _, template := try(by, "later"); template != nil {
+			t.Error(template)
+		}
+	}
+	_, template := try(bob, "later")
+	wantStatus(t, template, 403, "no PriorityClass with name later was found: as it may come to be restricted")
 	// Revisions hold templates, whatever a role says.
 	if err := grant(t, root, "all", "bob", rule("*", "*", "*")); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -179,6 +180,31 @@ func (a *attacked) classByTemplate(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "climber"}, Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template},
 	}, metav1.CreateOptions{})
 	refused("a DaemonSet", err)
+	_, err = dora.AppsV1().StatefulSets(ns).Create(t.Context(), &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "climber"}, Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template},
+	}, metav1.CreateOptions{})
+	refused("a StatefulSet", err)
+	_, err = dora.CoreV1().ReplicationControllers(ns).Create(t.Context(), &corev1.ReplicationController{
+		ObjectMeta: metav1.ObjectMeta{Name: "climber"}, Spec: corev1.ReplicationControllerSpec{Selector: template.Labels, Template: &template},
+	}, metav1.CreateOptions{})
+	refused("a ReplicationController", err)
+	once := template
+	once.Spec.RestartPolicy = corev1.RestartPolicyNever
+	_, err = dora.BatchV1().Jobs(ns).Create(t.Context(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "climber"}, Spec: batchv1.JobSpec{Template: once}}, metav1.CreateOptions{})
+	refused("a Job", err)
+	_, err = dora.BatchV1().CronJobs(ns).Create(t.Context(), &batchv1.CronJob{
+		ObjectMeta: metav1.ObjectMeta{Name: "climber"},
+		Spec:       batchv1.CronJobSpec{Schedule: "* * * * *", JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: once}}},
+	}, metav1.CreateOptions{})
+	refused("a CronJob", err)
+	// One that is not there yet may come to be restricted, when nobody asks any more.
+	template.Spec.PriorityClassName = "to-come"
+	_, err = dora.AppsV1().Deployments(ns).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "early"}, Spec: appsv1.DeploymentSpec{Selector: selector, Template: template},
+	}, metav1.CreateOptions{})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("a Deployment of a class that is not there: %v", err)
+	}
 	pods, err := a.Reader().Kube.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(pods.Items) > 0 {
 		t.Errorf("there are %d pods: %v", len(pods.Items), err)

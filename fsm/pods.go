@@ -101,6 +101,10 @@ func (tx *Tx) setPriority(pod *corev1.Pod, priority int32, policy corev1.Preempt
 	return Result{}, true
 }
 
+// SinceAbsentClasses is the LogVersion from which on a template may name a class that
+// is not there only by whoever may use it: it may come to be restricted.
+const SinceAbsentClasses = 28
+
 // checkTemplate refuses a workload whose template names a class that its
 // writer may not use (AD5). What is left of an old template as it was, by those
 // who change something else, was asked before.
@@ -112,11 +116,18 @@ func (tx *Tx) checkTemplate(kind ObjectKind, value, old codec.Object) (Result, b
 	if template == nil {
 		return Result{}, true
 	}
-	class, ok := tx.view.PriorityClasses.Get(template.Spec.PriorityClassName)
-	if !ok {
-		class = &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: template.Spec.PriorityClassName}}
+	name := template.Spec.PriorityClassName
+	class, there := tx.view.PriorityClasses.Get(name)
+	if !there {
+		class = &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if name != "" && tx.view.Version() >= SinceAbsentClasses {
+			class.Annotations = map[string]string{model.RestrictedUseAnnotation: "true"}
+		}
 	}
 	why := tx.noUse(class)
+	if !there && why != "" {
+		why = fmt.Sprintf("no PriorityClass with name %s was found: as it may come to be restricted, who names it needs the verb \"use\" on it (priorityclasses of scheduling.k8s.io), and User %q has no role with that", name, tx.User)
+	}
 	if why == "" {
 		return Result{}, true
 	}

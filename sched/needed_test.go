@@ -19,7 +19,7 @@ import (
 // not have been bound. The oracle is the command that binds, on a copy.
 func TestNobodyTooManyIsEvicted(t *testing.T) {
 	evicted, spared := 0, 0
-	rapid.Check(t, func(t *rapid.T) {
+	world := func(t *rapid.T) {
 		h := newHarness()
 		n := func(label string, least, most int) int { return rapid.IntRange(least, most).Draw(t, label) }
 		sizes := map[string]int{}
@@ -99,7 +99,12 @@ func TestNobodyTooManyIsEvicted(t *testing.T) {
 				t.Fatalf("%s was evicted for %s, which would have had room on %s beside it", key, d.Key, d.Node)
 			}
 		}
-	})
+	}
+	for range 5 { // few worlds spare somebody: of a hundred now and then none
+		if evicted == 0 || spared == 0 {
+			rapid.Check(t, world)
+		}
+	}
 	if evicted == 0 || spared == 0 {
 		t.Errorf("%d were evicted and %d spared: the worlds show nothing", evicted, spared)
 	}
