@@ -259,9 +259,22 @@ func kept(v *fsm.View) (unsettled []string) {
 			is, want = fmt.Sprintf("%d succeeded", w.Status.Succeeded), fmt.Sprintf("%d succeeded", completions)
 		}
 		if is != want {
-			unsettled = append(unsettled, fmt.Sprintf("%s has %s, and should have %s", key, is, want))
+			unsettled = append(unsettled, fmt.Sprintf("%s has %s, and should have %s%s", key, is, want, notReady(v, o.Value.GetName())))
 		}
 		return true
 	})
 	return unsettled
+}
+
+// notReady tells of the pods of a workload which of them are not, and since when.
+func notReady(v *fsm.View, workload string) (told string) {
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		for _, c := range p.Status.Conditions {
+			if p.Labels[keptBy] == workload && c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue && !ended(p) {
+				told += fmt.Sprintf("; pod %s on %s is not ready since %s (%s %s)", p.Name, p.Spec.NodeName, c.LastTransitionTime.UTC().Format("15:04:05"), c.Reason, c.Message)
+			}
+		}
+		return true
+	})
+	return told
 }

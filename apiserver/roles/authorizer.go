@@ -72,8 +72,8 @@ func New(state State, before func(authorizer.Attributes) bool) *Authorizer {
 }
 
 // Authorize implements authorizer.Authorizer. A server that would refuse by its own state
-// makes sure first that this is the newest, once for a request; one that would allow does
-// so at most FreshFor after it has.
+// makes sure first that this is the newest, once for a request, and says so if it cannot; one
+// that would allow does so at most FreshFor after it has.
 func (a *Authorizer) Authorize(ctx context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
 	if q.GetUser() == nil {
 		return authorizer.DecisionNoOpinion, "", nil
@@ -86,7 +86,7 @@ func (a *Authorizer) Authorize(ctx context.Context, q authorizer.Attributes) (au
 		return decision, why, err
 	}
 	if !a.confirm(ctx, began) {
-		if decision == authorizer.DecisionAllow && !a.within(began, StaleFor) {
+		if decision != authorizer.DecisionAllow || !a.within(began, StaleFor) {
 			return authorizer.DecisionNoOpinion, "", errStale
 		}
 		return decision, why, err
