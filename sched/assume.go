@@ -21,6 +21,7 @@ type assumption struct {
 
 	kind assumptionKind
 	node string
+	step uint64 // in which it was made
 
 	pod        *pod        // of a binding, until the state shows the pod on the node
 	over       bool        // of a binding: the state has shown what became of the pod

@@ -3,10 +3,12 @@ package sched
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/sched/clustertest"
 )
 
 // TestPropertyReservation: whatever happens around a reservation, no plan that makes, renews or minds one is refused
@@ -37,6 +39,34 @@ func TestPropertyReservation(t *testing.T) {
 			w.checkView()
 		}
 	})
+}
+
+// TestNobodyIsRobbedInTheSamePlan (NM3): who is tried first though others have a higher priority, and goes on waiting, is not told so in
+// the plan in which one of those takes its node: it would be refused, as it is tried again.
+func TestNobodyIsRobbedInTheSamePlan(t *testing.T) {
+	h := newHarness()
+	h.Configure(func(s *berthv1.SchedulerConfigurationSpec) { s.Queue = berthv1.QueueFIFO })
+	h.PutNode(clustertest.Node("n1 cpu=4"))
+	h.AdmitPod(clustertest.Pod("low node=n1 priority=0 cpu=4"))
+	h.AdmitPod(clustertest.Pod("first priority=1 cpu=4"))
+	h.run() // low ends for it
+	pod, _ := h.State.View().Pods.Get("default/first")
+	pod = pod.DeepCopy()
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: "unrelated"})
+	h.Must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
+	h.NowUnixNano += 20 * second // past its backoff
+	h.AdmitPod(clustertest.Pod("high priority=5 cpu=4"))
+	p := h.next(10)
+	if p == nil || len(p.Command.Failures) != 1 {
+		t.Fatalf("it is not decided that the first goes on waiting: %+v", p)
+	}
+	if refused := h.commit(p); len(refused) > 0 {
+		t.Errorf("refused: %v\n%s", refused, describe(p.Command))
+	}
+	h.run()
+	if on, first := h.nominatedTo("default/high"), h.nominatedTo("default/first"); on != "n1" || first != "" {
+		t.Errorf("the one of higher priority is promised %q, the first %q", on, first)
+	}
 }
 
 func (w *world) oneReservation() {

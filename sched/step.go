@@ -285,6 +285,7 @@ func (s *Scheduler) decide(p *pass, e *fsm.QueueEntry) {
 
 // decided counts a decision that the plan holds, and lays it over the view.
 func (s *Scheduler) decided(p *pass, f *assumption) {
+	f.step = s.step
 	s.assume(f)
 	p.plan.assumptions = append(p.plan.assumptions, f)
 	p.plan.Decisions++
@@ -338,6 +339,16 @@ func (p *pass) troubles(c *model.Class) bool {
 	return slices.ContainsFunc(p.helpless, func(b *board) bool { return b.topo.judge.Minds(c) })
 }
 
+// robs says whether a preemption ends the nomination of a pod that failed before it in this plan: in queue order a pod of lower priority
+// may come first. A preemption is applied before the plan's failures, and who loses its nomination is tried again: the preemption has
+// to come in a later plan, so that the failure is known by then.
+func (s *Scheduler) robs(n *node, e *fsm.QueueEntry) bool {
+	return slices.ContainsFunc(n.noms, func(nom *nomination) bool {
+		f, decided := s.assumptions[nom.UID]
+		return nom.Priority < e.Priority && decided && f.kind == assumeFail && f.step == s.step
+	})
+}
+
 func newAssumption(e *fsm.QueueEntry, kind assumptionKind, node string) *assumption {
 	return &assumption{uid: e.UID, key: e.Key(), class: e.Class(), priority: e.Priority, kind: kind, node: node,
 		classes: []*model.Class{e.Class()}}
@@ -376,7 +387,7 @@ func (s *Scheduler) preemptOrFail(p *pass, e *fsm.QueueEntry, b *board, own *nom
 	}
 	n := &s.view.nodes[slot]
 	set := costs.problem.chooseVictims(n, s.budgetsNow())
-	if slices.ContainsFunc(set.victims, func(v *pod) bool { return p.troubles(v.class) }) {
+	if slices.ContainsFunc(set.victims, func(v *pod) bool { return p.troubles(v.class) }) || s.robs(n, e) {
 		p.closed = true
 		return nil
 	}

@@ -148,7 +148,12 @@ func (k *checker) follow(ctx context.Context, name string, feed *store.Feed, vie
 		}
 		changes, err := feed.After(at, 1000)
 		if errors.Is(err, store.ErrCompacted) { // a snapshot replaced the state
-			at = view().Revision()
+			now := view().Revision()
+			if now == at { // who follows would ask again and again
+				k.violated("server %s shows revision %d, and its changes do not go on from there", name, at)
+				return
+			}
+			at = now
 			continue
 		}
 		for _, c := range changes {

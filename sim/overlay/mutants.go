@@ -18,7 +18,7 @@ const MutantVariable = "BERTH_SIM_MUTANT"
 
 // Mutants are the defects.
 func Mutants() []Mutant {
-	return slices.Concat(consensus(), upgrades(), state(), scheduling(), service(), workloads(), nodes())
+	return slices.Concat(consensus(), upgrades(), state(), scheduling(), service(), workloads(), nodes(), stormy())
 }
 
 // On is the edits with which a build has every mutant, none of which is at work
