@@ -166,6 +166,7 @@ type ctr struct {
 	pulls        string    // the name of the image that could not be fetched
 	pullFailedAt time.Time // zero: it did not fail, or is being tried again
 
+	pullCut      bool      // nobody waits any more for what is being looked for
 	// actual is what attempt has of resources, as far as is known (unsure: it may be something else), next what the attempt
 	// that is being started is to have.
 	actual, next *corev1.ResourceRequirements

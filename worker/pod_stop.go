@@ -42,6 +42,7 @@ func (p *podState) stepStop(now time.Time) {
 	deadline := p.stopAt.Add(p.grace)
 	before := false // something that must end before the sidecars is still there
 	for i := range p.ctrs {
+		p.endPull(&p.ctrs[i])
 		if c := &p.ctrs[i]; c.role != roleSidecar && c.alive() {
 			before = true
 			p.stopContainer(c, now, deadline)

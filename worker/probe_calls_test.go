@@ -210,7 +210,7 @@ func TestPostStartIsCut(t *testing.T) {
 	c := caller{runtime: &failing{block: true}}
 	a := Action{Kind: ActionPostStart, Pod: &corev1.Pod{}, ID: runtime.ID{Pod: "p", Container: "a"},
 		Hook: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"warm"}}}}
-	ctx, over := c.hooks.begin(t.Context(), a)
+	ctx, over := c.cuttable.begin(t.Context(), a)
 	if at, bound := ctx.Deadline(); bound {
 		t.Errorf("it has until %s", at)
 	}
