@@ -83,7 +83,10 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 	case ActionMeasure:
 		err = c.measure(ctx, a.Pod)
 	case ActionUnmount:
-		if c.volumes != nil {
+		if p, ok := c.runtime.(runtime.Pinner); ok {
+			err = p.Unpin(a.ID.Pod)
+		}
+		if c.volumes != nil && err == nil {
 			err = c.volumes.remove(a.ID.Pod)
 		}
 	case ActionRemove:
@@ -197,7 +200,7 @@ func (c *caller) hook(ctx context.Context, a Action) error {
 // cuttable are calls that run, and end when they are cut: postStart hooks and pulls. The zero value is ready to use.
 type cuttable struct {
 	mu sync.Mutex
-	by map[runtime.ID]context.CancelFunc
+	by map[runtime.ID]context.CancelFunc // a hook is of a run that there is, and a pull of the one after it
 }
 
 // begin returns the context of a call, which ends, if it is one of these, when the call is cut; over has to be called when the call is over. Others

@@ -83,6 +83,12 @@ type Sandboxer interface {
 	StopSandbox(ctx context.Context, pod types.UID) error
 }
 
+// Pinner is a runtime that keeps parts of a pod's volumes mounted beside its containers.
+type Pinner interface {
+	// Unpin gives back what is kept of the volumes of a pod in which nothing runs. That nothing is kept is none's mistake.
+	Unpin(pod types.UID) error
+}
+
 // Sandbox is what a pod's containers share.
 type Sandbox struct {
 	// IPs are the pod's addresses, the first one first; none: those of the host.

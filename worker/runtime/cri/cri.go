@@ -135,6 +135,7 @@ var (
 	_ runtime.ImageStore = (*Runtime)(nil)
 	_ runtime.Refuser    = (*Runtime)(nil)
 	_ runtime.Checkup    = (*Runtime)(nil)
+	_ runtime.Pinner     = (*Runtime)(nil)
 	_ runtime.DiskUser   = (*Runtime)(nil)
 	_ runtime.Hugepager  = (*Runtime)(nil)
 
@@ -321,7 +322,6 @@ func (r *Runtime) settled(err error) error {
 	return unwrapped(err)
 }
 
-// unwrapped is an error of gRPC without the words that are gRPC's.
 // answers asks the runtime for nothing in particular; it gives nil or runtime.ErrUnavailable.
 func (r *Runtime) answers() error {
 	ctx, cancel := context.WithTimeout(r.ctx, checkTimeout)
@@ -332,6 +332,7 @@ func (r *Runtime) answers() error {
 	return nil
 }
 
+// unwrapped is an error of gRPC without the words that are gRPC's.
 func unwrapped(err error) error {
 	if s, ok := status.FromError(err); ok && s.Message() != "" {
 		return errors.New(s.Message())
