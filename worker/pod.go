@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
@@ -165,12 +166,12 @@ type ctr struct {
 	pull         backoff   // of an image
 	pulls        string    // the name of the image that could not be fetched
 	pullFailedAt time.Time // zero: it did not fail, or is being tried again
-
 	pullCut      bool      // nobody waits any more for what is being looked for
-	// actual is what attempt has of resources, as far as is known (unsure: it may be something else), next what the attempt
-	// that is being started is to have.
-	actual, next *corev1.ResourceRequirements
-	unsure       bool
+
+	madeOf        // what attempt was started from
+	next   madeOf // what the attempt that is being started is started from
+	// unsure: attempt may have something else of resources than actual.
+	unsure bool
 
 	startedAt time.Time
 	exit      *runtime.Exit // of attempt, when it has ended
@@ -198,6 +199,20 @@ type ctr struct {
 
 	// Of an ephemeral one: it is known whether it can be started here, and it cannot.
 	looked, refused bool
+}
+
+// madeOf is what of the pod's spec a run of a container goes by.
+type madeOf struct {
+	image string // the name of its image
+	// actual is what the run has of resources, as far as is known.
+	actual *corev1.ResourceRequirements
+	// whole is what the pod as a whole had when the run was started: its limits bind a container that has none of its own.
+	whole *corev1.ResourceRequirements
+}
+
+// made is what a run of the container is of that is started now.
+func (p *podState) made(c *ctr) madeOf {
+	return madeOf{image: c.spec.Image, actual: &c.spec.Resources, whole: p.pod.Spec.Resources}
 }
 
 func newPodState(pod *corev1.Pod, class *model.Class, env *podEnv, now time.Time) *podState {
@@ -247,7 +262,7 @@ func (p *podState) adopt(containers []runtime.Container) {
 		default:
 			continue
 		}
-		c.state, c.actual = ctrRunning, &c.spec.Resources
+		c.state, c.madeOf = ctrRunning, p.made(c)
 		if c.exit != nil {
 			c.state = ctrEnded
 		}
@@ -264,7 +279,7 @@ func (p *podState) replaceLost(old *podState) {
 		from := &old.ctrs[i]
 		if c := p.find(from.spec.Name); c != nil {
 			c.state, c.attempt, c.startedAt, c.exit, c.last = from.state, from.attempt, from.startedAt, from.exit, from.last
-			c.ref, c.lastRef, c.imageID, c.here, c.actual = from.ref, from.lastRef, from.imageID, from.here, &c.spec.Resources
+			c.ref, c.lastRef, c.imageID, c.here, c.madeOf = from.ref, from.lastRef, from.imageID, from.here, p.made(c)
 		}
 	}
 	p.sandbox, p.ips = old.sandbox, old.ips
@@ -307,7 +322,7 @@ func (p *podState) recall() {
 				continue
 			}
 			c.attempt, c.state, c.here = s.RestartCount, ctrEnded, false
-			c.ref, c.lastRef, c.imageID = refOf(s.ContainerID), "", s.ImageID
+			c.ref, c.lastRef, c.image, c.imageID = refOf(s.ContainerID), "", s.Image, s.ImageID
 			if last != nil {
 				c.lastRef = refOf(s.LastTerminationState.Terminated.ContainerID)
 			}
@@ -348,18 +363,37 @@ func (p *podState) assign(pod *corev1.Pod, now time.Time) {
 		if spec == nil {
 			continue
 		}
-		// PO5: a new image replaces a running container; T7: but never re-runs an init container.
-		if spec.Image != c.spec.Image && c.role != roleInit && (c.state == ctrRunning || c.state == ctrHooking) {
-			c.replacedBy = true
-			c.condemned = now
-			p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s definition changed, will be restarted", c.spec.Name))
-		}
-		if spec.Image != c.spec.Image {
-			p.otherImage(c)
-		}
-		c.spec = spec
+		p.respec(c, spec)
+		p.replaceOld(c, now)
 	}
 	p.addEphemeral()
+}
+
+// respec lets a container go by its spec as it is now. Its back-off is that of its image and its resources, as with a kubelet: where they are
+// others it begins anew, and a start that failed is tried again at once.
+func (p *podState) respec(c *ctr, spec *corev1.Container) {
+	otherImage := spec.Image != c.spec.Image
+	if otherImage {
+		p.otherImage(c)
+	}
+	if otherImage || !equality.Semantic.DeepEqual(spec.Resources, c.spec.Resources) {
+		c.backoff, c.backedOff = backoff{most: c.backoff.most}, false
+		if c.pullFailedAt.IsZero() { // the image is fetched again at its own time
+			c.retryAt = time.Time{}
+		}
+	}
+	c.spec = spec
+}
+
+// replaceOld ends a running container whose spec has another image by now (PO5), to be started again; T7: but never an init container.
+func (p *podState) replaceOld(c *ctr, now time.Time) {
+	again := c.role == roleApp || c.role == roleSidecar
+	if again && c.image != c.spec.Image && !c.replacedBy && (c.state == ctrRunning || c.state == ctrHooking) {
+		if c.replacedBy = true; c.condemned.IsZero() {
+			c.condemned = now
+		}
+		p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s definition changed, will be restarted", c.spec.Name))
+	}
 }
 
 func containerByName(pod *corev1.Pod, name string) (found *corev1.Container) {
@@ -396,6 +430,7 @@ func (p *podState) observe(ev runtime.Event, now time.Time) {
 		p.emit(corev1.EventTypeNormal, "Started", "Started container "+c.spec.Name)
 		if ev.Exit == nil {
 			p.postStart(c, now)
+			p.replaceOld(c, now)
 		}
 	}
 	if ev.Exit != nil && ev.Attempt == c.attempt && (c.state == ctrRunning || c.state == ctrHooking) {
@@ -410,7 +445,7 @@ func (c *ctr) began(at time.Time) {
 	c.ref, c.lastRef = "", c.ref
 	c.here, c.images = true, imageRefs{}
 	c.startedAt = at
-	c.actual, c.next, c.unsure = c.next, nil, false
+	c.madeOf, c.next, c.unsure = c.next, madeOf{}, false
 	c.state = ctrRunning
 	c.wait, c.waitMessage = "", ""
 	c.backedOff, c.replacedBy, c.hooking, c.fresh = false, false, false, false
