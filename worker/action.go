@@ -28,7 +28,8 @@ const (
 	ActionPull        // see to it that the container's image is here, and those of its volumes
 	ActionResize      // give running containers other resources
 	ActionHookEnd     // end the container's postStart hook, which may run; it has no outcome of its own
-	ActionUnmount     // give back what the volumes hold of a pod that is to go
+	ActionUnmount     // give back what the volumes hold of a pod that has ended
+	ActionPullEnd     // end what ActionPull began for the container, which may be under way; it has no outcome of its own
 )
 
 func (k ActionKind) String() string {
@@ -61,6 +62,8 @@ func (k ActionKind) String() string {
 		return "end of hook"
 	case ActionUnmount:
 		return "unmount"
+	case ActionPullEnd:
+		return "end of pull"
 	}
 	return "none"
 }

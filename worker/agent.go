@@ -372,7 +372,7 @@ func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 		a.queue = a.queue[1:]
 		hook := next.Kind == ActionPreStop || next.Kind == ActionPostStart
 		switch {
-		case next.Kind == ActionHookEnd:
+		case next.Kind == ActionHookEnd, next.Kind == ActionPullEnd:
 			a.caller.do(ctx, next)
 		case a.opts.CallsAtOnce == CallsInline && !hook:
 			o := a.caller.do(ctx, next)
@@ -393,7 +393,7 @@ func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 }
 
 func (a *Agent) call(ctx context.Context, action Action) {
-	ctx, over := a.caller.hooks.begin(ctx, action)
+	ctx, over := a.caller.cuttable.begin(ctx, action)
 	a.spawn(func() {
 		o := a.caller.do(ctx, action)
 		over()

@@ -25,8 +25,9 @@ type caller struct {
 	alloc   corev1.ResourceList
 	hostIPs []string
 	http    probes.HTTP
-	hooks   hooks
-	meters  *meters // nil: nothing is counted
+	// cuttable are the calls that can be ended before their time.
+	cuttable cuttable
+	meters   *meters // nil: nothing is counted
 	// refreshes holds a token for every pod whose volumes are written anew just now.
 	refreshes chan struct{}
 	// api is where a pod finds the API; nil: nowhere.
@@ -75,14 +76,17 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 		err = c.runtime.Signal(ctx, a.ID, a.Signal)
 	case ActionPostStart, ActionPreStop:
 		err = c.hook(ctx, a)
-	case ActionHookEnd:
-		c.hooks.cut(a.ID)
+	case ActionHookEnd, ActionPullEnd:
+		c.cuttable.cut(a.ID)
 	case ActionProbe:
 		o.Warning, err = c.probe(ctx, a)
 	case ActionMeasure:
 		err = c.measure(ctx, a.Pod)
 	case ActionUnmount:
-		if c.volumes != nil {
+		if p, ok := c.runtime.(runtime.Pinner); ok {
+			err = p.Unpin(a.ID.Pod)
+		}
+		if c.volumes != nil && err == nil {
 			err = c.volumes.remove(a.ID.Pod)
 		}
 	case ActionRemove:
@@ -193,16 +197,16 @@ func (c *caller) hook(ctx context.Context, a Action) error {
 	return fmt.Errorf("the hook is of a kind that this node does not know")
 }
 
-// hooks are the hooks that run. The zero value is ready to use.
-type hooks struct {
+// cuttable are calls that run, and end when they are cut: postStart hooks and pulls. The zero value is ready to use.
+type cuttable struct {
 	mu sync.Mutex
-	by map[runtime.ID]context.CancelFunc
+	by map[runtime.ID]context.CancelFunc // a hook is of a run that there is, and a pull of the one after it
 }
 
-// begin returns the context of a call, which ends, if it is that of a postStart hook, when the hook is cut; over has to be called when the
-// call is over. Other hooks have their time, and are not cut. It is called in the order of the actions, so that none is cut that has yet to begin.
-func (h *hooks) begin(ctx context.Context, a Action) (_ context.Context, over func()) {
-	if a.Kind != ActionPostStart {
+// begin returns the context of a call, which ends, if it is one of these, when the call is cut; over has to be called when the call is over. Others
+// have their time, and are not cut. It is called in the order of the actions, so that none is cut that has yet to begin.
+func (h *cuttable) begin(ctx context.Context, a Action) (_ context.Context, over func()) {
+	if a.Kind != ActionPostStart && a.Kind != ActionPull {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -220,8 +224,8 @@ func (h *hooks) begin(ctx context.Context, a Action) (_ context.Context, over fu
 	}
 }
 
-// cut ends a hook, where it runs.
-func (h *hooks) cut(id runtime.ID) {
+// cut ends a call, where it is under way.
+func (h *cuttable) cut(id runtime.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if cancel := h.by[id]; cancel != nil {

@@ -12,6 +12,8 @@ import (
 
 const (
 	measureInterval = 10 * time.Second
+	// measureTimeout is what a measurement may take: many small files take long, and are no way around a limit.
+	measureTimeout = 5 * time.Minute
 	// evictGrace is what a pod gets that has used more than it may.
 	evictGrace = time.Second
 )
@@ -104,7 +106,7 @@ func (p *podState) stepMeasure(now time.Time) {
 		return
 	}
 	p.measuring = true
-	p.act(Action{Kind: ActionMeasure, Timeout: measureInterval})
+	p.act(Action{Kind: ActionMeasure, Timeout: measureTimeout})
 }
 
 // measured takes the outcome of a measurement.

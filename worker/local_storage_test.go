@@ -5,7 +5,29 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-dev/berth/model"
 )
+
+// A pod whose files take longer to be measured than lies between two measurements is measured nevertheless, by one call at a time.
+func TestMeasurementTakesLong(t *testing.T) {
+	pod := testPod("many")
+	if err := yaml.UnmarshalStrict([]byte("volumes: [{name: some, emptyDir: {sizeLimit: 2Mi}}]"), &pod.Spec); err != nil {
+		t.Fatal(err)
+	}
+	var classes model.Classes
+	p := newPodState(pod, classes.Of(pod), &podEnv{}, epoch)
+	p.stepMeasure(epoch)
+	due := epoch.Add(measureInterval)
+	p.stepMeasure(due)
+	if len(p.out) != 1 || p.out[0].Kind != ActionMeasure || p.out[0].Timeout < 10*measureInterval {
+		t.Fatalf("got %+v", p.out)
+	}
+	p.stepMeasure(due.Add(measureInterval))
+	if len(p.out) != 1 {
+		t.Errorf("beside it: %+v", p.out[1:])
+	}
+}
 
 // What a pod may hold of its node's disk, and which of its limits is told first.
 func TestLocalUseExceeds(t *testing.T) {

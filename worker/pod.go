@@ -165,11 +165,12 @@ type ctr struct {
 	pull         backoff   // of an image
 	pulls        string    // the name of the image that could not be fetched
 	pullFailedAt time.Time // zero: it did not fail, or is being tried again
+	pullCut      bool      // nobody waits any more for what is being looked for
 
-	// actual is what attempt has of resources, as far as is known (unsure: it may be something else), next what the attempt
-	// that is being started is to have.
-	actual, next *corev1.ResourceRequirements
-	unsure       bool
+	madeOf        // what attempt was started from
+	next   madeOf // what the attempt that is being started is started from
+	// unsure: attempt may have something else of resources than actual.
+	unsure bool
 
 	startedAt time.Time
 	exit      *runtime.Exit // of attempt, when it has ended
@@ -246,7 +247,7 @@ func (p *podState) adopt(containers []runtime.Container) {
 		default:
 			continue
 		}
-		c.state, c.actual = ctrRunning, &c.spec.Resources
+		c.state, c.madeOf = ctrRunning, p.made(c)
 		if c.exit != nil {
 			c.state = ctrEnded
 		}
@@ -263,7 +264,7 @@ func (p *podState) replaceLost(old *podState) {
 		from := &old.ctrs[i]
 		if c := p.find(from.spec.Name); c != nil {
 			c.state, c.attempt, c.startedAt, c.exit, c.last = from.state, from.attempt, from.startedAt, from.exit, from.last
-			c.ref, c.lastRef, c.imageID, c.here, c.actual = from.ref, from.lastRef, from.imageID, from.here, &c.spec.Resources
+			c.ref, c.lastRef, c.imageID, c.here, c.madeOf = from.ref, from.lastRef, from.imageID, from.here, p.made(c)
 		}
 	}
 	p.sandbox, p.ips = old.sandbox, old.ips
@@ -306,7 +307,7 @@ func (p *podState) recall() {
 				continue
 			}
 			c.attempt, c.state, c.here = s.RestartCount, ctrEnded, false
-			c.ref, c.lastRef, c.imageID = refOf(s.ContainerID), "", s.ImageID
+			c.ref, c.lastRef, c.image, c.imageID = refOf(s.ContainerID), "", s.Image, s.ImageID
 			if last != nil {
 				c.lastRef = refOf(s.LastTerminationState.Terminated.ContainerID)
 			}
@@ -337,39 +338,6 @@ func lostExit(started, finished time.Time) *runtime.Exit {
 		Message: "The container could not be located when its state was read"}
 }
 
-// assign takes a newer object of the pod.
-func (p *podState) assign(pod *corev1.Pod, now time.Time) {
-	pod = p.given(pod)
-	p.pod = pod
-	for i := range p.ctrs {
-		c := &p.ctrs[i]
-		spec := containerByName(pod, c.spec.Name)
-		if spec == nil {
-			continue
-		}
-		// PO5: a new image replaces a running container; T7: but never re-runs an init container.
-		if spec.Image != c.spec.Image && c.role != roleInit && (c.state == ctrRunning || c.state == ctrHooking) {
-			c.replacedBy = true
-			c.condemned = now
-			p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s definition changed, will be restarted", c.spec.Name))
-		}
-		if spec.Image != c.spec.Image {
-			p.otherImage(c)
-		}
-		c.spec = spec
-	}
-	p.addEphemeral()
-}
-
-func containerByName(pod *corev1.Pod, name string) (found *corev1.Container) {
-	runtime.EachContainer(pod, func(c *corev1.Container, _ string) {
-		if c.Name == name {
-			found = c
-		}
-	})
-	return found
-}
-
 func (p *podState) find(name string) *ctr {
 	for i := range p.ctrs {
 		if p.ctrs[i].spec.Name == name {
@@ -395,6 +363,7 @@ func (p *podState) observe(ev runtime.Event, now time.Time) {
 		p.emit(corev1.EventTypeNormal, "Started", "Started container "+c.spec.Name)
 		if ev.Exit == nil {
 			p.postStart(c, now)
+			p.replaceOld(c, now)
 		}
 	}
 	if ev.Exit != nil && ev.Attempt == c.attempt && (c.state == ctrRunning || c.state == ctrHooking) {
@@ -409,7 +378,7 @@ func (c *ctr) began(at time.Time) {
 	c.ref, c.lastRef = "", c.ref
 	c.here, c.images = true, imageRefs{}
 	c.startedAt = at
-	c.actual, c.next, c.unsure = c.next, nil, false
+	c.madeOf, c.next, c.unsure = c.next, madeOf{}, false
 	c.state = ctrRunning
 	c.wait, c.waitMessage = "", ""
 	c.backedOff, c.replacedBy, c.hooking, c.fresh = false, false, false, false

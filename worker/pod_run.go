@@ -160,7 +160,7 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 		p.beginPull(c)
 		return
 	}
-	c.next = &c.spec.Resources
+	c.next = p.made(c)
 	c.state = ctrStarting
 	p.act(Action{Kind: ActionStart, Container: c.spec, Images: c.images, Target: p.target(c),
 		ID: runtime.ID{Container: c.spec.Name, Attempt: c.attempt + 1}})

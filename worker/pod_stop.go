@@ -42,6 +42,7 @@ func (p *podState) stepStop(now time.Time) {
 	deadline := p.stopAt.Add(p.grace)
 	before := false // something that must end before the sidecars is still there
 	for i := range p.ctrs {
+		p.endPull(&p.ctrs[i])
 		if c := &p.ctrs[i]; c.role != roleSidecar && c.alive() {
 			before = true
 			p.stopContainer(c, now, deadline)
@@ -80,17 +81,17 @@ func (p *podState) stepStop(now time.Time) {
 // told takes its room for free.
 func (p *podState) givingBack() bool {
 	return p.removal == removalUnderWay && p.removeRetryAt.IsZero() ||
-		p.unmount == removalUnderWay && p.unmountRetryAt.IsZero() ||
+		p.final() && p.unmount == removalUnderWay && p.unmountRetryAt.IsZero() ||
 		p.final() && p.sandbox == sandboxStopping && p.sandboxRetryAt.IsZero()
 }
 
 // removing says whether what the pod has is being removed, or was.
 func (p *podState) removing() bool { return p.removal != removalNone || p.unmount == removalUnderWay }
 
-// releaseVolumes gives back what the volumes hold of a pod that is to go: memory, and what is mounted of others. How its containers have
-// ended can be told without them.
+// releaseVolumes gives back what the volumes hold of a pod that has ended, as a kubelet does: disk, memory, and what is mounted of others. How
+// its containers have ended can be told without them.
 func (p *podState) releaseVolumes(now time.Time) {
-	if !p.env.files || len(p.pod.Spec.Volumes) == 0 || p.pod.DeletionTimestamp == nil || p.sandbox != sandboxNone || p.unmount != removalNone {
+	if !p.env.files || len(p.pod.Spec.Volumes) == 0 || p.admission != admitted || p.sandbox != sandboxNone || p.unmount != removalNone {
 		return
 	}
 	if now.Before(p.unmountRetryAt) {

@@ -46,7 +46,7 @@ func (c *caller) probeOnce(ctx context.Context, a Action) (warning string, err e
 	var failure string
 	switch h := &a.Probe.ProbeHandler; {
 	case h.Exec != nil:
-		return "", c.probeCommand(ctx, a.ID, h.Exec.Command)
+		return "", c.probeCommand(ctx, a.ID, probeWords(h.Exec.Command, a.Container))
 	case h.HTTPGet != nil:
 		warning, failure, err = c.http.Probe(ctx, h.HTTPGet, a.Container, first(a.IPs))
 	case h.TCPSocket != nil:
@@ -78,6 +78,24 @@ func (c *caller) probeCommand(ctx context.Context, id runtime.ID, command []stri
 		return fmt.Errorf("command %q timed out", command)
 	}
 	return &runtime.ProbeError{Err: fmt.Errorf("running %q: %w", command, err)}
+}
+
+// probeWords are a probe's command with the container's variables in it, as a kubelet has them: by what the spec says of them itself; one whose
+// value comes from elsewhere is empty. The commands of hooks have none.
+func probeWords(command []string, c *corev1.Container) []string {
+	lookup := func(name string) (value string, known bool) {
+		for i := range c.Env {
+			if c.Env[i].Name == name {
+				value, known = c.Env[i].Value, true // the last one counts
+			}
+		}
+		return value, known
+	}
+	out := make([]string, len(command))
+	for i, word := range command {
+		out[i] = expand(word, lookup)
+	}
+	return out
 }
 
 // command runs a command in a container; an exit code other than 0 is an

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -153,7 +154,7 @@ func (r *failing) Exec(ctx context.Context, _ runtime.ID, _ []string) (runtime.E
 
 // PB2: a command that cannot be run is tried three times and says nothing of its container; one that takes too long says that it is ill.
 func TestProbesThatCannotBeMade(t *testing.T) {
-	probe := Action{Kind: ActionProbe, Pod: &corev1.Pod{}, Timeout: time.Minute,
+	probe := Action{Kind: ActionProbe, Pod: &corev1.Pod{}, Container: &corev1.Container{}, Timeout: time.Minute,
 		Probe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}}}
 	for name, c := range map[string]struct {
 		runtime failing
@@ -194,12 +195,22 @@ func TestProbeWarning(t *testing.T) {
 	}
 }
 
+// A probe's command has the container's variables, as far as the spec says their values itself.
+func TestProbeWords(t *testing.T) {
+	c := &corev1.Container{Env: []corev1.EnvVar{{Name: "PORT", Value: "1"}, {Name: "PORT", Value: "80"}, {Name: "HOST", Value: "$(PORT)"},
+		{Name: "NODE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}}}
+	got := probeWords([]string{"check", "$(PORT)", "$$(PORT)", "$(HOST)", "<$(NODE)>", "$(OTHER)"}, c)
+	if want := []string{"check", "80", "$(PORT)", "$(PORT)", "<>", "$(OTHER)"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // A postStart hook has no bound of its own: it ends by itself, or is cut.
 func TestPostStartIsCut(t *testing.T) {
 	c := caller{runtime: &failing{block: true}}
 	a := Action{Kind: ActionPostStart, Pod: &corev1.Pod{}, ID: runtime.ID{Pod: "p", Container: "a"},
 		Hook: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"warm"}}}}
-	ctx, over := c.hooks.begin(t.Context(), a)
+	ctx, over := c.cuttable.begin(t.Context(), a)
 	if at, bound := ctx.Deadline(); bound {
 		t.Errorf("it has until %s", at)
 	}

@@ -43,9 +43,17 @@ func (e *imageError) Unwrap() error { return e.err }
 
 // beginPull has the images of the container's next attempt looked for, and fetched where their policies say so.
 func (p *podState) beginPull(c *ctr) {
-	c.state, c.pullFailedAt = ctrPulling, time.Time{}
+	c.state, c.pullFailedAt, c.pullCut = ctrPulling, time.Time{}, false
 	p.act(Action{Kind: ActionPull, Container: c.spec, Timeout: pullTimeout,
 		ID: runtime.ID{Container: c.spec.Name, Attempt: c.attempt + 1}})
+}
+
+// endPull ends that, where nobody waits for it any more: an image that does not come would take the turn of others.
+func (p *podState) endPull(c *ctr) {
+	if c.state == ctrPulling && !c.pullCut {
+		c.pullCut = true
+		p.act(Action{Kind: ActionPullEnd, Container: c.spec, ID: runtime.ID{Container: c.spec.Name, Attempt: c.attempt + 1}})
+	}
 }
 
 // pulled takes the outcome.
@@ -54,8 +62,8 @@ func (p *podState) pulled(c *ctr, o Outcome, now time.Time) {
 		return
 	}
 	c.rest()
-	if o.Container.Image != c.spec.Image {
-		return // it is another one by now
+	if c.pullCut || o.Container.Image != c.spec.Image {
+		return // it is another one by now, or none
 	}
 	if o.Err == nil {
 		c.images, c.pull = o.Found, backoff{}
@@ -98,6 +106,7 @@ func (p *podState) backOffPull(c *ctr, now time.Time) {
 
 // otherImage: the container is to run another image than the one that was looked for.
 func (p *podState) otherImage(c *ctr) {
+	p.endPull(c)
 	c.images, c.pull = imageRefs{}, backoff{}
 	switch c.wait {
 	case waitErrImagePull, waitImagePullBackOff, waitErrNeverPull, waitInvalidName, waitErrInspect:

@@ -63,7 +63,7 @@ func (a *Agent) relieve(ctx context.Context, t *eviction.Threshold, seen evictio
 	a.relief.lastEvicted, a.relief.until = uid, now.Add(leavingPatience)
 }
 
-// leaves says whether the pod that was evicted last is still there.
+// leaves says whether the pod that was evicted last is still there, or something that it held.
 func (a *Agent) leaves(now time.Time) bool {
 	if !now.Before(a.relief.until) {
 		return false
@@ -71,7 +71,7 @@ func (a *Agent) leaves(now time.Time) bool {
 	there := false
 	a.locked(func() {
 		p := a.core.pods[a.relief.lastEvicted]
-		there = p != nil && p.alive()
+		there = p != nil && (p.alive() || p.sandbox == sandboxStopping || p.removing())
 	})
 	return there
 }

@@ -208,6 +208,32 @@ func TestNobodyGoesWhereImagesSuffice(t *testing.T) {
 	})
 }
 
+// Nobody else has to go before what the last one held is given back: its volumes may be what was short.
+func TestWhatAnEvictedPodHeldIsWaitedFor(t *testing.T) {
+	a := &Agent{core: NewCore(CoreOptions{Node: testNode(t), RuntimeName: "fake", Files: true})}
+	a.relief.lastEvicted, a.relief.until = "greedy", epoch.Add(leavingPatience)
+	pod := testPod("greedy")
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v"}}
+	main := runtime.Container{ID: runtime.ID{Pod: "greedy", Container: "main"}, StartedAt: epoch}
+	a.core.Adopt([]runtime.Pod{{Pod: pod, Containers: []runtime.Container{main}}}, epoch)
+	a.core.Assign(Assignment{Full: true, Pods: []*corev1.Pod{pod}}, epoch)
+	a.core.Evict("greedy", "it holds too much", &eviction.Config{}, &eviction.Threshold{}, epoch)
+	a.core.TakeActions()
+	main.Exit = &runtime.Exit{Code: 137, FinishedAt: epoch}
+	a.core.Observe(main, epoch)
+	actions := a.core.TakeActions()
+	if len(actions) != 1 || actions[0].Kind != ActionUnmount {
+		t.Fatalf("got %v", actions)
+	}
+	if !a.leaves(epoch) {
+		t.Error("it is not waited for what it held")
+	}
+	a.core.Done(Outcome{Action: actions[0]}, epoch)
+	if a.leaves(epoch) {
+		t.Error("it is waited for what it does not hold any more")
+	}
+}
+
 // Where a file system has no room for more files, who has most of them goes first, however little it holds; where processes are
 // short, of those of the lowest priority who has most of them.
 func TestWhoGoesForFilesAndProcesses(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
@@ -98,11 +99,11 @@ func (p *podState) given(pod *corev1.Pod) *corev1.Pod {
 	return withResources(pod, p.pod)
 }
 
-// respec lets the containers go by the pod's object as it is now.
-func (p *podState) respec() {
+// respecAll lets the containers go by the pod's object as it is now.
+func (p *podState) respecAll() {
 	for i := range p.ctrs {
 		if spec := containerByName(p.pod, p.ctrs[i].spec.Name); spec != nil {
-			p.ctrs[i].spec = spec
+			p.respec(&p.ctrs[i], spec)
 		}
 	}
 }
@@ -190,6 +191,11 @@ func (p *podState) recallResize() {
 	}
 	recall(p.pod.Status.ContainerStatuses)
 	recall(p.pod.Status.InitContainerStatuses)
+	for i := range p.ctrs {
+		if has := p.pod.Status.Resources; has != nil {
+			p.ctrs[i].whole = has
+		}
+	}
 	if own, has := p.pod.Spec.Resources, p.pod.Status.Resources; own != nil && has != nil && !r.settled && !equality.Semantic.DeepEqual(own, has) {
 		r.had, again = has, true
 	}
@@ -258,7 +264,7 @@ func (c *Core) refuseResize(p *podState) *verdict {
 func (c *Core) give(p *podState, now time.Time) {
 	had := p.hasOfAll()
 	p.pod, p.wanted = p.wanted, nil
-	p.respec()
+	p.respecAll()
 	p.resize = resize{progress: p.pod.Generation, began: now, had: had, underWay: p.resize.underWay}
 	c.recharge(p)
 	delete(c.resizing, p.pod.UID)
@@ -331,7 +337,7 @@ func (p *podState) stepResize(now time.Time) {
 			last = false // it may have been begun with what was set aside before
 		case c.state != ctrRunning && c.state != ctrHooking:
 			last = last && !c.replacedBy // it is being started again
-		case restartsFor(c):
+		case p.restartsFor(c):
 			again, last = append(again, c), false
 		case c.unsure || !equality.Semantic.DeepEqual(c.actual, &c.spec.Resources):
 			changes = append(changes, runtime.ContainerResize{ID: p.id(c), From: c.actual})
@@ -350,17 +356,26 @@ func (p *podState) stepResize(now time.Time) {
 	}
 }
 
-// restartsFor says whether a container has to be started again to have what is set aside for it.
-func restartsFor(c *ctr) bool {
+// restartsFor says whether a container has to be started again to have what is set aside for it. As with a kubelet its limit is the pod's
+// where it has none of its own.
+func (p *podState) restartsFor(c *ctr) bool {
 	for _, policy := range c.spec.ResizePolicy {
 		name := policy.ResourceName
 		was, is := c.actual.Requests[name], c.spec.Resources.Requests[name]
-		wasMost, isMost := c.actual.Limits[name], c.spec.Resources.Limits[name]
+		wasMost, isMost := limitOf(name, c.actual, c.whole), limitOf(name, &c.spec.Resources, p.pod.Spec.Resources)
 		if policy.RestartPolicy == corev1.RestartContainer && (was.Cmp(is) != 0 || wasMost.Cmp(isMost) != 0) {
 			return true
 		}
 	}
 	return false
+}
+
+// limitOf is what bounds a container: its own limit, and else that of its pod as a whole, which may have none either.
+func limitOf(name corev1.ResourceName, own, whole *corev1.ResourceRequirements) resource.Quantity {
+	if limit := own.Limits[name]; !limit.IsZero() || whole == nil {
+		return limit
+	}
+	return whole.Limits[name]
 }
 
 // resized takes the outcome of carrying a resize out.

@@ -147,6 +147,29 @@ func TestAnEndIsToldWithoutItsVolumes(t *testing.T) {
 	}
 }
 
+// TestVolumesOfAPodThatStays: those of one that has ended for good are given back, too, and its end is told meanwhile.
+func TestVolumesOfAPodThatStays(t *testing.T) {
+	c := NewCore(CoreOptions{Node: testNode(t), RuntimeName: "fake", Files: true})
+	pod := testPod("job")
+	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v"}}
+	c.Adopt([]runtime.Pod{{Pod: pod, Containers: []runtime.Container{{
+		ID: runtime.ID{Pod: "job", Container: "main"}, StartedAt: epoch, Exit: &runtime.Exit{Code: 3, FinishedAt: epoch}}}}}, epoch)
+	c.Assign(Assignment{Full: true, Pods: []*corev1.Pod{pod}}, epoch)
+	actions := c.TakeActions()
+	if len(actions) != 1 || actions[0].Kind != ActionUnmount {
+		t.Fatalf("got %v", actions)
+	}
+	if told := c.TakeReports(1, epoch); len(told) != 1 || told[0].Status.Phase != corev1.PodFailed {
+		t.Errorf("told is %+v", told)
+	}
+	c.Done(Outcome{Action: actions[0], Err: runtime.ErrUnavailable}, epoch)
+	c.Tick(epoch.Add(retryInterval))
+	if actions := c.TakeActions(); len(actions) != 1 || actions[0].Kind != ActionUnmount {
+		t.Errorf("after a failure: %v", actions)
+	}
+}
+
 // TestASandboxThatFailedOnceIsGivenBackFirst: that it could not be made at first does not let its pod's end be told early.
 func TestASandboxThatFailedOnceIsGivenBackFirst(t *testing.T) {
 	p := &podState{env: &podEnv{}, pod: testPod("web"), gone: true, stopAt: epoch}

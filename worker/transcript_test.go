@@ -402,6 +402,8 @@ func (b *bench) settle() {
 			switch {
 			case b.hang && a.Kind == ActionPostStart:
 				continue
+			case a.Kind == ActionPullEnd:
+				continue // all pulls are over at once
 			case a.Kind == ActionHookEnd:
 				a.Kind = ActionPostStart
 				b.core.Done(Outcome{Action: a, Err: context.Canceled}, now)

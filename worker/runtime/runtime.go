@@ -83,6 +83,12 @@ type Sandboxer interface {
 	StopSandbox(ctx context.Context, pod types.UID) error
 }
 
+// Pinner is a runtime that keeps parts of a pod's volumes mounted beside its containers.
+type Pinner interface {
+	// Unpin gives back what is kept of the volumes of a pod in which nothing runs. That nothing is kept is none's mistake.
+	Unpin(pod types.UID) error
+}
+
 // Sandbox is what a pod's containers share.
 type Sandbox struct {
 	// IPs are the pod's addresses, the first one first; none: those of the host.
@@ -225,7 +231,8 @@ func (r *Resize) LowersMemory(c *ContainerResize) (limit int64, lower bool) {
 	return limit, limit > 0 && c.From != nil && (c.From.Limits.Memory().IsZero() || c.From.Limits.Memory().Value() > limit)
 }
 
-// LowersMemoryOfAll says whether the pod as a whole is to have less memory than it had, or had without a limit, and how many bytes.
+// LowersMemoryOfAll says whether the pod as a whole is to have less memory than it had, or had without a limit, and how many bytes. Less than
+// a limit that it had it is given with the last call: containers that are started again for it may give some back before that.
 func (r *Resize) LowersMemoryOfAll() (limit int64, lower bool) {
 	if r.Pod.Spec.Resources == nil {
 		return 0, false
@@ -235,7 +242,7 @@ func (r *Resize) LowersMemoryOfAll() (limit int64, lower bool) {
 	if r.Had != nil {
 		had = r.Had.Limits.Memory().Value()
 	}
-	return limit, limit > 0 && (had == 0 || limit < had)
+	return limit, limit > 0 && (had == 0 || limit < had && r.Last)
 }
 
 // ResourcesOf is what a container is to have.

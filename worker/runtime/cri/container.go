@@ -32,8 +32,11 @@ const (
 	termWait = time.Second
 	// killTimeout bounds one try to kill.
 	killTimeout = 30 * time.Second
-	// execSlack is what a command may take beyond its time until the runtime has ended it.
+	// execSlack is what a command may take beyond its time until the runtime has ended it; then the runtime is asked whether it is there.
 	execSlack = 2 * time.Second
+	// execPatience is how much longer one is waited for that is there: it may be slow to start a command, and counts its time from then on.
+	// What has still not ended its output is taken for a command that has not ended. A kubelet waits for two minutes.
+	execPatience = 30 * time.Second
 	// maxExecBytes is what of a command's output is kept.
 	maxExecBytes = 4 << 10
 	// maxExecAnswerBytes bounds what it may write: a probe that writes more fails. The interface hands over all of it.
@@ -338,7 +341,14 @@ func (r *Runtime) stopped(id runtime.ID, c running, err error) {
 	}
 }
 
-// Exec implements runtime.Runtime.
+// execAnswer is what came of a command.
+type execAnswer struct {
+	res *criv1.ExecSyncResponse
+	err error
+}
+
+// Exec implements runtime.Runtime. The interface does not tell when a command has ended, but when its output has: what the command leaves
+// running may hold that open.
 func (r *Runtime) Exec(ctx context.Context, id runtime.ID, command []string) (runtime.ExecResult, error) {
 	c, err := r.find(id)
 	if err != nil {
@@ -347,31 +357,64 @@ func (r *Runtime) Exec(ctx context.Context, id runtime.ID, command []string) (ru
 	var seconds int64 // 0: as long as it takes
 	if at, ok := ctx.Deadline(); ok {
 		seconds = int64(max(math.Ceil(time.Until(at).Seconds()), 1))
-		// The runtime ends the command at its time, and needs somebody to tell.
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Duration(seconds)*time.Second+execSlack)
-		defer cancel()
 	}
-	res, err := r.runtime.ExecSync(ctx, &criv1.ExecSyncRequest{ContainerId: c.ref, Cmd: command, Timeout: seconds},
-		grpc.MaxCallRecvMsgSize(maxExecAnswerBytes))
-	switch {
+	// The runtime ends the command at its time, and needs somebody to tell.
+	asks := ctx
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(r.ctx, cancel)()
+	defer context.AfterFunc(asks, func() {
+		if errors.Is(asks.Err(), context.Canceled) {
+			cancel()
+		}
+	})()
+	answered := make(chan execAnswer, 1)
+	r.loops.Go(func() {
+		res, err := r.runtime.ExecSync(ctx, &criv1.ExecSyncRequest{ContainerId: c.ref, Cmd: command, Timeout: seconds},
+			grpc.MaxCallRecvMsgSize(maxExecAnswerBytes))
+		answered <- execAnswer{res, err}
+	})
+	a, err := r.awaitExec(answered, seconds)
+	if err != nil {
+		return runtime.ExecResult{}, fmt.Errorf("running a command in container %s: %w", id, err)
+	}
+	switch err := a.err; {
 	case err == nil:
 	case tooLarge(err):
 		return runtime.ExecResult{}, fmt.Errorf("the command wrote more than %d bytes", maxExecAnswerBytes)
-	case errors.Is(ctx.Err(), context.Canceled):
-		return runtime.ExecResult{}, fmt.Errorf("running a command in container %s: %w", id, ctx.Err())
 	case ctx.Err() != nil:
-		return runtime.ExecResult{}, fmt.Errorf("running a command in container %s: %w", id, runtime.ErrUnavailable)
+		return runtime.ExecResult{}, fmt.Errorf("running a command in container %s: %w", id, ctx.Err())
 	case deadline(err):
 		return runtime.ExecResult{}, fmt.Errorf("command timed out: %w", unwrapped(err))
 	default:
 		return runtime.ExecResult{}, r.settled(err)
 	}
-	if res.ExitCode == timedOutCode {
-		return runtime.ExecResult{}, fmt.Errorf("command timed out: %s", res.Stderr)
+	if a.res.ExitCode == timedOutCode {
+		return runtime.ExecResult{}, fmt.Errorf("command timed out: %s", a.res.Stderr)
 	}
-	output := slices.Concat(res.Stdout, res.Stderr)
-	return runtime.ExecResult{Code: int(res.ExitCode), Output: output[:min(len(output), maxExecBytes)]}, nil
+	output := slices.Concat(a.res.Stdout, a.res.Stderr)
+	return runtime.ExecResult{Code: int(a.res.ExitCode), Output: output[:min(len(output), maxExecBytes)]}, nil
+}
+
+// awaitExec waits for what comes of a command that has so many seconds; 0: as long as it takes. Of a runtime that does not answer it is not known;
+// what one that does has no end of is taken for a command that does not end.
+func (r *Runtime) awaitExec(answered <-chan execAnswer, seconds int64) (execAnswer, error) {
+	if seconds == 0 {
+		return <-answered, nil
+	}
+	for _, more := range [...]time.Duration{time.Duration(seconds)*time.Second + execSlack, r.execPatience} {
+		timer := time.NewTimer(more)
+		select {
+		case a := <-answered:
+			timer.Stop()
+			return a, nil
+		case <-timer.C:
+		}
+		if err := r.answers(); err != nil {
+			return execAnswer{}, err
+		}
+	}
+	return execAnswer{}, errors.New("neither the command nor its output ended in time")
 }
 
 // exitOf is how a container ended.

@@ -109,6 +109,8 @@ type Runtime struct {
 	lastUsed  map[string]time.Time
 	burstable map[types.UID]int64 // requests of the pods of that class, in thousandths of a processor
 
+	execPatience time.Duration
+
 	imageVolumes sync.Mutex // held by who makes or removes volumes of images
 	rests        *rests
 }
@@ -133,6 +135,7 @@ var (
 	_ runtime.ImageStore = (*Runtime)(nil)
 	_ runtime.Refuser    = (*Runtime)(nil)
 	_ runtime.Checkup    = (*Runtime)(nil)
+	_ runtime.Pinner     = (*Runtime)(nil)
 	_ runtime.DiskUser   = (*Runtime)(nil)
 	_ runtime.Hugepager  = (*Runtime)(nil)
 
@@ -220,7 +223,8 @@ func New(opts Options) (*Runtime, error) {
 	r := &Runtime{rests: newRests(), opts: opts, log: opts.Logger, conn: conn, runtime: criv1.NewRuntimeServiceClient(conn),
 		images: criv1.NewImageServiceClient(conn), pulls: make(chan struct{}, opts.PullsAtOnce), kick: make(chan struct{}, 1),
 		sandboxes: map[types.UID]sandbox{}, emptied: map[string]types.UID{}, running: map[runtime.ID]running{},
-		unwanted: map[string]bool{}, users: map[string]imageUser{}, lastUsed: map[string]time.Time{}, burstable: map[types.UID]int64{}}
+		unwanted: map[string]bool{}, users: map[string]imageUser{}, lastUsed: map[string]time.Time{}, burstable: map[types.UID]int64{},
+		execPatience: execPatience}
 	if r.cgroups, err = cgroup.Open(opts.CgroupParent); err != nil {
 		r.log.Warn("pods have no cgroups of their own, their containers have", "reason", err)
 		r.cgroups = nil
@@ -312,12 +316,20 @@ func (r *Runtime) settled(err error) error {
 	if err == nil || status.Code(err) != codes.Unknown {
 		return asked(err)
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, checkTimeout)
-	defer cancel()
-	if _, verr := r.runtime.Version(ctx, &criv1.VersionRequest{}); verr != nil {
+	if r.answers() != nil {
 		return fmt.Errorf("%w: %w", runtime.ErrUnavailable, unwrapped(err))
 	}
 	return unwrapped(err)
+}
+
+// answers asks the runtime for nothing in particular; it gives nil or runtime.ErrUnavailable.
+func (r *Runtime) answers() error {
+	ctx, cancel := context.WithTimeout(r.ctx, checkTimeout)
+	defer cancel()
+	if _, err := r.runtime.Version(ctx, &criv1.VersionRequest{}); err != nil {
+		return runtime.ErrUnavailable
+	}
+	return nil
 }
 
 // unwrapped is an error of gRPC without the words that are gRPC's.

@@ -78,6 +78,13 @@ func TestSignalsAndCommands(t *testing.T) {
 		t.Errorf("a command that takes too long: %v", err)
 	}
 	cancel()
+	// What it leaves running holds its output, and it has ended well for all that anybody is told.
+	h.rt.execPatience = time.Millisecond
+	short, cancel = context.WithTimeout(ctx, time.Second)
+	if res, err := h.rt.Exec(short, id, []string{"sh", "-c", "sleep 1000 & exit 0"}); !ofCRIO() && (err == nil || errors.Is(err, runtime.ErrUnavailable)) {
+		t.Errorf("a command whose output does not end: %+v, %v", res, err)
+	}
+	cancel()
 	if _, err := h.rt.Exec(ctx, id, []string{"head", "-c", "2000000", "/dev/zero"}); err == nil || errors.Is(err, runtime.ErrUnavailable) {
 		t.Errorf("a command that writes too much: %v", err)
 	}

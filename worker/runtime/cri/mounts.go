@@ -2,16 +2,22 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
+
+// pinsDir in a container's directory is where the sub paths of its volumes are mounted.
+const pinsDir = "sub"
 
 // mounts are what the container sees of the host: its volumes, its last word and the pod's names.
 func (r *Runtime) mounts(ctx context.Context, spec *runtime.Spec) ([]*criv1.Mount, error) {
@@ -30,7 +36,7 @@ func (r *Runtime) mounts(ctx context.Context, spec *runtime.Spec) ([]*criv1.Moun
 		}
 		if one.Image == nil && m.SubPath != "" {
 			var err error
-			if one.HostPath, err = pinSubPath(&m, filepath.Join(r.dir(spec.ID), "sub", strconv.Itoa(i))); err != nil {
+			if one.HostPath, err = pinSubPath(&m, filepath.Join(r.dir(spec.ID), pinsDir, strconv.Itoa(i))); err != nil {
 				return nil, fmt.Errorf("volume %q, sub path %q: %w", m.Volume, m.SubPath, err)
 			}
 		}
@@ -92,6 +98,15 @@ func pinSubPath(m *runtime.Mount, at string) (string, error) {
 		return "", fmt.Errorf("pinning it: %w", err)
 	}
 	return at, nil
+}
+
+// Unpin implements runtime.Pinner: a file system in memory would stay for as long as a part of it is mounted somewhere.
+func (r *Runtime) Unpin(pod types.UID) error {
+	pins, err := filepath.Glob(filepath.Join(globbed(r.podDir(pod)), "containers", "*", "*", pinsDir))
+	for _, dir := range pins {
+		err = errors.Join(err, mounts.RemoveAll(dir))
+	}
+	return err
 }
 
 // makeBeneath makes a directory where there is nothing.

@@ -28,14 +28,22 @@ func (r *Runtime) Resize(ctx context.Context, z runtime.Resize) error {
 	if err := r.boundPod(z.Most); err != nil {
 		return err
 	}
+	bound := z.Pod // its limits are those of containers without limits of their own
+	if !z.Last {
+		bound = z.Most
+	}
 	for i := range z.Containers {
 		id := z.Containers[i].ID
-		if err := r.update(ctx, id, r.resources(z.Pod, &corev1.Container{Name: id.Container, Resources: *z.ResourcesOf(id.Container)})); err != nil {
+		c := &corev1.Container{Name: id.Container, Resources: *z.ResourcesOf(id.Container)}
+		what := r.resources(z.Pod, c)
+		most := limits(cgroup.Resources(bounds(bound, c), 0))
+		what.CpuQuota, what.CpuPeriod, what.MemoryLimitInBytes = most.CpuQuota, most.CpuPeriod, most.MemoryLimitInBytes
+		if err := r.update(ctx, id, what); err != nil {
 			return err
 		}
 	}
 	for _, id := range r.others(&z) {
-		if what := borrowed(z.Pod, z.ResourcesOf(id.Container)); what != nil {
+		if what := borrowed(bound, z.ResourcesOf(id.Container)); what != nil {
 			if err := r.update(ctx, id, what); err != nil {
 				return err
 			}

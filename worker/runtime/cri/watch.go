@@ -3,6 +3,7 @@ package cri
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -285,21 +286,18 @@ func (r *Runtime) compare(ctx context.Context) error {
 		state[c.Id] = c.State
 	}
 	verify := r.mayBeWrong()
+	var failed []error // of what cannot be looked at: it hides nothing of the others
 	for id, c := range known {
 		if s, there := state[c.ref]; there && s == criv1.ContainerState_CONTAINER_RUNNING {
 			if !verify {
 				continue
 			}
 			if lives, err := r.lives(ctx, c.ref); lives || err != nil {
-				if err != nil {
-					return err
-				}
+				failed = append(failed, err)
 				continue
 			}
 		}
-		if err := r.lookAt(ctx, id, c); err != nil {
-			return err
-		}
+		failed = append(failed, r.lookAt(ctx, id, c))
 	}
 	ready := map[string]bool{}
 	for _, b := range boxes {
@@ -312,13 +310,14 @@ func (r *Runtime) compare(ctx context.Context) error {
 	}
 	for _, ref := range unwanted {
 		if err := r.removeContainer(ctx, ref); err != nil {
-			return err
+			failed = append(failed, err)
+			continue
 		}
 		r.mu.Lock()
 		delete(r.unwanted, ref)
 		r.mu.Unlock()
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // lookAt finds out what has become of a container that does not seem to run any more.

@@ -398,6 +398,11 @@ func TestExec(t *testing.T) {
 	if err != nil || res.Code != 4 || string(res.Output) != "container\n" {
 		t.Errorf("exec gave %+v, %v", res, err)
 	}
+	// What it leaves running with its output keeps nobody waiting, and takes nothing away from what was said.
+	res, err = h.rt.Exec(ctx, id, []string{"sh", "-c", "sleep 1000 & echo said; exit 5"})
+	if err != nil || res.Code != 5 || string(res.Output) != "said\n" {
+		t.Errorf("exec that leaves something running gave %+v, %v", res, err)
+	}
 	if _, err := h.rt.Exec(ctx, id, []string{"no-such-command"}); err == nil {
 		t.Error("a command that is not there could be run")
 	}

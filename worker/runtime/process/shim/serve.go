@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -98,11 +100,10 @@ func (s *shim) exec(conn net.Conn, command []string) Answer {
 		_, _ = io.Copy(io.Discard, conn)
 		close(asked)
 	}()
-	output := make(chan []byte, 1)
+	output, drained := &beginning{most: maxExecB}, make(chan struct{})
 	go func() {
-		b, _ := io.ReadAll(io.LimitReader(r, maxExecB))
-		output <- b
-		_, _ = io.Copy(io.Discard, r)
+		_, _ = io.Copy(output, r)
+		close(drained)
 	}()
 	var ws syscall.WaitStatus
 	select {
@@ -117,10 +118,32 @@ func (s *shim) exec(conn net.Conn, command []string) Answer {
 	}
 	ans.Code = exitOf(ws).Code
 	select {
-	case ans.Output = <-output:
+	case <-drained:
 	case <-time.After(100 * time.Millisecond): // it left something running that holds the pipe
 	}
+	ans.Output = output.bytes()
 	return ans
+}
+
+// beginning keeps the first bytes of what is written to it.
+type beginning struct {
+	most int
+
+	mu   sync.Mutex
+	held []byte
+}
+
+func (b *beginning) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held = append(b.held, p[:min(len(p), b.most-len(b.held))]...)
+	return len(p), nil
+}
+
+func (b *beginning) bytes() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.held)
 }
 
 func (s *shim) startExec(p child, done chan<- syscall.WaitStatus) (int, Answer) {
