@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/worker/probes"
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // callTimeout bounds a call to the runtime that has no bound of its own.
@@ -72,7 +73,13 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 	case ActionRefresh:
 		err = c.refresh(ctx, a)
 	case ActionSignal:
-		err = c.runtime.Signal(ctx, a.ID, a.Signal)
+		var failed error
+		if a.Stuck && c.volumes != nil { // first: a runtime may wait for the end
+			failed = c.volumes.free(ctx, a.Pod, c.event)
+		}
+		if err = c.runtime.Signal(ctx, a.ID, a.Signal); err == nil {
+			err = failed
+		}
 	case ActionPostStart, ActionPreStop:
 		err = c.hook(ctx, a)
 	case ActionHookEnd:
@@ -83,11 +90,11 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 		err = c.measure(ctx, a.Pod)
 	case ActionUnmount:
 		if c.volumes != nil {
-			err = c.volumes.remove(a.ID.Pod)
+			err = mounts.Apart(ctx, func() error { return c.volumes.remove(a.ID.Pod) })
 		}
 	case ActionRemove:
 		if err = c.runtime.Remove(ctx, a.ID.Pod); err == nil && c.volumes != nil {
-			err = c.volumes.remove(a.ID.Pod)
+			err = mounts.Apart(ctx, func() error { return c.volumes.remove(a.ID.Pod) })
 		}
 	}
 	if c.volumes != nil && (a.Kind == ActionStart || a.Kind == ActionRefresh) {
