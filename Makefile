@@ -62,12 +62,12 @@ bench-kubelet: containers ## the figures of a node's worker beside those of Kube
 	test '$(KUBELET_BUILT)' = yes || $(MAKE) kubelet-program
 	go test -count=1 -timeout 60m ./e2e -run '^TestNodeBesideKubelet$$' -v -kubelet '$(KUBELET)' -beside.pods=$(PODS)
 
-# A kernel and systemd are taken out of their packages into VM, not installed. The machines are emulated, with no help of the processor.
-# PART=brief is what fits into every run of the CI: one machine, without systemd, and the tests of what limits do. Like all tests of real
+# A kernel, systemd and a server of nfs are taken out of their packages into VM, not installed. The machines are emulated, with no help of the processor.
+# PART=brief is what fits into every run of the CI: one machine, without systemd, and the tests of what limits do; PART=nfs is volumes of nfs alone. Like all tests of real
 # containers it is left out where root cannot install anything, or is told not to.
 VM           ?= $(CURDIR)/bin/vm
 PART         ?= whole
-e2e-vm: ## cgroups of version 2: tests of containers and pods with limits in virtual machines, with and without systemd; PART=brief for a few; needs root
+e2e-vm: ## cgroups of version 2: tests of containers and pods with limits in virtual machines, with and without systemd, and of volumes of nfs; PART=brief for a few, PART=nfs for those; needs root
 	$(MAKE) containers CONTAINERS='$(CONTAINERS) qemu-system-x86'
 	@if [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && command -v apt-get >/dev/null; then e2e/testdata/vm/parts.sh '$(VM)'; fi
 	go test -count=1 -vet=off -timeout 60m ./e2e -run '^TestVM$$' -v -vm '$(VM)' -vm.part '$(PART)'

@@ -18,9 +18,9 @@ import (
 )
 
 var (
-	// vmParts is what `make e2e-vm` takes out of Debian's packages: linux, a kernel with its modules, and systemd.
+	// vmParts is what `make e2e-vm` takes out of Debian's packages: linux, a kernel with its modules, systemd, and nfs.
 	vmParts = flag.String("vm", "", "the directory of a kernel and of systemd for virtual machines; none: the tests in them are left out")
-	vmPart  = flag.String("vm.part", "whole", "whole, or brief: what is dear to run often is left out, and the machine with systemd")
+	vmPart  = flag.String("vm.part", "whole", "whole; brief: what is dear to run often is left out, and the machine with systemd; or nfs: volumes of nfs alone")
 )
 
 const (
@@ -37,11 +37,11 @@ type inner struct {
 	env               []string
 }
 
-// vmPlan says which tests run in machines: of the runtime of processes, of that of containers (none: empty), of quotas of directories, and of
-// pods, and whether in a machine with systemd, too.
+// vmPlan says which tests run in machines: of the runtime of processes, of that of containers (none: empty), of quotas of directories, of
+// pods, and of volumes of nfs, and whether pods in a machine with systemd, too.
 type vmPlan struct {
-	process, cri, quota, pods string
-	systemd                   bool
+	process, cri, quota, pods, nfs string
+	systemd                        bool
 }
 
 var vmPlans = map[string]vmPlan{
@@ -50,8 +50,10 @@ var vmPlans = map[string]vmPlan{
 		cri:     "^Test(Life|Resources|Adopt|LostProcesses)$",
 		quota:   "^TestLimit$",
 		pods:    "^TestPodsInVM$",
+		nfs:     "^TestNFSInVM$",
 		systemd: true,
 	},
+	"nfs": {nfs: "^TestNFSInVM$"},
 	"brief": {
 		process: "^Test(LimitsAndOutOfMemory|NoCgroupIsLeft|Use)$",
 		quota:   "^TestLimit$",
@@ -67,7 +69,7 @@ func TestVM(t *testing.T) {
 	}
 	plan, ok := vmPlans[*vmPart]
 	if !ok {
-		t.Fatalf("-vm.part is %q, and not whole or brief", *vmPart)
+		t.Fatalf("-vm.part is %q, and not whole, brief or nfs", *vmPart)
 	}
 	needsContainers(t)
 	if _, err := os.Stat(filepath.Join(*vmParts, "whole")); err != nil && mayLackContainers() {
@@ -99,19 +101,25 @@ func TestVM(t *testing.T) {
 		}
 		tests = append(tests, p)
 	}
-	pods := func(driver string) inner {
-		return inner{name: "pods", dir: here, binary: self, run: plan.pods, env: []string{inVM + "=" + driver, "BERTH_E2E_BINARY=/machine" + binary}}
+	own := func(name, driver, run string) inner {
+		return inner{name: name, dir: here, binary: self, run: run, env: []string{inVM + "=" + driver, "BERTH_E2E_BINARY=/machine" + binary}}
 	}
-	t.Run("nobody else makes cgroups", func(t *testing.T) { v.run(t, "", append(tests, pods("cgroupfs"))...) })
+	if plan.pods != "" {
+		tests = append(tests, own("pods", "cgroupfs", plan.pods))
+	}
+	if plan.nfs != "" {
+		tests = append(tests, own("nfs", "cgroupfs", plan.nfs))
+	}
+	t.Run("nobody else makes cgroups", func(t *testing.T) { v.run(t, "", tests...) })
 	if plan.systemd {
-		t.Run("systemd makes cgroups", func(t *testing.T) { v.run(t, "systemd", pods("systemd")) })
+		t.Run("systemd makes cgroups", func(t *testing.T) { v.run(t, "systemd", own("pods", "systemd", plan.pods)) })
 	}
 }
 
 // machines are made of the same parts.
 type machines struct {
-	dir                                string
-	kernel, modules, initial, systemds string
+	dir                                     string
+	kernel, modules, initial, systemds, nfs string
 }
 
 // prepare finds the parts, and makes the file system that the kernel begins with.
@@ -132,6 +140,7 @@ func (v *machines) prepare(ctx context.Context) error {
 	}
 	v.kernel, v.initial = found[0], filepath.Join(v.dir, "initial.img")
 	v.modules, v.systemds = filepath.Join(parts, "linux", "lib", "modules"), filepath.Join(parts, "systemd")
+	v.nfs = filepath.Join(parts, "nfs")
 	release := strings.TrimPrefix(filepath.Base(v.kernel), "vmlinuz-")
 	out, err := exec.CommandContext(ctx, "sh", "testdata/vm/initial.sh", v.modules, release, "testdata/vm/init", v.dir).CombinedOutput()
 	if err != nil {
@@ -182,7 +191,7 @@ func (v *machines) boot(t *testing.T, console string, words []string) (string, e
 		"-display", "none", "-no-reboot", "-kernel", v.kernel, "-initrd", v.initial, "-append", strings.Join(words, " "),
 		"-serial", "file:" + console, "-serial", "stdio",
 		"-device", "virtio-rng-pci"}
-	for tag, path := range map[string]string{"machine": "/", "systemd": v.systemds} { // as they are, to be read
+	for tag, path := range map[string]string{"machine": "/", "systemd": v.systemds, "nfs": v.nfs} { // as they are, to be read
 		args = append(args, "-fsdev", "local,id="+tag+",path="+path+",security_model=none,readonly=on,multidevs=remap",
 			"-device", "virtio-9p-pci,fsdev="+tag+",mount_tag="+tag)
 	}

@@ -97,6 +97,7 @@ type Action struct {
 	Target    runtime.ID // of ActionStart: whose processes the container is to see; none where it has no name
 	Container *corev1.Container
 	Signal    runtime.Signal
+	Stuck     bool // of ActionSignal: the container does not end although it was killed
 	Hook      *corev1.LifecycleHandler
 	Probe     *corev1.Probe
 	ProbeKind ProbeKind

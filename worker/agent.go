@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 const (
@@ -229,7 +230,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		a.locked(func() { a.core.Assign(as, a.clock.Now()) })
 		if first {
-			a.dropVolumes(kept)
+			a.dropVolumes(ctx, kept)
 		}
 		first = false
 	}
@@ -269,7 +270,7 @@ func (a *Agent) drain(now time.Time) bool {
 }
 
 // dropVolumes removes the volumes of pods that went away while no agent ran.
-func (a *Agent) dropVolumes(kept []types.UID) {
+func (a *Agent) dropVolumes(ctx context.Context, kept []types.UID) {
 	var gone []types.UID
 	a.locked(func() {
 		for _, uid := range kept {
@@ -283,7 +284,7 @@ func (a *Agent) dropVolumes(kept []types.UID) {
 	}
 	a.spawn(func() {
 		for _, uid := range gone {
-			if err := a.opts.Volumes.remove(uid); err != nil {
+			if err := mounts.Apart(ctx, func() error { return a.opts.Volumes.remove(uid) }); err != nil && ctx.Err() == nil {
 				a.log.Warn("the volumes of a pod that is gone could not be removed", "pod", uid, "error", err)
 			}
 		}
@@ -394,6 +395,14 @@ func (a *Agent) makeCalls(ctx context.Context, now time.Time) {
 
 func (a *Agent) call(ctx context.Context, action Action) {
 	ctx, over := a.caller.cuttable.begin(ctx, action)
+	counted := action.Kind.counts() // belongs to the goroutine of Run
+	uncount := func(time.Time) {
+		if counted {
+			counted = false
+			a.underWay--
+		}
+	}
+	ctx = withAside(ctx, func() { a.inputs.put(uncount) })
 	a.spawn(func() {
 		o := a.caller.do(ctx, action)
 		over()
@@ -402,9 +411,7 @@ func (a *Agent) call(ctx context.Context, action Action) {
 				"container", action.ID.Container, "error", o.Err)
 		}
 		a.inputs.put(func(now time.Time) {
-			if action.Kind.counts() {
-				a.underWay--
-			}
+			uncount(now)
 			a.core.Done(o, now)
 		})
 	})

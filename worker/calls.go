@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/worker/probes"
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // callTimeout bounds a call to the runtime that has no bound of its own.
@@ -73,7 +74,13 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 	case ActionRefresh:
 		err = c.refresh(ctx, a)
 	case ActionSignal:
-		err = c.runtime.Signal(ctx, a.ID, a.Signal)
+		var failed error
+		if a.Stuck && c.volumes != nil { // first: a runtime may wait for the end
+			failed = c.volumes.free(ctx, a.Pod, c.event)
+		}
+		if err = c.runtime.Signal(ctx, a.ID, a.Signal); err == nil {
+			err = failed
+		}
 	case ActionPostStart, ActionPreStop:
 		err = c.hook(ctx, a)
 	case ActionHookEnd, ActionPullEnd:
@@ -83,15 +90,10 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 	case ActionMeasure:
 		err = c.measure(ctx, a.Pod)
 	case ActionUnmount:
-		if p, ok := c.runtime.(runtime.Pinner); ok {
-			err = p.Unpin(a.ID.Pod)
-		}
-		if c.volumes != nil && err == nil {
-			err = c.volumes.remove(a.ID.Pod)
-		}
+		err = mounts.Apart(ctx, func() error { return c.unmount(a.ID.Pod) })
 	case ActionRemove:
 		if err = c.runtime.Remove(ctx, a.ID.Pod); err == nil && c.volumes != nil {
-			err = c.volumes.remove(a.ID.Pod)
+			err = mounts.Apart(ctx, func() error { return c.volumes.remove(a.ID.Pod) })
 		}
 	}
 	if c.volumes != nil && (a.Kind == ActionStart || a.Kind == ActionRefresh) {
@@ -176,6 +178,19 @@ func (c *caller) localUse(ctx context.Context, pod *corev1.Pod, all bool) (use l
 		use.inodes += held.Inodes
 	}
 	return use, nil
+}
+
+// unmount gives back what the volumes of a pod hold in which nothing runs.
+func (c *caller) unmount(pod types.UID) error {
+	if p, ok := c.runtime.(runtime.Pinner); ok {
+		if err := p.Unpin(pod); err != nil {
+			return err
+		}
+	}
+	if c.volumes == nil {
+		return nil
+	}
+	return c.volumes.remove(pod)
 }
 
 // hook runs a lifecycle hook. Sleep is the state machine's and does not come here.

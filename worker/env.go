@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/worker/envfile"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // resolver finds what a container's environment and volumes refer to. It reads each referenced object once.
@@ -29,6 +30,7 @@ type resolver struct {
 	secrets    map[string]*corev1.Secret
 	volumeDir  func(volume string) string // nil: there are none
 	images     map[string]string          // what volumes of images show, by their names
+	giveUp     context.CancelCauseFunc    // what is under way for a volume, once its server has had its time
 }
 
 // environment returns KEY=VALUE in order of declaration: envFrom first, env over it, and services where neither says
@@ -108,12 +110,21 @@ func (r *resolver) envFrom(ctx context.Context, from *corev1.EnvFromSource, set 
 }
 
 // fromFile reads a variable from a file that an earlier container of the pod wrote into an emptyDir.
-func (r *resolver) fromFile(ref *corev1.FileKeySelector) (string, bool, error) {
+func (r *resolver) fromFile(ctx context.Context, ref *corev1.FileKeySelector) (string, bool, error) {
 	i := slices.IndexFunc(r.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == ref.VolumeName })
 	if i < 0 || r.pod.Spec.Volumes[i].EmptyDir == nil || r.volumeDir == nil {
 		return "", false, fmt.Errorf("fileKeyRef: %q is no emptyDir volume of the pod", ref.VolumeName)
 	}
-	v, err := envfile.Value(r.volumeDir(ref.VolumeName), ref.Path, ref.Key)
+	// A container may have mounted there what does not answer.
+	result := make(chan string, 1)
+	v, err := "", mounts.Apart(ctx, func() error {
+		v, err := envfile.Value(r.volumeDir(ref.VolumeName), ref.Path, ref.Key)
+		result <- v
+		return err
+	})
+	if err == nil {
+		v = <-result
+	}
 	optional := ref.Optional != nil && *ref.Optional
 	switch {
 	case err == nil && v != "":
@@ -135,7 +146,7 @@ func (r *resolver) value(ctx context.Context, c *corev1.Container, from *corev1.
 		v, err := r.resourceField(c, from.ResourceFieldRef)
 		return v, true, err
 	case from.FileKeyRef != nil:
-		return r.fromFile(from.FileKeyRef)
+		return r.fromFile(ctx, from.FileKeyRef)
 	case from.ConfigMapKeyRef != nil:
 		ref := from.ConfigMapKeyRef
 		cm, err := r.configMap(ctx, ref.Name, ref.Optional)

@@ -9,12 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/storage/ephemeral"
 
@@ -73,7 +74,7 @@ func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volum
 		return s.HostPath.Path, readOnly, hostPath(s.HostPath)
 	case s.NFS != nil:
 		readOnly = readOnly || s.NFS.ReadOnly
-		source, err = v.nfs(ctx, r.pod.UID, vol.Name, s.NFS, pv.Spec.MountOptions, readOnly)
+		source, err = v.nfs(ctx, r, vol.Name, s.NFS, pv.Spec.MountOptions, readOnly)
 		return source, readOnly, err
 	case s.CSI != nil && s.CSI.Driver == model.LocalDriver:
 		if node := model.LocalVolumeNode(pv); node != r.pod.Spec.NodeName {
@@ -163,35 +164,80 @@ func giveWhole(dir string, group *int64, rootDecides, readOnly bool) error {
 }
 
 // nfs gives the directory at which a file system of another host is mounted for a pod.
-func (v *Volumes) nfs(ctx context.Context, pod types.UID, volume string, s *corev1.NFSVolumeSource, options []string, readOnly bool) (string, error) {
-	dir := v.dir(pod, volume)
+func (v *Volumes) nfs(ctx context.Context, r *resolver, volume string, s *corev1.NFSVolumeSource, options []string, readOnly bool) (string, error) {
+	patience := v.MountPatience
+	if patience == 0 {
+		patience = mountPatience
+	}
+	giveUp := r.giveUp // the next volume has another one
+	timer := time.AfterFunc(patience, func() {
+		giveUp(fmt.Errorf("spec.nfs: mounting %s:%s: the server has not answered for %s", s.Server, s.Path, patience))
+	})
+	defer timer.Stop()
+	dir := v.dir(r.pod.UID, volume)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
 	return dir, mountNFS(ctx, dir, s, options, readOnly)
 }
 
-// mountNFS mounts a file system of another host, if that is not done yet.
+// mountPatience is how long a server of nfs has to let itself be mounted.
+const mountPatience = 30 * time.Second
+
+// mountNFS mounts a file system of another host, if that is not done yet; else it asks whether it is there. What it calls may not come back.
 func mountNFS(ctx context.Context, dir string, s *corev1.NFSVolumeSource, options []string, readOnly bool) error {
-	if mounted, err := isMounted(dir); err != nil || mounted {
+	mounted, err := mounts.At(dir)
+	if err != nil {
 		return err
+	}
+	if mounted {
+		var st unix.Statx_t
+		if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_STATX_FORCE_SYNC, unix.STATX_TYPE, &st); err != nil {
+			return fmt.Errorf("spec.nfs: asking %s:%s: %w", s.Server, s.Path, err)
+		}
+		return nil
 	}
 	if _, err := exec.LookPath("mount.nfs"); err != nil {
 		return errors.New("spec.nfs: this node has no mount.nfs")
 	}
-	out, err := exec.CommandContext(ctx, "mount", nfsArguments(dir, s, options, readOnly)...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, "mount", nfsArguments(dir, s, options, readOnly)...)
+	// What mount has begun ends with it, and does not mount anything when nobody waits for it any more.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // a daemon that it has started may have its output
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil
+	}
+	if ctx.Err() != nil { // nobody waits for it any more
+		return errors.Join(context.Cause(ctx), mounts.Unmount(dir))
+	}
+	if err == nil {
+		if mounted, err = mounts.At(dir); err == nil && !mounted {
+			err = errors.New("nothing is mounted")
+		}
+	}
 	if err != nil {
-		return fmt.Errorf("spec.nfs: mounting %s:%s: %w: %.512s", s.Server, s.Path, err, strings.TrimSpace(string(out)))
+		err = fmt.Errorf("spec.nfs: mounting %s:%s: %w", s.Server, s.Path, err)
+		if said := strings.TrimSpace(string(out)); said != "" {
+			err = fmt.Errorf("%w: %.512s", err, said)
+		}
+		return errors.Join(err, mounts.Unmount(dir)) // it may have been done in the last moment
 	}
 	return nil
 }
 
+// nfsArguments are those of mount. It tries once, for this pod is tried again, and never by itself after that.
 func nfsArguments(dir string, s *corev1.NFSVolumeSource, options []string, readOnly bool) []string {
-	all := append([]string{"nosuid", "nodev"}, options...)
-	if readOnly {
+	all := append([]string{"nosuid", "nodev", "retry=0"}, options...)
+	if all = append(all, "fg"); readOnly {
 		all = append(all, "ro")
 	}
-	return []string{"-t", "nfs", "-o", strings.Join(all, ","), "--", s.Server + ":" + s.Path, dir}
+	server := s.Server
+	if strings.Contains(server, ":") && !strings.HasPrefix(server, "[") { // of IPv6
+		server = "[" + server + "]"
+	}
+	return []string{"-t", "nfs", "-o", strings.Join(all, ","), "--", server + ":" + s.Path, dir}
 }
 
 // reclaimInterval is how often it is asked whether volumes are to go, and askUnknown in which rounds whether the servers know

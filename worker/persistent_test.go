@@ -112,7 +112,10 @@ func TestVolumesOfClaimsRefuse(t *testing.T) {
 		}
 	}
 	if got := nfsArguments("/d", &corev1.NFSVolumeSource{Server: "s", Path: "/p"}, []string{"vers=4"}, true); !slices.Equal(got,
-		[]string{"-t", "nfs", "-o", "nosuid,nodev,vers=4,ro", "--", "s:/p", "/d"}) {
+		[]string{"-t", "nfs", "-o", "nosuid,nodev,retry=0,vers=4,fg,ro", "--", "s:/p", "/d"}) {
+		t.Errorf("%q", got)
+	}
+	if got := nfsArguments("/d", &corev1.NFSVolumeSource{Server: "fd00::1", Path: "/p"}, nil, false); got[len(got)-2] != "[fd00::1]:/p" {
 		t.Errorf("%q", got)
 	}
 }

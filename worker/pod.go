@@ -188,7 +188,8 @@ type ctr struct {
 	// termRetryAt is when TERM is sent again, as it was lost; zero: it was not.
 	termRetryAt time.Time
 	killAt      time.Time
-	missing     int // times that the runtime did not know it when it was to be killed
+	killedAt    time.Time // first
+	missing     int       // times that the runtime did not know it when it was to be killed
 	condemned   time.Time
 	fresh       bool // the next attempt is part of the pod's beginning anew, and the last one does not count
 	replacedBy  bool // its spec changed: it starts again whatever its restart policy says

@@ -14,6 +14,9 @@ const (
 	minimumGrace = 2 * time.Second
 	// killInterval is how often KILL is repeated while the end of a container is not reported.
 	killInterval = 5 * time.Second
+	// stuckAfter is how long after KILL a container that has not ended is taken to wait for a server of nfs: what it has written may still be
+	// on its way there.
+	stuckAfter = time.Minute
 )
 
 // beginStop ends the pod within grace. Called again, it can only shorten the grace (TM1).
@@ -159,10 +162,13 @@ func (p *podState) stopContainer(c *ctr, now, deadline time.Time) {
 		p.wakeAt(c.killAt)
 		return
 	}
+	if c.stop != stopKill {
+		c.killedAt = now
+	}
 	c.stop = stopKill
 	c.killAt = now.Add(killInterval)
 	p.wakeAt(c.killAt)
-	p.signal(c, runtime.Kill)
+	p.act(Action{Kind: ActionSignal, Container: c.spec, Signal: runtime.Kill, Stuck: now.Sub(c.killedAt) >= stuckAfter, ID: p.id(c)})
 }
 
 // preStop begins the hook that runs before TERM, within the grace; false when there is none or no time.

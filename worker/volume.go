@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,17 +29,25 @@ type Volumes struct {
 	Root string
 	// Kept holds one directory for each volume of model.LocalProvisioner that is on this node.
 	Kept string
+	// MountPatience is how long a server of nfs has to let itself be mounted; 0: 30 s.
+	MountPatience time.Duration
 
-	mu   sync.Mutex
-	kept map[types.UID]*podVolumes
+	mu       sync.Mutex
+	kept     map[types.UID]*podVolumes
+	reaching int // what may not answer, and has not yet
 }
 
 // podVolumes is what is remembered of the volumes of one pod.
 type podVolumes struct {
-	// writing is held by who writes files of the pod's volumes.
+	// writing is held by who writes files of the pod's volumes below Root, and for no more than that: none of them is another machine's.
 	writing sync.Mutex
-	// given are the volumes that were made the pod's fsGroup's; guarded by writing.
+	// reaching holds a token while somebody prepares a volume that is not below Root, and may wait for it for good.
+	reaching chan struct{}
+	// given are the volumes that were made the pod's fsGroup's; who has the token may use it.
 	given map[string]bool
+
+	freeing sync.Mutex
+	told    map[string]bool // of what was freed; guarded by freeing
 
 	mu     sync.Mutex // guards tokens
 	tokens map[tokenSource]heldToken
@@ -64,7 +73,7 @@ func (v *Volumes) of(pod types.UID) *podVolumes {
 		v.kept = map[types.UID]*podVolumes{}
 	}
 	if v.kept[pod] == nil {
-		v.kept[pod] = &podVolumes{given: map[string]bool{}, tokens: map[tokenSource]heldToken{}}
+		v.kept[pod] = &podVolumes{reaching: make(chan struct{}, 1), given: map[string]bool{}, told: map[string]bool{}, tokens: map[tokenSource]heldToken{}}
 	}
 	return v.kept[pod]
 }
@@ -109,8 +118,6 @@ func unsupported(pod *corev1.Pod, vol *corev1.Volume) (field, why string) {
 // mounts prepares the volumes that the container mounts.
 func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
 	kept := v.of(r.pod.UID)
-	kept.writing.Lock()
-	defer kept.writing.Unlock()
 	var out []runtime.Mount
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
@@ -126,18 +133,16 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 		var source string
 		var err error
 		// As in Kubernetes: what is written anew there is the agent's to write.
-		readOnly := vol.Image != nil || runtime.ShowsObjects(vol) || vol.NFS != nil && vol.NFS.ReadOnly
+		readOnly := vol.Image != nil || runtime.ShowsObjects(vol)
 		switch {
 		case vol.Image != nil:
 			if r.images[vol.Name] == "" {
 				err = fmt.Errorf("the image %s is not here", vol.Image.Reference)
 			}
-		case model.ClaimOf(r.pod, vol) != "":
-			// Whatever the policy, of a pod that runs nothing is given away again that another container was given already.
-			source, readOnly, err = v.persistent(ctx, r, vol, onMismatch(r.pod) || kept.given[vol.Name])
-			kept.given[vol.Name] = kept.given[vol.Name] || err == nil
+		case model.ClaimOf(r.pod, vol) != "", vol.NFS != nil, vol.HostPath != nil:
+			source, readOnly, err = v.outside(ctx, r, vol, kept)
 		default:
-			source, err = v.prepare(ctx, r, vol)
+			source, err = v.inside(ctx, r, vol, kept)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("preparing volume %q: %w", vol.Name, err)
@@ -175,18 +180,21 @@ func subPath(m *corev1.VolumeMount, env map[string]string) (string, error) {
 	return sub, nil
 }
 
+// inside prepares a volume below Root.
+func (v *Volumes) inside(ctx context.Context, r *resolver, vol *corev1.Volume, kept *podVolumes) (string, error) {
+	kept.writing.Lock()
+	defer kept.writing.Unlock()
+	return v.prepare(ctx, r, vol)
+}
+
+// prepare is inside for who writes already.
 func (v *Volumes) prepare(ctx context.Context, r *resolver, vol *corev1.Volume) (string, error) {
 	dir := v.dir(r.pod.UID, vol.Name)
-	if vol.HostPath != nil {
-		return vol.HostPath.Path, hostPath(vol.HostPath)
-	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return "", err
 	}
 	group := fsGroup(r.pod)
 	switch s := &vol.VolumeSource; {
-	case s.NFS != nil:
-		return v.nfs(ctx, r.pod.UID, vol.Name, s.NFS, nil, s.NFS.ReadOnly)
 	case s.EmptyDir != nil:
 		kind, options, err := memoryOf(r.pod, s.EmptyDir)
 		if err != nil {
@@ -287,7 +295,8 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 	return nil
 }
 
-// remove deletes what the pod's volumes held, but nothing of a hostPath.
+// remove deletes what the pod's volumes held, but nothing of a hostPath. It does not wait for who prepares one that does not answer: no
+// call does any more, and what comes of it is undone then.
 func (v *Volumes) remove(pod types.UID) error {
 	kept := v.of(pod)
 	kept.writing.Lock() // who writes files writes no more after this

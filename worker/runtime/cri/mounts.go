@@ -35,8 +35,8 @@ func (r *Runtime) mounts(ctx context.Context, spec *runtime.Spec) ([]*criv1.Moun
 			one.HostPath = m.Source
 		}
 		if one.Image == nil && m.SubPath != "" {
-			var err error
-			if one.HostPath, err = pinSubPath(&m, filepath.Join(r.dir(spec.ID), pinsDir, strconv.Itoa(i))); err != nil {
+			one.HostPath = filepath.Join(r.dir(spec.ID), pinsDir, strconv.Itoa(i))
+			if err := mounts.Apart(ctx, func() error { return pinSubPath(ctx, &m, one.HostPath) }); err != nil {
 				return nil, fmt.Errorf("volume %q, sub path %q: %w", m.Volume, m.SubPath, err)
 			}
 		}
@@ -66,25 +66,28 @@ func (r *Runtime) mounts(ctx context.Context, spec *runtime.Spec) ([]*criv1.Moun
 // pinSubPath mounts what a sub path is at this moment at a place of the agent's own: whatever becomes a symbolic link
 // meanwhile, the container runtime mounts what was looked at. A directory is made where there is nothing, but not in an image,
 // whose links lead where they would if it were somebody's root.
-func pinSubPath(m *runtime.Mount, at string) (string, error) {
+func pinSubPath(ctx context.Context, m *runtime.Mount, at string) error {
 	resolve := uint64(unix.RESOLVE_IN_ROOT)
 	if m.Image == "" {
 		resolve = unix.RESOLVE_BENEATH
 		if err := makeBeneath(m.Source, m.SubPath); err != nil {
-			return "", err
+			return err
 		}
 	}
 	f, err := openBelow(m.Source, m.SubPath, resolve)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {
-		return "", err
+		return err
+	}
+	if ctx.Err() != nil { // its volume did not answer, and nobody waits for it any more
+		return ctx.Err()
 	}
 	if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
-		return "", err
+		return err
 	}
 	if fi.IsDir() {
 		err = os.Mkdir(at, 0o700)
@@ -92,12 +95,12 @@ func pinSubPath(m *runtime.Mount, at string) (string, error) {
 		err = os.WriteFile(at, nil, 0o600)
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
 	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), at, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return "", fmt.Errorf("pinning it: %w", err)
+		return fmt.Errorf("pinning it: %w", err)
 	}
-	return at, nil
+	return nil
 }
 
 // Unpin implements runtime.Pinner: a file system in memory would stay for as long as a part of it is mounted somewhere.

@@ -30,7 +30,7 @@ func TestUnpin(t *testing.T) {
 	var pins []string
 	for attempt := range int32(2) {
 		at := filepath.Join(r.dir(runtime.ID{Pod: "p", Container: "c", Attempt: attempt}), pinsDir, "0")
-		if _, err := pinSubPath(&runtime.Mount{Source: volume, SubPath: "part"}, at); err != nil {
+		if err := pinSubPath(t.Context(), &runtime.Mount{Source: volume, SubPath: "part"}, at); err != nil {
 			t.Fatal(err)
 		}
 		pins = append(pins, at)

@@ -12,8 +12,22 @@ import (
 type Used struct{ Bytes, Inodes int64 }
 
 // Usage is what is allocated below a directory, itself included. A file with several names counts once for each, so a pod cannot
-// hide any. What vanishes meanwhile counts nothing, nor does what is on another device: it is mounted there.
-func Usage(ctx context.Context, dir string) (Used, error) {
+// hide any. What vanishes meanwhile counts nothing, nor does what is on another device: it is mounted there, and may not answer.
+func Usage(ctx context.Context, dir string) (sum Used, err error) {
+	result := make(chan Used, 1)
+	err = Apart(ctx, func() error {
+		used, err := usage(ctx, dir)
+		result <- used
+		return err
+	})
+	select {
+	case sum = <-result:
+	default: // it was given up
+	}
+	return sum, err
+}
+
+func usage(ctx context.Context, dir string) (Used, error) {
 	var sum Used
 	var device uint64
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {

@@ -37,7 +37,7 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	if len(command) == 0 {
 		return &runtime.StartError{Err: errors.New("the container has no command; images are ignored, so it must have one of its own")}
 	}
-	config, err := r.configure(&spec, command)
+	config, err := r.configure(ctx, &spec, command)
 	if err != nil {
 		return &runtime.ConfigError{Err: err}
 	}
@@ -123,7 +123,7 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 }
 
 // configure says what the shim is to do.
-func (r *Runtime) configure(spec *runtime.Spec, command []string) (*shim.Config, error) {
+func (r *Runtime) configure(ctx context.Context, spec *runtime.Spec, command []string) (*shim.Config, error) {
 	dir := r.dir(spec.ID)
 	hostname, err := naming.HostFQDN(spec.Pod, r.opts.Domain)
 	if err != nil {
@@ -153,7 +153,7 @@ func (r *Runtime) configure(spec *runtime.Spec, command []string) (*shim.Config,
 	for _, m := range spec.Mounts {
 		name := strings.ToUpper(strings.ReplaceAll(m.Volume, "-", "_"))
 		if !r.bind {
-			if err := subPath(&m); err != nil {
+			if err := mounts.Apart(ctx, func() error { return subPath(&m) }); err != nil {
 				return nil, fmt.Errorf("volume %q: %w", m.Volume, err)
 			}
 			env = append(env, VolumeEnv+name+"="+filepath.Join(m.Source, m.SubPath))

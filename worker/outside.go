@@ -1,0 +1,126 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/worker/runtime/mounts"
+)
+
+// Volumes that are not below Volumes.Root: another machine may have what is in them, also in a directory of this one, and whoever looks into
+// them may wait in the kernel for good. So nobody does who has something that others wait for.
+
+const (
+	// asideAfter is how long a call is among those of which only so many are under way, while it waits for a volume.
+	asideAfter = time.Second
+	// mostReaching bounds what waits in the kernel: each has a thread.
+	mostReaching = 256
+)
+
+type asideKey struct{}
+
+// withAside has aside called, as often as it likes, when the call turns out to wait for another machine.
+func withAside(ctx context.Context, aside func()) context.Context {
+	return context.WithValue(ctx, asideKey{}, aside)
+}
+
+// stepAside calls it, unless it is stopped before.
+func stepAside(ctx context.Context) (stop func() bool) {
+	aside, ok := ctx.Value(asideKey{}).(func())
+	if !ok {
+		return func() bool { return true }
+	}
+	return time.AfterFunc(asideAfter, aside).Stop
+}
+
+// outside prepares a volume that is not below Root, or is another machine's, and says whether it may only be read.
+func (v *Volumes) outside(ctx context.Context, r *resolver, vol *corev1.Volume, kept *podVolumes) (source string, readOnly bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errors.New("it does not answer"))
+	defer cancel()
+	ctx, r.giveUp = context.WithCancelCause(ctx)
+	defer r.giveUp(nil)
+	type found struct {
+		source   string
+		readOnly bool
+	}
+	result := make(chan found, 1)
+	err = v.reach(ctx, kept, func() error {
+		var f found
+		var err error
+		switch {
+		case vol.HostPath != nil:
+			f.source, err = vol.HostPath.Path, hostPath(vol.HostPath)
+		case vol.NFS != nil:
+			f.readOnly = vol.NFS.ReadOnly
+			f.source, err = v.nfs(ctx, r, vol.Name, vol.NFS, nil, f.readOnly)
+		default:
+			// Whatever the policy, of a pod that runs nothing is given away again that another container was given already.
+			f.source, f.readOnly, err = v.persistent(ctx, r, vol, onMismatch(r.pod) || kept.given[vol.Name])
+			kept.given[vol.Name] = kept.given[vol.Name] || err == nil
+		}
+		result <- f
+		return err
+	})
+	if err != nil {
+		return "", false, err
+	}
+	f := <-result
+	return f.source, f.readOnly, nil
+}
+
+// reach calls f, and gives it up when ctx ends; for one pod it is called by one at a time, whether anybody still waits for it or not.
+func (v *Volumes) reach(ctx context.Context, kept *podVolumes, f func() error) error {
+	defer stepAside(ctx)()
+	select {
+	case kept.reaching <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx) // as who has the token would say
+	}
+	if !v.mayReach() {
+		<-kept.reaching
+		return fmt.Errorf("there are %d volumes already that do not answer", mostReaching)
+	}
+	return mounts.Apart(ctx, func() error {
+		defer func() {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.reaching--
+			<-kept.reaching
+		}()
+		return f()
+	})
+}
+
+func (v *Volumes) mayReach() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.reaching >= mostReaching {
+		return false
+	}
+	v.reaching++
+	return true
+}
+
+// free has those containers of the pod go on, to their end, that wait in the kernel for a server of nfs that does not answer. It does
+// nothing while another one does it for the pod.
+func (v *Volumes) free(ctx context.Context, pod *corev1.Pod, tell func(pod *corev1.Pod, eventType, reason, message string)) error {
+	kept := v.of(pod.UID)
+	if !kept.freeing.TryLock() {
+		return nil
+	}
+	defer kept.freeing.Unlock()
+	freed, err := mounts.Free(ctx, filepath.Join(v.Root, string(pod.UID)), string(pod.UID))
+	for _, what := range freed {
+		if tell != nil && !kept.told[what] {
+			kept.told[what] = true
+			tell(pod, corev1.EventTypeWarning, "FailedKillPod",
+				fmt.Sprintf("What was killed waits for %s, which does not answer: what it has not written there is given up", what))
+		}
+	}
+	return err
+}
