@@ -1,10 +1,7 @@
 package apiserver
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 
 	"k8s.io/apiserver/pkg/admission"
 	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
@@ -13,7 +10,10 @@ import (
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
+
+	"github.com/berth-dev/berth/apiserver/replies"
 )
 
 // newHooks makes Kubernetes' own plugins that ask policies and webhooks, in the order in
@@ -50,17 +50,29 @@ func newHooks(initializer admission.PluginInitializer) (mutating, validating []a
 	return mutating, validating, nil
 }
 
-// maxWebhookAnswer is how much is read of a webhook's answer: an object and as much again
-// for its patch.
-const maxWebhookAnswer = 4 << 20
-
-var errLongAnswer = errors.New("the webhook's answer is too long")
+const (
+	// maxWebhookAnswer is how much is read of a webhook's answer: an object and as much again
+	// for its patch.
+	maxWebhookAnswer = 4 << 20
+	// conversionTimes is how much longer what a webhook has converted may be than what it was sent, beside
+	// maxWebhookAnswer: it is asked for all objects of a list at once.
+	conversionTimes = 2
+)
 
 // boundedWebhooks lets nobody who is asked answer without end.
 func boundedWebhooks(of webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+	return wrapped(of, replies.AtMost(maxWebhookAnswer))
+}
+
+// boundedConversions is boundedWebhooks for those that convert objects.
+func boundedConversions(of webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+	return wrapped(of, replies.AtMostFor(maxWebhookAnswer, conversionTimes))
+}
+
+func wrapped(of webhook.AuthenticationInfoResolver, wrap transport.WrapperFunc) webhook.AuthenticationInfoResolver {
 	bounded := func(config *rest.Config, err error) (*rest.Config, error) {
 		if err == nil {
-			config.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedAnswers{next} })
+			config.Wrap(wrap)
 		}
 		return config, err
 	}
@@ -70,33 +82,4 @@ func boundedWebhooks(of webhook.AuthenticationInfoResolver) webhook.Authenticati
 			return bounded(of.ClientConfigForService(name, namespace, port))
 		},
 	}
-}
-
-// boundedAnswers is a transport whose answers end after maxWebhookAnswer with an error.
-type boundedAnswers struct{ next http.RoundTripper }
-
-// RoundTrip implements http.RoundTripper.
-func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := b.next.RoundTrip(r)
-	if err == nil {
-		answer.Body = &boundedBody{answer.Body, maxWebhookAnswer}
-	}
-	return answer, err
-}
-
-type boundedBody struct {
-	io.ReadCloser
-	left int
-}
-
-// Read implements io.Reader.
-func (b *boundedBody) Read(p []byte) (int, error) {
-	if len(p) > b.left+1 {
-		p = p[:b.left+1]
-	}
-	n, err := b.ReadCloser.Read(p)
-	if b.left -= n; b.left < 0 {
-		return 0, errLongAnswer
-	}
-	return n, err
 }

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/berth-dev/berth/apiserver/replies"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -153,7 +154,7 @@ func TestWebhooks(t *testing.T) {
 	h.hangs.Store(false)
 	h.floods.Store(true)
 	_, err = maps.Create(ctx, labelled("c"), metav1.CreateOptions{})
-	wantStatus(t, err, 500, errLongAnswer.Error())
+	wantStatus(t, err, 500, replies.ErrTooLong.Error())
 	h.floods.Store(false)
 
 	// What is labelled now cannot be deleted, in no way.

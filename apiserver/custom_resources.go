@@ -54,7 +54,7 @@ func newCustomResources(
 	idle.RunWithContext(ended)
 	objects, err := apiextensionsserver.NewCustomResourceDefinitionHandler(
 		nil, nil, out.definitions, next, out, c.AdmissionControl, idle,
-		serviceEndpoints{g.backend.View}, nil, 1, c.Authorization.Authorizer,
+		serviceEndpoints{g.backend.View}, boundedConversions, 1, c.Authorization.Authorizer,
 		c.RequestTimeout, time.Duration(c.MinRequestTimeout)*time.Second, types, c.MaxRequestBodyBytes,
 	)
 	out.objects = objects

@@ -99,7 +99,9 @@ func New(config Config) (_ *Server, err error) {
 		return nil, fmt.Errorf("setting up admission: %w", err)
 	}
 	others := newAggregation(config)
-	settings := genericConfig(config, known, rights, lasting, others, inTurn)
+	authenticate := newAuthenticator(known)
+	lasting.credentials = newCredentials(authenticate, known)
+	settings := genericConfig(config, authenticate, rights, lasting, others, inTurn)
 	settings.AdmissionControl, settings.FlowControl = chain.Interface, chain.flow
 	counts := newObjectCounts(config.Backend.View, time.Now)
 	settings.StorageObjectCountTracker = counts
@@ -152,9 +154,9 @@ func New(config Config) (_ *Server, err error) {
 }
 
 // genericConfig is the configuration of upstream's server.
-func genericConfig(config Config, known *users.Users, rights *rights, lasting *standing, others *aggregation, inTurn *turns) *genericapiserver.Config {
+func genericConfig(config Config, authenticate authenticator.Request, rights *rights, lasting *standing, others *aggregation, inTurn *turns) *genericapiserver.Config {
 	c := genericapiserver.NewConfig(legacyscheme.Codecs)
-	c.Authentication.Authenticator = newAuthenticator(known)
+	c.Authentication.Authenticator = remembered(authenticate)
 	c.Authentication.APIAudiences = tokens.Audiences()
 	c.Authorization.Authorizer = rights
 	c.RuleResolver = rights
@@ -172,7 +174,7 @@ func genericConfig(config Config, known *users.Users, rights *rights, lasting *s
 			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, turns: inTurn, clients: map[string]*underway{},
 		}, c)
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			ctx := withClass(roles.OncePerRequest(context.WithValue(req.Context(), rightsKey{}, rights)))
+			ctx := withClass(roles.OncePerRequest(context.WithValue(withShown(req), rightsKey{}, rights)))
 			chain.ServeHTTP(w, req.WithContext(ctx))
 		})
 	}
@@ -275,6 +277,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	keep("users", s.users.Run)
 	keep("standing", s.standing.run)
+	keep("credentials", s.standing.credentials.run)
+	keep("credentials of elsewhere", s.standing.credentials.runFar)
 	keep("definitions", s.definitions.run)
 	keep("aggregation", s.others.run)
 	keep("admission", s.admission.run)

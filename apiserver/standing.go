@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -21,12 +22,14 @@ import (
 )
 
 // standing ends watches, logs and streams into pods whose user has lost the right to
-// them: what lasts is asked about again whenever roles change.
+// them, or is not who he was: what lasts is asked about again whenever roles change, and
+// its credential is checked again.
 type standing struct {
 	next        http.Handler
 	longRunning request.LongRunningRequestCheck
 	rights      *rights
 	backend     Backend
+	credentials *credentials
 
 	mu   sync.Mutex
 	open map[string]map[*lasting]struct{} // by the node that asks; of all others under ""
@@ -37,6 +40,7 @@ type lasting struct {
 	node string
 	ctx  context.Context
 	asks authorizer.Attributes
+	who  user.Info // who has made the request, whomever he acts as
 	end  context.CancelFunc
 }
 
@@ -61,6 +65,7 @@ func (s *standing) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	defer l.end()
 	s.add(l)
 	defer s.remove(l)
+	defer s.credentials.hold(ctx, l)()
 	// What changed since it was let in was not asked of it, because it was not among the others.
 	if why, lost := s.lost(l); lost {
 		responsewriters.Forbidden(asks, w, req, why, legacyscheme.Codecs)
@@ -115,12 +120,14 @@ func (s *standing) changedSince(at int64) (concerned concern, until int64) {
 		changes, err := s.backend.Feed().After(at, dispatchBatch)
 		switch {
 		case err != nil: // the state was restored, or changed too fast
+			s.credentials.changedAll()
 			return concern{all: true}, s.backend.View().Revision()
 		case len(changes) == 0:
 			return concerned, at
 		}
 		at = changes[len(changes)-1].Revision
 		concerned.add(s.concernedBy(changes))
+		s.credentials.changed(changes)
 	}
 }
 

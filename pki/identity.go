@@ -64,6 +64,8 @@ type Identity struct {
 	Groups []string
 	// Issued is when the certificate was made.
 	Issued time.Time
+	// Ends is when it is good no more, or one of those that vouch for it.
+	Ends time.Time
 }
 
 // ErrIdentity is wrapped by every error of IdentityOf.
@@ -80,7 +82,7 @@ func NodeSubject(name string) pkix.Name {
 // IdentityOf reads a certificate's subject. It does not verify the
 // certificate: the caller passes one that the TLS handshake has verified.
 func IdentityOf(cert *x509.Certificate) (Identity, error) {
-	id := Identity{User: cert.Subject.CommonName, Groups: cert.Subject.Organization, Issued: cert.NotBefore.Add(clockSkew)}
+	id := Identity{User: cert.Subject.CommonName, Groups: cert.Subject.Organization, Issued: cert.NotBefore.Add(clockSkew), Ends: cert.NotAfter}
 	if id.User == "" {
 		return Identity{}, fmt.Errorf("%w: its subject %q has no CN", ErrIdentity, cert.Subject)
 	}
@@ -114,10 +116,42 @@ func requireGroup(id Identity, want string) error {
 }
 
 // PeerIdentity is IdentityOf for the peer of a TLS connection whose
-// certificate chain has been verified.
-func PeerIdentity(chains [][]*x509.Certificate) (Identity, error) {
+// certificate chain has been verified when the connection was made, and is good
+// still: a connection may be older than that. One that is not gives a *DateError.
+func PeerIdentity(chains [][]*x509.Certificate, now time.Time) (Identity, error) {
 	if len(chains) == 0 || len(chains[0]) == 0 {
 		return Identity{}, fmt.Errorf("%w: the peer has sent no certificate that was verified", ErrIdentity)
 	}
-	return IdentityOf(chains[0][0])
+	id, err := IdentityOf(chains[0][0])
+	if err != nil {
+		return Identity{}, err
+	}
+	// One good chain is enough, and a chain is as good as each of its certificates.
+	id.Ends = time.Time{}
+	for _, chain := range chains {
+		ends, wrong := endOf(chain, now)
+		switch {
+		case wrong != nil:
+			err = wrong
+		case ends.After(id.Ends):
+			id.Ends = ends
+		}
+	}
+	if id.Ends.IsZero() {
+		return Identity{}, err
+	}
+	return id, nil
+}
+
+// endOf is when the first certificate of a chain ends that is good now.
+func endOf(chain []*x509.Certificate, now time.Time) (ends time.Time, err error) {
+	for i, c := range chain {
+		if err := checkDates("the peer's certificate", c, now); err != nil {
+			return time.Time{}, err
+		}
+		if i == 0 || c.NotAfter.Before(ends) {
+			ends = c.NotAfter
+		}
+	}
+	return ends, nil
 }

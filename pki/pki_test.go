@@ -103,7 +103,7 @@ func TestIdentityOfForeignSubjects(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", name, id, err)
 		}
 	}
-	if _, err := PeerIdentity(nil); !errors.Is(err, ErrIdentity) {
+	if _, err := PeerIdentity(nil, time.Now()); !errors.Is(err, ErrIdentity) {
 		t.Errorf("no chain: %v", err)
 	}
 }
@@ -309,7 +309,7 @@ func handshake(t *testing.T, server *Source, client *tls.Config) (Identity, erro
 			done <- seen{err: err}
 			return
 		}
-		id, err := PeerIdentity(tc.ConnectionState().VerifiedChains)
+		id, err := PeerIdentity(tc.ConnectionState().VerifiedChains, time.Now())
 		done <- seen{id, err}
 	}()
 	conn, err := tls.Dial("tcp", lis.Addr().String(), client)

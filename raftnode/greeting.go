@@ -190,7 +190,7 @@ func checkCertificate(conn net.Conn, name string) error {
 	if !ok {
 		return nil
 	}
-	id, err := pki.PeerIdentity(c.ConnectionState().VerifiedChains)
+	id, err := pki.PeerIdentity(c.ConnectionState().VerifiedChains, time.Now())
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func identify(ctx context.Context) (*pki.Identity, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: the caller has shown no certificate", ErrForbidden)
 	}
-	id, err := pki.PeerIdentity(info.State.VerifiedChains)
+	id, err := pki.PeerIdentity(info.State.VerifiedChains, time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrForbidden, err)
 	}

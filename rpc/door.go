@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 
@@ -96,7 +97,7 @@ func (p *porter) serve(ctx context.Context, lis net.Listener) error {
 
 // welcome hands a connection on or closes it.
 func (p *porter) welcome(ctx context.Context, conn *tls.Conn) {
-	id, err := pki.PeerIdentity(conn.ConnectionState().VerifiedChains)
+	id, err := pki.PeerIdentity(conn.ConnectionState().VerifiedChains, time.Now())
 	if err != nil {
 		_ = conn.Close() // a certificate of nobody: there is nothing to say to it
 		return
@@ -106,8 +107,13 @@ func (p *porter) welcome(ctx context.Context, conn *tls.Conn) {
 		_ = conn.Close() // it has as many as it may
 		return
 	}
+	// Nobody is heard longer than his certificate is good: who has another one by then comes back with it.
+	ended := time.AfterFunc(time.Until(id.Ends), func() { _ = conn.Close() }) // whoever reads or writes is told
 	c := &peerConn{
-		Conn: conn, release: sync.OnceFunc(func() { p.count(id.User, -1) }),
+		Conn: conn, release: sync.OnceFunc(func() {
+			ended.Stop()
+			p.count(id.User, -1)
+		}),
 		info: credentials.TLSInfo{
 			State: conn.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
 		},

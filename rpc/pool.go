@@ -2,9 +2,11 @@ package rpc
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,12 +23,30 @@ import (
 // Pool calls other servers: one connection an address, kept while it is of use.
 type Pool struct {
 	name  string
+	tls   *pki.Source
 	creds credentials.TransportCredentials
 	dial  Dial
 
-	mu     sync.Mutex
-	conns  map[string]*grpc.ClientConn
-	closed bool
+	mu      sync.Mutex
+	conns   map[string]*link
+	retired []*link // of certificates of before
+	closed  bool
+}
+
+// link is a connection to an address.
+type link struct {
+	*grpc.ClientConn
+	addr string
+	leaf *x509.Certificate // what it may have been made with
+	over *time.Timer       // of a retired one: ends it
+}
+
+// end closes the connection: calls under way on it fail.
+func (l *link) end() {
+	if l.over != nil {
+		l.over.Stop()
+	}
+	_ = l.Close() // it fails only if it is closed already
 }
 
 // Dial opens a connection to an address, host:port.
@@ -45,7 +65,7 @@ func NewPool(name string, tls *pki.Source, dial Dial) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Pool{name: name, creds: creds, dial: dial, conns: map[string]*grpc.ClientConn{}}, nil
+	return &Pool{name: name, tls: tls, creds: creds, dial: dial, conns: map[string]*link{}}, nil
 }
 
 func dialCredentials(tls *pki.Source) (credentials.TransportCredentials, error) {
@@ -86,7 +106,10 @@ func newConn(addr string, creds credentials.TransportCredentials, dial Dial) (*g
 	)
 }
 
+// conn is the connection for a call. Once this server has another certificate, calls go by a new connection: the other
+// side ends the one of before when its certificate ends, which shall find no call under way.
 func (p *Pool) conn(addr string) (*grpc.ClientConn, error) {
+	leaf := p.tls.Leaf()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -95,15 +118,30 @@ func (p *Pool) conn(addr string) (*grpc.ClientConn, error) {
 	if addr == "" {
 		return nil, errors.New("the server's address is not known")
 	}
-	if cc := p.conns[addr]; cc != nil {
-		return cc, nil
+	before := p.conns[addr]
+	if before != nil && before.leaf.Equal(leaf) {
+		return before.ClientConn, nil
 	}
 	cc, err := newConn(addr, p.creds, p.dial)
 	if err != nil {
 		return nil, err
 	}
-	p.conns[addr] = cc
+	p.conns[addr] = &link{ClientConn: cc, addr: addr, leaf: leaf}
+	if before != nil {
+		p.retire(before)
+	}
 	return cc, nil
+}
+
+// retire lets what is under way on a connection go on as long as its certificate is good. mu is held.
+func (p *Pool) retire(l *link) {
+	p.retired = append(p.retired, l)
+	l.over = time.AfterFunc(time.Until(l.leaf.NotAfter), func() {
+		p.mu.Lock()
+		p.retired = slices.DeleteFunc(p.retired, func(r *link) bool { return r == l })
+		p.mu.Unlock()
+		_ = l.Close() // it fails only if it is closed already
+	})
 }
 
 // Retain closes the connections to all other addresses: servers that are gone.
@@ -126,16 +164,23 @@ func (p *Pool) Close() {
 
 func (p *Pool) drop(which func(addr string) bool) {
 	p.mu.Lock()
-	var gone []*grpc.ClientConn
-	for addr, cc := range p.conns {
+	var gone []*link
+	for addr, l := range p.conns {
 		if which(addr) {
-			gone = append(gone, cc)
+			gone = append(gone, l)
 			delete(p.conns, addr)
 		}
 	}
+	p.retired = slices.DeleteFunc(p.retired, func(l *link) bool {
+		if which(l.addr) {
+			gone = append(gone, l)
+			return true
+		}
+		return false
+	})
 	p.mu.Unlock()
-	for _, cc := range gone {
-		_ = cc.Close() // it fails only if it is closed already
+	for _, l := range gone {
+		l.end()
 	}
 }
 

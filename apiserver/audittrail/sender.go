@@ -10,12 +10,16 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
+
+	"github.com/berth-dev/berth/apiserver/replies"
 )
 
 const (
 	// sendTimeout bounds one attempt, firstRetry is when the second is made: five in all.
 	sendTimeout = 30 * time.Second
 	firstRetry  = 2 * time.Second
+	// maxAnswer is how much is read of what a webhook says to a batch.
+	maxAnswer = 1 << 20
 )
 
 // sender sends batches to a webhook, each until it is taken or was tried often enough.
@@ -32,6 +36,7 @@ func (t *Trail) newSender(kubeconfig string) (*sender, error) {
 		return nil, err
 	}
 	config.Timeout = sendTimeout
+	config.Wrap(replies.AtMost(maxAnswer))
 	hook, err := webhook.NewGenericWebhook(audit.Scheme, audit.Codecs, config, []schema.GroupVersion{auditv1.SchemeGroupVersion},
 		webhook.DefaultRetryBackoffWithInitialDelay(firstRetry))
 	if err != nil {

@@ -3,6 +3,8 @@ package tokens
 import (
 	"context"
 	"crypto/x509"
+	"errors"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +29,7 @@ const (
 
 // Authenticator believes the tokens of the service accounts that are there.
 func (a *Accounts) Authenticator() authenticator.Token {
-	return serviceaccount.JWTTokenAuthenticator([]string{Issuer}, a, Audiences(), asNew(serviceaccount.NewValidator(a), a.state))
+	return serviceaccount.JWTTokenAuthenticator([]string{Issuer}, a, Audiences(), asNew(notRevoked(serviceaccount.NewValidator(a), a.state), a.state))
 }
 
 // fresh refuses nobody by a state that is old: a token may be of a pod that
@@ -52,6 +54,56 @@ func (f *fresh[Claims]) Validate(ctx context.Context, token string, public *jwt.
 		return nil, err
 	}
 	return f.Validator.Validate(ctx, token, public, private)
+}
+
+// unrevoked refuses the token of a pod, or of a node, whose node's certificates were revoked since it was made: the
+// node has it, and may have made it known.
+type unrevoked[Claims any] struct {
+	serviceaccount.Validator[Claims]
+	state State
+}
+
+func notRevoked[Claims any](v serviceaccount.Validator[Claims], s State) serviceaccount.Validator[Claims] {
+	return &unrevoked[Claims]{v, s}
+}
+
+var errRevoked = errors.New("the certificates of the node that has this token are revoked")
+
+// Validate implements serviceaccount.Validator.
+func (u *unrevoked[Claims]) Validate(ctx context.Context, token string, public *jwt.Claims, private *Claims) (*apiaccount.ServiceAccountInfo, error) {
+	info, err := u.Validator.Validate(ctx, token, public, private)
+	if err != nil {
+		return nil, err
+	}
+	v := u.state.View()
+	nodes := []string{info.NodeName}
+	if info.PodName != "" {
+		if pod, ok := v.Pods.Get(fsm.PodKey(info.Namespace, info.PodName)); ok {
+			nodes = append(nodes, pod.Spec.NodeName) // it may have been made before the pod had a node
+		}
+	}
+	for _, node := range nodes {
+		if until, revoked := v.NodeRevoked(node); revoked && (public.IssuedAt == nil || !public.IssuedAt.Time().After(until)) {
+			return nil, errRevoked
+		}
+	}
+	return info, nil
+}
+
+// Ends says by an Authorization header when the token in it ends by its own word, without and with the leeway that
+// checks of its time have; nothing of a token that does not say so. It verifies nothing.
+func Ends(authorization string) []time.Time {
+	_, text, _ := strings.Cut(strings.TrimSpace(authorization), " ")
+	token, err := jwt.ParseSigned(strings.TrimSpace(text))
+	if err != nil {
+		return nil
+	}
+	var claims jwt.Claims
+	if err := token.UnsafeClaimsWithoutVerification(&claims); err != nil || claims.Expiry == nil {
+		return nil
+	}
+	end := claims.Expiry.Time().Add(time.Second) // it is good in its last second
+	return []time.Time{end, end.Add(jwt.DefaultLeeway)}
 }
 
 func awaitNewest(ctx context.Context, s State) bool {

@@ -41,6 +41,8 @@ type configuration struct {
 
 	watch yamlfile.Watch
 	said  atomic.Pointer[said]
+	// readings counts those of the file.
+	readings atomic.Int64
 }
 
 // said is one reading of the file.
@@ -134,6 +136,7 @@ func (c *configuration) read() error {
 	}
 	next.tokens = tokenunion.NewFailOnError(ways...)
 	c.said.Store(next)
+	c.readings.Add(1)
 	for _, b := range before {
 		if !slices.ContainsFunc(next.issuers, b.is) {
 			time.AfterFunc(letGoAfter, b.end)

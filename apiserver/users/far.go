@@ -5,13 +5,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"time"
 
 	"golang.org/x/time/rate"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+
+	"github.com/berth-dev/berth/apiserver/replies"
 )
 
 const (
@@ -19,9 +19,9 @@ const (
 	farTimeout = 10 * time.Second
 	// maxFar is how many requests may wait for them at a time, of each kind.
 	maxFar = 512
-	// issuerTimeout and maxIssuerBytes bound one answer of an issuer.
-	issuerTimeout  = 5 * time.Second
-	maxIssuerBytes = 1 << 20
+	// issuerTimeout bounds one answer of an issuer, maxFarBytes those of issuers and webhooks.
+	issuerTimeout = 5 * time.Second
+	maxFarBytes   = 1 << 20
 	// An issuer is asked for its keys at most so often, whatever tokens come.
 	keysPerSecond, keysAtOnce = 1, 5
 )
@@ -80,13 +80,13 @@ func issuerClient(roots string) (*http.Client, error) {
 	}
 	return &http.Client{
 		Timeout:   issuerTimeout,
-		Transport: &issuerTransport{next: t, keys: rate.NewLimiter(keysPerSecond, keysAtOnce)},
+		Transport: &issuerTransport{next: replies.AtMost(maxFarBytes)(t), keys: rate.NewLimiter(keysPerSecond, keysAtOnce)},
 	}, nil
 }
 
-// issuerTransport bounds how often an issuer is asked, and how much it may answer.
+// issuerTransport bounds how often an issuer is asked.
 type issuerTransport struct {
-	next *http.Transport
+	next http.RoundTripper
 	keys *rate.Limiter
 }
 
@@ -96,28 +96,5 @@ func (t *issuerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Header.Get("Authorization") == "" && !t.keys.Allow() {
 		return nil, errAskedOnce
 	}
-	answer, err := t.next.RoundTrip(req)
-	if err == nil {
-		answer.Body = &bounded{answer.Body, maxIssuerBytes}
-	}
-	return answer, err
-}
-
-// bounded fails when more is read of a body than it may have.
-type bounded struct {
-	io.ReadCloser
-	left int64
-}
-
-// Read implements io.Reader.
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, fmt.Errorf("an issuer answers with more than %d bytes", maxIssuerBytes)
-	}
-	if int64(len(p)) > b.left {
-		p = p[:b.left]
-	}
-	n, err := b.ReadCloser.Read(p)
-	b.left -= int64(n)
-	return n, err
+	return t.next.RoundTrip(req)
 }

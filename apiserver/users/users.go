@@ -51,6 +51,7 @@ type Users struct {
 	// Tokens are who bears a token, Anonymous what may be asked without one.
 	Tokens, Anonymous authenticator.Request
 
+	file          authenticator.Request // by the file of tokens alone
 	configuration *configuration
 }
 
@@ -71,7 +72,9 @@ func Open(c Config) (*Users, error) {
 	}
 	// In kube-apiserver's order: first those who are asked here, then those who are far away.
 	var ways []authenticator.Token
+	inFile := union.New()
 	if file != nil {
+		inFile = byToken(file)
 		ways = append(ways, authenticator.WrapAudienceAgnosticToken(c.Audiences, file))
 	}
 	ways = append(ways, c.Accounts)
@@ -86,11 +89,25 @@ func Open(c Config) (*Users, error) {
 	}
 	all := tokenunion.New(ways...)
 	return &Users{
-		Tokens:        union.New(bearertoken.New(all), websocket.NewProtocolAuthenticator(all)),
+		Tokens:        byToken(all),
+		file:          inFile,
 		Anonymous:     authenticator.RequestFunc(configuration.anonymous),
 		configuration: configuration,
 	}, nil
 }
+
+func byToken(t authenticator.Token) authenticator.Request {
+	return union.New(bearertoken.New(t), websocket.NewProtocolAuthenticator(t))
+}
+
+// InFile says whether a request shows a token of the file. It takes the token out of the request.
+func (u *Users) InFile(req *http.Request) bool {
+	_, ok, err := u.file.AuthenticateRequest(req)
+	return ok && err == nil
+}
+
+// Readings is how often the configuration was read.
+func (u *Users) Readings() int64 { return u.configuration.readings.Load() }
 
 // Run follows the configuration's file until ctx ends.
 func (u *Users) Run(ctx context.Context) { u.configuration.run(ctx) }

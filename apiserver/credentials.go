@@ -1,0 +1,364 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+
+	"github.com/berth-dev/berth/apiserver/tokens"
+	"github.com/berth-dev/berth/apiserver/users"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
+)
+
+// shown is what a request shows of who makes it. Upstream takes a token out of a request once it is believed.
+type shown struct {
+	tls                      *tls.ConnectionState
+	authorization, protocols []string  // of its header
+	who                      user.Info // whom it has shown; nil: nobody yet
+}
+
+type shownKey struct{}
+
+const (
+	protocolsHeader = "Sec-Websocket-Protocol"
+	// tokenProtocol is what a protocol begins with that is a token.
+	tokenProtocol = "base64url.bearer.authorization.k8s.io."
+)
+
+// withShown keeps what a request shows in its context.
+func withShown(req *http.Request) context.Context {
+	s := &shown{tls: req.TLS, authorization: req.Header["Authorization"]}
+	if protocols := req.Header[protocolsHeader]; slices.ContainsFunc(protocols, func(p string) bool { return strings.Contains(p, tokenProtocol) }) {
+		s.protocols = protocols
+	}
+	return context.WithValue(req.Context(), shownKey{}, s)
+}
+
+// remembered notes whom a request has shown, whomever it acts as.
+func remembered(next authenticator.Request) authenticator.Request {
+	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		who, ok, err := next.AuthenticateRequest(req)
+		if s, kept := req.Context().Value(shownKey{}).(*shown); kept && ok && err == nil && s.who == nil {
+			s.who = who.User
+		}
+		return who, ok, err
+	})
+}
+
+// byCertificate: it shows a certificate, and no token.
+func (s *shown) byCertificate() bool {
+	return s.tls != nil && len(s.tls.VerifiedChains) > 0 && len(s.authorization)+len(s.protocols) == 0
+}
+
+// again is a request that shows the same.
+func (s *shown) again(ctx context.Context) *http.Request {
+	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/"}, Header: http.Header{}, TLS: s.tls}
+	if len(s.authorization) > 0 {
+		r.Header["Authorization"] = slices.Clone(s.authorization)
+	}
+	if len(s.protocols) > 0 {
+		r.Header["Connection"], r.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
+		r.Header[protocolsHeader] = slices.Clone(s.protocols)
+	}
+	return r.WithContext(authenticator.WithAudiences(ctx, tokens.Audiences()))
+}
+
+// key tells what is shown from what others show; ok is false where nothing is.
+func (s *shown) key() (key [sha256.Size]byte, ok bool) {
+	var b []byte
+	if s.tls != nil && len(s.tls.VerifiedChains) > 0 {
+		b = append(b, s.tls.VerifiedChains[0][0].Raw...)
+	}
+	for _, text := range slices.Concat(s.authorization, []string{"\n"}, s.protocols) {
+		b = append(append(b, 0), text...)
+	}
+	return sha256.Sum256(b), s.tls != nil && len(s.tls.VerifiedChains) > 0 || len(s.authorization)+len(s.protocols) > 0
+}
+
+const (
+	// lookEvery is how often it is looked which credentials are to be checked: those that cost nothing each time, others
+	// when something has changed on which they hang, when they end, and every tokenEvery, or farEvery if they are believed
+	// by the word of somebody else.
+	lookEvery            = time.Second
+	tokenEvery, farEvery = time.Minute, 30 * time.Second
+	// checkTimeout bounds a check.
+	checkTimeout = 15 * time.Second
+)
+
+// credentials ends what lasts whose credential has ended: a certificate or token that is over, a token that was taken
+// back, or whose service account, pod or node is gone. What shows the same is checked once, however much of it lasts.
+type credentials struct {
+	authenticate authenticator.Request
+	users        *users.Users
+
+	mu        sync.Mutex
+	near, far map[[sha256.Size]byte]*credential
+	hanging   map[string]map[*credential]struct{} // by what they hang on
+	readings  int64                               // of the users' configuration
+}
+
+// credential is what one or more lasting requests have shown.
+type credential struct {
+	key     [sha256.Size]byte
+	shown   *shown
+	far     bool // somebody else is asked
+	hangs   []string
+	every   time.Duration
+	due     time.Time
+	lasting map[*lasting]struct{}
+}
+
+func newCredentials(authenticate authenticator.Request, known *users.Users) *credentials {
+	return &credentials{
+		authenticate: authenticate, users: known, near: map[[sha256.Size]byte]*credential{}, far: map[[sha256.Size]byte]*credential{},
+		hanging: map[string]map[*credential]struct{}{},
+	}
+}
+
+// hold has what lasts end with its credential, until release is called.
+func (c *credentials) hold(ctx context.Context, l *lasting) (release func()) {
+	s, ok := ctx.Value(shownKey{}).(*shown)
+	if !ok || s.who == nil {
+		return func() {}
+	}
+	key, ok := s.key()
+	if !ok { // a part of this process, or nobody
+		return func() {}
+	}
+	l.who = s.who
+	made := c.newCredential(ctx, key, s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.of(made)
+	one := all[key]
+	if one == nil {
+		one, all[key] = made, made
+		for _, h := range one.hangs {
+			if c.hanging[h] == nil {
+				c.hanging[h] = map[*credential]struct{}{}
+			}
+			c.hanging[h][one] = struct{}{}
+		}
+	}
+	one.lasting[l] = struct{}{}
+	one.due = time.Time{} // what changed since it was believed was not asked of it
+	return func() { c.release(one, l) }
+}
+
+func (c *credentials) of(one *credential) map[[sha256.Size]byte]*credential {
+	if one.far {
+		return c.far
+	}
+	return c.near
+}
+
+func (c *credentials) newCredential(ctx context.Context, key [sha256.Size]byte, s *shown) *credential {
+	one := &credential{key: key, shown: s, hangs: hangsOn(s.who), lasting: map[*lasting]struct{}{}}
+	switch {
+	case s.byCertificate():
+		one.hangs = nil
+	case len(one.hangs) > 0:
+		one.every = tokenEvery
+	case !c.users.InFile(s.again(ctx)):
+		one.every, one.far = farEvery, true
+	}
+	return one
+}
+
+// release forgets a request that lasts no more.
+func (c *credentials) release(one *credential, l *lasting) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if delete(one.lasting, l); len(one.lasting) > 0 {
+		return
+	}
+	delete(c.of(one), one.key)
+	for _, h := range one.hangs {
+		if delete(c.hanging[h], one); len(c.hanging[h]) == 0 {
+			delete(c.hanging, h)
+		}
+	}
+}
+
+// anyToken is what all tokens of the cluster's own hang on: the keys that sign them, and revocations.
+const anyToken = "tokens"
+
+// hangsOn names the objects with which a token may end.
+func hangsOn(who user.Info) []string {
+	if strings.HasPrefix(who.GetName(), bootstrapapi.BootstrapUserPrefix) {
+		return []string{anyToken, "secrets/" + metav1.NamespaceSystem}
+	}
+	namespace, name, err := serviceaccount.SplitUsername(who.GetName())
+	if err != nil {
+		return nil
+	}
+	hangs := []string{anyToken, "serviceaccounts/" + namespace + "/" + name, "secrets/" + namespace}
+	for _, pod := range who.GetExtra()[serviceaccount.PodNameKey] {
+		hangs = append(hangs, "pods/"+namespace+"/"+pod)
+	}
+	for _, node := range who.GetExtra()[serviceaccount.NodeNameKey] {
+		hangs = append(hangs, "nodes/"+node)
+	}
+	return hangs
+}
+
+// changed has those credentials checked that hang on what has changed.
+func (c *credentials) changed(changes []store.Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.hanging) == 0 {
+		return
+	}
+	for i := range changes {
+		c.due(ended(&changes[i]))
+	}
+}
+
+// changedAll is changed where it is not known what.
+func (c *credentials) changedAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.due(anyToken)
+}
+
+// due is called with mu held.
+func (c *credentials) due(on string) {
+	for one := range c.hanging[on] {
+		one.due = time.Time{}
+	}
+}
+
+// ended names what is not any more what it was; empty: nothing on which a credential hangs.
+func ended(change *store.Change) string {
+	switch old := change.Old.(type) {
+	case *fsm.SigningKey:
+		return anyToken
+	case *corev1.Pod:
+		if now, _ := change.New.(*corev1.Pod); old != nil && (now == nil || now.UID != old.UID) {
+			return "pods/" + old.Namespace + "/" + old.Name
+		}
+	case *corev1.Node:
+		if now, _ := change.New.(*corev1.Node); old != nil && (now == nil || now.UID != old.UID) {
+			return "nodes/" + old.Name
+		}
+	}
+	old, _ := change.Old.(*fsm.Object)
+	now, _ := change.New.(*fsm.Object)
+	switch {
+	case fsm.RevokedNode(old) != "" || fsm.RevokedNode(now) != "":
+		return anyToken
+	case old == nil:
+	case old.Resource == "secrets": // also one that says something else now: a token of a machine that is to join
+		return "secrets/" + old.Value.GetNamespace()
+	case old.Resource == "serviceaccounts" && (now == nil || now.Value.GetUID() != old.Value.GetUID()):
+		return "serviceaccounts/" + old.Value.GetNamespace() + "/" + old.Value.GetName()
+	}
+	return ""
+}
+
+// run checks what this server can tell by itself, runFar what others are asked about, until ctx ends: who does not answer
+// holds up nobody else's.
+func (c *credentials) run(ctx context.Context)    { c.follow(ctx, c.near) }
+func (c *credentials) runFar(ctx context.Context) { c.follow(ctx, c.far) }
+
+func (c *credentials) follow(ctx context.Context, all map[[sha256.Size]byte]*credential) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		c.readAgain()
+		for _, one := range c.dueOf(all, time.Now()) {
+			if ctx.Err() != nil {
+				return
+			}
+			c.check(ctx, one)
+		}
+	}
+}
+
+// readAgain has those checked that are believed by a configuration of before.
+func (c *credentials) readAgain() {
+	readings := c.users.Readings()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.readings == readings {
+		return
+	}
+	c.readings = readings
+	for _, one := range c.far {
+		one.due = time.Time{}
+	}
+}
+
+func (c *credentials) dueOf(all map[[sha256.Size]byte]*credential, now time.Time) (due []*credential) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range all {
+		if !one.due.After(now) {
+			one.due = one.next(now)
+			due = append(due, one)
+		}
+	}
+	return due
+}
+
+// next is when a credential is checked that is checked now.
+func (one *credential) next(now time.Time) time.Time {
+	next := now.Add(one.every)
+	if one.every == 0 || len(one.shown.authorization) == 0 {
+		return next
+	}
+	for _, end := range tokens.Ends(one.shown.authorization[0]) {
+		if end.After(now) && end.Before(next) {
+			next = end
+		}
+	}
+	return next
+}
+
+// check ends what lasts if its credential shows nobody any more, or somebody else. Where somebody would have to be asked
+// who does not answer, it goes on.
+func (c *credentials) check(ctx context.Context, one *credential) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	who, ok, err := c.authenticate.AuthenticateRequest(one.shown.again(ctx))
+	if ctx.Err() != nil || one.far && errors.Is(err, users.ErrAway) {
+		return
+	}
+	var over []*lasting
+	c.mu.Lock()
+	for l := range one.lasting {
+		if err != nil || !ok || isAnother(l.who, who.User) {
+			over = append(over, l)
+		}
+	}
+	c.mu.Unlock()
+	for _, l := range over {
+		l.end()
+	}
+}
+
+// isAnother: a user is not, or not all of, what he was.
+func isAnother(was, is user.Info) bool {
+	return was.GetName() != is.GetName() || was.GetUID() != is.GetUID() ||
+		slices.ContainsFunc(was.GetGroups(), func(g string) bool { return !slices.Contains(is.GetGroups(), g) })
+}
