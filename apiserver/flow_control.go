@@ -90,7 +90,8 @@ func counts(who string, info *request.RequestInfo) bool {
 	return info.IsResourceRequest && costsOf(info) > 0 && who != user.Anonymous
 }
 
-// costsOf is what a short request costs. Of one that may be long it is nothing, since it is charged for its rows (turn).
+// costsOf is what a short request costs. Of one that may be long it is nothing, since it is charged for its rows (turn), or as it is
+// planned (planTurn).
 func costsOf(info *request.RequestInfo) time.Duration {
 	switch {
 	case !info.IsResourceRequest:
@@ -100,6 +101,8 @@ func costsOf(info *request.RequestInfo) time.Duration {
 			return 0
 		}
 		return readCosts
+	case isPlan(info):
+		return 0
 	case info.Verb == "get":
 		return readCosts
 	}
