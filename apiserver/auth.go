@@ -229,6 +229,13 @@ func MayReadPods(ctx context.Context, namespace string) bool {
 	return may(ctx, authorizer.AttributesRecord{Verb: "get", APIVersion: "v1", Resource: "pods", Namespace: namespace})
 }
 
+// MayReadBudgets says the same of disruption budgets.
+func MayReadBudgets(ctx context.Context, namespace string) bool {
+	return may(ctx, authorizer.AttributesRecord{
+		Verb: "get", APIGroup: "policy", APIVersion: "v1", Resource: "poddisruptionbudgets", Namespace: namespace,
+	})
+}
+
 // mayReadSecrets says the same of secrets.
 func mayReadSecrets(ctx context.Context, namespace string) bool {
 	return may(ctx, authorizer.AttributesRecord{Verb: "get", APIVersion: "v1", Resource: "secrets", Namespace: namespace})

@@ -82,7 +82,7 @@ type Nodes interface {
 
 // Planner answers what would become of pods. It works on a copy of the view, on
 // which it carries out setup first; pods are complete but not admitted. A
-// refusal of setup is its error.
+// refusal of setup is its error. It calls GoOn between bounded pieces of work.
 type Planner interface {
 	Plan(ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error)
 	// ScaleIn says which of a ReplicaSet's pods would go, if there were to be so

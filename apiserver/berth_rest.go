@@ -83,42 +83,64 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, validate rest.Va
 	case len(plan.Spec.Pods) > maxPlannedPods || len(plan.Spec.Objects) > maxPlannedPods:
 		return nil, tooManyPlanned()
 	}
-	pods := make([]*corev1.Pod, len(plan.Spec.Pods))
-	for i := range plan.Spec.Pods {
-		finished, err := finishPod(ctx, p.backend.View, &plan.Spec.Pods[i], admitAll)
-		if err != nil {
-			return nil, err
-		}
-		pods[i] = finished
+	if err := mayPlanPods(ctx, plan.Spec.Pods); err != nil {
+		return nil, err
 	}
 	if err := p.backend.ReadIndex(ctx); err != nil {
 		return nil, readError(err)
 	}
+	ctx, mine, err := beginPlan(ctx)
+	if err != nil {
+		return nil, readError(err)
+	}
+	defer func() { mine.end(len(plan.Status.Placements)) }()
+	if err := p.answer(ctx, plan); err != nil {
+		return nil, err
+	}
+	return plan, nil
+}
+
+// answer fills in a plan's status.
+func (p *plans) answer(ctx context.Context, plan *berthv1.Plan) error {
+	pods := make([]*corev1.Pod, len(plan.Spec.Pods))
+	for i := range plan.Spec.Pods {
+		if err := GoOn(ctx); err != nil {
+			return readError(err)
+		}
+		finished, err := finishPod(ctx, p.backend.View, &plan.Spec.Pods[i], admitAll)
+		if err != nil {
+			return err
+		}
+		pods[i] = finished
+	}
 	made := &plannedObjects{view: p.backend.View()}
 	for i := range plan.Spec.Objects {
+		if err := GoOn(ctx); err != nil {
+			return readError(err)
+		}
 		if err := made.add(ctx, &plan.Spec.Objects[i]); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if plan.Spec.Scale != nil {
 		if err := made.addScale(ctx, plan.Spec.Scale); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if pods = append(pods, made.pods...); len(pods) > maxPlannedPods {
-		return nil, tooManyPlanned()
+		return tooManyPlanned()
 	}
 	who := proposal(ctx, nil)
 	who.Groups = append(who.Groups, plannedClassGroups(ctx, made.view, pods)...)
 	status, err := p.planner.Plan(ctx, made.view, who.User, who.Groups, made.setup, pods)
 	if err != nil {
-		return nil, readError(err)
+		return readError(err)
+	}
+	for _, s := range made.shrinks {
+		status.Removals = append(status.Removals, shownRemovals(ctx, s.rs.Namespace, p.planner.ScaleIn(made.view, s.rs, s.fewer))...)
 	}
 	plan.Status = *status
-	for _, s := range made.shrinks {
-		plan.Status.Removals = append(plan.Status.Removals, p.planner.ScaleIn(made.view, s.rs, s.fewer)...)
-	}
-	return plan, nil
+	return nil
 }
 
 // FinishTemplate does to the pod of a workload's template what the API does to a pod that is

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	restclient "k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/api/berthv1"
@@ -228,7 +229,12 @@ func TestPlansOfAScale(t *testing.T) {
 
 func askPlan(t *testing.T, s *testServer, spec berthv1.PlanSpec) (*berthv1.Plan, error) {
 	t.Helper()
-	plans := dynamicClient(t, s).Resource(berthv1.GroupVersion.WithResource(berthv1.ResourcePlans))
+	return askPlanBy(t, dynamicClient(t, s), spec)
+}
+
+func askPlanBy(t *testing.T, client dynamic.Interface, spec berthv1.PlanSpec) (*berthv1.Plan, error) {
+	t.Helper()
+	plans := client.Resource(berthv1.GroupVersion.WithResource(berthv1.ResourcePlans))
 	plan := &berthv1.Plan{TypeMeta: metav1.TypeMeta{APIVersion: "berth.dev/v1", Kind: "Plan"}, Spec: spec}
 	in, err := runtime.DefaultUnstructuredConverter.ToUnstructured(plan)
 	if err != nil {

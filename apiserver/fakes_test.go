@@ -24,7 +24,7 @@ func (fakeLogs) Open(_ context.Context, pod *corev1.Pod, container string, o *co
 // fakePlanner places every pod on one node, if Apply would take it.
 type fakePlanner struct{}
 
-func (fakePlanner) Plan(_ context.Context, v *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {
+func (fakePlanner) Plan(ctx context.Context, v *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {
 	status := &berthv1.PlanStatus{Revision: v.Revision()}
 	fork := v.Fork()
 	for _, c := range setup {
@@ -33,6 +33,9 @@ func (fakePlanner) Plan(_ context.Context, v *fsm.View, user string, groups []st
 		}
 	}
 	for _, pod := range pods {
+		if err := GoOn(ctx); err != nil {
+			return nil, err
+		}
 		p := berthv1.PlanPlacement{Pod: berthv1.PodReference{Namespace: pod.Namespace, Name: pod.Name}, Node: "n1"}
 		r := fork.Try(v.TimeUnixNano(), fsm.Proposal{User: user, Groups: groups, Command: &fsm.AdmitPod{Pod: fsm.PodWire{Object: pod}}})[0]
 		if err := r.Err(); err != nil {

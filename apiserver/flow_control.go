@@ -68,16 +68,18 @@ func (f flowControl) Handle(ctx context.Context, digest flowcontrol.RequestDiges
 }
 
 // begin waits until a user may have one request more at work, and gives what ends it. An error is the context's. Who asks for more at a
-// time than he may has his requests begun no faster than his account allows (pace).
+// time than he may, or with long selectors, has his requests begun no faster than his account allows (pace).
 func (f flowControl) begin(ctx context.Context, user string, info *request.RequestInfo) (end func(), err error) {
 	costs := costsOf(info)
 	if counts(user, info) {
 		f.pace.ask(user)
 	}
 	crowded, end, err := f.shares.begin(ctx, user, info)
-	if err != nil || !crowded {
+	long := selectorCosts(info)
+	if err != nil || !crowded && long == 0 {
 		return end, err
 	}
+	costs += long
 	if err := f.pace.take(ctx, user, costs); err != nil {
 		end()
 		return nil, err
@@ -90,7 +92,8 @@ func counts(who string, info *request.RequestInfo) bool {
 	return info.IsResourceRequest && costsOf(info) > 0 && who != user.Anonymous
 }
 
-// costsOf is what a short request costs. Of one that may be long it is nothing, since it is charged for its rows (turn).
+// costsOf is what a short request costs. Of one that may be long it is nothing, since it is charged for its rows (turn), or as it is
+// planned (planTurn).
 func costsOf(info *request.RequestInfo) time.Duration {
 	switch {
 	case !info.IsResourceRequest:
@@ -100,6 +103,8 @@ func costsOf(info *request.RequestInfo) time.Duration {
 			return 0
 		}
 		return readCosts
+	case isPlan(info):
+		return 0
 	case info.Verb == "get":
 		return readCosts
 	}

@@ -97,6 +97,7 @@ func TestCostsOfRequests(t *testing.T) {
 		{request.RequestInfo{IsResourceRequest: true, Verb: "list", Namespace: "default"}, readCosts},
 		{request.RequestInfo{IsResourceRequest: true, Verb: "list"}, 0},
 		{request.RequestInfo{IsResourceRequest: true, Verb: "watch"}, 0},
+		{*aPlan, 0},
 	} {
 		if got := costsOf(&tc.info); got != tc.want {
 			t.Errorf("%+v: %s, and not %s", tc.info, got, tc.want)

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -52,8 +53,8 @@ func (p *plannedObjects) addScale(ctx context.Context, s *berthv1.PlanScale) err
 	if s.Replicas < 0 {
 		return apierrors.NewBadRequest(fmt.Sprintf("there can not be %d pods", s.Replicas))
 	}
-	if !MayReadPods(ctx, s.Namespace) {
-		return apierrors.NewForbidden(gr, s.Name, fmt.Errorf("the pods of namespace %q are not this user's to read", s.Namespace))
+	if err := mayPlan(ctx, "update", planned{gr, "scale", s.Namespace, s.Name}); err != nil {
+		return err
 	}
 	old, ok := p.view.ReplicaSet(s.Namespace, s.Name)
 	if !ok {
@@ -82,6 +83,10 @@ func (p *plannedObjects) add(ctx context.Context, raw *runtime.RawExtension) err
 }
 
 func (p *plannedObjects) addClass(ctx context.Context, in *schedulingv1.PriorityClass) error {
+	there := func() bool { _, ok := p.view.PriorityClasses.Get(in.Name); return ok }
+	if err := mayPlanObject(ctx, planned{GroupResource: scheduling.Resource("priorityclasses"), name: in.Name}, there); err != nil {
+		return err
+	}
 	class, err := finish[scheduling.PriorityClass, schedulingv1.PriorityClass](ctx, in, newClassStrategy())
 	if err != nil {
 		return err
@@ -96,6 +101,11 @@ func (p *plannedObjects) addClass(ctx context.Context, in *schedulingv1.Priority
 }
 
 func (p *plannedObjects) addBudget(ctx context.Context, in *policyv1.PodDisruptionBudget) error {
+	ns := namespaceOf(in)
+	there := func() bool { _, ok := p.view.Budgets.Get(fsm.PodKey(ns, in.Name)); return ok }
+	if err := mayPlanObject(ctx, planned{policy.Resource("poddisruptionbudgets"), "", ns, in.Name}, there); err != nil {
+		return err
+	}
 	budget, err := finish[policy.PodDisruptionBudget, policyv1.PodDisruptionBudget](ctx, in, budgetCreation{poddisruptionbudget.Strategy})
 	if err != nil {
 		return err
@@ -111,6 +121,11 @@ func (p *plannedObjects) addBudget(ctx context.Context, in *policyv1.PodDisrupti
 // addReplicaSet plans the pods that a ReplicaSet would make, beyond those that it
 // has.
 func (p *plannedObjects) addReplicaSet(ctx context.Context, in *appsv1.ReplicaSet) error {
+	ns := namespaceOf(in)
+	there := func() bool { _, ok := p.view.ReplicaSet(ns, in.Name); return ok }
+	if err := mayPlanObject(ctx, planned{apps.Resource(fsm.ReplicaSets), "", ns, in.Name}, there); err != nil {
+		return err
+	}
 	rs, err := finish[apps.ReplicaSet, appsv1.ReplicaSet](ctx, in, scaleInCreation{replicaset.Strategy})
 	if err != nil {
 		return err
@@ -153,20 +168,38 @@ func (p *plannedObjects) scale(ctx context.Context, rs, old *appsv1.ReplicaSet) 
 	if fewer := have - int(fsm.ReplicasOf(rs)); fewer > 0 {
 		p.shrinks = append(p.shrinks, shrink{rs, fewer})
 	}
-	for i := have; i < int(fsm.ReplicasOf(rs)); i++ {
-		if len(p.pods) >= maxPlannedPods {
-			return tooManyPlanned()
-		}
-		pod := &corev1.Pod{ObjectMeta: *rs.Spec.Template.ObjectMeta.DeepCopy(), Spec: *rs.Spec.Template.Spec.DeepCopy()}
-		pod.Namespace, pod.Name, pod.GenerateName = rs.Namespace, fmt.Sprintf("%s-planned-%d", rs.Name, i+1), ""
-		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
-		finished, err := finishPod(ctx, func() *fsm.View { return p.view }, pod, admitAll)
-		if err != nil {
-			return err
-		}
-		p.pods = append(p.pods, finished)
+	want := int(fsm.ReplicasOf(rs))
+	switch {
+	case want <= have:
+		return nil
+	case len(p.pods)+want-have > maxPlannedPods:
+		return tooManyPlanned()
+	}
+	pod := &corev1.Pod{ObjectMeta: *rs.Spec.Template.ObjectMeta.DeepCopy(), Spec: *rs.Spec.Template.Spec.DeepCopy()}
+	pod.Namespace, pod.Name, pod.GenerateName = rs.Namespace, plannedName(rs, want), "" // the longest of the names
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+	finished, err := finishPod(ctx, func() *fsm.View { return p.view }, pod, admitAll)
+	if err != nil {
+		return err
+	}
+	for i := have + 1; i <= want; i++ {
+		one := *finished // what it refers to is all of theirs, and nobody changes it
+		one.Name, one.UID = plannedName(rs, i), uuid.NewUUID()
+		p.pods = append(p.pods, &one)
 	}
 	return nil
+}
+
+func plannedName(rs *appsv1.ReplicaSet, number int) string {
+	return fmt.Sprintf("%s-planned-%d", rs.Name, number)
+}
+
+// namespaceOf is where an object of a plan is that is in a namespace.
+func namespaceOf(obj metav1.Object) string {
+	if ns := obj.GetNamespace(); ns != "" {
+		return ns
+	}
+	return metav1.NamespaceDefault
 }
 
 func tooManyPlanned() error {
@@ -187,8 +220,8 @@ func finish[I, V any, IP interface {
 	if err != nil {
 		return nil, err
 	}
-	if strategy.NamespaceScoped() && obj.GetNamespace() == "" {
-		obj.SetNamespace(metav1.NamespaceDefault)
+	if strategy.NamespaceScoped() {
+		obj.SetNamespace(namespaceOf(obj))
 	}
 	rest.FillObjectMetaSystemFields(obj)
 	if obj.GetGenerateName() != "" && obj.GetName() == "" {

@@ -27,6 +27,11 @@ import (
 // withRoles starts an API of a new cluster, with a namespace and a role in it.
 func withRoles(t *testing.T) (s *testServer, root kubernetes.Interface) {
 	t.Helper()
+	return withRolesAnd(t, nil)
+}
+
+func withRolesAnd(t *testing.T, change func(*Config)) (s *testServer, root kubernetes.Interface) {
+	t.Helper()
 	d := newDouble(t)
 	n := 0
 	commands, err := roles.Reconcile(d.View(), true, func(o *metav1.ObjectMeta) { n++; o.UID = types.UID(fmt.Sprint("role-", n)) })
@@ -34,7 +39,7 @@ func withRoles(t *testing.T) (s *testServer, root kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	d.must(t, commands...)
-	s = start(t, d, nil)
+	s = start(t, d, change)
 	root = s.client(t)
 	ctx := context.Background()
 	if _, err := root.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, metav1.CreateOptions{}); err != nil {

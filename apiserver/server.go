@@ -174,6 +174,10 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, turns: inTurn, clients: map[string]*underway{},
 		}, c)
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if err := checkSelectors(req.URL.RawQuery); err != nil {
+				refuse(err, w, req)
+				return
+			}
 			ctx := withClass(roles.OncePerRequest(context.WithValue(withShown(req), rightsKey{}, rights)))
 			chain.ServeHTTP(w, req.WithContext(ctx))
 		})

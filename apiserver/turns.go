@@ -20,6 +20,7 @@ import (
 type turns struct {
 	contended atomic.Bool // somebody waits
 	pace      pace
+	plans     *turns // that are in memory, with a turn or without
 
 	mu    sync.Mutex
 	free  int
@@ -41,7 +42,9 @@ const (
 	turnSlice = time.Millisecond
 )
 
-func newTurns() *turns { return &turns{free: max(1, runtime.GOMAXPROCS(0)/2), pace: newPace()} }
+func newTurns() *turns {
+	return &turns{free: max(1, runtime.GOMAXPROCS(0)/2), pace: newPace(), plans: &turns{free: plansAtWork}}
+}
 
 // take waits for a turn.
 func (t *turns) take(ctx context.Context, user string) error {
@@ -122,8 +125,13 @@ func (t *turns) newTurn(req *http.Request, info *request.RequestInfo) *turn {
 	if info == nil || !info.IsResourceRequest || info.Verb != "list" && info.Verb != "watch" {
 		return nil
 	}
+	return t.turnOf(req.Context())
+}
+
+// turnOf is a part of whoever makes a request.
+func (t *turns) turnOf(ctx context.Context) *turn {
 	mine := &turn{all: t, paced: true}
-	if who, ok := request.UserFrom(req.Context()); ok {
+	if who, ok := request.UserFrom(ctx); ok {
 		if slices.Contains(who.GetGroups(), access.Controllers) {
 			return nil
 		}

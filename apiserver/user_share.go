@@ -21,11 +21,13 @@ type userShare struct {
 // atWork is one user's.
 type atWork struct {
 	requests, lists int
+	plans           int
 	waiting         []*waiter // in the order in which they came
 }
 
 type waiter struct {
 	lists int // 1: it lists
+	plans int // 1: it plans
 	ready chan struct{}
 }
 
@@ -50,6 +52,8 @@ func (u *userShare) begin(ctx context.Context, user string, info *request.Reques
 	// A watch is at work until it has sent what is there.
 	if info.IsResourceRequest && (info.Verb == "list" || info.Verb == "watch") && info.Name == "" {
 		w.lists = 1
+	} else if isPlan(info) {
+		w.plans = 1
 	}
 	end = func() { u.end(user, w) }
 	u.mu.Lock()
@@ -79,14 +83,15 @@ func (u *userShare) begin(ctx context.Context, user string, info *request.Reques
 	return len(s.waiting) > 0, end, nil
 }
 
-// admit lets in who waits, as far as there is room: a list that has to wait holds nobody up who does not list.
+// admit lets in who waits, as far as there is room: a list or a plan that has to wait holds nobody up who asks for something else.
 func (u *userShare) admit(s *atWork) {
 	s.waiting = slices.DeleteFunc(s.waiting, func(w *waiter) bool {
-		if s.requests >= u.most || w.lists > 0 && s.lists >= u.lists {
+		if s.requests >= u.most || w.lists > 0 && s.lists >= u.lists || w.plans > 0 && s.plans >= plansOfUser {
 			return false
 		}
 		s.requests++
 		s.lists += w.lists
+		s.plans += w.plans
 		close(w.ready)
 		return true
 	})
@@ -98,6 +103,7 @@ func (u *userShare) end(user string, w *waiter) {
 	s := u.users[user]
 	s.requests--
 	s.lists -= w.lists
+	s.plans -= w.plans
 	u.admit(s)
 	u.forget(user, s)
 }

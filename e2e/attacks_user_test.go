@@ -228,9 +228,36 @@ func (a *attacked) whyAndPlanOfOthers(t *testing.T) {
 			t.Errorf("GET %s answers %d, which says that it is looked for", path, status)
 		}
 	}
-	plan := `{"apiVersion":"berth.dev/v1","kind":"Plan","spec":{"scale":{"resource":"replicasets","namespace":"` + a.ns + `","name":"none","replicas":5}}}`
-	if status := statusAs(t, emil, http.MethodPost, "/apis/berth.dev/v1/plans", plan); status != http.StatusForbidden {
-		t.Errorf("a plan answers %d", status)
+	a.berth(t, "create", "clusterrolebinding", "emil-status", "--clusterrole=berth:status", "--user=emil")
+	const containers = `"spec":{"containers":[{"name":"c","image":"busybox"}]}`
+	pod := func(ns string) string {
+		return `{"pods":[{"metadata":{"name":"probe","namespace":"` + ns + `"},` + containers + `}]}`
+	}
+	set := func(ns string) string {
+		return `{"objects":[{"apiVersion":"apps/v1","kind":"ReplicaSet","metadata":{"name":"none","namespace":"` + ns + `"},"spec":{"replicas":0,
+			"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},` + containers + `}}}]}`
+	}
+	answers := func(spec string) int {
+		t.Helper()
+		return statusAs(t, emil, http.MethodPost, "/apis/berth.dev/v1/plans", `{"apiVersion":"berth.dev/v1","kind":"Plan","spec":`+spec+`}`)
+	}
+	a.eventually(t, "emil to plan what is his", func(context.Context) error {
+		if one, other := answers(pod(ns)), answers(set(ns)); one != http.StatusCreated || other != http.StatusCreated {
+			return fmt.Errorf("a pod answers %d, a ReplicaSet %d", one, other)
+		}
+		return nil
+	})
+	for what, spec := range map[string]string{
+		"a pod":        pod(a.ns),
+		"a ReplicaSet": set(a.ns),
+		"a scale":      `{"scale":{"resource":"replicasets","namespace":"` + a.ns + `","name":"none","replicas":5}}`,
+		"a budget": `{"objects":[{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"none","namespace":"` + a.ns + `"},
+			"spec":{"minAvailable":1,"selector":{"matchLabels":{"app":"x"}}}}]}`,
+		"a class": `{"objects":[{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"huge"},"value":900000000}]}`,
+	} {
+		if status := answers(spec); status != http.StatusForbidden {
+			t.Errorf("a plan of %s answers %d", what, status)
+		}
 	}
 }
 

@@ -14,16 +14,25 @@ import (
 	"github.com/berth-dev/berth/sched/whatif"
 )
 
+// Planner is who asks for a plan.
+type Planner struct {
+	whatif.Asker
+	// MayReadPods and MayReadBudgets tell of which namespaces they may read the
+	// pods, and the disruption budgets (PR20); they are asked often.
+	MayReadPods, MayReadBudgets func(namespace string) bool
+}
+
+// placementsAtATime are told of in one piece.
+const placementsAtATime = 64
+
 // Plan answers what would become of pods that are created after setup was
-// carried out. A pod without a UID or a name is given one. mayRead tells of
-// which namespaces the asker may read the pods (PR20).
-func Plan(
-	ctx context.Context, view *fsm.View, by whatif.Asker, mayRead func(namespace string) bool,
-	setup []fsm.Command, pods []*corev1.Pod,
-) (*berthv1.PlanStatus, error) {
+// carried out. A pod without a UID or a name is given one. Who may make the pods,
+// and carry out setup, is not asked here.
+func Plan(ctx context.Context, view *fsm.View, by Planner, setup []fsm.Command, pods []*corev1.Pod) (*berthv1.PlanStatus, error) {
 	asked := make([]*corev1.Pod, len(pods))
 	for i, pod := range pods {
-		pod = pod.DeepCopy()
+		one := *pod // only its name and UID are written
+		pod = &one
 		if pod.UID == "" {
 			pod.UID = uuid.NewUUID()
 		}
@@ -32,17 +41,26 @@ func Plan(
 		}
 		asked[i] = pod
 	}
-	seen, err := whatif.Foresee(ctx, view, by, setup, asked)
+	seen, err := whatif.Foresee(ctx, view, by.Asker, setup, asked)
 	if err != nil {
 		return nil, err
 	}
-	shown := planView{seen, mayRead}
-	out := &berthv1.PlanStatus{
-		Revision: view.Revision(), Budgets: budgetsTouched(seen), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
+	goOn := by.GoOn
+	if goOn == nil {
+		goOn = ctx.Err
 	}
-	bars := whoBars{after: seen.After, mayRead: mayRead, known: map[string]map[string]string{}}
+	shown := planView{seen, by}
+	out := &berthv1.PlanStatus{
+		Revision: view.Revision(), Budgets: shown.budgetsTouched(), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
+	}
+	bars := whoBars{after: seen.After, mayRead: by.MayReadPods, known: map[string]map[string]string{}}
 	for i := range seen.Placements {
 		p := &seen.Placements[i]
+		if i%placementsAtATime == 0 {
+			if err := goOn(); err != nil {
+				return nil, fmt.Errorf("the plan was not finished: %w", err)
+			}
+		}
 		reasons := p.Diagnosis.API()
 		if p.Node == "" && p.NominatedNode == "" {
 			if err := bars.tell(ctx, p.Key, reasons); err != nil {
@@ -60,7 +78,7 @@ func Plan(
 		ref.Namespace, ref.Name = shown.name(s.Of.Key)
 		out.Replacements = append(out.Replacements, berthv1.PlanReplacement{
 			Of: ref, Round: int32(s.Round), Node: s.Node, NominatedNode: s.NominatedNode,
-			Victims: shown.victims(&s.Placement), Message: s.Message,
+			Victims: shown.victims(&s.Placement), Message: shown.message(s),
 		})
 	}
 	return out, nil
@@ -69,13 +87,13 @@ func Plan(
 // planView shows a what-if to who asked for it.
 type planView struct {
 	*whatif.Foresight
-	mayRead func(namespace string) bool
+	by Planner
 }
 
 // name is a pod's, unless the asker may not know it (PR20).
 func (p *planView) name(key string) (namespace, name string) {
 	namespace, name, _ = strings.Cut(key, "/")
-	if !p.mayRead(namespace) {
+	if !p.by.MayReadPods(namespace) {
 		return "", ""
 	}
 	return namespace, name
@@ -93,17 +111,31 @@ func (p *planView) victims(of *whatif.Placement) []berthv1.Victim {
 	return out
 }
 
+// message is why a successor has no place, unless the asker may not know it: a
+// quota's refusal, for one, tells what its namespace uses.
+func (p *planView) message(s *whatif.Successor) string {
+	if namespace, _ := p.name(s.Of.Key); namespace == "" {
+		return ""
+	}
+	return s.Message
+}
+
 // budgetsTouched are the budgets that allow fewer disruptions, or are left with
-// fewer healthy pods, when the victims were told to end.
-func budgetsTouched(seen *whatif.Foresight) []berthv1.PlanBudget {
+// fewer healthy pods, when the victims were told to end. One that the asker may
+// not read has no name and no numbers (PR20).
+func (p *planView) budgetsTouched() []berthv1.PlanBudget {
 	var out []berthv1.PlanBudget
-	seen.After.Budgets.Scan("", func(key string, after *policyv1.PodDisruptionBudget) bool {
-		before, ok := seen.Before.Budgets.Get(key)
+	p.After.Budgets.Scan("", func(key string, after *policyv1.PodDisruptionBudget) bool {
+		before, ok := p.Before.Budgets.Get(key)
 		if !ok {
 			return true
 		}
 		a, b := &after.Status, &before.Status
-		if a.DisruptionsAllowed < b.DisruptionsAllowed || a.CurrentHealthy < b.CurrentHealthy {
+		switch {
+		case a.DisruptionsAllowed >= b.DisruptionsAllowed && a.CurrentHealthy >= b.CurrentHealthy:
+		case !p.by.MayReadBudgets(after.Namespace):
+			out = append(out, berthv1.PlanBudget{})
+		default:
 			out = append(out, berthv1.PlanBudget{
 				Namespace: after.Namespace, Name: after.Name, AllowedBefore: b.DisruptionsAllowed,
 				AllowedAfter: a.DisruptionsAllowed, DesiredHealthy: a.DesiredHealthy, HealthyAfter: a.CurrentHealthy,

@@ -24,15 +24,15 @@ import (
 
 // asked is a state to ask about, with a scheduler for it.
 type asked struct {
-	*testing.T
+	testing.TB
 	state *fsm.State
 	sched *sched.Scheduler
 }
 
 const askedAtNano = 1_000_000_000_000
 
-func newAsked(t *testing.T) *asked {
-	a := &asked{T: t, state: fsm.NewState()}
+func newAsked(t testing.TB) *asked {
+	a := &asked{TB: t, state: fsm.NewState()}
 	a.sched = sched.New(a.state)
 	for _, ns := range []string{"default", "secret"} {
 		a.must(&fsm.PutNamespace{Create: true, Namespace: fsm.NamespaceWire{Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, UID: types.UID("ns-" + ns)}}}})

@@ -30,17 +30,17 @@ func (s *Server) why(r *http.Request) (any, error) {
 	if err := s.ReadIndex(r.Context()); err != nil {
 		return nil, err
 	}
-	return explain.Why(r.Context(), s.state.View(), q, readable(r.Context()))
+	return explain.Why(r.Context(), s.state.View(), q, readable(r.Context(), apiserver.MayReadPods))
 }
 
-// readable tells of which namespaces a request's user may read the pods, and
+// readable tells of which namespaces a request's user may read something, and
 // asks for each once.
-func readable(ctx context.Context) func(namespace string) bool {
+func readable(ctx context.Context, mayRead func(ctx context.Context, namespace string) bool) func(namespace string) bool {
 	known := map[string]bool{}
 	return func(ns string) bool {
 		may, ok := known[ns]
 		if !ok {
-			may = apiserver.MayReadPods(ctx, ns)
+			may = mayRead(ctx, ns)
 			known[ns] = may
 		}
 		return may
@@ -84,7 +84,11 @@ type planner struct{ clock *clock.Clock }
 func (planner) Plan(
 	ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod,
 ) (*berthv1.PlanStatus, error) {
-	return explain.Plan(ctx, view, whatif.Asker{User: user, Groups: groups}, readable(ctx), setup, pods)
+	by := explain.Planner{
+		Asker:       whatif.Asker{User: user, Groups: groups, GoOn: func() error { return apiserver.GoOn(ctx) }},
+		MayReadPods: readable(ctx, apiserver.MayReadPods), MayReadBudgets: readable(ctx, apiserver.MayReadBudgets),
+	}
+	return explain.Plan(ctx, view, by, setup, pods)
 }
 
 // ScaleIn implements apiserver.Planner.

@@ -57,11 +57,13 @@ type PlanStatus struct {
 	// +listType=atomic
 	Placements []PlanPlacement `json:"placements,omitempty"`
 	// Removals are the pods that workloads would delete because they are to have
-	// fewer, in the order in which they would go.
+	// fewer, in the order in which they would go. Of pods that the asker may not
+	// read they tell the rule alone.
 	// +optional
 	// +listType=atomic
 	Removals []PlanRemoval `json:"removals,omitempty"`
-	// Budgets are the disruption budgets that the evictions would touch.
+	// Budgets are the disruption budgets that the evictions would touch. Of one
+	// that the asker may not read there is an entry without a name or numbers.
 	// +optional
 	// +listType=atomic
 	Budgets []PlanBudget `json:"budgets,omitempty"`

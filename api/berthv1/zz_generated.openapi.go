@@ -516,7 +516,7 @@ func schema_berth_dev_berth_api_berthv1_PlanStatus(ref common.ReferenceCallback)
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Removals are the pods that workloads would delete because they are to have fewer, in the order in which they would go.",
+							Description: "Removals are the pods that workloads would delete because they are to have fewer, in the order in which they would go. Of pods that the asker may not read they tell the rule alone.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -535,7 +535,7 @@ func schema_berth_dev_berth_api_berthv1_PlanStatus(ref common.ReferenceCallback)
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Budgets are the disruption budgets that the evictions would touch.",
+							Description: "Budgets are the disruption budgets that the evictions would touch. Of one that the asker may not read there is an entry without a name or numbers.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{

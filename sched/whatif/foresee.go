@@ -75,12 +75,24 @@ func victimsIn(v *fsm.View, planned []fsm.PlannedVictim) []Victim {
 // same code on a copy of the state. Nothing is changed, and the pods are left as they are. It also follows the
 // evictions: on the same copy the victims go, their controllers make new pods like them, and those are decided in their
 // turn. The commands of setup are carried out first; the first refusal of one is the error. So is the end of ctx, for
-// which it looks between bounded pieces of work: nobody waits for the answer then.
+// which it looks between bounded pieces of work (nobody waits for the answer then), and what Asker.GoOn says.
 func Foresee(
 	ctx context.Context, state *fsm.View, asker Asker, setup []fsm.Command, pods []*corev1.Pod,
 ) (*Foresight, error) {
-	t := newTrial(ctx, state)
+	goOn := ctx.Err
+	if asker.GoOn != nil {
+		goOn = func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return asker.GoOn()
+		}
+	}
+	t := newTrial(goOn, state)
 	for _, c := range setup {
+		if t.over() {
+			break
+		}
 		asked := fsm.Proposal{User: asker.User, Groups: asker.Groups, Command: c}
 		if err := t.state.Try(t.now, asked)[0].Err(); err != nil {
 			return nil, err
@@ -88,8 +100,8 @@ func Foresee(
 	}
 	out := &Foresight{Before: t.state.View()}
 	out.Placements = t.place(asker, pods)
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("the plan was not finished: %w", err)
+	if t.ended != nil {
+		return nil, fmt.Errorf("the plan was not finished: %w", t.ended)
 	}
 	out.After = t.state.View()
 	victims := victimsOf(out.Placements)
@@ -99,8 +111,8 @@ func Foresee(
 			break
 		}
 		successors, cut := t.replace(victims, out.Depth)
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("the plan was not finished: %w", err)
+		if t.ended != nil {
+			return nil, fmt.Errorf("the plan was not finished: %w", t.ended)
 		}
 		out.Successors = append(out.Successors, successors...)
 		out.Cut = out.Cut || cut
@@ -133,7 +145,7 @@ func (t *trial) replace(victims []Victim, round int) (out []Successor, cut bool)
 	var pods []*corev1.Pod
 	zero := int64(0)
 	for _, v := range victims {
-		if t.ctx.Err() != nil {
+		if t.over() {
 			break
 		}
 		// Whoever is gone already, for want of a grace period, is replaced all the same.

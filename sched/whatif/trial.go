@@ -1,7 +1,6 @@
 package whatif
 
 import (
-	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +14,9 @@ import (
 type Asker struct {
 	User   string
 	Groups []string
+	// GoOn is asked between bounded pieces of work, and may take its time to let others work. An error ends the what-if. nil: it goes on
+	// as long as its context lasts.
+	GoOn func() error
 }
 
 // Placement is what would become of one pod.
@@ -41,15 +43,24 @@ const (
 
 // trial is a copy of a state with a scheduler of its own.
 type trial struct {
-	ctx   context.Context // whoever asked waits while it lasts
+	goOn  func() error
+	ended error // why it does not go on
 	state *fsm.State
 	sched *sched.Scheduler
 	now   int64
 }
 
-func newTrial(ctx context.Context, state *fsm.View) *trial {
+func newTrial(goOn func() error, state *fsm.View) *trial {
 	fork := state.Fork()
-	return &trial{ctx: ctx, state: fork, sched: sched.New(fork), now: state.TimeUnixNano()}
+	return &trial{goOn: goOn, state: fork, sched: sched.New(fork), now: state.TimeUnixNano()}
+}
+
+// over says whether nobody waits for the answer any more.
+func (t *trial) over() bool {
+	if t.ended == nil {
+		t.ended = t.goOn()
+	}
+	return t.ended != nil
 }
 
 // place admits pods and decides until it is known what becomes of them, or the bound is reached.
@@ -57,7 +68,7 @@ func (t *trial) place(asker Asker, pods []*corev1.Pod) []Placement {
 	out := make([]Placement, len(pods))
 	open := map[string]*Placement{}
 	for i, p := range pods {
-		if t.ctx.Err() != nil {
+		if t.over() {
 			return out
 		}
 		out[i].Key = fsm.PodKey(p.Namespace, p.Name)
@@ -86,7 +97,7 @@ func (t *trial) place(asker Asker, pods []*corev1.Pod) []Placement {
 			open[out[i].Key] = &out[i]
 		}
 	}
-	for steps := 0; steps < maxSteps && len(open) > 0 && t.ctx.Err() == nil; {
+	for steps := 0; steps < maxSteps && len(open) > 0 && !t.over(); {
 		plan := t.sched.Step(t.now, planWeight)
 		if plan == nil && t.sched.Behind() {
 			continue

@@ -114,7 +114,11 @@ func tellRemovals(w io.Writer, removals []berthv1.PlanRemoval) {
 		if r.Detail != "" {
 			why += " (" + r.Detail + ")"
 		}
-		row(w, i+1, qualified(r.Pod.Namespace, r.Pod.Name), node, rule, why)
+		name := qualified(r.Pod.Namespace, r.Pod.Name)
+		if name == "" {
+			name = "-" // not this user's to read
+		}
+		row(w, i+1, name, node, rule, why)
 	}
 }
 
@@ -140,8 +144,16 @@ func tellPlan(w io.Writer, s *berthv1.PlanStatus) {
 	if len(s.Budgets) > 0 {
 		fmt.Fprintln(w)
 		row(w, "BUDGET", "ALLOWS", "HEALTHY", "DESIRED")
+		hidden := 0
 		for _, b := range s.Budgets {
+			if b.Name == "" {
+				hidden++
+				continue
+			}
 			row(w, qualified(b.Namespace, b.Name), fmt.Sprintf("%d, then %d", b.AllowedBefore, b.AllowedAfter), b.HealthyAfter, b.DesiredHealthy)
+		}
+		if hidden > 0 {
+			row(w, fmt.Sprintf("%d of others", hidden), "-", "-", "-")
 		}
 	}
 	if len(s.Replacements) > 0 {
