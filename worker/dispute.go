@@ -3,10 +3,10 @@ package worker
 import "time"
 
 // Bounds of a dispute's delay. What the servers hold may be older than a report that is on its way to them, so the first
-// objection waits for that as well.
+// objection waits for that as well. A kubelet objects every ten seconds.
 const (
 	disputeFirst = time.Second
-	disputeMax   = 5 * time.Minute
+	disputeMax   = 30 * time.Second
 	disputeReset = 2 * disputeMax
 )
 
