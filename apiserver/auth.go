@@ -32,6 +32,11 @@ func newAuthenticator(users *users.Users) authenticator.Request {
 	return union.NewFailOnError(authenticator.RequestFunc(byProcess), known, users.Anonymous)
 }
 
+// newLocalAuthenticator tells whose certificate or token it is as far as this server can by itself.
+func newLocalAuthenticator(users *users.Users) authenticator.Request {
+	return authgroup.NewAuthenticatedGroupAdder(union.New(authenticator.RequestFunc(byCertificate), users.Here))
+}
+
 // byCertificate believes the certificate that the TLS handshake has verified, as long as it is good: a connection may
 // last longer.
 func byCertificate(req *http.Request) (*authenticator.Response, bool, error) {

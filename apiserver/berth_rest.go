@@ -83,11 +83,11 @@ func (p *plans) Create(ctx context.Context, obj runtime.Object, validate rest.Va
 	case len(plan.Spec.Pods) > maxPlannedPods || len(plan.Spec.Objects) > maxPlannedPods:
 		return nil, tooManyPlanned()
 	}
-	if err := mayPlanPods(ctx, plan.Spec.Pods); err != nil {
-		return nil, err
-	}
 	if err := p.backend.ReadIndex(ctx); err != nil {
 		return nil, readError(err)
+	}
+	if err := mayPlanPods(ctx, plan.Spec.Pods); err != nil {
+		return nil, err
 	}
 	ctx, mine, err := beginPlan(ctx)
 	if err != nil {

@@ -36,14 +36,14 @@ type shownKey struct{}
 
 const (
 	protocolsHeader = "Sec-Websocket-Protocol"
-	// tokenProtocol is what a protocol begins with that is a token.
-	tokenProtocol = "base64url.bearer.authorization.k8s.io."
+	// protocolOfBearer is what a protocol begins with that is a token.
+	protocolOfBearer = "base64url.bearer.authorization.k8s.io."
 )
 
 // withShown keeps what a request shows in its context.
 func withShown(req *http.Request) context.Context {
 	s := &shown{tls: req.TLS, authorization: req.Header["Authorization"]}
-	if protocols := req.Header[protocolsHeader]; slices.ContainsFunc(protocols, func(p string) bool { return strings.Contains(p, tokenProtocol) }) {
+	if protocols := req.Header[protocolsHeader]; slices.ContainsFunc(protocols, func(p string) bool { return strings.Contains(p, protocolOfBearer) }) {
 		s.protocols = protocols
 	}
 	return context.WithValue(req.Context(), shownKey{}, s)
@@ -60,9 +60,10 @@ func remembered(next authenticator.Request) authenticator.Request {
 	})
 }
 
-// byCertificate: it shows a certificate, and no token.
+// byCertificate: it shows a certificate that is believed, whatever tokens it shows beside that.
 func (s *shown) byCertificate() bool {
-	return s.tls != nil && len(s.tls.VerifiedChains) > 0 && len(s.authorization)+len(s.protocols) == 0
+	_, ok, err := byCertificate(&http.Request{TLS: s.tls})
+	return ok && err == nil
 }
 
 // again is a request that shows the same.
@@ -96,6 +97,8 @@ const (
 	// by the word of somebody else.
 	lookEvery            = time.Second
 	tokenEvery, farEvery = time.Minute, 30 * time.Second
+	// issuersBegin is how long an issuer that is new in the configuration may take before it can be asked.
+	issuersBegin = 15 * time.Second
 	// checkTimeout bounds a check.
 	checkTimeout = 15 * time.Second
 )
@@ -104,6 +107,7 @@ const (
 // back, or whose service account, pod or node is gone. What shows the same is checked once, however much of it lasts.
 type credentials struct {
 	authenticate authenticator.Request
+	here         authenticator.Request // nobody else is asked
 	users        *users.Users
 
 	mu        sync.Mutex
@@ -125,7 +129,7 @@ type credential struct {
 
 func newCredentials(authenticate authenticator.Request, known *users.Users) *credentials {
 	return &credentials{
-		authenticate: authenticate, users: known, near: map[[sha256.Size]byte]*credential{}, far: map[[sha256.Size]byte]*credential{},
+		authenticate: authenticate, here: newLocalAuthenticator(known), users: known, near: map[[sha256.Size]byte]*credential{}, far: map[[sha256.Size]byte]*credential{},
 		hanging: map[string]map[*credential]struct{}{},
 	}
 }
@@ -168,14 +172,13 @@ func (c *credentials) of(one *credential) map[[sha256.Size]byte]*credential {
 }
 
 func (c *credentials) newCredential(ctx context.Context, key [sha256.Size]byte, s *shown) *credential {
-	one := &credential{key: key, shown: s, hangs: hangsOn(s.who), lasting: map[*lasting]struct{}{}}
-	switch {
-	case s.byCertificate():
-		one.hangs = nil
-	case len(one.hangs) > 0:
-		one.every = tokenEvery
-	case !c.users.InFile(s.again(ctx)):
+	one := &credential{key: key, shown: s, lasting: map[*lasting]struct{}{}}
+	switch who, ok, err := c.here.AuthenticateRequest(s.again(ctx)); {
+	case err != nil || !ok || isAnother(s.who, who.User):
 		one.every, one.far = farEvery, true
+	case s.byCertificate() || c.users.InFile(s.again(ctx)):
+	default:
+		one.every, one.hangs = tokenEvery, hangsOn(s.who)
 	}
 	return one
 }
@@ -263,8 +266,8 @@ func ended(change *store.Change) string {
 	case fsm.RevokedNode(old) != "" || fsm.RevokedNode(now) != "":
 		return anyToken
 	case old == nil:
-	case old.Resource == "secrets": // also one that says something else now: a token of a machine that is to join
-		return "secrets/" + old.Value.GetNamespace()
+	case old.Resource == "secrets" && (now == nil || now.Value.GetUID() != old.Value.GetUID() || old.Value.GetNamespace() == metav1.NamespaceSystem):
+		return "secrets/" + old.Value.GetNamespace() // in kube-system also what says something else now: a token of a machine that is to join
 	case old.Resource == "serviceaccounts" && (now == nil || now.Value.GetUID() != old.Value.GetUID()):
 		return "serviceaccounts/" + old.Value.GetNamespace() + "/" + old.Value.GetName()
 	}
@@ -304,8 +307,11 @@ func (c *credentials) readAgain() {
 		return
 	}
 	c.readings = readings
+	soon := time.Now().Add(issuersBegin)
 	for _, one := range c.far {
-		one.due = time.Time{}
+		if one.due.After(soon) {
+			one.due = soon
+		}
 	}
 }
 
@@ -340,7 +346,11 @@ func (one *credential) next(now time.Time) time.Time {
 func (c *credentials) check(ctx context.Context, one *credential) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	who, ok, err := c.authenticate.AuthenticateRequest(one.shown.again(ctx))
+	authenticate := c.here
+	if one.far {
+		authenticate = c.authenticate
+	}
+	who, ok, err := authenticate.AuthenticateRequest(one.shown.again(ctx))
 	if ctx.Err() != nil || one.far && errors.Is(err, users.ErrAway) {
 		return
 	}

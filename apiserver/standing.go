@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -67,7 +66,7 @@ func (s *standing) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	defer s.remove(l)
 	defer s.credentials.hold(ctx, l)()
 	// What changed since it was let in was not asked of it, because it was not among the others.
-	if why, lost := s.lost(l); lost {
+	if why, lost, _ := s.lost(l); lost {
 		responsewriters.Forbidden(asks, w, req, why, legacyscheme.Codecs)
 		return
 	}
@@ -91,22 +90,26 @@ func (s *standing) remove(l *lasting) {
 	}
 }
 
-// lost says whether a request would be refused by now. Who cannot be asked about goes on.
-func (s *standing) lost(l *lasting) (why string, lost bool) {
+// lost says whether a request would be refused by now. Whoever cannot be asked about goes on until it is known.
+func (s *standing) lost(l *lasting) (why string, lost, unknown bool) {
 	decision, why, err := s.rights.Authorize(l.ctx, l.asks)
-	return why, decision != authorizer.DecisionAllow && err == nil
+	if decision == authorizer.DecisionAllow {
+		return why, false, false
+	}
+	return why, err == nil, err != nil
 }
 
 // run follows the state until ctx ends.
 func (s *standing) run(ctx context.Context) {
 	at := s.backend.View().Revision()
+	var unknown map[*lasting]struct{} // what is asked about until there is an answer
 	for ctx.Err() == nil {
 		var concerned concern
-		if concerned, at = s.changedSince(at); concerned.none() {
+		if concerned, at = s.changedSince(at); concerned.none() && len(unknown) == 0 {
 			_ = s.backend.Feed().Wait(ctx, at) // looked at again in any case
 			continue
 		}
-		s.askAgain(concerned)
+		unknown = s.askAgain(ctx, concerned, unknown)
 		select {
 		case <-ctx.Done():
 		case <-time.After(askAgainEvery):
@@ -172,18 +175,32 @@ func (s *standing) concernedBy(changes []store.Change) concern {
 	return c
 }
 
-func (s *standing) askAgain(concerned concern) {
+// askAgain asks about what changes concern, and about what nobody could say of before; it gives that of which nobody can say
+// now. When one cannot be told the others are not asked: each would wait as long.
+func (s *standing) askAgain(ctx context.Context, concerned concern, before map[*lasting]struct{}) (unknown map[*lasting]struct{}) {
 	s.mu.Lock()
 	var open []*lasting
 	for node, asking := range s.open {
-		if concerned.all || concerned.nodes[node] {
-			open = slices.AppendSeq(open, maps.Keys(asking))
+		for l := range asking {
+			if _, again := before[l]; again || concerned.all || concerned.nodes[node] {
+				open = append(open, l)
+			}
 		}
 	}
 	s.mu.Unlock()
+	unknown = map[*lasting]struct{}{}
 	for _, l := range open {
-		if _, lost := s.lost(l); lost {
+		if len(unknown) > 0 || ctx.Err() != nil {
+			unknown[l] = struct{}{}
+			continue
+		}
+		_, lost, untold := s.lost(l)
+		switch {
+		case lost:
 			l.end()
+		case untold && l.ctx.Err() == nil:
+			unknown[l] = struct{}{}
 		}
 	}
+	return unknown
 }

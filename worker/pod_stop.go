@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -168,7 +169,13 @@ func (p *podState) stopContainer(c *ctr, now, deadline time.Time) {
 	c.stop = stopKill
 	c.killAt = now.Add(killInterval)
 	p.wakeAt(c.killAt)
-	p.act(Action{Kind: ActionSignal, Container: c.spec, Signal: runtime.Kill, Stuck: now.Sub(c.killedAt) >= stuckAfter, ID: p.id(c)})
+	p.act(Action{Kind: ActionSignal, Container: c.spec, Signal: runtime.Kill, Stuck: now.Sub(c.killedAt) >= stuckAfter && p.killed(), ID: p.id(c)})
+}
+
+// killed: the pod is to end, and all that is left of it was killed. Only then its volumes may be taken away below it: what waits for them else
+// would lose what it writes.
+func (p *podState) killed() bool {
+	return !p.stopAt.IsZero() && !slices.ContainsFunc(p.ctrs, func(c ctr) bool { return c.alive() && c.stop != stopKill })
 }
 
 // preStop begins the hook that runs before TERM, within the grace; false when there is none or no time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -50,6 +51,8 @@ type Config struct {
 type Users struct {
 	// Tokens are who bears a token, Anonymous what may be asked without one.
 	Tokens, Anonymous authenticator.Request
+	// Here are those of Tokens who are known without asking anybody else.
+	Here authenticator.Request
 
 	file          authenticator.Request // by the file of tokens alone
 	configuration *configuration
@@ -81,6 +84,7 @@ func Open(c Config) (*Users, error) {
 	if c.Joining != nil {
 		ways = append(ways, authenticator.WrapAudienceAgnosticToken(c.Audiences, c.Joining))
 	}
+	here := tokenunion.New(slices.Clone(ways)...)
 	if c.ConfigFile != "" {
 		ways = append(ways, authenticator.WrapAudienceAgnosticToken(c.Audiences, nobodysOwn(configuration)))
 	}
@@ -90,6 +94,7 @@ func Open(c Config) (*Users, error) {
 	all := tokenunion.New(ways...)
 	return &Users{
 		Tokens:        byToken(all),
+		Here:          byToken(here),
 		file:          inFile,
 		Anonymous:     authenticator.RequestFunc(configuration.anonymous),
 		configuration: configuration,

@@ -4,11 +4,8 @@ import "context"
 
 // Apart calls f in a goroutine of its own, and gives it up when ctx ends. A file system of another machine that does not answer
 // holds whoever looks into it in the kernel, for as long as it likes: no context, signal or deadline reaches it there. What f
-// holds it keeps until it is over, which may be never; f itself has to see whether ctx has ended meanwhile.
+// holds it keeps until it is over, which may be never. It is called in any case, and has to see itself whether ctx has ended.
 func Apart(ctx context.Context, f func() error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	select {

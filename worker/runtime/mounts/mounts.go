@@ -23,7 +23,7 @@ func RemoveAll(dir string) error {
 	if err := Unmount(dir); err != nil {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return removeBelow(dir)
 }
 
 // Unmount is RemoveAll without the removal.
