@@ -36,14 +36,14 @@ type shownKey struct{}
 
 const (
 	protocolsHeader = "Sec-Websocket-Protocol"
-	// protocolOfBearer is what a protocol begins with that is a token.
-	protocolOfBearer = "base64url.bearer.authorization.k8s.io."
+	// protocolPrefix is what a protocol begins with that is a token.
+	protocolPrefix = "base64url.bearer.authorization.k8s.io."
 )
 
 // withShown keeps what a request shows in its context.
 func withShown(req *http.Request) context.Context {
 	s := &shown{tls: req.TLS, authorization: req.Header["Authorization"]}
-	if protocols := req.Header[protocolsHeader]; slices.ContainsFunc(protocols, func(p string) bool { return strings.Contains(p, protocolOfBearer) }) {
+	if protocols := req.Header[protocolsHeader]; slices.ContainsFunc(protocols, func(p string) bool { return strings.Contains(p, protocolPrefix) }) {
 		s.protocols = protocols
 	}
 	return context.WithValue(req.Context(), shownKey{}, s)
