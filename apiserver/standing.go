@@ -26,7 +26,7 @@ import (
 type standing struct {
 	next        http.Handler
 	longRunning request.LongRunningRequestCheck
-	rights      *rights
+	rights      authorizer.Authorizer
 	backend     Backend
 	credentials *credentials
 
