@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
@@ -124,7 +125,7 @@ func (w *world) apply(commands ...fsm.Command) string {
 	w.t.Helper()
 	ps := make([]fsm.Proposal, len(commands))
 	for i, c := range commands {
-		ps[i] = fsm.Proposal{User: "system:berth", Groups: []string{"system:masters"}, Command: c}
+		ps[i] = fsm.Proposal{User: "system:berth", Groups: []string{access.Masters, access.ClassUsers("none")}, Command: c} // also before that class is there
 	}
 	entry, err := fsm.EncodeEntry(fsm.Header{Version: fsm.LogVersion, TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
 	if err != nil {
