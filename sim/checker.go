@@ -394,9 +394,9 @@ func (k *checker) woken(name string, v *fsm.View) {
 	})
 }
 
-// room is what nodes that take anybody have left.
+// room is what nodes have left that take anybody, or whoever does not mind that they are being drained.
 type room struct {
-	names []string // in order
+	names []string // in order, of those that take anybody
 	nodes map[string]*corev1.Node
 	free  map[string]model.Resources
 }
@@ -404,8 +404,12 @@ type room struct {
 func roomOf(v *fsm.View) *room {
 	r := &room{nodes: map[string]*corev1.Node{}, free: map[string]model.Resources{}}
 	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
+		if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key != corev1.TaintNodeUnschedulable }) {
+			return true
+		}
+		r.nodes[n.Name], r.free[n.Name] = n, model.Allocatable(n)
 		if !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 {
-			r.names, r.nodes[n.Name], r.free[n.Name] = append(r.names, n.Name), n, model.Allocatable(n)
+			r.names = append(r.names, n.Name)
 		}
 		return true
 	})
@@ -420,14 +424,20 @@ func roomOf(v *fsm.View) *room {
 	return r
 }
 
-// placeOf is a node that has room for a pod which asks for nothing else; "": there is none, or the pod
-// has rules.
+// placeOf is a node that has room for a pod which asks for nothing else, or for the one that it is made for; "": there is none, or
+// the pod has rules.
 func (r *room) placeOf(p *corev1.Pod) string {
-	if p.DeletionTimestamp != nil || p.Spec.Affinity != nil || len(model.Claims(p)) > 0 || p.Status.NominatedNodeName != "" {
+	names, wanted := r.names, wantsNode(p)
+	switch {
+	case p.DeletionTimestamp != nil, len(model.Claims(p)) > 0, p.Status.NominatedNodeName != "", p.Spec.Affinity != nil && wanted == "":
 		return ""
+	case wanted != "" && r.nodes[wanted] == nil:
+		return ""
+	case wanted != "":
+		names = []string{wanted}
 	}
 	u, want := model.PodRequest(p), labels.SelectorFromSet(p.Spec.NodeSelector)
-	for _, name := range r.names {
+	for _, name := range names {
 		f := r.free[name]
 		if f.MilliCPU >= u.MilliCPU && f.MemoryBytes >= u.MemoryBytes && f.Pods >= u.Pods && want.Matches(labels.Set(r.nodes[name].Labels)) {
 			return name

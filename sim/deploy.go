@@ -254,27 +254,47 @@ func kept(v *fsm.View) (unsettled []string) {
 		case *appsv1.DaemonSet:
 			s := w.Status
 			is = fmt.Sprintf("generation %d: %d wanted, %d new, %d ready", s.ObservedGeneration, s.DesiredNumberScheduled, s.UpdatedNumberScheduled, s.NumberReady)
-			want = fmt.Sprintf("generation %d: %d wanted, %d new, %d ready", w.Generation, nodes, nodes, nodes)
+			want = fmt.Sprintf("generation %d: %d wanted, %d new, %d ready", w.Generation, nodes, nodes, nodes-waiting(v, w.Name))
 		case *batchv1.Job:
 			is, want = fmt.Sprintf("%d succeeded", w.Status.Succeeded), fmt.Sprintf("%d succeeded", completions)
 		}
 		if is != want {
-			unsettled = append(unsettled, fmt.Sprintf("%s has %s, and should have %s%s", key, is, want, notReady(v, o.Value.GetName())))
+			unsettled = append(unsettled, fmt.Sprintf("%s has %s, and should have %s%s", key, is, want, piecesOf(v, o.Value.GetName())))
 		}
 		return true
 	})
 	return unsettled
 }
 
-// notReady tells of the pods of a workload which of them are not, and since when.
-func notReady(v *fsm.View, workload string) (told string) {
+// waiting is how many pods of a workload have no node yet: whether they find one is asked of all who wait.
+func waiting(v *fsm.View, workload string) (n int32) {
 	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		if p.Labels[keptBy] == workload && p.Spec.NodeName == "" && !ended(p) {
+			n++
+		}
+		return true
+	})
+	return n
+}
+
+// piecesOf tells of the pods of a workload, and since when they are ready, or are not.
+func piecesOf(v *fsm.View, workload string) (told string) {
+	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
+		if p.Labels[keptBy] != workload {
+			return true
+		}
+		told += fmt.Sprintf("; pod %s on %q, made at %s, is %s", p.Name, p.Spec.NodeName, clockTime(p.CreationTimestamp), p.Status.Phase)
+		if p.DeletionTimestamp != nil {
+			told += ", is to go"
+		}
 		for _, c := range p.Status.Conditions {
-			if p.Labels[keptBy] == workload && c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue && !ended(p) {
-				told += fmt.Sprintf("; pod %s on %s is not ready since %s (%s %s)", p.Name, p.Spec.NodeName, c.LastTransitionTime.UTC().Format("15:04:05"), c.Reason, c.Message)
+			if c.Type == corev1.PodReady {
+				told += fmt.Sprintf(", ready %s since %s (%s %s)", c.Status, clockTime(c.LastTransitionTime), c.Reason, c.Message)
 			}
 		}
 		return true
 	})
 	return told
 }
+
+func clockTime(t metav1.Time) string { return t.UTC().Format("15:04:05") }
