@@ -124,7 +124,7 @@ type credential struct {
 	hangs   []string
 	every   time.Duration
 	due     time.Time
-	lasting map[*lasting]struct{}
+	lasting map[*lastingRequest]struct{}
 }
 
 func newCredentials(authenticate authenticator.Request, known *users.Users) *credentials {
@@ -135,7 +135,7 @@ func newCredentials(authenticate authenticator.Request, known *users.Users) *cre
 }
 
 // hold has what lasts end with its credential, until release is called.
-func (c *credentials) hold(ctx context.Context, l *lasting) (release func()) {
+func (c *credentials) hold(ctx context.Context, l *lastingRequest) (release func()) {
 	s, ok := ctx.Value(shownKey{}).(*shown)
 	if !ok || s.who == nil {
 		return func() {}
@@ -172,7 +172,7 @@ func (c *credentials) of(one *credential) map[[sha256.Size]byte]*credential {
 }
 
 func (c *credentials) newCredential(ctx context.Context, key [sha256.Size]byte, s *shown) *credential {
-	one := &credential{key: key, shown: s, lasting: map[*lasting]struct{}{}}
+	one := &credential{key: key, shown: s, lasting: map[*lastingRequest]struct{}{}}
 	switch who, ok, err := c.here.AuthenticateRequest(s.again(ctx)); {
 	case err != nil || !ok || isAnother(s.who, who.User):
 		one.every, one.far = farEvery, true
@@ -184,7 +184,7 @@ func (c *credentials) newCredential(ctx context.Context, key [sha256.Size]byte, 
 }
 
 // release forgets a request that lasts no more.
-func (c *credentials) release(one *credential, l *lasting) {
+func (c *credentials) release(one *credential, l *lastingRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if delete(one.lasting, l); len(one.lasting) > 0 {
@@ -354,7 +354,7 @@ func (c *credentials) check(ctx context.Context, one *credential) {
 	if ctx.Err() != nil || one.far && errors.Is(err, users.ErrAway) {
 		return
 	}
-	var over []*lasting
+	var over []*lastingRequest
 	c.mu.Lock()
 	for l := range one.lasting {
 		if err != nil || !ok || isAnother(l.who, who.User) {

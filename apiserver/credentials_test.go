@@ -259,9 +259,9 @@ func TestCredentialsOfElsewhere(t *testing.T) {
 	}), known)
 	shows := &shown{authorization: []string{"Bearer x"}, who: &user.DefaultInfo{Name: "eve"}}
 	ctx := context.WithValue(t.Context(), shownKey{}, shows)
-	var all [3]*lasting
+	var all [3]*lastingRequest
 	for i := range all {
-		l := &lasting{}
+		l := &lastingRequest{}
 		l.ctx, l.end = context.WithCancel(ctx)
 		defer l.end()
 		defer c.hold(ctx, l)()

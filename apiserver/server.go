@@ -76,7 +76,7 @@ func New(config Config) (_ *Server, err error) {
 	}
 	accounts := tokens.New(config.Backend, config.Vault)
 	rights := newRights(config.Backend, config.Logger.Named("rights"))
-	lasting := &standing{rights: rights, backend: config.Backend, open: map[string]map[*lasting]struct{}{}}
+	lasting := &standing{rights: rights, backend: config.Backend}
 	known, err := users.Open(users.Config{
 		Sources: config.Users, Audiences: tokens.Audiences(), Issuer: tokens.Issuer, Accounts: accounts.Authenticator(),
 		Joining: joining(config.Backend.View, config.Vault), Logger: config.Logger.Named("users"),

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/berth-dev/berth/access/lasting"
 	"github.com/berth-dev/berth/apiserver/noderights"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/store"
@@ -30,12 +31,14 @@ type standing struct {
 	backend     Backend
 	credentials *credentials
 
-	mu   sync.Mutex
-	open map[string]map[*lasting]struct{} // by the node that asks; of all others under ""
+	open lasting.Open[*lastingRequest] // by the node that asks
+
+	mu     sync.Mutex
+	unsure []*lastingRequest  // nobody could say of them whether they may go on; they are asked about until there is an answer
+	wake   context.CancelFunc // ends what run waits for
 }
 
-// lasting is a request that lasts.
-type lasting struct {
+type lastingRequest struct {
 	node string
 	ctx  context.Context
 	asks authorizer.Attributes
@@ -58,40 +61,35 @@ func (s *standing) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		responsewriters.InternalError(w, req, err)
 		return
 	}
-	l := &lasting{asks: asks}
+	l := &lastingRequest{asks: asks}
 	l.node, _ = noderights.NodeOf(asks.GetUser())
 	l.ctx, l.end = context.WithCancel(ctx)
 	defer l.end()
-	s.add(l)
-	defer s.remove(l)
+	defer s.open.Add(l.node, l)()
 	defer s.credentials.hold(ctx, l)()
 	// What changed since it was let in was not asked of it, because it was not among the others.
-	if why, lost, _ := s.lost(l); lost {
+	switch why, lost, unknown := s.lost(l); {
+	case lost:
 		responsewriters.Forbidden(asks, w, req, why, legacyscheme.Codecs)
 		return
+	case unknown:
+		s.askLater(l)
 	}
 	s.next.ServeHTTP(w, req.WithContext(l.ctx))
 }
 
-func (s *standing) add(l *lasting) {
+// askLater has requests asked about until there is an answer.
+func (s *standing) askLater(unsure ...*lastingRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open[l.node] == nil {
-		s.open[l.node] = map[*lasting]struct{}{}
-	}
-	s.open[l.node][l] = struct{}{}
-}
-
-func (s *standing) remove(l *lasting) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if delete(s.open[l.node], l); len(s.open[l.node]) == 0 {
-		delete(s.open, l.node)
+	s.unsure = append(s.unsure, unsure...)
+	if s.wake != nil {
+		s.wake()
 	}
 }
 
 // lost says whether a request would be refused by now. Whoever cannot be asked about goes on until it is known.
-func (s *standing) lost(l *lasting) (why string, lost, unknown bool) {
+func (s *standing) lost(l *lastingRequest) (why string, lost, unknown bool) {
 	decision, why, err := s.rights.Authorize(l.ctx, l.asks)
 	if decision == authorizer.DecisionAllow {
 		return why, false, false
@@ -102,18 +100,36 @@ func (s *standing) lost(l *lasting) (why string, lost, unknown bool) {
 // run follows the state until ctx ends.
 func (s *standing) run(ctx context.Context) {
 	at := s.backend.View().Revision()
-	var unknown map[*lasting]struct{} // what is asked about until there is an answer
 	for ctx.Err() == nil {
 		var concerned concern
-		if concerned, at = s.changedSince(at); concerned.none() && len(unknown) == 0 {
-			_ = s.backend.Feed().Wait(ctx, at) // looked at again in any case
+		if concerned, at = s.changedSince(at); concerned.none() && !s.isUnsure() {
+			s.await(ctx, at)
 			continue
 		}
-		unknown = s.askAgain(ctx, concerned, unknown)
+		s.askAgain(ctx, concerned)
 		select {
 		case <-ctx.Done():
 		case <-time.After(askAgainEvery):
 		}
+	}
+}
+
+func (s *standing) isUnsure() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.unsure) > 0
+}
+
+// await returns when there are changes after a revision, or somebody of whom nobody could say.
+func (s *standing) await(ctx context.Context, at int64) {
+	ctx, wake := context.WithCancel(ctx)
+	defer wake()
+	s.mu.Lock()
+	s.wake = wake
+	unsure := len(s.unsure) > 0
+	s.mu.Unlock()
+	if !unsure {
+		_ = s.backend.Feed().Wait(ctx, at) // looked at again in any case
 	}
 }
 
@@ -169,38 +185,44 @@ func (s *standing) concernedBy(changes []store.Change) concern {
 		}
 	}
 	delete(c.nodes, "")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(c.nodes, func(node string, _ bool) bool { return len(s.open[node]) == 0 })
+	maps.DeleteFunc(c.nodes, func(node string, _ bool) bool { return !s.open.Has(node) })
 	return c
 }
 
-// askAgain asks about what changes concern, and about what nobody could say of before; it gives that of which nobody can say
-// now. When one cannot be told the others are not asked: each would wait as long.
-func (s *standing) askAgain(ctx context.Context, concerned concern, before map[*lasting]struct{}) (unknown map[*lasting]struct{}) {
+// askAgain asks about what changes concern, and about what nobody could say of before. When one cannot be told the others are
+// not asked, and are as unsure: each would wait as long.
+func (s *standing) askAgain(ctx context.Context, concerned concern) {
 	s.mu.Lock()
-	var open []*lasting
-	for node, asking := range s.open {
-		for l := range asking {
-			if _, again := before[l]; again || concerned.all || concerned.nodes[node] {
-				open = append(open, l)
-			}
+	ask := map[*lastingRequest]struct{}{}
+	for _, l := range s.unsure {
+		ask[l] = struct{}{}
+	}
+	s.unsure = nil
+	s.mu.Unlock()
+	if concerned.all {
+		concerned.nodes = map[string]bool{"": true}
+	}
+	for node := range concerned.nodes {
+		for _, l := range s.open.Of(node) {
+			ask[l] = struct{}{}
 		}
 	}
-	s.mu.Unlock()
-	unknown = map[*lasting]struct{}{}
-	for _, l := range open {
-		if len(unknown) > 0 || ctx.Err() != nil {
-			unknown[l] = struct{}{}
+	var unsure []*lastingRequest
+	for l := range ask {
+		if l.ctx.Err() != nil { // it has ended
 			continue
 		}
-		_, lost, untold := s.lost(l)
+		if len(unsure) > 0 || ctx.Err() != nil {
+			unsure = append(unsure, l)
+			continue
+		}
+		_, lost, unknown := s.lost(l)
 		switch {
 		case lost:
 			l.end()
-		case untold && l.ctx.Err() == nil:
-			unknown[l] = struct{}{}
+		case unknown && l.ctx.Err() == nil:
+			unsure = append(unsure, l)
 		}
 	}
-	return unknown
+	s.askLater(unsure...)
 }

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 
+	"github.com/berth-dev/berth/access/lasting"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -10,7 +11,7 @@ import (
 // it began (ServerConfig.Refuse).
 type callers struct {
 	refuse func(id *pki.Identity) error // nil: nobody is refused
-	open   Open[*caller]
+	open   lasting.Open[*caller]
 }
 
 type caller struct {

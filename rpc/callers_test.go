@@ -69,11 +69,7 @@ func TestPutOutWhileItRegisters(t *testing.T) {
 		defer c.mu.Unlock()
 		return c.out == "n1"
 	})
-	eventually(t, "its stream has ended", func() bool {
-		s.callers.open.mu.Lock()
-		defer s.callers.open.mu.Unlock()
-		return len(s.callers.open.all) == 0
-	})
+	eventually(t, "its stream has ended", func() bool { return len(s.callers.open.Of("")) == 0 })
 	if s.Hub.Holds("n1") {
 		t.Error("it is held")
 	}

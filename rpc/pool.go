@@ -140,7 +140,7 @@ func (p *Pool) retire(l *link) {
 		p.mu.Lock()
 		p.retired = slices.DeleteFunc(p.retired, func(r *link) bool { return r == l })
 		p.mu.Unlock()
-		_ = l.Close() // it fails only if it is closed already
+		l.end()
 	})
 }
 

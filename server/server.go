@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/berth-dev/berth/access/lasting"
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/apiserver"
 	"github.com/berth-dev/berth/apiserver/tokens"
@@ -45,7 +46,7 @@ type Server struct {
 	rpc      *rpc.Server
 	peers    *rpc.Pool
 	tunneler *rpc.Tunneler
-	kubelets rpc.Open[*boundConn]
+	kubelets lasting.Open[*boundConn]
 	api      *apiserver.Server
 
 	reads *shared
