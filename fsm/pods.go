@@ -54,7 +54,7 @@ func (tx *Tx) resolvePriority(pod *corev1.Pod, owner *workload) (Result, bool) {
 	if !ok { // AD2
 		return refuse(fmt.Sprintf("no PriorityClass with name %s was found", name))
 	}
-	if why := tx.noUse(class); owner == nil && (named || model.IsSystemClass(name)) && why != "" { // AD5
+	if why := tx.noUse(class.Name, model.RestrictsUse(class)); owner == nil && (named || model.IsSystemClass(name)) && why != "" { // AD5
 		return refuse(why)
 	}
 	inheritDisruptionPolicy(pod, class)
@@ -118,13 +118,8 @@ func (tx *Tx) checkTemplate(kind ObjectKind, value, old codec.Object) (Result, b
 	}
 	name := template.Spec.PriorityClassName
 	class, there := tx.view.PriorityClasses.Get(name)
-	if !there {
-		class = &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if name != "" && tx.view.Version() >= SinceAbsentClasses {
-			class.Annotations = map[string]string{model.RestrictedUseAnnotation: "true"}
-		}
-	}
-	why := tx.noUse(class)
+	restricted := there && model.RestrictsUse(class) || !there && name != "" && tx.view.Version() >= SinceAbsentClasses
+	why := tx.noUse(name, restricted)
 	if !there && why != "" {
 		why = fmt.Sprintf("no PriorityClass with name %s was found: as it may come to be restricted, who names it needs the verb \"use\" on it (priorityclasses of scheduling.k8s.io), and User %q has no role with that", name, tx.User)
 	}
@@ -140,17 +135,17 @@ func (tx *Tx) checkTemplate(kind ObjectKind, value, old codec.Object) (Result, b
 
 // noUse says why the command's user may not make pods of a class, which may be one that
 // is not there; empty: they may. Controllers make pods of templates, whose writers were asked.
-func (tx *Tx) noUse(class *schedulingv1.PriorityClass) string {
+func (tx *Tx) noUse(class string, restricted bool) string {
 	version := tx.view.Version()
-	system := model.IsSystemClass(class.Name)
+	system := model.IsSystemClass(class)
 	switch {
 	case slices.Contains(tx.Groups, access.Controllers) && version >= SinceWorkloads,
-		slices.Contains(tx.Groups, access.ClassUsers(class.Name)) && version >= SinceRoles:
+		slices.Contains(tx.Groups, access.ClassUsers(class)) && version >= SinceRoles:
 		return ""
 	case system && !tx.maySystemClass():
-		return fmt.Sprintf("pods with the PriorityClass %s may be created only by the users and groups named in the scheduler configuration (spec.systemClasses), and %q is not one of them", class.Name, tx.User)
-	case !system && version >= SinceRoles && model.RestrictsUse(class):
-		return fmt.Sprintf("the use of the PriorityClass %s is restricted, and User %q has no role with the verb \"use\" on it (priorityclasses of scheduling.k8s.io)", class.Name, tx.User)
+		return fmt.Sprintf("pods with the PriorityClass %s may be created only by the users and groups named in the scheduler configuration (spec.systemClasses), and %q is not one of them", class, tx.User)
+	case !system && version >= SinceRoles && restricted:
+		return fmt.Sprintf("the use of the PriorityClass %s is restricted, and User %q has no role with the verb \"use\" on it (priorityclasses of scheduling.k8s.io)", class, tx.User)
 	}
 	return ""
 }
