@@ -18,6 +18,13 @@ var binary, root string
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
+		if what := os.Getenv(holdVariable); what != "" {
+			if err := holdConnections(what); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			return 0
+		}
 		var err error
 		if root, err = os.MkdirTemp("", "berth-e2e-"); err == nil {
 			defer func() { _ = os.RemoveAll(root) }() // the tests are over
