@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/httpstream"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -107,14 +109,28 @@ func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, s *apiregi
 	out, cancel := apiserverproxyutil.NewRequestForProxy(location, r)
 	defer cancel()
 	name, uid, groups, extra := who.GetName(), who.GetUID(), who.GetGroups(), who.GetExtra()
-	upgrade := httpstream.IsUpgradeRequest(r)
+	answer, upgrade := &forwarded{w, r}, httpstream.IsUpgradeRequest(r)
 	if upgrade { // by a connection of its own, around what writes these
 		transport.SetAuthProxyHeaders(out, name, uid, groups, extra)
+		if to, w, err = alone(to, w); err != nil {
+			refuse(apierrors.NewInternalError(fmt.Errorf("the APIService %s: %w", s.Name, err)), w, r)
+			return
+		}
 	}
-	handler := proxy.NewUpgradeAwareHandler(location, transport.NewAuthProxyRoundTripper(name, uid, groups, extra, to), true, upgrade, &forwarded{w, r})
+	handler := proxy.NewUpgradeAwareHandler(location, transport.NewAuthProxyRoundTripper(name, uid, groups, extra, to), true, upgrade, answer)
 	handler.RejectForwardingRedirects = true
 	utilflowcontrol.RequestDelegated(r.Context())
 	handler.ServeHTTP(w, out)
+}
+
+// alone is a way that is of one request, by which a connection is taken over.
+func alone(way http.RoundTripper, w http.ResponseWriter) (http.RoundTripper, http.ResponseWriter, error) {
+	config, err := utilnet.TLSClientConfig(way)
+	if err != nil {
+		return nil, w, err
+	}
+	to := &http.Transport{DialContext: new(net.Dialer).DialContext, TLSClientConfig: config, DisableKeepAlives: true}
+	return to, boundHead(to, w), nil
 }
 
 func servicePort(s *apiregistrationv1.APIService) int32 {

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/httpstream"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -26,8 +27,6 @@ import (
 )
 
 const (
-	// proxyHeaderBytes bounds the head of what a pod answers.
-	proxyHeaderBytes = 1 << 20
 	// proxyPatience is how long a request waits for its turn where the node, or the pod, has as many connections as it may;
 	// it asks every proxyRetry.
 	proxyPatience = 10 * time.Second
@@ -93,8 +92,11 @@ func (p *podProxy) Connect(ctx context.Context, name string, opts runtime.Object
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeoutCause(r.Context(), maxStream, fmt.Errorf("it was open for %s", maxStream))
 		defer cancel() // and with it the connections to the worker
-		handler := proxy.NewUpgradeAwareHandler(location, p.transport(ctx, pod), true, false, proxy.NewErrorResponder(responder))
-		handler.ServeHTTP(w, r.WithContext(ctx))
+		to := p.transport(ctx, pod)
+		if httpstream.IsUpgradeRequest(r) {
+			w = boundHead(to, w)
+		}
+		proxy.NewUpgradeAwareHandler(location, to, true, false, proxy.NewErrorResponder(responder)).ServeHTTP(w, r.WithContext(ctx))
 	}), nil
 }
 
@@ -114,7 +116,7 @@ func (p *podProxy) transport(ctx context.Context, pod *corev1.Pod) *http.Transpo
 			return p.dial(ctx, pod, uint16(port))
 		},
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // #nosec G402 -- as in Kubernetes nobody knows whose certificate a pod has; the way to it is the tunnel of its worker, who is known
-		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: proxyHeaderBytes,
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: proxyHeadBytes,
 	}
 }
 
