@@ -54,8 +54,9 @@ kubelet: containers ## a node of Kubernetes' own kubelet beside one of Berth's w
 	  [ '$(KUBELET_BUILT)' != yes ]; then $(MAKE) kubelet-program; fi
 	go test -count=1 -timeout 20m ./e2e -run '^TestKubelet$$' -v -kubelet '$(KUBELET)'
 
+# With cgo, as bin/berth is: four of five of its packages are compiled for that already.
 kubelet-program:
-	cd $(CONFORMANCE) && CGO_ENABLED=0 go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(KUBELET)' k8s.io/kubernetes/cmd/kubelet
+	cd $(CONFORMANCE) && go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(KUBELET)' k8s.io/kubernetes/cmd/kubelet
 
 PODS         ?= 100
 bench-kubelet: containers ## the figures of a node's worker beside those of Kubernetes' own kubelet, PODS pods at a time; needs root
@@ -245,7 +246,7 @@ bench-paired: build ## this version's figures over those of commit OLD: WORKLOAD
 # what is there.
 BESIDE   ?= $(CURDIR)/bin/kubernetes
 bench-beside: build ## the figures of Berth beside those of kube-controller-manager, and of Kubernetes' whole control plane
-	test '$(BESIDE_BUILT)' = yes || (mkdir -p '$(BESIDE)' && cd $(CONFORMANCE) && export CGO_ENABLED=0 && \
+	test '$(BESIDE_BUILT)' = yes || (mkdir -p '$(BESIDE)' && cd $(CONFORMANCE) && \
 	  go build -p $(JOBS) -ldflags '-s -w $(K8SFLAGS)' -o '$(BESIDE)/' k8s.io/kubernetes/cmd/kube-apiserver \
 	    k8s.io/kubernetes/cmd/kube-controller-manager k8s.io/kubernetes/cmd/kube-scheduler && \
 	  go build -p $(JOBS) -ldflags '-s -w' -o '$(BESIDE)/etcd' go.etcd.io/etcd/server/v3)
