@@ -22,6 +22,9 @@ const (
 	// unbroken is for how long a node is heard, at the latest, before its lease says that it is well: a leader
 	// waits for forty seconds.
 	unbroken = 90 * time.Second
+	// lostAfter is how long a node may count as well whose lease nobody renews: its forty seconds, those that a leader waits
+	// which is new, and its election.
+	lostAfter = 3 * time.Minute
 )
 
 // keepLease keeps a node as a kubelet does: by a lease that it renews, and by its status when the servers

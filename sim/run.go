@@ -424,6 +424,11 @@ func (w *World) rest(observers []*observer, wait, pause func()) {
 			w.story.tell("world", "has come to rest")
 			return
 		}
+		if m := w.up(); m != nil && time.Since(begin) > limit-restAfter+lostAfter {
+			for _, late := range lost(m.server.View()) {
+				w.checker.violated("%s after the last renewal: %s", lostAfter, late)
+			}
+		}
 	}
 	if w.checker.Err() == nil {
 		w.checker.violated("%s after the last fault:\n  %s", restAfter, strings.Join(why, "\n  "))
