@@ -44,6 +44,7 @@ func (w *World) goOnWith(left *machine, d time.Duration) {
 	}
 	w.story.tell("world", "a quorum is lost, %s is left", left.name)
 	w.after(min(d, 10*time.Second), func() {
+		left.platter.Fill(false) // whoever has a disk that is full makes room first
 		if err := left.writePeers(); err != nil {
 			w.checker.violated("the peers of %s can not be written: %v", left.name, err)
 		}
