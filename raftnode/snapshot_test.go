@@ -1,10 +1,18 @@
 package raftnode
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk/platter"
 )
 
 // A server that was away for longer than the log reaches back gets a snapshot,
@@ -50,4 +58,65 @@ func TestLargeLogIsSnapshotted(t *testing.T) {
 			return err == nil && first > 5
 		})
 	})
+}
+
+// TestSnapshotsAreCutOffAnywhere: wherever a process ends while it writes a snapshot, removes older ones, or drops those that the cluster goes
+// on without, the next one starts with what was finished before.
+func TestSnapshotsAreCutOffAnywhere(t *testing.T) {
+	cut := 0
+	for _, drops := range []bool{false, true} {
+		for changes := 1; changes < 60; changes++ {
+			for seed := range uint64(8) {
+				p := platter.New(rand.New(rand.NewPCG(seed, uint64(changes))), "snapshots")
+				open := func() (m *platter.Mounted, s *snapshotStore) {
+					m = p.Mount()
+					files := atomicfile.Files{Disk: m}
+					return m, &snapshotStore{SnapshotStore: &snapshotFiles{files: files, dir: "/snapshots", logger: hclog.NewNullLogger()}, files: files, dir: "/snapshots"}
+				}
+				write := func(s *snapshotStore, index uint64) error {
+					sink, err := s.Create(raft.SnapshotVersionMax, index, 1, raft.Configuration{}, 1, nil)
+					if err != nil {
+						return err
+					}
+					if _, err := fmt.Fprintf(sink, "the state at %d", index); err != nil {
+						return errors.Join(err, sink.Cancel())
+					}
+					return sink.Close()
+				}
+				m, s := open()
+				for i := range uint64(retainedSnapshots) {
+					must(t, write(s, i+1))
+				}
+				m.Light(changes, func() {})
+				least, err := uint64(retainedSnapshots), error(nil)
+				if drops {
+					least, err = 1, s.dropBeyond(position{1, 1})
+				} else if err = write(s, retainedSnapshots+1); err == nil {
+					least++
+				}
+				if err != nil {
+					cut++
+				}
+				m.End()
+				if seed%2 == 1 {
+					p.LosePower()
+				}
+				_, s = open()
+				if err := s.check(); err != nil {
+					t.Fatalf("after %d changes, power lost: %t, the next start: %v", changes, seed%2 == 1, err)
+				}
+				list, err := s.List()
+				must(t, err)
+				if len(list) == 0 || list[0].Index < least {
+					t.Fatalf("after %d changes there is %v, and there were %d", changes, list, least)
+				}
+				_, r, err := s.Open(list[0].ID)
+				must(t, err)
+				must(t, r.Close())
+			}
+		}
+	}
+	if cut == 0 {
+		t.Error("nothing was cut off")
+	}
 }

@@ -147,11 +147,20 @@ func (s *snapshotFiles) reap(written string) error {
 		if r.ID == written {
 			continue
 		}
-		if err := disk.RemoveAll(s.files, filepath.Join(s.dir, r.ID)); err != nil {
+		if err := discardSnapshot(s.files, s.dir, r.ID); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// discardSnapshot removes a finished snapshot. A start that comes in its midst finds one that was never finished, and not one that has lost a file.
+func discardSnapshot(files atomicfile.Files, dir, id string) error {
+	gone := filepath.Join(dir, id+unfinishedSuffix)
+	if err := files.Rename(filepath.Join(dir, id), gone); err != nil {
+		return err
+	}
+	return disk.RemoveAll(files, gone)
 }
 
 // snapshotFile is one that is being written.

@@ -92,7 +92,7 @@ func (s *snapshotStore) dropBeyond(at position) error {
 		if !at.before(position{meta.Term, meta.Index}) {
 			continue
 		}
-		if err := disk.RemoveAll(s.files, filepath.Join(s.dir, meta.ID)); err != nil {
+		if err := discardSnapshot(s.files, s.dir, meta.ID); err != nil {
 			return fmt.Errorf("remove a snapshot that the cluster goes on without: %w", err)
 		}
 	}
