@@ -294,7 +294,7 @@ func TestQueueEntriesNameNobodyElsewhere(t *testing.T) {
 		p := testPod(name)
 		p.Namespace, p.UID, p.Spec.NodeName = namespace, types.UID("uid-"+name), "n1"
 		web := testPod("for-" + name)
-		web.Namespace, web.UID = "default", types.UID("uid-for-"+name)
+		web.Namespace, web.UID, web.Spec.SchedulerName = "default", types.UID("uid-for-"+name), corev1.DefaultSchedulerName
 		s.double.must(t, &fsm.AdmitPod{Pod: fsm.PodWire{Object: p}}, &fsm.AdmitPod{Pod: fsm.PodWire{Object: web}})
 		s.double.must(t, &fsm.ApplyPlan{Revision: s.double.View().Revision(), Preemptions: []fsm.PreemptDecision{{
 			Key: "default/for-" + name, UID: "uid-for-" + name, Node: "n1", Victims: []fsm.PlannedVictim{{Key: namespace + "/" + name, UID: "uid-" + name}},
