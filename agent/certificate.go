@@ -9,7 +9,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -125,14 +124,14 @@ func checkPair(ca []byte, pair pki.Pair, node string) error {
 // keepCertificate renews the certificate of a worker that has joined by a token, with a new
 // key each time, for as long as the agent runs.
 func (c *Config) keepCertificate(ctx context.Context) {
-	at := renewalOf(c.TLS.Leaf(), mathrand.Float64()) // #nosec G404 -- no secret: it only spreads what is asked over time, servers or places
+	at := renewalOf(c.TLS.Leaf())
 	said := ""
 	for {
 		pause := min(max(time.Until(at), renewPause), renewLook)
 		if !time.Now().Before(at) {
 			err := c.renew(ctx)
 			if err == nil {
-				at, said = renewalOf(c.TLS.Leaf(), mathrand.Float64()), "" // #nosec G404 -- no secret: it only spreads what is asked over time, servers or places
+				at, said = renewalOf(c.TLS.Leaf()), ""
 				continue
 			}
 			if text := err.Error(); text != said {
@@ -149,11 +148,11 @@ func (c *Config) keepCertificate(ctx context.Context) {
 	}
 }
 
-// renewalOf is when a certificate is renewed. chance is from 0 to 1: workers that joined
-// together do not renew together.
-func renewalOf(leaf *x509.Certificate, chance float64) time.Time {
+// renewalOf is when a certificate is renewed, however often the agent starts: workers that
+// joined together do not renew together.
+func renewalOf(leaf *x509.Certificate) time.Time {
 	lasts := leaf.NotAfter.Sub(leaf.NotBefore)
-	return leaf.NotBefore.Add(lasts*65/100 + time.Duration(chance*float64(lasts)/5))
+	return leaf.NotBefore.Add(lasts*65/100 + time.Duration(pki.Spread(leaf)*float64(lasts)/5))
 }
 
 // renew gets a new certificate from some server, and goes on with it.

@@ -161,10 +161,23 @@ func TestNotLetIn(t *testing.T) {
 // TestRenewalOf: a certificate is renewed in its last third, and not by all workers at once.
 func TestRenewalOf(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	leaf := &x509.Certificate{NotBefore: begin, NotAfter: begin.Add(100 * time.Hour)}
-	for chance, hours := range map[float64]time.Duration{0: 65, 0.5: 75, 1: 85} {
-		if at := renewalOf(leaf, chance); !at.Equal(begin.Add(hours * time.Hour)) {
-			t.Errorf("by %v: %s", chance, at)
+	var all []time.Time
+	for i := range 100 {
+		leaf := &x509.Certificate{NotBefore: begin, NotAfter: begin.Add(100 * time.Hour), Raw: []byte{byte(i)}}
+		at := renewalOf(leaf)
+		if again := renewalOf(leaf); !at.Equal(again) {
+			t.Errorf("one certificate is renewed at %s, and at %s", at, again)
+		}
+		all = append(all, at)
+	}
+	slices.SortFunc(all, time.Time.Compare)
+	first, last := all[0].Sub(begin), all[99].Sub(begin)
+	if first < 65*time.Hour || first > 67*time.Hour || last < 83*time.Hour || last > 85*time.Hour {
+		t.Errorf("from %s to %s", first, last)
+	}
+	for i := range all[1:] {
+		if all[i+1].Sub(all[i]) > 3*time.Hour {
+			t.Errorf("nobody between %s and %s", all[i], all[i+1])
 		}
 	}
 }

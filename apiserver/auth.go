@@ -2,11 +2,13 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authgroup "k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/union"
@@ -211,37 +213,52 @@ type rightsKey struct{}
 
 // rightsOf are those of the server that a request was made to.
 func rightsOf(ctx context.Context) authorizer.Authorizer {
-	if r, ok := ctx.Value(rightsKey{}).(*rights); ok {
+	if r, ok := ctx.Value(rightsKey{}).(authorizer.Authorizer); ok {
 		return r
 	}
 	return authorizerfactory.NewAlwaysDenyAuthorizer()
 }
 
-// may says whether whoever makes a request may do something else too.
-func may(ctx context.Context, q authorizer.AttributesRecord) bool {
+// may says whether whoever makes a request may do something else too. An error says that it cannot be told now: that is no refusal, and
+// whoever asks is answered with it. A plan has no turn meanwhile, since who is asked may take his time.
+func may(ctx context.Context, q authorizer.AttributesRecord) (yes bool, err error) {
 	who, ok := request.UserFrom(ctx)
 	if !ok {
-		return false
+		return false, nil
 	}
 	q.User, q.ResourceRequest = who, true
-	decision, _, _ := rightsOf(ctx).Authorize(ctx, q)
-	return decision == authorizer.DecisionAllow
+	gone := withoutTurn(ctx, func() {
+		var decision authorizer.Decision
+		decision, _, err = rightsOf(ctx).Authorize(ctx, q)
+		yes = decision == authorizer.DecisionAllow
+	})
+	switch {
+	case gone != nil:
+		return false, readError(gone)
+	case yes || err == nil:
+		return yes, nil
+	}
+	resource := q.Resource
+	if q.Subresource != "" {
+		resource += "/" + q.Subresource
+	}
+	return false, apierrors.NewInternalError(fmt.Errorf("whether User %q may %s resource %q cannot be told now: %w", who.GetName(), q.Verb, resource, err))
 }
 
 // MayReadPods says whether whoever makes a request may read the pods of a
-// namespace: what names them elsewhere is shown to nobody else (PR20).
-func MayReadPods(ctx context.Context, namespace string) bool {
+// namespace: what names them elsewhere is shown to nobody else (PR20). An error says that it cannot be told now.
+func MayReadPods(ctx context.Context, namespace string) (bool, error) {
 	return may(ctx, authorizer.AttributesRecord{Verb: "get", APIVersion: "v1", Resource: "pods", Namespace: namespace})
 }
 
 // MayReadBudgets says the same of disruption budgets.
-func MayReadBudgets(ctx context.Context, namespace string) bool {
+func MayReadBudgets(ctx context.Context, namespace string) (bool, error) {
 	return may(ctx, authorizer.AttributesRecord{
 		Verb: "get", APIGroup: "policy", APIVersion: "v1", Resource: "poddisruptionbudgets", Namespace: namespace,
 	})
 }
 
 // mayReadSecrets says the same of secrets.
-func mayReadSecrets(ctx context.Context, namespace string) bool {
+func mayReadSecrets(ctx context.Context, namespace string) (bool, error) {
 	return may(ctx, authorizer.AttributesRecord{Verb: "get", APIVersion: "v1", Resource: "secrets", Namespace: namespace})
 }

@@ -131,13 +131,21 @@ func (p *plans) answer(ctx context.Context, plan *berthv1.Plan) error {
 		return tooManyPlanned()
 	}
 	who := proposal(ctx, nil)
-	who.Groups = append(who.Groups, plannedClassGroups(ctx, made.view, pods)...)
+	groups, err := plannedClassGroups(ctx, made.view, append(made.uses, usesOf(pods[:len(plan.Spec.Pods)])...))
+	if err != nil {
+		return err
+	}
+	who.Groups = append(who.Groups, groups...)
 	status, err := p.planner.Plan(ctx, made.view, who.User, who.Groups, made.setup, pods)
 	if err != nil {
 		return readError(err)
 	}
 	for _, s := range made.shrinks {
-		status.Removals = append(status.Removals, shownRemovals(ctx, s.rs.Namespace, p.planner.ScaleIn(made.view, s.rs, s.fewer))...)
+		shown, err := shownRemovals(ctx, s.rs.Namespace, p.planner.ScaleIn(made.view, s.rs, s.fewer))
+		if err != nil {
+			return err
+		}
+		status.Removals = append(status.Removals, shown...)
 	}
 	plan.Status = *status
 	return nil

@@ -282,3 +282,33 @@ func TestPlansOfObjects(t *testing.T) {
 		"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)}})
 	wantStatus(t, err, 400, "at most 10000 pods")
 }
+
+// A queue entry is shown to whoever may read those of its namespace: why a preemption was refused names no victim of another one (PR20).
+func TestQueueEntriesNameNobodyElsewhere(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	s.node(t, "n1")
+	if _, err := s.client(t).CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "secret"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for namespace, name := range map[string]string{"secret": "boss", "default": "peer"} {
+		p := testPod(name)
+		p.Namespace, p.UID, p.Spec.NodeName = namespace, types.UID("uid-"+name), "n1"
+		web := testPod("for-" + name)
+		web.Namespace, web.UID, web.Spec.SchedulerName = "default", types.UID("uid-for-"+name), corev1.DefaultSchedulerName
+		s.double.must(t, &fsm.AdmitPod{Pod: fsm.PodWire{Object: p}}, &fsm.AdmitPod{Pod: fsm.PodWire{Object: web}})
+		s.double.must(t, &fsm.ApplyPlan{Revision: s.double.View().Revision(), Preemptions: []fsm.PreemptDecision{{
+			Key: "default/for-" + name, UID: "uid-for-" + name, Node: "n1", Victims: []fsm.PlannedVictim{{Key: namespace + "/" + name, UID: "uid-" + name}},
+		}}})
+	}
+	for name, want := range map[string]string{
+		"for-boss": "a victim in another namespace has priority 0, which is not below 0", "for-peer": "victim default/peer has priority 0, which is not below 0",
+	} {
+		e, err := dynamicClient(t, s).Resource(berthv1.GroupVersion.WithResource(berthv1.ResourceQueueEntries)).Namespace("default").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, _ := unstructured.NestedString(e.Object, "status", "refusal"); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

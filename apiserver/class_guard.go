@@ -6,11 +6,13 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	core "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
 
 	"github.com/berth-dev/berth/access"
@@ -41,44 +43,81 @@ func (g classGuard) Validate(ctx context.Context, a admission.Attributes, _ admi
 	if spec == nil {
 		return nil
 	}
-	if name := spec.PriorityClassName; mayUse(ctx, g.view(), name, a.GetNamespace()) {
+	name := spec.PriorityClassName
+	yes, err := mayUse(ctx, g.view(), name, a.GetNamespace())
+	switch {
+	case yes:
 		answer.Store(&name)
+	case err != nil && !wasAsked(a):
+		return err
 	}
 	return nil
 }
 
+// wasAsked: the right to the class is not needed, since it was asked about when the pod was made, or the template written.
+func wasAsked(a admission.Attributes) bool {
+	if slices.Contains(groupsOf(a.GetUserInfo()), access.Controllers) {
+		return true
+	}
+	if _, isPod := a.GetObject().(*core.Pod); isPod {
+		return a.GetOperation() == admission.Update
+	}
+	now, _ := podTemplateOf(a.GetObject())
+	old, _ := podTemplateOf(a.GetOldObject())
+	return old != nil && equality.Semantic.DeepEqual(old, now)
+}
+
 // mayUse says whether whoever makes a request has the right to use a class in a namespace, if it is
-// one that not everybody may.
-func mayUse(ctx context.Context, v *fsm.View, name, namespace string) bool {
+// one that not everybody may. An error says that it cannot be told now.
+func mayUse(ctx context.Context, v *fsm.View, name, namespace string) (bool, error) {
 	class, there := v.PriorityClasses.Get(name) // a template may name one that is not there yet
 	who, _ := request.UserFrom(ctx)
 	switch system := model.IsSystemClass(name); {
 	case name == "", there && !system && !model.RestrictsUse(class):
-		return false
+		return false, nil
 	case system && slices.Contains(groupsOf(who), access.Masters):
-		return false // the scheduler's configuration names them, or does not
+		return false, nil // the scheduler's configuration names them, or does not
 	}
 	return may(ctx, authorizer.AttributesRecord{
 		Verb: "use", APIGroup: "scheduling.k8s.io", APIVersion: "v1", Resource: "priorityclasses", Name: name, Namespace: namespace,
 	})
 }
 
-// plannedClassGroups are the groups of the classes that whoever asks has the right to use for
-// all pods of a plan that name them.
-func plannedClassGroups(ctx context.Context, v *fsm.View, pods []*corev1.Pod) (groups []string) {
-	type place struct{ class, namespace string }
-	asked, refused := map[place]bool{}, map[string]bool{}
+// classUse is a class that a plan's pods or templates name in a namespace.
+type classUse struct {
+	class, namespace string
+	// asked: a template that is there names it, whose writer was asked. Its pods are made by a controller, which nobody asks.
+	asked bool
+}
+
+func usesOf(pods []*corev1.Pod) []classUse {
+	uses := make([]classUse, len(pods))
+	for i, pod := range pods {
+		uses[i] = classUse{class: pod.Spec.PriorityClassName, namespace: pod.Namespace}
+	}
+	return uses
+}
+
+// plannedClassGroups are the groups of the classes that whoever asks has the right to use wherever a plan
+// names them. An error says that this cannot be told now.
+func plannedClassGroups(ctx context.Context, v *fsm.View, uses []classUse) (groups []string, err error) {
+	known, refused := map[classUse]bool{}, map[string]bool{}
 	var classes []string
-	for _, pod := range pods {
-		p := place{pod.Spec.PriorityClassName, pod.Namespace}
-		if asked[p] {
+	for _, use := range uses {
+		if use.class == "" || known[use] {
 			continue
 		}
-		asked[p] = true
-		if !mayUse(ctx, v, p.class, p.namespace) {
-			refused[p.class] = true
-		} else if !slices.Contains(classes, p.class) {
-			classes = append(classes, p.class)
+		known[use] = true
+		yes := use.asked
+		if !yes {
+			if yes, err = mayUse(ctx, v, use.class, use.namespace); err != nil {
+				return nil, err
+			}
+		}
+		if !yes {
+			refused[use.class] = true
+		} else if !slices.Contains(classes, use.class) {
+			classes = append(classes, use.class)
 		}
 	}
 	for _, class := range classes {
@@ -86,7 +125,7 @@ func plannedClassGroups(ctx context.Context, v *fsm.View, pods []*corev1.Pod) (g
 			groups = append(groups, access.ClassUsers(class))
 		}
 	}
-	return groups
+	return groups, nil
 }
 
 // classKey is the key of a request's context that holds the class that its user was found to

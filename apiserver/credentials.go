@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -101,6 +102,8 @@ const (
 	issuersBegin = 15 * time.Second
 	// checkTimeout bounds a check.
 	checkTimeout = 15 * time.Second
+	// checksAtOnce are under way of what one vouches for.
+	checksAtOnce = 16
 )
 
 // credentials ends what lasts whose credential has ended: a certificate or token that is over, a token that was taken
@@ -109,27 +112,37 @@ type credentials struct {
 	authenticate authenticator.Request
 	here         authenticator.Request // nobody else is asked
 	users        *users.Users
+	guard        guard.Func
 
 	mu        sync.Mutex
 	near, far map[[sha256.Size]byte]*credential
 	hanging   map[string]map[*credential]struct{} // by what they hang on
 	readings  int64                               // of the users' configuration
+	underway  map[voucher]int                     // checks
+}
+
+// voucher is by whose word credentials are believed: this server's, an issuer's, or that of any other elsewhere.
+type voucher struct {
+	far    bool // somebody else is asked
+	issuer string
 }
 
 // credential is what one or more lasting requests have shown.
 type credential struct {
-	key     [sha256.Size]byte
-	shown   *shown
-	far     bool // somebody else is asked
+	key   [sha256.Size]byte
+	shown *shown
+	voucher
 	hangs   []string
 	every   time.Duration
+	ends    []time.Time // by its own word, which may be more than one
 	due     time.Time
+	checked bool // now
 	lasting map[*lastingRequest]struct{}
 }
 
-func newCredentials(authenticate authenticator.Request, known *users.Users) *credentials {
+func newCredentials(authenticate authenticator.Request, known *users.Users, g guard.Func) *credentials {
 	return &credentials{
-		authenticate: authenticate, here: newLocalAuthenticator(known), users: known, near: map[[sha256.Size]byte]*credential{}, far: map[[sha256.Size]byte]*credential{},
+		authenticate: authenticate, here: newLocalAuthenticator(known), users: known, guard: g.Or(), underway: map[voucher]int{}, near: map[[sha256.Size]byte]*credential{}, far: map[[sha256.Size]byte]*credential{},
 		hanging: map[string]map[*credential]struct{}{},
 	}
 }
@@ -176,9 +189,17 @@ func (c *credentials) newCredential(ctx context.Context, key [sha256.Size]byte, 
 	switch who, ok, err := c.here.AuthenticateRequest(s.again(ctx)); {
 	case err != nil || !ok || isAnother(s.who, who.User):
 		one.every, one.far = farEvery, true
+		issuer := ""
+		if issuer, one.ends = tokens.Says(users.TokenOf(s.again(ctx))); c.users.Believes(issuer) {
+			one.issuer = issuer
+		}
+		if one.over(time.Now()) {
+			one.ends = nil // it is believed beyond its end
+		}
 	case s.byCertificate() || c.users.InFile(s.again(ctx)):
 	default:
 		one.every, one.hangs = tokenEvery, hangsOn(s.who)
+		_, one.ends = tokens.Says(users.TokenOf(s.again(ctx)))
 	}
 	return one
 }
@@ -274,14 +295,16 @@ func ended(change *store.Change) string {
 	return ""
 }
 
-// run checks what this server can tell by itself, runFar what others are asked about, until ctx ends: who does not answer
-// holds up nobody else's.
+// run checks what this server can tell by itself, runFar what others are asked about, until ctx ends. Checks are made side by side: who does not
+// answer holds up nothing but what he vouches for.
 func (c *credentials) run(ctx context.Context)    { c.follow(ctx, c.near) }
 func (c *credentials) runFar(ctx context.Context) { c.follow(ctx, c.far) }
 
 func (c *credentials) follow(ctx context.Context, all map[[sha256.Size]byte]*credential) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+	var checking sync.WaitGroup
+	defer checking.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -290,13 +313,18 @@ func (c *credentials) follow(ctx context.Context, all map[[sha256.Size]byte]*cre
 		}
 		c.readAgain()
 		for _, one := range c.dueOf(all, time.Now()) {
-			if ctx.Err() != nil {
-				return
-			}
-			c.check(ctx, one)
+			checking.Go(func() {
+				_ = c.guard.Call("API/a credential", errCheckBroke, func() error { // it is checked again when it is due
+					defer c.wasChecked(one)
+					c.check(ctx, one)
+					return nil
+				})
+			})
 		}
 	}
 }
+
+var errCheckBroke = errors.New("the check of a credential was broken off by a mistake of Berth's")
 
 // readAgain has those checked that are believed by a configuration of before.
 func (c *credentials) readAgain() {
@@ -315,25 +343,45 @@ func (c *credentials) readAgain() {
 	}
 }
 
+// dueOf are those that are checked now: what waits longest first, and of what one vouches for no more than checksAtOnce, with those whose
+// check is under way. Whoever has one calls wasChecked.
 func (c *credentials) dueOf(all map[[sha256.Size]byte]*credential, now time.Time) (due []*credential) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, one := range all {
-		if !one.due.After(now) {
-			one.due = one.next(now)
+		if !one.due.After(now) && !one.checked {
 			due = append(due, one)
 		}
 	}
-	return due
+	slices.SortFunc(due, func(a, b *credential) int { return a.due.Compare(b.due) })
+	return slices.DeleteFunc(due, func(one *credential) bool {
+		if c.underway[one.voucher] >= checksAtOnce && !one.over(now) {
+			return true
+		}
+		one.due, one.checked = one.next(now), true
+		c.underway[one.voucher]++
+		return false
+	})
+}
+
+func (c *credentials) wasChecked(one *credential) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one.checked = false
+	if c.underway[one.voucher]--; c.underway[one.voucher] == 0 {
+		delete(c.underway, one.voucher)
+	}
+}
+
+// over: it has ended by its own word, whatever is said of it elsewhere.
+func (one *credential) over(now time.Time) bool {
+	return one.far && len(one.ends) > 0 && !now.Before(one.ends[len(one.ends)-1])
 }
 
 // next is when a credential is checked that is checked now.
 func (one *credential) next(now time.Time) time.Time {
 	next := now.Add(one.every)
-	if one.every == 0 || len(one.shown.authorization) == 0 {
-		return next
-	}
-	for _, end := range tokens.Ends(one.shown.authorization[0]) {
+	for _, end := range one.ends {
 		if end.After(now) && end.Before(next) {
 			next = end
 		}
@@ -342,8 +390,12 @@ func (one *credential) next(now time.Time) time.Time {
 }
 
 // check ends what lasts if its credential shows nobody any more, or somebody else. Where somebody would have to be asked
-// who does not answer, it goes on.
+// who does not answer, it goes on; nobody is asked of what has ended by its own word.
 func (c *credentials) check(ctx context.Context, one *credential) {
+	if one.over(time.Now()) {
+		c.end(one, func(*lastingRequest) bool { return true })
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	authenticate := c.here
@@ -354,10 +406,15 @@ func (c *credentials) check(ctx context.Context, one *credential) {
 	if ctx.Err() != nil || one.far && errors.Is(err, users.ErrAway) {
 		return
 	}
+	c.end(one, func(l *lastingRequest) bool { return err != nil || !ok || isAnother(l.who, who.User) })
+}
+
+// end ends what lasts by a credential.
+func (c *credentials) end(one *credential, which func(l *lastingRequest) bool) {
 	var over []*lastingRequest
 	c.mu.Lock()
 	for l := range one.lasting {
-		if err != nil || !ok || isAnother(l.who, who.User) {
+		if which(l) {
 			over = append(over, l)
 		}
 	}

@@ -4,10 +4,16 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -16,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 
@@ -256,7 +263,7 @@ func TestCredentialsOfElsewhere(t *testing.T) {
 			t.Errorf("it shows %q", r.Header)
 		}
 		return &authenticator.Response{User: &user.DefaultInfo{Name: "eve"}}, said == nil, said
-	}), known)
+	}), known, nil)
 	shows := &shown{authorization: []string{"Bearer x"}, who: &user.DefaultInfo{Name: "eve"}}
 	ctx := context.WithValue(t.Context(), shownKey{}, shows)
 	var all [3]*lastingRequest
@@ -270,6 +277,7 @@ func TestCredentialsOfElsewhere(t *testing.T) {
 	look := func(at time.Time) {
 		for _, one := range c.dueOf(c.far, at) {
 			c.check(t.Context(), one)
+			c.wasChecked(one)
 		}
 	}
 	began := time.Now()
@@ -292,4 +300,136 @@ func TestCredentialsOfElsewhere(t *testing.T) {
 			t.Error("one goes on")
 		}
 	}
+}
+
+// lasts is a request that has begun to last by a token.
+func lasts(t *testing.T, c *credentials, token string) *lastingRequest {
+	t.Helper()
+	l := &lastingRequest{}
+	ctx := context.WithValue(t.Context(), shownKey{}, &shown{authorization: []string{"Bearer " + token}, who: &user.DefaultInfo{Name: "eve"}})
+	l.ctx, l.end = context.WithCancel(ctx)
+	release := c.hold(ctx, l)
+	context.AfterFunc(l.ctx, release)
+	return l
+}
+
+// farCredentials are checked by what somebody elsewhere says.
+func farCredentials(t *testing.T, says authenticator.TokenFunc) *credentials {
+	t.Helper()
+	known, err := users.Open(users.Config{Logger: hclog.NewNullLogger(), Accounts: authenticator.TokenFunc(
+		func(context.Context, string) (*authenticator.Response, bool, error) { return nil, false, nil })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(known.Close)
+	c := newCredentials(bearertoken.New(says), known, nil)
+	var running sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	running.Go(func() { c.runFar(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return c
+}
+
+// TestWhoDoesNotAnswerHoldsUpNobodyElse: what one vouches for who takes his time is asked about in parts, and another's word is heard
+// meanwhile.
+func TestWhoDoesNotAnswerHoldsUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow, most := 0, 0
+		var mu sync.Mutex
+		c := farCredentials(t, func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+			if !strings.HasPrefix(token, "slow") {
+				return nil, false, errors.New("taken back")
+			}
+			mu.Lock()
+			slow++
+			most = max(most, slow)
+			mu.Unlock()
+			<-ctx.Done()
+			mu.Lock()
+			defer mu.Unlock()
+			slow--
+			return nil, false, ctx.Err()
+		})
+		var held []*lastingRequest
+		for i := range 3 * checksAtOnce {
+			held = append(held, lasts(t, c, fmt.Sprint("slow", i)))
+		}
+		c.mu.Lock()
+		for _, one := range c.far {
+			one.issuer = "https://slow"
+		}
+		c.mu.Unlock()
+		<-time.After(2 * lookEvery)
+		taken := lasts(t, c, "quick")
+		<-time.After(2 * lookEvery)
+		synctest.Wait()
+		if taken.ctx.Err() == nil {
+			t.Error("what was taken back goes on while another is asked")
+		}
+		<-time.After(10 * checkTimeout)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if most != checksAtOnce {
+			t.Errorf("%d were asked about at once", most)
+		}
+		for _, l := range held {
+			if l.ctx.Err() != nil {
+				t.Error("one has ended because nobody answers")
+			}
+			l.end()
+		}
+		synctest.Wait()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.far) != 0 {
+			t.Errorf("%d are kept of what has ended", len(c.far))
+		}
+	})
+}
+
+// TestATokenThatHasEndedByItself: nobody has to be asked whether it has, nor answer. One that was believed when it was past its end is
+// good by the word of who believes it.
+func TestATokenThatHasEndedByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := map[string]time.Time{}
+		var mu sync.Mutex
+		c := farCredentials(t, func(_ context.Context, token string) (*authenticator.Response, bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[token] = time.Now()
+			return nil, false, users.ErrAway
+		})
+		until := func(end time.Time) string {
+			part := base64.RawURLEncoding.EncodeToString
+			return part([]byte(`{"alg":"RS256"}`)) + "." + part(fmt.Appendf(nil, `{"exp":%d}`, end.Unix())) + "." + part([]byte("s"))
+		}
+		end := time.Now().Add(10 * time.Minute)
+		ends, past, opaque := lasts(t, c, until(end)), lasts(t, c, until(end.Add(-time.Hour))), lasts(t, c, "opaque")
+		<-time.After(10*time.Minute - 1)
+		synctest.Wait()
+		if ends.ctx.Err() != nil {
+			t.Error("a token that is good has ended because nobody answers")
+		}
+		<-time.After(2 * time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if ends.ctx.Err() == nil {
+			t.Error("a token that has ended by itself goes on because nobody answers")
+		}
+		if at := asked[until(end)]; at.After(end.Add(time.Minute + time.Second)) {
+			t.Errorf("it was asked about %s after its end", at.Sub(end))
+		}
+		for _, l := range []*lastingRequest{past, opaque} {
+			if l.ctx.Err() != nil {
+				t.Error("one has ended that is good by another's word")
+			}
+			l.end()
+		}
+		synctest.Wait()
+	})
 }

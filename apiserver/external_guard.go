@@ -33,10 +33,13 @@ func (externalGuard) Validate(ctx context.Context, a admission.Attributes, _ adm
 		had = old.Spec.ExternalIPs
 	}
 	added := slices.ContainsFunc(service.Spec.ExternalIPs, func(ip string) bool { return !slices.Contains(had, ip) })
-	if !added || may(ctx, authorizer.AttributesRecord{
-		Verb: "update", APIVersion: "v1", Resource: "services", Subresource: "status", Namespace: a.GetNamespace(),
-	}) {
+	if !added {
 		return nil
+	}
+	if yes, err := may(ctx, authorizer.AttributesRecord{
+		Verb: "update", APIVersion: "v1", Resource: "services", Subresource: "status", Namespace: a.GetNamespace(),
+	}); yes || err != nil {
+		return err
 	}
 	return admission.NewForbidden(a, errors.New("spec.externalIPs: what is sent to an external address is carried to the service's pods, "+
 		"so one is added by those alone who may update resource \"services/status\""))

@@ -71,7 +71,8 @@ func showQueueEntry(v *fsm.View, e *fsm.QueueEntry, out *berthv1.QueueEntry) {
 			SortKey:               hex.EncodeToString([]byte(v.QueueSortKey(e))),
 		},
 	}
-	out.Status.Refusals, out.Status.Refusal = e.Refusals, e.Refusal
+	out.Status.Refusals = e.Refusals
+	out.Status.Refusal = fsm.ShownRefusal(e.Refusal, func(namespace string) bool { return namespace == e.Namespace }) // whoever reads it
 	if e.SetAside != nil {
 		out.Status.SetAside = e.TimesSetAside
 		out.Status.SetAsideReason, out.Status.SetAsideMessage = e.SetAside.Kind, e.SetAside.Message

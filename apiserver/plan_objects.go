@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -37,6 +38,8 @@ type plannedObjects struct {
 	pods  []*corev1.Pod
 	// shrinks are the ReplicaSets that would have fewer pods than they have.
 	shrinks []shrink
+	// uses are the classes that their templates name.
+	uses []classUse
 }
 
 type shrink struct {
@@ -165,6 +168,10 @@ func (p *plannedObjects) scale(ctx context.Context, rs, old *appsv1.ReplicaSet) 
 		return err
 	}
 	p.setup = append(p.setup, &fsm.PutObject{Resource: fsm.ReplicaSets, Raw: bytes, Create: old == nil})
+	p.uses = append(p.uses, classUse{
+		class: rs.Spec.Template.Spec.PriorityClassName, namespace: rs.Namespace,
+		asked: old != nil && equality.Semantic.DeepEqual(old.Spec.Template, rs.Spec.Template),
+	})
 	if fewer := have - int(fsm.ReplicasOf(rs)); fewer > 0 {
 		p.shrinks = append(p.shrinks, shrink{rs, fewer})
 	}

@@ -22,10 +22,11 @@ type planned struct {
 
 // mayPlan refuses whoever may not do with it what the verb says.
 func mayPlan(ctx context.Context, verb string, p planned) error {
-	if may(ctx, authorizer.AttributesRecord{
+	yes, err := may(ctx, authorizer.AttributesRecord{
 		Verb: verb, APIGroup: p.Group, APIVersion: "v1", Resource: p.Resource, Subresource: p.subresource, Namespace: p.namespace, Name: p.name,
-	}) {
-		return nil
+	})
+	if yes || err != nil {
+		return err
 	}
 	user := ""
 	if who, ok := request.UserFrom(ctx); ok {
@@ -61,6 +62,11 @@ func mayPlanPods(ctx context.Context, pods []corev1.Pod) error {
 // mayPlanObject is mayPlan for an object that would be made or changed, by whether there is one.
 func mayPlanObject(ctx context.Context, p planned, isThere func() bool) error {
 	creates, updates := mayPlan(ctx, "create", p), mayPlan(ctx, "update", p)
+	for _, err := range []error{creates, updates} {
+		if err != nil && !apierrors.IsForbidden(err) {
+			return err
+		}
+	}
 	if creates != nil && updates != nil || creates == nil && updates == nil {
 		return creates
 	}
@@ -71,12 +77,12 @@ func mayPlanObject(ctx context.Context, p planned, isThere func() bool) error {
 }
 
 // shownRemovals are pods that would go as whoever asks may see them (PR20): without the right to read them, how many and by which rule.
-func shownRemovals(ctx context.Context, namespace string, removals []berthv1.PlanRemoval) []berthv1.PlanRemoval {
-	if MayReadPods(ctx, namespace) {
-		return removals
+func shownRemovals(ctx context.Context, namespace string, removals []berthv1.PlanRemoval) ([]berthv1.PlanRemoval, error) {
+	if yes, err := MayReadPods(ctx, namespace); yes || err != nil {
+		return removals, err
 	}
 	for i := range removals {
 		removals[i] = berthv1.PlanRemoval{Rule: removals[i].Rule, Reason: removals[i].Reason}
 	}
-	return removals
+	return removals, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 )
 
 // planIn is a plan about one object, which is a format with its namespace.
@@ -126,5 +128,65 @@ func TestPlansTellNothingOfOthers(t *testing.T) {
 		if r := answer.Status.Removals; len(r) != 1 || r[0] != (berthv1.PlanRemoval{Rule: "first"}) {
 			t.Errorf("who may not read pods is told %+v", r)
 		}
+	}
+}
+
+// A plan goes by the classes that whoever asks has the right to use, as the requests do that it stands for: a template may name one that
+// is not there also when no pods come of it, and the pods of a template that is there are made by a controller, which nobody asks.
+func TestPlansUseClasses(t *testing.T) {
+	s, root := withRolesAnd(t, func(c *Config) { c.Planner = fakePlanner{} })
+	ctx := t.Context()
+	everybody := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "people"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "berth:status"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "people"}},
+	}
+	if _, err := root.RbacV1().ClusterRoleBindings().Create(ctx, everybody, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	writes := []rbacv1.PolicyRule{rule("create update", "apps", "replicasets replicasets/scale"), rule("create get", "", "pods")}
+	for user, rules := range map[string][]rbacv1.PolicyRule{"bob": writes, "ann": append(writes, rule("use", "scheduling.k8s.io", "priorityclasses", "later"))} {
+		if err := grant(t, root, user, user, rules...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := root.SchedulingV1().PriorityClasses().Create(ctx, &schedulingv1.PriorityClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "gold", Annotations: map[string]string{model.RestrictedUseAnnotation: "true"}}, Value: 10,
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	golden := testPod("p")
+	golden.Namespace, golden.Spec.PriorityClassName = "team", "gold"
+	for name, class := range map[string]string{"web": "", "gold": "gold"} {
+		spec := testPod("p").Spec
+		spec.PriorityClassName = class
+		rs, none := replicaSetOf(spec), int32(0)
+		rs.Name, rs.Spec.Replicas = name, &none
+		if _, err := root.AppsV1().ReplicaSets("team").Create(ctx, rs, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	by := func(user string) dynamic.Interface {
+		client, err := dynamic.NewForConfig(s.config(t, user, "people"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client
+	}
+	ann, bob := by("ann"), by("bob")
+	for _, name := range []string{"web", "new"} {
+		named := planIn("team", strings.Replace(plannedSet(name, "told", 0), `"containers"`, `"priorityClassName":"later","containers"`, 1))
+		if _, err := askPlanBy(t, ann, named); err != nil {
+			t.Errorf("ReplicaSet %s with a class that is not there, by who may use it: %v", name, err)
+		}
+		_, err := askPlanBy(t, bob, named)
+		wantStatus(t, err, 403, "no PriorityClass with name later was found")
+	}
+	scale := berthv1.PlanSpec{Scale: &berthv1.PlanScale{Resource: "replicasets", Namespace: "team", Name: "gold", Replicas: 1}}
+	if answer, err := askPlanBy(t, bob, scale); err != nil || answer.Status.Placements[0].Node != "n1" {
+		t.Errorf("more pods of a template with a class that its writer may use: %+v, %v", answer, err)
+	}
+	scale.Pods = []corev1.Pod{*golden}
+	if answer, err := askPlanBy(t, bob, scale); err != nil || answer.Status.Placements[0].Node != "" {
+		t.Errorf("beside that, a pod of one's own: %+v, %v", answer, err)
 	}
 }

@@ -75,6 +75,19 @@ func GoOn(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// withoutTurn does what waits for somebody, without a plan's turn where it is done for one. An error says that nobody waits for the plan
+// any more.
+func withoutTurn(ctx context.Context, wait func()) error {
+	p, ok := ctx.Value(planTurnKey{}).(*planTurn)
+	if !ok || !p.held {
+		wait()
+		return nil
+	}
+	p.pause()
+	wait()
+	return p.resume(ctx)
+}
+
 // goOn is called between two pieces of what is long from its beginning.
 func (t *turn) goOn(ctx context.Context) error {
 	if t == nil {

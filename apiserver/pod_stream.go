@@ -110,15 +110,16 @@ func (s *podStream) Connect(ctx context.Context, name string, opts runtime.Objec
 // mayEnter refuses whom a pod could tell what they may not read: see secretGuard.
 // What listens in it is the pod's to tell to whoever connects.
 func (s *podStream) mayEnter(ctx context.Context, pod *core.Pod) error {
-	if s.what == "portforward" || mayReadSecrets(ctx, pod.Namespace) {
+	secret := secretIn(&pod.Spec)
+	if s.what == "portforward" || secret == "" {
 		return nil
 	}
-	if secret := secretIn(&pod.Spec); secret != "" {
-		return apierrors.NewForbidden(core.Resource("pods/"+s.what), pod.Name, fmt.Errorf(
-			"it refers to the secret %q, and User %q cannot get resource \"secrets\" in API group \"\" in the namespace %q",
-			secret, userName(ctx), pod.Namespace))
+	if yes, err := mayReadSecrets(ctx, pod.Namespace); yes || err != nil {
+		return err
 	}
-	return nil
+	return apierrors.NewForbidden(core.Resource("pods/"+s.what), pod.Name, fmt.Errorf(
+		"it refers to the secret %q, and User %q cannot get resource \"secrets\" in API group \"\" in the namespace %q",
+		secret, userName(ctx), pod.Namespace))
 }
 
 func userName(ctx context.Context) string {

@@ -32,15 +32,18 @@ func (secretGuard) Handles(o admission.Operation) bool {
 // Validate implements admission.ValidationInterface.
 func (secretGuard) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	spec := podSpecOf(a.GetObject())
-	if spec == nil || mayReadSecrets(ctx, a.GetNamespace()) || slices.Contains(a.GetUserInfo().GetGroups(), access.Controllers) {
+	if spec == nil || slices.Contains(a.GetUserInfo().GetGroups(), access.Controllers) {
+		return nil
+	}
+	secret := secretIn(spec)
+	if secret == "" {
 		return nil
 	}
 	if old := podSpecOf(a.GetOldObject()); old != nil && equality.Semantic.DeepEqual(old, spec) {
 		return nil // labels, scale and the like do not make it tell
 	}
-	secret := secretIn(spec)
-	if secret == "" {
-		return nil
+	if yes, err := mayReadSecrets(ctx, a.GetNamespace()); yes || err != nil {
+		return err
 	}
 	return admission.NewForbidden(a, fmt.Errorf("it refers to the secret %q, and User %q cannot get resource \"secrets\" in API group \"\" in the namespace %q",
 		secret, a.GetUserInfo().GetName(), a.GetNamespace()))

@@ -100,7 +100,7 @@ func New(config Config) (_ *Server, err error) {
 	}
 	others := newAggregation(config)
 	authenticate := newAuthenticator(known)
-	lasting.credentials = newCredentials(authenticate, known)
+	lasting.credentials = newCredentials(authenticate, known, config.Guard)
 	settings := genericConfig(config, authenticate, rights, lasting, others, inTurn)
 	settings.AdmissionControl, settings.FlowControl = chain.Interface, chain.flow
 	counts := newObjectCounts(config.Backend.View, time.Now)

@@ -193,7 +193,7 @@ func (q *question) byUID(a *ledger.Answer) {
 func (q *question) addDecisions(a *ledger.Answer) {
 	q.view.DecisionsAbout(fsm.PodKey(a.Namespace, a.Name), a.UID, q.At, func(r *fsm.PlanRecord, d *fsm.Decision) bool {
 		out := ledger.Decision{
-			Kind: d.Kind.String(), UID: types.UID(d.UID), Refused: d.Refused, Revision: d.Revision, RaftIndex: r.Index,
+			Kind: d.Kind.String(), UID: types.UID(d.UID), Refused: fsm.ShownRefusal(d.Refused, q.mayRead), Revision: d.Revision, RaftIndex: r.Index,
 			Term: r.Term, DecidedAtRevision: r.DecidedAtRevision, Node: d.Node, Feasible: d.Feasible, Score: d.Score,
 			RunnerUp: d.RunnerUp,
 			Time:     metav1.NewMicroTime(time.Unix(0, r.TimeUnixNano).UTC().Truncate(time.Microsecond)),

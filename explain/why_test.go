@@ -157,6 +157,26 @@ func TestWhy(t *testing.T) {
 	}
 }
 
+// A preemption that was refused over a victim tells its name to those alone who may read it (PR20).
+func TestWhyNamesNoRefusedVictim(t *testing.T) {
+	a := newAsked(t)
+	a.pod("secret", "boss", "high", "2")
+	a.pod("default", "web", "low", "20")
+	a.must(&fsm.ApplyPlan{Revision: a.state.View().Revision(), Preemptions: []fsm.PreemptDecision{{
+		Key: "default/web", UID: "uid-web", Node: "n1", Victims: []fsm.PlannedVictim{{Key: "secret/boss", UID: "uid-boss"}},
+	}}})
+	q := Question{Namespace: "default", Pod: "web"}
+	everywhere, err := Why(t.Context(), a.state.View(), q, func(string) bool { return true })
+	for who, tc := range map[string]struct {
+		answer *ledger.Answer
+		want   string
+	}{"victim secret/boss ": {a.must1(everywhere, err), "of all"}, "a victim in another namespace ": {a.must1(a.ask(q)), "of default"}} {
+		if !slices.ContainsFunc(tc.answer.Decisions, func(d ledger.Decision) bool { return strings.HasPrefix(d.Refused, who+"has priority ") }) {
+			t.Errorf("who may read the pods %s is told %+v", tc.want, tc.answer.Decisions)
+		}
+	}
+}
+
 func TestWhyRefuses(t *testing.T) {
 	a := newAsked(t)
 	a.pod("default", "web", "low", "2")

@@ -115,7 +115,7 @@ func (tx *Tx) judgeVictims(victims []*corev1.Pod, class *model.Class) (map[types
 			if model.MayViolate(b, class.Priority, strict) {
 				continue
 			}
-			why := fmt.Sprintf("victim %s is protected: %s", PodKey(victim.Namespace, victim.Name), lowerFirst(tx.view.whyForbidden(b)))
+			why := refusedVictim(PodKey(victim.Namespace, victim.Name), protectedWord+lowerFirst(tx.view.whyForbidden(b)))
 			if from, ok := b.Annotations[model.ViolatorPriorityAnnotation]; ok && !strict {
 				why += ", and only pods of priority " + from + " and above may violate it"
 			}

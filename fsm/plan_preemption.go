@@ -78,7 +78,7 @@ func (tx *Tx) checkVictims(d *PreemptDecision, e *QueueEntry) ([]*corev1.Pod, st
 	named := make(map[string]bool, len(d.Victims))
 	for _, planned := range d.Victims {
 		if named[planned.Key] {
-			return nil, fmt.Sprintf("victim %s is named twice", planned.Key)
+			return nil, refusedVictim(planned.Key, "is named twice")
 		}
 		named[planned.Key] = true
 		victim, ok := tx.findPod(PodRef{planned.Key, planned.UID})
@@ -86,9 +86,9 @@ func (tx *Tx) checkVictims(d *PreemptDecision, e *QueueEntry) ([]*corev1.Pod, st
 		case !ok || model.Terminal(victim):
 			continue // gone on its own
 		case victim.Spec.NodeName == "":
-			return nil, fmt.Sprintf("victim %s is on no node", planned.Key)
+			return nil, refusedVictim(planned.Key, "is on no node")
 		case model.Priority(victim) >= e.Priority:
-			return nil, fmt.Sprintf("victim %s has priority %d, which is not below %d", planned.Key, model.Priority(victim), e.Priority)
+			return nil, refusedVictim(planned.Key, fmt.Sprintf("has priority %d, which is not below %d", model.Priority(victim), e.Priority))
 		}
 		victims = append(victims, victim)
 	}

@@ -21,6 +21,9 @@ type Source struct {
 	files Files // zero for a source in memory
 	now   func() time.Time
 
+	// reading is held while files are read. Nobody waits for it who wants what there is: a disk may take its time.
+	reading sync.Mutex
+
 	mu      sync.Mutex
 	cur     material
 	stamps  [3]stamp
@@ -65,21 +68,24 @@ func FromPEM(caPEM []byte, pair Pair) (*Source, error) {
 
 // Reload reads the files now (SIGHUP). On an error the old certificates stay.
 func (s *Source) Reload() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.reading.Lock()
+	defer s.reading.Unlock()
 	return s.reload()
 }
 
+// reload is called with reading held.
 func (s *Source) reload() error {
 	if s.files == (Files{}) {
 		return nil
 	}
-	s.checked = s.now()
+	began := s.now()
 	// The stamps are taken before the read: a write in between is seen by
 	// the next look.
 	stamps := s.stat()
 	m, err := s.read()
-	s.failed = err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checked, s.failed = began, err
 	if err != nil {
 		return err
 	}
@@ -139,17 +145,25 @@ func (s *Source) stat() (out [3]stamp) {
 }
 
 // current is the newest material that could be read. While a renewal is half
-// written (the key does not fit the certificate), the old one stays in use.
+// written (the key does not fit the certificate), the old one stays in use. Whoever comes while somebody looks at the files has the old one too.
 func (s *Source) current() material {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.files != (Files{}) && s.now().Sub(s.checked) >= recheckEvery {
-		s.checked = s.now()
-		if s.failed != nil || s.stat() != s.stamps {
-			// Kept in s.failed for Err: a handshake must not fail for it.
-			_ = s.reload()
-		}
+	now, cur, stamps, again := s.now(), s.cur, s.stamps, s.failed != nil
+	due := s.files != (Files{}) && now.Sub(s.checked) >= recheckEvery
+	if due {
+		s.checked = now
 	}
+	s.mu.Unlock()
+	if !due || !s.reading.TryLock() {
+		return cur
+	}
+	defer s.reading.Unlock()
+	if again || s.stat() != stamps {
+		// Kept in s.failed for Err: a handshake must not fail for it.
+		_ = s.reload()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.cur
 }
 

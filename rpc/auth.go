@@ -20,17 +20,21 @@ import (
 
 type identityKey struct{}
 
-// identify finds who calls.
-func identify(ctx context.Context) (*pki.Identity, error) {
+// identify finds who calls. A connection on which a certificate was shown that has ended is closed: whoever has another one by now
+// comes back with it, where a refusal would be taken for the last word.
+func (s *Server) identify(ctx context.Context) (*pki.Identity, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return nil, fmt.Errorf("%w: the caller is unknown", ErrForbidden)
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	info, ok := p.AuthInfo.(shownInfo)
 	if !ok {
 		return nil, fmt.Errorf("%w: the caller has shown no certificate", ErrForbidden)
 	}
-	id, err := pki.PeerIdentity(info.State.VerifiedChains, time.Now())
+	id, err := pki.PeerIdentity(info.State.VerifiedChains, s.ends.now())
+	if ended := new(pki.DateError); errors.As(err, &ended) && ended.Expired {
+		info.close()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrForbidden, err)
 	}
@@ -40,7 +44,7 @@ func identify(ctx context.Context) (*pki.Identity, error) {
 // authorize asks the table of who may call what. It is asked when a call's header
 // has come, before anything of its message is read or kept.
 func (s *Server) authorize(ctx context.Context, call *tap.Info) (context.Context, error) {
-	id, err := identify(ctx)
+	id, err := s.identify(ctx)
 	// What a client's certificate says of groups is for the API.
 	if err == nil && (id.Kind == pki.Client || !access.MayCall(id.Groups, call.FullMethodName)) {
 		err = fmt.Errorf("%w: %s may not call %s", ErrForbidden, id.User, call.FullMethodName)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc/credentials"
 
@@ -49,8 +48,14 @@ func (d *door) Addr() net.Addr { return d.addr }
 // peerConn is a connection of which it is known whose it is.
 type peerConn struct {
 	net.Conn
-	info    credentials.TLSInfo
+	info    shownInfo
 	release func()
+}
+
+// shownInfo is what was shown on a connection. Who finds that it is good no more closes that connection.
+type shownInfo struct {
+	credentials.TLSInfo
+	close func()
 }
 
 // Close implements net.Conn.
@@ -83,6 +88,7 @@ type porter struct {
 	gate   *handshake.Gate
 	// door is the one for an identity, and how many connections it may have.
 	door func(id *pki.Identity) (d *door, limit int)
+	ends *endings
 
 	mu   sync.Mutex
 	open map[string]int // connections by user
@@ -97,7 +103,7 @@ func (p *porter) serve(ctx context.Context, lis net.Listener) error {
 
 // welcome hands a connection on or closes it.
 func (p *porter) welcome(ctx context.Context, conn *tls.Conn) {
-	id, err := pki.PeerIdentity(conn.ConnectionState().VerifiedChains, time.Now())
+	id, err := pki.PeerIdentity(conn.ConnectionState().VerifiedChains, p.ends.now())
 	if err != nil {
 		_ = conn.Close() // a certificate of nobody: there is nothing to say to it
 		return
@@ -108,15 +114,16 @@ func (p *porter) welcome(ctx context.Context, conn *tls.Conn) {
 		return
 	}
 	// Nobody is heard longer than his certificate is good: who has another one by then comes back with it.
-	ended := time.AfterFunc(time.Until(id.Ends), func() { _ = conn.Close() }) // whoever reads or writes is told
+	end := func() { _ = conn.Close() } // whoever reads or writes is told
+	forget := p.ends.add(id.Ends, end)
 	c := &peerConn{
 		Conn: conn, release: sync.OnceFunc(func() {
-			ended.Stop()
+			forget()
 			p.count(id.User, -1)
 		}),
-		info: credentials.TLSInfo{
+		info: shownInfo{credentials.TLSInfo{
 			State: conn.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
-		},
+		}, end},
 	}
 	select {
 	case d.conns <- c:

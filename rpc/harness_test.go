@@ -247,11 +247,17 @@ type testServer struct {
 
 func startServer(t *testing.T, c *cluster, name string, tls *pki.Source) *testServer {
 	t.Helper()
+	return startServerAt(t, c, name, tls, nil)
+}
+
+// startServerAt is startServer with another wall clock than the machine's.
+func startServerAt(t *testing.T, c *cluster, name string, tls *pki.Source, now func() time.Time) *testServer {
+	t.Helper()
 	if tls == nil {
 		tls = oneCA(t).source(pki.Server, name)
 	}
 	h := &handler{cluster: c}
-	s, err := NewServer(ServerConfig{Name: name, Servers: h, Workers: h, Refuse: h.mayBeHeard, TLS: tls, Heartbeat: time.Second, Services: &ServicesSource{
+	s, err := NewServer(ServerConfig{Name: name, Servers: h, Workers: h, Refuse: h.mayBeHeard, TLS: tls, now: now, Heartbeat: time.Second, Services: &ServicesSource{
 		Load: h.loadServices, Topology: func(node string) map[string]string { return map[string]string{"zone": "of-" + node} },
 	}})
 	if err != nil {

@@ -30,6 +30,7 @@ type Pool struct {
 	mu      sync.Mutex
 	conns   map[string]*link
 	retired []*link // of certificates of before
+	ends    endings // of the retired
 	closed  bool
 }
 
@@ -38,13 +39,13 @@ type link struct {
 	*grpc.ClientConn
 	addr string
 	leaf *x509.Certificate // what it may have been made with
-	over *time.Timer       // of a retired one: ends it
+	kept func()            // of a retired one: forgets when it ends
 }
 
 // end closes the connection: calls under way on it fail.
 func (l *link) end() {
-	if l.over != nil {
-		l.over.Stop()
+	if l.kept != nil {
+		l.kept()
 	}
 	_ = l.Close() // it fails only if it is closed already
 }
@@ -65,7 +66,7 @@ func NewPool(name string, tls *pki.Source, dial Dial) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Pool{name: name, tls: tls, creds: creds, dial: dial, conns: map[string]*link{}}, nil
+	return &Pool{name: name, tls: tls, creds: creds, dial: dial, conns: map[string]*link{}, ends: endings{now: time.Now}}, nil
 }
 
 func dialCredentials(tls *pki.Source) (credentials.TransportCredentials, error) {
@@ -136,7 +137,7 @@ func (p *Pool) conn(addr string) (*grpc.ClientConn, error) {
 // retire lets what is under way on a connection go on as long as its certificate is good. mu is held.
 func (p *Pool) retire(l *link) {
 	p.retired = append(p.retired, l)
-	l.over = time.AfterFunc(time.Until(l.leaf.NotAfter), func() {
+	l.kept = p.ends.add(l.leaf.NotAfter, func() {
 		p.mu.Lock()
 		p.retired = slices.DeleteFunc(p.retired, func(r *link) bool { return r == l })
 		p.mu.Unlock()

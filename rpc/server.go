@@ -44,6 +44,8 @@ type ServerConfig struct {
 	// process.
 	Guard  guard.Func
 	Logger hclog.Logger
+
+	now func() time.Time // the wall clock; nil: the machine's
 }
 
 // Server answers servers and workers on one listener.
@@ -59,6 +61,7 @@ type Server struct {
 	// servers answers those whose certificate is a server's, workers all others.
 	servers, workers *grpc.Server
 	callers          *callers
+	ends             endings // of connections
 
 	ctx    context.Context // ends with Stop
 	cancel context.CancelFunc
@@ -94,10 +97,13 @@ func NewServer(c ServerConfig) (*Server, error) {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
+	if c.now == nil {
+		c.now = time.Now
+	}
 	if c.TLS == nil {
 		return nil, errNoCertificate
 	}
-	s := &Server{Hub: newHub(c.Logger, c.Heartbeat, c.Services), config: c, log: c.Logger, callers: &callers{refuse: c.Refuse}}
+	s := &Server{ends: endings{now: c.now}, Hub: newHub(c.Logger, c.Heartbeat, c.Services), config: c, log: c.Logger, callers: &callers{refuse: c.Refuse}}
 	var err error
 	if s.tls, err = serverConfig(c.TLS); err != nil {
 		return nil, fmt.Errorf("rpc with TLS: %w", err)
@@ -142,7 +148,7 @@ const maxHeaderBytes = 16 << 10
 // Serve answers on lis until Stop, and closes it.
 func (s *Server) Serve(lis net.Listener) error {
 	forServers, forWorkers := newDoor(lis.Addr()), newDoor(lis.Addr())
-	p := &porter{config: s.tls, gate: &s.Gate, open: map[string]int{}, door: func(id *pki.Identity) (*door, int) {
+	p := &porter{config: s.tls, gate: &s.Gate, ends: &s.ends, open: map[string]int{}, door: func(id *pki.Identity) (*door, int) {
 		if id.Kind == pki.Server {
 			return forServers, serverLimits().connections
 		}

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -120,6 +121,21 @@ func (c *WorkerClient) Sample(body []byte) {
 	c.sample.Store(&takenSample{at: time.Now(), body: body})
 }
 
+// errRenewed ends a stream that was begun with a certificate of before.
+var errRenewed = errors.New("this worker has another certificate, and goes on with it")
+
+// maxMoving is the time over which workers that have another certificate go over to it.
+const maxMoving = time.Hour
+
+// movesAt says when a worker that is found to have another certificate ends the stream that it began with the one of before: one without
+// tunnels from idle on, any one at latest. Servers end that stream with its certificate, and those of workers that joined together end
+// together: so each has its own time before that.
+func movesAt(before *x509.Certificate, found time.Time) (idle, latest time.Time) {
+	over := min(maxMoving, before.NotAfter.Sub(found)/2)
+	return found.Add(time.Duration(pki.Spread(before) * float64(over))),
+		before.NotAfter.Add(-time.Duration((1 - pki.Spread(before)) * float64(over)))
+}
+
 // errDrained ends a stream whose server asked for it.
 var errDrained = errors.New("the server asks to go elsewhere")
 
@@ -133,8 +149,9 @@ func (c *WorkerClient) Run(ctx context.Context) {
 		err := errors.New("no server is known yet")
 		welcomed := false
 		if addr != "" {
-			welcomed, err = c.stream(ctx, addr)
-			c.avoid[addr] = time.Now()
+			if welcomed, err = c.stream(ctx, addr); !errors.Is(err, errRenewed) {
+				c.avoid[addr] = time.Now()
+			}
 		}
 		if ctx.Err() != nil {
 			return
@@ -142,6 +159,9 @@ func (c *WorkerClient) Run(ctx context.Context) {
 		if welcomed {
 			pause, said = firstBackoff, ""
 			c.config.Agent.Disconnected(err)
+		}
+		if errors.Is(err, errRenewed) {
+			continue
 		}
 		if s := err.Error(); s != said {
 			said = s
@@ -186,6 +206,7 @@ func (c *WorkerClient) pick() string {
 
 // stream runs one stream to its end. welcomed says whether it began.
 func (c *WorkerClient) stream(ctx context.Context, addr string) (welcomed bool, err error) {
+	leaf := c.config.TLS.Leaf() // what the connection may be made with
 	cc, err := newConn(addr, c.creds, c.config.Dial)
 	if err != nil {
 		return false, fmt.Errorf("connecting to the server at %s: %w", addr, err)
@@ -199,7 +220,7 @@ func (c *WorkerClient) stream(ctx context.Context, addr string) (welcomed bool, 
 	}()
 	late := time.AfterFunc(welcomeTimeout, func() { cancel(errors.New("the server does not answer")) })
 	defer late.Stop()
-	w := &workerEnd{client: c, cc: cc, addr: addr, tunnels: &tunnels, slots: make(chan struct{}, maxTunnels)}
+	w := &workerEnd{client: c, cc: cc, addr: addr, leaf: leaf, tunnels: &tunnels, slots: make(chan struct{}, maxTunnels)}
 	welcome, err := w.open(ctx)
 	if err == nil && !late.Stop() {
 		err = context.Cause(ctx)
@@ -223,6 +244,7 @@ type workerEnd struct {
 	client  *WorkerClient
 	cc      *grpc.ClientConn
 	addr    string
+	leaf    *x509.Certificate
 	st      grpc.ClientStream
 	tunnels *sync.WaitGroup
 	slots   chan struct{}
@@ -231,6 +253,8 @@ type workerEnd struct {
 
 	services servicesEnd
 	sampled  *takenSample // the last one that was sent
+
+	idle, latest time.Time // when it ends since there is another certificate; zero: there is none
 }
 
 func (w *workerEnd) open(ctx context.Context) (*Welcome, error) {
@@ -284,6 +308,9 @@ func (w *workerEnd) run(ctx context.Context, cancel context.CancelCauseFunc, hea
 			if silent++; silent > 4 {
 				return fmt.Errorf("nothing was heard of the server for %s", 4*heartbeat)
 			}
+			if w.renewed(time.Now()) {
+				return errRenewed
+			}
 			msg = &WorkerMessage{Heartbeat: true}
 			if s := w.client.sample.Load(); s != nil && s != w.sampled {
 				w.sampled = s
@@ -309,6 +336,17 @@ func (w *workerEnd) run(ctx context.Context, cancel context.CancelCauseFunc, hea
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// renewed says whether the stream ends now because the worker has another certificate.
+func (w *workerEnd) renewed(now time.Time) bool {
+	if w.leaf.Equal(w.client.config.TLS.Leaf()) {
+		return false
+	}
+	if w.latest.IsZero() {
+		w.idle, w.latest = movesAt(w.leaf, now)
+	}
+	return !now.Before(w.latest) || !now.Before(w.idle) && len(w.slots) == 0
 }
 
 // receive handles what comes until the stream ends.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -30,21 +31,36 @@ func (s *Server) why(r *http.Request) (any, error) {
 	if err := s.ReadIndex(r.Context()); err != nil {
 		return nil, err
 	}
-	return explain.Why(r.Context(), s.state.View(), q, readable(r.Context(), apiserver.MayReadPods))
+	pods := readable{ctx: r.Context(), mayRead: apiserver.MayReadPods}
+	answer, err := explain.Why(r.Context(), s.state.View(), q, pods.in)
+	if pods.unknown != nil {
+		return nil, pods.unknown
+	}
+	return answer, err
 }
 
 // readable tells of which namespaces a request's user may read something, and
-// asks for each once.
-func readable(ctx context.Context, mayRead func(ctx context.Context, namespace string) bool) func(namespace string) bool {
-	known := map[string]bool{}
-	return func(ns string) bool {
-		may, ok := known[ns]
-		if !ok {
-			may = mayRead(ctx, ns)
-			known[ns] = may
-		}
-		return may
+// asks for each once. Once that cannot be told of one, no more is asked, and what is made of it is no answer.
+type readable struct {
+	ctx     context.Context
+	mayRead func(ctx context.Context, namespace string) (bool, error)
+	known   map[string]bool
+	unknown error
+}
+
+func (r *readable) in(ns string) bool {
+	if r.unknown != nil {
+		return false
 	}
+	may, ok := r.known[ns]
+	if !ok {
+		if r.known == nil {
+			r.known = map[string]bool{}
+		}
+		may, r.unknown = r.mayRead(r.ctx, ns)
+		r.known[ns] = may
+	}
+	return may
 }
 
 func askedAbout(values url.Values) (explain.Question, error) {
@@ -84,11 +100,16 @@ type planner struct{ clock *clock.Clock }
 func (planner) Plan(
 	ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod,
 ) (*berthv1.PlanStatus, error) {
+	mayReadPods, mayReadBudgets := readable{ctx: ctx, mayRead: apiserver.MayReadPods}, readable{ctx: ctx, mayRead: apiserver.MayReadBudgets}
 	by := explain.Planner{
 		Asker:       whatif.Asker{User: user, Groups: groups, GoOn: func() error { return apiserver.GoOn(ctx) }},
-		MayReadPods: readable(ctx, apiserver.MayReadPods), MayReadBudgets: readable(ctx, apiserver.MayReadBudgets),
+		MayReadPods: mayReadPods.in, MayReadBudgets: mayReadBudgets.in,
 	}
-	return explain.Plan(ctx, view, by, setup, pods)
+	status, err := explain.Plan(ctx, view, by, setup, pods)
+	if unknown := cmp.Or(mayReadPods.unknown, mayReadBudgets.unknown); unknown != nil {
+		return nil, unknown
+	}
+	return status, err
 }
 
 // ScaleIn implements apiserver.Planner.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -90,20 +89,22 @@ func (u *unrevoked[Claims]) Validate(ctx context.Context, token string, public *
 	return info, nil
 }
 
-// Ends says by an Authorization header when the token in it ends by its own word, without and with the leeway that
+// Says is what a token says by its own word: who has issued it, and when it ends, without and with the leeway that
 // checks of its time have; nothing of a token that does not say so. It verifies nothing.
-func Ends(authorization string) []time.Time {
-	_, text, _ := strings.Cut(strings.TrimSpace(authorization), " ")
-	token, err := jwt.ParseSigned(strings.TrimSpace(text))
+func Says(token string) (issuer string, ends []time.Time) {
+	parsed, err := jwt.ParseSigned(token)
 	if err != nil {
-		return nil
+		return "", nil
 	}
 	var claims jwt.Claims
-	if err := token.UnsafeClaimsWithoutVerification(&claims); err != nil || claims.Expiry == nil {
-		return nil
+	if err := parsed.UnsafeClaimsWithoutVerification(&claims); err != nil {
+		return "", nil
+	}
+	if claims.Expiry == nil {
+		return claims.Issuer, nil
 	}
 	end := claims.Expiry.Time().Add(time.Second) // it is good in its last second
-	return []time.Time{end, end.Add(jwt.DefaultLeeway)}
+	return claims.Issuer, []time.Time{end, end.Add(jwt.DefaultLeeway)}
 }
 
 func awaitNewest(ctx context.Context, s State) bool {

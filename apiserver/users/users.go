@@ -105,6 +105,24 @@ func byToken(t authenticator.Token) authenticator.Request {
 	return union.New(bearertoken.New(t), websocket.NewProtocolAuthenticator(t))
 }
 
+// TokenOf is the token that a request shows; empty: it shows none, or more than one.
+func TokenOf(req *http.Request) string {
+	var all []string
+	_, _, _ = byToken(authenticator.TokenFunc(func(_ context.Context, token string) (*authenticator.Response, bool, error) {
+		all = append(all, token)
+		return nil, false, nil
+	})).AuthenticateRequest(req) // that nobody is believed is known
+	if len(all) != 1 {
+		return ""
+	}
+	return all[0]
+}
+
+// Believes says whether the configuration names an issuer.
+func (u *Users) Believes(url string) bool {
+	return slices.ContainsFunc(u.configuration.now().issuers, func(i issuer) bool { return i.said.Issuer.URL == url })
+}
+
 // InFile says whether a request shows a token of the file. It takes the token out of the request.
 func (u *Users) InFile(req *http.Request) bool {
 	_, ok, err := u.file.AuthenticateRequest(req)

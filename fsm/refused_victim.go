@@ -1,0 +1,31 @@
+package fsm
+
+import "strings"
+
+// A preemption that is refused over one of its victims says which. Who waits for room may not know him: what is shown of such a text
+// elsewhere goes through ShownRefusal. The text itself is in the state, and what it says is a rule of the log.
+
+const (
+	victimWord    = "victim "
+	protectedWord = "is protected: "
+)
+
+// refusedVictim is why a preemption was refused over a victim.
+func refusedVictim(key, why string) string { return victimWord + key + " " + why }
+
+// ShownRefusal is why a decision was refused, as it is shown to who may know the pods of some namespaces (PR20): a victim in another one
+// has no name, and a budget that protects it no name and no numbers.
+func ShownRefusal(why string, mayKnow func(namespace string) bool) string {
+	rest, ok := strings.CutPrefix(why, victimWord)
+	if !ok {
+		return why
+	}
+	key, rest, _ := strings.Cut(rest, " ")
+	if namespace, _, _ := strings.Cut(key, "/"); mayKnow(namespace) {
+		return why
+	}
+	if strings.HasPrefix(rest, protectedWord) {
+		rest = "is protected by a disruption budget"
+	}
+	return strings.TrimSpace("a victim in another namespace " + rest)
+}
