@@ -185,6 +185,13 @@ func (r *Runtime) containersOf(ctx context.Context, pod types.UID, name string) 
 	if name != "" {
 		labels[labelContainer] = name
 	}
+	return r.listContainers(ctx, labels)
+}
+
+// listContainers lists those that have the labels.
+func (r *Runtime) listContainers(ctx context.Context, labels map[string]string) ([]*criv1.Container, error) {
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	list, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{LabelSelector: labels}})
 	if err != nil {
 		return nil, fmt.Errorf("listing containers: %w", asked(err))
@@ -200,6 +207,8 @@ func (r *Runtime) removeContainer(ctx context.Context, ref string) error {
 }
 
 func (r *Runtime) status(ctx context.Context, ref string) (*criv1.ContainerStatus, error) {
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	s, err := r.runtime.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: ref})
 	if err != nil {
 		return nil, err
@@ -332,9 +341,7 @@ func (r *Runtime) Signal(ctx context.Context, id runtime.ID, signal runtime.Sign
 // stopped looks at a container that was to end, or, where the runtime does not say that it has ended, at all.
 func (r *Runtime) stopped(id runtime.ID, c running, err error) {
 	if err == nil {
-		ctx, cancel := context.WithTimeout(r.ctx, askTimeout)
-		defer cancel()
-		err = r.lookAt(ctx, id, c)
+		err = r.lookAt(r.ctx, id, c)
 	}
 	if _, ferr := r.find(id); err != nil || ferr == nil {
 		r.look()

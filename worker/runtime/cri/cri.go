@@ -36,8 +36,8 @@ import (
 const DefaultEndpoint = "unix:///run/containerd/containerd.sock"
 
 const (
-	// askTimeout bounds calls that take no work of the runtime's.
-	askTimeout = 10 * time.Second
+	// askTimeout bounds each call that takes no work of the runtime's, and countTimeout those for which it counts what all containers use.
+	askTimeout, countTimeout = 10 * time.Second, 30 * time.Second
 	// checkTimeout is how long the runtime may take to say how it is.
 	checkTimeout = 5 * time.Second
 	// maxMessageBytes bounds an answer: a node with a few hundred containers and images is listed in less than one MiB.
@@ -294,6 +294,11 @@ const (
 
 func (r *Runtime) labels(pod *corev1.Pod) map[string]string {
 	return map[string]string{labelPodName: pod.Name, labelPodNamespace: pod.Namespace, labelPodUID: string(pod.UID), labelNode: r.opts.Node}
+}
+
+// asking bounds one call that takes no work of the runtime's.
+func asking(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, askTimeout)
 }
 
 // asked says what became of a call: not found, not answered, or refused. What was asked is the caller's to say.
