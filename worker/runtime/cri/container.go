@@ -262,7 +262,7 @@ func (r *Runtime) containerConfig(ctx context.Context, spec *runtime.Spec) (*cri
 		Metadata: &criv1.ContainerMetadata{Name: c.Name, Attempt: uint32(spec.Attempt)},
 		Image:    &criv1.ImageSpec{Image: spec.Image, UserSpecifiedImage: c.Image},
 		Command:  spec.Command, Args: spec.Args, WorkingDir: c.WorkingDir,
-		Labels: labels, LogPath: logPath(spec.ID),
+		Labels: labels, Annotations: map[string]string{imageAnnotation: c.Image}, LogPath: logPath(spec.ID),
 		Stdin: c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
 		Linux: &criv1.LinuxContainerConfig{Resources: r.resources(spec.Pod, c), SecurityContext: security},
 	}
@@ -288,7 +288,11 @@ func (r *Runtime) devices(d *runtime.Devices, config *criv1.ContainerConfig) err
 	for _, name := range d.CDI {
 		config.CDIDevices = append(config.CDIDevices, &criv1.CDIDevice{Name: name})
 	}
-	config.Annotations = d.Annotations
+	for name, value := range d.Annotations {
+		if _, own := config.Annotations[name]; !own {
+			config.Annotations[name] = value
+		}
+	}
 	return nil
 }
 

@@ -94,7 +94,9 @@ type Runtime struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	loops  sync.WaitGroup
-	kick   chan struct{} // something happened that a listing would show
+	// opening is held by Open, which may go on when nobody waits for it any more.
+	opening sync.Mutex
+	kick    chan struct{} // something happened that a listing would show
 
 	mu        sync.Mutex
 	about     about
@@ -258,6 +260,8 @@ func (r *Runtime) Version() string {
 func (r *Runtime) Close() {
 	r.finishRests()
 	r.cancel()
+	r.opening.Lock() // it begins loops
+	defer r.opening.Unlock()
 	r.loops.Wait()
 	if r.cgroups != nil {
 		_ = r.cgroups.Remove("") // where pods are in it, it stays
@@ -290,6 +294,9 @@ const (
 	labelPodUID       = "io.kubernetes.pod.uid"
 	labelContainer    = "io.kubernetes.container.name"
 	labelNode         = "dev.berth.node"
+
+	// imageAnnotation of a container is what its spec called its image when it was made.
+	imageAnnotation = "dev.berth.image"
 )
 
 func (r *Runtime) labels(pod *corev1.Pod) map[string]string {

@@ -32,6 +32,8 @@ const (
 
 // Open implements runtime.Runtime. Its error satisfies runtime.ErrUnavailable where the runtime does not answer.
 func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
+	r.opening.Lock()
+	defer r.opening.Unlock()
 	var boxes []*criv1.PodSandbox
 	var containers []*criv1.Container
 	err := r.meet(r.ctx)
@@ -191,7 +193,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *criv1.Container, pod *c
 		return nil, asked(err)
 	}
 	id := idOf(c)
-	out := &runtime.Container{ID: id, StartedAt: time.Unix(0, s.StartedAt), Ref: s.Id, ImageID: s.ImageRef}
+	out := &runtime.Container{ID: id, StartedAt: time.Unix(0, s.StartedAt), Ref: s.Id, ImageID: s.ImageRef, Image: s.Annotations[imageAnnotation]}
 	if s.State == criv1.ContainerState_CONTAINER_EXITED {
 		out.Exit = r.exitOf(id, s, pod)
 		out.StartedAt = out.Exit.StartedAt

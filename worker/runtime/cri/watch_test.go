@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -191,4 +192,38 @@ func TestLogThatIsNotReopened(t *testing.T) {
 		}
 		r.rotateLogs(t.Context()) // returns
 	})
+}
+
+// remembering is a stub that gives a container's annotations back.
+type remembering struct {
+	stub
+	annotations map[string]string
+}
+
+func (s *remembering) ContainerStatus(_ context.Context, req *criv1.ContainerStatusRequest) (*criv1.ContainerStatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &criv1.ContainerStatusResponse{Status: &criv1.ContainerStatus{Id: req.ContainerId, State: criv1.ContainerState_CONTAINER_RUNNING, Annotations: s.annotations}}, nil
+}
+
+// Of which image a container was made is written down with it, and no device changes that.
+func TestImageOfAFoundContainer(t *testing.T) {
+	s := &remembering{}
+	r, _ := openFor(t, s, s, nil)
+	p := pod("p", corev1.Container{Name: "c", Image: "web:1"})
+	r.users["i"] = imageUser{uid: new(int64)}
+	config, err := r.containerConfig(t.Context(), &runtime.Spec{ID: runtime.ID{Pod: p.UID}, Pod: p, Container: &p.Spec.Containers[0], Image: "i",
+		Devices: runtime.Devices{Annotations: map[string]string{imageAnnotation: "none", "device": "d"}}})
+	if err != nil || config.Annotations["device"] != "d" {
+		t.Fatalf("%v, %v", config.GetAnnotations(), err)
+	}
+	s.mu.Lock()
+	s.annotations = config.Annotations
+	s.mu.Unlock()
+	p.Spec.Containers[0].Image = "web:2"
+	c, err := r.adoptContainer(t.Context(), &criv1.Container{Id: "c", State: criv1.ContainerState_CONTAINER_RUNNING,
+		Metadata: &criv1.ContainerMetadata{Name: "c"}, Labels: map[string]string{labelPodUID: "p"}}, p)
+	if err != nil || c.Image != "web:1" {
+		t.Errorf("%+v, %v", c, err)
+	}
 }
