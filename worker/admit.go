@@ -51,10 +51,14 @@ func (c *Core) admit(p *podState) {
 // resume lets a pod go on whose end was taken back. Its room may be another's by now.
 func (c *Core) resume(p *podState) {
 	p.stopAt, p.grace = time.Time{}, 0
-	if p.unmount == removalDone {
+	// What began to be given back and failed may have been given back in part: nothing of it counts.
+	if p.unmount == removalDone || !p.unmountRetryAt.IsZero() || !p.removeRetryAt.IsZero() && p.hasVolumes() {
 		p.forgetInits()
 	}
-	p.unmount, p.unmountRetryAt = removalNone, time.Time{}
+	if !p.removeRetryAt.IsZero() {
+		p.forgetSandbox()
+	}
+	p.unmount, p.unmountRetryAt, p.removeRetryAt = removalNone, time.Time{}, time.Time{}
 	if p.admission == admitted && !p.counted {
 		p.admission = admissionOpen
 		c.admit(p)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
-	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 const (
@@ -267,28 +266,6 @@ func (a *Agent) drain(now time.Time) bool {
 		}
 	})
 	return len(items) > 0
-}
-
-// dropVolumes removes the volumes of pods that went away while no agent ran.
-func (a *Agent) dropVolumes(ctx context.Context, kept []types.UID) {
-	var gone []types.UID
-	a.locked(func() {
-		for _, uid := range kept {
-			if a.core.pods[uid] == nil {
-				gone = append(gone, uid)
-			}
-		}
-	})
-	if len(gone) == 0 {
-		return
-	}
-	a.spawn(func() {
-		for _, uid := range gone {
-			if err := mounts.Apart(ctx, func() error { return a.opts.Volumes.remove(uid) }); err != nil && ctx.Err() == nil {
-				a.log.Warn("the volumes of a pod that is gone could not be removed", "pod", uid, "error", err)
-			}
-		}
-	})
 }
 
 // Changed tells that objects are others now that pods may mount. It does not block.

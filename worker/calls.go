@@ -12,7 +12,6 @@ import (
 
 	"github.com/berth-dev/berth/worker/probes"
 	"github.com/berth-dev/berth/worker/runtime"
-	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // callTimeout bounds a call to the runtime that has no bound of its own.
@@ -28,6 +27,7 @@ type caller struct {
 	http    probes.HTTP
 	// cuttable are the calls that can be ended before their time.
 	cuttable cuttable
+	removals removals
 	meters   *meters // nil: nothing is counted
 	// refreshes holds a token for every pod whose volumes are written anew just now.
 	refreshes chan struct{}
@@ -39,7 +39,18 @@ type caller struct {
 	event func(pod *corev1.Pod, eventType, reason, message string)
 }
 
+type lifeKey struct{}
+
+// lifeOf is the context of a call without the call's own bound: it ends when nobody waits for the call any more, also after its time.
+func lifeOf(ctx context.Context) context.Context {
+	if life, ok := ctx.Value(lifeKey{}).(context.Context); ok {
+		return life
+	}
+	return context.Background()
+}
+
 func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
+	ctx = context.WithValue(ctx, lifeKey{}, ctx)
 	// A probe has its time at every try, and a postStart hook as long as its container lives.
 	if a.Kind != ActionProbe && a.Kind != ActionPostStart {
 		timeout := callTimeout
@@ -90,11 +101,9 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 	case ActionMeasure:
 		err = c.measure(ctx, a.Pod)
 	case ActionUnmount:
-		err = mounts.Apart(ctx, func() error { return c.unmount(a.ID.Pod) })
+		err = c.giveBack(ctx, a.ID.Pod, func() error { return c.unmount(a.ID.Pod) })
 	case ActionRemove:
-		if err = c.runtime.Remove(ctx, a.ID.Pod); err == nil && c.volumes != nil {
-			err = mounts.Apart(ctx, func() error { return c.volumes.remove(a.ID.Pod) })
-		}
+		err = c.giveBack(ctx, a.ID.Pod, func() error { return c.remove(ctx, a.ID.Pod) })
 	}
 	if c.volumes != nil && (a.Kind == ActionStart || a.Kind == ActionRefresh) {
 		o.RenewAt = c.volumes.renewAt(a.Pod)
@@ -178,6 +187,22 @@ func (c *caller) localUse(ctx context.Context, pod *corev1.Pod, all bool) (use l
 		use.inodes += held.Inodes
 	}
 	return use, nil
+}
+
+// giveBack calls f, which removes something of a pod. Where there are no volumes nothing takes long.
+func (c *caller) giveBack(ctx context.Context, pod types.UID, f func() error) error {
+	if c.volumes == nil {
+		return f()
+	}
+	return c.removals.apart(ctx, pod, f)
+}
+
+// remove forgets a pod.
+func (c *caller) remove(ctx context.Context, pod types.UID) error {
+	if err := c.runtime.Remove(ctx, pod); err != nil || c.volumes == nil {
+		return err
+	}
+	return c.volumes.remove(pod)
 }
 
 // unmount gives back what the volumes of a pod hold in which nothing runs.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // openAgain is how long a runtime that is away is waited for before it is opened again.
@@ -29,8 +30,14 @@ func (a *Agent) open(ctx context.Context) ([]runtime.Pod, []Assignment, error) {
 	done := make(chan outcome, 1)
 	try := func() {
 		a.spawn(func() {
-			pods, err := a.runtime.Open(notify)
-			done <- outcome{pods, err}
+			var pods []runtime.Pod
+			err := mounts.Apart(ctx, func() (err error) { // it takes as long as there is much to take over
+				pods, err = a.runtime.Open(notify)
+				return err
+			})
+			if ctx.Err() == nil {
+				done <- outcome{pods, err}
+			}
 		})
 	}
 	try()

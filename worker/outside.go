@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +19,9 @@ import (
 const (
 	// asideAfter is how long a call is among those of which only so many are under way, while it waits for a volume.
 	asideAfter = time.Second
-	// mostReaching bounds what waits in the kernel: each has a thread.
-	mostReaching = 256
+	// mostReaching bounds what waits in the kernel: each has a thread. mostOfOne bounds what of that waits for the same server, or for the same path
+	// of the host: one that is gone takes no places from the others.
+	mostReaching, mostOfOne = 256, 32
 )
 
 type asideKey struct{}
@@ -48,8 +50,19 @@ func (v *Volumes) outside(ctx context.Context, r *resolver, vol *corev1.Volume, 
 		source   string
 		readOnly bool
 	}
+	defer stepAside(ctx)()
+	var pv *corev1.PersistentVolume
+	owner := func() (_ string, err error) {
+		if vol.HostPath == nil && vol.NFS == nil {
+			pv, err = r.claimed(ctx, vol)
+		}
+		if err != nil {
+			return "", err
+		}
+		return whose(vol, pv), nil
+	}
 	result := make(chan found, 1)
-	err = v.reach(ctx, kept, func() error {
+	err = v.reach(ctx, kept, owner, func() error {
 		var f found
 		var err error
 		switch {
@@ -59,8 +72,7 @@ func (v *Volumes) outside(ctx context.Context, r *resolver, vol *corev1.Volume, 
 			f.readOnly = vol.NFS.ReadOnly
 			f.source, err = v.nfs(ctx, r, vol.Name, vol.NFS, nil, f.readOnly)
 		default:
-			// Whatever the policy, of a pod that runs nothing is given away again that another container was given already.
-			f.source, f.readOnly, err = v.persistent(ctx, r, vol, onMismatch(r.pod) || kept.given[vol.Name])
+			f.source, f.readOnly, err = v.persistent(ctx, r, vol, pv, kept)
 			kept.given[vol.Name] = kept.given[vol.Name] || err == nil
 		}
 		result <- f
@@ -73,37 +85,80 @@ func (v *Volumes) outside(ctx context.Context, r *resolver, vol *corev1.Volume, 
 	return f.source, f.readOnly, nil
 }
 
-// reach calls f, and gives it up when ctx ends; for one pod it is called by one at a time, whether anybody still waits for it or not.
-func (v *Volumes) reach(ctx context.Context, kept *podVolumes, f func() error) error {
-	defer stepAside(ctx)()
+// whose is who has to answer for a volume: a server, or a path of the host.
+func whose(vol *corev1.Volume, pv *corev1.PersistentVolume) string {
+	path := ""
+	switch {
+	case vol.NFS != nil:
+		return serverOf(vol.NFS.Server)
+	case vol.HostPath != nil:
+		path = vol.HostPath.Path
+	case pv.Spec.NFS != nil:
+		return serverOf(pv.Spec.NFS.Server)
+	case pv.Spec.Local != nil:
+		path = pv.Spec.Local.Path
+	case pv.Spec.HostPath != nil:
+		path = pv.Spec.HostPath.Path
+	default:
+		return "volume " + pv.Name
+	}
+	if server := mounts.ServerOf(path); server != "" {
+		return serverOf(server)
+	}
+	return "path " + filepath.Clean(path)
+}
+
+func serverOf(name string) string { return "server " + strings.Trim(name, "[]") }
+
+// reach calls f, and gives it up when ctx ends; for one pod it is called by one at a time, whether anybody still waits for it or not. It is told
+// before whom f will wait for.
+func (v *Volumes) reach(ctx context.Context, kept *podVolumes, owner func() (string, error), f func() error) error {
 	select {
 	case kept.reaching <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx) // as who has the token would say
 	}
-	if !v.mayReach() {
+	whose, err := owner()
+	if err == nil {
+		err = v.mayReach(whose)
+	}
+	if err != nil {
 		<-kept.reaching
-		return fmt.Errorf("there are %d volumes already that do not answer", mostReaching)
+		return err
 	}
 	return mounts.Apart(ctx, func() error {
 		defer func() {
 			v.mu.Lock()
 			defer v.mu.Unlock()
-			v.reaching--
+			if v.reaching[whose]--; v.reaching[whose] == 0 {
+				delete(v.reaching, whose)
+			}
 			<-kept.reaching
 		}()
 		return f()
 	})
 }
 
-func (v *Volumes) mayReach() bool {
+// mayReach takes a place for one more that waits.
+func (v *Volumes) mayReach(whose string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.reaching >= mostReaching {
-		return false
+	all := 0
+	// order does not matter: it is a sum.
+	for _, n := range v.reaching {
+		all += n
 	}
-	v.reaching++
-	return true
+	switch {
+	case v.reaching[whose] >= mostOfOne:
+		return fmt.Errorf("%d volumes of the %s already do not answer", mostOfOne, whose)
+	case all >= mostReaching:
+		return fmt.Errorf("there are %d volumes already that do not answer", mostReaching)
+	}
+	if v.reaching == nil {
+		v.reaching = map[string]int{}
+	}
+	v.reaching[whose]++
+	return nil
 }
 
 // free has those containers of the pod go on, to their end, that wait in the kernel for a server of nfs that does not answer. It does

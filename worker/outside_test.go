@@ -140,35 +140,125 @@ func TestVolumesThatDoNotAnswer(t *testing.T) {
 func TestOneWaitsForAVolume(t *testing.T) {
 	v := &Volumes{}
 	kept := v.of("u1")
+	owner := func(name string) func() (string, error) { return func() (string, error) { return name, nil } }
 	answers := make(chan struct{})
 	over := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancelled := make(chan error, 1)
 	began := make(chan struct{})
 	go func() {
-		cancelled <- v.reach(ctx, kept, func() error { close(began); <-answers; close(over); return nil })
+		cancelled <- v.reach(ctx, kept, owner("s"), func() error { close(began); <-answers; close(over); return nil })
 	}()
 	<-began
 	cancel()
 	if err := <-cancelled; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	if err := v.reach(ctx, kept, func() error { t.Error("it was called"); return nil }); !errors.Is(err, context.Canceled) {
+	if err := v.reach(ctx, kept, owner("s"), func() error { t.Error("it was called"); return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("beside another one: %v", err)
 	}
 	v.mu.Lock()
-	waiting := v.reaching
-	v.reaching = mostReaching
+	waiting := v.reaching["s"]
+	v.reaching["others"] = mostReaching - waiting
 	v.mu.Unlock()
 	if waiting != 1 {
 		t.Errorf("%d wait", waiting)
 	}
-	if err := v.reach(t.Context(), v.of("u2"), func() error { return nil }); err == nil || !strings.Contains(err.Error(), "that do not answer") {
+	if err := v.reach(t.Context(), v.of("u2"), owner("t"), func() error { return nil }); err == nil || !strings.Contains(err.Error(), "that do not answer") {
 		t.Errorf("one too many: %v", err)
 	}
 	close(answers)
 	<-over
-	if err := v.reach(t.Context(), kept, func() error { return nil }); err != nil {
+	v.mu.Lock()
+	v.reaching["others"] = 0
+	v.mu.Unlock()
+	if err := v.reach(t.Context(), kept, owner("s"), func() error { return nil }); err != nil {
 		t.Errorf("after it has answered: %v", err)
+	}
+}
+
+// A server that is gone takes no more than its share of the places.
+func TestPlacesOfOneServer(t *testing.T) {
+	if server := mounts.ServerOf("/"); server != "" {
+		t.Skipf("all of this machine's paths are on %s", server)
+	}
+	v := &Volumes{}
+	hostPath := func(path string) *corev1.Volume {
+		return &corev1.Volume{VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}
+	}
+	claim := &corev1.Volume{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}
+	gone := whose(&nfsPod("p").Spec.Volumes[0], nil)
+	for i := range mostOfOne {
+		if err := v.mayReach(gone); err != nil {
+			t.Fatalf("the %d. volume: %v", i+1, err)
+		}
+	}
+	nfs := func(server string) corev1.PersistentVolumeSource {
+		return corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: server, Path: "/other"}}
+	}
+	if err := v.mayReach(whose(claim, volumeOf("c", nfs("s")))); err == nil || !strings.Contains(err.Error(), "of the server s already") {
+		t.Errorf("one more of the server that is gone: %v", err)
+	}
+	for _, other := range []string{
+		whose(claim, volumeOf("c", nfs("other"))), whose(claim, volumeOf("d", localVolume("pvc-d"))), whose(hostPath("/a"), nil), whose(hostPath("/b/"), nil),
+		whose(claim, volumeOf("e", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/c"}})),
+		whose(claim, volumeOf("f", corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/d"}})),
+	} {
+		if err := v.mayReach(other); err != nil || v.reaching[other] != 1 {
+			t.Errorf("%s: %d, %v", other, v.reaching[other], err)
+		}
+	}
+	if a, b := whose(hostPath("/b"), nil), whose(hostPath("/b/"), nil); a != b {
+		t.Errorf("%q and %q", a, b)
+	}
+}
+
+// What is done to a volume for a pod ends when the pod is gone.
+func TestWalkEndsWithItsPod(t *testing.T) {
+	v := &Volumes{Root: t.TempDir(), Kept: filepath.Join(t.TempDir(), "volumes")}
+	pv := volumeOf("c", localVolume("pvc-c"))
+	r := claimant(t, "c", pv)
+	file := filepath.Join(v.Kept, "pvc-c", "file")
+	if _, err := v.keep(t.Context(), pv, nil, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	group := int64(os.Getegid())
+	r.pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	kept := v.of(r.pod.UID)
+	if err := v.remove(r.pod.UID); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := v.persistent(t.Context(), r, &r.pod.Spec.Volumes[0], pv, kept); !errors.Is(err, context.Canceled) {
+		t.Errorf("for a pod that is gone: %v", err)
+	}
+	if fi, err := os.Stat(file); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("its file was given away: %v, %v", fi, err)
+	}
+	if _, _, err := v.persistent(t.Context(), r, &r.pod.Spec.Volumes[0], pv, v.of(r.pod.UID)); err != nil {
+		t.Errorf("for one that has come back: %v", err)
+	}
+	if fi, err := os.Stat(file); err != nil || fi.Mode().Perm() != 0o660 {
+		t.Errorf("its file: %v, %v", fi, err)
+	}
+}
+
+// Who needs a volume while it is being removed waits no longer than its call.
+func TestVolumeThatIsBeingRemoved(t *testing.T) {
+	v := &Volumes{Root: t.TempDir()}
+	p := testPod("u1")
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+	v.of("u1").writing <- struct{}{}
+	ctx, cancel := context.WithCancel(t.Context())
+	aside := make(chan struct{}, 1)
+	done := make(chan error, 1)
+	go func() { done <- mountNFSOf(withAside(ctx, func() { aside <- struct{}{} }), v, p) }()
+	<-aside
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
 	}
 }

@@ -39,24 +39,32 @@ type VolumeKeeper interface {
 	VolumeGone(ctx context.Context, name string) error
 }
 
-// persistent prepares the volume that a claim of the pod has, and says whether it may only be read.
-func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volume, rootDecides bool) (source string, readOnly bool, err error) {
+// claimed is the volume that a claim of the pod has.
+func (r *resolver) claimed(ctx context.Context, vol *corev1.Volume) (*corev1.PersistentVolume, error) {
 	if r.getter == nil {
-		return "", false, errors.New("nobody says which volume the claim has")
+		return nil, errors.New("nobody says which volume the claim has")
 	}
 	claim, pv, err := r.getter.VolumeOf(ctx, r.pod.Namespace, model.ClaimOf(r.pod, vol))
 	switch {
 	case err != nil:
-		return "", false, err
+		return nil, err
 	case vol.Ephemeral != nil && ephemeral.VolumeIsForPod(r.pod, claim) != nil:
-		return "", false, ephemeral.VolumeIsForPod(r.pod, claim)
+		return nil, ephemeral.VolumeIsForPod(r.pod, claim)
 	case pv == nil:
-		return "", false, fmt.Errorf("persistentvolumeclaim %q has no volume yet", claim.Name)
+		return nil, fmt.Errorf("persistentvolumeclaim %q has no volume yet", claim.Name)
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
-		return "", false, fmt.Errorf("persistentvolume %q is not that of the persistentvolumeclaim %q", pv.Name, claim.Name)
+		return nil, fmt.Errorf("persistentvolume %q is not that of the persistentvolumeclaim %q", pv.Name, claim.Name)
 	case pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock:
-		return "", false, fmt.Errorf("persistentvolume %q: spec.volumeMode: this node has no block devices for pods", pv.Name)
+		return nil, fmt.Errorf("persistentvolume %q: spec.volumeMode: this node has no block devices for pods", pv.Name)
 	}
+	return pv, nil
+}
+
+// persistent prepares the volume that a claim of the pod has, and says whether it may only be read. What it does to the volume ends when the pod is
+// gone.
+func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volume, pv *corev1.PersistentVolume, kept *podVolumes) (source string, readOnly bool, err error) {
+	// Whatever the policy, of a pod that runs nothing is given away again that another container was given already.
+	rootDecides := onMismatch(r.pod) || kept.given[vol.Name]
 	readOnly = vol.PersistentVolumeClaim != nil && vol.PersistentVolumeClaim.ReadOnly
 	refuse := func(field, why string) (string, bool, error) {
 		return "", false, fmt.Errorf("persistentvolume %q: spec.%s: %s", pv.Name, field, why)
@@ -69,7 +77,7 @@ func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volum
 		if fi, err := os.Stat(s.Local.Path); err != nil || !fi.IsDir() {
 			return refuse("local.path", fmt.Sprintf("%s is no directory of this node: devices are not mounted here", s.Local.Path))
 		}
-		return s.Local.Path, readOnly, giveWhole(s.Local.Path, fsGroup(r.pod), rootDecides, readOnly)
+		return s.Local.Path, readOnly, giveWhole(kept.gone, s.Local.Path, fsGroup(r.pod), rootDecides, readOnly)
 	case s.HostPath != nil:
 		return s.HostPath.Path, readOnly, hostPath(s.HostPath)
 	case s.NFS != nil:
@@ -83,7 +91,7 @@ func (v *Volumes) persistent(ctx context.Context, r *resolver, vol *corev1.Volum
 		if s.CSI.VolumeHandle != pv.Name { // else two volumes were one directory, and what removes the one the other
 			return refuse("csi.volumeHandle", fmt.Sprintf("%q is not the volume's name", s.CSI.VolumeHandle))
 		}
-		dir, err := v.keep(pv, fsGroup(r.pod), rootDecides)
+		dir, err := v.keep(kept.gone, pv, fsGroup(r.pod), rootDecides)
 		if err != nil {
 			return "", false, fmt.Errorf("persistentvolume %q: %w", pv.Name, err)
 		}
@@ -104,7 +112,7 @@ func keptName(name string) error {
 
 // keep gives the directory of a volume, and makes it if there is none. It holds as much as the volume, where the file
 // system bounds directories.
-func (v *Volumes) keep(pv *corev1.PersistentVolume, group *int64, rootDecides bool) (string, error) {
+func (v *Volumes) keep(ctx context.Context, pv *corev1.PersistentVolume, group *int64, rootDecides bool) (string, error) {
 	if err := keptName(pv.Name); err != nil {
 		return "", err
 	}
@@ -129,7 +137,7 @@ func (v *Volumes) keep(pv *corev1.PersistentVolume, group *int64, rootDecides bo
 			return "", err
 		}
 	}
-	return dir, giveWhole(dir, group, rootDecides, false)
+	return dir, giveWhole(ctx, dir, group, rootDecides, false)
 }
 
 func syncDir(dir string) error {
@@ -148,7 +156,7 @@ func onMismatch(pod *corev1.Pod) bool {
 }
 
 // giveWhole makes all that a volume holds the pod's fsGroup's, where the root decides only unless its root is so already.
-func giveWhole(dir string, group *int64, rootDecides, readOnly bool) error {
+func giveWhole(ctx context.Context, dir string, group *int64, rootDecides, readOnly bool) error {
 	if group == nil || readOnly {
 		return nil
 	}
@@ -160,7 +168,7 @@ func giveWhole(dir string, group *int64, rootDecides, readOnly bool) error {
 	if fi, err := root.Stat("."); err != nil || rootDecides && fi.Mode()&fs.ModeSetgid != 0 && groupOf(fi) == *group {
 		return err
 	}
-	return giveToGroup(root, group, writableBits) // the root is last: it says that all is done
+	return giveToGroup(ctx, root, group, writableBits) // the root is last: it says that all is done
 }
 
 // nfs gives the directory at which a file system of another host is mounted for a pod.
@@ -244,6 +252,13 @@ func nfsArguments(dir string, s *corev1.NFSVolumeSource, options []string, readO
 // those that are here.
 const reclaimInterval, askUnknown = 2 * time.Second, 64
 
+const (
+	// reclaimPatience is how long the removal of one volume keeps the others waiting.
+	reclaimPatience = 10 * time.Second
+	// reclaimsAtOnce bounds the volumes that are being removed at a time.
+	reclaimsAtOnce = 8
+)
+
 // Reclaim removes the directories of volumes that the servers say are to go, until ctx ends. Of one that they do not know
 // nothing is removed: they may have been restored to what they were before it.
 func (v *Volumes) Reclaim(ctx context.Context, servers VolumeKeeper, log hclog.Logger) {
@@ -296,13 +311,43 @@ func (v *Volumes) reclaim(ctx context.Context, servers VolumeKeeper, name string
 	if err != nil || !model.MayRemove(volume) {
 		return err
 	}
-	if err := mounts.RemoveAll(filepath.Join(v.Kept, name)); err != nil {
-		return err
-	}
-	if err := syncDir(v.Kept); err != nil && !os.IsNotExist(err) { // nothing was kept yet
+	if err := v.removeKept(ctx, name); err != nil {
 		return err
 	}
 	return servers.VolumeGone(ctx, name)
+}
+
+// removeKept removes the directory of a volume. How long that takes its pods have decided: after a while it is gone on with alone, so that others
+// have their turn, and asked for again.
+func (v *Volumes) removeKept(ctx context.Context, name string) error {
+	v.mu.Lock()
+	busy := v.reclaiming[name] || len(v.reclaiming) >= reclaimsAtOnce
+	if v.reclaiming == nil {
+		v.reclaiming = map[string]bool{}
+	}
+	if !busy {
+		v.reclaiming[name] = true
+	}
+	v.mu.Unlock()
+	if busy {
+		return fmt.Errorf("volume %s, or as many others as may be, is being removed already", name)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, reclaimPatience, fmt.Errorf("volume %s is still being removed", name))
+	defer cancel()
+	return mounts.Apart(ctx, func() error {
+		defer func() {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			delete(v.reclaiming, name)
+		}()
+		if err := mounts.RemoveAll(filepath.Join(v.Kept, name)); err != nil {
+			return err
+		}
+		if err := syncDir(v.Kept); err != nil && !os.IsNotExist(err) { // nothing was kept yet
+			return err
+		}
+		return nil
+	})
 }
 
 // findUnknown tells, once, of the directories of volumes that the servers do not know.

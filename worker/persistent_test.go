@@ -126,7 +126,7 @@ func TestKeptVolumeOfAGroup(t *testing.T) {
 		t.Skip("files are given away by root alone")
 	}
 	v := &Volumes{Root: t.TempDir(), Kept: filepath.Join(t.TempDir(), "volumes")}
-	dir, err := v.keep(volumeNamed("pvc-c"), nil, false)
+	dir, err := v.keep(t.Context(), volumeNamed("pvc-c"), nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestKeptVolumeOfAGroup(t *testing.T) {
 		}
 	}
 	group := int64(4711)
-	if _, err := v.keep(volumeNamed("pvc-c"), &group, false); err != nil {
+	if _, err := v.keep(t.Context(), volumeNamed("pvc-c"), &group, false); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]uint32{dir: 4711, filepath.Join(dir, "inside"): 4711, outside: 0} {
@@ -160,7 +160,7 @@ func TestKeptVolumeOfAGroup(t *testing.T) {
 		onMismatch bool
 		want       uint32
 	}{{true, 0}, {false, 4711}} {
-		if _, err := v.keep(volumeNamed("pvc-c"), &group, step.onMismatch); err != nil {
+		if _, err := v.keep(t.Context(), volumeNamed("pvc-c"), &group, step.onMismatch); err != nil {
 			t.Fatal(err)
 		}
 		if fi, err := os.Lstat(later); err != nil || ownerGroup(fi) != step.want {
@@ -219,7 +219,7 @@ func TestReclaim(t *testing.T) {
 	}}
 	v := &Volumes{Kept: filepath.Join(t.TempDir(), "volumes")}
 	for _, name := range []string{"pvc-going", "pvc-held", "pvc-retained", "pvc-used", "pvc-unknown"} {
-		if _, err := v.keep(volumeNamed(name), nil, false); err != nil {
+		if _, err := v.keep(t.Context(), volumeNamed(name), nil, false); err != nil {
 			t.Fatal(err)
 		}
 		if err := v.reclaim(t.Context(), k, name); (name == "pvc-unknown") != apierrors.IsNotFound(err) {
@@ -248,7 +248,7 @@ func TestReclaimWithoutDirectory(t *testing.T) {
 		t.Fatalf("told of %q, %v", k.gone, err)
 	}
 	k.volumes["pvc-told"], k.deaf = going("told"), true
-	if _, err := v.keep(volumeNamed("pvc-told"), nil, false); err != nil {
+	if _, err := v.keep(t.Context(), volumeNamed("pvc-told"), nil, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := v.reclaimAll(t.Context(), k); err == nil {
@@ -264,6 +264,25 @@ func TestReclaimWithoutDirectory(t *testing.T) {
 	k.volumes["../out"] = going("out")
 	if err := v.reclaimAll(t.Context(), k); err == nil || slices.Contains(k.gone, "../out") {
 		t.Errorf("a name that leads out: told of %q, %v", k.gone, err)
+	}
+}
+
+// One that is being removed for long keeps none of the others waiting, and is not told to be gone before it is.
+func TestReclaimsThatTakeLong(t *testing.T) {
+	now := metav1.Now()
+	v := &Volumes{Kept: filepath.Join(t.TempDir(), "volumes"), reclaiming: map[string]bool{"pvc-large": true}}
+	k := &keeper{volumes: map[string]*corev1.PersistentVolume{}}
+	for _, claim := range []string{"large", "small"} {
+		pv := volumeOf(claim, localVolume("pvc-"+claim))
+		pv.DeletionTimestamp, pv.Finalizers = &now, []string{model.LocalFinalizer}
+		k.volumes[pv.Name] = pv
+	}
+	if err := v.reclaimAll(t.Context(), k); err == nil || !slices.Equal(k.gone, []string{"pvc-small"}) {
+		t.Errorf("told of %q, %v", k.gone, err)
+	}
+	delete(v.reclaiming, "pvc-large")
+	if err := v.reclaimAll(t.Context(), k); err != nil || !slices.Equal(k.gone, []string{"pvc-small", "pvc-large"}) || len(v.reclaiming) > 0 {
+		t.Errorf("told of %q, %v", k.gone, err)
 	}
 }
 

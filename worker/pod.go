@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -248,7 +249,11 @@ func (p *podState) adopt(containers []runtime.Container) {
 		default:
 			continue
 		}
-		c.state, c.madeOf = ctrRunning, p.made(c)
+		c.state = ctrRunning
+		if rc.Attempt == c.attempt {
+			c.madeOf = p.made(c)
+			c.image = cmp.Or(rc.Image, c.image) // the object may be newer than the run
+		}
 		if c.exit != nil {
 			c.state = ctrEnded
 		}
@@ -266,6 +271,7 @@ func (p *podState) replaceLost(old *podState) {
 		if c := p.find(from.spec.Name); c != nil {
 			c.state, c.attempt, c.startedAt, c.exit, c.last = from.state, from.attempt, from.startedAt, from.exit, from.last
 			c.ref, c.lastRef, c.imageID, c.here, c.madeOf = from.ref, from.lastRef, from.imageID, from.here, p.made(c)
+			c.image = cmp.Or(from.image, c.image)
 		}
 	}
 	p.sandbox, p.ips = old.sandbox, old.ips

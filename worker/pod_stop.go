@@ -95,7 +95,7 @@ func (p *podState) removing() bool { return p.removal != removalNone || p.unmoun
 // releaseVolumes gives back what the volumes hold of a pod that has ended, as a kubelet does: disk, memory, and what is mounted of others. How
 // its containers have ended can be told without them.
 func (p *podState) releaseVolumes(now time.Time) {
-	if !p.env.files || len(p.pod.Spec.Volumes) == 0 || p.admission != admitted || p.sandbox != sandboxNone || p.unmount != removalNone {
+	if !p.hasVolumes() || p.admission != admitted || p.sandbox != sandboxNone || p.unmount != removalNone {
 		return
 	}
 	if now.Before(p.unmountRetryAt) {
@@ -105,6 +105,9 @@ func (p *podState) releaseVolumes(now time.Time) {
 	p.unmount = removalUnderWay
 	p.act(Action{Kind: ActionUnmount})
 }
+
+// hasVolumes: the node keeps volumes for the pod.
+func (p *podState) hasVolumes() bool { return p.env.files && len(p.pod.Spec.Volumes) > 0 }
 
 func (p *podState) unmounted(err error, now time.Time) {
 	p.unmount = removalDone

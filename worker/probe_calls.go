@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/worker/probes"
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // probeTries is how often a probe is tried that cannot be made.
@@ -68,7 +69,7 @@ func (c *caller) probeOnce(ctx context.Context, a Action) (warning string, err e
 // probeCommand runs a probe's command. As in Kubernetes an exit code says how the container is, and so does a command that does not come
 // to its end in time; one that could not be run at all says nothing.
 func (c *caller) probeCommand(ctx context.Context, id runtime.ID, command []string) error {
-	res, err := c.runtime.Exec(ctx, id, command)
+	res, err := c.exec(ctx, id, command)
 	switch {
 	case err == nil:
 		return exited(command, res)
@@ -78,6 +79,21 @@ func (c *caller) probeCommand(ctx context.Context, id runtime.ID, command []stri
 		return fmt.Errorf("command %q timed out", command)
 	}
 	return &runtime.ProbeError{Err: fmt.Errorf("running %q: %w", command, err)}
+}
+
+// exec runs a command in a container. Of a command that has had its time a runtime may wait for what holds its output: nobody waits for that
+// when the worker ends.
+func (c *caller) exec(ctx context.Context, id runtime.ID, command []string) (runtime.ExecResult, error) {
+	result := make(chan runtime.ExecResult, 1)
+	err := mounts.Apart(lifeOf(ctx), func() error {
+		res, err := c.runtime.Exec(ctx, id, command)
+		result <- res
+		return err
+	})
+	if err != nil {
+		return runtime.ExecResult{}, err
+	}
+	return <-result, nil
 }
 
 // probeWords are a probe's command with the container's variables in it, as a kubelet has them: by what the spec says of them itself; one whose
@@ -101,7 +117,7 @@ func probeWords(command []string, c *corev1.Container) []string {
 // command runs a command in a container; an exit code other than 0 is an
 // error.
 func (c *caller) command(ctx context.Context, id runtime.ID, command []string) error {
-	res, err := c.runtime.Exec(ctx, id, command)
+	res, err := c.exec(ctx, id, command)
 	if err != nil {
 		return fmt.Errorf("running %q: %w", command, err)
 	}

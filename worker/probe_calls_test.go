@@ -225,3 +225,38 @@ func TestPostStartIsCut(t *testing.T) {
 		t.Errorf("%v", o.Err)
 	}
 }
+
+// holding is a runtime that waits for the output of a command that has had its time.
+type holding struct {
+	runtime.Runtime
+	timedOut, release chan struct{}
+}
+
+func (h *holding) Exec(ctx context.Context, _ runtime.ID, _ []string) (runtime.ExecResult, error) {
+	<-ctx.Done()
+	close(h.timedOut)
+	<-h.release
+	return runtime.ExecResult{}, nil
+}
+
+// Who ends does not wait for that.
+func TestNobodyWaitsForHeldOutput(t *testing.T) {
+	command := &corev1.ExecAction{Command: []string{"check"}}
+	for _, a := range []Action{
+		{Kind: ActionProbe, Probe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: command}}},
+		{Kind: ActionPreStop, Hook: &corev1.LifecycleHandler{Exec: command}},
+	} {
+		a.Pod, a.Container, a.Timeout = &corev1.Pod{}, &corev1.Container{}, time.Millisecond
+		h := &holding{timedOut: make(chan struct{}), release: make(chan struct{})}
+		c := caller{runtime: h}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan Outcome, 1)
+		go func() { done <- c.do(ctx, a) }()
+		<-h.timedOut
+		cancel()
+		if o := <-done; o.Err == nil {
+			t.Errorf("%s: it came to its end", a.Kind)
+		}
+		close(h.release)
+	}
+}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -58,7 +59,7 @@ func publish(dir string, files map[string]volumeFile, defaultMode *int32, group 
 	if err := writeFiles(root, next, files, defaultMode); err != nil {
 		return err
 	}
-	if err := giveToGroup(root, group, readOnlyBits); err != nil {
+	if err := giveToGroup(context.Background(), root, group, readOnlyBits); err != nil {
 		return err
 	}
 	const before = dataLink + "_tmp"

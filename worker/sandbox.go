@@ -95,12 +95,17 @@ func (p *podState) sandboxLost() {
 	if p.sandbox != sandboxReady {
 		return
 	}
+	p.forgetSandbox()
+	if p.stopAt.IsZero() {
+		p.emit(corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+	}
+}
+
+// forgetSandbox: what there was is not there any more, or may not be. Whoever makes one finds one that is good.
+func (p *podState) forgetSandbox() {
 	p.sandbox = sandboxNone
 	for i := range p.ctrs {
 		p.ctrs[i].here = false
-	}
-	if p.stopAt.IsZero() {
-		p.emit(corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 	}
 }
 

@@ -32,15 +32,19 @@ type Volumes struct {
 	// MountPatience is how long a server of nfs has to let itself be mounted; 0: 30 s.
 	MountPatience time.Duration
 
-	mu       sync.Mutex
-	kept     map[types.UID]*podVolumes
-	reaching int // what may not answer, and has not yet
+	mu         sync.Mutex
+	kept       map[types.UID]*podVolumes
+	reaching   map[string]int  // what may not answer, and has not yet, by whose it is
+	reclaiming map[string]bool // volumes that are being removed
 }
 
 // podVolumes is what is remembered of the volumes of one pod.
 type podVolumes struct {
-	// writing is held by who writes files of the pod's volumes below Root, and for no more than that: none of them is another machine's.
-	writing sync.Mutex
+	// gone ends when the pod's volumes are removed: what is prepared then is for nobody.
+	gone context.Context
+	end  context.CancelFunc
+	// writing holds a token while somebody writes files of the pod's volumes below Root, or removes them: none of them is another machine's.
+	writing chan struct{}
 	// reaching holds a token while somebody prepares a volume that is not below Root, and may wait for it for good.
 	reaching chan struct{}
 	// given are the volumes that were made the pod's fsGroup's; who has the token may use it.
@@ -51,6 +55,18 @@ type podVolumes struct {
 
 	mu     sync.Mutex // guards tokens
 	tokens map[tokenSource]heldToken
+}
+
+// write takes the token of who writes, and returns how to give it back. While the volumes are being removed that may take long: who waits for it does
+// so aside.
+func (p *podVolumes) write(ctx context.Context) (over func(), err error) {
+	defer stepAside(ctx)()
+	select {
+	case p.writing <- struct{}{}:
+		return func() { <-p.writing }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for who writes or removes the pod's volumes: %w", context.Cause(ctx))
+	}
 }
 
 func (p *podVolumes) held(s tokenSource) (heldToken, bool) {
@@ -73,7 +89,10 @@ func (v *Volumes) of(pod types.UID) *podVolumes {
 		v.kept = map[types.UID]*podVolumes{}
 	}
 	if v.kept[pod] == nil {
-		v.kept[pod] = &podVolumes{reaching: make(chan struct{}, 1), given: map[string]bool{}, told: map[string]bool{}, tokens: map[tokenSource]heldToken{}}
+		p := &podVolumes{writing: make(chan struct{}, 1), reaching: make(chan struct{}, 1), given: map[string]bool{},
+			told: map[string]bool{}, tokens: map[tokenSource]heldToken{}}
+		p.gone, p.end = context.WithCancel(context.Background())
+		v.kept[pod] = p
 	}
 	return v.kept[pod]
 }
@@ -182,8 +201,11 @@ func subPath(m *corev1.VolumeMount, env map[string]string) (string, error) {
 
 // inside prepares a volume below Root.
 func (v *Volumes) inside(ctx context.Context, r *resolver, vol *corev1.Volume, kept *podVolumes) (string, error) {
-	kept.writing.Lock()
-	defer kept.writing.Unlock()
+	over, err := kept.write(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer over()
 	return v.prepare(ctx, r, vol)
 }
 
@@ -231,9 +253,11 @@ func (v *Volumes) refresh(ctx context.Context, r *resolver) error {
 	if _, err := os.Lstat(filepath.Join(v.Root, string(r.pod.UID))); err != nil {
 		return nil // no container has asked for any yet, or the pod is gone
 	}
-	kept := v.of(r.pod.UID)
-	kept.writing.Lock()
-	defer kept.writing.Unlock()
+	over, err := v.of(r.pod.UID).write(ctx)
+	if err != nil {
+		return err
+	}
+	defer over()
 	var errs []error
 	for i := range r.pod.Spec.Volumes {
 		vol := &r.pod.Spec.Volumes[i]
@@ -299,9 +323,10 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 // call does any more, and what comes of it is undone then.
 func (v *Volumes) remove(pod types.UID) error {
 	kept := v.of(pod)
-	kept.writing.Lock() // who writes files writes no more after this
-	defer kept.writing.Unlock()
+	kept.end()
+	kept.writing <- struct{}{} // who writes files writes no more after this
 	defer func() {
+		<-kept.writing
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		delete(v.kept, pod)

@@ -40,8 +40,8 @@ func groupOf(fi fs.FileInfo) int64 {
 }
 
 // giveToGroup makes all that is in a volume the pod's fsGroup's, and at last the volume itself; nil: nobody's in particular. Somebody may be
-// writing there meanwhile: no link leads out, and what vanishes is left.
-func giveToGroup(root *os.Root, group *int64, bits fs.FileMode) error {
+// writing there meanwhile: no link leads out, and what vanishes is left. There may be so much that it takes hours: it ends with ctx.
+func giveToGroup(ctx context.Context, root *os.Root, group *int64, bits fs.FileMode) error {
 	if group == nil {
 		return nil
 	}
@@ -53,6 +53,9 @@ func giveToGroup(root *os.Root, group *int64, bits fs.FileMode) error {
 		return errors.Join(root.Lchown(path, -1, int(*group)), root.Chmod(path, mode&(fs.ModePerm|fs.ModeSetgid|fs.ModeSetuid|fs.ModeSticky)))
 	}
 	err := fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
 		if err != nil || path == "." || e.Type()&fs.ModeSymlink != 0 {
 			return err
 		}
@@ -122,12 +125,12 @@ func emptyDir(dir, kind, options string, group *int64) error {
 	if err := os.Chmod(dir, 0o777); err != nil { // #nosec G302 -- whoever the containers run as
 		return err
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir) // nothing is in it yet
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }() // nothing was written
-	return giveToGroup(root, group, writableBits)
+	return giveToGroup(context.Background(), root, group, writableBits)
 }
 
 // isMounted says whether something is mounted at a directory: it is on another device than the one above it.

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 const (
@@ -18,6 +20,8 @@ const (
 	collectInterval = 5 * time.Minute
 	// unusedAge is how long an image stays at least after it was last wanted, or first seen.
 	unusedAge = 2 * time.Minute
+	// removeTimeout bounds the removal of one thing on the disk.
+	removeTimeout = 2 * time.Minute
 )
 
 // collect removes images that nobody uses while their disk is fuller than it should be, until the runtime is closed.
@@ -71,12 +75,12 @@ func (r *Runtime) freeImages(ctx context.Context, need int64, now time.Time) (fr
 	if err != nil {
 		return 0, err
 	}
-	all, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{})
+	all, err := r.listContainers(ctx, nil) // everybody's
 	if err != nil {
-		return 0, fmt.Errorf("listing containers: %w", asked(err))
+		return 0, err
 	}
 	used := map[string]bool{}
-	for _, c := range all.Containers {
+	for _, c := range all {
 		used[c.GetImage().GetImage()], used[c.ImageRef], used[c.ImageId] = true, true, true
 	}
 	if err := r.pinnedImages(used); err != nil {
@@ -86,14 +90,24 @@ func (r *Runtime) freeImages(ctx context.Context, need int64, now time.Time) (fr
 		if freed >= need {
 			break
 		}
-		if _, rerr := r.images.RemoveImage(ctx, &criv1.RemoveImageRequest{Image: &criv1.ImageSpec{Image: i.Id}}); rerr != nil {
-			err = errors.Join(err, fmt.Errorf("removing image %s: %w", i.Id, asked(rerr)))
+		if rerr := asked(r.removeImage(ctx, i.Id)); rerr != nil {
+			err = errors.Join(err, fmt.Errorf("removing image %s: %w", i.Id, rerr))
+			if errors.Is(rerr, runtime.ErrUnavailable) {
+				break // else it would be waited for once for each image
+			}
 			continue
 		}
 		freed += int64(i.Size)
 		r.log.Info("removed an image that nobody uses", "image", i.Id, "names", i.RepoTags, "bytes", i.Size)
 	}
 	return freed, err
+}
+
+func (r *Runtime) removeImage(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	_, err := r.images.RemoveImage(ctx, &criv1.RemoveImageRequest{Image: &criv1.ImageSpec{Image: id}})
+	return err
 }
 
 // unused are the images that may be removed, the one that was not wanted for longest first.

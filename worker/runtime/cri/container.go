@@ -185,6 +185,13 @@ func (r *Runtime) containersOf(ctx context.Context, pod types.UID, name string) 
 	if name != "" {
 		labels[labelContainer] = name
 	}
+	return r.listContainers(ctx, labels)
+}
+
+// listContainers lists those that have the labels.
+func (r *Runtime) listContainers(ctx context.Context, labels map[string]string) ([]*criv1.Container, error) {
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	list, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{LabelSelector: labels}})
 	if err != nil {
 		return nil, fmt.Errorf("listing containers: %w", asked(err))
@@ -200,6 +207,8 @@ func (r *Runtime) removeContainer(ctx context.Context, ref string) error {
 }
 
 func (r *Runtime) status(ctx context.Context, ref string) (*criv1.ContainerStatus, error) {
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	s, err := r.runtime.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: ref})
 	if err != nil {
 		return nil, err
@@ -253,7 +262,7 @@ func (r *Runtime) containerConfig(ctx context.Context, spec *runtime.Spec) (*cri
 		Metadata: &criv1.ContainerMetadata{Name: c.Name, Attempt: uint32(spec.Attempt)},
 		Image:    &criv1.ImageSpec{Image: spec.Image, UserSpecifiedImage: c.Image},
 		Command:  spec.Command, Args: spec.Args, WorkingDir: c.WorkingDir,
-		Labels: labels, LogPath: logPath(spec.ID),
+		Labels: labels, Annotations: map[string]string{imageAnnotation: c.Image}, LogPath: logPath(spec.ID),
 		Stdin: c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
 		Linux: &criv1.LinuxContainerConfig{Resources: r.resources(spec.Pod, c), SecurityContext: security},
 	}
@@ -279,7 +288,11 @@ func (r *Runtime) devices(d *runtime.Devices, config *criv1.ContainerConfig) err
 	for _, name := range d.CDI {
 		config.CDIDevices = append(config.CDIDevices, &criv1.CDIDevice{Name: name})
 	}
-	config.Annotations = d.Annotations
+	for name, value := range d.Annotations {
+		if _, own := config.Annotations[name]; !own {
+			config.Annotations[name] = value
+		}
+	}
 	return nil
 }
 
@@ -332,9 +345,7 @@ func (r *Runtime) Signal(ctx context.Context, id runtime.ID, signal runtime.Sign
 // stopped looks at a container that was to end, or, where the runtime does not say that it has ended, at all.
 func (r *Runtime) stopped(id runtime.ID, c running, err error) {
 	if err == nil {
-		ctx, cancel := context.WithTimeout(r.ctx, askTimeout)
-		defer cancel()
-		err = r.lookAt(ctx, id, c)
+		err = r.lookAt(r.ctx, id, c)
 	}
 	if _, ferr := r.find(id); err != nil || ferr == nil {
 		r.look()

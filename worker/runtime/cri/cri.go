@@ -36,8 +36,8 @@ import (
 const DefaultEndpoint = "unix:///run/containerd/containerd.sock"
 
 const (
-	// askTimeout bounds calls that take no work of the runtime's.
-	askTimeout = 10 * time.Second
+	// askTimeout bounds each call that takes no work of the runtime's, and countTimeout those for which it counts what all containers use.
+	askTimeout, countTimeout = 10 * time.Second, 30 * time.Second
 	// checkTimeout is how long the runtime may take to say how it is.
 	checkTimeout = 5 * time.Second
 	// maxMessageBytes bounds an answer: a node with a few hundred containers and images is listed in less than one MiB.
@@ -94,7 +94,9 @@ type Runtime struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	loops  sync.WaitGroup
-	kick   chan struct{} // something happened that a listing would show
+	// opening is held by Open, which may go on when nobody waits for it any more.
+	opening sync.Mutex
+	kick    chan struct{} // something happened that a listing would show
 
 	mu        sync.Mutex
 	about     about
@@ -258,6 +260,8 @@ func (r *Runtime) Version() string {
 func (r *Runtime) Close() {
 	r.finishRests()
 	r.cancel()
+	r.opening.Lock() // it begins loops
+	defer r.opening.Unlock()
 	r.loops.Wait()
 	if r.cgroups != nil {
 		_ = r.cgroups.Remove("") // where pods are in it, it stays
@@ -290,10 +294,18 @@ const (
 	labelPodUID       = "io.kubernetes.pod.uid"
 	labelContainer    = "io.kubernetes.container.name"
 	labelNode         = "dev.berth.node"
+
+	// imageAnnotation of a container is what its spec called its image when it was made.
+	imageAnnotation = "dev.berth.image"
 )
 
 func (r *Runtime) labels(pod *corev1.Pod) map[string]string {
 	return map[string]string{labelPodName: pod.Name, labelPodNamespace: pod.Namespace, labelPodUID: string(pod.UID), labelNode: r.opts.Node}
+}
+
+// asking bounds one call that takes no work of the runtime's.
+func asking(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, askTimeout)
 }
 
 // asked says what became of a call: not found, not answered, or refused. What was asked is the caller's to say.

@@ -16,7 +16,9 @@ import (
 // DiskUse implements runtime.DiskUser: the layers that containers write to, as the runtime says, and their logs.
 func (r *Runtime) DiskUse(ctx context.Context, pod types.UID) (runtime.DiskUse, error) {
 	out := runtime.DiskUse{Bytes: map[string]int64{}}
-	stats, err := r.runtime.ListContainerStats(ctx, &criv1.ListContainerStatsRequest{Filter: &criv1.ContainerStatsFilter{
+	asks, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
+	stats, err := r.runtime.ListContainerStats(asks, &criv1.ListContainerStatsRequest{Filter: &criv1.ContainerStatsFilter{
 		LabelSelector: map[string]string{labelNode: r.opts.Node, labelPodUID: string(pod)}}})
 	if err != nil {
 		return out, fmt.Errorf("asking what containers have written: %w", asked(err))

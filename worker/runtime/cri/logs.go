@@ -51,16 +51,21 @@ func (r *Runtime) rotateLogs(ctx context.Context) {
 		ids[id] = c.ref
 	}
 	r.mu.Unlock()
+	var large []func() error
 	for id, ref := range ids {
 		path := r.logFile(id)
 		fi, err := os.Stat(path)
 		if err != nil || fi.Size() < r.opts.LogBytes {
 			continue
 		}
-		if err := r.rotate(ctx, path, ref); err != nil {
-			r.log.Warn("a container's log could not be rotated", "container", id.String(), "error", err)
-		}
+		large = append(large, func() error {
+			if err := r.rotate(ctx, path, ref); err != nil {
+				r.log.Warn("a container's log could not be rotated", "container", id.String(), "error", err)
+			}
+			return nil
+		})
 	}
+	_ = severalAtOnce(large) // each has told
 }
 
 func (r *Runtime) rotate(ctx context.Context, path, ref string) error {
@@ -74,6 +79,8 @@ func (r *Runtime) rotate(ctx context.Context, path, ref string) error {
 		}
 	}
 	// Until this is done the container writes to the file that was renamed: nothing is lost.
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	_, err := r.runtime.ReopenContainerLog(ctx, &criv1.ReopenContainerLogRequest{ContainerId: ref})
 	return asked(err)
 }

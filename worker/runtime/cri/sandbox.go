@@ -102,6 +102,8 @@ func (r *Runtime) handler(ctx context.Context, pod *corev1.Pod) (string, error) 
 
 // takeSandbox makes a sandbox the pod's.
 func (r *Runtime) takeSandbox(ctx context.Context, pod types.UID, id string, attempt uint32) (runtime.Sandbox, error) {
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	s, err := r.runtime.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: id})
 	if err != nil {
 		return runtime.Sandbox{}, fmt.Errorf("asking for the addresses of the sandbox: %w", asked(err))

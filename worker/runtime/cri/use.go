@@ -21,6 +21,8 @@ var _ runtime.Meter = (*Runtime)(nil)
 
 // Use implements runtime.Meter, by what the container runtime says.
 func (r *Runtime) Use(ctx context.Context) ([]runtime.ContainerUse, error) {
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
 	stats, err := r.runtime.ListContainerStats(ctx, &criv1.ListContainerStatsRequest{Filter: &criv1.ContainerStatsFilter{
 		LabelSelector: map[string]string{labelNode: r.opts.Node}}})
 	if err != nil {
@@ -56,6 +58,8 @@ var _ runtime.ProcessCounter = (*Runtime)(nil)
 func (r *Runtime) Processes(ctx context.Context) (map[types.UID]int64, error) {
 	out := map[types.UID]int64{}
 	if r.cgroups == nil || r.known().systemd {
+		ctx, cancel := context.WithTimeout(ctx, countTimeout)
+		defer cancel()
 		stats, err := r.runtime.ListPodSandboxStats(ctx, &criv1.ListPodSandboxStatsRequest{Filter: &criv1.PodSandboxStatsFilter{
 			LabelSelector: map[string]string{labelNode: r.opts.Node}}})
 		if err != nil {
@@ -93,38 +97,43 @@ var (
 
 // Reclaim implements runtime.Reclaimer.
 func (r *Runtime) Reclaim(ctx context.Context) error {
-	all, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
-		LabelSelector: map[string]string{labelNode: r.opts.Node}}})
+	all, err := r.listContainers(ctx, map[string]string{labelNode: r.opts.Node})
 	if err != nil {
-		return fmt.Errorf("listing containers: %w", asked(err))
+		return err
 	}
 	type name struct {
 		pod       types.UID
 		container string
 	}
 	newest := map[name]int32{}
-	for _, c := range all.Containers {
+	for _, c := range all {
 		id := idOf(c)
 		newest[name{id.Pod, id.Container}] = max(newest[name{id.Pod, id.Container}], id.Attempt)
 	}
-	var errs []error
-	for _, c := range all.Containers {
+	var earlier []func() error
+	for _, c := range all {
 		id := idOf(c)
 		if c.State != criv1.ContainerState_CONTAINER_EXITED || id.Attempt == newest[name{id.Pod, id.Container}] {
 			continue
 		}
-		if err := r.removeContainer(ctx, c.Id); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		errs = append(errs, r.forget(id))
+		earlier = append(earlier, func() error {
+			ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+			defer cancel()
+			if err := r.removeContainer(ctx, c.Id); err != nil {
+				return err
+			}
+			return r.forget(id)
+		})
 	}
-	_, err = r.freeImages(ctx, math.MaxInt64, time.Now())
-	return errors.Join(append(errs, err)...)
+	err = severalAtOnce(earlier)
+	_, ferr := r.freeImages(ctx, math.MaxInt64, time.Now())
+	return errors.Join(err, ferr)
 }
 
 // ImageDir implements runtime.ImageDisk.
 func (r *Runtime) ImageDir(ctx context.Context) (string, error) {
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	info, err := r.images.ImageFsInfo(ctx, &criv1.ImageFsInfoRequest{})
 	if err != nil {
 		return "", fmt.Errorf("asking where the images are: %w", asked(err))

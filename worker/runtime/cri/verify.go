@@ -28,11 +28,15 @@ func (r *Runtime) mayBeWrong() bool {
 // it is told to stop.
 func (r *Runtime) lives(ctx context.Context, ref string) (bool, error) {
 	// A command that is none is run nowhere. It is refused, and where nothing lives that could run one as one in a container that is not there.
-	_, err := r.runtime.ExecSync(ctx, &criv1.ExecSyncRequest{ContainerId: ref})
+	one, cancel := asking(ctx)
+	defer cancel()
+	_, err := r.runtime.ExecSync(one, &criv1.ExecSyncRequest{ContainerId: ref})
 	if !notFound(err) {
 		return true, nil
 	}
-	if _, err := r.runtime.StopContainer(ctx, &criv1.StopContainerRequest{ContainerId: ref}); err != nil && !notFound(err) {
+	other, cancel := asking(ctx)
+	defer cancel()
+	if _, err := r.runtime.StopContainer(other, &criv1.StopContainerRequest{ContainerId: ref}); err != nil && !notFound(err) {
 		return false, fmt.Errorf("having container %s looked at, which does not live: %w", ref, asked(err))
 	}
 	r.log.Warn("a container has ended without the container runtime having seen it", "container", ref)

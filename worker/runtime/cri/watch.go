@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,17 +26,19 @@ const (
 	eventsAgain = time.Second
 	// rotateInterval is how often the sizes of logs are looked at.
 	rotateInterval = 10 * time.Second
+	// openTimeout is how long what was left from before is taken over, and openEach how much longer for each container and sandbox of it.
+	openTimeout, openEach = time.Minute, 2 * time.Second
 )
 
 // Open implements runtime.Runtime. Its error satisfies runtime.ErrUnavailable where the runtime does not answer.
 func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
-	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
-	defer cancel()
+	r.opening.Lock()
+	defer r.opening.Unlock()
 	var boxes []*criv1.PodSandbox
 	var containers []*criv1.Container
-	err := r.meet(ctx)
+	err := r.meet(r.ctx)
 	if err == nil {
-		boxes, containers, err = r.list(ctx)
+		boxes, containers, err = r.list(r.ctx)
 	}
 	if err != nil {
 		// Whatever it says: one that is starting, or that does not serve the interface yet, says all kinds of things.
@@ -46,6 +49,8 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 		return nil, fmt.Errorf("looking for pods from before: %w", err)
 	}
 	r.notify = notify
+	ctx, cancel := context.WithTimeout(r.ctx, openTimeout+time.Duration(len(boxes)+len(containers))*openEach)
+	defer cancel()
 	var out []runtime.Pod
 	for _, uid := range sortedPods(found) {
 		p, err := r.adopt(ctx, uid, found[uid])
@@ -188,7 +193,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *criv1.Container, pod *c
 		return nil, asked(err)
 	}
 	id := idOf(c)
-	out := &runtime.Container{ID: id, StartedAt: time.Unix(0, s.StartedAt), Ref: s.Id, ImageID: s.ImageRef}
+	out := &runtime.Container{ID: id, StartedAt: time.Unix(0, s.StartedAt), Ref: s.Id, ImageID: s.ImageRef, Image: s.Annotations[imageAnnotation]}
 	if s.State == criv1.ContainerState_CONTAINER_EXITED {
 		out.Exit = r.exitOf(id, s, pod)
 		out.StartedAt = out.Exit.StartedAt
@@ -203,15 +208,17 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *criv1.Container, pod *c
 // list is everything that is this agent's.
 func (r *Runtime) list(ctx context.Context) ([]*criv1.PodSandbox, []*criv1.Container, error) {
 	mine := map[string]string{labelNode: r.opts.Node}
-	boxes, err := r.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{LabelSelector: mine}})
+	one, cancel := asking(ctx)
+	defer cancel()
+	boxes, err := r.runtime.ListPodSandbox(one, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{LabelSelector: mine}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing sandboxes: %w", asked(err))
 	}
-	containers, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{LabelSelector: mine}})
+	containers, err := r.listContainers(ctx, mine)
 	if err != nil {
-		return nil, nil, fmt.Errorf("listing containers: %w", asked(err))
+		return nil, nil, err
 	}
-	return boxes.Items, containers.Containers, nil
+	return boxes.Items, containers, nil
 }
 
 // look asks for a listing soon.
@@ -239,9 +246,7 @@ func (r *Runtime) watch() {
 			r.rotateLogs(r.ctx)
 			continue
 		}
-		ctx, cancel := context.WithTimeout(r.ctx, askTimeout)
-		err := r.compare(ctx)
-		cancel()
+		err := r.compare(r.ctx)
 		if err != nil && r.ctx.Err() == nil {
 			if failed++; failed&(failed-1) == 0 {
 				r.log.Warn("what runs cannot be listed", "error", err)
@@ -257,7 +262,8 @@ func (r *Runtime) watch() {
 	}
 }
 
-// compare tells what a listing shows that was not known.
+// compare tells what a listing shows that was not known. Each call that it makes is bounded by itself, so what the runtime is slow with, or hangs
+// on, takes nothing from the others.
 func (r *Runtime) compare(ctx context.Context) error {
 	// What is known is looked at first: what comes up meanwhile is not held against an older listing.
 	r.mu.Lock()
@@ -285,20 +291,6 @@ func (r *Runtime) compare(ctx context.Context) error {
 	for _, c := range containers {
 		state[c.Id] = c.State
 	}
-	verify := r.mayBeWrong()
-	var failed []error // of what cannot be looked at: it hides nothing of the others
-	for id, c := range known {
-		if s, there := state[c.ref]; there && s == criv1.ContainerState_CONTAINER_RUNNING {
-			if !verify {
-				continue
-			}
-			if lives, err := r.lives(ctx, c.ref); lives || err != nil {
-				failed = append(failed, err)
-				continue
-			}
-		}
-		failed = append(failed, r.lookAt(ctx, id, c))
-	}
 	ready := map[string]bool{}
 	for _, b := range boxes {
 		ready[b.Id] = b.State == criv1.PodSandboxState_SANDBOX_READY
@@ -308,16 +300,63 @@ func (r *Runtime) compare(ctx context.Context) error {
 			r.notify(runtime.Event{ID: runtime.ID{Pod: uid}})
 		}
 	}
-	for _, ref := range unwanted {
-		if err := r.removeContainer(ctx, ref); err != nil {
-			failed = append(failed, err)
+	verify := r.mayBeWrong()
+	var looks []func() error
+	for id, c := range known {
+		s, there := state[c.ref]
+		runs := there && s == criv1.ContainerState_CONTAINER_RUNNING
+		if runs && !verify {
 			continue
 		}
-		r.mu.Lock()
-		delete(r.unwanted, ref)
-		r.mu.Unlock()
+		looks = append(looks, func() error {
+			if runs {
+				if lives, err := r.lives(ctx, c.ref); lives || err != nil {
+					return err
+				}
+			}
+			return r.lookAt(ctx, id, c)
+		})
 	}
+	for _, ref := range unwanted {
+		looks = append(looks, func() error { return r.removeUnwanted(ctx, ref) })
+	}
+	return severalAtOnce(looks) // what cannot be looked at hides nothing of the others
+}
+
+// looksAtOnce is how many containers are looked at at a time.
+const looksAtOnce = 8
+
+// severalAtOnce calls all of them, only so many at a time, and returns what failed.
+func severalAtOnce(calls []func() error) error {
+	failed := make([]error, len(calls))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range min(looksAtOnce, len(calls)) {
+		workers.Go(func() {
+			for i := range next {
+				failed[i] = calls[i]()
+			}
+		})
+	}
+	for i := range calls {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
 	return errors.Join(failed...)
+}
+
+// removeUnwanted removes a container that is to go.
+func (r *Runtime) removeUnwanted(ctx context.Context, ref string) error {
+	ctx, cancel := asking(ctx)
+	defer cancel()
+	if err := r.removeContainer(ctx, ref); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.unwanted, ref)
+	return nil
 }
 
 // lookAt finds out what has become of a container that does not seem to run any more.
@@ -335,6 +374,8 @@ func (r *Runtime) lookAt(ctx context.Context, id runtime.ID, c running) error {
 		r.ended(id, s)
 	case criv1.ContainerState_CONTAINER_UNKNOWN:
 		// The runtime has lost track of it. What may be left of it is ended, so that it never runs twice.
+		ctx, cancel := asking(ctx)
+		defer cancel()
 		if _, err := r.runtime.StopContainer(ctx, &criv1.StopContainerRequest{ContainerId: c.ref}); err != nil {
 			return asked(err)
 		}

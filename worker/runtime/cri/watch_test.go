@@ -2,11 +2,18 @@ package cri
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -23,14 +30,32 @@ func (*amnesiac) ContainerStatus(_ context.Context, req *criv1.ContainerStatusRe
 	return nil, status.Error(codes.NotFound, "no such container")
 }
 
+// told is who was told of.
+type told struct {
+	mu   sync.Mutex
+	pods []types.UID
+}
+
+func (t *told) notify(ev runtime.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pods = append(t.pods, ev.Pod)
+}
+
+func (t *told) of() []types.UID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.pods)
+}
+
 // What cannot be looked at hides neither the ends of others nor that their sandboxes are gone.
 func TestOneThatCannotBeLookedAt(t *testing.T) {
 	s := &amnesiac{}
 	r, _ := openFor(t, s, s, nil)
 	r.cancel() // nobody else looks
 	r.loops.Wait()
-	var told []types.UID
-	r.notify = func(ev runtime.Event) { told = append(told, ev.Pod) }
+	var told told
+	r.notify = told.notify
 	for _, id := range []string{"a", "b", "c", "damaged", "e", "f", "g"} {
 		r.running[runtime.ID{Pod: types.UID(id), Container: "c"}] = running{ref: id}
 	}
@@ -39,8 +64,166 @@ func TestOneThatCannotBeLookedAt(t *testing.T) {
 		t.Error("nothing is told of the one that is damaged")
 	}
 	for _, want := range []types.UID{"a", "b", "c", "e", "f", "g", "box"} {
-		if !slices.Contains(told, want) {
-			t.Errorf("%s is not told; told is %v", want, told)
+		if got := told.of(); !slices.Contains(got, want) {
+			t.Errorf("%s is not told; told is %v", want, got)
 		}
+	}
+}
+
+// slow is a program behind the interface that takes its time for each container, and does not come back from some.
+type slow struct {
+	criv1.RuntimeServiceClient
+	hangs func(ref string) bool
+	lists []*criv1.Container
+}
+
+func (*slow) ListPodSandbox(context.Context, *criv1.ListPodSandboxRequest, ...grpc.CallOption) (*criv1.ListPodSandboxResponse, error) {
+	return &criv1.ListPodSandboxResponse{}, nil
+}
+
+func (s *slow) ListContainers(context.Context, *criv1.ListContainersRequest, ...grpc.CallOption) (*criv1.ListContainersResponse, error) {
+	return &criv1.ListContainersResponse{Containers: s.lists}, nil
+}
+
+func (*slow) GetContainerEvents(context.Context, *criv1.GetEventsRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[criv1.ContainerEventResponse], error) {
+	return nil, status.Error(codes.Unimplemented, "there are none")
+}
+
+func (*slow) Version(context.Context, *criv1.VersionRequest, ...grpc.CallOption) (*criv1.VersionResponse, error) {
+	return &criv1.VersionResponse{}, nil
+}
+
+func (*slow) Status(context.Context, *criv1.StatusRequest, ...grpc.CallOption) (*criv1.StatusResponse, error) {
+	return &criv1.StatusResponse{}, nil
+}
+
+func (*slow) RuntimeConfig(context.Context, *criv1.RuntimeConfigRequest, ...grpc.CallOption) (*criv1.RuntimeConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "there is none")
+}
+
+func (s *slow) take(ctx context.Context, ref string) error {
+	var done <-chan time.Time
+	if !s.hangs(ref) {
+		done = time.After(time.Second)
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+func (s *slow) ContainerStatus(ctx context.Context, req *criv1.ContainerStatusRequest, _ ...grpc.CallOption) (*criv1.ContainerStatusResponse, error) {
+	if err := s.take(ctx, req.ContainerId); err != nil {
+		return nil, err
+	}
+	return nil, status.Error(codes.NotFound, "no such container")
+}
+
+func (s *slow) ReopenContainerLog(ctx context.Context, req *criv1.ReopenContainerLogRequest, _ ...grpc.CallOption) (*criv1.ReopenContainerLogResponse, error) {
+	return &criv1.ReopenContainerLogResponse{}, s.take(ctx, req.ContainerId)
+}
+
+// over is a runtime over it in a bubble's time, with so many containers.
+func (s *slow) over(t *testing.T, containers int, notify func(runtime.Event)) *Runtime {
+	r, err := New(Options{Endpoint: "unix:///nowhere", Root: t.TempDir(), Node: "n", LogBytes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.runtime, r.notify = s, notify
+	for i := range containers {
+		ref := fmt.Sprintf("c%03d", i)
+		r.running[runtime.ID{Pod: types.UID(ref), Container: "c"}] = running{ref: ref}
+	}
+	return r
+}
+
+// Every container is looked at, however many there are, however slow the runtime is, and though it hangs on some of them.
+func TestAllAreLookedAt(t *testing.T) {
+	const containers, hanging = 300, 20
+	synctest.Test(t, func(t *testing.T) {
+		var told told
+		s := &slow{hangs: func(ref string) bool { return ref < fmt.Sprintf("c%03d", hanging) }}
+		r := s.over(t, containers, told.notify)
+		defer r.cancel()
+		if err := r.compare(t.Context()); err == nil {
+			t.Error("nothing is told of those that hang")
+		}
+		if got := told.of(); len(got) != containers-hanging {
+			t.Errorf("%d ends were told", len(got))
+		}
+	})
+}
+
+// However much was left from before is taken over, one after the other.
+func TestAllAreTakenOver(t *testing.T) {
+	const containers = 300
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{hangs: func(string) bool { return false }}
+		for i := range containers {
+			s.lists = append(s.lists, &criv1.Container{Id: fmt.Sprintf("c%03d", i), State: criv1.ContainerState_CONTAINER_RUNNING,
+				Metadata: &criv1.ContainerMetadata{Name: "c", Attempt: uint32(i)}, Labels: map[string]string{labelPodUID: "p"}})
+		}
+		r := s.over(t, 0, nil)
+		defer r.Close()
+		if pods, err := r.Open(func(runtime.Event) {}); err != nil || len(pods) != 1 {
+			t.Errorf("%d pods, %v", len(pods), err)
+		}
+	})
+}
+
+// A log that cannot be begun anew keeps nobody from looking.
+func TestLogThatIsNotReopened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{hangs: func(string) bool { return true }}
+		r := s.over(t, 3, nil)
+		defer r.cancel()
+		for id := range r.running {
+			if err := os.MkdirAll(r.logDir(id.Pod)+"/c", 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(r.logFile(id), []byte("much"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.rotateLogs(t.Context()) // returns
+	})
+}
+
+// remembering is a stub that gives a container's annotations back.
+type remembering struct {
+	stub
+	annotations map[string]string
+}
+
+func (s *remembering) ContainerStatus(_ context.Context, req *criv1.ContainerStatusRequest) (*criv1.ContainerStatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &criv1.ContainerStatusResponse{Status: &criv1.ContainerStatus{Id: req.ContainerId, State: criv1.ContainerState_CONTAINER_RUNNING, Annotations: s.annotations}}, nil
+}
+
+// Of which image a container was made is written down with it, and no device changes that.
+func TestImageOfAFoundContainer(t *testing.T) {
+	s := &remembering{}
+	r, _ := openFor(t, s, s, nil)
+	p := pod("p", corev1.Container{Name: "c", Image: "web:1"})
+	r.users["i"] = imageUser{uid: new(int64)}
+	config, err := r.containerConfig(t.Context(), &runtime.Spec{ID: runtime.ID{Pod: p.UID}, Pod: p, Container: &p.Spec.Containers[0], Image: "i",
+		Devices: runtime.Devices{Annotations: map[string]string{imageAnnotation: "none", "device": "d"}}})
+	if err != nil || config.Annotations["device"] != "d" {
+		t.Fatalf("%v, %v", config.GetAnnotations(), err)
+	}
+	s.mu.Lock()
+	s.annotations = config.Annotations
+	s.mu.Unlock()
+	p.Spec.Containers[0].Image = "web:2"
+	c, err := r.adoptContainer(t.Context(), &criv1.Container{Id: "c", State: criv1.ContainerState_CONTAINER_RUNNING,
+		Metadata: &criv1.ContainerMetadata{Name: "c"}, Labels: map[string]string{labelPodUID: "p"}}, p)
+	if err != nil || c.Image != "web:1" {
+		t.Errorf("%+v, %v", c, err)
 	}
 }

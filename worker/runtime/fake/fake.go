@@ -89,7 +89,7 @@ func (r *Runtime) Start(_ context.Context, spec runtime.Spec) error {
 		return &runtime.StartError{Err: errors.New(s.startError)}
 	}
 	now := r.timeline.clock.Now()
-	c := &container{script: s, Container: runtime.Container{ID: spec.ID}}
+	c := &container{script: s, Container: runtime.Container{ID: spec.ID, Image: spec.Container.Image}}
 	r.mu.Lock()
 	if r.pods == nil {
 		r.pods = map[types.UID]*pod{}

@@ -90,6 +90,28 @@ func TestNeverTwice(t *testing.T) {
 	h.rt.mu.Unlock()
 }
 
+// Of which image a container was made is known when it is found, whatever the pod's object says by then.
+func TestImageOfAFoundContainer(t *testing.T) {
+	h := open(t, Options{})
+	c := shell("sleep 1000")
+	c.Image = "web:1"
+	p := pod("a", c)
+	id := h.start(p, 0)
+	later := p.DeepCopy()
+	later.Spec.Containers[0].Image = "web:2"
+	if err := record.Write(h.rt.podDir(p.UID), later); err != nil {
+		t.Fatal(err)
+	}
+	h = h.reopen()
+	if len(h.found) != 1 || len(h.found[0].Containers) != 1 || h.found[0].Containers[0].Image != "web:1" {
+		t.Errorf("found %+v", h.found)
+	}
+	if err := h.rt.Signal(t.Context(), id, runtime.Kill); err != nil {
+		t.Fatal(err)
+	}
+	h.exit()
+}
+
 // A shim whose number is not known is not killed by the number 0, which is everybody's.
 func TestDestroyNobody(t *testing.T) {
 	h := open(t, Options{})

@@ -131,7 +131,7 @@ func (r *Runtime) configure(ctx context.Context, spec *runtime.Spec, command []s
 	}
 	c := &shim.Config{Command: command, WorkDir: spec.Container.WorkingDir, StopSignal: int(stopSignal(spec.Container)),
 		Stdin: spec.Container.Stdin, StdinOnce: spec.Container.StdinOnce, TTY: spec.Container.TTY,
-		LogBytes: r.opts.LogBytes, LogFiles: r.opts.LogFiles}
+		LogBytes: r.opts.LogBytes, LogFiles: r.opts.LogFiles, Image: spec.Container.Image}
 	work, termination := filepath.Join(dir, workDir), filepath.Join(dir, shim.TerminationFile)
 	if r.bind {
 		c.Root = &shim.Root{Dir: filepath.Join(dir, rootDir), Hide: r.opts.Hide,

@@ -285,6 +285,10 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 		}
 	}
 	c.StartedAt = state.StartedAt
+	var config struct{ Image string }
+	if err := readJSON(filepath.Join(dir, shim.ConfigFile), &config); err == nil { // else it is not known
+		c.Image = config.Image
+	}
 	if alive {
 		w, cerr := connect(dir, state)
 		if cerr == nil {

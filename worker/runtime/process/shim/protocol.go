@@ -55,6 +55,8 @@ type Config struct {
 	TTY        bool  `json:",omitempty"` // it has a terminal
 	LogBytes   int64 // size at which the log file is rotated
 	LogFiles   int   // how many are kept, the newest included
+
+	Image string `json:",omitempty"` // what the container's spec called its image: for an agent that takes it over
 }
 
 // Root is a root of the container's own, in a mount namespace of its own: it shows the host's, and the container's mounts.
