@@ -55,7 +55,8 @@ func (c *Core) resume(p *podState) {
 	if p.unmount == removalDone || !p.unmountRetryAt.IsZero() || !p.removeRetryAt.IsZero() && p.hasVolumes() {
 		p.forgetInits()
 	}
-	if !p.removeRetryAt.IsZero() {
+	// Nor does a sandbox that could not be stopped, of which the runtime may know nothing any more.
+	if !p.removeRetryAt.IsZero() || p.sandbox == sandboxReady && !p.sandboxRetryAt.IsZero() {
 		p.forgetSandbox()
 	}
 	p.unmount, p.unmountRetryAt, p.removeRetryAt = removalNone, time.Time{}, time.Time{}

@@ -69,7 +69,9 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 	}
 	switch a.Kind {
 	case ActionSandbox:
-		o.Sandbox, err = c.sandbox(ctx, a)
+		if err = c.removals.await(ctx, a.ID.Pod); err == nil { // of a pod whose removal was given up, and taken back
+			o.Sandbox, err = c.sandbox(ctx, a)
+		}
 	case ActionSandboxStop:
 		if s, ok := c.runtime.(runtime.Sandboxer); ok {
 			err = s.StopSandbox(ctx, a.ID.Pod)
@@ -77,7 +79,9 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 	case ActionPull:
 		o.Found, err = c.pull(ctx, a)
 	case ActionStart:
-		err = c.start(ctx, a)
+		if err = c.removals.await(ctx, a.ID.Pod); err == nil {
+			err = c.start(ctx, a)
+		}
 	case ActionResize:
 		if r, ok := c.runtime.(runtime.Resizer); ok {
 			err = r.Resize(ctx, *a.Resize)
@@ -101,9 +105,9 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 	case ActionMeasure:
 		err = c.measure(ctx, a.Pod)
 	case ActionUnmount:
-		err = c.giveBack(ctx, a.ID.Pod, func() error { return c.unmount(a.ID.Pod) })
+		err = c.giveBack(ctx, a.ID.Pod, func(context.Context) error { return c.unmount(a.ID.Pod) })
 	case ActionRemove:
-		err = c.giveBack(ctx, a.ID.Pod, func() error { return c.remove(ctx, a.ID.Pod) })
+		err = c.giveBack(ctx, a.ID.Pod, func(ctx context.Context) error { return c.remove(ctx, a.ID.Pod) })
 	}
 	if c.volumes != nil && (a.Kind == ActionStart || a.Kind == ActionRefresh) {
 		o.RenewAt = c.volumes.renewAt(a.Pod)
@@ -189,12 +193,12 @@ func (c *caller) localUse(ctx context.Context, pod *corev1.Pod, all bool) (use l
 	return use, nil
 }
 
-// giveBack calls f, which removes something of a pod. Where there are no volumes nothing takes long.
-func (c *caller) giveBack(ctx context.Context, pod types.UID, f func() error) error {
+// giveBack calls f, which removes something of a pod; its time begins when it has a place. Where there are no volumes nothing takes long.
+func (c *caller) giveBack(ctx context.Context, pod types.UID, f func(ctx context.Context) error) error {
 	if c.volumes == nil {
-		return f()
+		return f(ctx)
 	}
-	return c.removals.apart(ctx, pod, f)
+	return c.removals.apart(lifeOf(ctx), pod, callTimeout, f)
 }
 
 // remove forgets a pod.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -21,8 +22,9 @@ type removals struct {
 	changed chan struct{} // closed when one is over; nil: nobody waits for that
 }
 
-// apart calls f, and gives it up when ctx ends: it goes on alone then, and the next one for the pod comes after it.
-func (r *removals) apart(ctx context.Context, pod types.UID, f func() error) error {
+// apart calls f once there is a place, and gives it up when it has had its time, or when ctx ends: it goes on alone then, and the next one for the
+// pod comes after it.
+func (r *removals) apart(ctx context.Context, pod types.UID, bound time.Duration, f func(ctx context.Context) error) error {
 	defer stepAside(ctx)()
 	for {
 		changed := r.begin(pod)
@@ -35,10 +37,38 @@ func (r *removals) apart(ctx context.Context, pod types.UID, f func() error) err
 			return fmt.Errorf("waiting for what is being removed already: %w", context.Cause(ctx))
 		}
 	}
+	if ctx.Err() != nil {
+		r.end(pod)
+		return context.Cause(ctx)
+	}
+	cancel := func() {}
+	if bound > 0 {
+		ctx, cancel = context.WithTimeout(ctx, bound)
+	}
+	defer cancel()
 	return mounts.Apart(ctx, func() error {
 		defer r.end(pod)
-		return f()
+		return f(ctx)
 	})
+}
+
+// await returns when nothing of the pod is being removed.
+func (r *removals) await(ctx context.Context, pod types.UID) error {
+	if r.ended(pod) == nil {
+		return nil
+	}
+	defer stepAside(ctx)()
+	for {
+		changed := r.ended(pod)
+		if changed == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for what of the pod is being removed: %w", context.Cause(ctx))
+		}
+	}
 }
 
 // begin takes a place for the pod; else it returns what to wait for.
@@ -52,6 +82,21 @@ func (r *removals) begin(pod types.UID) (changed <-chan struct{}) {
 		r.of[pod] = true
 		return nil
 	}
+	return r.change()
+}
+
+// ended returns what to wait for while something of the pod is being removed.
+func (r *removals) ended(pod types.UID) (changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.of[pod] {
+		return nil
+	}
+	return r.change()
+}
+
+// change is closed when a removal is over. mu is held.
+func (r *removals) change() <-chan struct{} {
 	if r.changed == nil {
 		r.changed = make(chan struct{})
 	}
@@ -100,7 +145,7 @@ func (a *Agent) dropEach(ctx context.Context, pods []types.UID, tell bool) (fail
 		workers.Go(func() {
 			for uid := range next {
 				err := a.dropVolumesOf(ctx, uid)
-				if err == nil {
+				if err == nil || ctx.Err() != nil {
 					continue
 				}
 				if tell && ctx.Err() == nil {
@@ -120,13 +165,14 @@ func (a *Agent) dropEach(ctx context.Context, pods []types.UID, tell bool) (fail
 	return failed
 }
 
+// dropVolumesOf takes as long as it takes: whoever gave it up would leave its place taken, and take another one.
 func (a *Agent) dropVolumesOf(ctx context.Context, pod types.UID) error {
-	if len(a.unknown([]types.UID{pod})) == 0 {
-		return nil // the servers went back to a state in which it is there
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return a.caller.giveBack(ctx, pod, func() error { return a.opts.Volumes.remove(pod) })
+	return a.caller.removals.apart(ctx, pod, 0, func(context.Context) error {
+		if len(a.unknown([]types.UID{pod})) == 0 {
+			return nil // the servers went back to a state in which it is there
+		}
+		return a.opts.Volumes.remove(pod)
+	})
 }
 
 // unknown are those of the pods that are not this node's, or not any more.

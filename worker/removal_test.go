@@ -65,17 +65,17 @@ func TestRemovalsHavePlaces(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error, 1)
-	go func() { first <- r.apart(ctx, "a", func() error { close(began); <-release; return nil }) }()
+	go func() { first <- r.apart(ctx, "a", 0, func(context.Context) error { close(began); <-release; return nil }) }()
 	<-began
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	if err := r.apart(ctx, "a", func() error { t.Error("it was called beside the first"); return nil }); !errors.Is(err, context.Canceled) {
+	if err := r.apart(ctx, "a", 0, func(context.Context) error { t.Error("it was called beside the first"); return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	other := errors.New("done")
-	if err := r.apart(t.Context(), "b", func() error { return other }); !errors.Is(err, other) {
+	if err := r.apart(t.Context(), "b", 0, func(context.Context) error { return other }); !errors.Is(err, other) {
 		t.Errorf("another's: %v", err)
 	}
 	for i := 1; i < removalsAtOnce; i++ {
@@ -87,10 +87,22 @@ func TestRemovalsHavePlaces(t *testing.T) {
 	if waiting == nil {
 		t.Fatal("there are more places than there may be")
 	}
+	if err := r.await(t.Context(), "c"); err != nil {
+		t.Errorf("nothing of it is being removed: %v", err)
+	}
+	if err := r.await(ctx, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("something of it is being removed: %v", err)
+	}
 	close(release)
 	<-waiting
+	if err := r.await(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+	if err := r.apart(ctx, "d", 0, func(context.Context) error { t.Error("it began after its end"); return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
 	for _, pod := range []types.UID{"a", "c"} {
-		if err := r.apart(t.Context(), pod, func() error { return other }); !errors.Is(err, other) {
+		if err := r.apart(t.Context(), pod, 0, func(context.Context) error { return other }); !errors.Is(err, other) {
 			t.Errorf("%s: %v", pod, err)
 		}
 	}

@@ -57,6 +57,9 @@ func (b *boxes) RunSandbox(_ context.Context, pod *corev1.Pod) (runtime.Sandbox,
 
 func (b *boxes) StopSandbox(_ context.Context, uid types.UID) error {
 	delete(b.made, uid)
+	if b.broken {
+		return errors.New("no network")
+	}
 	return nil
 }
 
