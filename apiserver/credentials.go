@@ -118,13 +118,19 @@ type credentials struct {
 	near, far map[[sha256.Size]byte]*credential
 	hanging   map[string]map[*credential]struct{} // by what they hang on
 	readings  int64                               // of the users' configuration
-	underway  map[voucher]int                     // checks
+	checks    map[voucher]*checks                 // that are under way
 }
 
 // voucher is by whose word credentials are believed: this server's, an issuer's, or that of any other elsewhere.
 type voucher struct {
 	far    bool // somebody else is asked
 	issuer string
+}
+
+// checks are those of what one vouches for.
+type checks struct {
+	places chan struct{} // one is taken by each that is made
+	n      int           // that are made, or wait for a place
 }
 
 // credential is what one or more lasting requests have shown.
@@ -136,13 +142,13 @@ type credential struct {
 	every   time.Duration
 	ends    []time.Time // by its own word, which may be more than one
 	due     time.Time
-	checked bool // now
+	checked bool // now, or soon
 	lasting map[*lastingRequest]struct{}
 }
 
 func newCredentials(authenticate authenticator.Request, known *users.Users, g guard.Func) *credentials {
 	return &credentials{
-		authenticate: authenticate, here: newLocalAuthenticator(known), users: known, guard: g.Or(), underway: map[voucher]int{}, near: map[[sha256.Size]byte]*credential{}, far: map[[sha256.Size]byte]*credential{},
+		authenticate: authenticate, here: newLocalAuthenticator(known), users: known, guard: g.Or(), checks: map[voucher]*checks{}, near: map[[sha256.Size]byte]*credential{}, far: map[[sha256.Size]byte]*credential{},
 		hanging: map[string]map[*credential]struct{}{},
 	}
 }
@@ -173,7 +179,7 @@ func (c *credentials) hold(ctx context.Context, l *lastingRequest) (release func
 		}
 	}
 	one.lasting[l] = struct{}{}
-	one.due = time.Time{} // what changed since it was believed was not asked of it
+	one.due = time.Now() // what changed since it was believed was not asked of it
 	return func() { c.release(one, l) }
 }
 
@@ -197,6 +203,7 @@ func (c *credentials) newCredential(ctx context.Context, key [sha256.Size]byte, 
 			one.ends = nil // it is believed beyond its end
 		}
 	case s.byCertificate() || c.users.InFile(s.again(ctx)):
+		one.every = lookEvery
 	default:
 		one.every, one.hangs = tokenEvery, hangsOn(s.who)
 		_, one.ends = tokens.Says(users.TokenOf(s.again(ctx)))
@@ -316,7 +323,7 @@ func (c *credentials) follow(ctx context.Context, all map[[sha256.Size]byte]*cre
 			checking.Go(func() {
 				_ = c.guard.Call("API/a credential", errCheckBroke, func() error { // it is checked again when it is due
 					defer c.wasChecked(one)
-					c.check(ctx, one)
+					c.checkInTurn(ctx, one)
 					return nil
 				})
 			})
@@ -343,8 +350,7 @@ func (c *credentials) readAgain() {
 	}
 }
 
-// dueOf are those that are checked now: what waits longest first, and of what one vouches for no more than checksAtOnce, with those whose
-// check is under way. Whoever has one calls wasChecked.
+// dueOf are those that are checked now, what waits longest first. Whoever has one calls wasChecked.
 func (c *credentials) dueOf(all map[[sha256.Size]byte]*credential, now time.Time) (due []*credential) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -354,22 +360,40 @@ func (c *credentials) dueOf(all map[[sha256.Size]byte]*credential, now time.Time
 		}
 	}
 	slices.SortFunc(due, func(a, b *credential) int { return a.due.Compare(b.due) })
-	return slices.DeleteFunc(due, func(one *credential) bool {
-		if c.underway[one.voucher] >= checksAtOnce && !one.over(now) {
-			return true
-		}
+	for _, one := range due {
 		one.due, one.checked = one.next(now), true
-		c.underway[one.voucher]++
-		return false
-	})
+		if c.checks[one.voucher] == nil {
+			c.checks[one.voucher] = &checks{places: make(chan struct{}, checksAtOnce)}
+		}
+		c.checks[one.voucher].n++
+	}
+	return due
+}
+
+// checkInTurn checks a credential when there is a place for it; what has ended by its own word needs none.
+func (c *credentials) checkInTurn(ctx context.Context, one *credential) {
+	if !one.over(time.Now()) {
+		c.mu.Lock()
+		places := c.checks[one.voucher].places
+		c.mu.Unlock()
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-ctx.Done():
+			return
+		}
+	}
+	c.check(ctx, one)
 }
 
 func (c *credentials) wasChecked(one *credential) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one.checked = false
-	if c.underway[one.voucher]--; c.underway[one.voucher] == 0 {
-		delete(c.underway, one.voucher)
+	if of := c.checks[one.voucher]; of.n == 1 {
+		delete(c.checks, one.voucher)
+	} else {
+		of.n--
 	}
 }
 
