@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -123,13 +124,16 @@ func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, s *apiregi
 	handler.ServeHTTP(w, out)
 }
 
+// aggregatedDial is how long a server of others' has to take a connection that is to be taken over; others have as long.
+const aggregatedDial = 30 * time.Second
+
 // alone is a way that is of one request, by which a connection is taken over.
 func alone(way http.RoundTripper, w http.ResponseWriter) (http.RoundTripper, http.ResponseWriter, error) {
 	config, err := utilnet.TLSClientConfig(way)
 	if err != nil {
 		return nil, w, err
 	}
-	to := &http.Transport{DialContext: new(net.Dialer).DialContext, TLSClientConfig: config, DisableKeepAlives: true}
+	to := &http.Transport{DialContext: (&net.Dialer{Timeout: aggregatedDial}).DialContext, TLSClientConfig: config, DisableKeepAlives: true}
 	return to, boundHead(to, w), nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"hash"
 	"hash/crc64"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -154,10 +155,11 @@ func (s *snapshotFiles) reap(written string) error {
 	return nil
 }
 
-// discardSnapshot removes a finished snapshot. A start that comes in its midst finds one that was never finished, and not one that has lost a file.
+// discardSnapshot removes a finished snapshot, which somebody else may be removing. A start that comes in its midst finds one that was never
+// finished, and not one that has lost a file.
 func discardSnapshot(files atomicfile.Files, dir, id string) error {
 	gone := filepath.Join(dir, id+unfinishedSuffix)
-	if err := files.Rename(filepath.Join(dir, id), gone); err != nil {
+	if err := files.Rename(filepath.Join(dir, id), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return disk.RemoveAll(files, gone)

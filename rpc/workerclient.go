@@ -85,7 +85,9 @@ type WorkerClient struct {
 	sample   atomic.Pointer[takenSample]     // the newest one
 
 	// Known to Run only.
-	avoid map[string]time.Time // servers that failed or drain, and when
+	avoid   map[string]time.Time             // servers that failed or drain, and when
+	held    atomic.Pointer[x509.Certificate] // the certificate that was found last; nil: it was not looked for yet
+	looking atomic.Bool
 }
 
 // NewWorkerClient checks the certificates; it opens nothing.
@@ -247,6 +249,7 @@ type workerEnd struct {
 	leaf    *x509.Certificate
 	st      grpc.ClientStream
 	tunnels *sync.WaitGroup
+	entered atomic.Int32 // tunnels that are open, or are being opened
 	slots   chan struct{}
 	heard   chan struct{} // capacity 1
 	partial *Assignments  // parts that came so far
@@ -340,13 +343,28 @@ func (w *workerEnd) run(ctx context.Context, cancel context.CancelCauseFunc, hea
 
 // renewed says whether the stream ends now because the worker has another certificate.
 func (w *workerEnd) renewed(now time.Time) bool {
-	if w.leaf.Equal(w.client.config.TLS.Leaf()) {
+	held := w.client.look()
+	if held == nil || w.leaf.Equal(held) {
 		return false
 	}
 	if w.latest.IsZero() {
 		w.idle, w.latest = movesAt(w.leaf, now)
 	}
-	return !now.Before(w.latest) || !now.Before(w.idle) && len(w.slots) == 0
+	return !now.Before(w.latest) || !now.Before(w.idle) && w.entered.Load() == 0
+}
+
+// look gives the certificate that was found last, and has somebody look whether there is another one: a disk may take its time, and the
+// stream waits for none.
+func (c *WorkerClient) look() *x509.Certificate {
+	if c.looking.CompareAndSwap(false, true) {
+		go func() {
+			defer c.looking.Store(false)
+			if err := guard.Caught(func() error { c.held.Store(c.config.TLS.Leaf()); return nil }); err != nil {
+				c.log.Error("its certificate could not be looked at", "error", err)
+			}
+		}()
+	}
+	return c.held.Load()
 }
 
 // receive handles what comes until the stream ends.
@@ -387,8 +405,10 @@ func (w *workerEnd) handle(ctx context.Context, m *ServerMessage) error {
 	}
 	for _, t := range m.Tunnels {
 		w.tunnels.Add(1)
+		w.entered.Add(1)
 		go func() {
 			defer w.tunnels.Done()
+			defer w.entered.Add(-1)
 			if err := guard.Caught(func() error { w.tunnel(ctx, t); return nil }); err != nil {
 				w.client.log.Error("a tunnel broke, by a mistake of Berth's; the rest goes on", "error", err)
 			}
