@@ -92,18 +92,18 @@ func TestWhenAWorkerGoesOver(t *testing.T) {
 	idle, latest := map[time.Duration]bool{}, map[time.Duration]bool{}
 	for range 20 {
 		src, renew := ca.renewable(pki.Worker, "n1", 30*time.Hour)
-		w := &workerEnd{client: &WorkerClient{config: WorkerConfig{TLS: src}}, leaf: src.Leaf(), slots: make(chan struct{}, 1)}
+		w := &workerEnd{leaf: src.Leaf()}
 		found, end := time.Now(), w.leaf.NotAfter
-		if w.renewed(end.Add(time.Hour)) {
+		if w.renewed(src.Leaf(), end.Add(time.Hour)) || w.renewed(nil, end.Add(time.Hour)) {
 			t.Error("a worker goes over to the certificate that it has")
 		}
 		renew()
-		w.slots <- struct{}{}
-		if w.renewed(found) || w.renewed(w.latest.Add(-1)) || !w.renewed(w.latest) {
+		w.entered.Store(1)
+		if w.renewed(src.Leaf(), found) || w.renewed(src.Leaf(), w.latest.Add(-1)) || !w.renewed(src.Leaf(), w.latest) {
 			t.Error("one with a tunnel does not go over at the latest moment")
 		}
-		<-w.slots
-		if w.renewed(w.idle.Add(-1)) || !w.renewed(w.idle) {
+		w.entered.Store(0)
+		if w.renewed(src.Leaf(), w.idle.Add(-1)) || !w.renewed(src.Leaf(), w.idle) {
 			t.Error("one without a tunnel does not go over as soon as it may")
 		}
 		if w.idle.Before(found) || w.idle.After(found.Add(maxMoving)) || w.latest.Before(end.Add(-maxMoving)) || w.latest.After(end) {

@@ -311,7 +311,7 @@ func (w *workerEnd) run(ctx context.Context, cancel context.CancelCauseFunc, hea
 			if silent++; silent > 4 {
 				return fmt.Errorf("nothing was heard of the server for %s", 4*heartbeat)
 			}
-			if w.renewed(time.Now()) {
+			if w.renewed(w.client.look(), time.Now()) {
 				return errRenewed
 			}
 			msg = &WorkerMessage{Heartbeat: true}
@@ -341,9 +341,8 @@ func (w *workerEnd) run(ctx context.Context, cancel context.CancelCauseFunc, hea
 	}
 }
 
-// renewed says whether the stream ends now because the worker has another certificate.
-func (w *workerEnd) renewed(now time.Time) bool {
-	held := w.client.look()
+// renewed says whether the stream ends now because the worker has another certificate; nil: nobody knows yet what it has.
+func (w *workerEnd) renewed(held *x509.Certificate, now time.Time) bool {
 	if held == nil || w.leaf.Equal(held) {
 		return false
 	}
