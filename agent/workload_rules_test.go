@@ -284,7 +284,8 @@ var workloadRules = map[string]func(w *workloads){
 		w.await("new ones", func(v *fsm.View) bool {
 			return len(strings.Fields(w.names(v, func(p *corev1.Pod) bool { return ready(p) && p.Annotations["roll"] == "1" }))) == 3
 		}, func(v *fsm.View) string {
-			was := w.names(v, func(p *corev1.Pod) bool { return p.Annotations["roll"] == "" })
+			// One that has ended is left out: its object goes soon, and Kubernetes does not wait for that.
+			was := w.names(v, func(p *corev1.Pod) bool { return p.Annotations["roll"] == "" && !model.Terminal(p) })
 			if is := w.names(v, func(p *corev1.Pod) bool { return p.Annotations["roll"] != "" }); was != "" && is != "" {
 				return was + " are there beside " + is
 			}
