@@ -357,8 +357,11 @@ func (w *workerEnd) renewed(held *x509.Certificate, now time.Time) bool {
 func (c *WorkerClient) look() *x509.Certificate {
 	if c.looking.CompareAndSwap(false, true) {
 		go func() {
-			defer c.looking.Store(false)
-			if err := guard.Caught(func() error { c.held.Store(c.config.TLS.Leaf()); return nil }); err != nil {
+			if err := guard.Caught(func() error {
+				defer c.looking.Store(false)
+				c.held.Store(c.config.TLS.Leaf())
+				return nil
+			}); err != nil {
 				c.log.Error("its certificate could not be looked at", "error", err)
 			}
 		}()
@@ -407,8 +410,11 @@ func (w *workerEnd) handle(ctx context.Context, m *ServerMessage) error {
 		w.entered.Add(1)
 		go func() {
 			defer w.tunnels.Done()
-			defer w.entered.Add(-1)
-			if err := guard.Caught(func() error { w.tunnel(ctx, t); return nil }); err != nil {
+			if err := guard.Caught(func() error {
+				defer w.entered.Add(-1)
+				w.tunnel(ctx, t)
+				return nil
+			}); err != nil {
 				w.client.log.Error("a tunnel broke, by a mistake of Berth's; the rest goes on", "error", err)
 			}
 		}()

@@ -65,7 +65,9 @@ func TestRemovalsHavePlaces(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error, 1)
-	go func() { first <- r.apart(ctx, "a", 0, func(context.Context) error { close(began); <-release; return nil }) }()
+	go func() {
+		first <- r.apart(ctx, "a", 0, func(context.Context) error { close(began); <-release; return nil })
+	}()
 	<-began
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) {
