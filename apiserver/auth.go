@@ -98,6 +98,9 @@ func groupsOf(who user.Info) []string {
 	return who.GetGroups()
 }
 
+// isController says whether whoever asks is one of this server's controllers.
+func isController(who user.Info) bool { return slices.Contains(groupsOf(who), access.Controllers) }
+
 func tableRequest(a authorizer.Attributes) access.Request {
 	if !a.IsResourceRequest() {
 		return access.Request{Verb: a.GetVerb(), Path: a.GetPath()}

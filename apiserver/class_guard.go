@@ -56,7 +56,7 @@ func (g classGuard) Validate(ctx context.Context, a admission.Attributes, _ admi
 
 // wasAsked: the right to the class is not needed, since it was asked about when the pod was made, or the template written.
 func wasAsked(a admission.Attributes) bool {
-	if slices.Contains(groupsOf(a.GetUserInfo()), access.Controllers) {
+	if isController(a.GetUserInfo()) {
 		return true
 	}
 	if _, isPod := a.GetObject().(*core.Pod); isPod {

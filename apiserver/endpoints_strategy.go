@@ -3,7 +3,6 @@ package apiserver
 import (
 	"context"
 	"net/netip"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -11,8 +10,6 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/discovery"
-
-	"github.com/berth-dev/berth/access"
 )
 
 // Where pods share a machine's network and the machine is a developer's, they have its
@@ -41,8 +38,7 @@ func (s endpointChange) ValidateUpdate(ctx context.Context, obj, old runtime.Obj
 
 // withoutLoopback is what is validated of endpoints that a controller writes.
 func withoutLoopback(ctx context.Context, obj runtime.Object) runtime.Object {
-	who, ok := request.UserFrom(ctx)
-	if !ok || !slices.Contains(who.GetGroups(), access.Controllers) {
+	if who, _ := request.UserFrom(ctx); !isController(who) {
 		return obj
 	}
 	obj = obj.DeepCopyObject()

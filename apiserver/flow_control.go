@@ -61,7 +61,7 @@ func (f flowControl) Handle(ctx context.Context, digest flowcontrol.RequestDiges
 		} else {
 			defer end()
 		}
-	} else if own := slices.Contains(digest.User.GetGroups(), access.Controllers) || digest.User.GetName() == admissionUser; !own && counts(digest.User.GetName(), digest.RequestInfo) {
+	} else if own := isController(digest.User) || digest.User.GetName() == admissionUser; !own && counts(digest.User.GetName(), digest.RequestInfo) {
 		f.pace.ask(digest.User.GetName())
 	}
 	f.Interface.Handle(ctx, digest, note, work, queue, exec)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
@@ -284,6 +285,16 @@ func TestMain(m *testing.M) {
 func (s *testServer) config(t testing.TB, user string, groups ...string) *restclient.Config {
 	t.Helper()
 	return s.configOf(t, pki.Request{Kind: pki.Client, Name: user, Groups: groups})
+}
+
+// dynamic is a user's client for any kind.
+func (s *testServer) dynamic(t testing.TB, user string, groups ...string) dynamic.Interface {
+	t.Helper()
+	client, err := dynamic.NewForConfig(s.config(t, user, groups...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
 }
 
 // configOf is the same for a certificate of any kind.

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
@@ -52,14 +51,7 @@ func TestPlansTellNothingOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	by := func(user string) dynamic.Interface {
-		client, err := dynamic.NewForConfig(s.config(t, user, "people"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return client
-	}
-	eve, bob := by("eve"), by("bob")
+	eve, bob := s.dynamic(t, "eve", "people"), s.dynamic(t, "bob", "people")
 	yes := true
 	for _, ns := range []string{"team", "other"} {
 		newKubectl(t, s, ns).want(replicaSet, []string{"apply"}, "created")
@@ -165,14 +157,7 @@ func TestPlansUseClasses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	by := func(user string) dynamic.Interface {
-		client, err := dynamic.NewForConfig(s.config(t, user, "people"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return client
-	}
-	ann, bob := by("ann"), by("bob")
+	ann, bob := s.dynamic(t, "ann", "people"), s.dynamic(t, "bob", "people")
 	for _, name := range []string{"web", "new"} {
 		named := planIn("team", strings.Replace(plannedSet(name, "told", 0), `"containers"`, `"priorityClassName":"later","containers"`, 1))
 		if _, err := askPlanBy(t, ann, named); err != nil {

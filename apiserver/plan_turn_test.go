@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
@@ -158,10 +157,7 @@ func (e endless) Plan(ctx context.Context, _ *fsm.View, _ string, _ []string, _ 
 func TestPlansEndWithTheirRequests(t *testing.T) {
 	e := endless{begun: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
 	s := start(t, newDouble(t), func(c *Config) { c.Planner = e })
-	client, err := dynamic.NewForConfig(s.config(t, "planner"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := s.dynamic(t, "planner")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	answered := make(chan error, 1)

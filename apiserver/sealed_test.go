@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-dev/berth/apiserver/vault"
 )
@@ -168,10 +167,7 @@ func TestSealedCustomObjects(t *testing.T) {
 	s := start(t, d, func(c *Config) { c.Vault = sealedBy(t, 1) })
 	define(t, s, definition("widgets", "Widget", apiextensionsv1.NamespaceScoped))
 	ns := s.namespace(t)
-	client, err := dynamic.NewForConfig(s.config(t, "root", "system:masters"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := dynamicClient(t, s)
 	v1 := client.Resource(schema.GroupVersionResource{Group: "custom.example.com", Version: "v1", Resource: "widgets"}).Namespace(ns)
 	w := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "custom.example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"},

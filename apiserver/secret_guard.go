@@ -32,7 +32,7 @@ func (secretGuard) Handles(o admission.Operation) bool {
 // Validate implements admission.ValidationInterface.
 func (secretGuard) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	spec := podSpecOf(a.GetObject())
-	if spec == nil || slices.Contains(a.GetUserInfo().GetGroups(), access.Controllers) {
+	if spec == nil || isController(a.GetUserInfo()) {
 		return nil
 	}
 	secret := secretIn(spec)
@@ -81,9 +81,8 @@ func (revisionGuard) Handles(o admission.Operation) bool { return secretGuard{}.
 
 // Validate implements admission.ValidationInterface.
 func (revisionGuard) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	groups := a.GetUserInfo().GetGroups()
 	if a.GetResource().GroupResource() != apps.Resource("controllerrevisions") ||
-		slices.Contains(groups, access.Controllers) || slices.Contains(groups, access.Masters) {
+		isController(a.GetUserInfo()) || slices.Contains(groupsOf(a.GetUserInfo()), access.Masters) {
 		return nil
 	}
 	return admission.NewForbidden(a, errors.New("revisions hold templates of pods; controllers and system:masters write them"))

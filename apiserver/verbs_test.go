@@ -46,11 +46,7 @@ var kindOf = map[string]string{
 
 func dynamicClient(t testing.TB, s *testServer) dynamic.Interface {
 	t.Helper()
-	c, err := dynamic.NewForConfig(s.config(t, "root", "system:masters"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return s.dynamic(t, "root", "system:masters")
 }
 
 func object(t testing.TB, gvr schema.GroupVersionResource, name, rest string) *unstructured.Unstructured {
