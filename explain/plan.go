@@ -18,7 +18,8 @@ import (
 type Planner struct {
 	whatif.Asker
 	// MayReadPods and MayReadBudgets tell of which namespaces they may read the
-	// pods, and the disruption budgets (PR20); they are asked often.
+	// pods, and the disruption budgets (PR20); they are asked often, and end the
+	// plan's context when they cannot tell: nothing more is asked then.
 	MayReadPods, MayReadBudgets func(namespace string) bool
 }
 
@@ -51,15 +52,17 @@ func Plan(ctx context.Context, view *fsm.View, by Planner, setup []fsm.Command, 
 	}
 	shown := planView{seen, by}
 	out := &berthv1.PlanStatus{
-		Revision: view.Revision(), Budgets: shown.budgetsTouched(), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
+		Revision: view.Revision(), Budgets: shown.budgetsTouched(ctx), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
 	}
 	bars := whoBars{after: seen.After, mayRead: by.MayReadPods, known: map[string]map[string]string{}}
 	for i := range seen.Placements {
 		p := &seen.Placements[i]
-		if i%placementsAtATime == 0 {
-			if err := goOn(); err != nil {
-				return nil, fmt.Errorf("the plan was not finished: %w", err)
-			}
+		err := ctx.Err()
+		if err == nil && i%placementsAtATime == 0 {
+			err = goOn()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the plan was not finished: %w", err)
 		}
 		reasons := p.Diagnosis.API()
 		if p.Node == "" && p.NominatedNode == "" {
@@ -73,6 +76,9 @@ func Plan(ctx context.Context, view *fsm.View, by Planner, setup []fsm.Command, 
 		})
 	}
 	for i := range seen.Successors {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("the plan was not finished: %w", err)
+		}
 		s := &seen.Successors[i]
 		ref := berthv1.PodReference{UID: s.Of.UID, Priority: s.Of.Priority}
 		ref.Namespace, ref.Name = shown.name(s.Of.Key)
@@ -123,7 +129,7 @@ func (p *planView) message(s *whatif.Successor) string {
 // budgetsTouched are the budgets that allow fewer disruptions, or are left with
 // fewer healthy pods, when the victims were told to end. One that the asker may
 // not read has no name and no numbers (PR20).
-func (p *planView) budgetsTouched() []berthv1.PlanBudget {
+func (p *planView) budgetsTouched(ctx context.Context) []berthv1.PlanBudget {
 	var out []berthv1.PlanBudget
 	p.After.Budgets.Scan("", func(key string, after *policyv1.PodDisruptionBudget) bool {
 		before, ok := p.Before.Budgets.Get(key)
@@ -141,7 +147,7 @@ func (p *planView) budgetsTouched() []berthv1.PlanBudget {
 				AllowedAfter: a.DisruptionsAllowed, DesiredHealthy: a.DesiredHealthy, HealthyAfter: a.CurrentHealthy,
 			})
 		}
-		return true
+		return ctx.Err() == nil
 	})
 	return out
 }
