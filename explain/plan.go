@@ -80,8 +80,8 @@ func Plan(ctx context.Context, view *fsm.View, by Planner, setup []fsm.Command, 
 			return nil, fmt.Errorf("the plan was not finished: %w", err)
 		}
 		s := &seen.Successors[i]
-		ref := berthv1.PodReference{UID: s.Of.UID, Priority: s.Of.Priority}
-		ref.Namespace, ref.Name = shown.name(s.Of.Key)
+		ref := berthv1.PodReference{UID: s.Of.UID}
+		ref.Namespace, ref.Name, ref.Priority = shown.name(s.Of.Key, s.Of.Priority)
 		out.Replacements = append(out.Replacements, berthv1.PlanReplacement{
 			Of: ref, Round: int32(s.Round), Node: s.Node, NominatedNode: s.NominatedNode,
 			Victims: shown.victims(&s.Placement), Message: shown.message(s),
@@ -96,22 +96,22 @@ type planView struct {
 	by Planner
 }
 
-// name is a pod's, unless the asker may not know it (PR20).
-func (p *planView) name(key string) (namespace, name string) {
+// name is a pod's, with its priority, unless the asker may not know it (PR20).
+func (p *planView) name(key string, of int32) (namespace, name string, priority int32) {
 	namespace, name, _ = strings.Cut(key, "/")
 	if !p.by.MayReadPods(namespace) {
-		return "", ""
+		return "", "", 0
 	}
-	return namespace, name
+	return namespace, name, of
 }
 
 func (p *planView) victims(of *whatif.Placement) []berthv1.Victim {
 	var out []berthv1.Victim
 	for _, v := range of.Victims {
 		shown := berthv1.Victim{
-			UID: v.UID, Priority: v.Priority, Node: v.Node, ViolatesBudget: v.ViolatesBudget, WaitedFor: v.WaitedFor,
+			UID: v.UID, Node: v.Node, ViolatesBudget: v.ViolatesBudget, WaitedFor: v.WaitedFor,
 		}
-		shown.Namespace, shown.Name = p.name(v.Key)
+		shown.Namespace, shown.Name, shown.Priority = p.name(v.Key, v.Priority)
 		out = append(out, shown)
 	}
 	return out
@@ -120,7 +120,7 @@ func (p *planView) victims(of *whatif.Placement) []berthv1.Victim {
 // message is why a successor has no place, unless the asker may not know it: a
 // quota's refusal, for one, tells what its namespace uses.
 func (p *planView) message(s *whatif.Successor) string {
-	if namespace, _ := p.name(s.Of.Key); namespace == "" {
+	if namespace, _, _ := strings.Cut(s.Of.Key, "/"); !p.by.MayReadPods(namespace) {
 		return ""
 	}
 	return s.Message

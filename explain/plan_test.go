@@ -54,6 +54,9 @@ func TestPlanTellsNothingOfOthers(t *testing.T) {
 			t.Fatalf("got %+v", got)
 		}
 		v, r, b := got.Placements[0].Victims[0], got.Replacements[0], got.Budgets[0]
+		if told := v.Priority == 1 && r.Of.Priority == 1; told != reads {
+			t.Errorf("who may read it: %t; the priority is told as %d, %d", reads, v.Priority, r.Of.Priority)
+		}
 		if reads && (v.Name != "victim" || b.Name != "hush-budget" || r.Message == "") {
 			t.Errorf("who may read it is told %+v, %+v, %+v", v, r, b)
 		}

@@ -243,12 +243,12 @@ func (q *question) addPreemptions(ctx context.Context, a *ledger.Answer) {
 func (q *question) shown(p *berthv1.Preemption) berthv1.Preemption {
 	out := *p.DeepCopy()
 	if ref := &out.Status.Preemptor; !q.mayRead(ref.Namespace) {
-		ref.Namespace, ref.Name = "", ""
+		ref.Namespace, ref.Name, ref.Priority = "", "", 0
 		out.ObjectMeta = metav1.ObjectMeta{UID: out.UID}
 	}
 	for i := range out.Status.Victims {
 		if v := &out.Status.Victims[i]; !q.mayRead(v.Namespace) {
-			v.Namespace, v.Name = "", ""
+			v.Namespace, v.Name, v.Priority = "", "", 0
 		}
 	}
 	return out
