@@ -309,16 +309,9 @@ func (c *credentials) run(ctx context.Context)    { c.follow(ctx, c.near) }
 func (c *credentials) runFar(ctx context.Context) { c.follow(ctx, c.far) }
 
 func (c *credentials) follow(ctx context.Context, all map[[sha256.Size]byte]*credential) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
 	var checking sync.WaitGroup
 	defer checking.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	guard.Every(ctx, lookEvery, func(time.Time) {
 		c.readAgain()
 		for _, one := range c.dueOf(all, time.Now()) {
 			checking.Go(func() {
@@ -329,7 +322,7 @@ func (c *credentials) follow(ctx context.Context, all map[[sha256.Size]byte]*cre
 				})
 			})
 		}
-	}
+	})
 }
 
 var errCheckBroke = errors.New("the check of a credential was broken off by a mistake of Berth's")
