@@ -166,18 +166,11 @@ func (s *Server) askSamples(ctx context.Context, addr string, want []string, tak
 
 // samplesLoop forgets nodes that are no more.
 func (s *Server) samplesLoop(ctx context.Context) {
-	ticker := time.NewTicker(forgetSamples)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			view := s.state.View()
-			s.samples.store.Keep(func(node string) bool {
-				_, there := view.Nodes.Get(node)
-				return there
-			}, now)
-		}
-	}
+	guard.Every(ctx, forgetSamples, func(now time.Time) {
+		view := s.state.View()
+		s.samples.store.Keep(func(node string) bool {
+			_, there := view.Nodes.Get(node)
+			return there
+		}, now)
+	})
 }
