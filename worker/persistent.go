@@ -340,7 +340,7 @@ func (v *Volumes) removeKept(ctx context.Context, name string) error {
 			defer v.mu.Unlock()
 			delete(v.reclaiming, name)
 		}()
-		if err := mounts.RemoveAll(filepath.Join(v.Kept, name)); err != nil {
+		if err := mounts.RemoveAll(context.WithoutCancel(ctx), filepath.Join(v.Kept, name)); err != nil {
 			return err
 		}
 		if err := syncDir(v.Kept); err != nil && !os.IsNotExist(err) { // nothing was kept yet

@@ -332,7 +332,7 @@ func (v *Volumes) remove(pod types.UID) error {
 		delete(v.kept, pod)
 	}()
 	dir := filepath.Join(v.Root, string(pod))
-	if err := mounts.RemoveAll(filepath.Join(dir, "volumes")); err != nil {
+	if err := mounts.RemoveAll(context.Background(), filepath.Join(dir, "volumes")); err != nil {
 		return err
 	}
 	// A runtime may keep its own records in the same place.
