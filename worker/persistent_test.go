@@ -61,7 +61,7 @@ func TestKeptVolume(t *testing.T) {
 		if err := f.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := v.remove(r.pod.UID); err != nil {
+		if err := v.remove(context.Background(), r.pod.UID); err != nil {
 			t.Fatal(err)
 		}
 	}
