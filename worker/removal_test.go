@@ -114,6 +114,12 @@ func TestRemovalsHavePlaces(t *testing.T) {
 	}
 }
 
+func (r *removals) underWay() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.of)
+}
+
 func (r *removals) waiting() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,11 +144,7 @@ func TestLongRemovalsTakeTurns(t *testing.T) {
 			})
 		}()
 	}
-	awaitTrue(t, "all places are taken", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.placed == removalsAtOnce
-	})
+	awaitTrue(t, "all places are taken", func() bool { return r.underWay() == removalsAtOnce })
 	for i := range 100 {
 		short := false
 		if err := r.apart(t.Context(), types.UID(fmt.Sprint("short", i)), 0, func(context.Context) error { short = true; return nil }); err != nil || !short {
@@ -155,8 +157,8 @@ func TestLongRemovalsTakeTurns(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if r.placed != 0 || len(r.of) != 0 || r.waiting() != 0 {
-		t.Errorf("there is left %+v", &r)
+	if r.placed != 0 || r.underWay() != 0 || r.waiting() != 0 {
+		t.Errorf("there is left: %d places, %d pods, %d who wait", r.placed, r.underWay(), r.waiting())
 	}
 }
 

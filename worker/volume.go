@@ -32,10 +32,10 @@ type Volumes struct {
 	// MountPatience is how long a server of nfs has to let itself be mounted; 0: 30 s.
 	MountPatience time.Duration
 
-	mu         sync.Mutex
-	kept       map[types.UID]*podVolumes
-	reaching   map[string]int  // what may not answer, and has not yet, by whose it is
-	reclaiming map[string]bool // volumes that are being removed
+	mu       sync.Mutex
+	kept     map[types.UID]*podVolumes
+	reaching map[string]int // what may not answer, and has not yet, by whose it is
+	reclaims removals       // of volumes that are to go
 }
 
 // podVolumes is what is remembered of the volumes of one pod.
