@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,9 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+type turnsKey struct{}
+
+// WithTurns has wait called between one file and the next of what is removed. Files may be so many that it takes hours: whoever shares with others
+// what they remove by lets them have their turn there.
+func WithTurns(ctx context.Context, wait func()) context.Context {
+	return context.WithValue(ctx, turnsKey{}, wait)
+}
+
+func awaitTurn(ctx context.Context) error {
+	if wait, ok := ctx.Value(turnsKey{}).(func()); ok {
+		wait()
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("removing is not over: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
 // removeBelow is os.RemoveAll, but never goes into what is mounted: a file system of another machine may come to be mounted below
 // dir while it is removed, and what is in there is not the pod's. A kernel before 5.6 cannot tell.
-func removeBelow(dir string) error {
+func removeBelow(ctx context.Context, dir string) error {
 	parent, err := os.Open(filepath.Dir(dir))
 	if os.IsNotExist(err) {
 		return nil
@@ -21,7 +40,7 @@ func removeBelow(dir string) error {
 		return err
 	}
 	defer parent.Close()
-	err = removeAt(parent, filepath.Base(dir))
+	err = removeAt(ctx, parent, filepath.Base(dir))
 	if errors.Is(err, unix.ENOSYS) {
 		return os.RemoveAll(dir)
 	}
@@ -29,7 +48,10 @@ func removeBelow(dir string) error {
 }
 
 // removeAt removes what has a name in a directory.
-func removeAt(parent *os.File, name string) error {
+func removeAt(ctx context.Context, parent *os.File, name string) error {
+	if err := awaitTurn(ctx); err != nil {
+		return err
+	}
 	at := int(parent.Fd())
 	err := unix.Unlinkat(at, name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -39,17 +61,20 @@ func removeAt(parent *os.File, name string) error {
 		return &os.PathError{Op: "remove", Path: filepath.Join(parent.Name(), name), Err: err}
 	}
 	dir, err := openAt(parent, name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
 	for left := true; left; {
 		names, err := dir.Readdirnames(1024)
-		if err != nil && !errors.Is(err, io.EOF) {
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, unix.ENOENT) { // somebody else has removed it
 			return err
 		}
 		for _, name := range names {
-			if err := removeAt(dir, name); err != nil {
+			if err := removeAt(ctx, dir, name); err != nil {
 				return err
 			}
 		}
