@@ -106,7 +106,11 @@ func NewWorkerClient(c WorkerConfig) (*WorkerClient, error) {
 
 // Report queues a pod's newest status until a server has committed it. It never
 // waits; an older status of the same pod is forgotten.
-func (c *WorkerClient) Report(r PodReport) { c.reports.put(r) }
+func (c *WorkerClient) Report(r PodReport) {
+	if !c.reports.put(r) {
+		c.log.Error("the status of a pod is larger than any may be; only whether it has left the node is told", "pod", r.Namespace+"/"+r.Name, "bytes", len(r.Status))
+	}
+}
 
 // ReportNode is Report for the node's own status (corev1.NodeStatus, protobuf).
 func (c *WorkerClient) ReportNode(status []byte) { c.reports.putNode(status) }

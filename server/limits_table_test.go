@@ -136,12 +136,29 @@ type door struct {
 
 func (d *door) podStatusBytes(t *testing.T, r docs.Row) {
 	n := int(r.Numbers(t, 1)[0])
-	view := d.state.View()
 	for more, taken := range map[int]bool{0: true, 1: false} {
-		if d.mayReport(view, "any", &rpc.PodReport{Namespace: "default", Name: "p", Status: make([]byte, n+more)}) != taken {
+		said := rpc.PodReport{Namespace: "default", Name: "p", UID: "uid", Status: statusOf(t, n+more)}
+		if report, ok := d.reportedPod(nil, "any", &said); ok != taken || taken != (report.Status.Object != nil) {
 			t.Errorf("a status of %d bytes: want it taken: %t", n+more, taken)
 		}
+		// That the pod has left its node for good is heard all the same.
+		said.Removed = true
+		if report, ok := d.reportedPod(nil, "any", &said); !ok || !report.Removed || taken != (report.Status.Object != nil) {
+			t.Errorf("the end of a pod with a status of %d bytes: %t, %+v", n+more, ok, report)
+		}
 	}
+}
+
+// statusOf is a status of so many bytes.
+func statusOf(t *testing.T, n int) []byte {
+	t.Helper()
+	s := &corev1.PodStatus{}
+	s.Message = strings.Repeat("x", n-s.Size()-2) // the length of a longer text has two bytes more
+	raw, err := s.Marshal()
+	if err != nil || len(raw) != n {
+		t.Fatalf("%d bytes, want %d: %v", len(raw), n, err)
+	}
+	return raw
 }
 
 // hello registers a node of a new name.
