@@ -50,12 +50,13 @@ func (s *snapshotFiles) Create(version raft.SnapshotVersion, index, term uint64,
 		SnapshotMeta: raft.SnapshotMeta{Version: version, ID: id, Index: index, Term: term, Configuration: c, ConfigurationIndex: cIndex},
 	}}
 	s.logger.Info("creating new snapshot", "path", sink.dir)
-	if err := disk.MkdirAll(s.files, sink.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("create a snapshot: %w", err)
+	err := disk.MkdirAll(s.files, sink.dir, 0o755)
+	if err == nil {
+		sink.state, err = disk.Create(s.files, filepath.Join(sink.dir, snapshotState), 0o600)
 	}
-	var err error
-	if sink.state, err = disk.Create(s.files, filepath.Join(sink.dir, snapshotState), 0o600); err != nil {
-		return nil, fmt.Errorf("create a snapshot: %w", err)
+	if err != nil {
+		// There may be many attempts before the next start, which would remove it.
+		return nil, errors.Join(fmt.Errorf("create a snapshot: %w", err), disk.RemoveAll(s.files, sink.dir))
 	}
 	sink.out = bufio.NewWriterSize(io.MultiWriter(sink.state, sink.sum), 256<<10)
 	return sink, nil
