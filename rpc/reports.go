@@ -119,10 +119,10 @@ func (r *reports) next(now time.Time) (*StatusBatch, time.Duration) {
 	size := len(b.NodeStatus)
 	for _, uid := range due {
 		p := r.pods[uid]
-		if size > 0 && size+p.report.size() > batchBytes {
+		if size > 0 && size+p.report.Size() > batchBytes {
 			break
 		}
-		size += p.report.size()
+		size += p.report.Size()
 		b.Pods = append(b.Pods, p.report)
 		f.seqs[uid] = p.seq
 	}

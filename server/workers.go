@@ -34,6 +34,11 @@ const (
 // worker can have been told by another one, and a worker that was restarted
 // and remembers no revision is never sent an older set of pods than it runs.
 func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
+	leave, err := s.shares.begin(h.Name)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	node := new(corev1.Node)
 	if err := codec.UnmarshalForeign(h.Node, node); err != nil {
 		return fmt.Errorf("%w: the node of worker %s: %w", rpc.ErrInvalid, h.Name, err)
@@ -287,6 +292,13 @@ func (s *Server) notTaken(node string, ps []fsm.Proposal, rs []fsm.Result) error
 // binding that the worker was told by another one, or have an older pod of the name.
 func (s *Server) mayReport(view *fsm.View, node string, r *rpc.PodReport) bool {
 	key := fsm.PodKey(r.Namespace, r.Name)
+	if r.UID == "" {
+		s.drop("pod", node, "pod", key, "reason", "it is not said which pod of that name it is")
+		return false
+	}
+	if len(r.Status) == 0 && !r.Removed {
+		return false // it says nothing, and there is nothing to be kept
+	}
 	pod, known := view.Pods.Get(key)
 	if known && string(pod.UID) == r.UID && pod.Spec.NodeName != "" && pod.Spec.NodeName != node {
 		s.drop("pod", node, "pod", key, "reason", "it is another node's")
@@ -295,9 +307,12 @@ func (s *Server) mayReport(view *fsm.View, node string, r *rpc.PodReport) bool {
 	return true
 }
 
-// drop counts and tells what a worker says and is not taken.
+// drop counts what a worker says and is not taken, and tells it, unless the worker has had much told of itself lately.
 func (s *Server) drop(kind, node string, about ...any) {
 	s.metrics.workerDropped.WithLabelValues(kind).Inc()
+	if !s.shares.get(node).drops.Allow() {
+		return
+	}
 	s.log.Warn("what a worker says is not taken", append([]any{"node", node}, about...)...)
 }
 
