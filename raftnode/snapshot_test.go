@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -185,4 +186,32 @@ func TestRemovalsOfSnapshotsAreTriedAgain(t *testing.T) {
 		t.Errorf("there is %v, %q", list, there())
 	}
 	must(t, s.check())
+}
+
+// withoutFiles is a disk on which no file can be made any more.
+type withoutFiles struct{ disk.Disk }
+
+func (d withoutFiles) OpenFile(path string, flag int, mode fs.FileMode) (disk.File, error) {
+	if flag&os.O_CREATE != 0 {
+		return nil, syscall.ENOSPC
+	}
+	return d.Disk.OpenFile(path, flag, mode)
+}
+
+// TestASnapshotThatIsNotBegunLeavesNothing: each attempt would leave a directory until the next start.
+func TestASnapshotThatIsNotBegunLeavesNothing(t *testing.T) {
+	p := platter.New(rand.New(rand.NewPCG(1, 1)), "snapshots")
+	m := p.Mount()
+	defer m.End()
+	files := &snapshotFiles{files: atomicfile.Files{Disk: withoutFiles{m}}, dir: "/snapshots", logger: hclog.NewNullLogger()}
+	for i := range uint64(3) {
+		if _, err := files.Create(raft.SnapshotVersionMax, i+1, 1, raft.Configuration{}, 1, nil); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	left, err := m.ReadDir("/snapshots")
+	must(t, err)
+	if len(left) != 0 {
+		t.Errorf("%d directories are left", len(left))
+	}
 }

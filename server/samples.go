@@ -40,6 +40,10 @@ func newSamples() *samples {
 
 // WorkerSample implements rpc.WorkerHandler.
 func (s *Server) WorkerSample(node string, said *rpc.Sample) {
+	if !s.shares.takeSample(node) {
+		s.drop("sample", node, "reason", "it tells what it uses too often")
+		return
+	}
 	now := time.Now()
 	age := time.Duration(said.AgeNano)
 	if age < 0 || age > sample.MaxAge {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"io"
 	"os"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -24,7 +24,7 @@ func TerminationMessage(file, log string, policy corev1.TerminationMessagePolicy
 	if f, err := os.Open(file); err == nil {
 		defer f.Close()
 		if b, err := io.ReadAll(io.LimitReader(f, maxTerminationBytes)); err == nil && len(b) > 0 {
-			return strings.ToValidUTF8(string(b), "\uFFFD")
+			return model.CutText(string(b), maxTerminationBytes)
 		}
 	}
 	if !failed || policy != corev1.TerminationMessageFallbackToLogsOnError {
@@ -43,7 +43,7 @@ func TerminationMessage(file, log string, policy corev1.TerminationMessagePolicy
 	if len(b) > fallbackMessageBytes {
 		b = b[len(b)-fallbackMessageBytes:]
 	}
-	return strings.ToValidUTF8(string(b), "\uFFFD")
+	return model.CutText(string(b), fallbackMessageBytes)
 }
 
 // TerminationPolicy is how the container of that name wants its last word found.
