@@ -95,7 +95,7 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 	if err := os.WriteFile(filepath.Join(dir, shim.TerminationFile), nil, 0o644); err != nil { // #nosec G306 -- the container writes it as its user, who owns it
 		return err
 	}
-	if config.UID != nil {
+	if config.UID != nil { // and a group
 		for _, name := range [...]string{workDir, shim.TerminationFile} {
 			if err := os.Chown(filepath.Join(dir, name), int(*config.UID), int(*config.GID)); err != nil {
 				return err
@@ -270,6 +270,15 @@ func (r *Runtime) identity(spec *runtime.Spec, c *shim.Config) error {
 	if nonRoot != nil && *nonRoot && root {
 		return fmt.Errorf("container %s has securityContext.runAsNonRoot, and would run as root", spec.Container.Name)
 	}
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	// Only root can be another user, and be in other groups. Whoever is the agent's user is that already: there is nothing to change.
+	other := func(id *int64, own int) bool { return id != nil && *id != int64(own) }
+	if other(c.UID, os.Getuid()) || other(c.GID, os.Getgid()) || len(c.Groups) > 0 {
+		return errors.New(needsRoot)
+	}
+	c.UID, c.GID = nil, nil
 	return nil
 }
 

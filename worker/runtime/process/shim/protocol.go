@@ -43,7 +43,7 @@ type Config struct {
 	Mounts     []Mount `json:",omitempty"`
 	Hostname   string  `json:",omitempty"` // with a namespace of its own for it; empty: the host's
 	Privileges Privileges
-	UID        *int64   `json:",omitempty"`
+	UID        *int64   `json:",omitempty"` // UID and GID are both there, with an agent that runs as root, or neither
 	GID        *int64   `json:",omitempty"`
 	Groups     []int64  `json:",omitempty"`
 	TasksV1    []string `json:",omitempty"` // cgroup v1: tasks files to be in while starting
