@@ -426,6 +426,7 @@ func exitOf(ws syscall.WaitStatus) Exit {
 
 // finish writes down how it ended. The lock and the sockets go with the process.
 func (s *shim) finish(exit Exit) {
+	s.audience.hurry()
 	drained := make(chan struct{})
 	go func() {
 		s.pumps.Wait()
