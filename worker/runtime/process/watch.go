@@ -162,13 +162,26 @@ func (r *Runtime) sweep(id runtime.ID, state shim.State) {
 	for _, pid := range r.cgroups.processes(id) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	if state.PID <= 1 {
+	killGroup(state)
+}
+
+// killGroup ends the process group that a container's command leads, or has led, if it is certain that it is that: since the machine was started
+// anew, or the command has ended, its number may be somebody else's.
+func killGroup(s shim.State) {
+	if s.PID <= 1 {
 		return
 	}
-	// The command leads a process group. Unless its number is somebody else's by now, the group is the container's.
-	if start, err := shim.PIDStart(state.PID); err != nil || start == state.PIDStart {
-		_ = syscall.Kill(-state.PID, syscall.SIGKILL)
+	start, err := shim.PIDStart(s.PID)
+	boot, berr := shim.BootID()
+	switch {
+	case err == nil && start != s.PIDStart:
+		return
+	case s.BootID == "" && err != nil: // an earlier version did not say when the machine was started
+		return
+	case s.BootID != "" && (berr != nil || boot != s.BootID):
+		return
 	}
+	_ = syscall.Kill(-s.PID, syscall.SIGKILL)
 }
 
 // destroy kills a shim that does not answer. The end of its connection brings about the rest.
@@ -273,9 +286,10 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 		return c, nil, false
 	}
 	var state shim.State
+	var mark bool
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		err = readJSON(filepath.Join(dir, shim.StateFile), &state)
-		if err == nil || !alive || time.Now().After(deadline) {
+		state, mark = begun(dir)
+		if state.PID > 0 || !alive || time.Now().After(deadline) {
 			break
 		}
 		// The agent was killed while the shim was starting: it will say in a moment what runs.
@@ -317,7 +331,7 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
-	if state.PID == 0 {
+	if !mark {
 		return c, nil, false // it never came to run
 	}
 	c.Exit = r.exit(id, state)
