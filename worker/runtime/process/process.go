@@ -244,7 +244,7 @@ func (r *Runtime) Signal(ctx context.Context, id runtime.ID, signal runtime.Sign
 	if err == nil && ans.Error != "" {
 		err = errors.New(ans.Error)
 		if ans.NotFound {
-			return fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
+			return nil // its end is on its way, with what it ended by
 		}
 	}
 	if err != nil && signal == runtime.Kill {

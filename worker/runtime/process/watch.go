@@ -160,11 +160,8 @@ func (r *Runtime) awaitEnded(id runtime.ID, state shim.State) bool {
 // endLeft ends what a shim that is gone has left behind: one that was killed took its container's command with it, and not what that had
 // started. It fails when ctx ends before all of that has ended.
 func (r *Runtime) endLeft(ctx context.Context, id runtime.ID, state shim.State) error {
-	if _, err := os.Stat(filepath.Join(r.dir(id), shim.ExitFile)); err != nil && state.PID > 1 {
-		// The command leads a process group. Unless its number is somebody else's by now, the group is the container's.
-		if start, err := shim.PIDStart(state.PID); err != nil || start == state.PIDStart {
-			_ = syscall.Kill(-state.PID, syscall.SIGKILL)
-		}
+	if _, err := os.Stat(filepath.Join(r.dir(id), shim.ExitFile)); err != nil {
+		killGroup(state)
 	}
 	return r.cgroups.end(ctx, id)
 }
@@ -188,6 +185,25 @@ func (r *Runtime) exit(id runtime.ID, state shim.State) *runtime.Exit {
 	}
 	x.Message = r.terminationMessage(id, e.Code != 0)
 	return x
+}
+
+// killGroup ends the process group that a container's command leads, or has led, if it is certain that it is that: since the machine was started
+// anew, or the command has ended, its number may be somebody else's.
+func killGroup(s shim.State) {
+	if s.PID <= 1 {
+		return
+	}
+	start, err := shim.PIDStart(s.PID)
+	boot, berr := shim.BootID()
+	switch {
+	case err == nil && start != s.PIDStart:
+		return
+	case s.BootID == "" && err != nil: // an earlier version did not say when the machine was started
+		return
+	case s.BootID != "" && (berr != nil || boot != s.BootID):
+		return
+	}
+	_ = syscall.Kill(-s.PID, syscall.SIGKILL)
 }
 
 // destroy kills a shim that does not answer. The end of its connection brings about the rest.
@@ -297,9 +313,10 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 		return c, nil, false
 	}
 	var state shim.State
+	var mark bool
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		err = readJSON(filepath.Join(dir, shim.StateFile), &state)
-		if err == nil || !alive || time.Now().After(deadline) {
+		state, mark = begun(dir)
+		if state.PID > 0 || !alive || time.Now().After(deadline) {
 			break
 		}
 		// The agent was killed while the shim was starting: it will say in a moment what runs.
@@ -336,10 +353,10 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 	defer cancel()
 	err = r.endLeft(ctx, id, state)
 	switch {
-	case err != nil && state.PID == 0:
+	case err != nil && !mark:
 		r.log.Error("processes may be left of a container that did not come to run", "container", id.String(), "error", err)
 		return c, nil, false // whoever starts or removes it meets them
-	case state.PID == 0:
+	case !mark:
 		return c, nil, false // it never came to run
 	case err != nil:
 		return c, r.goOn(c, &watched{end: io.NopCloser(strings.NewReader("")), state: state}), true
