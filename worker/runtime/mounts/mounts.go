@@ -18,12 +18,16 @@ import (
 )
 
 // RemoveAll unmounts what is mounted at a directory and below it, as far as this mount namespace shows, and removes it. An
-// error means that something is left, mounted or not. That nothing is there is none.
-func RemoveAll(dir string) error {
+// error means that something is left, mounted or not: as little as can be. That nothing is there is none.
+func RemoveAll(dir string) error { return RemoveUntil(context.Background(), dir) }
+
+// RemoveUntil is RemoveAll that ends with ctx, whatever is left then: there may be so much that it takes hours. It does not end while the kernel waits
+// for another machine.
+func RemoveUntil(ctx context.Context, dir string) error {
 	if err := Unmount(dir); err != nil {
 		return err
 	}
-	return removeBelow(dir)
+	return removeBelow(ctx, dir)
 }
 
 // Unmount is RemoveAll without the removal.

@@ -28,11 +28,14 @@ func TestRemoveStaysHere(t *testing.T) {
 		t.Skipf("this machine does not let mount: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(filepath.Join(dir, "share"), unix.MNT_DETACH) })
-	if err := removeBelow(dir); err == nil || !strings.Contains(err.Error(), "something is mounted there") {
+	if err := removeBelow(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "something is mounted there") {
 		t.Errorf("with a mount below: %v", err)
 	}
 	if _, err := os.Stat(kept); err != nil {
 		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || left[0].Name() != "share" {
+		t.Errorf("beside it there is %v, %v", left, err)
 	}
 	if err := RemoveAll(dir); err != nil {
 		t.Error(err)
