@@ -79,7 +79,7 @@ func (r *Runtime) Reclaim(ctx context.Context) error {
 				errs = append(errs, err)
 				continue
 			}
-			errs = append(errs, r.cgroups.removeContainer(id), mounts.RemoveAll(r.dir(id)))
+			errs = append(errs, r.cgroups.removeContainer(id), mounts.RemoveUntil(ctx, r.dir(id)))
 		}
 	}
 	return errors.Join(errs...)
