@@ -249,11 +249,9 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 	dir := c.DataDir
 	o.Eviction = c.Eviction
 	o.Observe = func(ctx context.Context) (eviction.Observations, error) {
-		images, err := imageDir(ctx, rt)
-		if err != nil {
-			return nil, err
-		}
-		return worker.ReadObservations(dir, images)
+		images, err := imageDir(ctx, rt) // whether it answers or not, all else is observed
+		seen, rerr := worker.ReadObservations(dir, images)
+		return seen, errors.Join(err, rerr)
 	}
 	return o
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,17 +120,14 @@ func (v *Volumes) keep(ctx context.Context, pv *corev1.PersistentVolume, group *
 		return "", err
 	}
 	dir := filepath.Join(v.Kept, pv.Name)
-	switch err := os.Mkdir(dir, 0o777); { // #nosec G301 -- whoever the containers run as has to get there
-	case err == nil:
-		// Whoever the containers run as; it is there for good before anybody writes into it.
-		if err := errors.Join(os.Chmod(dir, 0o777), syncDir(v.Kept)); err != nil { // #nosec G302 -- whoever the containers run as has to get there
-			return "", err
-		}
-	case !os.IsExist(err):
-		return "", err
+	if err := unix.Mkdir(dir, unfinished); err != nil && !errors.Is(err, unix.EEXIST) {
+		return "", &os.PathError{Op: "mkdir", Path: dir, Err: err}
 	}
-	if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
+	// It is there for good before anybody writes into it.
+	if err := finish(dir, nil, func() error { return syncDir(v.Kept) }); errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return "", fmt.Errorf("%s is no directory", dir)
+	} else if err != nil {
+		return "", err
 	}
 	if size := pv.Spec.Capacity.Storage().Value(); size > 0 {
 		if err := quota.Limit(dir, size); err != nil && !errors.Is(err, quota.ErrNone) {
@@ -161,12 +157,13 @@ func giveWhole(ctx context.Context, dir string, group *int64, rootDecides, readO
 	if group == nil || readOnly {
 		return nil
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }() // nothing was written
-	if fi, err := root.Stat("."); err != nil || rootDecides && fi.Mode()&fs.ModeSetgid != 0 && groupOf(fi) == *group {
+	var is unix.Stat_t
+	if err := unix.Fstat(int(root.Fd()), &is); err != nil || rootDecides && is.Mode&unix.S_ISGID != 0 && int64(is.Gid) == *group {
 		return err
 	}
 	return giveToGroup(ctx, root, group, writableBits) // the root is last: it says that all is done

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -292,11 +293,14 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 	case corev1.HostPathDirectoryOrCreate:
 		return os.MkdirAll(h.Path, 0o755) // #nosec G301 -- as Kubernetes makes a hostPath that is not there
 	case corev1.HostPathFileOrCreate:
-		f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_RDONLY, 0o644) // #nosec G302 -- as Kubernetes makes a hostPath that is not there
-		if err != nil {
-			return err
+		// What is there is not opened: a pipe would wait for its other end, and a device might do something.
+		if _, err := os.Stat(h.Path); os.IsNotExist(err) {
+			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_RDONLY|unix.O_NONBLOCK, 0o644) // #nosec G302 -- as Kubernetes makes a hostPath that is not there
+			if err != nil {
+				return err
+			}
+			return f.Close()
 		}
-		return f.Close()
 	}
 	fi, err := os.Stat(h.Path)
 	if err != nil {
@@ -309,7 +313,7 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 	switch kind {
 	case corev1.HostPathDirectory:
 		ok = fi.IsDir()
-	case corev1.HostPathFile:
+	case corev1.HostPathFile, corev1.HostPathFileOrCreate:
 		ok = fi.Mode().IsRegular()
 	case corev1.HostPathSocket:
 		ok = fi.Mode()&os.ModeSocket != 0

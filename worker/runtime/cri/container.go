@@ -78,7 +78,6 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 		return asked(err)
 	}
 	_, err = r.runtime.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: made.ContainerId})
-	// Whatever has become of it, it must not run without anybody knowing.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
 	s, serr := r.status(after, made.ContainerId)
@@ -90,6 +89,10 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 		if s.State == criv1.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 {
 			return &runtime.StartError{Err: errors.New(cmp.Or(s.Message, unwrapped(err).Error()))}
 		}
+		if errors.Is(asked(err), runtime.ErrUnavailable) {
+			return asked(err) // it may yet be started, and whoever removed it then would end a run: the next try looks at it
+		}
+		// It is not started, and must not be without anybody knowing.
 		if rerr := r.removeContainer(after, made.ContainerId); rerr != nil {
 			r.mu.Lock()
 			r.unwanted[made.ContainerId] = true
@@ -106,6 +109,9 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 
 // take takes note of a container that was started.
 func (r *Runtime) take(id runtime.ID, s *criv1.ContainerStatus) {
+	r.mu.Lock()
+	delete(r.unwanted, s.Id)
+	r.mu.Unlock()
 	r.began(id, s)
 	if s.State == criv1.ContainerState_CONTAINER_EXITED {
 		r.ended(id, s)

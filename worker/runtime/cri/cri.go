@@ -108,7 +108,7 @@ type Runtime struct {
 	running   map[runtime.ID]running
 	looks     map[string]*look // what is being looked at, by the runtime's name of it
 	failed    map[string]bool  // what could not be looked at when it was last
-	unwanted  map[string]bool  // containers, by the runtime's name, that are to go, whatever they do
+	unwanted  map[string]bool  // containers, by the runtime's name, that are to go, unless they have come to run
 	users     map[string]imageUser
 	listedAt  time.Time // the newest listing that succeeded
 	verified  time.Time // when what was listed was last looked at closely
@@ -280,8 +280,11 @@ func (r *Runtime) Close() {
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }
 
+// containersDir holds a directory a container, in that of its pod.
+const containersDir = "containers"
+
 func (r *Runtime) dir(id runtime.ID) string {
-	return filepath.Join(r.podDir(id.Pod), "containers", id.Container, strconv.Itoa(int(id.Attempt)))
+	return filepath.Join(r.podDir(id.Pod), containersDir, id.Container, strconv.Itoa(int(id.Attempt)))
 }
 
 func (r *Runtime) logDir(pod types.UID) string { return filepath.Join(r.podDir(pod), "logs") }

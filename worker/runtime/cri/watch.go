@@ -159,11 +159,18 @@ func (r *Runtime) adopt(ctx context.Context, uid types.UID, l *left) (*runtime.P
 	whole := len(l.containers) > 0 || exists(filepath.Join(r.podDir(uid), hostsFile))
 	if b := l.boxes; len(b) > 0 && b[0].State == criv1.PodSandboxState_SANDBOX_READY && whole {
 		box, err := r.statusOf(ctx, b[0].Id, b[0].GetMetadata().GetAttempt())
-		if err != nil {
+		switch {
+		case errors.Is(err, runtime.ErrUnavailable):
 			return nil, err
+		case errors.Is(err, runtime.ErrNotFound): // it is not there any more
+		case err != nil: // that keeps nobody from being taken over
+			r.log.Error("the addresses of a pod's sandbox cannot be asked", "pod", uid, "error", err)
+			box = sandbox{id: b[0].Id, attempt: b[0].GetMetadata().GetAttempt()}
+			fallthrough
+		default:
+			s := r.hasSandbox(uid, box)
+			current, out.Sandbox = b[0].Id, &s
 		}
-		s := r.hasSandbox(uid, box)
-		current, out.Sandbox = b[0].Id, &s
 	}
 	slices.SortFunc(l.containers, func(a, b *criv1.Container) int {
 		return cmp.Or(cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()), cmp.Compare(a.GetMetadata().GetAttempt(), b.GetMetadata().GetAttempt()))
@@ -187,17 +194,23 @@ func idOf(c *criv1.Container) runtime.ID {
 
 // adoptContainer takes over one run; nil where it never came to run.
 func (r *Runtime) adoptContainer(ctx context.Context, c *criv1.Container, pod *corev1.Pod) (*runtime.Container, error) {
-	if c.State == criv1.ContainerState_CONTAINER_CREATED {
-		return nil, r.removeContainer(ctx, c.Id)
-	}
+	id := idOf(c)
 	s, err := r.status(ctx, c.Id)
-	if notFound(err) {
+	switch {
+	case notFound(err):
+		return nil, nil
+	case errors.Is(asked(err), runtime.ErrUnavailable):
+		return nil, asked(err)
+	case err != nil && c.State == criv1.ContainerState_CONTAINER_CREATED:
+		return nil, nil // as below
+	case err != nil:
+		// One that cannot be asked for keeps nobody from being taken over, and is not forgotten: it counts as running until it is known what it is.
+		r.log.Error("what has become of a container from before cannot be asked", "container", id.String(), "error", unwrapped(err))
+		s = &criv1.ContainerStatus{Id: c.Id, State: criv1.ContainerState_CONTAINER_RUNNING, StartedAt: c.CreatedAt, ImageRef: c.ImageRef, Annotations: c.Annotations}
+	case s.State == criv1.ContainerState_CONTAINER_CREATED:
+		// It may be about to begin: whoever starts or removes the pod looks at it again.
 		return nil, nil
 	}
-	if err != nil {
-		return nil, asked(err)
-	}
-	id := idOf(c)
 	out := &runtime.Container{ID: id, StartedAt: time.Unix(0, s.StartedAt), Ref: s.Id, ImageID: s.ImageRef, Image: s.Annotations[imageAnnotation]}
 	if s.State == criv1.ContainerState_CONTAINER_EXITED {
 		out.Exit = r.exitOf(id, s, pod)
@@ -441,12 +454,21 @@ func severalAtOnce(calls []func() error) error {
 	return errors.Join(failed...)
 }
 
-// removeUnwanted removes a container that is to go.
+// removeUnwanted removes a container that is to go, unless it has come to run nevertheless: then whoever starts or removes its pod finds it.
 func (r *Runtime) removeUnwanted(ctx context.Context, ref string) error {
 	ctx, cancel := asking(ctx)
 	defer cancel()
-	if err := r.removeContainer(ctx, ref); err != nil {
-		return err
+	s, err := r.status(ctx, ref)
+	if err != nil && !notFound(err) {
+		return asked(err)
+	}
+	r.mu.Lock()
+	unwanted := r.unwanted[ref] // else it was taken meanwhile
+	r.mu.Unlock()
+	if err == nil && unwanted && !hasRun(s) {
+		if err := r.removeContainer(ctx, ref); err != nil {
+			return err
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -34,6 +34,9 @@ func TestRemoveStaysHere(t *testing.T) {
 	if _, err := os.Stat(kept); err != nil {
 		t.Error(err)
 	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || left[0].Name() != "share" {
+		t.Errorf("beside it there is %v, %v", left, err)
+	}
 	if err := RemoveAll(t.Context(), dir); err != nil {
 		t.Error(err)
 	}

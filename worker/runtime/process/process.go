@@ -284,13 +284,14 @@ func (r *Runtime) DiskUse(ctx context.Context, pod types.UID) (runtime.DiskUse, 
 		return runtime.DiskUse{}, err
 	}
 	out := runtime.DiskUse{Bytes: map[string]int64{}}
+	err = nil
 	for _, e := range entries {
-		used, err := mounts.Usage(ctx, filepath.Join(base, e.Name()))
-		if err != nil {
-			return runtime.DiskUse{}, fmt.Errorf("measuring what container %s holds: %w", e.Name(), err)
+		used, uerr := mounts.Usage(ctx, filepath.Join(base, e.Name()))
+		if uerr != nil {
+			err = errors.Join(err, fmt.Errorf("measuring what container %s holds: %w", e.Name(), uerr))
 		}
 		out.Bytes[e.Name()] = used.Bytes
 		out.Inodes += used.Inodes
 	}
-	return out, nil
+	return out, err
 }
