@@ -127,6 +127,9 @@ func (l *limits) template(obj runtime.Object) {
 		if o.Spec.Selector != nil {
 			l.count(field.NewPath("spec", "selector", "matchLabels"), len(o.Spec.Selector.MatchLabels), maxExpressions-1)
 		}
+	case *apps.StatefulSet:
+		most -= addedLabels
+		l.setPods(o, templateBytes(template))
 	case *apps.DaemonSet:
 		most -= addedLabels
 		l.count(at.Child("spec", "tolerations"), len(template.Spec.Tolerations), maxTolerations-addedTolerations)
