@@ -66,6 +66,9 @@ func New(config Config) (_ *Server, err error) {
 	if err := enableFeatures(); err != nil {
 		return nil, err
 	}
+	if err := boundExpressions(); err != nil {
+		return nil, fmt.Errorf("bounding what expressions parse: %w", err)
+	}
 	config, err = config.withDefaults()
 	if err != nil {
 		return nil, err
