@@ -118,7 +118,8 @@ func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, s *apiregi
 			return
 		}
 	}
-	handler := proxy.NewUpgradeAwareHandler(location, transport.NewAuthProxyRoundTripper(name, uid, groups, extra, to), true, upgrade, answer)
+	by := pages{transport.NewAuthProxyRoundTripper(name, uid, groups, extra, to), true}
+	handler := proxy.NewUpgradeAwareHandler(location, by, true, upgrade, answer)
 	handler.RejectForwardingRedirects = true
 	utilflowcontrol.RequestDelegated(r.Context())
 	handler.ServeHTTP(w, out)
