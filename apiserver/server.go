@@ -104,7 +104,8 @@ func New(config Config) (_ *Server, err error) {
 	others := newAggregation(config)
 	authenticate := newAuthenticator(known)
 	lasting.credentials = newCredentials(authenticate, known, config.Guard)
-	settings := genericConfig(config, authenticate, rights, lasting, others, inTurn)
+	told := newDeliveries()
+	settings := genericConfig(config, authenticate, rights, lasting, others, inTurn, told)
 	settings.AdmissionControl, settings.FlowControl = chain.Interface, chain.flow
 	counts := newObjectCounts(config.Backend.View, time.Now)
 	settings.StorageObjectCountTracker = counts
@@ -123,7 +124,7 @@ func New(config Config) (_ *Server, err error) {
 	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config, &customDescriptions{view: config.Backend.View, builtIn: builtIn}, config.Logger)
 	pins := newPins(time.Now)
 	watches := newHub(config.Backend, pins)
-	watches.guard = config.Guard
+	watches.guard, watches.deliveries = config.Guard, told
 	g := &registry{backend: config.Backend, hub: watches, pins: pins, rights: rights, names: chain.names, vault: config.Vault, leases: config.Leases, counts: counts}
 	infos, err := g.install(generic, berth, measured, config, accounts, settings.Authentication.Authenticator, builtIn)
 	if err != nil {
@@ -157,7 +158,7 @@ func New(config Config) (_ *Server, err error) {
 }
 
 // genericConfig is the configuration of upstream's server.
-func genericConfig(config Config, authenticate authenticator.Request, rights *rights, lasting *standing, others *aggregation, inTurn *turns) *genericapiserver.Config {
+func genericConfig(config Config, authenticate authenticator.Request, rights *rights, lasting *standing, others *aggregation, inTurn *turns, told *deliveries) *genericapiserver.Config {
 	c := genericapiserver.NewConfig(legacyscheme.Codecs)
 	c.Authentication.Authenticator = remembered(authenticate)
 	c.Authentication.APIAudiences = tokens.Audiences()
@@ -174,7 +175,7 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 		others.next = newPatches(api, c.MaxRequestBodyBytes, legacyscheme.Scheme)
 		lasting.next, lasting.longRunning = others, c.LongRunningFunc
 		chain := genericapiserver.DefaultBuildHandlerChain(&fairShare{
-			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, turns: inTurn, clients: map[string]*underway{},
+			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, turns: inTurn, deliveries: told, clients: map[string]*underway{},
 		}, c)
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if err := checkSelectors(req.URL.RawQuery); err != nil {
