@@ -169,7 +169,7 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 	c.ExternalAddress = config.Listener.Addr().String()
 	c.EffectiveVersion = newServedVersion()
 	c.RequestTimeout = config.RequestTimeout
-	c.LongRunningFunc = longRunning(config.LongRunning)
+	c.LongRunningFunc = longRunning(config.LongRunning, others)
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		// Inside of all the others: who asks is known, and may.
 		others.next = newPatches(api, c.MaxRequestBodyBytes, legacyscheme.Scheme)
@@ -196,7 +196,7 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 }
 
 // longRunning tells the requests that no timeout ends.
-func longRunning(paths []string) request.LongRunningRequestCheck {
+func longRunning(paths []string, others *aggregation) request.LongRunningRequestCheck {
 	basic := filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"),
 		sets.NewString("log", "exec", "attach", "portforward", "proxy"),
@@ -207,7 +207,7 @@ func longRunning(paths []string) request.LongRunningRequestCheck {
 				return true
 			}
 		}
-		return basic(r, info)
+		return basic(r, info) || others.takenOver(r)
 	}
 }
 
