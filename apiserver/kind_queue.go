@@ -19,17 +19,23 @@ func queueEntryKind() *kind {
 		newObject: func() runtime.Object { return new(berthv1.QueueEntry) },
 		present: func(v *fsm.View) presenter {
 			var positions map[string]int32
+			asked := 0
 			return func(row any, into runtime.Object) error {
 				e := row.(*fsm.QueueEntry)
 				out := into.(*berthv1.QueueEntry)
 				showQueueEntry(v, e, out)
-				if e.State == berthv1.QueueActive {
-					if positions == nil { // once for a whole list
-						positions = queuePositions(v)
-					}
-					out.Status.Position = positions[e.Key()]
+				if e.State != berthv1.QueueActive {
+					return nil
 				}
 				return nil
+				if asked++; asked == 1 { // it may be the only one
+					out.Status.Position = queuePosition(v, e.Key())
+					return nil
+				}
+				if positions == nil { // once for a whole list
+					positions = queuePositions(v)
+				}
+				out.Status.Position = positions[e.Key()]
 			}
 		},
 		// The position changes with every other entry's, so a watch could
@@ -44,6 +50,18 @@ func queueEntryKind() *kind {
 }
 
 func queuePositions(v *fsm.View) map[string]int32 {
+// queuePosition looks no further than to the one that is asked about.
+func queuePosition(v *fsm.View, key string) (position int32) {
+	v.InOrder(func(at int32, e *fsm.QueueEntry) bool {
+		if e.Key() != key {
+			return true
+		}
+		position = at
+		return false
+	})
+	return position
+}
+
 	positions := make(map[string]int32, v.Queue.Len())
 	v.InOrder(func(position int32, e *fsm.QueueEntry) bool {
 		positions[e.Key()] = position
