@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/fsm"
 )
 

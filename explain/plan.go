@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/sched/whatif"
 )
@@ -69,7 +70,7 @@ func Plan(ctx context.Context, view *fsm.View, by Planner, setup []fsm.Command, 
 		}
 		out.Placements = append(out.Placements, berthv1.PlanPlacement{
 			Pod:  berthv1.PodReference{Namespace: asked[i].Namespace, Name: asked[i].Name, Priority: p.Priority},
-			Node: p.Node, NominatedNode: p.NominatedNode, Victims: shown.victims(p), Message: p.Message, Reasons: reasons,
+			Node: p.Node, NominatedNode: p.NominatedNode, Victims: shown.victims(p), Message: budgets.Shown(p.Message, by.MayReadBudgets), Reasons: reasons,
 		})
 	}
 	for i := range seen.Successors {
@@ -117,7 +118,7 @@ func (p *planView) message(s *whatif.Successor) string {
 	if namespace, _ := p.name(s.Of.Key); namespace == "" {
 		return ""
 	}
-	return s.Message
+	return budgets.Shown(s.Message, p.by.MayReadBudgets)
 }
 
 // budgetsTouched are the budgets that allow fewer disruptions, or are left with
