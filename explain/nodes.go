@@ -21,7 +21,7 @@ func (q *question) askNodes(ctx context.Context, pod *corev1.Pod) (*ledger.Nodes
 	var all []*refusal
 	byText := map[string]*refusal{}
 	who := newNaming(q)
-	verdicts, err := sched.Explain(ctx, q.view, pod)
+	verdicts, err := sched.Explain(ctx, q.view, pod, q.GoOn)
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func Plan(ctx context.Context, view *fsm.View, by Planner, setup []fsm.Command, 
 	out := &berthv1.PlanStatus{
 		Revision: view.Revision(), Budgets: shown.budgetsTouched(), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
 	}
-	bars := whoBars{after: seen.After, mayRead: by.MayReadPods, known: map[string]map[string]string{}}
+	bars := whoBars{after: seen.After, mayRead: by.MayReadPods, known: map[string]map[string]string{}, goOn: by.GoOn}
 	for i := range seen.Placements {
 		p := &seen.Placements[i]
 		if i%placementsAtATime == 0 {

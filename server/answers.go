@@ -31,10 +31,17 @@ func (s *Server) why(r *http.Request) (any, error) {
 	if err := s.ReadIndex(r.Context()); err != nil {
 		return nil, err
 	}
-	pods := readable{ctx: r.Context(), mayRead: apiserver.MayReadPods}
-	answer, err := explain.Why(r.Context(), s.state.View(), q, pods.in)
-	if pods.unknown != nil {
-		return nil, pods.unknown
+	ctx, end, err := apiserver.BeginLong(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	q.GoOn = func() error { return apiserver.GoOn(ctx) }
+	pods, disruptions := readable{ctx: ctx, mayRead: apiserver.MayReadPods}, readable{ctx: ctx, mayRead: apiserver.MayReadBudgets}
+	q.MayReadBudgets = disruptions.in
+	answer, err := explain.Why(ctx, s.state.View(), q, pods.in)
+	if unknown := cmp.Or(pods.unknown, disruptions.unknown); unknown != nil {
+		return nil, unknown
 	}
 	return answer, err
 }
