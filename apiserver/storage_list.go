@@ -62,7 +62,7 @@ func (t *tables) listMoment(ctx context.Context, key string, opts storage.ListOp
 			v, err := t.viewFor(ctx, "")
 			return t.now(v), from, err
 		}
-		at, err = t.momentToGoOn(ctx, revision)
+		at, err = t.momentToGoOn(ctx, t.undonePrefix(key, opts), revision)
 		if apierrors.IsResourceExpired(err) {
 			return at, "", t.continueExpired(key, from)
 		}
@@ -75,7 +75,7 @@ func (t *tables) listMoment(ctx context.Context, key string, opts storage.ListOp
 	exact := opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact ||
 		opts.ResourceVersionMatch == "" && opts.Recursive && opts.Predicate.Limit > 0 && revision > 0
 	if exact {
-		at, err = t.momentAt(ctx, revision)
+		at, err = t.momentAt(ctx, t.undonePrefix(key, opts), revision)
 		return at, "", err
 	}
 	v, err := t.viewFor(ctx, opts.ResourceVersion)
@@ -133,6 +133,9 @@ func (s *selection) scan(ctx context.Context, t *tables, at moment, m *matcher, 
 	var err error
 	answer, show := answerFrom(ctx), t.kind.showing(at.view)
 	visit := func(key string, row any) bool {
+		if err = answer.inTurn(ctx); err != nil {
+			return false
+		}
 		if s.limit > 0 && int64(len(s.rows)) >= s.limit {
 			s.more = true
 			s.left++
