@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/batch"
 	core "k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/berth-dev/berth/docs"
@@ -87,6 +89,16 @@ func TestStatefulSetsOfTooMany(t *testing.T) {
 	}
 	wantStatus(t, scale(10_000), 422, "spec.replicas: Invalid value: 10000: must be at most 67, for the pods of a StatefulSet")
 	if err := scale(67); err != nil {
+		t.Error(err)
+	}
+}
+
+// The controller of CronJobs goes through every time since the last, where there are too many to be computed.
+func TestCronJobsOfLongAgo(t *testing.T) {
+	at := metav1.NewTime(time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC))
+	wantStatus(t, checkLimits(&batch.CronJob{Status: batch.CronJobStatus{LastScheduleTime: &at}}), 422, "status.lastScheduleTime: Invalid value")
+	at = metav1.NewTime(time.Unix(0, 0))
+	if err := checkLimits(&batch.CronJob{Status: batch.CronJobStatus{LastScheduleTime: &at}}); err != nil {
 		t.Error(err)
 	}
 }
