@@ -29,7 +29,8 @@ import (
 // shown is what a request shows of who makes it. Upstream takes a token out of a request once it is believed.
 type shown struct {
 	tls                      *tls.ConnectionState
-	authorization, protocols []string  // of its header
+	authorization, protocols []string // of its header
+	actsAs                   http.Header
 	who                      user.Info // whom it has shown; nil: nobody yet
 }
 
@@ -47,6 +48,7 @@ func withShown(req *http.Request) context.Context {
 	if protocols := req.Header[protocolsHeader]; slices.ContainsFunc(protocols, func(p string) bool { return strings.Contains(p, protocolPrefix) }) {
 		s.protocols = protocols
 	}
+	s.actsAs = actingAs(req.Header)
 	return context.WithValue(req.Context(), shownKey{}, s)
 }
 

@@ -28,7 +28,8 @@ type fairShare struct {
 	longRunning request.LongRunningRequestCheck
 	bodyBytes   int64 // what a body of unknown length may have
 
-	turns *turns
+	turns      *turns
+	deliveries *deliveries
 
 	mu      sync.Mutex
 	clients map[string]*underway
@@ -75,7 +76,13 @@ func (f *fairShare) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		defer a.turn.pause()
 		w = turnWriter{w, req.Context(), a.turn}
 	}
-	f.next.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), answerKey{}, a)))
+	ctx := context.WithValue(req.Context(), answerKey{}, a)
+	if ok && info.Verb == "watch" && one.streams > 0 && f.deliveries != nil {
+		var end func()
+		ctx, w, end = f.deliveries.begin(ctx, w, name)
+		defer end()
+	}
+	f.next.ServeHTTP(w, req.WithContext(ctx))
 }
 
 // begin takes a request into account, or says why not.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/berth-dev/berth/api/ledger"
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/sched"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -21,7 +22,7 @@ func (q *question) askNodes(ctx context.Context, pod *corev1.Pod) (*ledger.Nodes
 	var all []*refusal
 	byText := map[string]*refusal{}
 	who := newNaming(q)
-	verdicts, err := sched.Explain(ctx, q.view, pod)
+	verdicts, err := sched.Explain(ctx, q.view, pod, q.GoOn)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +58,7 @@ func (q *question) askNodes(ctx context.Context, pod *corev1.Pod) (*ledger.Nodes
 
 func (q *question) nodeVerdict(v *sched.NodeVerdict, who *naming) ledger.NodeVerdict {
 	out := ledger.NodeVerdict{
-		Node: v.Node, Preemption: v.Preemption, Victims: q.shownKeys(v.Victims), Ending: q.shownKeys(v.Ending),
+		Node: v.Node, Preemption: budgets.Shown(v.Preemption, q.mayReadBudgets), Victims: q.shownKeys(v.Victims), Ending: q.shownKeys(v.Ending),
 	}
 	for _, r := range v.Reasons {
 		text := r.Explain()
@@ -91,4 +92,12 @@ func (q *question) shownKeys(keys []string) []string {
 		out = append(out, key)
 	}
 	return out
+}
+
+// mayReadBudgets says whether the asker may read the disruption budgets of a namespace.
+func (q *question) mayReadBudgets(namespace string) bool {
+	if q.MayReadBudgets == nil {
+		return q.mayRead(namespace)
+	}
+	return q.MayReadBudgets(namespace)
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/sched/whatif"
 )
@@ -54,7 +55,7 @@ func Plan(ctx context.Context, view *fsm.View, by Planner, setup []fsm.Command, 
 	out := &berthv1.PlanStatus{
 		Revision: view.Revision(), Budgets: shown.budgetsTouched(ctx), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
 	}
-	bars := whoBars{after: seen.After, mayRead: by.MayReadPods, known: map[string]map[string]string{}}
+	bars := whoBars{after: seen.After, mayRead: by.MayReadPods, known: map[string]map[string]string{}, goOn: by.GoOn}
 	for i := range seen.Placements {
 		p := &seen.Placements[i]
 		err := ctx.Err()
@@ -72,7 +73,7 @@ func Plan(ctx context.Context, view *fsm.View, by Planner, setup []fsm.Command, 
 		}
 		out.Placements = append(out.Placements, berthv1.PlanPlacement{
 			Pod:  berthv1.PodReference{Namespace: asked[i].Namespace, Name: asked[i].Name, Priority: p.Priority},
-			Node: p.Node, NominatedNode: p.NominatedNode, Victims: shown.victims(p), Message: p.Message, Reasons: reasons,
+			Node: p.Node, NominatedNode: p.NominatedNode, Victims: shown.victims(p), Message: budgets.Shown(p.Message, by.MayReadBudgets), Reasons: reasons,
 		})
 	}
 	for i := range seen.Successors {
@@ -123,7 +124,7 @@ func (p *planView) message(s *whatif.Successor) string {
 	if namespace, _, _ := strings.Cut(s.Of.Key, "/"); !p.by.MayReadPods(namespace) {
 		return ""
 	}
-	return s.Message
+	return budgets.Shown(s.Message, p.by.MayReadBudgets)
 }
 
 // budgetsTouched are the budgets that allow fewer disruptions, or are left with

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/api/ledger"
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -48,6 +49,10 @@ type Question struct {
 	At int64
 	// Nodes asks for every node's own verdict.
 	Nodes bool
+	// MayReadBudgets tells of which namespaces the asker may read the disruption budgets; nil: of those whose pods he may read.
+	MayReadBudgets func(namespace string) bool
+	// GoOn is asked before each node, and may take its time to let others work. An error ends the answer; nil: it goes on.
+	GoOn func() error
 }
 
 // Why answers why a pod is where it is. mayRead tells of which namespaces the
@@ -203,7 +208,7 @@ func (q *question) addDecisions(ctx context.Context, a *ledger.Answer) {
 		}
 		_, out.Preemption, _ = strings.Cut(d.Preemption, "/")
 		if why := r.Why(d); why != nil {
-			out.Nodes, out.Message, out.Reasons = why.Nodes, why.Message, why.API()
+			out.Nodes, out.Message, out.Reasons = why.Nodes, budgets.Shown(why.Message, q.mayReadBudgets), why.API()
 		}
 		a.Decisions = append(a.Decisions, out)
 		return q.At == 0 && len(a.Decisions) < maxHistory && ctx.Err() == nil

@@ -19,7 +19,16 @@ const (
 	MaxStatusTextBytes = 4 << 10
 	// MaxLastWordsBytes is shared by the containers of a pod, for what each left when it ended: as in Kubernetes.
 	MaxLastWordsBytes = 12 << 10
+	// MaxSetPods bounds the pods of a StatefulSet: the controller makes all that a set lacks in memory, before it creates the first.
+	MaxSetPods = 10_000
+	// MaxSetBytes bounds the same by what the template takes as JSON, once for each pod.
+	MaxSetBytes = 64 << 20
 )
+
+// MostSetPods is how many pods a StatefulSet may have whose template takes so many bytes as JSON.
+func MostSetPods(templateBytes int) int32 {
+	return int32(min(MaxSetPods, MaxSetBytes/max(templateBytes, 1)))
+}
 
 // CheckPodStatusBytes refuses the status of a pod that takes so many bytes as protobuf; nil: it may be so large.
 func CheckPodStatusBytes(n int) *field.Error {

@@ -31,12 +31,19 @@ func (s *Server) why(r *http.Request) (any, error) {
 	if err := s.ReadIndex(r.Context()); err != nil {
 		return nil, err
 	}
-	ctx, end := context.WithCancel(r.Context())
+	ctx, endTurn, err := apiserver.BeginLong(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer endTurn()
+	ctx, end := context.WithCancel(ctx)
 	defer end()
-	pods := readable{ctx: ctx, end: end, mayRead: apiserver.MayReadPods}
+	q.GoOn = func() error { return apiserver.GoOn(ctx) }
+	pods, disruptions := readable{ctx: ctx, end: end, mayRead: apiserver.MayReadPods}, readable{ctx: ctx, end: end, mayRead: apiserver.MayReadBudgets}
+	q.MayReadBudgets = disruptions.in
 	answer, err := explain.Why(ctx, s.state.View(), q, pods.in)
-	if pods.unknown != nil {
-		return nil, pods.unknown
+	if unknown := cmp.Or(pods.unknown, disruptions.unknown); unknown != nil {
+		return nil, unknown
 	}
 	return answer, err
 }
