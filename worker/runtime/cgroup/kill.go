@@ -84,21 +84,25 @@ func processesOf(file string) ([]int, error) {
 	return out, nil
 }
 
-// killIn kills a process of a cgroup, and not another that has come to its number.
+// killIn kills a process of a cgroup, and not another that has come to its number, which a kernel before 5.3 cannot tell for sure.
 func killIn(file string, pid int) error {
+	kill := func() error { return unix.Kill(pid, unix.SIGKILL) }
 	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
+	switch {
+	case errors.Is(err, unix.ESRCH):
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, unix.ENOSYS):
+	case err != nil:
 		return err
+	default:
+		defer func() { _ = unix.Close(fd) }() // nothing was written to it
+		kill = func() error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) }
 	}
-	defer func() { _ = unix.Close(fd) }() // nothing was written to it
 	still, err := processesOf(file)
 	if err != nil || !slices.Contains(still, pid) {
 		return err
 	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := kill(); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,8 +167,8 @@ func TestHangingHoldsUpNoListing(t *testing.T) {
 	const hanging = 300
 	synctest.Test(t, func(t *testing.T) {
 		var told told
-		hangs := true
-		s := &slow{hangs: func(ref string) bool { return hangs && ref != "fine" }}
+		var answers atomic.Bool
+		s := &slow{hangs: func(ref string) bool { return !answers.Load() && ref != "fine" }}
 		r := s.over(t, hanging, told.notify)
 		defer r.cancel()
 		for range 250 { // until all have hung once
@@ -191,7 +192,7 @@ func TestHangingHoldsUpNoListing(t *testing.T) {
 		if err := r.compare(t.Context()); err == nil || !slices.Equal(told.of(), []types.UID{"fine"}) {
 			t.Errorf("told of %v, %v", told.of(), err)
 		}
-		hangs = false
+		answers.Store(true)
 		for len(told.of()) <= hanging {
 			if err := r.compare(t.Context()); err == nil {
 				r.loops.Wait()
