@@ -121,9 +121,10 @@ type credentials struct {
 	checks    map[voucher]*checks                 // that are under way
 }
 
-// voucher is by whose word credentials are believed: this server's, an issuer's, or that of any other elsewhere.
+// voucher is by whose word credentials are believed: this server's, its state's, an issuer's, or that of any other elsewhere.
 type voucher struct {
 	far    bool // somebody else is asked
+	state  bool // near, and the leader may be asked whether the state is the newest
 	issuer string
 }
 
@@ -205,7 +206,7 @@ func (c *credentials) newCredential(ctx context.Context, key [sha256.Size]byte, 
 	case s.byCertificate() || c.users.InFile(s.again(ctx)):
 		one.every = lookEvery
 	default:
-		one.every, one.hangs = tokenEvery, hangsOn(s.who)
+		one.every, one.hangs, one.state = tokenEvery, hangsOn(s.who), true
 		_, one.ends = tokens.Says(users.TokenOf(s.again(ctx)))
 	}
 	return one
@@ -308,16 +309,9 @@ func (c *credentials) run(ctx context.Context)    { c.follow(ctx, c.near) }
 func (c *credentials) runFar(ctx context.Context) { c.follow(ctx, c.far) }
 
 func (c *credentials) follow(ctx context.Context, all map[[sha256.Size]byte]*credential) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
 	var checking sync.WaitGroup
 	defer checking.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	guard.Every(ctx, lookEvery, func(time.Time) {
 		c.readAgain()
 		for _, one := range c.dueOf(all, time.Now()) {
 			checking.Go(func() {
@@ -328,7 +322,7 @@ func (c *credentials) follow(ctx context.Context, all map[[sha256.Size]byte]*cre
 				})
 			})
 		}
-	}
+	})
 }
 
 var errCheckBroke = errors.New("the check of a credential was broken off by a mistake of Berth's")

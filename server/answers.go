@@ -31,8 +31,10 @@ func (s *Server) why(r *http.Request) (any, error) {
 	if err := s.ReadIndex(r.Context()); err != nil {
 		return nil, err
 	}
-	pods := readable{ctx: r.Context(), mayRead: apiserver.MayReadPods}
-	answer, err := explain.Why(r.Context(), s.state.View(), q, pods.in)
+	ctx, end := context.WithCancel(r.Context())
+	defer end()
+	pods := readable{ctx: ctx, end: end, mayRead: apiserver.MayReadPods}
+	answer, err := explain.Why(ctx, s.state.View(), q, pods.in)
 	if pods.unknown != nil {
 		return nil, pods.unknown
 	}
@@ -40,9 +42,10 @@ func (s *Server) why(r *http.Request) (any, error) {
 }
 
 // readable tells of which namespaces a request's user may read something, and
-// asks for each once. Once that cannot be told of one, no more is asked, and what is made of it is no answer.
+// asks for each once. Once that cannot be told of one, no more is asked, and what is being made of it is ended: it would be no answer.
 type readable struct {
 	ctx     context.Context
+	end     context.CancelFunc
 	mayRead func(ctx context.Context, namespace string) (bool, error)
 	known   map[string]bool
 	unknown error
@@ -59,6 +62,9 @@ func (r *readable) in(ns string) bool {
 		}
 		may, r.unknown = r.mayRead(r.ctx, ns)
 		r.known[ns] = may
+		if r.unknown != nil {
+			r.end()
+		}
 	}
 	return may
 }
@@ -100,7 +106,9 @@ type planner struct{ clock *clock.Clock }
 func (planner) Plan(
 	ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod,
 ) (*berthv1.PlanStatus, error) {
-	mayReadPods, mayReadBudgets := readable{ctx: ctx, mayRead: apiserver.MayReadPods}, readable{ctx: ctx, mayRead: apiserver.MayReadBudgets}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	mayReadPods, mayReadBudgets := readable{ctx: ctx, end: end, mayRead: apiserver.MayReadPods}, readable{ctx: ctx, end: end, mayRead: apiserver.MayReadBudgets}
 	by := explain.Planner{
 		Asker:       whatif.Asker{User: user, Groups: groups, GoOn: func() error { return apiserver.GoOn(ctx) }},
 		MayReadPods: mayReadPods.in, MayReadBudgets: mayReadBudgets.in,

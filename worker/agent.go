@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 )
@@ -381,7 +382,8 @@ func (a *Agent) call(ctx context.Context, action Action) {
 	}
 	ctx = withAside(ctx, func() { a.inputs.put(uncount) })
 	a.spawn(func() {
-		o := a.caller.do(ctx, action)
+		o := Outcome{Action: action, Err: errBroke}
+		a.guard(action.Kind.String()+" of "+action.Pod.Namespace+"/"+action.Pod.Name, func() { o = a.caller.do(ctx, action) })
 		over()
 		if o.Err != nil && action.Kind != ActionProbe && action.Kind != ActionMeasure { // of those there are events
 			a.log.Warn("runtime call failed", "call", action.Kind.String(), "pod", action.Pod.Namespace+"/"+action.Pod.Name,
@@ -392,6 +394,16 @@ func (a *Agent) call(ctx context.Context, action Action) {
 			a.core.Done(o, now)
 		})
 	})
+}
+
+// errBroke is what a call fails with that panicked. The log has more.
+var errBroke = errors.New("it broke within the worker; the worker's log says where")
+
+// guard is around what is done for one pod: what it breaks by costs that pod its call, and not the others theirs.
+func (a *Agent) guard(what string, f func()) {
+	guard.Telling(func(what string, broke *guard.Panic) {
+		a.log.Error("something panicked; this is a mistake of Berth's. The pod's call failed", "call", what, "panic", broke)
+	})(what, f)
 }
 
 func (a *Agent) spawn(f func()) {

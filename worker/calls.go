@@ -107,7 +107,7 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 	case ActionMeasure:
 		err = c.measure(ctx, a.Pod)
 	case ActionUnmount:
-		err = c.giveBack(ctx, a.ID.Pod, func(context.Context) error { return c.unmount(a.ID.Pod) })
+		err = c.giveBack(ctx, a.ID.Pod, func(ctx context.Context) error { return c.unmount(ctx, a.ID.Pod) })
 	case ActionRemove:
 		err = c.giveBack(ctx, a.ID.Pod, func(ctx context.Context) error { return c.remove(ctx, a.ID.Pod) })
 	}
@@ -180,11 +180,11 @@ func (c *caller) remove(ctx context.Context, pod types.UID) error {
 	if err := c.runtime.Remove(ctx, pod); err != nil || c.volumes == nil {
 		return err
 	}
-	return c.volumes.remove(pod)
+	return c.volumes.remove(ctx, pod)
 }
 
 // unmount gives back what the volumes of a pod hold in which nothing runs.
-func (c *caller) unmount(pod types.UID) error {
+func (c *caller) unmount(ctx context.Context, pod types.UID) error {
 	if p, ok := c.runtime.(runtime.Pinner); ok {
 		if err := p.Unpin(pod); err != nil {
 			return err
@@ -193,7 +193,7 @@ func (c *caller) unmount(pod types.UID) error {
 	if c.volumes == nil {
 		return nil
 	}
-	return c.volumes.remove(pod)
+	return c.volumes.remove(ctx, pod)
 }
 
 // hook runs a lifecycle hook. Sleep is the state machine's and does not come here.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/storage/ephemeral"
 
@@ -249,12 +250,8 @@ func nfsArguments(dir string, s *corev1.NFSVolumeSource, options []string, readO
 // those that are here.
 const reclaimInterval, askUnknown = 2 * time.Second, 64
 
-const (
-	// reclaimPatience is how long the removal of one volume keeps the others waiting.
-	reclaimPatience = 10 * time.Second
-	// reclaimsAtOnce bounds the volumes that are being removed at a time.
-	reclaimsAtOnce = 8
-)
+// reclaimPatience is how long the removal of one volume keeps the others waiting.
+const reclaimPatience = 10 * time.Second
 
 // Reclaim removes the directories of volumes that the servers say are to go, until ctx ends. Of one that they do not know
 // nothing is removed: they may have been restored to what they were before it.
@@ -314,30 +311,17 @@ func (v *Volumes) reclaim(ctx context.Context, servers VolumeKeeper, name string
 	return servers.VolumeGone(ctx, name)
 }
 
-// removeKept removes the directory of a volume. How long that takes its pods have decided: after a while it is gone on with alone, so that others
-// have their turn, and asked for again.
+// removeKept removes the directory of a volume. How long that takes its pods have decided: after a while it is gone on with alone, in turn with
+// others, and asked for again.
 func (v *Volumes) removeKept(ctx context.Context, name string) error {
-	v.mu.Lock()
-	busy := v.reclaiming[name] || len(v.reclaiming) >= reclaimsAtOnce
-	if v.reclaiming == nil {
-		v.reclaiming = map[string]bool{}
-	}
-	if !busy {
-		v.reclaiming[name] = true
-	}
-	v.mu.Unlock()
-	if busy {
-		return fmt.Errorf("volume %s, or as many others as may be, is being removed already", name)
+	of := types.UID("volume " + name)
+	if v.reclaims.ended(of) != nil {
+		return fmt.Errorf("volume %s is being removed already", name)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, reclaimPatience, fmt.Errorf("volume %s is still being removed", name))
 	defer cancel()
-	return mounts.Apart(ctx, func() error {
-		defer func() {
-			v.mu.Lock()
-			defer v.mu.Unlock()
-			delete(v.reclaiming, name)
-		}()
-		if err := mounts.RemoveAll(filepath.Join(v.Kept, name)); err != nil {
+	return v.reclaims.apart(ctx, of, 0, func(ctx context.Context) error {
+		if err := mounts.RemoveAll(context.WithoutCancel(ctx), filepath.Join(v.Kept, name)); err != nil {
 			return err
 		}
 		if err := syncDir(v.Kept); err != nil && !os.IsNotExist(err) { // nothing was kept yet

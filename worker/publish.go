@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -120,7 +122,7 @@ func writeFiles(volume *os.Root, dir string, files map[string]volumeFile, defaul
 				return err
 			}
 		}
-		if err := root.WriteFile(path, f.data, mode); err != nil {
+		if err := writeNew(root, path, f.data, mode); err != nil {
 			return err
 		}
 		if err := root.Chmod(path, mode); err != nil {
@@ -133,6 +135,16 @@ func writeFiles(volume *os.Root, dir string, files map[string]volumeFile, defaul
 		}
 	}
 	return nil
+}
+
+// writeNew fails where there is something already: whoever may write into the volume might have made a pipe there.
+func writeNew(root *os.Root, path string, data []byte, mode os.FileMode) error {
+	f, err := root.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
 }
 
 // errOther ends a comparison.
@@ -153,14 +165,28 @@ func holds(root *os.Root, dir string, files map[string]volumeFile) bool {
 		if !wanted {
 			return errOther
 		}
-		data, err := root.ReadFile(path)
-		if err != nil || !bytes.Equal(data, f.data) {
+		if !says(root, path, f.data) {
 			return errOther
 		}
 		found++
 		return nil
 	})
 	return err == nil && found == len(files)
+}
+
+// says whether a file has this text. Whatever a pod has made of it, of a pipe or something large it is not read.
+func says(root *os.Root, path string, text []byte) bool {
+	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() || fi.Size() != int64(len(text)) {
+		return false
+	}
+	data, err := io.ReadAll(io.LimitReader(f, fi.Size()+1))
+	return err == nil && bytes.Equal(data, text)
 }
 
 func topNames(files map[string]volumeFile) map[string]bool {

@@ -33,10 +33,10 @@ type Volumes struct {
 	// MountPatience is how long a server of nfs has to let itself be mounted; 0: 30 s.
 	MountPatience time.Duration
 
-	mu         sync.Mutex
-	kept       map[types.UID]*podVolumes
-	reaching   map[string]int  // what may not answer, and has not yet, by whose it is
-	reclaiming map[string]bool // volumes that are being removed
+	mu       sync.Mutex
+	kept     map[types.UID]*podVolumes
+	reaching map[string]int // what may not answer, and has not yet, by whose it is
+	reclaims removals       // of volumes that are to go
 }
 
 // podVolumes is what is remembered of the volumes of one pod.
@@ -59,14 +59,20 @@ type podVolumes struct {
 }
 
 // write takes the token of who writes, and returns how to give it back. While the volumes are being removed that may take long: who waits for it does
-// so aside.
-func (p *podVolumes) write(ctx context.Context) (over func(), err error) {
+// so aside. What was remembered of them is forgotten then: it is the token of the new ones that is taken.
+func (v *Volumes) write(ctx context.Context, pod types.UID) (over func(), err error) {
 	defer stepAside(ctx)()
-	select {
-	case p.writing <- struct{}{}:
-		return func() { <-p.writing }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for who writes or removes the pod's volumes: %w", context.Cause(ctx))
+	for {
+		p := v.of(pod)
+		select {
+		case p.writing <- struct{}{}:
+			if v.of(pod) == p {
+				return func() { <-p.writing }, nil
+			}
+			<-p.writing
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for who writes or removes the pod's volumes: %w", context.Cause(ctx))
+		}
 	}
 }
 
@@ -137,7 +143,6 @@ func unsupported(pod *corev1.Pod, vol *corev1.Volume) (field, why string) {
 
 // mounts prepares the volumes that the container mounts.
 func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
-	kept := v.of(r.pod.UID)
 	var out []runtime.Mount
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
@@ -160,9 +165,9 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 				err = fmt.Errorf("the image %s is not here", vol.Image.Reference)
 			}
 		case model.ClaimOf(r.pod, vol) != "", vol.NFS != nil, vol.HostPath != nil:
-			source, readOnly, err = v.outside(ctx, r, vol, kept)
+			source, readOnly, err = v.outside(ctx, r, vol)
 		default:
-			source, err = v.inside(ctx, r, vol, kept)
+			source, err = v.inside(ctx, r, vol)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("preparing volume %q: %w", vol.Name, err)
@@ -201,8 +206,8 @@ func subPath(m *corev1.VolumeMount, env map[string]string) (string, error) {
 }
 
 // inside prepares a volume below Root.
-func (v *Volumes) inside(ctx context.Context, r *resolver, vol *corev1.Volume, kept *podVolumes) (string, error) {
-	over, err := kept.write(ctx)
+func (v *Volumes) inside(ctx context.Context, r *resolver, vol *corev1.Volume) (string, error) {
+	over, err := v.write(ctx, r.pod.UID)
 	if err != nil {
 		return "", err
 	}
@@ -254,7 +259,7 @@ func (v *Volumes) refresh(ctx context.Context, r *resolver) error {
 	if _, err := os.Lstat(filepath.Join(v.Root, string(r.pod.UID))); err != nil {
 		return nil // no container has asked for any yet, or the pod is gone
 	}
-	over, err := v.of(r.pod.UID).write(ctx)
+	over, err := v.write(ctx, r.pod.UID)
 	if err != nil {
 		return err
 	}
@@ -324,19 +329,20 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 }
 
 // remove deletes what the pod's volumes held, but nothing of a hostPath. It does not wait for who prepares one that does not answer: no
-// call does any more, and what comes of it is undone then.
-func (v *Volumes) remove(pod types.UID) error {
+// call does any more, and what comes of it is undone then. What it has begun it ends, whether anybody still waits for it or not: a pod that is
+// taken back finds its volumes whole or not at all.
+func (v *Volumes) remove(ctx context.Context, pod types.UID) error {
 	kept := v.of(pod)
 	kept.end()
 	kept.writing <- struct{}{} // who writes files writes no more after this
 	defer func() {
-		<-kept.writing
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		delete(v.kept, pod)
+		<-kept.writing // and who has waited for it finds that it is another's now
 	}()
 	dir := filepath.Join(v.Root, string(pod))
-	if err := mounts.RemoveAll(filepath.Join(dir, "volumes")); err != nil {
+	if err := mounts.RemoveAll(context.WithoutCancel(ctx), filepath.Join(dir, "volumes")); err != nil {
 		return err
 	}
 	// A runtime may keep its own records in the same place.

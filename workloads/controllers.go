@@ -89,6 +89,7 @@ func kinds(open opening) []struct {
 func newFactory(state State, open opening) (factory, *informers.Feed) {
 	made, f := clientinformers.NewSharedInformerFactory(nil, 0), informers.NewFeed(state)
 	for _, k := range kinds(open) {
+		k.rows.Rests = rests
 		i := f.Add(k.rows)
 		made.InformerFor(k.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return i })
 	}

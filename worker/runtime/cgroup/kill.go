@@ -1,12 +1,16 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,6 +46,25 @@ func (t *Tree) Kill(name string) (int, error) {
 		errs = append(errs, err)
 	}
 	return len(told), errors.Join(errs...)
+}
+
+// endPause is how long End waits at most before it looks again.
+const endPause = 100 * time.Millisecond
+
+// End kills what is in a cgroup and below it until nothing is: what a process has started in the moment of its end, too. One that waits in the
+// kernel, for a disk or another machine, ends later: then it fails when ctx ends.
+func (t *Tree) End(ctx context.Context, name string) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, endPause) {
+		n, err := t.Kill(name)
+		if n == 0 {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("processes in cgroup %s that do not end: %d: %w", path.Join(t.Parent, name), n, context.Cause(ctx)), err)
+		}
+	}
 }
 
 func processesOf(file string) ([]int, error) {

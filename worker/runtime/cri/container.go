@@ -166,15 +166,15 @@ func (r *Runtime) makeRoom(ctx context.Context, spec *runtime.Spec) (begun *criv
 	}
 	for attempt := range id.Attempt - 1 {
 		old := runtime.ID{Pod: id.Pod, Container: id.Container, Attempt: attempt}
-		if err := r.forget(old); err != nil {
+		if err := r.forget(ctx, old); err != nil {
 			return nil, err
 		}
 	}
-	return nil, r.forget(id) // of an attempt that did not come to run
+	return nil, r.forget(ctx, id) // of an attempt that did not come to run
 }
 
 // forget removes what is kept on disk of a run.
-func (r *Runtime) forget(id runtime.ID) error {
+func (r *Runtime) forget(ctx context.Context, id runtime.ID) error {
 	if _, err := os.Stat(r.dir(id)); os.IsNotExist(err) {
 		return nil
 	}
@@ -182,7 +182,7 @@ func (r *Runtime) forget(id runtime.ID) error {
 	for i := range r.opts.LogFiles {
 		errs = append(errs, os.RemoveAll(logfile.Name(r.logFile(id), i)))
 	}
-	return errors.Join(append(errs, mounts.RemoveAll(r.dir(id)))...)
+	return errors.Join(append(errs, mounts.RemoveAll(ctx, r.dir(id)))...)
 }
 
 // containersOf lists the containers of a pod, or the runs of one of them.

@@ -37,7 +37,7 @@ func TestRemoveStaysHere(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || left[0].Name() != "share" {
 		t.Errorf("beside it there is %v, %v", left, err)
 	}
-	if err := RemoveAll(dir); err != nil {
+	if err := RemoveAll(t.Context(), dir); err != nil {
 		t.Error(err)
 	}
 	for path, there := range map[string]bool{kept: true, dir: false} {
@@ -45,7 +45,7 @@ func TestRemoveStaysHere(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if err := RemoveAll(dir); err != nil {
+	if err := RemoveAll(t.Context(), dir); err != nil {
 		t.Errorf("once more: %v", err)
 	}
 }

@@ -95,7 +95,7 @@ func TestDeepDirectories(t *testing.T) {
 	if err != nil || used.Inodes != int64(depth+1+files) || used.Bytes < bytes {
 		t.Errorf("it holds %+v, %v; want %d inodes", used, err, depth+1+files)
 	}
-	if err := RemoveAll(at); err != nil {
+	if err := RemoveAll(t.Context(), at); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(at); !os.IsNotExist(err) {
@@ -119,7 +119,7 @@ func TestTooDeep(t *testing.T) {
 	if !errors.Is(err, ErrTooDeep) || used.Inodes < maxLevels {
 		t.Errorf("it holds %+v, %v", used, err)
 	}
-	if err := RemoveAll(at); err != nil {
+	if err := RemoveAll(t.Context(), at); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -210,7 +210,7 @@ func TestOneGoesWrong(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := RemoveUntil(ctx, at); !errors.Is(err, context.Canceled) {
+	if err := RemoveAll(ctx, at); !errors.Is(err, context.Canceled) {
 		t.Errorf("of what nobody waits for: %v", err)
 	}
 }
