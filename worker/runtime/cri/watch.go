@@ -163,11 +163,11 @@ func (r *Runtime) adopt(ctx context.Context, uid types.UID, l *left) (*runtime.P
 		case errors.Is(err, runtime.ErrUnavailable):
 			return nil, err
 		case errors.Is(err, runtime.ErrNotFound): // it is not there any more
-		case err != nil: // that keeps nobody from being taken over
-			r.log.Error("the addresses of a pod's sandbox cannot be asked", "pod", uid, "error", err)
-			box = sandbox{id: b[0].Id, attempt: b[0].GetMetadata().GetAttempt()}
-			fallthrough
 		default:
+			if err != nil { // that keeps nobody from being taken over
+				r.log.Error("the addresses of a pod's sandbox cannot be asked", "pod", uid, "error", err)
+				box = sandbox{id: b[0].Id, attempt: b[0].GetMetadata().GetAttempt()}
+			}
 			s := r.hasSandbox(uid, box)
 			current, out.Sandbox = b[0].Id, &s
 		}

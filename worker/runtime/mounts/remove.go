@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// deepLevels is how deep a removal goes: a directory that lies deeper is moved up first.
+const deepLevels = 1024
+
 type turnsKey struct{}
 
 // WithTurns has wait called between one file and the next of what is removed. Files may be so many that it takes hours: whoever shares with others
@@ -28,9 +31,6 @@ func awaitTurn(ctx context.Context) error {
 	}
 	return nil
 }
-
-// deepLevels is how deep a removal goes: a directory that lies deeper is moved up first.
-const deepLevels = 1024
 
 // removeBelow is os.RemoveAll, but never goes into what is mounted: a file system of another machine may come to be mounted below
 // dir while it is removed, and what is in there is not the pod's. It goes on after an error, and ends with ctx.
@@ -51,6 +51,9 @@ func removeBelow(ctx context.Context, dir string) error {
 
 // removeAt removes what has a name in a directory.
 func removeAt(ctx context.Context, parent int, name string) error {
+	if err := awaitTurn(ctx); err != nil {
+		return err
+	}
 	err := unlink(parent, name, 0)
 	if err == nil || !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
@@ -63,7 +66,7 @@ func removeAt(ctx context.Context, parent int, name string) error {
 		return mountedThere(oerr)
 	}
 	defer func() { _ = unix.Close(root) }() // nothing was written
-	r := removal{root: root, turn: func() error { return awaitTurn(ctx) }}
+	r := removal{ctx: ctx, root: root}
 	w := Walk{Enter: r.enter, Left: r.left}
 	for {
 		r.removed = 0
@@ -79,14 +82,14 @@ func removeAt(ctx context.Context, parent int, name string) error {
 
 // removal removes all that is in a directory.
 type removal struct {
+	ctx     context.Context // whose turns it takes
 	root    int
-	turn    func() error // waits for it, between one entry and the next
-	removed int          // entries, those included that were moved up
+	removed int // entries, those included that were moved up
 }
 
 func (r *removal) enter(e *Entry) error {
-	if err := r.turn(); err != nil {
-		return err
+	if awaitTurn(r.ctx) != nil {
+		return ErrSkip // the walk ends
 	}
 	if e.Mounted {
 		return mountedThere(unix.EXDEV)
