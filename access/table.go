@@ -216,6 +216,7 @@ func controllerRules() []Rule {
 		row("pvc-protection-controller", change, "persistentvolumeclaims"),
 		row("pvc-protection-controller", []string{"list"}, "pods"),
 		row("pv-protection-controller", change, "persistentvolumes"),
+		row("volumeattributesclass-protection-controller", change, "volumeattributesclasses.storage.k8s.io"),
 		row("ephemeral-volume-controller", []string{"get", "create"}, "persistentvolumeclaims"),
 		row("endpointslice", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),
 		row("endpointslicemirroring", []string{"get", "create", "update", "delete"}, "endpointslices.discovery.k8s.io"),

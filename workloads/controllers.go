@@ -42,6 +42,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/volume/persistentvolume"
 	"k8s.io/kubernetes/pkg/controller/volume/pvcprotection"
 	"k8s.io/kubernetes/pkg/controller/volume/pvprotection"
+	"k8s.io/kubernetes/pkg/controller/volume/vacprotection"
 	utilclock "k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/fsm"
@@ -67,6 +68,7 @@ func kinds(open opening) []struct {
 		{&corev1.PersistentVolumeClaim{}, informers.Plain(fsm.VolumeClaims)},
 		{&storagev1.StorageClass{}, informers.InNoNamespace(fsm.StorageClasses)},
 		{&appsv1.ReplicaSet{}, informers.Plain(fsm.ReplicaSets)},
+		{&storagev1.VolumeAttributesClass{}, informers.InNoNamespace(fsm.VolumeAttributesClasses)},
 		{&appsv1.Deployment{}, informers.Plain("deployments")},
 		{&appsv1.StatefulSet{}, informers.Plain("statefulsets")},
 		{&appsv1.DaemonSet{}, informers.Plain("daemonsets")},
@@ -192,6 +194,10 @@ func entries(now utilclock.Clock) []entry {
 			return pvprotection.NewPVProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumes(), c), nil
 		}},
 		// One at a time: of two equal ranges that go together, only one finds that the other is left.
+		{"volumeattributesclass-protection-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			return vacprotection.NewVACProtectionController(klog.FromContext(ctx), c, f.Core().V1().PersistentVolumeClaims(),
+				f.Core().V1().PersistentVolumes(), f.Storage().V1().VolumeAttributesClasses())
+		}},
 		{"service-cidrs-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return servicecidrs.NewController(ctx, f.Networking().V1().ServiceCIDRs(), f.Networking().V1().IPAddresses(), c), nil
 		}},
