@@ -283,6 +283,9 @@ func (v *Volumes) Reclaim(ctx context.Context, servers VolumeKeeper, log hclog.L
 
 // tellOfQuotas says whether volumes hold no more than their size.
 func (v *Volumes) tellOfQuotas(log hclog.Logger) {
+	if v.Kept == "" {
+		return
+	}
 	err := os.MkdirAll(v.Kept, 0o700)
 	if err == nil {
 		err = quota.Has(v.Kept)
@@ -320,6 +323,9 @@ func (v *Volumes) reclaim(ctx context.Context, servers VolumeKeeper, name string
 // removeKept removes the directory of a volume. How long that takes its pods have decided: after a while it is gone on with alone, so that others
 // have their turn, and asked for again.
 func (v *Volumes) removeKept(ctx context.Context, name string) error {
+	if v.Kept == "" {
+		return nil
+	}
 	v.mu.Lock()
 	busy := v.reclaiming[name] || len(v.reclaiming) >= reclaimsAtOnce
 	if v.reclaiming == nil {
