@@ -229,6 +229,9 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 	if c.Runtime == "fake" || c.Containers != nil {
 		o.CallsAtOnce = worker.CallsInline
 		o.Getter = nil
+		if c.Containers == nil {
+			o.Keeper = volumeKeeper{link, node.Name} // its volumes have no directories, and are to go all the same
+		}
 		return o
 	}
 	if _, ok := rt.(runtime.Hugepager); ok {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -215,8 +216,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log.Info("took over pods from before", "pods", len(pods))
 	}
 	a.locked(func() { a.core.Adopt(pods, now) })
-	if a.opts.Volumes != nil && a.opts.Keeper != nil {
-		a.spawn(func() { a.opts.Volumes.Reclaim(ctx, a.opts.Keeper, a.log) })
+	if a.opts.Keeper != nil {
+		volumes := cmp.Or(a.opts.Volumes, &Volumes{}) // one who keeps none has none to remove, and says so
+		a.spawn(func() { volumes.Reclaim(ctx, a.opts.Keeper, a.log) })
 	}
 	a.registering.wanted = true
 	first := true

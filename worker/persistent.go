@@ -277,6 +277,9 @@ func (v *Volumes) Reclaim(ctx context.Context, servers VolumeKeeper, log hclog.L
 
 // tellOfQuotas says whether volumes hold no more than their size.
 func (v *Volumes) tellOfQuotas(log hclog.Logger) {
+	if v.Kept == "" {
+		return
+	}
 	err := os.MkdirAll(v.Kept, 0o700)
 	if err == nil {
 		err = quota.Has(v.Kept)
@@ -314,6 +317,9 @@ func (v *Volumes) reclaim(ctx context.Context, servers VolumeKeeper, name string
 // removeKept removes the directory of a volume. How long that takes its pods have decided: after a while it is gone on with alone, in turn with
 // others, and asked for again.
 func (v *Volumes) removeKept(ctx context.Context, name string) error {
+	if v.Kept == "" {
+		return nil
+	}
 	of := types.UID("volume " + name)
 	if v.reclaims.ended(of) != nil {
 		return fmt.Errorf("volume %s is being removed already", name)

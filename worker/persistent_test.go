@@ -271,6 +271,26 @@ func TestReclaimWithoutDirectory(t *testing.T) {
 	}
 }
 
+// Where no volume has a directory, as on a node whose runtime runs nothing, a volume that is to go is said to be gone, and nothing is
+// touched.
+func TestReclaimWhereNothingIsKept(t *testing.T) {
+	t.Chdir(t.TempDir())
+	now := metav1.Now()
+	going := volumeOf("bare", localVolume("pvc-bare"))
+	going.DeletionTimestamp, going.Finalizers = &now, []string{model.LocalFinalizer}
+	k := &keeper{volumes: map[string]*corev1.PersistentVolume{"pvc-bare": going}}
+	if err := os.Mkdir("pvc-bare", 0o700); err != nil { // somebody else's
+		t.Fatal(err)
+	}
+	v := &Volumes{}
+	if err := v.reclaimAll(t.Context(), k); err != nil || !slices.Equal(k.gone, []string{"pvc-bare"}) {
+		t.Errorf("told of %q, %v", k.gone, err)
+	}
+	if _, err := os.Stat("pvc-bare"); err != nil {
+		t.Error(err)
+	}
+}
+
 // One that is being removed for long keeps none of the others waiting, and is not told to be gone before it is.
 func TestReclaimsThatTakeLong(t *testing.T) {
 	now := metav1.Now()

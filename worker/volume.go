@@ -28,7 +28,7 @@ import (
 type Volumes struct {
 	// Root holds one directory a pod, named by its UID.
 	Root string
-	// Kept holds one directory for each volume of model.LocalProvisioner that is on this node.
+	// Kept holds one directory for each volume of model.LocalProvisioner that is on this node; empty: no volume has one.
 	Kept string
 	// MountPatience is how long a server of nfs has to let itself be mounted; 0: 30 s.
 	MountPatience time.Duration
