@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,7 +49,7 @@ containers: [{name: main, volumeMounts: [{name: empty, mountPath: /empty}, {name
 		t.Skipf("this machine does not let mount: %v", err)
 	}
 	defer func() {
-		if err := v.remove("u1"); err != nil {
+		if err := v.remove(context.Background(), "u1"); err != nil {
 			t.Error(err)
 		}
 	}()
