@@ -77,11 +77,11 @@ func (w *watcher) happened() (names []string) {
 // Before the command runs there is a mark that it may have, and before its shim answers no more it is written down how it ended.
 func TestMarksComeFirst(t *testing.T) {
 	h := open(t, Options{})
-	real, may := h.rt.shim, filepath.Join(t.TempDir(), "may")
-	if exe, err := os.Executable(); err == nil && real == "/proc/self/exe" {
-		real = exe
+	itself, may := h.rt.shim, filepath.Join(t.TempDir(), "may")
+	if exe, err := os.Executable(); err == nil && itself == "/proc/self/exe" {
+		itself = exe
 	}
-	h.rt.shim = program(t, fmt.Sprintf(`while ! test -e %s; do sleep 0.01; done; exec %s "$@"`, may, real))
+	h.rt.shim = program(t, fmt.Sprintf(`while ! test -e %s; do sleep 0.01; done; exec %s "$@"`, may, itself))
 	command := program(t, "exit 3")
 	p := pod("p", corev1.Container{Command: []string{command}})
 	spec := h.spec(p, 0)
