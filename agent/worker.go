@@ -229,6 +229,9 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 	if c.Runtime == "fake" || c.Containers != nil {
 		o.CallsAtOnce = worker.CallsInline
 		o.Getter = nil
+		if c.Containers == nil {
+			o.Keeper = volumeKeeper{link, node.Name} // its volumes have no directories, and are to go all the same
+		}
 		return o
 	}
 	if _, ok := rt.(runtime.Hugepager); ok {
@@ -249,11 +252,9 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 	dir := c.DataDir
 	o.Eviction = c.Eviction
 	o.Observe = func(ctx context.Context) (eviction.Observations, error) {
-		images, err := imageDir(ctx, rt)
-		if err != nil {
-			return nil, err
-		}
-		return worker.ReadObservations(dir, images)
+		images, err := imageDir(ctx, rt) // whether it answers or not, all else is observed
+		seen, rerr := worker.ReadObservations(dir, images)
+		return seen, errors.Join(err, rerr)
 	}
 	return o
 }

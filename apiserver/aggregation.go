@@ -113,12 +113,15 @@ func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, s *apiregi
 	answer, upgrade := &forwarded{w, r}, httpstream.IsUpgradeRequest(r)
 	if upgrade { // by a connection of its own, around what writes these
 		transport.SetAuthProxyHeaders(out, name, uid, groups, extra)
-		if to, w, err = alone(to, w); err != nil {
+		ctx, cancel := context.WithTimeoutCause(out.Context(), maxStream, fmt.Errorf("it was open for %s", maxStream))
+		defer cancel()
+		if to, w, err = alone(ctx, to, w); err != nil {
 			refuse(apierrors.NewInternalError(fmt.Errorf("the APIService %s: %w", s.Name, err)), w, r)
 			return
 		}
 	}
-	handler := proxy.NewUpgradeAwareHandler(location, transport.NewAuthProxyRoundTripper(name, uid, groups, extra, to), true, upgrade, answer)
+	by := pages{transport.NewAuthProxyRoundTripper(name, uid, groups, extra, to), true}
+	handler := proxy.NewUpgradeAwareHandler(location, by, true, upgrade, answer)
 	handler.RejectForwardingRedirects = true
 	utilflowcontrol.RequestDelegated(r.Context())
 	handler.ServeHTTP(w, out)
@@ -127,13 +130,29 @@ func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, s *apiregi
 // aggregatedDial is how long a server of others' has to take a connection that is to be taken over; others have as long.
 const aggregatedDial = 30 * time.Second
 
-// alone is a way that is of one request, by which a connection is taken over.
-func alone(way http.RoundTripper, w http.ResponseWriter) (http.RoundTripper, http.ResponseWriter, error) {
+// takenOver says whether a connection is to be taken over by whoever else serves a path.
+func (a *aggregation) takenOver(r *http.Request) bool {
+	if !httpstream.IsUpgradeRequest(r) {
+		return false
+	}
+	_, others := a.serves(r.URL.Path)
+	return others
+}
+
+// alone is a way that is of one request, by which a connection is taken over. It ends with its context.
+func alone(ctx context.Context, way http.RoundTripper, w http.ResponseWriter) (http.RoundTripper, http.ResponseWriter, error) {
 	config, err := utilnet.TLSClientConfig(way)
 	if err != nil {
 		return nil, w, err
 	}
-	to := &http.Transport{DialContext: (&net.Dialer{Timeout: aggregatedDial}).DialContext, TLSClientConfig: config, DisableKeepAlives: true}
+	dial := func(dialing context.Context, network, address string) (net.Conn, error) {
+		conn, err := (&net.Dialer{Timeout: aggregatedDial}).DialContext(dialing, network, address)
+		if err == nil {
+			context.AfterFunc(ctx, func() { _ = conn.Close() }) // nobody may read it any more
+		}
+		return conn, err
+	}
+	to := &http.Transport{DialContext: dial, TLSClientConfig: config, DisableKeepAlives: true}
 	return to, boundHead(to, w), nil
 }
 

@@ -81,6 +81,14 @@ func (a *answer) inTurn(ctx context.Context) error {
 	return a.turn.look(ctx)
 }
 
+// goOn is called between two pieces of what is long whatever comes of it.
+func (a *answer) goOn(ctx context.Context) error {
+	if a == nil {
+		return ctx.Err()
+	}
+	return a.turn.goOn(ctx)
+}
+
 // outOfTurn is called before somebody is waited for.
 func (a *answer) outOfTurn() {
 	if a != nil {

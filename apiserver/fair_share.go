@@ -28,7 +28,8 @@ type fairShare struct {
 	longRunning request.LongRunningRequestCheck
 	bodyBytes   int64 // what a body of unknown length may have
 
-	turns *turns
+	turns      *turns
+	deliveries *deliveries
 
 	mu      sync.Mutex
 	clients map[string]*underway
@@ -39,7 +40,7 @@ type fairShare struct {
 // underway is what a client has asked and not been answered.
 type underway struct {
 	requests, streams int
-	bytes             int64 // of requests
+	bytes             int64 // of requests, and of what their selectors hold
 	answers           int64 // bytes that answers hold
 }
 
@@ -58,8 +59,12 @@ func (f *fairShare) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			one.bytes = f.bodyBytes // no more of it is read
 		}
 	}
+	writes := one.bytes > 0
+	if ok {
+		one.bytes += selectorHolds(info)
+	}
 	if why := f.begin(name, one); why != "" {
-		metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, one.bytes > 0)
+		metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, writes)
 		err := apierrors.NewTooManyRequests(why, retryAfterSeconds)
 		refuse(err, w, req)
 		return
@@ -71,7 +76,13 @@ func (f *fairShare) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		defer a.turn.pause()
 		w = turnWriter{w, req.Context(), a.turn}
 	}
-	f.next.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), answerKey{}, a)))
+	ctx := context.WithValue(req.Context(), answerKey{}, a)
+	if ok && info.Verb == "watch" && one.streams > 0 && f.deliveries != nil {
+		var end func()
+		ctx, w, end = f.deliveries.begin(ctx, w, name)
+		defer end()
+	}
+	f.next.ServeHTTP(w, req.WithContext(ctx))
 }
 
 // begin takes a request into account, or says why not.

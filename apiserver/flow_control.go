@@ -89,23 +89,19 @@ func (f flowControl) begin(ctx context.Context, user string, info *request.Reque
 
 // counts says whether a request is one for which others may have to wait: a short one of somebody who is known, for objects.
 func counts(who string, info *request.RequestInfo) bool {
-	return info.IsResourceRequest && costsOf(info) > 0 && who != user.Anonymous
+	everywhere := (info.Verb == "list" || info.Verb == "watch") && info.Namespace == ""
+	return info.IsResourceRequest && !everywhere && !isPlan(info) && who != user.Anonymous
 }
 
-// costsOf is what a short request costs. Of one that may be long it is nothing, since it is charged for its rows (turn), or as it is
-// planned (planTurn).
+// costsOf is what a short request costs, and what one costs that may be long before it is known whether it is: then it is charged for its
+// rows, too (turn). Of a plan it is nothing, since it is charged as it is planned (planTurn).
 func costsOf(info *request.RequestInfo) time.Duration {
 	switch {
 	case !info.IsResourceRequest:
 		return readCosts
-	case info.Verb == "list" || info.Verb == "watch":
-		if info.Namespace == "" {
-			return 0
-		}
-		return readCosts
 	case isPlan(info):
 		return 0
-	case info.Verb == "get":
+	case info.Verb == "get", info.Verb == "list", info.Verb == "watch":
 		return readCosts
 	}
 	return writeCosts

@@ -58,6 +58,33 @@ func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
 	}
 }
 
+// The same in the names of resources, in annotations that become numbers, and in the objects of a plan.
+func TestQuantitiesInTextsThatNobodyCanCompute(t *testing.T) {
+	s := start(t, newDouble(t), func(c *Config) { c.Planner = fakePlanner{} })
+	rest := s.client(t).CoreV1().RESTClient()
+	const pods = `"containers":[{"name":"main","image":"i","resources":{"limits":{"cpu":"1","hugepages-1e-2147483647":"1"}}}]`
+	for path, body := range map[string]string{
+		"/api/v1/namespaces/default/pods": `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{` + pods + `}}`,
+		"/apis/apps/v1/namespaces/default/daemonsets": `{"apiVersion":"apps/v1","kind":"DaemonSet","metadata":{"name":"p"},"spec":{"selector":{"matchLabels":{"a":"b"}},
+			"template":{"metadata":{"labels":{"a":"b"}},"spec":{` + pods + `}}}}`,
+		"/api/v1/namespaces/default/resourcequotas": `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"p"},"spec":{"hard":{"requests.hugepages-1e-2147483647":"1"}}}`,
+		"/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers": `{"apiVersion":"autoscaling/v1","kind":"HorizontalPodAutoscaler","metadata":{"name":"p",
+			"annotations":{"autoscaling.alpha.kubernetes.io/metrics":"[{\"type\":\"Resource\",\"resource\":{\"name\":\"cpu\",\"targetAverageValue\":\"1e-2147483647\"}}]"}},
+			"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"},"maxReplicas":3}}`,
+		"/apis/berth.dev/v1/plans": `{"apiVersion":"berth.dev/v1","kind":"Plan","spec":{"pods":[{"metadata":{"name":"p"},"spec":{` + pods + `}}]}}`,
+		"/apis/berth.dev/v1/plans ": `{"apiVersion":"berth.dev/v1","kind":"Plan","spec":{"objects":[{"apiVersion":"apps/v1","kind":"ReplicaSet","metadata":{"name":"p"},
+			"spec":{"template":{"spec":{"containers":[{"name":"main","resources":{"limits":{"cpu":"1e-2147483647"}}}]}}}}]}}`,
+	} {
+		err := rest.Post().AbsPath(strings.TrimSpace(path)).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(context.Background()).Error()
+		wantStatus(t, err, 400, "its exponent may be from -99 to 99")
+	}
+	// What cannot be planned is not decoded.
+	err := rest.Post().AbsPath("/apis/berth.dev/v1/plans").SetHeader("Content-Type", "application/json").Body([]byte(
+		`{"apiVersion":"berth.dev/v1","kind":"Plan","spec":{"objects":[{"apiVersion":"v1","kind":"Pod","spec":{"containers":[{"resources":{"limits":{"cpu":"1e-2147483647"}}}]}}]}}`,
+	)).Do(context.Background()).Error()
+	wantStatus(t, err, 400, "a Pod of v1 can not be planned")
+}
+
 // protobufPod is a pod that asks for memory in so many words.
 func protobufPod(t *testing.T, quantity string) []byte {
 	pod := testPod("there")

@@ -32,6 +32,8 @@ type hub struct {
 	backend Backend
 	pins    *pins
 	guard   guard.Func // see Config.Guard
+	// deliveries are the ways of what watches tell; nil: there are none.
+	deliveries *deliveries
 
 	mu       sync.Mutex
 	position int64 // every change up to this revision has been routed
@@ -217,7 +219,7 @@ func (h *hub) endStalled(first int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for w := range h.all {
-		if at := w.sending.Load(); at != 0 && at < first {
+		if at := w.holds(); at != 0 && at < first {
 			close(w.stalled)
 			delete(h.all, w)
 		}
@@ -299,19 +301,13 @@ func (ws *watchers) each(f func(w *watcher)) {
 
 // tick sends the bookmarks that are due, and expires pinned views.
 func (h *hub) tick(ctx context.Context) {
-	t := time.NewTicker(tick)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-t.C:
-			h.bookmark(now)
-			first := h.backend.Feed().First()
-			h.pins.expire(h.backend.View().Revision(), first)
-			h.endStalled(first)
-		}
-	}
+	guard.Every(ctx, tick, func(now time.Time) {
+		h.bookmark(now)
+		first := h.backend.Feed().First()
+		h.pins.expire(h.backend.View().Revision(), first)
+		h.endStalled(first)
+		h.deliveries.cutUnread(now)
+	})
 }
 
 // endsSoon says once of a watcher that its time is nearly over.

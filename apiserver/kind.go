@@ -43,9 +43,15 @@ type kind struct {
 type presenter func(row any, into runtime.Object) error
 
 // show presents one row of a view.
-func (k *kind) show(v *fsm.View, row any) (runtime.Object, error) {
-	into := k.newObject()
-	return into, k.present(v)(row, into)
+func (k *kind) show(v *fsm.View, row any) (runtime.Object, error) { return k.showing(v)(row) }
+
+// showing presents several rows of a view: what they have in common is looked up once.
+func (k *kind) showing(v *fsm.View) func(row any) (runtime.Object, error) {
+	present := k.present(v)
+	return func(row any) (runtime.Object, error) {
+		into := k.newObject()
+		return into, present(row, into)
+	}
 }
 
 // rows reads one kind's rows. Keys are "namespace/name", or "name".

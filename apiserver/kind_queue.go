@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -18,17 +19,23 @@ func queueEntryKind() *kind {
 		rows:      rowsOf("queueentries", func(v *fsm.View) fsm.Table[*fsm.QueueEntry] { return v.Queue }),
 		newObject: func() runtime.Object { return new(berthv1.QueueEntry) },
 		present: func(v *fsm.View) presenter {
+			asked := 0
 			var positions map[string]int32
 			return func(row any, into runtime.Object) error {
 				e := row.(*fsm.QueueEntry)
 				out := into.(*berthv1.QueueEntry)
 				showQueueEntry(v, e, out)
-				if e.State == berthv1.QueueActive {
-					if positions == nil { // once for a whole list
-						positions = queuePositions(v)
-					}
-					out.Status.Position = positions[e.Key()]
+				if e.State != berthv1.QueueActive {
+					return nil
 				}
+				if asked++; asked == 1 { // it may be the only one
+					out.Status.Position = queuePosition(v, e.Key())
+					return nil
+				}
+				if positions == nil { // once for a whole list
+					positions = queuePositions(v)
+				}
+				out.Status.Position = positions[e.Key()]
 				return nil
 			}
 		},
@@ -41,6 +48,18 @@ func queueEntryKind() *kind {
 			}
 		},
 	}
+}
+
+// queuePosition looks no further than to the one that is asked about.
+func queuePosition(v *fsm.View, key string) (position int32) {
+	v.InOrder(func(at int32, e *fsm.QueueEntry) bool {
+		if e.Key() != key {
+			return true
+		}
+		position = at
+		return false
+	})
+	return position
 }
 
 func queuePositions(v *fsm.View) map[string]int32 {
@@ -82,7 +101,7 @@ func showQueueEntry(v *fsm.View, e *fsm.QueueEntry, out *berthv1.QueueEntry) {
 	}
 	out.Status.NominatedNode, out.Status.Reserved = e.Promised().Node, e.Promised().Reserved
 	if d := e.Diagnosis; d != nil {
-		out.Status.Message = d.Message
+		out.Status.Message = budgets.Shown(d.Message, func(namespace string) bool { return namespace == e.Namespace })
 		out.Status.Reasons = d.API()
 	}
 }

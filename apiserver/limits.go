@@ -14,6 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
+	"k8s.io/kubernetes/pkg/apis/batch"
 	"k8s.io/kubernetes/pkg/apis/certificates"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
@@ -126,6 +127,15 @@ func (l *limits) template(obj runtime.Object) {
 		most -= addedLabels
 		if o.Spec.Selector != nil {
 			l.count(field.NewPath("spec", "selector", "matchLabels"), len(o.Spec.Selector.MatchLabels), maxExpressions-1)
+		}
+	case *apps.StatefulSet:
+		most -= addedLabels
+		l.setPods(o, templateBytes(template))
+	case *batch.CronJob:
+		most -= addedLabels
+		// Its controller counts the times since then, one by one where they are too many for a duration.
+		if at := o.Status.LastScheduleTime; at != nil && at.Unix() < 0 {
+			l.ErrorList = append(l.ErrorList, field.Invalid(field.NewPath("status", "lastScheduleTime"), at, "must not be before 1970"))
 		}
 	case *apps.DaemonSet:
 		most -= addedLabels

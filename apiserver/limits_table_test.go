@@ -45,9 +45,10 @@ func TestTheTableOfLimits(t *testing.T) {
 				return &apps.Deployment{Spec: apps.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: numbered(n)}}}
 			})
 		},
-		"limit ranges of a namespace; what one limits; amounts of each sort":  limitRangeBounds,
-		"quotas of a namespace; resources of one; scopes; classes of a scope": quotaBounds,
-		"a definition of a custom kind":                                       definitionBound,
+		"pods of a StatefulSet; bytes that its template takes as JSON, once for each": setPodsBounds,
+		"limit ranges of a namespace; what one limits; amounts of each sort":          limitRangeBounds,
+		"quotas of a namespace; resources of one; scopes; classes of a scope":         quotaBounds,
+		"a definition of a custom kind":                                               definitionBound,
 		"node affinity terms of a volume; topology terms of a storage class": func(t *testing.T, r docs.Row) {
 			numbers := r.Numbers(t, 1)
 			holds(t, numbers[0], "spec.nodeAffinity.required.nodeSelectorTerms", func(n int) runtime.Object {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -54,8 +55,14 @@ func (l *local) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 			answer, err = nil, fmt.Errorf("%s %s was broken off: %v", r.Method, r.URL.Path, p)
 		}
 	}()
-	w := &localAnswer{header: http.Header{}}
+	w := &localAnswer{header: http.Header{}, most: math.MaxInt}
+	if _, others := l.server.others.serves(r.URL.Path); others {
+		w.most = maxLocalAnswer
+	}
 	l.server.generic.Handler.ServeHTTP(w, in)
+	if w.long {
+		return nil, fmt.Errorf("%s %s: %w", r.Method, r.URL.Path, errLongDocument)
+	}
 	return w.response(r), nil
 }
 
@@ -64,7 +71,12 @@ type localAnswer struct {
 	header http.Header
 	code   int
 	body   bytes.Buffer
+	most   int  // bytes of it
+	long   bool // it was longer
 }
+
+// maxLocalAnswer is how much somebody else may answer to a part of this process, such as the metrics of an autoscaler's pods.
+const maxLocalAnswer = 16 << 20
 
 var _ http.Flusher = (*localAnswer)(nil)
 
@@ -81,11 +93,18 @@ func (w *localAnswer) WriteHeader(code int) {
 // Write implements http.ResponseWriter.
 func (w *localAnswer) Write(b []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
+	if len(b) > w.most-w.body.Len() {
+		w.long = true
+		return 0, errLongDocument
+	}
 	return w.body.Write(b)
 }
 
 // Flush implements http.Flusher: the answer is read when it is whole.
 func (w *localAnswer) Flush() {}
+
+// CloseNotify implements http.CloseNotifier, without which upstream takes it for one that has no Flush, and breaks off what comes in pieces.
+func (w *localAnswer) CloseNotify() <-chan bool { return nil }
 
 func (w *localAnswer) response(r *http.Request) *http.Response {
 	w.WriteHeader(http.StatusOK)

@@ -85,7 +85,7 @@ func TestPaceWaits(t *testing.T) {
 	})
 }
 
-// What a request costs is known before it begins, but for what looks at all namespaces.
+// What a request costs that looks at few rows is known before it begins.
 func TestCostsOfRequests(t *testing.T) {
 	for _, tc := range []struct {
 		info request.RequestInfo
@@ -95,8 +95,8 @@ func TestCostsOfRequests(t *testing.T) {
 		{request.RequestInfo{IsResourceRequest: true, Verb: "get"}, readCosts},
 		{request.RequestInfo{IsResourceRequest: true, Verb: "create"}, writeCosts},
 		{request.RequestInfo{IsResourceRequest: true, Verb: "list", Namespace: "default"}, readCosts},
-		{request.RequestInfo{IsResourceRequest: true, Verb: "list"}, 0},
-		{request.RequestInfo{IsResourceRequest: true, Verb: "watch"}, 0},
+		{request.RequestInfo{IsResourceRequest: true, Verb: "list"}, readCosts},
+		{request.RequestInfo{IsResourceRequest: true, Verb: "watch"}, readCosts},
 		{*aPlan, 0},
 	} {
 		if got := costsOf(&tc.info); got != tc.want {

@@ -22,9 +22,9 @@ type moment struct {
 // undoBatch is how many changes are read from the feed at once.
 const undoBatch = 4096
 
-// momentAt finds the rows of a revision: on any server, for as long as the
+// momentAt finds the rows of a revision whose keys begin so: on any server, for as long as the
 // change feed goes back to it, and where a list was begun for some time longer.
-func (t *tables) momentAt(ctx context.Context, revision int64) (moment, error) {
+func (t *tables) momentAt(ctx context.Context, prefix string, revision int64) (moment, error) {
 	v, err := t.viewNotOlder(ctx, revision)
 	if err != nil {
 		return moment{}, err
@@ -37,7 +37,7 @@ func (t *tables) momentAt(ctx context.Context, revision int64) (moment, error) {
 		m.view = kept
 		return m, nil
 	}
-	before, err := t.rowsBefore(revision, v.Revision())
+	before, err := t.rowsBefore(ctx, prefix, revision, v.Revision())
 	if errors.Is(err, store.ErrCompacted) {
 		return moment{}, listExpired()
 	}
@@ -47,14 +47,14 @@ func (t *tables) momentAt(ctx context.Context, revision int64) (moment, error) {
 
 // momentToGoOn is momentAt for a list whose first part was of a revision. As in Kubernetes it is of one state for some
 // minutes, whatever the feed holds: who takes longer is told to go on with what is there by then.
-func (t *tables) momentToGoOn(ctx context.Context, revision int64) (moment, error) {
+func (t *tables) momentToGoOn(ctx context.Context, prefix string, revision int64) (moment, error) {
 	if _, kept := t.pins.get(revision); !kept {
 		next, err := t.backend.Feed().After(revision, 1)
 		if err == nil && len(next) > 0 && t.backend.View().TimeUnixNano()-next[0].TimeUnixNano > int64(pinTTL) {
 			return moment{}, listExpired()
 		}
 	}
-	return t.momentAt(ctx, revision)
+	return t.momentAt(ctx, prefix, revision)
 }
 
 // undone holds, by key, the rows that changes were made to: nil where there was
@@ -62,10 +62,15 @@ func (t *tables) momentToGoOn(ctx context.Context, revision int64) (moment, erro
 type undone map[string]any
 
 // rowsBefore collects what the changes after a revision, up to another, were
-// made to.
-func (t *tables) rowsBefore(revision, upTo int64) (undone, error) {
-	before := undone{}
-	for revision < upTo {
+// made to. It may go through the whole feed, in turns as lists of many rows are made.
+func (t *tables) rowsBefore(ctx context.Context, prefix string, revision, upTo int64) (undone, error) {
+	before, answer := undone{}, answerFrom(ctx)
+	for first := true; revision < upTo; first = false {
+		if !first {
+			if err := answer.goOn(ctx); err != nil {
+				return nil, err
+			}
+		}
 		changes, err := t.backend.Feed().After(revision, undoBatch)
 		if err != nil {
 			return nil, err
@@ -79,7 +84,7 @@ func (t *tables) rowsBefore(revision, upTo int64) (undone, error) {
 				break
 			}
 			key, ours := strings.CutPrefix(c.Key, t.kind.rows.keyPrefix)
-			if c.Table != t.kind.rows.table || !ours {
+			if c.Table != t.kind.rows.table || !ours || !strings.HasPrefix(key, prefix) {
 				continue
 			}
 			if _, known := before[key]; !known {

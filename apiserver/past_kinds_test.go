@@ -105,7 +105,7 @@ func drawRevisions(t *rapid.T, last int64) []int64 {
 // momentIs holds a kind's rows at a revision against those of its table then, and returns how many they are.
 func momentIs(t *rapid.T, d *double, k *kind, revision int64, table map[string]any) int {
 	tb := &tables{kind: k, prefix: "/p/", backend: d, pins: newPins(time.Now)}
-	at, err := tb.momentAt(context.Background(), revision)
+	at, err := tb.momentAt(context.Background(), "", revision)
 	if err != nil {
 		t.Fatal(err)
 	}

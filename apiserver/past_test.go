@@ -52,7 +52,7 @@ func TestMoments(t *testing.T) {
 			history = append(history, seen{v.Revision(), all(tb.now(v), "", "")})
 		}
 		for _, h := range history {
-			at, err := tb.momentAt(context.Background(), h.revision)
+			at, err := tb.momentAt(context.Background(), "", h.revision)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -66,8 +66,20 @@ func TestMoments(t *testing.T) {
 					want = append(want, row)
 				}
 			}
-			if got := all(at, "default/", max("default/", from)); !slices.Equal(got, want) {
-				rt.Fatalf("at %d from %q: %v, want %v", h.revision, from, got, want)
+			of, err := tb.momentAt(context.Background(), "default/", h.revision)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			for _, at := range []moment{at, of} {
+				if got := all(at, "default/", max("default/", from)); !slices.Equal(got, want) {
+					rt.Fatalf("at %d from %q: %v, want %v", h.revision, from, got, want)
+				}
+			}
+			before, err := tb.rowsBefore(context.Background(), "default/", h.revision, d.View().Revision())
+			for key := range before {
+				if !strings.HasPrefix(key, "default/") || err != nil {
+					rt.Fatalf("%s is kept for a list of another namespace, %v", key, err)
+				}
 			}
 			for _, row := range h.rows {
 				key, _, _ := strings.Cut(row, "@")

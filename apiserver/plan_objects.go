@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -70,9 +72,19 @@ func (p *plannedObjects) addScale(ctx context.Context, s *berthv1.PlanScale) err
 
 // add takes in one object of a plan.
 func (p *plannedObjects) add(ctx context.Context, raw *runtime.RawExtension) error {
-	obj, kind, err := legacyscheme.Codecs.UniversalDeserializer().Decode(raw.Raw, nil, nil)
+	kind, err := json.DefaultMetaFactory.Interpret(raw.Raw)
 	if err != nil {
-		return apierrors.NewBadRequest(fmt.Sprintf("an object of the plan can not be read: %v", err))
+		return unreadable(err)
+	}
+	if !plannable[*kind] {
+		return apierrors.NewBadRequest(fmt.Sprintf("a %s of %s can not be planned", kind.Kind, kind.GroupVersion()))
+	}
+	if err := (careful{scheme: legacyscheme.Scheme}).check(raw.Raw, nil); err != nil {
+		return unreadable(err)
+	}
+	obj, _, err := legacyscheme.Codecs.UniversalDeserializer().Decode(raw.Raw, nil, nil)
+	if err != nil {
+		return unreadable(err)
 	}
 	switch o := obj.(type) {
 	case *schedulingv1.PriorityClass:
@@ -82,7 +94,18 @@ func (p *plannedObjects) add(ctx context.Context, raw *runtime.RawExtension) err
 	case *appsv1.ReplicaSet:
 		return p.addReplicaSet(ctx, o)
 	}
-	return apierrors.NewBadRequest(fmt.Sprintf("a %s of %s can not be planned", kind.Kind, kind.GroupVersion()))
+	return badObject("object of a plan", obj)
+}
+
+// plannable are the kinds of a plan's objects. No other is even decoded.
+var plannable = map[schema.GroupVersionKind]bool{
+	schedulingv1.SchemeGroupVersion.WithKind("PriorityClass"):   true,
+	policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"): true,
+	appsv1.SchemeGroupVersion.WithKind("ReplicaSet"):            true,
+}
+
+func unreadable(err error) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("an object of the plan can not be read: %v", err))
 }
 
 func (p *plannedObjects) addClass(ctx context.Context, in *schedulingv1.PriorityClass) error {

@@ -54,6 +54,18 @@ func beginPlan(ctx context.Context) (context.Context, *planTurn, error) {
 	return context.WithValue(ctx, planTurnKey{}, mine), mine, nil
 }
 
+// BeginLong waits until something may be computed that is long and no plan. Its context lets GoOn do its part; end has to be called.
+func BeginLong(ctx context.Context) (_ context.Context, end func(), err error) {
+	mine := &planTurn{}
+	if a := answerFrom(ctx); a != nil {
+		mine.turn = a.share.turns.turnOf(ctx)
+	}
+	if err := mine.goOn(ctx); err != nil {
+		return nil, nil, err
+	}
+	return context.WithValue(ctx, planTurnKey{}, mine), func() { mine.end(0) }, nil
+}
+
 // end is for a plan whose answer tells of so many pods.
 func (p *planTurn) end(placements int) {
 	p.pause()
@@ -66,7 +78,7 @@ func (p *planTurn) end(placements int) {
 	}
 }
 
-// GoOn is called between the pieces of a plan, by the goroutine that makes it: others may have a turn meanwhile. An error says that
+// GoOn is called between the pieces of a plan, or of what is as long, by the goroutine that makes it: others may have a turn meanwhile. An error says that
 // nobody waits for the plan any more.
 func GoOn(ctx context.Context) error {
 	if p, ok := ctx.Value(planTurnKey{}).(*planTurn); ok {

@@ -70,6 +70,30 @@ func TestPlansArePaced(t *testing.T) {
 	})
 }
 
+// What is as long as a plan and none has turns, and is charged, and takes no plan's room.
+func TestLongAnswersHaveTurns(t *testing.T) {
+	all := &turns{free: 1, pace: pace{share: 1}, plans: &turns{}}
+	ctx, end, err := BeginLong(plansFor(t.Context(), all, "asks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all.free != 0 {
+		t.Error("it has no turn")
+	}
+	if err := GoOn(ctx); err != nil {
+		t.Error(err)
+	}
+	end()
+	if all.free != 1 || all.pace.accounts["asks"] == nil || all.pace.accounts["asks"].left == paceBurst {
+		t.Errorf("after it %d turns are free, %v is left", all.free, all.pace.accounts["asks"])
+	}
+	over, cancel := context.WithCancel(plansFor(t.Context(), all, "asks"))
+	cancel()
+	if _, _, err := BeginLong(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("one that is over: %v", err)
+	}
+}
+
 // There are so many plans in memory and no more; an administrator's is not kept waiting for them.
 func TestRoomForPlans(t *testing.T) {
 	all := &turns{free: 9, plans: &turns{free: 1}}

@@ -96,7 +96,7 @@ func (p *podProxy) Connect(ctx context.Context, name string, opts runtime.Object
 		if httpstream.IsUpgradeRequest(r) {
 			w = boundHead(to, w)
 		}
-		proxy.NewUpgradeAwareHandler(location, to, true, false, proxy.NewErrorResponder(responder)).ServeHTTP(w, r.WithContext(ctx))
+		proxy.NewUpgradeAwareHandler(location, pages{to, false}, true, false, proxy.NewErrorResponder(responder)).ServeHTTP(w, r.WithContext(ctx))
 	}), nil
 }
 

@@ -87,6 +87,7 @@ func (s *podStream) Connect(ctx context.Context, name string, opts runtime.Objec
 	if err != nil {
 		return nil, err
 	}
+	alsoAsk(ctx, func(ctx context.Context) error { return s.mayEnter(ctx, internal) })
 	if err := s.mayEnter(ctx, internal); err != nil {
 		return nil, err
 	}

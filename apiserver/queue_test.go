@@ -8,15 +8,20 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -145,5 +150,51 @@ func TestQueueEntriesSortAsTheyAreTried(t *testing.T) {
 		if got := strings.Join(names, " "); got != c.want {
 			t.Errorf("%s: %s, want %s", c.config, got, c.want)
 		}
+	}
+}
+
+// What the entries of a list have in common is looked up once, whoever selects among them; one alone looks no further than itself.
+func TestAListLooksUpOnceWhatItShows(t *testing.T) {
+	d := newDouble(t)
+	for i := range 9 {
+		p := testPod(fmt.Sprint("p", i))
+		p.Namespace, p.UID, p.Spec.SchedulerName = "default", types.UID(p.Name), "default-scheduler"
+		d.must(t, &fsm.AdmitPod{Pod: fsm.PodWire{Object: p}})
+	}
+	k, presenters := queueEntryKind(), 0
+	present := k.present
+	k.present = func(v *fsm.View) presenter {
+		presenters++
+		return present(v)
+	}
+	tb := &tables{kind: k, prefix: "/queueentries/", backend: d, pins: newPins(time.Now), attrs: storage.DefaultNamespaceScopedAttr}
+	list := &berthv1.QueueEntryList{}
+	one := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.OneTermEqualSelector("metadata.name", "p3"), GetAttrs: storage.DefaultNamespaceScopedAttr}
+	if err := tb.GetList(t.Context(), "/queueentries/default", storage.ListOptions{Recursive: true, Predicate: one}, list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 1 || presenters > 2 {
+		t.Errorf("%d entries, for which %d presenters were made", len(list.Items), presenters)
+	}
+	want := queuePositions(d.View())
+	several := present(d.View())
+	for key, position := range want {
+		row, _ := d.View().Queue.Get(key)
+		for _, shows := range []presenter{present(d.View()), several} {
+			var e berthv1.QueueEntry
+			if err := shows(row, &e); err != nil || e.Status.Position != position {
+				t.Errorf("%s is at %d, %v; want %d", key, e.Status.Position, err, position)
+			}
+		}
+	}
+}
+
+// An entry tells of its own namespace's budgets, and of no other's.
+func TestQueueEntriesNameNoBudgetsOfOthers(t *testing.T) {
+	e := &fsm.QueueEntry{Namespace: "mine", Name: "p", Diagnosis: &fsm.Diagnosis{Message: "1 " + budgets.Barred("mine/web", 1, 1) + ", 1 " + budgets.Barred("team/db", 3, 2)}}
+	var out berthv1.QueueEntry
+	showQueueEntry(newDouble(t).View(), e, &out)
+	if want := "1 " + budgets.Barred("mine/web", 1, 1) + ", 1 node(s) blocked by a PodDisruptionBudget"; out.Status.Message != want {
+		t.Errorf("it tells %q", out.Status.Message)
 	}
 }

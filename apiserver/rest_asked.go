@@ -47,7 +47,7 @@ func (r *served) eraseAsked(ctx context.Context, name string, validate rest.Vali
 			return nil, false, err
 		}
 		out, gone, err := r.eraseOne(ctx, name, onlyThis(options, uid, revision, dryRunFrom(ctx) != nil))
-		if !apierrors.IsConflict(err) || try == eraseTries || options.Preconditions != nil {
+		if !apierrors.IsConflict(err) || try == eraseTries || !mayBeAnother(options, uid) {
 			return out, gone, err
 		}
 	}
@@ -56,12 +56,26 @@ func (r *served) eraseAsked(ctx context.Context, name string, validate rest.Vali
 // onlyThis are options by which an object is deleted as it is now. A dry run is on a copy of the
 // state, which nobody else changes.
 func onlyThis(options *metav1.DeleteOptions, uid types.UID, revision string, dryRun bool) *metav1.DeleteOptions {
-	if options.Preconditions != nil || dryRun {
+	if dryRun {
 		return options
 	}
 	out := options.DeepCopy()
-	out.Preconditions = &metav1.Preconditions{UID: &uid, ResourceVersion: &revision}
+	if out.Preconditions == nil {
+		out.Preconditions = &metav1.Preconditions{}
+	}
+	if out.Preconditions.UID == nil {
+		out.Preconditions.UID = &uid
+	}
+	if out.Preconditions.ResourceVersion == nil {
+		out.Preconditions.ResourceVersion = &revision
+	}
 	return out
+}
+
+// mayBeAnother says whether options are also of what the object that was asked about has become.
+func mayBeAnother(options *metav1.DeleteOptions, uid types.UID) bool {
+	p := options.Preconditions
+	return p == nil || p.ResourceVersion == nil && (p.UID == nil || *p.UID == uid)
 }
 
 // askAboutEach asks about the deletion of objects, several at a time; the error is of one of them.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -66,6 +67,9 @@ func New(config Config) (_ *Server, err error) {
 	if err := enableFeatures(); err != nil {
 		return nil, err
 	}
+	if err := boundExpressions(); err != nil {
+		return nil, fmt.Errorf("bounding what expressions parse: %w", err)
+	}
 	config, err = config.withDefaults()
 	if err != nil {
 		return nil, err
@@ -101,7 +105,8 @@ func New(config Config) (_ *Server, err error) {
 	others := newAggregation(config)
 	authenticate := newAuthenticator(known)
 	lasting.credentials = newCredentials(authenticate, known, config.Guard)
-	settings := genericConfig(config, authenticate, rights, lasting, others, inTurn)
+	told := newDeliveries()
+	settings := genericConfig(config, authenticate, rights, lasting, others, inTurn, told)
 	settings.AdmissionControl, settings.FlowControl = chain.Interface, chain.flow
 	counts := newObjectCounts(config.Backend.View, time.Now)
 	settings.StorageObjectCountTracker = counts
@@ -120,7 +125,7 @@ func New(config Config) (_ *Server, err error) {
 	describeLate(generic, completed.OpenAPIConfig, completed.OpenAPIV3Config, &customDescriptions{view: config.Backend.View, builtIn: builtIn}, config.Logger)
 	pins := newPins(time.Now)
 	watches := newHub(config.Backend, pins)
-	watches.guard = config.Guard
+	watches.guard, watches.deliveries = config.Guard, told
 	g := &registry{backend: config.Backend, hub: watches, pins: pins, rights: rights, names: chain.names, vault: config.Vault, leases: config.Leases, counts: counts}
 	infos, err := g.install(generic, berth, measured, config, accounts, settings.Authentication.Authenticator, builtIn)
 	if err != nil {
@@ -154,7 +159,7 @@ func New(config Config) (_ *Server, err error) {
 }
 
 // genericConfig is the configuration of upstream's server.
-func genericConfig(config Config, authenticate authenticator.Request, rights *rights, lasting *standing, others *aggregation, inTurn *turns) *genericapiserver.Config {
+func genericConfig(config Config, authenticate authenticator.Request, rights *rights, lasting *standing, others *aggregation, inTurn *turns, told *deliveries) *genericapiserver.Config {
 	c := genericapiserver.NewConfig(legacyscheme.Codecs)
 	c.Authentication.Authenticator = remembered(authenticate)
 	c.Authentication.APIAudiences = tokens.Audiences()
@@ -165,20 +170,25 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 	c.ExternalAddress = config.Listener.Addr().String()
 	c.EffectiveVersion = newServedVersion()
 	c.RequestTimeout = config.RequestTimeout
-	c.LongRunningFunc = longRunning(config.LongRunning)
+	c.LongRunningFunc = longRunning(config.LongRunning, others)
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		// Inside of all the others: who asks is known, and may.
 		others.next = newPatches(api, c.MaxRequestBodyBytes, legacyscheme.Scheme)
 		lasting.next, lasting.longRunning = others, c.LongRunningFunc
-		chain := genericapiserver.DefaultBuildHandlerChain(&fairShare{
-			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, turns: inTurn, clients: map[string]*underway{},
-		}, c)
+		chain := genericapiserver.DefaultBuildHandlerChain(tellUntold(&fairShare{
+			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, turns: inTurn, deliveries: told, clients: map[string]*underway{},
+		}), c)
+		asOthers := tellUntold(chain) // whom one may act as is asked outside of the audit trail, which keeps upstream's answer
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if err := checkSelectors(req.URL.RawQuery); err != nil {
 				refuse(err, w, req)
 				return
 			}
-			ctx := withClass(roles.OncePerRequest(context.WithValue(withShown(req), rightsKey{}, rights)))
+			ctx := withUntold(withClass(roles.OncePerRequest(context.WithValue(withShown(req), rightsKey{}, rights))))
+			if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
+				asOthers.ServeHTTP(w, req.WithContext(ctx))
+				return
+			}
 			chain.ServeHTTP(w, req.WithContext(ctx))
 		})
 	}
@@ -192,7 +202,7 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 }
 
 // longRunning tells the requests that no timeout ends.
-func longRunning(paths []string) request.LongRunningRequestCheck {
+func longRunning(paths []string, others *aggregation) request.LongRunningRequestCheck {
 	basic := filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"),
 		sets.NewString("log", "exec", "attach", "portforward", "proxy"),
@@ -203,7 +213,7 @@ func longRunning(paths []string) request.LongRunningRequestCheck {
 				return true
 			}
 		}
-		return basic(r, info)
+		return basic(r, info) || others.takenOver(r)
 	}
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
@@ -44,6 +46,28 @@ type lastingRequest struct {
 	asks authorizer.Attributes
 	who  user.Info // who has made the request, whomever he acts as
 	end  context.CancelFunc
+
+	mu   sync.Mutex
+	also []func(ctx context.Context) error // what it was let in by besides; an error says that it would be refused, or that nobody knows
+}
+
+type lastingKey struct{}
+
+// alsoAsk has what lasts asked about by one thing more, for as long as it lasts. An error is forbidden if the answer is no.
+func alsoAsk(ctx context.Context, ask func(ctx context.Context) error) {
+	l, ok := ctx.Value(lastingKey{}).(*lastingRequest)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.also = append(l.also, ask)
+}
+
+func (l *lastingRequest) others() []func(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.also)
 }
 
 // askAgainEvery bounds how often all that lasts is asked about.
@@ -63,8 +87,11 @@ func (s *standing) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	l := &lastingRequest{asks: asks}
 	l.node, _ = noderights.NodeOf(asks.GetUser())
-	l.ctx, l.end = context.WithCancel(ctx)
+	l.ctx, l.end = context.WithCancel(context.WithValue(ctx, lastingKey{}, l))
 	defer l.end()
+	if ask := s.mayActAs(req); ask != nil {
+		alsoAsk(l.ctx, ask)
+	}
 	defer s.open.Add(l.node, l)()
 	defer s.credentials.hold(ctx, l)()
 	// What changed since it was let in was not asked of it, because it was not among the others.
@@ -91,10 +118,16 @@ func (s *standing) askLater(unsure ...*lastingRequest) {
 // lost says whether a request would be refused by now. Whoever cannot be asked about goes on until it is known.
 func (s *standing) lost(l *lastingRequest) (why string, lost, unknown bool) {
 	decision, why, err := s.rights.Authorize(l.ctx, l.asks)
-	if decision == authorizer.DecisionAllow {
-		return why, false, false
+	if decision != authorizer.DecisionAllow {
+		return why, err == nil, err != nil
 	}
-	return why, err == nil, err != nil
+	for _, ask := range l.others() {
+		if err := ask(l.ctx); err != nil {
+			no := apierrors.IsForbidden(err)
+			return err.Error(), no, !no
+		}
+	}
+	return why, false, false
 }
 
 // run follows the state until ctx ends.

@@ -26,7 +26,7 @@ func (t *tables) GetList(ctx context.Context, key string, opts storage.ListOptio
 	if opts.Recursive {
 		err = s.scan(ctx, t, at, &m, t.rowPrefix(key), from)
 	} else if row, ok := at.rows.get(at.view, t.rowKey(key)); ok {
-		err = s.add(t, at.view, &m, t.rowKey(key), row)
+		err = s.add(t.kind.showing(at.view), &m, t.rowKey(key), row)
 	}
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (t *tables) listMoment(ctx context.Context, key string, opts storage.ListOp
 			v, err := t.viewFor(ctx, "")
 			return t.now(v), from, err
 		}
-		at, err = t.momentToGoOn(ctx, revision)
+		at, err = t.momentToGoOn(ctx, t.undonePrefix(key, opts), revision)
 		if apierrors.IsResourceExpired(err) {
 			return at, "", t.continueExpired(key, from)
 		}
@@ -75,11 +75,19 @@ func (t *tables) listMoment(ctx context.Context, key string, opts storage.ListOp
 	exact := opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact ||
 		opts.ResourceVersionMatch == "" && opts.Recursive && opts.Predicate.Limit > 0 && revision > 0
 	if exact {
-		at, err = t.momentAt(ctx, revision)
+		at, err = t.momentAt(ctx, t.undonePrefix(key, opts), revision)
 		return at, "", err
 	}
 	v, err := t.viewFor(ctx, opts.ResourceVersion)
 	return t.now(v), "", err
+}
+
+// undonePrefix is what the keys of the rows begin with that a list may show.
+func (t *tables) undonePrefix(key string, opts storage.ListOptions) string {
+	if opts.Recursive {
+		return t.rowPrefix(key)
+	}
+	return t.rowKey(key)
 }
 
 // now is the moment of a view.
@@ -123,17 +131,17 @@ func (s *selection) remaining(all bool) *int64 {
 func (s *selection) scan(ctx context.Context, t *tables, at moment, m *matcher, prefix, from string) error {
 	from = max(prefix, from)
 	var err error
-	answer := answerFrom(ctx)
+	answer, show := answerFrom(ctx), t.kind.showing(at.view)
 	visit := func(key string, row any) bool {
+		if err = answer.inTurn(ctx); err != nil {
+			return false
+		}
 		if s.limit > 0 && int64(len(s.rows)) >= s.limit {
 			s.more = true
 			s.left++
 			return m.all() && s.left < maxCounted
 		}
-		if err = answer.inTurn(ctx); err != nil {
-			return false
-		}
-		err = s.add(t, at.view, m, key, row)
+		err = s.add(show, m, key, row)
 		return err == nil
 	}
 	if node, ok := m.node(); ok {
@@ -149,8 +157,8 @@ func (s *selection) scan(ctx context.Context, t *tables, at moment, m *matcher, 
 	return err
 }
 
-func (s *selection) add(t *tables, v *fsm.View, m *matcher, key string, row any) error {
-	ok, err := m.matches(row, func() (runtime.Object, error) { return t.kind.show(v, row) })
+func (s *selection) add(show func(row any) (runtime.Object, error), m *matcher, key string, row any) error {
+	ok, err := m.matches(row, func() (runtime.Object, error) { return show(row) })
 	if ok && err == nil {
 		s.rows = append(s.rows, row)
 		s.last = key

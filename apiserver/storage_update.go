@@ -120,6 +120,9 @@ func (t *tables) change(ctx context.Context, key string, cur *current, precondit
 	if err := checkLimits(next); err != nil {
 		return nil, nil, err
 	}
+	if err := checkPodsOfBefore(cur.view, cur.shown, next); err != nil {
+		return nil, nil, err
+	}
 	if cur.shown == nil {
 		if err := t.versioner.PrepareObjectForStorage(next); err != nil {
 			return nil, nil, err

@@ -2,13 +2,19 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/storage"
+	core "k8s.io/kubernetes/pkg/apis/core"
 )
 
 // inLine is how many wait for a turn.
@@ -49,6 +55,36 @@ func TestTurnsGoFromUserToUser(t *testing.T) {
 	if all.free != 1 || all.contended.Load() {
 		t.Errorf("%d turns are free, somebody waits: %t", all.free, all.contended.Load())
 	}
+}
+
+// Rows that are not shown but counted are looked at in turns, too; and so are the changes that a list of an earlier moment goes through.
+func TestWhatIsCountedIsInTurns(t *testing.T) {
+	d := newDouble(t)
+	for i := range rowsWithoutTurn + 10 {
+		d.must(t, putConfigMap("default", fmt.Sprint("m", i), "x", true))
+	}
+	tb := &tables{kind: configMapKind(), prefix: "/configmaps/", backend: d, pins: newPins(time.Now), attrs: storage.DefaultNamespaceScopedAttr}
+	all := &turns{free: 1}
+	mine := &turn{all: all, user: "lister"}
+	ctx := context.WithValue(t.Context(), answerKey{}, &answer{form: rowByRow, share: &fairShare{turns: all, clients: map[string]*underway{"": {}}}, turn: mine})
+	list := &core.ConfigMapList{}
+	everything := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), Limit: 1}
+	if err := tb.GetList(ctx, "/configmaps/default", storage.ListOptions{Recursive: true, Predicate: everything}, list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 1 || list.RemainingItemCount == nil || !mine.taken {
+		t.Errorf("%d rows are shown, %v counted; in turns: %t", len(list.Items), list.RemainingItemCount, mine.taken)
+	}
+	mine.pause()
+
+	for i := range undoBatch {
+		d.must(t, putConfigMap("kube-system", "m", fmt.Sprint(i), i == 0))
+	}
+	mine.taken = false
+	if before, err := tb.rowsBefore(ctx, "default/", d.View().Revision()-undoBatch-2, d.View().Revision()); err != nil || len(before) != 2 || !mine.taken {
+		t.Errorf("%d rows were otherwise, %v; in turns: %t", len(before), err, mine.taken)
+	}
+	mine.pause()
 }
 
 // Who does not wait any longer has no turn, and keeps nobody from his.

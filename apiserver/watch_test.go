@@ -338,6 +338,48 @@ func TestPodsOfANode(t *testing.T) {
 	}
 }
 
+// TestStalledEvents: so is what a watch holds in events that nobody has taken yet, or that are being written; and of those
+// that nobody reads the error is the first.
+func TestStalledEvents(t *testing.T) {
+	for what, taken := range map[string]bool{"not taken": false, "being written": true} {
+		t.Run(what, func(t *testing.T) {
+			d := small(t)
+			d.must(t, putConfigMap("default", "0", "0", true), putConfigMap("kube-system", "0", "0", true))
+			h := newHub(d, newPins(time.Now))
+			ctx, cancel := context.WithCancel(context.WithValue(t.Context(), deliveryKey{}, &delivery{writing: taken}))
+			var running sync.WaitGroup
+			running.Go(func() { h.run(ctx) })
+			defer running.Wait()
+			defer cancel()
+			tb := &tables{kind: configMapKind(), prefix: "/configmaps/", backend: d, pins: h.pins, hub: h, attrs: storage.DefaultNamespaceScopedAttr}
+			w, err := tb.Watch(ctx, "/configmaps/default", storage.ListOptions{
+				Recursive: true, ResourceVersion: strconv.FormatInt(d.View().Revision(), 10), Predicate: storage.Everything})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Stop()
+			d.must(t, putConfigMap("default", "0", "1", false))
+			if taken {
+				next(t, w)
+			} else {
+				d.must(t, putConfigMap("default", "0", "2", false))
+			}
+			for i := range 10_000 {
+				d.must(t, putConfigMap("kube-system", "0", strconv.Itoa(i), false))
+			}
+			eventually(t, "the hub lets it go", func() bool {
+				h.endStalled(d.Feed().First())
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				return len(h.all) == 0 && len(h.groups) == 0
+			})
+			if got := describe(next(t, w)); got != "ERROR 410" {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+}
+
 // TestStalledWatcher: what a watch holds for a client that does not read is let go of once the feed does not have it any more, at
 // whatever the watch is.
 func TestStalledWatcher(t *testing.T) {

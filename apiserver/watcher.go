@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -126,6 +127,53 @@ type watcher struct {
 	// holds nothing.
 	sending atomic.Int64
 	stalled chan struct{} // closed by the hub when that is too old
+
+	delivery *delivery // nil: events are not written to anybody
+	mu       sync.Mutex
+	out      []int64 // of which revisions the events are that were given to upstream and may not be written yet; 0: they hold nothing
+}
+
+// give notes an event that was put into result.
+func (w *watcher) give(revision int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.out = append(w.out, revision)
+	w.forgetWritten()
+}
+
+// forgetWritten is called with mu held: of what upstream has taken only the last may not be written yet.
+func (w *watcher) forgetWritten() {
+	if written := len(w.out) - len(w.result) - 1; written > 0 {
+		w.out = slices.Delete(w.out, 0, written)
+	}
+}
+
+// holds is the revision of the oldest of what the watch holds because its client has not read it; 0: it holds nothing.
+func (w *watcher) holds() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forgetWritten()
+	held := w.out
+	if !w.delivery.isWriting() { // what was taken is written
+		held = held[len(held)-min(len(held), len(w.result)):]
+	}
+	for _, revision := range held {
+		if revision != 0 {
+			return revision
+		}
+	}
+	return w.sending.Load()
+}
+
+// drop lets go of what upstream has not taken.
+func (w *watcher) drop() {
+	for {
+		select {
+		case <-w.result:
+		default:
+			return
+		}
+	}
 }
 
 // initialEvents are the objects that are there when a watch begins.
@@ -168,6 +216,9 @@ func (w *watcher) run(position int64) {
 	var err error
 	if !w.hub.guard("watch", func() { err = w.tell(position) }) {
 		err = apierrors.NewInternalError(errors.New("the server broke over this watch, which is a mistake of Berth's"))
+	}
+	if !errors.Is(err, errStopped) || w.ctx.Err() != nil {
+		w.drop() // what the client has not taken it learns otherwise
 	}
 	if !errors.Is(err, errStopped) {
 		// Nothing is held for a client that does not even take the error.
@@ -308,6 +359,8 @@ func (w *watcher) follow(position int64) (int64, error) {
 		select {
 		case <-w.ctx.Done():
 			return position, errStopped
+		case <-w.stalled:
+			return position, store.ErrCompacted
 		case i, ok := <-w.input:
 			switch {
 			case !ok:
@@ -408,6 +461,7 @@ func shallowCopy(obj runtime.Object) runtime.Object {
 func (w *watcher) send(t watch.EventType, obj runtime.Object) error {
 	select {
 	case w.result <- watch.Event{Type: t, Object: obj}:
+		w.give(w.sending.Load())
 		return nil
 	case <-w.stalled:
 		return store.ErrCompacted
@@ -472,6 +526,9 @@ func (t *tables) Watch(ctx context.Context, key string, opts storage.ListOptions
 	}
 	w.endsAt, _ = ctx.Deadline()
 	w.ctx, w.cancel = context.WithCancel(ctx)
+	if w.delivery = deliveryFrom(ctx); w.delivery != nil {
+		w.delivery.watching(w.ctx)
+	}
 	if t.ended != nil {
 		forget, cancel := context.AfterFunc(t.ended, w.cancel), w.cancel
 		w.cancel = func() {

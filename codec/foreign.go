@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -140,19 +141,29 @@ func longExponent(b []byte) bool {
 	return true
 }
 
-// hidesDigits: JSON that writes a character of a number as \u0031.
+// hidesDigits: JSON that writes a character of a number as \u0031, or one by which JSON within it would.
 func hidesDigits(b []byte) bool {
 	for {
 		at := bytes.Index(b, []byte(`\u00`))
 		if at < 0 || len(b) < at+6 {
 			return false
 		}
-		switch two := strings.ToLower(string(b[at+4 : at+6])); {
-		case two[0] == '3' && two[1] <= '9', two == "45", two == "65", two == "2b", two == "2d", two == "2e":
+		n, err := strconv.ParseUint(string(b[at+4:at+6]), 16, 8)
+		switch c := byte(n); {
+		case err != nil:
+		case '0' <= c && c <= '9', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', strings.IndexByte(`+-.\`, c) >= 0:
 			return true
 		}
 		b = b[at+4:]
 	}
+}
+
+// CheckQuantity says what is wrong with a text before it is parsed as a quantity.
+func CheckQuantity(s string) error {
+	if err := checkQuantity(s); err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), ": "))
+	}
+	return nil
 }
 
 func checkQuantity(s string) error {
@@ -178,10 +189,13 @@ func checkQuantity(s string) error {
 func checkForeign(b []byte, t reflect.Type, depth int) error {
 	t = element(t)
 	fields := map[int]reflect.StructField(nil)
+	var key, said []byte // of a map's entry
 	switch {
 	case depth > MaxNesting:
 		return errDeep
 	case t.Kind() == reflect.Map:
+	case t.Kind() == reflect.String:
+		return checkText(t, string(b))
 	case t.Kind() != reflect.Struct, t == timeType, t == microTimeType:
 		return nil
 	default:
@@ -197,7 +211,10 @@ func checkForeign(b []byte, t reflect.Type, depth int) error {
 		switch f, known := fields[number]; {
 		case t == quantityType:
 			err = checkQuantity(string(value))
+		case t.Kind() == reflect.Map && number == 1:
+			key = value
 		case t.Kind() == reflect.Map && number == 2:
+			said = value
 			err = checkForeign(value, t.Elem(), depth+1)
 		case known && t == rawExtensionType:
 			err = CheckForeignJSON(value, templateType)
@@ -210,7 +227,7 @@ func checkForeign(b []byte, t reflect.Type, depth int) error {
 			return err
 		}
 	}
-	return nil
+	return checkEntry(t, string(key), said)
 }
 
 // checkToken looks at the next value of JSON, which is to become one of a type. Of what is no JSON the decoder says
@@ -233,6 +250,7 @@ func checkToken(d *json.Decoder, t reflect.Type, depth int) error {
 		if t == quantityType {
 			return checkQuantity(v)
 		}
+		return checkText(t, v)
 	case json.Number:
 		if t == quantityType {
 			return checkQuantity(v.String())
@@ -250,6 +268,15 @@ func checkComposite(d *json.Decoder, open json.Delim, t reflect.Type, depth int)
 				return nil //nolint:nilerr // the decoder says it
 			}
 			name, _ = key.(string)
+			if told := tells(t, name); told != nil {
+				if err := checkTold(d, told); err != nil {
+					return fmt.Errorf(".%s%w", name, err)
+				}
+				continue
+			}
+			if err := checkEntry(t, name, nil); err != nil {
+				return err
+			}
 			within = memberOf(t, name)
 			name = "." + name
 		}
@@ -259,6 +286,16 @@ func checkComposite(d *json.Decoder, open json.Delim, t reflect.Type, depth int)
 	}
 	_, _ = d.Token() // the end of it, or of everything
 	return nil
+}
+
+// checkTold looks at the next value of JSON, which is a text in which something is looked for.
+func checkTold(d *json.Decoder, told func(text string) error) error {
+	var text any
+	if err := d.Decode(&text); err != nil {
+		return nil //nolint:nilerr // the decoder says it
+	}
+	said, _ := text.(string)
+	return told(said)
 }
 
 // memberOf is the type of what a type has under a name of JSON: nothing's, if it has none.
@@ -349,6 +386,8 @@ var (
 	// protobufMagic is what an object's bytes begin with in the API.
 	protobufMagic    = []byte{'k', '8', 's', 0}
 	nothingType      = reflect.TypeFor[struct{}]()
+	annotationsType  = reflect.TypeFor[map[string]string]()
+	mediumType       = reflect.TypeFor[corev1.StorageMedium]()
 	rawExtensionType = reflect.TypeFor[runtime.RawExtension]()
 	// templateType is what is looked for in an object without a type: a controller's revision has a part of one that
 	// has a pod's template, and becomes a whole one again.

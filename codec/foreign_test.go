@@ -72,6 +72,56 @@ func checkRefusal(t *testing.T, name string, err error, way, want string) {
 	}
 }
 
+// The size of pages is in the names of resources and of media, and an autoscaler's metrics and a volume's size in annotations.
+func TestForeignQuantitiesInTexts(t *testing.T) {
+	const endless = "1e-2147483647"
+	pod := func(resource, medium string, annotations map[string]string) *corev1.Pod {
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{corev1.ResourceName(resource): {}}}}}}}
+		p.Annotations = annotations
+		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMedium(medium)}}}}
+		return p
+	}
+	annotated := func(key, text string) *corev1.Pod { return pod("cpu", "", map[string]string{key: text}) }
+	const metrics, behavior = "autoscaling.alpha.kubernetes.io/metrics", "autoscaling.alpha.kubernetes.io/behavior"
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		"usual":                  {pod("hugepages-2Mi", "HugePages-2Mi", map[string]string{metrics: `[{"resource":{"targetAverageValue":"1e3"}}]`}), ""},
+		"resource":               {pod("hugepages-"+endless, "", nil), "its exponent"},
+		"of quotas":              {pod("requests.hugepages-"+endless, "", nil), "its exponent"},
+		"of quotas, limits":      {pod("limits.hugepages-"+endless, "", nil), "its exponent"},
+		"another":                {pod("example.com/"+endless, "", nil), ""},
+		"long":                   {pod("hugepages-"+strings.Repeat("1", 200), "", nil), "a quantity of 200 characters"},
+		"medium":                 {pod("cpu", "HugePages-"+endless, nil), "its exponent"},
+		"metrics":                {annotated(metrics, `[{"resource":{"targetAverageValue":"`+endless+`"}}]`), "its exponent"},
+		"metrics in capitals":    {annotated(metrics, `[{"RESOURCE":{"TargetAverageValue":"`+endless+`"}}]`), "its exponent"},
+		"number":                 {annotated(metrics, `[{"resource":{"targetAverageValue":`+endless+`}}]`), "its exponent"},
+		"escaped":                {annotated(metrics, `[{"resource":{"targetAverageValue":"1\u0065-2147483647"}}]`), "its exponent"},
+		"current metrics":        {annotated("autoscaling.alpha.kubernetes.io/current-metrics", `[{"resource":{"currentAverageValue":"`+endless+`"}}]`), "its exponent"},
+		"behavior":               {annotated(behavior, `{"ScaleUp":{"Tolerance":"`+endless+`"}}`), "its exponent"},
+		"names of metrics":       {annotated(metrics, `[{"pods":{"metricName":"node1e500"}}]`), ""},
+		"no JSON":                {annotated(metrics, endless), "its exponent"},
+		"size before":            {annotated("volume.alpha.kubernetes.io/pre-resize-capacity", endless), "its exponent"},
+		"annotation of somebody": {annotated("example.com/commit", endless), ""},
+	} {
+		raw, err := c.pod.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkRefusal(t, "protobuf, "+name, CheckForeign(raw, reflect.TypeFor[corev1.Pod]()), "", c.want)
+		if raw, err = json.Marshal(c.pod); err != nil {
+			t.Fatal(err)
+		}
+		checkRefusal(t, "JSON, "+name, CheckForeignJSON(raw, reflect.TypeFor[corev1.Pod]()), "", c.want)
+	}
+	for _, hidden := range []string{`1\u0065-2147483647`, `1\\u0065-2147483647`, `1\u005cu0065-2147483647`, `1\\\u00750065-2147483647`, `1e\\u002\u0062214748364`} {
+		raw := `{"metadata":{"annotations":{"` + metrics + `":"[{\"resource\":{\"targetAverageValue\":\"` + hidden + `\"}}]"}}}`
+		checkRefusal(t, hidden, CheckForeignJSON([]byte(raw), reflect.TypeFor[corev1.Pod]()), ".metadata.annotations."+metrics, "its exponent")
+	}
+}
+
 // A member that is there twice is decoded twice, and a number needs no quotes.
 func TestForeignJSONIsReadAsItIs(t *testing.T) {
 	node := reflect.TypeFor[corev1.Node]()

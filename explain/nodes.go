@@ -3,10 +3,12 @@ package explain
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/berth-dev/berth/api/ledger"
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/sched"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -20,11 +22,14 @@ func (q *question) askNodes(ctx context.Context, pod *corev1.Pod) (*ledger.Nodes
 	var all []*refusal
 	byText := map[string]*refusal{}
 	who := newNaming(q)
-	verdicts, err := sched.Explain(ctx, q.view, pod)
+	verdicts, err := sched.Explain(ctx, q.view, pod, q.GoOn)
 	if err != nil {
 		return nil, err
 	}
 	for _, verdict := range verdicts {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("the answer was not finished: %w", err)
+		}
 		out.Total++
 		if q.Nodes {
 			out.Each = append(out.Each, q.nodeVerdict(&verdict, who))
@@ -53,7 +58,7 @@ func (q *question) askNodes(ctx context.Context, pod *corev1.Pod) (*ledger.Nodes
 
 func (q *question) nodeVerdict(v *sched.NodeVerdict, who *naming) ledger.NodeVerdict {
 	out := ledger.NodeVerdict{
-		Node: v.Node, Preemption: v.Preemption, Victims: q.shownKeys(v.Victims), Ending: q.shownKeys(v.Ending),
+		Node: v.Node, Preemption: budgets.Shown(v.Preemption, q.mayReadBudgets), Victims: q.shownKeys(v.Victims), Ending: q.shownKeys(v.Ending),
 	}
 	for _, r := range v.Reasons {
 		text := r.Explain()
@@ -87,4 +92,12 @@ func (q *question) shownKeys(keys []string) []string {
 		out = append(out, key)
 	}
 	return out
+}
+
+// mayReadBudgets says whether the asker may read the disruption budgets of a namespace.
+func (q *question) mayReadBudgets(namespace string) bool {
+	if q.MayReadBudgets == nil {
+		return q.mayRead(namespace)
+	}
+	return q.MayReadBudgets(namespace)
 }

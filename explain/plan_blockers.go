@@ -20,6 +20,7 @@ type whoBars struct {
 	after   *fsm.View
 	mayRead func(namespace string) bool
 	known   map[string]map[string]string // words by reason, by what a pod asks for
+	goOn    func() error
 }
 
 // tell adds to the reasons of a pod who they are about.
@@ -37,7 +38,7 @@ func (w *whoBars) tell(ctx context.Context, key string, reasons []berthv1.Reason
 		words = map[string]string{}
 		w.known[class] = words
 		all := map[string]*gathered{}
-		verdicts, err := sched.Explain(ctx, w.after, pod)
+		verdicts, err := sched.Explain(ctx, w.after, pod, w.goOn)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package explain
 import (
 	"testing"
 
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/sched"
 )
@@ -32,6 +33,26 @@ func TestRefusalTellsClausesOnce(t *testing.T) {
 		want := f.reasons[0].text + " " + c.want
 		if got := f.reasons[0].shown(); got != want {
 			t.Errorf("%s: %s, not %s", c.name, got, want)
+		}
+	}
+}
+
+// Which budgets are in the way is told to who may read them.
+func TestBudgetsAreToldToWhoMayReadThem(t *testing.T) {
+	v := &sched.NodeVerdict{Node: "n1", Preemption: budgets.Barred("team/web", 3, 2)}
+	mine := func(ns string) bool { return ns == "mine" }
+	all := func(string) bool { return true }
+	for name, c := range map[string]struct {
+		q    question
+		want string
+	}{
+		"all":            {question{mayRead: all}, v.Preemption},
+		"no pods":        {question{mayRead: mine}, "node(s) blocked by a PodDisruptionBudget"},
+		"pods, and none": {question{mayRead: all, Question: Question{MayReadBudgets: mine}}, "node(s) blocked by a PodDisruptionBudget"},
+		"budgets":        {question{mayRead: mine, Question: Question{MayReadBudgets: all}}, v.Preemption},
+	} {
+		if got := c.q.nodeVerdict(v, newNaming(&c.q)).Preemption; got != c.want {
+			t.Errorf("%s: %q", name, got)
 		}
 	}
 }

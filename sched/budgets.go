@@ -3,7 +3,6 @@ package sched
 import (
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,8 +64,7 @@ func (b *Budget) lenient() bool {
 
 // lacks tells a reader why the budget stands in the way.
 func (b *Budget) lacks() string {
-	return "node(s) blocked by PodDisruptionBudget " + b.Name + " (needs " + strconv.Itoa(int(b.needed)) +
-		" healthy, has " + strconv.Itoa(int(b.healthy)) + ")"
+	return budgets.Barred(b.Name, int64(b.needed), int64(b.healthy))
 }
 
 // newBudget is a budget as a row shows it.

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -26,8 +27,12 @@ type NodeVerdict struct {
 }
 
 // Explain asks every node of a state about a pod, bound or not, in the order of the nodes' names. A bound pod is asked
-// about as if it were not yet there. When ctx ends first the answer is its error.
-func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod) ([]NodeVerdict, error) {
+// about as if it were not yet there. goOn is asked before each node, and may take its time to let others work; nil: it goes on
+// until ctx ends. When either says so first the answer is its error.
+func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod, goOn func() error) ([]NodeVerdict, error) {
+	if goOn == nil {
+		goOn = ctx.Err
+	}
 	c := state.EffectiveClass(model.ClassOf(pod), pod)
 	rules := rulesWithout(state, c, pod)
 	mayPreempt := *state.SchedulerConfig().Spec.Preemption.Enabled && !c.NeverPreempts
@@ -61,8 +66,8 @@ func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod) ([]NodeVerdi
 	}
 	out := make([]NodeVerdict, len(v.nodes))
 	for i := range v.nodes {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%d of %d nodes were asked: %w", i, len(v.nodes), ctx.Err())
+		if err := cmp.Or(ctx.Err(), goOn()); err != nil {
+			return nil, fmt.Errorf("%d of %d nodes were asked: %w", i, len(v.nodes), err)
 		}
 		if question.meter.out() {
 			question.solver.Limit = 0

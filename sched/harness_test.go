@@ -101,7 +101,7 @@ func describe(c *fsm.ApplyPlan) string {
 
 // explainAll is Explain for whoever waits for as long as it takes.
 func explainAll(state *fsm.View, pod *corev1.Pod) []NodeVerdict {
-	out, err := Explain(context.Background(), state, pod)
+	out, err := Explain(context.Background(), state, pod, nil)
 	if err != nil {
 		panic(err)
 	}

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,8 +94,8 @@ type Agent struct {
 	registering retry
 	mirroring   retry
 	probing     bool
-	outdated    bool   // what probing tells is not what is
-	relief      relief // of the probe that is under way
+	outdated    bool // what probing tells is not what is
+	relief      relief
 	probeAt     time.Time
 	reportedAt  time.Time // the node's status
 }
@@ -148,7 +149,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.core = NewCore(co)
 	a.caller = &caller{runtime: o.Runtime, volumes: o.Volumes, getter: o.Getter, alloc: o.Node.Status.Allocatable,
-		hostIPs: ips, event: co.Event, api: o.API, refreshes: make(chan struct{}, refreshesAtOnce),
+		hostIPs: ips, event: co.Event, api: o.API, refreshes: make(chan struct{}, refreshesAtOnce), measures: make(chan struct{}, measuresAtOnce),
 		devices: o.Devices, holds: a.holds, meters: newMeters(a.running)}
 	return a, nil
 }
@@ -215,8 +216,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log.Info("took over pods from before", "pods", len(pods))
 	}
 	a.locked(func() { a.core.Adopt(pods, now) })
-	if a.opts.Volumes != nil && a.opts.Keeper != nil {
-		a.spawn(func() { a.opts.Volumes.Reclaim(ctx, a.opts.Keeper, a.log) })
+	if a.opts.Keeper != nil {
+		volumes := cmp.Or(a.opts.Volumes, &Volumes{}) // one who keeps none has none to remove, and says so
+		a.spawn(func() { volumes.Reclaim(ctx, a.opts.Keeper, a.log) })
 	}
 	a.registering.wanted = true
 	first := true
@@ -476,15 +478,15 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 		looked := a.relief.state.Look(&a.relief.config, seen, a.clock.Now())
 		p := Pressure{Memory: looked.Memory, Disk: looked.Disk, PID: looked.PID, Unready: a.unready(ctx)}
 		a.locked(func() { a.core.SetPressure(p) })
-		if err != nil { // what was measured before counts, and whether the runtime answers
-			a.log.Warn("the machine's state could not be measured", "error", err)
+		if err != nil { // what could be measured counts, what was before, and whether the runtime answers
+			a.log.Warn("the machine's state could not be measured whole", "error", err)
 		}
 		told := a.reportNode(ctx, status, NodeConditions(p, status.Conditions, now), sinceTold)
-		if looked.Act != nil {
-			a.relieve(ctx, looked.Act, seen)
-		}
 		a.inputs.put(func(now time.Time) {
 			a.probing = false
+			if looked.Act != nil {
+				a.relieveAside(ctx, looked.Act, seen)
+			}
 			a.probeAt = now.Add(probeInterval)
 			if told {
 				if a.reportedAt = now; !sameImages(a.node.Status.Images, status.Images) {

@@ -51,17 +51,30 @@ func publish(dir string, files map[string]volumeFile, defaultMode *int32, group 
 	case err != nil:
 		return err
 	case holds(root, current, files):
-		return nil
+		return showFiles(root, current, files) // whoever wrote them may have ended before that
 	}
 	made, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
 	if err != nil {
 		return err
 	}
 	next := filepath.Base(made)
+	if err := exchange(root, next, files, defaultMode, group); err != nil {
+		return errors.Join(err, root.RemoveAll(next)) // nobody sees it, and each try makes another one
+	}
+	return showFiles(root, next, files)
+}
+
+// exchange has ..data lead to a new directory with the files.
+func exchange(root *os.Root, next string, files map[string]volumeFile, defaultMode *int32, group *int64) error {
 	if err := writeFiles(root, next, files, defaultMode); err != nil {
 		return err
 	}
-	if err := giveToGroup(context.Background(), root, group, readOnlyBits); err != nil {
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }() // nothing was written
+	if err := giveToGroup(context.Background(), dir, group, readOnlyBits); err != nil {
 		return err
 	}
 	const before = dataLink + "_tmp"
@@ -71,15 +84,17 @@ func publish(dir string, files map[string]volumeFile, defaultMode *int32, group 
 	if err := root.Symlink(next, before); err != nil {
 		return err
 	}
-	if err := root.Rename(before, dataLink); err != nil {
-		return err
-	}
+	return root.Rename(before, dataLink)
+}
+
+// showFiles makes what leads to the files of the moment, and removes what is not part of the volume any more.
+func showFiles(root *os.Root, current string, files map[string]volumeFile) error {
 	for name := range topNames(files) {
 		if err := root.Symlink(dataLink+"/"+name, name); err != nil && !os.IsExist(err) {
 			return err
 		}
 	}
-	return tidyVolume(root, next, files)
+	return tidyVolume(root, current, files)
 }
 
 // writeFiles writes files below a directory of the volume that ..data does not lead to yet. Whatever somebody makes of it meanwhile, nothing is

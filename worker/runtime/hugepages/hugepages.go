@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/codec"
 )
 
 // Dir is where the kernel tells of them: a directory for each size.
@@ -104,11 +106,10 @@ func Wanted(r *corev1.ResourceRequirements) bool {
 func OfVolume(pod *corev1.Pod, medium corev1.StorageMedium) (pageBytes int64, err error) {
 	named := int64(0)
 	if size, ok := strings.CutPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix)); ok {
-		q, err := resource.ParseQuantity(size)
-		if err != nil {
+		var err error
+		if named, err = sizeOf(size); err != nil {
 			return 0, fmt.Errorf("medium %s names no size of pages: %w", medium, err)
 		}
-		named = q.Value()
 	}
 	asked, err := sizes(pod)
 	switch {
@@ -142,13 +143,25 @@ func sizes(pod *corev1.Pod) ([]int64, error) {
 			if !Is(name) {
 				continue
 			}
-			q, err := resource.ParseQuantity(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix))
+			size, err := sizeOf(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix))
 			if err != nil {
 				return nil, fmt.Errorf("%s names no size of pages: %w", name, err)
 			}
-			out = append(out, q.Value())
+			out = append(out, size)
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
+}
+
+// sizeOf is a size of pages in bytes. Somebody else has written it: there are some that take hours to compute.
+func sizeOf(text string) (int64, error) {
+	if err := codec.CheckQuantity(text); err != nil {
+		return 0, err
+	}
+	q, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, err
+	}
+	return q.Value(), nil
 }

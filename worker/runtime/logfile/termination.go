@@ -4,11 +4,11 @@ import (
 	"context"
 	"io"
 	"os"
-	"strings"
 	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -23,7 +23,7 @@ const (
 // says so and it failed, the end of its log.
 func TerminationMessage(file, log string, policy corev1.TerminationMessagePolicy, failed bool) string {
 	if b := lastWords(file); len(b) > 0 {
-		return strings.ToValidUTF8(string(b), "\uFFFD")
+		return model.CutText(string(b), maxTerminationBytes)
 	}
 	if !failed || policy != corev1.TerminationMessageFallbackToLogsOnError {
 		return ""
@@ -41,7 +41,7 @@ func TerminationMessage(file, log string, policy corev1.TerminationMessagePolicy
 	if len(b) > fallbackMessageBytes {
 		b = b[len(b)-fallbackMessageBytes:]
 	}
-	return strings.ToValidUTF8(string(b), "\uFFFD")
+	return model.CutText(string(b), fallbackMessageBytes)
 }
 
 // lastWords reads the file. Whatever the container has made of it, nobody waits for what it says: of anything but a file there is nothing to read.

@@ -57,13 +57,7 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	}
 	w, started, err := r.launch(dir, config)
 	if err != nil {
-		_ = r.cgroups.removeContainer(spec.ID)
-		var se *runtime.StartError
-		if errors.As(err, &se) {
-			return err
-		}
-		_ = mounts.RemoveAll(dir)
-		return fmt.Errorf("starting container %s: %w", spec.ID, err)
+		return r.undo(spec.ID, err)
 	}
 	if spec.Attempt == 0 && spec.Container.Image != "" && r.opts.Event != nil {
 		r.opts.Event(spec.Pod, corev1.EventTypeWarning, "ImageIgnored", fmt.Sprintf(
@@ -71,6 +65,26 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	}
 	r.begin(spec.ID, w, started)
 	return nil
+}
+
+// undo takes away what a start that failed has left. The command may have run for a moment.
+func (r *Runtime) undo(id runtime.ID, err error) error {
+	var state shim.State
+	_ = readJSON(filepath.Join(r.dir(id), shim.StateFile), &state) // it may not have come to be written
+	ctx, cancel := context.WithTimeout(r.life, besideTimeout)
+	defer cancel()
+	if lerr := r.endLeft(ctx, id, state); lerr != nil {
+		// The directory stays: by it whoever starts or removes the container finds what is left.
+		return fmt.Errorf("starting container %s: %w", id, errors.Join(err, lerr))
+	}
+	_ = r.cgroups.removeContainer(id)
+	var se *runtime.StartError
+	if errors.As(err, &se) {
+		return err
+	}
+	_ = r.putAside(r.dir(id), id.Pod)
+	r.sweep()
+	return fmt.Errorf("starting container %s: %w", id, err)
 }
 
 // Directories and files of a container, beside those of its shim.
@@ -84,7 +98,7 @@ const (
 // prepare makes the container's directory and the pod's record.
 func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []runtime.ID) error {
 	dir := r.dir(spec.ID)
-	if err := mounts.RemoveAll(dir); err != nil { // of an attempt that did not come to run
+	if err := r.putAside(dir, spec.ID.Pod); err != nil { // of an attempt that did not come to run
 		return err
 	}
 	for _, name := range [...]string{workDir, rootDir} {
@@ -113,12 +127,13 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 		if old.Container == spec.ID.Container && old.Attempt < spec.Attempt {
 			_ = r.cgroups.removeContainer(old)
 			if old.Attempt < spec.Attempt-1 {
-				if err := mounts.RemoveAll(r.dir(old)); err != nil {
+				if err := r.putAside(r.dir(old), old.Pod); err != nil {
 					return err
 				}
 			}
 		}
 	}
+	r.sweep()
 	return nil
 }
 
