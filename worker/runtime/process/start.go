@@ -379,10 +379,17 @@ func (r *Runtime) launch(dir string, config *shim.Config) (*watched, shim.State,
 }
 
 // begun says whether the command of a container's run may have been run: its shim leaves its state as a mark before that, and takes it back where
-// there is no command to run. What can be read of the state it returns.
+// there is no command to run. A mark that cannot be read is one, too; of its state only the time is known then.
 func begun(dir string) (state shim.State, mark bool) {
-	err := readJSON(filepath.Join(dir, shim.StateFile), &state)
-	return state, !os.IsNotExist(err)
+	path := filepath.Join(dir, shim.StateFile)
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return state, !os.IsNotExist(err)
+	}
+	if readJSON(path, &state) != nil {
+		state = shim.State{StartedAt: fi.ModTime()}
+	}
+	return state, true
 }
 
 // awaitReady waits for no other end than the shim's, or startTimeout: an agent that ends does not take the container with it that it has just begun.
