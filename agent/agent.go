@@ -244,7 +244,30 @@ const leaveTimeout = 2 * time.Second
 // Stop stops the process's parts. Pods go on running. A worker leaves gossip: nobody
 // takes it for one that failed, nor tries to reach it. A server does not: it stays a
 // member of its cluster, and is missed.
+//
+// What does not end by itself after the context, a disk that hangs in it, is left behind: the process ends all the same.
 func (a *Agent) Stop(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { ended <- a.stop(ctx) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(overtime)
+	defer late.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-late.C:
+		return fmt.Errorf("a part of this agent does not end, and is left behind: %w", context.Cause(ctx))
+	}
+}
+
+// overtime is how long the rest may take of what waited for the end of the time to stop in.
+const overtime = 10 * time.Second
+
+func (a *Agent) stop(ctx context.Context) error {
 	var errs []error
 	if a.worker != nil {
 		a.worker.Stop()

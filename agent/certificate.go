@@ -123,22 +123,23 @@ func checkPair(ca []byte, pair pki.Pair, node string) error {
 
 // keepCertificate renews the certificate of a worker that has joined by a token, with a new
 // key each time, for as long as the agent runs.
-func (c *Config) keepCertificate(ctx context.Context) {
-	at := renewalOf(c.TLS.Leaf())
+func (c *Config) keepCertificate(ctx context.Context) { c.keepRenewed(ctx, c.TLS.Leaf, c.renew) }
+
+// keepRenewed renews what leaf gives, at its time.
+func (c *Config) keepRenewed(ctx context.Context, leaf func() *x509.Certificate, renew func(context.Context) error) {
+	at := renewalOf(leaf())
 	said := ""
 	for {
 		pause := min(max(time.Until(at), renewPause), renewLook)
 		if !time.Now().Before(at) {
-			err := c.renew(ctx)
+			err := renew(ctx)
 			if err == nil {
-				at, said = renewalOf(c.TLS.Leaf()), ""
-				continue
-			}
-			if text := err.Error(); text != said {
+				at, said = renewalOf(leaf()), ""
+			} else if text := err.Error(); text != said {
 				said = text
-				c.Logger.Warn("the certificate was not renewed; trying again", "expires", c.TLS.Leaf().NotAfter, "error", err)
+				c.Logger.Warn("the certificate was not renewed; trying again", "expires", leaf().NotAfter, "error", err)
 			}
-			pause = renewPause
+			pause = renewPause // also of a new one: by a clock that is wrong, its time may have come already
 		}
 		select {
 		case <-ctx.Done():

@@ -12,8 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/rpc"
 )
+
+// maxEventText is what the servers take of an event's message.
+const maxEventText = 1024
 
 // newEvent makes an event about a pod. The same thing said of the same pod has
 // the same name, so that the servers count repetitions.
@@ -25,7 +29,7 @@ func newEvent(pod *corev1.Pod, eventType, reason, message string, now time.Time)
 		InvolvedObject: corev1.ObjectReference{
 			Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		},
-		Type: eventType, Reason: reason, Message: message,
+		Type: eventType, Reason: reason, Message: model.CutText(message, maxEventText), // what a runtime answers is in it
 		Source:              corev1.EventSource{Component: "berth-worker", Host: pod.Spec.NodeName},
 		ReportingController: "berth-worker", ReportingInstance: pod.Spec.NodeName,
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,

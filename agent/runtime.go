@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/berth-dev/berth/worker/devices"
 	"github.com/berth-dev/berth/worker/runtime"
@@ -64,7 +65,7 @@ func podsIn(dir string) (int, error) {
 	}
 	n := 0
 	for _, e := range entries {
-		if e.IsDir() {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") { // such are on their way out
 			n++
 		}
 	}

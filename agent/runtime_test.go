@@ -3,10 +3,12 @@ package agent
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Which runtime a worker has, where nothing answers: what it is told, and what its pods are of.
@@ -38,5 +40,18 @@ func TestChooseRuntime(t *testing.T) {
 				t.Errorf("it is %s, %v; want %s", w.Runtime, err, c.want)
 			}
 		})
+	}
+}
+
+// Wherever a worker keeps volumes, those of one pod and those that outlive pods: the containers of others do not see them.
+func TestVolumesAreHidden(t *testing.T) {
+	link := newUplink(hclog.NewNullLogger())
+	c := &WorkerConfig{DataDir: t.TempDir(), Runtime: "process", Logger: hclog.NewNullLogger()}
+	hidden := processOptions(c, link).Hide
+	volumes := workerOptions(c, &corev1.Node{}, link, nil, nil).Volumes
+	for _, dir := range []string{volumes.Root, volumes.Kept} {
+		if !slices.Contains(hidden, dir) {
+			t.Errorf("%s is not hidden, but %v", dir, hidden)
+		}
 	}
 }

@@ -131,10 +131,7 @@ func openRuntime(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Run
 		if c.DataDir == "" {
 			return nil, nil, errors.New("the process runtime needs a data directory")
 		}
-		rt, err := process.New(process.Options{
-			Root: processDir(c.DataDir), ShimDir: shimDir(c.DataDir), Hide: []string{podsDir(c.DataDir)}, LogBytes: c.LogBytes, LogFiles: c.LogFiles, PIDs: c.PodPIDs,
-			Domain: c.Services.Domain, Event: link.Event, Logger: c.Logger,
-		})
+		rt, err := process.New(processOptions(c, link))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -143,6 +140,14 @@ func openRuntime(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Run
 		return openCRI(c, link, forward)
 	}
 	return nil, nil, fmt.Errorf("there is no runtime %q: it is cri, process, fake or auto", c.Runtime)
+}
+
+// processOptions configure the runtime process. What is any pod's on this machine the containers see only as mounted.
+func processOptions(c *WorkerConfig, link *uplink) process.Options {
+	return process.Options{
+		Root: processDir(c.DataDir), ShimDir: shimDir(c.DataDir), Hide: volumeDirs(c.DataDir), LogBytes: c.LogBytes, LogFiles: c.LogFiles, PIDs: c.PodPIDs,
+		Domain: c.Services.Domain, Event: link.Event, Logger: c.Logger,
+	}
 }
 
 func newNode(c *WorkerConfig, rt runtime.Runtime) (*corev1.Node, error) {
@@ -211,8 +216,12 @@ func dataDirOr(dataDir string) string {
 	return dataDir
 }
 
-// podsDir is where the pods' volumes are.
+// podsDir is where the pods' volumes are, and keptDir where those are that outlive pods.
 func podsDir(dataDir string) string { return filepath.Join(dataDir, "pods") }
+func keptDir(dataDir string) string { return filepath.Join(dataDir, "volumes") }
+
+// volumeDirs are all directories in which there are volumes of whichever pods.
+func volumeDirs(dataDir string) []string { return []string{podsDir(dataDir), keptDir(dataDir)} }
 
 func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.Runtime, forward *forwarder) worker.Options {
 	o := worker.Options{Node: node, Uplink: link, Runtime: rt, Getter: link, Mirrors: link, Recorder: link, Logger: c.Logger,
@@ -220,6 +229,9 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 	if c.Runtime == "fake" || c.Containers != nil {
 		o.CallsAtOnce = worker.CallsInline
 		o.Getter = nil
+		if c.Containers == nil {
+			o.Keeper = volumeKeeper{link, node.Name} // its volumes have no directories, and are to go all the same
+		}
 		return o
 	}
 	if _, ok := rt.(runtime.Hugepager); ok {
@@ -231,7 +243,7 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 			return is.Status.Capacity, is.Status.Allocatable, nil
 		}
 	}
-	o.Volumes = &worker.Volumes{Root: podsDir(c.DataDir), Kept: filepath.Join(c.DataDir, "volumes")}
+	o.Volumes = &worker.Volumes{Root: podsDir(c.DataDir), Kept: keptDir(c.DataDir)}
 	o.Keeper = volumeKeeper{link, node.Name}
 	if forward != nil {
 		_, ownNetwork := rt.(runtime.Sandboxer)
@@ -240,11 +252,9 @@ func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.
 	dir := c.DataDir
 	o.Eviction = c.Eviction
 	o.Observe = func(ctx context.Context) (eviction.Observations, error) {
-		images, err := imageDir(ctx, rt)
-		if err != nil {
-			return nil, err
-		}
-		return worker.ReadObservations(dir, images)
+		images, err := imageDir(ctx, rt) // whether it answers or not, all else is observed
+		seen, rerr := worker.ReadObservations(dir, images)
+		return seen, errors.Join(err, rerr)
 	}
 	return o
 }

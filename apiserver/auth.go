@@ -2,13 +2,11 @@ package apiserver
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authgroup "k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/union"
@@ -111,8 +109,15 @@ func tableRequest(a authorizer.Attributes) access.Request {
 	}
 }
 
-// Authorize implements authorizer.Authorizer.
+// Authorize implements authorizer.Authorizer. That it cannot be told is noted with the request, too.
 func (r *rights) Authorize(ctx context.Context, a authorizer.Attributes) (decision authorizer.Decision, why string, err error) {
+	if decision, why, err = r.authorize(ctx, a); err != nil && decision != authorizer.DecisionAllow {
+		noteUntold(ctx, a, err)
+	}
+	return decision, why, err
+}
+
+func (r *rights) authorize(ctx context.Context, a authorizer.Attributes) (decision authorizer.Decision, why string, err error) {
 	groups := groupsOf(a.GetUser())
 	impersonation := a.IsResourceRequest() && strings.HasPrefix(a.GetVerb(), "impersonate")
 	switch {
@@ -241,11 +246,7 @@ func may(ctx context.Context, q authorizer.AttributesRecord) (yes bool, err erro
 	case yes || err == nil:
 		return yes, nil
 	}
-	resource := q.Resource
-	if q.Subresource != "" {
-		resource += "/" + q.Subresource
-	}
-	return false, apierrors.NewInternalError(fmt.Errorf("whether User %q may %s resource %q cannot be told now: %w", who.GetName(), q.Verb, resource, err))
+	return false, cannotBeTold(q, err)
 }
 
 // MayReadPods says whether whoever makes a request may read the pods of a

@@ -123,9 +123,10 @@ type credentials struct {
 	checks    map[voucher]*checks                 // that are under way
 }
 
-// voucher is by whose word credentials are believed: this server's, an issuer's, or that of any other elsewhere.
+// voucher is by whose word credentials are believed: this server's, its state's, an issuer's, or that of any other elsewhere.
 type voucher struct {
 	far    bool // somebody else is asked
+	state  bool // near, and the leader may be asked whether the state is the newest
 	issuer string
 }
 
@@ -207,7 +208,7 @@ func (c *credentials) newCredential(ctx context.Context, key [sha256.Size]byte, 
 	case s.byCertificate() || c.users.InFile(s.again(ctx)):
 		one.every = lookEvery
 	default:
-		one.every, one.hangs = tokenEvery, hangsOn(s.who)
+		one.every, one.hangs, one.state = tokenEvery, hangsOn(s.who), true
 		_, one.ends = tokens.Says(users.TokenOf(s.again(ctx)))
 	}
 	return one
@@ -296,12 +297,18 @@ func ended(change *store.Change) string {
 	case fsm.RevokedNode(old) != "" || fsm.RevokedNode(now) != "":
 		return anyToken
 	case old == nil:
-	case old.Resource == "secrets" && (now == nil || now.Value.GetUID() != old.Value.GetUID() || old.Value.GetNamespace() == metav1.NamespaceSystem):
-		return "secrets/" + old.Value.GetNamespace() // in kube-system also what says something else now: a token of a machine that is to join
+	case old.Resource == "secrets" && (now == nil || now.Value.GetUID() != old.Value.GetUID() || old.Value.GetNamespace() == metav1.NamespaceSystem || holdsToken(old)):
+		return "secrets/" + old.Value.GetNamespace() // also what says something else now: a token of a machine that is to join, or of an account
 	case old.Resource == "serviceaccounts" && (now == nil || now.Value.GetUID() != old.Value.GetUID()):
 		return "serviceaccounts/" + old.Value.GetNamespace() + "/" + old.Value.GetName()
 	}
 	return ""
+}
+
+// holdsToken: the secret is one of those that are filled with the token of a service account.
+func holdsToken(o *fsm.Object) bool {
+	s, ok := o.Value.(*corev1.Secret)
+	return ok && s.Type == corev1.SecretTypeServiceAccountToken
 }
 
 // run checks what this server can tell by itself, runFar what others are asked about, until ctx ends. Checks are made side by side: who does not
@@ -310,16 +317,9 @@ func (c *credentials) run(ctx context.Context)    { c.follow(ctx, c.near) }
 func (c *credentials) runFar(ctx context.Context) { c.follow(ctx, c.far) }
 
 func (c *credentials) follow(ctx context.Context, all map[[sha256.Size]byte]*credential) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
 	var checking sync.WaitGroup
 	defer checking.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	guard.Every(ctx, lookEvery, func(time.Time) {
 		c.readAgain()
 		for _, one := range c.dueOf(all, time.Now()) {
 			checking.Go(func() {
@@ -330,7 +330,7 @@ func (c *credentials) follow(ctx context.Context, all map[[sha256.Size]byte]*cre
 				})
 			})
 		}
-	}
+	})
 }
 
 var errCheckBroke = errors.New("the check of a credential was broken off by a mistake of Berth's")

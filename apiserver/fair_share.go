@@ -40,7 +40,7 @@ type fairShare struct {
 // underway is what a client has asked and not been answered.
 type underway struct {
 	requests, streams int
-	bytes             int64 // of requests
+	bytes             int64 // of requests, and of what their selectors hold
 	answers           int64 // bytes that answers hold
 }
 
@@ -59,8 +59,12 @@ func (f *fairShare) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			one.bytes = f.bodyBytes // no more of it is read
 		}
 	}
+	writes := one.bytes > 0
+	if ok {
+		one.bytes += selectorHolds(info)
+	}
 	if why := f.begin(name, one); why != "" {
-		metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, one.bytes > 0)
+		metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, writes)
 		err := apierrors.NewTooManyRequests(why, retryAfterSeconds)
 		refuse(err, w, req)
 		return

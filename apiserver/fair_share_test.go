@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -37,7 +38,7 @@ func (s *shareTest) request(name, url string, body io.Reader, length int64) *htt
 	r := httptest.NewRequest(http.MethodPost, url, body)
 	r.ContentLength = length
 	ctx := request.WithUser(r.Context(), &user.DefaultInfo{Name: name})
-	return r.WithContext(request.WithRequestInfo(ctx, &request.RequestInfo{}))
+	return r.WithContext(request.WithRequestInfo(ctx, &request.RequestInfo{LabelSelector: r.URL.Query().Get("labelSelector")}))
 }
 
 // begins starts requests, which have to be let in.
@@ -73,18 +74,19 @@ func (c *counter) Read(b []byte) (int, error) { c.read += len(b); return len(b),
 // TestFairShare: a client has its share of requests, of streams and of bytes;
 // others have theirs meanwhile, and what ends makes room.
 func TestFairShare(t *testing.T) {
-	const url, watch = "/api/v1/namespaces/default/pods", "/api/v1/pods?watch=true"
+	const pods, watch = "/api/v1/namespaces/default/pods", "/api/v1/pods?watch=true"
 	for name, tt := range map[string]struct {
 		url    string
 		length int64
 		n      int
 		want   string
 	}{
-		"requests":                  {url, 0, maxClientRequests, "512 requests under way"},
+		"requests":                  {pods, 0, maxClientRequests, "512 requests under way"},
 		"watches":                   {watch, 0, maxClientStreams, "2048 watches, logs and streams open"},
-		"bytes":                     {url, 1 << 20, maxClientBytes >> 20, "requests of 67108864 bytes under way"},
-		"bytes of unknown length":   {url, -1, maxClientBytes / (3 << 20), "bytes under way"},
-		"more than a body may have": {url, 1 << 40, maxClientBytes / (3 << 20), "bytes under way"},
+		"bytes":                     {pods, 1 << 20, maxClientBytes >> 20, "requests of 67108864 bytes under way"},
+		"watches of long selectors": {watch + "&labelSelector=" + url.QueryEscape(longSelector(maxSelectorBytes-100)), 0, maxClientBytes / (maxSelectorBytes * selectorByteHolds), "bytes under way"},
+		"bytes of unknown length":   {pods, -1, maxClientBytes / (3 << 20), "bytes under way"},
+		"more than a body may have": {pods, 1 << 40, maxClientBytes / (3 << 20), "bytes under way"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShareTest()

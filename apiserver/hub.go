@@ -301,20 +301,13 @@ func (ws *watchers) each(f func(w *watcher)) {
 
 // tick sends the bookmarks that are due, and expires pinned views.
 func (h *hub) tick(ctx context.Context) {
-	t := time.NewTicker(tick)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-t.C:
-			h.bookmark(now)
-			first := h.backend.Feed().First()
-			h.pins.expire(h.backend.View().Revision(), first)
-			h.endStalled(first)
-			h.deliveries.cutUnread(now)
-		}
-	}
+	guard.Every(ctx, tick, func(now time.Time) {
+		h.bookmark(now)
+		first := h.backend.Feed().First()
+		h.pins.expire(h.backend.View().Revision(), first)
+		h.endStalled(first)
+		h.deliveries.cutUnread(now)
+	})
 }
 
 // endsSoon says once of a watcher that its time is nearly over.

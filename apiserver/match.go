@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
 )
@@ -11,18 +10,19 @@ import (
 // possible.
 type matcher struct {
 	rows   rows
-	labels labels.Selector // nil: every
+	labels labelMatch      // nil: every
 	fields fields.Selector // nil: every
+	asked  fieldMatch      // the same, as objects are asked
 	attrs  storage.AttrFunc
 }
 
 func newMatcher(k *kind, p storage.SelectionPredicate, attrs storage.AttrFunc) matcher {
 	m := matcher{rows: k.rows, attrs: attrs}
 	if p.Label != nil && !p.Label.Empty() {
-		m.labels = p.Label
+		m.labels = selectsLabels(p.Label)
 	}
 	if p.Field != nil && !p.Field.Empty() {
-		m.fields = p.Field
+		m.fields, m.asked = p.Field, selectsFields(p.Field)
 	}
 	if p.GetAttrs != nil {
 		m.attrs = p.GetAttrs
@@ -52,12 +52,12 @@ func (m *matcher) matches(row any, show func() (runtime.Object, error)) (bool, e
 		return true, nil
 	}
 	if m.rows.fields != nil {
-		return m.fields.Matches(m.rows.fields(row)), nil
+		return m.asked.Matches(m.rows.fields(row)), nil
 	}
 	obj, err := show()
 	if err != nil {
 		return false, err
 	}
 	_, set, err := m.attrs(obj)
-	return err == nil && m.fields.Matches(set), err
+	return err == nil && m.asked.Matches(set), err
 }

@@ -17,6 +17,9 @@ const (
 	// every request costs.
 	selectorByteCosts = 1500 * time.Nanosecond
 	freeSelectorBytes = 256
+	// selectorByteHolds is how many bytes of memory are held for each byte of a selector while its request lasts, which a watch does for long:
+	// BenchmarkManyTermsHold, rounded up.
+	selectorByteHolds = 64
 )
 
 // checkSelectors refuses a request whose selectors are too long, by its query.
@@ -44,4 +47,13 @@ func selectorCosts(info *request.RequestInfo) time.Duration {
 		return 0
 	}
 	return time.Duration(n) * selectorByteCosts
+}
+
+// selectorHolds is how many bytes the selectors of a request hold, if they are long.
+func selectorHolds(info *request.RequestInfo) int64 {
+	n := len(info.LabelSelector) + len(info.FieldSelector)
+	if n <= freeSelectorBytes {
+		return 0
+	}
+	return int64(n) * selectorByteHolds
 }

@@ -74,12 +74,26 @@ func TestLongSelectorsArePaced(t *testing.T) {
 	})
 }
 
+// BenchmarkSelectors reads the longest selectors that may be, of one term with many values and of many terms. A request costs four times
+// what it takes to read them, and once what objects are asked by takes.
 func BenchmarkSelectors(b *testing.B) {
-	text := longSelector(maxSelectorBytes)
-	for b.Loop() {
-		if _, err := labels.Parse(text); err != nil {
-			b.Fatal(err)
+	for name, text := range map[string]string{"values": longSelector(maxSelectorBytes), "absent": absences(b).String()} {
+		read := func(b *testing.B) labels.Selector {
+			s, err := labels.Parse(text)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return s
+		}
+		whole := read(b)
+		for what, do := range map[string]func(b *testing.B){"read": func(b *testing.B) { read(b) }, "asked": func(*testing.B) { selectsLabels(whole) }} {
+			b.Run(name+"/"+what, func(b *testing.B) {
+				began := processorTime(b)
+				for b.Loop() {
+					do(b)
+				}
+				b.ReportMetric(float64(processorTime(b)-began)/float64(b.N)/float64(len(text)), "cpu-ns/byte")
+			})
 		}
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(text)), "ns/byte")
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -174,15 +175,20 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 		// Inside of all the others: who asks is known, and may.
 		others.next = newPatches(api, c.MaxRequestBodyBytes, legacyscheme.Scheme)
 		lasting.next, lasting.longRunning = others, c.LongRunningFunc
-		chain := genericapiserver.DefaultBuildHandlerChain(&fairShare{
+		chain := genericapiserver.DefaultBuildHandlerChain(tellUntold(&fairShare{
 			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, turns: inTurn, deliveries: told, clients: map[string]*underway{},
-		}, c)
+		}), c)
+		asOthers := tellUntold(chain) // whom one may act as is asked outside of the audit trail, which keeps upstream's answer
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if err := checkSelectors(req.URL.RawQuery); err != nil {
 				refuse(err, w, req)
 				return
 			}
-			ctx := withClass(roles.OncePerRequest(context.WithValue(withShown(req), rightsKey{}, rights)))
+			ctx := withUntold(withClass(roles.OncePerRequest(context.WithValue(withShown(req), rightsKey{}, rights))))
+			if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
+				asOthers.ServeHTTP(w, req.WithContext(ctx))
+				return
+			}
 			chain.ServeHTTP(w, req.WithContext(ctx))
 		})
 	}

@@ -198,8 +198,8 @@ func (a *addresses) Allocate(ip net.IP) error {
 	return nil
 }
 
-// AllocateNext implements ipallocator.Interface. A range's own address, the last, and the first of the
-// configured range, which Kubernetes gives to its API, are given to nobody who does not ask.
+// AllocateNext implements ipallocator.Interface. The last of a range of IPv6, and the first of the configured range, which
+// Kubernetes gives to its API, are given to nobody who does not ask.
 func (a *addresses) AllocateNext() (net.IP, error) {
 	v := a.view()
 	for _, p := range a.ranges(v) {
@@ -243,9 +243,14 @@ func at(p netip.Prefix, n int) net.IP {
 	return b
 }
 
+// contains says whether a service may have the address, as one of these ranges: not the range's own, nor, of IPv4, that of a
+// broadcast to it.
 func contains(ranges []netip.Prefix, ip net.IP) bool {
 	n, ok := netip.AddrFromSlice(ip)
-	return ok && slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(n.Unmap()) })
+	n = n.Unmap()
+	return ok && slices.ContainsFunc(ranges, func(p netip.Prefix) bool {
+		return p.Contains(n) && n != p.Masked().Addr() && (n.Is6() || p.Contains(n.Next()))
+	})
 }
 
 // Release implements ipallocator.Interface: what no service has is free.

@@ -47,6 +47,8 @@ func TestServiceAddressesByKubectl(t *testing.T) {
 	for _, tt := range []struct{ spec, refusal string }{
 		{"clusterIP: 10.7.0.9", `spec.clusterIPs: Invalid value: ["10.7.0.9"]: failed to allocate IP 10.7.0.9: provided IP is already allocated`},
 		{"clusterIP: 10.8.0.9", "failed to allocate IP 10.8.0.9: the provided IP (10.8.0.9) is not in the valid range. The range of valid IPs is 10.7.0.0/24"},
+		{"clusterIP: 10.7.0.0", "the provided IP (10.7.0.0) is not in the valid range. The range of valid IPs is 10.7.0.0/24"},     // the range's own
+		{"clusterIP: 10.7.0.255", "the provided IP (10.7.0.255) is not in the valid range. The range of valid IPs is 10.7.0.0/24"}, // a broadcast's
 		{"type: NodePort, ports: [{port: 80, nodePort: " + port + "}]", "spec.ports[0].nodePort: Invalid value: " + port + ": provided port is already allocated"},
 		{"type: NodePort, ports: [{port: 80, nodePort: 80}]", "provided port is not in the valid range. The range of valid ports is 31000-31099"},
 		{"ipFamilyPolicy: RequireDualStack", "this cluster is not configured for dual-stack services"},
@@ -84,6 +86,8 @@ func TestServiceAddressesOfTwoFamilies(t *testing.T) {
 		k.want(serviceManifest(fmt.Sprint("s", i), ""), []string{"create"}, "created")
 	}
 	k.refused(serviceManifest("more", ""), []string{"create"}, "range is full")
+	k.refused(serviceManifest("zero", "ipFamilies: [IPv6], clusterIP: 'fd00::'"), []string{"create"}, "is not in the valid range")
+	k.want(serviceManifest("last", "ipFamilies: [IPv6], clusterIP: 'fd00::7'"), []string{"create"}, "created") // nothing is sent to all by IPv6
 	k.want("", []string{"delete", "svc", "s2"}, "deleted")
 	k.want(serviceManifest("more", ""), []string{"create"}, "created")
 }

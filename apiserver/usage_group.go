@@ -89,16 +89,22 @@ func (s *usageSource) enter(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// asked says whether an object is asked for.
-func asked(options *metainternalversion.ListOptions, m *metav1.ObjectMeta) bool {
-	if options == nil {
-		return true
+// asked says which objects are asked for.
+func asked(options *metainternalversion.ListOptions) func(m *metav1.ObjectMeta) bool {
+	var byLabels labelMatch
+	var byFields fieldMatch
+	if options != nil && options.LabelSelector != nil {
+		byLabels = selectsLabels(options.LabelSelector)
 	}
-	if options.LabelSelector != nil && !options.LabelSelector.Matches(labels.Set(m.Labels)) {
-		return false
+	if options != nil && options.FieldSelector != nil {
+		byFields = selectsFields(options.FieldSelector)
 	}
-	return options.FieldSelector == nil ||
-		options.FieldSelector.Matches(fields.Set{"metadata.name": m.Name, "metadata.namespace": m.Namespace})
+	return func(m *metav1.ObjectMeta) bool {
+		if byLabels != nil && !byLabels.Matches(labels.Set(m.Labels)) {
+			return false
+		}
+		return byFields == nil || byFields.Matches(fields.Set{"metadata.name": m.Name, "metadata.namespace": m.Namespace})
+	}
 }
 
 // checkFields refuses selectors of fields that there are none of.
@@ -204,8 +210,9 @@ func (u *nodeUsage) List(ctx context.Context, options *metainternalversion.ListO
 	}
 	var nodes []*corev1.Node
 	var names []string
+	isAsked := asked(options)
 	view.Nodes.Scan("", func(_ string, node *corev1.Node) bool {
-		if asked(options, &node.ObjectMeta) {
+		if isAsked(&node.ObjectMeta) {
 			nodes, names = append(nodes, node), append(names, node.Name)
 		}
 		return true
@@ -327,13 +334,13 @@ func (u *podUsage) List(ctx context.Context, options *metainternalversion.ListOp
 	}
 	var pods []*corev1.Pod
 	var nodes []string
-	seen := map[string]bool{}
+	seen, isAsked := map[string]bool{}, asked(options)
 	in := request.NamespaceValue(ctx)
 	if in != "" {
 		in += "/"
 	}
 	view.Pods.Scan(in, func(_ string, pod *corev1.Pod) bool {
-		if node := pod.Spec.NodeName; node != "" && pod.Status.Phase == corev1.PodRunning && asked(options, &pod.ObjectMeta) {
+		if node := pod.Spec.NodeName; node != "" && pod.Status.Phase == corev1.PodRunning && isAsked(&pod.ObjectMeta) {
 			pods = append(pods, pod)
 			if !seen[node] {
 				seen[node], nodes = true, append(nodes, node)

@@ -8,15 +8,17 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	corehelper "k8s.io/kubernetes/pkg/apis/core/helper"
+	storage "k8s.io/kubernetes/pkg/apis/storage"
 
 	"github.com/berth-dev/berth/fsm"
 )
 
-// The finalizers that hold a claim that a pod uses, and a volume that a claim has, until
-// they do so no more.
+// The finalizers that hold a claim that a pod uses, a volume that a claim has, and a class of attributes that a claim or
+// a volume names, until they do so no more.
 const (
-	claimInUse  = "kubernetes.io/pvc-protection"
-	volumeInUse = "kubernetes.io/pv-protection"
+	claimInUse      = "kubernetes.io/pvc-protection"
+	volumeInUse     = "kubernetes.io/pv-protection"
+	attributesInUse = "kubernetes.io/vac-protection"
 )
 
 // volumeAdmission does what Kubernetes' admission plugins DefaultStorageClass,
@@ -41,6 +43,8 @@ func (v volumeAdmission) Admit(_ context.Context, a admission.Attributes, _ admi
 	switch o := a.GetObject().(type) {
 	case *core.PersistentVolume:
 		o.Finalizers = withFinalizer(o.Finalizers, volumeInUse)
+	case *storage.VolumeAttributesClass:
+		o.Finalizers = withFinalizer(o.Finalizers, attributesInUse)
 	case *core.PersistentVolumeClaim:
 		o.Finalizers = withFinalizer(o.Finalizers, claimInUse)
 		if corehelper.PersistentVolumeClaimHasClass(o) {

@@ -175,7 +175,7 @@ func (t *takeover) tell() {
 	}{
 		{"from a kill to the election", t.elected, false},
 		{"from the election until what was asked for is done", t.acted, true},
-		{"from the election until the controllers have looked at all", t.looked, true},
+		{"from the election until the controllers have looked at all", t.looked, false},
 		{"from its restart until the killed server agrees", t.agreed, false},
 	}
 	for _, p := range pairs {

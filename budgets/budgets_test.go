@@ -62,9 +62,12 @@ func owner(name string) Owner { return Owner{"apps", "ReplicaSet", "ns", name, "
 func drawPod(t *rapid.T, name string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 	p.Labels = map[string]string{"a": rapid.SampledFrom([]string{"1", "2"}).Draw(t, "a"), "b": rapid.SampledFrom([]string{"1", "2"}).Draw(t, "b")}
-	if o := rapid.SampledFrom([]string{"", "r0", "r1", "r/2"}).Draw(t, "owner"); o != "" {
-		yes := true
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: o, UID: types.UID("uid-" + o), Controller: &yes}}
+	if o := rapid.SampledFrom([]string{"", "r0", "r1", "r/2", "r0 and more"}).Draw(t, "owner"); o != "" {
+		yes, uid := true, types.UID("uid-"+o)
+		if name, more := strings.CutSuffix(o, " and more"); more {
+			o, uid = name, types.UID("uid-"+name+rapid.SampledFrom([]string{"\x00x", "\x00ns/b0", "\x01x", "\x01\x01x"}).Draw(t, "more"))
+		}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: o, UID: uid, Controller: &yes}}
 	}
 	if rapid.Bool().Draw(t, "ready") {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}

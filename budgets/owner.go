@@ -11,17 +11,23 @@ import (
 // Owner is the controller of pods of a namespace.
 type Owner struct{ Group, Kind, Namespace, Name, UID string }
 
-// key is group/kind/namespace/name/uid; none of them has a slash in it.
+// key is group/kind/namespace/name/uid, without a NUL. A reference is whatever its author wrote: what has a slash in it
+// and is no UID is a name that nobody has.
 func (o Owner) key() string {
-	return strings.Join([]string{o.Group, o.Kind, o.Namespace, o.Name, o.UID}, "/")
+	return escapeNUL.Replace(strings.Join([]string{o.Group, o.Kind, o.Namespace, o.Name, o.UID}, "/"))
 }
 
-// parseOwner is the inverse of key. Whoever wrote a reference may have put
-// slashes into it all the same: nobody is called that.
+// parseOwner is the inverse of key, but for those slashes.
 func parseOwner(key string) Owner {
-	parts := strings.SplitN(key, "/", 5)
+	parts := strings.SplitN(unescapeNUL.Replace(key), "/", 5)
 	return Owner{parts[0], parts[1], parts[2], parts[3], parts[4]}
 }
+
+// A NUL ends a key among others.
+var (
+	escapeNUL   = strings.NewReplacer("\x00", "\x01\x01", "\x01", "\x01\x02")
+	unescapeNUL = strings.NewReplacer("\x01\x01", "\x00", "\x01\x02", "\x01")
+)
 
 func controllerOf(pod *corev1.Pod) (Owner, bool) {
 	r := metav1.GetControllerOfNoCopy(pod)

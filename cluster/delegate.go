@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -9,6 +11,14 @@ import (
 // forgetAfter is how long a member that is gone stays listed: an operator looks
 // for it, and the reconnect loop tries it, for that long.
 const forgetAfter = 24 * time.Hour
+
+const (
+	// maxMembers bounds the members that are listed: whoever has the gossip's key can name as many as it likes. Of those that are gone the
+	// older half makes room.
+	maxMembers = 32 << 10
+	// maxNameBytes bounds a member's name.
+	maxNameBytes = 256
+)
 
 // delegate is the Pool as memberlist sees it. Its methods run under
 // memberlist's lock: they must not call memberlist nor wait.
@@ -44,7 +54,7 @@ func (d delegate) NotifyLeave(n *memberlist.Node) {
 	if m.Leaving || n.Name == p.name {
 		kind, m.Status = EventLeave, StatusLeft
 	}
-	p.members[n.Name] = m
+	p.put(n.Name, &m)
 	p.emit(Event{Kind: kind, Member: m})
 }
 
@@ -53,13 +63,55 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == d.p.name {
 		return nil // NotifyConflict judges a namesake
 	}
+	if len(n.Name) > maxNameBytes {
+		return fmt.Errorf("a member's name has %d bytes, more than %d", len(n.Name), maxNameBytes)
+	}
 	meta, err := decodeMeta(n.Meta)
 	if err != nil {
 		return err
 	}
 	d.p.mu.Lock()
 	defer d.p.mu.Unlock()
+	if _, known := d.p.members[n.Name]; !known && !d.p.hasRoom() {
+		return fmt.Errorf("there are %d members, and there may be no more: %.40q is not taken", len(d.p.members), n.Name)
+	}
 	return d.p.checkCluster(n.Name, nodeAddr(n), meta)
+}
+
+// hasRoom says whether there may be one more member, and forgets some that are gone where there may not. It wants p.mu held.
+func (p *Pool) hasRoom() bool {
+	if len(p.members) < maxMembers {
+		return true
+	}
+	if p.gone == 0 {
+		return false
+	}
+	var gone []Member
+	for _, m := range p.members {
+		if m.Status != StatusAlive {
+			gone = append(gone, m)
+		}
+	}
+	slices.SortFunc(gone, func(a, b Member) int { return a.Since.Compare(b.Since) })
+	for _, m := range gone[:(len(gone)+1)/2] {
+		p.put(m.Name, nil)
+	}
+	return len(p.members) < maxMembers
+}
+
+// put makes a member what it is now; nil: it is not listed any more. It wants p.mu held.
+func (p *Pool) put(name string, m *Member) {
+	if old, ok := p.members[name]; ok && old.Status != StatusAlive {
+		p.gone--
+	}
+	if m == nil {
+		delete(p.members, name)
+		return
+	}
+	if m.Status != StatusAlive {
+		p.gone++
+	}
+	p.members[name] = *m
 }
 
 // NotifyMerge judges a pool before it is joined. memberlist keeps only the
@@ -131,7 +183,7 @@ func (p *Pool) seen(n *memberlist.Node, kind EventKind) {
 		m.Since = old.Since
 		m.Leaving = old.Leaving && old.Instance == m.Instance
 	}
-	p.members[n.Name] = m
+	p.put(n.Name, &m)
 	p.emit(Event{Kind: kind, Member: m})
 	if kind == EventJoin {
 		p.forget(now)
@@ -146,7 +198,7 @@ func (p *Pool) forget(now time.Time) {
 	p.forgotten = now
 	for name, m := range p.members {
 		if m.Status != StatusAlive && now.Sub(m.Since) > forgetAfter {
-			delete(p.members, name)
+			p.put(name, nil)
 		}
 	}
 }

@@ -146,7 +146,7 @@ func (p *Pool) leaving(in intent) bool {
 		m.Status, m.Since = StatusLeft, time.Now()
 		defer p.emit(Event{Kind: EventLeave, Member: m})
 	}
-	p.members[in.Name] = m
+	p.put(in.Name, &m)
 	return true
 }
 

@@ -76,7 +76,8 @@ type Pool struct {
 	addr         string
 	meta         Meta
 	rawMeta      []byte
-	members      map[string]Member
+	members      map[string]Member // see put
+	gone         int               // of them
 	subs         map[*Subscription]struct{}
 	refused      error // by the last NotifyMerge
 	lastConflict string

@@ -29,7 +29,6 @@ type Garbage struct {
 	queue  []fsm.ObjectRef
 	queued map[fsm.ObjectRef]bool
 	sweeps []sweep
-	busy   int
 }
 
 // sweep is how far one scan has come.
@@ -198,12 +197,11 @@ func (g *Garbage) NextUnixNano() (int64, bool) { return 0, false }
 // under way at a time.
 func (g *Garbage) Step(v *fsm.View, _ int64, most int) []Work {
 	var out []Work
-	for len(out) < most && g.busy < 2*most {
+	for len(out) < most {
 		refs := g.next(v)
 		if len(refs) == 0 {
 			break
 		}
-		g.busy++
 		out = append(out, Work{Commands: []fsm.Command{&fsm.CollectGarbage{Objects: refs}}})
 	}
 	return out
@@ -254,7 +252,6 @@ func (g *Garbage) Pending() bool { return len(g.queue)+len(g.sweeps) > 0 }
 // looked at again, and so is an owner that has more dependents than one command
 // releases.
 func (g *Garbage) Settle(v *fsm.View, o Outcome, _ int64) {
-	g.busy--
 	for _, c := range o.Work.Commands {
 		for _, ref := range c.(*fsm.CollectGarbage).Objects {
 			if o.Err != nil || v.Judge(ref) != fsm.Keep {

@@ -278,7 +278,7 @@ func (a *attacked) workerFloods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lies := &rpc.StatusBatch{ID: 8, Pods: make([]rpc.PodReport, 3000)} // each is refused, and told
+	lies := &rpc.StatusBatch{ID: 8, Pods: make([]rpc.PodReport, 3000)} // of pods that are nobody's: they go into the log, where each is passed over
 	for i := range lies.Pods {
 		lies.Pods[i] = rpc.PodReport{Namespace: a.ns, Name: "bystander", UID: fmt.Sprint(i), Removed: true}
 	}

@@ -117,6 +117,18 @@ context "test" {
 
 // end ends the pods while there is somebody to end them, and then everything.
 func (c *cluster) end(t testing.TB) {
+	if err := c.stop(t); err != nil {
+		t.Error(err)
+	}
+	if t.Failed() {
+		for _, p := range c.Processes() {
+			t.Logf("the log of %s ends:\n%s", p.Name, p.LogTail(25))
+		}
+	}
+}
+
+// stop is end, and says what should not have been left to end. t is told what is no failure; nil: nobody is.
+func (c *cluster) stop(t testing.TB) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
 	if len(c.Workers()) > 0 && c.Leader(ctx) != nil {
@@ -125,12 +137,11 @@ func (c *cluster) end(t testing.TB) {
 		}
 	}
 	c.Stop(stopGrace)
-	reap(c.Dir)
-	if t != nil && t.Failed() {
-		for _, p := range c.Processes() {
-			t.Logf("the log of %s ends:\n%s", p.Name, p.LogTail(25))
-		}
+	lost := strays(c.Dir)
+	if _, left := reap(c.Dir); len(lost)+len(left) > 0 {
+		return fmt.Errorf("containers that have ended have left the processes %v; those that could not be ended: %v", lost, left)
 	}
+	return nil
 }
 
 // deletePods deletes the pods of a namespace, or of all, and waits for their end.
@@ -333,10 +344,11 @@ func pretender() fleet.Spec {
 	return worker("pretender", `runtime = "fake"`, `taints = ["pretend:NoSchedule"]`, `max_pods = 10000`, `capacity { cpu = "1000" }`)
 }
 
-func stopShared() {
-	if shared.c != nil {
-		shared.c.end(nil)
+func stopShared() error {
+	if shared.c == nil {
+		return nil
 	}
+	return shared.c.stop(nil)
 }
 
 // namespace makes a namespace for a test, and empties it afterwards.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -94,10 +95,14 @@ func TestJoiningByToken(t *testing.T) {
 	}
 }
 
-// joined is a server, and two workers, w1 and w2, that join it by a token.
-func joined(t *testing.T) (c *cluster, s *fleet.Process, workers []*fleet.Process) {
+// joined are so many servers, of which one leads, and two workers, w1 and w2, that join it by a token.
+func joined(t *testing.T, servers int) (c *cluster, s *fleet.Process, workers []*fleet.Process) {
 	t.Helper()
-	c = newCluster(t, server("s1", "bootstrap_expect = 1"))
+	var specs []fleet.Spec
+	for i := range servers {
+		specs = append(specs, server(fmt.Sprint("s", i+1), fmt.Sprint("bootstrap_expect = ", servers)))
+	}
+	c = newCluster(t, specs...)
 	s = c.waitLeader(t)
 	file, err := c.WriteFile("token", c.berth(t, "token", "create"))
 	if err != nil {
@@ -112,12 +117,13 @@ func joined(t *testing.T) (c *cluster, s *fleet.Process, workers []*fleet.Proces
 	return c, s, workers
 }
 
-// A machine was stolen: by one command it is out, at the API, at the RPC and with what it has open, and no
-// other is.
+// A machine was stolen: by one command it is out, at the API of every server, at the RPC and with what it has open, and no
+// other is. How long that takes is told.
 func TestRevokedNode(t *testing.T) {
-	c, s, added := joined(t)
-	node := func(p *fleet.Process) kubernetes.Interface {
-		config := rest.AnonymousClientConfig(s.RESTConfig())
+	c, s, added := joined(t, 3)
+	node := func(at, p *fleet.Process) kubernetes.Interface {
+		config := rest.AnonymousClientConfig(at.RESTConfig())
+		config.QPS = -1
 		config.CertFile = filepath.Join(p.DataDir, "tls", "node.pem")
 		config.KeyFile = config.CertFile
 		kube, err := kubernetes.NewForConfig(config)
@@ -135,53 +141,79 @@ func TestRevokedNode(t *testing.T) {
 			return err
 		})
 	}
-	w1, w2 := node(added[0]), node(added[1])
+	w2 := node(s, added[1])
 	logEnds := followedLog(t, c, s, "w1")
-	watch, err := w1.CertificatesV1().CertificateSigningRequests().Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer watch.Stop()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for range watch.ResultChan() { // until the server ends it
+	start := make(chan struct{})
+	outs := map[string]<-chan time.Time{"a log that is followed": endOf(logEnds)}
+	for _, at := range c.Servers() {
+		requests := node(at, added[0]).CertificatesV1().CertificateSigningRequests()
+		watch, err := requests.Watch(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
+		defer watch.Stop()
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			for range watch.ResultChan() { // until the server ends it
+			}
+		}()
+		outs["a watch at "+at.Name] = endOf(over)
+		outs["the API of "+at.Name] = endOf(polled(t, start, func() bool {
+			_, err := requests.List(t.Context(), metav1.ListOptions{})
+			return apierrors.IsForbidden(err)
+		}))
+	}
+	outs["the RPC"] = endOf(polled(t, start, func() bool { return strings.Contains(added[0].LogTail(50), "its certificate is revoked") }))
+	began := time.Now()
+	close(start)
 	if out := c.berth(t, "node", "revoke", "w1"); !strings.Contains(out, "node w1 revoked") {
 		t.Errorf("it says %q", out)
 	}
-	c.eventually(t, "the API to refuse w1", func(ctx context.Context) error {
-		if _, err := w1.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-			return fmt.Errorf("it says %w", err)
-		}
-		return nil
-	})
-	c.eventually(t, "the watch of w1 to end", func(ctx context.Context) error {
-		select {
-		case <-ended:
-			return nil
-		default:
-			return errors.New("it goes on")
-		}
-	})
-	c.eventually(t, "the log that is followed to end", func(context.Context) error {
-		select {
-		case <-logEnds:
-			return nil
-		default:
-			return errors.New("it goes on")
-		}
-	})
-	c.eventually(t, "the RPC to refuse w1", func(context.Context) error {
-		if !strings.Contains(added[0].LogTail(50), "its certificate is revoked") {
-			return errors.New("it is not told")
-		}
-		return nil
-	})
+	t.Logf("the command takes %s", time.Since(began))
+	for what, out := range outs {
+		c.eventually(t, what+" to end for w1", func(context.Context) error {
+			select {
+			case at := <-out:
+				t.Logf("w1 is out of %s after %s", what, at.Sub(began))
+				return nil
+			default:
+				return errors.New("it goes on")
+			}
+		})
+	}
 	if _, err := w2.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("w2 is out as well: %v", err)
 	}
+}
+
+// endOf tells when something has ended.
+func endOf(what <-chan struct{}) <-chan time.Time {
+	at := make(chan time.Time, 1)
+	go func() {
+		<-what
+		at <- time.Now()
+	}()
+	return at
+}
+
+// polled is closed when something is so that is asked often, from start on, or when the test ends.
+func polled(t *testing.T, start <-chan struct{}, is func() bool) <-chan struct{} {
+	so := make(chan struct{})
+	go func() {
+		defer close(so)
+		<-start
+		often := time.NewTicker(5 * time.Millisecond)
+		defer often.Stop()
+		for !is() {
+			select {
+			case <-often.C:
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	return so
 }
 
 // followedLog follows the log of a pod on a node, which says something and goes on; what it gives is closed when that ends.

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	nodes "github.com/berth-dev/berth/e2e/machine"
 	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
 )
 
@@ -27,26 +28,6 @@ type machine struct {
 	cmd       *exec.Cmd
 	done      chan struct{}
 }
-
-const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: %[2]s}}
-authorization: {mode: Webhook}
-serverTLSBootstrap: true
-rotateCertificates: true
-containerRuntimeEndpoint: unix://%[1]s/containerd.sock
-cgroupDriver: cgroupfs
-failCgroupV1: false
-failSwapOn: false
-makeIPTablesUtilChains: false
-localStorageCapacityIsolation: false
-resolvConf: ""
-podLogsDir: %[1]s/pods
-imageGCHighThresholdPercent: 100
-imageGCLowThresholdPercent: 99
-staticPodPath: %[1]s/manifests
-evictionHard: {memory.available: 50Mi}
-`
 
 // needsKubelet leaves a test out where there is no kubelet, or where a machine for one cannot be made.
 func needsKubelet(t *testing.T) {
@@ -70,7 +51,7 @@ func (c *cluster) addKubelet(t *testing.T, name string) *machine {
 	if err := os.Mkdir(m.manifests(), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	config := fmt.Sprintf(kubeletConfig, m.dir, filepath.Join(c.Dir, "ca", "ca.pem"))
+	config := nodes.KubeletConfig(m.dir, filepath.Join(c.Dir, "ca", "ca.pem"), filepath.Join(m.dir, "containerd.sock"), "staticPodPath: "+m.manifests())
 	if err := os.WriteFile(filepath.Join(m.dir, "kubelet.yaml"), []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}

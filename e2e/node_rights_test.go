@@ -18,7 +18,7 @@ import (
 // Who has the certificate of a node sees at the API what the node's pods need, as long as they are there, and
 // nothing of another node's.
 func TestNodeAtTheAPI(t *testing.T) {
-	c, s, added := joined(t)
+	c, s, added := joined(t, 1)
 	namespace := c.namespace(t, "rights")
 	for _, node := range []string{"w1", "w2"} {
 		if _, err := s.Kube.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{

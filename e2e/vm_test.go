@@ -46,7 +46,7 @@ type vmPlan struct {
 
 var vmPlans = map[string]vmPlan{
 	"whole": {
-		process: "^Test(LimitsAndOutOfMemory|NoCgroupIsLeft|Use|Reclaim|TermThenKill|ChildrenEndToo|Exec|RestartedAgentTakesOver|ShimKilled|NeverTwice|DestroyNobody)$",
+		process: "^Test(LimitsAndOutOfMemory|NoCgroupIsLeft|Use|Reclaim|TermThenKill|ChildrenEndToo|Exec|RestartedAgentTakesOver|ShimKilled|NothingIsLeftInACgroup|RemoveEndsWhatIsLeft|NeverTwice|DestroyNobody)$",
 		cri:     "^Test(Life|Resources|Adopt|LostProcesses)$",
 		quota:   "^TestLimit$",
 		pods:    "^TestPodsInVM$",

@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -26,6 +27,9 @@ func (q *question) askNodes(ctx context.Context, pod *corev1.Pod) (*ledger.Nodes
 		return nil, err
 	}
 	for _, verdict := range verdicts {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("the answer was not finished: %w", err)
+		}
 		out.Total++
 		if q.Nodes {
 			out.Each = append(out.Each, q.nodeVerdict(&verdict, who))

@@ -19,7 +19,8 @@ import (
 type Planner struct {
 	whatif.Asker
 	// MayReadPods and MayReadBudgets tell of which namespaces they may read the
-	// pods, and the disruption budgets (PR20); they are asked often.
+	// pods, and the disruption budgets (PR20); they are asked often, and end the
+	// plan's context when they cannot tell: nothing more is asked then.
 	MayReadPods, MayReadBudgets func(namespace string) bool
 }
 
@@ -52,15 +53,17 @@ func Plan(ctx context.Context, view *fsm.View, by Planner, setup []fsm.Command, 
 	}
 	shown := planView{seen, by}
 	out := &berthv1.PlanStatus{
-		Revision: view.Revision(), Budgets: shown.budgetsTouched(), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
+		Revision: view.Revision(), Budgets: shown.budgetsTouched(ctx), CascadeDepth: int32(seen.Depth), CascadeCut: seen.Cut,
 	}
 	bars := whoBars{after: seen.After, mayRead: by.MayReadPods, known: map[string]map[string]string{}, goOn: by.GoOn}
 	for i := range seen.Placements {
 		p := &seen.Placements[i]
-		if i%placementsAtATime == 0 {
-			if err := goOn(); err != nil {
-				return nil, fmt.Errorf("the plan was not finished: %w", err)
-			}
+		err := ctx.Err()
+		if err == nil && i%placementsAtATime == 0 {
+			err = goOn()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the plan was not finished: %w", err)
 		}
 		reasons := p.Diagnosis.API()
 		if p.Node == "" && p.NominatedNode == "" {
@@ -74,9 +77,12 @@ func Plan(ctx context.Context, view *fsm.View, by Planner, setup []fsm.Command, 
 		})
 	}
 	for i := range seen.Successors {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("the plan was not finished: %w", err)
+		}
 		s := &seen.Successors[i]
-		ref := berthv1.PodReference{UID: s.Of.UID, Priority: s.Of.Priority}
-		ref.Namespace, ref.Name = shown.name(s.Of.Key)
+		ref := berthv1.PodReference{UID: s.Of.UID}
+		ref.Namespace, ref.Name, ref.Priority = shown.name(s.Of.Key, s.Of.Priority)
 		out.Replacements = append(out.Replacements, berthv1.PlanReplacement{
 			Of: ref, Round: int32(s.Round), Node: s.Node, NominatedNode: s.NominatedNode,
 			Victims: shown.victims(&s.Placement), Message: shown.message(s),
@@ -91,22 +97,22 @@ type planView struct {
 	by Planner
 }
 
-// name is a pod's, unless the asker may not know it (PR20).
-func (p *planView) name(key string) (namespace, name string) {
+// name is a pod's, with its priority, unless the asker may not know it (PR20).
+func (p *planView) name(key string, of int32) (namespace, name string, priority int32) {
 	namespace, name, _ = strings.Cut(key, "/")
 	if !p.by.MayReadPods(namespace) {
-		return "", ""
+		return "", "", 0
 	}
-	return namespace, name
+	return namespace, name, of
 }
 
 func (p *planView) victims(of *whatif.Placement) []berthv1.Victim {
 	var out []berthv1.Victim
 	for _, v := range of.Victims {
 		shown := berthv1.Victim{
-			UID: v.UID, Priority: v.Priority, Node: v.Node, ViolatesBudget: v.ViolatesBudget, WaitedFor: v.WaitedFor,
+			UID: v.UID, Node: v.Node, ViolatesBudget: v.ViolatesBudget, WaitedFor: v.WaitedFor,
 		}
-		shown.Namespace, shown.Name = p.name(v.Key)
+		shown.Namespace, shown.Name, shown.Priority = p.name(v.Key, v.Priority)
 		out = append(out, shown)
 	}
 	return out
@@ -115,7 +121,7 @@ func (p *planView) victims(of *whatif.Placement) []berthv1.Victim {
 // message is why a successor has no place, unless the asker may not know it: a
 // quota's refusal, for one, tells what its namespace uses.
 func (p *planView) message(s *whatif.Successor) string {
-	if namespace, _ := p.name(s.Of.Key); namespace == "" {
+	if namespace, _, _ := strings.Cut(s.Of.Key, "/"); !p.by.MayReadPods(namespace) {
 		return ""
 	}
 	return budgets.Shown(s.Message, p.by.MayReadBudgets)
@@ -124,7 +130,7 @@ func (p *planView) message(s *whatif.Successor) string {
 // budgetsTouched are the budgets that allow fewer disruptions, or are left with
 // fewer healthy pods, when the victims were told to end. One that the asker may
 // not read has no name and no numbers (PR20).
-func (p *planView) budgetsTouched() []berthv1.PlanBudget {
+func (p *planView) budgetsTouched(ctx context.Context) []berthv1.PlanBudget {
 	var out []berthv1.PlanBudget
 	p.After.Budgets.Scan("", func(key string, after *policyv1.PodDisruptionBudget) bool {
 		before, ok := p.Before.Budgets.Get(key)
@@ -142,7 +148,7 @@ func (p *planView) budgetsTouched() []berthv1.PlanBudget {
 				AllowedAfter: a.DisruptionsAllowed, DesiredHealthy: a.DesiredHealthy, HealthyAfter: a.CurrentHealthy,
 			})
 		}
-		return true
+		return ctx.Err() == nil
 	})
 	return out
 }

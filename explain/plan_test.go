@@ -54,11 +54,59 @@ func TestPlanTellsNothingOfOthers(t *testing.T) {
 			t.Fatalf("got %+v", got)
 		}
 		v, r, b := got.Placements[0].Victims[0], got.Replacements[0], got.Budgets[0]
+		if told := v.Priority == 1 && r.Of.Priority == 1; told != reads {
+			t.Errorf("who may read it: %t; the priority is told as %d, %d", reads, v.Priority, r.Of.Priority)
+		}
 		if reads && (v.Name != "victim" || b.Name != "hush-budget" || r.Message == "") {
 			t.Errorf("who may read it is told %+v, %+v, %+v", v, r, b)
 		}
 		if !reads && (v.Name != "" || v.UID == "" || b != (berthv1.PlanBudget{}) || r.Message != "" || r.Of.Name != "" || r.Of.Namespace != "") {
 			t.Errorf("who may not read it is told %+v, %+v, %+v", v, r, b)
+		}
+	}
+}
+
+// TestAnswersEndWithWhatCannotBeTold: once it cannot be told what the asker may read, nothing more is asked or made, of a plan or of why a pod
+// is where it is.
+func TestAnswersEndWithWhatCannotBeTold(t *testing.T) {
+	a, p := evicts(t)
+	more := p.DeepCopy()
+	more.Name, more.UID = "more", "more"
+	state := a.state.View()
+	a.pod("secret", "boss", "high", "1")
+	a.pod("default", "waits", "high", "2")
+	for range 3 {
+		a.must(&fsm.ApplyPlan{Revision: a.state.View().Revision(), Preemptions: []fsm.PreemptDecision{{
+			Key: "default/waits", UID: "uid-waits", Node: "n1", Victims: []fsm.PlannedVictim{{Key: "secret/boss", UID: "uid-boss"}},
+		}}})
+	}
+	for what, answer := range map[string]func(ctx context.Context, may func(string) bool) error{
+		"a plan": func(ctx context.Context, may func(string) bool) error {
+			_, err := Plan(ctx, state, Planner{Asker: whatif.Asker{User: "test", Groups: []string{"system:masters"}}, MayReadPods: may, MayReadBudgets: may}, nil, []*corev1.Pod{p, more})
+			return err
+		},
+		"why": func(ctx context.Context, may func(string) bool) error {
+			_, err := Why(ctx, a.state.View(), Question{Namespace: "default", Pod: "waits", Nodes: true}, may)
+			return err
+		},
+	} {
+		all := 0
+		if err := answer(t.Context(), func(string) bool { all++; return true }); err != nil || all < 2 {
+			t.Fatalf("%s: %d were asked about, %v", what, all, err)
+		}
+		for ends := 2; ends <= all; ends++ {
+			ctx, end := context.WithCancel(t.Context())
+			asked := 0
+			err := answer(ctx, func(string) bool {
+				if asked++; asked == ends {
+					end()
+				}
+				return asked < ends
+			})
+			if asked > ends+1 || ends < all-1 && !errors.Is(err, context.Canceled) { // of one row it may be asked twice
+				t.Errorf("%s: of the %dth of %d it cannot be told: %d were asked about, %v", what, ends, all, asked, err)
+			}
+			end()
 		}
 	}
 }

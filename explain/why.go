@@ -56,8 +56,8 @@ type Question struct {
 }
 
 // Why answers why a pod is where it is. mayRead tells of which namespaces the
-// asker may read the pods (PR20); it is asked often. Errors are *Refused, or
-// those of ctx.
+// asker may read the pods (PR20); it is asked often, and ends ctx when it cannot
+// tell: nothing more is asked then. Errors are *Refused, or those of ctx.
 func Why(
 	ctx context.Context, view *fsm.View, asked Question, mayRead func(namespace string) bool,
 ) (*ledger.Answer, error) {
@@ -91,8 +91,11 @@ func (q *question) answer(ctx context.Context) (*ledger.Answer, error) {
 	}
 	q.choose(a, pod)
 	there = there && pod.UID == a.UID
-	q.addDecisions(a)
-	q.addPreemptions(a)
+	q.addDecisions(ctx, a)
+	q.addPreemptions(ctx, a)
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("the answer was not finished: %w", err)
+	}
 	if !there && len(a.Decisions)+len(a.For)+len(a.Against)+len(a.AwaitedBy) == 0 {
 		return nil, refusedf(metav1.StatusReasonNotFound,
 			"there is no pod %s in namespace %s, and neither the ledger nor a preemption names one", q.asked(), q.Namespace)
@@ -195,7 +198,7 @@ func (q *question) byUID(a *ledger.Answer) {
 	})
 }
 
-func (q *question) addDecisions(a *ledger.Answer) {
+func (q *question) addDecisions(ctx context.Context, a *ledger.Answer) {
 	q.view.DecisionsAbout(fsm.PodKey(a.Namespace, a.Name), a.UID, q.At, func(r *fsm.PlanRecord, d *fsm.Decision) bool {
 		out := ledger.Decision{
 			Kind: d.Kind.String(), UID: types.UID(d.UID), Refused: fsm.ShownRefusal(d.Refused, q.mayRead), Revision: d.Revision, RaftIndex: r.Index,
@@ -208,13 +211,13 @@ func (q *question) addDecisions(a *ledger.Answer) {
 			out.Nodes, out.Message, out.Reasons = why.Nodes, budgets.Shown(why.Message, q.mayReadBudgets), why.API()
 		}
 		a.Decisions = append(a.Decisions, out)
-		return q.At == 0 && len(a.Decisions) < maxHistory
+		return q.At == 0 && len(a.Decisions) < maxHistory && ctx.Err() == nil
 	})
 }
 
 // addPreemptions looks up who made room for the pod, who had it evicted, and who
 // waited for it, because it was ending anyway.
-func (q *question) addPreemptions(a *ledger.Answer) {
+func (q *question) addPreemptions(ctx context.Context, a *ledger.Answer) {
 	is := func(ns, name string, uid types.UID) bool {
 		return ns == a.Namespace && name == a.Name && uid == a.UID
 	}
@@ -234,7 +237,7 @@ func (q *question) addPreemptions(a *ledger.Answer) {
 				a.Against = append(a.Against, q.shown(p))
 			}
 		}
-		return true
+		return ctx.Err() == nil
 	})
 	for _, list := range [][]berthv1.Preemption{a.For, a.Against, a.AwaitedBy} {
 		slices.SortFunc(list, func(x, y berthv1.Preemption) int { return cmp.Compare(x.Status.Revision, y.Status.Revision) })
@@ -245,12 +248,12 @@ func (q *question) addPreemptions(a *ledger.Answer) {
 func (q *question) shown(p *berthv1.Preemption) berthv1.Preemption {
 	out := *p.DeepCopy()
 	if ref := &out.Status.Preemptor; !q.mayRead(ref.Namespace) {
-		ref.Namespace, ref.Name = "", ""
+		ref.Namespace, ref.Name, ref.Priority = "", "", 0
 		out.ObjectMeta = metav1.ObjectMeta{UID: out.UID}
 	}
 	for i := range out.Status.Victims {
 		if v := &out.Status.Victims[i]; !q.mayRead(v.Namespace) {
-			v.Namespace, v.Name = "", ""
+			v.Namespace, v.Name, v.Priority = "", "", 0
 		}
 	}
 	return out

@@ -121,7 +121,7 @@ func TestWhy(t *testing.T) {
 		t.Errorf("the decision about web: %+v", web.Decisions)
 	}
 	// PR20: who may not read the preemptor's namespace learns its UID.
-	if len(web.Against) != 1 || web.Against[0].Status.Preemptor.Name != "" || web.Against[0].Status.Preemptor.UID != "uid-boss" {
+	if len(web.Against) != 1 || web.Against[0].Status.Preemptor.Name != "" || web.Against[0].Status.Preemptor.UID != "uid-boss" || web.Against[0].Status.Preemptor.Priority != 0 {
 		t.Fatalf("who evicted web: %+v", web.Against)
 	}
 	if p := web.Against[0]; p.Name != "" || p.Namespace != "" || p.Status.Victims[0].Name != "web" {
@@ -167,11 +167,14 @@ func TestWhyNamesNoRefusedVictim(t *testing.T) {
 	}}})
 	q := Question{Namespace: "default", Pod: "web"}
 	everywhere, err := Why(t.Context(), a.state.View(), q, func(string) bool { return true })
-	for who, tc := range map[string]struct {
+	for told, tc := range map[string]struct {
 		answer *ledger.Answer
 		want   string
-	}{"victim secret/boss ": {a.must1(everywhere, err), "of all"}, "a victim in another namespace ": {a.must1(a.ask(q)), "of default"}} {
-		if !slices.ContainsFunc(tc.answer.Decisions, func(d ledger.Decision) bool { return strings.HasPrefix(d.Refused, who+"has priority ") }) {
+	}{
+		"victim secret/boss has priority 100, which is not below 1":        {a.must1(everywhere, err), "of all"},
+		"a victim in another namespace has a priority that is not below 1": {a.must1(a.ask(q)), "of default"},
+	} {
+		if !slices.ContainsFunc(tc.answer.Decisions, func(d ledger.Decision) bool { return d.Refused == told }) {
 			t.Errorf("who may read the pods %s is told %+v", tc.want, tc.answer.Decisions)
 		}
 	}

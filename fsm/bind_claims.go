@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/model"
@@ -40,21 +41,55 @@ func (tx *Tx) bindClaims(pod *corev1.Pod, node *corev1.Node, class *model.Class)
 			continue
 		}
 		storageClass, _ := v.StorageClass(model.ClaimClass(claim))
-		if storageClass.Provisioner == model.LocalProvisioner {
-			made := model.LocalVolume(claim, storageClass, node, tx.newUID(), tx.now())
-			if _, there := v.PersistentVolume(made.Name); there {
-				return fmt.Sprintf("there is a persistentvolume %q already", made.Name)
-			}
-			volume := tx.claimVolume(claim, made)
+		not := v.notAtOnce(claim, storageClass)
+		switch {
+		case not == "":
+			volume := tx.claimVolume(claim, model.LocalVolume(claim, storageClass, node, tx.newUID(), tx.now()))
 			tx.giveVolume(claim, volume, node.Name)
-			continue
+		case storageClass.Provisioner == model.LocalProvisioner:
+			return not
+		default:
+			tx.changeClaim(claim, func(c *corev1.PersistentVolumeClaim) {
+				c.Annotations[model.SelectedNode] = node.Name
+			})
+			why = not
 		}
-		tx.changeClaim(claim, func(c *corev1.PersistentVolumeClaim) {
-			c.Annotations[model.SelectedNode] = node.Name
-		})
-		why = awaitsProvisioner(claim.Name, storageClass.Provisioner)
 	}
 	return why
+}
+
+// notAtOnce says why no volume of a class can be made for a claim in the entry that wants one; "" if it can.
+func (v *live) notAtOnce(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+	if class.Provisioner != model.LocalProvisioner {
+		return awaitsProvisioner(claim.Name, class.Provisioner)
+	}
+	name := model.LocalVolumeName(claim)
+	if _, there := v.PersistentVolume(name); there {
+		return fmt.Sprintf("there is a persistentvolume %q already", name)
+	}
+	return ""
+}
+
+// SinceBindingsLookFirst is the LogVersion from which on a binding by others is refused before anything is done for it.
+const SinceBindingsLookFirst = 29
+
+// neverAtOnce says which of a pod's claims would not have its volume on a node in the entry that binds the pod; "" for none.
+func (v *live) neverAtOnce(pod *corev1.Pod, node *corev1.Node, class *model.Class) string {
+	names := model.Claims(pod)
+	if len(names) == 0 || v.Version() < SinceBindingsLookFirst {
+		return ""
+	}
+	chosen := class.ChooseVolumes(node)
+	for i, claim := range v.claimsOf(pod, names, new(model.VolumesBuilder)) {
+		if i >= len(chosen) || chosen[i] != "" {
+			continue
+		}
+		storageClass, _ := v.StorageClass(model.ClaimClass(claim))
+		if not := v.notAtOnce(claim, storageClass); not != "" {
+			return not
+		}
+	}
+	return ""
 }
 
 // claimVolume stores that a volume is a claim's.

@@ -72,13 +72,14 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 	template.CreationTimestamp = tx.now()
 	class := tx.finishNewPod(&c.Template)
 	var made names
+	var from int64 // names up to it are taken
 	for range count {
 		if tx.enough() {
 			break
 		}
 		pod := *template
 		pod.UID = tx.newUID()
-		pod.Name = tx.generateName(template.Namespace, template.GenerateName)
+		pod.Name, from = tx.generateName(template.Namespace, template.GenerateName, from)
 		tx.storeNewPod(PodKey(pod.Namespace, pod.Name), &pod, class)
 		made.add(pod.Name)
 	}
@@ -93,15 +94,22 @@ func (c *AdmitPods) Apply(tx *Tx) Result {
 // does.
 const maxGeneratedName = 63
 
+// SinceNamesCharged is the LogVersion from which on names that are stepped over cost something.
+const SinceNamesCharged = 29
+
 // generateName makes a name that no pod has: names made at different revisions
-// differ, and one that somebody chose by hand is stepped over.
-func (tx *Tx) generateName(namespace, prefix string) string {
-	for n := tx.view.Revision() + 1; ; n++ {
+// differ, and one that somebody chose by hand is stepped over. Those of before from, which it gives for the next one of the
+// same prefix, are known to be taken.
+func (tx *Tx) generateName(namespace, prefix string, from int64) (name string, next int64) {
+	for n := max(tx.view.Revision()+1, from); ; n++ {
 		suffix := strconv.FormatInt(n, 36)
 		suffix = strings.Repeat("0", max(0, 5-len(suffix))) + suffix
-		name := prefix[:min(len(prefix), maxGeneratedName-len(suffix))] + suffix
+		name = prefix[:min(len(prefix), maxGeneratedName-len(suffix))] + suffix
 		if _, taken := tx.view.Pods.Get(PodKey(namespace, name)); !taken {
-			return name
+			return name, n + 1
+		}
+		if tx.view.Version() >= SinceNamesCharged {
+			tx.view.billUnits(costName)
 		}
 	}
 }

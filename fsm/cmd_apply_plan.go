@@ -175,6 +175,7 @@ func (tx *Tx) applyBinding(d *BindDecision) string {
 	if !ok {
 		return "node " + d.Node + " is gone"
 	}
+	tx.view.billNominees(d.Node)
 	u := tx.view.usage.Taken(d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
 	offer := tx.view.usage.Offer(d.Node)
 	rules := tx.view.ruledClass(e.Class(), pod)

@@ -49,7 +49,11 @@ func (c *BindPod) Apply(tx *Tx) Result {
 	if why := tx.view.noRoom(c.Key, pod, node); why != "" {
 		return conflict(why)
 	}
-	if why := tx.bindClaims(pod, node, tx.view.ruledClass(tx.view.classOf(pod), pod).class); why != "" {
+	class := tx.view.ruledClass(tx.view.classOf(pod), pod).class
+	if why := tx.view.neverAtOnce(pod, node, class); why != "" {
+		return conflict(why)
+	}
+	if why := tx.bindClaims(pod, node, class); why != "" {
 		return conflict(why)
 	}
 	pod = tx.bind(c.Key, pod, c.Node)
@@ -60,7 +64,7 @@ func (c *BindPod) Apply(tx *Tx) Result {
 // is promised to others that it must not overtake (NM4); "" if it can.
 func (v *live) noRoom(key string, pod *corev1.Pod, node *corev1.Node) string {
 	c := v.classOf(pod)
-	u := v.usage.Taken(node.Name, c.Priority, c.RunsAtMostSeconds, key)
+	u := v.taken(node.Name, c, key)
 	return explain(node.Name, model.CheckUsage(c, *v.usage.Offer(node.Name), &u))
 }
 

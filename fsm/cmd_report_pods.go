@@ -131,8 +131,24 @@ func (tx *Tx) mergeStatus(pod *corev1.Pod, reported *corev1.PodStatus) corev1.Po
 			next.Conditions[i] = c // what ended the pod is the last word (PR21)
 		}
 	}
+	if tx.view.Version() >= SinceScheduledGeneration {
+		scheduledFor(&next, pod.Generation)
+	}
 	model.ShareResources(&next, &pod.Spec)
 	return next
+}
+
+// SinceScheduledGeneration is the LogVersion from which on a bound pod's condition PodScheduled
+// tells the generation that its worker has taken note of, as with a kubelet, which writes it anew.
+const SinceScheduledGeneration = 29
+
+// scheduledFor says of the condition PodScheduled for which generation it holds: the one that the
+// worker has seen, of those that there were.
+func scheduledFor(s *corev1.PodStatus, generation int64) {
+	c := findCondition(s, corev1.PodScheduled)
+	if c != nil && c.Status == corev1.ConditionTrue && s.ObservedGeneration > c.ObservedGeneration && s.ObservedGeneration <= generation {
+		c.ObservedGeneration = s.ObservedGeneration
+	}
 }
 
 // turnedAt is since when a pod's condition is what its worker says: since it was said

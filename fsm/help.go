@@ -104,7 +104,7 @@ func (h *help) usage(c *model.Class, evicting bool) *model.Usage {
 	if evicting && !c.NeverPreempts && *h.view.SchedulerConfig().Spec.Preemption.Enabled {
 		return h.usageFrom(c.Priority)
 	}
-	u := h.view.usage.Taken(h.node.Name, c.Priority, c.RunsAtMostSeconds, "")
+	u := h.view.taken(h.node.Name, c, "")
 	return &u
 }
 
@@ -122,6 +122,7 @@ const briefest = 1
 
 // hasRoomFor says whether a nominated pod fits its node as things are.
 func (h *help) hasRoomFor(n *Nomination) bool {
+	h.view.billNominees(n.Node)
 	u := h.view.usage.Taken(n.Node, n.Priority, n.Class().RunsAtMostSeconds, n.Key())
 	rules := h.view.ruledClassOf(n.Key(), n.Class())
 	h.view.billUnits(h.view.askCost(rules, h.node))
@@ -134,6 +135,7 @@ func (h *help) couldEvictFor(n *Nomination) bool {
 	if !h.view.MayEvict(n.Class()) {
 		return false
 	}
+	h.view.billNominees(n.Node)
 	u := h.view.usage.TakenFrom(n.Node, n.Priority, n.Class().RunsAtMostSeconds, n.Key())
 	rules := h.beyondHolders(h.view.ruledClassOf(n.Key(), n.Class()))
 	h.view.billUnits(h.view.askCost(rules, h.node))

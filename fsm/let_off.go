@@ -23,7 +23,7 @@ func (tx *Tx) letOff(victims []*corev1.Pod, d *PreemptDecision, c ruled, node *c
 	v := tx.view
 	l := &lettingOff{
 		view: v, class: c, node: node, offer: v.usage.Offer(node.Name), left: victims, gone: make(map[string]bool, len(victims)),
-		used: v.usage.Taken(node.Name, c.class.Priority, c.class.RunsAtMostSeconds, d.Key).Toward(c.class),
+		used: v.taken(node.Name, c.class, d.Key).Toward(c.class),
 	}
 	for _, victim := range victims {
 		l.gone[string(victim.UID)] = true

@@ -1,6 +1,9 @@
 package fsm
 
 import (
+	"strconv"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
@@ -121,7 +124,7 @@ func (v *live) joined(e *QueueEntry, pod *corev1.Pod) (*QueueEntry, queue.Group)
 		next.SpreadOwner = spreadOwner(pod)
 	}
 	if v.Version() >= SinceVolumes {
-		next.Claims = model.Claims(pod)
+		next.Claims = v.waitsFor(model.Claims(pod))
 	}
 	if devices := v.devicesClaimed(pod); devices != "" { // it does not wait together with those that claim none
 		next.Claims = append(next.Claims, "devices:"+devices) // which is no name of a claim
@@ -133,6 +136,24 @@ func (v *live) joined(e *QueueEntry, pod *corev1.Pod) (*QueueEntry, queue.Group)
 		next.KeptAway = false
 	}
 	return &next, queue.Group{Class: e.Class(), Key: next.Group(), Rules: rules.class}
+}
+
+// SinceClaimsQuoted is the LogVersion from which on a claim of a name that none can have is not taken for others.
+const SinceClaimsQuoted = 29
+
+// waitsFor are the names of claims, told apart from one another: a pod's author may have written what is no name.
+func (v *View) waitsFor(claims []string) []string {
+	if v.Version() < SinceClaimsQuoted {
+		return claims
+	}
+	out := make([]string, len(claims))
+	for i, name := range claims {
+		out[i] = name
+		if strings.ContainsFunc(name, func(c rune) bool { return c != '-' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') }) {
+			out[i] = strconv.Quote(name)
+		}
+	}
+	return out
 }
 
 func (j *failureJudge) missed(tx *Tx, g queue.Group) bool {

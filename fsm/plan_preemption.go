@@ -88,7 +88,7 @@ func (tx *Tx) checkVictims(d *PreemptDecision, e *QueueEntry) ([]*corev1.Pod, st
 		case victim.Spec.NodeName == "":
 			return nil, refusedVictim(planned.Key, "is on no node")
 		case model.Priority(victim) >= e.Priority:
-			return nil, refusedVictim(planned.Key, fmt.Sprintf("has priority %d, which is not below %d", model.Priority(victim), e.Priority))
+			return nil, refusedVictim(planned.Key, fmt.Sprintf(priorityWord+"%d"+notBelowWord+"%d", model.Priority(victim), e.Priority))
 		}
 		victims = append(victims, victim)
 	}

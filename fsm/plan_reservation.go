@@ -91,6 +91,7 @@ func (tx *Tx) applyReservation(d *ReserveDecision) string {
 	case !v.MayReserve(e, v.TimeUnixNano()):
 		return "the pod has not been waiting for room for long enough"
 	}
+	v.billNominees(d.Node)
 	u := v.usage.Taken(d.Node, e.Priority, e.Class().RunsAtMostSeconds, d.Key)
 	rules := v.ruledClass(e.Class(), pod)
 	v.billVolumes(rules)

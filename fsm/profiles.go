@@ -39,9 +39,9 @@ func unplaced(pod *corev1.Pod) bool {
 }
 
 // unclaimedKey sorts the pods that nobody here places by the name of their
-// scheduler, the oldest first.
+// scheduler, the oldest first. A pod's author may have written a NUL into it, with which no profile has a name.
 func unclaimedKey(pod *corev1.Pod, key string) string {
-	b := append([]byte(schedulerOf(pod)), 0)
+	b := append([]byte(strings.ReplaceAll(schedulerOf(pod), "\x00", "\x01")), 0)
 	b = binary.BigEndian.AppendUint64(b, uint64(pod.CreationTimestamp.Unix())^1<<63)
 	return string(append(b, key...))
 }

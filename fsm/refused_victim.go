@@ -8,13 +8,15 @@ import "strings"
 const (
 	victimWord    = "victim "
 	protectedWord = "is protected: "
+	priorityWord  = "has priority "
+	notBelowWord  = ", which is not below "
 )
 
 // refusedVictim is why a preemption was refused over a victim.
 func refusedVictim(key, why string) string { return victimWord + key + " " + why }
 
 // ShownRefusal is why a decision was refused, as it is shown to who may know the pods of some namespaces (PR20): a victim in another one
-// has no name, and a budget that protects it no name and no numbers.
+// has no name and no priority, and a budget that protects it no name and no numbers.
 func ShownRefusal(why string, mayKnow func(namespace string) bool) string {
 	rest, ok := strings.CutPrefix(why, victimWord)
 	if !ok {
@@ -26,6 +28,10 @@ func ShownRefusal(why string, mayKnow func(namespace string) bool) string {
 	}
 	if strings.HasPrefix(rest, protectedWord) {
 		rest = "is protected by a disruption budget"
+	} else if _, below, ok := strings.Cut(rest, notBelowWord); ok && strings.HasPrefix(rest, priorityWord) {
+		rest = "has a priority that is not below " + below
+	} else if strings.HasPrefix(rest, priorityWord) { // the text was cut off
+		rest = "has a priority that is not below the pod's own"
 	}
 	return strings.TrimSpace("a victim in another namespace " + rest)
 }

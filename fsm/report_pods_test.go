@@ -125,3 +125,27 @@ func TestABrokenReportIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestScheduledTellsTheGeneration: the condition PodScheduled of a bound pod tells the newest generation that its worker has seen, and
+// none that there was not.
+func TestScheduledTellsTheGeneration(t *testing.T) {
+	type said struct{ observed, want int64 }
+	for version, reports := range map[int][]said{
+		SinceScheduledGeneration - 1: {{1, 1}, {2, 1}},
+		SinceScheduledGeneration:     {{0, 1}, {3, 1}, {1, 1}, {2, 2}, {1, 2}, {0, 2}, {-1, 2}},
+	} {
+		w := newTranscriptBy(t, version)
+		w.run("cluster", nil, "node n1 cpu=4\npod a cpu=1 uid=a generation=1")
+		w.run("plan", nil, "bind a n1")
+		w.line("update-pod a resize cpu=2")
+		for _, r := range reports {
+			w.apply(&ReportPods{Node: "n1", Reports: []PodReport{{Key: "default/a", UID: "a", Status: PodStatusWire{
+				Object: &corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: r.observed},
+			}}}})
+			pod, _ := w.view().Pods.Get("default/a")
+			if c := findCondition(&pod.Status, corev1.PodScheduled); pod.Generation != 2 || c == nil || c.ObservedGeneration != r.want {
+				t.Errorf("version %d, of generation %d the worker has seen %d: %+v", version, pod.Generation, r.observed, c)
+			}
+		}
+	}
+}

@@ -112,6 +112,7 @@ func (tx *Tx) goBy(version int) {
 	}
 	tx.part(rulesPart, func() {
 		tx.view.GoBy(version)
+		tx.view.effective = new(effectiveClasses) // what it remembers is by the rules of before
 		tx.view.beginRules(before)
 		if before < SinceItems && tx.view.countsItems() {
 			tx.flushQuotas()

@@ -85,6 +85,9 @@ func (v *View) stagedReader() io.Reader {
 	return io.MultiReader(pieces...)
 }
 
+// SinceEntryGoesOn is the LogVersion from which on the commands behind a restore, in its entry, are carried out as any.
+const SinceEntryGoesOn = 29
+
 // replace makes a restored state the live one, and remembers which restore it
 // was. Its index, time and version are those of the log that goes on.
 func (tx *Tx) replace(restored *live, id string) {
@@ -93,6 +96,9 @@ func (tx *Tx) replace(restored *live, id string) {
 	before := restored.Version()
 	restored.Position = at.WithRowsOf(restored.Position)
 	restored.beginRules(before)
+	if before := tx.view.Version(); before >= SinceEntryGoesOn {
+		restored.bill, tx.walked, tx.addressed = tx.bill, 0, 0
+	}
 	*tx.view = *restored
 	tx.Undo(0) // what the entry did before is gone with the state
 	tx.replaced = at.Revision()

@@ -185,7 +185,7 @@ func (v *live) obstacles(c ruled, node *corev1.Node, self string, without []*cor
 	})}
 	o := obstacles{
 		class: c, node: node, offer: v.usage.Offer(node.Name),
-		used: v.usage.Taken(node.Name, c.class.Priority, c.class.RunsAtMostSeconds, self),
+		used: v.taken(node.Name, c.class, self),
 	}
 	for _, pod := range without {
 		if pod.Spec.NodeName == node.Name {

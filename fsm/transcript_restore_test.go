@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 )
 
@@ -151,5 +153,44 @@ func TestRestoreInTheMidstOfAnEntry(t *testing.T) {
 	}
 	if changes, err := w.state.Feed().After(rs[1].Revision, 9); err != nil || len(changes) != 1 {
 		t.Errorf("the feed goes on with %d changes, %v", len(changes), err)
+	}
+}
+
+// TestAnEntryGoesOnBehindARestore: the commands behind a restore, in one entry with it, are carried out as any.
+func TestAnEntryGoesOnBehindARestore(t *testing.T) {
+	w := newTranscript(t)
+	w.run("cluster", nil, "node n1 cpu=1\npod low cpu=1 node=n1\npod high cpu=1 priority=10")
+	w.save("s")
+	w.line("stage s")
+	restore := w.restoreSaved(words{"s"}, "")
+	plan := w.plan(words{"preempt", "high", "n1", "low"}, "")
+	plan[0].(*ApplyPlan).Revision = 1 << 40
+	service, err := (&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.ServiceSpec{
+		ClusterIP: "10.0.0.7", ClusterIPs: []string{"10.0.0.7"},
+	}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.apply(append(append(restore, plan...), &PutObject{Resource: serviceResource.Name, Raw: service, Create: true})...)
+	v := w.view()
+	if v.Nominations.Len() != 1 || v.ApplyFailures.Len() != 0 {
+		t.Errorf("%d nominations, failures %+v", v.Nominations.Len(), v.LastApplyFailures(9))
+	}
+	if _, ok := v.Objects.Get(ObjectKey(IPAddresses, "", "10.0.0.7")); !ok {
+		t.Error("the address of a service has no object")
+	}
+}
+
+// TestSchedulersOfOddNames: what goes on behind a NUL is part of the name.
+func TestSchedulersOfOddNames(t *testing.T) {
+	w := newTranscript(t)
+	w.line("pod odd cpu=1")
+	pod, _ := w.view().Pods.Get("default/odd")
+	pod = pod.DeepCopy()
+	pod.Name, pod.UID, pod.Spec.SchedulerName = "other", "other", "packed\x00x"
+	w.apply(&AdmitPod{Pod: PodWire{Object: pod}})
+	w.line("configure profiles=default-scheduler,packed")
+	if _, queued := w.view().Queue.Get("default/other"); queued {
+		t.Error("it is taken for a pod of the profile")
 	}
 }

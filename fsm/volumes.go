@@ -195,7 +195,7 @@ func (v *View) volumesFor(pod *corev1.Pod) *model.Volumes {
 		return nil
 	}
 	holders, crowded := v.holders(pod, claims)
-	key := volumesKey{pod: PodKey(pod.Namespace, strings.Join(claims, "/")), uid: string(pod.UID), devices: devices, held: heldText(holders)}
+	key := volumesKey{pod: PodKey(pod.Namespace, strings.Join(claims, "/")), uid: string(pod.UID), devices: devices, held: heldText(holders), crowded: crowded}
 	return v.effective.volumes(v.volumes.at, key, func() *model.Volumes {
 		b := v.newVolumes(devices, holders)
 		if why := v.tooDear(v.claimsWork(pod, claims), crowded); why != "" {
@@ -461,7 +461,7 @@ func textOf(s *string) string {
 }
 
 // volumesKey names what is asked by a pod's claims.
-type volumesKey struct{ pod, uid, held, devices string }
+type volumesKey struct{ pod, uid, held, crowded, devices string }
 
 // What is remembered of what claims say, and of the volumes that they can be given, is
 // bounded.
@@ -478,7 +478,7 @@ func (x *effectiveClasses) volumes(at *volumesAt, key volumesKey, build func() *
 		return v
 	}
 	v := build()
-	bytes := len(key.pod) + len(key.held) + len(key.devices) + 2*structBytes + v.Bytes()
+	bytes := len(key.pod) + len(key.held) + len(key.crowded) + len(key.devices) + 2*structBytes + v.Bytes()
 	if x.claims == nil || x.claimBytes+bytes > maxVolumesBytes {
 		x.claims, x.claimBytes = map[volumesKey]*model.Volumes{}, 0
 	}

@@ -70,7 +70,7 @@ func (w *wakes) pod(old, now *corev1.Pod) {
 	if from == "" && to == "" {
 		return
 	}
-	if from != "" && to == "" && v.queue.HasClaims() {
+	if from != "" && to == "" && (v.queue.HasClaims() || v.Version() >= SinceClaimsLeft) {
 		for _, claim := range model.Claims(old) { // one pod at a time may use it
 			w.Claims = append(w.Claims, PodKey(old.Namespace, claim))
 		}
@@ -105,6 +105,10 @@ func (w *wakes) pod(old, now *corev1.Pod) {
 		})
 	}
 }
+
+// SinceClaimsLeft is the LogVersion from which on the claims of a pod that leaves are told also when nobody waits for any: who
+// wants them may be being decided about.
+const SinceClaimsLeft = 29
 
 // SinceLabelsLookedAt is the LogVersion from which on a label of a node, a namespace or a pod that changes wakes only those
 // who look at it.

@@ -22,6 +22,7 @@ const (
 	costWithout  = 200 // to see what would be without a pod
 	costLooked   = 1   // to look whether a nomination is minded
 	costYield    = 20  // to see what would be without one
+	costName     = 10  // to find that a name is taken
 	costObject   = 20  // to look whether an object is garbage
 	costVictim   = 4   // to strike one of the victims of a nomination, for each that it has
 	costVolume   = 40  // to work out from which nodes a volume can be reached, for each claim
@@ -98,6 +99,22 @@ func (v *live) billUnits(units int) {
 	if v.bill != nil {
 		v.bill.units += units
 	}
+}
+
+// SinceNomineesCounted is the LogVersion from which on it costs something to look at who is nominated to a node.
+const SinceNomineesCounted = 29
+
+// billNominees charges what it costs to find out what those who are nominated to a node take from it.
+func (v *live) billNominees(node string) {
+	if v.Version() >= SinceNomineesCounted {
+		v.billUnits(v.usage.Nominees(node) * costLooked)
+	}
+}
+
+// taken is what a pod of a class finds taken on a node (usage.Index.Taken), and what that costs.
+func (v *live) taken(node string, c *model.Class, self string) model.Usage {
+	v.billNominees(node)
+	return v.usage.Taken(node, c.Priority, c.RunsAtMostSeconds, self)
 }
 
 // billVolumes charges what it may cost to find out what a pod's claims ask, whether it is known or not, by the rules before

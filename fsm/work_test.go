@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"fmt"
+	"strconv"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -115,5 +117,55 @@ func TestACommandAboutManyDoesSoMany(t *testing.T) {
 			t.Fatalf("one command ended %d pods", ended)
 		}
 		refs = left
+	}
+}
+
+// TestNamesThatAreTaken: names that somebody has taken in advance are stepped over once by a command that makes many pods.
+func TestNamesThatAreTaken(t *testing.T) {
+	const taken, pods = 2000, 100
+	w := worstPlan{Nodes: 1, Zones: 1, Kinds: 1, Placed: 1, Namespaces: 1, Replicas: true}.build(t)
+	set := ObjectRef{Resource: ReplicaSets, Namespace: w.namespace(0), Name: "set", UID: "set"}
+	w.must(w.replicaSet(2*pods, false))
+	first := w.state.View().Revision() + 4*taken
+	for i := range taken {
+		pod := w.pod("", "taken", 0, 0, worstRules{})
+		pod.Name, pod.Spec.NodeName = fmt.Sprintf("set-%05s", strconv.FormatInt(first+int64(i), 36)), w.nodeName(0)
+		w.must(&AdmitPod{Pod: PodWire{Object: pod}})
+	}
+	for w.state.View().Revision() < first {
+		w.must(w.replicaSet(pods, false))
+		w.must(w.replicaSet(2*pods, false))
+	}
+	before := w.state.View().Pods.Len()
+	pod := w.pod("", "set", 0, 0, worstRules{})
+	pod.GenerateName, pod.Labels["app"], pod.Spec.NodeName = "set-", "set", w.nodeName(0)
+	w.must(&AdmitPods{Template: PodWire{Object: pod}, Count: pods, Owner: &set})
+	if made := w.state.View().Pods.Len() - before; made != pods {
+		t.Errorf("%d pods were made", made)
+	}
+}
+
+// TestNomineesCost: what those who are nominated to a node take from it costs as much to find out as there are of them.
+func TestNomineesCost(t *testing.T) {
+	const nominees = 40
+	work := map[int]int64{}
+	for _, version := range []int{SinceNomineesCounted - 1, SinceNomineesCounted} {
+		w := newTranscriptBy(t, version)
+		w.line("node n1 cpu=999 pods=999")
+		for i := range nominees {
+			w.line(fmt.Sprintf("pod low-%d cpu=1 node=n1 port=%d", i, 1+i))
+		}
+		for i := range nominees {
+			w.line(fmt.Sprintf("pod high-%d cpu=1 priority=10 port=%d", i, 1+i))
+			w.line(fmt.Sprintf("plan preempt high-%d n1 low-%d", i, i))
+		}
+		if n := w.view().usage.Nominees("n1"); n != nominees {
+			t.Fatalf("%d are nominated", n)
+		}
+		grace := int64(0)
+		work[version] = w.apply(&DeletePod{Key: "default/low-0", GraceSeconds: &grace})[0].Work
+	}
+	if more := work[SinceNomineesCounted] - work[SinceNomineesCounted-1]; more < nominees*(nominees-1)*costLooked {
+		t.Errorf("%d nominees cost %d units more", nominees, more)
 	}
 }

@@ -72,6 +72,20 @@ func (g Func) Keep(ctx context.Context, name string, loop func(ctx context.Conte
 	}
 }
 
+// Every calls do after each period until ctx ends, for a loop that Keep runs. What falls into a call that takes longer is left out.
+func Every(ctx context.Context, period time.Duration, do func(now time.Time)) {
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			do(now)
+		}
+	}
+}
+
 // Panic is what a goroutine of a Group panicked with, and where.
 type Panic struct {
 	Value any

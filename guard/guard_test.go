@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,26 @@ func counting(seen map[string]int) Func {
 		f()
 		return true
 	}
+}
+
+// What is done every so often is done first after that time, and not once more when its context has ended.
+func TestEvery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		began, at := time.Now(), []time.Duration(nil)
+		Every(ctx, time.Second, func(now time.Time) {
+			at = append(at, now.Sub(began))
+			switch len(at) {
+			case 2:
+				<-time.After(2500 * time.Millisecond)
+			case 4:
+				cancel()
+			}
+		})
+		if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 5 * time.Second}; !slices.Equal(at, want) {
+			t.Errorf("it was done after %s, want %s", at, want)
+		}
+	})
 }
 
 // A loop that panics is begun again until it ends by itself or its context does, later each time.

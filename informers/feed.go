@@ -2,6 +2,7 @@ package informers
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/client-go/tools/cache"
 
@@ -77,7 +78,11 @@ func (f *Feed) Follow(ctx context.Context, at int64) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	go f.rows.Run(ctx.Done()) // and no guard keeps its panic
+	more, told := true, time.Now()
 	for {
+		if more && time.Since(told) >= laterEvery {
+			more, told = f.tellLater(), time.Now()
+		}
 		changes, err := f.state.Feed().After(at, changesAtOnce)
 		if err != nil {
 			return err
@@ -89,10 +94,24 @@ func (f *Feed) Follow(ctx context.Context, at int64) error {
 			at = changes[len(changes)-1].Revision
 			continue
 		}
-		if err := f.state.Feed().Wait(ctx, at); err != nil {
+		if err := f.wait(ctx, at, more); err != nil {
 			return err
 		}
 	}
+}
+
+// wait waits for changes after a revision, or a while if there is more to tell of anyway.
+func (f *Feed) wait(ctx context.Context, at int64, more bool) error {
+	waiting := ctx
+	if more {
+		var end context.CancelFunc
+		waiting, end = context.WithTimeout(ctx, laterEvery)
+		defer end()
+	}
+	if err := f.state.Feed().Wait(waiting, at); err != nil && (!more || ctx.Err() != nil) {
+		return err
+	}
+	return nil
 }
 
 func (f *Feed) tell(c *store.Change) {

@@ -3,6 +3,7 @@ package informers
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -19,6 +20,7 @@ type Informer struct {
 	interest   *Interest     // of those who register next
 	synced     chan struct{} // closed when the handlers know what there is
 	shown      func(o any)   // is told of each row that is there, or comes, before its handlers are
+	later      later         // what they are told of when the rest is done
 }
 
 var (
@@ -40,18 +42,27 @@ type registration struct {
 	interest *Interest // in pods; nil: in all that the informer tells of
 }
 
-// begin tells the handlers what there is.
+// begin tells the handlers what there is, but for what can wait.
 func (i *Informer) begin(v *fsm.View) {
-	i.rows.scan(v, "", func(_ string, o any) bool {
+	i.rows.scan(v, "", func(key string, o any) bool {
 		i.shown(o)
-		for _, r := range i.registered {
-			if r.interest.has(nil, o) {
-				r.handler.OnAdd(o, true)
-			}
+		if i.rows.Rests != nil && i.rows.Rests(o) {
+			i.later.add(key, o)
+			return true
 		}
+		i.tellOf(o)
 		return true
 	})
 	close(i.synced)
+}
+
+// tellOf tells the handlers of what was there at the beginning.
+func (i *Informer) tellOf(o any) {
+	for _, r := range i.registered {
+		if r.interest.hasAtFirst(o) {
+			r.handler.OnAdd(o, true)
+		}
+	}
 }
 
 // tell tells the handlers of a change, if it is one of this kind.
@@ -60,6 +71,11 @@ func (i *Informer) tell(c *store.Change) {
 		return
 	}
 	old, now := i.objectOf(c.Old), i.objectOf(c.New)
+	if old != nil {
+		if waits, ok := i.later.take(strings.TrimPrefix(c.Key, i.rows.prefix)); ok {
+			i.tellOf(waits)
+		}
+	}
 	if now != nil {
 		i.shown(now)
 	}

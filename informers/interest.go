@@ -4,8 +4,10 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -69,6 +71,21 @@ func (i *Interest) count(o *fsm.Object, by int) {
 	if i.in[namespace] += by; i.in[namespace] == 0 {
 		delete(i.in, namespace)
 	}
+}
+
+// hasAtFirst says whether a controller has to be told of what was there when it began. Whoever keeps pods for objects looks at
+// those of each of its objects then, and has to be told by themselves of those alone that nobody keeps, or that are not at rest.
+func (i *Interest) hasAtFirst(o any) bool {
+	if !i.has(nil, o) {
+		return false
+	}
+	pod, ok := o.(*corev1.Pod)
+	return !ok || i == nil || i.pods != nil || len(pod.Finalizers) > 0 || !atRest(pod)
+}
+
+// atRest: a controller's pod that runs and is ready.
+func atRest(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodRunning && model.Ready(pod) && !model.Terminating(pod) && metav1.GetControllerOfNoCopy(pod) != nil
 }
 
 // has says whether a controller may have something to do with a pod. Either is nil for

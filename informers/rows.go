@@ -18,6 +18,9 @@ type Rows struct {
 	object func(row any) any
 	// Indexes are those that the state has by itself.
 	Indexes map[string]Index
+	// Rests says of an object that nothing seems to be left to do for it, so that its handlers may be told a while later that
+	// it is there (late.go); nil: of none.
+	Rests func(o any) bool
 }
 
 // Index finds objects by a value, as an index of client-go's does.

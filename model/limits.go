@@ -1,15 +1,24 @@
 package model
 
-import "k8s.io/apimachinery/pkg/util/validation/field"
+import (
+	"strings"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
 
 // What an object may have, at the API and in what a worker says of its node.
 const (
 	MaxLabels        = 128 // and annotations that a worker writes
 	MaxConditions    = 64  // of a node
 	MaxNodeResources = 256
-	// MaxPodStatusBytes bounds the status of a pod, as protobuf, whoever says it. The statuses of a hundred containers that
-	// all ended with the longest message fit in.
+	// MaxPodStatusBytes bounds the status of a pod, as protobuf, whoever says it. What containers leave as their last words
+	// takes a small part of it: they share MaxLastWordsBytes.
 	MaxPodStatusBytes = 256 << 10
+	// MaxStatusTextBytes bounds a text in a status that a worker says.
+	MaxStatusTextBytes = 4 << 10
+	// MaxLastWordsBytes is shared by the containers of a pod, for what each left when it ended: as in Kubernetes.
+	MaxLastWordsBytes = 12 << 10
 	// MaxSetPods bounds the pods of a StatefulSet: the controller makes all that a set lacks in memory, before it creates the first.
 	MaxSetPods = 10_000
 	// MaxSetBytes bounds the same by what the template takes as JSON, once for each pod.
@@ -27,4 +36,16 @@ func CheckPodStatusBytes(n int) *field.Error {
 		return nil
 	}
 	return field.TooLong(field.NewPath("status"), "", MaxPodStatusBytes)
+}
+
+// CutText shortens a text to so many bytes, and makes it one that can be stored: that first, since it makes it longer.
+func CutText(s string, most int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
 }

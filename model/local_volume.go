@@ -22,10 +22,13 @@ const (
 	LocalFinalizer = "berth.dev/local"
 )
 
+// LocalVolumeName is the name of the volume that is made for a claim, and of its directory.
+func LocalVolumeName(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
+
 // LocalVolume is a new volume for a claim: a directory of a node, whose name is the volume's. Its worker knows where it
 // keeps such directories; the servers need not.
 func LocalVolume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, node *corev1.Node, uid types.UID, now metav1.Time) *corev1.PersistentVolume {
-	name := "pvc-" + string(claim.UID)
+	name := LocalVolumeName(claim)
 	filesystem := corev1.PersistentVolumeFilesystem
 	reclaim := corev1.PersistentVolumeReclaimDelete
 	if class.ReclaimPolicy != nil {

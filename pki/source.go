@@ -11,8 +11,12 @@ import (
 	"time"
 )
 
-// recheckEvery bounds how often a handshake looks whether the files changed.
-const recheckEvery = 10 * time.Second
+const (
+	// recheckEvery bounds how often a handshake looks whether the files changed.
+	recheckEvery = 10 * time.Second
+	// lookingFor is how long it waits for that. A disk may take its time, or not answer: then it goes on with what there is.
+	lookingFor = 100 * time.Millisecond
+)
 
 // Source is a member's certificate, key and CA. Files that change are read
 // again at the next handshake, so that a renewed certificate needs no restart.
@@ -21,7 +25,7 @@ type Source struct {
 	files Files // zero for a source in memory
 	now   func() time.Time
 
-	// reading is held while files are read. Nobody waits for it who wants what there is: a disk may take its time.
+	// reading is held while files are read.
 	reading sync.Mutex
 
 	mu      sync.Mutex
@@ -145,7 +149,8 @@ func (s *Source) stat() (out [3]stamp) {
 }
 
 // current is the newest material that could be read. While a renewal is half
-// written (the key does not fit the certificate), the old one stays in use. Whoever comes while somebody looks at the files has the old one too.
+// written (the key does not fit the certificate), the old one stays in use. Whoever comes while somebody looks at the files has the old one too,
+// and so has, after a moment, who had them looked at.
 func (s *Source) current() material {
 	s.mu.Lock()
 	now, cur, stamps, again := s.now(), s.cur, s.stamps, s.failed != nil
@@ -157,14 +162,34 @@ func (s *Source) current() material {
 	if !due || !s.reading.TryLock() {
 		return cur
 	}
-	defer s.reading.Unlock()
-	if again || s.stat() != stamps {
-		// Kept in s.failed for Err: a handshake must not fail for it.
-		_ = s.reload()
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		defer s.reading.Unlock()
+		defer s.broke()
+		if again || s.stat() != stamps {
+			// Kept in s.failed for Err: a handshake must not fail for it.
+			_ = s.reload()
+		}
+	}()
+	late := time.NewTimer(lookingFor)
+	defer late.Stop()
+	select {
+	case <-looked:
+	case <-late.C:
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cur
+}
+
+// broke takes files that make their reader panic for ones that can not be read.
+func (s *Source) broke() {
+	if p := recover(); p != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.failed = fmt.Errorf("reading the certificates: it broke, by a mistake of Berth's: %v", p)
+	}
 }
 
 // Err is why changed files were not taken over, or that the certificate in use

@@ -157,7 +157,7 @@ func (l *Log) loadSegment(first uint64, newest bool) (kept bool, err error) {
 	case len(s.offsets) > 0:
 		return true, nil
 	case !newest:
-		return false, &DamageError{path, int64(headerBytes), first, "the file ends before it"}
+		return false, &DamageError{path, s.end, first, "the file ends before it"}
 	}
 	l.segments = l.segments[:len(l.segments)-1]
 	return false, errors.Join(s.file.Close(), l.discard(path))

@@ -2,6 +2,8 @@ package raftlog
 
 import (
 	"bufio"
+	"bytes"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,9 +21,12 @@ import (
 )
 
 const (
-	magic       = "BERTHLOG"
-	format      = 1
-	headerBytes = len(magic) + 4 + 8 + 4
+	magic  = "BERTHLOG"
+	format = 2
+	// headBytes is the part of the header that every format has, and all of that of format 1.
+	headBytes   = len(magic) + 4 + 8 + 4
+	seedBytes   = 4
+	headerBytes = headBytes + seedBytes + 4
 	frameBytes  = 4 + 4
 	bodyBytes   = 8 + 8 + 8 + 8 + 1 + 4 // of an entry without data and extensions
 	extension   = ".log"
@@ -49,6 +54,7 @@ type segment struct {
 	path    string
 	file    disk.File
 	first   uint64
+	seed    []byte  // of the frames' checksums; none in files of format 1
 	offsets []int64 // where the frame of entry first+i begins
 	end     int64   // where the next frame goes
 	size    int64   // of the file: what is behind end is zero
@@ -79,16 +85,29 @@ func checksum(parts ...[]byte) (sum uint32) {
 	return sum
 }
 
-func header(first uint64) []byte {
+// header is that of a new file.
+func header(first uint64, seed []byte) []byte { return seal(append(head(first, format), seed...)) }
+
+// head is the beginning of a header, with a checksum of its own.
+func head(first uint64, format uint32) []byte {
 	b := append(make([]byte, 0, headerBytes), magic...)
 	b = binary.LittleEndian.AppendUint32(b, format)
 	b = binary.LittleEndian.AppendUint64(b, first)
-	return binary.LittleEndian.AppendUint32(b, checksum(b))
+	return seal(b)
+}
+
+func seal(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, checksum(b)) }
+
+// newSeed is chosen for each file, and known to nobody who has things written into it: bytes of an entry that look like a frame are none.
+func newSeed() []byte {
+	seed := make([]byte, seedBytes)
+	_, _ = rand.Read(seed) // it does not fail
+	return seed
 }
 
 // appendFrame appends an entry's frame to b. write is the index of the first
 // entry that is written together with it.
-func appendFrame(b []byte, l *raft.Log, write uint64) []byte {
+func (s *segment) appendFrame(b []byte, l *raft.Log, write uint64) []byte {
 	at := len(b)
 	b = binary.LittleEndian.AppendUint32(b, uint32(bodyBytes+len(l.Extensions)+len(l.Data)))
 	b = append(b, 0, 0, 0, 0) // the checksum's place
@@ -104,7 +123,7 @@ func appendFrame(b []byte, l *raft.Log, write uint64) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(l.Extensions)))
 	b = append(b, l.Extensions...)
 	b = append(b, l.Data...)
-	binary.LittleEndian.PutUint32(b[at+4:], checksum(b[at:at+4], b[at+frameBytes:]))
+	binary.LittleEndian.PutUint32(b[at+4:], checksum(s.seed, b[at:at+4], b[at+frameBytes:]))
 	return b
 }
 
@@ -171,7 +190,7 @@ func (r *frameReader) next(l *raft.Log) error {
 	if _, err := io.ReadFull(r.in, body); err != nil {
 		return fmt.Errorf("read %s: %w", s.path, err)
 	}
-	if checksum(head[:4], body) != binary.LittleEndian.Uint32(head[4:]) {
+	if checksum(s.seed, head[:4], body) != binary.LittleEndian.Uint32(head[4:]) {
 		return damaged("its checksum is wrong")
 	}
 	if err := decodeBody(body, l); err != nil {
@@ -214,7 +233,7 @@ func (r *frameReader) laterWrite(next uint64) (bool, error) {
 		if n < int64(bodyBytes) || n > int64(len(body)) || write <= next || index < write || index-next > uint64(len(rest)) {
 			continue
 		}
-		if checksum(rest[at:at+4], body[:n]) == binary.LittleEndian.Uint32(rest[at+4:]) {
+		if checksum(r.s.seed, rest[at:at+4], body[:n]) == binary.LittleEndian.Uint32(rest[at+4:]) {
 			return true, nil
 		}
 	}
@@ -261,29 +280,52 @@ func openSegment(on disk.Disk, path string, first uint64, writable bool) (*segme
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &segment{path: path, file: f, first: first, end: int64(headerBytes)}
+	s := &segment{path: path, file: f, first: first}
 	st, err := f.Stat()
 	if err != nil {
 		return nil, nil, errors.Join(err, f.Close())
 	}
 	s.size = st.Size()
-	if st.Size() < int64(headerBytes) {
-		return nil, nil, errors.Join(errUnbegun, f.Close())
-	}
 	in := bufio.NewReaderSize(f, 256<<10)
-	head := make([]byte, headerBytes)
-	if _, err := io.ReadFull(in, head); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("read %s: %w", path, err), f.Close())
-	}
-	if v := binary.LittleEndian.Uint32(head[len(magic):]); string(head) != string(header(first)) {
-		err := &DamageError{path, 0, 0, "its header is wrong"}
-		rest := headerBytes - 4
-		if string(head[:len(magic)]) == magic && v > format && binary.LittleEndian.Uint32(head[rest:]) == checksum(head[:rest]) {
-			err.What = fmt.Sprintf("it has format %d, and this version knows up to %d", v, format)
-		}
+	if err := s.readHeader(in); err != nil {
 		return nil, nil, errors.Join(err, f.Close())
 	}
 	return s, &frameReader{s: s, size: st.Size(), in: in}, nil
+}
+
+// readHeader reads a file up to its first frame.
+func (s *segment) readHeader(in io.Reader) error {
+	if s.size < int64(headBytes) {
+		return errUnbegun
+	}
+	b := make([]byte, headBytes, headerBytes)
+	if _, err := io.ReadFull(in, b); err != nil {
+		return fmt.Errorf("read %s: %w", s.path, err)
+	}
+	v := binary.LittleEndian.Uint32(b[len(magic):])
+	damaged := func(what string) error { return &DamageError{s.path, 0, 0, what} }
+	switch {
+	case !bytes.Equal(b, head(s.first, v)):
+		return damaged("its header is wrong")
+	case v > format:
+		return damaged(fmt.Sprintf("it has format %d, and this version knows up to %d", v, format))
+	case v == 1:
+	case v != format:
+		return damaged("its header is wrong")
+	case s.size < int64(headerBytes):
+		return errUnbegun
+	default:
+		b = b[:headerBytes]
+		if _, err := io.ReadFull(in, b[headBytes:]); err != nil {
+			return fmt.Errorf("read %s: %w", s.path, err)
+		}
+		s.seed = b[headBytes : headBytes+seedBytes]
+		if !bytes.Equal(b, header(s.first, s.seed)) {
+			return damaged("its header is wrong")
+		}
+	}
+	s.end = int64(len(b))
+	return nil
 }
 
 // read returns an entry with bytes of its own.
@@ -300,7 +342,7 @@ func (s *segment) read(index uint64, l *raft.Log) error {
 		return fmt.Errorf("read %s: %w", s.path, err)
 	}
 	if int(binary.LittleEndian.Uint32(b)) != len(b)-frameBytes ||
-		checksum(b[:4], b[frameBytes:]) != binary.LittleEndian.Uint32(b[4:]) {
+		checksum(s.seed, b[:4], b[frameBytes:]) != binary.LittleEndian.Uint32(b[4:]) {
 		return &DamageError{s.path, at, index, "its checksum is wrong"}
 	}
 	if err := decodeBody(b[frameBytes:], l); err != nil {

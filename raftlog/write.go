@@ -56,7 +56,7 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	offsets := make([]int64, len(entries))
 	for i, e := range entries {
 		offsets[i] = s.end + int64(len(l.buffer))
-		l.buffer = appendFrame(l.buffer, e, first)
+		l.buffer = s.appendFrame(l.buffer, e, first)
 	}
 	l.makeRoom(s, int64(len(l.buffer)))
 	_, err = s.file.WriteAt(l.buffer, s.end)
@@ -99,12 +99,12 @@ func (l *Log) tail(next uint64) (*segment, error) {
 			return nil, err
 		}
 	}
-	s := &segment{path: segmentPath(l.dir, next), first: next, end: int64(headerBytes), size: int64(headerBytes)}
+	s := &segment{path: segmentPath(l.dir, next), first: next, seed: newSeed(), end: int64(headerBytes), size: int64(headerBytes)}
 	var err error
 	if s.file, err = l.options.Disk.OpenFile(s.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		return nil, fmt.Errorf("begin a file of the log: %w", err)
 	}
-	if _, err = s.file.WriteAt(header(next), 0); err == nil {
+	if _, err = s.file.WriteAt(header(next, s.seed), 0); err == nil {
 		err = l.sync(s.file)
 	}
 	if err == nil {

@@ -87,8 +87,13 @@ func (g *gate) refuse(command any) (resp any, err error) {
 	return nil, nil
 }
 
-// AppendEntries implements raft.Transport.
+// AppendEntries implements raft.Transport. Heartbeats end with the transport, also those of a Raft that cannot be stopped: its disk hangs.
 func (g *gate) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	select {
+	case <-g.done:
+		return raft.ErrTransportShutdown
+	default:
+	}
 	err := g.Transport.AppendEntries(id, to, req, resp)
 	if err == nil && resp.Success {
 		g.reach.noteEntries(string(id), req)

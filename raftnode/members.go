@@ -243,6 +243,9 @@ func (n *Node) handOver() {
 		if err := n.transport.TimeoutNow(s.ID, s.Address, req, &raft.TimeoutNowResponse{}); err != nil {
 			continue
 		}
+		if n.guard.hung.Load() {
+			return // Raft hears of no other leader any more: one that wins would be asked to make room for the next
+		}
 		if n.anotherLeads(n.c.ElectionTimeout / 4) {
 			_, id := n.raft.LeaderWithID()
 			n.logger.Info("handed the leadership over", "to", id)

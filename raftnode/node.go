@@ -465,6 +465,10 @@ func (n *Node) stop() {
 		n.handOver()
 	}
 	n.proposer.close()
+	if n.guard.hung.Load() {
+		n.abandon()
+		return
+	}
 	n.finishOutcomes()
 	err := n.raft.Shutdown().Error()
 	n.finishOutcomes()
@@ -472,6 +476,25 @@ func (n *Node) stop() {
 	close(n.proposer.dead)
 	n.tasks.Wait()
 	n.stopErr = errors.Join(err, n.guard.durable.Close(), n.unlock())
+}
+
+// abandon stops a node whose disk hangs, and Raft's own goroutine in it: nobody hears of this server any more, whoever waits for it is
+// released, and what the disk keeps is closed when it comes back, or by the end of the process.
+func (n *Node) abandon() {
+	n.stopErr = n.guard.err()
+	if err := closeTransport(n.transport); err != nil {
+		n.logger.Warn("the transport was not closed", "error", err)
+	}
+	ended := n.raft.Shutdown()
+	close(n.dead)
+	close(n.proposer.dead)
+	go func() {
+		err := ended.Error()
+		n.tasks.Wait()
+		if err = errors.Join(err, n.guard.durable.Close(), n.unlock()); err != nil {
+			n.logger.Warn("what the disk keeps was not closed in order", "error", err)
+		}
+	}()
 }
 
 // finishOutcomes waits until every proposal that was given to Raft has its

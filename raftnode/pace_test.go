@@ -1,11 +1,14 @@
 package raftnode
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/store"
 )
 
 // TestPace: as many commands are put into an entry as it may cost, by what those
@@ -129,5 +132,39 @@ func TestEntriesByCost(t *testing.T) {
 		if len(got[i]) != 1 || got[i][0] != want[i][0] {
 			t.Errorf("entries %v, want %v", got, want)
 		}
+	}
+}
+
+// TestWhatIsWithdrawnKeepsNoBytes: whoever gives up takes what he proposed with him, also while nothing is taken from the queue.
+func TestWhatIsWithdrawnKeepsNoBytes(t *testing.T) {
+	m, err := newMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proposer{c: Config{}.withDefaults(), pace: newPace(), metrics: m, wake: make(chan struct{}, 1), dead: make(chan struct{})}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var fs []*Future
+	for range 3 {
+		f := &Future{p: p, done: make(chan struct{}), parts: []store.Encoded{make([]byte, 1<<20)}, loads: []load{loadOf(&fsm.DeletePod{})}, bytes: 1 << 20}
+		if err := p.enqueue(f); err != nil {
+			t.Fatal(err)
+		}
+		fs = append(fs, f)
+	}
+	for _, f := range fs[:2] {
+		if _, _, err := f.Wait(ended); !errors.Is(err, ErrNotProposed) {
+			t.Fatal(err)
+		}
+		if f.parts != nil || f.loads != nil {
+			t.Errorf("a proposal that was withdrawn keeps %d parts", len(f.parts))
+		}
+	}
+	if p.len != 1 || p.bytes != 1<<20 {
+		t.Errorf("%d commands of %d bytes count", p.len, p.bytes)
+	}
+	e, _ := p.take()
+	if len(e.pieces) != 1 || e.pieces[0].f != fs[2] || len(p.queue) != 0 {
+		t.Errorf("the entry has %d pieces, and %d wait", len(e.pieces), len(p.queue))
 	}
 }

@@ -21,6 +21,18 @@ type pipeline struct {
 	done    chan struct{} // closed when no more is to be told
 	told    chan struct{} // closed when no more is told
 	once    sync.Once
+	// closed says that the transport is closed; nil: it never is.
+	closed <-chan struct{}
+}
+
+// AppendEntries implements raft.AppendPipeline. A server that is being left behind keeps no follower's ear (Node.abandon).
+func (p *pipeline) AppendEntries(req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	select {
+	case <-p.closed:
+		return nil, raft.ErrPipelineShutdown
+	default:
+		return p.AppendPipeline.AppendEntries(req, resp)
+	}
 }
 
 // noAnswer is the last answer of a pipeline that was closed.
@@ -86,5 +98,7 @@ func (g *gate) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddress) (r
 	if err != nil {
 		return nil, err
 	}
-	return newPipeline(p, func(req *raft.AppendEntriesRequest) { g.reach.noteEntries(string(id), req) }), nil
+	out := newPipeline(p, func(req *raft.AppendEntriesRequest) { g.reach.noteEntries(string(id), req) })
+	out.closed = g.done
+	return out, nil
 }

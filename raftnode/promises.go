@@ -75,9 +75,22 @@ type promisesRecord struct {
 	Vote     []byte `json:"vote,omitempty"` // the candidate, as Raft's transport writes its address
 	// Acknowledged is the last entry that others may rely on.
 	Acknowledged position `json:"acknowledged"`
+	// Replacing: entries are written where some had been acknowledged before: those of a new leader, those behind a snapshot that reaches
+	// less far, or the same ones again, of a log that was lost. Up to Whole the log has been stored since, if not up to what was
+	// acknowledged: a write behind it may be cut off.
+	Replacing bool   `json:"replacing,omitempty"`
+	Whole     uint64 `json:"whole,omitempty"`
 	// Alone: the last configuration that was stored has no other server, from
 	// which anything that is lost could be got back.
 	Alone bool `json:"alone,omitempty"`
+}
+
+// stored is the last entry that the log has for certain, unless it was damaged.
+func (r *promisesRecord) stored() uint64 {
+	if r.Replacing {
+		return min(r.Whole, r.Acknowledged.Index)
+	}
+	return r.Acknowledged.Index
 }
 
 // openPromises opens the promises in a data directory. Only that of a new server
@@ -256,7 +269,13 @@ func (p *promises) acknowledge(logs []*raft.Log) error {
 			alone, servers = len(raft.DecodeConfiguration(l.Data).Servers) == 1, true
 		}
 	}
-	err := p.change(false, func(r *promisesRecord) {
+	return p.change(false, func(r *promisesRecord) {
+		p.have = at // at once with the other: in between something would seem to be lost
+		if r.Acknowledged.before(at) {
+			r.Replacing, r.Whole = false, 0
+		} else if r.Replacing {
+			r.Whole = at.Index
+		}
 		if r.Acknowledged.before(at) {
 			r.Acknowledged = at
 		}
@@ -264,10 +283,15 @@ func (p *promises) acknowledge(logs []*raft.Log) error {
 			r.Alone = alone
 		}
 	})
-	p.mu.Lock()
-	p.have = at
-	p.mu.Unlock()
-	return err
+}
+
+// replace notes, on the disk, that entries from the first one on are about to be written, if some had been there before: a crash within that
+// write leaves one that was cut off, and nothing that was acknowledged and is damaged.
+func (p *promises) replace(first uint64) error {
+	if r := p.record(); first > r.stored() {
+		return nil
+	}
+	return p.change(true, func(r *promisesRecord) { r.Replacing, r.Whole = true, first-1 })
 }
 
 // holds notes that a snapshot or the log reaches up to a position.
@@ -313,7 +337,10 @@ func (p *promises) admit(at position) error {
 
 // resign gives up what is lost: an operator has decided to go on without it.
 func (p *promises) resign(alone bool) error {
-	return p.change(true, func(r *promisesRecord) { r.Acknowledged, r.Alone = p.have, alone })
+	return p.change(true, func(r *promisesRecord) {
+		r.Acknowledged, r.Alone = p.have, alone
+		r.Replacing, r.Whole = false, 0
+	})
 }
 
 const (

@@ -197,9 +197,11 @@ func (f *Future) Wait(ctx context.Context) ([]fsm.Result, uint64, error) {
 // Done is closed when Wait will not block any more.
 func (f *Future) Done() <-chan struct{} { return f.done }
 
+// release gives back the room of what was withdrawn, and its bytes: it stays in the queue until gather finds it.
 func (p *proposer) release(f *Future) {
 	p.mu.Lock()
 	p.account(-len(f.parts), -f.bytes)
+	f.parts, f.loads, f.bytes = nil, nil, 0
 	p.mu.Unlock()
 }
 

@@ -3,7 +3,11 @@ package raftnode
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
+	"os"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/disk/platter"
 )
 
@@ -118,5 +123,95 @@ func TestSnapshotsAreCutOffAnywhere(t *testing.T) {
 	}
 	if cut == 0 {
 		t.Error("nothing was cut off")
+	}
+}
+
+// stubborn is a disk that does not remove some files as long as it is told so.
+type stubborn struct {
+	disk.Disk
+	keeps string // the end of their paths; empty: none
+	below string // the part of the path that only those have
+}
+
+func (s *stubborn) Remove(path string) error {
+	if s.keeps != "" && strings.HasSuffix(path, s.keeps) && strings.Contains(path, s.below) {
+		return &fs.PathError{Op: "remove", Path: path, Err: syscall.EIO}
+	}
+	return s.Disk.Remove(path)
+}
+
+// TestRemovalsOfSnapshotsAreTriedAgain: a snapshot that an older one could not be removed for counts, and what is left of that is removed with
+// the next; so is one that was begun and could not be cleared away. What is being written meanwhile stays.
+func TestRemovalsOfSnapshotsAreTriedAgain(t *testing.T) {
+	d := &stubborn{Disk: platter.New(rand.New(rand.NewPCG(1, 1)), "snapshots").Mount()}
+	files := atomicfile.Files{Disk: d}
+	s := &snapshotStore{SnapshotStore: &snapshotFiles{files: files, dir: "/snapshots", logger: hclog.NewNullLogger()}, files: files, dir: "/snapshots"}
+	begin := func(index uint64) raft.SnapshotSink {
+		sink, err := s.Create(raft.SnapshotVersionMax, index, 1, raft.Configuration{}, 1, nil)
+		must(t, err)
+		_, err = fmt.Fprintf(sink, "the state at %d", index)
+		must(t, err)
+		return sink
+	}
+	there := func() (names []string) {
+		entries, err := files.ReadDir("/snapshots")
+		must(t, err)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	for i := range uint64(retainedSnapshots) {
+		must(t, begin(i+1).Close())
+	}
+	d.keeps, d.below = snapshotState, "1-1-"
+	must(t, begin(retainedSnapshots+1).Close())
+	d.keeps, d.below = snapshotState, unfinishedSuffix
+	if err := begin(90).Cancel(); err == nil {
+		t.Error("what was begun is gone")
+	}
+	if names := there(); len(names) != retainedSnapshots+2 {
+		t.Errorf("nothing could be removed, and there is %q", names)
+	}
+	d.keeps = ""
+	meanwhile := begin(100)
+	must(t, begin(retainedSnapshots+2).Close())
+	if names := there(); len(names) != retainedSnapshots+1 {
+		t.Errorf("of all that was to be removed there is %q", names)
+	}
+	must(t, meanwhile.Close())
+	list, err := s.List()
+	must(t, err)
+	if len(list) != retainedSnapshots || list[0].Index != 100 || len(there()) != retainedSnapshots {
+		t.Errorf("there is %v, %q", list, there())
+	}
+	must(t, s.check())
+}
+
+// withoutFiles is a disk on which no file can be made any more.
+type withoutFiles struct{ disk.Disk }
+
+func (d withoutFiles) OpenFile(path string, flag int, mode fs.FileMode) (disk.File, error) {
+	if flag&os.O_CREATE != 0 {
+		return nil, syscall.ENOSPC
+	}
+	return d.Disk.OpenFile(path, flag, mode)
+}
+
+// TestASnapshotThatIsNotBegunLeavesNothing: each attempt would leave a directory until the next start.
+func TestASnapshotThatIsNotBegunLeavesNothing(t *testing.T) {
+	p := platter.New(rand.New(rand.NewPCG(1, 1)), "snapshots")
+	m := p.Mount()
+	defer m.End()
+	files := &snapshotFiles{files: atomicfile.Files{Disk: withoutFiles{m}}, dir: "/snapshots", logger: hclog.NewNullLogger()}
+	for i := range uint64(3) {
+		if _, err := files.Create(raft.SnapshotVersionMax, i+1, 1, raft.Configuration{}, 1, nil); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	left, err := m.ReadDir("/snapshots")
+	must(t, err)
+	if len(left) != 0 {
+		t.Errorf("%d directories are left", len(left))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -30,6 +31,9 @@ type snapshotFiles struct {
 	files  atomicfile.Files
 	dir    string
 	logger hclog.Logger
+
+	mu      sync.Mutex
+	writing map[string]bool // the directories of snapshots that are being written: the library writes one and is sent another at a time
 }
 
 // snapshotRecord is what stands in a snapshot's meta.json.
@@ -50,15 +54,38 @@ func (s *snapshotFiles) Create(version raft.SnapshotVersion, index, term uint64,
 		SnapshotMeta: raft.SnapshotMeta{Version: version, ID: id, Index: index, Term: term, Configuration: c, ConfigurationIndex: cIndex},
 	}}
 	s.logger.Info("creating new snapshot", "path", sink.dir)
-	if err := disk.MkdirAll(s.files, sink.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("create a snapshot: %w", err)
+	s.begin(sink.dir)
+	err := disk.MkdirAll(s.files, sink.dir, 0o755)
+	if err == nil {
+		sink.state, err = disk.Create(s.files, filepath.Join(sink.dir, snapshotState), 0o600)
 	}
-	var err error
-	if sink.state, err = disk.Create(s.files, filepath.Join(sink.dir, snapshotState), 0o600); err != nil {
-		return nil, fmt.Errorf("create a snapshot: %w", err)
+	if err != nil {
+		defer s.end(sink.dir)
+		return nil, fmt.Errorf("create a snapshot: %w", errors.Join(err, disk.RemoveAll(s.files, sink.dir)))
 	}
 	sink.out = bufio.NewWriterSize(io.MultiWriter(sink.state, sink.sum), 256<<10)
 	return sink, nil
+}
+
+func (s *snapshotFiles) begin(dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.writing == nil {
+		s.writing = map[string]bool{}
+	}
+	s.writing[dir] = true
+}
+
+func (s *snapshotFiles) end(dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.writing, dir)
+}
+
+func (s *snapshotFiles) isWriting(dir string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writing[dir]
 }
 
 // all are the finished snapshots, newest first.
@@ -138,25 +165,38 @@ type openSnapshot struct {
 }
 
 // reap removes all but the newest and the one that was just written, which reaches less far than others where a cluster
-// goes on without what those have.
+// goes on without what those have; and what a removal that failed, or a snapshot that was never finished, has left behind.
 func (s *snapshotFiles) reap(written string) error {
 	all, err := s.all()
 	if err != nil {
 		return err
 	}
+	var failed []error
 	for _, r := range all[min(len(all), retainedSnapshots):] {
-		if r.ID == written {
-			continue
-		}
-		if err := discardSnapshot(s.files, s.dir, r.ID); err != nil {
-			return err
+		if r.ID != written {
+			failed = append(failed, discardSnapshot(s.files, s.dir, r.ID))
 		}
 	}
-	return nil
+	return errors.Join(append(failed, s.sweep())...)
+}
+
+// sweep removes what is not finished and not being written.
+func (s *snapshotFiles) sweep() error {
+	entries, err := s.files.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, e := range entries {
+		if dir := filepath.Join(s.dir, e.Name()); e.IsDir() && strings.HasSuffix(e.Name(), unfinishedSuffix) && !s.isWriting(dir) {
+			failed = append(failed, disk.RemoveAll(s.files, dir))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // discardSnapshot removes a finished snapshot, which somebody else may be removing. A start that comes in its midst finds one that was never
-// finished, and not one that has lost a file.
+// finished, and not one that has lost a file. What it fails to remove is removed with the next snapshot.
 func discardSnapshot(files atomicfile.Files, dir, id string) error {
 	gone := filepath.Join(dir, id+unfinishedSuffix)
 	if err := files.Rename(filepath.Join(dir, id), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -182,16 +222,21 @@ func (f *snapshotFile) ID() string { return f.record.ID }
 // Write implements io.Writer.
 func (f *snapshotFile) Write(b []byte) (int, error) { return f.out.Write(b) }
 
-// Close implements raft.SnapshotSink: the snapshot is finished.
+// Close implements raft.SnapshotSink: the snapshot is finished. It counts whether older ones can be removed or not, or else the log would
+// grow beside them.
 func (f *snapshotFile) Close() error {
 	if f.closed {
 		return nil
 	}
 	f.closed = true
+	defer f.store.end(f.dir)
 	if err := f.finish(); err != nil {
 		return errors.Join(fmt.Errorf("finish snapshot %s: %w", f.record.ID, err), disk.RemoveAll(f.store.files, f.dir))
 	}
-	return f.store.reap(f.record.ID)
+	if err := f.store.reap(f.record.ID); err != nil {
+		f.store.logger.Warn("older snapshots can not be removed; it is tried again with the next one", "error", err)
+	}
+	return nil
 }
 
 func (f *snapshotFile) finish() error {
@@ -221,5 +266,6 @@ func (f *snapshotFile) Cancel() error {
 		return nil
 	}
 	f.closed = true
+	defer f.store.end(f.dir)
 	return errors.Join(f.state.Close(), disk.RemoveAll(f.store.files, f.dir))
 }

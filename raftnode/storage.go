@@ -41,6 +41,11 @@ type storage struct {
 // StoreLogs implements raft.LogStore. What is stored is noted beside the log
 // before anybody hears that it is.
 func (s *storage) StoreLogs(logs []*raft.Log) error {
+	if len(logs) > 0 {
+		if err := s.replace(logs[0].Index); err != nil {
+			return err
+		}
+	}
 	if err := s.LogStore.StoreLogs(logs); err != nil {
 		return err
 	}
@@ -120,7 +125,8 @@ func (s *storage) secure(c Config, dir string) error {
 
 func (s *storage) openLog(c Config, dir string) error {
 	path := filepath.Join(dir, logDir)
-	log, err := raftlog.Open(path, raftlog.Options{Acknowledged: s.record().Acknowledged.Index, NoSync: c.NoFsync, SegmentBytes: c.segmentBytes, Disk: c.Disk})
+	promised := s.record()
+	log, err := raftlog.Open(path, raftlog.Options{Acknowledged: promised.stored(), NoSync: c.NoFsync, SegmentBytes: c.segmentBytes, Disk: c.Disk})
 	var damage *raftlog.DamageError
 	switch {
 	case errors.As(err, &damage):

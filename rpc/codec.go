@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -22,10 +23,15 @@ const (
 	// maxElements bounds what a message may make its reader allocate: one byte
 	// of a message can become a whole struct.
 	maxElements = 1 << 20
+
+	// maxWorkerElements is that for what a worker sends: twice what a batch of the smallest reports has.
+	maxWorkerElements = 64 << 10
 )
 
 // codec is given to each client and server explicitly: nothing is registered.
-type codec struct{}
+type codec struct {
+	elements uint64 // how many a message may have; 0: maxElements
+}
 
 var _ encoding.CodecV2 = codec{}
 
@@ -39,7 +45,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 }
 
-func (codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
+func (c codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
 	defer func() {
 		if p := recover(); p != nil { // it is before any handler that could be guarded
 			err = fmt.Errorf("decoding a %T: it broke the decoder: %v", v, p)
@@ -47,7 +53,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
 	}()
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free() // decoding copies
-	return decode(buf.ReadOnlyData(), v)
+	return decodeWithin(cmp.Or(c.elements, maxElements), buf.ReadOnlyData(), v)
 }
 
 func encode(v any) ([]byte, error) {
@@ -58,8 +64,10 @@ func encode(v any) ([]byte, error) {
 	return b, nil
 }
 
-func decode(b []byte, v any) error {
-	if err := wire.Check(b, maxElements); err != nil {
+func decode(b []byte, v any) error { return decodeWithin(maxElements, b, v) }
+
+func decodeWithin(elements uint64, b []byte, v any) error {
+	if err := wire.Check(b, elements); err != nil {
 		return fmt.Errorf("decoding a %T: %w", v, err)
 	}
 	if err := msgpack.Unmarshal(b, v); err != nil {

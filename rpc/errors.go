@@ -42,6 +42,8 @@ var (
 	ErrDeaf = errors.New("the worker does not read what it is sent")
 	// ErrNotFound: what was asked for is not there.
 	ErrNotFound = errors.New("not found")
+	// ErrTooLarge: nothing was done, since a command is larger than any may be.
+	ErrTooLarge = errors.New("the command is too large")
 	// ErrInvalid: the request makes no sense; to repeat it is useless.
 	ErrInvalid = errors.New("invalid request")
 	// ErrStopping: the server is shutting down; nothing was done.
@@ -93,6 +95,7 @@ func wireErrors() []wireErrorKind {
 		{ErrNodeForgotten, codes.Aborted, "NODE_FORGOTTEN"},
 		{ErrDeaf, codes.Aborted, "DEAF"},
 		{ErrNotFound, codes.NotFound, "NOT_FOUND"},
+		{ErrTooLarge, codes.OutOfRange, "TOO_LARGE"},
 		{ErrInvalid, codes.InvalidArgument, "INVALID"},
 		{ErrStopping, codes.Unavailable, "STOPPING"},
 	}

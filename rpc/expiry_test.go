@@ -94,8 +94,15 @@ func TestWhenAWorkerGoesOver(t *testing.T) {
 		src, renew := ca.renewable(pki.Worker, "n1", 30*time.Hour)
 		w := &workerEnd{leaf: src.Leaf()}
 		found, end := time.Now(), w.leaf.NotAfter
-		if w.renewed(src.Leaf(), end.Add(time.Hour)) || w.renewed(nil, end.Add(time.Hour)) {
+		if w.renewed(src.Leaf(), end.Add(time.Hour)) {
 			t.Error("a worker goes over to the certificate that it has")
+		}
+		// One of before was found, since the files could not be read for a while; that is over.
+		if w.renewed(ca.source(pki.Worker, "n1").Leaf(), found.Add(-40*time.Hour)) {
+			t.Error("a worker goes over to a certificate of before")
+		}
+		if w.renewed(src.Leaf(), found); !w.idle.IsZero() || !w.latest.IsZero() {
+			t.Errorf("it goes over at %s, or %s, to the certificate that it has", w.idle, w.latest)
 		}
 		renew()
 		w.entered.Store(1)

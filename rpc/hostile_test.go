@@ -1,18 +1,23 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-dev/berth/handshake"
@@ -223,5 +228,93 @@ func TestWorkerCallsServers(t *testing.T) {
 	defer cancel()
 	if err := cc.Invoke(ctx, "/grpc.health.v1.Health/Check", &StatusRequest{}, new(StatusResponse)); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a method of nobody: %v", err)
+	}
+}
+
+// TestAWorkersMessageBecomesNoMore: what a worker sends within the bytes of a message does not become ten times as much when it is decoded; a
+// batch of the smallest reports is taken.
+func TestAWorkersMessageBecomesNoMore(t *testing.T) {
+	s := startServer(t, newCluster(), "s1", nil)
+	send := func(raw []byte) error {
+		cc := dialAs(t, s, pki.Worker, "n1")
+		desc := bothWays("Connect", nil)
+		st, err := cc.NewStream(t.Context(), &desc, methodConnect, grpc.ForceCodecV2(rawCodec{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = st.SendMsg(raw) // a refusal shows when receiving
+		err, _ = fromStatus(st.RecvMsg(new([]byte)))
+		return err
+	}
+	small := &StatusBatch{Pods: make([]PodReport, 2570)}
+	for i := range small.Pods {
+		small.Pods[i] = PodReport{Namespace: "n", Name: "p", UID: "u", Status: []byte{1}, Removed: true}
+	}
+	honest, err := encode(&WorkerMessage{Status: small})
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := append([]byte("\x81\xa6status\x81\xa4pods\xdd\x00\x07\xf0\x00"), bytes.Repeat([]byte{0x80}, 0x7f000)...)
+	// Both are no hello; one is refused before that is known.
+	if err := send(honest); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "begins with its name") {
+		t.Errorf("a batch: %v", err)
+	}
+	if err := send(many); err == nil || !strings.Contains(err.Error(), "too many elements") {
+		t.Errorf("half a million reports: %v", err)
+	}
+}
+
+// rawCodec sends bytes as they are.
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "raw" }
+
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+
+func (rawCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
+
+// counted is a stream that says again and again what it says, and counts how often it was read.
+type counted struct {
+	grpc.ServerStream
+	say  WorkerMessage
+	read atomic.Int32
+	most int32 // after which it is silent
+	done <-chan struct{}
+}
+
+func (c *counted) RecvMsg(m any) error {
+	if c.read.Add(1) > c.most {
+		<-c.done
+		return io.EOF
+	}
+	*m.(*WorkerMessage) = c.say
+	return nil
+}
+
+// TestNothingIsReadAhead: before a worker is welcome nothing but its hello is read, and then no batch but the one that it may send.
+func TestNothingIsReadAhead(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	st := &counted{say: WorkerMessage{Status: new(StatusBatch)}, most: 100, done: ctx.Done()}
+	call := func(_ string, f func()) bool { f(); return true }
+	in := receiveWorker(ctx, call, cancel, st, newHeard())
+	<-in.messages
+	in.batch.Store(false)
+	if n := st.read.Load(); n != 1 {
+		t.Errorf("%d messages were read", n)
+	}
+	in.goOn()
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, ErrInvalid) || st.read.Load() != 3 || len(in.messages) != 1 {
+		t.Errorf("%d messages were read, %d wait: %v", st.read.Load(), len(in.messages), err)
+	}
+	heartbeats, end := context.WithCancelCause(t.Context())
+	defer end(nil)
+	beats := &counted{say: WorkerMessage{Heartbeat: true}, most: 10, done: heartbeats.Done()}
+	in = receiveWorker(heartbeats, call, end, beats, newHeard())
+	in.goOn()
+	for range beats.most {
+		<-in.messages
 	}
 }

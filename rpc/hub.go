@@ -30,6 +30,7 @@ type Hub struct {
 
 	mu       sync.RWMutex
 	sessions map[string]*session // by node
+	carriers int                 // streams that are sent services
 	drain    *Drain
 	tunnels  map[string]*pendingTunnel // by ID
 	// followers are the sessions that are to be told when an object is another one.
@@ -286,6 +287,9 @@ func (h *Hub) add(hello *Hello, heard *heard, cancel context.CancelCauseFunc) (*
 		old.cancel(ErrReplaced)
 	}
 	h.sessions[s.node] = s
+	if s.services {
+		h.carriers++
+	}
 	return s, nil
 }
 
@@ -296,6 +300,11 @@ func (h *Hub) remove(s *session) bool {
 	defer h.mu.Unlock()
 	for ref := range s.follows {
 		h.unfollow(s, ref)
+	}
+	if s.services {
+		if h.carriers--; h.carriers == 0 && h.services != nil {
+			h.services.unload() // nobody is sent them
+		}
 	}
 	if h.sessions[s.node] != s {
 		return false

@@ -219,7 +219,8 @@ type PodReport struct {
 	Number uint64 `msgpack:"-"`
 }
 
-func (r *PodReport) size() int {
+// Size is about how many bytes a report takes in a message.
+func (r *PodReport) Size() int {
 	return len(r.Namespace) + len(r.Name) + len(r.UID) + len(r.Status) + 64
 }
 

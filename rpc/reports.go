@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/berth-dev/berth/model"
 )
 
 const (
@@ -57,7 +59,12 @@ func (r *reports) signal() {
 	}
 }
 
-func (r *reports) put(p PodReport) {
+// put queues a report. Of a status that no server takes only the rest is said, and put says false: it would be sent again for ever, and hold
+// up all others.
+func (r *reports) put(p PodReport) (whole bool) {
+	if whole = len(p.Status) <= model.MaxPodStatusBytes; !whole {
+		p.Status = nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seq++
@@ -68,6 +75,7 @@ func (r *reports) put(p PodReport) {
 	is.report, is.seq = p, r.seq
 	r.pods[p.UID] = is
 	r.signal()
+	return whole
 }
 
 func (r *reports) putNode(status []byte) {
@@ -111,10 +119,10 @@ func (r *reports) next(now time.Time) (*StatusBatch, time.Duration) {
 	size := len(b.NodeStatus)
 	for _, uid := range due {
 		p := r.pods[uid]
-		if size > 0 && size+p.report.size() > batchBytes {
+		if size > 0 && size+p.report.Size() > batchBytes {
 			break
 		}
-		size += p.report.size()
+		size += p.report.Size()
 		b.Pods = append(b.Pods, p.report)
 		f.seqs[uid] = p.seq
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/berth-dev/berth/model"
 )
 
 // TestReportsReachTheServer drives reports with random statuses, lost streams
@@ -51,7 +53,7 @@ func TestReportsReachTheServer(t *testing.T) {
 			"report": func(t *rapid.T) {
 				n++
 				uid := fmt.Sprint("u", rapid.IntRange(0, 4).Draw(t, "uid"))
-				pad := rapid.SampledFrom([]int{0, batchBytes / 2, batchBytes * 2}).Draw(t, "size")
+				pad := rapid.SampledFrom([]int{0, batchBytes / 2, model.MaxPodStatusBytes - 8}).Draw(t, "size")
 				last[uid] = n
 				r.put(PodReport{UID: uid, Status: fmt.Appendf(nil, "%d %*s", n, pad, ""), Number: uint64(n)})
 			},
@@ -108,6 +110,26 @@ func TestReportsReachTheServer(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestABatchIsAMessage: whatever is reported, the batch is a message that a worker may send; of a status that none may have the rest is said.
+func TestABatchIsAMessage(t *testing.T) {
+	now := time.Unix(0, 0)
+	for _, n := range []int{1, model.MaxPodStatusBytes, model.MaxPodStatusBytes + 1, 3 * MaxWorkerMessageBytes} {
+		r := newReports()
+		whole := r.put(PodReport{Namespace: "n", Name: "p", UID: "uid", Status: make([]byte, n), Removed: true})
+		b, _ := r.next(now)
+		if b == nil || len(b.Pods) != 1 || !b.Pods[0].Removed {
+			t.Fatalf("%d bytes: %+v", n, b)
+		}
+		raw, err := encode(&WorkerMessage{Status: b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fits := n <= model.MaxPodStatusBytes; len(raw) > MaxWorkerMessageBytes || whole != fits || (len(b.Pods[0].Status) == n) != fits {
+			t.Errorf("a status of %d bytes is sent with %d, in a message of %d; it counts as whole: %t", n, len(b.Pods[0].Status), len(raw), whole)
+		}
+	}
 }
 
 // TestARefusedNodeHoldsUpNoAnswer: the statuses of pods in the same batch are taken, and the node's is sent again, a little later.

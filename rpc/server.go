@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -72,6 +73,8 @@ type peerLimits struct {
 	// messageBytes is the largest message. It is refused when its length is read,
 	// before its bytes are.
 	messageBytes int
+	// elements bounds what a message of that size becomes when it is decoded.
+	elements uint64
 	// streams is how many calls a connection has at a time, connections how many
 	// connections an identity.
 	streams     uint32
@@ -81,11 +84,11 @@ type peerLimits struct {
 // A worker's own messages are small, one batch of statuses at most; four
 // connections are the one in use and some that died unnoticed.
 func workerLimits() peerLimits {
-	return peerLimits{messageBytes: MaxWorkerMessageBytes, streams: maxTunnels + 32, connections: 4}
+	return peerLimits{messageBytes: MaxWorkerMessageBytes, elements: maxWorkerElements, streams: maxTunnels + 32, connections: 4}
 }
 
 func serverLimits() peerLimits {
-	return peerLimits{messageBytes: MaxMessageBytes, streams: 4096, connections: 32}
+	return peerLimits{messageBytes: MaxMessageBytes, elements: maxElements, streams: 4096, connections: 32}
 }
 
 // NewServer checks the certificates; it opens nothing.
@@ -122,7 +125,7 @@ func (s *Server) newGRPC(l peerLimits) *grpc.Server {
 	g := grpc.NewServer(
 		grpc.Creds(shaken{credentials.NewTLS(nil)}),
 		grpc.InTapHandle(s.authorize),
-		grpc.ForceServerCodecV2(codec{}),
+		grpc.ForceServerCodecV2(codec{l.elements}),
 		grpc.MaxRecvMsgSize(l.messageBytes),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
@@ -260,7 +263,7 @@ func (s *Server) connect(st grpc.ServerStream) error {
 	defer cancel(nil)
 	heard := newHeard()
 	in := receiveWorker(ctx, s.config.Guard, cancel, st, heard)
-	hello, err := s.awaitHello(ctx, in)
+	hello, err := s.awaitHello(ctx, in.messages)
 	if err != nil {
 		return err
 	}
@@ -276,6 +279,7 @@ func (s *Server) connect(st grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
+	in.goOn()
 	welcome := &Welcome{Server: s.config.Name, HeartbeatMillis: s.config.Heartbeat.Milliseconds()}
 	if s.config.API != nil {
 		welcome.API = s.config.API()
@@ -299,11 +303,28 @@ func (s *Server) connect(st grpc.ServerStream) error {
 
 func (s *Server) silence() time.Duration { return 4 * s.config.Heartbeat }
 
+// incoming is what a worker sends on its stream.
+type incoming struct {
+	messages chan *WorkerMessage
+	welcome  chan struct{} // closed when more than the first message is read
+	heard    *heard
+	batch    atomic.Bool // a batch is among the messages that nobody has taken yet
+}
+
+// goOn has more read than the hello. Before that nobody knows whether the worker may have a stream, and it holds no more of this server.
+func (in *incoming) goOn() {
+	in.heard.note()
+	close(in.welcome)
+}
+
+// errEarlyBatch: a worker has one batch unacknowledged at most, so no more of them wait here.
+var errEarlyBatch = fmt.Errorf("%w: the worker sends a batch before the last one is acknowledged", ErrInvalid)
+
 // receiveWorker reads until the stream ends, which the return of its handler
 // brings about. The channel's room lets heartbeats be heard while a slow worker
 // holds up a send.
-func receiveWorker(ctx context.Context, g guard.Func, cancel context.CancelCauseFunc, st grpc.ServerStream, heard *heard) <-chan *WorkerMessage {
-	in := make(chan *WorkerMessage, 16)
+func receiveWorker(ctx context.Context, g guard.Func, cancel context.CancelCauseFunc, st grpc.ServerStream, heard *heard) *incoming {
+	in := &incoming{messages: make(chan *WorkerMessage, 16), welcome: make(chan struct{}), heard: heard}
 	receive := func() error {
 		for {
 			m := new(WorkerMessage)
@@ -314,8 +335,16 @@ func receiveWorker(ctx context.Context, g guard.Func, cancel context.CancelCause
 				return err
 			}
 			heard.note()
+			if m.Status != nil && in.batch.Swap(true) {
+				return errEarlyBatch
+			}
 			select {
-			case in <- m:
+			case in.messages <- m:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			select {
+			case <-in.welcome:
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}

@@ -41,15 +41,19 @@ type Services struct {
 // servicesFeed is what workers that carry services are sent: the newest state of
 // every object, once, in the order of the revisions. A worker's stream has a place in it
 // and nothing else, so a slow worker holds nothing. It is read from the state when
-// the first such worker comes.
+// the first such worker comes, and dropped when the last one has gone.
 //
 // Invariants: while loaded, it has every object as of revision; every object that
 // went after horizon is remembered as gone.
 type servicesFeed struct {
 	source ServicesSource
 
+	reading sync.Mutex // held while the state is read, by one stream for all; never with mu held
+
 	mu       sync.Mutex
 	loaded   bool
+	missed   int                // how often it was unloaded
+	loading  *servicesMeanwhile // while the state is read
 	revision int64
 	horizon  int64
 	gone     int
@@ -81,6 +85,12 @@ type LoadedServices struct {
 	Gone, Objects []ServiceRevision
 }
 
+// servicesMeanwhile is what is told of while the state is read, and may be newer than what is read.
+type servicesMeanwhile struct {
+	put      []ServiceRevision
+	revision int64
+}
+
 func newServicesFeed(source ServicesSource) *servicesFeed {
 	return &servicesFeed{source: source, maxGone: maxGoneServices}
 }
@@ -94,15 +104,24 @@ func byRevision(a, b *ServiceRevision) bool {
 func (f *servicesFeed) wanted() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.loaded
+	return f.loaded || f.loading != nil
 }
 
 // put takes an object's newer state over. What the state was read with is not older.
 func (f *servicesFeed) put(o ServiceRevision) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.loading != nil {
+		f.loading.put = append(f.loading.put, o)
+		return
+	}
+	f.renew(&o)
+}
+
+// renew takes an object's state over where it is newer than what there is.
+func (f *servicesFeed) renew(o *ServiceRevision) {
 	if f.loaded && o.Revision > f.revision {
-		f.take(&o)
+		f.take(o)
 		f.revision = o.Revision
 	}
 }
@@ -145,26 +164,66 @@ func (f *servicesFeed) forget() {
 func (f *servicesFeed) advance(revision int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.loading != nil {
+		f.loading.revision = revision
+		return
+	}
 	f.revision = max(f.revision, revision)
 }
 
-// unload: changes were missed. Whoever follows is sent everything, read anew.
+// unload drops everything: changes were missed, or nobody follows. Whoever follows is sent everything, read anew.
 func (f *servicesFeed) unload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.loaded, f.objects, f.order = false, nil, nil
+	f.missed++
 }
 
-func (f *servicesFeed) reload() {
-	l := f.source.Load()
-	f.loaded, f.revision, f.horizon, f.gone = true, l.Revision, l.Horizon, 0
-	f.objects = make(map[ObjectRef]*ServiceRevision, len(l.Objects))
-	f.order = btree.NewBTreeGOptions(byRevision, btree.Options{NoLocks: true})
-	for _, of := range [][]ServiceRevision{l.Gone, l.Objects} {
-		for i := range of {
-			f.take(&of[i])
-		}
+// load has everything be there, and leaves mu held. Reading the state takes its time, in which whoever tells of changes does not wait.
+func (f *servicesFeed) load() {
+	f.mu.Lock()
+	if f.loaded {
+		return
 	}
+	f.mu.Unlock()
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	for f.mu.Lock(); !f.loaded; f.mu.Lock() {
+		f.mu.Unlock()
+		f.readState()
+	}
+}
+
+// readState is called with reading held.
+func (f *servicesFeed) readState() {
+	meanwhile := &servicesMeanwhile{}
+	f.mu.Lock()
+	f.loading = meanwhile // from here on changes are told
+	missed := f.missed
+	f.mu.Unlock()
+	l, read := LoadedServices{}, false
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.loading = nil
+		if !read || f.missed != missed {
+			return // it broke, or changes were missed
+		}
+		f.loaded, f.revision, f.horizon, f.gone = true, l.Revision, l.Horizon, 0
+		f.objects = make(map[ObjectRef]*ServiceRevision, len(l.Objects))
+		f.order = btree.NewBTreeGOptions(byRevision, btree.Options{NoLocks: true})
+		for _, of := range [][]ServiceRevision{l.Gone, l.Objects} {
+			for i := range of {
+				f.take(&of[i])
+			}
+		}
+		for i := range meanwhile.put {
+			f.renew(&meanwhile.put[i])
+		}
+		f.revision = max(f.revision, meanwhile.revision)
+	}()
+	l = f.source.Load()
+	read = true
 }
 
 // servicesPlace is how far one worker is. Its stream alone uses it.
@@ -179,11 +238,8 @@ type servicesPlace struct {
 // next is what is to be sent to a worker, nil if it has everything; with tell it is told
 // so where it does not know. Of everything only the last part says up to where that is.
 func (f *servicesFeed) next(p *servicesPlace, chunk int, tell bool) *Services {
-	f.mu.Lock()
+	f.load()
 	defer f.mu.Unlock()
-	if !f.loaded {
-		f.reload()
-	}
 	m := &Services{}
 	if p.at == 0 || max(p.at, p.since) < f.horizon {
 		p.at, p.full, p.since = 0, true, f.revision

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"pgregory.net/rapid"
 )
 
@@ -167,6 +169,67 @@ func BenchmarkServicesFeed(b *testing.B) {
 			if m := feed.next(&places[i], chunkBytes, false); m == nil || len(m.Objects) != 1 {
 				b.Fatal("the change was not sent")
 			}
+		}
+	}
+}
+
+// TestWhoTellsOfServicesWaitsForNoLoad: while the state is read for the first worker that carries services, changes are told all the same, and
+// it is sent them; others that come then wait for the same reading, and the last one that goes takes everything with it.
+func TestWhoTellsOfServicesWaitsForNoLoad(t *testing.T) {
+	began, release := make(chan struct{}, 10), make(chan struct{})
+	feed := newServicesFeed(ServicesSource{Load: func() LoadedServices {
+		began <- struct{}{}
+		<-release
+		return LoadedServices{Revision: 5, Horizon: 5, Objects: []ServiceRevision{{ServiceObject{serviceRef(0), []byte("old")}, 3}, {ServiceObject{serviceRef(1), []byte("kept")}, 4}}}
+	}})
+	got := make(chan *Services, 2)
+	for range 2 {
+		go func() { got <- feed.next(&servicesPlace{}, 1<<20, true) }()
+	}
+	<-began
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		if !feed.wanted() {
+			t.Error("nobody wants what has changed meanwhile")
+		}
+		feed.put(ServiceRevision{ServiceObject{serviceRef(1), []byte("too old")}, 5})
+		feed.put(ServiceRevision{ServiceObject{serviceRef(0), []byte("new")}, 6})
+		feed.advance(7)
+	}()
+	select {
+	case <-told:
+	case <-time.After(time.Minute):
+		t.Fatal("who tells of changes waits")
+	}
+	close(release)
+	for range 2 {
+		m := <-got
+		has := map[string]string{}
+		for _, o := range m.Objects {
+			has[o.Name] = string(o.Object)
+		}
+		if want := map[string]string{"s0": "new", "s1": "kept"}; !maps.Equal(has, want) || m.Revision != 7 || !m.Full {
+			t.Errorf("it is sent %v up to %d", has, m.Revision)
+		}
+	}
+	if n := len(began); n != 0 {
+		t.Errorf("the state was read %d times more", n)
+	}
+
+	hub := newHub(hclog.NewNullLogger(), time.Minute, &ServicesSource{})
+	hub.services = feed
+	var sessions []*session
+	for i, carries := range []bool{true, true, false} {
+		s, err := hub.add(&Hello{Name: fmt.Sprint("n", i), Services: carries}, newHeard(), func(error) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sessions = append(sessions, s)
+	}
+	for i, want := range []bool{true, false} {
+		if hub.remove(sessions[i]); hub.ServicesWanted() != want {
+			t.Errorf("after %d of them are gone the services are held: %t", i+1, !want)
 		}
 	}
 }

@@ -85,9 +85,7 @@ type WorkerClient struct {
 	sample   atomic.Pointer[takenSample]     // the newest one
 
 	// Known to Run only.
-	avoid   map[string]time.Time             // servers that failed or drain, and when
-	held    atomic.Pointer[x509.Certificate] // the certificate that was found last; nil: it was not looked for yet
-	looking atomic.Bool
+	avoid map[string]time.Time // servers that failed or drain, and when
 }
 
 // NewWorkerClient checks the certificates; it opens nothing.
@@ -106,7 +104,11 @@ func NewWorkerClient(c WorkerConfig) (*WorkerClient, error) {
 
 // Report queues a pod's newest status until a server has committed it. It never
 // waits; an older status of the same pod is forgotten.
-func (c *WorkerClient) Report(r PodReport) { c.reports.put(r) }
+func (c *WorkerClient) Report(r PodReport) {
+	if !c.reports.put(r) {
+		c.log.Error("the status of a pod is larger than any may be; only whether it has left the node is told", "pod", r.Namespace+"/"+r.Name, "bytes", len(r.Status))
+	}
+}
 
 // ReportNode is Report for the node's own status (corev1.NodeStatus, protobuf).
 func (c *WorkerClient) ReportNode(status []byte) { c.reports.putNode(status) }
@@ -311,7 +313,7 @@ func (w *workerEnd) run(ctx context.Context, cancel context.CancelCauseFunc, hea
 			if silent++; silent > 4 {
 				return fmt.Errorf("nothing was heard of the server for %s", 4*heartbeat)
 			}
-			if w.renewed(w.client.look(), time.Now()) {
+			if w.renewed(w.client.config.TLS.Leaf(), time.Now()) {
 				return errRenewed
 			}
 			msg = &WorkerMessage{Heartbeat: true}
@@ -341,32 +343,16 @@ func (w *workerEnd) run(ctx context.Context, cancel context.CancelCauseFunc, hea
 	}
 }
 
-// renewed says whether the stream ends now because the worker has another certificate; nil: nobody knows yet what it has.
+// renewed says whether the stream ends now because the worker has another certificate.
 func (w *workerEnd) renewed(held *x509.Certificate, now time.Time) bool {
-	if held == nil || w.leaf.Equal(held) {
+	if w.leaf.Equal(held) {
+		w.idle, w.latest = time.Time{}, time.Time{} // another one that was found before is not there any more: it is nobody's time
 		return false
 	}
 	if w.latest.IsZero() {
 		w.idle, w.latest = movesAt(w.leaf, now)
 	}
 	return !now.Before(w.latest) || !now.Before(w.idle) && w.entered.Load() == 0
-}
-
-// look gives the certificate that was found last, and has somebody look whether there is another one: a disk may take its time, and the
-// stream waits for none.
-func (c *WorkerClient) look() *x509.Certificate {
-	if c.looking.CompareAndSwap(false, true) {
-		go func() {
-			if err := guard.Caught(func() error {
-				defer c.looking.Store(false)
-				c.held.Store(c.config.TLS.Leaf())
-				return nil
-			}); err != nil {
-				c.log.Error("its certificate could not be looked at", "error", err)
-			}
-		}()
-	}
-	return c.held.Load()
 }
 
 // receive handles what comes until the stream ends.

@@ -15,7 +15,7 @@ type workerStream struct {
 	server  *Server
 	session *session
 	st      grpc.ServerStream
-	in      <-chan *WorkerMessage
+	in      *incoming
 	silence time.Duration
 	acked   chan Ack // capacity 1: one batch is in flight
 	busy    bool     // a batch is being committed
@@ -75,7 +75,7 @@ func (w *workerStream) run(ctx context.Context) error {
 				return fmt.Errorf("nothing was heard of worker %s for %s", w.session.node, w.silence)
 			}
 			timer.Reset(rest)
-		case m := <-w.in:
+		case m := <-w.in.messages:
 			if err := w.receive(ctx, m); err != nil {
 				return err
 			}
@@ -104,9 +104,10 @@ func (w *workerStream) receive(ctx context.Context, m *WorkerMessage) error {
 		w.session.box.advance(w.server.Hub.revision.Load())
 	case m.Status != nil:
 		if w.busy {
-			return fmt.Errorf("%w: worker %s sends a batch before the last one is acknowledged", ErrInvalid, w.session.node)
+			return errEarlyBatch
 		}
 		w.busy = true
+		w.in.batch.Store(false)
 		// Heartbeats must be heard while the commit takes its time.
 		go func() {
 			a := Ack{BatchID: m.Status.ID}

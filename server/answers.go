@@ -31,13 +31,15 @@ func (s *Server) why(r *http.Request) (any, error) {
 	if err := s.ReadIndex(r.Context()); err != nil {
 		return nil, err
 	}
-	ctx, end, err := apiserver.BeginLong(r.Context())
+	ctx, endTurn, err := apiserver.BeginLong(r.Context())
 	if err != nil {
 		return nil, err
 	}
+	defer endTurn()
+	ctx, end := context.WithCancel(ctx)
 	defer end()
 	q.GoOn = func() error { return apiserver.GoOn(ctx) }
-	pods, disruptions := readable{ctx: ctx, mayRead: apiserver.MayReadPods}, readable{ctx: ctx, mayRead: apiserver.MayReadBudgets}
+	pods, disruptions := readable{ctx: ctx, end: end, mayRead: apiserver.MayReadPods}, readable{ctx: ctx, end: end, mayRead: apiserver.MayReadBudgets}
 	q.MayReadBudgets = disruptions.in
 	answer, err := explain.Why(ctx, s.state.View(), q, pods.in)
 	if unknown := cmp.Or(pods.unknown, disruptions.unknown); unknown != nil {
@@ -47,9 +49,10 @@ func (s *Server) why(r *http.Request) (any, error) {
 }
 
 // readable tells of which namespaces a request's user may read something, and
-// asks for each once. Once that cannot be told of one, no more is asked, and what is made of it is no answer.
+// asks for each once. Once that cannot be told of one, no more is asked, and what is being made of it is ended: it would be no answer.
 type readable struct {
 	ctx     context.Context
+	end     context.CancelFunc
 	mayRead func(ctx context.Context, namespace string) (bool, error)
 	known   map[string]bool
 	unknown error
@@ -66,6 +69,9 @@ func (r *readable) in(ns string) bool {
 		}
 		may, r.unknown = r.mayRead(r.ctx, ns)
 		r.known[ns] = may
+		if r.unknown != nil {
+			r.end()
+		}
 	}
 	return may
 }
@@ -107,7 +113,9 @@ type planner struct{ clock *clock.Clock }
 func (planner) Plan(
 	ctx context.Context, view *fsm.View, user string, groups []string, setup []fsm.Command, pods []*corev1.Pod,
 ) (*berthv1.PlanStatus, error) {
-	mayReadPods, mayReadBudgets := readable{ctx: ctx, mayRead: apiserver.MayReadPods}, readable{ctx: ctx, mayRead: apiserver.MayReadBudgets}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	mayReadPods, mayReadBudgets := readable{ctx: ctx, end: end, mayRead: apiserver.MayReadPods}, readable{ctx: ctx, end: end, mayRead: apiserver.MayReadBudgets}
 	by := explain.Planner{
 		Asker:       whatif.Asker{User: user, Groups: groups, GoOn: func() error { return apiserver.GoOn(ctx) }},
 		MayReadPods: mayReadPods.in, MayReadBudgets: mayReadBudgets.in,

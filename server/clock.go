@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/peers"
 )
 
@@ -102,18 +103,11 @@ func (s *Server) whileClockIsRight(ctx context.Context, run func(ctx context.Con
 	defer cancel(nil)
 	looking.Go(func() {
 		s.guard.Keep(ctx, "clock/look", func(ctx context.Context) {
-			ticker := time.NewTicker(clockPoll)
-			defer ticker.Stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-ticker.C:
-					if s.goesAstray() {
-						cancel(errAstray)
-					}
+			guard.Every(ctx, clockPoll, func(time.Time) {
+				if s.goesAstray() {
+					cancel(errAstray)
 				}
-			}
+			})
 		})
 	})
 	if err := run(ctx); context.Cause(ctx) == nil {

@@ -55,21 +55,14 @@ type comparison struct {
 
 // compareLoop compares the servers' states while this one leads.
 func (s *Server) compareLoop(ctx context.Context) {
-	ticker := time.NewTicker(compareLook)
-	defer ticker.Stop()
 	defer s.metrics.differing.Set(0) // the next leader's is what counts
 	equalAt := map[string]uint64{}
 	rest, at, last := time.Duration(0), time.Now(), s.node.AppliedIndex()
 	s.keepFound()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	guard.Every(ctx, compareLook, func(time.Time) {
 		waited, entries := time.Since(at), s.node.AppliedIndex()-last
 		if waited < rest || !compareDue(waited, entries, s.unsettled() != "") {
-			continue
+			return
 		}
 		start := time.Now()
 		if err := s.compare(ctx, equalAt); err != nil && ctx.Err() == nil {
@@ -77,7 +70,7 @@ func (s *Server) compareLoop(ctx context.Context) {
 		}
 		at, last = time.Now(), s.node.AppliedIndex()
 		rest = compareShare * at.Sub(start)
-	}
+	})
 }
 
 // compareDue: it is time to compare, so long and so many entries after the last time.

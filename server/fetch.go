@@ -22,6 +22,20 @@ import (
 // secrets, service accounts and runtime classes that the pods on its node refer
 // to, and no others.
 func (s *Server) WorkerFetch(ctx context.Context, r *rpc.FetchRequest) (*rpc.FetchResponse, error) {
+	leave, err := s.shares.waitFetch(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	answer, err := s.fetched(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return answer, s.shares.waitFetched(ctx, r.Node, len(answer.Object))
+}
+
+// fetched answers a worker's question for an object.
+func (s *Server) fetched(ctx context.Context, r *rpc.FetchRequest) (*rpc.FetchResponse, error) {
 	view := s.state.View()
 	if r.Resource == services && r.Name == "" {
 		return linkedServices(view, r, s.config.Services)
@@ -104,6 +118,9 @@ func (s *Server) tellFollowers(c *store.Change) bool {
 // WorkerToken implements rpc.WorkerHandler: a worker may have those tokens that
 // the pods on its node mount (NodeRestriction's rule), and no others.
 func (s *Server) WorkerToken(ctx context.Context, r *rpc.TokenRequest) (*rpc.TokenResponse, error) {
+	if n := len(r.Namespace) + len(r.Pod) + len(r.PodUID) + len(r.Audience); n > maxTokenBytes {
+		return nil, fmt.Errorf("%w: what worker %s says of the token that it asks for has %d bytes", rpc.ErrInvalid, r.Node, n)
+	}
 	if err := s.shares.waitToken(ctx, r.Node); err != nil {
 		return nil, err
 	}
@@ -124,6 +141,9 @@ func (s *Server) WorkerToken(ctx context.Context, r *rpc.TokenRequest) (*rpc.Tok
 	}
 	return &rpc.TokenResponse{Token: token, LifeSeconds: int64(life.Seconds())}, nil
 }
+
+// maxTokenBytes bounds the names and the audience in a question for a token.
+const maxTokenBytes = 16 << 10
 
 func mountsToken(spec *corev1.PodSpec, r *rpc.TokenRequest) bool {
 	for i := range spec.Volumes {

@@ -85,10 +85,11 @@ func TestPeerErrorKeepsItsMeaning(t *testing.T) {
 			t.Errorf("%v became %v, want %v", tt.err, got, tt.want)
 		}
 	}
-	for _, err := range []error{raftnode.ErrTooLarge, &raftnode.VersionError{Command: "PutObject", Needs: 3, ClusterHas: 2}} {
-		if got := peerError(err); !errors.Is(got, rpc.ErrInvalid) {
-			t.Errorf("%v became %v", err, got)
-		}
+	if got := peerError(&raftnode.VersionError{Command: "PutObject", Needs: 3, ClusterHas: 2}); !errors.Is(got, rpc.ErrInvalid) {
+		t.Errorf("what not every server knows became %v", got)
+	}
+	if got := backendError(peerError(fmt.Errorf("propose: %w", raftnode.ErrTooLarge))); !apierrors.IsRequestEntityTooLargeError(got) {
+		t.Errorf("what is too large became %v: it is 413 whoever is asked", got)
 	}
 }
 
@@ -240,7 +241,7 @@ func TestReportedStatuses(t *testing.T) {
 
 // A worker reads what the pods of its own node refer to, and nothing else.
 func TestWorkerFetchIsForItsOwnPods(t *testing.T) {
-	s := &Server{state: fsm.NewState()}
+	s := &Server{state: fsm.NewState(), shares: newShares()}
 	addNamespace(t, s.state, "default")
 	addNamespace(t, s.state, "other")
 	raw, err := (&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "there"}}).Marshal()
@@ -312,7 +313,7 @@ func TestWorkerFetchIsForItsOwnPods(t *testing.T) {
 
 // A worker is told which volumes are to go from its own node, and lets those go and no others.
 func TestWorkersAreToldWhichVolumesGo(t *testing.T) {
-	s := &Server{state: fsm.NewState()}
+	s := &Server{state: fsm.NewState(), shares: newShares()}
 	now := metav1.Now()
 	for name, of := range map[string]struct {
 		node       string

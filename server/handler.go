@@ -83,7 +83,9 @@ func peerError(err error) error {
 		return fmt.Errorf("%w: %w", rpc.ErrNoLeader, err)
 	case errors.Is(err, raftnode.ErrShutdown):
 		return fmt.Errorf("%w: %w", rpc.ErrStopping, err)
-	case errors.Is(err, raftnode.ErrTooLarge), errors.As(err, &unknown):
+	case errors.Is(err, raftnode.ErrTooLarge):
+		return fmt.Errorf("%w: %w", rpc.ErrTooLarge, err)
+	case errors.As(err, &unknown):
 		return fmt.Errorf("%w: %w", rpc.ErrInvalid, err)
 	}
 	return err

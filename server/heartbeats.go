@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/berth-dev/berth/guard"
 )
 
 const (
@@ -54,16 +56,7 @@ func (h *heartbeats) forget(keep func(node string) bool) {
 // reportLoop tells the leader, every now and then, which workers this server
 // hears.
 func (s *Server) reportLoop(ctx context.Context) {
-	ticker := time.NewTicker(reportInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			s.reportStreams(ctx)
-		}
-	}
+	guard.Every(ctx, reportInterval, func(time.Time) { s.reportStreams(ctx) })
 }
 
 func (s *Server) reportStreams(ctx context.Context) {

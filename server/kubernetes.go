@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/workloads"
@@ -54,6 +55,7 @@ func (s *Server) runKubernetes(ctx context.Context) error {
 	return workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, workloads.Options{
 		Now: s.node.Clock().Time, Pods: s.podWriters(ctx, term), Workloads: s.workloadWriters(ctx, term), Authority: s.config.Authority, Autoscaler: s.config.Autoscaler,
 		Off: s.config.ControllersOff, Open: s.vault.Open, Aggregation: s.aggregation(),
+		Tokens: workloads.Tokens{Signer: s.accounts.Lasting(), KeyOf: tokens.KeyOf, RootCA: []byte(s.rootCA)},
 	})
 }
 
@@ -160,6 +162,16 @@ func (f *fence) enter(ctx context.Context) (_ context.Context, leave func(), err
 	}
 }
 
+// fenced is a write that a fence lets through.
+func fenced[T any](ctx context.Context, f *fence, write func(ctx context.Context) (T, error)) (written T, err error) {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return written, err
+	}
+	defer leave()
+	return write(ctx)
+}
+
 // fencedRequests are requests that a fence lets through.
 type fencedRequests struct {
 	*fence
@@ -168,12 +180,7 @@ type fencedRequests struct {
 
 // RoundTrip implements http.RoundTripper.
 func (f *fencedRequests) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx, leave, err := f.enter(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return f.next.RoundTrip(r.WithContext(ctx))
+	return fenced(r.Context(), f.fence, func(ctx context.Context) (*http.Response, error) { return f.next.RoundTrip(r.WithContext(ctx)) })
 }
 
 // fencedPods are pods that are written as a fence lets them.
@@ -184,22 +191,17 @@ type fencedPods struct {
 
 // Create implements workloads.PodWriter.
 func (f *fencedPods) Create(ctx context.Context, namespace string, pod *corev1.Pod) (*corev1.Pod, error) {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return f.next.Create(ctx, namespace, pod)
+	return fenced(ctx, f.fence, func(ctx context.Context) (*corev1.Pod, error) { return f.next.Create(ctx, namespace, pod) })
 }
 
 // RemoveFinalizers implements workloads.PodWriter.
 func (f *fencedPods) RemoveFinalizers(ctx context.Context, namespace, name string, finalizers []string) (*corev1.Pod, bool, error) {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return nil, true, err
-	}
-	defer leave()
-	return f.next.RemoveFinalizers(ctx, namespace, name, finalizers)
+	done := true
+	written, err := fenced(ctx, f.fence, func(ctx context.Context) (pod *corev1.Pod, err error) {
+		pod, done, err = f.next.RemoveFinalizers(ctx, namespace, name, finalizers)
+		return pod, err
+	})
+	return written, done, err
 }
 
 // fencedWorkloads are ReplicaSets and statuses of Deployments that are written as a fence lets them.
@@ -210,20 +212,14 @@ type fencedWorkloads struct {
 
 // CreateReplicaSet implements workloads.WorkloadWriter.
 func (f *fencedWorkloads) CreateReplicaSet(ctx context.Context, namespace string, rs *appsv1.ReplicaSet) (*appsv1.ReplicaSet, error) {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return f.next.CreateReplicaSet(ctx, namespace, rs)
+	return fenced(ctx, f.fence, func(ctx context.Context) (*appsv1.ReplicaSet, error) {
+		return f.next.CreateReplicaSet(ctx, namespace, rs)
+	})
 }
 
 // UpdateDeploymentStatus implements workloads.WorkloadWriter.
 func (f *fencedWorkloads) UpdateDeploymentStatus(ctx context.Context, namespace string, d *appsv1.Deployment) (*appsv1.Deployment, error) {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return f.next.UpdateDeploymentStatus(ctx, namespace, d)
+	return fenced(ctx, f.fence, func(ctx context.Context) (*appsv1.Deployment, error) {
+		return f.next.UpdateDeploymentStatus(ctx, namespace, d)
+	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/model"
 )
 
@@ -194,16 +195,7 @@ const (
 // keepVigil looks often enough that only a process that does not run is found
 // to have slept, and not one whose log is slow.
 func (s *Server) keepVigil(ctx context.Context, vigil *clock.Vigil) {
-	ticker := time.NewTicker(vigilInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			s.look(vigil)
-		}
-	}
+	guard.Every(ctx, vigilInterval, func(time.Time) { s.look(vigil) })
 }
 
 // look tells the state's time, and since when this leader has been awake.

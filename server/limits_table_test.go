@@ -114,7 +114,73 @@ func TestTheTableOfWhatWorkersSay(t *testing.T) {
 		"its node; images of it":                                                         d.nodeBytes,
 		"an event":                                                                       d.events,
 		"what goes into the log":                                                         bytesOfTheLog,
-		"what its node uses":                                                             d.samples,
+		"objects that it asks for, refused ones too": func(t *testing.T, r docs.Row) {
+			n := r.Numbers(t, 3)
+			s, ask := newShares(), &rpc.FetchRequest{Node: "w"}
+			of := s.get("w")
+			if int64(of.fetches.Limit()) != n[0] || int64(of.fetches.Burst()) != n[1] {
+				t.Errorf("%v questions a second, %d at once", of.fetches.Limit(), of.fetches.Burst())
+			}
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			var leave func()
+			for range n[2] {
+				var err error
+				if leave, err = s.waitFetch(t.Context(), ask); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := s.waitFetch(ended, ask); !errors.Is(err, rpc.ErrBusy) {
+				t.Errorf("one more at a time does not wait: %v", err)
+			}
+			leave()
+			if _, err := s.waitFetch(t.Context(), ask); err != nil {
+				t.Errorf("one that is answered makes no room: %v", err)
+			}
+			of = s.get("asks much")
+			of.fetches.AllowN(time.Now(), int(n[1]))
+			if _, err := s.waitFetch(ended, &rpc.FetchRequest{Node: "asks much"}); !errors.Is(err, rpc.ErrBusy) || len(of.fetching) != 0 {
+				t.Errorf("one more a second does not wait: %v; %d are being answered", err, len(of.fetching))
+			}
+			if _, err := s.waitFetch(t.Context(), &rpc.FetchRequest{Node: "w2", Name: strings.Repeat("x", maxAskedBytes+1)}); !errors.Is(err, rpc.ErrInvalid) {
+				t.Errorf("a long name: %v", err)
+			}
+			// Whoever is refused has asked all the same.
+			left := d.shares.get("refused").fetches.Tokens()
+			for range 100 {
+				if _, err := d.WorkerFetch(t.Context(), &rpc.FetchRequest{Node: "refused", Resource: "secrets", Namespace: "default", Name: "x"}); !errors.Is(err, rpc.ErrForbidden) {
+					t.Fatal(err)
+				}
+			}
+			if d.shares.get("refused").fetches.Tokens() >= left {
+				t.Error("a question that is refused is for nothing")
+			}
+		},
+		"bytes of them": func(t *testing.T, r docs.Row) {
+			n := r.Numbers(t, 2)
+			s := newShares()
+			of := s.get("w")
+			if int64(of.fetched.Limit()) != n[0] || int64(of.fetched.Burst()) != n[1] {
+				t.Errorf("%v bytes a second, %d at once", of.fetched.Limit(), of.fetched.Burst())
+			}
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := s.waitFetched(t.Context(), "w", int(n[1])); err != nil {
+				t.Errorf("as much as may be at once: %v", err)
+			}
+			if err := s.waitFetched(ended, "w", int(n[1])); !errors.Is(err, rpc.ErrBusy) {
+				t.Errorf("as much again does not wait: %v", err)
+			}
+		},
+		"reports at once": func(t *testing.T, r docs.Row) {
+			n := r.Numbers(t, 1)[0]
+			for more, refused := range []bool{false, true} {
+				if err := newShares().waitBytes(t.Context(), "w", &rpc.StatusBatch{Pods: make([]rpc.PodReport, int(n)+more)}); errors.Is(err, rpc.ErrInvalid) != refused {
+					t.Errorf("%d reports: %v", int(n)+more, err)
+				}
+			}
+		},
+		"what its node uses": d.samples,
 	})
 }
 
@@ -136,12 +202,29 @@ type door struct {
 
 func (d *door) podStatusBytes(t *testing.T, r docs.Row) {
 	n := int(r.Numbers(t, 1)[0])
-	view := d.state.View()
 	for more, taken := range map[int]bool{0: true, 1: false} {
-		if d.mayReport(view, "any", &rpc.PodReport{Namespace: "default", Name: "p", Status: make([]byte, n+more)}) != taken {
+		said := rpc.PodReport{Namespace: "default", Name: "p", UID: "uid", Status: statusOf(t, n+more)}
+		if report, ok := d.reportedPod(nil, "any", &said); ok != taken || taken != (report.Status.Object != nil) {
 			t.Errorf("a status of %d bytes: want it taken: %t", n+more, taken)
 		}
+		// That the pod has left its node for good is heard all the same.
+		said.Removed = true
+		if report, ok := d.reportedPod(nil, "any", &said); !ok || !report.Removed || taken != (report.Status.Object != nil) {
+			t.Errorf("the end of a pod with a status of %d bytes: %t, %+v", n+more, ok, report)
+		}
 	}
+}
+
+// statusOf is a status of so many bytes.
+func statusOf(t *testing.T, n int) []byte {
+	t.Helper()
+	s := &corev1.PodStatus{}
+	s.Message = strings.Repeat("x", n-s.Size()-2) // the length of a longer text has two bytes more
+	raw, err := s.Marshal()
+	if err != nil || len(raw) != n {
+		t.Fatalf("%d bytes, want %d: %v", len(raw), n, err)
+	}
+	return raw
 }
 
 // hello registers a node of a new name.

@@ -24,9 +24,11 @@ const maxMirrorBytes = 1 << 20
 // WorkerMirror implements rpc.WorkerHandler: a worker has objects in the API that show its static pods, and no others. They
 // are made as everybody's pods are: whoever is asked about pods is asked about them.
 func (s *Server) WorkerMirror(ctx context.Context, r *rpc.MirrorRequest) (*rpc.MirrorResponse, error) {
-	if err := s.shares.waitMirror(ctx, r.Node); err != nil {
+	leave, err := s.shares.waitMirror(ctx, r.Node)
+	if err != nil {
 		return nil, err
 	}
+	defer leave()
 	client, err := kubernetes.NewForConfig(&rest.Config{
 		Host: "http://" + s.config.Name, Transport: s.api.Local(workerUser(r.Node), access.Mirrors), QPS: -1, // nobody dials it
 	})

@@ -106,7 +106,7 @@ func backendError(err error) error {
 		return nil
 	case is(raftnode.ErrUnknownOutcome, rpc.ErrUnknownOutcome):
 		return fmt.Errorf("%w: %w", apiserver.ErrUnknownOutcome, err)
-	case is(raftnode.ErrTooLarge):
+	case is(raftnode.ErrTooLarge, rpc.ErrTooLarge):
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	case is(rpc.ErrInvalid):
 		return apierrors.NewBadRequest(err.Error())

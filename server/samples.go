@@ -40,6 +40,10 @@ func newSamples() *samples {
 
 // WorkerSample implements rpc.WorkerHandler.
 func (s *Server) WorkerSample(node string, said *rpc.Sample) {
+	if !s.shares.takeSample(node) {
+		s.drop("sample", node, "reason", "it tells what it uses too often")
+		return
+	}
 	now := time.Now()
 	age := time.Duration(said.AgeNano)
 	if age < 0 || age > sample.MaxAge {
@@ -166,18 +170,11 @@ func (s *Server) askSamples(ctx context.Context, addr string, want []string, tak
 
 // samplesLoop forgets nodes that are no more.
 func (s *Server) samplesLoop(ctx context.Context) {
-	ticker := time.NewTicker(forgetSamples)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			view := s.state.View()
-			s.samples.store.Keep(func(node string) bool {
-				_, there := view.Nodes.Get(node)
-				return there
-			}, now)
-		}
-	}
+	guard.Every(ctx, forgetSamples, func(now time.Time) {
+		view := s.state.View()
+		s.samples.store.Keep(func(node string) bool {
+			_, there := view.Nodes.Get(node)
+			return there
+		}, now)
+	})
 }

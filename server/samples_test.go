@@ -51,7 +51,7 @@ func usageIsKnownEverywhere(t *testing.T, c *testCluster) {
 
 // Many nodes are asked for in parts.
 func TestSamplesInParts(t *testing.T) {
-	s := &Server{samples: newSamples()}
+	s := &Server{samples: newSamples(), shares: newShares()}
 	big := &sample.Node{WindowNano: 1e9}
 	for i := range 900 {
 		p := sample.Pod{UID: fmt.Sprintf("%0200d", i)}
@@ -91,14 +91,17 @@ func TestSamplesInParts(t *testing.T) {
 // samples holds the row of what a node uses: so much is taken, and no more.
 func (d *door) samples(t *testing.T, r docs.Row) {
 	n := r.Numbers(t, 4)
+	told := 0
 	taken := func(node *sample.Node, age time.Duration) bool {
 		body, err := msgpack.Marshal(node)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.Server.samples.store.Forget("limits")
-		d.WorkerSample("limits", &rpc.Sample{AgeNano: int64(age), Body: body})
-		_, ok := d.Server.samples.Sample("limits")
+		told++
+		name := fmt.Sprint("limits", told) // each has a share of its own
+		d.WorkerSample(name, &rpc.Sample{AgeNano: int64(age), Body: body})
+		_, ok := d.Server.samples.Sample(name)
+		d.Server.samples.store.Forget(name)
 		return ok
 	}
 	for more, want := range []bool{true, false} {
@@ -134,5 +137,20 @@ func (d *door) samples(t *testing.T, r docs.Row) {
 	honest := &sample.Node{WindowNano: 1}
 	if !taken(honest, 2*time.Minute-time.Second) || taken(honest, 2*time.Minute+time.Second) {
 		t.Error("of how old a sample may be something else is said")
+	}
+}
+
+// TestSamplesAreTakenNowAndThen: a worker that tells what it uses again and again is heard now and then.
+func TestSamplesAreTakenNowAndThen(t *testing.T) {
+	s := newShares()
+	s.get("liar").samples.SetLimit(0)
+	taken := 0
+	for range 100 * workerSamples {
+		if s.takeSample("liar") {
+			taken++
+		}
+	}
+	if taken != workerSamples || !s.takeSample("honest") {
+		t.Errorf("%d samples were taken", taken)
 	}
 }

@@ -4,9 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/codec"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
 )
 
 // Bounds of a worker's event. Texts are as long as the API takes them, and are
@@ -67,7 +66,7 @@ func workerEvent(view *fsm.View, node string, raw []byte, now time.Time) *corev1
 	if len(raw) > maxEventBytes || codec.UnmarshalForeign(raw, said) != nil {
 		return nil
 	}
-	about := corev1.ObjectReference{APIVersion: "v1", FieldPath: cut(said.InvolvedObject.FieldPath, maxEventPath)}
+	about := corev1.ObjectReference{APIVersion: "v1", FieldPath: model.CutText(said.InvolvedObject.FieldPath, maxEventPath)}
 	namespace := metav1.NamespaceDefault
 	switch said.InvolvedObject.Kind {
 	case "Pod":
@@ -90,7 +89,7 @@ func workerEvent(view *fsm.View, node string, raw []byte, now time.Time) *corev1
 	}
 	e := &corev1.Event{
 		InvolvedObject: about, Type: corev1.EventTypeNormal, Count: 1,
-		Reason: cut(said.Reason, maxEventReason), Message: cut(said.Message, maxEventMessage),
+		Reason: model.CutText(said.Reason, maxEventReason), Message: model.CutText(said.Message, maxEventMessage),
 		Source:              corev1.EventSource{Component: "berth-worker", Host: node},
 		ReportingController: "berth-worker", ReportingInstance: node,
 	}
@@ -107,16 +106,4 @@ func workerEvent(view *fsm.View, node string, raw []byte, now time.Time) *corev1
 	sum := sha256.Sum256([]byte(string(about.UID) + "\x00" + e.Reason + "\x00" + e.Message))
 	e.Namespace, e.Name = namespace, fmt.Sprintf("%s.%s", about.Name, hex.EncodeToString(sum[:8]))
 	return e
-}
-
-// cut shortens a text to so many bytes, and makes it one that can be stored.
-func cut(s string, most int) string {
-	s = strings.ToValidUTF8(s, "�")
-	if len(s) <= most {
-		return s
-	}
-	for most > 0 && !utf8.RuneStart(s[most]) {
-		most--
-	}
-	return s[:most]
 }

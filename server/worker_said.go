@@ -17,9 +17,9 @@ import (
 // Bounds of what a worker says of a pod or of its node. Texts are cut; of what
 // is too many, or of another pod, the rest is left out.
 const (
-	maxSaidText = 4 << 10 // a termination message has that at most
-	maxSaidList = 128     // as many containers as a pod can have
-	maxSaidMap  = 256     // as many resources as a node can have
+	maxSaidText = model.MaxStatusTextBytes
+	maxSaidList = 128 // as many containers as a pod can have
+	maxSaidMap  = 256 // as many resources as a node can have
 	// saidAhead is how far ahead of a server's clock a worker's may be.
 	saidAhead = time.Hour
 )
@@ -155,7 +155,7 @@ func (h *heard) status(s any) { h.value(&place{}, reflect.ValueOf(s).Elem()) }
 func (h *heard) value(at *place, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
-		if text := cut(v.String(), maxSaidText); text != v.String() {
+		if text := model.CutText(v.String(), maxSaidText); text != v.String() {
 			h.not("%s: the rest of %d bytes", at.String(), v.Len())
 			v.SetString(text)
 		}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -168,6 +169,86 @@ func TestSharesAreBounded(t *testing.T) {
 	}
 	if s.get("liar").whole() {
 		t.Error("a share that was used was forgotten")
+	}
+}
+
+// TestFewOfAWorkersRequestsWait: what a worker has sent lies in memory while it is held up, so few of its requests are; the next one is refused at
+// once, and another worker's is not.
+func TestFewOfAWorkersRequestsWait(t *testing.T) {
+	for name, wait := range map[string]func(s *shares, ctx context.Context, node string) (func(), error){
+		"hellos": func(s *shares, ctx context.Context, node string) (func(), error) {
+			leave, err := s.begin(node)
+			if err != nil {
+				return nil, err
+			}
+			return leave, s.waitHello(ctx, node)
+		},
+		"tokens": func(s *shares, ctx context.Context, node string) (func(), error) {
+			return func() {}, s.waitToken(ctx, node)
+		},
+		"mirrors": func(s *shares, ctx context.Context, node string) (func(), error) { return s.waitMirror(ctx, node) },
+	} {
+		s := newShares()
+		of := s.get("liar")
+		// All of the share is taken, and as many wait as may.
+		of.tokens.AllowN(time.Now(), workerTokens)
+		for _, n := range []*atomic.Int32{&of.helloing, &of.wanting, &of.mirroring} {
+			n.Store(maxWaiting)
+		}
+		if _, err := wait(s, t.Context(), "liar"); !errors.Is(err, rpc.ErrBusy) {
+			t.Errorf("%s: one more than may wait: %v", name, err)
+		}
+		if n := of.helloing.Load() + of.wanting.Load() + of.mirroring.Load(); n != 3*maxWaiting {
+			t.Errorf("%s: one that was refused is counted: %d", name, n)
+		}
+		leave, err := wait(s, t.Context(), "honest")
+		if err != nil {
+			t.Fatalf("%s of another worker: %v", name, err)
+		}
+		leave()
+		if is := s.get("honest"); is.helloing.Load()+is.wanting.Load()+is.mirroring.Load() != 0 {
+			t.Errorf("%s: what is over counts", name)
+		}
+	}
+}
+
+// TestNothingIsForNothing: the smallest batch costs, and so does each report in it; what says nothing makes no entry of the log.
+func TestNothingIsForNothing(t *testing.T) {
+	for name, tt := range map[string]struct {
+		b    rpc.StatusBatch
+		most int // of these at once
+	}{
+		"nothing":       {rpc.StatusBatch{}, 2048},
+		"a byte":        {rpc.StatusBatch{NodeStatus: []byte{1}}, 2048},
+		"empty reports": {rpc.StatusBatch{Pods: make([]rpc.PodReport, 4096)}, 32},
+		"events":        {rpc.StatusBatch{Events: [][]byte{make([]byte, 256<<10)}}, 32},
+		"names":         {rpc.StatusBatch{Pods: []rpc.PodReport{{Name: strings.Repeat("x", 256<<10)}}}, 32},
+	} {
+		if cost := costOf(&tt.b); workerBytesAtOnce/cost > tt.most {
+			t.Errorf("%s: it costs %d bytes", name, cost)
+		}
+	}
+	c := newTestCluster(t)
+	s := c.start("s1", func(cfg *Config) { cfg.BootstrapExpect = 1 })
+	await(t, s, "the namespaces", func(v *fsm.View) bool { _, ok := v.Namespaces.Get("default"); return ok })
+	if err := s.WorkerStatus(t.Context(), "mine", &rpc.StatusBatch{Pods: make([]rpc.PodReport, maxBatchReports+1)}); !errors.Is(err, rpc.ErrInvalid) {
+		t.Errorf("more reports than there may be: %v", err)
+	}
+	view := s.View()
+	for name, r := range map[string]rpc.PodReport{
+		"no UID": {Namespace: "default", Name: "p", Removed: true}, "nothing": {Namespace: "default", Name: "p", UID: "uid"},
+	} {
+		s.reportedPods("mine", []rpc.PodReport{r}, func(fsm.Command) { t.Errorf("%s: it makes a command", name) })
+		if s.mayReport(view, "mine", &r) {
+			t.Errorf("%s: it is heard", name)
+		}
+	}
+	left := s.shares.get("liar").drops.Tokens()
+	for range 10 {
+		s.drop("pod", "liar")
+	}
+	if told := s.shares.get("liar").drops.Tokens(); told >= left {
+		t.Errorf("of what it may have told %v was left, and then %v", left, told)
 	}
 }
 
@@ -336,7 +417,7 @@ func TestALaggingViewDropsNoReport(t *testing.T) {
 		{"a pod that is not known here yet", "newer", "uid-newer", true},
 		{"another node's pod", "namesake", "uid-namesake", false},
 	} {
-		if s.mayReport(view, "mine", &rpc.PodReport{Namespace: "default", Name: tt.name, UID: tt.uid}) != tt.taken {
+		if s.mayReport(view, "mine", &rpc.PodReport{Namespace: "default", Name: tt.name, UID: tt.uid, Removed: true}) != tt.taken {
 			t.Errorf("%s: want it taken: %t", tt.what, tt.taken)
 		}
 	}

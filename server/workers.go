@@ -34,6 +34,11 @@ const (
 // worker can have been told by another one, and a worker that was restarted
 // and remembers no revision is never sent an older set of pods than it runs.
 func (s *Server) WorkerHello(ctx context.Context, h *rpc.Hello) error {
+	leave, err := s.shares.begin(h.Name)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	node := new(corev1.Node)
 	if err := codec.UnmarshalForeign(h.Node, node); err != nil {
 		return fmt.Errorf("%w: the node of worker %s: %w", rpc.ErrInvalid, h.Name, err)
@@ -151,10 +156,14 @@ func (s *Server) reportedPods(node string, said []rpc.PodReport, add func(fsm.Co
 		if !ok {
 			continue
 		}
+		bytes := len(r.Status)
+		if report.Status.Object == nil {
+			bytes = 0
+		}
 		if pod != nil && model.Terminating(pod) {
-			going.put(report, len(r.Status))
+			going.put(report, bytes)
 		} else {
-			staying.put(report, len(r.Status))
+			staying.put(report, bytes)
 		}
 	}
 	going.flush()
@@ -187,6 +196,10 @@ func (b *reportBatch) flush() {
 // reportedPod is what the log is to say of a pod, which this server may not know; false: nothing, since it is no status.
 func (s *Server) reportedPod(pod *corev1.Pod, node string, r *rpc.PodReport) (fsm.PodReport, bool) {
 	report := fsm.PodReport{Key: fsm.PodKey(r.Namespace, r.Name), UID: r.UID, Removed: r.Removed}
+	if err := model.CheckPodStatusBytes(len(r.Status)); err != nil {
+		s.drop("pod", node, "pod", report.Key, "reason", err.Error(), "bytes", len(r.Status))
+		return report, r.Removed // that nothing of the pod is left counts all the same
+	}
 	if len(r.Status) == 0 {
 		return report, true
 	}
@@ -274,27 +287,32 @@ func (s *Server) notTaken(node string, ps []fsm.Proposal, rs []fsm.Result) error
 	return nil
 }
 
-// mayReport: what a worker says of a pod of another node is nobody's business,
-// and what is too large is not kept. The rest of its batch counts. Whose pod it is
+// mayReport: what a worker says of a pod of another node is nobody's business. The rest of its batch counts. Whose pod it is
 // the state decides in which the report is committed: this server's may lack the
 // binding that the worker was told by another one, or have an older pod of the name.
 func (s *Server) mayReport(view *fsm.View, node string, r *rpc.PodReport) bool {
 	key := fsm.PodKey(r.Namespace, r.Name)
+	if r.UID == "" {
+		s.drop("pod", node, "pod", key, "reason", "it is not said which pod of that name it is")
+		return false
+	}
+	if len(r.Status) == 0 && !r.Removed {
+		return false // it says nothing, and there is nothing to be kept
+	}
 	pod, known := view.Pods.Get(key)
 	if known && string(pod.UID) == r.UID && pod.Spec.NodeName != "" && pod.Spec.NodeName != node {
 		s.drop("pod", node, "pod", key, "reason", "it is another node's")
 		return false
 	}
-	if err := model.CheckPodStatusBytes(len(r.Status)); err != nil {
-		s.drop("pod", node, "pod", key, "reason", err.Error(), "bytes", len(r.Status))
-		return false
-	}
 	return true
 }
 
-// drop counts and tells what a worker says and is not taken.
+// drop counts what a worker says and is not taken, and tells it, unless the worker has had much told of itself lately.
 func (s *Server) drop(kind, node string, about ...any) {
 	s.metrics.workerDropped.WithLabelValues(kind).Inc()
+	if !s.shares.get(node).drops.Allow() {
+		return
+	}
 	s.log.Warn("what a worker says is not taken", append([]any{"node", node}, about...)...)
 }
 

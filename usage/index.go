@@ -24,6 +24,7 @@ type Index struct {
 	used        nodeSums
 	offers      store.Tree[*model.Resources] // node: what it has for pods
 	nominations store.Tree[*Nomination]      // node/namespace/name
+	nominees    store.Tree[int]              // node: nominations to it
 	ranked      store.Tree[*Nomination]      // rankKey and namespace/name
 	waitedFor   store.Tree[string]           // victim's UID/namespace/name: key of nominations
 	reserved    string                       // key of the nomination that is a reservation
@@ -43,7 +44,7 @@ type placed struct {
 func (x *Index) Fork() Index {
 	return Index{
 		placed: x.placed.Fork(), used: x.used.fork(), offers: x.offers.Fork(),
-		nominations: x.nominations.Fork(), ranked: x.ranked.Fork(), waitedFor: x.waitedFor.Fork(),
+		nominations: x.nominations.Fork(), nominees: x.nominees.Fork(), ranked: x.ranked.Fork(), waitedFor: x.waitedFor.Fork(),
 		reserved: x.reserved, kinds: x.kinds.Fork(), guards: x.guards, wideGuards: x.wideGuards,
 	}
 }
@@ -122,6 +123,7 @@ func (x *Index) PutNomination(old, now *Nomination) {
 		}
 		x.count(old.class, -1)
 		x.nominations.Delete(old.Node + "/" + key)
+		x.countNominee(old.Node, -1)
 		x.ranked.Delete(rankKey(old.Priority, old.FirstRevision) + key)
 	}
 	x.follow(old, now)
@@ -132,8 +134,24 @@ func (x *Index) PutNomination(old, now *Nomination) {
 		}
 		x.count(now.class, 1)
 		x.nominations.Set(now.Node+"/"+key, now)
+		x.countNominee(now.Node, 1)
 		x.ranked.Set(rankKey(now.Priority, now.FirstRevision)+key, now)
 	}
+}
+
+func (x *Index) countNominee(node string, by int) {
+	n := x.Nominees(node) + by
+	if n == 0 {
+		x.nominees.Delete(node)
+		return
+	}
+	x.nominees.Set(node, n)
+}
+
+// Nominees is how many pods are nominated to a node: so many Taken and TakenFrom look at.
+func (x *Index) Nominees(node string) int {
+	n, _ := x.nominees.Get(node)
+	return n
 }
 
 // follow takes in who is waited for.
@@ -353,6 +371,10 @@ func (x *Index) Describe(f func(line string)) {
 		})
 	}
 	nominations("nomination", x.nominations)
+	x.nominees.Scan("", func(node string, n int) bool {
+		f(fmt.Sprintf("nominees %q: %d", node, n))
+		return true
+	})
 	x.waitedFor.Scan("", func(at, by string) bool {
 		f(fmt.Sprintf("waited for %q: %s", at, by))
 		return true

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 )
@@ -92,8 +94,8 @@ type Agent struct {
 	registering retry
 	mirroring   retry
 	probing     bool
-	outdated    bool   // what probing tells is not what is
-	relief      relief // of the probe that is under way
+	outdated    bool // what probing tells is not what is
+	relief      relief
 	probeAt     time.Time
 	reportedAt  time.Time // the node's status
 }
@@ -147,7 +149,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.core = NewCore(co)
 	a.caller = &caller{runtime: o.Runtime, volumes: o.Volumes, getter: o.Getter, alloc: o.Node.Status.Allocatable,
-		hostIPs: ips, event: co.Event, api: o.API, refreshes: make(chan struct{}, refreshesAtOnce),
+		hostIPs: ips, event: co.Event, api: o.API, refreshes: make(chan struct{}, refreshesAtOnce), measures: make(chan struct{}, measuresAtOnce),
 		devices: o.Devices, holds: a.holds, meters: newMeters(a.running)}
 	return a, nil
 }
@@ -214,8 +216,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log.Info("took over pods from before", "pods", len(pods))
 	}
 	a.locked(func() { a.core.Adopt(pods, now) })
-	if a.opts.Volumes != nil && a.opts.Keeper != nil {
-		a.spawn(func() { a.opts.Volumes.Reclaim(ctx, a.opts.Keeper, a.log) })
+	if a.opts.Keeper != nil {
+		volumes := cmp.Or(a.opts.Volumes, &Volumes{}) // one who keeps none has none to remove, and says so
+		a.spawn(func() { volumes.Reclaim(ctx, a.opts.Keeper, a.log) })
 	}
 	a.registering.wanted = true
 	first := true
@@ -381,7 +384,8 @@ func (a *Agent) call(ctx context.Context, action Action) {
 	}
 	ctx = withAside(ctx, func() { a.inputs.put(uncount) })
 	a.spawn(func() {
-		o := a.caller.do(ctx, action)
+		o := Outcome{Action: action, Err: errBroke}
+		a.guard(action.Kind.String()+" of "+action.Pod.Namespace+"/"+action.Pod.Name, func() { o = a.caller.do(ctx, action) })
 		over()
 		if o.Err != nil && action.Kind != ActionProbe && action.Kind != ActionMeasure { // of those there are events
 			a.log.Warn("runtime call failed", "call", action.Kind.String(), "pod", action.Pod.Namespace+"/"+action.Pod.Name,
@@ -392,6 +396,16 @@ func (a *Agent) call(ctx context.Context, action Action) {
 			a.core.Done(o, now)
 		})
 	})
+}
+
+// errBroke is what a call fails with that panicked. The log has more.
+var errBroke = errors.New("it broke within the worker; the worker's log says where")
+
+// guard is around what is done for one pod: what it breaks by costs that pod its call, and not the others theirs.
+func (a *Agent) guard(what string, f func()) {
+	guard.Telling(func(what string, broke *guard.Panic) {
+		a.log.Error("something panicked; this is a mistake of Berth's. The pod's call failed", "call", what, "panic", broke)
+	})(what, f)
 }
 
 func (a *Agent) spawn(f func()) {
@@ -464,15 +478,15 @@ func (a *Agent) probe(ctx context.Context, now time.Time) {
 		looked := a.relief.state.Look(&a.relief.config, seen, a.clock.Now())
 		p := Pressure{Memory: looked.Memory, Disk: looked.Disk, PID: looked.PID, Unready: a.unready(ctx)}
 		a.locked(func() { a.core.SetPressure(p) })
-		if err != nil { // what was measured before counts, and whether the runtime answers
-			a.log.Warn("the machine's state could not be measured", "error", err)
+		if err != nil { // what could be measured counts, what was before, and whether the runtime answers
+			a.log.Warn("the machine's state could not be measured whole", "error", err)
 		}
 		told := a.reportNode(ctx, status, NodeConditions(p, status.Conditions, now), sinceTold)
-		if looked.Act != nil {
-			a.relieve(ctx, looked.Act, seen)
-		}
 		a.inputs.put(func(now time.Time) {
 			a.probing = false
+			if looked.Act != nil {
+				a.relieveAside(ctx, looked.Act, seen)
+			}
 			a.probeAt = now.Add(probeInterval)
 			if told {
 				if a.reportedAt = now; !sameImages(a.node.Status.Images, status.Images) {

@@ -410,3 +410,26 @@ func TestNodeObject(t *testing.T) {
 		}
 	}
 }
+
+// breaking panics at each start of the pod "broken".
+type breaking struct{ runtime.Runtime }
+
+func (b breaking) Start(ctx context.Context, spec runtime.Spec) error {
+	if spec.Pod.Name == "broken" {
+		panic("a mistake")
+	}
+	return b.Runtime.Start(ctx, spec)
+}
+
+// What breaks by one pod costs that one its call: it is told why it waits, and others run.
+func TestOnePodBreaks(t *testing.T) {
+	s := newServers()
+	_, _ = run(t, Options{Node: testNode(t), Uplink: s, Runtime: breaking{fake.New(runTimeline(t))}, CallsAtOnce: 1})
+	s.assignments <- Assignment{Full: true, Revision: 1, Pods: []*corev1.Pod{testPod("broken")}}
+	s.await(t, "it waits", func() bool {
+		statuses := s.pods["broken"].Status.ContainerStatuses
+		return len(statuses) == 1 && statuses[0].State.Waiting != nil && strings.Contains(statuses[0].State.Waiting.Message, errBroke.Error())
+	})
+	s.assignments <- Assignment{Revision: 2, Pods: []*corev1.Pod{testPod("web")}}
+	s.await(t, "the other runs", func() bool { return s.pods["web"].Status.Phase == corev1.PodRunning })
+}

@@ -10,6 +10,12 @@ const (
 	backoffReset   = 2 * backoffMax
 )
 
+// sinceBy is when something was, by the clock that now is of: what a machine's clock said then may be later than what it says now, if it was set back,
+// and what is reckoned from it must not wait until it says that again. It is to be kept.
+func sinceBy(at, now time.Time) time.Time {
+	return now.Add(-max(now.Sub(at), 0))
+}
+
 // backoff is the restart delay of one container.
 type backoff struct {
 	most    time.Duration // the longest; 0: backoffMax

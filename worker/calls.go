@@ -31,6 +31,8 @@ type caller struct {
 	meters   *meters // nil: nothing is counted
 	// refreshes holds a token for every pod whose volumes are written anew just now.
 	refreshes chan struct{}
+	// measures holds one for every pod that is measured just now; nil: there may be any number.
+	measures chan struct{}
 	// api is where a pod finds the API; nil: nowhere.
 	api     func(pod *corev1.Pod) (host, port string)
 	devices Devices // nil: there are none
@@ -105,7 +107,7 @@ func (c *caller) do(ctx context.Context, a Action) (o Outcome) {
 	case ActionMeasure:
 		err = c.measure(ctx, a.Pod)
 	case ActionUnmount:
-		err = c.giveBack(ctx, a.ID.Pod, func(context.Context) error { return c.unmount(a.ID.Pod) })
+		err = c.giveBack(ctx, a.ID.Pod, func(ctx context.Context) error { return c.unmount(ctx, a.ID.Pod) })
 	case ActionRemove:
 		err = c.giveBack(ctx, a.ID.Pod, func(ctx context.Context) error { return c.remove(ctx, a.ID.Pod) })
 	}
@@ -155,42 +157,14 @@ func (c *caller) start(ctx context.Context, a Action) error {
 		}
 	}
 	if c.devices != nil {
-		if spec.Devices, err = c.devices.Give(ctx, a.Pod, a.Container, c.holds); err != nil {
+		over := stepAside(ctx) // a plugin may not answer
+		spec.Devices, err = c.devices.Give(ctx, a.Pod, a.Container, c.holds)
+		if over(); err != nil {
 			return &prepareError{wait: waitConfigError, event: "FailedDevices", err: err}
 		}
 		spec.Env = append(spec.Devices.Env, spec.Env...) // what the container says itself wins
 	}
 	return c.runtime.Start(ctx, spec)
-}
-
-// measure returns an *overLimit where the pod holds more of the node's disk than it may.
-func (c *caller) measure(ctx context.Context, pod *corev1.Pod) error {
-	use, err := c.localUse(ctx, pod, !storageLimit(pod).IsZero())
-	if err != nil {
-		return err
-	}
-	if over := use.exceeds(pod); over != nil {
-		return over
-	}
-	return nil
-}
-
-// localUse measures what the pod holds of the node's disk: the volumes that have a limit, and with all everything.
-func (c *caller) localUse(ctx context.Context, pod *corev1.Pod, all bool) (use localUse, err error) {
-	if c.volumes != nil {
-		if use, err = c.volumes.use(ctx, pod, all); err != nil {
-			return use, err
-		}
-	}
-	if d, ok := c.runtime.(runtime.DiskUser); ok && all {
-		held, err := d.DiskUse(ctx, pod.UID)
-		if err != nil {
-			return use, err
-		}
-		use.containers = held.Bytes
-		use.inodes += held.Inodes
-	}
-	return use, nil
 }
 
 // giveBack calls f, which removes something of a pod; its time begins when it has a place. Where there are no volumes nothing takes long.
@@ -206,11 +180,11 @@ func (c *caller) remove(ctx context.Context, pod types.UID) error {
 	if err := c.runtime.Remove(ctx, pod); err != nil || c.volumes == nil {
 		return err
 	}
-	return c.volumes.remove(pod)
+	return c.volumes.remove(ctx, pod)
 }
 
 // unmount gives back what the volumes of a pod hold in which nothing runs.
-func (c *caller) unmount(pod types.UID) error {
+func (c *caller) unmount(ctx context.Context, pod types.UID) error {
 	if p, ok := c.runtime.(runtime.Pinner); ok {
 		if err := p.Unpin(pod); err != nil {
 			return err
@@ -219,7 +193,7 @@ func (c *caller) unmount(pod types.UID) error {
 	if c.volumes == nil {
 		return nil
 	}
-	return c.volumes.remove(pod)
+	return c.volumes.remove(ctx, pod)
 }
 
 // hook runs a lifecycle hook. Sleep is the state machine's and does not come here.

@@ -270,7 +270,7 @@ containers:
 	if err := os.WriteFile(filepath.Join(host, "made", "kept"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.remove("u1"); err != nil {
+	if err := v.remove(context.Background(), "u1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(v.Root, "u1")); !os.IsNotExist(err) {

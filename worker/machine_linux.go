@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	goruntime "runtime"
@@ -50,32 +51,30 @@ func ReadMachine(dataDir string) (Machine, error) {
 }
 
 // ReadObservations measures what the machine may run short of: its memory, the disk of a directory, and that of the directory
-// of images, where there are images ("": there are none).
+// of images, where there are images ("": there are none, or it is not known where). With an error it is what could be measured.
 func ReadObservations(dataDir, imageDir string) (eviction.Observations, error) {
 	out := eviction.Observations{}
-	mem, err := meminfo()
-	if err != nil {
-		return nil, err
+	var errs []error
+	if mem, err := meminfo(); err != nil {
+		errs = append(errs, err)
+	} else {
+		used := max(mem["MemTotal"]-mem["MemFree"]-mem["Inactive(file)"], 0)
+		out[eviction.MemoryAvailable] = eviction.Observed{Available: mem["MemTotal"] - used, Capacity: mem["MemTotal"]}
 	}
-	used := max(mem["MemTotal"]-mem["MemFree"]-mem["Inactive(file)"], 0)
-	out[eviction.MemoryAvailable] = eviction.Observed{Available: mem["MemTotal"] - used, Capacity: mem["MemTotal"]}
-	node, err := ReadDisk(dataDir)
-	if err != nil {
-		return nil, err
-	}
-	disk := func(available, inodes eviction.Signal, d Disk) {
+	disk := func(dir string, available, inodes eviction.Signal) {
+		d, err := ReadDisk(dir)
+		if err != nil {
+			errs = append(errs, err)
+			return
+		}
 		out[available] = eviction.Observed{Available: d.AvailableBytes, Capacity: d.CapacityBytes}
 		if d.Inodes > 0 { // some file systems make them as they are needed
 			out[inodes] = eviction.Observed{Available: d.FreeInodes, Capacity: d.Inodes}
 		}
 	}
-	disk(eviction.NodeFSAvailable, eviction.NodeFSInodes, node)
+	disk(dataDir, eviction.NodeFSAvailable, eviction.NodeFSInodes)
 	if imageDir != "" {
-		images, err := ReadDisk(imageDir)
-		if err != nil {
-			return nil, err
-		}
-		disk(eviction.ImageFSAvailable, eviction.ImageFSInodes, images)
+		disk(imageDir, eviction.ImageFSAvailable, eviction.ImageFSInodes)
 	}
 	limit, err := strconv.ParseInt(firstLine("/proc/sys/kernel/pid_max"), 10, 64)
 	if most, terr := strconv.ParseInt(firstLine("/proc/sys/kernel/threads-max"), 10, 64); terr == nil {
@@ -89,7 +88,7 @@ func ReadObservations(dataDir, imageDir string) (eviction.Observations, error) {
 			}
 		}
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // meminfo returns /proc/meminfo in bytes.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
@@ -41,7 +42,7 @@ func stepAside(ctx context.Context) (stop func() bool) {
 }
 
 // outside prepares a volume that is not below Root, or is another machine's, and says whether it may only be read.
-func (v *Volumes) outside(ctx context.Context, r *resolver, vol *corev1.Volume, kept *podVolumes) (source string, readOnly bool, err error) {
+func (v *Volumes) outside(ctx context.Context, r *resolver, vol *corev1.Volume) (source string, readOnly bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errors.New("it does not answer"))
 	defer cancel()
 	ctx, r.giveUp = context.WithCancelCause(ctx)
@@ -62,7 +63,7 @@ func (v *Volumes) outside(ctx context.Context, r *resolver, vol *corev1.Volume, 
 		return whose(vol, pv), nil
 	}
 	result := make(chan found, 1)
-	err = v.reach(ctx, kept, owner, func() error {
+	err = v.reach(ctx, r.pod.UID, owner, func(kept *podVolumes) error {
 		var f found
 		var err error
 		switch {
@@ -112,11 +113,20 @@ func serverOf(name string) string { return "server " + strings.Trim(name, "[]") 
 
 // reach calls f, and gives it up when ctx ends; for one pod it is called by one at a time, whether anybody still waits for it or not. It is told
 // before whom f will wait for.
-func (v *Volumes) reach(ctx context.Context, kept *podVolumes, owner func() (string, error), f func() error) error {
-	select {
-	case kept.reaching <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx) // as who has the token would say
+func (v *Volumes) reach(ctx context.Context, pod types.UID, owner func() (string, error), f func(kept *podVolumes) error) error {
+	kept := v.of(pod)
+	for {
+		select {
+		case kept.reaching <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx) // as who has the token would say
+		}
+		now := v.of(pod)
+		if now == kept {
+			break
+		}
+		<-kept.reaching // the pod's volumes were removed meanwhile
+		kept = now
 	}
 	whose, err := owner()
 	if err == nil {
@@ -135,7 +145,7 @@ func (v *Volumes) reach(ctx context.Context, kept *podVolumes, owner func() (str
 			}
 			<-kept.reaching
 		}()
-		return f()
+		return f(kept)
 	})
 }
 

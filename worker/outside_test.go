@@ -59,7 +59,7 @@ func TestMountsThatFail(t *testing.T) {
 			if err := mountNFSOf(t.Context(), v, nfsPod("u1")); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v", err)
 			}
-			if err := v.remove("u1"); err != nil {
+			if err := v.remove(context.Background(), "u1"); err != nil {
 				t.Error(err)
 			}
 			if b, err := os.ReadFile(filepath.Join(bin, "daemon")); err == nil {
@@ -90,7 +90,7 @@ func TestMountThatIsGivenUp(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	awaitTrue(t, "nothing is mounted", func() bool { mounted, err := mounts.At(dir); return err == nil && !mounted })
-	if err := v.remove("u1"); err != nil {
+	if err := v.remove(context.Background(), "u1"); err != nil {
 		t.Error(err)
 	}
 }
@@ -130,7 +130,7 @@ func TestVolumesThatDoNotAnswer(t *testing.T) {
 	s.assignments <- Assignment{Revision: 2, Pods: []*corev1.Pod{testPod("other")}}
 	s.await(t, "another one runs", func() bool { return s.pods["other"].Status.Phase == corev1.PodRunning })
 	stop() // does not wait for it either
-	if err := v.remove("hung"); err != nil {
+	if err := v.remove(context.Background(), "hung"); err != nil {
 		t.Error(err)
 	}
 	answer()
@@ -139,7 +139,6 @@ func TestVolumesThatDoNotAnswer(t *testing.T) {
 // Who has waited for nothing leaves whoever comes next to wait behind it, and not beside it.
 func TestOneWaitsForAVolume(t *testing.T) {
 	v := &Volumes{}
-	kept := v.of("u1")
 	owner := func(name string) func() (string, error) { return func() (string, error) { return name, nil } }
 	answers := make(chan struct{})
 	over := make(chan struct{})
@@ -147,14 +146,14 @@ func TestOneWaitsForAVolume(t *testing.T) {
 	cancelled := make(chan error, 1)
 	began := make(chan struct{})
 	go func() {
-		cancelled <- v.reach(ctx, kept, owner("s"), func() error { close(began); <-answers; close(over); return nil })
+		cancelled <- v.reach(ctx, "u1", owner("s"), func(*podVolumes) error { close(began); <-answers; close(over); return nil })
 	}()
 	<-began
 	cancel()
 	if err := <-cancelled; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	if err := v.reach(ctx, kept, owner("s"), func() error { t.Error("it was called"); return nil }); !errors.Is(err, context.Canceled) {
+	if err := v.reach(ctx, "u1", owner("s"), func(*podVolumes) error { t.Error("it was called"); return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("beside another one: %v", err)
 	}
 	v.mu.Lock()
@@ -164,7 +163,7 @@ func TestOneWaitsForAVolume(t *testing.T) {
 	if waiting != 1 {
 		t.Errorf("%d wait", waiting)
 	}
-	if err := v.reach(t.Context(), v.of("u2"), owner("t"), func() error { return nil }); err == nil || !strings.Contains(err.Error(), "that do not answer") {
+	if err := v.reach(t.Context(), "u2", owner("t"), func(*podVolumes) error { return nil }); err == nil || !strings.Contains(err.Error(), "that do not answer") {
 		t.Errorf("one too many: %v", err)
 	}
 	close(answers)
@@ -172,7 +171,7 @@ func TestOneWaitsForAVolume(t *testing.T) {
 	v.mu.Lock()
 	v.reaching["others"] = 0
 	v.mu.Unlock()
-	if err := v.reach(t.Context(), kept, owner("s"), func() error { return nil }); err != nil {
+	if err := v.reach(t.Context(), "u1", owner("s"), func(*podVolumes) error { return nil }); err != nil {
 		t.Errorf("after it has answered: %v", err)
 	}
 }
@@ -228,7 +227,7 @@ func TestWalkEndsWithItsPod(t *testing.T) {
 	group := int64(os.Getegid())
 	r.pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	kept := v.of(r.pod.UID)
-	if err := v.remove(r.pod.UID); err != nil {
+	if err := v.remove(context.Background(), r.pod.UID); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := v.persistent(t.Context(), r, &r.pod.Spec.Volumes[0], pv, kept); !errors.Is(err, context.Canceled) {

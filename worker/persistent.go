@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/storage/ephemeral"
 
@@ -120,17 +120,14 @@ func (v *Volumes) keep(ctx context.Context, pv *corev1.PersistentVolume, group *
 		return "", err
 	}
 	dir := filepath.Join(v.Kept, pv.Name)
-	switch err := os.Mkdir(dir, 0o777); { // #nosec G301 -- whoever the containers run as has to get there
-	case err == nil:
-		// Whoever the containers run as; it is there for good before anybody writes into it.
-		if err := errors.Join(os.Chmod(dir, 0o777), syncDir(v.Kept)); err != nil { // #nosec G302 -- whoever the containers run as has to get there
-			return "", err
-		}
-	case !os.IsExist(err):
-		return "", err
+	if err := unix.Mkdir(dir, unfinished); err != nil && !errors.Is(err, unix.EEXIST) {
+		return "", &os.PathError{Op: "mkdir", Path: dir, Err: err}
 	}
-	if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
+	// It is there for good before anybody writes into it.
+	if err := finish(dir, nil, func() error { return syncDir(v.Kept) }); errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return "", fmt.Errorf("%s is no directory", dir)
+	} else if err != nil {
+		return "", err
 	}
 	if size := pv.Spec.Capacity.Storage().Value(); size > 0 {
 		if err := quota.Limit(dir, size); err != nil && !errors.Is(err, quota.ErrNone) {
@@ -160,12 +157,13 @@ func giveWhole(ctx context.Context, dir string, group *int64, rootDecides, readO
 	if group == nil || readOnly {
 		return nil
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }() // nothing was written
-	if fi, err := root.Stat("."); err != nil || rootDecides && fi.Mode()&fs.ModeSetgid != 0 && groupOf(fi) == *group {
+	var is unix.Stat_t
+	if err := unix.Fstat(int(root.Fd()), &is); err != nil || rootDecides && is.Mode&unix.S_ISGID != 0 && int64(is.Gid) == *group {
 		return err
 	}
 	return giveToGroup(ctx, root, group, writableBits) // the root is last: it says that all is done
@@ -252,12 +250,8 @@ func nfsArguments(dir string, s *corev1.NFSVolumeSource, options []string, readO
 // those that are here.
 const reclaimInterval, askUnknown = 2 * time.Second, 64
 
-const (
-	// reclaimPatience is how long the removal of one volume keeps the others waiting.
-	reclaimPatience = 10 * time.Second
-	// reclaimsAtOnce bounds the volumes that are being removed at a time.
-	reclaimsAtOnce = 8
-)
+// reclaimPatience is how long the removal of one volume keeps the others waiting.
+const reclaimPatience = 10 * time.Second
 
 // Reclaim removes the directories of volumes that the servers say are to go, until ctx ends. Of one that they do not know
 // nothing is removed: they may have been restored to what they were before it.
@@ -283,6 +277,9 @@ func (v *Volumes) Reclaim(ctx context.Context, servers VolumeKeeper, log hclog.L
 
 // tellOfQuotas says whether volumes hold no more than their size.
 func (v *Volumes) tellOfQuotas(log hclog.Logger) {
+	if v.Kept == "" {
+		return
+	}
 	err := os.MkdirAll(v.Kept, 0o700)
 	if err == nil {
 		err = quota.Has(v.Kept)
@@ -317,30 +314,20 @@ func (v *Volumes) reclaim(ctx context.Context, servers VolumeKeeper, name string
 	return servers.VolumeGone(ctx, name)
 }
 
-// removeKept removes the directory of a volume. How long that takes its pods have decided: after a while it is gone on with alone, so that others
-// have their turn, and asked for again.
+// removeKept removes the directory of a volume. How long that takes its pods have decided: after a while it is gone on with alone, in turn with
+// others, and asked for again.
 func (v *Volumes) removeKept(ctx context.Context, name string) error {
-	v.mu.Lock()
-	busy := v.reclaiming[name] || len(v.reclaiming) >= reclaimsAtOnce
-	if v.reclaiming == nil {
-		v.reclaiming = map[string]bool{}
+	if v.Kept == "" {
+		return nil
 	}
-	if !busy {
-		v.reclaiming[name] = true
-	}
-	v.mu.Unlock()
-	if busy {
-		return fmt.Errorf("volume %s, or as many others as may be, is being removed already", name)
+	of := types.UID("volume " + name)
+	if v.reclaims.ended(of) != nil {
+		return fmt.Errorf("volume %s is being removed already", name)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, reclaimPatience, fmt.Errorf("volume %s is still being removed", name))
 	defer cancel()
-	return mounts.Apart(ctx, func() error {
-		defer func() {
-			v.mu.Lock()
-			defer v.mu.Unlock()
-			delete(v.reclaiming, name)
-		}()
-		if err := mounts.RemoveAll(filepath.Join(v.Kept, name)); err != nil {
+	return v.reclaims.apart(ctx, of, 0, func(ctx context.Context) error {
+		if err := mounts.RemoveAll(context.WithoutCancel(ctx), filepath.Join(v.Kept, name)); err != nil {
 			return err
 		}
 		if err := syncDir(v.Kept); err != nil && !os.IsNotExist(err) { // nothing was kept yet

@@ -3,11 +3,14 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // volumeOf is a volume of a claim, on node n1 where it is one of the node's directories.
@@ -61,7 +65,7 @@ func TestKeptVolume(t *testing.T) {
 		if err := f.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := v.remove(r.pod.UID); err != nil {
+		if err := v.remove(context.Background(), r.pod.UID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -267,21 +271,70 @@ func TestReclaimWithoutDirectory(t *testing.T) {
 	}
 }
 
+// Where no volume has a directory, as on a node whose runtime runs nothing, a volume that is to go is said to be gone, and nothing is
+// touched.
+func TestReclaimWhereNothingIsKept(t *testing.T) {
+	t.Chdir(t.TempDir())
+	now := metav1.Now()
+	going := volumeOf("bare", localVolume("pvc-bare"))
+	going.DeletionTimestamp, going.Finalizers = &now, []string{model.LocalFinalizer}
+	k := &keeper{volumes: map[string]*corev1.PersistentVolume{"pvc-bare": going}}
+	if err := os.Mkdir("pvc-bare", 0o700); err != nil { // somebody else's
+		t.Fatal(err)
+	}
+	v := &Volumes{}
+	if err := v.reclaimAll(t.Context(), k); err != nil || !slices.Equal(k.gone, []string{"pvc-bare"}) {
+		t.Errorf("told of %q, %v", k.gone, err)
+	}
+	if _, err := os.Stat("pvc-bare"); err != nil {
+		t.Error(err)
+	}
+}
+
 // One that is being removed for long keeps none of the others waiting, and is not told to be gone before it is.
 func TestReclaimsThatTakeLong(t *testing.T) {
 	now := metav1.Now()
-	v := &Volumes{Kept: filepath.Join(t.TempDir(), "volumes"), reclaiming: map[string]bool{"pvc-large": true}}
+	v := &Volumes{Kept: filepath.Join(t.TempDir(), "volumes")}
 	k := &keeper{volumes: map[string]*corev1.PersistentVolume{}}
 	for _, claim := range []string{"large", "small"} {
 		pv := volumeOf(claim, localVolume("pvc-"+claim))
 		pv.DeletionTimestamp, pv.Finalizers = &now, []string{model.LocalFinalizer}
 		k.volumes[pv.Name] = pv
 	}
+	// As many as may be at a time, and all of them for hours.
+	large := []types.UID{"volume pvc-large"}
+	for i := range removalsAtOnce - 1 {
+		large = append(large, types.UID(fmt.Sprint(i)))
+	}
+	var enough atomic.Bool
+	over := make(chan error, len(large))
+	v.reclaims.turn = time.Nanosecond
+	for _, of := range large {
+		go func() {
+			over <- v.reclaims.apart(t.Context(), of, 0, func(ctx context.Context) error {
+				for !enough.Load() {
+					if err := mounts.RemoveAll(ctx, filepath.Join(v.Kept, "nothing")); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}()
+	}
+	if err := os.MkdirAll(v.Kept, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	awaitTrue(t, "all places are taken", func() bool { return v.reclaims.ended(large[0]) != nil && v.reclaims.underWay() == len(large) })
 	if err := v.reclaimAll(t.Context(), k); err == nil || !slices.Equal(k.gone, []string{"pvc-small"}) {
 		t.Errorf("told of %q, %v", k.gone, err)
 	}
-	delete(v.reclaiming, "pvc-large")
-	if err := v.reclaimAll(t.Context(), k); err != nil || !slices.Equal(k.gone, []string{"pvc-small", "pvc-large"}) || len(v.reclaiming) > 0 {
+	enough.Store(true)
+	for range large {
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := v.reclaimAll(t.Context(), k); err != nil || !slices.Equal(k.gone, []string{"pvc-small", "pvc-large"}) || v.reclaims.underWay() > 0 {
 		t.Errorf("told of %q, %v", k.gone, err)
 	}
 }

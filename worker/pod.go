@@ -65,6 +65,8 @@ type podState struct {
 
 	measuring bool // of its volumes, for their limits
 	measureAt time.Time
+	// measureError is why what it holds of the disk is not known; empty: it is.
+	measureError string
 
 	refreshing   bool      // its volumes are written anew
 	refreshAt    time.Time // when that is due; zero: it is not
@@ -175,6 +177,7 @@ type ctr struct {
 
 	startedAt time.Time
 	exit      *runtime.Exit // of attempt, when it has ended
+	ending    ending        // what was made of that
 	last      *runtime.Exit // of the attempt before it
 
 	wait, waitMessage string    // why it does not run, as the API shows it

@@ -141,7 +141,7 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 		if !p.restarts(c) {
 			return
 		}
-		if until := c.backoff.until(c.exit.FinishedAt); !c.backedOff && !c.replacedBy && now.Before(until) {
+		if until := c.backoff.until(c.endedBy(now)); !c.backedOff && !c.replacedBy && now.Before(until) {
 			p.backOff(c)
 			p.wakeAt(until)
 			return
@@ -153,7 +153,7 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 		return
 	}
 	if c.state == ctrEnded && !c.backedOff && !c.replacedBy && !anew {
-		c.backoff.next(c.exit.FinishedAt, now)
+		c.backoff.next(c.endedBy(now), now)
 		c.backedOff = true
 	}
 	if p.env.images && c.images.container == "" {
@@ -164,6 +164,20 @@ func (p *podState) ensure(c *ctr, now time.Time) {
 	c.state = ctrStarting
 	p.act(Action{Kind: ActionStart, Container: c.spec, Images: c.images, Target: p.target(c),
 		ID: runtime.ID{Container: c.spec.Name, Attempt: c.attempt + 1}})
+}
+
+// ending is when a run has ended, by the clock by which its container is started again.
+type ending struct {
+	of *runtime.Exit
+	at time.Time
+}
+
+// endedBy is when the container's last run has ended, by now's clock.
+func (c *ctr) endedBy(now time.Time) time.Time {
+	if c.ending.of != c.exit {
+		c.ending = ending{c.exit, sinceBy(c.exit.FinishedAt, now)}
+	}
+	return c.ending.at
 }
 
 func (p *podState) backOff(c *ctr) {

@@ -94,7 +94,7 @@ func (p *podState) stepProbe(c *ctr, k ProbeKind, spec *corev1.Probe, now time.T
 		return
 	}
 	if pr.at.IsZero() {
-		pr.at = c.startedAt.Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
+		pr.at = sinceBy(c.startedAt, now).Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
 	}
 	if now.Before(pr.at) {
 		p.wakeAt(pr.at)

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -49,17 +51,30 @@ func publish(dir string, files map[string]volumeFile, defaultMode *int32, group 
 	case err != nil:
 		return err
 	case holds(root, current, files):
-		return nil
+		return showFiles(root, current, files) // whoever wrote them may have ended before that
 	}
 	made, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
 	if err != nil {
 		return err
 	}
 	next := filepath.Base(made)
+	if err := exchange(root, next, files, defaultMode, group); err != nil {
+		return errors.Join(err, root.RemoveAll(next)) // nobody sees it, and each try makes another one
+	}
+	return showFiles(root, next, files)
+}
+
+// exchange has ..data lead to a new directory with the files.
+func exchange(root *os.Root, next string, files map[string]volumeFile, defaultMode *int32, group *int64) error {
 	if err := writeFiles(root, next, files, defaultMode); err != nil {
 		return err
 	}
-	if err := giveToGroup(context.Background(), root, group, readOnlyBits); err != nil {
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }() // nothing was written
+	if err := giveToGroup(context.Background(), dir, group, readOnlyBits); err != nil {
 		return err
 	}
 	const before = dataLink + "_tmp"
@@ -69,15 +84,17 @@ func publish(dir string, files map[string]volumeFile, defaultMode *int32, group 
 	if err := root.Symlink(next, before); err != nil {
 		return err
 	}
-	if err := root.Rename(before, dataLink); err != nil {
-		return err
-	}
+	return root.Rename(before, dataLink)
+}
+
+// showFiles makes what leads to the files of the moment, and removes what is not part of the volume any more.
+func showFiles(root *os.Root, current string, files map[string]volumeFile) error {
 	for name := range topNames(files) {
 		if err := root.Symlink(dataLink+"/"+name, name); err != nil && !os.IsExist(err) {
 			return err
 		}
 	}
-	return tidyVolume(root, next, files)
+	return tidyVolume(root, current, files)
 }
 
 // writeFiles writes files below a directory of the volume that ..data does not lead to yet. Whatever somebody makes of it meanwhile, nothing is
@@ -105,7 +122,7 @@ func writeFiles(volume *os.Root, dir string, files map[string]volumeFile, defaul
 				return err
 			}
 		}
-		if err := root.WriteFile(path, f.data, mode); err != nil {
+		if err := writeNew(root, path, f.data, mode); err != nil {
 			return err
 		}
 		if err := root.Chmod(path, mode); err != nil {
@@ -118,6 +135,16 @@ func writeFiles(volume *os.Root, dir string, files map[string]volumeFile, defaul
 		}
 	}
 	return nil
+}
+
+// writeNew fails where there is something already: whoever may write into the volume might have made a pipe there.
+func writeNew(root *os.Root, path string, data []byte, mode os.FileMode) error {
+	f, err := root.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
 }
 
 // errOther ends a comparison.
@@ -138,14 +165,28 @@ func holds(root *os.Root, dir string, files map[string]volumeFile) bool {
 		if !wanted {
 			return errOther
 		}
-		data, err := root.ReadFile(path)
-		if err != nil || !bytes.Equal(data, f.data) {
+		if !says(root, path, f.data) {
 			return errOther
 		}
 		found++
 		return nil
 	})
 	return err == nil && found == len(files)
+}
+
+// says whether a file has this text. Whatever a pod has made of it, of a pipe or something large it is not read.
+func says(root *os.Root, path string, text []byte) bool {
+	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() || fi.Size() != int64(len(text)) {
+		return false
+	}
+	data, err := io.ReadAll(io.LimitReader(f, fi.Size()+1))
+	return err == nil && bytes.Equal(data, text)
 }
 
 func topNames(files map[string]volumeFile) map[string]bool {

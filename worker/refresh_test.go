@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -120,6 +121,48 @@ func TestPublishOverOldFiles(t *testing.T) {
 		if err := publish(dir, map[string]volumeFile{bad: {}}, nil, nil); err == nil {
 			t.Errorf("%q is written", bad)
 		}
+	}
+}
+
+// TestPublishBesidePipes: what a pod has made a pipe of is not waited for: it is a file again.
+func TestPublishBesidePipes(t *testing.T) {
+	dir := t.TempDir()
+	files := map[string]volumeFile{"k": {data: []byte("text")}, "deep/l": {data: []byte("more")}}
+	published := func() {
+		t.Helper()
+		done := make(chan error, 1)
+		go func() { done <- publish(dir, files, nil, nil) }()
+		select {
+		case err := <-done:
+			if got := tree(t, dir); err != nil || got != "deep/l=more k=text" {
+				t.Errorf("it holds %q, %v", got, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("it waits for a pipe")
+		}
+	}
+	published()
+	at := filepath.Join(dir, dataLink, "k")
+	for what, thing := range map[string]func() error{
+		"pipe":   func() error { return syscall.Mkfifo(at, 0o600) },
+		"larger": func() error { return os.WriteFile(at, []byte("text and more"), 0o600) },
+		"other":  func() error { return os.WriteFile(at, []byte("test"), 0o600) },
+	} {
+		if err := errors.Join(os.Remove(at), thing()); err != nil {
+			t.Fatal(what, err)
+		}
+		published()
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeNew(root, "pipe", nil, 0o600); !os.IsExist(err) {
+		t.Errorf("into a pipe: %v", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,28 +22,57 @@ const evicted = "Evicted"
 // there before.
 const leavingPatience = 30 * time.Second
 
-// relief is what the node does about what it runs short of. It belongs to one measurement at a time.
+const (
+	// reclaimTimeout is how long what no pod needs is removed before a pod has to go.
+	reclaimTimeout = 2 * time.Minute
+	// measurePatience is how long one pod may be measured while others wait for that: whoever has more files than can be counted by then goes first.
+	measurePatience = 30 * time.Second
+)
+
+// relief is what the node does about what it runs short of.
 type relief struct {
 	config eviction.Config
-	state  eviction.State
+	state  eviction.State // belongs to one measurement at a time
+	// disk and other: one is under way for a disk, and for something else. They belong to the goroutine of Run.
+	disk, other bool
+
+	mu sync.Mutex
 	// lastEvicted and until: nobody else goes before that one has left, or until then.
 	lastEvicted types.UID
 	until       time.Time
 }
 
+// relieveAside has something freed, beside all else: a disk may have so much on it that it takes long, and what the node is short of is measured meanwhile.
+func (a *Agent) relieveAside(ctx context.Context, t *eviction.Threshold, seen eviction.Observations) {
+	underWay := &a.relief.other
+	if t.Signal.Disk() {
+		underWay = &a.relief.disk
+	}
+	if *underWay {
+		return
+	}
+	*underWay = true
+	a.spawn(func() {
+		a.relieve(ctx, t, seen)
+		a.inputs.put(func(time.Time) { *underWay = false })
+	})
+}
+
 // relieve frees what is short: earlier runs and images that nobody uses first, where a disk is full, and then one pod.
-// It returns what is observed afterwards.
 func (a *Agent) relieve(ctx context.Context, t *eviction.Threshold, seen eviction.Observations) {
-	now := a.clock.Now()
-	if a.leaves(now) {
+	if a.leaves(a.clock.Now()) {
 		return
 	}
 	if r, ok := a.runtime.(runtime.Reclaimer); ok && t.Signal.Disk() {
-		if err := r.Reclaim(ctx); err != nil && ctx.Err() == nil {
+		bounded, cancel := context.WithTimeout(ctx, reclaimTimeout)
+		err := r.Reclaim(bounded)
+		cancel()
+		if err != nil && ctx.Err() == nil {
 			a.log.Warn("not everything that no pod needs could be removed", "signal", t.Signal, "error", err)
 		}
-		if again, err := a.opts.Observe(ctx); err == nil {
-			if o, known := again[t.Signal]; known && o.Available >= t.Least.Of(o.Capacity)+t.Reclaim.Of(o.Capacity) {
+		again, _ := a.opts.Observe(ctx) // what could not be observed is told when it is next
+		if o, known := again[t.Signal]; known {
+			if o.Available >= t.Least.Of(o.Capacity)+t.Reclaim.Of(o.Capacity) {
 				a.log.Info("what no pod needs was removed, and that is enough", "signal", t.Signal)
 				return
 			}
@@ -56,15 +86,36 @@ func (a *Agent) relieve(ctx context.Context, t *eviction.Threshold, seen evictio
 		return
 	}
 	uid := pods[0].UID
+	if !a.mayEvict(uid) {
+		return
+	}
 	message := eviction.Message(t, seen[t.Signal], shares[uid])
 	a.log.Warn("the node runs short: evicting a pod", "signal", t.Signal, "pod", uid, "message", message)
 	a.caller.meters.evicted(t.Signal)
 	a.inputs.put(func(now time.Time) { a.core.Evict(uid, message, &a.relief.config, t, now) })
-	a.relief.lastEvicted, a.relief.until = uid, now.Add(leavingPatience)
+}
+
+// mayEvict takes note of who goes, unless somebody else has begun to, for something else that is short.
+func (a *Agent) mayEvict(pod types.UID) bool {
+	a.relief.mu.Lock()
+	defer a.relief.mu.Unlock()
+	now := a.clock.Now()
+	if a.stillLeaves(now) {
+		return false
+	}
+	a.relief.lastEvicted, a.relief.until = pod, now.Add(leavingPatience)
+	return true
 }
 
 // leaves says whether the pod that was evicted last is still there, or something that it held.
 func (a *Agent) leaves(now time.Time) bool {
+	a.relief.mu.Lock()
+	defer a.relief.mu.Unlock()
+	return a.stillLeaves(now)
+}
+
+// stillLeaves is leaves for who holds relief.mu.
+func (a *Agent) stillLeaves(now time.Time) bool {
 	if !now.Before(a.relief.until) {
 		return false
 	}
@@ -90,18 +141,16 @@ func (a *Agent) candidates(ctx context.Context, signal eviction.Signal) ([]evict
 	})
 	used := map[types.UID]map[string]int64{}
 	if signal.Disk() {
-		for _, pod := range objects {
-			use, err := a.caller.localUse(ctx, pod, true)
-			switch {
-			case err != nil: // it is not known
-			case signal.Inodes():
-				used[pod.UID] = map[string]int64{"": use.inodes}
-			default:
-				used[pod.UID] = map[string]int64{"": use.total()}
-				for name, n := range use.containers {
-					used[pod.UID][name] = n
-					used[pod.UID][""] -= n
-				}
+		// The order does not matter: each has its own entry.
+		for uid, use := range a.caller.localUses(ctx, objects, measurePatience) {
+			if signal.Inodes() {
+				used[uid] = map[string]int64{"": use.inodes}
+				continue
+			}
+			used[uid] = map[string]int64{"": use.total()}
+			for name, n := range use.containers {
+				used[uid][name] = n
+				used[uid][""] -= n
 			}
 		}
 	} else if counter, ok := a.runtime.(runtime.ProcessCounter); ok && signal == eviction.PIDAvailable {

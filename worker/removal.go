@@ -1,8 +1,10 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,35 +13,38 @@ import (
 	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
-// removalsAtOnce bounds the pods of which something is being removed at a time, by calls that are waited for and by such as were given up.
+// removalsAtOnce bounds how many remove something at a time, by calls that are waited for and by such as were given up.
 const removalsAtOnce = 16
 
+// removalTurn is how long a removal has its place at a time, while others wait for one.
+const removalTurn = 250 * time.Millisecond
+
 // removals gives back what pods held. That takes as long as it is much: so whoever waits for it soon has no place among the calls any more, which
-// others need to start something; these have places of their own. The zero value is ready to use.
+// others need to start something; these have places of their own. Those are given in turn: a removal that takes hours lets the others have its place
+// between one file and the next, and goes on when its turn has come again. So no pod waits for what others have held. The zero value is ready to use.
 type removals struct {
+	turn time.Duration // 0: removalTurn
+
 	mu      sync.Mutex
-	of      map[types.UID]bool
-	changed chan struct{} // closed when one is over; nil: nobody waits for that
+	of      map[types.UID]bool // the pods of which something is being removed, whether it has a place just now or waits for its turn
+	placed  int                // how many of them have a place
+	queue   []*place           // who waits for one, the first one first
+	changed chan struct{}      // closed when one is over; nil: nobody waits for that
+}
+
+// place is what a removal waits for.
+type place struct {
+	pod  types.UID
+	next bool          // it goes on with what it has begun
+	had  chan struct{} // closed when it has one
 }
 
 // apart calls f once there is a place, and gives it up when it has had its time, or when ctx ends: it goes on alone then, and the next one for the
 // pod comes after it.
 func (r *removals) apart(ctx context.Context, pod types.UID, bound time.Duration, f func(ctx context.Context) error) error {
 	defer stepAside(ctx)()
-	for {
-		changed := r.begin(pod)
-		if changed == nil {
-			break
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for what is being removed already: %w", context.Cause(ctx))
-		}
-	}
-	if ctx.Err() != nil {
-		r.end(pod)
-		return context.Cause(ctx)
+	if err := r.begin(ctx, pod); err != nil {
+		return err
 	}
 	cancel := func() {}
 	if bound > 0 {
@@ -48,8 +53,69 @@ func (r *removals) apart(ctx context.Context, pod types.UID, bound time.Duration
 	defer cancel()
 	return mounts.Apart(ctx, func() error {
 		defer r.end(pod)
-		return f(ctx)
+		return f(mounts.WithTurns(ctx, r.turns(pod)))
 	})
+}
+
+// begin waits for a place, and until nothing else of the pod is being removed.
+func (r *removals) begin(ctx context.Context, pod types.UID) error {
+	p := &place{pod: pod, had: make(chan struct{})}
+	r.mu.Lock()
+	r.queue = append(r.queue, p)
+	r.admit()
+	r.mu.Unlock()
+	select {
+	case <-p.had:
+	case <-ctx.Done():
+	}
+	if ctx.Err() == nil {
+		return nil
+	}
+	r.mu.Lock()
+	i := slices.Index(r.queue, p)
+	if i >= 0 {
+		r.queue = slices.Delete(r.queue, i, i+1)
+	}
+	r.mu.Unlock()
+	if i < 0 {
+		r.end(pod)
+	}
+	return fmt.Errorf("waiting for what is being removed already: %w", context.Cause(ctx))
+}
+
+// admit gives places to those who have waited longest. mu is held.
+func (r *removals) admit() {
+	r.queue = slices.DeleteFunc(r.queue, func(p *place) bool {
+		if r.placed >= removalsAtOnce || !p.next && r.of[p.pod] {
+			return false
+		}
+		if r.of == nil {
+			r.of = map[types.UID]bool{}
+		}
+		r.of[p.pod] = true
+		r.placed++
+		close(p.had)
+		return true
+	})
+}
+
+// turns returns what a removal calls as often as it can wait: it does when its turn is over and somebody waits for its place.
+func (r *removals) turns(pod types.UID) (wait func()) {
+	turn := cmp.Or(r.turn, removalTurn)
+	began := time.Now()
+	return func() {
+		if time.Since(began) < turn {
+			return
+		}
+		p := &place{pod: pod, next: true, had: make(chan struct{})}
+		r.mu.Lock()
+		r.placed--
+		r.queue = append(r.queue, p)
+		r.admit()
+		r.mu.Unlock()
+		<-p.had
+		began = time.Now()
+	}
 }
 
 // await returns when nothing of the pod is being removed.
@@ -71,20 +137,6 @@ func (r *removals) await(ctx context.Context, pod types.UID) error {
 	}
 }
 
-// begin takes a place for the pod; else it returns what to wait for.
-func (r *removals) begin(pod types.UID) (changed <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.of[pod] && len(r.of) < removalsAtOnce {
-		if r.of == nil {
-			r.of = map[types.UID]bool{}
-		}
-		r.of[pod] = true
-		return nil
-	}
-	return r.change()
-}
-
 // ended returns what to wait for while something of the pod is being removed.
 func (r *removals) ended(pod types.UID) (changed <-chan struct{}) {
 	r.mu.Lock()
@@ -92,21 +144,19 @@ func (r *removals) ended(pod types.UID) (changed <-chan struct{}) {
 	if !r.of[pod] {
 		return nil
 	}
-	return r.change()
-}
-
-// change is closed when a removal is over. mu is held.
-func (r *removals) change() <-chan struct{} {
 	if r.changed == nil {
 		r.changed = make(chan struct{})
 	}
 	return r.changed
 }
 
+// end gives back the pod's place.
 func (r *removals) end(pod types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.of, pod)
+	r.placed--
+	r.admit()
 	if r.changed != nil {
 		close(r.changed)
 		r.changed = nil
@@ -167,11 +217,11 @@ func (a *Agent) dropEach(ctx context.Context, pods []types.UID, tell bool) (fail
 
 // dropVolumesOf takes as long as it takes: whoever gave it up would leave its place taken, and take another one.
 func (a *Agent) dropVolumesOf(ctx context.Context, pod types.UID) error {
-	return a.caller.removals.apart(ctx, pod, 0, func(context.Context) error {
+	return a.caller.removals.apart(ctx, pod, 0, func(ctx context.Context) error {
 		if len(a.unknown([]types.UID{pod})) == 0 {
 			return nil // the servers went back to a state in which it is there
 		}
-		return a.opts.Volumes.remove(pod)
+		return a.opts.Volumes.remove(ctx, pod)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // large is a runtime whose pods have so much to be removed that it takes until it is released.
@@ -81,14 +83,13 @@ func TestRemovalsHavePlaces(t *testing.T) {
 		t.Errorf("another's: %v", err)
 	}
 	for i := 1; i < removalsAtOnce; i++ {
-		if r.begin(types.UID(fmt.Sprint(i))) != nil {
-			t.Fatalf("there is no place for %d", i)
+		if err := r.begin(t.Context(), types.UID(fmt.Sprint(i))); err != nil {
+			t.Fatalf("there is no place for %d: %v", i, err)
 		}
 	}
-	waiting := r.begin("c")
-	if waiting == nil {
-		t.Fatal("there are more places than there may be")
-	}
+	third := make(chan error, 1)
+	go func() { third <- r.begin(t.Context(), "c") }()
+	awaitTrue(t, "the last one waits", func() bool { return r.waiting() == 1 })
 	if err := r.await(t.Context(), "c"); err != nil {
 		t.Errorf("nothing of it is being removed: %v", err)
 	}
@@ -96,7 +97,10 @@ func TestRemovalsHavePlaces(t *testing.T) {
 		t.Errorf("something of it is being removed: %v", err)
 	}
 	close(release)
-	<-waiting
+	if err := <-third; err != nil {
+		t.Error(err)
+	}
+	r.end("c")
 	if err := r.await(t.Context(), "a"); err != nil {
 		t.Error(err)
 	}
@@ -106,6 +110,94 @@ func TestRemovalsHavePlaces(t *testing.T) {
 	for _, pod := range []types.UID{"a", "c"} {
 		if err := r.apart(t.Context(), pod, 0, func(context.Context) error { return other }); !errors.Is(err, other) {
 			t.Errorf("%s: %v", pod, err)
+		}
+	}
+}
+
+func (r *removals) underWay() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.of)
+}
+
+func (r *removals) waiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.queue)
+}
+
+// Removals that take hours keep no other from its place: they let it have theirs, and go on.
+func TestLongRemovalsTakeTurns(t *testing.T) {
+	r := removals{turn: time.Nanosecond}
+	nothing := filepath.Join(t.TempDir(), "nothing")
+	var enough atomic.Bool
+	long := make(chan error, removalsAtOnce)
+	for i := range removalsAtOnce {
+		go func() {
+			long <- r.apart(t.Context(), types.UID(fmt.Sprint("long", i)), 0, func(ctx context.Context) error {
+				for !enough.Load() {
+					if err := mounts.RemoveAll(ctx, nothing); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}()
+	}
+	awaitTrue(t, "all places are taken", func() bool { return r.underWay() == removalsAtOnce })
+	for i := range 100 {
+		short := false
+		if err := r.apart(t.Context(), types.UID(fmt.Sprint("short", i)), 0, func(context.Context) error { short = true; return nil }); err != nil || !short {
+			t.Fatalf("a short one: %v", err)
+		}
+	}
+	enough.Store(true)
+	for range removalsAtOnce {
+		if err := <-long; err != nil {
+			t.Error(err)
+		}
+	}
+	if r.placed != 0 || r.underWay() != 0 || r.waiting() != 0 {
+		t.Errorf("there is left: %d places, %d pods, %d who wait", r.placed, r.underWay(), r.waiting())
+	}
+}
+
+// Places are given to those who have waited longest; who waits no more, or for another one of its pod, holds up nobody.
+func TestRemovalsInTheirOrder(t *testing.T) {
+	var r removals
+	for i := range removalsAtOnce {
+		if err := r.begin(t.Context(), types.UID(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := make(chan types.UID, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	given := make(chan error, 1)
+	for i, pod := range []types.UID{"gives up", "0", "a", "b", "c"} {
+		go func() {
+			if pod == "gives up" {
+				given <- r.begin(ctx, pod)
+				return
+			}
+			if err := r.begin(t.Context(), pod); err != nil {
+				t.Error(err)
+			}
+			began <- pod
+		}()
+		awaitTrue(t, "it waits", func() bool { return r.waiting() == i+1 })
+	}
+	cancel()
+	if err := <-given; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	for i, want := range []types.UID{"a", "b", "0", "c"} {
+		over := types.UID(fmt.Sprint(i + 1))
+		if want == "0" {
+			over = want
+		}
+		r.end(over)
+		if got := <-began; got != want {
+			t.Errorf("%s has its place before %s", got, want)
 		}
 	}
 }

@@ -42,6 +42,7 @@ func (p *podState) status(now time.Time) corev1.PodStatus {
 		s.AllocatedResources, s.Resources = p.resourcesOfAll()
 	}
 	p.setConditions(&s, now)
+	fitStatus(&s)
 	return s
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
@@ -112,23 +113,16 @@ func (a *Agent) Names() map[types.UID]types.NamespacedName {
 
 // localUses measures what every pod of this node holds of its disk. A pod that cannot be measured is missing.
 func (a *Agent) localUses(ctx context.Context) (map[types.UID]localUse, error) {
-	out := map[types.UID]localUse{}
+	var pods []*corev1.Pod
 	for _, p := range a.known() {
 		a.mu.Lock()
 		object, _, ok := a.core.Pod(p.uid, a.clock.Now())
 		a.mu.Unlock()
-		if !ok {
-			continue
-		}
-		use, err := a.caller.localUse(ctx, object, true)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if err == nil {
-			out[p.uid] = use
+		if ok {
+			pods = append(pods, object)
 		}
 	}
-	return out, nil
+	return a.caller.localUses(ctx, pods, measurePatience), ctx.Err()
 }
 
 func podStats(p knownPod, m *Measured, uses map[types.UID]localUse, fs *statsv1alpha1.FsStats) statsv1alpha1.PodStats {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -27,15 +28,15 @@ import (
 type Volumes struct {
 	// Root holds one directory a pod, named by its UID.
 	Root string
-	// Kept holds one directory for each volume of model.LocalProvisioner that is on this node.
+	// Kept holds one directory for each volume of model.LocalProvisioner that is on this node; empty: no volume has one.
 	Kept string
 	// MountPatience is how long a server of nfs has to let itself be mounted; 0: 30 s.
 	MountPatience time.Duration
 
-	mu         sync.Mutex
-	kept       map[types.UID]*podVolumes
-	reaching   map[string]int  // what may not answer, and has not yet, by whose it is
-	reclaiming map[string]bool // volumes that are being removed
+	mu       sync.Mutex
+	kept     map[types.UID]*podVolumes
+	reaching map[string]int // what may not answer, and has not yet, by whose it is
+	reclaims removals       // of volumes that are to go
 }
 
 // podVolumes is what is remembered of the volumes of one pod.
@@ -58,14 +59,20 @@ type podVolumes struct {
 }
 
 // write takes the token of who writes, and returns how to give it back. While the volumes are being removed that may take long: who waits for it does
-// so aside.
-func (p *podVolumes) write(ctx context.Context) (over func(), err error) {
+// so aside. What was remembered of them is forgotten then: it is the token of the new ones that is taken.
+func (v *Volumes) write(ctx context.Context, pod types.UID) (over func(), err error) {
 	defer stepAside(ctx)()
-	select {
-	case p.writing <- struct{}{}:
-		return func() { <-p.writing }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for who writes or removes the pod's volumes: %w", context.Cause(ctx))
+	for {
+		p := v.of(pod)
+		select {
+		case p.writing <- struct{}{}:
+			if v.of(pod) == p {
+				return func() { <-p.writing }, nil
+			}
+			<-p.writing
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for who writes or removes the pod's volumes: %w", context.Cause(ctx))
+		}
 	}
 }
 
@@ -136,7 +143,6 @@ func unsupported(pod *corev1.Pod, vol *corev1.Volume) (field, why string) {
 
 // mounts prepares the volumes that the container mounts.
 func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
-	kept := v.of(r.pod.UID)
 	var out []runtime.Mount
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
@@ -159,9 +165,9 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 				err = fmt.Errorf("the image %s is not here", vol.Image.Reference)
 			}
 		case model.ClaimOf(r.pod, vol) != "", vol.NFS != nil, vol.HostPath != nil:
-			source, readOnly, err = v.outside(ctx, r, vol, kept)
+			source, readOnly, err = v.outside(ctx, r, vol)
 		default:
-			source, err = v.inside(ctx, r, vol, kept)
+			source, err = v.inside(ctx, r, vol)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("preparing volume %q: %w", vol.Name, err)
@@ -200,8 +206,8 @@ func subPath(m *corev1.VolumeMount, env map[string]string) (string, error) {
 }
 
 // inside prepares a volume below Root.
-func (v *Volumes) inside(ctx context.Context, r *resolver, vol *corev1.Volume, kept *podVolumes) (string, error) {
-	over, err := kept.write(ctx)
+func (v *Volumes) inside(ctx context.Context, r *resolver, vol *corev1.Volume) (string, error) {
+	over, err := v.write(ctx, r.pod.UID)
 	if err != nil {
 		return "", err
 	}
@@ -253,7 +259,7 @@ func (v *Volumes) refresh(ctx context.Context, r *resolver) error {
 	if _, err := os.Lstat(filepath.Join(v.Root, string(r.pod.UID))); err != nil {
 		return nil // no container has asked for any yet, or the pod is gone
 	}
-	over, err := v.of(r.pod.UID).write(ctx)
+	over, err := v.write(ctx, r.pod.UID)
 	if err != nil {
 		return err
 	}
@@ -287,11 +293,14 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 	case corev1.HostPathDirectoryOrCreate:
 		return os.MkdirAll(h.Path, 0o755) // #nosec G301 -- as Kubernetes makes a hostPath that is not there
 	case corev1.HostPathFileOrCreate:
-		f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_RDONLY, 0o644) // #nosec G302 -- as Kubernetes makes a hostPath that is not there
-		if err != nil {
-			return err
+		// What is there is not opened: a pipe would wait for its other end, and a device might do something.
+		if _, err := os.Stat(h.Path); os.IsNotExist(err) {
+			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_RDONLY|unix.O_NONBLOCK, 0o644) // #nosec G302 -- as Kubernetes makes a hostPath that is not there
+			if err != nil {
+				return err
+			}
+			return f.Close()
 		}
-		return f.Close()
 	}
 	fi, err := os.Stat(h.Path)
 	if err != nil {
@@ -304,7 +313,7 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 	switch kind {
 	case corev1.HostPathDirectory:
 		ok = fi.IsDir()
-	case corev1.HostPathFile:
+	case corev1.HostPathFile, corev1.HostPathFileOrCreate:
 		ok = fi.Mode().IsRegular()
 	case corev1.HostPathSocket:
 		ok = fi.Mode()&os.ModeSocket != 0
@@ -320,19 +329,20 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 }
 
 // remove deletes what the pod's volumes held, but nothing of a hostPath. It does not wait for who prepares one that does not answer: no
-// call does any more, and what comes of it is undone then.
-func (v *Volumes) remove(pod types.UID) error {
+// call does any more, and what comes of it is undone then. What it has begun it ends, whether anybody still waits for it or not: a pod that is
+// taken back finds its volumes whole or not at all.
+func (v *Volumes) remove(ctx context.Context, pod types.UID) error {
 	kept := v.of(pod)
 	kept.end()
 	kept.writing <- struct{}{} // who writes files writes no more after this
 	defer func() {
-		<-kept.writing
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		delete(v.kept, pod)
+		<-kept.writing // and who has waited for it finds that it is another's now
 	}()
 	dir := filepath.Join(v.Root, string(pod))
-	if err := mounts.RemoveAll(filepath.Join(dir, "volumes")); err != nil {
+	if err := mounts.RemoveAll(context.WithoutCancel(ctx), filepath.Join(dir, "volumes")); err != nil {
 		return err
 	}
 	// A runtime may keep its own records in the same place.

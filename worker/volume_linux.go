@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -20,10 +18,14 @@ import (
 
 // What a volume's group may do with its files, and with its directories beside that, as in Kubernetes.
 const (
-	writableBits  fs.FileMode = 0o660
-	readOnlyBits  fs.FileMode = 0o440
-	directoryBits             = fs.ModeSetgid | 0o110
+	writableBits  uint32 = 0o660
+	readOnlyBits  uint32 = 0o440
+	directoryBits uint32 = unix.S_ISGID | 0o110
+	permissions   uint32 = 0o7777
 )
+
+// unfinished is the mode of a volume's directory that has yet to be given away: whoever made it may have ended in between.
+const unfinished uint32 = unix.S_ISVTX | 0o700
 
 func fsGroup(pod *corev1.Pod) *int64 {
 	if s := pod.Spec.SecurityContext; s != nil {
@@ -32,50 +34,77 @@ func fsGroup(pod *corev1.Pod) *int64 {
 	return nil
 }
 
-func groupOf(fi fs.FileInfo) int64 {
-	if s, ok := fi.Sys().(*syscall.Stat_t); ok {
-		return int64(s.Gid)
-	}
-	return -1
-}
-
 // giveToGroup makes all that is in a volume the pod's fsGroup's, and at last the volume itself; nil: nobody's in particular. Somebody may be
-// writing there meanwhile: no link leads out, and what vanishes is left. There may be so much that it takes hours: it ends with ctx.
-func giveToGroup(ctx context.Context, root *os.Root, group *int64, bits fs.FileMode) error {
+// writing there meanwhile: each file is held while its mode is read and set, and what vanishes is left, as is what is mounted there. There may be so much
+// that it takes hours: it ends with ctx.
+func giveToGroup(ctx context.Context, dir *os.File, group *int64, bits uint32) error {
 	if group == nil {
 		return nil
 	}
-	give := func(path string, fi fs.FileInfo) error {
-		mode := fi.Mode() | bits
-		if fi.IsDir() {
+	give := func(fd int, is *unix.Stat_t) error {
+		mode := is.Mode&permissions | bits
+		switch is.Mode & unix.S_IFMT {
+		case unix.S_IFLNK:
+			return nil
+		case unix.S_IFDIR:
 			mode |= directoryBits
 		}
-		return errors.Join(root.Lchown(path, -1, int(*group)), root.Chmod(path, mode&(fs.ModePerm|fs.ModeSetgid|fs.ModeSetuid|fs.ModeSticky)))
+		return giveAway(fd, group, mode)
 	}
-	err := fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
-		if err == nil {
-			err = ctx.Err()
+	w := mounts.Walk{Enter: func(e *mounts.Entry) error { return e.Hold(give) }}
+	if err := w.Below(ctx, int(dir.Fd())); err != nil {
+		return err
+	}
+	var is unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &is); err != nil {
+		return err
+	}
+	return give(int(dir.Fd()), &is)
+}
+
+// giveAway makes a file a group's, if there is one, and sets its mode, whatever has its name by now.
+func giveAway(fd int, group *int64, mode uint32) error {
+	if group != nil {
+		if err := unix.Fchownat(fd, "", -1, int(*group), unix.AT_EMPTY_PATH); err != nil {
+			return fmt.Errorf("giving it to group %d: %w", *group, err)
 		}
-		if err != nil || path == "." || e.Type()&fs.ModeSymlink != 0 {
-			return err
-		}
-		fi, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return give(path, fi)
-	})
+	}
+	if err := unix.Fchmodat(unix.AT_FDCWD, mounts.PathOf(fd), mode, 0); err != nil { // no later kernel is needed for that
+		return fmt.Errorf("setting its mode: %w", err)
+	}
+	return nil
+}
+
+// openVolume opens the directory of a volume.
+func openVolume(dir string) (*os.File, error) {
+	return os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+}
+
+// finish gives a volume that nothing is in yet to its pod, if that was not done: once, as what the pod makes of it afterwards is the pod's. before is
+// called before anybody can write there; nil: nothing is.
+func finish(dir string, group *int64, before func() error) error {
+	var is unix.Stat_t
+	if err := unix.Lstat(dir, &is); err != nil {
+		return &os.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	if is.Mode&unix.S_IFMT == unix.S_IFDIR && is.Mode&permissions != unfinished { // and perhaps not to be opened by this process
+		return nil
+	}
+	d, err := openVolume(dir)
 	if err != nil {
 		return err
 	}
-	fi, err := root.Stat(".")
-	if err != nil {
-		return err
+	defer func() { _ = d.Close() }() // nothing was written
+	mode := uint32(0o777)            // whoever the containers run as has to get there
+	if group != nil {
+		mode |= writableBits | directoryBits
 	}
-	return give(".", fi)
+	if before != nil {
+		if err := before(); err != nil {
+			return err
+		}
+	}
+	return giveAway(int(d.Fd()), group, mode)
 }
 
 // memoryOf is which file system in memory an emptyDir is, and its options; empty: it is on the node's disk.
@@ -84,13 +113,13 @@ func memoryOf(pod *corev1.Pod, s *corev1.EmptyDirVolumeSource) (kind, options st
 	case s.Medium == corev1.StorageMediumDefault:
 		return "", "", nil
 	case s.Medium == corev1.StorageMediumMemory:
-		kind, options = "tmpfs", "mode=0777"
+		kind, options = "tmpfs", fmt.Sprintf("mode=%o", unfinished)
 	case strings.HasPrefix(string(s.Medium), string(corev1.StorageMediumHugePages)):
 		size, err := hugepages.OfVolume(pod, s.Medium)
 		if err != nil {
 			return "", "", err
 		}
-		kind, options = "hugetlbfs", fmt.Sprintf("mode=0777,pagesize=%d", size)
+		kind, options = "hugetlbfs", fmt.Sprintf("mode=%o,pagesize=%d", unfinished, size)
 	default:
 		return "", "", fmt.Errorf("there is no medium %q", s.Medium)
 	}
@@ -102,11 +131,9 @@ func memoryOf(pod *corev1.Pod, s *corev1.EmptyDirVolumeSource) (kind, options st
 
 // emptyDir makes the volume, once: what the pod does with it afterwards is the pod's. kind is its file system in memory; empty: it has none.
 func emptyDir(dir, kind, options string, group *int64) error {
-	err := os.Mkdir(dir, 0o777) // #nosec G301 -- whoever the containers run as has to get there
-	if err != nil && !os.IsExist(err) {
-		return err
+	if err := unix.Mkdir(dir, unfinished); err != nil && !errors.Is(err, unix.EEXIST) {
+		return &os.PathError{Op: "mkdir", Path: dir, Err: err}
 	}
-	made := err == nil
 	if kind != "" {
 		mounted, err := isMounted(dir)
 		if err != nil {
@@ -116,21 +143,9 @@ func emptyDir(dir, kind, options string, group *int64) error {
 			if err := unix.Mount("berth", dir, kind, unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 				return fmt.Errorf("mounting its file system in memory: %w", err)
 			}
-			made = true
 		}
 	}
-	if !made {
-		return nil
-	}
-	if err := os.Chmod(dir, 0o777); err != nil { // #nosec G302 -- whoever the containers run as
-		return err
-	}
-	root, err := os.OpenRoot(dir) // nothing is in it yet
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }() // nothing was written
-	return giveToGroup(context.Background(), root, group, writableBits)
+	return finish(dir, group, nil)
 }
 
 // isMounted says whether something is mounted at a directory: it is on another device than the one above it.
@@ -140,9 +155,11 @@ func isMounted(dir string) (bool, error) {
 	return at.Dev != above.Dev, err
 }
 
-// use measures what the pod's volumes hold of the node's disk: those that have a limit, and with all also the others.
+// use measures what the pod's volumes hold of the node's disk: those that have a limit, and with all also the others. With an error it is what they
+// hold in any case.
 func (v *Volumes) use(ctx context.Context, pod *corev1.Pod, all bool) (localUse, error) {
 	u := localUse{volumes: map[string]int64{}}
+	var errs []error
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
 		onDisk := vol.EmptyDir != nil && vol.EmptyDir.Medium == corev1.StorageMediumDefault
@@ -151,7 +168,7 @@ func (v *Volumes) use(ctx context.Context, pod *corev1.Pod, all bool) (localUse,
 		}
 		used, err := mounts.Usage(ctx, v.dir(pod.UID, vol.Name))
 		if err != nil {
-			return u, fmt.Errorf("measuring volume %q: %w", vol.Name, err)
+			errs = append(errs, fmt.Errorf("measuring volume %q: %w", vol.Name, err))
 		}
 		if onDisk {
 			u.volumes[vol.Name] = used.Bytes
@@ -160,5 +177,5 @@ func (v *Volumes) use(ctx context.Context, pod *corev1.Pod, all bool) (localUse,
 		}
 		u.inodes += used.Inodes
 	}
-	return u, nil
+	return u, errors.Join(errs...)
 }

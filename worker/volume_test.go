@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 
@@ -42,7 +43,7 @@ containers:
 	}
 	removed := false
 	defer func() {
-		if err := v.remove("u1"); err != nil && !removed {
+		if err := v.remove(context.Background(), "u1"); err != nil && !removed {
 			t.Error(err)
 		}
 	}()
@@ -97,7 +98,7 @@ containers:
 	if err := c.measure(context.Background(), r.pod); !errors.As(err, &over) || !strings.Contains(over.message, `"empty"`) {
 		t.Errorf("too much is not noticed: %v", err)
 	}
-	if err := v.remove("u1"); err != nil {
+	if err := v.remove(context.Background(), "u1"); err != nil {
 		t.Fatal(err)
 	}
 	removed = true
@@ -128,7 +129,7 @@ func TestVolumesOfHugepages(t *testing.T) {
 		if err == nil {
 			err = unix.Statfs(filepath.Join(v.Root, "u1/volumes/huge"), &at)
 		}
-		if rerr := v.remove("u1"); err != nil || rerr != nil {
+		if rerr := v.remove(context.Background(), "u1"); err != nil || rerr != nil {
 			t.Fatal(err, rerr)
 		}
 		if at.Type != unix.HUGETLBFS_MAGIC || at.Bsize != p.PageBytes || at.Blocks != 2 {
@@ -181,4 +182,41 @@ func TestVolumesGoBeforeTheRecords(t *testing.T) {
 			t.Errorf("%s: the record: %v", kind, err)
 		}
 	}
+}
+
+// TestWhoWaitedHasTheNewVolumes: who has waited while a pod's volumes were removed goes on with what is remembered of the new ones, not of
+// those that are gone.
+func TestWhoWaitedHasTheNewVolumes(t *testing.T) {
+	v := &Volumes{Root: t.TempDir()}
+	synctest.Test(t, func(t *testing.T) {
+		old := v.of("u1")
+		old.writing <- struct{}{}
+		old.reaching <- struct{}{}
+		removed := make(chan error, 1)
+		go func() { removed <- v.remove(t.Context(), "u1") }()
+		synctest.Wait() // it waits for who writes
+		wrote, reached := make(chan error, 1), make(chan error, 1)
+		go func() {
+			over, err := v.write(t.Context(), "u1")
+			if err == nil {
+				if len(old.writing) != 0 || len(v.of("u1").writing) != 1 {
+					err = errors.New("it writes what is gone")
+				}
+				over()
+			}
+			wrote <- err
+		}()
+		go func() {
+			reached <- v.reach(t.Context(), "u1", func() (string, error) { return "", nil }, func(kept *podVolumes) error { return kept.gone.Err() })
+		}()
+		synctest.Wait()
+		<-old.writing
+		synctest.Wait()
+		<-old.reaching
+		for _, err := range []error{<-removed, <-wrote, <-reached} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }

@@ -116,20 +116,13 @@ func (t toldAgain) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler,
 }
 
 func (a *apiServices) again(ctx context.Context) {
-	ticker := time.NewTicker(availabilityAgain)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	guard.Every(ctx, availabilityAgain, func(time.Time) {
 		for _, o := range a.events.GetIndexer().List() {
 			for _, h := range a.handlers {
 				h.OnUpdate(o, o)
 			}
 		}
-	}
+	})
 }
 
 // newAuthentication makes what keeps the config map that tells servers of others' by which certificates they know

@@ -42,6 +42,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/volume/persistentvolume"
 	"k8s.io/kubernetes/pkg/controller/volume/pvcprotection"
 	"k8s.io/kubernetes/pkg/controller/volume/pvprotection"
+	"k8s.io/kubernetes/pkg/controller/volume/vacprotection"
 	utilclock "k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/fsm"
@@ -61,11 +62,13 @@ func kinds(open opening) []struct {
 		{&corev1.Node{}, nodes()},
 		{&corev1.Service{}, informers.Plain("services")},
 		{&corev1.Secret{}, secrets(open)},
+		{&corev1.ServiceAccount{}, informers.Plain("serviceaccounts")},
 		{&corev1.Endpoints{}, informers.Plain("endpoints")},
 		{&corev1.ReplicationController{}, informers.Plain("replicationcontrollers")},
 		{&corev1.PersistentVolume{}, informers.InNoNamespace(fsm.PersistentVolumes)},
 		{&corev1.PersistentVolumeClaim{}, informers.Plain(fsm.VolumeClaims)},
 		{&storagev1.StorageClass{}, informers.InNoNamespace(fsm.StorageClasses)},
+		{&storagev1.VolumeAttributesClass{}, informers.InNoNamespace(fsm.VolumeAttributesClasses)},
 		{&appsv1.ReplicaSet{}, informers.Plain(fsm.ReplicaSets)},
 		{&appsv1.Deployment{}, informers.Plain("deployments")},
 		{&appsv1.StatefulSet{}, statefulSets()},
@@ -89,6 +92,7 @@ func kinds(open opening) []struct {
 func newFactory(state State, open opening) (factory, *informers.Feed) {
 	made, f := clientinformers.NewSharedInformerFactory(nil, 0), informers.NewFeed(state)
 	for _, k := range kinds(open) {
+		k.rows.Rests = rests
 		i := f.Add(k.rows)
 		made.InformerFor(k.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return i })
 	}
@@ -191,6 +195,10 @@ func entries(now utilclock.Clock) []entry {
 		{"pv-protection-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return pvprotection.NewPVProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumes(), c), nil
 		}},
+		{"volumeattributesclass-protection-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			return vacprotection.NewVACProtectionController(klog.FromContext(ctx), c, f.Core().V1().PersistentVolumeClaims(),
+				f.Core().V1().PersistentVolumes(), f.Storage().V1().VolumeAttributesClasses())
+		}},
 		// One at a time: of two equal ranges that go together, only one finds that the other is left.
 		{"service-cidrs-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return servicecidrs.NewController(ctx, f.Networking().V1().ServiceCIDRs(), f.Networking().V1().IPAddresses(), c), nil
@@ -207,7 +215,7 @@ func entries(now utilclock.Clock) []entry {
 
 // Names are the names of the controllers that can be left out.
 func Names() []string {
-	names := []string{autoscalerController}
+	names := []string{autoscalerController, tokensController}
 	for _, e := range entries(nil) {
 		names = append(names, e.name)
 	}
@@ -256,6 +264,13 @@ func construct(ctx context.Context, state State, config func(controller string) 
 		return nil, err
 	}
 	out = slices.Concat(out, definitions, certificates, []begun{flows, available, trust})
+	if o.Tokens.Signer != nil && !slices.Contains(o.Off, tokensController) {
+		filling, err := newAccountTokens(ctx, config(tokensController), state, made, o.Open, o.Tokens)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, filling)
+	}
 	if slices.Contains(o.Off, autoscalerController) {
 		return out, nil
 	}

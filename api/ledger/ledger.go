@@ -33,7 +33,7 @@ const (
 // Answer is what is known of the decisions about a pod.
 //
 // A pod of a namespace that the asker may not read is shown by its UID alone
-// (PR20).
+// (PR20), without its priority.
 type Answer struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`

@@ -3,6 +3,8 @@ package yamlfile
 import (
 	"context"
 	"time"
+
+	"github.com/berth-dev/berth/guard"
 )
 
 // Recheck is how often it is looked whether a file that is followed has changed.
@@ -26,14 +28,5 @@ func (w *Watch) Changed() bool {
 
 // Follow calls look every Recheck until ctx ends.
 func Follow(ctx context.Context, look func()) {
-	tick := time.NewTicker(Recheck)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			look()
-		}
-	}
+	guard.Every(ctx, Recheck, func(time.Time) { look() })
 }

@@ -24,9 +24,10 @@ type kubelet struct {
 	exited chan struct{}
 }
 
-// kubeletConfig: as for a worker, the machine's disk may be as full as it is, and no image goes. Its cgroups are below one of its own,
-// as it removes those of pods that it does not know.
-const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+// KubeletConfig is a kubelet's over a container runtime, that keeps what is its own in a directory. As for a worker, the machine's disk may be as
+// full as it is, and no image goes. more are lines of it.
+func KubeletConfig(dir, authority, socket string, more ...string) string {
+	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: %[2]s}}
 authorization: {mode: Webhook}
@@ -34,7 +35,6 @@ serverTLSBootstrap: true
 rotateCertificates: true
 containerRuntimeEndpoint: unix://%[3]s
 cgroupDriver: cgroupfs
-cgroupRoot: /%[4]s
 failCgroupV1: false
 failSwapOn: false
 makeIPTablesUtilChains: false
@@ -44,7 +44,8 @@ podLogsDir: %[1]s/pods
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 evictionHard: {memory.available: 50Mi}
-`
+`, dir, authority, socket) + strings.Join(append(more, ""), "\n")
+}
 
 // kubeletScript starts one where programs leave things under names that are always the same, and where what it would set for the whole of
 // a machine is so already. What it mounts in its own folder is seen by its containerd.
@@ -85,7 +86,8 @@ func (c *Cluster) startKubelet(ctx context.Context, config *Config, n *Node) err
 		return err
 	}
 	file := filepath.Join(dir, "kubelet.yaml")
-	text := fmt.Sprintf(kubeletConfig, dir, c.authority(), n.socket(), n.Name)
+	// Its cgroups are below one of its own, as it removes those of pods that it does not know.
+	text := KubeletConfig(dir, c.authority(), n.socket(), "cgroupRoot: /"+n.Name)
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
 	}

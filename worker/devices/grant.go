@@ -31,19 +31,25 @@ type grant struct {
 // Give gives a container its devices: those that it has already, or others that nobody has. holds says whether a pod is still one
 // that keeps what it has.
 func (r *Registry) Give(ctx context.Context, pod *corev1.Pod, c *corev1.Container, holds func(types.UID) bool) (runtime.Devices, error) {
-	r.giving.Lock()
-	defer r.giving.Unlock()
 	var out runtime.Devices
-	r.release(holds)
+	var names []string
+	r.mu.Lock()
 	for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
-		amount := c.Resources.Limits[name]
-		r.mu.Lock()
-		_, ours := r.resources[string(name)]
-		r.mu.Unlock()
-		if !ours || amount.IsZero() {
-			continue
+		if amount := c.Resources.Limits[name]; r.resources[string(name)] != nil && !amount.IsZero() {
+			names = append(names, string(name))
 		}
-		g, err := r.give(ctx, pod, c, string(name), int(amount.Value()))
+	}
+	r.mu.Unlock()
+	if len(names) == 0 {
+		return out, nil
+	}
+	r.release(holds)
+	for _, name := range names {
+		amount := c.Resources.Limits[corev1.ResourceName(name)]
+		g, p, err := r.hold(ctx, pod, c, name, int(amount.Value()))
+		if err == nil {
+			err = prepare(ctx, p, g.Devices)
+		}
 		if err == nil {
 			err = add(&out, g.Answer)
 		}
@@ -52,6 +58,20 @@ func (r *Registry) Give(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 		}
 	}
 	return out, nil
+}
+
+// hold gives devices of one resource while nobody else is given any of it: a plugin that does not answer holds up those who ask for its devices, and nobody else.
+func (r *Registry) hold(ctx context.Context, pod *corev1.Pod, c *corev1.Container, name string, n int) (grant, *plugin, error) {
+	r.mu.Lock()
+	k := r.resources[name]
+	r.mu.Unlock()
+	select {
+	case k.giving <- struct{}{}:
+		defer func() { <-k.giving }()
+	case <-ctx.Done():
+		return grant{}, nil, fmt.Errorf("waiting for their plugin, which others ask: %w", context.Cause(ctx))
+	}
+	return r.give(ctx, pod, c, name, n)
 }
 
 // release takes back what pods had that are over.
@@ -67,13 +87,12 @@ func (r *Registry) release(holds func(types.UID) bool) {
 	}
 }
 
-// give finds a container's devices of one resource, and tells the plugin where it wants to be told.
-func (r *Registry) give(ctx context.Context, pod *corev1.Pod, c *corev1.Container, name string, n int) (grant, error) {
+// give finds a container's devices of one resource, and the plugin that they are of, if it is there. giving is the caller's.
+func (r *Registry) give(ctx context.Context, pod *corev1.Pod, c *corev1.Container, name string, n int) (g grant, p *plugin, err error) {
 	r.mu.Lock()
 	k := r.resources[name]
-	p := k.plugin
+	p = k.plugin
 	i := slices.IndexFunc(r.grants, func(g grant) bool { return g.Pod == pod.UID && g.Container == c.Name && g.Resource == name })
-	var g grant
 	var bad []string
 	if i >= 0 {
 		g = r.grants[i]
@@ -86,25 +105,26 @@ func (r *Registry) give(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 	r.mu.Unlock()
 	switch {
 	case len(bad) > 0:
-		return g, fmt.Errorf("%s, which the container has, is not healthy", strings.Join(bad, ", "))
+		return g, p, fmt.Errorf("%s, which the container has, is not healthy", strings.Join(bad, ", "))
 	case i < 0 && p == nil:
-		return g, errors.New("their plugin is gone")
+		return g, p, errors.New("their plugin is gone")
 	case i < 0:
-		var err error
-		if g, err = r.choose(ctx, p, pod, c, name, n); err != nil {
-			return g, err
-		}
+		g, err = r.choose(ctx, p, pod, c, name, n)
 	}
+	return g, p, err
+}
+
+// prepare tells a plugin that a container with its devices is about to start, where it wants to be told.
+func prepare(ctx context.Context, p *plugin, devices []string) error {
 	if p == nil || !p.preStart {
-		return g, nil
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	_, err := p.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: g.Devices})
-	if err != nil {
-		return g, fmt.Errorf("their plugin, before the container starts: %w", err)
+	if _, err := p.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: devices}); err != nil {
+		return fmt.Errorf("their plugin, before the container starts: %w", err)
 	}
-	return g, nil
+	return nil
 }
 
 // choose gives devices to a container that has none.

@@ -53,7 +53,7 @@ func (r *Registry) connect(ctx, running context.Context, watching *sync.WaitGrou
 	r.mu.Lock()
 	k := r.resources[q.ResourceName]
 	if k == nil {
-		k = &kind{devices: map[string]*pluginapi.Device{}, goneAt: time.Now()}
+		k = newKind(time.Now())
 		r.resources[q.ResourceName] = k
 	}
 	before := k.plugin

@@ -52,8 +52,6 @@ type Registry struct {
 	log  hclog.Logger
 	lock *os.File
 
-	giving sync.Mutex // held while devices are given
-
 	mu        sync.Mutex
 	resources map[string]*kind
 	grants    []grant
@@ -66,6 +64,12 @@ type kind struct {
 	goneAt  time.Time // since when; of one that is awaited, when the worker began
 	awaited bool      // it was there before the worker began, and has not come again
 	over    bool      // it has been gone for so long that nothing is left of it
+	// giving holds a token while somebody is given devices of the kind.
+	giving chan struct{}
+}
+
+func newKind(goneAt time.Time) *kind {
+	return &kind{devices: map[string]*pluginapi.Device{}, goneAt: goneAt, giving: make(chan struct{}, 1)}
 }
 
 // Open reads who has which device, and keeps other workers out of the folder. Sockets of before are removed: plugins see the

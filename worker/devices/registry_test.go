@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,8 +30,11 @@ const gpu = "example.com/gpu"
 type stub struct {
 	pluginapi.UnimplementedDevicePluginServer
 	options pluginapi.DevicePluginOptions
+	name    string // of its devices; empty: gpu
 	lists   chan []*pluginapi.Device
 	server  *grpc.Server
+	// allocates and prepares are told when it is asked that, and does not answer; nil: it does.
+	allocates, prepares chan struct{}
 
 	mu       sync.Mutex
 	given    [][]string
@@ -56,7 +60,8 @@ func (s *stub) ListAndWatch(_ *pluginapi.Empty, to grpc.ServerStreamingServer[pl
 	}
 }
 
-func (s *stub) Allocate(_ context.Context, q *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+func (s *stub) Allocate(ctx context.Context, q *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	s.hang(ctx, s.allocates)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refuses {
@@ -78,11 +83,21 @@ func (s *stub) GetPreferredAllocation(_ context.Context, _ *pluginapi.PreferredA
 	return &pluginapi.PreferredAllocationResponse{ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{{DeviceIDs: s.prefers}}}, nil
 }
 
-func (s *stub) PreStartContainer(_ context.Context, q *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+func (s *stub) PreStartContainer(ctx context.Context, q *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+	s.hang(ctx, s.prepares)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.prepared = append(s.prepared, q.DevicesIds)
 	return new(pluginapi.PreStartContainerResponse), nil
+}
+
+// hang tells that it was asked, and does not answer, if it is such a one.
+func (s *stub) hang(ctx context.Context, asked chan struct{}) {
+	if asked == nil {
+		return
+	}
+	asked <- struct{}{}
+	<-ctx.Done()
 }
 
 // bench is a registry with its folder.
@@ -160,7 +175,7 @@ func (b *bench) plug(s *stub, endpoint string, ids ...string) {
 	go func() { _ = s.server.Serve(l) }()
 	b.t.Cleanup(s.server.Stop)
 	s.lists <- devices(ids...)
-	if err := b.register(&pluginapi.RegisterRequest{Version: pluginapi.Version, Endpoint: endpoint, ResourceName: gpu}); err != nil {
+	if err := b.register(&pluginapi.RegisterRequest{Version: pluginapi.Version, Endpoint: endpoint, ResourceName: cmp.Or(s.name, gpu)}); err != nil {
 		b.t.Fatal(err)
 	}
 }

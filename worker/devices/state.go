@@ -55,7 +55,8 @@ func (r *Registry) load(now time.Time) error {
 	}
 	r.grants = s.Grants
 	for name, ids := range s.Resources {
-		k := &kind{devices: map[string]*pluginapi.Device{}, goneAt: now, awaited: true}
+		k := newKind(now)
+		k.awaited = true
 		for _, id := range ids {
 			k.devices[id] = &pluginapi.Device{ID: id, Health: pluginapi.Unhealthy}
 		}

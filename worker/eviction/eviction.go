@@ -123,7 +123,10 @@ func (s *State) Look(c *Config, seen Observations, now time.Time) Verdict {
 	var v Verdict
 	for _, t := range c.Thresholds {
 		o, known := seen[t.Signal]
-		if !known {
+		if !known { // what was begun waits until it is known again
+			if at := s.since[t]; !at.IsZero() {
+				since[t], acted[t] = at, s.acted[t]
+			}
 			continue
 		}
 		least := t.Least.Of(o.Capacity)

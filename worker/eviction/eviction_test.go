@@ -71,6 +71,25 @@ func TestNothingKnown(t *testing.T) {
 	}
 }
 
+// What is not known for a while has been short since it was: a soft threshold does not begin anew, nor is it acted upon meanwhile.
+func TestNotKnownForAWhile(t *testing.T) {
+	c := &Config{Thresholds: []Threshold{{Signal: ImageFSAvailable, Least: Amount{Absolute: 100}, Grace: time.Minute}}}
+	var s State
+	short, enough := Observations{ImageFSAvailable: {50, 1000}}, Observations{ImageFSAvailable: {500, 1000}}
+	for i, step := range []struct {
+		at   time.Duration
+		seen Observations
+		acts bool
+	}{
+		{0, short, false}, {50 * time.Second, Observations{}, false}, {70 * time.Second, nil, false}, {80 * time.Second, short, true},
+		{90 * time.Second, nil, false}, {100 * time.Second, enough, false}, {110 * time.Second, nil, false}, {170 * time.Second, short, false},
+	} {
+		if v := s.Look(c, step.seen, time.Unix(0, 0).Add(step.at)); (v.Act != nil) != step.acts {
+			t.Errorf("step %d: it acts for %+v", i, v.Act)
+		}
+	}
+}
+
 // The order is Kubernetes', by an oracle that goes through its rules one by one and is stable.
 func TestRank(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

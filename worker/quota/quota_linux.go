@@ -3,10 +3,10 @@
 package quota
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // ErrNone: nobody bounds directories there, because the file system has no project quotas or this process may not set them.
@@ -23,8 +25,11 @@ var ErrNone = errors.New("the file system has no project quotas")
 // hand.
 const firstProject, projects = 0x6265_0000, 1 << 16
 
-// choosing is held by who looks for a project that nobody has.
-var choosing sync.Mutex
+// chosen are the projects that somebody has begun to use: to make all of a directory a project's may take long, and others choose meanwhile.
+var chosen struct {
+	sync.Mutex
+	taken map[uint32]bool
+}
 
 // Limit bounds what the files below a directory may take on the disk, in bytes, rounded up to KiB. Those that are there count,
 // but those that others make just when it is called for the first time need not. Where there are no project quotas it is
@@ -35,23 +40,41 @@ func Limit(dir string, bytes int64) error {
 		return err
 	}
 	defer func() { _ = d.Close() }() // nothing was written
-	x, err := attributes(d)
+	x, err := attributes(int(d.Fd()))
 	if err != nil {
 		return none(err)
 	}
 	if isOurs(x.project) {
-		return none(setLimit(d, x.project, bytes))
+		return none(setLimit(int(d.Fd()), x.project, bytes))
 	}
-	choosing.Lock()
-	defer choosing.Unlock()
-	project, err := unused(d, dir)
+	project, err := choose(d, dir)
 	if err != nil {
 		return none(err)
 	}
-	if err := setLimit(d, project, bytes); err != nil {
+	defer func() {
+		chosen.Lock()
+		defer chosen.Unlock()
+		delete(chosen.taken, project)
+	}()
+	if err := setLimit(int(d.Fd()), project, bytes); err != nil {
 		return none(err)
 	}
-	return enroll(dir, project)
+	return enroll(d, project)
+}
+
+// choose takes a project that nobody has.
+func choose(d *os.File, dir string) (uint32, error) {
+	chosen.Lock()
+	defer chosen.Unlock()
+	project, err := unused(d, dir, chosen.taken)
+	if err != nil {
+		return 0, err
+	}
+	if chosen.taken == nil {
+		chosen.taken = map[uint32]bool{}
+	}
+	chosen.taken[project] = true
+	return project, nil
 }
 
 // Has says whether directories can be bounded there: nil, or an error that wraps ErrNone.
@@ -61,10 +84,10 @@ func Has(dir string) error {
 		return err
 	}
 	defer func() { _ = d.Close() }() // nothing was written
-	if _, err := attributes(d); err != nil {
+	if _, err := attributes(int(d.Fd())); err != nil {
 		return none(err)
 	}
-	_, err = usage(d, firstProject)
+	_, err = usage(int(d.Fd()), firstProject)
 	return none(err)
 }
 
@@ -80,13 +103,16 @@ func none(err error) error {
 	return err
 }
 
-// unused finds a project that no file belongs to, beginning at one that follows from the directory's name.
-func unused(d *os.File, dir string) (uint32, error) {
+// unused finds a project that no file belongs to, and that is not taken, beginning at one that follows from the directory's name.
+func unused(d *os.File, dir string, taken map[uint32]bool) (uint32, error) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(filepath.Base(dir))) // never fails
 	for i := range uint32(projects) {
 		project := firstProject + (h.Sum32()+i)%projects
-		u, err := usage(d, project)
+		if taken[project] {
+			continue
+		}
+		u, err := usage(int(d.Fd()), project)
 		if err != nil {
 			return 0, err
 		}
@@ -97,39 +123,39 @@ func unused(d *os.File, dir string) (uint32, error) {
 	return 0, fmt.Errorf("all of the projects from %d on are used", uint32(firstProject))
 }
 
-// enroll makes all that is below a directory the project's, and the directory last: it says that all is done.
-func enroll(dir string, project uint32) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
+// enroll makes all that is below a directory the project's, and the directory last: it says that all is done. What is mounted there is not the project's.
+func enroll(dir *os.File, project uint32) error {
+	w := mounts.Walk{Enter: func(e *mounts.Entry) error {
+		return e.Hold(func(fd int, is *unix.Stat_t) error {
+			switch {
+			case is.Mode&unix.S_IFMT == unix.S_IFREG:
+			case e.FD >= 0:
+				return enrollOne(fd, project, flagInherit)
+			default:
+				return nil
+			}
+			// What is held is opened, whatever has its name by now: a device would do something.
+			file, err := os.OpenFile(mounts.PathOf(fd), os.O_RDONLY|unix.O_NONBLOCK, 0)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = file.Close() }() // nothing was written
+			return enrollOne(int(file.Fd()), project, 0)
+		})
+	}}
+	if err := w.Below(context.Background(), int(dir.Fd())); err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // nothing was written
-	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
-		if err != nil || path == "." || !e.IsDir() && !e.Type().IsRegular() {
-			return err
-		}
-		return enrollOne(root, path, project)
-	})
-	return errors.Join(err, enrollOne(root, ".", project))
+	return enrollOne(int(dir.Fd()), project, flagInherit)
 }
 
-func enrollOne(root *os.Root, path string, project uint32) error {
-	f, err := root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+func enrollOne(fd int, project, flags uint32) error {
+	x, err := attributes(fd)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // nothing was written
-	x, err := attributes(f)
-	if err != nil {
-		return err
-	}
-	x.project = project
-	if fi, err := f.Stat(); err != nil {
-		return err
-	} else if fi.IsDir() {
-		x.flags |= flagInherit
-	}
-	return ioctl(f, setAttributes, &x)
+	x.project, x.flags = project, x.flags|flags
+	return ioctl(fd, setAttributes, &x)
 }
 
 // fsxattr is struct fsxattr of linux/fs.h.
@@ -145,15 +171,13 @@ const (
 	flagInherit   = 0x200
 )
 
-func attributes(f *os.File) (x fsxattr, err error) {
-	return x, ioctl(f, getAttributes, &x)
+func attributes(fd int) (x fsxattr, err error) {
+	return x, ioctl(fd, getAttributes, &x)
 }
 
-func ioctl(f *os.File, request uintptr, with *fsxattr) error {
-	return control(f, func(fd uintptr) syscall.Errno {
-		_, _, e := unix.Syscall(unix.SYS_IOCTL, fd, request, uintptr(unsafe.Pointer(with))) // #nosec G103 -- ioctl takes a struct by its address
-		return e
-	})
+func ioctl(fd int, request uintptr, with *fsxattr) error {
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(with))) // #nosec G103 -- ioctl takes a struct by its address
+	return failed(e)
 }
 
 // dqblk is struct if_dqblk of linux/quota.h.
@@ -174,34 +198,24 @@ const (
 	blockBytes  = 1024
 )
 
-func usage(f *os.File, project uint32) (u dqblk, err error) {
-	return u, quotactl(f, getQuota, project, &u)
+func usage(fd int, project uint32) (u dqblk, err error) {
+	return u, quotactl(fd, getQuota, project, &u)
 }
 
-func setLimit(f *os.File, project uint32, bytes int64) error {
+func setLimit(fd int, project uint32, bytes int64) error {
 	blocks := (uint64(max(bytes, 1)) + blockBytes - 1) / blockBytes // 0 would be none
-	return quotactl(f, setQuota, project, &dqblk{hardBlocks: blocks, softBlocks: blocks, valid: validBlocks})
+	return quotactl(fd, setQuota, project, &dqblk{hardBlocks: blocks, softBlocks: blocks, valid: validBlocks})
 }
 
-func quotactl(f *os.File, command uintptr, project uint32, with *dqblk) error {
-	return control(f, func(fd uintptr) syscall.Errno {
-		_, _, e := unix.Syscall6(unix.SYS_QUOTACTL_FD, fd, command, uintptr(project), uintptr(unsafe.Pointer(with)), 0, 0) // #nosec G103 -- quotactl takes a struct by its address
-		return e
-	})
+func quotactl(fd int, command uintptr, project uint32, with *dqblk) error {
+	_, _, e := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), command, uintptr(project), uintptr(unsafe.Pointer(with)), 0, 0) // #nosec G103 -- quotactl takes a struct by its address
+	return failed(e)
 }
 
-// control calls a system call with the file's descriptor.
-func control(f *os.File, call func(fd uintptr) syscall.Errno) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
+// failed is what a system call says.
+func failed(e syscall.Errno) error {
+	if e == 0 {
+		return nil
 	}
-	var e syscall.Errno
-	if err := raw.Control(func(fd uintptr) { e = call(fd) }); err != nil {
-		return err
-	}
-	if e != 0 {
-		return &fs.PathError{Op: "project quota", Path: f.Name(), Err: e}
-	}
-	return nil
+	return fmt.Errorf("project quota: %w", e)
 }

@@ -171,14 +171,16 @@ var ErrUnavailable = errors.New("the container runtime does not answer")
 
 // DiskUser is a runtime that knows what containers hold of the node's disk.
 type DiskUser interface {
-	// DiskUse is what the runs of a pod's containers that are kept have written outside of volumes, and their logs.
+	// DiskUse is what the runs of a pod's containers that are kept have written outside of volumes, and their logs. With an error it is what they hold
+	// in any case.
 	DiskUse(ctx context.Context, pod types.UID) (DiskUse, error)
 }
 
 // DiskUse is what the containers of a pod hold of the node's disk.
 type DiskUse struct {
 	Bytes  map[string]int64 // by container
-	Inodes int64            // of them all
+	Shared int64            // bytes of what all of them can write
+	Inodes int64            // of all of it
 }
 
 // Refuser is a runtime that cannot do all that a pod may ask for.

@@ -22,8 +22,9 @@ const (
 	// asked. What is beyond is answered with SERVFAIL, and asked again by its client.
 	queriesAtOnce = 1024
 	queriesOfOne  = 128
-	// connectionsAtOnce bounds the connections over TCP, which last for connectionIdle without a query.
+	// connectionsAtOnce bounds the connections over TCP, which last for connectionIdle without a query, and connectionsOfOne those of one address.
 	connectionsAtOnce = 256
+	connectionsOfOne  = 32
 	connectionIdle    = 8 * time.Second
 	// payloadBytes is the longest answer over UDP to a client that takes as much.
 	payloadBytes = 1232
@@ -58,15 +59,16 @@ type Resolver struct {
 	records records
 	queries *prometheus.CounterVec
 
-	mu    sync.Mutex
-	all   int
-	of    map[netip.Addr]int
-	conns int
+	mu      sync.Mutex
+	all     int
+	of      map[netip.Addr]int
+	conns   int
+	connsOf map[netip.Addr]int
 }
 
 // NewResolver makes one that does not listen yet.
 func NewResolver(c ResolverConfig) (*Resolver, error) {
-	r := &Resolver{config: c, log: c.Logger, records: records{c.Table, dns.Fqdn(strings.ToLower(c.Domain))}, of: map[netip.Addr]int{}}
+	r := &Resolver{config: c, log: c.Logger, records: records{c.Table, dns.Fqdn(strings.ToLower(c.Domain))}, of: map[netip.Addr]int{}, connsOf: map[netip.Addr]int{}}
 	r.queries = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_dns_queries_total", Help: "Queries that this node's resolver has answered, by whose name it was and by the answer.",
 	}, []string{"name", "answer"})
@@ -140,8 +142,8 @@ func (b *bounded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if from, ok := addressOf(conn.RemoteAddr()); ok && b.r.config.Admit(from) && b.r.enterConn() {
-			return &counted{Conn: conn, leave: sync.OnceFunc(b.r.leaveConn)}, nil
+		if from, ok := addressOf(conn.RemoteAddr()); ok && b.r.config.Admit(from) && b.r.enterConn(from) {
+			return &counted{Conn: conn, leave: sync.OnceFunc(func() { b.r.leaveConn(from) })}, nil
 		}
 		_ = conn.Close() // nothing was said on it
 	}
@@ -158,20 +160,24 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-func (r *Resolver) enterConn() bool {
+func (r *Resolver) enterConn(from netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.conns >= connectionsAtOnce {
+	if r.conns >= connectionsAtOnce || r.connsOf[from] >= connectionsOfOne {
 		return false
 	}
 	r.conns++
+	r.connsOf[from]++
 	return true
 }
 
-func (r *Resolver) leaveConn() {
+func (r *Resolver) leaveConn(from netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.conns--
+	if r.connsOf[from]--; r.connsOf[from] == 0 {
+		delete(r.connsOf, from)
+	}
 }
 
 func (r *Resolver) enter(from netip.Addr) bool {

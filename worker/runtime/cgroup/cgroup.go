@@ -200,14 +200,19 @@ func (t *Tree) Dirs(name string) ([]string, error) {
 	return out, nil
 }
 
-// Remove deletes a cgroup and, when it was the last one there, the one above it.
+// Remove deletes a cgroup, with those that others made below it, and, when it was the last one there, the one above it. Of the
+// tree's parent it deletes nothing but itself.
 func (t *Tree) Remove(name string) error {
 	dirs, err := t.Dirs(name)
 	if err != nil {
 		return err
 	}
+	remove := removeBelow
+	if name == "" {
+		remove = os.Remove
+	}
 	for _, d := range dirs {
-		if rerr := os.Remove(d); rerr != nil && !os.IsNotExist(rerr) {
+		if rerr := remove(d); rerr != nil && !os.IsNotExist(rerr) {
 			err = errors.Join(err, rerr)
 		}
 		if up := path.Dir(name); up != "." {

@@ -1,12 +1,16 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,6 +48,25 @@ func (t *Tree) Kill(name string) (int, error) {
 	return len(told), errors.Join(errs...)
 }
 
+// endPause is how long End waits at most before it looks again.
+const endPause = 100 * time.Millisecond
+
+// End kills what is in a cgroup and below it until nothing is: what a process has started in the moment of its end, too. One that waits in the
+// kernel, for a disk or another machine, ends later: then it fails when ctx ends.
+func (t *Tree) End(ctx context.Context, name string) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, endPause) {
+		n, err := t.Kill(name)
+		if n == 0 {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("processes in cgroup %s that do not end: %d: %w", path.Join(t.Parent, name), n, context.Cause(ctx)), err)
+		}
+	}
+}
+
 func processesOf(file string) ([]int, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -61,21 +84,25 @@ func processesOf(file string) ([]int, error) {
 	return out, nil
 }
 
-// killIn kills a process of a cgroup, and not another that has come to its number.
+// killIn kills a process of a cgroup, and not another that has come to its number, which a kernel before 5.3 cannot tell for sure.
 func killIn(file string, pid int) error {
+	kill := func() error { return unix.Kill(pid, unix.SIGKILL) }
 	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
+	switch {
+	case errors.Is(err, unix.ESRCH):
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, unix.ENOSYS):
+	case err != nil:
 		return err
+	default:
+		defer func() { _ = unix.Close(fd) }() // nothing was written to it
+		kill = func() error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) }
 	}
-	defer func() { _ = unix.Close(fd) }() // nothing was written to it
 	still, err := processesOf(file)
 	if err != nil || !slices.Contains(still, pid) {
 		return err
 	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := kill(); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
 	}
 	return nil

@@ -78,7 +78,6 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 		return asked(err)
 	}
 	_, err = r.runtime.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: made.ContainerId})
-	// Whatever has become of it, it must not run without anybody knowing.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
 	s, serr := r.status(after, made.ContainerId)
@@ -90,6 +89,10 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 		if s.State == criv1.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 {
 			return &runtime.StartError{Err: errors.New(cmp.Or(s.Message, unwrapped(err).Error()))}
 		}
+		if errors.Is(asked(err), runtime.ErrUnavailable) {
+			return asked(err) // it may yet be started, and whoever removed it then would end a run: the next try looks at it
+		}
+		// It is not started, and must not be without anybody knowing.
 		if rerr := r.removeContainer(after, made.ContainerId); rerr != nil {
 			r.mu.Lock()
 			r.unwanted[made.ContainerId] = true
@@ -106,6 +109,9 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 
 // take takes note of a container that was started.
 func (r *Runtime) take(id runtime.ID, s *criv1.ContainerStatus) {
+	r.mu.Lock()
+	delete(r.unwanted, s.Id)
+	r.mu.Unlock()
 	r.began(id, s)
 	if s.State == criv1.ContainerState_CONTAINER_EXITED {
 		r.ended(id, s)
@@ -160,15 +166,15 @@ func (r *Runtime) makeRoom(ctx context.Context, spec *runtime.Spec) (begun *criv
 	}
 	for attempt := range id.Attempt - 1 {
 		old := runtime.ID{Pod: id.Pod, Container: id.Container, Attempt: attempt}
-		if err := r.forget(old); err != nil {
+		if err := r.forget(ctx, old); err != nil {
 			return nil, err
 		}
 	}
-	return nil, r.forget(id) // of an attempt that did not come to run
+	return nil, r.forget(ctx, id) // of an attempt that did not come to run
 }
 
 // forget removes what is kept on disk of a run.
-func (r *Runtime) forget(id runtime.ID) error {
+func (r *Runtime) forget(ctx context.Context, id runtime.ID) error {
 	if _, err := os.Stat(r.dir(id)); os.IsNotExist(err) {
 		return nil
 	}
@@ -176,7 +182,7 @@ func (r *Runtime) forget(id runtime.ID) error {
 	for i := range r.opts.LogFiles {
 		errs = append(errs, os.RemoveAll(logfile.Name(r.logFile(id), i)))
 	}
-	return errors.Join(append(errs, mounts.RemoveAll(r.dir(id)))...)
+	return errors.Join(append(errs, mounts.RemoveAll(ctx, r.dir(id)))...)
 }
 
 // containersOf lists the containers of a pod, or the runs of one of them.

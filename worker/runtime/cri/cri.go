@@ -96,14 +96,19 @@ type Runtime struct {
 	loops  sync.WaitGroup
 	// opening is held by Open, which may go on when nobody waits for it any more.
 	opening sync.Mutex
-	kick    chan struct{} // something happened that a listing would show
+	looking chan struct{} // holds a token for everything that is looked at just now
+	// lookingAgain is looking of what could not be looked at before.
+	lookingAgain chan struct{}
+	kick         chan struct{} // something happened that a listing would show
 
 	mu        sync.Mutex
 	about     about
 	sandboxes map[types.UID]sandbox
 	emptied   map[string]types.UID // sandboxes, by the runtime's name, that hold nothing any more, and whose they are
 	running   map[runtime.ID]running
-	unwanted  map[string]bool // containers, by the runtime's name, that are to go, whatever they do
+	looks     map[string]*look // what is being looked at, by the runtime's name of it
+	failed    map[string]bool  // what could not be looked at when it was last
+	unwanted  map[string]bool  // containers, by the runtime's name, that are to go, unless they have come to run
 	users     map[string]imageUser
 	listedAt  time.Time // the newest listing that succeeded
 	verified  time.Time // when what was listed was last looked at closely
@@ -225,6 +230,7 @@ func New(opts Options) (*Runtime, error) {
 	r := &Runtime{rests: newRests(), opts: opts, log: opts.Logger, conn: conn, runtime: criv1.NewRuntimeServiceClient(conn),
 		images: criv1.NewImageServiceClient(conn), pulls: make(chan struct{}, opts.PullsAtOnce), kick: make(chan struct{}, 1),
 		sandboxes: map[types.UID]sandbox{}, emptied: map[string]types.UID{}, running: map[runtime.ID]running{},
+		looks: map[string]*look{}, failed: map[string]bool{}, looking: make(chan struct{}, looksAtOnce), lookingAgain: make(chan struct{}, looksAgain),
 		unwanted: map[string]bool{}, users: map[string]imageUser{}, lastUsed: map[string]time.Time{}, burstable: map[types.UID]int64{},
 		execPatience: execPatience}
 	if r.cgroups, err = cgroup.Open(opts.CgroupParent); err != nil {
@@ -274,8 +280,11 @@ func (r *Runtime) Close() {
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }
 
+// containersDir holds a directory a container, in that of its pod.
+const containersDir = "containers"
+
 func (r *Runtime) dir(id runtime.ID) string {
-	return filepath.Join(r.podDir(id.Pod), "containers", id.Container, strconv.Itoa(int(id.Attempt)))
+	return filepath.Join(r.podDir(id.Pod), containersDir, id.Container, strconv.Itoa(int(id.Attempt)))
 }
 
 func (r *Runtime) logDir(pod types.UID) string { return filepath.Join(r.podDir(pod), "logs") }

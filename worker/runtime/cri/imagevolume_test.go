@@ -360,7 +360,7 @@ func TestMountManyLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := mounts.RemoveAll(at); err != nil {
+		if err := mounts.RemoveAll(context.Background(), at); err != nil {
 			t.Error(err)
 		}
 	})

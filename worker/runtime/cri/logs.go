@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -55,6 +56,15 @@ func (r *Runtime) rotateLogs(ctx context.Context) {
 	for id, ref := range ids {
 		path := r.logFile(id)
 		fi, err := os.Stat(path)
+		if os.IsNotExist(err) {
+			// A rotation went wrong: it writes into a file of another name, or into none.
+			large = append(large, func() error {
+				if err := r.reopen(ctx, ref); err != nil {
+					r.log.Warn("a container's log could not be begun", "container", id.String(), "error", err)
+				}
+				return nil
+			})
+		}
 		if err != nil || fi.Size() < r.opts.LogBytes {
 			continue
 		}
@@ -79,6 +89,24 @@ func (r *Runtime) rotate(ctx context.Context, path, ref string) error {
 		}
 	}
 	// Until this is done the container writes to the file that was renamed: nothing is lost.
+	err := r.reopen(ctx, ref)
+	if err == nil {
+		return nil
+	}
+	// What it still writes to gets its name back, so that it is seen and does not grow without bound; unless it was begun anew although nobody said so.
+	for i := range keep - 1 {
+		switch rerr := unix.Renameat2(unix.AT_FDCWD, logfile.Name(path, i+1), unix.AT_FDCWD, logfile.Name(path, i), unix.RENAME_NOREPLACE); {
+		case i == 0 && errors.Is(rerr, unix.EEXIST):
+			return nil
+		case rerr != nil && !errors.Is(rerr, unix.ENOENT):
+			return errors.Join(err, rerr)
+		}
+	}
+	return err
+}
+
+// reopen has a container write into the file that has its log's name, which is made.
+func (r *Runtime) reopen(ctx context.Context, ref string) error {
 	ctx, cancel := asking(ctx)
 	defer cancel()
 	_, err := r.runtime.ReopenContainerLog(ctx, &criv1.ReopenContainerLogRequest{ContainerId: ref})

@@ -107,7 +107,7 @@ func pinSubPath(ctx context.Context, m *runtime.Mount, at string) error {
 func (r *Runtime) Unpin(pod types.UID) error {
 	pins, err := filepath.Glob(filepath.Join(globbed(r.podDir(pod)), "containers", "*", "*", pinsDir))
 	for _, dir := range pins {
-		err = errors.Join(err, mounts.RemoveAll(dir))
+		err = errors.Join(err, mounts.RemoveAll(context.Background(), dir))
 	}
 	return err
 }

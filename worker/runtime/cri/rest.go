@@ -286,7 +286,7 @@ func (r *Runtime) removeRecords(ctx context.Context, pod types.UID) error {
 	dir := r.podDir(pod)
 	for _, name := range [...]string{"logs", hostsFile, restFile} {
 		if err == nil {
-			err = mounts.RemoveAll(filepath.Join(dir, name))
+			err = mounts.RemoveAll(ctx, filepath.Join(dir, name))
 		}
 	}
 	// The record goes last: without it nobody would look for the rest again.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/mounts"
 	"github.com/berth-dev/berth/worker/runtime/naming"
@@ -45,7 +46,8 @@ func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (runtime.Sand
 	for i, s := range old {
 		attempt = max(attempt, s.GetMetadata().GetAttempt()+1)
 		if i == 0 && s.State == criv1.PodSandboxState_SANDBOX_READY {
-			return r.takeSandbox(ctx, pod.UID, s.Id, s.GetMetadata().GetAttempt())
+			// The agent did not hear that it was made, or has ended before all was done.
+			return r.takeSandbox(ctx, pod, s.Id, s.GetMetadata().GetAttempt())
 		}
 		// The newest is kept for the exit codes and logs of what ran in it; its network is given back.
 		if i == 0 {
@@ -82,11 +84,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (runtime.Sand
 	if err != nil {
 		return runtime.Sandbox{}, asked(err)
 	}
-	s, err := r.takeSandbox(ctx, pod.UID, made.PodSandboxId, attempt)
-	if err == nil {
-		err = r.writeHosts(ctx, pod, s.IPs)
-	}
-	return s, err
+	return r.takeSandbox(ctx, pod, made.PodSandboxId, attempt)
 }
 
 func (r *Runtime) handler(ctx context.Context, pod *corev1.Pod) (string, error) {
@@ -100,13 +98,33 @@ func (r *Runtime) handler(ctx context.Context, pod *corev1.Pod) (string, error) 
 	return r.opts.Handler(ctx, *class)
 }
 
-// takeSandbox makes a sandbox the pod's.
-func (r *Runtime) takeSandbox(ctx context.Context, pod types.UID, id string, attempt uint32) (runtime.Sandbox, error) {
+// takeSandbox makes a sandbox the pod's. None of its containers is started before there is the /etc/hosts that says its addresses.
+func (r *Runtime) takeSandbox(ctx context.Context, pod *corev1.Pod, id string, attempt uint32) (runtime.Sandbox, error) {
+	box, err := r.statusOf(ctx, id, attempt)
+	if err == nil {
+		err = r.writeHosts(ctx, pod, box.ips)
+	}
+	if err != nil {
+		return runtime.Sandbox{}, err
+	}
+	return r.hasSandbox(pod.UID, box), nil
+}
+
+// hasSandbox takes note of a pod's sandbox.
+func (r *Runtime) hasSandbox(pod types.UID, box sandbox) runtime.Sandbox {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sandboxes[pod] = box
+	return runtime.Sandbox{IPs: box.ips}
+}
+
+// statusOf asks for what a pod has of a sandbox.
+func (r *Runtime) statusOf(ctx context.Context, id string, attempt uint32) (sandbox, error) {
 	ctx, cancel := asking(ctx)
 	defer cancel()
 	s, err := r.runtime.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: id})
 	if err != nil {
-		return runtime.Sandbox{}, fmt.Errorf("asking for the addresses of the sandbox: %w", asked(err))
+		return sandbox{}, fmt.Errorf("asking for the addresses of the sandbox: %w", asked(err))
 	}
 	box := sandbox{id: id, attempt: attempt}
 	if n := s.GetStatus().GetNetwork(); n.GetIp() != "" {
@@ -115,10 +133,7 @@ func (r *Runtime) takeSandbox(ctx context.Context, pod types.UID, id string, att
 			box.ips = append(box.ips, more.Ip)
 		}
 	}
-	r.mu.Lock()
-	r.sandboxes[pod] = box
-	r.mu.Unlock()
-	return runtime.Sandbox{IPs: box.ips}, nil
+	return box, nil
 }
 
 // HasAddress says whether an address is that of a pod that is here.
@@ -317,7 +332,7 @@ func (r *Runtime) writeHosts(ctx context.Context, pod *corev1.Pod, ips []string)
 		text = string(host)
 	}
 	path := filepath.Join(r.podDir(pod.UID), hostsFile)
-	if err := os.WriteFile(path, []byte(naming.Hosts(text, aliases)), 0o644); err != nil { // #nosec G306 -- every user of the pod reads its /etc/hosts
+	if err := atomicfile.Write(path, []byte(naming.Hosts(text, aliases)), 0o644); err != nil {
 		return fmt.Errorf("writing the pod's hosts file: %w", err)
 	}
 	return nil
@@ -372,5 +387,5 @@ func (r *Runtime) release(ctx context.Context, pod types.UID, boxes []*criv1.Pod
 	if err := r.removeImageVolumes(ctx, pod); err != nil {
 		return err
 	}
-	return mounts.RemoveAll(filepath.Join(r.podDir(pod), "containers"))
+	return mounts.RemoveAll(ctx, filepath.Join(r.podDir(pod), "containers"))
 }

@@ -122,7 +122,7 @@ func (r *Runtime) Reclaim(ctx context.Context) error {
 			if err := r.removeContainer(ctx, c.Id); err != nil {
 				return err
 			}
-			return r.forget(id)
+			return r.forget(ctx, id)
 		})
 	}
 	err = severalAtOnce(earlier)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -68,6 +69,7 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 	r.listedAt = time.Now()
 	r.mu.Unlock()
 	r.loops.Go(r.watch)
+	r.loops.Go(r.keepLogs)
 	r.loops.Go(r.follow)
 	r.loops.Go(r.collect)
 	r.loops.Go(r.removeRests)
@@ -153,12 +155,22 @@ func (r *Runtime) adopt(ctx context.Context, uid types.UID, l *left) (*runtime.P
 		}
 	}
 	current := ""
-	if b := l.boxes; len(b) > 0 && b[0].State == criv1.PodSandboxState_SANDBOX_READY {
-		s, err := r.takeSandbox(ctx, uid, b[0].Id, b[0].GetMetadata().GetAttempt())
-		if err != nil {
+	// One that was made while the agent was ended, and not seen to its end, is taken over when the pod is to have one: nothing runs in it.
+	whole := len(l.containers) > 0 || exists(filepath.Join(r.podDir(uid), hostsFile))
+	if b := l.boxes; len(b) > 0 && b[0].State == criv1.PodSandboxState_SANDBOX_READY && whole {
+		box, err := r.statusOf(ctx, b[0].Id, b[0].GetMetadata().GetAttempt())
+		switch {
+		case errors.Is(err, runtime.ErrUnavailable):
 			return nil, err
+		case errors.Is(err, runtime.ErrNotFound): // it is not there any more
+		default:
+			if err != nil { // that keeps nobody from being taken over
+				r.log.Error("the addresses of a pod's sandbox cannot be asked", "pod", uid, "error", err)
+				box = sandbox{id: b[0].Id, attempt: b[0].GetMetadata().GetAttempt()}
+			}
+			s := r.hasSandbox(uid, box)
+			current, out.Sandbox = b[0].Id, &s
 		}
-		current, out.Sandbox = b[0].Id, &s
 	}
 	slices.SortFunc(l.containers, func(a, b *criv1.Container) int {
 		return cmp.Or(cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()), cmp.Compare(a.GetMetadata().GetAttempt(), b.GetMetadata().GetAttempt()))
@@ -182,17 +194,23 @@ func idOf(c *criv1.Container) runtime.ID {
 
 // adoptContainer takes over one run; nil where it never came to run.
 func (r *Runtime) adoptContainer(ctx context.Context, c *criv1.Container, pod *corev1.Pod) (*runtime.Container, error) {
-	if c.State == criv1.ContainerState_CONTAINER_CREATED {
-		return nil, r.removeContainer(ctx, c.Id)
-	}
+	id := idOf(c)
 	s, err := r.status(ctx, c.Id)
-	if notFound(err) {
+	switch {
+	case notFound(err):
+		return nil, nil
+	case errors.Is(asked(err), runtime.ErrUnavailable):
+		return nil, asked(err)
+	case err != nil && c.State == criv1.ContainerState_CONTAINER_CREATED:
+		return nil, nil // as below
+	case err != nil:
+		// One that cannot be asked for keeps nobody from being taken over, and is not forgotten: it counts as running until it is known what it is.
+		r.log.Error("what has become of a container from before cannot be asked", "container", id.String(), "error", unwrapped(err))
+		s = &criv1.ContainerStatus{Id: c.Id, State: criv1.ContainerState_CONTAINER_RUNNING, StartedAt: c.CreatedAt, ImageRef: c.ImageRef, Annotations: c.Annotations}
+	case s.State == criv1.ContainerState_CONTAINER_CREATED:
+		// It may be about to begin: whoever starts or removes the pod looks at it again.
 		return nil, nil
 	}
-	if err != nil {
-		return nil, asked(err)
-	}
-	id := idOf(c)
 	out := &runtime.Container{ID: id, StartedAt: time.Unix(0, s.StartedAt), Ref: s.Id, ImageID: s.ImageRef, Image: s.Annotations[imageAnnotation]}
 	if s.State == criv1.ContainerState_CONTAINER_EXITED {
 		out.Exit = r.exitOf(id, s, pod)
@@ -231,8 +249,6 @@ func (r *Runtime) look() {
 
 // watch lists what runs, again and again, and tells what has ended.
 func (r *Runtime) watch() {
-	rotate := time.NewTicker(rotateInterval)
-	defer rotate.Stop()
 	tick := time.NewTimer(listInterval)
 	defer tick.Stop()
 	failed := 0
@@ -242,9 +258,6 @@ func (r *Runtime) watch() {
 			return
 		case <-r.kick:
 		case <-tick.C:
-		case <-rotate.C:
-			r.rotateLogs(r.ctx)
-			continue
 		}
 		err := r.compare(r.ctx)
 		if err != nil && r.ctx.Err() == nil {
@@ -262,8 +275,22 @@ func (r *Runtime) watch() {
 	}
 }
 
+// keepLogs rotates logs, again and again. The runtime has to help with each: listing does not wait for that.
+func (r *Runtime) keepLogs() {
+	tick := time.NewTicker(rotateInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-tick.C:
+			r.rotateLogs(r.ctx)
+		}
+	}
+}
+
 // compare tells what a listing shows that was not known. Each call that it makes is bounded by itself, so what the runtime is slow with, or hangs
-// on, takes nothing from the others.
+// on, takes nothing from the others; and what is not over in a while goes on beside the next listings.
 func (r *Runtime) compare(ctx context.Context) error {
 	// What is known is looked at first: what comes up meanwhile is not held against an older listing.
 	r.mu.Lock()
@@ -295,20 +322,16 @@ func (r *Runtime) compare(ctx context.Context) error {
 	for _, b := range boxes {
 		ready[b.Id] = b.State == criv1.PodSandboxState_SANDBOX_READY
 	}
-	for uid, id := range current {
-		if !ready[id] {
-			r.notify(runtime.Event{ID: runtime.ID{Pod: uid}})
-		}
-	}
 	verify := r.mayBeWrong()
-	var looks []func() error
+	var begun []*look
+	of := map[types.UID][]*look{}
 	for id, c := range known {
 		s, there := state[c.ref]
 		runs := there && s == criv1.ContainerState_CONTAINER_RUNNING
 		if runs && !verify {
 			continue
 		}
-		looks = append(looks, func() error {
+		l := r.begin(c.ref, nil, func() error {
 			if runs {
 				if lives, err := r.lives(ctx, c.ref); lives || err != nil {
 					return err
@@ -316,15 +339,100 @@ func (r *Runtime) compare(ctx context.Context) error {
 			}
 			return r.lookAt(ctx, id, c)
 		})
+		begun, of[id.Pod] = append(begun, l), append(of[id.Pod], l)
 	}
 	for _, ref := range unwanted {
-		looks = append(looks, func() error { return r.removeUnwanted(ctx, ref) })
+		begun = append(begun, r.begin(ref, nil, func() error { return r.removeUnwanted(ctx, ref) }))
 	}
-	return severalAtOnce(looks) // what cannot be looked at hides nothing of the others
+	for uid, id := range current {
+		if !ready[id] {
+			// How the containers have ended comes before that what they were in is gone.
+			begun = append(begun, r.begin(id, of[uid], func() error { r.lost(uid, id); return nil }))
+		}
+	}
+	return awaitLooks(ctx, begun) // what cannot be looked at hides nothing of the others
 }
 
-// looksAtOnce is how many containers are looked at at a time.
-const looksAtOnce = 8
+const (
+	// looksAtOnce is how many containers are looked at at a time, and looksAgain how many beside those of which the look before has failed: those
+	// that the runtime hangs on keep no place from the others.
+	looksAtOnce, looksAgain = 8, 4
+	// looksPatience is how long the next listing waits for what is looked at.
+	looksPatience = 2 * time.Second
+)
+
+// look is what is being found out of a container or a sandbox.
+type look struct {
+	over chan struct{}
+	err  error // when it is over
+}
+
+// begin calls f, when it has a place, unless the same is being looked at. What has to come after others needs no place of its own.
+func (r *Runtime) begin(ref string, after []*look, f func() error) *look {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l := r.looks[ref]; l != nil {
+		return l
+	}
+	l := &look{over: make(chan struct{})}
+	r.looks[ref] = l
+	places := r.looking
+	if r.failed[ref] {
+		places = r.lookingAgain
+	}
+	r.loops.Go(func() {
+		defer close(l.over)
+		for _, other := range after {
+			<-other.over
+		}
+		if after == nil {
+			places <- struct{}{}
+			defer func() { <-places }()
+		}
+		l.err = f()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.looks, ref)
+		if delete(r.failed, ref); l.err != nil {
+			r.failed[ref] = true
+		}
+	})
+	return l
+}
+
+// awaitLooks waits for a while, and returns what failed of what is over.
+func awaitLooks(ctx context.Context, all []*look) error {
+	soon, cancel := context.WithTimeout(ctx, looksPatience)
+	defer cancel()
+	var failed []error
+	late := 0
+	for _, l := range all {
+		select {
+		case <-l.over:
+		case <-soon.Done():
+		}
+		select {
+		case <-l.over:
+			failed = append(failed, l.err)
+		default:
+			late++
+		}
+	}
+	if late > 0 {
+		failed = append(failed, fmt.Errorf("what became of %d containers and sandboxes the runtime has not said yet", late))
+	}
+	return errors.Join(failed...)
+}
+
+// lost tells that a pod's sandbox is not ready any more, if it is the pod's still.
+func (r *Runtime) lost(pod types.UID, id string) {
+	r.mu.Lock()
+	still := r.sandboxes[pod].id == id
+	r.mu.Unlock()
+	if still {
+		r.notify(runtime.Event{ID: runtime.ID{Pod: pod}})
+	}
+}
 
 // severalAtOnce calls all of them, only so many at a time, and returns what failed.
 func severalAtOnce(calls []func() error) error {
@@ -346,12 +454,21 @@ func severalAtOnce(calls []func() error) error {
 	return errors.Join(failed...)
 }
 
-// removeUnwanted removes a container that is to go.
+// removeUnwanted removes a container that is to go, unless it has come to run nevertheless: then whoever starts or removes its pod finds it.
 func (r *Runtime) removeUnwanted(ctx context.Context, ref string) error {
 	ctx, cancel := asking(ctx)
 	defer cancel()
-	if err := r.removeContainer(ctx, ref); err != nil {
-		return err
+	s, err := r.status(ctx, ref)
+	if err != nil && !notFound(err) {
+		return asked(err)
+	}
+	r.mu.Lock()
+	unwanted := r.unwanted[ref] // else it was taken meanwhile
+	r.mu.Unlock()
+	if err == nil && unwanted && !hasRun(s) {
+		if err := r.removeContainer(ctx, ref); err != nil {
+			return err
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

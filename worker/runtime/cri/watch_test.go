@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,10 +155,142 @@ func TestAllAreLookedAt(t *testing.T) {
 		if err := r.compare(t.Context()); err == nil {
 			t.Error("nothing is told of those that hang")
 		}
+		r.loops.Wait()
 		if got := told.of(); len(got) != containers-hanging {
 			t.Errorf("%d ends were told", len(got))
 		}
 	})
+}
+
+// However many containers the runtime hangs on, what runs is listed again and again, and no end is lost.
+func TestHangingHoldsUpNoListing(t *testing.T) {
+	const hanging = 300
+	synctest.Test(t, func(t *testing.T) {
+		var told told
+		var answers atomic.Bool
+		s := &slow{hangs: func(ref string) bool { return !answers.Load() && ref != "fine" }}
+		r := s.over(t, hanging, told.notify)
+		defer r.cancel()
+		for range 250 { // until all have hung once
+			if err := r.compare(t.Context()); err == nil {
+				t.Error("nothing is told of those that hang")
+			}
+			if err := r.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.mu.Lock()
+			under := len(r.looks)
+			r.mu.Unlock()
+			if under > hanging {
+				t.Fatalf("%d looks are under way", under)
+			}
+		}
+		// One that has ended meanwhile is told of as if the others were not.
+		r.mu.Lock()
+		r.running[runtime.ID{Pod: "fine", Container: "c"}] = running{ref: "fine"}
+		r.mu.Unlock()
+		if err := r.compare(t.Context()); err == nil || !slices.Equal(told.of(), []types.UID{"fine"}) {
+			t.Errorf("told of %v, %v", told.of(), err)
+		}
+		answers.Store(true)
+		for len(told.of()) <= hanging {
+			if err := r.compare(t.Context()); err == nil {
+				r.loops.Wait()
+				if got := told.of(); len(got) != hanging+1 {
+					t.Fatalf("%d ends were told", len(got))
+				}
+			}
+		}
+	})
+}
+
+// How a pod's containers have ended is told before that its sandbox is gone, and that it is gone though nobody can say how they have.
+func TestEndsComeBeforeTheSandbox(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &slow{hangs: func(string) bool { return hangs }}
+			var mu sync.Mutex
+			var order []string
+			r := s.over(t, 1, func(ev runtime.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, string(ev.Pod)+"/"+ev.Container)
+			})
+			defer r.cancel()
+			r.sandboxes["c000"] = sandbox{id: "box"}
+			if err := r.compare(t.Context()); (err != nil) != hangs {
+				t.Error(err)
+			}
+			r.loops.Wait()
+			want := []string{"c000/c", "c000/"}
+			if hangs {
+				want = want[1:]
+			}
+			if !slices.Equal(order, want) {
+				t.Errorf("told is %q", order)
+			}
+		})
+	}
+}
+
+// deafened is a stub whose answer to that a sandbox was made is lost.
+type deafened struct{ stub }
+
+func (s *deafened) RunPodSandbox(ctx context.Context, req *criv1.RunPodSandboxRequest) (*criv1.RunPodSandboxResponse, error) {
+	if _, err := s.stub.RunPodSandbox(ctx, req); err != nil {
+		return nil, err
+	}
+	return nil, status.Error(codes.Unavailable, "the connection is gone")
+}
+
+func (s *deafened) ListPodSandbox(context.Context, *criv1.ListPodSandboxRequest) (*criv1.ListPodSandboxResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := &criv1.ListPodSandboxResponse{}
+	for _, b := range s.boxes {
+		out.Items = append(out.Items, &criv1.PodSandbox{Id: "box", Metadata: b.Config.Metadata, Labels: b.Config.Labels, State: criv1.PodSandboxState_SANDBOX_READY})
+	}
+	return out, nil
+}
+
+// A sandbox that was made and not heard of is taken over whole, by this agent and by the next one: with the pod's /etc/hosts.
+func TestSandboxThatWasNotHeardOf(t *testing.T) {
+	s := &deafened{}
+	s.deaf = true
+	root := t.TempDir()
+	within := func(o *Options) {
+		stubParent(o)
+		o.Root = root
+	}
+	r, _ := openFor(t, s, s, within)
+	p := pod("p", corev1.Container{Name: "c"})
+	t.Cleanup(func() {
+		if err := r.removeCgroup(p.UID); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := r.RunSandbox(t.Context(), p); err == nil {
+		t.Fatal("it was heard of")
+	}
+	next, found := openFor(t, s, s, within)
+	if len(found) != 1 || found[0].Sandbox != nil {
+		t.Errorf("found %+v", found)
+	}
+	for _, r := range []*Runtime{r, next} {
+		hosts := r.podDir(p.UID) + "/" + hostsFile
+		if err := os.Remove(hosts); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		if made, err := r.RunSandbox(t.Context(), p); err != nil || !slices.Equal(made.IPs, []string{"10.1.2.3"}) {
+			t.Errorf("%+v, %v", made, err)
+		}
+		if b, err := os.ReadFile(hosts); err != nil || !strings.Contains(string(b), "10.1.2.3\t") {
+			t.Errorf("its hosts are %q, %v", b, err)
+		}
+	}
+	if _, found := openFor(t, s, s, within); len(found) != 1 || found[0].Sandbox == nil {
+		t.Errorf("found %+v", found)
+	}
 }
 
 // However much was left from before is taken over, one after the other.

@@ -8,7 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
 )
@@ -146,5 +150,43 @@ func TestFollowIsCancelled(t *testing.T) {
 	cancel()
 	if _, err := io.ReadAll(rc); err != nil {
 		t.Error(err)
+	}
+}
+
+// Whatever a container makes of the file for its last words: what is no file says nothing, and is not waited for.
+func TestLastWords(t *testing.T) {
+	dir := t.TempDir()
+	log, file := filepath.Join(dir, "log"), filepath.Join(dir, "termination")
+	add(t, log, "stdout F it broke")
+	if err := os.WriteFile(filepath.Join(dir, "other"), []byte("another's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		make func() error
+		want string
+	}{
+		{"a file", func() error { return os.WriteFile(file, []byte("last"), 0o600) }, "last"},
+		{"nothing", func() error { return nil }, "it broke\n"},
+		{"a pipe", func() error { return syscall.Mkfifo(file, 0o600) }, "it broke\n"},
+		{"a link", func() error { return os.Symlink("other", file) }, "it broke\n"},
+		{"a directory", func() error { return os.Mkdir(file, 0o700) }, "it broke\n"},
+	} {
+		if err := c.make(); err != nil {
+			t.Fatal(err)
+		}
+		said := make(chan string, 1)
+		go func() { said <- TerminationMessage(file, log, corev1.TerminationMessageFallbackToLogsOnError, true) }()
+		select {
+		case got := <-said:
+			if got != c.want {
+				t.Errorf("%s: %q", c.name, got)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s: it is waited for", c.name)
+		}
+		if err := os.RemoveAll(file); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

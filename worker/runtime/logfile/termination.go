@@ -4,10 +4,11 @@ import (
 	"context"
 	"io"
 	"os"
-	"strings"
+	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
@@ -21,11 +22,8 @@ const (
 // TerminationMessage is what a container left as its last word: the file that it was given for that, or, where its spec
 // says so and it failed, the end of its log.
 func TerminationMessage(file, log string, policy corev1.TerminationMessagePolicy, failed bool) string {
-	if f, err := os.Open(file); err == nil {
-		defer f.Close()
-		if b, err := io.ReadAll(io.LimitReader(f, maxTerminationBytes)); err == nil && len(b) > 0 {
-			return strings.ToValidUTF8(string(b), "\uFFFD")
-		}
+	if b := lastWords(file); len(b) > 0 {
+		return model.CutText(string(b), maxTerminationBytes)
 	}
 	if !failed || policy != corev1.TerminationMessageFallbackToLogsOnError {
 		return ""
@@ -43,7 +41,24 @@ func TerminationMessage(file, log string, policy corev1.TerminationMessagePolicy
 	if len(b) > fallbackMessageBytes {
 		b = b[len(b)-fallbackMessageBytes:]
 	}
-	return strings.ToValidUTF8(string(b), "\uFFFD")
+	return model.CutText(string(b), fallbackMessageBytes)
+}
+
+// lastWords reads the file. Whatever the container has made of it, nobody waits for what it says: of anything but a file there is nothing to read.
+func lastWords(file string) []byte {
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxTerminationBytes))
+	if err != nil {
+		return nil
+	}
+	return b
 }
 
 // TerminationPolicy is how the container of that name wants its last word found.

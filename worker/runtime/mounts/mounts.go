@@ -18,12 +18,13 @@ import (
 )
 
 // RemoveAll unmounts what is mounted at a directory and below it, as far as this mount namespace shows, and removes it. An
-// error means that something is left, mounted or not. That nothing is there is none.
-func RemoveAll(dir string) error {
+// error means that something is left, mounted or not. That nothing is there is none, nor that others remove the same. As little is left as can be. It ends with ctx, between
+// one file and the next, and has those of WithTurns wait there.
+func RemoveAll(ctx context.Context, dir string) error {
 	if err := Unmount(dir); err != nil {
 		return err
 	}
-	return removeBelow(dir)
+	return removeBelow(ctx, dir)
 }
 
 // Unmount is RemoveAll without the removal.

@@ -30,7 +30,7 @@ func TestRemoveAllLeavesWhatIsMounted(t *testing.T) {
 					t.Skipf("this machine does not let mount: %v", err)
 				}
 			}
-			if err := mounts.RemoveAll(filepath.Join(link, "dir")); err != nil {
+			if err := mounts.RemoveAll(t.Context(), filepath.Join(link, "dir")); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := os.Stat(file); err != nil {
@@ -41,7 +41,7 @@ func TestRemoveAllLeavesWhatIsMounted(t *testing.T) {
 			}
 		})
 	}
-	if err := mounts.RemoveAll(filepath.Join(t.TempDir(), "nothing")); err != nil {
+	if err := mounts.RemoveAll(t.Context(), filepath.Join(t.TempDir(), "nothing")); err != nil {
 		t.Error(err)
 	}
 }

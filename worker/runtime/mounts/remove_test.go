@@ -28,13 +28,16 @@ func TestRemoveStaysHere(t *testing.T) {
 		t.Skipf("this machine does not let mount: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(filepath.Join(dir, "share"), unix.MNT_DETACH) })
-	if err := removeBelow(dir); err == nil || !strings.Contains(err.Error(), "something is mounted there") {
+	if err := removeBelow(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "something is mounted there") {
 		t.Errorf("with a mount below: %v", err)
 	}
 	if _, err := os.Stat(kept); err != nil {
 		t.Error(err)
 	}
-	if err := RemoveAll(dir); err != nil {
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || left[0].Name() != "share" {
+		t.Errorf("beside it there is %v, %v", left, err)
+	}
+	if err := RemoveAll(t.Context(), dir); err != nil {
 		t.Error(err)
 	}
 	for path, there := range map[string]bool{kept: true, dir: false} {
@@ -42,7 +45,7 @@ func TestRemoveStaysHere(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if err := RemoveAll(dir); err != nil {
+	if err := RemoveAll(t.Context(), dir); err != nil {
 		t.Errorf("once more: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path"
@@ -102,28 +103,20 @@ func (t *cgroupTree) outOfMemory(id runtime.ID) bool {
 	return false
 }
 
-// processes are those in the container's cgroup.
-func (t *cgroupTree) processes(id runtime.ID) []int {
+// kill ends what is in the container's cgroup and below it, without waiting for it. It returns how many processes there were.
+func (t *cgroupTree) kill(id runtime.ID) (int, error) {
+	if t == nil {
+		return 0, nil
+	}
+	return t.Kill(t.name(id))
+}
+
+// end is kill until nothing is left, or until ctx ends.
+func (t *cgroupTree) end(ctx context.Context, id runtime.ID) error {
 	if t == nil {
 		return nil
 	}
-	dirs, err := t.Dirs(t.name(id))
-	if err != nil {
-		return nil
-	}
-	var out []int
-	for _, d := range dirs {
-		b, err := os.ReadFile(filepath.Join(d, "cgroup.procs"))
-		if err != nil {
-			continue
-		}
-		for _, f := range strings.Fields(string(b)) {
-			if pid, err := strconv.Atoi(f); err == nil && pid != os.Getpid() {
-				out = append(out, pid)
-			}
-		}
-	}
-	return out
+	return t.End(ctx, t.name(id))
 }
 
 // close takes the parent away if nothing is left in it.

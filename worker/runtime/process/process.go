@@ -28,7 +28,6 @@ import (
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/mounts"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
-	"github.com/berth-dev/berth/worker/runtime/record"
 )
 
 // IsShim says whether the process's arguments are those of a shim; the program must then exit with ShimMain.
@@ -91,11 +90,15 @@ type Runtime struct {
 	shim    string // the program that becomes a shim when given a shim's arguments
 	bind    bool
 	notify  func(runtime.Event)
+	life    context.Context // until Close
+	end     context.CancelFunc
 
-	mu      sync.Mutex
-	running map[runtime.ID]*watched
-	closed  bool
-	watch   sync.WaitGroup
+	mu       sync.Mutex
+	running  map[runtime.ID]*watched
+	closed   bool
+	sweeping bool // somebody deletes what was put aside
+	again    bool // and looks again, since more came
+	watch    sync.WaitGroup
 }
 
 var (
@@ -128,6 +131,7 @@ func New(opts Options) (*Runtime, error) {
 	}
 	opts.Root, opts.Hide = hide[0], hide
 	r := &Runtime{opts: opts, log: opts.Logger, running: map[runtime.ID]*watched{}}
+	r.life, r.end = context.WithCancel(context.Background())
 	r.shim = "/proc/self/exe" // this very binary, even when its file has been replaced
 	if opts.ShimDir != "" {
 		if small, err := ownShim(opts.ShimDir); err == nil {
@@ -196,11 +200,12 @@ func (r *Runtime) Close() {
 		w.end.Close()
 	}
 	r.mu.Unlock()
+	r.end()
 	r.watch.Wait()
 	r.cgroups.close()
 }
 
-// Directories: Root/<pod uid>/pod.record, and containers/<name>/<attempt>/ with what package shim keeps there.
+// Directories: Root/<pod uid>/pod.record, and containers/<name>/<attempt>/ with what package shim keeps there; Root/.removed-<pod uid>.<number>.
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }
 
@@ -230,10 +235,16 @@ func (r *Runtime) Signal(ctx context.Context, id runtime.ID, signal runtime.Sign
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	ans, err := ask(ctx, r.dir(id), shim.Request{Op: op})
+	if err == nil && ans.NotFound && signal == runtime.Kill {
+		// The shim is gone. Until nothing is left of the container it has not ended.
+		if left, err := r.cgroups.kill(id); left > 0 || err != nil {
+			return err
+		}
+	}
 	if err == nil && ans.Error != "" {
 		err = errors.New(ans.Error)
 		if ans.NotFound {
-			return fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
+			return nil // its end is on its way, with what it ended by
 		}
 	}
 	if err != nil && signal == runtime.Kill {
@@ -273,47 +284,14 @@ func (r *Runtime) DiskUse(ctx context.Context, pod types.UID) (runtime.DiskUse, 
 		return runtime.DiskUse{}, err
 	}
 	out := runtime.DiskUse{Bytes: map[string]int64{}}
+	err = nil
 	for _, e := range entries {
-		used, err := mounts.Usage(ctx, filepath.Join(base, e.Name()))
-		if err != nil {
-			return runtime.DiskUse{}, fmt.Errorf("measuring what container %s holds: %w", e.Name(), err)
+		used, uerr := mounts.Usage(ctx, filepath.Join(base, e.Name()))
+		if uerr != nil {
+			err = errors.Join(err, fmt.Errorf("measuring what container %s holds: %w", e.Name(), uerr))
 		}
 		out.Bytes[e.Name()] = used.Bytes
 		out.Inodes += used.Inodes
 	}
-	return out, nil
-}
-
-// Remove implements runtime.Runtime.
-func (r *Runtime) Remove(_ context.Context, pod types.UID) error {
-	r.mu.Lock()
-	for id := range r.running {
-		if id.Pod == pod {
-			r.mu.Unlock()
-			return fmt.Errorf("removing pod %s: container %s still runs", pod, id.Container)
-		}
-	}
-	r.mu.Unlock()
-	ids, err := r.attempts(pod)
-	if err != nil {
-		return fmt.Errorf("removing pod %s: %w", pod, err)
-	}
-	for _, id := range ids {
-		if held, err := locked(r.dir(id)); err != nil || held {
-			return errors.Join(fmt.Errorf("removing pod %s: container %s may still run", pod, id.Container), err)
-		}
-		if err := r.cgroups.removeContainer(id); err != nil {
-			r.log.Warn("a container's cgroup could not be removed", "container", id.String(), "error", err)
-		}
-	}
-	dir := r.podDir(pod)
-	// The record goes last: without it nobody would look for the rest again.
-	err = mounts.RemoveAll(filepath.Join(dir, "containers"))
-	if err == nil {
-		err = record.Remove(dir)
-	}
-	if err != nil {
-		return fmt.Errorf("removing pod %s: %w", pod, err)
-	}
-	return nil
+	return out, err
 }

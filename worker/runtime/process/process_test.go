@@ -88,6 +88,9 @@ func open(t *testing.T, opts Options) *harness {
 			}
 			entries, _ := os.ReadDir(opts.Root)
 			for _, e := range entries {
+				if strings.HasPrefix(e.Name(), asidePrefix) {
+					continue
+				}
 				if err := h.rt.Remove(context.Background(), types.UID(e.Name())); err != nil {
 					t.Error(err)
 				}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -78,25 +77,25 @@ func (r *Runtime) alone(ctx context.Context, id runtime.ID, earlier []runtime.ID
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for _, old := range earlier {
-		for old.Container == id.Container {
+		if old.Container != id.Container {
+			continue
+		}
+		for {
 			held, err := locked(r.dir(old))
 			if err != nil {
 				return fmt.Errorf("container %s may still run: %w", old, err)
 			}
-			left := r.cgroups.processes(old)
-			if !held && len(left) == 0 {
-				break
-			}
 			if !held {
-				for _, pid := range left {
-					_ = syscall.Kill(pid, syscall.SIGKILL)
-				}
+				break
 			}
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
-				return fmt.Errorf("container %s may still run: its shim lives: %v, processes in its cgroup: %d", old, held, len(left))
+				return fmt.Errorf("container %s may still run: its shim lives", old)
 			}
+		}
+		if err := r.cgroups.end(ctx, old); err != nil {
+			return fmt.Errorf("container %s may still run: %w", old, err)
 		}
 	}
 	return nil

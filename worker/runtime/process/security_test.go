@@ -202,29 +202,31 @@ func TestOtherUser(t *testing.T) {
 	if err := os.Chmod(private, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	pods := filepath.Join(private, "pods")
-	h := isolated(t, Options{Root: filepath.Join(private, "containers"), Hide: []string{pods}})
-	volume := filepath.Join(pods, "uid-a", "volumes", "secret")
-	if err := os.MkdirAll(volume, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(volume, "key"), []byte("secret"), 0o644); err != nil {
-		t.Fatal(err)
+	pods, kept := filepath.Join(private, "pods"), filepath.Join(private, "volumes")
+	h := isolated(t, Options{Root: filepath.Join(private, "containers"), Hide: []string{pods, kept}})
+	volume, claim := filepath.Join(pods, "uid-a", "volumes", "secret"), filepath.Join(kept, "pvc-uid-claim")
+	for _, dir := range []string{volume, claim} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "key"), []byte("secret"), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	other := pod("other", shell("sleep 1000"))
 	h.start(other, 0)
 	for _, user := range []int64{0, 12345} {
-		c := shell(fmt.Sprintf(`id -u; cat /s/key; echo; echo mine > file && cat file; echo last > $BERTH_TERMINATION_LOG; ls %s %s 2>&1 | grep -v '^/\|^$'; true`,
-			h.opts.Root, pods))
+		c := shell(fmt.Sprintf(`id -u; cat /s/key /v/key; echo; echo mine > file && cat file; echo last > $BERTH_TERMINATION_LOG; ls %s %s %s 2>&1 | grep -v '^/\|^$'; true`,
+			h.opts.Root, pods, kept))
 		c.SecurityContext = &corev1.SecurityContext{RunAsUser: &user}
 		spec := h.spec(pod(fmt.Sprintf("user-%d", user), c), 0)
-		spec.Mounts = []runtime.Mount{{Volume: "s", Source: volume, Target: "/s"}}
+		spec.Mounts = []runtime.Mount{{Volume: "s", Source: volume, Target: "/s"}, {Volume: "v", Source: claim, Target: "/v"}}
 		id := h.startSpec(spec)
 		if x := h.exit(); x.Message != "last\n" {
 			t.Errorf("exit is %+v", x)
 		}
 		got := h.logs(id, runtime.LogOptions{})
-		want := fmt.Sprintf("%d\nsecret\nmine\n", user)
+		want := fmt.Sprintf("%d\nsecretsecret\nmine\n", user)
 		if got = strings.ReplaceAll(got, "ls: cannot access '"+h.opts.Root+"': Permission denied\n", ""); !strings.HasPrefix(got, want) ||
 			strings.Contains(got, "uid-") {
 			t.Errorf("user %d: output %q", user, got)

@@ -44,7 +44,7 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	dir := r.dir(spec.ID)
 	earlier, err := r.attempts(spec.ID.Pod)
 	if err == nil {
-		err = r.alone(ctx, spec.ID, earlier)
+		err = r.alone(ctx, spec.ID, append(earlier, spec.ID)) // also what is left of this very run, if a start of it was cut off
 	}
 	if err == nil {
 		err = r.prepare(&spec, config, earlier)
@@ -55,15 +55,9 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	if err := r.cgroups.forContainer(&spec, config); err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
 	}
-	w, started, err := r.launch(ctx, dir, config)
+	w, started, err := r.launch(dir, config)
 	if err != nil {
-		_ = r.cgroups.removeContainer(spec.ID)
-		var se *runtime.StartError
-		if errors.As(err, &se) {
-			return err
-		}
-		_ = mounts.RemoveAll(dir)
-		return fmt.Errorf("starting container %s: %w", spec.ID, err)
+		return r.undo(spec.ID, err)
 	}
 	if spec.Attempt == 0 && spec.Container.Image != "" && r.opts.Event != nil {
 		r.opts.Event(spec.Pod, corev1.EventTypeWarning, "ImageIgnored", fmt.Sprintf(
@@ -71,6 +65,26 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	}
 	r.begin(spec.ID, w, started)
 	return nil
+}
+
+// undo takes away what a start that failed has left. The command may have run for a moment.
+func (r *Runtime) undo(id runtime.ID, err error) error {
+	var state shim.State
+	_ = readJSON(filepath.Join(r.dir(id), shim.StateFile), &state) // it may not have come to be written
+	ctx, cancel := context.WithTimeout(r.life, besideTimeout)
+	defer cancel()
+	if lerr := r.endLeft(ctx, id, state); lerr != nil {
+		// The directory stays: by it whoever starts or removes the container finds what is left.
+		return fmt.Errorf("starting container %s: %w", id, errors.Join(err, lerr))
+	}
+	_ = r.cgroups.removeContainer(id)
+	var se *runtime.StartError
+	if errors.As(err, &se) {
+		return err
+	}
+	_ = r.putAside(r.dir(id), id.Pod)
+	r.sweep()
+	return fmt.Errorf("starting container %s: %w", id, err)
 }
 
 // Directories and files of a container, beside those of its shim.
@@ -84,7 +98,7 @@ const (
 // prepare makes the container's directory and the pod's record.
 func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []runtime.ID) error {
 	dir := r.dir(spec.ID)
-	if err := mounts.RemoveAll(dir); err != nil { // of an attempt that did not come to run
+	if err := r.putAside(dir, spec.ID.Pod); err != nil { // of an attempt that did not come to run
 		return err
 	}
 	for _, name := range [...]string{workDir, rootDir} {
@@ -95,7 +109,7 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 	if err := os.WriteFile(filepath.Join(dir, shim.TerminationFile), nil, 0o644); err != nil { // #nosec G306 -- the container writes it as its user, who owns it
 		return err
 	}
-	if config.UID != nil {
+	if config.UID != nil { // and a group
 		for _, name := range [...]string{workDir, shim.TerminationFile} {
 			if err := os.Chown(filepath.Join(dir, name), int(*config.UID), int(*config.GID)); err != nil {
 				return err
@@ -113,12 +127,13 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 		if old.Container == spec.ID.Container && old.Attempt < spec.Attempt {
 			_ = r.cgroups.removeContainer(old)
 			if old.Attempt < spec.Attempt-1 {
-				if err := mounts.RemoveAll(r.dir(old)); err != nil {
+				if err := r.putAside(r.dir(old), old.Pod); err != nil {
 					return err
 				}
 			}
 		}
 	}
+	r.sweep()
 	return nil
 }
 
@@ -270,6 +285,15 @@ func (r *Runtime) identity(spec *runtime.Spec, c *shim.Config) error {
 	if nonRoot != nil && *nonRoot && root {
 		return fmt.Errorf("container %s has securityContext.runAsNonRoot, and would run as root", spec.Container.Name)
 	}
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	// Only root can be another user, and be in other groups. Whoever is the agent's user is that already: there is nothing to change.
+	other := func(id *int64, own int) bool { return id != nil && *id != int64(own) }
+	if other(c.UID, os.Getuid()) || other(c.GID, os.Getgid()) || len(c.Groups) > 0 {
+		return errors.New(needsRoot)
+	}
+	c.UID, c.GID = nil, nil
 	return nil
 }
 
@@ -282,8 +306,9 @@ func stopSignal(c *corev1.Container) syscall.Signal {
 	return syscall.SIGTERM
 }
 
-// launch starts the shim and waits until the command runs.
-func (r *Runtime) launch(ctx context.Context, dir string, config *shim.Config) (*watched, shim.State, error) {
+// launch starts the shim and waits until the command runs. It fails only where the command has not run, and will not: a shim that comes to no good
+// after it has left its mark is a container that has ended.
+func (r *Runtime) launch(dir string, config *shim.Config) (*watched, shim.State, error) {
 	var none shim.State
 	b, err := json.Marshal(config)
 	if err != nil {
@@ -334,30 +359,35 @@ func (r *Runtime) launch(ctx context.Context, dir string, config *shim.Config) (
 		pr.Close()
 		return nil, none, fmt.Errorf("starting the shim %s: %w", r.shim, err)
 	}
-	ready, err := awaitReady(ctx, pr)
-	if err == nil && ready.Error != "" {
-		err = errors.New(ready.Error)
-		if ready.Command {
-			err = &runtime.StartError{Err: err}
-		}
+	ready, err := awaitReady(pr)
+	if err == nil && ready.Error == "" {
+		return &watched{end: pr, state: ready.State, shim: cmd}, ready.State, nil
 	}
-	if err != nil {
-		pr.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		return nil, none, err
+	pr.Close()
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	switch state, mark := begun(dir); {
+	case err == nil && ready.Command:
+		return nil, none, &runtime.StartError{Err: errors.New(ready.Error)}
+	case err == nil:
+		return nil, none, errors.New(ready.Error)
+	case mark:
+		r.log.Warn("a container's shim ended, or was killed, while it started the command", "directory", dir, "error", err)
+		return &watched{end: pr, state: state, shim: cmd}, state, nil
 	}
-	return &watched{end: pr, state: ready.State, shim: cmd}, ready.State, nil
+	return nil, none, err
 }
 
-func awaitReady(ctx context.Context, pr *os.File) (shim.Ready, error) {
-	deadline := time.Now().Add(startTimeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
-	}
-	stop := context.AfterFunc(ctx, func() { _ = pr.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if err := pr.SetReadDeadline(deadline); err != nil {
+// begun says whether the command of a container's run may have been run: its shim leaves its state as a mark before that, and takes it back where
+// there is no command to run. What can be read of the state it returns.
+func begun(dir string) (state shim.State, mark bool) {
+	err := readJSON(filepath.Join(dir, shim.StateFile), &state)
+	return state, !os.IsNotExist(err)
+}
+
+// awaitReady waits for no other end than the shim's, or startTimeout: an agent that ends does not take the container with it that it has just begun.
+func awaitReady(pr *os.File) (shim.Ready, error) {
+	if err := pr.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
 		return shim.Ready{}, err
 	}
 	var ready shim.Ready

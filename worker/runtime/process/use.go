@@ -7,12 +7,12 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/worker/runtime"
-	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 var _ runtime.Meter = (*Runtime)(nil)
@@ -59,6 +59,9 @@ func (r *Runtime) Reclaim(ctx context.Context) error {
 	}
 	var errs []error
 	for _, pod := range pods {
+		if strings.HasPrefix(pod.Name(), asidePrefix) {
+			continue
+		}
 		ids, err := r.attempts(types.UID(pod.Name()))
 		if err != nil {
 			errs = append(errs, err)
@@ -79,8 +82,13 @@ func (r *Runtime) Reclaim(ctx context.Context) error {
 				errs = append(errs, err)
 				continue
 			}
-			errs = append(errs, r.cgroups.removeContainer(id), mounts.RemoveAll(r.dir(id)))
+			if err := r.giveBack(ctx, id); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			errs = append(errs, r.putAside(r.dir(id), id.Pod))
 		}
 	}
+	errs = append(errs, r.removeAside(ctx, asidePrefix))
 	return errors.Join(errs...)
 }

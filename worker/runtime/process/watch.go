@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -119,6 +120,9 @@ func (r *Runtime) follow(c runtime.Container, w *watched) {
 	} else {
 		r.awaitUnlocked(c.ID)
 	}
+	if !r.awaitEnded(c.ID, w.state) {
+		return
+	}
 	c.Exit = r.exit(c.ID, w.state)
 	r.mu.Lock()
 	delete(r.running, c.ID)
@@ -135,13 +139,39 @@ func (r *Runtime) awaitUnlocked(id runtime.ID) {
 	}
 }
 
+// awaitEnded waits until nothing is left of a container whose shim is gone, and kills it; false: the agent ends before that.
+func (r *Runtime) awaitEnded(id runtime.ID, state shim.State) bool {
+	soon, cancel := context.WithTimeout(r.life, besideTimeout)
+	defer cancel()
+	err := r.endLeft(soon, id, state)
+	if soon.Err() != nil && r.life.Err() == nil {
+		r.log.Warn("a container does not count as ended while processes of it are left", "container", id.String(), "error", err)
+		err = r.endLeft(r.life, id, state)
+	}
+	if r.life.Err() != nil {
+		return false
+	}
+	if err != nil {
+		r.log.Error("whether processes of a container are left is not known", "container", id.String(), "error", err)
+	}
+	return true
+}
+
+// endLeft ends what a shim that is gone has left behind: one that was killed took its container's command with it, and not what that had
+// started. It fails when ctx ends before all of that has ended.
+func (r *Runtime) endLeft(ctx context.Context, id runtime.ID, state shim.State) error {
+	if _, err := os.Stat(filepath.Join(r.dir(id), shim.ExitFile)); err != nil {
+		killGroup(state)
+	}
+	return r.cgroups.end(ctx, id)
+}
+
 // exit reads how the container of a shim that is gone ended.
 func (r *Runtime) exit(id runtime.ID, state shim.State) *runtime.Exit {
 	dir := r.dir(id)
 	var e shim.Exit
 	if err := readJSON(filepath.Join(dir, shim.ExitFile), &e); err != nil {
 		// The shim was killed, or the machine went down: nobody knows how the command ended.
-		r.sweep(id, state)
 		return &runtime.Exit{Code: 137, Reason: runtime.ReasonStatusUnknown, StartedAt: state.StartedAt, FinishedAt: time.Now(),
 			Message: "The container ended while nobody watched it"}
 	}
@@ -157,18 +187,23 @@ func (r *Runtime) exit(id runtime.ID, state shim.State) *runtime.Exit {
 	return x
 }
 
-// sweep ends what a killed shim left behind.
-func (r *Runtime) sweep(id runtime.ID, state shim.State) {
-	for _, pid := range r.cgroups.processes(id) {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-	}
-	if state.PID <= 1 {
+// killGroup ends the process group that a container's command leads, or has led, if it is certain that it is that: since the machine was started
+// anew, or the command has ended, its number may be somebody else's.
+func killGroup(s shim.State) {
+	if s.PID <= 1 {
 		return
 	}
-	// The command leads a process group. Unless its number is somebody else's by now, the group is the container's.
-	if start, err := shim.PIDStart(state.PID); err != nil || start == state.PIDStart {
-		_ = syscall.Kill(-state.PID, syscall.SIGKILL)
+	start, err := shim.PIDStart(s.PID)
+	boot, berr := shim.BootID()
+	switch {
+	case err == nil && start != s.PIDStart:
+		return
+	case s.BootID == "" && err != nil: // an earlier version did not say when the machine was started
+		return
+	case s.BootID != "" && (berr != nil || boot != s.BootID):
+		return
 	}
+	_ = syscall.Kill(-s.PID, syscall.SIGKILL)
 }
 
 // destroy kills a shim that does not answer. The end of its connection brings about the rest.
@@ -227,6 +262,10 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 	var out []runtime.Pod
 	var adopted []func()
 	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), asidePrefix) {
+			r.sweep()
+			continue
+		}
 		uid := types.UID(e.Name())
 		ids, err := r.attempts(uid)
 		if err != nil {
@@ -236,9 +275,10 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 		}
 		pod, lost := r.recover(uid, ids)
 		if pod == nil {
-			if err := r.Remove(context.Background(), uid); err != nil {
+			if err := r.discard(r.life, uid); err != nil {
 				r.log.Warn("what is left of a pod could not be removed", "pod", uid, "error", err)
 			}
+			r.sweep()
 			continue
 		}
 		rp := runtime.Pod{Pod: pod, Lost: lost}
@@ -273,9 +313,10 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 		return c, nil, false
 	}
 	var state shim.State
+	var mark bool
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		err = readJSON(filepath.Join(dir, shim.StateFile), &state)
-		if err == nil || !alive || time.Now().After(deadline) {
+		state, mark = begun(dir)
+		if state.PID > 0 || !alive || time.Now().After(deadline) {
 			break
 		}
 		// The agent was killed while the shim was starting: it will say in a moment what runs.
@@ -292,16 +333,7 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 	if alive {
 		w, cerr := connect(dir, state)
 		if cerr == nil {
-			r.mu.Lock()
-			r.running[id] = w
-			r.watch.Add(1)
-			r.mu.Unlock()
-			return c, func() {
-				go func() {
-					defer r.watch.Done()
-					r.follow(c, w)
-				}()
-			}, true
+			return c, r.goOn(c, w), true
 		}
 		// It is just ending, the lock goes last; or it is in no state to be talked to.
 		w = &watched{state: state}
@@ -317,9 +349,32 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
-	if state.PID == 0 {
+	ctx, cancel := context.WithTimeout(r.life, besideTimeout)
+	defer cancel()
+	err = r.endLeft(ctx, id, state)
+	switch {
+	case err != nil && !mark:
+		r.log.Error("processes may be left of a container that did not come to run", "container", id.String(), "error", err)
+		return c, nil, false // whoever starts or removes it meets them
+	case !mark:
 		return c, nil, false // it never came to run
+	case err != nil:
+		return c, r.goOn(c, &watched{end: io.NopCloser(strings.NewReader("")), state: state}), true
 	}
 	c.Exit = r.exit(id, state)
 	return c, nil, true
+}
+
+// goOn takes note of a container that an earlier agent started, of which something runs, and returns what to do to watch it.
+func (r *Runtime) goOn(c runtime.Container, w *watched) (watch func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running[c.ID] = w
+	r.watch.Add(1)
+	return func() {
+		go func() {
+			defer r.watch.Done()
+			r.follow(c, w)
+		}()
+	}
 }

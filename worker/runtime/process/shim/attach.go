@@ -5,14 +5,15 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
 	// patience is how long the container waits for a client that takes nothing of what it writes. Then the client is left out.
 	patience = 5 * time.Second
-	// feedTick is how often it is looked whether a client has gone whose words the container does not read.
-	feedTick = 200 * time.Millisecond
+	// tick is how often whoever waits for a client, or for the container to read a client's words, looks whether it still has to.
+	tick = 200 * time.Millisecond
 )
 
 // audience are the clients that get what the container writes. The zero value is one without any.
@@ -20,6 +21,8 @@ type audience struct {
 	mu    sync.Mutex
 	seats map[*seat]bool
 	over  bool // nothing more comes
+	// ended: the container has. Nobody is waited for any more.
+	ended atomic.Bool
 }
 
 // seat is one client.
@@ -63,6 +66,9 @@ func (a *audience) drop(c *seat) {
 	close(c.left)
 }
 
+// hurry: the container has ended. Its log does not wait for a client to take what is left.
+func (a *audience) hurry() { a.ended.Store(true) }
+
 // end tells all clients that nothing more comes.
 func (a *audience) end() {
 	a.mu.Lock()
@@ -85,36 +91,27 @@ func (a *audience) tell(stream string, b []byte) {
 		if to == nil {
 			continue
 		}
-		if err := writePatiently(to, b); err != nil {
+		if err := a.write(to, b); err != nil {
 			c.slow = errors.Is(err, os.ErrDeadlineExceeded)
 			a.drop(c)
 		}
 	}
 }
 
-// writePatiently writes for as long as somebody reads.
-func writePatiently(to *os.File, b []byte) error {
-	for {
-		if err := to.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+// write writes for as long as somebody reads, and the container goes on.
+func (a *audience) write(to *os.File, b []byte) error {
+	for waited := time.Duration(0); ; waited += tick {
+		if err := to.SetWriteDeadline(time.Now().Add(tick)); err != nil {
 			return err
 		}
 		n, err := to.Write(b)
-		if b = b[n:]; err == nil || n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		if n > 0 {
+			b, waited = b[n:], 0
+		}
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || waited >= patience || a.ended.Load() {
 			return err
 		}
 	}
-}
-
-// tap is a writer over which the clients get a stream.
-type tap struct {
-	audience *audience
-	stream   string
-}
-
-// Write implements io.Writer; it never fails.
-func (t tap) Write(b []byte) (int, error) {
-	t.audience.tell(t.stream, b)
-	return len(b), nil
 }
 
 // input is what the container reads, where its spec says that it has one.
@@ -159,7 +156,7 @@ func (i *input) writeSome(b []byte) (int, error) {
 	if i.to == nil {
 		return 0, os.ErrClosed
 	}
-	if err := i.to.SetWriteDeadline(time.Now().Add(feedTick)); err != nil {
+	if err := i.to.SetWriteDeadline(time.Now().Add(tick)); err != nil {
 		return 0, err
 	}
 	return i.to.Write(b)

@@ -1,9 +1,8 @@
 package shim
 
 import (
-	"bufio"
+	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"time"
@@ -40,27 +39,41 @@ func (s *shim) pump(stream string) (*os.File, error) {
 	return w, nil
 }
 
-// follow copies a stream to the log, and to whoever is attached.
+// follow copies a stream to the log, and then to whoever is attached: no client keeps anything out of the log.
 func (s *shim) follow(r *os.File, stream string) {
 	s.pumps.Add(1)
 	go func() {
 		defer s.pumps.Done()
 		defer r.Close()
-		in := bufio.NewReaderSize(io.TeeReader(r, tap{&s.audience, stream}), maxLineB)
-		for {
-			line, err := in.ReadSlice('\n')
-			if n := len(line); n > 0 {
-				tag := "P" // also the last line, where it has no end
-				if line[n-1] == '\n' {
-					tag, line = "F", line[:n-1]
-				}
-				s.log.write(stream, tag, line)
-			}
-			if err != nil && err != bufio.ErrBufferFull {
+		buf := make([]byte, maxLineB)
+		for held := 0; ; { // of a line whose end has not come
+			n, err := r.Read(buf[held:])
+			rest := s.log.lines(stream, buf[:held+n], err != nil)
+			s.audience.tell(stream, buf[held:held+n])
+			if err != nil {
 				return
 			}
+			held = copy(buf, rest)
 		}
 	}()
+}
+
+// lines writes the lines that there are, and returns what is left: a line whose end has not come, unless it is as long as one can be or no more
+// comes of it.
+func (l *logFile) lines(stream string, text []byte, last bool) (rest []byte) {
+	for {
+		line, after, ended := bytes.Cut(text, []byte{'\n'})
+		if !ended {
+			break
+		}
+		l.write(stream, "F", line)
+		text = after
+	}
+	if len(text) == maxLineB || last && len(text) > 0 {
+		l.write(stream, "P", text)
+		return nil
+	}
+	return text
 }
 
 // write adds a line. A full disk loses lines, but never stops the container.
@@ -86,23 +99,35 @@ func (l *logFile) write(stream, tag string, text []byte) {
 	l.size += int64(n)
 }
 
+// nextLogFile is the newest file of a log before it is that.
+const nextLogFile = "log-next"
+
+// rotate begins a new file. Where none can be had the one that there is goes on growing, for as much again, and nothing goes.
 func (l *logFile) rotate() {
+	l.size = 0
+	f, err := l.dir.OpenFile(nextLogFile, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o640)
+	if err != nil {
+		return
+	}
 	name := func(i int) string {
 		if i == 0 {
 			return LogFile
 		}
 		return fmt.Sprintf("%s.%d", LogFile, i)
 	}
-	_ = l.dir.Remove(name(l.keep - 1))
-	for i := l.keep - 2; i >= 0; i-- {
-		_ = l.dir.Rename(name(i), name(i+1))
+	for i := l.keep - 2; i >= 0; i-- { // the oldest goes by that
+		if err = l.dir.Rename(name(i), name(i+1)); err != nil && !os.IsNotExist(err) {
+			f.Close()
+			return
+		}
 	}
-	f, err := l.dir.OpenFile(LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
-	if err != nil {
-		return // the old one goes on growing rather than nothing being written
+	if err := l.dir.Rename(nextLogFile, LogFile); err != nil {
+		_ = l.dir.Rename(name(1), LogFile)
+		f.Close()
+		return
 	}
 	l.f.Close()
-	l.f, l.size = f, 0
+	l.f = f
 }
 
 func (l *logFile) close() {

@@ -25,6 +25,8 @@ type shim struct {
 	config Config
 	dir    *os.Root
 	log    *logFile
+	exit   *reserved
+	bootID string
 	pumps  sync.WaitGroup
 
 	audience audience
@@ -101,15 +103,17 @@ func start(dir string) (*shim, State, error) {
 	if s.log, err = openLog(s.dir, s.config.LogBytes, s.config.LogFiles); err != nil {
 		return nil, State{}, err
 	}
+	if s.exit, err = reserve(s.dir, ExitFile); err != nil {
+		return nil, State{}, err
+	}
+	if s.bootID, err = BootID(); err != nil {
+		return nil, State{}, err
+	}
 	if err := s.surround(); err != nil {
 		return nil, State{}, err
 	}
 	state, err := s.startMain()
 	if err != nil {
-		return nil, State{}, err
-	}
-	if err := writeJSON(s.dir, StateFile, state); err != nil {
-		_ = syscall.Kill(state.PID, syscall.SIGKILL)
 		return nil, State{}, err
 	}
 	go s.serve(listener)
@@ -194,18 +198,27 @@ func (s *shim) startMain() (State, error) {
 	defer p.close(s.held)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	startedAt := time.Now()
-	var pid int
+	state := State{ShimPID: os.Getpid(), StartedAt: time.Now(), BootID: s.bootID}
+	// The mark comes before the command: whenever this process or the machine ends, what may have run is known to have.
+	if err := writeJSON(s.dir, StateFile, state); err != nil {
+		return State{}, err
+	}
 	// Pdeathsig goes by thread: the one that starts the command must live as long as the shim.
 	onThread(true, func() {
-		pid, err = s.spawn(p)
+		state.PID, err = s.spawn(p)
 	})
 	if err != nil {
+		if rerr := s.dir.Remove(StateFile); rerr != nil {
+			fmt.Fprintln(os.Stderr, "taking back that the command runs:", rerr)
+		}
 		return State{}, &commandError{fmt.Errorf("exec: %q in %q: %w", c.Command[0], c.WorkDir, err)}
 	}
-	s.main = pid
-	started, _ := PIDStart(pid)
-	return State{ShimPID: os.Getpid(), PID: pid, PIDStart: started, StartedAt: startedAt}, nil
+	s.main = state.PID
+	state.PIDStart, _ = PIDStart(state.PID)
+	if err := writeJSON(s.dir, StateFile, state); err != nil { // it runs all the same, and the agent is told of it
+		fmt.Fprintln(os.Stderr, "writing down what runs:", err)
+	}
+	return state, nil
 }
 
 // connect makes what the container reads and writes.
@@ -424,8 +437,9 @@ func exitOf(ws syscall.WaitStatus) Exit {
 	return Exit{Code: ws.ExitStatus()}
 }
 
-// finish writes down how it ended. The lock and the sockets go with the process.
+// finish writes down how it ended. Whoever asks before that is answered: the socket goes after it, and the lock with the process.
 func (s *shim) finish(exit Exit) {
+	s.audience.hurry()
 	drained := make(chan struct{})
 	go func() {
 		s.pumps.Wait()
@@ -437,25 +451,8 @@ func (s *shim) finish(exit Exit) {
 	case <-time.After(time.Second): // somebody outside the container holds the other end
 	}
 	s.log.close()
-	_ = s.dir.Remove(SocketFile)
-	if err := writeJSON(s.dir, ExitFile, exit); err != nil {
+	if err := s.exit.write(exit); err != nil {
 		fmt.Fprintln(os.Stderr, "writing down the exit code:", err)
 	}
-}
-
-func writeJSON(dir *os.Root, name string, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	f, err := dir.Create(name + ".tmp")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", name, err)
-	}
-	return dir.Rename(name+".tmp", name)
+	_ = s.dir.Remove(SocketFile)
 }

@@ -20,7 +20,7 @@ func Is(args []string) bool { return len(args) == 3 && args[1] == Arg }
 // Files in a container's directory.
 const (
 	ConfigFile      = "config.json" // Config, by the agent, before the shim starts
-	StateFile       = "state.json"  // State, by the shim, when the command runs
+	StateFile       = "state.json"  // State, by the shim, before the command runs; it goes again where there is none to run
 	ExitFile        = "exit.json"   // Exit, by the shim, when all has ended
 	LogFile         = "log"         // the newest output; older: log.1, log.2 …
 	TerminationFile = "termination" // what the container leaves as its last message
@@ -43,7 +43,7 @@ type Config struct {
 	Mounts     []Mount `json:",omitempty"`
 	Hostname   string  `json:",omitempty"` // with a namespace of its own for it; empty: the host's
 	Privileges Privileges
-	UID        *int64   `json:",omitempty"`
+	UID        *int64   `json:",omitempty"` // UID and GID are both there, with an agent that runs as root, or neither
 	GID        *int64   `json:",omitempty"`
 	Groups     []int64  `json:",omitempty"`
 	TasksV1    []string `json:",omitempty"` // cgroup v1: tasks files to be in while starting
@@ -85,12 +85,13 @@ type Ready struct {
 	Command bool `json:",omitempty"`
 }
 
-// State says what runs.
+// State says what runs. Where it is, whatever it says, the command may have run: nobody runs it again.
 type State struct {
 	ShimPID   int
-	PID       int
+	PID       int    // 0: the command is just being started
 	PIDStart  uint64 // start time in /proc/PID/stat: a number that is used again has another one
 	StartedAt time.Time
+	BootID    string `json:",omitempty"` // BootID when it was written; empty: an earlier version wrote it
 }
 
 // Exit says how the command ended.
@@ -111,8 +112,8 @@ type Request struct {
 
 const (
 	OpWatch  = "watch"  // no answer; the connection ends when the shim does, after Exit is written
-	OpStop   = "stop"   // the stop signal to the command
-	OpKill   = "kill"   // KILL to everything
+	OpStop   = "stop"   // the stop signal to the command, if it runs
+	OpKill   = "kill"   // KILL to everything that is left
 	OpExec   = "exec"   // run Command beside the container's; ends with the connection
 	OpStream = "stream" // OpExec with the agent's own ends of pipes, or of a terminal
 	OpAttach = "attach" // join what the container reads and writes by pipes; Sizes may follow, if it has a terminal

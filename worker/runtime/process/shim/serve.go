@@ -59,15 +59,15 @@ func (s *shim) talk(conn net.Conn) {
 	_ = json.NewEncoder(conn).Encode(ans)
 }
 
-// signal reaches the command itself and nobody else: it is a child that is not waited for yet, so its number is its own.
+// signal reaches the command itself and nobody else: it is a child that is not waited for yet, so its number is its own. With all it reaches
+// what the command has started, too, for as long as anything of that is left: until then the container has not ended.
 func (s *shim) signal(sig syscall.Signal, all bool) Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
-		return Answer{Error: "the container has ended", NotFound: true}
-	}
-	if err := syscall.Kill(s.main, sig); err != nil {
-		return Answer{Error: err.Error(), NotFound: err == syscall.ESRCH}
+	if !s.ended {
+		if err := syscall.Kill(s.main, sig); err != nil {
+			return Answer{Error: err.Error()}
+		}
 	}
 	if all {
 		killChildren()

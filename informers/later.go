@@ -1,0 +1,60 @@
+package informers
+
+import "time"
+
+// A controller's queue has no order but that of what comes into it. When it begins it is told of everything, and what somebody asks
+// for then waits behind all of that, though for most of it nothing is left to do. So its handlers are told of what rests a little
+// at a time, beside what changes.
+
+const (
+	// laterAtOnce is how many objects of each kind are told of at a time, laterEvery how often.
+	laterAtOnce = 64
+	laterEvery  = 50 * time.Millisecond
+)
+
+// later is what handlers are told of later, in the order of keys.
+type later struct {
+	keys    []string
+	objects map[string]any
+}
+
+func (l *later) add(key string, o any) {
+	if l.objects == nil {
+		l.objects = map[string]any{}
+	}
+	l.keys, l.objects[key] = append(l.keys, key), o
+}
+
+// take gives the object of a key, if it waits, and forgets it.
+func (l *later) take(key string) (o any, ok bool) {
+	if o, ok = l.objects[key]; ok {
+		delete(l.objects, key)
+	}
+	return o, ok
+}
+
+// next gives and forgets the next objects.
+func (l *later) next(most int) (out []any) {
+	for len(l.keys) > 0 && len(out) < most {
+		key := l.keys[0]
+		l.keys = l.keys[1:]
+		if o, ok := l.take(key); ok {
+			out = append(out, o)
+		}
+	}
+	if len(l.keys) == 0 {
+		*l = later{}
+	}
+	return out
+}
+
+// tellLater tells the handlers of the next objects that rest, and whether there are more.
+func (f *Feed) tellLater() (more bool) {
+	for _, i := range f.informers {
+		for _, o := range i.later.next(laterAtOnce) {
+			i.tellOf(o)
+		}
+		more = more || len(i.later.keys) > 0
+	}
+	return more
+}

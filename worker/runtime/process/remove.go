@@ -1,0 +1,132 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
+)
+
+// asidePrefix begins the names, below Root, of what is on its way out: asidePrefix, the pod's UID, a dot and a number. What is a pod's is renamed to
+// that before anything of it is deleted. So whenever the agent ends, a container's directory is whole or not a container's any more, and nobody who
+// needs its place waits until all is deleted. No UID begins like that.
+const asidePrefix = ".removed-"
+
+// Remove implements runtime.Runtime.
+func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
+	r.mu.Lock()
+	for id := range r.running {
+		if id.Pod == pod {
+			r.mu.Unlock()
+			return fmt.Errorf("removing pod %s: container %s still runs", pod, id.Container)
+		}
+	}
+	r.mu.Unlock()
+	err := r.discard(ctx, pod)
+	if err == nil {
+		err = r.removeAside(ctx, asidePrefix+string(pod)+".")
+	}
+	if err != nil {
+		return fmt.Errorf("removing pod %s: %w", pod, err)
+	}
+	return nil
+}
+
+// discard gives back what a pod holds of which nothing is to run any more, and puts aside what is kept of it.
+func (r *Runtime) discard(ctx context.Context, pod types.UID) error {
+	ids, err := r.attempts(pod)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, besideTimeout)
+	defer cancel()
+	for _, id := range ids {
+		if err := r.giveBack(ctx, id); err != nil {
+			return err
+		}
+	}
+	return r.putAside(r.podDir(pod), pod)
+}
+
+// giveBack takes away a container's cgroup, and whatever may be left in it: nobody looks there any more once its directory is gone.
+func (r *Runtime) giveBack(ctx context.Context, id runtime.ID) error {
+	held, err := locked(r.dir(id))
+	if err == nil && !held {
+		err = r.cgroups.end(ctx, id)
+	}
+	if err != nil || held {
+		return errors.Join(fmt.Errorf("container %s may still run", id), err)
+	}
+	if err := r.cgroups.removeContainer(id); err != nil {
+		return fmt.Errorf("the cgroup of container %s: %w", id, err)
+	}
+	return nil
+}
+
+// putAside renames a directory that is a pod's, or below a pod's. That it is not there is no error.
+func (r *Runtime) putAside(dir string, pod types.UID) error {
+	for n := 0; ; n++ {
+		aside := filepath.Join(r.opts.Root, fmt.Sprintf("%s%s.%d", asidePrefix, pod, n))
+		if _, err := os.Lstat(aside); !os.IsNotExist(err) {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		rename := os.Rename
+		if filepath.Dir(dir) == r.opts.Root {
+			rename = atomicfile.Rename
+		}
+		if err := rename(dir, aside); err != nil && !os.IsNotExist(err) {
+			return fmt.Errorf("putting %s aside: %w", dir, err)
+		}
+		return nil
+	}
+}
+
+// removeAside deletes what was put aside under names that begin so.
+func (r *Runtime) removeAside(ctx context.Context, prefix string) error {
+	entries, err := os.ReadDir(r.opts.Root)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) {
+			errs = append(errs, mounts.RemoveAll(ctx, filepath.Join(r.opts.Root, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sweep deletes all that was put aside, one after another and while others go on.
+func (r *Runtime) sweep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.again = true; r.sweeping || r.closed {
+		return
+	}
+	r.sweeping = true
+	r.watch.Go(func() {
+		for {
+			r.mu.Lock()
+			if r.sweeping = r.again && !r.closed; !r.sweeping {
+				r.mu.Unlock()
+				return
+			}
+			r.again = false
+			r.mu.Unlock()
+			if err := r.removeAside(r.life, asidePrefix); err != nil && r.life.Err() == nil {
+				r.log.Warn("what is left of containers could not be removed; it is tried again later", "error", err)
+			}
+		}
+	})
+}
