@@ -62,7 +62,7 @@ type Core struct {
 	synced    bool
 	pressure  Pressure
 	closing   bool // the machine ends: no pod is taken
-	// labelsKnown: node is the servers' object; users may have labelled it.
+	// labelsKnown: node has the labels that the servers have for it; users may have set some.
 	labelsKnown bool
 	revision    int64
 }
@@ -100,9 +100,9 @@ func (c *Core) Adopt(pods []runtime.Pod, now time.Time) {
 // Assign takes what the node is to run.
 func (c *Core) Assign(a Assignment, now time.Time) {
 	if a.Node != nil {
-		// What the machine offers is for this node to say; labels are the servers'.
-		n := a.Node.DeepCopy()
-		n.Status.Allocatable = c.node.Status.Allocatable
+		// What the machine is and offers is for this node to say; labels are the servers'.
+		n := c.node.DeepCopy()
+		n.Labels = a.Node.Labels
 		c.setNode(n)
 		c.labelsKnown = true
 	}
