@@ -123,6 +123,8 @@ func (r *Runtime) containerWishes(c *corev1.Container, path string) []runtime.Wi
 		return out
 	}
 	at := func(field string) string { return path + ".securityContext." + field }
+	missing, none := unknownCapability(s)
+	out = append(out, runtime.Unmet(at("capabilities"), none, fmt.Sprintf("there is no capability %q on this machine", missing)))
 	return append(append(out, r.sharedWishes(at, s.AppArmorProfile, s.SeccompProfile)...),
 		runtime.Unmet(at("windowsOptions"), s.WindowsOptions != nil, "this is not Windows"))
 }
