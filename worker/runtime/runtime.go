@@ -305,6 +305,8 @@ type Spec struct {
 	Command, Args []string
 	// Image is what the ImageStore said that the container's image is; empty for runtimes without images.
 	Image string
+	// IPs are the pod's addresses, the first one first.
+	IPs []string
 	// Env is KEY=VALUE in order of declaration; a later entry wins.
 	Env []string
 	// Mounts are the volumes of the container as directories or files of the host.

@@ -332,6 +332,11 @@ func TestNames(t *testing.T) {
 	if got := h.output(h.spec(p, 0)); got != want {
 		t.Errorf("it sees %q", got)
 	}
+	own := h.spec(pod("own", shell(`getent ahostsv4 own | cut -d' ' -f1 | uniq; tail -n 1 /etc/hosts`)), 0)
+	own.IPs = []string{"192.0.2.7"}
+	if got := h.output(own); got != "192.0.2.7\n192.0.2.7\town\n" {
+		t.Errorf("it finds itself at %q", got)
+	}
 	p = pod("on-host", shell(`hostname`))
 	p.Spec.HostNetwork = true
 	if got := h.output(h.spec(p, 0)); got != before+"\n" {
