@@ -34,6 +34,8 @@ type CoreOptions struct {
 	// a pod asks for and does not get; nil: nothing is told.
 	Refuse func(*corev1.Pod) *runtime.Refusal
 	Told   func(*corev1.Pod) []string
+	// ReadOnlyBelow says whether a mount can be read-only with what is mounted below it; nil: it cannot.
+	ReadOnlyBelow func() bool
 	// Event takes events; nil: none are made. It must not block.
 	Event func(pod *corev1.Pod, eventType, reason, message string)
 }
@@ -72,7 +74,7 @@ func NewCore(o CoreOptions) *Core {
 	c := &Core{pods: map[types.UID]*podState{}, resizing: map[types.UID]*podState{}}
 	c.env = podEnv{runtimeName: o.RuntimeName, hostIPs: o.HostIPs, event: o.Event,
 		refuse: o.Refuse, told: o.Told, sandboxes: o.Sandboxes, images: o.Images, files: o.Files,
-		mostBackoff: o.MaxRestartBackoff}
+		mostBackoff: o.MaxRestartBackoff, readOnlyBelow: o.ReadOnlyBelow}
 	c.setNode(o.Node)
 	return c
 }

@@ -100,6 +100,8 @@ type podEnv struct {
 	event       func(pod *corev1.Pod, eventType, reason, message string)
 	refuse      func(*corev1.Pod) *runtime.Refusal
 	told        func(*corev1.Pod) []string
+	// readOnlyBelow: a mount can be read-only with what is mounted below it; nil: it cannot.
+	readOnlyBelow func() bool
 }
 
 type admission uint8

@@ -191,6 +191,12 @@ type Refuser interface {
 	Told(pod *corev1.Pod) []string
 }
 
+// Mounter is a runtime that says how it mounts.
+type Mounter interface {
+	// ReadOnlyBelow says whether a mount can be read-only with what is mounted below it. It must not block.
+	ReadOnlyBelow() bool
+}
+
 // Hugepager is a runtime whose containers can have hugepages. Of others a node has none.
 type Hugepager interface {
 	// Hugepages says whether they can: what a container takes of them is bounded here. A Checkup that has not answered yet says no.

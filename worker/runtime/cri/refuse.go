@@ -129,6 +129,9 @@ func (r *Runtime) containerWishes(c *corev1.Container, path string) []runtime.Wi
 		runtime.Unmet(at("windowsOptions"), s.WindowsOptions != nil, "this is not Windows"))
 }
 
+// ReadOnlyBelow implements runtime.Mounter.
+func (r *Runtime) ReadOnlyBelow() bool { return r.known().readOnlyBelow }
+
 // Told implements runtime.Refuser.
 func (r *Runtime) Told(pod *corev1.Pod) []string {
 	out := runtime.ToldOfSELinux(pod)

@@ -158,6 +158,9 @@ func (r *Runtime) contextWishes(s *corev1.SecurityContext, path string) []runtim
 		runtime.Unmet(at("windowsOptions"), s.WindowsOptions != nil, "this is not Windows"))
 }
 
+// ReadOnlyBelow implements runtime.Mounter.
+func (r *Runtime) ReadOnlyBelow() bool { return r.bind }
+
 // Told implements runtime.Refuser.
 func (r *Runtime) Told(pod *corev1.Pod) []string {
 	out := runtime.ToldOfSELinux(pod)
