@@ -430,6 +430,20 @@ func (c *Core) Run(uid types.UID, containerID string) (runtime.ID, bool) {
 	return runtime.ID{}, false
 }
 
+// Running returns the run of a container of the pod that its runtime runs. As with a kubelet that is so while its postStart hook is under way,
+// too, although the API shows it waiting until then (LC5).
+func (c *Core) Running(uid types.UID, container string) (runtime.ID, bool) {
+	p := c.pods[c.local(uid)]
+	if p == nil {
+		return runtime.ID{}, false
+	}
+	x := p.find(container)
+	if x == nil || x.state != ctrRunning && x.state != ctrHooking {
+		return runtime.ID{}, false
+	}
+	return p.id(x), true
+}
+
 // Len returns how many pods the node has.
 func (c *Core) Len() int { return len(c.pods) }
 
