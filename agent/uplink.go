@@ -132,6 +132,12 @@ func (u *uplink) Assign(ctx context.Context, a *rpc.Assignments) error {
 		}
 		next.Pods = append(next.Pods, pod)
 	}
+	if len(a.Node) > 0 {
+		next.Node = new(corev1.Node)
+		if err := next.Node.Unmarshal(a.Node); err != nil {
+			return fmt.Errorf("decode the node's labels: %w", err)
+		}
+	}
 	for _, uid := range a.Gone {
 		next.Gone = append(next.Gone, types.UID(uid))
 	}

@@ -61,7 +61,11 @@ func TestAssign(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &rpc.Assignments{Full: true, Revision: 7, Pods: [][]byte{raw}, Gone: []string{"u2"}}
+		node, err := (&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"disk": "ssd"}}}).Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &rpc.Assignments{Full: true, Revision: 7, Pods: [][]byte{raw}, Gone: []string{"u2"}, Node: node}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := u.Assign(ctx, a); !errors.Is(err, context.Canceled) || u.Hello().ResumeRevision != 0 {
@@ -75,6 +79,9 @@ func TestAssign(t *testing.T) {
 		}
 		if !got.Full || got.Revision != 7 || len(got.Pods) != 1 || got.Pods[0].UID != "u1" || len(got.Gone) != 1 || got.Gone[0] != types.UID("u2") {
 			t.Errorf("the agent got %+v", got)
+		}
+		if got.Node == nil || got.Node.Labels["disk"] != "ssd" {
+			t.Errorf("the agent admits pods by the node %v", got.Node)
 		}
 		if err := u.Assign(t.Context(), &rpc.Assignments{Revision: 8, Pods: [][]byte{{0xff}}}); err == nil || u.Hello().ResumeRevision != 7 {
 			t.Errorf("garbage: %v, and revision %d is known", err, u.Hello().ResumeRevision)

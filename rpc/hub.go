@@ -91,7 +91,7 @@ func newHub(log hclog.Logger, heartbeat time.Duration, services *ServicesSource)
 	return h
 }
 
-// Push hands a pod's newest state to the worker of node, if its stream ends
+// Push hands a pod's newest state, or its node's, to the worker of node, if its stream ends
 // here; it never waits. One goroutine pushes everything, in the order of the
 // revisions.
 func (h *Hub) Push(node string, u Update) {

@@ -269,6 +269,9 @@ type Assignments struct {
 	Pods [][]byte `msgpack:"pods,omitempty"`
 	// Gone are UIDs.
 	Gone []string `msgpack:"gone,omitempty"`
+	// Node is a corev1.Node, protobuf: the name and the labels that the node has now. Empty: they are
+	// as they were told last.
+	Node []byte `msgpack:"node,omitempty"`
 }
 
 // Ack says what became of a batch. If Error is set, the worker sends the newest

@@ -15,17 +15,19 @@ const (
 	chunkBytes = 1 << 20
 )
 
-// Update is the newest state of one pod of a worker.
+// Update is the newest state of one pod of a worker, or what Assignments.Node says of its node.
 type Update struct {
-	UID string
-	// Revision at which the pod got this state.
+	UID string // empty: of the node
+	// Revision at which the pod, or the node, got this state.
 	Revision int64
 	// Pod is a corev1.Pod, protobuf; nil if it shall not run any more. It is
 	// not copied and must not change.
 	Pod []byte
+	// Node is in place of Pod. What holds for Pod holds for it.
+	Node []byte
 }
 
-func (u *Update) size() int { return len(u.UID) + len(u.Pod) + 32 }
+func (u *Update) size() int { return len(u.UID) + len(u.Pod) + len(u.Node) + 32 }
 
 // outbox holds what one worker is still to be sent. Whoever fills it never
 // waits: a pod's newer state takes the place of the older one, and what is too
@@ -232,9 +234,12 @@ func (o *outbox) takeUpdates() *Assignments {
 		if n > 0 && size+u.size() > o.limits.chunk {
 			break
 		}
-		if u.Pod == nil {
+		switch {
+		case u.Node != nil:
+			a.Node = u.Node
+		case u.Pod == nil:
 			a.Gone = append(a.Gone, uid)
-		} else {
+		default:
 			a.Pods = append(a.Pods, u.Pod)
 		}
 		size += u.size()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -22,6 +23,9 @@ func TestOutboxLosesNothing(t *testing.T) {
 			"change": func(t *rapid.T) {
 				uid := fmt.Sprint("u", rapid.IntRange(0, 5).Draw(t, "uid"))
 				size := rapid.SampledFrom([]int{-1, 10, 100, 400, 900}).Draw(t, "size")
+				if rapid.IntRange(0, 5).Draw(t, "node") == 0 {
+					uid, size = node, max(size, 0)
+				}
 				m.log = append(m.log, change{uid, size})
 			},
 			"push": func(t *rapid.T) {
@@ -55,6 +59,9 @@ func TestOutboxLosesNothing(t *testing.T) {
 	})
 }
 
+// node is in place of a pod's uid where the change is the node's.
+const node = "node"
+
 type change struct {
 	uid  string
 	size int // -1: gone
@@ -81,7 +88,10 @@ func (m *boxModel) push() {
 	m.pushed++
 	c := m.log[m.pushed-1]
 	u := Update{UID: c.uid, Revision: int64(m.pushed)}
-	if c.size >= 0 {
+	switch {
+	case c.uid == node:
+		u.UID, u.Node = "", content(c.uid, u.Revision, c.size)
+	case c.size >= 0:
 		u.Pod = content(c.uid, u.Revision, c.size)
 	}
 	m.box.put(u)
@@ -105,6 +115,8 @@ func (m *boxModel) send(t *rapid.T, n int, full bool, meanwhile int) (sent bool)
 			for uid, rev := range m.truth(a.Revision) {
 				c := m.log[rev-1]
 				switch {
+				case uid == node:
+					a.Node = content(uid, rev, c.size)
 				case rev <= since && !a.Full:
 				case c.size >= 0:
 					a.Pods = append(a.Pods, content(uid, rev, c.size))
@@ -141,7 +153,11 @@ func (m *boxModel) receive(t *rapid.T, a *Assignments, first bool) {
 	if a.Full && first {
 		clear(m.worker)
 	}
-	for _, p := range a.Pods {
+	said := slices.Clone(a.Pods)
+	if a.Node != nil {
+		said = append(said, a.Node)
+	}
+	for _, p := range said {
 		parts := bytes.SplitN(p, []byte(":"), 3)
 		uid, rev := string(parts[0]), int64(0)
 		if _, err := fmt.Sscan(string(parts[1]), &rev); err != nil {

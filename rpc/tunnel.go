@@ -181,6 +181,24 @@ func (t *Tunnel) Write(b []byte) (int, error) {
 	return n, t.reason(err)
 }
 
+// SetDeadline, SetReadDeadline and SetWriteDeadline do nothing once the other end has closed: Read and Write
+// return at once then, and say why it did.
+func (t *Tunnel) SetDeadline(at time.Time) error { return t.timed(t.Conn.SetDeadline(at)) }
+
+func (t *Tunnel) SetReadDeadline(at time.Time) error { return t.timed(t.Conn.SetReadDeadline(at)) }
+
+func (t *Tunnel) SetWriteDeadline(at time.Time) error { return t.timed(t.Conn.SetWriteDeadline(at)) }
+
+// timed: a pipe takes no deadlines when either end is closed. Only to who has closed it that is an error.
+func (t *Tunnel) timed(err error) error {
+	select {
+	case <-t.closed:
+		return err
+	default:
+		return nil
+	}
+}
+
 // CloseWithError closes, and the other end reads err. A *TunnelError keeps its
 // code.
 func (t *Tunnel) CloseWithError(err error) error {

@@ -97,6 +97,37 @@ func TestLogsAndTheirErrors(t *testing.T) {
 	}
 }
 
+// A refusal may come before the opener has set a deadline for it: it is the refusal that is read all the same.
+func TestDeadlinesOfATunnelThatWasClosed(t *testing.T) {
+	a := &agent{onTunel: func(context.Context, string, []byte, net.Conn) error {
+		return &TunnelError{Code: 400, Message: "it waits to start"}
+	}}
+	for name, tun := range tunnels(t, a) {
+		conn, err := tun.Open(t.Context(), "n1", KindLogs, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-conn.Done()
+		for what, set := range map[string]func(time.Time) error{
+			"reads": conn.SetReadDeadline, "writes": conn.SetWriteDeadline, "both": conn.SetDeadline,
+		} {
+			if err := set(time.Now().Add(time.Hour)); err != nil {
+				t.Errorf("%s: a deadline for %s: %v", name, what, err)
+			}
+		}
+		var refused *TunnelError
+		if _, err := conn.Read(make([]byte, 1)); !errors.As(err, &refused) || refused.Code != 400 {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := conn.SetReadDeadline(time.Now()); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("%s: a deadline for what the opener has closed: %v", name, err)
+		}
+	}
+}
+
 func TestTunnelEndsWithItsContext(t *testing.T) {
 	ended := make(chan error, 1)
 	a := &agent{onTunel: func(_ context.Context, _ string, _ []byte, conn net.Conn) error {

@@ -433,6 +433,9 @@ func (w *workerEnd) assign(ctx context.Context, a *Assignments) error {
 		p.More, p.Revision = a.More, a.Revision
 		p.Pods = append(p.Pods, a.Pods...)
 		p.Gone = append(p.Gone, a.Gone...)
+		if len(a.Node) > 0 {
+			p.Node = a.Node
+		}
 		a = p
 	}
 	w.partial = a

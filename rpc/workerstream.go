@@ -214,6 +214,9 @@ func split(a *Assignments, since int64, chunk int) []*Assignments {
 			n++
 		}
 		part := &Assignments{Full: a.Full, Pods: pods[:n], More: n < len(pods), Revision: since}
+		if len(out) == 0 {
+			part.Node = a.Node
+		}
 		out = append(out, part)
 		if pods = pods[n:]; len(pods) == 0 {
 			part.Gone, part.Revision = a.Gone, a.Revision

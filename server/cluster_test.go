@@ -114,6 +114,14 @@ func workerHears(t *testing.T, c *testCluster) {
 	w, stop := connect(t, "w1", follower)
 	defer stop()
 	eventually(t, "the first assignments", func() bool { return w.full() == 1 })
+	if len(w.labels(t)) == 0 {
+		t.Error("a worker that comes is not told of its node's labels")
+	}
+	labelled, _ := follower.View().Nodes.Get("w1")
+	labelled = labelled.DeepCopy()
+	labelled.Labels["disk"], labelled.ResourceVersion = "ssd", ""
+	c.propose(leader, &fsm.PutNode{Node: fsm.NodeWire{Object: labelled}})
+	eventually(t, "the new label", func() bool { return w.labels(t)["disk"] == "ssd" })
 	c.propose(leader, admit("p1", "w1"))
 	c.propose(leader, admit("elsewhere", "w2"))
 	eventually(t, "the pod", func() bool { return len(w.pods(t)) == 1 })

@@ -255,7 +255,7 @@ func admit(name, node string) *fsm.AdmitPod {
 func workerNode(name string) *corev1.Node {
 	room := corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("100")}
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
 		Status: corev1.NodeStatus{Capacity: room, Allocatable: room, NodeInfo: corev1.NodeSystemInfo{SystemUUID: "machine-" + name},
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse}}},
 	}
@@ -344,6 +344,24 @@ func (w *testWorker) pods(t *testing.T) []*corev1.Pod {
 		}
 	}
 	return out
+}
+
+// labels are those that the worker was told last of its node.
+func (w *testWorker) labels(t *testing.T) map[string]string {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := new(corev1.Node)
+	for _, a := range w.got {
+		if len(a.Node) == 0 {
+			continue
+		}
+		n.Reset()
+		if err := n.Unmarshal(a.Node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n.Labels
 }
 
 func (w *testWorker) full() int {

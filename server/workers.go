@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/codec"
@@ -350,6 +352,11 @@ const catchUpTimeout = 10 * time.Second
 func assignmentsOf(view *fsm.View, node string) (*rpc.Assignments, error) {
 	a := &rpc.Assignments{Full: true, Revision: view.Revision()}
 	var err error
+	if n, ok := view.Nodes.Get(node); ok {
+		if a.Node, err = labelsOf(n); err != nil {
+			return nil, err
+		}
+	}
 	view.PodsOnNode(node, func(pod *corev1.Pod) bool {
 		var raw []byte
 		if raw, err = pod.Marshal(); err == nil {
@@ -358,6 +365,11 @@ func assignmentsOf(view *fsm.View, node string) (*rpc.Assignments, error) {
 		return err == nil
 	})
 	return a, err
+}
+
+// labelsOf is what a worker is told of its node: by its labels the worker admits pods.
+func labelsOf(n *corev1.Node) ([]byte, error) {
+	return (&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}}).Marshal()
 }
 
 // WorkerGone implements rpc.WorkerHandler. Nothing is concluded from a stream
@@ -421,6 +433,8 @@ func (s *Server) push(c *store.Change) {
 			s.rpc.Hub.Renew(old.Name, rpc.ErrNodeGone)
 		} else if !fsm.NodeReady(old) && fsm.NodeReady(node) && isForgotten(node) {
 			s.rpc.Hub.Renew(node.Name, rpc.ErrNodeForgotten)
+		} else if !maps.Equal(old.Labels, node.Labels) {
+			s.pushLabels(c.Revision, node)
 		}
 		return
 	}
@@ -441,6 +455,15 @@ func (s *Server) push(c *store.Change) {
 		s.said.forget(old.Spec.NodeName, string(old.UID))
 		s.rpc.Hub.Push(old.Spec.NodeName, rpc.Update{UID: string(old.UID), Revision: c.Revision})
 	}
+}
+
+func (s *Server) pushLabels(revision int64, node *corev1.Node) {
+	raw, err := labelsOf(node)
+	if err != nil {
+		s.log.Error("a node's labels can not be sent to its worker", "node", node.Name, "error", err)
+		return
+	}
+	s.rpc.Hub.Push(node.Name, rpc.Update{Revision: revision, Node: raw})
 }
 
 // isForgotten: what the node's worker said of it does not count any more, because

@@ -147,6 +147,9 @@ func New(o Options) (*Agent, error) {
 	if rt != nil {
 		co.Told = rt.Told
 	}
+	if m, ok := o.Runtime.(runtime.Mounter); ok {
+		co.ReadOnlyBelow = m.ReadOnlyBelow
+	}
 	a.core = NewCore(co)
 	a.caller = &caller{runtime: o.Runtime, volumes: o.Volumes, getter: o.Getter, alloc: o.Node.Status.Allocatable,
 		hostIPs: ips, event: co.Event, api: o.API, refreshes: make(chan struct{}, refreshesAtOnce), measures: make(chan struct{}, measuresAtOnce),

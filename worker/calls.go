@@ -127,7 +127,7 @@ func (c *caller) sandbox(ctx context.Context, a Action) (runtime.Sandbox, error)
 }
 
 func (c *caller) start(ctx context.Context, a Action) error {
-	spec := runtime.Spec{ID: a.ID, Pod: a.Pod, Container: a.Container, Image: a.Images.container, Target: a.Target}
+	spec := runtime.Spec{ID: a.ID, Pod: a.Pod, Container: a.Container, Image: a.Images.container, Target: a.Target, IPs: a.IPs}
 	r := &resolver{pod: a.Pod, alloc: c.alloc, podIPs: a.IPs, hostIPs: c.hostIPs, getter: c.getter, images: a.Images.volumes}
 	if c.api != nil {
 		r.apiHost, r.apiPort = c.api(a.Pod)

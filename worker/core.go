@@ -34,6 +34,8 @@ type CoreOptions struct {
 	// a pod asks for and does not get; nil: nothing is told.
 	Refuse func(*corev1.Pod) *runtime.Refusal
 	Told   func(*corev1.Pod) []string
+	// ReadOnlyBelow says whether a mount can be read-only with what is mounted below it; nil: it cannot.
+	ReadOnlyBelow func() bool
 	// Event takes events; nil: none are made. It must not block.
 	Event func(pod *corev1.Pod, eventType, reason, message string)
 }
@@ -62,7 +64,7 @@ type Core struct {
 	synced    bool
 	pressure  Pressure
 	closing   bool // the machine ends: no pod is taken
-	// labelsKnown: node is the servers' object; users may have labelled it.
+	// labelsKnown: node has the labels that the servers have for it; users may have set some.
 	labelsKnown bool
 	revision    int64
 }
@@ -72,7 +74,7 @@ func NewCore(o CoreOptions) *Core {
 	c := &Core{pods: map[types.UID]*podState{}, resizing: map[types.UID]*podState{}}
 	c.env = podEnv{runtimeName: o.RuntimeName, hostIPs: o.HostIPs, event: o.Event,
 		refuse: o.Refuse, told: o.Told, sandboxes: o.Sandboxes, images: o.Images, files: o.Files,
-		mostBackoff: o.MaxRestartBackoff}
+		mostBackoff: o.MaxRestartBackoff, readOnlyBelow: o.ReadOnlyBelow}
 	c.setNode(o.Node)
 	return c
 }
@@ -100,9 +102,9 @@ func (c *Core) Adopt(pods []runtime.Pod, now time.Time) {
 // Assign takes what the node is to run.
 func (c *Core) Assign(a Assignment, now time.Time) {
 	if a.Node != nil {
-		// What the machine offers is for this node to say; labels are the servers'.
-		n := a.Node.DeepCopy()
-		n.Status.Allocatable = c.node.Status.Allocatable
+		// What the machine is and offers is for this node to say; labels are the servers'.
+		n := c.node.DeepCopy()
+		n.Labels = a.Node.Labels
 		c.setNode(n)
 		c.labelsKnown = true
 	}
@@ -426,6 +428,20 @@ func (c *Core) Run(uid types.UID, containerID string) (runtime.ID, bool) {
 		}
 	}
 	return runtime.ID{}, false
+}
+
+// Running returns the run of a container of the pod that its runtime runs. As with a kubelet that is so while its postStart hook is under way,
+// too, although the API shows it waiting until then (LC5).
+func (c *Core) Running(uid types.UID, container string) (runtime.ID, bool) {
+	p := c.pods[c.local(uid)]
+	if p == nil {
+		return runtime.ID{}, false
+	}
+	x := p.find(container)
+	if x == nil || x.state != ctrRunning && x.state != ctrHooking {
+		return runtime.ID{}, false
+	}
+	return p.id(x), true
 }
 
 // Len returns how many pods the node has.

@@ -102,6 +102,8 @@ type podEnv struct {
 	event       func(pod *corev1.Pod, eventType, reason, message string)
 	refuse      func(*corev1.Pod) *runtime.Refusal
 	told        func(*corev1.Pod) []string
+	// readOnlyBelow: a mount can be read-only with what is mounted below it; nil: it cannot.
+	readOnlyBelow func() bool
 }
 
 type admission uint8
@@ -147,6 +149,7 @@ type stopStage uint8
 const (
 	stopNone stopStage = iota
 	stopHook           // preStop runs
+	stopTurn           // TERM may be sent, when the container's turn comes
 	stopTerm           // TERM is sent
 	stopKill           // KILL is sent
 )
@@ -196,6 +199,7 @@ type ctr struct {
 	missing     int       // times that the runtime did not know it when it was to be killed
 	condemned   time.Time
 	fresh       bool // the next attempt is part of the pod's beginning anew, and the last one does not count
+	killingTold bool // why it is ended
 	replacedBy  bool // its spec changed: it starts again whatever its restart policy says
 	// condemnedGrace is that of the probe that condemned it; nil: the pod's.
 	condemnedGrace *int64
@@ -391,7 +395,7 @@ func (c *ctr) began(at time.Time) {
 	c.madeOf, c.next, c.unsure = c.next, madeOf{}, false
 	c.state = ctrRunning
 	c.wait, c.waitMessage = "", ""
-	c.backedOff, c.replacedBy, c.hooking, c.fresh = false, false, false, false
+	c.backedOff, c.replacedBy, c.hooking, c.fresh, c.killingTold = false, false, false, false, false
 	c.stop, c.missing, c.condemned, c.condemnedGrace = stopNone, 0, time.Time{}, nil
 	c.probing = newProbing(c.spec)
 }

@@ -63,7 +63,7 @@ func (p *podState) replaceOld(c *ctr, now time.Time) {
 		if c.replacedBy = true; c.condemned.IsZero() {
 			c.condemned = now
 		}
-		p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s definition changed, will be restarted", c.spec.Name))
+		p.tellKilling(c, fmt.Sprintf("Container %s definition changed, will be restarted", c.spec.Name))
 	}
 }
 

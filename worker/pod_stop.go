@@ -52,15 +52,16 @@ func (p *podState) stepStop(now time.Time) {
 			p.stopContainer(c, now, deadline)
 		}
 	}
-	// TM2: sidecars end after all others, in reverse order; at the deadline they all do.
+	// TM2: sidecars are told to end after all others, in reverse order, and at the deadline all at once. Their preStop hooks wait for nobody.
 	for i := p.inits - 1; i >= 0; i-- {
 		c := &p.ctrs[i]
 		if c.role != roleSidecar || !c.alive() {
 			continue
 		}
 		if before && now.Before(deadline) {
+			p.preStopped(c, now, deadline)
 			p.wakeAt(deadline)
-			break
+			continue
 		}
 		before = true
 		p.stopContainer(c, now, deadline)
@@ -130,29 +131,10 @@ func (p *podState) heldBy(s *corev1.PodStatus) {
 
 // stopContainer takes one container through preStop, TERM and KILL (TM2).
 func (p *podState) stopContainer(c *ctr, now, deadline time.Time) {
-	if c.state == ctrStarting {
-		return // its start is under way; it is stopped when the runtime says that it runs
+	if !p.preStopped(c, now, deadline) {
+		return
 	}
-	if c.stop == stopNone {
-		p.endHook(c)
-		if !c.replacedBy { // told already
-			p.emit(corev1.EventTypeNormal, "Killing", "Stopping container "+c.spec.Name)
-		}
-		if p.preStop(c, now, deadline) {
-			c.stop = stopHook
-		} else {
-			p.terminate(c, now)
-		}
-	}
-	if c.stop == stopHook {
-		until := c.hookUntil
-		if deadline.Before(until) {
-			until = deadline
-		}
-		if now.Before(until) {
-			p.wakeAt(until)
-			return
-		}
+	if c.stop == stopTurn {
 		p.terminate(c, now)
 	}
 	if c.stop == stopTerm {
@@ -173,6 +155,42 @@ func (p *podState) stopContainer(c *ctr, now, deadline time.Time) {
 	c.killAt = now.Add(killInterval)
 	p.wakeAt(c.killAt)
 	p.act(Action{Kind: ActionSignal, Container: c.spec, Signal: runtime.Kill, Stuck: now.Sub(c.killedAt) >= stuckAfter && p.killed(), ID: p.id(c)})
+}
+
+// preStopped takes a container through what comes before TERM, and says whether that is over.
+func (p *podState) preStopped(c *ctr, now, deadline time.Time) bool {
+	if c.state == ctrStarting {
+		return false // its start is under way; it is stopped when the runtime says that it runs
+	}
+	if c.stop == stopNone {
+		p.endHook(c)
+		p.tellKilling(c, "Stopping container "+c.spec.Name)
+		c.stop = stopTurn
+		if p.preStop(c, now, deadline) {
+			c.stop = stopHook
+		}
+	}
+	if c.stop != stopHook {
+		return true
+	}
+	until := c.hookUntil
+	if deadline.Before(until) {
+		until = deadline
+	}
+	if now.Before(until) {
+		p.wakeAt(until)
+		return false
+	}
+	c.stop = stopTurn
+	return true
+}
+
+// tellKilling tells why a container is ended: once, as it is ended once, whatever else asks for it then.
+func (p *podState) tellKilling(c *ctr, why string) {
+	if !c.killingTold {
+		c.killingTold = true
+		p.emit(corev1.EventTypeNormal, "Killing", why)
+	}
 }
 
 // killed: the pod is to end, and all that is left of it was killed. Only then its volumes may be taken away below it: what waits for them else

@@ -166,7 +166,7 @@ func (p *podState) probed(c *ctr, o Outcome, now time.Time) {
 	if c.role == roleSidecar || restartsAfter(c, p.pod.Spec.RestartPolicy, 137) {
 		again = ", will be restarted"
 	}
-	p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s failed %s probe%s", c.spec.Name, lower(o.ProbeKind), again))
+	p.tellKilling(c, fmt.Sprintf("Container %s failed %s probe%s", c.spec.Name, lower(o.ProbeKind), again))
 }
 
 // unknown says of the error of a probe that it does not say how the container is.

@@ -351,7 +351,7 @@ func (p *podState) stepResize(now time.Time) {
 	for _, c := range again {
 		if c.condemned.IsZero() {
 			c.replacedBy, c.condemned = true, now
-			p.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s resize requires restart", c.spec.Name))
+			p.tellKilling(c, fmt.Sprintf("Container %s resize requires restart", c.spec.Name))
 		}
 	}
 }

@@ -93,6 +93,7 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	if c.role != roleEphemeral {
 		s.AllocatedResources, s.Resources = p.resourcesOf(c)
 	}
+	s.VolumeMounts = p.volumeMounts(c.spec)
 	switch c.role {
 	case roleInit:
 		s.Ready = c.state == ctrEnded && c.exit.Code == 0
@@ -126,6 +127,29 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 		s.LastTerminationState.Terminated = terminated(last, p.containerID(c, lastAttempt))
 	}
 	return s
+}
+
+// volumeMounts says how a container has its volumes. Of what is read-only it says whether that goes for what is mounted below, too.
+func (p *podState) volumeMounts(c *corev1.Container) []corev1.VolumeMountStatus {
+	var out []corev1.VolumeMountStatus
+	for i := range c.VolumeMounts {
+		m := &c.VolumeMounts[i]
+		s := corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			below := corev1.RecursiveReadOnlyDisabled
+			if recursive(m) && p.env.readOnlyBelow != nil && p.env.readOnlyBelow() {
+				below = corev1.RecursiveReadOnlyEnabled
+			}
+			s.RecursiveReadOnly = &below
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// recursive: what is mounted below the volume is to be read-only with it, where the runtime can.
+func recursive(m *corev1.VolumeMount) bool {
+	return m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled
 }
 
 // containerID is how the API calls the container's newest run, or the one before.

@@ -120,8 +120,13 @@ func (a *Agent) enter(kind StreamKind, pod types.UID, container string) (http.Ha
 	if !ok {
 		return nil, refuseStream(http.StatusNotImplemented, "the pods of node %s cannot be entered: nothing runs in them", a.opts.Node.Name)
 	}
+	var id runtime.ID
 	a.mu.Lock()
 	object, status, ok := a.core.Pod(pod, a.clock.Now())
+	runs := false
+	if ok {
+		id, runs = a.core.Running(pod, container)
+	}
 	a.mu.Unlock()
 	if !ok {
 		return nil, refuseStream(http.StatusNotFound, "pod does not exist")
@@ -132,14 +137,8 @@ func (a *Agent) enter(kind StreamKind, pod types.UID, container string) (http.Ha
 		}
 		return forwardHandler(rt, object.UID), nil
 	}
-	var id runtime.ID
-	ref, err := running(object, &status, container)
-	if err != nil {
-		return nil, err
-	}
-	a.locked(func() { id, ok = a.core.Run(pod, ref) })
-	if !ok {
-		return nil, refuseStream(http.StatusBadRequest, "container not found (%q)", container)
+	if !runs {
+		return nil, notRunning(object, &status, container)
 	}
 	switch kind {
 	case StreamExec:
@@ -150,24 +149,22 @@ func (a *Agent) enter(kind StreamKind, pod types.UID, container string) (http.Ha
 	return nil, refuseStream(http.StatusNotImplemented, "this worker does not know streams of kind %q", kind)
 }
 
-// running is the run of a container that runs, as the API names it.
-func running(pod *corev1.Pod, s *corev1.PodStatus, name string) (string, error) {
+// notRunning is why a container cannot be entered.
+func notRunning(pod *corev1.Pod, s *corev1.PodStatus, name string) error {
 	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
 		for i := range list {
 			c := &list[i]
 			switch {
 			case c.Name != name:
-			case c.State.Running != nil:
-				return c.ContainerID, nil
 			case c.State.Waiting != nil:
-				return "", refuseStream(http.StatusBadRequest, "container not found (%q): it is waiting to start: %s", name, c.State.Waiting.Reason)
+				return refuseStream(http.StatusBadRequest, "container not found (%q): it is waiting to start: %s", name, c.State.Waiting.Reason)
 			case c.State.Terminated != nil:
-				return "", refuseStream(http.StatusBadRequest, "container not found (%q): it has ended with %d: %s",
+				return refuseStream(http.StatusBadRequest, "container not found (%q): it has ended with %d: %s",
 					name, c.State.Terminated.ExitCode, c.State.Terminated.Reason)
 			}
 		}
 	}
-	return "", refuseStream(http.StatusBadRequest, "container not found (%q) in pod %q", name, pod.Name)
+	return refuseStream(http.StatusBadRequest, "container not found (%q) in pod %q", name, pod.Name)
 }
 
 // streamHandler answers a request for a command, or for what a container does itself: then its spec says whether it has a

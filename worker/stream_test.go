@@ -54,31 +54,24 @@ func TestStreamsAreBounded(t *testing.T) {
 }
 
 // Only a container that runs is entered; what is in the way is said in Kubernetes' words.
-func TestRunning(t *testing.T) {
+func TestNotRunning(t *testing.T) {
 	status := &corev1.PodStatus{
 		ContainerStatuses: []corev1.ContainerStatus{
-			{Name: "runs", ContainerID: "process://1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
 			{Name: "waits", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}},
 		},
 		InitContainerStatuses: []corev1.ContainerStatus{
 			{Name: "over", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}}},
-			{Name: "beside", ContainerID: "process://2", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
 		},
 	}
 	for name, want := range map[string]string{
-		"runs": "process://1", "beside": "process://2",
 		"waits": `container not found ("waits"): it is waiting to start: ImagePullBackOff`,
 		"over":  `container not found ("over"): it has ended with 3: Error`,
 		"none":  `container not found ("none") in pod "p"`,
 	} {
 		pod := &corev1.Pod{}
 		pod.Name = "p"
-		got, err := running(pod, status, name)
-		if err != nil {
-			got = err.Error()
-		}
-		if got != want || err != nil && codeOf(err) != http.StatusBadRequest {
-			t.Errorf("%s: %q, want %q", name, got, want)
+		if err := notRunning(pod, status, name); err.Error() != want || codeOf(err) != http.StatusBadRequest {
+			t.Errorf("%s: %q, want %q", name, err, want)
 		}
 	}
 }

@@ -232,6 +232,10 @@ func (b *bench) run(d *datadriven.TestData) {
 	case "status":
 		b.status(d.CmdArgs[0].Key)
 		return
+	case "enter": // enter POD CONTAINER: which run a client is let into
+		id, ok := b.core.Running(b.uid(d.CmdArgs[0].Key), d.CmdArgs[1].Key)
+		fmt.Fprintln(&b.out, id, ok)
+		return
 	case "timers":
 		next, ok := b.core.Next()
 		fmt.Fprintln(&b.out, next.Sub(epoch), ok)

@@ -34,7 +34,7 @@ type Assignment struct {
 	Pods []*corev1.Pod
 	// Gone are pods whose objects are no more (TM6): they end with the least grace.
 	Gone []types.UID
-	// Node, when not nil, is the node's object as the servers have it now; labels decide on admission.
+	// Node, when not nil, has the labels that the servers have for the node now; they decide on admission.
 	Node *corev1.Node
 }
 

@@ -177,7 +177,7 @@ func (v *Volumes) mounts(ctx context.Context, r *resolver, c *corev1.Container, 
 			return nil, err
 		}
 		out = append(out, runtime.Mount{Volume: m.Name, Source: source, Image: r.images[m.Name], SubPath: sub, Target: m.MountPath, ReadOnly: m.ReadOnly || readOnly,
-			Recursive: m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled,
+			Recursive: recursive(m),
 			Follow:    m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationHostToContainer,
 			Share:     m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationBidirectional})
 	}

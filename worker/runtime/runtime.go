@@ -193,6 +193,12 @@ type Refuser interface {
 	Told(pod *corev1.Pod) []string
 }
 
+// Mounter is a runtime that says how it mounts.
+type Mounter interface {
+	// ReadOnlyBelow says whether a mount can be read-only with what is mounted below it. It must not block.
+	ReadOnlyBelow() bool
+}
+
 // Hugepager is a runtime whose containers can have hugepages. Of others a node has none.
 type Hugepager interface {
 	// Hugepages says whether they can: what a container takes of them is bounded here. A Checkup that has not answered yet says no.
@@ -307,6 +313,8 @@ type Spec struct {
 	Command, Args []string
 	// Image is what the ImageStore said that the container's image is; empty for runtimes without images.
 	Image string
+	// IPs are the pod's addresses, the first one first.
+	IPs []string
 	// Env is KEY=VALUE in order of declaration; a later entry wins.
 	Env []string
 	// Mounts are the volumes of the container as directories or files of the host.

@@ -123,9 +123,14 @@ func (r *Runtime) containerWishes(c *corev1.Container, path string) []runtime.Wi
 		return out
 	}
 	at := func(field string) string { return path + ".securityContext." + field }
+	missing, none := unknownCapability(s)
+	out = append(out, runtime.Unmet(at("capabilities"), none, fmt.Sprintf("there is no capability %q on this machine", missing)))
 	return append(append(out, r.sharedWishes(at, s.AppArmorProfile, s.SeccompProfile)...),
 		runtime.Unmet(at("windowsOptions"), s.WindowsOptions != nil, "this is not Windows"))
 }
+
+// ReadOnlyBelow implements runtime.Mounter.
+func (r *Runtime) ReadOnlyBelow() bool { return r.known().readOnlyBelow }
 
 // Told implements runtime.Refuser.
 func (r *Runtime) Told(pod *corev1.Pod) []string {

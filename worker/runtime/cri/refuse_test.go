@@ -51,6 +51,14 @@ func TestRefuse(t *testing.T) {
 			p.Spec.SecurityContext.WindowsOptions = &corev1.WindowsSecurityContextOptions{}
 		},
 		"spec.containers[0].securityContext.seccompProfile": func(_ *corev1.Pod, c *corev1.Container) { c.SecurityContext.SeccompProfile = profile },
+		"spec.containers[0].securityContext.capabilities": func(_ *corev1.Pod, c *corev1.Container) {
+			c.SecurityContext.Capabilities = &corev1.Capabilities{Drop: []corev1.Capability{"CHOWN", "NET_RAWW"}}
+		},
+		"spec.initContainers[0].securityContext.capabilities": func(p *corev1.Pod, c *corev1.Container) {
+			init := *c.DeepCopy()
+			init.SecurityContext.Capabilities = &corev1.Capabilities{Add: []corev1.Capability{"NOSUCH"}}
+			p.Spec.InitContainers = []corev1.Container{init}
+		},
 		"spec.containers[0].volumeDevices[0]":               func(_ *corev1.Pod, c *corev1.Container) { c.VolumeDevices = []corev1.VolumeDevice{{}} },
 		"spec.containers[0].volumeMounts[0].recursiveReadOnly": func(_ *corev1.Pod, c *corev1.Container) {
 			c.VolumeMounts = []corev1.VolumeMount{{RecursiveReadOnly: &enabled}}
@@ -85,6 +93,11 @@ func TestRefuse(t *testing.T) {
 		if x := r.Refuse(changed(change)); x == nil || !strings.HasPrefix(x.Message, field+": this node does not have it: ") {
 			t.Errorf("%s: %+v", field, x)
 		}
+	}
+	if x := r.Refuse(changed(func(_ *corev1.Pod, c *corev1.Container) {
+		c.SecurityContext.Capabilities = &corev1.Capabilities{Add: []corev1.Capability{"cap_net_admin", "SYS_TIME"}, Drop: []corev1.Capability{"ALL", "CAP_CHOWN"}}
+	})); x != nil {
+		t.Errorf("capabilities that there are: %+v", x)
 	}
 	if x := r.Refuse(changed(cases["spec.securityContext.sysctls[1]"])); x == nil || x.Reason != "SysctlForbidden" {
 		t.Errorf("a sysctl: %+v", x)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/moby/sys/capability"
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -190,6 +192,25 @@ func (r *Runtime) identity(ctx context.Context, spec *runtime.Spec, e effective,
 			"container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root %s", image.name, where)}
 	}
 	return nil
+}
+
+// unknownCapability finds one that this kernel does not have. Runtimes pass over such a name: what it was to take away would be kept.
+func unknownCapability(s *corev1.SecurityContext) (corev1.Capability, bool) {
+	if s.Capabilities == nil || isTrue(s.Privileged) {
+		return "", false
+	}
+	known := []string{"ALL"}
+	all, _ := capability.ListSupported() // where the kernel does not say it, none is known
+	for _, c := range all {
+		known = append(known, strings.ToUpper(c.String()))
+	}
+	named := slices.Concat(s.Capabilities.Add, s.Capabilities.Drop)
+	for i, name := range capabilities(named) {
+		if !slices.Contains(known, name) {
+			return named[i], true
+		}
+	}
+	return "", false
 }
 
 func capabilities(list []corev1.Capability) []string {

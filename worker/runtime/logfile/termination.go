@@ -62,13 +62,11 @@ func lastWords(file string) []byte {
 }
 
 // TerminationPolicy is how the container of that name wants its last word found.
-func TerminationPolicy(pod *corev1.Pod, container string) corev1.TerminationMessagePolicy {
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == container {
-				return list[i].TerminationMessagePolicy
-			}
+func TerminationPolicy(pod *corev1.Pod, container string) (policy corev1.TerminationMessagePolicy) {
+	runtime.EachContainer(pod, func(c *corev1.Container, _ string) {
+		if c.Name == container {
+			policy = c.TerminationMessagePolicy
 		}
-	}
-	return ""
+	})
+	return policy
 }

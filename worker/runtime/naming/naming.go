@@ -87,6 +87,18 @@ func OwnHosts(pod *corev1.Pod, ips []string, domain string) string {
 		"fe00::0\tip6-mcastprefix\n" +
 		"fe00::1\tip6-allnodes\n" +
 		"fe00::2\tip6-allrouters\n")
+	b.WriteString(ownNames(pod, ips, domain))
+	return b.String()
+}
+
+// SharedHosts is the /etc/hosts of a pod that has a name of its own and the addresses of its host, whose file is host.
+func SharedHosts(host string, pod *corev1.Pod, ips []string, domain string) string {
+	return Hosts(host, nil) + ownNames(pod, ips, domain)
+}
+
+// ownNames are the lines of an /etc/hosts by which a pod finds itself.
+func ownNames(pod *corev1.Pod, ips []string, domain string) string {
+	var b strings.Builder
 	names := Hostname(pod)
 	if pod.Spec.Subdomain != "" && domain != "" && !overridden(pod) {
 		names = fullName(pod, domain) + "\t" + names

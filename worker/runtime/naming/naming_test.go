@@ -49,6 +49,19 @@ func TestOwnHosts(t *testing.T) {
 	ends("10.0.0.1\tother", "cluster.local")
 }
 
+// A pod of the host's network with a name of its own finds that beside what its host finds.
+func TestSharedHosts(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}, Spec: corev1.PodSpec{Subdomain: "web"}}
+	for _, c := range []struct{ host, domain, want string }{
+		{"127.0.0.1 localhost", "", "127.0.0.1 localhost\n10.0.0.1\tp\n"},
+		{"", "cluster.local", "10.0.0.1\tp.web.ns.svc.cluster.local\tp\n"},
+	} {
+		if got := SharedHosts(c.host, pod, []string{"10.0.0.1"}, c.domain); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
 // The whole name of a pod's host, for those that want it.
 func TestHostFQDN(t *testing.T) {
 	yes, override := true, "other"

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/naming"
 )
 
@@ -15,7 +16,7 @@ type hostMount struct{ Source, Target string }
 // hostMounts are the files of the host that are others in this pod.
 func (r *Runtime) hostMounts(pod *corev1.Pod) []hostMount {
 	var out []hostMount
-	if len(pod.Spec.HostAliases) > 0 {
+	if len(pod.Spec.HostAliases) > 0 || !pod.Spec.HostNetwork {
 		out = append(out, hostMount{hostsFile, "/etc/hosts"})
 	}
 	if pod.Spec.DNSConfig != nil || pod.Spec.DNSPolicy == corev1.DNSNone {
@@ -25,13 +26,18 @@ func (r *Runtime) hostMounts(pod *corev1.Pod) []hostMount {
 }
 
 // hostFiles writes what hostMounts names into the container's directory.
-func (r *Runtime) hostFiles(pod *corev1.Pod, dir string) error {
+func (r *Runtime) hostFiles(spec *runtime.Spec, dir string) error {
+	pod := spec.Pod
 	for _, m := range r.hostMounts(pod) {
 		host, err := os.ReadFile(m.Target)
 		if err != nil && !os.IsNotExist(err) {
 			return err
 		}
-		text := naming.Hosts(string(host), pod.Spec.HostAliases)
+		text := string(host)
+		if !pod.Spec.HostNetwork { // PO1: its name is its own
+			text = naming.SharedHosts(text, pod, spec.IPs, r.opts.Domain)
+		}
+		text = naming.Hosts(text, pod.Spec.HostAliases)
 		if m.Source == resolvFile {
 			text = naming.ResolverOf(string(host), pod.Spec.DNSPolicy, pod.Spec.DNSConfig).String()
 		}

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -104,6 +105,9 @@ func (r *Runtime) refuseContainer(pod *corev1.Pod, c *corev1.Container, path str
 		p := &c.Ports[i]
 		wishes = append(wishes, runtime.Unmet(fmt.Sprintf("%s.ports[%d].hostPort", path, i), p.HostPort != 0 && p.HostPort != p.ContainerPort,
 			"containers listen on the host's ports as they are"))
+		// In the host's network nobody honours it, Kubernetes neither: the container itself says where it listens.
+		wishes = append(wishes, runtime.Unmet(fmt.Sprintf("%s.ports[%d].hostIP", path, i),
+			p.HostPort != 0 && !anyAddress(p.HostIP) && !pod.Spec.HostNetwork, "containers listen at those of the host's addresses that they choose"))
 	}
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
@@ -136,6 +140,12 @@ func (r *Runtime) refuseContainer(pod *corev1.Pod, c *corev1.Container, path str
 	return nil
 }
 
+// anyAddress: the address bounds nothing.
+func anyAddress(ip string) bool {
+	at, err := netip.ParseAddr(ip)
+	return ip == "" || err == nil && at.IsUnspecified()
+}
+
 func (r *Runtime) contextWishes(s *corev1.SecurityContext, path string) []runtime.Wish {
 	if s == nil {
 		return nil
@@ -147,6 +157,9 @@ func (r *Runtime) contextWishes(s *corev1.SecurityContext, path string) []runtim
 			needsBind),
 		runtime.Unmet(at("windowsOptions"), s.WindowsOptions != nil, "this is not Windows"))
 }
+
+// ReadOnlyBelow implements runtime.Mounter.
+func (r *Runtime) ReadOnlyBelow() bool { return r.bind }
 
 // Told implements runtime.Refuser.
 func (r *Runtime) Told(pod *corev1.Pod) []string {

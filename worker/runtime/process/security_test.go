@@ -334,6 +334,11 @@ func TestNames(t *testing.T) {
 	if got := h.output(h.spec(p, 0)); got != want {
 		t.Errorf("it sees %q", got)
 	}
+	own := h.spec(pod("own", shell(`getent ahostsv4 own | cut -d' ' -f1 | uniq; tail -n 1 /etc/hosts`)), 0)
+	own.IPs = []string{"192.0.2.7"}
+	if got := h.output(own); got != "192.0.2.7\n192.0.2.7\town\n" {
+		t.Errorf("it finds itself at %q", got)
+	}
 	p = pod("on-host", shell(`hostname`))
 	p.Spec.HostNetwork = true
 	if got := h.output(h.spec(p, 0)); got != before+"\n" {
@@ -362,6 +367,9 @@ func TestRefuse(t *testing.T) {
 		"spec.containers[0].ports[0].hostPort": func(_ *corev1.Pod, c *corev1.Container) {
 			c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
 		},
+		"spec.containers[0].ports[0].hostIP": func(_ *corev1.Pod, c *corev1.Container) {
+			c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, HostIP: "127.0.0.1"}}
+		},
 		"spec.containers[0].volumeMounts[0].mountPropagation": func(_ *corev1.Pod, c *corev1.Container) {
 			c.VolumeMounts = []corev1.VolumeMount{{MountPropagation: &bidirectional}}
 		},
@@ -382,6 +390,17 @@ func TestRefuse(t *testing.T) {
 		}
 	}
 	p := pod("a", shell("true"))
+	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, HostIP: "0.0.0.0"}, {ContainerPort: 81, HostPort: 81, HostIP: "::"}, {ContainerPort: 82, HostIP: "127.0.0.1"}}
+	if x := h.rt.Refuse(p); x != nil {
+		t.Errorf("addresses that bound nothing: %+v", x)
+	}
+	p = pod("a", shell("true"))
+	p.Spec.HostNetwork = true
+	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, HostIP: "127.0.0.1"}}
+	if x := h.rt.Refuse(p); x != nil {
+		t.Errorf("in the host's network: %+v", x)
+	}
+	p = pod("a", shell("true"))
 	p.Spec.Subdomain = "s"
 	p.Spec.Containers[0].TTY = true // of that it has all
 	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")}

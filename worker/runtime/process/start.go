@@ -91,8 +91,8 @@ func (r *Runtime) undo(id runtime.ID, err error) error {
 const (
 	workDir    = "work"   // what it works in
 	rootDir    = "root"   // where its root is made
-	hostsFile  = "hosts"  // its /etc/hosts, where the pod adds to the host's
-	resolvFile = "resolv" // its /etc/resolv.conf, likewise
+	hostsFile  = "hosts"  // its /etc/hosts
+	resolvFile = "resolv" // its /etc/resolv.conf, where the pod's is another one than the host's
 )
 
 // prepare makes the container's directory and the pod's record.
@@ -116,7 +116,7 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 			}
 		}
 	}
-	if err := r.hostFiles(spec.Pod, dir); err != nil {
+	if err := r.hostFiles(spec, dir); err != nil {
 		return err
 	}
 	if err := record.Write(r.podDir(spec.Pod.UID), spec.Pod); err != nil {

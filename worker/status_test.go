@@ -1,0 +1,45 @@
+package worker
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/berth-dev/berth/model"
+)
+
+// The status says of every kind of container how it has its volumes, and of what is read-only whether that goes for what is mounted below.
+func TestVolumeMountsInTheStatus(t *testing.T) {
+	possible, disabled, enabled := corev1.RecursiveReadOnlyIfPossible, corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyEnabled
+	pod := testPod("p")
+	mounted := corev1.Container{Name: "init", VolumeMounts: []corev1.VolumeMount{
+		{Name: "data", MountPath: "/data"},
+		{Name: "conf", MountPath: "/conf", ReadOnly: true, RecursiveReadOnly: &possible},
+		{Name: "more", MountPath: "/more", ReadOnly: true},
+	}}
+	pod.Spec.InitContainers = []corev1.Container{mounted}
+	var debugger corev1.EphemeralContainer
+	debugger.Name, debugger.VolumeMounts = "debugger", mounted.VolumeMounts
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{debugger}
+	var classes model.Classes
+	for below, want := range map[bool]*corev1.RecursiveReadOnlyMode{true: &enabled, false: &disabled} {
+		p := newPodState(pod, classes.Of(pod), &podEnv{readOnlyBelow: func() bool { return below }}, epoch)
+		s := p.status(epoch)
+		statuses := []corev1.VolumeMountStatus{
+			{Name: "data", MountPath: "/data"},
+			{Name: "conf", MountPath: "/conf", ReadOnly: true, RecursiveReadOnly: want},
+			{Name: "more", MountPath: "/more", ReadOnly: true, RecursiveReadOnly: &disabled},
+		}
+		for name, got := range map[string][]corev1.VolumeMountStatus{
+			"init": s.InitContainerStatuses[0].VolumeMounts, "debugger": s.EphemeralContainerStatuses[0].VolumeMounts,
+		} {
+			if !equality.Semantic.DeepEqual(got, statuses) {
+				t.Errorf("%s, read-only below %v: %+v", name, below, got)
+			}
+		}
+		if got := s.ContainerStatuses[0].VolumeMounts; got != nil {
+			t.Errorf("a container without volumes has %+v", got)
+		}
+	}
+}
