@@ -59,7 +59,7 @@ func TestRefuse(t *testing.T) {
 			init.SecurityContext.Capabilities = &corev1.Capabilities{Add: []corev1.Capability{"NOSUCH"}}
 			p.Spec.InitContainers = []corev1.Container{init}
 		},
-		"spec.containers[0].volumeDevices[0]":               func(_ *corev1.Pod, c *corev1.Container) { c.VolumeDevices = []corev1.VolumeDevice{{}} },
+		"spec.containers[0].volumeDevices[0]": func(_ *corev1.Pod, c *corev1.Container) { c.VolumeDevices = []corev1.VolumeDevice{{}} },
 		"spec.containers[0].volumeMounts[0].recursiveReadOnly": func(_ *corev1.Pod, c *corev1.Container) {
 			c.VolumeMounts = []corev1.VolumeMount{{RecursiveReadOnly: &enabled}}
 		},
