@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -87,6 +88,13 @@ func (a *answer) goOn(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return a.turn.goOn(ctx)
+}
+
+// charge takes what was computed without a turn since a moment from the user's account; the zero moment: nothing was.
+func (a *answer) charge(since time.Time) {
+	if a != nil && a.turn != nil && a.turn.paced && !a.turn.held && !since.IsZero() {
+		a.turn.all.pace.charge(a.turn.user, time.Since(since))
+	}
 }
 
 // outOfTurn is called before somebody is waited for.

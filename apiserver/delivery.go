@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -97,7 +96,7 @@ func (s *deliveries) cutUnread(now time.Time) {
 		}
 	}
 	s.mu.Unlock()
-	slices.SortFunc(waiting, func(a, b unread) int { return cmp.Compare(a.since.UnixNano(), b.since.UnixNano()) })
+	slices.SortFunc(waiting, func(a, b unread) int { return a.since.Compare(b.since) })
 	for _, u := range waiting {
 		if all <= s.ofAll && clients[u.of.client] <= s.ofClient {
 			continue

@@ -134,7 +134,7 @@ func (l *limits) template(obj runtime.Object) {
 	case *batch.CronJob:
 		most -= addedLabels
 		// Its controller counts the times since then, one by one where they are too many for a duration.
-		if at := o.Status.LastScheduleTime; at != nil && at.Unix() < 0 {
+		if at := o.Status.LastScheduleTime; at != nil && at.UTC().Year() < 1970 {
 			l.ErrorList = append(l.ErrorList, field.Invalid(field.NewPath("status", "lastScheduleTime"), at, "must not be before 1970"))
 		}
 	case *apps.DaemonSet:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -132,14 +133,18 @@ func (s *selection) scan(ctx context.Context, t *tables, at moment, m *matcher, 
 	from = max(prefix, from)
 	var err error
 	answer, show := answerFrom(ctx), t.kind.showing(at.view)
+	var counting time.Time // since when rows are counted and not shown: a short list waits for nobody because of them
+	defer func() { answer.charge(counting) }()
 	visit := func(key string, row any) bool {
-		if err = answer.inTurn(ctx); err != nil {
-			return false
-		}
 		if s.limit > 0 && int64(len(s.rows)) >= s.limit {
-			s.more = true
+			if !s.more {
+				s.more, counting = true, time.Now()
+			}
 			s.left++
 			return m.all() && s.left < maxCounted
+		}
+		if err = answer.inTurn(ctx); err != nil {
+			return false
 		}
 		err = s.add(show, m, key, row)
 		return err == nil

@@ -57,30 +57,28 @@ func TestTurnsGoFromUserToUser(t *testing.T) {
 	}
 }
 
-// Rows that are not shown but counted are looked at in turns, too; and so are the changes that a list of an earlier moment goes through.
-func TestWhatIsCountedIsInTurns(t *testing.T) {
+// Rows that are not shown but counted are charged, and the changes that a list of an earlier moment goes through are looked at in turns.
+func TestWhatIsCountedIsCharged(t *testing.T) {
 	d := newDouble(t)
 	for i := range rowsWithoutTurn + 10 {
 		d.must(t, putConfigMap("default", fmt.Sprint("m", i), "x", true))
 	}
 	tb := &tables{kind: configMapKind(), prefix: "/configmaps/", backend: d, pins: newPins(time.Now), attrs: storage.DefaultNamespaceScopedAttr}
-	all := &turns{free: 1}
-	mine := &turn{all: all, user: "lister"}
+	all := &turns{free: 1, pace: pace{share: 1e-9}}
+	mine := &turn{all: all, user: "lister", paced: true}
 	ctx := context.WithValue(t.Context(), answerKey{}, &answer{form: rowByRow, share: &fairShare{turns: all, clients: map[string]*underway{"": {}}}, turn: mine})
 	list := &core.ConfigMapList{}
 	everything := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), Limit: 1}
 	if err := tb.GetList(ctx, "/configmaps/default", storage.ListOptions{Recursive: true, Predicate: everything}, list); err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Items) != 1 || list.RemainingItemCount == nil || !mine.taken {
-		t.Errorf("%d rows are shown, %v counted; in turns: %t", len(list.Items), list.RemainingItemCount, mine.taken)
+	if of := all.pace.accounts["lister"]; len(list.Items) != 1 || list.RemainingItemCount == nil || mine.taken || of == nil || of.left == paceBurst {
+		t.Errorf("%d rows are shown, %v counted, in turns: %t; his account is %v", len(list.Items), list.RemainingItemCount, mine.taken, of)
 	}
-	mine.pause()
 
 	for i := range undoBatch {
 		d.must(t, putConfigMap("kube-system", "m", fmt.Sprint(i), i == 0))
 	}
-	mine.taken = false
 	if before, err := tb.rowsBefore(ctx, "default/", d.View().Revision()-undoBatch-2, d.View().Revision()); err != nil || len(before) != 2 || !mine.taken {
 		t.Errorf("%d rows were otherwise, %v; in turns: %t", len(before), err, mine.taken)
 	}
