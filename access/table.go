@@ -236,6 +236,8 @@ func controllerRules() []Rule {
 		row("priority-and-fairness-config-producer", []string{"get", "create", "update", "delete"}, "flowschemas.flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io"),
 		row("api-priority-and-fairness-config-consumer-v1", []string{"patch"}, "flowschemas.flowcontrol.apiserver.k8s.io/status"),
 		row("service-cidrs-controller", change, "servicecidrs.networking.k8s.io", "servicecidrs.networking.k8s.io/status"),
+		row("serviceaccount-token-controller", []string{"get", "update", "delete"}, "secrets"),
+		row("serviceaccount-token-controller", []string{"get", "update"}, "serviceaccounts"),
 		row("token-cleaner", []string{"delete"}, "secrets"),
 		row("apiservice-status-remote-available-controller", []string{"update"}, "apiservices.apiregistration.k8s.io/status"),
 		row("cluster-authentication-trust", []string{"get", "create", "update"}, "configmaps"),

@@ -294,12 +294,18 @@ func ended(change *store.Change) string {
 	case fsm.RevokedNode(old) != "" || fsm.RevokedNode(now) != "":
 		return anyToken
 	case old == nil:
-	case old.Resource == "secrets" && (now == nil || now.Value.GetUID() != old.Value.GetUID() || old.Value.GetNamespace() == metav1.NamespaceSystem):
-		return "secrets/" + old.Value.GetNamespace() // in kube-system also what says something else now: a token of a machine that is to join
+	case old.Resource == "secrets" && (now == nil || now.Value.GetUID() != old.Value.GetUID() || old.Value.GetNamespace() == metav1.NamespaceSystem || holdsToken(old)):
+		return "secrets/" + old.Value.GetNamespace() // also what says something else now: a token of a machine that is to join, or of an account
 	case old.Resource == "serviceaccounts" && (now == nil || now.Value.GetUID() != old.Value.GetUID()):
 		return "serviceaccounts/" + old.Value.GetNamespace() + "/" + old.Value.GetName()
 	}
 	return ""
+}
+
+// holdsToken: the secret is one of those that are filled with the token of a service account.
+func holdsToken(o *fsm.Object) bool {
+	s, ok := o.Value.(*corev1.Secret)
+	return ok && s.Type == corev1.SecretTypeServiceAccountToken
 }
 
 // run checks what this server can tell by itself, runFar what others are asked about, until ctx ends. Checks are made side by side: who does not

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/apiserver"
+	"github.com/berth-dev/berth/apiserver/tokens"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/workloads"
@@ -54,6 +55,7 @@ func (s *Server) runKubernetes(ctx context.Context) error {
 	return workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, workloads.Options{
 		Now: s.node.Clock().Time, Pods: s.podWriters(ctx, term), Workloads: s.workloadWriters(ctx, term), Authority: s.config.Authority, Autoscaler: s.config.Autoscaler,
 		Off: s.config.ControllersOff, Open: s.vault.Open, Aggregation: s.aggregation(),
+		Tokens: workloads.Tokens{Signer: s.accounts.Lasting(), KeyOf: tokens.KeyOf, RootCA: []byte(s.rootCA)},
 	})
 }
 

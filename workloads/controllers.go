@@ -62,13 +62,14 @@ func kinds(open opening) []struct {
 		{&corev1.Node{}, nodes()},
 		{&corev1.Service{}, informers.Plain("services")},
 		{&corev1.Secret{}, secrets(open)},
+		{&corev1.ServiceAccount{}, informers.Plain("serviceaccounts")},
 		{&corev1.Endpoints{}, informers.Plain("endpoints")},
 		{&corev1.ReplicationController{}, informers.Plain("replicationcontrollers")},
 		{&corev1.PersistentVolume{}, informers.InNoNamespace(fsm.PersistentVolumes)},
 		{&corev1.PersistentVolumeClaim{}, informers.Plain(fsm.VolumeClaims)},
 		{&storagev1.StorageClass{}, informers.InNoNamespace(fsm.StorageClasses)},
-		{&appsv1.ReplicaSet{}, informers.Plain(fsm.ReplicaSets)},
 		{&storagev1.VolumeAttributesClass{}, informers.InNoNamespace(fsm.VolumeAttributesClasses)},
+		{&appsv1.ReplicaSet{}, informers.Plain(fsm.ReplicaSets)},
 		{&appsv1.Deployment{}, informers.Plain("deployments")},
 		{&appsv1.StatefulSet{}, informers.Plain("statefulsets")},
 		{&appsv1.DaemonSet{}, informers.Plain("daemonsets")},
@@ -193,11 +194,11 @@ func entries(now utilclock.Clock) []entry {
 		{"pv-protection-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return pvprotection.NewPVProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumes(), c), nil
 		}},
-		// One at a time: of two equal ranges that go together, only one finds that the other is left.
 		{"volumeattributesclass-protection-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return vacprotection.NewVACProtectionController(klog.FromContext(ctx), c, f.Core().V1().PersistentVolumeClaims(),
 				f.Core().V1().PersistentVolumes(), f.Storage().V1().VolumeAttributesClasses())
 		}},
+		// One at a time: of two equal ranges that go together, only one finds that the other is left.
 		{"service-cidrs-controller", 1, nil, func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return servicecidrs.NewController(ctx, f.Networking().V1().ServiceCIDRs(), f.Networking().V1().IPAddresses(), c), nil
 		}},
@@ -213,7 +214,7 @@ func entries(now utilclock.Clock) []entry {
 
 // Names are the names of the controllers that can be left out.
 func Names() []string {
-	names := []string{autoscalerController}
+	names := []string{autoscalerController, tokensController}
 	for _, e := range entries(nil) {
 		names = append(names, e.name)
 	}
@@ -262,6 +263,13 @@ func construct(ctx context.Context, state State, config func(controller string) 
 		return nil, err
 	}
 	out = slices.Concat(out, definitions, certificates, []begun{flows, available, trust})
+	if o.Tokens.Signer != nil && !slices.Contains(o.Off, tokensController) {
+		filling, err := newAccountTokens(ctx, config(tokensController), state, made, o.Open, o.Tokens)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, filling)
+	}
 	if slices.Contains(o.Off, autoscalerController) {
 		return out, nil
 	}

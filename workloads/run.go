@@ -30,6 +30,8 @@ type Options struct {
 	Pods func(controller string) PodWriter
 	// Workloads is how a controller writes ReplicaSets and statuses of Deployments; nil: by requests.
 	Workloads func(controller string) WorkloadWriter
+	// Tokens fill secrets that hold tokens of service accounts; without a signer nobody does.
+	Tokens Tokens
 	// Open gives a secret as it was before it was sealed.
 	Open opening
 }

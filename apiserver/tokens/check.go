@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	apiaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"gopkg.in/go-jose/go-jose.v2/jwt"
@@ -26,9 +27,12 @@ const (
 	keysMaxAgeSeconds = 60
 )
 
-// Authenticator believes the tokens of the service accounts that are there.
+// Authenticator believes the tokens of the service accounts that are there, and those that secrets hold.
 func (a *Accounts) Authenticator() authenticator.Token {
-	return serviceaccount.JWTTokenAuthenticator([]string{Issuer}, a, Audiences(), asNew(notRevoked(serviceaccount.NewValidator(a), a.state), a.state))
+	return tokenunion.New(
+		serviceaccount.JWTTokenAuthenticator([]string{Issuer}, a, Audiences(), asNew(notRevoked(serviceaccount.NewValidator(a), a.state), a.state)),
+		a.lasting(),
+	)
 }
 
 // fresh refuses nobody by a state that is old: a token may be of a pod that
@@ -156,7 +160,15 @@ func (a *Accounts) GetServiceAccount(_ context.Context, namespace, name string) 
 
 // GetSecret implements serviceaccount.ServiceAccountTokenGetter.
 func (a *Accounts) GetSecret(_ context.Context, namespace, name string) (*corev1.Secret, error) {
-	return object[*corev1.Secret](a, "secrets", namespace, name)
+	o, ok := a.state.View().Objects.Get(fsm.ObjectKey("secrets", namespace, name))
+	if !ok {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name)
+	}
+	o, err := a.keys.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	return o.Value.(*corev1.Secret), nil
 }
 
 // GetPod implements serviceaccount.ServiceAccountTokenGetter.

@@ -45,9 +45,11 @@ type State interface {
 	ReadIndex(ctx context.Context) error
 }
 
-// Keys open the private part of a key, which may be sealed in the state.
+// Keys open the private part of a key, and the secret that holds a token, which may be sealed in the state.
 type Keys interface {
 	OpenKey(id string, private []byte) ([]byte, error)
+	// Open gives an object as it was before it was sealed.
+	Open(row *fsm.Object) (*fsm.Object, error)
 }
 
 // Accounts makes and checks tokens by one server's state.
@@ -58,9 +60,9 @@ type Accounts struct {
 	// writes.
 	stranger *rate.Limiter
 
-	mu        sync.Mutex
-	generator serviceaccount.TokenGenerator // of the key signingID
-	signingID string
+	mu         sync.Mutex
+	generators map[string]serviceaccount.TokenGenerator // of the key signingID, by issuer
+	signingID  string
 }
 
 var (
@@ -122,14 +124,18 @@ var ErrNoKey = errors.New("the cluster has no key to sign tokens with yet")
 // GenerateToken implements serviceaccount.TokenGenerator, with the key that signs
 // now.
 func (a *Accounts) GenerateToken(ctx context.Context, claims *jwt.Claims, private any) (string, error) {
-	g, err := a.signer()
+	return a.generate(ctx, Issuer, claims, private)
+}
+
+func (a *Accounts) generate(ctx context.Context, issuer string, claims *jwt.Claims, private any) (string, error) {
+	g, err := a.signer(issuer)
 	if err != nil {
 		return "", err
 	}
 	return g.GenerateToken(ctx, claims, private)
 }
 
-func (a *Accounts) signer() (serviceaccount.TokenGenerator, error) {
+func (a *Accounts) signer(issuer string) (serviceaccount.TokenGenerator, error) {
 	signing, key, ok := a.state.View().SignsNow()
 	if !ok {
 		return nil, ErrNoKey
@@ -137,7 +143,7 @@ func (a *Accounts) signer() (serviceaccount.TokenGenerator, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.signingID == signing {
-		return a.generator, nil
+		return a.generators[issuer], nil
 	}
 	opened, err := a.keys.OpenKey(signing, key.Private)
 	if err != nil {
@@ -147,12 +153,14 @@ func (a *Accounts) signer() (serviceaccount.TokenGenerator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the cluster's signing key: %w", err)
 	}
-	g, err := serviceaccount.JWTTokenGenerator(Issuer, private)
-	if err != nil {
-		return nil, fmt.Errorf("the cluster's signing key: %w", err)
+	made := map[string]serviceaccount.TokenGenerator{}
+	for _, by := range []string{Issuer, serviceaccount.LegacyIssuer} {
+		if made[by], err = serviceaccount.JWTTokenGenerator(by, private); err != nil {
+			return nil, fmt.Errorf("the cluster's signing key: %w", err)
+		}
 	}
-	a.generator, a.signingID = g, signing
-	return g, nil
+	a.generators, a.signingID = made, signing
+	return made[issuer], nil
 }
 
 // Request is what a token is to be.
