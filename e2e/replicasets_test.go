@@ -114,18 +114,18 @@ func (s *sets) kubectl(args ...string) string {
 func TestReplicaSetScales(t *testing.T) {
 	c := sharedCluster(t)
 	s := newSets(t, c, "scales")
-	has(t, "apply", s.kubectl("apply", "-f", "../examples/manifests/replicaset.yaml"), "replicaset.apps/web created")
-	pods := s.settled("web", 4)
-	if o := pods[0].OwnerReferences; len(o) != 1 || o[0].Kind != "ReplicaSet" || o[0].Name != "web" || !*o[0].Controller || !strings.HasPrefix(pods[0].Name, "web-") {
+	has(t, "apply", s.kubectl("apply", "-f", "../examples/manifests/replicaset.yaml"), "replicaset.apps/even created")
+	pods := s.settled("even", 4)
+	if o := pods[0].OwnerReferences; len(o) != 1 || o[0].Kind != "ReplicaSet" || o[0].Name != "even" || !*o[0].Controller || !strings.HasPrefix(pods[0].Name, "even-") {
 		t.Errorf("the owners of %s are %+v", pods[0].Name, o)
 	}
-	has(t, "get all", s.kubectl("get", "all"), "pod/web-", "replicaset.apps/web", "DESIRED", "4         4         4")
+	has(t, "get all", s.kubectl("get", "all"), "pod/even-", "replicaset.apps/even", "DESIRED", "4         4         4")
 
 	// One is killed, one is deleted: two others take their places.
 	s.kubectl("delete", "pod", pods[0].Name, "--grace-period=0", "--force")
 	s.kubectl("delete", "pod", pods[1].Name, "--wait=false")
 	s.eventually(t, "the lost pods to be replaced", func(ctx context.Context) error {
-		now := s.active(ctx, "web")
+		now := s.active(ctx, "even")
 		for _, p := range now {
 			if p.UID == pods[0].UID || p.UID == pods[1].UID {
 				return fmt.Errorf("%s is still there", p.Name)
@@ -136,34 +136,34 @@ func TestReplicaSetScales(t *testing.T) {
 		}
 		return nil
 	})
-	s.settled("web", 4)
-	has(t, "scale", s.kubectl("scale", "rs/web", "--replicas=7"), "scaled")
-	s.settled("web", 7)
-	has(t, "plan", s.kubectl("plan", "--scale", "rs/web=9"), "web-planned-9", "would be bound to")
-	going := s.kubectl("plan", "--scale", "rs/web=1")
+	s.settled("even", 4)
+	has(t, "scale", s.kubectl("scale", "rs/even", "--replicas=7"), "scaled")
+	s.settled("even", 7)
+	has(t, "plan", s.kubectl("plan", "--scale", "rs/even=9"), "even-planned-9", "would be bound to")
+	going := s.kubectl("plan", "--scale", "rs/even=1")
 	has(t, "plan", going, "ORDER", "RULE", "nothing was changed")
-	if n := strings.Count(going, s.ns+"/web-"); n != 6 {
+	if n := strings.Count(going, s.ns+"/even-"); n != 6 {
 		t.Errorf("%d of 7 pods would go:\n%s", n, going)
 	}
-	s.kubectl("scale", "rs/web", "--replicas=1")
-	s.settled("web", 1)
-	s.kubectl("scale", "rs/web", "--replicas=0")
-	s.settled("web", 0)
+	s.kubectl("scale", "rs/even", "--replicas=1")
+	s.settled("even", 1)
+	s.kubectl("scale", "rs/even", "--replicas=0")
+	s.settled("even", 0)
 	has(t, "events", s.kubectl("get", "events"), "SuccessfulCreate", "SuccessfulDelete")
 
 	// A pod that was there before is adopted, and one that is relabelled goes its
 	// own way.
-	create(t, s.Reader().Kube, pod(s.ns, "mine", "exec sleep 1000", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} }))
+	create(t, s.Reader().Kube, pod(s.ns, "mine", "exec sleep 1000", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "even"} }))
 	s.eventually(t, "the pod too many to go", func(ctx context.Context) error {
-		if n := len(s.active(ctx, "web")); n > 0 {
+		if n := len(s.active(ctx, "even")); n > 0 {
 			return fmt.Errorf("there are %d", n)
 		}
 		return nil
 	})
-	s.kubectl("scale", "rs/web", "--replicas=2")
-	pods = s.settled("web", 2)
+	s.kubectl("scale", "rs/even", "--replicas=2")
+	pods = s.settled("even", 2)
 	s.kubectl("label", "pod", pods[0].Name, "app=free", "--overwrite")
-	pods2 := s.settled("web", 2)
+	pods2 := s.settled("even", 2)
 	if pods2[0].UID == pods[0].UID || pods2[1].UID == pods[0].UID {
 		t.Error("a pod that does not match any more still counts")
 	}
