@@ -16,6 +16,7 @@ var unguarded = map[string]string{
 	"raftnode": "Raft's own goroutines are guarded by nobody, and a server whose promises, log or outcomes are half kept must not go on: " +
 		"what is ours in it and could panic by what is in the log (Apply, a restore) is guarded where it is done",
 	"raftlog": "as raftnode",
+	"pki":     "it starts one, that looks at certificate files, and takes its own panic for files that can not be read",
 	"worker":  "pods go on without their worker, and who starts it starts it again; what it calls for one pod alone is caught",
 	"agent":   "what starts a server or a worker; a worker's loops are guarded one by one, and what carries its connections as worker",
 	"guard":   "it is the guard",

@@ -152,6 +152,9 @@ const maxPendingEvents = 256
 func (c *WorkerClient) ReportEvent(event []byte) { c.reports.putEvent(event) }
 
 func (r *reports) putEvent(event []byte) {
+	if len(event) > batchBytes {
+		return // no server takes it, and a message has no room for it
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.events) >= maxPendingEvents {

@@ -78,12 +78,17 @@ func (r *reports) put(p PodReport) (whole bool) {
 	return whole
 }
 
-func (r *reports) putNode(status []byte) {
+// putNode queues the node's status; false: it is larger than what servers take of a node, and than a message may be.
+func (r *reports) putNode(status []byte) bool {
+	if len(status) > batchBytes {
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seq++
 	r.node, r.nodeSeq = status, r.seq
 	r.signal()
+	return true
 }
 
 // reset forgets the batch in flight: the stream that carried it is gone, so its

@@ -117,6 +117,24 @@ func TestABatchIsAMessage(t *testing.T) {
 	now := time.Unix(0, 0)
 	for _, n := range []int{1, model.MaxPodStatusBytes, model.MaxPodStatusBytes + 1, 3 * MaxWorkerMessageBytes} {
 		r := newReports()
+		if r.putNode(make([]byte, n)) != (n <= batchBytes) {
+			t.Errorf("a status of the node of %d bytes is queued: %t", n, n > batchBytes)
+		}
+		r.putEvent(make([]byte, n))
+		first, _ := r.next(now)
+		if first != nil {
+			if raw, err := encode(&WorkerMessage{Status: first}); err != nil || len(raw) > MaxWorkerMessageBytes {
+				t.Errorf("a batch of %d bytes: %v", len(raw), err)
+			}
+			r.ack(Ack{BatchID: first.ID}, now)
+		}
+		for r.waitingEvents() > 0 {
+			b, _ := r.next(now)
+			if raw, err := encode(&WorkerMessage{Status: b}); err != nil || len(raw) > MaxWorkerMessageBytes {
+				t.Fatalf("a batch of %d bytes: %v", len(raw), err)
+			}
+			r.ack(Ack{BatchID: b.ID}, now)
+		}
 		whole := r.put(PodReport{Namespace: "n", Name: "p", UID: "uid", Status: make([]byte, n), Removed: true})
 		b, _ := r.next(now)
 		if b == nil || len(b.Pods) != 1 || !b.Pods[0].Removed {
@@ -203,6 +221,12 @@ func TestNodeStatusIsKeptUntilCommitted(t *testing.T) {
 	if b, _ = r.next(now.Add(retryAfter)); b != nil || r.waiting() != 0 {
 		t.Errorf("got %+v", b)
 	}
+}
+
+func (r *reports) waitingEvents() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.events)
 }
 
 // waiting is how many statuses are not acknowledged.

@@ -111,7 +111,11 @@ func (c *WorkerClient) Report(r PodReport) {
 }
 
 // ReportNode is Report for the node's own status (corev1.NodeStatus, protobuf).
-func (c *WorkerClient) ReportNode(status []byte) { c.reports.putNode(status) }
+func (c *WorkerClient) ReportNode(status []byte) {
+	if !c.reports.putNode(status) {
+		c.log.Error("the status of the node is larger than any may be, and is not told", "bytes", len(status))
+	}
+}
 
 // takenSample is a sample, and when it was taken.
 type takenSample struct {

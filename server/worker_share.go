@@ -65,9 +65,15 @@ func newShare() *share {
 
 // whole says that nothing has been taken that is not back.
 func (s *share) whole() bool {
-	return len(s.fetching) == 0 && s.helloing.Load()+s.mirroring.Load()+s.wanting.Load() == 0 && s.bytes.Tokens() >= workerBytesAtOnce && s.hellos.Tokens() >= workerHellos && s.events.Tokens() >= workerEvents && s.tokens.Tokens() >= workerTokens &&
-		s.mirrors.Tokens() >= workerMirrors && s.drops.Tokens() >= workerDrops &&
-		s.samples.Tokens() >= workerSamples && s.fetches.Tokens() >= workerFetches && s.fetched.Tokens() >= workerFetched
+	if len(s.fetching) > 0 || s.helloing.Load()+s.mirroring.Load()+s.wanting.Load() > 0 {
+		return false
+	}
+	for _, l := range []*rate.Limiter{s.bytes, s.hellos, s.events, s.tokens, s.mirrors, s.samples, s.fetches, s.fetched, s.drops} {
+		if l.Tokens() < float64(l.Burst()) {
+			return false
+		}
+	}
+	return true
 }
 
 // shares are those of the workers that came lately. They outlive their streams,

@@ -111,9 +111,9 @@ func service() []Mutant {
 			"\t\tresults, err := s.proposeOnce(ctx, ps, &encoded)\n\t\tif err == nil || !errors.Is(err, apiserver.ErrNoLeader) {\n",
 			"\t\tresults, err := s.proposeOnce(ctx, ps, &encoded)\n\t\tif err == nil || !errors.Is(err, apiserver.ErrNoLeader) && !(ON && errors.Is(err, apiserver.ErrUnknownOutcome)) {\n"}},
 		{"unknown-is-no", "what may have been done is told as not done", Edit{"server/propose.go",
-			"\t\treturn fmt.Errorf(\"%w: %w\", apiserver.ErrUnknownOutcome, err)\n\tcase is(raftnode.ErrTooLarge):\n",
+			"\t\treturn fmt.Errorf(\"%w: %w\", apiserver.ErrUnknownOutcome, err)\n\tcase is(raftnode.ErrTooLarge, rpc.ErrTooLarge):\n",
 			"\t\tif ON {\n\t\t\treturn fmt.Errorf(\"%w: %w\", apiserver.ErrBusy, err)\n\t\t}\n" +
-				"\t\treturn fmt.Errorf(\"%w: %w\", apiserver.ErrUnknownOutcome, err)\n\tcase is(raftnode.ErrTooLarge):\n"}},
+				"\t\treturn fmt.Errorf(\"%w: %w\", apiserver.ErrUnknownOutcome, err)\n\tcase is(raftnode.ErrTooLarge, rpc.ErrTooLarge):\n"}},
 		{"follower-reads-alone", "a follower answers a read without asking the leader", Edit{"server/propose.go",
 			"\tif errors.As(err, &elsewhere) {\n\t\taddr",
 			"\tif errors.As(err, &elsewhere) {\n\t\tif ON {\n\t\t\treturn nil\n\t\t}\n\t\taddr"}},
