@@ -3,6 +3,7 @@ package server
 import (
 	"net/http"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -30,7 +31,7 @@ func TestAskedAbout(t *testing.T) {
 	values.Set(ledger.ParamNodes, "true")
 	values.Set(ledger.ParamUID, "u")
 	q, err := askedAbout(values)
-	if want := (explain.Question{Namespace: "default", Pod: "web", UID: "u", At: 7, Nodes: true}); err != nil || q != want {
+	if want := (explain.Question{Namespace: "default", Pod: "web", UID: "u", At: 7, Nodes: true}); err != nil || !reflect.DeepEqual(q, want) {
 		t.Errorf("asked %+v, %v, want %+v", q, err, want)
 	}
 }
