@@ -28,6 +28,7 @@ func (p *podState) step(now time.Time) {
 		}
 	}
 	if !p.stopAt.IsZero() {
+		p.stepProbes(now)
 		p.stepStop(now)
 	}
 }
