@@ -48,7 +48,7 @@ containers: [{name: main, volumeMounts: [{name: empty, mountPath: /empty}, {name
 		t.Skipf("this machine does not let mount: %v", err)
 	}
 	defer func() {
-		if err := v.remove("u1"); err != nil {
+		if err := v.remove(t.Context(), "u1"); err != nil {
 			t.Error(err)
 		}
 	}()
