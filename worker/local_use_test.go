@@ -99,7 +99,7 @@ containers: [{name: main, volumeMounts: [{name: empty, mountPath: /empty}]}]
 	if err := (&caller{volumes: v}).measure(t.Context(), r.pod); !errors.As(err, &over) {
 		t.Errorf("it says %v", err)
 	}
-	if err := v.remove(t.Context(), types.UID("u1")); err != nil {
+	if err := v.remove(t.Context(), "u1"); err != nil {
 		t.Error(err)
 	}
 }
