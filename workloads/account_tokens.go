@@ -73,6 +73,9 @@ func newAccountTokens(ctx context.Context, config *rest.Config, state State, f f
 			}
 			select {
 			case <-ctx.Done():
+				if begins { // it ends at once, and gives back what it was made with
+					m.Run(ctx, tokenWorkers)
+				}
 				return
 			case <-ticker.C:
 			}
