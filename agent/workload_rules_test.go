@@ -420,7 +420,7 @@ func complete(j *batchv1.Job) bool {
 // neverBelow is the promise that so many pods are ready.
 func (w *workloads) neverBelow(n int) func(v *fsm.View) string {
 	return func(v *fsm.View) string {
-		if got := strings.Fields(w.names(v, ready)); len(got) < n {
+		if got := strings.Fields(w.names(v, model.Ready)); len(got) < n {
 			return fmt.Sprintf("%v alone are ready", got)
 		}
 		return ""

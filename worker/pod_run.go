@@ -28,7 +28,6 @@ func (p *podState) step(now time.Time) {
 		}
 	}
 	if !p.stopAt.IsZero() {
-		p.stepProbes(now)
 		p.stepStop(now)
 	}
 }

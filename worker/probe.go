@@ -71,12 +71,8 @@ func (c *ctr) started() bool { return c.state == ctrRunning && c.passes(ProbeSta
 // ready is what the readiness probe says of a started container.
 func (c *ctr) ready() bool { return c.started() && c.passes(ProbeReadiness) }
 
-// stepProbes starts the probes whose time has come. Of a pod that ends only the readiness is asked for: as long as a container
-// runs, it says whether it can still be sent to (LC8).
+// stepProbes starts the probes whose time has come.
 func (p *podState) stepProbes(now time.Time) {
-	if p.admission != admitted || p.gone {
-		return
-	}
 	for i := range p.ctrs {
 		c := &p.ctrs[i]
 		if c.probing == nil || c.state != ctrRunning || !c.condemned.IsZero() {
@@ -85,15 +81,12 @@ func (p *podState) stepProbes(now time.Time) {
 		for k := range probeKinds {
 			// PB4: no other probe runs until the startup probe has passed, and
 			// that one never runs again.
-			if spec := c.probe(k); spec != nil && (k == ProbeStartup) != c.started() && p.asks(k) {
+			if spec := c.probe(k); spec != nil && (k == ProbeStartup) != c.started() {
 				p.stepProbe(c, k, spec, now)
 			}
 		}
 	}
 }
-
-// asks says whether the outcome of a probe still matters.
-func (p *podState) asks(k ProbeKind) bool { return p.stopAt.IsZero() || k == ProbeReadiness }
 
 func (p *podState) stepProbe(c *ctr, k ProbeKind, spec *corev1.Probe, now time.Time) {
 	pr := &c.probing[k]
@@ -128,7 +121,7 @@ func (p *podState) probed(c *ctr, o Outcome, now time.Time) {
 	}
 	pr := &c.probing[o.ProbeKind]
 	pr.underWay = false
-	if c.state != ctrRunning || !c.condemned.IsZero() || !p.asks(o.ProbeKind) {
+	if c.state != ctrRunning || !c.condemned.IsZero() || !p.stopAt.IsZero() {
 		return
 	}
 	if unknown(o.Err) { // PB2: nothing follows from it

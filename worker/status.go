@@ -100,9 +100,8 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	case roleEphemeral:
 		s.Started = nil
 	default:
-		// LC6: without a readiness probe, what runs is ready. LC8: in a pod that ends, too, as of a kubelet: that it is to get nothing new
-		// is said by its deletion, and what it can still answer, where nobody else can, by this.
-		s.Ready = c.ready()
+		// LC6: without a readiness probe, what runs is ready; LC8: never in a pod that is being deleted.
+		s.Ready = c.ready() && p.pod.DeletionTimestamp == nil && !p.gone
 	}
 	id := ""
 	if c.attempt >= 0 {
