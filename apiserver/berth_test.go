@@ -301,7 +301,7 @@ func TestQueueEntriesNameNobodyElsewhere(t *testing.T) {
 		}}})
 	}
 	for name, want := range map[string]string{
-		"for-boss": "a victim in another namespace has priority 0, which is not below 0", "for-peer": "victim default/peer has priority 0, which is not below 0",
+		"for-boss": "a victim in another namespace has a priority that is not below 0", "for-peer": "victim default/peer has priority 0, which is not below 0",
 	} {
 		e, err := dynamicClient(t, s).Resource(berthv1.GroupVersion.WithResource(berthv1.ResourceQueueEntries)).Namespace("default").Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
