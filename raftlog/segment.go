@@ -315,11 +315,11 @@ func (s *segment) readHeader(in io.Reader) error {
 	case s.size < int64(headerBytes):
 		return errUnbegun
 	default:
-		b = b[:headerBytes]
+		b = b[:headerBytes] // #nosec G602 -- it has room for all of it
 		if _, err := io.ReadFull(in, b[headBytes:]); err != nil {
 			return fmt.Errorf("read %s: %w", s.path, err)
 		}
-		s.seed = b[headBytes : headBytes+seedBytes]
+		s.seed = b[headBytes : headBytes+seedBytes] // #nosec G602 -- as above
 		if !bytes.Equal(b, header(s.first, s.seed)) {
 			return damaged("its header is wrong")
 		}

@@ -109,7 +109,7 @@ func (r *removal) enter(e *Entry) error {
 		return nil
 	}
 	if e.Depth >= deepLevels {
-		up := fmt.Sprintf(".up.%016x", rand.Uint64())
+		up := fmt.Sprintf(".up.%016x", rand.Uint64()) // #nosec G404 -- a name that is taken is tried again by the next look
 		if again(func() error { return unix.Renameat2(e.Dir, e.Name, r.root, up, unix.RENAME_NOREPLACE) }) == nil {
 			r.removed++
 			return ErrSkip
