@@ -173,10 +173,8 @@ func (w *watcher) run(position int64) {
 	if !w.hub.guard("watch", func() { err = w.tell(position) }) {
 		err = apierrors.NewInternalError(errors.New("the server broke over this watch, which is a mistake of Berth's"))
 	}
-	if !errors.Is(err, errStopped) || w.ctx.Err() != nil {
-		w.drop() // what the client has not taken it learns otherwise
-	}
 	if !errors.Is(err, errStopped) {
+		w.drop() // what the client has not taken it learns otherwise: behind the error it lists again
 		// Nothing is held for a client that does not even take the error.
 		w.hub.detach(w)
 		w.input, w.initial, w.stalled = nil, nil, nil

@@ -19,7 +19,7 @@ type Rows struct {
 	// Indexes are those that the state has by itself.
 	Indexes map[string]Index
 	// Rests says of an object that nothing seems to be left to do for it, so that its handlers may be told a while later that
-	// it is there (late.go); nil: of none.
+	// it is there (later.go); nil: of none.
 	Rests func(o any) bool
 }
 

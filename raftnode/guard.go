@@ -55,16 +55,14 @@ func (e *HungError) Error() string {
 func (g *guard) within(steps int, what string, call func() error) error {
 	w := &watch{left: steps}
 	w.timer = time.AfterFunc(time.Duration(1<<62), func() {
-		if w.left--; w.left > 0 {
-			w.timer.Reset(hangStep)
-			return
+		if w.step() {
+			g.hung.Store(true)
+			_ = g.stop(&HungError{what, time.Duration(steps) * hangStep}) // it is told by fail
 		}
-		g.hung.Store(true)
-		_ = g.stop(&HungError{what, time.Duration(steps) * hangStep}) // it is told by fail
 	})
 	w.timer.Reset(hangStep)
 	err := call()
-	w.timer.Stop()
+	w.end()
 	if late := g.err(); err == nil && g.hung.Load() {
 		return late
 	}
@@ -74,7 +72,31 @@ func (g *guard) within(steps int, what string, call func() error) error {
 // watch is over one call of the disk.
 type watch struct {
 	timer *time.Timer
-	left  int // steps
+
+	mu   sync.Mutex
+	left int // steps
+	over bool
+}
+
+// step says whether the call has had its last step. One that comes back just as the timer fires, as after a pause of the machine, has had none.
+func (w *watch) step() (last bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over {
+		return false
+	}
+	if w.left--; w.left > 0 {
+		w.timer.Reset(hangStep)
+	}
+	return w.left == 0
+}
+
+// end is for a call that has come back.
+func (w *watch) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	w.timer.Stop()
 }
 
 func newGuard(d durable, dir string, fail func(error), m *metrics) *guard {

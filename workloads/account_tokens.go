@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -40,6 +41,8 @@ const (
 	tokenWorkers = 5
 	// keyInterval is how often it is asked which keys there are.
 	keyInterval = time.Second
+	// keyRests is how many looks are left out where something was refused.
+	keyRests = 30
 )
 
 // newAccountTokens makes Kubernetes' own controller of the secrets that hold tokens of service accounts. It begins when there is a
@@ -61,14 +64,18 @@ func newAccountTokens(ctx context.Context, config *rest.Config, state State, f f
 		ticker := time.NewTicker(keyInterval)
 		defer ticker.Stop()
 		var known map[string]bool
-		for begins := true; ; {
+		rest := 0 // looks that are left out
+		for begins := true; ; rest-- {
 			if _, _, signs := state.View().SignsNow(); signs && begins {
 				begins = false
 				running.Go(func() { m.Run(ctx, tokenWorkers) })
 			}
-			if keys := verifying(state.View()); !maps.Equal(keys, known) {
+			if keys := verifying(state.View()); !maps.Equal(keys, known) && rest <= 0 {
 				if err := emptyOf(ctx, c, secrets.Lister(), o.KeyOf, keys); err == nil {
 					known = keys
+				} else {
+					klog.FromContext(ctx).Error(err, "Tokens of keys that verify no more are still in their secrets")
+					rest = keyRests
 				}
 			}
 			select {
@@ -102,6 +109,7 @@ func emptyOf(ctx context.Context, c kubernetes.Interface, secrets corelisters.Se
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, s := range all {
 		token := s.Data[corev1.ServiceAccountTokenKey]
 		if len(token) == 0 || keys[keyOf(string(token))] {
@@ -110,10 +118,10 @@ func emptyOf(ctx context.Context, c kubernetes.Interface, secrets corelisters.Se
 		s = s.DeepCopy()
 		delete(s.Data, corev1.ServiceAccountTokenKey)
 		if _, err := c.CoreV1().Secrets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) {
-			return err // it is looked at again, as it is then
+			errs = append(errs, err) // it is looked at again, as it is then
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // tokenSecrets are the secrets that hold tokens of service accounts, and no others, as they were before they were sealed: whose token one

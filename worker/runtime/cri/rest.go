@@ -256,6 +256,7 @@ func (r *Runtime) removeRest(ctx context.Context, pod types.UID) error {
 		return ctx.Err()
 	}
 	defer func() { <-r.rests.one }()
+	ctx = mounts.WithTurns(ctx, func() {}) // others wait for what it holds: it lets nobody go first
 	if !r.rests.has(pod) {
 		return nil
 	}

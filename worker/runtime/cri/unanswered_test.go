@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -140,9 +141,8 @@ func TestStartAnsweredLate(t *testing.T) {
 }
 
 // What was made and not started is left to whoever starts or removes its pod; what has begun meanwhile runs. Nothing that is refused of one
-// container or sandbox keeps the others from being taken over.
+// container keeps the others from being taken over.
 func TestTakenOverAsItIs(t *testing.T) {
-	refused := status.Error(codes.Unknown, "its metadata cannot be read")
 	for _, c := range []struct {
 		name string
 		stub *oneStub
@@ -150,7 +150,6 @@ func TestTakenOverAsItIs(t *testing.T) {
 	}{
 		{"made", &oneStub{state: criv1.ContainerState_CONTAINER_CREATED}, false},
 		{"made, and begun", &oneStub{state: criv1.ContainerState_CONTAINER_RUNNING}, true},
-		{"of a sandbox that cannot be asked for", &oneStub{state: criv1.ContainerState_CONTAINER_RUNNING, unboxed: refused}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := c.stub
@@ -274,5 +273,18 @@ func TestDiskUseOfMountedFiles(t *testing.T) {
 	}
 	if use.Shared < 1<<20 || use.Shared > 2<<20 || use.Bytes["main"] < 6<<20 || use.Inodes < 3 {
 		t.Errorf("%+v", use)
+	}
+}
+
+// A pod whose sandbox cannot be asked for its addresses is not taken over without them: it would have the node's. It is tried again.
+func TestNoAddressIsNotTheNodes(t *testing.T) {
+	s := &oneStub{state: criv1.ContainerState_CONTAINER_RUNNING}
+	s.there = true
+	r, _ := openFor(t, s, s, stubParent)
+	boxes, _ := s.ListPodSandbox(t.Context(), nil)
+	containers, _ := s.ListContainers(t.Context(), nil)
+	s.unboxed = status.Error(codes.Unknown, "its metadata cannot be read")
+	if _, err := r.adopt(t.Context(), "uid-p", &left{boxes: boxes.Items, containers: containers.Containers}); !errors.Is(err, runtime.ErrUnavailable) {
+		t.Errorf("it is taken over: %v", err)
 	}
 }

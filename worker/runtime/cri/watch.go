@@ -160,14 +160,12 @@ func (r *Runtime) adopt(ctx context.Context, uid types.UID, l *left) (*runtime.P
 	if b := l.boxes; len(b) > 0 && b[0].State == criv1.PodSandboxState_SANDBOX_READY && whole {
 		box, err := r.statusOf(ctx, b[0].Id, b[0].GetMetadata().GetAttempt())
 		switch {
+		case errors.Is(err, runtime.ErrNotFound): // it is not there any more
 		case errors.Is(err, runtime.ErrUnavailable):
 			return nil, err
-		case errors.Is(err, runtime.ErrNotFound): // it is not there any more
+		case err != nil: // without its addresses the pod would have the node's
+			return nil, fmt.Errorf("%w: %w", runtime.ErrUnavailable, err)
 		default:
-			if err != nil { // that keeps nobody from being taken over
-				r.log.Error("the addresses of a pod's sandbox cannot be asked", "pod", uid, "error", err)
-				box = sandbox{id: b[0].Id, attempt: b[0].GetMetadata().GetAttempt()}
-			}
 			s := r.hasSandbox(uid, box)
 			current, out.Sandbox = b[0].Id, &s
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -85,7 +86,11 @@ func (r *Runtime) putAside(dir string, pod types.UID) error {
 		if filepath.Dir(dir) == r.opts.Root {
 			rename = atomicfile.Rename
 		}
-		if err := rename(dir, aside); err != nil && !os.IsNotExist(err) {
+		err := rename(dir, aside)
+		if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
+			continue // the name was taken meanwhile
+		}
+		if err != nil && !os.IsNotExist(err) {
 			return fmt.Errorf("putting %s aside: %w", dir, err)
 		}
 		return nil

@@ -331,6 +331,9 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 		c.Image = config.Image
 	}
 	if alive {
+		if state.BootID == "" { // an earlier version did not say it: what runs was started since the machine was
+			state.BootID, _ = shim.BootID()
+		}
 		w, cerr := connect(dir, state)
 		if cerr == nil {
 			return c, r.goOn(c, w), true
