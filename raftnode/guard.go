@@ -28,7 +28,8 @@ type guard struct {
 
 	mu     sync.Mutex
 	broken error
-	hung   atomic.Bool // a call of the disk has not come back
+	hung   atomic.Bool   // a call of the disk has not come back
+	hangs  chan struct{} // closed when that is known
 }
 
 const (
@@ -56,7 +57,9 @@ func (g *guard) within(steps int, what string, call func() error) error {
 	w := &watch{left: steps}
 	w.timer = time.AfterFunc(time.Duration(1<<62), func() {
 		if w.step() {
-			g.hung.Store(true)
+			if !g.hung.Swap(true) {
+				close(g.hangs)
+			}
 			_ = g.stop(&HungError{what, time.Duration(steps) * hangStep}) // it is told by fail
 		}
 	})
@@ -100,7 +103,7 @@ func (w *watch) end() {
 }
 
 func newGuard(d durable, dir string, fail func(error), m *metrics) *guard {
-	return &guard{durable: d, dir: dir, fail: fail, metrics: m}
+	return &guard{durable: d, dir: dir, fail: fail, metrics: m, hangs: make(chan struct{})}
 }
 
 // IsMonotonic implements raft.MonotonicLogStore.

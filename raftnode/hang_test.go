@@ -105,6 +105,34 @@ func TestAServerWhoseDiskHangsStops(t *testing.T) {
 	}
 }
 
+// TestAServerThatIsStoppedWhileItsDiskHangs ends, although it is stopped before it is known that the disk hangs.
+func TestAServerThatIsStoppedWhileItsDiskHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := &hangingDisk{}
+		c := newCluster(t, 3, disk.conf)
+		c.must(namespace())
+		c.must(create("m", "1"))
+		victim := c.leader()
+		release := disk.hang(victim.ID())
+		ctx := c.ctx()
+		go func() { _, _, _ = victim.Propose(ctx, put("m", "2")) }()
+		<-time.After(hangStep)
+		var hung *HungError
+		if err := victim.Shutdown(); !errors.As(err, &hung) {
+			t.Errorf("it ended with %v", err)
+		}
+		victim.stopped.Store(true)
+		c.connect()
+		if next := c.leader(); next.ID() == victim.ID() {
+			t.Error("it leads on")
+		}
+		c.must(put("m", "3"))
+		c.same()
+		release()
+		synctest.Wait()
+	})
+}
+
 // lateDisk is a disk of which every call takes a while.
 type lateDisk struct {
 	durable

@@ -466,11 +466,18 @@ func (n *Node) stop() {
 	}
 	n.proposer.close()
 	if n.guard.hung.Load() {
-		n.abandon()
+		n.abandon(n.endRaft())
 		return
 	}
 	n.finishOutcomes()
-	err := n.raft.Shutdown().Error()
+	ended := n.endRaft()
+	var err error
+	select {
+	case err = <-ended:
+	case <-n.guard.hangs: // found only now, as whoever stops it was quicker
+		n.abandon(ended)
+		return
+	}
 	n.finishOutcomes()
 	close(n.dead)
 	close(n.proposer.dead)
@@ -478,18 +485,24 @@ func (n *Node) stop() {
 	n.stopErr = errors.Join(err, n.guard.durable.Close(), n.unlock())
 }
 
+// endRaft has Raft end, and says when it has.
+func (n *Node) endRaft() <-chan error {
+	future, ended := n.raft.Shutdown(), make(chan error, 1)
+	go func() { ended <- future.Error() }()
+	return ended
+}
+
 // abandon stops a node whose disk hangs, and Raft's own goroutine in it: nobody hears of this server any more, whoever waits for it is
-// released, and what the disk keeps is closed when it comes back, or by the end of the process.
-func (n *Node) abandon() {
+// released, and what the disk keeps is closed when Raft has ended, as the disk comes back, or by the end of the process.
+func (n *Node) abandon(ended <-chan error) {
 	n.stopErr = n.guard.err()
 	if err := closeTransport(n.transport); err != nil {
 		n.logger.Warn("the transport was not closed", "error", err)
 	}
-	ended := n.raft.Shutdown()
 	close(n.dead)
 	close(n.proposer.dead)
 	go func() {
-		err := ended.Error()
+		err := <-ended
 		n.tasks.Wait()
 		if err = errors.Join(err, n.guard.durable.Close(), n.unlock()); err != nil {
 			n.logger.Warn("what the disk keeps was not closed in order", "error", err)
