@@ -76,6 +76,8 @@ func TestDriverKindsByKubectl(t *testing.T) {
 			k.want("", []string{"get", o.resource, "--field-selector=metadata.name=" + o.name}, strings.Fields(o.columns)...)
 			k.want("", []string{"describe", o.resource, o.name}, o.name)
 			k.want("", []string{"explain", strings.ToLower(o.kind)}, "KIND:", o.kind)
+			// Nobody is here who would let go of what is protected while it is used.
+			k.want("", []string{"patch", o.resource, o.name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`}, "patched")
 			k.want("", []string{"delete", o.resource, o.name}, "deleted")
 			k.refused("", []string{"get", o.resource, o.name}, "not found")
 		})
