@@ -105,7 +105,7 @@ func pinSubPath(ctx context.Context, m *runtime.Mount, at string) error {
 
 // Unpin implements runtime.Pinner: a file system in memory would stay for as long as a part of it is mounted somewhere.
 func (r *Runtime) Unpin(pod types.UID) error {
-	pins, err := filepath.Glob(filepath.Join(globbed(r.podDir(pod)), "containers", "*", "*", pinsDir))
+	pins, err := filepath.Glob(filepath.Join(globbed(r.podDir(pod)), containersDir, "*", "*", pinsDir))
 	for _, dir := range pins {
 		err = errors.Join(err, mounts.RemoveAll(context.Background(), dir))
 	}

@@ -387,5 +387,5 @@ func (r *Runtime) release(ctx context.Context, pod types.UID, boxes []*criv1.Pod
 	if err := r.removeImageVolumes(ctx, pod); err != nil {
 		return err
 	}
-	return mounts.RemoveAll(ctx, filepath.Join(r.podDir(pod), "containers"))
+	return mounts.RemoveAll(ctx, filepath.Join(r.podDir(pod), containersDir))
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/record"
 )
@@ -275,16 +276,7 @@ func (r *Runtime) watch() {
 
 // keepLogs rotates logs, again and again. The runtime has to help with each: listing does not wait for that.
 func (r *Runtime) keepLogs() {
-	tick := time.NewTicker(rotateInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-r.ctx.Done():
-			return
-		case <-tick.C:
-			r.rotateLogs(r.ctx)
-		}
-	}
+	guard.Every(r.ctx, rotateInterval, func(time.Time) { r.rotateLogs(r.ctx) })
 }
 
 // compare tells what a listing shows that was not known. Each call that it makes is bounded by itself, so what the runtime is slow with, or hangs

@@ -67,13 +67,11 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	return nil
 }
 
-// undo takes away what a start that failed has left. The command may have run for a moment.
+// undo takes away what a start that failed has left: its shim has ended, and the command has not run.
 func (r *Runtime) undo(id runtime.ID, err error) error {
-	var state shim.State
-	_ = readJSON(filepath.Join(r.dir(id), shim.StateFile), &state) // it may not have come to be written
 	ctx, cancel := context.WithTimeout(r.life, besideTimeout)
 	defer cancel()
-	if lerr := r.endLeft(ctx, id, state); lerr != nil {
+	if lerr := r.cgroups.end(ctx, id); lerr != nil {
 		// The directory stays: by it whoever starts or removes the container finds what is left.
 		return fmt.Errorf("starting container %s: %w", id, errors.Join(err, lerr))
 	}
