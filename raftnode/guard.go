@@ -28,78 +28,8 @@ type guard struct {
 
 	mu     sync.Mutex
 	broken error
-	hung   atomic.Bool   // a call of the disk has not come back
+	hung   atomic.Bool   // the disk has not come back from a call
 	hangs  chan struct{} // closed when that is known
-}
-
-const (
-	// hangSteps and hangStep say how long a call of the disk may take before the disk counts as one that failed: until then a leader goes on
-	// with its heartbeats, nobody else is elected, and nothing is written. A pause of the whole machine is one step, however long.
-	hangSteps, hangStep = 5, 3 * time.Second
-	// deleteSteps is for deleting, which is a call for each of the log's files.
-	deleteSteps = 20
-)
-
-// HungError: the disk has not come back from a call.
-type HungError struct {
-	What string // what was being done
-	For  time.Duration
-}
-
-// Error implements error.
-func (e *HungError) Error() string {
-	return fmt.Sprintf("the disk hangs, and this server stops rather than lead or follow without it: to %s takes longer than %s", e.What, e.For)
-}
-
-// within calls the disk, and stops the node if it does not come back in time: Raft's own goroutine waits in it, and stops nothing. What comes
-// back later counts for nothing.
-func (g *guard) within(steps int, what string, call func() error) error {
-	w := &watch{left: steps}
-	w.timer = time.AfterFunc(time.Duration(1<<62), func() {
-		if w.step() {
-			if !g.hung.Swap(true) {
-				close(g.hangs)
-			}
-			_ = g.stop(&HungError{what, time.Duration(steps) * hangStep}) // it is told by fail
-		}
-	})
-	w.timer.Reset(hangStep)
-	err := call()
-	w.end()
-	if late := g.err(); err == nil && g.hung.Load() {
-		return late
-	}
-	return err
-}
-
-// watch is over one call of the disk.
-type watch struct {
-	timer *time.Timer
-
-	mu   sync.Mutex
-	left int // steps
-	over bool
-}
-
-// step says whether the call has had its last step. One that comes back just as the timer fires, as after a pause of the machine, has had none.
-func (w *watch) step() (last bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.over {
-		return false
-	}
-	if w.left--; w.left > 0 {
-		w.timer.Reset(hangStep)
-	}
-	return w.left == 0
-}
-
-// end is for a call that has come back.
-func (w *watch) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	w.timer.Stop()
 }
 
 func newGuard(d durable, dir string, fail func(error), m *metrics) *guard {
@@ -140,8 +70,24 @@ func (g *guard) stop(err error) error {
 	return err
 }
 
+// hang stops the node because the disk does not come back.
+func (g *guard) hang(err *HungError) {
+	if !g.hung.Swap(true) {
+		close(g.hangs)
+	}
+	_ = g.stop(err) // it is told by fail
+}
+
+// came is what a call has come to. What comes back later than the disk may counts for nothing.
+func (g *guard) came(err error) error {
+	if err == nil && g.hung.Load() {
+		return g.err()
+	}
+	return err
+}
+
 func (g *guard) GetLog(index uint64, l *raft.Log) error {
-	err := g.within(hangSteps, "read a log entry", func() error { return g.durable.GetLog(index, l) })
+	err := g.came(g.durable.GetLog(index, l))
 	if err == nil || errors.Is(err, raft.ErrLogNotFound) {
 		return err
 	}
@@ -172,7 +118,7 @@ func (g *guard) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	start := time.Now()
-	err := g.check("write log entries", g.within(hangSteps, "write log entries", func() error { return g.durable.StoreLogs(logs) }))
+	err := g.check("write log entries", g.came(g.durable.StoreLogs(logs)))
 	g.metrics.wrote(logs, time.Since(start))
 	if told := g.stored.Load(); told != nil {
 		(*told)(logs)
@@ -184,23 +130,20 @@ func (g *guard) DeleteRange(from, to uint64) error {
 	if err := g.err(); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("delete log entries %d to %d", from, to)
-	return g.check(what, g.within(deleteSteps, what, func() error { return g.durable.DeleteRange(from, to) }))
+	return g.check(fmt.Sprintf("delete log entries %d to %d", from, to), g.came(g.durable.DeleteRange(from, to)))
 }
 
 func (g *guard) Set(key, val []byte) error {
 	if err := g.err(); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("keep %s", key)
-	return g.check(what, g.within(hangSteps, what, func() error { return g.durable.Set(key, val) }))
+	return g.check(fmt.Sprintf("keep %s", key), g.came(g.durable.Set(key, val)))
 }
 
 func (g *guard) SetUint64(key []byte, val uint64) error {
 	err := g.err()
 	if err == nil {
-		what := fmt.Sprintf("keep %s", key)
-		err = g.check(what, g.within(hangSteps, what, func() error { return g.durable.SetUint64(key, val) }))
+		err = g.check(fmt.Sprintf("keep %s", key), g.came(g.durable.SetUint64(key, val)))
 	}
 	if err != nil && string(key) == keyCurrentTerm {
 		g.exit()

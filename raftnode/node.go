@@ -92,7 +92,7 @@ func Open(c Config, state *fsm.State) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, n.unlock())
 	}
-	if err := n.start(store, store.snapshots); err != nil {
+	if err := n.start(store); err != nil {
 		return nil, errors.Join(err, store.Close(), n.unlock())
 	}
 	return n, nil
@@ -138,11 +138,14 @@ func (n *Node) unlock() error {
 }
 
 // start brings up Raft over an open log. On an error the caller closes it.
-func (n *Node) start(store durable, snaps *snapshotStore) (err error) {
+func (n *Node) start(store *storage) (err error) {
+	kept, snaps := durable(store), store.snapshots
 	if n.c.wrapLog != nil {
-		store = n.c.wrapLog(store)
+		kept = n.c.wrapLog(kept)
 	}
-	n.guard = newGuard(store, n.id.where(), n.fail, n.metrics)
+	n.guard = newGuard(kept, n.id.where(), n.fail, n.metrics)
+	hang := n.guard.hang
+	store.disk.hangs.Store(&hang)
 	n.log = &sealedLog{cache: newCache(n.guard, cachedBytes), guard: n.guard, making: n.makesEntries}
 	if n.machine, err = newMachine(n.state, n.fail, n.logger, n.metrics); err != nil {
 		return err

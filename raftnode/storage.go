@@ -36,6 +36,8 @@ type storage struct {
 	*promises
 	snapshots *snapshotStore
 	log       io.Closer
+	// disk is that of the promises and the log. A snapshot is large, and its calls may take their time.
+	disk *watchedDisk
 }
 
 // StoreLogs implements raft.LogStore. What is stored is noted beside the log
@@ -67,11 +69,12 @@ func (s *storage) Close() error { return errors.Join(s.promises.close(), s.log.C
 // openStorage opens what is below the data directory. Nobody else may use it. In a
 // fresh one it keeps the identity once the promises are there, and before the log.
 func openStorage(c Config, fresh bool, logger hclog.Logger, keepIdentity func() error) (_ *storage, err error) {
-	p, err := openPromises(c.files(), c.DataDir, fresh, c.NoFsync)
+	watched := &watchedDisk{Disk: c.Disk}
+	p, err := openPromises(atomicfile.Files{Disk: watched}, c.DataDir, fresh, c.NoFsync)
 	if err != nil {
 		return nil, err
 	}
-	s := &storage{promises: p, log: io.NopCloser(nil)}
+	s := &storage{promises: p, log: io.NopCloser(nil), disk: watched}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -126,7 +129,7 @@ func (s *storage) secure(c Config, dir string) error {
 func (s *storage) openLog(c Config, dir string) error {
 	path := filepath.Join(dir, logDir)
 	promised := s.record()
-	log, err := raftlog.Open(path, raftlog.Options{Acknowledged: promised.stored(), NoSync: c.NoFsync, SegmentBytes: c.segmentBytes, Disk: c.Disk})
+	log, err := raftlog.Open(path, raftlog.Options{Acknowledged: promised.stored(), NoSync: c.NoFsync, SegmentBytes: c.segmentBytes, Disk: s.disk})
 	var damage *raftlog.DamageError
 	switch {
 	case errors.As(err, &damage):
