@@ -9,6 +9,9 @@ import (
 // inTheWay is what stands before the name of a budget in Barred.
 const inTheWay = "PodDisruptionBudget "
 
+// BarredElsewhere is what Barred comes to for who may not read the budget.
+const BarredElsewhere = "node(s) blocked by a PodDisruptionBudget"
+
 // Barred tells which budget, by namespace and name, keeps pods from being evicted, and why.
 func Barred(key string, needed, healthy int64) string {
 	return "node(s) blocked by " + inTheWay + key + " (needs " + strconv.FormatInt(needed, 10) + " healthy, has " + strconv.FormatInt(healthy, 10) + ")"

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 )
@@ -144,7 +145,7 @@ func (e *evictions) counts(v *View) map[string]int32 {
 		case verdictNoVictims:
 			byText["No preemption victims found for incoming pod"]++
 		case verdictBlocked: // PD13
-			byText[lacking(e.blocked[int32(slot)])]++
+			byText[e.lacking(e.blocked[int32(slot)])]++
 		case verdictStillFails:
 			for _, r := range at.fails.Reasons(e.class) {
 				byText[r.Text()]++
@@ -160,6 +161,18 @@ func lacking(blocking []*Budget) string {
 		return "No preemption victims found for incoming pod" // PR14: only those that the pod needs
 	}
 	return blocking[0].lacks()
+}
+
+// lacking is the same for everybody who may read the pod: of budgets of other namespaces he learns no more than that there is one.
+func (e *evictions) lacking(blocking []*Budget) string {
+	own := func(b *Budget) bool { return b.row == nil || b.row.Namespace == e.class.Namespace }
+	if i := slices.IndexFunc(blocking, own); i >= 0 {
+		return lacking(blocking[i:])
+	}
+	if len(blocking) > 0 {
+		return budgets.BarredElsewhere
+	}
+	return lacking(nil)
 }
 
 // blocking are the names of all budgets whose allowance would have to grow for preemption to help.

@@ -18,9 +18,13 @@ import (
 	"github.com/berth-dev/berth/model"
 )
 
-// PutBudget stores a disruption budget, in words: its name, app=<label> or all, min=<pods>, from=<priority>, always-allow.
+// PutBudget stores a disruption budget, in words: its name (in another namespace than default: namespace/name), app=<label> or all, min=<pods>, from=<priority>, always-allow.
 func (cl *Cluster) PutBudget(words []string) {
-	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: words[0]}}
+	namespace, name, other := strings.Cut(words[0], "/")
+	if !other {
+		namespace, name = "default", words[0]
+	}
+	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	b.Spec.Selector = &metav1.LabelSelector{}
 	for _, w := range words[1:] {
 		key, value, _ := strings.Cut(w, "=")
@@ -40,7 +44,7 @@ func (cl *Cluster) PutBudget(words []string) {
 			b.Spec.UnhealthyPodEvictionPolicy = &always
 		}
 	}
-	old, known := cl.State.View().Budgets.Get("default/" + b.Name)
+	old, known := cl.State.View().Budgets.Get(fsm.PodKey(namespace, name))
 	b.UID = types.UID("budget-" + b.Name)
 	if known {
 		b.ResourceVersion, b.CreationTimestamp = old.ResourceVersion, old.CreationTimestamp
