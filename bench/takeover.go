@@ -123,7 +123,7 @@ func (t *takeover) round(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	acted, err := asked.done(ctx)
+	acted, err := asked.done()
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ type asked struct {
 	watch   watch.Interface
 	cancel  context.CancelFunc
 	asking  sync.WaitGroup
+	made    chan error // what following the watch has come to
 }
 
 // askedWork is one request, and the pods that it has to lead to.
@@ -73,9 +74,11 @@ func (t *takeover) ask(ctx context.Context, rest []*process, n int) (*asked, err
 	return a, nil
 }
 
-// begin asks, at one server or another, until each is accepted.
+// begin asks, at one server or another, until each is accepted, and follows what comes of it.
 func (a *asked) begin(ctx context.Context) {
 	ctx, a.cancel = context.WithCancel(ctx)
+	a.made = make(chan error, 1)
+	go func() { a.made <- a.follow(ctx) }()
 	for i, w := range a.works {
 		a.asking.Go(func() {
 			for at := i; ; at++ {
@@ -96,22 +99,30 @@ func (a *asked) begin(ctx context.Context) {
 	}
 }
 
-// done waits until the pods are made, and gives the time when the last one was.
-func (a *asked) done(ctx context.Context) (last time.Time, err error) {
+// follow waits until the pods are made. It reads the clock when it is told of a pod, so nobody may keep it waiting.
+func (a *asked) follow(ctx context.Context) error {
 	missing := len(a.works)
 	for missing > 0 {
 		select {
 		case <-ctx.Done():
-			return last, fmt.Errorf("%w; made: %s", context.Cause(ctx), a.times(last))
+			return context.Cause(ctx)
 		case e, ok := <-a.watch.ResultChan():
 			pod, isPod := e.Object.(*corev1.Pod)
 			if !ok || !isPod {
-				return last, fmt.Errorf("the watch of pods ended: %v", e.Object)
+				return fmt.Errorf("the watch of pods ended: %v", e.Object)
 			}
 			if e.Type == watch.Added {
 				missing -= a.see(pod, time.Now())
 			}
 		}
+	}
+	return nil
+}
+
+// done waits until the pods are made, and gives the time when the last one was.
+func (a *asked) done() (last time.Time, err error) {
+	if err := <-a.made; err != nil {
+		return last, fmt.Errorf("%w; made: %s", err, a.times(last))
 	}
 	a.asking.Wait()
 	for _, w := range a.works {
