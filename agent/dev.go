@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/pki"
@@ -49,6 +50,7 @@ type Dev struct {
 	ca        *pki.CA
 	gossipKey string
 	agents    []*Agent
+	held      disk.File // the data directory
 	cancel    context.CancelFunc
 	done      chan struct{} // the shared timeline of fake containers has ended
 }
@@ -80,7 +82,10 @@ func StartDev(ctx context.Context, c DevConfig) (*Dev, error) {
 }
 
 func (d *Dev) start(ctx context.Context, timeline *fake.Timeline) error {
-	var err error
+	err := d.hold()
+	if err != nil {
+		return err
+	}
 	if d.ca, err = devCA(d.caDir()); err != nil {
 		return err
 	}
@@ -127,6 +132,20 @@ func (d *Dev) start(ctx context.Context, timeline *fake.Timeline) error {
 		d.agents = append(d.agents, a)
 	}
 	return d.waitReady(ctx)
+}
+
+// hold takes the data directory, until the cluster has ended.
+func (d *Dev) hold() (err error) {
+	if err = os.MkdirAll(d.config.DataDir, 0o700); err != nil {
+		return err
+	}
+	if d.held, err = disk.Open(disk.OS{}, d.config.DataDir); err == nil {
+		err = d.held.Hold(false)
+	}
+	if errors.Is(err, disk.ErrHeld) {
+		return fmt.Errorf("another berth dev runs in %s: end it, or give this one a data directory of its own", d.config.DataDir)
+	}
+	return err
 }
 
 // devRetry is how often a member of a development cluster looks for the others.
@@ -191,13 +210,13 @@ func devGossipKey(dir string) (string, error) {
 // ready.
 func (d *Dev) waitReady(ctx context.Context) error {
 	for {
-		ready, err := d.ready()
-		if ready || err != nil {
+		lacks, err := d.lacks()
+		if lacks == "" || err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for the cluster: %w", ctx.Err())
+			return fmt.Errorf("waiting for the cluster: %s: %w", lacks, ctx.Err())
 		case <-time.After(readyPoll):
 		}
 	}
@@ -205,26 +224,30 @@ func (d *Dev) waitReady(ctx context.Context) error {
 
 const readyPoll = 20 * time.Millisecond
 
-func (d *Dev) ready() (bool, error) {
+// lacks says what the cluster waits for; "" is nothing.
+func (d *Dev) lacks() (string, error) {
 	for _, a := range d.agents {
 		select {
 		case err := <-a.fatal: // of workers
-			return false, err
+			return "", err
 		default:
 		}
 	}
 	for _, s := range d.Servers() {
 		select {
 		case err := <-s.Fatal():
-			return false, err
+			return "", err
 		default:
 		}
 		view := s.View()
-		if _, ok := view.Namespaces.Get("default"); !ok || view.Nodes.Len() < d.config.Workers {
-			return false, nil
+		if _, ok := view.Namespaces.Get("default"); !ok {
+			return "nobody leads it", nil
+		}
+		if n := view.Nodes.Len(); n < d.config.Workers {
+			return fmt.Sprintf("it has %d of %d nodes", n, d.config.Workers), nil
 		}
 	}
-	return true, nil
+	return "", nil
 }
 
 // Servers are the cluster's servers, the first one first.
@@ -294,6 +317,9 @@ func (d *Dev) Stop(ctx context.Context) error {
 	}
 	d.cancel()
 	<-d.done
+	if d.held != nil {
+		errs = append(errs, d.held.Close())
+	}
 	return errors.Join(errs...)
 }
 

@@ -17,8 +17,11 @@ import (
 // Those that are chosen anew are claimed: release them when the servers listen.
 func devPorts(path string, servers int) ([]Ports, *ports.Claim, error) {
 	known, err := rememberedPorts(path)
-	if err != nil || len(known) >= servers {
+	switch {
+	case err != nil || len(known) == servers:
 		return known, nil, err
+	case len(known) > servers: // those that are left out would have a vote still
+		return nil, nil, fmt.Errorf("%s has a cluster of %d servers: it goes on with as many (--servers %d) or more", filepath.Dir(path), len(known), len(known))
 	}
 	claim, err := ports.Free(4 * servers) // at once, so that no two servers get the same
 	if err != nil {

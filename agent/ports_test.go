@@ -32,6 +32,9 @@ func TestPortsOfManyServers(t *testing.T) {
 		}
 		before = ports
 	}
+	if _, _, err := devPorts(path, 1); err == nil || !strings.Contains(err.Error(), "has a cluster of 400 servers") {
+		t.Errorf("with fewer servers than there were: %v", err)
+	}
 }
 
 // Ports that can not be read are not chosen anew: the servers are known by them.

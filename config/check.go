@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
@@ -83,7 +84,7 @@ func (s *sources) checkBody(ps *problems, body *hclsyntax.Body, t reflect.Type, 
 			continue
 		}
 		s.ranges[prefix+name] = attr.SrcRange
-		checkQuotes(ps, prefix+name, name, attr.Expr)
+		checkValue(ps, prefix+name, attr.Expr, t.Field(o.index).Type)
 	}
 	seen := map[string]hcl.Range{}
 	for _, block := range body.Blocks {
@@ -133,9 +134,36 @@ func checkLabels(ps *problems, block *hclsyntax.Block, elem reflect.Type, path s
 	return false
 }
 
-// checkQuotes finds words without quotes, which HCL takes for variables.
-func checkQuotes(ps *problems, path, name string, expr hcl.Expression) {
+// checkValue refuses what is no value of the option's type. Words without quotes HCL takes for variables.
+func checkValue(ps *problems, path string, expr hcl.Expression, t reflect.Type) {
 	if tr, ok := expr.(*hclsyntax.ScopeTraversalExpr); ok && len(tr.Traversal) == 1 {
+		name := path[strings.LastIndexByte(path, '.')+1:]
 		ps.at(tr.SrcRange, "the value of %q needs quotes; write %s = %q", path, name, tr.Traversal.RootName())
+		return
 	}
+	v, diags := expr.Value(nil)
+	if diags.HasErrors() {
+		ps.at(expr.Range(), "the value of %q must be written out: there are no variables and functions", path)
+		return
+	}
+	if gohcl.DecodeExpression(expr, nil, reflect.New(t).Interface()).HasErrors() {
+		ps.at(expr.Range(), "the value of %q must be %s, and is a %s", path, wanted(t), v.Type().FriendlyName())
+	}
+}
+
+// wanted says what is to be written for a type.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64, reflect.Int32:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return `a list, ["...", "..."]`
+	case reflect.Map:
+		return `pairs, { name = "..." }`
+	}
+	return "a text in quotes"
 }

@@ -202,3 +202,35 @@ func TestRemoveContext(t *testing.T) {
 		t.Errorf("left: %+v, %v", cli, err)
 	}
 }
+
+// TestAContextComesAndGoes: what somebody has written stays as it was, however often.
+func TestAContextComesAndGoes(t *testing.T) {
+	for what, was := range map[string]string{
+		"nothing": "",
+		"a current context": `# where things are for good
+current_context = "prod" # not the others
+
+# by token
+context "prod" {
+  addresses = ["https://prod:1"]
+}
+`,
+	} {
+		file := filepath.Join(write(t, map[string]string{"cli.hcl": was}), "cli.hcl")
+		for range 3 {
+			if err := WriteContext(file, Context{Name: "dev", Addresses: []string{"https://dev:1"}}, true); err != nil {
+				t.Fatal(err)
+			}
+			before := ""
+			if was != "" {
+				before = "prod"
+			}
+			if err := RemoveContext(file, "dev", before); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(file); err != nil || string(got) != was {
+				t.Errorf("%s: it is now %q, %v", what, got, err)
+			}
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -77,12 +78,17 @@ func RemoveContext(file, name, next string) error {
 		f.Body().RemoveBlock(block)
 	}
 	if cli.CurrentContext == name {
-		f.Body().RemoveAttribute("current_context")
 		if _, err := cli.context(next); err == nil && next != name {
-			f.Body().SetAttributeValue("current_context", cty.StringVal(next))
+			f.Body().SetAttributeValue("current_context", cty.StringVal(next)) // what is said above it stays
+		} else {
+			f.Body().RemoveAttribute("current_context")
 		}
 	}
-	if err := atomicfile.Write(file, f.Bytes(), 0o600); err != nil {
+	left := bytes.TrimRight(f.Bytes(), "\n") // the blank line above a new context
+	if len(left) > 0 {
+		left = append(left, '\n')
+	}
+	if err := atomicfile.Write(file, left, 0o600); err != nil {
 		return fmt.Errorf("writing the command line's configuration: %w", err)
 	}
 	return nil

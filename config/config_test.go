@@ -66,7 +66,18 @@ func TestMistakes(t *testing.T) {
 		{"no quotes", "log_level = debug\n",
 			`berth.hcl:1: the value of "log_level" needs quotes; write log_level = "debug"`},
 		{"wrong type", "ports {\n  http = \"many\"\n}\n",
-			`berth.hcl:2: unsuitable value type: unsuitable value: a number is required`},
+			`berth.hcl:2: the value of "ports.http" must be a whole number, and is a string`},
+		{"half a number", "ports {\n  http = 1.5\n}\n",
+			`berth.hcl:2: the value of "ports.http" must be a whole number, and is a number`},
+		{"wrong types, and what else there is", "join = \"10.0.0.1\"\nname = [\"a\"]\nserver {\n  enabled = 3\n  raft {\n    trailing_log = 5\n  }\n}\nworker {\n  labels = true\n}\n",
+			`berth.hcl:1: the value of "join" must be a list, ["...", "..."], and is a string` + "\n" +
+				`berth.hcl:2: the value of "name" must be a text in quotes, and is a tuple` + "\n" +
+				`berth.hcl:4: the value of "server.enabled" must be true or false, and is a number` + "\n" +
+				`berth.hcl:6: unknown option "server.raft.trailing_log"; did you mean "trailing_logs"?` + "\n" +
+				`berth.hcl:10: the value of "worker.labels" must be pairs, { name = "..." }, and is a bool`},
+		{"variables", "data_dir = \"${env.HOME}/x\"\nname = upper(\"a\")\n",
+			`berth.hcl:1: the value of "data_dir" must be written out: there are no variables and functions` + "\n" +
+				`berth.hcl:2: the value of "name" must be written out: there are no variables and functions`},
 		{"broken block", "server {\n  enabled = true\n",
 			`berth.hcl:1: unclosed configuration block: there is no closing brace for this block before the end of the file. This may be caused by incorrect brace nesting elsewhere in this file`},
 		{"not HCL", "{\"name\": \"s1\"}\n",

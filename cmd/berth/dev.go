@@ -16,20 +16,16 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berth-dev/berth/agent"
 	"github.com/berth-dev/berth/cmd/berth/internal/verb"
 	"github.com/berth-dev/berth/config"
-	"github.com/berth-dev/berth/pki"
+	"github.com/berth-dev/berth/worker/runtime/cri"
 )
 
 const (
 	// devStart is how long a development cluster may take to be ready.
 	devStart = 60 * time.Second
-	// devContext is the name of its context, for berth and for kubectl.
-	devContext = "berth-dev"
 )
 
 type devFlags struct {
@@ -61,9 +57,11 @@ is on the loopback interface still, where such pods do not reach it.`,
   berth dev --servers 1 --workers 5 --runtime fake --nodes-cpu 16 --nodes-memory 64Gi`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			if f.runtime != "cri" && cmd.Flags().Changed("cri-endpoint") {
+				return &verb.UsageError{Message: "--cri-endpoint is for --runtime cri"}
+			}
+			ctx, stop := a.interruptible(cmd.Context())
 			defer stop()
-			context.AfterFunc(ctx, stop)
 			return a.runDev(ctx, f)
 		},
 	}
@@ -75,7 +73,7 @@ is on the loopback interface still, where such pods do not reach it.`,
 	fs.StringVar(&f.cpu, "nodes-cpu", "", "CPU of each node; empty: this machine's.")
 	fs.StringVar(&f.memory, "nodes-memory", "", "Memory of each node; empty: this machine's.")
 	fs.StringVar(&f.dataDir, "data-dir", "", "Keep the cluster here and go on with it the next time.")
-	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "Where to write the kubeconfig; empty: into the data directory.")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "A file to put the cluster into, beside what is in it; empty: one in the data directory.")
 	fs.IntVar(&f.httpPort, "http-port", 0, "Port of the first server's API; 0: any free one.")
 	fs.BoolVar(&f.endPods, "end-pods", false, "With --data-dir: end the pods and what makes them when the cluster ends. Without it they always end.")
 	fs.BoolVar(&f.noSwitch, "no-switch", false, "Do not make the cluster's context berth's current one.")
@@ -119,6 +117,11 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 	case f.runtime != "process" && f.runtime != "cri" && f.runtime != "fake":
 		return &verb.UsageError{Message: fmt.Sprintf("--runtime %q: it is process, cri or fake", f.runtime)}
 	}
+	if f.runtime == "cri" {
+		if _, _, err := cri.Probe(ctx, f.cri); err != nil {
+			return fmt.Errorf("--runtime cri: no container runtime answers at --cri-endpoint %s: %w", f.cri, err)
+		}
+	}
 	dir, temporary := f.dataDir, f.dataDir == ""
 	if temporary {
 		if dir, err = os.MkdirTemp("", "berth-dev-"); err != nil {
@@ -127,6 +130,10 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 		defer func() { _ = os.RemoveAll(dir) }() // temporary files: the system clears what is left
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
+		return err
+	}
+	client, err := a.newDevClient(dir, f.kubeconfig)
+	if err != nil {
 		return err
 	}
 	fmt.Fprintf(a.out, "Starting %d servers and %d workers (runtime %s) ...\n", f.servers, f.workers, f.runtime)
@@ -142,13 +149,9 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 		return err
 	}
 	if temporary {
-		forget, err := a.devForgetter()
-		if err != nil {
-			return errors.Join(err, a.stopDev(ctx, cluster, true))
-		}
-		defer forget()
+		defer client.forget()
 	}
-	if err = a.announce(cluster, f, dir, time.Since(began)); err == nil {
+	if err = client.announce(cluster, f, time.Since(began)); err == nil {
 		select {
 		case err = <-cluster.Fatal(ctx):
 			err = fmt.Errorf("the cluster had to end: %w", err)
@@ -161,6 +164,33 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 		tellLeft(a.out, cluster.Running(), dir)
 	}
 	return errors.Join(err, a.stopDev(ctx, cluster, end))
+}
+
+// interruptible is a context that a first interrupt ends in good order. A second one is told what that would leave, and the third ends the
+// process: who ends it twice, as timeout(1) does, leaves no pods behind that nobody knows.
+func (a *app) interruptible(parent context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(parent)
+	signals, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		for range 2 {
+			select {
+			case <-signals:
+			case <-done:
+				return
+			}
+			if ctx.Err() != nil {
+				fmt.Fprintln(a.errOut, "Still stopping. Interrupted once more this ends at once, and pods go on running without it.")
+			}
+			cancel()
+		}
+		signal.Stop(signals)
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		cancel()
+	}
 }
 
 // leftShown is how many of the pods that go on are named.
@@ -197,114 +227,4 @@ func (a *app) devLog(verbose bool) hclog.Logger {
 	log := hclog.New(&hclog.LoggerOptions{Name: "berth", Level: level, Output: a.errOut})
 	logLibraries(log)
 	return log
-}
-
-// announce writes what clients need, and tells how to go on.
-func (a *app) announce(cluster *agent.Dev, f devFlags, dir string, took time.Duration) error {
-	pair, err := cluster.Client()
-	if err != nil {
-		return err
-	}
-	files := map[string][]byte{"ca.pem": cluster.CA(), "client.pem": pair.CertPEM, "client-key.pem": pair.KeyPEM}
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			return fmt.Errorf("writing the client's certificate: %w", err)
-		}
-	}
-	kubeconfig := f.kubeconfig
-	if kubeconfig == "" {
-		kubeconfig = filepath.Join(dir, "kubeconfig")
-	}
-	if err := writeKubeconfig(kubeconfig, cluster, pair); err != nil {
-		return err
-	}
-	file, err := a.writeDevContext(cluster, dir, !f.noSwitch)
-	if err != nil {
-		return err
-	}
-	tellDev(a.out, cluster, took, kubeconfig, file, f)
-	return nil
-}
-
-// devForgetter remembers which context is the current one, and returns what
-// brings that back when the cluster is thrown away.
-func (a *app) devForgetter() (func(), error) {
-	file, err := a.cliFile()
-	if err != nil {
-		return nil, err
-	}
-	cli, err := config.LoadCLI(file)
-	if err != nil {
-		return nil, err
-	}
-	return func() {
-		if err := config.RemoveContext(file, devContext, cli.CurrentContext); err != nil {
-			fmt.Fprintf(a.errOut, "the context %s is left in %s: %v\n", devContext, file, err)
-		}
-	}, nil
-}
-
-// cliFile is the file that commands read their contexts from.
-func (a *app) cliFile() (string, error) {
-	if a.flags.CLIConfig != "" {
-		return a.flags.CLIConfig, nil
-	}
-	return config.CLIFile(a.getenv)
-}
-
-// writeDevContext writes the command line's context, into the file that commands
-// read.
-func (a *app) writeDevContext(cluster *agent.Dev, dir string, current bool) (string, error) {
-	file, err := a.cliFile()
-	if err != nil {
-		return "", err
-	}
-	ctx := config.Context{Name: devContext, TLS: &config.ClientTLS{
-		CAFile:   config.Path(filepath.Join(dir, "ca.pem")),
-		CertFile: config.Path(filepath.Join(dir, "client.pem")),
-		KeyFile:  config.Path(filepath.Join(dir, "client-key.pem")),
-	}}
-	for _, s := range cluster.Servers() {
-		ctx.Addresses = append(ctx.Addresses, "https://"+s.HTTPAddr())
-	}
-	return file, config.WriteContext(file, ctx, current)
-}
-
-func writeKubeconfig(path string, cluster *agent.Dev, pair pki.Pair) error {
-	c := clientcmdapi.NewConfig()
-	c.Clusters[devContext] = &clientcmdapi.Cluster{
-		Server: "https://" + cluster.Servers()[0].HTTPAddr(), CertificateAuthorityData: cluster.CA(),
-	}
-	c.AuthInfos[devContext] = &clientcmdapi.AuthInfo{ClientCertificateData: pair.CertPEM, ClientKeyData: pair.KeyPEM}
-	c.Contexts[devContext] = &clientcmdapi.Context{Cluster: devContext, AuthInfo: devContext, Namespace: "default"}
-	c.CurrentContext = devContext
-	if err := clientcmd.WriteToFile(*c, path); err != nil {
-		return fmt.Errorf("writing the kubeconfig: %w", err)
-	}
-	return nil
-}
-
-func tellDev(out io.Writer, cluster *agent.Dev, took time.Duration, kubeconfig, file string, f devFlags) {
-	fmt.Fprintf(out, "The cluster is ready after %.1f s.\n\n", took.Seconds())
-	leader := cluster.Leader()
-	for _, s := range cluster.Servers() {
-		role := ""
-		if s == leader {
-			role = "  (leads)"
-		}
-		fmt.Fprintf(out, "  %s  https://%s%s\n", s.Name(), s.HTTPAddr(), role)
-	}
-	fmt.Fprintf(out, "\n  kubeconfig     %s\n  berth context  %s in %s\n\nGo on in another terminal:\n\n", kubeconfig, devContext, file)
-	berth := "berth"
-	if f.noSwitch {
-		berth = "berth --context " + devContext
-	}
-	fmt.Fprintf(out, "  %s get nodes\n", berth)
-	try := "-f examples/manifests/classes.yaml -f examples/manifests/batch.yaml"
-	if f.runtime == "cri" {
-		try = "-f examples/manifests/container.yaml"
-	}
-	fmt.Fprintf(out, "  %s apply %s\n", berth, try)
-	fmt.Fprintf(out, "  kubectl --kubeconfig %s get pods\n", kubeconfig)
-	fmt.Fprintf(out, "\nCtrl-C ends it.\n")
 }

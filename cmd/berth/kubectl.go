@@ -12,6 +12,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/auth"
 	"k8s.io/kubectl/pkg/cmd/autoscale"
 	"k8s.io/kubectl/pkg/cmd/certificates"
+	"k8s.io/kubectl/pkg/cmd/clusterinfo"
 	"k8s.io/kubectl/pkg/cmd/cp"
 	"k8s.io/kubectl/pkg/cmd/create"
 	"k8s.io/kubectl/pkg/cmd/debug"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/events"
 	cmdexec "k8s.io/kubectl/pkg/cmd/exec"
 	"k8s.io/kubectl/pkg/cmd/explain"
+	"k8s.io/kubectl/pkg/cmd/expose"
 	"k8s.io/kubectl/pkg/cmd/get"
 	"k8s.io/kubectl/pkg/cmd/kustomize"
 	"k8s.io/kubectl/pkg/cmd/label"
@@ -44,7 +46,7 @@ import (
 )
 
 // kubectlCommands are kubectl's own, over our connection. Left out is what has
-// nothing to act on here: services' networking, kubeconfig files.
+// nothing to act on here: kubeconfig files.
 func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 	s := genericiooptions.IOStreams{In: a.in, Out: a.out, ErrOut: a.errOut}
 	getCmd := get.NewCmdGet("berth", f, s)
@@ -55,7 +57,7 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 			apply.NewCmdApply("berth", f, s), create.NewCmdCreate(f, s), run.NewCmdRun(f, s), edit.NewCmdEdit(f, s),
 			patch.NewCmdPatch(f, s), replace.NewCmdReplace(f, s), delete.NewCmdDelete(f, s), diff.NewCmdDiff(f, s),
 			label.NewCmdLabel(f, s), annotate.NewCmdAnnotate("berth", f, s), set.NewCmdSet(f, s),
-			scale.NewCmdScale(f, s), autoscale.NewCmdAutoscale(f, s), rollout.NewCmdRollout("berth", f, s), wait.NewCmdWait(f, s),
+			scale.NewCmdScale(f, s), autoscale.NewCmdAutoscale(f, s), expose.NewCmdExposeService(f, s), rollout.NewCmdRollout("berth", f, s), wait.NewCmdWait(f, s),
 		}},
 		{Message: "Look Into Pods:", Commands: []*cobra.Command{
 			logs.NewCmdLogs(f, s), cmdexec.NewCmdExec(f, s), attach.NewCmdAttach(f, s),
@@ -65,7 +67,7 @@ func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 			top.NewCmdTop(f, s), drain.NewCmdCordon(f, s), drain.NewCmdUncordon(f, s), drain.NewCmdDrain(f, s), taint.NewCmdTaint(f, s),
 		}},
 		{Message: "Know the API:", Commands: []*cobra.Command{
-			apiresources.NewCmdAPIResources(f, s), apiresources.NewCmdAPIVersions(f, s),
+			clusterinfo.NewCmdClusterInfo(f, s), apiresources.NewCmdAPIResources(f, s), apiresources.NewCmdAPIVersions(f, s),
 			auth.NewCmdAuth(f, s), certificates.NewCmdCertificate(f, s), proxy.NewCmdProxy(f, s), kustomize.NewCmdKustomize(s),
 		}},
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/rest"
@@ -210,9 +211,30 @@ func (c *Client) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error)
 			c.discoveryErr = fmt.Errorf("preparing discovery: %w", err)
 			return
 		}
-		c.discovery = memory.NewMemCacheClient(d)
+		c.discovery = inOrder{memory.NewMemCacheClient(d)}
 	})
 	return c.discovery, c.discoveryErr
+}
+
+// inOrder lists groups and their resources as the server does. A client that is told of all in one answer lists them in the order of a
+// map; this one asks what that answer has left for one group after the other.
+type inOrder struct {
+	discovery.CachedDiscoveryInterface
+}
+
+// ServerGroupsAndResources implements discovery.ServerResourcesInterface.
+func (d inOrder) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+	return discovery.ServerGroupsAndResources(d)
+}
+
+// ServerPreferredResources implements discovery.ServerResourcesInterface.
+func (d inOrder) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
+	return discovery.ServerPreferredResources(d)
+}
+
+// ServerPreferredNamespacedResources implements discovery.ServerResourcesInterface.
+func (d inOrder) ServerPreferredNamespacedResources() ([]*metav1.APIResourceList, error) {
+	return discovery.ServerPreferredNamespacedResources(d)
 }
 
 // ToRESTMapper implements RESTClientGetter.

@@ -48,6 +48,7 @@ func (e *Env) runEvict(ctx context.Context, pods []string, f evictFlags) error {
 		return err
 	}
 	refused := false
+	var failed error
 	for _, pod := range pods {
 		pod = podName(pod)
 		err := evictOne(ctx, api, ns, pod, f)
@@ -63,13 +64,16 @@ func (e *Env) runEvict(ctx context.Context, pods []string, f evictFlags) error {
 				fmt.Fprintf(e.ErrOut, "  %s\n", why)
 			}
 		default:
-			return fmt.Errorf("evicting pod %s: %w", qualified(ns, pod), err)
+			failed = errors.Join(failed, fmt.Errorf("evicting pod %s: %w", qualified(ns, pod), err))
+			if !apierrors.IsNotFound(err) {
+				return failed // the others would most likely fail as well
+			}
 		}
 	}
-	if refused {
+	if failed == nil && refused {
 		return ErrFailed
 	}
-	return nil
+	return failed
 }
 
 func evictOne(ctx context.Context, api *connect.API, namespace, pod string, f evictFlags) error {
