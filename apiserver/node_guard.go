@@ -56,6 +56,8 @@ func (g nodeGuard) Validate(_ context.Context, a admission.Attributes, _ admissi
 	switch o := a.GetObject().(type) {
 	case *core.Node:
 		err = g.checkNode(o, a.GetOldObject())
+	case *core.Pod:
+		err = checkPodOf(o, a.GetOldObject())
 	case *core.Event:
 		err = g.checkEvent(node, o)
 	}
@@ -67,21 +69,37 @@ func (g nodeGuard) Validate(_ context.Context, a admission.Attributes, _ admissi
 
 // checkNode: a node's object has no more than a worker's may, and its end is not the node's to decide over.
 func (nodeGuard) checkNode(said *core.Node, before any) error {
-	var old *corev1.Node
-	if o, ok := before.(*core.Node); ok && o != nil {
-		old = new(corev1.Node)
-		if err := corev1conversion.Convert_core_Node_To_v1_Node(o, old, nil); err != nil {
-			return err
-		}
+	was, isOld := before.(*core.Node)
+	if !isOld || was == nil {
+		was = new(core.Node)
 	}
-	if old == nil && len(said.Finalizers) > 0 || old != nil && !equality.Semantic.DeepEqual(said.Finalizers, old.Finalizers) {
+	switch {
+	case !equality.Semantic.DeepEqual(said.Finalizers, was.Finalizers):
 		return errors.New("metadata.finalizers: a node does not set them")
+	case !equality.Semantic.DeepEqual(said.OwnerReferences, was.OwnerReferences):
+		return errors.New("metadata.ownerReferences: a node does not set them")
+	case !equality.Semantic.DeepEqual(said.Spec.PodCIDRs, was.Spec.PodCIDRs):
+		return errors.New("spec.podCIDRs: a node does not choose its network")
+	case was.Spec.Unschedulable && !said.Spec.Unschedulable:
+		return errors.New("spec.unschedulable: a node does not make itself schedulable again")
 	}
-	now := new(corev1.Node)
-	if err := corev1conversion.Convert_core_Node_To_v1_Node(said, now, nil); err != nil {
+	old, now := new(corev1.Node), new(corev1.Node)
+	if err := errors.Join(corev1conversion.Convert_core_Node_To_v1_Node(was, old, nil), corev1conversion.Convert_core_Node_To_v1_Node(said, now, nil)); err != nil {
 		return err
 	}
 	return access.CheckNodeSize(now, old)
+}
+
+// checkPodOf: when a pod is gone is not its node's to decide, be it one that it mirrors.
+func checkPodOf(said *core.Pod, before any) error {
+	old, is := before.(*core.Pod)
+	if !is || old == nil {
+		old = new(core.Pod)
+	}
+	if !equality.Semantic.DeepEqual(said.Finalizers, old.Finalizers) {
+		return errors.New("metadata.finalizers: a node does not set them")
+	}
+	return nil
 }
 
 // checkEvent: a node tells of itself, and of the pods on it. Of one that is gone it may still tell.

@@ -276,6 +276,14 @@ func TestNodeRestriction(t *testing.T) {
 			return err
 		}
 	}
+	newNode := func(change func(n *corev1.Node)) func() error {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+		change(n)
+		return func() error {
+			_, err := n1.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
+			return err
+		}
+	}
 	podStatus := func(name, patch string) func() error {
 		return func() error {
 			_, err := n1.CoreV1().Pods("team").Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
@@ -326,6 +334,17 @@ func TestNodeRestriction(t *testing.T) {
 		{"a role", patchNode("n1", `{"metadata":{"labels":{"node-restriction.kubernetes.io/pci":"yes"}}}`), "is not allowed to modify labels"},
 		{"taints", patchNode("n1", `{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`), "is not allowed to modify taints"},
 		{"finalizers", patchNode("n1", `{"metadata":{"finalizers":["a.io/b"]}}`), "metadata.finalizers"},
+		{"owners", patchNode("n1", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n2","uid":"u"}]}}`), "owner"},
+		{"a network", patchNode("n1", `{"spec":{"podCIDR":"10.0.0.0/8","podCIDRs":["10.0.0.0/8"]}}`), "spec.podCIDRs"},
+		{"cordoned", patchNode("n1", `{"spec":{"unschedulable":true}}`), ""},
+		{"and back", patchNode("n1", `{"spec":{"unschedulable":false}}`), "spec.unschedulable"},
+		{"a new node with owners", newNode(func(n *corev1.Node) {
+			n.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n2", UID: "u"}}
+		}), "metadata.ownerReferences"},
+		{"with a network", newNode(func(n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.0.0.0/8", []string{"10.0.0.0/8"} }), "spec.podCIDRs"},
+		{"with finalizers", newNode(func(n *corev1.Node) { n.Finalizers = []string{"a.io/b"} }), "metadata.finalizers"},
+		{"finalizers of its pod", podStatus("n1", `{"metadata":{"finalizers":["a.io/b"]}}`), "metadata.finalizers"},
+		{"of a mirror", mirror(func(p *corev1.Pod) { p.Finalizers = []string{"a.io/b"} }), "metadata.finalizers"},
 		{"long", patchNode("n1", fmt.Sprintf(`{"metadata":{"annotations":{"a":"%s"}}}`, strings.Repeat("x", 3000))), "metadata.annotations[a] has 3000 bytes"},
 		{"status of its pod", podStatus("n1", `{"status":{"phase":"Running"}}`), ""},
 		{"status of another's", podStatus("n2", `{"status":{"phase":"Running"}}`), "can only update pod status for pods with spec.nodeName set to itself"},

@@ -250,6 +250,8 @@ func operatorsAreAnswered(t *testing.T, c *testCluster) {
 		{follower, http.MethodPut, operator.PathSnapshot, "garbage", 400, "not a valid snapshot"},
 		{leader, http.MethodPost, operator.PathTransferLeader, "{", 400, "read the request"},
 		{leader, http.MethodPost, operator.PathTransferLeader, `{"id":"nobody"}`, 404, "no such server"},
+		{leader, http.MethodPost, operator.PathTransferLeader, `{"id":"` + strings.Repeat("a", operatorBytes) + `"}`, 413, "request body too large"},
+		{leader, http.MethodPost, operator.PathSigningKey, `{"revoke":"` + strings.Repeat("a", operatorBytes) + `"}`, 413, "request body too large"},
 		{leader, http.MethodPost, operator.PathTransferLeader, `{"id":"` + leader.Name() + `"}`, 200, leader.Name()},
 		{leader, http.MethodDelete, operator.PathMembers, "", 405, ""},
 		{leader, http.MethodGet, "/berth/v1/nothing", "", 404, ""},

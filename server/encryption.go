@@ -80,7 +80,7 @@ func (s *Server) rewrite(ctx context.Context, view *fsm.View, rows []*fsm.Object
 		if err != nil {
 			return err
 		}
-		proposals[i] = fsm.Proposal{User: systemUser, Command: c}
+		proposals[i] = askedFor(ctx, c)
 	}
 	results, err := s.Propose(ctx, proposals...)
 	if err != nil {

@@ -29,6 +29,9 @@ import (
 // snapshots.
 const operatorTimeout = 30 * time.Second
 
+// operatorBytes bounds the body of an operator's request, but for snapshots.
+const operatorBytes = 64 << 10
+
 // operatorHandler serves the paths of package operator, behind the API's
 // authentication.
 func (s *Server) operatorHandler() http.Handler {
@@ -37,6 +40,7 @@ func (s *Server) operatorHandler() http.Handler {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithTimeout(r.Context(), operatorTimeout)
 			defer cancel()
+			r.Body = http.MaxBytesReader(w, r.Body, operatorBytes)
 			answer, err := f(r.WithContext(ctx))
 			s.reply(w, answer, err)
 		})
@@ -95,7 +99,10 @@ func operatorCode(err error) (int, metav1.StatusReason) {
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 	}
+	var large *http.MaxBytesError
 	switch {
+	case errors.As(err, &large):
+		return http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge
 	case errors.As(err, &refused):
 		return refusedCode(refused.Reason), refused.Reason
 	case is(raftnode.ErrUnknownServer):
@@ -233,10 +240,18 @@ func (s *Server) removeServer(r *http.Request) (any, error) {
 	return s.raftConfiguration(), nil
 }
 
+// readRequest reads what an operator asks for; nothing is what is left out.
+func readRequest(r *http.Request, into any) error {
+	if err := json.NewDecoder(r.Body).Decode(into); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: read the request: %w", errBadRequest, err)
+	}
+	return nil
+}
+
 func (s *Server) transferLeader(r *http.Request) (any, error) {
 	var req operator.TransferLeaderRequest
-	if err := json.NewDecoder(r.Body).Decode(&req); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: read the request: %w", errBadRequest, err)
+	if err := readRequest(r, &req); err != nil {
+		return nil, err
 	}
 	from, _ := s.node.Leader()
 	for _, m := range s.node.Configuration() {

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/fsm"
@@ -38,10 +37,7 @@ func (s *Server) revokeNode(r *http.Request) (any, error) {
 	if err := s.ReadIndex(r.Context()); err != nil {
 		return nil, err
 	}
-	who := "unknown"
-	if u, ok := apirequest.UserFrom(r.Context()); ok {
-		who = u.GetName()
-	}
+	who := askedFor(r.Context(), nil).User
 	until := time.Now().Add(revokeAhead).Truncate(time.Microsecond)
 	at := metav1.NewMicroTime(until)
 	lease := &coordinationv1.Lease{
@@ -58,7 +54,7 @@ func (s *Server) revokeNode(r *http.Request) (any, error) {
 	if c.Raw, err = lease.Marshal(); err != nil {
 		return nil, err
 	}
-	result, err := s.proposeOne(r.Context(), who, c)
+	result, err := s.proposeAsked(r.Context(), c)
 	if err == nil {
 		err = result.Err()
 	}

@@ -2,10 +2,7 @@ package server
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -46,7 +43,7 @@ func (s *Server) addSigningKey(ctx context.Context, how func(c *fsm.AddSigningKe
 	if c.Private, err = s.vault.SealKey(ctx, s.state.View(), c.ID, c.Private); err != nil {
 		return err
 	}
-	r, err := s.proposeOne(ctx, systemUser, c)
+	r, err := s.proposeAsked(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -59,8 +56,8 @@ func (s *Server) addSigningKey(ctx context.Context, how func(c *fsm.AddSigningKe
 // rotateSigningKey makes another key sign service accounts' tokens.
 func (s *Server) rotateSigningKey(r *http.Request) (any, error) {
 	var req operator.SigningKeyRequest
-	if err := json.NewDecoder(r.Body).Decode(&req); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: read the request: %w", errBadRequest, err)
+	if err := readRequest(r, &req); err != nil {
+		return nil, err
 	}
 	out := &operator.SigningKeyResult{}
 	err := s.addSigningKey(r.Context(), func(c *fsm.AddSigningKey) { c.Revoke, out.ID = req.Revoke, c.ID })

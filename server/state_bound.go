@@ -132,13 +132,13 @@ const (
 	anybody proposer = iota
 	// keeper is one of Kubernetes' controllers on the leader, or a node.
 	keeper
-	// berth is Berth itself.
+	// berth is Berth itself, also for its operators.
 	berth
 )
 
 func whoIs(p fsm.Proposal, here bool) proposer {
 	switch {
-	case p.User == systemUser:
+	case p.User == systemUser || slices.Contains(p.Groups, operators):
 		return berth
 	case here || slices.Contains(p.Groups, access.Nodes) || slices.Contains(p.Groups, access.Workers):
 		return keeper

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/berth-dev/berth/access"
 	"github.com/berth-dev/berth/codec"
@@ -107,6 +108,26 @@ func (s *Server) proposeOne(ctx context.Context, user string, c fsm.Command) (fs
 		return fsm.Result{}, err
 	}
 	return rs[0], nil
+}
+
+// proposeAsked proposes one command in the name of whoever asked an operators' endpoint for it.
+func (s *Server) proposeAsked(ctx context.Context, c fsm.Command) (fsm.Result, error) {
+	rs, err := s.Propose(ctx, askedFor(ctx, c))
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	return rs[0], nil
+}
+
+// operators is the group of what is asked for at operators' endpoints. No request has it: it is only for what comes of one.
+const operators = "berth:operators"
+
+// askedFor is a proposal of whoever the context's request is of; where there is none, of Berth itself.
+func askedFor(ctx context.Context, c fsm.Command) fsm.Proposal {
+	if u, ok := apirequest.UserFrom(ctx); ok {
+		return fsm.Proposal{User: u.GetName(), Groups: append([]string{operators}, systemGroups...), Command: c}
+	}
+	return fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
 }
 
 // systemGroups are those of Berth's own proposals.
