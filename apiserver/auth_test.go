@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
@@ -177,6 +179,30 @@ func TestSecretGuard(t *testing.T) {
 	rs.Spec.Template.Spec.Containers[0].Command = []string{"cat", "/v/k"}
 	_, err = ann.AppsV1().ReplicaSets("default").Update(ctx, rs, metav1.UpdateOptions{})
 	wantStatus(t, err, 403, refused)
+}
+
+// TestRevisionGuard: nobody has a controller write another revision's template, which may ask for what he may not.
+func TestRevisionGuard(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	ctx := context.Background()
+	ann, root := s.clientOf(t, "ann", "people"), s.clientOf(t, "root", "system:masters")
+	rs := replicaSetOf(testPod("told").Spec)
+	d := &appsv1.Deployment{ObjectMeta: rs.ObjectMeta, Spec: appsv1.DeploymentSpec{Selector: rs.Spec.Selector, Template: rs.Spec.Template}}
+	if _, err := ann.AppsV1().Deployments("default").Create(ctx, d, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	back := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"1"}}}`, appsv1.DeprecatedRollbackTo)
+	patch := func(c kubernetes.Interface) error {
+		_, err := c.AppsV1().Deployments("default").Patch(ctx, d.Name, types.MergePatchType, back, metav1.PatchOptions{})
+		return err
+	}
+	wantStatus(t, patch(ann), 403, "its controller would write a template that nobody is asked about")
+	if err := patch(root); err != nil {
+		t.Error(err)
+	}
+	d.Name, d.Annotations = "another", map[string]string{appsv1.DeprecatedRollbackTo: "0"}
+	_, err := ann.AppsV1().Deployments("default").Create(ctx, d, metav1.CreateOptions{})
+	wantStatus(t, err, 403, appsv1.DeprecatedRollbackTo)
 }
 
 func replicaSetOf(spec corev1.PodSpec) *appsv1.ReplicaSet {

@@ -10,9 +10,11 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -31,6 +33,9 @@ import (
 
 // maxCertificateRequest bounds the PEM of one request: every one is kept for an hour or more.
 const maxCertificateRequest = 16 << 10
+
+// requestsOfUser and requestsOfNode are how many requests of one who asks are kept; requestsAgain says when to ask again, in seconds.
+const requestsOfUser, requestsOfNode, requestsAgain = 1024, 16, 60
 
 // certificatesGroup serves requests for certificates: who asks, who approves, and who signs
 // are three, each with rights of his own.
@@ -79,6 +84,11 @@ func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admi
 	if ok && a.GetOperation() == admission.Update {
 		return g.checkAnswer(a, r)
 	}
+	if ok && a.GetSubresource() == "" {
+		if err := g.checkShare(a.GetUserInfo()); err != nil {
+			return err
+		}
+	}
 	if !ok || a.GetSubresource() != "" || !strings.HasPrefix(r.Spec.SignerName, "kubernetes.io/") {
 		return nil // other signers have other authorities
 	}
@@ -95,6 +105,28 @@ func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admi
 		}
 	}
 	return nil
+}
+
+// checkShare: nobody keeps so many requests that others find no room for theirs, who join by a token least of all.
+func (g subjectGuard) checkShare(who user.Info) error {
+	most := requestsOfUser
+	switch groups := who.GetGroups(); {
+	case slices.Contains(groups, access.Bootstrappers) || slices.Contains(groups, access.Masters) || isController(who):
+		return nil
+	case slices.Contains(groups, access.Nodes):
+		most = requestsOfNode
+	}
+	n := 0
+	g.view().Objects.Scan(fsm.ObjectKey(fsm.CertificateRequests, "", ""), func(_ string, o *fsm.Object) bool {
+		if r, ok := o.Value.(*certificatesv1.CertificateSigningRequest); ok && r.Spec.Username == who.GetName() {
+			n++
+		}
+		return n < most
+	})
+	if n < most {
+		return nil
+	}
+	return apierrors.NewTooManyRequests(fmt.Sprintf("%q has asked for %d certificates whose requests are kept still, as many as one may have", who.GetName(), n), requestsAgain)
 }
 
 // checkAnswer: who was revoked after it asked gets no certificate by that.

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"net"
 	"testing"
 
@@ -14,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/docs"
 )
 
 // asks is a request for a certificate.
@@ -138,4 +141,31 @@ func TestRequestsForCertificatesAreLater(t *testing.T) {
 	wanted := asks(t, "dev", certificatesv1.KubeAPIServerClientSignerName, named("dev"), certificatesv1.UsageClientAuth)
 	_, err := s.client(t).CertificatesV1().CertificateSigningRequests().Create(t.Context(), wanted, metav1.CreateOptions{})
 	wantStatus(t, err, 400, "certificatesigningrequests")
+}
+
+// certificateShares: nobody has so many requests kept that others find no room; who joins by a token is not bound by that.
+func certificateShares(t *testing.T, r docs.Row) {
+	s := start(t, newDouble(t), nil)
+	bounds := r.Numbers(t, 2)
+	wanted := asks(t, "", "example.com/any", named("somebody"), certificatesv1.UsageClientAuth)
+	for _, of := range []struct {
+		user, group string
+		most        int64
+	}{{"ann", "people", bounds[0]}, {"system:node:n1", "system:nodes", bounds[1]}, {"system:bootstrap:abcdef", "system:bootstrappers", bounds[1] + 8}} {
+		requests := s.clientOf(t, of.user, of.group).CertificatesV1().CertificateSigningRequests()
+		create := func() error {
+			w := wanted.DeepCopy()
+			w.GenerateName = "r-"
+			_, err := requests.Create(t.Context(), w, metav1.CreateOptions{})
+			return err
+		}
+		for range of.most {
+			if err := create(); err != nil {
+				t.Fatalf("%s: %v", of.user, err)
+			}
+		}
+		if of.group != "system:bootstrappers" {
+			wantStatus(t, create(), 429, fmt.Sprintf("has asked for %d certificates whose requests are kept still", of.most))
+		}
+	}
 }

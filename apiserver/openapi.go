@@ -55,19 +55,19 @@ func describeLate(s *genericapiserver.GenericAPIServer, v2 *common.Config, v3 *c
 		out.Definitions = handler.PruneDefaults(out.Definitions)
 		return out, "", nil
 	}))
-	handler.NewOpenAPIServiceLazy(custom.with(description)).RegisterOpenAPIVersionedService(openAPIV2Path, s.Handler.NonGoRestfulMux)
+	handler.NewOpenAPIServiceLazy(custom.with(description)).RegisterOpenAPIVersionedService(openAPIV2Path, compressing{s.Handler.NonGoRestfulMux})
 
 	third := sync.OnceValues(func() (http.Handler, *handler3.OpenAPIService) {
 		m := mux.NewPathRecorderMux("openapi")
 		return m, routes.OpenAPI{V3Config: v3}.InstallV3(s.Handler.GoRestfulContainer, m)
 	})
-	late := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	late := &compressOnce{next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, service := third()
 		if err := custom.update(service); err != nil {
 			logger.Error("custom kinds could not be described", "error", err)
 		}
 		h.ServeHTTP(w, r)
-	})
+	})}
 	s.Handler.NonGoRestfulMux.Handle(openAPIV3Path, late)
 	s.Handler.NonGoRestfulMux.HandlePrefix(openAPIV3Path+"/", late)
 }

@@ -139,7 +139,7 @@ func TestNoTurnForWhoHasNothingLeft(t *testing.T) {
 // Of who asks for more than he may, and has nothing left, requests wait that could begin, while others ask.
 func TestCrowdedRequestsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := flowControl{shares: &userShare{most: 1, lists: 1, users: map[string]*atWork{}}, pace: &pace{share: 0.25}}
+		f := flowControl{shares: &userShare{most: 1, lists: 1, calm: 1, users: map[string]*atWork{}}, pace: &pace{share: 0.25}}
 		f.pace.charge("storm", 10*time.Second)
 		f.pace.ask("calm")
 		ended := func(wait bool) {

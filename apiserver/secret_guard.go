@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
@@ -71,7 +72,8 @@ func podSpecOf(obj runtime.Object) *core.PodSpec {
 }
 
 // revisionGuard is an admission plugin: revisions of StatefulSets and DaemonSets, which hold templates that were
-// asked about when they were written, are written by controllers, whatever roles say.
+// asked about when they were written, are written by controllers, whatever roles say. Nor is a Deployment's controller asked to
+// write another revision's template in its own name.
 type revisionGuard struct{}
 
 var _ admission.ValidationInterface = revisionGuard{}
@@ -81,9 +83,15 @@ func (revisionGuard) Handles(o admission.Operation) bool { return secretGuard{}.
 
 // Validate implements admission.ValidationInterface.
 func (revisionGuard) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if a.GetResource().GroupResource() != apps.Resource("controllerrevisions") ||
-		isController(a.GetUserInfo()) || slices.Contains(groupsOf(a.GetUserInfo()), access.Masters) {
+	if isController(a.GetUserInfo()) || slices.Contains(groupsOf(a.GetUserInfo()), access.Masters) {
 		return nil
 	}
-	return admission.NewForbidden(a, errors.New("revisions hold templates of pods; controllers and system:masters write them"))
+	if a.GetResource().GroupResource() == apps.Resource("controllerrevisions") {
+		return admission.NewForbidden(a, errors.New("revisions hold templates of pods; controllers and system:masters write them"))
+	}
+	if d, ok := a.GetObject().(*apps.Deployment); ok && d.Spec.RollbackTo != nil {
+		return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s]: its controller would write a template that nobody is asked about; write the template itself, as kubectl rollout undo does",
+			appsv1.DeprecatedRollbackTo))
+	}
+	return nil
 }

@@ -2,16 +2,18 @@ package apiserver
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
 const (
 	// maxSelectorBytes is how long the selectors of a request may be. Each is read, and every value in it validated, four times: for what
-	// the request is about, for the audit trail, for who may do it, and for the answer; the first time before it is known who asks.
+	// the request is about, for the audit trail, for who may do it, and for the answer.
 	maxSelectorBytes = 16 << 10
 	// selectorByteCosts is what that takes for each byte, by experience. What shorter selectors take than freeSelectorBytes is part of what
 	// every request costs.
@@ -22,22 +24,35 @@ const (
 	selectorByteHolds = 64
 )
 
-// checkSelectors refuses a request whose selectors are too long, by its query.
-func checkSelectors(query string) error {
-	if len(query) <= maxSelectorBytes {
-		return nil
+// checkSelectors refuses a request whose selectors are too long, by its query, and says how long they are.
+func checkSelectors(query string) (n int, err error) {
+	if len(query) <= freeSelectorBytes {
+		return 0, nil
 	}
 	values, _ := url.ParseQuery(query) // what can be read of it is read by everybody
-	n := 0
 	for _, name := range []string{"labelSelector", "fieldSelector"} {
 		for _, v := range values[name] {
 			n += len(v)
 		}
 	}
 	if n > maxSelectorBytes {
-		return apierrors.NewBadRequest(fmt.Sprintf("the request's selectors have %d bytes; there may be %d", n, maxSelectorBytes))
+		return n, apierrors.NewBadRequest(fmt.Sprintf("the request's selectors have %d bytes; there may be %d", n, maxSelectorBytes))
 	}
-	return nil
+	return n, nil
+}
+
+// known says whether whom a request is of is known, where that is to be asked first: upstream reads what a request is about before it asks
+// whom it is of, and selectors may take long to be read.
+func known(req *http.Request, who authenticator.Request, selectorBytes int) bool {
+	if selectorBytes <= freeSelectorBytes {
+		return true
+	}
+	shows, ok := req.Context().Value(shownKey{}).(*shown)
+	if !ok {
+		return false
+	}
+	_, ok, err := who.AuthenticateRequest(shows.again(req.Context()))
+	return ok && err == nil
 }
 
 // selectorCosts is what the selectors of a request cost, if they are long.

@@ -1,7 +1,11 @@
 package apiserver
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -10,7 +14,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	restclient "k8s.io/client-go/rest"
 )
 
 // longSelector has about so many bytes.
@@ -40,7 +47,7 @@ func TestLongSelectors(t *testing.T) {
 		"command=" + half + "&command=" + half + "&labelSelector=a":      false,
 		"labelSelector=" + half + "&fieldSelector=" + half + "&%zz=none": true,
 	} {
-		if err := checkSelectors(query); (err != nil) != refused {
+		if _, err := checkSelectors(query); (err != nil) != refused {
 			t.Errorf("a query of %d bytes: %v", len(query), err)
 		}
 	}
@@ -51,7 +58,7 @@ func TestLongSelectorsArePaced(t *testing.T) {
 	long := &request.RequestInfo{IsResourceRequest: true, Verb: "list", Namespace: "default", LabelSelector: longSelector(4096)}
 	short := &request.RequestInfo{IsResourceRequest: true, Verb: "list", Namespace: "default", LabelSelector: "app=web"}
 	synctest.Test(t, func(t *testing.T) {
-		f := flowControl{shares: &userShare{most: 8, lists: 8, users: map[string]*atWork{}}, pace: &pace{share: 0.25}}
+		f := flowControl{shares: &userShare{most: 8, lists: 8, calm: 8, users: map[string]*atWork{}}, pace: &pace{share: 0.25}}
 		took := func(info *request.RequestInfo, times int) time.Duration {
 			began := time.Now()
 			for range times {
@@ -95,5 +102,69 @@ func BenchmarkSelectors(b *testing.B) {
 				b.ReportMetric(float64(processorTime(b)-began)/float64(b.N)/float64(len(text)), "cpu-ns/byte")
 			})
 		}
+	}
+}
+
+// TestSelectorsOfStrangers: what takes long to be read is not read for somebody who is not known, and who is, is asked about once more
+// only where there is that much.
+func TestSelectorsOfStrangers(t *testing.T) {
+	asked := 0
+	who := authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		asked++
+		switch r.Header.Get("Authorization") {
+		case "Bearer ann":
+			return &authenticator.Response{User: &user.DefaultInfo{Name: "ann"}}, true, nil
+		case "Bearer bad":
+			return nil, false, errors.New("it has ended")
+		}
+		return nil, false, nil
+	})
+	long := "watch=1&labelSelector=" + url.QueryEscape(longSelector(freeSelectorBytes+100))
+	for _, tt := range []struct {
+		shows, query string
+		want         bool
+		asked        int
+	}{
+		{"Bearer ann", long, true, 1},
+		{"Bearer bad", long, false, 1},
+		{"", long, false, 1},
+		{"", "labelSelector=a", true, 0},
+		{"", "labelSelector=a&x=" + strings.Repeat("x", 1000), true, 0},
+	} {
+		asked = 0
+		r := httptest.NewRequest(http.MethodGet, "/api/v1/pods?"+tt.query, nil)
+		if tt.shows != "" {
+			r.Header.Set("Authorization", tt.shows)
+		}
+		n, err := checkSelectors(r.URL.RawQuery)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := known(r.WithContext(withShown(r)), who, n); got != tt.want || asked != tt.asked {
+			t.Errorf("%q with %.40s: %t, he was asked about %d times", tt.shows, tt.query, got, asked)
+		}
+	}
+}
+
+// TestLongSelectorsOfNobody: nothing is done for somebody who is not known, and nothing else than he has asked for.
+func TestLongSelectorsOfNobody(t *testing.T) {
+	s := share(t)
+	nobody := s.anonymous()
+	client, err := restclient.HTTPClientFor(nobody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete,
+		nobody.Host+"/api/v1/namespaces/default/pods?labelSelector="+url.QueryEscape(longSelector(1000)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusUnauthorized || !strings.Contains(string(body), "Unauthorized") {
+		t.Errorf("%d %s", resp.StatusCode, body)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -180,16 +181,22 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 		}), c)
 		asOthers := tellUntold(chain) // whom one may act as is asked outside of the audit trail, which keeps upstream's answer
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			if err := checkSelectors(req.URL.RawQuery); err != nil {
+			selectors, err := checkSelectors(req.URL.RawQuery)
+			if err != nil {
 				refuse(err, w, req)
 				return
 			}
 			ctx := withUntold(withClass(roles.OncePerRequest(context.WithValue(withShown(req), rightsKey{}, rights))))
-			if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
-				asOthers.ServeHTTP(w, req.WithContext(ctx))
+			req = req.WithContext(ctx)
+			if !known(req, authenticate, selectors) {
+				refuse(apierrors.NewUnauthorized("Unauthorized"), w, req)
 				return
 			}
-			chain.ServeHTTP(w, req.WithContext(ctx))
+			if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
+				asOthers.ServeHTTP(w, req)
+				return
+			}
+			chain.ServeHTTP(w, req)
 		})
 	}
 	c.EnableProfiling = false

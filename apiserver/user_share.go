@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -13,6 +14,7 @@ import (
 // take long: without a bound one user would have all seats of a level, and others would wait for him. Who waits here has no seat.
 type userShare struct {
 	most, lists int // requests, and those of them that list
+	calm        int // so many requests are few
 
 	mu    sync.Mutex
 	users map[string]*atWork
@@ -38,15 +40,19 @@ const (
 	leastShare        = 8
 	listsOfShare      = 4
 	leastListsOfShare = 2
+	// calmOfProcessor is how much one user may have at work for each processor before it is charged.
+	calmOfProcessor = 2
 )
 
 func newUserShare(maxRequests int) *userShare {
 	most := max(leastShare, maxRequests/sharesOfUsers)
-	return &userShare{most: most, lists: max(leastListsOfShare, most/listsOfShare), users: map[string]*atWork{}}
+	return &userShare{
+		most: most, lists: max(leastListsOfShare, most/listsOfShare), calm: min(most, calmOfProcessor*runtime.GOMAXPROCS(0)), users: map[string]*atWork{},
+	}
 }
 
-// begin waits until the user has room for a request, and gives what ends it; an error is the context's. crowded: more of his requests
-// wait for room.
+// begin waits until the user has room for a request, and gives what ends it; an error is the context's. crowded: he has more at work than
+// others would not notice, or more of his requests wait for room.
 func (u *userShare) begin(ctx context.Context, user string, info *request.RequestInfo) (crowded bool, end func(), err error) {
 	w := &waiter{ready: make(chan struct{})}
 	// A watch is at work until it has sent what is there.
@@ -80,7 +86,7 @@ func (u *userShare) begin(ctx context.Context, user string, info *request.Reques
 		u.forget(user, s)
 		return false, nil, ctx.Err()
 	}
-	return len(s.waiting) > 0, end, nil
+	return s.requests > u.calm || len(s.waiting) > 0, end, nil
 }
 
 // admit lets in who waits, as far as there is room: a list or a plan that has to wait holds nobody up who asks for something else.

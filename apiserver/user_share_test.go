@@ -14,7 +14,7 @@ var (
 
 // One user has at most so many requests at work, and fewer lists; another one's are his own.
 func TestOneUsersShare(t *testing.T) {
-	u := &userShare{most: 3, lists: 1, users: map[string]*atWork{}}
+	u := &userShare{most: 3, lists: 1, calm: 3, users: map[string]*atWork{}}
 	begin := func(user string, info *request.RequestInfo) func() {
 		t.Helper()
 		_, end, err := u.begin(t.Context(), user, info)
@@ -64,7 +64,7 @@ func TestOneUsersShare(t *testing.T) {
 
 // Who asks for more at a time than he may is told so, and who does not, not.
 func TestCrowdedShare(t *testing.T) {
-	u := &userShare{most: 1, lists: 1, users: map[string]*atWork{}}
+	u := &userShare{most: 1, lists: 1, calm: 1, users: map[string]*atWork{}}
 	crowded, end, err := u.begin(t.Context(), "storm", aGet)
 	if err != nil || crowded {
 		t.Fatalf("the first is crowded: %t, %v", crowded, err)
@@ -96,4 +96,25 @@ func TestCrowdedShare(t *testing.T) {
 		}
 	}
 	end()
+}
+
+// Nor is it free to have as much at work as one may all the time: others notice what is more than a few.
+func TestManyAtWorkAreCrowded(t *testing.T) {
+	u := &userShare{most: 4, lists: 4, calm: 2, users: map[string]*atWork{}}
+	var ends []func()
+	begin := func(want bool) {
+		t.Helper()
+		crowded, end, err := u.begin(t.Context(), "storm", aGet)
+		if err != nil || crowded != want {
+			t.Errorf("with %d at work: %t, %v", len(ends), crowded, err)
+		}
+		ends = append(ends, end)
+	}
+	for _, crowded := range []bool{false, false, true, true} {
+		begin(crowded)
+	}
+	for _, end := range ends[:3] {
+		end()
+	}
+	begin(false)
 }
