@@ -64,14 +64,19 @@ func (h *harness) cgroupIsThere(id runtime.ID) bool {
 // killShim ends a container's shim alone.
 func (h *harness) killShim(id runtime.ID) {
 	h.t.Helper()
+	h.signalShim(id, syscall.SIGKILL)
+	eventually(h.t, "the shim has ended", func() bool { held, err := locked(h.rt.dir(id)); return err == nil && !held })
+}
+
+func (h *harness) signalShim(id runtime.ID, signal syscall.Signal) {
+	h.t.Helper()
 	var state shim.State
 	if err := readJSON(filepath.Join(h.rt.dir(id), shim.StateFile), &state); err != nil {
 		h.t.Fatal(err)
 	}
-	if err := syscall.Kill(state.ShimPID, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(state.ShimPID, signal); err != nil {
 		h.t.Fatal(err)
 	}
-	eventually(h.t, "the shim has ended", func() bool { held, err := locked(h.rt.dir(id)); return err == nil && !held })
 }
 
 // Whatever is left in a container's cgroup has ended before the container counts as ended, is started anew, or is removed: of a

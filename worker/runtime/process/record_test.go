@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,7 +62,7 @@ func TestRecordDamaged(t *testing.T) {
 	}
 }
 
-// A container whose shim lives and cannot be talked to is not started a second time, nor is its directory removed.
+// A container whose shim lives, and that nobody has taken over, is not started a second time, nor is its directory removed.
 func TestNeverTwice(t *testing.T) {
 	h := open(t, Options{})
 	p := pod("a", shell("sleep 1000"))
@@ -73,11 +72,8 @@ func TestNeverTwice(t *testing.T) {
 	w := h.rt.running[id]
 	delete(h.rt.running, id)
 	h.rt.mu.Unlock()
-	for attempt := range int32(2) {
-		err := h.rt.Start(context.Background(), h.spec(p, attempt))
-		if err == nil || !strings.Contains(err.Error(), "may still run") {
-			t.Errorf("attempt %d: %v", attempt, err)
-		}
+	if err := h.rt.Start(context.Background(), h.spec(p, 1)); err == nil || !strings.Contains(err.Error(), "may still run") {
+		t.Error(err)
 	}
 	if err := h.rt.Remove(context.Background(), p.UID); err == nil {
 		t.Error("it was removed")
@@ -110,19 +106,4 @@ func TestImageOfAFoundContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.exit()
-}
-
-// A shim whose number is not known is not killed by the number 0, which is everybody's.
-func TestDestroyNobody(t *testing.T) {
-	h := open(t, Options{})
-	id := h.start(pod("a", shell("sleep 1000")), 0)
-	if err := (&watched{}).destroy(h.rt, id); err == nil {
-		t.Error("it was killed")
-	}
-	if err := os.WriteFile(filepath.Join(h.rt.dir(id), shim.StateFile), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if h = h.reopen(); len(h.found) != 1 || len(h.found[0].Containers) != 1 || h.found[0].Containers[0].Exit != nil {
-		t.Errorf("without its state: %v", fmt.Sprintf("%+v", h.found))
-	}
 }

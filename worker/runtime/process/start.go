@@ -33,6 +33,9 @@ const (
 
 // Start implements runtime.Runtime.
 func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
+	if _, mark := begun(r.dir(spec.ID)); mark {
+		return r.resume(spec.ID)
+	}
 	command := slices.Concat(spec.Command, spec.Args)
 	if len(command) == 0 {
 		return &runtime.StartError{Err: errors.New("the container has no command; images are ignored, so it must have one of its own")}
@@ -64,6 +67,27 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 			"Container %s runs as a process of the node: its image %q is not used", spec.Container.Name, spec.Container.Image))
 	}
 	r.begin(spec.ID, w, started)
+	return nil
+}
+
+// resume takes over a run that was made already, and of which nothing was seen when this runtime was opened: it is not made again.
+func (r *Runtime) resume(id runtime.ID) error {
+	if _, err := r.find(id); err == nil {
+		return fmt.Errorf("container %s runs already", id)
+	}
+	c, watch, ok := r.adopt(id)
+	if !ok {
+		return fmt.Errorf("container %s: what has become of it is not known", id)
+	}
+	if c.Exit == nil && watch == nil { // the agent ends
+		return nil
+	}
+	r.notify(runtime.Container{ID: id, StartedAt: c.StartedAt})
+	if watch != nil {
+		watch()
+	} else {
+		r.notify(c)
+	}
 	return nil
 }
 

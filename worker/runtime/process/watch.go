@@ -23,9 +23,12 @@ import (
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
 )
 
+// shimPatience is how long a shim has to say what it runs, or to end, when it is found.
+const shimPatience = 5 * time.Second
+
 // watched is a running container.
 type watched struct {
-	end   io.ReadCloser // comes to its end when the shim does: a pipe to an own one, else a connection
+	end   io.ReadCloser // comes to its end when the shim does, or before: a pipe to an own one, else a connection
 	state shim.State
 	shim  *exec.Cmd // nil when an earlier agent started it: it is not this process's child
 }
@@ -86,23 +89,11 @@ func ask(ctx context.Context, dir string, req shim.Request) (shim.Answer, error)
 
 // begin takes note of a container that runs and watches it.
 func (r *Runtime) begin(id runtime.ID, w *watched, state shim.State) {
-	r.mu.Lock()
-	closed := r.closed
-	if !closed {
-		r.running[id] = w
-		r.watch.Add(1)
-	}
-	r.mu.Unlock()
-	if closed {
-		w.end.Close()
-		return
-	}
 	started := runtime.Container{ID: id, StartedAt: state.StartedAt}
-	r.notify(started)
-	go func() {
-		defer r.watch.Done()
-		r.follow(started, w)
-	}()
+	if watch := r.goOn(started, w); watch != nil {
+		r.notify(started)
+		watch()
+	}
 }
 
 // follow waits for the shim's end and reports the container's.
@@ -117,8 +108,8 @@ func (r *Runtime) follow(c runtime.Container, w *watched) {
 	}
 	if w.shim != nil {
 		_ = w.shim.Wait()
-	} else {
-		r.awaitUnlocked(c.ID)
+	} else if !r.awaitUnlocked(c.ID) {
+		return
 	}
 	if !r.awaitEnded(c.ID, w.state) {
 		return
@@ -130,11 +121,17 @@ func (r *Runtime) follow(c runtime.Container, w *watched) {
 	r.notify(c)
 }
 
-// awaitUnlocked waits for the end of a shim that is not this process's child: its connection ends a moment before it.
-func (r *Runtime) awaitUnlocked(id runtime.ID) {
-	for deadline := time.Now().Add(besideTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if held, err := locked(r.dir(id)); !held || err != nil {
-			return
+// awaitUnlocked waits for the end of a shim that is not this process's child: its connection ends a moment before it, and one that could not be
+// looked at or talked to has none. false: the agent ends before that.
+func (r *Runtime) awaitUnlocked(id runtime.ID) bool {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if held, err := locked(r.dir(id)); !held && err == nil {
+			return true
+		}
+		select {
+		case <-time.After(pause):
+		case <-r.life.Done():
+			return false
 		}
 	}
 }
@@ -218,10 +215,13 @@ func (w *watched) destroy(r *Runtime, id runtime.ID) error {
 	if alive, err := locked(r.dir(id)); err != nil || !alive {
 		return err
 	}
-	if w.state.ShimPID <= 1 {
-		return fmt.Errorf("killing the shim of container %s: its number is not known", id)
+	pid := w.state.ShimPID
+	if pid <= 1 { // what it left of itself cannot be read
+		if pid = shim.Find(r.dir(id)); pid <= 1 {
+			return fmt.Errorf("killing the shim of container %s: its number is not known", id)
+		}
 	}
-	if err := syscall.Kill(w.state.ShimPID, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
 		return fmt.Errorf("killing the shim of container %s: %w", id, err)
 	}
 	return nil
@@ -303,54 +303,49 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 	return out, nil
 }
 
-// adopt finds out what became of a container that an earlier agent started. watch is what to do to go on with it.
+// adopt finds out what became of a container that an earlier agent started; watch is what to do to go on with it. What may have run is found, whatever
+// is wrong with it: it counts as running until it is known that it has ended. !ok: it has not come to run, as far as can be seen.
 func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bool) {
 	dir := r.dir(id)
-	c = runtime.Container{ID: id}
 	alive, err := locked(dir)
-	if err != nil {
-		r.log.Error("a container from before cannot be looked at", "container", id.String(), "error", err)
-		return c, nil, false
-	}
-	var state shim.State
-	var mark bool
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		state, mark = begun(dir)
-		if state.PID > 0 || !alive || time.Now().After(deadline) {
-			break
-		}
+	state, mark := begun(dir)
+	for deadline := time.Now().Add(shimPatience); alive && state.PID == 0 && time.Now().Before(deadline); state, mark = begun(dir) {
 		// The agent was killed while the shim was starting: it will say in a moment what runs.
 		time.Sleep(10 * time.Millisecond)
-		if alive, err = locked(dir); err != nil {
-			return c, nil, false
-		}
+		alive, err = locked(dir)
 	}
-	c.StartedAt = state.StartedAt
+	c = runtime.Container{ID: id, StartedAt: state.StartedAt}
 	var config struct{ Image string }
 	if err := readJSON(filepath.Join(dir, shim.ConfigFile), &config); err == nil { // else it is not known
 		c.Image = config.Image
 	}
+	if alive && state.BootID == "" { // an earlier version did not say it: what runs was started since the machine was
+		state.BootID, _ = shim.BootID()
+	}
+	silent := &watched{end: io.NopCloser(strings.NewReader("")), state: state}
 	if alive {
-		if state.BootID == "" { // an earlier version did not say it: what runs was started since the machine was
-			state.BootID, _ = shim.BootID()
-		}
 		w, cerr := connect(dir, state)
 		if cerr == nil {
 			return c, r.goOn(c, w), true
 		}
 		// It is just ending, the lock goes last; or it is in no state to be talked to.
-		w = &watched{state: state}
-		for deadline := time.Now().Add(5 * time.Second); alive; alive, _ = locked(dir) {
-			if time.Now().After(deadline) {
-				r.log.Error("a container's shim does not answer; killing both", "container", id.String(), "error", cerr)
-				if err := w.destroy(r, id); err != nil {
-					r.log.Error("a container from before cannot be taken over", "container", id.String(), "error", err)
-					return c, nil, false
-				}
-				deadline = deadline.Add(time.Minute)
-			}
+		for deadline := time.Now().Add(shimPatience); alive && time.Now().Before(deadline); alive, err = locked(dir) {
 			time.Sleep(10 * time.Millisecond)
 		}
+		if alive {
+			r.log.Error("a container's shim does not answer; killing both", "container", id.String(), "error", cerr)
+			if err := silent.destroy(r, id); err != nil {
+				r.log.Error("a container from before cannot be taken over", "container", id.String(), "error", err)
+			}
+			return c, r.goOn(c, silent), true
+		}
+	}
+	if err != nil {
+		r.log.Error("a container from before cannot be looked at", "container", id.String(), "error", err)
+		if !mark {
+			return c, nil, false // whoever starts or removes it meets the same
+		}
+		return c, r.goOn(c, silent), true
 	}
 	ctx, cancel := context.WithTimeout(r.life, besideTimeout)
 	defer cancel()
@@ -362,16 +357,20 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 	case !mark:
 		return c, nil, false // it never came to run
 	case err != nil:
-		return c, r.goOn(c, &watched{end: io.NopCloser(strings.NewReader("")), state: state}), true
+		return c, r.goOn(c, silent), true
 	}
 	c.Exit = r.exit(id, state)
 	return c, nil, true
 }
 
-// goOn takes note of a container that an earlier agent started, of which something runs, and returns what to do to watch it.
+// goOn takes note of a container of which something runs, and returns what to do to watch it; nil: the agent ends.
 func (r *Runtime) goOn(c runtime.Container, w *watched) (watch func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		w.end.Close()
+		return nil
+	}
 	r.running[c.ID] = w
 	r.watch.Add(1)
 	return func() {

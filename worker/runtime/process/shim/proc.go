@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -44,6 +46,26 @@ func eachProcess(visit func(pid int, stat [][]byte)) {
 			visit(pid, f)
 		}
 	}
+}
+
+// Find is the number of the shim that lives in a directory: of the process that has the directory's lock where only shims have one. 0: none is seen.
+func Find(dir string) int {
+	lock, err := os.Stat(filepath.Join(dir, LockFile))
+	if err != nil {
+		return 0
+	}
+	end, found := filepath.Join("/", filepath.Base(dir), LockFile), 0
+	eachProcess(func(pid int, _ [][]byte) {
+		held := fmt.Sprintf("/proc/%d/fd/%d", pid, lockFD)
+		// The name comes first: nobody has to ask another machine, or a device, what else a process may have there.
+		if name, err := os.Readlink(held); err != nil || pid == os.Getpid() || !strings.HasSuffix(name, end) {
+			return
+		}
+		if fi, err := os.Stat(held); err == nil && os.SameFile(fi, lock) {
+			found = pid
+		}
+	})
+	return found
 }
 
 // PIDStart is when a process was started, in the kernel's ticks since boot.
