@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -144,5 +145,27 @@ func TestDestroyNobody(t *testing.T) {
 	defer lock.Close()
 	if pid := shim.Find(filepath.Dir(lock.Name())); pid != 0 {
 		t.Errorf("process %d is a shim of nothing", pid)
+	}
+}
+
+// How often a container whose shim was killed is found, it has ended when that was noticed first.
+func TestEndThatNobodySawStays(t *testing.T) {
+	h := open(t, Options{})
+	id := h.start(pod("p", shell("exec sleep 1000")), 0)
+	h.rt.Close()
+	h.killShim(id)
+	var ended []runtime.Exit
+	for range 3 {
+		h = h.reopen()
+		if len(h.found) != 1 || len(h.found[0].Containers) != 1 || h.found[0].Containers[0].Exit == nil {
+			t.Fatalf("found %+v", h.found)
+		}
+		ended = append(ended, *h.found[0].Containers[0].Exit)
+	}
+	for _, x := range ended {
+		if x.Code != 137 || x.Reason != runtime.ReasonStatusUnknown || !strings.Contains(x.Message, "nobody watched") || !x.FinishedAt.Equal(ended[0].FinishedAt) ||
+			!x.StartedAt.Equal(ended[0].StartedAt) {
+			t.Errorf("at first it was %+v, then %+v", ended[0], x)
+		}
 	}
 }

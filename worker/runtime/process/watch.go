@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -163,17 +164,26 @@ func (r *Runtime) endLeft(ctx context.Context, id runtime.ID, state shim.State) 
 	return r.cgroups.end(ctx, id)
 }
 
-// exit reads how the container of a shim that is gone ended.
+// exit reads how the container of a shim that is gone ended. Where nobody knows it, that is written down once: the next agent tells no other end.
 func (r *Runtime) exit(id runtime.ID, state shim.State) *runtime.Exit {
 	dir := r.dir(id)
 	var e shim.Exit
 	if err := readJSON(filepath.Join(dir, shim.ExitFile), &e); err != nil {
-		// The shim was killed, or the machine went down: nobody knows how the command ended.
-		return &runtime.Exit{Code: 137, Reason: runtime.ReasonStatusUnknown, StartedAt: state.StartedAt, FinishedAt: time.Now(),
-			Message: "The container ended while nobody watched it"}
+		// The shim was killed, or the machine went down.
+		e = shim.Exit{Code: 128 + int(syscall.SIGKILL), StartedAt: state.StartedAt, FinishedAt: time.Now(), Unknown: true}
+		var unread *fs.PathError
+		if !errors.As(err, &unread) || os.IsNotExist(err) { // else it may be read yet
+			if err := shim.WriteExit(dir, e); err != nil {
+				r.log.Warn("that the end of a container is not known could not be written down", "container", id.String(), "error", err)
+			}
+		}
 	}
 	x := &runtime.Exit{Code: int32(e.Code), Signal: int32(e.Signal), Reason: runtime.ReasonCompleted,
 		StartedAt: e.StartedAt, FinishedAt: e.FinishedAt}
+	if e.Unknown {
+		x.Reason, x.Message = runtime.ReasonStatusUnknown, "The container ended while nobody watched it"
+		return x
+	}
 	if e.Code != 0 {
 		x.Reason = runtime.ReasonError
 		if r.cgroups.outOfMemory(id) {

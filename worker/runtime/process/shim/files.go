@@ -18,6 +18,15 @@ func writeJSON(dir *os.Root, name string, v any) error {
 	return f.write(v)
 }
 
+// WriteExit writes down how the container in a directory ended, in place of a shim that is gone.
+func WriteExit(dir string, e Exit) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeJSON(root, ExitFile, e), root.Close())
+}
+
 // reservedBytes is more than a State or an Exit takes.
 const reservedBytes = 1 << 10
 

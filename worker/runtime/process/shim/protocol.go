@@ -21,7 +21,7 @@ func Is(args []string) bool { return len(args) == 3 && args[1] == Arg }
 const (
 	ConfigFile      = "config.json" // Config, by the agent, before the shim starts
 	StateFile       = "state.json"  // State, by the shim, before the command runs; it goes again where there is none to run
-	ExitFile        = "exit.json"   // Exit, by the shim, when all has ended
+	ExitFile        = "exit.json"   // Exit, by the shim, when all has ended; by the agent, where the shim did not come to it
 	LogFile         = "log"         // the newest output; older: log.1, log.2 …
 	TerminationFile = "termination" // what the container leaves as its last message
 	SocketFile      = "control"
@@ -100,6 +100,7 @@ type Exit struct {
 	Signal     int
 	StartedAt  time.Time
 	FinishedAt time.Time
+	Unknown    bool `json:",omitempty"` // nobody saw the end: FinishedAt is when it was noticed
 }
 
 // Request is one message on the control socket; one answer comes back. Op is one of the constants below.
