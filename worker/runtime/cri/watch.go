@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,15 +53,9 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 	r.notify = notify
 	ctx, cancel := context.WithTimeout(r.ctx, openTimeout+time.Duration(len(boxes)+len(containers))*openEach)
 	defer cancel()
-	var out []runtime.Pod
-	for _, uid := range sortedPods(found) {
-		p, err := r.adopt(ctx, uid, found[uid])
-		if err != nil {
-			return nil, fmt.Errorf("taking over pod %s: %w", uid, err)
-		}
-		if p != nil {
-			out = append(out, *p)
-		}
+	out, err := r.adoptAll(ctx, found)
+	if err != nil {
+		return nil, err
 	}
 	if err := r.sweepViews(ctx); err != nil {
 		r.log.Warn("views of images that pods from before may have left could not be removed", "error", err)
@@ -123,6 +117,33 @@ func (r *Runtime) findPods(boxes []*criv1.PodSandbox, containers []*criv1.Contai
 		newestFirst(l.boxes)
 	}
 	return found, nil
+}
+
+// adoptAll takes over several pods at a time: what the runtime hangs on of one keeps few of the others waiting.
+func (r *Runtime) adoptAll(ctx context.Context, found map[types.UID]*left) (out []runtime.Pod, err error) {
+	uids := sortedPods(found)
+	adopted := make([]*runtime.Pod, len(uids))
+	calls := make([]func() error, len(uids))
+	var failed atomic.Bool
+	for i, uid := range uids {
+		calls[i] = func() (err error) {
+			if failed.Load() {
+				return nil // all of it is done again
+			}
+			if adopted[i], err = r.adopt(ctx, uid, found[uid]); err != nil {
+				failed.Store(true)
+				return fmt.Errorf("taking over pod %s: %w", uid, err)
+			}
+			return nil
+		}
+	}
+	err = severalAtOnce(calls)
+	for _, p := range adopted {
+		if p != nil {
+			out = append(out, *p)
+		}
+	}
+	return out, err
 }
 
 // adopt takes over what an earlier agent left of a pod; nil where there was only its rest.
@@ -198,7 +219,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *criv1.Container, pod *c
 	switch {
 	case notFound(err):
 		return nil, nil
-	case errors.Is(asked(err), runtime.ErrUnavailable):
+	case errors.Is(asked(err), runtime.ErrUnavailable) && !(deadline(err) && r.answers() == nil): // else it hangs on this one
 		return nil, asked(err)
 	case err != nil && c.State == criv1.ContainerState_CONTAINER_CREATED:
 		return nil, nil // as below
@@ -312,6 +333,7 @@ func (r *Runtime) compare(ctx context.Context) error {
 	for _, b := range boxes {
 		ready[b.Id] = b.State == criv1.PodSandboxState_SANDBOX_READY
 	}
+	r.forgetFailed(known, current, unwanted)
 	verify := r.mayBeWrong()
 	var begun []*look
 	of := map[types.UID][]*look{}
@@ -336,82 +358,11 @@ func (r *Runtime) compare(ctx context.Context) error {
 	}
 	for uid, id := range current {
 		if !ready[id] {
-			// How the containers have ended comes before that what they were in is gone.
+			// How the containers have ended comes before that what they were in is gone: one more listing is waited for where that is not known.
 			begun = append(begun, r.begin(id, of[uid], func() error { r.lost(uid, id); return nil }))
 		}
 	}
 	return awaitLooks(ctx, begun) // what cannot be looked at hides nothing of the others
-}
-
-const (
-	// looksAtOnce is how many containers are looked at at a time, and looksAgain how many beside those of which the look before has failed: those
-	// that the runtime hangs on keep no place from the others.
-	looksAtOnce, looksAgain = 8, 4
-	// looksPatience is how long the next listing waits for what is looked at.
-	looksPatience = 2 * time.Second
-)
-
-// look is what is being found out of a container or a sandbox.
-type look struct {
-	over chan struct{}
-	err  error // when it is over
-}
-
-// begin calls f, when it has a place, unless the same is being looked at. What has to come after others needs no place of its own.
-func (r *Runtime) begin(ref string, after []*look, f func() error) *look {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if l := r.looks[ref]; l != nil {
-		return l
-	}
-	l := &look{over: make(chan struct{})}
-	r.looks[ref] = l
-	places := r.looking
-	if r.failed[ref] {
-		places = r.lookingAgain
-	}
-	r.loops.Go(func() {
-		defer close(l.over)
-		for _, other := range after {
-			<-other.over
-		}
-		if after == nil {
-			places <- struct{}{}
-			defer func() { <-places }()
-		}
-		l.err = f()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.looks, ref)
-		if delete(r.failed, ref); l.err != nil {
-			r.failed[ref] = true
-		}
-	})
-	return l
-}
-
-// awaitLooks waits for a while, and returns what failed of what is over.
-func awaitLooks(ctx context.Context, all []*look) error {
-	soon, cancel := context.WithTimeout(ctx, looksPatience)
-	defer cancel()
-	var failed []error
-	late := 0
-	for _, l := range all {
-		select {
-		case <-l.over:
-		case <-soon.Done():
-		}
-		select {
-		case <-l.over:
-			failed = append(failed, l.err)
-		default:
-			late++
-		}
-	}
-	if late > 0 {
-		failed = append(failed, fmt.Errorf("what became of %d containers and sandboxes the runtime has not said yet", late))
-	}
-	return errors.Join(failed...)
 }
 
 // lost tells that a pod's sandbox is not ready any more, if it is the pod's still.
@@ -422,26 +373,6 @@ func (r *Runtime) lost(pod types.UID, id string) {
 	if still {
 		r.notify(runtime.Event{ID: runtime.ID{Pod: pod}})
 	}
-}
-
-// severalAtOnce calls all of them, only so many at a time, and returns what failed.
-func severalAtOnce(calls []func() error) error {
-	failed := make([]error, len(calls))
-	next := make(chan int)
-	var workers sync.WaitGroup
-	for range min(looksAtOnce, len(calls)) {
-		workers.Go(func() {
-			for i := range next {
-				failed[i] = calls[i]()
-			}
-		})
-	}
-	for i := range calls {
-		next <- i
-	}
-	close(next)
-	workers.Wait()
-	return errors.Join(failed...)
 }
 
 // removeUnwanted removes a container that is to go, unless it has come to run nevertheless: then whoever starts or removes its pod finds it.

@@ -204,11 +204,17 @@ func TestHangingHoldsUpNoListing(t *testing.T) {
 	})
 }
 
-// How a pod's containers have ended is told before that its sandbox is gone, and that it is gone though nobody can say how they have.
+// How a pod's containers have ended is told before that its sandbox is gone, also where they could not be looked at at first; and that it is gone is
+// told though nobody can say how they have. Of what is gone nothing is remembered.
 func TestEndsComeBeforeTheSandbox(t *testing.T) {
-	for _, hangs := range []bool{false, true} {
+	for hung, want := range map[int][]string{ // listings in which the runtime hangs on the container
+		0: {"c000/c", "c000/"},
+		1: {"c000/c", "c000/"},
+		2: {"c000/", "c000/c", "c000/"},
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &slow{hangs: func(string) bool { return hangs }}
+			var hangs atomic.Bool
+			s := &slow{hangs: func(string) bool { return hangs.Load() }}
 			var mu sync.Mutex
 			var order []string
 			r := s.over(t, 1, func(ev runtime.Event) {
@@ -218,16 +224,26 @@ func TestEndsComeBeforeTheSandbox(t *testing.T) {
 			})
 			defer r.cancel()
 			r.sandboxes["c000"] = sandbox{id: "box"}
-			if err := r.compare(t.Context()); (err != nil) != hangs {
-				t.Error(err)
-			}
-			r.loops.Wait()
-			want := []string{"c000/c", "c000/"}
-			if hangs {
-				want = want[1:]
+			for i := range hung + 1 {
+				hangs.Store(i < hung)
+				if err := r.compare(t.Context()); (err != nil) != (i < hung) {
+					t.Error(err)
+				}
+				r.loops.Wait()
 			}
 			if !slices.Equal(order, want) {
-				t.Errorf("told is %q", order)
+				t.Errorf("told after %d is %q", hung, order)
+			}
+			hangs.Store(true)
+			r.running[runtime.ID{Pod: "p", Container: "c"}] = running{ref: "another"}
+			if err := r.compare(t.Context()); err == nil {
+				t.Error("nothing is told of the one that hangs")
+			}
+			r.loops.Wait()
+			clear(r.running)
+			delete(r.sandboxes, "c000")
+			if err := r.compare(t.Context()); err != nil || len(r.failed) > 0 {
+				t.Errorf("what cannot be looked at is %v, %v", r.failed, err)
 			}
 		})
 	}
@@ -293,7 +309,31 @@ func TestSandboxThatWasNotHeardOf(t *testing.T) {
 	}
 }
 
-// However much was left from before is taken over, one after the other.
+// However many containers the runtime hangs on, all pods are taken over: what has become of theirs is found out later.
+func TestHangingHoldsUpNoOpening(t *testing.T) {
+	const containers, hanging = 300, 250
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{hangs: func(ref string) bool { return ref < fmt.Sprintf("c%03d", hanging) }}
+		for i := range containers {
+			ref := fmt.Sprintf("c%03d", i)
+			s.lists = append(s.lists, &criv1.Container{Id: ref, State: criv1.ContainerState_CONTAINER_RUNNING,
+				Metadata: &criv1.ContainerMetadata{Name: "c"}, Labels: map[string]string{labelPodUID: "uid-" + ref}})
+		}
+		r := s.over(t, 0, nil)
+		defer r.Close()
+		pods, err := r.Open(func(runtime.Event) {})
+		if err != nil || len(pods) != containers {
+			t.Fatalf("%d pods, %v", len(pods), err)
+		}
+		for i, p := range pods {
+			if p.Pod.UID != types.UID(fmt.Sprintf("uid-c%03d", i)) || (len(p.Containers) == 1) != (i < hanging) {
+				t.Errorf("pod %d is %s, with %v", i, p.Pod.UID, p.Containers)
+			}
+		}
+	})
+}
+
+// However much was left from before of one pod is taken over, one after the other.
 func TestAllAreTakenOver(t *testing.T) {
 	const containers = 300
 	synctest.Test(t, func(t *testing.T) {
