@@ -388,7 +388,13 @@ func (a *Agent) call(ctx context.Context, action Action) {
 	ctx = withAside(ctx, func() { a.inputs.put(uncount) })
 	a.spawn(func() {
 		o := Outcome{Action: action, Err: errBroke}
-		a.guard(action.Kind.String()+" of "+action.Pod.Namespace+"/"+action.Pod.Name, func() { o = a.caller.do(ctx, action) })
+		a.guard(action.Kind.String()+" of "+action.Pod.Namespace+"/"+action.Pod.Name, func() {
+			done := a.caller.do(ctx, action)
+			if broke := new(guard.Panic); errors.As(done.Err, &broke) { // beside the call
+				panic(broke)
+			}
+			o = done
+		})
 		over()
 		if o.Err != nil && action.Kind != ActionProbe && action.Kind != ActionMeasure { // of those there are events
 			a.log.Warn("runtime call failed", "call", action.Kind.String(), "pod", action.Pod.Namespace+"/"+action.Pod.Name,

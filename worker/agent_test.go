@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 	"github.com/berth-dev/berth/worker/runtime/process"
 )
 
@@ -411,12 +412,15 @@ func TestNodeObject(t *testing.T) {
 	}
 }
 
-// breaking panics at each start of the pod "broken".
+// breaking panics at each start of the pod "broken", and beside each of the pod "broken-apart".
 type breaking struct{ runtime.Runtime }
 
 func (b breaking) Start(ctx context.Context, spec runtime.Spec) error {
 	if spec.Pod.Name == "broken" {
 		panic("a mistake")
+	}
+	if spec.Pod.Name == "broken-apart" {
+		return fmt.Errorf("making it: %w", mounts.Apart(ctx, func() error { panic("a mistake") }))
 	}
 	return b.Runtime.Start(ctx, spec)
 }
@@ -425,10 +429,18 @@ func (b breaking) Start(ctx context.Context, spec runtime.Spec) error {
 func TestOnePodBreaks(t *testing.T) {
 	s := newServers()
 	_, _ = run(t, Options{Node: testNode(t), Uplink: s, Runtime: breaking{fake.New(runTimeline(t))}, CallsAtOnce: 1})
-	s.assignments <- Assignment{Full: true, Revision: 1, Pods: []*corev1.Pod{testPod("broken")}}
-	s.await(t, "it waits", func() bool {
-		statuses := s.pods["broken"].Status.ContainerStatuses
-		return len(statuses) == 1 && statuses[0].State.Waiting != nil && strings.Contains(statuses[0].State.Waiting.Message, errBroke.Error())
+	s.assignments <- Assignment{Full: true, Revision: 1, Pods: []*corev1.Pod{testPod("broken"), testPod("broken-apart")}}
+	s.await(t, "they wait", func() bool {
+		for _, broken := range []string{"broken", "broken-apart"} {
+			statuses := s.pods[types.UID(broken)].Status.ContainerStatuses
+			if len(statuses) != 1 {
+				return false
+			}
+			if w := statuses[0].State.Waiting; w == nil || !strings.Contains(w.Message, errBroke.Error()) || strings.Contains(w.Message, "a mistake") {
+				return false
+			}
+		}
+		return true
 	})
 	s.assignments <- Assignment{Revision: 2, Pods: []*corev1.Pod{testPod("web")}}
 	s.await(t, "the other runs", func() bool { return s.pods["web"].Status.Phase == corev1.PodRunning })
