@@ -25,10 +25,44 @@ var ErrNone = errors.New("the file system has no project quotas")
 // hand.
 const firstProject, projects = 0x6265_0000, 1 << 16
 
-// chosen are the projects that somebody has begun to use: to make all of a directory a project's may take long, and others choose meanwhile.
+// chosen are the projects that somebody has begun to use, and the directories that somebody bounds: to make all of one a project's may take long, and
+// others choose meanwhile.
 var chosen struct {
 	sync.Mutex
 	taken map[uint32]bool
+	dirs  map[fileID]chan struct{} // closed when it is over
+}
+
+// fileID is which directory it is, whatever it is called.
+type fileID struct{ dev, ino uint64 }
+
+// alone waits until nobody else bounds a directory: two who began with it would each choose a project, and its files would belong to both.
+func alone(d *os.File) (over func(), err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
+		return nil, err
+	}
+	id, mine := fileID{uint64(st.Dev), st.Ino}, make(chan struct{})
+	for {
+		chosen.Lock()
+		other := chosen.dirs[id]
+		if other == nil {
+			break
+		}
+		chosen.Unlock()
+		<-other
+	}
+	defer chosen.Unlock()
+	if chosen.dirs == nil {
+		chosen.dirs = map[fileID]chan struct{}{}
+	}
+	chosen.dirs[id] = mine
+	return func() {
+		chosen.Lock()
+		defer chosen.Unlock()
+		delete(chosen.dirs, id)
+		close(mine)
+	}, nil
 }
 
 // Limit bounds what the files below a directory may take on the disk, in bytes, rounded up to KiB. Those that are there count,
@@ -40,6 +74,11 @@ func Limit(dir string, bytes int64) error {
 		return err
 	}
 	defer func() { _ = d.Close() }() // nothing was written
+	over, err := alone(d)
+	if err != nil {
+		return err
+	}
+	defer over()
 	x, err := attributes(int(d.Fd()))
 	if err != nil {
 		return none(err)

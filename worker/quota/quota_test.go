@@ -6,8 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,6 +71,90 @@ func TestLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(before, "more"), 10, true)
+}
+
+// TestOneAtATime: nobody bounds a directory while another one does, by whatever name; others are not waited for.
+func TestOneAtATime(t *testing.T) {
+	at := t.TempDir()
+	if err := os.Symlink(at, filepath.Join(at, "itself")); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		begin := func(dir string) (over func()) {
+			d, err := os.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			if over, err = alone(d); err != nil {
+				t.Fatal(err)
+			}
+			return over
+		}
+		first := begin(at)
+		begun := make(chan struct{})
+		for range 3 {
+			go func() {
+				defer begin(filepath.Join(at, "itself"))()
+				begun <- struct{}{}
+			}()
+		}
+		begin(filepath.Dir(at))()
+		synctest.Wait()
+		select {
+		case <-begun:
+			t.Error("two have begun")
+		default:
+		}
+		first()
+		for range 3 {
+			<-begun
+		}
+		synctest.Wait()
+		if len(chosen.dirs) > 0 {
+			t.Errorf("there are %d left", len(chosen.dirs))
+		}
+	})
+}
+
+// TestSeveralForOne: however many bound a directory at the same time, all that is in it is one project's, and that is the directory's.
+func TestSeveralForOne(t *testing.T) {
+	dir := filepath.Join(quotaFS(t), "shared")
+	var all []string
+	for i := range 200 {
+		within := filepath.Join(dir, fmt.Sprint(i))
+		if err := errors.Join(os.MkdirAll(within, 0o755), os.WriteFile(filepath.Join(within, "file"), []byte("text"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, within, filepath.Join(within, "file"))
+	}
+	var together sync.WaitGroup
+	for range 4 {
+		together.Go(func() {
+			if err := Limit(dir, 4<<20); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	together.Wait()
+	project := func(path string) uint32 {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		x, err := attributes(int(f.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x.project
+	}
+	want := project(dir)
+	for _, path := range all {
+		if got := project(path); got != want || !isOurs(got) {
+			t.Fatalf("%s is of project %d, its volume of %d", path, got, want)
+		}
+	}
 }
 
 // write writes a file as somebody without privileges: who has CAP_SYS_RESOURCE has no limits.
