@@ -119,6 +119,7 @@ func (v *Volumes) reach(ctx context.Context, pod types.UID, owner func() (string
 		select {
 		case kept.reaching <- struct{}{}:
 		case <-ctx.Done():
+			v.leave(pod, kept)
 			return context.Cause(ctx) // as who has the token would say
 		}
 		now := v.of(pod)
@@ -128,23 +129,25 @@ func (v *Volumes) reach(ctx context.Context, pod types.UID, owner func() (string
 		<-kept.reaching // the pod's volumes were removed meanwhile
 		kept = now
 	}
+	over := func() {
+		<-kept.reaching
+		v.leave(pod, kept)
+	}
+	if ctx.Err() != nil { // of a pod that nobody waits for any more
+		over()
+		return context.Cause(ctx)
+	}
 	whose, err := owner()
 	if err == nil {
 		err = v.mayReach(whose)
 	}
 	if err != nil {
-		<-kept.reaching
+		over()
 		return err
 	}
 	return mounts.Apart(ctx, func() error {
-		defer func() {
-			v.mu.Lock()
-			defer v.mu.Unlock()
-			if v.reaching[whose]--; v.reaching[whose] == 0 {
-				delete(v.reaching, whose)
-			}
-			<-kept.reaching
-		}()
+		defer over()
+		defer v.reached(whose)
 		return f(kept)
 	})
 }
@@ -171,6 +174,15 @@ func (v *Volumes) mayReach(whose string) error {
 	return nil
 }
 
+// reached gives the place back.
+func (v *Volumes) reached(whose string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.reaching[whose]--; v.reaching[whose] == 0 {
+		delete(v.reaching, whose)
+	}
+}
+
 // free has those containers of the pod go on, to their end, that wait in the kernel for a server of nfs that does not answer. It does
 // nothing while another one does it for the pod.
 func (v *Volumes) free(ctx context.Context, pod *corev1.Pod, tell func(pod *corev1.Pod, eventType, reason, message string)) error {
@@ -178,6 +190,7 @@ func (v *Volumes) free(ctx context.Context, pod *corev1.Pod, tell func(pod *core
 	if !kept.freeing.TryLock() {
 		return nil
 	}
+	defer v.leave(pod.UID, kept)
 	defer kept.freeing.Unlock()
 	freed, err := mounts.Free(ctx, filepath.Join(v.Root, string(pod.UID)), string(pod.UID))
 	for _, what := range freed {

@@ -66,14 +66,50 @@ func (v *Volumes) write(ctx context.Context, pod types.UID) (over func(), err er
 		p := v.of(pod)
 		select {
 		case p.writing <- struct{}{}:
-			if v.of(pod) == p {
-				return func() { <-p.writing }, nil
+			over := func() {
+				<-p.writing
+				v.leave(pod, p)
 			}
-			<-p.writing
+			if v.of(pod) == p && ctx.Err() == nil {
+				return over, nil
+			}
+			over()
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			v.leave(pod, p)
 			return nil, fmt.Errorf("waiting for who writes or removes the pod's volumes: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// leave forgets what is remembered of a pod's volumes where it is nothing, and nobody has one of its tokens. Who comes when the pod is gone leaves nothing
+// by that.
+func (v *Volumes) leave(pod types.UID, p *podVolumes) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.kept[pod] == p && p.isNothing() {
+		delete(v.kept, pod)
+	}
+}
+
+// isNothing: it is as if it was just made.
+func (p *podVolumes) isNothing() bool {
+	for _, token := range [...]chan struct{}{p.writing, p.reaching} {
+		select {
+		case token <- struct{}{}:
+			defer func() { <-token }()
+		default:
+			return false
+		}
+	}
+	if !p.freeing.TryLock() {
+		return false
+	}
+	defer p.freeing.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.given) == 0 && len(p.told) == 0 && len(p.tokens) == 0
 }
 
 func (p *podVolumes) held(s tokenSource) (heldToken, bool) {
@@ -333,8 +369,16 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 // taken back finds its volumes whole or not at all.
 func (v *Volumes) remove(ctx context.Context, pod types.UID) error {
 	kept := v.of(pod)
-	kept.end()
-	kept.writing <- struct{}{} // who writes files writes no more after this
+	for {
+		kept.end()
+		kept.writing <- struct{}{} // who writes files writes no more after this
+		now := v.of(pod)
+		if now == kept {
+			break
+		}
+		<-kept.writing // nobody had it meanwhile
+		kept = now
+	}
 	defer func() {
 		v.mu.Lock()
 		defer v.mu.Unlock()
