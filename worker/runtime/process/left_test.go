@@ -274,7 +274,7 @@ func TestRemovalThatIsCutOff(t *testing.T) {
 	}
 	eventually(t, "nothing is left", func() bool { entries, err := os.ReadDir(h.opts.Root); return err == nil && len(entries) == 0 })
 	// A pod of its UID can be there anew, and be removed, while something of the one before is left.
-	if err := os.MkdirAll(filepath.Join(h.opts.Root, asidePrefix+"uid-p.0", "containers"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(h.opts.Root, asidePrefix+"uid-p.0", containersDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	h.start(p, 0)

@@ -209,8 +209,11 @@ func (r *Runtime) Close() {
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }
 
+// containersDir holds a directory a container, in that of its pod.
+const containersDir = "containers"
+
 func (r *Runtime) dir(id runtime.ID) string {
-	return filepath.Join(r.podDir(id.Pod), "containers", id.Container, strconv.Itoa(int(id.Attempt)))
+	return filepath.Join(r.podDir(id.Pod), containersDir, id.Container, strconv.Itoa(int(id.Attempt)))
 }
 
 func (r *Runtime) find(id runtime.ID) (*watched, error) {
@@ -278,7 +281,7 @@ func (r *Runtime) Exec(ctx context.Context, id runtime.ID, command []string) (ru
 // DiskUse implements runtime.DiskUser: the scratch directories and the logs. What a container writes into the host's own
 // directories is the host's.
 func (r *Runtime) DiskUse(ctx context.Context, pod types.UID) (runtime.DiskUse, error) {
-	base := filepath.Join(r.podDir(pod), "containers")
+	base := filepath.Join(r.podDir(pod), containersDir)
 	entries, err := os.ReadDir(base)
 	if err != nil && !os.IsNotExist(err) {
 		return runtime.DiskUse{}, err

@@ -50,7 +50,7 @@ func (r *Runtime) recover(uid types.UID, ids []runtime.ID) (pod *corev1.Pod, los
 // attempts lists the containers that the pod has directories for.
 func (r *Runtime) attempts(pod types.UID) ([]runtime.ID, error) {
 	var out []runtime.ID
-	base := filepath.Join(r.podDir(pod), "containers")
+	base := filepath.Join(r.podDir(pod), containersDir)
 	names, err := os.ReadDir(base)
 	if err != nil && !os.IsNotExist(err) {
 		return nil, err
