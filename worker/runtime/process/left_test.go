@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/berth-dev/berth/worker/runtime"
@@ -318,5 +319,38 @@ func TestStartWaitsForNoScratch(t *testing.T) {
 	eventually(t, "it is deleted", func() bool {
 		_, err := os.Stat(filepath.Join(h.opts.Root, asidePrefix+"uid-p.0"))
 		return os.IsNotExist(err)
+	})
+}
+
+// What several would delete one of them does, and the others are told that it is gone when it is: none takes what another has deleted for moved.
+func TestOneDeletesWhatSeveralWould(t *testing.T) {
+	h := open(t, Options{CgroupParent: "none"})
+	const depth = 100
+	if err := os.MkdirAll(filepath.Join(h.opts.Root, asidePrefix+"uid-p.0", strings.Repeat("d/", depth)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		release, ended := make(chan struct{}), make(chan error, 3)
+		seen := 0
+		first := mounts.WithTurns(t.Context(), func() {
+			if seen++; seen == depth-10 {
+				<-release
+			}
+		})
+		go func() { ended <- h.rt.removeAside(first, asidePrefix) }()
+		synctest.Wait()
+		for range 2 {
+			go func() { ended <- h.rt.removeAside(t.Context(), asidePrefix+"uid-p.") }()
+		}
+		synctest.Wait()
+		close(release)
+		for range 3 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		if entries, err := os.ReadDir(h.opts.Root); err != nil || len(entries) > 0 || len(h.rt.deleting) > 0 {
+			t.Errorf("there is left %v, %v, and deleted are %v", entries, err, h.rt.deleting)
+		}
 	})
 }

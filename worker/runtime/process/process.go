@@ -98,6 +98,8 @@ type Runtime struct {
 	closed   bool
 	sweeping bool // somebody deletes what was put aside
 	again    bool // and looks again, since more came
+	// deleting are names below Root that somebody deletes; each is closed when that is over.
+	deleting map[string]chan struct{}
 	watch    sync.WaitGroup
 }
 
@@ -130,7 +132,7 @@ func New(opts Options) (*Runtime, error) {
 		}
 	}
 	opts.Root, opts.Hide = hide[0], hide
-	r := &Runtime{opts: opts, log: opts.Logger, running: map[runtime.ID]*watched{}}
+	r := &Runtime{opts: opts, log: opts.Logger, running: map[runtime.ID]*watched{}, deleting: map[string]chan struct{}{}}
 	r.life, r.end = context.WithCancel(context.Background())
 	r.shim = "/proc/self/exe" // this very binary, even when its file has been replaced
 	if opts.ShimDir != "" {

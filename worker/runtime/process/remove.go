@@ -106,10 +106,38 @@ func (r *Runtime) removeAside(ctx context.Context, prefix string) error {
 	var errs []error
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), prefix) {
-			errs = append(errs, mounts.RemoveAll(ctx, filepath.Join(r.opts.Root, e.Name())))
+			errs = append(errs, r.deleteAside(ctx, e.Name()))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// deleteAside deletes what has a name below Root, when nobody else does any more: where two delete the same, one takes for moved what the other has deleted.
+func (r *Runtime) deleteAside(ctx context.Context, name string) error {
+	mine := make(chan struct{})
+	for {
+		r.mu.Lock()
+		other := r.deleting[name]
+		if other == nil {
+			r.deleting[name] = mine
+		}
+		r.mu.Unlock()
+		if other == nil {
+			break
+		}
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for who removes %s: %w", name, context.Cause(ctx))
+		}
+	}
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.deleting, name)
+		close(mine)
+	}()
+	return mounts.RemoveAll(ctx, filepath.Join(r.opts.Root, name))
 }
 
 // sweep deletes all that was put aside, one after another and while others go on.
