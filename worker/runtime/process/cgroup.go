@@ -3,11 +3,14 @@ package process
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +24,9 @@ import (
 type cgroupTree struct {
 	*cgroup.Tree
 	pids int64
+
+	mu   sync.Mutex
+	left map[runtime.ID]bool // cgroups that could not be removed, and are to go
 }
 
 // openCgroups finds out whether this process may make cgroups below parent.
@@ -29,7 +35,7 @@ func openCgroups(parent string, pids int64) (*cgroupTree, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cgroupTree{t, pids}, nil
+	return &cgroupTree{Tree: t, pids: pids, left: map[runtime.ID]bool{}}, nil
 }
 
 func (t *cgroupTree) name(id runtime.ID) string {
@@ -41,6 +47,9 @@ func (t *cgroupTree) forContainer(spec *runtime.Spec, c *shim.Config) error {
 	if t == nil {
 		return nil
 	}
+	t.mu.Lock()
+	delete(t.left, spec.ID) // it is made anew
+	t.mu.Unlock()
 	if t.pids > 0 {
 		if _, err := t.Create(string(spec.ID.Pod), &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &t.pids}}); err != nil {
 			return err
@@ -131,4 +140,31 @@ func (t *cgroupTree) removeContainer(id runtime.ID) error {
 		return nil
 	}
 	return t.Remove(t.name(id))
+}
+
+// leave takes note of a cgroup that could not be removed, and says whether it is the first of those that there are.
+func (t *cgroupTree) leave(id runtime.ID) (first bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	first = len(t.left) == 0
+	t.left[id] = true
+	return first
+}
+
+// removeLeft removes what could not be removed, until nothing is left or ctx ends.
+func (t *cgroupTree) removeLeft(ctx context.Context) {
+	for pause := 100 * time.Millisecond; t.tryLeft() > 0; pause = min(2*pause, time.Minute) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (t *cgroupTree) tryLeft() (left int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.left, func(id runtime.ID, _ bool) bool { return t.removeContainer(id) == nil })
+	return len(t.left)
 }

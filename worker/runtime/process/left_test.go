@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/mounts"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
@@ -221,6 +223,19 @@ func TestWhatCannotEndKeepsItsContainer(t *testing.T) {
 		if err := h.rt.Start(ctx, h.spec(p, 1)); err == nil || !strings.Contains(err.Error(), "may still run") {
 			t.Errorf("it was started anew: %v", err)
 		}
+		// Where others have to make room they do not wait for it.
+		next := runtime.ID{Pod: id.Pod, Container: id.Container, Attempt: 1}
+		if err := os.MkdirAll(h.rt.dir(next), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		most, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := h.rt.Reclaim(most); err == nil || most.Err() != nil {
+			t.Errorf("its room was taken, or waited for: %v", err)
+		}
+		if err := os.Remove(h.rt.dir(next)); err != nil {
+			t.Error(err)
+		}
 		select {
 		case ev := <-h.events:
 			t.Errorf("it is told: %+v", ev)
@@ -353,4 +368,53 @@ func TestOneDeletesWhatSeveralWould(t *testing.T) {
 			t.Errorf("there is left %v, %v, and deleted are %v", entries, err, h.rt.deleting)
 		}
 	})
+}
+
+// A cgroup that cannot be removed keeps no pod of which nothing runs: it goes when it can, unless its container is made anew.
+func TestCgroupThatCannotBeRemoved(t *testing.T) {
+	h := open(t, Options{})
+	if h.rt.cgroups == nil {
+		t.Skip("cgroups are not writable here")
+	}
+	p := pod("p", shell("true"))
+	id := h.start(p, 0)
+	h.exit()
+	dirs, err := h.rt.cgroups.Dirs(h.rt.cgroups.name(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := func() (letGo func()) {
+		if err := unix.Mount("berth-test", dirs[0], "tmpfs", 0, ""); err != nil {
+			t.Skipf("this machine does not let mount: %v", err)
+		}
+		return func() {
+			if err := unix.Unmount(dirs[0], unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	letGo := hold()
+	err = h.rt.Remove(t.Context(), p.UID)
+	there := h.cgroupIsThere(id)
+	letGo()
+	if err != nil || !there {
+		t.Errorf("the pod is not gone without its cgroup: %v, %v", err, there)
+	}
+	if _, err := os.Stat(h.rt.podDir(p.UID)); !os.IsNotExist(err) {
+		t.Errorf("its directory: %v", err)
+	}
+	eventually(t, "its cgroup is gone", func() bool { return !h.cgroupIsThere(id) })
+	// Of one that is made anew nothing is taken away.
+	h.start(p, 0)
+	h.exit()
+	letGo = hold()
+	h.rt.removeCgroup(id)
+	letGo()
+	spec := h.spec(p, 0)
+	if err := h.rt.cgroups.forContainer(&spec, &shim.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if left := h.rt.cgroups.tryLeft(); left > 0 || !h.cgroupIsThere(id) {
+		t.Errorf("%d are to go, and it is there: %v", left, h.cgroupIsThere(id))
+	}
 }

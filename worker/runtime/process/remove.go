@@ -66,10 +66,23 @@ func (r *Runtime) giveBack(ctx context.Context, id runtime.ID) error {
 	if err != nil || held {
 		return errors.Join(fmt.Errorf("container %s may still run", id), err)
 	}
-	if err := r.cgroups.removeContainer(id); err != nil {
-		return fmt.Errorf("the cgroup of container %s: %w", id, err)
-	}
+	r.removeCgroup(id)
 	return nil
+}
+
+// removeCgroup takes away the cgroup of a container of which no process is left. One that cannot be removed keeps nobody waiting: that is told, and tried
+// again until it goes.
+func (r *Runtime) removeCgroup(id runtime.ID) {
+	err := r.cgroups.removeContainer(id)
+	if err == nil {
+		return
+	}
+	r.log.Warn("a cgroup in which nothing runs could not be removed; it is tried again", "container", id.String(), "error", err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if first := r.cgroups.leave(id); first && !r.closed {
+		r.watch.Go(func() { r.cgroups.removeLeft(r.life) })
+	}
 }
 
 // putAside renames a directory that is a pod's, or below a pod's. That it is not there is no error.

@@ -99,7 +99,7 @@ func (r *Runtime) undo(id runtime.ID, err error) error {
 		// The directory stays: by it whoever starts or removes the container finds what is left.
 		return fmt.Errorf("starting container %s: %w", id, errors.Join(err, lerr))
 	}
-	_ = r.cgroups.removeContainer(id)
+	r.removeCgroup(id)
 	var se *runtime.StartError
 	if errors.As(err, &se) {
 		return err
@@ -147,7 +147,7 @@ func (r *Runtime) prepare(spec *runtime.Spec, config *shim.Config, earlier []run
 	// The attempt before this one is kept for its logs and its exit code; older ones are not.
 	for _, old := range earlier {
 		if old.Container == spec.ID.Container && old.Attempt < spec.Attempt {
-			_ = r.cgroups.removeContainer(old)
+			r.removeCgroup(old)
 			if old.Attempt < spec.Attempt-1 {
 				if err := r.putAside(r.dir(old), old.Pod); err != nil {
 					return err

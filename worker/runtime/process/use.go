@@ -82,7 +82,10 @@ func (r *Runtime) Reclaim(ctx context.Context) error {
 				errs = append(errs, err)
 				continue
 			}
-			if err := r.giveBack(ctx, id); err != nil {
+			soon, cancel := context.WithTimeout(ctx, besideTimeout)
+			err := r.giveBack(soon, id)
+			cancel()
+			if err != nil { // others go nevertheless
 				errs = append(errs, err)
 				continue
 			}
