@@ -3,7 +3,10 @@ package process
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
 	"github.com/berth-dev/berth/worker/runtime"
+	"github.com/berth-dev/berth/worker/runtime/process/shim"
 )
 
 // client is one who is attached to a container.
@@ -182,6 +186,38 @@ func TestAttachStuckClient(t *testing.T) {
 	close(stuck)
 	if err := <-ended; err != nil && !strings.Contains(err.Error(), "took nothing") {
 		t.Error(err)
+	}
+}
+
+// A client that is slow gets all that the container wrote before it ended, and so does its log, which does not wait for the client.
+func TestAttachSlowClient(t *testing.T) {
+	const bytes = 140_000 // more than is on its way to a client that takes nothing, and no more than the container can leave
+	h := open(t, Options{})
+	id := h.start(pod("writes", reads(fmt.Sprintf(`read x; head -c %d /dev/zero; exit 3`, bytes), nil)), 0)
+	c := &client{t: t, ended: make(chan error, 1)}
+	c.changed = sync.NewCond(&c.mu)
+	var in *io.PipeReader
+	in, c.in = io.Pipe()
+	c.mu.Lock() // it takes nothing
+	go func() {
+		defer in.Close()
+		c.ended <- attachment{h.rt.dir(id)}.AttachContainer(t.Context(), "", "", "", in, clientOutput{c, &c.out}, nil, false, nil)
+	}()
+	t.Cleanup(func() { c.in.Close() })
+	c.say("go\n")
+	eventually(t, "it is written down how it ended", func() bool {
+		_, err := os.Stat(filepath.Join(h.rt.dir(id), shim.ExitFile))
+		return err == nil
+	})
+	c.mu.Unlock()
+	if err := <-c.ended; err != nil {
+		t.Error(err)
+	}
+	if x := h.exit(); x.Code != 3 {
+		t.Errorf("exit is %+v", x)
+	}
+	if log := h.logs(id, runtime.LogOptions{}); c.out.Len() != bytes || len(log) != bytes {
+		t.Errorf("the client got %d bytes, the log %d", c.out.Len(), len(log))
 	}
 }
 

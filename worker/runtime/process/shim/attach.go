@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -10,8 +11,11 @@ import (
 )
 
 const (
-	// patience is how long the container waits for a client that takes nothing of what it writes. Then the client is left out.
+	// patience is how long the container waits for a client that takes nothing of what it writes. Then the client is left out. So long its shim waits,
+	// when it has ended, for clients to take what is left.
 	patience = 5 * time.Second
+	// mostLeft is what is kept for a client then: more than the pieces and the pipes' worth that a container can leave. Others may go on writing.
+	mostLeft = 1 << 20
 	// tick is how often whoever waits for a client, or for the container to read a client's words, looks whether it still has to.
 	tick = 200 * time.Millisecond
 )
@@ -21,7 +25,7 @@ type audience struct {
 	mu    sync.Mutex
 	seats map[*seat]bool
 	over  bool // nothing more comes
-	// ended: the container has. Nobody is waited for any more.
+	// ended: the container has. Its log waits for nobody any more: what clients do not take at once is kept for them.
 	ended atomic.Bool
 }
 
@@ -30,6 +34,14 @@ type seat struct {
 	out, errs *os.File      // nil: it does not want that
 	left      chan struct{} // closed when it gets nothing more
 	slow      bool          // since it took nothing for too long
+	kept      []piece       // what it is still to get
+	keptBytes int
+}
+
+// piece is a part of an output, on its way to a client.
+type piece struct {
+	to *os.File
+	b  []byte
 }
 
 // join adds a client; false: nothing more comes.
@@ -69,11 +81,28 @@ func (a *audience) drop(c *seat) {
 // hurry: the container has ended. Its log does not wait for a client to take what is left.
 func (a *audience) hurry() { a.ended.Store(true) }
 
-// end tells all clients that nothing more comes.
+// end gives all clients what is left, as far as they take it, and tells them that nothing more comes.
 func (a *audience) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.over = true
+	until := time.Now().Add(patience)
+	var giving sync.WaitGroup
+	for c := range a.seats {
+		giving.Go(func() {
+			for _, p := range c.kept {
+				err := p.to.SetWriteDeadline(until)
+				if err == nil {
+					_, err = p.to.Write(p.b)
+				}
+				if err != nil {
+					c.slow = errors.Is(err, os.ErrDeadlineExceeded)
+					return
+				}
+			}
+		})
+	}
+	giving.Wait()
 	for c := range a.seats {
 		a.drop(c)
 	}
@@ -91,25 +120,32 @@ func (a *audience) tell(stream string, b []byte) {
 		if to == nil {
 			continue
 		}
-		if err := a.write(to, b); err != nil {
-			c.slow = errors.Is(err, os.ErrDeadlineExceeded)
+		rest, err := a.write(to, b)
+		slow := errors.Is(err, os.ErrDeadlineExceeded)
+		if slow && a.ended.Load() && c.keptBytes+len(rest) <= mostLeft {
+			c.kept, c.keptBytes = append(c.kept, piece{to, bytes.Clone(rest)}), c.keptBytes+len(rest)
+		} else if err != nil {
+			c.slow = slow
 			a.drop(c)
 		}
 	}
 }
 
-// write writes for as long as somebody reads, and the container goes on.
-func (a *audience) write(to *os.File, b []byte) error {
+// write writes for as long as somebody reads, and the container goes on. With os.ErrDeadlineExceeded it returns what was not taken.
+func (a *audience) write(to *os.File, b []byte) (rest []byte, err error) {
 	for waited := time.Duration(0); ; waited += tick {
+		if a.ended.Load() {
+			return b, os.ErrDeadlineExceeded
+		}
 		if err := to.SetWriteDeadline(time.Now().Add(tick)); err != nil {
-			return err
+			return b, err
 		}
 		n, err := to.Write(b)
 		if n > 0 {
 			b, waited = b[n:], 0
 		}
-		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || waited >= patience || a.ended.Load() {
-			return err
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || waited >= patience {
+			return b, err
 		}
 	}
 }
@@ -229,7 +265,7 @@ func (s *shim) attach(rest *json.Decoder, req Request, files []*os.File) Answer 
 	case <-fed:
 	case <-client.left:
 		if client.slow {
-			return Answer{Error: "the client took nothing of what the container wrote for " + patience.String()}
+			return Answer{Error: "the client took nothing, or too little, of what the container wrote for " + patience.String()}
 		}
 	}
 	return Answer{}

@@ -443,7 +443,6 @@ func (s *shim) finish(exit Exit) {
 	drained := make(chan struct{})
 	go func() {
 		s.pumps.Wait()
-		s.audience.end()
 		close(drained)
 	}()
 	select {
@@ -454,5 +453,6 @@ func (s *shim) finish(exit Exit) {
 	if err := s.exit.write(exit); err != nil {
 		fmt.Fprintln(os.Stderr, "writing down the exit code:", err)
 	}
+	s.audience.end()
 	_ = s.dir.Remove(SocketFile)
 }
