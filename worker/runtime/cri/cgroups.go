@@ -130,15 +130,25 @@ func (r *Runtime) weigh(groups podGroups, pod *corev1.Pod) error {
 	return r.weighBurstable(groups)
 }
 
+// weighBurstable has all of them weigh what they ask for now, whoever else does so at the same time.
 func (r *Runtime) weighBurstable(groups podGroups) error {
-	sum := int64(0)
+	for {
+		sum := r.burstableMilli()
+		shares := cgroup.Shares(sum)
+		err := groups.Create("burstable", &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Memory: &specs.LinuxMemory{}})
+		if err != nil || r.burstableMilli() == sum {
+			return err
+		}
+	}
+}
+
+func (r *Runtime) burstableMilli() (sum int64) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, milli := range r.burstable {
 		sum += milli
 	}
-	r.mu.Unlock()
-	shares := cgroup.Shares(sum)
-	return groups.Create("burstable", &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Memory: &specs.LinuxMemory{}})
+	return sum
 }
 
 // podResources are the requests of a pod and, for what all its containers are limited in, its limits.
