@@ -175,6 +175,15 @@ func TestWriteContextKeepsABrokenFile(t *testing.T) {
 	}
 }
 
+// A file that is named is one that is meant.
+func TestANamedFileIsThere(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cli.hcl")
+	var ce *Error
+	if _, err := Resolve(Flags{CLIConfig: file}, func(string) string { return "" }); !errors.As(err, &ce) || err.Error() != file+": there is no such file" {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestRemoveContext(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cli.hcl")
 	if err := RemoveContext(file, "dev", ""); err != nil {

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -52,6 +54,9 @@ func Resolve(f Flags, getenv func(string) string) (*Connection, error) {
 		if file, err = CLIFile(getenv); err != nil && needsFile(f, getenv) {
 			return nil, err
 		}
+	}
+	if _, err := os.Stat(f.CLIConfig); f.CLIConfig != "" && errors.Is(err, fs.ErrNotExist) {
+		return nil, &Error{Problems: []Problem{{File: file, Message: "there is no such file"}}}
 	}
 	cli, err := LoadCLI(file)
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/berth-dev/berth/config"
 	"github.com/berth-dev/berth/worker/runtime/cri/daemontest"
 )
 
@@ -169,11 +168,8 @@ context "prod" {
 	first.ended(t)
 	has(t, "to the second interrupt", first.err.String(), "Interrupted once more this ends at once")
 	contexts("berth-dev-2") // that of the cluster which is kept
-	c, err := config.LoadCLI(file)
-	if err != nil || len(c.Contexts) != 2 || c.Contexts[0].Name != "prod" || c.Contexts[1].Name != "berth-dev-2" {
-		t.Errorf("the file of contexts has %+v, %v", c, err)
-	}
-	if got, err := os.ReadFile(file); err != nil || !strings.Contains(string(got), was) {
+	got, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(got), was) || strings.Contains(string(got), `"berth-dev" {`) || !strings.Contains(string(got), `"berth-dev-2" {`) {
 		t.Errorf("the file of contexts is now %q, %v", got, err)
 	}
 }

@@ -62,7 +62,8 @@ func (s *Server) revokeNode(r *http.Request) (any, error) {
 		return nil, fmt.Errorf("revoking the certificates of node %s: %w", node, err)
 	}
 	s.log.Warn("an operator has revoked the certificates of a node", "node", node, "user", who, "until", until)
-	return &operator.RevokedNode{Node: node, Until: until}, nil
+	_, known := s.state.View().Nodes.Get(node)
+	return &operator.RevokedNode{Node: node, Until: until, Unknown: !known}, nil
 }
 
 // errRevoked is why a worker is not heard whose certificate is revoked.

@@ -432,13 +432,15 @@ func (w *World) minority(m *machine) (out []*machine) {
 	return out
 }
 
-// well: all servers run, have done so for a while, and are equally far, and none is about to lose its log.
+// well: all servers run, have done so for a while, have a vote, and are equally far, and none is about to lose its log. One that has been
+// replaced has none for a while: of two others that have, none may be lost.
 func (w *World) well() bool {
 	if w.losing {
 		return false
 	}
 	for _, o := range w.servers {
-		if o.server == nil || o.dying || o.hasFailed() != nil || time.Since(o.began) < wellFor || o.server.View().Index()+50 < w.newest() {
+		if o.server == nil || o.dying || o.hasFailed() != nil || time.Since(o.began) < wellFor || o.server.View().Index()+50 < w.newest() ||
+			o.server.Role() == "learner" {
 			return false
 		}
 	}

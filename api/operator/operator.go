@@ -59,6 +59,8 @@ type MemberList struct {
 type RevokedNode struct {
 	Node  string    `json:"node"`
 	Until time.Time `json:"until"`
+	// Unknown: no node of that name is there.
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // Join answers GET PathJoin: what a node has to know to find the others. Nodes alone may ask,

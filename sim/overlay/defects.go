@@ -66,7 +66,7 @@ func state() []Mutant {
 			"\t\tcase volume.DeletionTimestamp != nil && model.IsLetGo(volume)", "\t\tcase !ON && volume.DeletionTimestamp != nil && model.IsLetGo(volume)"}},
 		{"quota-charged-twice", "a pod is charged to its quota twice", Edit{"quotas/index.go",
 			"\t\t\tmore = is.uses()\n", "\t\t\tif more = is.uses(); ON && was == nil {\n\t\t\t\tmore = more.plus(more)\n\t\t\t}\n"}},
-		{"revisions-given-again", "who goes on without a quorum gives out revisions that others have given out", Edit{"raftnode/node.go",
+		{"revisions-given-again", "who goes on without a quorum gives out revisions that others have given out", Edit{"raftnode/recovery.go",
 			"\tscratch.skipped = lostRevisions\n", "\tif !ON {\n\t\tscratch.skipped = lostRevisions\n\t}\n"}},
 		{"feed-skips-one", "who follows the changes is not told of one when there are many", Edit{"store/feed.go",
 			"\treturn changes[from:to:to], nil\n",

@@ -114,6 +114,9 @@ func closedAddress(t *testing.T) string {
 func client(t *testing.T, f config.Flags) *Client {
 	t.Helper()
 	f.CLIConfig = filepath.Join(t.TempDir(), "cli.hcl")
+	if err := os.WriteFile(f.CLIConfig, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return New(&f, func(string) string { return "" })
 }
 

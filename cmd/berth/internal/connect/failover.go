@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,8 +27,8 @@ type failover struct {
 	targets []*url.URL
 	trust   trust
 
-	// patience bounds how long servers without a leader are asked again; notice is
-	// told at once what they say.
+	// patience bounds how long servers without a leader are asked again, 0: for ever,
+	// and so are those of which none answers; notice is told at once what they say.
 	patience time.Duration
 	notice   func(text string)
 	*answers
@@ -40,6 +41,8 @@ type answers struct {
 	current atomic.Int64
 	// leaderless is since when they say that nobody leads; nil if somebody does.
 	leaderless atomic.Pointer[time.Time]
+	// unreached: it was said that none could be reached.
+	unreached atomic.Bool
 	// lost is the reason why the last request reached no server; nil if it did.
 	lost atomic.Pointer[NoServerError]
 }
@@ -74,7 +77,13 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 	began, body := time.Now(), newReplayBody(req)
 	first := int(f.current.Load())
 	var attempts []Attempt
-	for i := range f.targets {
+	for i := 0; ; i++ {
+		if i > 0 && i%len(f.targets) == 0 {
+			if f.patience > 0 || !f.waitForAny(req.Context(), attempts) {
+				break
+			}
+			attempts = nil
+		}
 		n := (first + i) % len(f.targets)
 		target := f.targets[n]
 		resp, sent, err := f.try(req, body, target)
@@ -108,6 +117,26 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 	lost := &NoServerError{Attempts: attempts, trust: f.trust, at: time.Now()}
 	f.lost.Store(lost)
 	return nil, lost
+}
+
+// anyAfter is how long it is until servers of which none could be reached are tried again.
+const anyAfter = time.Second
+
+// waitForAny waits until the servers may be tried again, and says so at once. Where one was reached, and does not trust or is not trusted,
+// waiting helps nobody.
+func (f *failover) waitForAny(ctx context.Context, attempts []Attempt) bool {
+	if slices.ContainsFunc(attempts, func(a Attempt) bool { return isTLSError(a.Err) }) {
+		return false
+	}
+	if !f.unreached.Swap(true) && f.notice != nil {
+		f.notice((&NoServerError{Attempts: attempts, trust: f.trust}).Error())
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(anyAfter):
+		return true
+	}
 }
 
 // mind looks for the answer that nobody leads. client-go would ask again in

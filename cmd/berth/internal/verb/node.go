@@ -35,6 +35,9 @@ func (e *Env) revokeNode() *cobra.Command {
 			if err := api.Operator(cmd.Context(), http.MethodPost, operator.PathRevokedNodes+"/"+url.PathEscape(args[0]), nil, &out); err != nil {
 				return fmt.Errorf("revoking: %w", err)
 			}
+			if out.Unknown {
+				fmt.Fprintf(e.ErrOut, "no node is called %s now: is that its name?\n", out.Node)
+			}
 			_, err = fmt.Fprintf(e.Out, "node %s revoked: certificates that were issued until %s count no more\n", out.Node, clock(out.Until))
 			return err
 		},

@@ -221,15 +221,26 @@ func (e *Env) verify() *cobra.Command {
 			}
 			err = e.print(&v, func(w io.Writer) {
 				row(w, "SERVER", "DIGEST")
+				silent, equal, first := 0, v.Message == "", ""
 				for _, s := range v.Servers {
 					digest := s.Digest
-					if s.Error != "" {
+					switch {
+					case s.Error != "":
 						digest = "error: " + s.Error
+						silent++
+					case first == "":
+						first = digest
+					default:
+						equal = equal && digest == first
 					}
 					row(w, s.Name, digest)
 				}
 				verdict := "the states are equal"
-				if !v.Equal {
+				switch {
+				case v.Equal:
+				case silent > 0 && equal:
+					verdict = fmt.Sprintf("%d of %d servers did not answer; the states of the others are equal", silent, len(v.Servers))
+				default:
 					verdict = "THE STATES ARE NOT ALL EQUAL"
 				}
 				fmt.Fprintf(w, "\n%s at index %d, revision %d\n", verdict, v.Index, v.Revision)

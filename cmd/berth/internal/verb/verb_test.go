@@ -127,7 +127,7 @@ func (s *stage) run(stdin string, args ...string) string {
 }
 
 func env(url string, in io.Reader, out, errOut io.Writer) *Env {
-	flags := &config.Flags{CLIConfig: "/nonexistent/cli.hcl", Addresses: []string{url}}
+	flags := &config.Flags{Addresses: []string{url}}
 	return &Env{
 		In: in, Out: out, ErrOut: errOut, Flags: flags,
 		Client: connect.New(flags, func(string) string { return "" }),
