@@ -78,7 +78,7 @@ func (f *Feed) Follow(ctx context.Context, at int64) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	go f.rows.Run(ctx.Done()) // and no guard keeps its panic
-	more, told := true, time.Now()
+	more, told := true, time.Now().Add(laterAfter-laterEvery)
 	for {
 		if more && time.Since(told) >= laterEvery {
 			more, told = f.tellLater(), time.Now()

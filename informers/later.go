@@ -7,9 +7,11 @@ import "time"
 // at a time, beside what changes.
 
 const (
-	// laterAtOnce is how many objects of each kind are told of at a time, laterEvery how often.
-	laterAtOnce = 64
+	// laterAtOnce is how many objects of each kind are told of at a time, laterEvery how often, and laterAfter when the first are: a look
+	// at one takes some tenths of a millisecond of a processor, of which others have need when a leader begins.
+	laterAtOnce = 16
 	laterEvery  = 50 * time.Millisecond
+	laterAfter  = 2 * time.Second
 )
 
 // later is what handlers are told of later, in the order of keys.

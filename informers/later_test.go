@@ -21,7 +21,7 @@ func TestWhatRestsIsToldLater(t *testing.T) {
 	put := func(i int, selects string) {
 		w.Put(t, "services", &corev1.Service{ObjectMeta: worldtest.Meta("a", name(i), 0), Spec: corev1.ServiceSpec{Selector: map[string]string{"app": selects}}})
 	}
-	const all, busy = 2*laterAtOnce + 10, 70
+	const all, busy = 2*laterAtOnce + 10, laterAtOnce + 6
 	for i := range all {
 		put(i, "x")
 	}
@@ -60,7 +60,7 @@ func TestWhatRestsIsToldLater(t *testing.T) {
 	for _, want := range []struct {
 		from, to int
 		more     bool
-	}{{0, 65, true}, {65, 130, true}, {130, all, false}} {
+	}{{0, laterAtOnce + 1, true}, {laterAtOnce + 1, 2*laterAtOnce + 2, true}, {2*laterAtOnce + 2, all, false}} {
 		if more := f.tellLater(); more != want.more {
 			t.Errorf("before %d: more %t", want.to, more)
 		}
