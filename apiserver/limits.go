@@ -19,6 +19,7 @@ import (
 	core "k8s.io/kubernetes/pkg/apis/core"
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/kubernetes/pkg/apis/policy"
+	"k8s.io/kubernetes/pkg/apis/rbac"
 	"k8s.io/kubernetes/pkg/apis/storage"
 
 	"github.com/berth-dev/berth/fsm"
@@ -30,6 +31,8 @@ import (
 // far above what anybody needs, and low enough that no object is a burden.
 const (
 	maxReferences   = 64  // owner references and finalizers
+	maxManagers     = 256 // of fields
+	maxGrants       = 65536
 	maxContainers   = 128 // of all sorts together
 	maxHostPorts    = fsm.MaxHostPorts
 	maxVolumes      = 256
@@ -66,6 +69,7 @@ func checkLimits(obj runtime.Object) error {
 	l.count(path.Child("labels"), len(m.GetLabels()), model.MaxLabels)
 	l.count(path.Child("ownerReferences"), len(m.GetOwnerReferences()), maxReferences)
 	l.count(path.Child("finalizers"), len(m.GetFinalizers()), maxReferences)
+	l.count(path.Child("managedFields"), len(m.GetManagedFields()), maxManagers)
 	spec := field.NewPath("spec")
 	switch o := obj.(type) {
 	case *core.Pod:
@@ -91,6 +95,10 @@ func checkLimits(obj runtime.Object) error {
 		l.certificateRequest(spec, o)
 	case *autoscaling.HorizontalPodAutoscaler:
 		l.autoscaler(spec, o)
+	case *rbac.Role:
+		l.grants(o.Rules)
+	case *rbac.ClusterRole:
+		l.grants(o.Rules)
 	default:
 		if !l.admission(spec, obj) && !l.drivers(spec, obj) {
 			l.template(obj)
@@ -103,7 +111,33 @@ func checkLimits(obj runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(), l.ErrorList)
+	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(), few(l.ErrorList))
+}
+
+// grants bounds what a role grants, one verb on one resource counting as one: whoever writes the role, or gives it to somebody, is asked
+// for each whether he has it.
+func (l *limits) grants(rules []rbac.PolicyRule) {
+	n := 0
+	for i := range rules {
+		r := &rules[i]
+		n = addGrants(n, len(r.Verbs), len(r.NonResourceURLs))
+		n = addGrants(n, len(r.Verbs), len(r.APIGroups), len(r.Resources), max(1, len(r.ResourceNames)))
+	}
+	if n > maxGrants {
+		l.ErrorList = append(l.ErrorList, field.Forbidden(field.NewPath("rules"), fmt.Sprintf(
+			"verbs times groups times resources times names come to more than %d, all rules together", maxGrants)))
+	}
+}
+
+// addGrants adds a product, as far as it matters.
+func addGrants(n int, factors ...int) int {
+	product := 1
+	for _, f := range factors {
+		if product = min(product*f, maxGrants+1); product == 0 {
+			return n
+		}
+	}
+	return min(n+product, maxGrants+1)
 }
 
 // Controllers add labels and tolerations to the pods that they make, or ask for one
