@@ -35,6 +35,8 @@ const (
 	maxGrants       = 65536
 	maxContainers   = 128 // of all sorts together
 	maxHostPorts    = fsm.MaxHostPorts
+	maxPorts        = 512 // of all containers: upstream warns of each pair that is alike
+	maxPaths        = 512 // in volumes: the same
 	maxVolumes      = 256
 	maxTolerations  = 128
 	maxPodTerms     = 64 // affinity and anti-affinity together, required and preferred
@@ -185,12 +187,13 @@ func (l *limits) template(obj runtime.Object) {
 func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 	l.count(path.Child("containers"), len(spec.Containers)+len(spec.InitContainers)+len(spec.EphemeralContainers), maxContainers)
 	l.count(path.Child("containers").Child("resources"), len(resourceNames(spec)), maxResources)
-	ports := 0
+	ports, all := 0, 0
 	each := func(at *field.Path, containers []core.Container) {
 		for i := range containers {
 			c := &containers[i]
 			l.amounts(at.Index(i).Child("resources", "requests"), c.Resources.Requests)
 			l.amounts(at.Index(i).Child("resources", "limits"), c.Resources.Limits)
+			all += len(c.Ports)
 			for _, p := range c.Ports {
 				if p.HostPort != 0 {
 					ports++
@@ -201,6 +204,11 @@ func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 	each(path.Child("initContainers"), spec.InitContainers)
 	each(path.Child("containers"), spec.Containers)
 	l.count(path.Child("containers").Child("ports"), ports, maxHostPorts)
+	for i := range spec.EphemeralContainers {
+		all += len(spec.EphemeralContainers[i].Ports)
+	}
+	l.count(path.Child("containers").Child("ports"), all, maxPorts)
+	l.count(path.Child("volumes").Child("items"), pathsOf(spec.Volumes), maxPaths)
 	if r := spec.Resources; r != nil {
 		l.amounts(path.Child("resources", "requests"), r.Requests)
 		l.amounts(path.Child("resources", "limits"), r.Limits)
@@ -221,6 +229,39 @@ func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 	if spec.Affinity != nil {
 		l.affinity(path.Child("affinity"), spec.Affinity)
 	}
+}
+
+// pathsOf counts what volumes say that is to be where in them.
+func pathsOf(volumes []core.Volume) (n int) {
+	for i := range volumes {
+		v := &volumes[i]
+		if v.Secret != nil {
+			n += len(v.Secret.Items)
+		}
+		if v.ConfigMap != nil {
+			n += len(v.ConfigMap.Items)
+		}
+		if v.DownwardAPI != nil {
+			n += len(v.DownwardAPI.Items)
+		}
+		if v.Projected == nil {
+			continue
+		}
+		for j := range v.Projected.Sources {
+			s := &v.Projected.Sources[j]
+			n++
+			if s.Secret != nil {
+				n += len(s.Secret.Items)
+			}
+			if s.ConfigMap != nil {
+				n += len(s.ConfigMap.Items)
+			}
+			if s.DownwardAPI != nil {
+				n += len(s.DownwardAPI.Items)
+			}
+		}
+	}
+	return n
 }
 
 // resourceNames are those that a pod asks for or bounds, anywhere: each is looked at

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-dev/berth/docs"
 )
 
 func TestShapes(t *testing.T) {
@@ -34,6 +37,22 @@ func TestShapes(t *testing.T) {
 	if s.longest != 3 || s.work != 9+4 {
 		t.Errorf("%+v", s)
 	}
+}
+
+func TestTheTableOfShapes(t *testing.T) {
+	is := func(want ...int64) func(*testing.T, docs.Row) {
+		return func(t *testing.T, r docs.Row) {
+			if got := r.Numbers(t, 1); !slices.Equal(got, want) {
+				t.Errorf("the row says %d, and it is %d", got, want)
+			}
+		}
+	}
+	docs.Hold(t, "../docs/limits.md", "## What is sent", map[string]func(*testing.T, docs.Row){
+		"entries of one list or map, in JSON, YAML, patches and protobuf (there with 400), of custom kinds too": is(maxEntries),
+		"lists and maps in each other, in a body of 32 KiB and more":                                            is(maxNesting),
+		"entries of a list in a strategic merge; squares of the entries of all its lists together":              is(maxMergeEntries, maxMergeWork),
+		"errors that are told of one object; bytes of them":                                                     is(maxToldErrors, maxToldBytes),
+	})
 }
 
 // A list or map of too many entries is refused in every form, before anything compares them.
