@@ -91,9 +91,9 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer, speed *pace)
 		return nil, err
 	}
 	c.Interface = admission.NewChainHandler(slices.Concat(
-		[]admission.Interface{namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}, ofIngresses}, ofNodes, mutating,
+		[]admission.Interface{bounds{speed}, namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}, ofIngresses}, ofNodes, mutating,
 		// From here on nothing is changed any more.
-		[]admission.Interface{c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}}, certificateGuards(rights, view), validating,
+		[]admission.Interface{newCustomErrors(view), c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}}, certificateGuards(rights, view), validating,
 	)...)
 	return c, nil
 }

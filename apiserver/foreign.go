@@ -46,7 +46,11 @@ func (c careful) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	if err := c.check(data, defaults); err != nil {
 		return nil, nil, err
 	}
-	return c.Serializer.Decode(data, defaults, into)
+	obj, kind, err := c.Serializer.Decode(data, defaults, into)
+	if err == nil && c.mediaType == runtime.ContentTypeProtobuf && len(data) >= freeShapeBytes {
+		err = checkObjectShape(obj) // of other forms the body was looked at
+	}
+	return obj, kind, err
 }
 
 func (c careful) check(data []byte, defaults *schema.GroupVersionKind) error {
@@ -60,6 +64,9 @@ func (c careful) check(data []byte, defaults *schema.GroupVersionKind) error {
 		t := c.typeOf(&said, defaults)
 		if t == nil {
 			return nil
+		}
+		if len(object) >= freeShapeBytes && codec.Values(object, t, maxContents) > maxContents {
+			return apierrors.NewBadRequest(tooManyValues)
 		}
 		return told(t, codec.CheckForeign(object, t))
 	case runtime.ContentTypeYAML:
@@ -115,54 +122,98 @@ func asJSON(data []byte) ([]byte, error) {
 	return yaml.YAMLToJSON(data)
 }
 
-// patches looks at patches that become objects without a serializer: strategic merges and applied configurations.
-type patches struct {
-	next  http.Handler
-	bytes int64 // that a body may have
-	kinds map[schema.GroupVersionResource]reflect.Type
+// bodies looks at what is sent before it becomes an object: at the shape of all of it (shapeOf), and at patches that become objects
+// without a serializer, strategic merges and applied configurations, as careful does. Protobuf is careful's alone.
+type bodies struct {
+	next        http.Handler
+	bytes       int64 // that a body may have
+	longRunning request.LongRunningRequestCheck
+	kinds       map[schema.GroupVersionResource]reflect.Type
 }
 
-func newPatches(next http.Handler, bodyBytes int64, scheme *runtime.Scheme) *patches {
-	p := &patches{next: next, bytes: bodyBytes, kinds: map[schema.GroupVersionResource]reflect.Type{}}
+func newBodies(next http.Handler, bodyBytes int64, longRunning request.LongRunningRequestCheck, scheme *runtime.Scheme) *bodies {
+	b := &bodies{next: next, bytes: bodyBytes, longRunning: longRunning, kinds: map[schema.GroupVersionResource]reflect.Type{}}
 	for gvk, t := range scheme.AllKnownTypes() {
 		resource, _ := meta.UnsafeGuessKindToResource(gvk)
-		p.kinds[resource] = t
+		b.kinds[resource] = t
 	}
-	return p
+	return b
 }
 
 // ServeHTTP implements http.Handler.
-func (p *patches) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (b *bodies) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := request.RequestInfoFrom(req.Context())
-	if !ok || info.Verb != "patch" {
-		p.next.ServeHTTP(w, req)
+	if !ok || !info.IsResourceRequest || req.Body == nil || req.Body == http.NoBody {
+		b.next.ServeHTTP(w, req)
 		return
 	}
-	t := p.kinds[schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}]
-	form, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
-	applied := form == string(types.ApplyYAMLPatchType)
-	if err != nil || t == nil || !applied && form != string(types.StrategicMergePatchType) {
-		p.next.ServeHTTP(w, req)
+	form, known := formOfBody(req)
+	patch := info.Verb == "patch"
+	var t reflect.Type // of the object that a patch becomes by itself
+	if merged := form == string(types.StrategicMergePatchType); patch && (merged || form == string(types.ApplyYAMLPatchType)) {
+		t = b.kinds[schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}]
+	}
+	short := req.ContentLength >= 0 && req.ContentLength < freeShapeBytes
+	if !known || t == nil && short || !patch && info.Verb != "create" && info.Verb != "update" || b.longRunning(req, info) {
+		b.next.ServeHTTP(w, req)
 		return
 	}
-	body, err := io.ReadAll(io.LimitReader(req.Body, p.bytes+1))
+	body, err := io.ReadAll(io.LimitReader(req.Body, b.bytes+1))
 	if err != nil {
-		refuse(apierrors.NewBadRequest(fmt.Sprintf("the patch could not be read: %v", err)), w, req)
+		refuse(apierrors.NewBadRequest(fmt.Sprintf("the body of the request could not be read: %v", err)), w, req)
 		return
 	}
 	req.Body = struct {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(body), req.Body), req.Body} // one that is too long is upstream's to refuse
-	text := body
-	if applied {
-		if text, err = asJSON(body); err != nil {
-			text = nil // the same
+	if int64(len(body)) <= b.bytes {
+		if err := checkBody(body, form, t); err != nil {
+			refuse(err, w, req)
+			return
 		}
 	}
-	if err := told(t, codec.CheckForeignJSON(text, t)); err != nil {
-		refuse(err, w, req)
-		return
+	b.next.ServeHTTP(w, req)
+}
+
+// formOfBody is the media type of a body, and whether it is of those that are read here.
+func formOfBody(req *http.Request) (form string, known bool) {
+	said := req.Header.Get("Content-Type")
+	if said == "" {
+		return runtime.ContentTypeJSON, true // as upstream has it
 	}
-	p.next.ServeHTTP(w, req)
+	form, _, err := mime.ParseMediaType(said)
+	if err != nil {
+		return "", false
+	}
+	switch form {
+	case runtime.ContentTypeJSON, runtime.ContentTypeYAML, string(types.JSONPatchType), string(types.MergePatchType),
+		string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType):
+		return form, true
+	}
+	return form, false
+}
+
+// checkBody looks at one body. t, if it is not nil, is the type of the object that it becomes.
+func checkBody(body []byte, form string, t reflect.Type) error {
+	text, odd := body, body
+	if form == runtime.ContentTypeYAML || form == string(types.ApplyYAMLPatchType) {
+		var err error
+		if text, err = yamlShape(body); apierrors.IsRequestEntityTooLargeError(err) {
+			return err
+		}
+		if err != nil {
+			text = nil // upstream says what is wrong with it
+		}
+		if odd, err = asJSON(body); err != nil {
+			odd = nil // the same
+		}
+	}
+	if err := checkShape(text, form == string(types.StrategicMergePatchType)); err != nil {
+		return err
+	}
+	if t == nil {
+		return nil
+	}
+	return told(t, codec.CheckForeignJSON(odd, t))
 }

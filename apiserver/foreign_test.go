@@ -128,5 +128,5 @@ func TestSchemasWithoutEnd(t *testing.T) {
 	deep := strings.Repeat(`{"not":`, 5000) + "{}" + strings.Repeat("}", 5000)
 	err = rest.Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").SetHeader("Content-Type", "application/json").
 		Body([]byte(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{"versions":[{"schema":{"openAPIV3Schema":` + deep + `}}]}}`)).Do(ctx).Error()
-	wantStatus(t, err, 400, "objects lie in each other more than 500 deep")
+	wantStatus(t, err, 413, "lies in 256 others")
 }

@@ -19,6 +19,7 @@ import (
 	core "k8s.io/kubernetes/pkg/apis/core"
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/kubernetes/pkg/apis/policy"
+	"k8s.io/kubernetes/pkg/apis/rbac"
 	"k8s.io/kubernetes/pkg/apis/storage"
 
 	"github.com/berth-dev/berth/fsm"
@@ -30,8 +31,12 @@ import (
 // far above what anybody needs, and low enough that no object is a burden.
 const (
 	maxReferences   = 64  // owner references and finalizers
+	maxManagers     = 256 // of fields
+	maxGrants       = 65536
 	maxContainers   = 128 // of all sorts together
 	maxHostPorts    = fsm.MaxHostPorts
+	maxPorts        = 512 // of all containers: upstream warns of each pair that is alike
+	maxPaths        = 512 // in volumes: the same
 	maxVolumes      = 256
 	maxTolerations  = 128
 	maxPodTerms     = 64 // affinity and anti-affinity together, required and preferred
@@ -66,6 +71,7 @@ func checkLimits(obj runtime.Object) error {
 	l.count(path.Child("labels"), len(m.GetLabels()), model.MaxLabels)
 	l.count(path.Child("ownerReferences"), len(m.GetOwnerReferences()), maxReferences)
 	l.count(path.Child("finalizers"), len(m.GetFinalizers()), maxReferences)
+	l.count(path.Child("managedFields"), len(m.GetManagedFields()), maxManagers)
 	spec := field.NewPath("spec")
 	switch o := obj.(type) {
 	case *core.Pod:
@@ -91,6 +97,10 @@ func checkLimits(obj runtime.Object) error {
 		l.certificateRequest(spec, o)
 	case *autoscaling.HorizontalPodAutoscaler:
 		l.autoscaler(spec, o)
+	case *rbac.Role:
+		l.grants(o.Rules)
+	case *rbac.ClusterRole:
+		l.grants(o.Rules)
 	default:
 		if !l.admission(spec, obj) && !l.drivers(spec, obj) {
 			l.template(obj)
@@ -103,7 +113,33 @@ func checkLimits(obj runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(), l.ErrorList)
+	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(), few(l.ErrorList))
+}
+
+// grants bounds what a role grants, one verb on one resource counting as one: whoever writes the role, or gives it to somebody, is asked
+// for each whether he has it.
+func (l *limits) grants(rules []rbac.PolicyRule) {
+	n := 0
+	for i := range rules {
+		r := &rules[i]
+		n = addGrants(n, len(r.Verbs), len(r.NonResourceURLs))
+		n = addGrants(n, len(r.Verbs), len(r.APIGroups), len(r.Resources), max(1, len(r.ResourceNames)))
+	}
+	if n > maxGrants {
+		l.ErrorList = append(l.ErrorList, field.Forbidden(field.NewPath("rules"), fmt.Sprintf(
+			"verbs times groups times resources times names come to more than %d, all rules together", maxGrants)))
+	}
+}
+
+// addGrants adds a product, as far as it matters.
+func addGrants(n int, factors ...int) int {
+	product := 1
+	for _, f := range factors {
+		if product = min(product*f, maxGrants+1); product == 0 {
+			return n
+		}
+	}
+	return min(n+product, maxGrants+1)
 }
 
 // Controllers add labels and tolerations to the pods that they make, or ask for one
@@ -151,12 +187,13 @@ func (l *limits) template(obj runtime.Object) {
 func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 	l.count(path.Child("containers"), len(spec.Containers)+len(spec.InitContainers)+len(spec.EphemeralContainers), maxContainers)
 	l.count(path.Child("containers").Child("resources"), len(resourceNames(spec)), maxResources)
-	ports := 0
+	ports, all := 0, 0
 	each := func(at *field.Path, containers []core.Container) {
 		for i := range containers {
 			c := &containers[i]
 			l.amounts(at.Index(i).Child("resources", "requests"), c.Resources.Requests)
 			l.amounts(at.Index(i).Child("resources", "limits"), c.Resources.Limits)
+			all += len(c.Ports)
 			for _, p := range c.Ports {
 				if p.HostPort != 0 {
 					ports++
@@ -167,6 +204,11 @@ func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 	each(path.Child("initContainers"), spec.InitContainers)
 	each(path.Child("containers"), spec.Containers)
 	l.count(path.Child("containers").Child("ports"), ports, maxHostPorts)
+	for i := range spec.EphemeralContainers {
+		all += len(spec.EphemeralContainers[i].Ports)
+	}
+	l.count(path.Child("containers").Child("ports"), all, maxPorts)
+	l.count(path.Child("volumes").Child("items"), pathsOf(spec.Volumes), maxPaths)
 	if r := spec.Resources; r != nil {
 		l.amounts(path.Child("resources", "requests"), r.Requests)
 		l.amounts(path.Child("resources", "limits"), r.Limits)
@@ -187,6 +229,39 @@ func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 	if spec.Affinity != nil {
 		l.affinity(path.Child("affinity"), spec.Affinity)
 	}
+}
+
+// pathsOf counts what volumes say that is to be where in them.
+func pathsOf(volumes []core.Volume) (n int) {
+	for i := range volumes {
+		v := &volumes[i]
+		if v.Secret != nil {
+			n += len(v.Secret.Items)
+		}
+		if v.ConfigMap != nil {
+			n += len(v.ConfigMap.Items)
+		}
+		if v.DownwardAPI != nil {
+			n += len(v.DownwardAPI.Items)
+		}
+		if v.Projected == nil {
+			continue
+		}
+		for j := range v.Projected.Sources {
+			s := &v.Projected.Sources[j]
+			n++
+			if s.Secret != nil {
+				n += len(s.Secret.Items)
+			}
+			if s.ConfigMap != nil {
+				n += len(s.ConfigMap.Items)
+			}
+			if s.DownwardAPI != nil {
+				n += len(s.DownwardAPI.Items)
+			}
+		}
+	}
+	return n
 }
 
 // resourceNames are those that a pod asks for or bounds, anywhere: each is looked at

@@ -146,18 +146,55 @@ func TestTheTableOfLimits(t *testing.T) {
 		"owner references, and finalizers, of an object": a.podsOf(0,
 			most("metadata.ownerReferences", func(p *corev1.Pod, n int) { p.OwnerReferences = ownersOf(n) }),
 			most("metadata.finalizers", func(p *corev1.Pod, n int) { p.Finalizers = many(n, "example.com/f%d") })),
+		"managers of an object's fields": func(t *testing.T, r docs.Row) {
+			holds(t, r.Numbers(t, 1)[0], "metadata.managedFields", func(n int) runtime.Object {
+				return &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{ManagedFields: make([]metav1.ManagedFieldsEntry, n)}}
+			})
+		},
+		"what a role grants: verbs times groups times resources times names, all rules together": func(t *testing.T, r docs.Row) {
+			if n := r.Numbers(t, 1); n[0] != maxGrants { // TestRolesThatGrantTooMuch
+				t.Errorf("the row says %d", n)
+			}
+		},
+		"groups of somebody in an access review": func(t *testing.T, r docs.Row) {
+			if n := r.Numbers(t, 1); n[0] != maxReviewGroups { // TestLongSelectorsInReviews
+				t.Errorf("the row says %d", n)
+			}
+		},
 		"containers of a pod, of all sorts together": a.podsOf(0,
 			most("spec.containers", manyContainers),
 			most("spec.containers", func(p *corev1.Pod, n int) {
 				manyContainers(p, n-1)
 				p.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "busybox"}}
 			})),
-		"host ports of a pod": a.podsOf(0, most("spec.containers.ports", func(p *corev1.Pod, n int) {
-			for i := range n {
-				port := int32(1000 + i)
-				p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: port, ContainerPort: port})
+		"host ports of a pod; ports of all its containers": func(t *testing.T, r docs.Row) {
+			ports := func(host bool) func(p *corev1.Pod, n int) {
+				return func(p *corev1.Pod, n int) {
+					for i := range n {
+						port := corev1.ContainerPort{ContainerPort: int32(1000 + i)}
+						if host {
+							port.HostPort = port.ContainerPort
+						}
+						p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, port)
+					}
+				}
 			}
-		})),
+			a.podsOf(0, most("spec.containers.ports", ports(true)))(t, r)
+			a.podsOf(1, most("spec.containers.ports", ports(false)))(t, r)
+		},
+		"paths in the volumes of a pod that are made of others' keys, and their sources, together": func(t *testing.T, r docs.Row) {
+			holds(t, r.Numbers(t, 1)[0], "spec.volumes.items", func(n int) runtime.Object {
+				items := func(n int) []core.KeyToPath { return make([]core.KeyToPath, n) }
+				return &core.Pod{Spec: core.PodSpec{Volumes: []core.Volume{
+					{VolumeSource: core.VolumeSource{ConfigMap: &core.ConfigMapVolumeSource{Items: items(1)}}},
+					{VolumeSource: core.VolumeSource{Secret: &core.SecretVolumeSource{Items: items(1)}}},
+					{VolumeSource: core.VolumeSource{DownwardAPI: &core.DownwardAPIVolumeSource{Items: make([]core.DownwardAPIVolumeFile, 1)}}},
+					{VolumeSource: core.VolumeSource{Projected: &core.ProjectedVolumeSource{Sources: []core.VolumeProjection{
+						{ConfigMap: &core.ConfigMapProjection{Items: items(1)}}, {Secret: &core.SecretProjection{Items: items(1)}},
+						{DownwardAPI: &core.DownwardAPIProjection{Items: make([]core.DownwardAPIVolumeFile, n-8)}}}}}},
+				}}}
+			})
+		},
 		"volumes of a pod": a.podsOf(0, most("spec.volumes", func(p *corev1.Pod, n int) {
 			for _, name := range many(n, "v%d") {
 				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{

@@ -176,7 +176,7 @@ func checkReplicaSetChange(ctx context.Context, rs, old *appsv1.ReplicaSet) erro
 		return err
 	}
 	now.ResourceVersion = before.ResourceVersion
-	return rest.BeforeUpdate(scaleInChange{replicaset.Strategy}, genericapirequest.WithNamespace(ctx, rs.Namespace), now, before)
+	return rest.BeforeUpdate(briefChanges(scaleInChange{replicaset.Strategy}), genericapirequest.WithNamespace(ctx, rs.Namespace), now, before)
 }
 
 // scale plans the pods that a ReplicaSet lacks, or has too many. old is the one
@@ -262,10 +262,10 @@ func finish[I, V any, IP interface {
 			return nil, err
 		}
 	}
-	if err := rest.BeforeCreate(strategy, genericapirequest.WithNamespace(ctx, obj.GetNamespace()), obj); err != nil {
+	if err := checkLimits(obj); err != nil {
 		return nil, err
 	}
-	if err := checkLimits(obj); err != nil {
+	if err := rest.BeforeCreate(brief(strategy), genericapirequest.WithNamespace(ctx, obj.GetNamespace()), obj); err != nil {
 		return nil, err
 	}
 	return versioned[V, VP](obj)

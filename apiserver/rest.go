@@ -274,7 +274,7 @@ func partOf(r *served, strategy interface {
 },
 ) *part {
 	store := *r.Store
-	store.UpdateStrategy, store.ResetFieldsStrategy = strategy, strategy
+	store.UpdateStrategy, store.ResetFieldsStrategy = briefChanges(strategy), strategy
 	return &part{&store, r.backend}
 }
 

@@ -7,8 +7,11 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/apis/authorization"
 )
 
 const (
@@ -57,11 +60,74 @@ func known(req *http.Request, who authenticator.Request, selectorBytes int) bool
 
 // selectorCosts is what the selectors of a request cost, if they are long.
 func selectorCosts(info *request.RequestInfo) time.Duration {
-	n := len(info.LabelSelector) + len(info.FieldSelector)
+	return selectorBytesCost(len(info.LabelSelector) + len(info.FieldSelector))
+}
+
+func selectorBytesCost(n int) time.Duration {
 	if n <= freeSelectorBytes {
 		return 0
 	}
 	return time.Duration(n) * selectorByteCosts
+}
+
+// What an access review may say besides.
+const (
+	maxReviewGroups = 4096 // of somebody; each is compared with every subject of a binding
+	// requirementBytes is what a requirement counts beside its texts, and a value of one.
+	requirementBytes, valueBytes = 16, 4
+)
+
+// checkReview bounds an access review, as checkSelectors does a query, before anything of it is read. It says how many bytes its
+// selectors count as: those of a request that asks the same.
+func checkReview(obj runtime.Object) (selectorBytes int, err error) {
+	var attributes *authorization.ResourceAttributes
+	var groups []string
+	kind := "SubjectAccessReview"
+	switch o := obj.(type) {
+	case *authorization.SelfSubjectAccessReview:
+		attributes, kind = o.Spec.ResourceAttributes, "SelfSubjectAccessReview"
+	case *authorization.SubjectAccessReview:
+		attributes, groups = o.Spec.ResourceAttributes, o.Spec.Groups
+	case *authorization.LocalSubjectAccessReview:
+		attributes, groups, kind = o.Spec.ResourceAttributes, o.Spec.Groups, "LocalSubjectAccessReview"
+	}
+	var l limits
+	spec := field.NewPath("spec")
+	l.count(spec.Child("groups"), len(groups), maxReviewGroups)
+	if attributes != nil {
+		var labels, fields int
+		if s := attributes.LabelSelector; s != nil {
+			labels = len(s.RawSelector)
+			for _, r := range s.Requirements {
+				labels += requirementCounts(r.Key, string(r.Operator), r.Values)
+			}
+		}
+		if s := attributes.FieldSelector; s != nil {
+			fields = len(s.RawSelector)
+			for _, r := range s.Requirements {
+				fields += requirementCounts(r.Key, string(r.Operator), r.Values)
+			}
+		}
+		at := spec.Child("resourceAttributes", "labelSelector")
+		if fields > labels {
+			at = spec.Child("resourceAttributes", "fieldSelector")
+		}
+		if selectorBytes = labels + fields; selectorBytes > maxSelectorBytes {
+			l.ErrorList = append(l.ErrorList, field.TooLong(at, "", maxSelectorBytes))
+		}
+	}
+	if len(l.ErrorList) > 0 {
+		return 0, apierrors.NewInvalid(authorization.Kind(kind), "", l.ErrorList)
+	}
+	return selectorBytes, nil
+}
+
+func requirementCounts(key, operator string, values []string) int {
+	n := requirementBytes + len(key) + len(operator)
+	for _, v := range values {
+		n += valueBytes + len(v)
+	}
+	return n
 }
 
 // selectorHolds is how many bytes the selectors of a request hold, if they are long.

@@ -174,7 +174,7 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 	c.LongRunningFunc = longRunning(config.LongRunning, others)
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		// Inside of all the others: who asks is known, and may.
-		others.next = newPatches(api, c.MaxRequestBodyBytes, legacyscheme.Scheme)
+		others.next = newBodies(api, c.MaxRequestBodyBytes, c.LongRunningFunc, legacyscheme.Scheme)
 		lasting.next, lasting.longRunning = others, c.LongRunningFunc
 		chain := genericapiserver.DefaultBuildHandlerChain(tellUntold(&fairShare{
 			next: lasting, longRunning: c.LongRunningFunc, bodyBytes: c.MaxRequestBodyBytes, turns: inTurn, deliveries: told, clients: map[string]*underway{},

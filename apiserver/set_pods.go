@@ -58,5 +58,5 @@ func checkPodsOfBefore(v *fsm.View, before, next runtime.Object) error {
 	if len(l.ErrorList) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(apps.Kind("StatefulSet"), set.Name, l.ErrorList)
+	return apierrors.NewInvalid(apps.Kind("StatefulSet"), set.Name, few(l.ErrorList))
 }

@@ -1,0 +1,63 @@
+package apiserver
+
+import (
+	"context"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/berth-dev/berth/access"
+)
+
+// bounds is asked first about everything that is written: what is too much is refused before anybody reads it, and what is much is
+// charged to who asks. Of what is stored the limits are asked again, when others have added to it.
+type bounds struct{ pace *pace }
+
+var _ admission.MutationInterface = bounds{}
+
+// Handles implements admission.Interface.
+func (bounds) Handles(o admission.Operation) bool {
+	return o == admission.Create || o == admission.Update
+}
+
+// Admit implements admission.MutationInterface.
+func (b bounds) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	obj := a.GetObject()
+	if _, ok := obj.(metav1.Object); !ok {
+		return nil
+	}
+	selectorBytes, err := checkReview(obj)
+	if err != nil {
+		return err
+	}
+	if costs := selectorBytesCost(selectorBytes); costs > 0 {
+		if who := a.GetUserInfo(); who != nil && !slices.Contains(who.GetGroups(), access.Masters) {
+			if err := b.pace.take(ctx, who.GetName(), costs); err != nil {
+				return readError(err)
+			}
+		}
+	}
+	if err := checkLimits(obj); err != nil {
+		return err
+	}
+	return checkAnnotations(obj.(metav1.Object), a.GetKind().GroupKind())
+}
+
+// checkAnnotations refuses an object with many annotations that are none. It is the one part of metadata that may be wrong in many places,
+// and what is wrong with the metadata of a change no strategy says.
+func checkAnnotations(m metav1.Object, kind schema.GroupKind) error {
+	annotations := m.GetAnnotations()
+	if len(annotations) <= maxToldErrors {
+		return nil
+	}
+	errs := apivalidation.ValidateAnnotations(annotations, field.NewPath("metadata", "annotations"))
+	if len(errs) <= maxToldErrors {
+		return nil // upstream tells them
+	}
+	return apierrors.NewInvalid(kind, m.GetName(), few(errs))
+}

@@ -1,0 +1,154 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-dev/berth/docs"
+)
+
+func TestShapes(t *testing.T) {
+	entries := func(n int) string { return strings.TrimSuffix(strings.Repeat(`"a,]}\"",`, n), ",") }
+	for name, c := range map[string]struct{ text, over string }{
+		"as many as may be": {`{"a":[` + entries(maxEntries) + `]}`, ""},
+		"a list":            {`{"a":[1,{"b":[` + entries(maxEntries+1) + `]}]}`, "a[1].b has more than 16384 entries"},
+		"a map":             {`{"m":{"x":{}},"a":{` + strings.Repeat(`"k":"",`, maxEntries) + `"k":""}}`, "a has more than 16384 entries"},
+		"the whole":         {`[` + entries(maxEntries+1) + `]`, "the whole has more than 16384 entries"},
+		"deep":              {strings.Repeat(`{"n":[`, maxNesting/2) + strings.Repeat("]}", maxNesting/2), ""},
+		"deeper":            {strings.Repeat(`{"n":[`, maxNesting/2) + "{}" + strings.Repeat("]}", maxNesting/2), "lies in 256 others"},
+		"many in many":      {`[` + strings.TrimSuffix(strings.Repeat(`[`+entries(1000)+`],`, 100), ",") + `]`, ""},
+		"many in many many": {`[` + strings.TrimSuffix(strings.Repeat(`[`+entries(1000)+`],`, maxContents/1000), ",") + `]`, "the whole has more than 262144 values"},
+		"empty ones":        {`[` + strings.TrimSuffix(strings.Repeat(`[`+strings.TrimSuffix(strings.Repeat("{},", 10_000), ",")+`],`, 14), ",") + `]`, "the whole has more than 262144 values"},
+		"no JSON":           {`]}"\`, ""},
+		"nothing":           {``, ""},
+	} {
+		if got := shapeOf([]byte(c.text)).over; (c.over == "") != (got == "") || !strings.Contains(got, c.over) {
+			t.Errorf("%s: %q, want %q", name, got, c.over)
+		}
+	}
+	s := shapeOf([]byte(`{"a":[1,2,3],"b":{"c":[4,5]}}`))
+	if s.longest != 3 || s.work != 9+4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestTheTableOfShapes(t *testing.T) {
+	is := func(want ...int64) func(*testing.T, docs.Row) {
+		return func(t *testing.T, r docs.Row) {
+			if got := r.Numbers(t, 1); !slices.Equal(got, want) {
+				t.Errorf("the row says %d, and it is %d", got, want)
+			}
+		}
+	}
+	docs.Hold(t, "../docs/limits.md", "## What is sent", map[string]func(*testing.T, docs.Row){
+		"entries of one list or map, in JSON, YAML, patches and protobuf (there with 400), of custom kinds too": is(maxEntries),
+		"values of a body, all together; lines and commas of one in YAML":                                       is(maxContents),
+		"lists and maps in each other, in a body of 32 KiB and more":                                            is(maxNesting),
+		"entries of a list in a strategic merge; squares of the entries of all its lists together":              is(maxMergeEntries, maxMergeWork),
+		"errors that are told of one object; bytes of them":                                                     is(maxToldErrors, maxToldBytes),
+	})
+}
+
+// A list or map of too many entries is refused in every form, before anything compares them.
+func TestListsOfManyEntries(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	ctx := t.Context()
+	define(t, s, definition("gauges", "Gauge", apiextensionsv1.NamespaceScoped))
+	rest := s.client(t).CoreV1().RESTClient()
+	of := func(n int) []byte {
+		m := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Name: "many"}, Data: numbered(n)}
+		text, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	const path, told = "/api/v1/namespaces/default/configmaps", "data has more than 16384 entries"
+	post := func(path, form string, body []byte) error {
+		return rest.Post().AbsPath(path).SetHeader("Content-Type", form).Body(body).Do(ctx).Error()
+	}
+	asYAML, err := yaml.JSONToYAML(of(maxEntries + 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := (&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "many"}, Data: numbered(maxEntries + 1)}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, post(path, "application/json", of(maxEntries+1)), 413, told)
+	wantStatus(t, post(path, "application/yaml", asYAML), 413, told)
+	wantStatus(t, post(path, "application/vnd.kubernetes.protobuf", inEnvelope(t, "v1", "ConfigMap", raw)), 400, told)
+	managed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "many", ManagedFields: []metav1.ManagedFieldsEntry{{
+		Manager: "m", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+		FieldsV1: &metav1.FieldsV1{Raw: of(maxEntries + 1)}}}}}
+	if raw, err = managed.Marshal(); err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, post(path, "application/vnd.kubernetes.protobuf", inEnvelope(t, "v1", "ConfigMap", raw)), 400, told)
+	custom := strings.Replace(string(of(maxEntries+1)), `"apiVersion":"v1"`, `"apiVersion":"custom.example.com/v1beta1"`, 1)
+	wantStatus(t, post("/apis/custom.example.com/v1beta1/namespaces/default/gauges", "application/json",
+		[]byte(strings.Replace(custom, "ConfigMap", "Gauge", 1))), 413, told)
+	if err := post(path, "application/json", of(maxEntries)); err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []types.PatchType{types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType} {
+		_, err := s.client(t).CoreV1().ConfigMaps("default").Patch(ctx, "many", form, of(maxEntries+1), metav1.PatchOptions{FieldManager: "test"})
+		wantStatus(t, err, 413, told)
+	}
+}
+
+// A strategic merge compares all entries of a list with each other.
+func TestLongListsInStrategicMerges(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	maps := s.client(t).CoreV1().ConfigMaps("default")
+	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Finalizers: []string{"x.y/z"}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	patch := func(form types.PatchType, body string) error {
+		_, err := maps.Patch(t.Context(), "m", form, []byte(body), metav1.PatchOptions{})
+		return err
+	}
+	list := func(n int) string { return `["a.b/` + strings.Join(many(n, "%d"), `","a.b/`) + `"]` }
+	for _, field := range []string{"finalizers", "$setElementOrder/finalizers", "$deleteFromPrimitiveList/finalizers"} {
+		wantStatus(t, patch(types.StrategicMergePatchType, fmt.Sprintf(`{"metadata":{%q:%s}}`, field, list(maxMergeEntries+1))), 413,
+			fmt.Sprintf("metadata.%s has 2049 entries; a list of a strategic merge may have 2048", field))
+	}
+	wantStatus(t, patch(types.StrategicMergePatchType, `{"metadata":{"finalizers":`+list(maxMergeEntries)+`}}`), 422, "metadata.finalizers: Too many: 2049: must have at most 64")
+	together := fmt.Sprintf(`{"a":%[1]s,"b":%[1]s,"c":%[1]s}`, list(maxMergeEntries))
+	wantStatus(t, patch(types.StrategicMergePatchType, together), 413, "too long together")
+	wantStatus(t, patch(types.MergePatchType, `{"metadata":{"finalizers":`+list(maxMergeEntries+1)+`}}`), 422, "metadata.finalizers: Too many: 2049: must have at most 64")
+}
+
+// Many small values become large structs: they are counted before they do.
+func TestBodiesOfManyValues(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	post := func(form string, body []byte) error {
+		return s.client(t).CoreV1().RESTClient().Post().AbsPath("/api/v1/namespaces/default/pods").SetHeader("Content-Type", form).Body(body).Do(t.Context()).Error()
+	}
+	containers := func(of corev1.Container, n int) []corev1.Container {
+		return slices.Repeat([]corev1.Container{of}, n)
+	}
+	p := testPod("many")
+	p.Spec.Containers = containers(corev1.Container{Env: make([]corev1.EnvVar, 10_000)}, 27)
+	raw, err := p.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, post("application/vnd.kubernetes.protobuf", inEnvelope(t, "v1", "Pod", raw)), 400, tooManyValues)
+	flow := `{apiVersion: v1, kind: Pod, metadata: {name: '"'}, spec: {containers: [` + strings.Repeat("{},", maxContents) + `{}]}}`
+	wantStatus(t, post("application/yaml", []byte(flow)), 413, tooManyValues)
+	text := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"text"},"data":{"csv":"` + strings.Repeat("1,", maxContents+1) + `"}}`
+	err = s.client(t).CoreV1().RESTClient().Post().AbsPath("/api/v1/namespaces/default/configmaps").SetHeader("Content-Type", "application/yaml").Body([]byte(text)).Do(t.Context()).Error()
+	if err != nil {
+		t.Errorf("what is in a text counts: %v", err)
+	}
+}
