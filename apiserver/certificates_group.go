@@ -34,8 +34,8 @@ import (
 // maxCertificateRequest bounds the PEM of one request: every one is kept for an hour or more.
 const maxCertificateRequest = 16 << 10
 
-// requestsOfUser and requestsOfNode are how many requests of one who asks are kept; requestsAgain says when to ask again, in seconds.
-const requestsOfUser, requestsOfNode, requestsAgain = 1024, 16, 60
+// requestsOfUser and requestsOfNode are how many requests of one who asks are kept.
+const requestsOfUser, requestsOfNode = 1024, 16
 
 // certificatesGroup serves requests for certificates: who asks, who approves, and who signs
 // are three, each with rights of his own.
@@ -126,7 +126,7 @@ func (g subjectGuard) checkShare(who user.Info) error {
 	if n < most {
 		return nil
 	}
-	return apierrors.NewTooManyRequests(fmt.Sprintf("%q has asked for %d certificates whose requests are kept still, as many as one may have", who.GetName(), n), requestsAgain)
+	return apierrors.NewTooManyRequests(fmt.Sprintf("%q has asked for %d certificates whose requests are kept still, as many as one may have", who.GetName(), n), 0) // nobody waits in silence
 }
 
 // checkAnswer: who was revoked after it asked gets no certificate by that.

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-dev/berth/docs"
 )
@@ -42,26 +43,29 @@ func named(user string, groups ...string) x509.CertificateRequest {
 	return x509.CertificateRequest{Subject: pkix.Name{CommonName: user, Organization: groups}}
 }
 
+// grantTo gives a user a role of its own in the whole cluster.
+func grantTo(t *testing.T, root kubernetes.Interface, user string, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: rules}
+	if _, err := root.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: user}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
+	}
+	if _, err := root.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestRequestsForCertificates: who asks is written into the request, and who approves or signs
 // needs the right to do so for its signer.
 func TestRequestsForCertificates(t *testing.T) {
 	s := start(t, newDouble(t), nil)
 	ctx := t.Context()
 	root := s.client(t)
-	grant := func(user string, rules ...rbacv1.PolicyRule) {
-		t.Helper()
-		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: rules}
-		if _, err := root.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		binding := &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: user}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
-		}
-		if _, err := root.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	grant := func(user string, rules ...rbacv1.PolicyRule) { t.Helper(); grantTo(t, root, user, rules...) }
 	on := func(resource string, names []string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{"certificates.k8s.io"}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs}
 	}
@@ -147,6 +151,9 @@ func TestRequestsForCertificatesAreLater(t *testing.T) {
 func certificateShares(t *testing.T, r docs.Row) {
 	s := start(t, newDouble(t), nil)
 	bounds := r.Numbers(t, 2)
+	grantTo(t, s.client(t), "ann", rbacv1.PolicyRule{
+		Verbs: []string{"create"}, APIGroups: []string{certificatesv1.GroupName}, Resources: []string{"certificatesigningrequests"},
+	})
 	wanted := asks(t, "", "example.com/any", named("somebody"), certificatesv1.UsageClientAuth)
 	for _, of := range []struct {
 		user, group string
