@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
@@ -42,7 +43,11 @@ func (b bounds) Admit(ctx context.Context, a admission.Attributes, _ admission.O
 			}
 		}
 	}
-	if err := checkLimits(obj); err != nil {
+	var old runtime.Object
+	if a.GetOperation() == admission.Update {
+		old = a.GetOldObject()
+	}
+	if err := checkChange(obj, old); err != nil {
 		return err
 	}
 	return checkAnnotations(obj.(metav1.Object), a.GetKind().GroupKind())

@@ -34,8 +34,8 @@ import (
 // maxCertificateRequest bounds the PEM of one request: every one is kept for an hour or more.
 const maxCertificateRequest = 16 << 10
 
-// requestsOfUser and requestsOfNode are how many requests of one who asks are kept.
-const requestsOfUser, requestsOfNode = 1024, 16
+// requestsOfUser and requestsOfNode are how many requests of one who asks are kept; of a node to each signer.
+const requestsOfUser, requestsOfNode = 1024, 128
 
 // certificatesGroup serves requests for certificates: who asks, who approves, and who signs
 // are three, each with rights of his own.
@@ -85,7 +85,7 @@ func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admi
 		return g.checkAnswer(a, r)
 	}
 	if ok && a.GetSubresource() == "" {
-		if err := g.checkShare(a.GetUserInfo()); err != nil {
+		if err := g.checkShare(a.GetUserInfo(), r.Spec.SignerName); err != nil {
 			return err
 		}
 	}
@@ -107,8 +107,9 @@ func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admi
 	return nil
 }
 
-// checkShare: nobody keeps so many requests that others find no room for theirs, who join by a token least of all.
-func (g subjectGuard) checkShare(who user.Info) error {
+// checkShare: nobody keeps so many requests that others find no room for theirs. Who joins by a token is not bound: many do by one. A kubelet
+// asks every quarter of an hour for what nobody has approved, and needs its other certificate meanwhile.
+func (g subjectGuard) checkShare(who user.Info, signer string) error {
 	most := requestsOfUser
 	switch groups := who.GetGroups(); {
 	case slices.Contains(groups, access.Bootstrappers) || slices.Contains(groups, access.Masters) || isController(who):
@@ -118,7 +119,7 @@ func (g subjectGuard) checkShare(who user.Info) error {
 	}
 	n := 0
 	g.view().Objects.Scan(fsm.ObjectKey(fsm.CertificateRequests, "", ""), func(_ string, o *fsm.Object) bool {
-		if r, ok := o.Value.(*certificatesv1.CertificateSigningRequest); ok && r.Spec.Username == who.GetName() {
+		if r, ok := o.Value.(*certificatesv1.CertificateSigningRequest); ok && r.Spec.Username == who.GetName() && (most != requestsOfNode || r.Spec.SignerName == signer) {
 			n++
 		}
 		return n < most

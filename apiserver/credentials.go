@@ -32,6 +32,7 @@ type shown struct {
 	authorization, protocols []string // of its header
 	actsAs                   http.Header
 	who                      user.Info // whom it has shown; nil: nobody yet
+	stranger                 bool      // it was asked, and is nobody
 }
 
 type shownKey struct{}
@@ -55,6 +56,9 @@ func withShown(req *http.Request) context.Context {
 // remembered notes whom a request has shown, whomever it acts as.
 func remembered(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		if s, kept := req.Context().Value(shownKey{}).(*shown); kept && s.stranger {
+			return nil, false, nil // whatever else is known by now: it goes on without what it has asked
+		}
 		who, ok, err := next.AuthenticateRequest(req)
 		if s, kept := req.Context().Value(shownKey{}).(*shown); kept && ok && err == nil && s.who == nil {
 			s.who = who.User

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"reflect"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -154,7 +154,7 @@ func (b *bodies) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		t = b.kinds[schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}]
 	}
 	short := req.ContentLength >= 0 && req.ContentLength < freeShapeBytes
-	if !known || t == nil && short || !patch && info.Verb != "create" && info.Verb != "update" || b.longRunning(req, info) {
+	if !known || t == nil && short || b.longRunning(req, info) {
 		b.next.ServeHTTP(w, req)
 		return
 	}
@@ -182,10 +182,8 @@ func formOfBody(req *http.Request) (form string, known bool) {
 	if said == "" {
 		return runtime.ContentTypeJSON, true // as upstream has it
 	}
-	form, _, err := mime.ParseMediaType(said)
-	if err != nil {
-		return "", false
-	}
+	form, _, _ = strings.Cut(said, ";") // as upstream has it of patches, whatever is behind that
+	form = strings.ToLower(strings.TrimSpace(form))
 	switch form {
 	case runtime.ContentTypeJSON, runtime.ContentTypeYAML, string(types.JSONPatchType), string(types.MergePatchType),
 		string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType):

@@ -64,7 +64,40 @@ func (l *limits) count(path *field.Path, n, most int) {
 
 // checkLimits refuses an object that is over a bound: of its metadata, which all
 // kinds share, or of what Berth works with every day.
-func checkLimits(obj runtime.Object) error {
+func checkLimits(obj runtime.Object) error { return checkChange(obj, nil) }
+
+// checkChange is checkLimits for what becomes of an object. What was over its bound before may be so, and may not grow: objects are older than
+// bounds.
+func checkChange(obj, old runtime.Object) error {
+	errs := limitsOf(obj)
+	if len(errs) > 0 && old != nil {
+		before := limitsOf(old)
+		errs = slices.DeleteFunc(errs, func(err *field.Error) bool {
+			return slices.ContainsFunc(before, func(was *field.Error) bool { return isNoWorse(err, was) })
+		})
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	kinds, _, err := legacyscheme.Scheme.ObjectKinds(obj)
+	if err != nil {
+		return err
+	}
+	return apierrors.NewInvalid(kinds[0].GroupKind(), metaOf(obj).GetName(), few(errs))
+}
+
+// isNoWorse says whether an error is the one of before, of as much or less.
+func isNoWorse(now, was *field.Error) bool {
+	if now.Type != was.Type || now.Field != was.Field {
+		return false
+	}
+	n, isNumber := now.BadValue.(int)
+	before, wasNumber := was.BadValue.(int)
+	return !isNumber || !wasNumber || n <= before
+}
+
+// limitsOf is what of an object is over its bound.
+func limitsOf(obj runtime.Object) field.ErrorList {
 	var l limits
 	m := metaOf(obj)
 	path := field.NewPath("metadata")
@@ -106,14 +139,7 @@ func checkLimits(obj runtime.Object) error {
 			l.template(obj)
 		}
 	}
-	if len(l.ErrorList) == 0 {
-		return nil
-	}
-	kinds, _, err := legacyscheme.Scheme.ObjectKinds(obj)
-	if err != nil {
-		return err
-	}
-	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(), few(l.ErrorList))
+	return l.ErrorList
 }
 
 // grants bounds what a role grants, one verb on one resource counting as one: whoever writes the role, or gives it to somebody, is asked

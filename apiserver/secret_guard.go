@@ -89,9 +89,15 @@ func (revisionGuard) Validate(_ context.Context, a admission.Attributes, _ admis
 	if a.GetResource().GroupResource() == apps.Resource("controllerrevisions") {
 		return admission.NewForbidden(a, errors.New("revisions hold templates of pods; controllers and system:masters write them"))
 	}
-	if d, ok := a.GetObject().(*apps.Deployment); ok && d.Spec.RollbackTo != nil {
+	if d, ok := a.GetObject().(*apps.Deployment); ok && d.Spec.RollbackTo != nil && !hadRollback(a.GetOldObject()) {
 		return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s]: its controller would write a template that nobody is asked about; write the template itself, as kubectl rollout undo does",
 			appsv1.DeprecatedRollbackTo))
 	}
 	return nil
+}
+
+// hadRollback: the annotation was there before, and its controller takes it away.
+func hadRollback(old runtime.Object) bool {
+	d, ok := old.(*apps.Deployment)
+	return ok && d != nil && d.Spec.RollbackTo != nil
 }

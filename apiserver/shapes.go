@@ -148,16 +148,18 @@ func checkShape(text []byte, merged bool) error {
 	return nil
 }
 
-// yamlShape is YAML as JSON, if it is long enough to have too many entries. To read YAML takes far more memory than it has bytes, so it has
-// no more lines and commas than there may be values, be they in texts.
+// maxYAMLBytes bounds YAML that is not JSON as well: to read it takes hundreds of bytes of memory for one of its own.
+const maxYAMLBytes = 512 << 10
+
+// yamlShape is YAML as JSON, if it may have too many entries: if it is long, or says anything more than once (by aliases).
 func yamlShape(body []byte) ([]byte, error) {
 	switch {
-	case len(body) < freeShapeBytes:
+	case len(body) < freeShapeBytes && !bytes.ContainsRune(body, '*'):
 		return nil, nil
 	case json.Valid(body):
 		return body, nil
-	case bytes.Count(body, []byte(","))+bytes.Count(body, []byte("\n")) > maxContents:
-		return nil, apierrors.NewRequestEntityTooLargeError(tooManyValues + ", as the lines and commas of its YAML tell; JSON has its texts not counted")
+	case len(body) > maxYAMLBytes:
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the YAML has more than %d bytes; send what is longer as JSON", maxYAMLBytes))
 	}
 	return yaml.YAMLToJSON(body)
 }

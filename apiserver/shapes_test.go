@@ -51,7 +51,7 @@ func TestTheTableOfShapes(t *testing.T) {
 	}
 	docs.Hold(t, "../docs/limits.md", "## What is sent", map[string]func(*testing.T, docs.Row){
 		"entries of one list or map, in JSON, YAML, patches and protobuf (there with 400), of custom kinds too": is(maxEntries),
-		"values of a body, all together; lines and commas of one in YAML":                                       is(maxContents),
+		"values of a body, all together; bytes of one in YAML that is not JSON":                                 is(maxContents, maxYAMLBytes),
 		"lists and maps in each other, in a body of 32 KiB and more":                                            is(maxNesting),
 		"entries of a list in a strategic merge; squares of the entries of all its lists together":              is(maxMergeEntries, maxMergeWork),
 		"errors that are told of one object; bytes of them":                                                     is(maxToldErrors, maxToldBytes),
@@ -145,7 +145,7 @@ func TestBodiesOfManyValues(t *testing.T) {
 	}
 	wantStatus(t, post("application/vnd.kubernetes.protobuf", inEnvelope(t, "v1", "Pod", raw)), 400, tooManyValues)
 	flow := `{apiVersion: v1, kind: Pod, metadata: {name: '"'}, spec: {containers: [` + strings.Repeat("{},", maxContents) + `{}]}}`
-	wantStatus(t, post("application/yaml", []byte(flow)), 413, tooManyValues)
+	wantStatus(t, post("application/yaml", []byte(flow)), 413, "the YAML has more than 524288 bytes")
 	text := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"text"},"data":{"csv":"` + strings.Repeat("1,", maxContents+1) + `"}}`
 	err = s.client(t).CoreV1().RESTClient().Post().AbsPath("/api/v1/namespaces/default/configmaps").SetHeader("Content-Type", "application/yaml").Body([]byte(text)).Do(t.Context()).Error()
 	if err != nil {

@@ -117,7 +117,11 @@ func (t *tables) change(ctx context.Context, key string, cur *current, precondit
 		return nil, nil, err
 	}
 	metaOf(next).SetSelfLink("")
-	if err := checkLimits(next); err != nil {
+	var before runtime.Object
+	if cur.shown != nil {
+		before = cur.own
+	}
+	if err := checkChange(next, before); err != nil {
 		return nil, nil, err
 	}
 	if err := checkPodsOfBefore(cur.view, cur.shown, next); err != nil {

@@ -70,10 +70,12 @@ func (v *Volumes) write(ctx context.Context, pod types.UID) (over func(), err er
 				<-p.writing
 				v.leave(pod, p)
 			}
-			if v.of(pod) == p && ctx.Err() == nil {
+			now := v.of(pod)
+			if now == p && ctx.Err() == nil {
 				return over, nil
 			}
 			over()
+			p = now
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {

@@ -202,7 +202,7 @@ func (a *app) addConnectionFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.CertFile, "cert-file", "", "Your certificate.")
 	fs.StringVar(&f.KeyFile, "key-file", "", "The key of your certificate.")
 	fs.StringVar(&f.ServerName, "server-name", "", "The name that the servers' certificates must have.")
-	fs.BoolVar(&f.KeepTrying, "keep-trying", false, "Wait until the servers have a leader, however long it takes. (--wait, of some commands, is kubectl's: it waits for objects.)")
+	fs.BoolVar(&f.KeepTrying, "keep-trying", false, "Wait until servers can be reached and have a leader, however long it takes. (--wait, of some commands, is kubectl's: it waits for objects.)")
 	fs.BoolVar(&f.SkipVerify, "skip-verify", false, "Accept any certificate of a server.")
 	fs.StringVar(&f.Token, "token", "", "Your bearer token.")
 	fs.StringVarP(&f.Namespace, "namespace", "n", "", "The namespace of what is named without one.")

@@ -15,6 +15,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berth-dev/berth/agent"
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/config"
 	"github.com/berth-dev/berth/pki"
 )
@@ -33,7 +34,8 @@ type devClient struct {
 	context string
 	before  string // the current context of then
 
-	kubeconfig, kubeconfigBefore string // the file for kubectl, and its current context of then
+	kubeconfig, kubeconfigBefore              string // the file for kubectl, and its current context of then
+	hasKubeconfig, hasContext, madeKubeconfig bool   // it has written the one, the other; the one was not there
 }
 
 // newDevClient chooses the context of a cluster: one that nobody has, or whose cluster does not run any more.
@@ -94,23 +96,30 @@ func (d *devClient) announce(cluster *agent.Dev, f devFlags, took time.Duration)
 			return fmt.Errorf("writing the client's certificate: %w", err)
 		}
 	}
-	if err := d.writeKubeconfig(cluster, pair); err != nil {
+	if err := d.writeKubeconfig(cluster, pair, !f.noSwitch); err != nil {
 		return err
 	}
+	d.hasKubeconfig = true
 	if err := d.writeContext(cluster, !f.noSwitch); err != nil {
 		return err
 	}
+	d.hasContext = true
 	d.tell(cluster, took, f)
 	return nil
 }
 
 // forget removes the contexts of a cluster that is thrown away. What was the current one before is that again.
 func (d *devClient) forget() {
-	if err := d.forgetKubeconfig(); err != nil {
-		fmt.Fprintf(d.app.errOut, "the context %s is left in %s: %v\n", d.context, d.kubeconfig, err)
+	left := func(file string, err error) {
+		if err != nil {
+			fmt.Fprintf(d.app.errOut, "the context %s is left in %s: %v\n", d.context, file, err)
+		}
 	}
-	if err := config.RemoveContext(d.file, d.context, d.before); err != nil {
-		fmt.Fprintf(d.app.errOut, "the context %s is left in %s: %v\n", d.context, d.file, err)
+	if d.hasKubeconfig {
+		left(d.kubeconfig, d.forgetKubeconfig())
+	}
+	if d.hasContext {
+		left(d.file, config.RemoveContext(d.file, d.context, d.before))
 	}
 }
 
@@ -133,12 +142,12 @@ func (d *devClient) writeContext(cluster *agent.Dev, current bool) error {
 	return config.WriteContext(d.file, ctx, current)
 }
 
-// writeKubeconfig puts the cluster into a kubeconfig. Everything else in it stays.
-func (d *devClient) writeKubeconfig(cluster *agent.Dev, pair pki.Pair) error {
+// writeKubeconfig puts the cluster into a kubeconfig. All other clusters in it stay, and nobody but its owner reads it from now on.
+func (d *devClient) writeKubeconfig(cluster *agent.Dev, pair pki.Pair, current bool) error {
 	c, err := clientcmd.LoadFromFile(d.kubeconfig)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		c = clientcmdapi.NewConfig()
+		c, d.madeKubeconfig = clientcmdapi.NewConfig(), true
 	case err != nil:
 		return fmt.Errorf("reading the kubeconfig %s: %w", d.kubeconfig, err)
 	}
@@ -148,14 +157,32 @@ func (d *devClient) writeKubeconfig(cluster *agent.Dev, pair pki.Pair) error {
 	}
 	c.AuthInfos[d.context] = &clientcmdapi.AuthInfo{ClientCertificateData: pair.CertPEM, ClientKeyData: pair.KeyPEM}
 	c.Contexts[d.context] = &clientcmdapi.Context{Cluster: d.context, AuthInfo: d.context, Namespace: "default"}
-	c.CurrentContext = d.context
-	if err := clientcmd.WriteToFile(*c, d.kubeconfig); err != nil {
+	if current || d.madeKubeconfig {
+		c.CurrentContext = d.context
+	}
+	return d.replaceKubeconfig(c)
+}
+
+// replaceKubeconfig writes it whole or not at all.
+func (d *devClient) replaceKubeconfig(c *clientcmdapi.Config) error {
+	path := d.kubeconfig
+	if linked, err := filepath.EvalSymlinks(path); err == nil {
+		path = linked
+	}
+	b, err := clientcmd.Write(*c)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err == nil {
+		err = atomicfile.Write(path, b, 0o600)
+	}
+	if err != nil {
 		return fmt.Errorf("writing the kubeconfig: %w", err)
 	}
 	return nil
 }
 
-// forgetKubeconfig takes the cluster out again. A file that has no other is removed.
+// forgetKubeconfig takes the cluster out again. A file that was made for it, and has no other, is removed.
 func (d *devClient) forgetKubeconfig() error {
 	c, err := clientcmd.LoadFromFile(d.kubeconfig)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -173,10 +200,10 @@ func (d *devClient) forgetKubeconfig() error {
 			c.CurrentContext = d.kubeconfigBefore
 		}
 	}
-	if len(c.Clusters)+len(c.AuthInfos)+len(c.Contexts) == 0 {
+	if d.madeKubeconfig && len(c.Clusters)+len(c.AuthInfos)+len(c.Contexts) == 0 {
 		return os.Remove(d.kubeconfig)
 	}
-	return clientcmd.WriteToFile(*c, d.kubeconfig)
+	return d.replaceKubeconfig(c)
 }
 
 func (d *devClient) tell(cluster *agent.Dev, took time.Duration, f devFlags) {

@@ -62,6 +62,9 @@ func New(flags *config.Flags, getenv func(string) string) *Client {
 // unless it is told to go on.
 const leaderPatience = 10 * time.Second
 
+// forAsLongAsItTakes is how long discovery may take where servers are waited for.
+const forAsLongAsItTakes = 365 * 24 * time.Hour
+
 // patience is how long servers without a leader are asked again; 0 is for ever.
 func (c *Client) patience() time.Duration {
 	if c.flags.KeepTrying {
@@ -93,6 +96,7 @@ func (c *Client) Connection() (*config.Connection, error) {
 
 func (c *Client) resolve() {
 	c.once.Do(func() {
+		c.learnt.insists = c.flags.KeepTrying
 		c.conn, c.err = config.Resolve(*c.flags, c.getenv)
 		if c.err == nil {
 			c.rest, c.err = c.restConfig()
@@ -205,6 +209,9 @@ func (c *Client) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error)
 		if err != nil {
 			c.discoveryErr = err
 			return
+		}
+		if c.flags.KeepTrying {
+			cfg.Timeout = forAsLongAsItTakes // or discovery gives up after half a minute
 		}
 		d, err := discovery.NewDiscoveryClientForConfig(cfg)
 		if err != nil {

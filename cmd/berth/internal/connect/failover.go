@@ -27,8 +27,8 @@ type failover struct {
 	targets []*url.URL
 	trust   trust
 
-	// patience bounds how long servers without a leader are asked again, 0: for ever,
-	// and so are those of which none answers; notice is told at once what they say.
+	// patience bounds how long servers without a leader are asked again, 0: for ever;
+	// notice is told at once what they say.
 	patience time.Duration
 	notice   func(text string)
 	*answers
@@ -41,7 +41,9 @@ type answers struct {
 	current atomic.Int64
 	// leaderless is since when they say that nobody leads; nil if somebody does.
 	leaderless atomic.Pointer[time.Time]
-	// unreached: it was said that none could be reached.
+	// insists: servers of which none can be reached are tried again until one can.
+	insists bool
+	// unreached: it was said that none can be.
 	unreached atomic.Bool
 	// lost is the reason why the last request reached no server; nil if it did.
 	lost atomic.Pointer[NoServerError]
@@ -68,7 +70,7 @@ func hurry(rt http.RoundTripper) {
 const retryAfter = 2 * time.Second
 
 func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
-	if lost := f.lost.Load(); lost != nil && time.Since(lost.at) < retryAfter {
+	if lost := f.lost.Load(); lost != nil && !f.insists && time.Since(lost.at) < retryAfter {
 		if req.Body != nil {
 			_ = req.Body.Close() // nothing was read of it
 		}
@@ -79,7 +81,7 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 	var attempts []Attempt
 	for i := 0; ; i++ {
 		if i > 0 && i%len(f.targets) == 0 {
-			if f.patience > 0 || !f.waitForAny(req.Context(), attempts) {
+			if !f.insists || !f.waitForAny(req.Context(), attempts) {
 				break
 			}
 			attempts = nil
@@ -91,6 +93,7 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 			body.settle()
 			f.current.Store(int64(n))
 			f.lost.Store(nil)
+			f.unreached.Store(false)
 			return f.mind(resp, req.URL.Path, began), nil
 		}
 		if req.Context().Err() != nil {
@@ -114,6 +117,9 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	body.settle()
+	if err := req.Context().Err(); err != nil {
+		return nil, err
+	}
 	lost := &NoServerError{Attempts: attempts, trust: f.trust, at: time.Now()}
 	f.lost.Store(lost)
 	return nil, lost

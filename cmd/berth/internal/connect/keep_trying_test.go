@@ -36,21 +36,21 @@ func (a *away) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestKeepTryingWaitsForServers(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for _, tt := range []struct {
-		what     string
-		patience time.Duration
-		err      error
-		back     int
-		told     int
-		took     time.Duration
+		what    string
+		insists bool
+		err     error
+		back    int
+		told    int
+		took    time.Duration
 	}{
-		{"kept trying", 0, refused, 7, 1, 3 * anyAfter},
-		{"not told to", leaderPatience, refused, 7, 0, 0},
-		{"not trusted", 0, x509.UnknownAuthorityError{}, 7, 0, 0},
+		{"kept trying", true, refused, 7, 1, 3 * anyAfter},
+		{"not told to", false, refused, 7, 0, 0},
+		{"not trusted", true, x509.UnknownAuthorityError{}, 7, 0, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			next := &away{err: tt.err, back: tt.back}
 			var told []string
-			f := &failover{next: next, patience: tt.patience, notice: func(text string) { told = append(told, text) }, answers: &answers{}}
+			f := &failover{next: next, notice: func(text string) { told = append(told, text) }, answers: &answers{insists: tt.insists}}
 			for _, host := range []string{"a", "b"} {
 				f.targets = append(f.targets, &url.URL{Scheme: "https", Host: host})
 			}

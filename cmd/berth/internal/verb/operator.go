@@ -238,7 +238,7 @@ func (e *Env) verify() *cobra.Command {
 				verdict := "the states are equal"
 				switch {
 				case v.Equal:
-				case silent > 0 && equal:
+				case silent > 0 && equal && first != "":
 					verdict = fmt.Sprintf("%d of %d servers did not answer; the states of the others are equal", silent, len(v.Servers))
 				default:
 					verdict = "THE STATES ARE NOT ALL EQUAL"
