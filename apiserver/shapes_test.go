@@ -11,6 +11,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	core "k8s.io/kubernetes/pkg/apis/core"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-dev/berth/docs"
@@ -150,5 +151,49 @@ func TestBodiesOfManyValues(t *testing.T) {
 	err = s.client(t).CoreV1().RESTClient().Post().AbsPath("/api/v1/namespaces/default/configmaps").SetHeader("Content-Type", "application/yaml").Body([]byte(text)).Do(t.Context()).Error()
 	if err != nil {
 		t.Errorf("what is in a text counts: %v", err)
+	}
+}
+
+// What is said behind a form changes nothing, nor does what is asked for with it.
+func TestBodiesOfEveryRequestAreLookedAt(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	rest := s.client(t).CoreV1().RESTClient()
+	if _, err := s.client(t).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	const path = "/api/v1/namespaces/default/configmaps/m"
+	long := []byte(`{"metadata":{"finalizers":[` + strings.TrimSuffix(strings.Repeat(`"a.b/c",`, maxMergeEntries+1), ",") + `]}}`)
+	for _, form := range []types.PatchType{types.StrategicMergePatchType, types.StrategicMergePatchType + "; x", types.StrategicMergePatchType + ";a=1;a=2"} {
+		err := rest.Patch(form).AbsPath(path).Body(long).Do(t.Context()).Error()
+		wantStatus(t, err, 413, "a list of a strategic merge may have 2048")
+	}
+	yaml := []byte("kind: DeleteOptions\n#" + strings.Repeat("-\r", maxYAMLBytes))
+	wantStatus(t, rest.Delete().AbsPath(path).SetHeader("Content-Type", "application/yaml").Body(yaml).Do(t.Context()).Error(), 413, "send what is longer as JSON")
+	aliases := "a: &a [x,x,x,x,x,x,x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n" +
+		"c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
+	if text, err := yamlShape([]byte(aliases)); err == nil && len(text) < 16*16*16*16 {
+		t.Errorf("aliases are looked at as %d bytes", len(text))
+	}
+}
+
+// What is older than a limit can be changed, finished and deleted, and does not grow.
+func TestLimitsOfOlderObjects(t *testing.T) {
+	with := func(finalizers int, label string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{"a": label}, Finalizers: many(finalizers, "a.b/c%d")}}
+	}
+	internal := func(m *corev1.ConfigMap) *core.ConfigMap {
+		return &core.ConfigMap{ObjectMeta: m.ObjectMeta}
+	}
+	old := internal(with(maxReferences+10, "x"))
+	for what, c := range map[string]struct {
+		now     int
+		refused bool
+	}{"as before": {maxReferences + 10, false}, "fewer": {maxReferences + 1, false}, "more": {maxReferences + 11, true}} {
+		if err := checkChange(internal(with(c.now, "y")), old); (err != nil) != c.refused {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := checkChange(internal(with(maxReferences+1, "y")), internal(with(1, "y"))); err == nil {
+		t.Error("what was under its bound may go over it")
 	}
 }
