@@ -194,7 +194,7 @@ func overIn(v reflect.Value, way []nest) string {
 		}
 		for i := range v.NumField() {
 			f := v.Type().Field(i)
-			if !f.IsExported() {
+			if !f.IsExported() || !mayHold(f.Type) {
 				continue
 			}
 			at := way

@@ -368,7 +368,7 @@ func (d *door) nodeBytes(t *testing.T, r docs.Row) {
 	// What others wrote counts too: it is the node that is there that must not grow.
 	big := last.DeepCopy()
 	big.Annotations = map[string]string{"example.com/others": strings.Repeat("x", inAll-big.Size())}
-	if r, err := d.proposeOne(t.Context(), "admin", &fsm.PutNode{Node: fsm.NodeWire{Object: big}}); err != nil || r.Err() != nil {
+	if r, err := d.proposeOne(t.Context(), &fsm.PutNode{Node: fsm.NodeWire{Object: big}}); err != nil || r.Err() != nil {
 		t.Fatal(err, r.Err())
 	}
 	again := workerNode(last.Name)

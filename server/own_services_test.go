@@ -54,11 +54,11 @@ func ownServicesAreKept(t *testing.T, c *testCluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := leader.proposeOne(t.Context(), systemUser, &fsm.PutObject{Resource: services, Raw: raw}); err != nil || r.Refused() {
+	if r, err := leader.proposeOne(t.Context(), &fsm.PutObject{Resource: services, Raw: raw}); err != nil || r.Refused() {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	gone := &fsm.DeleteObject{Resource: services, Namespace: metav1.NamespaceSystem, Name: dnsServiceName}
-	if r, err := leader.proposeOne(t.Context(), systemUser, gone); err != nil || r.Refused() {
+	if r, err := leader.proposeOne(t.Context(), gone); err != nil || r.Refused() {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	has("default/kubernetes", "10.96.0.1")
@@ -105,7 +105,7 @@ func endpointsOfTheAPI(t *testing.T, leader *Server) {
 		if err != nil || len(commands) != 1 {
 			t.Fatalf("%d commands, %v", len(commands), err)
 		}
-		if r, err := leader.proposeOne(t.Context(), systemUser, commands[0]); err != nil || r.Refused() {
+		if r, err := leader.proposeOne(t.Context(), commands[0]); err != nil || r.Refused() {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		v := leader.state.View()

@@ -166,7 +166,7 @@ func (s *Server) stageSnapshot(ctx context.Context, id string, p *spooled) error
 // known.
 func (s *Server) insist(ctx context.Context, c fsm.Command) (fsm.Result, error) {
 	for {
-		result, err := s.proposeAsked(ctx, c)
+		result, err := s.proposeOne(ctx, c)
 		again := errors.Is(err, apiserver.ErrUnknownOutcome) || errors.Is(err, apiserver.ErrNoLeader) || errors.Is(err, apiserver.ErrBusy)
 		if !again || ctx.Err() != nil {
 			return result, err
@@ -186,7 +186,7 @@ func (s *Server) insist(ctx context.Context, c fsm.Command) (fsm.Result, error) 
 func (s *Server) abandonSnapshot(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderWait)
 	defer cancel()
-	if _, err := s.proposeAsked(ctx, &fsm.AbandonSnapshot{ID: id}); err != nil {
+	if _, err := s.proposeOne(ctx, &fsm.AbandonSnapshot{ID: id}); err != nil {
 		s.log.Debug("what was staged of a snapshot is left to the leader to forget", "error", err)
 	}
 }

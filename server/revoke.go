@@ -54,7 +54,7 @@ func (s *Server) revokeNode(r *http.Request) (any, error) {
 	if c.Raw, err = lease.Marshal(); err != nil {
 		return nil, err
 	}
-	result, err := s.proposeAsked(r.Context(), c)
+	result, err := s.proposeOne(r.Context(), c)
 	if err == nil {
 		err = result.Err()
 	}

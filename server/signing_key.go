@@ -43,7 +43,7 @@ func (s *Server) addSigningKey(ctx context.Context, how func(c *fsm.AddSigningKe
 	if c.Private, err = s.vault.SealKey(ctx, s.state.View(), c.ID, c.Private); err != nil {
 		return err
 	}
-	r, err := s.proposeAsked(ctx, c)
+	r, err := s.proposeOne(ctx, c)
 	if err != nil {
 		return err
 	}

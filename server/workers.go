@@ -101,17 +101,8 @@ func (s *Server) registerNode(ctx context.Context, node *corev1.Node) error {
 
 func workerUser(node string) string { return "system:node:" + node }
 
-// proposeOne proposes one command in the name of a part of the system.
-func (s *Server) proposeOne(ctx context.Context, user string, c fsm.Command) (fsm.Result, error) {
-	rs, err := s.Propose(ctx, fsm.Proposal{User: user, Groups: systemGroups, Command: c})
-	if err != nil {
-		return fsm.Result{}, err
-	}
-	return rs[0], nil
-}
-
-// proposeAsked proposes one command in the name of whoever asked an operators' endpoint for it.
-func (s *Server) proposeAsked(ctx context.Context, c fsm.Command) (fsm.Result, error) {
+// proposeOne proposes one command in the name of whoever asked an operators' endpoint for it, or else of Berth itself.
+func (s *Server) proposeOne(ctx context.Context, c fsm.Command) (fsm.Result, error) {
 	rs, err := s.Propose(ctx, askedFor(ctx, c))
 	if err != nil {
 		return fsm.Result{}, err
