@@ -55,6 +55,7 @@ func TestMomentsOfEveryKind(t *testing.T) {
 		d.must(t, pastNode("n1", true), &fsm.CreatePriorityClass{Class: fsm.PriorityClassWire{Object: class("a", 5, false)}}, pastPod("default/a", ""),
 			&fsm.BindPod{Key: "default/a", Node: "n1"}, pastPod("default/b", "a"))
 		d.must(t, pastPlan(d.View()))
+		d.must(t, pastFirst(d.View())...) // what few steps would come to seldom
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			// What is refused changes nothing, or only tells so.
 			if _, err := d.Propose(context.Background(), fsm.Proposal{User: "test", Groups: []string{"system:masters"}, Command: pastCommand(rt, d.View())}); err != nil {
@@ -205,10 +206,31 @@ func pastCommand(t *rapid.T, v *fsm.View) fsm.Command {
 	case "configuration":
 		return &fsm.ConfigureScheduler{JSON: fmt.Appendf(nil, `{"metadata":{"name":"cluster"},"spec":{"podMaxBackoffSeconds":%d}}`, 10+v.Revision()%90)}
 	case "plain":
-		return pastObject(pick("resource", "configmaps", "secrets", "secrets", "services", "serviceaccounts", "runtimeclasses"), meta, none, v)
+		return pastObject(pick("resource", pastPlain...), meta, none, v)
 	}
 	return &fsm.DeleteObject{Resource: "configmaps", Namespace: meta.Namespace, Name: meta.Name}
 }
+
+// pastFirst is one of each kind that has none yet, in a namespace that no other command speaks of, if the kind has them.
+func pastFirst(v *fsm.View) []fsm.Command {
+	meta := metav1.ObjectMeta{Namespace: "kube-system", Name: "first", UID: "u-first"}
+	none := meta
+	none.Namespace = ""
+	least := intstr.FromInt32(1)
+	out := []fsm.Command{
+		&fsm.PutEvent{Event: fsm.EventWire{Object: &corev1.Event{ObjectMeta: meta, Reason: "Tried"}}, Create: true},
+		&fsm.PutDisruptionBudget{Create: true, Budget: fsm.BudgetWire{Object: &policyv1.PodDisruptionBudget{ObjectMeta: meta,
+			Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &metav1.LabelSelector{}}}}},
+		&fsm.ConfigureScheduler{JSON: []byte(`{"metadata":{"name":"cluster"},"spec":{"podMaxBackoffSeconds":9}}`)},
+	}
+	for _, resource := range pastPlain {
+		out = append(out, pastObject(resource, meta, none, v))
+	}
+	return out
+}
+
+// pastPlain are the kinds that share a table.
+var pastPlain = []string{"configmaps", "secrets", "services", "serviceaccounts", "runtimeclasses"}
 
 func pastPod(key, priorityClass string) *fsm.AdmitPod {
 	namespace, name, _ := strings.Cut(key, "/")
