@@ -42,7 +42,7 @@ type registration struct {
 	interest *Interest // in pods; nil: in all that the informer tells of
 }
 
-// begin tells the handlers what there is, but for what can wait.
+// begin tells the handlers what there is, but for what can wait: of that it tells the first.
 func (i *Informer) begin(v *fsm.View) {
 	i.rows.scan(v, "", func(key string, o any) bool {
 		i.shown(o)
@@ -53,6 +53,8 @@ func (i *Informer) begin(v *fsm.View) {
 		i.tellOf(o)
 		return true
 	})
+	i.later.order()
+	i.tellLater()
 	close(i.synced)
 }
 

@@ -1,10 +1,18 @@
 package informers
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // A controller's queue has no order but that of what comes into it. When it begins it is told of everything, and what somebody asks
 // for then waits behind all of that, though for most of it nothing is left to do. So its handlers are told of what rests a little
-// at a time, beside what changes.
+// at a time, beside what changes. What was changed last comes first, the first of it at once: of that the controllers of before may not
+// have seen all, and of a Service its status does not tell.
 
 const (
 	// laterAtOnce is how many objects of each kind are told of at a time, laterEvery how often, and laterAfter when the first are: a look
@@ -14,7 +22,7 @@ const (
 	laterAfter  = 2 * time.Second
 )
 
-// later is what handlers are told of later, in the order of keys.
+// later is what handlers are told of later.
 type later struct {
 	keys    []string
 	objects map[string]any
@@ -25,6 +33,17 @@ func (l *later) add(key string, o any) {
 		l.objects = map[string]any{}
 	}
 	l.keys, l.objects[key] = append(l.keys, key), o
+}
+
+// order has what was changed last come first, and what was changed at once by its keys.
+func (l *later) order() {
+	revisions := make(map[string]uint64, len(l.keys))
+	for _, key := range l.keys {
+		if o, ok := l.objects[key].(metav1.Object); ok {
+			revisions[key], _ = strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+		}
+	}
+	slices.SortStableFunc(l.keys, func(a, b string) int { return cmp.Compare(revisions[b], revisions[a]) })
 }
 
 // take gives the object of a key, if it waits, and forgets it.
@@ -51,12 +70,17 @@ func (l *later) next(most int) (out []any) {
 }
 
 // tellLater tells the handlers of the next objects that rest, and whether there are more.
+func (i *Informer) tellLater() (more bool) {
+	for _, o := range i.later.next(laterAtOnce) {
+		i.tellOf(o)
+	}
+	return len(i.later.keys) > 0
+}
+
+// tellLater does so for each kind.
 func (f *Feed) tellLater() (more bool) {
 	for _, i := range f.informers {
-		for _, o := range i.later.next(laterAtOnce) {
-			i.tellOf(o)
-		}
-		more = more || len(i.later.keys) > 0
+		more = i.tellLater() || more
 	}
 	return more
 }

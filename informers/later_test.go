@@ -13,17 +13,18 @@ import (
 	"github.com/berth-dev/berth/informers/worldtest"
 )
 
-// TestWhatRestsIsToldLater: what has something left to do is told of at once, the rest a little at a time, and what changes
-// meanwhile when it does.
+// TestWhatRestsIsToldLater: what has something left to do is told of at once, with a little of what was changed last; the rest a little
+// at a time, and what changes meanwhile when it does.
 func TestWhatRestsIsToldLater(t *testing.T) {
 	w := worldtest.New(t)
 	name := func(i int) string { return fmt.Sprintf("s%03d", i) }
 	put := func(i int, selects string) {
 		w.Put(t, "services", &corev1.Service{ObjectMeta: worldtest.Meta("a", name(i), 0), Spec: corev1.ServiceSpec{Selector: map[string]string{"app": selects}}})
 	}
-	const all, busy = 2*laterAtOnce + 10, laterAtOnce + 6
+	// As they are told of, the last first: they are put in the other order.
+	const all, busy = 3*laterAtOnce + 10, 2*laterAtOnce + 6
 	for i := range all {
-		put(i, "x")
+		put(all-1-i, "x")
 	}
 	f := NewFeed(w)
 	rows := Plain("services")
@@ -46,8 +47,13 @@ func TestWhatRestsIsToldLater(t *testing.T) {
 		told = nil
 	}
 	at := f.Begin()
-	expect("at the beginning", "+"+name(busy))
-	w.Do(t, &fsm.DeleteObject{Resource: "services", Namespace: "a", Name: name(1)})
+	first := []string{"+" + name(busy)}
+	for n := range laterAtOnce {
+		first = append(first, "+"+name(n))
+	}
+	expect("at the beginning", first...)
+	const gone = laterAtOnce + 1
+	w.Do(t, &fsm.DeleteObject{Resource: "services", Namespace: "a", Name: name(gone)})
 	w.Put(t, "services", &corev1.Service{ObjectMeta: worldtest.Meta("a", name(all), 0)})
 	changes, err := w.Feed().After(at, changesAtOnce)
 	if err != nil {
@@ -56,17 +62,17 @@ func TestWhatRestsIsToldLater(t *testing.T) {
 	for c := range changes {
 		f.tell(&changes[c])
 	}
-	expect("of changes", "+"+name(1), "-"+name(1), "+"+name(all))
+	expect("of changes", "+"+name(gone), "-"+name(gone), "+"+name(all))
 	for _, want := range []struct {
 		from, to int
 		more     bool
-	}{{0, laterAtOnce + 1, true}, {laterAtOnce + 1, 2*laterAtOnce + 2, true}, {2*laterAtOnce + 2, all, false}} {
+	}{{laterAtOnce, 2*laterAtOnce + 1, true}, {2*laterAtOnce + 1, 3*laterAtOnce + 2, true}, {3*laterAtOnce + 2, all, false}} {
 		if more := f.tellLater(); more != want.more {
 			t.Errorf("before %d: more %t", want.to, more)
 		}
 		var names []string
 		for n := want.from; n < want.to; n++ {
-			if n != 1 && n != busy {
+			if n != gone && n != busy {
 				names = append(names, "+"+name(n))
 			}
 		}

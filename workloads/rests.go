@@ -27,6 +27,9 @@ func rests(o any) bool {
 		return s.ObservedGeneration >= o.Generation && s.Replicas == n && s.AvailableReplicas == n && s.CurrentRevision == s.UpdateRevision
 	case *batchv1.Job:
 		s := &o.Status
+		if ptr.Deref(o.Spec.Suspend, false) || o.Spec.ActiveDeadlineSeconds != nil || o.Spec.TTLSecondsAfterFinished != nil {
+			return false // its pods are to go, or a clock runs
+		}
 		counted := s.UncountedTerminatedPods == nil || len(s.UncountedTerminatedPods.Succeeded)+len(s.UncountedTerminatedPods.Failed) == 0
 		return counted && ptr.Deref(s.Terminating, 0) == 0 && (s.CompletionTime != nil || s.Active > 0 && s.Active == ptr.Deref(s.Ready, 0) && s.Active == ptr.Deref(o.Spec.Parallelism, 1))
 	case *corev1.Service, *corev1.Endpoints, *discoveryv1.EndpointSlice:
