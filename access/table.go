@@ -213,6 +213,8 @@ func controllerRules() []Rule {
 		row("endpoint", []string{"get", "list", "create", "update", "delete"}, "endpoints"),
 		row("persistent-volume-binder", keep, "persistentvolumes", "persistentvolumeclaims"),
 		row("persistent-volume-binder", change, "persistentvolumes/status", "persistentvolumeclaims/status"),
+		row("attachdetach", []string{"get", "create", "delete"}, "volumeattachments.storage.k8s.io"),
+		row("attachdetach", []string{"patch"}, "nodes/status"),
 		row("pvc-protection-controller", change, "persistentvolumeclaims"),
 		row("pvc-protection-controller", []string{"list"}, "pods"),
 		row("pv-protection-controller", change, "persistentvolumes"),

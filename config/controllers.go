@@ -9,7 +9,7 @@ import (
 // work. What the state, its scheduler and its bounds rely on is always kept by the leader.
 func ControllerNames() []string {
 	return []string{
-		"clusterrole-aggregation", "cronjob", "daemonset", "deployment", "endpoint", "endpointslice", "endpointslicemirroring",
+		"attachdetach", "clusterrole-aggregation", "cronjob", "daemonset", "deployment", "endpoint", "endpointslice", "endpointslicemirroring",
 		"ephemeral-volume-controller", "horizontal-pod-autoscaler", "job", "persistent-volume-binder", "pv-protection-controller",
 		"pvc-protection-controller", "replicaset", "replication", "service-cidrs-controller", "serviceaccount-token-controller", "statefulset", "token-cleaner",
 		"ttlafterfinished", "validatingadmissionpolicy-status", "volumeattributesclass-protection-controller",

@@ -69,6 +69,9 @@ func kinds(open opening) []struct {
 		{&corev1.PersistentVolumeClaim{}, informers.Plain(fsm.VolumeClaims)},
 		{&storagev1.StorageClass{}, informers.InNoNamespace(fsm.StorageClasses)},
 		{&storagev1.VolumeAttributesClass{}, informers.InNoNamespace(fsm.VolumeAttributesClasses)},
+		{&storagev1.CSINode{}, informers.InNoNamespace(fsm.CSINodes)},
+		{&storagev1.CSIDriver{}, informers.InNoNamespace(fsm.CSIDrivers)},
+		{&storagev1.VolumeAttachment{}, informers.InNoNamespace(fsm.VolumeAttachments)},
 		{&appsv1.ReplicaSet{}, informers.Plain(fsm.ReplicaSets)},
 		{&appsv1.Deployment{}, informers.Plain("deployments")},
 		{&appsv1.StatefulSet{}, statefulSets()},
@@ -189,6 +192,7 @@ func entries(now utilclock.Clock) []entry {
 			})
 			return alone{binder}, err
 		}},
+		{"attachdetach", 1, informers.WithClaims(), newAttachments},
 		{"pvc-protection-controller", 1, informers.WithClaims(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return pvcprotection.NewPVCProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumeClaims(), f.Core().V1().Pods(), c)
 		}},
