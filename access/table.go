@@ -214,6 +214,7 @@ func controllerRules() []Rule {
 		row("persistent-volume-binder", keep, "persistentvolumes", "persistentvolumeclaims"),
 		row("persistent-volume-binder", change, "persistentvolumes/status", "persistentvolumeclaims/status"),
 		row("attachdetach", []string{"get", "create", "delete"}, "volumeattachments.storage.k8s.io"),
+		row("attachdetach", []string{"get"}, "nodes"),
 		row("attachdetach", []string{"patch"}, "nodes/status"),
 		row("pvc-protection-controller", change, "persistentvolumeclaims"),
 		row("pvc-protection-controller", []string{"list"}, "pods"),
