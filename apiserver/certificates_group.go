@@ -11,6 +11,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	machineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
@@ -99,7 +100,11 @@ func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admi
 	if err := checkSubject(asked); err != nil {
 		return admission.NewForbidden(a, fmt.Errorf("spec.request: %w", err))
 	}
-	if node, ok := strings.CutPrefix(asked.Subject.CommonName, "system:node:"); ok && slices.Contains(a.GetUserInfo().GetGroups(), access.Bootstrappers) {
+	node, ok := strings.CutPrefix(asked.Subject.CommonName, "system:node:")
+	if wrong := machineryvalidation.NameIsDNSSubdomain(node, false); ok && len(wrong) > 0 {
+		return admission.NewForbidden(a, fmt.Errorf("spec.request: the subject's %q is no node's: %s", asked.Subject.CommonName, strings.Join(wrong, "; ")))
+	}
+	if ok && slices.Contains(a.GetUserInfo().GetGroups(), access.Bootstrappers) {
 		if n, ok := g.view().Nodes.Get(node); ok && isHeard(n) {
 			return admission.NewForbidden(a, fmt.Errorf("spec.request: node %s is there, and its machine is alive: give this one another name, or delete the node", node))
 		}

@@ -127,6 +127,9 @@ func TestNobodyAsksToBeBerth(t *testing.T) {
 		{"api", server, serving([]string{"kubernetes.default.svc"}), certificatesv1.UsageServerAuth, "is that of the servers"},
 		{"any", server, serving([]string{"*.example.com"}), certificatesv1.UsageServerAuth, "is that of the servers"},
 		{"loopback", server, serving(nil, net.IPv4(127, 0, 0, 1)), certificatesv1.UsageServerAuth, "127.0.0.1 is everybody's"},
+		{"no-name", client, named("system:node:", "system:nodes"), certificatesv1.UsageClientAuth, `"system:node:" is no node's`},
+		{"capitals", client, named("system:node:Worker-1", "system:nodes"), certificatesv1.UsageClientAuth, `"system:node:Worker-1" is no node's`},
+		{"a-blank", server, named("system:node:worker-1 ", "system:nodes"), certificatesv1.UsageServerAuth, "is no node's"},
 		{"honest", server, serving([]string{"n1.example.com"}, net.IPv4(192, 0, 2, 1)), certificatesv1.UsageServerAuth, ""},
 		{"elsewhere", "example.com/own", named("berth:server:s1"), certificatesv1.UsageClientAuth, ""},
 	} {

@@ -33,7 +33,8 @@ const (
 	maxReferences   = 64  // owner references and finalizers
 	maxManagers     = 256 // of fields
 	maxGrants       = 65536
-	maxContainers   = 128 // of all sorts together
+	maxRules        = 4096 // of a role: they are looked through for requests that nothing allows
+	maxContainers   = 128  // of all sorts together
 	maxHostPorts    = fsm.MaxHostPorts
 	maxPorts        = 512 // of all containers: upstream warns of each pair that is alike
 	maxPaths        = 512 // in volumes: the same
@@ -145,16 +146,21 @@ func limitsOf(obj runtime.Object) field.ErrorList {
 // grants bounds what a role grants, one verb on one resource counting as one: whoever writes the role, or gives it to somebody, is asked
 // for each whether he has it.
 func (l *limits) grants(rules []rbac.PolicyRule) {
-	n := 0
+	l.count(field.NewPath("rules"), len(rules), maxRules)
+	if grantsOf(rules) > maxGrants {
+		l.ErrorList = append(l.ErrorList, field.Forbidden(field.NewPath("rules"), fmt.Sprintf(
+			"verbs times groups times resources times names come to more than %d, all rules together", maxGrants)))
+	}
+}
+
+// grantsOf is how much rules grant, as far as it matters.
+func grantsOf(rules []rbac.PolicyRule) (n int) {
 	for i := range rules {
 		r := &rules[i]
 		n = addGrants(n, len(r.Verbs), len(r.NonResourceURLs))
 		n = addGrants(n, len(r.Verbs), len(r.APIGroups), len(r.Resources), max(1, len(r.ResourceNames)))
 	}
-	if n > maxGrants {
-		l.ErrorList = append(l.ErrorList, field.Forbidden(field.NewPath("rules"), fmt.Sprintf(
-			"verbs times groups times resources times names come to more than %d, all rules together", maxGrants)))
-	}
+	return n
 }
 
 // addGrants adds a product, as far as it matters.
