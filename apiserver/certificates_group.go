@@ -35,8 +35,8 @@ import (
 // maxCertificateRequest bounds the PEM of one request: every one is kept for an hour or more.
 const maxCertificateRequest = 16 << 10
 
-// requestsOfUser and requestsOfNode are how many requests of one who asks are kept; of a node to each signer.
-const requestsOfUser, requestsOfNode = 1024, 128
+// requestsOfUser, requestsOfToken and requestsOfNode are how many requests of one who asks are kept; of a node to each signer.
+const requestsOfUser, requestsOfToken, requestsOfNode = 1024, 4096, 128
 
 // certificatesGroup serves requests for certificates: who asks, who approves, and who signs
 // are three, each with rights of his own.
@@ -112,13 +112,15 @@ func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admi
 	return nil
 }
 
-// checkShare: nobody keeps so many requests that others find no room for theirs. Who joins by a token is not bound: many do by one. A kubelet
+// checkShare: nobody keeps so many requests that others find no room for theirs. Many join by one token, and have a larger share together. A kubelet
 // asks every quarter of an hour for what nobody has approved, and needs its other certificate meanwhile.
 func (g subjectGuard) checkShare(who user.Info, signer string) error {
 	most := requestsOfUser
 	switch groups := who.GetGroups(); {
-	case slices.Contains(groups, access.Bootstrappers) || slices.Contains(groups, access.Masters) || isController(who):
+	case slices.Contains(groups, access.Masters) || isController(who):
 		return nil
+	case slices.Contains(groups, access.Bootstrappers):
+		most = requestsOfToken
 	case slices.Contains(groups, access.Nodes):
 		most = requestsOfNode
 	}

@@ -61,7 +61,7 @@ func TestTheTableOfLimits(t *testing.T) {
 				return &storage.StorageClass{AllowedTopologies: make([]core.TopologySelectorTerm, n)}
 			})
 		},
-		"of them, requests of one user; of one node, to each signer": certificateShares,
+		"of them, requests of one user; by one token to join; of one node, to each signer": certificateShares,
 		"bytes of a request for a certificate; requests that are kept": func(t *testing.T, r docs.Row) {
 			numbers := r.Numbers(t, 2)
 			for _, more := range []int{0, 1} {
