@@ -64,8 +64,11 @@ func (*customErrors) Handles(o admission.Operation) bool {
 // Admit implements admission.MutationInterface. It changes nothing.
 func (e *customErrors) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	obj, ok := a.GetObject().(*unstructured.Unstructured)
-	if !ok || nodesOf(obj.Object, 0) <= freeCustomNodes {
+	if !ok || nodesOf(obj.Object, 0, freeCustomNodes) <= freeCustomNodes {
 		return nil
+	}
+	if err := checkDefaulted(a, obj); err != nil {
+		return err
 	}
 	crd, ok := e.view().Definition(a.GetResource().GroupResource().String())
 	if !ok {
@@ -86,21 +89,43 @@ func (e *customErrors) Admit(ctx context.Context, a admission.Attributes, _ admi
 	return nil
 }
 
-// nodesOf counts values, as far as it matters.
-func nodesOf(value any, n int) int {
-	if n++; n > freeCustomNodes {
+// checkDefaulted: what defaults have made of an object is bounded, as what is sent is. What was too much before may stay.
+func checkDefaulted(a admission.Attributes, obj *unstructured.Unstructured) error {
+	n := contentNodes(obj)
+	if n <= maxContents {
+		return nil
+	}
+	if old, ok := a.GetOldObject().(*unstructured.Unstructured); ok && old != nil && contentNodes(old) > maxContents {
+		return nil
+	}
+	return apierrors.NewInvalid(a.GetKind().GroupKind(), obj.GetName(), field.ErrorList{field.Forbidden(field.NewPath("spec"), "with its defaults "+tooManyValues(maxContents))})
+}
+
+// contentNodes counts the values of an object but for its metadata, as far as it matters.
+func contentNodes(obj *unstructured.Unstructured) (n int) {
+	for key, value := range obj.Object { // order does not matter: they are counted
+		if key != "metadata" {
+			n = nodesOf(value, n, maxContents)
+		}
+	}
+	return n
+}
+
+// nodesOf adds the values of one to n, up to one more than most.
+func nodesOf(value any, n, most int) int {
+	if n++; n > most {
 		return n
 	}
 	switch v := value.(type) {
 	case map[string]any:
 		for _, one := range v { // order does not matter: they are counted
-			if n = nodesOf(one, n); n > freeCustomNodes {
+			if n = nodesOf(one, n, most); n > most {
 				return n
 			}
 		}
 	case []any:
 		for _, one := range v {
-			if n = nodesOf(one, n); n > freeCustomNodes {
+			if n = nodesOf(one, n, most); n > most {
 				return n
 			}
 		}

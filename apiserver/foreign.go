@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"reflect"
 	"strings"
+	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-dev/berth/codec"
+	"github.com/berth-dev/berth/fsm"
 )
 
 // careful looks at what is to be decoded before upstream's serializer does, see codec.CheckForeign. It is comparable, as
@@ -72,8 +74,8 @@ func (c careful) check(data []byte, defaults *schema.GroupVersionKind) error {
 		if t == nil {
 			return nil
 		}
-		if len(object) >= freeShapeBytes && codec.Values(object, t, maxContents) > maxContents {
-			return apierrors.NewBadRequest(tooManyValues)
+		if most := contentsOf(said.Kind); len(object) >= freeShapeBytes && codec.Values(object, t, most) > most {
+			return apierrors.NewBadRequest(tooManyValues(most))
 		}
 		return told(t, codec.CheckForeign(object, t))
 	case runtime.ContentTypeYAML:
@@ -188,6 +190,9 @@ func (b *bodies) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		if err == nil {
 			err = b.checkShape(s, req, info)
 		}
+		if !isPlan(info) { // which is charged as it is planned
+			owe(req.Context(), time.Duration(s.values+s.managed)*valueCosts)
+		}
 		if err == nil && merged && t != nil {
 			var m *merge
 			if m, err = newMerge(body, of, t); m != nil {
@@ -249,6 +254,14 @@ func tooLong(body []byte, scheme *runtime.Scheme) ([]byte, error) {
 	return text, over
 }
 
+// contentsOf is how many values an object of a kind may have.
+func contentsOf(kind string) int {
+	if kind == "CustomResourceDefinition" {
+		return maxLargeContents
+	}
+	return maxContents
+}
+
 // readBody reads a body, and one byte of what is beyond the bound.
 func readBody(req *http.Request, most int64) ([]byte, error) {
 	var b bytes.Buffer
@@ -262,6 +275,9 @@ func readBody(req *http.Request, most int64) ([]byte, error) {
 // checkShape refuses a body that has too much of something in it. Objects are older than bounds: one that takes the place of another may have
 // what that has too much of.
 func (b *bodies) checkShape(s shape, req *http.Request, info *request.RequestInfo) error {
+	if isPlan(info) || info.Resource == fsm.CustomResourceDefinitions {
+		s.most = maxLargeContents
+	}
 	over := s.over(nil)
 	if over != "" && info.Verb == "update" {
 		over = s.over(b.stored(req, info))

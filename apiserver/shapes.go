@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -24,7 +25,9 @@ const (
 	maxEntries = 16384 // of one list or map
 	maxNesting = 256   // of lists and maps in each other
 	// maxContents bounds all values of a body together: a few bytes may become a large struct each.
-	maxContents = 1 << 18
+	maxContents = 1 << 17
+	// maxLargeContents is that of a plan, which holds many objects, and of a definition, whose schemas are compared as a whole.
+	maxLargeContents = 1 << 18
 	// freeShapeBytes is how long a body is that can have no more entries than it may.
 	freeShapeBytes = 2 * maxEntries
 )
@@ -35,6 +38,7 @@ const managedKey = "fieldsV1"
 
 // shape is what a text of JSON has in it.
 type shape struct {
+	most    int    // values that it may have; 0: maxContents
 	deep    string // the way to what lies in too many others, beyond which nothing was read
 	values  int    // all of them
 	managed int    // those of managed fields
@@ -50,7 +54,7 @@ type long struct {
 }
 
 // tooManyValues is what is told of a body with too many of them.
-var tooManyValues = fmt.Sprintf("the whole has more than %d values", maxContents)
+func tooManyValues(most int) string { return fmt.Sprintf("the whole has more than %d values", most) }
 
 // nest is one list or map on the way to where a text is read.
 type nest struct {
@@ -141,6 +145,7 @@ func (s *shape) over(before *shape) string {
 	if before == nil {
 		before = &shape{}
 	}
+	most := cmp.Or(s.most, maxContents)
 	was := slices.Clone(before.long)
 	for _, l := range s.long {
 		at := slices.IndexFunc(was, func(b long) bool { return b.place == l.place && b.entries >= l.entries })
@@ -152,8 +157,8 @@ func (s *shape) over(before *shape) string {
 	switch {
 	case s.deep != "" && before.deep == "":
 		return s.deep
-	case s.values > max(maxContents, before.values), s.managed > max(maxContents, before.managed):
-		return tooManyValues
+	case s.values > max(most, before.values), s.managed > max(most, before.managed):
+		return tooManyValues(most)
 	}
 	return ""
 }

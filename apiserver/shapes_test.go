@@ -26,8 +26,8 @@ func TestShapes(t *testing.T) {
 		"deep":              {strings.Repeat(`{"n":[`, maxNesting/2) + strings.Repeat("]}", maxNesting/2), ""},
 		"deeper":            {strings.Repeat(`{"n":[`, maxNesting/2) + "{}" + strings.Repeat("]}", maxNesting/2), "lies in 256 others"},
 		"many in many":      {`[` + strings.TrimSuffix(strings.Repeat(`[`+entries(1000)+`],`, 100), ",") + `]`, ""},
-		"many in many many": {`[` + strings.TrimSuffix(strings.Repeat(`[`+entries(1000)+`],`, maxContents/1000), ",") + `]`, "the whole has more than 262144 values"},
-		"empty ones":        {`[` + strings.TrimSuffix(strings.Repeat(`[`+strings.TrimSuffix(strings.Repeat("{},", 10_000), ",")+`],`, 14), ",") + `]`, "the whole has more than 262144 values"},
+		"many in many many": {`[` + strings.TrimSuffix(strings.Repeat(`[`+entries(1000)+`],`, maxContents/1000), ",") + `]`, "the whole has more than 131072 values"},
+		"empty ones":        {`[` + strings.TrimSuffix(strings.Repeat(`[`+strings.TrimSuffix(strings.Repeat("{},", 10_000), ",")+`],`, 14), ",") + `]`, "the whole has more than 131072 values"},
 		"no JSON":           {`]}"\`, ""},
 		"nothing":           {``, ""},
 	} {
@@ -74,9 +74,13 @@ func TestTheTableOfShapes(t *testing.T) {
 		}
 	}
 	docs.Hold(t, "../docs/limits.md", "## What is sent", map[string]func(*testing.T, docs.Row){
-		"entries of one list or map, in JSON, YAML, patches and protobuf (there with 400), of custom kinds too":                               is(maxEntries),
-		"values of a body, all together; bytes of one in YAML that is not JSON":                                                               is(maxContents, maxYAMLBytes),
-		"lists and maps in each other, in a body of 32 KiB and more":                                                                          is(maxNesting),
+		"entries of one list or map, in JSON, YAML, patches and protobuf (there with 400), of custom kinds too":                                                   is(maxEntries),
+		"values of a body, all together, and of a custom object with its defaults; of a plan or a definition of a kind; bytes of a body in YAML that is not JSON": is(maxContents, maxLargeContents, maxYAMLBytes),
+		"fields that the managers of an object manage together":                                                                                                   is(maxContents),     // TestManagersOfManyFields
+		"ports of a service, and of a subset or slice of its endpoints":                                                                                           is(maxServicePorts), // TestPortsOfServices
+		"bytes of a CronJob's schedule":                              is(maxSchedule),   // TestPortsOfServices
+		"bytes of a bearer token":                                    is(maxTokenBytes), // TestLongTokens
+		"lists and maps in each other, in a body of 32 KiB and more": is(maxNesting),
 		"entries of a list that a strategic merge merges, in it and as it is stored (there with 422); squares of what comes of them together": is(maxMergeEntries, maxMergeWork),
 		"values of an annotation that becomes a part of an autoscaler of `autoscaling/v1`, with 400":                                          is(maxTextValues),
 		"errors that are told of one object; bytes of them":                                                                                   is(maxToldErrors, maxToldBytes),
@@ -146,8 +150,8 @@ func TestBodiesOfManyValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantStatus(t, post("application/vnd.kubernetes.protobuf", inEnvelope(t, "v1", "Pod", raw)), 400, tooManyValues)
-	flow := `{apiVersion: v1, kind: Pod, metadata: {name: '"'}, spec: {containers: [` + strings.Repeat("{},", maxContents) + `{}]}}`
+	wantStatus(t, post("application/vnd.kubernetes.protobuf", inEnvelope(t, "v1", "Pod", raw)), 400, tooManyValues(maxContents))
+	flow := `{apiVersion: v1, kind: Pod, metadata: {name: '"'}, spec: {containers: [` + strings.Repeat("{},", maxYAMLBytes/3) + `{}]}}`
 	wantStatus(t, post("application/yaml", []byte(flow)), 413, "the YAML has more than 524288 bytes")
 	text := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"text"},"data":{"csv":"` + strings.Repeat("1,", maxContents+1) + `"}}`
 	err = s.client(t).CoreV1().RESTClient().Post().AbsPath("/api/v1/namespaces/default/configmaps").SetHeader("Content-Type", "application/yaml").Body([]byte(text)).Do(t.Context()).Error()
